@@ -1,0 +1,97 @@
+# maxc - one program, built from every .c file under src/.
+#
+#   make            build/maxc (CPU; the CUDA plug-in too where nvcc is found, CUDA=0 leaves it out)
+#   make demo       train a small model and let it write, in a few minutes
+#   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
+#   make bench      the measurements behind docs/performance.md
+#   make lint       the limits of STYLE.md
+#
+# There are no lists of files here: directories are scanned, and the op, model, verb and test tables are
+# scanned out of the sources by tools/scan.
+
+MODE ?= release
+BUILD := build
+ifeq ($(MODE),test)
+  B := $(BUILD)/test
+  OPT := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMX_TEST_BUILD
+  LDOPT := -fsanitize=address,undefined
+else
+  B := $(BUILD)/release
+  OPT := -O3
+  LDOPT :=
+endif
+
+CC ?= cc
+WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unknown-pragmas
+CFLAGS := -std=gnu11 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -mprefer-vector-width=512 \
+          -D_GNU_SOURCE -Isrc -I$(B)/gen $(EXTRA_CFLAGS)
+
+# Libraries: each is a Debian package named in tools/setup. The banner says what was found.
+include tools/deps.mk
+CFLAGS += $(DEP_CFLAGS)
+LDLIBS := $(DEP_LIBS) -lm -lpthread -ldl
+
+SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
+CUDA_ONLY := $(filter src/device/cuda/plugin/%,$(SRC))
+LIB_SRC := $(filter-out src/cmd/main.c $(CUDA_ONLY),$(SRC))
+LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
+TABLES := ops models verbs sources
+TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
+TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
+TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
+
+.PHONY: all release demo test test-bin bench lint format clean setup banner
+all: setup banner $(B)/maxc
+	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
+
+setup:
+	@tools/setup --quiet
+banner:
+	@echo "$(DEP_BANNER)"
+
+# --- tables scanned out of the sources ---
+$(B)/gen/%_table.c: tools/scan FORCE
+	@mkdir -p $(@D)
+	@tools/scan $* > $@.tmp; cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@
+$(B)/gen/ops.h: tools/scan FORCE
+	@mkdir -p $(@D)
+	@tools/scan builders > $@.tmp; cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@
+FORCE:
+
+$(B)/gen/%.o: $(B)/gen/%.c
+	@$(CC) $(CFLAGS) -MMD -c $< -o $@
+$(B)/%.o: %.c | $(B)/gen/ops.h
+	@mkdir -p $(@D)
+	@echo "  CC  $<"
+	@$(CC) $(CFLAGS) -MMD -c $< -o $@
+
+$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ)
+	@rm -f $@ && ar rcs $@ $^
+$(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
+	@echo "  LD  $@"
+	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
+
+# --- tests ---
+$(B)/tests_run: $(TEST_OBJ) $(B)/gen/tests_table.o $(B)/libmaxc.a
+	@echo "  LD  $@"
+	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
+test-bin: setup
+	@$(MAKE) --no-print-directory MODE=test build/test/tests_run build/test/maxc
+test: setup banner
+	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory MODE=test build/test/tests_run build/test/maxc
+	@tools/run-tests
+
+demo: all
+	@tools/demo
+bench: all
+	@bench/run
+lint:
+	@tools/lint
+format:
+	@find src tests bench -name '*.[ch]' -o -name '*.cu' | xargs clang-format -i
+clean:
+	@rm -rf $(BUILD)
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)
+-include src/device/cuda/cuda.mk
