@@ -1,0 +1,58 @@
+/* simd.h - one source, the best instructions of the machine it runs on.
+ *
+ * The program is built for the baseline of its architecture (x86-64: SSE2) and must run anywhere. A hot
+ * loop is therefore compiled several times and the dynamic linker picks a version once, when the
+ * program is loaded (ifunc): no global state, no branch per call.
+ *
+ *     MX_CLONES void scale(float *x, int64_t n) { for (...) x[i] *= 2; }
+ *
+ * MX_CLONES is for loops that the compiler vectorises by itself. What they call must be inlined
+ * (MX_INLINE), or it stays baseline code. Kernels that need a fixed register tile are written with
+ * compiler vectors (vector_size) and compiled per level with MX_TARGET_V3 (AVX2+FMA), MX_TARGET_V4
+ * (AVX-512) and MX_TARGET_BF16 (AVX-512 with VDPBF16PS); mx_simd_level says which one may be called.
+ *
+ * Elsewhere than on x86-64 all of it means "baseline", where NEON is already the baseline.
+ *
+ * Bits: levels differ in vector width and in contraction of a*b+c, so two machines of different
+ * level agree to rounding, not to the bit. One machine always agrees with itself.
+ */
+#ifndef MX_BASE_SIMD_H
+#define MX_BASE_SIMD_H
+
+#define MX_INLINE static inline __attribute__((always_inline, unused))
+
+typedef enum {
+    MX_SIMD_BASE = 0, /* baseline of the architecture */
+    MX_SIMD_V3 = 3,   /* x86-64-v3: AVX2, FMA */
+    MX_SIMD_V4 = 4,   /* x86-64-v4: AVX-512 F BW CD DQ VL */
+    MX_SIMD_BF16 = 5, /* v4 and AVX512_BF16 */
+} mx_simd;
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define MX_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define MX_TARGET_V3 __attribute__((target("arch=x86-64-v3")))
+#define MX_TARGET_V4 __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
+#define MX_TARGET_BF16                                                                              \
+    __attribute__((target("arch=x86-64-v4,avx512bf16,prefer-vector-width=512")))
+MX_INLINE mx_simd mx_simd_level(void)
+{
+    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq"))
+        return MX_SIMD_BF16;
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
+        && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd"))
+        return MX_SIMD_V4;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? MX_SIMD_V3
+                                                                           : MX_SIMD_BASE;
+}
+#else
+#define MX_CLONES
+#define MX_TARGET_V3
+#define MX_TARGET_V4
+#define MX_TARGET_BF16
+MX_INLINE mx_simd mx_simd_level(void)
+{
+    return MX_SIMD_BASE;
+}
+#endif
+
+#endif
