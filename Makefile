@@ -22,7 +22,7 @@ else
 endif
 
 CC ?= cc
-WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unknown-pragmas -Wno-format-zero-length
+WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-format-zero-length
 CFLAGS := -std=gnu11 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -mprefer-vector-width=512 \
           -D_GNU_SOURCE -Isrc -I$(B)/gen $(EXTRA_CFLAGS)
 

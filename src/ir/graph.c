@@ -1,0 +1,285 @@
+/* graph.c - building: nodes, scopes, names, sticky errors. */
+#include "ir/graph.h"
+
+#include "ir/notation.h"
+#include <stdio.h>
+#include <string.h>
+
+/* Full name -> node: open addressing, power-of-two size, in ordinary memory because it grows. */
+struct mx_name_map {
+    mx_node **slot;
+    int n, cap;
+};
+
+static uint64_t hash_name(const char *s)
+{
+    uint64_t h = 1469598103934665603ull;
+    for (; *s; s++)
+        h = (h ^ (unsigned char)*s) * 1099511628211ull;
+    return h;
+}
+
+static mx_node **find_slot(const struct mx_name_map *m, const char *name)
+{
+    for (uint64_t i = hash_name(name);; i++) {
+        mx_node **s = &m->slot[i & (uint64_t)(m->cap - 1)];
+        if (!*s || strcmp((*s)->name, name) == 0)
+            return s;
+    }
+}
+
+void mx_graph_init(mx_graph *g)
+{
+    *g = (mx_graph){.seq = -1};
+    g->scope = mx_arena_strdup(&g->arena, "");
+    g->names = MX_NEW(&g->arena, struct mx_name_map);
+}
+
+void mx_graph_fini(mx_graph *g)
+{
+    if (g->names)
+        mx_free(g->names->slot);
+    mx_free(g->node);
+    mx_free(g->root);
+    mx_arena_fini(&g->arena);
+    *g = (mx_graph){0};
+}
+
+mx_node *mx_graph_find(const mx_graph *g, const char *name)
+{
+    return g->names->cap ? *find_slot(g->names, name) : NULL;
+}
+
+void mx_graph_enter(mx_graph *g, mx_node *n)
+{
+    struct mx_name_map *m = g->names;
+    if (2 * (m->n + 1) > m->cap) {
+        struct mx_name_map old = *m;
+        m->cap = old.cap ? 2 * old.cap : 256;
+        m->slot = mx_realloc(NULL, sizeof *m->slot * (size_t)m->cap);
+        memset(m->slot, 0, sizeof *m->slot * (size_t)m->cap);
+        for (int i = 0; i < old.cap; i++)
+            if (old.slot[i])
+                *find_slot(m, old.slot[i]->name) = old.slot[i];
+        mx_free(old.slot);
+    }
+    mx_node **s = find_slot(m, n->name);
+    if (*s) {
+        mx_graph_fail(g, "the name %s is declared twice", n->name);
+        return;
+    }
+    *s = n;
+    m->n++;
+}
+
+void mx_graph_fail(mx_graph *g, const char *fmt, ...)
+{
+    if (g->error)
+        return;
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    g->error = mx_arena_printf(&g->arena, "%s%s%s", g->scope, *g->scope ? ": " : "", text);
+}
+
+mx_status mx_graph_check(const mx_graph *g)
+{
+    return g->error ? mx_fail(MX_USAGE, "the model cannot be built: %s", g->error) : MX_OK;
+}
+
+void mx_scope(mx_graph *g, const char *fmt, ...)
+{
+    char part[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(part, sizeof part, fmt, ap);
+    va_end(ap);
+    MX_ASSERT(g->n_scopes < MX_MAX_SCOPES, "scopes nest more than %d deep at %s", MX_MAX_SCOPES,
+              g->scope);
+    g->outer[g->n_scopes++] = g->scope;
+    g->scope = mx_arena_printf(&g->arena, "%s%s%s", g->scope, *g->scope ? "." : "", part);
+}
+
+mx_node *mx_scope_end(mx_graph *g, mx_node *x)
+{
+    MX_ASSERT(g->n_scopes > 0, "mx_scope_end without mx_scope");
+    g->scope = g->outer[--g->n_scopes];
+    return x;
+}
+
+int mx_op_outputs(const mx_op *op)
+{
+    return op->n_out ? op->n_out : 1;
+}
+
+const mx_type *mx_node_type(const mx_node *n, int k)
+{
+    return k ? &n->more[k - 1] : &n->type;
+}
+
+/* numpy broadcasting; the result takes the dtype of its largest input (the wider on a tie), so
+ * that a small float32 factor does not widen a large bfloat16 activation. */
+static void infer_elementwise(mx_graph *g, mx_node *n)
+{
+    mx_type t = {0};
+    int64_t largest = -1;
+    for (int i = 0; i < n->n_in; i++) {
+        const mx_type *x = &n->in[i]->type;
+        if (x->ndim > t.ndim) {
+            memmove(t.dim + (x->ndim - t.ndim), t.dim, sizeof(int64_t) * (size_t)t.ndim);
+            for (int d = 0; d < x->ndim - t.ndim; d++)
+                t.dim[d] = 1;
+            t.ndim = x->ndim;
+        }
+        for (int d = 0; d < x->ndim; d++) {
+            int64_t *have = &t.dim[t.ndim - x->ndim + d];
+            if (*have != 1 && x->dim[d] != 1 && *have != x->dim[d]) {
+                mx_graph_fail(g, "%s: sizes %lld and %lld do not match", n->op->name,
+                              (long long)*have, (long long)x->dim[d]);
+                return;
+            }
+            if (x->dim[d] != 1)
+                *have = x->dim[d];
+        }
+        int64_t count = mx_type_count(x);
+        bool wider = mx_dtype_bytes(x->dtype) > mx_dtype_bytes(t.dtype);
+        if (count > largest || (count == largest && wider)) {
+            largest = count;
+            t.dtype = x->dtype;
+        }
+    }
+    n->type = t;
+}
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const mx_op *op = n->op;
+    if (op->kind == MX_ELEMENTWISE) {
+        infer_elementwise(g, n);
+    } else if (op->kind == MX_ROW_REDUCE || op->kind == MX_ROW_MAP) {
+        n->type = n->in[0]->type;
+        if (n->type.ndim == 0)
+            mx_graph_fail(g, "%s needs at least one dim", op->name);
+        else if (op->kind == MX_ROW_REDUCE)
+            n->type.dim[n->type.ndim - 1] = 1;
+    } else if (n->n_in > 0 && n->in[0]) {
+        n->type.dtype = n->in[0]->type.dtype;
+        for (int k = 1; k < mx_op_outputs(op); k++)
+            n->more[k - 1].dtype = n->type.dtype;
+    }
+    const char *dims = op->notation ? op->notation(n) : op->dims;
+    if (dims) {
+        mx_notation parsed;
+        const mx_type *in[MX_MAX_IN];
+        mx_type out[MX_MAX_OUT];
+        char why[256];
+        for (int i = 0; i < n->n_in; i++)
+            in[i] = n->in[i] ? &n->in[i]->type : NULL;
+        out[0] = n->type;
+        for (int k = 1; k < mx_op_outputs(op); k++)
+            out[k] = n->more[k - 1];
+        if (!mx_notation_parse(dims, &parsed))
+            mx_graph_fail(g, "%s: malformed index notation \"%s\"", op->name, dims);
+        else if (!mx_notation_infer(&parsed, in, n->n_in, out, mx_op_outputs(op), why, sizeof why))
+            mx_graph_fail(g, "%s (%s): %s", op->name, dims, why);
+        n->type = out[0];
+        for (int k = 1; k < mx_op_outputs(op); k++)
+            n->more[k - 1] = out[k];
+    }
+    if (op->infer && !g->error)
+        op->infer(g, n);
+}
+
+mx_node *mx_apply(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in)
+{
+    MX_ASSERT(n_in <= MX_MAX_IN, "%s has %d inputs", op->name, n_in);
+    mx_node *n = MX_NEW(&g->arena, mx_node);
+    n->id = g->n_nodes;
+    n->seq = g->seq >= 0 ? g->seq : n->id;
+    n->op = op;
+    if (op->attr_size)
+        n->attr = attr ? mx_arena_copy(&g->arena, attr, op->attr_size)
+                       : mx_arena_alloc(&g->arena, op->attr_size);
+    n->n_in = n_in;
+    n->in = MX_NEW_N(&g->arena, mx_node *, n_in);
+    for (int i = 0; i < n_in; i++)
+        n->in[i] = in[i];
+    if (mx_op_outputs(op) > 1)
+        n->more = MX_NEW_N(&g->arena, mx_type, mx_op_outputs(op) - 1);
+    n->scope = g->scope;
+    MX_GROW(g->node, g->n_nodes, g->cap_nodes);
+    g->node[g->n_nodes++] = n;
+    if (!g->error)
+        infer(g, n);
+    return n;
+}
+
+mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n)
+{
+    if (name)
+        n->name = mx_arena_strdup(&g->arena, name);
+    MX_GROW(g->root, g->n_roots, g->cap_roots);
+    g->root[g->n_roots++] = n;
+    return n;
+}
+
+mx_node *mx_name(mx_graph *g, const char *name, mx_node *n)
+{
+    n->name = mx_arena_strdup(&g->arena, name);
+    return n;
+}
+
+void mx_node_forward(mx_node *old, mx_node *now)
+{
+    MX_ASSERT(old != now);
+    old->forward = now;
+}
+
+static mx_node *resolved(mx_node *n)
+{
+    while (n && n->forward)
+        n = n->forward;
+    return n;
+}
+
+void mx_graph_resolve(mx_graph *g)
+{
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->node[i]->n_in; k++)
+            g->node[i]->in[k] = resolved(g->node[i]->in[k]);
+    for (int i = 0; i < g->n_roots; i++) {
+        const char *name = g->root[i]->name;
+        g->root[i] = resolved(g->root[i]);
+        if (!g->root[i]->name)
+            g->root[i]->name = name;
+    }
+}
+
+mx_cost mx_node_cost(const mx_node *n)
+{
+    mx_cost c = {0};
+    if (n->op->kind == MX_SOURCE || n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT)
+        return c;
+    if (n->op->cost)
+        c = n->op->cost(n);
+    else
+        c.flops = (double)mx_type_count(&n->type);
+    if (c.bytes == 0) {
+        for (int i = 0; i < n->n_in; i++)
+            if (n->in[i])
+                c.bytes += (double)mx_type_bytes(&n->in[i]->type);
+        for (int k = 0; k < mx_op_outputs(n->op); k++)
+            c.bytes += (double)mx_type_bytes(mx_node_type(n, k));
+    }
+    return c;
+}
+
+const mx_op *mx_op_find(const char *name)
+{
+    for (int i = 0; i < mx_op_count; i++)
+        if (strcmp(mx_op_table[i]->name, name) == 0)
+            return mx_op_table[i];
+    return NULL;
+}

@@ -1,0 +1,100 @@
+/* graph.h - a step of a transformer as a graph of nodes.
+ *
+ * A node is an op applied to nodes: attributes, dtype, static shape, scope. Nodes live in the graph's
+ * arena and are never freed alone. An op with several outputs is one node; output 0 is the node
+ * itself, output k > 0 is read through mx_output(g, n, k).
+ *
+ * Builders never fail visibly. The first mistake sticks to the graph with names and sizes, everything
+ * built on it is quietly poisoned, and mx_graph_check reports it: model code has no error handling.
+ *
+ * Names. `mx_scope(g, "layers.%d", l)` opens a scope; a variable's full name is the scope path and
+ * its own name joined by dots, which is the checkpoint's tensor name and the variable's only identity.
+ */
+#ifndef MX_IR_GRAPH_H
+#define MX_IR_GRAPH_H
+
+#include "base/arena.h"
+#include "ir/op.h"
+
+enum { MX_MAX_SCOPES = 16 };
+
+struct mx_node {
+    int id;  /* position in graph->node */
+    int seq; /* where the schedule would like it; passes set it, ties go by id */
+    const mx_op *op;
+    const void *attr;   /* op->attr_size bytes, in the arena */
+    int n_in;
+    mx_node **in;       /* entries may be NULL: optional input absent */
+    mx_type type;       /* of output 0 */
+    mx_type *more;      /* of outputs 1.. */
+    const char *name;   /* variables, inputs, outputs, named tensors; NULL otherwise */
+    const char *scope;  /* "model.layers.3.mlp" */
+    const char *axes;   /* logical axis of each dim, "vocab,embed"; NULL: none */
+    mx_node *forward;   /* replaced by; see mx_node_forward */
+    bool recomputed;    /* made by the remat pass */
+};
+
+struct mx_graph {
+    mx_arena arena;
+    mx_node **node; /* in the order of creation */
+    int n_nodes, cap_nodes;
+    mx_node **root; /* what must be computed: results and state updates */
+    int n_roots, cap_roots;
+    const char *scope;   /* current scope path, in the arena; "" at the top */
+    const char *outer[MX_MAX_SCOPES];
+    int n_scopes;
+    char *error;         /* first error, in the arena; NULL: none */
+    int seq;             /* given to new nodes; -1 (default): their id */
+    mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
+    void *context;       /* what nn/ blocks need to know about this build (decode cache…); borrowed */
+    struct mx_name_map *names; /* variables and inputs by name */
+};
+
+void mx_graph_init(mx_graph *g);
+void mx_graph_fini(mx_graph *g);
+
+/* Applies an op. `in` may hold NULLs for optional inputs. Used by the builders in src/ops. */
+mx_node *mx_apply(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in);
+#define MX_APPLY(g, op, attr, ...)                                                                  \
+    mx_apply((g), (op), (attr), (int)(sizeof((mx_node *[]){__VA_ARGS__}) / sizeof(mx_node *)),     \
+             (mx_node *[]){__VA_ARGS__})
+
+/* Scopes. mx_scope_end gives x back, so that a function can end with `return mx_scope_end(g, x)`. */
+void mx_scope(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);
+mx_node *mx_scope_end(mx_graph *g, mx_node *x);
+
+/* A root is kept alive and computed; a name makes it readable after a run. */
+mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n);
+/* Names a tensor for remat policies and dumps ("mlp_out"); gives n back. */
+mx_node *mx_name(mx_graph *g, const char *name, mx_node *n);
+
+/* The variable or input of this full name, or NULL. */
+mx_node *mx_graph_find(const mx_graph *g, const char *name);
+/* Enters a variable or input under its full name; a second one of the same name is an error. */
+void mx_graph_enter(mx_graph *g, mx_node *n);
+
+/* Sticky errors. The message is prefixed with the scope. */
+void mx_graph_fail(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);
+mx_status mx_graph_check(const mx_graph *g) MX_MUST_USE;
+
+/* From now on whoever reads `old` reads `now`; takes effect in mx_graph_resolve. */
+void mx_node_forward(mx_node *old, mx_node *now);
+void mx_graph_resolve(mx_graph *g);
+
+/* Live nodes in execution order: topological, and as close to (seq, id) as that allows. A node that
+ * overwrites a variable comes after every other reader of it. Gives an array in `arena`. */
+mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out);
+/* Does n's value depend on `on`? */
+bool mx_node_depends(const mx_graph *g, const mx_node *n, const mx_node *on);
+
+const mx_type *mx_node_type(const mx_node *n, int k); /* of output k */
+int mx_op_outputs(const mx_op *op);
+mx_cost mx_node_cost(const mx_node *n);
+
+/* Is the structure sound: inputs before uses, types as inferred, attributes present. */
+mx_status mx_graph_verify(mx_graph *g) MX_MUST_USE;
+
+void mx_graph_print(const mx_graph *g, mx_str *out);     /* one line per live node, in order */
+void mx_graph_print_dot(const mx_graph *g, mx_str *out); /* Graphviz */
+
+#endif

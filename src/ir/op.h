@@ -1,0 +1,132 @@
+/* op.h - what an op is: one const struct beside its kernels.
+ *
+ * The table mx_op_table is scanned out of src/ops at build time; adding an op means adding a file.
+ * A kernel never sees the graph: it gets an mx_call, which is tensors, attributes and workspace.
+ *
+ * Index notation (`dims`) gives shapes and sharding from one string, for example "*!d,!d->*!d":
+ *   a letter binds a size; the same letter elsewhere must have the same size;
+ *   a letter that is missing on the right is summed, so splitting it leaves a partial sum;
+ *   `*` stands for any number of leading dims; `!` before a letter: the dim must stay whole;
+ *   a digit 1 is a dim of size one; inputs and outputs are separated by commas; `-` is an input
+ *   that notation says nothing about.
+ */
+#ifndef MX_IR_OP_H
+#define MX_IR_OP_H
+
+#include "ir/type.h"
+
+typedef struct mx_graph mx_graph;
+typedef struct mx_node mx_node;
+typedef struct mx_op mx_op;
+
+enum { MX_MAX_IN = 16, MX_MAX_OUT = 6 };
+
+/* --- kernels --- */
+
+typedef struct {
+    void *data; /* NULL: an optional input that is absent */
+    mx_type type;
+} mx_tensor;
+
+typedef struct {
+    int n_in, n_out;
+    const mx_tensor *in;
+    mx_tensor *out;
+    const void *attr;
+    void *work; /* work_bytes(node) bytes, 64-byte aligned */
+} mx_call;
+
+typedef void (*mx_kernel)(const mx_call *c);
+
+/* A tile is a run of n contiguous elements, already converted to the arithmetic type (float or
+ * double). Elementwise ops, row reductions and row maps are written as tile functions; the device calls
+ * them for whole tensors or, inside a fused group, for one row after another in cache.
+ *   elementwise: out[i] = f(in0[i], in1[i], ...)        n: any length
+ *   row reduce:  out[0] = f(in0[0..n))                  n: the whole last dim
+ *   row map:     out[i] = f(in0[0..n))                  n: the whole last dim */
+typedef struct {
+    int64_t n;
+    const void *in[4];
+    void *out;
+    const void *attr;
+} mx_tile;
+typedef void (*mx_tile_fn)(const mx_tile *t);
+
+typedef enum {
+    MX_PLAIN,       /* its kernel does the whole tensor */
+    MX_ELEMENTWISE, /* broadcasts like numpy; tile functions */
+    MX_ROW_REDUCE,  /* last dim becomes 1; tile functions */
+    MX_ROW_MAP,     /* last dim is seen whole; tile functions */
+    MX_VIEW,        /* output is input 0's memory under another shape */
+    MX_PROJECT,     /* output k of its input (see mx_output): no memory of its own */
+    MX_SOURCE,      /* input, variable, constant: has no kernel */
+} mx_op_kind;
+
+/* --- attributes: an op's own struct, described field by field for printing --- */
+
+typedef enum { MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS } mx_attr_kind;
+
+typedef struct {
+    const char *name; /* NULL ends the list */
+    mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape */
+    size_t offset;
+} mx_attr_field;
+#define MX_FIELD(T, KIND, member) {#member, KIND, offsetof(T, member)}
+
+/* --- cost --- */
+
+typedef struct {
+    double flops;
+    double bytes; /* read + written, each once */
+} mx_cost;
+
+/* --- test cases: the table-driven tests need nothing else --- */
+
+typedef struct {
+    int ndim;
+    int64_t dim[MX_MAX_DIMS];
+    mx_dtype dtype;    /* a case's floats are run as float64 and float32 */
+    double lo, hi;     /* values drawn from [lo, hi); both 0: floats from [-1, 1), ints 0 */
+    bool absent;       /* an optional input that is not given */
+    bool no_grad;      /* a float input without a gradient */
+} mx_case_in;
+
+typedef struct {
+    int n_in; /* 0 ends the list */
+    mx_case_in in[MX_MAX_IN];
+    const void *attr;
+    double tolerance; /* of the gradient check; 0: 1e-6 */
+} mx_case;
+
+struct mx_op {
+    const char *name, *doc;
+    mx_op_kind kind;
+    const char *dims; /* index notation; NULL where infer says everything */
+    size_t attr_size;
+    const mx_attr_field *fields;
+    int n_out;                   /* 0 means 1 */
+    int alias[MX_MAX_OUT];       /* 1 + index of the input whose memory output k overwrites; 0 none */
+    bool keep_f32;               /* the precision pass leaves its float output in float32 */
+    bool no_cast;                /* the precision pass leaves its float inputs as they are */
+
+    /* After notation: dtypes, extra shapes, checks. Errors through mx_graph_fail. */
+    void (*infer)(mx_graph *g, mx_node *n);
+    /* The notation of this node where it depends on attributes (einsum); overrides dims. */
+    const char *(*notation)(const mx_node *n);
+    /* Builds din[i] from dout[k]; either may stay NULL (no gradient). */
+    void (*grad)(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din);
+    mx_cost (*cost)(const mx_node *n);
+    size_t (*work_bytes)(const mx_node *n, int n_threads);
+
+    mx_kernel cpu;                /* required unless there are tiles: the specification */
+    mx_tile_fn tile_f32, tile_f64;
+    const char *expr;             /* elementwise: C expression of a, b, c for generated GPU kernels */
+
+    const mx_case *cases;
+};
+
+extern const mx_op *const mx_op_table[]; /* NULL-terminated, sorted by name */
+extern const int mx_op_count;
+const mx_op *mx_op_find(const char *name);
+
+#endif

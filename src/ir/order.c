@@ -1,0 +1,178 @@
+/* order.c - which nodes live, and in what order they run.
+ *
+ * Kahn's algorithm with a heap on (seq, id): the result is topological and otherwise as close as
+ * possible to the order the passes asked for. Besides data edges there are edges from every reader of
+ * a variable to the node that overwrites it, so that an update in place never runs early.
+ */
+#include "ir/graph.h"
+
+#include <string.h>
+
+typedef struct {
+    mx_node **v;
+    int n;
+} heap;
+
+static bool before(const mx_node *a, const mx_node *b)
+{
+    return a->seq != b->seq ? a->seq < b->seq : a->id < b->id;
+}
+
+static void push(heap *h, mx_node *x)
+{
+    int i = h->n++;
+    while (i > 0 && before(x, h->v[(i - 1) / 2])) {
+        h->v[i] = h->v[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    h->v[i] = x;
+}
+
+static mx_node *pop(heap *h)
+{
+    mx_node *top = h->v[0], *x = h->v[--h->n];
+    int i = 0;
+    for (int c; (c = 2 * i + 1) < h->n; i = c) {
+        if (c + 1 < h->n && before(h->v[c + 1], h->v[c]))
+            c++;
+        if (!before(h->v[c], x))
+            break;
+        h->v[i] = h->v[c];
+    }
+    h->v[i] = x;
+    return top;
+}
+
+typedef struct {
+    int *start, *to; /* edges out of node i: to[start[i]..start[i + 1]) */
+    int n_edges, cap;
+    struct {
+        int from, to;
+    } *raw;
+} edges;
+
+static void add_edge(edges *e, int from, int to)
+{
+    MX_GROW(e->raw, e->n_edges, e->cap);
+    e->raw[e->n_edges].from = from;
+    e->raw[e->n_edges++].to = to;
+}
+
+/* The source whose memory `n` reads when it reads through views and projections. */
+static const mx_node *memory_of(const mx_node *n)
+{
+    while (n->op->kind == MX_VIEW)
+        n = n->in[0];
+    return n;
+}
+
+static void mark_live(const mx_graph *g, bool *live, mx_arena *scratch)
+{
+    mx_node **stack = MX_NEW_N(scratch, mx_node *, g->n_nodes);
+    int depth = 0;
+    for (int i = 0; i < g->n_roots; i++)
+        if (!live[g->root[i]->id]) {
+            live[g->root[i]->id] = true;
+            stack[depth++] = g->root[i];
+        }
+    while (depth) {
+        mx_node *n = stack[--depth];
+        for (int k = 0; k < n->n_in; k++)
+            if (n->in[k] && !live[n->in[k]->id]) {
+                live[n->in[k]->id] = true;
+                stack[depth++] = n->in[k];
+            }
+    }
+}
+
+/* Edges from every other reader of a variable to the node that overwrites it. */
+static void add_write_edges(const mx_graph *g, const bool *live, edges *e, mx_arena *scratch)
+{
+    int *writer = MX_NEW_N(scratch, int, g->n_nodes); /* 1 + id of the node that overwrites it */
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; live[i] && k < mx_op_outputs(g->node[i]->op); k++) {
+            int a = g->node[i]->op->alias[k];
+            if (a && g->node[i]->in[a - 1])
+                writer[memory_of(g->node[i]->in[a - 1])->id] = i + 1;
+        }
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; live[i] && k < g->node[i]->n_in; k++) {
+            if (!g->node[i]->in[k] || g->node[i]->op->kind == MX_VIEW)
+                continue;
+            int w = writer[memory_of(g->node[i]->in[k])->id];
+            if (w && w - 1 != i)
+                add_edge(e, i, w - 1);
+        }
+}
+
+static void sort_edges(edges *e, int n_nodes, mx_arena *scratch)
+{
+    e->start = MX_NEW_N(scratch, int, n_nodes + 2);
+    e->to = MX_NEW_N(scratch, int, e->n_edges + 1);
+    for (int i = 0; i < e->n_edges; i++)
+        e->start[e->raw[i].from + 2]++;
+    for (int i = 0; i < n_nodes; i++)
+        e->start[i + 2] += e->start[i + 1];
+    for (int i = 0; i < e->n_edges; i++)
+        e->to[e->start[e->raw[i].from + 1]++] = e->raw[i].to;
+}
+
+mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out)
+{
+    mx_arena scratch = {0};
+    bool *live = MX_NEW_N(&scratch, bool, g->n_nodes);
+    mark_live(g, live, &scratch);
+    edges e = {0};
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; live[i] && k < g->node[i]->n_in; k++)
+            if (g->node[i]->in[k])
+                add_edge(&e, g->node[i]->in[k]->id, i);
+    add_write_edges(g, live, &e, &scratch);
+    sort_edges(&e, g->n_nodes, &scratch);
+
+    int *waiting = MX_NEW_N(&scratch, int, g->n_nodes);
+    for (int i = 0; i < e.n_edges; i++)
+        waiting[e.raw[i].to]++;
+    heap h = {MX_NEW_N(&scratch, mx_node *, g->n_nodes + 1), 0};
+    int n_live = 0, n = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        n_live += live[i];
+        if (live[i] && !waiting[i])
+            push(&h, g->node[i]);
+    }
+    mx_node **order = MX_NEW_N(arena, mx_node *, n_live);
+    while (h.n) {
+        mx_node *x = pop(&h);
+        order[n++] = x;
+        for (int j = e.start[x->id]; j < e.start[x->id + 1]; j++)
+            if (--waiting[e.to[j]] == 0)
+                push(&h, g->node[e.to[j]]);
+    }
+    mx_free(e.raw);
+    mx_arena_fini(&scratch);
+    MX_ASSERT(n == n_live, "the graph has a cycle: %d of %d nodes ordered", n, n_live);
+    *n_out = n;
+    return order;
+}
+
+bool mx_node_depends(const mx_graph *g, const mx_node *n, const mx_node *on)
+{
+    mx_arena scratch = {0};
+    bool *seen = MX_NEW_N(&scratch, bool, g->n_nodes);
+    const mx_node **stack = MX_NEW_N(&scratch, const mx_node *, g->n_nodes + 1);
+    int depth = 0;
+    bool found = false;
+    stack[depth++] = n;
+    seen[n->id] = true;
+    while (depth && !found) {
+        const mx_node *x = stack[--depth];
+        found = x == on;
+        for (int k = 0; k < x->n_in; k++)
+            if (x->in[k] && !seen[x->in[k]->id]) {
+                seen[x->in[k]->id] = true;
+                stack[depth++] = x->in[k];
+            }
+    }
+    mx_arena_fini(&scratch);
+    return found;
+}

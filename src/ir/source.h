@@ -1,0 +1,38 @@
+/* source.h - attributes of the nodes that have no inputs (src/ops/source.c builds them). */
+#ifndef MX_IR_SOURCE_H
+#define MX_IR_SOURCE_H
+
+#include "ir/op.h"
+
+typedef enum { MX_INIT_ZEROS, MX_INIT_ONES, MX_INIT_NORMAL, MX_INIT_VALUE } mx_init_kind;
+
+typedef struct {
+    mx_init_kind kind;
+    double scale; /* standard deviation of a normal, or the value */
+} mx_init;
+#define MX_ZEROS ((mx_init){MX_INIT_ZEROS, 0})
+#define MX_ONES ((mx_init){MX_INIT_ONES, 1})
+#define MX_NORMAL(sd) ((mx_init){MX_INIT_NORMAL, (sd)})
+
+typedef enum {
+    MX_VAR_WEIGHT,    /* in the checkpoint, trained unless frozen */
+    MX_VAR_OPTIMIZER, /* moments: beside the checkpoint */
+    MX_VAR_GRADIENT,  /* accumulated gradients */
+    MX_VAR_CACHE,     /* decode state */
+    MX_VAR_COPY,      /* a weight in the compute dtype, rewritten by the optimizer */
+    MX_VAR_KIND_COUNT
+} mx_var_kind;
+
+typedef struct {
+    mx_init init;
+    mx_var_kind kind;
+    bool frozen;         /* no gradient, no optimizer state */
+    const char *copy_of; /* MX_VAR_COPY: the weight it follows */
+} mx_var_attr;
+
+typedef struct {
+    double value;
+    const double *table; /* NULL: value everywhere */
+} mx_const_attr;
+
+#endif

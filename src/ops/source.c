@@ -1,0 +1,83 @@
+/* source.c - where values come from: inputs, variables, constants. They have no kernel; the device
+ * gives them memory and, for constants, fills it once.
+ *
+ *   input      written by the host before each run
+ *   variable   lives from run to run: weights, optimizer state, caches
+ *   constant   one number spread over a shape, or a small table given at build time
+ */
+#include "ir/source.h"
+
+#include "ops.h"
+#include <stdio.h>
+#include <string.h>
+
+static mx_node *make(mx_graph *g, const mx_op *op, const void *attr, mx_type type)
+{
+    mx_node *n = mx_apply(g, op, attr, 0, (mx_node *[]){NULL});
+    n->type = type;
+    return n;
+}
+
+mx_node *mx_input(mx_graph *g, const char *name, mx_shape shape, mx_dtype dtype)
+{
+    mx_node *n = make(g, &mx_op_input, NULL, mx_type_of(dtype, shape));
+    n->name = mx_arena_strdup(&g->arena, name);
+    mx_graph_enter(g, n);
+    return n;
+}
+
+mx_node *mx_variable(mx_graph *g, const char *name, mx_type type, mx_var_attr attr)
+{
+    mx_node *n = make(g, &mx_op_variable, &attr, type);
+    n->name = mx_arena_strdup(&g->arena, name);
+    mx_graph_enter(g, n);
+    return n;
+}
+
+/* A trainable weight, named by the scope. Declared where it is used; a second declaration of the same
+ * name with the same shape is the same weight (tied weights). */
+mx_node *mx_param(mx_graph *g, const char *name, mx_shape shape, const char *axes, mx_init init)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s%s%s", g->scope, *g->scope ? "." : "", name);
+    mx_type type = mx_type_of(g->param_dtype, shape);
+    mx_node *n = mx_graph_find(g, full);
+    if (n) {
+        if (!mx_shape_equal(&n->type, &type))
+            mx_graph_fail(g, "the weight %s is declared with two different shapes", full);
+        return n;
+    }
+    n = mx_variable(g, full, type, (mx_var_attr){.init = init, .kind = MX_VAR_WEIGHT});
+    n->axes = axes;
+    return n;
+}
+
+mx_node *mx_constant(mx_graph *g, mx_shape shape, mx_dtype dtype, double value)
+{
+    mx_const_attr a = {.value = value};
+    return make(g, &mx_op_constant, &a, mx_type_of(dtype, shape));
+}
+
+/* A table of float64 values, copied into the graph and converted to dtype by the device. */
+mx_node *mx_table(mx_graph *g, mx_shape shape, mx_dtype dtype, const double *values)
+{
+    mx_type t = mx_type_of(dtype, shape);
+    mx_const_attr a = {.table = mx_arena_copy(&g->arena, values,
+                                              sizeof(double) * (size_t)mx_type_count(&t))};
+    return make(g, &mx_op_constant, &a, t);
+}
+
+const mx_op mx_op_input = {.name = "input", .doc = "written by the host", .kind = MX_SOURCE};
+const mx_op mx_op_variable = {
+    .name = "variable",
+    .doc = "lives from run to run",
+    .kind = MX_SOURCE,
+    .attr_size = sizeof(mx_var_attr),
+};
+const mx_op mx_op_constant = {
+    .name = "constant",
+    .doc = "one number, or a table",
+    .kind = MX_SOURCE,
+    .attr_size = sizeof(mx_const_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(mx_const_attr, MX_ATTR_F64, value), {0}},
+};

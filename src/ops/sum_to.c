@@ -1,0 +1,192 @@
+/* sum_to.c - x summed down to a smaller shape that broadcasts back to x's.
+ *
+ * The target is aligned at the right; a dim that is 1 or missing there is summed. This is what the
+ * gradient of broadcasting is: the gradient of a bias is its output's gradient summed to (d).
+ * Kernel: x is seen as (outer, middle, inner) runs; the common case (rows, d) -> (d) goes by blocks of rows
+ * so that the error grows with the number of blocks, and threads split the columns, so that the
+ * result does not depend on their number.
+ */
+#include "base/simd.h"
+#include "ops.h"
+#include "ops/load.h"
+
+#include <string.h>
+
+typedef struct {
+    mx_shape shape;
+} sum_to_attr;
+
+static void check(mx_graph *g, mx_node *n)
+{
+    const sum_to_attr *at = n->attr;
+    const mx_type *x = &n->in[0]->type;
+    bool fits = at->shape.ndim <= x->ndim;
+    for (int i = 0; fits && i < at->shape.ndim; i++) {
+        int64_t have = x->dim[x->ndim - at->shape.ndim + i];
+        fits = at->shape.dim[i] == have || at->shape.dim[i] == 1;
+    }
+    if (!fits)
+        mx_graph_fail(g, "sum_to: the target does not broadcast to the input's shape");
+    n->type = mx_type_of(n->type.dtype, at->shape);
+}
+
+enum { COLS = 64, BLOCK = 64 };
+
+#define SUM_COLUMNS(T, name)                                                                        \
+    static MX_CLONES void name(const T *x, int64_t rows, int64_t stride, int64_t cols, T *out)     \
+    {                                                                                              \
+        T total[COLS] = {0};                                                                       \
+        for (int64_t r0 = 0; r0 < rows; r0 += BLOCK) {                                             \
+            T part[COLS] = {0};                                                                    \
+            int64_t end = r0 + BLOCK < rows ? r0 + BLOCK : rows;                                   \
+            for (int64_t r = r0; r < end; r++)                                                     \
+                for (int64_t c = 0; c < cols; c++)                                                 \
+                    part[c] += x[r * stride + c];                                                  \
+            for (int64_t c = 0; c < cols; c++)                                                     \
+                total[c] += part[c];                                                               \
+        }                                                                                          \
+        for (int64_t c = 0; c < cols; c++)                                                         \
+            out[c] = total[c];                                                                     \
+    }
+SUM_COLUMNS(float, columns_f32)
+SUM_COLUMNS(double, columns_f64)
+
+/* (rows, d) -> (d). bfloat16 rows are widened in blocks by the general path below. */
+static bool sum_rows(const mx_tensor *x, const mx_tensor *out, int64_t rows, int64_t d)
+{
+    if (x->type.dtype != out->type.dtype ||
+        (x->type.dtype != MX_F32 && x->type.dtype != MX_F64))
+        return false;
+#pragma omp parallel for schedule(static)
+    for (int64_t c = 0; c < d; c += COLS) {
+        int64_t n = d - c < COLS ? d - c : COLS;
+        if (x->type.dtype == MX_F32)
+            columns_f32((const float *)x->data + c, rows, d, n, (float *)out->data + c);
+        else
+            columns_f64((const double *)x->data + c, rows, d, n, (double *)out->data + c);
+    }
+    return true;
+}
+
+/* Any shape: walk x in order, add into double accumulators held in the workspace. */
+static void sum_any(const mx_tensor *x, const mx_tensor *out, double *acc)
+{
+    int64_t n = mx_type_count(&x->type), n_out = mx_type_count(&out->type);
+    int64_t stride[MX_MAX_DIMS] = {0}, index[MX_MAX_DIMS] = {0}, step = 1;
+    int lead = x->type.ndim - out->type.ndim;
+    for (int i = out->type.ndim - 1; i >= 0; i--) {
+        stride[lead + i] = out->type.dim[i] == 1 ? 0 : step;
+        step *= out->type.dim[i];
+    }
+    memset(acc, 0, sizeof *acc * (size_t)n_out);
+    for (int64_t i = 0, o = 0; i < n; i++) {
+        acc[o] += mx_load_f64(x, i);
+        for (int k = x->type.ndim - 1; k >= 0; k--) {
+            o += stride[k];
+            if (++index[k] < x->type.dim[k])
+                break;
+            o -= stride[k] * index[k];
+            index[k] = 0;
+        }
+    }
+    for (int64_t i = 0; i < n_out; i++)
+        mx_store_f64(out, i, acc[i]);
+}
+
+static void sum_to_cpu(const mx_call *c)
+{
+    const mx_tensor *x = &c->in[0], *out = &c->out[0];
+    int64_t n = mx_type_count(&x->type), d = mx_type_count(&out->type);
+    bool suffix = true; /* the target, leading ones aside, is a suffix of x's shape */
+    int skip = 0;
+    while (skip < out->type.ndim && out->type.dim[skip] == 1)
+        skip++;
+    for (int i = skip; i < out->type.ndim; i++)
+        suffix &= out->type.dim[i] == x->type.dim[x->type.ndim - out->type.ndim + i];
+    if (suffix && d > 1 && sum_rows(x, out, n / d, d))
+        return;
+    sum_any(x, out, c->work);
+}
+
+static size_t sum_to_work(const mx_node *n, int n_threads)
+{
+    (void)n_threads;
+    return sizeof(double) * (size_t)mx_type_count(&n->type);
+}
+
+mx_node *mx_sum_to(mx_graph *g, mx_node *x, mx_shape shape)
+{
+    mx_shape have = mx_shape_of(&x->type);
+    if (memcmp(&have, &shape, sizeof shape) == 0)
+        return x;
+    return MX_APPLY(g, &mx_op_sum_to, &(sum_to_attr){shape}, x);
+}
+
+/* The gradient dy of an elementwise node n, as the gradient of its input x. dy may itself be
+ * smaller than n where it is constant along a dim: then the sum over that dim is a product. */
+mx_node *mx_sum_like(mx_graph *g, mx_node *dy, mx_node *n, mx_node *x)
+{
+    int nd = n->type.ndim, dd = dy->type.ndim, xd = x->type.ndim;
+    mx_shape target = {.ndim = dd};
+    double times = 1;
+    bool reduce = false;
+    for (int i = 0; i < nd; i++) { /* i counts from the right */
+        int64_t full = n->type.dim[nd - 1 - i];
+        int64_t have = i < dd ? dy->type.dim[dd - 1 - i] : 1;
+        int64_t want = i < xd ? x->type.dim[xd - 1 - i] : 1;
+        if (want == 1 && full > 1 && have == 1)
+            times *= (double)full;
+        if (i < dd)
+            target.dim[dd - 1 - i] = want == 1 ? 1 : have;
+        reduce |= want == 1 && have > 1;
+    }
+    mx_node *s = dy;
+    bool last_only = reduce && dd > 0 && target.dim[dd - 1] == 1 && dy->type.dim[dd - 1] > 1;
+    for (int i = 0; i < dd - 1; i++)
+        last_only &= target.dim[i] == dy->type.dim[i];
+    if (last_only) {
+        s = mx_row_sum(g, dy); /* fusable, unlike sum_to */
+    } else if (reduce) {
+        while (target.ndim > xd) { /* leading ones that x does not have */
+            for (int i = 0; i + 1 < target.ndim; i++)
+                target.dim[i] = target.dim[i + 1];
+            target.dim[--target.ndim] = 0;
+        }
+        s = mx_sum_to(g, dy, target);
+    }
+    if (times != 1)
+        s = mx_affine(g, s, times, 0);
+    if (s->type.ndim > xd) {
+        mx_shape cut = {.ndim = xd};
+        for (int i = 0; i < xd; i++)
+            cut.dim[i] = s->type.dim[s->type.ndim - xd + i];
+        s = mx_reshape(g, s, cut);
+    }
+    return s;
+}
+
+static void sum_to_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    din[0] = mx_broadcast_to(g, dout[0], mx_shape_of(&n->in[0]->type));
+}
+
+const mx_op mx_op_sum_to = {
+    .name = "sum_to",
+    .doc = "x summed to a shape that broadcasts to x's",
+    .attr_size = sizeof(sum_to_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(sum_to_attr, MX_ATTR_DIMS, shape), {0}},
+    .keep_f32 = true,
+    .no_cast = true,
+    .infer = check,
+    .grad = sum_to_vjp,
+    .cpu = sum_to_cpu,
+    .work_bytes = sum_to_work,
+    .cases = (const mx_case[]){{1, {{3, {2, 70, 9}}}, &(sum_to_attr){{1, {9}}}},
+                               {1, {{3, {2, 3, 4}}}, &(sum_to_attr){{3, {2, 1, 4}}}},
+                               {1, {{2, {3, 5}}}, &(sum_to_attr){{0}}}, {0}},
+};
+
+mx_node *mx_sum_all(mx_graph *g, mx_node *x)
+{
+    return mx_sum_to(g, x, MX_SCALAR);
+}
