@@ -1,0 +1,104 @@
+/* json_doc.c - jansson behind caps.
+ *
+ * jansson allocates 50 to 400 bytes a value, so one pass over the text counts depth and values
+ * first. The pass understands strings and brackets only; everything else is jansson's to judge.
+ */
+#include "base/json_doc.h"
+
+#include "base/arena.h"
+#include "base/io.h"
+#include <stdlib.h>
+#include <string.h>
+
+const mx_json_limits mx_json_limits_default = {
+    .max_bytes = (size_t)64 << 20, .max_depth = 64, .max_values = 2000000};
+
+static mx_status check_limits(const char *text, size_t n, const char *where,
+                              const mx_json_limits *lim)
+{
+    if (n > lim->max_bytes)
+        return mx_fail(MX_INPUT, "%s: %zu bytes of JSON, and at most %zu are accepted", where, n,
+                       lim->max_bytes);
+    int depth = 0, line = 1;
+    int64_t values = 1;
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        line += c == '\n';
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+            continue;
+        }
+        in_string = c == '"';
+        depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+        values += c == ',' || c == '{' || c == '[';
+        if (depth > lim->max_depth)
+            return mx_fail(MX_INPUT, "%s:%d: JSON nested more than %d deep", where, line,
+                           lim->max_depth);
+        if (values > lim->max_values)
+            return mx_fail(MX_INPUT,
+                           "%s:%d: more than %lld JSON values, and no real file has that "
+                           "many",
+                           where, line, (long long)lim->max_values);
+    }
+    return MX_OK;
+}
+
+mx_status mx_json_parse(const char *text, size_t n, const char *where, const mx_json_limits *limits,
+                        json_t **out)
+{
+    *out = NULL;
+    MX_TRY(check_limits(text, n, where, limits ? limits : &mx_json_limits_default));
+    json_error_t e;
+    *out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    if (!*out)
+        return mx_fail(MX_INPUT, "%s:%d:%d: not valid JSON: %s", where, e.line, e.column, e.text);
+    return MX_OK;
+}
+
+mx_status mx_json_load(const char *path, const mx_json_limits *limits, json_t **out)
+{
+    char *text;
+    size_t n;
+    *out = NULL;
+    const mx_json_limits *lim = limits ? limits : &mx_json_limits_default;
+    MX_TRY(mx_io_read_file(NULL, path, lim->max_bytes, &text, &n));
+    mx_status st = mx_json_parse(text, n, path, lim, out);
+    mx_free(text);
+    return st;
+}
+
+const char *mx_json_kind(const json_t *v)
+{
+    if (!v)
+        return "nothing";
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a real number";
+    case JSON_TRUE:
+        return "true";
+    case JSON_FALSE:
+        return "false";
+    default:
+        return "null";
+    }
+}
+
+char *mx_json_text(const json_t *v, int indent)
+{
+    char *s = json_dumps(v, JSON_SORT_KEYS | JSON_ENCODE_ANY |
+                                (indent ? JSON_INDENT((size_t)indent) : JSON_COMPACT));
+    MX_ASSERT(s, "a JSON document could not be written: invalid UTF-8 or out of memory");
+    return s; /* jansson's default allocator is malloc, which is what mx_free frees */
+}

@@ -1,0 +1,59 @@
+/* digest.c - XXH3-128 from libxxhash. */
+#include "store/digest.h"
+
+#include "base/status.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+mx_digest mx_digest_of(const void *p, size_t n)
+{
+    XXH128_hash_t h = XXH3_128bits(p, n);
+    return (mx_digest){h.high64, h.low64};
+}
+
+bool mx_digest_equal(mx_digest a, mx_digest b)
+{
+    return a.hi == b.hi && a.lo == b.lo;
+}
+
+const char *mx_digest_text(mx_digest d, char buf[MX_DIGEST_TEXT])
+{
+    snprintf(buf, MX_DIGEST_TEXT, "%016" PRIx64 "%016" PRIx64, d.hi, d.lo);
+    return buf;
+}
+
+bool mx_digest_parse(const char *text, mx_digest *out)
+{
+    uint64_t half[2] = {0, 0};
+    if (strlen(text) != 32)
+        return false;
+    for (int i = 0; i < 32; i++) {
+        const char *digits = "0123456789abcdef", *hit = strchr(digits, text[i]);
+        if (!hit)
+            return false;
+        half[i / 16] = half[i / 16] << 4 | (uint64_t)(hit - digits);
+    }
+    *out = (mx_digest){half[0], half[1]};
+    return true;
+}
+
+mx_digest_state *mx_digest_start(void)
+{
+    XXH3_state_t *s = XXH3_createState();
+    MX_ASSERT(s && XXH3_128bits_reset(s) == XXH_OK, "no memory for a hash state");
+    return (mx_digest_state *)s;
+}
+
+void mx_digest_add(mx_digest_state *s, const void *p, size_t n)
+{
+    XXH3_128bits_update((XXH3_state_t *)s, p, n);
+}
+
+mx_digest mx_digest_end(mx_digest_state *s)
+{
+    XXH128_hash_t h = XXH3_128bits_digest((XXH3_state_t *)s);
+    XXH3_freeState((XXH3_state_t *)s);
+    return (mx_digest){h.high64, h.low64};
+}

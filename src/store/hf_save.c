@@ -1,0 +1,216 @@
+/* hf_save.c - division into shards, their writing in parallel, the index.
+ *
+ * Shards are cut in the order the tensors are given: a shard is closed when the next tensor would
+ * take it over the limit. Each worker takes the next shard; the disk is the limit long before the
+ * hashing is, so a few threads are enough.
+ */
+#include "store/hf_save.h"
+
+#include "base/json_doc.h"
+#include "base/str.h"
+#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_THREADS = 16, MAX_METADATA = 32 };
+static const size_t MAX_EXTRA_BYTES = (size_t)1 << 30;
+
+typedef struct {
+    const char *dir;
+    const mx_st_source **tensors;
+    mx_st_writer writer;
+    mx_hf_saved *out;
+    atomic_int next, failed;
+    pthread_mutex_t lock;
+    mx_status first_bad;
+} save_job;
+
+static void plan_shards(const mx_st_source *t, int64_t n, const mx_hf_save_opts *opts, mx_arena *a,
+                        mx_hf_saved *out)
+{
+    uint64_t limit = opts->max_shard_bytes ? opts->max_shard_bytes : MX_HF_SHARD_BYTES, bytes = 0;
+    mx_hf_shard *shards = MX_NEW_N(a, mx_hf_shard, n + 1);
+    int k = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t b = mx_st_source_bytes(&t[i]);
+        if (shards[k].count && bytes + b > limit) {
+            shards[++k].first = i;
+            bytes = 0;
+        }
+        bytes += b;
+        shards[k].count++;
+        out->total_bytes += b;
+    }
+    const char *stem = opts->stem ? opts->stem : "model";
+    out->shards = shards;
+    out->n_shards = k + 1;
+    for (int i = 0; i <= k; i++)
+        shards[i].name = k ? mx_arena_printf(a, "%s-%05d-of-%05d.safetensors", stem, i + 1, k + 1)
+                           : mx_arena_printf(a, "%s.safetensors", stem);
+}
+
+static void *write_shards(void *arg)
+{
+    save_job *job = arg;
+    mx_str path = {0};
+    for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->out->n_shards;) {
+        if (atomic_load(&job->failed))
+            break;
+        mx_hf_shard *s = &job->out->shards[i];
+        mx_str_clear(&path);
+        mx_str_addf(&path, "%s/%s", job->dir, s->name);
+        mx_status st = mx_st_write(path.text, job->tensors + s->first, s->count, &job->writer,
+                                   job->out->digests + s->first, &s->st);
+        if (!st)
+            continue;
+        atomic_store(&job->failed, 1);
+        pthread_mutex_lock(&job->lock);
+        job->first_bad = mx_status_join(job->first_bad, st);
+        pthread_mutex_unlock(&job->lock);
+    }
+    mx_str_fini(&path);
+    return NULL;
+}
+
+static mx_status run_job(save_job *job, int n_threads)
+{
+    pthread_t threads[MAX_THREADS];
+    int n = n_threads > MAX_THREADS ? MAX_THREADS : n_threads, started = 0;
+    if (n > job->out->n_shards)
+        n = job->out->n_shards;
+    while (started < n - 1 && !pthread_create(&threads[started], NULL, write_shards, job))
+        started++;
+    write_shards(job); /* the caller's thread works too, also when no other could be started */
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    return job->first_bad;
+}
+
+static mx_status write_index(const char *dir, const char *stem, const mx_st_source *t,
+                             const mx_hf_saved *out, const mx_io *io)
+{
+    json_t *map = json_object();
+    for (int i = 0; i < out->n_shards; i++)
+        for (int64_t j = 0; j < out->shards[i].count; j++)
+            json_object_set_new(map, t[out->shards[i].first + j].name,
+                                json_string(out->shards[i].name));
+    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size",
+                             (json_int_t)out->total_bytes, "weight_map", map);
+    char *text = mx_json_text(root, 2);
+    mx_str path = {0};
+    mx_str_addf(&path, "%s/%s.safetensors.index.json", dir, stem);
+    mx_status st = mx_io_write_file(io, path.text, text, strlen(text));
+    mx_str_fini(&path);
+    mx_free(text);
+    json_decref(root);
+    return st;
+}
+
+/* Whether `name` is a weight file of this stem ("stem.safetensors", "stem-00001-of-00002...", the
+ * index) that the present save did not write. */
+static bool is_stale(const char *name, const char *stem, const mx_hf_saved *out)
+{
+    size_t n = strlen(stem);
+    if (strncmp(name, stem, n) != 0)
+        return false;
+    for (int i = 0; i < out->n_shards; i++)
+        if (strcmp(name, out->shards[i].name) == 0)
+            return false;
+    name += n;
+    if (strcmp(name, ".safetensors.index.json") == 0)
+        return out->n_shards == 1;
+    int i = 0, k = 0, used = 0;
+    bool shard =
+        sscanf(name, "-%5d-of-%5d.safetensors%n", &i, &k, &used) == 2 && used > 0 && !name[used];
+    return shard || strcmp(name, ".safetensors") == 0;
+}
+
+static mx_status remove_stale(const char *dir, const char *stem, const mx_hf_saved *out,
+                              const mx_io *io)
+{
+    DIR *d = opendir(dir);
+    if (!d)
+        return mx_fail_errno(MX_DEVICE, "%s: cannot list", dir);
+    mx_status st = MX_OK;
+    mx_str path = {0};
+    for (struct dirent *e; !st && (e = readdir(d));) {
+        if (!is_stale(e->d_name, stem, out))
+            continue;
+        mx_str_clear(&path);
+        mx_str_addf(&path, "%s/%s", dir, e->d_name);
+        if (io->unlink(io->ctx, path.text))
+            st = mx_fail_errno(MX_DEVICE, "%s: cannot remove the weights of an earlier save",
+                               path.text);
+    }
+    mx_str_fini(&path);
+    closedir(d);
+    return st;
+}
+
+mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64_t n,
+                             const mx_hf_save_opts *opts, mx_arena *arena, mx_hf_saved *out)
+{
+    mx_st_pair meta[MAX_METADATA] = {{"format", "pt"}};
+    MX_ASSERT(opts->n_metadata < MAX_METADATA, "%d metadata pairs", opts->n_metadata);
+    for (int i = 0; i < opts->n_metadata; i++)
+        meta[i + 1] = opts->metadata[i];
+    *out = (mx_hf_saved){.digests = MX_NEW_N(arena, mx_digest, n + 1)};
+    plan_shards(tensors, n, opts, arena, out);
+    save_job job = {
+        .dir = dir, .out = out, .writer = opts->writer, .lock = PTHREAD_MUTEX_INITIALIZER};
+    job.writer.metadata = meta;
+    job.writer.n_metadata = opts->n_metadata + 1;
+    if (!job.writer.io)
+        job.writer.io = &mx_io_system;
+    job.tensors = MX_NEW_N(arena, const mx_st_source *, n + 1);
+    for (int64_t i = 0; i < n; i++)
+        job.tensors[i] = &tensors[i];
+    MX_TRY(run_job(&job, opts->n_threads));
+    const char *stem = opts->stem ? opts->stem : "model";
+    if (out->n_shards > 1)
+        MX_TRY(write_index(dir, stem, tensors, out, job.writer.io));
+    MX_TRY(mx_io_sync_dir(job.writer.io, dir));
+    return remove_stale(dir, stem, out, job.writer.io);
+}
+
+mx_status mx_hf_save_extra(const char *dir, const mx_hf_extra *extra, const mx_io *io,
+                           uint64_t *size_bytes, mx_digest *digest)
+{
+    char *copied = NULL;
+    const void *data = extra->data;
+    size_t n = extra->n_bytes;
+    if (!data) {
+        MX_TRY(mx_io_read_file(NULL, extra->from, MAX_EXTRA_BYTES, &copied, &n));
+        data = copied;
+    }
+    mx_str path = {0};
+    mx_str_addf(&path, "%s/%s", dir, extra->name);
+    mx_status st = mx_io_write_file(io, path.text, data, n);
+    if (size_bytes)
+        *size_bytes = n;
+    if (digest)
+        *digest = mx_digest_of(data, n);
+    mx_str_fini(&path);
+    mx_free(copied);
+    return st;
+}
+
+mx_status mx_hf_save(const char *dir, const mx_st_source *tensors, int64_t n,
+                     const mx_hf_extra *extras, int n_extras, const mx_hf_save_opts *opts)
+{
+    mx_arena arena = {0};
+    mx_hf_saved saved;
+    mx_hf_save_opts plain = {0};
+    if (!opts)
+        opts = &plain;
+    mx_status st = MX_OK;
+    MX_TRY_OUT(st, mx_io_make_dir(opts->writer.io, dir));
+    for (int i = 0; i < n_extras; i++)
+        MX_TRY_OUT(st, mx_hf_save_extra(dir, &extras[i], opts->writer.io, NULL, NULL));
+    st = mx_hf_save_tensors(dir, tensors, n, opts, &arena, &saved);
+out:
+    mx_arena_fini(&arena);
+    return st;
+}
