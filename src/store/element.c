@@ -53,6 +53,29 @@ bool mx_st_dtype_is_float(mx_st_dtype d)
     return types[d].is_float;
 }
 
+static const mx_st_dtype of_graph[MX_DTYPE_COUNT] = {
+    [MX_F32] = MX_ST_F32,         [MX_F64] = MX_ST_F64,         [MX_BF16] = MX_ST_BF16,
+    [MX_F16] = MX_ST_F16,         [MX_I32] = MX_ST_I32,         [MX_I64] = MX_ST_I64,
+    [MX_I8] = MX_ST_I8,           [MX_U8] = MX_ST_U8,           [MX_BOOL] = MX_ST_BOOL,
+    [MX_F8_E4M3] = MX_ST_F8_E4M3, [MX_F8_E5M2] = MX_ST_F8_E5M2,
+};
+
+mx_st_dtype mx_st_dtype_of(mx_dtype d)
+{
+    MX_ASSERT(of_graph[d] != MX_ST_NONE, "dtype %d has no safetensors name", (int)d);
+    return of_graph[d];
+}
+
+bool mx_st_dtype_graph(mx_st_dtype d, mx_dtype *out)
+{
+    for (int g = 0; g < MX_DTYPE_COUNT && d != MX_ST_NONE; g++)
+        if (of_graph[g] == d) {
+            *out = (mx_dtype)g;
+            return true;
+        }
+    return false;
+}
+
 /* --- single values ------------------------------------------------------------------------- */
 static float from_bits(uint32_t u)
 {

@@ -1,13 +1,14 @@
 /* element.h - the element types a safetensors file can hold, and conversion between them.
  *
- * These are the file's types, by the file's names; the graph's own dtypes (ir/type.h) map to them
- * by the caller's table. F8_E4M3 is the "FN" variant (no infinities, NaN = 0x7f, largest 448);
+ * These are the file's types, by the file's names; each of the graph's dtypes (ir/type.h) is one of
+ * them. F8_E4M3 is the "FN" variant (no infinities, NaN = 0x7f, largest 448);
  * F8_E8M0 is a power of two, 2^(b-127), NaN = 0xff: a block scale.
  */
 #ifndef MX_STORE_ELEMENT_H
 #define MX_STORE_ELEMENT_H
 
 #include "base/status.h"
+#include "ir/type.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,9 @@ const char *mx_st_dtype_name(mx_st_dtype d);     /* "BF16" */
 mx_st_dtype mx_st_dtype_parse(const char *name); /* MX_ST_NONE when unknown */
 int mx_st_dtype_bytes(mx_st_dtype d);
 bool mx_st_dtype_is_float(mx_st_dtype d);
+
+mx_st_dtype mx_st_dtype_of(mx_dtype d);               /* the file's type of a graph's dtype */
+bool mx_st_dtype_graph(mx_st_dtype d, mx_dtype *out); /* the reverse; false when there is none */
 
 /* What was seen while loading, added up over calls. */
 typedef struct {

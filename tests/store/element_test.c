@@ -76,6 +76,20 @@ MX_TEST(element_conversions_between_types)
              !mx_st_convertible(MX_ST_NONE, MX_ST_NONE));
 }
 
+/* Every dtype of the graph has a name in the file, of the same width, and comes back. */
+MX_TEST(element_graph_dtypes)
+{
+    for (int g = 0; g < MX_DTYPE_COUNT; g++) {
+        mx_dtype back = MX_DTYPE_COUNT;
+        mx_st_dtype d = mx_st_dtype_of((mx_dtype)g);
+        MX_CHECK((size_t)mx_st_dtype_bytes(d) == mx_dtype_bytes((mx_dtype)g), "dtype %d", g);
+        MX_CHECK(mx_st_dtype_graph(d, &back) && back == (mx_dtype)g, "dtype %d", g);
+        MX_CHECK(mx_st_dtype_parse(mx_st_dtype_name(d)) == d);
+    }
+    mx_dtype none;
+    MX_CHECK(!mx_st_dtype_graph(MX_ST_U32, &none) && !mx_st_dtype_graph(MX_ST_NONE, &none));
+}
+
 /* Longer than one internal block, so that block boundaries are crossed. */
 MX_TEST(element_long_runs)
 {

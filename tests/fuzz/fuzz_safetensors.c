@@ -1,0 +1,45 @@
+/* fuzz_safetensors.c - any bytes as a safetensors file: opened, and every tensor read.
+ *
+ *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc -fopenmp \
+ *         tests/fuzz/fuzz_safetensors.c (the sources of base/, ir/type.c and store/) -ljansson
+ * -lxxhash The file lives in memory (memfd), so the whole reading path runs and no disk is touched.
+ */
+#include "store/safetensors.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static void read_all(mx_st_file *f)
+{
+    float x[64];
+    mx_st_scan scan = {0};
+    for (int64_t i = 0; i < f->n_tensors; i++) {
+        const mx_st_tensor *t = &f->tensors[i];
+        /* Found under its name, and its bytes lie in the file. */
+        if (!mx_st_find(f, t->name) || t->at + t->n_bytes > f->size_bytes)
+            abort();
+        int64_t k = t->n < 64 ? t->n : 64;
+        mx_status_free(mx_st_read(t, t->n - k, k, MX_ST_F32, x, &scan));
+        mx_status_free(mx_st_read(t, 0, k, MX_ST_I32, x, NULL));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    char path[64];
+    int fd = memfd_create("fuzz", 0);
+    if (fd < 0 || (n && write(fd, data, n) != (ssize_t)n))
+        abort();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    mx_st_file f;
+    mx_status st = mx_st_open(&f, path);
+    if (!st)
+        read_all(&f);
+    mx_st_close(&f);
+    mx_status_free(st);
+    close(fd);
+    return 0;
+}
