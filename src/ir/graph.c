@@ -109,11 +109,6 @@ mx_node *mx_scope_end(mx_graph *g, mx_node *x)
     return x;
 }
 
-int mx_op_outputs(const mx_op *op)
-{
-    return op->n_out ? op->n_out : 1;
-}
-
 const mx_type *mx_node_type(const mx_node *n, int k)
 {
     return k ? &n->more[k - 1] : &n->type;
@@ -166,8 +161,13 @@ static void infer(mx_graph *g, mx_node *n)
             n->type.dim[n->type.ndim - 1] = 1;
     } else if (n->n_in > 0 && n->in[0]) {
         n->type.dtype = n->in[0]->type.dtype;
-        for (int k = 1; k < mx_op_outputs(op); k++)
+        for (int k = 1; k < n->n_out; k++)
             n->more[k - 1].dtype = n->type.dtype;
+    }
+    for (int k = 0; op->keep_f32 && k < n->n_out; k++) {
+        mx_dtype *d = k ? &n->more[k - 1].dtype : &n->type.dtype;
+        if (mx_dtype_is_float(*d) && mx_dtype_bytes(*d) < 4)
+            *d = MX_F32;
     }
     const char *dims = op->notation ? op->notation(n) : op->dims;
     if (dims) {
@@ -178,14 +178,14 @@ static void infer(mx_graph *g, mx_node *n)
         for (int i = 0; i < n->n_in; i++)
             in[i] = n->in[i] ? &n->in[i]->type : NULL;
         out[0] = n->type;
-        for (int k = 1; k < mx_op_outputs(op); k++)
+        for (int k = 1; k < n->n_out; k++)
             out[k] = n->more[k - 1];
         if (!mx_notation_parse(dims, &parsed))
             mx_graph_fail(g, "%s: malformed index notation \"%s\"", op->name, dims);
-        else if (!mx_notation_infer(&parsed, in, n->n_in, out, mx_op_outputs(op), why, sizeof why))
+        else if (!mx_notation_infer(&parsed, in, n->n_in, out, n->n_out, why, sizeof why))
             mx_graph_fail(g, "%s (%s): %s", op->name, dims, why);
         n->type = out[0];
-        for (int k = 1; k < mx_op_outputs(op); k++)
+        for (int k = 1; k < n->n_out; k++)
             n->more[k - 1] = out[k];
     }
     if (op->infer && !g->error)
@@ -194,7 +194,14 @@ static void infer(mx_graph *g, mx_node *n)
 
 mx_node *mx_apply(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in)
 {
-    MX_ASSERT(n_in <= MX_MAX_IN, "%s has %d inputs", op->name, n_in);
+    MX_ASSERT(op->n_out >= 0, "%s needs mx_apply_n", op->name);
+    return mx_apply_n(g, op, attr, n_in, in, op->n_out ? op->n_out : 1);
+}
+
+mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in,
+                    int n_out)
+{
+    MX_ASSERT(n_in <= MX_MAX_IN && n_out <= MX_MAX_OUT, "%s: %d in, %d out", op->name, n_in, n_out);
     mx_node *n = MX_NEW(&g->arena, mx_node);
     n->id = g->n_nodes;
     n->seq = g->seq >= 0 ? g->seq : n->id;
@@ -203,11 +210,12 @@ mx_node *mx_apply(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_n
         n->attr = attr ? mx_arena_copy(&g->arena, attr, op->attr_size)
                        : mx_arena_alloc(&g->arena, op->attr_size);
     n->n_in = n_in;
+    n->n_out = n_out;
     n->in = MX_NEW_N(&g->arena, mx_node *, n_in);
     for (int i = 0; i < n_in; i++)
         n->in[i] = in[i];
-    if (mx_op_outputs(op) > 1)
-        n->more = MX_NEW_N(&g->arena, mx_type, mx_op_outputs(op) - 1);
+    if (n_out > 1)
+        n->more = MX_NEW_N(&g->arena, mx_type, n_out - 1);
     n->scope = g->scope;
     MX_GROW(g->node, g->n_nodes, g->cap_nodes);
     g->node[g->n_nodes++] = n;
@@ -270,7 +278,7 @@ mx_cost mx_node_cost(const mx_node *n)
         for (int i = 0; i < n->n_in; i++)
             if (n->in[i])
                 c.bytes += (double)mx_type_bytes(&n->in[i]->type);
-        for (int k = 0; k < mx_op_outputs(n->op); k++)
+        for (int k = 0; k < n->n_out; k++)
             c.bytes += (double)mx_type_bytes(mx_node_type(n, k));
     }
     return c;

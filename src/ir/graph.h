@@ -23,7 +23,7 @@ struct mx_node {
     int seq; /* where the schedule would like it; passes set it, ties go by id */
     const mx_op *op;
     const void *attr;   /* op->attr_size bytes, in the arena */
-    int n_in;
+    int n_in, n_out;
     mx_node **in;       /* entries may be NULL: optional input absent */
     mx_type type;       /* of output 0 */
     mx_type *more;      /* of outputs 1.. */
@@ -55,6 +55,9 @@ void mx_graph_fini(mx_graph *g);
 
 /* Applies an op. `in` may hold NULLs for optional inputs. Used by the builders in src/ops. */
 mx_node *mx_apply(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in);
+/* The same for an op whose number of outputs is the node's own affair (op->n_out < 0). */
+mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in,
+                    int n_out);
 #define MX_APPLY(g, op, attr, ...)                                                                  \
     mx_apply((g), (op), (attr), (int)(sizeof((mx_node *[]){__VA_ARGS__}) / sizeof(mx_node *)),     \
              (mx_node *[]){__VA_ARGS__})
@@ -88,7 +91,6 @@ mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out);
 bool mx_node_depends(const mx_graph *g, const mx_node *n, const mx_node *on);
 
 const mx_type *mx_node_type(const mx_node *n, int k); /* of output k */
-int mx_op_outputs(const mx_op *op);
 mx_cost mx_node_cost(const mx_node *n);
 
 /* Is the structure sound: inputs before uses, types as inferred, attributes present. */

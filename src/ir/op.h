@@ -19,7 +19,7 @@ typedef struct mx_graph mx_graph;
 typedef struct mx_node mx_node;
 typedef struct mx_op mx_op;
 
-enum { MX_MAX_IN = 16, MX_MAX_OUT = 6 };
+enum { MX_MAX_IN = 16, MX_MAX_OUT = 8 };
 
 /* --- kernels --- */
 
@@ -104,9 +104,10 @@ struct mx_op {
     const char *dims; /* index notation; NULL where infer says everything */
     size_t attr_size;
     const mx_attr_field *fields;
-    int n_out;                   /* 0 means 1 */
+    int n_out;                   /* 0 means 1; -1: each node has its own number */
     int alias[MX_MAX_OUT];       /* 1 + index of the input whose memory output k overwrites; 0 none */
-    bool keep_f32;               /* the precision pass leaves its float output in float32 */
+    bool keep_f32;               /* 16-bit float inputs give a float32 output */
+    bool costly;                 /* elementwise, but not worth recomputing (sin, cos) */
     bool no_cast;                /* the precision pass leaves its float inputs as they are */
 
     /* After notation: dtypes, extra shapes, checks. Errors through mx_graph_fail. */

@@ -90,7 +90,7 @@ static void add_write_edges(const mx_graph *g, const bool *live, edges *e, mx_ar
 {
     int *writer = MX_NEW_N(scratch, int, g->n_nodes); /* 1 + id of the node that overwrites it */
     for (int i = 0; i < g->n_nodes; i++)
-        for (int k = 0; live[i] && k < mx_op_outputs(g->node[i]->op); k++) {
+        for (int k = 0; live[i] && k < g->node[i]->n_out; k++) {
             int a = g->node[i]->op->alias[k];
             if (a && g->node[i]->in[a - 1])
                 writer[memory_of(g->node[i]->in[a - 1])->id] = i + 1;

@@ -42,7 +42,7 @@ static void print_node(mx_str *s, const mx_node *n)
     for (int i = 0; i < n->n_in; i++)
         n->in[i] ? mx_str_addf(s, " %%%d", n->in[i]->id) : mx_str_add(s, " -");
     mx_str_add(s, " : ");
-    for (int k = 0; k < mx_op_outputs(n->op); k++) {
+    for (int k = 0; k < n->n_out; k++) {
         if (k)
             mx_str_add(s, ", ");
         mx_type_print(s, mx_node_type(n, k));
@@ -106,9 +106,9 @@ mx_status mx_graph_verify(mx_graph *g)
         const mx_node *x = order[i];
         if (x->op->kind == MX_SOURCE)
             continue;
-        mx_node *y = mx_apply(&again, x->op, x->attr, x->n_in, x->in);
+        mx_node *y = mx_apply_n(&again, x->op, x->attr, x->n_in, x->in, x->n_out);
         bool same = !again.error;
-        for (int k = 0; same && k < mx_op_outputs(x->op); k++) {
+        for (int k = 0; same && k < x->n_out; k++) {
             const mx_type *a = mx_node_type(x, k), *b = mx_node_type(y, k);
             same = a->dtype == b->dtype && mx_shape_equal(a, b);
         }

@@ -37,7 +37,6 @@ const mx_op mx_op_cast = {
     .fields = (const mx_attr_field[]){MX_FIELD(cast_attr, MX_ATTR_DTYPE, dtype), {0}},
     .infer = set_dtype,
     .no_cast = true,
-    .keep_f32 = true,
     .grad = cast_vjp,
     .cases = (const mx_case[]){{1, {{2, {3, 8}, MX_I32, 0, 100}}, &(cast_attr){MX_F32}}, {0}},
 };

@@ -16,6 +16,7 @@ static void cos_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din
 const mx_op mx_op_cos = {
     MX_ELEMENTWISE_FIELDS(cos),
     .doc = "cosine",
+    .costly = true,
     .grad = cos_vjp,
     .cases = (const mx_case[]){{1, {{2, {3, 8}}}}, {0}},
 };

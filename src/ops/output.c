@@ -8,7 +8,7 @@ typedef struct {
 static void pick(mx_graph *g, mx_node *n)
 {
     int64_t k = ((const output_attr *)n->attr)->k;
-    if (k <= 0 || k >= mx_op_outputs(n->in[0]->op))
+    if (k <= 0 || k >= n->in[0]->n_out)
         mx_graph_fail(g, "%s has no output %lld", n->in[0]->op->name, (long long)k);
     else
         n->type = *mx_node_type(n->in[0], (int)k);

@@ -16,6 +16,7 @@ static void sin_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din
 const mx_op mx_op_sin = {
     MX_ELEMENTWISE_FIELDS(sin),
     .doc = "sine",
+    .costly = true,
     .grad = sin_vjp,
     .cases = (const mx_case[]){{1, {{2, {3, 8}}}}, {0}},
 };

@@ -1,0 +1,101 @@
+/* autodiff.c - reverse-mode differentiation: walk the forward nodes backwards, ask each op for its
+ * gradient, add up what arrives.
+ *
+ * A gradient may have size 1 where its node has more: "the same all along this dim". Elementwise and
+ * row ops understand that (see mx_sum_like), which keeps the gradient of a mean from being spread out
+ * in memory; before any other op the gradient is broadcast to its full shape.
+ */
+#include "compile/passes.h"
+
+#include "ops.h"
+#include <string.h>
+
+typedef struct {
+    mx_node **sum; /* gradient of output k of node i, at [i * MX_MAX_OUT + k] */
+    bool *needs;   /* does a gradient have to reach this node? */
+} flow;
+
+static bool fusable(const mx_node *n)
+{
+    mx_op_kind k = n->op->kind;
+    return k == MX_ELEMENTWISE || k == MX_ROW_REDUCE || k == MX_ROW_MAP;
+}
+
+static int64_t index_of(const mx_node *n)
+{
+    return *(const int64_t *)n->attr; /* the output op's only attribute */
+}
+
+static void accumulate(mx_graph *g, mx_node **slot, mx_node *d)
+{
+    *slot = *slot ? mx_add(g, *slot, d) : d;
+}
+
+static void mark_needed(const mx_graph *g, int n_forward, mx_node *const *x, int n, bool *needs)
+{
+    for (int i = 0; i < n; i++)
+        needs[x[i]->id] = true;
+    /* Inputs come before users in the order of creation, so one sweep is enough. */
+    for (int i = 0; i < n_forward; i++)
+        for (int k = 0; k < g->node[i]->n_in; k++)
+            if (g->node[i]->in[k] && needs[g->node[i]->in[k]->id])
+                needs[i] = true;
+}
+
+static void visit(mx_graph *g, flow *f, mx_node *n)
+{
+    mx_node **dout = &f->sum[(size_t)n->id * MX_MAX_OUT];
+    bool any = false;
+    for (int k = 0; k < n->n_out; k++)
+        any |= dout[k] != NULL;
+    if (!any || !f->needs[n->id] || n->op->kind == MX_SOURCE)
+        return;
+    if (n->op->kind == MX_PROJECT) {
+        accumulate(g, &f->sum[(size_t)n->in[0]->id * MX_MAX_OUT + (size_t)index_of(n)], dout[0]);
+        return;
+    }
+    if (!n->op->grad)
+        return;
+    for (int k = 0; k < n->n_out; k++)
+        if (dout[k] && (!fusable(n) || n->op->kind == MX_ROW_MAP))
+            dout[k] = mx_broadcast_to(g, dout[k], mx_shape_of(mx_node_type(n, k)));
+    mx_node *din[MX_MAX_IN] = {0};
+    const char *scope = g->scope;
+    g->scope = n->scope; /* gradients carry the scope of what they belong to */
+    n->op->grad(g, n, dout, din);
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i] && din[i] && f->needs[n->in[i]->id] &&
+            mx_dtype_is_float(n->in[i]->type.dtype))
+            accumulate(g, &f->sum[(size_t)n->in[i]->id * MX_MAX_OUT], din[i]);
+    g->scope = scope;
+}
+
+void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n, mx_node **dx)
+{
+    int n_forward = g->n_nodes;
+    mx_arena scratch = {0};
+    flow f = {MX_NEW_N(&scratch, mx_node *, (size_t)n_forward * MX_MAX_OUT),
+              MX_NEW_N(&scratch, bool, n_forward)};
+    mark_needed(g, n_forward, x, n, f.needs);
+    f.sum[(size_t)y->id * MX_MAX_OUT] = dy ? dy : mx_constant(g, MX_SCALAR, y->type.dtype, 1);
+    for (int i = n_forward - 1; i >= 0 && !g->error; i--)
+        visit(g, &f, g->node[i]);
+    for (int i = 0; i < n; i++) {
+        mx_node *d = f.sum[(size_t)x[i]->id * MX_MAX_OUT];
+        dx[i] = d ? mx_broadcast_to(g, d, mx_shape_of(&x[i]->type)) : NULL;
+    }
+    mx_arena_fini(&scratch);
+    mx_graph_resolve(g); /* a gradient builder may have replaced a forward node */
+    for (int i = 0; i < n; i++)
+        while (dx[i] && dx[i]->forward)
+            dx[i] = dx[i]->forward;
+}
+
+int mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx_node **grad)
+{
+    int n_forward = g->n_nodes;
+    if (loss->type.ndim != 0)
+        mx_graph_fail(g, "the loss must be one number, it has %d dims", loss->type.ndim);
+    mx_gradients(g, loss, NULL, var, n, grad);
+    return n_forward;
+}

@@ -1,0 +1,205 @@
+/* memory.c - the memory pass: who shares storage, how long it lives, where it lies.
+ *
+ * Addresses are given out in execution order from a list of free ranges (best fit, neighbours joined when
+ * freed), which is within a few per cent of the high-water mark for transformer steps and takes linear
+ * time. Inputs and constants are never reused: the host writes them before a run. Named roots are
+ * readable after a run, so they live to the end.
+ */
+#include "compile/program.h"
+
+#include "ops.h"
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+typedef struct {
+    int64_t at, bytes;
+} range;
+
+typedef struct {
+    range *free; /* by address */
+    int n, cap;
+    int64_t end, used, peak;
+} space;
+
+static int64_t take(space *s, int64_t bytes)
+{
+    s->used += bytes;
+    s->peak = s->used > s->peak ? s->used : s->peak;
+    int best = -1;
+    for (int i = 0; i < s->n; i++)
+        if (s->free[i].bytes >= bytes && (best < 0 || s->free[i].bytes < s->free[best].bytes))
+            best = i;
+    if (best < 0) { /* grow at the end, using up a free range that touches it */
+        int64_t at = s->end;
+        if (s->n && s->free[s->n - 1].at + s->free[s->n - 1].bytes == s->end)
+            at = s->free[--s->n].at;
+        s->end = at + bytes;
+        return at;
+    }
+    int64_t at = s->free[best].at;
+    s->free[best].at += bytes;
+    s->free[best].bytes -= bytes;
+    if (!s->free[best].bytes)
+        memmove(&s->free[best], &s->free[best + 1], sizeof(range) * (size_t)(--s->n - best));
+    return at;
+}
+
+static void give(space *s, int64_t at, int64_t bytes)
+{
+    s->used -= bytes;
+    int i = 0;
+    while (i < s->n && s->free[i].at < at)
+        i++;
+    bool left = i > 0 && s->free[i - 1].at + s->free[i - 1].bytes == at;
+    bool right = i < s->n && at + bytes == s->free[i].at;
+    if (left && right) {
+        s->free[i - 1].bytes += bytes + s->free[i].bytes;
+        memmove(&s->free[i], &s->free[i + 1], sizeof(range) * (size_t)(--s->n - i));
+    } else if (left) {
+        s->free[i - 1].bytes += bytes;
+    } else if (right) {
+        s->free[i].at = at;
+        s->free[i].bytes += bytes;
+    } else {
+        MX_GROW(s->free, s->n, s->cap);
+        memmove(&s->free[i + 1], &s->free[i], sizeof(range) * (size_t)(s->n++ - i));
+        s->free[i] = (range){at, bytes};
+    }
+}
+
+static mx_place *place_of(const mx_program *p, const mx_node *n, int k)
+{
+    return &p->place[(size_t)n->id * MX_MAX_OUT + (size_t)k];
+}
+
+const mx_place *mx_program_place(const mx_program *p, const mx_node *n, int k)
+{
+    return place_of(p, n, k);
+}
+
+/* Whose memory is output k of n? */
+static mx_place share(const mx_program *p, mx_node *n, int k)
+{
+    if (n->op->kind == MX_VIEW)
+        return *place_of(p, n->in[0], 0);
+    if (n->op->kind == MX_PROJECT)
+        return *place_of(p, n->in[0], (int)*(const int64_t *)n->attr);
+    int a = n->op->alias[k];
+    if (a && n->in[a - 1])
+        return *place_of(p, n->in[a - 1], 0);
+    return (mx_place){n, k, -1};
+}
+
+static int64_t rounded(const mx_type *t)
+{
+    int64_t b = (int64_t)mx_type_bytes(t);
+    return (b + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static size_t index_of(const mx_place *q)
+{
+    return (size_t)q->root->id * MX_MAX_OUT + (size_t)q->out;
+}
+
+static void find_lives(const mx_program *p, int *last)
+{
+    for (int i = 0; i < p->n; i++) {
+        mx_node *n = p->order[i];
+        for (int k = 0; k < n->n_out; k++) {
+            mx_place *q = place_of(p, n, k);
+            *q = share(p, n, k);
+            last[index_of(q)] = i;
+        }
+        for (int k = 0; k < n->n_in; k++)
+            if (n->in[k]) {
+                /* A projection uses the output it picks, not output 0. */
+                const mx_node *used = n->op->kind == MX_PROJECT ? n : n->in[k];
+                last[index_of(place_of(p, used, 0))] = i;
+            }
+    }
+    for (int i = 0; i < p->graph->n_roots; i++)
+        last[index_of(place_of(p, p->graph->root[i], 0))] = p->n;
+}
+
+static void give_addresses(mx_program *p, space *s, mx_arena *scratch)
+{
+    size_t n_places = (size_t)p->graph->n_nodes * MX_MAX_OUT;
+    int *last = MX_NEW_N(scratch, int, n_places);
+    find_lives(p, last);
+    /* Storages by the position at which they die: singly linked lists through `next`. */
+    int *head = MX_NEW_N(scratch, int, p->n + 1), *next = MX_NEW_N(scratch, int, n_places);
+    memset(head, -1, sizeof(int) * (size_t)(p->n + 1));
+    for (int i = 0; i < p->n; i++)
+        if (p->order[i]->op == &mx_op_constant) {
+            /* Constants: filled once, never reused. */
+            mx_place *q = place_of(p, p->order[i], 0);
+            q->offset = take(s, rounded(&p->order[i]->type));
+        }
+    for (int i = 0; i < p->n; i++) {
+        mx_node *n = p->order[i];
+        for (int k = 0; k < n->n_out; k++) {
+            mx_place *q = place_of(p, n, k);
+            bool own = q->root == n && q->out == k;
+            bool is_variable = own && n->op == &mx_op_variable;
+            if (own && !is_variable && q->offset < 0) {
+                int64_t bytes = rounded(mx_node_type(n, k));
+                q->offset = take(s, bytes);
+                if (n->op->kind == MX_SOURCE)
+                    p->bytes.inputs += (double)bytes;
+                else {
+                    int at = last[index_of(q)];
+                    next[index_of(q)] = head[at];
+                    head[at] = (int)index_of(q);
+                }
+            } else if (!own) {
+                q->offset = place_of(p, q->root, q->out)->offset;
+            }
+        }
+        for (int d = head[i]; d >= 0; d = next[d]) {
+            mx_node *owner = p->graph->node[d / MX_MAX_OUT];
+            give(s, p->place[d].offset, rounded(mx_node_type(owner, d % MX_MAX_OUT)));
+        }
+    }
+}
+
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads)
+{
+    MX_TRY(mx_graph_check(g));
+    *p = (mx_program){.graph = g, .n_threads = n_threads};
+    p->order = mx_graph_order(g, &p->arena, &p->n);
+    p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
+    mx_arena scratch = {0};
+    space s = {0};
+    give_addresses(p, &s, &scratch);
+    size_t work = 0;
+    for (int i = 0; i < p->n; i++) {
+        const mx_node *n = p->order[i];
+        size_t w = n->op->work_bytes ? n->op->work_bytes(n, n_threads) : 0;
+        work = w > work ? w : work;
+        p->bytes.flops += mx_node_cost(n).flops;
+        if (n->op == &mx_op_variable)
+            p->bytes.variables[((const mx_var_attr *)n->attr)->kind] += (double)rounded(&n->type);
+    }
+    p->work_offset = (size_t)s.end;
+    p->scratch_bytes = (size_t)s.end + work;
+    p->bytes.workspace = (double)work;
+    p->bytes.activations = (double)s.end - p->bytes.inputs;
+    mx_free(s.free);
+    mx_arena_fini(&scratch);
+    return MX_OK;
+}
+
+void mx_program_fini(mx_program *p)
+{
+    mx_arena_fini(&p->arena);
+    *p = (mx_program){0};
+}
+
+mx_node *mx_program_find(const mx_program *p, const char *name)
+{
+    for (int i = 0; i < p->graph->n_roots; i++)
+        if (p->graph->root[i]->name && strcmp(p->graph->root[i]->name, name) == 0)
+            return p->graph->root[i];
+    return mx_graph_find(p->graph, name);
+}

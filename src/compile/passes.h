@@ -1,0 +1,34 @@
+/* passes.h - graph to graph. Each pass is one file; the driver (compile.c) runs them in order.
+ *
+ *   precision   float32 model -> bfloat16 activations and weight copies; before autodiff
+ *   autodiff    gradient nodes, from each op's gradient builder
+ *   optimizer   clip, update, state in place
+ *   remat       which forward values the backward pass keeps, which it computes again
+ *   fuse        elementwise chains and row ops -> one kernel
+ *   schedule    = mx_graph_order on (seq, id)
+ *   memory      liveness and offsets (memory.h)
+ */
+#ifndef MX_COMPILE_PASSES_H
+#define MX_COMPILE_PASSES_H
+
+#include "ir/graph.h"
+
+/* Casts what matmuls, attention and lookups read to `compute`; elementwise ops follow. */
+void mx_pass_precision(mx_graph *g, mx_dtype compute);
+
+/* Gradients of a scalar with respect to variables: grad[i] belongs to var[i] (NULL: no dependence).
+ * Gives the number of forward nodes, which the remat pass needs to tell the two sides apart. */
+int mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx_node **grad);
+/* The gradient of any node with respect to any nodes; dy seeds it (NULL: 1). For tests and losses. */
+void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n, mx_node **dx);
+
+typedef struct {
+    const char *policy; /* none, full, minimal, custom */
+    const char *save;   /* comma-separated names of tensors to keep (custom) */
+} mx_remat;
+mx_status mx_pass_remat(mx_graph *g, int n_forward, mx_remat how) MX_MUST_USE;
+
+/* merge = false: every elementwise node becomes a group of its own (for comparison). */
+void mx_pass_fuse(mx_graph *g, bool merge);
+
+#endif

@@ -1,0 +1,47 @@
+/* program.h - a compiled graph: nodes in order, and an address for every byte.
+ *
+ * A storage is memory that one or more values live in. Views, projections and updates in place share
+ * the storage of what they refer to. Variables have storage of their own that outlives the program
+ * (the session's); everything else lies in one buffer, the program's scratch memory, at offsets chosen
+ * so that values alive at the same time do not overlap.
+ */
+#ifndef MX_COMPILE_PROGRAM_H
+#define MX_COMPILE_PROGRAM_H
+
+#include "ir/graph.h"
+#include "ir/source.h"
+
+typedef struct {
+    mx_node *root; /* the node that owns the storage */
+    int out;       /* which of its outputs */
+    int64_t offset; /* into the scratch memory; -1: a variable, see the session */
+} mx_place;
+
+/* Where the bytes go, for reports: the plan before step 0 and `maxc plan`. */
+typedef struct {
+    double variables[MX_VAR_KIND_COUNT];
+    double inputs, activations, workspace; /* activations: high-water mark of everything alive */
+    double flops;                          /* of one run */
+} mx_plan_bytes;
+
+typedef struct {
+    mx_graph *graph; /* borrows */
+    mx_arena arena;
+    mx_node **order;
+    int n;
+    mx_place *place; /* of output k of node i: [i * MX_MAX_OUT + k] */
+    size_t scratch_bytes; /* the buffer, workspace included */
+    size_t work_offset;
+    mx_plan_bytes bytes;
+    int n_threads;
+} mx_program;
+
+/* Orders and places. The graph must not change afterwards. */
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads) MX_MUST_USE;
+void mx_program_fini(mx_program *p);
+
+const mx_place *mx_program_place(const mx_program *p, const mx_node *n, int k);
+/* A named root or input of the program, or NULL. */
+mx_node *mx_program_find(const mx_program *p, const char *name);
+
+#endif

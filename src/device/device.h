@@ -1,0 +1,84 @@
+/* device.h - where programs run.
+ *
+ * A session holds variables by name and any number of programs that share them (a training step, an
+ * evaluation, a decode step). Everything is allocated when a program is added; running allocates nothing.
+ *
+ *     mx_session_open(&s, "cpu", 0);  mx_session_add(s, &program, &exec);  mx_session_init(s, seed);
+ *     mx_exec_write(exec, "tokens", ids);  mx_exec_run(exec);  mx_exec_read(exec, "loss", &loss);
+ */
+#ifndef MX_DEVICE_DEVICE_H
+#define MX_DEVICE_DEVICE_H
+
+#include "compile/program.h"
+
+typedef struct mx_session mx_session;
+typedef struct mx_exec mx_exec;
+
+/* What a device must offer. Handles are opaque to the caller. */
+typedef struct mx_device {
+    const char *name;
+    mx_status (*alloc)(struct mx_device *d, void **out, size_t bytes, const char *what);
+    void (*release)(struct mx_device *d, void *p);
+    mx_status (*write)(struct mx_device *d, void *dst, const void *src, size_t bytes);
+    mx_status (*read)(struct mx_device *d, void *dst, const void *src, size_t bytes);
+    /* Chooses kernels for a program whose tensors are bound; `state` is the device's own. */
+    mx_status (*prepare)(struct mx_device *d, mx_exec *e, void **state);
+    mx_status (*run)(struct mx_device *d, mx_exec *e, void *state);
+    void (*drop)(struct mx_device *d, void *state);
+    void (*close)(struct mx_device *d);
+} mx_device;
+
+/* One node of a program with its memory bound. */
+typedef struct {
+    const mx_node *node;
+    mx_call call;
+} mx_exec_step;
+
+struct mx_exec {
+    mx_session *session;    /* borrows */
+    const mx_program *program; /* borrows */
+    char *scratch;          /* owns, on the device */
+    mx_exec_step *step;     /* nodes that do something, in order */
+    int n_steps;
+    mx_arena arena;
+    void *state;
+    mx_exec *next;
+};
+
+/* n_threads 0: what OpenMP offers. */
+mx_status mx_session_open(mx_session **out, const char *device, int n_threads) MX_MUST_USE;
+void mx_session_close(mx_session *s);
+int mx_session_threads(const mx_session *s);
+
+mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
+/* Gives every variable that has not been written its initial value: a pure function of (seed, name). */
+mx_status mx_session_init(mx_session *s, uint64_t seed) MX_MUST_USE;
+
+/* Variables: by name, whole. Types are the variable's own. */
+typedef struct {
+    const char *name;
+    mx_type type;
+    mx_var_attr attr;
+    const char *axes;
+    void *data; /* device memory */
+    bool written;
+} mx_var;
+int mx_session_count(const mx_session *s);
+mx_var *mx_session_var(mx_session *s, int i);              /* in the order of declaration */
+mx_var *mx_session_find(mx_session *s, const char *name);  /* NULL: none */
+mx_status mx_var_write(mx_session *s, mx_var *v, const void *src) MX_MUST_USE;
+mx_status mx_var_read(mx_session *s, const mx_var *v, void *dst) MX_MUST_USE;
+/* Copies in the compute dtype follow their weights; call after writing weights. */
+mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
+
+/* Inputs and named roots of one program. */
+mx_status mx_exec_write(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
+mx_status mx_exec_read(mx_exec *e, const char *name, void *dst) MX_MUST_USE;
+/* The tensor itself (host memory on the CPU device); data NULL when there is no such name. */
+mx_tensor mx_exec_tensor(mx_exec *e, const char *name);
+mx_status mx_exec_run(mx_exec *e) MX_MUST_USE;
+
+/* The devices. */
+mx_status mx_device_open_cpu(mx_device **out) MX_MUST_USE;
+
+#endif

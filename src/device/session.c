@@ -1,0 +1,284 @@
+/* session.c - variables by name, programs bound to memory, inputs and results by name. */
+#include "device/device.h"
+
+#include "base/rng.h"
+#include "ops.h"
+#include "ops/load.h"
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+struct mx_session {
+    mx_device *device; /* owns */
+    int n_threads;
+    mx_arena arena;
+    mx_var **var;
+    int n_vars, cap_vars;
+    int *slot, n_slots; /* name -> 1 + index, open addressing */
+    mx_exec *execs;     /* owns, a list */
+};
+
+mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
+{
+    *out = NULL;
+    mx_device *d = NULL;
+    if (strcmp(device, "cpu") != 0)
+        return mx_fail(MX_USAGE, "device=%s is not known; this build has: cpu", device);
+    MX_TRY(mx_device_open_cpu(&d));
+    mx_session *s = mx_realloc(NULL, sizeof *s);
+    *s = (mx_session){.device = d};
+    if (n_threads > 0)
+        omp_set_num_threads(n_threads);
+    s->n_threads = omp_get_max_threads();
+    *out = s;
+    return MX_OK;
+}
+
+void mx_session_close(mx_session *s)
+{
+    if (!s)
+        return;
+    for (mx_exec *e = s->execs, *next; e; e = next) {
+        next = e->next;
+        s->device->drop(s->device, e->state);
+        s->device->release(s->device, e->scratch);
+        mx_arena_fini(&e->arena);
+        mx_free(e);
+    }
+    for (int i = 0; i < s->n_vars; i++)
+        s->device->release(s->device, s->var[i]->data);
+    s->device->close(s->device);
+    mx_arena_fini(&s->arena);
+    mx_free(s->var);
+    mx_free(s->slot);
+    mx_free(s);
+}
+
+int mx_session_threads(const mx_session *s)
+{
+    return s->n_threads;
+}
+
+int mx_session_count(const mx_session *s)
+{
+    return s->n_vars;
+}
+
+mx_var *mx_session_var(mx_session *s, int i)
+{
+    return s->var[i];
+}
+
+static int *find_slot(mx_session *s, const char *name)
+{
+    for (uint64_t h = mx_stream_of(name);; h++) {
+        int *q = &s->slot[h & (uint64_t)(s->n_slots - 1)];
+        if (!*q || strcmp(s->var[*q - 1]->name, name) == 0)
+            return q;
+    }
+}
+
+mx_var *mx_session_find(mx_session *s, const char *name)
+{
+    int *q = s->n_slots ? find_slot(s, name) : NULL;
+    return q && *q ? s->var[*q - 1] : NULL;
+}
+
+static void index_vars(mx_session *s)
+{
+    s->n_slots = s->n_slots ? 2 * s->n_slots : 256;
+    s->slot = mx_realloc(s->slot, sizeof *s->slot * (size_t)s->n_slots);
+    memset(s->slot, 0, sizeof *s->slot * (size_t)s->n_slots);
+    for (int i = 0; i < s->n_vars; i++)
+        *find_slot(s, s->var[i]->name) = i + 1;
+}
+
+static mx_status add_variable(mx_session *s, const mx_node *n)
+{
+    mx_var *v = mx_session_find(s, n->name);
+    if (v) {
+        if (v->type.dtype != n->type.dtype || !mx_shape_equal(&v->type, &n->type))
+            return mx_fail(MX_USAGE, "the variable %s has different types in two programs of one "
+                           "session", n->name);
+        return MX_OK;
+    }
+    v = MX_NEW(&s->arena, mx_var);
+    v->name = mx_arena_strdup(&s->arena, n->name);
+    v->type = n->type;
+    v->attr = *(const mx_var_attr *)n->attr;
+    if (v->attr.copy_of)
+        v->attr.copy_of = mx_arena_strdup(&s->arena, v->attr.copy_of);
+    v->axes = n->axes ? mx_arena_strdup(&s->arena, n->axes) : NULL;
+    MX_TRY(s->device->alloc(s->device, &v->data, mx_type_bytes(&v->type), v->name));
+    MX_GROW(s->var, s->n_vars, s->cap_vars);
+    s->var[s->n_vars++] = v;
+    if (2 * s->n_vars > s->n_slots)
+        index_vars(s);
+    else
+        *find_slot(s, v->name) = s->n_vars;
+    return MX_OK;
+}
+
+static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
+{
+    const mx_place *q = mx_program_place(e->program, n, k);
+    void *data = q->offset >= 0 ? e->scratch + q->offset
+                                : mx_session_find(e->session, q->root->name)->data;
+    return (mx_tensor){data, *mx_node_type(n, k)};
+}
+
+static mx_status fill_constant(mx_exec *e, const mx_node *n)
+{
+    const mx_const_attr *a = n->attr;
+    int64_t count = mx_type_count(&n->type);
+    void *host = NULL;
+    MX_TRY(mx_alloc(&host, mx_type_bytes(&n->type), "a constant"));
+    mx_tensor t = {host, n->type};
+    for (int64_t i = 0; i < count; i++)
+        mx_store_f64(&t, i, a->table ? a->table[i] : a->value);
+    mx_status st = e->session->device->write(e->session->device, bind(e, n, 0).data, host,
+                                             mx_type_bytes(&n->type));
+    mx_free(host);
+    return st;
+}
+
+static void bind_step(mx_exec *e, const mx_node *n)
+{
+    mx_exec_step *st = &e->step[e->n_steps++];
+    mx_tensor *in = MX_NEW_N(&e->arena, mx_tensor, n->n_in);
+    mx_tensor *out = MX_NEW_N(&e->arena, mx_tensor, n->n_out);
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i])
+            in[i] = bind(e, n->in[i], 0);
+    for (int k = 0; k < n->n_out; k++)
+        out[k] = bind(e, n, k);
+    st->node = n;
+    st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
+}
+
+mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
+{
+    *out = NULL;
+    for (int i = 0; i < p->n; i++)
+        if (p->order[i]->op == &mx_op_variable)
+            MX_TRY(add_variable(s, p->order[i]));
+    mx_exec *e = mx_realloc(NULL, sizeof *e);
+    *e = (mx_exec){.session = s, .program = p, .next = s->execs};
+    s->execs = e;
+    MX_TRY(s->device->alloc(s->device, (void **)&e->scratch, p->scratch_bytes, "activations"));
+    e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
+    for (int i = 0; i < p->n; i++) {
+        const mx_node *n = p->order[i];
+        mx_op_kind k = n->op->kind;
+        if (n->op == &mx_op_constant)
+            MX_TRY(fill_constant(e, n));
+        else if (k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT)
+            bind_step(e, n);
+    }
+    MX_TRY(s->device->prepare(s->device, e, &e->state));
+    *out = e;
+    return MX_OK;
+}
+
+static double normal(uint64_t seed, uint64_t stream, int64_t i)
+{
+    mx_random4 r = mx_philox(seed, stream, (uint64_t)i);
+    double u = 1.0 - mx_uniform_f64(r.v[0], r.v[1]), w = mx_uniform_f64(r.v[2], r.v[3]);
+    return sqrt(-2 * log(u)) * cos(6.283185307179586 * w);
+}
+
+static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed)
+{
+    void *host = NULL;
+    MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
+    mx_tensor t = {host, v->type};
+    int64_t n = mx_type_count(&v->type);
+    uint64_t stream = mx_stream_of(v->name);
+    mx_init init = v->attr.init;
+    if (init.kind != MX_INIT_ZEROS) {
+#pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < n; i++)
+            mx_store_f64(&t, i, init.kind == MX_INIT_NORMAL ? init.scale * normal(seed, stream, i)
+                                : init.kind == MX_INIT_ONES ? 1.0 : init.scale);
+    }
+    mx_status st = mx_var_write(s, v, host);
+    mx_free(host);
+    return st;
+}
+
+mx_status mx_session_init(mx_session *s, uint64_t seed)
+{
+    for (int i = 0; i < s->n_vars; i++)
+        if (!s->var[i]->written && s->var[i]->attr.kind != MX_VAR_COPY)
+            MX_TRY(init_variable(s, s->var[i], seed));
+    return mx_session_refresh_copies(s);
+}
+
+mx_status mx_session_refresh_copies(mx_session *s)
+{
+    for (int i = 0; i < s->n_vars; i++) {
+        mx_var *v = s->var[i];
+        mx_var *from = v->attr.kind == MX_VAR_COPY ? mx_session_find(s, v->attr.copy_of) : NULL;
+        if (!from)
+            continue;
+        int64_t n = mx_type_count(&v->type);
+        void *a = NULL, *b = NULL;
+        mx_status st;
+        MX_TRY_OUT(st, mx_alloc(&a, mx_type_bytes(&from->type), v->name));
+        MX_TRY_OUT(st, mx_alloc(&b, mx_type_bytes(&v->type), v->name));
+        MX_TRY_OUT(st, mx_var_read(s, from, a));
+        mx_tensor src = {a, from->type}, dst = {b, v->type};
+        for (int64_t k = 0; k < n; k += 4096) {
+            float tile[4096];
+            int64_t m = n - k < 4096 ? n - k : 4096;
+            mx_load_run_f32(&src, k, m, tile);
+            mx_store_run_f32(&dst, k, m, tile);
+        }
+        st = mx_var_write(s, v, b);
+    out:
+        mx_free(a);
+        mx_free(b);
+        MX_TRY(st);
+    }
+    return MX_OK;
+}
+
+mx_status mx_var_write(mx_session *s, mx_var *v, const void *src)
+{
+    v->written = true;
+    return s->device->write(s->device, v->data, src, mx_type_bytes(&v->type));
+}
+
+mx_status mx_var_read(mx_session *s, const mx_var *v, void *dst)
+{
+    return s->device->read(s->device, dst, v->data, mx_type_bytes(&v->type));
+}
+
+mx_tensor mx_exec_tensor(mx_exec *e, const char *name)
+{
+    mx_node *n = mx_program_find(e->program, name);
+    /* A name that the program does not use has no place. */
+    if (!n || !mx_program_place(e->program, n, 0)->root)
+        return (mx_tensor){0};
+    return bind(e, n, 0);
+}
+
+mx_status mx_exec_write(mx_exec *e, const char *name, const void *src)
+{
+    mx_tensor t = mx_exec_tensor(e, name);
+    if (!t.data)
+        return MX_OK; /* an input that this program has no use for */
+    return e->session->device->write(e->session->device, t.data, src, mx_type_bytes(&t.type));
+}
+
+mx_status mx_exec_read(mx_exec *e, const char *name, void *dst)
+{
+    mx_tensor t = mx_exec_tensor(e, name);
+    MX_ASSERT(t.data, "the program has no result called %s", name);
+    return e->session->device->read(e->session->device, dst, t.data, mx_type_bytes(&t.type));
+}
+
+mx_status mx_exec_run(mx_exec *e)
+{
+    return e->session->device->run(e->session->device, e, e->state);
+}
