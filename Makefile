@@ -65,6 +65,8 @@ $(B)/%.o: %.c | $(B)/gen/ops.h
 	@echo "  CC  $<"
 	@$(CC) $(CFLAGS) -MMD -c $< -o $@
 
+$(B)/src/cmd/version.o: CFLAGS += -DMX_BUILD_FLAGS='"$(MODE): $(OPT)"'
+
 $(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ)
 	@rm -f $@ && ar rcs $@ $^
 $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a

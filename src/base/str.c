@@ -145,14 +145,37 @@ bool mx_parse_f64(const char *s, double *out)
     return true;
 }
 
-static const char *format_scaled(char *buf, size_t cap, double v, double base, const char *const *unit)
+const char *mx_format_f64(char *buf, size_t cap, double v)
+{
+    const char *point = localeconv()->decimal_point;
+    bool whole = v > -1e15 && v < 1e15 && v == (double)(long long)v;
+    for (int digits = 1; digits <= 17; digits++) {
+        double back;
+        snprintf(buf, cap, whole ? "%.*f" : "%.*g", digits, v);
+        char *found = strstr(buf, point);
+        if (found && strcmp(point, ".") != 0) {
+            memmove(found + 1, found + strlen(point), strlen(found + strlen(point)) + 1);
+            *found = '.';
+        }
+        if (mx_parse_f64(buf, &back) && back == v)
+            break;
+    }
+    return buf;
+}
+
+static const char *format_scaled(char *buf, size_t cap, double v, double base,
+                                 const char *const *unit)
 {
     int k = 0;
     while (v >= base && unit[k + 1]) {
         v /= base;
         k++;
     }
-    snprintf(buf, cap, k == 0 || v >= 100 ? "%.0f %s" : v >= 10 ? "%.1f %s" : "%.2f %s", v, unit[k]);
+    snprintf(buf, cap,
+             k == 0 || v >= 100 ? "%.0f %s"
+             : v >= 10          ? "%.1f %s"
+                                : "%.2f %s",
+             v, unit[k]);
     return buf;
 }
 

@@ -25,9 +25,13 @@ bool mx_ends_with(const char *s, const char *suffix);
 bool mx_glob_match(const char *pattern, const char *s);
 /* Edit distance, used for "did you mean". */
 int mx_edit_distance(const char *a, const char *b);
-/* Whole-string, locale-independent number parsing; false if anything is left over or out of range. */
+/* Whole-string, locale-independent number parsing; false if anything is left over or out of range.
+ */
 bool mx_parse_i64(const char *s, int64_t *out);
 bool mx_parse_f64(const char *s, double *out);
+/* The shortest decimal text that mx_parse_f64 reads back to the same double, with a point whatever
+ * the locale, into the caller's buffer (32 bytes do), which is returned. */
+const char *mx_format_f64(char *buf, size_t cap, double v);
 /* "1.50 GiB", "312 MiB", "17 B" into the caller's buffer, which is returned. */
 const char *mx_format_bytes(char *buf, size_t cap, double bytes);
 /* "1.24 G", "350 k" likewise (powers of 1000). */

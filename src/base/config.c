@@ -1,0 +1,163 @@
+/* config.c - a resolved configuration: questions by name, the resolved file, differences.
+ *
+ * A configuration holds one entry per key of the schema (and of the verb's own keys), sorted by
+ * name. Entries are filled by config_load.c, lowest source first.
+ */
+#include "base/config_entry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void mx_problem_add(mx_problems *p, const char *fmt, ...)
+{
+    enum { SHOWN = 100 };
+    if (++p->n > SHOWN)
+        return;
+    va_list ap;
+    char line[2048];
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    mx_str_addf(&p->text, "\n  %s", line);
+    if (p->n == SHOWN)
+        mx_str_add(&p->text, "\n  (further problems are not shown)");
+}
+
+void mx_config_free(mx_config *cfg)
+{
+    if (!cfg)
+        return;
+    mx_arena arena = cfg->arena; /* holds cfg itself */
+    mx_arena_fini(&arena);
+}
+
+static int by_name(const void *name, const void *entry)
+{
+    return strcmp(name, ((const mx_config_entry *)entry)->key->name);
+}
+
+mx_config_entry *mx_config_entry_find(const mx_config *cfg, const char *name)
+{
+    return bsearch(name, cfg->entries, (size_t)cfg->n, sizeof *cfg->entries, by_name);
+}
+
+static const mx_config_entry *entry(const mx_config *cfg, const char *name)
+{
+    const mx_config_entry *e = mx_config_entry_find(cfg, name);
+    MX_ASSERT(e, "no key `%s` in the schema", name);
+    return e;
+}
+
+static const mx_value *typed(const mx_config *cfg, const char *name, mx_key_type type)
+{
+    const mx_config_entry *e = entry(cfg, name);
+    MX_ASSERT(e->key->type == type, "`%s` has type %d, asked for as %d", name, e->key->type, type);
+    return &e->value;
+}
+
+bool mx_config_bool(const mx_config *cfg, const char *name)
+{
+    return typed(cfg, name, MX_KEY_BOOL)->truth;
+}
+
+int64_t mx_config_int(const mx_config *cfg, const char *name)
+{
+    return typed(cfg, name, MX_KEY_INT)->integer;
+}
+
+double mx_config_float(const mx_config *cfg, const char *name)
+{
+    return typed(cfg, name, MX_KEY_FLOAT)->real;
+}
+
+const char *mx_config_text(const mx_config *cfg, const char *name)
+{
+    const mx_config_entry *e = entry(cfg, name);
+    bool text = e->key->type == MX_KEY_STRING || e->key->type == MX_KEY_ENUM;
+    MX_ASSERT(text, "`%s` has type %d, asked for as text", name, e->key->type);
+    return e->value.text;
+}
+
+int mx_config_list(const mx_config *cfg, const char *name, const char *const **items)
+{
+    const mx_config_entry *e = entry(cfg, name);
+    bool list = e->key->type == MX_KEY_LIST || e->key->type == MX_KEY_RULES;
+    MX_ASSERT(list, "`%s` has type %d, asked for as a list", name, e->key->type);
+    *items = e->value.items;
+    return e->value.n;
+}
+
+int mx_config_ints(const mx_config *cfg, const char *name, const int64_t **items)
+{
+    const mx_value *v = typed(cfg, name, MX_KEY_INTS);
+    *items = v->integers;
+    return v->n;
+}
+
+bool mx_config_has(const mx_config *cfg, const char *name)
+{
+    return mx_config_entry_find(cfg, name) != NULL;
+}
+
+bool mx_config_is_set(const mx_config *cfg, const char *name)
+{
+    return entry(cfg, name)->layer > MX_LAYER_BASE;
+}
+
+const char *mx_config_where(const mx_config *cfg, const char *name)
+{
+    return entry(cfg, name)->where;
+}
+
+void mx_config_print(const mx_config *cfg, const char *name, mx_str *out)
+{
+    const mx_config_entry *e = entry(cfg, name);
+    if (e->key->flags & MX_KEY_SECRET)
+        mx_str_add(out, "(not shown)");
+    else
+        mx_value_write(e->key, &e->value, out);
+}
+
+/* In the order of the table, so that the file reads like base.yml. */
+void mx_config_write(const mx_config *cfg, mx_str *out)
+{
+    int section = -1;
+    for (const mx_key *const *t = cfg->schema->tables; *t; t++)
+        for (const mx_key *k = *t; k->name; k++) {
+            bool wanted = cfg->sections >> k->section & 1;
+            if (!wanted || k->type == MX_KEY_RETIRED || (k->flags & MX_KEY_SECRET))
+                continue;
+            const mx_key_section *s = &cfg->schema->sections[k->section];
+            if (k->section != section)
+                mx_str_addf(out, "%s# %s: %s\n", out->len ? "\n" : "", s->name, s->doc);
+            section = k->section;
+            mx_str_addf(out, "%s: ", k->name);
+            mx_value_write(k, &entry(cfg, k->name)->value, out);
+            mx_str_add(out, "\n");
+        }
+}
+
+int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused)
+{
+    int n = 0;
+    *n_refused = 0;
+    for (int i = 0; i < new->n; i++) {
+        const mx_config_entry *b = &new->entries[i];
+        const mx_config_entry *a = mx_config_entry_find(old, b->key->name);
+        if (!a || a->key->type != b->key->type || (b->key->flags & MX_KEY_SECRET) ||
+            mx_value_equal(b->key, &a->value, &b->value))
+            continue;
+        n++;
+        mx_str_addf(report, "  %s: ", b->key->name);
+        mx_value_write(a->key, &a->value, report);
+        mx_str_add(report, " -> ");
+        mx_value_write(b->key, &b->value, report);
+        if (b->key->flags & MX_KEY_FIXED) {
+            (*n_refused)++;
+            mx_str_addf(report, " (%s: cannot change when a run is resumed)", b->where);
+        }
+        mx_str_add(report, "\n");
+    }
+    return n;
+}

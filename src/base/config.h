@@ -1,0 +1,87 @@
+/* config.h - typed configuration: a schema, the places values come from, and questions by name.
+ *
+ * A schema is a list of tables of keys. Everything else follows from it: parsing, ranges, defaults,
+ * help, "did you mean", the resolved file, the difference between two runs. Values come from,
+ * lowest first:
+ *
+ *     the table's defaults    configs/base.yml    configs/models/<model_name>.yml
+ *     files named by base_config    the user's file    environment MAXC_<KEY>    arguments
+ * key=value
+ *
+ * A value is text until the schema gives it a type: `no` is false for a bool and "no" for a string,
+ * `1e3` is an integer for an int. Numbers never depend on the locale. All problems of all sources
+ * are collected and reported as one status (code MX_USAGE), each with file:line or the argument.
+ *
+ * A key is asked for by name: mx_config_int(cfg, "steps"). A name that is not in the schema, or has
+ * another type, is a bug in the caller and asserts.
+ *
+ * Nothing here knows what the keys mean; the table is in train/keys.h.
+ */
+#ifndef MX_BASE_CONFIG_H
+#define MX_BASE_CONFIG_H
+
+#include "base/key.h"
+
+typedef struct mx_config mx_config;
+
+/* Problems found so far, one per line. */
+typedef struct {
+    mx_str text;
+    int n;
+} mx_problems;
+void mx_problem_add(mx_problems *p, const char *fmt, ...) MX_PRINTF(2, 3);
+
+typedef struct {
+    const mx_key *const *tables;    /* ends with NULL */
+    const mx_key_section *sections; /* ends with a NULL name; at most 32 */
+    /* Relations between keys, checked once every value has its type. May be NULL. */
+    void (*check)(const mx_config *cfg, mx_problems *p);
+} mx_schema;
+
+typedef struct {
+    const mx_schema *schema;
+    const mx_key *extra;            /* further keys (of a verb), always taken; may be NULL */
+    const mx_key *const *elsewhere; /* tables whose keys the environment may hold; may be NULL */
+    unsigned sections;              /* bit per section whose keys may stand in arguments */
+    const char *user;               /* who asks, for messages: "train" */
+    const char *home; /* folder that holds base.yml and models/; NULL: defaults of the table only */
+    const char *file; /* the user's file; NULL for none */
+    const char *const *args; /* key=value, `n_args` of them; without `=`, the value is missing */
+    int n_args;
+    char *const *environment; /* NAME=value, NULL-terminated; NULL for none */
+} mx_config_request;
+
+/* Files may set any key of the schema (one file serves several verbs); arguments only keys of the
+ * requested sections. On failure *out is NULL. */
+mx_status mx_config_load(mx_config **out, const mx_config_request *request) MX_MUST_USE;
+void mx_config_free(mx_config *cfg);
+
+bool mx_config_bool(const mx_config *cfg, const char *name);
+int64_t mx_config_int(const mx_config *cfg, const char *name);
+double mx_config_float(const mx_config *cfg, const char *name);
+const char *mx_config_text(const mx_config *cfg, const char *name); /* string or enum; never NULL */
+/* Lists: number of items, and the items (borrowed). For rules, each item is "name=axis,axis". */
+int mx_config_list(const mx_config *cfg, const char *name, const char *const **items);
+int mx_config_ints(const mx_config *cfg, const char *name, const int64_t **items);
+
+/* Whether the key exists in this configuration, and whether anything above base.yml set it. */
+bool mx_config_has(const mx_config *cfg, const char *name);
+bool mx_config_is_set(const mx_config *cfg, const char *name);
+/* Where the value came from: "run.yml:3", "argument steps=5", "environment MAXC_STEPS", "default".
+ */
+const char *mx_config_where(const mx_config *cfg, const char *name);
+/* The value as it stands in a resolved file. */
+void mx_config_print(const mx_config *cfg, const char *name, mx_str *out);
+/* Every key of the requested sections as YAML that mx_config_load reads back to the same values. */
+void mx_config_write(const mx_config *cfg, mx_str *out);
+/* One line per key that differs, "key: old -> new"; lines of keys that may not change on resume end
+ * in a remark and are counted. Keys that only one side knows are ignored. */
+int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused);
+
+/* Where configs/ is: $MAXC_HOME/configs, else beside the program (build/release/../../configs),
+ * else the installed ../share/maxc/configs. Gives "" when there is none. The buffer is returned. */
+const char *mx_config_home(char *buf, size_t cap);
+/* The names in home/models, sorted; gives their number. */
+int mx_config_models(mx_arena *a, const char *home, char ***names);
+
+#endif

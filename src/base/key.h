@@ -1,0 +1,85 @@
+/* key.h - one configuration key: its type, its limits, and values read and written by them.
+ *
+ * A key is one line of a const table. Its default and its limits are text in the table, so that the
+ * code which reads the user's values reads them too, and a table stays readable as a document.
+ */
+#ifndef MX_BASE_KEY_H
+#define MX_BASE_KEY_H
+
+#include "base/arena.h"
+#include "base/str.h"
+#include "base/yaml.h"
+
+typedef enum {
+    MX_KEY_BOOL,
+    MX_KEY_INT,
+    MX_KEY_FLOAT,
+    MX_KEY_STRING,
+    MX_KEY_ENUM,    /* one of the words of `accept` */
+    MX_KEY_LIST,    /* of strings */
+    MX_KEY_INTS,    /* list of integers */
+    MX_KEY_RULES,   /* list of [name, [axis, ...]]; items read as "name=axis,axis" */
+    MX_KEY_RETIRED, /* a key of MaxText that maxc does not need; `help` says why */
+} mx_key_type;
+
+enum {
+    MX_KEY_FIXED = 1,    /* may not change when a run is resumed */
+    MX_KEY_SECRET = 2,   /* never written or printed */
+    MX_KEY_OPTIONAL = 4, /* null and None are accepted and mean the default */
+    MX_KEY_REQUIRED = 8, /* the verb cannot do without it */
+};
+
+/* One key. Defaults and limits are text, read by the same code that reads the user's values; a test
+ * reads all of them. A table ends with an entry whose name is NULL.
+ *   accept   numbers: alternatives separated by `|`, each `3`, `1..`, `..8`, `0..1` or `>0`
+ *            enums: the words, separated by `|`; an empty word stands for the empty string
+ *   aliases  names other programs use for the same thing, separated by spaces. They are offered in
+ *            errors; one that starts with `=` is accepted as if it were the key. */
+typedef struct {
+    const char *name;
+    mx_key_type type;
+    int section; /* index into the schema's sections */
+    const char *fallback;
+    const char *accept;
+    const char *help;
+    const char *aliases;
+    unsigned flags;
+} mx_key;
+
+typedef struct {
+    const char *name, *doc;
+} mx_key_section;
+
+/* A value with its type; the key says which member counts. Everything is borrowed from an arena. */
+typedef struct {
+    bool truth;               /* bool */
+    int64_t integer;          /* int */
+    double real;              /* float */
+    const char *text;         /* string, enum */
+    const char *const *items; /* list, ints, rules */
+    const int64_t *integers;  /* ints */
+    int n;                    /* items */
+} mx_value;
+
+/* Reads a node by the key's type. False when it does not fit; `why` then says what is expected and
+ * what was found. */
+bool mx_value_read(mx_arena *a, const mx_key *key, const mx_yaml_node *node, mx_value *out,
+                   mx_str *why);
+/* The same for the text of an argument, an environment variable or a default. */
+bool mx_value_read_text(mx_arena *a, const mx_key *key, const char *text, mx_value *out,
+                        mx_str *why);
+/* As YAML that mx_value_read reads back to the same value. */
+void mx_value_write(const mx_key *key, const mx_value *v, mx_str *out);
+bool mx_value_equal(const mx_key *key, const mx_value *a, const mx_value *b);
+
+/* The key by name or accepted alias, in a table that may be NULL; NULL when there is none. */
+const mx_key *mx_key_find(const mx_key *keys, const char *name);
+/* The key whose name or alias is nearest to a mistyped one, or NULL when none is near. `*distance`
+ * is the best so far, so that several tables can be searched (start with INT_MAX). */
+const mx_key *mx_key_nearest(const mx_key *keys, const char *name, int *distance);
+/* What is accepted, in words: "an integer, at least 1", "one of a, b". */
+void mx_key_describe(const mx_key *key, mx_str *out);
+/* How far apart two names may be and still be offered as a typing error. */
+bool mx_is_near(const char *typed, int distance);
+
+#endif

@@ -1,0 +1,315 @@
+/* doctor.c - maxc doctor: what hardware and libraries were found, what is missing, what installs
+ * it.
+ *
+ * CUDA's libraries are opened at run time and asked for their version through the one function each
+ * has for that; nothing here needs their headers. A library that is missing is a problem only where
+ * it would be used: without a driver the GPU libraries are listed as not needed.
+ */
+#include "base/json_doc.h"
+#include "base/machine.h"
+#include "cmd/verb.h"
+
+#include <dlfcn.h>
+#include <dnnl.h>
+#include <stdio.h>
+#include <string.h>
+
+/* How a library says its version. */
+typedef enum {
+    SAYS_DNN,  /* size_t f(void): 90501 is 9.5.1 */
+    SAYS_BLAS, /* size_t f(void): 120304 is 12.3.4 */
+    SAYS_NCCL, /* int f(int *): 22304 is 2.23.4 */
+    SAYS_CUDA, /* int f(int *): 12040 is 12.4 */
+    SAYS_PAIR, /* int f(int *, int *) */
+    SAYS_TEXT, /* char *f(void) */
+    SAYS_MPI,  /* int f(char *, int *) */
+} manner;
+
+typedef struct {
+    const char *name, *use, *symbol, *install;
+    manner says;
+    bool needs_gpu;
+    const char *files[6]; /* tried in order; ends with NULL */
+} library;
+
+static const library known[] = {
+    {"CUDA driver",
+     "GPUs",
+     "cuDriverGetVersion",
+     "apt-get install nvidia-driver",
+     SAYS_CUDA,
+     false,
+     {"libcuda.so.1", NULL}},
+    {"cuBLASLt",
+     "matrix products on GPUs",
+     "cublasLtGetVersion",
+     "apt-get install libcublas-13-0",
+     SAYS_BLAS,
+     true,
+     {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", NULL}},
+    {"cuDNN",
+     "attention on GPUs",
+     "cudnnGetVersion",
+     "apt-get install libcudnn9-cuda-13",
+     SAYS_DNN,
+     true,
+     {"libcudnn.so.9", "libcudnn.so", NULL}},
+    {"NVRTC",
+     "fused kernels on GPUs",
+     "nvrtcVersion",
+     "apt-get install cuda-nvrtc-13-0",
+     SAYS_PAIR,
+     true,
+     {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", NULL}},
+    {"NCCL",
+     "several GPUs",
+     "ncclGetVersion",
+     "apt-get install libnccl2",
+     SAYS_NCCL,
+     true,
+     {"libnccl.so.2", "libnccl.so", NULL}},
+    {"OpenBLAS",
+     "matrix products on CPUs, where oneDNN is slow",
+     "openblas_get_config",
+     "apt-get install libopenblas0-openmp",
+     SAYS_TEXT,
+     false,
+     {"libopenblas.so.0", "libopenblas.so", NULL}},
+    {"MPI",
+     "several machines",
+     "MPI_Get_library_version",
+     "apt-get install libopenmpi3",
+     SAYS_MPI,
+     false,
+     {"libmpi.so.40", "libmpi.so.12", "libmpi.so", NULL}},
+};
+enum { N_KNOWN = sizeof known / sizeof *known };
+
+typedef struct {
+    bool found;
+    char version[128];
+} finding;
+
+static void say_version(const library *lib, void *symbol, char *out, size_t cap)
+{
+    int a = 0, b = 0;
+    size_t v = 0;
+    switch (lib->says) {
+    case SAYS_DNN:
+        v = ((size_t(*)(void))symbol)();
+        snprintf(out, cap, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+        break;
+    case SAYS_BLAS:
+        v = ((size_t(*)(void))symbol)();
+        snprintf(out, cap, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+        break;
+    case SAYS_NCCL:
+        ((int (*)(int *))symbol)(&a);
+        snprintf(out, cap, "%d.%d.%d", a / 10000, a / 100 % 100, a % 100);
+        break;
+    case SAYS_CUDA:
+        ((int (*)(int *))symbol)(&a);
+        snprintf(out, cap, "CUDA %d.%d", a / 1000, a % 1000 / 10);
+        break;
+    case SAYS_PAIR:
+        ((int (*)(int *, int *))symbol)(&a, &b);
+        snprintf(out, cap, "%d.%d", a, b);
+        break;
+    case SAYS_TEXT:
+        snprintf(out, cap, "%s", ((const char *(*)(void))symbol)());
+        break;
+    case SAYS_MPI: {
+        char text[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING is at most this */
+        ((int (*)(char *, int *))symbol)(text, &a);
+        snprintf(out, cap, "%.*s", (int)strcspn(text, ",\n"), text);
+    }
+    }
+}
+
+static void look_for(const library *lib, finding *f)
+{
+    *f = (finding){0};
+    for (int i = 0; lib->files[i] && !f->found; i++) {
+        void *handle = dlopen(lib->files[i], RTLD_LAZY | RTLD_LOCAL);
+        void *symbol = handle ? dlsym(handle, lib->symbol) : NULL;
+        if (symbol)
+            say_version(lib, symbol, f->version, sizeof f->version);
+        f->found = symbol != NULL;
+        /* not closed: some of these do not survive being unloaded */
+    }
+}
+
+/* ---- GPUs, through the driver's own interface ---- */
+
+typedef struct {
+    char name[128];
+    size_t memory_bytes;
+    int major, minor;
+} gpu;
+
+static int find_gpus(gpu *g, int cap)
+{
+    void *h = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (!h)
+        return 0;
+    int (*init)(unsigned) = (int (*)(unsigned))dlsym(h, "cuInit");
+    int (*count)(int *) = (int (*)(int *))dlsym(h, "cuDeviceGetCount");
+    int (*name)(char *, int, int) = (int (*)(char *, int, int))dlsym(h, "cuDeviceGetName");
+    int (*memory)(size_t *, int) = (int (*)(size_t *, int))dlsym(h, "cuDeviceTotalMem_v2");
+    int (*attribute)(int *, int, int) = (int (*)(int *, int, int))dlsym(h, "cuDeviceGetAttribute");
+    int n = 0;
+    if (!init || !count || !name || !memory || !attribute || init(0) != 0 || count(&n) != 0)
+        return 0;
+    n = n < cap ? n : cap;
+    for (int i = 0; i < n; i++) {
+        g[i] = (gpu){.name = "?"};
+        name(g[i].name, sizeof g[i].name, i);
+        memory(&g[i].memory_bytes, i);
+        attribute(&g[i].major, 75, i); /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR */
+        attribute(&g[i].minor, 76, i);
+    }
+    return n;
+}
+
+/* ---- what is printed ---- */
+
+typedef struct {
+    mx_machine machine;
+    finding found[N_KNOWN];
+    gpu gpus[64];
+    int n_gpus;
+    char dnnl[64];
+} report;
+
+static const char *dnnl_isa(void)
+{
+    static const struct {
+        dnnl_cpu_isa_t isa;
+        const char *name;
+    } names[] = {{dnnl_cpu_isa_sse41, "SSE4.1"},
+                 {dnnl_cpu_isa_avx, "AVX"},
+                 {dnnl_cpu_isa_avx2, "AVX2"},
+                 {dnnl_cpu_isa_avx512_core, "AVX-512"},
+                 {dnnl_cpu_isa_avx512_core_vnni, "AVX-512 VNNI"},
+                 {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 BF16"}};
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].isa == isa)
+            return names[i].name;
+    return isa > dnnl_cpu_isa_avx512_core_bf16 ? "beyond AVX-512 BF16 (AMX)" : "generic";
+}
+
+static bool is_missing(const report *r, int i)
+{
+    return !r->found[i].found && (!known[i].needs_gpu || r->n_gpus > 0);
+}
+
+/* Facts that will hurt, each with what to do. */
+static json_t *advice(const report *r)
+{
+    const mx_machine *m = &r->machine;
+    json_t *list = json_array();
+    bool fma = strstr(m->features, "fma") || strstr(m->features, "asimd");
+    if (!fma)
+        json_array_append_new(list,
+                              json_string("the CPU has no AVX2/FMA: training on it will be slow"));
+    if (m->open_files < 1024)
+        json_array_append_new(
+            list, json_string("fewer than 1024 open files are allowed: ulimit -n 65536"));
+    if (m->shm_bytes < 64 << 20)
+        json_array_append_new(list, json_string("/dev/shm has less than 64 MiB free, which several "
+                                                "ranks on one machine need: mount it larger"));
+    for (int i = 0; i < N_KNOWN; i++)
+        if (is_missing(r, i))
+            json_array_append_new(list, json_sprintf("%s is missing (%s): %s", known[i].name,
+                                                     known[i].use, known[i].install));
+    return list;
+}
+
+static json_t *to_json(const report *r)
+{
+    const mx_machine *m = &r->machine;
+    json_t *libraries = json_array(), *gpus = json_array();
+    for (int i = 0; i < N_KNOWN; i++)
+        json_array_append_new(libraries,
+                              json_pack("{s:s, s:s, s:b, s:s, s:b}", "name", known[i].name, "use",
+                                        known[i].use, "found", r->found[i].found, "version",
+                                        r->found[i].version, "missing", is_missing(r, i)));
+    for (int i = 0; i < r->n_gpus; i++)
+        json_array_append_new(gpus, json_pack("{s:s, s:I, s:i, s:i}", "name", r->gpus[i].name,
+                                              "memory_bytes", (json_int_t)r->gpus[i].memory_bytes,
+                                              "compute_major", r->gpus[i].major, "compute_minor",
+                                              r->gpus[i].minor));
+    return json_pack(
+        "{s:{s:s, s:s, s:i, s:i, s:f}, s:{s:I, s:I, s:I}, s:s, s:I, s:I, s:s, s:s, s:o, s:o, s:o}",
+        "cpu", "name", m->cpu, "features", m->features, "cores_online", m->cores_online,
+        "cores_usable", m->cores_usable, "quota", m->cpu_quota, "memory", "total_bytes",
+        (json_int_t)m->memory_bytes, "free_bytes", (json_int_t)m->free_bytes, "limit_bytes",
+        (json_int_t)m->limit_bytes, "kernel", m->kernel, "open_files", (json_int_t)m->open_files,
+        "shm_bytes", (json_int_t)m->shm_bytes, "oneDNN", r->dnnl, "oneDNN_isa", dnnl_isa(),
+        "libraries", libraries, "gpus", gpus, "advice", advice(r));
+}
+
+static void print_text(const report *r)
+{
+    const mx_machine *m = &r->machine;
+    char a[32], b[32], c[32];
+    printf("cpu       %s, %d of %d cores usable", m->cpu, m->cores_usable, m->cores_online);
+    printf(m->cpu_quota > 0 ? ", quota %.1f cores\n" : "\n", m->cpu_quota);
+    printf("          %s\n", m->features);
+    printf("memory    %s, %s free", mx_format_bytes(a, sizeof a, (double)m->memory_bytes),
+           mx_format_bytes(b, sizeof b, (double)m->free_bytes));
+    printf(m->limit_bytes ? ", limit %s\n" : "\n",
+           mx_format_bytes(c, sizeof c, (double)m->limit_bytes));
+    printf("system    %s, %lld open files\n", m->kernel, (long long)m->open_files);
+    printf("oneDNN    %s, uses %s\n", r->dnnl, dnnl_isa());
+    for (int i = 0; i < r->n_gpus; i++)
+        printf("gpu %-3d   %s, %s, compute %d.%d\n", i, r->gpus[i].name,
+               mx_format_bytes(a, sizeof a, (double)r->gpus[i].memory_bytes), r->gpus[i].major,
+               r->gpus[i].minor);
+    if (r->n_gpus == 0)
+        printf("gpu       none\n");
+    for (int i = 0; i < N_KNOWN; i++)
+        printf("%-13s %-9s %s%s\n", known[i].name,
+               r->found[i].found  ? "found"
+               : is_missing(r, i) ? "missing"
+                                  : "no need",
+               r->found[i].found ? r->found[i].version : known[i].use, "");
+    json_t *list = advice(r), *line;
+    size_t i;
+    if (json_array_size(list))
+        printf("\n");
+    json_array_foreach(list, i, line) printf("- %s\n", json_string_value(line));
+    json_decref(list);
+}
+
+static mx_status run(mx_invocation *inv)
+{
+    report r = {0};
+    mx_machine_read(&r.machine);
+    const dnnl_version_t *d = dnnl_version();
+    snprintf(r.dnnl, sizeof r.dnnl, "%d.%d.%d", d->major, d->minor, d->patch);
+    for (int i = 0; i < N_KNOWN; i++)
+        look_for(&known[i], &r.found[i]);
+    r.n_gpus = find_gpus(r.gpus, (int)(sizeof r.gpus / sizeof *r.gpus));
+    if (strcmp(mx_config_text(inv->config, "format"), "json") != 0) {
+        print_text(&r);
+        return MX_OK;
+    }
+    json_t *all = to_json(&r);
+    char *text = mx_json_text(all, 2);
+    printf("%s\n", text);
+    mx_free(text);
+    json_decref(all);
+    return MX_OK;
+}
+
+static const mx_key keys[] = {MX_KEY_FORMAT, {0}};
+
+const mx_verb mx_verb_doctor = {
+    .name = "doctor",
+    .doc = "what hardware and libraries were found, what is missing, what installs it",
+    .usage = "[format=json]",
+    .keys = keys,
+    .run = run,
+};

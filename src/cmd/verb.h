@@ -1,0 +1,57 @@
+/* verb.h - what `maxc VERB` is made of.
+ *
+ * A verb is one const struct in its own file of src/cmd:
+ *
+ *     const mx_verb mx_verb_plan = { .name = "plan", .doc = "what a run will need", ... };
+ *
+ * The table is scanned out of the sources by tools/scan. Dispatch, help, the nearest verb for a
+ * mistyped one, and which keys an invocation accepts all follow from the struct.
+ */
+#ifndef MX_CMD_VERB_H
+#define MX_CMD_VERB_H
+
+#include "base/config.h"
+#include "train/keys.h"
+
+typedef struct mx_verb mx_verb;
+
+/* One call of the program, ready to run: everything has been parsed and checked. */
+typedef struct {
+    const mx_verb *verb;
+    const mx_config *config; /* by-name questions, base/config.h; NULL for a verb without keys */
+    const char *const *args; /* what is neither key=value nor the configuration file */
+    int n_args;
+    const char *file; /* the configuration file given, or NULL */
+    const char *home; /* the folder with base.yml and models/, or NULL */
+    const char *command_line;
+} mx_invocation;
+
+struct mx_verb {
+    const char *name;
+    const char *doc;   /* one line */
+    const char *usage; /* what follows the name: "MODEL [key=value ...]" */
+    const char *help;  /* further paragraphs, or NULL */
+    int min_args, max_args;
+    bool takes_file;    /* an argument that ends in .yml or .yaml is the configuration file */
+    bool takes_no_keys; /* no configuration is read at all (help) */
+    unsigned sections;  /* MX_TAKES(...) | ...: keys of the schema it accepts as arguments */
+    const mx_key *keys; /* keys of its own, ending with a NULL name; NULL for none */
+    mx_status (*run)(mx_invocation *inv);
+};
+
+extern const mx_verb *const mx_verb_table[];
+extern const int mx_verb_count;
+
+/* `format=json`, for verbs that print facts. */
+#define MX_KEY_FORMAT                                                                              \
+    {                                                                                              \
+        "format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", 0, 0                        \
+    }
+
+const mx_verb *mx_verb_find(const char *name);    /* NULL when there is none */
+const mx_verb *mx_verb_nearest(const char *name); /* likewise */
+
+/* The whole program: gives the exit status. Errors are printed to standard error, once. */
+int mx_main(int argc, char **argv, char **environment);
+
+#endif
