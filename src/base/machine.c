@@ -2,6 +2,7 @@
 #include "base/machine.h"
 
 #include "base/str.h"
+#include <dirent.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,12 +97,31 @@ static void read_cgroup(mx_machine *m)
         m->cpu_quota = (double)quota / (double)period;
 }
 
+static int count_nvidia(void)
+{
+    static const char root[] = "/sys/bus/pci/devices";
+    DIR *d = opendir(root);
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char path[512], vendor[32], class[32];
+        snprintf(path, sizeof path, "%s/%.200s/vendor", root, e->d_name);
+        read_line(path, vendor, sizeof vendor);
+        snprintf(path, sizeof path, "%s/%.200s/class", root, e->d_name);
+        read_line(path, class, sizeof class);
+        n += strcmp(vendor, "0x10de") == 0 && mx_starts_with(class, "0x03"); /* displays */
+    }
+    if (d)
+        closedir(d);
+    return n;
+}
+
 void mx_machine_read(mx_machine *m)
 {
     *m = (mx_machine){0};
     each_line("/proc/cpuinfo", m, take_cpu);
     each_line("/proc/meminfo", m, take_memory);
     read_cgroup(m);
+    m->nvidia_devices = count_nvidia();
     m->cores_online = (int)sysconf(_SC_NPROCESSORS_ONLN);
     cpu_set_t set;
     m->cores_usable =

@@ -20,6 +20,7 @@ typedef struct {
     int64_t limit_bytes;  /* of the cgroup; 0: no limit */
     int64_t open_files;   /* soft RLIMIT_NOFILE */
     int64_t shm_bytes;    /* free in /dev/shm */
+    int nvidia_devices;   /* on the PCI bus, whether or not a driver is loaded */
     char kernel[96];      /* "Linux 6.1.0" */
 } mx_machine;
 

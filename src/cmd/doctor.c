@@ -16,8 +16,7 @@
 
 /* How a library says its version. */
 typedef enum {
-    SAYS_DNN,  /* size_t f(void): 90501 is 9.5.1 */
-    SAYS_BLAS, /* size_t f(void): 120304 is 12.3.4 */
+    SAYS_SIZE, /* size_t f(void): 90501 is 9.5.1 */
     SAYS_NCCL, /* int f(int *): 22304 is 2.23.4 */
     SAYS_CUDA, /* int f(int *): 12040 is 12.4 */
     SAYS_PAIR, /* int f(int *, int *) */
@@ -38,20 +37,20 @@ static const library known[] = {
      "cuDriverGetVersion",
      "apt-get install nvidia-driver",
      SAYS_CUDA,
-     false,
+     true,
      {"libcuda.so.1", NULL}},
     {"cuBLASLt",
      "matrix products on GPUs",
      "cublasLtGetVersion",
      "apt-get install libcublas-13-0",
-     SAYS_BLAS,
+     SAYS_SIZE,
      true,
      {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", NULL}},
     {"cuDNN",
      "attention on GPUs",
      "cudnnGetVersion",
      "apt-get install libcudnn9-cuda-13",
-     SAYS_DNN,
+     SAYS_SIZE,
      true,
      {"libcudnn.so.9", "libcudnn.so", NULL}},
     {"NVRTC",
@@ -95,11 +94,7 @@ static void say_version(const library *lib, void *symbol, char *out, size_t cap)
     int a = 0, b = 0;
     size_t v = 0;
     switch (lib->says) {
-    case SAYS_DNN:
-        v = ((size_t(*)(void))symbol)();
-        snprintf(out, cap, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
-        break;
-    case SAYS_BLAS:
+    case SAYS_SIZE:
         v = ((size_t(*)(void))symbol)();
         snprintf(out, cap, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
         break;
@@ -201,7 +196,7 @@ static const char *dnnl_isa(void)
 
 static bool is_missing(const report *r, int i)
 {
-    return !r->found[i].found && (!known[i].needs_gpu || r->n_gpus > 0);
+    return !r->found[i].found && (!known[i].needs_gpu || r->machine.nvidia_devices > 0);
 }
 
 /* Facts that will hurt, each with what to do. */
