@@ -1,0 +1,61 @@
+# cuda.mk - the CUDA plug-in, libmaxc_cuda.so, and the GPU programs under bench/gpu. Included by the
+# Makefile; adds nothing where nvcc is not found or CUDA=0 is given, so the CPU build never needs CUDA.
+#
+#   make cuda        build/release/libmaxc_cuda.so
+#   make gpu-bin     build/gpu/*, one program per bench/gpu/*.cu (self-contained but for the driver and
+#                    the libraries it opens at run time)
+#   make test-gpu    correctness on the device; prints one line and succeeds where there is none
+#   make bench-gpu   timings on the device
+#
+# The CUDA runtime is linked statically; cuBLASLt, cuDNN and NVRTC are opened with dlopen, so a machine
+# without one of them still loads the plug-in and says what is missing.
+ifneq ($(HAVE_NVCC),)
+ifneq ($(CUDA),0)
+CUDA_HOME ?= $(abspath $(dir $(realpath $(HAVE_NVCC)))/..)
+CU_DIR := src/device/cuda/plugin
+CU_BUILD := $(BUILD)/cuda
+CU_C := $(wildcard $(CU_DIR)/*.c)
+CU_CU := $(wildcard $(CU_DIR)/*.cu)
+CU_OBJ := $(CU_C:$(CU_DIR)/%.c=$(CU_BUILD)/%.o) $(CU_CU:$(CU_DIR)/%.cu=$(CU_BUILD)/%.cu.o)
+# The base library, once more with -fPIC off: the GPU programs stand alone, without the plug-in loader.
+CU_BASE := $(patsubst src/base/%.c,$(CU_BUILD)/base_%.o,src/base/status.c src/base/arena.c src/base/str.c)
+# sm_90a for Hopper's own instructions, sm_80 so that Ampere and Ada run, PTX for what comes later.
+CU_ARCH ?= -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a \
+           -gencode=arch=compute_100,code=sm_100 -gencode=arch=compute_100,code=compute_100
+NVCCFLAGS := -std=c++17 -O3 -lineinfo -Isrc -I$(CUDA_HOME)/include -Xcompiler -fPIC,-Wall \
+             -Wno-deprecated-gpu-targets --expt-relaxed-constexpr
+CU_CFLAGS := -std=gnu11 -O2 -g -fPIC $(WARN) -Wno-format-zero-length -D_GNU_SOURCE -Isrc -isystem $(CUDA_HOME)/include
+GPU_SRC := $(wildcard bench/gpu/*.cu)
+GPU_BIN := $(GPU_SRC:bench/gpu/%.cu=$(BUILD)/gpu/%)
+
+.PHONY: cuda gpu-bin test-gpu bench-gpu
+cuda: $(BUILD)/release/libmaxc_cuda.so
+gpu-bin: $(GPU_BIN)
+
+$(CU_BUILD)/%.o: $(CU_DIR)/%.c
+	@mkdir -p $(@D)
+	@echo "  CC  $<"
+	@gcc $(CU_CFLAGS) -MMD -c $< -o $@
+$(CU_BUILD)/base_%.o: src/base/%.c
+	@mkdir -p $(@D)
+	@gcc $(CU_CFLAGS) -MMD -c $< -o $@
+$(CU_BUILD)/%.cu.o: $(CU_DIR)/%.cu
+	@mkdir -p $(@D)
+	@echo "  NVCC $<"
+	@nvcc $(NVCCFLAGS) $(CU_ARCH) -MMD -c $< -o $@
+$(BUILD)/release/libmaxc_cuda.so: $(CU_OBJ)
+	@mkdir -p $(@D)
+	@echo "  LD  $@"
+	@gcc -shared -o $@ $^ $(CUDA_HOME)/lib64/libcudart_static.a -lrt -lpthread -ldl -lstdc++ \
+	    -Wl,--exclude-libs,ALL
+$(BUILD)/gpu/%: bench/gpu/%.cu $(CU_OBJ) $(CU_BASE)
+	@mkdir -p $(@D)
+	@echo "  NVCC $@"
+	@nvcc $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_OBJ) $(CU_BASE) -cudart static -ldl -lm -o $@
+test-gpu: $(BUILD)/gpu/blocks_test
+	@$(BUILD)/gpu/blocks_test
+bench-gpu: gpu-bin
+	@for p in $(GPU_BIN); do $$p || exit 1; done
+-include $(wildcard $(CU_BUILD)/*.d)
+endif
+endif

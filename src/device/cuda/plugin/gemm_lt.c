@@ -1,0 +1,340 @@
+/* gemm_lt.c - see gemm_lt.h.
+ *
+ * cuBLASLt thinks in columns: a row-major (R, C) matrix with row stride ld is its column-major (C, R)
+ * matrix with the same ld. So the row-major product C = op(A) op(B) is asked for as
+ * C^T = op(B)^T op(A)^T: the library's "A" is our B, its "m" is our N, its "n" our M, and the
+ * transpose flags carry over unchanged.
+ *
+ * Choice file, one line each, newest last wins, appended with one write(2):
+ *     <key> TAB <16 hex digits x 8: the opaque algorithm> TAB <microseconds> NEWLINE
+ * cuBLASLt promises that an algorithm's bytes stay valid for the same library version; the version and
+ * the GPU's name are part of the key, and a restored algorithm is checked before use.
+ */
+#include "device/cuda/plugin/gemm_lt.h"
+
+#include "base/arena.h"
+#include "base/str.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SEARCH_CHOICES = 8, SEARCH_REPEATS = 5 };
+
+struct mx_gemm_lt {
+    mx_cuda_libs *libs;
+    cublasLtHandle_t handle;
+    size_t workspace_bytes;
+    const char *cache_path;
+    char device[128]; /* the GPU's name with blanks replaced, for the key */
+};
+
+struct mx_gemm_plan {
+    mx_gemm_lt *lt;
+    mx_gemm_shape shape;
+    cublasLtMatmulDesc_t op;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+    const char *choice;
+    char key[256];
+};
+
+static mx_status check(const mx_gemm_lt *lt, cublasStatus_t s, const char *what)
+{
+    return s == CUBLAS_STATUS_SUCCESS
+               ? MX_OK
+               : mx_fail(MX_DEVICE, "cuBLASLt: %s failed: %s; run `maxc doctor` to see the versions found",
+                         what, lt->libs->lt.cublasLtGetStatusString(s));
+}
+
+mx_status mx_gemm_lt_open(mx_gemm_lt **out, mx_cuda_libs *libs, size_t workspace_bytes,
+                          const char *cache_path)
+{
+    *out = NULL;
+    MX_TRY(mx_cuda_libs_open_lt(libs));
+    struct cudaDeviceProp prop;
+    int device = 0;
+    MX_TRY(mx_cuda_check(cudaGetDevice(&device), "finding the current GPU"));
+    MX_TRY(mx_cuda_check(cudaGetDeviceProperties(&prop, device), "asking for the GPU's properties"));
+    mx_gemm_lt *lt;
+    MX_TRY(mx_alloc((void **)&lt, sizeof *lt, "the cuBLASLt handle"));
+    *lt = (mx_gemm_lt){.libs = libs, .workspace_bytes = workspace_bytes, .cache_path = cache_path};
+    snprintf(lt->device, sizeof lt->device, "%.120s", prop.name);
+    for (char *p = lt->device; *p; p++)
+        if (*p == ' ' || *p == '\t')
+            *p = '_';
+    mx_status st = check(lt, libs->lt.cublasLtCreate(&lt->handle), "creating a handle");
+    if (st)
+        mx_free(lt);
+    else
+        *out = lt;
+    return st;
+}
+
+void mx_gemm_lt_close(mx_gemm_lt *lt)
+{
+    if (!lt)
+        return;
+    lt->libs->lt.cublasLtDestroy(lt->handle);
+    mx_free(lt);
+}
+
+/* --- the choice file --- */
+
+static void make_key(mx_gemm_plan *p)
+{
+    const mx_gemm_shape *s = &p->shape;
+    snprintf(p->key, sizeof p->key,
+             "%zu:%s:%" PRId64 "x%" PRId64 "x%" PRId64 "%c%c:ld%" PRId64 ",%" PRId64 ",%" PRId64
+             ":b%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ":t%d%d%d:beta%d:ws%zu",
+             p->lt->libs->lt.cublasLtGetVersion(), p->lt->device, s->m, s->n, s->k,
+             s->trans_a ? 'T' : 'N', s->trans_b ? 'T' : 'N', s->lda, s->ldb, s->ldc, s->batch,
+             s->stride_a, s->stride_b, s->stride_c, (int)s->in, (int)s->out, (int)s->tf32,
+             s->beta != 0, p->lt->workspace_bytes);
+}
+
+static bool parse_algo(const char *hex, cublasLtMatmulAlgo_t *algo)
+{
+    for (int i = 0; i < 8; i++) {
+        char word[17] = {0};
+        memcpy(word, hex + 16 * i, 16);
+        char *end;
+        algo->data[i] = strtoull(word, &end, 16);
+        if (end != word + 16)
+            return false;
+    }
+    return true;
+}
+
+/* The last line with this key wins. A damaged line is passed over: the search can be made again. */
+static bool cache_find(const mx_gemm_plan *p, cublasLtMatmulAlgo_t *algo)
+{
+    FILE *f = p->lt->cache_path ? fopen(p->lt->cache_path, "r") : NULL;
+    if (!f)
+        return false;
+    char line[1024];
+    bool found = false;
+    size_t n = strlen(p->key);
+    while (fgets(line, sizeof line, f))
+        if (!strncmp(line, p->key, n) && line[n] == '\t' && strlen(line) > n + 1 + 128)
+            found = parse_algo(line + n + 1, algo) || found;
+    fclose(f);
+    return found;
+}
+
+static void cache_add(const mx_gemm_plan *p, double us)
+{
+    if (!p->lt->cache_path)
+        return;
+    char line[1024];
+    int n = snprintf(line, sizeof line, "%s\t", p->key);
+    for (int i = 0; i < 8; i++)
+        n += snprintf(line + n, sizeof line - (size_t)n, "%016" PRIx64, (uint64_t)p->algo.data[i]);
+    n += snprintf(line + n, sizeof line - (size_t)n, "\t%.2f\n", us);
+    int fd = open(p->lt->cache_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return; /* only speed is lost: the next run searches again */
+    if (write(fd, line, (size_t)n) != n)
+        fprintf(stderr, "maxc: could not keep a matrix-product choice in %s\n", p->lt->cache_path);
+    close(fd);
+}
+
+/* --- plans --- */
+
+static cudaDataType_t lt_type(mx_gemm_type t)
+{
+    return t == MX_GEMM_F32 ? CUDA_R_32F : t == MX_GEMM_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+static mx_status make_layout(const mx_gemm_plan *p, cublasLtMatrixLayout_t *out, mx_gemm_type type,
+                             int64_t rows, int64_t cols, int64_t ld, int64_t stride)
+{
+    const mx_gemm_lt *lt = p->lt;
+    /* row-major (rows, cols) is the library's column-major (cols, rows) */
+    MX_TRY(check(lt, lt->libs->lt.cublasLtMatrixLayoutCreate(out, lt_type(type), (uint64_t)cols,
+                                                             (uint64_t)rows, ld ? ld : cols),
+                 "describing a matrix"));
+    if (p->shape.batch <= 1)
+        return MX_OK;
+    int32_t batch = (int32_t)p->shape.batch;
+    MX_TRY(check(lt, lt->libs->lt.cublasLtMatrixLayoutSetAttribute(
+                         *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch),
+                 "setting a batch count"));
+    return check(lt, lt->libs->lt.cublasLtMatrixLayoutSetAttribute(
+                         *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
+                 "setting a batch stride");
+}
+
+static mx_status make_op(mx_gemm_plan *p)
+{
+    const mx_gemm_lt *lt = p->lt;
+    const mx_gemm_shape *s = &p->shape;
+    cublasComputeType_t compute = s->in == MX_GEMM_F32 && s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                  : CUBLAS_COMPUTE_32F;
+    MX_TRY(check(lt, lt->libs->lt.cublasLtMatmulDescCreate(&p->op, compute, CUDA_R_32F),
+                 "describing a product"));
+    cublasOperation_t ta = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t tb = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    MX_TRY(check(lt, lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                                 &ta, sizeof ta),
+                 "setting a transpose"));
+    return check(lt, lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB,
+                                                                 &tb, sizeof tb),
+                 "setting a transpose");
+}
+
+static mx_status suggestions(const mx_gemm_plan *p, cublasLtMatmulHeuristicResult_t *res, int want,
+                             int *found)
+{
+    const mx_gemm_lt *lt = p->lt;
+    cublasLtMatmulPreference_t pref = NULL;
+    MX_TRY(check(lt, lt->libs->lt.cublasLtMatmulPreferenceCreate(&pref), "making a preference"));
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    mx_status st = check(lt, lt->libs->lt.cublasLtMatmulPreferenceSetAttribute(
+                                 pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt->workspace_bytes,
+                                 sizeof lt->workspace_bytes),
+                         "limiting the workspace");
+    if (!st)
+        st = check(lt, lt->libs->lt.cublasLtMatmulPreferenceSetAttribute(
+                           pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes),
+                   "limiting the reduction schemes");
+    *found = 0;
+    if (!st)
+        st = check(lt, lt->libs->lt.cublasLtMatmulAlgoGetHeuristic(lt->handle, p->op, p->b, p->a, p->c,
+                                                                   p->c, pref, want, res, found),
+                   "choosing an algorithm");
+    if (!st && *found == 0)
+        st = mx_fail(MX_DEVICE, "cuBLASLt has no algorithm for %s; use row strides that are multiples "
+                                "of 8 elements", p->key);
+    lt->libs->lt.cublasLtMatmulPreferenceDestroy(pref);
+    return st;
+}
+
+static mx_status plan_build(mx_gemm_plan *p)
+{
+    const mx_gemm_shape *s = &p->shape;
+    MX_TRY(make_op(p));
+    MX_TRY(make_layout(p, &p->a, s->in, s->trans_a ? s->k : s->m, s->trans_a ? s->m : s->k, s->lda,
+                       s->stride_a));
+    MX_TRY(make_layout(p, &p->b, s->in, s->trans_b ? s->n : s->k, s->trans_b ? s->k : s->n, s->ldb,
+                       s->stride_b));
+    MX_TRY(make_layout(p, &p->c, s->out, s->m, s->n, s->ldc, s->stride_c));
+    make_key(p);
+    if (cache_find(p, &p->algo)) {
+        cublasLtMatmulHeuristicResult_t r;
+        if (p->lt->libs->lt.cublasLtMatmulAlgoCheck(p->lt->handle, p->op, p->b, p->a, p->c, p->c,
+                                                    &p->algo, &r) == CUBLAS_STATUS_SUCCESS &&
+            r.workspaceSize <= p->lt->workspace_bytes) {
+            p->choice = "cached";
+            return MX_OK;
+        }
+    }
+    cublasLtMatmulHeuristicResult_t res[1];
+    int found;
+    MX_TRY(suggestions(p, res, 1, &found));
+    p->algo = res[0].algo;
+    p->choice = "heuristic";
+    return MX_OK;
+}
+
+mx_status mx_gemm_plan_new(mx_gemm_plan **out, mx_gemm_lt *lt, const mx_gemm_shape *shape)
+{
+    *out = NULL;
+    MX_ASSERT(shape->m > 0 && shape->n > 0 && shape->k > 0, "m=%lld n=%lld k=%lld",
+              (long long)shape->m, (long long)shape->n, (long long)shape->k);
+    mx_gemm_plan *p;
+    MX_TRY(mx_alloc((void **)&p, sizeof *p, "a matrix-product plan"));
+    *p = (mx_gemm_plan){.lt = lt, .shape = *shape};
+    mx_status st = plan_build(p);
+    if (st)
+        mx_gemm_plan_free(p);
+    else
+        *out = p;
+    return st;
+}
+
+void mx_gemm_plan_free(mx_gemm_plan *p)
+{
+    if (!p)
+        return;
+    const mx_cuda_libs *l = p->lt->libs;
+    if (p->a)
+        l->lt.cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b)
+        l->lt.cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c)
+        l->lt.cublasLtMatrixLayoutDestroy(p->c);
+    if (p->op)
+        l->lt.cublasLtMatmulDescDestroy(p->op);
+    mx_free(p);
+}
+
+const char *mx_gemm_plan_choice(const mx_gemm_plan *p)
+{
+    return p->choice;
+}
+
+static cublasStatus_t launch(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo, const void *a,
+                             const void *b, void *c, void *workspace, cudaStream_t stream)
+{
+    return p->lt->libs->lt.cublasLtMatmul(p->lt->handle, p->op, &p->shape.alpha, b, p->b, a, p->a,
+                                          &p->shape.beta, c, p->c, c, p->c, algo, workspace,
+                                          p->lt->workspace_bytes, stream);
+}
+
+mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
+                              void *workspace, cudaStream_t stream)
+{
+    cublasStatus_t s = launch(p, &p->algo, a, b, c, workspace, stream);
+    return s == CUBLAS_STATUS_SUCCESS ? MX_OK : check(p->lt, s, p->key);
+}
+
+/* Microseconds per product, the best of the repeats; negative when the algorithm does not run. */
+static double time_algo(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo, const void *a,
+                        const void *b, void *c, void *ws, cudaStream_t stream, cudaEvent_t ev[2])
+{
+    float best = -1;
+    for (int i = 0; i < SEARCH_REPEATS; i++) {
+        cudaEventRecord(ev[0], stream);
+        if (launch(p, algo, a, b, c, ws, stream) != CUBLAS_STATUS_SUCCESS)
+            return -1;
+        cudaEventRecord(ev[1], stream);
+        if (cudaEventSynchronize(ev[1]) != cudaSuccess)
+            return -1;
+        float ms;
+        cudaEventElapsedTime(&ms, ev[0], ev[1]);
+        if (i > 0 && (best < 0 || ms < best)) /* the first run loads the kernel */
+            best = ms;
+    }
+    return best * 1e3;
+}
+
+mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, void *c, void *workspace,
+                              cudaStream_t stream)
+{
+    if (!strcmp(p->choice, "cached"))
+        return MX_OK;
+    cublasLtMatmulHeuristicResult_t res[SEARCH_CHOICES];
+    int found;
+    MX_TRY(suggestions(p, res, SEARCH_CHOICES, &found));
+    cudaEvent_t ev[2];
+    MX_TRY(mx_cuda_check(cudaEventCreate(&ev[0]), "making an event"));
+    MX_TRY(mx_cuda_check(cudaEventCreate(&ev[1]), "making an event"));
+    double best = -1;
+    for (int i = 0; i < found; i++) {
+        double us = time_algo(p, &res[i].algo, a, b, c, workspace, stream, ev);
+        if (us > 0 && (best < 0 || us < best)) {
+            best = us;
+            p->algo = res[i].algo;
+        }
+    }
+    cudaEventDestroy(ev[0]);
+    cudaEventDestroy(ev[1]);
+    if (best < 0)
+        return mx_fail(MX_DEVICE, "none of cuBLASLt's algorithms ran for %s", p->key);
+    p->choice = "searched";
+    cache_add(p, best);
+    return MX_OK;
+}

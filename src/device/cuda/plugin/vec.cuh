@@ -1,0 +1,106 @@
+/* vec.cuh - 16-byte vectors of bf16, warp and block sums, and the counter-based random bits that the
+ * kernels share. Sums have a fixed order (lanes, then warps), so results do not depend on timing. */
+#ifndef MX_DEVICE_CUDA_VEC_CUH
+#define MX_DEVICE_CUDA_VEC_CUH
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+struct alignas(16) vec8 {
+    __nv_bfloat162 v[4];
+};
+
+__device__ __forceinline__ vec8 load8(const uint16_t *p)
+{
+    return *reinterpret_cast<const vec8 *>(p);
+}
+/* Read once and never again: keep it out of L1. */
+__device__ __forceinline__ vec8 load8_stream(const uint16_t *p)
+{
+    vec8 r;
+    *reinterpret_cast<uint4 *>(&r) = __ldcs(reinterpret_cast<const uint4 *>(p));
+    return r;
+}
+__device__ __forceinline__ void store8(uint16_t *p, const vec8 &x)
+{
+    *reinterpret_cast<vec8 *>(p) = x;
+}
+__device__ __forceinline__ void store8_stream(uint16_t *p, const vec8 &x)
+{
+    __stcs(reinterpret_cast<uint4 *>(p), *reinterpret_cast<const uint4 *>(&x));
+}
+__device__ __forceinline__ void unpack8(float f[8], const vec8 &x)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float2 t = __bfloat1622float2(x.v[i]);
+        f[2 * i] = t.x;
+        f[2 * i + 1] = t.y;
+    }
+}
+__device__ __forceinline__ vec8 pack8(const float f[8])
+{
+    vec8 r;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        r.v[i] = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
+    return r;
+}
+__device__ __forceinline__ float bf16_to_f32(uint16_t x)
+{
+    return __uint_as_float((uint32_t)x << 16);
+}
+__device__ __forceinline__ uint16_t f32_to_bf16(float x)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+__device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        x += __shfl_xor_sync(~0u, x, o);
+    return x;
+}
+__device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, o));
+    return x;
+}
+/* Sum over the block, given to every thread. scratch: 32 floats, free again after the next barrier. */
+__device__ __forceinline__ float block_sum(float x, float *scratch)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n = (blockDim.x + 31) >> 5;
+    x = warp_sum(x);
+    if (lane == 0)
+        scratch[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < n ? scratch[lane] : 0.f);
+}
+
+/* 32 well-mixed bits from a key and a counter (two rounds of a 64-bit finaliser). */
+__device__ __forceinline__ uint32_t random_bits(uint64_t seed, uint64_t index)
+{
+    uint64_t z = seed + index * 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (uint32_t)(z >> 32) ^ (uint32_t)z;
+}
+/* Adds 16 random bits below the kept mantissa and truncates: up with probability = the fraction. */
+__device__ __forceinline__ uint16_t bf16_stochastic(float x, uint32_t bits)
+{
+    uint32_t u = __float_as_uint(x);
+    if ((u & 0x7f800000u) == 0x7f800000u)
+        return (uint16_t)(u >> 16) | ((u & 0x7fffffu) ? 0x40 : 0);
+    return (uint16_t)((u + (bits & 0xffffu)) >> 16);
+}
+
+static inline int grid_for(int64_t work, int block, int64_t cap)
+{
+    int64_t g = (work + block - 1) / block;
+    return (int)(g < 1 ? 1 : g > cap ? cap : g);
+}
+
+#endif

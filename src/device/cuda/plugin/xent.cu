@@ -1,0 +1,148 @@
+/* xent.cu - softmax cross-entropy over rows of logits, the gradient written over the logits.
+ *
+ * One block of 1,024 threads a row. Pass one finds max and sum of exponentials together (each thread
+ * keeps a running pair, pairs are merged in a fixed order); pass two reads the row again, which the
+ * second-level cache still holds (one row per multiprocessor at a time: 132 x 256 KiB), and writes the
+ * gradient. Memory traffic is one read and one write of the logits.
+ * With z = cap tanh(l / cap) the gradient is multiplied by 1 - (z / cap)^2.
+ */
+#include "device/cuda/plugin/kernels.h"
+#include "device/cuda/plugin/vec.cuh"
+
+enum { XENT_THREADS = 1024, ONE_BLOCK_AN_SM = 120 * 1024 };
+
+struct max_sum {
+    float m, s; /* s = sum of exp(z - m) */
+};
+__device__ __forceinline__ max_sum merge(max_sum a, max_sum b)
+{
+    float m = fmaxf(a.m, b.m);
+    if (m == -INFINITY)
+        return {m, 0.f};
+    return {m, a.s * __expf(a.m - m) + b.s * __expf(b.m - m)};
+}
+template <bool CAP> __device__ __forceinline__ float capped(float l, float cap, float inv)
+{
+    return CAP ? cap * tanhf(l * inv) : l;
+}
+
+template <bool CAP>
+__device__ max_sum row_max_sum(const uint16_t *row, int64_t vocab, float cap, float inv)
+{
+    max_sum t = {-INFINITY, 0.f};
+    int64_t n8 = vocab / 8;
+#pragma unroll 4
+    for (int64_t c = threadIdx.x; c < n8; c += XENT_THREADS) {
+        float f[8], m = t.m, s = 0;
+        unpack8(f, load8(row + 8 * c));
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            m = fmaxf(m, f[j] = capped<CAP>(f[j], cap, inv));
+        if (m == -INFINITY)
+            continue;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            s += __expf(f[j] - m);
+        t.s = t.s * __expf(t.m - m) + s;
+        t.m = m;
+    }
+    for (int64_t c = 8 * n8 + threadIdx.x; c < vocab; c += XENT_THREADS)
+        t = merge(t, {capped<CAP>(bf16_to_f32(row[c]), cap, inv), 1.f});
+    return t;
+}
+
+__device__ max_sum block_merge(max_sum t, max_sum *scratch)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        t = merge(t, {__shfl_xor_sync(~0u, t.m, o), __shfl_xor_sync(~0u, t.s, o)});
+    if (lane == 0)
+        scratch[warp] = t;
+    __syncthreads();
+    t = scratch[lane];
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        t = merge(t, {__shfl_xor_sync(~0u, t.m, o), __shfl_xor_sync(~0u, t.s, o)});
+    return t;
+}
+
+template <bool CAP>
+__device__ __forceinline__ float gradient(float l, float lse, float g, float cap, float inv, bool target)
+{
+    float z = capped<CAP>(l, cap, inv);
+    float d = (__expf(z - lse) - (target ? 1.f : 0.f)) * g;
+    return CAP ? d * (1.f - (z * inv) * (z * inv)) : d;
+}
+
+template <bool CAP>
+__global__ void __launch_bounds__(XENT_THREADS, 1)
+    xent_kernel(uint16_t *logits, const int32_t *targets, const float *weight, const float *grad_scale,
+                float *loss, float *lse_out, int64_t vocab, int64_t ld, float cap, bool write)
+{
+    __shared__ max_sum scratch[32];
+    uint16_t *row = logits + (int64_t)blockIdx.x * ld;
+    float inv = CAP ? 1.f / cap : 0.f;
+    int64_t target = targets[blockIdx.x];
+    bool counts = target >= 0 && target < vocab;
+    max_sum t = block_merge(row_max_sum<CAP>(row, vocab, cap, inv), scratch);
+    float lse = t.m + logf(t.s), w = counts ? (weight ? weight[blockIdx.x] : 1.f) : 0.f;
+    if (threadIdx.x == 0) {
+        lse_out[blockIdx.x] = lse;
+        loss[blockIdx.x] = counts ? w * (lse - capped<CAP>(bf16_to_f32(row[target]), cap, inv)) : 0.f;
+    }
+    if (!write)
+        return;
+    __syncthreads(); /* the target's logit has been read */
+    float g = w * *grad_scale;
+    int64_t n8 = vocab / 8;
+#pragma unroll 4
+    for (int64_t c = threadIdx.x; c < n8; c += XENT_THREADS) {
+        float f[8];
+        unpack8(f, load8(row + 8 * c));
+        int hit = counts && target / 8 == c ? (int)(target % 8) : -1;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            f[j] = gradient<CAP>(f[j], lse, g, cap, inv, j == hit);
+        store8_stream(row + 8 * c, pack8(f));
+    }
+    for (int64_t c = 8 * n8 + threadIdx.x; c < vocab; c += XENT_THREADS)
+        row[c] = f32_to_bf16(gradient<CAP>(bf16_to_f32(row[c]), lse, g, cap, inv, c == target));
+}
+
+cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t *targets,
+                         const float *weight, const float *grad_scale, float *loss, float *lse,
+                         cudaStream_t stream)
+{
+    if (s->ld % 8)
+        return cudaErrorInvalidValue;
+    auto *k = s->softcap > 0 ? xent_kernel<true> : xent_kernel<false>;
+    cudaError_t e = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_BLOCK_AN_SM);
+    if (e != cudaSuccess)
+        return e;
+    k<<<(unsigned)s->rows, XENT_THREADS, ONE_BLOCK_AN_SM, stream>>>(
+        logits, targets, weight, grad_scale, loss, lse, s->vocab, s->ld, s->softcap, s->gradient);
+    return cudaGetLastError();
+}
+
+__global__ void sum_kernel(float *out, const float *x, int64_t n, float scale)
+{
+    __shared__ double part[1024];
+    double s = 0;
+    for (int64_t i = threadIdx.x; i < n; i += 1024)
+        s += x[i];
+    part[threadIdx.x] = s;
+    for (int o = 512; o; o >>= 1) {
+        __syncthreads();
+        if (threadIdx.x < o)
+            part[threadIdx.x] += part[threadIdx.x + o];
+    }
+    if (threadIdx.x == 0)
+        *out = (float)(part[0] * scale);
+}
+
+cudaError_t mx_cuda_sum_f32(float *out, const float *x, int64_t n, float scale, cudaStream_t stream)
+{
+    sum_kernel<<<1, 1024, 0, stream>>>(out, x, n, scale);
+    return cudaGetLastError();
+}
