@@ -3,6 +3,10 @@
 #ifndef MX_BENCH_GPU_CUH
 #define MX_BENCH_GPU_CUH
 
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn_graph.h>
+#include <nvrtc.h>
 extern "C" {
 #include "base/status.h"
 #include "device/cuda/plugin/gemm_lt.h"
