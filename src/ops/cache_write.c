@@ -1,0 +1,90 @@
+/* cache_write.c - new entries into a decode cache, in place.
+ *
+ *     cache (B, S, ...)   new (B, T, ...)   slots (B, T) int32
+ *     cache[b, slots[b, t]] = new[b, t]
+ * A slot outside [0, S) is skipped: -1 marks a sequence that is padding or finished. Output 0 is the
+ * cache's own memory. `new` is converted to the cache's dtype. The dims after S are heads and head
+ * size for keys and values, and absent for positions (B, S). There is no gradient: decoding only.
+ */
+#include "ops.h"
+#include "ops/copy.h"
+#include "ops/load.h"
+
+#include <string.h>
+
+enum { TILE = 512 };
+
+static void check(mx_graph *g, mx_node *n)
+{
+    if (n->in[2]->type.dtype != MX_I32)
+        mx_graph_fail(g, "cache_write: the slots are %s, expected int32",
+                      mx_dtype_name(n->in[2]->type.dtype));
+}
+
+static const char *notation(const mx_node *n)
+{
+    static const char *const dims[] = {"b!s,b!t,b!t->b!s", "b!sd,b!td,b!t->b!sd",
+                                       "b!shd,b!thd,b!t->b!shd", "b!scde,b!tcde,b!t->b!scde"};
+    int nd = n->in[0]->type.ndim;
+    return dims[nd < 2 ? 0 : nd > 5 ? 3 : nd - 2];
+}
+
+static void write_entry(const mx_tensor *from, int64_t i, const mx_tensor *to, int64_t k, int64_t n)
+{
+    if (from->type.dtype == to->type.dtype) {
+        size_t item = mx_dtype_bytes(to->type.dtype);
+        memcpy((char *)to->data + (size_t)k * item, (const char *)from->data + (size_t)i * item,
+               (size_t)n * item);
+        return;
+    }
+    double tile[TILE];
+    for (int64_t j = 0; j < n; j += TILE) {
+        int64_t m = n - j < TILE ? n - j : TILE;
+        mx_load_run_f64(from, i + j, m, tile);
+        mx_store_run_f64(to, k + j, m, tile);
+    }
+}
+
+static void cache_write_cpu(const mx_call *c)
+{
+    const mx_tensor *fresh = &c->in[1], *cache = &c->out[0];
+    const int32_t *slot = c->in[2].data;
+    int64_t B = cache->type.dim[0], S = cache->type.dim[1], T = fresh->type.dim[1];
+    int64_t entry = 1;
+    for (int i = 2; i < cache->type.ndim; i++)
+        entry *= cache->type.dim[i];
+    /* Over sequences, not entries: two entries for one slot keep their order. */
+#pragma omp parallel for schedule(static) if (B * T * entry > 1 << 15)
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < T; t++) {
+            int64_t s = slot[b * T + t];
+            if (s >= 0 && s < S)
+                write_entry(fresh, (b * T + t) * entry, cache, (b * S + s) * entry, entry);
+        }
+}
+
+mx_node *mx_cache_write(mx_graph *g, mx_node *cache, mx_node *fresh, mx_node *slots)
+{
+    return MX_APPLY(g, &mx_op_cache_write, NULL, cache, fresh, slots);
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    return (mx_cost){0, 2 * (double)mx_type_bytes(&n->in[1]->type)};
+}
+
+const mx_op mx_op_cache_write = {
+    .name = "cache_write",
+    .doc = "new entries into a decode cache, in place",
+    .notation = notation,
+    .alias = {1},
+    .no_cast = true,
+    .infer = check,
+    .cost = cost,
+    .cpu = cache_write_cpu,
+    .cases = (const mx_case[]){{3, {{4, {2, 6, 2, 4}, .no_grad = true},
+                                    {4, {2, 3, 2, 4}, .no_grad = true},
+                                    {2, {2, 3}, MX_I32, -1, 7}}},
+                               {3, {{2, {4, 5}, MX_I32, 0, 9}, {2, {4, 1}, MX_I32, 10, 19},
+                                    {2, {4, 1}, MX_I32, 0, 5}}}, {0}},
+};

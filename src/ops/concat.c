@@ -1,0 +1,99 @@
+/* concat.c - up to sixteen tensors joined along one dim; all others must agree, and the dtype too.
+ * The gradient of each input is its slice of the output's. */
+#include "ops.h"
+#include "ops/copy.h"
+
+typedef struct {
+    int64_t dim;
+} concat_attr;
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    int64_t d = mx_dim_index(g, "concat", n->in[0], ((const concat_attr *)n->attr)->dim);
+    if (g->error)
+        return;
+    int64_t total = 0;
+    for (int i = 0; i < n->n_in; i++) {
+        const mx_type *x = &n->in[i]->type;
+        if (x->dtype != n->type.dtype)
+            mx_graph_fail(g, "concat: input %d is %s, input 0 is %s", i, mx_dtype_name(x->dtype),
+                          mx_dtype_name(n->type.dtype));
+        total += x->dim[d];
+    }
+    n->type.dim[d] = total;
+}
+
+/* Sixteen inputs whose joined dim has a size of its own (A to P); a node that has fewer uses the
+ * first ones. */
+#define JOINED(pre, post)                                                                           \
+    pre "!A" post "," pre "!B" post "," pre "!C" post "," pre "!D" post "," pre "!E" post ","       \
+    pre "!F" post "," pre "!G" post "," pre "!H" post "," pre "!I" post "," pre "!J" post ","       \
+    pre "!K" post "," pre "!L" post "," pre "!M" post "," pre "!N" post "," pre "!O" post ","       \
+    pre "!P" post "->" pre "!Z" post
+
+static const char *notation(const mx_node *n)
+{
+    static const char *const text[MX_MAX_DIMS][MX_MAX_DIMS] = {
+        {JOINED("", "")},
+        {JOINED("", "b"), JOINED("a", "")},
+        {JOINED("", "bc"), JOINED("a", "c"), JOINED("ab", "")},
+        {JOINED("", "bcd"), JOINED("a", "cd"), JOINED("ab", "d"), JOINED("abc", "")},
+        {JOINED("", "bcde"), JOINED("a", "cde"), JOINED("ab", "de"), JOINED("abc", "e"),
+         JOINED("abcd", "")},
+        {JOINED("", "bcdef"), JOINED("a", "cdef"), JOINED("ab", "def"), JOINED("abc", "ef"),
+         JOINED("abcd", "f"), JOINED("abcde", "")},
+    };
+    int ndim = n->in[0]->type.ndim;
+    int64_t d = ((const concat_attr *)n->attr)->dim;
+    return ndim > 0 && d >= 0 && d < ndim ? text[ndim - 1][d] : "-->-";
+}
+
+static void concat_cpu(const mx_call *c)
+{
+    int d = (int)((const concat_attr *)c->attr)->dim;
+    const mx_type *y = &c->out[0].type;
+    size_t one = mx_dims_after_bytes(y, d), row = (size_t)y->dim[d] * one, at = 0;
+    int64_t rows = mx_dims_before(y, d);
+    for (int i = 0; i < c->n_in; i++) {
+        size_t run = (size_t)c->in[i].type.dim[d] * one;
+        mx_copy_runs((char *)c->out[0].data + at, row, c->in[i].data, run, run, rows);
+        at += run;
+    }
+}
+
+/* A negative dim counts from the right. */
+mx_node *mx_concat(mx_graph *g, int n, mx_node *const *x, int64_t dim)
+{
+    MX_ASSERT(n > 0 && n <= MX_MAX_IN, "n=%d", n);
+    concat_attr at = {mx_dim_index(g, "concat", x[0], dim)};
+    return n == 1 ? x[0] : mx_apply(g, &mx_op_concat, &at, n, x);
+}
+
+static void concat_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    int64_t d = ((const concat_attr *)n->attr)->dim, at = 0;
+    bool last = d == n->type.ndim - 1 && n->n_in <= MX_MAX_OUT; /* one split instead of n slices */
+    int64_t sizes[MX_MAX_IN];
+    for (int i = 0; i < n->n_in; i++)
+        sizes[i] = n->in[i]->type.dim[d];
+    mx_node *parts = last ? mx_split(g, dout[0], n->n_in, sizes) : NULL;
+    for (int i = 0; i < n->n_in; at += sizes[i++])
+        din[i] = last ? mx_output(g, parts, i) : mx_slice(g, dout[0], d, at, sizes[i]);
+}
+
+const mx_op mx_op_concat = {
+    .name = "concat",
+    .doc = "tensors joined along one dim",
+    .attr_size = sizeof(concat_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(concat_attr, MX_ATTR_INT, dim), {0}},
+    .notation = notation,
+    .no_cast = true,
+    .infer = infer,
+    .grad = concat_vjp,
+    .cost = mx_cost_move,
+    .cpu = concat_cpu,
+    .cases = (const mx_case[]){{3, {{2, {4, 3}}, {2, {4, 1}}, {2, {4, 5}}}, &(concat_attr){1}},
+                               {2, {{3, {4, 3, 2}}, {3, {4, 2, 2}}}, &(concat_attr){1}},
+                               {2, {{2, {1, 4}}, {2, {2, 4}}}, &(concat_attr){0}},
+                               {2, {{1, {3}, MX_I32, 0, 9}, {1, {2}, MX_I32, 0, 9}}}, {0}},
+};

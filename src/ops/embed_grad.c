@@ -1,0 +1,109 @@
+/* embed_grad.c - the gradient of embed: rows of dy added into the rows of a table of zeros.
+ *
+ *     ids (*) int32   dy (*, d)  ->  (v, d), float32 (float64 for float64)
+ * Threads split the columns, not the ids: an element's sum then always runs in the order of the ids,
+ * so the result does not depend on the number of threads, nothing is locked and no workspace is
+ * needed. Ids outside the table are left out, as in embed.
+ */
+#include "base/simd.h"
+#include "base/vmath.h"
+#include "ops.h"
+#include "ops/copy.h"
+#include "ops/load.h"
+
+typedef struct {
+    int64_t rows;
+} embed_grad_attr;
+
+enum { COLS = 256, LINE = 16 };
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const embed_grad_attr *at = n->attr;
+    if (n->in[0]->type.dtype != MX_I32)
+        mx_graph_fail(g, "embed_grad: the ids are %s, expected int32",
+                      mx_dtype_name(n->in[0]->type.dtype));
+    n->type.dim[0] = at->rows;
+    n->type.dtype = n->in[1]->type.dtype == MX_F64 ? MX_F64 : MX_F32;
+}
+
+#define ADD_ROW(T, name)                                                                            \
+    static MX_CLONES void name(T *restrict out, const T *restrict x, int64_t n)                    \
+    {                                                                                              \
+        for (int64_t i = 0; i < n; i++)                                                            \
+            out[i] += x[i];                                                                        \
+    }
+ADD_ROW(float, add_f32)
+ADD_ROW(double, add_f64)
+
+/* Columns [from, from + n) of every id, in order; n <= COLS. */
+static void add_columns(const mx_call *c, int64_t from, int64_t n)
+{
+    const int32_t *id = c->in[0].data;
+    const mx_tensor *dy = &c->in[1], *out = &c->out[0];
+    int64_t n_ids = mx_type_count(&c->in[0].type), rows = out->type.dim[0], d = out->type.dim[1];
+    for (int64_t i = 0; i < n_ids; i++) {
+        if (id[i] < 0 || id[i] >= rows)
+            continue;
+        int64_t to = id[i] * d + from;
+        if (out->type.dtype == MX_F64) {
+            add_f64((double *)out->data + to, (const double *)dy->data + i * d + from, n);
+        } else if (dy->type.dtype == MX_F32) {
+            add_f32((float *)out->data + to, (const float *)dy->data + i * d + from, n);
+        } else {
+            float tile[COLS];
+            mx_load_run_f32(dy, i * d + from, n, tile);
+            add_f32((float *)out->data + to, tile, n);
+        }
+    }
+}
+
+static void embed_grad_cpu(const mx_call *c)
+{
+    const mx_type *t = &c->out[0].type;
+    int64_t d = t->dim[1], n_ids = mx_type_count(&c->in[0].type);
+    mx_zero_runs(c->out[0].data, 0, mx_type_bytes(t), 1);
+    /* Narrow enough for every thread to have a share, whole cache lines, at most COLS. */
+    int64_t width = (d / 16 + LINE - 1) / LINE * LINE;
+    width = width < LINE ? LINE : width > COLS ? COLS : width;
+#pragma omp parallel for schedule(static) if (n_ids * d > 1 << 14)
+    for (int64_t from = 0; from < d; from += width)
+        add_columns(c, from, d - from < width ? d - from : width);
+}
+
+mx_node *mx_embed_grad(mx_graph *g, mx_node *ids, mx_node *dy, int64_t rows)
+{
+    return MX_APPLY(g, &mx_op_embed_grad, &(embed_grad_attr){rows}, ids, dy);
+}
+
+static void embed_grad_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    din[1] = mx_embed(g, mx_cast(g, dout[0], n->in[1]->type.dtype), n->in[0]);
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    double moved = (double)mx_type_count(&n->in[1]->type);
+    return (mx_cost){moved, (double)mx_type_bytes(&n->in[0]->type) +
+                                (double)mx_type_bytes(&n->in[1]->type) +
+                                (double)mx_type_bytes(&n->type) +
+                                2 * moved * (double)mx_dtype_bytes(n->type.dtype)};
+}
+
+const mx_op mx_op_embed_grad = {
+    .name = "embed_grad",
+    .doc = "rows added into a table by number",
+    .dims = "*,*d->!vd",
+    .attr_size = sizeof(embed_grad_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(embed_grad_attr, MX_ATTR_INT, rows), {0}},
+    .keep_f32 = true,
+    .no_cast = true,
+    .infer = infer,
+    .grad = embed_grad_vjp,
+    .cost = cost,
+    .cpu = embed_grad_cpu,
+    .cases = (const mx_case[]){{2, {{2, {2, 6}, MX_I32, -1, 6}, {3, {2, 6, 8}}},
+                                &(embed_grad_attr){5}},
+                               {2, {{1, {4}, MX_I32, 0, 3}, {2, {4, 3}}}, &(embed_grad_attr){3}},
+                               {0}},
+};

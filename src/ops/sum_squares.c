@@ -1,0 +1,94 @@
+/* sum_squares.c - the sum of the squares of all elements, for gradient norms.
+ *
+ * Blocks of BLOCK elements are summed in double, block by block, and the block sums are added in
+ * order: the blocks do not depend on the number of threads, so neither does the result. The result
+ * is float32 (float64 for float64). It has no gradient: nothing is trained through a norm.
+ */
+#include "base/simd.h"
+#include "base/vmath.h"
+#include "ops.h"
+#include "ops/load.h"
+
+enum { BLOCK = 8192, TILE = 1024 };
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    (void)g;
+    n->type.dtype = n->type.dtype == MX_F64 ? MX_F64 : MX_F32;
+}
+
+#define SQUARES(T, name)                                                                            \
+    static MX_CLONES double name(const T *x, int64_t n)                                            \
+    {                                                                                              \
+        double lane[16] = {0}, total = 0;                                                          \
+        int64_t i = 0;                                                                             \
+        for (; i + 16 <= n; i += 16)                                                               \
+            for (int j = 0; j < 16; j++)                                                           \
+                lane[j] += (double)x[i + j] * (double)x[i + j];                                    \
+        for (int j = 0; i < n; i++, j++)                                                           \
+            lane[j] += (double)x[i] * (double)x[i];                                                \
+        for (int j = 0; j < 16; j++)                                                               \
+            total += lane[j];                                                                      \
+        return total;                                                                              \
+    }
+SQUARES(float, squares_f32)
+SQUARES(double, squares_f64)
+
+static double block_sum(const mx_tensor *x, int64_t from, int64_t n)
+{
+    if (x->type.dtype == MX_F64)
+        return squares_f64((const double *)x->data + from, n);
+    if (x->type.dtype == MX_F32)
+        return squares_f32((const float *)x->data + from, n);
+    double total = 0;
+    float tile[TILE];
+    for (int64_t i = 0; i < n; i += TILE) {
+        int64_t m = n - i < TILE ? n - i : TILE;
+        mx_load_run_f32(x, from + i, m, tile);
+        total += squares_f32(tile, m);
+    }
+    return total;
+}
+
+static void sum_squares_cpu(const mx_call *c)
+{
+    int64_t n = mx_type_count(&c->in[0].type), blocks = (n + BLOCK - 1) / BLOCK;
+    double *part = c->work, total = 0;
+#pragma omp parallel for schedule(static) if (blocks > 4)
+    for (int64_t b = 0; b < blocks; b++)
+        part[b] = block_sum(&c->in[0], b * BLOCK, n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK);
+    for (int64_t b = 0; b < blocks; b++)
+        total += part[b];
+    mx_store_f64(&c->out[0], 0, total);
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    (void)n_threads;
+    return sizeof(double) * (size_t)((mx_type_count(&n->in[0]->type) + BLOCK - 1) / BLOCK);
+}
+
+mx_node *mx_sum_squares(mx_graph *g, mx_node *x)
+{
+    return MX_APPLY(g, &mx_op_sum_squares, NULL, x);
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    return (mx_cost){.flops = 2 * (double)mx_type_count(&n->in[0]->type)};
+}
+
+const mx_op mx_op_sum_squares = {
+    .name = "sum_squares",
+    .doc = "sum of the squares of all elements",
+    .dims = "*->",
+    .keep_f32 = true,
+    .no_cast = true,
+    .infer = infer,
+    .cost = cost,
+    .cpu = sum_squares_cpu,
+    .work_bytes = work_bytes,
+    .cases = (const mx_case[]){{1, {{3, {2, 3, 7}, .no_grad = true}}},
+                               {1, {{2, {130, 70}, .no_grad = true}}},
+                               {1, {{0, {0}, .no_grad = true}}}, {0}},
+};
