@@ -119,14 +119,16 @@ void mx_config_print(const mx_config *cfg, const char *name, mx_str *out)
         mx_value_write(e->key, &e->value, out);
 }
 
-/* In the order of the table, so that the file reads like base.yml. */
+/* In the order of the table, so that the file reads like base.yml. base_config is left out: what
+ * those files said is in the values, and they may be gone when the resolved file is read. */
 void mx_config_write(const mx_config *cfg, mx_str *out)
 {
     int section = -1;
     for (const mx_key *const *t = cfg->schema->tables; *t; t++)
         for (const mx_key *k = *t; k->name; k++) {
             bool wanted = cfg->sections >> k->section & 1;
-            if (!wanted || k->type == MX_KEY_RETIRED || (k->flags & MX_KEY_SECRET))
+            if (!wanted || k->type == MX_KEY_RETIRED || (k->flags & MX_KEY_SECRET) ||
+                strcmp(k->name, "base_config") == 0)
                 continue;
             const mx_key_section *s = &cfg->schema->sections[k->section];
             if (k->section != section)

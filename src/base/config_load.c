@@ -21,7 +21,8 @@
 enum { MAX_BASE_CONFIGS = 16 };
 
 typedef struct {
-    const mx_key *key;
+    const mx_key *key;        /* NULL when there is none: `problem` says so */
+    const char *problem;      /* found while reading; reported in the order of the sources */
     const mx_yaml_node *node; /* from a file; NULL: text counts */
     const char *text;
     mx_layer layer;
@@ -56,20 +57,26 @@ static bool is_taken(const loader *ld, const mx_key *key)
     return mx_key_find(ld->req->extra, key->name) == key || ld->req->sections >> key->section & 1;
 }
 
-static void unknown_key(loader *ld, const char *where, const char *name)
+static void add_problem(loader *ld, mx_layer layer, const char *where, const char *problem)
 {
+    add(ld, (setting){.problem = problem, .layer = layer, .where = where});
+}
+
+static void unknown_key(loader *ld, mx_layer layer, const char *where, const char *name)
+{
+    mx_arena *a = &ld->cfg->arena;
     int distance = INT_MAX;
     const mx_key *best = mx_key_nearest(ld->req->extra, name, &distance);
     for (const mx_key *const *t = ld->req->schema->tables; *t; t++) {
         const mx_key *nearer = mx_key_nearest(*t, name, &distance);
         best = nearer ? nearer : best;
     }
-    if (best && mx_is_near(name, distance))
-        mx_problem_add(&ld->problems, "%s: unknown key `%s`; did you mean `%s` (%s)?", where, name,
-                       best->name, best->help);
-    else
-        mx_problem_add(&ld->problems, "%s: unknown key `%s`; `maxc help keys` lists all keys",
-                       where, name);
+    const char *problem =
+        best && mx_is_near(name, distance)
+            ? mx_arena_printf(a, "unknown key `%s`; did you mean `%s` (%s)?", name, best->name,
+                              best->help)
+            : mx_arena_printf(a, "unknown key `%s`; `maxc help keys` lists all keys", name);
+    add_problem(ld, layer, where, problem);
 }
 
 /* ---- files ---- */
@@ -98,7 +105,7 @@ static void add_map(loader *ld, const char *file, const char *prefix, const mx_y
         else if (c->kind == MX_YAML_MAP && is_key_prefix(ld, name))
             add_map(ld, file, name, c, layer);
         else
-            unknown_key(ld, where, name);
+            unknown_key(ld, layer, where, name);
     }
 }
 
@@ -188,7 +195,7 @@ static void add_environment(loader *ld)
         const char *where = mx_arena_printf(a, "environment %.*s", (int)(equals - *e), *e);
         const mx_key *key = find_key(ld, name);
         if (!key && !is_known_elsewhere(ld, name))
-            unknown_key(ld, where, name);
+            unknown_key(ld, MX_LAYER_ENVIRONMENT, where, name);
         else if (key && is_taken(ld, key))
             add(ld,
                 (setting){
@@ -200,15 +207,20 @@ static void add_environment(loader *ld)
 
 static void add_argument(loader *ld, const char *name, const char *value, const char *where)
 {
+    mx_arena *a = &ld->cfg->arena;
     const mx_key *key = find_key(ld, name);
-    if (!key)
-        unknown_key(ld, where, name);
-    else if (!is_taken(ld, key) && key->type != MX_KEY_RETIRED)
-        mx_problem_add(&ld->problems,
-                       "%s: `maxc %s` does not use `%s`; `maxc help %s` lists its keys", where,
-                       ld->req->user, key->name, ld->req->user);
+    const char *user = ld->req->user, *problem = NULL;
+    if (!key) {
+        unknown_key(ld, MX_LAYER_ARGUMENT, where, name);
+        return;
+    }
+    if (!is_taken(ld, key) && key->type != MX_KEY_RETIRED)
+        problem = mx_arena_printf(a, "`maxc %s` does not use `%s`; `maxc help %s` lists its keys",
+                                  user, key->name, user);
     else if (!value)
-        mx_problem_add(&ld->problems, "%s: `%s` needs a value: %s=VALUE", where, name, key->name);
+        problem = mx_arena_printf(a, "`%s` needs a value: %s=VALUE", name, key->name);
+    if (problem)
+        add_problem(ld, MX_LAYER_ARGUMENT, where, problem);
     else
         add(ld, (setting){.key = key, .text = value, .layer = MX_LAYER_ARGUMENT, .where = where});
 }
@@ -231,21 +243,18 @@ static void add_arguments(loader *ld)
 /* ---- the model's file ---- */
 
 /* The last setting of a text key among what was read so far, or its default. */
-static const char *peek(const loader *ld, const char *name)
+static const char *peek(const loader *ld, const char *name, const char **where)
 {
-    for (int i = ld->n - 1; i >= 0; i--)
-        if (strcmp(ld->settings[i].key->name, name) == 0)
-            return ld->settings[i].node ? ld->settings[i].node->text : ld->settings[i].text;
+    for (int i = ld->n - 1; i >= 0; i--) {
+        const setting *s = &ld->settings[i];
+        if (s->key && strcmp(s->key->name, name) == 0) {
+            *where = s->where;
+            return s->node ? s->node->text : s->text;
+        }
+    }
     const mx_key *key = find_key(ld, name);
+    *where = "default";
     return key ? key->fallback : "";
-}
-
-static const char *peek_where(const loader *ld, const char *name)
-{
-    for (int i = ld->n - 1; i >= 0; i--)
-        if (strcmp(ld->settings[i].key->name, name) == 0)
-            return ld->settings[i].where;
-    return "default";
 }
 
 /* Gives the nearest name in models/, or "". */
@@ -267,32 +276,28 @@ static const char *nearest_model(loader *ld, const char *name)
 
 static void add_model(loader *ld)
 {
-    const char *name = peek(ld, "model_name");
+    mx_arena *a = &ld->cfg->arena;
+    const char *home = ld->req->home, *where = NULL, *name = peek(ld, "model_name", &where);
     if (!*name || strcmp(name, "default") == 0)
         return;
-    const char *where = peek_where(ld, "model_name");
-    char *path = mx_arena_printf(&ld->cfg->arena, "%s/models/%s.yml",
-                                 ld->req->home ? ld->req->home : "", name);
-    if (strchr(name, '/') || !ld->req->home || access(path, R_OK) != 0) {
-        const char *other = ld->req->home ? nearest_model(ld, name) : "";
-        if (*other)
-            mx_problem_add(&ld->problems, "%s: no model `%s`; did you mean `%s`?", where, name,
-                           other);
-        else
-            mx_problem_add(&ld->problems,
-                           "%s: no model `%s` in %s/models; `maxc help models` lists them", where,
-                           name, ld->req->home ? ld->req->home : "configs");
+    char *path = mx_arena_printf(a, "%s/models/%s.yml", home ? home : "", name);
+    if (strchr(name, '/') || !home || access(path, R_OK) != 0) {
+        const char *other = home ? nearest_model(ld, name) : "";
+        add_problem(
+            ld, MX_LAYER_MODEL, where,
+            *other ? mx_arena_printf(a, "no model `%s`; did you mean `%s`?", name, other)
+                   : mx_arena_printf(a, "no model `%s` in %s/models; `maxc help models` lists them",
+                                     name, home ? home : "configs"));
         return;
     }
-    int before = ld->n;
     const mx_yaml_node *root = read_file(ld, path);
     if (root)
         add_map(ld, path, "", root, MX_LAYER_MODEL);
-    /* A model's file sets what the model is, not which model it is. */
-    for (int i = before; i < ld->n; i++)
-        if (strcmp(ld->settings[i].key->name, "model_name") == 0)
-            mx_problem_add(&ld->problems, "%s: a model's file cannot set model_name",
-                           ld->settings[i].where);
+    /* A model's file says what the model is, not which one it is. */
+    for (const mx_yaml_node *c = root ? root->first : NULL; c; c = c->next)
+        if (strcmp(c->key, "model_name") == 0 || strcmp(c->key, "base_config") == 0)
+            add_problem(ld, MX_LAYER_MODEL, mx_arena_printf(a, "%s:%d", path, c->line),
+                        mx_arena_printf(a, "a model's file cannot set %s", c->key));
 }
 
 /* ---- resolution ---- */
@@ -365,6 +370,10 @@ static void resolve(loader *ld, mx_layer first, mx_layer last)
         const setting *s = &ld->settings[i];
         if (s->layer < first || s->layer > last)
             continue;
+        if (s->problem) {
+            mx_problem_add(&ld->problems, "%s: %s", s->where, s->problem);
+            continue;
+        }
         mx_value v;
         mx_str why = {0};
         bool ok = s->node ? mx_value_read(&ld->cfg->arena, s->key, s->node, &v, &why)

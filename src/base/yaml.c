@@ -201,6 +201,12 @@ static mx_status parse(reader *r, const char *text, size_t n)
         yaml_event_delete(&e);
     }
     yaml_parser_delete(&parser);
+    return st;
+}
+
+/* The duplicates, then what ended the parse. */
+static mx_status all_problems(reader *r, mx_status st)
+{
     st = mx_status_join(r->problems, st);
     r->problems = MX_OK;
     return st;
@@ -210,21 +216,26 @@ mx_status mx_yaml_parse(mx_arena *a, const char *name, const char *text, size_t 
                         mx_yaml_node **root)
 {
     reader r = {.arena = a, .name = name};
-    MX_TRY(parse(&r, text, n));
+    mx_status st = parse(&r, text, n);
+    *root = NULL;
+    if (st)
+        return all_problems(&r, st);
     bool empty = !r.root || (r.root->kind == MX_YAML_SCALAR && !*r.root->text && !r.root->quoted);
     if (empty)
         r.root = node_new(&r, MX_YAML_MAP, 1);
-    if (r.root->kind != MX_YAML_MAP)
-        return mx_fail(MX_USAGE, "%s:%d: expected `key: value` lines, found %s", name, r.root->line,
-                       mx_yaml_kind_name(r.root->kind));
-    *root = r.root;
-    return MX_OK;
+    if (r.root->kind == MX_YAML_MAP)
+        *root = r.root;
+    else
+        st = mx_fail(MX_USAGE, "%s:%d: expected `key: value` lines, found %s", name, r.root->line,
+                     mx_yaml_kind_name(r.root->kind));
+    return all_problems(&r, st);
 }
 
 mx_status mx_yaml_parse_value(mx_arena *a, const char *name, const char *text, mx_yaml_node **value)
 {
     reader r = {.arena = a, .name = name};
-    MX_TRY(parse(&r, text, strlen(text)));
+    mx_status st = parse(&r, text, strlen(text));
+    MX_TRY(all_problems(&r, st));
     *value = r.root ? r.root : node_new(&r, MX_YAML_SCALAR, 1);
     return MX_OK;
 }

@@ -33,7 +33,8 @@ struct mx_yaml_node {
 };
 
 /* Parses `n` bytes. `name` stands for the file in messages. The root is always a map (an empty text
- * is an empty map). All duplicate keys are reported together; a syntax error ends the parse. */
+ * is an empty map). All duplicate keys are reported together, and then *root is there as well, so
+ * that the rest can be checked; any other error ends the parse and leaves *root NULL. */
 mx_status mx_yaml_parse(mx_arena *a, const char *name, const char *text, size_t n,
                         mx_yaml_node **root) MX_MUST_USE;
 /* The same with the text of a file. */

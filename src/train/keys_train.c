@@ -19,7 +19,7 @@
 
 const mx_key mx_keys_train[] = {
     {"steps", INT, TRAIN, "150001", "-1|1..", "steps in all; -1 takes learning_rate_schedule_steps",
-     "max_steps num_steps max_iters train_iters num_train_epochs total_steps iterations", 0},
+     "max_steps num_steps max_iters train_iters total_steps iterations", 0},
     {"per_device_batch_size", FLOAT, TRAIN, "12", ">0",
      "sequences per device and step; below 1 when devices share a sequence",
      "batch_size micro_batch_size per_device_train_batch_size train_batch_size", 0},

@@ -1,0 +1,327 @@
+/* config_test.c - sources and their precedence, conflicts, all problems at once, the resolved file.
+ */
+#include "base/config.h"
+
+#include "../test.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SECTION_RUN, SECTION_NET, SECTION_COUNT };
+
+static const mx_key keys[] = {
+    {"model_name", MX_KEY_STRING, SECTION_RUN, "default", 0, "the model", 0, 0},
+    {"base_config", MX_KEY_LIST, SECTION_RUN, "", 0, "files below", 0, 0},
+    {"steps", MX_KEY_INT, SECTION_RUN, "100", "1..", "number of steps", "max_steps", 0},
+    {"rate", MX_KEY_FLOAT, SECTION_RUN, "0.1", "0..", "learning rate", "=lr learning_speed", 0},
+    {"packing", MX_KEY_BOOL, SECTION_RUN, "true", 0, "pack", 0, 0},
+    {"name", MX_KEY_STRING, SECTION_RUN, "", 0, "a name", 0, 0},
+    {"token", MX_KEY_STRING, SECTION_RUN, "", 0, "a secret", 0, MX_KEY_SECRET},
+    {"scan_layers", MX_KEY_RETIRED, SECTION_RUN, 0, 0, "layers are unrolled", 0, 0},
+    {"width", MX_KEY_INT, SECTION_NET, "8", "1..", "width", "hidden_size", MX_KEY_FIXED},
+    {"acts", MX_KEY_LIST, SECTION_NET, "silu,linear", 0, "activations", 0, 0},
+    {"lora.rank", MX_KEY_INT, SECTION_NET, "4", "1..", "rank", 0, 0},
+    {0}};
+static const mx_key own[] = {{"format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", 0, 0},
+                             {0}};
+static const mx_key other[] = {{"golden", MX_KEY_STRING, 0, "", 0, "a file", 0, 0}, {0}};
+static const mx_key *const elsewhere[] = {other, NULL};
+static const mx_key *const tables[] = {keys, NULL};
+static const mx_key_section sections[] = {{"run", "the run"}, {"net", "the net"}, {NULL, NULL}};
+
+static void check(const mx_config *cfg, mx_problems *p)
+{
+    if (mx_config_int(cfg, "steps") == 13)
+        mx_problem_add(p, "%s: thirteen", mx_config_where(cfg, "steps"));
+}
+
+static const mx_schema schema = {.tables = tables, .sections = sections, .check = check};
+
+/* A scratch folder with base.yml and models/, removed at the end. */
+typedef struct {
+    char path[64], file[128];
+} place;
+
+static void put(const place *p, const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", p->path, name);
+    FILE *f = fopen(path, "w");
+    MX_ASSERT(f, "%s", path);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void place_make(place *p)
+{
+    snprintf(p->path, sizeof p->path, "/tmp/maxc_config_XXXXXX");
+    MX_ASSERT(mkdtemp(p->path));
+    char command[128];
+    snprintf(command, sizeof command, "mkdir %s/models", p->path);
+    MX_ASSERT(system(command) == 0);
+    snprintf(p->file, sizeof p->file, "%s/user.yml", p->path);
+}
+
+static void place_remove(const place *p)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", p->path);
+    MX_CHECK(system(command) == 0);
+}
+
+static mx_status load(mx_config **cfg, const place *p, const char *file, const char *const *args,
+                      char *const *environment)
+{
+    int n = 0;
+    while (args && args[n])
+        n++;
+    mx_config_request r = {.schema = &schema,
+                           .extra = own,
+                           .elsewhere = elsewhere,
+                           .sections = 1u << SECTION_RUN | 1u << SECTION_NET,
+                           .user = "test",
+                           .home = p ? p->path : NULL,
+                           .file = file,
+                           .args = args,
+                           .n_args = n,
+                           .environment = environment};
+    return mx_config_load(cfg, &r);
+}
+
+/* The error text of a load that must fail; free with mx_status_free. */
+static mx_status fails(const char *const *args, char *const *environment)
+{
+    mx_config *cfg = NULL;
+    mx_status st = load(&cfg, NULL, NULL, args, environment);
+    MX_CHECK(st && !cfg && mx_status_code(st) == MX_USAGE);
+    return st;
+}
+
+#define HAS(st, part)                                                                              \
+    MX_CHECK(strstr(mx_status_text(st), part), "expected `%s` in:\n%s", part, mx_status_text(st))
+
+MX_TEST(config_precedence_of_all_sources)
+{
+    place p;
+    place_make(&p);
+    put(&p, "base.yml",
+        "steps: 1\nrate: 1\nname: base\nwidth: 1\nacts: [base]\nlora:\n  rank: 1\n");
+    put(&p, "models/small.yml", "rate: 2\nname: model\nwidth: 2\nacts: [model]\nlora: {rank: 2}\n");
+    put(&p, "below.yml", "name: below\nwidth: 3\nacts: [below]\nlora.rank: 3\n");
+    put(&p, "user.yml",
+        "base_config: below.yml\nmodel_name: small\nwidth: 4\nacts: [user]\nlora.rank: 4\n");
+    char *environment[] = {"MAXC_ACTS=env", "MAXC_GOLDEN=x", "MAXC_HOME=/x", "PATH=/bin", NULL};
+    const char *args[] = {"lora.rank=6", NULL};
+    mx_config *cfg = NULL;
+    MX_CHECK_OK(load(&cfg, &p, p.file, args, environment));
+    if (cfg) {
+        const char *const *acts;
+        MX_CHECK(mx_config_int(cfg, "steps") == 1);
+        MX_CHECK(mx_config_float(cfg, "rate") == 2);
+        MX_CHECK(strcmp(mx_config_text(cfg, "name"), "below") == 0, "%s",
+                 mx_config_text(cfg, "name"));
+        MX_CHECK(mx_config_int(cfg, "width") == 4);
+        MX_CHECK(mx_config_list(cfg, "acts", &acts) == 1 && strcmp(acts[0], "env") == 0);
+        MX_CHECK(mx_config_int(cfg, "lora.rank") == 6);
+        MX_CHECK(mx_config_bool(cfg, "packing"));
+        MX_CHECK(!mx_config_is_set(cfg, "steps") && mx_config_is_set(cfg, "rate"));
+        MX_CHECK(strstr(mx_config_where(cfg, "width"), "user.yml:3"), "%s",
+                 mx_config_where(cfg, "width"));
+        MX_CHECK(strcmp(mx_config_where(cfg, "acts"), "environment MAXC_ACTS") == 0);
+        MX_CHECK(strcmp(mx_config_where(cfg, "lora.rank"), "argument lora.rank=6") == 0);
+        MX_CHECK(strcmp(mx_config_where(cfg, "packing"), "default") == 0);
+    }
+    mx_config_free(cfg);
+    place_remove(&p);
+}
+
+MX_TEST(config_reports_all_problems_at_once)
+{
+    place p;
+    place_make(&p);
+    put(&p, "user.yml",
+        "steps: ten\nrat: 1\nhidden_size: 3\npacking: [1]\nname: {a: 1}\nscan_layers: true\n"
+        "lora: {rnk: 3}\nacts: {a: b}\nsteps: 12\n");
+    char *environment[] = {"MAXC_STPES=3", "MAXC_RATE=-1", NULL};
+    const char *args[] = {"width=0",   "format=xml", "frmat=json", "name",
+                          "packing=1", "packing=0",  NULL};
+    mx_config *cfg = NULL;
+    mx_status st = load(&cfg, &p, p.file, args, environment);
+    MX_CHECK(st && mx_status_code(st) == MX_USAGE && !cfg);
+    HAS(st, "user.yml:9: duplicate key `steps`, first set in line 1");
+    HAS(st, "16 problems");
+    HAS(st, "user.yml:1: `steps` takes an integer, at least 1; found `ten`");
+    HAS(st, "user.yml:2: unknown key `rat`; did you mean `rate` (learning rate)?");
+    HAS(st, "user.yml:3: unknown key `hidden_size`; did you mean `width`");
+    HAS(st, "user.yml:4: `packing` takes true or false; found a list");
+    HAS(st, "user.yml:5: `name` takes text; found a map");
+    HAS(st, "user.yml:6: `scan_layers` has no meaning here: layers are unrolled");
+    HAS(st, "user.yml:7: unknown key `lora.rnk`; did you mean `lora.rank`");
+    HAS(st, "user.yml:8: `acts` takes a list of names; found a map");
+    HAS(st, "environment MAXC_STPES: unknown key `stpes`; did you mean `steps`");
+    HAS(st, "environment MAXC_RATE: `rate` takes a number, at least 0; found `-1`");
+    HAS(st, "argument width=0: `width` takes an integer, at least 1");
+    HAS(st, "argument format=xml: `format` takes one of text, json; found `xml`");
+    HAS(st, "argument frmat=json: unknown key `frmat`; did you mean `format`");
+    HAS(st, "argument name: `name` needs a value: name=VALUE");
+    HAS(st, "argument packing=0: `packing` is given twice (argument packing=1)");
+    const char *text = mx_status_text(st); /* in the order of the file */
+    MX_CHECK(strstr(text, "user.yml:1:") < strstr(text, "user.yml:2:"), "%s", text);
+    mx_status_free(st);
+    place_remove(&p);
+}
+
+MX_TEST(config_environment_and_argument_conflict)
+{
+    char *environment[] = {"MAXC_STEPS=3", NULL};
+    const char *args[] = {"steps=4", NULL};
+    mx_status st = fails(args, environment);
+    HAS(st, "argument steps=4: `steps` is also set by environment MAXC_STEPS; keep one");
+    mx_status_free(st);
+}
+
+MX_TEST(config_alias_beside_its_key)
+{
+    const char *twice[] = {"lr=1", "rate=2", NULL}, *once[] = {"lr=0.5", NULL};
+    mx_status st = fails(twice, NULL);
+    HAS(st, "`rate` is given twice");
+    mx_status_free(st);
+    mx_config *cfg = NULL;
+    MX_CHECK_OK(load(&cfg, NULL, NULL, once, NULL));
+    MX_CHECK(cfg && mx_config_float(cfg, "rate") == 0.5);
+    mx_config_free(cfg);
+    place p;
+    place_make(&p);
+    put(&p, "user.yml", "rate: 1\nlr: 2\n");
+    st = load(&cfg, &p, p.file, NULL, NULL);
+    HAS(st, "user.yml:2: `lr` is another name of `rate`");
+    mx_status_free(st);
+    place_remove(&p);
+}
+
+MX_TEST(config_sections_limit_arguments_not_files)
+{
+    place p;
+    place_make(&p);
+    put(&p, "user.yml", "width: 3\n");
+    const char *args[] = {"width=5"};
+    mx_config *cfg = NULL;
+    mx_config_request r = {.schema = &schema,
+                           .sections = 1u << SECTION_RUN,
+                           .user = "tokenize",
+                           .file = p.file,
+                           .args = args,
+                           .n_args = 1};
+    MX_CHECK_ERROR(mx_config_load(&cfg, &r),
+                   "argument width=5: `maxc tokenize` does not use `width`");
+    r.n_args = 0;
+    MX_CHECK_OK(mx_config_load(&cfg, &r));
+    mx_config_free(cfg);
+    place_remove(&p);
+}
+
+MX_TEST(config_relations_are_checked_last)
+{
+    const char *args[] = {"steps=13", NULL};
+    mx_status st = fails(args, NULL);
+    HAS(st, "argument steps=13: thirteen");
+    mx_status_free(st);
+}
+
+MX_TEST(config_unknown_model_names_the_nearest)
+{
+    place p;
+    place_make(&p);
+    put(&p, "models/llama3.1-8b.yml", "width: 2\n");
+    const char *args[] = {"model_name=llama3-8b", NULL}, *up[] = {"model_name=../user", NULL};
+    mx_config *cfg = NULL;
+    MX_CHECK_ERROR(
+        load(&cfg, &p, NULL, args, NULL),
+        "argument model_name=llama3-8b: no model `llama3-8b`; did you mean `llama3.1-8b`?");
+    put(&p, "user.yml", "width: 3\n");
+    MX_CHECK_ERROR(load(&cfg, &p, NULL, up, NULL), "no model `../user`");
+    put(&p, "models/llama3.1-8b.yml", "wdth: 2\n");
+    args[0] = "model_name=llama3.1-8b";
+    MX_CHECK_ERROR(load(&cfg, &p, NULL, args, NULL), "llama3.1-8b.yml:1: unknown key `wdth`");
+    place_remove(&p);
+}
+
+MX_TEST(config_base_config_chain_and_circle)
+{
+    place p;
+    place_make(&p);
+    put(&p, "a.yml", "steps: 1\nwidth: 1\nname: a\n");
+    put(&p, "b.yml", "base_config: [a.yml]\nwidth: 2\nname: b\n");
+    put(&p, "user.yml", "base_config: b.yml\nname: c\n");
+    mx_config *cfg = NULL;
+    MX_CHECK_OK(load(&cfg, &p, p.file, NULL, NULL));
+    if (cfg) {
+        MX_CHECK(mx_config_int(cfg, "steps") == 1 && mx_config_int(cfg, "width") == 2);
+        MX_CHECK(strcmp(mx_config_text(cfg, "name"), "c") == 0);
+    }
+    mx_config_free(cfg);
+    put(&p, "a.yml", "base_config: user.yml\n");
+    MX_CHECK_ERROR(load(&cfg, &p, p.file, NULL, NULL), "is there a circle?");
+    put(&p, "user.yml", "base_config: missing.yml\n");
+    mx_status st = load(&cfg, &p, p.file, NULL, NULL);
+    MX_CHECK(mx_status_code(st) == MX_INPUT, "%s", mx_status_text(st));
+    HAS(st, "missing.yml: cannot open");
+    mx_status_free(st);
+    place_remove(&p);
+}
+
+MX_TEST(config_resolved_file_reads_back_the_same)
+{
+    place p;
+    place_make(&p);
+    put(&p, "models/small.yml", "width: 2\n");
+    put(&p, "below.yml", "rate: 0.3\n");
+    put(&p, "user.yml",
+        "base_config: below.yml\nmodel_name: small\nname: 'no: \"q\" # x'\ntoken: sesame\n");
+    const char *args[] = {"rate=0.1", "acts=[]", "lora.rank=9", NULL};
+    mx_config *first = NULL, *second = NULL;
+    MX_CHECK_OK(load(&first, &p, p.file, args, NULL));
+    if (!first)
+        return;
+    mx_str text = {0}, again = {0}, report = {0};
+    mx_config_write(first, &text);
+    MX_CHECK(!strstr(text.text, "sesame"), "%s", text.text);
+    put(&p, "resolved.yml", text.text);
+    char path[128];
+    snprintf(path, sizeof path, "%s/resolved.yml", p.path);
+    snprintf(p.file, sizeof p.file, "%s/below.yml", p.path);
+    unlink(p.file);
+    MX_CHECK_OK(load(&second, &p, path, NULL, NULL));
+    if (second) {
+        int refused = 0;
+        mx_config_write(second, &again);
+        MX_CHECK(strcmp(text.text, again.text) == 0, "first:\n%s\nagain:\n%s", text.text,
+                 again.text);
+        MX_CHECK(mx_config_diff(first, second, &report, &refused) <= 1, "%s", mx_str_text(&report));
+    }
+    mx_str_fini(&text);
+    mx_str_fini(&again);
+    mx_str_fini(&report);
+    mx_config_free(first);
+    mx_config_free(second);
+    place_remove(&p);
+}
+
+MX_TEST(config_diff_says_what_cannot_change)
+{
+    const char *a[] = {"steps=10", "token=x", NULL},
+               *b[] = {"steps=20", "width=9", "token=y", NULL};
+    mx_config *x = NULL, *y = NULL;
+    MX_CHECK_OK(load(&x, NULL, NULL, a, NULL));
+    MX_CHECK_OK(load(&y, NULL, NULL, b, NULL));
+    mx_str report = {0};
+    int refused = 0;
+    MX_CHECK(mx_config_diff(x, y, &report, &refused) == 2 && refused == 1);
+    MX_CHECK(strstr(mx_str_text(&report), "steps: 10 -> 20\n"), "%s", mx_str_text(&report));
+    MX_CHECK(strstr(mx_str_text(&report), "width: 8 -> 9 (argument width=9: cannot change"), "%s",
+             mx_str_text(&report));
+    mx_str_fini(&report);
+    mx_config_free(x);
+    mx_config_free(y);
+}
