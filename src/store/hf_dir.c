@@ -16,8 +16,6 @@
 #include <unistd.h>
 
 enum { MAX_SHARDS = 10000, MAX_LISTED = 10 };
-static const char SINGLE[] = "model.safetensors";
-static const char INDEX[] = "model.safetensors.index.json";
 
 /* --- paths ---------------------------------------------------------------------------------- */
 static bool inside(const char *real, const char *dir)
@@ -114,7 +112,7 @@ static mx_status open_shard(mx_hf_dir *d, const char *name)
 static mx_status open_single(mx_hf_dir *d)
 {
     d->files = MX_NEW(&d->arena, mx_st_file);
-    MX_TRY(open_shard(d, SINGLE));
+    MX_TRY(open_shard(d, d->single));
     const mx_st_file *f = &d->files[0];
     d->tensors = MX_NEW_N(&d->arena, const mx_st_tensor *, f->n_tensors);
     for (; d->n_tensors < f->n_tensors; d->n_tensors++)
@@ -136,7 +134,7 @@ static mx_status open_shards(mx_hf_dir *d, json_t *map, json_t *slots)
         if (!file) {
             MX_TRY_OUT(st,
                        mx_fail(MX_INPUT, "%s/%s: weight_map.%.200s must be a file name and is %s",
-                               d->path, INDEX, tensor, mx_json_kind(shard)));
+                               d->path, d->index, tensor, mx_json_kind(shard)));
         }
         if (json_object_get(slots, file))
             continue;
@@ -144,10 +142,10 @@ static mx_status open_shards(mx_hf_dir *d, json_t *map, json_t *slots)
             MX_TRY_OUT(st, mx_fail(MX_INPUT,
                                    "%s/%s: weight_map names %.300s, which is not a "
                                    "safetensors file",
-                                   d->path, INDEX, file));
+                                   d->path, d->index, file));
         if (json_object_size(slots) == MAX_SHARDS)
-            MX_TRY_OUT(st,
-                       mx_fail(MX_INPUT, "%s/%s: more than %d shards", d->path, INDEX, MAX_SHARDS));
+            MX_TRY_OUT(
+                st, mx_fail(MX_INPUT, "%s/%s: more than %d shards", d->path, d->index, MAX_SHARDS));
         json_object_set_new(slots, file, json_integer(d->n_files));
         mx_status bad = open_shard(d, file);
         if (bad && n_wrong++ < MAX_LISTED)
@@ -181,7 +179,7 @@ static mx_status resolve_map(mx_hf_dir *d, json_t *map, json_t *slots)
     mx_status st = MX_OK;
     if (n_missing)
         st = mx_fail(MX_INPUT, "%s/%s lists %d tensors that its shards do not hold:%s%s", d->path,
-                     INDEX, n_missing, missing.text, n_missing > MAX_LISTED ? "\n  ..." : "");
+                     d->index, n_missing, missing.text, n_missing > MAX_LISTED ? "\n  ..." : "");
     mx_str_fini(&missing);
     qsort(d->tensors, (size_t)d->n_tensors, sizeof *d->tensors, by_name);
     return st;
@@ -191,13 +189,14 @@ static mx_status open_index(mx_hf_dir *d)
 {
     json_t *index = NULL, *slots = json_object();
     mx_status st = MX_OK;
-    MX_TRY_OUT(st, mx_hf_dir_json(d, INDEX, true, &index));
+    MX_TRY_OUT(st, mx_hf_dir_json(d, d->index, true, &index));
     json_t *map = json_object_get(index, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0)
-        MX_TRY_OUT(st, mx_fail(MX_INPUT,
-                               "%s/%s: \"weight_map\" must be an object of file names and "
-                               "is %s",
-                               d->path, INDEX, json_is_object(map) ? "empty" : mx_json_kind(map)));
+        MX_TRY_OUT(st,
+                   mx_fail(MX_INPUT,
+                           "%s/%s: \"weight_map\" must be an object of file names and "
+                           "is %s",
+                           d->path, d->index, json_is_object(map) ? "empty" : mx_json_kind(map)));
     size_t n = json_object_size(map) < MAX_SHARDS ? json_object_size(map) : MAX_SHARDS;
     d->files = MX_NEW_N(&d->arena, mx_st_file, n);
     MX_TRY_OUT(st, open_shards(d, map, slots));
@@ -227,20 +226,20 @@ static mx_status explain_no_weights(const mx_hf_dir *d)
             st = mx_fail(MX_INPUT,
                          "%s holds shards (%s) and no %s that says which tensor is where; "
                          "download it too",
-                         d->path, e->d_name, INDEX);
+                         d->path, e->d_name, d->index);
     }
     if (dir)
         closedir(dir);
     return st ? st
-              : mx_fail(MX_INPUT, "%s: no weights: neither %s nor %s is there", d->path, SINGLE,
-                        INDEX);
+              : mx_fail(MX_INPUT, "%s: no weights: neither %s nor %s is there", d->path, d->single,
+                        d->index);
 }
 
 static mx_status open_weights(mx_hf_dir *d)
 {
     const char *single, *index;
-    MX_TRY(mx_hf_dir_file(d, SINGLE, &single));
-    MX_TRY(mx_hf_dir_file(d, INDEX, &index));
+    MX_TRY(mx_hf_dir_file(d, d->single, &single));
+    MX_TRY(mx_hf_dir_file(d, d->index, &index));
     if (!single && !index)
         return explain_no_weights(d);
     MX_TRY(single ? open_single(d) : open_index(d));
@@ -249,8 +248,10 @@ static mx_status open_weights(mx_hf_dir *d)
     return MX_OK;
 }
 
-static mx_status open_parts(mx_hf_dir *d, const char *path, mx_hf_parts parts)
+static mx_status locate(mx_hf_dir *d, const char *path, const char *stem)
 {
+    d->single = mx_arena_printf(&d->arena, "%s.safetensors", stem);
+    d->index = mx_arena_printf(&d->arena, "%s.safetensors.index.json", stem);
     char *p = mx_arena_strdup(&d->arena, path);
     for (size_t n = strlen(p); n > 1 && p[n - 1] == '/'; n--)
         p[n - 1] = 0;
@@ -266,6 +267,12 @@ static mx_status open_parts(mx_hf_dir *d, const char *path, mx_hf_parts parts)
                        "%s: expected a directory (config.json and safetensors files) and "
                        "found a file",
                        path);
+    return MX_OK;
+}
+
+static mx_status open_parts(mx_hf_dir *d, const char *path, mx_hf_parts parts)
+{
+    MX_TRY(locate(d, path, "model"));
     MX_TRY(mx_hf_dir_json(d, "config.json", parts != MX_HF_WEIGHTS_ONLY, &d->config));
     MX_TRY(mx_hf_dir_json(d, "generation_config.json", false, &d->generation_config));
     return parts == MX_HF_CONFIG_ONLY ? MX_OK : open_weights(d);
@@ -275,6 +282,17 @@ mx_status mx_hf_dir_open(mx_hf_dir *d, const char *path, mx_hf_parts parts)
 {
     *d = (mx_hf_dir){0};
     mx_status st = open_parts(d, path, parts);
+    if (st)
+        mx_hf_dir_close(d);
+    return st;
+}
+
+mx_status mx_hf_dir_open_set(mx_hf_dir *d, const char *path, const char *stem)
+{
+    *d = (mx_hf_dir){0};
+    mx_status st = locate(d, path, stem);
+    if (!st)
+        st = open_weights(d);
     if (st)
         mx_hf_dir_close(d);
     return st;

@@ -20,9 +20,10 @@ typedef struct {
     mx_arena arena;
     const char *path; /* as given, without trailing slashes */
     const char *real_path;
-    json_t *config;            /* owns; never NULL after a successful open */
-    json_t *generation_config; /* owns; NULL when the file is absent */
-    mx_st_file *files;         /* owns: the shards */
+    const char *single, *index; /* names of the weight file and of the index */
+    json_t *config;             /* owns; never NULL after a successful open */
+    json_t *generation_config;  /* owns; NULL when the file is absent */
+    mx_st_file *files;          /* owns: the shards */
     int n_files;
     const mx_st_tensor **tensors; /* all, sorted by name */
     int64_t n_tensors;
@@ -37,6 +38,9 @@ typedef enum {
 
 /* Caller's storage; close on a zero object is a no-op. A failed open leaves nothing to close. */
 mx_status mx_hf_dir_open(mx_hf_dir *d, const char *path, mx_hf_parts parts) MX_MUST_USE;
+/* Only the safetensors files STEM.safetensors or STEM.safetensors.index.json and its shards:
+ * another set of tensors in such a directory ("optimizer"). */
+mx_status mx_hf_dir_open_set(mx_hf_dir *d, const char *path, const char *stem) MX_MUST_USE;
 void mx_hf_dir_close(mx_hf_dir *d);
 
 const mx_st_tensor *mx_hf_dir_find(const mx_hf_dir *d, const char *name); /* NULL when absent */

@@ -89,7 +89,7 @@ static mx_status run_job(save_job *job, int n_threads)
 }
 
 static mx_status write_index(const char *dir, const char *stem, const mx_st_source *t,
-                             const mx_hf_saved *out, const mx_io *io)
+                             mx_hf_saved *out, mx_arena *a, const mx_io *io)
 {
     json_t *map = json_object();
     for (int i = 0; i < out->n_shards; i++)
@@ -99,8 +99,11 @@ static mx_status write_index(const char *dir, const char *stem, const mx_st_sour
     json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size",
                              (json_int_t)out->total_bytes, "weight_map", map);
     char *text = mx_json_text(root, 2);
+    out->index_name = mx_arena_printf(a, "%s.safetensors.index.json", stem);
+    out->index_bytes = strlen(text);
+    out->index_digest = mx_digest_of(text, strlen(text));
     mx_str path = {0};
-    mx_str_addf(&path, "%s/%s.safetensors.index.json", dir, stem);
+    mx_str_addf(&path, "%s/%s", dir, out->index_name);
     mx_status st = mx_io_write_file(io, path.text, text, strlen(text));
     mx_str_fini(&path);
     mx_free(text);
@@ -170,7 +173,7 @@ mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64
     MX_TRY(run_job(&job, opts->n_threads));
     const char *stem = opts->stem ? opts->stem : "model";
     if (out->n_shards > 1)
-        MX_TRY(write_index(dir, stem, tensors, out, job.writer.io));
+        MX_TRY(write_index(dir, stem, tensors, out, arena, job.writer.io));
     MX_TRY(mx_io_sync_dir(job.writer.io, dir));
     return remove_stale(dir, stem, out, job.writer.io);
 }

@@ -35,6 +35,9 @@ typedef struct {
     int n_shards;
     mx_digest *digests; /* of each tensor, in the order given */
     uint64_t total_bytes;
+    const char *index_name; /* NULL when there is one file and no index */
+    uint64_t index_bytes;
+    mx_digest index_digest;
 } mx_hf_saved;
 
 /* Writes the tensors into an existing directory: one file, or shards and an index when they exceed

@@ -26,9 +26,9 @@ void test_dir_remove(test_dir *d)
 
 const char *test_dir_file(const test_dir *d, const char *name)
 {
-    static char buf[8][1024];
+    static char buf[64][1024];
     static int next;
-    char *p = buf[next++ % 8];
+    char *p = buf[next++ % 64];
     snprintf(p, sizeof buf[0], "%s/%s", d->path, name);
     return p;
 }

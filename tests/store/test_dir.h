@@ -11,7 +11,7 @@ typedef struct {
 
 void test_dir_make(test_dir *d);
 void test_dir_remove(test_dir *d);
-/* "d/name" in one of eight rotating static buffers. */
+/* "d/name" in one of 64 rotating static buffers. */
 const char *test_dir_file(const test_dir *d, const char *name);
 void test_put(const char *path, const void *data, size_t n);
 void test_put_text(const char *path, const char *text);

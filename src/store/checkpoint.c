@@ -1,0 +1,496 @@
+/* checkpoint.c - snapshot, writer thread, commit.
+ *
+ * Order of a write (each step is durable before the next begins):
+ *     room on the disk? -> files of the checkpoint, each fsynced and renamed to its name
+ *     -> manifest.json likewise -> fsync(tmp folder) -> rename(tmp, STEP) -> fsync(checkpoints)
+ *     -> retention.
+ * A crash before the rename leaves a .tmp folder nobody reads; a crash after it leaves a whole
+ * checkpoint. Weights and optimizer are written by two threads at once: one hashes while the other
+ * waits for the disk.
+ */
+#include "store/checkpoint.h"
+
+#include "base/arena.h"
+#include "base/json_doc.h"
+#include "base/str.h"
+#include "store/checkpoint_read.h"
+#include "store/manifest.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { COPY_PIECE_BYTES = 4 << 20, ALIGN = 64 };
+static const uint64_t SLACK_BYTES = 4 << 20; /* headers, manifest, directory blocks */
+
+typedef struct {
+    mx_arena arena; /* names, texts, file contents */
+    int64_t step;
+    double metric;
+    mx_st_source *weights, *optimizer;
+    int64_t n_weights, n_optimizer;
+    mx_hf_extra *extras; /* state.json is the last */
+    int n_extras;
+    uint64_t n_bytes; /* of everything */
+} snapshot;
+
+typedef enum { IDLE, READY, WRITING } phase;
+
+struct mx_ckpt {
+    mx_arena arena;
+    mx_ckpt_opts opts;
+    const char *root; /* RUN/checkpoints */
+    snapshot snap;
+    void *buffer; /* owns: the snapshot's tensors; kept between saves */
+    size_t buffer_bytes;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool has_thread, stopping;
+    phase phase;
+    double write_began;
+    mx_ckpt_status status;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* --- the write ------------------------------------------------------------------------------ */
+typedef struct {
+    const mx_ckpt *c;
+    const char *dir, *stem;
+    const mx_st_source *tensors;
+    int64_t n;
+    mx_arena arena;
+    mx_hf_saved saved;
+    mx_status st;
+} tensor_set;
+
+static void *write_set(void *arg)
+{
+    tensor_set *s = arg;
+    const mx_ckpt *c = s->c;
+    char step[32];
+    snprintf(step, sizeof step, "%" PRId64, c->snap.step);
+    mx_st_pair meta[2] = {{"run", c->opts.run_id}, {"step", step}};
+    mx_hf_save_opts o = {.stem = s->stem,
+                         .max_shard_bytes = c->opts.max_shard_bytes,
+                         .n_threads = c->opts.n_threads,
+                         .metadata = meta,
+                         .n_metadata = 2,
+                         .writer = {.io = c->opts.io}};
+    s->st = mx_hf_save_tensors(s->dir, s->tensors, s->n, &o, &s->arena, &s->saved);
+    return NULL;
+}
+
+static mx_status write_tensors(const mx_ckpt *c, const char *dir, json_t *files)
+{
+    tensor_set sets[2] = {
+        {.c = c, .dir = dir, .stem = "model", .tensors = c->snap.weights, .n = c->snap.n_weights},
+        {.c = c,
+         .dir = dir,
+         .stem = "optimizer",
+         .tensors = c->snap.optimizer,
+         .n = c->snap.n_optimizer}};
+    pthread_t second;
+    bool two = sets[1].n > 0, threaded = two && c->opts.n_threads > 1 &&
+                                         !pthread_create(&second, NULL, write_set, &sets[1]);
+    write_set(&sets[0]);
+    if (threaded)
+        pthread_join(second, NULL);
+    else if (two && !sets[0].st)
+        write_set(&sets[1]);
+    for (int i = 0; i < 1 + two && !sets[0].st && !sets[1].st; i++)
+        mx_manifest_add_shards(files, &sets[i].saved, sets[i].tensors);
+    mx_arena_fini(&sets[0].arena);
+    mx_arena_fini(&sets[1].arena);
+    return mx_status_join(sets[0].st, sets[1].st);
+}
+
+static mx_status write_folder(const mx_ckpt *c, const char *dir)
+{
+    const snapshot *s = &c->snap;
+    json_t *files = json_object();
+    mx_status st = MX_OK;
+    for (int i = 0; i < s->n_extras && !st; i++) {
+        uint64_t size;
+        mx_digest digest;
+        st = mx_hf_save_extra(dir, &s->extras[i], c->opts.io, &size, &digest);
+        if (!st)
+            mx_manifest_add_file(files, s->extras[i].name, size, digest);
+    }
+    if (!st)
+        st = write_tensors(c, dir, files);
+    if (st) {
+        json_decref(files);
+        return st;
+    }
+    mx_manifest_head head = {c->opts.run_id, s->step, s->metric};
+    MX_TRY(mx_manifest_write(c->opts.io, dir, &head, files));
+    return mx_io_sync_dir(c->opts.io, dir);
+}
+
+static mx_status check_room(const mx_ckpt *c)
+{
+    const mx_io *io = c->opts.io;
+    uint64_t need = c->snap.n_bytes + SLACK_BYTES, room = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        if (io->free_bytes(io->ctx, c->root, &room))
+            return mx_fail_errno(MX_DEVICE, "%s: cannot ask for the free space", c->root);
+        if (room >= need)
+            return MX_OK;
+        if (pass == 0) /* what retention may take anyway is taken now */
+            mx_status_free(mx_retention_apply(io, c->root, &c->opts.retention));
+    }
+    char a[32], b[32];
+    return mx_fail(MX_DEVICE,
+                   "%s: checkpoint %" PRId64 " needs %s and %s are free; make room, or "
+                   "keep fewer checkpoints",
+                   c->root, c->snap.step, mx_format_bytes(a, sizeof a, (double)need),
+                   mx_format_bytes(b, sizeof b, (double)room));
+}
+
+/* The step's name may be taken: by a checkpoint that turned out damaged (the run fell back and has
+ * come by again), which makes way; or by a whole one, which is never overwritten. */
+static mx_status make_way(const mx_ckpt *c, const char *target)
+{
+    struct stat s;
+    if (lstat(target, &s))
+        return errno == ENOENT ? MX_OK : mx_fail_errno(MX_DEVICE, "%s", target);
+    mx_status bad = mx_ckpt_verify(target, MX_CHECK_HASHES, c->opts.n_threads);
+    if (!bad)
+        return mx_fail(MX_USAGE,
+                       "%s is there already and whole; a committed checkpoint is not "
+                       "overwritten",
+                       target);
+    mx_status_free(bad);
+    return mx_retention_remove(c->opts.io, c->root, c->snap.step);
+}
+
+/* Saving twice at one step (periodic and final) is one save: the manifests are the same. */
+static bool is_there_already(const mx_ckpt *c, const char *tmp, const char *target)
+{
+    json_t *x = NULL, *y = NULL;
+    mx_status st = mx_manifest_read(tmp, &x);
+    if (!st)
+        st = mx_manifest_read(target, &y);
+    bool same = !st && json_equal(x, y);
+    if (same)
+        st = mx_manifest_check(target, y, MX_CHECK_HASHES, c->opts.n_threads);
+    same = same && !st;
+    mx_status_free(st);
+    json_decref(x);
+    json_decref(y);
+    return same;
+}
+
+static mx_status commit(const mx_ckpt *c, const char *tmp, const char *target)
+{
+    const mx_io *io = c->opts.io;
+    if (is_there_already(c, tmp, target))
+        return mx_io_remove_tree(io, tmp);
+    MX_TRY(make_way(c, target));
+    if (io->rename(io->ctx, tmp, target))
+        return mx_fail_errno(MX_DEVICE, "%s: cannot rename to %s", tmp, target);
+    return mx_io_sync_dir(io, c->root);
+}
+
+static mx_status write_checkpoint(const mx_ckpt *c, mx_status *warning)
+{
+    mx_arena a = {0};
+    const char *tmp =
+        mx_arena_printf(&a, "%s/.tmp-%" PRId64 "-%ld", c->root, c->snap.step, (long)getpid());
+    const char *target = mx_arena_printf(&a, "%s/%" PRId64, c->root, c->snap.step);
+    const mx_io *io = c->opts.io;
+    mx_status st = MX_OK;
+    MX_TRY_OUT(st, check_room(c));
+    MX_TRY_OUT(st, mx_io_remove_tree(io, tmp));
+    if (io->mkdir(io->ctx, tmp, 0755))
+        MX_TRY_OUT(st, mx_fail_errno(MX_DEVICE, "%s: cannot create the directory", tmp));
+    st = write_folder(c, tmp);
+    if (!st)
+        st = commit(c, tmp, target);
+    if (st)
+        mx_status_free(mx_io_remove_tree(io, tmp)); /* else the next start sweeps it */
+    else
+        *warning = mx_retention_apply(io, c->root, &c->opts.retention);
+out:
+    mx_arena_fini(&a);
+    return st;
+}
+
+/* Writes the snapshot and records how it went. Called without the lock. */
+static void write_and_record(mx_ckpt *c)
+{
+    double began = now();
+    mx_status warning = MX_OK, st = write_checkpoint(c, &warning);
+    pthread_mutex_lock(&c->lock);
+    mx_ckpt_status *s = &c->status;
+    s->last_write_s = now() - began;
+    snprintf(s->error, sizeof s->error, "%s", mx_status_text(st));
+    snprintf(s->warning, sizeof s->warning, "%s", mx_status_text(warning));
+    if (st) {
+        s->n_failed++;
+    } else {
+        s->n_failed = 0;
+        s->n_written++;
+        s->last_step = c->snap.step;
+        s->last_bytes = c->snap.n_bytes;
+    }
+    c->phase = IDLE;
+    s->writing = false;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    mx_status_free(st);
+    mx_status_free(warning);
+}
+
+static void *writer(void *arg)
+{
+    mx_ckpt *c = arg;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (c->phase != READY && !c->stopping)
+            pthread_cond_wait(&c->changed, &c->lock);
+        if (c->phase != READY)
+            break;
+        c->phase = WRITING;
+        pthread_mutex_unlock(&c->lock);
+        write_and_record(c);
+        pthread_mutex_lock(&c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* Signals belong to the run's own threads: the writer is never interrupted. */
+static bool start_writer(mx_ckpt *c)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    c->has_thread = !pthread_create(&c->thread, NULL, writer, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return c->has_thread;
+}
+
+/* --- the snapshot --------------------------------------------------------------------------- */
+static size_t aligned(uint64_t n)
+{
+    return (size_t)((n + ALIGN - 1) / ALIGN * ALIGN);
+}
+
+static mx_st_source *copy_sources(mx_arena *a, const mx_st_source *in, int64_t n)
+{
+    mx_st_source *out = mx_arena_copy(a, in, sizeof *in * (size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        out[i].name = mx_arena_strdup(a, in[i].name);
+    return out;
+}
+
+static mx_status check_names(const mx_st_source *t, int64_t n, const char *what)
+{
+    json_t *seen = json_object();
+    mx_status st = MX_OK;
+    for (int64_t i = 0; i < n && !st; i++) {
+        MX_ASSERT(t[i].data || !mx_st_source_bytes(&t[i]), "%s has no data", t[i].name);
+        if (json_object_get(seen, t[i].name))
+            st = mx_fail(MX_USAGE, "two %s tensors are called %s", what, t[i].name);
+        else if (json_object_set_new(seen, t[i].name, json_true()))
+            st = mx_fail(MX_USAGE, "a %s tensor's name is not valid UTF-8: %s", what, t[i].name);
+    }
+    json_decref(seen);
+    return st;
+}
+
+/* Names and small files; the tensors still point at the caller's data. */
+static mx_status describe(mx_ckpt *c, const mx_ckpt_request *r)
+{
+    snapshot *s = &c->snap;
+    mx_arena_fini(&s->arena);
+    *s = (snapshot){.step = r->step, .metric = r->metric};
+    MX_ASSERT(r->step >= 0 && r->n_weights > 0, "step %" PRId64, r->step);
+    MX_TRY(check_names(r->weights, r->n_weights, "weight"));
+    MX_TRY(check_names(r->optimizer, r->n_optimizer, "optimizer"));
+    json_t *state;
+    MX_TRY(mx_json_parse(r->state_json, strlen(r->state_json), "state.json", NULL, &state));
+    bool is_object = json_is_object(state);
+    json_decref(state);
+    if (!is_object)
+        return mx_fail(MX_USAGE, "the state to be saved must be a JSON object");
+    s->weights = copy_sources(&s->arena, r->weights, r->n_weights);
+    s->optimizer = copy_sources(&s->arena, r->optimizer, r->n_optimizer);
+    s->n_weights = r->n_weights;
+    s->n_optimizer = r->n_optimizer;
+    s->extras = MX_NEW_N(&s->arena, mx_hf_extra, r->n_extras + 1);
+    for (int i = 0; i < r->n_extras; i++) {
+        mx_hf_extra *e = &s->extras[s->n_extras++];
+        *e = r->extras[i];
+        e->name = mx_arena_strdup(&s->arena, e->name);
+        if (e->data)
+            e->data = mx_arena_copy(&s->arena, e->data, e->n_bytes);
+        else
+            e->from = mx_arena_strdup(&s->arena, e->from);
+        s->n_bytes += e->n_bytes;
+    }
+    size_t n = strlen(r->state_json);
+    s->extras[s->n_extras++] = (mx_hf_extra){
+        .name = "state.json", .data = mx_arena_strdup(&s->arena, r->state_json), .n_bytes = n};
+    for (int64_t i = 0; i < s->n_weights + s->n_optimizer; i++)
+        s->n_bytes +=
+            mx_st_source_bytes(i < s->n_weights ? &s->weights[i] : &s->optimizer[i - s->n_weights]);
+    return MX_OK;
+}
+
+typedef struct {
+    char *to;
+    const char *from;
+    size_t n;
+} copy_piece;
+
+/* Copies every tensor into the buffer, in pieces over the threads, and points the sources there. */
+static mx_status copy_tensors(mx_ckpt *c)
+{
+    snapshot *s = &c->snap;
+    int64_t total = s->n_weights + s->n_optimizer, n_pieces = 0, cap = 0;
+    size_t need = 0, at = 0;
+    for (int64_t i = 0; i < total; i++)
+        need += aligned(mx_st_source_bytes(i < s->n_weights ? &s->weights[i]
+                                                            : &s->optimizer[i - s->n_weights]));
+    if (need > c->buffer_bytes) {
+        mx_free(c->buffer);
+        c->buffer = NULL;
+        c->buffer_bytes = 0;
+        MX_TRY(mx_alloc(&c->buffer, need, "the copy of the run's state that is saved"));
+        c->buffer_bytes = need;
+    }
+    copy_piece *pieces = NULL;
+    for (int64_t i = 0; i < total; i++) {
+        mx_st_source *t = i < s->n_weights ? &s->weights[i] : &s->optimizer[i - s->n_weights];
+        size_t bytes = (size_t)mx_st_source_bytes(t);
+        for (size_t k = 0; k < bytes; k += COPY_PIECE_BYTES) {
+            MX_GROW(pieces, n_pieces, cap);
+            pieces[n_pieces++] =
+                (copy_piece){(char *)c->buffer + at + k, (const char *)t->data + k,
+                             bytes - k < COPY_PIECE_BYTES ? bytes - k : COPY_PIECE_BYTES};
+        }
+        t->data = (char *)c->buffer + at;
+        at += aligned(bytes);
+    }
+#pragma omp parallel for schedule(static) num_threads(c->opts.n_threads)
+    for (int64_t i = 0; i < n_pieces; i++)
+        memcpy(pieces[i].to, pieces[i].from, pieces[i].n);
+    mx_free(pieces);
+    return MX_OK;
+}
+
+/* --- the public side ------------------------------------------------------------------------ */
+mx_status mx_ckpt_new(mx_ckpt **out, const mx_ckpt_opts *opts)
+{
+    *out = NULL;
+    mx_ckpt *c;
+    MX_TRY(mx_alloc((void **)&c, sizeof *c, "a checkpoint writer"));
+    c->opts = *opts;
+    c->opts.run_dir = mx_arena_strdup(&c->arena, opts->run_dir);
+    c->opts.run_id = mx_arena_strdup(&c->arena, opts->run_id ? opts->run_id : "");
+    if (!c->opts.io)
+        c->opts.io = &mx_io_system;
+    if (c->opts.n_threads < 1)
+        c->opts.n_threads = 2;
+    c->root = mx_arena_printf(&c->arena, "%s/checkpoints", opts->run_dir);
+    c->status.last_step = -1;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    mx_status st = mx_io_make_dir(c->opts.io, c->root);
+    if (!st)
+        st = mx_io_sync_dir(c->opts.io, opts->run_dir);
+    if (!st)
+        st = mx_retention_sweep(c->opts.io, c->root);
+    if (st)
+        mx_ckpt_free(c);
+    else
+        *out = c;
+    return st;
+}
+
+static void wait_idle(mx_ckpt *c)
+{
+    pthread_mutex_lock(&c->lock);
+    while (c->phase != IDLE)
+        pthread_cond_wait(&c->changed, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+mx_status mx_ckpt_save(mx_ckpt *c, const mx_ckpt_request *r)
+{
+    double began = now();
+    wait_idle(c);
+    MX_TRY(mx_status_wrap(describe(c, r), "checkpoint %" PRId64, r->step));
+    bool async = !c->opts.synchronous;
+    if (async) {
+        mx_status st = copy_tensors(c);
+        async = !st && (c->has_thread || start_writer(c));
+        mx_status_free(st);
+    }
+    pthread_mutex_lock(&c->lock);
+    c->status.writing = true;
+    c->status.writing_step = r->step;
+    c->write_began = now();
+    c->phase = async ? READY : WRITING;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    if (!async)
+        write_and_record(c);
+    pthread_mutex_lock(&c->lock);
+    c->status.last_stall_s = now() - began;
+    c->status.total_stall_s += c->status.last_stall_s;
+    pthread_mutex_unlock(&c->lock);
+    return MX_OK;
+}
+
+mx_status mx_ckpt_wait(mx_ckpt *c)
+{
+    wait_idle(c);
+    if (c->status.error[0])
+        return mx_fail(MX_DEVICE, "%s", c->status.error);
+    return MX_OK;
+}
+
+mx_ckpt_status mx_ckpt_poll(mx_ckpt *c)
+{
+    pthread_mutex_lock(&c->lock);
+    mx_ckpt_status s = c->status;
+    s.writing_s = s.writing ? now() - c->write_began : 0;
+    pthread_mutex_unlock(&c->lock);
+    return s;
+}
+
+void mx_ckpt_free(mx_ckpt *c)
+{
+    if (!c)
+        return;
+    wait_idle(c);
+    if (c->has_thread) {
+        pthread_mutex_lock(&c->lock);
+        c->stopping = true;
+        pthread_cond_broadcast(&c->changed);
+        pthread_mutex_unlock(&c->lock);
+        pthread_join(c->thread, NULL);
+    }
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->changed);
+    mx_arena_fini(&c->snap.arena);
+    mx_arena_fini(&c->arena);
+    mx_free(c->buffer);
+    mx_free(c);
+}
