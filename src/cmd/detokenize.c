@@ -1,0 +1,136 @@
+/* detokenize.c - maxc detokenize: token ids on standard input, text on standard output.
+ *
+ *     maxc detokenize tokenizer=PATH < ids                 numbers between white space; the text, as bytes
+ *     maxc detokenize tokenizer=PATH format=jsonl < lines  one JSON array per line; one JSON string each
+ */
+#include "base/file.h"
+#include "base/json_tree.h"
+#include "cmd/verb.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Numbers between white space (commas and brackets are taken as white space too). */
+static mx_status read_ids(const char *text, size_t n, mx_tokens *ids)
+{
+    static const char between[] = " \t\r\n,[]";
+    for (size_t i = 0; i < n;) {
+        size_t k = strspn(text + i, between), m = strcspn(text + i + k, between);
+        char word[24];
+        int64_t id;
+        i += k;
+        if (i >= n)
+            break;
+        snprintf(word, sizeof word, "%.*s", m < 20 ? (int)m : 20, text + i);
+        if (!mx_parse_i64(word, &id) || id < 0 || id > INT32_MAX)
+            return mx_fail(MX_INPUT, "standard input, byte %zu: expected a token id, found \"%s\"", i, word);
+        mx_tokens_add(ids, (int32_t)id);
+        i += m;
+    }
+    return MX_OK;
+}
+
+static mx_status detokenize_text(const mx_tokenizer *t, mx_decode_options o)
+{
+    mx_arena a = {0};
+    mx_tokens ids = {0};
+    mx_str out = {0};
+    char *text;
+    size_t n;
+    o.raw = true; /* what was tokenized comes back, even where it was not UTF-8 */
+    mx_status st = mx_file_read(&a, "-", (size_t)1 << 40, &text, &n);
+    if (!st)
+        st = read_ids(text, n, &ids);
+    if (!st)
+        st = mx_tokenizer_decode(t, ids.ids, ids.n, &o, &out);
+    if (!st)
+        fwrite(mx_str_text(&out), 1, out.len, stdout);
+    mx_str_fini(&out);
+    mx_tokens_fini(&ids);
+    mx_arena_fini(&a);
+    return st;
+}
+
+static mx_status parse_ids(const mx_json_node *v, mx_tokens *ids)
+{
+    if (v->type != MX_JSON_ARRAY)
+        return mx_fail(MX_INPUT, "expected a JSON array of ids, found %s", mx_json_type_name(v->type));
+    for (const mx_json_node *m = v->first; m; m = m->next) {
+        if (m->type != MX_JSON_INT || m->i < 0 || m->i > INT32_MAX)
+            return mx_fail(MX_INPUT, "byte %u: expected a token id", m->at);
+        mx_tokens_add(ids, (int32_t)m->i);
+    }
+    return MX_OK;
+}
+
+static mx_status detokenize_line(const mx_tokenizer *t, const mx_decode_options *o, const char *line,
+                                 size_t n, mx_tokens *ids)
+{
+    mx_arena a = {0};
+    mx_str text = {0}, json = {0};
+    const mx_json_node *v;
+    mx_status st = mx_json_tree_parse(&v, &a, line, n, "the line");
+    if (!st)
+        st = parse_ids(v, ids);
+    if (!st)
+        st = mx_tokenizer_decode(t, ids->ids, ids->n, o, &text);
+    if (!st) {
+        mx_json_add_string(&json, mx_str_text(&text), text.len);
+        printf("%s\n", json.text);
+    }
+    mx_str_fini(&text);
+    mx_str_fini(&json);
+    mx_arena_fini(&a);
+    return st;
+}
+
+static mx_status detokenize_lines(const mx_tokenizer *t, const mx_decode_options *o)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    mx_tokens ids = {0};
+    mx_status st = MX_OK;
+    for (int64_t number = 1; !st && (n = getline(&line, &cap, stdin)) >= 0; number++) {
+        if (strspn(line, " \t\r\n") == (size_t)n)
+            continue;
+        ids.n = 0;
+        st = mx_status_wrap(detokenize_line(t, o, line, (size_t)n, &ids), "standard input, line %lld",
+                            (long long)number);
+    }
+    free(line);
+    mx_tokens_fini(&ids);
+    return st;
+}
+
+static mx_status run(mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    const char *path = mx_config_text(c, "tokenizer_path");
+    mx_tokenizer_options options = {.pattern = mx_config_text(c, "tokenizer_pattern")};
+    mx_tokenizer *t;
+    MX_TRY(mx_tokenizer_open(&t, *path ? path : "byte", &options));
+    mx_decode_options o = {.skip_special = mx_config_bool(c, "skip_special_tokens")};
+    bool lines = strcmp(mx_config_text(c, "format"), "jsonl") == 0;
+    mx_status st = lines ? detokenize_lines(t, &o) : detokenize_text(t, o);
+    mx_tokenizer_close(t);
+    return st;
+}
+
+static const mx_key keys[] = {
+    {"format", MX_KEY_ENUM, 0, "text", "text|jsonl",
+     "jsonl: one JSON array of ids per line in, one JSON string per line out", 0, 0},
+    {"skip_special_tokens", MX_KEY_BOOL, 0, "false", 0, "leave special tokens out", 0, 0},
+    {0},
+};
+
+const mx_verb mx_verb_detokenize = {
+    .name = "detokenize",
+    .doc = "token ids to text",
+    .usage = "tokenizer=PATH [format=jsonl] [key=value ...]",
+    .sections = MX_TAKES(TOKENIZER),
+    .keys = keys,
+    .run = run,
+};

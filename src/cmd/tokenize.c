@@ -1,0 +1,123 @@
+/* tokenize.c - maxc tokenize: text on standard input, token ids on standard output.
+ *
+ *     maxc tokenize tokenizer=PATH < text                 the whole input is one text; one line of ids
+ *     maxc tokenize tokenizer=PATH format=jsonl < lines   one JSON string per line; one JSON array each
+ */
+#include "base/file.h"
+#include "base/json_tree.h"
+#include "cmd/verb.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_ids(const mx_tokens *ids, bool json, mx_str *buf)
+{
+    mx_str_clear(buf);
+    mx_str_add(buf, json ? "[" : "");
+    for (int64_t i = 0; i < ids->n; i++) {
+        char digits[16];
+        int k = snprintf(digits, sizeof digits, i ? (json ? ",%d" : " %d") : "%d", ids->ids[i]);
+        mx_str_add_n(buf, digits, (size_t)k);
+    }
+    mx_str_add(buf, json ? "]\n" : "\n");
+    fwrite(buf->text, 1, buf->len, stdout);
+}
+
+static mx_status tokenize_text(const mx_tokenizer *t, const mx_encode_options *o)
+{
+    mx_arena a = {0};
+    mx_tokens ids = {0};
+    mx_str buf = {0};
+    char *text;
+    size_t n;
+    mx_status st = mx_file_read(&a, "-", (size_t)1 << 40, &text, &n);
+    if (!st)
+        st = mx_tokenizer_encode(t, text, n, o, &ids);
+    if (!st)
+        print_ids(&ids, false, &buf);
+    mx_str_fini(&buf);
+    mx_tokens_fini(&ids);
+    mx_arena_fini(&a);
+    return st;
+}
+
+static mx_status tokenize_line(const mx_tokenizer *t, const mx_encode_options *o, const char *line,
+                               size_t n, int64_t number, mx_tokens *ids)
+{
+    mx_arena a = {0};
+    const mx_json_node *v;
+    char where[64];
+    snprintf(where, sizeof where, "standard input, line %lld", (long long)number);
+    mx_status st = mx_json_tree_parse(&v, &a, line, n, where);
+    if (!st && v->type != MX_JSON_STRING)
+        st = mx_fail(MX_INPUT, "%s: expected a JSON string, found %s", where, mx_json_type_name(v->type));
+    if (!st)
+        st = mx_status_wrap(mx_tokenizer_encode(t, v->s, v->n, o, ids), "%s", where);
+    mx_arena_fini(&a);
+    return st;
+}
+
+static mx_status tokenize_lines(const mx_tokenizer *t, const mx_encode_options *o)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    mx_tokens ids = {0};
+    mx_str buf = {0};
+    mx_status st = MX_OK;
+    for (int64_t number = 1; !st && (n = getline(&line, &cap, stdin)) >= 0; number++) {
+        if (strspn(line, " \t\r\n") == (size_t)n)
+            continue;
+        ids.n = 0;
+        st = tokenize_line(t, o, line, (size_t)n, number, &ids);
+        if (!st)
+            print_ids(&ids, true, &buf);
+    }
+    free(line);
+    mx_str_fini(&buf);
+    mx_tokens_fini(&ids);
+    return st;
+}
+
+static mx_status run(mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    const char *path = mx_config_text(c, "tokenizer_path"), *add = mx_config_text(c, "add_special_tokens");
+    const char *how = mx_config_text(c, "special_in_text");
+    mx_tokenizer_options options = {.pattern = mx_config_text(c, "tokenizer_pattern")};
+    mx_tokenizer *t;
+    MX_TRY(mx_tokenizer_open(&t, *path ? path : "byte", &options));
+    mx_encode_options o = {
+        .add_special = strcmp(add, "auto") == 0 ? mx_tokenizer_adds_special(t) : strcmp(add, "true") == 0,
+        .special_in_text = strcmp(how, "parse") == 0  ? MX_SPECIAL_PARSE
+                           : strcmp(how, "text") == 0 ? MX_SPECIAL_TEXT
+                                                      : MX_SPECIAL_AS_LIBRARY,
+    };
+    bool lines = strcmp(mx_config_text(c, "format"), "jsonl") == 0;
+    mx_status st = lines ? tokenize_lines(t, &o) : tokenize_text(t, &o);
+    mx_tokenizer_close(t);
+    return st;
+}
+
+static const mx_key keys[] = {
+    {"format", MX_KEY_ENUM, 0, "text", "text|jsonl",
+     "jsonl: one JSON string per line in, one JSON array of ids per line out", 0, 0},
+    {"add_special_tokens", MX_KEY_ENUM, 0, "auto", "auto|true|false",
+     "begin and end tokens; auto: as the format's own library", 0, 0},
+    {"special_in_text", MX_KEY_ENUM, 0, "auto", "auto|parse|text",
+     "special-token strings in the text; auto: as the format's own library", 0, 0},
+    {0},
+};
+
+const mx_verb mx_verb_tokenize = {
+    .name = "tokenize",
+    .doc = "text to token ids",
+    .usage = "tokenizer=PATH [format=jsonl] [key=value ...]",
+    .help = "Reads standard input, writes token ids to standard output. Without format=jsonl the whole\n"
+            "input is one text.",
+    .sections = MX_TAKES(TOKENIZER),
+    .keys = keys,
+    .run = run,
+};

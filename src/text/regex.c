@@ -1,0 +1,170 @@
+/* regex.c - translation of Oniguruma patterns, and matching. */
+#include "text/regex.h"
+
+#include "base/arena.h"
+#include "base/str.h"
+#include <string.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+struct mx_regex {
+    pcre2_code *code;              /* owns */
+    pcre2_match_context *context;  /* owns */
+};
+
+struct mx_regex_scratch {
+    pcre2_match_data *data; /* owns; the whole match only */
+    pcre2_jit_stack *stack; /* owns */
+};
+
+#define SPACE "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define WORD "\\p{L}\\p{M}\\p{N}\\p{Pc}"
+
+/* Writes the translation of the escape at p (which is at the backslash); returns its length. */
+static size_t add_escape(const char *p, const char *end, bool in_class, mx_str *out)
+{
+    char c = p + 1 < end ? p[1] : 0;
+    const char *set = c == 's' || c == 'S' ? SPACE : c == 'w' || c == 'W' ? WORD : NULL;
+    bool negative = c == 'S' || c == 'W';
+    if (set && !(in_class && negative)) {
+        if (in_class)
+            mx_str_add(out, set);
+        else
+            mx_str_addf(out, "[%s%s]", negative ? "^" : "", set);
+        return 2;
+    }
+    if (c == 'u' && end - p >= 6 && strspn(p + 2, "0123456789abcdefABCDEF") >= 4) {
+        mx_str_addf(out, "\\x{%.4s}", p + 2);
+        return 6;
+    }
+    size_t n = c ? 2 : 1;
+    mx_str_add_n(out, p, n);
+    return n;
+}
+
+/* The end of the class that starts at p (at its '['), or NULL; *difference is where "&&[^" stands. */
+static const char *class_end(const char *p, const char *end, const char **difference)
+{
+    const char *q = p + 1;
+    int depth = 0;
+    *difference = NULL;
+    q += q < end && *q == '^';
+    q += q < end && *q == ']';
+    for (; q < end; q++) {
+        if (*q == '\\')
+            q++;
+        else if (!depth && end - q >= 4 && memcmp(q, "&&[^", 4) == 0) {
+            *difference = q;
+            q += 3;
+            depth++;
+        } else if (*q == ']' && depth-- == 0)
+            return q + 1;
+    }
+    return NULL;
+}
+
+static void add_class(const char *p, const char *end, mx_str *out)
+{
+    while (p < end) {
+        if (*p == '\\') {
+            p += add_escape(p, end, true, out);
+        } else {
+            mx_str_add_n(out, p, 1);
+            p++;
+        }
+    }
+}
+
+static void translate(const char *p, size_t n, mx_str *out)
+{
+    const char *end = p + n, *difference, *stop;
+    while (p < end) {
+        if (*p == '\\') {
+            p += add_escape(p, end, false, out);
+        } else if (*p == '[' && (stop = class_end(p, end, &difference))) {
+            if (difference) { /* [A&&[^B]] = (?:(?![B])[A]) */
+                mx_str_add(out, "(?:(?![");
+                add_class(difference + 4, stop - 2, out);
+                mx_str_add(out, "])");
+                add_class(p, difference, out);
+                mx_str_add(out, "])");
+            } else {
+                add_class(p, stop, out);
+            }
+            p = stop;
+        } else {
+            mx_str_add_n(out, p, 1);
+            p++;
+        }
+    }
+}
+
+mx_status mx_regex_open(mx_regex **out, const char *pattern, size_t n)
+{
+    *out = NULL;
+    mx_str text = {0};
+    translate(pattern, n, &text);
+    int error;
+    PCRE2_SIZE at;
+    /* Never \C, which would split characters. */
+    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)mx_str_text(&text), text.len, options, &error, &at, NULL);
+    mx_str_fini(&text);
+    if (!code) {
+        PCRE2_UCHAR reason[160];
+        pcre2_get_error_message(error, reason, sizeof reason);
+        return mx_fail(MX_INPUT, "the regular expression \"%.200s\" cannot be used: %s (near byte %zu of "
+                       "its translation)", pattern, (const char *)reason, (size_t)at);
+    }
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without JIT it is only slower */
+    mx_regex *r = mx_realloc(NULL, sizeof *r);
+    r->code = code;
+    r->context = pcre2_match_context_create(NULL);
+    pcre2_set_match_limit(r->context, 1000000000);
+    pcre2_set_heap_limit(r->context, 1024 * 1024); /* KiB */
+    *out = r;
+    return MX_OK;
+}
+
+void mx_regex_close(mx_regex *r)
+{
+    if (!r)
+        return;
+    pcre2_code_free(r->code);
+    pcre2_match_context_free(r->context);
+    mx_free(r);
+}
+
+mx_regex_scratch *mx_regex_scratch_new(void)
+{
+    mx_regex_scratch *s = mx_realloc(NULL, sizeof *s);
+    s->data = pcre2_match_data_create(1, NULL);
+    s->stack = NULL;
+    return s;
+}
+
+void mx_regex_scratch_free(mx_regex_scratch *s)
+{
+    if (!s)
+        return;
+    pcre2_match_data_free(s->data);
+    pcre2_jit_stack_free(s->stack);
+    mx_free(s);
+}
+
+mx_regex_result mx_regex_next(const mx_regex *r, mx_regex_scratch *s, const uint8_t *text, size_t n,
+                              size_t at, size_t *start, size_t *end)
+{
+    int rc = pcre2_match(r->code, text, n, at, PCRE2_NO_UTF_CHECK, s->data, r->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its state on the heap */
+        rc = pcre2_match(r->code, text, n, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->data, r->context);
+    if (rc == PCRE2_ERROR_NOMATCH)
+        return MX_REGEX_NONE;
+    if (rc < 0)
+        return MX_REGEX_GAVE_UP;
+    const PCRE2_SIZE *v = pcre2_get_ovector_pointer(s->data);
+    *start = v[0];
+    *end = v[1] < v[0] ? v[0] : v[1]; /* \K in a look-ahead can put the start after the end */
+    return MX_REGEX_FOUND;
+}

@@ -1,0 +1,376 @@
+/* tokenizer.c - opening, encoding and decoding, for every kind.
+ *
+ * Text that is not valid UTF-8: byte-level tokenizers encode each valid stretch as a text of its own
+ * and each run of bad bytes as one word, so every later step sees valid UTF-8 and nothing is lost;
+ * the others replace bad bytes by U+FFFD first, since their vocabularies have characters only.
+ */
+#include "text/tokenizer_parts.h"
+
+#include "base/file.h"
+#include "base/json_tree.h"
+
+void mx_tokens_reserve(mx_tokens *t, int64_t more)
+{
+    if (t->cap - t->n >= more)
+        return;
+    int64_t cap = t->cap * 2 > t->n + more ? t->cap * 2 : t->n + more + 16;
+    t->ids = mx_realloc(t->ids, sizeof *t->ids * (size_t)cap);
+    t->cap = cap;
+}
+
+void mx_tokens_add(mx_tokens *t, int32_t id)
+{
+    mx_tokens_reserve(t, 1);
+    t->ids[t->n++] = id;
+}
+
+void mx_tokens_fini(mx_tokens *t)
+{
+    mx_free(t->ids);
+    *t = (mx_tokens){0};
+}
+
+void mx_tokenizer_grow(mx_tokenizer *t, int32_t n)
+{
+    if (n <= t->n_tokens)
+        return;
+    t->token = mx_realloc(t->token, sizeof *t->token * (size_t)n);
+    t->special = mx_realloc(t->special, sizeof *t->special * (size_t)n);
+    for (int32_t i = t->n_tokens; i < n; i++) {
+        t->token[i] = (mx_piece){NULL, MX_NO_PIECE};
+        t->special[i] = false;
+    }
+    t->n_tokens = n;
+}
+
+mx_status mx_tokenizer_load_byte(mx_tokenizer *t)
+{
+    static const char *const name[] = {"<bos>", "<eos>", "<pad>"};
+    t->kind = "byte";
+    uint8_t *byte = mx_arena_alloc(&t->arena, 256);
+    mx_vocab_init(&t->bpe.vocab, 256);
+    mx_tokenizer_grow(t, 256 + 3);
+    t->bpe.byte_level = true;
+    t->bpe.unk = -1;
+    for (int i = 0; i < 256; i++) {
+        byte[i] = (uint8_t)i;
+        t->bpe.byte_id[i] = i;
+        mx_vocab_set(&t->bpe.vocab, i, byte + i, 1, true);
+        t->token[i] = t->bpe.vocab.piece[i];
+    }
+    for (int i = 0; i < 3; i++) {
+        t->token[256 + i] = (mx_piece){(const uint8_t *)name[i], 5};
+        t->special[256 + i] = true;
+        mx_added_put(&t->added, (mx_added){.s = (const uint8_t *)name[i], .n = 5, .id = 256 + i,
+                                           .special = true});
+    }
+    mx_bpe_finish(&t->bpe);
+    t->bos = 256;
+    t->eos = 257;
+    t->pad = 258;
+    mx_tokens_add(&t->prefix, t->bos);
+    t->decoder.step = MX_NEW(&t->arena, mx_dec_step);
+    t->decoder.n = 1;
+    return MX_OK;
+}
+
+static mx_status load(mx_tokenizer *t, const char *path, const mx_tokenizer_options *options)
+{
+    (void)options;
+    if (!path || strcmp(path, "byte") == 0)
+        return mx_tokenizer_load_byte(t);
+    if (mx_dir_exists(path)) {
+        const char *json = mx_arena_printf(&t->arena, "%s/tokenizer.json", path);
+        if (mx_file_exists(json))
+            return mx_tokenizer_load_json(t, json);
+        return mx_fail(MX_INPUT, "%s: no tokenizer.json or tokenizer.model in this directory; "
+                       "name a tokenizer file or a directory that has one", path);
+    }
+    return mx_tokenizer_load_json(t, path);
+}
+
+mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path, const mx_tokenizer_options *options)
+{
+    *out = NULL;
+    mx_tokenizer *t = mx_realloc(NULL, sizeof *t);
+    *t = (mx_tokenizer){.bos = -1, .eos = -1, .pad = -1};
+    pthread_mutex_init(&t->lock, NULL);
+    mx_unicode_init(&t->unicode, &t->arena);
+    mx_status st = load(t, path, options);
+    if (st) {
+        mx_tokenizer_close(t);
+        return st;
+    }
+    mx_added_finish(&t->added);
+    mx_added_finish(&t->added_normalized);
+    *out = t;
+    return MX_OK;
+}
+
+static void free_scratch(mx_scratch *s, int n_steps)
+{
+    mx_bpe_scratch_free(s->bpe);
+    mx_regex_scratch_free(s->regex);
+    for (int i = 0; i < n_steps; i++) {
+        mx_free(s->buffer[i].span);
+        mx_str_fini(&s->buffer[i].text);
+    }
+    mx_free(s->buffer);
+    mx_str_fini(&s->normal[0]);
+    mx_str_fini(&s->normal[1]);
+    mx_str_fini(&s->repaired);
+    mx_free(s);
+}
+
+void mx_tokenizer_close(mx_tokenizer *t)
+{
+    if (!t)
+        return;
+    for (mx_scratch *s = t->free, *next; s; s = next) {
+        next = s->next;
+        free_scratch(s, t->pretok.n);
+    }
+    pthread_mutex_destroy(&t->lock);
+    mx_bpe_fini(&t->bpe);
+    mx_added_fini(&t->added);
+    mx_added_fini(&t->added_normalized);
+    mx_normalizer_fini(&t->normalizer);
+    mx_pretok_fini(&t->pretok);
+    mx_decoder_fini(&t->decoder);
+    mx_tokens_fini(&t->prefix);
+    mx_tokens_fini(&t->suffix);
+    mx_free(t->token);
+    mx_free(t->special);
+    mx_arena_fini(&t->arena);
+    mx_free(t);
+}
+
+static mx_scratch *take_scratch(mx_tokenizer *t)
+{
+    pthread_mutex_lock(&t->lock);
+    mx_scratch *s = t->free;
+    if (s)
+        t->free = s->next;
+    pthread_mutex_unlock(&t->lock);
+    if (s)
+        return s;
+    s = mx_realloc(NULL, sizeof *s);
+    *s = (mx_scratch){.bpe = mx_bpe_scratch_new(), .regex = mx_regex_scratch_new()};
+    size_t bytes = sizeof *s->buffer * (size_t)(t->pretok.n + 1);
+    s->buffer = memset(mx_realloc(NULL, bytes), 0, bytes);
+    return s;
+}
+
+static void give_scratch(mx_tokenizer *t, mx_scratch *s)
+{
+    pthread_mutex_lock(&t->lock);
+    s->next = t->free;
+    t->free = s;
+    pthread_mutex_unlock(&t->lock);
+}
+
+typedef struct {
+    const mx_tokenizer *t;
+    mx_scratch *s;
+    mx_tokens *out;
+    bool parse_special, gave_up;
+} encoder;
+
+static void encode_word(void *ctx, const uint8_t *word, size_t n, const uint8_t *end)
+{
+    encoder *e = ctx;
+    mx_bpe_encode(&e->t->bpe, e->s->bpe, word, n, end, e->out);
+}
+
+static void encode_words(encoder *e, const uint8_t *p, size_t n, const uint8_t *end, bool first)
+{
+    mx_pre_run r = {.pre = &e->t->pretok, .unicode = &e->t->unicode, .regex = e->s->regex,
+                    .buffer = e->s->buffer, .ctx = e, .sink = encode_word};
+    mx_pretok_run(&r, p, n, end, first);
+    e->gave_up = e->gave_up || r.gave_up;
+}
+
+typedef void (*piece_fn)(encoder *e, const uint8_t *p, size_t n, const uint8_t *end, bool first);
+
+/* Cuts the tokens of `set` out of a text; what is between them goes to `rest`. */
+static void cut_added(encoder *e, const mx_added_set *set, const uint8_t *p, size_t n,
+                      const uint8_t *end, bool first, piece_fn rest)
+{
+    size_t from = 0, resume = 0;
+    mx_added_match m;
+    while (set->n && mx_added_next(set, &e->t->unicode, p, n, from, &resume, e->parse_special, &m)) {
+        if (m.start > from)
+            rest(e, p + from, m.start - from, end, first && from == 0);
+        mx_tokens_add(e->out, m.token->id);
+        from = m.stop;
+    }
+    if (from < n)
+        rest(e, p + from, n - from, end, first && from == 0);
+}
+
+static void encode_normal(encoder *e, const uint8_t *p, size_t n, const uint8_t *end, bool first)
+{
+    if (e->t->normalizer.n) {
+        const mx_str *z = mx_normalizer_run(&e->t->normalizer, &e->t->unicode, e->s->regex, p, n,
+                                            e->s->normal);
+        if (!z) {
+            e->gave_up = true;
+            return;
+        }
+        p = (const uint8_t *)mx_str_text(z);
+        n = z->len;
+        end = p + n;
+    }
+    cut_added(e, &e->t->added_normalized, p, n, end, first, encode_words);
+}
+
+static void encode_valid(encoder *e, const uint8_t *p, size_t n, const uint8_t *end, bool first)
+{
+    cut_added(e, &e->t->added, p, n, end, first, encode_normal);
+}
+
+static size_t bad_run(const uint8_t *p, const uint8_t *end)
+{
+    const uint8_t *start = p;
+    uint32_t cp;
+    while (p < end && !mx_utf8_decode(p, end, &cp))
+        p += mx_utf8_bad_length(p, end);
+    return (size_t)(p - start);
+}
+
+static void encode_any(encoder *e, const uint8_t *p, size_t n)
+{
+    const uint8_t *end = p + n;
+    size_t good = mx_utf8_valid_prefix(p, n);
+    if (good == n) {
+        encode_valid(e, p, n, end, true);
+        return;
+    }
+    if (e->t->model != MX_MODEL_BPE || !e->t->bpe.byte_level) {
+        mx_str_clear(&e->s->repaired);
+        mx_add_lossy(&e->s->repaired, (const char *)p, n);
+        p = (const uint8_t *)mx_str_text(&e->s->repaired);
+        encode_valid(e, p, e->s->repaired.len, p + e->s->repaired.len, true);
+        return;
+    }
+    for (bool first = true; p < end; first = false) {
+        if (good)
+            encode_valid(e, p, good, end, first);
+        p += good;
+        size_t bad = bad_run(p, end);
+        if (bad)
+            encode_word(e, p, bad, end);
+        p += bad;
+        good = mx_utf8_valid_prefix(p, (size_t)(end - p));
+    }
+}
+
+static void add_all(mx_tokens *to, const mx_tokens *from)
+{
+    for (int64_t i = 0; i < from->n; i++)
+        mx_tokens_add(to, from->ids[i]);
+}
+
+mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t n,
+                              const mx_encode_options *options, mx_tokens *out)
+{
+    mx_special_in_text how = options ? options->special_in_text : MX_SPECIAL_AS_LIBRARY;
+    /* The free list is the one part of an open tokenizer that changes, under its lock. */
+    mx_tokenizer *own = (mx_tokenizer *)t;
+    encoder e = {.t = t, .s = take_scratch(own), .out = out};
+    e.parse_special = how == MX_SPECIAL_PARSE || (how == MX_SPECIAL_AS_LIBRARY && t->parse_special);
+    if (options && options->add_special)
+        add_all(out, &t->prefix);
+    encode_any(&e, (const uint8_t *)text, n);
+    if (options && options->add_special)
+        add_all(out, &t->suffix);
+    give_scratch(own, e.s);
+    if (e.gave_up)
+        return mx_fail(MX_INPUT, "a regular expression of the tokenizer gave up on a text of %zu bytes; "
+                       "the expression backtracks too much for this text", n);
+    return MX_OK;
+}
+
+mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, int64_t n,
+                              const mx_decode_options *options, mx_str *out)
+{
+    bool skip = options && options->skip_special, raw = options && options->raw;
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= t->n_tokens)
+            return mx_fail(MX_INPUT, "token id %d at position %lld is outside the vocabulary of %d; are "
+                           "these ids from another tokenizer?", ids[i], (long long)i, t->n_tokens);
+    mx_piece *token = mx_realloc(NULL, sizeof *token * (size_t)(n + 1));
+    int64_t k = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (t->token[ids[i]].n != MX_NO_PIECE && !(skip && t->special[ids[i]]))
+            token[k++] = t->token[ids[i]];
+    mx_str bytes = {0};
+    mx_decoder_run(&t->decoder, token, k, &bytes);
+    if (raw)
+        mx_str_add_n(out, mx_str_text(&bytes), bytes.len);
+    else
+        mx_add_lossy(out, mx_str_text(&bytes), bytes.len);
+    mx_str_fini(&bytes);
+    mx_free(token);
+    return MX_OK;
+}
+
+const char *mx_tokenizer_kind(const mx_tokenizer *t)
+{
+    return t->kind;
+}
+
+bool mx_tokenizer_adds_special(const mx_tokenizer *t)
+{
+    return t->add_special;
+}
+
+int32_t mx_tokenizer_vocab_size(const mx_tokenizer *t)
+{
+    return t->n_tokens;
+}
+
+int32_t mx_tokenizer_bos(const mx_tokenizer *t)
+{
+    return t->bos;
+}
+
+int32_t mx_tokenizer_eos(const mx_tokenizer *t)
+{
+    return t->eos;
+}
+
+int32_t mx_tokenizer_pad(const mx_tokenizer *t)
+{
+    return t->pad;
+}
+
+static int32_t find_added(const mx_added_set *s, const char *token, size_t n)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->token[i].n == n && memcmp(s->token[i].s, token, n) == 0)
+            return s->token[i].id;
+    return -1;
+}
+
+int32_t mx_tokenizer_find(const mx_tokenizer *t, const char *token)
+{
+    size_t n = strlen(token);
+    int32_t id = find_added(&t->added, token, n);
+    if (id < 0)
+        id = find_added(&t->added_normalized, token, n);
+    return id >= 0 ? id : mx_vocab_find(&t->bpe.vocab, (const uint8_t *)token, n);
+}
+
+const char *mx_tokenizer_token(const mx_tokenizer *t, int32_t id, size_t *n)
+{
+    if (id < 0 || id >= t->n_tokens || t->token[id].n == MX_NO_PIECE)
+        return NULL;
+    *n = (size_t)t->token[id].n;
+    return (const char *)t->token[id].s;
+}
+
+bool mx_tokenizer_is_special(const mx_tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->n_tokens && t->special[id];
+}

@@ -1,0 +1,64 @@
+/* tokenizer_parts.h - what a tokenizer is made of, for the files that load one.
+ *
+ * Encoding:  text -> added tokens cut out -> normalizer -> added tokens of the normalized kind cut out ->
+ *            pre-tokenizer -> model (BPE or unigram) -> prefix and suffix ids.
+ * Decoding:  ids -> token texts -> decoder.
+ * SentencePiece has its own normalizer and decoding rules (sentencepiece.c) around the same models.
+ */
+#ifndef MX_TEXT_TOKENIZER_PARTS_H
+#define MX_TEXT_TOKENIZER_PARTS_H
+
+#include "text/added.h"
+#include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/normalizer.h"
+#include "text/pretok.h"
+#include "text/tokenizer.h"
+#include <pthread.h>
+
+typedef enum { MX_MODEL_BPE, MX_MODEL_UNIGRAM } mx_text_model;
+typedef struct mx_scratch mx_scratch;
+
+struct mx_tokenizer {
+    mx_arena arena;
+    mx_unicode unicode;
+    const char *kind;
+    mx_text_model model;
+    mx_bpe bpe;
+    mx_added_set added;            /* looked for in the text as it is */
+    mx_added_set added_normalized; /* looked for after normalization */
+    bool parse_special;            /* the library's own default */
+    bool add_special;              /* likewise: whether its encode() adds prefix and suffix */
+    mx_normalizer normalizer;
+    mx_pretok pretok;
+    mx_decoder decoder;
+    mx_tokens prefix, suffix;
+    mx_piece *token; /* owns; n_tokens: what decoding starts from */
+    bool *special;   /* owns; n_tokens */
+    int32_t n_tokens;
+    int32_t bos, eos, pad;
+    pthread_mutex_t lock; /* of the free list */
+    mx_scratch *free;     /* owns; scratch objects nobody uses at the moment */
+};
+
+/* What one encoding call needs to itself. */
+struct mx_scratch {
+    mx_scratch *next;
+    mx_bpe_scratch *bpe;
+    mx_regex_scratch *regex;
+    mx_pre_buffer *buffer; /* one per pre-tokenizer step */
+    mx_str normal[2];
+    mx_str repaired; /* the text with U+FFFD for what is not UTF-8 */
+};
+
+/* Loaders fill an allocated, zeroed tokenizer. */
+mx_status mx_tokenizer_load_json(mx_tokenizer *t, const char *path) MX_MUST_USE;
+mx_status mx_tokenizer_load_byte(mx_tokenizer *t) MX_MUST_USE;
+
+/* Begin, end and padding tokens from the files beside `path`, as far as they are not known. */
+void mx_tokenizer_read_config(mx_tokenizer *t, const char *path);
+
+/* Room for the ids 0..n-1; keeps what is there. */
+void mx_tokenizer_grow(mx_tokenizer *t, int32_t n);
+
+#endif
