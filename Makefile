@@ -3,6 +3,8 @@
 #   make            build/maxc (CPU; the CUDA plug-in too where nvcc is found, CUDA=0 leaves it out)
 #   make demo       train a small model and let it write, in a few minutes
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
+#   make test-crash 1,000 times kill -9 while checkpoints are being saved
+#   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
 #
@@ -15,6 +17,11 @@ ifeq ($(MODE),test)
   B := $(BUILD)/test
   OPT := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMX_TEST_BUILD
   LDOPT := -fsanitize=address,undefined
+else ifeq ($(MODE),fuzz)
+  B := $(BUILD)/fuzz
+  CC := clang
+  OPT := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -DMX_TEST_BUILD -Wno-error
+  LDOPT := -fsanitize=fuzzer,address,undefined
 else
   B := $(BUILD)/release
   OPT := -O3
@@ -40,7 +47,7 @@ TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
-.PHONY: all release demo test test-bin bench lint format clean setup banner
+.PHONY: all release demo test test-bin test-crash fuzz fuzz-bin bench lint format clean setup banner
 all: setup banner $(B)/maxc
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
 
@@ -83,6 +90,22 @@ test: setup banner
 	@$(MAKE) --no-print-directory all
 	@$(MAKE) --no-print-directory MODE=test build/test/tests_run build/test/maxc
 	@tools/run-tests
+
+KILLS ?= 1000
+test-crash: test-bin
+	@MX_KILLS=$(KILLS) MX_TEST_SECONDS=36000 build/test/tests_run '*kill*'
+
+FUZZ_SECONDS ?= 60
+FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(B)/fuzz_%: tests/fuzz/fuzz_%.c $(B)/libmaxc.a
+	@$(CC) $(CFLAGS) $(LDOPT) -rdynamic $^ $(LDLIBS) -o $@
+fuzz-bin: $(FUZZ_BIN)
+fuzz: setup
+	@$(MAKE) --no-print-directory MODE=fuzz fuzz-bin
+	@for t in $(FUZZ_BIN:$(B)/fuzz_%=%); do mkdir -p build/fuzz/corpus/$$t; echo "fuzz $$t"; \
+	    build/fuzz/fuzz_$$t -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -verbosity=0 \
+	        -artifact_prefix=build/fuzz/$$t- -print_final_stats=1 build/fuzz/corpus/$$t tests/fuzz/corpus/$$t \
+	        || exit 1; done
 
 demo: all
 	@tools/demo
