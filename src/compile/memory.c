@@ -130,11 +130,13 @@ static void give_addresses(mx_program *p, space *s, mx_arena *scratch)
     /* Storages by the position at which they die: singly linked lists through `next`. */
     int *head = MX_NEW_N(scratch, int, p->n + 1), *next = MX_NEW_N(scratch, int, n_places);
     memset(head, -1, sizeof(int) * (size_t)(p->n + 1));
+    /* Inputs and constants first, wherever they stand in the order: they are written before the run
+     * begins, so not even an earlier node's value may lie there. */
     for (int i = 0; i < p->n; i++)
-        if (p->order[i]->op == &mx_op_constant) {
-            /* Constants: filled once, never reused. */
-            mx_place *q = place_of(p, p->order[i], 0);
-            q->offset = take(s, rounded(&p->order[i]->type));
+        if (p->order[i]->op->kind == MX_SOURCE && p->order[i]->op != &mx_op_variable) {
+            int64_t bytes = rounded(&p->order[i]->type);
+            place_of(p, p->order[i], 0)->offset = take(s, bytes);
+            p->bytes.inputs += (double)bytes;
         }
     for (int i = 0; i < p->n; i++) {
         mx_node *n = p->order[i];
@@ -144,14 +146,10 @@ static void give_addresses(mx_program *p, space *s, mx_arena *scratch)
             bool is_variable = own && n->op == &mx_op_variable;
             if (own && !is_variable && q->offset < 0) {
                 int64_t bytes = rounded(mx_node_type(n, k));
+                int at = last[index_of(q)];
                 q->offset = take(s, bytes);
-                if (n->op->kind == MX_SOURCE)
-                    p->bytes.inputs += (double)bytes;
-                else {
-                    int at = last[index_of(q)];
-                    next[index_of(q)] = head[at];
-                    head[at] = (int)index_of(q);
-                }
+                next[index_of(q)] = head[at];
+                head[at] = (int)index_of(q);
             } else if (!own) {
                 q->offset = place_of(p, q->root, q->out)->offset;
             }

@@ -96,6 +96,7 @@ typedef struct {
     mx_case_in in[MX_MAX_IN];
     const void *attr;
     double tolerance; /* of the gradient check; 0: 1e-6 */
+    int n_out;        /* outputs of this case, for an op without a fixed number */
 } mx_case;
 
 struct mx_op {

@@ -73,7 +73,8 @@ const mx_op mx_op_split = {
     .grad = split_vjp,
     .cost = mx_cost_move,
     .cpu = split_cpu,
-    .cases = (const mx_case[]){{1, {{3, {2, 4, 9}}}, &(split_attr){3, {4, 2, 3}}},
-                               {1, {{1, {6}}}, &(split_attr){2, {5, 1}}},
-                               {1, {{2, {2, 6}, MX_I32, 0, 9}}, &(split_attr){2, {3, 3}}}, {0}},
+    .cases = (const mx_case[]){{1, {{3, {2, 4, 9}}}, &(split_attr){3, {4, 2, 3}}, .n_out = 3},
+                               {1, {{1, {6}}}, &(split_attr){2, {5, 1}}, .n_out = 2},
+                               {1, {{2, {2, 6}, MX_I32, 0, 9}}, &(split_attr){2, {3, 3}},
+                                .n_out = 2}, {0}},
 };

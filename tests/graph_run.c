@@ -1,0 +1,73 @@
+/* graph_run.c - build, compile, run, read: see graph_run.h. */
+#include "graph_run.h"
+
+#include "base/rng.h"
+#include "compile/passes.h"
+#include "ops/load.h"
+#include "test.h"
+#include <math.h>
+
+void mx_graph_run_init(mx_graph_run *r)
+{
+    *r = (mx_graph_run){0};
+    mx_graph_init(&r->graph);
+}
+
+mx_status mx_graph_run_compile(mx_graph_run *r, bool merge)
+{
+    MX_TRY(mx_graph_verify(&r->graph));
+    mx_pass_fuse(&r->graph, merge);
+    MX_TRY(mx_graph_verify(&r->graph));
+    MX_TRY(mx_session_open(&r->session, "cpu", 2));
+    MX_TRY(mx_program_init(&r->program, &r->graph, mx_session_threads(r->session)));
+    MX_TRY(mx_session_add(r->session, &r->program, &r->exec));
+    return mx_session_init(r->session, 1);
+}
+
+void mx_graph_run_write(mx_graph_run *r, const char *name, const double *values)
+{
+    mx_tensor t = mx_exec_tensor(r->exec, name);
+    if (t.data) /* a program may have no use for an input */
+        mx_store_run_f64(&t, 0, mx_type_count(&t.type), values);
+}
+
+void mx_graph_run_go(mx_graph_run *r)
+{
+    MX_CHECK_OK(mx_exec_run(r->exec));
+}
+
+void mx_graph_run_read(mx_graph_run *r, const char *name, double *values)
+{
+    mx_tensor t = mx_exec_tensor(r->exec, name);
+    MX_ASSERT(t.data, "no tensor called %s", name);
+    mx_load_run_f64(&t, 0, mx_type_count(&t.type), values);
+}
+
+void mx_graph_run_fini(mx_graph_run *r)
+{
+    mx_session_close(r->session);
+    mx_program_fini(&r->program);
+    mx_graph_fini(&r->graph);
+}
+
+void mx_test_fill(double *x, int64_t n, double lo, double hi, uint64_t seed)
+{
+    for (int64_t i = 0; i < n; i++) {
+        mx_random4 v = mx_philox(seed, 77, (uint64_t)i);
+        x[i] = lo + (hi - lo) * mx_uniform_f64(v.v[0], v.v[1]);
+    }
+}
+
+double mx_test_distance(const double *a, const double *b, int64_t n, double floor)
+{
+    double worst = 0, top = floor;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs(a[i] - b[i]);
+        if (isnan(d)) /* also infinities: equal ones are no difference */
+            d = a[i] == b[i] || (isnan(a[i]) && isnan(b[i])) ? 0 : INFINITY;
+        worst = d > worst ? d : worst;
+        if (isfinite(b[i]) && fabs(b[i]) > top)
+            top = fabs(b[i]);
+    }
+    return worst / top;
+}
