@@ -430,7 +430,7 @@ mx_status mx_config_load(mx_config **out, const mx_config_request *request)
     make_entries(cfg);
 
     char *base = mx_arena_printf(&cfg->arena, "%s/base.yml", request->home ? request->home : "");
-    if (request->home && access(base, R_OK) == 0) {
+    if (request->home && !request->is_resolved && access(base, R_OK) == 0) {
         const mx_yaml_node *root = read_file(&ld, base);
         if (root)
             add_map(&ld, base, "", root, MX_LAYER_BASE);
@@ -439,7 +439,8 @@ mx_status mx_config_load(mx_config **out, const mx_config_request *request)
         add_file(&ld, request->file, 0);
     add_environment(&ld);
     add_arguments(&ld);
-    add_model(&ld);
+    if (!request->is_resolved)
+        add_model(&ld);
 
     resolve(&ld, MX_LAYER_DEFAULT, MX_LAYER_BASE);
     resolve(&ld, MX_LAYER_MODEL, MX_LAYER_MODEL);

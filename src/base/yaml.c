@@ -7,8 +7,8 @@
  */
 #include "base/yaml.h"
 
+#include "base/io.h"
 #include "base/str.h"
-#include <stdio.h>
 #include <string.h>
 #include <yaml.h>
 
@@ -242,17 +242,12 @@ mx_status mx_yaml_parse_value(mx_arena *a, const char *name, const char *text, m
 
 mx_status mx_yaml_read(mx_arena *a, const char *path, mx_yaml_node **root)
 {
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return mx_fail_errno(MX_INPUT, "%s: cannot open the configuration file", path);
-    void *text = NULL;
-    mx_status st = mx_alloc(&text, MX_YAML_MAX_BYTES + 1, "a configuration file");
-    if (!st) {
-        size_t n = fread(text, 1, MX_YAML_MAX_BYTES + 1, f);
-        st = ferror(f) ? mx_fail_errno(MX_INPUT, "%s: cannot read", path)
-                       : mx_yaml_parse(a, path, text, n, root);
-    }
+    char *text = NULL;
+    size_t n = 0;
+    *root = NULL;
+    mx_status st = mx_io_read_file(NULL, path, MX_YAML_MAX_BYTES, &text, &n);
+    if (!st)
+        st = mx_yaml_parse(a, path, text, n, root);
     mx_free(text);
-    fclose(f);
     return st;
 }

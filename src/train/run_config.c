@@ -1,0 +1,82 @@
+/* run_config.c - config.yml and command.txt of a run folder. */
+#include "train/run_config.h"
+
+#include "base/version.h"
+#include "train/keys.h"
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *mx_run_folder(const mx_config *cfg, mx_arena *a)
+{
+    const char *root = mx_config_text(cfg, "base_output_directory");
+    const char *name = mx_config_text(cfg, "run_name");
+    if (!*name) {
+        time_t now = time(NULL);
+        struct tm t;
+        char stamp[32];
+        localtime_r(&now, &t);
+        strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &t);
+        name = mx_arena_printf(a, "%s-%s", mx_config_text(cfg, "model_name"), stamp);
+    }
+    const char *slash = *root && !mx_ends_with(root, "/") ? "/" : "";
+    return mx_arena_printf(a, "%s%s%s", root, slash, name);
+}
+
+mx_status mx_run_config_compare(const mx_config *cfg, const char *folder, mx_str *report)
+{
+    mx_str path = {0};
+    mx_config *old = NULL;
+    mx_status st = MX_OK;
+    mx_str_addf(&path, "%s/config.yml", folder);
+    if (access(path.text, F_OK) == 0) {
+        mx_config_request r = {.schema = &mx_keys,
+                               .sections = MX_TAKES_ALL,
+                               .user = "train",
+                               .file = path.text,
+                               .is_resolved = true};
+        st = mx_status_wrap(mx_config_load(&old, &r), "the run's own configuration");
+    }
+    int refused = 0;
+    if (old)
+        mx_config_diff(old, cfg, report, &refused);
+    if (refused && !mx_config_bool(cfg, "allow_config_change"))
+        st = mx_fail(
+            MX_USAGE,
+            "%s was begun with another configuration:\n%suse another run_name, restore these "
+            "values, or give allow_config_change=true",
+            folder, mx_str_text(report));
+    mx_config_free(old);
+    mx_str_fini(&path);
+    return st;
+}
+
+static mx_status write_text(const mx_io *io, const char *folder, const char *name,
+                            const mx_str *text)
+{
+    mx_str path = {0};
+    mx_str_addf(&path, "%s/%s", folder, name);
+    mx_status st = mx_io_write_file(io, path.text, mx_str_text(text), text->len);
+    mx_str_fini(&path);
+    return st;
+}
+
+mx_status mx_run_config_save(const mx_config *cfg, const char *folder, const char *command_line,
+                             const mx_io *io)
+{
+    mx_str config = {0}, command = {0};
+    mx_str_addf(&config,
+                "# The resolved configuration of this run, written by maxc %s. It can be given\n"
+                "# back as it is: maxc train config.yml\n\n",
+                MX_VERSION);
+    mx_config_write(cfg, &config);
+    mx_str_addf(&command, "%s\n", command_line);
+    mx_status st = write_text(io, folder, "config.yml", &config);
+    if (!st)
+        st = write_text(io, folder, "command.txt", &command);
+    if (!st)
+        st = mx_io_sync_dir(io, folder);
+    mx_str_fini(&config);
+    mx_str_fini(&command);
+    return st;
+}
