@@ -1,7 +1,8 @@
 /* vmath.c - the vector functions of base/vmath.h against libm in double, over their whole range.
  *
- * Each function is run in an MX_CLONES loop, so what is tested is the vectorised code of this machine.
- * Every 997th float of each sign is visited (4.3 million points), plus the neighbourhoods of the seams.
+ * Each function is run in an MX_CLONES loop, so what is tested is the vectorised code of this
+ * machine. Every 997th float of each sign is visited (4.3 million points), plus the
+ * neighbourhoods of the seams.
  */
 #include "test.h"
 
@@ -12,7 +13,7 @@
 #define BLOCK 1024
 
 typedef void map_fn(float *y, const float *x, int n);
-#define MAP(name, f)                                                                                \
+#define MAP(name, f)                                                                               \
     MX_CLONES static void name(float *restrict y, const float *restrict x, int n)                  \
     {                                                                                              \
         for (int i = 0; i < n; i++)                                                                \

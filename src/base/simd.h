@@ -1,15 +1,16 @@
 /* simd.h - one source, the best instructions of the machine it runs on.
  *
- * The program is built for the baseline of its architecture (x86-64: SSE2) and must run anywhere. A hot
- * loop is therefore compiled several times and the dynamic linker picks a version once, when the
- * program is loaded (ifunc): no global state, no branch per call.
+ * The program is built for the baseline of its architecture (x86-64: SSE2) and must run anywhere.
+ * A hot loop is therefore compiled several times and the dynamic linker picks a version once, when
+ * the program is loaded (ifunc): no global state, no branch per call.
  *
  *     MX_CLONES void scale(float *x, int64_t n) { for (...) x[i] *= 2; }
  *
  * MX_CLONES is for loops that the compiler vectorises by itself. What they call must be inlined
  * (MX_INLINE), or it stays baseline code. Kernels that need a fixed register tile are written with
  * compiler vectors (vector_size) and compiled per level with MX_TARGET_V3 (AVX2+FMA), MX_TARGET_V4
- * (AVX-512) and MX_TARGET_BF16 (AVX-512 with VDPBF16PS); mx_simd_level says which one may be called.
+ * (AVX-512) and MX_TARGET_BF16 (AVX-512 with VDPBF16PS); mx_simd_level says which one may be
+ * called.
  *
  * Elsewhere than on x86-64 all of it means "baseline", where NEON is already the baseline.
  *
@@ -20,6 +21,8 @@
 #define MX_BASE_SIMD_H
 
 #define MX_INLINE static inline __attribute__((always_inline, unused))
+
+typedef short mx_v32i16 __attribute__((vector_size(64)));
 
 typedef enum {
     MX_SIMD_BASE = 0, /* baseline of the architecture */
@@ -32,8 +35,10 @@ typedef enum {
 #define MX_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define MX_TARGET_V3 __attribute__((target("arch=x86-64-v3")))
 #define MX_TARGET_V4 __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
-#define MX_TARGET_BF16                                                                              \
-    __attribute__((target("arch=x86-64-v4,avx512bf16,prefer-vector-width=512")))
+#define MX_TARGET_BF16 __attribute__((target("arch=x86-64-v4,avx512bf16,prefer-vector-width=512")))
+/* acc (16 floats) += sums of two products per lane; a, b hold 16 pairs of bf16. */
+#define MX_BF16_DOT(acc, a, b) \
+    __builtin_ia32_dpbf16ps_v16sf((acc), (mx_v32i16)(a), (mx_v32i16)(b))
 MX_INLINE mx_simd mx_simd_level(void)
 {
     if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq"))
@@ -49,6 +54,7 @@ MX_INLINE mx_simd mx_simd_level(void)
 #define MX_TARGET_V3
 #define MX_TARGET_V4
 #define MX_TARGET_BF16
+#define MX_BF16_DOT(acc, a, b) ((void)(a), (void)(b), (acc)) /* never called at this level */
 MX_INLINE mx_simd mx_simd_level(void)
 {
     return MX_SIMD_BASE;

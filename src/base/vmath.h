@@ -4,7 +4,8 @@
  * MX_CLONES (base/simd.h) a plain loop becomes 16 lanes of AVX-512 or 8 of AVX2.
  *
  *     function       largest error   out of range
- *     mx_vexpf       1 ulp           +inf above 88.73, 0 below -103.97, denormals in between are right
+ *     mx_vexpf       1 ulp           +inf above 88.73, 0 below -103.97, denormals in between are
+ * right
  *     mx_vlogf       1 ulp           -inf at 0, NaN below 0, denormals are right
  *     mx_vlog1pf     2 ulp           for x > -1
  *     mx_vtanhf      2 ulp           +-1
@@ -15,10 +16,11 @@
  *
  * Method. exp: x = n ln2 + r, |r| <= ln2/2; exp(r) is a polynomial; 2^n is applied in two halves so
  * that neither half leaves the range of normal floats. log: x = 2^e m, m in [sqrt(1/2), sqrt(2));
- * log(m) = f - f^2/2 + f^3 P(f), f = m-1. tanh: odd polynomial below 0.625, 1 - 2/(exp(2x)+1) above.
- * erf: odd polynomial below 0.9, 1 - exp(P(x)) above, where P is fitted to log(erfc). Coefficients are
- * near-minimax fits made for these intervals. Rounding to an integer adds and subtracts 1.5*2^23,
- * whose low mantissa bits then are the integer: no conversion, works on every target.
+ * log(m) = f - f^2/2 + f^3 P(f), f = m-1. tanh: odd polynomial below 0.625, 1 - 2/(exp(2x)+1)
+ * above. erf: odd polynomial below 0.9, 1 - exp(P(x)) above, where P is fitted to log(erfc).
+ * Coefficients are near-minimax fits made for these intervals. Rounding to an integer adds and
+ * subtracts 1.5*2^23, whose low mantissa bits then are the integer: no conversion, works on every
+ * target.
  */
 #ifndef MX_BASE_VMATH_H
 #define MX_BASE_VMATH_H
@@ -108,7 +110,8 @@ MX_INLINE float mx_vexpf_nonpositive(float x)
     return x < -87.3f ? 0.0f : e;
 }
 
-/* log(m 2^e) for the mantissa polynomial; `add` is a small correction summed before the large terms. */
+/* log(m 2^e) for the mantissa polynomial; `add` is a small correction summed before the large
+ * terms. */
 MX_INLINE float mx_vlog_core(float x, float add)
 {
     const float inf = __builtin_inff(), nan = __builtin_nanf("");

@@ -1,0 +1,210 @@
+/* kernels_bench.c - the CPU kernels against what the machine can do, in one run.
+ *
+ *     kernels_bench [gemm|gemv|attention|xent|adamw|grouped]      everything when no name is given
+ *
+ * First a loop of independent fused multiply-adds (f32) and bf16 dot products gives the peak, and a
+ * copy gives the bandwidth; then every kernel is printed in GFLOP/s or GB/s and as a share of that.
+ * Best of several repetitions: other programs can only make a figure worse.
+ */
+#include "base/arena.h"
+#include "base/simd.h"
+#include "base/vmath.h"
+#include "ops/cpu/gemm.h"
+#include <dnnl.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Runs `body` until half a second or 3 times have passed; the best time in seconds. */
+#define BEST(out, body)                                                                            \
+    do {                                                                                           \
+        double end_ = now() + 0.5;                                                                 \
+        (out) = 1e30;                                                                              \
+        for (int rep_ = 0; rep_ < 3 || now() < end_; rep_++) {                                     \
+            double t_ = now();                                                                     \
+            body;                                                                                  \
+            t_ = now() - t_;                                                                       \
+            (out) = t_ < (out) ? t_ : (out);                                                       \
+        }                                                                                          \
+    } while (0)
+
+typedef float v16f __attribute__((vector_size(64)));
+
+/* 12 independent chains keep every multiply-add unit busy; KEEP stops the compiler from folding. */
+#define CHAINS 12
+#define STEPS 400000
+#define KEEP(v) __asm__ volatile("" : "+v"(v))
+#define EACH(f) f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11)
+#define DECLARE(i) v16f a##i = {0};
+#define FMA(i) a##i += x * y; KEEP(a##i);
+#define DOT(i) a##i = MX_BF16_DOT(a##i, x, y); KEEP(a##i);
+#define ADD(i) sum += a##i[0];
+#define CHAIN_LOOP(name, target, step)                                                             \
+    target static float name(void)                                                                 \
+    {                                                                                              \
+        v16f x = {0}, y = {0};                                                                     \
+        float sum = 0;                                                                             \
+        EACH(DECLARE)                                                                              \
+        for (int i = 0; i < STEPS; i++) {                                                          \
+            KEEP(x);                                                                               \
+            KEEP(y);                                                                               \
+            EACH(step)                                                                             \
+        }                                                                                          \
+        EACH(ADD)                                                                                  \
+        return sum;                                                                                \
+    }
+CHAIN_LOOP(f32_chains, MX_TARGET_V4, FMA)
+CHAIN_LOOP(bf16_chains, MX_TARGET_BF16, DOT)
+
+typedef struct {
+    double f32, bf16, bytes; /* per second, all threads */
+} peaks;
+
+static peaks measure_peaks(void)
+{
+    peaks p = {0};
+    double t, threads = omp_get_max_threads();
+    volatile float sink = 0;
+    if (mx_simd_level() >= MX_SIMD_V4) {
+        BEST(t, _Pragma("omp parallel") { sink = f32_chains(); });
+        p.f32 = threads * CHAINS * STEPS * 32.0 / t;
+    }
+    if (mx_simd_level() >= MX_SIMD_BF16) {
+        BEST(t, _Pragma("omp parallel") { sink = bf16_chains(); });
+        p.bf16 = threads * CHAINS * STEPS * 64.0 / t;
+    }
+    (void)sink;
+    enum { BIG = 1 << 26 };
+    float *a, *b;
+    if (mx_alloc((void **)&a, BIG * 4ul, "copy") || mx_alloc((void **)&b, BIG * 4ul, "copy"))
+        exit(1);
+    BEST(t, _Pragma("omp parallel for schedule(static)") for (int i = 0; i < BIG; i += 4096)
+                memcpy(b + i, a + i, 16384););
+    p.bytes = BIG * 8.0 / t;
+    mx_free(a);
+    mx_free(b);
+    printf("%d threads: FMA peak f32 %.0f, bf16 %.0f GFLOP/s; copy %.1f GB/s\n",
+           omp_get_max_threads(), p.f32 / 1e9, p.bf16 / 1e9, p.bytes / 1e9);
+    return p;
+}
+
+static void *fill(int64_t n, mx_num type)
+{
+    void *p;
+    if (mx_alloc(&p, (size_t)n * (size_t)MX_NUM_BYTES(type), "matrix"))
+        exit(1);
+    uint32_t s = 12345;
+    for (int64_t i = 0; i < n; i++) {
+        s = s * 1664525u + 1013904223u;
+        float v = (float)(s >> 8) * 0x1p-24f - 0.5f;
+        if (type == MX_NUM_F32)
+            ((float *)p)[i] = v;
+        else if (type == MX_NUM_BF16)
+            ((uint16_t *)p)[i] = mx_bf16_of_float(v);
+        else
+            ((double *)p)[i] = v;
+    }
+    return p;
+}
+
+typedef struct {
+    int64_t m, n, k;
+    bool ta, tb;
+    const char *what;
+} shape;
+
+static void bench_shape(const shape *s, mx_num type, mx_num c_type, const peaks *p)
+{
+    void *a = fill(s->m * s->k, type), *b = fill(s->n * s->k, type), *c = fill(s->m * s->n, c_type);
+    mx_gemm_args g = {.m = s->m, .n = s->n, .k = s->k, .a = a, .b = b, .c = c, .trans_a = s->ta,
+                      .trans_b = s->tb, .lda = s->ta ? s->m : s->k, .ldb = s->tb ? s->k : s->n,
+                      .ldc = s->n, .a_type = type, .b_type = type, .c_type = c_type, .alpha = 1};
+    double t, lib = 0, flops = 2.0 * (double)s->m * (double)s->n * (double)s->k;
+    if (type == MX_NUM_F32) /* turn by turn, so that a busy machine hurts both alike */
+        lib = 1e30;
+    BEST(t, {
+        mx_gemm(&g);
+        if (type == MX_NUM_F32) {
+            double u = now();
+            dnnl_sgemm(s->ta ? 'T' : 'N', s->tb ? 'T' : 'N', s->m, s->n, s->k, 1, a, g.lda, b,
+                       g.ldb, 0, c, s->n);
+            u = now() - u;
+            lib = u < lib ? u : lib;
+            t_ += u;
+        }
+    });
+    double peak = type == MX_NUM_BF16 ? p->bf16 : type == MX_NUM_F32 ? p->f32 : p->f32 / 2;
+    double bytes = (double)(s->n * s->k) * MX_NUM_BYTES(type);
+    printf("  %-8s %-4s %c%c %6ld %6ld %6ld  %6.0f GFLOP/s %3.0f %%", s->what,
+           type == MX_NUM_BF16 ? c_type == MX_NUM_BF16 ? "b->b" : "b->f"
+           : type == MX_NUM_F32 ? "f32" : "f64",
+           s->ta ? 'T' : 'N', s->tb ? 'T' : 'N', (long)s->m, (long)s->n, (long)s->k,
+           flops / t / 1e9, 100 * flops / t / peak);
+    if (s->m <= 8)
+        printf("  %5.1f GB/s", bytes / t / 1e9);
+    if (lib > 0)
+        printf("   oneDNN %4.0f GFLOP/s %3.0f %%", flops / lib / 1e9, 100 * flops / lib / peak);
+    printf("\n");
+    mx_free(a);
+    mx_free(b);
+    mx_free(c);
+}
+
+static const shape train_shapes[] = {
+    {2048, 768, 768, false, true, "x W^T"},    {2048, 3072, 768, false, true, "x W^T"},
+    {2048, 768, 3072, false, true, "x W^T"},   {2048, 768, 3072, false, false, "dy W"},
+    {768, 3072, 2048, true, false, "dy^T x"},  {256, 50257, 768, false, true, "logits"},
+    {256, 768, 50257, false, false, "dlog W"}, {50257, 768, 256, true, false, "dW"},
+    {1024, 1024, 1024, false, false, "cube"},  {256, 256, 64, false, true, "q k^T"},
+    {511, 2047, 513, false, false, "odd"}};
+static const shape decode_shapes[] = {{1, 4096, 4096, false, true, "decode"},
+                                      {4, 4096, 4096, false, true, "decode"},
+                                      {8, 4096, 4096, false, true, "decode"},
+                                      {1, 4096, 4096, false, false, "decode"}};
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+
+static void bench_gemm(const peaks *p)
+{
+    for (int i = 0; i < COUNT(train_shapes); i++)
+        bench_shape(&train_shapes[i], MX_NUM_F32, MX_NUM_F32, p);
+    for (int i = 0; i < COUNT(train_shapes); i++)
+        bench_shape(&train_shapes[i], MX_NUM_BF16, MX_NUM_F32, p);
+    for (int i = 0; i < 5; i++)
+        bench_shape(&train_shapes[i], MX_NUM_BF16, MX_NUM_BF16, p);
+    for (int i = 0; i < 2; i++)
+        bench_shape(&train_shapes[i], MX_NUM_F64, MX_NUM_F64, p);
+}
+
+static void bench_gemv(const peaks *p)
+{
+    for (int i = 0; i < COUNT(decode_shapes); i++)
+        bench_shape(&decode_shapes[i], MX_NUM_F32, MX_NUM_F32, p);
+    for (int i = 0; i < COUNT(decode_shapes) - 1; i++)
+        bench_shape(&decode_shapes[i], MX_NUM_BF16, MX_NUM_F32, p);
+}
+
+typedef struct {
+    const char *name;
+    void (*run)(const peaks *p);
+} bench;
+static const bench benches[] = {{"gemm", bench_gemm}, {"gemv", bench_gemv}};
+
+int main(int argc, char **argv)
+{
+    peaks p = measure_peaks();
+    for (int i = 0; i < COUNT(benches); i++)
+        if (argc < 2 || strcmp(argv[1], benches[i].name) == 0) {
+            printf("%s\n", benches[i].name);
+            benches[i].run(&p);
+        }
+    return 0;
+}

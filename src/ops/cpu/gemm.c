@@ -1,0 +1,110 @@
+/* gemm.c - cuts a product into tiles and gives them to threads.
+ *
+ * A tile is a rectangle of C that one thread computes alone, over all of k, with gemm_levels.c. The
+ * cut affects speed and never bits. There is no split of k: products with small C and large k run
+ * on fewer threads and stay reproducible.
+ *
+ * Why not a library: oneDNN's sgemm and this code are within a few per cent of each other
+ * (bench/kernels_bench), but a library allocates, chooses its split of k by thread count, and its
+ * bf16 product needs its own packing of weights.
+ */
+#include "ops/cpu/gemm.h"
+
+#include "base/status.h"
+#include "ops/cpu/gemm_tile.h"
+#include <omp.h>
+#include <string.h>
+
+int mx_gemm_tile_rows(mx_num type)
+{
+    return mx_gemm_level_at(type, type, mx_simd_level())->mr;
+}
+
+typedef struct {
+    int64_t rows, cols;     /* of a tile */
+    int64_t n_rows, n_cols; /* tiles per product */
+} cut;
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Tiles as large as the packing buffers allow, then halved until every thread has two, to even out
+ * the threads: rows while many remain (each cut of rows packs B once more), then columns. */
+static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)
+{
+    int64_t mm = 1, nn = ceil_div(g->n, l->nc);
+    while (threads > 1 && batch * mm * nn < 2 * threads) {
+        if (g->m / (2 * mm) >= 512)
+            mm *= 2;
+        else if (g->n / (2 * nn) >= 2 * l->nr)
+            nn *= 2;
+        else if (g->m / (2 * mm) >= 2 * l->mr)
+            mm *= 2;
+        else
+            break;
+    }
+    cut c = {.rows = ceil_div(ceil_div(g->m, mm), l->mr) * l->mr,
+             .cols = ceil_div(ceil_div(g->n, nn), l->nr) * l->nr};
+    c.n_rows = ceil_div(g->m, c.rows);
+    c.n_cols = ceil_div(g->n, c.cols);
+    return c;
+}
+
+static void run_tile(const mx_gemm_args *g, mx_gemm_tile_fn *run, const cut *c, int64_t i)
+{
+    int64_t per = c->n_rows * c->n_cols, p = i / per, col = i % per / c->n_rows,
+            row = i % per % c->n_rows;
+    mx_gemm_tile t = {
+        .g = g,
+        .a = (const char *)g->a + p * g->a_step * MX_NUM_BYTES(g->a_type),
+        .b = (const char *)g->b + p * g->b_step * MX_NUM_BYTES(g->b_type),
+        .c = (char *)g->c + p * g->c_step * MX_NUM_BYTES(g->c_type),
+        .m0 = row * c->rows,
+        .n0 = col * c->cols,
+    };
+    t.m1 = t.m0 + c->rows < g->m ? t.m0 + c->rows : g->m;
+    t.n1 = t.n0 + c->cols < g->n ? t.n0 + c->cols : g->n;
+    run(&t);
+}
+
+static void clear(const mx_gemm_args *g, int64_t batch)
+{
+    size_t bytes = (size_t)MX_NUM_BYTES(g->c_type);
+    for (int64_t p = 0; p < batch; p++)
+        for (int64_t i = 0; i < g->m; i++)
+            memset((char *)g->c + (size_t)(p * g->c_step + i * g->ldc) * bytes, 0,
+                   (size_t)g->n * bytes);
+}
+
+void mx_gemm(const mx_gemm_args *g)
+{
+    int64_t batch = g->batch > 1 ? g->batch : 1;
+    MX_ASSERT((g->a_type == MX_NUM_F64) == (g->c_type == MX_NUM_F64)
+                  && (g->b_type == MX_NUM_F64) == (g->c_type == MX_NUM_F64),
+              "types a=%d b=%d c=%d", g->a_type, g->b_type, g->c_type);
+    if (g->m <= 0 || g->n <= 0)
+        return;
+    if (g->k <= 0) {
+        if (!g->accumulate)
+            clear(g, batch);
+        return;
+    }
+    const mx_gemm_level *l = mx_gemm_level_at(g->a_type, g->b_type, mx_simd_level());
+    int threads = g->threads > 0 ? g->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
+    if ((double)g->m * (double)g->n * (double)g->k * (double)batch < 64e3)
+        threads = 1; /* a fork costs more */
+    bool gemv = mx_gemv_can(g);
+    mx_gemm_tile_fn *run = gemv ? mx_gemv_run : l->run;
+    cut c = choose_cut(g, l, batch, threads);
+    int64_t n_tiles = batch * c.n_rows * c.n_cols;
+    if (threads == 1 || n_tiles == 1) {
+        for (int64_t i = 0; i < n_tiles; i++)
+            run_tile(g, run, &c, i);
+        return;
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t i = 0; i < n_tiles; i++)
+        run_tile(g, run, &c, i);
+}

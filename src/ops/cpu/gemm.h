@@ -1,0 +1,49 @@
+/* gemm.h - dense matrix products on the CPU.
+ *
+ *     C (m, n)  =  alpha op(A) (m, k) op(B) (k, n)  [+ C]          row-major, batched
+ *
+ * op(X) is X, or its transpose when the flag is set: with trans_a, A is stored (k, m); with
+ * trans_b, B is stored (n, k), the layout of weights. Leading dimensions and batch steps count
+ * elements.
+ *
+ *     A, B                    C             arithmetic
+ *     f32 / bf16, any mix     f32 or bf16   f32 sums; both bf16 on AVX512_BF16: VDPBF16PS, f32 sums
+ *     f64                     f64           f64 (gradient checks)
+ *
+ * Promises. No allocation: packing buffers are on the stack (at most 1.3 MB per thread; the OpenMP
+ * default of 2-8 MB is enough). No global state. The bits of every element of C depend on its row
+ * of op(A), its column of op(B), k, the path (below) and the CPU level; never on the thread
+ * count, on m or n, or on what else the machine does. Paths: m <= MX_GEMV_MAX_M with trans_b
+ * streams B once (decoding); everything else is packed.
+ */
+#ifndef MX_OPS_CPU_GEMM_H
+#define MX_OPS_CPU_GEMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum { MX_NUM_F32, MX_NUM_BF16, MX_NUM_F64 } mx_num;
+#define MX_NUM_BYTES(t) ((t) == MX_NUM_F64 ? 8 : (t) == MX_NUM_F32 ? 4 : 2)
+
+#define MX_GEMV_MAX_M 8
+
+typedef struct {
+    int64_t m, n, k;
+    const void *a, *b;
+    void *c;
+    int64_t lda, ldb, ldc;
+    bool trans_a, trans_b;
+    mx_num a_type, b_type, c_type;
+    double alpha;
+    bool accumulate;                /* C += instead of C = */
+    int64_t batch;                  /* 0 and 1: one product */
+    int64_t a_step, b_step, c_step; /* from one product of the batch to the next; 0 shares it */
+    int threads;                    /* 0: all of OpenMP's; 1: in the calling thread, no fork */
+} mx_gemm_args;
+
+void mx_gemm(const mx_gemm_args *g);
+
+/* The widest register tile of this machine for a type: rows and columns a caller should cut at. */
+int mx_gemm_tile_rows(mx_num type);
+
+#endif

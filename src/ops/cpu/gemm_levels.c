@@ -1,0 +1,156 @@
+/* gemm_levels.c - the packed GEMM of gemm_kernel.inc, once per number kind and CPU level.
+ *
+ *     level      f32 tile   f64 tile   bf16 tile
+ *     baseline   4 x 8      4 x 4      as f32, converted while packing
+ *     AVX2       6 x 16     6 x 8      as f32
+ *     AVX-512    14 x 32    14 x 16    as f32
+ *     ... BF16                         14 x 32, two k per step (VDPBF16PS)
+ * 14 x 2 accumulators, two vectors of B and one broadcast fill the 32 registers of AVX-512. KC and
+ * NC put the block of B into 0.6 MB (an L2 of 1 MB and more) and the panel of A into 22 KB of L1.
+ */
+#include "ops/cpu/gemm_tile.h"
+
+#include "base/vmath.h"
+#include <string.h>
+
+#define PLAIN_MAC(acc, a, b) ((acc) += (a) * (b))
+#define NO_TRANSPOSE(d, ldd, s, lds) ((void)(d), (void)(s), false)
+
+typedef uint32_t v16u __attribute__((vector_size(64)));
+typedef uint32_t v16u_any __attribute__((vector_size(64), aligned(2), may_alias));
+
+/* Exchanges the off-diagonal D x D blocks of every 2D x 2D block. */
+#define EXCHANGE(r, D)                                                                             \
+    for (int i = 0; i < 16; i++)                                                                   \
+        if (!(i & D)) {                                                                            \
+            v16u lo = r[i], hi = r[i + D];                                                         \
+            r[i] = __builtin_shuffle(lo, hi, (v16u){LO(0, D), LO(4, D), LO(8, D), LO(12, D)});     \
+            r[i + D] = __builtin_shuffle(lo, hi, (v16u){HI(0, D), HI(4, D), HI(8, D), HI(12, D)}); \
+        }
+#define LO1(l, D) ((l) & D ? 16 + (l)-D : (l))
+#define HI1(l, D) ((l) & D ? 16 + (l) : (l) + D)
+#define LO(l, D) LO1(l, D), LO1(l + 1, D), LO1(l + 2, D), LO1(l + 3, D)
+#define HI(l, D) HI1(l, D), HI1(l + 1, D), HI1(l + 2, D), HI1(l + 3, D)
+
+/* dst[k][j] = src[j][k] for 16 x 16 words; ld_dst in words, ld_src in bytes. */
+MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *src, int64_t ld_src)
+{
+    v16u r[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        r[i] = *(const v16u_any *)(src + i * ld_src);
+    EXCHANGE(r, 8)
+    EXCHANGE(r, 4)
+    EXCHANGE(r, 2)
+    EXCHANGE(r, 1)
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        *(v16u_any *)((uint32_t *)dst + i * ld_dst) = r[i];
+    return true;
+}
+
+#define NAME(x) x##_f32_base
+#define TARGET
+#define T float
+#define WORD float
+#define PAIR 1
+#define VL 4
+#define MR 4
+#define KC 256
+#define NC 256
+#define MAC PLAIN_MAC
+#define TRANSPOSE NO_TRANSPOSE
+#include "ops/cpu/gemm_kernel.inc"
+
+#define NAME(x) x##_f32_v3
+#define TARGET MX_TARGET_V3
+#define T float
+#define WORD float
+#define PAIR 1
+#define VL 8
+#define MR 6
+#define KC 384
+#define NC 384
+#define MAC PLAIN_MAC
+#define TRANSPOSE NO_TRANSPOSE
+#include "ops/cpu/gemm_kernel.inc"
+
+#define NAME(x) x##_f32_v4
+#define TARGET MX_TARGET_V4
+#define T float
+#define WORD float
+#define PAIR 1
+#define VL 16
+#define MR 14
+#define KC 384
+#define NC 384
+#define MAC PLAIN_MAC
+#define TRANSPOSE transpose16
+#include "ops/cpu/gemm_kernel.inc"
+
+#define BF16_MAC(acc, a, b) ((acc) = MX_BF16_DOT(acc, (v16u){0} + (a), b))
+#define NAME(x) x##_bf16
+#define TARGET MX_TARGET_BF16
+#define T float
+#define WORD uint32_t
+#define PAIR 2
+#define VL 16
+#define MR 14
+#define KC 384
+#define NC 384
+#define MAC BF16_MAC
+#define TRANSPOSE transpose16
+#include "ops/cpu/gemm_kernel.inc"
+
+#define NAME(x) x##_f64_base
+#define TARGET
+#define T double
+#define WORD double
+#define PAIR 1
+#define VL 2
+#define MR 4
+#define KC 256
+#define NC 128
+#define MAC PLAIN_MAC
+#define TRANSPOSE NO_TRANSPOSE
+#include "ops/cpu/gemm_kernel.inc"
+
+#define NAME(x) x##_f64_v3
+#define TARGET MX_TARGET_V3
+#define T double
+#define WORD double
+#define PAIR 1
+#define VL 4
+#define MR 6
+#define KC 256
+#define NC 256
+#define MAC PLAIN_MAC
+#define TRANSPOSE NO_TRANSPOSE
+#include "ops/cpu/gemm_kernel.inc"
+
+#define NAME(x) x##_f64_v4
+#define TARGET MX_TARGET_V4
+#define T double
+#define WORD double
+#define PAIR 1
+#define VL 8
+#define MR 14
+#define KC 192
+#define NC 256
+#define MAC PLAIN_MAC
+#define TRANSPOSE NO_TRANSPOSE
+#include "ops/cpu/gemm_kernel.inc"
+
+static const mx_gemm_level f32_levels[] = {
+    {tile_f32_base, 4, 8, 256}, {tile_f32_v3, 6, 16, 384}, {tile_f32_v4, 14, 32, 384}};
+static const mx_gemm_level f64_levels[] = {
+    {tile_f64_base, 4, 4, 128}, {tile_f64_v3, 6, 8, 256}, {tile_f64_v4, 14, 16, 256}};
+static const mx_gemm_level bf16_level = {tile_bf16, 14, 32, 384};
+
+const mx_gemm_level *mx_gemm_level_at(mx_num a, mx_num b, mx_simd level)
+{
+    if (a == MX_NUM_BF16 && b == MX_NUM_BF16 && level >= MX_SIMD_BF16)
+        return &bf16_level;
+    int i = level >= MX_SIMD_V4 ? 2 : level >= MX_SIMD_V3 ? 1 : 0;
+    return a == MX_NUM_F64 ? &f64_levels[i] : &f32_levels[i];
+}
