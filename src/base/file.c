@@ -71,10 +71,12 @@ mx_status mx_file_read(mx_arena *a, const char *path, size_t max_bytes, char **t
     if (!standard && !S_ISREG(info.st_mode))
         MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s: is not a regular file", path));
     if (info.st_size > 0 && (uint64_t)info.st_size > max_bytes)
-        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s: %lld bytes, more than the %zu allowed for this kind of "
-                               "file", path, (long long)info.st_size, max_bytes));
-    MX_TRY_OUT(st, read_all(fd, path, max_bytes, info.st_size > 0 ? (size_t)info.st_size : 4096,
-                            &buf, n));
+        MX_TRY_OUT(st, mx_fail(MX_INPUT,
+                               "%s: %lld bytes, more than the %zu allowed for this kind of "
+                               "file",
+                               path, (long long)info.st_size, max_bytes));
+    MX_TRY_OUT(
+        st, read_all(fd, path, max_bytes, info.st_size > 0 ? (size_t)info.st_size : 4096, &buf, n));
     *text = mx_arena_alloc(a, *n + PAD);
     memcpy(*text, buf, *n);
 out:

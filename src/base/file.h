@@ -7,9 +7,10 @@
 #include <stddef.h>
 
 /* Reads `path` ("-" is standard input) whole, with 16 zero bytes after the last one, so that
- * parsers may look a little ahead. A file larger than max_bytes is refused. Memory is the arena's. */
-mx_status mx_file_read(mx_arena *a, const char *path, size_t max_bytes, char **text, size_t *n)
-    MX_MUST_USE;
+ * parsers may look a little ahead. A file larger than max_bytes is refused. Memory is the arena's.
+ */
+mx_status mx_file_read(mx_arena *a, const char *path, size_t max_bytes, char **text,
+                       size_t *n) MX_MUST_USE;
 bool mx_file_exists(const char *path); /* a regular file */
 bool mx_dir_exists(const char *path);
 

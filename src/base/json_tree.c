@@ -1,7 +1,8 @@
 /* json_tree.c - one recursive-descent pass over a private copy of the text.
  *
- * Invariants: the copy is followed by 16 zero bytes, so looking at p[0..8) is always allowed and a NUL
- * ends every loop; nodes come from blocks of 512, so an arena allocation is paid once per block.
+ * Invariants: the copy is followed by 16 zero bytes, so looking at p[0..8) is always allowed and a
+ * NUL ends every loop; nodes come from blocks of 512, so an arena allocation is paid once per
+ * block.
  */
 #include "base/json_tree.h"
 
@@ -26,7 +27,8 @@ typedef struct {
 
 static mx_status bad(const reader *r, const char *at, const char *expected)
 {
-    return mx_fail(MX_INPUT, "%s: byte %zu: %s; the file is not valid JSON, get it again or repair it",
+    return mx_fail(MX_INPUT,
+                   "%s: byte %zu: %s; the file is not valid JSON, get it again or repair it",
                    r->where, (size_t)(at - r->start), expected);
 }
 
@@ -51,7 +53,9 @@ static int hex4(const char *p)
     int v = 0;
     for (int i = 0; i < 4; i++) {
         int c = (unsigned char)p[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 87 : -1;
+        int d = c >= '0' && c <= '9'                 ? c - '0'
+                : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 87
+                                                     : -1;
         if (d < 0)
             return -1;
         v = v << 4 | d;
@@ -117,8 +121,9 @@ static mx_status read_string(reader *r, const char **text, uint32_t *n)
         if (c == '"')
             break;
         if (c < 0x20)
-            return bad(r, r->p, r->p >= r->end ? "the text ends inside a string"
-                                               : "a control character inside a string");
+            return bad(r, r->p,
+                       r->p >= r->end ? "the text ends inside a string"
+                                      : "a control character inside a string");
         if (c == '\\') {
             if (!out)
                 out = r->p;
@@ -217,7 +222,8 @@ static size_t index_size(uint32_t n)
 
 static mx_status duplicate(const reader *r, const mx_json_node *m)
 {
-    return mx_fail(MX_INPUT, "%s: byte %u: the member \"%.80s\" appears twice in one object; remove one",
+    return mx_fail(MX_INPUT,
+                   "%s: byte %u: the member \"%.80s\" appears twice in one object; remove one",
                    r->where, m->at, m->key);
 }
 
@@ -296,8 +302,9 @@ static mx_status read_word(reader *r, mx_json_node *v)
         return MX_OK;
     }
     if (strncmp(r->p, "null", 4) != 0)
-        return bad(r, r->p, r->p >= r->end ? "the text ends where a value was expected"
-                                           : "expected a value");
+        return bad(r, r->p,
+                   r->p >= r->end ? "the text ends where a value was expected"
+                                  : "expected a value");
     r->p += 4;
     return MX_OK;
 }

@@ -1,17 +1,24 @@
-/* utf8.c - UTF-8 by the table of well-formed byte sequences (Unicode 3-7). ASCII goes 8 bytes a step. */
+/* utf8.c - UTF-8 by the table of well-formed byte sequences (Unicode 3-7). ASCII goes 8 bytes a
+ * step. */
 #include "base/utf8.h"
 
 #include <string.h>
 
-/* The allowed range of the second byte, which is where overlong forms and surrogates are excluded. */
+/* The allowed range of the second byte, which is where overlong forms and surrogates are excluded.
+ */
 static bool second_ok(uint8_t a, uint8_t b)
 {
     switch (a) {
-    case 0xE0: return b >= 0xA0 && b <= 0xBF;
-    case 0xED: return b >= 0x80 && b <= 0x9F;
-    case 0xF0: return b >= 0x90 && b <= 0xBF;
-    case 0xF4: return b >= 0x80 && b <= 0x8F;
-    default: return b >= 0x80 && b <= 0xBF;
+    case 0xE0:
+        return b >= 0xA0 && b <= 0xBF;
+    case 0xED:
+        return b >= 0x80 && b <= 0x9F;
+    case 0xF0:
+        return b >= 0x90 && b <= 0xBF;
+    case 0xF4:
+        return b >= 0x80 && b <= 0x8F;
+    default:
+        return b >= 0x80 && b <= 0xBF;
     }
 }
 

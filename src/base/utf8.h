@@ -1,4 +1,5 @@
-/* utf8.h - reading and checking UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF). */
+/* utf8.h - reading and checking UTF-8 (RFC 3629: no surrogates, no overlong forms, at most
+ * U+10FFFF). */
 #ifndef MX_BASE_UTF8_H
 #define MX_BASE_UTF8_H
 

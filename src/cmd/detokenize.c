@@ -1,7 +1,8 @@
 /* detokenize.c - maxc detokenize: token ids on standard input, text on standard output.
  *
- *     maxc detokenize tokenizer=PATH < ids                 numbers between white space; the text, as bytes
- *     maxc detokenize tokenizer=PATH format=jsonl < lines  one JSON array per line; one JSON string each
+ *     maxc detokenize tokenizer=PATH < ids                 numbers between white space; the text,
+ * as bytes maxc detokenize tokenizer=PATH format=jsonl < lines  one JSON array per line; one JSON
+ * string each
  */
 #include "base/file.h"
 #include "base/json_tree.h"
@@ -25,7 +26,8 @@ static mx_status read_ids(const char *text, size_t n, mx_tokens *ids)
             break;
         snprintf(word, sizeof word, "%.*s", m < 20 ? (int)m : 20, text + i);
         if (!mx_parse_i64(word, &id) || id < 0 || id > INT32_MAX)
-            return mx_fail(MX_INPUT, "standard input, byte %zu: expected a token id, found \"%s\"", i, word);
+            return mx_fail(MX_INPUT, "standard input, byte %zu: expected a token id, found \"%s\"",
+                           i, word);
         mx_tokens_add(ids, (int32_t)id);
         i += m;
     }
@@ -56,7 +58,8 @@ static mx_status detokenize_text(const mx_tokenizer *t, mx_decode_options o)
 static mx_status parse_ids(const mx_json_node *v, mx_tokens *ids)
 {
     if (v->type != MX_JSON_ARRAY)
-        return mx_fail(MX_INPUT, "expected a JSON array of ids, found %s", mx_json_type_name(v->type));
+        return mx_fail(MX_INPUT, "expected a JSON array of ids, found %s",
+                       mx_json_type_name(v->type));
     for (const mx_json_node *m = v->first; m; m = m->next) {
         if (m->type != MX_JSON_INT || m->i < 0 || m->i > INT32_MAX)
             return mx_fail(MX_INPUT, "byte %u: expected a token id", m->at);
@@ -65,8 +68,8 @@ static mx_status parse_ids(const mx_json_node *v, mx_tokens *ids)
     return MX_OK;
 }
 
-static mx_status detokenize_line(const mx_tokenizer *t, const mx_decode_options *o, const char *line,
-                                 size_t n, mx_tokens *ids)
+static mx_status detokenize_line(const mx_tokenizer *t, const mx_decode_options *o,
+                                 const char *line, size_t n, mx_tokens *ids)
 {
     mx_arena a = {0};
     mx_str text = {0}, json = {0};
@@ -97,8 +100,8 @@ static mx_status detokenize_lines(const mx_tokenizer *t, const mx_decode_options
         if (strspn(line, " \t\r\n") == (size_t)n)
             continue;
         ids.n = 0;
-        st = mx_status_wrap(detokenize_line(t, o, line, (size_t)n, &ids), "standard input, line %lld",
-                            (long long)number);
+        st = mx_status_wrap(detokenize_line(t, o, line, (size_t)n, &ids),
+                            "standard input, line %lld", (long long)number);
     }
     free(line);
     mx_tokens_fini(&ids);

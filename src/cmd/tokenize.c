@@ -1,7 +1,8 @@
 /* tokenize.c - maxc tokenize: text on standard input, token ids on standard output.
  *
- *     maxc tokenize tokenizer=PATH < text                 the whole input is one text; one line of ids
- *     maxc tokenize tokenizer=PATH format=jsonl < lines   one JSON string per line; one JSON array each
+ *     maxc tokenize tokenizer=PATH < text                 the whole input is one text; one line of
+ * ids maxc tokenize tokenizer=PATH format=jsonl < lines   one JSON string per line; one JSON array
+ * each
  */
 #include "base/file.h"
 #include "base/json_tree.h"
@@ -52,7 +53,8 @@ static mx_status tokenize_line(const mx_tokenizer *t, const mx_encode_options *o
     snprintf(where, sizeof where, "standard input, line %lld", (long long)number);
     mx_status st = mx_json_tree_parse(&v, &a, line, n, where);
     if (!st && v->type != MX_JSON_STRING)
-        st = mx_fail(MX_INPUT, "%s: expected a JSON string, found %s", where, mx_json_type_name(v->type));
+        st = mx_fail(MX_INPUT, "%s: expected a JSON string, found %s", where,
+                     mx_json_type_name(v->type));
     if (!st)
         st = mx_status_wrap(mx_tokenizer_encode(t, v->s, v->n, o, ids), "%s", where);
     mx_arena_fini(&a);
@@ -84,13 +86,15 @@ static mx_status tokenize_lines(const mx_tokenizer *t, const mx_encode_options *
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
-    const char *path = mx_config_text(c, "tokenizer_path"), *add = mx_config_text(c, "add_special_tokens");
+    const char *path = mx_config_text(c, "tokenizer_path"),
+               *add = mx_config_text(c, "add_special_tokens");
     const char *how = mx_config_text(c, "special_in_text");
     mx_tokenizer_options options = {.pattern = mx_config_text(c, "tokenizer_pattern")};
     mx_tokenizer *t;
     MX_TRY(mx_tokenizer_open(&t, *path ? path : "byte", &options));
     mx_encode_options o = {
-        .add_special = strcmp(add, "auto") == 0 ? mx_tokenizer_adds_special(t) : strcmp(add, "true") == 0,
+        .add_special =
+            strcmp(add, "auto") == 0 ? mx_tokenizer_adds_special(t) : strcmp(add, "true") == 0,
         .special_in_text = strcmp(how, "parse") == 0  ? MX_SPECIAL_PARSE
                            : strcmp(how, "text") == 0 ? MX_SPECIAL_TEXT
                                                       : MX_SPECIAL_AS_LIBRARY,
@@ -115,7 +119,8 @@ const mx_verb mx_verb_tokenize = {
     .name = "tokenize",
     .doc = "text to token ids",
     .usage = "tokenizer=PATH [format=jsonl] [key=value ...]",
-    .help = "Reads standard input, writes token ids to standard output. Without format=jsonl the whole\n"
+    .help = "Reads standard input, writes token ids to standard output. Without format=jsonl the "
+            "whole\n"
             "input is one text.",
     .sections = MX_TAKES(TOKENIZER),
     .keys = keys,

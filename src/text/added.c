@@ -111,7 +111,8 @@ static const uint8_t *previous(const uint8_t *text, const uint8_t *p)
     return p;
 }
 
-static bool word_around(const mx_unicode *u, const uint8_t *text, size_t n, size_t start, size_t stop)
+static bool word_around(const mx_unicode *u, const uint8_t *text, size_t n, size_t start,
+                        size_t stop)
 {
     uint32_t cp;
     if (start > 0) {
@@ -138,7 +139,8 @@ bool mx_added_next(const mx_added_set *s, const mx_unicode *u, const uint8_t *te
         }
         size_t start = at, stop = at + t->n;
         at = stop;
-        if ((t->special && !parse_special) || (t->single_word && word_around(u, text, n, start, stop)))
+        if ((t->special && !parse_special) ||
+            (t->single_word && word_around(u, text, n, start, stop)))
             continue;
         int k;
         while (t->lstrip && start > from) {

@@ -1,5 +1,5 @@
-/* added.h - the added tokens of a tokenizer.json: strings that are found in the text before anything
- * else happens to it, leftmost first, the longest at each place.
+/* added.h - the added tokens of a tokenizer.json: strings that are found in the text before
+ * anything else happens to it, leftmost first, the longest at each place.
  */
 #ifndef MX_TEXT_ADDED_H
 #define MX_TEXT_ADDED_H
@@ -32,8 +32,8 @@ typedef struct {
     const mx_added *token;
 } mx_added_match;
 
-/* The first token in text[at..n). `from` is where the text before it starts (white space before that is
- * not swallowed), and *resume is where to look next. Special tokens are passed over, as
+/* The first token in text[at..n). `from` is where the text before it starts (white space before
+ * that is not swallowed), and *resume is where to look next. Special tokens are passed over, as
  * text, when parse_special is false. */
 bool mx_added_next(const mx_added_set *s, const mx_unicode *u, const uint8_t *text, size_t n,
                    size_t from, size_t *resume, bool parse_special, mx_added_match *m);

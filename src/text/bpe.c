@@ -5,10 +5,10 @@
  *   up to 96 symbols the lowest rank is found by scanning an array
  *   longer           buckets: one queue of positions per rank (bpe_long.c)
  *
- * Character-level words can be whole documents (SentencePiece does not split text). They are cut where
- * no merge can reach across: a piece that spans two neighbouring characters contains that pair of
- * characters, so a pair that occurs in no piece is a safe cut. The bitmap of pairs may say "occurs"
- * too often, which costs time and changes nothing.
+ * Character-level words can be whole documents (SentencePiece does not split text). They are cut
+ * where no merge can reach across: a piece that spans two neighbouring characters contains that
+ * pair of characters, so a pair that occurs in no piece is a safe cut. The bitmap of pairs may say
+ * "occurs" too often, which costs time and changes nothing.
  */
 #include "text/bpe.h"
 
@@ -69,8 +69,8 @@ static void grow_merges(mx_bpe *b)
     mx_bpe_reserve(b, (int64_t)n);
     for (uint64_t i = 0; i < n; i++)
         if (old[i].key)
-            mx_bpe_add_merge(b, (int32_t)((old[i].key - 1) >> 32), (int32_t)(uint32_t)(old[i].key - 1),
-                             old[i].rank, old[i].id);
+            mx_bpe_add_merge(b, (int32_t)((old[i].key - 1) >> 32),
+                             (int32_t)(uint32_t)(old[i].key - 1), old[i].rank, old[i].id);
     mx_free(old);
 }
 

@@ -29,8 +29,8 @@ static inline uint32_t mx_merge_find(const mx_bpe *b, int32_t left, int32_t righ
     return MX_NO_RANK;
 }
 
-/* Positions waiting at one rank, given out in increasing order. Almost all arrive in order and are a
- * queue; the rest go to a heap. */
+/* Positions waiting at one rank, given out in increasing order. Almost all arrive in order and are
+ * a queue; the rest go to a heap. */
 typedef struct {
     uint32_t *run, *heap; /* own */
     size_t n_run, head, cap_run, n_heap, cap_heap;

@@ -17,8 +17,10 @@ mx_status mx_charsmap_init(mx_charsmap *m, const uint8_t *blob, size_t n, const 
         return MX_OK;
     uint32_t bytes = n >= 4 ? load32(blob) : 0;
     if (n < 4 || bytes % 4 || bytes > n - 4 || bytes < 4 || blob[n - 1] != 0)
-        return mx_fail(MX_INPUT, "%s: the normalization map of %zu bytes is damaged (its trie claims %u "
-                       "bytes); get the file again", where, n, bytes);
+        return mx_fail(MX_INPUT,
+                       "%s: the normalization map of %zu bytes is damaged (its trie claims %u "
+                       "bytes); get the file again",
+                       where, n, bytes);
     *m = (mx_charsmap){blob + 4, bytes / 4, (const char *)blob + 4 + bytes, n - 4 - bytes};
     return MX_OK;
 }
@@ -81,7 +83,8 @@ void mx_charsmap_run_graphemes(const mx_charsmap *m, const uint8_t *p, size_t n,
         const uint8_t *q = p + mx_utf8_next(p, &cp);
         while (q < end) {
             int k = mx_utf8_next(q, &next);
-            if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next, &state))
+            if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next,
+                                                 &state))
                 break;
             cp = next;
             q += k;

@@ -1,4 +1,5 @@
-/* decoder.c - each step rewrites the list of token texts; new texts live in an arena for the call. */
+/* decoder.c - each step rewrites the list of token texts; new texts live in an arena for the call.
+ */
 #include "text/decoder.h"
 
 #include "base/utf8.h"
@@ -67,8 +68,10 @@ static void replace_all(work *w, const mx_dec_step *d)
 
 static int hex_digit(uint8_t c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                          : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
 }
 
 /* The byte that a token <0xNN> stands for, or -1. */
@@ -122,12 +125,13 @@ static void strip(work *w, const mx_dec_step *d)
     size_t k = d->n_content;
     for (int64_t i = 0; i < w->n && k; i++) {
         mx_piece *t = &w->token[i];
-        for (int64_t j = 0; j < d->start && (size_t)t->n >= k && !memcmp(t->s, d->content, k); j++) {
+        for (int64_t j = 0; j < d->start && (size_t)t->n >= k && !memcmp(t->s, d->content, k);
+             j++) {
             t->s += k;
             t->n -= (int32_t)k;
         }
-        for (int64_t j = 0; j < d->stop && (size_t)t->n >= k &&
-                            !memcmp(t->s + t->n - k, d->content, k); j++)
+        for (int64_t j = 0;
+             j < d->stop && (size_t)t->n >= k && !memcmp(t->s + t->n - k, d->content, k); j++)
             t->n -= (int32_t)k;
     }
 }
@@ -165,12 +169,24 @@ void mx_decoder_run(const mx_decoder *d, mx_piece *token, int64_t n, mx_str *out
         const mx_dec_step *s = &d->step[i];
         switch (s->kind) {
         case MX_DEC_BYTES:
-        case MX_DEC_FUSE: fuse(&w); break;
-        case MX_DEC_REPLACE: replace_all(&w, s); break;
-        case MX_DEC_BYTE_FALLBACK: byte_fallback(&w); break;
-        case MX_DEC_STRIP: strip(&w, s); break;
-        case MX_DEC_METASPACE: metaspace(&w, s); break;
-        case MX_DEC_SUFFIX: suffix(&w, s); break;
+        case MX_DEC_FUSE:
+            fuse(&w);
+            break;
+        case MX_DEC_REPLACE:
+            replace_all(&w, s);
+            break;
+        case MX_DEC_BYTE_FALLBACK:
+            byte_fallback(&w);
+            break;
+        case MX_DEC_STRIP:
+            strip(&w, s);
+            break;
+        case MX_DEC_METASPACE:
+            metaspace(&w, s);
+            break;
+        case MX_DEC_SUFFIX:
+            suffix(&w, s);
+            break;
         }
     }
     for (int64_t i = 0; i < w.n; i++) {

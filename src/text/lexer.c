@@ -1,4 +1,5 @@
-/* lexer.c - the known patterns as code. Legend: c0 is the class of the first character of the piece.
+/* lexer.c - the known patterns as code. Legend: c0 is the class of the first character of the
+ * piece.
  *
  * Pieces of whitespace are alike in all of them:  \s*[\r\n]+ | \s+(?!\S) | \s+   takes a run of
  * whitespace up to its last line break; without one, all but the last character when something
@@ -291,23 +292,34 @@ const mx_lexer mx_lexer_list[] = {
      lex_gpt2, false},
     {"gpt2", "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
      lex_gpt2, false},
-    {"gpt2", "'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^\\s\\p{L}\\p{N}]++|\\s++$|\\s+(?!\\S)|\\s",
+    {"gpt2",
+     "'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^\\s\\p{L}\\p{N}]++|\\s++$|\\s+(?!\\S)|\\s",
      lex_gpt2, false},
     {"llama3", SHORT "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" OTHER TAIL, lex_cl100k, false},
-    {"cl100k", "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++"
-               "[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+", lex_cl100k, false},
-    {"cl100k", "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]"
-               "++[\\r\\n]*+|\\s++$|\\s*[\\r\\n]|\\s+(?!\\S)|\\s", lex_cl100k, false},
+    {"cl100k",
+     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++"
+     "[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
+     lex_cl100k, false},
+    {"cl100k",
+     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]"
+     "++[\\r\\n]*+|\\s++$|\\s*[\\r\\n]|\\s+(?!\\S)|\\s",
+     lex_cl100k, false},
     {"qwen", SHORT "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" OTHER TAIL, lex_qwen, false},
-    {"o200k", "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" SHORT "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+"
-              LOWER "*" SHORT "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" TAIL, lex_o200k, false},
-    {"deepseek", "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
-                 "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" TAIL, lex_deepseek, true},
-    {"deepseek", "[!\\\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
-                 "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" TAIL, lex_deepseek, true},
+    {"o200k",
+     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" SHORT "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER
+     "*" SHORT "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" TAIL,
+     lex_o200k, false},
+    {"deepseek",
+     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
+     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" TAIL,
+     lex_deepseek, true},
+    {"deepseek",
+     "[!\\\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
+     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" TAIL,
+     lex_deepseek, true},
     {"digits", "\\p{N}{1,3}", lex_digits3, true},
-    {"cjk", "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+", lex_cjk,
-     true},
+    {"cjk", "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
+     lex_cjk, true},
     {NULL, NULL, NULL, false},
 };
 

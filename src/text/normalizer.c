@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-static void strip(const mx_norm_step *z, const mx_unicode *u, const uint8_t *p, size_t n, mx_str *out)
+static void strip(const mx_norm_step *z, const mx_unicode *u, const uint8_t *p, size_t n,
+                  mx_str *out)
 {
     const uint8_t *end = p + n;
     int k;
@@ -74,8 +75,8 @@ static void nmt(const uint8_t *p, size_t n, mx_str *out)
         bool drop = (cp >= 1 && cp <= 8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F ||
                     cp == 0x8F || cp == 0x9F;
         bool space = cp == 9 || cp == 0xA || cp == 0xC || cp == 0xD || cp == 0x1680 ||
-                     (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
-                     cp == 0xFEFF || cp == 0xFFFD;
+                     (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 ||
+                     cp == 0x2581 || cp == 0xFEFF || cp == 0xFFFD;
         if (space)
             mx_str_add_n(out, " ", 1);
         else if (!drop)
@@ -88,10 +89,18 @@ static bool run_step(const mx_norm_step *z, const mx_unicode *u, mx_regex_scratc
                      const uint8_t *p, size_t n, mx_str *out)
 {
     switch (z->kind) {
-    case MX_NORM_FORM: mx_unicode_normalize(z->form, p, n, out); break;
-    case MX_NORM_LOWER: mx_unicode_lower(p, n, out); break;
-    case MX_NORM_STRIP: strip(z, u, p, n, out); break;
-    case MX_NORM_STRIP_ACCENTS: strip_accents(u, p, n, out); break;
+    case MX_NORM_FORM:
+        mx_unicode_normalize(z->form, p, n, out);
+        break;
+    case MX_NORM_LOWER:
+        mx_unicode_lower(p, n, out);
+        break;
+    case MX_NORM_STRIP:
+        strip(z, u, p, n, out);
+        break;
+    case MX_NORM_STRIP_ACCENTS:
+        strip_accents(u, p, n, out);
+        break;
     case MX_NORM_PREPEND:
         if (n)
             mx_str_add_n(out, z->content, z->n_content);
@@ -102,8 +111,12 @@ static bool run_step(const mx_norm_step *z, const mx_unicode *u, mx_regex_scratc
             return replace_regex(z, s, p, n, out);
         replace_string(z, p, n, out);
         break;
-    case MX_NORM_CHARSMAP: mx_charsmap_run_graphemes(&z->charsmap, p, n, out); break;
-    case MX_NORM_NMT: nmt(p, n, out); break;
+    case MX_NORM_CHARSMAP:
+        mx_charsmap_run_graphemes(&z->charsmap, p, n, out);
+        break;
+    case MX_NORM_NMT:
+        nmt(p, n, out);
+        break;
     }
     return true;
 }

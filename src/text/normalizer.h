@@ -1,4 +1,5 @@
-/* normalizer.h - the normalizers of tokenizer.json, as a flat list of steps run one after another. */
+/* normalizer.h - the normalizers of tokenizer.json, as a flat list of steps run one after another.
+ */
 #ifndef MX_TEXT_NORMALIZER_H
 #define MX_TEXT_NORMALIZER_H
 
@@ -7,7 +8,7 @@
 #include "text/unicode.h"
 
 typedef enum {
-    MX_NORM_FORM,          /* NFC, NFD, NFKC, NFKD */
+    MX_NORM_FORM, /* NFC, NFD, NFKC, NFKD */
     MX_NORM_LOWER,
     MX_NORM_STRIP,         /* white space at the ends */
     MX_NORM_STRIP_ACCENTS, /* drops \p{M} */
@@ -32,8 +33,8 @@ typedef struct {
     int n;
 } mx_normalizer;
 
-/* Runs all steps over p[0..n); the result is in buf[0] or buf[1], which is returned. NULL when a regular
- * expression gave up. */
+/* Runs all steps over p[0..n); the result is in buf[0] or buf[1], which is returned. NULL when a
+ * regular expression gave up. */
 const mx_str *mx_normalizer_run(const mx_normalizer *z, const mx_unicode *u, mx_regex_scratch *s,
                                 const uint8_t *p, size_t n, mx_str buf[2]);
 void mx_normalizer_fini(mx_normalizer *z);

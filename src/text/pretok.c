@@ -41,8 +41,8 @@ static bool in_class(const mx_pre_run *r, const mx_pre_step *s, const uint8_t *p
 }
 
 /* The next match at or after `at`. */
-static bool next_match(mx_pre_run *r, const mx_pre_step *s, const piece *w, size_t at, size_t *start,
-                       size_t *end)
+static bool next_match(mx_pre_run *r, const mx_pre_step *s, const piece *w, size_t at,
+                       size_t *start, size_t *end)
 {
     if (s->kind == MX_PRE_REGEX) {
         mx_regex_result k = mx_regex_next(s->regex, r->regex, w->p, w->n, at, start, end);
@@ -93,8 +93,8 @@ static void find_spans(mx_pre_run *r, const mx_pre_step *s, const piece *w, mx_p
         add_span(b, done, w->n, s->invert);
 }
 
-/* Joins spans in place as the behaviour asks. The rules are the tokenizers library's, including that a
- * second match in a row stands alone when matches merge with a neighbour. */
+/* Joins spans in place as the behaviour asks. The rules are the tokenizers library's, including
+ * that a second match in a row stands alone when matches merge with a neighbour. */
 static void join_spans(mx_pre_buffer *b, mx_behavior how)
 {
     size_t n = 0;
@@ -116,7 +116,8 @@ static void join_spans(mx_pre_buffer *b, mx_behavior how)
     bool before = false;
     for (size_t i = 0; i < b->n; i++) {
         mx_span s = b->span[i];
-        bool join = how == MX_WITH_PREVIOUS ? s.match && !before : how == MX_CONTIGUOUS && s.match == before;
+        bool join = how == MX_WITH_PREVIOUS ? s.match && !before
+                                            : how == MX_CONTIGUOUS && s.match == before;
         if (how == MX_REMOVED && s.match)
             continue;
         if (join && n)
@@ -208,11 +209,20 @@ static void run_from(mx_pre_run *r, int step, piece w)
         return;
     }
     switch (r->pre->step[step].kind) {
-    case MX_PRE_LEX: run_lexer(r, step, &w); break;
-    case MX_PRE_METASPACE: run_metaspace(r, step, &w); break;
-    case MX_PRE_PREFIX: run_prefix(r, step, &w); break;
-    case MX_PRE_LENGTH: run_length(r, step, &w); break;
-    default: run_split(r, step, &w);
+    case MX_PRE_LEX:
+        run_lexer(r, step, &w);
+        break;
+    case MX_PRE_METASPACE:
+        run_metaspace(r, step, &w);
+        break;
+    case MX_PRE_PREFIX:
+        run_prefix(r, step, &w);
+        break;
+    case MX_PRE_LENGTH:
+        run_length(r, step, &w);
+        break;
+    default:
+        run_split(r, step, &w);
     }
 }
 

@@ -1,8 +1,9 @@
-/* pretok.h - pre-tokenizers: cutting text into the words that the model sees, as a flat list of steps.
+/* pretok.h - pre-tokenizers: cutting text into the words that the model sees, as a flat list of
+ * steps.
  *
- * A step cuts a piece into smaller ones and hands each to the next step; the last step hands words to
- * the sink. Most steps are "find matches, then treat them by a behaviour" (Split and its relatives);
- * known patterns with the Isolated behaviour are lexers.
+ * A step cuts a piece into smaller ones and hands each to the next step; the last step hands words
+ * to the sink. Most steps are "find matches, then treat them by a behaviour" (Split and its
+ * relatives); known patterns with the Isolated behaviour are lexers.
  */
 #ifndef MX_TEXT_PRETOK_H
 #define MX_TEXT_PRETOK_H

@@ -9,8 +9,8 @@
 #include <pcre2.h>
 
 struct mx_regex {
-    pcre2_code *code;              /* owns */
-    pcre2_match_context *context;  /* owns */
+    pcre2_code *code;             /* owns */
+    pcre2_match_context *context; /* owns */
 };
 
 struct mx_regex_scratch {
@@ -18,7 +18,9 @@ struct mx_regex_scratch {
     pcre2_jit_stack *stack; /* owns */
 };
 
-#define SPACE "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACE                                                                                      \
+    "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"   \
+    "\\x{3000}"
 #define WORD "\\p{L}\\p{M}\\p{N}\\p{Pc}"
 
 /* Writes the translation of the escape at p (which is at the backslash); returns its length. */
@@ -43,7 +45,8 @@ static size_t add_escape(const char *p, const char *end, bool in_class, mx_str *
     return n;
 }
 
-/* The end of the class that starts at p (at its '['), or NULL; *difference is where "&&[^" stands. */
+/* The end of the class that starts at p (at its '['), or NULL; *difference is where "&&[^" stands.
+ */
 static const char *class_end(const char *p, const char *end, const char **difference)
 {
     const char *q = p + 1;
@@ -109,13 +112,16 @@ mx_status mx_regex_open(mx_regex **out, const char *pattern, size_t n)
     PCRE2_SIZE at;
     /* Never \C, which would split characters. */
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)mx_str_text(&text), text.len, options, &error, &at, NULL);
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)mx_str_text(&text), text.len, options, &error, &at, NULL);
     mx_str_fini(&text);
     if (!code) {
         PCRE2_UCHAR reason[160];
         pcre2_get_error_message(error, reason, sizeof reason);
-        return mx_fail(MX_INPUT, "the regular expression \"%.200s\" cannot be used: %s (near byte %zu of "
-                       "its translation)", pattern, (const char *)reason, (size_t)at);
+        return mx_fail(MX_INPUT,
+                       "the regular expression \"%.200s\" cannot be used: %s (near byte %zu of "
+                       "its translation)",
+                       pattern, (const char *)reason, (size_t)at);
     }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without JIT it is only slower */
     mx_regex *r = mx_realloc(NULL, sizeof *r);
@@ -158,7 +164,8 @@ mx_regex_result mx_regex_next(const mx_regex *r, mx_regex_scratch *s, const uint
 {
     int rc = pcre2_match(r->code, text, n, at, PCRE2_NO_UTF_CHECK, s->data, r->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its state on the heap */
-        rc = pcre2_match(r->code, text, n, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->data, r->context);
+        rc = pcre2_match(r->code, text, n, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->data,
+                         r->context);
     if (rc == PCRE2_ERROR_NOMATCH)
         return MX_REGEX_NONE;
     if (rc < 0)

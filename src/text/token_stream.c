@@ -1,8 +1,8 @@
 /* token_stream.c - decoding token by token.
  *
- * What a token adds to the text can depend on tokens before it (a leading space that only the first word
- * loses, a character spread over byte tokens). So the text of a small window of recent tokens is
- * decoded with and without the new ones, and the difference is what is new. It is held back
+ * What a token adds to the text can depend on tokens before it (a leading space that only the first
+ * word loses, a character spread over byte tokens). So the text of a small window of recent tokens
+ * is decoded with and without the new ones, and the difference is what is new. It is held back
  * while it ends inside a character. The window moves on whenever text has been given out.
  */
 #include "text/decoder.h"

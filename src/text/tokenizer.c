@@ -1,8 +1,9 @@
 /* tokenizer.c - opening, encoding and decoding, for every kind.
  *
- * Text that is not valid UTF-8: byte-level tokenizers encode each valid stretch as a text of its own
- * and each run of bad bytes as one word, so every later step sees valid UTF-8 and nothing is lost;
- * the others replace bad bytes by U+FFFD first, since their vocabularies have characters only.
+ * Text that is not valid UTF-8: byte-level tokenizers encode each valid stretch as a text of its
+ * own and each run of bad bytes as one word, so every later step sees valid UTF-8 and nothing is
+ * lost; the others replace bad bytes by U+FFFD first, since their vocabularies have characters
+ * only.
  */
 #include "text/tokenizer_parts.h"
 
@@ -61,8 +62,9 @@ mx_status mx_tokenizer_load_byte(mx_tokenizer *t)
     for (int i = 0; i < 3; i++) {
         t->token[256 + i] = (mx_piece){(const uint8_t *)name[i], 5};
         t->special[256 + i] = true;
-        mx_added_put(&t->added, (mx_added){.s = (const uint8_t *)name[i], .n = 5, .id = 256 + i,
-                                           .special = true});
+        mx_added_put(
+            &t->added,
+            (mx_added){.s = (const uint8_t *)name[i], .n = 5, .id = 256 + i, .special = true});
     }
     mx_bpe_finish(&t->bpe);
     t->bos = 256;
@@ -83,13 +85,16 @@ static mx_status load(mx_tokenizer *t, const char *path, const mx_tokenizer_opti
         const char *json = mx_arena_printf(&t->arena, "%s/tokenizer.json", path);
         if (mx_file_exists(json))
             return mx_tokenizer_load_json(t, json);
-        return mx_fail(MX_INPUT, "%s: no tokenizer.json or tokenizer.model in this directory; "
-                       "name a tokenizer file or a directory that has one", path);
+        return mx_fail(MX_INPUT,
+                       "%s: no tokenizer.json or tokenizer.model in this directory; "
+                       "name a tokenizer file or a directory that has one",
+                       path);
     }
     return mx_tokenizer_load_json(t, path);
 }
 
-mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path, const mx_tokenizer_options *options)
+mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path,
+                            const mx_tokenizer_options *options)
 {
     *out = NULL;
     mx_tokenizer *t = mx_realloc(NULL, sizeof *t);
@@ -184,8 +189,12 @@ static void encode_word(void *ctx, const uint8_t *word, size_t n, const uint8_t 
 
 static void encode_words(encoder *e, const uint8_t *p, size_t n, const uint8_t *end, bool first)
 {
-    mx_pre_run r = {.pre = &e->t->pretok, .unicode = &e->t->unicode, .regex = e->s->regex,
-                    .buffer = e->s->buffer, .ctx = e, .sink = encode_word};
+    mx_pre_run r = {.pre = &e->t->pretok,
+                    .unicode = &e->t->unicode,
+                    .regex = e->s->regex,
+                    .buffer = e->s->buffer,
+                    .ctx = e,
+                    .sink = encode_word};
     mx_pretok_run(&r, p, n, end, first);
     e->gave_up = e->gave_up || r.gave_up;
 }
@@ -198,7 +207,8 @@ static void cut_added(encoder *e, const mx_added_set *set, const uint8_t *p, siz
 {
     size_t from = 0, resume = 0;
     mx_added_match m;
-    while (set->n && mx_added_next(set, &e->t->unicode, p, n, from, &resume, e->parse_special, &m)) {
+    while (set->n &&
+           mx_added_next(set, &e->t->unicode, p, n, from, &resume, e->parse_special, &m)) {
         if (m.start > from)
             rest(e, p + from, m.start - from, end, first && from == 0);
         mx_tokens_add(e->out, m.token->id);
@@ -211,8 +221,8 @@ static void cut_added(encoder *e, const mx_added_set *set, const uint8_t *p, siz
 static void encode_normal(encoder *e, const uint8_t *p, size_t n, const uint8_t *end, bool first)
 {
     if (e->t->normalizer.n) {
-        const mx_str *z = mx_normalizer_run(&e->t->normalizer, &e->t->unicode, e->s->regex, p, n,
-                                            e->s->normal);
+        const mx_str *z =
+            mx_normalizer_run(&e->t->normalizer, &e->t->unicode, e->s->regex, p, n, e->s->normal);
         if (!z) {
             e->gave_up = true;
             return;
@@ -286,8 +296,10 @@ mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t n,
         add_all(out, &t->suffix);
     give_scratch(own, e.s);
     if (e.gave_up)
-        return mx_fail(MX_INPUT, "a regular expression of the tokenizer gave up on a text of %zu bytes; "
-                       "the expression backtracks too much for this text", n);
+        return mx_fail(MX_INPUT,
+                       "a regular expression of the tokenizer gave up on a text of %zu bytes; "
+                       "the expression backtracks too much for this text",
+                       n);
     return MX_OK;
 }
 
@@ -297,8 +309,10 @@ mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, int64_t
     bool skip = options && options->skip_special, raw = options && options->raw;
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= t->n_tokens)
-            return mx_fail(MX_INPUT, "token id %d at position %lld is outside the vocabulary of %d; are "
-                           "these ids from another tokenizer?", ids[i], (long long)i, t->n_tokens);
+            return mx_fail(MX_INPUT,
+                           "token id %d at position %lld is outside the vocabulary of %d; are "
+                           "these ids from another tokenizer?",
+                           ids[i], (long long)i, t->n_tokens);
     mx_piece *token = mx_realloc(NULL, sizeof *token * (size_t)(n + 1));
     int64_t k = 0;
     for (int64_t i = 0; i < n; i++)

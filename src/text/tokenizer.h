@@ -1,12 +1,13 @@
 /* tokenizer.h - text to token ids and back, exactly as the tokenizer's own library does it.
  *
- * One object for every kind: Hugging Face tokenizer.json, SentencePiece tokenizer.model, tiktoken rank
- * files, and a built-in byte tokenizer (ids 0-255 are the bytes, 256 begin, 257 end, 258 padding).
+ * One object for every kind: Hugging Face tokenizer.json, SentencePiece tokenizer.model, tiktoken
+ * rank files, and a built-in byte tokenizer (ids 0-255 are the bytes, 256 begin, 257 end, 258
+ * padding).
  *
- * A tokenizer is immutable once open; any number of threads may encode and decode with it at the same
- * time. Text may be any bytes. Where it is not valid UTF-8, byte-level kinds keep the bytes (a run
- * of bad bytes is encoded on its own), the others see U+FFFD for each; which of the two, and whether bad
- * text is acceptable at all, is for the caller to check first (mx_utf8_valid_prefix).
+ * A tokenizer is immutable once open; any number of threads may encode and decode with it at the
+ * same time. Text may be any bytes. Where it is not valid UTF-8, byte-level kinds keep the bytes (a
+ * run of bad bytes is encoded on its own), the others see U+FFFD for each; which of the two, and
+ * whether bad text is acceptable at all, is for the caller to check first (mx_utf8_valid_prefix).
  */
 #ifndef MX_TEXT_TOKENIZER_H
 #define MX_TEXT_TOKENIZER_H
@@ -81,9 +82,9 @@ bool mx_tokenizer_is_special(const mx_tokenizer *t, int32_t id);
 typedef struct {
     const mx_tokenizer *tokenizer; /* borrowed */
     bool skip_special;
-    mx_tokens ids;         /* what still influences the text to come */
-    int64_t n_settled;     /* of these, how many are already in the text given out */
-    size_t settled_bytes;  /* length of the text of ids[0..n_settled) */
+    mx_tokens ids;        /* what still influences the text to come */
+    int64_t n_settled;    /* of these, how many are already in the text given out */
+    size_t settled_bytes; /* length of the text of ids[0..n_settled) */
 } mx_token_stream;
 
 void mx_token_stream_init(mx_token_stream *s, const mx_tokenizer *t, bool skip_special);

@@ -1,15 +1,15 @@
 /* tokenizer_json.c - loading a Hugging Face tokenizer.json.
  *
- *     {"added_tokens": [{"id", "content", "special", "normalized", "lstrip", "rstrip", "single_word"}],
- *      "normalizer", "pre_tokenizer", "post_processor", "decoder": {"type": ...},
+ *     {"added_tokens": [{"id", "content", "special", "normalized", "lstrip", "rstrip",
+ * "single_word"}], "normalizer", "pre_tokenizer", "post_processor", "decoder": {"type": ...},
  *      "model": {"type": "BPE", "vocab": {text: id}, "merges": ["a b"] or [["a", "b"]], ...}}
  *
- * Byte-level vocabularies spell bytes as printable characters (space is "Ġ"). They are turned back into
- * bytes here, once, so that encoding works on the text itself. A piece with a character outside that
- * alphabet can never be matched and only keeps its spelling for decoding.
+ * Byte-level vocabularies spell bytes as printable characters (space is "Ġ"). They are turned back
+ * into bytes here, once, so that encoding works on the text itself. A piece with a character
+ * outside that alphabet can never be matched and only keeps its spelling for decoding.
  *
- * The files beside it (tokenizer_config.json, special_tokens_map.json) name the begin, end and padding
- * tokens; where they do not, the end is looked for under its usual names.
+ * The files beside it (tokenizer_config.json, special_tokens_map.json) name the begin, end and
+ * padding tokens; where they do not, the end is looked for under its usual names.
  */
 #include "text/tokenizer_json.h"
 
@@ -18,8 +18,8 @@
 
 enum { MAX_ID = 1 << 24 };
 
-/* Printable stand-ins: the bytes that are printable in Latin-1 stand for themselves; the other 68 are
- * U+0100, U+0101, ... in order. map[cp] is the byte + 1, or 0. */
+/* Printable stand-ins: the bytes that are printable in Latin-1 stand for themselves; the other 68
+ * are U+0100, U+0101, ... in order. map[cp] is the byte + 1, or 0. */
 static void make_byte_map(uint16_t map[324])
 {
     memset(map, 0, 324 * sizeof *map);
@@ -31,7 +31,8 @@ static void make_byte_map(uint16_t map[324])
 }
 
 /* Writes the bytes that s[0..n) spells; false when some character is not of the alphabet. */
-static bool unspell(const uint16_t map[324], const uint8_t *s, size_t n, uint8_t *out, size_t *n_out)
+static bool unspell(const uint16_t map[324], const uint8_t *s, size_t n, uint8_t *out,
+                    size_t *n_out)
 {
     size_t k = 0;
     for (size_t i = 0; i < n;) {
@@ -56,14 +57,15 @@ static mx_status check_id(const loader *l, const mx_json_node *v)
 {
     if (v && v->type == MX_JSON_INT && v->i >= 0 && v->i < MAX_ID)
         return MX_OK;
-    return mx_fail(MX_INPUT, "%s: byte %u: expected a token id from 0 to %d", l->where, v ? v->at : 0,
-                   MAX_ID - 1);
+    return mx_fail(MX_INPUT, "%s: byte %u: expected a token id from 0 to %d", l->where,
+                   v ? v->at : 0, MAX_ID - 1);
 }
 
 static mx_status read_vocab(loader *l, const mx_json_node *vocab)
 {
     if (!vocab || vocab->type != MX_JSON_OBJECT)
-        return mx_fail(MX_INPUT, "%s: model.vocab: expected an object of token texts and ids", l->where);
+        return mx_fail(MX_INPUT, "%s: model.vocab: expected an object of token texts and ids",
+                       l->where);
     int32_t n_ids = 0;
     size_t bytes = 0;
     for (const mx_json_node *m = vocab->first; m; m = m->next) {
@@ -109,12 +111,14 @@ static bool merge_parts(const mx_json_node *m, mx_piece part[2])
     return true;
 }
 
-static mx_status read_merge(loader *l, const mx_json_node *m, uint32_t rank, mx_str *buf, size_t skip)
+static mx_status read_merge(loader *l, const mx_json_node *m, uint32_t rank, mx_str *buf,
+                            size_t skip)
 {
     mx_bpe *b = &l->t->bpe;
     mx_piece part[2];
     if (!merge_parts(m, part))
-        return mx_fail(MX_INPUT, "%s: byte %u: merge %u is not a pair of token texts", l->where, m->at, rank);
+        return mx_fail(MX_INPUT, "%s: byte %u: merge %u is not a pair of token texts", l->where,
+                       m->at, rank);
     int32_t id[3];
     size_t n = 0;
     mx_str_clear(buf);
@@ -136,9 +140,10 @@ static mx_status read_merge(loader *l, const mx_json_node *m, uint32_t rank, mx_
     }
     id[2] = mx_vocab_find(&b->vocab, joined, n);
     if (id[0] < 0 || id[1] < 0 || id[2] < 0)
-        return mx_fail(MX_INPUT, "%s: byte %u: merge %u (\"%.*s\" and \"%.*s\"): its parts and the joined "
-                       "text must all be in model.vocab", l->where, m->at, rank, part[0].n, part[0].s,
-                       part[1].n, part[1].s);
+        return mx_fail(MX_INPUT,
+                       "%s: byte %u: merge %u (\"%.*s\" and \"%.*s\"): its parts and the joined "
+                       "text must all be in model.vocab",
+                       l->where, m->at, rank, part[0].n, part[0].s, part[1].n, part[1].s);
     mx_bpe_add_merge(b, id[0], id[1], rank, id[2]);
     return MX_OK;
 }
@@ -180,8 +185,10 @@ static mx_status read_bpe(loader *l, const mx_json_node *model)
     const char *prefix = mx_json_get_text(model, "continuing_subword_prefix", "");
     const char *suffix = mx_json_get_text(model, "end_of_word_suffix", "");
     if (*prefix || *suffix)
-        return mx_fail(MX_INPUT, "%s: BPE with continuing_subword_prefix or end_of_word_suffix is not "
-                       "supported", l->where);
+        return mx_fail(MX_INPUT,
+                       "%s: BPE with continuing_subword_prefix or end_of_word_suffix is not "
+                       "supported",
+                       l->where);
     MX_TRY(read_vocab(l, mx_json_get(model, "vocab")));
     const char *unk = mx_json_get_text(model, "unk_token", NULL);
     b->unk = unk ? mx_vocab_find(&b->vocab, (const uint8_t *)unk, strlen(unk)) : -1;
@@ -198,7 +205,8 @@ static mx_status read_model(loader *l, const mx_json_node *model)
         return mx_fail(MX_INPUT, "%s: no \"model\"; this is not a tokenizer.json", l->where);
     if (strcmp(type, "BPE") == 0)
         return read_bpe(l, model);
-    return mx_fail(MX_INPUT, "%s: model type \"%.60s\" is not supported; BPE and Unigram are", l->where, type);
+    return mx_fail(MX_INPUT, "%s: model type \"%.60s\" is not supported; BPE and Unigram are",
+                   l->where, type);
 }
 
 /* What decoding the added token starts from: byte-level decoders unspell it when they can. */
@@ -212,19 +220,24 @@ static void set_token(loader *l, int32_t id, const uint8_t *s, size_t n)
         l->t->token[id] = (mx_piece){s, (int32_t)n};
 }
 
-static mx_status read_added_token(loader *l, const mx_json_node *v, mx_regex_scratch *rx, mx_str buf[2])
+static mx_status read_added_token(loader *l, const mx_json_node *v, mx_regex_scratch *rx,
+                                  mx_str buf[2])
 {
     mx_tokenizer *t = l->t;
     const mx_json_node *id = mx_json_get(v, "id"), *content = mx_json_get(v, "content");
     MX_TRY(check_id(l, id));
     if (!content || content->type != MX_JSON_STRING)
-        return mx_fail(MX_INPUT, "%s: byte %u: an added token needs a \"content\" string", l->where, v->at);
+        return mx_fail(MX_INPUT, "%s: byte %u: an added token needs a \"content\" string", l->where,
+                       v->at);
     const uint8_t *s = mx_arena_copy(&t->arena, content->s, (size_t)content->n + 1);
     bool special = mx_json_get_bool(v, "special", false);
     mx_tokenizer_grow(t, (int32_t)id->i + 1);
     t->special[id->i] = special;
     set_token(l, (int32_t)id->i, s, content->n);
-    mx_added a = {.s = s, .n = content->n, .id = (int32_t)id->i, .special = special,
+    mx_added a = {.s = s,
+                  .n = content->n,
+                  .id = (int32_t)id->i,
+                  .special = special,
                   .lstrip = mx_json_get_bool(v, "lstrip", false),
                   .rstrip = mx_json_get_bool(v, "rstrip", false),
                   .single_word = mx_json_get_bool(v, "single_word", false)};
@@ -235,7 +248,8 @@ static mx_status read_added_token(loader *l, const mx_json_node *v, mx_regex_scr
     if (t->normalizer.n) {
         const mx_str *z = mx_normalizer_run(&t->normalizer, &t->unicode, rx, a.s, a.n, buf);
         if (!z)
-            return mx_fail(MX_INPUT, "%s: byte %u: the normalizer gave up on this token", l->where, v->at);
+            return mx_fail(MX_INPUT, "%s: byte %u: the normalizer gave up on this token", l->where,
+                           v->at);
         a.n = (uint32_t)z->len;
         a.s = mx_arena_copy(&t->arena, mx_str_text(z), z->len + 1);
     }
@@ -248,7 +262,8 @@ static mx_status read_added(loader *l, const mx_json_node *list)
     mx_str buf[2] = {{0}, {0}};
     mx_regex_scratch *rx = mx_regex_scratch_new();
     mx_status st = MX_OK;
-    for (const mx_json_node *v = list && list->type == MX_JSON_ARRAY ? list->first : NULL; v && !st; v = v->next)
+    for (const mx_json_node *v = list && list->type == MX_JSON_ARRAY ? list->first : NULL; v && !st;
+         v = v->next)
         st = read_added_token(l, v, rx, buf);
     mx_regex_scratch_free(rx);
     mx_str_fini(&buf[0]);
@@ -283,8 +298,13 @@ void mx_tokenizer_read_config(mx_tokenizer *t, const char *path)
         }
         mx_arena_fini(&a);
     }
-    static const char *const usual[] = {"<|end_of_text|>", "</s>", "<eos>", "<|endoftext|>", "<|eot|>",
-                                        "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
+    static const char *const usual[] = {"<|end_of_text|>",
+                                        "</s>",
+                                        "<eos>",
+                                        "<|endoftext|>",
+                                        "<|eot|>",
+                                        "<\xEF\xBD\x9C"
+                                        "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
     for (size_t i = 0; i < sizeof usual / sizeof *usual && t->eos < 0; i++)
         t->eos = mx_tokenizer_find(t, usual[i]);
     if (t->bos < 0 && t->prefix.n)
@@ -305,7 +325,8 @@ static mx_status load_root(mx_tokenizer *t, const mx_json_node *root, const char
     make_byte_map(l.map);
     t->parse_special = t->add_special = true;
     if (root->type != MX_JSON_OBJECT)
-        return mx_fail(MX_INPUT, "%s: expected an object, found %s", path, mx_json_type_name(root->type));
+        return mx_fail(MX_INPUT, "%s: expected an object, found %s", path,
+                       mx_json_type_name(root->type));
     MX_TRY(mx_json_read_normalizer(t, mx_json_get(root, "normalizer"), path));
     MX_TRY(mx_json_read_pretok(t, mx_json_get(root, "pre_tokenizer"), path, &l.byte_level));
     MX_TRY(mx_json_read_decoder(t, mx_json_get(root, "decoder"), path));
@@ -317,8 +338,8 @@ static mx_status load_root(mx_tokenizer *t, const mx_json_node *root, const char
         const mx_tokens *v = i ? &t->suffix : &t->prefix;
         for (int64_t k = 0; k < v->n; k++)
             if (v->ids[k] >= t->n_tokens)
-                return mx_fail(MX_INPUT, "%s: the post_processor adds id %d, which no token has", path,
-                               v->ids[k]);
+                return mx_fail(MX_INPUT, "%s: the post_processor adds id %d, which no token has",
+                               path, v->ids[k]);
     }
     return MX_OK;
 }

@@ -1,11 +1,11 @@
 /* tokenizer_steps.c - reading the normalizer, pre_tokenizer, decoder and post_processor of a
- * tokenizer.json. Each is an object with a "type", or null; a Sequence is flattened. A type that is not
- * known is an error that names it: guessing would give wrong tokens silently.
+ * tokenizer.json. Each is an object with a "type", or null; a Sequence is flattened. A type that is
+ * not known is an error that names it: guessing would give wrong tokens silently.
  */
 #include "text/tokenizer_json.h"
 
-const char *mx_json_keep(mx_tokenizer *t, const mx_json_node *object, const char *key, const char *other,
-                         size_t *n)
+const char *mx_json_keep(mx_tokenizer *t, const mx_json_node *object, const char *key,
+                         const char *other, size_t *n)
 {
     const mx_json_node *v = mx_json_get(object, key);
     if (!v || v->type != MX_JSON_STRING) {
@@ -28,7 +28,8 @@ mx_status mx_json_read_pattern(mx_tokenizer *t, const mx_json_node *v, const cha
     } else if (mx_json_get_text(v, "Regex", NULL)) {
         *regex = mx_json_keep(t, v, "Regex", "", n_find);
     } else {
-        return mx_fail(MX_INPUT, "%s: byte %u: expected a pattern, {\"String\": ...} or {\"Regex\": ...}",
+        return mx_fail(MX_INPUT,
+                       "%s: byte %u: expected a pattern, {\"String\": ...} or {\"Regex\": ...}",
                        where, v ? v->at : 0);
     }
     return MX_OK;
@@ -84,7 +85,8 @@ static mx_status read_charsmap(mx_tokenizer *t, const mx_json_node *v, const cha
     return mx_charsmap_init(&s->charsmap, blob, (size_t)n, where);
 }
 
-static mx_status read_replace(mx_tokenizer *t, const mx_json_node *v, const char *where, mx_norm_step *s)
+static mx_status read_replace(mx_tokenizer *t, const mx_json_node *v, const char *where,
+                              mx_norm_step *s)
 {
     const char *regex;
     s->kind = MX_NORM_REPLACE;
@@ -101,7 +103,8 @@ static mx_status add_normalizer(mx_tokenizer *t, const mx_json_node *v, const ch
         return MX_OK;
     if (strcmp(type, "Sequence") == 0) {
         const mx_json_node *list = mx_json_get(v, "normalizers");
-        for (const mx_json_node *m = list && list->type == MX_JSON_ARRAY ? list->first : NULL; m; m = m->next)
+        for (const mx_json_node *m = list && list->type == MX_JSON_ARRAY ? list->first : NULL; m;
+             m = m->next)
             MX_TRY(add_normalizer(t, m, where));
         return MX_OK;
     }
@@ -147,8 +150,8 @@ mx_status mx_json_read_normalizer(mx_tokenizer *t, const mx_json_node *v, const 
 static mx_status read_behavior(const mx_json_node *v, const char *where, mx_behavior other,
                                mx_behavior *out)
 {
-    static const char *const name[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
-                                       "Contiguous"};
+    static const char *const name[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                       "MergedWithNext", "Contiguous"};
     const char *text = mx_json_get_text(v, "behavior", NULL);
     *out = other;
     for (int i = 0; text && i < 5; i++)
@@ -156,11 +159,13 @@ static mx_status read_behavior(const mx_json_node *v, const char *where, mx_beha
             *out = (mx_behavior)i;
             return MX_OK;
         }
-    return text ? mx_fail(MX_INPUT, "%s: byte %u: unknown split behavior \"%.60s\"", where, v->at, text)
+    return text ? mx_fail(MX_INPUT, "%s: byte %u: unknown split behavior \"%.60s\"", where, v->at,
+                          text)
                 : MX_OK;
 }
 
-static mx_status read_split(mx_tokenizer *t, const mx_json_node *v, const char *where, mx_pre_step *s)
+static mx_status read_split(mx_tokenizer *t, const mx_json_node *v, const char *where,
+                            mx_pre_step *s)
 {
     const char *regex;
     MX_TRY(mx_json_read_pattern(t, mx_json_get(v, "pattern"), where, &s->find, &s->n_find, &regex));
@@ -215,8 +220,8 @@ static void add_metaspace(mx_tokenizer *t, const mx_json_node *v)
 /* Characters of one class, treated by a behaviour. */
 static void add_class(mx_tokenizer *t, unsigned mask, bool ascii, mx_behavior behavior)
 {
-    *new_pre(t) = (mx_pre_step){.kind = MX_PRE_CLASS, .mask = mask, .ascii_punctuation = ascii,
-                                .behavior = behavior};
+    *new_pre(t) = (mx_pre_step){
+        .kind = MX_PRE_CLASS, .mask = mask, .ascii_punctuation = ascii, .behavior = behavior};
 }
 
 static mx_status add_words(mx_tokenizer *t)
@@ -227,16 +232,19 @@ static mx_status add_words(mx_tokenizer *t)
     return mx_regex_open(&s->regex, words, sizeof words - 1);
 }
 
-static mx_status add_pretok(mx_tokenizer *t, const mx_json_node *v, const char *where, bool *byte_level)
+static mx_status add_pretok(mx_tokenizer *t, const mx_json_node *v, const char *where,
+                            bool *byte_level)
 {
     const char *type = mx_json_get_text(v, "type", "");
     if (v->type == MX_JSON_NULL)
         return MX_OK;
     if (*byte_level)
-        return mx_fail(MX_INPUT, "%s: byte %u: a pre-tokenizer after ByteLevel is not supported", where, v->at);
+        return mx_fail(MX_INPUT, "%s: byte %u: a pre-tokenizer after ByteLevel is not supported",
+                       where, v->at);
     if (strcmp(type, "Sequence") == 0) {
         const mx_json_node *list = mx_json_get(v, "pretokenizers");
-        for (const mx_json_node *m = list && list->type == MX_JSON_ARRAY ? list->first : NULL; m; m = m->next)
+        for (const mx_json_node *m = list && list->type == MX_JSON_ARRAY ? list->first : NULL; m;
+             m = m->next)
             MX_TRY(add_pretok(t, m, where, byte_level));
     } else if (strcmp(type, "ByteLevel") == 0) {
         add_byte_level(t, v);
@@ -274,7 +282,8 @@ static mx_status add_pretok(mx_tokenizer *t, const mx_json_node *v, const char *
     return MX_OK;
 }
 
-mx_status mx_json_read_pretok(mx_tokenizer *t, const mx_json_node *v, const char *where, bool *byte_level)
+mx_status mx_json_read_pretok(mx_tokenizer *t, const mx_json_node *v, const char *where,
+                              bool *byte_level)
 {
     if (!v)
         return MX_OK;
@@ -299,7 +308,8 @@ static mx_status add_decoder(mx_tokenizer *t, const mx_json_node *v, const char 
         return MX_OK;
     if (strcmp(type, "Sequence") == 0) {
         const mx_json_node *list = mx_json_get(v, "decoders");
-        for (const mx_json_node *m = list && list->type == MX_JSON_ARRAY ? list->first : NULL; m; m = m->next)
+        for (const mx_json_node *m = list && list->type == MX_JSON_ARRAY ? list->first : NULL; m;
+             m = m->next)
             MX_TRY(add_decoder(t, m, where));
         return MX_OK;
     }
@@ -321,8 +331,8 @@ static mx_status add_decoder(mx_tokenizer *t, const mx_json_node *v, const char 
         s->kind = MX_DEC_METASPACE;
         s->find = mx_json_keep(t, v, "replacement", "\xE2\x96\x81", &s->n_find);
         const char *scheme = mx_json_get_text(v, "prepend_scheme", NULL);
-        s->drop_first = scheme ? strcmp(scheme, "never") != 0
-                               : mx_json_get_bool(v, "add_prefix_space", true);
+        s->drop_first =
+            scheme ? strcmp(scheme, "never") != 0 : mx_json_get_bool(v, "add_prefix_space", true);
     } else if (strcmp(type, "BPEDecoder") == 0) {
         s->kind = MX_DEC_SUFFIX;
         s->find = mx_json_keep(t, v, "suffix", "</w>", &s->n_find);
@@ -346,9 +356,11 @@ mx_status mx_json_read_decoder(mx_tokenizer *t, const mx_json_node *v, const cha
 /* {"SpecialToken": {"id": name}} and {"Sequence": {"id": "A"}} items of a template. */
 static mx_status read_template(mx_tokenizer *t, const mx_json_node *v, const char *where)
 {
-    const mx_json_node *single = mx_json_get(v, "single"), *table = mx_json_get(v, "special_tokens");
+    const mx_json_node *single = mx_json_get(v, "single"),
+                       *table = mx_json_get(v, "special_tokens");
     mx_tokens *to = &t->prefix;
-    for (const mx_json_node *m = single && single->type == MX_JSON_ARRAY ? single->first : NULL; m; m = m->next) {
+    for (const mx_json_node *m = single && single->type == MX_JSON_ARRAY ? single->first : NULL; m;
+         m = m->next) {
         if (mx_json_get(m, "Sequence")) {
             to = &t->suffix;
             continue;
@@ -356,8 +368,10 @@ static mx_status read_template(mx_tokenizer *t, const mx_json_node *v, const cha
         const char *name = mx_json_get_text(mx_json_get(m, "SpecialToken"), "id", "");
         const mx_json_node *ids = mx_json_get(mx_json_get(table, name), "ids");
         if (!ids || ids->type != MX_JSON_ARRAY)
-            return mx_fail(MX_INPUT, "%s: byte %u: the template names \"%.60s\", which is not in its "
-                           "special_tokens", where, m->at, name);
+            return mx_fail(MX_INPUT,
+                           "%s: byte %u: the template names \"%.60s\", which is not in its "
+                           "special_tokens",
+                           where, m->at, name);
         for (const mx_json_node *k = ids->first; k; k = k->next) {
             if (k->type != MX_JSON_INT || k->i < 0 || k->i > INT32_MAX)
                 return mx_fail(MX_INPUT, "%s: byte %u: expected a token id", where, k->at);
@@ -371,7 +385,8 @@ static mx_status read_template(mx_tokenizer *t, const mx_json_node *v, const cha
 static void add_pair_id(const mx_json_node *v, const char *key, mx_tokens *to)
 {
     const mx_json_node *pair = mx_json_get(v, key);
-    if (pair && pair->type == MX_JSON_ARRAY && pair->n == 2 && pair->first->next->type == MX_JSON_INT)
+    if (pair && pair->type == MX_JSON_ARRAY && pair->n == 2 &&
+        pair->first->next->type == MX_JSON_INT)
         mx_tokens_add(to, (int32_t)pair->first->next->i);
 }
 
@@ -382,7 +397,8 @@ mx_status mx_json_read_post(mx_tokenizer *t, const mx_json_node *v, const char *
     const char *type = mx_json_get_text(v, "type", "");
     if (strcmp(type, "Sequence") == 0) {
         const mx_json_node *list = mx_json_get(v, "processors");
-        for (const mx_json_node *m = list && list->type == MX_JSON_ARRAY ? list->first : NULL; m; m = m->next)
+        for (const mx_json_node *m = list && list->type == MX_JSON_ARRAY ? list->first : NULL; m;
+             m = m->next)
             MX_TRY(mx_json_read_post(t, m, where));
         return MX_OK;
     }

@@ -1,8 +1,8 @@
 /* unicode.c - building the class table; normal forms with linear canonical ordering.
  *
- * utf8proc does the decomposition of one character and the composition of a buffer. Its own canonical
- * ordering is an insertion sort, quadratic on a long run of marks, so ordering is done here by
- * a stable counting sort per run. ASCII followed by ASCII never changes and is copied.
+ * utf8proc does the decomposition of one character and the composition of a buffer. Its own
+ * canonical ordering is an insertion sort, quadratic on a long run of marks, so ordering is done
+ * here by a stable counting sort per run. ASCII followed by ASCII never changes and is copied.
  */
 #include "text/unicode.h"
 
@@ -13,28 +13,36 @@ static unsigned class_of_category(int cat)
 {
     switch (cat) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT: return MX_UC_L | MX_UC_UPPER;
-    case UTF8PROC_CATEGORY_LL: return MX_UC_L | MX_UC_LOWER;
+    case UTF8PROC_CATEGORY_LT:
+        return MX_UC_L | MX_UC_UPPER;
+    case UTF8PROC_CATEGORY_LL:
+        return MX_UC_L | MX_UC_LOWER;
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return MX_UC_L | MX_UC_UPPER | MX_UC_LOWER;
+    case UTF8PROC_CATEGORY_LO:
+        return MX_UC_L | MX_UC_UPPER | MX_UC_LOWER;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return MX_UC_M | MX_UC_UPPER | MX_UC_LOWER;
+    case UTF8PROC_CATEGORY_ME:
+        return MX_UC_M | MX_UC_UPPER | MX_UC_LOWER;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return MX_UC_N;
+    case UTF8PROC_CATEGORY_NO:
+        return MX_UC_N;
     case UTF8PROC_CATEGORY_PC:
     case UTF8PROC_CATEGORY_PD:
     case UTF8PROC_CATEGORY_PS:
     case UTF8PROC_CATEGORY_PE:
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO: return MX_UC_P;
+    case UTF8PROC_CATEGORY_PO:
+        return MX_UC_P;
     case UTF8PROC_CATEGORY_SM:
     case UTF8PROC_CATEGORY_SC:
     case UTF8PROC_CATEGORY_SK:
-    case UTF8PROC_CATEGORY_SO: return MX_UC_S;
-    default: return 0;
+    case UTF8PROC_CATEGORY_SO:
+        return MX_UC_S;
+    default:
+        return 0;
     }
 }
 

@@ -1,7 +1,7 @@
 /* vocab.h - the pieces of a tokenizer: id -> bytes, and bytes -> id through a hash.
  *
- * Ids may have holes (n = MX_NO_PIECE). Only pieces added with `find` true are found by their bytes;
- * the others exist for decoding alone.
+ * Ids may have holes (n = MX_NO_PIECE). Only pieces added with `find` true are found by their
+ * bytes; the others exist for decoding alone.
  */
 #ifndef MX_TEXT_VOCAB_H
 #define MX_TEXT_VOCAB_H
@@ -26,7 +26,8 @@ typedef struct {
 /* Room for ids 0..n_ids-1. */
 void mx_vocab_init(mx_vocab *v, int32_t n_ids);
 void mx_vocab_fini(mx_vocab *v);
-/* The bytes must outlive the vocabulary. When they are there already the first id stays findable. */
+/* The bytes must outlive the vocabulary. When they are there already the first id stays findable.
+ */
 void mx_vocab_set(mx_vocab *v, int32_t id, const uint8_t *s, size_t n, bool find);
 int32_t mx_vocab_find(const mx_vocab *v, const uint8_t *s, size_t n); /* id or -1 */
 

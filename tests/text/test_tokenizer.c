@@ -1,8 +1,9 @@
-/* test_tokenizer.c - every golden case of every tokenizer kind: ids, ids with special tokens, decoded text.
+/* test_tokenizer.c - every golden case of every tokenizer kind: ids, ids with special tokens,
+ * decoded text.
  *
  * tests/fixtures/tokenizers/texts.json has the texts; KIND/cases.json has {"before": ids that the
- * post-processor puts first, "cases": [[ids, decoded]]} in the same order, without `decoded` where it
- * equals the text.
+ * post-processor puts first, "cases": [[ids, decoded]]} in the same order, without `decoded` where
+ * it equals the text.
  */
 #include "../test.h"
 
@@ -39,7 +40,8 @@ static void check_case(const mx_tokenizer *t, const mx_json_node *text, const mx
     MX_CHECK(out.len == decoded->n && memcmp(mx_str_text(&out), decoded->s, out.len) == 0,
              "decoded \"%.60s\" for \"%.60s\"", mx_str_text(&out), decoded->s);
     got.n = 0;
-    MX_CHECK_OK(mx_tokenizer_encode(t, text->s, text->n, &(mx_encode_options){.add_special = true}, &got));
+    MX_CHECK_OK(
+        mx_tokenizer_encode(t, text->s, text->n, &(mx_encode_options){.add_special = true}, &got));
     if (strstr(mx_tokenizer_kind(t), "json"))
         MX_CHECK(same_ids(&got, before, ids), "ids with special tokens of \"%.60s\"", text->s);
     mx_tokens_fini(&got);
@@ -67,10 +69,31 @@ static void check_kind(const char *kind, const char *file)
     mx_arena_fini(&a);
 }
 
-MX_TEST(tokenizer_golden_gpt2) { check_kind("gpt2", "tokenizer.json"); }
-MX_TEST(tokenizer_golden_llama3) { check_kind("llama3", "tokenizer.json"); }
-MX_TEST(tokenizer_golden_qwen3) { check_kind("qwen3", "tokenizer.json"); }
-MX_TEST(tokenizer_golden_gpt_oss) { check_kind("gpt-oss", "tokenizer.json"); }
-MX_TEST(tokenizer_golden_deepseek) { check_kind("deepseek-v3", "tokenizer.json"); }
-MX_TEST(tokenizer_golden_llama2_json) { check_kind("llama2-json", "tokenizer.json"); }
-MX_TEST(tokenizer_golden_gemma_json) { check_kind("gemma-json", "tokenizer.json"); }
+MX_TEST(tokenizer_golden_gpt2)
+{
+    check_kind("gpt2", "tokenizer.json");
+}
+MX_TEST(tokenizer_golden_llama3)
+{
+    check_kind("llama3", "tokenizer.json");
+}
+MX_TEST(tokenizer_golden_qwen3)
+{
+    check_kind("qwen3", "tokenizer.json");
+}
+MX_TEST(tokenizer_golden_gpt_oss)
+{
+    check_kind("gpt-oss", "tokenizer.json");
+}
+MX_TEST(tokenizer_golden_deepseek)
+{
+    check_kind("deepseek-v3", "tokenizer.json");
+}
+MX_TEST(tokenizer_golden_llama2_json)
+{
+    check_kind("llama2-json", "tokenizer.json");
+}
+MX_TEST(tokenizer_golden_gemma_json)
+{
+    check_kind("gemma-json", "tokenizer.json");
+}
