@@ -103,6 +103,12 @@ static const mx_added *longest_at(const mx_added_set *s, const uint8_t *p, size_
     return best;
 }
 
+size_t mx_added_longest(const mx_added_set *s, const uint8_t *p, size_t n)
+{
+    const mx_added *t = n && s->first[*p] ? longest_at(s, p, n) : NULL;
+    return t ? t->n : 0;
+}
+
 static const uint8_t *previous(const uint8_t *text, const uint8_t *p)
 {
     do

@@ -27,6 +27,9 @@ void mx_added_put(mx_added_set *s, mx_added token);
 void mx_added_finish(mx_added_set *s);
 void mx_added_fini(mx_added_set *s);
 
+/* Length of the longest token at p, 0 when there is none. */
+size_t mx_added_longest(const mx_added_set *s, const uint8_t *p, size_t n);
+
 typedef struct {
     size_t start, stop; /* what the token covers, white space included */
     const mx_added *token;

@@ -219,8 +219,7 @@ static int32_t char_id(const mx_bpe *b, const uint8_t *p, int n)
     return n == 1 ? b->ascii_id[*p] : mx_vocab_find(&b->vocab, p, (size_t)n);
 }
 
-/* Appends what stands for a character that is no piece: its bytes, or the unknown id. */
-static void add_unknown(const mx_bpe *b, const uint8_t *p, int n, bool after_unk, mx_tokens *out)
+void mx_bpe_add_unknown(const mx_bpe *b, const uint8_t *p, int n, bool after_unk, mx_tokens *out)
 {
     bool bytes = b->byte_fallback;
     for (int i = 0; i < n && bytes; i++)
@@ -266,7 +265,8 @@ static void encode_symbols(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p,
             if (id >= 0)
                 mx_tokens_add(out, id);
             else
-                add_unknown(b, p + i, k, out->n > start && out->ids[out->n - 1] == b->unk, out);
+                mx_bpe_add_unknown(b, p + i, k, out->n > start && out->ids[out->n - 1] == b->unk,
+                                   out);
             i += (size_t)k;
         }
     }
@@ -335,7 +335,7 @@ static void encode_cut(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, siz
         }
         if (!known) {
             int64_t before = out->n;
-            add_unknown(b, p, k, after_unk, out);
+            mx_bpe_add_unknown(b, p, k, after_unk, out);
             after_unk = after_unk || (out->n == before + 1 && out->ids[before] == b->unk);
             if (out->n > before && out->ids[out->n - 1] != b->unk)
                 after_unk = false;

@@ -76,21 +76,46 @@ mx_status mx_tokenizer_load_byte(mx_tokenizer *t)
     return MX_OK;
 }
 
+/* A rank file starts with base64, a space and a digit; a tokenizer.json with a brace. */
+static bool looks_like_ranks(const char *text)
+{
+    static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = strspn(text, base64);
+    n += strspn(text + n, "=");
+    return n && text[n] == ' ' && text[n + 1] >= '0' && text[n + 1] <= '9';
+}
+
+static mx_status load_file(mx_tokenizer *t, const char *path, const mx_tokenizer_options *options)
+{
+    char *text;
+    size_t n;
+    if (mx_ends_with(path, ".json"))
+        return mx_tokenizer_load_json(t, path);
+    MX_TRY(mx_file_read(&t->arena, path, (size_t)1 << 31, &text, &n));
+    if (text[strspn(text, " \t\r\n")] == '{')
+        return mx_tokenizer_load_json(t, path);
+    if (looks_like_ranks(text))
+        return mx_tokenizer_load_ranks(t, path, text, n, options ? options->pattern : NULL);
+    return mx_tokenizer_load_sentencepiece(t, path, text, n);
+}
+
 static mx_status load(mx_tokenizer *t, const char *path, const mx_tokenizer_options *options)
 {
-    (void)options;
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model",
+                                        "qwen.tiktoken"};
     if (!path || strcmp(path, "byte") == 0)
         return mx_tokenizer_load_byte(t);
-    if (mx_dir_exists(path)) {
-        const char *json = mx_arena_printf(&t->arena, "%s/tokenizer.json", path);
-        if (mx_file_exists(json))
-            return mx_tokenizer_load_json(t, json);
-        return mx_fail(MX_INPUT,
-                       "%s: no tokenizer.json or tokenizer.model in this directory; "
-                       "name a tokenizer file or a directory that has one",
-                       path);
+    if (!mx_dir_exists(path))
+        return load_file(t, path, options);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *file = mx_arena_printf(&t->arena, "%s/%s", path, names[i]);
+        if (mx_file_exists(file))
+            return load_file(t, file, options);
     }
-    return mx_tokenizer_load_json(t, path);
+    return mx_fail(MX_INPUT,
+                   "%s: no tokenizer.json, tokenizer.model or tiktoken.model in this directory; "
+                   "name a tokenizer file or a directory that has one",
+                   path);
 }
 
 mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path,
@@ -115,6 +140,7 @@ mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path,
 static void free_scratch(mx_scratch *s, int n_steps)
 {
     mx_bpe_scratch_free(s->bpe);
+    mx_unigram_scratch_fini(&s->unigram);
     mx_regex_scratch_free(s->regex);
     for (int i = 0; i < n_steps; i++) {
         mx_free(s->buffer[i].span);
@@ -137,6 +163,9 @@ void mx_tokenizer_close(mx_tokenizer *t)
     }
     pthread_mutex_destroy(&t->lock);
     mx_bpe_fini(&t->bpe);
+    mx_unigram_fini(&t->unigram);
+    if (t->sentencepiece)
+        mx_added_fini(&t->sentencepiece->user_defined);
     mx_added_fini(&t->added);
     mx_added_fini(&t->added_normalized);
     mx_normalizer_fini(&t->normalizer);
@@ -184,7 +213,10 @@ typedef struct {
 static void encode_word(void *ctx, const uint8_t *word, size_t n, const uint8_t *end)
 {
     encoder *e = ctx;
-    mx_bpe_encode(&e->t->bpe, e->s->bpe, word, n, end, e->out);
+    if (e->t->model == MX_MODEL_UNIGRAM)
+        mx_unigram_encode(&e->t->unigram, &e->s->unigram, word, n, e->out);
+    else
+        mx_bpe_encode(&e->t->bpe, e->s->bpe, word, n, end, e->out);
 }
 
 static void encode_words(encoder *e, const uint8_t *p, size_t n, const uint8_t *end, bool first)
@@ -239,6 +271,47 @@ static void encode_valid(encoder *e, const uint8_t *p, size_t n, const uint8_t *
     cut_added(e, &e->t->added, p, n, end, first, encode_normal);
 }
 
+/* Characters that are no piece of their own took part in merging under ids above the real ones;
+ * those that are left become bytes or the unknown piece. */
+static void replace_lone(encoder *e, int64_t from)
+{
+    const mx_bpe *b = &e->t->bpe;
+    int32_t n_pieces = e->t->sentencepiece->n_pieces;
+    mx_tokens old = {0};
+    for (int64_t i = from; i < e->out->n; i++)
+        mx_tokens_add(&old, e->out->ids[i]);
+    e->out->n = from;
+    for (int64_t i = 0; i < old.n; i++) {
+        const mx_piece *p = &b->vocab.piece[old.ids[i]];
+        bool after_unk = i && e->out->n > from && e->out->ids[e->out->n - 1] == b->unk;
+        if (old.ids[i] < n_pieces)
+            mx_tokens_add(e->out, old.ids[i]);
+        else
+            mx_bpe_add_unknown(b, p->s, p->n, after_unk, e->out);
+    }
+    mx_tokens_fini(&old);
+}
+
+static void encode_sentencepiece(encoder *e, const uint8_t *p, size_t n, const uint8_t *end,
+                                 bool first)
+{
+    (void)end;
+    const mx_sentencepiece *m = e->t->sentencepiece;
+    mx_str *z = &e->s->normal[0];
+    mx_str_clear(z);
+    mx_sentencepiece_normalize(m, p, n, first, z);
+    p = (const uint8_t *)mx_str_text(z);
+    int64_t from = e->out->n;
+    if (e->t->model == MX_MODEL_UNIGRAM) {
+        if (z->len)
+            mx_unigram_encode(&e->t->unigram, &e->s->unigram, p, z->len, e->out);
+        return;
+    }
+    cut_added(e, &m->user_defined, p, z->len, p + z->len, true, encode_words);
+    if (e->t->bpe.vocab.n_ids > m->n_pieces)
+        replace_lone(e, from);
+}
+
 static size_t bad_run(const uint8_t *p, const uint8_t *end)
 {
     const uint8_t *start = p;
@@ -251,6 +324,10 @@ static size_t bad_run(const uint8_t *p, const uint8_t *end)
 static void encode_any(encoder *e, const uint8_t *p, size_t n)
 {
     const uint8_t *end = p + n;
+    if (e->t->sentencepiece) { /* its normalizer takes any bytes */
+        cut_added(e, &e->t->added, p, n, end, true, encode_sentencepiece);
+        return;
+    }
     size_t good = mx_utf8_valid_prefix(p, n);
     if (good == n) {
         encode_valid(e, p, n, end, true);
@@ -313,6 +390,10 @@ mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, int64_t
                            "token id %d at position %lld is outside the vocabulary of %d; are "
                            "these ids from another tokenizer?",
                            ids[i], (long long)i, t->n_tokens);
+    if (t->sentencepiece) {
+        mx_sentencepiece_decode(t->sentencepiece, t->token, ids, n, skip, out);
+        return MX_OK;
+    }
     mx_piece *token = mx_realloc(NULL, sizeof *token * (size_t)(n + 1));
     int64_t k = 0;
     for (int64_t i = 0; i < n; i++)
@@ -373,7 +454,8 @@ int32_t mx_tokenizer_find(const mx_tokenizer *t, const char *token)
     int32_t id = find_added(&t->added, token, n);
     if (id < 0)
         id = find_added(&t->added_normalized, token, n);
-    return id >= 0 ? id : mx_vocab_find(&t->bpe.vocab, (const uint8_t *)token, n);
+    const mx_vocab *v = t->model == MX_MODEL_UNIGRAM ? &t->unigram.vocab : &t->bpe.vocab;
+    return id >= 0 ? id : mx_vocab_find(v, (const uint8_t *)token, n);
 }
 
 const char *mx_tokenizer_token(const mx_tokenizer *t, int32_t id, size_t *n)

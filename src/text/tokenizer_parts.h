@@ -13,7 +13,9 @@
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/pretok.h"
+#include "text/sentencepiece.h"
 #include "text/tokenizer.h"
+#include "text/unigram.h"
 #include <pthread.h>
 
 typedef enum { MX_MODEL_BPE, MX_MODEL_UNIGRAM } mx_text_model;
@@ -25,10 +27,12 @@ struct mx_tokenizer {
     const char *kind;
     mx_text_model model;
     mx_bpe bpe;
-    mx_added_set added;            /* looked for in the text as it is */
-    mx_added_set added_normalized; /* looked for after normalization */
-    bool parse_special;            /* the library's own default */
-    bool add_special;              /* likewise: whether its encode() adds prefix and suffix */
+    mx_unigram unigram;
+    mx_sentencepiece *sentencepiece; /* the arena's; NULL for other kinds */
+    mx_added_set added;              /* looked for in the text as it is */
+    mx_added_set added_normalized;   /* looked for after normalization */
+    bool parse_special;              /* the library's own default */
+    bool add_special;                /* likewise: whether its encode() adds prefix and suffix */
     mx_normalizer normalizer;
     mx_pretok pretok;
     mx_decoder decoder;
@@ -45,6 +49,7 @@ struct mx_tokenizer {
 struct mx_scratch {
     mx_scratch *next;
     mx_bpe_scratch *bpe;
+    mx_unigram_scratch unigram;
     mx_regex_scratch *regex;
     mx_pre_buffer *buffer; /* one per pre-tokenizer step */
     mx_str normal[2];
@@ -53,6 +58,11 @@ struct mx_scratch {
 
 /* Loaders fill an allocated, zeroed tokenizer. */
 mx_status mx_tokenizer_load_json(mx_tokenizer *t, const char *path) MX_MUST_USE;
+/* The bytes of the file, which must live as long as the tokenizer. */
+mx_status mx_tokenizer_load_sentencepiece(mx_tokenizer *t, const char *path, const char *text,
+                                          size_t n) MX_MUST_USE;
+mx_status mx_tokenizer_load_ranks(mx_tokenizer *t, const char *path, const char *text, size_t n,
+                                  const char *pattern) MX_MUST_USE;
 mx_status mx_tokenizer_load_byte(mx_tokenizer *t) MX_MUST_USE;
 
 /* Begin, end and padding tokens from the files beside `path`, as far as they are not known. */

@@ -74,7 +74,7 @@ const mx_key mx_keys_data[] = {
      "=tokenizer tokenizer_name tokenizer_name_or_path vocab_file", FIXED},
     {"tokenizer_type", ENUM, TOKENIZER, "auto", "auto|sentencepiece|huggingface|tiktoken|byte",
      "format of the tokenizer", 0, 0},
-    {"tokenizer_pattern", ENUM, TOKENIZER, "", "|gpt2|cl100k|llama3|o200k|qwen|deepseek",
+    {"tokenizer_pattern", ENUM, TOKENIZER, "", "|gpt2|cl100k|llama3|o200k|qwen|deepseek|kimi",
      "pattern for rank files, which do not say", 0, FIXED},
     {"tokenizer_cache_dir", TEXT, TOKENIZER, "", 0, "keep tokenized data here; empty: do not", 0,
      0},

@@ -97,3 +97,15 @@ MX_TEST(tokenizer_golden_gemma_json)
 {
     check_kind("gemma-json", "tokenizer.json");
 }
+MX_TEST(tokenizer_golden_llama2_sentencepiece)
+{
+    check_kind("llama2-sentencepiece", "tokenizer.model");
+}
+MX_TEST(tokenizer_golden_gemma_sentencepiece)
+{
+    check_kind("gemma-sentencepiece", "tokenizer.model");
+}
+MX_TEST(tokenizer_golden_unigram_sentencepiece)
+{
+    check_kind("unigram-sentencepiece", "tokenizer.model");
+}
