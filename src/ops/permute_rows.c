@@ -1,0 +1,58 @@
+/* permute_rows.c - each token's row once per choice, in the order sort_by_expert found.
+ *
+ *     x (N, d)   order (N k)   place (N k)  ->  (N k, d):   y[i] = x[order[i] / k]
+ * order and place are inverse to each other, so the gradient gathers too (unpermute_rows) and nothing
+ * has to be added under a lock. k follows from the sizes.
+ */
+#include "ops.h"
+#include "ops/copy.h"
+
+#include <string.h>
+
+static void check(mx_graph *g, mx_node *n)
+{
+    int64_t rows = n->in[0]->type.dim[0], m = n->in[1]->type.dim[0];
+    if (!rows || m % rows || n->in[1]->type.dtype != MX_I32 || n->in[2]->type.dtype != MX_I32)
+        mx_graph_fail(g, "permute_rows: %lld entries for %lld rows; expected int32 and a multiple",
+                      (long long)m, (long long)rows);
+}
+
+static void permute_rows_cpu(const mx_call *c)
+{
+    int64_t rows = c->in[0].type.dim[0], m = c->in[1].type.dim[0], k = m / rows;
+    size_t row = mx_dims_after_bytes(&c->in[0].type, 0);
+    const int32_t *order = c->in[1].data;
+#pragma omp parallel for schedule(static) if ((size_t)m * row > 1 << 16)
+    for (int64_t i = 0; i < m; i++) {
+        char *out = (char *)c->out[0].data + (size_t)i * row;
+        if (order[i] >= 0 && order[i] < m)
+            memcpy(out, (const char *)c->in[0].data + (size_t)(order[i] / k) * row, row);
+        else
+            memset(out, 0, row);
+    }
+}
+
+mx_node *mx_permute_rows(mx_graph *g, mx_node *x, mx_node *order, mx_node *place)
+{
+    return MX_APPLY(g, &mx_op_permute_rows, NULL, x, order, place);
+}
+
+static void permute_rows_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    din[0] = mx_unpermute_rows(g, dout[0], n->in[1], n->in[2], n->in[0]->type.dim[0]);
+}
+
+const mx_op mx_op_permute_rows = {
+    .name = "permute_rows",
+    .doc = "rows once per choice, grouped by expert",
+    .dims = "!nd,!m,!m->!md",
+    .no_cast = true,
+    .infer = check,
+    .grad = permute_rows_vjp,
+    .cost = mx_cost_move,
+    .cpu = permute_rows_cpu,
+    /* One row and the identity: order and place of a random case would not be inverse to each other.
+     * Real orders are in tests/ops_values.c. */
+    .cases = (const mx_case[]){{3, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1}}},
+                               {0}},
+};
