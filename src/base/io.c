@@ -271,7 +271,7 @@ mx_status mx_io_read_file(const mx_io *io, const char *path, size_t max_bytes, c
 {
     io = or_system(io);
     int fd;
-    uint64_t size;
+    uint64_t size = 0;
     *text = NULL;
     MX_TRY(mx_io_open_read(io, path, &fd, &size));
     mx_status st = MX_OK;

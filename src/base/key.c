@@ -6,6 +6,7 @@
  */
 #include "base/key.h"
 
+#include "base/utf8.h"
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -84,7 +85,7 @@ void mx_key_describe(const mx_key *key, mx_str *out)
         [MX_KEY_BOOL] = "true or false",
         [MX_KEY_INT] = "an integer",
         [MX_KEY_FLOAT] = "a number",
-        [MX_KEY_STRING] = "text",
+        [MX_KEY_STRING] = "text in UTF-8",
         [MX_KEY_ENUM] = "one of ",
         [MX_KEY_LIST] = "a list of names",
         [MX_KEY_INTS] = "a list of integers",
@@ -169,6 +170,12 @@ static bool is_word_of(const mx_key *key, const char *text)
     return false;
 }
 
+static bool is_utf8(const char *text)
+{
+    size_t n = strlen(text);
+    return mx_utf8_valid_prefix((const uint8_t *)text, n) == n;
+}
+
 static bool read_scalar(mx_arena *a, const mx_key *key, const char *text, mx_value *out)
 {
     switch (key->type) {
@@ -180,7 +187,7 @@ static bool read_scalar(mx_arena *a, const mx_key *key, const char *text, mx_val
         return read_float(text, &out->real) && in_range(key, out->real);
     case MX_KEY_STRING:
         out->text = mx_arena_strdup(a, text);
-        return true;
+        return is_utf8(text);
     case MX_KEY_ENUM:
         out->text = mx_arena_strdup(a, text);
         return is_word_of(key, text);
@@ -189,19 +196,24 @@ static bool read_scalar(mx_arena *a, const mx_key *key, const char *text, mx_val
     }
 }
 
-/* A rule [name, axis, ...] or [name, [axis, ...]] as "name=axis,axis". */
+static bool is_identifier(const char *s)
+{
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+    return n > 0 && !s[n];
+}
+
+/* A rule [name, axis, ...] or [name, [axis, ...]] as "name=axis,axis"; NULL when it is none. */
 static const char *read_rule(mx_arena *a, const mx_yaml_node *n)
 {
-    if (n->kind == MX_YAML_SCALAR)
-        return strchr(n->text, '=') ? mx_arena_strdup(a, n->text) : NULL;
-    if (n->kind != MX_YAML_LIST || !n->first || n->first->kind != MX_YAML_SCALAR)
+    const mx_yaml_node *name = n->first;
+    if (n->kind != MX_YAML_LIST || !name || !is_identifier(name->text))
         return NULL;
-    char *text = mx_arena_printf(a, "%s=", n->first->text);
+    char *text = mx_arena_printf(a, "%s=", name->text);
     const char *comma = "";
-    for (const mx_yaml_node *c = n->first->next; c; c = c->next) {
+    for (const mx_yaml_node *c = name->next; c; c = c->next) {
         const mx_yaml_node *axis = c->kind == MX_YAML_LIST ? c->first : c;
         for (; axis; axis = c->kind == MX_YAML_LIST ? axis->next : NULL) {
-            if (axis->kind != MX_YAML_SCALAR)
+            if (!is_identifier(axis->text))
                 return NULL;
             text = mx_arena_printf(a, "%s%s%s", text, comma, axis->text);
             comma = ",";
@@ -220,7 +232,7 @@ static bool read_list(mx_arena *a, const mx_key *key, const mx_yaml_node *node, 
         if (!rules && c->kind != MX_YAML_SCALAR)
             return false;
         items[n] = rules ? read_rule(a, c) : mx_arena_strdup(a, c->text);
-        if (!items[n])
+        if (!items[n] || !is_utf8(items[n]))
             return false;
         if (key->type == MX_KEY_INTS &&
             !(read_int(items[n], &integers[n]) && in_range(key, (double)integers[n])))
@@ -318,23 +330,33 @@ bool mx_value_read_text(mx_arena *a, const mx_key *key, const char *text, mx_val
 
 /* ---- writing ---- */
 
-static void write_quoted(const char *s, mx_str *out)
+/* What YAML allows in a file as it stands, less the characters that it takes for line breaks. */
+static bool is_plain(uint32_t c)
 {
-    mx_str_add_n(out, "\"", 1);
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
+    return (c >= 0x20 && c <= 0x7e) ||
+           (c >= 0xa0 && c < 0xfffe && c != 0x2028 && c != 0x2029 && c != 0xfeff) || c >= 0x10000;
+}
+
+static void write_quoted(const char *text, mx_str *out)
+{
+    mx_str_add(out, "\"");
+    const uint8_t *s = (const uint8_t *)text;
+    while (*s) {
+        uint32_t c;
+        int n = mx_utf8_next(s, &c);
         if (c == '"' || c == '\\')
-            mx_str_addf(out, "\\%c", c);
+            mx_str_addf(out, "\\%c", (int)c);
         else if (c == '\n')
             mx_str_add(out, "\\n");
         else if (c == '\t')
             mx_str_add(out, "\\t");
-        else if (c < 0x20 || c == 0x7f)
-            mx_str_addf(out, "\\x%02x", c);
+        else if (is_plain(c))
+            mx_str_add_n(out, (const char *)s, (size_t)n);
         else
-            mx_str_add_n(out, s, 1);
+            mx_str_addf(out, "\\u%04x", c);
+        s += n;
     }
-    mx_str_add_n(out, "\"", 1);
+    mx_str_add(out, "\"");
 }
 
 static void write_rule(const char *item, mx_str *out)

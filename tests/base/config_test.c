@@ -155,7 +155,7 @@ MX_TEST(config_reports_all_problems_at_once)
     HAS(st, "user.yml:2: unknown key `rat`; did you mean `rate` (learning rate)?");
     HAS(st, "user.yml:3: unknown key `hidden_size`; did you mean `width`");
     HAS(st, "user.yml:4: `packing` takes true or false; found a list");
-    HAS(st, "user.yml:5: `name` takes text; found a map");
+    HAS(st, "user.yml:5: `name` takes text in UTF-8; found a map");
     HAS(st, "user.yml:6: `scan_layers` has no meaning here: layers are unrolled");
     HAS(st, "user.yml:7: unknown key `lora.rnk`; did you mean `lora.rank`");
     HAS(st, "user.yml:8: `acts` takes a list of names; found a map");

@@ -109,6 +109,9 @@ MX_TEST(key_text_and_enum)
     becomes(&k_text, "1e3", "\"1e3\"");
     becomes(&k_text, "a \"b\"\n\t\\", "\"a \\\"b\\\"\\n\\t\\\\\"");
     becomes(&k_text, "null", "\"\"");
+    becomes(&k_text, "\xc2\x9b\xc3\xa9\xef\xbb\xbf", "\"\\u009b\xc3\xa9\\ufeff\"");
+    refused(&k_text, "a\xff", "`name` takes text in UTF-8");
+    refused(&k_list, "a,\xff", "found");
     becomes(&k_enum, "int8", "\"int8\"");
     becomes(&k_enum, "", "\"\"");
     refused(&k_enum, "int9", "one of \"\" (none), int8, fp8; found `int9`");
@@ -127,6 +130,8 @@ MX_TEST(key_lists)
     refused(&k_list, "[a, b", "not valid YAML");
     becomes(&k_rules, "[[batch, [data, fsdp]], [mlp, tensor], [kv, []]]",
             "[[batch, [data, fsdp]], [mlp, [tensor]], [kv, []]]");
+    refused(&k_rules, "[[\"!lp\", tensor]]", "a list of [name, [axis, ...]]");
+    refused(&k_rules, "[[mlp, [[tensor]]]]", "a list of [name, [axis, ...]]");
     refused(&k_rules, "[batch]", "a list of [name, [axis, ...]]");
 }
 
