@@ -9,7 +9,7 @@
 
 void mx_graph_run_init(mx_graph_run *r)
 {
-    *r = (mx_graph_run){0};
+    *r = (mx_graph_run){.n_threads = 2};
     mx_graph_init(&r->graph);
 }
 
@@ -18,7 +18,7 @@ mx_status mx_graph_run_compile(mx_graph_run *r, bool merge)
     MX_TRY(mx_graph_verify(&r->graph));
     mx_pass_fuse(&r->graph, merge);
     MX_TRY(mx_graph_verify(&r->graph));
-    MX_TRY(mx_session_open(&r->session, "cpu", 2));
+    MX_TRY(mx_session_open(&r->session, "cpu", r->n_threads));
     MX_TRY(mx_program_init(&r->program, &r->graph, mx_session_threads(r->session)));
     MX_TRY(mx_session_add(r->session, &r->program, &r->exec));
     return mx_session_init(r->session, 1);

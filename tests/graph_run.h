@@ -21,11 +21,12 @@ typedef struct {
     mx_program program;
     mx_session *session;
     mx_exec *exec;
+    int n_threads; /* 2 unless changed before compiling */
 } mx_graph_run;
 
 void mx_graph_run_init(mx_graph_run *r);
-/* Verifies, fuses (merge as in mx_pass_fuse), verifies again, places, opens a session, gives variables
- * their initial values. */
+/* Verifies, fuses (merge as in mx_pass_fuse), verifies again, places, opens a session, gives
+ * variables their initial values. */
 mx_status mx_graph_run_compile(mx_graph_run *r, bool merge) MX_MUST_USE;
 void mx_graph_run_write(mx_graph_run *r, const char *name, const double *values);
 void mx_graph_run_go(mx_graph_run *r);

@@ -346,8 +346,8 @@ MX_TEST(ops_fused_equals_unfused)
 
 /* --- splits --- */
 
-/* A way to cut a case in two: which dim of each input and output is cut, -1 for none. An output that
- * is not cut is the sum of the halves' outputs. */
+/* A way to cut a case in two: which dim of each input and output is cut, -1 for none. An output
+ * that is not cut is the sum of the halves' outputs. */
 typedef struct {
     int in[MX_MAX_IN], out[MX_MAX_OUT];
     bool skip[MX_MAX_OUT]; /* the notation says nothing about this output */

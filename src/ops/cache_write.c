@@ -2,9 +2,10 @@
  *
  *     cache (B, S, ...)   new (B, T, ...)   slots (B, T) int32
  *     cache[b, slots[b, t]] = new[b, t]
- * A slot outside [0, S) is skipped: -1 marks a sequence that is padding or finished. Output 0 is the
- * cache's own memory. `new` is converted to the cache's dtype. The dims after S are heads and head
- * size for keys and values, and absent for positions (B, S). There is no gradient: decoding only.
+ * A slot outside [0, S) is skipped: -1 marks a sequence that is padding or finished. Output 0 is
+ * the cache's own memory. `new` is converted to the cache's dtype. The dims after S are heads and
+ * head size for keys and values, and absent for positions (B, S). There is no gradient: decoding
+ * only.
  */
 #include "ops.h"
 #include "ops/copy.h"

@@ -25,10 +25,10 @@ static void infer(mx_graph *g, mx_node *n)
 
 /* Sixteen inputs whose joined dim has a size of its own (A to P); a node that has fewer uses the
  * first ones. */
-#define JOINED(pre, post)                                                                           \
-    pre "!A" post "," pre "!B" post "," pre "!C" post "," pre "!D" post "," pre "!E" post ","       \
-    pre "!F" post "," pre "!G" post "," pre "!H" post "," pre "!I" post "," pre "!J" post ","       \
-    pre "!K" post "," pre "!L" post "," pre "!M" post "," pre "!N" post "," pre "!O" post ","       \
+#define JOINED(pre, post)                                                                          \
+    pre "!A" post "," pre "!B" post "," pre "!C" post "," pre "!D" post "," pre "!E" post ","      \
+    pre "!F" post "," pre "!G" post "," pre "!H" post "," pre "!I" post "," pre "!J" post ","      \
+    pre "!K" post "," pre "!L" post "," pre "!M" post "," pre "!N" post "," pre "!O" post ","      \
     pre "!P" post "->" pre "!Z" post
 
 static const char *notation(const mx_node *n)

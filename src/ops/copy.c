@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* PIECE: a share of a run that one thread takes; WORTH: below this many bytes one thread does it all. */
+/* PIECE: a share of a run that one thread takes; WORTH: fewer bytes are left to one thread. */
 enum { PIECE = 1 << 16, WORTH = 1 << 18 };
 
 void mx_copy_runs(void *dst, size_t dst_stride, const void *src, size_t src_stride,

@@ -1,14 +1,14 @@
 /* copy.h - moving runs of bytes between tensors: what split, concat, slice and pad are made of.
  *
- * A tensor seen around one of its dims is `rows` runs of contiguous bytes: everything before the dim
- * counts rows, the dim and everything after it is the run.
+ * A tensor seen around one of its dims is `rows` runs of contiguous bytes: everything before the
+ * dim counts rows, the dim and everything after it is the run.
  */
 #ifndef MX_OPS_COPY_H
 #define MX_OPS_COPY_H
 
 #include "ir/graph.h"
 
-/* `rows` runs of run_bytes from src to dst, each at its own stride. Splits long runs over threads. */
+/* `rows` runs of run_bytes from src to dst, each at its own stride. Threads share long runs. */
 void mx_copy_runs(void *dst, size_t dst_stride, const void *src, size_t src_stride,
                   size_t run_bytes, int64_t rows);
 /* The same with zeros instead of a source. */

@@ -1,12 +1,12 @@
-/* cumsum.c - running sums of the last dim: y[i] = x[0] + ... + x[i], or from the right when reversed.
- * The gradient is the running sum the other way. Integers are exact below 2^24. */
+/* cumsum.c - running sums of the last dim: y[i] = x[0] + ... + x[i], or from the right when
+ * reversed. The gradient is the running sum the other way. Integers are exact below 2^24. */
 #include "ops/tile.h"
 
 typedef struct {
     bool reverse;
 } cumsum_attr;
 
-#define CUMSUM(T, name)                                                                             \
+#define CUMSUM(T, name)                                                                            \
     static void name(const mx_tile *t)                                                             \
     {                                                                                              \
         const T *x = t->in[0];                                                                     \

@@ -1,9 +1,9 @@
 /* embed_grad.c - the gradient of embed: rows of dy added into the rows of a table of zeros.
  *
  *     ids (*) int32   dy (*, d)  ->  (v, d), float32 (float64 for float64)
- * Threads split the columns, not the ids: an element's sum then always runs in the order of the ids,
- * so the result does not depend on the number of threads, nothing is locked and no workspace is
- * needed. Ids outside the table are left out, as in embed.
+ * Threads split the columns, not the ids: an element's sum then always runs in the order of the
+ * ids, so the result does not depend on the number of threads, nothing is locked and no workspace
+ * is needed. Ids outside the table are left out, as in embed.
  */
 #include "base/simd.h"
 #include "base/vmath.h"
@@ -27,7 +27,7 @@ static void infer(mx_graph *g, mx_node *n)
     n->type.dtype = n->in[1]->type.dtype == MX_F64 ? MX_F64 : MX_F32;
 }
 
-#define ADD_ROW(T, name)                                                                            \
+#define ADD_ROW(T, name)                                                                           \
     static MX_CLONES void name(T *restrict out, const T *restrict x, int64_t n)                    \
     {                                                                                              \
         for (int64_t i = 0; i < n; i++)                                                            \

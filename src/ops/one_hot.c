@@ -1,4 +1,4 @@
-/* one_hot.c - ids (*) int32 -> (*, n) float32: 1 at the id, 0 elsewhere; all 0 for an id outside. */
+/* one_hot.c - ids (*) int32 -> (*, n) float32: 1 at the id, 0 elsewhere; ids outside give 0. */
 #include "ops.h"
 #include "ops/copy.h"
 

@@ -1,8 +1,8 @@
 /* permute_rows.c - each token's row once per choice, in the order sort_by_expert found.
  *
  *     x (N, d)   order (N k)   place (N k)  ->  (N k, d):   y[i] = x[order[i] / k]
- * order and place are inverse to each other, so the gradient gathers too (unpermute_rows) and nothing
- * has to be added under a lock. k follows from the sizes.
+ * order and place are inverse to each other, so the gradient gathers too (unpermute_rows) and
+ * nothing has to be added under a lock. k follows from the sizes.
  */
 #include "ops.h"
 #include "ops/copy.h"
@@ -51,7 +51,7 @@ const mx_op mx_op_permute_rows = {
     .grad = permute_rows_vjp,
     .cost = mx_cost_move,
     .cpu = permute_rows_cpu,
-    /* One row and the identity: order and place of a random case would not be inverse to each other.
+    /* One row and the identity: order and place of a random case would not be each other's inverse.
      * Real orders are in tests/ops_values.c. */
     .cases = (const mx_case[]){{3, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1}}},
                                {0}},

@@ -1,8 +1,8 @@
 /* random_uniform.c - float32 numbers in [0, 1): a pure function of (seed, stream, index).
  *
- * The seed is a tensor (one int64, written by the host before each step), the stream an attribute that
- * tells one use from another. Element i is the (i mod 4)-th word of Philox at counter i / 4, so
- * neither threads nor batch order change it and a resumed run sees the same numbers.
+ * The seed is a tensor (one int64, written by the host before each step), the stream an attribute
+ * that tells one use from another. Element i is the (i mod 4)-th word of Philox at counter i / 4,
+ * so neither threads nor batch order change it and a resumed run sees the same numbers.
  *
  * mx_dropout is a composition: u < rate gives 0, the rest is scaled by 1 / (1 - rate). The mask is
  * not kept by a policy of its own: it is recomputed like any other value if remat says so.

@@ -17,7 +17,7 @@ static void infer(mx_graph *g, mx_node *n)
     n->type.dtype = n->type.dtype == MX_F64 ? MX_F64 : MX_F32;
 }
 
-#define SQUARES(T, name)                                                                            \
+#define SQUARES(T, name)                                                                           \
     static MX_CLONES double name(const T *x, int64_t n)                                            \
     {                                                                                              \
         double lane[16] = {0}, total = 0;                                                          \

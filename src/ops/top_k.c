@@ -1,10 +1,10 @@
 /* top_k.c - the k largest values of the last dim, largest first, and where they were.
  *
  *     x (*, d) -> values (*, k), indices (*, k) int32
- * Of equal values the one with the lower index comes first; NaN counts as larger than everything, as
- * in PyTorch (which leaves the order of ties open). A row is read once through a heap of the k best
- * so far, worst on top, which is then sorted in place: d log k, no matter how the values are ordered.
- * The gradient of the values goes back to where they came from; the indices have none.
+ * Of equal values the one with the lower index comes first; NaN counts as larger than everything,
+ * as in PyTorch (which leaves the order of ties open). A row is read once through a heap of the k
+ * best so far, worst on top, which is then sorted in place: d log k, no matter how the values are
+ * ordered. The gradient of the values goes back to where they came from; the indices have none.
  */
 #include "ops.h"
 #include "ops/load.h"

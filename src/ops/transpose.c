@@ -1,9 +1,9 @@
 /* transpose.c - the dims of x in another order, said in index notation: "bshd->bhsd".
  *
- * Dims that stay neighbours are joined first, which leaves one of two jobs. If the last dim stays last,
- * whole runs are copied. Otherwise the input's last dim and the output's last dim form a matrix that is
- * transposed by TILE x TILE blocks, so that both sides touch whole cache lines; everything else is an
- * outer loop. Threads split the outer loop and the blocks.
+ * Dims that stay neighbours are joined first, which leaves one of two jobs. If the last dim stays
+ * last, whole runs are copied. Otherwise the input's last dim and the output's last dim form a
+ * matrix that is transposed by TILE x TILE blocks, so that both sides touch whole cache lines;
+ * everything else is an outer loop. Threads split the outer loop and the blocks.
  */
 #include "ops.h"
 #include "ops/copy.h"
@@ -109,7 +109,7 @@ static void locate(const layout *l, int64_t i, int64_t *in, int64_t *out)
 enum { TILE = 32, WORTH = 1 << 15 };
 
 /* One block: rows go along the output's last dim (stride `in` in x), columns along x's last dim. */
-#define BLOCK(T, name)                                                                              \
+#define BLOCK(T, name)                                                                             \
     static void name(const void *src, int64_t in, void *dst, int64_t out, int64_t rows,            \
                      int64_t cols)                                                                 \
     {                                                                                              \

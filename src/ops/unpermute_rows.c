@@ -19,12 +19,12 @@ static void infer(mx_graph *g, mx_node *n)
 {
     int64_t rows = ((const unpermute_attr *)n->attr)->rows, m = n->in[0]->type.dim[0];
     if (rows < 1 || m % rows || n->in[1]->type.dtype != MX_I32 || n->in[2]->type.dtype != MX_I32)
-        mx_graph_fail(g, "unpermute_rows: %lld entries for %lld rows; expected int32 and a multiple",
+        mx_graph_fail(g, "unpermute_rows: %lld entries for %lld rows; expected int32, a multiple",
                       (long long)m, (long long)rows);
     n->type.dim[0] = rows;
 }
 
-#define ADD(T, name)                                                                                \
+#define ADD(T, name)                                                                               \
     static MX_CLONES void name(T *restrict sum, const T *restrict x, int64_t n)                    \
     {                                                                                              \
         for (int64_t i = 0; i < n; i++)                                                            \
@@ -33,7 +33,7 @@ static void infer(mx_graph *g, mx_node *n)
 ADD(float, add_f32)
 ADD(double, add_f64)
 
-#define GATHER_ROW(T, suffix)                                                                       \
+#define GATHER_ROW(T, suffix)                                                                      \
     static void gather_##suffix(const mx_tensor *x, const int32_t *place, int64_t k,               \
                                 const mx_tensor *y, int64_t r)                                     \
     {                                                                                              \
