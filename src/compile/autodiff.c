@@ -31,15 +31,14 @@ static void accumulate(mx_graph *g, mx_node **slot, mx_node *d)
     *slot = *slot ? mx_add(g, *slot, d) : d;
 }
 
-static void mark_needed(const mx_graph *g, int n_forward, mx_node *const *x, int n, bool *needs)
+static void mark_needed(mx_node *const *order, int n_order, mx_node *const *x, int n, bool *needs)
 {
     for (int i = 0; i < n; i++)
         needs[x[i]->id] = true;
-    /* Inputs come before users in the order of creation, so one sweep is enough. */
-    for (int i = 0; i < n_forward; i++)
-        for (int k = 0; k < g->node[i]->n_in; k++)
-            if (g->node[i]->in[k] && needs[g->node[i]->in[k]->id])
-                needs[i] = true;
+    for (int i = 0; i < n_order; i++)
+        for (int k = 0; k < order[i]->n_in; k++)
+            if (order[i]->in[k] && needs[order[i]->in[k]->id])
+                needs[order[i]->id] = true;
 }
 
 static void visit(mx_graph *g, flow *f, mx_node *n)
@@ -76,10 +75,12 @@ void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n
     mx_arena scratch = {0};
     flow f = {MX_NEW_N(&scratch, mx_node *, (size_t)n_forward * MX_MAX_OUT),
               MX_NEW_N(&scratch, bool, n_forward)};
-    mark_needed(g, n_forward, x, n, f.needs);
+    int n_order;
+    mx_node **order = mx_node_order(g, y, &scratch, &n_order);
+    mark_needed(order, n_order, x, n, f.needs);
     f.sum[(size_t)y->id * MX_MAX_OUT] = dy ? dy : mx_constant(g, MX_SCALAR, y->type.dtype, 1);
-    for (int i = n_forward - 1; i >= 0 && !g->error; i--)
-        visit(g, &f, g->node[i]);
+    for (int i = n_order - 1; i >= 0 && !g->error; i--)
+        visit(g, &f, order[i]);
     for (int i = 0; i < n; i++) {
         mx_node *d = f.sum[(size_t)x[i]->id * MX_MAX_OUT];
         dx[i] = d ? mx_broadcast_to(g, d, mx_shape_of(&x[i]->type)) : NULL;

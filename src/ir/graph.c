@@ -148,7 +148,7 @@ static void infer_elementwise(mx_graph *g, mx_node *n)
     n->type = t;
 }
 
-static void infer(mx_graph *g, mx_node *n)
+void mx_node_infer(mx_graph *g, mx_node *n)
 {
     const mx_op *op = n->op;
     if (op->kind == MX_ELEMENTWISE) {
@@ -220,7 +220,7 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
     MX_GROW(g->node, g->n_nodes, g->cap_nodes);
     g->node[g->n_nodes++] = n;
     if (!g->error)
-        infer(g, n);
+        mx_node_infer(g, n);
     return n;
 }
 

@@ -62,6 +62,9 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
     mx_apply((g), (op), (attr), (int)(sizeof((mx_node *[]){__VA_ARGS__}) / sizeof(mx_node *)),     \
              (mx_node *[]){__VA_ARGS__})
 
+/* Infers type and shape again after an input was replaced. */
+void mx_node_infer(mx_graph *g, mx_node *n);
+
 /* Scopes. mx_scope_end gives x back, so that a function can end with `return mx_scope_end(g, x)`. */
 void mx_scope(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);
 mx_node *mx_scope_end(mx_graph *g, mx_node *x);
@@ -87,6 +90,8 @@ void mx_graph_resolve(mx_graph *g);
 /* Live nodes in execution order: topological, and as close to (seq, id) as that allows. A node that
  * overwrites a variable comes after every other reader of it. Gives an array in `arena`. */
 mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out);
+/* The same for what `root` alone needs. */
+mx_node **mx_node_order(const mx_graph *g, mx_node *root, mx_arena *arena, int *n_out);
 /* Does n's value depend on `on`? */
 bool mx_node_depends(const mx_graph *g, const mx_node *n, const mx_node *on);
 

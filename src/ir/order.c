@@ -155,6 +155,14 @@ mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out)
     return order;
 }
 
+mx_node **mx_node_order(const mx_graph *g, mx_node *root, mx_arena *arena, int *n_out)
+{
+    mx_graph only = *g;
+    only.root = &root;
+    only.n_roots = 1;
+    return mx_graph_order(&only, arena, n_out);
+}
+
 bool mx_node_depends(const mx_graph *g, const mx_node *n, const mx_node *on)
 {
     mx_arena scratch = {0};

@@ -30,6 +30,11 @@ typedef struct {
     const char *copy_of; /* MX_VAR_COPY: the weight it follows */
 } mx_var_attr;
 
+/* Constants of an AdamW update (src/ops/adamw.c). */
+typedef struct {
+    double b1, b2, eps, eps_root, weight_decay;
+} mx_adamw_rates;
+
 typedef struct {
     double value;
     const double *table; /* NULL: value everywhere */

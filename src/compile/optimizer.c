@@ -1,0 +1,109 @@
+/* optimizer.c - the optimizer pass: global-norm clip and one update node per trainable weight.
+ *
+ * Adds the inputs `lr` and `step` and the roots `grad_norm` (before clipping). The clip scale is
+ * min(1, threshold / (norm + 1e-6)), as torch's clip_grad_norm_; with no threshold it is norm * 0 + 1,
+ * so that a gradient that is not finite makes the scale not finite, and the update is skipped.
+ * Weight decay applies by name: `no_decay` is a list of shell patterns.
+ */
+#include "compile/optimizer.h"
+
+#include "ops.h"
+#include <stdio.h>
+#include <string.h>
+
+static bool matches(const char *patterns, const char *name)
+{
+    char pattern[128];
+    for (const char *p = patterns; p && *p;) {
+        size_t len = strcspn(p, ",");
+        snprintf(pattern, sizeof pattern, "%.*s", (int)len, p);
+        if (mx_glob_match(pattern, name))
+            return true;
+        p += len + (p[len] == ',');
+    }
+    return false;
+}
+
+static mx_node *state(mx_graph *g, const mx_node *w, const char *suffix, mx_dtype dtype)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s.%s", w->name, suffix);
+    mx_type t = mx_type_of(dtype, mx_shape_of(&w->type));
+    mx_node *n = mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_OPTIMIZER});
+    n->axes = w->axes;
+    return n;
+}
+
+/* The cast of a weight to the compute dtype becomes a variable that the update rewrites. */
+static mx_node *compute_copy(mx_graph *g, mx_node *w)
+{
+    for (int i = 0; i < g->n_nodes; i++) {
+        mx_node *c = g->node[i];
+        if (c->op != &mx_op_cast || c->in[0] != w || c->forward)
+            continue;
+        char name[512];
+        snprintf(name, sizeof name, "%s.copy", w->name);
+        mx_node *v = mx_variable(g, name, c->type,
+                                 (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = w->name});
+        v->axes = w->axes;
+        mx_node_forward(c, v);
+        return v;
+    }
+    return NULL;
+}
+
+static mx_node *global_norm(mx_graph *g, mx_node *const *grad, int n)
+{
+    mx_node *sum = NULL;
+    for (int i = 0; i < n; i++)
+        if (grad[i]) {
+            mx_node *s = mx_sum_squares(g, grad[i]);
+            sum = sum ? mx_add(g, sum, s) : s;
+        }
+    return sum ? mx_sqrt(g, sum) : mx_constant(g, MX_SCALAR, MX_F32, 0);
+}
+
+static void update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, mx_node *hyper)
+{
+    mx_node *copy = compute_copy(g, w);
+    bool decay = !matches(o->no_decay, w->name);
+    mx_node *u;
+    if (o->kind == MX_SGD) {
+        u = mx_sgd(g, (mx_node *[]){w, d, hyper, copy}, decay ? o->weight_decay : 0);
+    } else {
+        mx_node *m = state(g, w, "exp_avg", o->moment_dtype);
+        mx_node *v = state(g, w, "exp_avg_sq", o->moment_dtype);
+        u = mx_adamw(g, (mx_node *[]){w, d, m, v, hyper, copy},
+                     (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root,
+                                      decay ? o->weight_decay : 0});
+    }
+    mx_graph_root(g, NULL, u);
+}
+
+void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var, mx_node *const *grad,
+                       int n)
+{
+    mx_node *norm = global_norm(g, grad, n);
+    mx_graph_root(g, "grad_norm", norm);
+    mx_node *scale;
+    if (o->clip > 0) {
+        mx_node *limit = mx_constant(g, MX_SCALAR, MX_F32, o->clip);
+        scale = mx_div(g, limit, mx_affine(g, norm, 1, 1e-6));
+        scale = mx_where(g, mx_greater(g, scale, mx_constant(g, MX_SCALAR, MX_F32, 1)),
+                         mx_constant(g, MX_SCALAR, MX_F32, 1), scale);
+    } else {
+        scale = mx_affine(g, norm, 0, 1);
+    }
+    /* 0 for a finite norm, NaN for an infinite one: then the update is skipped. */
+    scale = mx_add(g, scale, mx_affine(g, norm, 0, 0));
+    mx_node *lr = mx_input(g, "lr", MX_SCALAR, MX_F32);
+    mx_node *step = mx_input(g, "step", MX_SCALAR, MX_F32);
+    mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
+    mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
+                        mx_reshape(g, step, MX_SHAPE(1)), zero};
+    mx_node *hyper = mx_concat(g, 0, part, 4);
+    for (int i = 0; i < n; i++)
+        if (grad[i])
+            update(g, o, var[i], grad[i], hyper);
+    mx_graph_resolve(g);
+}

@@ -1,0 +1,52 @@
+/* precision.c - a float32 model computed in bfloat16.
+ *
+ * Runs before autodiff. Every op that is not elementwise reads its float32 inputs through a cast to
+ * the compute dtype (unless it says no_cast: losses, reductions, routers), and its result follows by
+ * inference. Elementwise results take the dtype of their largest input, so activations stay 16 bits
+ * wide while a float32 factor per row stays exact. Inside a fused group arithmetic is float32 anyway.
+ *
+ * A cast of a weight becomes, in the optimizer pass, a variable of its own that the update writes: the
+ * weight is not converted again in every step.
+ */
+#include "compile/passes.h"
+
+#include "ops.h"
+#include <string.h>
+
+static bool wants_cast(const mx_node *n, const mx_node *x)
+{
+    mx_op_kind k = n->op->kind;
+    if (k == MX_ELEMENTWISE || k == MX_ROW_REDUCE || k == MX_ROW_MAP || k == MX_SOURCE ||
+        k == MX_VIEW || k == MX_PROJECT || n->op->no_cast)
+        return false;
+    return x && x->type.dtype == MX_F32;
+}
+
+void mx_pass_precision(mx_graph *g, mx_dtype compute)
+{
+    if (compute == MX_F32 || g->error)
+        return;
+    mx_arena scratch = {0};
+    int n_old = g->n_nodes;
+    mx_node **copy = MX_NEW_N(&scratch, mx_node *, n_old);
+    for (int i = 0; i < n_old && !g->error; i++) {
+        mx_node *n = g->node[i];
+        for (int k = 0; k < n->n_in; k++) {
+            mx_node *x = n->in[k];
+            if (!wants_cast(n, x))
+                continue;
+            if (!copy[x->id]) {
+                g->seq = x->seq;
+                const char *scope = g->scope;
+                g->scope = x->scope;
+                copy[x->id] = mx_cast(g, x, compute);
+                g->scope = scope;
+                g->seq = -1;
+            }
+            n->in[k] = copy[x->id];
+        }
+        if (n->op->kind != MX_SOURCE)
+            mx_node_infer(g, n);
+    }
+    mx_arena_fini(&scratch);
+}

@@ -1,0 +1,191 @@
+/* remat.c - which forward values wait for the backward pass, and which are computed again there.
+ *
+ * Under every policy, elementwise results are computed again when all they are made from is kept
+ * anyway: it costs nothing inside a fused group and saves the memory (SwiGLU keeps its two projections,
+ * not their product; a norm keeps its input).
+ *
+ *   none      keep everything else
+ *   minimal   keep results of matmuls and attention, compute the rest again
+ *   full      keep what passes from layer to layer, compute each layer again
+ *   custom    keep what passes from layer to layer and the tensors named in `save`
+ *
+ * A layer is the first numbered component of a scope ("model.layers.3"). A copy is scheduled right
+ * before the first backward node that needs it, so only one layer's activations live at a time.
+ */
+#include "compile/passes.h"
+
+#include "ops.h"
+#include <ctype.h>
+#include <string.h>
+
+typedef enum { KEEP_ALL, KEEP_PRODUCTS, KEEP_BOUNDARIES } keeping;
+
+typedef struct {
+    mx_graph *g;
+    int n_forward;
+    keeping keep;
+    const char *save;
+    mx_node **copy;  /* of forward node i in the backward pass */
+    char *available; /* of forward node i: 0 unknown, 1 yes, 2 no */
+    bool *needed;    /* read by a backward node */
+} remat;
+
+/* Length of the scope up to and including its first number, 0 when there is none. */
+static size_t layer_prefix(const char *scope)
+{
+    const char *p = scope;
+    while (*p) {
+        const char *end = strchr(p, '.');
+        size_t len = end ? (size_t)(end - p) : strlen(p);
+        bool digits = len > 0;
+        for (size_t i = 0; i < len; i++)
+            digits &= isdigit((unsigned char)p[i]) != 0;
+        if (digits)
+            return (size_t)(p - scope) + len;
+        if (!end)
+            break;
+        p = end + 1;
+    }
+    return 0;
+}
+
+static bool same_layer(const mx_node *a, const mx_node *b)
+{
+    size_t la = layer_prefix(a->scope), lb = layer_prefix(b->scope);
+    return la && la == lb && memcmp(a->scope, b->scope, la) == 0;
+}
+
+static bool elementwise(const mx_node *n)
+{
+    mx_op_kind k = n->op->kind;
+    return (k == MX_ELEMENTWISE && !n->op->costly) || k == MX_ROW_MAP;
+}
+
+static bool named_in(const char *list, const char *name)
+{
+    size_t len = name ? strlen(name) : 0;
+    for (const char *p = list; len && p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        if (strncmp(p, name, len) == 0 && (p[len] == ',' || !p[len]))
+            return true;
+    return false;
+}
+
+static bool is_source(const mx_node *n)
+{
+    return n->op->kind == MX_SOURCE;
+}
+
+/* Is the value there in the backward pass without being kept for its own sake? */
+static bool available(remat *r, const mx_node *n)
+{
+    if (is_source(n) || r->needed[n->id])
+        return true;
+    if (!r->available[n->id]) {
+        bool yes = elementwise(n) || n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT;
+        if (n->op->kind == MX_ROW_REDUCE)
+            yes = false; /* small: kept rather than computed again */
+        for (int i = 0; i < n->n_in && yes; i++)
+            yes = !n->in[i] || available(r, n->in[i]);
+        r->available[n->id] = yes ? 1 : 2;
+    }
+    return r->available[n->id] == 1;
+}
+
+/* Should this forward value be kept? `for_layer` is the node on whose behalf we ask. */
+static bool kept(remat *r, const mx_node *n, const mx_node *user)
+{
+    if (is_source(n) || n->op->n_out < 0)
+        return true;
+    if (elementwise(n) || n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT) {
+        bool cheap = true;
+        for (int i = 0; i < n->n_in && cheap; i++)
+            cheap = !n->in[i] || available(r, n->in[i]);
+        if (cheap && (r->keep != KEEP_BOUNDARIES || same_layer(n, user)))
+            return false;
+    }
+    switch (r->keep) {
+    case KEEP_ALL:
+        return true;
+    case KEEP_PRODUCTS:
+        return !same_layer(n, user) || n->op->kind == MX_PLAIN;
+    case KEEP_BOUNDARIES:
+        return !same_layer(n, user) || named_in(r->save, n->name);
+    }
+    return true;
+}
+
+static mx_node *again(remat *r, mx_node *n, mx_node *user, int seq)
+{
+    if (kept(r, n, user))
+        return n;
+    if (!r->copy[n->id]) {
+        mx_node *in[MX_MAX_IN];
+        for (int i = 0; i < n->n_in; i++)
+            in[i] = n->in[i] ? again(r, n->in[i], n, seq) : NULL;
+        const char *scope = r->g->scope;
+        r->g->scope = n->scope;
+        r->g->seq = seq;
+        mx_node *c = mx_apply_n(r->g, n->op, n->attr, n->n_in, in, n->n_out);
+        r->g->seq = -1;
+        r->g->scope = scope;
+        c->recomputed = true;
+        r->copy[n->id] = c;
+    }
+    return r->copy[n->id];
+}
+
+static mx_status parse(mx_remat how, remat *r)
+{
+    static const struct {
+        const char *name;
+        keeping keep;
+    } policy[] = {{"none", KEEP_ALL}, {"minimal", KEEP_PRODUCTS}, {"full", KEEP_BOUNDARIES},
+                  {"custom", KEEP_BOUNDARIES}};
+    for (size_t i = 0; i < sizeof policy / sizeof *policy; i++)
+        if (strcmp(how.policy, policy[i].name) == 0) {
+            r->keep = policy[i].keep;
+            r->save = strcmp(how.policy, "custom") == 0 ? how.save : NULL;
+            return MX_OK;
+        }
+    return mx_fail(MX_USAGE, "remat_policy=%s is not known; use none, minimal, full or custom (with "
+                   "the names of the tensors to keep)", how.policy);
+}
+
+mx_status mx_pass_remat(mx_graph *g, int n_forward, mx_remat how)
+{
+    mx_arena scratch = {0};
+    remat r = {.g = g, .n_forward = n_forward};
+    MX_TRY(parse(how, &r));
+    r.copy = MX_NEW_N(&scratch, mx_node *, g->n_nodes);
+    r.available = MX_NEW_N(&scratch, char, g->n_nodes);
+    r.needed = MX_NEW_N(&scratch, bool, g->n_nodes);
+    int n;
+    mx_node **order = mx_graph_order(g, &scratch, &n);
+    for (int i = 0; i < n; i++)
+        order[i]->seq = i;
+    bool *used = MX_NEW_N(&scratch, bool, g->n_nodes);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; order[i]->id >= n_forward && k < order[i]->n_in; k++) {
+            mx_node *x = order[i]->in[k];
+            while (x && x->op->kind == MX_VIEW)
+                x = x->in[0];
+            if (x && x->id < n_forward)
+                used[x->id] = true;
+        }
+    for (int i = 0; i < n; i++)
+        if (used[order[i]->id] && !elementwise(order[i]))
+            r.needed[order[i]->id] = true;
+    /* An elementwise value that is used and cannot be made from kept ones is kept itself; in the
+     * order of execution, so that what is made from it can rely on it. */
+    for (int i = 0; i < n; i++)
+        if (used[order[i]->id] && elementwise(order[i]) && !available(&r, order[i]))
+            r.needed[order[i]->id] = true;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; order[i]->id >= n_forward && k < order[i]->n_in; k++) {
+            mx_node *x = order[i]->in[k];
+            if (x && x->id < n_forward)
+                order[i]->in[k] = again(&r, x, order[i], order[i]->seq);
+        }
+    mx_arena_fini(&scratch);
+    return MX_OK;
+}

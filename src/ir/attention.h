@@ -1,0 +1,35 @@
+/* attention.h - the mask description of the attention op: one op, every kind of attention.
+ *
+ * Query i may see key j when all of these hold (p: positions, index by default):
+ *   causal     p[j] <= p[i]
+ *   window     p[i] - p[j] < window           (and p[j] - p[i] < window when not causal)
+ *   chunk      p[i] / chunk == p[j] / chunk
+ *   segments   segment[i] == segment[j]       documents packed into one row
+ *   selected   j is in the query's list       the sparse indexer's choice
+ * or when both lie in the same bidirectional span (images), whatever causal and window say. A key
+ * position below 0 is an empty cache slot and is never seen. A query that sees nothing gives 0.
+ *
+ * Score: s = scale q.k, then cap tanh(s / cap) if a cap is given; a sink adds e^sink to the sum.
+ */
+#ifndef MX_IR_ATTENTION_H
+#define MX_IR_ATTENTION_H
+
+#include "ir/op.h"
+
+typedef struct {
+    bool causal;
+    int64_t window, chunk; /* 0: none */
+    double softcap;        /* 0: none */
+    double scale;
+} mx_attention_attr;
+
+/* Optional inputs; NULL where absent. */
+typedef struct {
+    mx_node *q_pos, *k_pos;   /* (B, Sq), (B, Sk) int32 */
+    mx_node *q_seg, *k_seg;   /* (B, Sq), (B, Sk) int32 */
+    mx_node *q_span, *k_span; /* (B, Sq), (B, Sk) int32; 0: in no span */
+    mx_node *sinks;           /* (Hq) */
+    mx_node *selected;        /* (B, Sq, K) int32: indices of the keys that may be seen; -1 unused */
+} mx_attention_extra;
+
+#endif

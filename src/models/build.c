@@ -1,0 +1,71 @@
+/* build.c - from a configured family to a graph: inputs in, head out, logits. */
+#include "models/model.h"
+
+#include "ops.h"
+#include <string.h>
+
+mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx_build *b)
+{
+    mx_shape rows = MX_SHAPE(s.batch, s.seq);
+    *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
+                    .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
+    b->tokens = mx_input(g, "tokens", rows, MX_I32);
+    if (s.packed || s.cache_len)
+        b->positions = mx_input(g, "positions", rows, MX_I32);
+    if (s.packed)
+        b->segments = mx_input(g, "segments", rows, MX_I32);
+    return m->family->build(g, m->config, b);
+}
+
+mx_node *mx_model_logits(mx_graph *g, const mx_head *h)
+{
+    mx_dtype out = g->param_dtype == MX_F64 ? MX_F64 : MX_F32;
+    mx_node *y = mx_matmul_as(g, "*d,vd->*v", h->hidden, h->weight, out);
+    if (h->scale != 0 && h->scale != 1)
+        y = mx_affine(g, y, h->scale, 0);
+    if (h->softcap > 0)
+        y = mx_affine(g, mx_tanh(g, mx_affine(g, y, 1 / h->softcap, 0)), h->softcap, 0);
+    return y;
+}
+
+mx_node *mx_head_weight(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied)
+{
+    const char *name = tied ? "model.embed_tokens.weight" : "lm_head.weight";
+    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed", MX_NORMAL(b->init_scale));
+}
+
+mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *head_dim)
+{
+    if (heads < 1)
+        return mx_fail(MX_INPUT, "\"num_attention_heads\" is 0, expected at least 1");
+    if (*kv_heads == 0)
+        *kv_heads = heads;
+    if (heads % *kv_heads)
+        return mx_fail(MX_INPUT, "%lld attention heads cannot share %lld key-value heads: the first "
+                       "must be a multiple of the second", (long long)heads, (long long)*kv_heads);
+    if (*head_dim == 0 && d % heads)
+        return mx_fail(MX_INPUT, "\"hidden_size\" %lld is not a multiple of %lld heads and "
+                       "\"head_dim\" is not given", (long long)d, (long long)heads);
+    if (*head_dim == 0)
+        *head_dim = d / heads;
+    if (*head_dim > 1024)
+        return mx_fail(MX_INPUT, "\"head_dim\" is %lld, expected at most 1024", (long long)*head_dim);
+    return MX_OK;
+}
+
+mx_status mx_check_rope(mx_rope *r, int64_t max_positions)
+{
+    static const char *const known[] = {"default", "linear", "llama3", "yarn", "proportional"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(r->type, known[i]) == 0) {
+            r->max_length = (double)max_positions;
+            if (r->original_length == 0)
+                r->original_length = (double)max_positions;
+            if (r->theta <= 0 || r->factor <= 0)
+                return mx_fail(MX_INPUT, "rope_theta is %g and the rope factor %g, expected positive "
+                               "numbers", r->theta, r->factor);
+            return MX_OK;
+        }
+    return mx_fail(MX_INPUT, "rope type \"%s\" is not supported; supported: default, linear, llama3, "
+                   "yarn, proportional", r->type);
+}

@@ -1,0 +1,209 @@
+/* config.c - a family and its configuration out of config.json.
+ *
+ * Both spellings that exist on the hub are read (rope_theta and rope_scaling; transformers 5's
+ * rope_parameters); absent keys and nulls take the family's own default; keys that no field names are
+ * ignored, as transformers does. Everything wrong is reported together.
+ */
+#include "models/model.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The value of "a.b|c", or NULL when absent or null. `used` gets the alternative that was found. */
+static const json_t *lookup(const json_t *json, const char *keys, char *used, size_t cap)
+{
+    for (const char *p = keys; *p;) {
+        size_t len = strcspn(p, "|");
+        snprintf(used, cap, "%.*s", (int)len, p);
+        const json_t *v = json;
+        for (char *part = used; part && v;) {
+            char *dot = strchr(part, '.');
+            if (dot)
+                *dot = 0;
+            v = json_object_get(v, part);
+            if (dot)
+                *dot = '.';
+            part = dot ? dot + 1 : NULL;
+        }
+        if (v && !json_is_null(v))
+            return v;
+        p += len + (p[len] == '|');
+    }
+    snprintf(used, cap, "%.*s", (int)strcspn(keys, "|"), keys);
+    return NULL;
+}
+
+static mx_status wrong(const char *where, const char *key, const char *wanted, const json_t *v)
+{
+    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    mx_status s = mx_fail(MX_INPUT, "%s: \"%s\" is %.60s, expected %s", where, key,
+                          text ? text : "?", wanted);
+    free(text);
+    return s;
+}
+
+static mx_status read_layer_types(mx_layer_types *out, const mx_cfg_field *f, const json_t *v,
+                                  const char *where, const char *key)
+{
+    size_t n = json_array_size(v);
+    if (!json_is_array(v) || n > MX_MAX_LAYERS)
+        return wrong(where, key, "a list of layer types, at most 256", v);
+    out->n = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        const char *name = json_string_value(json_array_get(v, i));
+        int index = 1;
+        const char *p = f->text;
+        size_t len = name ? strlen(name) : 0;
+        for (; len && *p; index++) {
+            size_t k = strcspn(p, ",");
+            if (k == len && memcmp(p, name, len) == 0)
+                break;
+            p += k + (p[k] == ',');
+        }
+        if (!len || !*p)
+            return mx_fail(MX_INPUT, "%s: \"%s\"[%zu] is %s, expected one of %s", where, key, i,
+                           name ? name : "not a string", f->text);
+        out->type[i] = (unsigned char)index;
+    }
+    return MX_OK;
+}
+
+static mx_status read_ints(mx_int_list *out, const json_t *v, const char *where, const char *key)
+{
+    size_t n = json_array_size(v);
+    if (!json_is_array(v) || n > MX_MAX_LAYERS)
+        return wrong(where, key, "a list of at most 256 integers", v);
+    out->n = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        if (!json_is_integer(json_array_get(v, i)))
+            return wrong(where, key, "a list of integers", v);
+        out->v[i] = json_integer_value(json_array_get(v, i));
+    }
+    return MX_OK;
+}
+
+static mx_status read_field(void *config, const mx_cfg_field *f, const json_t *json,
+                            const char *where)
+{
+    char key[128];
+    void *p = (char *)config + f->offset;
+    const json_t *v = lookup(json, f->key, key, sizeof key);
+    if (!v && f->required)
+        return mx_fail(MX_INPUT, "%s: \"%s\" is missing and this family has no default for it", where,
+                       key);
+    switch (f->kind) {
+    case MX_CFG_INT: {
+        if (v && !json_is_integer(v))
+            return wrong(where, key, "a whole number", v);
+        int64_t n = v ? json_integer_value(v) : (int64_t)f->fallback;
+        if (n < 0 || n > (int64_t)1 << 40)
+            return wrong(where, key, "a whole number from 0 to 2^40", v);
+        *(int64_t *)p = n;
+        return MX_OK;
+    }
+    case MX_CFG_F64:
+        if (v && (!json_is_number(v) || !isfinite(json_number_value(v))))
+            return wrong(where, key, "a finite number", v);
+        *(double *)p = v ? json_number_value(v) : f->fallback;
+        return MX_OK;
+    case MX_CFG_BOOL:
+        if (v && !json_is_boolean(v))
+            return wrong(where, key, "true or false", v);
+        *(bool *)p = v ? json_is_true(v) : f->fallback != 0;
+        return MX_OK;
+    case MX_CFG_ACT:
+        if (v && (!json_is_string(v) || !mx_act_parse(json_string_value(v), p)))
+            return wrong(where, key, mx_act_names(), v);
+        if (!v)
+            *(mx_act *)p = (mx_act)f->fallback;
+        return MX_OK;
+    case MX_CFG_TEXT:
+        if (v && (!json_is_string(v) || json_string_length(v) > 23))
+            return wrong(where, key, "a short string", v);
+        snprintf(p, 24, "%s", v ? json_string_value(v) : f->text ? f->text : "");
+        return MX_OK;
+    case MX_CFG_LAYER_TYPES:
+        return v ? read_layer_types(p, f, v, where, key) : MX_OK;
+    case MX_CFG_INTS:
+        return v ? read_ints(p, v, where, key) : MX_OK;
+    }
+    return MX_OK;
+}
+
+static bool listed(const char *list, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *p = list; p && *p;) {
+        size_t k = strcspn(p, ",");
+        if (k == len && memcmp(p, name, len) == 0)
+            return true;
+        p += k + (p[k] == ',');
+    }
+    return false;
+}
+
+static mx_status find_family(const json_t *json, const char *where, const mx_model **out)
+{
+    const char *type = json_string_value(json_object_get(json, "model_type"));
+    const char *arch = json_string_value(
+        json_array_get(json_object_get(json, "architectures"), 0));
+    for (int i = 0; i < mx_model_count; i++)
+        if ((type && listed(mx_model_table[i]->model_types, type)) ||
+            (!type && arch && listed(mx_model_table[i]->architecture, arch))) {
+            *out = mx_model_table[i];
+            return MX_OK;
+        }
+    mx_str known = {0};
+    for (int i = 0; i < mx_model_count; i++)
+        mx_str_addf(&known, "%s%s", i ? "," : "", mx_model_table[i]->model_types);
+    mx_status s = mx_fail(MX_INPUT, "%s: model_type %s%s%s is not supported; supported: %s", where,
+                          type ? type : "(missing)", arch ? ", architecture " : "", arch ? arch : "",
+                          mx_str_text(&known));
+    mx_str_fini(&known);
+    return s;
+}
+
+/* Sizes every family has, checked once: zero or absurd values would only fail later and less clearly. */
+static mx_status check_summary(const mx_model_summary *s, const char *where)
+{
+    if (s->vocab < 1 || s->vocab > 1 << 24)
+        return mx_fail(MX_INPUT, "%s: vocab_size is %lld, expected 1 to 16,777,216", where,
+                       (long long)s->vocab);
+    if (s->d_model < 1 || s->d_model > 1 << 20)
+        return mx_fail(MX_INPUT, "%s: the model dimension is %lld, expected 1 to 1,048,576", where,
+                       (long long)s->d_model);
+    if (s->n_layers < 1 || s->n_layers > MX_MAX_LAYERS)
+        return mx_fail(MX_INPUT, "%s: the number of layers is %lld, expected 1 to %d", where,
+                       (long long)s->n_layers, MX_MAX_LAYERS);
+    return MX_OK;
+}
+
+mx_status mx_model_from_json(mx_model_spec *m, const json_t *json, const char *where)
+{
+    *m = (mx_model_spec){0};
+    if (!json_is_object(json))
+        return mx_fail(MX_INPUT, "%s: expected a JSON object", where);
+    MX_TRY(find_family(json, where, &m->family));
+    m->config = mx_arena_alloc(&m->arena, m->family->config_size);
+    mx_status all = MX_OK;
+    for (const mx_cfg_field *f = m->family->fields; f->key; f++)
+        all = mx_status_join(all, read_field(m->config, f, json, where));
+    if (!all && m->family->finish)
+        all = mx_status_wrap(m->family->finish(m->config, json), "%s", where);
+    if (!all) {
+        m->family->summary(m->config, &m->summary);
+        all = check_summary(&m->summary, where);
+    }
+    if (all)
+        mx_arena_fini(&m->arena);
+    else
+        m->json = json_deep_copy(json);
+    return all;
+}
+
+void mx_model_spec_fini(mx_model_spec *m)
+{
+    json_decref(m->json);
+    mx_arena_fini(&m->arena);
+    *m = (mx_model_spec){0};
+}

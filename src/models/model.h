@@ -1,0 +1,162 @@
+/* model.h - what a model family is: one file, one const struct.
+ *
+ * The table mx_model_table is scanned out of src/models at build time. A family's field table is the
+ * only list of its configuration: it reads config.json, takes overrides by name, prints help and errors,
+ * and writes config.json again.
+ */
+#ifndef MX_MODELS_MODEL_H
+#define MX_MODELS_MODEL_H
+
+#include "nn/nn.h"
+#include <jansson.h>
+
+typedef enum {
+    MX_CFG_INT,  /* int64_t */
+    MX_CFG_F64,  /* double */
+    MX_CFG_BOOL, /* bool */
+    MX_CFG_ACT,  /* mx_act, by its name */
+    MX_CFG_TEXT, /* char[24] */
+    MX_CFG_LAYER_TYPES, /* mx_layer_types, from a list of strings */
+    MX_CFG_INTS, /* mx_int_list */
+} mx_cfg_kind;
+
+enum { MX_MAX_LAYERS = 256 };
+
+/* One small number per layer: 1 + index into the family's layer type names. */
+typedef struct {
+    int n; /* 0: not given */
+    unsigned char type[MX_MAX_LAYERS];
+} mx_layer_types;
+
+typedef struct {
+    int n;
+    int64_t v[MX_MAX_LAYERS];
+} mx_int_list;
+
+/* A field of a family's configuration. `key` may list alternatives, "rope_parameters.rope_theta|rope_theta";
+ * dots enter objects; the first that is present and not null counts, and the first is the one written. */
+typedef struct {
+    const char *key; /* NULL ends the table */
+    mx_cfg_kind kind;
+    size_t offset;
+    double fallback;      /* when absent (INT, F64, BOOL, ACT) */
+    bool required;        /* absence is an error */
+    const char *maxtext;  /* the same thing in MaxText's configurations; NULL: none */
+    const char *text;     /* fallback of TEXT; the type names of LAYER_TYPES, comma-separated */
+} mx_cfg_field;
+
+/* What a model ends in: everything but the vocabulary projection, so that the loss can be fused. */
+typedef struct {
+    mx_node *hidden; /* (B, S, d) after the final norm */
+    mx_node *weight; /* (vocab, d) */
+    double softcap;  /* of the logits; 0: none */
+    double scale;    /* of the logits; 0 means 1 */
+} mx_head;
+
+/* What the rest of the program asks of any family. Filled by `summary`. */
+typedef struct {
+    int64_t vocab, d_model, n_layers, max_positions;
+    double init_scale;
+    bool tied;
+} mx_model_summary;
+
+typedef struct mx_model {
+    const char *name, *doc;
+    const char *model_types;   /* comma-separated, as in config.json */
+    const char *architecture;  /* written as architectures[0] */
+    size_t config_size;
+    const mx_cfg_field *fields;
+    /* Derived values and checks, after the fields have been read. NULL: none. */
+    mx_status (*finish)(void *config, const json_t *json);
+    void (*summary)(const void *config, mx_model_summary *out);
+    mx_head (*build)(mx_graph *g, const void *config, mx_build *b);
+    /* The name a tensor has in some checkpoints, when it is not there under its own. NULL: none. */
+    const char *(*other_name)(const char *name, char *buf, size_t cap);
+    const char *no_decay;      /* patterns of weights without weight decay by default */
+    const char *vision;        /* one line on images; NULL: text only */
+    const char *decoder_block; /* MaxText's names for the family, comma-separated */
+} mx_model;
+
+extern const mx_model *const mx_model_table[];
+extern const int mx_model_count;
+
+/* A family with a configuration: what is opened, built, trained. */
+typedef struct {
+    const mx_model *family;
+    void *config;      /* in the arena */
+    json_t *json;      /* owns: the configuration as read, written back on save */
+    mx_model_summary summary;
+    mx_arena arena;
+} mx_model_spec;
+
+/* From a config.json document (borrowed). All problems are reported at once; `where` names the file. */
+mx_status mx_model_from_json(mx_model_spec *m, const json_t *json, const char *where) MX_MUST_USE;
+void mx_model_spec_fini(mx_model_spec *m);
+
+/* Inputs of a training or evaluation graph: tokens (B, S), and with packing segments and positions. */
+typedef struct {
+    int64_t batch, seq;
+    bool packed;
+    int64_t cache_len;
+} mx_model_shape;
+/* Declares the inputs, builds the model, gives its head. */
+mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape shape, mx_build *b);
+/* (B, S, vocab) logits in float32. */
+mx_node *mx_model_logits(mx_graph *g, const mx_head *h);
+
+/* --- what families share --- */
+
+/* lm_head.weight (vocab, d), or the embedding itself when tied. */
+mx_node *mx_head_weight(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied);
+/* Fills kv_heads (all heads) and head_dim (d / heads) where they are 0, and checks that they divide. */
+mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *head_dim) MX_MUST_USE;
+/* Fills what the scaling types need from the family's length, and refuses unknown types. */
+mx_status mx_check_rope(mx_rope *r, int64_t max_positions) MX_MUST_USE;
+
+#define MX_CFG(T, member, key_, kind_, ...)                                                         \
+    {.key = key_, .kind = kind_, .offset = offsetof(T, member), __VA_ARGS__}
+
+/* Rows for members vocab, d, d_ff, layers, heads. */
+#define MX_CFG_SIZES(T)                                                                             \
+    MX_CFG(T, vocab, "vocab_size", MX_CFG_INT, .required = true, .maxtext = "vocab_size"),         \
+        MX_CFG(T, d, "hidden_size", MX_CFG_INT, .required = true, .maxtext = "base_emb_dim"),      \
+        MX_CFG(T, d_ff, "intermediate_size", MX_CFG_INT, .required = true,                         \
+               .maxtext = "base_mlp_dim"),                                                         \
+        MX_CFG(T, layers, "num_hidden_layers", MX_CFG_INT, .required = true,                       \
+               .maxtext = "base_num_decoder_layers"),                                              \
+        MX_CFG(T, heads, "num_attention_heads", MX_CFG_INT, .required = true,                      \
+               .maxtext = "base_num_query_heads")
+
+/* Rows for an mx_rope member called `rope`, in both spellings that exist on the hub. */
+#define MX_CFG_ROPE(T, theta_)                                                                      \
+    MX_CFG(T, rope.type, "rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type",     \
+           MX_CFG_TEXT, .text = "default"),                                                        \
+        MX_CFG(T, rope.theta, "rope_parameters.rope_theta|rope_theta|rotary_emb_base", MX_CFG_F64, \
+               .fallback = theta_, .maxtext = "rope_max_timescale"),                               \
+        MX_CFG(T, rope.factor, "rope_parameters.factor|rope_scaling.factor", MX_CFG_F64,           \
+               .fallback = 1),                                                                     \
+        MX_CFG(T, rope.low_freq_factor,                                                            \
+               "rope_parameters.low_freq_factor|rope_scaling.low_freq_factor", MX_CFG_F64,         \
+               .fallback = 1),                                                                     \
+        MX_CFG(T, rope.high_freq_factor,                                                           \
+               "rope_parameters.high_freq_factor|rope_scaling.high_freq_factor", MX_CFG_F64,       \
+               .fallback = 4),                                                                     \
+        MX_CFG(T, rope.beta_fast, "rope_parameters.beta_fast|rope_scaling.beta_fast", MX_CFG_F64,  \
+               .fallback = 32),                                                                    \
+        MX_CFG(T, rope.beta_slow, "rope_parameters.beta_slow|rope_scaling.beta_slow", MX_CFG_F64,  \
+               .fallback = 1),                                                                     \
+        MX_CFG(T, rope.mscale, "rope_parameters.mscale|rope_scaling.mscale", MX_CFG_F64),          \
+        MX_CFG(T, rope.mscale_all_dim,                                                             \
+               "rope_parameters.mscale_all_dim|rope_scaling.mscale_all_dim", MX_CFG_F64),          \
+        MX_CFG(T, rope.truncate, "rope_parameters.truncate|rope_scaling.truncate", MX_CFG_BOOL,    \
+               .fallback = 1),                                                                     \
+        MX_CFG(T, rope.attention_factor,                                                           \
+               "rope_parameters.attention_factor|rope_scaling.attention_factor", MX_CFG_F64),      \
+        MX_CFG(T, rope.original_length,                                                            \
+               "rope_parameters.original_max_position_embeddings|"                                 \
+               "rope_scaling.original_max_position_embeddings|original_max_position_embeddings",   \
+               MX_CFG_F64),                                                                        \
+        MX_CFG(T, rope.partial,                                                                    \
+               "rope_parameters.partial_rotary_factor|partial_rotary_factor", MX_CFG_F64)
+
+#endif

@@ -1,0 +1,86 @@
+/* attention.c - attention through the cache when there is one.
+ *
+ * The cache of a layer is two variables (B, slots, K, D) named after the scope, and, shared by all
+ * layers with the same number of slots, the positions its slots hold (B, slots). Position p lives in
+ * slot p mod slots. A layer with a sliding window or a chunk keeps only what a query can still see: the
+ * window plus the tokens written in one run, so that a long prompt does not overwrite keys its own
+ * first queries need.
+ *
+ * The attention op masks by positions, so a ring that has wrapped, rows of different lengths and empty
+ * slots (position -1) need no special case.
+ */
+#include "nn/nn.h"
+
+#include "ops.h"
+#include <stdio.h>
+
+enum { MAX_RUN = 256 }; /* tokens of one prefill run: see mx_decode in infer/ */
+
+static int64_t slots_for(const mx_build *b, const mx_attention_attr *a)
+{
+    int64_t span = a->window ? a->window : a->chunk;
+    int64_t need = span ? span + MAX_RUN : b->cache_len;
+    return need < b->cache_len ? need : b->cache_len;
+}
+
+static mx_node *cache_variable(mx_graph *g, const char *name, mx_type t, double value)
+{
+    mx_node *v = mx_graph_find(g, name);
+    if (v)
+        return v;
+    return mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_CACHE,
+                                                 .init = {MX_INIT_VALUE, value}});
+}
+
+/* The input that says where each token goes in a cache of this many slots; host-written. */
+static mx_node *slot_input(mx_graph *g, const mx_build *b, int64_t slots)
+{
+    char name[64];
+    snprintf(name, sizeof name, "cache_slots.%lld", (long long)slots);
+    mx_node *n = mx_graph_find(g, name);
+    return n ? n : mx_input(g, name, MX_SHAPE(b->batch, b->seq), MX_I32);
+}
+
+/* Positions of all slots after this run's tokens have been entered. */
+static mx_node *slot_positions(mx_graph *g, const mx_build *b, int64_t slots)
+{
+    char name[64], written[72];
+    snprintf(name, sizeof name, "cache_positions.%lld", (long long)slots);
+    snprintf(written, sizeof written, "%s.written", name);
+    mx_node *done = mx_graph_find(g, written);
+    if (done)
+        return done;
+    mx_type t = mx_type_of(MX_I32, MX_SHAPE(b->batch, slots));
+    mx_node *n = mx_cache_write(g, cache_variable(g, name, t, -1), b->positions,
+                                slot_input(g, b, slots));
+    n->name = mx_arena_strdup(&g->arena, written);
+    mx_graph_enter(g, n);
+    return n;
+}
+
+static mx_node *store(mx_graph *g, const mx_build *b, const char *what, mx_node *x, int64_t slots)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s.cache_%s", g->scope, what);
+    mx_type t = x->type;
+    t.dim[1] = slots;
+    mx_node *cache = cache_variable(g, name, t, 0);
+    cache->axes = "batch,length,kv_heads,head_dim";
+    return mx_cache_write(g, cache, x, slot_input(g, b, slots));
+}
+
+mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,
+                   mx_attention_attr a, mx_node *sinks)
+{
+    mx_attention_extra e = {.q_seg = b->segments, .k_seg = b->segments, .q_span = b->spans,
+                            .k_span = b->spans, .sinks = sinks};
+    if (b->cache_len) {
+        int64_t slots = slots_for(b, &a);
+        k = store(g, b, "k", k, slots);
+        v = store(g, b, "v", v, slots);
+        e.q_pos = b->positions;
+        e.k_pos = slot_positions(g, b, slots);
+    }
+    mx_node *o = mx_name(g, "context", mx_attention(g, q, k, v, a, e));
+    return mx_reshape(g, o, MX_SHAPE(b->batch, b->seq, o->type.dim[2] * o->type.dim[3]));
+}

@@ -1,0 +1,84 @@
+/* nn.h - blocks that models call. Shapes: B batch, S sequence, d model, H heads, K key heads, D head dim.
+ *
+ * A block declares its weights where it uses them, under the current scope, with the names of the
+ * Hugging Face checkpoint. Blocks take arguments, not a struct of flags; a family that differs writes
+ * its own lines.
+ */
+#ifndef MX_NN_NN_H
+#define MX_NN_NN_H
+
+#include "ir/attention.h"
+#include "ir/graph.h"
+#include "ir/source.h"
+
+/* What a model is built for: a batch of sequences, or a decode step with a cache. */
+typedef struct {
+    int64_t batch, seq;
+    mx_node *tokens;    /* (B, S) int32 */
+    mx_node *positions; /* (B, S) int32; NULL: 0, 1, 2, ... in every row */
+    mx_node *segments;  /* (B, S) int32; NULL: one document per row */
+    mx_node *spans;     /* (B, S) int32; NULL: no bidirectional spans */
+    mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
+    double init_scale;  /* standard deviation of new weights (initializer_range) */
+    int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */
+    mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */
+} mx_build;
+
+typedef enum { MX_ACT_SILU, MX_ACT_GELU_TANH, MX_ACT_GELU_ERF, MX_ACT_RELU, MX_ACT_COUNT } mx_act;
+/* By the names Hugging Face configurations use; false when unknown. */
+bool mx_act_parse(const char *name, mx_act *out);
+const char *mx_act_names(void); /* for error messages */
+mx_node *mx_activation(mx_graph *g, mx_node *x, mx_act act);
+
+/* x (*, in) -> (*, out) with NAME.weight (out, in) and, if asked, NAME.bias (out). `axes` are the logical
+ * axes of the weight, "mlp,embed". */
+mx_node *mx_linear(mx_graph *g, const mx_build *b, mx_node *x, const char *name, int64_t out,
+                   const char *axes, bool bias);
+
+/* x / rms(x) * w. plus_one: the weight is stored as w - 1 (Gemma). */
+mx_node *mx_rms_norm(mx_graph *g, mx_node *x, const char *name, double eps, bool plus_one);
+/* x / rms(x) with no weight. */
+mx_node *mx_rms_scale(mx_graph *g, mx_node *x, double eps);
+mx_node *mx_layer_norm(mx_graph *g, mx_node *x, const char *name, double eps);
+
+/* tokens -> (B, S, d) from NAME.weight (vocab, d). */
+mx_node *mx_embedding(mx_graph *g, const mx_build *b, const char *name, int64_t vocab, int64_t d);
+
+/* down(act(gate(x)) * up(x)) under the current scope: gate_proj, up_proj, down_proj. */
+mx_node *mx_gated_mlp(mx_graph *g, const mx_build *b, mx_node *x, int64_t d_ff, mx_act act,
+                      bool bias);
+
+/* --- rotary embeddings (rope.c) --- */
+
+typedef struct {
+    char type[24];  /* default, linear, llama3, yarn, dynamic, proportional */
+    double theta;
+    double factor;  /* of the scaling types */
+    double low_freq_factor, high_freq_factor;            /* llama3 */
+    double beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn */
+    bool truncate;                                       /* yarn: whole-numbered correction range */
+    double attention_factor;                             /* 0: as the type computes it */
+    double original_length;                              /* positions the model was first trained on */
+    double max_length;
+    double partial;                                      /* share of the head that is rotated; 0: all */
+} mx_rope;
+
+typedef struct {
+    mx_node *cos, *sin; /* (B or 1, S, 1, D) */
+    int64_t dims;       /* rotated dims */
+    bool interleaved;
+} mx_rope_table;
+
+mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, int64_t head_dim,
+                             bool interleaved);
+mx_node *mx_rope_apply(mx_graph *g, mx_node *x, const mx_rope_table *t); /* x (B, S, H, D) */
+/* Factor that a scaling type multiplies into attention (yarn), already part of the tables. */
+double mx_rope_attention_factor(const mx_rope *r);
+
+/* --- attention (attention.c) --- */
+
+/* q (B, S, H, D), k and v (B, S, K, D) -> (B, S, H D): through the cache when there is one. */
+mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,
+                   mx_attention_attr a, mx_node *sinks);
+
+#endif

@@ -1,0 +1,140 @@
+/* rope.c - rotary position embeddings as tables of cosines and sines.
+ *
+ * Pair i of a head turns by the angle p f_i at position p; f_i = theta^(-2i/dims) by default. The scaling
+ * types bend these frequencies so that a model reaches beyond the length it was trained on:
+ *   linear        f / factor
+ *   llama3        long wavelengths / factor, short ones as they are, a ramp in between
+ *   yarn          the same idea with a ramp over dims, and attention scaled by 0.1 ln(factor) + 1
+ *   proportional  angles of the full head on its first `partial` share (Gemma 4)
+ * Tables are (B, S, 1, D) with each frequency standing at both places of its pair, 1 and 0 beyond the
+ * rotated dims, so rope(x) = x cos + rotate_half(x) sin for every variant.
+ */
+#include "nn/nn.h"
+
+#include "ops.h"
+#include <math.h>
+#include <string.h>
+
+enum { MAX_DIMS = 1024 };
+
+static double yarn_mscale(double scale, double mscale)
+{
+    return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
+}
+
+double mx_rope_attention_factor(const mx_rope *r)
+{
+    if (r->attention_factor > 0)
+        return r->attention_factor;
+    if (strcmp(r->type, "yarn") != 0)
+        return 1;
+    if (r->mscale > 0 && r->mscale_all_dim > 0)
+        return yarn_mscale(r->factor, r->mscale) / yarn_mscale(r->factor, r->mscale_all_dim);
+    return yarn_mscale(r->factor, 1);
+}
+
+static double llama3(const mx_rope *r, double f)
+{
+    double wavelength = 2 * M_PI / f;
+    double low = r->original_length / r->low_freq_factor;
+    double high = r->original_length / r->high_freq_factor;
+    if (wavelength > low)
+        return f / r->factor;
+    if (wavelength < high)
+        return f;
+    double smooth = (r->original_length / wavelength - r->low_freq_factor) /
+                    (r->high_freq_factor - r->low_freq_factor);
+    return (1 - smooth) * f / r->factor + smooth * f;
+}
+
+/* The dim whose wavelength makes `turns` turns within the original length. */
+static double yarn_dim(const mx_rope *r, int64_t dims, double turns)
+{
+    return (double)dims * log(r->original_length / (turns * 2 * M_PI)) / (2 * log(r->theta));
+}
+
+static double yarn(const mx_rope *r, int64_t dims, int64_t i, double f)
+{
+    double low = yarn_dim(r, dims, r->beta_fast), high = yarn_dim(r, dims, r->beta_slow);
+    if (r->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, (double)dims - 1);
+    if (low == high)
+        high += 0.001;
+    double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+    return f / r->factor * ramp + f * (1 - ramp);
+}
+
+static double frequency(const mx_rope *r, int64_t dims, int64_t head_dim, int64_t i)
+{
+    bool proportional = strcmp(r->type, "proportional") == 0;
+    double f = pow(r->theta, -2.0 * (double)i / (double)(proportional ? head_dim : dims));
+    if (strcmp(r->type, "linear") == 0 || (proportional && r->factor > 0))
+        return f / r->factor;
+    if (strcmp(r->type, "llama3") == 0)
+        return llama3(r, f);
+    if (strcmp(r->type, "yarn") == 0)
+        return yarn(r, dims, i, f);
+    return f;
+}
+
+/* Positions as (B, S, 1, 1) float32. */
+static mx_node *position_column(mx_graph *g, const mx_build *b)
+{
+    if (b->positions) {
+        mx_node *p = mx_reshape(g, b->positions, MX_SHAPE(b->batch, b->seq, 1, 1));
+        return mx_cast(g, p, g->param_dtype);
+    }
+    double *index = MX_NEW_N(&g->arena, double, b->seq);
+    for (int64_t i = 0; i < b->seq; i++)
+        index[i] = (double)i;
+    return mx_table(g, MX_SHAPE(1, b->seq, 1, 1), g->param_dtype, index);
+}
+
+mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, int64_t head_dim,
+                             bool interleaved)
+{
+    bool proportional = strcmp(r->type, "proportional") == 0;
+    int64_t dims = r->partial > 0 ? (int64_t)((double)head_dim * r->partial) : head_dim;
+    int64_t turned = dims / 2 * 2;
+    if (proportional) {
+        /* Pairs lie half a head apart; the frequencies beyond the share are 0. */
+        dims = head_dim;
+    }
+    if (head_dim > MAX_DIMS || dims > head_dim) {
+        mx_graph_fail(g, "rope: %lld dims of a head of %lld; at most %d are supported",
+                      (long long)dims, (long long)head_dim, MAX_DIMS);
+        return (mx_rope_table){0};
+    }
+    double f[MAX_DIMS] = {0}, on[MAX_DIMS] = {0}, factor = mx_rope_attention_factor(r);
+    for (int64_t i = 0; i < dims / 2; i++) {
+        double v = proportional && 2 * i >= turned ? 0 : frequency(r, dims, head_dim, i);
+        int64_t first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + dims / 2;
+        f[first] = f[second] = (float)v; /* the reference keeps its frequencies in float32 */
+        on[first] = on[second] = factor;
+    }
+    mx_node *angle = mx_mul(g, position_column(g, b),
+                            mx_table(g, MX_SHAPE(head_dim), g->param_dtype, f));
+    mx_rope_table t = {mx_cos(g, angle), mx_sin(g, angle), dims, interleaved};
+    if (factor != 1 && dims == head_dim) {
+        t.cos = mx_affine(g, t.cos, factor, 0);
+        t.sin = mx_affine(g, t.sin, factor, 0);
+    } else if (factor != 1) {
+        /* Beyond the rotated dims the cosine stays 1. */
+        for (int64_t i = dims; i < head_dim; i++)
+            on[i] = 1;
+        mx_node *scale = mx_table(g, MX_SHAPE(head_dim), g->param_dtype, on);
+        t.cos = mx_mul(g, t.cos, scale);
+        t.sin = mx_mul(g, t.sin, scale);
+    }
+    return t;
+}
+
+mx_node *mx_rope_apply(mx_graph *g, mx_node *x, const mx_rope_table *t)
+{
+    mx_node *turned = mx_rotate_half(g, x, t->dims, t->interleaved);
+    return mx_add(g, mx_mul(g, x, t->cos), mx_mul(g, turned, t->sin));
+}

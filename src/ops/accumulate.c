@@ -1,0 +1,46 @@
+/* accumulate.c - sum <- sum + g (or <- g on the first microbatch), in place. `first` is a scalar
+ * float32 input: not 0 starts a new sum, so nothing has to be zeroed between steps. */
+#include "ops.h"
+#include "ops/load.h"
+
+enum { RUN = 1024 };
+
+static void accumulate_cpu(const mx_call *c)
+{
+    const mx_tensor *sum = &c->in[0], *g = &c->in[1];
+    bool first = *(const float *)c->in[2].data != 0;
+    int64_t n = mx_type_count(&sum->type);
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < n; at += RUN) {
+        float a[RUN], b[RUN];
+        int64_t k = n - at < RUN ? n - at : RUN;
+        mx_load_run_f32(g, at, k, b);
+        if (!first) {
+            mx_load_run_f32(sum, at, k, a);
+            for (int64_t i = 0; i < k; i++)
+                b[i] += a[i];
+        }
+        mx_store_run_f32(sum, at, k, b);
+    }
+}
+
+mx_node *mx_accumulate(mx_graph *g, mx_node *sum, mx_node *x, mx_node *first)
+{
+    return MX_APPLY(g, &mx_op_accumulate, NULL, sum, x, first);
+}
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    if (!mx_shape_equal(&n->in[0]->type, &n->in[1]->type))
+        mx_graph_fail(g, "accumulate: shapes differ");
+    n->type = n->in[0]->type;
+}
+
+const mx_op mx_op_accumulate = {
+    .name = "accumulate",
+    .doc = "sum <- sum + x, in place",
+    .alias = {1},
+    .no_cast = true,
+    .infer = infer,
+    .cpu = accumulate_cpu,
+};

@@ -1,0 +1,291 @@
+/* matmul.c - contraction of two tensors in index notation: mx_matmul(g, "*d,fd->*f", x, w).
+ *
+ * The notation is the attribute. Letters fall into four classes by where they stand:
+ *     batch: both inputs and the output      m: first input and output
+ *     n: second input and output             k: both inputs, summed
+ * A letter of one input alone is not allowed. Both gradients are contractions too: for "a,b->c" they are
+ * "c,b->a" and "c,a->b".
+ *
+ * Kernel: neighbouring letters of a class whose strides nest in every operand are merged; one
+ * (m, n, k, batch) quadruple goes to the GEMM, what is left is looped over. Nothing is copied.
+ */
+#include "ops.h"
+#include "ir/notation.h"
+#include "ops/cpu/gemm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    char spec[48];
+    mx_dtype out;
+    bool has_out; /* the result's dtype is `out`, not the first input's */
+} matmul_attr;
+
+static const char *notation(const mx_node *n)
+{
+    return ((const matmul_attr *)n->attr)->spec;
+}
+
+/* --- letters with sizes and strides --- */
+
+enum { A, B, C, CLASSES = 4, MAX_AXES = 16 };
+enum { BATCH, M, N, K };
+
+typedef struct {
+    char letter;
+    int64_t size;
+    int64_t stride[3]; /* in a, b, c; 0 where the letter is absent */
+    bool in[3];
+} axis;
+
+typedef struct {
+    axis ax[MAX_AXES];
+    int n;
+} axes;
+
+static axis *find(axes *x, char letter)
+{
+    for (int i = 0; i < x->n; i++)
+        if (x->ax[i].letter == letter)
+            return &x->ax[i];
+    x->ax[x->n] = (axis){.letter = letter};
+    return &x->ax[x->n++];
+}
+
+/* Leading dims of `*` get the letters 1, 2, ... (as char values, not digits). */
+static void read_term(axes *x, const mx_notation *nt, int t, const mx_type *type, int which)
+{
+    int lead = type->ndim - nt->term[t].n;
+    int64_t step = 1;
+    for (int d = type->ndim - 1; d >= 0; d--) {
+        char letter = d < lead ? (char)(1 + d) : nt->term[t].letter[d - lead];
+        axis *a = find(x, letter);
+        a->size = type->dim[d];
+        a->stride[which] = step;
+        a->in[which] = true;
+        step *= type->dim[d];
+    }
+}
+
+static int class_of(const axis *a)
+{
+    return a->in[A] && a->in[B] ? (a->in[C] ? BATCH : K) : a->in[A] ? M : N;
+}
+
+/* Merges letters of one class from the inside out; gives the number of axes left, outermost first. */
+static int collect(const axes *x, int class, axis *out)
+{
+    int n = 0;
+    for (int i = x->n - 1; i >= 0; i--) { /* read_term goes right to left: the last is outermost */
+        const axis *a = &x->ax[i];
+        if (class_of(a) != class || a->size == 1)
+            continue;
+        bool nests = n > 0;
+        for (int o = 0; o < 3 && nests; o++)
+            nests = !a->in[o] || out[n - 1].stride[o] == a->stride[o] * a->size;
+        if (nests) {
+            out[n - 1].size *= a->size;
+            memcpy(out[n - 1].stride, a->stride, sizeof a->stride);
+        } else {
+            out[n++] = *a;
+        }
+    }
+    return n;
+}
+
+typedef struct {
+    axis gemm[CLASSES];            /* size 1 and stride 0 where a class is empty */
+    axis loop[MAX_AXES];           /* what is left, outermost first; K loops accumulate */
+    bool is_k[MAX_AXES];
+    int n_loops;
+} split;
+
+/* The axis of a class that the GEMM gets: one with a unit stride where there is one, else the
+ * largest. */
+static void choose(const axes *x, int class, split *s)
+{
+    axis left[MAX_AXES];
+    int n = collect(x, class, left), best = 0;
+    s->gemm[class] = (axis){.size = 1};
+    for (int i = 1; i < n; i++)
+        if (left[i].size > left[best].size || class == K)
+            best = i;
+    for (int i = 0; i < n; i++)
+        if (i == best) {
+            s->gemm[class] = left[i];
+        } else {
+            s->is_k[s->n_loops] = class == K;
+            s->loop[s->n_loops++] = left[i];
+        }
+}
+
+static mx_num num_of(mx_dtype d)
+{
+    return d == MX_F64 ? MX_NUM_F64 : d == MX_BF16 ? MX_NUM_BF16 : MX_NUM_F32;
+}
+
+static const void *at(const mx_tensor *t, int64_t i)
+{
+    return (const char *)t->data + i * (int64_t)mx_dtype_bytes(t->type.dtype);
+}
+
+/* One GEMM. C's unit stride must be n's; when it is m's, the roles of the operands are swapped. */
+static void product(const mx_call *c, const split *s, const int64_t *offset, bool accumulate)
+{
+    axis m = s->gemm[M], n = s->gemm[N], k = s->gemm[K], batch = s->gemm[BATCH];
+    int a = A, b = B;
+    if (n.stride[C] != 1 && n.size != 1 && (m.stride[C] == 1 || m.size == 1)) {
+        axis t = m;
+        m = n, n = t;
+        a = B, b = A;
+    }
+    mx_gemm_args g = {
+        .m = m.size, .n = n.size, .k = k.size, .alpha = 1, .accumulate = accumulate,
+        .a = at(&c->in[a], offset[a]), .b = at(&c->in[b], offset[b]),
+        .c = (void *)at(&c->out[0], offset[C]),
+        .a_type = num_of(c->in[a].type.dtype), .b_type = num_of(c->in[b].type.dtype),
+        .c_type = num_of(c->out[0].type.dtype),
+        .batch = batch.size, .a_step = batch.stride[a], .b_step = batch.stride[b],
+        .c_step = batch.stride[C],
+    };
+    /* A dim of size 1 has no stride of its own: it takes whatever the layout wants. */
+    g.trans_a = k.size != 1 && k.stride[a] != 1;
+    g.trans_b = k.stride[b] == 1 && k.size != 1 && !(n.stride[b] == 1 && n.size != 1);
+    if (k.size == 1)
+        g.trans_a = m.stride[a] == 1 && m.size != 1, g.trans_b = n.stride[b] != 1 && n.size != 1;
+    g.lda = g.trans_a ? k.stride[a] : m.stride[a];
+    g.ldb = g.trans_b ? n.stride[b] : k.stride[b];
+    g.ldc = m.stride[C];
+    int64_t least_a = g.trans_a ? g.m : g.k, least_b = g.trans_b ? g.k : g.n;
+    g.lda = g.lda < least_a ? least_a : g.lda;
+    g.ldb = g.ldb < least_b ? least_b : g.ldb;
+    g.ldc = g.ldc < g.n ? g.n : g.ldc;
+    mx_gemm(&g);
+}
+
+static void loop(const mx_call *c, const split *s, int depth, int64_t *offset, bool accumulate)
+{
+    if (depth == s->n_loops) {
+        product(c, s, offset, accumulate);
+        return;
+    }
+    const axis *a = &s->loop[depth];
+    for (int64_t i = 0; i < a->size; i++) {
+        int64_t here[3];
+        for (int o = 0; o < 3; o++)
+            here[o] = offset[o] + i * a->stride[o];
+        loop(c, s, depth + 1, here, accumulate || (s->is_k[depth] && i > 0));
+    }
+}
+
+static void plan(const mx_notation *nt, const mx_type *a, const mx_type *b, const mx_type *c,
+                 split *s)
+{
+    axes x = {0};
+    read_term(&x, nt, 0, a, A);
+    read_term(&x, nt, 1, b, B);
+    read_term(&x, nt, 2, c, C);
+    *s = (split){0};
+    for (int class = 0; class < CLASSES; class++)
+        choose(&x, class, s);
+}
+
+static void matmul_cpu(const mx_call *c)
+{
+    mx_notation nt;
+    split s;
+    mx_notation_parse(((const matmul_attr *)c->attr)->spec, &nt);
+    plan(&nt, &c->in[0].type, &c->in[1].type, &c->out[0].type, &s);
+    loop(c, &s, 0, (int64_t[3]){0}, false);
+}
+
+/* --- the graph side --- */
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const matmul_attr *at_ = n->attr;
+    mx_notation nt;
+    mx_notation_parse(at_->spec, &nt);
+    if (nt.n_terms != 3 || nt.n_in != 2) {
+        mx_graph_fail(g, "matmul: \"%s\" must name two inputs and one output", at_->spec);
+        return;
+    }
+    axes x = {0};
+    read_term(&x, &nt, 0, &n->in[0]->type, A);
+    read_term(&x, &nt, 1, &n->in[1]->type, B);
+    read_term(&x, &nt, 2, &n->type, C);
+    for (int i = 0; i < x.n; i++)
+        if (x.ax[i].in[A] + x.ax[i].in[B] + x.ax[i].in[C] < 2)
+            mx_graph_fail(g, "matmul: in \"%s\" the letter %c stands in one tensor alone", at_->spec,
+                          x.ax[i].letter);
+    if (at_->has_out)
+        n->type.dtype = at_->out;
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    mx_notation nt;
+    axes x = {0};
+    mx_notation_parse(((const matmul_attr *)n->attr)->spec, &nt);
+    read_term(&x, &nt, 0, &n->in[0]->type, A);
+    read_term(&x, &nt, 1, &n->in[1]->type, B);
+    mx_cost c = {.flops = 2};
+    for (int i = 0; i < x.n; i++)
+        c.flops *= (double)x.ax[i].size;
+    return c;
+}
+
+mx_node *mx_matmul(mx_graph *g, const char *spec, mx_node *a, mx_node *b)
+{
+    matmul_attr at_ = {{0}, 0, false};
+    snprintf(at_.spec, sizeof at_.spec, "%s", spec);
+    return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
+}
+
+/* The same with the result in a dtype of its own (float32 sums of bfloat16 products). */
+mx_node *mx_matmul_as(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_dtype out)
+{
+    matmul_attr at_ = {{0}, out, true};
+    snprintf(at_.spec, sizeof at_.spec, "%s", spec);
+    return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
+}
+
+/* A weight's gradient is kept in the weight's own dtype even when a bfloat16 copy was multiplied. */
+static mx_dtype gradient_dtype(const mx_node *x)
+{
+    if (x->op == &mx_op_cast && x->in[0]->op == &mx_op_variable)
+        return x->in[0]->type.dtype;
+    return x->type.dtype;
+}
+
+static void matmul_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    const char *spec = ((const matmul_attr *)n->attr)->spec;
+    const char *comma = strchr(spec, ','), *arrow = strstr(spec, "->");
+    int la = (int)(comma - spec), lb = (int)(arrow - comma - 1);
+    char text[48];
+    mx_node *dy = mx_cast(g, dout[0], n->in[0]->type.dtype);
+    snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, lb, comma + 1, la, spec);
+    din[0] = mx_matmul_as(g, text, dy, n->in[1], gradient_dtype(n->in[0]));
+    snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, la, spec, lb, comma + 1);
+    din[1] = mx_matmul_as(g, text, dy, n->in[0], gradient_dtype(n->in[1]));
+}
+
+#define CASE(text, ...) {2, {__VA_ARGS__}, &(matmul_attr){text, 0, false}}
+const mx_op mx_op_matmul = {
+    .name = "matmul",
+    .doc = "contraction of two tensors in index notation",
+    .attr_size = sizeof(matmul_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(matmul_attr, MX_ATTR_TEXT, spec), {0}},
+    .notation = notation,
+    .infer = infer,
+    .grad = matmul_vjp,
+    .cost = cost,
+    .cpu = matmul_cpu,
+    .cases = (const mx_case[]){CASE("*d,fd->*f", {3, {2, 3, 4}}, {2, {6, 4}}),
+                               CASE("*d,df->*f", {2, {5, 4}}, {2, {4, 6}}),
+                               CASE("bshc,hcd->bshd", {4, {2, 3, 2, 4}}, {3, {2, 4, 6}}),
+                               CASE("bij,bjk->bik", {3, {2, 3, 4}}, {3, {2, 4, 2}}),
+                               CASE("mk,nk->nm", {2, {4, 6}}, {2, {2, 6}}), {0}},
+};
