@@ -57,6 +57,13 @@ void mx_status_free(mx_status s);           /* MX_OK is a no-op */
             goto out;                                                                              \
     } while (0)
 
+/* Test builds verify the graph between passes. */
+#ifdef MX_TEST_BUILD
+enum { MX_VERIFY_PASSES = 1 };
+#else
+enum { MX_VERIFY_PASSES = 0 };
+#endif
+
 void mx_assert_failed(const char *file, int line, const char *cond, const char *fmt, ...)
     MX_PRINTF(4, 5) __attribute__((noreturn));
 

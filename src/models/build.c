@@ -69,3 +69,11 @@ mx_status mx_check_rope(mx_rope *r, int64_t max_positions)
     return mx_fail(MX_INPUT, "rope type \"%s\" is not supported; supported: default, linear, llama3, "
                    "yarn, proportional", r->type);
 }
+
+mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers)
+{
+    if (t->n && t->n != layers)
+        return mx_fail(MX_INPUT, "\"layer_types\" names %d layers, but there are %lld", t->n,
+                       (long long)layers);
+    return MX_OK;
+}

@@ -113,6 +113,9 @@ mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *h
 /* Fills what the scaling types need from the family's length, and refuses unknown types. */
 mx_status mx_check_rope(mx_rope *r, int64_t max_positions) MX_MUST_USE;
 
+/* A list of layer types must name every layer. */
+mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers) MX_MUST_USE;
+
 #define MX_CFG(T, member, key_, kind_, ...)                                                         \
     {.key = key_, .kind = kind_, .offset = offsetof(T, member), __VA_ARGS__}
 

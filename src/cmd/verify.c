@@ -1,0 +1,77 @@
+/* verify.c - maxc verify MODEL: does this model compute what it should? */
+#include "cmd/verb.h"
+#include "train/verify.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void print_text(const mx_verify_report *r)
+{
+    printf("%-16s %12s %12s %10s\n", "quantity", "error", "magnitude", "ratio");
+    for (int i = 0; i < r->n; i++) {
+        const mx_verify_row *q = &r->row[i];
+        double ratio = q->magnitude > 0 ? q->error / q->magnitude : q->error;
+        printf("%-16s %12.4g %12.4g %10.2e  %s%s%s\n", q->name, q->error, q->magnitude, ratio,
+               q->ok ? "ok" : "FAIL", q->worst[0] ? "  " : "", q->worst);
+    }
+}
+
+static void print_json(const mx_verify_report *r)
+{
+    printf("[");
+    for (int i = 0; i < r->n; i++) {
+        const mx_verify_row *q = &r->row[i];
+        printf("%s{\"quantity\": \"%s\", \"error\": %.9g, \"magnitude\": %.9g, \"worst\": \"%s\", "
+               "\"ok\": %s}", i ? ",\n " : "", q->name, q->error, q->magnitude, q->worst,
+               q->ok ? "true" : "false");
+    }
+    printf("]\n");
+}
+
+static mx_status run(mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    mx_verify_options o = {.golden = mx_config_text(c, "golden"),
+                           .tolerance = mx_config_float(c, "tolerance"),
+                           .device = mx_config_text(c, "device")};
+    mx_verify_report report;
+    const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
+    if (!mx_dtype_parse(dtype, &o.compile.compute))
+        return mx_fail(MX_USAGE, "dtype=%s is not known; use float32 or bfloat16", dtype);
+    o.compile.remat.policy = mx_config_text(c, "remat_policy");
+    o.compile.no_fuse = mx_config_bool(c, "no_fuse");
+    o.compile.dump_ir = mx_config_text(c, "dump_ir");
+    MX_TRY(mx_verify(inv->args[0], &o, &report));
+    strcmp(mx_config_text(c, "format"), "json") == 0 ? print_json(&report) : print_text(&report);
+    for (int i = 0; i < report.n; i++)
+        if (!report.row[i].ok)
+            return mx_fail(MX_CHECK_FAILED, "%s: %s is out of tolerance", inv->args[0],
+                           report.row[i].name);
+    return MX_OK;
+}
+
+static const mx_key keys[] = {
+    MX_KEY_FORMAT,
+    {"golden", MX_KEY_STRING, 0, "", 0, "file with the recorded numbers; empty: MODEL/golden.safetensors",
+     0, 0},
+    {"tolerance", MX_KEY_FLOAT, 0, "2e-4", "0..", "largest error over largest magnitude", 0, 0},
+    {"device", MX_KEY_ENUM, 0, "cpu", "cpu|cuda", "where to run", 0, 0},
+    {"no_fuse", MX_KEY_BOOL, 0, "false", 0, "run every elementwise op alone", 0, 0},
+    {"remat_policy", MX_KEY_STRING, 0, "none", 0, "what the backward pass keeps", 0, 0},
+    {"dump_ir", MX_KEY_STRING, 0, "", 0, "print the graph after this pass, or all", 0, 0},
+    {"dtype", MX_KEY_STRING, 0, "float32", 0, "dtype of activations", 0, 0},
+    {0},
+};
+
+const mx_verb mx_verb_verify = {
+    .name = "verify",
+    .doc = "compare a model with recorded numbers",
+    .usage = "MODEL [golden=FILE] [tolerance=2e-4] [dtype=...] [device=cpu|cuda]",
+    .help = "Reads input_ids, labels, logits, loss, adamw_losses, adamw_grad_norms and generated from the\n"
+            "golden file as far as present, and gradients from grad.safetensors beside it. Exit status 0\n"
+            "only when everything present was checked and is within tolerance.",
+    .min_args = 1,
+    .max_args = 1,
+    .keys = keys,
+    .run = run,
+};

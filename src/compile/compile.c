@@ -1,0 +1,144 @@
+/* compile.c - runs the passes in order, prints between them, verifies between them in test builds. */
+#include "compile/compile.h"
+
+#include "ops.h"
+#include <stdio.h>
+#include <string.h>
+
+/* Text and Graphviz of the graph as it stands after a pass, where the user asked for it. */
+static mx_status dump(const mx_graph *g, const mx_compile_options *o, const char *pass)
+{
+    if (!o->dump_ir || !*o->dump_ir ||
+        (strcmp(o->dump_ir, pass) != 0 && strcmp(o->dump_ir, "all") != 0))
+        return MX_OK;
+    mx_str text = {0}, dot = {0}, path = {0};
+    mx_status st = MX_OK;
+    mx_graph_print(g, &text);
+    if (!o->dump_prefix) {
+        fprintf(stderr, "-- after %s\n%s", pass, mx_str_text(&text));
+        goto out;
+    }
+    mx_graph_print_dot(g, &dot);
+    for (int i = 0; i < 2 && !st; i++) {
+        mx_str_clear(&path);
+        mx_str_addf(&path, "%s.%s.%s", o->dump_prefix, pass, i ? "dot" : "txt");
+        FILE *f = fopen(mx_str_text(&path), "w");
+        if (!f || fputs(mx_str_text(i ? &dot : &text), f) < 0)
+            st = mx_fail_errno(MX_DEVICE, "cannot write %s", mx_str_text(&path));
+        if (f && fclose(f) != 0 && !st)
+            st = mx_fail_errno(MX_DEVICE, "cannot write %s", mx_str_text(&path));
+    }
+out:
+    mx_str_fini(&text);
+    mx_str_fini(&dot);
+    mx_str_fini(&path);
+    return st;
+}
+
+static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pass)
+{
+    MX_TRY(mx_graph_check(g));
+    MX_TRY(dump(g, o, pass));
+    if (MX_VERIFY_PASSES)
+        MX_TRY(mx_status_wrap(mx_graph_verify(g), "after the pass %s", pass));
+    return MX_OK;
+}
+
+static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *out)
+{
+    mx_pass_fuse(g, !o->no_fuse);
+    MX_TRY(after(g, o, "fuse"));
+    return mx_program_init(out, g, o->n_threads);
+}
+
+mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)
+{
+    MX_TRY(after(g, o, "build"));
+    mx_pass_precision(g, o->compute);
+    MX_TRY(after(g, o, "precision"));
+    return finish(g, o, out);
+}
+
+mx_node **mx_trainable(mx_graph *g, int *n)
+{
+    mx_node **v = MX_NEW_N(&g->arena, mx_node *, g->n_nodes);
+    *n = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const mx_var_attr *a = g->node[i]->attr;
+        if (g->node[i]->op == &mx_op_variable && a->kind == MX_VAR_WEIGHT && !a->frozen)
+            v[(*n)++] = g->node[i];
+    }
+    return v;
+}
+
+static mx_node *sum_variable(mx_graph *g, const mx_node *w)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s.grad", w->name);
+    mx_type t = mx_type_of(MX_F32, mx_shape_of(&w->type));
+    mx_node *v = mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_GRADIENT});
+    v->axes = w->axes;
+    return v;
+}
+
+static void use_gradients(mx_graph *g, mx_grads_use use, const mx_optimizer *opt, mx_node **var,
+                          mx_node **grad, int n)
+{
+    if (use == MX_GRADS_APPLY) {
+        mx_pass_optimizer(g, opt, var, grad, n);
+        return;
+    }
+    mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_input(g, "first", MX_SCALAR, MX_F32) : NULL;
+    for (int i = 0; i < n; i++) {
+        char name[512];
+        snprintf(name, sizeof name, "grad:%s", var[i]->name);
+        if (!grad[i])
+            continue;
+        if (first)
+            mx_graph_root(g, NULL, mx_accumulate(g, sum_variable(g, var[i]), grad[i], first));
+        else /* a copy, so that naming it cannot rename a weight or share another root's node */
+            mx_graph_root(g, name, mx_affine(g, mx_cast(g, grad[i], var[i]->type.dtype), 1, 0));
+    }
+}
+
+mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
+                              const mx_compile_options *o, mx_program *out)
+{
+    MX_TRY(after(g, o, "build"));
+    mx_pass_precision(g, o->compute);
+    MX_TRY(after(g, o, "precision"));
+    int n;
+    mx_node **var = mx_trainable(g, &n);
+    mx_node **grad = MX_NEW_N(&g->arena, mx_node *, n);
+    int n_forward = mx_pass_autodiff(g, loss, var, n, grad);
+    MX_TRY(after(g, o, "autodiff"));
+    use_gradients(g, use, opt, var, grad, n);
+    MX_TRY(after(g, o, "optimizer"));
+    mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
+    MX_TRY(mx_pass_remat(g, n_forward, remat));
+    MX_TRY(after(g, o, "remat"));
+    return finish(g, o, out);
+}
+
+mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimizer *opt,
+                           const mx_compile_options *o, mx_program *out)
+{
+    int n = 0;
+    mx_node **var = MX_NEW_N(&g->arena, mx_node *, model->n_nodes);
+    mx_node **grad = MX_NEW_N(&g->arena, mx_node *, model->n_nodes);
+    for (int i = 0; i < model->n_nodes; i++) {
+        const mx_node *w = model->node[i];
+        const mx_var_attr *a = w->attr;
+        if (w->op != &mx_op_variable || a->kind != MX_VAR_WEIGHT || a->frozen)
+            continue;
+        var[n] = mx_variable(g, w->name, w->type, *a);
+        var[n]->axes = w->axes;
+        grad[n] = sum_variable(g, var[n]);
+        if (o->compute != w->type.dtype)
+            mx_cast(g, var[n], o->compute); /* its copy follows the update: see optimizer.c */
+        n++;
+    }
+    mx_pass_optimizer(g, opt, var, grad, n);
+    MX_TRY(after(g, o, "optimizer"));
+    return finish(g, o, out);
+}

@@ -1,0 +1,37 @@
+/* compile.h - the passes in order: a built graph to a program with an address for every byte. */
+#ifndef MX_COMPILE_COMPILE_H
+#define MX_COMPILE_COMPILE_H
+
+#include "compile/optimizer.h"
+#include "compile/passes.h"
+#include "compile/program.h"
+
+typedef struct {
+    int n_threads;
+    mx_dtype compute;          /* dtype of activations */
+    mx_remat remat;            /* policy NULL: none */
+    bool no_fuse;              /* every elementwise op alone, for comparison */
+    const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
+    const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */
+} mx_compile_options;
+
+/* Forward graph -> program. */
+mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out) MX_MUST_USE;
+
+/* What becomes of the gradients. */
+typedef enum {
+    MX_GRADS_KEEP,       /* roots named "grad:NAME" */
+    MX_GRADS_APPLY,      /* clip and update */
+    MX_GRADS_ACCUMULATE, /* added to variables "NAME.grad"; the input `first` starts a new sum */
+} mx_grads_use;
+/* Forward graph with a scalar loss -> program that computes it and its gradients. */
+mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
+                              const mx_compile_options *o, mx_program *out) MX_MUST_USE;
+/* The update by accumulated gradients: a program of its own, for the weights of `model`. */
+mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimizer *opt,
+                           const mx_compile_options *o, mx_program *out) MX_MUST_USE;
+
+/* Trainable weights of a graph, in the order of declaration, in the graph's arena. */
+mx_node **mx_trainable(mx_graph *g, int *n);
+
+#endif

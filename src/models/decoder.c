@@ -1,0 +1,75 @@
+/* decoder.c - pre-norm decoder: RMSNorm, grouped-query attention with rotary embeddings, RMSNorm, SwiGLU.
+ * x (B, S, d); q (B, S, H, D); k, v (B, S, K, D). */
+#include "models/decoder.h"
+
+#include "ops.h"
+#include <math.h>
+
+static bool slides(const mx_decoder *c, int64_t l)
+{
+    if (c->layer_types.n)
+        return c->layer_types.type[l] == 1;
+    return c->use_window && l >= c->first_window_layer;
+}
+
+static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *x, int64_t l,
+                          const mx_rope_table *t)
+{
+    mx_scope(g, "self_attn");
+    int64_t B = b->batch, S = b->seq, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    mx_node *q = mx_linear(g, b, x, "q_proj", H * D, "heads,embed", c->qkv_bias);
+    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, "kv_heads,embed", c->qkv_bias);
+    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, "kv_heads,embed", c->qkv_bias);
+    q = mx_name(g, "query_proj", mx_reshape(g, q, MX_SHAPE(B, S, H, D)));
+    k = mx_name(g, "key_proj", mx_reshape(g, k, MX_SHAPE(B, S, K, D)));
+    v = mx_name(g, "value_proj", mx_reshape(g, v, MX_SHAPE(B, S, K, D)));
+    if (c->qk_norm) {
+        q = mx_rms_norm(g, q, "q_norm", c->eps, false);
+        k = mx_rms_norm(g, k, "k_norm", c->eps, false);
+    }
+    q = mx_rope_apply(g, q, t);
+    k = mx_rope_apply(g, k, t);
+    mx_attention_attr a = {.causal = true, .scale = 1 / sqrt((double)D),
+                           .window = slides(c, l) ? c->window : 0};
+    mx_node *o = mx_attend(g, b, q, k, v, a, NULL);
+    o = mx_linear(g, b, o, "o_proj", c->d, "embed,heads", c->out_bias);
+    return mx_scope_end(g, mx_name(g, "out_proj", o));
+}
+
+static mx_node *layer(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *x, int64_t l,
+                      const mx_rope_table *t)
+{
+    mx_scope(g, "model.layers.%lld", (long long)l);
+    mx_node *h = mx_rms_norm(g, x, "input_layernorm", c->eps, false);
+    x = mx_add(g, x, attention(g, c, b, h, l, t));
+    h = mx_rms_norm(g, x, "post_attention_layernorm", c->eps, false);
+    mx_scope(g, "mlp");
+    h = mx_scope_end(g, mx_gated_mlp(g, b, h, c->d_ff, c->act, c->mlp_bias));
+    return mx_scope_end(g, mx_add(g, x, h));
+}
+
+mx_head mx_decoder_build(mx_graph *g, const void *config, mx_build *b)
+{
+    const mx_decoder *c = config;
+    mx_node *x = mx_embedding(g, b, "model.embed_tokens", c->vocab, c->d);
+    mx_rope_table t = mx_rope_tables(g, b, &c->rope, c->head_dim, false);
+    for (int64_t l = 0; l < c->layers; l++)
+        x = layer(g, c, b, x, l, &t);
+    x = mx_rms_norm(g, x, "model.norm", c->eps, false);
+    return (mx_head){.hidden = x, .weight = mx_head_weight(g, b, c->vocab, c->d, c->tied)};
+}
+
+mx_status mx_decoder_finish(void *config, const json_t *json)
+{
+    mx_decoder *c = config;
+    (void)json;
+    MX_TRY(mx_check_heads(c->d, c->heads, &c->kv_heads, &c->head_dim));
+    MX_TRY(mx_check_layer_types(&c->layer_types, c->layers));
+    return mx_check_rope(&c->rope, c->max_positions);
+}
+
+void mx_decoder_summary(const void *config, mx_model_summary *s)
+{
+    const mx_decoder *c = config;
+    *s = (mx_model_summary){c->vocab, c->d, c->layers, c->max_positions, c->init_scale, c->tied};
+}

@@ -1,0 +1,54 @@
+/* decoder.h - the decoder that Llama, Mistral, Qwen2 and Qwen3 share.
+ *
+ * They differ in three details, each a field here: biases on q, k, v; a norm on each head of q and k; a
+ * sliding window on some layers. A family with a form of its own (Gemma, GPT-2, the mixtures) does not
+ * use this: it writes its own layer.
+ */
+#ifndef MX_MODELS_DECODER_H
+#define MX_MODELS_DECODER_H
+
+#include "models/model.h"
+
+typedef struct {
+    int64_t vocab, d, d_ff, layers, heads, kv_heads, head_dim, max_positions;
+    mx_act act;
+    double eps, init_scale;
+    bool tied, qkv_bias, out_bias, mlp_bias;
+    bool qk_norm;                /* RMSNorm on each head of q and k (Qwen3) */
+    int64_t window;              /* 0: none */
+    int64_t first_window_layer;  /* with use_window: layers below it attend to everything */
+    bool use_window;
+    mx_layer_types layer_types;  /* sliding_attention, full_attention; n = 0: from the two above */
+    mx_rope rope;
+} mx_decoder;
+
+mx_head mx_decoder_build(mx_graph *g, const void *config, mx_build *b);
+mx_status mx_decoder_finish(void *config, const json_t *json) MX_MUST_USE;
+void mx_decoder_summary(const void *config, mx_model_summary *s);
+
+#define MX_CFG_DECODER(T, theta_)                                                                   \
+    MX_CFG_SIZES(T),                                                                               \
+        MX_CFG(T, kv_heads, "num_key_value_heads", MX_CFG_INT, .maxtext = "base_num_kv_heads"),    \
+        MX_CFG(T, head_dim, "head_dim", MX_CFG_INT, .maxtext = "head_dim"),                        \
+        MX_CFG(T, max_positions, "max_position_embeddings", MX_CFG_INT, .fallback = 32768,         \
+               .maxtext = "max_position_embeddings"),                                              \
+        MX_CFG(T, act, "hidden_act", MX_CFG_ACT, .fallback = MX_ACT_SILU),                         \
+        MX_CFG(T, eps, "rms_norm_eps", MX_CFG_F64, .fallback = 1e-6,                               \
+               .maxtext = "normalization_layer_epsilon"),                                          \
+        MX_CFG(T, init_scale, "initializer_range", MX_CFG_F64, .fallback = 0.02),                  \
+        MX_CFG(T, tied, "tie_word_embeddings", MX_CFG_BOOL, .maxtext = "logits_via_embedding"),    \
+        MX_CFG_ROPE(T, theta_)
+
+/* Qwen's way to say which layers slide. */
+#define MX_CFG_WINDOWED_LAYERS(T)                                                                   \
+    MX_CFG(T, window, "sliding_window", MX_CFG_INT, .maxtext = "sliding_window_size"),             \
+        MX_CFG(T, use_window, "use_sliding_window", MX_CFG_BOOL),                                  \
+        MX_CFG(T, first_window_layer, "max_window_layers", MX_CFG_INT, .fallback = 28),            \
+        MX_CFG(T, layer_types, "layer_types", MX_CFG_LAYER_TYPES,                                  \
+               .text = "sliding_attention,full_attention")
+
+#define MX_DECODER_FAMILY(finish_)                                                                  \
+    .config_size = sizeof(mx_decoder), .finish = finish_,                                          \
+    .summary = mx_decoder_summary, .build = mx_decoder_build, .no_decay = "*norm*,*.bias"
+
+#endif

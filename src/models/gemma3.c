@@ -1,0 +1,24 @@
+/* gemma3.c - Gemma 3, text: see gemma.c. */
+#include "models/gemma.h"
+
+static mx_status finish(void *config, const json_t *json)
+{
+    mx_gemma *c = config;
+    c->generation = 3;
+    return mx_gemma_finish(config, json);
+}
+
+static const mx_cfg_field fields[] = {
+    MX_CFG_GEMMA3(mx_gemma),
+    {0},
+};
+
+const mx_model mx_model_gemma3 = {
+    .name = "gemma3",
+    .doc = "Gemma 3, text",
+    .model_types = "gemma3_text",
+    .architecture = "Gemma3ForCausalLM",
+    .fields = fields,
+    MX_GEMMA_FAMILY(finish),
+    .decoder_block = "gemma3",
+};

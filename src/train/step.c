@@ -1,0 +1,122 @@
+/* step.c - the loss on top of a model's head, compiled for what is wanted.
+ *
+ * Inputs: tokens, labels (B, S) int32 (shifted: see mx_shift_labels), loss_scale = 1 / tokens that count
+ * in the whole step, over all microbatches and ranks, so that the loss is a mean over tokens whatever the
+ * accumulation. lr and step feed the optimizer.
+ */
+#include "train/step.h"
+
+#include "ops.h"
+#include <string.h>
+
+static bool any_matches(const char *patterns, const char *name)
+{
+    char one[256];
+    for (const char *p = patterns; *p;) {
+        size_t k = strcspn(p, ",");
+        snprintf(one, sizeof one, "%.*s", (int)k, p);
+        if (mx_glob_match(one, name))
+            return true;
+        p += k + (p[k] == ',');
+    }
+    return false;
+}
+
+/* Weights outside the patterns get neither gradient nor optimizer state. */
+static void freeze(mx_graph *g, const char *patterns)
+{
+    if (!patterns || !*patterns)
+        return;
+    for (int i = 0; i < g->n_nodes; i++) {
+        mx_node *n = g->node[i];
+        if (n->op == &mx_op_variable && !any_matches(patterns, n->name))
+            ((mx_var_attr *)n->attr)->frozen = true;
+    }
+}
+
+static mx_node *loss_of(mx_graph *g, const mx_head *h, const mx_build *b, double z_loss)
+{
+    int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
+    mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, d));
+    mx_node *labels = mx_reshape(g, mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32),
+                                 MX_SHAPE(n));
+    mx_node *each = mx_linear_xent(g, x, h->weight, labels, h->scale, h->softcap, z_loss);
+    mx_node *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);
+    mx_node *loss = mx_mul(g, mx_sum_all(g, each), scale);
+    if (b->aux_loss)
+        loss = mx_add(g, loss, b->aux_loss);
+    return mx_graph_root(g, "loss", loss);
+}
+
+static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
+{
+    mx_graph *g = &s->graph;
+    mx_build b;
+    mx_head h = mx_model_build(g, m, o->shape, &b);
+    if (o->kind == MX_STEP_LOGITS) {
+        mx_graph_root(g, "logits", mx_model_logits(g, &h));
+        return mx_compile_forward(g, &o->compile, &s->program);
+    }
+    mx_node *loss = loss_of(g, &h, &b, o->z_loss);
+    freeze(g, o->trainable);
+    switch (o->kind) {
+    case MX_STEP_LOSS:
+        return mx_compile_forward(g, &o->compile, &s->program);
+    case MX_STEP_GRADS:
+        return mx_compile_training(g, loss, MX_GRADS_KEEP, NULL, &o->compile, &s->program);
+    case MX_STEP_ACCUMULATE:
+        return mx_compile_training(g, loss, MX_GRADS_ACCUMULATE, NULL, &o->compile, &s->program);
+    default:
+        return mx_compile_training(g, loss, MX_GRADS_APPLY, &o->optimizer, &o->compile,
+                                   &s->program);
+    }
+}
+
+static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
+{
+    mx_graph model;
+    mx_graph_init(&model);
+    mx_build b;
+    mx_head h = mx_model_build(&model, m, o->shape, &b);
+    loss_of(&model, &h, &b, 0);
+    freeze(&model, o->trainable);
+    mx_status st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
+    mx_graph_fini(&model);
+    return st;
+}
+
+mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
+{
+    *s = (mx_step){0};
+    mx_graph_init(&s->graph);
+    mx_status st = o->kind == MX_STEP_APPLY ? compile_apply(s, m, o) : compile(s, m, o);
+    if (st)
+        mx_step_close(s);
+    return st;
+}
+
+mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
+                       const mx_step_options *o)
+{
+    MX_TRY(mx_step_plan(s, m, o));
+    return mx_session_add(session, &s->program, &s->exec);
+}
+
+void mx_step_close(mx_step *s)
+{
+    mx_program_fini(&s->program);
+    mx_graph_fini(&s->graph);
+    *s = (mx_step){0};
+}
+
+int64_t mx_shift_labels(const int32_t *labels, int64_t batch, int64_t seq, int32_t *out)
+{
+    int64_t n = 0;
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t i = 0; i < seq; i++) {
+            int32_t next = i + 1 < seq ? labels[b * seq + i + 1] : -100;
+            out[b * seq + i] = next;
+            n += next >= 0;
+        }
+    return n;
+}

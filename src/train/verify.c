@@ -1,0 +1,252 @@
+/* verify.c - logits, loss, gradients, AdamW steps and decoded tokens against a golden file.
+ *
+ * The golden's AdamW: lr 1e-3, betas 0.9 / 0.95, eps 1e-8, weight decay 0.1 on every tensor, clip 1.0.
+ */
+#include "train/verify.h"
+
+#include "store/weights.h"
+#include "train/step.h"
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_STEPS_MAX = 64 };
+
+typedef struct {
+    const mx_verify_options *o;
+    mx_verify_report *report;
+    mx_hf_dir dir;
+    mx_model_spec model;
+    mx_st_file golden, grads;
+    bool have_grads;
+    int64_t batch, seq;
+    int32_t *tokens, *labels; /* (B, S); labels shifted */
+    int64_t n_labels;
+    mx_arena arena;
+} verifier;
+
+static mx_verify_row *new_row(mx_verify_report *r, const char *name)
+{
+    MX_ASSERT(r->n < 16);
+    mx_verify_row *row = &r->row[r->n++];
+    *row = (mx_verify_row){.ok = true};
+    snprintf(row->name, sizeof row->name, "%s", name);
+    return row;
+}
+
+/* Takes n values into the row; a difference that is not a number is infinitely large. */
+static void compare(mx_verify_row *row, const float *have, const float *want, int64_t n,
+                    double tolerance, const char *where)
+{
+    double error = 0, magnitude = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double e = fabs((double)have[i] - want[i]), m = fabs((double)want[i]);
+        error = e == e ? fmax(error, e) : INFINITY;
+        magnitude = fmax(magnitude, m);
+    }
+    bool ok = error <= tolerance * magnitude || error == 0;
+    double ratio = magnitude > 0 ? error / magnitude : error;
+    double worst = row->magnitude > 0 ? row->error / row->magnitude : row->error;
+    if (ratio >= worst) {
+        row->error = error;
+        row->magnitude = magnitude;
+        snprintf(row->worst, sizeof row->worst, "%s", where);
+    }
+    row->ok &= ok;
+}
+
+static mx_status read_floats(mx_arena *a, const mx_st_tensor *t, float **out)
+{
+    *out = MX_NEW_N(a, float, t->n);
+    return mx_st_read(t, 0, t->n, MX_ST_F32, *out, NULL);
+}
+
+static mx_status read_ints(mx_arena *a, const mx_st_tensor *t, int32_t **out)
+{
+    *out = MX_NEW_N(a, int32_t, t->n);
+    return mx_st_read(t, 0, t->n, MX_ST_I32, *out, NULL);
+}
+
+static mx_status read_golden(verifier *v)
+{
+    const mx_st_tensor *ids = mx_st_find(&v->golden, "input_ids");
+    const mx_st_tensor *labels = mx_st_find(&v->golden, "labels");
+    if (!ids || ids->ndim != 2)
+        return mx_fail(MX_INPUT, "%s has no input_ids of shape (batch, length)", v->golden.path);
+    v->batch = ids->dim[0];
+    v->seq = ids->dim[1];
+    MX_TRY(read_ints(&v->arena, ids, &v->tokens));
+    for (int64_t i = 0; i < ids->n; i++)
+        if (v->tokens[i] < 0 || v->tokens[i] >= v->model.summary.vocab)
+            return mx_fail(MX_INPUT, "%s: input_ids[%lld] is %d, the vocabulary has %lld tokens",
+                           v->golden.path, (long long)i, v->tokens[i],
+                           (long long)v->model.summary.vocab);
+    v->labels = MX_NEW_N(&v->arena, int32_t, ids->n);
+    if (!labels)
+        return MX_OK;
+    int32_t *raw;
+    MX_TRY(read_ints(&v->arena, labels, &raw));
+    if (labels->n != ids->n)
+        return mx_fail(MX_INPUT, "%s: labels and input_ids differ in shape", v->golden.path);
+    v->n_labels = mx_shift_labels(raw, v->batch, v->seq, v->labels);
+    return MX_OK;
+}
+
+/* A session with the model's weights and one step of the given kind. */
+static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session, mx_step *step)
+{
+    mx_step_options o = {
+        .kind = kind,
+        .shape = {.batch = v->batch, .seq = v->seq},
+        .optimizer = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
+                      .clip = 1.0},
+        .compile = v->o->compile,
+    };
+    MX_TRY(mx_session_open(session, v->o->device, v->o->n_threads));
+    o.compile.n_threads = mx_session_threads(*session);
+    MX_TRY(mx_step_open(step, *session, &v->model, &o));
+    MX_TRY(mx_weights_load(*session, &v->model, &v->dir, (mx_load_options){0}));
+    MX_TRY(mx_session_init(*session, 0));
+    float scale = v->n_labels ? 1.0f / (float)v->n_labels : 0;
+    MX_TRY(mx_exec_write(step->exec, "tokens", v->tokens));
+    MX_TRY(mx_exec_write(step->exec, "labels", v->labels));
+    return mx_exec_write(step->exec, "loss_scale", &scale);
+}
+
+static mx_status check_logits(verifier *v)
+{
+    const mx_st_tensor *t = mx_st_find(&v->golden, "logits");
+    if (!t)
+        return MX_OK;
+    mx_session *session = NULL;
+    mx_step step = {0};
+    mx_status st;
+    float *want, *have = MX_NEW_N(&v->arena, float, t->n);
+    MX_TRY_OUT(st, open_step(v, MX_STEP_LOGITS, &session, &step));
+    if (t->n != v->batch * v->seq * v->model.summary.vocab) {
+        st = mx_fail(MX_INPUT, "%s: logits have %lld values, the model gives %lld", v->golden.path,
+                     (long long)t->n, (long long)(v->batch * v->seq * v->model.summary.vocab));
+        goto out;
+    }
+    MX_TRY_OUT(st, read_floats(&v->arena, t, &want));
+    MX_TRY_OUT(st, mx_exec_run(step.exec));
+    MX_TRY_OUT(st, mx_exec_read(step.exec, "logits", have));
+    compare(new_row(v->report, "logits"), have, want, t->n, v->o->tolerance, "");
+out:
+    mx_session_close(session);
+    mx_step_close(&step);
+    return st;
+}
+
+static mx_status compare_gradients(verifier *v, mx_step *step)
+{
+    mx_verify_row *row = new_row(v->report, "gradients");
+    for (int64_t i = 0; i < v->grads.n_tensors; i++) {
+        const mx_st_tensor *t = &v->grads.tensors[i];
+        mx_arena scratch = {0};
+        char name[512];
+        float *want, *have = MX_NEW_N(&scratch, float, t->n);
+        mx_status st = read_floats(&scratch, t, &want);
+        snprintf(name, sizeof name, "grad:%s", t->name);
+        mx_tensor d = mx_exec_tensor(step->exec, name);
+        /* A weight that nothing depends on has no gradient, which the file records as 0. */
+        if (!st && d.data && mx_type_count(&d.type) == t->n)
+            st = mx_exec_read(step->exec, name, have);
+        if (!st)
+            compare(row, have, want, t->n, v->o->tolerance, t->name);
+        mx_arena_fini(&scratch);
+        MX_TRY(st);
+    }
+    return MX_OK;
+}
+
+static mx_status check_loss(verifier *v)
+{
+    const mx_st_tensor *t = mx_st_find(&v->golden, "loss");
+    if (!t)
+        return MX_OK;
+    mx_session *session = NULL;
+    mx_step step = {0};
+    mx_status st;
+    float *want, have;
+    MX_TRY_OUT(st, open_step(v, v->have_grads ? MX_STEP_GRADS : MX_STEP_LOSS, &session, &step));
+    MX_TRY_OUT(st, read_floats(&v->arena, t, &want));
+    MX_TRY_OUT(st, mx_exec_run(step.exec));
+    MX_TRY_OUT(st, mx_exec_read(step.exec, "loss", &have));
+    compare(new_row(v->report, "loss"), &have, want, 1, v->o->tolerance, "");
+    if (v->have_grads)
+        st = compare_gradients(v, &step);
+out:
+    mx_session_close(session);
+    mx_step_close(&step);
+    return st;
+}
+
+static mx_status check_adamw(verifier *v)
+{
+    const mx_st_tensor *t = mx_st_find(&v->golden, "adamw_losses");
+    const mx_st_tensor *u = mx_st_find(&v->golden, "adamw_grad_norms");
+    if (!t || !u || t->n > N_STEPS_MAX || u->n != t->n)
+        return MX_OK;
+    mx_session *session = NULL;
+    mx_step step = {0};
+    mx_status st;
+    float *losses, *norms, loss[N_STEPS_MAX], norm[N_STEPS_MAX], lr = 1e-3f;
+    MX_TRY_OUT(st, open_step(v, MX_STEP_TRAIN, &session, &step));
+    MX_TRY_OUT(st, read_floats(&v->arena, t, &losses));
+    MX_TRY_OUT(st, read_floats(&v->arena, u, &norms));
+    for (int64_t i = 0; i < t->n; i++) {
+        float number = (float)(i + 1);
+        MX_TRY_OUT(st, mx_exec_write(step.exec, "lr", &lr));
+        MX_TRY_OUT(st, mx_exec_write(step.exec, "step", &number));
+        MX_TRY_OUT(st, mx_exec_run(step.exec));
+        MX_TRY_OUT(st, mx_exec_read(step.exec, "loss", &loss[i]));
+        MX_TRY_OUT(st, mx_exec_read(step.exec, "grad_norm", &norm[i]));
+    }
+    compare(new_row(v->report, "adamw losses"), loss, losses, t->n, v->o->tolerance, "");
+    compare(new_row(v->report, "adamw norms"), norm, norms, u->n, v->o->tolerance, "");
+out:
+    mx_session_close(session);
+    mx_step_close(&step);
+    return st;
+}
+
+static mx_status open_files(verifier *v, const char *model_dir)
+{
+    MX_TRY(mx_hf_dir_open(&v->dir, model_dir, MX_HF_ALL));
+    const char *where = mx_arena_printf(&v->arena, "%s/config.json", v->dir.path);
+    MX_TRY(mx_model_from_json(&v->model, v->dir.config, where));
+    const char *golden = v->o->golden && *v->o->golden
+                             ? v->o->golden
+                             : mx_arena_printf(&v->arena, "%s/golden.safetensors", v->dir.path);
+    MX_TRY(mx_st_open(&v->golden, golden));
+    const char *slash = strrchr(golden, '/');
+    const char *grads = mx_arena_printf(&v->arena, "%.*sgrad.safetensors",
+                                        slash ? (int)(slash - golden + 1) : 0, golden);
+    if (access(grads, R_OK) == 0) {
+        MX_TRY(mx_st_open(&v->grads, grads));
+        v->have_grads = true;
+    }
+    return read_golden(v);
+}
+
+mx_status mx_verify(const char *model_dir, const mx_verify_options *o, mx_verify_report *report)
+{
+    verifier v = {.o = o, .report = report};
+    report->n = 0;
+    mx_status st;
+    MX_TRY_OUT(st, open_files(&v, model_dir));
+    MX_TRY_OUT(st, check_logits(&v));
+    MX_TRY_OUT(st, check_loss(&v));
+    MX_TRY_OUT(st, check_adamw(&v));
+    if (!report->n)
+        st = mx_fail(MX_INPUT, "%s holds nothing to compare (logits, loss, adamw_losses, generated)",
+                     v.golden.path);
+out:
+    mx_st_close(&v.golden);
+    mx_st_close(&v.grads);
+    mx_model_spec_fini(&v.model);
+    mx_hf_dir_close(&v.dir);
+    mx_arena_fini(&v.arena);
+    return st;
+}
