@@ -29,7 +29,7 @@ else
 endif
 
 CC ?= cc
-WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-format-zero-length
+WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-maybe-uninitialized -Wno-format-zero-length
 CFLAGS := -std=gnu11 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -mprefer-vector-width=512 \
           -D_GNU_SOURCE -Isrc -I$(B)/gen $(EXTRA_CFLAGS)
 
@@ -42,7 +42,7 @@ SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
 CUDA_ONLY := $(filter src/device/cuda/plugin/%,$(SRC))
 LIB_SRC := $(filter-out src/cmd/main.c $(CUDA_ONLY),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
-TABLES := ops models verbs sources
+TABLES := ops models verbs $(if $(wildcard src/data/source.h),sources)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
@@ -64,6 +64,7 @@ $(B)/gen/ops.h: tools/scan FORCE
 	@mkdir -p $(@D)
 	@tools/scan builders > $@.tmp; cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@
 FORCE:
+.SECONDARY:
 
 $(B)/gen/%.o: $(B)/gen/%.c
 	@$(CC) $(CFLAGS) -MMD -c $< -o $@

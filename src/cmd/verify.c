@@ -34,11 +34,14 @@ static mx_status run(mx_invocation *inv)
     mx_verify_options o = {.golden = mx_config_text(c, "golden"),
                            .tolerance = mx_config_float(c, "tolerance"),
                            .device = mx_config_text(c, "device")};
+    if (strcmp(o.device, "auto") == 0)
+        o.device = "cpu"; /* the specification, unless asked otherwise */
     mx_verify_report report;
     const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
     if (!mx_dtype_parse(dtype, &o.compile.compute))
         return mx_fail(MX_USAGE, "dtype=%s is not known; use float32 or bfloat16", dtype);
-    o.compile.remat.policy = mx_config_text(c, "remat_policy");
+    o.compile.remat.policy =
+        mx_config_is_set(c, "remat_policy") ? mx_config_text(c, "remat_policy") : "none";
     o.compile.no_fuse = mx_config_bool(c, "no_fuse");
     o.compile.dump_ir = mx_config_text(c, "dump_ir");
     MX_TRY(mx_verify(inv->args[0], &o, &report));
@@ -55,11 +58,7 @@ static const mx_key keys[] = {
     {"golden", MX_KEY_STRING, 0, "", 0, "file with the recorded numbers; empty: MODEL/golden.safetensors",
      0, 0},
     {"tolerance", MX_KEY_FLOAT, 0, "2e-4", "0..", "largest error over largest magnitude", 0, 0},
-    {"device", MX_KEY_ENUM, 0, "cpu", "cpu|cuda", "where to run", 0, 0},
     {"no_fuse", MX_KEY_BOOL, 0, "false", 0, "run every elementwise op alone", 0, 0},
-    {"remat_policy", MX_KEY_STRING, 0, "none", 0, "what the backward pass keeps", 0, 0},
-    {"dump_ir", MX_KEY_STRING, 0, "", 0, "print the graph after this pass, or all", 0, 0},
-    {"dtype", MX_KEY_STRING, 0, "float32", 0, "dtype of activations", 0, 0},
     {0},
 };
 
@@ -72,6 +71,7 @@ const mx_verb mx_verb_verify = {
             "only when everything present was checked and is within tolerance.",
     .min_args = 1,
     .max_args = 1,
+    .sections = MX_TAKES(PRECISION) | MX_TAKES(DEVICE) | MX_TAKES(MEMORY) | MX_TAKES(PROFILE),
     .keys = keys,
     .run = run,
 };

@@ -101,7 +101,7 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var, 
     mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
     mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
                         mx_reshape(g, step, MX_SHAPE(1)), zero};
-    mx_node *hyper = mx_concat(g, 0, part, 4);
+    mx_node *hyper = mx_concat(g, 4, part, 0);
     for (int i = 0; i < n; i++)
         if (grad[i])
             update(g, o, var[i], grad[i], hyper);
