@@ -1,0 +1,46 @@
+/* encode.h - examples become documents: token ids, and which of them are trained.
+ *
+ * Special-token strings inside data are ordinary text unless special_in_text says otherwise: a web
+ * page that contains "<|endoftext|>" must not end a document. A chat template's own marks are
+ * special tokens; the same marks inside a message's content are not.
+ */
+#ifndef MX_DATA_ENCODE_H
+#define MX_DATA_ENCODE_H
+
+#include "data/example.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+typedef struct {
+    const mx_tokenizer *tokenizer; /* borrowed. NULL: only records that hold ids */
+    const mx_chat_template *chat;  /* borrowed. NULL: "User: ...\nAssistant: ...\n" */
+    bool add_bos, add_eos;         /* where the tokenizer has them; not around chat templates */
+    bool completion_only;          /* train on completions and assistant messages alone */
+    bool parse_special;            /* special-token strings in data become special tokens */
+    int64_t vocab_size;            /* ids from files must be below it; 0: not checked */
+    const char *const *columns;    /* named by the user; NULL: by example.h's table */
+    int n_columns;
+} mx_encoder;
+
+/* Owns its memory and keeps it from one to the next. */
+typedef struct {
+    mx_tokens ids;
+    uint8_t *trained; /* (ids.n) */
+    int64_t cap_trained;
+} mx_document;
+
+void mx_document_fini(mx_document *d);
+
+/* A preference gives two documents, everything else one: *n. out[] has room for two. */
+mx_status mx_encode_record(const mx_encoder *e, const mx_record *r, mx_document out[2], int *n)
+    MX_MUST_USE;
+
+/* encode_chat.c: a conversation, appended. */
+mx_status mx_encode_chat(const mx_encoder *e, json_t *messages, json_t *tools, mx_document *d)
+    MX_MUST_USE;
+/* Appends text whose tokens are all trained or all not. `parse`: special tokens are recognised. */
+mx_status mx_encode_text(const mx_encoder *e, const char *text, size_t n, bool parse, bool trained,
+                         mx_document *d) MX_MUST_USE;
+void mx_encode_id(int32_t id, bool trained, mx_document *d); /* id < 0: nothing */
+
+#endif

@@ -1,0 +1,138 @@
+/* lines.c - see lines.h. The walk goes through the shard's window, so that reading records in order
+ * costs one pread per mebibyte, and finding one record far away costs one or two small ones. */
+#include "data/lines.h"
+
+#include "base/arena.h"
+#include <string.h>
+
+enum { STRIDE = 16, FIRST_LOOK = 4096 };
+
+static bool blank(const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)p[i] > ' ')
+            return false;
+    return true;
+}
+
+/* The line at `at`: its bytes without the line end, and where the next one begins. */
+static mx_status line_at(mx_shard *f, int64_t at, size_t max_bytes, const char **text, size_t *n,
+                         int64_t *next)
+{
+    size_t look = FIRST_LOOK, seen = 0;
+    for (;;) {
+        const uint8_t *p;
+        size_t got;
+        MX_TRY(mx_shard_peek(f, at, look, &p, &got));
+        const uint8_t *nl = got > seen ? memchr(p + seen, '\n', got - seen) : NULL;
+        bool last = at + (int64_t)got == f->size_bytes;
+        if (nl || last) {
+            *text = (const char *)p;
+            *n = nl ? (size_t)(nl - p) : got;
+            *next = at + (int64_t)*n + (nl ? 1 : 0);
+            if (*n && p[*n - 1] == '\r')
+                --*n;
+            return MX_OK;
+        }
+        if (got > max_bytes)
+            return mx_fail(MX_INPUT,
+                           "%s: the line at offset %lld is longer than %zu bytes; this is not a "
+                           "file of lines, or max_record_bytes is too small",
+                           f->path, (long long)at, max_bytes);
+        seen = got;
+        look = got * 4;
+    }
+}
+
+static int64_t first_offset(mx_shard *f, const uint8_t *p, size_t n)
+{
+    (void)f;
+    return n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
+/* From `at`: the next record's offset and length and where the one after it may begin. */
+static mx_status record_at(const mx_lines *l, mx_shard *f, int64_t at, size_t max_bytes,
+                           int64_t *offset, size_t *n, int64_t *next)
+{
+    const char *p;
+    size_t k;
+    *offset = -1;
+    while (at < f->size_bytes) {
+        MX_TRY(line_at(f, at, max_bytes, &p, &k, next));
+        bool empty = blank(p, k);
+        if (*offset >= 0 && empty)
+            return MX_OK;
+        if (!empty) {
+            if (*offset < 0)
+                *offset = at;
+            *n = (size_t)(at - *offset) + k;
+            if (!l->paragraphs)
+                return MX_OK;
+            if (*n > max_bytes)
+                return mx_fail(MX_INPUT,
+                               "%s: the paragraph at offset %lld is longer than %zu bytes; use "
+                               "text_unit=file",
+                               f->path, (long long)*offset, max_bytes);
+        }
+        at = *next;
+    }
+    *next = at;
+    return MX_OK;
+}
+
+mx_status mx_lines_index(mx_lines *l, mx_shard *f, bool paragraphs)
+{
+    *l = (mx_lines){.paragraphs = paragraphs};
+    const uint8_t *p;
+    size_t got, n;
+    MX_TRY(mx_shard_peek(f, 0, 3, &p, &got));
+    int64_t at = first_offset(f, p, got), offset;
+    while (at < f->size_bytes) {
+        /* no limit here: an overlong line is one bad record, met when it is read */
+        MX_TRY(record_at(l, f, at, SIZE_MAX / 8, &offset, &n, &at));
+        if (offset < 0)
+            break;
+        if (l->n_records++ % STRIDE == 0) {
+            MX_GROW(l->starts, l->n_starts, l->cap_starts);
+            l->starts[l->n_starts++] = offset;
+        }
+    }
+    return MX_OK;
+}
+
+mx_status mx_lines_get(mx_lines *l, mx_shard *f, int64_t i, size_t max_bytes, const char **text,
+                       size_t *n, int64_t *offset)
+{
+    int64_t record = i - i % STRIDE, at = l->starts[i / STRIDE], next = at;
+    if (l->at_record > record && l->at_record <= i) { /* the usual case: the one after the last */
+        record = l->at_record;
+        at = l->at_offset;
+    }
+    for (;; record++, at = next) {
+        /* records passed over may be overlong; only the one that is asked for must fit */
+        size_t limit = record == i ? max_bytes : SIZE_MAX / 8;
+        MX_TRY(record_at(l, f, at, limit, offset, n, &next));
+        if (*offset < 0)
+            return mx_fail(MX_INPUT,
+                           "%s: record %lld is gone; the file changed while it was in use", f->path,
+                           (long long)i);
+        if (record == i)
+            break;
+    }
+    l->at_record = i + 1;
+    l->at_offset = next;
+    const uint8_t *p;
+    size_t got;
+    MX_TRY(mx_shard_peek(f, *offset, *n, &p, &got));
+    *text = (const char *)p;
+    return *n <= max_bytes
+               ? MX_OK
+               : mx_fail(MX_INPUT, "the record has %zu bytes, max_record_bytes is %zu", *n,
+                         max_bytes);
+}
+
+void mx_lines_fini(mx_lines *l)
+{
+    mx_free(l->starts);
+    *l = (mx_lines){0};
+}

@@ -1,0 +1,24 @@
+/* lines.h - random access to the lines (or paragraphs) of an uncompressed file.
+ *
+ * One pass finds where every 16th record begins (half a byte of index per record); record i is then
+ * found by walking at most 15 records forward. Blank lines are no records. A byte-order mark at the
+ * start is skipped; "\r\n" ends a line like "\n". */
+#ifndef MX_DATA_LINES_H
+#define MX_DATA_LINES_H
+
+#include "data/shard.h"
+
+typedef struct {
+    int64_t *starts; /* owns; record 16 k begins at starts[k] */
+    int64_t n_starts, cap_starts, n_records;
+    bool paragraphs; /* records are runs of non-blank lines */
+    int64_t at_record, at_offset; /* walked to: record at_record is searched from at_offset on */
+} mx_lines;
+
+mx_status mx_lines_index(mx_lines *l, mx_shard *f, bool paragraphs) MX_MUST_USE;
+/* Record i: borrowed until the next call, without its line end. */
+mx_status mx_lines_get(mx_lines *l, mx_shard *f, int64_t i, size_t max_bytes, const char **text,
+                       size_t *n, int64_t *offset) MX_MUST_USE;
+void mx_lines_fini(mx_lines *l);
+
+#endif

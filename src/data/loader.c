@@ -1,0 +1,528 @@
+/* loader.c - the threads, and the rings between them.
+ *
+ *     reader --chunks--> tokenizers --chunks, in order--> packer --slots, in order-->
+ * mx_loader_next
+ *
+ * A chunk is up to 32 records; chunk k lives in chunks[k % n_chunks] and goes FREE -> READ -> BUSY
+ * -> DONE
+ * -> FREE. A slot is a batch. One lock and one condition serve all: states change a few thousand
+ * times a second at most. Memory of chunks and slots is reused, so a settled loader allocates only
+ * for a record longer than all before.
+ *
+ * Bad records travel in their place in the sequence and are judged by the packer, so that whether a
+ * run stops, and where, does not depend on timing.
+ */
+#include "data/loader.h"
+
+#include "data/loader_impl.h"
+#include <string.h>
+#include <time.h>
+#include <xxhash.h>
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void mx_loader_at_copy(mx_loader_at *to, const mx_loader_at *from)
+{
+    mx_cursor *cursors = to->docs.cursors;
+    *to = *from;
+    to->docs.cursors = cursors;
+    memcpy(cursors, from->docs.cursors, sizeof *cursors * (size_t)from->docs.n);
+}
+
+/* --- reading --- */
+
+static void read_chunk(mx_loader *l, mx_loader_chunk *c)
+{
+    size_t bytes = 0;
+    c->n = c->taken = 0;
+    c->end = false;
+    while (c->n < MX_CHUNK_RECORDS && bytes < MX_CHUNK_BYTES && !c->end) {
+        mx_loader_item *it = &c->items[c->n];
+        it->n_docs = 0;
+        it->bad = mx_mixture_next(&l->mixture, &it->record, &it->which, &c->end);
+        if (c->end && !it->bad)
+            break;
+        it->after = l->mixture.at.cursors[it->which];
+        bytes += it->record.bytes.len;
+        c->n++;
+        if (it->bad && mx_status_code(it->bad) != MX_INPUT)
+            c->end = true; /* the disk fails: more of the same would follow */
+    }
+}
+
+static void *reader_main(void *arg)
+{
+    mx_loader *l = arg;
+    pthread_mutex_lock(&l->lock);
+    for (bool end = false; !end;) {
+        mx_loader_chunk *c = &l->chunks[l->n_read % l->n_chunks];
+        while (!l->stop && c->state != MX_CHUNK_FREE)
+            pthread_cond_wait(&l->changed, &l->lock);
+        if (l->stop)
+            break;
+        pthread_mutex_unlock(&l->lock);
+        read_chunk(l, c);
+        end = c->end;
+        pthread_mutex_lock(&l->lock);
+        c->state = MX_CHUNK_READ;
+        l->n_read++;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* --- tokenizing --- */
+
+static void encode_item(mx_loader *l, mx_loader_item *it)
+{
+    it->cached = false;
+    if (it->bad)
+        return;
+    mx_cache_key key = {0};
+    if (l->cache) {
+        key = mx_token_cache_key(l->cache, &it->record);
+        it->cached = mx_token_cache_get(l->cache, key, it->docs, &it->n_docs);
+        if (it->cached)
+            return;
+    }
+    it->bad = mx_encode_record(&l->o.encoder, &it->record, it->docs, &it->n_docs);
+    if (it->bad)
+        it->n_docs = 0;
+    else if (l->cache)
+        mx_token_cache_put(l->cache, key, it->docs, it->n_docs);
+}
+
+static mx_loader_chunk *oldest_read(mx_loader *l)
+{
+    for (int64_t k = l->n_packed; k < l->n_read; k++)
+        if (l->chunks[k % l->n_chunks].state == MX_CHUNK_READ)
+            return &l->chunks[k % l->n_chunks];
+    return NULL;
+}
+
+static void *tokenizer_main(void *arg)
+{
+    mx_loader *l = arg;
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        mx_loader_chunk *c = NULL;
+        while (!l->stop && !(c = oldest_read(l)))
+            pthread_cond_wait(&l->changed, &l->lock);
+        if (l->stop)
+            break;
+        c->state = MX_CHUNK_BUSY;
+        pthread_mutex_unlock(&l->lock);
+        for (int i = 0; i < c->n; i++)
+            encode_item(l, &c->items[i]);
+        pthread_mutex_lock(&l->lock);
+        c->state = MX_CHUNK_DONE;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* --- packing --- */
+
+/* Waits for the chunk whose turn it is; NULL when stopped. */
+static mx_loader_chunk *wait_chunk(mx_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    mx_loader_chunk *c = &l->chunks[l->n_packed % l->n_chunks];
+    while (!l->stop && c->state != MX_CHUNK_DONE)
+        pthread_cond_wait(&l->changed, &l->lock);
+    if (l->stop)
+        c = NULL;
+    pthread_mutex_unlock(&l->lock);
+    return c;
+}
+
+/* Stop, or count and go on. Takes it->bad. */
+static mx_status judge_bad(mx_loader *l, mx_loader_item *it)
+{
+    mx_status st = it->bad;
+    it->bad = MX_OK;
+    pthread_mutex_lock(&l->lock);
+    bool skip = l->o.skip_bad && mx_status_code(st) == MX_INPUT;
+    if (skip) {
+        if (l->bad_records++ == 0)
+            mx_str_add(&l->first_bad, mx_status_text(st));
+        double budget = l->o.bad_budget * (double)l->records;
+        skip = l->bad_records <= 10 || (double)l->bad_records <= budget;
+        if (!skip)
+            st = mx_status_wrap(st,
+                                "%lld of %lld records are bad, more than bad_record_budget=%g "
+                                "allows; the latest",
+                                (long long)l->bad_records, (long long)l->records, l->o.bad_budget);
+    }
+    pthread_mutex_unlock(&l->lock);
+    if (!skip)
+        return st;
+    mx_status_free(st);
+    return MX_OK;
+}
+
+/* The window's documents and, for each, where the data stands after it. One entry per record: the
+ * two documents of a preference, or the none of a bad record, move the position once. */
+static void note_record(mx_loader *l, const mx_loader_item *it)
+{
+    MX_GROW(l->window_after, l->n_window, l->cap_window_after);
+    l->window_after[l->n_window] = it->after;
+    if (l->n_window == l->cap_window_which) {
+        l->cap_window_which = l->cap_window_after;
+        l->window_which = mx_realloc(l->window_which, sizeof(int) * (size_t)l->cap_window_which);
+    }
+    l->window_which[l->n_window++] = it->which;
+}
+
+static mx_status add_record(mx_loader *l, mx_loader_item *it)
+{
+    pthread_mutex_lock(&l->lock);
+    l->records++;
+    l->cache_hits += it->cached;
+    pthread_mutex_unlock(&l->lock);
+    if (it->bad)
+        MX_TRY(judge_bad(l, it));
+    if (it->n_docs == 2 && l->o.pack.kind != MX_PACK_NONE)
+        return mx_fail(MX_USAGE,
+                       "the data holds pairs (chosen, rejected), which are not packed; set "
+                       "packing=false");
+    if (it->n_docs == 2 && !l->o.pack.truncate)
+        return mx_fail(MX_USAGE, "pairs (chosen, rejected) cannot be cut into pieces; set "
+                       "use_truncation=true");
+    if (l->n_window > 1 << 20 && mx_packer_empty(l->packer))
+        return mx_fail(MX_INPUT,
+                       "a million records in a row hold no text; are these the right columns?");
+    note_record(l, it);
+    if (it->n_docs == 0) /* a bad record counts as an empty document, so that numbers agree */
+        mx_packer_add(l->packer, NULL, NULL, 0);
+    for (int k = 0; k < it->n_docs; k++)
+        mx_packer_add(l->packer, it->docs[k].ids.ids, it->docs[k].trained, it->docs[k].ids.n);
+    return MX_OK;
+}
+
+static mx_status fill_window(mx_loader *l)
+{
+    while (!mx_packer_full(l->packer) && !l->exhausted) {
+        mx_loader_chunk *c = wait_chunk(l);
+        if (!c)
+            return MX_OK;
+        while (c->taken < c->n && !mx_packer_full(l->packer))
+            MX_TRY(add_record(l, &c->items[c->taken++]));
+        if (c->taken == c->n) {
+            l->exhausted = c->end;
+            pthread_mutex_lock(&l->lock);
+            c->state = MX_CHUNK_FREE;
+            l->n_packed++;
+            pthread_cond_broadcast(&l->changed);
+            pthread_mutex_unlock(&l->lock);
+        }
+    }
+    mx_packer_close(l->packer, l->exhausted);
+    return MX_OK;
+}
+
+/* The position moves past the window's records up to where the next window begins. Windows of pairs
+ * end at their end, so the packer's document numbers are the record numbers wherever it matters. */
+static void next_window(mx_loader *l)
+{
+    int64_t document, skip, n = l->n_window;
+    mx_packer_end(l->packer, &document, &skip);
+    if (l->o.pack.kind == MX_PACK_CONCAT)
+        n = document < n ? document : n;
+    for (int64_t i = 0; i < n; i++)
+        l->at.docs.cursors[l->window_which[i]] = l->window_after[i];
+    l->at.docs.t += n;
+    l->n_window -= n;
+    memmove(l->window_after, l->window_after + n, sizeof *l->window_after * (size_t)l->n_window);
+    memmove(l->window_which, l->window_which + n, sizeof *l->window_which * (size_t)l->n_window);
+    l->at.window++;
+    l->at.row = 0;
+    l->at.skip = skip;
+    mx_packer_next(l->packer, (uint64_t)l->at.window);
+}
+
+/* One more row for the batch: of this rank, or of another (counted and forgotten). */
+static void take_row(mx_loader *l, mx_batch *b, int64_t row)
+{
+    int64_t s = b->seq_len, local = row - (int64_t)l->o.rank * b->rows;
+    bool mine = local >= 0 && local < b->rows;
+    int32_t *base = l->scratch;
+    int32_t *out[4] = {base, base + s, base + 2 * s, base + 3 * s};
+    if (mine) {
+        out[0] = b->tokens + local * s;
+        out[1] = b->labels + local * s;
+        out[2] = b->segments + local * s;
+        out[3] = b->positions + local * s;
+    }
+    mx_packer_write(l->packer, l->at.row++, out[0], out[1], out[2], out[3]);
+    for (int64_t i = 0; mine && i < s; i++) {
+        b->n_tokens += out[2][i] != 0;
+        b->n_trained += out[1][i] != MX_NO_LABEL;
+    }
+}
+
+static void clear_batch(const mx_loader *l, mx_batch *b)
+{
+    b->n_tokens = b->n_trained = 0;
+    for (int64_t i = 0; i < b->rows * b->seq_len; i++) {
+        b->tokens[i] = l->o.pack.pad_id;
+        b->labels[i] = MX_NO_LABEL;
+        b->segments[i] = b->positions[i] = 0;
+    }
+}
+
+/* *full: the batch has rows and is to be given out. */
+static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
+{
+    int64_t row = 0;
+    *full = false;
+    clear_batch(l, &slot->batch);
+    while (row < l->o.batch_rows && !l->stop) {
+        if (!mx_packer_rows(l->packer))
+            MX_TRY(fill_window(l));
+        while (row < l->o.batch_rows && l->at.row < mx_packer_rows(l->packer))
+            take_row(l, &slot->batch, row++);
+        if (l->stop)
+            return MX_OK;
+        if (l->at.row >= mx_packer_rows(l->packer)) {
+            if (l->exhausted)
+                break;
+            next_window(l);
+        }
+    }
+    *full = row == l->o.batch_rows || (row > 0 && !l->o.drop_last);
+    slot->batch.step = l->at.step++;
+    mx_loader_at_copy(&slot->after, &l->at);
+    return MX_OK;
+}
+
+static void *packer_main(void *arg)
+{
+    mx_loader *l = arg;
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        mx_loader_slot *slot = &l->slots[l->n_made % l->n_slots];
+        /* the slot given last is still being read by the caller */
+        while (!l->stop && l->n_made - l->n_given >= l->n_slots - 1)
+            pthread_cond_wait(&l->changed, &l->lock);
+        if (l->stop)
+            break;
+        pthread_mutex_unlock(&l->lock);
+        bool full;
+        mx_status st = make_batch(l, slot, &full);
+        pthread_mutex_lock(&l->lock);
+        l->counts = mx_packer_counts(l->packer);
+        l->error = st;
+        l->ended = !st && !full && !l->stop;
+        l->n_made += !st && full && !l->stop;
+        pthread_cond_broadcast(&l->changed);
+        if (st || !full)
+            break;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* --- life --- */
+
+static mx_status start(mx_loader *l)
+{
+    void *(*mains[2])(void *) = {reader_main, packer_main};
+    l->stop = l->ended = false;
+    for (int i = 0; i < l->o.n_threads + 2; i++) {
+        int rc = pthread_create(&l->threads[i], NULL, i < 2 ? mains[i] : tokenizer_main, l);
+        if (rc)
+            return mx_fail(MX_DEVICE, "a loader thread could not be started: %s", strerror(rc));
+        l->n_running++;
+    }
+    return MX_OK;
+}
+
+static void stop(mx_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->n_running; i++)
+        pthread_join(l->threads[i], NULL);
+    l->n_running = 0;
+}
+
+/* Everything back to the state before the first record; the position is l->given. */
+static void reset(mx_loader *l)
+{
+    for (int i = 0; i < l->n_chunks; i++) {
+        for (int k = 0; k < MX_CHUNK_RECORDS; k++) {
+            mx_status_free(l->chunks[i].items[k].bad);
+            l->chunks[i].items[k].bad = MX_OK;
+        }
+        l->chunks[i].state = MX_CHUNK_FREE;
+    }
+    l->n_read = l->n_packed = l->n_made = l->n_given = l->n_window = 0;
+    l->exhausted = false;
+    mx_status_free(l->error);
+    l->error = MX_OK;
+    mx_loader_at_copy(&l->at, &l->given);
+    l->mixture.at.t = l->at.docs.t;
+    memcpy(l->mixture.at.cursors, l->at.docs.cursors, sizeof(mx_cursor) * (size_t)l->at.docs.n);
+    mx_packer_free(l->packer);
+    l->packer = mx_packer_new(&l->o.pack);
+    mx_packer_next(l->packer, (uint64_t)l->at.window);
+    mx_packer_skip(l->packer, l->at.skip);
+}
+
+mx_status mx_loader_restart(mx_loader *l, const mx_loader_at *at)
+{
+    stop(l);
+    mx_loader_at_copy(&l->given, at);
+    reset(l);
+    return start(l);
+}
+
+static uint64_t shape_hash(const mx_loader *l)
+{
+    const mx_encoder *e = &l->o.encoder;
+    mx_str s = {0};
+    for (int k = 0; k < l->mixture.n; k++)
+        mx_str_addf(&s, "%016llx %.17g\n", (unsigned long long)mx_dataset_hash(l->mixture.sets[k]),
+                    l->o.datasets[k].weight);
+    mx_str_addf(&s, "%d %lld %lld %lld %d", l->o.pack.kind, (long long)l->o.pack.seq_len,
+                (long long)l->o.pack.max_segments, (long long)l->o.pack.window_rows,
+                l->o.pack.truncate);
+    mx_str_addf(&s, " %d %d %d %d %d", e->add_bos, e->add_eos, e->completion_only, e->parse_special,
+                e->tokenizer ? mx_tokenizer_vocab_size(e->tokenizer) : 0);
+    uint64_t h = XXH3_64bits(s.text, s.len);
+    mx_str_fini(&s);
+    return h;
+}
+
+static void make_slots(mx_loader *l)
+{
+    int64_t rows = l->o.batch_rows / l->o.n_ranks, s = l->o.pack.seq_len;
+    l->n_slots = l->o.n_ahead + 2; /* one in the caller's hands, one being made */
+    l->slots = MX_NEW_N(&l->arena, mx_loader_slot, l->n_slots);
+    for (int i = 0; i < l->n_slots; i++) {
+        int32_t *p = MX_NEW_N(&l->arena, int32_t, 4 * rows * s);
+        l->slots[i].batch = (mx_batch){.tokens = p,
+                                       .labels = p + rows * s,
+                                       .segments = p + 2 * rows * s,
+                                       .positions = p + 3 * rows * s,
+                                       .rows = rows,
+                                       .seq_len = s};
+        l->slots[i].after.docs.cursors = MX_NEW_N(&l->arena, mx_cursor, l->mixture.n);
+    }
+    l->scratch = MX_NEW_N(&l->arena, int32_t, 4 * s);
+    l->at.docs = (mx_mixture_position){.n = l->mixture.n,
+                                       .cursors = MX_NEW_N(&l->arena, mx_cursor, l->mixture.n)};
+    l->given.docs = (mx_mixture_position){.n = l->mixture.n,
+                                          .cursors = MX_NEW_N(&l->arena, mx_cursor, l->mixture.n)};
+}
+
+static mx_status check(const mx_loader_options *o)
+{
+    if (o->pack.seq_len < 1 || o->batch_rows < 1)
+        return mx_fail(MX_USAGE, "a batch of %lld rows of %lld tokens: both must be at least 1",
+                       (long long)o->batch_rows, (long long)o->pack.seq_len);
+    if (o->rank < 0 || o->rank >= o->n_ranks || o->batch_rows % o->n_ranks)
+        return mx_fail(MX_USAGE,
+                       "a batch of %lld rows does not divide over %d data ranks (this is rank %d); "
+                       "change per_device_batch_size",
+                       (long long)o->batch_rows, o->n_ranks, o->rank);
+    return MX_OK;
+}
+
+mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
+{
+    *out = NULL;
+    mx_loader *l = mx_realloc(NULL, sizeof *l);
+    *l = (mx_loader){.o = *o};
+    l->o.n_ranks = o->n_ranks ? o->n_ranks : 1;
+    l->o.n_threads = o->n_threads > 0 ? o->n_threads : 1;
+    l->o.n_ahead = o->n_ahead > 0 ? o->n_ahead : 2;
+    l->o.bad_budget = o->bad_budget > 0 ? o->bad_budget : 1e-4;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    mx_status st;
+    MX_TRY_OUT(st, check(&l->o));
+    MX_TRY_OUT(st, mx_mixture_open(&l->mixture, o->datasets, o->n_datasets));
+    l->hash = shape_hash(l);
+    if (o->cache_dir && *o->cache_dir)
+        MX_TRY_OUT(st, mx_token_cache_open(&l->cache, o->cache_dir, &l->o.encoder));
+    l->n_chunks = 2 * l->o.n_threads + 2;
+    l->chunks = MX_NEW_N(&l->arena, mx_loader_chunk, l->n_chunks);
+    l->threads = MX_NEW_N(&l->arena, pthread_t, l->o.n_threads + 2);
+    make_slots(l);
+    reset(l);
+    MX_TRY_OUT(st, start(l));
+out:
+    if (st)
+        mx_loader_close(l);
+    else
+        *out = l;
+    return st;
+}
+
+mx_status mx_loader_next(mx_loader *l, const mx_batch **batch)
+{
+    *batch = NULL;
+    pthread_mutex_lock(&l->lock);
+    double from = seconds();
+    while (l->n_made == l->n_given && !l->error && !l->ended)
+        pthread_cond_wait(&l->changed, &l->lock);
+    l->wait_seconds += seconds() - from;
+    mx_status st = MX_OK;
+    if (l->n_made > l->n_given) {
+        mx_loader_slot *slot = &l->slots[l->n_given++ % l->n_slots];
+        mx_loader_at_copy(&l->given, &slot->after);
+        *batch = &slot->batch;
+        pthread_cond_broadcast(&l->changed);
+    } else if (l->error) {
+        st = mx_fail(mx_status_code(l->error), "%s", mx_status_text(l->error));
+    }
+    pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+mx_loader_counts mx_loader_report(mx_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    mx_loader_counts c = {.pack = l->counts, .records = l->records, .bad_records = l->bad_records,
+                          .cache_hits = l->cache_hits, .wait_seconds = l->wait_seconds,
+                          .first_bad = l->first_bad.len ? l->first_bad.text : NULL};
+    pthread_mutex_unlock(&l->lock);
+    return c;
+}
+
+void mx_loader_close(mx_loader *l)
+{
+    if (!l)
+        return;
+    stop(l);
+    for (int i = 0; l->chunks && i < l->n_chunks; i++)
+        for (int k = 0; k < MX_CHUNK_RECORDS; k++) {
+            mx_loader_item *it = &l->chunks[i].items[k];
+            mx_record_fini(&it->record);
+            mx_document_fini(&it->docs[0]);
+            mx_document_fini(&it->docs[1]);
+            mx_status_free(it->bad);
+        }
+    mx_status_free(l->error);
+    mx_token_cache_close(l->cache);
+    mx_packer_free(l->packer);
+    mx_mixture_close(&l->mixture);
+    mx_str_fini(&l->first_bad);
+    mx_free(l->window_after);
+    mx_free(l->window_which);
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->changed);
+    mx_arena_fini(&l->arena);
+    mx_free(l);
+}
