@@ -30,9 +30,11 @@ typedef mx_error *mx_status;
 #define MX_MUST_USE __attribute__((warn_unused_result))
 #define MX_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-mx_status mx_fail(mx_code code, const char *fmt, ...) MX_PRINTF(2, 3) MX_MUST_USE;
+mx_status mx_fail(mx_code code, const char *fmt, ...) MX_PRINTF(2, 3) MX_MUST_USE
+    __attribute__((returns_nonnull));
 /* The same, with strerror(errno) appended. */
-mx_status mx_fail_errno(mx_code code, const char *fmt, ...) MX_PRINTF(2, 3) MX_MUST_USE;
+mx_status mx_fail_errno(mx_code code, const char *fmt, ...) MX_PRINTF(2, 3) MX_MUST_USE
+    __attribute__((returns_nonnull));
 /* Takes `s`, gives an error whose message starts with the formatted text and ": ". OK stays OK. */
 mx_status mx_status_wrap(mx_status s, const char *fmt, ...) MX_PRINTF(2, 3) MX_MUST_USE;
 /* Takes both; messages are joined by a newline. Used to report all problems at once. */
