@@ -20,8 +20,9 @@ ifeq ($(MODE),test)
 else ifeq ($(MODE),fuzz)
   B := $(BUILD)/fuzz
   CC := clang
-  OPT := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -DMX_TEST_BUILD -Wno-error
+  OPT := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -DMX_TEST_BUILD
   LDOPT := -fsanitize=fuzzer,address,undefined
+  EXTRA_CFLAGS += -Wno-error
 else
   B := $(BUILD)/release
   OPT := -O3
