@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { COPY_PIECE_BYTES = 4 << 20, ALIGN = 64 };
+enum { COPY_PIECE_BYTES = 4 << 20, BLOCK = 4096 };
 static const uint64_t SLACK_BYTES = 4 << 20; /* headers, manifest, directory blocks */
 
 typedef struct {
@@ -47,7 +47,8 @@ struct mx_ckpt {
     mx_ckpt_opts opts;
     const char *root; /* RUN/checkpoints */
     snapshot snap;
-    void *buffer; /* owns: the snapshot's tensors; kept between saves */
+    void *memory; /* owns: the snapshot's tensors; kept between saves */
+    char *buffer; /* in it, on a disk block */
     size_t buffer_bytes;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -205,7 +206,7 @@ static mx_status commit(const mx_ckpt *c, const char *tmp, const char *target)
     return mx_io_sync_dir(io, c->root);
 }
 
-static mx_status write_checkpoint(const mx_ckpt *c, mx_status *warning)
+static mx_status write_checkpoint(const mx_ckpt *c)
 {
     mx_arena a = {0};
     const char *tmp =
@@ -222,23 +223,21 @@ static mx_status write_checkpoint(const mx_ckpt *c, mx_status *warning)
         st = commit(c, tmp, target);
     if (st)
         mx_status_free(mx_io_remove_tree(io, tmp)); /* else the next start sweeps it */
-    else
-        *warning = mx_retention_apply(io, c->root, &c->opts.retention);
 out:
     mx_arena_fini(&a);
     return st;
 }
 
-/* Writes the snapshot and records how it went. Called without the lock. */
+/* Writes the snapshot, records how it went, then lets retention remove what it may. Called without
+ * the lock. */
 static void write_and_record(mx_ckpt *c)
 {
     double began = now();
-    mx_status warning = MX_OK, st = write_checkpoint(c, &warning);
+    mx_status st = write_checkpoint(c);
     pthread_mutex_lock(&c->lock);
     mx_ckpt_status *s = &c->status;
     s->last_write_s = now() - began;
     snprintf(s->error, sizeof s->error, "%s", mx_status_text(st));
-    snprintf(s->warning, sizeof s->warning, "%s", mx_status_text(warning));
     if (st) {
         s->n_failed++;
     } else {
@@ -247,6 +246,10 @@ static void write_and_record(mx_ckpt *c)
         s->last_step = c->snap.step;
         s->last_bytes = c->snap.n_bytes;
     }
+    pthread_mutex_unlock(&c->lock);
+    mx_status warning = st ? MX_OK : mx_retention_apply(c->opts.io, c->root, &c->opts.retention);
+    pthread_mutex_lock(&c->lock);
+    snprintf(s->warning, sizeof s->warning, "%s", mx_status_text(warning));
     c->phase = IDLE;
     s->writing = false;
     pthread_cond_broadcast(&c->changed);
@@ -285,16 +288,17 @@ static bool start_writer(mx_ckpt *c)
 }
 
 /* --- the snapshot --------------------------------------------------------------------------- */
-static size_t aligned(uint64_t n)
-{
-    return (size_t)((n + ALIGN - 1) / ALIGN * ALIGN);
-}
-
+/* A copy, in the order the tensors will have in their files: widest element first. */
 static mx_st_source *copy_sources(mx_arena *a, const mx_st_source *in, int64_t n)
 {
-    mx_st_source *out = mx_arena_copy(a, in, sizeof *in * (size_t)n);
-    for (int64_t i = 0; i < n; i++)
-        out[i].name = mx_arena_strdup(a, in[i].name);
+    mx_st_source *out = MX_NEW_N(a, mx_st_source, n);
+    int64_t k = 0;
+    for (int bytes = 8; bytes; bytes /= 2)
+        for (int64_t i = 0; i < n; i++)
+            if (mx_st_dtype_bytes(in[i].dtype) == bytes) {
+                out[k] = in[i];
+                out[k++].name = mx_arena_strdup(a, in[i].name);
+            }
     return out;
 }
 
@@ -352,6 +356,45 @@ static mx_status describe(mx_ckpt *c, const mx_ckpt_request *r)
     return MX_OK;
 }
 
+/* Where each tensor lies in the buffer: packed as in its file, each file's first on a disk block.
+ * Gives the size of the whole. */
+static size_t place(mx_ckpt *c, size_t *at)
+{
+    snapshot *s = &c->snap;
+    mx_arena a = {0};
+    mx_hf_save_opts o = {.max_shard_bytes = c->opts.max_shard_bytes};
+    size_t end = 0;
+    for (int set = 0; set < 2; set++) {
+        const mx_st_source *t = set ? s->optimizer : s->weights;
+        int64_t n = set ? s->n_optimizer : s->n_weights;
+        mx_hf_saved plan = {0};
+        mx_hf_plan_shards(t, n, &o, &a, &plan);
+        for (int k = 0; k < plan.n_shards; k++) {
+            end = (end + BLOCK - 1) / BLOCK * BLOCK;
+            for (int64_t i = plan.shards[k].first; i < plan.shards[k].first + plan.shards[k].count;
+                 i++) {
+                at[set ? s->n_weights + i : i] = end;
+                end += (size_t)mx_st_source_bytes(&t[i]);
+            }
+        }
+    }
+    mx_arena_fini(&a);
+    return end;
+}
+
+static mx_status make_buffer(mx_ckpt *c, size_t need)
+{
+    if (need <= c->buffer_bytes)
+        return MX_OK;
+    mx_free(c->memory);
+    c->memory = NULL;
+    c->buffer_bytes = 0;
+    MX_TRY(mx_alloc(&c->memory, need + BLOCK, "the copy of the run's state that is saved"));
+    c->buffer = (char *)(((uintptr_t)c->memory + BLOCK - 1) / BLOCK * BLOCK);
+    c->buffer_bytes = need;
+    return MX_OK;
+}
+
 typedef struct {
     char *to;
     const char *from;
@@ -363,29 +406,20 @@ static mx_status copy_tensors(mx_ckpt *c)
 {
     snapshot *s = &c->snap;
     int64_t total = s->n_weights + s->n_optimizer, n_pieces = 0, cap = 0;
-    size_t need = 0, at = 0;
-    for (int64_t i = 0; i < total; i++)
-        need += aligned(mx_st_source_bytes(i < s->n_weights ? &s->weights[i]
-                                                            : &s->optimizer[i - s->n_weights]));
-    if (need > c->buffer_bytes) {
-        mx_free(c->buffer);
-        c->buffer = NULL;
-        c->buffer_bytes = 0;
-        MX_TRY(mx_alloc(&c->buffer, need, "the copy of the run's state that is saved"));
-        c->buffer_bytes = need;
-    }
+    size_t *at = MX_NEW_N(&s->arena, size_t, total);
+    MX_TRY(make_buffer(c, place(c, at)));
     copy_piece *pieces = NULL;
     for (int64_t i = 0; i < total; i++) {
         mx_st_source *t = i < s->n_weights ? &s->weights[i] : &s->optimizer[i - s->n_weights];
         size_t bytes = (size_t)mx_st_source_bytes(t);
+        char *to = c->buffer + at[i];
         for (size_t k = 0; k < bytes; k += COPY_PIECE_BYTES) {
             MX_GROW(pieces, n_pieces, cap);
-            pieces[n_pieces++] =
-                (copy_piece){(char *)c->buffer + at + k, (const char *)t->data + k,
-                             bytes - k < COPY_PIECE_BYTES ? bytes - k : COPY_PIECE_BYTES};
+            size_t left = bytes - k;
+            pieces[n_pieces++] = (copy_piece){to + k, (const char *)t->data + k,
+                                              left < COPY_PIECE_BYTES ? left : COPY_PIECE_BYTES};
         }
-        t->data = (char *)c->buffer + at;
-        at += aligned(bytes);
+        t->data = to;
     }
 #pragma omp parallel for schedule(static) num_threads(c->opts.n_threads)
     for (int64_t i = 0; i < n_pieces; i++)
@@ -458,6 +492,14 @@ mx_status mx_ckpt_save(mx_ckpt *c, const mx_ckpt_request *r)
     return MX_OK;
 }
 
+mx_status mx_ckpt_reserve(mx_ckpt *c, const mx_ckpt_request *r)
+{
+    wait_idle(c);
+    MX_TRY(mx_status_wrap(describe(c, r), "checkpoints"));
+    size_t *at = MX_NEW_N(&c->snap.arena, size_t, r->n_weights + r->n_optimizer);
+    return c->opts.synchronous ? MX_OK : make_buffer(c, place(c, at));
+}
+
 mx_status mx_ckpt_wait(mx_ckpt *c)
 {
     wait_idle(c);
@@ -491,6 +533,6 @@ void mx_ckpt_free(mx_ckpt *c)
     pthread_cond_destroy(&c->changed);
     mx_arena_fini(&c->snap.arena);
     mx_arena_fini(&c->arena);
-    mx_free(c->buffer);
+    mx_free(c->memory);
     mx_free(c);
 }

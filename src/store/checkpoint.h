@@ -66,6 +66,8 @@ mx_status mx_ckpt_new(mx_ckpt **out, const mx_ckpt_opts *opts) MX_MUST_USE;
  * twice). Everything it is given may change or go away after it returns, except files that extras
  * name by `from`: the writer reads those. */
 mx_status mx_ckpt_save(mx_ckpt *c, const mx_ckpt_request *r) MX_MUST_USE;
+/* Gets the snapshot's memory beforehand, for requests like this one (its data is not looked at). */
+mx_status mx_ckpt_reserve(mx_ckpt *c, const mx_ckpt_request *r) MX_MUST_USE;
 /* Waits until nothing is being written; gives the last write's failure. */
 mx_status mx_ckpt_wait(mx_ckpt *c) MX_MUST_USE;
 mx_ckpt_status mx_ckpt_poll(mx_ckpt *c);

@@ -27,8 +27,8 @@ typedef struct {
     mx_status first_bad;
 } save_job;
 
-static void plan_shards(const mx_st_source *t, int64_t n, const mx_hf_save_opts *opts, mx_arena *a,
-                        mx_hf_saved *out)
+void mx_hf_plan_shards(const mx_st_source *t, int64_t n, const mx_hf_save_opts *opts, mx_arena *a,
+                       mx_hf_saved *out)
 {
     uint64_t limit = opts->max_shard_bytes ? opts->max_shard_bytes : MX_HF_SHARD_BYTES, bytes = 0;
     mx_hf_shard *shards = MX_NEW_N(a, mx_hf_shard, n + 1);
@@ -160,7 +160,7 @@ mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64
     for (int i = 0; i < opts->n_metadata; i++)
         meta[i + 1] = opts->metadata[i];
     *out = (mx_hf_saved){.digests = MX_NEW_N(arena, mx_digest, n + 1)};
-    plan_shards(tensors, n, opts, arena, out);
+    mx_hf_plan_shards(tensors, n, opts, arena, out);
     save_job job = {
         .dir = dir, .out = out, .writer = opts->writer, .lock = PTHREAD_MUTEX_INITIALIZER};
     job.writer.metadata = meta;

@@ -40,6 +40,9 @@ typedef struct {
     mx_digest index_digest;
 } mx_hf_saved;
 
+/* Which tensors go into which shard (name, first, count), without writing anything. */
+void mx_hf_plan_shards(const mx_st_source *tensors, int64_t n, const mx_hf_save_opts *opts,
+                       mx_arena *arena, mx_hf_saved *out);
 /* Writes the tensors into an existing directory: one file, or shards and an index when they exceed
  * max_shard_bytes (a tensor is never split). Each file is written beside its name, fsynced and
  * renamed; the index comes last and the directory is fsynced. Weights an earlier save left under

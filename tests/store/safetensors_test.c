@@ -2,7 +2,9 @@
 #include "../test.h"
 #include "base/arena.h"
 #include "store/st_write.h"
+#include "faulty_io.h"
 #include "test_dir.h"
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -250,5 +252,57 @@ MX_TEST(safetensors_writer_refuses_two_of_a_name)
     const char *path = test_dir_file(&d, "x.safetensors");
     MX_CHECK_ERROR(mx_st_write(path, list, 2, &(mx_st_writer){0}, NULL, NULL), "two tensors");
     MX_CHECK(!test_exists(path));
+    test_dir_remove(&d);
+}
+
+/* Tensors that lie in memory as they will in the file are written from where they are: the same
+ * bytes and digests as otherwise, also when any one call fails on the way. */
+MX_TEST(safetensors_written_in_place)
+{
+    enum { A = 2500000, B = 1001, C = 5 };
+    test_dir d;
+    test_dir_make(&d);
+    char *memory = mx_realloc(NULL, A * 4 + B * 4 + C + 4096);
+    char *p = (char *)(((uintptr_t)memory + 4095) / 4096 * 4096);
+    for (int i = 0; i < A * 4 + B * 4 + C; i++)
+        p[i] = (char)(i * 31 % 253);
+    mx_st_source src[3] = {{"a", MX_ST_F32, 1, {A}, p, 0},
+                           {"b", MX_ST_F32, 1, {B}, p + A * 4, 0},
+                           {"c", MX_ST_U8, 1, {C}, p + A * 4 + B * 4, 0}};
+    const mx_st_source *list[3] = {&src[0], &src[1], &src[2]};
+    const char *path = test_dir_file(&d, "x.safetensors");
+    static faulty_io f;
+    int n_calls = 1, n_done = 0;
+    for (int at = 0; at <= n_calls; at++) {
+        f = (faulty_io){.fail_at = at, .error = EIO};
+        mx_io io = faulty_io_make(&f);
+        mx_digest dig[3] = {{0}};
+        mx_st_written done;
+        mx_status st = mx_st_write(path, list, 3, &(mx_st_writer){.io = &io}, dig, &done);
+        if (at == 0)
+            n_calls = f.calls;
+        MX_CHECK(at || !st, "%s", mx_status_text(st));
+        MX_CHECK(!test_exists(test_dir_file(&d, "x.safetensors.tmp")));
+        bool written = !st;
+        mx_status_free(st);
+        if (!written)
+            continue;
+        n_done++;
+        mx_st_file file;
+        MX_CHECK_OK(mx_st_open(&file, path));
+        MX_CHECK(file.data_at == 4096 && file.n_tensors == 3 && done.size_bytes == file.size_bytes);
+        uint8_t *back = mx_realloc(NULL, A * 4);
+        for (int i = 0; i < 3; i++) {
+            const mx_st_tensor *t = mx_st_find(&file, src[i].name);
+            MX_CHECK_OK(mx_st_read(t, 0, t->n, t->dtype, back, NULL));
+            MX_CHECK(memcmp(back, src[i].data, t->n_bytes) == 0, "tensor %d, call %d", i, at);
+            MX_CHECK(mx_digest_equal(dig[i], mx_digest_of(src[i].data, t->n_bytes)));
+        }
+        mx_free(back);
+        mx_st_close(&file);
+    }
+    MX_CHECK(n_done >= n_calls - 2, "one failure is survived by a second attempt: %d of %d", n_done,
+             n_calls);
+    mx_free(memory);
     test_dir_remove(&d);
 }
