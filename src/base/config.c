@@ -95,6 +95,11 @@ int mx_config_ints(const mx_config *cfg, const char *name, const int64_t **items
     return v->n;
 }
 
+mx_key_type mx_config_type(const mx_config *cfg, const char *name)
+{
+    return entry(cfg, name)->key->type;
+}
+
 bool mx_config_has(const mx_config *cfg, const char *name)
 {
     return mx_config_entry_find(cfg, name) != NULL;

@@ -65,6 +65,7 @@ const char *mx_config_text(const mx_config *cfg, const char *name); /* string or
 int mx_config_list(const mx_config *cfg, const char *name, const char *const **items);
 int mx_config_ints(const mx_config *cfg, const char *name, const int64_t **items);
 
+mx_key_type mx_config_type(const mx_config *cfg, const char *name);
 /* Whether the key exists in this configuration, and whether anything above base.yml set it. */
 bool mx_config_has(const mx_config *cfg, const char *name);
 bool mx_config_is_set(const mx_config *cfg, const char *name);

@@ -18,11 +18,8 @@
 #define FIXED MX_KEY_FIXED
 
 const mx_key mx_keys_model[] = {
-    {"decoder_block", ENUM, MODEL, "llama2",
-     "llama2|mistral|mixtral|gemma|gemma2|gemma3|gemma4|gemma4_small|qwen2|qwen3|qwen3_moe|"
-     "qwen3_custom_moe|qwen3_next|qwen3_5|gpt2|gpt3|gpt_oss|llama4|deepseek|deepseek4|olmo3|envy|"
-     "default|simple|simple_mlp",
-     "family of the decoder layers", "model_type architecture", FIXED},
+    {"decoder_block", TEXT, MODEL, "llama2", 0, "family of the decoder layers, in MaxText's words",
+     "model_type architecture", FIXED},
     {"global_parameter_scale", INT, MODEL, "1", "1..1048576",
      "power of two that enlarges width, heads, MLP and layers together", 0, FIXED},
     {"base_emb_dim", INT, MODEL, "2048", "1..", "width", "=emb_dim hidden_size d_model n_embd dim",

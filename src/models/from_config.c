@@ -1,0 +1,233 @@
+/* from_config.c - see from_config.h. */
+#include "models/from_config.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Doubling goes round: heads and MLP first, then width, then layers, so that three doublings make
+ * about eight times the parameters and keep the shape. */
+mx_scale_shares mx_scale_split(int64_t scale)
+{
+    int log2 = 0;
+    while (scale >> (log2 + 1))
+        log2++;
+    int q = log2 / 3, r = log2 % 3;
+    return (mx_scale_shares){
+        .width = q + (r > 1), .heads = q + (r > 0), .mlp = q + (r > 0), .layers = q};
+}
+
+/* ---- the family ---- */
+
+static bool listed(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = list; p && *p;) {
+        size_t k = strcspn(p, ",");
+        if (k == n && memcmp(p, name, n) == 0)
+            return true;
+        p += k + (p[k] == ',');
+    }
+    return false;
+}
+
+static mx_status find_family(const mx_config *cfg, const mx_model **out)
+{
+    const char *block = mx_config_text(cfg, "decoder_block");
+    mx_str known = {0};
+    for (int i = 0; i < mx_model_count; i++) {
+        const mx_model *m = mx_model_table[i];
+        if (listed(m->decoder_block, block)) {
+            mx_str_fini(&known);
+            *out = m;
+            return MX_OK;
+        }
+        if (m->decoder_block)
+            mx_str_addf(&known, "%s%s", known.len ? "," : "", m->decoder_block);
+    }
+    mx_status st = mx_fail(MX_USAGE, "%s: decoder_block `%s` is not supported; supported: %s",
+                           mx_config_where(cfg, "decoder_block"), block, mx_str_text(&known));
+    mx_str_fini(&known);
+    return st;
+}
+
+/* ---- values ---- */
+
+static int64_t scaled(const mx_config *cfg, const char *key)
+{
+    static const struct {
+        const char *key;
+        size_t share;
+    } rows[] = {
+        {"base_emb_dim", offsetof(mx_scale_shares, width)},
+        {"base_num_query_heads", offsetof(mx_scale_shares, heads)},
+        {"base_num_kv_heads", offsetof(mx_scale_shares, heads)},
+        {"base_mlp_dim", offsetof(mx_scale_shares, mlp)},
+        {"base_moe_mlp_dim", offsetof(mx_scale_shares, mlp)},
+        {"base_num_decoder_layers", offsetof(mx_scale_shares, layers)},
+    };
+    int64_t v = mx_config_int(cfg, key);
+    mx_scale_shares shares = mx_scale_split(mx_config_int(cfg, "global_parameter_scale"));
+    for (size_t i = 0; v > 0 && i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].key, key) == 0)
+            v <<= *(const int *)((const char *)&shares + rows[i].share);
+    bool pairs = strcmp(mx_config_text(cfg, "decoder_block"), "gemma2") == 0;
+    return pairs && strcmp(key, "base_num_decoder_layers") == 0 ? 2 * v : v;
+}
+
+/* The integer of a key whose unset state is -1 (or the schema's default), with what stands for it.
+ */
+static int64_t whole(const mx_config *cfg, const char *key)
+{
+    static const char *const bases[] = {"local_rope_max_timescale", "global_rope_max_timescale"};
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++)
+        if (strcmp(key, bases[i]) == 0 && mx_config_int(cfg, key) < 0)
+            return mx_config_int(cfg, "rope_max_timescale");
+    bool positions =
+        strcmp(key, "max_position_embeddings") == 0 || strcmp(key, "trainable_position_size") == 0;
+    if (positions && (!mx_config_is_set(cfg, key) || mx_config_int(cfg, key) < 0))
+        return mx_config_int(cfg, "max_target_length");
+    if (strcmp(key, "base_moe_mlp_dim") == 0 && mx_config_int(cfg, key) < 0)
+        return scaled(cfg, "base_mlp_dim");
+    return scaled(cfg, key);
+}
+
+/* The value of a key as the field's kind; NULL when the key is unset (a negative number). */
+static json_t *value_of(const mx_config *cfg, const char *key, mx_cfg_kind kind)
+{
+    const int64_t *ints = NULL;
+    switch (mx_config_type(cfg, key)) {
+    case MX_KEY_BOOL:
+        return json_boolean(mx_config_bool(cfg, key));
+    case MX_KEY_INT: {
+        int64_t v = whole(cfg, key);
+        return v < 0 ? NULL : kind == MX_CFG_F64 ? json_real((double)v) : json_integer(v);
+    }
+    case MX_KEY_FLOAT:
+        return mx_config_float(cfg, key) < 0 ? NULL : json_real(mx_config_float(cfg, key));
+    case MX_KEY_STRING:
+    case MX_KEY_ENUM:
+        return json_string(mx_config_text(cfg, key));
+    case MX_KEY_INTS: {
+        json_t *list = json_array();
+        int n = mx_config_ints(cfg, key, &ints);
+        for (int i = 0; i < n; i++)
+            json_array_append_new(list, json_integer(ints[i]));
+        return list;
+    }
+    default:
+        return NULL;
+    }
+}
+
+/* ---- what is not one to one ---- */
+
+static json_t *activation(const mx_config *cfg)
+{
+    const char *const *acts = NULL;
+    int n = mx_config_list(cfg, "mlp_activations", &acts);
+    if (n < 1)
+        return NULL;
+    return json_string(strcmp(acts[0], "gelu") == 0 ? "gelu_pytorch_tanh" : acts[0]);
+}
+
+/* A number of rotary scaling by the last part of its config.json key; NULL when the type has none.
+ */
+static json_t *rope_value(const mx_config *cfg, const char *part)
+{
+    const char *type = mx_config_text(cfg, "rope_type");
+    bool llama3 = strcmp(type, "llama3.1") == 0, yarn = strcmp(type, "yarn") == 0;
+    double linear = mx_config_float(cfg, "rope_linear_scaling_factor");
+    bool set = mx_config_is_set(cfg, "rope_factor");
+    if (strcmp(part, "rope_type") == 0)
+        return json_string(llama3 ? "llama3" : yarn ? "yarn" : linear != 1 ? "linear" : "default");
+    if (strcmp(part, "partial_rotary_factor") == 0)
+        return json_real(mx_config_float(cfg, "partial_rotary_factor"));
+    if (strcmp(part, "factor") == 0 && !llama3 && !yarn)
+        return linear != 1 ? json_real(linear) : NULL;
+    if (!llama3 && !yarn)
+        return NULL;
+    if (strcmp(part, "factor") == 0) /* 8 is Llama 3.1's own; the schema's default is YaRN's */
+        return json_real(llama3 && !set ? 8 : mx_config_float(cfg, "rope_factor"));
+    if (strcmp(part, "original_max_position_embeddings") == 0)
+        return json_integer(llama3 && !mx_config_is_set(cfg, part) ? 8192
+                                                                   : mx_config_int(cfg, part));
+    if (!yarn)
+        return NULL;
+    if (strcmp(part, "beta_fast") == 0 || strcmp(part, "beta_slow") == 0 ||
+        strcmp(part, "mscale") == 0)
+        return json_real(mx_config_float(cfg, part));
+    if (strcmp(part, "mscale_all_dim") == 0)
+        return json_real(mx_config_float(cfg, "mscale"));
+    return strcmp(part, "truncate") == 0 ? json_boolean(mx_config_bool(cfg, "rope_truncate"))
+                                         : NULL;
+}
+
+static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *path)
+{
+    const char *dot = strrchr(path, '.'), *part = dot ? dot + 1 : path;
+    if (f->kind == MX_CFG_ACT)
+        return activation(cfg);
+    if (mx_starts_with(path, "rope_") || strcmp(part, "partial_rotary_factor") == 0)
+        return rope_value(cfg, part);
+    if (strcmp(part, "attention_bias") == 0 || strcmp(part, "mlp_bias") == 0)
+        return json_boolean(mx_config_bool(cfg, part));
+    /* Gemma 2 and 3 of 27B scale queries by width / heads, the smaller ones by the head's size. */
+    if (strcmp(part, "query_pre_attn_scalar") == 0) {
+        int64_t head = mx_config_int(cfg, "head_dim"), heads = scaled(cfg, "base_num_query_heads");
+        return json_integer(head == 128 ? scaled(cfg, "base_emb_dim") / heads : head);
+    }
+    return NULL;
+}
+
+/* Puts a value at "a.b.c"; takes it. */
+static void put(json_t *json, const char *path, json_t *value)
+{
+    char part[128];
+    const char *dot;
+    while ((dot = strchr(path, '.'))) {
+        snprintf(part, sizeof part, "%.*s", (int)(dot - path), path);
+        json_t *inner = json_object_get(json, part);
+        if (!inner) {
+            inner = json_object();
+            json_object_set_new(json, part, inner);
+        }
+        json = inner;
+        path = dot + 1;
+    }
+    json_object_set_new(json, path, value);
+}
+
+mx_status mx_model_config_json(const mx_config *cfg, json_t **out)
+{
+    const mx_model *family = NULL;
+    *out = NULL;
+    MX_TRY(find_family(cfg, &family));
+    json_t *json = json_object();
+    char path[128];
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(family->model_types, ","),
+             family->model_types);
+    json_object_set_new(json, "model_type", json_string(path));
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(family->architecture, ","),
+             family->architecture);
+    json_object_set_new(json, "architectures", json_pack("[s]", path));
+    json_object_set_new(json, "torch_dtype", json_string(mx_config_text(cfg, "weight_dtype")));
+    for (const mx_cfg_field *f = family->fields; f->key; f++) {
+        snprintf(path, sizeof path, "%.*s", (int)strcspn(f->key, "|"), f->key);
+        json_t *v = f->maxtext ? value_of(cfg, f->maxtext, f->kind) : derived(cfg, f, path);
+        if (v)
+            put(json, path, v);
+    }
+    *out = json;
+    return MX_OK;
+}
+
+mx_status mx_model_from_config(mx_model_spec *m, const mx_config *cfg)
+{
+    json_t *json = NULL;
+    *m = (mx_model_spec){0};
+    MX_TRY(mx_model_config_json(cfg, &json));
+    mx_status st = mx_model_from_json(m, json, mx_config_where(cfg, "decoder_block"));
+    json_decref(json);
+    return st;
+}

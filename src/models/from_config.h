@@ -1,0 +1,34 @@
+/* from_config.h - a model out of the configuration: MaxText's keys to the family's config.json.
+ *
+ * A family's field table is the only list of its configuration (model.h). A model that is described
+ * by YAML keys instead of a config.json gets one made here: the family is the one whose
+ * decoder_block names it, and every field that has a MaxText name takes that key's value. What is
+ * not one to one is derived:
+ *
+ *   sizes            base_* keys times their share of global_parameter_scale (mx_scale_shares)
+ *   layers           decoder_block gemma2 counts pairs
+ *   activation       the first of mlp_activations; "gelu" there is the tanh form
+ *   rotary scaling   rope_type default (with rope_linear_scaling_factor), llama3.1, yarn
+ *   rotary bases     local and global ones that are -1 are rope_max_timescale
+ *   positions        max_target_length where the model's file says no number
+ *
+ * Everything else is left out and so takes the family's own default.
+ */
+#ifndef MX_MODELS_FROM_CONFIG_H
+#define MX_MODELS_FROM_CONFIG_H
+
+#include "base/config.h"
+#include "models/model.h"
+
+/* Powers of two by which global_parameter_scale enlarges each size. */
+typedef struct {
+    int width, heads, mlp, layers;
+} mx_scale_shares;
+mx_scale_shares mx_scale_split(int64_t scale);
+
+/* config.json for the model that the keys describe; gives it to the caller. */
+mx_status mx_model_config_json(const mx_config *cfg, json_t **out) MX_MUST_USE;
+/* The same, read by the family. */
+mx_status mx_model_from_config(mx_model_spec *m, const mx_config *cfg) MX_MUST_USE;
+
+#endif

@@ -1,0 +1,172 @@
+/* from_config_test.c - models described by YAML keys: every file whose family exists, and the
+ * details that are not one to one. */
+#include "models/from_config.h"
+
+#include "../test.h"
+#include "train/keys.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static mx_config *load(const char *const *args, int n)
+{
+    static char home[4096];
+    mx_config_request r = {.schema = &mx_keys,
+                           .sections = MX_TAKES_ALL,
+                           .user = "train",
+                           .home = mx_config_home(home, sizeof home),
+                           .args = args,
+                           .n_args = n};
+    mx_config *cfg = NULL;
+    MX_CHECK_OK(mx_config_load(&cfg, &r));
+    MX_ASSERT(cfg);
+    return cfg;
+}
+
+static json_t *json_of(const char *const *args, int n)
+{
+    mx_config *cfg = load(args, n);
+    json_t *json = NULL;
+    MX_CHECK_OK(mx_model_config_json(cfg, &json));
+    mx_config_free(cfg);
+    return json;
+}
+
+/* The value at "a.b" as compact text. */
+static void is(const json_t *json, const char *path, const char *expected)
+{
+    const json_t *v = json;
+    char part[64];
+    for (const char *p = path; v && p;) {
+        const char *dot = strchr(p, '.');
+        snprintf(part, sizeof part, "%.*s", dot ? (int)(dot - p) : (int)strlen(p), p);
+        v = json_object_get(v, part);
+        p = dot ? dot + 1 : NULL;
+    }
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    MX_CHECK(strcmp(text ? text : "(absent)", expected) == 0, "%s is %s, expected %s", path,
+             text ? text : "(absent)", expected);
+    free(text);
+}
+
+static bool has_family(const mx_config *cfg)
+{
+    const char *block = mx_config_text(cfg, "decoder_block");
+    for (int i = 0; i < mx_model_count; i++) {
+        const char *list = mx_model_table[i]->decoder_block;
+        for (const char *p = list ? strstr(list, block) : NULL; p; p = strstr(p + 1, block)) {
+            char after = p[strlen(block)];
+            if ((p == list || p[-1] == ',') && (after == ',' || !after))
+                return true;
+        }
+    }
+    return false;
+}
+
+MX_TEST(models_every_file_with_a_family_makes_a_model)
+{
+    char home[4096], **names = NULL;
+    mx_arena a = {0};
+    int n = mx_config_models(&a, mx_config_home(home, sizeof home), &names), made = 0;
+    for (int i = 0; i < n; i++) {
+        const char *arg = mx_arena_printf(&a, "model_name=%s", names[i]);
+        mx_config *cfg = load(&arg, 1);
+        mx_model_spec m;
+        if (has_family(cfg)) {
+            mx_status st = mx_model_from_config(&m, cfg);
+            MX_CHECK(!st, "%s: %s", names[i], mx_status_text(st));
+            if (!st) {
+                MX_CHECK(m.summary.vocab == mx_config_int(cfg, "vocab_size"), "%s", names[i]);
+                MX_CHECK(m.summary.d_model == mx_config_int(cfg, "base_emb_dim"), "%s", names[i]);
+                mx_model_spec_fini(&m);
+                made++;
+            }
+            mx_status_free(st);
+        } else {
+            MX_CHECK_ERROR(mx_model_from_config(&m, cfg), "is not supported; supported: ");
+        }
+        mx_config_free(cfg);
+    }
+    MX_CHECK(made >= 40, "%d models of %d files", made, n);
+    mx_arena_fini(&a);
+}
+
+MX_TEST(models_llama_scaling_of_rotary_frequencies)
+{
+    const char *new[] = {"model_name=llama3.2-1b"}, *old[] = {"model_name=llama2-7b"},
+               *plain[] = {"rope_type=llama3.1"};
+    json_t *json = json_of(new, 1);
+    is(json, "model_type", "\"llama\"");
+    is(json, "hidden_size", "2048");
+    is(json, "num_hidden_layers", "16");
+    is(json, "hidden_act", "\"silu\"");
+    is(json, "tie_word_embeddings", "true");
+    is(json, "max_position_embeddings", "131072");
+    is(json, "rms_norm_eps", "1.0000000000000001e-5");
+    is(json, "rope_parameters.rope_type", "\"llama3\"");
+    is(json, "rope_parameters.rope_theta", "500000.0");
+    is(json, "rope_parameters.factor", "32.0");
+    is(json, "rope_parameters.original_max_position_embeddings", "8192");
+    json_decref(json);
+    json = json_of(old, 1);
+    is(json, "rope_parameters.rope_type", "\"default\"");
+    is(json, "rope_parameters.factor", "(absent)");
+    is(json, "tie_word_embeddings", "false");
+    json_decref(json);
+    json = json_of(plain, 1);
+    is(json, "rope_parameters.factor", "8.0");
+    is(json, "max_position_embeddings", "2048");
+    json_decref(json);
+}
+
+MX_TEST(models_gemma_pairs_scalars_and_bases)
+{
+    const char *two[] = {"model_name=gemma2-27b"}, *three[] = {"model_name=gemma3-4b"};
+    json_t *json = json_of(two, 1);
+    is(json, "num_hidden_layers", "46");
+    is(json, "query_pre_attn_scalar", "144");
+    is(json, "attn_logit_softcapping", "50.0");
+    is(json, "hidden_activation", "\"gelu_pytorch_tanh\"");
+    is(json, "sliding_window", "4096");
+    json_decref(json);
+    json = json_of(three, 1);
+    is(json, "num_hidden_layers", "34");
+    is(json, "query_pre_attn_scalar", "256");
+    is(json, "rope_parameters.full_attention.rope_theta", "1000000.0");
+    is(json, "rope_parameters.full_attention.rope_type", "\"linear\"");
+    is(json, "rope_parameters.full_attention.factor", "8.0");
+    is(json, "rope_parameters.sliding_attention.rope_theta", "10000.0");
+    json_decref(json);
+}
+
+MX_TEST(models_global_parameter_scale)
+{
+    static const int expected[][5] = {{1, 0, 0, 0, 0}, {2, 0, 1, 1, 0},  {4, 1, 1, 1, 0},
+                                      {8, 1, 1, 1, 1}, {16, 1, 2, 2, 1}, {64, 2, 2, 2, 2}};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        mx_scale_shares s = mx_scale_split(expected[i][0]);
+        MX_CHECK(s.width == expected[i][1] && s.heads == expected[i][2] &&
+                     s.mlp == expected[i][3] && s.layers == expected[i][4],
+                 "scale %d: %d %d %d %d", expected[i][0], s.width, s.heads, s.mlp, s.layers);
+    }
+    const char *args[] = {"global_parameter_scale=4"};
+    json_t *json = json_of(args, 1);
+    is(json, "hidden_size", "4096");
+    is(json, "num_attention_heads", "32");
+    is(json, "num_key_value_heads", "32");
+    is(json, "intermediate_size", "14336");
+    is(json, "num_hidden_layers", "16");
+    is(json, "head_dim", "128");
+    json_decref(json);
+}
+
+MX_TEST(models_unknown_block_names_those_there_are)
+{
+    const char *args[] = {"decoder_block=llama9"};
+    mx_config *cfg = load(args, 1);
+    mx_model_spec m;
+    MX_CHECK_ERROR(
+        mx_model_from_config(&m, cfg),
+        "argument decoder_block=llama9: decoder_block `llama9` is not supported; supported: ");
+    mx_config_free(cfg);
+}
