@@ -97,7 +97,8 @@ void mx_model_spec_fini(mx_model_spec *m);
 typedef struct {
     int64_t batch, seq;
     bool packed;
-    int64_t cache_len;
+    int64_t cache_len; /* 0: no cache */
+    mx_dtype cache_dtype;
 } mx_model_shape;
 /* Declares the inputs, builds the model, gives its head. */
 mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape shape, mx_build *b);

@@ -14,12 +14,10 @@
 #include "ops.h"
 #include <stdio.h>
 
-enum { MAX_RUN = 256 }; /* tokens of one prefill run: see mx_decode in infer/ */
-
 static int64_t slots_for(const mx_build *b, const mx_attention_attr *a)
 {
     int64_t span = a->window ? a->window : a->chunk;
-    int64_t need = span ? span + MAX_RUN : b->cache_len;
+    int64_t need = span ? span + MX_MAX_RUN : b->cache_len;
     return need < b->cache_len ? need : b->cache_len;
 }
 
@@ -64,6 +62,7 @@ static mx_node *store(mx_graph *g, const mx_build *b, const char *what, mx_node 
     snprintf(name, sizeof name, "%s.cache_%s", g->scope, what);
     mx_type t = x->type;
     t.dim[1] = slots;
+    t.dtype = b->cache_dtype;
     mx_node *cache = cache_variable(g, name, t, 0);
     cache->axes = "batch,length,kv_heads,head_dim";
     return mx_cache_write(g, cache, x, slot_input(g, b, slots));

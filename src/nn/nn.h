@@ -21,6 +21,7 @@ typedef struct {
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
     double init_scale;  /* standard deviation of new weights (initializer_range) */
     int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */
+    mx_dtype cache_dtype;
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */
 } mx_build;
 
@@ -76,6 +77,8 @@ mx_node *mx_rope_apply(mx_graph *g, mx_node *x, const mx_rope_table *t); /* x (B
 double mx_rope_attention_factor(const mx_rope *r);
 
 /* --- attention (attention.c) --- */
+
+enum { MX_MAX_RUN = 256 }; /* most tokens of one run of a decode program */
 
 /* q (B, S, H, D), k and v (B, S, K, D) -> (B, S, H D): through the cache when there is one. */
 mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,

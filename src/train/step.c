@@ -48,12 +48,25 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, const mx_build *b, double
     return mx_graph_root(g, "loss", loss);
 }
 
+/* Row `last` of each sequence: x (B, S, d) -> (B, d). The host gives row numbers of the flat x. */
+static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x)
+{
+    int64_t d = x->type.dim[2];
+    mx_node *last = mx_input(g, "last", MX_SHAPE(b->batch), MX_I32);
+    return mx_embed(g, mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d)), last);
+}
+
 static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
 {
     mx_graph *g = &s->graph;
     mx_build b;
     mx_head h = mx_model_build(g, m, o->shape, &b);
     if (o->kind == MX_STEP_LOGITS) {
+        mx_graph_root(g, "logits", mx_model_logits(g, &h));
+        return mx_compile_forward(g, &o->compile, &s->program);
+    }
+    if (o->kind == MX_STEP_NEXT) {
+        h.hidden = last_rows(g, &b, h.hidden);
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
         return mx_compile_forward(g, &o->compile, &s->program);
     }

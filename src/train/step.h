@@ -8,6 +8,7 @@
 
 typedef enum {
     MX_STEP_LOGITS,     /* root logits (B, S, vocab) */
+    MX_STEP_NEXT,       /* root logits (B, vocab) of the token `last` (B) int32 of each row */
     MX_STEP_LOSS,       /* root loss */
     MX_STEP_GRADS,      /* roots loss, grad:NAME */
     MX_STEP_TRAIN,      /* roots loss, grad_norm; weights and moments change */

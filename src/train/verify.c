@@ -4,6 +4,8 @@
  */
 #include "train/verify.h"
 
+#include "infer/decode.h"
+#include "infer/sample.h"
 #include "store/weights.h"
 #include "train/step.h"
 #include <math.h>
@@ -211,6 +213,54 @@ out:
     return st;
 }
 
+/* The golden's continuation: its first half is the prompt (12 of 24), or 8 tokens where it is longer. */
+static int64_t prompt_length(const verifier *v, const mx_st_tensor *t, const int32_t *ids)
+{
+    int64_t n = 0, limit = t->dim[1] < v->seq ? t->dim[1] : v->seq;
+    while (n < limit && ids[n] == v->tokens[n])
+        n++;
+    int64_t half = t->dim[1] == 24 ? 12 : 8;
+    return n < half ? n : half;
+}
+
+static mx_status check_generated(verifier *v)
+{
+    const mx_st_tensor *t = mx_st_find(&v->golden, "generated");
+    if (!t || t->ndim != 2 || t->dim[1] < 2)
+        return MX_OK;
+    mx_session *session = NULL;
+    mx_decode *d = NULL;
+    mx_status st;
+    int32_t *want;
+    MX_TRY(read_ints(&v->arena, t, &want));
+    int64_t total = t->dim[1], n = prompt_length(v, t, want);
+    float *a = MX_NEW_N(&v->arena, float, total), *b = MX_NEW_N(&v->arena, float, total);
+    void *work = mx_arena_alloc(&v->arena, 8 * (size_t)v->model.summary.vocab);
+    int32_t *ids = MX_NEW_N(&v->arena, int32_t, total);
+    memcpy(ids, want, sizeof(int32_t) * (size_t)n);
+    mx_decode_settings o = {.batch = 1, .max_length = total, .prompt_hint = n,
+                            .compile = v->o->compile};
+    MX_TRY_OUT(st, mx_session_open(&session, v->o->device, v->o->n_threads));
+    MX_TRY_OUT(st, mx_decode_open(&d, session, &v->model, &o));
+    MX_TRY_OUT(st, mx_weights_load(session, &v->model, &v->dir, (mx_load_options){0}));
+    MX_TRY_OUT(st, mx_session_init(session, 0));
+    for (int64_t fed = 0; n < total; n++) {
+        MX_TRY_OUT(st, mx_decode_feed(d, (const int32_t *const[]){ids + fed}, &(int64_t){n - fed}));
+        fed = n;
+        ids[n] = mx_sample(&(mx_sampling){.repetition_penalty = 1}, mx_decode_logits(d, 0),
+                           v->model.summary.vocab, NULL, 0, 0, 0, work).id;
+    }
+    for (int64_t i = 0; i < total; i++) {
+        a[i] = (float)(ids[i] != want[i]);
+        b[i] = 0;
+    }
+    compare(new_row(v->report, "generated"), a, b, total, 0, "");
+out:
+    mx_decode_close(d);
+    mx_session_close(session);
+    return st;
+}
+
 static mx_status open_files(verifier *v, const char *model_dir)
 {
     MX_TRY(mx_hf_dir_open(&v->dir, model_dir, MX_HF_ALL));
@@ -239,6 +289,7 @@ mx_status mx_verify(const char *model_dir, const mx_verify_options *o, mx_verify
     MX_TRY_OUT(st, check_logits(&v));
     MX_TRY_OUT(st, check_loss(&v));
     MX_TRY_OUT(st, check_adamw(&v));
+    MX_TRY_OUT(st, check_generated(&v));
     if (!report->n)
         st = mx_fail(MX_INPUT, "%s holds nothing to compare (logits, loss, adamw_losses, generated)",
                      v.golden.path);

@@ -1,0 +1,191 @@
+/* decode.c - runs of tokens through the cache programs.
+ *
+ * A run feeds up to T tokens of every sequence at once; sequences with fewer are padded with position -1,
+ * which the caches do not store and the mask does not see. For each fed token the host says its position
+ * and, for every cache size the model has, its slot: position mod slots.
+ */
+#include "infer/decode.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_SIZES = 8, PROMPT_RUN = 128 };
+
+typedef struct {
+    mx_step step;
+    int64_t seq;
+    int64_t slots[MAX_SIZES]; /* cache sizes it has inputs for */
+    int n_sizes;
+    int32_t *tokens, *positions, *slot, *last;
+} runner;
+
+struct mx_decode {
+    mx_session *session; /* borrows */
+    int64_t batch, max_length, vocab;
+    runner one, many;
+    bool has_many;
+    int64_t *length;
+    float *logits; /* (B, vocab) */
+    float *fresh;  /* of the last run */
+    mx_arena arena;
+};
+
+/* The cache sizes are the inputs called cache_slots.N. */
+static void find_sizes(runner *r)
+{
+    static const char prefix[] = "cache_slots.";
+    for (int i = 0; i < r->step.graph.n_nodes; i++) {
+        const char *name = r->step.graph.node[i]->name;
+        int64_t n;
+        if (name && mx_starts_with(name, prefix) && mx_parse_i64(name + sizeof prefix - 1, &n)) {
+            MX_ASSERT(r->n_sizes < MAX_SIZES, "more than %d cache sizes", MAX_SIZES);
+            r->slots[r->n_sizes++] = n;
+        }
+    }
+}
+
+static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, int64_t seq,
+                             const mx_decode_settings *o)
+{
+    mx_step_options so = {.kind = MX_STEP_NEXT, .compile = o->compile,
+                          .shape = {.batch = d->batch, .seq = seq, .cache_len = d->max_length,
+                                    .cache_dtype = o->compile.compute}};
+    so.compile.n_threads = mx_session_threads(d->session);
+    MX_TRY(mx_step_open(&r->step, d->session, m, &so));
+    r->seq = seq;
+    find_sizes(r);
+    r->tokens = MX_NEW_N(&d->arena, int32_t, d->batch * seq);
+    r->positions = MX_NEW_N(&d->arena, int32_t, d->batch * seq);
+    r->slot = MX_NEW_N(&d->arena, int32_t, d->batch * seq);
+    r->last = MX_NEW_N(&d->arena, int32_t, d->batch);
+    return MX_OK;
+}
+
+mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
+                         const mx_decode_settings *o)
+{
+    *out = NULL;
+    int64_t limit = m->summary.max_positions;
+    if (limit > 0 && o->max_length > limit)
+        return mx_fail(MX_USAGE, "prompt and answer need %lld positions, but the model was made for "
+                       "%lld; shorten the prompt or lower max_new_tokens",
+                       (long long)o->max_length, (long long)limit);
+    mx_decode *d = mx_realloc(NULL, sizeof *d);
+    *d = (mx_decode){.session = s, .batch = o->batch, .max_length = o->max_length,
+                     .vocab = m->summary.vocab};
+    d->length = MX_NEW_N(&d->arena, int64_t, d->batch);
+    d->logits = MX_NEW_N(&d->arena, float, d->batch * d->vocab);
+    d->fresh = MX_NEW_N(&d->arena, float, d->batch * d->vocab);
+    int64_t run = o->prompt_hint > 0 && o->prompt_hint < PROMPT_RUN ? o->prompt_hint : PROMPT_RUN;
+    run = run < d->max_length ? run : d->max_length;
+    mx_status st = open_runner(d, &d->one, m, 1, o);
+    if (!st && run > 1) {
+        st = open_runner(d, &d->many, m, run, o);
+        d->has_many = !st;
+    }
+    if (st)
+        mx_decode_close(d);
+    else
+        *out = d;
+    return st;
+}
+
+void mx_decode_close(mx_decode *d)
+{
+    if (!d)
+        return;
+    mx_step_close(&d->one.step);
+    mx_step_close(&d->many.step);
+    mx_arena_fini(&d->arena);
+    mx_free(d);
+}
+
+static mx_status run(mx_decode *d, runner *r, const int32_t *const *tokens, const int64_t *n,
+                     const int64_t *done)
+{
+    mx_exec *e = r->step.exec;
+    for (int64_t b = 0; b < d->batch; b++) {
+        int64_t take = n[b] - done[b] < r->seq ? n[b] - done[b] : r->seq;
+        for (int64_t i = 0; i < r->seq; i++) {
+            r->tokens[b * r->seq + i] = i < take ? tokens[b][done[b] + i] : 0;
+            r->positions[b * r->seq + i] = i < take ? (int32_t)(d->length[b] + i) : -1;
+        }
+        r->last[b] = (int32_t)(b * r->seq + (take > 0 ? take - 1 : 0));
+    }
+    MX_TRY(mx_exec_write(e, "tokens", r->tokens));
+    MX_TRY(mx_exec_write(e, "positions", r->positions));
+    MX_TRY(mx_exec_write(e, "last", r->last));
+    for (int s = 0; s < r->n_sizes; s++) {
+        char name[64];
+        snprintf(name, sizeof name, "cache_slots.%lld", (long long)r->slots[s]);
+        for (int64_t i = 0; i < d->batch * r->seq; i++)
+            r->slot[i] = r->positions[i] < 0 ? -1 : (int32_t)(r->positions[i] % r->slots[s]);
+        MX_TRY(mx_exec_write(e, name, r->slot));
+    }
+    MX_TRY(mx_exec_run(e));
+    return mx_exec_read(e, "logits", d->fresh);
+}
+
+mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64_t *n)
+{
+    mx_arena scratch = {0};
+    int64_t *done = MX_NEW_N(&scratch, int64_t, d->batch);
+    mx_status st = MX_OK;
+    for (int64_t b = 0; b < d->batch && !st; b++)
+        if (d->length[b] + n[b] > d->max_length)
+            st = mx_fail(MX_USAGE, "sequence %lld would have %lld tokens, the cache holds %lld; shorten "
+                         "the prompt or lower max_new_tokens", (long long)b,
+                         (long long)(d->length[b] + n[b]), (long long)d->max_length);
+    while (!st) {
+        int64_t most = 0;
+        for (int64_t b = 0; b < d->batch; b++)
+            most = n[b] - done[b] > most ? n[b] - done[b] : most;
+        if (!most)
+            break;
+        runner *r = most > 1 && d->has_many ? &d->many : &d->one;
+        st = run(d, r, tokens, n, done);
+        for (int64_t b = 0; b < d->batch && !st; b++) {
+            int64_t take = n[b] - done[b] < r->seq ? n[b] - done[b] : r->seq;
+            if (take <= 0)
+                continue;
+            done[b] += take;
+            d->length[b] += take;
+            if (done[b] == n[b])
+                memcpy(d->logits + b * d->vocab, d->fresh + b * d->vocab,
+                       sizeof(float) * (size_t)d->vocab);
+        }
+    }
+    mx_arena_fini(&scratch);
+    return st;
+}
+
+const float *mx_decode_logits(const mx_decode *d, int64_t b)
+{
+    return d->logits + b * d->vocab;
+}
+
+int64_t mx_decode_length(const mx_decode *d, int64_t b)
+{
+    return d->length[b];
+}
+
+/* Positions of the sequence's slots become -1: what the caches hold is then invisible. */
+mx_status mx_decode_reset(mx_decode *d, int64_t b)
+{
+    d->length[b] = 0;
+    for (int i = 0; i < mx_session_count(d->session); i++) {
+        mx_var *v = mx_session_var(d->session, i);
+        if (!mx_starts_with(v->name, "cache_positions."))
+            continue;
+        int32_t *host = NULL;
+        MX_TRY(mx_alloc((void **)&host, mx_type_bytes(&v->type), v->name));
+        mx_status st = mx_var_read(d->session, v, host);
+        for (int64_t k = 0; k < v->type.dim[1]; k++)
+            host[b * v->type.dim[1] + k] = -1;
+        if (!st)
+            st = mx_var_write(d->session, v, host);
+        mx_free(host);
+        MX_TRY(st);
+    }
+    return MX_OK;
+}

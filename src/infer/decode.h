@@ -1,0 +1,34 @@
+/* decode.h - a model with a cache: feed tokens, get the next token's logits.
+ *
+ * A decoder holds a batch of sequences that grow independently. Programs are compiled when it is opened:
+ * one for single tokens, one for runs of a prompt; both share the session's weights and caches.
+ */
+#ifndef MX_INFER_DECODE_H
+#define MX_INFER_DECODE_H
+
+#include "train/step.h"
+
+typedef struct mx_decode mx_decode;
+
+typedef struct {
+    int64_t batch;       /* sequences decoded together */
+    int64_t max_length;  /* positions, prompt included */
+    int64_t prompt_hint; /* length of the longest prompt, to size the prompt program; 0: unknown */
+    mx_compile_options compile;
+} mx_decode_settings;
+
+/* Adds programs to the session. Weights are loaded by the caller, before or after. */
+mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
+                         const mx_decode_settings *o) MX_MUST_USE;
+void mx_decode_close(mx_decode *d);
+
+/* Feeds n[b] tokens to sequence b, tokens[b][0..n[b]). A sequence with n[b] = 0 stays as it is. Afterwards
+ * mx_decode_logits gives, for each fed sequence, the logits after its last token. An error when a
+ * sequence would outgrow max_length. */
+mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64_t *n) MX_MUST_USE;
+const float *mx_decode_logits(const mx_decode *d, int64_t b); /* (vocab); borrowed */
+int64_t mx_decode_length(const mx_decode *d, int64_t b);
+/* Forgets sequence b: the next tokens fed to it start at position 0. */
+mx_status mx_decode_reset(mx_decode *d, int64_t b) MX_MUST_USE;
+
+#endif
