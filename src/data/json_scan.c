@@ -13,6 +13,7 @@
  */
 #include "data/json_scan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -331,4 +332,19 @@ void mx_json_write_string(mx_str *out, const char *text, size_t n)
     }
     mx_str_add_n(out, text + from, n - from);
     mx_str_add_n(out, "\"", 1);
+}
+
+void mx_json_write_double(mx_str *out, double v)
+{
+    char text[40];
+    double back;
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (mx_parse_f64(text, &back) && back == v)
+            break;
+    }
+    if (!isfinite(v))
+        mx_str_add(out, "null");
+    else
+        mx_str_addf(out, "%s%s", text, strpbrk(text, ".e") ? "" : ".0");
 }

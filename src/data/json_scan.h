@@ -11,4 +11,7 @@ mx_status mx_json_scan_object(const mx_source *s, const char *text, size_t n,
 /* Appends the JSON string literal of UTF-8 text, with its quotes. */
 void mx_json_write_string(mx_str *out, const char *text, size_t n);
 
+/* Appends a number that reads back as the same double; null when it is not finite. */
+void mx_json_write_double(mx_str *out, double v);
+
 #endif

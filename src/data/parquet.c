@@ -10,8 +10,6 @@
 #include "data/parquet.h"
 
 #include "data/json_scan.h"
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 typedef struct {
@@ -141,10 +139,7 @@ static void write_leaf(writer *w, const mx_pq_node *n)
     case MX_PQ_INT64: mx_str_addf(w->out, "%lld", (long long)v->i); break;
     case MX_PQ_FLOAT:
     case MX_PQ_DOUBLE:
-        if (isfinite(v->f))
-            mx_str_addf(w->out, "%.17g", v->f);
-        else
-            mx_str_add(w->out, "null");
+        mx_json_write_double(w->out, v->f);
         break;
     default: write_bytes(w, v);
     }

@@ -227,7 +227,7 @@ mx_status mx_pq_column_read(mx_pq_column *c, mx_shard *f, const mx_pq_node *leaf
 {
     *c = (mx_pq_column){.n = chunk->n_values};
     /* runs of equal levels cost nothing in the file; their entries cost memory here */
-    int64_t most = (16 << 20) + 1024 * (chunk->packed_bytes < (int64_t)1 << 40 ? chunk->packed_bytes : 0);
+    int64_t most = (4 << 20) + 1024 * (chunk->packed_bytes < (int64_t)1 << 40 ? chunk->packed_bytes : 0);
     if (!chunk->present || c->n > most || (leaf->max_rep == 0 && c->n != n_rows))
         return mx_fail(MX_INPUT, "column \"%s\" has %lld values in %lld bytes for %lld rows", leaf->name,
                        (long long)c->n, (long long)chunk->packed_bytes, (long long)n_rows);

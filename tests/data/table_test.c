@@ -1,0 +1,119 @@
+/* table_test.c - Parquet, Arrow and the record formats: files written by other programs hold the same
+ * rows as a JSON-lines file written beside them. */
+#include "../test.h"
+
+#include "data/order.h"
+#include "data/source.h"
+#include "files.h"
+#include <jansson.h>
+#include <string.h>
+
+/* The record as a JSON object. Text cells become strings. */
+static json_t *as_object(const mx_record *r)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < r->n_cells; i++) {
+        const mx_cell *c = &r->cells[i];
+        const char *p = mx_record_data(r, i);
+        json_t *v = c->kind == MX_CELL_TEXT   ? json_stringn(p, c->len_bytes)
+                    : c->kind == MX_CELL_NULL ? json_null()
+                                              : json_loadb(p, c->len_bytes, JSON_DECODE_ANY, NULL);
+        MX_CHECK(v != NULL, "cell %s is not JSON: %s", mx_record_name(r, i), p);
+        json_object_set_new(o, mx_record_name(r, i), v ? v : json_null());
+    }
+    return o;
+}
+
+static void compare(const char *file, const char *rows, const char *only)
+{
+    mx_source s, want;
+    mx_record a = {0}, b = {0};
+    mx_source_options o = {.columns = &only, .n_columns = 1};
+    if (!only)
+        o = (mx_source_options){0};
+    mx_status st = mx_source_open(&s, fixture(file), NULL, &o);
+    MX_CHECK_OK(mx_source_open(&want, fixture(rows), NULL, &o));
+    if (st) {
+        MX_CHECK_OK(st);
+        mx_source_close(&want);
+        return;
+    }
+    MX_CHECK(s.n_records == want.n_records, "%s: %d records", file, (int)s.n_records);
+    int bad = 0;
+    for (int64_t k = 0; k < 2 * want.n_records && s.n_records == want.n_records && bad < 3; k++) {
+        int64_t i = k < want.n_records ? k : mx_permute(want.n_records, 4, k - want.n_records);
+        st = mx_source_read(&s, i, &a);
+        bad += st != MX_OK;
+        MX_CHECK_OK(st);
+        MX_CHECK_OK(mx_source_read(&want, i, &b));
+        json_t *x = as_object(&a), *y = as_object(&b);
+        if (!bad && !json_equal(x, y)) {
+            char *xs = json_dumps(x, JSON_SORT_KEYS), *ys = json_dumps(y, JSON_SORT_KEYS);
+            MX_CHECK(false, "%s row %d:\n  %s\n  %s", file, (int)i, xs, ys);
+            mx_free(xs), mx_free(ys);
+            bad++;
+        }
+        json_decref(x), json_decref(y);
+    }
+    mx_str out = {0};
+    MX_CHECK_OK(mx_source_inspect(&s, &out));
+    MX_CHECK(strstr(mx_str_text(&out), "records: "));
+    mx_str_fini(&out);
+    mx_record_fini(&a), mx_record_fini(&b);
+    mx_source_close(&s), mx_source_close(&want);
+}
+
+MX_TEST(parquet_files_of_other_writers)
+{
+    static const char *const files[] = {"snappy_v1.parquet", "zstd_v2.parquet", "delta_gzip.parquet",
+                                        "plain.parquet", "lz4.parquet", "brotli.parquet"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        compare(files[i], "rows.jsonl", NULL);
+        compare(files[i], "rows.jsonl", "text");
+        compare(files[i], "rows.jsonl", "messages");
+    }
+    compare("fast.parquet", "fast.jsonl", NULL);
+}
+
+/* Every truncation and many flipped bytes: an error or the same rows, never a crash. Returns how many of
+ * the flips were noticed. */
+static int damage(const char *file, int step)
+{
+    size_t n;
+    char *whole = read_whole(fixture(file), &n);
+    int noticed = 0;
+    const mx_source_kind *kind = NULL;
+    MX_CHECK_OK(mx_source_kind_detect(fixture(file), &kind));
+    for (size_t k = 0; kind && k < 2 * n; k += (size_t)step) {
+        mx_source s;
+        mx_record r = {0};
+        bool cut = k >= n;
+        size_t at = cut ? k - n : k;
+        char old = whole[at];
+        whole[at] = (char)(old ^ (1 << k % 8));
+        const char *path = temp_file("damaged", whole, cut ? at : n);
+        whole[at] = old;
+        mx_status st = mx_source_open(&s, path, kind, NULL);
+        if (!st) {
+            bool end = false;
+            for (int64_t i = 0; !st && !end && i < (s.n_records < 0 ? 1000 : s.n_records); i++)
+                st = s.n_records < 0 ? mx_source_next(&s, &r, &end) : mx_source_read(&s, i, &r);
+            mx_source_close(&s);
+        }
+        noticed += st && !cut;
+        MX_CHECK(!st || mx_status_code(st) == MX_INPUT, "%s", mx_status_text(st));
+        MX_CHECK(!cut || st, "%s cut to %zu bytes is accepted", file, at);
+        mx_status_free(st);
+        mx_record_fini(&r);
+    }
+    mx_free(whole);
+    return noticed;
+}
+
+MX_TEST(parquet_damage_is_refused)
+{
+    damage("snappy_v1.parquet", 31);
+    damage("zstd_v2.parquet", 31);
+    damage("delta_gzip.parquet", 31);
+    damage("plain.parquet", 97);
+}
