@@ -1,0 +1,50 @@
+/* attention_mask.h - which keys a block of queries may see, decided tile by tile.
+ *
+ * For one query the position rules (causal, window, chunk) are one interval [lo, hi) of key
+ * positions. A block of queries therefore needs only key tiles that meet the union of its
+ * intervals, and a tile inside all of them needs no mask at all. What remains is one vectorised
+ * compare per score.
+ */
+#ifndef MX_OPS_CPU_ATTENTION_MASK_H
+#define MX_OPS_CPU_ATTENTION_MASK_H
+
+#include "ops/cpu/attention_kernel.h"
+
+enum { MX_ATTN_ROWS = 64, MX_ATTN_KEYS = 256 }; /* most queries, keys of a tile */
+
+typedef struct {
+    int32_t lo, hi;    /* allowed key positions; lo == hi: none */
+    int32_t seg, span; /* span INT32_MIN: none */
+    const int32_t *selected;
+} mx_attn_row;
+
+/* Rows of one tile: queries s0.. of one batch entry. */
+typedef struct {
+    int n;
+    mx_attn_row row[MX_ATTN_ROWS];
+    int32_t lo_min, lo_max, hi_min, hi_max, seg_min, seg_max;
+    bool spans;
+    int64_t n_selected;
+} mx_attn_rows;
+
+typedef struct {
+    int n;
+    int64_t k0; /* index of the first key */
+    int32_t pos[MX_ATTN_KEYS], seg[MX_ATTN_KEYS], span[MX_ATTN_KEYS];
+    int32_t pos_min, pos_max, seg_min, seg_max;
+    bool all_used;
+} mx_attn_keys;
+
+typedef enum { MX_ATTN_SKIP, MX_ATTN_PARTIAL, MX_ATTN_OPEN } mx_attn_verdict;
+
+/* Row r of the tile is query s0 + r % n_queries: several heads may share a tile. */
+void mx_attn_rows_init(mx_attn_rows *r, const mx_attn *a, int64_t b, int64_t s0, int n_queries,
+                       int n);
+/* The range of key indices worth visiting. */
+void mx_attn_rows_range(const mx_attn_rows *r, const mx_attn *a, int64_t *k0, int64_t *k1);
+void mx_attn_keys_init(mx_attn_keys *t, const mx_attn *a, int64_t b, int64_t k0, int n);
+mx_attn_verdict mx_attn_judge(const mx_attn_rows *r, const mx_attn_keys *t);
+/* ok[j] = 0xffffffff where row i may see key j of the tile, else 0. */
+void mx_attn_allowed(uint32_t *ok, const mx_attn_rows *r, int i, const mx_attn_keys *t);
+
+#endif
