@@ -1,7 +1,9 @@
 /* bpe.c - the merge table and the encoding of words.
  *
  * How a word is merged depends on its length, never on its content, so no text is slow:
- *   up to 15 bytes   looked up in a per-thread cache of word -> up to 3 ids (one 32-byte entry)
+ *   up to 15 bytes   looked up in a per-thread cache of word -> up to 3 ids (two 32-byte entries a
+ *                    set, so a set is a cache line)
+ *   up to 31 bytes   likewise, up to 7 ids (one 64-byte entry); also shorter words of 4 to 7 ids
  *   up to 96 symbols the lowest rank is found by scanning an array
  *   longer           buckets: one queue of positions per rank (bpe_long.c)
  *
@@ -15,7 +17,7 @@
 #include "text/bpe_long.h"
 #include "base/utf8.h"
 
-enum { CACHE_BITS = 15, SHORT = 96, BIGRAM_BITS = 20 };
+enum { CACHE_BITS = 15, WIDE_BITS = 13, SHORT = 96, BIGRAM_BITS = 20 };
 
 typedef struct {
     uint64_t key[2]; /* up to 15 bytes, zero-padded; the length in the last byte */
@@ -23,19 +25,33 @@ typedef struct {
     uint32_t n; /* 0: empty */
 } cache_entry;
 
+typedef struct {
+    uint8_t word[31];
+    uint8_t n_bytes;
+    int32_t ids[7];
+    uint32_t n; /* 0: empty */
+} wide_entry;
+
 struct mx_bpe_scratch {
-    cache_entry *cache; /* owns */
+    cache_entry (*cache)[2]; /* owns */
+    wide_entry *wide;        /* owns */
     mx_bpe_long large;
-    mx_tokens symbols;
 };
+
+static void *new_cache(size_t bytes)
+{
+    void *p;
+    mx_status st = mx_alloc(&p, bytes, "the cache of words");
+    MX_ASSERT(!st, "%s", mx_status_text(st));
+    return p;
+}
 
 mx_bpe_scratch *mx_bpe_scratch_new(void)
 {
     mx_bpe_scratch *s = mx_realloc(NULL, sizeof *s);
     *s = (mx_bpe_scratch){0};
-    size_t bytes = sizeof(cache_entry) << CACHE_BITS;
-    s->cache = mx_realloc(NULL, bytes);
-    memset(s->cache, 0, bytes);
+    s->cache = new_cache(sizeof *s->cache << CACHE_BITS);
+    s->wide = new_cache(sizeof *s->wide << WIDE_BITS);
     return s;
 }
 
@@ -44,8 +60,8 @@ void mx_bpe_scratch_free(mx_bpe_scratch *s)
     if (!s)
         return;
     mx_free(s->cache);
+    mx_free(s->wide);
     mx_bpe_long_fini(&s->large);
-    mx_tokens_fini(&s->symbols);
     mx_free(s);
 }
 
@@ -291,19 +307,16 @@ static void make_key(uint64_t key[2], const uint8_t *p, size_t n, const uint8_t 
     key[1] |= (uint64_t)n << 56;
 }
 
-static void encode_cached(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, size_t n,
-                          const uint8_t *end, mx_tokens *out)
+static void encode_wide(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, size_t n,
+                        mx_tokens *out)
 {
-    if (n > 15) {
+    if (n > 31) {
         encode_symbols(b, s, p, n, out);
         return;
     }
-    uint64_t key[2];
-    make_key(key, p, n, end);
-    uint64_t h = (key[0] ^ key[1] * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
-    cache_entry *e = &s->cache[h >> (64 - CACHE_BITS)];
-    mx_tokens_reserve(out, 4);
-    if (e->key[0] == key[0] && e->key[1] == key[1] && e->n) {
+    wide_entry *e = &s->wide[mx_hash_bytes(p, n) & ((1u << WIDE_BITS) - 1)];
+    if (e->n && e->n_bytes == n && memcmp(e->word, p, n) == 0) {
+        mx_tokens_reserve(out, 8);
         memcpy(out->ids + out->n, e->ids, sizeof e->ids);
         out->n += e->n;
         return;
@@ -311,10 +324,51 @@ static void encode_cached(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, 
     int64_t start = out->n;
     encode_symbols(b, s, p, n, out);
     int64_t got = out->n - start;
+    if (got < 1 || got > 7)
+        return;
+    e->n_bytes = (uint8_t)n;
+    e->n = (uint32_t)got;
+    memcpy(e->word, p, n);
+    memcpy(e->ids, out->ids + start, sizeof *e->ids * (size_t)got);
+}
+
+/* Not in the cache: encodes, and puts the word first in its set. */
+static void encode_missed(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, size_t n,
+                          const uint64_t key[2], cache_entry *set, mx_tokens *out)
+{
+    int64_t start = out->n;
+    encode_wide(b, s, p, n, out);
+    int64_t got = out->n - start;
     if (got < 1 || got > 3)
         return;
-    *e = (cache_entry){.key = {key[0], key[1]}, .n = (uint32_t)got};
-    memcpy(e->ids, out->ids + start, sizeof *e->ids * (size_t)got);
+    set[1] = set[0];
+    set[0] = (cache_entry){.key = {key[0], key[1]}, .n = (uint32_t)got};
+    memcpy(set[0].ids, out->ids + start, sizeof *set[0].ids * (size_t)got);
+}
+
+static inline void encode_cached(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, size_t n,
+                                 const uint8_t *end, mx_tokens *out)
+{
+    if (n > 15) {
+        encode_wide(b, s, p, n, out);
+        return;
+    }
+    uint64_t key[2];
+    make_key(key, p, n, end);
+    uint64_t h = (key[0] ^ key[1] * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
+    cache_entry *e = s->cache[h >> (64 - CACHE_BITS)];
+    if (out->cap - out->n < 4)
+        mx_tokens_reserve(out, 4);
+    /* The length in the key is never 0 for a word, so an empty entry matches none. */
+    if (e[0].key[0] == key[0] && e[0].key[1] == key[1]) {
+        memcpy(out->ids + out->n, e[0].ids, sizeof e->ids);
+        out->n += e[0].n;
+    } else if (e[1].key[0] == key[0] && e[1].key[1] == key[1]) {
+        memcpy(out->ids + out->n, e[1].ids, sizeof e->ids);
+        out->n += e[1].n;
+    } else {
+        encode_missed(b, s, p, n, key, e, out);
+    }
 }
 
 /* A character-level word, cut where nothing can be merged across. */
@@ -348,11 +402,12 @@ static void encode_cut(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, siz
         encode_cached(b, s, start, (size_t)(stop - start), end, out);
 }
 
-void mx_bpe_encode(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *word, size_t n,
-                   const uint8_t *end, mx_tokens *out)
+void mx_bpe_encode(void *target, const uint8_t *word, size_t n, const uint8_t *end)
 {
+    const mx_bpe_target *t = target;
+    const mx_bpe *b = t->bpe;
     if (b->byte_level || !b->split_safe)
-        encode_cached(b, s, word, n, end, out);
-    else if (!add_whole_word(b, word, n, out))
-        encode_cut(b, s, word, n, end, out);
+        encode_cached(b, t->scratch, word, n, end, t->out);
+    else if (!add_whole_word(b, word, n, t->out))
+        encode_cut(b, t->scratch, word, n, end, t->out);
 }

@@ -53,9 +53,16 @@ void mx_bpe_fini(mx_bpe *b);
 mx_bpe_scratch *mx_bpe_scratch_new(void);
 void mx_bpe_scratch_free(mx_bpe_scratch *s);
 
-/* Appends the ids of one word. `end` is the end of readable memory, at or after word + n. */
-void mx_bpe_encode(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *word, size_t n,
-                   const uint8_t *end, mx_tokens *out);
+/* Where encoded words go. */
+typedef struct {
+    const mx_bpe *bpe;
+    mx_bpe_scratch *scratch;
+    mx_tokens *out;
+} mx_bpe_target;
+
+/* Appends the ids of one word, n > 0; a sink of pretok.h, with an mx_bpe_target. `end` is the end
+ * of readable memory, at or after word + n. */
+void mx_bpe_encode(void *target, const uint8_t *word, size_t n, const uint8_t *end);
 /* Appends what stands for a character that is no piece: its bytes, or the unknown id (which is left
  * out when it follows another one and they are fused). */
 void mx_bpe_add_unknown(const mx_bpe *b, const uint8_t *p, int n, bool after_unk, mx_tokens *out);

@@ -313,20 +313,48 @@ const mx_lexer mx_lexer_list[] = {
      "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
      "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" TAIL,
      lex_deepseek, true},
-    {"deepseek",
-     "[!\\\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
-     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" TAIL,
-     lex_deepseek, true},
     {"digits", "\\p{N}{1,3}", lex_digits3, true},
     {"cjk", "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
      lex_cjk, true},
     {NULL, NULL, NULL, false},
 };
 
+/* The next character of a pattern in one spelling: line breaks as escapes, no needless backslash.
+ */
+static int next_spelled(const char **p, int *pending)
+{
+    if (*pending) {
+        int c = *pending;
+        *pending = 0;
+        return c;
+    }
+    char c = **p;
+    if (c == '\\' && ((*p)[1] == '"' || (*p)[1] == '/'))
+        c = *++*p;
+    *p += c != 0;
+    if (c == '\r' || c == '\n') {
+        *pending = c == '\r' ? 'r' : 'n';
+        return '\\';
+    }
+    return c;
+}
+
+static bool same_pattern(const char *a, const char *b)
+{
+    int wait_a = 0, wait_b = 0;
+    for (;;) {
+        int x = next_spelled(&a, &wait_a), y = next_spelled(&b, &wait_b);
+        if (x != y)
+            return false;
+        if (!x)
+            return true;
+    }
+}
+
 const mx_lexer *mx_lexer_find(const char *pattern)
 {
     for (const mx_lexer *l = mx_lexer_list; l->name; l++)
-        if (strcmp(l->pattern, pattern) == 0)
+        if (same_pattern(l->pattern, pattern))
             return l;
     return NULL;
 }

@@ -207,26 +207,26 @@ typedef struct {
     const mx_tokenizer *t;
     mx_scratch *s;
     mx_tokens *out;
+    mx_bpe_target bpe;
     bool parse_special, gave_up;
 } encoder;
 
-static void encode_word(void *ctx, const uint8_t *word, size_t n, const uint8_t *end)
+static void encode_unigram(void *ctx, const uint8_t *word, size_t n, const uint8_t *end)
 {
+    (void)end;
     encoder *e = ctx;
-    if (e->t->model == MX_MODEL_UNIGRAM)
-        mx_unigram_encode(&e->t->unigram, &e->s->unigram, word, n, e->out);
-    else
-        mx_bpe_encode(&e->t->bpe, e->s->bpe, word, n, end, e->out);
+    mx_unigram_encode(&e->t->unigram, &e->s->unigram, word, n, e->out);
 }
 
 static void encode_words(encoder *e, const uint8_t *p, size_t n, const uint8_t *end, bool first)
 {
+    bool unigram = e->t->model == MX_MODEL_UNIGRAM;
     mx_pre_run r = {.pre = &e->t->pretok,
                     .unicode = &e->t->unicode,
                     .regex = e->s->regex,
                     .buffer = e->s->buffer,
-                    .ctx = e,
-                    .sink = encode_word};
+                    .ctx = unigram ? (void *)e : &e->bpe,
+                    .sink = unigram ? encode_unigram : mx_bpe_encode};
     mx_pretok_run(&r, p, n, end, first);
     e->gave_up = e->gave_up || r.gave_up;
 }
@@ -346,7 +346,7 @@ static void encode_any(encoder *e, const uint8_t *p, size_t n)
         p += good;
         size_t bad = bad_run(p, end);
         if (bad)
-            encode_word(e, p, bad, end);
+            mx_bpe_encode(&e->bpe, p, bad, end);
         p += bad;
         good = mx_utf8_valid_prefix(p, (size_t)(end - p));
     }
@@ -365,6 +365,7 @@ mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t n,
     /* The free list is the one part of an open tokenizer that changes, under its lock. */
     mx_tokenizer *own = (mx_tokenizer *)t;
     encoder e = {.t = t, .s = take_scratch(own), .out = out};
+    e.bpe = (mx_bpe_target){&t->bpe, e.s->bpe, out};
     e.parse_special = how == MX_SPECIAL_PARSE || (how == MX_SPECIAL_AS_LIBRARY && t->parse_special);
     if (options && options->add_special)
         add_all(out, &t->prefix);
