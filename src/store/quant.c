@@ -1,0 +1,385 @@
+/* quant.c - which stored tensors make up one weight.
+ *
+ * Pairing goes by name and by dtype, and the shapes must then agree to the last element; what the
+ * configuration says (block size, bits) only decides where shapes leave a choice. A tensor that
+ * ends in a suffix used here but has no partner of the kind described is a weight of its own: a
+ * model may well have a parameter called "router_scales".
+ */
+#include "store/quant.h"
+
+#include "base/str.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LISTED = 20, MAX_NAME = 4200 };
+
+/* What config.json says; zero when it says nothing. */
+typedef struct {
+    int64_t block_rows, block_cols;
+    int bits;
+} hints;
+
+typedef struct {
+    const mx_hf_dir *dir;
+    hints hints;
+    mx_quant_set *q;
+    mx_str wrong;
+    int n_wrong;
+} pairing;
+
+static void complain(pairing *p, const char *name, const char *fmt, ...) MX_PRINTF(3, 4);
+static void complain(pairing *p, const char *name, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (p->n_wrong++ < MAX_LISTED)
+        mx_str_addf(&p->wrong, "\n  %s: %s", name, text);
+}
+
+/* base + suffix, or NULL when there is no such tensor. */
+static const mx_st_tensor *sibling(const pairing *p, const char *base, const char *suffix)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof name, "%s%s", base, suffix);
+    return mx_hf_dir_find(p->dir, name);
+}
+
+/* The name without its suffix, in the set's arena; NULL when it does not end so. */
+static const char *stem_of(pairing *p, const char *name, const char *suffix)
+{
+    if (!mx_ends_with(name, suffix))
+        return NULL;
+    return mx_arena_printf(&p->q->arena, "%.*s", (int)(strlen(name) - strlen(suffix)), name);
+}
+
+static bool is_fp8(const mx_st_tensor *t)
+{
+    return t->dtype == MX_ST_F8_E4M3 || t->dtype == MX_ST_F8_E5M2;
+}
+
+static bool is_scale_dtype(mx_st_dtype d)
+{
+    return d == MX_ST_F32 || d == MX_ST_BF16 || d == MX_ST_F16 || d == MX_ST_F8_E8M0 ||
+           d == MX_ST_U8;
+}
+
+/* The block along one dim of `n` elements with `k` scales: what the configuration says when it
+ * fits, else an even division. 0: neither. */
+static int64_t block_of(int64_t n, int64_t k, int64_t hint)
+{
+    if (k <= 0)
+        return 0;
+    if (hint > 0 && (n + hint - 1) / hint == k)
+        return hint;
+    if (n % k == 0)
+        return n ? n / k : 1;
+    return (n + 127) / 128 == k ? 128 : 0;
+}
+
+/* The grid of scales over matrices (rows, cols): dims (..., scale_rows, scale_cols), or one scale a
+ * row (..., rows), or one for all. */
+static bool fit_scales(pairing *p, mx_quant_tensor *w)
+{
+    const mx_st_tensor *s = w->scale;
+    char have[160];
+    if (!is_scale_dtype(s->dtype)) {
+        complain(p, s->name, "scales of dtype %s", mx_st_dtype_name(s->dtype));
+        return false;
+    }
+    if (s->n == 1 && w->n_matrices == 1) {
+        w->scale_rows = w->scale_cols = 1;
+    } else if (s->ndim == w->data->ndim && s->ndim >= 2) {
+        w->scale_rows = s->dim[s->ndim - 2];
+        w->scale_cols = s->dim[s->ndim - 1];
+    } else if (s->ndim == w->data->ndim - 1 && s->n == w->n_matrices * w->rows) {
+        w->scale_rows = w->rows;
+        w->scale_cols = 1;
+    }
+    w->block_rows = block_of(w->rows, w->scale_rows, p->hints.block_rows);
+    w->block_cols = block_of(w->cols, w->scale_cols, p->hints.block_cols);
+    if (w->block_rows && w->block_cols && s->n == w->n_matrices * w->scale_rows * w->scale_cols)
+        return true;
+    complain(p, s->name, "%s do not fit %" PRId64 " matrices of %" PRId64 " x %" PRId64,
+             mx_st_describe(s, have, sizeof have), w->n_matrices, w->rows, w->cols);
+    return false;
+}
+
+/* Sets rows, cols and n_matrices from a shape. */
+static bool as_matrices(mx_quant_tensor *w, int ndim, const int64_t *dim)
+{
+    if (ndim < 1)
+        return false;
+    w->cols = dim[ndim - 1];
+    w->rows = ndim > 1 ? dim[ndim - 2] : 1;
+    w->n_matrices = 1;
+    for (int i = 0; i < ndim - 2; i++)
+        w->n_matrices *= dim[i];
+    return true;
+}
+
+static void set_shape(mx_quant_tensor *w, int ndim, const int64_t *dim)
+{
+    w->ndim = ndim;
+    w->n = 1;
+    for (int i = 0; i < ndim; i++) {
+        w->dim[i] = dim[i];
+        w->n *= dim[i];
+    }
+}
+
+static bool pair_scaled(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
+{
+    w->kind = MX_QUANT_SCALED;
+    set_shape(w, t->ndim, t->dim);
+    if (!as_matrices(w, t->ndim, t->dim)) {
+        complain(p, t->name, "a quantised scalar");
+        return false;
+    }
+    return fit_scales(p, w);
+}
+
+static bool pair_mxfp4(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
+{
+    const mx_st_tensor *s = w->scale;
+    char have[160], other[160];
+    w->kind = MX_QUANT_MXFP4;
+    bool fits = t->ndim >= 3 && t->ndim <= 5 && t->dim[t->ndim - 1] == 16 &&
+                s->ndim == t->ndim - 1 && s->dtype == MX_ST_U8;
+    for (int i = 0; fits && i < s->ndim; i++)
+        fits = s->dim[i] == t->dim[i];
+    if (!fits) {
+        complain(p, t->name,
+                 "blocks %s and scales %s do not belong together (expected U8 (..., rows, "
+                 "groups, 16) and U8 (..., rows, groups))",
+                 mx_st_describe(t, have, sizeof have), mx_st_describe(s, other, sizeof other));
+        return false;
+    }
+    int64_t dim[MX_ST_MAX_DIM];
+    int ndim = t->ndim - 1;
+    for (int i = 0; i < ndim; i++)
+        dim[i] = t->dim[i];
+    dim[ndim - 1] *= 32; /* t->n >= 16 * dim: no overflow that parsing has not seen */
+    as_matrices(w, ndim, dim);
+    w->transposed = ndim == 3;
+    if (w->transposed) {
+        dim[1] = w->cols;
+        dim[2] = w->rows;
+    }
+    set_shape(w, ndim, dim);
+    w->scale_rows = w->rows;
+    w->scale_cols = w->cols / 32;
+    w->block_rows = 1;
+    w->block_cols = 32;
+    return true;
+}
+
+/* X_shape: the weight's own dims, since packing rounds the columns up. */
+static bool read_shape(pairing *p, const mx_st_tensor *t, const mx_st_tensor *shape, int64_t *dim)
+{
+    if (shape->n != t->ndim || shape->n > MX_ST_MAX_DIM) {
+        complain(p, shape->name, "%" PRId64 " numbers for the shape of %d dims", shape->n, t->ndim);
+        return false;
+    }
+    mx_status st = mx_st_read(shape, 0, shape->n, MX_ST_I64, dim, NULL);
+    if (st)
+        complain(p, shape->name, "%s", mx_status_text(st));
+    bool good = !st;
+    mx_status_free(st);
+    for (int i = 0; good && i < t->ndim - 1; i++)
+        good = dim[i] == t->dim[i];
+    if (!st && (!good || dim[t->ndim - 1] < 0 || dim[t->ndim - 1] > t->dim[t->ndim - 1] * 32)) {
+        complain(p, shape->name, "does not fit the packed tensor");
+        return false;
+    }
+    return good;
+}
+
+static int find_bits(const pairing *p, int64_t words, int64_t cols)
+{
+    static const int known[] = {4, 8};
+    for (int i = 0; i < 2; i++)
+        if ((cols * known[i] + 31) / 32 == words && (!p->hints.bits || p->hints.bits == known[i]))
+            return known[i];
+    return 0;
+}
+
+static bool pair_packed(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
+{
+    const mx_st_tensor *shape = sibling(p, w->name, "_shape");
+    int64_t dim[MX_ST_MAX_DIM], words = t->ndim ? t->dim[t->ndim - 1] : 0;
+    w->kind = MX_QUANT_PACKED;
+    if (t->ndim < 2 || t->dtype != MX_ST_I32 || !shape || sibling(p, w->name, "_g_idx")) {
+        complain(p, t->name,
+                 !shape ? "its _shape is missing"
+                 : t->ndim < 2 || t->dtype != MX_ST_I32
+                     ? "expected an I32 matrix"
+                     : "reordered groups (_g_idx) are not supported");
+        return false;
+    }
+    if (!read_shape(p, t, shape, dim))
+        return false;
+    set_shape(w, t->ndim, dim);
+    as_matrices(w, t->ndim, dim);
+    w->bits = find_bits(p, words, w->cols);
+    if (!w->bits) {
+        complain(p, t->name, "%" PRId64 " words hold no row of %" PRId64 " values of 4 or 8 bits",
+                 words, w->cols);
+        return false;
+    }
+    w->zero = sibling(p, w->name, "_zero_point");
+    if (!fit_scales(p, w))
+        return false;
+    int64_t zero_words = (w->rows * w->bits + 31) / 32 * w->scale_cols;
+    if (w->zero && (w->zero->dtype != MX_ST_I32 || w->n_matrices != 1 || w->block_rows != 1 ||
+                    w->zero->n != zero_words)) {
+        complain(p, w->zero->name, "zero points that do not fit their weight");
+        return false;
+    }
+    return true;
+}
+
+/* Whether t is a part of a weight that another tensor stands for. */
+static bool is_part(pairing *p, const mx_st_tensor *t)
+{
+    static const char *const of_packed[] = {"_scale", "_shape", "_zero_point", "_g_idx"};
+    const char *stem;
+    for (size_t i = 0; i < sizeof of_packed / sizeof *of_packed; i++)
+        if ((stem = stem_of(p, t->name, of_packed[i])) && sibling(p, stem, "_packed"))
+            return true;
+    if ((stem = stem_of(p, t->name, "_scales")) && sibling(p, stem, "_blocks"))
+        return true;
+    if ((stem = stem_of(p, t->name, "_scale_inv")) || (stem = stem_of(p, t->name, "_scale"))) {
+        const mx_st_tensor *w = mx_hf_dir_find(p->dir, stem);
+        return w && (is_fp8(w) || w->dtype == MX_ST_I8);
+    }
+    return false;
+}
+
+/* Makes the weight that t stands for, or complains. False: t is no weight or is wrong. */
+static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
+{
+    const char *stem;
+    *w = (mx_quant_tensor){.name = t->name, .data = t};
+    if (is_part(p, t))
+        return false;
+    if ((stem = stem_of(p, t->name, "_blocks")) && t->dtype == MX_ST_U8) {
+        w->name = stem;
+        w->scale = sibling(p, stem, "_scales");
+        if (w->scale)
+            return pair_mxfp4(p, t, w);
+        complain(p, t->name, "its scales (%s_scales) are missing", stem);
+        return false;
+    }
+    if ((stem = stem_of(p, t->name, "_packed"))) {
+        w->name = stem;
+        w->scale = sibling(p, stem, "_scale");
+        if (w->scale)
+            return pair_packed(p, t, w);
+        complain(p, t->name, "its scales (%s_scale) are missing", stem);
+        return false;
+    }
+    w->scale = sibling(p, t->name, "_scale_inv");
+    if (!w->scale)
+        w->scale = sibling(p, t->name, "_scale");
+    if (is_fp8(t) || (t->dtype == MX_ST_I8 && w->scale)) {
+        if (w->scale)
+            return pair_scaled(p, t, w);
+        complain(p, t->name, "%s without scales (%s_scale_inv is missing)",
+                 mx_st_dtype_name(t->dtype), t->name);
+        return false;
+    }
+    w->scale = NULL;
+    set_shape(w, t->ndim, t->dim);
+    return true;
+}
+
+static mx_status read_hints(const mx_hf_dir *d, hints *h)
+{
+    static const char *const known[] = {"fp8", "mxfp4", "compressed-tensors", "fbgemm_fp8"};
+    const json_t *c = json_object_get(d->config, "quantization_config"), *group;
+    *h = (hints){0};
+    if (!json_is_object(c))
+        c = json_object_get(json_object_get(d->config, "text_config"), "quantization_config");
+    const char *method = json_string_value(json_object_get(c, "quant_method"));
+    bool good = !method;
+    for (size_t i = 0; !good && i < sizeof known / sizeof *known; i++)
+        good = strcmp(method, known[i]) == 0;
+    if (!good)
+        return mx_fail(MX_INPUT,
+                       "%s/config.json: quantization method \"%.40s\" is not supported (fp8, "
+                       "mxfp4 and compressed-tensors are); use the model's unquantised weights",
+                       d->path, method);
+    const json_t *block = json_object_get(c, "weight_block_size");
+    h->block_rows = json_integer_value(json_array_get(block, 0));
+    h->block_cols = json_integer_value(json_array_get(block, 1));
+    const char *key;
+    json_t *groups = json_object_get(c, "config_groups");
+    json_object_foreach(groups, key, group)
+    {
+        json_int_t bits =
+            json_integer_value(json_object_get(json_object_get(group, "weights"), "num_bits"));
+        h->bits = h->bits && h->bits != bits ? 0 : bits > 0 && bits <= 8 ? (int)bits : 0;
+    }
+    return MX_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const mx_quant_tensor *)a)->name, ((const mx_quant_tensor *)b)->name);
+}
+
+mx_status mx_quant_open(mx_quant_set *q, const mx_hf_dir *dir)
+{
+    *q = (mx_quant_set){0};
+    pairing p = {.dir = dir, .q = q};
+    MX_TRY(read_hints(dir, &p.hints));
+    q->tensors = MX_NEW_N(&q->arena, mx_quant_tensor, dir->n_tensors);
+    for (int64_t i = 0; i < dir->n_tensors; i++)
+        if (pair_one(&p, dir->tensors[i], &q->tensors[q->n_tensors])) {
+            q->n_quantised += q->tensors[q->n_tensors].kind != MX_QUANT_PLAIN;
+            q->n_tensors++;
+        }
+    qsort(q->tensors, (size_t)q->n_tensors, sizeof *q->tensors, by_name);
+    for (int64_t i = 1; i < q->n_tensors; i++)
+        if (strcmp(q->tensors[i - 1].name, q->tensors[i].name) == 0)
+            complain(&p, q->tensors[i].name, "is there twice, plain and quantised");
+    mx_status st = MX_OK;
+    if (p.n_wrong)
+        st = mx_fail(MX_INPUT, "%s: %d quantised tensors cannot be read:%s%s", dir->path, p.n_wrong,
+                     p.wrong.text, p.n_wrong > MAX_LISTED ? "\n  ..." : "");
+    mx_str_fini(&p.wrong);
+    if (st)
+        mx_quant_close(q);
+    return st;
+}
+
+void mx_quant_close(mx_quant_set *q)
+{
+    mx_arena_fini(&q->arena);
+    *q = (mx_quant_set){0};
+}
+
+const mx_quant_tensor *mx_quant_find(const mx_quant_set *q, const char *name)
+{
+    mx_quant_tensor key = {.name = name};
+    return bsearch(&key, q->tensors, (size_t)q->n_tensors, sizeof *q->tensors, by_name);
+}
+
+const char *mx_quant_describe(const mx_quant_tensor *t, char *buf, size_t cap)
+{
+    if (t->kind == MX_QUANT_PLAIN)
+        snprintf(buf, cap, "%s", "");
+    else if (t->kind == MX_QUANT_SCALED)
+        snprintf(buf, cap, "%s, scales for %" PRId64 " x %" PRId64,
+                 mx_st_dtype_name(t->data->dtype), t->block_rows, t->block_cols);
+    else if (t->kind == MX_QUANT_MXFP4)
+        snprintf(buf, cap, "MXFP4");
+    else
+        snprintf(buf, cap, "INT%d packed, groups of %" PRId64, t->bits, t->block_cols);
+    return buf;
+}

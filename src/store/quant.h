@@ -1,0 +1,63 @@
+/* quant.h - weights as they are meant, over tensors as they lie on the hub.
+ *
+ * A quantised checkpoint stores one weight in several tensors. This file joins them again under the
+ * weight's own name and reads it as plain numbers, a piece at a time:
+ *
+ *     kind       stored                                       meaning
+ *     plain      X                                            X
+ *     scaled     X F8_E4M3 / F8_E5M2 / I8 (..., R, C)         X[r, c] * s[r / br, c / bc]
+ *                X_scale_inv or X_scale, a grid of scales
+ *                (DeepSeek V3, Kimi K2: 128 x 128 blocks, the last of a row or column cut short)
+ *     mxfp4      X_blocks U8 (..., R, G, 16), two E2M1 each,  value[nibble] * 2^(scale - 127)
+ *                X_scales U8 (..., R, G)                      (..., 32 G, R) for experts:
+ * transposed, (GPT-OSS)                                    as transformers keeps them packed
+ * X_packed I32 (..., R, C * bits / 32)         (q - 2^(bits-1) - zero) * s[r, c / group] X_scale,
+ * X_shape, perhaps X_zero_point (compressed-tensors "pack-quantized", 4 and 8 bits) with X mostly
+ * "NAME.weight". Products are formed in float32 and rounded once, to the type asked for. Scales of
+ * type U8 are exponents (2^(s - 127)).
+ */
+#ifndef MX_STORE_QUANT_H
+#define MX_STORE_QUANT_H
+
+#include "store/hf_dir.h"
+
+typedef enum { MX_QUANT_PLAIN, MX_QUANT_SCALED, MX_QUANT_MXFP4, MX_QUANT_PACKED } mx_quant_kind;
+
+typedef struct {
+    const char *name;
+    mx_quant_kind kind;
+    int ndim;
+    int64_t dim[MX_ST_MAX_DIM]; /* of the weight as it is meant */
+    int64_t n;
+    const mx_st_tensor *data, *scale, *zero; /* borrows; scale and zero may be NULL */
+    int64_t n_matrices, rows, cols;          /* of the stored matrices, unpacked */
+    int64_t scale_rows, scale_cols;          /* the grid of scales of one matrix */
+    int64_t block_rows, block_cols;          /* of weights under one scale */
+    int bits;                                /* packed */
+    bool transposed;                         /* dim ends in (cols, rows) */
+} mx_quant_tensor;
+
+/* All weights of a directory, sorted by name. Every scale without weight, weight without scale and
+ * grid that does not fit is reported at once, by name. The directory must stay open. */
+typedef struct {
+    mx_arena arena;
+    mx_quant_tensor *tensors;
+    int64_t n_tensors;
+    int64_t n_quantised;
+} mx_quant_set;
+
+mx_status mx_quant_open(mx_quant_set *q, const mx_hf_dir *dir) MX_MUST_USE;
+void mx_quant_close(mx_quant_set *q); /* a zero set is a no-op */
+const mx_quant_tensor *mx_quant_find(const mx_quant_set *q, const char *name);
+/* "FP8 blocks of 128 x 128" and the like, for reports; "" for plain. */
+const char *mx_quant_describe(const mx_quant_tensor *t, char *buf, size_t cap);
+
+/* Elements [first, first + count) in the weight's own order. Thread-safe. The memory it needs
+ * beside dst is a few MiB, or one stored matrix for mxfp4. */
+mx_status mx_quant_read(const mx_quant_tensor *t, int64_t first, int64_t count, mx_st_dtype to,
+                        void *dst, mx_st_scan *scan) MX_MUST_USE;
+/* The whole weight, by n_threads. */
+mx_status mx_quant_load(const mx_quant_tensor *t, mx_st_dtype to, void *dst, int n_threads,
+                        mx_st_scan *scan) MX_MUST_USE;
+
+#endif

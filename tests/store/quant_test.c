@@ -1,0 +1,175 @@
+/* quant_test.c - quantised weights against what transformers and compressed-tensors read, and the
+ * ways in which they can be broken. The fixtures are made by fixtures/make_quant.py. */
+#include "../test.h"
+#include "base/arena.h"
+#include "store/hf_save.h"
+#include "store/quant.h"
+#include "test_dir.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char FIXTURE[] = "tests/store/fixtures/quant";
+
+/* Every weight, whole and in ragged pieces, in the type the reference gave it. */
+MX_TEST(quant_matches_reference)
+{
+    mx_hf_dir d;
+    mx_quant_set q;
+    mx_st_file want;
+    char path[100];
+    snprintf(path, sizeof path, "%s/expected.safetensors", FIXTURE);
+    MX_CHECK_OK(mx_hf_dir_open(&d, FIXTURE, MX_HF_ALL));
+    MX_CHECK_OK(mx_quant_open(&q, &d));
+    MX_CHECK_OK(mx_st_open(&want, path));
+    MX_CHECK(q.n_tensors == want.n_tensors && q.n_quantised == want.n_tensors - 2,
+             "%d weights, %d expected", (int)q.n_tensors, (int)want.n_tensors);
+    for (int64_t i = 0; i < want.n_tensors; i++) {
+        const mx_st_tensor *w = &want.tensors[i];
+        const mx_quant_tensor *t = mx_quant_find(&q, w->name);
+        MX_CHECK(t && t->ndim == w->ndim && t->n == w->n, "%s", w->name);
+        if (!t)
+            continue;
+        for (int k = 0; k < w->ndim; k++)
+            MX_CHECK(t->dim[k] == w->dim[k], "%s dim %d", w->name, k);
+        size_t size = (size_t)mx_st_dtype_bytes(w->dtype);
+        char *a = mx_realloc(NULL, w->n_bytes), *b = mx_realloc(NULL, w->n_bytes);
+        MX_CHECK_OK(mx_st_read(w, 0, w->n, w->dtype, a, NULL));
+        mx_st_scan scan = {0};
+        MX_CHECK_OK(mx_quant_load(t, w->dtype, b, 2, &scan));
+        MX_CHECK(memcmp(a, b, w->n_bytes) == 0, "%s differs", w->name);
+        MX_CHECK(!scan.n_nan && !scan.n_inf);
+        memset(b, 0, w->n_bytes);
+        for (int64_t at = 0, k = 1; at < w->n; at += k, k = k * 2 + 3) {
+            k = k < w->n - at ? k : w->n - at;
+            MX_CHECK_OK(mx_quant_read(t, at, k, w->dtype, b + (size_t)at * size, NULL));
+        }
+        MX_CHECK(memcmp(a, b, w->n_bytes) == 0, "%s differs in pieces", w->name);
+        mx_free(a);
+        mx_free(b);
+    }
+    int32_t ints[4];
+    MX_CHECK_ERROR(mx_quant_read(mx_quant_find(&q, "int8.weight"), 0, 4, MX_ST_I32, ints, NULL),
+                   "is quantised");
+    mx_st_close(&want);
+    mx_quant_close(&q);
+    mx_quant_close(&q);
+    mx_hf_dir_close(&d);
+}
+
+typedef struct {
+    const char *name;
+    mx_st_dtype dtype;
+    int ndim;
+    int64_t dim[4];
+} part;
+
+static mx_status open_parts(const test_dir *d, const char *config, const part *parts, int n)
+{
+    static const char zeros[1 << 16];
+    mx_st_source src[8];
+    for (int i = 0; i < n; i++) {
+        src[i] = (mx_st_source){parts[i].name, parts[i].dtype, parts[i].ndim, {0}, zeros, 0};
+        memcpy(src[i].dim, parts[i].dim, sizeof parts[i].dim);
+    }
+    MX_CHECK_OK(mx_hf_save(d->path, src, n, NULL, 0, NULL));
+    test_put_text(test_dir_file(d, "config.json"), config);
+    mx_hf_dir h;
+    mx_quant_set q = {0};
+    mx_status st = mx_hf_dir_open(&h, d->path, MX_HF_ALL);
+    if (!st)
+        st = mx_quant_open(&q, &h);
+    mx_quant_close(&q);
+    mx_hf_dir_close(&h);
+    return st;
+}
+
+MX_TEST(quant_broken_tensors_are_named)
+{
+    static const struct {
+        const char *error;
+        int n;
+        part parts[4];
+    } cases[] = {
+        {"a.weight: F8_E4M3 without scales (a.weight_scale_inv is missing)",
+         1,
+         {{"a.weight", MX_ST_F8_E4M3, 2, {4, 4}}}},
+        {"a.weight_scale_inv: F32 (3, 1) do not fit 1 matrices of 256 x 4",
+         2,
+         {{"a.weight", MX_ST_F8_E4M3, 2, {256, 4}}, {"a.weight_scale_inv", MX_ST_F32, 2, {3, 1}}}},
+        {"scales of dtype I64",
+         2,
+         {{"a.weight", MX_ST_F8_E4M3, 2, {4, 4}}, {"a.weight_scale_inv", MX_ST_I64, 2, {1, 1}}}},
+        {"w_blocks: its scales (w_scales) are missing",
+         1,
+         {{"w_blocks", MX_ST_U8, 4, {2, 3, 2, 16}}}},
+        {"w_blocks: blocks U8 (2, 3, 2, 16) and scales U8 (2, 3, 1) do not belong",
+         2,
+         {{"w_blocks", MX_ST_U8, 4, {2, 3, 2, 16}}, {"w_scales", MX_ST_U8, 3, {2, 3, 1}}}},
+        {"w_blocks: blocks U8 (2, 3, 2, 15)",
+         2, /* a truncated block */
+         {{"w_blocks", MX_ST_U8, 4, {2, 3, 2, 15}}, {"w_scales", MX_ST_U8, 3, {2, 3, 2}}}},
+        {"b.weight_packed: its scales (b.weight_scale) are missing",
+         1,
+         {{"b.weight_packed", MX_ST_I32, 2, {4, 4}}}},
+        {"b.weight_packed: its _shape is missing",
+         2,
+         {{"b.weight_packed", MX_ST_I32, 2, {4, 4}}, {"b.weight_scale", MX_ST_BF16, 2, {4, 1}}}},
+        {"b.weight_shape: does not fit",
+         3, /* its numbers are zeros */
+         {{"b.weight_packed", MX_ST_I32, 2, {4, 4}},
+          {"b.weight_scale", MX_ST_BF16, 2, {4, 1}},
+          {"b.weight_shape", MX_ST_I64, 1, {2}}}},
+        {"b.weight_shape: 3 numbers",
+         3,
+         {{"b.weight_packed", MX_ST_I32, 2, {4, 4}},
+          {"b.weight_scale", MX_ST_BF16, 2, {4, 1}},
+          {"b.weight_shape", MX_ST_I64, 1, {3}}}},
+        {"_g_idx",
+         4,
+         {{"b.weight_packed", MX_ST_I32, 2, {4, 4}},
+          {"b.weight_scale", MX_ST_BF16, 2, {4, 1}},
+          {"b.weight_shape", MX_ST_I64, 1, {2}},
+          {"b.weight_g_idx", MX_ST_I32, 1, {4}}}},
+        {"is there twice",
+         3,
+         {{"w_blocks", MX_ST_U8, 4, {2, 3, 2, 16}},
+          {"w_scales", MX_ST_U8, 3, {2, 3, 2}},
+          {"w", MX_ST_F32, 1, {2}}}},
+    };
+    test_dir d;
+    test_dir_make(&d);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        MX_CHECK_ERROR(open_parts(&d, "{}", cases[i].parts, cases[i].n), cases[i].error);
+    part plain = {"w", MX_ST_F32, 1, {2}};
+    MX_CHECK_ERROR(
+        open_parts(&d, "{\"quantization_config\":{\"quant_method\":\"gptq\"}}", &plain, 1),
+        "\"gptq\" is not supported");
+    MX_CHECK_OK(
+        open_parts(&d, "{\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", &plain, 1));
+    test_dir_remove(&d);
+}
+
+/* A scale byte of 255 is NaN, and the loader's count says so. */
+MX_TEST(quant_nan_scales_are_counted)
+{
+    test_dir d;
+    test_dir_make(&d);
+    uint8_t blocks[2][16], scales[2] = {127, 255};
+    memset(blocks, 0x22, sizeof blocks);
+    mx_st_source src[2] = {{"w_blocks", MX_ST_U8, 3, {1, 2, 16}, blocks, 0},
+                           {"w_scales", MX_ST_U8, 2, {1, 2}, scales, 0}};
+    MX_CHECK_OK(mx_hf_save(d.path, src, 2, NULL, 0, NULL));
+    mx_hf_dir h;
+    mx_quant_set q;
+    float x[64];
+    mx_st_scan scan = {0};
+    MX_CHECK_OK(mx_hf_dir_open(&h, d.path, MX_HF_WEIGHTS_ONLY));
+    MX_CHECK_OK(mx_quant_open(&q, &h));
+    MX_CHECK(q.n_tensors == 1 && q.tensors[0].ndim == 2 && q.tensors[0].dim[1] == 64);
+    MX_CHECK_OK(mx_quant_load(&q.tensors[0], MX_ST_F32, x, 1, &scan));
+    MX_CHECK(x[0] == 1.0f && x[31] == 1.0f && isnan(x[32]) && scan.n_nan == 32);
+    mx_quant_close(&q);
+    mx_hf_dir_close(&h);
+    test_dir_remove(&d);
+}
