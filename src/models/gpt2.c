@@ -139,5 +139,5 @@ const mx_model mx_model_gpt2 = {
     .build = build,
     .other_name = other_name,
     .no_decay = "*.ln_*,*.bias",
-    .decoder_block = "gpt3",
+    .decoder_block = "gpt2,gpt3",
 };

@@ -1,0 +1,196 @@
+/* plan.c - maxc plan: what a training run will need, for one device, without one.
+ *
+ * The step is compiled as for the run and thrown away; see train/plan.h. Exit status 4 when it does
+ * not fit in the device's memory, with changes that would make it fit.
+ */
+#include "base/json_doc.h"
+#include "base/machine.h"
+#include "cmd/verb.h"
+#include "train/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Dense bf16 rates and memory of accelerators, from their data sheets. */
+static const struct {
+    const char *name;
+    double gib, tflops, gbs;
+} chips[] = {{"a100", 80, 312, 2039},
+             {"h100", 80, 989, 3350},
+             {"h200", 141, 989, 4800},
+             {"b200", 180, 2250, 8000}};
+
+static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "weights",
+                                                          [MX_VAR_OPTIMIZER] = "optimizer",
+                                                          [MX_VAR_GRADIENT] = "gradients",
+                                                          [MX_VAR_CACHE] = "cache",
+                                                          [MX_VAR_COPY] = "weight copies"};
+
+static mx_plan_device device_of(const mx_config *c)
+{
+    const char *chip = mx_config_text(c, "chip");
+    mx_plan_device d = {0};
+    if (strcmp(chip, "this") == 0) {
+        mx_machine m;
+        mx_machine_read(&m);
+        d.memory_bytes = (double)(m.limit_bytes ? m.limit_bytes : m.memory_bytes);
+    }
+    for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
+        if (strcmp(chips[i].name, chip) == 0)
+            d = (mx_plan_device){chips[i].gib * 0x1p30, chips[i].tflops * 1e12, chips[i].gbs * 1e9};
+    double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
+    double gbs = mx_config_float(c, "bandwidth_gbs");
+    d.memory_bytes = gib > 0 ? gib * 0x1p30 : d.memory_bytes;
+    d.flops_per_second = tflops > 0 ? tflops * 1e12 : d.flops_per_second;
+    d.bytes_per_second = gbs > 0 ? gbs * 1e9 : d.bytes_per_second;
+    return d;
+}
+
+static void print_bytes(const char *name, double bytes)
+{
+    char a[32];
+    if (bytes > 0)
+        printf("  %-16s %12s\n", name, mx_format_bytes(a, sizeof a, bytes));
+}
+
+static void print_time(const mx_plan *p, const mx_plan_device *d)
+{
+    char a[32], b[32];
+    printf("work      %sFLOP per step", mx_format_count(a, sizeof a, p->model_flops));
+    if (p->flops > p->model_flops * 1.001)
+        printf(" and %.0f%% computed again", 100 * (p->flops / p->model_flops - 1));
+    printf(", %s moved\n", mx_format_bytes(b, sizeof b, p->moved_bytes));
+    if (p->seconds <= 0)
+        return;
+    printf("time      at least %.4g s per step, %stokens/s", p->seconds,
+           mx_format_count(a, sizeof a, (double)p->batch.global_tokens / p->seconds));
+    printf(d->flops_per_second > 0 ? ", MFU at most %.0f%%\n" : "\n",
+           100 * p->model_flops / p->seconds / d->flops_per_second);
+}
+
+static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d)
+{
+    char a[32], b[32];
+    mx_str line = {0};
+    mx_batch_print(&p->batch, &line);
+    printf("model     %s, %s parameters", m->family->name,
+           mx_format_count(a, sizeof a, p->parameters));
+    printf(p->trainable < p->parameters ? ", %s trained\n" : "\n",
+           mx_format_count(b, sizeof b, p->trainable));
+    printf("batch     %s\n", mx_str_text(&line));
+    mx_str_fini(&line);
+    print_time(p, d);
+    printf("memory    %s", mx_format_bytes(a, sizeof a, p->total));
+    printf(d->memory_bytes > 0 ? " of %s\n" : "\n", mx_format_bytes(b, sizeof b, d->memory_bytes));
+    for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
+        print_bytes(class_name[k], p->variables[k]);
+    print_bytes("inputs", p->inputs);
+    print_bytes("activations", p->activations);
+    print_bytes("work space", p->workspace);
+    printf("largest when memory is fullest\n");
+    for (int i = 0; i < p->n_largest; i++) {
+        const mx_plan_item *it = &p->largest[i];
+        printf("  %12s  %s", mx_format_bytes(a, sizeof a, it->bytes), it->name);
+        printf(it->n > 1 ? " x %d\n" : "\n", it->n);
+    }
+    printf("compiled  %d nodes in %.2f s\n", p->n_nodes, p->compile_seconds);
+}
+
+static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d)
+{
+    json_t *memory = json_object(), *largest = json_array();
+    for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
+        json_object_set_new(memory, class_name[k], json_real(p->variables[k]));
+    json_object_set_new(memory, "inputs", json_real(p->inputs));
+    json_object_set_new(memory, "activations", json_real(p->activations));
+    json_object_set_new(memory, "work space", json_real(p->workspace));
+    json_object_set_new(memory, "total", json_real(p->total));
+    for (int i = 0; i < p->n_largest; i++)
+        json_array_append_new(largest,
+                              json_pack("{s:s, s:f, s:i}", "name", p->largest[i].name, "bytes",
+                                        p->largest[i].bytes, "n", p->largest[i].n));
+    json_t *all = json_pack(
+        "{s:s, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:b, s:i, s:f, s:o, s:o}", "family",
+        m->family->name, "parameters", p->parameters, "trainable", p->trainable, "global_sequences",
+        (json_int_t)p->batch.global_sequences, "global_tokens", (json_int_t)p->batch.global_tokens,
+        "flops", p->flops, "model_flops", p->model_flops, "moved_bytes", p->moved_bytes,
+        "floor_seconds", p->seconds, "device_memory_bytes", d->memory_bytes, "fits",
+        d->memory_bytes <= 0 || p->total <= d->memory_bytes, "nodes", p->n_nodes, "compile_seconds",
+        p->compile_seconds, "memory_bytes", memory, "largest", largest);
+    char *text = mx_json_text(all, 2);
+    printf("%s\n", text);
+    mx_free(text);
+    json_decref(all);
+}
+
+static mx_status too_large(const mx_model_spec *m, const mx_step_options *o, const mx_plan *p,
+                           const mx_plan_device *d)
+{
+    char a[32], b[32];
+    mx_plan_advice advice[12];
+    mx_str text = {0};
+    bool found = false;
+    int n = mx_plan_advise(p, m, o, advice, 12);
+    for (int i = 0; i < n && !found; i++) {
+        found = advice[i].total <= d->memory_bytes;
+        if (found || i == n - 1)
+            mx_str_addf(&text, "%s %s needs %s", found ? "; it would with" : "; even",
+                        advice[i].keys, mx_format_bytes(a, sizeof a, advice[i].total));
+    }
+    mx_status st =
+        mx_fail(MX_MEMORY, "the run needs %s and does not fit in %s%s%s",
+                mx_format_bytes(a, sizeof a, p->total),
+                mx_format_bytes(b, sizeof b, d->memory_bytes), mx_str_text(&text),
+                found ? "" : "; use a shorter max_target_length, a smaller model or more devices");
+    mx_str_fini(&text);
+    return st;
+}
+
+static mx_status run(mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    mx_arena arena = {0};
+    mx_model_spec m = {0};
+    mx_step_options o;
+    mx_batch batch;
+    mx_plan plan;
+    mx_plan_device d = device_of(c);
+    mx_status st = mx_model_open(&m, c, inv->n_args ? inv->args[0] : NULL);
+    if (st)
+        return st;
+    MX_TRY_OUT(st, mx_batch_make(&batch, c, 1, 1));
+    MX_TRY_OUT(st, mx_step_configure(&o, c, &m, MX_STEP_TRAIN, batch.microbatch, &arena));
+    MX_TRY_OUT(st, mx_plan_make(&plan, &m, &o, &batch, &d));
+    bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
+    json ? print_json(&m, &plan, &d) : print_text(&m, &plan, &d);
+    if (d.memory_bytes > 0 && plan.total > d.memory_bytes)
+        st = too_large(&m, &o, &plan, &d);
+out:
+    mx_model_spec_fini(&m);
+    mx_arena_fini(&arena);
+    return st;
+}
+
+static const mx_key keys[] = {
+    MX_KEY_FORMAT,
+    {"chip", MX_KEY_ENUM, 0, "this", "this|a100|h100|h200|b200",
+     "the device to plan for; this: the machine", 0, 0},
+    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has", 0, 0},
+    {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},
+    {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has", 0, 0},
+    {0},
+};
+
+const mx_verb mx_verb_plan = {
+    .name = "plan",
+    .doc = "what a training run will need: memory by class, FLOPs, time; needs no device",
+    .usage = "[FILE.yml] [MODEL] [chip=h100] [key=value ...]",
+    .help =
+        "MODEL is a Hugging Face directory; without it the model is what the keys describe\n"
+        "(model_name=NAME for one of configs/models). Exit status 4 when the run would not fit.",
+    .max_args = 1,
+    .takes_file = true,
+    .sections = MX_TAKES_TRAIN,
+    .keys = keys,
+    .run = run,
+};

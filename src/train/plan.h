@@ -1,0 +1,59 @@
+/* plan.h - what a training run will need, before anything is allocated.
+ *
+ * The step is compiled exactly as for the run, so its bytes are the run's bytes: every variable by
+ * class, and the scratch memory in which activations, their gradients and work space lie. With
+ * gradient accumulation there are two programs (accumulate, apply) that share variables and have a
+ * scratch memory each.
+ *
+ * The time is a floor: each node takes at least max(FLOPs / rate, bytes / bandwidth). MFU counts
+ * the FLOPs of the model alone, without what is computed again.
+ */
+#ifndef MX_TRAIN_PLAN_H
+#define MX_TRAIN_PLAN_H
+
+#include "train/batch.h"
+#include "train/step_config.h"
+
+enum { MX_PLAN_LARGEST = 12 };
+
+/* Values alive at the moment when the scratch memory is fullest, added up over layers. */
+typedef struct {
+    char name[96]; /* "model.layers.*.mlp.gate_proj" */
+    double bytes;
+    int n;
+} mx_plan_item;
+
+typedef struct {
+    mx_batch batch;
+    double parameters, trainable;          /* numbers */
+    double variables[MX_VAR_KIND_COUNT];   /* bytes, by class */
+    double inputs, activations, workspace; /* bytes, of all programs */
+    double total;                          /* bytes */
+    double flops, model_flops;             /* of one update, on one device */
+    double moved_bytes;                    /* read and written by one update */
+    double seconds; /* the floor of one update; 0 when the rates are unknown */
+    int n_nodes;
+    double compile_seconds;
+    mx_plan_item largest[MX_PLAN_LARGEST];
+    int n_largest;
+} mx_plan;
+
+/* What the device offers; 0: unknown. */
+typedef struct {
+    double memory_bytes, flops_per_second, bytes_per_second;
+} mx_plan_device;
+
+/* `o` says how steps are compiled; its kind and batch are set here. */
+mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
+                       const mx_batch *batch, const mx_plan_device *device) MX_MUST_USE;
+
+/* A change of keys that makes the run smaller, with what it would need then. */
+typedef struct {
+    char keys[96]; /* "remat_policy=full" */
+    double total;
+} mx_plan_advice;
+/* Tries changes, least harmful first; gives the number written to `out`. */
+int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
+                   mx_plan_advice *out, int cap);
+
+#endif

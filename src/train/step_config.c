@@ -1,0 +1,143 @@
+/* step_config.c - from configuration keys to what models, steps and passes take.
+ *
+ * MaxText's named remat policies are lists of tensors to keep; those lists are the table below.
+ * Moving tensors to host memory is no part of the CPU device, so policies that ask for it are
+ * refused.
+ */
+#include "train/step_config.h"
+
+#include "models/from_config.h"
+#include "store/hf_dir.h"
+#include "train/keys.h"
+#include <string.h>
+#include <sys/stat.h>
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+mx_status mx_model_open(mx_model_spec *m, const mx_config *cfg, const char *path)
+{
+    *m = (mx_model_spec){0};
+    if (!path || !*path)
+        return mx_model_from_config(m, cfg);
+    if (!is_folder(path))
+        return mx_fail(
+            MX_INPUT,
+            "%s: no such folder; give a Hugging Face directory, or model_name=NAME for a model of "
+            "configs/models (`maxc help models`)",
+            path);
+    mx_hf_dir dir = {0};
+    MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY));
+    mx_status st = mx_model_from_json(m, dir.config, path);
+    mx_hf_dir_close(&dir);
+    return st;
+}
+
+static const char *joined(const mx_config *cfg, const char *key, mx_arena *a)
+{
+    const char *const *items = NULL;
+    int n = mx_config_list(cfg, key, &items);
+    const char *text = "";
+    for (int i = 0; i < n; i++)
+        text = mx_arena_printf(a, "%s%s%s", text, i ? "," : "", items[i]);
+    return text;
+}
+
+/* The tensors that remat_policy=custom keeps: keys of the memory section whose value is `device`.
+ */
+static mx_status custom_tensors(const mx_config *cfg, mx_arena *a, const char **save)
+{
+    *save = "";
+    for (const mx_key *k = mx_keys_run; k->name; k++) {
+        bool place = k->section == MX_SECTION_MEMORY && k->accept &&
+                     strcmp(k->accept, "remat|device|offload") == 0;
+        const char *value = place ? mx_config_text(cfg, k->name) : "remat";
+        if (strcmp(value, "offload") == 0)
+            return mx_fail(MX_USAGE,
+                           "%s: `%s` cannot be moved to host memory yet; use device or remat",
+                           mx_config_where(cfg, k->name), k->name);
+        if (strcmp(value, "device") == 0)
+            *save = mx_arena_printf(a, "%s%s%s", *save, **save ? "," : "", k->name);
+    }
+    return MX_OK;
+}
+
+static mx_status remat_of(const mx_config *cfg, mx_arena *a, mx_remat *out)
+{
+    static const struct {
+        const char *name, *policy, *save;
+    } known[] = {
+        {"none", "none", NULL},
+        {"full", "full", NULL},
+        {"minimal", "minimal", NULL},
+        {"minimal_with_context", "minimal", NULL},
+        {"save_qkv_proj", "custom", "query_proj,key_proj,value_proj"},
+        {"save_out_proj", "custom", "out_proj"},
+        {"save_dot_except_mlp", "custom", "query_proj,key_proj,value_proj,out_proj"},
+        {"save_dot_except_mlpwi", "custom", "query_proj,key_proj,value_proj,out_proj,mlpwo"},
+        {"save_dot_with_context_except_mlp", "custom",
+         "query_proj,key_proj,value_proj,context,out_proj"},
+    };
+    const char *policy = mx_config_text(cfg, "remat_policy");
+    *out = (mx_remat){.policy = "custom"};
+    if (strcmp(policy, "custom") == 0)
+        return custom_tensors(cfg, a, &out->save);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, policy) == 0) {
+            *out = (mx_remat){.policy = known[i].policy, .save = known[i].save};
+            return MX_OK;
+        }
+    return mx_fail(MX_USAGE,
+                   "%s: remat_policy `%s` moves tensors to host memory, which is not done yet; "
+                   "use minimal or full",
+                   mx_config_where(cfg, "remat_policy"), policy);
+}
+
+static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_arena *a,
+                              mx_optimizer *out)
+{
+    const char *type = mx_config_text(cfg, "opt_type"), *mask = joined(cfg, "adamw_mask", a);
+    const char *moments = mx_config_text(cfg, "mu_dtype");
+    *out = (mx_optimizer){
+        .b1 = mx_config_float(cfg, "adam_b1"),
+        .b2 = mx_config_float(cfg, "adam_b2"),
+        .eps = mx_config_float(cfg, "adam_eps"),
+        .eps_root = mx_config_float(cfg, "adam_eps_root"),
+        .weight_decay = mx_config_float(cfg, "adam_weight_decay"),
+        .clip = mx_config_float(cfg, "gradient_clipping_threshold"),
+        .no_decay = *mask ? mask : m->family->no_decay,
+    };
+    if (strcmp(type, "adamw") == 0)
+        out->kind = MX_ADAMW;
+    else if (strcmp(type, "sgd") == 0)
+        out->kind = MX_SGD;
+    else
+        return mx_fail(MX_USAGE, "%s: opt_type `%s` is not there yet; use adamw or sgd",
+                       mx_config_where(cfg, "opt_type"), type);
+    bool known = mx_dtype_parse(*moments ? moments : mx_config_text(cfg, "weight_dtype"),
+                                &out->moment_dtype);
+    MX_ASSERT(known, "mu_dtype=%s", moments);
+    return MX_OK;
+}
+
+mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m,
+                            mx_step_kind kind, int64_t batch, mx_arena *a)
+{
+    *o = (mx_step_options){.kind = kind};
+    o->shape = (mx_model_shape){.batch = batch,
+                                .seq = mx_config_int(cfg, "max_target_length"),
+                                .packed = mx_config_bool(cfg, "packing")};
+    o->z_loss = mx_config_float(cfg, "z_loss_multiplier");
+    o->trainable = joined(cfg, "trainable_parameters_mask", a);
+    o->compile.n_threads = (int)mx_config_int(cfg, "num_threads");
+    const char *dump = mx_config_text(cfg, "dump_ir");
+    o->compile.dump_ir = *dump ? dump : NULL;
+    if (!mx_dtype_parse(mx_config_text(cfg, "dtype"), &o->compile.compute))
+        return mx_fail(MX_USAGE, "%s: dtype `%s` is not there yet; use float32 or bfloat16",
+                       mx_config_where(cfg, "dtype"), mx_config_text(cfg, "dtype"));
+    MX_TRY(remat_of(cfg, a, &o->compile.remat));
+    return optimizer_of(cfg, m, a, &o->optimizer);
+}

@@ -1,0 +1,38 @@
+#!/bin/sh
+# maxc plan: for a model by name, from a file, as JSON, for something that does not fit.
+set -u
+cd "$(dirname "$0")/../.."
+maxc=build/test/maxc
+[ -x "$maxc" ] || maxc=build/maxc
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+bad=0
+say() { echo "plan.sh: $*"; cat "$tmp/out"; bad=1; }
+expect() { # STATUS PATTERN COMMAND...
+    status=$1 pattern=$2
+    shift 2
+    "$@" > "$tmp/out" 2>&1
+    got=$?
+    [ "$got" = "$status" ] || say "$* exited with $got, expected $status"
+    grep -q -e "$pattern" "$tmp/out" || say "$* does not say '$pattern'"
+}
+small="base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 head_dim=16 base_mlp_dim=128 vocab_size=500
+  base_num_decoder_layers=2 max_target_length=32 per_device_batch_size=4 dtype=float32"
+expect 0 '^memory ' $maxc plan $small
+expect 0 '128 tokens per step = 1 data rank x 4 sequences x 1 microbatch x 32 tokens' $maxc plan $small
+expect 0 '"fits": true' $maxc plan $small format=json
+expect 0 'MFU at most' $maxc plan $small chip=h100
+expect 4 'does not fit in' $maxc plan $small memory_gib=0.0001
+expect 4 'does not fit in 80.0 GiB' $maxc plan model_name=llama3.1-8b chip=h100 per_device_batch_size=1 dtype=float32
+expect 0 'llama, 1.24 G parameters' $maxc plan model_name=llama3.2-1b chip=h200 per_device_batch_size=1 dtype=float32
+expect 2 'no model `lama3.2-1b`; did you mean `llama3.2-1b`' $maxc plan model_name=lama3.2-1b
+expect 2 'decoder_block `nothing` is not supported' $maxc plan decoder_block=nothing
+expect 3 'no such folder' $maxc plan "$tmp/nowhere"
+for k in $small; do echo "${k%%=*}: ${k#*=}"; done > "$tmp/run.yml"
+expect 0 '128 tokens per step' $maxc plan "$tmp/run.yml"
+expect 0 '256 tokens per step' $maxc plan "$tmp/run.yml" --gradient-accumulation-steps 2
+expect 2 "is 1.5 sequences, which is not a whole number" $maxc plan "$tmp/run.yml" per_device_batch_size=1.5
+echo 'stepz: 3' >> "$tmp/run.yml"
+expect 2 'run.yml:11: unknown key `stepz`; did you mean `steps`' $maxc plan "$tmp/run.yml"
+expect 3 'run.yml' $maxc plan "$tmp/nowhere/run.yml"
+[ $bad = 0 ]
