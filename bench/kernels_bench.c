@@ -202,15 +202,15 @@ static void bench_attention_at(int64_t len, mx_num type, const peaks *p)
     void *q = fill(n, type), *k = fill(n, type), *v = fill(n, type), *dout = fill(n, type);
     void *out = fill(n, type), *lse = fill(len * H, MX_NUM_F32);
     void *dq = fill(n, type), *dk = fill(n, type), *dv = fill(n, type);
-    void *work = fill((int64_t)(mx_attn_forward_work_bytes(&a) + mx_attn_backward_work_bytes(&a)) / 4,
-                      MX_NUM_F32);
+    size_t bytes = mx_attn_forward_work_bytes(&a) + mx_attn_backward_work_bytes(&a);
+    void *work = fill((int64_t)bytes / 4, MX_NUM_F32);
     double f, b, flops = 2.0 * H * D * (double)len * (double)(len + 1); /* both products, once */
     BEST(f, mx_attn_forward(&a, &(mx_attn_forward_args){q, k, v, out, lse}, work));
     mx_attn_backward_args g = {q, k, v, out, lse, dout, dq, dk, dv, 0};
     BEST(b, mx_attn_backward(&a, &g, work));
     printf("  S=%-5ld %-4s forward %4.0f GFLOP/s %3.0f %%, backward %4.0f GFLOP/s %3.0f %%, both "
-           "%3.0f %% of f32 peak\n", (long)len, type == MX_NUM_F32 ? "f32" : "bf16", flops / f / 1e9,
-           100 * flops / f / p->f32, 2.5 * flops / b / 1e9, 250 * flops / b / p->f32,
+           "%3.0f %% of f32 peak\n", (long)len, type == MX_NUM_F32 ? "f32" : "bf16",
+           flops / f / 1e9, 100 * flops / f / p->f32, 2.5 * flops / b / 1e9, 250 * flops / b / p->f32,
            350 * flops / (f + b) / p->f32);
     void *all[] = {q, k, v, dout, out, lse, dq, dk, dv, work};
     for (int i = 0; i < COUNT(all); i++)
@@ -221,8 +221,10 @@ static void bench_decode(mx_num type, const peaks *p)
 {
     enum { B = 4, S = 4096, H = 32, HK = 8, D = 128 };
     mx_attn a = {.batch = B, .q_len = 1, .k_len = S, .q_heads = H, .k_heads = HK, .qk_dim = D,
-                 .v_dim = D, .type = type, .mask = {.causal = true, .scale = 0.1f, .q_offset = S - 1}};
-    void *q = fill(B * H * D, type), *k = fill(B * S * HK * D, type), *v = fill(B * S * HK * D, type);
+                 .v_dim = D, .type = type};
+    a.mask = (mx_attn_mask){.causal = true, .scale = 0.1f, .q_offset = S - 1};
+    void *q = fill(B * H * D, type), *k = fill(B * S * HK * D, type);
+    void *v = fill(B * S * HK * D, type);
     void *out = fill(B * H * D, type);
     void *work = fill((int64_t)mx_attn_forward_work_bytes(&a) / 4, MX_NUM_F32);
     double t, bytes = 2.0 * B * S * HK * D * MX_NUM_BYTES(type);
