@@ -210,7 +210,8 @@ static void bench_attention_at(int64_t len, mx_num type, const peaks *p)
     BEST(b, mx_attn_backward(&a, &g, work));
     printf("  S=%-5ld %-4s forward %4.0f GFLOP/s %3.0f %%, backward %4.0f GFLOP/s %3.0f %%, both "
            "%3.0f %% of f32 peak\n", (long)len, type == MX_NUM_F32 ? "f32" : "bf16",
-           flops / f / 1e9, 100 * flops / f / p->f32, 2.5 * flops / b / 1e9, 250 * flops / b / p->f32,
+           flops / f / 1e9, 100 * flops / f / p->f32, 2.5 * flops / b / 1e9,
+           250 * flops / b / p->f32,
            350 * flops / (f + b) / p->f32);
     void *all[] = {q, k, v, dout, out, lse, dq, dk, dv, work};
     for (int i = 0; i < COUNT(all); i++)
