@@ -9,6 +9,8 @@
 typedef struct {
     const uint8_t *s; /* what is looked for; borrowed */
     uint32_t n;
+    const char *name; /* its content before normalization; NULL: the same */
+    uint32_t n_name;
     int32_t id;
     bool special;
     bool lstrip, rstrip; /* swallow white space on that side */

@@ -21,7 +21,13 @@ struct mx_regex_scratch {
 #define SPACE                                                                                      \
     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"   \
     "\\x{3000}"
-#define WORD "\\p{L}\\p{M}\\p{N}\\p{Pc}"
+#define ALPHABETIC                                                                                 \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"                    \
+    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+/* Oniguruma counts the superscripts and fractions of Latin-1 too. */
+#define WORD ALPHABETIC "\\xb2\\xb3\\xb9\\xbc-\\xbe"
+#define EDGE "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"
+#define NO_EDGE "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))"
 
 /* Writes the translation of the escape at p (which is at the backslash); returns its length. */
 static size_t add_escape(const char *p, const char *end, bool in_class, mx_str *out)
@@ -34,6 +40,10 @@ static size_t add_escape(const char *p, const char *end, bool in_class, mx_str *
             mx_str_add(out, set);
         else
             mx_str_addf(out, "[%s%s]", negative ? "^" : "", set);
+        return 2;
+    }
+    if (!in_class && (c == 'b' || c == 'B')) {
+        mx_str_add(out, c == 'b' ? EDGE : NO_EDGE);
         return 2;
     }
     if (c == 'u' && end - p >= 6 && strspn(p + 2, "0123456789abcdefABCDEF") >= 4) {

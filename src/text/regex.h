@@ -1,9 +1,9 @@
 /* regex.h - the regular expressions of tokenizer files, run by PCRE2 with its JIT compiler.
  *
  * The files are written for Oniguruma (Ruby syntax). What differs is rewritten when a pattern is
- * compiled: \s is the White_Space property, \w is letters, marks, numbers and connectors, ^ and $
- * match at lines, \uHHHH is a character, [A&&[^B]] is a set difference.
- * Text must be valid UTF-8. A scratch belongs to one thread.
+ * compiled: \s is the White_Space property, \w and \b follow UTS 18, ^ and $ match at lines, \uHHHH
+ * is a character, [A&&[^B]] is a set difference. Text must be valid UTF-8. A scratch belongs to one
+ * thread.
  */
 #ifndef MX_TEXT_REGEX_H
 #define MX_TEXT_REGEX_H

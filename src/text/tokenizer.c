@@ -443,9 +443,12 @@ int32_t mx_tokenizer_pad(const mx_tokenizer *t)
 
 static int32_t find_added(const mx_added_set *s, const char *token, size_t n)
 {
-    for (int i = 0; i < s->n; i++)
-        if (s->token[i].n == n && memcmp(s->token[i].s, token, n) == 0)
-            return s->token[i].id;
+    for (int i = 0; i < s->n; i++) {
+        const mx_added *a = &s->token[i];
+        if (a->name ? a->n_name == n && memcmp(a->name, token, n) == 0
+                    : a->n == n && memcmp(a->s, token, n) == 0)
+            return a->id;
+    }
     return -1;
 }
 

@@ -162,15 +162,14 @@ static mx_status read_merges(loader *l, const mx_json_node *merges, size_t skip)
     return st;
 }
 
-static void read_byte_pieces(loader *l)
+static void read_byte_pieces(const mx_vocab *v, bool byte_level, int32_t byte_id[256])
 {
-    mx_bpe *b = &l->t->bpe;
     for (int c = 0; c < 256; c++) {
         char name[8];
-        snprintf(name, sizeof name, "<0x%02X>", c);
         uint8_t raw = (uint8_t)c;
-        b->byte_id[c] = l->byte_level ? mx_vocab_find(&b->vocab, &raw, 1)
-                                      : mx_vocab_find(&b->vocab, (const uint8_t *)name, 6);
+        snprintf(name, sizeof name, "<0x%02X>", c);
+        byte_id[c] =
+            byte_level ? mx_vocab_find(v, &raw, 1) : mx_vocab_find(v, (const uint8_t *)name, 6);
     }
 }
 
@@ -192,9 +191,54 @@ static mx_status read_bpe(loader *l, const mx_json_node *model)
     MX_TRY(read_vocab(l, mx_json_get(model, "vocab")));
     const char *unk = mx_json_get_text(model, "unk_token", NULL);
     b->unk = unk ? mx_vocab_find(&b->vocab, (const uint8_t *)unk, strlen(unk)) : -1;
-    read_byte_pieces(l);
+    read_byte_pieces(&b->vocab, l->byte_level, b->byte_id);
     MX_TRY(read_merges(l, mx_json_get(model, "merges"), 0));
     mx_bpe_finish(b);
+    return MX_OK;
+}
+
+/* "vocab": [["piece", score], ...], in the order of their ids. */
+static mx_status read_unigram_vocab(loader *l, const mx_json_node *vocab)
+{
+    if (!vocab || vocab->type != MX_JSON_ARRAY || !vocab->n || vocab->n >= MAX_ID)
+        return mx_fail(MX_INPUT, "%s: model.vocab: expected an array of [text, score]", l->where);
+    mx_tokenizer *t = l->t;
+    mx_unigram *u = &t->unigram;
+    mx_vocab_init(&u->vocab, (int32_t)vocab->n);
+    mx_tokenizer_grow(t, (int32_t)vocab->n);
+    mx_unigram_init(u);
+    int32_t id = 0;
+    double lowest = 0;
+    for (const mx_json_node *m = vocab->first; m; m = m->next, id++) {
+        const mx_json_node *text = m->type == MX_JSON_ARRAY && m->n == 2 ? m->first : NULL;
+        const mx_json_node *score = text ? text->next : NULL;
+        if (!text || text->type != MX_JSON_STRING ||
+            (score->type != MX_JSON_REAL && score->type != MX_JSON_INT))
+            return mx_fail(MX_INPUT, "%s: byte %u: expected [text, score]", l->where, m->at);
+        const uint8_t *s = mx_arena_copy(&t->arena, text->s, (size_t)text->n + 1);
+        mx_vocab_set(&u->vocab, id, s, text->n, true);
+        t->token[id] = u->vocab.piece[id];
+        mx_unigram_add(u, id, mx_json_number(score), false);
+        lowest = !id || u->score[id] < lowest ? u->score[id] : lowest;
+    }
+    u->unk_score = lowest - 10;
+    return MX_OK;
+}
+
+static mx_status read_unigram(loader *l, const mx_json_node *model)
+{
+    mx_unigram *u = &l->t->unigram;
+    l->t->kind = "tokenizer.json (Unigram)";
+    l->t->model = MX_MODEL_UNIGRAM;
+    if (l->byte_level)
+        return mx_fail(MX_INPUT,
+                       "%s: a Unigram model with a ByteLevel pre-tokenizer is not supported",
+                       l->where);
+    MX_TRY(read_unigram_vocab(l, mx_json_get(model, "vocab")));
+    int64_t unk = mx_json_get_int(model, "unk_id", -1);
+    u->unk = unk >= 0 && unk < u->vocab.n_ids ? (int32_t)unk : -1;
+    u->byte_fallback = mx_json_get_bool(model, "byte_fallback", false);
+    read_byte_pieces(&u->vocab, false, u->byte_id);
     return MX_OK;
 }
 
@@ -205,6 +249,8 @@ static mx_status read_model(loader *l, const mx_json_node *model)
         return mx_fail(MX_INPUT, "%s: no \"model\"; this is not a tokenizer.json", l->where);
     if (strcmp(type, "BPE") == 0)
         return read_bpe(l, model);
+    if (strcmp(type, "Unigram") == 0 || mx_json_get(model, "unk_id"))
+        return read_unigram(l, model);
     return mx_fail(MX_INPUT, "%s: model type \"%.60s\" is not supported; BPE and Unigram are",
                    l->where, type);
 }
@@ -233,15 +279,17 @@ static mx_status read_added_token(loader *l, const mx_json_node *v, mx_regex_scr
     bool special = mx_json_get_bool(v, "special", false);
     mx_tokenizer_grow(t, (int32_t)id->i + 1);
     t->special[id->i] = special;
-    set_token(l, (int32_t)id->i, s, content->n);
     mx_added a = {.s = s,
                   .n = content->n,
+                  .name = (const char *)s,
+                  .n_name = content->n,
                   .id = (int32_t)id->i,
                   .special = special,
                   .lstrip = mx_json_get_bool(v, "lstrip", false),
                   .rstrip = mx_json_get_bool(v, "rstrip", false),
                   .single_word = mx_json_get_bool(v, "single_word", false)};
     if (!mx_json_get_bool(v, "normalized", !special)) {
+        set_token(l, a.id, a.s, a.n);
         mx_added_put(&t->added, a);
         return MX_OK;
     }
@@ -253,6 +301,7 @@ static mx_status read_added_token(loader *l, const mx_json_node *v, mx_regex_scr
         a.n = (uint32_t)z->len;
         a.s = mx_arena_copy(&t->arena, mx_str_text(z), z->len + 1);
     }
+    set_token(l, a.id, a.s, a.n); /* decoding gives the normalized text, as in the library */
     mx_added_put(&t->added_normalized, a);
     return MX_OK;
 }

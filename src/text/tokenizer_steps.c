@@ -224,9 +224,14 @@ static void add_class(mx_tokenizer *t, unsigned mask, bool ascii, mx_behavior be
         .kind = MX_PRE_CLASS, .mask = mask, .ascii_punctuation = ascii, .behavior = behavior};
 }
 
+/* \\w+|[^\\w\\s]+ with the \\w of the regex crate: UTS 18, with joiners. */
 static mx_status add_words(mx_tokenizer *t)
 {
-    static const char words[] = "\\w+|[^\\w\\s]+";
+#define W                                                                                          \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"  \
+    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+    static const char words[] = "[" W "]+|[^" W "\\s]+";
+#undef W
     mx_pre_step *s = new_pre(t);
     *s = (mx_pre_step){.kind = MX_PRE_REGEX, .behavior = MX_REMOVED, .invert = true};
     return mx_regex_open(&s->regex, words, sizeof words - 1);

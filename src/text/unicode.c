@@ -89,8 +89,15 @@ void mx_unicode_init(mx_unicode *u, mx_arena *a)
 
 bool mx_uc_is_word(const mx_unicode *u, uint32_t cp)
 {
-    return (mx_uc_class(u, cp) & (MX_UC_L | MX_UC_M | MX_UC_N)) ||
-           utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_PC;
+    if (mx_uc_class(u, cp) & (MX_UC_L | MX_UC_M))
+        return true;
+    if (cp == 0x200C || cp == 0x200D || (cp >= 0x24B6 && cp <= 0x24E9) ||
+        (cp >= 0x1F130 && cp <= 0x1F149) || (cp >= 0x1F150 && cp <= 0x1F169) ||
+        (cp >= 0x1F170 && cp <= 0x1F189))
+        return true;
+    int cat = utf8proc_category((utf8proc_int32_t)cp);
+    return cat == UTF8PROC_CATEGORY_ND || cat == UTF8PROC_CATEGORY_NL ||
+           cat == UTF8PROC_CATEGORY_PC;
 }
 
 typedef struct {

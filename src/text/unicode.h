@@ -48,7 +48,8 @@ static inline unsigned mx_uc_at(const mx_unicode *u, const uint8_t *p, int *n)
     return u->row[u->page[cp >> 8]][cp & 0xFF];
 }
 
-bool mx_uc_is_word(const mx_unicode *u, uint32_t cp); /* \w: L, M, N and connector punctuation */
+/* \w of UTS 18: alphabetic characters, marks, decimal digits, connectors, joiners. */
+bool mx_uc_is_word(const mx_unicode *u, uint32_t cp);
 
 typedef enum { MX_NFC, MX_NFD, MX_NFKC, MX_NFKD } mx_normal_form;
 /* Appends the normal form of valid UTF-8. Linear time, however many marks follow one another. */

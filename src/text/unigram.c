@@ -148,10 +148,11 @@ void mx_unigram_encode(const mx_unigram *m, mx_unigram_scratch *s, const uint8_t
     for (int64_t i = s->reversed.n; i-- > 0;) {
         const mx_unigram_node *v = &s->node[(uint32_t)s->reversed.ids[i]];
         size_t end = (uint32_t)s->reversed.ids[i];
-        if (v->id >= 0)
-            mx_tokens_add(out, v->id);
-        else
+        bool unknown = v->id < 0 || v->id == m->unk;
+        if (unknown)
             add_unknown(m, p + v->start, end - v->start, after_unk, out);
-        after_unk = v->id < 0 || v->id == m->unk;
+        else
+            mx_tokens_add(out, v->id);
+        after_unk = unknown;
     }
 }
