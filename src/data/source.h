@@ -20,6 +20,7 @@
 #include "base/arena.h"
 #include "base/status.h"
 #include "base/str.h"
+#include "base/utf8.h"
 #include "data/shard.h"
 
 typedef enum {
@@ -114,6 +115,9 @@ mx_status mx_source_inspect(mx_source *s, mx_str *out) MX_MUST_USE;
 void mx_source_close(mx_source *s);
 
 /* Number of leading bytes of valid UTF-8 (n when all is). */
-size_t mx_utf8_valid(const char *s, size_t n);
+static inline size_t mx_utf8_valid(const char *s, size_t n)
+{
+    return mx_utf8_valid_prefix((const uint8_t *)s, n);
+}
 
 #endif

@@ -117,3 +117,71 @@ MX_TEST(parquet_damage_is_refused)
     damage("delta_gzip.parquet", 31);
     damage("plain.parquet", 97);
 }
+
+MX_TEST(tfrecord_files_of_other_writers)
+{
+    compare("examples.tfrecord", "examples.jsonl", NULL);
+    compare("examples.tfrecord", "examples.jsonl", "text");
+    /* gzip: the same records as a stream */
+    mx_source a, b;
+    mx_record x = {0}, y = {0};
+    bool end = false;
+    int64_t n = 0;
+    MX_CHECK_OK(mx_source_open(&a, fixture("examples.tfrecord.gz"), NULL, NULL));
+    MX_CHECK_OK(mx_source_open(&b, fixture("examples.tfrecord"), NULL, NULL));
+    for (;; n++) {
+        MX_CHECK_OK(mx_source_next(&a, &x, &end));
+        if (end || n == b.n_records)
+            break;
+        MX_CHECK_OK(mx_source_read(&b, n, &y));
+        MX_CHECK(x.bytes.len == y.bytes.len && memcmp(x.bytes.text, y.bytes.text, x.bytes.len) == 0);
+    }
+    MX_CHECK(end && n == 60, "%d records", (int)n);
+    mx_source_close(&a), mx_source_close(&b);
+    mx_record_fini(&x), mx_record_fini(&y);
+}
+
+MX_TEST(arrayrecord_files_of_other_writers)
+{
+    compare("zstd.arrayrecord", "examples.jsonl", NULL);
+    compare("group.arrayrecord", "examples.jsonl", NULL);
+    compare("brotli.arrayrecord", "examples.jsonl", NULL);
+    compare("snappy.arrayrecord", "examples.jsonl", NULL);
+    compare("plain.arrayrecord", "examples.jsonl", "text");
+    compare("text.arrayrecord", "fast.jsonl", "text");
+}
+
+MX_TEST(record_damage_is_refused)
+{
+    size_t n;
+    /* a cut at the end of a record leaves a shorter file that is whole: only flips are counted here */
+    char *p = read_whole(fixture("examples.tfrecord"), &n);
+    mx_source s;
+    mx_record r = {0};
+    int noticed = 0;
+    for (size_t at = 0; at < n; at += 11) {
+        p[at] ^= 4;
+        mx_status st = mx_source_open(&s, temp_file("d.tfrecord", p, n), NULL, NULL);
+        for (int64_t i = 0; !st && i < s.n_records; i++)
+            st = mx_source_read(&s, i, &r);
+        noticed += st != MX_OK;
+        mx_status_free(st);
+        mx_source_close(&s);
+        p[at] ^= 4;
+    }
+    MX_CHECK(noticed == (int)((n + 10) / 11), "%d of %d flips were noticed", noticed, (int)((n + 10) / 11));
+    MX_CHECK_ERROR(mx_source_open(&s, temp_file("c.tfrecord", p, n - 3), NULL, NULL), "truncated");
+    MX_CHECK_ERROR(mx_source_open(&s, temp_file("c.tfrecord", p + 1, n - 1), NULL, NULL), "checksum");
+    mx_free(p);
+    damage("examples.tfrecord.gz", 37);
+    /* every flip inside a used chunk is noticed; the rest of the 128 KiB is padding */
+    noticed = damage("group.arrayrecord", 1009);
+    MX_CHECK(noticed > 2, "%d flips were noticed", noticed);
+    p = read_whole(fixture("zstd.arrayrecord"), &n);
+    p[64 + 24 + 100] ^= 1;
+    MX_CHECK_OK(mx_source_open(&s, temp_file("d.arrayrecord", p, n), NULL, NULL));
+    MX_CHECK_ERROR(mx_source_read(&s, 0, &r), "hash of the chunk");
+    mx_source_close(&s);
+    mx_free(p);
+    mx_record_fini(&r);
+}
