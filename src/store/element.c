@@ -3,16 +3,18 @@
  *     float types other than F64, to F32 / BF16 / F16        through f32 (exact into the hub)
  *     integers to integers                                   through i64, range checked
  *     all that involves F64, and integers to floats          through f64
- * A hub block is 512 elements, so it stays in the first-level cache; one decoder per source type
+ * A hub block is 2,048 elements, so it stays near the core; one decoder per source type
  * and one encoder per destination type replace a function for each of the 256 pairs. f64 to 16-bit
  * goes through f32 as torch does. U64 above 2^63 does not pass the i64 hub and is reported.
  */
 #include "store/element.h"
 
+#include "base/simd.h"
+
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 512 };
+enum { BLOCK = 2048 };
 
 static const struct {
     const char *name;
@@ -77,31 +79,39 @@ bool mx_st_dtype_graph(mx_st_dtype d, mx_dtype *out)
 }
 
 /* --- single values ------------------------------------------------------------------------- */
-static float from_bits(uint32_t u)
+MX_INLINE float from_bits(uint32_t u)
 {
     float f;
     memcpy(&f, &u, 4);
     return f;
 }
 
-static uint32_t to_bits(float f)
+MX_INLINE uint32_t to_bits(float f)
 {
     uint32_t u;
     memcpy(&u, &f, 4);
     return u;
 }
 
-/* Sign, `e` exponent bits, `m` mantissa bits, bias 2^(e-1)-1, shifted to the top of 16 bits. A
- * subnormal is mantissa * 2^(1-bias-m), exact in f32. Top exponent: Inf/NaN as in IEEE. */
-static float f16_value(uint32_t h)
+/* Small floats widen without branches, so that loops over them vectorise: the exponent is moved to
+ * the new bias; a subnormal (exponent 0) is put behind an implicit one, which is subtracted again.
+ */
+MX_INLINE float f16_value(uint32_t h)
 {
-    uint32_t sign = (h & 0x8000u) << 16, exp = (h >> 10) & 31, man = h & 0x3ff;
-    if (exp == 31)
-        return from_bits(sign | 0x7f800000u | man << 13);
-    if (exp)
-        return from_bits(sign | (exp + 112) << 23 | man << 13);
-    float f = (float)man * 0x1p-24f;
-    return sign ? -f : f;
+    uint32_t sign = (h & 0x8000u) << 16, mag = (h & 0x7fffu) << 13;
+    float sub = from_bits(mag | 0x38800000u) - 0x1p-14f;
+    uint32_t u = mag >= 0x0f800000u ? mag | 0x7f800000u : mag + 0x38000000u;
+    u = mag < 0x00800000u ? to_bits(sub) : u;
+    return from_bits(sign | u);
+}
+
+MX_INLINE float e4m3_value(uint32_t b)
+{
+    uint32_t sign = (b & 0x80u) << 24, mag = (b & 0x7fu) << 20;
+    float sub = from_bits(mag | 0x3c800000u) - 0x1p-6f;
+    uint32_t u = mag < 0x00800000u ? to_bits(sub) : mag + 0x3c000000u;
+    u = mag == 0x07f00000u ? 0x7fc00000u : u;
+    return from_bits(sign | u);
 }
 
 float mx_st_f16_value(uint16_t h)
@@ -116,13 +126,7 @@ float mx_st_f8_e5m2_value(uint8_t b)
 
 float mx_st_f8_e4m3_value(uint8_t b)
 {
-    uint32_t sign = (b & 0x80u) << 24, exp = (b >> 3) & 15, man = b & 7;
-    if ((b & 0x7f) == 0x7f)
-        return from_bits(sign | 0x7fc00000u);
-    if (exp)
-        return from_bits(sign | (exp + 120) << 23 | man << 20);
-    float f = (float)man * 0x1p-9f;
-    return sign ? -f : f;
+    return e4m3_value(b);
 }
 
 static float e8m0_value(uint8_t b)
@@ -132,25 +136,33 @@ static float e8m0_value(uint8_t b)
     return b ? from_bits((uint32_t)b << 23) : 0x1p-127f;
 }
 
-uint16_t mx_st_bf16_bits(float x)
+MX_INLINE uint16_t bf16_bits(float x)
 {
     uint32_t u = to_bits(x), mag = u & 0x7fffffffu;
     uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
     return (uint16_t)(mag > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
 }
 
-uint16_t mx_st_f16_bits(float x)
+MX_INLINE uint16_t f16_bits(float x)
 {
     uint32_t u = to_bits(x), sign = u >> 16 & 0x8000u, mag = u & 0x7fffffffu;
-    if (mag > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u);
-    if (mag >= 0x477ff000u) /* 65520 and above round to infinity */
-        return (uint16_t)(sign | 0x7c00u);
-    if (mag < 0x38800000u) { /* below 2^-14: subnormal; adding 0.5 lets the FPU round at 2^-24 */
-        float shifted = from_bits(mag) + 0.5f;
-        return (uint16_t)(sign | (to_bits(shifted) - 0x3f000000u));
-    }
-    return (uint16_t)(sign | ((mag - 0x38000000u + 0xfffu + (mag >> 13 & 1)) >> 13));
+    /* Below 2^-14 the result is subnormal: adding 0.5 lets the FPU round at 2^-24. */
+    uint32_t sub = to_bits(from_bits(mag) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (mag - 0x38000000u + 0xfffu + (mag >> 13 & 1)) >> 13;
+    uint32_t h = mag < 0x38800000u ? sub : normal;
+    h = mag >= 0x477ff000u ? 0x7c00u : h; /* 65520 and above round to infinity */
+    h = mag > 0x7f800000u ? 0x7e00u : h;
+    return (uint16_t)(sign | h);
+}
+
+uint16_t mx_st_bf16_bits(float x)
+{
+    return bf16_bits(x);
+}
+
+uint16_t mx_st_f16_bits(float x)
+{
+    return f16_bits(x);
 }
 
 /* --- blocks into and out of the hubs --------------------------------------------------------- */
@@ -170,6 +182,24 @@ uint16_t mx_st_f16_bits(float x)
     }                                                                                              \
     return
 
+/* One loop a type, compiled for each level of the machine: loading a model is made of these. */
+#define DECODER(name, T, value)                                                                    \
+    MX_CLONES static void name(const char *p, float *out, int64_t n)                               \
+    {                                                                                              \
+        DECODE(T, value);                                                                          \
+    }
+#define ENCODER(name, T, value)                                                                    \
+    MX_CLONES static void name(const float *in, char *p, int64_t n)                                \
+    {                                                                                              \
+        ENCODE(T, value);                                                                          \
+    }
+DECODER(decode_bf16, uint16_t, from_bits((uint32_t)x << 16))
+DECODER(decode_f16, uint16_t, f16_value(x))
+DECODER(decode_e4m3, uint8_t, e4m3_value(x))
+DECODER(decode_e5m2, uint8_t, f16_value((uint32_t)x << 8))
+ENCODER(encode_bf16, uint16_t, bf16_bits(in[i]))
+ENCODER(encode_f16, uint16_t, f16_bits(in[i]))
+
 static void decode_f32(mx_st_dtype d, const char *p, float *out, int64_t n)
 {
     switch (d) {
@@ -177,13 +207,17 @@ static void decode_f32(mx_st_dtype d, const char *p, float *out, int64_t n)
         memcpy(out, p, (size_t)n * 4);
         return;
     case MX_ST_BF16:
-        DECODE(uint16_t, from_bits((uint32_t)x << 16));
+        decode_bf16(p, out, n);
+        return;
     case MX_ST_F16:
-        DECODE(uint16_t, f16_value(x));
+        decode_f16(p, out, n);
+        return;
     case MX_ST_F8_E4M3:
-        DECODE(uint8_t, mx_st_f8_e4m3_value(x));
+        decode_e4m3(p, out, n);
+        return;
     case MX_ST_F8_E5M2:
-        DECODE(uint8_t, mx_st_f8_e5m2_value(x));
+        decode_e5m2(p, out, n);
+        return;
     case MX_ST_F8_E8M0:
         DECODE(uint8_t, e8m0_value(x));
     default:
@@ -247,9 +281,11 @@ static void encode_f32(mx_st_dtype d, const float *in, char *p, int64_t n)
         memcpy(p, in, (size_t)n * 4);
         return;
     case MX_ST_BF16:
-        ENCODE(uint16_t, mx_st_bf16_bits(in[i]));
+        encode_bf16(in, p, n);
+        return;
     case MX_ST_F16:
-        ENCODE(uint16_t, mx_st_f16_bits(in[i]));
+        encode_f16(in, p, n);
+        return;
     case MX_ST_F64:
         ENCODE(double, in[i]);
     default:
@@ -300,9 +336,10 @@ bool mx_st_convertible(mx_st_dtype from, mx_st_dtype to)
     return !types[to].is_float && !types[from].is_float && to != MX_ST_U64;
 }
 
-static void scan_f32(mx_st_scan *scan, const float *x, int64_t n)
+/* At most BLOCK values, so that 32 bits count them. */
+MX_CLONES static void scan_f32(mx_st_scan *scan, const float *x, int64_t n)
 {
-    int64_t nan = 0, inf = 0;
+    uint32_t nan = 0, inf = 0;
     for (int64_t i = 0; i < n; i++) {
         uint32_t mag = to_bits(x[i]) & 0x7fffffffu;
         nan += mag > 0x7f800000u;

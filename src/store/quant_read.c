@@ -9,14 +9,12 @@
 #include "store/quant.h"
 
 #include "base/arena.h"
+#include "base/simd.h"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 enum { PANEL_BYTES = 256 << 10, PIECE_ELEMENTS = 4 << 20 };
-
-static const float e2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                               -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
 /* What a run of panels of one matrix needs. Zero-initialised; freed by finish. */
 typedef struct {
@@ -85,8 +83,49 @@ static mx_status read_rows(reader *r, int64_t row, int64_t n)
     return mx_st_read(d, (r->matrix * r->t->rows + row) * k, n * k, d->dtype, r->raw, NULL);
 }
 
+/* --- runs of values under one scale --------------------------------------------------------- */
+MX_INLINE void scale_run(float *x, int64_t n, float s)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= s;
+}
+
+MX_INLINE void int8_run(const uint8_t *raw, int64_t n, int minus, float s, float *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (float)(raw[i] - minus) * s;
+}
+
+/* n bytes of two values each, low nibble first. */
+MX_INLINE void int4_run(const uint8_t *raw, int64_t n, int minus, float s, float *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[2 * i] = (float)((raw[i] & 15) - minus) * s;
+        out[2 * i + 1] = (float)((raw[i] >> 4) - minus) * s;
+    }
+}
+
+/* E2M1 without a table: exponent 0 is 0 or 0.5; else (2 + m) 2^(e - 2). */
+MX_INLINE float e2m1_value(uint32_t q)
+{
+    uint32_t e = q >> 1 & 3, m = q & 1;
+    uint32_t normal = (e + 126) << 23 | m << 22, half = m ? 0x3f000000u : 0;
+    uint32_t u = (e ? normal : half) | (q & 8) << 28;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+MX_INLINE void fp4_run(const uint8_t *raw, int64_t n, float s, float *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[2 * i] = e2m1_value(raw[i] & 15) * s;
+        out[2 * i + 1] = e2m1_value(raw[i] >> 4) * s;
+    }
+}
+
 /* --- one row of each kind ------------------------------------------------------------------- */
-static void scaled_row(const reader *r, const uint8_t *raw, int64_t row, float *out)
+MX_CLONES static void scaled_row(const reader *r, const uint8_t *raw, int64_t row, float *out)
 {
     const mx_quant_tensor *t = r->t;
     const float *scale = r->scale + row / t->block_rows * t->scale_cols;
@@ -96,41 +135,51 @@ static void scaled_row(const reader *r, const uint8_t *raw, int64_t row, float *
             out[c] = (float)(int8_t)raw[c];
     else
         (void)!mx_st_convert(t->data->dtype, raw, MX_ST_F32, out, t->cols, NULL, &bad);
-    for (int64_t c = 0, k = 0; c < t->cols; k++) {
-        int64_t end = c + t->block_cols < t->cols ? c + t->block_cols : t->cols;
-        for (float s = scale[k]; c < end; c++)
-            out[c] *= s;
+    for (int64_t c = 0, k = 0; c < t->cols; c += t->block_cols, k++) {
+        int64_t left = t->cols - c;
+        scale_run(out + c, left < t->block_cols ? left : t->block_cols, scale[k]);
     }
 }
 
-static void mxfp4_row(const reader *r, const uint8_t *raw, int64_t row, float *out)
+MX_CLONES static void mxfp4_row(const reader *r, const uint8_t *raw, int64_t row, float *out)
 {
     const mx_quant_tensor *t = r->t;
-    const float *scale = r->scale + row * t->scale_cols;
-    for (int64_t c = 0; c < t->cols; c += 2) {
-        float s = scale[c / 32];
-        out[c] = e2m1[raw[c / 2] & 15] * s;
-        out[c + 1] = e2m1[raw[c / 2] >> 4] * s;
-    }
+    for (int64_t g = 0; g < t->scale_cols; g++)
+        fp4_run(raw + g * 16, 16, r->scale[row * t->scale_cols + g], out + g * 32);
+}
+
+/* What is subtracted from a packed value: half the range, and the zero point where there is one. */
+static int packed_minus(const reader *r, int64_t row, int64_t group)
+{
+    const mx_quant_tensor *t = r->t;
+    int half = 1 << (t->bits - 1);
+    if (!r->zero)
+        return half;
+    int64_t bit = row * t->bits;
+    uint32_t word = r->zero[bit / 32 * t->scale_cols + group];
+    return (int)(word >> (bit % 32) & ((1u << t->bits) - 1)); /* stored with half added to it */
 }
 
 /* The little-endian words hold the row's values from the low bits up, so they are bytes in order.
  */
-static void packed_row(const reader *r, const uint8_t *raw, int64_t row, float *out)
+MX_CLONES static void packed_row(const reader *r, const uint8_t *raw, int64_t row, float *out)
 {
     const mx_quant_tensor *t = r->t;
     const float *scale = r->scale + row / t->block_rows * t->scale_cols;
-    int half = 1 << (t->bits - 1), mask = (1 << t->bits) - 1;
-    for (int64_t c = 0; c < t->cols; c++) {
-        int q = t->bits == 8 ? raw[c] : raw[c / 2] >> (c % 2 * 4) & 15;
-        int64_t k = c / t->block_cols;
-        int zero = 0;
-        if (r->zero) {
-            int64_t bit = row * t->bits;
-            zero =
-                (int)(r->zero[bit / 32 * t->scale_cols + k] >> (bit % 32) & (uint32_t)mask) - half;
+    for (int64_t c = 0, k = 0; c < t->cols; c += t->block_cols, k++) {
+        int64_t n = t->cols - c < t->block_cols ? t->cols - c : t->block_cols, i = 0;
+        int minus = packed_minus(r, row, k);
+        if (t->bits == 8) {
+            int8_run(raw + c, n, minus, scale[k], out + c);
+            continue;
         }
-        out[c] = (float)(q - half - zero) * scale[k];
+        if (c % 2) { /* a group that begins inside a byte */
+            out[c] = (float)((raw[c / 2] >> 4) - minus) * scale[k];
+            i = 1;
+        }
+        int4_run(raw + (c + i) / 2, (n - i) / 2, minus, scale[k], out + c + i);
+        if ((n - i) % 2)
+            out[c + n - 1] = (float)((raw[(c + n - 1) / 2] & 15) - minus) * scale[k];
     }
 }
 
@@ -145,16 +194,23 @@ static void one_row(const reader *r, const uint8_t *raw, int64_t row, float *out
 }
 
 /* --- panels --------------------------------------------------------------------------------- */
-/* Columns [first, first + n) of the matrix, each a row of the panel: (n, rows). */
-static void transposed_panel(const reader *r, int64_t first, int64_t n)
+/* Columns [32 first, 32 (first + n)) of the matrix, each a row of the panel: (32 n, rows). Tiles of
+ * 16 rows: what is written then fills whole cache lines. */
+MX_CLONES static void transposed_panel(const reader *r, int64_t first, int64_t n)
 {
+    enum { TILE = 16 };
     const mx_quant_tensor *t = r->t;
-    for (int64_t row = 0; row < t->rows; row++) {
-        const uint8_t *raw = r->raw + row * (t->cols / 2);
-        const float *scale = r->scale + row * t->scale_cols;
-        for (int64_t i = 0; i < n; i++) {
-            int64_t c = first + i;
-            r->panel[i * t->rows + row] = e2m1[raw[c / 2] >> (c % 2 * 4) & 15] * scale[c / 32];
+    float tile[TILE][32];
+    for (int64_t row = 0; row < t->rows; row += TILE) {
+        int64_t k = t->rows - row < TILE ? t->rows - row : TILE;
+        for (int64_t g = first; g < first + n; g++) {
+            for (int64_t i = 0; i < k; i++)
+                fp4_run(r->raw + ((row + i) * t->scale_cols + g) * 16, 16,
+                        r->scale[(row + i) * t->scale_cols + g], tile[i]);
+            float *to = r->panel + (g - first) * 32 * t->rows + row;
+            for (int64_t c = 0; c < 32; c++, to += t->rows)
+                for (int64_t i = 0; i < k; i++)
+                    to[i] = tile[i][c];
         }
     }
 }
@@ -170,7 +226,7 @@ static mx_status make_panel(reader *r, int64_t matrix, int64_t first, int64_t n)
             MX_TRY(read_rows(r, 0, t->rows));
     }
     if (t->transposed) {
-        transposed_panel(r, first, n);
+        transposed_panel(r, first / 32, n / 32);
         return MX_OK;
     }
     MX_TRY(read_rows(r, first, n));
@@ -185,22 +241,22 @@ static mx_status read_panels(reader *r, int64_t first, int64_t count, mx_st_dtyp
 {
     const mx_quant_tensor *t = r->t;
     int64_t height = t->transposed ? t->cols : t->rows, width = t->transposed ? t->rows : t->cols;
-    int64_t most = PANEL_BYTES / (width * 4) > 0 ? PANEL_BYTES / (width * 4) : 1, bad = 0;
-    if (t->transposed && most < 32)
-        most = 32; /* whole blocks of columns, or every byte of raw would be visited too often */
+    int64_t unit = t->transposed ? 32 : 1, bad = 0; /* a panel is whole blocks of columns there */
+    int64_t most = PANEL_BYTES / (width * 4) / unit * unit;
+    most = most > 0 ? most : unit;
     MX_TRY(mx_alloc((void **)&r->panel, (size_t)(most * width * 4), t->name));
     for (int64_t at = first; at < first + count;) {
-        int64_t row = at / width, matrix = row / height, k = row % height;
-        int64_t last = (first + count - 1) / width - matrix * height;
-        int64_t n = last - k + 1 < most ? last - k + 1 : most;
+        int64_t row = at / width, matrix = row / height, k = row % height / unit * unit;
+        int64_t start = (matrix * height + k) * width; /* element where the panel begins */
+        int64_t need = (first + count - start + width * unit - 1) / (width * unit) * unit;
+        int64_t n = need < most ? need : most;
         n = n < height - k ? n : height - k;
         MX_TRY(make_panel(r, matrix, k, n));
-        int64_t skip = at - row * width, take = n * width - skip;
-        take = take < first + count - at ? take : first + count - at;
-        if (!mx_st_convert(MX_ST_F32, r->panel + skip, to, dst, take, scan, &bad))
+        int64_t end = start + n * width < first + count ? start + n * width : first + count;
+        if (!mx_st_convert(MX_ST_F32, r->panel + (at - start), to, dst, end - at, scan, &bad))
             return mx_fail(MX_INPUT, "%s cannot be read as %s", t->name, mx_st_dtype_name(to));
-        dst += take * mx_st_dtype_bytes(to);
-        at += take;
+        dst += (end - at) * mx_st_dtype_bytes(to);
+        at = end;
     }
     return MX_OK;
 }
