@@ -89,7 +89,7 @@ template <class F> static void timed(step &s, const char *kind, double flops, do
 }
 
 static void gemm(step &s, const char *kind, mx_bf16 *c, const mx_bf16 *a, const mx_bf16 *b, int64_t m,
-                 int64_t n, int64_t k, bool ta, bool tb)
+                 int64_t n, int64_t k, bool ta, bool tb, const mx_bf16 *addend = NULL)
 {
     char key[128];
     snprintf(key, sizeof key, "%s %lldx%lldx%lld %d%d", kind, (long long)m, (long long)n, (long long)k,
@@ -98,13 +98,14 @@ static void gemm(step &s, const char *kind, mx_bf16 *c, const mx_bf16 *a, const 
     if (!p) {
         mx_gemm_shape shape = {};
         shape.m = m, shape.n = n, shape.k = k, shape.trans_a = ta, shape.trans_b = tb;
-        shape.in = shape.out = MX_GEMM_BF16, shape.alpha = 1;
+        shape.in = shape.out = MX_GEMM_BF16, shape.alpha = 1, shape.beta = addend ? 1.f : 0.f;
         OK(mx_gemm_plan_new(&p, s.lt, &shape));
         if (s.search)
             OK(mx_gemm_plan_search(p, a, b, c, s.ws_gemm, s.stream));
     }
-    timed(s, kind, 2.0 * m * n * k, 2.0 * (m * k + k * n + m * n),
-          [&] { OK(mx_gemm_plan_launch(p, a, b, c, s.ws_gemm, s.stream)); });
+    timed(s, kind, 2.0 * m * n * k, 2.0 * (m * k + k * n + m * n), [&] {
+        OK(mx_gemm_plan_launch_add(p, a, b, addend ? addend : c, c, s.ws_gemm, s.stream));
+    });
 }
 
 static int64_t param(step &s, int64_t n, float decay)
@@ -289,20 +290,21 @@ static void forward(step &s)
     });
     for (size_t i = 0; i < s.layers.size(); i++) {
         layer &l = s.layers[i];
-        rms(s, l.h1, l.x, i ? s.layers[i - 1].mid : l.x, i ? s.tmp : NULL, l.n1);
+        rms(s, l.h1, NULL, l.x, NULL, l.n1);
         gemm(s, "gemm qkv", l.qkv, l.h1, s.w + l.wqkv, T, s.width, d, false, true);
         rope(s, l.qkv, false);
         mx_sdpa_args a = attention_args(s, l);
         timed(s, "attention forward", att, T * 2.0 * (s.width + q),
               [&] { OK(mx_sdpa_plan_launch(s.fwd, &a, s.ws_sdpa, s.stream)); });
-        gemm(s, "gemm o", s.tmp, l.o, s.w + l.wo, T, d, q, false, true);
-        rms(s, l.h2, l.mid, l.x, s.tmp, l.n2);
+        gemm(s, "gemm o", l.mid, l.o, s.w + l.wo, T, d, q, false, true, l.x);
+        rms(s, l.h2, NULL, l.mid, NULL, l.n2);
         gemm(s, "gemm gate+up", l.gu, l.h2, s.w + l.wgu, T, 2 * c.f, d, false, true);
         timed(s, "swiglu forward", 0, T * 6.0 * c.f,
               [&] { CU(mx_cuda_swiglu_forward(l.act, l.gu, T, c.f, s.stream)); });
-        gemm(s, "gemm down", s.tmp, l.act, s.w + l.wd, T, d, c.f, false, true);
+        mx_bf16 *out = i + 1 < s.layers.size() ? s.layers[i + 1].x : s.xf;
+        gemm(s, "gemm down", out, l.act, s.w + l.wd, T, d, c.f, false, true, l.mid);
     }
-    rms(s, s.hf, s.xf, s.layers.back().mid, s.tmp, s.norm_f);
+    rms(s, s.hf, NULL, s.xf, NULL, s.norm_f);
     gemm(s, "gemm head", s.logits, s.hf, s.w + s.head, T, c.vocab, d, false, true);
     mx_xent_shape x = {T, c.vocab, c.vocab, 0, true};
     timed(s, "cross-entropy", 0, T * 4.0 * c.vocab, [&] {

@@ -3,6 +3,7 @@
 #define MX_TESTS_ATTENTION_CUH
 
 #include "check.cuh"
+#include "device/cuda/plugin/flash.h"
 
 struct sdpa_case {
     const char *name;
@@ -142,8 +143,180 @@ static void test_sdpa(mx_sdpa *dnn, const sdpa_case &c)
     mx_sdpa_plan_free(b);
 }
 
+/* --- our own kernels --- */
+
+struct flash_case {
+    const char *name;
+    int b, sq, sk, hq, hk, d, dv;
+    bool causal;
+    int window, chunk;
+    float cap;
+    bool sinks, positions, segments, spans;
+};
+
+static mx_flash_stride flash_stride(int s, int h, int d)
+{
+    return {(int64_t)s * h * d, (int64_t)h * d, d};
+}
+
+/* Positions with a gap and some empty slots; three documents; two image spans. */
+static void token_tables(const flash_case &c, int n, bool keys, std::vector<int32_t> &pos,
+                         std::vector<int32_t> &seg, std::vector<int32_t> &span)
+{
+    for (int b = 0; b < c.b; b++)
+        for (int i = 0; i < n; i++) {
+            int at = keys ? i : i + (c.sk - c.sq); /* queries are the last rows of the keys */
+            pos.push_back(c.positions ? (keys && at % 17 == 3 ? -1 : at + (at > 40 ? 9 : 0)) : i);
+            seg.push_back(c.segments ? (at + 13 * b) / 70 : 0);
+            span.push_back(c.spans ? (at >= 20 && at < 60 ? 1 : at >= 100 && at < 190 ? 2 : 0) : 0);
+        }
+}
+
+template <class T> static void test_flash(const flash_case &c, bool plain)
+{
+    mx_flash_shape s = {};
+    s.batch = c.b, s.seq_q = c.sq, s.seq_kv = c.sk, s.heads_q = c.hq, s.heads_kv = c.hk;
+    s.dim_qk = c.d, s.dim_v = c.dv, s.causal = c.causal, s.window = c.window, s.chunk = c.chunk;
+    s.scale = 1 / sqrtf((float)c.d), s.softcap = c.cap;
+    s.q = s.dq = flash_stride(c.sq, c.hq, c.d), s.k = s.dk = flash_stride(c.sk, c.hk, c.d);
+    s.v = s.dv = flash_stride(c.sk, c.hk, c.dv), s.o = s.dout = flash_stride(c.sq, c.hq, c.dv);
+    int64_t nq = (int64_t)c.b * c.sq * c.hq * c.d, nk = (int64_t)c.b * c.sk * c.hk * c.d;
+    int64_t nv = (int64_t)c.b * c.sk * c.hk * c.dv, no = (int64_t)c.b * c.sq * c.hq * c.dv;
+    int64_t nl = (int64_t)c.b * c.hq * c.sq;
+    T *q = device_random<T>(nq, 1, 2), *k = device_random<T>(nk, 2, 2), *v = device_random<T>(nv, 3, 1);
+    T *dout = device_random<T>(no, 4, 1), *o = device_alloc<T>(no), *dq = device_alloc<T>(nq);
+    T *dk = device_alloc<T>(nk), *dv = device_alloc<T>(nv);
+    float *lse = device_alloc<float>(nl), *dot = device_alloc<float>(nl);
+    float *sinks = device_random<float>(c.hq, 5, 1), *dsinks = device_alloc<float>(c.hq);
+    CU(cudaMemset(o, 0xff, no * sizeof(T)));
+    CU(cudaMemset(dq, 0xff, nq * sizeof(T)));
+    CU(cudaMemset(dk, 0xff, nk * sizeof(T)));
+    CU(cudaMemset(dv, 0xff, nv * sizeof(T)));
+    std::vector<int32_t> qp, qs, qn, kp, ks, kn;
+    token_tables(c, c.sq, false, qp, qs, qn);
+    token_tables(c, c.sk, true, kp, ks, kn);
+    mx_flash_args a = {};
+    a.q = q, a.k = k, a.v = v, a.o = o, a.stats = lse, a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
+    a.row_dot = dot;
+    if (c.sinks)
+        a.sinks = sinks, a.dsinks = dsinks;
+    if (c.positions)
+        a.q_pos = device_copy(qp), a.k_pos = device_copy(kp);
+    if (c.segments)
+        a.q_seg = device_copy(qs), a.k_seg = device_copy(ks);
+    if (c.spans)
+        a.q_span = device_copy(qn), a.k_span = device_copy(kn);
+    bool f32 = sizeof(T) == 4;
+    CU(plain ? mx_flash_plain_forward(&s, &a, f32, 0) : mx_flash_forward(&s, &a, 0));
+    CU(plain ? mx_flash_plain_backward(&s, &a, f32, 0) : mx_flash_backward(&s, &a, 0));
+    CU(cudaDeviceSynchronize());
+    attention_ref r;
+    r.b = c.b, r.sq = c.sq, r.sk = c.sk, r.hq = c.hq, r.hk = c.hk, r.d = c.d, r.dv = c.dv;
+    r.scale = s.scale, r.cap = c.cap;
+    r.keep = [&](int b, int i, int j) {
+        int P = qp[b * c.sq + i], p = kp[b * c.sk + j];
+        if (p < 0 || qs[b * c.sq + i] != ks[b * c.sk + j])
+            return false;
+        if (qn[b * c.sq + i] && qn[b * c.sq + i] == kn[b * c.sk + j])
+            return true;
+        return (!c.causal || p <= P) && (!c.window || (P - p < c.window && (c.causal || p - P < c.window))) &&
+               (!c.chunk || P / c.chunk == p / c.chunk);
+    };
+    if (c.sinks)
+        r.sinks = host(sinks, c.hq);
+    r.run(host(q, nq), host(k, nk), host(v, nv), host(dout, no));
+    std::string n = std::string(f32 ? "f32 " : plain ? "plain " : "flash ") + c.name;
+    vec hl = host(lse, nl), rl = r.lse;
+    for (size_t i = 0; i < rl.size(); i++)
+        if (rl[i] == -INFINITY && hl[i] == -INFINITY)
+            rl[i] = hl[i] = 0;
+    double loose = f32 ? 2e-6 : 1e-2, tight = f32 ? 2e-6 : 6e-3;
+    check((n + ": o").c_str(), rel_error(host(o, no), r.o), tight);
+    check((n + ": stats").c_str(), rel_error(hl, rl), f32 ? 1e-6 : 1e-4);
+    check((n + ": dq").c_str(), rel_error(host(dq, nq), r.dq), loose);
+    check((n + ": dk").c_str(), rel_error(host(dk, nk), r.dk), loose);
+    check((n + ": dv").c_str(), rel_error(host(dv, nv), r.dvv), loose);
+    if (c.sinks)
+        check((n + ": dsinks").c_str(), rel_error(host(dsinks, c.hq), r.dsinks), f32 ? 1e-5 : 1e-2);
+    for (void *p : {(void *)q, (void *)k, (void *)v, (void *)dout, (void *)o, (void *)dq, (void *)dk,
+                    (void *)dv, (void *)lse, (void *)dot, (void *)sinks, (void *)dsinks})
+        cudaFree(p);
+}
+
+static void test_flash_all()
+{
+    const flash_case cases[] = {
+        {"full d64", 2, 130, 130, 4, 2, 64, 64},
+        {"causal d64", 1, 320, 320, 4, 2, 64, 64, true},
+        {"causal d128", 1, 200, 200, 2, 2, 128, 128, true},
+        {"causal d256", 1, 150, 150, 2, 1, 256, 256, true},
+        {"causal d192/128", 1, 150, 150, 2, 2, 192, 128, true},
+        {"odd dims 40/24 and 33", 1, 100, 100, 2, 1, 40, 24, true},
+        {"odd dims 33/17", 1, 77, 77, 2, 2, 33, 17, true},
+        {"window 50", 1, 300, 300, 2, 1, 64, 64, true, 50},
+        {"window 50 both ways", 1, 300, 300, 2, 1, 64, 64, false, 50},
+        {"chunk 96", 1, 300, 300, 2, 1, 64, 64, true, 0, 96},
+        {"softcap 15", 1, 200, 200, 2, 1, 128, 128, true, 0, 0, 15},
+        {"sinks", 1, 200, 200, 4, 2, 64, 64, true, 70, 0, 0, true},
+        {"segments", 2, 210, 210, 2, 1, 64, 64, true, 0, 0, 0, false, false, true},
+        {"spans", 1, 230, 230, 2, 1, 64, 64, true, 40, 0, 0, false, false, false, true},
+        {"positions, fewer queries", 1, 60, 190, 2, 1, 64, 64, true, 0, 0, 0, false, true},
+        {"everything", 2, 200, 200, 4, 2, 128, 128, true, 60, 64, 20, true, true, true, true},
+    };
+    for (const flash_case &c : cases) {
+        test_flash<mx_bf16>(c, false);
+        test_flash<float>(c, true);
+    }
+    test_flash<mx_bf16>(cases[15], true);
+}
+
+static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int window, float softcap, bool sink)
+{
+    char name[128];
+    std::vector<int32_t> len;
+    for (int i = 0; i < b; i++)
+        len.push_back(i == 0 ? cap : i == 1 ? 1 : cap - 37 * i);
+    mx_decode_shape s = {};
+    s.batch = b, s.heads_q = hq, s.heads_kv = hk, s.dim_qk = d, s.dim_v = dv, s.capacity = cap;
+    s.k_seq = (int64_t)hk * d, s.k_batch = s.k_seq * cap, s.k_head = d;
+    s.v_seq = (int64_t)hk * dv, s.v_batch = s.v_seq * cap, s.v_head = dv;
+    s.window = window, s.scale = 1 / sqrtf((float)d), s.softcap = softcap;
+    int64_t nq = (int64_t)b * hq * d, nk = s.k_batch * b, nv = s.v_batch * b, no = (int64_t)b * hq * dv;
+    mx_bf16 *q = device_random<mx_bf16>(nq, 1, 2), *k = device_random<mx_bf16>(nk, 2, 2);
+    mx_bf16 *v = device_random<mx_bf16>(nv, 3, 1), *o = device_alloc<mx_bf16>(no);
+    float *sinks = device_random<float>(hq, 4, 1);
+    int32_t *l = device_copy(len);
+    void *scratch = device_alloc<char>(mx_cuda_decode_scratch_bytes(&s));
+    CU(cudaMemset(o, 0xff, no * 2));
+    CU(mx_cuda_decode_attention(&s, o, q, k, v, l, sink ? sinks : NULL, scratch, 0));
+    CU(cudaDeviceSynchronize());
+    attention_ref r;
+    r.b = b, r.sq = 1, r.sk = cap, r.hq = hq, r.hk = hk, r.d = d, r.dv = dv, r.scale = s.scale;
+    r.cap = softcap;
+    r.keep = [&](int bi, int, int j) { return j < len[bi] && (!window || len[bi] - 1 - j < window); };
+    if (sink)
+        r.sinks = host(sinks, hq);
+    r.run(host(q, nq), host(k, nk), host(v, nv), vec());
+    snprintf(name, sizeof name, "decode b%d h%d/%d d%d/%d cap %d window %d", b, hq, hk, d, dv, cap, window);
+    check(name, rel_error(host(o, no), r.o), 5e-3);
+    for (void *p : {(void *)q, (void *)k, (void *)v, (void *)o, (void *)sinks, (void *)l, scratch})
+        cudaFree(p);
+}
+
+static void test_decode_all()
+{
+    test_decode(3, 8, 2, 64, 64, 700, 0, 0, false);
+    test_decode(1, 8, 8, 128, 128, 1500, 0, 30, true);
+    test_decode(2, 16, 1, 128, 128, 500, 100, 0, false);
+    test_decode(2, 6, 2, 192, 128, 300, 0, 0, false);
+    test_decode(2, 4, 2, 256, 256, 200, 0, 0, true);
+    test_decode(2, 4, 2, 72, 40, 200, 0, 0, false);
+}
+
 static void test_attention(mx_cuda_libs *libs)
 {
+    test_flash_all();
+    test_decode_all();
     mx_sdpa *dnn;
     mx_status st = mx_sdpa_open(&dnn, libs);
     if (st) {

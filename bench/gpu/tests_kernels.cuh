@@ -260,8 +260,90 @@ static void test_casts()
     cudaFree(x), cudaFree(y), cudaFree(z);
 }
 
+static void test_gemv(int m, int n, int k)
+{
+    char name[64];
+    mx_bf16 *x = device_random<mx_bf16>((int64_t)m * k, 1, 1), *w = device_random<mx_bf16>((int64_t)n * k, 2, 1);
+    mx_bf16 *y = device_alloc<mx_bf16>((int64_t)m * n);
+    float *y32 = device_alloc<float>((int64_t)m * n);
+    CU(mx_cuda_gemv(y, NULL, x, w, m, n, k, 0));
+    CU(mx_cuda_gemv(NULL, y32, x, w, m, n, k, 0));
+    vec hx = host(x, (int64_t)m * k), hw = host(w, (int64_t)n * k), r((size_t)m * n);
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++)
+            for (int c = 0; c < k; c++)
+                r[i * n + j] += hx[i * k + c] * hw[j * k + c];
+    snprintf(name, sizeof name, "gemv %dx%dx%d", m, n, k);
+    check(name, std::max(rel_error(host(y, (int64_t)m * n), r) / 4e-3,
+                         rel_error(host(y32, (int64_t)m * n), r) / 1e-5), 1);
+    cudaFree(x), cudaFree(w), cudaFree(y), cudaFree(y32);
+}
+
+/* Draws at evenly spaced uniforms must hit each kept token in proportion to its weight, and no other. */
+static void test_sample(float temperature, int top_k, float top_p, float min_p)
+{
+    const int vocab = 5000, draws = 4096;
+    char name[96];
+    std::vector<float> one(vocab), all, u;
+    for (int i = 0; i < vocab; i++)
+        one[i] = 12.f * sinf(i * 12.9898f) + (i == 77 ? 1.5f : 0.f);
+    for (int i = 0; i < draws; i++) {
+        all.insert(all.end(), one.begin(), one.end());
+        u.push_back((i + 0.5f) / draws);
+    }
+    float *x = device_copy(all), *du = device_copy(u), *lp = device_alloc<float>(draws);
+    int32_t *tok = device_alloc<int32_t>(draws);
+    mx_sample_shape s = {temperature, top_k, top_p, min_p};
+    CU(mx_cuda_sample(tok, lp, x, draws, vocab, &s, du, 0));
+    std::vector<int32_t> got(draws);
+    CU(cudaMemcpy(got.data(), tok, draws * 4, cudaMemcpyDeviceToHost));
+    std::vector<int> order(vocab);
+    for (int i = 0; i < vocab; i++)
+        order[i] = i;
+    std::sort(order.begin(), order.end(), [&](int a, int b) { return one[a] > one[b]; });
+    vec w(vocab, 0.0), count(vocab, 0.0);
+    double t = temperature > 0 ? temperature : 1e-4, total = 0, cum = 0;
+    int keep = top_k > 0 ? top_k : vocab;
+    for (int i = 0; i < keep; i++)
+        total += exp((one[order[i]] - one[order[0]]) / t);
+    for (int i = 0; i < keep && cum < top_p * total; i++) {
+        double e = exp((one[order[i]] - one[order[0]]) / t);
+        cum += e;
+        if (e >= min_p)
+            w[order[i]] = e;
+    }
+    double sum = 0, worst = 0;
+    for (double e : w)
+        sum += e;
+    for (int k : got)
+        if (k >= 0 && k < vocab)
+            count[k] += 1;
+        else
+            worst = 1;
+    for (int i = 0; i < vocab; i++) {
+        worst = std::max(worst, fabs(count[i] / draws - w[i] / sum));
+        if (count[i] > 0 && w[i] == 0)
+            worst = 1;
+    }
+    snprintf(name, sizeof name, "sample t %.1f top_k %d top_p %.2f min_p %.2f", temperature, top_k, top_p,
+             min_p);
+    check(name, worst, 4.0 / draws);
+    double z = 0;
+    for (float v : one)
+        z += exp(v - one[order[0]]);
+    check("  log-probability", fabs(host(lp, 1)[0] - (one[got[0]] - one[order[0]] - log(z))), 1e-4);
+    cudaFree(x), cudaFree(du), cudaFree(tok), cudaFree(lp);
+}
+
 static void test_kernels()
 {
+    for (int m : {1, 2, 3, 4, 5, 6, 7, 8})
+        test_gemv(m, 203, 520);
+    test_sample(0, 0, 1, 0);
+    test_sample(1, 0, 1, 0);
+    test_sample(0.7f, 40, 1, 0);
+    test_sample(1.3f, 0, 0.9f, 0);
+    test_sample(1, 100, 0.8f, 0.05f);
     test_casts();
     test_rms(33, 64, false);
     test_rms(700, 2048, true);

@@ -348,9 +348,10 @@ mx_status mx_dnn_build(mx_dnn_graph *g)
     if (!g->error)
         query_heuristics(g, &found);
     cudnnStatus_t s = CUDNN_STATUS_NOT_SUPPORTED;
-    for (int64_t i = 0; i < found && !g->error && !g->plan; i++) {
-        s = try_config(g, (int)i);
-        snprintf(g->engine, sizeof g->engine, "config %d of %d", (int)i, (int)found);
+    g->n_choices = (int)found;
+    for (int i = g->first_choice; i < found && !g->error && !g->plan; i++) {
+        s = try_config(g, i);
+        g->choice = i;
     }
     if (!g->error && !g->plan)
         fail(g, s, "none of the engines found could be planned");

@@ -39,7 +39,7 @@ typedef struct {
     cudnnBackendDescriptor_t graph, heuristics, configs[8], plan, pack;
     cudnnHandle_t handle;
     int64_t workspace_bytes;
-    char engine[32];
+    int first_choice, choice, n_choices; /* wanted, taken, and offered engine configurations */
 } mx_dnn_graph;
 
 /* Sequence-length and ragged-offset tensors a matmul or tensor may carry; 0 means none. */

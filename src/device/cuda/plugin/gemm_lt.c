@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SEARCH_CHOICES = 8, SEARCH_REPEATS = 5 };
+enum { SEARCH_CHOICES = 32, SEARCH_REPEATS = 5 };
 
 struct mx_gemm_lt {
     mx_cuda_libs *libs;
@@ -277,18 +277,25 @@ const char *mx_gemm_plan_choice(const mx_gemm_plan *p)
 }
 
 static cublasStatus_t launch(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo, const void *a,
-                             const void *b, void *c, void *workspace, cudaStream_t stream)
+                             const void *b, const void *e, void *c, void *workspace,
+                             cudaStream_t stream)
 {
     return p->lt->libs->lt.cublasLtMatmul(p->lt->handle, p->op, &p->shape.alpha, b, p->b, a, p->a,
-                                          &p->shape.beta, c, p->c, c, p->c, algo, workspace,
+                                          &p->shape.beta, e, p->c, c, p->c, algo, workspace,
                                           p->lt->workspace_bytes, stream);
+}
+
+mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b, const void *addend,
+                                  void *c, void *workspace, cudaStream_t stream)
+{
+    cublasStatus_t s = launch(p, &p->algo, a, b, addend, c, workspace, stream);
+    return s == CUBLAS_STATUS_SUCCESS ? MX_OK : check(p->lt, s, p->key);
 }
 
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream)
 {
-    cublasStatus_t s = launch(p, &p->algo, a, b, c, workspace, stream);
-    return s == CUBLAS_STATUS_SUCCESS ? MX_OK : check(p->lt, s, p->key);
+    return mx_gemm_plan_launch_add(p, a, b, c, c, workspace, stream);
 }
 
 /* Microseconds per product, the best of the repeats; negative when the algorithm does not run. */
@@ -298,7 +305,7 @@ static double time_algo(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo,
     float best = -1;
     for (int i = 0; i < SEARCH_REPEATS; i++) {
         cudaEventRecord(ev[0], stream);
-        if (launch(p, algo, a, b, c, ws, stream) != CUBLAS_STATUS_SUCCESS)
+        if (launch(p, algo, a, b, c, c, ws, stream) != CUBLAS_STATUS_SUCCESS)
             return -1;
         cudaEventRecord(ev[1], stream);
         if (cudaEventSynchronize(ev[1]) != cudaSuccess)

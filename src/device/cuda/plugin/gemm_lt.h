@@ -1,6 +1,7 @@
 /* gemm_lt.h - matrix products through cuBLASLt, planned once and launched many times.
  *
- *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * C        row-major, batched by strides
+ *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * E        row-major, batched by strides
+ * E is the addend: C itself (accumulation), or another matrix of C's type and layout (a residual).
  *
  * The three products of a linear layer y = x W^T with W stored (out, in):
  *     forward  y  = x  . W^T     trans_b            (T, in) (out, in)^T
@@ -9,7 +10,7 @@
  *
  * A plan owns the descriptors and the chosen algorithm; launching it is one library call, allocates
  * nothing and may be captured in a CUDA graph. The algorithm is cuBLASLt's first suggestion, or the
- * fastest of its first eight after a timed search; searched choices are kept in a text file keyed by
+ * fastest of its suggestions after a timed search; searched choices are kept in a text file keyed by
  * library version, GPU and shape, so the search is paid once per machine. In-place split-K reduction
  * is refused, so a plan gives the same bits on every run.
  */
@@ -42,11 +43,14 @@ void mx_gemm_lt_close(mx_gemm_lt *lt);
 
 /* Plans with the library's first choice, or the cached one where a search was made before. */
 mx_status mx_gemm_plan_new(mx_gemm_plan **out, mx_gemm_lt *lt, const mx_gemm_shape *shape) MX_MUST_USE;
-/* Times the first eight choices on the caller's buffers (C is overwritten) and keeps the fastest. */
+/* Times the library's suggestions on the caller's buffers (C is overwritten) and keeps the fastest. */
 mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, void *c, void *workspace,
                               cudaStream_t stream) MX_MUST_USE;
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
+/* The same with beta times `addend` added; C may be the addend. */
+mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b, const void *addend,
+                                  void *c, void *workspace, cudaStream_t stream) MX_MUST_USE;
 /* "heuristic", "searched" or "cached"; for reports. */
 const char *mx_gemm_plan_choice(const mx_gemm_plan *p);
 void mx_gemm_plan_free(mx_gemm_plan *p);

@@ -57,45 +57,74 @@ __global__ void rms_forward_kernel(uint16_t *y, uint16_t *sum, const uint16_t *x
     }
 }
 
-template <int NV>
-__global__ void rms_backward_kernel(uint16_t *dx, float *partial, const uint16_t *dy, const uint16_t *dres,
-                                    const uint16_t *x, const uint16_t *w, int64_t rows, int64_t d,
-                                    float eps, float w_add)
-{
-    __shared__ float scratch[2][32];
-    float dw[NV][8] = {};
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
-    for (int64_t t = blockIdx.x; t < rows; t += gridDim.x) {
-        int64_t row = t * d;
-        vec8 xv[NV], gv[NV];
-        float ss = 0, hx = 0;
+/* What one row's thread needs from memory; the next row's is fetched while this one is summed. */
+template <int NV> struct row_part {
+    vec8 x[NV], dy[NV], res[NV];
+    __device__ __forceinline__ void fetch(const uint16_t *xp, const uint16_t *dyp, const uint16_t *resp,
+                                          int64_t row, int64_t d)
+    {
 #pragma unroll
         for (int i = 0; i < NV; i++) {
             int64_t c = 8 * ((int64_t)i * blockDim.x + threadIdx.x);
             if (c >= d)
                 continue;
-            xv[i] = load8(x + row + c);
-            gv[i] = load8(dy + row + c);
-            float f[8], g[8], k[8];
-            unpack8(f, xv[i]);
-            unpack8(g, gv[i]);
-            unpack8(k, load8(w + c));
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                ss += f[j] * f[j];
-                hx += f[j] * g[j] * (k[j] + w_add);
-            }
+            x[i] = load8(xp + row * d + c);
+            dy[i] = load8(dyp + row * d + c);
+            if (resp)
+                res[i] = load8(resp + row * d + c);
         }
+    }
+};
+
+template <int NV>
+__device__ __forceinline__ void row_sums(const row_part<NV> &p, const vec8 *w, float w_add, int64_t d,
+                                         float &ss, float &hx)
+{
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        if (8 * ((int64_t)i * blockDim.x + threadIdx.x) >= d)
+            continue;
+        float f[8], g[8], k[8];
+        unpack8(f, p.x[i]);
+        unpack8(g, p.dy[i]);
+        unpack8(k, w[i]);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            ss += f[j] * f[j];
+            hx += f[j] * g[j] * (k[j] + w_add);
+        }
+    }
+}
+
+template <int NV>
+__global__ void rms_backward_kernel(uint16_t *dx, float *partial, const uint16_t *dy, const uint16_t *dres,
+                                    const uint16_t *x, const uint16_t *w, int64_t rows, int64_t d,
+                                    float eps, float w_add)
+{
+    __shared__ float scratch[2][2][32]; /* two buffers: one barrier a row is enough */
+    float dw[NV][8] = {};
+    vec8 wv[NV];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5, turn = 0;
+#pragma unroll
+    for (int i = 0; i < NV; i++)
+        if (8 * ((int64_t)i * blockDim.x + threadIdx.x) < d)
+            wv[i] = load8(w + 8 * ((int64_t)i * blockDim.x + threadIdx.x));
+    row_part<NV> now, next;
+    now.fetch(x, dy, dres, blockIdx.x, d);
+    for (int64_t t = blockIdx.x; t < rows; t += gridDim.x, turn ^= 1) {
+        if (t + gridDim.x < rows)
+            next.fetch(x, dy, dres, t + gridDim.x, d);
+        float ss = 0, hx = 0;
+        row_sums<NV>(now, wv, w_add, d, ss, hx);
         ss = warp_sum(ss);
         hx = warp_sum(hx);
         if (lane == 0) {
-            scratch[0][warp] = ss;
-            scratch[1][warp] = hx;
+            scratch[turn][0][warp] = ss;
+            scratch[turn][1][warp] = hx;
         }
         __syncthreads();
-        ss = warp_sum(lane < warps ? scratch[0][lane] : 0.f);
-        hx = warp_sum(lane < warps ? scratch[1][lane] : 0.f);
-        __syncthreads(); /* scratch is written again in the next row */
+        ss = warp_sum(lane < warps ? scratch[turn][0][lane] : 0.f);
+        hx = warp_sum(lane < warps ? scratch[turn][1][lane] : 0.f);
         float r = rsqrtf(ss / (float)d + eps), a = r * r * r * hx / (float)d;
 #pragma unroll
         for (int i = 0; i < NV; i++) {
@@ -103,18 +132,19 @@ __global__ void rms_backward_kernel(uint16_t *dx, float *partial, const uint16_t
             if (c >= d)
                 continue;
             float f[8], g[8], k[8], o[8] = {};
-            unpack8(f, xv[i]);
-            unpack8(g, gv[i]);
-            unpack8(k, load8(w + c));
+            unpack8(f, now.x[i]);
+            unpack8(g, now.dy[i]);
+            unpack8(k, wv[i]);
             if (dres)
-                unpack8(o, load8(dres + row + c));
+                unpack8(o, now.res[i]);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 o[j] += r * g[j] * (k[j] + w_add) - a * f[j];
                 dw[i][j] += g[j] * f[j] * r;
             }
-            store8(dx + row + c, pack8(o));
+            store8(dx + t * d + c, pack8(o));
         }
+        now = next;
     }
 #pragma unroll
     for (int i = 0; i < NV; i++) {
@@ -127,23 +157,22 @@ __global__ void rms_backward_kernel(uint16_t *dx, float *partial, const uint16_t
     }
 }
 
-/* 32 columns a block, 8 threads down each column, then the eight sums in order. */
+/* 32 columns a block, 32 threads down each column, then their sums in order. */
 __global__ void rms_dw_kernel(uint16_t *dw, const float *partial, int64_t d, int blocks)
 {
-    __shared__ float part[8][33];
+    __shared__ float part[32][33];
     int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
     float s = 0;
     if (c < d)
-        for (int b = threadIdx.y; b < blocks; b += 8)
+#pragma unroll 4
+        for (int b = threadIdx.y; b < blocks; b += 32)
             s += partial[(int64_t)b * d + c];
     part[threadIdx.y][threadIdx.x] = s;
     __syncthreads();
-    if (threadIdx.y == 0 && c < d) {
-        s = 0;
-        for (int i = 0; i < 8; i++)
-            s += part[i][threadIdx.x];
+    s = warp_sum(part[threadIdx.x][threadIdx.y]);
+    c = (int64_t)blockIdx.x * 32 + threadIdx.y;
+    if (threadIdx.x == 0 && c < d)
         dw[c] = f32_to_bf16(s);
-    }
 }
 
 /* Threads for a row of d: whole warps, at most 1024; returns the vectors each holds. */
@@ -186,6 +215,6 @@ cudaError_t mx_cuda_rms_backward(const mx_rms_shape *s, mx_bf16 *dx, mx_bf16 *dw
     auto *k = nv == 1 ? rms_backward_kernel<1>
                       : nv == 2 ? rms_backward_kernel<2> : rms_backward_kernel<4>;
     k<<<blocks, threads, 0, stream>>>(dx, partial, dy, dres, x, w, s->rows, s->d, s->eps, add);
-    rms_dw_kernel<<<(unsigned)((s->d + 31) / 32), dim3(32, 8), 0, stream>>>(dw, partial, s->d, blocks);
+    rms_dw_kernel<<<(unsigned)((s->d + 31) / 32), dim3(32, 32), 0, stream>>>(dw, partial, s->d, blocks);
     return cudaGetLastError();
 }

@@ -332,6 +332,7 @@ mx_status mx_sdpa_plan_new(mx_sdpa_plan **out, mx_sdpa *sdpa, const mx_sdpa_shap
     MX_TRY(mx_alloc((void **)&p, sizeof *p, "an attention plan"));
     mx_dnn_init(&p->g, sdpa->libs, sdpa->handle);
     p->shape = *shape;
+    p->g.first_choice = shape->choice;
     if (shape->backward)
         build_backward(p);
     else
@@ -365,6 +366,13 @@ static size_t aligned(size_t n)
 size_t mx_sdpa_plan_workspace(const mx_sdpa_plan *p)
 {
     return aligned((size_t)p->g.workspace_bytes) + aligned(p->row_dot_bytes) + aligned(p->dq_sum_bytes);
+}
+
+int mx_sdpa_plan_choice(const mx_sdpa_plan *p, int *offered)
+{
+    if (offered)
+        *offered = p->g.n_choices;
+    return p->g.choice;
 }
 
 static void bind(mx_sdpa_plan *p, int tensor, const void *pointer)

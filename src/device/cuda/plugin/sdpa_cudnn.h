@@ -35,6 +35,7 @@ typedef struct {
     bool backward;        /* the backward plan; else the forward one */
     bool stats;           /* forward: write the row statistics */
     int64_t total_tokens; /* packed: rows of the packed tensors, sizes the workspace */
+    int choice;           /* take cuDNN's suggestions from this one on (0: the first that plans) */
 } mx_sdpa_shape;
 
 typedef struct {
@@ -58,6 +59,8 @@ void mx_sdpa_close(mx_sdpa *s);
 mx_status mx_sdpa_plan_new(mx_sdpa_plan **out, mx_sdpa *s, const mx_sdpa_shape *shape) MX_MUST_USE;
 void mx_sdpa_plan_free(mx_sdpa_plan *p);
 size_t mx_sdpa_plan_workspace(const mx_sdpa_plan *p);
+/* The suggestion taken, and how many there were: a timed search walks them with `choice`. */
+int mx_sdpa_plan_choice(const mx_sdpa_plan *p, int *offered);
 /* Capturable in a CUDA graph; allocates only small host descriptors. */
 mx_status mx_sdpa_plan_launch(mx_sdpa_plan *p, const mx_sdpa_args *args, void *workspace,
                               cudaStream_t stream) MX_MUST_USE;

@@ -1,15 +1,16 @@
 /* xent.cu - softmax cross-entropy over rows of logits, the gradient written over the logits.
  *
- * One block of 1,024 threads a row. Pass one finds max and sum of exponentials together (each thread
- * keeps a running pair, pairs are merged in a fixed order); pass two reads the row again, which the
- * second-level cache still holds (one row per multiprocessor at a time: 132 x 256 KiB), and writes the
- * gradient. Memory traffic is one read and one write of the logits.
+ * One block a row, two blocks a multiprocessor, so that one reads while the other writes. Pass one
+ * finds max and sum of exponentials together (each thread keeps a running pair, pairs are merged in a
+ * fixed order) and keeps the front of the row in shared memory; pass two takes the front from there and
+ * the rest from the second-level cache, and writes the gradient. Memory traffic is one read and one
+ * write of the logits.
  * With z = cap tanh(l / cap) the gradient is multiplied by 1 - (z / cap)^2.
  */
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
 
-enum { XENT_THREADS = 1024, ONE_BLOCK_AN_SM = 120 * 1024 };
+enum { XENT_THREADS = 512, KEPT = 6400 }; /* KEPT: vectors of eight kept on chip, 100 KiB */
 
 struct max_sum {
     float m, s; /* s = sum of exp(z - m) */
@@ -27,14 +28,17 @@ template <bool CAP> __device__ __forceinline__ float capped(float l, float cap, 
 }
 
 template <bool CAP>
-__device__ max_sum row_max_sum(const uint16_t *row, int64_t vocab, float cap, float inv)
+__device__ max_sum row_max_sum(const uint16_t *row, vec8 *kept, int64_t vocab, float cap, float inv)
 {
     max_sum t = {-INFINITY, 0.f};
     int64_t n8 = vocab / 8;
 #pragma unroll 4
     for (int64_t c = threadIdx.x; c < n8; c += XENT_THREADS) {
         float f[8], m = t.m, s = 0;
-        unpack8(f, load8(row + 8 * c));
+        vec8 v = load8(row + 8 * c);
+        if (c < KEPT)
+            kept[c] = v;
+        unpack8(f, v);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             m = fmaxf(m, f[j] = capped<CAP>(f[j], cap, inv));
@@ -60,7 +64,7 @@ __device__ max_sum block_merge(max_sum t, max_sum *scratch)
     if (lane == 0)
         scratch[warp] = t;
     __syncthreads();
-    t = scratch[lane];
+    t = lane < XENT_THREADS / 32 ? scratch[lane] : max_sum{-INFINITY, 0.f};
 #pragma unroll
     for (int o = 16; o; o >>= 1)
         t = merge(t, {__shfl_xor_sync(~0u, t.m, o), __shfl_xor_sync(~0u, t.s, o)});
@@ -76,16 +80,17 @@ __device__ __forceinline__ float gradient(float l, float lse, float g, float cap
 }
 
 template <bool CAP>
-__global__ void __launch_bounds__(XENT_THREADS, 1)
+__global__ void __launch_bounds__(XENT_THREADS, 2)
     xent_kernel(uint16_t *logits, const int32_t *targets, const float *weight, const float *grad_scale,
                 float *loss, float *lse_out, int64_t vocab, int64_t ld, float cap, bool write)
 {
-    __shared__ max_sum scratch[32];
+    extern __shared__ vec8 kept[];
+    __shared__ max_sum scratch[XENT_THREADS / 32];
     uint16_t *row = logits + (int64_t)blockIdx.x * ld;
     float inv = CAP ? 1.f / cap : 0.f;
     int64_t target = targets[blockIdx.x];
     bool counts = target >= 0 && target < vocab;
-    max_sum t = block_merge(row_max_sum<CAP>(row, vocab, cap, inv), scratch);
+    max_sum t = block_merge(row_max_sum<CAP>(row, kept, vocab, cap, inv), scratch);
     float lse = t.m + logf(t.s), w = counts ? (weight ? weight[blockIdx.x] : 1.f) : 0.f;
     if (threadIdx.x == 0) {
         lse_out[blockIdx.x] = lse;
@@ -99,7 +104,7 @@ __global__ void __launch_bounds__(XENT_THREADS, 1)
 #pragma unroll 4
     for (int64_t c = threadIdx.x; c < n8; c += XENT_THREADS) {
         float f[8];
-        unpack8(f, load8(row + 8 * c));
+        unpack8(f, c < KEPT ? kept[c] : load8(row + 8 * c));
         int hit = counts && target / 8 == c ? (int)(target % 8) : -1;
 #pragma unroll
         for (int j = 0; j < 8; j++)
@@ -117,10 +122,11 @@ cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t 
     if (s->ld % 8)
         return cudaErrorInvalidValue;
     auto *k = s->softcap > 0 ? xent_kernel<true> : xent_kernel<false>;
-    cudaError_t e = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, ONE_BLOCK_AN_SM);
+    cudaError_t e = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         KEPT * sizeof(vec8));
     if (e != cudaSuccess)
         return e;
-    k<<<(unsigned)s->rows, XENT_THREADS, ONE_BLOCK_AN_SM, stream>>>(
+    k<<<(unsigned)s->rows, XENT_THREADS, KEPT * sizeof(vec8), stream>>>(
         logits, targets, weight, grad_scale, loss, lse, s->vocab, s->ld, s->softcap, s->gradient);
     return cudaGetLastError();
 }

@@ -1,0 +1,170 @@
+/* blocks_bench.cu - each block alone at the sizes of a real model, against its floor.
+ *     blocks_bench
+ * Floors: bytes over 4.3 TB/s (a device-to-device copy), FLOPs over 989 TFLOP/s.
+ */
+#include "gpu.cuh"
+#include "device/cuda/plugin/flash.h"
+
+static void line(const char *name, double ms, double flops, double bytes)
+{
+    double floor = std::max(flops / 989e12, bytes / 4.3e12) * 1e3;
+    printf("%-44s %9.4f ms %8.1f TFLOP/s %6.2f TB/s  %5.2f x floor\n", name, ms, flops / ms / 1e9,
+           bytes / ms / 1e9, ms / floor);
+    fflush(stdout);
+}
+
+static void bench_memory()
+{
+    const int64_t n = 1ll << 31;
+    char *a = device_alloc<char>(n), *b = device_alloc<char>(n);
+    line("copy 2 GiB", time_ms([&] { cudaMemcpyAsync(b, a, n, cudaMemcpyDeviceToDevice, 0); }), 0, 2.0 * n);
+    cudaFree(a), cudaFree(b);
+}
+
+static void bench_gemm(mx_cuda_libs *libs, int64_t m, int64_t n, int64_t k, bool ta, bool tb)
+{
+    mx_gemm_lt *lt;
+    char name[96];
+    OK(mx_gemm_lt_open(&lt, libs, 64u << 20, NULL));
+    void *ws = device_alloc<char>(64u << 20);
+    mx_bf16 *a = device_random<mx_bf16>(m * k, 1, 1), *b = device_random<mx_bf16>(n * k, 2, 1);
+    mx_bf16 *c = device_alloc<mx_bf16>(m * n);
+    mx_gemm_shape s = {};
+    s.m = m, s.n = n, s.k = k, s.trans_a = ta, s.trans_b = tb, s.alpha = 1, s.in = s.out = MX_GEMM_BF16;
+    mx_gemm_plan *p;
+    OK(mx_gemm_plan_new(&p, lt, &s));
+    double first = time_ms([&] { OK(mx_gemm_plan_launch(p, a, b, c, ws, 0)); }, 15);
+    OK(mx_gemm_plan_search(p, a, b, c, ws, 0));
+    double best = time_ms([&] { OK(mx_gemm_plan_launch(p, a, b, c, ws, 0)); }, 15);
+    double held = time_ms([&] { /* long enough for the power limit to bite */
+        for (int i = 0; i < 100; i++)
+            OK(mx_gemm_plan_launch(p, a, b, c, ws, 0));
+    }, 5) / 100;
+    snprintf(name, sizeof name, "gemm %lldx%lldx%lld %c%c: first %.3f, best", (long long)m, (long long)n,
+             (long long)k, ta ? 'T' : 'N', tb ? 'T' : 'N', first);
+    line(name, best, 2.0 * m * n * k, 0);
+    line("   sustained", held, 2.0 * m * n * k, 0);
+    mx_gemm_plan_free(p);
+    cudaFree(a), cudaFree(b), cudaFree(c), cudaFree(ws);
+    mx_gemm_lt_close(lt);
+}
+
+static void bench_attention(mx_sdpa *dnn, int b, int s, int hq, int hk, int d, bool deterministic)
+{
+    int64_t T = (int64_t)b * s, w = (int64_t)(hq + 2 * hk) * d, ow = (int64_t)hq * d;
+    mx_bf16 *qkv = device_random<mx_bf16>(T * w, 1, 1), *o = device_alloc<mx_bf16>(T * ow);
+    mx_bf16 *dqkv = device_alloc<mx_bf16>(T * w), *dout = device_random<mx_bf16>(T * ow, 2, 1);
+    float *lse = device_alloc<float>(T * hq), *dot = device_alloc<float>(T * hq);
+    double flops = 2.0 * T * s * ow;
+    char name[128];
+    snprintf(name, sizeof name, "b%d s%d h%d/%d d%d causal", b, s, hq, hk, d);
+    mx_flash_shape f = {};
+    f.batch = b, f.seq_q = f.seq_kv = s, f.heads_q = hq, f.heads_kv = hk, f.dim_qk = f.dim_v = d;
+    f.q = f.k = f.v = f.dq = f.dk = f.dv = {s * w, w, d}, f.o = f.dout = {s * ow, ow, d};
+    f.causal = true, f.scale = 1 / sqrtf((float)d);
+    mx_flash_args fa = {};
+    fa.q = qkv, fa.k = qkv + hq * d, fa.v = qkv + (hq + hk) * d, fa.o = o, fa.stats = lse, fa.row_dot = dot;
+    fa.dout = dout, fa.dq = dqkv, fa.dk = dqkv + hq * d, fa.dv = dqkv + (hq + hk) * d;
+    if (!deterministic) {
+        printf("%s\n", name);
+        line("   own forward", time_ms([&] { CU(mx_flash_forward(&f, &fa, 0)); }, 5), flops, 0);
+        line("   own backward", time_ms([&] { CU(mx_flash_backward(&f, &fa, 0)); }, 5), 2 * flops, 0);
+    }
+    mx_sdpa_shape sh = {};
+    sh.batch = b, sh.seq_q = sh.seq_kv = s, sh.heads_q = hq, sh.heads_kv = hk, sh.dim_qk = sh.dim_v = d;
+    sh.q = sh.k = sh.v = sh.dq = sh.dk = sh.dv = {s * w, w, d}, sh.o = sh.dout = {s * ow, ow, d};
+    sh.causal = sh.stats = true, sh.scale = f.scale, sh.deterministic = deterministic;
+    mx_sdpa_args a = {};
+    a.q = fa.q, a.k = fa.k, a.v = fa.v, a.o = o, a.stats = lse, a.dout = dout;
+    a.dq = fa.dq, a.dk = fa.dk, a.dv = fa.dv;
+    for (int back = deterministic; back < 2; back++)
+        for (int c = 0, n = 1; c < n; c++) {
+            mx_sdpa_plan *p;
+            sh.backward = back, sh.choice = c;
+            mx_status st = mx_sdpa_plan_new(&p, dnn, &sh);
+            if (st) {
+                mx_status_free(st);
+                break;
+            }
+            c = mx_sdpa_plan_choice(p, &n);
+            void *ws = device_alloc<char>(mx_sdpa_plan_workspace(p));
+            snprintf(name, sizeof name, "   cudnn %s choice %d/%d%s, %.0f MiB", back ? "backward" : "forward", c,
+                     n, deterministic ? " deterministic" : "", mx_sdpa_plan_workspace(p) / 1048576.0);
+            line(name, time_ms([&] { OK(mx_sdpa_plan_launch(p, &a, ws, 0)); }, 5), (1 + back) * flops, 0);
+            cudaFree(ws);
+            mx_sdpa_plan_free(p);
+        }
+    cudaFree(qkv), cudaFree(o), cudaFree(dqkv), cudaFree(dout), cudaFree(lse), cudaFree(dot);
+}
+
+static void bench_decode()
+{
+    const struct { int m; int64_t n, k; } sizes[] = {{1, 16384, 2048}, {1, 2048, 8192}, {1, 128256, 2048},
+                                                     {4, 16384, 2048}, {8, 28672, 4096}};
+    for (auto z : sizes) {
+        mx_bf16 *x = device_random<mx_bf16>(z.m * z.k, 1, 1), *y = device_alloc<mx_bf16>(z.m * z.n);
+        int sets = (int)std::max<int64_t>(1, (256ll << 20) / (z.n * z.k * 2)) + 1; /* out of the cache */
+        mx_bf16 *w = device_random<mx_bf16>(z.n * z.k * sets, 2, 1);
+        char name[64];
+        snprintf(name, sizeof name, "gemv %dx%lldx%lld", z.m, (long long)z.n, (long long)z.k);
+        line(name, time_ms([&] {
+                 for (int i = 0; i < sets; i++)
+                     CU(mx_cuda_gemv(y, NULL, x, w + z.n * z.k * i, z.m, z.n, z.k, 0));
+             }) / sets, 0, 2.0 * z.n * z.k);
+        cudaFree(x), cudaFree(y), cudaFree(w);
+    }
+    for (int b : {1, 16})
+        for (int cap : {4096, 65536}) {
+            if (b * (int64_t)cap > 1 << 19)
+                continue;
+            mx_decode_shape s = {};
+            s.batch = b, s.heads_q = 32, s.heads_kv = 8, s.dim_qk = s.dim_v = 128, s.capacity = cap;
+            s.k_seq = s.v_seq = 1024, s.k_batch = s.v_batch = 1024ll * cap, s.k_head = s.v_head = 128;
+            s.scale = 0.088f;
+            int64_t nk = s.k_batch * b;
+            mx_bf16 *q = device_random<mx_bf16>(b * 4096, 1, 1), *o = device_alloc<mx_bf16>(b * 4096);
+            int sets = (int)std::max<int64_t>(1, (128ll << 20) / (nk * 4)) + 1;
+            mx_bf16 *k = device_random<mx_bf16>(nk * sets, 2, 1), *v = device_random<mx_bf16>(nk * sets, 3, 1);
+            std::vector<int32_t> len(b, cap);
+            int32_t *l = device_copy(len);
+            void *scratch = device_alloc<char>(mx_cuda_decode_scratch_bytes(&s));
+            char name[64];
+            snprintf(name, sizeof name, "decode attention b%d, %d keys, h32/8 d128", b, cap);
+            line(name, time_ms([&] {
+                     for (int i = 0; i < sets; i++)
+                         CU(mx_cuda_decode_attention(&s, o, q, k + nk * i, v + nk * i, l, NULL, scratch, 0));
+                 }) / sets, 0, nk * 4.0);
+            cudaFree(q), cudaFree(o), cudaFree(k), cudaFree(v), cudaFree(l), cudaFree(scratch);
+        }
+    float *x = device_random<float>(64 * 128256, 1, 5), *u = device_random<float>(64, 2, 0.5f, 0.5f);
+    int32_t *t = device_alloc<int32_t>(64);
+    for (int b : {1, 64}) {
+        mx_sample_shape greedy = {0, 0, 1, 0}, full = {0.8f, 50, 0.9f, 0};
+        line("sample greedy, V 128256", time_ms([&] { CU(mx_cuda_sample(t, NULL, x, b, 128256, &greedy, u, 0)); }),
+             0, b * 128256 * 4.0);
+        line("sample t 0.8 top_k 50 top_p 0.9", time_ms([&] { CU(mx_cuda_sample(t, NULL, x, b, 128256, &full, u, 0)); }),
+             0, b * 128256 * 4.0);
+    }
+    cudaFree(x), cudaFree(u), cudaFree(t);
+}
+
+int main(void)
+{
+    if (!device_present())
+        return 0;
+    mx_cuda_libs libs = {};
+    bench_memory();
+    bench_decode();
+    mx_sdpa *dnn;
+    OK(mx_sdpa_open(&dnn, &libs));
+    bench_attention(dnn, 4, 4096, 32, 8, 64, false);
+    bench_attention(dnn, 4, 4096, 32, 8, 64, true);
+    bench_attention(dnn, 1, 8192, 32, 8, 128, false);
+    bench_attention(dnn, 1, 8192, 32, 8, 128, true);
+    bench_gemm(&libs, 8192, 8192, 8192, false, true);
+    bench_gemm(&libs, 16384, 16384, 2048, false, true);
+    bench_gemm(&libs, 16384, 2048, 8192, false, true);
+    bench_gemm(&libs, 2048, 8192, 16384, true, false);
+    bench_gemm(&libs, 16384, 2048, 2048, false, true);
+    return 0;
+}

@@ -1,0 +1,64 @@
+/* flash.h - maxc's own attention kernels, for every mask the attention op can describe.
+ *
+ * Used where cuDNN is missing or lacks the mask. Query i may see key j when all of these hold
+ * (p: positions, the index by default; see ir/attention.h):
+ *   causal  p[j] <= p[i]      window  p[i] - p[j] < window (and the other way when not causal)
+ *   chunk   p[i] / chunk == p[j] / chunk      segments  segment[i] == segment[j]
+ * or when both lie in the same span (not 0) of the same segment. A key position below 0 is never seen.
+ * A query that sees nothing gives 0, statistic -inf, and no gradient.
+ * Score: s = scale q.k, then cap tanh(s / cap); a sink adds e^sink to the sum.
+ *
+ * bf16: matrix-unit kernels, any head size up to 256 (rows of multiples of 8 elements load fastest).
+ * f32 and bf16 `plain`: one warp a row, for checking and for odd machines; sizes up to 512.
+ * Backward adds no numbers with atomics: two kernels, one by keys and one by queries, each recomputing
+ * the scores (7 products instead of 5), so every run gives the same bits.
+ */
+#ifndef MX_DEVICE_CUDA_FLASH_H
+#define MX_DEVICE_CUDA_FLASH_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int64_t batch, seq, head; /* in elements; the last dim is packed */
+} mx_flash_stride;
+
+typedef struct {
+    int batch, seq_q, seq_kv, heads_q, heads_kv, dim_qk, dim_v;
+    mx_flash_stride q, k, v, o, dout, dq, dk, dv;
+    bool causal;
+    int64_t window, chunk; /* 0: none */
+    float scale, softcap;  /* softcap 0: none */
+} mx_flash_shape;
+
+typedef struct {
+    const void *q, *k, *v;
+    void *o;
+    float *stats;                  /* (B, Hq, Sq) log sum exp; written forward, read backward */
+    const int32_t *q_pos, *k_pos;  /* (B, Sq), (B, Skv); NULL: the index */
+    const int32_t *q_seg, *k_seg;  /* NULL: one segment */
+    const int32_t *q_span, *k_span; /* NULL: no spans */
+    const float *sinks;            /* (Hq) or NULL */
+    const void *dout;
+    void *dq, *dk, *dv;
+    float *dsinks;  /* (Hq) or NULL */
+    float *row_dot; /* (B, Hq, Sq) scratch of the backward pass */
+} mx_flash_args;
+
+cudaError_t mx_flash_forward(const mx_flash_shape *s, const mx_flash_args *a, cudaStream_t stream);
+cudaError_t mx_flash_backward(const mx_flash_shape *s, const mx_flash_args *a, cudaStream_t stream);
+/* f32: tensors are float; else bf16. */
+cudaError_t mx_flash_plain_forward(const mx_flash_shape *s, const mx_flash_args *a, bool f32,
+                                   cudaStream_t stream);
+cudaError_t mx_flash_plain_backward(const mx_flash_shape *s, const mx_flash_args *a, bool f32,
+                                    cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
