@@ -1,8 +1,8 @@
 /* decode.cu - one token at a time: matrix times few vectors, and one query against the cache.
  *
  * Both are bound by the bytes of weights or cache, each read once; the work is to keep enough loads in
- * flight. gemv: a warp takes R rows of W, each lane 16 bytes of each row at a time, the vectors x come
- * from the first-level cache. Attention: a group of lanes takes one key (16 bytes a lane), four keys at
+ * flight. One vector: a warp takes a row of W, each lane 16 bytes at a time, x comes from the first-level
+ * cache. Attention: a group of lanes takes one key (16 bytes a lane), four keys at
  * a time, for all query heads that share it; every group keeps its own running softmax; groups, warps and
  * splits of the sequence are merged at the end, in a fixed order.
  */
@@ -58,6 +58,42 @@ __global__ void __launch_bounds__(256)
         }
 }
 
+/* 2 to 8 vectors: the matrix units. A block takes 16 rows of W, its warps slices of K. A lane loads 16
+ * bytes (8 values of k) of two rows of W and of one vector; since a sum may run over k in any order,
+ * those 8 values serve as the fragments of two steps of k = 16 for W and x alike, with no shuffling. */
+__global__ void __launch_bounds__(256)
+    gemv_few_kernel(uint16_t *y, float *y32, const uint16_t *x, const uint16_t *w, int m, int64_t n,
+                    int64_t k)
+{
+    __shared__ float part[8][16][9];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane / 4;
+    int64_t row = (int64_t)blockIdx.x * 16;
+    const uint16_t *w0 = w + min(row + r, n - 1) * k, *w1 = w + min(row + r + 8, n - 1) * k;
+    const uint16_t *xv = x + (int64_t)min(r, m - 1) * k; /* columns past m are not written */
+    float c[4] = {};
+#pragma unroll 4
+    for (int64_t i = warp * 32 + lane % 4 * 8; i < k; i += 256) {
+        vec8 a0 = load8_stream(w0 + i), a1 = load8_stream(w1 + i), b = load8(xv + i);
+        const uint32_t *p0 = (const uint32_t *)&a0, *p1 = (const uint32_t *)&a1, *pb = (const uint32_t *)&b;
+        uint32_t f0[4] = {p0[0], p1[0], p0[1], p1[1]}, f1[4] = {p0[2], p1[2], p0[3], p1[3]};
+        mma(c, f0, pb[0], pb[1]);
+        mma(c, f1, pb[2], pb[3]);
+    }
+    for (int e = 0; e < 4; e++)
+        part[warp][r + (e >> 1) * 8][lane % 4 * 2 + (e & 1)] = c[e];
+    __syncthreads();
+    int i = threadIdx.x % 16, t = threadIdx.x / 16;
+    if (t >= m || row + i >= n)
+        return;
+    float s = 0;
+    for (int j = 0; j < 8; j++)
+        s += part[j][i][t];
+    if (y32)
+        y32[t * n + row + i] = s;
+    else
+        y[t * n + row + i] = f32_to_bf16(s);
+}
+
 template <int M, int R>
 static cudaError_t gemv_launch(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int64_t n,
                                int64_t k, cudaStream_t stream)
@@ -69,19 +105,21 @@ static cudaError_t gemv_launch(mx_bf16 *y, float *y32, const mx_bf16 *x, const m
 cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int m, int64_t n,
                          int64_t k, cudaStream_t stream)
 {
-    typedef cudaError_t (*launcher)(mx_bf16 *, float *, const mx_bf16 *, const mx_bf16 *, int64_t,
-                                    int64_t, cudaStream_t);
-    static const launcher table[8] = {gemv_launch<1, 1>, gemv_launch<2, 2>, gemv_launch<3, 2>,
-                                      gemv_launch<4, 2>, gemv_launch<5, 2>, gemv_launch<6, 2>,
-                                      gemv_launch<7, 2>, gemv_launch<8, 2>};
     if (m < 1 || m > 8 || k % 8)
         return cudaErrorInvalidValue;
-    return table[m - 1](y, y32, x, w, n, k, stream);
+    if (m > 1 && k % 32 == 0) {
+        gemv_few_kernel<<<(unsigned)((n + 15) / 16), 256, 0, stream>>>(y, y32, x, w, m, n, k);
+        return cudaGetLastError();
+    }
+    cudaError_t e = cudaSuccess;
+    for (int i = 0; i < m && e == cudaSuccess; i++)
+        e = gemv_launch<1, 1>(y ? y + i * n : NULL, y32 ? y32 + i * n : NULL, x + i * k, w, n, k, stream);
+    return e;
 }
 
 /* --- attention of one query a sequence --- */
 
-enum { DECODE_THREADS = 128, KEYS_AT_ONCE = 4, TARGET_BLOCKS = 132 * 4 };
+enum { DECODE_THREADS = 128, KEYS_AT_ONCE = 4, TARGET_BLOCKS = 132 * 3 }; /* one wave */
 
 struct decode_params {
     mx_decode_shape s;
@@ -96,19 +134,21 @@ struct decode_params {
 
 static int decode_splits(const mx_decode_shape *s)
 {
-    int64_t want = (TARGET_BLOCKS + s->batch * s->heads_kv - 1) / (s->batch * s->heads_kv);
+    int64_t want = TARGET_BLOCKS / (s->batch * s->heads_kv);
     int64_t most = (s->capacity + 127) / 128;
     return (int)(want < 1 ? 1 : want > most ? (most < 1 ? 1 : most) : want);
 }
 
-/* LANES lanes share a key; H query heads (of the group, from head h0) are done together. */
-template <int LANES, int H> struct decode_state {
+/* LANES lanes share a key; H query heads (of the group, from head h0) are done together. Straight-line
+ * code: all partial scores first, then their sums over the lanes side by side, so that the shuffles'
+ * latency is paid once for all of them; keys past the end weigh 0 through a score of -inf. */
+template <int LANES, int H, bool CAP> struct decode_state {
     float q[H][8], o[H][8], m[H], l[H];
 
-    __device__ void keys(const decode_params &p, const uint16_t *k, const uint16_t *v, int64_t j0,
-                         int64_t end, int64_t step, int part)
+    __device__ __forceinline__ void keys(const decode_params &p, const uint16_t *k, const uint16_t *v,
+                                         int64_t j0, int64_t end, int64_t step, int part)
     {
-        vec8 kv[KEYS_AT_ONCE], vv[KEYS_AT_ONCE];
+        vec8 kv[KEYS_AT_ONCE] = {}, vv[KEYS_AT_ONCE] = {};
         bool in_k = part * 8 < p.s.dim_qk, in_v = part * 8 < p.s.dim_v;
 #pragma unroll
         for (int u = 0; u < KEYS_AT_ONCE; u++) {
@@ -118,50 +158,63 @@ template <int LANES, int H> struct decode_state {
             if (j < end && in_v)
                 vv[u] = load8_stream(v + j * p.s.v_seq + part * 8);
         }
+        float x[H][KEYS_AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < KEYS_AT_ONCE; u++) {
+            float f[8];
+            unpack8(f, kv[u]);
+#pragma unroll
+            for (int h = 0; h < H; h++) {
+                x[h][u] = f[0] * q[h][0];
+#pragma unroll
+                for (int c = 1; c < 8; c++)
+                    x[h][u] += f[c] * q[h][c];
+            }
+        }
+#pragma unroll
+        for (int w = LANES / 2; w; w >>= 1)
+#pragma unroll
+            for (int h = 0; h < H; h++)
+#pragma unroll
+                for (int u = 0; u < KEYS_AT_ONCE; u++)
+                    x[h][u] += __shfl_xor_sync(~0u, x[h][u], w);
 #pragma unroll
         for (int h = 0; h < H; h++) {
-            float x[KEYS_AT_ONCE], up = m[h];
+            float up = m[h];
 #pragma unroll
             for (int u = 0; u < KEYS_AT_ONCE; u++) {
-                float f[8], s = 0, slope;
-                bool in = j0 + u * step < end;
-                if (in && in_k) {
-                    unpack8(f, kv[u]);
-#pragma unroll
-                    for (int c = 0; c < 8; c++)
-                        s += f[c] * q[h][c];
-                }
-#pragma unroll
-                for (int w = LANES / 2; w; w >>= 1)
-                    s += __shfl_xor_sync(~0u, s, w);
-                x[u] = in ? score(p.score, s, slope) : -INFINITY;
-                up = fmaxf(up, x[u]);
+                x[h][u] *= p.score.scale;
+                if (CAP)
+                    x[h][u] = p.score.cap * tanh_fast(x[h][u] * p.score.inv_cap);
+                x[h][u] = j0 + u * step < end ? x[h][u] * LOG2E : -INFINITY;
+                up = fmaxf(up, x[h][u]);
             }
-            /* no branch: the lanes must meet again at the next head's shuffles */
-            float base = up == -INFINITY ? 0.f : up, shrink = __expf(m[h] - base);
+            float base = up == -INFINITY ? 0.f : up, shrink = exp2_fast(m[h] - base);
             m[h] = up;
             l[h] *= shrink;
 #pragma unroll
             for (int c = 0; c < 8; c++)
                 o[h][c] *= shrink;
 #pragma unroll
-            for (int u = 0; u < KEYS_AT_ONCE; u++) {
-                float w = __expf(x[u] - base), f[8];
-                l[h] += w;
-                if (j0 + u * step < end && in_v) {
-                    unpack8(f, vv[u]);
+            for (int u = 0; u < KEYS_AT_ONCE; u++)
+                l[h] += x[h][u] = exp2_fast(x[h][u] - base);
+        }
 #pragma unroll
-                    for (int c = 0; c < 8; c++)
-                        o[h][c] += w * f[c];
-                }
-            }
+        for (int u = 0; u < KEYS_AT_ONCE; u++) {
+            float f[8];
+            unpack8(f, vv[u]);
+#pragma unroll
+            for (int h = 0; h < H; h++)
+#pragma unroll
+                for (int c = 0; c < 8; c++)
+                    o[h][c] += x[h][u] * f[c];
         }
     }
 };
 
 /* Merges the block's lane groups, head by head, and writes the split's partial result. */
-template <int LANES, int H>
-__device__ void decode_merge(const decode_params &p, const decode_state<LANES, H> &t, int b, int h0,
+template <int LANES, int H, bool CAP>
+__device__ __forceinline__ void decode_merge(const decode_params &p, const decode_state<LANES, H, CAP> &t, int b, int h0,
                              int heads)
 {
     constexpr int GROUPS = DECODE_THREADS / LANES;
@@ -185,7 +238,7 @@ __device__ void decode_merge(const decode_params &p, const decode_state<LANES, H
             m = fmaxf(m, sm[i]);
         float base = m == -INFINITY ? 0.f : m;
         for (int i = 0; i < GROUPS; i++)
-            l += sl[i] * __expf(sm[i] - base);
+            l += sl[i] * exp2_fast(sm[i] - base);
         float *out = p.partial + (((int64_t)b * p.s.heads_q + h0 + h) * p.splits + blockIdx.x) *
                                      (2 + p.s.dim_v);
         if (threadIdx.x == 0) {
@@ -195,13 +248,13 @@ __device__ void decode_merge(const decode_params &p, const decode_state<LANES, H
         for (int c = threadIdx.x; c < p.s.dim_v; c += DECODE_THREADS) {
             float x = 0;
             for (int i = 0; i < GROUPS; i++)
-                x += so[i][c] * __expf(sm[i] - base);
+                x += so[i][c] * exp2_fast(sm[i] - base);
             out[2 + c] = x;
         }
     }
 }
 
-template <int LANES, int H>
+template <int LANES, int H, bool CAP>
 __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const __grid_constant__ decode_params p)
 {
     const mx_decode_shape &s = p.s;
@@ -213,7 +266,7 @@ __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const __grid_con
     int64_t len = p.lengths[b], first = s.window && len > s.window ? len - s.window : 0;
     int64_t chunk = (len - first + p.splits - 1) / p.splits;
     int64_t lo = first + chunk * blockIdx.x, hi = lo + chunk < len ? lo + chunk : len;
-    decode_state<LANES, H> t;
+    decode_state<LANES, H, CAP> t;
 #pragma unroll
     for (int h = 0; h < H; h++) {
         t.m[h] = -INFINITY;
@@ -231,26 +284,35 @@ __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const __grid_con
     /* every group runs the same number of rounds: the shuffles inside need whole warps */
     for (int64_t j = lo; j < hi; j += GROUPS * KEYS_AT_ONCE)
         t.keys(p, k, v, j + group, hi, GROUPS, part);
-    decode_merge<LANES, H>(p, t, b, h0, heads);
+    decode_merge<LANES, H, CAP>(p, t, b, h0, heads);
 }
 
+/* Maxima are in units of log2. */
 __global__ void decode_combine_kernel(const __grid_constant__ decode_params p)
 {
+    __shared__ float weight[TARGET_BLOCKS + 1], scratch[32], top[32];
     const mx_decode_shape &s = p.s;
-    int h = blockIdx.x, b = blockIdx.y;
-    const float *in = p.partial + ((int64_t)b * s.heads_q + h) * p.splits * (2 + s.dim_v);
-    float m = p.sinks ? p.sinks[h] : -INFINITY, l = 0;
-    for (int i = 0; i < p.splits; i++)
-        m = fmaxf(m, in[(int64_t)i * (2 + s.dim_v)]);
+    int h = blockIdx.x, b = blockIdx.y, lane = threadIdx.x & 31, width = 2 + s.dim_v;
+    const float *in = p.partial + ((int64_t)b * s.heads_q + h) * p.splits * width;
+    float m = p.sinks ? p.sinks[h] * LOG2E : -INFINITY, l = 0, sink = m;
+    for (int i = threadIdx.x; i < p.splits; i += blockDim.x)
+        m = fmaxf(m, in[(int64_t)i * width]);
+    m = warp_max(m);
+    if (lane == 0)
+        top[threadIdx.x >> 5] = m;
+    __syncthreads();
+    m = warp_max(lane < blockDim.x / 32 ? top[lane] : -INFINITY);
     float base = m == -INFINITY ? 0.f : m;
-    if (p.sinks)
-        l = __expf(p.sinks[h] - base);
-    for (int i = 0; i < p.splits; i++)
-        l += in[(int64_t)i * (2 + s.dim_v) + 1] * __expf(in[(int64_t)i * (2 + s.dim_v)] - base);
+    for (int i = threadIdx.x; i < p.splits; i += blockDim.x) {
+        weight[i] = exp2_fast(in[(int64_t)i * width] - base);
+        l += weight[i] * in[(int64_t)i * width + 1];
+    }
+    l = block_sum(l, scratch) + (p.sinks ? exp2_fast(sink - base) : 0.f);
     for (int c = threadIdx.x; c < s.dim_v; c += blockDim.x) {
         float x = 0;
+#pragma unroll 8
         for (int i = 0; i < p.splits; i++)
-            x += in[(int64_t)i * (2 + s.dim_v) + 2 + c] * __expf(in[(int64_t)i * (2 + s.dim_v)] - base);
+            x += in[(int64_t)i * width + 2 + c] * weight[i];
         p.o[((int64_t)b * s.heads_q + h) * s.dim_v + c] = f32_to_bf16(l > 0 ? x / l : 0.f);
     }
 }
@@ -262,9 +324,10 @@ size_t mx_cuda_decode_scratch_bytes(const mx_decode_shape *s)
 
 template <int LANES, int H> static void decode_go(const decode_params &p, cudaStream_t stream)
 {
+    auto *k = p.score.cap > 0 ? decode_kernel<LANES, H, true> : decode_kernel<LANES, H, false>;
     int rep = p.s.heads_q / p.s.heads_kv;
     dim3 grid((unsigned)p.splits, (unsigned)(p.s.heads_kv * ((rep + H - 1) / H)), (unsigned)p.s.batch);
-    decode_kernel<LANES, H><<<grid, DECODE_THREADS, 0, stream>>>(p);
+    k<<<grid, DECODE_THREADS, 0, stream>>>(p);
 }
 template <int LANES> static void decode_heads(const decode_params &p, cudaStream_t stream)
 {

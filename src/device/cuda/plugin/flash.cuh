@@ -97,6 +97,13 @@ __device__ __forceinline__ bool tile_full(const mask_rule &r, int q0, int k0, in
             (q0 + TILE - 1 - k0 < r.window && (r.causal || k0 + TILE - 1 - q0 < r.window)));
 }
 
+/* One instruction; results below 2^-126 become 0, which is what a probability may do. */
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 /* tanh to about 1e-7 absolute, which after the multiplication by the cap is all that matters. */
 __device__ __forceinline__ float tanh_fast(float x)
 {

@@ -58,8 +58,15 @@ __device__ __forceinline__ void element(const bwd_params &p, float dot, float dp
                                         bool see, float &prob, float &ds)
 {
     float slope, x = score(p.score, dot, slope);
-    prob = see ? exp2f((x - lse) * LOG2E) : 0.f;
+    prob = see ? exp2_fast((x - lse) * LOG2E) : 0.f;
     ds = prob * (dp - d) * slope;
+}
+/* The same where everything is seen and nothing capped; lse2 = lse * log2 e. */
+__device__ __forceinline__ void element_plain(const bwd_params &p, float dot, float dp, float lse2,
+                                              float d, float &prob, float &ds)
+{
+    prob = exp2_fast(dot * (p.score.scale * LOG2E) - lse2);
+    ds = prob * (dp - d) * p.score.scale;
 }
 
 template <int D, int DV>
@@ -102,6 +109,18 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_dq_kernel(const __grid_co
         float c[8][4] = {}, dp[8][4] = {};
         product_nt<D>(c, sq, warp * 16, sk);
         product_nt<DV>(dp, sg, warp * 16, sv);
+        if (full && p.score.cap == 0) {
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float prob, ds;
+                    element_plain(p, c[n][e], dp[n][e], lse[e >> 1] * LOG2E, dot[e >> 1], prob, ds);
+                    c[n][e] = ds;
+                }
+            product_nn<D>(acc, c, sk);
+            continue;
+        }
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -124,7 +143,7 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_dkv_kernel(const __grid_c
 {
     extern __shared__ uint16_t shared[];
     __shared__ token_info queries[TILE];
-    __shared__ float lse[TILE], dot[TILE];
+    __shared__ alignas(16) float lse[TILE], dot[TILE];
     const mx_flash_shape &s = p.s;
     uint16_t *sk = shared, *sv = sk + TILE * (D + 8), *sq = sv + TILE * (DV + 8);
     uint16_t *sg = sq + TILE * (D + 8);
@@ -163,14 +182,26 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_dkv_kernel(const __grid_c
         product_nt<D>(c, sk, warp * 16, sq);
         if (DK_TOO)
             product_nt<DV>(dp, sv, warp * 16, sg);
+        bool easy = full && p.score.cap == 0;
 #pragma unroll
-        for (int n = 0; n < 8; n++)
+        for (int n = 0; n < 8; n++) {
+            int i = n * 8 + lane % 4 * 2;
+            float2 L = *(const float2 *)&lse[i], d = *(const float2 *)&dot[i];
+            if (easy) {
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    element_plain(p, c[n][e], dp[n][e], (e & 1 ? L.y : L.x) * LOG2E, e & 1 ? d.y : d.x,
+                                  c[n][e], dp[n][e]);
+                continue;
+            }
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                int i = n * 8 + lane % 4 * 2 + (e & 1);
-                bool see = lse[i] > -INFINITY && (full || visible(p.rule, queries[i], key[e >> 1]));
-                element(p, c[n][e], dp[n][e], lse[i], dot[i], see, c[n][e], dp[n][e]);
+                float one = e & 1 ? L.y : L.x;
+                bool see = one > -INFINITY &&
+                           (full || visible(p.rule, queries[i + (e & 1)], key[e >> 1]));
+                element(p, c[n][e], dp[n][e], one, e & 1 ? d.y : d.x, see, c[n][e], dp[n][e]);
             }
+        }
         if (DV_TOO)
             product_nn<DV>(dv, c, sg);
         if (DK_TOO)

@@ -19,15 +19,30 @@ __device__ __forceinline__ void finish_scores(float c[8][4], const fwd_params &p
                                               const token_info *keys, bool full)
 {
     int lane = threadIdx.x & 31;
+    if (full && p.score.cap == 0) { /* most tiles of most models */
+        float s = p.score.scale * LOG2E;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                c[n][e] *= s;
+        return;
+    }
     float slope;
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            float x = score(p.score, c[n][e], slope) * LOG2E;
-            if (!full && !visible(p.rule, q[e >> 1], keys[n * 8 + lane % 4 * 2 + (e & 1)]))
-                x = -INFINITY;
-            c[n][e] = x;
+        for (int e = 0; e < 4; e++)
+            c[n][e] = score(p.score, c[n][e], slope) * LOG2E;
+    if (full)
+        return;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int f = 0; f < 2; f++) {
+            token_info key = keys[n * 8 + lane % 4 * 2 + f];
+            c[n][f] = visible(p.rule, q[0], key) ? c[n][f] : -INFINITY;
+            c[n][f + 2] = visible(p.rule, q[1], key) ? c[n][f + 2] : -INFINITY;
         }
 }
 
@@ -46,14 +61,14 @@ __device__ __forceinline__ void fold(float c[8][4], float (*o)[4], float m[2], f
         up[r] = fmaxf(up[r], __shfl_xor_sync(~0u, up[r], 1));
         up[r] = fmaxf(up[r], __shfl_xor_sync(~0u, up[r], 2));
         base[r] = up[r] == -INFINITY ? 0.f : up[r]; /* nothing seen yet: keep exp2 at 0, not NaN */
-        shrink[r] = exp2f(m[r] - base[r]);
+        shrink[r] = exp2_fast(m[r] - base[r]);
         m[r] = up[r];
     }
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            c[n][e] = exp2f(c[n][e] - base[e >> 1]);
+            c[n][e] = exp2_fast(c[n][e] - base[e >> 1]);
             sum[e >> 1] += c[n][e];
         }
 #pragma unroll

@@ -12,7 +12,7 @@ __global__ void rope_kernel(uint16_t *x, const int32_t *positions, const float2 
     int64_t t = blockIdx.x;
     int half = dim / 2, per_head = half / 8;
     int j = (int)(threadIdx.x % per_head) * 8, h0 = threadIdx.x / per_head, step = blockDim.x / per_head;
-    int64_t pos = positions ? positions[t] : t % seq;
+    int64_t pos = positions ? positions[t] : (uint32_t)t % (uint32_t)seq;
     const float4 *cs = (const float4 *)(table + pos * half + j); /* two {cos, sin} a vector */
     float4 c[4];
 #pragma unroll

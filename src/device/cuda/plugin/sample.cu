@@ -1,9 +1,9 @@
 /* sample.cu - the next token from a row of logits: greedy, or temperature with top-k, top-p, min-p.
  *
  * One block a row, no sorting. Filters are thresholds on the logit itself: the k-th largest logit, or the
- * logit at which the mass of larger ones reaches p, is found byte by byte from the top (a 256-bin
- * histogram of the ordered bits of the logit; four passes). Mass is counted in integers (weight times
- * 2^40), so the sums, and with them the token, do not depend on the order of additions. Ties at a
+ * logit at which the mass of larger ones reaches p, is found three bits at a time from the top of the
+ * logit's ordered bits. Mass is counted in integers (weight times 2^40), so the sums, and with them the
+ * token, do not depend on the order of additions. Ties at a
  * threshold are all kept. The draw is the inverse of the cumulative mass in token order.
  * Order of filters: temperature, top-k, top-p (of what top-k left), min-p.
  */
@@ -69,39 +69,34 @@ __device__ u64 block_mass(u64 x)
     return x;
 }
 
-/* The smallest key kept when keys >= floor are taken from the top until `want` is reached, each key
- * counting 1 (BY_MASS false) or its mass. */
+/* The largest key t such that the keys >= max(t, floor) reach `want`, each key counting 1 or (BY_MASS)
+ * its mass: bit by bit from the top, three bits a pass, every thread counting for seven candidates at
+ * once. No histogram: logits crowd into few bins, and atomics on those would be slow. */
 template <bool BY_MASS> __device__ uint32_t threshold(const row_view &r, uint32_t floor, u64 want)
 {
-    __shared__ u64 bins[256];
-    __shared__ u64 left;
-    __shared__ uint32_t found;
-    uint32_t prefix = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        for (int i = threadIdx.x; i < 256; i += SAMPLE_THREADS)
-            bins[i] = 0;
-        __syncthreads();
-        uint32_t above = shift == 24 ? 0 : 0xffffffffu << (shift + 8);
+    uint32_t t = 0;
+    for (int shift = 30; shift >= 0; shift -= 3) {
+        u64 sum[7] = {};
         for (int64_t i = threadIdx.x; i < r.n; i += SAMPLE_THREADS) {
-            uint32_t key = ordered(r.x[i]);
-            if (key >= floor && (key & above) == prefix)
-                atomicAdd(&bins[(key >> shift) & 255], BY_MASS ? r.mass(r.x[i]) : 1ull);
+            float x = r.x[i];
+            uint32_t key = ordered(x);
+            if (key < floor || key < t)
+                continue;
+            u64 mass = BY_MASS ? r.mass(x) : 1;
+#pragma unroll
+            for (int j = 0; j < 7; j++) { /* the top round has two bits: candidates above 3 overflow */
+                u64 c = (u64)t + ((u64)(j + 1) << shift);
+                sum[j] += key >= c ? mass : 0;
+            }
         }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            u64 sum = 0;
-            int b = 255;
-            for (; b > 0 && sum + bins[b] < want; b--)
-                sum += bins[b];
-            found = (uint32_t)b;
-            left = want - sum;
-        }
-        __syncthreads();
-        prefix |= found << shift;
-        want = left;
-        __syncthreads();
+        int step = 0;
+#pragma unroll
+        for (int j = 0; j < 7; j++)
+            if (block_mass(sum[j]) >= want && (u64)t + ((u64)(j + 1) << shift) <= 0xffffffffull)
+                step = j + 1;
+        t += (uint32_t)step << shift;
     }
-    return prefix > floor ? prefix : floor;
+    return t > floor ? t : floor;
 }
 
 /* Warps own contiguous stretches; the warp in which the cumulative mass passes `want` walks its own. */

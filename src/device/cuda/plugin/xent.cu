@@ -7,8 +7,8 @@
  * write of the logits.
  * With z = cap tanh(l / cap) the gradient is multiplied by 1 - (z / cap)^2.
  */
+#include "device/cuda/plugin/flash.cuh"
 #include "device/cuda/plugin/kernels.h"
-#include "device/cuda/plugin/vec.cuh"
 
 enum { XENT_THREADS = 512, KEPT = 6400 }; /* KEPT: vectors of eight kept on chip, 100 KiB */
 
@@ -44,10 +44,11 @@ __device__ max_sum row_max_sum(const uint16_t *row, vec8 *kept, int64_t vocab, f
             m = fmaxf(m, f[j] = capped<CAP>(f[j], cap, inv));
         if (m == -INFINITY)
             continue;
+        float m2 = m * LOG2E;
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            s += __expf(f[j] - m);
-        t.s = t.s * __expf(t.m - m) + s;
+            s += exp2_fast(f[j] * LOG2E - m2);
+        t.s = t.s * exp2_fast(t.m * LOG2E - m2) + s;
         t.m = m;
     }
     for (int64_t c = 8 * n8 + threadIdx.x; c < vocab; c += XENT_THREADS)
@@ -99,16 +100,23 @@ __global__ void __launch_bounds__(XENT_THREADS, 2)
     if (!write)
         return;
     __syncthreads(); /* the target's logit has been read */
-    float g = w * *grad_scale;
+    float g = w * *grad_scale, lse2 = lse * LOG2E;
+    target = counts ? target : -8;
     int64_t n8 = vocab / 8;
 #pragma unroll 4
     for (int64_t c = threadIdx.x; c < n8; c += XENT_THREADS) {
         float f[8];
         unpack8(f, c < KEPT ? kept[c] : load8(row + 8 * c));
-        int hit = counts && target / 8 == c ? (int)(target % 8) : -1;
+        if (CAP || target / 8 == c) {
+            int hit = counts && target / 8 == c ? (int)(target % 8) : -1;
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            f[j] = gradient<CAP>(f[j], lse, g, cap, inv, j == hit);
+            for (int j = 0; j < 8; j++)
+                f[j] = gradient<CAP>(f[j], lse, g, cap, inv, j == hit);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                f[j] = exp2_fast(f[j] * LOG2E - lse2) * g;
+        }
         store8_stream(row + 8 * c, pack8(f));
     }
     for (int64_t c = 8 * n8 + threadIdx.x; c < vocab; c += XENT_THREADS)
