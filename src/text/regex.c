@@ -29,6 +29,42 @@ struct mx_regex_scratch {
 #define EDGE "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"
 #define NO_EDGE "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))"
 
+/* \\p{Han} means the script alone (PCRE2 takes its extensions too); long names of categories. */
+static size_t add_property(const char *p, const char *end, mx_str *out)
+{
+    static const char *const name[][2] = {
+        {"Letter", "L"},
+        {"Mark", "M"},
+        {"Number", "N"},
+        {"Punctuation", "P"},
+        {"Symbol", "S"},
+        {"Other", "C"},
+        {"Separator", "Z"},
+        {"Uppercase_Letter", "Lu"},
+        {"Lowercase_Letter", "Ll"},
+        {"Any", "Any"},
+        {"Decimal_Number", "Nd"},
+        {"Space_Separator", "Zs"},
+    };
+    const char *close = memchr(p, '}', (size_t)(end - p));
+    if (!close || p[2] != '{')
+        return 0;
+    const char *start = p + 3 + (p[3] == '^');
+    size_t n = (size_t)(close - start);
+    if (n < 3)
+        return 0;
+    mx_str_add_n(out, p, (size_t)(start - p));
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        if (strlen(name[i][0]) == n && memcmp(start, name[i][0], n) == 0) {
+            mx_str_addf(out, "%s}", name[i][1]);
+            return (size_t)(close + 1 - p);
+        }
+    if (!memchr(start, '=', n) && !memchr(start, ':', n))
+        mx_str_add(out, "sc:");
+    mx_str_add_n(out, start, n + 1);
+    return (size_t)(close + 1 - p);
+}
+
 /* Writes the translation of the escape at p (which is at the backslash); returns its length. */
 static size_t add_escape(const char *p, const char *end, bool in_class, mx_str *out)
 {
@@ -41,6 +77,11 @@ static size_t add_escape(const char *p, const char *end, bool in_class, mx_str *
         else
             mx_str_addf(out, "[%s%s]", negative ? "^" : "", set);
         return 2;
+    }
+    if (c == 'p' || c == 'P') {
+        size_t n = add_property(p, end, out);
+        if (n)
+            return n;
     }
     if (!in_class && (c == 'b' || c == 'B')) {
         mx_str_add(out, c == 'b' ? EDGE : NO_EDGE);

@@ -284,6 +284,8 @@ static void replace_lone(encoder *e, int64_t from)
     for (int64_t i = 0; i < old.n; i++) {
         const mx_piece *p = &b->vocab.piece[old.ids[i]];
         bool after_unk = i && e->out->n > from && e->out->ids[e->out->n - 1] == b->unk;
+        if (old.ids[i] == b->unk && after_unk)
+            continue;
         if (old.ids[i] < n_pieces)
             mx_tokens_add(e->out, old.ids[i]);
         else

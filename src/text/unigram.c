@@ -85,10 +85,11 @@ void mx_unigram_scratch_fini(mx_unigram_scratch *s)
 static void offer(const mx_unigram *m, mx_unigram_node *to, const mx_unigram_node *from,
                   double score, int32_t id, uint32_t start)
 {
-    double sum = score + (m->float_sums ? (double)from->score_float : from->score);
-    double best = m->float_sums ? (double)to->score_float : to->score;
-    if (!to->reached || sum > best)
-        *to = (mx_unigram_node){sum, (float)sum, id, start, true};
+    double sum = score + from->score;
+    if (m->float_sums)
+        sum = (double)(float)sum;
+    if (!to->reached || sum > to->score)
+        *to = (mx_unigram_node){sum, id, start, true};
 }
 
 /* All pieces that start at p + at. */

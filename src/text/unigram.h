@@ -33,7 +33,6 @@ typedef struct {
 
 typedef struct {
     double score;
-    float score_float;
     int32_t id; /* of the piece that ends here */
     uint32_t start;
     bool reached;
