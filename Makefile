@@ -65,7 +65,8 @@ $(B)/gen/ops.h: tools/scan FORCE
 	@mkdir -p $(@D)
 	@tools/scan builders > $@.tmp; cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@
 FORCE:
-.SECONDARY:
+.PHONY: FORCE
+.SECONDARY: $(TABLES:%=$(B)/gen/%_table.c) $(B)/gen/tests_table.c
 
 $(B)/gen/%.o: $(B)/gen/%.c
 	@$(CC) $(CFLAGS) -MMD -c $< -o $@

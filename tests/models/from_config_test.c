@@ -3,6 +3,7 @@
 #include "models/from_config.h"
 
 #include "../test.h"
+#include "ops.h"
 #include "train/keys.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,4 +170,67 @@ MX_TEST(models_unknown_block_names_those_there_are)
         mx_model_from_config(&m, cfg),
         "argument decoder_block=llama9: decoder_block `llama9` is not supported; supported: ");
     mx_config_free(cfg);
+}
+
+static double count_weights(const mx_model_spec *m)
+{
+    mx_graph g;
+    mx_build b;
+    mx_graph_init(&g);
+    mx_model_build(&g, m, (mx_model_shape){.batch = 1, .seq = 16}, &b);
+    MX_CHECK_OK(mx_graph_check(&g));
+    double n = 0;
+    for (int i = 0; i < g.n_nodes; i++)
+        if (g.node[i]->op == &mx_op_variable)
+            n += (double)mx_type_bytes(&g.node[i]->type) /
+                 (double)mx_dtype_bytes(g.node[i]->type.dtype);
+    if (!m->summary.tied && !mx_graph_find(&g, "lm_head.weight"))
+        n += (double)m->summary.vocab * (double)m->summary.d_model;
+    mx_graph_fini(&g);
+    return n;
+}
+
+/* The number of weights each release has. Gemma's vocabulary is padded by 128 rows, as in MaxText.
+ */
+MX_TEST(models_have_as_many_weights_as_released)
+{
+    static const struct {
+        const char *arg;
+        double n;
+    } known[] = {
+        {"model_name=llama2-7b", 6738415616},
+        {"model_name=llama2-70b", 68976648192},
+        {"model_name=llama3.1-8b", 8030261248},
+        {"model_name=llama3.1-405b", 405853388800},
+        {"model_name=llama3.2-1b", 1235814400},
+        {"model_name=llama3.2-3b", 3212749824},
+        {"model_name=smollm2-135m", 134515008},
+        {"model_name=smollm2-360m", 361821120},
+        {"model_name=smollm2-1.7b", 1711376384},
+        {"model_name=mistral-7b", 7241732096},
+        {"model_name=gpt2-124m", 124439808},
+        {"model_name=gpt2-355m", 354823168},
+        {"model_name=gpt2-774m", 774030080},
+        {"model_name=gpt2-1.5b", 1557611200},
+        {"model_name=qwen2.5-7b", 7615616512},
+        {"model_name=qwen3-0.6b", 596049920},
+        {"model_name=qwen3-8b", 8190735360},
+        {"model_name=gemma-2b", 2506172416 + 128.0 * 2048},
+        {"model_name=gemma2-2b", 2614341888 + 128.0 * 2304},
+        {"model_name=gemma2-27b", 27227128320 + 128.0 * 4608},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        mx_config *cfg = load(&known[i].arg, 1);
+        mx_model_spec m;
+        mx_status st = mx_model_from_config(&m, cfg);
+        MX_CHECK(!st, "%s: %s", known[i].arg, mx_status_text(st));
+        if (!st) {
+            double n = count_weights(&m);
+            MX_CHECK(n == known[i].n, "%s: %.0f weights, released with %.0f", known[i].arg, n,
+                     known[i].n);
+            mx_model_spec_fini(&m);
+        }
+        mx_status_free(st);
+        mx_config_free(cfg);
+    }
 }
