@@ -4,7 +4,7 @@
  * tests/fixtures/chat/GROUP.json: templates written for these tests, a conversation, tools and
  * variables, and for each what transformers gave: the text, spans in code points, or an error.
  */
-#include "test.h"
+#include "../test.h"
 
 #include "text/chat_template.h"
 #include <dirent.h>
