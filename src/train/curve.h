@@ -1,0 +1,37 @@
+/* curve.h - a curve drawn in the terminal and as SVG: the loss of a run, for `maxc inspect`.
+ *
+ * In the terminal a cell is a Braille character of 2 x 4 dots (or one '*' in ASCII), with a scale
+ * at the left and steps below. A run has more steps than a screen has dots, so each column of dots
+ * shows the range of the values that fall into it, and spikes stay visible. The SVG is
+ * self-contained, in light and dark: every series as thin raw line and thick exponential mean.
+ * Values that are NaN or infinite leave a gap.
+ */
+#ifndef MX_TRAIN_CURVE_H
+#define MX_TRAIN_CURVE_H
+
+#include "base/str.h"
+
+typedef struct {
+    const char *name;
+    const double *x, *y; /* n values, x ascending; borrowed */
+    int64_t n;
+} mx_curve_series;
+
+typedef struct {
+    const char *title, *x_label, *y_label; /* NULL leaves it out */
+    const mx_curve_series *series;
+    int n_series;
+    bool ascii;    /* terminal: no Braille */
+    bool log_y;    /* where every value is positive */
+    double smooth; /* SVG: weight of the past in the mean, 0..1; 0 is none */
+} mx_curve;
+
+/* `width` x `height` characters, each line ended by a newline; at least 24 x 4 are used. */
+void mx_curve_text(const mx_curve *c, int width, int height, mx_str *out);
+/* A whole SVG document, width x height pixels. */
+void mx_curve_svg(const mx_curve *c, int width, int height, mx_str *out);
+
+/* Round numbers that cover [low, high]: first tick, distance, how many (2 to max). */
+void mx_curve_ticks(double low, double high, int max, double *first, double *step, int *n);
+
+#endif

@@ -1,0 +1,161 @@
+/* curve_test.c - curves drawn where they should be, spikes kept, odd values left out. */
+#include "train/curve.h"
+
+#include "../test.h"
+#include "base/progress.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 1000 };
+
+static void fill(double *x, double *y, int n)
+{
+    for (int i = 0; i < n; i++) {
+        x[i] = i;
+        y[i] = 2 + 8 * exp(-i / 150.0);
+    }
+}
+
+static int count(const char *text, const char *part)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, part)); p += strlen(part))
+        n++;
+    return n;
+}
+
+MX_TEST(curve_text_is_exact_for_a_line)
+{
+    const double x[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, *y = x;
+    const mx_curve_series s = {"y", x, y, 14};
+    const mx_curve c = {.series = &s, .n_series = 1, .ascii = true, .x_label = "step"};
+    mx_str out = {0};
+    mx_curve_text(&c, 24, 9, &out);
+    const char *want = "         |            **\n"
+                       "      10 +          **\n"
+                       "         |        **\n"
+                       "         |      **\n"
+                       "       5 +    **\n"
+                       "         |  **\n"
+                       "       0 +**\n"
+                       "         +--------------\n"
+                       "          0      13 step\n";
+    MX_CHECK(strcmp(mx_str_text(&out), want) == 0, "\n%s", mx_str_text(&out));
+    mx_str_fini(&out);
+}
+
+MX_TEST(curve_text_fits_its_box)
+{
+    static double x[N], y[N];
+    fill(x, y, N);
+    const mx_curve_series s = {"loss", x, y, N};
+    for (int ascii = 0; ascii < 2; ascii++)
+        for (int w = 24; w < 130; w += 7)
+            for (int h = 6; h < 40; h += 5) {
+                mx_str out = {0};
+                const mx_curve c = {.title = "loss",
+                                    .series = &s,
+                                    .n_series = 1,
+                                    .ascii = ascii,
+                                    .x_label = "step"};
+                mx_curve_text(&c, w, h, &out);
+                int lines = 0;
+                for (char *p = out.text, *e; (e = strchr(p, '\n')); p = e + 1, lines++) {
+                    *e = 0;
+                    MX_CHECK(mx_text_columns(p) <= w, "%dx%d: %d columns: %s", w, h,
+                             mx_text_columns(p), p);
+                }
+                MX_CHECK(lines == h, "%dx%d: %d lines", w, h, lines);
+                mx_str_fini(&out);
+            }
+}
+
+MX_TEST(curve_text_keeps_a_spike_of_one_step)
+{
+    static double x[100000], y[100000];
+    for (int i = 0; i < 100000; i++) {
+        x[i] = i;
+        y[i] = 1;
+    }
+    y[50000] = 9;
+    const mx_curve_series s = {"loss", x, y, 100000};
+    mx_str out = {0};
+    mx_curve_text(&(mx_curve){.series = &s, .n_series = 1, .ascii = true}, 70, 12, &out);
+    char *eol = strchr(out.text, '\n');
+    *eol = 0;
+    MX_CHECK(strchr(out.text, '*') && (strchr(out.text, '*') - out.text - 10) / 30 == 1, "%s",
+             out.text);
+    mx_str_fini(&out);
+}
+
+MX_TEST(curve_handles_odd_values)
+{
+    const double x[] = {0, 1, 2, 3}, bad[] = {NAN, INFINITY, -INFINITY, NAN},
+                 one[] = {NAN, 5, NAN, NAN};
+    const double mixed[] = {-1, 0, 10, 100};
+    mx_str out = {0};
+    mx_curve_text(&(mx_curve){.series = &(mx_curve_series){"a", x, bad, 4}, .n_series = 1}, 60, 10,
+                  &out);
+    MX_CHECK(strstr(out.text, "no finite values") != NULL, "%s", out.text);
+    mx_curve_svg(&(mx_curve){.series = &(mx_curve_series){"a", x, bad, 4}, .n_series = 1}, 600, 300,
+                 &out);
+    mx_curve_text(&(mx_curve){.series = &(mx_curve_series){"a", x, one, 4}, .n_series = 1}, 60, 10,
+                  &out);
+    mx_curve_svg(
+        &(mx_curve){.series = &(mx_curve_series){"a", x, one, 4}, .n_series = 1, .smooth = 0.9},
+        600, 300, &out);
+    mx_curve_text(&(mx_curve){.n_series = 0}, 60, 10, &out);
+    mx_curve_text(
+        &(mx_curve){.series = &(mx_curve_series){"a", x, mixed, 4}, .n_series = 1, .log_y = true},
+        60, 10, &out);
+    MX_CHECK(!strstr(out.text, "nan") && !strstr(out.text, "inf,"), "%s", out.text);
+    mx_str_fini(&out);
+}
+
+MX_TEST(curve_svg_is_well_formed_and_small)
+{
+    static double x[100000], y[100000];
+    fill(x, y, 100000);
+    y[500] = NAN; /* one gap: the pen goes up once */
+    const mx_curve_series s[] = {{"train <loss> & \"co\"", x, y, 100000}, {"eval", x, y, 100}};
+    mx_str out = {0};
+    const mx_curve c = {.title = "a < b & c",
+                        .x_label = "step",
+                        .y_label = "loss",
+                        .series = s,
+                        .n_series = 2,
+                        .smooth = 0.98};
+    mx_curve_svg(&c, 900, 420, &out);
+    MX_CHECK(strncmp(out.text, "<svg xmlns=", 11) == 0 &&
+             strcmp(out.text + out.len - 7, "</svg>\n") == 0);
+    MX_CHECK(strstr(out.text, "a &lt; b &amp; c") && strstr(out.text, "train &lt;loss> &amp;"),
+             "escapes");
+    MX_CHECK(count(out.text, "<text") == count(out.text, "</text>"), "text tags");
+    MX_CHECK(count(out.text, "class=\"raw") == 2 &&
+                 count(out.text, "class=\"mean c0\" d=\"M62") == 1,
+             "lines");
+    MX_CHECK(!strstr(out.text, "nan") && !strstr(out.text, "inf"), "numbers");
+    MX_CHECK(out.len < 200000, "%zu bytes for 100,000 points", out.len);
+    mx_str_fini(&out);
+}
+
+MX_TEST(curve_ticks_are_round_and_inside)
+{
+    const double lows[] = {0, -3, 1e-9, 2.71, 1e6, -1e-4}, spans[] = {1, 7, 0.003, 12345, 1e-7};
+    for (int i = 0; i < 6; i++)
+        for (int k = 0; k < 5; k++) {
+            double first, step, high = lows[i] + spans[k];
+            int n;
+            if (high - lows[i] < 1e-9 * fabs(high))
+                continue;
+            mx_curve_ticks(lows[i], high, 7, &first, &step, &n);
+            double digit = step / pow(10, floor(log10(step) + 1e-9));
+            MX_CHECK(n >= 2 && n <= 8, "%g..%g: %d ticks", lows[i], high, n);
+            MX_CHECK(first >= lows[i] - 1e-6 * step && first + (n - 1) * step <= high + 1e-6 * step,
+                     "inside");
+            MX_CHECK(fabs(digit - 1) < 1e-6 || fabs(digit - 2) < 1e-6 || fabs(digit - 5) < 1e-6,
+                     "step %g", step);
+        }
+}
