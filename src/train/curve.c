@@ -289,17 +289,17 @@ static void svg_path(const frame *f, const mx_curve_series *s, double smooth, co
 
 static void svg_head(const mx_curve *c, int w, int h, mx_str *out)
 {
-    mx_str_addf(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-        "height=\"%d\">\n"
-        "<style>svg{background:#fff;--t:#333;--g:#e4e4e4}text{font:12px sans-serif;fill:var(--t)}"
-        ".t{font-size:15px}.g{stroke:var(--g)}.raw,.mean{fill:none;stroke-linejoin:round}"
-        ".raw{stroke-width:1;opacity:.35}.mean{stroke-width:2}.k{font-weight:bold}"
-        ".c0{stroke:#2f6fde}.c1{stroke:#d9642a}.c2{stroke:#2c9c5f}.c3{stroke:#9a4fd0}"
-        ".c4{stroke:#c8a013}.c5{stroke:#d1427f}"
-        "@media(prefers-color-scheme:dark){svg{background:#16181d;--t:#ccc;--g:#2b2f38}}</style>\n",
-        w, h, w, h);
+    mx_str_addf(out,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+                "height=\"%d\">\n"
+                "<style>svg{background:#fff}text{font:12px sans-serif;fill:#333}"
+                ".t{font-size:15px}.g{stroke:#e4e4e4}.raw,.mean{fill:none;stroke-linejoin:round}"
+                ".raw{stroke-width:1;opacity:.35}.mean{stroke-width:2}"
+                ".c0{stroke:#2f6fde}.c1{stroke:#d9642a}.c2{stroke:#2c9c5f}.c3{stroke:#9a4fd0}"
+                ".c4{stroke:#c8a013}.c5{stroke:#d1427f}"
+                "@media(prefers-color-scheme:dark){svg{background:#16181d}text{fill:#ccc}"
+                ".g{stroke:#2b2f38}}</style>\n",
+                w, h, w, h);
     if (c->title) {
         mx_str_addf(out, "<text class=\"t\" x=\"%d\" y=\"22\" text-anchor=\"middle\">", w / 2);
         escaped(out, c->title);
