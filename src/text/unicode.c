@@ -46,6 +46,54 @@ static unsigned class_of_category(int cat)
     }
 }
 
+/* Characters of Unicode 15.1 and 16, which the reference libraries know and utf8proc 2.8 does not.
+ * The category stands for its group (any mark, any number...). */
+enum {
+    LU = UTF8PROC_CATEGORY_LU,
+    LL = UTF8PROC_CATEGORY_LL,
+    LM = UTF8PROC_CATEGORY_LM,
+    LO = UTF8PROC_CATEGORY_LO,
+    MN = UTF8PROC_CATEGORY_MN,
+    NO = UTF8PROC_CATEGORY_NO,
+    PO = UTF8PROC_CATEGORY_PO,
+    SO = UTF8PROC_CATEGORY_SO,
+};
+
+static const struct {
+    uint32_t first, last;
+    int category;
+} later[] = {
+    {0x897, 0x897, MN},     {0x1B4E, 0x1B4F, PO},   {0x1B7F, 0x1B7F, PO},   {0x1C89, 0x1C89, LU},
+    {0x1C8A, 0x1C8A, LL},   {0x2427, 0x2429, SO},   {0x2FFC, 0x2FFF, SO},   {0x31E4, 0x31E5, SO},
+    {0x31EF, 0x31EF, SO},   {0xA7CB, 0xA7CC, LU},   {0xA7CD, 0xA7CD, LL},   {0xA7DA, 0xA7DA, LU},
+    {0xA7DB, 0xA7DB, LL},   {0xA7DC, 0xA7DC, LU},   {0x105C0, 0x105F3, LO}, {0x10D40, 0x10D49, NO},
+    {0x10D4A, 0x10D4D, LO}, {0x10D4E, 0x10D4E, LM}, {0x10D4F, 0x10D4F, LO}, {0x10D50, 0x10D65, LU},
+    {0x10D69, 0x10D6D, MN}, {0x10D6E, 0x10D6E, PO}, {0x10D6F, 0x10D6F, LM}, {0x10D70, 0x10D85, LL},
+    {0x10D8E, 0x10D8F, SO}, {0x10EC2, 0x10EC4, LO}, {0x10EFC, 0x10EFC, MN}, {0x11380, 0x11389, LO},
+    {0x1138B, 0x1138B, LO}, {0x1138E, 0x1138E, LO}, {0x11390, 0x113B5, LO}, {0x113B7, 0x113B7, LO},
+    {0x113B8, 0x113C0, MN}, {0x113C2, 0x113C2, MN}, {0x113C5, 0x113C5, MN}, {0x113C7, 0x113CA, MN},
+    {0x113CC, 0x113D0, MN}, {0x113D1, 0x113D1, LO}, {0x113D2, 0x113D2, MN}, {0x113D3, 0x113D3, LO},
+    {0x113D4, 0x113D5, PO}, {0x113D7, 0x113D8, PO}, {0x113E1, 0x113E2, MN}, {0x116D0, 0x116E3, NO},
+    {0x11BC0, 0x11BE0, LO}, {0x11BE1, 0x11BE1, PO}, {0x11BF0, 0x11BF9, NO}, {0x11F5A, 0x11F5A, MN},
+    {0x13460, 0x143FA, LO}, {0x16100, 0x1611D, LO}, {0x1611E, 0x1612F, MN}, {0x16130, 0x16139, NO},
+    {0x16D40, 0x16D42, LM}, {0x16D43, 0x16D6A, LO}, {0x16D6B, 0x16D6C, LM}, {0x16D6D, 0x16D6F, PO},
+    {0x16D70, 0x16D79, NO}, {0x18CFF, 0x18CFF, LO}, {0x1CC00, 0x1CCEF, SO}, {0x1CCF0, 0x1CCF9, NO},
+    {0x1CD00, 0x1CEB3, SO}, {0x1E5D0, 0x1E5ED, LO}, {0x1E5EE, 0x1E5EF, MN}, {0x1E5F0, 0x1E5F0, LO},
+    {0x1E5F1, 0x1E5FA, NO}, {0x1E5FF, 0x1E5FF, PO}, {0x1F8B2, 0x1F8BB, SO}, {0x1F8C0, 0x1F8C1, SO},
+    {0x1FA89, 0x1FA89, SO}, {0x1FA8F, 0x1FA8F, SO}, {0x1FABE, 0x1FABE, SO}, {0x1FAC6, 0x1FAC6, SO},
+    {0x1FADC, 0x1FADC, SO}, {0x1FADF, 0x1FADF, SO}, {0x1FAE9, 0x1FAE9, SO}, {0x1FBCB, 0x1FBEF, SO},
+    {0x2EBF0, 0x2EE5D, LO}};
+
+/* Classes of the later characters of a page of 256. */
+static void add_later(uint32_t page, uint8_t row[256])
+{
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++) {
+        uint32_t cp = later[i].first > page << 8 ? later[i].first : page << 8;
+        for (; cp <= later[i].last && cp >> 8 == page; cp++)
+            row[cp & 0xFF] = (uint8_t)class_of_category(later[i].category);
+    }
+}
+
 static bool is_white_space(uint32_t cp)
 {
     return (cp >= 9 && cp <= 13) || cp == ' ' || cp == 0x85 || cp == 0xA0 || cp == 0x1680 ||
@@ -75,6 +123,7 @@ void mx_unicode_init(mx_unicode *u, mx_arena *a)
             continue;
         for (uint32_t i = 0; i < 256; i++)
             row[i] = (uint8_t)class_of(page << 8 | i);
+        add_later(page, row);
         int k = 0;
         while (k < n_rows && memcmp(u->row[k], row, 256) != 0)
             k++;
