@@ -193,7 +193,8 @@ MX_TEST(top_k_agrees_with_sorting)
             for (int i = 0; i < D; i++)
                 ahead += x[row * D + i] > x[row * D + j] ||
                          (x[row * D + i] == x[row * D + j] && i < j);
-            MX_CHECK(ahead == k, "row %d: number %d is %d, which %d others precede", row, k, j, ahead);
+            MX_CHECK(ahead == k, "row %d: number %d is %d, behind %d others", row, k, j,
+                     ahead);
             MX_CHECK(v[row * K + k] == x[row * D + j]);
         }
     mx_graph_run_fini(&r);

@@ -3,7 +3,9 @@
  * Nodes are visited in execution order. A group stays open while nobody outside it has read one of its
  * values; a fusable node joins (and thereby merges) all open groups it reads from, if the result still
  * runs over one space and within the limits. The group runs where its last member stood: everything
- * it reads is there by then, and because it was open, nothing outside has needed it before.
+ * it reads is there by then, and because it was open, nothing outside has needed it before. A node
+ * that updates memory in place closes the groups that read the old value: they must not be put off
+ * until after it.
  */
 #include "compile/passes.h"
 
@@ -27,6 +29,14 @@ typedef struct {
     cluster **of; /* by node id; NULL: in none */
     int *n_users; /* by node id: live uses, roots included */
     bool merge;   /* false: every node is a group of its own */
+    /* Nodes in groups that read a memory which some node overwrites: lists by memory, 1 + place in
+     * `reader`; first is -1 where nobody overwrites. */
+    int *first;
+    struct {
+        const mx_node *node;
+        int next;
+    } *reader;
+    int n_readers, cap_readers;
 } fuser;
 
 static cluster *cluster_of(const fuser *f, const mx_node *n)
@@ -139,8 +149,42 @@ static int joinable(const fuser *f, const mx_node *n, cluster **c)
     return 0;
 }
 
+static void find_overwritten(fuser *f, mx_node *const *order, int n, mx_arena *scratch)
+{
+    size_t memories = (size_t)f->g->n_nodes * MX_MAX_OUT;
+    f->first = MX_NEW_N(scratch, int, memories);
+    memset(f->first, -1, sizeof(int) * memories);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < order[i]->n_out; k++)
+            if (mx_node_overwrites(order[i], k))
+                f->first[mx_node_memory(mx_node_overwrites(order[i], k))] = 0;
+}
+
+static void note_readers(fuser *f, const mx_node *n)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        int *first = &f->first[mx_node_memory(n->in[i])];
+        if (*first < 0)
+            continue;
+        MX_GROW(f->reader, f->n_readers, f->cap_readers);
+        f->reader[f->n_readers].node = n;
+        f->reader[f->n_readers++].next = *first;
+        *first = f->n_readers;
+    }
+}
+
+static void close_readers(fuser *f, const mx_node *n)
+{
+    for (int k = 0; k < n->n_out; k++) {
+        const mx_node *old = mx_node_overwrites(n, k);
+        for (int r = old ? f->first[mx_node_memory(old)] : 0; r > 0; r = f->reader[r - 1].next)
+            cluster_of(f, f->reader[r - 1].node)->closed = true;
+    }
+}
+
 static void visit(fuser *f, mx_node *n, mx_arena *scratch)
 {
+    close_readers(f, n);
     cluster *join[4];
     int n_join = f->merge && fusable(n) ? joinable(f, n, join) : 0;
     for (int i = 0; i < n->n_in; i++) {
@@ -164,6 +208,7 @@ static void visit(fuser *f, mx_node *n, mx_arena *scratch)
     }
     add_member(c, n);
     f->of[n->id] = c;
+    note_readers(f, n);
 }
 
 static bool leaves(const fuser *f, const mx_node *n, const int *inside_uses)
@@ -258,6 +303,7 @@ void mx_pass_fuse(mx_graph *g, bool merge)
     }
     for (int i = 0; i < g->n_roots; i++)
         f.n_users[g->root[i]->id]++;
+    find_overwritten(&f, order, n, &scratch);
     for (int i = 0; i < n; i++)
         visit(&f, order[i], &scratch);
     int *inside = MX_NEW_N(&scratch, int, n_nodes);
@@ -278,6 +324,7 @@ void mx_pass_fuse(mx_graph *g, bool merge)
             c->member = NULL;
         }
     }
+    mx_free(f.reader);
     mx_graph_resolve(g);
     mx_arena_fini(&scratch);
 }

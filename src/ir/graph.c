@@ -84,6 +84,27 @@ void mx_graph_fail(mx_graph *g, const char *fmt, ...)
     g->error = mx_arena_printf(&g->arena, "%s%s%s", g->scope, *g->scope ? ": " : "", text);
 }
 
+void mx_graph_fail_inputs(mx_graph *g, const mx_node *n, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    mx_str inputs = {0};
+    for (int i = 0; i < n->n_in; i++) {
+        mx_str_add(&inputs, i ? ", " : "");
+        if (!n->in[i]) {
+            mx_str_add(&inputs, "nothing");
+            continue;
+        }
+        mx_str_addf(&inputs, "%s ", n->in[i]->name ? n->in[i]->name : n->in[i]->op->name);
+        mx_type_print(&inputs, &n->in[i]->type);
+    }
+    mx_graph_fail(g, "%s of %s: %s", n->op->name, mx_str_text(&inputs), text);
+    mx_str_fini(&inputs);
+}
+
 mx_status mx_graph_check(const mx_graph *g)
 {
     return g->error ? mx_fail(MX_USAGE, "the model cannot be built: %s", g->error) : MX_OK;
@@ -131,8 +152,8 @@ static void infer_elementwise(mx_graph *g, mx_node *n)
         for (int d = 0; d < x->ndim; d++) {
             int64_t *have = &t.dim[t.ndim - x->ndim + d];
             if (*have != 1 && x->dim[d] != 1 && *have != x->dim[d]) {
-                mx_graph_fail(g, "%s: sizes %lld and %lld do not match", n->op->name,
-                              (long long)*have, (long long)x->dim[d]);
+                mx_graph_fail_inputs(g, n, "sizes %lld and %lld do not match", (long long)*have,
+                                     (long long)x->dim[d]);
                 return;
             }
             if (x->dim[d] != 1)
@@ -183,7 +204,7 @@ void mx_node_infer(mx_graph *g, mx_node *n)
         if (!mx_notation_parse(dims, &parsed))
             mx_graph_fail(g, "%s: malformed index notation \"%s\"", op->name, dims);
         else if (!mx_notation_infer(&parsed, in, n->n_in, out, n->n_out, why, sizeof why))
-            mx_graph_fail(g, "%s (%s): %s", op->name, dims, why);
+            mx_graph_fail_inputs(g, n, "%s (notation %s)", why, dims);
         n->type = out[0];
         for (int k = 1; k < n->n_out; k++)
             n->more[k - 1] = out[k];
@@ -224,9 +245,22 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
     return n;
 }
 
+static bool is_root(const mx_graph *g, const mx_node *n)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i] == n)
+            return true;
+    return false;
+}
+
 mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n)
 {
-    if (name)
+    /* A node has one name: a weight must keep its own, and so must a result. */
+    if (name && n->name && strcmp(n->name, name) != 0 &&
+        (n->op->kind == MX_SOURCE || is_root(g, n)))
+        mx_graph_fail(g, "the result %s already has the name %s; give a reshape or a copy of it the "
+                      "second name", name, n->name);
+    else if (name)
         n->name = mx_arena_strdup(&g->arena, name);
     MX_GROW(g->root, g->n_roots, g->cap_roots);
     g->root[g->n_roots++] = n;

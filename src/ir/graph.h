@@ -81,6 +81,8 @@ void mx_graph_enter(mx_graph *g, mx_node *n);
 
 /* Sticky errors. The message is prefixed with the scope. */
 void mx_graph_fail(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);
+/* The same, led by the op and its inputs: "add of x float32(2, 3), silu float32(2, 4): ...". */
+void mx_graph_fail_inputs(mx_graph *g, const mx_node *n, const char *fmt, ...) MX_PRINTF(3, 4);
 mx_status mx_graph_check(const mx_graph *g) MX_MUST_USE;
 
 /* From now on whoever reads `old` reads `now`; takes effect in mx_graph_resolve. */
@@ -92,6 +94,11 @@ void mx_graph_resolve(mx_graph *g);
 mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out);
 /* The same for what `root` alone needs. */
 mx_node **mx_node_order(const mx_graph *g, mx_node *root, mx_arena *arena, int *n_out);
+/* Which memory n's output 0 lies in, as a number below n_nodes * MX_MAX_OUT: equal for a value, its
+ * views and its projections. */
+size_t mx_node_memory(const mx_node *n);
+/* The value whose memory output k of n overwrites, or NULL. */
+const mx_node *mx_node_overwrites(const mx_node *n, int k);
 /* Does n's value depend on `on`? */
 bool mx_node_depends(const mx_graph *g, const mx_node *n, const mx_node *on);
 

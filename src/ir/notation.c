@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { UNBOUND = -1 };
+
 bool mx_notation_parse(const char *text, mx_notation *out)
 {
     memset(out, 0, sizeof *out);
@@ -12,32 +14,39 @@ bool mx_notation_parse(const char *text, mx_notation *out)
     bool whole = false, right = false;
     for (const char *p = text; *p; p++) {
         int t = out->n_terms - 1;
+        bool first = !out->term[t].star && !out->term[t].n && !out->term[t].unknown;
+        if (*p == ' ')
+            continue;
+        if (whole && !isalpha((unsigned char)*p))
+            return false; /* `!` belongs to a letter */
         if (*p == ',' || (*p == '-' && p[1] == '>')) {
             if (*p == '-') {
+                if (right)
+                    return false;
                 p++;
                 right = true;
                 out->n_in = out->n_terms;
             }
             if (++out->n_terms > MX_MAX_IN + MX_MAX_OUT)
                 return false;
-        } else if (*p == '-') {
+        } else if (*p == '-' && first) {
             out->term[t].unknown = true;
-        } else if (*p == '*') {
+        } else if (*p == '*' && first) {
             out->term[t].star = true;
         } else if (*p == '!') {
             whole = true;
-        } else if (isalpha((unsigned char)*p) || *p == '1') {
+        } else if ((isalpha((unsigned char)*p) || *p == '1') && !out->term[t].unknown) {
             int k = out->term[t].n++;
             if (k >= MX_MAX_DIMS)
                 return false;
             out->term[t].letter[k] = *p;
             out->term[t].whole[k] = whole;
             whole = false;
-        } else if (*p != ' ') {
+        } else {
             return false;
         }
     }
-    return right;
+    return right && !whole;
 }
 
 /* Binds one input's dims; false and a reason when they contradict what is bound already. */
@@ -53,7 +62,8 @@ static bool bind(const mx_notation *n, int t, const mx_type *x, int64_t size[128
     if (n->term[t].star) {
         mx_shape s = {.ndim = lead};
         memcpy(s.dim, x->dim, sizeof(int64_t) * (size_t)lead);
-        if (*have_star && memcmp(&s, star, sizeof s) != 0) {
+        bool same = s.ndim == star->ndim && memcmp(s.dim, star->dim, sizeof s.dim) == 0;
+        if (*have_star && !same) {
             snprintf(why, cap, "leading dims of input %d differ from those of another input", t);
             return false;
         }
@@ -62,8 +72,8 @@ static bool bind(const mx_notation *n, int t, const mx_type *x, int64_t size[128
     }
     for (int k = 0; k < n->term[t].n; k++) {
         unsigned char c = (unsigned char)n->term[t].letter[k];
-        int64_t have = x->dim[lead + k], want = c == '1' ? 1 : size[c];
-        if (want && want != have) {
+        int64_t have = x->dim[lead + k], want = size[c];
+        if (want != UNBOUND && want != have) {
             snprintf(why, cap, "input %d has size %lld for '%c', expected %lld", t,
                      (long long)have, c, (long long)want);
             return false;
@@ -76,7 +86,10 @@ static bool bind(const mx_notation *n, int t, const mx_type *x, int64_t size[128
 bool mx_notation_infer(const mx_notation *n, const mx_type *const *in, int n_in, mx_type *out,
                        int n_out, char *why, size_t cap)
 {
-    int64_t size[128] = {0};
+    int64_t size[128];
+    for (int c = 0; c < 128; c++)
+        size[c] = UNBOUND;
+    size['1'] = 1;
     mx_shape star = {0};
     bool have_star = false;
     for (int t = 0; t < n->n_in && t < n_in; t++)
@@ -96,7 +109,8 @@ bool mx_notation_infer(const mx_notation *n, const mx_type *const *in, int n_in,
         memcpy(out[k].dim, star.dim, sizeof(int64_t) * (size_t)lead);
         for (int j = 0; j < n->term[t].n; j++) {
             unsigned char c = (unsigned char)n->term[t].letter[j];
-            out[k].dim[lead + j] = c == '1' ? 1 : size[c];
+            /* A letter of the outputs alone: the op's infer gives the size. */
+            out[k].dim[lead + j] = size[c] == UNBOUND ? 0 : size[c];
         }
     }
     return true;

@@ -58,12 +58,20 @@ static void add_edge(edges *e, int from, int to)
     e->raw[e->n_edges++].to = to;
 }
 
-/* The source whose memory `n` reads when it reads through views and projections. */
-static const mx_node *memory_of(const mx_node *n)
+/* Views lie where their input lies; a projection lies where that output does. */
+size_t mx_node_memory(const mx_node *n)
 {
     while (n->op->kind == MX_VIEW)
         n = n->in[0];
-    return n;
+    if (n->op->kind == MX_PROJECT) /* its only attribute is the number of the output */
+        return (size_t)n->in[0]->id * MX_MAX_OUT + (size_t)*(const int64_t *)n->attr;
+    return (size_t)n->id * MX_MAX_OUT;
+}
+
+const mx_node *mx_node_overwrites(const mx_node *n, int k)
+{
+    int a = n->op->alias[k];
+    return a && a <= n->n_in ? n->in[a - 1] : NULL;
 }
 
 static void mark_live(const mx_graph *g, bool *live, mx_arena *scratch)
@@ -88,18 +96,24 @@ static void mark_live(const mx_graph *g, bool *live, mx_arena *scratch)
 /* Edges from every other reader of a variable to the node that overwrites it. */
 static void add_write_edges(const mx_graph *g, const bool *live, edges *e, mx_arena *scratch)
 {
-    int *writer = MX_NEW_N(scratch, int, g->n_nodes); /* 1 + id of the node that overwrites it */
+    /* 1 + id of the node that overwrites it, by memory */
+    int *writer = MX_NEW_N(scratch, int, (size_t)g->n_nodes * MX_MAX_OUT);
+    bool any = false;
     for (int i = 0; i < g->n_nodes; i++)
         for (int k = 0; live[i] && k < g->node[i]->n_out; k++) {
-            int a = g->node[i]->op->alias[k];
-            if (a && g->node[i]->in[a - 1])
-                writer[memory_of(g->node[i]->in[a - 1])->id] = i + 1;
+            const mx_node *old = mx_node_overwrites(g->node[i], k);
+            any |= old != NULL;
+            if (old)
+                writer[mx_node_memory(old)] = i + 1;
         }
+    if (!any)
+        return;
     for (int i = 0; i < g->n_nodes; i++)
         for (int k = 0; live[i] && k < g->node[i]->n_in; k++) {
-            if (!g->node[i]->in[k] || g->node[i]->op->kind == MX_VIEW)
+            if (!g->node[i]->in[k] || g->node[i]->op->kind == MX_VIEW ||
+                g->node[i]->op->kind == MX_PROJECT)
                 continue;
-            int w = writer[memory_of(g->node[i]->in[k])->id];
+            int w = writer[mx_node_memory(g->node[i]->in[k])];
             if (w && w - 1 != i)
                 add_edge(e, i, w - 1);
         }

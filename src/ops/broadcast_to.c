@@ -17,8 +17,12 @@ static void check(mx_graph *g, mx_node *n)
         int64_t have = n->in[0]->type.dim[i];
         fits = have == 1 || have == t.dim[t.ndim - n->in[0]->type.ndim + i];
     }
-    if (!fits)
-        mx_graph_fail(g, "broadcast_to: the input does not broadcast to the target");
+    if (!fits) {
+        mx_str s = {0};
+        mx_type_print(&s, &t);
+        mx_graph_fail_inputs(g, n, "cannot be repeated to %s", mx_str_text(&s));
+        mx_str_fini(&s);
+    }
     n->type = t;
 }
 

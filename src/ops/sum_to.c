@@ -25,9 +25,13 @@ static void check(mx_graph *g, mx_node *n)
         int64_t have = x->dim[x->ndim - at->shape.ndim + i];
         fits = at->shape.dim[i] == have || at->shape.dim[i] == 1;
     }
-    if (!fits)
-        mx_graph_fail(g, "sum_to: the target does not broadcast to the input's shape");
     n->type = mx_type_of(n->type.dtype, at->shape);
+    if (!fits) {
+        mx_str s = {0};
+        mx_type_print(&s, &n->type);
+        mx_graph_fail_inputs(g, n, "cannot be summed to %s", mx_str_text(&s));
+        mx_str_fini(&s);
+    }
 }
 
 enum { COLS = 64, BLOCK = 64 };
