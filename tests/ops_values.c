@@ -344,3 +344,34 @@ MX_TEST(random_numbers_are_philox_and_dropout_keeps_the_mean)
     mx_free(u);
     mx_free(y);
 }
+
+/* Every way to keep or sum the dims of a (2, 3, 4, 5) tensor, in three dtypes. */
+MX_TEST(sum_to_adds_the_right_elements)
+{
+    static const mx_dtype dtype[] = {MX_F64, MX_F32, MX_BF16};
+    const int64_t full[4] = {2, 3, 4, 5};
+    double x[120];
+    for (int i = 0; i < 120; i++)
+        x[i] = i % 17;
+    for (int mask = 0; mask < 16; mask++)
+        for (int d = 0; d < 3; d++) {
+            mx_shape to = {.ndim = 4};
+            double want[120] = {0};
+            int64_t count = 1;
+            for (int k = 0; k < 4; k++)
+                count *= to.dim[k] = mask >> k & 1 ? full[k] : 1;
+            for (int i = 0; i < 120; i++) {
+                int64_t index[4] = {i / 60, i / 20 % 3, i / 5 % 4, i % 5}, at = 0;
+                for (int k = 0; k < 4; k++)
+                    at = at * to.dim[k] + (to.dim[k] == 1 ? 0 : index[k]);
+                want[at] += x[i];
+            }
+            mx_graph_run r;
+            mx_graph_run_init(&r);
+            mx_node *in = mx_input(&r.graph, "x0", MX_SHAPE(2, 3, 4, 5), dtype[d]);
+            mx_graph_root(&r.graph, "y", mx_sum_to(&r.graph, mx_affine(&r.graph, in, 1, 0), to));
+            START(&r, x);
+            expect(&r, "y", (int)count, want);
+            mx_graph_run_fini(&r);
+        }
+}

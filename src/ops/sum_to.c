@@ -2,9 +2,9 @@
  *
  * The target is aligned at the right; a dim that is 1 or missing there is summed. This is what the
  * gradient of broadcasting is: the gradient of a bias is its output's gradient summed to (d).
- * Kernel: x is seen as (outer, middle, inner) runs; the common case (rows, d) -> (d) goes by blocks of rows
- * so that the error grows with the number of blocks, and threads split the columns, so that the
- * result does not depend on their number.
+ * Kernels: (rows, d) -> (d) goes by blocks of rows, so that the error grows with the number of
+ * blocks; one number is summed by blocks; anything else piece by piece of the output, in double.
+ * Threads split the output or the fixed blocks, so the result does not depend on their number.
  */
 #include "base/simd.h"
 #include "ops.h"
@@ -34,9 +34,9 @@ static void check(mx_graph *g, mx_node *n)
     }
 }
 
-enum { COLS = 64, BLOCK = 64 };
+enum { COLS = 64, BLOCK = 64, BLOCK_SUM = 8192, WORTH = 1 << 15 };
 
-#define SUM_COLUMNS(T, name)                                                                        \
+#define SUM_COLUMNS(T, name)                                                                       \
     static MX_CLONES void name(const T *x, int64_t rows, int64_t stride, int64_t cols, T *out)     \
     {                                                                                              \
         T total[COLS] = {0};                                                                       \
@@ -61,7 +61,7 @@ static bool sum_rows(const mx_tensor *x, const mx_tensor *out, int64_t rows, int
     if (x->type.dtype != out->type.dtype ||
         (x->type.dtype != MX_F32 && x->type.dtype != MX_F64))
         return false;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * d > WORTH)
     for (int64_t c = 0; c < d; c += COLS) {
         int64_t n = d - c < COLS ? d - c : COLS;
         if (x->type.dtype == MX_F32)
@@ -72,29 +72,129 @@ static bool sum_rows(const mx_tensor *x, const mx_tensor *out, int64_t rows, int
     return true;
 }
 
-/* Any shape: walk x in order, add into double accumulators held in the workspace. */
-static void sum_any(const mx_tensor *x, const mx_tensor *out, double *acc)
+#define SUM_LANES(T, name)                                                                         \
+    static MX_CLONES double name(const T *x, int64_t n)                                            \
+    {                                                                                              \
+        double lane[16] = {0}, total = 0;                                                          \
+        int64_t i = 0;                                                                             \
+        for (; i + 16 <= n; i += 16)                                                               \
+            for (int j = 0; j < 16; j++)                                                           \
+                lane[j] += (double)x[i + j];                                                       \
+        for (int j = 0; i < n; i++, j++)                                                           \
+            lane[j] += (double)x[i];                                                               \
+        for (int j = 0; j < 16; j++)                                                               \
+            total += lane[j];                                                                      \
+        return total;                                                                              \
+    }
+SUM_LANES(float, lanes_f32)
+SUM_LANES(double, lanes_f64)
+
+/* n neighbouring elements, in double. */
+static double sum_run(const mx_tensor *x, int64_t from, int64_t n)
 {
-    int64_t n = mx_type_count(&x->type), n_out = mx_type_count(&out->type);
-    int64_t stride[MX_MAX_DIMS] = {0}, index[MX_MAX_DIMS] = {0}, step = 1;
-    int lead = x->type.ndim - out->type.ndim;
-    for (int i = out->type.ndim - 1; i >= 0; i--) {
-        stride[lead + i] = out->type.dim[i] == 1 ? 0 : step;
-        step *= out->type.dim[i];
+    if (x->type.dtype == MX_F32)
+        return lanes_f32((const float *)x->data + from, n);
+    if (x->type.dtype == MX_F64)
+        return lanes_f64((const double *)x->data + from, n);
+    double tile[256], total = 0;
+    for (int64_t i = 0; i < n; i += 256) {
+        int64_t m = n - i < 256 ? n - i : 256;
+        mx_load_run_f64(x, from + i, m, tile);
+        total += lanes_f64(tile, m);
     }
-    memset(acc, 0, sizeof *acc * (size_t)n_out);
-    for (int64_t i = 0, o = 0; i < n; i++) {
-        acc[o] += mx_load_f64(x, i);
-        for (int k = x->type.ndim - 1; k >= 0; k--) {
-            o += stride[k];
-            if (++index[k] < x->type.dim[k])
-                break;
-            o -= stride[k] * index[k];
-            index[k] = 0;
+    return total;
+}
+
+/* Everything to one number: blocks of BLOCK_SUM elements in double, their sums added in order. */
+static void sum_everything(const mx_tensor *x, const mx_tensor *out, double *part)
+{
+    int64_t n = mx_type_count(&x->type), blocks = (n + BLOCK_SUM - 1) / BLOCK_SUM;
+    double total = 0;
+#pragma omp parallel for schedule(static) if (blocks > 8)
+    for (int64_t b = 0; b < blocks; b++)
+        part[b] = sum_run(x, b * BLOCK_SUM, b + 1 < blocks ? BLOCK_SUM : n - b * BLOCK_SUM);
+    for (int64_t b = 0; b < blocks; b++)
+        total += part[b];
+    mx_store_f64(out, 0, total);
+}
+
+/* x's dims, neighbours of the same fate joined: those that stay and those that are summed. */
+typedef struct {
+    int n_kept, n_summed;
+    int64_t kept[MX_MAX_DIMS], kept_stride[MX_MAX_DIMS];
+    int64_t summed[MX_MAX_DIMS], summed_stride[MX_MAX_DIMS];
+    int64_t run;   /* the innermost dim, contiguous in x */
+    bool run_kept;
+} layout;
+
+static layout lay_out(const mx_type *x, const mx_type *out)
+{
+    layout l = {.run = 1, .run_kept = true};
+    int64_t step = 1;
+    bool in_run = true;
+    for (int i = x->ndim - 1; i >= 0; i--) {
+        int o = i - (x->ndim - out->ndim);
+        bool kept = o >= 0 && out->dim[o] == x->dim[i];
+        if (x->dim[i] == 1)
+            continue;
+        if (l.run == 1)
+            l.run_kept = kept;
+        in_run &= kept == l.run_kept;
+        if (in_run) {
+            l.run *= x->dim[i];
+        } else {
+            int64_t *size = kept ? l.kept : l.summed;
+            int64_t *stride = kept ? l.kept_stride : l.summed_stride;
+            int *n = kept ? &l.n_kept : &l.n_summed;
+            size[*n] = x->dim[i];
+            stride[(*n)++] = step;
         }
+        step *= x->dim[i];
     }
-    for (int64_t i = 0; i < n_out; i++)
-        mx_store_f64(out, i, acc[i]);
+    return l;
+}
+
+/* Where the i-th index of these dims (innermost first) begins. */
+static int64_t locate(const int64_t *size, const int64_t *stride, int n, int64_t i)
+{
+    int64_t at = 0;
+    for (int k = 0; k < n; i /= size[k++])
+        at += i % size[k] * stride[k];
+    return at;
+}
+
+static int64_t product(const int64_t *size, int n)
+{
+    int64_t p = 1;
+    for (int k = 0; k < n; k++)
+        p *= size[k];
+    return p;
+}
+
+/* Any shape: each piece of the output is summed by one thread, in double, in the order of x. */
+static void sum_any(const mx_tensor *x, const mx_tensor *out)
+{
+    layout l = lay_out(&x->type, &out->type);
+    int64_t outer = product(l.kept, l.n_kept), sums = product(l.summed, l.n_summed);
+    int64_t width = l.run_kept ? l.run : 1, pieces = (width + COLS - 1) / COLS;
+#pragma omp parallel for collapse(2) schedule(static) if (mx_type_count(&x->type) > WORTH)
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t p = 0; p < pieces; p++) {
+            double acc[COLS] = {0}, tile[COLS];
+            int64_t c = p * COLS, n = width - c < COLS ? width - c : COLS;
+            int64_t from = locate(l.kept, l.kept_stride, l.n_kept, o) + c;
+            for (int64_t s = 0; s < sums; s++) {
+                int64_t at = from + locate(l.summed, l.summed_stride, l.n_summed, s);
+                if (!l.run_kept) {
+                    acc[0] += sum_run(x, at, l.run);
+                    continue;
+                }
+                mx_load_run_f64(x, at, n, tile);
+                for (int64_t i = 0; i < n; i++)
+                    acc[i] += tile[i];
+            }
+            mx_store_run_f64(out, o * width + c, n, acc);
+        }
 }
 
 static void sum_to_cpu(const mx_call *c)
@@ -109,19 +209,24 @@ static void sum_to_cpu(const mx_call *c)
         suffix &= out->type.dim[i] == x->type.dim[x->type.ndim - out->type.ndim + i];
     if (suffix && d > 1 && sum_rows(x, out, n / d, d))
         return;
-    sum_any(x, out, c->work);
+    if (d == 1)
+        sum_everything(x, out, c->work);
+    else
+        sum_any(x, out);
 }
 
 static size_t sum_to_work(const mx_node *n, int n_threads)
 {
     (void)n_threads;
-    return sizeof(double) * (size_t)mx_type_count(&n->type);
+    int64_t count = mx_type_count(&n->in[0]->type);
+    return mx_type_count(&n->type) == 1
+               ? sizeof(double) * (size_t)((count + BLOCK_SUM - 1) / BLOCK_SUM) : 0;
 }
 
 mx_node *mx_sum_to(mx_graph *g, mx_node *x, mx_shape shape)
 {
-    mx_shape have = mx_shape_of(&x->type);
-    if (memcmp(&have, &shape, sizeof shape) == 0)
+    mx_type want = mx_type_of(x->type.dtype, shape);
+    if (mx_shape_equal(&want, &x->type))
         return x;
     return MX_APPLY(g, &mx_op_sum_to, &(sum_to_attr){shape}, x);
 }
@@ -187,6 +292,9 @@ const mx_op mx_op_sum_to = {
     .work_bytes = sum_to_work,
     .cases = (const mx_case[]){{1, {{3, {2, 70, 9}}}, &(sum_to_attr){{1, {9}}}},
                                {1, {{3, {2, 3, 4}}}, &(sum_to_attr){{3, {2, 1, 4}}}},
+                               {1, {{4, {2, 3, 4, 5}}}, &(sum_to_attr){{3, {3, 1, 5}}}},
+                               {1, {{4, {2, 3, 1, 5}}}, &(sum_to_attr){{4, {2, 1, 1, 1}}}},
+                               {1, {{3, {2, 3, 4}}}, &(sum_to_attr){{2, {3, 1}}}},
                                {1, {{2, {3, 5}}}, &(sum_to_attr){{0}}}, {0}},
 };
 
