@@ -258,7 +258,7 @@ mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n)
     /* A node has one name: a weight must keep its own, and so must a result. */
     if (name && n->name && strcmp(n->name, name) != 0 &&
         (n->op->kind == MX_SOURCE || is_root(g, n)))
-        mx_graph_fail(g, "the result %s already has the name %s; give a reshape or a copy of it the "
+        mx_graph_fail(g, "the result %s already has the name %s; give a reshape or copy of it the "
                       "second name", name, n->name);
     else if (name)
         n->name = mx_arena_strdup(&g->arena, name);

@@ -89,6 +89,7 @@ typedef struct {
     double lo, hi;     /* values drawn from [lo, hi); both 0: floats from [-1, 1), ints 0 */
     bool absent;       /* an optional input that is not given */
     bool no_grad;      /* a float input without a gradient */
+    bool fixed;        /* a float input whose dtype is always this one */
 } mx_case_in;
 
 typedef struct {
@@ -106,6 +107,7 @@ struct mx_op {
     size_t attr_size;
     const mx_attr_field *fields;
     int n_out;                   /* 0 means 1; -1: each node has its own number */
+    unsigned saved;              /* bit k: output k serves the backward pass and has no gradient */
     int alias[MX_MAX_OUT];       /* 1 + index of the input whose memory output k overwrites; 0 none */
     bool keep_f32;               /* 16-bit float inputs give a float32 output */
     bool costly;                 /* elementwise, but not worth recomputing (sin, cos) */

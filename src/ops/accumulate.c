@@ -42,5 +42,11 @@ const mx_op mx_op_accumulate = {
     .alias = {1},
     .no_cast = true,
     .infer = infer,
+    .dims = "*,*,->*",
     .cpu = accumulate_cpu,
+    .cases = (const mx_case[]){
+        {3, {{2, {4, 6}, .no_grad = true}, {2, {4, 6}, .no_grad = true},
+             {0, {0}, .lo = 1, .hi = 2, .no_grad = true, .fixed = true}}},
+        {3, {{1, {2100}, .no_grad = true}, {1, {2100}, .no_grad = true},
+             {0, {0}, .hi = 1e-300, .no_grad = true, .fixed = true}}}, {0}},
 };

@@ -112,6 +112,17 @@ const mx_op mx_op_adamw = {
     .alias = {1, 3, 4, 6},
     .no_cast = true,
     .infer = infer,
+    .dims = "*,*,*,*,!h,*->*,*,*,*",
     .cost = cost,
     .cpu = adamw_cpu,
+    .cases = (const mx_case[]){
+        {6, {{2, {4, 6}, .no_grad = true}, {2, {4, 6}, .no_grad = true},
+             {2, {4, 6}, .no_grad = true}, {2, {4, 6}, .lo = 0.1, .hi = 1, .no_grad = true},
+             {1, {4}, .lo = 1, .hi = 2, .no_grad = true, .fixed = true},
+             {2, {4, 6}, .no_grad = true}},
+         &(adamw_attr){0.9, 0.95, 1e-8, 0, 0.1}},
+        {6, {{1, {2100}, .no_grad = true}, {1, {2100}, .no_grad = true},
+             {1, {2100}, .no_grad = true}, {1, {2100}, .lo = 0.1, .hi = 1, .no_grad = true},
+             {1, {4}, .lo = 1, .hi = 2, .no_grad = true, .fixed = true}, {.absent = true}},
+         &(adamw_attr){0.9, 0.999, 0, 1e-6, 0}}, {0}},
 };

@@ -234,10 +234,11 @@ const mx_op mx_op_attention = {
     .name = "attention",
     .doc = "softmax(scale q k^T + mask) v",
     /* Batch splits freely; heads split together; sequence and head dims stay whole. */
-    .dims = "b!s!h!d,b!t!k!d,b!t!k!e,b!s,b!t,b!s,b!t,b!s,b!t,-,-->b!s!h!e,b!h!s",
+    .dims = "b!s!h!d,b!t!k!d,b!t!k!e,b!s,b!t,b!s,b!t,b!s,b!t,!h,b!s!n->b!s!h!e,b!h!s",
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
     .n_out = 2,
+    .saved = 1 << 1,
     .infer = infer,
     .grad = vjp,
     .cost = cost,

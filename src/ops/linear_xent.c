@@ -183,6 +183,7 @@ const mx_op mx_op_linear_xent = {
     .attr_size = sizeof(xent_attr),
     .fields = fields,
     .n_out = 2,
+    .saved = 1 << 1,
     .infer = infer,
     .grad = vjp,
     .cost = cost,

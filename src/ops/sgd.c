@@ -56,5 +56,10 @@ const mx_op mx_op_sgd = {
     .alias = {1, 4},
     .no_cast = true,
     .infer = infer,
+    .dims = "*,*,!h,*->*,*",
     .cpu = sgd_cpu,
+    .cases = (const mx_case[]){
+        {4, {{2, {4, 6}, .no_grad = true}, {2, {4, 6}, .no_grad = true},
+             {1, {4}, .lo = 0.1, .hi = 1, .no_grad = true, .fixed = true},
+             {2, {4, 6}, .no_grad = true}}, &(sgd_attr){0.1}}, {0}},
 };
