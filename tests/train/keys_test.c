@@ -175,3 +175,22 @@ MX_TEST(keys_offer_names_of_other_programs)
         MX_CHECK_ERROR(load(&cfg, &pairs[i][0], 1), part);
     }
 }
+
+MX_TEST(keys_every_recipe_loads)
+{
+    static const char *const names[] = {"pretrain", "sft", "lora", "dpo", "grpo", "distill"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char home[4096], path[4200];
+        mx_config_home(home, sizeof home);
+        snprintf(path, sizeof path, "%s/recipes/%s.yml", home, names[i]);
+        mx_config_request r = {.schema = &mx_keys,
+                               .sections = MX_TAKES_ALL,
+                               .user = "train",
+                               .home = home,
+                               .file = path};
+        mx_config *cfg = NULL;
+        MX_CHECK_OK(mx_config_load(&cfg, &r));
+        MX_CHECK(cfg && mx_config_is_set(cfg, "learning_rate"), "%s", names[i]);
+        mx_config_free(cfg);
+    }
+}
