@@ -11,6 +11,7 @@
 #include "base/vmath.h"
 #include "ops/cpu/attention_kernel.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/xent_kernel.h"
 #include <dnnl.h>
 #include <omp.h>
 #include <stdio.h>
@@ -246,12 +247,39 @@ static void bench_attention(const peaks *p)
     bench_decode(MX_NUM_BF16, p);
 }
 
+static void bench_xent(const peaks *p)
+{
+    enum { N = 512, D = 768, V = 50257 };
+    for (int t = 0; t < 2; t++) {
+        mx_num type = t ? MX_NUM_BF16 : MX_NUM_F32;
+        mx_xent c = {.n = N, .dim = D, .vocab = V, .type = type};
+        int32_t labels[N];
+        for (int i = 0; i < N; i++)
+            labels[i] = i * 37;
+        void *x = fill(N * D, type), *w = fill((int64_t)V * D, type), *dx = fill(N * D, type);
+        void *dw = fill((int64_t)V * D, MX_NUM_F32), *loss = fill(N, MX_NUM_F32);
+        void *work = fill((int64_t)mx_xent_work_bytes(&c, true) / 4, MX_NUM_F32);
+        c.x = x, c.w = w, c.labels = labels;
+        double f, b, flops = 2.0 * N * D * (double)V, peak = t ? p->bf16 : p->f32;
+        BEST(f, mx_xent_forward(&c, loss, 0, work));
+        mx_xent_grads g = {.dloss = loss, .loss = loss, .dx = dx, .dw = dw, .add_dw = true};
+        BEST(b, mx_xent_backward(&c, &g, work));
+        printf("  %-4s forward %4.0f GFLOP/s %3.0f %%, train step %4.0f GFLOP/s %3.0f %%\n",
+               t ? "bf16" : "f32", flops / f / 1e9, 100 * flops / f / peak, 3 * flops / b / 1e9,
+               300 * flops / b / peak);
+        void *all[] = {x, w, dx, dw, loss, work};
+        for (int i = 0; i < COUNT(all); i++)
+            mx_free(all[i]);
+    }
+}
+
 typedef struct {
     const char *name;
     void (*run)(const peaks *p);
 } bench;
 static const bench benches[] = {
-    {"gemm", bench_gemm}, {"gemv", bench_gemv}, {"attention", bench_attention}};
+    {"gemm", bench_gemm}, {"gemv", bench_gemv}, {"attention", bench_attention},
+    {"xent", bench_xent}};
 
 int main(int argc, char **argv)
 {

@@ -1,0 +1,191 @@
+/* xent_kernel.c - see xent_kernel.h.
+ *
+ * The products use all threads (gemm.h); between them the rows of a chunk are shared out.
+ */
+#include "ops/cpu/xent_kernel.h"
+
+#include "base/simd.h"
+#include "base/status.h"
+#include "base/vmath.h"
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+enum {
+    ROWS = 256,            /* rows of a chunk, at most */
+    TILE = 4096,           /* logits per row of a tile in the forward pass */
+    CHUNK_LOGITS = 1 << 24 /* logits of a chunk in the backward pass, about */
+};
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Rows of a backward chunk: a function of the vocabulary alone, so that sums over chunks do not
+ * depend on the batch. */
+static int64_t chunk_rows(const mx_xent *c)
+{
+    int64_t r = CHUNK_LOGITS / (c->vocab > 0 ? c->vocab : 1) / 32 * 32;
+    return r < 32 ? 32 : r > ROWS ? ROWS : r;
+}
+
+static bool all_ignored(const mx_xent *c, int64_t i0, int64_t n)
+{
+    bool all = true;
+    for (int64_t i = i0; i < i0 + n; i++) {
+        MX_ASSERT(c->labels[i] < c->vocab, "label %d of token %ld, vocabulary %ld", c->labels[i],
+                  (long)i, (long)c->vocab);
+        all &= c->labels[i] < 0;
+    }
+    return all;
+}
+
+static double scale_of(const mx_xent *c)
+{
+    return c->scale == 0 ? 1 : (double)c->scale;
+}
+
+static mx_num sums_type(const mx_xent *c)
+{
+    return c->type == MX_NUM_F64 ? MX_NUM_F64 : MX_NUM_F32;
+}
+
+static const void *x_row(const mx_xent *c, int64_t i)
+{
+    return (const char *)c->x + i * c->dim * MX_NUM_BYTES(c->type);
+}
+
+/* logits (rows, n) of rows i0.. and words v0.. */
+static void logits(const mx_xent *c, int64_t i0, int64_t rows, int64_t v0, int64_t n, void *s,
+                   int64_t lds)
+{
+    mx_gemm(&(mx_gemm_args){.m = rows, .n = n, .k = c->dim, .a = x_row(c, i0), .lda = c->dim,
+                            .b = (const char *)c->w + v0 * c->dim * MX_NUM_BYTES(c->type),
+                            .ldb = c->dim, .trans_b = true, .c = s, .ldc = lds, .a_type = c->type,
+                            .b_type = c->type, .c_type = sums_type(c), .alpha = scale_of(c),
+                            .threads = c->threads});
+}
+
+static void put(const mx_xent *c, void *p, int64_t i, double v)
+{
+    if (p && c->type == MX_NUM_F64)
+        ((double *)p)[i] = v;
+    else if (p)
+        ((float *)p)[i] = (float)v;
+}
+
+static void put_row(const mx_xent *c, const mx_xent_grads *g, int64_t i, double loss, double lse)
+{
+    put(c, g->loss, i, loss);
+    put(c, g->lse, i, lse);
+}
+
+#define NAME(x) x##_f32
+#define T float
+#define EXP(x) mx_vexpf_nonpositive(x)
+#define TANH(x) mx_vtanhf(x)
+#define LOG(x) mx_vlogf(x)
+#include "ops/cpu/xent_rows.inc"
+
+#define NAME(x) x##_f64
+#define T double
+#define EXP(x) exp(x)
+#define TANH(x) tanh(x)
+#define LOG(x) log(x)
+#include "ops/cpu/xent_rows.inc"
+
+size_t mx_xent_work_bytes(const mx_xent *c, bool backward)
+{
+    size_t t = (size_t)MX_NUM_BYTES(sums_type(c));
+    return t * (size_t)(backward ? chunk_rows(c) * c->vocab : ROWS * TILE);
+}
+
+void mx_xent_forward(const mx_xent *c, void *loss, void *lse, void *work)
+{
+    bool f64 = c->type == MX_NUM_F64;
+    int threads = c->threads > 0 ? c->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
+    for (int64_t i0 = 0; i0 < c->n; i0 += ROWS) {
+        int64_t rows = min64(ROWS, c->n - i0);
+        bool skip = all_ignored(c, i0, rows);
+        row_state_f32 r32[ROWS];
+        row_state_f64 r64[ROWS];
+        for (int64_t i = 0; i < rows; i++) {
+            r32[i] = (row_state_f32){-INFINITY, 0, 0};
+            r64[i] = (row_state_f64){-INFINITY, 0, 0};
+        }
+        for (int64_t v0 = 0; v0 < c->vocab && !skip; v0 += TILE) {
+            int64_t n = min64(TILE, c->vocab - v0);
+            logits(c, i0, rows, v0, n, work, TILE);
+#pragma omp parallel for schedule(static) num_threads(threads)
+            for (int64_t i = 0; i < rows; i++)
+                if (f64)
+                    row_take_f64(&r64[i], (double *)work + i * TILE, v0, n, c->labels[i0 + i],
+                                 (double)c->softcap);
+                else
+                    row_take_f32(&r32[i], (float *)work + i * TILE, v0, n, c->labels[i0 + i],
+                                 c->softcap);
+        }
+        for (int64_t i = 0; i < rows; i++) {
+            bool used = c->labels[i0 + i] >= 0;
+            double top = f64 ? r64[i].top : (double)r32[i].top, z = (double)c->z_loss;
+            double l = top + (f64 ? log(r64[i].sum) : log((double)r32[i].sum));
+            double label = f64 ? r64[i].label : (double)r32[i].label;
+            put(c, loss, i0 + i, used ? l - label + z * l * l : 0);
+            put(c, lse, i0 + i, used ? l : 0);
+        }
+    }
+}
+
+/* dx of rows i0.. from the gradients of their logits (rows, vocab). */
+static void add_dx(const mx_xent *c, const mx_xent_grads *g, int64_t i0, int64_t rows,
+                   const void *s, int64_t lds)
+{
+    mx_gemm(&(mx_gemm_args){.m = rows, .n = c->dim, .k = c->vocab, .a = s, .lda = lds, .b = c->w,
+                            .ldb = c->dim, .ldc = c->dim, .a_type = c->type, .b_type = c->type,
+                            .c = (char *)g->dx + i0 * c->dim * MX_NUM_BYTES(c->type),
+                            .c_type = c->type, .alpha = scale_of(c), .threads = c->threads});
+}
+
+static void add_dw(const mx_xent *c, const mx_xent_grads *g, int64_t i0, int64_t rows,
+                   const void *s, int64_t lds, bool add)
+{
+    mx_gemm(&(mx_gemm_args){.m = c->vocab, .n = c->dim, .k = rows, .a = s, .lda = lds,
+                            .trans_a = true, .b = x_row(c, i0), .ldb = c->dim, .c = g->dw,
+                            .ldc = c->dim, .a_type = c->type, .b_type = c->type,
+                            .c_type = sums_type(c), .alpha = scale_of(c), .accumulate = add,
+                            .threads = c->threads});
+}
+
+void mx_xent_backward(const mx_xent *c, const mx_xent_grads *g, void *work)
+{
+    int threads = c->threads > 0 ? c->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
+    int64_t chunk = chunk_rows(c);
+    int64_t lds = c->type == MX_NUM_BF16 ? 2 * c->vocab : c->vocab; /* of the gradients */
+    bool add = g->add_dw;
+    for (int64_t i0 = 0; i0 < c->n; i0 += chunk) {
+        int64_t rows = min64(chunk, c->n - i0);
+        if (all_ignored(c, i0, rows)) {
+            for (int64_t i = i0; i < i0 + rows; i++)
+                put_row(c, g, i, 0, 0);
+            if (g->dx)
+                memset((char *)g->dx + i0 * c->dim * MX_NUM_BYTES(c->type), 0,
+                       (size_t)(rows * c->dim * MX_NUM_BYTES(c->type)));
+            continue;
+        }
+        logits(c, i0, rows, 0, c->vocab, work, c->vocab);
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t i = 0; i < rows; i++)
+            if (c->type == MX_NUM_F64)
+                row_grad_f64(c, g, i0 + i, (double *)work + i * c->vocab);
+            else
+                row_grad_f32(c, g, i0 + i, (float *)work + i * c->vocab);
+        if (g->dx)
+            add_dx(c, g, i0, rows, work, lds);
+        if (g->dw)
+            add_dw(c, g, i0, rows, work, lds, add);
+        add = true;
+    }
+    if (g->dw && !add)
+        memset(g->dw, 0, (size_t)(c->vocab * c->dim * MX_NUM_BYTES(sums_type(c))));
+}

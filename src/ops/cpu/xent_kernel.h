@@ -1,0 +1,47 @@
+/* xent_kernel.h - the last linear layer and its cross entropy in one, without an (N, V) matrix.
+ *
+ *     x (N, d)   w (V, d)   labels (N) int32, negative: ignored   loss, lse, dloss (N)
+ *     s = scale x w^T, then cap tanh(s/cap) when softcap > 0        logits
+ *     lse = log sum exp s;   loss = lse - s[label] + z lse^2        0 and 0 where ignored
+ *
+ * mx_xent_forward gives loss and lse with a tile of logits in memory. mx_xent_backward forms the
+ * logits of a chunk of rows once, turns them into their gradients in place and adds the chunk to
+ * dx (N, d) and dw (V, d): with loss and lse asked for, it is forward and backward in one pass,
+ * which is what training calls; given the lse of an earlier forward it saves one pass over each
+ * row. Chunks whose labels are all ignored cost nothing.
+ *
+ * Numbers: x, w f32 or bf16 (then loss, lse, dloss, dw are f32, dx has the type of x, and the
+ * gradients of logits are rounded to bf16 for the products), or everything f64. `work` is 64-byte
+ * aligned, of mx_xent_work_bytes. Bits do not depend on the thread count.
+ */
+#ifndef MX_OPS_CPU_XENT_KERNEL_H
+#define MX_OPS_CPU_XENT_KERNEL_H
+
+#include "ops/cpu/gemm.h"
+#include <stddef.h>
+
+typedef struct {
+    int64_t n, dim, vocab;
+    mx_num type;
+    const void *x, *w;
+    const int32_t *labels;
+    float scale;   /* of logits; 0 means 1 */
+    float softcap; /* 0: none */
+    float z_loss;  /* 0: none */
+    int threads;   /* 0: all of OpenMP's */
+} mx_xent;
+
+typedef struct {
+    const void *dloss;  /* (N) */
+    const void *lse_in; /* (N) from a forward, or NULL: computed here */
+    void *loss, *lse;   /* (N), or NULL */
+    void *dx;           /* (N, d), overwritten; or NULL */
+    void *dw;           /* (V, d); or NULL */
+    bool add_dw;        /* dw += instead of dw = */
+} mx_xent_grads;
+
+size_t mx_xent_work_bytes(const mx_xent *c, bool backward);
+void mx_xent_forward(const mx_xent *c, void *loss, void *lse, void *work);
+void mx_xent_backward(const mx_xent *c, const mx_xent_grads *g, void *work);
+
+#endif
