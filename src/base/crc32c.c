@@ -1,5 +1,5 @@
-/* crc32c.c - the processor's instruction where it has one (SSE4.2), otherwise four bits at a time with a
- * table of 16: the polynomial 0x1edc6f41, reflected 0x82f63b78. */
+/* crc32c.c - the processor's instruction where it has one (SSE4.2), otherwise four bits at a time
+ * with a table of 16: the polynomial 0x1edc6f41, reflected 0x82f63b78. */
 #include "base/crc32c.h"
 
 #include <string.h>

@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 uint32_t mx_crc32c(const void *data, size_t n);
-/* As it is stored: rotated and shifted, so that a checksum of data that holds checksums stays useful. */
+/* As it is stored: rotated and shifted, so that a checksum of data that holds checksums stays
+ * useful. */
 static inline uint32_t mx_crc32c_masked(const void *data, size_t n)
 {
     uint32_t c = mx_crc32c(data, n);

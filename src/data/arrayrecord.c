@@ -1,17 +1,18 @@
-/* arrayrecord.c - ArrayRecord files: Riegeli chunks with an index at the end, made for random access.
+/* arrayrecord.c - ArrayRecord files: Riegeli chunks with an index at the end, for random access.
  *
- * Blocks: at every multiple of 64 KiB stands a block header of 24 bytes that interrupts whatever is there.
- * Chunk:  header_hash 8 | data_size 8 | data_hash 8 | type 1, num_records 7 | decoded_size 8 | data
- *         both hashes are HighwayHash64 under the key "Riegeli/records\n" twice. Types that occur here: 's'
- *         signature (first chunk), 'r' records, 'p' padding, 'm' metadata.
- * Records chunk ('r'):  compression byte (0, 'b' brotli, 'z' zstd, 's' snappy) | varint size of the sizes
- *         block | sizes block | values block. A compressed block begins with its decompressed size. The
- *         sizes are varints; the values are the records end to end.
- * Index:  the last 64 KiB hold the postscript, a chunk with copies of { 1: footer offset, 2: magic }. The
- *         footer chunk's first record is metadata { 1: { 1 version, 2 chunks, 3 records, 4 options } }, then
- *         one { 1: chunk offset, 2: decoded size, 3: records } per chunk.
- * A record is found by binary search over chunks, one read and one decompression; the last chunk is
- * kept, so reading in order decompresses each once. Transposed chunks ('t') are not supported.
+ * Blocks  at every multiple of 64 KiB stands a block header of 24 bytes that interrupts whatever
+ *         is there.
+ * Chunk   header_hash 8 | data_size 8 | data_hash 8 | type 1, num_records 7 | decoded_size 8 |
+ *         data. Both hashes are HighwayHash64 under the key "Riegeli/records\n" twice. Types that
+ *         occur: 's' signature (the first chunk), 'r' records, 'p' padding, 'm' metadata.
+ * 'r'     compression byte (0, 'b' brotli, 'z' zstd, 's' snappy) | varint size of the sizes
+ *         block | sizes block | values block. A compressed block begins with its decompressed
+ *         size. Sizes are varints; values are the records end to end.
+ * Index   the last 64 KiB hold the postscript, a chunk with copies of {1: footer offset, 2:
+ *         magic}. The footer chunk's first record is metadata {1: {1 version, 2 chunks,
+ *         3 records, 4 options}}, then {1: chunk offset, 2: decoded size, 3: records} per chunk.
+ * A record is found by binary search over chunks, one read and one decompression; the last chunk
+ * is kept, so reading in order decompresses each once. Transposed chunks ('t') are not supported.
  */
 #include "data/codec.h"
 #include "data/highway.h"
@@ -32,7 +33,8 @@ typedef struct {
 } buffer;
 
 typedef struct {
-    int64_t *chunk_at, *chunk_first; /* offsets; number of each chunk's first record, n_chunks + 1 */
+    int64_t *chunk_at,
+        *chunk_first; /* offsets; number of each chunk's first record, n_chunks + 1 */
     int64_t n_chunks;
     char options[128];
     /* the chunk decoded last */
@@ -66,7 +68,8 @@ static mx_status read_logical(mx_source *s, int64_t *at, uint8_t *out, size_t n)
         size_t got;
         MX_TRY(mx_shard_peek(&s->file, *at, k, &p, &got));
         if (got < k)
-            return mx_fail(MX_INPUT, "the file ends inside a chunk: it is truncated, fetch it again");
+            return mx_fail(MX_INPUT,
+                           "the file ends inside a chunk: it is truncated, fetch it again");
         memcpy(out, p, k);
         out += k;
         n -= k;
@@ -83,7 +86,8 @@ static mx_status read_chunk(mx_source *s, int64_t at, int64_t *n_records, uint64
     int64_t pos = at;
     MX_TRY(read_logical(s, &pos, h, CHUNK_HEADER));
     if (mx_highway64(hash_key, h + 8, CHUNK_HEADER - 8) != mx_le64(h))
-        return mx_fail(MX_INPUT, "the hash of the chunk header at offset %lld is wrong: the file is damaged",
+        return mx_fail(MX_INPUT,
+                       "the hash of the chunk header at offset %lld is wrong: the file is damaged",
                        (long long)at);
     uint64_t n = mx_le64(h + 8);
     *n_records = (int64_t)(mx_le64(h + 24) >> 8);
@@ -92,20 +96,24 @@ static mx_status read_chunk(mx_source *s, int64_t at, int64_t *n_records, uint64
         return mx_fail(MX_INPUT, "a chunk of %llu bytes at offset %lld: the file is truncated, or "
                        "max_record_bytes is too small", (unsigned long long)n, (long long)at);
     if (h[24] != 'r')
-        return mx_fail(MX_INPUT, "the chunk at offset %lld is of type '%c', expected records ('r')%s",
+        return mx_fail(MX_INPUT,
+                       "the chunk at offset %lld is of type '%c', expected records ('r')%s",
                        (long long)at, h[24] >= ' ' && h[24] < 127 ? h[24] : '?',
                        h[24] == 't' ? "; write the file without transpose" : "");
     grow(&t->raw, n);
     MX_TRY(read_logical(s, &pos, t->raw.p, n));
     if (mx_highway64(hash_key, t->raw.p, n) != mx_le64(h + 16))
-        return mx_fail(MX_INPUT, "the hash of the chunk at offset %lld is wrong: the file is damaged, fetch it "
-                       "again", (long long)at);
+        return mx_fail(
+            MX_INPUT,
+            "the hash of the chunk at offset %lld is wrong: the file is damaged, fetch it "
+            "again",
+            (long long)at);
     return MX_OK;
 }
 
 /* One compressed block; without compression *out is the block itself. */
-static mx_status unfold(uint8_t kind, const uint8_t *p, size_t n, buffer *b, const uint8_t **out, size_t *n_out,
-                        uint64_t limit)
+static mx_status unfold(uint8_t kind, const uint8_t *p, size_t n, buffer *b, const uint8_t **out,
+                        size_t *n_out, uint64_t limit)
 {
     mx_proto m = {p, p + n, false};
     uint64_t raw;
@@ -122,7 +130,8 @@ static mx_status unfold(uint8_t kind, const uint8_t *p, size_t n, buffer *b, con
     grow(b, raw);
     *out = b->p;
     *n_out = raw;
-    return raw || m.p < m.end ? mx_codec_decompress(codec, m.p, (size_t)(m.end - m.p), b->p, raw) : MX_OK;
+    return raw || m.p < m.end ? mx_codec_decompress(codec, m.p, (size_t)(m.end - m.p), b->p, raw)
+                              : MX_OK;
 }
 
 static mx_status load_chunk(mx_source *s, int64_t at)
@@ -137,7 +146,8 @@ static mx_status load_chunk(mx_source *s, int64_t at)
     if (t->raw.n < 2)
         return mx_fail(MX_INPUT, "a chunk of %zu bytes", t->raw.n);
     uint8_t kind = *m.p++;
-    if (!mx_proto_varint(&m, &sizes_bytes) || sizes_bytes > (uint64_t)(m.end - m.p) || decoded > limit)
+    if (!mx_proto_varint(&m, &sizes_bytes) || sizes_bytes > (uint64_t)(m.end - m.p) ||
+        decoded > limit)
         return mx_fail(MX_INPUT, "the sizes in the chunk at offset %lld do not fit", (long long)at);
     const uint8_t *sizes, *values;
     size_t n_sizes, n_values;
@@ -145,8 +155,10 @@ static mx_status load_chunk(mx_source *s, int64_t at)
     m.p += sizes_bytes;
     MX_TRY(unfold(kind, m.p, (size_t)(m.end - m.p), &t->values, &values, &n_values, decoded));
     if (n_records < 0 || (uint64_t)n_records > n_sizes || n_values != decoded)
-        return mx_fail(MX_INPUT, "the chunk at offset %lld holds %zu bytes for %lld records, its header says %llu",
-                       (long long)at, n_values, (long long)n_records, (unsigned long long)decoded);
+        return mx_fail(
+            MX_INPUT,
+            "the chunk at offset %lld holds %zu bytes for %lld records, its header says %llu",
+            (long long)at, n_values, (long long)n_records, (unsigned long long)decoded);
     if (n_records + 1 > t->cap_record_at) {
         t->cap_record_at = n_records + 1;
         t->record_at = mx_realloc(t->record_at, sizeof *t->record_at * (size_t)t->cap_record_at);
@@ -157,7 +169,8 @@ static mx_status load_chunk(mx_source *s, int64_t at)
     for (int64_t i = 0; i < n_records; i++) {
         uint64_t k;
         if (!mx_proto_varint(&z, &k) || k > n_values - end)
-            return mx_fail(MX_INPUT, "the records of the chunk at offset %lld are longer than the chunk",
+            return mx_fail(MX_INPUT,
+                           "the records of the chunk at offset %lld are longer than the chunk",
                            (long long)at);
         end += k;
         t->record_at[i + 1] = end;
@@ -198,11 +211,15 @@ static mx_status read_index(mx_source *s)
     uint64_t f[4];
     int64_t size = s->file.size_bytes;
     if (size < 2 * BLOCK || size % BLOCK)
-        return mx_fail(MX_INPUT, "an ArrayRecord file is a whole number of 64 KiB blocks, at least two; this one has "
-                       "%lld bytes: it is truncated or something else", (long long)size);
+        return mx_fail(
+            MX_INPUT,
+            "an ArrayRecord file is a whole number of 64 KiB blocks, at least two; this one has "
+            "%lld bytes: it is truncated or something else",
+            (long long)size);
     MX_TRY(load_chunk(s, size - BLOCK));
     if (t->n_in_chunk < 1 || !fields(t->data, t->record_at[1], f) || f[1] != MAGIC)
-        return mx_fail(MX_INPUT, "the postscript in the last 64 KiB is not that of an ArrayRecord file");
+        return mx_fail(MX_INPUT,
+                       "the postscript in the last 64 KiB is not that of an ArrayRecord file");
     if (f[0] >= (uint64_t)size)
         return mx_fail(MX_INPUT, "the index is at offset %llu of a file of %lld bytes",
                        (unsigned long long)f[0], (long long)size);
@@ -256,7 +273,8 @@ static mx_status arrayrecord_read(mx_source *s, int64_t i, mx_record *r)
         t->chunk = lo;
     }
     int64_t k = i - t->chunk_first[lo];
-    return mx_payload_decode(s, t->data + t->record_at[k], t->record_at[k + 1] - t->record_at[k], r);
+    return mx_payload_decode(s, t->data + t->record_at[k], t->record_at[k + 1] - t->record_at[k],
+                             r);
 }
 
 static void arrayrecord_inspect(mx_source *s, mx_str *out)
@@ -281,7 +299,8 @@ static void arrayrecord_close(mx_source *s)
     mx_free(t);
 }
 
-/* The signature chunk, without its hashes: a block header that says nothing, then an empty 's' chunk. */
+/* The signature chunk, without its hashes: a block header that says nothing, then an empty 's'
+ * chunk. */
 static bool arrayrecord_sniff(const uint8_t *head, size_t n)
 {
     return n >= 64 && mx_le64(head) == 0x3f4a880dd170af83u && head[48] == 's';

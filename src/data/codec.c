@@ -14,8 +14,10 @@ enum { SMALL_BYTES = 64 << 20, MAX_RATIO = 2000 };
 mx_status mx_codec_plausible(size_t n_in, uint64_t n_out)
 {
     if (n_out > SMALL_BYTES && n_out / MAX_RATIO > n_in)
-        return mx_fail(MX_INPUT, "%zu compressed bytes that claim to be %llu are refused as a compression bomb",
-                       n_in, (unsigned long long)n_out);
+        return mx_fail(
+            MX_INPUT,
+            "%zu compressed bytes that claim to be %llu are refused as a compression bomb", n_in,
+            (unsigned long long)n_out);
     return MX_OK;
 }
 
@@ -79,9 +81,11 @@ static bool lz4_hadoop(const uint8_t *in, size_t n_in, uint8_t *out, size_t n_ou
     return (left == 0 && made == n_out) || lz4_raw(in, n_in, out, n_out);
 }
 
-mx_status mx_codec_decompress(mx_codec codec, const uint8_t *in, size_t n_in, uint8_t *out, size_t n_out)
+mx_status mx_codec_decompress(mx_codec codec, const uint8_t *in, size_t n_in, uint8_t *out,
+                              size_t n_out)
 {
-    static const char *const names[] = {"plain", "snappy", "gzip", "brotli", "zstd", "lz4", "lz4", "lz4"};
+    static const char *const names[] = {"plain", "snappy", "gzip", "brotli",
+                                        "zstd",  "lz4",    "lz4",  "lz4"};
     bool ok = false;
     size_t n = n_out;
     switch (codec) {
@@ -97,7 +101,8 @@ mx_status mx_codec_decompress(mx_codec codec, const uint8_t *in, size_t n_in, ui
         break;
     case MX_CODEC_GZIP: ok = gunzip(in, n_in, out, n_out); break;
     case MX_CODEC_BROTLI:
-        ok = BrotliDecoderDecompress(n_in, in, &n, out) == BROTLI_DECODER_RESULT_SUCCESS && n == n_out;
+        ok = BrotliDecoderDecompress(n_in, in, &n, out) == BROTLI_DECODER_RESULT_SUCCESS &&
+             n == n_out;
         break;
     case MX_CODEC_ZSTD: ok = ZSTD_decompress(out, n_out, in, n_in) == n_out; break;
     case MX_CODEC_LZ4_RAW: ok = lz4_raw(in, n_in, out, n_out); break;
@@ -105,7 +110,10 @@ mx_status mx_codec_decompress(mx_codec codec, const uint8_t *in, size_t n_in, ui
     case MX_CODEC_LZ4_FRAME: ok = lz4_frame(in, n_in, out, n_out); break;
     }
     if (!ok)
-        return mx_fail(MX_INPUT, "a %s block of %zu bytes does not decompress to the %zu bytes it should: the "
-                       "file is damaged, fetch it again", names[codec], n_in, n_out);
+        return mx_fail(
+            MX_INPUT,
+            "a %s block of %zu bytes does not decompress to the %zu bytes it should: the "
+            "file is damaged, fetch it again",
+            names[codec], n_in, n_out);
     return MX_OK;
 }

@@ -1,16 +1,16 @@
 /* example.h - what a record means: one of five shapes, whatever its columns are called.
  *
- *   columns                                         example
- *   text | content                                  TEXT
- *   ids | input_ids | tokens [labels]               IDS: already tokenized
- *   messages | conversations (ShareGPT)             CHAT
- *   instruction [input] output  (Alpaca)            CHAT: user, assistant
+ *   columns                                      example
+ *   text | content                               TEXT
+ *   ids | input_ids | tokens [labels]            IDS: already tokenized
+ *   messages | conversations (ShareGPT)          CHAT
+ *   instruction [input] output (Alpaca)          CHAT: user, assistant
  *   prompt completion | response | answer,
- *     question answer                               COMPLETION (strings) or CHAT (lists of
- * messages) [prompt] chosen rejected                        PREFERENCE The first row that applies
- * from the bottom up wins, so that {prompt, chosen, rejected, text} is a preference. `columns`
- * names others: one (text or messages), two (prompt, completion), or three (prompt, chosen,
- * rejected).
+ *     question answer                            COMPLETION (strings), CHAT (lists of messages)
+ *   [prompt] chosen rejected                     PREFERENCE
+ * The first row that applies from the bottom up wins, so that {prompt, chosen, rejected, text} is
+ * a preference. `columns` names others: one (text or messages), two (prompt, completion), or three
+ * (prompt, chosen, rejected).
  */
 #ifndef MX_DATA_EXAMPLE_H
 #define MX_DATA_EXAMPLE_H

@@ -1,11 +1,11 @@
 /* highway.c - HighwayHash64 in portable C.
  *
- * State: four lanes each of v0, v1, mul0, mul1 (64 bits). A packet of 32 bytes is added to v1; each of v0
- * and v1 is multiplied (32 x 32 -> 64) into the mul lanes and then added to the other after a fixed
- * permutation of its bytes (the "zipper merge"), which spreads the well-mixed middle bytes of a product. A
- * last partial packet rotates v1 by its length; four rounds with swapped lanes end it. The loops over
- * four lanes vectorise. Reference: J. Alakuijala, B. Cox, J. Wassenberg, "Fast keyed hash/pseudo-random
- * function using SIMD multiply and permute".
+ * State: four lanes each of v0, v1, mul0, mul1 (64 bits). A packet of 32 bytes is added to v1;
+ * each of v0 and v1 is multiplied (32 x 32 -> 64) into the mul lanes and then added to the other
+ * after a fixed permutation of its bytes (the "zipper merge"), which spreads the well-mixed
+ * middle bytes of a product. A last partial packet rotates v1 by its length; four rounds with
+ * swapped lanes end it. The loops over four lanes vectorise. Reference: "Fast
+ * keyed hash/pseudo-random function using SIMD multiply and permute".
  */
 #include "data/highway.h"
 
@@ -20,7 +20,8 @@ static inline uint64_t swap_halves(uint64_t x)
     return x >> 32 | x << 32;
 }
 
-/* Adds the zipper merge of the pair (lo, hi) to the pair (to[0], to[1]). Bytes are picked by masks. */
+/* Adds the zipper merge of the pair (lo, hi) to the pair (to[0], to[1]). Bytes are picked by
+ * masks. */
 static inline void zipper_add(const uint64_t from[2], uint64_t to[2])
 {
     uint64_t lo = from[0], hi = from[1];

@@ -7,9 +7,9 @@
  *
  * Strict where it matters: depth is capped (no recursion deeper than MAX_DEPTH), the text must be
  * UTF-8 (checked by the caller's one pass), control characters and lone surrogates are errors, a
- * wanted key may appear once. Strings are walked eight bytes at a time: with a word w, (w ^ q) -
- * 0x01.. & ~(w ^ q) & 0x80..   has a bit where a byte equals q, and the same trick with w - 0x20..
- * finds control characters.
+ * wanted key may appear once. Strings are walked eight bytes at a time: with a word w,
+ *     (w ^ q) - 0x01.. & ~(w ^ q) & 0x80..   has a bit where a byte equals q,
+ * and the same trick with w - 0x20.. finds control characters.
  */
 #include "data/json_scan.h"
 

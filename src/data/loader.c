@@ -1,13 +1,11 @@
 /* loader.c - the threads, and the rings between them.
  *
- *     reader --chunks--> tokenizers --chunks, in order--> packer --slots, in order-->
- * mx_loader_next
+ *     reader -> chunks -> tokenizers -> chunks, in order -> packer -> slots -> mx_loader_next
  *
- * A chunk is up to 32 records; chunk k lives in chunks[k % n_chunks] and goes FREE -> READ -> BUSY
- * -> DONE
- * -> FREE. A slot is a batch. One lock and one condition serve all: states change a few thousand
- * times a second at most. Memory of chunks and slots is reused, so a settled loader allocates only
- * for a record longer than all before.
+ * A chunk is up to 32 records; chunk k lives in chunks[k % n_chunks] and goes through the states
+ * FREE, READ, BUSY, DONE and back. A slot is a batch. One lock and one condition serve all: states
+ * change a few thousand times a second at most. Memory of chunks and slots is reused, so a settled
+ * loader allocates only for a record longer than all before.
  *
  * Bad records travel in their place in the sequence and are judged by the packer, so that whether a
  * run stops, and where, does not depend on timing.

@@ -9,8 +9,8 @@
  *     const mx_batch *b;
  *     MX_TRY(mx_loader_next(l, &b));           b is NULL after the last one
  *     mx_loader_position(l, &json);            into the checkpoint
- *     MX_TRY(mx_loader_seek(l, json, n));      after a restart; the next batch is the one that
- * would have followed, on any number of ranks
+ *     MX_TRY(mx_loader_seek(l, json, n));      after a restart: the batch that would have
+ *                                              followed comes next, on any number of ranks
  *
  * Legend: B is batch_rows, over all ranks; a rank holds rows [rank B/R, (rank+1) B/R) of each
  * batch. Every rank packs the whole stream and keeps its rows: text is tokenized at tens of

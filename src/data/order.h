@@ -1,5 +1,4 @@
-/* order.h - in which order records come: permutations and mixtures that are computed, not stored.
- */
+/* order.h - the order of records: permutations and mixtures, computed and not stored. */
 #ifndef MX_DATA_ORDER_H
 #define MX_DATA_ORDER_H
 

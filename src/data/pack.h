@@ -1,22 +1,24 @@
 /* pack.h - documents into rows of a fixed length, with segments, positions and labels.
  *
  * Legend: S is seq_len, a row has S places. A document is its token ids and, for each token,
- * whether it is to be predicted (trained). In a row, tokens[i]     the token at place i; pad_id
- * where there is none segments[i]   1, 2, ... for the documents of the row; 0 at padding
+ * whether it is to be predicted (trained). In a row,
+ *     tokens[i]     the token at place i; pad_id where there is none
+ *     segments[i]   1, 2, ... for the documents of the row; 0 at padding
  *     positions[i]  0, 1, ... from the start of the document's part
  *     labels[i]     the token that place i must predict: the next one of the same document when
- * that is trained, otherwise MX_NO_LABEL. Already shifted: no one shifts again. So the last token
- * of a document never predicts the first of the next, and attention limited to equal segments gives
- * each document the loss it would have alone.
+ *                   that is trained, otherwise MX_NO_LABEL. Already shifted: nobody shifts again.
+ * So the last token of a document never predicts the first of the next, and attention limited to
+ * equal segments gives each document the loss it would have alone.
  *
  * Packing goes by windows: documents are added until they fill about window_rows rows, then the
  * window is closed, its rows are taken, and the next begins. What a window holds depends on its
- * documents only, so a position in the data is the window's first document and a row number. none
- * one document a row first_fit  in the order of arrival, each into the first row with room best_fit
- * the longest first, each into the fullest row that has room; rows then come shuffled concat end to
- * end, cut every S tokens; what is left over begins the next window A document longer than S is cut
- * off (truncate) or cut into pieces; a piece that is followed by another keeps the label of its
- * last place, as the next token is known.
+ * documents only, so a position in the data is the window's first document and a row number.
+ *   none       one document a row
+ *   first_fit  in the order of arrival, each into the first row with room
+ *   best_fit   the longest first, each into the fullest row with room; rows then come shuffled
+ *   concat     end to end, cut every S tokens; what is left over begins the next window
+ * A document longer than S is cut off (truncate) or cut into pieces; a piece that is followed by
+ * another keeps the label of its last place, as the next token is known.
  */
 #ifndef MX_DATA_PACK_H
 #define MX_DATA_PACK_H

@@ -1,11 +1,11 @@
 /* parquet.c - Parquet files as a source: a row group is a block, a row is a record.
  *
- * The row group that was asked for last is held decoded, only the columns that are wanted. A flat string
- * column gives text; anything nested or numeric is written as JSON from the levels:
- *   value(node)  optional and not there -> null;  list -> [ ... ] while the repetition level says "again";
- *                group -> {"child": ...};  leaf -> string, number, true, false
- * Lists are annotated groups (optional group x (LIST) { repeated group list { optional y element } });
- * the two inner levels are not shown. Maps with string keys become objects.
+ * The row group that was asked for last is held decoded, only the columns that are wanted. A flat
+ * string column gives text; anything nested or numeric is written as JSON from the levels:
+ *   value(node)  optional and not there -> null;  list -> [ ... ] while the repetition level says
+ *                "again"; group -> {"child": ...};  leaf -> string, number, true, false
+ * Lists are annotated groups (optional group x (LIST) { repeated group list { optional y element
+ * } }); the two inner levels are not shown. Maps with string keys become objects.
  */
 #include "data/parquet.h"
 
@@ -100,7 +100,8 @@ static int64_t row_end(const state *t, int leaf, int64_t row)
     return c->row_at ? c->row_at[row + 1] : row + 1;
 }
 
-/* Definition level at a leaf's current entry; -1 past the row's end, which only damage can cause. */
+/* Definition level at a leaf's current entry; -1 past the row's end, which only damage can cause.
+ * */
 static int def_at(writer *w, int leaf)
 {
     const mx_pq_column *c = &w->t->columns[leaf];
@@ -157,7 +158,8 @@ static void write_body(writer *w, const mx_pq_node *n)
         return;
     }
     const mx_pq_node *only = n->n_children == 1 ? &nodes[n->first_child] : NULL;
-    if ((n->logic == MX_PQ_LIST || n->logic == MX_PQ_MAP) && only && only->repetition == MX_PQ_REPEATED) {
+    if ((n->logic == MX_PQ_LIST || n->logic == MX_PQ_MAP) && only &&
+        only->repetition == MX_PQ_REPEATED) {
         write_value(w, only);
         return;
     }
@@ -175,8 +177,8 @@ static void write_body(writer *w, const mx_pq_node *n)
 static bool is_map_entry(const writer *w, const mx_pq_node *n)
 {
     const mx_pq_node *nodes = w->t->meta.nodes, *parent = &nodes[n->parent];
-    return n->parent > 0 && parent->logic == MX_PQ_MAP && n->type == MX_PQ_GROUP && n->n_children == 2 &&
-           nodes[n->first_child].type == MX_PQ_BYTES &&
+    return n->parent > 0 && parent->logic == MX_PQ_MAP && n->type == MX_PQ_GROUP &&
+           n->n_children == 2 && nodes[n->first_child].type == MX_PQ_BYTES &&
            nodes[n->first_child].repetition == MX_PQ_REQUIRED;
 }
 
@@ -187,7 +189,8 @@ static void write_element(writer *w, const mx_pq_node *n)
         write_value(w, &nodes[n->first_child]);
         mx_str_add(w->out, ": ");
         write_value(w, &nodes[nodes[n->first_child].next]);
-    } else if (n->parent > 0 && parent->logic == MX_PQ_LIST && n->type == MX_PQ_GROUP && n->n_children == 1) {
+    } else if (n->parent > 0 && parent->logic == MX_PQ_LIST && n->type == MX_PQ_GROUP &&
+               n->n_children == 1) {
         write_value(w, &nodes[n->first_child]); /* the usual three levels */
     } else {
         write_body(w, n);
@@ -247,13 +250,14 @@ static mx_status add_flat_text(mx_source *s, const mx_pq_node *n, int64_t row, m
         return MX_OK;
     }
     if (v->bytes.n > s->options.max_record_bytes)
-        return mx_fail(MX_INPUT, "column \"%s\" has %zu bytes, max_record_bytes is %zu", n->name, v->bytes.n,
-                       s->options.max_record_bytes);
+        return mx_fail(MX_INPUT, "column \"%s\" has %zu bytes, max_record_bytes is %zu", n->name,
+                       v->bytes.n, s->options.max_record_bytes);
     size_t valid = mx_utf8_valid((const char *)v->bytes.p, v->bytes.n);
     if (n->logic == MX_PQ_STRING && valid < v->bytes.n)
         return mx_fail(MX_INPUT, "byte %zu of column \"%s\" is not UTF-8", valid, n->name);
     /* files without annotations hold text in plain byte arrays */
-    mx_record_add(r, n->name, valid == v->bytes.n ? MX_CELL_TEXT : MX_CELL_BYTES, v->bytes.p, v->bytes.n);
+    mx_record_add(r, n->name, valid == v->bytes.n ? MX_CELL_TEXT : MX_CELL_BYTES, v->bytes.p,
+                  v->bytes.n);
     return MX_OK;
 }
 
@@ -300,9 +304,10 @@ static mx_status parquet_read(mx_source *s, int64_t i, mx_record *r)
 
 static void parquet_inspect(mx_source *s, mx_str *out)
 {
-    static const char *const types[] = {"boolean", "int32", "int64", "int96", "float", "double", "bytes",
-                                        "fixed"};
-    static const char *const codecs[] = {"plain", "snappy", "gzip", "brotli", "zstd", "lz4_raw", "lz4", "lz4"};
+    static const char *const types[] = {"boolean", "int32",  "int64", "int96",
+                                        "float",   "double", "bytes", "fixed"};
+    static const char *const codecs[] = {"plain", "snappy",  "gzip", "brotli",
+                                         "zstd",  "lz4_raw", "lz4",  "lz4"};
     const state *t = s->state;
     const mx_pq_meta *m = &t->meta;
     if (m->created_by)
@@ -322,7 +327,8 @@ static void parquet_inspect(mx_source *s, mx_str *out)
         char a[32], b[32];
         mx_str_addf(out, "column: %s, %s, %s of %s, %s\n", mx_str_text(&path),
                     n->logic == MX_PQ_STRING ? "text" : types[n->type],
-                    mx_format_bytes(a, sizeof a, (double)packed), mx_format_bytes(b, sizeof b, (double)raw),
+                    mx_format_bytes(a, sizeof a, (double)packed),
+                    mx_format_bytes(b, sizeof b, (double)raw),
                     m->n_groups ? codecs[m->groups[0].chunks[i].codec] : "none");
         mx_str_fini(&path);
     }

@@ -5,10 +5,10 @@
  *   parquet_decode.c  the value encodings
  *   parquet.c         rows into records: the source kind
  *
- * Layout: "PAR1", column chunks, footer (Thrift), footer length (u32), "PAR1". A leaf column of a row group
- * is a sequence of entries; entry e has a definition level (how many of its optional and repeated ancestors
- * are there) and a repetition level (0 begins a row), and a value when the definition level is the
- * leaf's highest.
+ * Layout: "PAR1", column chunks, footer (Thrift), footer length (u32), "PAR1". A leaf column of a
+ * row group is a sequence of entries; entry e has a definition level (how many of its optional
+ * and repeated ancestors are there) and a repetition level (0 begins a row), and a value when the
+ * definition level is the leaf's highest.
  */
 #ifndef MX_DATA_PARQUET_H
 #define MX_DATA_PARQUET_H
@@ -81,14 +81,14 @@ typedef struct {
     int64_t *row_at;      /* (n_rows + 1) entry at which each row begins; NULL: row r is entry r */
 } mx_pq_column;
 
-mx_status mx_pq_column_read(mx_pq_column *c, mx_shard *f, const mx_pq_node *leaf, const mx_pq_chunk *chunk,
-                            int64_t n_rows) MX_MUST_USE;
+mx_status mx_pq_column_read(mx_pq_column *c, mx_shard *f, const mx_pq_node *leaf,
+                            const mx_pq_chunk *chunk, int64_t n_rows) MX_MUST_USE;
 void mx_pq_column_fini(mx_pq_column *c);
 
 /* parquet_decode.c */
 /* Values of RLE / bit-packed hybrid runs, n of them, each below 2^width; *used: bytes read. */
-mx_status mx_pq_hybrid(const uint8_t *p, size_t n_bytes, int width, uint32_t *out, int64_t n, size_t *used)
-    MX_MUST_USE;
+mx_status mx_pq_hybrid(const uint8_t *p, size_t n_bytes, int width, uint32_t *out, int64_t n,
+                       size_t *used) MX_MUST_USE;
 typedef struct {
     int encoding;
     const mx_pq_node *leaf;

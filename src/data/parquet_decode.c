@@ -1,8 +1,9 @@
 /* parquet_decode.c - value encodings.
  *   0 PLAIN                    2, 8 dictionary indices     3 RLE (booleans)
- *   5 DELTA_BINARY_PACKED      6 DELTA_LENGTH_BYTE_ARRAY   7 DELTA_BYTE_ARRAY     9 BYTE_STREAM_SPLIT
- * Byte arrays are not copied: values point into the page, which lives as long as the column. Every read is
- * bounded by the page's end, every count by the number of values asked for.
+ *   5 DELTA_BINARY_PACKED      6 DELTA_LENGTH_BYTE_ARRAY   7 DELTA_BYTE_ARRAY     9
+ *   BYTE_STREAM_SPLIT
+ * Byte arrays are not copied: values point into the page, which lives as long as the column.
+ * Every read is bounded by the page's end, every count by the number of values asked for.
  */
 #include "data/parquet.h"
 
@@ -33,7 +34,8 @@ static uint64_t bits_at(const uint8_t *p, size_t n_bytes, uint64_t bit, int widt
     int shift = (int)(bit & 7);
     for (int got = 0, i = 0; got < width + shift && at + (size_t)i < n_bytes; i++, got += 8)
         if (i < 8)
-            v |= (uint64_t)p[at + (size_t)i] << (8 * i) >> (i == 0 ? shift : 0) << (i == 0 ? shift : 0);
+            v |= (uint64_t)p[at + (size_t)i] << (8 * i) >> (i == 0 ? shift : 0)
+                                                               << (i == 0 ? shift : 0);
         else /* the ninth byte */
             return ((v >> shift) | (uint64_t)p[at + 8] << (64 - shift)) &
                    (width == 64 ? ~(uint64_t)0 : ((uint64_t)1 << width) - 1);
@@ -55,7 +57,8 @@ static void unpack(const uint8_t *p, size_t n_bytes, int width, uint32_t *out, i
         out[i] = (uint32_t)bits_at(p, n_bytes, bit, width);
 }
 
-mx_status mx_pq_hybrid(const uint8_t *p, size_t n_bytes, int width, uint32_t *out, int64_t n, size_t *used)
+mx_status mx_pq_hybrid(const uint8_t *p, size_t n_bytes, int width, uint32_t *out, int64_t n,
+                       size_t *used)
 {
     const uint8_t *start = p, *end = p + n_bytes;
     if (width < 0 || width > 32)
@@ -71,7 +74,8 @@ mx_status mx_pq_hybrid(const uint8_t *p, size_t n_bytes, int width, uint32_t *ou
         int64_t left = n - done;
         if (head & 1) { /* groups of eight, bit-packed */
             int64_t k = (int64_t)count * 8 < left ? (int64_t)count * 8 : left;
-            uint64_t bytes = count * (uint64_t)width; /* the last group may be cut at the page's end */
+            uint64_t bytes =
+                count * (uint64_t)width; /* the last group may be cut at the page's end */
             uint64_t need = ((uint64_t)k * (uint64_t)width + 7) / 8, have = (uint64_t)(end - p);
             if (need > have)
                 return damaged("packed levels or indices end early");
@@ -134,7 +138,8 @@ static void set_fixed(const mx_pq_node *leaf, const uint8_t *p, mx_pq_value *v)
     }
 }
 
-static mx_status plain(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes, mx_pq_value *out, int64_t n)
+static mx_status plain(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes, mx_pq_value *out,
+                       int64_t n)
 {
     if (d->leaf->type == MX_PQ_BYTES)
         return plain_bytes(p, n_bytes, out, n);
@@ -170,8 +175,8 @@ static mx_status byte_stream_split(const mx_pq_decoder *d, const uint8_t *p, siz
 
 /* --- dictionary --- */
 
-static mx_status dictionary(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes, mx_pq_value *out,
-                            int64_t n)
+static mx_status dictionary(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes,
+                            mx_pq_value *out, int64_t n)
 {
     uint32_t index[1024];
     size_t used;
@@ -198,8 +203,8 @@ static mx_status dictionary(const mx_pq_decoder *d, const uint8_t *p, size_t n_b
 
 /* --- DELTA_* --- */
 
-/* Header: block size, miniblocks per block, count, first value; then per block: smallest delta, a bit
- * width per miniblock, the miniblocks. */
+/* Header: block size, miniblocks per block, count, first value; then per block: smallest delta, a
+ * bit width per miniblock, the miniblocks. */
 static mx_status delta_ints(const uint8_t *p, size_t n_bytes, int64_t *out, int64_t n, size_t *used)
 {
     const uint8_t *start = p, *end = p + n_bytes;
@@ -234,8 +239,8 @@ static mx_status delta_ints(const uint8_t *p, size_t n_bytes, int64_t *out, int6
     return MX_OK;
 }
 
-static mx_status delta_length(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes, mx_pq_value *out,
-                              int64_t n)
+static mx_status delta_length(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes,
+                              mx_pq_value *out, int64_t n)
 {
     int64_t *lengths = mx_arena_alloc(d->arena, sizeof *lengths * (size_t)n);
     size_t at;
@@ -250,10 +255,10 @@ static mx_status delta_length(const mx_pq_decoder *d, const uint8_t *p, size_t n
     return MX_OK;
 }
 
-/* Each string is a prefix of the one before and a suffix of its own. What they unfold to is bounded, as a
- * small page can name a long prefix again and again. */
-static mx_status delta_bytes(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes, mx_pq_value *out,
-                             int64_t n)
+/* Each string is a prefix of the one before and a suffix of its own. What they unfold to is
+ * bounded, as a small page can name a long prefix again and again. */
+static mx_status delta_bytes(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes,
+                             mx_pq_value *out, int64_t n)
 {
     int64_t *prefix = mx_arena_alloc(d->arena, sizeof *prefix * (size_t)n);
     size_t at;
@@ -277,8 +282,8 @@ static mx_status delta_bytes(const mx_pq_decoder *d, const uint8_t *p, size_t n_
     return MX_OK;
 }
 
-static mx_status delta_numbers(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes, mx_pq_value *out,
-                               int64_t n)
+static mx_status delta_numbers(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes,
+                               mx_pq_value *out, int64_t n)
 {
     int64_t *v = mx_arena_alloc(d->arena, sizeof *v * (size_t)n);
     size_t used;
@@ -288,8 +293,8 @@ static mx_status delta_numbers(const mx_pq_decoder *d, const uint8_t *p, size_t 
     return MX_OK;
 }
 
-static mx_status rle_booleans(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes, mx_pq_value *out,
-                              int64_t n)
+static mx_status rle_booleans(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes,
+                              mx_pq_value *out, int64_t n)
 {
     size_t used;
     if (n_bytes < 4 || mx_le32(p) > n_bytes - 4)
@@ -301,7 +306,8 @@ static mx_status rle_booleans(const mx_pq_decoder *d, const uint8_t *p, size_t n
     return MX_OK;
 }
 
-mx_status mx_pq_decode(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes, mx_pq_value *out, int64_t n)
+mx_status mx_pq_decode(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes, mx_pq_value *out,
+                       int64_t n)
 {
     mx_pq_type t = d->leaf->type;
     bool is_int = t == MX_PQ_INT32 || t == MX_PQ_INT64;
@@ -321,6 +327,8 @@ mx_status mx_pq_decode(const mx_pq_decoder *d, const uint8_t *p, size_t n_bytes,
         return delta_bytes(d, p, n_bytes, out, n);
     if (d->encoding == 9)
         return byte_stream_split(d, p, n_bytes, out, n);
-    return mx_fail(MX_INPUT, "values of column \"%s\" use encoding %d, which is not supported for its type; "
-                   "write the file again with plain or dictionary encoding", d->leaf->name, d->encoding);
+    return mx_fail(MX_INPUT,
+                   "values of column \"%s\" use encoding %d, which is not supported for its type; "
+                   "write the file again with plain or dictionary encoding",
+                   d->leaf->name, d->encoding);
 }

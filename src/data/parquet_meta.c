@@ -1,9 +1,11 @@
 /* parquet_meta.c - the footer. Field numbers are those of the format's Thrift definition:
  *   FileMetaData    2 schema, 3 num_rows, 4 row_groups, 6 created_by
- *   SchemaElement   1 type, 2 type_length, 3 repetition, 4 name, 5 num_children, 6 converted_type, 10 logical
+ *   SchemaElement   1 type, 2 type_length, 3 repetition, 4 name, 5 num_children,
+ *                   6 converted_type, 10 logical type
  *   RowGroup        1 columns, 3 num_rows
  *   ColumnChunk     1 file_path, 3 meta_data
- *   ColumnMetaData  4 codec, 5 num_values, 6 uncompressed, 7 compressed, 9 data page, 11 dictionary page
+ *   ColumnMetaData  4 codec, 5 num_values, 6 uncompressed and 7 compressed bytes,
+ *                   9 offset of the data pages, 11 of the dictionary page
  * Nothing in it is believed: sizes and offsets are checked against the file before they are used.
  */
 #include "data/parquet.h"
@@ -27,7 +29,8 @@ static mx_pq_logic logical_type(mx_thrift *r)
     mx_thrift_type t;
     mx_pq_logic logic = MX_PQ_PLAIN_LOGIC;
     for (mx_thrift_begin(r); mx_thrift_field(r, &id, &t);) {
-        /* a union: the number of its one field is the type; 1 string, 2 map, 3 list, 4 enum, 12 json */
+        /* a union: the number of its one field is the type; 1 string, 2 map, 3 list, 4 enum, 12
+         * json */
         logic = id == 1 || id == 4 || id == 12 ? MX_PQ_STRING : id == 2 ? MX_PQ_MAP
                 : id == 3                          ? MX_PQ_LIST
                                                    : logic;
@@ -63,7 +66,8 @@ static void element(ctx *c, mx_pq_node *n)
                 n->repetition = v == 1 ? MX_PQ_OPTIONAL : v == 2 ? MX_PQ_REPEATED : MX_PQ_REQUIRED;
             } else if (id == 5) {
                 n->n_children = v >= 0 && v < MAX_NODES ? (int)v : MAX_NODES;
-            } else if (!n->logic) { /* converted type: 0 utf8, 1 map, 2 map_key_value, 3 list, 4 enum, 19 json */
+            } else if (!n->logic) { /* converted type: 0 utf8, 1 map, 2 map_key_value, 3 list, 4
+                                       enum, 19 json */
                 n->logic = v == 0 || v == 4 || v == 19 ? MX_PQ_STRING : v == 1 || v == 2 ? MX_PQ_MAP
                            : v == 3                                   ? MX_PQ_LIST
                                                                       : MX_PQ_PLAIN_LOGIC;
@@ -90,7 +94,8 @@ static mx_status link_tree(ctx *c)
             depth--;
         mx_pq_node *n = &m->nodes[i], *parent = &m->nodes[stack[depth]];
         if (left[depth]-- <= 0)
-            return mx_fail(MX_INPUT, "%s: the Parquet schema has more elements than its tree", c->path);
+            return mx_fail(MX_INPUT, "%s: the Parquet schema has more elements than its tree",
+                           c->path);
         n->parent = stack[depth];
         if (last[depth] < 0)
             parent->first_child = i;
@@ -105,7 +110,8 @@ static mx_status link_tree(ctx *c)
             continue;
         }
         if (n->n_children == 0)
-            return mx_fail(MX_INPUT, "%s: the Parquet group \"%s\" has no columns", c->path, n->name);
+            return mx_fail(MX_INPUT, "%s: the Parquet group \"%s\" has no columns", c->path,
+                           n->name);
         if (++depth == MAX_SCHEMA_DEPTH)
             return mx_fail(MX_INPUT, "%s: the Parquet schema is nested too deep", c->path);
         stack[depth] = i;
@@ -114,8 +120,10 @@ static mx_status link_tree(ctx *c)
     }
     for (; depth >= 0; depth--)
         if (left[depth] > 0)
-            return mx_fail(MX_INPUT, "%s: the Parquet schema has fewer elements than its tree", c->path);
-    return m->n_leaves ? MX_OK : mx_fail(MX_INPUT, "%s: the Parquet schema has no columns", c->path);
+            return mx_fail(MX_INPUT, "%s: the Parquet schema has fewer elements than its tree",
+                           c->path);
+    return m->n_leaves ? MX_OK
+                       : mx_fail(MX_INPUT, "%s: the Parquet schema has no columns", c->path);
 }
 
 static mx_status schema(ctx *c, mx_thrift_type type)
@@ -158,7 +166,8 @@ static mx_status column_meta(ctx *c, mx_pq_chunk *k)
         }
         int64_t v = mx_thrift_int(c->r, t);
         if (id == 4 && !set_codec(k, v))
-            return mx_fail(MX_INPUT, "%s: a column is compressed with codec %lld, which is not supported",
+            return mx_fail(MX_INPUT,
+                           "%s: a column is compressed with codec %lld, which is not supported",
                            c->path, (long long)v);
         *(id == 5   ? &k->n_values
           : id == 6 ? &k->raw_bytes
@@ -167,12 +176,15 @@ static mx_status column_meta(ctx *c, mx_pq_chunk *k)
           : id == 11 ? &dictionary
                      : &(int64_t){0}) = v;
     }
-    k->at = dictionary > 0 && dictionary < data ? dictionary : data; /* some writers put 0 for none */
+    k->at =
+        dictionary > 0 && dictionary < data ? dictionary : data; /* some writers put 0 for none */
     if (!c->r->bad && (k->at < 4 || k->n_values < 0 || k->packed_bytes < 0 || k->raw_bytes < 0 ||
                        k->at > c->file_bytes || k->packed_bytes > c->file_bytes - k->at))
-        return mx_fail(MX_INPUT, "%s: a column chunk of %lld bytes at offset %lld lies outside the file of "
-                       "%lld bytes: it is truncated or damaged", c->path, (long long)k->packed_bytes,
-                       (long long)k->at, (long long)c->file_bytes);
+        return mx_fail(MX_INPUT,
+                       "%s: a column chunk of %lld bytes at offset %lld lies outside the file of "
+                       "%lld bytes: it is truncated or damaged",
+                       c->path, (long long)k->packed_bytes, (long long)k->at,
+                       (long long)c->file_bytes);
     return MX_OK;
 }
 
@@ -182,7 +194,8 @@ static mx_status column_chunk(ctx *c, mx_pq_chunk *k)
     mx_thrift_type t;
     for (mx_thrift_begin(c->r); mx_thrift_field(c->r, &id, &t);) {
         if (id == 1)
-            return mx_fail(MX_INPUT, "%s: its columns are in other files, which is not supported", c->path);
+            return mx_fail(MX_INPUT, "%s: its columns are in other files, which is not supported",
+                           c->path);
         if (id == 3 && t == MX_T_STRUCT)
             MX_TRY(column_meta(c, k));
         else
@@ -230,7 +243,8 @@ static mx_status row_groups(ctx *c, mx_thrift_type type)
     return MX_OK;
 }
 
-mx_status mx_pq_meta_parse(mx_pq_meta *m, const uint8_t *p, size_t n, const char *path, int64_t file_bytes)
+mx_status mx_pq_meta_parse(mx_pq_meta *m, const uint8_t *p, size_t n, const char *path,
+                           int64_t file_bytes)
 {
     mx_thrift r;
     ctx c = {m, &r, path, file_bytes};
@@ -245,14 +259,17 @@ mx_status mx_pq_meta_parse(mx_pq_meta *m, const uint8_t *p, size_t n, const char
             MX_TRY(row_groups(&c, t));
         } else if (id == 6) {
             const char *s = mx_thrift_binary(&r, t, &len);
-            m->created_by = mx_arena_printf(&m->arena, "%.*s", (int)(len < 200 ? len : 200), s ? s : "");
+            m->created_by =
+                mx_arena_printf(&m->arena, "%.*s", (int)(len < 200 ? len : 200), s ? s : "");
         } else {
             mx_thrift_skip(&r, t);
         }
     }
     if (r.bad || !m->nodes || !m->groups)
-        return mx_fail(MX_INPUT, "%s: the Parquet footer is damaged (%s, byte %zu of %zu); fetch the file again",
-                       path, r.bad ? r.bad : "no schema or no row groups", (size_t)(r.p - r.start), n);
+        return mx_fail(
+            MX_INPUT,
+            "%s: the Parquet footer is damaged (%s, byte %zu of %zu); fetch the file again", path,
+            r.bad ? r.bad : "no schema or no row groups", (size_t)(r.p - r.start), n);
     return MX_OK;
 }
 
@@ -265,14 +282,15 @@ mx_status mx_pq_meta_read(mx_pq_meta *m, mx_shard *f)
     MX_TRY(mx_shard_read(f, 0, head, 4));
     MX_TRY(mx_shard_read(f, f->size_bytes - 8, tail, 8));
     if (memcmp(head, "PAR1", 4) != 0 || memcmp(tail + 4, "PAR1", 4) != 0)
-        return mx_fail(MX_INPUT, "%s: a Parquet file begins and ends with PAR1; this one %s", f->path,
-                       memcmp(tail + 4, "PARE", 4) == 0   ? "has an encrypted footer"
-                       : memcmp(head, "PAR1", 4) == 0 ? "does not end so: it is truncated, fetch it again"
-                                                      : "is something else");
+        return mx_fail(
+            MX_INPUT, "%s: a Parquet file begins and ends with PAR1; this one %s", f->path,
+            memcmp(tail + 4, "PARE", 4) == 0 ? "has an encrypted footer"
+            : memcmp(head, "PAR1", 4) == 0   ? "does not end so: it is truncated, fetch it again"
+                                             : "is something else");
     int64_t n = mx_le32(tail);
     if (n > f->size_bytes - 12 || n > MAX_FOOTER)
-        return mx_fail(MX_INPUT, "%s: the Parquet footer claims %lld bytes of a file of %lld", f->path,
-                       (long long)n, (long long)f->size_bytes);
+        return mx_fail(MX_INPUT, "%s: the Parquet footer claims %lld bytes of a file of %lld",
+                       f->path, (long long)n, (long long)f->size_bytes);
     void *buf;
     MX_TRY(mx_alloc(&buf, (size_t)n, f->path));
     mx_status st = mx_shard_read(f, f->size_bytes - 8 - n, buf, (size_t)n);

@@ -1,11 +1,12 @@
 /* parquet_page.c - a column chunk: page header (Thrift), page, page header, page...
  *
- *   PageHeader      1 type, 2 uncompressed, 3 compressed, 4 crc, 5 data page, 7 dictionary, 8 data page v2
- *   data page v1    1 num_values, 2 encoding: (repetition levels, definition levels, values) compressed
- *                   together, each kind of levels with a 4-byte length before it
- *   data page v2    1 num_values, 2 num_nulls, 4 encoding, 5 and 6 bytes of definition and repetition
- *                   levels, which stand uncompressed before the values, 7 whether the values are
- *                   compressed
+ *   PageHeader    1 type, 2 uncompressed, 3 compressed, 4 crc, 5 data page, 7 dictionary,
+ *                 8 data page v2
+ *   data page v1  1 num_values, 2 encoding: (repetition levels, definition levels, values)
+ *                 compressed together, each kind of levels with a 4-byte length before it
+ *   data page v2  1 num_values, 2 num_nulls, 4 encoding, 5 and 6 bytes of definition and
+ *                 repetition levels, which stand uncompressed before the values, 7 whether the
+ *                 values are compressed
  */
 #include "data/parquet.h"
 
@@ -77,7 +78,8 @@ static mx_status page_header(const uint8_t **p, const uint8_t *end, page *g)
     *p = r.p;
     if (r.bad || g->packed_bytes < 0 || g->packed_bytes > end - r.p || g->raw_bytes < 0 ||
         g->raw_bytes > INT32_MAX || g->n_values < 0 || g->def_bytes < 0 || g->rep_bytes < 0)
-        return mx_fail(MX_INPUT, "a page header is damaged (%s)", r.bad ? r.bad : "sizes do not fit");
+        return mx_fail(MX_INPUT, "a page header is damaged (%s)",
+                       r.bad ? r.bad : "sizes do not fit");
     return MX_OK;
 }
 
@@ -85,7 +87,8 @@ static mx_status page_header(const uint8_t **p, const uint8_t *end, page *g)
 static mx_status page_bytes(ctx *x, const page *g, const uint8_t *p, const uint8_t **out)
 {
     if (g->has_crc && (uint32_t)crc32(0, p, (unsigned)g->packed_bytes) != g->crc)
-        return mx_fail(MX_INPUT, "the checksum of a page is wrong: the file is damaged, fetch it again");
+        return mx_fail(MX_INPUT,
+                       "the checksum of a page is wrong: the file is damaged, fetch it again");
     size_t levels = g->type == 3 ? (size_t)(g->def_bytes + g->rep_bytes) : 0;
     if (levels > (size_t)g->packed_bytes || levels > (size_t)g->raw_bytes)
         return mx_fail(MX_INPUT, "the levels of a page are longer than the page");
@@ -149,8 +152,10 @@ static mx_status data_page(ctx *x, const page *g, const uint8_t *p, const uint8_
 {
     mx_pq_column *c = x->c;
     if (g->n_values > c->n - x->at_entry)
-        return mx_fail(MX_INPUT, "pages hold more values than the %lld of the footer", (long long)c->n);
-    uint8_t *def = c->def ? c->def + x->at_entry : NULL, *rep = c->rep ? c->rep + x->at_entry : NULL;
+        return mx_fail(MX_INPUT, "pages hold more values than the %lld of the footer",
+                       (long long)c->n);
+    uint8_t *def = c->def ? c->def + x->at_entry : NULL,
+            *rep = c->rep ? c->rep + x->at_entry : NULL;
     mx_pq_value *v = c->values + x->at_entry;
     if (rep)
         MX_TRY(read_levels(x, g, &p, end, x->leaf->max_rep, g->rep_bytes, rep));
@@ -217,20 +222,22 @@ static mx_status read_pages(ctx *x, const uint8_t *p, const uint8_t *end)
         p += g.packed_bytes;
     }
     if (x->at_entry != x->c->n)
-        return mx_fail(MX_INPUT, "pages hold %lld values and the footer says %lld", (long long)x->at_entry,
-                       (long long)x->c->n);
+        return mx_fail(MX_INPUT, "pages hold %lld values and the footer says %lld",
+                       (long long)x->at_entry, (long long)x->c->n);
     return MX_OK;
 }
 
-mx_status mx_pq_column_read(mx_pq_column *c, mx_shard *f, const mx_pq_node *leaf, const mx_pq_chunk *chunk,
-                            int64_t n_rows)
+mx_status mx_pq_column_read(mx_pq_column *c, mx_shard *f, const mx_pq_node *leaf,
+                            const mx_pq_chunk *chunk, int64_t n_rows)
 {
     *c = (mx_pq_column){.n = chunk->n_values};
     /* runs of equal levels cost nothing in the file; their entries cost memory here */
-    int64_t most = (4 << 20) + 1024 * (chunk->packed_bytes < (int64_t)1 << 40 ? chunk->packed_bytes : 0);
+    int64_t most =
+        (4 << 20) + 1024 * (chunk->packed_bytes < (int64_t)1 << 40 ? chunk->packed_bytes : 0);
     if (!chunk->present || c->n > most || (leaf->max_rep == 0 && c->n != n_rows))
-        return mx_fail(MX_INPUT, "column \"%s\" has %lld values in %lld bytes for %lld rows", leaf->name,
-                       (long long)c->n, (long long)chunk->packed_bytes, (long long)n_rows);
+        return mx_fail(MX_INPUT, "column \"%s\" has %lld values in %lld bytes for %lld rows",
+                       leaf->name, (long long)c->n, (long long)chunk->packed_bytes,
+                       (long long)n_rows);
     ctx x = {.c = c, .leaf = leaf, .chunk = chunk};
     /* headers count in the footer's size: a page is never larger than all of them */
     x.raw_left = chunk->raw_bytes;

@@ -1,10 +1,12 @@
 /* payload.c - records without a schema of their own.
  *
  * tf.train.Example:  Example { 1: Features { 1: map entry { 1: key, 2: Feature } } }
- *   Feature { 1: BytesList { 1: bytes }  |  2: FloatList { 1: float }  |  3: Int64List { 1: int64 } }
- * with numbers packed or not. A feature with one value becomes that value; with more, or none, a list.
- * Anything that is not exactly such a message is a JSON object when it begins with '{', and text when it is
- * UTF-8; protobuf-c is not used because a record is walked once and copied into cells, not into a tree.
+ *   Feature { 1: BytesList { 1: bytes }  |  2: FloatList { 1: float }  |  3: Int64List { 1: int64
+ *   } }
+ * with numbers packed or not. A feature with one value becomes that value; with more, or none, a
+ * list. Anything that is not exactly such a message is a JSON object when it begins with '{', and
+ * text when it is UTF-8; protobuf-c is not used because a record is walked once and copied into
+ * cells, not into a tree.
  */
 #include "data/payload.h"
 
@@ -115,7 +117,8 @@ static void add_number(mx_str *out, bool is_float, uint64_t v, int index)
     }
 }
 
-static bool number_list(mx_proto list, bool is_float, mx_record *r, const char *name, size_t name_len)
+static bool number_list(mx_proto list, bool is_float, mx_record *r, const char *name,
+                        size_t name_len)
 {
     int number, wire, n = 0;
     uint64_t v;
@@ -220,7 +223,8 @@ mx_status mx_payload_decode(const mx_source *s, const uint8_t *p, size_t n, mx_r
     if (n && p[0] == '{')
         return mx_json_scan_object(s, (const char *)p, n, r);
     if (mx_utf8_valid((const char *)p, n) < n)
-        return mx_fail(MX_INPUT, "the record is neither a tf.train.Example nor JSON nor UTF-8 text");
+        return mx_fail(MX_INPUT,
+                       "the record is neither a tf.train.Example nor JSON nor UTF-8 text");
     mx_record_add(r, "text", MX_CELL_TEXT, p, n);
     return MX_OK;
 }

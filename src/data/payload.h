@@ -1,10 +1,12 @@
-/* payload.h - what a TFRecord or ArrayRecord record holds: a tf.train.Example, a JSON object, or text. */
+/* payload.h - what a TFRecord or ArrayRecord record holds: a tf.train.Example, a JSON object, or
+ * text. */
 #ifndef MX_DATA_PAYLOAD_H
 #define MX_DATA_PAYLOAD_H
 
 #include "data/source.h"
 
-mx_status mx_payload_decode(const mx_source *s, const uint8_t *p, size_t n, mx_record *r) MX_MUST_USE;
+mx_status mx_payload_decode(const mx_source *s, const uint8_t *p, size_t n,
+                            mx_record *r) MX_MUST_USE;
 
 /* Protocol buffers, as far as they are needed here. A message is (number << 3 | wire type) varints,
  * each followed by a value. */

@@ -3,8 +3,9 @@
  * text_unit says what a record is:
  *   file       (default) the file is one long text, given in blocks: record i is what lies between
  *              cut(i) and cut(i + 1), where cut(i) is the first line start at or after i * 64 KiB.
- * A cut is found by looking at one place in the file, so there is no index and no scan. Without a
- * line end within 64 KiB the cut falls between two characters. line       every non-blank line
+ *              A cut is found by looking at one place in the file: no index, no scan. Without a
+ *              line end within 64 KiB the cut falls between two characters.
+ *   line       every non-blank line
  *   paragraph  runs of lines between blank lines
  * Text that is not UTF-8 is an error: guessing an encoding would train on rubbish silently.
  */

@@ -1,7 +1,7 @@
 /* tfrecord.c - TFRecord files:
  *     length u64 | masked CRC-32C of the length u32 | data | masked CRC-32C of the data u32
- * Plain files are indexed by hopping over the lengths (whose checksums are verified on the way); gzip files
- * are streams. What the data holds is payload.c's business.
+ * Plain files are indexed by hopping over the lengths (whose checksums are verified on the way);
+ * gzip files are streams. What the data holds is payload.c's business.
  */
 #include "base/crc32c.h"
 #include "data/payload.h"
@@ -19,8 +19,11 @@ typedef struct {
 
 static mx_status bad_length(int64_t at)
 {
-    return mx_fail(MX_INPUT, "the checksum of the record length at offset %lld is wrong: the file is damaged or no "
-                   "TFRecord file; where the next record begins cannot be known", (long long)at);
+    return mx_fail(
+        MX_INPUT,
+        "the checksum of the record length at offset %lld is wrong: the file is damaged or no "
+        "TFRecord file; where the next record begins cannot be known",
+        (long long)at);
 }
 
 /* The head may lie at the end of a truncated file. */
@@ -35,9 +38,13 @@ static mx_status record_head(mx_source *s, int64_t at, uint64_t *n)
     if (mx_crc32c_masked(p, 8) != mx_le32(p + 8))
         return bad_length(at);
     *n = mx_le64(p);
-    if (*n > (uint64_t)(s->file.size_bytes - at - 12) || s->file.size_bytes - at - 12 - (int64_t)*n < 4)
-        return mx_fail(MX_INPUT, "the record of %llu bytes at offset %lld ends past the end of the file: it is "
-                       "truncated", (unsigned long long)*n, (long long)at);
+    if (*n > (uint64_t)(s->file.size_bytes - at - 12) ||
+        s->file.size_bytes - at - 12 - (int64_t)*n < 4)
+        return mx_fail(
+            MX_INPUT,
+            "the record of %llu bytes at offset %lld ends past the end of the file: it is "
+            "truncated",
+            (unsigned long long)*n, (long long)at);
     return MX_OK;
 }
 
@@ -71,7 +78,8 @@ static mx_status tfrecord_open(mx_source *s)
 static mx_status check_data(const mx_source *s, const uint8_t *p, size_t n, mx_record *r)
 {
     if (mx_crc32c_masked(p, n) != mx_le32(p + n))
-        return mx_fail(MX_INPUT, "the checksum of the record is wrong: the file is damaged, fetch it again");
+        return mx_fail(MX_INPUT,
+                       "the checksum of the record is wrong: the file is damaged, fetch it again");
     return mx_payload_decode(s, p, n, r);
 }
 

@@ -1,5 +1,5 @@
-/* thrift.c - see thrift.h. Element counts are bounded by the bytes left: every element but a boolean takes
- * at least one, so a list cannot promise more than the input holds. */
+/* thrift.c - see thrift.h. Element counts are bounded by the bytes left: every element but a
+ * boolean takes at least one, so a list cannot promise more than the input holds. */
 #include "data/thrift.h"
 
 void mx_thrift_init(mx_thrift *r, const void *data, size_t n)
@@ -135,7 +135,8 @@ static void skip_map(mx_thrift *r)
     }
 }
 
-/* Depth: structs count in r->depth; lists of lists are not in any Parquet metadata and are refused. */
+/* Depth: structs count in r->depth; lists of lists are not in any Parquet metadata and are
+ * refused. */
 void mx_thrift_skip(mx_thrift *r, mx_thrift_type type)
 {
     size_t n;

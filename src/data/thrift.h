@@ -1,8 +1,8 @@
 /* thrift.h - reading the Thrift compact protocol, as far as Parquet uses it.
  *
- * A struct is fields, each a byte (delta of the field id << 4 | type), zigzag-varint id when the delta is
- * 0, then the value; a zero byte ends it. Errors stick in the reader: a damaged input reads as zeros
- * and empty lists from there on, and the caller looks at `bad` once at the end.
+ * A struct is fields, each a byte (delta of the field id << 4 | type), zigzag-varint id when the
+ * delta is 0, then the value; a zero byte ends it. Errors stick in the reader: a damaged input
+ * reads as zeros and empty lists from there on, and the caller looks at `bad` once at the end.
  *
  *     int id; mx_thrift_type type;
  *     for (mx_thrift_begin(r); mx_thrift_field(r, &id, &type);)

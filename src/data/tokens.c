@@ -1,12 +1,12 @@
 /* tokens.c - files of token ids: NumPy .npy, and raw .bin.
  *
  *   .npy   "\x93NUMPY", version, header length, a Python dictionary in text, then the array.
- * Integers of 2, 4 or 8 bytes, little-endian, C order. The header is matched, never evaluated. Two
- * dims: every row is a record. One dim: a stream of tokens, cut as below. .bin   a bare array of
- * uint16 (token_type=uint32 or int32 for others); a header of 256 int32 that starts with 20240520
- * (version 1, number of tokens) is recognised and skipped. A stream is cut into records of
- * record_tokens + 1 that overlap by one token: each record trains record_tokens predictions, and
- * together they train every one once.
+ *          Integers of 2, 4 or 8 bytes, little-endian, C order. The header is matched, never
+ *          evaluated. Two dims: every row is a record. One dim: a stream of tokens, cut as below.
+ *   .bin   a bare array of uint16 (token_type=uint32 or int32 for others); a header of 256 int32
+ *          that starts with 20240520 (version 1, number of tokens) is recognised and skipped.
+ * A stream is cut into records of record_tokens + 1 that overlap by one token: each record trains
+ * record_tokens predictions, and together they train every one once.
  */
 #include "data/source.h"
 

@@ -1,5 +1,5 @@
-/* table_test.c - Parquet, Arrow and the record formats: files written by other programs hold the same
- * rows as a JSON-lines file written beside them. */
+/* table_test.c - Parquet, Arrow and the record formats: files written by other programs hold the
+ * same rows as a JSON-lines file written beside them. */
 #include "../test.h"
 
 #include "data/order.h"
@@ -65,8 +65,9 @@ static void compare(const char *file, const char *rows, const char *only)
 
 MX_TEST(parquet_files_of_other_writers)
 {
-    static const char *const files[] = {"snappy_v1.parquet", "zstd_v2.parquet", "delta_gzip.parquet",
-                                        "plain.parquet", "lz4.parquet", "brotli.parquet"};
+    static const char *const files[] = {"snappy_v1.parquet",  "zstd_v2.parquet",
+                                        "delta_gzip.parquet", "plain.parquet",
+                                        "lz4.parquet",        "brotli.parquet"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         compare(files[i], "rows.jsonl", NULL);
         compare(files[i], "rows.jsonl", "text");
@@ -75,8 +76,8 @@ MX_TEST(parquet_files_of_other_writers)
     compare("fast.parquet", "fast.jsonl", NULL);
 }
 
-/* Every truncation and many flipped bytes: an error or the same rows, never a crash. Returns how many of
- * the flips were noticed. */
+/* Every truncation and many flipped bytes: an error or the same rows, never a crash. Returns how
+ * many of the flips were noticed. */
 static int damage(const char *file, int step)
 {
     size_t n;
@@ -134,7 +135,8 @@ MX_TEST(tfrecord_files_of_other_writers)
         if (end || n == b.n_records)
             break;
         MX_CHECK_OK(mx_source_read(&b, n, &y));
-        MX_CHECK(x.bytes.len == y.bytes.len && memcmp(x.bytes.text, y.bytes.text, x.bytes.len) == 0);
+        MX_CHECK(x.bytes.len == y.bytes.len &&
+                 memcmp(x.bytes.text, y.bytes.text, x.bytes.len) == 0);
     }
     MX_CHECK(end && n == 60, "%d records", (int)n);
     mx_source_close(&a), mx_source_close(&b);
@@ -154,7 +156,8 @@ MX_TEST(arrayrecord_files_of_other_writers)
 MX_TEST(record_damage_is_refused)
 {
     size_t n;
-    /* a cut at the end of a record leaves a shorter file that is whole: only flips are counted here */
+    /* a cut at the end of a record leaves a shorter file that is whole: only flips are counted
+     * here */
     char *p = read_whole(fixture("examples.tfrecord"), &n);
     mx_source s;
     mx_record r = {0};
@@ -169,9 +172,11 @@ MX_TEST(record_damage_is_refused)
         mx_source_close(&s);
         p[at] ^= 4;
     }
-    MX_CHECK(noticed == (int)((n + 10) / 11), "%d of %d flips were noticed", noticed, (int)((n + 10) / 11));
+    MX_CHECK(noticed == (int)((n + 10) / 11), "%d of %d flips were noticed", noticed,
+             (int)((n + 10) / 11));
     MX_CHECK_ERROR(mx_source_open(&s, temp_file("c.tfrecord", p, n - 3), NULL, NULL), "truncated");
-    MX_CHECK_ERROR(mx_source_open(&s, temp_file("c.tfrecord", p + 1, n - 1), NULL, NULL), "checksum");
+    MX_CHECK_ERROR(mx_source_open(&s, temp_file("c.tfrecord", p + 1, n - 1), NULL, NULL),
+                   "checksum");
     mx_free(p);
     damage("examples.tfrecord.gz", 37);
     /* every flip inside a used chunk is noticed; the rest of the 128 KiB is padding */
@@ -184,4 +189,23 @@ MX_TEST(record_damage_is_refused)
     mx_source_close(&s);
     mx_free(p);
     mx_record_fini(&r);
+}
+
+MX_TEST(arrow_files_of_other_writers)
+{
+    static const char *const files[] = {"file.arrow", "stream.arrow", "lz4.arrow", "zstd.arrow"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        compare(files[i], "rows.jsonl", NULL);
+        compare(files[i], "rows.jsonl", "text");
+        compare(files[i], "rows.jsonl", "messages");
+    }
+    compare("types.arrow", "types.jsonl", NULL);
+}
+
+MX_TEST(arrow_damage_is_refused)
+{
+    damage("file.arrow", 131);
+    damage("types.arrow", 131);
+    damage("zstd.arrow", 131);
+    damage("lz4.arrow", 131);
 }
