@@ -1,8 +1,8 @@
 /* weights.c - loading checks everything before it changes anything.
  *
- * A weight is looked up under its own name and then under the family's other spelling. Tensors that
- * no weight asks for are errors too, except what old checkpoints carry along: rotary tables, causal
- * masks, and a head that is tied to the embedding.
+ * A weight is looked up under its own name and then under the family's other spelling. Tensors that no
+ * weight asks for are errors too, except what old checkpoints carry along: rotary tables, causal masks,
+ * and a head that is tied to the embedding.
  */
 #include "store/weights.h"
 
@@ -23,8 +23,7 @@ static bool is_ignorable(const char *name, bool tied)
     return tied && mx_ends_with(name, "lm_head.weight");
 }
 
-static const mx_st_tensor *find_tensor(const mx_hf_dir *dir, const mx_model *family,
-                                       const char *name)
+static const mx_st_tensor *find_tensor(const mx_hf_dir *dir, const mx_model *family, const char *name)
 {
     char other[512];
     const mx_st_tensor *t = mx_hf_dir_find(dir, name);
@@ -67,10 +66,9 @@ static mx_status report(list *l, const char *path)
 {
     if (l->n > MAX_LISTED)
         mx_str_addf(&l->text, "\n  ... and %d more", l->n - MAX_LISTED);
-    mx_status st = l->n ? mx_fail(MX_INPUT,
-                                  "%s does not fit its config.json: %d tensors are wrong:%s\n"
-                                  "Check that config.json and the weights belong together.",
-                                  path, l->n, mx_str_text(&l->text))
+    mx_status st = l->n ? mx_fail(MX_INPUT, "%s does not fit its config.json: %d tensors are wrong:%s\n"
+                                  "Check that config.json and the weights belong together.", path,
+                                  l->n, mx_str_text(&l->text))
                         : MX_OK;
     mx_str_fini(&l->text);
     return st;
@@ -132,8 +130,8 @@ mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir,
     mx_status st = match(s, m, dir, jobs);
     for (int i = 0; i < mx_session_count(s) && !st; i++)
         if (jobs[i].tensor)
-            st = mx_status_wrap(load_one(s, mx_session_var(s, i), &jobs[i], o.allow_nonfinite),
-                                "%s", dir->path);
+            st = mx_status_wrap(load_one(s, mx_session_var(s, i), &jobs[i], o.allow_nonfinite), "%s",
+                                dir->path);
     mx_arena_fini(&scratch);
     return st ? st : mx_session_refresh_copies(s);
 }
@@ -181,14 +179,9 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
     return MX_OK;
 }
 
-static const char *const tokenizer_files[] = {"tokenizer.json",
-                                              "tokenizer.model",
-                                              "tokenizer_config.json",
-                                              "special_tokens_map.json",
-                                              "chat_template.jinja",
-                                              "generation_config.json",
-                                              "vocab.json",
-                                              "merges.txt"};
+static const char *const tokenizer_files[] = {
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+    "chat_template.jinja", "generation_config.json", "vocab.json", "merges.txt"};
 enum { N_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
 
 /* config.json as it was read, with the dtype the weights are written in. */
@@ -216,15 +209,14 @@ mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir
         mx_var *v = mx_session_var(s, i);
         if (v->attr.kind != MX_VAR_WEIGHT)
             continue;
-        src[n] = (mx_st_source){
-            .name = v->name, .dtype = mx_st_dtype_of(dtype), .ndim = v->type.ndim, .user = v};
+        src[n] = (mx_st_source){.name = v->name, .dtype = mx_st_dtype_of(dtype),
+                                .ndim = v->type.ndim, .user = v};
         for (int k = 0; k < v->type.ndim; k++)
             src[n].dim[k] = v->type.dim[k];
         n++;
     }
     char *config = config_text(m, dtype);
-    extra[n_extra++] =
-        (mx_hf_extra){.name = "config.json", .data = config, .n_bytes = strlen(config)};
+    extra[n_extra++] = (mx_hf_extra){.name = "config.json", .data = config, .n_bytes = strlen(config)};
     for (int i = 0; like && i < N_TOKENIZER_FILES; i++) {
         const char *path = mx_arena_printf(&scratch, "%s/%s", like, tokenizer_files[i]);
         if (access(path, R_OK) == 0)

@@ -10,8 +10,8 @@ typedef struct {
     bool allow_nonfinite; /* load weights with NaN or infinity all the same */
 } mx_load_options;
 
-/* Every weight of the session from the directory. All missing, extra and misshapen tensors are
- * listed at once, by name; NaN and infinity are refused unless allowed. */
+/* Every weight of the session from the directory. All missing, extra and misshapen tensors are listed
+ * at once, by name; NaN and infinity are refused unless allowed. */
 mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir,
                           mx_load_options o) MX_MUST_USE;
 

@@ -4,6 +4,7 @@
  * step into shared memory once the save is reported durable. The parent kills it, then looks: every
  * visible checkpoint is whole and bit for bit what its step says, and no step that was reported
  * durable (and not yet replaced by a newer one) is lost. The next child continues from there.
+ * The first child is given the time for two saves, which says how long the others may live.
  * MX_KILLS says how often; 20 by default, 1,000 in `make test-crash`.
  */
 #include "../test.h"
@@ -46,6 +47,20 @@ static void child(const char *run, int64_t first, bool synchronous, atomic_llong
     }
 }
 
+/* Kills the child after a random part of `most_us`; without one, once two saves are durable. Gives
+ * how long it lived. */
+static int64_t let_live(pid_t pid, int64_t most_us, unsigned *seed, atomic_llong *durable)
+{
+    int64_t lived = 0, want = most_us ? (int64_t)rand_r(seed) % most_us : 60000000;
+    if (most_us)
+        usleep((useconds_t)want);
+    else
+        for (; lived < want && atomic_load(durable) < 1; lived += 1000)
+            usleep(1000);
+    kill(pid, SIGKILL);
+    return lived;
+}
+
 /* Every visible checkpoint; gives the newest step, -1 when there is none. */
 static int64_t inspect(const char *root, int kill_number)
 {
@@ -73,13 +88,14 @@ MX_TEST(checkpoint_kill_9)
     MX_ASSERT(durable != MAP_FAILED);
     atomic_store(durable, -1);
     unsigned seed = 12345;
-    int64_t newest = -1;
+    int64_t newest = -1, most_us = 0;
     for (int i = 0; i < kills; i++) {
         pid_t pid = fork();
         if (pid == 0)
             child(d.path, newest + 1, i % 2, durable);
-        usleep((useconds_t)(rand_r(&seed) % 60000));
-        kill(pid, SIGKILL);
+        int64_t lived = let_live(pid, most_us, &seed, durable);
+        if (!most_us)
+            most_us = lived * 3 / 2 + 1000;
         int st;
         waitpid(pid, &st, 0);
         MX_CHECK(WIFSIGNALED(st) && WTERMSIG(st) == SIGKILL, "the child ended by itself: %x", st);
