@@ -5,3 +5,9 @@ DEP_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 DEP_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lsnappy -ldnnl
 HAVE_NVCC := $(shell command -v nvcc 2>/dev/null)
 DEP_BANNER := maxc: $(shell $(CC) --version | head -n 1), oneDNN, OpenMP, $(if $(HAVE_NVCC),CUDA plug-in with $(HAVE_NVCC),no nvcc: CPU only)
+# libbacktrace ships with gcc; without it, stack traces have symbols but no lines.
+LIBBACKTRACE := $(wildcard $(shell $(CC) -print-file-name=libbacktrace.a))
+ifneq ($(LIBBACKTRACE),)
+  DEP_CFLAGS += -DMX_HAVE_BACKTRACE
+  DEP_LIBS += $(LIBBACKTRACE)
+endif
