@@ -1,10 +1,14 @@
 /* crash.h - what the program says when it dies, and the stacks of its threads.
  *
  * After mx_crash_install a SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT prints, to standard error and
- * to the log: maxc: SIGSEGV (address 0x10) in thread 4711 (maxc), step 1200, node
- * model.layers.3.mlp #0 mx_matmul_cpu at src/ops/matmul.c:88 #1 ... and then lets the signal take
- * its course, so that the exit status and core file are as ever. File and line come from
- * libbacktrace and the program's debug information; without it, from execinfo's symbols.
+ * to the log:
+ *     maxc: SIGSEGV (address 0x10) in thread 4711 (maxc), step 1200, node model.layers.3.mlp
+ *       #0 mx_matmul_cpu at src/ops/matmul.c:88
+ *       #1 ...
+ *
+ * and then lets the signal take its course, so that the exit status and core file are as ever. File
+ * and line come from libbacktrace and the program's debug information; without it, from execinfo's
+ * symbols.
  *
  * Handlers belong to the process and so do these settings: they are the program's few globals.
  * Everything here may be called from a signal handler.

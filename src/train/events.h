@@ -3,9 +3,11 @@
  * A file is a sequence of TFRecords, little-endian:
  *     u64 length | u32 masked crc32c of the length | bytes | u32 masked crc32c of the bytes
  * each holding one protobuf Event:
- *     1 wall_time double · 2 step int64 · 3 file_version string · 5 summary · 7 session_log
- *     summary: repeated 1 value { 1 tag string, 2 simple_value float }     session_log: 1 status (1
- * START) The first event is the version "brain.Event:2". When a run resumes, a new file starts with
+ *     1 wall_time double, 2 step int64, 3 file_version string, 5 summary, 7 session_log
+ *     summary: repeated 1 value { 1 tag string, 2 simple_value float }
+ *     session_log: 1 status (1 is START)
+ *
+ * The first event is the version "brain.Event:2". When a run resumes, a new file starts with
  * session_log START at the step it resumes from, which makes TensorBoard forget what an earlier
  * file says about that step and later ones.
  */

@@ -1,14 +1,19 @@
 /* goodput.h - where the time of a run went, across all its restarts.
  *
  *     step        the steps whose results are in the model: the good part
- *     compile     building and compiling graphs and kernels       load        reading weights and
- * state data wait   the step stood still for its batch              checkpoint  the step stood
- * still for a save eval        evaluation                                      restart     the run
- * was down lost        steps that were done, lost in a crash and done again other       the rest:
- * start-up, logging, shutdown They add up to the time since the first start. The account is a small
- * JSON file, RUN/goodput.json, replaced at once on every save, so a crash loses only what came
- * after the last save; that time is counted as down. Times are seconds since 1970 given by the
- * caller, so tests need no clock.
+ *     compile     building and compiling graphs and kernels
+ *     load        reading weights and state
+ *     data wait   the step stood still for its batch
+ *     checkpoint  the step stood still for a save
+ *     eval        evaluation
+ *     restart     the run was down
+ *     lost        steps that were done, lost in a crash and done again
+ *     other       the rest: start-up, logging, shutdown
+ *
+ * They add up to the time since the first start. The account is a small JSON file,
+ * RUN/goodput.json, replaced at once on every save, so a crash loses only what came after the last
+ * save; that time is counted as down. Times are seconds since 1970 given by the caller, so tests
+ * need no clock.
  *
  *     mx_goodput_open(&g, run_dir, now, first_step);   the checkpoint this process starts from
  *     mx_goodput_enter(&g, MX_GOODPUT_STEP, now);      from now on time belongs to steps

@@ -1,9 +1,9 @@
 /* metrics.h - what a run measures, step by step: metrics.jsonl and TensorBoard event files.
  *
  *     mx_metrics *m;
- *     MX_TRY(mx_metrics_open(&m, run_dir, &(mx_metrics_options){.tensorboard = true, .start_step =
- * 0})); mx_metrics_log(m, step, (mx_metric[]){{"loss", loss}, {"learning_rate", lr}}, 2); mx_status
- * st = mx_metrics_close(m);
+ *     MX_TRY(mx_metrics_open(&m, run_dir, &(mx_metrics_options){.tensorboard = true}));
+ *     mx_metrics_log(m, step, (mx_metric[]){{"loss", loss}, {"learning_rate", lr}}, 2);
+ *     MX_TRY(mx_metrics_close(m));
  *
  * metrics.jsonl has one line for each call, {"step": 12, "time": 1721999109.250, "loss": 2.5, ...},
  * written at once, so that it can be followed and outlives a crash. JSON has no NaN: it and the

@@ -1,11 +1,10 @@
-/* watchdog.h - a thread that notices a step that does not end, and writes down where every thread
- * is.
+/* watchdog.h - a thread that notices a step that does not end, and writes down every stack.
  *
  *     mx_watchdog *w;
  *     MX_TRY(mx_watchdog_open(&w, &(mx_watchdog_options){.fd = log_fd}));
- *     for (...) { mx_watchdog_step(w, step); ... }       each call says: still alive
- *     mx_watchdog_pause(w);                              before what may take long: a save, an
- * evaluation mx_watchdog_close(w);
+ *     for (...) { mx_watchdog_step(w, step); ... }   each call says: still alive
+ *     mx_watchdog_pause(w);                          before a save or an evaluation
+ *     mx_watchdog_close(w);
  *
  * The limit is given, or found: 20 times the median of the last steps, and never less than a
  * minute. Before eight steps are known there is no found limit, so compiling and loading are not
