@@ -120,6 +120,9 @@ format:
 	@find src tests bench -name '*.[ch]' -o -name '*.cu' | xargs clang-format -i
 clean:
 	@rm -rf $(BUILD)
+# make print-CFLAGS: what a variable is, for scripts that compile something beside the program
+print-%:
+	@echo '$($*)'
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 -include src/device/cuda/cuda.mk
