@@ -9,8 +9,10 @@
 #include "base/arena.h"
 #include "base/simd.h"
 #include "base/vmath.h"
+#include "ops/cpu/adamw_kernel.h"
 #include "ops/cpu/attention_kernel.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/grouped_kernel.h"
 #include "ops/cpu/xent_kernel.h"
 #include <dnnl.h>
 #include <omp.h>
@@ -273,13 +275,60 @@ static void bench_xent(const peaks *p)
     }
 }
 
+static void bench_adamw(const peaks *p)
+{
+    enum { N = 1 << 24 };
+    mx_adamw_args a = {.n = N, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 1,
+                       .weight_decay = 0.1, .param = fill(N, MX_NUM_F32), .m = fill(N, MX_NUM_F32)};
+    float *g = fill(N, MX_NUM_F32);
+    a.v = fill(N, MX_NUM_F32);
+    a.grad = g;
+    for (int i = 0; i < N; i++)
+        a.v[i] = 1e-3f;
+    double t;
+    BEST(t, mx_adamw_step(&a));
+    printf("  %5.1f GB/s, copy %.1f GB/s\n", 28.0 * N / t / 1e9, p->bytes / 1e9);
+    mx_free(a.param), mx_free(a.m), mx_free(a.v), mx_free(g);
+}
+
+static void bench_grouped(const peaks *p)
+{
+    enum { E = 8, ROWS = 256, DI = 768, DO = 2048 };
+    int32_t offsets[E + 1];
+    for (int e = 0; e <= E; e++)
+        offsets[e] = e * ROWS;
+    for (int i = 0; i < 2; i++) {
+        mx_num type = i ? MX_NUM_BF16 : MX_NUM_F32;
+        mx_grouped g = {.groups = E, .d_in = DI, .d_out = DO, .offsets = offsets, .type = type,
+                        .out_type = MX_NUM_F32};
+        void *x = fill(E * ROWS * DI, type), *w = fill(E * DI * DO, type);
+        void *dy = fill(E * ROWS * DO, type), *y = fill(E * DI * DO, MX_NUM_F32);
+        mx_gemm_args d = {.m = E * ROWS, .n = DO, .k = DI, .a = x, .lda = DI, .b = w, .ldb = DI,
+                          .trans_b = true, .c = y, .ldc = DO, .a_type = type, .b_type = type,
+                          .alpha = 1};
+        double f, dx, dw, dense, flops = 2.0 * E * ROWS * DI * DO, peak = i ? p->bf16 : p->f32;
+        BEST(dense, mx_gemm(&d));
+        BEST(f, mx_grouped_forward(&g, x, w, y));
+        BEST(dx, mx_grouped_dx(&g, dy, w, y));
+        BEST(dw, mx_grouped_dw(&g, dy, x, y, false));
+        printf("  %-4s dense %3.0f %%, forward %3.0f %%, dx %3.0f %%, dw %3.0f %% of peak\n",
+               i ? "bf16" : "f32", 100 * flops / dense / peak, 100 * flops / f / peak,
+               100 * flops / dx / peak, 100 * flops / dw / peak);
+        void *all[] = {x, w, dy, y};
+        for (int k = 0; k < COUNT(all); k++)
+            mx_free(all[k]);
+    }
+}
+
 typedef struct {
     const char *name;
     void (*run)(const peaks *p);
 } bench;
 static const bench benches[] = {
     {"gemm", bench_gemm}, {"gemv", bench_gemv}, {"attention", bench_attention},
-    {"xent", bench_xent}};
+    {"xent", bench_xent},
+    {"adamw", bench_adamw},
+    {"grouped", bench_grouped}};
 
 int main(int argc, char **argv)
 {

@@ -1,0 +1,138 @@
+/* cpu_adamw_grouped.c - the optimizer step and the grouped product against plain loops. */
+#include "test.h"
+
+#include "base/arena.h"
+#include "base/vmath.h"
+#include "ops/cpu/adamw_kernel.h"
+#include "ops/cpu/grouped_kernel.h"
+#include <math.h>
+#include <string.h>
+
+static uint32_t next(uint32_t *s)
+{
+    *s = *s * 1664525u + 1013904223u;
+    return *s >> 8;
+}
+static float uniform(uint32_t *s)
+{
+    return (float)next(s) * 0x1p-23f - 1.0f;
+}
+
+MX_TEST(adamw_follows_the_formula)
+{
+    enum { N = 70001 };
+    mx_arena a = {0};
+    uint32_t s = 1;
+    float *p = MX_NEW_N(&a, float, N), *m = MX_NEW_N(&a, float, N), *v = MX_NEW_N(&a, float, N);
+    float *g = MX_NEW_N(&a, float, N), clip = 0.25f;
+    double *rp = MX_NEW_N(&a, double, N), *rm = MX_NEW_N(&a, double, N);
+    double *rv = MX_NEW_N(&a, double, N), worst = 0;
+    uint16_t *copy = MX_NEW_N(&a, uint16_t, N);
+    for (int i = 0; i < N; i++)
+        rp[i] = p[i] = uniform(&s);
+    mx_adamw_args args = {.n = N, .param = p, .m = m, .v = v, .grad = g, .copy = copy,
+                          .clip = &clip, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                          .weight_decay = 0.1};
+    for (args.step = 1; args.step <= 5; args.step++) {
+        double c1 = 1 - pow(0.9, (double)args.step), c2 = 1 - pow(0.95, (double)args.step);
+        for (int i = 0; i < N; i++) {
+            g[i] = uniform(&s);
+            double gi = 0.25 * (double)g[i];
+            rm[i] = 0.9 * rm[i] + 0.1 * gi;
+            rv[i] = 0.95 * rv[i] + 0.05 * gi * gi;
+            rp[i] = rp[i] * (1 - 0.01 * 0.1) - 0.01 * (rm[i] / c1) / (sqrt(rv[i] / c2) + 1e-8);
+        }
+        mx_adamw_step(&args);
+    }
+    for (int i = 0; i < N; i++) {
+        worst = fmax(worst, fabs((double)p[i] - rp[i]));
+        MX_CHECK(copy[i] == mx_bf16_of_float(p[i]), "copy[%d]", i);
+    }
+    MX_CHECK(worst < 1e-6, "largest error %g", worst);
+    mx_arena_fini(&a);
+}
+
+MX_TEST(adamw_of_zero_gradient_only_decays)
+{
+    float p[3] = {1, -2, 3}, m[3] = {0}, v[3] = {0}, g[3] = {0};
+    mx_adamw_args a = {.n = 3, .param = p, .m = m, .v = v, .grad = g, .lr = 0.5, .beta1 = 0.9,
+                       .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.5, .step = 1};
+    mx_adamw_step(&a);
+    MX_CHECK(p[0] == 0.75f && p[1] == -1.5f && p[2] == 2.25f, "%g %g %g", p[0], p[1], p[2]);
+}
+
+/* ---- grouped product ---- */
+
+static void *random_array(mx_arena *a, int64_t n, mx_num t, uint32_t *s)
+{
+    void *p = mx_arena_alloc(a, (size_t)(n * MX_NUM_BYTES(t)) + 1);
+    for (int64_t i = 0; i < n; i++)
+        if (t == MX_NUM_BF16)
+            ((uint16_t *)p)[i] = mx_bf16_of_float(uniform(s));
+        else if (t == MX_NUM_F32)
+            ((float *)p)[i] = uniform(s);
+        else
+            ((double *)p)[i] = (double)uniform(s);
+    return p;
+}
+static double get(const void *p, int64_t i, mx_num t)
+{
+    return t == MX_NUM_F64   ? ((const double *)p)[i]
+           : t == MX_NUM_F32 ? ((const float *)p)[i]
+                             : mx_float_of_bf16(((const uint16_t *)p)[i]);
+}
+
+static void compare(const char *what, const void *got, mx_num t, const double *want, int64_t n)
+{
+    double tol = t == MX_NUM_F64 ? 1e-13 : 2e-5, worst = 0;
+    for (int64_t i = 0; i < n; i++)
+        worst = fmax(worst, fabs(get(got, i, t) - want[i]));
+    MX_CHECK(worst <= tol * 10, "%s: largest error %g", what, worst);
+}
+
+static void grouped_case(mx_arena *a, mx_num t, bool in_out, const int32_t *offsets,
+                         int64_t e_count, uint32_t *s)
+{
+    int64_t n = offsets[e_count], di = 1 + next(s) % 40, no = 1 + next(s) % 450;
+    mx_num ot = t == MX_NUM_F64 ? t : MX_NUM_F32;
+    mx_grouped g = {.groups = e_count, .d_in = di, .d_out = no, .offsets = offsets,
+                    .w_in_out = in_out, .type = t, .out_type = ot, .threads = (int)(next(s) % 3)};
+    void *x = random_array(a, n * di, t, s), *dy = random_array(a, n * no, t, s);
+    void *w = random_array(a, e_count * di * no, t, s);
+    void *y = random_array(a, n * no, ot, s), *dx = random_array(a, n * di, ot, s);
+    void *dw = random_array(a, e_count * di * no, ot, s);
+    double *ry = MX_NEW_N(a, double, n *no + 1), *rdx = MX_NEW_N(a, double, n *di + 1);
+    double *rdw = MX_NEW_N(a, double, e_count *di *no);
+    for (int64_t e = 0; e < e_count; e++)
+        for (int64_t r = offsets[e]; r < offsets[e + 1]; r++)
+            for (int64_t o = 0; o < no; o++)
+                for (int64_t i = 0; i < di; i++) {
+                    int64_t iw = e * di * no + (in_out ? i * no + o : o * di + i);
+                    ry[r * no + o] += get(x, r * di + i, t) * get(w, iw, t);
+                    rdx[r * di + i] += get(dy, r * no + o, t) * get(w, iw, t);
+                    rdw[iw] += get(dy, r * no + o, t) * get(x, r * di + i, t);
+                }
+    mx_grouped_forward(&g, x, w, y);
+    mx_grouped_dx(&g, dy, w, dx);
+    mx_grouped_dw(&g, dy, x, dw, false);
+    compare("y", y, ot, ry, n * no);
+    compare("dx", dx, ot, rdx, n * di);
+    compare("dw", dw, ot, rdw, e_count * di * no);
+    mx_grouped_dw(&g, dy, x, dw, true);
+    for (int64_t i = 0; i < e_count * di * no; i++)
+        rdw[i] *= 2;
+    compare("dw added to", dw, ot, rdw, e_count * di * no);
+}
+
+MX_TEST(grouped_matmul_matches_plain_loops)
+{
+    static const int32_t offsets[][6] = {
+        {0, 3, 3, 20, 21, 40}, {0, 0, 0, 0, 0, 9}, {0, 0, 0, 0, 0, 0}};
+    uint32_t s = 5;
+    for (int i = 0; i < 18; i++) {
+        mx_arena a = {0};
+        mx_num t = i % 3 == 0 ? MX_NUM_F32 : i % 3 == 1 ? MX_NUM_BF16 : MX_NUM_F64;
+        grouped_case(&a, t, i & 1, offsets[i / 6], 5, &s);
+        mx_arena_fini(&a);
+    }
+}
