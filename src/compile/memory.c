@@ -175,7 +175,8 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads)
         const mx_node *n = p->order[i];
         size_t w = n->op->work_bytes ? n->op->work_bytes(n, n_threads) : 0;
         work = w > work ? w : work;
-        p->bytes.flops += mx_node_cost(n).flops;
+        if (!n->recomputed)
+            p->bytes.flops += mx_node_cost(n).flops;
         if (n->op == &mx_op_variable)
             p->bytes.variables[((const mx_var_attr *)n->attr)->kind] += (double)rounded(&n->type);
     }

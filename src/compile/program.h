@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     double variables[MX_VAR_KIND_COUNT];
     double inputs, activations, workspace; /* activations: high-water mark of everything alive */
-    double flops;                          /* of one run */
+    double flops;                          /* of one run, recomputation not counted */
 } mx_plan_bytes;
 
 typedef struct {

@@ -7,7 +7,6 @@
 #include "store/weights.h"
 
 #include "ops/load.h"
-#include "store/hf_save.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -184,8 +183,7 @@ static const char *const tokenizer_files[] = {
     "chat_template.jinja", "generation_config.json", "vocab.json", "merges.txt"};
 enum { N_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
 
-/* config.json as it was read, with the dtype the weights are written in. */
-static char *config_text(const mx_model_spec *m, mx_dtype dtype)
+char *mx_weights_config(const mx_model_spec *m, mx_dtype dtype)
 {
     json_t *j = json_deep_copy(m->json);
     const char *key = json_object_get(j, "torch_dtype") ? "torch_dtype" : "dtype";
@@ -196,15 +194,27 @@ static char *config_text(const mx_model_spec *m, mx_dtype dtype)
     return text;
 }
 
+int mx_weights_extras(const char *config, const char *like, mx_arena *a, mx_hf_extra *out)
+{
+    _Static_assert(1 + N_TOKENIZER_FILES <= MX_WEIGHTS_MAX_EXTRAS, "room for every file");
+    int n = 0;
+    out[n++] = (mx_hf_extra){.name = "config.json", .data = config, .n_bytes = strlen(config)};
+    for (int i = 0; like && i < N_TOKENIZER_FILES; i++) {
+        const char *path = mx_arena_printf(a, "%s/%s", like, tokenizer_files[i]);
+        if (access(path, R_OK) == 0)
+            out[n++] = (mx_hf_extra){.name = tokenizer_files[i], .from = path};
+    }
+    return n;
+}
+
 mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir, mx_dtype dtype,
                           const char *like)
 {
     mx_arena scratch = {0};
     mx_st_source *src = MX_NEW_N(&scratch, mx_st_source, mx_session_count(s));
-    mx_hf_extra extra[1 + N_TOKENIZER_FILES];
+    mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS];
     saver sv = {.session = s, .dtype = dtype};
     int64_t n = 0;
-    int n_extra = 0;
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *v = mx_session_var(s, i);
         if (v->attr.kind != MX_VAR_WEIGHT)
@@ -215,17 +225,12 @@ mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir
             src[n].dim[k] = v->type.dim[k];
         n++;
     }
-    char *config = config_text(m, dtype);
-    extra[n_extra++] = (mx_hf_extra){.name = "config.json", .data = config, .n_bytes = strlen(config)};
-    for (int i = 0; like && i < N_TOKENIZER_FILES; i++) {
-        const char *path = mx_arena_printf(&scratch, "%s/%s", like, tokenizer_files[i]);
-        if (access(path, R_OK) == 0)
-            extra[n_extra++] = (mx_hf_extra){.name = tokenizer_files[i], .from = path};
-    }
+    char *config = mx_weights_config(m, dtype);
+    int n_extra = mx_weights_extras(config, like, &scratch, extra);
     mx_hf_save_opts opts = {.writer = {.fetch = fetch, .fetch_ctx = &sv}};
     mx_status st = mx_hf_save(dir, src, n, extra, n_extra, &opts);
     mx_free(sv.host);
-    free(config);
+    mx_free(config);
     mx_arena_fini(&scratch);
     return st;
 }

@@ -3,7 +3,7 @@
 #include "train/run_config.h"
 
 #include "../test.h"
-#include "train/batch.h"
+#include "train/batch_plan.h"
 #include "train/keys.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,12 +103,12 @@ MX_TEST(batch_arithmetic)
     const char *args[] = {"per_device_batch_size=8", "gradient_accumulation_steps=2",
                           "max_target_length=2048"};
     mx_config *cfg = load(args, 3, NULL);
-    mx_batch b;
+    mx_batch_plan b;
     mx_str line = {0};
-    MX_CHECK_OK(mx_batch_make(&b, cfg, 4, 2));
+    MX_CHECK_OK(mx_batch_plan_make(&b, cfg, 4, 2));
     MX_CHECK(b.microbatch == 16 && b.global_microbatch == 32 && b.global_sequences == 64 &&
              b.global_tokens == 131072);
-    mx_batch_print(&b, &line);
+    mx_batch_plan_print(&b, &line);
     MX_CHECK(strcmp(mx_str_text(&line), "131,072 tokens per step = 2 data ranks x 16 sequences x 2 "
                                         "microbatches x 2,048 tokens") == 0,
              "%s", mx_str_text(&line));
@@ -117,9 +117,9 @@ MX_TEST(batch_arithmetic)
 
     const char *half[] = {"per_device_batch_size=0.5"};
     cfg = load(half, 1, NULL);
-    MX_CHECK_OK(mx_batch_make(&b, cfg, 4, 2));
+    MX_CHECK_OK(mx_batch_plan_make(&b, cfg, 4, 2));
     MX_CHECK(b.microbatch == 1);
-    MX_CHECK_ERROR(mx_batch_make(&b, cfg, 1, 1), "is 0.5 sequences, which is not a whole number");
-    MX_CHECK_ERROR(mx_batch_make(&b, cfg, 6, 6), "which 6 data ranks cannot share evenly");
+    MX_CHECK_ERROR(mx_batch_plan_make(&b, cfg, 1, 1), "is 0.5 sequences, which is not a whole number");
+    MX_CHECK_ERROR(mx_batch_plan_make(&b, cfg, 6, 6), "which 6 data ranks cannot share evenly");
     mx_config_free(cfg);
 }

@@ -1,4 +1,4 @@
-/* batch.h - the arithmetic of batches, in one place.
+/* batch_plan.h - the arithmetic of batches, in one place.
  *
  *     sequences of one microbatch   = devices that hold different data x per_device_batch_size
  *     sequences of one update       = that x gradient_accumulation_steps
@@ -8,8 +8,8 @@
  * stage axes); it may be a fraction then. What must be whole is the number of sequences of a
  * microbatch, and its share of every data rank.
  */
-#ifndef MX_TRAIN_BATCH_H
-#define MX_TRAIN_BATCH_H
+#ifndef MX_TRAIN_BATCH_PLAN_H
+#define MX_TRAIN_BATCH_PLAN_H
 
 #include "base/config.h"
 
@@ -20,13 +20,13 @@ typedef struct {
     int64_t global_microbatch;    /* over all data ranks */
     int64_t global_sequences;     /* of an update */
     int64_t global_tokens;        /* of an update, padding included */
-} mx_batch;
+} mx_batch_plan;
 
 /* From per_device_batch_size, gradient_accumulation_steps and max_target_length. */
-mx_status mx_batch_make(mx_batch *b, const mx_config *cfg, int64_t devices,
+mx_status mx_batch_plan_make(mx_batch_plan *b, const mx_config *cfg, int64_t devices,
                         int64_t data_ranks) MX_MUST_USE;
 /* One line: "32,768 tokens per step = 1 data rank x 8 sequences x 2 microbatches x 2,048 tokens".
  */
-void mx_batch_print(const mx_batch *b, mx_str *out);
+void mx_batch_plan_print(const mx_batch_plan *b, mx_str *out);
 
 #endif

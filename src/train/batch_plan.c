@@ -1,17 +1,17 @@
-/* batch.c - see batch.h. */
-#include "train/batch.h"
+/* batch_plan.c - see batch.h. */
+#include "train/batch_plan.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-mx_status mx_batch_make(mx_batch *b, const mx_config *cfg, int64_t devices, int64_t data_ranks)
+mx_status mx_batch_plan_make(mx_batch_plan *b, const mx_config *cfg, int64_t devices, int64_t data_ranks)
 {
     MX_ASSERT(devices >= 1 && data_ranks >= 1 && devices % data_ranks == 0,
               "%lld devices, %lld data ranks", (long long)devices, (long long)data_ranks);
     double per_device = mx_config_float(cfg, "per_device_batch_size");
     double all = per_device * (double)devices;
-    *b = (mx_batch){.devices = devices, .data_ranks = data_ranks};
+    *b = (mx_batch_plan){.devices = devices, .data_ranks = data_ranks};
     b->accumulation = mx_config_int(cfg, "gradient_accumulation_steps");
     b->length = mx_config_int(cfg, "max_target_length");
     b->global_microbatch = (int64_t)llround(all);
@@ -51,7 +51,7 @@ static void add_count(mx_str *out, int64_t n, const char *unit, const char *afte
                 after);
 }
 
-void mx_batch_print(const mx_batch *b, mx_str *out)
+void mx_batch_plan_print(const mx_batch_plan *b, mx_str *out)
 {
     add_count(out, b->global_tokens, "token", " per step = ");
     add_count(out, b->data_ranks, "data rank", " x ");

@@ -1,0 +1,174 @@
+/* generate.c - prompts in, answers out. */
+#include "infer/generate.h"
+
+#include "infer/decode.h"
+#include <string.h>
+#include <time.h>
+
+typedef struct {
+    const mx_model_ref *model;
+    const mx_tokenizer *tok;
+    const mx_tokens *prompts;
+    const mx_generate_options *o;
+    void (*stream)(void *ctx, const char *text, size_t n);
+    void *ctx;
+    mx_answer *answers;
+    mx_generate_counts *counts;
+    mx_decode *decode;
+    void *work; /* of the sampler */
+    int64_t vocab;
+} job;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static mx_status check_prompts(const job *j, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (j->prompts[i].n == 0)
+            return mx_fail(MX_USAGE, "prompt %lld is empty and the tokenizer adds no start token; give "
+                           "some text", (long long)(i + 1));
+        for (int64_t k = 0; k < j->prompts[i].n; k++)
+            if (j->prompts[i].ids[k] < 0 || j->prompts[i].ids[k] >= j->vocab)
+                return mx_fail(MX_INPUT, "the tokenizer gives id %d, but the model has %lld tokens; they "
+                               "do not belong together", j->prompts[i].ids[k], (long long)j->vocab);
+    }
+    return MX_OK;
+}
+
+/* The answer's text without a stop text, if it holds one. */
+static bool cut_at_stop(const job *j, mx_str *text)
+{
+    for (int i = 0; i < j->o->n_stop; i++) {
+        char *at = *j->o->stop[i] ? strstr((char *)mx_str_text(text), j->o->stop[i]) : NULL;
+        if (at) {
+            text->len = (size_t)(at - text->text);
+            *at = 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Takes a token into the answer; false when the answer is complete. */
+static mx_status take(job *j, mx_answer *a, mx_choice c, mx_token_stream *ts, bool first, bool *goes_on)
+{
+    *goes_on = false;
+    for (int i = 0; i < j->o->n_stop_ids; i++)
+        if (c.id == j->o->stop_ids[i]) {
+            a->stopped = true;
+            return MX_OK;
+        }
+    mx_tokens_add(&a->ids, c.id);
+    a->log_prob += c.log_prob;
+    if (j->tok) {
+        size_t before = a->text.len;
+        MX_TRY(mx_token_stream_push(ts, c.id, &a->text));
+        if (cut_at_stop(j, &a->text)) {
+            a->stopped = true;
+            before = before < a->text.len ? before : a->text.len;
+        }
+        if (first && j->stream && a->text.len > before)
+            j->stream(j->ctx, a->text.text + before, a->text.len - before);
+    }
+    *goes_on = !a->stopped && a->ids.n < j->o->max_new_tokens;
+    return MX_OK;
+}
+
+/* Sequences [from, from + n) of the prompts, together. */
+static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
+{
+    mx_arena scratch = {0};
+    const int32_t **tokens = MX_NEW_N(&scratch, const int32_t *, batch);
+    int64_t *count = MX_NEW_N(&scratch, int64_t, batch);
+    int32_t *next = MX_NEW_N(&scratch, int32_t, batch);
+    mx_tokens *seen = MX_NEW_N(&scratch, mx_tokens, batch);
+    mx_token_stream *ts = MX_NEW_N(&scratch, mx_token_stream, batch);
+    mx_status st = MX_OK;
+    double start = now();
+    for (int64_t b = 0; b < batch && !st; b++) {
+        st = mx_decode_reset(j->decode, b);
+        tokens[b] = b < n ? j->prompts[from + b].ids : NULL;
+        count[b] = b < n ? j->prompts[from + b].n : 0;
+        ts[b] = (mx_token_stream){.tokenizer = j->tok, .skip_special = true};
+        for (int64_t k = 0; k < count[b]; k++)
+            mx_tokens_add(&seen[b], tokens[b][k]);
+        j->counts->prompt_tokens += (double)count[b];
+    }
+    if (!st)
+        st = mx_decode_feed(j->decode, tokens, count);
+    j->counts->prompt_s += now() - start;
+    start = now();
+    for (uint64_t step = 0; !st; step++) {
+        bool any = false;
+        for (int64_t b = 0; b < n && !st; b++) {
+            if (!count[b])
+                continue;
+            mx_choice c = mx_sample(&j->o->sampling, mx_decode_logits(j->decode, b), j->vocab,
+                                    seen[b].ids, seen[b].n, (uint64_t)(from + b), step, j->work);
+            bool goes_on;
+            st = take(j, &j->answers[from + b], c, &ts[b], from + b == 0, &goes_on);
+            mx_tokens_add(&seen[b], c.id);
+            next[b] = c.id;
+            tokens[b] = &next[b];
+            count[b] = goes_on;
+            any |= goes_on;
+            j->counts->new_tokens++;
+        }
+        if (!any || st)
+            break;
+        st = mx_decode_feed(j->decode, tokens, count);
+    }
+    j->counts->decode_s += now() - start;
+    for (int64_t b = 0; b < batch; b++) {
+        size_t before = b < n ? j->answers[from + b].text.len : 0;
+        if (b < n && j->tok && !st && !j->answers[from + b].stopped)
+            st = mx_token_stream_finish(&ts[b], &j->answers[from + b].text);
+        if (b < n && from + b == 0 && j->stream && j->answers[0].text.len > before)
+            j->stream(j->ctx, j->answers[0].text.text + before, j->answers[0].text.len - before);
+        mx_token_stream_fini(&ts[b]);
+        mx_tokens_fini(&seen[b]);
+    }
+    mx_arena_fini(&scratch);
+    return st;
+}
+
+mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const mx_tokens *prompts,
+                      int64_t n, const mx_generate_options *o,
+                      void (*stream)(void *ctx, const char *text, size_t n_bytes), void *ctx,
+                      mx_answer *answers, mx_generate_counts *counts)
+{
+    job j = {model, tok, prompts, o, stream, ctx, answers, counts, NULL, NULL,
+             model->spec.summary.vocab};
+    *counts = (mx_generate_counts){0};
+    MX_TRY(check_prompts(&j, n));
+    mx_session *session = NULL;
+    mx_status st;
+    int64_t longest = 0, batch = o->batch > 0 ? o->batch : n < 32 ? n : 32;
+    for (int64_t i = 0; i < n; i++)
+        longest = prompts[i].n > longest ? prompts[i].n : longest;
+    mx_decode_settings ds = {.batch = batch, .max_length = longest + o->max_new_tokens,
+                             .prompt_hint = longest, .compile = {.compute = o->compute}};
+    MX_TRY_OUT(st, mx_session_open(&session, o->device, o->n_threads));
+    MX_TRY_OUT(st, mx_decode_open(&j.decode, session, &model->spec, &ds));
+    MX_TRY_OUT(st, mx_model_ref_weights(model, session, o->sampling.seed));
+    MX_TRY_OUT(st, mx_alloc(&j.work, 8 * (size_t)j.vocab, "the sampler"));
+    for (int64_t from = 0; from < n; from += batch)
+        MX_TRY_OUT(st, run_batch(&j, from, n - from < batch ? n - from : batch, batch));
+out:
+    mx_free(j.work);
+    mx_decode_close(j.decode);
+    mx_session_close(session);
+    return st;
+}
+
+void mx_answer_fini(mx_answer *a)
+{
+    mx_tokens_fini(&a->ids);
+    mx_str_fini(&a->text);
+    *a = (mx_answer){0};
+}

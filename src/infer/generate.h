@@ -1,0 +1,41 @@
+/* generate.h - answers to prompts: batches of sequences until each has ended. */
+#ifndef MX_INFER_GENERATE_H
+#define MX_INFER_GENERATE_H
+
+#include "infer/sample.h"
+#include "text/tokenizer.h"
+#include "train/model_ref.h"
+
+typedef struct {
+    mx_sampling sampling;
+    int64_t max_new_tokens;
+    int64_t batch;             /* sequences decoded together; 0: all prompts, at most 32 */
+    const int32_t *stop_ids;   /* tokens that end an answer */
+    int n_stop_ids;
+    const char *const *stop;   /* texts that end an answer (cut off) */
+    int n_stop;
+    const char *device;
+    int n_threads;
+    mx_dtype compute;
+} mx_generate_options;
+
+typedef struct {
+    mx_tokens ids;        /* new tokens, the ending one left out */
+    mx_str text;          /* of them */
+    double log_prob;      /* sum over the new tokens */
+    bool stopped;         /* by an end token or text, not by max_new_tokens */
+} mx_answer;
+
+typedef struct {
+    double prompt_tokens, new_tokens, prompt_s, decode_s;
+} mx_generate_counts;
+
+/* One answer per prompt, in answers[0..n) (zeroed by the caller). Text of answer 0 is given to `stream` as it
+ * is made, when not NULL. The tokenizer may be NULL (no text, no stop texts). */
+mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const mx_tokens *prompts,
+                      int64_t n, const mx_generate_options *o,
+                      void (*stream)(void *ctx, const char *text, size_t n_bytes), void *ctx,
+                      mx_answer *answers, mx_generate_counts *counts) MX_MUST_USE;
+void mx_answer_fini(mx_answer *a);
+
+#endif

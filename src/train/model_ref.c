@@ -1,0 +1,88 @@
+/* model_ref.c - finding a model by directory, run or name. */
+#include "train/model_ref.h"
+
+#include "models/from_config.h"
+#include "store/checkpoint_read.h"
+#include "store/weights.h"
+#include "train/keys.h"
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool exists(mx_arena *a, const char *dir, const char *name)
+{
+    return access(mx_arena_printf(a, "%s/%s", dir, name), F_OK) == 0;
+}
+
+static mx_status open_dir(mx_model_ref *r, const char *path)
+{
+    MX_TRY(mx_hf_dir_open(&r->dir, path, MX_HF_ALL));
+    r->has_weights = true;
+    r->path = mx_arena_strdup(&r->arena, path);
+    return mx_model_from_json(&r->spec, r->dir.config,
+                              mx_arena_printf(&r->arena, "%s/config.json", path));
+}
+
+static mx_status open_run(mx_model_ref *r, const char *path)
+{
+    mx_ckpt_entry newest = {0};
+    mx_str notes = {0};
+    const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", path);
+    mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, 2, &r->arena, &newest, &notes);
+    if (notes.len)
+        fprintf(stderr, "%s\n", mx_str_text(&notes));
+    mx_str_fini(&notes);
+    MX_TRY(st);
+    if (!newest.path)
+        return mx_fail(MX_INPUT, "%s is a run folder without a checkpoint yet", path);
+    return open_dir(r, newest.path);
+}
+
+static mx_status open_name(mx_model_ref *r, const char *name, const char *home)
+{
+    const char *arg = mx_arena_printf(&r->arena, "model_name=%s", name);
+    mx_config *cfg = NULL;
+    mx_config_request q = {.schema = &mx_keys, .sections = MX_TAKES_ALL, .user = "model",
+                           .home = home, .args = &arg, .n_args = 1};
+    MX_TRY(mx_config_load(&cfg, &q));
+    mx_status st = mx_model_from_config(&r->spec, cfg);
+    mx_config_free(cfg);
+    return st;
+}
+
+mx_status mx_model_ref_open(mx_model_ref *r, const char *what, const char *home)
+{
+    *r = (mx_model_ref){0};
+    struct stat sb;
+    bool is_dir = stat(what, &sb) == 0 && S_ISDIR(sb.st_mode);
+    mx_status st;
+    if (is_dir && exists(&r->arena, what, "config.json"))
+        st = open_dir(r, what);
+    else if (is_dir && exists(&r->arena, what, "checkpoints"))
+        st = open_run(r, what);
+    else if (is_dir)
+        st = mx_fail(MX_INPUT, "%s has neither config.json (a model) nor checkpoints/ (a run)", what);
+    else if (home && exists(&r->arena, home, mx_arena_printf(&r->arena, "models/%s.yml", what)))
+        st = open_name(r, what, home);
+    else
+        st = mx_fail(MX_INPUT, "%s is neither a directory nor a model of configs/models; give a Hugging "
+                     "Face directory, a run folder, or a name such as llama3.2-1b", what);
+    if (st)
+        mx_model_ref_close(r);
+    return st;
+}
+
+void mx_model_ref_close(mx_model_ref *r)
+{
+    mx_model_spec_fini(&r->spec);
+    mx_hf_dir_close(&r->dir);
+    mx_arena_fini(&r->arena);
+    *r = (mx_model_ref){0};
+}
+
+mx_status mx_model_ref_weights(const mx_model_ref *r, mx_session *s, uint64_t seed)
+{
+    if (r->has_weights)
+        MX_TRY(mx_weights_load(s, &r->spec, (mx_hf_dir *)&r->dir, (mx_load_options){0}));
+    return mx_session_init(s, seed);
+}

@@ -1,0 +1,31 @@
+/* model_ref.h - what MODEL on the command line means.
+ *
+ *   a Hugging Face directory (config.json)         its weights
+ *   a run folder (checkpoints/ inside)             its newest whole checkpoint
+ *   a checkpoint folder                            its weights
+ *   a name from configs/models                     that size with random weights
+ */
+#ifndef MX_TRAIN_MODEL_REF_H
+#define MX_TRAIN_MODEL_REF_H
+
+#include "device/device.h"
+#include "models/model.h"
+#include "store/hf_dir.h"
+
+typedef struct {
+    mx_hf_dir dir;      /* open when has_weights */
+    bool has_weights;
+    mx_model_spec spec;
+    const char *path;   /* the directory weights come from; NULL: random */
+    mx_arena arena;
+} mx_model_ref;
+
+/* `home` is the configuration folder (NULL: names are not looked up). Notes, such as a damaged
+ * checkpoint that was passed over, go to standard error. */
+mx_status mx_model_ref_open(mx_model_ref *r, const char *what, const char *home) MX_MUST_USE;
+void mx_model_ref_close(mx_model_ref *r); /* a zero object is a no-op */
+
+/* The session's weights from the reference, or random ones by seed. */
+mx_status mx_model_ref_weights(const mx_model_ref *r, mx_session *s, uint64_t seed) MX_MUST_USE;
+
+#endif

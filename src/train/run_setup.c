@@ -1,0 +1,219 @@
+/* run_setup.c - a run from its configuration to the moment before its first step.
+ *
+ * Order: folder and lock; model; plan (programs, memory); state, from the first of these that exists: the run's
+ * own newest whole checkpoint, load_full_state_path, load_parameters_path, fresh weights; data, moved to
+ * where the state left off.
+ */
+#include "train/run.h"
+#include "train/run_state.h"
+
+#include "device/cpu/peak.h"
+#include "models/from_config.h"
+#include "store/weights.h"
+#include "train/run_config.h"
+#include "train/settings.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static mx_status make_folders(const mx_run *r)
+{
+    mx_status st = MX_OK;
+    char *path = mx_arena_strdup((mx_arena *)&r->arena, r->folder);
+    for (char *p = path + 1; *p && !st; p++)
+        if (*p == '/') {
+            *p = 0;
+            st = mx_io_make_dir(NULL, path);
+            *p = '/';
+        }
+    return st ? st : mx_io_make_dir(NULL, path);
+}
+
+static mx_status open_model(mx_run *r)
+{
+    const char *from = mx_config_text(r->c, "load_parameters_path");
+    if (!*from)
+        return mx_model_from_config(&r->model, r->c);
+    mx_hf_dir dir = {0};
+    MX_TRY(mx_hf_dir_open(&dir, from, MX_HF_CONFIG_ONLY));
+    mx_status st = mx_model_from_json(&r->model, dir.config,
+                                      mx_arena_printf(&r->arena, "%s/config.json", from));
+    mx_hf_dir_close(&dir);
+    r->like = from;
+    return st;
+}
+
+static void say_plan(mx_run *r)
+{
+    const mx_plan_bytes *b = &r->step.program.bytes;
+    mx_str line = {0};
+    char buf[32];
+    double total = b->inputs + b->activations + b->workspace, weights = 0;
+    for (int i = 0; i < mx_session_count(r->session); i++) {
+        const mx_var *v = mx_session_var(r->session, i);
+        if (v->attr.kind == MX_VAR_WEIGHT)
+            weights += (double)mx_type_count(&v->type);
+        total += (double)mx_type_bytes(&v->type);
+    }
+    mx_progress_say(&r->progress, "model: %s, %s parameters", r->model.family->name,
+                    mx_format_count(buf, sizeof buf, weights));
+    mx_batch_plan_print(&r->batch, &line);
+    mx_progress_say(&r->progress, "batch: %s", mx_str_text(&line));
+    mx_progress_say(&r->progress, "memory: %s planned, of which activations %.0f MiB; %.2f GFLOP a step; "
+                    "%d threads", mx_format_bytes(buf, sizeof buf, total),
+                    (b->activations + b->workspace) / (1 << 20), r->flops_per_step / 1e9,
+                    mx_session_threads(r->session));
+    mx_str_fini(&line);
+}
+
+static mx_status build_steps(mx_run *r)
+{
+    MX_TRY(mx_settings_step(r->c, &r->model, &r->arena, &r->options));
+    MX_TRY(mx_session_open(&r->session, mx_settings_device(r->c),
+                           (int)mx_config_int(r->c, "num_threads")));
+    r->accumulates = r->batch.accumulation > 1;
+    r->options.shape.batch = r->batch.microbatch;
+    r->options.compile.n_threads = mx_session_threads(r->session);
+    r->options.kind = r->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
+    MX_TRY(mx_step_open(&r->step, r->session, &r->model, &r->options));
+    if (r->accumulates) {
+        mx_step_options o = r->options;
+        o.kind = MX_STEP_APPLY;
+        MX_TRY(mx_step_open(&r->apply, r->session, &r->model, &o));
+    }
+    r->evaluates = mx_config_int(r->c, "eval_interval") > 0;
+    if (r->evaluates) {
+        mx_step_options o = r->options;
+        o.kind = MX_STEP_LOSS;
+        MX_TRY(mx_step_open(&r->eval, r->session, &r->model, &o));
+    }
+    r->flops_per_step = r->step.program.bytes.flops * (double)r->batch.accumulation;
+    bool bf16 = r->options.compile.compute == MX_BF16;
+    double peak = bf16 ? mx_cpu_peak_bf16_flops(mx_session_threads(r->session)) : 0;
+    r->peak_flops = peak > 0 ? peak : mx_cpu_peak_flops(mx_session_threads(r->session));
+    return MX_OK;
+}
+
+/* The newest whole checkpoint of the run itself; NULL when there is none. */
+static mx_status own_checkpoint(mx_run *r, const char **path)
+{
+    mx_str notes = {0};
+    mx_ckpt_entry e = {0};
+    const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->folder);
+    mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, mx_session_threads(r->session), &r->arena, &e,
+                                  &notes);
+    if (notes.len)
+        mx_progress_say(&r->progress, "%s", mx_str_text(&notes));
+    mx_str_fini(&notes);
+    *path = e.path;
+    return st;
+}
+
+static mx_status load_parameters(mx_run *r, const char *path)
+{
+    mx_hf_dir dir = {0};
+    MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_ALL));
+    mx_status st = mx_weights_load(r->session, &r->model, &dir, (mx_load_options){0});
+    mx_hf_dir_close(&dir);
+    if (!st)
+        mx_progress_say(&r->progress, "weights: from %s", path);
+    return st;
+}
+
+static mx_status restore(mx_run *r)
+{
+    const char *own = NULL;
+    if (mx_config_bool(r->c, "enable_checkpointing"))
+        MX_TRY(own_checkpoint(r, &own));
+    const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
+    const char *weights = mx_config_text(r->c, "load_parameters_path");
+    if (*full) {
+        MX_TRY(mx_state_restore(full, r->session, &r->model, &r->at));
+        mx_progress_say(&r->progress, "resuming: step %lld, from %s", (long long)r->at.step, full);
+        if (r->at.threads && r->at.threads != mx_session_threads(r->session))
+            mx_progress_say(&r->progress, "note: the run used %d threads before and uses %d now; it goes "
+                            "on, but not bit for bit", r->at.threads,
+                            mx_session_threads(r->session));
+    } else if (*weights) {
+        MX_TRY(load_parameters(r, weights));
+    }
+    r->at.threads = mx_session_threads(r->session);
+    return mx_session_init(r->session, (uint64_t)mx_config_int(r->c, "init_weights_seed"));
+}
+
+static mx_status open_data(mx_run *r)
+{
+    int64_t rows = r->batch.global_sequences;
+    MX_TRY(mx_train_data_open(&r->data, r->c, r->like, r->model.summary.vocab, rows, false));
+    if (r->at.loader)
+        MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
+    if (r->evaluates)
+        MX_TRY(mx_train_data_open(&r->eval_data, r->c, r->like, r->model.summary.vocab,
+                                  r->batch.microbatch, true));
+    return MX_OK;
+}
+
+static mx_status open_checkpoints(mx_run *r)
+{
+    if (!mx_config_bool(r->c, "enable_checkpointing"))
+        return MX_OK;
+    int64_t keep = mx_config_int(r->c, "max_num_checkpoints_to_keep");
+    int64_t every = mx_config_int(r->c, "keep_checkpoint_every");
+    mx_ckpt_opts o = {
+        .run_dir = r->folder,
+        .run_id = mx_config_text(r->c, "run_name"),
+        .retention = {.keep_last = keep > 0 ? (int)keep : 0, .keep_every = every > 0 ? every : 0,
+                      .keep_best = (int)mx_config_int(r->c, "keep_best_checkpoints")},
+        .max_shard_bytes =
+            (uint64_t)mx_config_int(r->c, "checkpoint_storage_target_data_file_size_bytes"),
+        .synchronous = !mx_config_bool(r->c, "async_checkpointing"),
+    };
+    return mx_ckpt_new(&r->ckpt, &o);
+}
+
+mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
+{
+    *r = (mx_run){.c = c, .last_eval = NAN};
+    mx_progress_init(&r->progress, &(mx_progress_options){.fd = 1, .interval_s = 0.1,
+                                                          .plain_every = 10});
+    r->folder = mx_run_folder(c, &r->arena);
+    MX_TRY(open_model(r));
+    MX_TRY(mx_batch_plan_make(&r->batch, c, 1, 1));
+    MX_TRY(build_steps(r));
+    MX_TRY(make_folders(r));
+    MX_TRY(mx_run_lock_take(&r->lock, r->folder));
+    mx_str report = {0};
+    mx_status st = mx_run_config_compare(c, r->folder, &report);
+    if (report.len)
+        mx_progress_say(&r->progress, "%s", mx_str_text(&report));
+    mx_str_fini(&report);
+    MX_TRY(st);
+    MX_TRY(mx_run_config_save(c, r->folder, command_line, NULL));
+    r->schedule = mx_schedule_make(c);
+    r->steps = mx_schedule_run_steps(c);
+    say_plan(r);
+    MX_TRY(restore(r));
+    MX_TRY(open_data(r));
+    MX_TRY(open_checkpoints(r));
+    return mx_metrics_open(&r->metrics, r->folder,
+                           &(mx_metrics_options){.tensorboard = mx_config_bool(c, "enable_tensorboard"),
+                                                 .start_step = r->at.step + 1});
+}
+
+void mx_run_close(mx_run *r)
+{
+    mx_ckpt_free(r->ckpt);
+    mx_status_free(mx_metrics_close(r->metrics));
+    mx_progress_fini(&r->progress);
+    mx_train_data_close(&r->data);
+    mx_train_data_close(&r->eval_data);
+    mx_session_close(r->session);
+    mx_step_close(&r->step);
+    mx_step_close(&r->apply);
+    mx_step_close(&r->eval);
+    mx_model_spec_fini(&r->model);
+    mx_run_lock_release(&r->lock);
+    mx_free(r->at.loader);
+    mx_arena_fini(&r->arena);
+}

@@ -1,0 +1,113 @@
+/* state.c - weights and moments as tensors by name, the rest as a small JSON object. */
+#include "train/state.h"
+
+#include "store/weights.h"
+#include <string.h>
+#include <unistd.h>
+
+static mx_st_source source_of(const mx_var *v)
+{
+    mx_st_source s = {.name = v->name, .dtype = mx_st_dtype_of(v->type.dtype),
+                      .ndim = v->type.ndim, .data = v->data};
+    for (int i = 0; i < v->type.ndim; i++)
+        s.dim[i] = v->type.dim[i];
+    return s;
+}
+
+static int64_t collect(mx_session *s, mx_var_kind kind, mx_arena *a, mx_st_source **out)
+{
+    int64_t n = 0;
+    *out = MX_NEW_N(a, mx_st_source, mx_session_count(s));
+    for (int i = 0; i < mx_session_count(s); i++)
+        if (mx_session_var(s, i)->attr.kind == kind)
+            (*out)[n++] = source_of(mx_session_var(s, i));
+    return n;
+}
+
+static char *state_text(const mx_run_state *st)
+{
+    json_t *j = json_pack("{s:I, s:I, s:i}", "step", (json_int_t)st->step, "tokens",
+                          (json_int_t)st->tokens, "threads", st->threads);
+    json_t *loader = st->loader ? json_loadb(st->loader, st->loader_bytes, 0, NULL) : NULL;
+    if (loader)
+        json_object_set_new(j, "loader", loader);
+    char *text = json_dumps(j, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(j);
+    return text;
+}
+
+mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
+                        double metric, const char *like)
+{
+    mx_arena scratch = {0};
+    mx_ckpt_request r = {.step = st->step, .metric = metric};
+    mx_st_source *weights, *moments;
+    r.n_weights = collect(s, MX_VAR_WEIGHT, &scratch, &weights);
+    r.n_optimizer = collect(s, MX_VAR_OPTIMIZER, &scratch, &moments);
+    r.weights = weights;
+    r.optimizer = moments;
+    mx_dtype dtype = MX_F32;
+    for (int i = 0; i < mx_session_count(s); i++)
+        if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT)
+            dtype = mx_session_var(s, i)->type.dtype;
+    mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS];
+    char *config = mx_weights_config(m, dtype), *state = state_text(st);
+    r.state_json = state;
+    r.extras = extra;
+    r.n_extras = mx_weights_extras(config, like, &scratch, extra);
+    mx_status status = mx_ckpt_save(c, &r);
+    mx_free(config);
+    mx_free(state);
+    mx_arena_fini(&scratch);
+    return status;
+}
+
+/* Moments by name. A weight that was frozen in the saved run has none: it starts from zero. */
+static mx_status restore_moments(const mx_ckpt_view *v, mx_session *s)
+{
+    for (int i = 0; i < mx_session_count(s); i++) {
+        mx_var *var = mx_session_var(s, i);
+        if (var->attr.kind != MX_VAR_OPTIMIZER)
+            continue;
+        const mx_st_tensor *t = v->has_optimizer ? mx_hf_dir_find(&v->optimizer, var->name) : NULL;
+        if (!t)
+            continue;
+        if (t->n != mx_type_count(&var->type))
+            return mx_fail(MX_INPUT, "the checkpoint's %s has %lld values, the run needs %lld", t->name,
+                           (long long)t->n, (long long)mx_type_count(&var->type));
+        void *host = NULL;
+        MX_TRY(mx_alloc(&host, mx_type_bytes(&var->type), var->name));
+        mx_st_job job = {.tensor = t, .count = t->n, .to = mx_st_dtype_of(var->type.dtype),
+                         .dst = host};
+        mx_status st = mx_st_load(&job, 1, mx_session_threads(s));
+        if (!st)
+            st = mx_var_write(s, var, host);
+        mx_free(host);
+        MX_TRY(st);
+    }
+    return MX_OK;
+}
+
+mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model_spec *m,
+                           mx_run_state *st)
+{
+    mx_ckpt_view v = {0};
+    *st = (mx_run_state){0};
+    /* Already verified by whoever chose this checkpoint; sizes are checked once more. */
+    MX_TRY(mx_ckpt_open(&v, checkpoint, MX_CHECK_SIZES, mx_session_threads(s)));
+    mx_status status = mx_weights_load(s, m, &v.model, (mx_load_options){0});
+    if (!status)
+        status = restore_moments(&v, s);
+    if (!status) {
+        st->step = json_integer_value(json_object_get(v.state, "step"));
+        st->tokens = json_integer_value(json_object_get(v.state, "tokens"));
+        st->threads = (int)json_integer_value(json_object_get(v.state, "threads"));
+        const json_t *loader = json_object_get(v.state, "loader");
+        if (loader) {
+            st->loader = json_dumps(loader, JSON_COMPACT);
+            st->loader_bytes = strlen(st->loader);
+        }
+    }
+    mx_ckpt_close(&v);
+    return status;
+}

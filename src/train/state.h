@@ -1,0 +1,28 @@
+/* state.h - a run's state between a session and its checkpoints. */
+#ifndef MX_TRAIN_STATE_H
+#define MX_TRAIN_STATE_H
+
+#include "data/loader.h"
+#include "device/device.h"
+#include "models/model.h"
+#include "store/checkpoint.h"
+#include "store/checkpoint_read.h"
+
+/* What a checkpoint holds besides tensors. */
+typedef struct {
+    int64_t step;         /* updates done */
+    int64_t tokens;       /* trained on so far */
+    int threads;          /* part of a run's identity: bits may depend on it */
+    char *loader;         /* position in the data, JSON; NULL: none */
+    size_t loader_bytes;
+} mx_run_state;
+
+/* Saves weights, optimizer state and `st` as checkpoint st->step. `like` is a directory whose tokenizer
+ * files go along (NULL: none). The write goes on in the background. */
+mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
+                        double metric, const char *like) MX_MUST_USE;
+/* Everything back. The caller frees st->loader with mx_free. */
+mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model_spec *m,
+                           mx_run_state *st) MX_MUST_USE;
+
+#endif
