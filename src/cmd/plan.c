@@ -72,7 +72,7 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
 {
     char a[32], b[32];
     mx_str line = {0};
-    mx_batch_print(&p->batch, &line);
+    mx_batch_plan_print(&p->batch, &line);
     printf("model     %s, %s parameters", m->family->name,
            mx_format_count(a, sizeof a, p->parameters));
     printf(p->trainable < p->parameters ? ", %s trained\n" : "\n",
@@ -152,13 +152,13 @@ static mx_status run(mx_invocation *inv)
     mx_arena arena = {0};
     mx_model_spec m = {0};
     mx_step_options o;
-    mx_batch batch;
+    mx_batch_plan batch;
     mx_plan plan;
     mx_plan_device d = device_of(c);
     mx_status st = mx_model_open(&m, c, inv->n_args ? inv->args[0] : NULL);
     if (st)
         return st;
-    MX_TRY_OUT(st, mx_batch_make(&batch, c, 1, 1));
+    MX_TRY_OUT(st, mx_batch_plan_make(&batch, c, 1, 1));
     MX_TRY_OUT(st, mx_step_configure(&o, c, &m, MX_STEP_TRAIN, batch.microbatch, &arena));
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &o, &batch, &d));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;

@@ -181,7 +181,7 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
 }
 
 mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
-                       const mx_batch *batch, const mx_plan_device *device)
+                       const mx_batch_plan *batch, const mx_plan_device *device)
 {
     *p = (mx_plan){.batch = *batch};
     double start = now();
@@ -201,7 +201,7 @@ mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options
 /* ---- what to change ---- */
 
 static void try_change(const mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
-                       const mx_batch *batch, mx_plan_advice *out, int *n)
+                       const mx_batch_plan *batch, mx_plan_advice *out, int *n)
 {
     mx_plan_device nothing = {0};
     mx_plan smaller;
@@ -216,7 +216,7 @@ int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_step_optio
 {
     static const char *const policies[] = {"minimal", "full"};
     mx_step_options changed = *o;
-    mx_batch batch = p->batch;
+    mx_batch_plan batch = p->batch;
     int n = 0;
     for (int i = 0; i < 2 && n < cap; i++)
         if (strcmp(o->compile.remat.policy, policies[i]) != 0) {

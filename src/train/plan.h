@@ -11,7 +11,7 @@
 #ifndef MX_TRAIN_PLAN_H
 #define MX_TRAIN_PLAN_H
 
-#include "train/batch.h"
+#include "train/batch_plan.h"
 #include "train/step_config.h"
 
 enum { MX_PLAN_LARGEST = 12 };
@@ -24,7 +24,7 @@ typedef struct {
 } mx_plan_item;
 
 typedef struct {
-    mx_batch batch;
+    mx_batch_plan batch;
     double parameters, trainable;          /* numbers */
     double variables[MX_VAR_KIND_COUNT];   /* bytes, by class */
     double inputs, activations, workspace; /* bytes, of all programs */
@@ -45,7 +45,7 @@ typedef struct {
 
 /* `o` says how steps are compiled; its kind and batch are set here. */
 mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
-                       const mx_batch *batch, const mx_plan_device *device) MX_MUST_USE;
+                       const mx_batch_plan *batch, const mx_plan_device *device) MX_MUST_USE;
 
 /* A change of keys that makes the run smaller, with what it would need then. */
 typedef struct {

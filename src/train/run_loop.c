@@ -195,7 +195,7 @@ mx_status mx_run_loop(mx_run *r)
     double mean = 0;
     if (r->ckpt && mx_config_bool(r->c, "save_checkpoint_on_start") && r->at.step == 0)
         MX_TRY(save(r));
-    while (r->at.step < r->steps && !mx_stop_requested()) {
+    while (r->at.step < r->steps && !mx_stop_signal()) {
         outcome o;
         MX_TRY(mx_status_wrap(one_step(r, &o), "step %lld", (long long)(r->at.step + 1)));
         if (o.end) {
@@ -213,17 +213,17 @@ mx_status mx_run_loop(mx_run *r)
         if (r->ckpt && r->at.step % period == 0 && r->at.step < r->steps)
             MX_TRY(save(r));
     }
-    return finish(r, mx_stop_requested() && r->at.step < r->steps);
+    return finish(r, mx_stop_signal() && r->at.step < r->steps);
 }
 
 mx_status mx_run_train(const mx_config *c, const char *command_line)
 {
     mx_run r;
     mx_status st = mx_run_open(&r, c, command_line);
-    if (!st) {
-        mx_signals_catch();
+    if (!st)
+        st = mx_signals_install();
+    if (!st)
         st = mx_run_loop(&r);
-    }
     mx_run_close(&r);
     return st;
 }

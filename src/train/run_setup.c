@@ -11,7 +11,7 @@
 #include "models/from_config.h"
 #include "store/weights.h"
 #include "train/run_config.h"
-#include "train/settings.h"
+#include "train/step_config.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,13 +69,12 @@ static void say_plan(mx_run *r)
 
 static mx_status build_steps(mx_run *r)
 {
-    MX_TRY(mx_settings_step(r->c, &r->model, &r->arena, &r->options));
-    MX_TRY(mx_session_open(&r->session, mx_settings_device(r->c),
-                           (int)mx_config_int(r->c, "num_threads")));
     r->accumulates = r->batch.accumulation > 1;
-    r->options.shape.batch = r->batch.microbatch;
+    MX_TRY(mx_step_configure(&r->options, r->c, &r->model,
+                             r->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN,
+                             r->batch.microbatch, &r->arena));
+    MX_TRY(mx_session_open(&r->session, mx_device_name(r->c), (int)mx_config_int(r->c, "num_threads")));
     r->options.compile.n_threads = mx_session_threads(r->session);
-    r->options.kind = r->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
     MX_TRY(mx_step_open(&r->step, r->session, &r->model, &r->options));
     if (r->accumulates) {
         mx_step_options o = r->options;

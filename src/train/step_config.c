@@ -123,9 +123,34 @@ static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_a
     return MX_OK;
 }
 
+const char *mx_device_name(const mx_config *cfg)
+{
+    const char *name = mx_config_text(cfg, "device");
+    return strcmp(name, "auto") == 0 ? "cpu" : name;
+}
+
+/* Keys that are understood but ask for something this version does not do: all of them at once. */
+static mx_status refuse(const mx_config *cfg)
+{
+    static const char *const parallel[] = {
+        "ici_tensor_parallelism", "ici_context_parallelism", "ici_expert_parallelism",
+        "ici_pipeline_parallelism", "ici_sequence_parallelism"};
+    mx_status all = MX_OK;
+    if (*mx_config_text(cfg, "quantization"))
+        all = mx_fail(MX_USAGE, "%s: quantization=%s is not done yet; leave it empty",
+                      mx_config_where(cfg, "quantization"), mx_config_text(cfg, "quantization"));
+    for (size_t i = 0; i < sizeof parallel / sizeof *parallel; i++)
+        if (mx_config_int(cfg, parallel[i]) > 1)
+            all = mx_status_join(all, mx_fail(MX_USAGE, "%s: %s above 1 is not done yet; this version "
+                                              "runs on one device",
+                                              mx_config_where(cfg, parallel[i]), parallel[i]));
+    return all;
+}
+
 mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m,
                             mx_step_kind kind, int64_t batch, mx_arena *a)
 {
+    MX_TRY(refuse(cfg));
     *o = (mx_step_options){.kind = kind};
     o->shape = (mx_model_shape){.batch = batch,
                                 .seq = mx_config_int(cfg, "max_target_length"),

@@ -10,7 +10,7 @@ typedef struct {
     mx_config *cfg;
     mx_model_spec model;
     mx_step_options options;
-    mx_batch batch;
+    mx_batch_plan batch;
     mx_plan plan;
     mx_arena arena;
 } planned;
@@ -31,7 +31,7 @@ static mx_status make(planned *p, const char *const *args, int n)
     *p = (planned){0};
     MX_TRY(mx_config_load(&p->cfg, &r));
     MX_TRY(mx_model_open(&p->model, p->cfg, NULL));
-    MX_TRY(mx_batch_make(&p->batch, p->cfg, 1, 1));
+    MX_TRY(mx_batch_plan_make(&p->batch, p->cfg, 1, 1));
     MX_TRY(mx_step_configure(&p->options, p->cfg, &p->model, MX_STEP_TRAIN, 4, &p->arena));
     mx_plan_device d = {.flops_per_second = 1e12, .bytes_per_second = 1e11};
     return mx_plan_make(&p->plan, &p->model, &p->options, &p->batch, &d);
