@@ -69,11 +69,11 @@ FORCE:
 .SECONDARY: $(TABLES:%=$(B)/gen/%_table.c) $(B)/gen/tests_table.c
 
 $(B)/gen/%.o: $(B)/gen/%.c
-	@$(CC) $(CFLAGS) -MMD -c $< -o $@
+	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 $(B)/%.o: %.c | $(B)/gen/ops.h
 	@mkdir -p $(@D)
 	@echo "  CC  $<"
-	@$(CC) $(CFLAGS) -MMD -c $< -o $@
+	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/src/cmd/version.o: CFLAGS += -DMX_BUILD_FLAGS='"$(MODE): $(OPT)"'
 
