@@ -95,7 +95,7 @@ MX_TEST(checkpoint_kill_9)
             child(d.path, newest + 1, i % 2, durable);
         int64_t lived = let_live(pid, most_us, &seed, durable);
         if (!most_us)
-            most_us = lived * 3 / 2 + 1000;
+            most_us = lived * 3 + 1000;
         int st;
         waitpid(pid, &st, 0);
         MX_CHECK(WIFSIGNALED(st) && WTERMSIG(st) == SIGKILL, "the child ended by itself: %x", st);
