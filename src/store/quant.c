@@ -370,16 +370,76 @@ const mx_quant_tensor *mx_quant_find(const mx_quant_set *q, const char *name)
     return bsearch(&key, q->tensors, (size_t)q->n_tensors, sizeof *q->tensors, by_name);
 }
 
+static const char *dims_text(const mx_quant_tensor *t, char *buf, size_t cap)
+{
+    int k = snprintf(buf, cap, "(");
+    for (int i = 0; i < t->ndim && k < (int)cap; i++)
+        k += snprintf(buf + k, cap - (size_t)k, "%s%" PRId64, i ? ", " : "", t->dim[i]);
+    if (k < (int)cap)
+        snprintf(buf + k, cap - (size_t)k, ")");
+    return buf;
+}
+
+static mx_status resolve_stack(const mx_quant_set *q, const char *name, const char *star,
+                               mx_arena *a, mx_quant_tensor *out)
+{
+    char part[MAX_NAME], here[160], first[160];
+    const mx_quant_tensor **parts = NULL, *t;
+    int64_t n = 0, cap = 0;
+    for (;; n++) {
+        snprintf(part, sizeof part, "%.*s%" PRId64 "%s", (int)(star - name), name, n, star + 1);
+        if (!(t = mx_quant_find(q, part)))
+            break;
+        MX_GROW(parts, n, cap);
+        parts[n] = t;
+    }
+    mx_status st = MX_OK;
+    for (int64_t i = 1; i < n && !st; i++)
+        if (parts[i]->ndim != parts[0]->ndim ||
+            memcmp(parts[i]->dim, parts[0]->dim, sizeof parts[0]->dim[0] * (size_t)parts[0]->ndim))
+            st = mx_fail(MX_INPUT, "%s has dims %s and %s has %s; they should be alike",
+                         parts[i]->name, dims_text(parts[i], here, sizeof here), parts[0]->name,
+                         dims_text(parts[0], first, sizeof first));
+    if (n && !st && parts[0]->ndim == MX_ST_MAX_DIM)
+        st = mx_fail(MX_INPUT, "%s has too many dims to be stacked", parts[0]->name);
+    if (n && !st) {
+        out->name = mx_arena_strdup(a, name);
+        out->kind = MX_QUANT_STACK;
+        out->data = parts[0]->data;
+        out->parts = mx_arena_copy(a, parts, sizeof *parts * (size_t)n);
+        out->ndim = parts[0]->ndim + 1;
+        out->n = n * parts[0]->n;
+        out->dim[0] = n;
+        memcpy(out->dim + 1, parts[0]->dim, sizeof out->dim[0] * (size_t)parts[0]->ndim);
+    }
+    mx_free(parts);
+    return st;
+}
+
+mx_status mx_quant_resolve(const mx_quant_set *q, const char *name, mx_arena *a,
+                           mx_quant_tensor *out)
+{
+    const char *star = strchr(name, '*');
+    *out = (mx_quant_tensor){0};
+    if (star)
+        return resolve_stack(q, name, star, a, out);
+    const mx_quant_tensor *t = mx_quant_find(q, name);
+    if (t)
+        *out = *t;
+    return MX_OK;
+}
+
 const char *mx_quant_describe(const mx_quant_tensor *t, char *buf, size_t cap)
 {
-    if (t->kind == MX_QUANT_PLAIN)
-        snprintf(buf, cap, "%s", "");
-    else if (t->kind == MX_QUANT_SCALED)
-        snprintf(buf, cap, "%s, scales for %" PRId64 " x %" PRId64,
-                 mx_st_dtype_name(t->data->dtype), t->block_rows, t->block_cols);
-    else if (t->kind == MX_QUANT_MXFP4)
-        snprintf(buf, cap, "MXFP4");
-    else
-        snprintf(buf, cap, "INT%d packed, groups of %" PRId64, t->bits, t->block_cols);
+    char dims[160], how[100] = "";
+    const mx_quant_tensor *one = t->kind == MX_QUANT_STACK ? t->parts[0] : t;
+    if (one->kind == MX_QUANT_SCALED)
+        snprintf(how, sizeof how, ", a scale for each %" PRId64 " x %" PRId64, one->block_rows,
+                 one->block_cols);
+    else if (one->kind == MX_QUANT_PACKED)
+        snprintf(how, sizeof how, ", %d bits, groups of %" PRId64, one->bits, one->block_cols);
+    snprintf(buf, cap, "%s %s%s",
+             one->kind == MX_QUANT_MXFP4 ? "MXFP4" : mx_st_dtype_name(one->data->dtype),
+             dims_text(t, dims, sizeof dims), how);
     return buf;
 }

@@ -21,9 +21,16 @@
 
 #include "store/hf_dir.h"
 
-typedef enum { MX_QUANT_PLAIN, MX_QUANT_SCALED, MX_QUANT_MXFP4, MX_QUANT_PACKED } mx_quant_kind;
+typedef enum {
+    MX_QUANT_PLAIN,
+    MX_QUANT_SCALED,
+    MX_QUANT_MXFP4,
+    MX_QUANT_PACKED,
+    MX_QUANT_STACK, /* several weights under one, see mx_quant_resolve */
+} mx_quant_kind;
 
-typedef struct {
+typedef struct mx_quant_tensor mx_quant_tensor;
+struct mx_quant_tensor {
     const char *name;
     mx_quant_kind kind;
     int ndim;
@@ -35,7 +42,8 @@ typedef struct {
     int64_t block_rows, block_cols;          /* of weights under one scale */
     int bits;                                /* packed */
     bool transposed;                         /* dim ends in (cols, rows) */
-} mx_quant_tensor;
+    const mx_quant_tensor **parts;           /* stack: dim[0] of them, all of one shape */
+};
 
 /* All weights of a directory, sorted by name. Every scale without weight, weight without scale and
  * grid that does not fit is reported at once, by name. The directory must stay open. */
@@ -49,7 +57,14 @@ typedef struct {
 mx_status mx_quant_open(mx_quant_set *q, const mx_hf_dir *dir) MX_MUST_USE;
 void mx_quant_close(mx_quant_set *q); /* a zero set is a no-op */
 const mx_quant_tensor *mx_quant_find(const mx_quant_set *q, const char *name);
-/* "FP8 blocks of 128 x 128" and the like, for reports; "" for plain. */
+/* A name with a `*` stands for a stack: "experts.*.up_proj.weight" is the weights
+ * "experts.0.up...", "experts.1.up...", up to the first that is not there, as one of dims (how
+ * many, their dims...). Other names are found as they are. out->name is NULL when there is nothing;
+ * parts of one stack that differ in shape are an error. A stack's list of parts lives in the arena.
+ */
+mx_status mx_quant_resolve(const mx_quant_set *q, const char *name, mx_arena *a,
+                           mx_quant_tensor *out) MX_MUST_USE;
+/* "BF16 (64, 64)", "F8_E4M3 (512, 512), a scale for each 128 x 128": for reports. */
 const char *mx_quant_describe(const mx_quant_tensor *t, char *buf, size_t cap);
 
 /* Elements [first, first + count) in the weight's own order. Thread-safe. The memory it needs

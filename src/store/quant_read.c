@@ -261,9 +261,25 @@ static mx_status read_panels(reader *r, int64_t first, int64_t count, mx_st_dtyp
     return MX_OK;
 }
 
+static mx_status read_stack(const mx_quant_tensor *t, int64_t first, int64_t count, mx_st_dtype to,
+                            char *dst, mx_st_scan *scan)
+{
+    int64_t each = t->parts[0]->n;
+    while (count > 0) {
+        int64_t skip = first % each, take = each - skip < count ? each - skip : count;
+        MX_TRY(mx_quant_read(t->parts[first / each], skip, take, to, dst, scan));
+        dst += take * mx_st_dtype_bytes(to);
+        first += take;
+        count -= take;
+    }
+    return MX_OK;
+}
+
 mx_status mx_quant_read(const mx_quant_tensor *t, int64_t first, int64_t count, mx_st_dtype to,
                         void *dst, mx_st_scan *scan)
 {
+    if (t->kind == MX_QUANT_STACK)
+        return read_stack(t, first, count, to, dst, scan);
     if (t->kind == MX_QUANT_PLAIN)
         return mx_st_read(t->data, first, count, to, dst, scan);
     MX_ASSERT(first >= 0 && count >= 0 && count <= t->n - first, "%s: %" PRId64 "+%" PRId64,
@@ -282,8 +298,12 @@ mx_status mx_quant_read(const mx_quant_tensor *t, int64_t first, int64_t count, 
 mx_status mx_quant_load(const mx_quant_tensor *t, mx_st_dtype to, void *dst, int n_threads,
                         mx_st_scan *scan)
 {
-    /* A piece is one matrix when transposed (its blocks are read once), else whole rows. */
-    int64_t width = t->kind == MX_QUANT_PLAIN ? 1 : t->transposed ? t->rows * t->cols : t->cols;
+    /* A piece is one matrix when transposed (its blocks are read once), whole parts of a stack,
+     * else whole rows. */
+    int64_t width = t->kind == MX_QUANT_PLAIN   ? 1
+                    : t->kind == MX_QUANT_STACK ? t->parts[0]->n
+                    : t->transposed             ? t->rows * t->cols
+                                                : t->cols;
     width = width > 0 ? width : 1;
     int64_t step = PIECE_ELEMENTS / width > 0 ? PIECE_ELEMENTS / width * width : width;
     int64_t n_pieces = (t->n + step - 1) / step;

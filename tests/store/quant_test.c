@@ -173,3 +173,46 @@ MX_TEST(quant_nan_scales_are_counted)
     mx_hf_dir_close(&h);
     test_dir_remove(&d);
 }
+
+/* Weights "e.0.w", "e.1.w"... as one of a further dim, some of them quantised. */
+MX_TEST(quant_stacks)
+{
+    test_dir d;
+    test_dir_make(&d);
+    static const float w[4][6] = {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}, {0}, {0}};
+    int8_t q8[6] = {1, -2, 3, -4, 5, -6};
+    float two = 2;
+    mx_st_source src[6] = {
+        {"e.0.w", MX_ST_F32, 2, {2, 3}, w[0], 0}, {"e.1.w", MX_ST_F32, 2, {2, 3}, w[1], 0},
+        {"e.2.w", MX_ST_I8, 2, {2, 3}, q8, 0},    {"e.2.w_scale", MX_ST_F32, 1, {1}, &two, 0},
+        {"x.0.w", MX_ST_F32, 2, {2, 3}, w[2], 0}, {"x.1.w", MX_ST_F32, 2, {3, 2}, w[3], 0}};
+    MX_CHECK_OK(mx_hf_save(d.path, src, 6, NULL, 0, NULL));
+    mx_hf_dir h;
+    mx_quant_set q;
+    mx_quant_tensor t;
+    mx_arena a = {0};
+    char buf[200];
+    float got[18], want[18];
+    for (int i = 0; i < 18; i++)
+        want[i] = i < 12 ? (float)(i + 1) : (float)q8[i - 12] * 2;
+    MX_CHECK_OK(mx_hf_dir_open(&h, d.path, MX_HF_WEIGHTS_ONLY));
+    MX_CHECK_OK(mx_quant_open(&q, &h));
+    MX_CHECK_OK(mx_quant_resolve(&q, "e.*.w", &a, &t));
+    MX_CHECK(t.name && t.ndim == 3 && t.dim[0] == 3 && t.dim[1] == 2 && t.dim[2] == 3 && t.n == 18);
+    MX_CHECK(strcmp(mx_quant_describe(&t, buf, sizeof buf), "F32 (3, 2, 3)") == 0, "%s", buf);
+    MX_CHECK_OK(mx_quant_load(&t, MX_ST_F32, got, 2, NULL));
+    MX_CHECK(memcmp(got, want, sizeof want) == 0);
+    memset(got, 0, sizeof got);
+    for (int i = 0; i < 18; i += 5)
+        MX_CHECK_OK(mx_quant_read(&t, i, i + 5 < 18 ? 5 : 18 - i, MX_ST_F32, got + i, NULL));
+    MX_CHECK(memcmp(got, want, sizeof want) == 0);
+    MX_CHECK_OK(mx_quant_resolve(&q, "e.1.w", &a, &t));
+    MX_CHECK(t.name && t.ndim == 2);
+    MX_CHECK_OK(mx_quant_resolve(&q, "y.*.w", &a, &t));
+    MX_CHECK(!t.name);
+    MX_CHECK_ERROR(mx_quant_resolve(&q, "x.*.w", &a, &t), "x.1.w has dims (3, 2)");
+    mx_arena_fini(&a);
+    mx_quant_close(&q);
+    mx_hf_dir_close(&h);
+    test_dir_remove(&d);
+}
