@@ -330,10 +330,12 @@ static mx_status read_value(reader *r, mx_json_node *v)
     return read_word(r, v);
 }
 
-/* `text` is ours to change and followed by 16 zero bytes. */
-static mx_status parse_owned(const mx_json_node **out, mx_arena *a, char *text, size_t n,
-                             const char *where)
+mx_status mx_json_tree_parse_in_place(const mx_json_node **out, mx_arena *a, char *text, size_t n,
+                                      const char *where)
 {
+    *out = NULL;
+    if (n >= max_bytes)
+        return mx_fail(MX_INPUT, "%s: %zu bytes of JSON; at most 2 GiB are read", where, n);
     reader r = {.arena = a, .where = where, .start = text, .p = text, .end = text + n};
     mx_json_node *v = new_node(&r);
     skip_space(&r);
@@ -352,13 +354,10 @@ static mx_status parse_owned(const mx_json_node **out, mx_arena *a, char *text, 
 mx_status mx_json_tree_parse(const mx_json_node **out, mx_arena *a, const char *text, size_t n,
                              const char *where)
 {
-    *out = NULL;
-    if (n >= max_bytes)
-        return mx_fail(MX_INPUT, "%s: %zu bytes of JSON; at most 2 GiB are read", where, n);
     char *copy = mx_arena_alloc(a, n + 16);
     if (n)
         memcpy(copy, text, n);
-    return parse_owned(out, a, copy, n, where);
+    return mx_json_tree_parse_in_place(out, a, copy, n, where);
 }
 
 mx_status mx_json_tree_load(const mx_json_node **out, mx_arena *a, const char *path)
@@ -367,7 +366,7 @@ mx_status mx_json_tree_load(const mx_json_node **out, mx_arena *a, const char *p
     size_t n;
     *out = NULL;
     MX_TRY(mx_file_read(a, path, max_bytes - 1, &text, &n));
-    return parse_owned(out, a, text, n, path);
+    return mx_json_tree_parse_in_place(out, a, text, n, path);
 }
 
 const mx_json_node *mx_json_get_n(const mx_json_node *object, const char *key, size_t n)

@@ -45,6 +45,10 @@ struct mx_json_node {
 /* `where` names the document in errors. The text is copied and need not outlive the call. */
 mx_status mx_json_tree_parse(const mx_json_node **out, mx_arena *a, const char *text, size_t n,
                              const char *where) MX_MUST_USE;
+/* The same without the copy: the text is followed by 16 zero bytes (as mx_file_read gives it), is
+ * changed, and must live as long as the tree. */
+mx_status mx_json_tree_parse_in_place(const mx_json_node **out, mx_arena *a, char *text, size_t n,
+                                      const char *where) MX_MUST_USE;
 mx_status mx_json_tree_load(const mx_json_node **out, mx_arena *a, const char *path) MX_MUST_USE;
 
 /* The member called `key`, or NULL (also when `object` is NULL or no object). O(1). */

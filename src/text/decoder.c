@@ -2,7 +2,7 @@
  */
 #include "text/decoder.h"
 
-#include "base/utf8.h"
+#include "text/unicode.h"
 
 typedef struct {
     mx_piece *token;
@@ -38,7 +38,7 @@ static void replace_in(const mx_dec_step *d, const mx_piece *t, mx_regex_scratch
                 start == end)
                 break;
         } else {
-            const uint8_t *q = d->n_find ? memmem(t->s + done, n - done, d->find, d->n_find) : NULL;
+            const uint8_t *q = mx_find(t->s + done, n - done, d->find, d->n_find);
             if (!q)
                 break;
             start = (size_t)(q - t->s);
@@ -56,7 +56,7 @@ static void replace_all(work *w, const mx_dec_step *d)
     mx_str s = {0};
     mx_regex_scratch *rx = d->regex ? mx_regex_scratch_new() : NULL;
     for (int64_t i = 0; i < w->n; i++) {
-        if (!d->regex && !memmem(w->token[i].s, (size_t)w->token[i].n, d->find, d->n_find))
+        if (!d->regex && !mx_find(w->token[i].s, (size_t)w->token[i].n, d->find, d->n_find))
             continue;
         mx_str_clear(&s);
         replace_in(d, &w->token[i], rx, &s);

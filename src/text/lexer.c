@@ -35,6 +35,11 @@ static bytes *run_not(const mx_unicode *u, bytes *p, bytes *end, unsigned mask)
     return p;
 }
 
+static bool is_space_before(const mx_unicode *u, bytes *p, bytes *end)
+{
+    return run_of(u, p, end, MX_UC_SPACE) == end;
+}
+
 static inline bool is_break(uint8_t c)
 {
     return c == '\r' || c == '\n';
@@ -148,6 +153,18 @@ static inline bytes *lex_words(const mx_unicode *u, bytes *p, bytes *end, int n_
 static bytes *lex_cl100k(const mx_unicode *u, bytes *p, bytes *end)
 {
     return lex_words(u, p, end, 3);
+}
+
+/* The same with \\s++$ before the line breaks: white space up to the end of the text is one piece.
+ */
+static bytes *lex_cl100k_end(const mx_unicode *u, bytes *p, bytes *end)
+{
+    bytes *q = lex_words(u, p, end, 3);
+    int n;
+    if (q < end && (mx_uc_at(u, p, &n) & MX_UC_SPACE) && is_space_before(u, p, q) &&
+        run_of(u, q, end, MX_UC_SPACE) == end)
+        return end;
+    return q;
 }
 
 static bytes *lex_qwen(const mx_unicode *u, bytes *p, bytes *end)
@@ -297,12 +314,12 @@ const mx_lexer mx_lexer_list[] = {
      lex_gpt2, false},
     {"llama3", SHORT "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" OTHER TAIL, lex_cl100k, false},
     {"cl100k",
-     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++"
-     "[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
-     lex_cl100k, false},
-    {"cl100k",
      "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]"
      "++[\\r\\n]*+|\\s++$|\\s*[\\r\\n]|\\s+(?!\\S)|\\s",
+     lex_cl100k_end, false},
+    {"cl100k",
+     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++"
+     "[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
      lex_cl100k, false},
     {"qwen", SHORT "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" OTHER TAIL, lex_qwen, false},
     {"o200k",

@@ -33,7 +33,7 @@ static void replace_string(const mx_norm_step *z, const uint8_t *p, size_t n, mx
 {
     const uint8_t *end = p + n;
     while (p < end && z->n_find) {
-        const uint8_t *q = memmem(p, (size_t)(end - p), z->find, z->n_find);
+        const uint8_t *q = mx_find(p, (size_t)(end - p), z->find, z->n_find);
         if (!q)
             break;
         mx_str_add_n(out, (const char *)p, (size_t)(q - p));

@@ -50,7 +50,7 @@ static bool next_match(mx_pre_run *r, const mx_pre_step *s, const piece *w, size
         return k == MX_REGEX_FOUND;
     }
     if (s->kind == MX_PRE_STRING) {
-        const uint8_t *q = s->n_find ? memmem(w->p + at, w->n - at, s->find, s->n_find) : NULL;
+        const uint8_t *q = mx_find(w->p + at, w->n - at, s->find, s->n_find);
         if (q) {
             *start = (size_t)(q - w->p);
             *end = *start + s->n_find;
@@ -161,7 +161,7 @@ static void run_metaspace(mx_pre_run *r, int step, const piece *w)
     piece all = {base, base + t->len, t->len, w->first};
     size_t start = 0;
     for (size_t at = s->n_find; s->split && at < t->len;) {
-        const uint8_t *q = memmem(base + at, t->len - at, s->find, s->n_find);
+        const uint8_t *q = mx_find(base + at, t->len - at, s->find, s->n_find);
         if (!q)
             break;
         cut(r, step, &all, start, (size_t)(q - base));

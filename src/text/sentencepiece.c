@@ -117,7 +117,7 @@ static void add_unescaped(const char *s, size_t n, mx_str *out)
 {
     const char *end = s + n;
     while (s < end) {
-        const char *q = memmem(s, (size_t)(end - s), MARK, 3);
+        const char *q = (const char *)mx_find((const uint8_t *)s, (size_t)(end - s), MARK, 3);
         mx_str_add_n(out, s, (size_t)((q ? q : end) - s));
         if (!q)
             break;

@@ -33,16 +33,22 @@ static bool ends_in_replacement(const mx_str *t)
     return t->len >= 3 && memcmp(t->text + t->len - 3, "\xEF\xBF\xBD", 3) == 0;
 }
 
-/* Forgets the tokens before those just given out, and keeps these as the context of the next. */
-static mx_status move_window(mx_token_stream *s)
+/* Everything has been given out. Forgets the tokens before those just given out and keeps these as
+ * the context of the next, unless they have no text when they stand first (a lone space mark). */
+static mx_status move_window(mx_token_stream *s, size_t text_bytes)
 {
-    int64_t old = s->n_settled;
+    mx_token_stream tail = {s->tokenizer, s->skip_special, s->ids, 0, 0};
     mx_str text = {0};
-    s->n_settled = s->ids.n - old;
-    memmove(s->ids.ids, s->ids.ids + old, (size_t)s->n_settled * sizeof *s->ids.ids);
-    s->ids.n = s->n_settled;
-    mx_status st = decode(s, &text);
-    s->settled_bytes = text.len;
+    tail.ids.ids += s->n_settled;
+    tail.ids.n -= s->n_settled;
+    mx_status st = decode(&tail, &text);
+    s->settled_bytes = text_bytes;
+    if (!st && text.len) {
+        memmove(s->ids.ids, tail.ids.ids, (size_t)tail.ids.n * sizeof *s->ids.ids);
+        s->ids.n = tail.ids.n;
+        s->settled_bytes = text.len;
+    }
+    s->n_settled = s->ids.n;
     mx_str_fini(&text);
     return st;
 }
@@ -57,7 +63,7 @@ static mx_status push(mx_token_stream *s, bool last, mx_str *out)
     bool held = !enough && (tail || ends_in_replacement(&text));
     if (!st && !held && from < text.len) {
         mx_add_lossy(out, text.text + from, text.len - from);
-        st = move_window(s);
+        st = move_window(s, text.len);
     }
     mx_str_fini(&text);
     return st;

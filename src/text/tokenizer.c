@@ -85,18 +85,27 @@ static bool looks_like_ranks(const char *text)
     return n && text[n] == ' ' && text[n + 1] >= '0' && text[n + 1] <= '9';
 }
 
-static mx_status load_file(mx_tokenizer *t, const char *path, const mx_tokenizer_options *options)
+/* `text` is followed by 16 zero bytes and may be changed. */
+static mx_status load_bytes(mx_tokenizer *t, const char *path, char *text, size_t n,
+                            const mx_tokenizer_options *options)
 {
-    char *text;
-    size_t n;
-    if (mx_ends_with(path, ".json"))
-        return mx_tokenizer_load_json(t, path);
-    MX_TRY(mx_file_read(&t->arena, path, (size_t)1 << 31, &text, &n));
-    if (text[strspn(text, " \t\r\n")] == '{')
-        return mx_tokenizer_load_json(t, path);
+    if (text[strspn(text, " \t\r\n")] == '{' || mx_ends_with(path, ".json"))
+        return mx_tokenizer_load_json(t, path, text, n);
     if (looks_like_ranks(text))
         return mx_tokenizer_load_ranks(t, path, text, n, options ? options->pattern : NULL);
-    return mx_tokenizer_load_sentencepiece(t, path, text, n);
+    return mx_tokenizer_load_sentencepiece(t, path, mx_arena_copy(&t->arena, text, n + 1), n);
+}
+
+static mx_status load_file(mx_tokenizer *t, const char *path, const mx_tokenizer_options *options)
+{
+    mx_arena a = {0};
+    char *text;
+    size_t n;
+    mx_status st = mx_file_read(&a, path, ((size_t)1 << 31) - 1, &text, &n);
+    if (!st)
+        st = load_bytes(t, path, text, n, options);
+    mx_arena_fini(&a);
+    return st;
 }
 
 static mx_status load(mx_tokenizer *t, const char *path, const mx_tokenizer_options *options)
@@ -118,23 +127,47 @@ static mx_status load(mx_tokenizer *t, const char *path, const mx_tokenizer_opti
                    path);
 }
 
-mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path,
-                            const mx_tokenizer_options *options)
+static mx_tokenizer *new_tokenizer(void)
 {
-    *out = NULL;
     mx_tokenizer *t = mx_realloc(NULL, sizeof *t);
     *t = (mx_tokenizer){.bos = -1, .eos = -1, .pad = -1};
     pthread_mutex_init(&t->lock, NULL);
     mx_unicode_init(&t->unicode, &t->arena);
-    mx_status st = load(t, path, options);
+    return t;
+}
+
+/* Takes both: gives the tokenizer, or closes it and gives the status. */
+static mx_status finish_open(mx_tokenizer **out, mx_tokenizer *t, mx_status st)
+{
     if (st) {
         mx_tokenizer_close(t);
+        *out = NULL;
         return st;
     }
     mx_added_finish(&t->added);
     mx_added_finish(&t->added_normalized);
     *out = t;
     return MX_OK;
+}
+
+mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path,
+                            const mx_tokenizer_options *options)
+{
+    mx_tokenizer *t = new_tokenizer();
+    return finish_open(out, t, load(t, path, options));
+}
+
+mx_status mx_tokenizer_open_bytes(mx_tokenizer **out, const char *path, const char *bytes, size_t n,
+                                  const mx_tokenizer_options *options)
+{
+    mx_arena a = {0};
+    mx_tokenizer *t = new_tokenizer();
+    char *text = mx_arena_alloc(&a, n + 16);
+    if (n)
+        memcpy(text, bytes, n);
+    mx_status st = finish_open(out, t, load_bytes(t, path, text, n, options));
+    mx_arena_fini(&a);
+    return st;
 }
 
 static void free_scratch(mx_scratch *s, int n_steps)

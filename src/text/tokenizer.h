@@ -52,6 +52,10 @@ typedef struct {
 /* `path` is a file, a Hugging Face directory, or NULL or "byte" for the byte tokenizer. */
 mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path,
                             const mx_tokenizer_options *options) MX_MUST_USE;
+/* The same for the bytes of a tokenizer file of any kind; `path` names them in errors, and says
+ * where the files beside it are. */
+mx_status mx_tokenizer_open_bytes(mx_tokenizer **out, const char *path, const char *bytes, size_t n,
+                                  const mx_tokenizer_options *options) MX_MUST_USE;
 void mx_tokenizer_close(mx_tokenizer *t);
 
 /* Appends to `out`. NULL options: nothing added, special_in_text as the library. Fails only when a

@@ -393,11 +393,11 @@ static mx_status load_root(mx_tokenizer *t, const mx_json_node *root, const char
     return MX_OK;
 }
 
-mx_status mx_tokenizer_load_json(mx_tokenizer *t, const char *path)
+mx_status mx_tokenizer_load_json(mx_tokenizer *t, const char *path, char *text, size_t n)
 {
     mx_arena a = {0};
     const mx_json_node *root;
-    mx_status st = mx_json_tree_load(&root, &a, path);
+    mx_status st = mx_json_tree_parse_in_place(&root, &a, text, n, path);
     if (!st)
         st = load_root(t, root, path);
     if (!st)

@@ -57,8 +57,10 @@ struct mx_scratch {
 };
 
 /* Loaders fill an allocated, zeroed tokenizer. */
-mx_status mx_tokenizer_load_json(mx_tokenizer *t, const char *path) MX_MUST_USE;
-/* The bytes of the file, which must live as long as the tokenizer. */
+/* The text is followed by 16 zero bytes and may be changed. */
+mx_status mx_tokenizer_load_json(mx_tokenizer *t, const char *path, char *text,
+                                 size_t n) MX_MUST_USE;
+/* The bytes must live as long as the tokenizer. */
 mx_status mx_tokenizer_load_sentencepiece(mx_tokenizer *t, const char *path, const char *text,
                                           size_t n) MX_MUST_USE;
 mx_status mx_tokenizer_load_ranks(mx_tokenizer *t, const char *path, const char *text, size_t n,

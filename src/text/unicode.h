@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/str.h"
 #include "base/utf8.h"
+#include <string.h>
 
 enum {
     MX_UC_L = 1,       /* \p{L} */
@@ -50,6 +51,18 @@ static inline unsigned mx_uc_at(const mx_unicode *u, const uint8_t *p, int *n)
 
 /* \w of UTS 18: alphabetic characters, marks, decimal digits, connectors, joiners. */
 bool mx_uc_is_word(const mx_unicode *u, uint32_t cp);
+
+/* The first `find` (k > 0 bytes) in p[0..n), or NULL. */
+static inline const uint8_t *mx_find(const uint8_t *p, size_t n, const char *find, size_t k)
+{
+    const uint8_t *end = p + n;
+    while (k && (size_t)(end - p) >= k && (p = memchr(p, find[0], (size_t)(end - p) - k + 1))) {
+        if (memcmp(p, find, k) == 0)
+            return p;
+        p++;
+    }
+    return NULL;
+}
 
 typedef enum { MX_NFC, MX_NFD, MX_NFKC, MX_NFKD } mx_normal_form;
 /* Appends the normal form of valid UTF-8. Linear time, however many marks follow one another. */

@@ -1,0 +1,45 @@
+#!/bin/sh
+# tokenize.sh - maxc tokenize and detokenize: golden ids through the command line, and usage errors.
+set -u
+maxc=build/maxc
+[ -x build/test/maxc ] && maxc=build/test/maxc
+t=tests/fixtures/tokenizers
+dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
+bad=0
+same() { # WHAT FILE FILE
+    cmp -s "$2" "$3" || { echo "$1: differs"; diff "$2" "$3" | head -n 5; bad=1; }
+}
+# Every golden text through format=jsonl, for each kind.
+sed '1d;$d;s/,$//' $t/texts.json > "$dir/texts"
+for k in gpt2 llama3 qwen3 gpt-oss deepseek-v3 llama2-json gemma-json llama2-sentencepiece unigram-sentencepiece; do
+    $maxc tokenize tokenizer=$t/$k format=jsonl add_special_tokens=false < "$dir/texts" > "$dir/ids" || { echo "$k: failed"; bad=1; }
+    sed '1d;$d;s/^\[\(\[[0-9,]*\]\).*$/\1/' $t/$k/cases.json > "$dir/want"
+    same "$k ids" "$dir/want" "$dir/ids"
+done
+$maxc tokenize tokenizer=$t/gpt2 format=jsonl < "$dir/texts" | $maxc detokenize tokenizer=$t/gpt2 format=jsonl | wc -l > "$dir/n"
+[ "$(cat "$dir/n")" = 555 ] || { echo "detokenize: $(cat "$dir/n") lines"; bad=1; }
+# Plain text goes through and comes back, bytes that are not UTF-8 included.
+printf 'one\ntwo \377 three\000' > "$dir/raw"
+for k in byte $t/llama3; do
+    $maxc tokenize tokenizer=$k add_special_tokens=false < "$dir/raw" | $maxc detokenize tokenizer=$k > "$dir/back"
+    same "round trip $k" "$dir/raw" "$dir/back"
+done
+[ "$(printf 'a' | $maxc tokenize tokenizer=$t/llama3)" = "2000 64" ] || { echo "begin token by default"; bad=1; }
+[ "$(printf '<|eot|>' | $maxc tokenize tokenizer=$t/llama3 add_special_tokens=false)" = 2002 ] || { echo "parse"; bad=1; }
+printf '<|eot|>' | $maxc tokenize tokenizer=$t/llama3 special_in_text=text | grep -q 2002 && { echo "promoted"; bad=1; }
+fails() { # STATUS TEXT COMMAND... (standard input: in)
+    want=$1 text=$2; shift 2
+    "$@" < "$dir/in" > "$dir/out" 2> "$dir/err"; got=$?
+    [ $got = "$want" ] && grep -q "$text" "$dir/err" || { echo "$*: status $got, expected $want with '$text'"; cat "$dir/err"; bad=1; }
+}
+echo '{"a":1}' > "$dir/in"
+fails 3 'line 1: expected a JSON string' $maxc tokenize tokenizer=byte format=jsonl
+echo '"\ud800"' > "$dir/in"
+fails 3 'surrogate' $maxc tokenize tokenizer=byte format=jsonl
+echo '[1, 99999]' > "$dir/in"
+fails 3 'outside the vocabulary' $maxc detokenize tokenizer=$t/gpt2 format=jsonl
+echo '12 x' > "$dir/in"
+fails 3 'expected a token id' $maxc detokenize tokenizer=byte
+fails 3 'nowhere' $maxc tokenize tokenizer=nowhere
+fails 2 'special_in_text' $maxc tokenize tokenizer=byte special_in_text=maybe
+exit $bad
