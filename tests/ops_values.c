@@ -105,6 +105,7 @@ MX_TEST(slices_pads_splits_and_concats)
     mx_graph_root(g, "top", mx_pad(g, mx_slice(g, x, 0, 0, 1), 0, 1, 0));
     mx_graph_root(g, "wide", mx_concat(g, 2, (mx_node *[]){x, y}, -1));
     mx_graph_root(g, "tall", mx_concat(g, 3, (mx_node *[]){x, x, x}, 0));
+    mx_graph_root(g, "mixed", mx_concat(g, 2, (mx_node *[]){y, mx_cast(g, x, MX_BF16)}, -1));
     mx_graph_root(g, "s1", mx_output(g, parts, 1));
     mx_graph_root(g, "s2", mx_output(g, parts, 2));
     START(&r, (double[]){1, 2, 3, 4, 5, 6, 7, 8}, (double[]){9, 10});
@@ -114,6 +115,8 @@ MX_TEST(slices_pads_splits_and_concats)
     EXPECT(&r, "top", 0, 0, 0, 0, 1, 2, 3, 4);
     EXPECT(&r, "wide", 1, 2, 3, 4, 9, 5, 6, 7, 8, 10);
     EXPECT(&r, "tall", 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8);
+    EXPECT(&r, "mixed", 9, 1, 2, 3, 4, 10, 5, 6, 7, 8);
+    MX_CHECK(mx_exec_tensor(r.exec, "mixed").type.dtype == MX_BF16);
     EXPECT(&r, "s1", 2, 3, 6, 7);
     EXPECT(&r, "s2", 4, 8);
     mx_graph_run_fini(&r);

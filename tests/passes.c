@@ -233,6 +233,27 @@ MX_TEST(fuse_keeps_groups_within_the_limit_of_outputs)
     mx_graph_run_fini(&r);
 }
 
+/* Integers have no fractions, fused or not. */
+MX_TEST(fuse_truncates_integers)
+{
+    for (int merge = 0; merge < 2; merge++) {
+        mx_graph_run r;
+        mx_graph_run_init(&r);
+        mx_graph *g = &r.graph;
+        mx_node *x = mx_input(g, "x", MX_SHAPE(2, 2), MX_F32);
+        mx_node *half = mx_affine(g, mx_cast(g, x, MX_I32), 0.5, 0);
+        mx_graph_root(g, "y", mx_cast(g, mx_add(g, half, mx_row_sum(g, half)), MX_F32));
+        MX_CHECK_OK(mx_graph_run_compile(&r, merge));
+        double y[4];
+        mx_graph_run_write(&r, "x", (double[]){3.9, -3.9, 7.5, 1});
+        mx_graph_run_go(&r);
+        mx_graph_run_read(&r, "y", y);
+        MX_CHECK(y[0] == 1 && y[1] == -1 && y[2] == 6 && y[3] == 3, "merge=%d: %g %g %g %g", merge,
+                 y[0], y[1], y[2], y[3]);
+        mx_graph_run_fini(&r);
+    }
+}
+
 /* x = 2 cache; the cache is written; y = x + cache. The group {x, y} would have to run both before
  * and after the update. */
 MX_TEST(fuse_does_not_put_a_read_off_past_an_update)
@@ -564,7 +585,7 @@ static void bad_split(mx_graph *g, mx_node *x)
 
 static void bad_concat(mx_graph *g, mx_node *x)
 {
-    mx_concat(g, 2, (mx_node *[]){x, mx_cast(g, x, MX_BF16)}, 0);
+    mx_concat(g, 2, (mx_node *[]){x, mx_cast(g, x, MX_I32)}, 0);
 }
 
 static void bad_ids(mx_graph *g, mx_node *x)
@@ -600,7 +621,7 @@ MX_TEST(graph_errors_say_names_and_sizes)
     expect_error(bad_slice, "slice: entries 4 to 9 of dim 1, which has 8");
     expect_error(bad_dim, "slice: dim 2 of a tensor with 2 dims");
     expect_error(bad_split, "2 parts of 7 entries in all, but the last dim has 8");
-    expect_error(bad_concat, "input 1 is bfloat16, input 0 is float32");
+    expect_error(bad_concat, "input 1 is int32, input 0 is float32");
     expect_error(bad_ids, "the ids are float32; cast them to int32");
     expect_error(bad_transpose, "\"ab->bb\" is no reordering of 2 dims");
     expect_error(bad_notation, "embed_grad of constant int32(3), x float32(2, 8): leading dims");

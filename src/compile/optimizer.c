@@ -34,22 +34,30 @@ static mx_node *state(mx_graph *g, const mx_node *w, const char *suffix, mx_dtyp
     return n;
 }
 
-/* The cast of a weight to the compute dtype becomes a variable that the update rewrites. */
-static mx_node *compute_copy(mx_graph *g, mx_node *w)
+/* First casts by the node they read: cast[id]. */
+static mx_node **find_casts(const mx_graph *g, mx_arena *scratch)
 {
+    mx_node **cast = MX_NEW_N(scratch, mx_node *, g->n_nodes);
     for (int i = 0; i < g->n_nodes; i++) {
         mx_node *c = g->node[i];
-        if (c->op != &mx_op_cast || c->in[0] != w || c->forward)
-            continue;
-        char name[512];
-        snprintf(name, sizeof name, "%s.copy", w->name);
-        mx_node *v = mx_variable(g, name, c->type,
-                                 (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = w->name});
-        v->axes = w->axes;
-        mx_node_forward(c, v);
-        return v;
+        if (c->op == &mx_op_cast && !c->forward && !cast[c->in[0]->id])
+            cast[c->in[0]->id] = c;
     }
-    return NULL;
+    return cast;
+}
+
+/* The cast of a weight to the compute dtype becomes a variable that the update rewrites. */
+static mx_node *compute_copy(mx_graph *g, const mx_node *w, mx_node *cast)
+{
+    if (!cast)
+        return NULL;
+    char name[512];
+    snprintf(name, sizeof name, "%s.copy", w->name);
+    mx_node *v = mx_variable(g, name, cast->type,
+                             (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = w->name});
+    v->axes = w->axes;
+    mx_node_forward(cast, v);
+    return v;
 }
 
 static mx_node *global_norm(mx_graph *g, mx_node *const *grad, int n)
@@ -63,9 +71,9 @@ static mx_node *global_norm(mx_graph *g, mx_node *const *grad, int n)
     return sum ? mx_sqrt(g, sum) : mx_constant(g, MX_SCALAR, MX_F32, 0);
 }
 
-static void update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, mx_node *hyper)
+static void update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, mx_node *hyper,
+                   mx_node *copy)
 {
-    mx_node *copy = compute_copy(g, w);
     bool decay = !matches(o->no_decay, w->name);
     mx_node *u;
     if (o->kind == MX_SGD) {
@@ -102,8 +110,11 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var, 
     mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
                         mx_reshape(g, step, MX_SHAPE(1)), zero};
     mx_node *hyper = mx_concat(g, 4, part, 0);
+    mx_arena scratch = {0};
+    mx_node **cast = find_casts(g, &scratch);
     for (int i = 0; i < n; i++)
         if (grad[i])
-            update(g, o, var[i], grad[i], hyper);
+            update(g, o, var[i], grad[i], hyper, compute_copy(g, var[i], cast[var[i]->id]));
+    mx_arena_fini(&scratch);
     mx_graph_resolve(g);
 }

@@ -1,7 +1,10 @@
-/* concat.c - up to sixteen tensors joined along one dim; all others must agree, and the dtype too.
- * The gradient of each input is its slice of the output's. */
+/* concat.c - up to sixteen tensors joined along one dim; all others must agree.
+ * Floats of several dtypes take the dtype of the largest input, as elementwise ops do, so that one
+ * float32 part does not widen a bfloat16 activation. The gradient of each input is its slice of the
+ * output's. */
 #include "ops.h"
 #include "ops/copy.h"
+#include "ops/load.h"
 
 typedef struct {
     int64_t dim;
@@ -12,13 +15,20 @@ static void infer(mx_graph *g, mx_node *n)
     int64_t d = mx_dim_index(g, "concat", n->in[0], ((const concat_attr *)n->attr)->dim);
     if (g->error)
         return;
-    int64_t total = 0;
+    const mx_type *first = &n->in[0]->type;
+    int64_t total = 0, largest = -1;
     for (int i = 0; i < n->n_in; i++) {
         const mx_type *x = &n->in[i]->type;
-        if (x->dtype != n->type.dtype)
+        if (x->dtype != first->dtype &&
+            !(mx_dtype_is_float(x->dtype) && mx_dtype_is_float(first->dtype)))
             mx_graph_fail(g, "concat: input %d is %s, input 0 is %s", i, mx_dtype_name(x->dtype),
-                          mx_dtype_name(n->type.dtype));
+                          mx_dtype_name(first->dtype));
         total += x->dim[d];
+        bool wider = mx_dtype_bytes(x->dtype) > mx_dtype_bytes(n->type.dtype);
+        if (x->dim[d] > largest || (x->dim[d] == largest && wider)) {
+            largest = x->dim[d];
+            n->type.dtype = x->dtype;
+        }
     }
     n->type.dim[d] = total;
 }
@@ -48,6 +58,21 @@ static const char *notation(const mx_node *n)
     return ndim > 0 && d >= 0 && d < ndim ? text[ndim - 1][d] : "-->-";
 }
 
+/* Rows of n elements of another dtype, `to` elements apart in y from element `at` on. */
+static void convert_rows(const mx_tensor *x, const mx_tensor *y, int64_t rows, int64_t n,
+                         int64_t at, int64_t to)
+{
+    enum { TILE = 512 };
+#pragma omp parallel for schedule(static) if (rows * n > 1 << 15)
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < n; i += TILE) {
+            double tile[TILE];
+            int64_t m = n - i < TILE ? n - i : TILE;
+            mx_load_run_f64(x, r * n + i, m, tile);
+            mx_store_run_f64(y, r * to + at + i, m, tile);
+        }
+}
+
 static void concat_cpu(const mx_call *c)
 {
     int d = (int)((const concat_attr *)c->attr)->dim;
@@ -56,7 +81,12 @@ static void concat_cpu(const mx_call *c)
     int64_t rows = mx_dims_before(y, d);
     for (int i = 0; i < c->n_in; i++) {
         size_t run = (size_t)c->in[i].type.dim[d] * one;
-        mx_copy_runs((char *)c->out[0].data + at, row, c->in[i].data, run, run, rows);
+        size_t item = mx_dtype_bytes(y->dtype);
+        if (c->in[i].type.dtype == y->dtype)
+            mx_copy_runs((char *)c->out[0].data + at, row, c->in[i].data, run, run, rows);
+        else
+            convert_rows(&c->in[i], &c->out[0], rows, (int64_t)(run / item), (int64_t)(at / item),
+                         (int64_t)(row / item));
         at += run;
     }
 }

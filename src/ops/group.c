@@ -4,6 +4,7 @@
  * on rows of scratch memory; inputs of the arithmetic type are read in place, results that leave the
  * group are written in place, anything else is converted on the way in and out. Arithmetic is float, or
  * double when any value is double; 16-bit values are widened, so nothing is rounded inside a group.
+ * A step whose type is an integer is truncated, so that fusing does not keep fractions alive.
  *
  * When no step looks at a whole row and nothing but scalars is broadcast, the space is flat: it is cut
  * into rows of FLAT elements whatever the shape.
@@ -15,6 +16,7 @@
 #include "ir/graph.h"
 #include "ops.h"
 #include "ops/load.h"
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 
@@ -177,6 +179,17 @@ typedef struct {
     mx_tensor *out;
 } job;
 
+/* What storing an integer and loading it again does to a fraction. */
+static void truncate_run(const plan *p, void *row, int64_t n)
+{
+    if (p->wide_type)
+        for (int64_t i = 0; i < n; i++)
+            ((double *)row)[i] = trunc(((double *)row)[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((float *)row)[i] = truncf(((float *)row)[i]);
+}
+
 static void run_step(const job *j, int s, char **row, char *spare, int64_t n)
 {
     const mx_group_step *st = &j->g->step[s];
@@ -193,6 +206,8 @@ static void run_step(const job *j, int s, char **row, char *spare, int64_t n)
         }
     }
     (j->p.wide_type ? st->op->tile_f64 : st->op->tile_f32)(&t);
+    if (!mx_dtype_is_float(st->type.dtype))
+        truncate_run(&j->p, t.out, st->op->kind == MX_ROW_REDUCE ? 1 : t.n);
 }
 
 static void run_rows(const job *j, int64_t from, int64_t to, char *scratch)

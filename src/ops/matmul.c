@@ -29,7 +29,7 @@ static const char *notation(const mx_node *n)
 
 /* --- letters with sizes and strides --- */
 
-enum { A, B, C, CLASSES = 4, MAX_AXES = 16 };
+enum { A, B, C, CLASSES = 4, MAX_AXES = 3 * MX_MAX_DIMS };
 enum { BATCH, M, N, K };
 
 typedef struct {
