@@ -83,8 +83,9 @@ typedef struct {
 struct mx_jlist {
     mx_jv *v;
     size_t n, cap;
-    size_t pos;   /* GENERATOR: the next one to give */
-    bool grouped; /* a (grouper, list) pair made by groupby */
+    size_t pos;          /* GENERATOR: the next one to give */
+    bool grouped;        /* a (grouper, list) pair made by groupby */
+    const char *printed; /* how it prints when not as a list: "range(0, 3)"; else NULL */
 };
 
 struct mx_jdict {

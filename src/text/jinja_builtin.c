@@ -91,6 +91,11 @@ static mx_status f_range(mx_jctx *c, mx_jv self, const mx_jargs *a, mx_jv *out)
         if (__builtin_add_overflow(i, step, &i))
             break;
     }
+    out->list->printed =
+        step == 1
+            ? mx_arena_printf(&c->arena, "range(%lld, %lld)", (long long)start, (long long)stop)
+            : mx_arena_printf(&c->arena, "range(%lld, %lld, %lld)", (long long)start,
+                              (long long)stop, (long long)step);
     return mx_jcharge(c, out->list->n);
 }
 

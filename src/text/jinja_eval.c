@@ -171,10 +171,8 @@ static mx_status eval_slice(mx_jctx *c, mx_jv of, const mx_jnode *n, mx_jv *out)
     MX_TRY(slice_part(c, n->items.v[2], 1, &step, &has_step));
     if (of.kind == MX_JV_UNDEFINED)
         return is_undefined(c, of, "it cannot be sliced");
-    if (of.kind != MX_JV_STRING && of.kind != MX_JV_LIST && of.kind != MX_JV_TUPLE) {
-        *out = mx_jv_undefined(NULL);
-        return MX_OK;
-    }
+    if (of.kind != MX_JV_STRING && of.kind != MX_JV_LIST && of.kind != MX_JV_TUPLE)
+        return mx_jerror(c, "'%s' object cannot be sliced", mx_jv_type(of));
     if (step == 0)
         return mx_jerror(c, "slice step cannot be zero");
     MX_TRY(mx_jv_length(c, of, &len));

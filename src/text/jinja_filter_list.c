@@ -217,8 +217,10 @@ static mx_status choose(mx_jctx *c, mx_jv v, const mx_jargs *a, bool by_attribut
     mx_jargs rest = mx_jargs_rest(a, skip + 1);
     if (test)
         MX_TRY(mx_jargs_check(c, "test ", test, &rest));
-    MX_TRY(mx_jv_items(c, v, &l));
     *out = mx_jv_list(c, MX_JV_GENERATOR, 0);
+    if (!mx_jv_truth(v)) /* nothing, even of what cannot be iterated */
+        return MX_OK;
+    MX_TRY(mx_jv_items(c, v, &l));
     for (size_t i = 0; i < l->n; i++) {
         mx_jv key, holds;
         MX_TRY(path(c, l->v[i], by_attribute ? &a->v[0] : NULL, &key));
@@ -266,8 +268,10 @@ static mx_status map_attribute(mx_jctx *c, const mx_jlist *l, const mx_jargs *a,
 FILTER(f_map)
 {
     mx_jlist *l;
+    *out = mx_jv_list(c, MX_JV_GENERATOR, 0);
+    if (!mx_jv_truth(v))
+        return MX_OK;
     MX_TRY(mx_jv_items(c, v, &l));
-    *out = mx_jv_list(c, MX_JV_GENERATOR, l->n);
     if (a->n == 0)
         return map_attribute(c, l, a, out);
     const mx_jbuiltin *f =

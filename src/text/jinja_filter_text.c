@@ -136,6 +136,8 @@ FILTER(f_indent)
     const mx_jtext *s;
     mx_jv pad, lines, text;
     int64_t n = 4;
+    if (v.kind != MX_JV_STRING)
+        return mx_jerror(c, "indent needs a string, not %s", mx_jv_type(v));
     MX_TRY(as_text(c, v, &s));
     if (width && width->kind == MX_JV_STRING) {
         pad = *width;
@@ -173,6 +175,8 @@ FILTER(f_truncate)
     const mx_jtext *s;
     int64_t n = 255, leeway = 5;
     mx_jv tail = end && end->kind == MX_JV_STRING ? *end : mx_jv_borrow(&c->arena, "...", 3), cut;
+    if (v.kind != MX_JV_STRING)
+        return mx_jerror(c, "truncate needs a string, not %s", mx_jv_type(v));
     MX_TRY(as_text(c, v, &s));
     if ((len && !mx_jv_integer(*len, &n)) ||
         (lee && lee->kind != MX_JV_NONE && !mx_jv_integer(*lee, &leeway)))
@@ -300,6 +304,8 @@ FILTER(f_int)
     int64_t i, b = 10;
     if (base && (!mx_jv_integer(*base, &b) || b < 2 || b > 36))
         return mx_jerror(c, "int: the base must be 2 to 36");
+    if (v.kind == MX_JV_UNDEFINED)
+        return mx_jerror(c, "'%.80s' is undefined and is no number", v.hint ? v.hint : "a value");
     *out = to_int(c, v, (int)b, &i) ? mx_jv_int(i) : other ? *other : mx_jv_int(0);
     return MX_OK;
 }
@@ -308,6 +314,8 @@ FILTER(f_float)
 {
     const mx_jv *other = ARG(0, "default");
     double x;
+    if (v.kind == MX_JV_UNDEFINED)
+        return mx_jerror(c, "'%.80s' is undefined and is no number", v.hint ? v.hint : "a value");
     *out = to_float(c, v, &x) ? mx_jv_float(x) : other ? *other : mx_jv_float(0);
     return MX_OK;
 }
@@ -339,7 +347,7 @@ FILTER(f_round)
     } else if (method == 'f') {
         *out = mx_jv_float(floor(x * scale) / scale);
     } else if (v.kind != MX_JV_FLOAT && n >= 0) {
-        *out = v;
+        *out = mx_jv_int(v.kind == MX_JV_BOOL ? v.b : v.i);
     } else if (n >= 0) { /* correctly rounded, half to even, through decimal as Python does */
         char buf[400];
         snprintf(buf, sizeof buf, "%.*f", (int)n, x);

@@ -196,7 +196,10 @@ static mx_status percent(mx_jctx *c, const mx_jtext *fmt, mx_jv args, mx_str *ou
             return mx_jerror(c, "format: not enough values for the text");
         MX_TRY(format_one(c, named ? value : v[used++], &f, out));
     }
-    if (used < n && args.kind == MX_JV_TUPLE)
+    /* one value that looks like a mapping may go unused, as in Python */
+    bool mapping =
+        args.kind == MX_JV_DICT || args.kind == MX_JV_LIST || args.kind == MX_JV_UNDEFINED;
+    if (used < n && !mapping)
         return mx_jerror(c, "format: not all values were used by the text");
     return MX_OK;
 }

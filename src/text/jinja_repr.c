@@ -114,6 +114,10 @@ static mx_status repr_dict(mx_jctx *c, const mx_jdict *d, int depth, mx_str *out
 static mx_status repr_list(mx_jctx *c, mx_jv v, int depth, mx_str *out)
 {
     bool tuple = v.kind == MX_JV_TUPLE;
+    if (v.list->printed) {
+        mx_str_add(out, v.list->printed);
+        return MX_OK;
+    }
     mx_str_add(out, tuple ? "(" : "[");
     for (size_t i = 0; i < v.list->n; i++) {
         mx_str_add(out, i ? ", " : "");
