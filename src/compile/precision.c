@@ -13,11 +13,13 @@
 #include "ops.h"
 #include <string.h>
 
-static bool wants_cast(const mx_node *n, const mx_node *x)
+static bool wants_cast(const mx_node *n, int k_in)
 {
+    const mx_node *x = n->in[k_in];
     mx_op_kind k = n->op->kind;
     if (k == MX_ELEMENTWISE || k == MX_ROW_REDUCE || k == MX_ROW_MAP || k == MX_SOURCE ||
-        k == MX_VIEW || k == MX_PROJECT || n->op->no_cast)
+        k == MX_VIEW || k == MX_PROJECT || n->op->no_cast ||
+        (n->op->n_cast && k_in >= n->op->n_cast))
         return false;
     return x && x->type.dtype == MX_F32;
 }
@@ -33,7 +35,7 @@ void mx_pass_precision(mx_graph *g, mx_dtype compute)
         mx_node *n = g->node[i];
         for (int k = 0; k < n->n_in; k++) {
             mx_node *x = n->in[k];
-            if (!wants_cast(n, x))
+            if (!wants_cast(n, k))
                 continue;
             if (!copy[x->id]) {
                 g->seq = x->seq;

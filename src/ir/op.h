@@ -113,6 +113,8 @@ struct mx_op {
     bool costly;                 /* elementwise, but not worth recomputing (sin, cos) */
     bool no_cast;                /* the precision pass leaves its float inputs as they are */
 
+    int n_cast;                  /* it casts its first n inputs only; 0: all */
+
     /* After notation: dtypes, extra shapes, checks. Errors through mx_graph_fail. */
     void (*infer)(mx_graph *g, mx_node *n);
     /* The notation of this node where it depends on attributes (einsum); overrides dims. */

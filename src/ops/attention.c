@@ -8,8 +8,8 @@
 #include "ir/attention.h"
 
 #include "ops.h"
-#include "ops/load.h"
-#include <math.h>
+#include "ops/cpu/attention_kernel.h"
+#include "ops/num.h"
 #include <string.h>
 
 /* Inputs: q k v, then the optional ones in this order. */
@@ -17,127 +17,76 @@ enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, N_IN };
 /* The backward op has these behind them. */
 enum { OUT = N_IN, LSE, DOUT, N_GRAD_IN };
 
-static int32_t at2(const mx_tensor *t, int64_t b, int64_t i)
+/* The shape and mask of a node, from its types alone or, at run time, with the mask's data. */
+static mx_attn describe(const mx_attention_attr *a, const mx_type *q, const mx_type *k,
+                        const mx_type *v)
 {
-    return ((const int32_t *)t->data)[b * t->type.dim[1] + i];
+    return (mx_attn){.batch = q->dim[0], .q_len = q->dim[1], .k_len = k->dim[1],
+                     .q_heads = q->dim[2], .k_heads = k->dim[2], .qk_dim = q->dim[3],
+                     .v_dim = v->dim[3], .type = mx_num_of(q->dtype),
+                     .mask = {.causal = a->causal, .window = a->window, .chunk = a->chunk,
+                              .softcap = (float)a->softcap, .scale = (float)a->scale}};
 }
 
-static bool sees(const mx_call *c, const mx_attention_attr *a, int64_t b, int64_t i, int64_t j)
+static mx_attn bound(const mx_call *c)
 {
-    int64_t qp = c->in[Q_POS].data ? at2(&c->in[Q_POS], b, i) : i;
-    int64_t kp = c->in[K_POS].data ? at2(&c->in[K_POS], b, j) : j;
-    if (kp < 0)
-        return false;
-    if (c->in[Q_SEG].data && at2(&c->in[Q_SEG], b, i) != at2(&c->in[K_SEG], b, j))
-        return false;
-    if (c->in[SELECTED].data) {
-        int64_t n = c->in[SELECTED].type.dim[2], sq = c->in[SELECTED].type.dim[1];
-        const int32_t *list = (const int32_t *)c->in[SELECTED].data + (b * sq + i) * n;
-        bool found = false;
-        for (int64_t s = 0; s < n; s++)
-            found |= list[s] == j;
-        if (!found)
-            return false;
-    }
-    if (c->in[Q_SPAN].data && at2(&c->in[Q_SPAN], b, i) > 0 &&
-        at2(&c->in[Q_SPAN], b, i) == at2(&c->in[K_SPAN], b, j))
-        return true;
-    if (a->causal && kp > qp)
-        return false;
-    if (a->window && (qp - kp >= a->window || kp - qp >= a->window))
-        return false;
-    return !a->chunk || qp / a->chunk == kp / a->chunk;
-}
-
-static double score(const mx_call *c, const mx_attention_attr *a, int64_t q0, int64_t k0, int64_t d,
-                    double *slope)
-{
-    double s = 0;
-    for (int64_t x = 0; x < d; x++)
-        s += mx_load_f64(&c->in[0], q0 + x) * mx_load_f64(&c->in[1], k0 + x);
-    s *= a->scale;
-    *slope = a->scale;
-    if (a->softcap > 0) {
-        double t = tanh(s / a->softcap);
-        *slope *= 1 - t * t;
-        s = a->softcap * t;
-    }
-    return s;
+    mx_attn d = describe(c->attr, &c->in[0].type, &c->in[1].type, &c->in[2].type);
+    d.mask.q_pos = c->in[Q_POS].data;
+    d.mask.k_pos = c->in[K_POS].data;
+    d.mask.q_seg = c->in[Q_SEG].data;
+    d.mask.k_seg = c->in[K_SEG].data;
+    d.mask.q_span = c->in[Q_SPAN].data;
+    d.mask.k_span = c->in[K_SPAN].data;
+    d.mask.selected = c->in[SELECTED].data;
+    d.mask.n_selected = c->in[SELECTED].data ? c->in[SELECTED].type.dim[2] : 0;
+    d.sinks = c->in[SINKS].data;
+    return d;
 }
 
 static void forward(const mx_call *c)
 {
-    const mx_attention_attr *a = c->attr;
-    const mx_type *q = &c->in[0].type, *k = &c->in[1].type, *v = &c->in[2].type;
-    int64_t sq = q->dim[1], sk = k->dim[1], h = q->dim[2], kh = k->dim[2], d = q->dim[3];
-    int64_t e = v->dim[3];
-#pragma omp parallel for collapse(3) schedule(static)
-    for (int64_t b = 0; b < q->dim[0]; b++)
-        for (int64_t hh = 0; hh < h; hh++)
-            for (int64_t i = 0; i < sq; i++) {
-                double acc[1024] = {0}, top = -INFINITY, sum = 0, slope;
-                int64_t q0 = ((b * sq + i) * h + hh) * d;
-                if (c->in[SINKS].data) {
-                    top = mx_load_f64(&c->in[SINKS], hh);
-                    sum = 1;
-                }
-                for (int64_t j = 0; j < sk; j++) {
-                    if (!sees(c, a, b, i, j))
-                        continue;
-                    int64_t row = (b * sk + j) * kh + hh / (h / kh);
-                    double s = score(c, a, q0, row * d, d, &slope);
-                    double m = s > top ? s : top, keep = exp(top - m), p = exp(s - m);
-                    sum = sum * keep + p;
-                    for (int64_t x = 0; x < e; x++)
-                        acc[x] = acc[x] * keep + p * mx_load_f64(&c->in[2], row * e + x);
-                    top = m;
-                }
-                for (int64_t x = 0; x < e; x++)
-                    mx_store_f64(&c->out[0], ((b * sq + i) * h + hh) * e + x,
-                                 sum > 0 ? acc[x] / sum : 0);
-                mx_store_f64(&c->out[1], (b * h + hh) * sq + i, sum > 0 ? top + log(sum) : -INFINITY);
-            }
-}
-
-static void add_to(const mx_tensor *t, int64_t i, double v)
-{
-    mx_store_f64(t, i, mx_load_f64(t, i) + v);
+    mx_attn d = bound(c);
+    mx_attn_forward(&d, &(mx_attn_forward_args){c->in[0].data, c->in[1].data, c->in[2].data,
+                                                c->out[0].data, c->out[1].data}, c->work);
 }
 
 static void backward(const mx_call *c)
 {
-    const mx_attention_attr *a = c->attr;
-    const mx_type *q = &c->in[0].type, *k = &c->in[1].type, *v = &c->in[2].type;
-    int64_t sq = q->dim[1], sk = k->dim[1], h = q->dim[2], kh = k->dim[2], d = q->dim[3];
-    int64_t e = v->dim[3];
-    for (int o = 0; o < 4; o++)
-        memset(c->out[o].data, 0, mx_type_bytes(&c->out[o].type));
-    for (int64_t b = 0; b < q->dim[0]; b++)
-        for (int64_t hh = 0; hh < h; hh++)
-            for (int64_t i = 0; i < sq; i++) {
-                int64_t q0 = ((b * sq + i) * h + hh) * d, o0 = ((b * sq + i) * h + hh) * e;
-                double lse = mx_load_f64(&c->in[LSE], (b * h + hh) * sq + i), dot = 0, slope;
-                for (int64_t x = 0; x < e; x++)
-                    dot += mx_load_f64(&c->in[OUT], o0 + x) * mx_load_f64(&c->in[DOUT], o0 + x);
-                if (c->in[SINKS].data && isfinite(lse))
-                    add_to(&c->out[3], hh, -exp(mx_load_f64(&c->in[SINKS], hh) - lse) * dot);
-                for (int64_t j = 0; j < sk; j++) {
-                    if (!sees(c, a, b, i, j))
-                        continue;
-                    int64_t row = (b * sk + j) * kh + hh / (h / kh);
-                    double p = exp(score(c, a, q0, row * d, d, &slope) - lse), dp = 0;
-                    for (int64_t x = 0; x < e; x++) {
-                        double dy = mx_load_f64(&c->in[DOUT], o0 + x);
-                        dp += dy * mx_load_f64(&c->in[2], row * e + x);
-                        add_to(&c->out[2], row * e + x, p * dy);
-                    }
-                    double ds = p * (dp - dot) * slope;
-                    for (int64_t x = 0; x < d; x++) {
-                        add_to(&c->out[0], q0 + x, ds * mx_load_f64(&c->in[1], row * d + x));
-                        add_to(&c->out[1], row * d + x, ds * mx_load_f64(&c->in[0], q0 + x));
-                    }
-                }
-            }
+    mx_attn d = bound(c);
+    mx_attn_backward_args p = {.q = c->in[0].data, .k = c->in[1].data, .v = c->in[2].data,
+                               .out = c->in[OUT].data, .lse = c->in[LSE].data,
+                               .dout = c->in[DOUT].data, .dq = c->out[0].data,
+                               .dk = c->out[1].data, .dv = c->out[2].data,
+                               .dsinks = d.sinks ? c->out[3].data : NULL};
+    mx_attn_backward(&d, &p, c->work);
+}
+
+/* What the optional inputs are does not change the workspace, only whether they are there. */
+static mx_attn planned(const mx_node *n, int n_threads)
+{
+    static const int32_t there[1] = {0};
+    mx_attn d = describe(n->attr, &n->in[0]->type, &n->in[1]->type, &n->in[2]->type);
+    d.threads = n_threads;
+    d.mask.q_pos = n->in[Q_POS] ? there : NULL;
+    d.mask.k_pos = n->in[K_POS] ? there : NULL;
+    d.mask.q_seg = d.mask.k_seg = n->in[Q_SEG] ? there : NULL;
+    d.mask.q_span = d.mask.k_span = n->in[Q_SPAN] ? there : NULL;
+    d.mask.selected = n->in[SELECTED] ? there : NULL;
+    d.mask.n_selected = n->in[SELECTED] ? n->in[SELECTED]->type.dim[2] : 0;
+    d.sinks = n->in[SINKS] ? there : NULL;
+    return d;
+}
+
+static size_t forward_work(const mx_node *n, int n_threads)
+{
+    mx_attn d = planned(n, n_threads);
+    return mx_attn_forward_work_bytes(&d);
+}
+
+static size_t backward_work(const mx_node *n, int n_threads)
+{
+    mx_attn d = planned(n, n_threads);
+    return mx_attn_backward_work_bytes(&d);
 }
 
 /* --- the graph's side --- */
@@ -243,6 +192,7 @@ const mx_op mx_op_attention = {
     .grad = vjp,
     .cost = cost,
     .cpu = forward,
+    .work_bytes = forward_work,
     .cases = (const mx_case[]){
         {N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 6}}, NONE, NONE, NONE, NONE,
                 NONE, NONE, NONE, NONE},
@@ -265,4 +215,5 @@ const mx_op mx_op_attention_grad = {
     .infer = grad_infer,
     .cost = grad_cost,
     .cpu = backward,
+    .work_bytes = backward_work,
 };

@@ -10,10 +10,8 @@
  * projects again.
  */
 #include "ops.h"
-#include "ops/load.h"
-
-#include <math.h>
-#include <string.h>
+#include "ops/cpu/xent_kernel.h"
+#include "ops/num.h"
 
 typedef struct {
     double scale, softcap, z_loss;
@@ -21,74 +19,55 @@ typedef struct {
 
 enum { X, W, LABELS, DLOSS };
 
-static void rows(const mx_call *c, const mx_tensor *loss, const mx_tensor *lse, const mx_tensor *dx,
-                 const mx_tensor *dw)
+static mx_xent describe(const xent_attr *a, const mx_type *x, const mx_type *w)
 {
-    const xent_attr *a = c->attr;
-    int64_t n = c->in[X].type.dim[0], d = c->in[X].type.dim[1], v = c->in[W].type.dim[0];
-    double *z = c->work;
-    if (dw)
-        memset(dw->data, 0, mx_type_bytes(&dw->type));
-    for (int64_t i = 0; i < n; i++) {
-        int64_t label = ((const int32_t *)c->in[LABELS].data)[i];
-        double top = -INFINITY, sum = 0, out = 0;
-        for (int64_t j = 0; j < v; j++) {
-            double s = 0;
-            for (int64_t k = 0; k < d; k++)
-                s += mx_load_f64(&c->in[X], i * d + k) * mx_load_f64(&c->in[W], j * d + k);
-            s *= a->scale;
-            z[j] = a->softcap > 0 ? a->softcap * tanh(s / a->softcap) : s;
-            top = z[j] > top ? z[j] : top;
-        }
-        for (int64_t j = 0; j < v; j++)
-            sum += exp(z[j] - top);
-        double l = top + log(sum);
-        bool counts = label >= 0 && label < v;
-        if (counts)
-            out = l - z[label] + a->z_loss * l * l;
-        if (loss)
-            mx_store_f64(loss, i, out);
-        if (lse)
-            mx_store_f64(lse, i, l);
-        if (!dx)
-            continue;
-        double g = counts ? mx_load_f64(&c->in[DLOSS], i) : 0;
-        for (int64_t j = 0; j < v; j++) {
-            double p = exp(z[j] - l), t = z[j] / a->softcap;
-            double dz = g * (p * (1 + 2 * a->z_loss * l) - (j == label));
-            z[j] = dz * a->scale * (a->softcap > 0 ? 1 - t * t : 1);
-        }
-        for (int64_t k = 0; k < d; k++) {
-            double s = 0;
-            for (int64_t j = 0; j < v; j++) {
-                s += z[j] * mx_load_f64(&c->in[W], j * d + k);
-                mx_store_f64(dw, j * d + k, mx_load_f64(dw, j * d + k) +
-                                                z[j] * mx_load_f64(&c->in[X], i * d + k));
-            }
-            mx_store_f64(dx, i * d + k, s);
-        }
-    }
+    return (mx_xent){.n = x->dim[0], .dim = x->dim[1], .vocab = w->dim[0],
+                     .type = mx_num_of(x->dtype), .scale = (float)a->scale,
+                     .softcap = (float)a->softcap, .z_loss = (float)a->z_loss};
+}
+
+static mx_xent bound(const mx_call *c)
+{
+    mx_xent d = describe(c->attr, &c->in[X].type, &c->in[W].type);
+    d.x = c->in[X].data;
+    d.w = c->in[W].data;
+    d.labels = c->in[LABELS].data;
+    return d;
 }
 
 static void forward(const mx_call *c)
 {
-    rows(c, &c->out[0], &c->out[1], NULL, NULL);
+    mx_xent d = bound(c);
+    mx_xent_forward(&d, c->out[0].data, c->out[1].data, c->work);
 }
 
 static void backward(const mx_call *c)
 {
-    rows(c, NULL, NULL, &c->out[0], &c->out[1]);
+    mx_xent d = bound(c);
+    mx_xent_backward(&d, &(mx_xent_grads){.dloss = c->in[DLOSS].data, .dx = c->out[0].data,
+                                          .dw = c->out[1].data}, c->work);
 }
 
 static void train(const mx_call *c)
 {
-    rows(c, &c->out[0], &c->out[1], &c->out[2], &c->out[3]);
+    mx_xent d = bound(c);
+    mx_xent_backward(&d, &(mx_xent_grads){.dloss = c->in[DLOSS].data, .loss = c->out[0].data,
+                                          .lse = c->out[1].data, .dx = c->out[2].data,
+                                          .dw = c->out[3].data}, c->work);
 }
 
-static size_t work(const mx_node *n, int n_threads)
+static size_t forward_work(const mx_node *n, int n_threads)
 {
-    (void)n_threads;
-    return sizeof(double) * (size_t)n->in[W]->type.dim[0];
+    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
+    d.threads = n_threads;
+    return mx_xent_work_bytes(&d, false);
+}
+
+static size_t backward_work(const mx_node *n, int n_threads)
+{
+    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
+    d.threads = n_threads;
+    return mx_xent_work_bytes(&d, true);
 }
 
 /* --- the graph's side --- */
@@ -96,13 +75,6 @@ static size_t work(const mx_node *n, int n_threads)
 static mx_dtype loss_dtype(const mx_node *n)
 {
     return n->in[X]->type.dtype == MX_F64 ? MX_F64 : MX_F32;
-}
-
-static mx_dtype weight_grad_dtype(const mx_node *w)
-{
-    if (w->op == &mx_op_cast && w->in[0]->op == &mx_op_variable)
-        return w->in[0]->type.dtype;
-    return w->type.dtype;
 }
 
 static void infer(mx_graph *g, mx_node *n)
@@ -116,7 +88,7 @@ static void infer_grad(mx_graph *g, mx_node *n)
     (void)g;
     n->type = n->in[X]->type;
     n->more[0] = n->in[W]->type;
-    n->more[0].dtype = weight_grad_dtype(n->in[W]);
+    n->more[0].dtype = loss_dtype(n); /* sums over tokens, kept wide */
 }
 
 static void infer_train(mx_graph *g, mx_node *n)
@@ -125,7 +97,7 @@ static void infer_train(mx_graph *g, mx_node *n)
     n->type = n->more[0] = mx_type_of(loss_dtype(n), MX_SHAPE(n->in[X]->type.dim[0]));
     n->more[1] = n->in[X]->type;
     n->more[2] = n->in[W]->type;
-    n->more[2].dtype = weight_grad_dtype(n->in[W]);
+    n->more[2].dtype = loss_dtype(n);
 }
 
 static double projection(const mx_node *n)
@@ -188,7 +160,7 @@ const mx_op mx_op_linear_xent = {
     .grad = vjp,
     .cost = cost,
     .cpu = forward,
-    .work_bytes = work,
+    .work_bytes = forward_work,
     .cases = (const mx_case[]){{3, {SIZES}, &(xent_attr){1, 0, 0}},
                                {3, {SIZES}, &(xent_attr){0.5, 2, 0.01}}, {0}},
 };
@@ -202,7 +174,7 @@ const mx_op mx_op_linear_xent_grad = {
     .infer = infer_grad,
     .cost = cost_3,
     .cpu = backward,
-    .work_bytes = work,
+    .work_bytes = backward_work,
 };
 
 const mx_op mx_op_linear_xent_train = {
@@ -214,5 +186,5 @@ const mx_op mx_op_linear_xent_train = {
     .infer = infer_train,
     .cost = cost_3,
     .cpu = train,
-    .work_bytes = work,
+    .work_bytes = backward_work,
 };

@@ -11,7 +11,7 @@
  */
 #include "ops.h"
 #include "ir/notation.h"
-#include "ops/cpu/gemm.h"
+#include "ops/num.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -120,11 +120,6 @@ static void choose(const axes *x, int class, split *s)
         }
 }
 
-static mx_num num_of(mx_dtype d)
-{
-    return d == MX_F64 ? MX_NUM_F64 : d == MX_BF16 ? MX_NUM_BF16 : MX_NUM_F32;
-}
-
 static const void *at(const mx_tensor *t, int64_t i)
 {
     return (const char *)t->data + i * (int64_t)mx_dtype_bytes(t->type.dtype);
@@ -144,8 +139,8 @@ static void product(const mx_call *c, const split *s, const int64_t *offset, boo
         .m = m.size, .n = n.size, .k = k.size, .alpha = 1, .accumulate = accumulate,
         .a = at(&c->in[a], offset[a]), .b = at(&c->in[b], offset[b]),
         .c = (void *)at(&c->out[0], offset[C]),
-        .a_type = num_of(c->in[a].type.dtype), .b_type = num_of(c->in[b].type.dtype),
-        .c_type = num_of(c->out[0].type.dtype),
+        .a_type = mx_num_of(c->in[a].type.dtype), .b_type = mx_num_of(c->in[b].type.dtype),
+        .c_type = mx_num_of(c->out[0].type.dtype),
         .batch = batch.size, .a_step = batch.stride[a], .b_step = batch.stride[b],
         .c_step = batch.stride[C],
     };
