@@ -1,12 +1,15 @@
 /* weights.c - loading checks everything before it changes anything.
  *
- * A weight is looked up under its own name and then under the family's other spelling. Tensors that no
- * weight asks for are errors too, except what old checkpoints carry along: rotary tables, causal masks,
- * and a head that is tied to the embedding.
+ * A weight is looked up under its own name and then under the family's other spelling. Tensors that
+ * no weight asks for are errors too, except what old checkpoints carry along: rotary tables, causal
+ * masks, and a head that is tied to the embedding. Quantised weights are read as plain numbers
+ * (store/quant.h). A weight whose name holds a `*` is a stack of the checkpoint's weights 0, 1, 2:
+ * it is joined on loading and written part by part on saving.
  */
 #include "store/weights.h"
 
 #include "ops/load.h"
+#include "store/quant.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,16 +25,17 @@ static bool is_ignorable(const char *name, bool tied)
     return tied && mx_ends_with(name, "lm_head.weight");
 }
 
-static const mx_st_tensor *find_tensor(const mx_hf_dir *dir, const mx_model *family, const char *name)
+static mx_status find_tensor(const mx_quant_set *q, const mx_model *family, const char *name,
+                             mx_arena *a, mx_quant_tensor *out)
 {
     char other[512];
-    const mx_st_tensor *t = mx_hf_dir_find(dir, name);
-    if (!t && family->other_name && family->other_name(name, other, sizeof other))
-        t = mx_hf_dir_find(dir, other);
-    return t;
+    MX_TRY(mx_quant_resolve(q, name, a, out));
+    if (!out->name && family->other_name && family->other_name(name, other, sizeof other))
+        MX_TRY(mx_quant_resolve(q, other, a, out));
+    return MX_OK;
 }
 
-static bool same_shape(const mx_st_tensor *t, const mx_type *want)
+static bool same_shape(const mx_quant_tensor *t, const mx_type *want)
 {
     if (t->ndim != want->ndim)
         return false;
@@ -65,74 +69,98 @@ static mx_status report(list *l, const char *path)
 {
     if (l->n > MAX_LISTED)
         mx_str_addf(&l->text, "\n  ... and %d more", l->n - MAX_LISTED);
-    mx_status st = l->n ? mx_fail(MX_INPUT, "%s does not fit its config.json: %d tensors are wrong:%s\n"
-                                  "Check that config.json and the weights belong together.", path,
-                                  l->n, mx_str_text(&l->text))
-                        : MX_OK;
+    mx_status st = MX_OK;
+    if (l->n)
+        st = mx_fail(MX_INPUT, "%s does not fit its config.json: %d tensors are wrong:%s\n"
+                     "Check that config.json and the weights belong together.", path, l->n,
+                     mx_str_text(&l->text));
     mx_str_fini(&l->text);
     return st;
 }
 
-/* Fills jobs[i] for weight i, or complains. */
-static mx_status match(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir, mx_st_job *jobs)
+/* What is loaded: weight i of the session from found[i] (name NULL: nothing). */
+typedef struct {
+    mx_arena arena;
+    mx_quant_set q;
+    mx_quant_tensor *found;
+    bool *used; /* of each of the set's tensors */
+} matching;
+
+static void mark_used(matching *mt, const mx_quant_tensor *t)
+{
+    int64_t n = t->kind == MX_QUANT_STACK ? t->dim[0] : 1;
+    for (int64_t i = 0; i < n; i++) {
+        const mx_quant_tensor *one =
+            t->kind == MX_QUANT_STACK ? t->parts[i] : mx_quant_find(&mt->q, t->name);
+        mt->used[one - mt->q.tensors] = true;
+    }
+}
+
+static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, mx_quant_tensor *t,
+                      list *bad)
+{
+    char have[256];
+    mx_str want = {0};
+    mx_type_print(&want, &v->type);
+    mx_status st = find_tensor(&mt->q, m->family, v->name, &mt->arena, t);
+    if (st)
+        add(bad, "%s", mx_status_text(st));
+    else if (!t->name)
+        add(bad, "missing: %s %s", v->name, mx_str_text(&want));
+    else if (!same_shape(t, &v->type))
+        add(bad, "shape: %s is %s, expected %s", t->name,
+            mx_quant_describe(t, have, sizeof have), mx_str_text(&want));
+    if (t->name)
+        mark_used(mt, t); /* also when it is misshapen: it has been named then */
+    mx_status_free(st);
+    mx_str_fini(&want);
+}
+
+static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, const mx_hf_dir *dir)
 {
     list bad = {0};
-    int64_t used = 0;
-    for (int i = 0; i < mx_session_count(s); i++) {
-        mx_var *v = mx_session_var(s, i);
-        if (v->attr.kind != MX_VAR_WEIGHT)
-            continue;
-        const mx_st_tensor *t = find_tensor(dir, m->family, v->name);
-        char found[128];
-        mx_str want = {0};
-        mx_type_print(&want, &v->type);
-        if (!t)
-            add(&bad, "missing: %s %s", v->name, mx_str_text(&want));
-        else if (!same_shape(t, &v->type))
-            add(&bad, "shape: %s is %s, expected %s", t->name,
-                mx_st_describe(t, found, sizeof found), mx_str_text(&want));
-        else
-            jobs[i] = (mx_st_job){.tensor = t, .count = t->n, .to = mx_st_dtype_of(v->type.dtype)};
-        mx_str_fini(&want);
-        used += t != NULL;
-    }
-    for (int64_t i = 0; i < dir->n_tensors; i++) {
-        const mx_st_tensor *t = dir->tensors[i];
-        bool known = is_ignorable(t->name, m->summary.tied);
-        for (int k = 0; k < mx_session_count(s) && !known; k++)
-            known = jobs[k].tensor == t;
-        /* A tensor whose weight exists but is misshapen has been named already. */
-        if (!known && !mx_session_find(s, t->name))
-            add(&bad, "extra: %s", t->name);
-    }
+    for (int i = 0; i < mx_session_count(s); i++)
+        if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT)
+            match_one(mt, m, mx_session_var(s, i), &mt->found[i], &bad);
+    for (int64_t i = 0; i < mt->q.n_tensors; i++)
+        if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m->summary.tied))
+            add(&bad, "extra: %s", mt->q.tensors[i].name);
     return report(&bad, dir->path);
 }
 
 /* One weight at a time through a host buffer: bounded memory whatever the device. */
-static mx_status load_one(mx_session *s, mx_var *v, mx_st_job *job, bool allow_nonfinite)
+static mx_status load_one(mx_session *s, mx_var *v, const mx_quant_tensor *t, bool allow_nonfinite)
 {
-    MX_TRY(mx_alloc(&job->dst, mx_type_bytes(&v->type), v->name));
-    mx_status st = mx_st_load(job, 1, mx_session_threads(s));
+    void *host;
+    mx_st_job job = {.tensor = t->data, .count = t->n};
+    MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
+    mx_status st = mx_quant_load(t, mx_st_dtype_of(v->type.dtype), host, mx_session_threads(s),
+                                 &job.scan);
     if (!st && !allow_nonfinite)
-        st = mx_st_check_finite(job, 1);
+        st = mx_st_check_finite(&job, 1);
     if (!st)
-        st = mx_var_write(s, v, job->dst);
-    mx_free(job->dst);
-    job->dst = NULL;
+        st = mx_var_write(s, v, host);
+    mx_free(host);
     return st;
 }
 
 mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir, mx_load_options o)
 {
-    mx_arena scratch = {0};
-    mx_st_job *jobs = MX_NEW_N(&scratch, mx_st_job, mx_session_count(s));
-    mx_status st = match(s, m, dir, jobs);
-    for (int i = 0; i < mx_session_count(s) && !st; i++)
-        if (jobs[i].tensor)
-            st = mx_status_wrap(load_one(s, mx_session_var(s, i), &jobs[i], o.allow_nonfinite), "%s",
-                                dir->path);
-    mx_arena_fini(&scratch);
-    return st ? st : mx_session_refresh_copies(s);
+    matching mt = {0};
+    mx_status st = MX_OK;
+    MX_TRY_OUT(st, mx_quant_open(&mt.q, dir));
+    mt.found = MX_NEW_N(&mt.arena, mx_quant_tensor, mx_session_count(s));
+    mt.used = MX_NEW_N(&mt.arena, bool, mt.q.n_tensors);
+    MX_TRY_OUT(st, match(&mt, s, m, dir));
+    for (int i = 0; i < mx_session_count(s); i++)
+        if (mt.found[i].name)
+            MX_TRY_OUT(st, mx_status_wrap(load_one(s, mx_session_var(s, i), &mt.found[i],
+                                                   o.allow_nonfinite), "%s", dir->path));
+    st = mx_session_refresh_copies(s);
+out:
+    mx_quant_close(&mt.q);
+    mx_arena_fini(&mt.arena);
+    return st;
 }
 
 /* --- saving --- */
@@ -144,12 +172,19 @@ typedef struct {
     void *host;
 } saver;
 
+/* A tensor of the file: a variable, or one part of a stack. */
+typedef struct {
+    const mx_var *var;
+    uint64_t at; /* byte of the converted variable where it begins */
+} saved_part;
+
 /* The writer asks for a tensor's bytes in order, so one converted tensor is held at a time. */
 static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *dst, size_t n)
 {
     saver *sv = ctx;
-    const mx_var *v = src->user;
-    if (sv->held != v || at == 0) {
+    const saved_part *part = src->user;
+    const mx_var *v = part->var;
+    if (sv->held != v) {
         mx_free(sv->host);
         sv->host = NULL;
         sv->held = NULL;
@@ -174,7 +209,7 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
         mx_free(raw);
         MX_TRY(st);
     }
-    memcpy(dst, (const char *)sv->host + at, n);
+    memcpy(dst, (const char *)sv->host + part->at + at, n);
     return MX_OK;
 }
 
@@ -207,23 +242,48 @@ int mx_weights_extras(const char *config, const char *like, mx_arena *a, mx_hf_e
     return n;
 }
 
+/* The tensors of the file that variable v becomes, from src[n] on; gives their number. Of a stack,
+ * "a.*.b" (E, ...), these are "a.0.b" (...), "a.1.b"... */
+static int64_t sources_of(const mx_var *v, mx_dtype dtype, mx_arena *a, mx_st_source *src)
+{
+    const char *star = strchr(v->name, '*');
+    int64_t n = star ? v->type.dim[0] : 1;
+    mx_type one = v->type;
+    one.dtype = dtype;
+    if (star) {
+        one.ndim--;
+        memmove(one.dim, one.dim + 1, sizeof one.dim[0] * (size_t)one.ndim);
+    }
+    saved_part *parts = MX_NEW_N(a, saved_part, n);
+    for (int64_t i = 0; i < n; i++) {
+        parts[i] = (saved_part){v, (uint64_t)i * mx_type_bytes(&one)};
+        src[i] = (mx_st_source){.name = v->name, .dtype = mx_st_dtype_of(dtype), .ndim = one.ndim,
+                                .user = &parts[i]};
+        if (star)
+            src[i].name = mx_arena_printf(a, "%.*s%lld%s", (int)(star - v->name), v->name,
+                                          (long long)i, star + 1);
+        for (int k = 0; k < one.ndim; k++)
+            src[i].dim[k] = one.dim[k];
+    }
+    return n;
+}
+
 mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir, mx_dtype dtype,
                           const char *like)
 {
     mx_arena scratch = {0};
-    mx_st_source *src = MX_NEW_N(&scratch, mx_st_source, mx_session_count(s));
     mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS];
     saver sv = {.session = s, .dtype = dtype};
     int64_t n = 0;
+    for (int i = 0; i < mx_session_count(s); i++)
+        n += strchr(mx_session_var(s, i)->name, '*') ? mx_session_var(s, i)->type.dim[0] : 1;
+    mx_st_source *src = MX_NEW_N(&scratch, mx_st_source, n);
+    n = 0;
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *v = mx_session_var(s, i);
         if (v->attr.kind != MX_VAR_WEIGHT)
             continue;
-        src[n] = (mx_st_source){.name = v->name, .dtype = mx_st_dtype_of(dtype),
-                                .ndim = v->type.ndim, .user = v};
-        for (int k = 0; k < v->type.ndim; k++)
-            src[n].dim[k] = v->type.dim[k];
-        n++;
+        n += sources_of(v, dtype, &scratch, src + n);
     }
     char *config = mx_weights_config(m, dtype);
     int n_extra = mx_weights_extras(config, like, &scratch, extra);
