@@ -37,7 +37,8 @@ typedef struct {
     int64_t n_weights, n_optimizer;
     mx_hf_extra *extras; /* state.json is the last */
     int n_extras;
-    uint64_t n_bytes; /* of everything */
+    uint64_t n_bytes;  /* of everything */
+    mx_st_writer from; /* fetch, for tensors that could not be copied */
 } snapshot;
 
 typedef enum { IDLE, READY, WRITING } phase;
@@ -89,7 +90,9 @@ static void *write_set(void *arg)
                          .n_threads = c->opts.n_threads,
                          .metadata = meta,
                          .n_metadata = 2,
-                         .writer = {.io = c->opts.io}};
+                         .writer = {.io = c->opts.io,
+                                    .fetch = c->snap.from.fetch,
+                                    .fetch_ctx = c->snap.from.fetch_ctx}};
     s->st = mx_hf_save_tensors(s->dir, s->tensors, s->n, &o, &s->arena, &s->saved);
     return NULL;
 }
@@ -307,7 +310,6 @@ static mx_status check_names(const mx_st_source *t, int64_t n, const char *what)
     json_t *seen = json_object();
     mx_status st = MX_OK;
     for (int64_t i = 0; i < n && !st; i++) {
-        MX_ASSERT(t[i].data || !mx_st_source_bytes(&t[i]), "%s has no data", t[i].name);
         if (json_object_get(seen, t[i].name))
             st = mx_fail(MX_USAGE, "two %s tensors are called %s", what, t[i].name);
         else if (json_object_set_new(seen, t[i].name, json_true()))
@@ -323,8 +325,11 @@ static mx_status describe(mx_ckpt *c, const mx_ckpt_request *r)
     snapshot *s = &c->snap;
     mx_arena_fini(&s->arena);
     *s = (snapshot){.step = r->step, .metric = r->metric};
+    s->from = (mx_st_writer){.fetch = r->fetch, .fetch_ctx = r->fetch_ctx};
     MX_ASSERT(r->step >= 0 && r->n_weights > 0, "step %" PRId64, r->step);
-    MX_TRY(check_names(r->weights, r->n_weights, "weight"));
+    mx_st_source *weights;
+    int64_t n_weights = mx_hf_split_stacks(r->weights, r->n_weights, &s->arena, &weights);
+    MX_TRY(check_names(weights, n_weights, "weight"));
     MX_TRY(check_names(r->optimizer, r->n_optimizer, "optimizer"));
     json_t *state;
     MX_TRY(mx_json_parse(r->state_json, strlen(r->state_json), "state.json", NULL, &state));
@@ -332,9 +337,9 @@ static mx_status describe(mx_ckpt *c, const mx_ckpt_request *r)
     json_decref(state);
     if (!is_object)
         return mx_fail(MX_USAGE, "the state to be saved must be a JSON object");
-    s->weights = copy_sources(&s->arena, r->weights, r->n_weights);
+    s->weights = copy_sources(&s->arena, weights, n_weights);
     s->optimizer = copy_sources(&s->arena, r->optimizer, r->n_optimizer);
-    s->n_weights = r->n_weights;
+    s->n_weights = n_weights;
     s->n_optimizer = r->n_optimizer;
     s->extras = MX_NEW_N(&s->arena, mx_hf_extra, r->n_extras + 1);
     for (int i = 0; i < r->n_extras; i++) {
@@ -409,23 +414,29 @@ static mx_status copy_tensors(mx_ckpt *c)
     size_t *at = MX_NEW_N(&s->arena, size_t, total);
     MX_TRY(make_buffer(c, place(c, at)));
     copy_piece *pieces = NULL;
-    for (int64_t i = 0; i < total; i++) {
+    mx_status st = MX_OK;
+    for (int64_t i = 0; i < total && !st; i++) {
         mx_st_source *t = i < s->n_weights ? &s->weights[i] : &s->optimizer[i - s->n_weights];
         size_t bytes = (size_t)mx_st_source_bytes(t);
         char *to = c->buffer + at[i];
-        for (size_t k = 0; k < bytes; k += COPY_PIECE_BYTES) {
+        if (!t->data && bytes) {
+            MX_ASSERT(s->from.fetch, "%s has neither data nor a fetch function", t->name);
+            st = s->from.fetch(s->from.fetch_ctx, t, t->skip, to, bytes);
+        }
+        for (size_t k = 0; t->data && k < bytes; k += COPY_PIECE_BYTES) {
             MX_GROW(pieces, n_pieces, cap);
             size_t left = bytes - k;
             pieces[n_pieces++] = (copy_piece){to + k, (const char *)t->data + k,
                                               left < COPY_PIECE_BYTES ? left : COPY_PIECE_BYTES};
         }
-        t->data = to;
+        if (!st) /* else it is fetched again while writing, and fails there */
+            t->data = to;
     }
 #pragma omp parallel for schedule(static) num_threads(c->opts.n_threads)
     for (int64_t i = 0; i < n_pieces; i++)
         memcpy(pieces[i].to, pieces[i].from, pieces[i].n);
     mx_free(pieces);
-    return MX_OK;
+    return st;
 }
 
 /* --- the public side ------------------------------------------------------------------------ */
@@ -496,7 +507,7 @@ mx_status mx_ckpt_reserve(mx_ckpt *c, const mx_ckpt_request *r)
 {
     wait_idle(c);
     MX_TRY(mx_status_wrap(describe(c, r), "checkpoints"));
-    size_t *at = MX_NEW_N(&c->snap.arena, size_t, r->n_weights + r->n_optimizer);
+    size_t *at = MX_NEW_N(&c->snap.arena, size_t, c->snap.n_weights + c->snap.n_optimizer);
     return c->opts.synchronous ? MX_OK : make_buffer(c, place(c, at));
 }
 

@@ -35,13 +35,17 @@ typedef struct {
 typedef struct {
     int64_t step;
     double metric;               /* NAN: none; for keep_best */
-    const mx_st_source *weights; /* tensors with data, not fetch */
+    const mx_st_source *weights; /* stacks are taken apart, see mx_hf_split_stacks */
     int64_t n_weights;
     const mx_st_source *optimizer;
     int64_t n_optimizer;
     const char *state_json;    /* an object: step, RNG, loader position... as the caller likes */
     const mx_hf_extra *extras; /* config.json, tokenizer files */
     int n_extras;
+    /* Gives bytes [at, at + n) of a tensor without data (it lies on a device): see mx_st_writer.
+     * Called before mx_ckpt_save returns, from the calling thread. */
+    mx_status (*fetch)(void *ctx, const mx_st_source *s, uint64_t at, void *dst, size_t n);
+    void *fetch_ctx;
 } mx_ckpt_request;
 
 typedef struct {

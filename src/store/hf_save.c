@@ -9,6 +9,7 @@
 #include "base/json_doc.h"
 #include "base/str.h"
 #include <dirent.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -26,6 +27,34 @@ typedef struct {
     pthread_mutex_t lock;
     mx_status first_bad;
 } save_job;
+
+int64_t mx_hf_split_stacks(const mx_st_source *t, int64_t n, mx_arena *a, mx_st_source **out)
+{
+    int64_t total = 0, k = 0;
+    for (int64_t i = 0; i < n; i++)
+        total += strchr(t[i].name, '*') && t[i].ndim ? t[i].dim[0] : 1;
+    *out = MX_NEW_N(a, mx_st_source, total + 1);
+    for (int64_t i = 0; i < n; i++) {
+        const char *star = strchr(t[i].name, '*');
+        if (!star || !t[i].ndim) {
+            (*out)[k++] = t[i];
+            continue;
+        }
+        mx_st_source one = t[i];
+        one.ndim--;
+        memmove(one.dim, one.dim + 1, sizeof one.dim[0] * (size_t)one.ndim);
+        uint64_t bytes = mx_st_source_bytes(&one);
+        for (int64_t e = 0; e < t[i].dim[0]; e++) {
+            one.name = mx_arena_printf(a, "%.*s%" PRId64 "%s", (int)(star - t[i].name), t[i].name,
+                                       e, star + 1);
+            if (t[i].data)
+                one.data = (const char *)t[i].data + (uint64_t)e * bytes;
+            one.skip = t[i].skip + (uint64_t)e * bytes;
+            (*out)[k++] = one;
+        }
+    }
+    return total;
+}
 
 void mx_hf_plan_shards(const mx_st_source *t, int64_t n, const mx_hf_save_opts *opts, mx_arena *a,
                        mx_hf_saved *out)
@@ -208,11 +237,13 @@ mx_status mx_hf_save(const char *dir, const mx_st_source *tensors, int64_t n,
     mx_hf_save_opts plain = {0};
     if (!opts)
         opts = &plain;
+    mx_st_source *parts;
+    int64_t n_parts = mx_hf_split_stacks(tensors, n, &arena, &parts);
     mx_status st = MX_OK;
     MX_TRY_OUT(st, mx_io_make_dir(opts->writer.io, dir));
     for (int i = 0; i < n_extras; i++)
         MX_TRY_OUT(st, mx_hf_save_extra(dir, &extras[i], opts->writer.io, NULL, NULL));
-    st = mx_hf_save_tensors(dir, tensors, n, opts, &arena, &saved);
+    st = mx_hf_save_tensors(dir, parts, n_parts, opts, &arena, &saved);
 out:
     mx_arena_fini(&arena);
     return st;

@@ -146,7 +146,7 @@ static mx_status put_piece(out_file *o, const mx_st_source *s, uint64_t at, size
         memcpy(to, (const char *)s->data + at, k);
     } else {
         MX_ASSERT(o->w->fetch, "%s has neither data nor a fetch function", s->name);
-        MX_TRY(o->w->fetch(o->w->fetch_ctx, s, at, to, k));
+        MX_TRY(o->w->fetch(o->w->fetch_ctx, s, s->skip + at, to, k));
         mx_digest_add(h, to, k);
     }
     o->used += k;

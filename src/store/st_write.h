@@ -15,6 +15,7 @@ typedef struct {
     int64_t dim[MX_ST_MAX_DIM];
     const void *data; /* borrows */
     void *user;       /* for fetch */
+    uint64_t skip;    /* for fetch: where its bytes begin in what `user` stands for */
 } mx_st_source;
 
 uint64_t mx_st_source_bytes(const mx_st_source *s);
@@ -23,7 +24,7 @@ typedef struct {
     const mx_io *io; /* NULL: the system's */
     const mx_st_pair *metadata;
     int n_metadata;
-    /* Gives bytes [at, at + n) of the tensor. Called in order of `at`. */
+    /* Gives bytes [at, at + n) of what s->user stands for. Called in order of `at`. */
     mx_status (*fetch)(void *ctx, const mx_st_source *s, uint64_t at, void *dst, size_t n);
     void *fetch_ctx;
 } mx_st_writer;

@@ -172,18 +172,11 @@ typedef struct {
     void *host;
 } saver;
 
-/* A tensor of the file: a variable, or one part of a stack. */
-typedef struct {
-    const mx_var *var;
-    uint64_t at; /* byte of the converted variable where it begins */
-} saved_part;
-
 /* The writer asks for a tensor's bytes in order, so one converted tensor is held at a time. */
 static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *dst, size_t n)
 {
     saver *sv = ctx;
-    const saved_part *part = src->user;
-    const mx_var *v = part->var;
+    const mx_var *v = src->user;
     if (sv->held != v) {
         mx_free(sv->host);
         sv->host = NULL;
@@ -209,7 +202,7 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
         mx_free(raw);
         MX_TRY(st);
     }
-    memcpy(dst, (const char *)sv->host + part->at + at, n);
+    memcpy(dst, (const char *)sv->host + at, n);
     return MX_OK;
 }
 
@@ -242,32 +235,6 @@ int mx_weights_extras(const char *config, const char *like, mx_arena *a, mx_hf_e
     return n;
 }
 
-/* The tensors of the file that variable v becomes, from src[n] on; gives their number. Of a stack,
- * "a.*.b" (E, ...), these are "a.0.b" (...), "a.1.b"... */
-static int64_t sources_of(const mx_var *v, mx_dtype dtype, mx_arena *a, mx_st_source *src)
-{
-    const char *star = strchr(v->name, '*');
-    int64_t n = star ? v->type.dim[0] : 1;
-    mx_type one = v->type;
-    one.dtype = dtype;
-    if (star) {
-        one.ndim--;
-        memmove(one.dim, one.dim + 1, sizeof one.dim[0] * (size_t)one.ndim);
-    }
-    saved_part *parts = MX_NEW_N(a, saved_part, n);
-    for (int64_t i = 0; i < n; i++) {
-        parts[i] = (saved_part){v, (uint64_t)i * mx_type_bytes(&one)};
-        src[i] = (mx_st_source){.name = v->name, .dtype = mx_st_dtype_of(dtype), .ndim = one.ndim,
-                                .user = &parts[i]};
-        if (star)
-            src[i].name = mx_arena_printf(a, "%.*s%lld%s", (int)(star - v->name), v->name,
-                                          (long long)i, star + 1);
-        for (int k = 0; k < one.ndim; k++)
-            src[i].dim[k] = one.dim[k];
-    }
-    return n;
-}
-
 mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir, mx_dtype dtype,
                           const char *like)
 {
@@ -275,15 +242,16 @@ mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir
     mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS];
     saver sv = {.session = s, .dtype = dtype};
     int64_t n = 0;
-    for (int i = 0; i < mx_session_count(s); i++)
-        n += strchr(mx_session_var(s, i)->name, '*') ? mx_session_var(s, i)->type.dim[0] : 1;
-    mx_st_source *src = MX_NEW_N(&scratch, mx_st_source, n);
-    n = 0;
+    mx_st_source *src = MX_NEW_N(&scratch, mx_st_source, mx_session_count(s));
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *v = mx_session_var(s, i);
         if (v->attr.kind != MX_VAR_WEIGHT)
             continue;
-        n += sources_of(v, dtype, &scratch, src + n);
+        src[n] = (mx_st_source){.name = v->name, .dtype = mx_st_dtype_of(dtype),
+                                .ndim = v->type.ndim, .user = v};
+        for (int k = 0; k < v->type.ndim; k++)
+            src[n].dim[k] = v->type.dim[k];
+        n++;
     }
     char *config = mx_weights_config(m, dtype);
     int n_extra = mx_weights_extras(config, like, &scratch, extra);

@@ -256,3 +256,31 @@ MX_TEST(hf_save_from_callback)
     mx_hf_dir_close(&h);
     test_dir_remove(&d);
 }
+
+/* A stack is written part by part, whether it has data or comes from a callback. */
+MX_TEST(hf_save_takes_stacks_apart)
+{
+    test_dir d;
+    test_dir_make(&d);
+    static const float w[3][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}};
+    uint64_t at = 0;
+    mx_st_source src[2] = {
+        {.name = "e.*.w", .dtype = MX_ST_F32, .ndim = 3, .dim = {3, 2, 2}, .data = w},
+        {.name = "f.*.w", .dtype = MX_ST_U8, .ndim = 2, .dim = {4, 50}}};
+    mx_hf_save_opts o = {.writer = {.fetch = fetch_counting, .fetch_ctx = &at}};
+    MX_CHECK_OK(mx_hf_save(d.path, src, 2, NULL, 0, &o));
+    MX_CHECK(at == 200);
+    mx_hf_dir h;
+    MX_CHECK_OK(mx_hf_dir_open(&h, d.path, MX_HF_WEIGHTS_ONLY));
+    MX_CHECK(h.n_tensors == 7);
+    const mx_st_tensor *e = mx_hf_dir_find(&h, "e.2.w"), *f = mx_hf_dir_find(&h, "f.3.w");
+    MX_CHECK(e && e->ndim == 2 && e->n == 4 && f && f->ndim == 1 && f->n == 50);
+    float back[4];
+    uint8_t bytes[50];
+    MX_CHECK_OK(mx_st_read(e, 0, 4, MX_ST_F32, back, NULL));
+    MX_CHECK(memcmp(back, w[2], sizeof back) == 0);
+    MX_CHECK_OK(mx_st_read(f, 0, 50, MX_ST_U8, bytes, NULL));
+    MX_CHECK(bytes[0] == 150 && bytes[49] == 199);
+    mx_hf_dir_close(&h);
+    test_dir_remove(&d);
+}
