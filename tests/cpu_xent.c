@@ -86,8 +86,8 @@ static void compare(const char *what, const mx_xent *c, const void *got, mx_num 
         }
     }
     MX_CHECK(worst <= tol, "%s[%ld] is %g, expected %g; type %d N%ld d%ld V%ld cap %g "
-             "z %g scale %g", what, (long)at, get(got, at, t), want[at], c->type, (long)c->n, (long)c->dim,
-             (long)c->vocab, c->softcap, c->z_loss, c->scale);
+             "z %g scale %g", what, (long)at, get(got, at, t), want[at], c->type,
+             (long)c->n, (long)c->dim, (long)c->vocab, c->softcap, c->z_loss, c->scale);
 }
 
 static void check(mx_arena *m, mx_xent c, uint32_t *s)
