@@ -40,6 +40,7 @@ typedef struct {
     /* the chunk decoded last */
     int64_t chunk; /* -1: none */
     buffer raw, values, sizes;
+    mx_codec_scratch codec;
     size_t *record_at; /* (records + 1) in values */
     int64_t cap_record_at, n_in_chunk;
     const uint8_t *data; /* the values: decompressed, or inside raw */
@@ -112,8 +113,8 @@ static mx_status read_chunk(mx_source *s, int64_t at, int64_t *n_records, uint64
 }
 
 /* One compressed block; without compression *out is the block itself. */
-static mx_status unfold(uint8_t kind, const uint8_t *p, size_t n, buffer *b, const uint8_t **out,
-                        size_t *n_out, uint64_t limit)
+static mx_status unfold(mx_codec_scratch *c, uint8_t kind, const uint8_t *p, size_t n, buffer *b,
+                        const uint8_t **out, size_t *n_out, uint64_t limit)
 {
     mx_proto m = {p, p + n, false};
     uint64_t raw;
@@ -130,7 +131,7 @@ static mx_status unfold(uint8_t kind, const uint8_t *p, size_t n, buffer *b, con
     grow(b, raw);
     *out = b->p;
     *n_out = raw;
-    return raw || m.p < m.end ? mx_codec_decompress(codec, m.p, (size_t)(m.end - m.p), b->p, raw)
+    return raw || m.p < m.end ? mx_codec_decompress(c, codec, m.p, (size_t)(m.end - m.p), b->p, raw)
                               : MX_OK;
 }
 
@@ -151,9 +152,10 @@ static mx_status load_chunk(mx_source *s, int64_t at)
         return mx_fail(MX_INPUT, "the sizes in the chunk at offset %lld do not fit", (long long)at);
     const uint8_t *sizes, *values;
     size_t n_sizes, n_values;
-    MX_TRY(unfold(kind, m.p, sizes_bytes, &t->sizes, &sizes, &n_sizes, limit));
+    MX_TRY(unfold(&t->codec, kind, m.p, sizes_bytes, &t->sizes, &sizes, &n_sizes, limit));
     m.p += sizes_bytes;
-    MX_TRY(unfold(kind, m.p, (size_t)(m.end - m.p), &t->values, &values, &n_values, decoded));
+    MX_TRY(unfold(&t->codec, kind, m.p, (size_t)(m.end - m.p), &t->values, &values, &n_values,
+                  decoded));
     if (n_records < 0 || (uint64_t)n_records > n_sizes || n_values != decoded)
         return mx_fail(
             MX_INPUT,
@@ -295,6 +297,7 @@ static void arrayrecord_close(mx_source *s)
         mx_free(t->values.p);
         mx_free(t->sizes.p);
         mx_free(t->record_at);
+        mx_codec_scratch_fini(&t->codec);
     }
     mx_free(t);
 }

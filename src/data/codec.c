@@ -36,6 +36,22 @@ static bool gunzip(const uint8_t *in, size_t n_in, uint8_t *out, size_t n_out)
     return ok;
 }
 
+/* Making a decoder costs more than a small block. */
+static bool unzstd(mx_codec_scratch *c, const uint8_t *in, size_t n_in, uint8_t *out, size_t n_out)
+{
+    if (!c)
+        return ZSTD_decompress(out, n_out, in, n_in) == n_out;
+    if (!c->zstd)
+        c->zstd = ZSTD_createDCtx();
+    return c->zstd && ZSTD_decompressDCtx(c->zstd, out, n_out, in, n_in) == n_out;
+}
+
+void mx_codec_scratch_fini(mx_codec_scratch *c)
+{
+    ZSTD_freeDCtx(c->zstd);
+    c->zstd = NULL;
+}
+
 static bool lz4_frame(const uint8_t *in, size_t n_in, uint8_t *out, size_t n_out)
 {
     LZ4F_dctx *c = NULL;
@@ -81,8 +97,8 @@ static bool lz4_hadoop(const uint8_t *in, size_t n_in, uint8_t *out, size_t n_ou
     return (left == 0 && made == n_out) || lz4_raw(in, n_in, out, n_out);
 }
 
-mx_status mx_codec_decompress(mx_codec codec, const uint8_t *in, size_t n_in, uint8_t *out,
-                              size_t n_out)
+mx_status mx_codec_decompress(mx_codec_scratch *c, mx_codec codec, const uint8_t *in, size_t n_in,
+                              uint8_t *out, size_t n_out)
 {
     static const char *const names[] = {"plain", "snappy", "gzip", "brotli",
                                         "zstd",  "lz4",    "lz4",  "lz4"};
@@ -104,7 +120,7 @@ mx_status mx_codec_decompress(mx_codec codec, const uint8_t *in, size_t n_in, ui
         ok = BrotliDecoderDecompress(n_in, in, &n, out) == BROTLI_DECODER_RESULT_SUCCESS &&
              n == n_out;
         break;
-    case MX_CODEC_ZSTD: ok = ZSTD_decompress(out, n_out, in, n_in) == n_out; break;
+    case MX_CODEC_ZSTD: ok = unzstd(c, in, n_in, out, n_out); break;
     case MX_CODEC_LZ4_RAW: ok = lz4_raw(in, n_in, out, n_out); break;
     case MX_CODEC_LZ4_HADOOP: ok = lz4_hadoop(in, n_in, out, n_out); break;
     case MX_CODEC_LZ4_FRAME: ok = lz4_frame(in, n_in, out, n_out); break;

@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include <string.h>
 
-enum { STRIDE = 16, FIRST_LOOK = 4096 };
+enum { MARK_RECORDS = 16, MARK_BYTES = 4096, FIRST_LOOK = 4096 };
 
 static bool blank(const char *p, size_t n)
 {
@@ -92,10 +92,13 @@ mx_status mx_lines_index(mx_lines *l, mx_shard *f, bool paragraphs)
         MX_TRY(record_at(l, f, at, SIZE_MAX / 8, &offset, &n, &at));
         if (offset < 0)
             break;
-        if (l->n_records++ % STRIDE == 0) {
-            MX_GROW(l->starts, l->n_starts, l->cap_starts);
-            l->starts[l->n_starts++] = offset;
+        const mx_line_mark *last = l->n_marks ? &l->marks[l->n_marks - 1] : NULL;
+        if (!last || l->n_records - last->record >= MARK_RECORDS ||
+            offset - last->offset >= MARK_BYTES) {
+            MX_GROW(l->marks, l->n_marks, l->cap_marks);
+            l->marks[l->n_marks++] = (mx_line_mark){l->n_records, offset};
         }
+        l->n_records++;
     }
     return MX_OK;
 }
@@ -103,7 +106,15 @@ mx_status mx_lines_index(mx_lines *l, mx_shard *f, bool paragraphs)
 mx_status mx_lines_get(mx_lines *l, mx_shard *f, int64_t i, size_t max_bytes, const char **text,
                        size_t *n, int64_t *offset)
 {
-    int64_t record = i - i % STRIDE, at = l->starts[i / STRIDE], next = at;
+    int64_t lo = 0, hi = l->n_marks;
+    while (hi - lo > 1) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (l->marks[mid].record <= i)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    int64_t record = l->marks[lo].record, at = l->marks[lo].offset, next = at;
     if (l->at_record > record && l->at_record <= i) { /* the usual case: the one after the last */
         record = l->at_record;
         at = l->at_offset;
@@ -133,6 +144,6 @@ mx_status mx_lines_get(mx_lines *l, mx_shard *f, int64_t i, size_t max_bytes, co
 
 void mx_lines_fini(mx_lines *l)
 {
-    mx_free(l->starts);
+    mx_free(l->marks);
     *l = (mx_lines){0};
 }

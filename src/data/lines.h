@@ -1,16 +1,21 @@
 /* lines.h - random access to the lines (or paragraphs) of an uncompressed file.
  *
- * One pass finds where every 16th record begins (half a byte of index per record); record i is then
- * found by walking at most 15 records forward. Blank lines are no records. A byte-order mark at the
- * start is skipped; "\r\n" ends a line like "\n". */
+ * One pass notes a mark, (record, offset), every 16 records or 4 KiB, whichever is more often; a
+ * record is found by binary search and by walking from its mark. Blank lines are no records. A
+ * byte-order mark at the start is skipped; "\r\n" ends a line like "\n".
+ */
 #ifndef MX_DATA_LINES_H
 #define MX_DATA_LINES_H
 
 #include "data/shard.h"
 
 typedef struct {
-    int64_t *starts; /* owns; record 16 k begins at starts[k] */
-    int64_t n_starts, cap_starts, n_records;
+    int64_t record, offset;
+} mx_line_mark;
+
+typedef struct {
+    mx_line_mark *marks; /* owns */
+    int64_t n_marks, cap_marks, n_records;
     bool paragraphs; /* records are runs of non-blank lines */
     int64_t at_record, at_offset; /* walked to: record at_record is searched from at_offset on */
 } mx_lines;

@@ -437,6 +437,21 @@ static mx_status check(const mx_loader_options *o)
     return MX_OK;
 }
 
+/* Columns that nobody asks for are not decoded. */
+static mx_status open_mixture(mx_loader *l)
+{
+    const mx_encoder *e = &l->o.encoder;
+    mx_dataset_options *sets = mx_arena_copy(&l->arena, l->o.datasets,
+                                             sizeof *sets * (size_t)l->o.n_datasets);
+    for (int k = 0; k < l->o.n_datasets; k++)
+        if (!sets[k].source.columns) {
+            sets[k].source.columns = e->columns ? e->columns : mx_example_columns;
+            sets[k].source.n_columns = e->columns ? e->n_columns : mx_example_n_columns;
+        }
+    l->o.datasets = sets;
+    return mx_mixture_open(&l->mixture, sets, l->o.n_datasets);
+}
+
 mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
 {
     *out = NULL;
@@ -450,7 +465,7 @@ mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
     pthread_cond_init(&l->changed, NULL);
     mx_status st;
     MX_TRY_OUT(st, check(&l->o));
-    MX_TRY_OUT(st, mx_mixture_open(&l->mixture, o->datasets, o->n_datasets));
+    MX_TRY_OUT(st, open_mixture(l));
     l->hash = shape_hash(l);
     if (o->cache_dir && *o->cache_dir)
         MX_TRY_OUT(st, mx_token_cache_open(&l->cache, o->cache_dir, &l->o.encoder));

@@ -109,8 +109,8 @@ static mx_status page_bytes(ctx *x, const page *g, const uint8_t *p, const uint8
     *out = raw;
     if ((size_t)g->raw_bytes == levels)
         return MX_OK;
-    return mx_codec_decompress(codec, p + levels, (size_t)g->packed_bytes - levels, raw + levels,
-                               (size_t)g->raw_bytes - levels);
+    return mx_codec_decompress(NULL, codec, p + levels, (size_t)g->packed_bytes - levels,
+                               raw + levels, (size_t)g->raw_bytes - levels);
 }
 
 static int bit_width(int max)

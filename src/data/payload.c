@@ -220,8 +220,14 @@ mx_status mx_payload_decode(const mx_source *s, const uint8_t *p, size_t n, mx_r
         return MX_OK;
     mx_record_clear(r);
     r->offset = offset;
-    if (n && p[0] == '{')
-        return mx_json_scan_object(s, (const char *)p, n, r);
+    if (n && p[0] == '{') {
+        mx_status st = mx_json_scan_object(s, (const char *)p, n, r);
+        if (!st)
+            return MX_OK;
+        mx_status_free(st); /* text may begin with a brace, too */
+        mx_record_clear(r);
+        r->offset = offset;
+    }
     if (mx_utf8_valid((const char *)p, n) < n)
         return mx_fail(MX_INPUT,
                        "the record is neither a tf.train.Example nor JSON nor UTF-8 text");

@@ -1,5 +1,6 @@
-/* shard.c - pread with a window. A random read takes what was asked for and a little more; a read
- * that continues the last one takes a mebibyte, so sequential readers make few calls. */
+/* shard.c - pread with a window. A random read takes what was asked for and a little more; every
+ * read that continues the last one takes twice as much, up to a mebibyte, so that readers in order
+ * make few calls and readers at random do not read what they throw away. */
 #include "data/shard.h"
 
 #include "base/arena.h"
@@ -87,8 +88,9 @@ mx_status mx_shard_peek(mx_shard *f, int64_t at, size_t n, const uint8_t **p, si
     size_t need = n < left ? n : (size_t)left;
     bool inside = at >= f->at && (uint64_t)(at - f->at) + need <= f->n;
     if (!inside) {
-        bool sequential = f->n && at >= f->at && (uint64_t)(at - f->at) <= f->n + RANDOM_BYTES;
-        size_t want = sequential ? SEQUENTIAL_BYTES : RANDOM_BYTES;
+        bool follows = f->n && at >= f->at && (uint64_t)(at - f->at) <= f->n + RANDOM_BYTES;
+        f->run = follows ? f->run + 1 : 0;
+        size_t want = f->run < 8 ? (size_t)RANDOM_BYTES << f->run : SEQUENTIAL_BYTES;
         want = want < need ? need : want;
         want = want < left ? want : (size_t)left;
         if (want > f->cap) {

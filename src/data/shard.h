@@ -22,6 +22,7 @@ typedef struct {
     size_t cap;
     int64_t at;
     size_t n;
+    int run; /* refills in a row that continued the one before: reads grow with it */
 } mx_shard;
 
 mx_status mx_shard_open(mx_shard *f, const char *path) MX_MUST_USE;

@@ -60,7 +60,7 @@ typedef struct {
     const char *const *columns; /* names wanted; NULL: all. Borrowed while open */
     int n_columns;
     const char *text_unit;      /* "file" (default: blocks of a file), "line", "paragraph" */
-    int64_t record_tokens;      /* of token files and random tokens; default 2048 */
+    int64_t record_tokens;      /* predictions per record of token ids; default 2048 */
     const char *token_type;     /* of headerless .bin: "uint16" (default), "uint32", "int32" */
     int64_t vocab_size;         /* random tokens: ids below it; token files: checked. 0: unknown */
     uint64_t seed;              /* synthetic data */

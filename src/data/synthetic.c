@@ -13,8 +13,8 @@ static mx_status synthetic_open(mx_source *s)
 
 static mx_status tokens_read(mx_source *s, int64_t i, mx_record *r)
 {
-    int64_t n = s->options.record_tokens,
-            vocab = s->options.vocab_size ? s->options.vocab_size : 256;
+    int64_t n = s->options.record_tokens + 1; /* so that record_tokens of them have a label */
+    int64_t vocab = s->options.vocab_size ? s->options.vocab_size : 256;
     mx_draws d = {mx_key(s->options.seed, (uint64_t)i), 0};
     int32_t *ids = (int32_t *)mx_record_reserve(r, "ids", 3, MX_CELL_IDS, (size_t)n * 4);
     for (int64_t k = 0; k < n; k++)
@@ -26,8 +26,7 @@ static mx_status tokens_read(mx_source *s, int64_t i, mx_record *r)
 static mx_status story_read(mx_source *s, int64_t i, mx_record *r)
 {
     mx_record_reserve(r, "text", 4, MX_CELL_TEXT, 0);
-    size_t at =
-        r->bytes.len; /* written in place: the record's memory is kept from one to the next */
+    size_t at = r->bytes.len; /* written in place: the record's memory is kept */
     mx_story_write(&r->bytes, s->options.seed, (uint64_t)i);
     mx_record_commit(r, r->bytes.len - at);
     return MX_OK;

@@ -294,7 +294,7 @@ MX_TEST(loader_synthetic_and_story)
             (mx_dataset_options){.kind = k ? "story" : "synthetic",
                                  .shuffle = true,
                                  .seed = 5,
-                                 .source = {.seed = 5, .record_tokens = 97, .vocab_size = 50}};
+                                 .source = {.seed = 5, .record_tokens = 96, .vocab_size = 50}};
         s.o.n_datasets = 1;
         s.o.encoder.vocab_size = 300;
         mx_loader *l;
