@@ -1,0 +1,94 @@
+/* goldens_test.c - every family in tests/fixtures/models against the numbers recorded there, and the same
+ * model run in other ways: unfused, recomputed, in bfloat16. */
+#include "../test.h"
+
+#include "base/arena.h"
+#include "train/verify.h"
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char root[] = "tests/fixtures/models";
+
+static void check(const char *name, const mx_verify_options *o)
+{
+    char path[512];
+    mx_verify_report r;
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    mx_status st = mx_verify(path, o, &r);
+    MX_CHECK(!st, "%s: %s", name, mx_status_text(st));
+    mx_status_free(st);
+    for (int i = 0; i < r.n; i++)
+        MX_CHECK(r.row[i].ok, "%s: %s error %g of %g %s", name, r.row[i].name, r.row[i].error,
+                 r.row[i].magnitude, r.row[i].worst);
+}
+
+static int each(const mx_verify_options *o)
+{
+    DIR *d = opendir(root);
+    struct dirent *e;
+    int n = 0;
+    MX_CHECK(d != NULL, "%s is missing: run the tests from the root of the source tree", root);
+    while (d && (e = readdir(d)))
+        if (e->d_name[0] != '.') {
+            check(e->d_name, o);
+            n++;
+        }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+MX_TEST(goldens_match_in_float32)
+{
+    mx_verify_options o = {.tolerance = 2e-4, .device = "cpu", .n_threads = 1};
+    MX_CHECK(each(&o) >= 9, "families are missing");
+}
+
+/* Recomputing and fusing change nothing beyond 1e-5: the goldens hold at a tenth of the tolerance. */
+MX_TEST(goldens_match_however_the_step_is_compiled)
+{
+    mx_verify_options o = {.tolerance = 2e-5, .device = "cpu", .n_threads = 2};
+    const char *policy[] = {"none", "minimal", "full"};
+    for (int i = 0; i < 3; i++) {
+        o.compile.remat.policy = policy[i];
+        o.compile.no_fuse = i == 1;
+        check("llama3.1", &o);
+        check("gemma3", &o);
+        check("gpt2", &o);
+    }
+}
+
+/* bfloat16 has 8 bits: logits within 5 % of the largest, losses within 0.2 %. */
+MX_TEST(goldens_are_near_in_bfloat16)
+{
+    mx_verify_report r;
+    mx_verify_options o = {.tolerance = 0.05, .device = "cpu", .n_threads = 1,
+                           .compile = {.compute = MX_BF16}};
+    const char *name[] = {"llama3", "gpt2", "qwen3"};
+    for (int k = 0; k < 3; k++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", root, name[k]);
+        MX_CHECK_OK(mx_verify(path, &o, &r));
+        for (int i = 0; i < r.n; i++) {
+            if (strcmp(r.row[i].name, "logits") == 0)
+                MX_CHECK(r.row[i].ok, "%s logits: %g of %g", name[k], r.row[i].error,
+                         r.row[i].magnitude);
+            if (strcmp(r.row[i].name, "loss") == 0)
+                MX_CHECK(r.row[i].error < 2e-3 * r.row[i].magnitude, "%s loss: %g", name[k],
+                         r.row[i].error);
+        }
+    }
+}
+
+MX_TEST(verify_sees_a_wrong_number)
+{
+    mx_verify_report r;
+    mx_verify_options o = {.tolerance = 1e-12, .device = "cpu", .n_threads = 1};
+    MX_CHECK_OK(mx_verify("tests/fixtures/models/llama2", &o, &r));
+    bool any = false;
+    for (int i = 0; i < r.n; i++)
+        any |= !r.row[i].ok;
+    MX_CHECK(any, "a tolerance of 1e-12 cannot hold in float32");
+}
