@@ -206,7 +206,55 @@ static mx_status alias_reasoning(mx_jctx *c, mx_jv *message)
     return MX_OK;
 }
 
-static mx_status bind_messages(mx_jctx *c, const json_t *messages)
+/* --- going on with the last message: a mark is put after its text and everything from the mark on
+ * is cut from the result --- */
+static const char MARK[] = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+static mx_status add_mark(mx_jctx *c, mx_jdict *d, const char *name, mx_jv text)
+{
+    mx_jv marked;
+    MX_TRY(mx_jbinary(c, '+', text, key(c, MARK), &marked));
+    return mx_jdict_set(c, d, key(c, name), marked);
+}
+
+static mx_status mark_last(mx_jctx *c, const mx_jlist *messages)
+{
+    mx_jv content, text;
+    bool found = false;
+    if (messages->n)
+        MX_TRY(mx_jdict_get(c, messages->v[messages->n - 1].dict, key(c, "content"), &content,
+                            &found));
+    if (found && content.kind == MX_JV_STRING)
+        return add_mark(c, messages->v[messages->n - 1].dict, "content", content);
+    for (size_t i = found && content.kind == MX_JV_LIST ? content.list->n : 0; i-- > 0;) {
+        if (content.list->v[i].kind != MX_JV_DICT)
+            continue;
+        MX_TRY(mx_jdict_get(c, content.list->v[i].dict, key(c, "text"), &text, &found));
+        if (found && text.kind == MX_JV_STRING)
+            return add_mark(c, content.list->v[i].dict, "text", text);
+    }
+    return mx_fail(MX_INPUT, "continue_final_message: the last message has no text to continue");
+}
+
+static mx_status cut_at_mark(mx_str *text)
+{
+    size_t n = sizeof MARK - 2; /* without the blank, which a template may trim */
+    for (size_t at = text->len >= n ? text->len - n + 1 : 0; at-- > 0;) {
+        if (memcmp(text->text + at, MARK, n) != 0)
+            continue;
+        bool trimmed = text->text[at + n] != ' ';
+        while (trimmed && at > 0 && strchr(" \n\t\r\f\v", text->text[at - 1]))
+            at--;
+        text->len = at;
+        text->text[at] = 0;
+        return MX_OK;
+    }
+    return mx_fail(MX_INPUT,
+                   "continue_final_message: the template does not print the last message, so it "
+                   "cannot be continued");
+}
+
+static mx_status bind_messages(mx_jctx *c, const json_t *messages, bool mark)
 {
     mx_jv list;
     if (!json_is_array(messages))
@@ -218,6 +266,8 @@ static mx_status bind_messages(mx_jctx *c, const json_t *messages)
                            "message %zu is not a JSON object with \"role\" and \"content\"", i);
         MX_TRY(alias_reasoning(c, &list.list->v[i]));
     }
+    if (mark)
+        MX_TRY(mark_last(c, list.list));
     bind(c, "messages", list);
     return MX_OK;
 }
@@ -231,7 +281,7 @@ static mx_status bind_all(mx_jctx *c, const json_t *messages, const mx_chat_opti
     bind_text(c, "pad_token", o->pad_token);
     bind_text(c, "unk_token", o->unk_token);
     json_object_foreach((json_t *)o->variables, name, v) MX_TRY(bind_json(c, name, v));
-    MX_TRY(bind_messages(c, messages));
+    MX_TRY(bind_messages(c, messages, o->continue_final_message));
     MX_TRY(bind_json(c, "tools", o->tools));
     MX_TRY(bind_json(c, "documents", o->documents));
     bind(c, "add_generation_prompt", mx_jv_bool(o->add_generation_prompt));
@@ -254,6 +304,10 @@ mx_status mx_chat_render(const mx_chat_template *t, const json_t *messages,
     mx_str text = {0};
     mx_jframe globals = {0};
     o = o ? o : &plain;
+    if (o->continue_final_message && o->add_generation_prompt)
+        return mx_fail(MX_USAGE,
+                       "continue_final_message and add_generation_prompt exclude each other: the "
+                       "first goes on with the last message, the second begins a new one");
     mx_jctx c = {.t = t,
                  .out = &text,
                  .limits = with_defaults(o->limits),
@@ -267,9 +321,12 @@ mx_status mx_chat_render(const mx_chat_template *t, const json_t *messages,
     c.frame = &top;
     if (!st)
         st = mx_jexec(&c, &t->body);
+    if (!st && o->continue_final_message)
+        st = cut_at_mark(&text);
     for (int i = first_span; spans && i < spans->n; i++) {
-        spans->v[i].begin += out->len;
-        spans->v[i].end += out->len;
+        mx_chat_span *s = &spans->v[i]; /* a continued message may have been cut */
+        s->begin = (s->begin < text.len ? s->begin : text.len) + out->len;
+        s->end = (s->end < text.len ? s->end : text.len) + out->len;
     }
     if (!st)
         mx_str_add_n(out, mx_str_text(&text), text.len);

@@ -32,8 +32,9 @@ typedef struct {
 
 typedef struct {
     bool add_generation_prompt;
-    const json_t *tools;     /* array of JSON schemas, or NULL (the template then sees none) */
-    const json_t *documents; /* likewise */
+    bool continue_final_message; /* end the text inside the last message, for a model to go on */
+    const json_t *tools;         /* array of JSON schemas, or NULL (the template then sees none) */
+    const json_t *documents;     /* likewise */
     const char *bos_token, *eos_token, *pad_token,
         *unk_token; /* NULL: not defined in the template */
     const json_t

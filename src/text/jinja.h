@@ -287,7 +287,7 @@ struct mx_jloop {
     size_t next; /* of the source */
     int64_t index0, depth0;
     mx_jv current, previous, after;
-    bool have_previous, have_after, counted;
+    bool have_after, counted;
     int64_t length;
     mx_jv changed; /* what loop.changed saw last */
     bool have_changed;
@@ -377,8 +377,6 @@ const mx_jbuiltin *mx_jfunction_find(const char *name);
 const mx_jbuiltin *mx_jmethod_find(mx_jv of, const char *name);
 extern const mx_jbuiltin mx_jfilters_text[], mx_jfilters_list[];
 extern const mx_jbuiltin mx_jstring_methods[];
-mx_status mx_jtest_run(mx_jctx *c, const char *name, mx_jv v, const mx_jargs *a,
-                       bool *out) MX_MUST_USE;
 
 /* --- text (jinja_text.c): all indices are code points, as in Python --- */
 bool mx_juni_space(int32_t cp);

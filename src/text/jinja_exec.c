@@ -175,7 +175,7 @@ mx_status mx_jloop_attr(mx_jctx *c, mx_jloop *l, const char *name, mx_jv *out)
         MX_TRY(peek(c, l, &more));
         *out = mx_jv_bool(!more);
     } else if (strcmp(name, "previtem") == 0) {
-        *out = l->have_previous ? l->previous : mx_jv_undefined("there is no previous item");
+        *out = l->previous; /* undefined before the first */
     } else if (strcmp(name, "nextitem") == 0) {
         MX_TRY(peek(c, l, &more));
         *out = more ? l->after : mx_jv_undefined("there is no next item");
@@ -249,7 +249,6 @@ mx_status mx_jloop_run(mx_jctx *c, const mx_jnode *n, mx_jv source, int64_t dept
             MX_TRY(fetch(c, l, &v, &got));
         if (!got)
             break;
-        l->have_previous = l->index0 >= 0;
         l->previous = l->current;
         l->current = v;
         l->have_after = false;

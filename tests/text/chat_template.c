@@ -48,6 +48,7 @@ static void run_case(const json_t *doc, const json_t *c, const char *name)
         .add_generation_prompt = json_is_true(json_object_get(c, "add_generation_prompt")),
         .tools = json_object_get(c, "tools") ? json_object_get(doc, "tools") : NULL,
         .variables = json_object_get(doc, "variables"),
+        .continue_final_message = json_is_true(json_object_get(c, "continue_final_message")),
         .now = NOON};
     mx_chat_template *t;
     mx_str out = {0};
@@ -57,9 +58,10 @@ static void run_case(const json_t *doc, const json_t *c, const char *name)
         st = mx_chat_render(t, messages ? messages : json_object_get(doc, "messages"), &o, &out,
                             &spans);
     if (!want) {
-        MX_CHECK(st && strstr(mx_status_text(st), "line "),
-                 "%s: an error with a line was expected\n  %s\n  got %s", name, text,
-                 st ? mx_status_text(st) : mx_str_text(&out));
+        MX_CHECK(
+            st && (strstr(mx_status_text(st), "line ") || strstr(mx_status_text(st), "continue_")),
+            "%s: an error with a line was expected\n  %s\n  got %s", name, text,
+            st ? mx_status_text(st) : mx_str_text(&out));
     } else {
         MX_CHECK(!st, "%s: %s\n  template: %s", name, mx_status_text(st), text);
         MX_CHECK(out.len == json_string_length(want) &&
@@ -134,6 +136,11 @@ MX_TEST(chat_errors_as_transformers)
 {
     run_group("errors");
 }
+MX_TEST(chat_continue_as_transformers)
+{
+    run_group("continue");
+}
+
 MX_TEST(chat_whole_templates_as_transformers)
 {
     run_group("templates");
@@ -177,6 +184,8 @@ MX_TEST(chat_errors_say_line_and_reason)
     MX_CHECK_OK(mx_chat_template_open(&t, "x"));
     json_t *bad = json_loads("[3]", 0, NULL);
     MX_CHECK_ERROR(mx_chat_render(t, bad, NULL, &out, NULL), "message 0 is not a JSON object");
+    const mx_chat_options both = {.add_generation_prompt = true, .continue_final_message = true};
+    MX_CHECK_ERROR(mx_chat_render(t, bad, &both, &out, NULL), "exclude each other");
     json_decref(bad);
     mx_chat_template_close(t);
     mx_str_fini(&out);
