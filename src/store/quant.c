@@ -81,6 +81,14 @@ static int64_t block_of(int64_t n, int64_t k, int64_t hint)
     return (n + 127) / 128 == k ? 128 : 0;
 }
 
+static bool same_leading(const mx_st_tensor *a, const mx_st_tensor *b, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (a->dim[i] != b->dim[i])
+            return false;
+    return true;
+}
+
 /* The grid of scales over matrices (rows, cols): dims (..., scale_rows, scale_cols), or one scale a
  * row (..., rows), or one for all. */
 static bool fit_scales(pairing *p, mx_quant_tensor *w)
@@ -93,16 +101,16 @@ static bool fit_scales(pairing *p, mx_quant_tensor *w)
     }
     if (s->n == 1 && w->n_matrices == 1) {
         w->scale_rows = w->scale_cols = 1;
-    } else if (s->ndim == w->data->ndim && s->ndim >= 2) {
+    } else if (s->ndim == w->data->ndim && s->ndim >= 2 && same_leading(s, w->data, s->ndim - 2)) {
         w->scale_rows = s->dim[s->ndim - 2];
         w->scale_cols = s->dim[s->ndim - 1];
-    } else if (s->ndim == w->data->ndim - 1 && s->n == w->n_matrices * w->rows) {
+    } else if (s->ndim == w->data->ndim - 1 && same_leading(s, w->data, s->ndim)) {
         w->scale_rows = w->rows;
         w->scale_cols = 1;
     }
     w->block_rows = block_of(w->rows, w->scale_rows, p->hints.block_rows);
     w->block_cols = block_of(w->cols, w->scale_cols, p->hints.block_cols);
-    if (w->block_rows && w->block_cols && s->n == w->n_matrices * w->scale_rows * w->scale_cols)
+    if (w->block_rows && w->block_cols)
         return true;
     complain(p, s->name, "%s do not fit %" PRId64 " matrices of %" PRId64 " x %" PRId64,
              mx_st_describe(s, have, sizeof have), w->n_matrices, w->rows, w->cols);
@@ -130,6 +138,15 @@ static void set_shape(mx_quant_tensor *w, int ndim, const int64_t *dim)
         w->dim[i] = dim[i];
         w->n *= dim[i];
     }
+}
+
+/* Products of the dims below cannot overflow once no dim is 0: each is at most the file's size. */
+static bool is_empty(pairing *p, const mx_st_tensor *t, const mx_st_tensor *scale)
+{
+    if (t->n && scale->n)
+        return false;
+    complain(p, t->n ? scale->name : t->name, "is empty");
+    return true;
 }
 
 static bool pair_scaled(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
@@ -271,7 +288,7 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
         w->name = stem;
         w->scale = sibling(p, stem, "_scales");
         if (w->scale)
-            return pair_mxfp4(p, t, w);
+            return !is_empty(p, t, w->scale) && pair_mxfp4(p, t, w);
         complain(p, t->name, "its scales (%s_scales) are missing", stem);
         return false;
     }
@@ -279,7 +296,7 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
         w->name = stem;
         w->scale = sibling(p, stem, "_scale");
         if (w->scale)
-            return pair_packed(p, t, w);
+            return !is_empty(p, t, w->scale) && pair_packed(p, t, w);
         complain(p, t->name, "its scales (%s_scale) are missing", stem);
         return false;
     }
@@ -288,7 +305,7 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
         w->scale = sibling(p, t->name, "_scale");
     if (is_fp8(t) || (t->dtype == MX_ST_I8 && w->scale)) {
         if (w->scale)
-            return pair_scaled(p, t, w);
+            return !is_empty(p, t, w->scale) && pair_scaled(p, t, w);
         complain(p, t->name, "%s without scales (%s_scale_inv is missing)",
                  mx_st_dtype_name(t->dtype), t->name);
         return false;

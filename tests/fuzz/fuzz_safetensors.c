@@ -1,9 +1,11 @@
-/* fuzz_safetensors.c - any bytes as a safetensors file: opened, and every tensor read.
+/* fuzz_safetensors.c - any bytes as a safetensors file: opened, every tensor read, and every weight
+ * that its tensors may stand for (quantised or not).
  *
  *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc -fopenmp \
  *         tests/fuzz/fuzz_safetensors.c (the sources of base/, ir/type.c and store/) -ljansson
  * -lxxhash The file lives in memory (memfd), so the whole reading path runs and no disk is touched.
  */
+#include "store/quant.h"
 #include "store/safetensors.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,24 @@ static void read_all(mx_st_file *f)
     }
 }
 
+static void read_weights(mx_st_file *f)
+{
+    enum { MOST = 5000 };
+    float x[MOST];
+    mx_hf_dir d = {
+        .path = "fuzz", .tensors = (const mx_st_tensor **)f->by_name, .n_tensors = f->n_tensors};
+    mx_quant_set q;
+    mx_status st = mx_quant_open(&q, &d);
+    for (int64_t i = 0; !st && i < q.n_tensors; i++) {
+        const mx_quant_tensor *t = &q.tensors[i];
+        int64_t k = t->n < MOST ? t->n : MOST;
+        mx_status_free(mx_quant_read(t, t->n - k, k, MX_ST_F32, x, NULL));
+    }
+    if (!st)
+        mx_quant_close(&q);
+    mx_status_free(st);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     char path[64];
@@ -36,8 +56,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     mx_st_file f;
     mx_status st = mx_st_open(&f, path);
-    if (!st)
+    if (!st) {
         read_all(&f);
+        read_weights(&f);
+    }
     mx_st_close(&f);
     mx_status_free(st);
     close(fd);
