@@ -8,12 +8,15 @@
  * not kept by a policy of its own: it is recomputed like any other value if remat says so.
  */
 #include "base/rng.h"
+#include "base/simd.h"
 #include "ops.h"
 
 typedef struct {
     int64_t stream;
     mx_shape shape;
 } random_attr;
+
+enum { COUNTERS = 64 };
 
 static void infer(mx_graph *g, mx_node *n)
 {
@@ -24,18 +27,31 @@ static void infer(mx_graph *g, mx_node *n)
     n->type = mx_type_of(MX_F32, ((const random_attr *)n->attr)->shape);
 }
 
+/* n numbers from counter `from` on, n <= 4 COUNTERS. One counter per lane: the rounds vectorise. */
+static MX_CLONES void fill(uint64_t seed, uint64_t stream, uint64_t from, int64_t n, float *out)
+{
+    uint32_t word[4][COUNTERS];
+#pragma omp simd
+    for (int i = 0; i < COUNTERS; i++) {
+        mx_random4 r = mx_philox(seed, stream, from + (uint64_t)i);
+        word[0][i] = r.v[0];
+        word[1][i] = r.v[1];
+        word[2][i] = r.v[2];
+        word[3][i] = r.v[3];
+    }
+    for (int64_t i = 0; i < n; i++)
+        out[i] = mx_uniform_f32(word[i % 4][i / 4]);
+}
+
 static void random_uniform_cpu(const mx_call *c)
 {
     uint64_t seed = (uint64_t)*(const int64_t *)c->in[0].data;
     uint64_t stream = (uint64_t)((const random_attr *)c->attr)->stream;
     int64_t n = mx_type_count(&c->out[0].type);
     float *out = c->out[0].data;
-#pragma omp parallel for schedule(static) if (n > 1 << 12)
-    for (int64_t i = 0; i < n; i += 4) {
-        mx_random4 r = mx_philox(seed, stream, (uint64_t)i / 4);
-        for (int64_t j = i; j < n && j < i + 4; j++)
-            out[j] = mx_uniform_f32(r.v[j - i]);
-    }
+#pragma omp parallel for schedule(static) if (n > 1 << 14)
+    for (int64_t i = 0; i < n; i += 4 * COUNTERS)
+        fill(seed, stream, (uint64_t)i / 4, n - i < 4 * COUNTERS ? n - i : 4 * COUNTERS, out + i);
 }
 
 mx_node *mx_random_uniform(mx_graph *g, mx_node *seed, int64_t stream, mx_shape shape)

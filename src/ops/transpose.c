@@ -5,6 +5,7 @@
  * matrix that is transposed by TILE x TILE blocks, so that both sides touch whole cache lines;
  * everything else is an outer loop. Threads split the outer loop and the blocks.
  */
+#include "base/simd.h"
 #include "ops.h"
 #include "ops/copy.h"
 
@@ -106,23 +107,71 @@ static void locate(const layout *l, int64_t i, int64_t *in, int64_t *out)
     }
 }
 
-enum { TILE = 32, WORTH = 1 << 15 };
+enum { TILE = 64, PITCH = TILE + 8, WORTH = 1 << 15 };
 
-/* One block: rows go along the output's last dim (stride `in` in x), columns along x's last dim. */
-#define BLOCK(T, name)                                                                             \
+/* A square of n x n in vector registers: zipping row i with row i + n/2, log n times, turns it. */
+#define SQUARE(T, n, rounds, name, low, high)                                                      \
+    MX_INLINE void name(const T *x, int64_t in, T *y)                                              \
+    {                                                                                              \
+        typedef T vec __attribute__((vector_size(n * sizeof(T))));                                 \
+        vec a[n], b[n];                                                                            \
+        for (int i = 0; i < n; i++)                                                                \
+            memcpy(&a[i], x + i * in, sizeof(vec));                                                \
+        for (int r = 0; r < rounds; r++) {                                                         \
+            for (int i = 0; i < n / 2; i++) {                                                      \
+                b[2 * i] = __builtin_shufflevector(a[i], a[i + n / 2], low);                       \
+                b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + n / 2], high);                  \
+            }                                                                                      \
+            memcpy(a, b, sizeof a);                                                                \
+        }                                                                                          \
+        for (int i = 0; i < n; i++)                                                                \
+            memcpy(y + i * PITCH, &a[i], sizeof(vec));                                             \
+    }
+#define LOW8 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH8 4, 12, 5, 13, 6, 14, 7, 15
+#define LOW4 0, 4, 1, 5
+#define HIGH4 2, 6, 3, 7
+SQUARE(uint16_t, 8, 3, square_2, LOW8, HIGH8)
+SQUARE(uint32_t, 4, 2, square_4, LOW4, HIGH4)
+
+MX_INLINE void square_1(const uint8_t *x, int64_t in, uint8_t *y)
+{
+    (void)in;
+    *y = *x;
+}
+
+MX_INLINE void square_8(const uint64_t *x, int64_t in, uint64_t *y)
+{
+    (void)in;
+    *y = *x;
+}
+
+/* One block: rows go along the output's last dim (stride `in` in x), columns along x's last dim. It
+ * turns in a buffer on the stack, so that lines of x are read and lines of y written one after
+ * another: with strides of a power of two they would push each other out of the cache. */
+#define BLOCK(T, n, square, name)                                                                  \
     static void name(const void *src, int64_t in, void *dst, int64_t out, int64_t rows,            \
                      int64_t cols)                                                                 \
     {                                                                                              \
         const T *x = src;                                                                          \
-        T *y = dst;                                                                                \
+        T *y = dst, turned[TILE][PITCH];                                                           \
+        for (int64_t r = 0; r < rows; r += n)                                                      \
+            for (int64_t c = 0; c < cols; c += n) {                                                \
+                if (r + n <= rows && c + n <= cols) {                                              \
+                    square(x + r * in + c, in, &turned[c][r]);                                     \
+                    continue;                                                                      \
+                }                                                                                  \
+                for (int64_t i = r; i < rows && i < r + n; i++)                                    \
+                    for (int64_t j = c; j < cols && j < c + n; j++)                                \
+                        turned[j][i] = x[i * in + j];                                              \
+            }                                                                                      \
         for (int64_t c = 0; c < cols; c++)                                                         \
-            for (int64_t r = 0; r < rows; r++)                                                     \
-                y[c * out + r] = x[r * in + c];                                                    \
+            memcpy(y + c * out, turned[c], sizeof(T) * (size_t)rows);                              \
     }
-BLOCK(uint8_t, block_1)
-BLOCK(uint16_t, block_2)
-BLOCK(uint32_t, block_4)
-BLOCK(uint64_t, block_8)
+BLOCK(uint8_t, 1, square_1, block_1)
+BLOCK(uint16_t, 8, square_2, block_2)
+BLOCK(uint32_t, 4, square_4, block_4)
+BLOCK(uint64_t, 1, square_8, block_8)
 
 static void transpose_blocks(layout l, size_t item, const char *x, char *y)
 {
