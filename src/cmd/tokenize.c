@@ -6,7 +6,7 @@
  */
 #include "base/file.h"
 #include "base/json_tree.h"
-#include "cmd/verb.h"
+#include "cmd/tokenize_train.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>
@@ -86,6 +86,13 @@ static mx_status tokenize_lines(const mx_tokenizer *t, const mx_encode_options *
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
+    if (inv->n_args && strcmp(inv->args[0], "train") == 0)
+        return mx_tokenize_train(inv);
+    if (inv->n_args)
+        return mx_fail(MX_USAGE,
+                       "unexpected argument `%s`; text is read from standard input, and `maxc "
+                       "tokenize train FILE ...` makes a tokenizer",
+                       inv->args[0]);
     const char *path = mx_config_text(c, "tokenizer_path"),
                *add = mx_config_text(c, "add_special_tokens");
     const char *how = mx_config_text(c, "special_in_text");
@@ -112,16 +119,25 @@ static const mx_key keys[] = {
      "begin and end tokens; auto: as the format's own library", 0, 0},
     {"special_in_text", MX_KEY_ENUM, 0, "auto", "auto|parse|text",
      "special-token strings in the text; auto: as the format's own library", 0, 0},
+    {"output", MX_KEY_STRING, 0, "", 0, "train: folder for the new tokenizer", 0, 0},
+    {"tokenizer_size", MX_KEY_INT, 0, "32000", "256..16777216", "train: tokens, bytes included",
+     "=vocab_size", 0},
+    {"min_frequency", MX_KEY_INT, 0, "2", "0..", "train: pairs seen less often are not merged", 0,
+     0},
     {0},
 };
 
 const mx_verb mx_verb_tokenize = {
     .name = "tokenize",
-    .doc = "text to token ids",
-    .usage = "tokenizer=PATH [format=jsonl] [key=value ...]",
+    .doc = "text to token ids; `tokenize train` makes a tokenizer",
+    .usage = "[train FILE ...] tokenizer=PATH [format=jsonl] [key=value ...]",
+    .max_args = 100000,
     .help = "Reads standard input, writes token ids to standard output. Without format=jsonl the "
             "whole\n"
-            "input is one text.",
+            "input is one text.\n\n"
+            "maxc tokenize train FILE ... output=DIRECTORY vocab_size=N learns a byte-level BPE "
+            "tokenizer\n"
+            "from plain text or .jsonl files (tokenizer_pattern=, max_corpus_chars=).",
     .sections = MX_TAKES(TOKENIZER),
     .keys = keys,
     .run = run,

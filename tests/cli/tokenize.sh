@@ -27,6 +27,12 @@ done
 [ "$(printf 'a' | $maxc tokenize tokenizer=$t/llama3)" = "2000 64" ] || { echo "begin token by default"; bad=1; }
 [ "$(printf '<|eot|>' | $maxc tokenize tokenizer=$t/llama3 add_special_tokens=false)" = 2002 ] || { echo "parse"; bad=1; }
 printf '<|eot|>' | $maxc tokenize tokenizer=$t/llama3 special_in_text=text | grep -q 2002 && { echo "promoted"; bad=1; }
+# A tokenizer trained on text in two shapes, then used.
+sed 's/.*/{"text": &}/' "$dir/texts" > "$dir/docs.jsonl"
+$maxc tokenize train "$dir/docs.jsonl" "$dir/texts" output="$dir/new" vocab_size=600 > "$dir/said" || bad=1
+grep -q ': 600 tokens from' "$dir/said" || { echo "train said: $(cat "$dir/said")"; bad=1; }
+[ "$(printf 'fox' | $maxc tokenize tokenizer="$dir/new" | $maxc detokenize tokenizer="$dir/new" skip_special_tokens=true)" = fox ] ||
+    { echo "the new tokenizer"; bad=1; }
 fails() { # STATUS TEXT COMMAND... (standard input: in)
     want=$1 text=$2; shift 2
     "$@" < "$dir/in" > "$dir/out" 2> "$dir/err"; got=$?
@@ -42,4 +48,8 @@ echo '12 x' > "$dir/in"
 fails 3 'expected a token id' $maxc detokenize tokenizer=byte
 fails 3 'nowhere' $maxc tokenize tokenizer=nowhere
 fails 2 'special_in_text' $maxc tokenize tokenizer=byte special_in_text=maybe
+fails 2 'output=DIRECTORY' $maxc tokenize train
+fails 3 'nothere' $maxc tokenize train "$dir/nothere" output="$dir/new"
+cp "$dir/in" "$dir/in.jsonl"
+fails 3 'in.jsonl:1' $maxc tokenize train "$dir/in.jsonl" output="$dir/new"
 exit $bad
