@@ -14,14 +14,16 @@
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
 
-enum { THREADS = 256, PER = 4 };
+/* A block of the update does one piece of a chunk, one vector a thread: measured faster (4.15 TB/s) than
+ * blocks that walk a whole chunk (3.84), with plain loads rather than streaming ones. */
+enum { THREADS = 256, PER = 4, PIECES = MX_OPT_CHUNK / (THREADS * PER) };
 
 /* Four elements at i, from f32 or bf16. */
 template <bool BF16> __device__ __forceinline__ float4 read4(const void *p, int64_t i)
 {
     if (!BF16)
-        return __ldcs((const float4 *)((const float *)p + i));
-    uint2 u = __ldcs((const uint2 *)((const uint16_t *)p + i));
+        return *(const float4 *)((const float *)p + i);
+    uint2 u = *(const uint2 *)((const uint16_t *)p + i);
     return make_float4(__uint_as_float(u.x << 16), __uint_as_float(u.x & 0xffff0000u),
                        __uint_as_float(u.y << 16), __uint_as_float(u.y & 0xffff0000u));
 }
@@ -32,9 +34,10 @@ __device__ __forceinline__ uint2 pack4(float4 x)
 }
 __device__ __forceinline__ uint2 pack4_stochastic(float4 x, uint64_t seed, uint64_t i)
 {
-    uint32_t r0 = random_bits(seed, i), r1 = random_bits(seed, i + 1);
-    return make_uint2(bf16_stochastic(x.x, r0) | (uint32_t)bf16_stochastic(x.y, r0 >> 16) << 16,
-                      bf16_stochastic(x.z, r1) | (uint32_t)bf16_stochastic(x.w, r1 >> 16) << 16);
+    uint64_t r = random_bits64(seed, i); /* 16 bits for each of the four */
+    uint32_t lo = (uint32_t)r, hi = (uint32_t)(r >> 32);
+    return make_uint2(bf16_stochastic(x.x, lo) | (uint32_t)bf16_stochastic(x.y, lo >> 16) << 16,
+                      bf16_stochastic(x.z, hi) | (uint32_t)bf16_stochastic(x.w, hi >> 16) << 16);
 }
 
 /* bf16 state is rounded at random: to nearest, a moment with b2 = 0.999 would never move. */
@@ -42,9 +45,9 @@ template <bool BF16>
 __device__ __forceinline__ void write4(void *p, int64_t i, float4 x, uint64_t seed)
 {
     if (BF16)
-        __stcs((uint2 *)((uint16_t *)p + i), pack4_stochastic(x, seed, i));
+        *(uint2 *)((uint16_t *)p + i) = pack4_stochastic(x, seed, i);
     else
-        __stcs((float4 *)((float *)p + i), x);
+        *(float4 *)((float *)p + i) = x;
 }
 
 struct coefficients {
@@ -66,16 +69,15 @@ __global__ void __launch_bounds__(THREADS)
     float clip = norm[1];
     if (clip == 0.f)
         return;
-    int ti = chunk_tensor[blockIdx.x];
+    int chunk = blockIdx.x / PIECES, ti = chunk_tensor[chunk];
     mx_opt_tensor t = tensors[ti];
     coefficients c = {step->grad_mul * clip, step->beta1, step->beta2, step->lr * t.lr_scale, step->eps,
                       1.f / step->bias1, 1.f / step->bias2, t.decay};
     uint64_t seed = step->seed + (uint64_t)ti * 0xd1342543de82ef95ull;
-    int64_t base = (int64_t)chunk_index[blockIdx.x] * MX_OPT_CHUNK;
-    int64_t end = base + MX_OPT_CHUNK < t.n ? base + MX_OPT_CHUNK : t.n;
-    int64_t end4 = base + (end - base) / 4 * 4;
-#pragma unroll 2
-    for (int64_t i = base + PER * threadIdx.x; i < end4; i += PER * THREADS) {
+    int64_t base = (int64_t)chunk_index[chunk] * MX_OPT_CHUNK + blockIdx.x % PIECES * (PER * THREADS);
+    int64_t end = base + PER * THREADS < t.n ? base + PER * THREADS : t.n;
+    int64_t end4 = base + (end - base) / 4 * 4, i = base + PER * threadIdx.x;
+    if (i < end4) {
         float4 g = read4<GRAD16>(t.grad, i), m = read4<MOMENT16>(t.m, i), v = read4<MOMENT16>(t.v, i);
         float4 p = read4<MASTER16>(t.master, i);
         p.x = update(p.x, g.x, m.x, v.x, c);
@@ -88,7 +90,8 @@ __global__ void __launch_bounds__(THREADS)
         if (!MASTER16 && t.copy)
             *(uint2 *)(t.copy + i) = pack4(p);
     }
-    for (int64_t i = end4 + threadIdx.x; i < end; i += THREADS) {
+    i = end4 + threadIdx.x; /* the tensor's last one to three */
+    if (base < t.n && i < end) {
         float g = GRAD16 ? bf16_to_f32(((const uint16_t *)t.grad)[i]) : ((const float *)t.grad)[i];
         float m = MOMENT16 ? bf16_to_f32(((uint16_t *)t.m)[i]) : ((float *)t.m)[i];
         float v = MOMENT16 ? bf16_to_f32(((uint16_t *)t.v)[i]) : ((float *)t.v)[i];
@@ -189,7 +192,7 @@ cudaError_t mx_cuda_adamw(const mx_opt_table *t, const mx_opt_step *step, const 
         {{adamw_kernel<true, false, false>, adamw_kernel<true, false, true>},
          {adamw_kernel<true, true, false>, adamw_kernel<true, true, true>}}};
     kernel k = table[t->master][t->moments][t->grad];
-    k<<<(unsigned)t->n_chunks, THREADS, 0, stream>>>(t->tensors, t->chunk_tensor, t->chunk_index, step,
-                                                     norm);
+    k<<<(unsigned)(t->n_chunks * PIECES), THREADS, 0, stream>>>(t->tensors, t->chunk_tensor,
+                                                                t->chunk_index, step, norm);
     return cudaGetLastError();
 }

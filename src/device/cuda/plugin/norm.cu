@@ -9,7 +9,7 @@
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
 
-enum { BWD_BLOCKS = 132 * 4 };
+enum { BWD_BLOCKS = 1024 }; /* most rows of `partial` */
 
 template <int NV>
 __global__ void rms_forward_kernel(uint16_t *y, uint16_t *sum, const uint16_t *x, const uint16_t *delta,
@@ -150,7 +150,7 @@ __device__ __forceinline__ void row_sums(const row_part<NV> &p, const vec8 *w, f
 }
 
 template <int NV, int MOST>
-__global__ void __launch_bounds__(MOST) rms_backward_kernel(uint16_t *dx, float *partial, const uint16_t *dy, const uint16_t *dres,
+__global__ void __launch_bounds__(MOST, 1024 / MOST) rms_backward_kernel(uint16_t *dx, float *partial, const uint16_t *dy, const uint16_t *dres,
                                     const uint16_t *x, const uint16_t *w, int64_t rows, int64_t d,
                                     float eps, float w_add)
 {
@@ -269,12 +269,26 @@ cudaError_t mx_cuda_rms_backward(const mx_rms_shape *s, mx_bf16 *dx, mx_bf16 *dw
 {
     int threads, nv = row_threads(s->d, &threads);
     float add = s->w_plus_one ? 1.f : 0.f;
-    int blocks = (int)(s->rows < BWD_BLOCKS ? s->rows : BWD_BLOCKS);
     if (s->d % 8 || nv > 4)
         return cudaErrorInvalidValue;
-    auto *k = nv == 1 ? (threads <= 512 ? rms_backward_kernel<1, 512> : rms_backward_kernel<1, 1024>)
-                      : nv == 2 ? rms_backward_kernel<2, 1024> : rms_backward_kernel<4, 1024>;
-    k<<<blocks, threads, 0, stream>>>(dx, partial, dy, dres, x, w, s->rows, s->d, s->eps, add);
-    rms_dw_kernel<<<(unsigned)((s->d + 31) / 32), dim3(32, 32), 0, stream>>>(dw, partial, s->d, blocks);
+    auto *k = nv == 2 ? rms_backward_kernel<2, 1024> : rms_backward_kernel<4, 1024>;
+    if (nv == 1)
+        k = threads <= 256 ? rms_backward_kernel<1, 256>
+                           : threads <= 512 ? rms_backward_kernel<1, 512> : rms_backward_kernel<1, 1024>;
+    /* exactly as many blocks as run at once: a second wave would find the first one's work done */
+    int device, sms, each;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (e == cudaSuccess)
+        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, k, threads, 0);
+    if (e != cudaSuccess)
+        return e;
+    int64_t blocks = (int64_t)sms * each;
+    blocks = blocks > BWD_BLOCKS ? BWD_BLOCKS : blocks;
+    blocks = blocks > s->rows ? s->rows : blocks;
+    k<<<(unsigned)blocks, threads, 0, stream>>>(dx, partial, dy, dres, x, w, s->rows, s->d, s->eps, add);
+    rms_dw_kernel<<<(unsigned)((s->d + 31) / 32), dim3(32, 32), 0, stream>>>(dw, partial, s->d,
+                                                                                (int)blocks);
     return cudaGetLastError();
 }

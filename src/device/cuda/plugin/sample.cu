@@ -2,7 +2,7 @@
  *
  * One block a row, no sorting. Filters are thresholds on the logit itself: the k-th largest logit, or the
  * logit at which the mass of larger ones reaches p, is found three bits at a time from the top of the
- * logit's ordered bits. Mass is counted in integers (weight times 2^40), so the sums, and with them the
+ * logit's ordered bits; with top-k, among a few candidates gathered first. Mass is counted in integers (weight times 2^40), so the sums, and with them the
  * token, do not depend on the order of additions. Ties at a
  * threshold are all kept. The draw is the inverse of the cumulative mass in token order.
  * Order of filters: temperature, top-k, top-p (of what top-k left), min-p.
@@ -10,7 +10,7 @@
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
 
-enum { SAMPLE_THREADS = 1024 };
+enum { SAMPLE_THREADS = 1024, LIST = 4096 };
 typedef unsigned long long u64;
 
 /* Larger float, larger integer. */
@@ -37,12 +37,15 @@ __device__ __forceinline__ best better(best a, best b)
     return b.x > a.x || (b.x == a.x && b.i < a.i) ? b : a;
 }
 
-__device__ best row_best(const float *x, int64_t n)
+/* The row's best, and in `mine` the best of this thread's share. */
+__device__ best row_best(const float *x, int64_t n, float &mine)
 {
     __shared__ best part[32];
     best t = {-INFINITY, n};
+#pragma unroll 16
     for (int64_t i = threadIdx.x; i < n; i += SAMPLE_THREADS)
         t = better(t, {x[i], i});
+    mine = t.x;
     for (int o = 16; o; o >>= 1)
         t = better(t, {__shfl_xor_sync(~0u, t.x, o), __shfl_xor_sync(~0u, t.i, o)});
     if ((threadIdx.x & 31) == 0)
@@ -69,34 +72,83 @@ __device__ u64 block_mass(u64 x)
     return x;
 }
 
+/* sum[j] over the block, to every thread. */
+__device__ void block_masses(u64 sum[7])
+{
+    __shared__ u64 part[32][7];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < 7; j++) {
+        for (int o = 16; o; o >>= 1)
+            sum[j] += __shfl_xor_sync(~0u, sum[j], o);
+        if (lane == 0)
+            part[warp][j] = sum[j];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < 7; j++) {
+        sum[j] = part[lane][j];
+        for (int o = 16; o; o >>= 1)
+            sum[j] += __shfl_xor_sync(~0u, sum[j], o);
+    }
+}
+
 /* The largest key t such that the keys >= max(t, floor) reach `want`, each key counting 1 or (BY_MASS)
- * its mass: bit by bit from the top, three bits a pass, every thread counting for seven candidates at
- * once. No histogram: logits crowd into few bins, and atomics on those would be slow. */
+ * its mass: from the top, three bits a pass, every thread counting for seven candidates at once. No
+ * histogram: logits crowd into few bins, and atomics on those would be slow. */
 template <bool BY_MASS> __device__ uint32_t threshold(const row_view &r, uint32_t floor, u64 want)
 {
     uint32_t t = 0;
     for (int shift = 30; shift >= 0; shift -= 3) {
         u64 sum[7] = {};
+#pragma unroll 8
         for (int64_t i = threadIdx.x; i < r.n; i += SAMPLE_THREADS) {
             float x = r.x[i];
             uint32_t key = ordered(x);
-            if (key < floor || key < t)
-                continue;
-            u64 mass = BY_MASS ? r.mass(x) : 1;
+            u64 mass = key < floor || key < t ? 0 : BY_MASS ? r.mass(x) : 1;
 #pragma unroll
-            for (int j = 0; j < 7; j++) { /* the top round has two bits: candidates above 3 overflow */
-                u64 c = (u64)t + ((u64)(j + 1) << shift);
-                sum[j] += key >= c ? mass : 0;
-            }
+            for (int j = 0; j < 7; j++) /* the top round has two bits: candidates above 3 overflow */
+                sum[j] += key >= (u64)t + ((u64)(j + 1) << shift) ? mass : 0;
         }
+        block_masses(sum);
         int step = 0;
 #pragma unroll
         for (int j = 0; j < 7; j++)
-            if (block_mass(sum[j]) >= want && (u64)t + ((u64)(j + 1) << shift) <= 0xffffffffull)
+            if (sum[j] >= want && (u64)t + ((u64)(j + 1) << shift) <= 0xffffffffull)
                 step = j + 1;
         t += (uint32_t)step << shift;
     }
     return t > floor ? t : floor;
+}
+
+/* A key that at least k logits reach: the k-th largest of the threads' own best, k <= 1024. */
+__device__ uint32_t coarse_floor(float mine, int k)
+{
+    uint32_t t = 0, key = ordered(mine);
+    for (int bit = 31; bit >= 0; bit--)
+        if (__syncthreads_count(key >= (t | 1u << bit)) >= k)
+            t |= 1u << bit;
+    return t;
+}
+
+/* Logits at or above `floor` into `list`, in no fixed order (counts and masses do not mind); returns how
+ * many there are, which may be more than fit. */
+__device__ int gather(const float *x, int64_t n, uint32_t floor, float *list)
+{
+    __shared__ int count;
+    if (threadIdx.x == 0)
+        count = 0;
+    __syncthreads();
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < n; i += SAMPLE_THREADS)
+        if (ordered(x[i]) >= floor) {
+            int at = atomicAdd(&count, 1);
+            if (at < LIST)
+                list[at] = x[i];
+        }
+    __syncthreads();
+    return count;
 }
 
 /* Warps own contiguous stretches; the warp in which the cumulative mass passes `want` walks its own. */
@@ -107,6 +159,7 @@ __device__ int64_t draw(const row_view &r, uint32_t floor, float u)
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int64_t per = (r.n + 31) / 32, lo = per * warp, hi = lo + per < r.n ? lo + per : r.n;
     u64 x = 0;
+#pragma unroll 8
     for (int64_t i = lo + lane; i < hi; i += 32)
         if (ordered(r.x[i]) >= floor)
             x += r.mass(r.x[i]);
@@ -150,18 +203,27 @@ __global__ void __launch_bounds__(SAMPLE_THREADS)
     sample_kernel(int32_t *token, float *logprob, const float *logits, int64_t vocab, mx_sample_shape s,
                   const float *uniform)
 {
+    __shared__ float list[LIST];
     const float *x = logits + (int64_t)blockIdx.x * vocab;
-    best b = row_best(x, vocab);
+    float mine;
+    best b = row_best(x, vocab, mine);
     int64_t pick = b.i;
     if (s.temperature > 0) {
-        row_view r = {x, vocab, b.x, 1.f / s.temperature};
+        row_view row = {x, vocab, b.x, 1.f / s.temperature}, r = row;
         uint32_t floor = 0;
-        if (s.top_k > 0 && s.top_k < vocab)
+        if (s.top_k > 0 && s.top_k < vocab) {
+            if (s.top_k <= SAMPLE_THREADS) { /* a few candidates stand for the row from here on */
+                int n = gather(x, vocab, coarse_floor(mine, s.top_k), list);
+                if (n <= LIST)
+                    r = {list, n, b.x, row.inv_t};
+            }
             floor = threshold<false>(r, floor, (u64)s.top_k);
+        }
         if (s.top_p < 1.f) {
             u64 kept = 0;
-            for (int64_t i = threadIdx.x; i < vocab; i += SAMPLE_THREADS)
-                kept += ordered(x[i]) >= floor ? r.mass(x[i]) : 0;
+#pragma unroll 8
+            for (int64_t i = threadIdx.x; i < r.n; i += SAMPLE_THREADS)
+                kept += ordered(r.x[i]) >= floor ? r.mass(r.x[i]) : 0;
             kept = block_mass(kept);
             u64 want = (u64)((double)s.top_p * (double)kept);
             floor = threshold<true>(r, floor, want ? want : 1);
@@ -171,7 +233,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS)
             floor = f > floor ? f : floor;
         }
         uint32_t top = ordered(b.x);
-        int64_t c = draw(r, floor < top ? floor : top, uniform[blockIdx.x]);
+        int64_t c = draw(row, floor < top ? floor : top, uniform[blockIdx.x]);
         pick = c >= 0 ? c : b.i;
     }
     if (logprob) {

@@ -80,13 +80,17 @@ __device__ __forceinline__ float block_sum(float x, float *scratch)
     return warp_sum(lane < n ? scratch[lane] : 0.f);
 }
 
-/* 32 well-mixed bits from a key and a counter (two rounds of a 64-bit finaliser). */
-__device__ __forceinline__ uint32_t random_bits(uint64_t seed, uint64_t index)
+/* 64 well-mixed bits from a key and a counter (two rounds of a 64-bit finaliser). */
+__device__ __forceinline__ uint64_t random_bits64(uint64_t seed, uint64_t index)
 {
     uint64_t z = seed + index * 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return (uint32_t)(z >> 32) ^ (uint32_t)z;
+    return z ^ (z >> 31);
+}
+__device__ __forceinline__ uint32_t random_bits(uint64_t seed, uint64_t index)
+{
+    return (uint32_t)(random_bits64(seed, index) >> 32);
 }
 /* Adds 16 random bits below the kept mantissa and truncates: up with probability = the fraction. */
 __device__ __forceinline__ uint16_t bf16_stochastic(float x, uint32_t bits)
