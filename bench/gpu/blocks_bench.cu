@@ -17,7 +17,8 @@ static void bench_memory()
 {
     const int64_t n = 1ll << 31;
     char *a = device_alloc<char>(n), *b = device_alloc<char>(n);
-    line("copy 2 GiB", time_ms([&] { cudaMemcpyAsync(b, a, n, cudaMemcpyDeviceToDevice, 0); }), 0, 2.0 * n);
+    line("copy 2 GiB", time_ms([&] { cudaMemcpyAsync(b, a, n, cudaMemcpyDeviceToDevice, 0); }), 0,
+         2.0 * n);
     cudaFree(a), cudaFree(b);
 }
 
@@ -30,18 +31,22 @@ static void bench_gemm(mx_cuda_libs *libs, int64_t m, int64_t n, int64_t k, bool
     mx_bf16 *a = device_random<mx_bf16>(m * k, 1, 1), *b = device_random<mx_bf16>(n * k, 2, 1);
     mx_bf16 *c = device_alloc<mx_bf16>(m * n);
     mx_gemm_shape s = {};
-    s.m = m, s.n = n, s.k = k, s.trans_a = ta, s.trans_b = tb, s.alpha = 1, s.in = s.out = MX_GEMM_BF16;
+    s.m = m, s.n = n, s.k = k, s.trans_a = ta, s.trans_b = tb, s.alpha = 1,
+    s.in = s.out = MX_GEMM_BF16;
     mx_gemm_plan *p;
     OK(mx_gemm_plan_new(&p, lt, &s));
     double first = time_ms([&] { OK(mx_gemm_plan_launch(p, a, b, c, ws, 0)); }, 15);
     OK(mx_gemm_plan_search(p, a, b, c, ws, 0));
     double best = time_ms([&] { OK(mx_gemm_plan_launch(p, a, b, c, ws, 0)); }, 15);
-    double held = time_ms([&] { /* long enough for the power limit to bite */
-        for (int i = 0; i < 100; i++)
-            OK(mx_gemm_plan_launch(p, a, b, c, ws, 0));
-    }, 5) / 100;
-    snprintf(name, sizeof name, "gemm %lldx%lldx%lld %c%c: first %.3f, best", (long long)m, (long long)n,
-             (long long)k, ta ? 'T' : 'N', tb ? 'T' : 'N', first);
+    double held = time_ms(
+                      [&] { /* long enough for the power limit to bite */
+                            for (int i = 0; i < 100; i++)
+                                OK(mx_gemm_plan_launch(p, a, b, c, ws, 0));
+                      },
+                      5) /
+                  100;
+    snprintf(name, sizeof name, "gemm %lldx%lldx%lld %c%c: first %.3f, best", (long long)m,
+             (long long)n, (long long)k, ta ? 'T' : 'N', tb ? 'T' : 'N', first);
     line(name, best, 2.0 * m * n * k, 0);
     line("   sustained", held, 2.0 * m * n * k, 0);
     mx_gemm_plan_free(p);
@@ -63,15 +68,18 @@ static void bench_attention(mx_sdpa *dnn, int b, int s, int hq, int hk, int d, b
     f.q = f.k = f.v = f.dq = f.dk = f.dv = {s * w, w, d}, f.o = f.dout = {s * ow, ow, d};
     f.causal = true, f.scale = 1 / sqrtf((float)d);
     mx_flash_args fa = {};
-    fa.q = qkv, fa.k = qkv + hq * d, fa.v = qkv + (hq + hk) * d, fa.o = o, fa.stats = lse, fa.row_dot = dot;
+    fa.q = qkv, fa.k = qkv + hq * d, fa.v = qkv + (hq + hk) * d, fa.o = o, fa.stats = lse,
+    fa.row_dot = dot;
     fa.dout = dout, fa.dq = dqkv, fa.dk = dqkv + hq * d, fa.dv = dqkv + (hq + hk) * d;
     if (!deterministic) {
         printf("%s\n", name);
         line("   own forward", time_ms([&] { CU(mx_flash_forward(&f, &fa, 0)); }, 5), flops, 0);
-        line("   own backward", time_ms([&] { CU(mx_flash_backward(&f, &fa, 0)); }, 5), 2 * flops, 0);
+        line("   own backward", time_ms([&] { CU(mx_flash_backward(&f, &fa, 0)); }, 5), 2 * flops,
+             0);
     }
     mx_sdpa_shape sh = {};
-    sh.batch = b, sh.seq_q = sh.seq_kv = s, sh.heads_q = hq, sh.heads_kv = hk, sh.dim_qk = sh.dim_v = d;
+    sh.batch = b, sh.seq_q = sh.seq_kv = s, sh.heads_q = hq, sh.heads_kv = hk,
+    sh.dim_qk = sh.dim_v = d;
     sh.q = sh.k = sh.v = sh.dq = sh.dk = sh.dv = {s * w, w, d}, sh.o = sh.dout = {s * ow, ow, d};
     sh.causal = sh.stats = true, sh.scale = f.scale, sh.deterministic = deterministic;
     mx_sdpa_args a = {};
@@ -88,9 +96,11 @@ static void bench_attention(mx_sdpa *dnn, int b, int s, int hq, int hk, int d, b
             }
             c = mx_sdpa_plan_choice(p, &n);
             void *ws = device_alloc<char>(mx_sdpa_plan_workspace(p));
-            snprintf(name, sizeof name, "   cudnn %s choice %d/%d%s, %.0f MiB", back ? "backward" : "forward", c,
-                     n, deterministic ? " deterministic" : "", mx_sdpa_plan_workspace(p) / 1048576.0);
-            line(name, time_ms([&] { OK(mx_sdpa_plan_launch(p, &a, ws, 0)); }, 5), (1 + back) * flops, 0);
+            snprintf(name, sizeof name, "   cudnn %s choice %d/%d%s, %.0f MiB",
+                     back ? "backward" : "forward", c, n, deterministic ? " deterministic" : "",
+                     mx_sdpa_plan_workspace(p) / 1048576.0);
+            line(name, time_ms([&] { OK(mx_sdpa_plan_launch(p, &a, ws, 0)); }, 5),
+                 (1 + back) * flops, 0);
             cudaFree(ws);
             mx_sdpa_plan_free(p);
         }
@@ -99,18 +109,23 @@ static void bench_attention(mx_sdpa *dnn, int b, int s, int hq, int hk, int d, b
 
 static void bench_decode()
 {
-    const struct { int m; int64_t n, k; } sizes[] = {{1, 16384, 2048}, {1, 2048, 8192}, {1, 128256, 2048},
-                                                     {4, 16384, 2048}, {8, 28672, 4096}};
+    const struct {
+        int m;
+        int64_t n, k;
+    } sizes[] = {
+        {1, 16384, 2048}, {1, 2048, 8192}, {1, 128256, 2048}, {4, 16384, 2048}, {8, 28672, 4096}};
     for (auto z : sizes) {
         mx_bf16 *x = device_random<mx_bf16>(z.m * z.k, 1, 1), *y = device_alloc<mx_bf16>(z.m * z.n);
-        int sets = (int)std::max<int64_t>(1, (256ll << 20) / (z.n * z.k * 2)) + 1; /* out of the cache */
+        int sets =
+            (int)std::max<int64_t>(1, (256ll << 20) / (z.n * z.k * 2)) + 1; /* out of the cache */
         mx_bf16 *w = device_random<mx_bf16>(z.n * z.k * sets, 2, 1);
         char name[64];
         snprintf(name, sizeof name, "gemv %dx%lldx%lld", z.m, (long long)z.n, (long long)z.k);
         line(name, time_ms([&] {
-                 for (int i = 0; i < sets; i++)
-                     CU(mx_cuda_gemv(y, NULL, x, w + z.n * z.k * i, z.m, z.n, z.k, 0));
-             }) / sets, 0, 2.0 * z.n * z.k);
+                       for (int i = 0; i < sets; i++)
+                           CU(mx_cuda_gemv(y, NULL, x, w + z.n * z.k * i, z.m, z.n, z.k, 0));
+                   }) / sets,
+             0, 2.0 * z.n * z.k);
         cudaFree(x), cudaFree(y), cudaFree(w);
     }
     for (int b : {1, 16})
@@ -119,31 +134,39 @@ static void bench_decode()
                 continue;
             mx_decode_shape s = {};
             s.batch = b, s.heads_q = 32, s.heads_kv = 8, s.dim_qk = s.dim_v = 128, s.capacity = cap;
-            s.k_seq = s.v_seq = 1024, s.k_batch = s.v_batch = 1024ll * cap, s.k_head = s.v_head = 128;
+            s.k_seq = s.v_seq = 1024, s.k_batch = s.v_batch = 1024ll * cap,
+            s.k_head = s.v_head = 128;
             s.scale = 0.088f;
             int64_t nk = s.k_batch * b;
-            mx_bf16 *q = device_random<mx_bf16>(b * 4096, 1, 1), *o = device_alloc<mx_bf16>(b * 4096);
+            mx_bf16 *q = device_random<mx_bf16>(b * 4096, 1, 1),
+                    *o = device_alloc<mx_bf16>(b * 4096);
             int sets = (int)std::max<int64_t>(1, (128ll << 20) / (nk * 4)) + 1;
-            mx_bf16 *k = device_random<mx_bf16>(nk * sets, 2, 1), *v = device_random<mx_bf16>(nk * sets, 3, 1);
+            mx_bf16 *k = device_random<mx_bf16>(nk * sets, 2, 1),
+                    *v = device_random<mx_bf16>(nk * sets, 3, 1);
             std::vector<int32_t> len(b, cap);
             int32_t *l = device_copy(len);
             void *scratch = device_alloc<char>(mx_cuda_decode_scratch_bytes(&s));
             char name[64];
             snprintf(name, sizeof name, "decode attention b%d, %d keys, h32/8 d128", b, cap);
             line(name, time_ms([&] {
-                     for (int i = 0; i < sets; i++)
-                         CU(mx_cuda_decode_attention(&s, o, q, k + nk * i, v + nk * i, l, NULL, scratch, 0));
-                 }) / sets, 0, nk * 4.0);
+                           for (int i = 0; i < sets; i++)
+                               CU(mx_cuda_decode_attention(&s, o, q, k + nk * i, v + nk * i, l,
+                                                           NULL, scratch, 0));
+                       }) / sets,
+                 0, nk * 4.0);
             cudaFree(q), cudaFree(o), cudaFree(k), cudaFree(v), cudaFree(l), cudaFree(scratch);
         }
-    float *x = device_random<float>(64 * 128256, 1, 5), *u = device_random<float>(64, 2, 0.5f, 0.5f);
+    float *x = device_random<float>(64 * 128256, 1, 5),
+          *u = device_random<float>(64, 2, 0.5f, 0.5f);
     int32_t *t = device_alloc<int32_t>(64);
     for (int b : {1, 64}) {
         mx_sample_shape greedy = {0, 0, 1, 0}, full = {0.8f, 50, 0.9f, 0};
-        line("sample greedy, V 128256", time_ms([&] { CU(mx_cuda_sample(t, NULL, x, b, 128256, &greedy, u, 0)); }),
-             0, b * 128256 * 4.0);
-        line("sample t 0.8 top_k 50 top_p 0.9", time_ms([&] { CU(mx_cuda_sample(t, NULL, x, b, 128256, &full, u, 0)); }),
-             0, b * 128256 * 4.0);
+        line("sample greedy, V 128256",
+             time_ms([&] { CU(mx_cuda_sample(t, NULL, x, b, 128256, &greedy, u, 0)); }), 0,
+             b * 128256 * 4.0);
+        line("sample t 0.8 top_k 50 top_p 0.9",
+             time_ms([&] { CU(mx_cuda_sample(t, NULL, x, b, 128256, &full, u, 0)); }), 0,
+             b * 128256 * 4.0);
     }
     cudaFree(x), cudaFree(u), cudaFree(t);
 }

@@ -13,11 +13,13 @@ static void test_gemm(mx_gemm_lt *lt, void *ws, bool ta, bool tb, mx_gemm_type i
     const int m = 136, n = 264, k = 328;
     int64_t na = (int64_t)m * k, nb = (int64_t)n * k, nc = (int64_t)m * n;
     char name[128];
-    snprintf(name, sizeof name, "gemm %c%c %s->%s batch %d beta %.0f", ta ? 'T' : 'N', tb ? 'T' : 'N',
-             in == MX_GEMM_F32 ? "f32" : "bf16", out == MX_GEMM_F32 ? "f32" : "bf16", batch, beta);
+    snprintf(name, sizeof name, "gemm %c%c %s->%s batch %d beta %.0f", ta ? 'T' : 'N',
+             tb ? 'T' : 'N', in == MX_GEMM_F32 ? "f32" : "bf16",
+             out == MX_GEMM_F32 ? "f32" : "bf16", batch, beta);
     mx_gemm_shape s = {};
     s.m = m, s.n = n, s.k = k, s.trans_a = ta, s.trans_b = tb, s.in = in, s.out = out;
-    s.batch = batch, s.stride_a = na, s.stride_b = nb, s.stride_c = nc, s.alpha = 0.5f, s.beta = beta;
+    s.batch = batch, s.stride_a = na, s.stride_b = nb, s.stride_c = nc, s.alpha = 0.5f,
+    s.beta = beta;
     mx_gemm_plan *p;
     OK(mx_gemm_plan_new(&p, lt, &s));
     size_t wi = in == MX_GEMM_F32 ? 4 : 2, wo = out == MX_GEMM_F32 ? 4 : 2;
@@ -46,7 +48,8 @@ static void test_gemm(mx_gemm_lt *lt, void *ws, bool ta, bool tb, mx_gemm_type i
             for (int j = 0; j < n; j++) {
                 double x = 0;
                 for (int l = 0; l < k; l++)
-                    x += ha[z * na + (ta ? l * m + i : i * k + l)] * hb[z * nb + (tb ? j * k + l : l * n + j)];
+                    x += ha[z * na + (ta ? l * m + i : i * k + l)] *
+                         hb[z * nb + (tb ? j * k + l : l * n + j)];
                 r[z * nc + i * n + j] = 0.5 * x + (beta != 0 ? beta * hc[z * nc + i * n + j] : 0);
             }
     vec got = out == MX_GEMM_F32 ? host((float *)c, nc * batch) : host((mx_bf16 *)c, nc * batch);

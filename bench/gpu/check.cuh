@@ -50,8 +50,8 @@ struct attention_ref {
                 for (int i = 0; i < sq; i++)
                     row(bi, h, i, q, k, v, dout, s, t, dp);
     }
-    void row(int bi, int h, int i, const vec &q, const vec &k, const vec &v, const vec &dout, vec &s,
-             vec &t, vec &dp)
+    void row(int bi, int h, int i, const vec &q, const vec &k, const vec &v, const vec &dout,
+             vec &s, vec &t, vec &dp)
     {
         int g = h / (hq / hk);
         const double *qi = &q[(((size_t)bi * sq + i) * hq + h) * d];

@@ -1,5 +1,5 @@
-/* gpu.cuh - what the GPU programs share: device memory, random fills, timing, comparing. A program that
- * finds no device says so in one line and succeeds, so it can run anywhere. */
+/* gpu.cuh - what the GPU programs share: device memory, random fills, timing, comparing. A program
+ * that finds no device says so in one line and succeeds, so it can run anywhere. */
 #ifndef MX_BENCH_GPU_CUH
 #define MX_BENCH_GPU_CUH
 
@@ -50,13 +50,14 @@ static inline bool device_present()
     }
     cudaDeviceProp p;
     CU(cudaGetDeviceProperties(&p, 0));
-    printf("device: %s, sm_%d%d, %d multiprocessors, %.0f GiB, L2 %d MiB\n", p.name, p.major, p.minor,
-           p.multiProcessorCount, p.totalGlobalMem / 1073741824.0, p.l2CacheSize >> 20);
+    printf("device: %s, sm_%d%d, %d multiprocessors, %.0f GiB, L2 %d MiB\n", p.name, p.major,
+           p.minor, p.multiProcessorCount, p.totalGlobalMem / 1073741824.0, p.l2CacheSize >> 20);
     return true;
 }
 
 /* Uniform in [-1, 1) * scale + shift, from (seed, index). */
-template <class T> __global__ void fill_kernel(T *p, int64_t n, uint64_t seed, float scale, float shift)
+template <class T>
+__global__ void fill_kernel(T *p, int64_t n, uint64_t seed, float scale, float shift)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n)

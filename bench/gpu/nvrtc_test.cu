@@ -51,7 +51,8 @@ int main(int argc, char **argv)
         mx_free(r.cubin);
         mx_free(again.cubin);
     }
-    std::string damage = "for f in " + std::string(cache) + "/*.cubin; do printf X | dd of=$f bs=1 seek=99 "
+    std::string damage = "for f in " + std::string(cache) +
+                         "/*.cubin; do printf X | dd of=$f bs=1 seek=99 "
                          "conv=notrunc 2>/dev/null; done";
     expect(system(damage.c_str()) == 0, "damaging the cache");
     OK(mx_nvrtc_compile(&r, &libs, &job));
@@ -59,7 +60,8 @@ int main(int argc, char **argv)
     mx_free(r.cubin);
     job.source = "extern \"C\" __global__ void k() { nonsense; }\n";
     st = mx_nvrtc_compile(&r, &libs, &job);
-    expect(st && strstr(mx_status_text(st), "nonsense"), "a wrong source's error shows the compiler's log");
+    expect(st && strstr(mx_status_text(st), "nonsense"),
+           "a wrong source's error shows the compiler's log");
     mx_status_free(st);
     if (argc < 2 && system(("rm -rf " + std::string(cache)).c_str()) != 0)
         bad++;

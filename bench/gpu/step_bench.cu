@@ -3,12 +3,12 @@
  *     step_bench [1b|3b|8bx8|8b] [steps]
  *
  * Forward, loss over the full vocabulary, backward, global-norm clip and AdamW, from the plug-in's
- * blocks, captured as one CUDA graph and replayed. First one step runs with events around every call
- * and a table shows time by kind against its floor (FLOPs over 989 TFLOP/s, bytes over 4.3 TB/s). The same
- * random tokens are used in every step, so the loss must start near ln V and fall.
- * Activations are all kept (no recomputation). Gradients are bf16; master and moments f32, or all bf16
- * with stochastic rounding for the 8B shape.
- * MFU = (6 x weights in matrix products x tokens + attention, causal counted once) / time / 989e12.
+ * blocks, captured as one CUDA graph and replayed. First one step runs with events around every
+ * call and a table shows time by kind against its floor (FLOPs over 989 TFLOP/s, bytes over 4.3
+ * TB/s). The same random tokens are used in every step, so the loss must start near ln V and fall.
+ * Activations are all kept (no recomputation). Gradients are bf16; master and moments f32, or all
+ * bf16 with stochastic rounding for the 8B shape. MFU = (6 x weights in matrix products x tokens +
+ * attention, causal counted once) / time / 989e12.
  */
 #include "gpu.cuh"
 #include <map>
@@ -88,12 +88,12 @@ template <class F> static void timed(step &s, const char *kind, double flops, do
     CU(cudaEventDestroy(b));
 }
 
-static void gemm(step &s, const char *kind, mx_bf16 *c, const mx_bf16 *a, const mx_bf16 *b, int64_t m,
-                 int64_t n, int64_t k, bool ta, bool tb, const mx_bf16 *addend = NULL)
+static void gemm(step &s, const char *kind, mx_bf16 *c, const mx_bf16 *a, const mx_bf16 *b,
+                 int64_t m, int64_t n, int64_t k, bool ta, bool tb, const mx_bf16 *addend = NULL)
 {
     char key[128];
-    snprintf(key, sizeof key, "%s %lldx%lldx%lld %d%d", kind, (long long)m, (long long)n, (long long)k,
-             ta, tb);
+    snprintf(key, sizeof key, "%s %lldx%lldx%lld %d%d", kind, (long long)m, (long long)n,
+             (long long)k, ta, tb);
     mx_gemm_plan *&p = s.plans[key];
     if (!p) {
         mx_gemm_shape shape = {};
@@ -243,7 +243,8 @@ static void make_attention(step &s)
     OK(mx_sdpa_plan_new(&s.fwd, s.dnn, &a));
     a.backward = true;
     OK(mx_sdpa_plan_new(&s.bwd, s.dnn, &a));
-    s.ws_sdpa = device_alloc<char>(std::max(mx_sdpa_plan_workspace(s.fwd), mx_sdpa_plan_workspace(s.bwd)));
+    s.ws_sdpa =
+        device_alloc<char>(std::max(mx_sdpa_plan_workspace(s.fwd), mx_sdpa_plan_workspace(s.bwd)));
     printf("attention workspace: forward %.1f MiB, backward %.1f MiB\n",
            mx_sdpa_plan_workspace(s.fwd) / 1048576.0, mx_sdpa_plan_workspace(s.bwd) / 1048576.0);
 }
@@ -257,7 +258,8 @@ static mx_sdpa_args attention_args(step &s, layer &l)
     return a;
 }
 
-static void rms(step &s, mx_bf16 *y, mx_bf16 *sum, const mx_bf16 *x, const mx_bf16 *delta, int64_t w)
+static void rms(step &s, mx_bf16 *y, mx_bf16 *sum, const mx_bf16 *x, const mx_bf16 *delta,
+                int64_t w)
 {
     mx_rms_shape r = {s.T, s.c.d, 1e-5f, false};
     timed(s, "rms forward", 0, s.T * s.c.d * 2.0 * (delta ? 4 : 2),
@@ -308,7 +310,8 @@ static void forward(step &s)
     gemm(s, "gemm head", s.logits, s.hf, s.w + s.head, T, c.vocab, d, false, true);
     mx_xent_shape x = {T, c.vocab, c.vocab, 0, true};
     timed(s, "cross-entropy", 0, T * 4.0 * c.vocab, [&] {
-        CU(mx_cuda_xent(&x, s.logits, s.targets, NULL, s.inv_tokens, s.loss_row, s.lse_row, s.stream));
+        CU(mx_cuda_xent(&x, s.logits, s.targets, NULL, s.inv_tokens, s.loss_row, s.lse_row,
+                        s.stream));
     });
     CU(mx_cuda_sum_f32(s.loss, s.loss_row, T, 1.f / T, s.stream));
 }
@@ -394,7 +397,8 @@ static double step_flops(const step &s)
 static void report(step &s)
 {
     double total = 0, gemm_ms = 0, gemm_flops = 0;
-    printf("%-20s %6s %9s %9s %8s %8s %7s\n", "kind", "calls", "ms", "floor ms", "TFLOP/s", "TB/s", "x floor");
+    printf("%-20s %6s %9s %9s %8s %8s %7s\n", "kind", "calls", "ms", "floor ms", "TFLOP/s", "TB/s",
+           "x floor");
     for (const std::string &k : s.order) {
         kind_time &t = s.times[k];
         double floor = std::max(t.flops / 989e12, t.bytes / 4.3e12) * 1e3;
@@ -406,8 +410,8 @@ static void report(step &s)
             gemm_flops += t.flops;
         }
     }
-    printf("%-20s %6s %9.3f   (matrix products %.3f ms at %.1f TFLOP/s)\n", "sum", "", total, gemm_ms,
-           gemm_flops / gemm_ms / 1e9);
+    printf("%-20s %6s %9.3f   (matrix products %.3f ms at %.1f TFLOP/s)\n", "sum", "", total,
+           gemm_ms, gemm_flops / gemm_ms / 1e9);
 }
 
 static void run_graph(step &s, int steps)
@@ -437,7 +441,8 @@ static void run_graph(step &s, int steps)
     }
     std::sort(ms.begin(), ms.end());
     double med = ms[ms.size() / 2], flops = step_flops(s);
-    printf("\nstep %s: %.2f ms median of %zu (min %.2f, max %.2f), %.0f tokens/s, %.1f TFLOP a step, MFU %.1f %%\n",
+    printf("\nstep %s: %.2f ms median of %zu (min %.2f, max %.2f), %.0f tokens/s, %.1f TFLOP a "
+           "step, MFU %.1f %%\n",
            s.c.name, med, ms.size(), ms.front(), ms.back(), s.T / med * 1e3, flops / 1e12,
            flops / (med / 1e3) / 989e12 * 100);
 }
@@ -469,8 +474,8 @@ int main(int argc, char **argv)
     CU(cudaDeviceSynchronize());
     set_step(s, 1);
     whole(s); /* plans and searches */
-    printf("first loss %.4f (ln V = %.4f), gradient norm %.4f\n", read_float(s, s.loss), log(s.c.vocab),
-           read_float(s, s.norm));
+    printf("first loss %.4f (ln V = %.4f), gradient norm %.4f\n", read_float(s, s.loss),
+           log(s.c.vocab), read_float(s, s.norm));
     s.timing = true;
     set_step(s, 2);
     whole(s);

@@ -21,7 +21,8 @@ static mx_sdpa_stride packed_stride(int s, int h, int d)
 }
 
 /* Documents of lengths 100, 0, 60, ... fill the batch's rows one after another. */
-static void document_tables(const sdpa_case &c, std::vector<int32_t> &len, std::vector<int32_t> &start)
+static void document_tables(const sdpa_case &c, std::vector<int32_t> &len,
+                            std::vector<int32_t> &start)
 {
     int total = c.b * c.s, at = 0;
     for (int i = 0; i < 8; i++) {
@@ -77,9 +78,15 @@ static void test_sdpa(mx_sdpa *dnn, const sdpa_case &c)
     float *lse = device_alloc<float>(nl), *sinks = device_random<float>(c.hq, 5, 1);
     float *dsinks = device_alloc<float>(c.hq);
     for (void *p : {(void *)o, (void *)dq, (void *)dk, (void *)dv})
-        CU(cudaMemset(p, c.padded ? 0 : 0xff, (p == o ? no : p == dq ? nq : p == dk ? nk : nv) * 2));
+        CU(cudaMemset(p, c.padded ? 0 : 0xff,
+                      (p == o    ? no
+                       : p == dq ? nq
+                       : p == dk ? nk
+                                 : nv) *
+                          2));
     mx_sdpa_args a = {};
-    a.q = q, a.k = k, a.v = v, a.o = o, a.stats = lse, a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
+    a.q = q, a.k = k, a.v = v, a.o = o, a.stats = lse, a.dout = dout, a.dq = dq, a.dk = dk,
+    a.dv = dv;
     a.sinks = sinks, a.dsinks = dsinks;
     std::vector<int32_t> oq, ok, ov, oo;
     if (c.packed || c.padded)
@@ -123,10 +130,10 @@ static void test_sdpa(mx_sdpa *dnn, const sdpa_case &c)
     r.run(host(q, nq), host(k, nk), host(v, nv), host(dout, no));
     std::string n = c.name;
     auto masked = [&](vec x, const vec &ref) { /* rows past a padded length are free */
-        for (size_t i = 0; i < x.size() && c.padded; i++)
-            if (ref[i] == 0)
-                x[i] = 0;
-        return rel_error(x, ref);
+                                               for (size_t i = 0; i < x.size() && c.padded; i++)
+                                                   if (ref[i] == 0)
+                                                       x[i] = 0;
+                                               return rel_error(x, ref);
     };
     check((n + ": o").c_str(), masked(host(o, no), r.o), 8e-3);
     if (!c.packed && !c.padded)
@@ -136,8 +143,8 @@ static void test_sdpa(mx_sdpa *dnn, const sdpa_case &c)
     check((n + ": dv").c_str(), masked(host(dv, nv), r.dvv), 1.5e-2);
     if (c.sinks)
         check((n + ": dsinks").c_str(), rel_error(host(dsinks, c.hq), r.dsinks), 1.5e-2);
-    for (void *p : {(void *)q, (void *)k, (void *)v, (void *)dout, (void *)o, (void *)dq, (void *)dk,
-                    (void *)dv, (void *)lse, (void *)sinks, (void *)dsinks, ws})
+    for (void *p : {(void *)q, (void *)k, (void *)v, (void *)dout, (void *)o, (void *)dq,
+                    (void *)dk, (void *)dv, (void *)lse, (void *)sinks, (void *)dsinks, ws})
         cudaFree(p);
     mx_sdpa_plan_free(f);
     mx_sdpa_plan_free(b);
@@ -183,7 +190,8 @@ template <class T> static void test_flash(const flash_case &c, bool plain)
     int64_t nq = (int64_t)c.b * c.sq * c.hq * c.d, nk = (int64_t)c.b * c.sk * c.hk * c.d;
     int64_t nv = (int64_t)c.b * c.sk * c.hk * c.dv, no = (int64_t)c.b * c.sq * c.hq * c.dv;
     int64_t nl = (int64_t)c.b * c.hq * c.sq;
-    T *q = device_random<T>(nq, 1, 2), *k = device_random<T>(nk, 2, 2), *v = device_random<T>(nv, 3, 1);
+    T *q = device_random<T>(nq, 1, 2), *k = device_random<T>(nk, 2, 2),
+      *v = device_random<T>(nv, 3, 1);
     T *dout = device_random<T>(no, 4, 1), *o = device_alloc<T>(no), *dq = device_alloc<T>(nq);
     T *dk = device_alloc<T>(nk), *dv = device_alloc<T>(nv);
     float *lse = device_alloc<float>(nl), *dot = device_alloc<float>(nl);
@@ -196,7 +204,8 @@ template <class T> static void test_flash(const flash_case &c, bool plain)
     token_tables(c, c.sq, false, qp, qs, qn);
     token_tables(c, c.sk, true, kp, ks, kn);
     mx_flash_args a = {};
-    a.q = q, a.k = k, a.v = v, a.o = o, a.stats = lse, a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
+    a.q = q, a.k = k, a.v = v, a.o = o, a.stats = lse, a.dout = dout, a.dq = dq, a.dk = dk,
+    a.dv = dv;
     a.row_dot = dot;
     if (c.sinks)
         a.sinks = sinks, a.dsinks = dsinks;
@@ -219,7 +228,8 @@ template <class T> static void test_flash(const flash_case &c, bool plain)
             return false;
         if (qn[b * c.sq + i] && qn[b * c.sq + i] == kn[b * c.sk + j])
             return true;
-        return (!c.causal || p <= P) && (!c.window || (P - p < c.window && (c.causal || p - P < c.window))) &&
+        return (!c.causal || p <= P) &&
+               (!c.window || (P - p < c.window && (c.causal || p - P < c.window))) &&
                (!c.chunk || P / c.chunk == p / c.chunk);
     };
     if (c.sinks)
@@ -238,8 +248,9 @@ template <class T> static void test_flash(const flash_case &c, bool plain)
     check((n + ": dv").c_str(), rel_error(host(dv, nv), r.dvv), loose);
     if (c.sinks)
         check((n + ": dsinks").c_str(), rel_error(host(dsinks, c.hq), r.dsinks), f32 ? 1e-5 : 1e-2);
-    for (void *p : {(void *)q, (void *)k, (void *)v, (void *)dout, (void *)o, (void *)dq, (void *)dk,
-                    (void *)dv, (void *)lse, (void *)dot, (void *)sinks, (void *)dsinks})
+    for (void *p :
+         {(void *)q, (void *)k, (void *)v, (void *)dout, (void *)o, (void *)dq, (void *)dk,
+          (void *)dv, (void *)lse, (void *)dot, (void *)sinks, (void *)dsinks})
         cudaFree(p);
 }
 
@@ -270,7 +281,8 @@ static void test_flash_all()
     test_flash<mx_bf16>(cases[15], true);
 }
 
-static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int window, float softcap, bool sink)
+static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int window, float softcap,
+                        bool sink)
 {
     char name[128];
     std::vector<int32_t> len;
@@ -281,7 +293,8 @@ static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int windo
     s.k_seq = (int64_t)hk * d, s.k_batch = s.k_seq * cap, s.k_head = d;
     s.v_seq = (int64_t)hk * dv, s.v_batch = s.v_seq * cap, s.v_head = dv;
     s.window = window, s.scale = 1 / sqrtf((float)d), s.softcap = softcap;
-    int64_t nq = (int64_t)b * hq * d, nk = s.k_batch * b, nv = s.v_batch * b, no = (int64_t)b * hq * dv;
+    int64_t nq = (int64_t)b * hq * d, nk = s.k_batch * b, nv = s.v_batch * b,
+            no = (int64_t)b * hq * dv;
     mx_bf16 *q = device_random<mx_bf16>(nq, 1, 2), *k = device_random<mx_bf16>(nk, 2, 2);
     mx_bf16 *v = device_random<mx_bf16>(nv, 3, 1), *o = device_alloc<mx_bf16>(no);
     float *sinks = device_random<float>(hq, 4, 1);
@@ -293,11 +306,14 @@ static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int windo
     attention_ref r;
     r.b = b, r.sq = 1, r.sk = cap, r.hq = hq, r.hk = hk, r.d = d, r.dv = dv, r.scale = s.scale;
     r.cap = softcap;
-    r.keep = [&](int bi, int, int j) { return j < len[bi] && (!window || len[bi] - 1 - j < window); };
+    r.keep = [&](int bi, int, int j) {
+        return j < len[bi] && (!window || len[bi] - 1 - j < window);
+    };
     if (sink)
         r.sinks = host(sinks, hq);
     r.run(host(q, nq), host(k, nk), host(v, nv), vec());
-    snprintf(name, sizeof name, "decode b%d h%d/%d d%d/%d cap %d window %d", b, hq, hk, d, dv, cap, window);
+    snprintf(name, sizeof name, "decode b%d h%d/%d d%d/%d cap %d window %d", b, hq, hk, d, dv, cap,
+             window);
     check(name, rel_error(host(o, no), r.o), 5e-3);
     for (void *p : {(void *)q, (void *)k, (void *)v, (void *)o, (void *)sinks, (void *)l, scratch})
         cudaFree(p);
@@ -330,7 +346,8 @@ static void test_attention(mx_cuda_libs *libs)
         {"cudnn causal d64 grouped", 2, 256, 8, 2, 64, 64, true},
         {"cudnn causal d128 grouped, odd length", 1, 333, 4, 2, 128, 128, true},
         {"cudnn causal d256", 1, 256, 2, 1, 256, 256, true, 0, 0, false, false, false, false, true},
-        {"cudnn causal d192/128", 1, 256, 2, 2, 192, 128, true, 0, 0, false, false, false, false, true},
+        {"cudnn causal d192/128", 1, 256, 2, 2, 192, 128, true, 0, 0, false, false, false, false,
+         true},
         {"cudnn window 100", 1, 384, 4, 2, 128, 128, true, 100},
         {"cudnn deterministic", 1, 256, 4, 2, 64, 64, true, 0, 0, false, false, false, true, true},
         {"cudnn padded", 2, 256, 4, 2, 64, 64, true, 0, 0, false, true, false, false, true},

@@ -11,7 +11,8 @@ static void test_rms(int rows, int d, bool residual)
     mx_bf16 *x = device_random<mx_bf16>(n, 1, 1), *delta = device_random<mx_bf16>(n, 2, 1);
     mx_bf16 *w = device_random<mx_bf16>(d, 3, 1), *dy = device_random<mx_bf16>(n, 4, 1);
     mx_bf16 *dres = device_random<mx_bf16>(n, 5, 1);
-    mx_bf16 *y = device_alloc<mx_bf16>(n), *sum = device_alloc<mx_bf16>(n), *dx = device_alloc<mx_bf16>(n);
+    mx_bf16 *y = device_alloc<mx_bf16>(n), *sum = device_alloc<mx_bf16>(n),
+            *dx = device_alloc<mx_bf16>(n);
     mx_bf16 *dw = device_alloc<mx_bf16>(d);
     float *part = (float *)device_alloc<char>(mx_cuda_rms_partial_bytes(d));
     CU(cudaMemset(y, 0xff, n * 2));
@@ -36,7 +37,8 @@ static void test_rms(int rows, int d, bool residual)
         for (int c = 0; c < d; c++) {
             int64_t i = (int64_t)t * d + c;
             ry[i] = hx[i] * r * (hw[c] + residual);
-            rdx[i] = r * (hdy[i] * (hw[c] + residual) - hx[i] * r * r * hxs / d) + (residual ? hres[i] : 0);
+            rdx[i] = r * (hdy[i] * (hw[c] + residual) - hx[i] * r * r * hxs / d) +
+                     (residual ? hres[i] : 0);
             rdw[c] += hdy[i] * hx[i] * r;
         }
     }
@@ -48,8 +50,8 @@ static void test_rms(int rows, int d, bool residual)
     check(name, rel_error(host(dx, n), rdx), 4e-3);
     snprintf(name, sizeof name, "rms backward dw %dx%d residual %d", rows, d, residual);
     check(name, rel_error(host(dw, d), rdw), 4e-3);
-    for (void *p : {(void *)x, (void *)delta, (void *)w, (void *)dy, (void *)dres, (void *)y, (void *)sum,
-                    (void *)dx, (void *)dw, (void *)part})
+    for (void *p : {(void *)x, (void *)delta, (void *)w, (void *)dy, (void *)dres, (void *)y,
+                    (void *)sum, (void *)dx, (void *)dw, (void *)part})
         cudaFree(p);
 }
 
@@ -60,7 +62,8 @@ static void test_rope()
     for (int p = 0; p < seq; p++)
         for (int i = 0; i < dim / 2; i++) {
             double a = p * pow(10000.0, -2.0 * i / dim);
-            table[(p * dim / 2 + i) * 2] = (float)cos(a), table[(p * dim / 2 + i) * 2 + 1] = (float)sin(a);
+            table[(p * dim / 2 + i) * 2] = (float)cos(a),
+                                      table[(p * dim / 2 + i) * 2 + 1] = (float)sin(a);
         }
     float *t = device_copy(table);
     mx_bf16 *x = device_random<mx_bf16>(rows * stride, 1, 1);
@@ -70,7 +73,8 @@ static void test_rope()
     for (int i = 0; i < rows; i++)
         for (int h = 0; h < heads; h++)
             for (int j = 0; j < dim / 2; j++) {
-                double c = table[(i % seq * dim / 2 + j) * 2], n = table[(i % seq * dim / 2 + j) * 2 + 1];
+                double c = table[(i % seq * dim / 2 + j) * 2],
+                       n = table[(i % seq * dim / 2 + j) * 2 + 1];
                 size_t p = (size_t)i * stride + h * dim + j;
                 r[p] = before[p] * c - before[p + dim / 2] * n;
                 r[p + dim / 2] = before[p + dim / 2] * c + before[p] * n;
@@ -85,7 +89,8 @@ static void test_rope()
 static void test_swiglu()
 {
     const int rows = 37, f = 328;
-    mx_bf16 *gu = device_random<mx_bf16>(rows * 2 * f, 1, 4), *dy = device_random<mx_bf16>(rows * f, 2, 1);
+    mx_bf16 *gu = device_random<mx_bf16>(rows * 2 * f, 1, 4),
+            *dy = device_random<mx_bf16>(rows * f, 2, 1);
     mx_bf16 *y = device_alloc<mx_bf16>(rows * f);
     vec g = host(gu, rows * 2 * f), d = host(dy, rows * f), ry(rows * f), rd(rows * 2 * f);
     CU(mx_cuda_swiglu_forward(y, gu, rows, f, 0));
@@ -109,7 +114,8 @@ static void test_embed()
     for (int i = 0; i < rows; i++)
         tok[i] = i % 3 ? (i * 7919) % vocab : 5; /* a third of all rows share one token */
     int32_t *t = device_copy(tok);
-    mx_bf16 *table = device_random<mx_bf16>(vocab * d, 1, 1), *dy = device_random<mx_bf16>(rows * d, 2, 1);
+    mx_bf16 *table = device_random<mx_bf16>(vocab * d, 1, 1),
+            *dy = device_random<mx_bf16>(rows * d, 2, 1);
     mx_bf16 *y = device_alloc<mx_bf16>(rows * d);
     vec ht = host(table, vocab * d), hd = host(dy, rows * d), ry(rows * d), rt = ht;
     CU(mx_cuda_embed_forward(y, table, t, rows, d, 2, 0));
@@ -167,14 +173,16 @@ static void test_xent(int vocab, float cap)
     cudaFree(t), cudaFree(l), cudaFree(w), cudaFree(gs), cudaFree(loss), cudaFree(lse);
 }
 
-static double master_after(bool bf16_state, double *norm_out, double *want_norm, vec *got, vec *want)
+static double master_after(bool bf16_state, double *norm_out, double *want_norm, vec *got,
+                           vec *want)
 {
     const int64_t sizes[3] = {40000, 7, 16384};
     std::vector<mx_opt_tensor> ts;
     std::vector<int32_t> ct, ci;
     vec ref;
     mx_opt_step st = {};
-    st.lr = 0.01f, st.beta1 = 0.9f, st.beta2 = 0.95f, st.eps = 1e-8f, st.bias1 = 0.19f, st.bias2 = 0.0975f;
+    st.lr = 0.01f, st.beta1 = 0.9f, st.beta2 = 0.95f, st.eps = 1e-8f, st.bias1 = 0.19f,
+    st.bias2 = 0.0975f;
     st.max_norm = 1, st.grad_mul = 0.5f, st.seed = 9;
     double ss = 0;
     std::vector<vec> hp, hm, hv, hg;
@@ -186,12 +194,14 @@ static double master_after(bool bf16_state, double *norm_out, double *want_norm,
         t.grad = g;
         hg.push_back(host(g, n));
         if (bf16_state) {
-            t.master = device_random<mx_bf16>(n, 30 + i, 1), t.m = device_random<mx_bf16>(n, 40 + i, 0.1f);
+            t.master = device_random<mx_bf16>(n, 30 + i, 1),
+            t.m = device_random<mx_bf16>(n, 40 + i, 0.1f);
             t.v = device_random<mx_bf16>(n, 50 + i, 0.05f, 0.1f);
             hp.push_back(host((mx_bf16 *)t.master, n)), hm.push_back(host((mx_bf16 *)t.m, n));
             hv.push_back(host((mx_bf16 *)t.v, n));
         } else {
-            t.master = device_random<float>(n, 30 + i, 1), t.m = device_random<float>(n, 40 + i, 0.1f);
+            t.master = device_random<float>(n, 30 + i, 1),
+            t.m = device_random<float>(n, 40 + i, 0.1f);
             t.v = device_random<float>(n, 50 + i, 0.05f, 0.1f), t.copy = device_alloc<mx_bf16>(n);
             hp.push_back(host((float *)t.master, n)), hm.push_back(host((float *)t.m, n));
             hv.push_back(host((float *)t.v, n));
@@ -202,8 +212,12 @@ static double master_after(bool bf16_state, double *norm_out, double *want_norm,
             ct.push_back(i), ci.push_back(k);
         ts.push_back(t);
     }
-    mx_opt_table tab = {device_copy(ts), device_copy(ct), device_copy(ci), (int64_t)ct.size(),
-                        bf16_state ? MX_OPT_BF16 : MX_OPT_F32, bf16_state ? MX_OPT_BF16 : MX_OPT_F32,
+    mx_opt_table tab = {device_copy(ts),
+                        device_copy(ct),
+                        device_copy(ci),
+                        (int64_t)ct.size(),
+                        bf16_state ? MX_OPT_BF16 : MX_OPT_F32,
+                        bf16_state ? MX_OPT_BF16 : MX_OPT_F32,
                         MX_OPT_BF16};
     std::vector<mx_opt_step> sv(1, st);
     mx_opt_step *ds = device_copy(sv);
@@ -216,9 +230,11 @@ static double master_after(bool bf16_state, double *norm_out, double *want_norm,
     *norm_out = nn[0], *want_norm = sqrt(ss) * 0.5;
     double clip = 1 / (*want_norm + 1e-6), copy_error = 0;
     for (int i = 0; i < 3; i++) {
-        vec p = bf16_state ? host((mx_bf16 *)ts[i].master, sizes[i]) : host((float *)ts[i].master, sizes[i]);
+        vec p = bf16_state ? host((mx_bf16 *)ts[i].master, sizes[i])
+                           : host((float *)ts[i].master, sizes[i]);
         for (int64_t k = 0; k < sizes[i]; k++) {
-            double g = hg[i][k] * 0.5 * clip, m = 0.9 * hm[i][k] + 0.1 * g, v = 0.95 * hv[i][k] + 0.05 * g * g;
+            double g = hg[i][k] * 0.5 * clip, m = 0.9 * hm[i][k] + 0.1 * g,
+                   v = 0.95 * hv[i][k] + 0.05 * g * g;
             double x = hp[i][k];
             want->push_back(x - 0.01 * (m / 0.19 / (sqrt(v / 0.0975) + 1e-8) + ts[i].decay * x));
             got->push_back(p[k]);
@@ -240,7 +256,8 @@ static void test_adamw()
     got.clear(), want.clear();
     master_after(true, &norm, &want_norm, &got, &want);
     check("adamw bf16 state", rel_error(got, want), 6e-3);
-    double bias = 0, mean = 0; /* stochastic rounding has no drift: errors cancel over 56,391 weights */
+    double bias = 0,
+           mean = 0; /* stochastic rounding has no drift: errors cancel over 56,391 weights */
     for (size_t i = 0; i < got.size(); i++)
         bias += got[i] - want[i], mean += fabs(want[i]);
     check("stochastic rounding has no drift", fabs(bias) / mean, 5e-5);
@@ -263,7 +280,8 @@ static void test_casts()
 static void test_gemv(int m, int n, int k)
 {
     char name[64];
-    mx_bf16 *x = device_random<mx_bf16>((int64_t)m * k, 1, 1), *w = device_random<mx_bf16>((int64_t)n * k, 2, 1);
+    mx_bf16 *x = device_random<mx_bf16>((int64_t)m * k, 1, 1),
+            *w = device_random<mx_bf16>((int64_t)n * k, 2, 1);
     mx_bf16 *y = device_alloc<mx_bf16>((int64_t)m * n);
     float *y32 = device_alloc<float>((int64_t)m * n);
     CU(mx_cuda_gemv(y, NULL, x, w, m, n, k, 0));
@@ -274,12 +292,15 @@ static void test_gemv(int m, int n, int k)
             for (int c = 0; c < k; c++)
                 r[i * n + j] += hx[i * k + c] * hw[j * k + c];
     snprintf(name, sizeof name, "gemv %dx%dx%d", m, n, k);
-    check(name, std::max(rel_error(host(y, (int64_t)m * n), r) / 4e-3,
-                         rel_error(host(y32, (int64_t)m * n), r) / 1e-5), 1);
+    check(name,
+          std::max(rel_error(host(y, (int64_t)m * n), r) / 4e-3,
+                   rel_error(host(y32, (int64_t)m * n), r) / 1e-5),
+          1);
     cudaFree(x), cudaFree(w), cudaFree(y), cudaFree(y32);
 }
 
-/* Draws at evenly spaced uniforms must hit each kept token in proportion to its weight, and no other. */
+/* Draws at evenly spaced uniforms must hit each kept token in proportion to its weight, and no
+ * other. */
 static void test_sample(float temperature, int top_k, float top_p, float min_p)
 {
     const int vocab = 5000, draws = 4096;
@@ -325,8 +346,8 @@ static void test_sample(float temperature, int top_k, float top_p, float min_p)
         if (count[i] > 0 && w[i] == 0)
             worst = 1;
     }
-    snprintf(name, sizeof name, "sample t %.1f top_k %d top_p %.2f min_p %.2f", temperature, top_k, top_p,
-             min_p);
+    snprintf(name, sizeof name, "sample t %.1f top_k %d top_p %.2f min_p %.2f", temperature, top_k,
+             top_p, min_p);
     check(name, worst, 4.0 / draws);
     double z = 0;
     for (float v : one)

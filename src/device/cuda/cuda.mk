@@ -19,9 +19,11 @@ CU_CU := $(wildcard $(CU_DIR)/*.cu)
 CU_OBJ := $(CU_C:$(CU_DIR)/%.c=$(CU_BUILD)/%.o) $(CU_CU:$(CU_DIR)/%.cu=$(CU_BUILD)/%.cu.o)
 # The base library, once more with -fPIC off: the GPU programs stand alone, without the plug-in loader.
 CU_BASE := $(patsubst src/base/%.c,$(CU_BUILD)/base_%.o,src/base/status.c src/base/arena.c src/base/str.c)
-# sm_90a for Hopper's own instructions, sm_80 so that Ampere and Ada run, PTX for what comes later.
-CU_ARCH ?= -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a \
-           -gencode=arch=compute_100,code=sm_100 -gencode=arch=compute_100,code=compute_100
+# sm_90a machine code, and PTX from which the driver makes code for every other GPU from Ampere on.
+# CU_ARCH="$(CU_ARCH_ALL)" builds machine code for all of them (several minutes).
+CU_ARCH_ALL := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a \
+               -gencode=arch=compute_100,code=sm_100 -gencode=arch=compute_100,code=compute_100
+CU_ARCH ?= -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
 NVCCFLAGS := -std=c++17 -O3 -lineinfo -Isrc -I$(CUDA_HOME)/include -Xcompiler -fPIC,-Wall \
              -Wno-deprecated-gpu-targets --expt-relaxed-constexpr
 CU_CFLAGS := -std=gnu11 -O2 -g -fPIC $(WARN) -Wno-format-zero-length -D_GNU_SOURCE -Isrc -isystem $(CUDA_HOME)/include

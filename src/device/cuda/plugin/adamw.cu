@@ -3,19 +3,21 @@
  *     g = grad * grad_mul * clip;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
  *     p -= lr (m / bias1 / (sqrt(v / bias2) + eps) + decay p)
  *
- * Work is cut into chunks of 16,384 elements; a table says which tensor each chunk belongs to, so one
- * launch serves all tensors whatever their sizes. Bytes an element with f32 state and bf16 gradient:
- * 8 (master) + 16 (m, v) + 2 (gradient) + 2 (copy) = 28; with bf16 state 14. Nothing else is touched, so
- * the kernel runs at memory speed. Tensors must be 16-byte aligned; tails are done one by one.
+ * Work is cut into chunks of 16,384 elements; a table says which tensor each chunk belongs to, so
+ * one launch serves all tensors whatever their sizes. Bytes an element with f32 state and bf16
+ * gradient: 8 (master) + 16 (m, v) + 2 (gradient) + 2 (copy) = 28; with bf16 state 14. Nothing else
+ * is touched, so the kernel runs at memory speed. Tensors must be 16-byte aligned; tails are done
+ * one by one.
  *
- * The norm is summed per chunk in f64, then over chunks by one block in a fixed order. A gradient that is
- * not finite gives clip factor 0 and the update is skipped whole: moments and weights keep their values.
+ * The norm is summed per chunk in f64, then over chunks by one block in a fixed order. A gradient
+ * that is not finite gives clip factor 0 and the update is skipped whole: moments and weights keep
+ * their values.
  */
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
 
-/* A block of the update does one piece of a chunk, one vector a thread: measured faster (4.15 TB/s) than
- * blocks that walk a whole chunk (3.84), with plain loads rather than streaming ones. */
+/* A block of the update does one piece of a chunk, one vector a thread: measured faster (4.15 TB/s)
+ * than blocks that walk a whole chunk (3.84), with plain loads rather than streaming ones. */
 enum { THREADS = 256, PER = 4, PIECES = MX_OPT_CHUNK / (THREADS * PER) };
 
 /* Four elements at i, from f32 or bf16. */
@@ -63,22 +65,25 @@ __device__ __forceinline__ float update(float p, float g, float &m, float &v, co
 
 template <bool MASTER16, bool MOMENT16, bool GRAD16>
 __global__ void __launch_bounds__(THREADS)
-    adamw_kernel(const mx_opt_tensor *tensors, const int32_t *chunk_tensor, const int32_t *chunk_index,
-                 const mx_opt_step *step, const float *norm)
+    adamw_kernel(const mx_opt_tensor *tensors, const int32_t *chunk_tensor,
+                 const int32_t *chunk_index, const mx_opt_step *step, const float *norm)
 {
     float clip = norm[1];
     if (clip == 0.f)
         return;
     int chunk = blockIdx.x / PIECES, ti = chunk_tensor[chunk];
     mx_opt_tensor t = tensors[ti];
-    coefficients c = {step->grad_mul * clip, step->beta1, step->beta2, step->lr * t.lr_scale, step->eps,
-                      1.f / step->bias1, 1.f / step->bias2, t.decay};
+    coefficients c = {step->grad_mul * clip, step->beta1, step->beta2,
+                      step->lr * t.lr_scale, step->eps,   1.f / step->bias1,
+                      1.f / step->bias2,     t.decay};
     uint64_t seed = step->seed + (uint64_t)ti * 0xd1342543de82ef95ull;
-    int64_t base = (int64_t)chunk_index[chunk] * MX_OPT_CHUNK + blockIdx.x % PIECES * (PER * THREADS);
+    int64_t base =
+        (int64_t)chunk_index[chunk] * MX_OPT_CHUNK + blockIdx.x % PIECES * (PER * THREADS);
     int64_t end = base + PER * THREADS < t.n ? base + PER * THREADS : t.n;
     int64_t end4 = base + (end - base) / 4 * 4, i = base + PER * threadIdx.x;
     if (i < end4) {
-        float4 g = read4<GRAD16>(t.grad, i), m = read4<MOMENT16>(t.m, i), v = read4<MOMENT16>(t.v, i);
+        float4 g = read4<GRAD16>(t.grad, i), m = read4<MOMENT16>(t.m, i),
+               v = read4<MOMENT16>(t.v, i);
         float4 p = read4<MASTER16>(t.master, i);
         p.x = update(p.x, g.x, m.x, v.x, c);
         p.y = update(p.y, g.y, m.y, v.y, c);
@@ -148,7 +153,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-__global__ void norm_final_kernel(const double *partial, int64_t n, const mx_opt_step *step, float *norm)
+__global__ void norm_final_kernel(const double *partial, int64_t n, const mx_opt_step *step,
+                                  float *norm)
 {
     __shared__ double part[1024];
     double s = 0;
@@ -176,7 +182,8 @@ cudaError_t mx_cuda_global_norm(const mx_opt_table *t, const mx_opt_step *step, 
                                 float *norm, cudaStream_t stream)
 {
     auto *k = t->grad == MX_OPT_BF16 ? norm_chunk_kernel<true> : norm_chunk_kernel<false>;
-    k<<<(unsigned)t->n_chunks, THREADS, 0, stream>>>(t->tensors, t->chunk_tensor, t->chunk_index, partial);
+    k<<<(unsigned)t->n_chunks, THREADS, 0, stream>>>(t->tensors, t->chunk_tensor, t->chunk_index,
+                                                     partial);
     norm_final_kernel<<<1, 1024, 0, stream>>>(partial, t->n_chunks, step, norm);
     return cudaGetLastError();
 }
@@ -184,8 +191,8 @@ cudaError_t mx_cuda_global_norm(const mx_opt_table *t, const mx_opt_step *step, 
 cudaError_t mx_cuda_adamw(const mx_opt_table *t, const mx_opt_step *step, const float *norm,
                           cudaStream_t stream)
 {
-    typedef void (*kernel)(const mx_opt_tensor *, const int32_t *, const int32_t *, const mx_opt_step *,
-                           const float *);
+    typedef void (*kernel)(const mx_opt_tensor *, const int32_t *, const int32_t *,
+                           const mx_opt_step *, const float *);
     static const kernel table[2][2][2] = {
         {{adamw_kernel<false, false, false>, adamw_kernel<false, false, true>},
          {adamw_kernel<false, true, false>, adamw_kernel<false, true, true>}},

@@ -1,4 +1,5 @@
-/* cast.cu - f32 <-> bf16. Eight elements a thread where both ends are aligned, a scalar tail after. */
+/* cast.cu - f32 <-> bf16. Eight elements a thread where both ends are aligned, a scalar tail after.
+ */
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
 
@@ -37,7 +38,8 @@ __global__ void cast_kernel(void *yv, const void *xv, int64_t n, int64_t n8, uin
 }
 
 template <int MODE>
-static cudaError_t cast_launch(void *y, const void *x, int64_t n, uint64_t seed, cudaStream_t stream)
+static cudaError_t cast_launch(void *y, const void *x, int64_t n, uint64_t seed,
+                               cudaStream_t stream)
 {
     if (n <= 0)
         return cudaSuccess;

@@ -1,10 +1,10 @@
 /* decode.cu - one token at a time: matrix times few vectors, and one query against the cache.
  *
- * Both are bound by the bytes of weights or cache, each read once; the work is to keep enough loads in
- * flight. One vector: a warp takes a row of W, each lane 16 bytes at a time, x comes from the first-level
- * cache. Attention: a group of lanes takes one key (16 bytes a lane), four keys at
- * a time, for all query heads that share it; every group keeps its own running softmax; groups, warps and
- * splits of the sequence are merged at the end, in a fixed order.
+ * Both are bound by the bytes of weights or cache, each read once; the work is to keep enough loads
+ * in flight. One vector: a warp takes a row of W, each lane 16 bytes at a time, x comes from the
+ * first-level cache. Attention: a group of lanes takes one key (16 bytes a lane), four keys at a
+ * time, for all query heads that share it; every group keeps its own running softmax; groups, warps
+ * and splits of the sequence are merged at the end, in a fixed order.
  */
 #include "device/cuda/plugin/flash.cuh"
 #include "device/cuda/plugin/kernels.h"
@@ -58,9 +58,10 @@ __global__ void __launch_bounds__(256)
         }
 }
 
-/* 2 to 8 vectors: the matrix units. A block takes 16 rows of W, its warps slices of K. A lane loads 16
- * bytes (8 values of k) of two rows of W and of one vector; since a sum may run over k in any order,
- * those 8 values serve as the fragments of two steps of k = 16 for W and x alike, with no shuffling. */
+/* 2 to 8 vectors: the matrix units. A block takes 16 rows of W, its warps slices of K. A lane loads
+ * 16 bytes (8 values of k) of two rows of W and of one vector; since a sum may run over k in any
+ * order, those 8 values serve as the fragments of two steps of k = 16 for W and x alike, with no
+ * shuffling. */
 __global__ void __launch_bounds__(256)
     gemv_few_kernel(uint16_t *y, float *y32, const uint16_t *x, const uint16_t *w, int m, int64_t n,
                     int64_t k)
@@ -74,7 +75,8 @@ __global__ void __launch_bounds__(256)
 #pragma unroll 4
     for (int64_t i = warp * 32 + lane % 4 * 8; i < k; i += 256) {
         vec8 a0 = load8_stream(w0 + i), a1 = load8_stream(w1 + i), b = load8(xv + i);
-        const uint32_t *p0 = (const uint32_t *)&a0, *p1 = (const uint32_t *)&a1, *pb = (const uint32_t *)&b;
+        const uint32_t *p0 = (const uint32_t *)&a0, *p1 = (const uint32_t *)&a1,
+                       *pb = (const uint32_t *)&b;
         uint32_t f0[4] = {p0[0], p1[0], p0[1], p1[1]}, f1[4] = {p0[2], p1[2], p0[3], p1[3]};
         mma(c, f0, pb[0], pb[1]);
         mma(c, f1, pb[2], pb[3]);
@@ -95,15 +97,16 @@ __global__ void __launch_bounds__(256)
 }
 
 template <int M, int R>
-static cudaError_t gemv_launch(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int64_t n,
-                               int64_t k, cudaStream_t stream)
+static cudaError_t gemv_launch(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w,
+                               int64_t n, int64_t k, cudaStream_t stream)
 {
-    gemv_kernel<M, R><<<(unsigned)((n + 8 * R - 1) / (8 * R)), 256, 0, stream>>>(y, y32, x, w, n, k);
+    gemv_kernel<M, R>
+        <<<(unsigned)((n + 8 * R - 1) / (8 * R)), 256, 0, stream>>>(y, y32, x, w, n, k);
     return cudaGetLastError();
 }
 
-cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int m, int64_t n,
-                         int64_t k, cudaStream_t stream)
+cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int m,
+                         int64_t n, int64_t k, cudaStream_t stream)
 {
     if (m < 1 || m > 8 || k % 8)
         return cudaErrorInvalidValue;
@@ -113,7 +116,8 @@ cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16
     }
     cudaError_t e = cudaSuccess;
     for (int i = 0; i < m && e == cudaSuccess; i++)
-        e = gemv_launch<1, 1>(y ? y + i * n : NULL, y32 ? y32 + i * n : NULL, x + i * k, w, n, k, stream);
+        e = gemv_launch<1, 1>(y ? y + i * n : NULL, y32 ? y32 + i * n : NULL, x + i * k, w, n, k,
+                              stream);
     return e;
 }
 
@@ -139,14 +143,16 @@ static int decode_splits(const mx_decode_shape *s)
     return (int)(want < 1 ? 1 : want > most ? (most < 1 ? 1 : most) : want);
 }
 
-/* LANES lanes share a key; H query heads (of the group, from head h0) are done together. Straight-line
- * code: all partial scores first, then their sums over the lanes side by side, so that the shuffles'
- * latency is paid once for all of them; keys past the end weigh 0 through a score of -inf. */
+/* LANES lanes share a key; H query heads (of the group, from head h0) are done together.
+ * Straight-line code: all partial scores first, then their sums over the lanes side by side, so
+ * that the shuffles' latency is paid once for all of them; keys past the end weigh 0 through a
+ * score of -inf. */
 template <int LANES, int H, bool CAP> struct decode_state {
     float q[H][8], o[H][8], m[H], l[H];
 
-    __device__ __forceinline__ void keys(const decode_params &p, const uint16_t *k, const uint16_t *v,
-                                         int64_t j0, int64_t end, int64_t step, int part)
+    __device__ __forceinline__ void keys(const decode_params &p, const uint16_t *k,
+                                         const uint16_t *v, int64_t j0, int64_t end, int64_t step,
+                                         int part)
     {
         vec8 kv[KEYS_AT_ONCE] = {}, vv[KEYS_AT_ONCE] = {};
         bool in_k = part * 8 < p.s.dim_qk, in_v = part * 8 < p.s.dim_v;
@@ -214,8 +220,8 @@ template <int LANES, int H, bool CAP> struct decode_state {
 
 /* Merges the block's lane groups, head by head, and writes the split's partial result. */
 template <int LANES, int H, bool CAP>
-__device__ __forceinline__ void decode_merge(const decode_params &p, const decode_state<LANES, H, CAP> &t, int b, int h0,
-                             int heads)
+__device__ __forceinline__ void
+decode_merge(const decode_params &p, const decode_state<LANES, H, CAP> &t, int b, int h0, int heads)
 {
     constexpr int GROUPS = DECODE_THREADS / LANES;
     __shared__ float sm[GROUPS], sl[GROUPS], so[GROUPS][LANES * 8];
@@ -255,7 +261,8 @@ __device__ __forceinline__ void decode_merge(const decode_params &p, const decod
 }
 
 template <int LANES, int H, bool CAP>
-__global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(const __grid_constant__ decode_params p)
+__global__ void __launch_bounds__(DECODE_THREADS)
+    decode_kernel(const __grid_constant__ decode_params p)
 {
     const mx_decode_shape &s = p.s;
     int b = blockIdx.z, rep = s.heads_q / s.heads_kv, blocks = (rep + H - 1) / H;
@@ -326,7 +333,8 @@ template <int LANES, int H> static void decode_go(const decode_params &p, cudaSt
 {
     auto *k = p.score.cap > 0 ? decode_kernel<LANES, H, true> : decode_kernel<LANES, H, false>;
     int rep = p.s.heads_q / p.s.heads_kv;
-    dim3 grid((unsigned)p.splits, (unsigned)(p.s.heads_kv * ((rep + H - 1) / H)), (unsigned)p.s.batch);
+    dim3 grid((unsigned)p.splits, (unsigned)(p.s.heads_kv * ((rep + H - 1) / H)),
+              (unsigned)p.s.batch);
     k<<<grid, DECODE_THREADS, 0, stream>>>(p);
 }
 template <int LANES> static void decode_heads(const decode_params &p, cudaStream_t stream)
@@ -349,8 +357,16 @@ cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const
     int d = s->dim_qk > s->dim_v ? s->dim_qk : s->dim_v;
     if (s->dim_qk % 8 || s->dim_v % 8 || d > 256 || s->k_seq % 8 || s->v_seq % 8)
         return cudaErrorInvalidValue;
-    decode_params p = {*s, {s->scale, s->softcap, s->softcap > 0 ? 1.f / s->softcap : 0.f},
-                       decode_splits(s), o, q, k, v, lengths, sinks, (float *)scratch};
+    decode_params p = {*s,
+                       {s->scale, s->softcap, s->softcap > 0 ? 1.f / s->softcap : 0.f},
+                       decode_splits(s),
+                       o,
+                       q,
+                       k,
+                       v,
+                       lengths,
+                       sinks,
+                       (float *)scratch};
     if (d <= 64)
         decode_heads<8>(p, stream);
     else if (d <= 128)

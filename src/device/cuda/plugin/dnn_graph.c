@@ -47,8 +47,8 @@ static void set_desc(mx_dnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAt
     set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &v);
 }
 
-static void set_tensor(mx_dnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                       int tensor)
+static void set_tensor(mx_dnn_graph *g, cudnnBackendDescriptor_t d,
+                       cudnnBackendAttributeName_t name, int tensor)
 {
     if (tensor)
         set_desc(g, d, name, g->tensors[tensor].desc);
@@ -142,7 +142,8 @@ int mx_dnn_virtual(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *sh
     return add_tensor(g, type, shape, true, false, 0);
 }
 
-int mx_dnn_virtual_ragged(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape, int ragged)
+int mx_dnn_virtual_ragged(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape,
+                          int ragged)
 {
     return add_tensor(g, type, shape, true, false, ragged);
 }
@@ -232,7 +233,8 @@ int mx_dnn_index(mx_dnn_graph *g, int like, int axis, cudnnDataType_t compute)
 int mx_dnn_tanh_backward(mx_dnn_graph *g, int dy, int x)
 {
     int dx = mx_dnn_virtual(g, CUDNN_DATA_FLOAT, &g->tensors[x].shape);
-    cudnnBackendDescriptor_t attr = pointwise_attr(g, CUDNN_POINTWISE_TANH_BWD, CUDNN_DATA_FLOAT, -1);
+    cudnnBackendDescriptor_t attr =
+        pointwise_attr(g, CUDNN_POINTWISE_TANH_BWD, CUDNN_DATA_FLOAT, -1);
     cudnnBackendDescriptor_t d = new_op(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_desc(g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, attr);
     set_tensor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
@@ -310,8 +312,8 @@ static void query_heuristics(mx_dnn_graph *g, int64_t *found)
 static cudnnStatus_t try_config(mx_dnn_graph *g, int i)
 {
     cudnnBackendDescriptor_t plan = NULL;
-    cudnnStatus_t s = g->libs->dnn.cudnnBackendCreateDescriptor(
-        CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
+    cudnnStatus_t s =
+        g->libs->dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
     if (s == CUDNN_STATUS_SUCCESS)
         s = g->libs->dnn.cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
                                                   CUDNN_TYPE_HANDLE, 1, &g->handle);
@@ -333,7 +335,8 @@ static void prepare_pack(mx_dnn_graph *g)
     int64_t n = 0;
     if (!g->error)
         check(g,
-              g->libs->dnn.cudnnBackendGetAttribute(g->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+              g->libs->dnn.cudnnBackendGetAttribute(g->plan,
+                                                    CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                                     CUDNN_TYPE_INT64, 1, &n, &g->workspace_bytes),
               "asking for the workspace size");
 }
@@ -342,7 +345,8 @@ mx_status mx_dnn_build(mx_dnn_graph *g)
 {
     g->graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->handle);
-    set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
+    set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops,
+        g->ops);
     finalize(g, g->graph, "joining the operations");
     int64_t found = 0;
     if (!g->error)
@@ -384,7 +388,8 @@ mx_status mx_dnn_run(mx_dnn_graph *g, void *workspace, cudaStream_t stream)
     if (!g->error)
         check(g, g->libs->dnn.cudnnSetStream(g->handle, stream), "setting the stream");
     if (!g->error)
-        check(g, g->libs->dnn.cudnnBackendExecute(g->handle, g->plan, g->pack), "running attention");
+        check(g, g->libs->dnn.cudnnBackendExecute(g->handle, g->plan, g->pack),
+              "running attention");
     mx_status st = g->error;
     g->error = MX_OK;
     return st;

@@ -1,10 +1,11 @@
 /* dnn_graph.h - a small builder over cuDNN's backend descriptors, in plain C.
  *
- * cuDNN describes a computation as tensors (dims, strides, type, a unique id) joined by operations; it
- * matches the whole graph against the fused kernels it has. This builder keeps every descriptor in one
- * list, remembers the first failure and turns later calls into no-ops, so that a graph reads as a list
- * of formulas: `s = mx_dnn_mul(g, s, scale)`. Tensors are named by their index in the list; a virtual
- * tensor lives only inside the fused kernel. Scalars are given by value and kept in the graph.
+ * cuDNN describes a computation as tensors (dims, strides, type, a unique id) joined by operations;
+ * it matches the whole graph against the fused kernels it has. This builder keeps every descriptor
+ * in one list, remembers the first failure and turns later calls into no-ops, so that a graph reads
+ * as a list of formulas: `s = mx_dnn_mul(g, s, scale)`. Tensors are named by their index in the
+ * list; a virtual tensor lives only inside the fused kernel. Scalars are given by value and kept in
+ * the graph.
  */
 #ifndef MX_DEVICE_CUDA_DNN_GRAPH_H
 #define MX_DEVICE_CUDA_DNN_GRAPH_H
@@ -31,7 +32,7 @@ typedef struct {
 
 typedef struct {
     mx_cuda_libs *libs;
-    mx_status error; /* owns the first failure */
+    mx_status error;                       /* owns the first failure */
     mx_dnn_tensor tensors[MX_DNN_TENSORS]; /* id 0 is "no tensor" */
     int n_tensors;
     cudnnBackendDescriptor_t ops[MX_DNN_OPS], op_attrs[MX_DNN_OPS];
@@ -53,7 +54,8 @@ void mx_dnn_fini(mx_dnn_graph *g);
 /* A tensor that will be bound to memory (ragged: id of its offset tensor, or 0). */
 int mx_dnn_tensor_in(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape, int ragged);
 int mx_dnn_virtual(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape);
-int mx_dnn_virtual_ragged(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape, int ragged);
+int mx_dnn_virtual_ragged(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape,
+                          int ragged);
 int mx_dnn_scalar_f32(mx_dnn_graph *g, float v);
 int mx_dnn_scalar_i32(mx_dnn_graph *g, int32_t v);
 

@@ -1,9 +1,10 @@
 /* embed.cu - embedding rows gathered, and their gradient gathered back without atomics.
  *
- * Backward: (token, row) pairs are sorted by token with a stable radix sort, so the rows of one token
- * lie together in row order; one block then adds a token's rows in f32, in that order, and adds the sum
- * to the table's row once. Every run gives the same bits. Bytes: dy once, the touched table rows twice.
- * A token that fills the batch makes one long segment; its columns are split over blocks.
+ * Backward: (token, row) pairs are sorted by token with a stable radix sort, so the rows of one
+ * token lie together in row order; one block then adds a token's rows in f32, in that order, and
+ * adds the sum to the table's row once. Every run gives the same bits. Bytes: dy once, the touched
+ * table rows twice. A token that fills the batch makes one long segment; its columns are split over
+ * blocks.
  */
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
@@ -63,13 +64,13 @@ __global__ void embed_backward_kernel(uint16_t *dtable, const uint16_t *dy, cons
     store8(dst, pack8(f));
 }
 
-cudaError_t mx_cuda_embed_forward(mx_bf16 *y, const mx_bf16 *table, const int32_t *tokens, int64_t rows,
-                                  int64_t d, float scale, cudaStream_t stream)
+cudaError_t mx_cuda_embed_forward(mx_bf16 *y, const mx_bf16 *table, const int32_t *tokens,
+                                  int64_t rows, int64_t d, float scale, cudaStream_t stream)
 {
     if (d % 8)
         return cudaErrorInvalidValue;
-    embed_forward_kernel<<<(unsigned)rows, grid_for(d / 8, 32, 8) * 32, 0, stream>>>(y, table, tokens, d,
-                                                                                     scale);
+    embed_forward_kernel<<<(unsigned)rows, grid_for(d / 8, 32, 8) * 32, 0, stream>>>(
+        y, table, tokens, d, scale);
     return cudaGetLastError();
 }
 
@@ -86,8 +87,8 @@ size_t mx_cuda_embed_scratch_bytes(int64_t rows)
 }
 
 cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int32_t *tokens,
-                                   int64_t rows, int64_t d, int64_t vocab, float scale, void *scratch,
-                                   cudaStream_t stream)
+                                   int64_t rows, int64_t d, int64_t vocab, float scale,
+                                   void *scratch, cudaStream_t stream)
 {
     if (d % 8 || rows > INT32_MAX)
         return cudaErrorInvalidValue;
@@ -99,14 +100,15 @@ cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int
     while (bits < 31 && ((int64_t)1 << bits) < vocab)
         bits++;
     size_t need = 0;
-    cudaError_t e = cub::DeviceRadixSort::SortPairs(nullptr, need, tokens, token, order, row, (int)rows,
-                                                    0, bits, stream);
+    cudaError_t e = cub::DeviceRadixSort::SortPairs(nullptr, need, tokens, token, order, row,
+                                                    (int)rows, 0, bits, stream);
     if (e == cudaSuccess && need > sort_bytes(rows))
         e = cudaErrorMemoryAllocation;
     if (e != cudaSuccess)
         return e;
     iota_kernel<<<grid_for(rows, 256, INT32_MAX), 256, 0, stream>>>(order, rows);
-    e = cub::DeviceRadixSort::SortPairs(temp, need, tokens, token, order, row, (int)rows, 0, bits, stream);
+    e = cub::DeviceRadixSort::SortPairs(temp, need, tokens, token, order, row, (int)rows, 0, bits,
+                                        stream);
     if (e != cudaSuccess)
         return e;
     int threads = grid_for(d / 8, 32, 4) * 32;

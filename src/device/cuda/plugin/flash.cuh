@@ -1,10 +1,11 @@
-/* flash.cuh - what the attention kernels share: the mask, the soft-cap, matrix-unit fragments, tiles.
+/* flash.cuh - what the attention kernels share: the mask, the soft-cap, matrix-unit fragments,
+ * tiles.
  *
- * Fragments of mma.m16n8k16: lane l holds rows l/4 and l/4 + 8, columns 2 (l%4) + {0, 1} of each 16 x 8
- * accumulator. Two neighbouring accumulators, rounded to bf16, are the A operand of the next product,
- * so probabilities go from one product to the next without touching memory.
- * Tiles in shared memory are 64 rows of D elements with a row stride of D + 8, which keeps ldmatrix free
- * of bank conflicts (an odd number of 16-byte units).
+ * Fragments of mma.m16n8k16: lane l holds rows l/4 and l/4 + 8, columns 2 (l%4) + {0, 1} of each 16
+ * x 8 accumulator. Two neighbouring accumulators, rounded to bf16, are the A operand of the next
+ * product, so probabilities go from one product to the next without touching memory. Tiles in
+ * shared memory are 64 rows of D elements with a row stride of D + 8, which keeps ldmatrix free of
+ * bank conflicts (an odd number of 16-byte units).
  */
 #ifndef MX_DEVICE_CUDA_FLASH_CUH
 #define MX_DEVICE_CUDA_FLASH_CUH
@@ -30,7 +31,8 @@ static inline mask_rule make_rule(const mx_flash_shape *s, const mx_flash_args *
     return {s->causal, (int32_t)s->window, (int32_t)s->chunk, plain};
 }
 
-__device__ __forceinline__ bool visible(const mask_rule &r, const token_info &q, const token_info &k)
+__device__ __forceinline__ bool visible(const mask_rule &r, const token_info &q,
+                                        const token_info &k)
 {
     if (k.pos < 0 || q.seg != k.seg)
         return false;
@@ -49,7 +51,8 @@ __device__ __forceinline__ token_info token_at(const int32_t *pos, const int32_t
     return {pos ? pos[base + i] : i, seg ? seg[base + i] : 0, span ? span[base + i] : 0};
 }
 /* Keys [lo, hi) that queries [q0, q1] may see, when the rule is plain. */
-__device__ __forceinline__ void key_range(const mask_rule &r, int q0, int q1, int n, int &lo, int &hi)
+__device__ __forceinline__ void key_range(const mask_rule &r, int q0, int q1, int n, int &lo,
+                                          int &hi)
 {
     lo = 0;
     hi = n;
@@ -69,7 +72,8 @@ __device__ __forceinline__ void key_range(const mask_rule &r, int q0, int q1, in
     lo = lo / TILE * TILE;
 }
 /* Queries [lo, hi) that may see keys [k0, k1]. */
-__device__ __forceinline__ void query_range(const mask_rule &r, int k0, int k1, int n, int &lo, int &hi)
+__device__ __forceinline__ void query_range(const mask_rule &r, int k0, int k1, int n, int &lo,
+                                            int &hi)
 {
     lo = 0;
     hi = n;
@@ -133,22 +137,25 @@ __device__ __forceinline__ float score(const score_rule &r, float dot, float &sl
 
 __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                 "{%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void ldmatrix(uint32_t r[4], const uint16_t *p)
 {
     uint32_t s = (uint32_t)__cvta_generic_to_shared(p);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(s));
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(s));
 }
 __device__ __forceinline__ void ldmatrix_trans(uint32_t r[4], const uint16_t *p)
 {
     uint32_t s = (uint32_t)__cvta_generic_to_shared(p);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(s));
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(s));
 }
 __device__ __forceinline__ uint32_t pack2(float x, float y)
 {
@@ -156,7 +163,8 @@ __device__ __forceinline__ uint32_t pack2(float x, float y)
     return *reinterpret_cast<uint32_t *>(&t);
 }
 /* The 16 x 16 A operand made of accumulators 2k and 2k+1. */
-__device__ __forceinline__ void accumulator_as_a(uint32_t a[4], const float lo[4], const float hi[4])
+__device__ __forceinline__ void accumulator_as_a(uint32_t a[4], const float lo[4],
+                                                 const float hi[4])
 {
     a[0] = pack2(lo[0], lo[1]);
     a[1] = pack2(lo[2], lo[3]);
@@ -166,7 +174,8 @@ __device__ __forceinline__ void accumulator_as_a(uint32_t a[4], const float lo[4
 
 /* c (16, 64) += A[row0.., D] . B[64, D]^T, both tiles row-major in shared memory. */
 template <int D>
-__device__ __forceinline__ void product_nt(float c[8][4], const uint16_t *a, int row0, const uint16_t *b)
+__device__ __forceinline__ void product_nt(float c[8][4], const uint16_t *a, int row0,
+                                           const uint16_t *b)
 {
     int lane = threadIdx.x & 31;
     const uint16_t *ap = a + (row0 + (lane & 15)) * (D + 8) + (lane >> 4) * 8;
@@ -206,9 +215,11 @@ __device__ __forceinline__ void product_nn(float (*c)[4], const float w[8][4], c
 
 /* --- tiles --- */
 
-/* 64 rows of d (<= D) elements into shared memory, zero beyond rows and d. Finish with tile_wait. */
+/* 64 rows of d (<= D) elements into shared memory, zero beyond rows and d. Finish with tile_wait.
+ */
 template <int D>
-__device__ __forceinline__ void tile_load(uint16_t *s, const uint16_t *g, int64_t stride, int rows, int d)
+__device__ __forceinline__ void tile_load(uint16_t *s, const uint16_t *g, int64_t stride, int rows,
+                                          int d)
 {
     bool vec = d % 8 == 0 && stride % 8 == 0 && (uintptr_t)g % 16 == 0;
     for (int i = threadIdx.x; i < TILE * (D / 8); i += FLASH_THREADS) {

@@ -4,14 +4,14 @@
  * (p: positions, the index by default; see ir/attention.h):
  *   causal  p[j] <= p[i]      window  p[i] - p[j] < window (and the other way when not causal)
  *   chunk   p[i] / chunk == p[j] / chunk      segments  segment[i] == segment[j]
- * or when both lie in the same span (not 0) of the same segment. A key position below 0 is never seen.
- * A query that sees nothing gives 0, statistic -inf, and no gradient.
- * Score: s = scale q.k, then cap tanh(s / cap); a sink adds e^sink to the sum.
+ * or when both lie in the same span (not 0) of the same segment. A key position below 0 is never
+ * seen. A query that sees nothing gives 0, statistic -inf, and no gradient. Score: s = scale q.k,
+ * then cap tanh(s / cap); a sink adds e^sink to the sum.
  *
- * bf16: matrix-unit kernels, any head size up to 256 (rows of multiples of 8 elements load fastest).
- * f32 and bf16 `plain`: one warp a row, for checking and for odd machines; sizes up to 512.
- * Backward adds no numbers with atomics: two kernels, one by keys and one by queries, each recomputing
- * the scores (7 products instead of 5), so every run gives the same bits.
+ * bf16: matrix-unit kernels, any head size up to 256 (rows of multiples of 8 elements load
+ * fastest). f32 and bf16 `plain`: one warp a row, for checking and for odd machines; sizes up to
+ * 512. Backward adds no numbers with atomics: two kernels, one by keys and one by queries, each
+ * recomputing the scores (7 products instead of 5), so every run gives the same bits.
  */
 #ifndef MX_DEVICE_CUDA_FLASH_H
 #define MX_DEVICE_CUDA_FLASH_H
@@ -39,11 +39,11 @@ typedef struct {
 typedef struct {
     const void *q, *k, *v;
     void *o;
-    float *stats;                  /* (B, Hq, Sq) log sum exp; written forward, read backward */
-    const int32_t *q_pos, *k_pos;  /* (B, Sq), (B, Skv); NULL: the index */
-    const int32_t *q_seg, *k_seg;  /* NULL: one segment */
+    float *stats;                   /* (B, Hq, Sq) log sum exp; written forward, read backward */
+    const int32_t *q_pos, *k_pos;   /* (B, Sq), (B, Skv); NULL: the index */
+    const int32_t *q_seg, *k_seg;   /* NULL: one segment */
     const int32_t *q_span, *k_span; /* NULL: no spans */
-    const float *sinks;            /* (Hq) or NULL */
+    const float *sinks;             /* (Hq) or NULL */
     const void *dout;
     void *dq, *dk, *dv;
     float *dsinks;  /* (Hq) or NULL */

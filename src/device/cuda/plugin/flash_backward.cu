@@ -3,11 +3,11 @@
  *   D_i = dO_i . O_i              one kernel; also dsink = - sum_i e^(sink - L_i) D_i
  *   P = e^(s - L),  dP = dO V^T,  dS = P (dP - D) s'(q.k)
  *   dQ = dS K                     by queries: a block owns 64 queries and walks the keys
- *   dV = P^T dO,  dK = dS^T Q     by keys: a block owns 64 keys of one key head, walks the queries of
- *                                 every query head of the group, and so sums the group as it goes
- * By keys the scores are formed transposed (keys down, queries across), so P^T and dS^T come out as
- * the A operand of the products that follow. Heads above 128 run dK and dV as two passes: both
- * accumulators would not fit in registers.
+ *   dV = P^T dO,  dK = dS^T Q     by keys: a block owns 64 keys of one key head, walks the queries
+ * of every query head of the group, and so sums the group as it goes By keys the scores are formed
+ * transposed (keys down, queries across), so P^T and dS^T come out as the A operand of the products
+ * that follow. Heads above 128 run dK and dV as two passes: both accumulators would not fit in
+ * registers.
  */
 #include "device/cuda/plugin/flash.cuh"
 
@@ -22,13 +22,15 @@ struct bwd_params {
 __global__ void row_dot_kernel(const __grid_constant__ bwd_params p)
 {
     const mx_flash_shape &s = p.s;
-    int64_t i = (int64_t)blockIdx.x * 4 + (threadIdx.x >> 5), n = (int64_t)s.batch * s.heads_q * s.seq_q;
+    int64_t i = (int64_t)blockIdx.x * 4 + (threadIdx.x >> 5),
+            n = (int64_t)s.batch * s.heads_q * s.seq_q;
     int lane = threadIdx.x & 31;
     if (i >= n)
         return;
     int64_t t = i % s.seq_q, h = i / s.seq_q % s.heads_q, b = i / s.seq_q / s.heads_q;
     const uint16_t *o = (const uint16_t *)p.a.o + b * s.o.batch + h * s.o.head + t * s.o.seq;
-    const uint16_t *d = (const uint16_t *)p.a.dout + b * s.dout.batch + h * s.dout.head + t * s.dout.seq;
+    const uint16_t *d =
+        (const uint16_t *)p.a.dout + b * s.dout.batch + h * s.dout.head + t * s.dout.seq;
     float x = 0;
     for (int c = lane; c < s.dim_v; c += 32)
         x += bf16_to_f32(o[c]) * bf16_to_f32(d[c]);
@@ -54,8 +56,8 @@ __global__ void sink_kernel(const __grid_constant__ bwd_params p)
 }
 
 /* From a score tile c (dots) and dp, the probability and dS of one element. */
-__device__ __forceinline__ void element(const bwd_params &p, float dot, float dp, float lse, float d,
-                                        bool see, float &prob, float &ds)
+__device__ __forceinline__ void element(const bwd_params &p, float dot, float dp, float lse,
+                                        float d, bool see, float &prob, float &ds)
 {
     float slope, x = score(p.score, dot, slope);
     prob = see ? exp2_fast((x - lse) * LOG2E) : 0.f;
@@ -70,7 +72,8 @@ __device__ __forceinline__ void element_plain(const bwd_params &p, float dot, fl
 }
 
 template <int D, int DV>
-__global__ void __launch_bounds__(FLASH_THREADS) flash_dq_kernel(const __grid_constant__ bwd_params p)
+__global__ void __launch_bounds__(FLASH_THREADS)
+    flash_dq_kernel(const __grid_constant__ bwd_params p)
 {
     extern __shared__ uint16_t shared[];
     __shared__ token_info keys[TILE];
@@ -95,7 +98,8 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_dq_kernel(const __grid_co
     float acc[D / 8][4] = {};
     tile_load<D>(sq, (const uint16_t *)p.a.q + b * s.q.batch + h * s.q.head + q0 * s.q.seq, s.q.seq,
                  s.seq_q - q0, s.dim_qk);
-    tile_load<DV>(sg, (const uint16_t *)p.a.dout + b * s.dout.batch + h * s.dout.head + q0 * s.dout.seq,
+    tile_load<DV>(sg,
+                  (const uint16_t *)p.a.dout + b * s.dout.batch + h * s.dout.head + q0 * s.dout.seq,
                   s.dout.seq, s.seq_q - q0, s.dim_v);
     for (int k0 = lo; k0 < hi; k0 += TILE) {
         __syncthreads(); /* the last tile is no longer read */
@@ -139,7 +143,8 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_dq_kernel(const __grid_co
 }
 
 template <int D, int DV, bool DK_TOO, bool DV_TOO>
-__global__ void __launch_bounds__(FLASH_THREADS) flash_dkv_kernel(const __grid_constant__ bwd_params p)
+__global__ void __launch_bounds__(FLASH_THREADS)
+    flash_dkv_kernel(const __grid_constant__ bwd_params p)
 {
     extern __shared__ uint16_t shared[];
     __shared__ token_info queries[TILE];
@@ -157,22 +162,22 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_dkv_kernel(const __grid_c
     float dk[DK_TOO ? D / 8 : 1][4] = {}, dv[DV_TOO ? DV / 8 : 1][4] = {};
     tile_load<D>(sk, (const uint16_t *)p.a.k + b * s.k.batch + g * s.k.head + k0 * s.k.seq, s.k.seq,
                  s.seq_kv - k0, s.dim_qk);
-    tile_load<DV>(sv, (const uint16_t *)p.a.v + b * s.v.batch + g * s.v.head + k0 * s.v.seq, s.v.seq,
-                  s.seq_kv - k0, s.dim_v);
+    tile_load<DV>(sv, (const uint16_t *)p.a.v + b * s.v.batch + g * s.v.head + k0 * s.v.seq,
+                  s.v.seq, s.seq_kv - k0, s.dim_v);
     int tiles = (hi - lo + TILE - 1) / TILE;
     for (int step = 0; step < group * tiles; step++) {
         int h = g * group + step / tiles, q0 = lo + step % tiles * TILE;
         __syncthreads();
-        tile_load<D>(sq, (const uint16_t *)p.a.q + b * s.q.batch + h * s.q.head + q0 * s.q.seq, s.q.seq,
-                     s.seq_q - q0, s.dim_qk);
-        tile_load<DV>(sg,
-                      (const uint16_t *)p.a.dout + b * s.dout.batch + h * s.dout.head + q0 * s.dout.seq,
-                      s.dout.seq, s.seq_q - q0, s.dim_v);
+        tile_load<D>(sq, (const uint16_t *)p.a.q + b * s.q.batch + h * s.q.head + q0 * s.q.seq,
+                     s.q.seq, s.seq_q - q0, s.dim_qk);
+        tile_load<DV>(
+            sg, (const uint16_t *)p.a.dout + b * s.dout.batch + h * s.dout.head + q0 * s.dout.seq,
+            s.dout.seq, s.seq_q - q0, s.dim_v);
         if (threadIdx.x < TILE) {
             int i = q0 + threadIdx.x;
             int64_t at = ((int64_t)b * s.heads_q + h) * s.seq_q + i;
-            queries[threadIdx.x] = token_at(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)b * s.seq_q, i,
-                                            s.seq_q);
+            queries[threadIdx.x] =
+                token_at(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)b * s.seq_q, i, s.seq_q);
             lse[threadIdx.x] = i < s.seq_q ? p.a.stats[at] : -INFINITY;
             dot[threadIdx.x] = i < s.seq_q ? p.a.row_dot[at] : 0.f;
         }
@@ -190,15 +195,15 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_dkv_kernel(const __grid_c
             if (easy) {
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    element_plain(p, c[n][e], dp[n][e], (e & 1 ? L.y : L.x) * LOG2E, e & 1 ? d.y : d.x,
-                                  c[n][e], dp[n][e]);
+                    element_plain(p, c[n][e], dp[n][e], (e & 1 ? L.y : L.x) * LOG2E,
+                                  e & 1 ? d.y : d.x, c[n][e], dp[n][e]);
                 continue;
             }
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float one = e & 1 ? L.y : L.x;
-                bool see = one > -INFINITY &&
-                           (full || visible(p.rule, queries[i + (e & 1)], key[e >> 1]));
+                bool see =
+                    one > -INFINITY && (full || visible(p.rule, queries[i + (e & 1)], key[e >> 1]));
                 element(p, c[n][e], dp[n][e], one, e & 1 ? d.y : d.x, see, c[n][e], dp[n][e]);
             }
         }
@@ -211,14 +216,15 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_dkv_kernel(const __grid_c
         store_rows<D>((uint16_t *)p.a.dk + b * s.dk.batch + g * s.dk.head + k0 * s.dk.seq, s.dk.seq,
                       warp * 16, s.seq_kv - k0, s.dim_qk, dk, 1.f, 1.f);
     if (DV_TOO)
-        store_rows<DV>((uint16_t *)p.a.dv + b * s.dv.batch + g * s.dv.head + k0 * s.dv.seq, s.dv.seq,
-                       warp * 16, s.seq_kv - k0, s.dim_v, dv, 1.f, 1.f);
+        store_rows<DV>((uint16_t *)p.a.dv + b * s.dv.batch + g * s.dv.head + k0 * s.dv.seq,
+                       s.dv.seq, warp * 16, s.seq_kv - k0, s.dim_v, dv, 1.f, 1.f);
 }
 
 template <class K>
 static cudaError_t go(K *kernel, dim3 grid, size_t bytes, const bwd_params &p, cudaStream_t stream)
 {
-    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
     kernel<<<grid, FLASH_THREADS, bytes, stream>>>(p);
@@ -228,8 +234,10 @@ static cudaError_t go(K *kernel, dim3 grid, size_t bytes, const bwd_params &p, c
 template <int D, int DV> static cudaError_t launch(const bwd_params &p, cudaStream_t stream)
 {
     size_t bytes = (size_t)TILE * 2 * (D + 8 + DV + 8) * 2;
-    dim3 by_q((unsigned)((p.s.seq_q + TILE - 1) / TILE), (unsigned)p.s.heads_q, (unsigned)p.s.batch);
-    dim3 by_k((unsigned)((p.s.seq_kv + TILE - 1) / TILE), (unsigned)p.s.heads_kv, (unsigned)p.s.batch);
+    dim3 by_q((unsigned)((p.s.seq_q + TILE - 1) / TILE), (unsigned)p.s.heads_q,
+              (unsigned)p.s.batch);
+    dim3 by_k((unsigned)((p.s.seq_kv + TILE - 1) / TILE), (unsigned)p.s.heads_kv,
+              (unsigned)p.s.batch);
     cudaError_t e = go(flash_dq_kernel<D, DV>, by_q, bytes, p, stream);
     if (e != cudaSuccess)
         return e;

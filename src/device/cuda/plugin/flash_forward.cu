@@ -1,9 +1,10 @@
 /* flash_forward.cu - attention forward on the matrix units. See flash.h for what it computes.
  *
- * A block of four warps owns 64 queries of one head, a warp 16 of them; keys come in tiles of 64. The
- * values of a tile travel while its scores are formed, the next tile's keys while the values are used.
- * The softmax is kept running: m the largest score so far, l the sum of exp(s - m), O rescaled when m
- * grows. Tiles wholly outside the mask are never visited; tiles wholly inside skip the mask.
+ * A block of four warps owns 64 queries of one head, a warp 16 of them; keys come in tiles of 64.
+ * The values of a tile travel while its scores are formed, the next tile's keys while the values
+ * are used. The softmax is kept running: m the largest score so far, l the sum of exp(s - m), O
+ * rescaled when m grows. Tiles wholly outside the mask are never visited; tiles wholly inside skip
+ * the mask.
  */
 #include "device/cuda/plugin/flash.cuh"
 
@@ -15,8 +16,9 @@ struct fwd_params {
 };
 
 /* Scores of one warp's 16 x 64 tile, in units of log2: capped, masked. */
-__device__ __forceinline__ void finish_scores(float c[8][4], const fwd_params &p, const token_info q[2],
-                                              const token_info *keys, bool full)
+__device__ __forceinline__ void finish_scores(float c[8][4], const fwd_params &p,
+                                              const token_info q[2], const token_info *keys,
+                                              bool full)
 {
     int lane = threadIdx.x & 31;
     if (full && p.score.cap == 0) { /* most tiles of most models */
@@ -85,7 +87,8 @@ __device__ __forceinline__ void fold(float c[8][4], float (*o)[4], float m[2], f
 }
 
 template <int D, int DV>
-__global__ void __launch_bounds__(FLASH_THREADS) flash_forward_kernel(const __grid_constant__ fwd_params p)
+__global__ void __launch_bounds__(FLASH_THREADS)
+    flash_forward_kernel(const __grid_constant__ fwd_params p)
 {
     extern __shared__ uint16_t shared[];
     __shared__ token_info keys[TILE];
@@ -102,7 +105,8 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_forward_kernel(const __gr
     int row = warp * 16 + lane / 4;
     token_info q[2];
     for (int r = 0; r < 2; r++)
-        q[r] = token_at(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)b * s.seq_q, q0 + row + 8 * r, s.seq_q);
+        q[r] = token_at(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)b * s.seq_q, q0 + row + 8 * r,
+                        s.seq_q);
     float sink = p.a.sinks ? p.a.sinks[h] * LOG2E : -INFINITY;
     float o[DV / 8][4] = {}, m[2] = {sink, sink}, l[2] = {0, 0};
     if (p.a.sinks)
@@ -142,10 +146,12 @@ template <int D, int DV> static cudaError_t launch(const fwd_params &p, cudaStre
 {
     size_t bytes = (size_t)TILE * (2 * (D + 8) + DV + 8) * 2;
     auto *k = flash_forward_kernel<D, DV>;
-    cudaError_t e = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t e =
+        cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    dim3 grid((unsigned)((p.s.seq_q + TILE - 1) / TILE), (unsigned)p.s.heads_q, (unsigned)p.s.batch);
+    dim3 grid((unsigned)((p.s.seq_q + TILE - 1) / TILE), (unsigned)p.s.heads_q,
+              (unsigned)p.s.batch);
     k<<<grid, FLASH_THREADS, bytes, stream>>>(p);
     return cudaGetLastError();
 }

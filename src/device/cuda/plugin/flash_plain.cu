@@ -1,9 +1,10 @@
-/* flash_plain.cu - attention with one warp a row and float arithmetic: the check for the fast kernels,
- * the path for f32, and for heads larger than 256. Correct first; no tiles, no matrix units.
+/* flash_plain.cu - attention with one warp a row and float arithmetic: the check for the fast
+ * kernels, the path for f32, and for heads larger than 256. Correct first; no tiles, no matrix
+ * units.
  *
- * By queries, 32 keys at a time: each lane scores one key, the warp keeps a running softmax, then every
- * lane adds its share of columns (c = lane, lane + 32, ...), taking each key's weight by shuffle. By keys
- * the same with the roles exchanged. Heads up to 512 (16 columns a lane).
+ * By queries, 32 keys at a time: each lane scores one key, the warp keeps a running softmax, then
+ * every lane adds its share of columns (c = lane, lane + 32, ...), taking each key's weight by
+ * shuffle. By keys the same with the roles exchanged. Heads up to 512 (16 columns a lane).
  */
 #include "device/cuda/plugin/flash.cuh"
 
@@ -47,7 +48,8 @@ template <class T> __device__ __forceinline__ T *at(const void *p, mx_flash_stri
 template <class T> __global__ void plain_forward_kernel(const __grid_constant__ plain_params p)
 {
     const mx_flash_shape &s = p.s;
-    int i = blockIdx.x * 4 + (threadIdx.x >> 5), h = blockIdx.y, b = blockIdx.z, lane = threadIdx.x & 31;
+    int i = blockIdx.x * 4 + (threadIdx.x >> 5), h = blockIdx.y, b = blockIdx.z,
+        lane = threadIdx.x & 31;
     if (i >= s.seq_q)
         return;
     int g = h / (s.heads_q / s.heads_kv), lo, hi;
@@ -58,7 +60,8 @@ template <class T> __global__ void plain_forward_kernel(const __grid_constant__ 
     float m = p.a.sinks ? p.a.sinks[h] : -INFINITY, l = p.a.sinks ? 1.f : 0.f, o[COLS] = {}, slope;
     for (int j0 = lo; j0 < hi; j0 += 32) {
         int j = j0 + lane;
-        token_info kj = token_at(p.a.k_pos, p.a.k_seg, p.a.k_span, (int64_t)b * s.seq_kv, j, s.seq_kv);
+        token_info kj =
+            token_at(p.a.k_pos, p.a.k_seg, p.a.k_span, (int64_t)b * s.seq_kv, j, s.seq_kv);
         float x = visible(p.rule, qi, kj) ? score(p.score, dot(q, k + j * s.k.seq, s.dim_qk), slope)
                                           : -INFINITY;
         float up = fmaxf(m, warp_max(x));
@@ -94,8 +97,8 @@ template <class T> __global__ void plain_row_dot_kernel(const __grid_constant__ 
     int i = blockIdx.x * 128 + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
     if (i < s.seq_q)
         p.a.row_dot[((int64_t)b * s.heads_q + h) * s.seq_q + i] =
-            dot(at<T>(p.a.o, s.o, b, h) + i * s.o.seq, at<T>(p.a.dout, s.dout, b, h) + i * s.dout.seq,
-                s.dim_v);
+            dot(at<T>(p.a.o, s.o, b, h) + i * s.o.seq,
+                at<T>(p.a.dout, s.dout, b, h) + i * s.dout.seq, s.dim_v);
 }
 
 __global__ void plain_sink_kernel(const __grid_constant__ plain_params p)
@@ -115,8 +118,8 @@ __global__ void plain_sink_kernel(const __grid_constant__ plain_params p)
 
 /* Probability and dS of the pair (query i of head h, key j). */
 template <class T>
-__device__ __forceinline__ void pair(const plain_params &p, int b, int h, int g, int i, int j, float &prob,
-                                     float &ds)
+__device__ __forceinline__ void pair(const plain_params &p, int b, int h, int g, int i, int j,
+                                     float &prob, float &ds)
 {
     const mx_flash_shape &s = p.s;
     prob = ds = 0;
@@ -128,10 +131,12 @@ __device__ __forceinline__ void pair(const plain_params &p, int b, int h, int g,
     float lse = p.a.stats[row];
     if (lse == -INFINITY || !visible(p.rule, qi, kj))
         return;
-    float slope, x = score(p.score, dot(at<T>(p.a.q, s.q, b, h) + i * s.q.seq,
-                                        at<T>(p.a.k, s.k, b, g) + j * s.k.seq, s.dim_qk), slope);
-    float dp = dot(at<T>(p.a.dout, s.dout, b, h) + i * s.dout.seq, at<T>(p.a.v, s.v, b, g) + j * s.v.seq,
-                   s.dim_v);
+    float slope, x = score(p.score,
+                           dot(at<T>(p.a.q, s.q, b, h) + i * s.q.seq,
+                               at<T>(p.a.k, s.k, b, g) + j * s.k.seq, s.dim_qk),
+                           slope);
+    float dp = dot(at<T>(p.a.dout, s.dout, b, h) + i * s.dout.seq,
+                   at<T>(p.a.v, s.v, b, g) + j * s.v.seq, s.dim_v);
     prob = expf(x - lse);
     ds = prob * (dp - p.a.row_dot[row]) * slope;
 }
@@ -139,7 +144,8 @@ __device__ __forceinline__ void pair(const plain_params &p, int b, int h, int g,
 template <class T> __global__ void plain_dq_kernel(const __grid_constant__ plain_params p)
 {
     const mx_flash_shape &s = p.s;
-    int i = blockIdx.x * 4 + (threadIdx.x >> 5), h = blockIdx.y, b = blockIdx.z, lane = threadIdx.x & 31;
+    int i = blockIdx.x * 4 + (threadIdx.x >> 5), h = blockIdx.y, b = blockIdx.z,
+        lane = threadIdx.x & 31;
     if (i >= s.seq_q)
         return;
     int g = h / (s.heads_q / s.heads_kv), lo, hi;
@@ -167,7 +173,8 @@ template <class T> __global__ void plain_dq_kernel(const __grid_constant__ plain
 template <class T> __global__ void plain_dkv_kernel(const __grid_constant__ plain_params p)
 {
     const mx_flash_shape &s = p.s;
-    int j = blockIdx.x * 4 + (threadIdx.x >> 5), g = blockIdx.y, b = blockIdx.z, lane = threadIdx.x & 31;
+    int j = blockIdx.x * 4 + (threadIdx.x >> 5), g = blockIdx.y, b = blockIdx.z,
+        lane = threadIdx.x & 31;
     if (j >= s.seq_kv)
         return;
     int group = s.heads_q / s.heads_kv, lo, hi;
@@ -190,7 +197,8 @@ template <class T> __global__ void plain_dkv_kernel(const __grid_constant__ plai
             }
         }
     }
-    T *ok = at<T>(p.a.dk, s.dk, b, g) + j * s.dk.seq, *ov = at<T>(p.a.dv, s.dv, b, g) + j * s.dv.seq;
+    T *ok = at<T>(p.a.dk, s.dk, b, g) + j * s.dk.seq,
+      *ov = at<T>(p.a.dv, s.dv, b, g) + j * s.dv.seq;
 #pragma unroll
     for (int c = 0; c < COLS; c++) {
         if (lane + 32 * c < s.dim_qk)

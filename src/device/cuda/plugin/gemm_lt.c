@@ -1,14 +1,14 @@
 /* gemm_lt.c - see gemm_lt.h.
  *
- * cuBLASLt thinks in columns: a row-major (R, C) matrix with row stride ld is its column-major (C, R)
- * matrix with the same ld. So the row-major product C = op(A) op(B) is asked for as
- * C^T = op(B)^T op(A)^T: the library's "A" is our B, its "m" is our N, its "n" our M, and the
- * transpose flags carry over unchanged.
+ * cuBLASLt thinks in columns: a row-major (R, C) matrix with row stride ld is its column-major (C,
+ * R) matrix with the same ld. So the row-major product C = op(A) op(B) is asked for as C^T =
+ * op(B)^T op(A)^T: the library's "A" is our B, its "m" is our N, its "n" our M, and the transpose
+ * flags carry over unchanged.
  *
  * Choice file, one line each, newest last wins, appended with one write(2):
  *     <key> TAB <16 hex digits x 8: the opaque algorithm> TAB <microseconds> NEWLINE
- * cuBLASLt promises that an algorithm's bytes stay valid for the same library version; the version and
- * the GPU's name are part of the key, and a restored algorithm is checked before use.
+ * cuBLASLt promises that an algorithm's bytes stay valid for the same library version; the version
+ * and the GPU's name are part of the key, and a restored algorithm is checked before use.
  */
 #include "device/cuda/plugin/gemm_lt.h"
 
@@ -45,7 +45,8 @@ static mx_status check(const mx_gemm_lt *lt, cublasStatus_t s, const char *what)
 {
     return s == CUBLAS_STATUS_SUCCESS
                ? MX_OK
-               : mx_fail(MX_DEVICE, "cuBLASLt: %s failed: %s; run `maxc doctor` to see the versions found",
+               : mx_fail(MX_DEVICE,
+                         "cuBLASLt: %s failed: %s; run `maxc doctor` to see the versions found",
                          what, lt->libs->lt.cublasLtGetStatusString(s));
 }
 
@@ -57,7 +58,8 @@ mx_status mx_gemm_lt_open(mx_gemm_lt **out, mx_cuda_libs *libs, size_t workspace
     struct cudaDeviceProp prop;
     int device = 0;
     MX_TRY(mx_cuda_check(cudaGetDevice(&device), "finding the current GPU"));
-    MX_TRY(mx_cuda_check(cudaGetDeviceProperties(&prop, device), "asking for the GPU's properties"));
+    MX_TRY(
+        mx_cuda_check(cudaGetDeviceProperties(&prop, device), "asking for the GPU's properties"));
     mx_gemm_lt *lt;
     MX_TRY(mx_alloc((void **)&lt, sizeof *lt, "the cuBLASLt handle"));
     *lt = (mx_gemm_lt){.libs = libs, .workspace_bytes = workspace_bytes, .cache_path = cache_path};
@@ -153,17 +155,20 @@ static mx_status make_layout(const mx_gemm_plan *p, cublasLtMatrixLayout_t *out,
 {
     const mx_gemm_lt *lt = p->lt;
     /* row-major (rows, cols) is the library's column-major (cols, rows) */
-    MX_TRY(check(lt, lt->libs->lt.cublasLtMatrixLayoutCreate(out, lt_type(type), (uint64_t)cols,
-                                                             (uint64_t)rows, ld ? ld : cols),
+    MX_TRY(check(lt,
+                 lt->libs->lt.cublasLtMatrixLayoutCreate(out, lt_type(type), (uint64_t)cols,
+                                                         (uint64_t)rows, ld ? ld : cols),
                  "describing a matrix"));
     if (p->shape.batch <= 1)
         return MX_OK;
     int32_t batch = (int32_t)p->shape.batch;
-    MX_TRY(check(lt, lt->libs->lt.cublasLtMatrixLayoutSetAttribute(
-                         *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch),
+    MX_TRY(check(lt,
+                 lt->libs->lt.cublasLtMatrixLayoutSetAttribute(
+                     *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch),
                  "setting a batch count"));
-    return check(lt, lt->libs->lt.cublasLtMatrixLayoutSetAttribute(
-                         *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
+    return check(lt,
+                 lt->libs->lt.cublasLtMatrixLayoutSetAttribute(
+                     *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
                  "setting a batch stride");
 }
 
@@ -171,17 +176,19 @@ static mx_status make_op(mx_gemm_plan *p)
 {
     const mx_gemm_lt *lt = p->lt;
     const mx_gemm_shape *s = &p->shape;
-    cublasComputeType_t compute = s->in == MX_GEMM_F32 && s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                                  : CUBLAS_COMPUTE_32F;
+    cublasComputeType_t compute =
+        s->in == MX_GEMM_F32 && s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     MX_TRY(check(lt, lt->libs->lt.cublasLtMatmulDescCreate(&p->op, compute, CUDA_R_32F),
                  "describing a product"));
     cublasOperation_t ta = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t tb = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    MX_TRY(check(lt, lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA,
-                                                                 &ta, sizeof ta),
+    MX_TRY(check(lt,
+                 lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                             &ta, sizeof ta),
                  "setting a transpose"));
-    return check(lt, lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB,
-                                                                 &tb, sizeof tb),
+    return check(lt,
+                 lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB,
+                                                             &tb, sizeof tb),
                  "setting a transpose");
 }
 
@@ -192,22 +199,27 @@ static mx_status suggestions(const mx_gemm_plan *p, cublasLtMatmulHeuristicResul
     cublasLtMatmulPreference_t pref = NULL;
     MX_TRY(check(lt, lt->libs->lt.cublasLtMatmulPreferenceCreate(&pref), "making a preference"));
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    mx_status st = check(lt, lt->libs->lt.cublasLtMatmulPreferenceSetAttribute(
-                                 pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt->workspace_bytes,
-                                 sizeof lt->workspace_bytes),
+    mx_status st = check(lt,
+                         lt->libs->lt.cublasLtMatmulPreferenceSetAttribute(
+                             pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt->workspace_bytes,
+                             sizeof lt->workspace_bytes),
                          "limiting the workspace");
     if (!st)
-        st = check(lt, lt->libs->lt.cublasLtMatmulPreferenceSetAttribute(
-                           pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes),
+        st = check(lt,
+                   lt->libs->lt.cublasLtMatmulPreferenceSetAttribute(
+                       pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes),
                    "limiting the reduction schemes");
     *found = 0;
     if (!st)
-        st = check(lt, lt->libs->lt.cublasLtMatmulAlgoGetHeuristic(lt->handle, p->op, p->b, p->a, p->c,
-                                                                   p->c, pref, want, res, found),
+        st = check(lt,
+                   lt->libs->lt.cublasLtMatmulAlgoGetHeuristic(lt->handle, p->op, p->b, p->a, p->c,
+                                                               p->c, pref, want, res, found),
                    "choosing an algorithm");
     if (!st && *found == 0)
-        st = mx_fail(MX_DEVICE, "cuBLASLt has no algorithm for %s; use row strides that are multiples "
-                                "of 8 elements", p->key);
+        st = mx_fail(MX_DEVICE,
+                     "cuBLASLt has no algorithm for %s; use row strides that are multiples "
+                     "of 8 elements",
+                     p->key);
     lt->libs->lt.cublasLtMatmulPreferenceDestroy(pref);
     return st;
 }
@@ -285,8 +297,8 @@ static cublasStatus_t launch(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *
                                           p->lt->workspace_bytes, stream);
 }
 
-mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b, const void *addend,
-                                  void *c, void *workspace, cudaStream_t stream)
+mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b,
+                                  const void *addend, void *c, void *workspace, cudaStream_t stream)
 {
     cublasStatus_t s = launch(p, &p->algo, a, b, addend, c, workspace, stream);
     return s == CUBLAS_STATUS_SUCCESS ? MX_OK : check(p->lt, s, p->key);
@@ -300,10 +312,10 @@ mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *
 
 /* --- the timed search ---
  *
- * A large GPU at full load runs into its power limit within milliseconds and lowers its clock; which
- * algorithm is fastest then is a question of energy, and a short run on a cool chip does not answer it.
- * So: a short round drops what is clearly slow, then the rest take turns, each for tens of milliseconds,
- * long enough to be hot, and the best of several turns counts. */
+ * A large GPU at full load runs into its power limit within milliseconds and lowers its clock;
+ * which algorithm is fastest then is a question of energy, and a short run on a cool chip does not
+ * answer it. So: a short round drops what is clearly slow, then the rest take turns, each for tens
+ * of milliseconds, long enough to be hot, and the best of several turns counts. */
 
 typedef struct {
     cublasLtMatmulAlgo_t algo;
@@ -311,16 +323,19 @@ typedef struct {
 } contender;
 
 /* Microseconds per product over `n` products in a row. */
-static double time_algo(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo, const void *const abc[3],
-                        void *ws, cudaStream_t stream, cudaEvent_t ev[2], int n)
+static double time_algo(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo,
+                        const void *const abc[3], void *ws, cudaStream_t stream, cudaEvent_t ev[2],
+                        int n)
 {
     cudaEventRecord(ev[0], stream);
     for (int i = 0; i < n; i++)
-        if (launch(p, algo, abc[0], abc[1], abc[2], (void *)abc[2], ws, stream) != CUBLAS_STATUS_SUCCESS)
+        if (launch(p, algo, abc[0], abc[1], abc[2], (void *)abc[2], ws, stream) !=
+            CUBLAS_STATUS_SUCCESS)
             return -1;
     cudaEventRecord(ev[1], stream);
     float ms;
-    if (cudaEventSynchronize(ev[1]) != cudaSuccess || cudaEventElapsedTime(&ms, ev[0], ev[1]) != cudaSuccess)
+    if (cudaEventSynchronize(ev[1]) != cudaSuccess ||
+        cudaEventElapsedTime(&ms, ev[0], ev[1]) != cudaSuccess)
         return -1;
     return ms * 1e3 / n;
 }
@@ -349,8 +364,8 @@ static int short_round(const mx_gemm_plan *p, const cublasLtMatmulHeuristicResul
     return n;
 }
 
-mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, void *c, void *workspace,
-                              cudaStream_t stream)
+mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, void *c,
+                              void *workspace, cudaStream_t stream)
 {
     if (!strcmp(p->choice, "cached"))
         return MX_OK;
@@ -375,7 +390,8 @@ mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, voi
         }
     for (int i = 0; i < n; i++) {
         if (getenv("MAXC_GEMM_TRACE"))
-            fprintf(stderr, "%s choice %d: %.1f us cool, %.1f us hot\n", p->key, i, con[i].us, us[i]);
+            fprintf(stderr, "%s choice %d: %.1f us cool, %.1f us hot\n", p->key, i, con[i].us,
+                    us[i]);
         if (us[i] >= 0 && (best < 0 || us[i] < best)) {
             best = us[i];
             p->algo = con[i].algo;

@@ -1,7 +1,8 @@
 /* gemm_lt.h - matrix products through cuBLASLt, planned once and launched many times.
  *
- *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * E        row-major, batched by strides
- * E is the addend: C itself (accumulation), or another matrix of C's type and layout (a residual).
+ *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * E        row-major, batched by
+ * strides E is the addend: C itself (accumulation), or another matrix of C's type and layout (a
+ * residual).
  *
  * The three products of a linear layer y = x W^T with W stored (out, in):
  *     forward  y  = x  . W^T     trans_b            (T, in) (out, in)^T
@@ -10,9 +11,9 @@
  *
  * A plan owns the descriptors and the chosen algorithm; launching it is one library call, allocates
  * nothing and may be captured in a CUDA graph. The algorithm is cuBLASLt's first suggestion, or the
- * fastest of its suggestions after a timed search; searched choices are kept in a text file keyed by
- * library version, GPU and shape, so the search is paid once per machine. In-place split-K reduction
- * is refused, so a plan gives the same bits on every run.
+ * fastest of its suggestions after a timed search; searched choices are kept in a text file keyed
+ * by library version, GPU and shape, so the search is paid once per machine. In-place split-K
+ * reduction is refused, so a plan gives the same bits on every run.
  */
 #ifndef MX_DEVICE_CUDA_GEMM_LT_H
 #define MX_DEVICE_CUDA_GEMM_LT_H
@@ -24,33 +25,37 @@ typedef enum { MX_GEMM_F32, MX_GEMM_BF16, MX_GEMM_F16 } mx_gemm_type;
 
 typedef struct {
     int64_t m, n, k;
-    bool trans_a, trans_b;                     /* A is stored (K, M); B is stored (N, K) */
-    int64_t lda, ldb, ldc;                     /* row strides in elements; 0: packed */
-    int64_t batch;                             /* 0 and 1: one product */
-    int64_t stride_a, stride_b, stride_c;      /* between batch entries, in elements */
+    bool trans_a, trans_b;                /* A is stored (K, M); B is stored (N, K) */
+    int64_t lda, ldb, ldc;                /* row strides in elements; 0: packed */
+    int64_t batch;                        /* 0 and 1: one product */
+    int64_t stride_a, stride_b, stride_c; /* between batch entries, in elements */
     mx_gemm_type in, out;
-    bool tf32;                                 /* f32 only: allow the matrix units' 10-bit mantissa */
+    bool tf32; /* f32 only: allow the matrix units' 10-bit mantissa */
     float alpha, beta;
 } mx_gemm_shape;
 
-typedef struct mx_gemm_lt mx_gemm_lt;     /* the library handle, workspace size and choice file */
+typedef struct mx_gemm_lt mx_gemm_lt; /* the library handle, workspace size and choice file */
 typedef struct mx_gemm_plan mx_gemm_plan;
 
-/* `cache_path` may be NULL (choices are not kept). Borrows libs and the path's text for its life. */
+/* `cache_path` may be NULL (choices are not kept). Borrows libs and the path's text for its life.
+ */
 mx_status mx_gemm_lt_open(mx_gemm_lt **out, mx_cuda_libs *libs, size_t workspace_bytes,
                           const char *cache_path) MX_MUST_USE;
 void mx_gemm_lt_close(mx_gemm_lt *lt);
 
 /* Plans with the library's first choice, or the cached one where a search was made before. */
-mx_status mx_gemm_plan_new(mx_gemm_plan **out, mx_gemm_lt *lt, const mx_gemm_shape *shape) MX_MUST_USE;
-/* Times the library's suggestions on the caller's buffers (C is overwritten) and keeps the fastest. */
-mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, void *c, void *workspace,
-                              cudaStream_t stream) MX_MUST_USE;
+mx_status mx_gemm_plan_new(mx_gemm_plan **out, mx_gemm_lt *lt,
+                           const mx_gemm_shape *shape) MX_MUST_USE;
+/* Times the library's suggestions on the caller's buffers (C is overwritten) and keeps the fastest.
+ */
+mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, void *c,
+                              void *workspace, cudaStream_t stream) MX_MUST_USE;
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
 /* The same with beta times `addend` added; C may be the addend. */
-mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b, const void *addend,
-                                  void *c, void *workspace, cudaStream_t stream) MX_MUST_USE;
+mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b,
+                                  const void *addend, void *c, void *workspace,
+                                  cudaStream_t stream) MX_MUST_USE;
 /* "heuristic", "searched" or "cached"; for reports. */
 const char *mx_gemm_plan_choice(const mx_gemm_plan *p);
 void mx_gemm_plan_free(mx_gemm_plan *p);

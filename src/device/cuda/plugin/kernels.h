@@ -3,8 +3,8 @@
  * Every function enqueues on `stream`, allocates nothing, and may be captured in a CUDA graph. The
  * result is cudaSuccess or the launch error. All are deterministic: same inputs, same bits.
  * Legend: T tokens (rows), d width, F hidden width of the MLP, V vocabulary, H heads, D head size.
- * `bf16` pointers are raw 16-bit words (uint16_t) so that C code can include this file. Rows must be
- * 16-byte aligned: widths are multiples of 8 unless a comment says otherwise.
+ * `bf16` pointers are raw 16-bit words (uint16_t) so that C code can include this file. Rows must
+ * be 16-byte aligned: widths are multiples of 8 unless a comment says otherwise.
  */
 #ifndef MX_DEVICE_CUDA_KERNELS_H
 #define MX_DEVICE_CUDA_KERNELS_H
@@ -23,7 +23,8 @@ typedef uint16_t mx_bf16;
 /* --- casts (cast.cu), n elements; no alignment rule --- */
 cudaError_t mx_cuda_cast_f32_bf16(mx_bf16 *y, const float *x, int64_t n, cudaStream_t stream);
 cudaError_t mx_cuda_cast_bf16_f32(float *y, const mx_bf16 *x, int64_t n, cudaStream_t stream);
-/* y = x rounded up or down at random, in proportion; the random bits are a function of (seed, index). */
+/* y = x rounded up or down at random, in proportion; the random bits are a function of (seed,
+ * index). */
 cudaError_t mx_cuda_cast_stochastic(mx_bf16 *y, const float *x, int64_t n, uint64_t seed,
                                     cudaStream_t stream);
 
@@ -41,12 +42,13 @@ cudaError_t mx_cuda_rms_forward(const mx_rms_shape *s, mx_bf16 *y, mx_bf16 *sum,
  * dres may be NULL; dx may alias dy or dres. partial: mx_cuda_rms_partial_bytes of scratch. */
 size_t mx_cuda_rms_partial_bytes(int64_t d);
 cudaError_t mx_cuda_rms_backward(const mx_rms_shape *s, mx_bf16 *dx, mx_bf16 *dw, const mx_bf16 *dy,
-                                 const mx_bf16 *dres, const mx_bf16 *x, const mx_bf16 *w, float *partial,
-                                 cudaStream_t stream);
+                                 const mx_bf16 *dres, const mx_bf16 *x, const mx_bf16 *w,
+                                 float *partial, cudaStream_t stream);
 
 /* --- rotary embedding (rope.cu), in place on the first `heads` heads of each row --- */
-/* x row t, head h starts at x + t * row_stride + h * D; pairs are (i, i + D/2). position of row t is
- * t % seq, or positions[t]. table (max_position, D/2) holds {cos, sin} pairs. inverse: the gradient. */
+/* x row t, head h starts at x + t * row_stride + h * D; pairs are (i, i + D/2). position of row t
+ * is t % seq, or positions[t]. table (max_position, D/2) holds {cos, sin} pairs. inverse: the
+ * gradient. */
 typedef struct {
     int64_t rows, seq, row_stride;
     int heads, dim;
@@ -59,23 +61,24 @@ cudaError_t mx_cuda_rope(const mx_rope_shape *s, mx_bf16 *x, const int32_t *posi
 cudaError_t mx_cuda_swiglu_forward(mx_bf16 *y, const mx_bf16 *gu, int64_t rows, int64_t f,
                                    cudaStream_t stream);
 /* dgu may alias gu. */
-cudaError_t mx_cuda_swiglu_backward(mx_bf16 *dgu, const mx_bf16 *dy, const mx_bf16 *gu, int64_t rows,
-                                    int64_t f, cudaStream_t stream);
+cudaError_t mx_cuda_swiglu_backward(mx_bf16 *dgu, const mx_bf16 *dy, const mx_bf16 *gu,
+                                    int64_t rows, int64_t f, cudaStream_t stream);
 
 /* --- embedding (embed.cu) --- */
-cudaError_t mx_cuda_embed_forward(mx_bf16 *y, const mx_bf16 *table, const int32_t *tokens, int64_t rows,
-                                  int64_t d, float scale, cudaStream_t stream);
+cudaError_t mx_cuda_embed_forward(mx_bf16 *y, const mx_bf16 *table, const int32_t *tokens,
+                                  int64_t rows, int64_t d, float scale, cudaStream_t stream);
 /* dtable[token] += scale * sum of dy over the token's rows, in row order: tokens are sorted first.
  * scratch: mx_cuda_embed_scratch_bytes. The table's untouched rows are left alone. */
 size_t mx_cuda_embed_scratch_bytes(int64_t rows);
 cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int32_t *tokens,
-                                   int64_t rows, int64_t d, int64_t vocab, float scale, void *scratch,
-                                   cudaStream_t stream);
+                                   int64_t rows, int64_t d, int64_t vocab, float scale,
+                                   void *scratch, cudaStream_t stream);
 
 /* --- softmax cross-entropy over a tile of logits (xent.cu) --- */
-/* logits (T, V) bf16, row stride ld, become their gradient in place: (softmax - onehot) * weight * grad_scale,
- * through the soft-cap. loss[t] = weight (lse - logit[target]) f32; lse[t]; targets < 0 are ignored (loss 0,
- * gradient 0). grad_scale is read from the device (1 / token count); weight NULL: one. */
+/* logits (T, V) bf16, row stride ld, become their gradient in place: (softmax - onehot) * weight *
+ * grad_scale, through the soft-cap. loss[t] = weight (lse - logit[target]) f32; lse[t]; targets < 0
+ * are ignored (loss 0, gradient 0). grad_scale is read from the device (1 / token count); weight
+ * NULL: one. */
 typedef struct {
     int64_t rows, vocab, ld;
     float softcap;
@@ -85,18 +88,19 @@ cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t 
                          const float *weight, const float *grad_scale, float *loss, float *lse,
                          cudaStream_t stream);
 /* *out = scale * sum of x (f32), in a fixed order. */
-cudaError_t mx_cuda_sum_f32(float *out, const float *x, int64_t n, float scale, cudaStream_t stream);
+cudaError_t mx_cuda_sum_f32(float *out, const float *x, int64_t n, float scale,
+                            cudaStream_t stream);
 
 /* --- optimizer (adamw.cu): every parameter tensor in one launch --- */
 typedef enum { MX_OPT_F32, MX_OPT_BF16 } mx_opt_type;
 typedef struct {
-    void *master;    /* f32, or bf16 with stochastic rounding; when bf16 it is also the compute copy */
-    void *m, *v;     /* f32 or bf16 */
+    void *master; /* f32, or bf16 with stochastic rounding; when bf16 it is also the compute copy */
+    void *m, *v;  /* f32 or bf16 */
     const void *grad;
-    mx_bf16 *copy;   /* bf16 compute copy, or NULL */
+    mx_bf16 *copy; /* bf16 compute copy, or NULL */
     int64_t n;
-    float decay;     /* weight decay of this tensor */
-    float lr_scale;  /* multiplies the step's learning rate */
+    float decay;    /* weight decay of this tensor */
+    float lr_scale; /* multiplies the step's learning rate */
 } mx_opt_tensor;
 typedef struct {
     const mx_opt_tensor *tensors; /* device array */
@@ -114,8 +118,8 @@ typedef struct {
     float grad_mul;     /* gradients are multiplied by this first (1 / accumulation) */
     uint64_t seed;      /* for stochastic rounding: a function of the run's seed and the step */
 } mx_opt_step;
-/* norm[0] = global norm of grad_mul * gradients; norm[1] = the factor that clips it (0 when it is not
- * finite: the update is then skipped by mx_cuda_adamw). partial: n_chunks doubles. */
+/* norm[0] = global norm of grad_mul * gradients; norm[1] = the factor that clips it (0 when it is
+ * not finite: the update is then skipped by mx_cuda_adamw). partial: n_chunks doubles. */
 cudaError_t mx_cuda_global_norm(const mx_opt_table *t, const mx_opt_step *step, double *partial,
                                 float *norm, cudaStream_t stream);
 cudaError_t mx_cuda_adamw(const mx_opt_table *t, const mx_opt_step *step, const float *norm,
@@ -123,16 +127,16 @@ cudaError_t mx_cuda_adamw(const mx_opt_table *t, const mx_opt_step *step, const 
 
 /* --- decoding (decode.cu) --- */
 /* y (M, N) = x (M, K) W (N, K)^T for M <= 8, at memory speed; y bf16 or (y32) f32. K % 8 == 0. */
-cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int m, int64_t n,
-                         int64_t k, cudaStream_t stream);
+cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int m,
+                         int64_t n, int64_t k, cudaStream_t stream);
 /* One query per sequence against a cache. q (B, Hq, D), k (B, cap, Hkv, D), v (B, cap, Hkv, Dv),
  * o (B, Hq, Dv); lengths[b] keys are valid and the query is the last of them. */
 typedef struct {
     int batch, heads_q, heads_kv, dim_qk, dim_v;
-    int64_t capacity;                   /* keys per sequence in the cache */
-    int64_t k_batch, k_seq, k_head;     /* strides in elements */
+    int64_t capacity;               /* keys per sequence in the cache */
+    int64_t k_batch, k_seq, k_head; /* strides in elements */
     int64_t v_batch, v_seq, v_head;
-    int64_t window;                     /* 0: none */
+    int64_t window; /* 0: none */
     float scale, softcap;
 } mx_decode_shape;
 size_t mx_cuda_decode_scratch_bytes(const mx_decode_shape *s);
@@ -142,13 +146,14 @@ cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const
 
 /* --- sampling (sample.cu): one token per row of logits (B, V) f32 --- */
 typedef struct {
-    float temperature; /* 0: the largest logit, lowest index on ties */
-    int top_k;         /* 0: all */
+    float temperature;  /* 0: the largest logit, lowest index on ties */
+    int top_k;          /* 0: all */
     float top_p, min_p; /* 1 and 0: off */
 } mx_sample_shape;
 /* uniform[b] in [0, 1). scratch: none. */
-cudaError_t mx_cuda_sample(int32_t *token, float *logprob, const float *logits, int batch, int64_t vocab,
-                           const mx_sample_shape *s, const float *uniform, cudaStream_t stream);
+cudaError_t mx_cuda_sample(int32_t *token, float *logprob, const float *logits, int batch,
+                           int64_t vocab, const mx_sample_shape *s, const float *uniform,
+                           cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -22,7 +22,8 @@ static void *open_one(const char *soname, mx_str *tried)
     return NULL;
 }
 
-static mx_status open_named(void **so, const char *const *sonames, const char *what, const char *hint)
+static mx_status open_named(void **so, const char *const *sonames, const char *what,
+                            const char *hint)
 {
     if (*so)
         return MX_OK;
@@ -39,9 +40,9 @@ static mx_status open_named(void **so, const char *const *sonames, const char *w
 static mx_status resolve(void *so, const char *name, void *slot)
 {
     *(void **)slot = dlsym(so, name);
-    return *(void **)slot ? MX_OK
-                          : mx_fail(MX_DEVICE, "the library found has no function %s: it is too old",
-                                    name);
+    return *(void **)slot
+               ? MX_OK
+               : mx_fail(MX_DEVICE, "the library found has no function %s: it is too old", name);
 }
 
 #define RESOLVE_LT(name) MX_TRY(resolve(libs->lt.so, #name, &libs->lt.name));
@@ -87,8 +88,10 @@ mx_status mx_cuda_check(cudaError_t e, const char *what)
         return MX_OK;
     const char *next = "see the driver's log (dmesg, nvidia-smi -q) and `maxc doctor`";
     if (e == cudaErrorMemoryAllocation)
-        return mx_fail(MX_MEMORY, "%s: the GPU is out of memory; `maxc plan` shows what is needed "
-                                  "and which settings lower it", what);
+        return mx_fail(MX_MEMORY,
+                       "%s: the GPU is out of memory; `maxc plan` shows what is needed "
+                       "and which settings lower it",
+                       what);
     if (e == cudaErrorNoDevice || e == cudaErrorInsufficientDriver)
         next = "this machine has no usable NVIDIA GPU or its driver is too old; use device=cpu";
     return mx_fail(MX_DEVICE, "%s: %s (%s); %s", what, cudaGetErrorName(e), cudaGetErrorString(e),

@@ -1,10 +1,10 @@
 /* norm.cu - RMSNorm forward and backward with the residual stream folded in.
  *
  * One block a row, each thread holding NV vectors of eight elements in registers, so a row is read
- * once. Forward moves 2 (or with the residual 4) row-widths of bf16, backward 3 or 4: both are bound
- * by memory. Backward runs a fixed number of blocks, each walking rows blockIdx, blockIdx + grid, ...;
- * a thread owns the same columns in every row, keeps its part of dw in registers and writes it once to
- * `partial` (blocks, d); a second kernel adds the blocks in order.
+ * once. Forward moves 2 (or with the residual 4) row-widths of bf16, backward 3 or 4: both are
+ * bound by memory. Backward runs a fixed number of blocks, each walking rows blockIdx, blockIdx +
+ * grid, ...; a thread owns the same columns in every row, keeps its part of dw in registers and
+ * writes it once to `partial` (blocks, d); a second kernel adds the blocks in order.
  */
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
@@ -12,8 +12,9 @@
 enum { BWD_BLOCKS = 1024 }; /* most rows of `partial` */
 
 template <int NV>
-__global__ void rms_forward_kernel(uint16_t *y, uint16_t *sum, const uint16_t *x, const uint16_t *delta,
-                                   const uint16_t *w, int64_t d, float eps, float w_add)
+__global__ void rms_forward_kernel(uint16_t *y, uint16_t *sum, const uint16_t *x,
+                                   const uint16_t *delta, const uint16_t *w, int64_t d, float eps,
+                                   float w_add)
 {
     __shared__ float scratch[32];
     int64_t row = (int64_t)blockIdx.x * d;
@@ -113,8 +114,8 @@ __global__ void __launch_bounds__(256)
 /* What one row's thread needs from memory; the next row's is fetched while this one is summed. */
 template <int NV> struct row_part {
     vec8 x[NV], dy[NV], res[NV];
-    __device__ __forceinline__ void fetch(const uint16_t *xp, const uint16_t *dyp, const uint16_t *resp,
-                                          int64_t row, int64_t d)
+    __device__ __forceinline__ void fetch(const uint16_t *xp, const uint16_t *dyp,
+                                          const uint16_t *resp, int64_t row, int64_t d)
     {
 #pragma unroll
         for (int i = 0; i < NV; i++) {
@@ -130,8 +131,8 @@ template <int NV> struct row_part {
 };
 
 template <int NV>
-__device__ __forceinline__ void row_sums(const row_part<NV> &p, const vec8 *w, float w_add, int64_t d,
-                                         float &ss, float &hx)
+__device__ __forceinline__ void row_sums(const row_part<NV> &p, const vec8 *w, float w_add,
+                                         int64_t d, float &ss, float &hx)
 {
 #pragma unroll
     for (int i = 0; i < NV; i++) {
@@ -150,9 +151,10 @@ __device__ __forceinline__ void row_sums(const row_part<NV> &p, const vec8 *w, f
 }
 
 template <int NV, int MOST>
-__global__ void __launch_bounds__(MOST, 1024 / MOST) rms_backward_kernel(uint16_t *dx, float *partial, const uint16_t *dy, const uint16_t *dres,
-                                    const uint16_t *x, const uint16_t *w, int64_t rows, int64_t d,
-                                    float eps, float w_add)
+__global__ void __launch_bounds__(MOST, 1024 / MOST)
+    rms_backward_kernel(uint16_t *dx, float *partial, const uint16_t *dy, const uint16_t *dres,
+                        const uint16_t *x, const uint16_t *w, int64_t rows, int64_t d, float eps,
+                        float w_add)
 {
     __shared__ float scratch[2][2][32]; /* two buffers: one barrier a row is enough */
     float dw[NV][8] = {};
@@ -247,13 +249,16 @@ cudaError_t mx_cuda_rms_forward(const mx_rms_shape *s, mx_bf16 *y, mx_bf16 *sum,
     if (s->d % 8 || nv > 4)
         return cudaErrorInvalidValue;
     if (s->d <= 4096) {
-        auto *warp = s->d <= 1024 ? rms_forward_warp_kernel<4>
-                                  : s->d <= 2048 ? rms_forward_warp_kernel<8> : rms_forward_warp_kernel<16>;
-        warp<<<(unsigned)((s->rows + 7) / 8), 256, 0, stream>>>(y, sum, x, delta, w, s->rows, (int)s->d,
-                                                                s->eps, add);
+        auto *warp = s->d <= 1024   ? rms_forward_warp_kernel<4>
+                     : s->d <= 2048 ? rms_forward_warp_kernel<8>
+                                    : rms_forward_warp_kernel<16>;
+        warp<<<(unsigned)((s->rows + 7) / 8), 256, 0, stream>>>(y, sum, x, delta, w, s->rows,
+                                                                (int)s->d, s->eps, add);
         return cudaGetLastError();
     }
-    auto *k = nv == 1 ? rms_forward_kernel<1> : nv == 2 ? rms_forward_kernel<2> : rms_forward_kernel<4>;
+    auto *k = nv == 1   ? rms_forward_kernel<1>
+              : nv == 2 ? rms_forward_kernel<2>
+                        : rms_forward_kernel<4>;
     k<<<(unsigned)s->rows, threads, 0, stream>>>(y, sum, x, delta, w, s->d, s->eps, add);
     return cudaGetLastError();
 }
@@ -264,8 +269,8 @@ size_t mx_cuda_rms_partial_bytes(int64_t d)
 }
 
 cudaError_t mx_cuda_rms_backward(const mx_rms_shape *s, mx_bf16 *dx, mx_bf16 *dw, const mx_bf16 *dy,
-                                 const mx_bf16 *dres, const mx_bf16 *x, const mx_bf16 *w, float *partial,
-                                 cudaStream_t stream)
+                                 const mx_bf16 *dres, const mx_bf16 *x, const mx_bf16 *w,
+                                 float *partial, cudaStream_t stream)
 {
     int threads, nv = row_threads(s->d, &threads);
     float add = s->w_plus_one ? 1.f : 0.f;
@@ -273,8 +278,9 @@ cudaError_t mx_cuda_rms_backward(const mx_rms_shape *s, mx_bf16 *dx, mx_bf16 *dw
         return cudaErrorInvalidValue;
     auto *k = nv == 2 ? rms_backward_kernel<2, 1024> : rms_backward_kernel<4, 1024>;
     if (nv == 1)
-        k = threads <= 256 ? rms_backward_kernel<1, 256>
-                           : threads <= 512 ? rms_backward_kernel<1, 512> : rms_backward_kernel<1, 1024>;
+        k = threads <= 256   ? rms_backward_kernel<1, 256>
+            : threads <= 512 ? rms_backward_kernel<1, 512>
+                             : rms_backward_kernel<1, 1024>;
     /* exactly as many blocks as run at once: a second wave would find the first one's work done */
     int device, sms, each;
     cudaError_t e = cudaGetDevice(&device);
@@ -287,8 +293,9 @@ cudaError_t mx_cuda_rms_backward(const mx_rms_shape *s, mx_bf16 *dx, mx_bf16 *dw
     int64_t blocks = (int64_t)sms * each;
     blocks = blocks > BWD_BLOCKS ? BWD_BLOCKS : blocks;
     blocks = blocks > s->rows ? s->rows : blocks;
-    k<<<(unsigned)blocks, threads, 0, stream>>>(dx, partial, dy, dres, x, w, s->rows, s->d, s->eps, add);
+    k<<<(unsigned)blocks, threads, 0, stream>>>(dx, partial, dy, dres, x, w, s->rows, s->d, s->eps,
+                                                add);
     rms_dw_kernel<<<(unsigned)((s->d + 31) / 32), dim3(32, 32), 0, stream>>>(dw, partial, s->d,
-                                                                                (int)blocks);
+                                                                             (int)blocks);
     return cudaGetLastError();
 }

@@ -20,13 +20,15 @@ const char mx_nvrtc_prelude[] =
     "__device__ __forceinline__ float bf_hi(u32 w) { return __uint_as_float(w & 0xffff0000u); }\n"
     "__device__ __forceinline__ float bf_get(u16 x) { return __uint_as_float((u32)x << 16); }\n"
     "__device__ __forceinline__ u32 bf_pack(float lo, float hi) {\n"
-    "  u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "  u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; "
+    "}\n"
     "__device__ __forceinline__ u16 bf_put(float x) { return (u16)bf_pack(x, 0.f); }\n"
     "__device__ __forceinline__ void bf_load8(float f[8], const u16 *p) {\n"
     "  vec16 v = *(const vec16 *)p;\n"
     "  for (int i = 0; i < 4; i++) { f[2*i] = bf_lo(v.w[i]); f[2*i+1] = bf_hi(v.w[i]); } }\n"
     "__device__ __forceinline__ void bf_store8(u16 *p, const float f[8]) {\n"
-    "  vec16 v; for (int i = 0; i < 4; i++) v.w[i] = bf_pack(f[2*i], f[2*i+1]); *(vec16 *)p = v; }\n"
+    "  vec16 v; for (int i = 0; i < 4; i++) v.w[i] = bf_pack(f[2*i], f[2*i+1]); *(vec16 *)p = v; "
+    "}\n"
     "__device__ __forceinline__ float warp_sum(float x) {\n"
     "  for (int o = 16; o; o >>= 1) x += __shfl_xor_sync(~0u, x, o); return x; }\n"
     "__device__ __forceinline__ float warp_max(float x) {\n"
@@ -109,12 +111,13 @@ static void cache_write(const mx_nvrtc_result *r, const char *dir, const char *p
 
 static mx_status check(const mx_cuda_libs *libs, nvrtcResult r, const char *what)
 {
-    return r == NVRTC_SUCCESS ? MX_OK
-                              : mx_fail(MX_DEVICE, "NVRTC: %s failed: %s", what,
-                                        libs->rtc.nvrtcGetErrorString(r));
+    return r == NVRTC_SUCCESS
+               ? MX_OK
+               : mx_fail(MX_DEVICE, "NVRTC: %s failed: %s", what, libs->rtc.nvrtcGetErrorString(r));
 }
 
-static mx_status compile_failed(const mx_cuda_libs *libs, nvrtcProgram prog, const mx_nvrtc_job *job)
+static mx_status compile_failed(const mx_cuda_libs *libs, nvrtcProgram prog,
+                                const mx_nvrtc_job *job)
 {
     size_t n = 0;
     void *log = NULL;
@@ -122,8 +125,9 @@ static mx_status compile_failed(const mx_cuda_libs *libs, nvrtcProgram prog, con
         MX_TRY(mx_alloc(&log, n + 1, "a compiler log"));
         libs->rtc.nvrtcGetProgramLog(prog, log);
     }
-    mx_status st = mx_fail(MX_DEVICE, "the generated kernel %s does not compile for %s; this is a bug, "
-                                      "please report it with this text:\n%.4000s",
+    mx_status st = mx_fail(MX_DEVICE,
+                           "the generated kernel %s does not compile for %s; this is a bug, "
+                           "please report it with this text:\n%.4000s",
                            job->name, job->arch, log ? (char *)log : "(no log)");
     mx_free(log);
     return st;
@@ -131,7 +135,8 @@ static mx_status compile_failed(const mx_cuda_libs *libs, nvrtcProgram prog, con
 
 static mx_status take_cubin(mx_nvrtc_result *out, const mx_cuda_libs *libs, nvrtcProgram prog)
 {
-    MX_TRY(check(libs, libs->rtc.nvrtcGetCUBINSize(prog, &out->bytes), "asking for the cubin's size"));
+    MX_TRY(
+        check(libs, libs->rtc.nvrtcGetCUBINSize(prog, &out->bytes), "asking for the cubin's size"));
     MX_TRY(mx_alloc(&out->cubin, out->bytes, "a compiled kernel"));
     return check(libs, libs->rtc.nvrtcGetCUBIN(prog, out->cubin), "reading the cubin");
 }
@@ -149,8 +154,9 @@ static mx_status compile(mx_nvrtc_result *out, const mx_cuda_libs *libs, const m
     mx_str_add(&text, "#line 1\n");
     mx_str_add(&text, job->source);
     nvrtcProgram prog = NULL;
-    mx_status st = check(libs, libs->rtc.nvrtcCreateProgram(&prog, mx_str_text(&text), job->name, 0, NULL,
-                                                            NULL), "making a program");
+    mx_status st = check(
+        libs, libs->rtc.nvrtcCreateProgram(&prog, mx_str_text(&text), job->name, 0, NULL, NULL),
+        "making a program");
     if (!st) {
         nvrtcResult r = libs->rtc.nvrtcCompileProgram(prog, n, options);
         st = r == NVRTC_SUCCESS ? take_cubin(out, libs, prog) : compile_failed(libs, prog, job);

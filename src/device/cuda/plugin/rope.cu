@@ -1,6 +1,7 @@
 /* rope.cu - rotary position embedding in place, pairs (i, i + D/2), eight pairs a thread.
  *     (a, b) -> (a cos - b sin, b cos + a sin);   the gradient turns the other way.
- * Reads and writes the rotated heads once. The table is small (position x D/2) and stays in cache. */
+ * Reads and writes the rotated heads once. The table is small (position x D/2) and stays in cache.
+ */
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
 
@@ -11,7 +12,8 @@ __global__ void rope_kernel(uint16_t *x, const int32_t *positions, const float2 
 {
     int64_t t = blockIdx.x;
     int half = dim / 2, per_head = half / 8;
-    int j = (int)(threadIdx.x % per_head) * 8, h0 = threadIdx.x / per_head, step = blockDim.x / per_head;
+    int j = (int)(threadIdx.x % per_head) * 8, h0 = threadIdx.x / per_head,
+        step = blockDim.x / per_head;
     int64_t pos = positions ? positions[t] : (uint32_t)t % (uint32_t)seq;
     const float4 *cs = (const float4 *)(table + pos * half + j); /* two {cos, sin} a vector */
     float4 c[4];

@@ -1,11 +1,12 @@
 /* sample.cu - the next token from a row of logits: greedy, or temperature with top-k, top-p, min-p.
  *
- * One block a row, no sorting. Filters are thresholds on the logit itself: the k-th largest logit, or the
- * logit at which the mass of larger ones reaches p, is found three bits at a time from the top of the
- * logit's ordered bits; with top-k, among a few candidates gathered first. Mass is counted in integers (weight times 2^40), so the sums, and with them the
- * token, do not depend on the order of additions. Ties at a
- * threshold are all kept. The draw is the inverse of the cumulative mass in token order.
- * Order of filters: temperature, top-k, top-p (of what top-k left), min-p.
+ * One block a row, no sorting. Filters are thresholds on the logit itself: the k-th largest logit,
+ * or the logit at which the mass of larger ones reaches p, is found three bits at a time from the
+ * top of the logit's ordered bits; with top-k, among a few candidates gathered first. Mass is
+ * counted in integers (weight times 2^40), so the sums, and with them the token, do not depend on
+ * the order of additions. Ties at a threshold are all kept. The draw is the inverse of the
+ * cumulative mass in token order. Order of filters: temperature, top-k, top-p (of what top-k left),
+ * min-p.
  */
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
@@ -94,9 +95,9 @@ __device__ void block_masses(u64 sum[7])
     }
 }
 
-/* The largest key t such that the keys >= max(t, floor) reach `want`, each key counting 1 or (BY_MASS)
- * its mass: from the top, three bits a pass, every thread counting for seven candidates at once. No
- * histogram: logits crowd into few bins, and atomics on those would be slow. */
+/* The largest key t such that the keys >= max(t, floor) reach `want`, each key counting 1 or
+ * (BY_MASS) its mass: from the top, three bits a pass, every thread counting for seven candidates
+ * at once. No histogram: logits crowd into few bins, and atomics on those would be slow. */
 template <bool BY_MASS> __device__ uint32_t threshold(const row_view &r, uint32_t floor, u64 want)
 {
     uint32_t t = 0;
@@ -108,7 +109,8 @@ template <bool BY_MASS> __device__ uint32_t threshold(const row_view &r, uint32_
             uint32_t key = ordered(x);
             u64 mass = key < floor || key < t ? 0 : BY_MASS ? r.mass(x) : 1;
 #pragma unroll
-            for (int j = 0; j < 7; j++) /* the top round has two bits: candidates above 3 overflow */
+            for (int j = 0; j < 7;
+                 j++) /* the top round has two bits: candidates above 3 overflow */
                 sum[j] += key >= (u64)t + ((u64)(j + 1) << shift) ? mass : 0;
         }
         block_masses(sum);
@@ -132,8 +134,8 @@ __device__ uint32_t coarse_floor(float mine, int k)
     return t;
 }
 
-/* Logits at or above `floor` into `list`, in no fixed order (counts and masses do not mind); returns how
- * many there are, which may be more than fit. */
+/* Logits at or above `floor` into `list`, in no fixed order (counts and masses do not mind);
+ * returns how many there are, which may be more than fit. */
 __device__ int gather(const float *x, int64_t n, uint32_t floor, float *list)
 {
     __shared__ int count;
@@ -151,7 +153,8 @@ __device__ int gather(const float *x, int64_t n, uint32_t floor, float *list)
     return count;
 }
 
-/* Warps own contiguous stretches; the warp in which the cumulative mass passes `want` walks its own. */
+/* Warps own contiguous stretches; the warp in which the cumulative mass passes `want` walks its
+ * own. */
 __device__ int64_t draw(const row_view &r, uint32_t floor, float u)
 {
     __shared__ u64 warp_mass[32];
@@ -200,8 +203,8 @@ __device__ int64_t draw(const row_view &r, uint32_t floor, float u)
 }
 
 __global__ void __launch_bounds__(SAMPLE_THREADS)
-    sample_kernel(int32_t *token, float *logprob, const float *logits, int64_t vocab, mx_sample_shape s,
-                  const float *uniform)
+    sample_kernel(int32_t *token, float *logprob, const float *logits, int64_t vocab,
+                  mx_sample_shape s, const float *uniform)
 {
     __shared__ float list[LIST];
     const float *x = logits + (int64_t)blockIdx.x * vocab;
@@ -249,8 +252,9 @@ __global__ void __launch_bounds__(SAMPLE_THREADS)
         token[blockIdx.x] = (int32_t)pick;
 }
 
-cudaError_t mx_cuda_sample(int32_t *token, float *logprob, const float *logits, int batch, int64_t vocab,
-                           const mx_sample_shape *s, const float *uniform, cudaStream_t stream)
+cudaError_t mx_cuda_sample(int32_t *token, float *logprob, const float *logits, int batch,
+                           int64_t vocab, const mx_sample_shape *s, const float *uniform,
+                           cudaStream_t stream)
 {
     sample_kernel<<<(unsigned)batch, SAMPLE_THREADS, 0, stream>>>(token, logprob, logits, vocab, *s,
                                                                   uniform);

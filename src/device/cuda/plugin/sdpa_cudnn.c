@@ -1,7 +1,7 @@
 /* sdpa_cudnn.c - the composite graphs that cuDNN recognises as flash attention. See sdpa_cudnn.h.
  *
- * cuDNN 9.19's single "SDPA" operation knows no causal mask, so attention is spelled out and cuDNN's
- * runtime fusion engine matches the whole:
+ * cuDNN 9.19's single "SDPA" operation knows no causal mask, so attention is spelled out and
+ * cuDNN's runtime fusion engine matches the whole:
  *
  *   forward    S = Q K^T * scale -> [cap] -> [mask] -> m = max S, e = exp(S - m), l = sum e
  *              stats = m + log l;  P = e / l;  O = P V
@@ -9,8 +9,8 @@
  *              dS = (dO V^T - D) P * scale;  dK = dS^T Q;  dQ = dS K
  *
  * The order of operations, the types of virtual tensors and which of them are real (D, and dQ's f32
- * accumulator) are what the engine expects; changing them makes the match fail. With grouped heads dK
- * and dV are formed per query head and summed by a reduction to fewer heads.
+ * accumulator) are what the engine expects; changing them makes the match fail. With grouped heads
+ * dK and dV are formed per query head and summed by a reduction to fewer heads.
  */
 #include "device/cuda/plugin/sdpa_cudnn.h"
 
@@ -43,8 +43,10 @@ mx_status mx_sdpa_open(mx_sdpa **out, mx_cuda_libs *libs)
     cudnnStatus_t e = libs->dnn.cudnnCreate(&s->handle);
     if (e != CUDNN_STATUS_SUCCESS) {
         mx_free(s);
-        return mx_fail(MX_DEVICE, "cuDNN could not start: %s; check that its libraries come from one "
-                                  "version (`maxc doctor`)", libs->dnn.cudnnGetErrorString(e));
+        return mx_fail(MX_DEVICE,
+                       "cuDNN could not start: %s; check that its libraries come from one "
+                       "version (`maxc doctor`)",
+                       libs->dnn.cudnnGetErrorString(e));
     }
     *out = s;
     return MX_OK;
@@ -139,13 +141,15 @@ static int mask_diagonals(mx_sdpa_plan *p, int x)
 {
     mx_dnn_graph *g = &p->g;
     if (p->shape.causal) {
-        int row = mx_dnn_index(g, x, 2, CUDNN_DATA_FLOAT), col = mx_dnn_index(g, x, 3, CUDNN_DATA_FLOAT);
+        int row = mx_dnn_index(g, x, 2, CUDNN_DATA_FLOAT),
+            col = mx_dnn_index(g, x, 3, CUDNN_DATA_FLOAT);
         int keep = mx_dnn_binary_typed(g, CUDNN_POINTWISE_CMP_GE, row, col, CUDNN_DATA_BOOLEAN,
                                        CUDNN_DATA_BOOLEAN);
         x = mx_dnn_select(g, x, mx_dnn_scalar_f32(g, -INFINITY), keep);
     }
     if (p->shape.window) {
-        int row = mx_dnn_index(g, x, 2, CUDNN_DATA_FLOAT), col = mx_dnn_index(g, x, 3, CUDNN_DATA_FLOAT);
+        int row = mx_dnn_index(g, x, 2, CUDNN_DATA_FLOAT),
+            col = mx_dnn_index(g, x, 3, CUDNN_DATA_FLOAT);
         int width = mx_dnn_scalar_f32(g, (float)p->shape.window);
         int reach = mx_dnn_binary_typed(g, CUDNN_POINTWISE_ADD, col, width, CUDNN_DATA_FLOAT,
                                         CUDNN_DATA_FLOAT);
@@ -167,8 +171,8 @@ static int scores(mx_sdpa_plan *p, int scale, int cap, int *inner)
     s = mx_dnn_binary(g, CUDNN_POINTWISE_MUL, s, scale, 0);
     if (cap) {
         *inner = mx_dnn_binary(g, CUDNN_POINTWISE_DIV, s, cap, 0);
-        s = mx_dnn_binary(g, CUDNN_POINTWISE_MUL, mx_dnn_unary(g, CUDNN_POINTWISE_TANH_FWD, *inner, 0),
-                          cap, 0);
+        s = mx_dnn_binary(g, CUDNN_POINTWISE_MUL,
+                          mx_dnn_unary(g, CUDNN_POINTWISE_TANH_FWD, *inner, 0), cap, 0);
     }
     return p->len_q ? mask_padding(p, s) : s;
 }
@@ -215,7 +219,8 @@ static mx_dnn_shape turned_scores_shape(const mx_sdpa_plan *p)
     return (mx_dnn_shape){{b, h, n, m}, {h * m * n, m * n, 1, n}};
 }
 
-/* D = sum over d of dO O, kept in workspace, times one: the slot where dropout's scale would stand. */
+/* D = sum over d of dO O, kept in workspace, times one: the slot where dropout's scale would stand.
+ */
 static int build_row_dot(mx_sdpa_plan *p)
 {
     mx_dnn_graph *g = &p->g;
@@ -240,7 +245,8 @@ static int build_row_dot(mx_sdpa_plan *p)
     return mx_dnn_binary(g, CUDNN_POINTWISE_MUL, dot, mx_dnn_scalar_f32(g, 1), p->row_dot);
 }
 
-/* out (B, Hkv, Skv, D) = turned (B, Hq, Skv, Sq) . x (B, Hq, Sq, D), summed over each group of heads. */
+/* out (B, Hkv, Skv, D) = turned (B, Hq, Skv, Sq) . x (B, Hq, Sq, D), summed over each group of
+ * heads. */
 static void turned_product(mx_sdpa_plan *p, int weights, int x, int out, int64_t d)
 {
     mx_dnn_graph *g = &p->g;
@@ -340,11 +346,11 @@ mx_status mx_sdpa_plan_new(mx_sdpa_plan **out, mx_sdpa *sdpa, const mx_sdpa_shap
     mx_status st = mx_dnn_build(&p->g);
     if (st) {
         mx_sdpa_plan_free(p);
-        return mx_status_wrap(st, "planning %s attention (B %lld, S %lld x %lld, H %lld/%lld, D %lld/%lld)",
-                              shape->backward ? "backward" : "forward", (long long)shape->batch,
-                              (long long)shape->seq_q, (long long)shape->seq_kv,
-                              (long long)shape->heads_q, (long long)shape->heads_kv,
-                              (long long)shape->dim_qk, (long long)shape->dim_v);
+        return mx_status_wrap(
+            st, "planning %s attention (B %lld, S %lld x %lld, H %lld/%lld, D %lld/%lld)",
+            shape->backward ? "backward" : "forward", (long long)shape->batch,
+            (long long)shape->seq_q, (long long)shape->seq_kv, (long long)shape->heads_q,
+            (long long)shape->heads_kv, (long long)shape->dim_qk, (long long)shape->dim_v);
     }
     *out = p;
     return MX_OK;
@@ -365,7 +371,8 @@ static size_t aligned(size_t n)
 
 size_t mx_sdpa_plan_workspace(const mx_sdpa_plan *p)
 {
-    return aligned((size_t)p->g.workspace_bytes) + aligned(p->row_dot_bytes) + aligned(p->dq_sum_bytes);
+    return aligned((size_t)p->g.workspace_bytes) + aligned(p->row_dot_bytes) +
+           aligned(p->dq_sum_bytes);
 }
 
 int mx_sdpa_plan_choice(const mx_sdpa_plan *p, int *offered)

@@ -1,19 +1,20 @@
 /* sdpa_cudnn.h - attention through cuDNN's fused kernels, planned once and launched many times.
  *
- *     S = scale Q K^T, capped and masked;  P = softmax(S);  O = P V          per head, keys shared by groups
- *     Q (B, S, Hq, Dqk)   K (B, Skv, Hkv, Dqk)   V (B, Skv, Hkv, Dv)   O (B, S, Hq, Dv)   bf16 or f16
- *     stats (B, Hq, S) f32: log sum exp of each row of S, kept for the backward pass
- * Every tensor is given by its batch, sequence and head strides (in elements, the last dim packed), so
- * q, k and v may be slices of one projection's output and dq, dk, dv slices of its gradient.
+ *     S = scale Q K^T, capped and masked;  P = softmax(S);  O = P V          per head, keys shared
+ * by groups Q (B, S, Hq, Dqk)   K (B, Skv, Hkv, Dqk)   V (B, Skv, Hkv, Dv)   O (B, S, Hq, Dv) bf16
+ * or f16 stats (B, Hq, S) f32: log sum exp of each row of S, kept for the backward pass Every
+ * tensor is given by its batch, sequence and head strides (in elements, the last dim packed), so q,
+ * k and v may be slices of one projection's output and dq, dk, dv slices of its gradient.
  *
  * Masks: causal (key <= query, both counted from the start), sliding window (query - key < window),
  * padding (per-sequence lengths), packed documents (`packed`: the batch is a list of documents laid
- * out one after another, given by element offsets; lengths may be 0, so a fixed number of slots serves
- * every batch). Sinks (one extra logit per head) and logit soft-cap are asked for like the rest; what
- * cuDNN cannot do comes back as an error from mx_sdpa_plan_new, and the caller takes our own kernel.
+ * out one after another, given by element offsets; lengths may be 0, so a fixed number of slots
+ * serves every batch). Sinks (one extra logit per head) and logit soft-cap are asked for like the
+ * rest; what cuDNN cannot do comes back as an error from mx_sdpa_plan_new, and the caller takes our
+ * own kernel.
  *
- * Deterministic backward: cuDNN's default adds dQ with atomics; `deterministic` asks for the variant
- * that keeps dP in workspace instead (more memory, slower).
+ * Deterministic backward: cuDNN's default adds dQ with atomics; `deterministic` asks for the
+ * variant that keeps dP in workspace instead (more memory, slower).
  */
 #ifndef MX_DEVICE_CUDA_SDPA_CUDNN_H
 #define MX_DEVICE_CUDA_SDPA_CUDNN_H
@@ -40,10 +41,10 @@ typedef struct {
 
 typedef struct {
     const void *q, *k, *v;
-    void *o;     /* written forward, read backward */
+    void *o; /* written forward, read backward */
     float *stats;
-    const int32_t *len_q, *len_kv;                   /* (B) padded or packed */
-    const int32_t *off_q, *off_k, *off_v, *off_o;    /* (B + 1) packed: element offsets */
+    const int32_t *len_q, *len_kv;                /* (B) padded or packed */
+    const int32_t *off_q, *off_k, *off_v, *off_o; /* (B + 1) packed: element offsets */
     const int32_t *off_dout, *off_dq, *off_dk, *off_dv;
     const float *sinks; /* (Hq) */
     const void *dout;

@@ -27,7 +27,8 @@ __global__ void swiglu_forward_kernel(uint16_t *y, const uint16_t *gu, int64_t f
     }
 }
 
-__global__ void swiglu_backward_kernel(uint16_t *dgu, const uint16_t *dy, const uint16_t *gu, int64_t f8)
+__global__ void swiglu_backward_kernel(uint16_t *dgu, const uint16_t *dy, const uint16_t *gu,
+                                       int64_t f8)
 {
     int64_t row = blockIdx.y;
     const uint16_t *g = gu + row * 16 * f8, *u = g + 8 * f8;
@@ -52,8 +53,7 @@ __global__ void swiglu_backward_kernel(uint16_t *dgu, const uint16_t *dy, const 
 }
 
 /* One row a grid line; rows above 65535 go in slices. */
-template <class Launch>
-static cudaError_t by_rows(int64_t rows, int64_t f, Launch launch)
+template <class Launch> static cudaError_t by_rows(int64_t rows, int64_t f, Launch launch)
 {
     if (f % 8)
         return cudaErrorInvalidValue;
@@ -71,11 +71,11 @@ cudaError_t mx_cuda_swiglu_forward(mx_bf16 *y, const mx_bf16 *gu, int64_t rows, 
     });
 }
 
-cudaError_t mx_cuda_swiglu_backward(mx_bf16 *dgu, const mx_bf16 *dy, const mx_bf16 *gu, int64_t rows,
-                                    int64_t f, cudaStream_t stream)
+cudaError_t mx_cuda_swiglu_backward(mx_bf16 *dgu, const mx_bf16 *dy, const mx_bf16 *gu,
+                                    int64_t rows, int64_t f, cudaStream_t stream)
 {
     return by_rows(rows, f, [&](dim3 grid, int64_t r) {
-        swiglu_backward_kernel<<<grid, 256, 0, stream>>>(dgu + 2 * r * f, dy + r * f, gu + 2 * r * f,
-                                                         f / 8);
+        swiglu_backward_kernel<<<grid, 256, 0, stream>>>(dgu + 2 * r * f, dy + r * f,
+                                                         gu + 2 * r * f, f / 8);
     });
 }

@@ -1,5 +1,6 @@
-/* vec.cuh - 16-byte vectors of bf16, warp and block sums, and the counter-based random bits that the
- * kernels share. Sums have a fixed order (lanes, then warps), so results do not depend on timing. */
+/* vec.cuh - 16-byte vectors of bf16, warp and block sums, and the counter-based random bits that
+ * the kernels share. Sums have a fixed order (lanes, then warps), so results do not depend on
+ * timing. */
 #ifndef MX_DEVICE_CUDA_VEC_CUH
 #define MX_DEVICE_CUDA_VEC_CUH
 
@@ -69,7 +70,8 @@ __device__ __forceinline__ float warp_max(float x)
         x = fmaxf(x, __shfl_xor_sync(~0u, x, o));
     return x;
 }
-/* Sum over the block, given to every thread. scratch: 32 floats, free again after the next barrier. */
+/* Sum over the block, given to every thread. scratch: 32 floats, free again after the next barrier.
+ */
 __device__ __forceinline__ float block_sum(float x, float *scratch)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n = (blockDim.x + 31) >> 5;

@@ -1,11 +1,11 @@
 /* xent.cu - softmax cross-entropy over rows of logits, the gradient written over the logits.
  *
  * One block a row, two blocks a multiprocessor, so that one reads while the other writes. Pass one
- * finds max and sum of exponentials together (each thread keeps a running pair, pairs are merged in a
- * fixed order) and keeps the front of the row in shared memory; pass two takes the front from there and
- * the rest from the second-level cache, and writes the gradient. Memory traffic is one read and one
- * write of the logits.
- * With z = cap tanh(l / cap) the gradient is multiplied by 1 - (z / cap)^2.
+ * finds max and sum of exponentials together (each thread keeps a running pair, pairs are merged in
+ * a fixed order) and keeps the front of the row in shared memory; pass two takes the front from
+ * there and the rest from the second-level cache, and writes the gradient. Memory traffic is one
+ * read and one write of the logits. With z = cap tanh(l / cap) the gradient is multiplied by 1 - (z
+ * / cap)^2.
  */
 #include "device/cuda/plugin/flash.cuh"
 #include "device/cuda/plugin/kernels.h"
@@ -73,7 +73,8 @@ __device__ max_sum block_merge(max_sum t, max_sum *scratch)
 }
 
 template <bool CAP>
-__device__ __forceinline__ float gradient(float l, float lse, float g, float cap, float inv, bool target)
+__device__ __forceinline__ float gradient(float l, float lse, float g, float cap, float inv,
+                                          bool target)
 {
     float z = capped<CAP>(l, cap, inv);
     float d = (__expf(z - lse) - (target ? 1.f : 0.f)) * g;
@@ -82,8 +83,9 @@ __device__ __forceinline__ float gradient(float l, float lse, float g, float cap
 
 template <bool CAP>
 __global__ void __launch_bounds__(XENT_THREADS, 2)
-    xent_kernel(uint16_t *logits, const int32_t *targets, const float *weight, const float *grad_scale,
-                float *loss, float *lse_out, int64_t vocab, int64_t ld, float cap, bool write)
+    xent_kernel(uint16_t *logits, const int32_t *targets, const float *weight,
+                const float *grad_scale, float *loss, float *lse_out, int64_t vocab, int64_t ld,
+                float cap, bool write)
 {
     extern __shared__ vec8 kept[];
     __shared__ max_sum scratch[XENT_THREADS / 32];
@@ -95,7 +97,8 @@ __global__ void __launch_bounds__(XENT_THREADS, 2)
     float lse = t.m + logf(t.s), w = counts ? (weight ? weight[blockIdx.x] : 1.f) : 0.f;
     if (threadIdx.x == 0) {
         lse_out[blockIdx.x] = lse;
-        loss[blockIdx.x] = counts ? w * (lse - capped<CAP>(bf16_to_f32(row[target]), cap, inv)) : 0.f;
+        loss[blockIdx.x] =
+            counts ? w * (lse - capped<CAP>(bf16_to_f32(row[target]), cap, inv)) : 0.f;
     }
     if (!write)
         return;
@@ -130,8 +133,8 @@ cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t 
     if (s->ld % 8)
         return cudaErrorInvalidValue;
     auto *k = s->softcap > 0 ? xent_kernel<true> : xent_kernel<false>;
-    cudaError_t e = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         KEPT * sizeof(vec8));
+    cudaError_t e =
+        cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, KEPT * sizeof(vec8));
     if (e != cudaSuccess)
         return e;
     k<<<(unsigned)s->rows, XENT_THREADS, KEPT * sizeof(vec8), stream>>>(
