@@ -1,6 +1,7 @@
 /* build.c - from a configured family to a graph: inputs in, head out, logits. */
 #include "models/model.h"
 
+#include "nn/moe.h"
 #include "ops.h"
 #include <string.h>
 
@@ -8,14 +9,16 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
 {
     mx_shape rows = MX_SHAPE(s.batch, s.seq);
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
-                    .cache_dtype = s.cache_dtype,
+                    .cache_dtype = s.cache_dtype, .training = s.training,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
     b->tokens = mx_input(g, "tokens", rows, MX_I32);
     if (s.packed || s.cache_len)
         b->positions = mx_input(g, "positions", rows, MX_I32);
     if (s.packed)
         b->segments = mx_input(g, "segments", rows, MX_I32);
-    return m->family->build(g, m->config, b);
+    mx_head head = m->family->build(g, m->config, b);
+    mx_balance_finish(g, b);
+    return head;
 }
 
 mx_node *mx_model_logits(mx_graph *g, const mx_head *h)

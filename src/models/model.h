@@ -97,6 +97,7 @@ void mx_model_spec_fini(mx_model_spec *m);
 typedef struct {
     int64_t batch, seq;
     bool packed;
+    bool training;     /* a step that updates weights */
     int64_t cache_len; /* 0: no cache */
     mx_dtype cache_dtype;
 } mx_model_shape;

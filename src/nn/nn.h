@@ -11,6 +11,14 @@
 #include "ir/graph.h"
 #include "ir/source.h"
 
+/* What the routers of all layers enter for the losses that keep experts even (router.c). */
+typedef struct {
+    mx_node *load, *share; /* (E): entries per token, mean probability */
+    mx_node *z;
+    int n; /* layers entered */
+    double balance_weight, z_weight;
+} mx_router_sums;
+
 /* What a model is built for: a batch of sequences, or a decode step with a cache. */
 typedef struct {
     int64_t batch, seq;
@@ -22,7 +30,9 @@ typedef struct {
     double init_scale;  /* standard deviation of new weights (initializer_range) */
     int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */
     mx_dtype cache_dtype;
+    bool training;      /* blocks may update state of their own (router biases) */
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */
+    mx_router_sums routers;
 } mx_build;
 
 typedef enum { MX_ACT_SILU, MX_ACT_GELU_TANH, MX_ACT_GELU_ERF, MX_ACT_RELU, MX_ACT_COUNT } mx_act;

@@ -43,8 +43,13 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, const mx_build *b, double
     mx_node *each = mx_linear_xent(g, x, h->weight, labels, h->scale, h->softcap, z_loss);
     mx_node *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);
     mx_node *loss = mx_mul(g, mx_sum_all(g, each), scale);
-    if (b->aux_loss)
-        loss = mx_add(g, loss, b->aux_loss);
+    if (b->aux_loss) {
+        /* Weighted by this microbatch's share of the step's tokens, like everything else. */
+        mx_node *none = mx_constant(g, MX_SCALAR, MX_F32, -0.5);
+        mx_node *counts = mx_greater(g, mx_cast(g, labels, MX_F32), none);
+        mx_node *share = mx_mul(g, mx_sum_all(g, counts), scale);
+        loss = mx_add(g, loss, mx_mul(g, b->aux_loss, share));
+    }
     return mx_graph_root(g, "loss", loss);
 }
 
@@ -60,7 +65,9 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
 {
     mx_graph *g = &s->graph;
     mx_build b;
-    mx_head h = mx_model_build(g, m, o->shape, &b);
+    mx_model_shape shape = o->shape;
+    shape.training = o->kind == MX_STEP_TRAIN || o->kind == MX_STEP_ACCUMULATE;
+    mx_head h = mx_model_build(g, m, shape, &b);
     if (o->kind == MX_STEP_LOGITS) {
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
         return mx_compile_forward(g, &o->compile, &s->program);

@@ -1,0 +1,110 @@
+/* grouped_matmul.c - one product per expert over rows sorted by expert.
+ *
+ *     x (n, d)   w (e, f, d)   start (e + 1) int32  ->  y (n, f):   y_i = w_e x_i
+ * for the rows start[e] <= i < start[e + 1]; with in_out the weights are stored (e, d, f). Rows that
+ * belong to no expert (before start[0], beyond start[e]: dropped tokens) give zeros. Starts that fall
+ * or leave the rows are taken as far as they make sense: an expert never reaches back into its
+ * predecessor's rows, so no input can make a kernel read outside its tensors.
+ *
+ * Backward: dx is the same op with the other layout, dw is grouped_outer.
+ */
+#include "ops.h"
+#include "ops/cpu/grouped_kernel.h"
+#include "ops/grouped.h"
+
+#include <string.h>
+
+typedef struct {
+    bool in_out;  /* w is (e, d, f) */
+    mx_dtype out; /* of the result, where has_out says so; otherwise x's */
+    bool has_out;
+} grouped_attr;
+
+static const char *notation(const mx_node *n)
+{
+    return ((const grouped_attr *)n->attr)->in_out ? "!nd,!edf,!s->!nf" : "!nd,!efd,!s->!nf";
+}
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const grouped_attr *at = n->attr;
+    mx_grouped_check(g, n, n->in[1]->type.dim[0], n->in[2]);
+    if (at->has_out)
+        n->type.dtype = at->out;
+}
+
+/* Rows that no expert has. */
+static void clear(const mx_tensor *y, int64_t from, int64_t to)
+{
+    size_t row = (size_t)y->type.dim[1] * mx_dtype_bytes(y->type.dtype);
+    memset((char *)y->data + (size_t)from * row, 0, (size_t)(to - from) * row);
+}
+
+static void grouped_cpu(const mx_call *c)
+{
+    const mx_tensor *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
+    int64_t rows = x->type.dim[0], E = w->type.dim[0];
+    int32_t *start = c->work;
+    mx_grouped_starts(c->in[2].data, E, rows, start);
+    mx_grouped g = {.groups = E, .d_in = x->type.dim[1], .d_out = y->type.dim[1], .offsets = start,
+                    .w_in_out = ((const grouped_attr *)c->attr)->in_out,
+                    .type = mx_grouped_num(x->type.dtype),
+                    .out_type = mx_grouped_num(y->type.dtype)};
+    clear(y, 0, start[0]);
+    mx_grouped_forward(&g, x->data, w->data, y->data);
+    clear(y, start[E], rows);
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    (void)n_threads;
+    return sizeof(int32_t) * (size_t)(n->in[1]->type.dim[0] + 1);
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    const mx_type *x = &n->in[0]->type;
+    return (mx_cost){.flops = 2.0 * (double)mx_type_count(x) * (double)n->type.dim[1]};
+}
+
+static mx_node *apply(mx_graph *g, mx_node *x, mx_node *w, mx_node *start, grouped_attr at)
+{
+    return MX_APPLY(g, &mx_op_grouped_matmul, &at, x, w, start);
+}
+
+/* in_out: the weights are stored (e, in, out) instead of (e, out, in). */
+mx_node *mx_grouped_matmul(mx_graph *g, mx_node *x, mx_node *w, mx_node *start, bool in_out)
+{
+    return apply(g, x, w, start, (grouped_attr){.in_out = in_out});
+}
+
+static void grouped_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    mx_node *x = n->in[0], *w = n->in[1], *start = n->in[2];
+    bool in_out = ((const grouped_attr *)n->attr)->in_out;
+    mx_node *dy = mx_cast(g, dout[0], x->type.dtype);
+    /* A weight's gradient is kept in the weight's own dtype even when a copy was multiplied. */
+    bool copy = w->op == &mx_op_cast && w->in[0]->op == &mx_op_variable;
+    mx_dtype dtype = copy ? w->in[0]->type.dtype : w->type.dtype;
+    din[0] = apply(g, dy, w, start, (grouped_attr){!in_out, x->type.dtype, true});
+    din[1] = in_out ? mx_grouped_outer(g, dy, x, start, dtype) : mx_grouped_outer(g, x, dy, start, dtype);
+}
+
+#define START(n) {1, {n}, MX_I32, 0, 8}
+const mx_op mx_op_grouped_matmul = {
+    .name = "grouped_matmul",
+    .doc = "one product per expert over rows sorted by expert",
+    .attr_size = sizeof(grouped_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out), {0}},
+    .notation = notation,
+    .infer = infer,
+    .grad = grouped_vjp,
+    .cost = cost,
+    .cpu = grouped_cpu,
+    .work_bytes = work_bytes,
+    .cases = (const mx_case[]){{3, {{2, {7, 4}}, {3, {3, 6, 4}}, START(4)}, &(grouped_attr){0}},
+                               {3, {{2, {7, 4}}, {3, {3, 4, 6}}, START(4)},
+                                &(grouped_attr){.in_out = true}},
+                               {3, {{2, {5, 2}}, {3, {1, 2, 2}}, START(2)}, &(grouped_attr){0}},
+                               {0}},
+};

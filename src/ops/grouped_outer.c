@@ -1,0 +1,76 @@
+/* grouped_outer.c - the weight gradient of grouped_matmul: a sum of outer products per expert.
+ *
+ *     a (n, d)   b (n, f)   start (e + 1) int32  ->  (e, f, d):   y_e = sum of b_i a_i^T
+ * over the rows start[e] <= i < start[e + 1]. An expert without rows gets zeros. The other layout
+ * (e, d, f) is the same op with a and b exchanged.
+ */
+#include "ops.h"
+#include "ops/cpu/grouped_kernel.h"
+#include "ops/grouped.h"
+
+typedef struct {
+    mx_dtype out;
+    bool has_out; /* the result's dtype is `out`, not a's */
+} outer_attr;
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const outer_attr *at = n->attr;
+    n->type.dim[0] = n->in[2]->type.dim[0] - 1;
+    mx_grouped_check(g, n, n->type.dim[0], n->in[2]);
+    if (at->has_out)
+        n->type.dtype = at->out;
+}
+
+static void outer_cpu(const mx_call *c)
+{
+    const mx_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
+    int32_t *start = c->work;
+    mx_grouped_starts(c->in[2].data, y->type.dim[0], a->type.dim[0], start);
+    mx_grouped g = {.groups = y->type.dim[0], .d_in = a->type.dim[1], .d_out = b->type.dim[1],
+                    .offsets = start, .type = mx_grouped_num(a->type.dtype),
+                    .out_type = mx_grouped_num(y->type.dtype)};
+    mx_grouped_dw(&g, b->data, a->data, y->data, false);
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    (void)n_threads;
+    return sizeof(int32_t) * (size_t)(n->type.dim[0] + 1);
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    const mx_type *a = &n->in[0]->type, *b = &n->in[1]->type;
+    return (mx_cost){.flops = 2.0 * (double)mx_type_count(a) * (double)b->dim[1]};
+}
+
+mx_node *mx_grouped_outer(mx_graph *g, mx_node *a, mx_node *b, mx_node *start, mx_dtype out)
+{
+    outer_attr at = {out, true};
+    return MX_APPLY(g, &mx_op_grouped_outer, &at, a, b, start);
+}
+
+static void outer_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    mx_node *dy = mx_cast(g, dout[0], n->in[0]->type.dtype);
+    din[0] = mx_grouped_matmul(g, n->in[1], dy, n->in[2], true);
+    din[1] = mx_grouped_matmul(g, n->in[0], dy, n->in[2], false);
+}
+
+const mx_op mx_op_grouped_outer = {
+    .name = "grouped_outer",
+    .doc = "sum of outer products per expert",
+    .dims = "!nd,!nf,!s->!efd",
+    .attr_size = sizeof(outer_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(outer_attr, MX_ATTR_DTYPE, out), {0}},
+    .infer = infer,
+    .grad = outer_vjp,
+    .cost = cost,
+    .cpu = outer_cpu,
+    .work_bytes = work_bytes,
+    .cases = (const mx_case[]){{3, {{2, {7, 4}}, {2, {7, 6}}, {1, {4}, MX_I32, 0, 8}},
+                                &(outer_attr){0}},
+                               {3, {{2, {5, 2}}, {2, {5, 2}}, {1, {2}, MX_I32, 0, 6}},
+                                &(outer_attr){0}}, {0}},
+};
