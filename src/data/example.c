@@ -285,9 +285,20 @@ static mx_status no_columns(const ctx *c, const char *wanted)
     return st;
 }
 
+/* A column that is there but null makes an empty document: datasets have such rows. */
+static bool null_column(const ctx *c, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (mx_record_find(c->r, names[i]) >= 0 && find(c, names[i]) < 0)
+            return true;
+    return false;
+}
+
 static mx_status by_user(ctx *c, const char *const *columns, int n)
 {
     int at[3] = {-1, -1, -1};
+    if (null_column(c, columns, n))
+        return MX_OK;
     for (int i = 0; i < n && i < 3; i++)
         if ((at[i] = find(c, columns[i])) < 0)
             return no_columns(c, columns[i]);
@@ -324,6 +335,8 @@ static mx_status by_name(ctx *c)
         return make_ids(c, a, find(c, "labels"));
     if ((a = find(c, "text")) >= 0 || (a = find(c, "content")) >= 0)
         return make_text(c, a);
+    if (null_column(c, mx_example_columns, mx_example_n_columns))
+        return MX_OK;
     return no_columns(
         c, "text, messages, prompt and completion, instruction and output, or chosen and "
            "rejected");
@@ -332,7 +345,7 @@ static mx_status by_name(ctx *c)
 mx_status mx_example_from_record(mx_example *e, const mx_record *r, const char *const *columns,
                                  int n_columns)
 {
-    *e = (mx_example){0};
+    *e = (mx_example){.kind = MX_EXAMPLE_TEXT, .text = {"", 0}};
     ctx c = {r, e};
     mx_status st = columns && n_columns ? by_user(&c, columns, n_columns) : by_name(&c);
     if (st)

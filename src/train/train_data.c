@@ -1,34 +1,35 @@
-/* train_data.c - keys of the data section to loader options.
- *
- * dataset_type empty: found from dataset_path; without a path, the built-in corpus of stories and sums, so
- * that `maxc train model_name=...` alone trains something real.
- */
+/* train_data.c - keys of the data and tokenizer sections to loader options. Which files, and which
+ * kind they are, is train_sets.c's business. */
 #include "train/train_data.h"
 
+#include "base/file.h"
+#include "train/train_sets.h"
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-static const char *pick_path(const mx_config *c, bool evaluation)
+/* The template that the configuration gives, else the one beside the tokenizer. A folder without
+ * one is fine unless use_chat_template says that there is one. */
+static mx_status open_chat(mx_train_data *d, const mx_config *c, const char *path)
 {
-    const char *p = mx_config_text(c, evaluation ? "eval_dataset_path" : "dataset_path");
-    const char *other[] = {evaluation ? "hf_eval_files" : "hf_train_files",
-                           evaluation ? "grain_eval_files" : "grain_train_files"};
-    for (int i = 0; i < 2 && !*p; i++)
-        p = mx_config_text(c, other[i]);
-    return p;
-}
-
-/* The source kinds have their own names; these are MaxText's words for them. */
-static const char *kind_of(const mx_config *c, const char *path)
-{
-    const char *type = mx_config_text(c, "dataset_type");
-    static const char *const by_files[] = {"hf", "tfds", "grain", "c4_mlperf", "olmo_grain"};
-    for (size_t i = 0; i < sizeof by_files / sizeof *by_files; i++)
-        if (strcmp(type, by_files[i]) == 0)
-            type = "";
-    if (strcmp(type, "corpus") == 0 || (!*type && !*path))
-        return "story";
-    return type;
+    const char *text = mx_config_text(c, "chat_template");
+    const char *file = mx_config_text(c, "chat_template_path");
+    struct stat st;
+    if (*text)
+        return mx_chat_template_open(&d->chat, text);
+    if (*file) {
+        char *whole;
+        size_t n;
+        MX_TRY(mx_file_read(&d->arena, file, (size_t)16 << 20, &whole, &n));
+        return mx_chat_template_open_n(&d->chat, whole, n);
+    }
+    if (!*path || stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
+        return MX_OK;
+    mx_status e = mx_chat_template_open_dir(&d->chat, path, NULL);
+    if (e && mx_config_bool(c, "use_chat_template"))
+        return e;
+    mx_status_free(e);
+    return MX_OK;
 }
 
 static mx_status open_tokenizer(mx_train_data *d, const mx_config *c, const char *model_dir)
@@ -40,9 +41,7 @@ static mx_status open_tokenizer(mx_train_data *d, const mx_config *c, const char
          access(mx_arena_printf(&d->arena, "%s/tokenizer.model", model_dir), R_OK) == 0))
         path = model_dir;
     MX_TRY(mx_tokenizer_open(&d->tokenizer, *path ? path : "byte", &o));
-    if (*path && access(path, X_OK) == 0 && mx_config_bool(c, "use_chat_template"))
-        MX_TRY(mx_chat_template_open_dir(&d->chat, path, NULL));
-    return MX_OK;
+    return open_chat(d, c, path);
 }
 
 static mx_pack_options pack_of(const mx_config *c)
@@ -60,44 +59,81 @@ static mx_pack_options pack_of(const mx_config *c)
         .seed = (uint64_t)mx_config_int(c, "data_shuffle_seed")};
 }
 
-mx_status mx_train_data_open(mx_train_data *d, const mx_config *c, const char *model_dir,
-                             int64_t vocab, int64_t rows, bool evaluation)
+/* What every set of the mixture shares. */
+static void fill_sets(mx_dataset_options *sets, int n, const mx_train_data_request *r)
 {
-    *d = (mx_train_data){0};
-    MX_TRY(open_tokenizer(d, c, model_dir));
-    if (mx_tokenizer_vocab_size(d->tokenizer) > vocab)
-        return mx_fail(MX_USAGE, "the tokenizer has %d tokens, the model's vocabulary only %lld; set "
-                       "vocab_size or choose another tokenizer",
-                       mx_tokenizer_vocab_size(d->tokenizer), (long long)vocab);
-    const char *path = pick_path(c, evaluation), *kind = kind_of(c, path);
-    const char *const *columns;
+    const mx_config *c = r->config;
     int64_t epochs = mx_config_int(c, "num_epoch");
-    bool generated = strcmp(kind, "story") == 0 || strcmp(kind, "synthetic") == 0;
-    mx_dataset_options set = {.paths = path, .kind = kind,
-                              .shuffle = mx_config_bool(c, "enable_data_shuffling") && !evaluation,
-                              .seed = (uint64_t)mx_config_int(c, "data_shuffle_seed"),
-                              .n_epochs = evaluation ? 1 : generated || epochs < 0 ? 0 : epochs,
-                              .shuffle_window = mx_config_int(c, "shuffle_buffer_size")};
-    set.source = (mx_source_options){.seed = set.seed + (evaluation ? 1 : 0), .vocab_size = vocab,
-                                     .record_tokens = mx_config_int(c, "max_target_length")};
-    mx_loader_options o = {.datasets = &set, .n_datasets = 1, .pack = pack_of(c), .batch_rows = rows,
+    for (int i = 0; i < n; i++) {
+        mx_dataset_options *s = &sets[i];
+        bool generated =
+            s->kind && (strcmp(s->kind, "story") == 0 || strcmp(s->kind, "synthetic") == 0);
+        s->shuffle = mx_config_bool(c, "enable_data_shuffling") && !r->evaluation;
+        s->seed = (uint64_t)mx_config_int(c, "data_shuffle_seed") + (uint64_t)i;
+        s->n_epochs = r->evaluation ? 1 : generated || epochs < 0 ? 0 : epochs;
+        s->shuffle_window = mx_config_int(c, "shuffle_buffer_size");
+        s->source = (mx_source_options){
+            .seed = s->seed + (r->evaluation ? 1000003 : 0), .vocab_size = r->vocab,
+            .record_tokens = mx_config_int(c, "max_target_length"),
+            .max_record_bytes = (size_t)mx_config_int(c, "max_record_bytes"),
+            .n_synthetic = r->evaluation ? 1024 : 0};
+    }
+}
+
+static void fill_encoder(mx_encoder *e, const mx_train_data *d, const mx_train_data_request *r)
+{
+    const mx_config *c = r->config;
+    const char *const *columns, *name = r->evaluation ? "eval_data_columns" : "train_data_columns";
+    *e = (mx_encoder){.tokenizer = d->tokenizer, .chat = d->chat, .vocab_size = r->vocab,
+                      .add_bos = mx_config_bool(c, "add_bos"),
+                      .add_eos = mx_config_bool(c, "add_eos"),
+                      .completion_only = r->completion_only};
+    if (mx_config_is_set(c, name)) {
+        e->n_columns = mx_config_list(c, name, &columns);
+        e->columns = columns;
+    }
+}
+
+mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *request)
+{
+    mx_train_data_request r = *request;
+    const mx_config *c = r.config;
+    *d = (mx_train_data){0};
+    MX_TRY(open_tokenizer(d, c, r.model_dir));
+    int32_t tokens = mx_tokenizer_vocab_size(d->tokenizer), pad = mx_tokenizer_pad(d->tokenizer);
+    r.vocab = r.vocab ? r.vocab : tokens;
+    if (tokens > r.vocab)
+        return mx_fail(MX_USAGE,
+                       "the tokenizer has %d tokens, the model's vocabulary only %lld; set "
+                       "vocab_size or choose another tokenizer",
+                       tokens, (long long)r.vocab);
+    mx_dataset_options *sets;
+    int n;
+    MX_TRY(mx_train_sets(c, r.evaluation, &d->arena, &sets, &n));
+    fill_sets(sets, n, &r);
+    const char *cache = mx_config_text(c, "tokenizer_cache_dir");
+    mx_loader_options o = {.datasets = sets, .n_datasets = n, .pack = pack_of(c),
+                           .batch_rows = r.rows, .rank = r.rank, .n_ranks = r.n_ranks,
                            .n_threads = (int)mx_config_int(c, "loader_threads"),
                            .n_ahead = (int)mx_config_int(c, "prefetch_batches"),
                            .skip_bad = strcmp(mx_config_text(c, "bad_record_policy"), "skip") == 0,
-                           .bad_budget = mx_config_float(c, "bad_record_budget")};
-    const char *cache = mx_config_text(c, "tokenizer_cache_dir");
-    o.cache_dir = *cache ? cache : NULL;
-    int32_t pad = mx_tokenizer_pad(d->tokenizer);
-    o.pack.pad_id = pad >= 0 && pad < vocab ? pad : 0;
-    o.encoder = (mx_encoder){.tokenizer = d->tokenizer, .chat = d->chat,
-                             .add_bos = mx_config_bool(c, "add_bos"),
-                             .add_eos = mx_config_bool(c, "add_eos"), .vocab_size = vocab};
-    if (mx_config_is_set(c, evaluation ? "eval_data_columns" : "train_data_columns")) {
-        o.encoder.n_columns = mx_config_list(c, evaluation ? "eval_data_columns"
-                                                           : "train_data_columns", &columns);
-        o.encoder.columns = columns;
+                           .bad_budget = mx_config_float(c, "bad_record_budget"),
+                           .cache_dir = *cache ? cache : NULL};
+    if (r.pairs) {
+        o.pack.kind = MX_PACK_NONE;
+        o.pack.truncate = true;
     }
+    o.pack.pad_id = pad >= 0 && pad < r.vocab ? pad : 0;
+    fill_encoder(&o.encoder, d, &r);
     return mx_loader_open(&d->loader, &o);
+}
+
+mx_status mx_train_data_open(mx_train_data *d, const mx_config *c, const char *model_dir,
+                             int64_t vocab, int64_t rows, bool evaluation)
+{
+    mx_train_data_request r = {.config = c, .model_dir = model_dir, .vocab = vocab, .rows = rows,
+                               .evaluation = evaluation};
+    return mx_train_data_open_as(d, &r);
 }
 
 void mx_train_data_close(mx_train_data *d)

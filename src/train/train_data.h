@@ -15,10 +15,23 @@ typedef struct {
     mx_arena arena;
 } mx_train_data;
 
-/* `model_dir` is where tokenizer and chat template are looked for when no path is given (NULL: bytes).
- * `rows` is the global batch of one microbatch. */
+/* `model_dir` is where tokenizer and chat template are looked for when no path is given (NULL:
+ * bytes). `rows` is the global batch of one microbatch. */
 mx_status mx_train_data_open(mx_train_data *d, const mx_config *c, const char *model_dir,
                              int64_t vocab, int64_t rows, bool evaluation) MX_MUST_USE;
+
+/* The same with everything that can be asked for. */
+typedef struct {
+    const mx_config *config;
+    const char *model_dir; /* may be NULL */
+    int64_t vocab;         /* 0: the tokenizer's */
+    int64_t rows;
+    int rank, n_ranks;     /* data ranks; 0 of 0 is the whole batch */
+    bool evaluation;
+    bool completion_only;  /* train on completions and assistant messages alone */
+    bool pairs;            /* chosen and rejected: two rows each, never packed */
+} mx_train_data_request;
+mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r) MX_MUST_USE;
 void mx_train_data_close(mx_train_data *d);
 
 #endif

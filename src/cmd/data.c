@@ -1,0 +1,201 @@
+/* data.c - maxc data: what training will see, before any training.
+ *
+ * Opens the data exactly as `maxc train` would, makes batches, and shows rows as text: what is
+ * trained in one colour, what is masked in another, documents apart. Without colour, masked text
+ * stands between ‹ and ›. Then the counts: documents, tokens, how full the rows are, what was
+ * cut off.
+ *
+ *     maxc data dataset_path=my.jsonl tokenizer=DIR max_target_length=512
+ *     maxc data dataset_path=chat.jsonl sft_train_on_completion_only=true show=tokens
+ */
+#include "cmd/verb.h"
+#include "train/train_data.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct {
+    const mx_train_data *d;
+    bool colour, tokens;
+    mx_str text;
+} view;
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* --- rows --- */
+
+/* Is the token at place i what some place must predict? */
+static bool is_trained(const mx_batch *b, int64_t row, int64_t i)
+{
+    const int32_t *seg = b->segments + row * b->seq_len, *lab = b->labels + row * b->seq_len;
+    return i > 0 && seg[i] == seg[i - 1] && lab[i - 1] != MX_NO_LABEL;
+}
+
+/* Terminal control characters in data must not reach the terminal. */
+static void add_visible(mx_str *out, const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)p[i] < ' ' && p[i] != '\n' && p[i] != '\t')
+            mx_str_addf(out, "\\x%02x", (unsigned char)p[i]);
+        else if (p[i] == 127)
+            mx_str_add(out, "\\x7f");
+        else
+            mx_str_add_n(out, p + i, 1);
+}
+
+static mx_status show_run(view *v, const int32_t *ids, int64_t n, bool trained)
+{
+    mx_str text = {0};
+    mx_status st = MX_OK;
+    mx_str_add(&v->text, v->colour ? (trained ? "\x1b[32m" : "\x1b[90m") : trained ? "" : "‹");
+    for (int64_t i = 0; v->tokens && i < n; i++) {
+        size_t len = 0;
+        const char *t = mx_tokenizer_token(v->d->tokenizer, ids[i], &len);
+        mx_str_addf(&v->text, "%s%d:", i ? " " : "", ids[i]);
+        add_visible(&v->text, t ? t : "?", t ? len : 1);
+    }
+    if (!v->tokens)
+        st = mx_tokenizer_decode(v->d->tokenizer, ids, n, NULL, &text);
+    add_visible(&v->text, mx_str_text(&text), text.len);
+    mx_str_add(&v->text, v->colour ? "\x1b[0m" : trained ? "" : "›");
+    if (v->tokens)
+        mx_str_add(&v->text, " ");
+    mx_str_fini(&text);
+    return st;
+}
+
+static mx_status show_row(view *v, const mx_batch *b, int64_t row)
+{
+    const int32_t *ids = b->tokens + row * b->seq_len, *seg = b->segments + row * b->seq_len;
+    int64_t used = 0, trained = 0, s = b->seq_len;
+    int32_t documents = 0;
+    for (int64_t i = 0; i < s; i++) {
+        used += seg[i] != 0;
+        trained += b->labels[row * s + i] != MX_NO_LABEL;
+        documents = seg[i] > documents ? seg[i] : documents;
+    }
+    mx_str_clear(&v->text);
+    mx_str_addf(&v->text,
+                "--- step %lld, row %lld: %d document%s, %lld tokens, %lld trained, %lld padding\n",
+                (long long)b->step, (long long)row, documents, documents == 1 ? "" : "s",
+                (long long)used, (long long)trained, (long long)(s - used));
+    for (int64_t i = 0, k; i < used; i = k) {
+        bool on = is_trained(b, row, i);
+        for (k = i + 1; k < used && seg[k] == seg[i] && is_trained(b, row, k) == on;)
+            k++;
+        MX_TRY(show_run(v, ids + i, k - i, on));
+        if (k < used && seg[k] != seg[i])
+            mx_str_addf(&v->text, "\n- - - document %d\n", seg[k]);
+    }
+    mx_str_add(&v->text, "\n");
+    fwrite(v->text.text, 1, v->text.len, stdout);
+    return MX_OK;
+}
+
+/* --- counts --- */
+
+static void print_counts(const mx_loader_counts *c, double elapsed, int64_t batches, bool json)
+{
+    const mx_pack_counts *p = &c->pack;
+    double full = p->places ? (double)p->tokens / (double)p->places : 0;
+    double trained = p->tokens ? (double)p->trained_tokens / (double)p->tokens : 0;
+    if (json) {
+        printf(
+            "{\"batches\": %lld, \"records\": %lld, \"bad_records\": %lld, \"documents\": %lld, "
+            "\"empty_documents\": %lld, \"truncated_documents\": %lld, \"truncated_tokens\": %lld, "
+            "\"tokens\": %lld, \"trained_tokens\": %lld, \"rows\": %lld, \"efficiency\": %.6f, "
+            "\"tokens_per_second\": %.0f}\n",
+            (long long)batches, (long long)c->records, (long long)c->bad_records,
+            (long long)p->documents, (long long)p->empty, (long long)p->truncated,
+            (long long)p->truncated_tokens, (long long)p->tokens, (long long)p->trained_tokens,
+            (long long)p->rows, full, (double)p->tokens / elapsed);
+        return;
+    }
+    printf(
+        "=== %lld batches: %lld records, %lld documents (%lld empty), %lld tokens in %lld rows\n",
+        (long long)batches, (long long)c->records, (long long)p->documents, (long long)p->empty,
+        (long long)p->tokens, (long long)p->rows);
+    printf("rows are %.1f %% full; %.1f %% of tokens are trained\n", 100 * full, 100 * trained);
+    printf("cut off: %lld documents, %lld tokens%s\n", (long long)p->truncated,
+           (long long)p->truncated_tokens,
+           p->truncated ? " (use_truncation=false keeps them as further rows)" : "");
+    if (c->bad_records)
+        printf("bad records left out: %lld; the first: %s\n", (long long)c->bad_records,
+               c->first_bad ? c->first_bad : "");
+    printf("%.2f million tokens a second\n", (double)p->tokens / elapsed / 1e6);
+}
+
+static mx_status show_all(view *v, const mx_config *c)
+{
+    int64_t rows = mx_config_int(c, "rows"), batches = mx_config_int(c, "batches"), done = 0,
+            shown = 0;
+    bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
+    double from = seconds();
+    for (; done < batches; done++) {
+        const mx_batch *b;
+        MX_TRY(mx_loader_next(v->d->loader, &b));
+        if (!b)
+            break;
+        for (int64_t r = 0; r < b->rows && shown < rows && !json; r++, shown++)
+            MX_TRY(show_row(v, b, r));
+    }
+    mx_loader_counts counts = mx_loader_report(v->d->loader);
+    print_counts(&counts, seconds() - from, done, json);
+    return MX_OK;
+}
+
+static mx_status run(mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    const char *colour = mx_config_text(c, "colour");
+    mx_train_data d = {0};
+    mx_train_data_request r = {
+        .config = c, .rows = mx_config_int(c, "batch_rows"),
+        .evaluation = mx_config_bool(c, "evaluation"),
+        .pairs = mx_config_bool(c, "pairs"),
+        .completion_only = mx_config_is_set(c, "sft_train_on_completion_only") &&
+                           mx_config_bool(c, "sft_train_on_completion_only")};
+    view v = {.d = &d,
+              .tokens = strcmp(mx_config_text(c, "show"), "tokens") == 0,
+              .colour =
+                  strcmp(colour, "always") == 0 || (strcmp(colour, "auto") == 0 && isatty(1))};
+    mx_status st = mx_train_data_open_as(&d, &r);
+    if (!st)
+        st = show_all(&v, c);
+    mx_str_fini(&v.text);
+    mx_train_data_close(&d);
+    return st;
+}
+
+static const mx_key keys[] = {
+    {"rows", MX_KEY_INT, 0, "4", "0..", "rows to show", 0, 0},
+    {"batches", MX_KEY_INT, 0, "10", "1..", "batches to make and count", 0, 0},
+    {"batch_rows", MX_KEY_INT, 0, "8", "1..65536", "rows of a batch", 0, 0},
+    {"show", MX_KEY_ENUM, 0, "text", "text|tokens", "rows as text, or as ids and tokens", 0, 0},
+    {"colour", MX_KEY_ENUM, 0, "auto", "auto|always|never", "colours on the terminal", "color", 0},
+    {"evaluation", MX_KEY_BOOL, 0, "false", 0, "the evaluation data", 0, 0},
+    {"pairs", MX_KEY_BOOL, 0, "false", 0, "chosen and rejected, as dpo reads them", 0, 0},
+    MX_KEY_FORMAT,
+    {0},
+};
+
+const mx_verb mx_verb_data = {
+    .name = "data",
+    .doc = "look at what training will see: tokenized, packed, masked",
+    .usage = "[FILE.yml] [key=value ...]",
+    .help = "Rows are printed as text; trained parts and masked parts differ in colour (without "
+            "colour, "
+            "masked parts stand between ‹ and ›). Counts follow.",
+    .takes_file = true,
+    .sections =
+        MX_TAKES(RUN) | MX_TAKES(TRAIN) | MX_TAKES(DATA) | MX_TAKES(TOKENIZER) | MX_TAKES(POST),
+    .keys = keys,
+    .run = run,
+};

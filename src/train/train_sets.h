@@ -1,0 +1,14 @@
+/* train_sets.h - the datasets a configuration names: files, patterns, mixtures, the hub, or none.
+ * */
+#ifndef MX_TRAIN_TRAIN_SETS_H
+#define MX_TRAIN_TRAIN_SETS_H
+
+#include "base/config.h"
+#include "data/dataset.h"
+
+/* paths, kind and weight of each set are filled in; order and sources are the caller's. Hub files
+ * are fetched. Memory from the arena. */
+mx_status mx_train_sets(const mx_config *c, bool evaluation, mx_arena *a, mx_dataset_options **sets,
+                        int *n) MX_MUST_USE;
+
+#endif

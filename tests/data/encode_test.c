@@ -1,0 +1,127 @@
+/* encode_test.c - records of every shape become documents: which tokens, and which are trained. */
+#include "../test.h"
+
+#include "data/encode.h"
+#include "data/json_scan.h"
+#include <string.h>
+
+static const char chatml[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+static const char marked[] = "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' "
+                             "%}{% generation %}{{ m.content }}!"
+                             "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+
+/* The document as text: trained tokens as they are, masked ones between < and >. Bytes only. */
+static void show(const mx_document *d, mx_str *out)
+{
+    bool masked = false;
+    mx_str_clear(out);
+    for (int64_t i = 0; i < d->ids.n; i++) {
+        if (d->trained[i] == masked)
+            mx_str_add(out, (masked = !masked) ? "<" : ">");
+        int32_t id = d->ids.ids[i];
+        mx_str_addf(out, id == 256 ? "B" : id == 257 ? "E" : id == '\n' ? "/" : "%c", id);
+    }
+    if (masked)
+        mx_str_add(out, ">");
+}
+
+/* `want` has "|" between the two documents of a pair; "!" before text that an error must hold. */
+static void check(mx_encoder e, const char *template, const char *json, const char *want)
+{
+    mx_source s = {0};
+    mx_record r = {0};
+    mx_document d[2] = {0};
+    mx_tokenizer *t;
+    mx_chat_template *chat = NULL;
+    mx_str text = {0}, all = {0};
+    int n;
+    MX_CHECK_OK(mx_tokenizer_open(&t, "byte", NULL));
+    if (template)
+        MX_CHECK_OK(mx_chat_template_open(&chat, template));
+    e.tokenizer = t;
+    e.chat = chat;
+    MX_CHECK_OK(mx_json_scan_object(&s, json, strlen(json), &r));
+    mx_status st = mx_encode_record(&e, &r, d, &n);
+    if (*want == '!') {
+        MX_CHECK_ERROR(st, want + 1);
+    } else {
+        MX_CHECK_OK(st);
+        for (int k = 0; k < n; k++) {
+            show(&d[k], &text);
+            mx_str_addf(&all, "%s%s", k ? "|" : "", mx_str_text(&text));
+        }
+        MX_CHECK(strcmp(mx_str_text(&all), want) == 0, "%s\n  is   %s\n  want %s", json,
+                 mx_str_text(&all), want);
+    }
+    mx_str_fini(&text), mx_str_fini(&all);
+    mx_document_fini(&d[0]), mx_document_fini(&d[1]);
+    mx_record_fini(&r);
+    mx_chat_template_close(chat);
+    mx_tokenizer_close(t);
+}
+
+#define CHAT                                                                                       \
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}]"
+#define SHARE "[{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}]"
+
+MX_TEST(encode_every_shape)
+{
+    mx_encoder both = {.add_bos = true, .add_eos = true},
+               sft = {.completion_only = true, .add_eos = true};
+    check(both, NULL, "{\"text\": \"hi\"}", "<B>hiE");
+    check(both, NULL, "{\"text\": \"\"}", "");
+    check(both, NULL, "{\"text\": null}", "");
+    check((mx_encoder){0}, NULL, "{\"content\": \"hi\"}", "hi");
+    check(sft, NULL, "{\"prompt\": \"p\", \"completion\": \"c\"}", "<p>cE");
+    check(both, NULL, "{\"prompt\": \"p\", \"completion\": \"c\"}", "<B>pcE");
+    check(sft, NULL, "{\"question\": \"p\", \"answer\": \"c\"}", "<p>cE");
+    check(sft, NULL, "{\"messages\": " CHAT "}", "<User: q/Assistant: >a/E");
+    check(sft, NULL, "{\"conversations\": " SHARE "}", "<User: q/Assistant: >a/E");
+    check(sft, NULL, "{\"instruction\": \"do\", \"input\": \"x\", \"output\": \"y\"}",
+          "<User: do//x/Assistant: >y/E");
+    check(sft, NULL, "{\"instruction\": \"do\", \"input\": \"\", \"output\": \"y\"}",
+          "<User: do/Assistant: >y/E");
+    check(sft, NULL, "{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"r\"}", "<p>cE|<p>rE");
+    check(sft, NULL, "{\"chosen\": \"H: q\\nA: c\", \"rejected\": \"H: q\\nA: r\"}",
+          "<H: q/>A: cE|<H: q/>A: rE");
+    check(both, NULL, "{\"input_ids\": [1, 65, 66], \"labels\": [-100, 65, -100]}", "<\x01>A<B>");
+    check((mx_encoder){.vocab_size = 60}, NULL, "{\"input_ids\": [1, 65]}",
+          "!outside the vocabulary of 60");
+    check(both, NULL, "{\"title\": \"x\"}", "!no column to train on");
+    check(both, NULL, "{\"messages\": [{\"content\": \"x\"}]}", "!has no role");
+    check(both, NULL, "{\"messages\": []}", "!not empty");
+    check(both, NULL, "{\"messages\": [{\"role\": \"user\", \"content\": 3}]}",
+          "!neither text nor a list");
+    const char *columns[] = {"a", "b"};
+    mx_encoder named = {.columns = columns, .n_columns = 2, .completion_only = true};
+    check(named, NULL, "{\"a\": \"p\", \"b\": \"c\", \"text\": \"t\"}", "<p>c");
+    check(named, NULL, "{\"a\": \"p\"}", "!b expected");
+}
+
+MX_TEST(encode_chat_masks_all_but_the_assistant)
+{
+    mx_encoder sft = {.completion_only = true, .add_bos = true, .add_eos = true}, all = {0};
+    check(sft, chatml, "{\"messages\": " CHAT "}",
+          "<<|im_start|>user/q<|im_end|>/<|im_start|>assistant/>a<|im_end|>/");
+    check(all, chatml, "{\"conversations\": " SHARE "}",
+          "<|im_start|>user/q<|im_end|>/<|im_start|>assistant/a<|im_end|>/");
+    check(sft, marked, "{\"messages\": " CHAT "}", "<[user]q[assistant]>a!");
+    check(sft, chatml,
+          "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": \"assistant\", "
+          "\"content\": "
+          "\"2\"}, {\"role\": \"user\", \"content\": \"3\"}, {\"role\": \"assistant\", "
+          "\"content\": \"4\"}]}",
+          "<<|im_start|>user/1<|im_end|>/<|im_start|>assistant/>2<|im_end|>/<<|im_start|>user/"
+          "3<|im_end|>/"
+          "<|im_start|>assistant/>4<|im_end|>/");
+    check(sft, chatml, "{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"chosen\": "
+          "[{\"role\": \"assistant\", \"content\": \"c\"}], \"rejected\": \"\"}", "!same kind");
+    check(
+        sft, marked,
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"chosen\": "
+        "[{\"role\": \"assistant\", \"content\": \"c\"}], \"rejected\": [{\"role\": \"assistant\", "
+        "\"content\": \"r\"}]}",
+        "<[user]q[assistant]>c!|<[user]q[assistant]>r!");
+}
