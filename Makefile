@@ -3,7 +3,7 @@
 #   make            build/maxc (CPU; the CUDA plug-in too where nvcc is found, CUDA=0 leaves it out)
 #   make demo       train a small model and let it write, in a few minutes
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
-#   make test-crash 1,000 times kill -9 while checkpoints are being saved
+#   make test-crash 1,000 times kill -9, and power losses, while checkpoints are being saved
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
@@ -96,7 +96,7 @@ test: setup banner
 
 KILLS ?= 1000
 test-crash: test-bin
-	@MX_KILLS=$(KILLS) MX_TEST_SECONDS=36000 build/test/tests_run '*kill*'
+	@MX_KILLS=$(KILLS) MX_POWER_ROUNDS=40 MX_TEST_SECONDS=36000 build/test/tests_run '*kill*' '*power*'
 
 FUZZ_SECONDS ?= 60
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
