@@ -36,27 +36,31 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
     return mx_scope_end(g, mx_name(g, "out_proj", o));
 }
 
-static mx_node *layer(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *x, int64_t l,
-                      const mx_rope_table *t)
+mx_node *mx_decoder_mlp(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *x, int64_t l)
 {
-    mx_scope(g, "model.layers.%lld", (long long)l);
-    mx_node *h = mx_rms_norm(g, x, "input_layernorm", c->eps, false);
-    x = mx_add(g, x, attention(g, c, b, h, l, t));
-    h = mx_rms_norm(g, x, "post_attention_layernorm", c->eps, false);
+    (void)l;
     mx_scope(g, "mlp");
-    h = mx_scope_end(g, mx_gated_mlp(g, b, h, c->d_ff, c->act, c->mlp_bias));
-    return mx_scope_end(g, mx_add(g, x, h));
+    return mx_scope_end(g, mx_gated_mlp(g, b, x, c->d_ff, c->act, c->mlp_bias));
+}
+
+mx_head mx_decoder_build_with(mx_graph *g, const mx_decoder *c, mx_build *b, mx_decoder_block *mlp)
+{
+    mx_node *x = mx_embedding(g, b, "model.embed_tokens", c->vocab, c->d);
+    mx_rope_table t = mx_rope_tables(g, b, &c->rope, c->head_dim, false);
+    for (int64_t l = 0; l < c->layers; l++) {
+        mx_scope(g, "model.layers.%lld", (long long)l);
+        mx_node *h = mx_rms_norm(g, x, "input_layernorm", c->eps, false);
+        x = mx_add(g, x, attention(g, c, b, h, l, &t));
+        h = mx_rms_norm(g, x, "post_attention_layernorm", c->eps, false);
+        x = mx_scope_end(g, mx_add(g, x, mlp(g, c, b, h, l)));
+    }
+    x = mx_rms_norm(g, x, "model.norm", c->eps, false);
+    return (mx_head){.hidden = x, .weight = mx_head_weight(g, b, c->vocab, c->d, c->tied)};
 }
 
 mx_head mx_decoder_build(mx_graph *g, const void *config, mx_build *b)
 {
-    const mx_decoder *c = config;
-    mx_node *x = mx_embedding(g, b, "model.embed_tokens", c->vocab, c->d);
-    mx_rope_table t = mx_rope_tables(g, b, &c->rope, c->head_dim, false);
-    for (int64_t l = 0; l < c->layers; l++)
-        x = layer(g, c, b, x, l, &t);
-    x = mx_rms_norm(g, x, "model.norm", c->eps, false);
-    return (mx_head){.hidden = x, .weight = mx_head_weight(g, b, c->vocab, c->d, c->tied)};
+    return mx_decoder_build_with(g, config, b, mx_decoder_mlp);
 }
 
 mx_status mx_decoder_finish(void *config, const json_t *json)

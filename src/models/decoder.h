@@ -1,8 +1,8 @@
-/* decoder.h - the decoder that Llama, Mistral, Qwen2 and Qwen3 share.
+/* decoder.h - the decoder that Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE share.
  *
- * They differ in three details, each a field here: biases on q, k, v; a norm on each head of q and k; a
- * sliding window on some layers. A family with a form of its own (Gemma, GPT-2, the mixtures) does not
- * use this: it writes its own layer.
+ * They differ in three details, each a field here: biases on q, k, v; a norm on each head of q and k;
+ * a sliding window on some layers. The mixtures have another block in place of the MLP. A family with
+ * a form of its own (Gemma, GPT-2, GPT-OSS) does not use this: it writes its own layer.
  */
 #ifndef MX_MODELS_DECODER_H
 #define MX_MODELS_DECODER_H
@@ -23,6 +23,12 @@ typedef struct {
 } mx_decoder;
 
 mx_head mx_decoder_build(mx_graph *g, const void *config, mx_build *b);
+/* The same with another second half of a layer: the mixtures. A family whose configuration begins with
+ * an mx_decoder gets it back as `c`. */
+typedef mx_node *mx_decoder_block(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *x,
+                                  int64_t l);
+mx_decoder_block mx_decoder_mlp;
+mx_head mx_decoder_build_with(mx_graph *g, const mx_decoder *c, mx_build *b, mx_decoder_block *mlp);
 mx_status mx_decoder_finish(void *config, const json_t *json) MX_MUST_USE;
 void mx_decoder_summary(const void *config, mx_model_summary *s);
 

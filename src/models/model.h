@@ -53,6 +53,17 @@ typedef struct {
     double scale;    /* of the logits; 0 means 1 */
 } mx_head;
 
+/* A piece of a weight as another spelling of the checkpoint has it. With its last two dims exchanged if
+ * `transposed`, the tensor has the weight's dims except for dim `cut`, of which it has `of`; its indices
+ * from, ..., from + count - 1 there are the weight's to, ..., to + count - 1. */
+typedef struct {
+    char name[256]; /* of a tensor, or with `*` of a stack of them */
+    bool transposed;
+    int cut;
+    int64_t of, from, to, count;
+} mx_weight_part;
+enum { MX_MAX_PARTS = 4 };
+
 /* What the rest of the program asks of any family. Filled by `summary`. */
 typedef struct {
     int64_t vocab, d_model, n_layers, max_positions;
@@ -72,6 +83,9 @@ typedef struct mx_model {
     mx_head (*build)(mx_graph *g, const void *config, mx_build *b);
     /* The name a tensor has in some checkpoints, when it is not there under its own. NULL: none. */
     const char *(*other_name)(const char *name, char *buf, size_t cap);
+    /* The same for a weight that is cut or joined there (experts): gives the number of parts, at most
+     * MX_MAX_PARTS; 0: no such spelling. NULL: none. */
+    int (*other_parts)(const char *name, const mx_type *type, mx_weight_part *out);
     const char *no_decay;      /* patterns of weights without weight decay by default */
     const char *vision;        /* one line on images; NULL: text only */
     const char *decoder_block; /* MaxText's names for the family, comma-separated */

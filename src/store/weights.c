@@ -4,7 +4,8 @@
  * no weight asks for are errors too, except what old checkpoints carry along: rotary tables, causal
  * masks, and a head that is tied to the embedding. Quantised weights are read as plain numbers
  * (store/quant.h). A weight whose name holds a `*` is a stack of the checkpoint's weights 0, 1, 2:
- * it is joined on loading and written part by part on saving.
+ * it is joined on loading and written part by part on saving. Where a family's checkpoints also exist
+ * with experts joined or apart, its weights are put together from the parts it names.
  */
 #include "store/weights.h"
 
@@ -78,11 +79,19 @@ static mx_status report(list *l, const char *path)
     return st;
 }
 
-/* What is loaded: weight i of the session from found[i] (name NULL: nothing). */
+/* Where a weight is read from: one tensor whole, or parts in the family's other spelling. */
+typedef struct {
+    mx_quant_tensor whole; /* name NULL: not so */
+    int n_parts;
+    mx_weight_part part[MX_MAX_PARTS];
+    mx_quant_tensor tensor[MX_MAX_PARTS];
+} origin;
+
+/* What is loaded: weight i of the session from from[i]. */
 typedef struct {
     mx_arena arena;
     mx_quant_set q;
-    mx_quant_tensor *found;
+    origin *from;
     bool *used; /* of each of the set's tensors */
 } matching;
 
@@ -96,18 +105,58 @@ static void mark_used(matching *mt, const mx_quant_tensor *t)
     }
 }
 
-static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, mx_quant_tensor *t,
-                      list *bad)
+/* Does the tensor fit the part: the weight's dims, but `of` in the cut one? */
+static bool part_fits(const mx_quant_tensor *t, const mx_weight_part *p, const mx_type *want)
 {
+    int64_t dim[MX_ST_MAX_DIM];
+    memcpy(dim, t->dim, sizeof dim);
+    if (t->ndim != want->ndim || t->ndim < 2)
+        return false;
+    if (p->transposed) {
+        dim[t->ndim - 1] = t->dim[t->ndim - 2];
+        dim[t->ndim - 2] = t->dim[t->ndim - 1];
+    }
+    for (int i = 0; i < t->ndim; i++)
+        if (dim[i] != (i == p->cut ? p->of : want->dim[i]))
+            return false;
+    return true;
+}
+
+/* The weight in the family's other spelling, if all of its parts are there. */
+static mx_status match_parts(matching *mt, const mx_model *family, const mx_var *v, origin *o,
+                             list *bad)
+{
+    char have[256];
+    int n = family->other_parts ? family->other_parts(v->name, &v->type, o->part) : 0;
+    for (int i = 0; i < n; i++) {
+        MX_TRY(mx_quant_resolve(&mt->q, o->part[i].name, &mt->arena, &o->tensor[i]));
+        if (!o->tensor[i].name)
+            return MX_OK;
+    }
+    for (int i = 0; i < n; i++) {
+        mark_used(mt, &o->tensor[i]);
+        if (!part_fits(&o->tensor[i], &o->part[i], &v->type))
+            add(bad, "shape: %s is %s, which does not make %s", o->tensor[i].name,
+                mx_quant_describe(&o->tensor[i], have, sizeof have), v->name);
+    }
+    o->n_parts = n;
+    return MX_OK;
+}
+
+static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, origin *o, list *bad)
+{
+    mx_quant_tensor *t = &o->whole;
     char have[256];
     mx_str want = {0};
     mx_type_print(&want, &v->type);
     mx_status st = find_tensor(&mt->q, m->family, v->name, &mt->arena, t);
+    if (!st && !t->name)
+        st = match_parts(mt, m->family, v, o, bad);
     if (st)
         add(bad, "%s", mx_status_text(st));
-    else if (!t->name)
+    else if (!t->name && !o->n_parts)
         add(bad, "missing: %s %s", v->name, mx_str_text(&want));
-    else if (!same_shape(t, &v->type))
+    else if (t->name && !same_shape(t, &v->type))
         add(bad, "shape: %s is %s, expected %s", t->name,
             mx_quant_describe(t, have, sizeof have), mx_str_text(&want));
     if (t->name)
@@ -121,21 +170,73 @@ static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, cons
     list bad = {0};
     for (int i = 0; i < mx_session_count(s); i++)
         if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT)
-            match_one(mt, m, mx_session_var(s, i), &mt->found[i], &bad);
+            match_one(mt, m, mx_session_var(s, i), &mt->from[i], &bad);
     for (int64_t i = 0; i < mt->q.n_tensors; i++)
         if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m->summary.tied))
             add(&bad, "extra: %s", mt->q.tensors[i].name);
     return report(&bad, dir->path);
 }
 
+/* A matrix (rows, cols) of the tensor into the weight's, which has w_cols columns, at (row, col). */
+typedef struct {
+    const char *src;
+    char *dst;
+    int64_t rows, cols; /* of the piece, as the weight has it */
+    int64_t s_row, s_col, w_cols; /* steps in the tensor's matrix; columns of the weight's */
+    size_t item;
+} block;
+
+static void copy_block(const block *k)
+{
+    for (int64_t r = 0; r < k->rows; r++)
+        for (int64_t c = 0; c < k->cols; c++)
+            memcpy(k->dst + (size_t)(r * k->w_cols + c) * k->item,
+                   k->src + (size_t)(r * k->s_row + c * k->s_col) * k->item, k->item);
+}
+
+/* One part, matrix by matrix; the buffer holds one matrix of the tensor. */
+static mx_status load_part(const mx_quant_tensor *t, const mx_weight_part *p, const mx_type *want,
+                           char *host, mx_st_scan *scan)
+{
+    int nd = want->ndim;
+    int64_t t_rows = t->dim[nd - 2], t_cols = t->dim[nd - 1], n = t_rows * t_cols;
+    int64_t w_rows = want->dim[nd - 2], w_cols = want->dim[nd - 1];
+    size_t item = mx_dtype_bytes(want->dtype);
+    bool by_row = p->cut == nd - 2, by_col = p->cut == nd - 1;
+    MX_ASSERT(by_row || by_col);
+    block k = {.rows = by_row ? p->count : w_rows, .cols = by_col ? p->count : w_cols,
+               .s_row = p->transposed ? 1 : t_cols, .s_col = p->transposed ? t_cols : 1,
+               .w_cols = w_cols, .item = item};
+    int64_t skip = p->from * (by_row ? k.s_row : k.s_col), at = p->to * (by_row ? w_cols : 1);
+    void *matrix;
+    MX_TRY(mx_alloc(&matrix, (size_t)n * item, t->name));
+    mx_status st = MX_OK;
+    for (int64_t e = 0; e < t->n / n && !st; e++) {
+        mx_st_scan one = {0};
+        st = mx_quant_read(t, e * n, n, mx_st_dtype_of(want->dtype), matrix, &one);
+        scan->n_nan += one.n_nan;
+        scan->n_inf += one.n_inf;
+        k.src = (const char *)matrix + (size_t)skip * item;
+        k.dst = host + (size_t)(e * w_rows * w_cols + at) * item;
+        copy_block(&k);
+    }
+    mx_free(matrix);
+    return st;
+}
+
 /* One weight at a time through a host buffer: bounded memory whatever the device. */
-static mx_status load_one(mx_session *s, mx_var *v, const mx_quant_tensor *t, bool allow_nonfinite)
+static mx_status load_one(mx_session *s, mx_var *v, const origin *o, bool allow_nonfinite)
 {
     void *host;
+    const mx_quant_tensor *t = o->n_parts ? &o->tensor[0] : &o->whole;
     mx_st_job job = {.tensor = t->data, .count = t->n};
     MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
-    mx_status st = mx_quant_load(t, mx_st_dtype_of(v->type.dtype), host, mx_session_threads(s),
-                                 &job.scan);
+    mx_status st = MX_OK;
+    for (int i = 0; i < o->n_parts && !st; i++)
+        st = load_part(&o->tensor[i], &o->part[i], &v->type, host, &job.scan);
+    if (!o->n_parts)
+        st = mx_quant_load(t, mx_st_dtype_of(v->type.dtype), host, mx_session_threads(s),
+                           &job.scan);
     if (!st && !allow_nonfinite)
         st = mx_st_check_finite(&job, 1);
     if (!st)
@@ -149,12 +250,12 @@ mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir,
     matching mt = {0};
     mx_status st = MX_OK;
     MX_TRY_OUT(st, mx_quant_open(&mt.q, dir));
-    mt.found = MX_NEW_N(&mt.arena, mx_quant_tensor, mx_session_count(s));
+    mt.from = MX_NEW_N(&mt.arena, origin, mx_session_count(s));
     mt.used = MX_NEW_N(&mt.arena, bool, mt.q.n_tensors);
     MX_TRY_OUT(st, match(&mt, s, m, dir));
     for (int i = 0; i < mx_session_count(s); i++)
-        if (mt.found[i].name)
-            MX_TRY_OUT(st, mx_status_wrap(load_one(s, mx_session_var(s, i), &mt.found[i],
+        if (mt.from[i].whole.name || mt.from[i].n_parts)
+            MX_TRY_OUT(st, mx_status_wrap(load_one(s, mx_session_var(s, i), &mt.from[i],
                                                    o.allow_nonfinite), "%s", dir->path));
     st = mx_session_refresh_copies(s);
 out:

@@ -1,0 +1,35 @@
+/* mixture.h - what the families with experts share: configuration rows and spellings of weights. */
+#ifndef MX_MODELS_MIXTURE_H
+#define MX_MODELS_MIXTURE_H
+
+#include "models/model.h"
+#include "nn/moe.h"
+
+/* At least one expert, 1 to all of them for a token, a hidden size; losses and capacity in range. */
+mx_status mx_check_moe(const mx_moe *m) MX_MUST_USE;
+
+/* Rows for an mx_moe member called `moe`. capacity_factor and router_z_loss_coef are not keys of
+ * transformers' configurations; it ignores them. */
+#define MX_CFG_MOE(T, experts_key, k_)                                                             \
+    MX_CFG(T, moe.experts, experts_key, MX_CFG_INT, .required = true, .maxtext = "num_experts"),   \
+        MX_CFG(T, moe.k, "num_experts_per_tok", MX_CFG_INT, .fallback = k_,                        \
+               .maxtext = "num_experts_per_tok"),                                                  \
+        MX_CFG_MOE_LOSSES(T)
+#define MX_CFG_MOE_LOSSES(T)                                                                       \
+    MX_CFG(T, moe.balance, "output_router_logits", MX_CFG_BOOL),                                   \
+        MX_CFG(T, moe.balance_weight, "router_aux_loss_coef", MX_CFG_F64, .fallback = 0.001,       \
+               .maxtext = "load_balance_loss_weight"),                                             \
+        MX_CFG(T, moe.z_weight, "router_z_loss_coef", MX_CFG_F64),                                 \
+        MX_CFG(T, moe.capacity, "capacity_factor", MX_CFG_F64, .maxtext = "capacity_factor")
+
+/* For mx_model.other_parts. A checkpoint has either a tensor per expert and projection,
+ *     X.experts.N.gate_proj.weight (f, d)   ...up_proj... (f, d)   ...down_proj... (d, f)
+ * or all experts joined, gate above up:
+ *     X.experts.gate_up_proj (E, 2 f, d)    X.experts.down_proj (E, d, f)
+ * The first is for families that use the former, the second for those that use the latter, as it is or
+ * with the last two dims exchanged. */
+int mx_joined_experts(const char *name, const mx_type *type, mx_weight_part *out);
+int mx_single_experts(const char *name, const mx_type *type, mx_weight_part *out);
+int mx_single_experts_transposed(const char *name, const mx_type *type, mx_weight_part *out);
+
+#endif
