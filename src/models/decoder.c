@@ -31,7 +31,8 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
     k = mx_rope_apply(g, k, t);
     mx_attention_attr a = {.causal = true, .scale = 1 / sqrt((double)D),
                            .window = slides(c, l) ? c->window : 0};
-    mx_node *o = mx_attend(g, b, q, k, v, a, NULL);
+    mx_node *sinks = c->sinks ? mx_param(g, "sinks", MX_SHAPE(H), "heads", MX_ZEROS) : NULL;
+    mx_node *o = mx_attend(g, b, q, k, v, a, sinks);
     o = mx_linear(g, b, o, "o_proj", c->d, "embed,heads", c->out_bias);
     return mx_scope_end(g, mx_name(g, "out_proj", o));
 }

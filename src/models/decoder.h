@@ -1,8 +1,8 @@
-/* decoder.h - the decoder that Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE share.
+/* decoder.h - the decoder that Llama, Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE and GPT-OSS share.
  *
- * They differ in three details, each a field here: biases on q, k, v; a norm on each head of q and k;
- * a sliding window on some layers. The mixtures have another block in place of the MLP. A family with
- * a form of its own (Gemma, GPT-2, GPT-OSS) does not use this: it writes its own layer.
+ * They differ in four details, each a field here: biases on q, k, v; a norm on each head of q and k;
+ * a sliding window on some layers; sinks. The mixtures have another block in place of the MLP. A family
+ * with a form of its own (Gemma, GPT-2, Llama 4) does not use this: it writes its own layer.
  */
 #ifndef MX_MODELS_DECODER_H
 #define MX_MODELS_DECODER_H
@@ -15,6 +15,7 @@ typedef struct {
     double eps, init_scale;
     bool tied, qkv_bias, out_bias, mlp_bias;
     bool qk_norm;                /* RMSNorm on each head of q and k (Qwen3) */
+    bool sinks;                  /* a logit of each head that takes part in the softmax (GPT-OSS) */
     int64_t window;              /* 0: none */
     int64_t first_window_layer;  /* with use_window: layers below it attend to everything */
     bool use_window;

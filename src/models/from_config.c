@@ -128,6 +128,8 @@ static json_t *activation(const mx_config *cfg)
     int n = mx_config_list(cfg, "mlp_activations", &acts);
     if (n < 1)
         return NULL;
+    if (strcmp(acts[0], "sigmoid") == 0) /* GPT-OSS: x sigmoid(1.702 x), a silu to its config.json */
+        return json_string("silu");
     return json_string(strcmp(acts[0], "gelu") == 0 ? "gelu_pytorch_tanh" : acts[0]);
 }
 
@@ -154,6 +156,9 @@ static json_t *rope_value(const mx_config *cfg, const char *part)
                                                                    : mx_config_int(cfg, part));
     if (!yarn)
         return NULL;
+    /* Two equal mscales say that the tables are not scaled; without them they are. */
+    if (mx_starts_with(part, "mscale") && mx_config_bool(cfg, "rope_attention_scaling"))
+        return NULL;
     if (strcmp(part, "beta_fast") == 0 || strcmp(part, "beta_slow") == 0 ||
         strcmp(part, "mscale") == 0)
         return json_real(mx_config_float(cfg, part));
@@ -170,6 +175,8 @@ static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *
         return activation(cfg);
     if (mx_starts_with(path, "rope_") || strcmp(part, "partial_rotary_factor") == 0)
         return rope_value(cfg, part);
+    if (strcmp(part, "output_router_logits") == 0)
+        return json_boolean(mx_config_float(cfg, "load_balance_loss_weight") > 0);
     if (strcmp(part, "attention_bias") == 0 || strcmp(part, "mlp_bias") == 0)
         return json_boolean(mx_config_bool(cfg, part));
     /* Gemma 2 and 3 of 27B scale queries by width / heads, the smaller ones by the head's size. */
