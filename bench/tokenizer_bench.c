@@ -1,6 +1,7 @@
 /* tokenizer_bench.c - how fast a tokenizer loads and encodes, on one thread.
  *
- *     tokenizer_bench TOKENIZER TEXT [PATTERN]
+ *     make build/release/tokenizer_bench
+ *     build/release/tokenizer_bench TOKENIZER TEXT [PATTERN]
  *
  * Prints the time to load (best of 3), the encoding speed over the text as one document and over
  * its lines, decoding speed, and three texts that are hard on tokenizers: 10 MB of one letter, of

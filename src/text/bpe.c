@@ -163,8 +163,11 @@ void mx_bpe_finish(mx_bpe *b)
             b->longest = (uint32_t)b->vocab.piece[id].n;
     if (b->byte_level)
         return;
-    for (int c = 0; c < 128; c++)
-        b->ascii_id[c] = mx_vocab_find(&b->vocab, &(uint8_t){(uint8_t)c}, 1);
+    b->char_id = mx_realloc(NULL, 0x10000 * sizeof *b->char_id);
+    for (uint32_t cp = 0; cp < 0x10000; cp++) {
+        uint8_t utf8[4];
+        b->char_id[cp] = mx_vocab_find(&b->vocab, utf8, (size_t)mx_utf8_encode(cp, utf8));
+    }
     size_t bytes = ((size_t)1 << BIGRAM_BITS) / 8;
     b->bigram = mx_realloc(NULL, bytes);
     memset(b->bigram, 0, bytes);
@@ -190,6 +193,7 @@ void mx_bpe_fini(mx_bpe *b)
     mx_vocab_fini(&b->vocab);
     mx_free(b->merge);
     mx_free(b->bigram);
+    mx_free(b->char_id);
     *b = (mx_bpe){0};
 }
 
@@ -230,9 +234,9 @@ static int64_t merge_symbols(const mx_bpe *b, mx_bpe_scratch *s, int32_t *sym, i
     return n <= SHORT ? merge_short(b, sym, (int)n) : mx_bpe_merge_long(b, &s->large, sym, n);
 }
 
-static int32_t char_id(const mx_bpe *b, const uint8_t *p, int n)
+static int32_t char_id(const mx_bpe *b, uint32_t cp, const uint8_t *p, int n)
 {
-    return n == 1 ? b->ascii_id[*p] : mx_vocab_find(&b->vocab, p, (size_t)n);
+    return cp < 0x10000 ? b->char_id[cp] : mx_vocab_find(&b->vocab, p, (size_t)n);
 }
 
 void mx_bpe_add_unknown(const mx_bpe *b, const uint8_t *p, int n, bool after_unk, mx_tokens *out)
@@ -277,7 +281,7 @@ static void encode_symbols(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p,
         for (size_t i = 0; i < n;) {
             uint32_t cp;
             int k = mx_utf8_next(p + i, &cp);
-            int32_t id = char_id(b, p + i, k);
+            int32_t id = char_id(b, cp, p + i, k);
             if (id >= 0)
                 mx_tokens_add(out, id);
             else
@@ -381,7 +385,7 @@ static void encode_cut(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, siz
     while (p < stop) {
         uint32_t cp;
         int k = mx_utf8_next(p, &cp);
-        bool known = char_id(b, p, k) >= 0;
+        bool known = char_id(b, cp, p, k) >= 0;
         if (start < p && (!known || !has_bigram(b, last, cp))) {
             encode_cached(b, s, start, (size_t)(p - start), end, out);
             start = p;

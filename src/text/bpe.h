@@ -26,17 +26,17 @@ typedef struct {
     mx_merge *merge; /* owns; open addressing */
     uint64_t merge_mask;
     int64_t n_merges;
-    uint32_t n_ranks;      /* ranks are below this */
-    bool byte_level;       /* symbols are bytes, else characters */
-    bool byte_fallback;    /* unknown characters become byte_id[] */
-    bool fuse_unk;         /* neighbouring unknowns become one */
-    bool whole_words;      /* a word that is a piece is not merged ("ignore_merges") */
-    bool split_safe;       /* `bigram` may be used to cut words */
-    uint32_t longest;      /* bytes of the longest piece */
-    int32_t unk;           /* or -1 */
-    int32_t byte_id[256];  /* ids of the bytes (byte level) or of <0xNN>, or -1 */
-    int32_t ascii_id[128]; /* ids of one-character pieces (character level), or -1 */
-    uint64_t *bigram;      /* owns; a Bloom-like bitmap of character pairs inside pieces */
+    uint32_t n_ranks;     /* ranks are below this */
+    bool byte_level;      /* symbols are bytes, else characters */
+    bool byte_fallback;   /* unknown characters become byte_id[] */
+    bool fuse_unk;        /* neighbouring unknowns become one */
+    bool whole_words;     /* a word that is a piece is not merged ("ignore_merges") */
+    bool split_safe;      /* `bigram` may be used to cut words */
+    uint32_t longest;     /* bytes of the longest piece */
+    int32_t unk;          /* or -1 */
+    int32_t byte_id[256]; /* ids of the bytes (byte level) or of <0xNN>, or -1 */
+    int32_t *char_id; /* owns; ids of one-character pieces up to U+FFFF, or -1; character level */
+    uint64_t *bigram; /* owns; a Bloom-like bitmap of character pairs inside pieces */
 } mx_bpe;
 
 typedef struct mx_bpe_scratch mx_bpe_scratch;
