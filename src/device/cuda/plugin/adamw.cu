@@ -16,9 +16,16 @@
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
 
-/* A block of the update does one piece of a chunk, one vector a thread: measured faster (4.15 TB/s)
- * than blocks that walk a whole chunk (3.84), with plain loads rather than streaming ones. */
-enum { THREADS = 256, PER = 4, PIECES = MX_OPT_CHUNK / (THREADS * PER) };
+/* A block of the update does a piece of a chunk, SPAN vectors a thread: long enough to pay for
+ * finding its tensor (three dependent loads), short enough to keep many blocks reading while others
+ * write. */
+enum {
+    THREADS = 256,
+    PER = 4,
+    SPAN = 4,
+    PIECE = THREADS * PER * SPAN,
+    PIECES = MX_OPT_CHUNK / PIECE
+};
 
 /* Four elements at i, from f32 or bf16. */
 template <bool BF16> __device__ __forceinline__ float4 read4(const void *p, int64_t i)
@@ -77,11 +84,11 @@ __global__ void __launch_bounds__(THREADS)
                       step->lr * t.lr_scale, step->eps,   1.f / step->bias1,
                       1.f / step->bias2,     t.decay};
     uint64_t seed = step->seed + (uint64_t)ti * 0xd1342543de82ef95ull;
-    int64_t base =
-        (int64_t)chunk_index[chunk] * MX_OPT_CHUNK + blockIdx.x % PIECES * (PER * THREADS);
-    int64_t end = base + PER * THREADS < t.n ? base + PER * THREADS : t.n;
+    int64_t base = (int64_t)chunk_index[chunk] * MX_OPT_CHUNK + blockIdx.x % PIECES * PIECE;
+    int64_t end = base + PIECE < t.n ? base + PIECE : t.n;
     int64_t end4 = base + (end - base) / 4 * 4, i = base + PER * threadIdx.x;
-    if (i < end4) {
+#pragma unroll(MASTER16 ? 4 : 2)
+    for (; i < end4; i += PER * THREADS) {
         float4 g = read4<GRAD16>(t.grad, i), m = read4<MOMENT16>(t.m, i),
                v = read4<MOMENT16>(t.v, i);
         float4 p = read4<MASTER16>(t.master, i);

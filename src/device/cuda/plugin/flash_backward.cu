@@ -241,10 +241,14 @@ template <int D, int DV> static cudaError_t launch(const bwd_params &p, cudaStre
     cudaError_t e = go(flash_dq_kernel<D, DV>, by_q, bytes, p, stream);
     if (e != cudaSuccess)
         return e;
-    if (D <= 128)
-        return go(flash_dkv_kernel<D, DV, D <= 128, true>, by_k, bytes, p, stream);
-    e = go(flash_dkv_kernel<D, DV, true, false>, by_k, bytes, p, stream);
-    return e != cudaSuccess ? e : go(flash_dkv_kernel<D, DV, false, true>, by_k, bytes, p, stream);
+    if constexpr (D <= 128) {
+        return go(flash_dkv_kernel<D, DV, true, true>, by_k, bytes, p, stream);
+    } else {
+        e = go(flash_dkv_kernel<D, DV, true, false>, by_k, bytes, p, stream);
+        return e != cudaSuccess
+                   ? e
+                   : go(flash_dkv_kernel<D, DV, false, true>, by_k, bytes, p, stream);
+    }
 }
 
 cudaError_t mx_flash_backward(const mx_flash_shape *s, const mx_flash_args *a, cudaStream_t stream)
