@@ -41,9 +41,8 @@ __device__ __forceinline__ uint2 pack4(float4 x)
     __nv_bfloat162 a = __floats2bfloat162_rn(x.x, x.y), b = __floats2bfloat162_rn(x.z, x.w);
     return make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
 }
-__device__ __forceinline__ uint2 pack4_stochastic(float4 x, uint64_t seed, uint64_t i)
+__device__ __forceinline__ uint2 pack4_stochastic(float4 x, uint64_t r) /* 16 bits for each */
 {
-    uint64_t r = random_bits64(seed, i); /* 16 bits for each of the four */
     uint32_t lo = (uint32_t)r, hi = (uint32_t)(r >> 32);
     return make_uint2(bf16_stochastic(x.x, lo) | (uint32_t)bf16_stochastic(x.y, lo >> 16) << 16,
                       bf16_stochastic(x.z, hi) | (uint32_t)bf16_stochastic(x.w, hi >> 16) << 16);
@@ -51,10 +50,10 @@ __device__ __forceinline__ uint2 pack4_stochastic(float4 x, uint64_t seed, uint6
 
 /* bf16 state is rounded at random: to nearest, a moment with b2 = 0.999 would never move. */
 template <bool BF16>
-__device__ __forceinline__ void write4(void *p, int64_t i, float4 x, uint64_t seed)
+__device__ __forceinline__ void write4(void *p, int64_t i, float4 x, uint64_t bits)
 {
     if (BF16)
-        *(uint2 *)((uint16_t *)p + i) = pack4_stochastic(x, seed, i);
+        *(uint2 *)((uint16_t *)p + i) = pack4_stochastic(x, bits);
     else
         *(float4 *)((float *)p + i) = x;
 }
@@ -96,9 +95,13 @@ __global__ void __launch_bounds__(THREADS)
         p.y = update(p.y, g.y, m.y, v.y, c);
         p.z = update(p.z, g.z, m.z, v.z, c);
         p.w = update(p.w, g.w, m.w, v.w, c);
-        write4<MOMENT16>(t.m, i, m, ~seed);
-        write4<MOMENT16>(t.v, i, v, seed ^ 0x5555555555555555ull);
-        write4<MASTER16>(t.master, i, p, seed);
+        /* one full mix for the weight; the moments' bits follow from it by one product each */
+        uint64_t r = MASTER16 || MOMENT16 ? random_bits64(seed, i) : 0,
+                 r1 = r * 0x9e3779b97f4a7c15ull;
+        write4<MASTER16>(t.master, i, p, r);
+        write4<MOMENT16>(t.m, i, m, r1 ^ (r1 >> 32));
+        r1 = r * 0xc2b2ae3d27d4eb4full;
+        write4<MOMENT16>(t.v, i, v, r1 ^ (r1 >> 32));
         if (!MASTER16 && t.copy)
             *(uint2 *)(t.copy + i) = pack4(p);
     }
