@@ -175,6 +175,8 @@ static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *
         return activation(cfg);
     if (mx_starts_with(path, "rope_") || strcmp(part, "partial_rotary_factor") == 0)
         return rope_value(cfg, part);
+    if (strcmp(part, "enable_moe_block") == 0)
+        return json_boolean(mx_config_int(cfg, "num_experts") > 1);
     if (strcmp(part, "output_router_logits") == 0)
         return json_boolean(mx_config_float(cfg, "load_balance_loss_weight") > 0);
     if (strcmp(part, "attention_bias") == 0 || strcmp(part, "mlp_bias") == 0)
@@ -221,7 +223,9 @@ mx_status mx_model_config_json(const mx_config *cfg, json_t **out)
     json_object_set_new(json, "torch_dtype", json_string(mx_config_text(cfg, "weight_dtype")));
     for (const mx_cfg_field *f = family->fields; f->key; f++) {
         snprintf(path, sizeof path, "%.*s", (int)strcspn(f->key, "|"), f->key);
-        json_t *v = f->maxtext ? value_of(cfg, f->maxtext, f->kind) : derived(cfg, f, path);
+        json_t *v = f->own ? NULL
+                    : f->maxtext ? value_of(cfg, f->maxtext, f->kind)
+                                 : derived(cfg, f, path);
         if (v)
             put(json, path, v);
     }

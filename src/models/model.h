@@ -43,6 +43,7 @@ typedef struct {
     bool required;        /* absence is an error */
     const char *maxtext;  /* the same thing in MaxText's configurations; NULL: none */
     const char *text;     /* fallback of TEXT; the type names of LAYER_TYPES, comma-separated */
+    bool own;             /* MaxText's keys say nothing about it: the fallback stands */
 } mx_cfg_field;
 
 /* What a model ends in: everything but the vocabulary projection, so that the loss can be fused. */
@@ -86,6 +87,7 @@ typedef struct mx_model {
     /* The same for a weight that is cut or joined there (experts): gives the number of parts, at most
      * MX_MAX_PARTS; 0: no such spelling. NULL: none. */
     int (*other_parts)(const char *name, const mx_type *type, mx_weight_part *out);
+    const char *unused;        /* patterns of tensors that checkpoints may carry without a use */
     const char *no_decay;      /* patterns of weights without weight decay by default */
     const char *vision;        /* one line on images; NULL: text only */
     const char *decoder_block; /* MaxText's names for the family, comma-separated */

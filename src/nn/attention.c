@@ -68,18 +68,32 @@ static mx_node *store(mx_graph *g, const mx_build *b, const char *what, mx_node 
     return mx_cache_write(g, cache, x, slot_input(g, b, slots));
 }
 
-mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,
-                   mx_attention_attr a, mx_node *sinks)
+mx_kv mx_kv_keep(mx_graph *g, mx_build *b, mx_node *k, mx_node *v, mx_attention_attr a)
+{
+    if (!b->cache_len)
+        return (mx_kv){.k = k, .v = v};
+    int64_t slots = slots_for(b, &a);
+    return (mx_kv){.k = store(g, b, "k", k, slots), .v = store(g, b, "v", v, slots),
+                   .positions = slot_positions(g, b, slots)};
+}
+
+mx_node *mx_attend_kept(mx_graph *g, mx_build *b, mx_node *q, mx_kv kv, mx_attention_attr a,
+                        mx_node *sinks)
 {
     mx_attention_extra e = {.q_seg = b->segments, .k_seg = b->segments, .q_span = b->spans,
                             .k_span = b->spans, .sinks = sinks};
-    if (b->cache_len) {
-        int64_t slots = slots_for(b, &a);
-        k = store(g, b, "k", k, slots);
-        v = store(g, b, "v", v, slots);
+    if (kv.positions) {
         e.q_pos = b->positions;
-        e.k_pos = slot_positions(g, b, slots);
+        e.k_pos = kv.positions;
+    } else if (b->positions && a.chunk) {
+        e.q_pos = e.k_pos = b->positions; /* chunks begin with each packed document */
     }
-    mx_node *o = mx_name(g, "context", mx_attention(g, q, k, v, a, e));
+    mx_node *o = mx_name(g, "context", mx_attention(g, q, kv.k, kv.v, a, e));
     return mx_reshape(g, o, MX_SHAPE(b->batch, b->seq, o->type.dim[2] * o->type.dim[3]));
+}
+
+mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,
+                   mx_attention_attr a, mx_node *sinks)
+{
+    return mx_attend_kept(g, b, q, mx_kv_keep(g, b, k, v, a), a, sinks);
 }

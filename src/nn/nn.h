@@ -94,4 +94,14 @@ enum { MX_MAX_RUN = 256 }; /* most tokens of one run of a decode program */
 mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,
                    mx_attention_attr a, mx_node *sinks);
 
+/* The same in two halves, for layers that attend to another layer's keys and values (Gemma 4): these as
+ * the layer of the current scope keeps them, and attention to what was kept. */
+typedef struct {
+    mx_node *k, *v;
+    mx_node *positions; /* of the keys, with a cache; NULL: none */
+} mx_kv;
+mx_kv mx_kv_keep(mx_graph *g, mx_build *b, mx_node *k, mx_node *v, mx_attention_attr a);
+mx_node *mx_attend_kept(mx_graph *g, mx_build *b, mx_node *q, mx_kv kv, mx_attention_attr a,
+                        mx_node *sinks);
+
 #endif

@@ -18,12 +18,20 @@
 static const char *const ignorable[] = {"*rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias",
                                         "*.masked_bias", "*position_ids"};
 
-static bool is_ignorable(const char *name, bool tied)
+static bool is_ignorable(const char *name, const mx_model_spec *m)
 {
+    char one[128];
     for (size_t i = 0; i < sizeof ignorable / sizeof *ignorable; i++)
         if (mx_glob_match(ignorable[i], name))
             return true;
-    return tied && mx_ends_with(name, "lm_head.weight");
+    for (const char *p = m->family->unused; p && *p;) {
+        size_t k = strcspn(p, ",");
+        snprintf(one, sizeof one, "%.*s", (int)k, p);
+        if (mx_glob_match(one, name))
+            return true;
+        p += k + (p[k] == ',');
+    }
+    return m->summary.tied && mx_ends_with(name, "lm_head.weight");
 }
 
 static mx_status find_tensor(const mx_quant_set *q, const mx_model *family, const char *name,
@@ -172,7 +180,7 @@ static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, cons
         if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT)
             match_one(mt, m, mx_session_var(s, i), &mt->from[i], &bad);
     for (int64_t i = 0; i < mt->q.n_tensors; i++)
-        if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m->summary.tied))
+        if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m))
             add(&bad, "extra: %s", mt->q.tensors[i].name);
     return report(&bad, dir->path);
 }
