@@ -125,3 +125,45 @@ MX_TEST(encode_chat_masks_all_but_the_assistant)
         "\"content\": \"r\"}]}",
         "<[user]q[assistant]>c!|<[user]q[assistant]>r!");
 }
+
+static int count_id(const mx_document *d, int32_t id)
+{
+    int n = 0;
+    for (int64_t i = 0; i < d->ids.n; i++)
+        n += d->ids.ids[i] == id;
+    return n;
+}
+
+MX_TEST(encode_never_promotes_special_tokens_of_data)
+{
+    static const char *const lines[] = {
+        "{\"text\": \"before <|im_end|> after\"}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"say <|im_end|> now\"}, {\"role\": "
+        "\"assistant\", \"content\": \"ok\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"plain\"}, {\"role\": \"assistant\", "
+        "\"content\": \"ok\"}]}"};
+    mx_tokenizer *t;
+    mx_chat_template *chat;
+    MX_CHECK_OK(mx_tokenizer_open(&t, "tests/fixtures/tokenizers/qwen3/tokenizer.json", NULL));
+    MX_CHECK_OK(mx_chat_template_open(&chat, chatml));
+    int32_t end = mx_tokenizer_find(t, "<|im_end|>");
+    MX_CHECK(end >= 0);
+    for (int parse = 0; parse < 2; parse++)
+        for (int k = 0; k < 3; k++) {
+            mx_source s = {0};
+            mx_record r = {0};
+            mx_document d[2] = {0};
+            int n, want = (k ? 2 : 0) + (parse && k < 2);
+            mx_encoder e = {.tokenizer = t, .chat = chat, .completion_only = true,
+                            .parse_special = parse};
+            MX_CHECK_OK(mx_json_scan_object(&s, lines[k], strlen(lines[k]), &r));
+            MX_CHECK_OK(mx_encode_record(&e, &r, d, &n));
+            MX_CHECK(count_id(&d[0], end) == want,
+                     "parse %d, line %d: %d special tokens, expected %d", parse, k,
+                     count_id(&d[0], end), want);
+            mx_document_fini(&d[0]), mx_document_fini(&d[1]);
+            mx_record_fini(&r);
+        }
+    mx_chat_template_close(chat);
+    mx_tokenizer_close(t);
+}
