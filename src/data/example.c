@@ -330,11 +330,12 @@ static mx_status by_name(ctx *c)
         return make_alpaca(c, a, b);
     if ((a = find(c, "messages")) >= 0 || (a = find(c, "conversations")) >= 0)
         return make_chat(c, a);
-    if ((a = find(c, "ids")) >= 0 || (a = find(c, "input_ids")) >= 0 ||
-        (a = find(c, "tokens")) >= 0)
+    if ((a = find(c, "input_ids")) >= 0)
         return make_ids(c, a, find(c, "labels"));
     if ((a = find(c, "text")) >= 0 || (a = find(c, "content")) >= 0)
         return make_text(c, a);
+    if ((a = find(c, "ids")) >= 0 || (a = find(c, "tokens")) >= 0)
+        return make_ids(c, a, find(c, "labels"));
     if (null_column(c, mx_example_columns, mx_example_n_columns))
         return MX_OK;
     return no_columns(

@@ -1,8 +1,9 @@
 /* example.h - what a record means: one of five shapes, whatever its columns are called.
  *
  *   columns                                      example
+ *   ids | tokens [labels]                        IDS: already tokenized
  *   text | content                               TEXT
- *   ids | input_ids | tokens [labels]            IDS: already tokenized
+ *   input_ids [labels]                           IDS
  *   messages | conversations (ShareGPT)          CHAT
  *   instruction [input] output (Alpaca)          CHAT: user, assistant
  *   prompt completion | response | answer,
