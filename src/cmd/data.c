@@ -8,6 +8,7 @@
  *     maxc data dataset_path=my.jsonl tokenizer=DIR max_target_length=512
  *     maxc data dataset_path=chat.jsonl sft_train_on_completion_only=true show=tokens
  */
+#include "base/utf8.h"
 #include "cmd/verb.h"
 #include "train/train_data.h"
 
@@ -38,16 +39,21 @@ static bool is_trained(const mx_batch *b, int64_t row, int64_t i)
     return i > 0 && seg[i] == seg[i - 1] && lab[i - 1] != MX_NO_LABEL;
 }
 
-/* Terminal control characters in data must not reach the terminal. */
+/* Control characters in data, and bytes that are no text, must not reach the terminal. */
 static void add_visible(mx_str *out, const char *p, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)p[i] < ' ' && p[i] != '\n' && p[i] != '\t')
-            mx_str_addf(out, "\\x%02x", (unsigned char)p[i]);
-        else if (p[i] == 127)
-            mx_str_add(out, "\\x7f");
-        else
-            mx_str_add_n(out, p + i, 1);
+    for (size_t i = 0; i < n;) {
+        unsigned char c = (unsigned char)p[i];
+        uint32_t cp;
+        int k = mx_utf8_decode((const uint8_t *)p + i, (const uint8_t *)p + n, &cp);
+        if (k == 0 || (c < ' ' && c != '\n' && c != '\t') || c == 127) {
+            mx_str_addf(out, "\\x%02x", c);
+            k = 1;
+        } else {
+            mx_str_add_n(out, p + i, (size_t)k);
+        }
+        i += (size_t)k;
+    }
 }
 
 static mx_status show_run(view *v, const int32_t *ids, int64_t n, bool trained)
