@@ -7,10 +7,10 @@
  */
 #include "base/json_doc.h"
 #include "base/machine.h"
+#include "base/simd.h"
 #include "cmd/verb.h"
 
 #include <dlfcn.h>
-#include <dnnl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -173,25 +173,14 @@ typedef struct {
     finding found[N_KNOWN];
     gpu gpus[64];
     int n_gpus;
-    char dnnl[64];
 } report;
 
-static const char *dnnl_isa(void)
+/* The instructions our own kernels run with on this machine. */
+static const char *kernel_level(void)
 {
-    static const struct {
-        dnnl_cpu_isa_t isa;
-        const char *name;
-    } names[] = {{dnnl_cpu_isa_sse41, "SSE4.1"},
-                 {dnnl_cpu_isa_avx, "AVX"},
-                 {dnnl_cpu_isa_avx2, "AVX2"},
-                 {dnnl_cpu_isa_avx512_core, "AVX-512"},
-                 {dnnl_cpu_isa_avx512_core_vnni, "AVX-512 VNNI"},
-                 {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 BF16"}};
-    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (names[i].isa == isa)
-            return names[i].name;
-    return isa > dnnl_cpu_isa_avx512_core_bf16 ? "beyond AVX-512 BF16 (AMX)" : "generic";
+    mx_simd l = mx_simd_level();
+    return l >= MX_SIMD_BF16 ? "AVX-512 BF16" : l >= MX_SIMD_V4 ? "AVX-512"
+           : l >= MX_SIMD_V3 ? "AVX2" : "baseline";
 }
 
 static bool is_missing(const report *r, int i)
@@ -236,12 +225,12 @@ static json_t *to_json(const report *r)
                                               "compute_major", r->gpus[i].major, "compute_minor",
                                               r->gpus[i].minor));
     return json_pack(
-        "{s:{s:s, s:s, s:i, s:i, s:f}, s:{s:I, s:I, s:I}, s:s, s:I, s:I, s:s, s:s, s:o, s:o, s:o}",
+        "{s:{s:s, s:s, s:i, s:i, s:f}, s:{s:I, s:I, s:I}, s:s, s:I, s:I, s:s, s:o, s:o, s:o}",
         "cpu", "name", m->cpu, "features", m->features, "cores_online", m->cores_online,
         "cores_usable", m->cores_usable, "quota", m->cpu_quota, "memory", "total_bytes",
         (json_int_t)m->memory_bytes, "free_bytes", (json_int_t)m->free_bytes, "limit_bytes",
         (json_int_t)m->limit_bytes, "kernel", m->kernel, "open_files", (json_int_t)m->open_files,
-        "shm_bytes", (json_int_t)m->shm_bytes, "oneDNN", r->dnnl, "oneDNN_isa", dnnl_isa(),
+        "shm_bytes", (json_int_t)m->shm_bytes, "kernels", kernel_level(),
         "libraries", libraries, "gpus", gpus, "advice", advice(r));
 }
 
@@ -257,7 +246,7 @@ static void print_text(const report *r)
     printf(m->limit_bytes ? ", limit %s\n" : "\n",
            mx_format_bytes(c, sizeof c, (double)m->limit_bytes));
     printf("system    %s, %lld open files\n", m->kernel, (long long)m->open_files);
-    printf("oneDNN    %s, uses %s\n", r->dnnl, dnnl_isa());
+    printf("kernels   %s\n", kernel_level());
     for (int i = 0; i < r->n_gpus; i++)
         printf("gpu %-3d   %s, %s, compute %d.%d\n", i, r->gpus[i].name,
                mx_format_bytes(a, sizeof a, (double)r->gpus[i].memory_bytes), r->gpus[i].major,
@@ -282,8 +271,6 @@ static mx_status run(mx_invocation *inv)
 {
     report r = {0};
     mx_machine_read(&r.machine);
-    const dnnl_version_t *d = dnnl_version();
-    snprintf(r.dnnl, sizeof r.dnnl, "%d.%d.%d", d->major, d->minor, d->patch);
     for (int i = 0; i < N_KNOWN; i++)
         look_for(&known[i], &r.found[i]);
     r.n_gpus = find_gpus(r.gpus, (int)(sizeof r.gpus / sizeof *r.gpus));

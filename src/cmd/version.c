@@ -9,7 +9,6 @@
 #include "cmd/verb.h"
 
 #include <curl/curl.h>
-#include <dnnl.h>
 #include <microhttpd.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -29,11 +28,8 @@ static void add(json_t *libraries, const char *name, const char *version)
 static json_t *libraries(void)
 {
     json_t *l = json_object();
-    char buf[64];
-    const dnnl_version_t *d = dnnl_version();
-    snprintf(buf, sizeof buf, "%d.%d.%d", d->major, d->minor, d->patch);
-    add(l, "oneDNN", buf);
     add(l, "jansson", jansson_version_str());
+    char buf[64];
     add(l, "libyaml", yaml_get_version_string());
     pcre2_config(PCRE2_CONFIG_VERSION, buf);
     add(l, "PCRE2", buf);

@@ -80,5 +80,7 @@ mx_status mx_exec_run(mx_exec *e) MX_MUST_USE;
 
 /* The devices. */
 mx_status mx_device_open_cpu(mx_device **out) MX_MUST_USE;
+/* Through the plug-in: an error when it, a driver or a GPU is not there. */
+mx_status mx_device_open_cuda_plugin(mx_device **out) MX_MUST_USE;
 
 #endif

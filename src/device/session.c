@@ -22,9 +22,15 @@ mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
 {
     *out = NULL;
     mx_device *d = NULL;
-    if (strcmp(device, "cpu") != 0)
-        return mx_fail(MX_USAGE, "device=%s is not known; this build has: cpu", device);
-    MX_TRY(mx_device_open_cpu(&d));
+    static const struct {
+        const char *name;
+        mx_status (*open)(mx_device **out);
+    } known[] = {{"cpu", mx_device_open_cpu}, {"cuda", mx_device_open_cuda_plugin}};
+    for (size_t i = 0; i < sizeof known / sizeof *known && !d; i++)
+        if (strcmp(device, known[i].name) == 0)
+            MX_TRY(known[i].open(&d));
+    if (!d)
+        return mx_fail(MX_USAGE, "device=%s is not known; use cpu or cuda", device);
     mx_session *s = mx_realloc(NULL, sizeof *s);
     *s = (mx_session){.device = d};
     if (n_threads > 0)

@@ -126,7 +126,10 @@ struct mx_op {
 
     mx_kernel cpu;                /* required unless there are tiles: the specification */
     mx_tile_fn tile_f32, tile_f64;
-    const char *expr;             /* elementwise: C expression of a, b, c for generated GPU kernels */
+    /* For generated GPU kernels, as C text; $name stands for an attribute. Elementwise: of a, b, c.
+     * Row reduce: how two values combine. Row map: of x(i) and the index i. */
+    const char *expr;
+    double identity;              /* row reduce: what combining starts from */
 
     const mx_case *cases;
 };

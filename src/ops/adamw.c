@@ -107,7 +107,10 @@ const mx_op mx_op_adamw = {
     .name = "adamw",
     .doc = "one AdamW update, in place",
     .attr_size = sizeof(adamw_attr),
-    .fields = (const mx_attr_field[]){MX_FIELD(adamw_attr, MX_ATTR_F64, weight_decay), {0}},
+    .fields = (const mx_attr_field[]){
+        MX_FIELD(adamw_attr, MX_ATTR_F64, b1), MX_FIELD(adamw_attr, MX_ATTR_F64, b2),
+        MX_FIELD(adamw_attr, MX_ATTR_F64, eps), MX_FIELD(adamw_attr, MX_ATTR_F64, eps_root),
+        MX_FIELD(adamw_attr, MX_ATTR_F64, weight_decay), {0}},
     .n_out = 4,
     .alias = {1, 3, 4, 6},
     .no_cast = true,

@@ -11,6 +11,7 @@
  */
 #include "ops.h"
 #include "ir/notation.h"
+#include "ops/matmul.h"
 #include "ops/num.h"
 
 #include <stdio.h>
@@ -120,13 +121,8 @@ static void choose(const axes *x, int class, split *s)
         }
 }
 
-static const void *at(const mx_tensor *t, int64_t i)
-{
-    return (const char *)t->data + i * (int64_t)mx_dtype_bytes(t->type.dtype);
-}
-
-/* One GEMM. C's unit stride must be n's; when it is m's, the roles of the operands are swapped. */
-static void product(const mx_call *c, const split *s, const int64_t *offset, bool accumulate)
+/* One product of the split. C's unit stride must be n's; when it is m's, the operands swap roles. */
+static mx_product product(const split *s, const int64_t *offset, bool accumulate)
 {
     axis m = s->gemm[M], n = s->gemm[N], k = s->gemm[K], batch = s->gemm[BATCH];
     int a = A, b = B;
@@ -135,64 +131,79 @@ static void product(const mx_call *c, const split *s, const int64_t *offset, boo
         m = n, n = t;
         a = B, b = A;
     }
-    mx_gemm_args g = {
-        .m = m.size, .n = n.size, .k = k.size, .alpha = 1, .accumulate = accumulate,
-        .a = at(&c->in[a], offset[a]), .b = at(&c->in[b], offset[b]),
-        .c = (void *)at(&c->out[0], offset[C]),
-        .a_type = mx_num_of(c->in[a].type.dtype), .b_type = mx_num_of(c->in[b].type.dtype),
-        .c_type = mx_num_of(c->out[0].type.dtype),
-        .batch = batch.size, .a_step = batch.stride[a], .b_step = batch.stride[b],
-        .c_step = batch.stride[C],
-    };
+    mx_product p = {.m = m.size, .n = n.size, .k = k.size, .accumulate = accumulate, .a = a, .b = b,
+                    .a_at = offset[a], .b_at = offset[b], .c_at = offset[C], .batch = batch.size,
+                    .a_step = batch.stride[a], .b_step = batch.stride[b],
+                    .c_step = batch.stride[C]};
     /* A dim of size 1 has no stride of its own: it takes whatever the layout wants. */
-    g.trans_a = k.size != 1 && k.stride[a] != 1;
-    g.trans_b = k.stride[b] == 1 && k.size != 1 && !(n.stride[b] == 1 && n.size != 1);
-    if (k.size == 1)
-        g.trans_a = m.stride[a] == 1 && m.size != 1, g.trans_b = n.stride[b] != 1 && n.size != 1;
-    g.lda = g.trans_a ? k.stride[a] : m.stride[a];
-    g.ldb = g.trans_b ? n.stride[b] : k.stride[b];
-    g.ldc = m.stride[C];
-    int64_t least_a = g.trans_a ? g.m : g.k, least_b = g.trans_b ? g.k : g.n;
-    g.lda = g.lda < least_a ? least_a : g.lda;
-    g.ldb = g.ldb < least_b ? least_b : g.ldb;
-    g.ldc = g.ldc < g.n ? g.n : g.ldc;
-    mx_gemm(&g);
+    p.trans_a = k.size != 1 ? k.stride[a] != 1 : m.stride[a] == 1 && m.size != 1;
+    p.trans_b = k.size != 1 ? k.stride[b] == 1 && !(n.stride[b] == 1 && n.size != 1)
+                            : n.stride[b] != 1 && n.size != 1;
+    p.lda = p.trans_a ? k.stride[a] : m.stride[a];
+    p.ldb = p.trans_b ? n.stride[b] : k.stride[b];
+    p.ldc = m.stride[C];
+    int64_t least_a = p.trans_a ? p.m : p.k, least_b = p.trans_b ? p.k : p.n;
+    p.lda = p.lda < least_a ? least_a : p.lda;
+    p.ldb = p.ldb < least_b ? least_b : p.ldb;
+    p.ldc = p.ldc < p.n ? p.n : p.ldc;
+    return p;
 }
 
-static void loop(const mx_call *c, const split *s, int depth, int64_t *offset, bool accumulate)
+static mx_status loop(const split *s, int depth, const int64_t *offset, bool accumulate,
+                      mx_product_fn each, void *ctx)
 {
     if (depth == s->n_loops) {
-        product(c, s, offset, accumulate);
-        return;
+        mx_product p = product(s, offset, accumulate);
+        return each(ctx, &p);
     }
     const axis *a = &s->loop[depth];
     for (int64_t i = 0; i < a->size; i++) {
         int64_t here[3];
         for (int o = 0; o < 3; o++)
             here[o] = offset[o] + i * a->stride[o];
-        loop(c, s, depth + 1, here, accumulate || (s->is_k[depth] && i > 0));
+        MX_TRY(loop(s, depth + 1, here, accumulate || (s->is_k[depth] && i > 0), each, ctx));
     }
+    return MX_OK;
 }
 
-static void plan(const mx_notation *nt, const mx_type *a, const mx_type *b, const mx_type *c,
-                 split *s)
+mx_status mx_matmul_products(const void *attr, const mx_type *a, const mx_type *b, const mx_type *c,
+                             mx_product_fn each, void *ctx)
 {
+    mx_notation nt;
     axes x = {0};
-    read_term(&x, nt, 0, a, A);
-    read_term(&x, nt, 1, b, B);
-    read_term(&x, nt, 2, c, C);
-    *s = (split){0};
+    split s = {0};
+    mx_notation_parse(((const matmul_attr *)attr)->spec, &nt);
+    read_term(&x, &nt, 0, a, A);
+    read_term(&x, &nt, 1, b, B);
+    read_term(&x, &nt, 2, c, C);
     for (int class = 0; class < CLASSES; class++)
-        choose(&x, class, s);
+        choose(&x, class, &s);
+    return loop(&s, 0, (int64_t[3]){0}, false, each, ctx);
+}
+
+static void *at(const mx_tensor *t, int64_t i)
+{
+    return (char *)t->data + i * (int64_t)mx_dtype_bytes(t->type.dtype);
+}
+
+static mx_status run_product(void *ctx, const mx_product *p)
+{
+    const mx_call *c = ctx;
+    const mx_tensor *a = &c->in[p->a], *b = &c->in[p->b], *out = &c->out[0];
+    mx_gemm(&(mx_gemm_args){
+        .m = p->m, .n = p->n, .k = p->k, .alpha = 1, .accumulate = p->accumulate,
+        .a = at(a, p->a_at), .b = at(b, p->b_at), .c = at(out, p->c_at),
+        .lda = p->lda, .ldb = p->ldb, .ldc = p->ldc, .trans_a = p->trans_a, .trans_b = p->trans_b,
+        .a_type = mx_num_of(a->type.dtype), .b_type = mx_num_of(b->type.dtype),
+        .c_type = mx_num_of(out->type.dtype), .batch = p->batch, .a_step = p->a_step,
+        .b_step = p->b_step, .c_step = p->c_step});
+    return MX_OK;
 }
 
 static void matmul_cpu(const mx_call *c)
 {
-    mx_notation nt;
-    split s;
-    mx_notation_parse(((const matmul_attr *)c->attr)->spec, &nt);
-    plan(&nt, &c->in[0].type, &c->in[1].type, &c->out[0].type, &s);
-    loop(c, &s, 0, (int64_t[3]){0}, false);
+    mx_status_free(mx_matmul_products(c->attr, &c->in[0].type, &c->in[1].type, &c->out[0].type,
+                                      run_product, (void *)c));
 }
 
 /* --- the graph side --- */

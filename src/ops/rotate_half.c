@@ -59,6 +59,9 @@ const mx_op mx_op_rotate_half = {
     .kind = MX_ROW_MAP,
     .tile_f32 = rotate_f32,
     .tile_f64 = rotate_f64,
+    .expr = "i >= $dims ? 0.f"
+            " : $interleaved ? (i % 2 ? x(i - 1) : -x(i + 1))"
+            " : i < $dims / 2 ? -x(i + $dims / 2) : x(i - $dims / 2)",
     .attr_size = sizeof(rotate_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(rotate_attr, MX_ATTR_INT, dims),
                                       MX_FIELD(rotate_attr, MX_ATTR_BOOL, interleaved), {0}},

@@ -35,6 +35,7 @@ const mx_op mx_op_row_max = {
     .tile_f32 = row_max_f32,
     .tile_f64 = row_max_f64,
     .expr = "a > b ? a : b",
+    .identity = -INFINITY,
     .keep_f32 = true,
     .no_cast = true,
     .cases = (const mx_case[]){{1, {{2, {3, 37}, .no_grad = true}}}, {0}},

@@ -26,7 +26,7 @@ CU_ARCH_ALL := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,cod
 CU_ARCH ?= -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
 NVCCFLAGS := -std=c++17 -O3 -lineinfo -Isrc -I$(CUDA_HOME)/include -Xcompiler -fPIC,-Wall \
              -Wno-deprecated-gpu-targets --expt-relaxed-constexpr
-CU_CFLAGS := -std=gnu11 -O2 -g -fPIC $(WARN) -Wno-format-zero-length -D_GNU_SOURCE -Isrc -isystem $(CUDA_HOME)/include
+CU_CFLAGS := -std=gnu11 -O2 -g -fPIC $(WARN) -Wno-format-zero-length -D_GNU_SOURCE -Isrc -I$(B)/gen -Wno-missing-field-initializers -isystem $(CUDA_HOME)/include
 GPU_SRC := $(wildcard bench/gpu/*.cu)
 GPU_BIN := $(GPU_SRC:bench/gpu/%.cu=$(BUILD)/gpu/%)
 
@@ -45,15 +45,22 @@ $(CU_BUILD)/%.cu.o: $(CU_DIR)/%.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"
 	@nvcc $(NVCCFLAGS) $(CU_ARCH) -MMD -c $< -o $@
-$(BUILD)/release/libmaxc_cuda.so: $(CU_OBJ)
+# The blocks stand alone; the glue (device, ops) needs the program it is opened by.
+CU_BLOCKS := $(filter-out $(CU_BUILD)/device.o $(CU_BUILD)/op_% $(CU_BUILD)/fused_source.o,$(CU_OBJ))
+$(CU_BUILD)/cuda_ops_table.c: tools/scan $(CU_C)
+	@mkdir -p $(@D)
+	@tools/scan cuda_ops > $@
+$(CU_BUILD)/cuda_ops_table.o: $(CU_BUILD)/cuda_ops_table.c
+	@gcc $(CU_CFLAGS) -c $< -o $@
+$(BUILD)/release/libmaxc_cuda.so: $(CU_OBJ) $(CU_BUILD)/cuda_ops_table.o
 	@mkdir -p $(@D)
 	@echo "  LD  $@"
 	@gcc -shared -o $@ $^ $(CUDA_HOME)/lib64/libcudart_static.a -lrt -lpthread -ldl -lstdc++ \
 	    -Wl,--exclude-libs,ALL
-$(BUILD)/gpu/%: bench/gpu/%.cu $(CU_OBJ) $(CU_BASE)
+$(BUILD)/gpu/%: bench/gpu/%.cu $(CU_BLOCKS) $(CU_BASE)
 	@mkdir -p $(@D)
 	@echo "  NVCC $@"
-	@nvcc $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_OBJ) $(CU_BASE) -cudart static -ldl -lm -o $@
+	@nvcc $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -o $@
 test-gpu: $(BUILD)/gpu/blocks_test
 	@$(BUILD)/gpu/blocks_test
 bench-gpu: gpu-bin

@@ -86,11 +86,11 @@ size_t mx_cuda_embed_scratch_bytes(int64_t rows)
     return sort_bytes(rows) + 3 * (((size_t)rows * 4 + 255) / 256 * 256);
 }
 
-cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int32_t *tokens,
-                                   int64_t rows, int64_t d, int64_t vocab, float scale,
-                                   void *scratch, cudaStream_t stream)
+/* (token, row) pairs sorted by token into *token and *row, which lie in scratch. */
+static cudaError_t sort_rows(const int32_t *tokens, int64_t rows, int64_t vocab, void *scratch,
+                             int32_t **token_out, int32_t **row_out, cudaStream_t stream)
 {
-    if (d % 8 || rows > INT32_MAX)
+    if (rows > INT32_MAX)
         return cudaErrorInvalidValue;
     size_t part = ((size_t)rows * 4 + 255) / 256 * 256;
     int32_t *order = (int32_t *)scratch, *token = (int32_t *)((char *)scratch + part);
@@ -109,10 +109,58 @@ cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int
     iota_kernel<<<grid_for(rows, 256, INT32_MAX), 256, 0, stream>>>(order, rows);
     e = cub::DeviceRadixSort::SortPairs(temp, need, tokens, token, order, row, (int)rows, 0, bits,
                                         stream);
+    *token_out = token;
+    *row_out = row;
+    return e;
+}
+
+cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int32_t *tokens,
+                                   int64_t rows, int64_t d, int64_t vocab, float scale,
+                                   void *scratch, cudaStream_t stream)
+{
+    int32_t *token, *row;
+    if (d % 8)
+        return cudaErrorInvalidValue;
+    cudaError_t e = sort_rows(tokens, rows, vocab, scratch, &token, &row, stream);
     if (e != cudaSuccess)
         return e;
     int threads = grid_for(d / 8, 32, 4) * 32;
     dim3 grid((unsigned)rows, (unsigned)((d / 8 + threads - 1) / threads));
     embed_backward_kernel<<<grid, threads, 0, stream>>>(dtable, dy, token, row, rows, d, scale);
+    return cudaGetLastError();
+}
+
+/* Block (i, y) as above, any width, into a float table that starts at zero. */
+template <typename T>
+__global__ void embed_grad_kernel(float *dtable, const T *dy, const int32_t *token,
+                                  const int32_t *row, int64_t n, int64_t d, int64_t vocab)
+{
+    int64_t i = blockIdx.x, c = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    int32_t t = token[i];
+    if ((i > 0 && token[i - 1] == t) || c >= d || t < 0 || t >= vocab)
+        return;
+    float acc = 0.f;
+    for (int64_t j = i; j < n && token[j] == t; j++)
+        acc += as_float(dy[(int64_t)row[j] * d + c]);
+    dtable[(int64_t)t * d + c] = acc;
+}
+
+cudaError_t mx_cuda_embed_grad(float *dtable, const void *dy, bool dy_f32, const int32_t *tokens,
+                               int64_t rows, int64_t d, int64_t vocab, void *scratch,
+                               cudaStream_t stream)
+{
+    int32_t *token, *row;
+    cudaError_t e = cudaMemsetAsync(dtable, 0, (size_t)(vocab * d) * 4, stream);
+    if (e == cudaSuccess)
+        e = sort_rows(tokens, rows, vocab, scratch, &token, &row, stream);
+    if (e != cudaSuccess)
+        return e;
+    dim3 grid((unsigned)rows, (unsigned)((d + 255) / 256));
+    if (dy_f32)
+        embed_grad_kernel<<<grid, 256, 0, stream>>>(dtable, (const float *)dy, token, row, rows, d,
+                                                    vocab);
+    else
+        embed_grad_kernel<<<grid, 256, 0, stream>>>(dtable, (const uint16_t *)dy, token, row, rows, d,
+                                                    vocab);
     return cudaGetLastError();
 }

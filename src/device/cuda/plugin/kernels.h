@@ -74,6 +74,11 @@ cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int
                                    int64_t rows, int64_t d, int64_t vocab, float scale,
                                    void *scratch, cudaStream_t stream);
 
+/* The same into a float table of its own, overwritten; dy float or bf16, any width. */
+cudaError_t mx_cuda_embed_grad(float *dtable, const void *dy, bool dy_f32, const int32_t *tokens,
+                               int64_t rows, int64_t d, int64_t vocab, void *scratch,
+                               cudaStream_t stream);
+
 /* --- softmax cross-entropy over a tile of logits (xent.cu) --- */
 /* logits (T, V) bf16, row stride ld, become their gradient in place: (softmax - onehot) * weight *
  * grad_scale, through the soft-cap. loss[t] = weight (lse - logit[target]) f32; lse[t]; targets < 0
@@ -82,7 +87,8 @@ cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int
 typedef struct {
     int64_t rows, vocab, ld;
     float softcap;
-    bool gradient; /* false: logits stay as they are */
+    bool gradient;   /* false: logits stay as they are */
+    bool plain_loss; /* the weight counts in the gradient alone */
 } mx_xent_shape;
 cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t *targets,
                          const float *weight, const float *grad_scale, float *loss, float *lse,

@@ -56,6 +56,23 @@ __device__ __forceinline__ uint16_t f32_to_bf16(float x)
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
+__device__ __forceinline__ float as_float(uint16_t x)
+{
+    return bf16_to_f32(x);
+}
+__device__ __forceinline__ float as_float(float x)
+{
+    return x;
+}
+__device__ __forceinline__ void put(uint16_t *p, float x)
+{
+    *p = f32_to_bf16(x);
+}
+__device__ __forceinline__ void put(float *p, float x)
+{
+    *p = x;
+}
+
 __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll

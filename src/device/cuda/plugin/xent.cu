@@ -85,7 +85,7 @@ template <bool CAP>
 __global__ void __launch_bounds__(XENT_THREADS, 2)
     xent_kernel(uint16_t *logits, const int32_t *targets, const float *weight,
                 const float *grad_scale, float *loss, float *lse_out, int64_t vocab, int64_t ld,
-                float cap, bool write)
+                float cap, bool write, bool plain_loss)
 {
     extern __shared__ vec8 kept[];
     __shared__ max_sum scratch[XENT_THREADS / 32];
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(XENT_THREADS, 2)
     if (threadIdx.x == 0) {
         lse_out[blockIdx.x] = lse;
         loss[blockIdx.x] =
-            counts ? w * (lse - capped<CAP>(bf16_to_f32(row[target]), cap, inv)) : 0.f;
+            counts ? (plain_loss ? 1.f : w) * (lse - capped<CAP>(bf16_to_f32(row[target]), cap, inv)) : 0.f;
     }
     if (!write)
         return;
@@ -138,7 +138,8 @@ cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t 
     if (e != cudaSuccess)
         return e;
     k<<<(unsigned)s->rows, XENT_THREADS, KEPT * sizeof(vec8), stream>>>(
-        logits, targets, weight, grad_scale, loss, lse, s->vocab, s->ld, s->softcap, s->gradient);
+        logits, targets, weight, grad_scale, loss, lse, s->vocab, s->ld, s->softcap, s->gradient,
+        s->plain_loss);
     return cudaGetLastError();
 }
 

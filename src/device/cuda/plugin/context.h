@@ -1,0 +1,48 @@
+/* context.h - what the CUDA device's ops share, and what an op is here.
+ *
+ * An op's CUDA side is one const struct, found by the graph op's name in a table scanned out of this
+ * directory. prepare plans (library algorithms, generated kernels, scratch size) when a program is added;
+ * launch enqueues on the stream and nothing else, so that a whole step can be captured as one CUDA graph.
+ * An op without an entry runs its CPU kernel on copies of its tensors: right everywhere, slow, and said.
+ */
+#ifndef MX_DEVICE_CUDA_CONTEXT_H
+#define MX_DEVICE_CUDA_CONTEXT_H
+
+#include "device/cuda/plugin/gemm_lt.h"
+#include "device/cuda/plugin/nvrtc_cache.h"
+#include "device/cuda/plugin/sdpa_cudnn.h"
+#include "device/device.h"
+
+enum { MX_CUDA_GEMM_WORK = 64 << 20 };
+
+typedef struct {
+    mx_cuda_libs libs;
+    mx_gemm_lt *lt;
+    mx_sdpa *sdpa;       /* NULL: cuDNN is not there */
+    cudaStream_t stream;
+    void *gemm_work;     /* MX_CUDA_GEMM_WORK bytes */
+    void *work;          /* shared scratch, as large as the largest op asked for */
+    size_t work_bytes;
+    char arch[16];       /* "sm_90a" */
+    char cache_dir[512]; /* compiled kernels and algorithm choices */
+} mx_cuda;
+
+typedef struct mx_cuda_op {
+    const char *op;
+    /* *work_bytes: scratch that launch finds at cuda->work. An error means "not this shape": the
+     * device then falls back to the CPU kernel and says why. */
+    mx_status (*prepare)(mx_cuda *cuda, const mx_exec_step *s, void **state, size_t *work_bytes);
+    mx_status (*launch)(mx_cuda *cuda, const mx_exec_step *s, void *state);
+    void (*drop)(mx_cuda *cuda, void *state); /* NULL: mx_free */
+} mx_cuda_op;
+
+extern const mx_cuda_op *const mx_cuda_op_table[];
+
+/* Not this dtype or shape: for prepare. */
+#define MX_CUDA_NEEDS(cond, what)                                                                   \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            return mx_fail(MX_DEVICE, "%s", what);                                                 \
+    } while (0)
+
+#endif

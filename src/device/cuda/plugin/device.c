@@ -1,0 +1,298 @@
+/* device.c - the CUDA device: memory, streams, and a program as one CUDA graph.
+ *
+ * The first run of a program launches its ops one by one, which lets libraries set up what they need; then
+ * the same launches are captured, and every later run is one graph launch. A program with an op that falls
+ * back to the CPU is never captured.
+ */
+#include "device/cuda/plugin/context.h"
+
+#include "base/arena.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct {
+    mx_device device; /* first: the vtable the session sees */
+    mx_cuda cuda;
+} cuda_device;
+
+/* A step of a program with its CUDA side. */
+typedef struct {
+    const mx_cuda_op *op; /* NULL: the CPU kernel on copies */
+    void *state;
+} bound;
+
+typedef struct {
+    bound *step;
+    int n, n_fallback, runs;
+    cudaGraphExec_t graph;
+} program;
+
+static mx_cuda *cuda_of(mx_device *d)
+{
+    return &((cuda_device *)d)->cuda;
+}
+
+static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *what)
+{
+    (void)d;
+    cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
+    if (e == cudaErrorMemoryAllocation) {
+        size_t free_bytes = 0, total = 0;
+        cudaGetLastError();
+        cudaMemGetInfo(&free_bytes, &total);
+        return mx_fail(MX_MEMORY, "%s needs %.2f GiB on the GPU; %.2f of %.2f GiB are free. Lower "
+                       "per_device_batch_size or max_target_length, or use remat_policy=full",
+                       what, (double)bytes / (1 << 30), (double)free_bytes / (1 << 30),
+                       (double)total / (1 << 30));
+    }
+    MX_TRY(mx_cuda_check(e, what));
+    return mx_cuda_check(cudaMemset(*out, 0, bytes), what);
+}
+
+static void cuda_release(mx_device *d, void *p)
+{
+    (void)d;
+    cudaFree(p);
+}
+
+/* Inputs are small and come from ordinary memory: the driver stages them before it returns. */
+static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t bytes)
+{
+    return mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, cuda_of(d)->stream),
+                         "copying to the GPU");
+}
+
+static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t bytes)
+{
+    mx_cuda *c = cuda_of(d);
+    MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream),
+                         "copying from the GPU"));
+    return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
+}
+
+static const mx_cuda_op *find_op(const char *name)
+{
+    for (int i = 0; mx_cuda_op_table[i]; i++)
+        if (strcmp(mx_cuda_op_table[i]->op, name) == 0)
+            return mx_cuda_op_table[i];
+    return NULL;
+}
+
+static mx_status grow_work(mx_cuda *c, size_t bytes)
+{
+    if (bytes <= c->work_bytes)
+        return MX_OK;
+    cudaFree(c->work);
+    c->work = NULL;
+    c->work_bytes = bytes;
+    return mx_cuda_check(cudaMalloc(&c->work, bytes), "scratch memory for kernels");
+}
+
+static void cuda_drop(mx_device *d, void *state)
+{
+    program *p = state;
+    if (!p)
+        return;
+    cudaStreamSynchronize(cuda_of(d)->stream);
+    if (p->graph)
+        cudaGraphExecDestroy(p->graph);
+    for (int i = 0; i < p->n; i++) {
+        if (p->step[i].op && p->step[i].op->drop)
+            p->step[i].op->drop(cuda_of(d), p->step[i].state);
+        else
+            mx_free(p->step[i].state);
+    }
+    mx_free(p->step);
+    mx_free(p);
+}
+
+static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
+{
+    mx_cuda *c = cuda_of(d);
+    program *p = mx_realloc(NULL, sizeof *p);
+    *p = (program){.n = e->n_steps};
+    p->step = mx_realloc(NULL, sizeof *p->step * (size_t)(e->n_steps + 1));
+    memset(p->step, 0, sizeof *p->step * (size_t)(e->n_steps + 1));
+    *state = p;
+    size_t work = 0;
+    bool told = getenv("MAXC_CUDA_QUIET") != NULL;
+    for (int i = 0; i < e->n_steps; i++) {
+        size_t need = 0;
+        const char *name = e->step[i].node->op->name;
+        const mx_cuda_op *op = find_op(name);
+        mx_status st = op ? op->prepare(c, &e->step[i], &p->step[i].state, &need)
+                          : mx_fail(MX_DEVICE, "no CUDA kernel");
+        if (!st) {
+            p->step[i].op = op;
+            work = need > work ? need : work;
+            continue;
+        }
+        p->n_fallback++;
+        if (!told)
+            fprintf(stderr, "note: %s in %s runs on the CPU: %s\n", name, e->step[i].node->scope,
+                    mx_status_text(st));
+        told |= p->n_fallback >= 5;
+        mx_status_free(st);
+    }
+    return grow_work(c, work);
+}
+
+/* The specification, on host copies. */
+static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
+{
+    mx_tensor in[MX_MAX_IN] = {{0}}, out[MX_MAX_OUT] = {{0}};
+    mx_call call = s->call;
+    void *work = NULL;
+    mx_status st = MX_OK;
+    MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "before a CPU kernel"));
+    for (int i = 0; i < call.n_in && !st; i++) {
+        in[i] = call.in[i];
+        if (!in[i].data)
+            continue;
+        st = mx_alloc(&in[i].data, mx_type_bytes(&in[i].type), "a copy for the CPU");
+        if (!st)
+            st = mx_cuda_check(cudaMemcpy(in[i].data, call.in[i].data, mx_type_bytes(&in[i].type),
+                                          cudaMemcpyDeviceToHost), "copying from the GPU");
+    }
+    for (int k = 0; k < call.n_out && !st; k++) {
+        int alias = s->node->op->alias[k];
+        out[k] = call.out[k];
+        if (alias && in[alias - 1].data)
+            out[k].data = in[alias - 1].data;
+        else
+            st = mx_alloc(&out[k].data, mx_type_bytes(&out[k].type), "a copy for the CPU");
+    }
+    size_t bytes = s->node->op->work_bytes ? s->node->op->work_bytes(s->node, 256) : 0;
+    if (!st)
+        st = mx_alloc(&work, bytes, "a copy for the CPU");
+    if (!st) {
+        call.in = in;
+        call.out = out;
+        call.work = work;
+        s->node->op->cpu(&call);
+    }
+    for (int k = 0; k < call.n_out; k++) {
+        if (!st)
+            st = mx_cuda_check(cudaMemcpy(s->call.out[k].data, out[k].data,
+                                          mx_type_bytes(&out[k].type), cudaMemcpyHostToDevice),
+                               "copying to the GPU");
+        if (!s->node->op->alias[k])
+            mx_free(out[k].data);
+    }
+    for (int i = 0; i < s->call.n_in; i++)
+        mx_free(in[i].data);
+    mx_free(work);
+    return st;
+}
+
+static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const bound *b = &p->step[i];
+        mx_status st = b->op ? b->op->launch(c, &e->step[i], b->state) : run_on_host(c, &e->step[i]);
+        if (st)
+            return mx_status_wrap(st, "%s in %s", e->step[i].node->op->name, e->step[i].node->scope);
+    }
+    return MX_OK;
+}
+
+static mx_status capture(mx_cuda *c, mx_exec *e, program *p)
+{
+    cudaGraph_t graph = NULL;
+    MX_TRY(mx_cuda_check(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal),
+                         "capturing a step"));
+    mx_status st = launch_all(c, e, p);
+    cudaError_t err = cudaStreamEndCapture(c->stream, &graph);
+    if (!st)
+        st = mx_cuda_check(err, "capturing a step");
+    if (!st)
+        st = mx_cuda_check(cudaGraphInstantiate(&p->graph, graph, 0), "making a CUDA graph");
+    if (graph)
+        cudaGraphDestroy(graph);
+    return st;
+}
+
+static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
+{
+    mx_cuda *c = cuda_of(d);
+    program *p = state;
+    p->runs++;
+    if (p->n_fallback || p->runs == 1)
+        return launch_all(c, e, p);
+    if (!p->graph)
+        MX_TRY(capture(c, e, p));
+    return mx_cuda_check(cudaGraphLaunch(p->graph, c->stream), "a step on the GPU");
+}
+
+static void cuda_close(mx_device *d)
+{
+    mx_cuda *c = cuda_of(d);
+    cudaStreamSynchronize(c->stream);
+    cudaFree(c->work);
+    cudaFree(c->gemm_work);
+    mx_gemm_lt_close(c->lt);
+    mx_sdpa_close(c->sdpa);
+    cudaStreamDestroy(c->stream);
+    mx_cuda_libs_close(&c->libs);
+    mx_free(d);
+}
+
+static void find_cache_dir(mx_cuda *c)
+{
+    const char *dir = getenv("MAXC_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (dir && *dir)
+        snprintf(c->cache_dir, sizeof c->cache_dir, "%s", dir);
+    else if (xdg && *xdg)
+        snprintf(c->cache_dir, sizeof c->cache_dir, "%s/maxc", xdg);
+    else
+        snprintf(c->cache_dir, sizeof c->cache_dir, "%s/.cache/maxc", home ? home : "/tmp");
+    for (char *p = c->cache_dir + 1; *p; p++)
+        if (*p == '/') {
+            *p = 0;
+            mkdir(c->cache_dir, 0755);
+            *p = '/';
+        }
+    mkdir(c->cache_dir, 0755);
+}
+
+static mx_status open_libraries(mx_cuda *c)
+{
+    struct cudaDeviceProp prop;
+    MX_TRY(mx_cuda_check(cudaGetDeviceProperties(&prop, 0), "looking at the GPU"));
+    snprintf(c->arch, sizeof c->arch, "sm_%d%d%s", prop.major, prop.minor,
+             prop.major == 9 ? "a" : "");
+    MX_TRY(mx_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"));
+    MX_TRY(mx_cuda_check(cudaMalloc(&c->gemm_work, MX_CUDA_GEMM_WORK), "workspace"));
+    find_cache_dir(c);
+    MX_TRY(mx_cuda_libs_open_lt(&c->libs));
+    MX_TRY(mx_gemm_lt_open(&c->lt, &c->libs, MX_CUDA_GEMM_WORK, NULL));
+    MX_TRY(mx_cuda_libs_open_rtc(&c->libs));
+    mx_status st = mx_cuda_libs_open_dnn(&c->libs);
+    if (!st)
+        st = mx_sdpa_open(&c->sdpa, &c->libs);
+    mx_status_free(st); /* without cuDNN our own attention kernels do the work */
+    return MX_OK;
+}
+
+/* Looked up by name when the plug-in is opened. */
+mx_status mx_device_open_cuda(mx_device **out);
+mx_status mx_device_open_cuda(mx_device **out)
+{
+    int n = 0;
+    *out = NULL;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
+        return mx_fail(MX_DEVICE, "no CUDA device was found; `maxc doctor` says what is missing, "
+                       "device=cpu runs without one");
+    cuda_device *d = mx_realloc(NULL, sizeof *d);
+    memset(d, 0, sizeof *d);
+    d->device = (mx_device){"cuda", cuda_alloc, cuda_release, cuda_write, cuda_read,
+                            cuda_prepare, cuda_run, cuda_drop, cuda_close};
+    mx_status st = open_libraries(&d->cuda);
+    if (st)
+        mx_free(d);
+    else
+        *out = &d->device;
+    return st;
+}

@@ -1,0 +1,306 @@
+/* fused_source.c - writing a kernel for a fused group.
+ *
+ * Two forms. Flat (nothing looks along a row, only scalars are broadcast): each thread takes W neighbouring
+ * elements. Rows: L lanes share a row of C elements, W neighbours each, U times; for C up to 32 W a row is
+ * part of a warp and a block holds several rows, beyond that a block is a row. All values live in
+ * registers; a reduction goes through shuffles (and shared memory between warps); a row map stages its
+ * operand in shared memory.
+ *
+ * W is 8 where 16-byte loads of 8 bf16 are aligned, else 1. Arithmetic is float32. What a step computes is its
+ * op's own expression (op.h), the same text the CPU compiles.
+ */
+#include "device/cuda/plugin/fused_source.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char prelude[] =
+    "typedef float real;\n"
+    "#define MX_T_EXP(x) expf(x)\n#define MX_T_LOG(x) logf(x)\n#define MX_T_TANH(x) tanhf(x)\n"
+    "#define MX_T_ERF(x) erff(x)\n#define MX_T_SQRT(x) sqrtf(x)\n#define MX_T_SIN(x) sinf(x)\n"
+    "#define MX_T_COS(x) cosf(x)\n#define MX_T_SIGMOID(x) (1 / (1 + expf(-(x))))\n"
+    "#define MX_T_GELU_GATE(x) MX_T_SIGMOID((real)1.5957691216057308 * ((x) + (real)0.044715 * (x) * (x)"
+    " * (x)))\n#define NEG_INF __int_as_float(0xff800000)\n";
+
+typedef struct {
+    const mx_group *g;
+    int64_t rows, cols, total;
+    bool flat;
+    int w, lanes, u, per_block; /* per_block: rows of a block */
+    mx_str *out;
+} writer;
+
+static bool narrow(const writer *k, const mx_type *t)
+{
+    if (k->flat)
+        return mx_type_count(t) == 1 && k->total != 1;
+    return t->ndim == 0 || (t->dim[t->ndim - 1] == 1 && k->cols != 1);
+}
+
+static const mx_type *type_of(const writer *k, int value)
+{
+    return value < k->g->n_ext ? &k->g->ext[value] : &k->g->step[value - k->g->n_ext].type;
+}
+
+static bool is_flat(const mx_group *g, int64_t total)
+{
+    for (int i = 0; i < g->n_ext; i++) {
+        int64_t n = mx_type_count(&g->ext[i]);
+        if (n != total && n != 1)
+            return false;
+    }
+    for (int i = 0; i < g->n_steps; i++)
+        if (g->step[i].op->kind != MX_ELEMENTWISE)
+            return false;
+    return true;
+}
+
+static void geometry(writer *k)
+{
+    const mx_shape *s = &k->g->space;
+    k->cols = s->ndim ? s->dim[s->ndim - 1] : 1;
+    k->rows = 1;
+    for (int i = 0; i + 1 < s->ndim; i++)
+        k->rows *= s->dim[i];
+    k->total = k->rows * k->cols;
+    k->flat = is_flat(k->g, k->total);
+    if (k->flat) {
+        k->w = k->total % 8 == 0 ? 8 : 1;
+        return;
+    }
+    k->w = k->cols % 8 == 0 ? 8 : 1;
+    int64_t need = (k->cols + k->w - 1) / k->w;
+    k->lanes = 1;
+    while (k->lanes < need && k->lanes < 1024)
+        k->lanes *= 2;
+    if (need > 32 && need <= 1024)
+        k->lanes = (int)((need + 31) / 32 * 32);
+    k->u = (int)((need + k->lanes - 1) / k->lanes);
+    k->per_block = k->lanes <= 32 ? 256 / k->lanes : 1;
+}
+
+static const char *c_type(mx_dtype d)
+{
+    return d == MX_BF16 ? "u16" : d == MX_F32 ? "float" : d == MX_I32 ? "i32" : NULL;
+}
+
+/* The offset of a row of this value, as C text of `row`. */
+static void row_offset(writer *k, const mx_type *t)
+{
+    const mx_shape *s = &k->g->space;
+    int64_t step = t->ndim ? t->dim[t->ndim - 1] : 1, below = 1;
+    mx_str_add(k->out, "(i64)0");
+    for (int i = s->ndim - 2; i >= 0; i--) {
+        int at = t->ndim - (s->ndim - i);
+        if (at >= 0 && t->dim[at] != 1)
+            mx_str_addf(k->out, " + (row / %lldll %% %lldll) * %lldll", (long long)below,
+                        (long long)s->dim[i], (long long)step);
+        if (at >= 0)
+            step *= t->dim[at];
+        below *= s->dim[i];
+    }
+}
+
+static void load_value(writer *k, int i)
+{
+    const mx_type *t = &k->g->ext[i];
+    bool bf = t->dtype == MX_BF16;
+    if (narrow(k, t)) {
+        mx_str_addf(k->out, "  const float v%d = %s(in%d[", i, bf ? "bf_get" : "(float)", i);
+        k->flat ? mx_str_add(k->out, "0") : row_offset(k, t);
+        mx_str_add(k->out, "]);\n");
+        return;
+    }
+    mx_str_addf(k->out, "  float v%d[N]; { const %s *p = in%d + ", i, c_type(t->dtype), i);
+    k->flat ? mx_str_add(k->out, "0") : row_offset(k, t);
+    mx_str_add(k->out, ";\n    for (int u = 0; u < U; u++) if (AT(u) < LIMIT) ");
+    if (bf && k->w == 8)
+        mx_str_addf(k->out, "bf_load8(v%d + u * W, p + AT(u)); }\n", i);
+    else if (t->dtype == MX_F32 && k->w == 8)
+        mx_str_addf(k->out, "{ float4 a = *(const float4 *)(p + AT(u)), b = *(const float4 *)(p + AT(u) + 4); "
+                    "float *q = v%d + u * W; q[0] = a.x; q[1] = a.y; q[2] = a.z; q[3] = a.w; "
+                    "q[4] = b.x; q[5] = b.y; q[6] = b.z; q[7] = b.w; } }\n", i);
+    else
+        mx_str_addf(k->out, "for (int j = 0; j < W; j++) v%d[u * W + j] = %s(p[AT(u) + j]); }\n", i,
+                    bf ? "bf_get" : "(float)");
+}
+
+static void store_value(writer *k, int out, int value)
+{
+    const mx_type *t = type_of(k, value);
+    bool bf = t->dtype == MX_BF16;
+    if (narrow(k, t)) {
+        mx_str_addf(k->out, "  if (%s) out%d[", k->flat ? "first == 0" : "lane == 0", out);
+        k->flat ? mx_str_add(k->out, "0") : row_offset(k, t);
+        mx_str_addf(k->out, "] = %s(v%d);\n", bf ? "bf_put" : "", value);
+        return;
+    }
+    mx_str_addf(k->out, "  { %s *p = out%d + ", c_type(t->dtype), out);
+    k->flat ? mx_str_add(k->out, "0") : row_offset(k, t);
+    mx_str_add(k->out, ";\n    for (int u = 0; u < U; u++) if (AT(u) < LIMIT) ");
+    if (bf && k->w == 8)
+        mx_str_addf(k->out, "bf_store8(p + AT(u), v%d + u * W); }\n", value);
+    else if (t->dtype == MX_F32 && k->w == 8)
+        mx_str_addf(k->out, "{ const float *q = v%d + u * W; "
+                    "*(float4 *)(p + AT(u)) = make_float4(q[0], q[1], q[2], q[3]); "
+                    "*(float4 *)(p + AT(u) + 4) = make_float4(q[4], q[5], q[6], q[7]); } }\n", value);
+    else
+        mx_str_addf(k->out, "for (int j = 0; j < W; j++) p[AT(u) + j] = %s(v%d[u * W + j]); }\n",
+                    bf ? "bf_put" : t->dtype == MX_I32 ? "(i32)" : "", value);
+}
+
+/* The op's expression with $name replaced by the attribute's value. */
+static void expression(writer *k, const mx_group_step *s)
+{
+    for (const char *p = s->op->expr; *p; p++) {
+        if (*p != '$') {
+            mx_str_add_n(k->out, p, 1);
+            continue;
+        }
+        size_t len = strspn(p + 1, "abcdefghijklmnopqrstuvwxyz_0123456789");
+        for (const mx_attr_field *f = s->op->fields; f && f->name; f++)
+            if (strlen(f->name) == len && memcmp(f->name, p + 1, len) == 0) {
+                const void *v = (const char *)s->attr + f->offset;
+                if (f->kind == MX_ATTR_F64 && isinf(*(const double *)v))
+                    mx_str_add(k->out, *(const double *)v < 0 ? "NEG_INF" : "(-NEG_INF)");
+                else if (f->kind == MX_ATTR_F64)
+                    mx_str_addf(k->out, "(%.17g)", *(const double *)v);
+                else if (f->kind == MX_ATTR_BOOL)
+                    mx_str_addf(k->out, "%d", *(const bool *)v);
+                else
+                    mx_str_addf(k->out, "%lld", (long long)*(const int64_t *)v);
+            }
+        p += len;
+    }
+}
+
+static void write_elementwise(writer *k, const mx_group_step *s, int self)
+{
+    bool one = narrow(k, &s->type);
+    if (one)
+        mx_str_addf(k->out, "  float v%d; { ", self);
+    else
+        mx_str_addf(k->out, "  float v%d[N];\n  for (int e = 0; e < N; e++) { ", self);
+    for (int i = 0; i < s->n_in; i++)
+        mx_str_addf(k->out, "const float %c = v%d%s; ", 'a' + i, s->in[i],
+                    narrow(k, type_of(k, s->in[i])) ? "" : "[e]");
+    mx_str_addf(k->out, "v%d%s = (float)(", self, one ? "" : "[e]");
+    expression(k, s);
+    mx_str_add(k->out, "); }\n");
+}
+
+static void write_reduce(writer *k, const mx_group_step *s, int self)
+{
+    const char *identity = isinf(s->op->identity) ? "NEG_INF" : "0.f"; /* of a maximum, of a sum */
+    mx_str_addf(k->out, "  float v%d = %s;\n  for (int u = 0; u < U; u++) if (AT(u) < LIMIT)\n"
+                "    for (int j = 0; j < W; j++) { const float a = v%d, b = v%d[u * W + j]; v%d = (float)(",
+                self, identity, self, s->in[0], self);
+    expression(k, s);
+    mx_str_addf(k->out, "); }\n  for (int o = %d; o; o >>= 1) { const float a = v%d, "
+                "b = __shfl_xor_sync(~0u, v%d, o); v%d = (float)(",
+                (k->lanes < 32 ? k->lanes : 32) / 2, self, self, self);
+    expression(k, s);
+    mx_str_add(k->out, "); }\n");
+    if (k->lanes <= 32)
+        return;
+    mx_str_addf(k->out, "  __syncthreads(); if (threadIdx.x %% 32 == 0) part[threadIdx.x / 32] = v%d; "
+                "__syncthreads();\n  v%d = part[0];\n"
+                "  for (int q = 1; q < %d; q++) { const float a = v%d, b = part[q]; v%d = (float)(",
+                self, self, k->lanes / 32, self, self);
+    expression(k, s);
+    mx_str_add(k->out, "); }\n");
+}
+
+static void write_row_map(writer *k, const mx_group_step *s, int self)
+{
+    const char *sync = k->lanes <= 32 ? "__syncwarp();" : "__syncthreads();";
+    mx_str_addf(k->out, "  %s for (int u = 0; u < U; u++) if (AT(u) < LIMIT) for (int j = 0; j < W; j++) "
+                "stage[slot][AT(u) + j] = v%d[u * W + j]; %s\n", sync, s->in[0], sync);
+    mx_str_addf(k->out, "  float v%d[N];\n  for (int u = 0; u < U; u++) if (AT(u) < LIMIT) "
+                "for (int j = 0; j < W; j++) { const int i = (int)AT(u) + j; v%d[u * W + j] = (float)(",
+                self, self);
+    expression(k, s);
+    mx_str_add(k->out, "); }\n");
+}
+
+static mx_status check_types(const mx_group *g)
+{
+    for (int i = 0; i < g->n_ext; i++)
+        if (!c_type(g->ext[i].dtype))
+            return mx_fail(MX_DEVICE, "no CUDA form for %s", mx_dtype_name(g->ext[i].dtype));
+    for (int i = 0; i < g->n_out; i++)
+        if (!c_type(g->step[g->out[i] - g->n_ext].type.dtype))
+            return mx_fail(MX_DEVICE, "no CUDA form of a result's dtype");
+    for (int i = 0; i < g->n_steps; i++)
+        if (!g->step[i].op->expr)
+            return mx_fail(MX_DEVICE, "%s has no expression", g->step[i].op->name);
+    return MX_OK;
+}
+
+static void write_header(writer *k, mx_fused_launch *l)
+{
+    mx_str *o = k->out;
+    mx_str_add(o, prelude);
+    mx_str_add(o, "extern \"C\" __global__ void fused(");
+    for (int i = 0; i < k->g->n_ext; i++)
+        mx_str_addf(o, "%sconst %s *__restrict__ in%d", i ? ", " : "", c_type(k->g->ext[i].dtype), i);
+    for (int i = 0; i < k->g->n_out; i++)
+        mx_str_addf(o, "%s%s *__restrict__ out%d", i || k->g->n_ext ? ", " : "",
+                    c_type(type_of(k, k->g->out[i])->dtype), i);
+    mx_str_add(o, ") {\n");
+    if (k->flat) {
+        l->block = 256;
+        l->grid = (unsigned)((k->total / k->w + 255) / 256);
+        mx_str_addf(o, "  enum { W = %d, U = 1, N = W };\n"
+                    "  const i64 LIMIT = %lldll, first = ((i64)blockIdx.x * 256 + threadIdx.x) * W;\n"
+                    "#define AT(u) first\n  if (first >= LIMIT) return;\n", k->w, (long long)k->total);
+        return;
+    }
+    l->block = (unsigned)(k->lanes * k->per_block);
+    l->grid = (unsigned)((k->rows + k->per_block - 1) / k->per_block);
+    mx_str_addf(o, "  enum { W = %d, U = %d, N = W * U, LANES = %d, ROWS = %d };\n"
+                "  const i64 LIMIT = %lldll, ROW_COUNT = %lldll;\n"
+                "  const int lane = threadIdx.x %% LANES, slot = threadIdx.x / LANES;\n"
+                "  i64 row = (i64)blockIdx.x * ROWS + slot; if (row >= ROW_COUNT) row = ROW_COUNT - 1;\n"
+                "#define AT(u) (((i64)(u) * LANES + lane) * W)\n", k->w, k->u, k->lanes, k->per_block,
+                (long long)k->cols, (long long)k->rows);
+    bool maps = false, reduces = false;
+    for (int i = 0; i < k->g->n_steps; i++) {
+        maps |= k->g->step[i].op->kind == MX_ROW_MAP;
+        reduces |= k->g->step[i].op->kind == MX_ROW_REDUCE;
+    }
+    if (maps)
+        mx_str_addf(o, "  __shared__ float stage[ROWS][%lld];\n#define x(k) stage[slot][k]\n",
+                    (long long)k->cols);
+    if (reduces && k->lanes > 32)
+        mx_str_add(o, "  __shared__ float part[32];\n");
+}
+
+mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launch)
+{
+    MX_TRY(check_types(g));
+    writer k = {.g = g, .out = out};
+    geometry(&k);
+    if (!k.flat && k.cols > 12288)
+        for (int i = 0; i < g->n_steps; i++)
+            if (g->step[i].op->kind == MX_ROW_MAP)
+                return mx_fail(MX_DEVICE, "a row of %lld elements does not fit shared memory",
+                               (long long)k.cols);
+    write_header(&k, launch);
+    for (int i = 0; i < g->n_ext; i++)
+        load_value(&k, i);
+    for (int i = 0; i < g->n_steps; i++) {
+        const mx_group_step *s = &g->step[i];
+        if (s->op->kind == MX_ELEMENTWISE)
+            write_elementwise(&k, s, g->n_ext + i);
+        else if (s->op->kind == MX_ROW_REDUCE)
+            write_reduce(&k, s, g->n_ext + i);
+        else
+            write_row_map(&k, s, g->n_ext + i);
+    }
+    for (int i = 0; i < g->n_out; i++)
+        store_value(&k, i, g->out[i]);
+    mx_str_add(out, "}\n");
+    return MX_OK;
+}

@@ -1,0 +1,15 @@
+/* fused_source.h - a fused group as the source of one CUDA kernel. Needs no GPU. */
+#ifndef MX_DEVICE_CUDA_FUSED_SOURCE_H
+#define MX_DEVICE_CUDA_FUSED_SOURCE_H
+
+#include "base/str.h"
+#include "ops/group.h"
+
+typedef struct {
+    unsigned grid, block;
+} mx_fused_launch;
+
+/* Kernel `fused(const void *in0, ..., void *out0, ...)`. A status when a dtype has no CUDA form. */
+mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launch) MX_MUST_USE;
+
+#endif

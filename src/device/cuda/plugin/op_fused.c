@@ -1,0 +1,65 @@
+/* op_fused.c - fused groups: generated, compiled by NVRTC, cached on disk, launched. */
+#include "device/cuda/plugin/context.h"
+#include "device/cuda/plugin/fused_source.h"
+
+#include <string.h>
+
+typedef struct {
+    cudaLibrary_t library;
+    cudaKernel_t kernel;
+    mx_fused_launch at;
+} fused;
+
+static void drop(mx_cuda *c, void *state)
+{
+    (void)c;
+    fused *f = state;
+    if (f && f->library)
+        cudaLibraryUnload(f->library);
+    mx_free(f);
+}
+
+static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
+{
+    (void)work_bytes;
+    mx_str source = {0};
+    mx_nvrtc_result r = {0};
+    fused *f = mx_realloc(NULL, sizeof *f);
+    *f = (fused){0};
+    mx_status st = mx_fused_source(((const mx_fused_attr *)s->node->attr)->group, &source, &f->at);
+    mx_nvrtc_job job = {.name = "fused.cu", .source = mx_str_text(&source), .arch = c->arch,
+                        .cache_dir = c->cache_dir};
+    if (!st)
+        st = mx_nvrtc_compile(&r, &c->libs, &job);
+    if (!st)
+        st = mx_nvrtc_load(&f->library, &r, "a fused kernel");
+    if (!st)
+        st = mx_nvrtc_kernel(&f->kernel, f->library, "fused");
+    mx_free(r.cubin);
+    mx_str_fini(&source);
+    if (st)
+        drop(c, f);
+    else
+        *state = f;
+    return st;
+}
+
+static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    const fused *f = state;
+    void *pointer[MX_MAX_IN + MX_MAX_OUT], *args[MX_MAX_IN + MX_MAX_OUT];
+    int n = 0;
+    for (int i = 0; i < s->call.n_in; i++)
+        pointer[n++] = s->call.in[i].data;
+    for (int k = 0; k < s->call.n_out; k++)
+        pointer[n++] = s->call.out[k].data;
+    for (int i = 0; i < n; i++)
+        args[i] = &pointer[i];
+    if (!f->at.grid)
+        return MX_OK;
+    return mx_cuda_check(cudaLaunchKernel((const void *)f->kernel, (dim3){f->at.grid, 1, 1},
+                                          (dim3){f->at.block, 1, 1}, args, 0, c->stream),
+                         "a fused kernel");
+}
+
+const mx_cuda_op mx_cuda_op_fused = {"fused", prepare, launch, drop};

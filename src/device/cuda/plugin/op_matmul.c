@@ -1,0 +1,87 @@
+/* op_matmul.c - contractions through cuBLASLt: one plan per product of the node. */
+#include "device/cuda/plugin/context.h"
+#include "ops/matmul.h"
+
+#include <stdio.h>
+
+enum { MAX_PRODUCTS = 64 };
+
+typedef struct {
+    struct {
+        mx_gemm_plan *plan;
+        mx_product at;
+    } product[MAX_PRODUCTS];
+    int n;
+    mx_cuda *cuda;
+    const mx_exec_step *step;
+} matmul;
+
+static mx_gemm_type type_of(mx_dtype d)
+{
+    return d == MX_BF16 ? MX_GEMM_BF16 : MX_GEMM_F32;
+}
+
+static mx_status plan_product(void *ctx, const mx_product *p)
+{
+    matmul *m = ctx;
+    MX_CUDA_NEEDS(m->n < MAX_PRODUCTS, "too many products in one contraction");
+    mx_gemm_shape s = {.m = p->m, .n = p->n, .k = p->k, .trans_a = p->trans_a,
+                       .trans_b = p->trans_b, .lda = p->lda, .ldb = p->ldb, .ldc = p->ldc,
+                       .batch = p->batch, .stride_a = p->a_step, .stride_b = p->b_step,
+                       .stride_c = p->c_step, .in = type_of(m->step->call.in[0].type.dtype),
+                       .out = type_of(m->step->call.out[0].type.dtype), .alpha = 1,
+                       .beta = p->accumulate ? 1 : 0};
+    m->product[m->n].at = *p;
+    MX_TRY(mx_gemm_plan_new(&m->product[m->n].plan, m->cuda->lt, &s));
+    m->n++;
+    return MX_OK;
+}
+
+static void drop(mx_cuda *c, void *state)
+{
+    (void)c;
+    matmul *m = state;
+    for (int i = 0; m && i < m->n; i++)
+        mx_gemm_plan_free(m->product[i].plan);
+    mx_free(m);
+}
+
+static bool is_supported(mx_dtype d)
+{
+    return d == MX_F32 || d == MX_BF16;
+}
+
+static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
+{
+    (void)work_bytes;
+    const mx_type *a = &s->call.in[0].type, *b = &s->call.in[1].type, *o = &s->call.out[0].type;
+    MX_CUDA_NEEDS(a->dtype == b->dtype && is_supported(a->dtype) && is_supported(o->dtype),
+                  "products of these dtypes");
+    matmul *m = mx_realloc(NULL, sizeof *m);
+    *m = (matmul){.cuda = c, .step = s};
+    mx_status st = mx_matmul_products(s->node->attr, a, b, o, plan_product, m);
+    if (st)
+        drop(c, m);
+    else
+        *state = m;
+    return st;
+}
+
+static void *at(const mx_tensor *t, int64_t i)
+{
+    return (char *)t->data + i * (int64_t)mx_dtype_bytes(t->type.dtype);
+}
+
+static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    matmul *m = state;
+    for (int i = 0; i < m->n; i++) {
+        const mx_product *p = &m->product[i].at;
+        MX_TRY(mx_gemm_plan_launch(m->product[i].plan, at(&s->call.in[p->a], p->a_at),
+                                   at(&s->call.in[p->b], p->b_at), at(&s->call.out[0], p->c_at),
+                                   c->gemm_work, c->stream));
+    }
+    return MX_OK;
+}
+
+const mx_cuda_op mx_cuda_op_matmul = {"matmul", prepare, launch, drop};

@@ -1,0 +1,172 @@
+/* op_train.c - updates, sums, lookups and caches: the graph's ops on the kernels of train_kernels.h. */
+#include "device/cuda/plugin/context.h"
+#include "device/cuda/plugin/kernels.h"
+#include "device/cuda/plugin/train_kernels.h"
+
+#include <string.h>
+
+static double attr_f64(const mx_exec_step *s, const char *name)
+{
+    for (const mx_attr_field *f = s->node->op->fields; f && f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return *(const double *)((const char *)s->node->attr + f->offset);
+    MX_ASSERT(false, "%s has no attribute %s", s->node->op->name, name);
+}
+
+static bool is_float(const mx_type *t)
+{
+    return t->dtype == MX_F32 || t->dtype == MX_BF16;
+}
+
+static bool f32(const mx_tensor *t)
+{
+    return t->type.dtype == MX_F32;
+}
+
+static mx_status prepare_update(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    (void)c, (void)state, (void)work;
+    MX_CUDA_NEEDS(f32(&s->call.in[0]) && is_float(&s->call.in[1].type), "an update of this dtype");
+    return MX_OK;
+}
+
+static mx_status adamw(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    (void)state;
+    const mx_tensor *in = s->call.in;
+    mx_adamw_one a = {.w = in[0].data, .g = in[1].data, .m = in[2].data, .v = in[3].data,
+                      .hyper = in[4].data, .copy = in[5].data, .n = mx_type_count(&in[0].type),
+                      .b1 = (float)attr_f64(s, "b1"), .b2 = (float)attr_f64(s, "b2"),
+                      .eps = (float)attr_f64(s, "eps"), .eps_root = (float)attr_f64(s, "eps_root"),
+                      .decay = (float)attr_f64(s, "weight_decay"), .g_f32 = f32(&in[1]),
+                      .moments_f32 = f32(&in[2])};
+    return mx_cuda_check(mx_cuda_adamw_one(&a, c->stream), "adamw");
+}
+
+static mx_status sgd(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    (void)state;
+    const mx_tensor *in = s->call.in;
+    return mx_cuda_check(mx_cuda_sgd_one(in[0].data, in[1].data, f32(&in[1]), in[3].data, in[2].data,
+                                         (float)attr_f64(s, "weight_decay"),
+                                         mx_type_count(&in[0].type), c->stream), "sgd");
+}
+
+static mx_status accumulate(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    (void)state;
+    const mx_tensor *in = s->call.in;
+    return mx_cuda_check(mx_cuda_accumulate(in[0].data, in[1].data, f32(&in[1]), in[2].data,
+                                            mx_type_count(&in[0].type), c->stream), "accumulate");
+}
+
+static mx_status prepare_squares(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    (void)c, (void)state;
+    *work = sizeof(double) * 1024;
+    MX_CUDA_NEEDS(is_float(&s->call.in[0].type) && f32(&s->call.out[0]), "squares of this dtype");
+    return MX_OK;
+}
+
+static mx_status sum_squares(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    (void)state;
+    const mx_tensor *x = &s->call.in[0];
+    return mx_cuda_check(mx_cuda_sum_squares(s->call.out[0].data, x->data, f32(x),
+                                             mx_type_count(&x->type), c->work, c->stream),
+                         "sum_squares");
+}
+
+/* Only (rows, d) -> (d): the target, leading ones aside, is the end of the input's shape. */
+static mx_status prepare_sum_to(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    (void)c, (void)state;
+    const mx_type *x = &s->call.in[0].type, *o = &s->call.out[0].type;
+    int skip = 0;
+    while (skip < o->ndim && o->dim[skip] == 1)
+        skip++;
+    for (int i = skip; i < o->ndim; i++)
+        MX_CUDA_NEEDS(o->dim[i] == x->dim[x->ndim - o->ndim + i], "a sum over inner dims");
+    MX_CUDA_NEEDS(is_float(x) && o->dtype == MX_F32, "a sum of this dtype");
+    int64_t d = mx_type_count(o);
+    *work = mx_cuda_sum_rows_bytes(mx_type_count(x) / d, d);
+    return MX_OK;
+}
+
+static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    (void)state;
+    const mx_tensor *x = &s->call.in[0];
+    int64_t d = mx_type_count(&s->call.out[0].type);
+    return mx_cuda_check(mx_cuda_sum_rows(s->call.out[0].data, x->data, f32(x),
+                                          mx_type_count(&x->type) / d, d, c->work, c->stream),
+                         "sum_to");
+}
+
+static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    (void)c, (void)state, (void)work;
+    MX_CUDA_NEEDS(is_float(&s->call.in[0].type), "a lookup of this dtype");
+    return MX_OK;
+}
+
+static mx_status embed(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    (void)state;
+    const mx_type *t = &s->call.in[0].type;
+    return mx_cuda_check(mx_cuda_gather(s->call.out[0].data, s->call.in[0].data, s->call.in[1].data,
+                                        mx_type_count(&s->call.in[1].type), t->dim[1], t->dim[0],
+                                        (int)mx_dtype_bytes(t->dtype), c->stream), "embed");
+}
+
+static mx_status prepare_embed_grad(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    (void)c, (void)state;
+    MX_CUDA_NEEDS(f32(&s->call.out[0]) && is_float(&s->call.in[1].type), "a lookup of this dtype");
+    *work = mx_cuda_embed_scratch_bytes(mx_type_count(&s->call.in[0].type));
+    return MX_OK;
+}
+
+static mx_status embed_grad(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    (void)state;
+    const mx_type *o = &s->call.out[0].type;
+    return mx_cuda_check(mx_cuda_embed_grad(s->call.out[0].data, s->call.in[1].data,
+                                            f32(&s->call.in[1]), s->call.in[0].data,
+                                            mx_type_count(&s->call.in[0].type), o->dim[1],
+                                            o->dim[0], c->work, c->stream), "embed_grad");
+}
+
+static int cache_type(mx_dtype d)
+{
+    return d == MX_F32 ? MX_CACHE_F32 : d == MX_BF16 ? MX_CACHE_BF16 : d == MX_I32 ? MX_CACHE_I32 : -1;
+}
+
+static mx_status prepare_cache(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    (void)c, (void)state, (void)work;
+    int a = cache_type(s->call.in[0].type.dtype), b = cache_type(s->call.in[1].type.dtype);
+    MX_CUDA_NEEDS(a >= 0 && b >= 0 && (a == b || (a == MX_CACHE_BF16 && b == MX_CACHE_F32)),
+                  "a cache of these dtypes");
+    return MX_OK;
+}
+
+static mx_status cache_write(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    (void)state;
+    const mx_type *k = &s->call.in[0].type, *f = &s->call.in[1].type;
+    int64_t entry = mx_type_count(k) / (k->dim[0] * k->dim[1]);
+    return mx_cuda_check(mx_cuda_cache_write(s->call.in[0].data, cache_type(k->dtype),
+                                             s->call.in[1].data, cache_type(f->dtype),
+                                             s->call.in[2].data, k->dim[0], k->dim[1], f->dim[1],
+                                             entry, c->stream), "cache_write");
+}
+
+const mx_cuda_op mx_cuda_op_adamw = {"adamw", prepare_update, adamw, NULL};
+const mx_cuda_op mx_cuda_op_sgd = {"sgd", prepare_update, sgd, NULL};
+const mx_cuda_op mx_cuda_op_accumulate = {"accumulate", prepare_update, accumulate, NULL};
+const mx_cuda_op mx_cuda_op_sum_squares = {"sum_squares", prepare_squares, sum_squares, NULL};
+const mx_cuda_op mx_cuda_op_sum_to = {"sum_to", prepare_sum_to, sum_to, NULL};
+const mx_cuda_op mx_cuda_op_embed = {"embed", prepare_embed, embed, NULL};
+const mx_cuda_op mx_cuda_op_embed_grad = {"embed_grad", prepare_embed_grad, embed_grad, NULL};
+const mx_cuda_op mx_cuda_op_cache_write = {"cache_write", prepare_cache, cache_write, NULL};

@@ -1,0 +1,355 @@
+/* train_kernels.cu - updates, norms, sums and lookups of a training step.
+ *
+ * Sums go in two stages over a fixed cut of the data, so the result does not depend on scheduling. Everything
+ * here is memory-bound and streams its operands once.
+ */
+#include "device/cuda/plugin/train_kernels.h"
+#include "device/cuda/plugin/vec.cuh"
+
+enum { THREADS = 256, PARTS = 1024 };
+
+static unsigned blocks_for(int64_t n, int64_t per_block)
+{
+    int64_t b = (n + per_block - 1) / per_block;
+    return (unsigned)(b < 1 ? 1 : b > 1 << 20 ? 1 << 20 : b);
+}
+
+/* --- updates --- */
+
+template <typename G, typename M>
+__global__ void adamw_kernel(mx_adamw_one a)
+{
+    float lr = a.hyper[0], scale = a.hyper[1];
+    double t = a.hyper[2];
+    if (!isfinite(scale))
+        return;
+    __shared__ float fix[2];
+    if (threadIdx.x == 0) {
+        fix[0] = (float)(1 / (1 - pow((double)a.b1, t)));
+        fix[1] = (float)(1 / (1 - pow((double)a.b2, t)));
+    }
+    __syncthreads();
+    M *m = (M *)a.m, *v = (M *)a.v;
+    const G *g = (const G *)a.g;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < a.n;
+         i += (int64_t)gridDim.x * THREADS) {
+        float gi = as_float(g[i]) * scale, w = a.w[i];
+        float mi = a.b1 * as_float(m[i]) + (1 - a.b1) * gi;
+        float vi = a.b2 * as_float(v[i]) + (1 - a.b2) * gi * gi;
+        float step = mi * fix[0] / (sqrtf(vi * fix[1] + a.eps_root) + a.eps);
+        w -= lr * (step + a.decay * w);
+        put(&m[i], mi);
+        put(&v[i], vi);
+        a.w[i] = w;
+        if (a.copy)
+            a.copy[i] = f32_to_bf16(w);
+    }
+}
+
+cudaError_t mx_cuda_adamw_one(const mx_adamw_one *a, cudaStream_t stream)
+{
+    unsigned blocks = blocks_for(a->n, 4 * THREADS);
+    if (a->g_f32 && a->moments_f32)
+        adamw_kernel<float, float><<<blocks, THREADS, 0, stream>>>(*a);
+    else if (a->g_f32)
+        adamw_kernel<float, uint16_t><<<blocks, THREADS, 0, stream>>>(*a);
+    else if (a->moments_f32)
+        adamw_kernel<uint16_t, float><<<blocks, THREADS, 0, stream>>>(*a);
+    else
+        adamw_kernel<uint16_t, uint16_t><<<blocks, THREADS, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+template <typename G>
+__global__ void sgd_kernel(float *w, const G *g, uint16_t *copy, const float *hyper, float decay,
+                           int64_t n)
+{
+    if (!isfinite(hyper[1]))
+        return;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        float x = w[i] - hyper[0] * (hyper[1] * as_float(g[i]) + decay * w[i]);
+        w[i] = x;
+        if (copy)
+            copy[i] = f32_to_bf16(x);
+    }
+}
+
+cudaError_t mx_cuda_sgd_one(float *w, const void *g, bool g_f32, uint16_t *copy, const float *hyper,
+                            float decay, int64_t n, cudaStream_t stream)
+{
+    unsigned blocks = blocks_for(n, 4 * THREADS);
+    if (g_f32)
+        sgd_kernel<<<blocks, THREADS, 0, stream>>>(w, (const float *)g, copy, hyper, decay, n);
+    else
+        sgd_kernel<<<blocks, THREADS, 0, stream>>>(w, (const uint16_t *)g, copy, hyper, decay, n);
+    return cudaGetLastError();
+}
+
+template <typename X>
+__global__ void accumulate_kernel(float *sum, const X *x, const float *first, int64_t n)
+{
+    bool fresh = *first != 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS)
+        sum[i] = as_float(x[i]) + (fresh ? 0.f : sum[i]);
+}
+
+cudaError_t mx_cuda_accumulate(float *sum, const void *x, bool x_f32, const float *first, int64_t n,
+                               cudaStream_t stream)
+{
+    unsigned blocks = blocks_for(n, 4 * THREADS);
+    if (x_f32)
+        accumulate_kernel<<<blocks, THREADS, 0, stream>>>(sum, (const float *)x, first, n);
+    else
+        accumulate_kernel<<<blocks, THREADS, 0, stream>>>(sum, (const uint16_t *)x, first, n);
+    return cudaGetLastError();
+}
+
+/* --- sums --- */
+
+__device__ double block_sum(double x)
+{
+    __shared__ double part[THREADS];
+    part[threadIdx.x] = x;
+    for (int o = THREADS / 2; o; o >>= 1) {
+        __syncthreads();
+        if (threadIdx.x < o)
+            part[threadIdx.x] += part[threadIdx.x + o];
+    }
+    __syncthreads();
+    return part[0];
+}
+
+/* Block b takes elements b*THREADS.. in strides of the whole grid; a thread's own sum is float over at most
+ * a few thousand terms between conversions to double. */
+template <typename X>
+__global__ void squares_kernel(double *partial, const X *x, int64_t n)
+{
+    double total = 0;
+    float part = 0;
+    int k = 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (int64_t)PARTS * THREADS) {
+        float v = as_float(x[i]);
+        part += v * v;
+        if (++k == 64) {
+            total += part;
+            part = 0;
+            k = 0;
+        }
+    }
+    total = block_sum(total + part);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = total;
+}
+
+__global__ void finish_kernel(float *out, const double *partial)
+{
+    double total = 0;
+    for (int i = threadIdx.x; i < PARTS; i += THREADS)
+        total += partial[i];
+    total = block_sum(total);
+    if (threadIdx.x == 0)
+        *out = (float)total;
+}
+
+cudaError_t mx_cuda_sum_squares(float *out, const void *x, bool x_f32, int64_t n, double *partial,
+                                cudaStream_t stream)
+{
+    if (x_f32)
+        squares_kernel<<<PARTS, THREADS, 0, stream>>>(partial, (const float *)x, n);
+    else
+        squares_kernel<<<PARTS, THREADS, 0, stream>>>(partial, (const uint16_t *)x, n);
+    finish_kernel<<<1, THREADS, 0, stream>>>(out, partial);
+    return cudaGetLastError();
+}
+
+enum { ROW_PARTS = 128 };
+
+size_t mx_cuda_sum_rows_bytes(int64_t rows, int64_t d)
+{
+    (void)rows;
+    size_t columns = sizeof(float) * ROW_PARTS * (size_t)d, all = sizeof(double) * PARTS;
+    return columns > all ? columns : all;
+}
+
+/* Block (c, p): 32 columns by 8 rows at a time, rows of part p. */
+template <typename X>
+__global__ void rows_kernel(float *partial, const X *x, int64_t rows, int64_t d)
+{
+    __shared__ float sum[8][33];
+    int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    int64_t from = rows * blockIdx.y / ROW_PARTS, to = rows * (blockIdx.y + 1) / ROW_PARTS;
+    float s = 0;
+    for (int64_t r = from + threadIdx.y; r < to && c < d; r += 8)
+        s += as_float(x[r * d + c]);
+    sum[threadIdx.y][threadIdx.x] = s;
+    __syncthreads();
+    if (threadIdx.y == 0 && c < d) {
+        for (int k = 1; k < 8; k++)
+            s += sum[k][threadIdx.x];
+        partial[(int64_t)blockIdx.y * d + c] = s;
+    }
+}
+
+__global__ void columns_kernel(float *out, const float *partial, int64_t d)
+{
+    int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    float s = 0;
+    for (int p = 0; p < ROW_PARTS && c < d; p++)
+        s += partial[(int64_t)p * d + c];
+    if (c < d)
+        out[c] = s;
+}
+
+template <typename X>
+__global__ void total_kernel(double *partial, const X *x, int64_t n)
+{
+    double total = 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (int64_t)PARTS * THREADS)
+        total += as_float(x[i]);
+    total = block_sum(total);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = total;
+}
+
+cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows, int64_t d,
+                             void *partial, cudaStream_t stream)
+{
+    if (d == 1) {
+        if (x_f32)
+            total_kernel<<<PARTS, THREADS, 0, stream>>>((double *)partial, (const float *)x, rows);
+        else
+            total_kernel<<<PARTS, THREADS, 0, stream>>>((double *)partial, (const uint16_t *)x, rows);
+        finish_kernel<<<1, THREADS, 0, stream>>>(out, (double *)partial);
+        return cudaGetLastError();
+    }
+    dim3 grid((unsigned)((d + 31) / 32), ROW_PARTS), block(32, 8);
+    if (x_f32)
+        rows_kernel<<<grid, block, 0, stream>>>((float *)partial, (const float *)x, rows, d);
+    else
+        rows_kernel<<<grid, block, 0, stream>>>((float *)partial, (const uint16_t *)x, rows, d);
+    columns_kernel<<<(unsigned)((d + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
+        out, (const float *)partial, d);
+    return cudaGetLastError();
+}
+
+/* --- lookups --- */
+
+template <typename T>
+__global__ void gather_kernel(T *y, const T *table, const int32_t *ids, int64_t d, int64_t vocab)
+{
+    int32_t id = ids[blockIdx.x];
+    bool known = id >= 0 && id < vocab;
+    for (int64_t c = threadIdx.x; c < d; c += THREADS)
+        y[(int64_t)blockIdx.x * d + c] = known ? table[(int64_t)id * d + c] : T{};
+}
+
+cudaError_t mx_cuda_gather(void *y, const void *table, const int32_t *ids, int64_t rows, int64_t d,
+                           int64_t vocab, int item, cudaStream_t stream)
+{
+    int64_t bytes = d * item;
+    if (rows == 0)
+        return cudaSuccess;
+    if (bytes % 16 == 0)
+        gather_kernel<<<(unsigned)rows, THREADS, 0, stream>>>((uint4 *)y, (const uint4 *)table, ids,
+                                                              bytes / 16, vocab);
+    else
+        gather_kernel<<<(unsigned)rows, THREADS, 0, stream>>>((uint16_t *)y, (const uint16_t *)table,
+                                                              ids, bytes / 2, vocab);
+    return cudaGetLastError();
+}
+
+/* --- cross-entropy of float logits, for checking --- */
+
+__device__ float block_reduce(float x, bool is_max)
+{
+    __shared__ float part[THREADS];
+    part[threadIdx.x] = x;
+    for (int o = THREADS / 2; o; o >>= 1) {
+        __syncthreads();
+        if (threadIdx.x < o) {
+            float a = part[threadIdx.x], b = part[threadIdx.x + o];
+            part[threadIdx.x] = is_max ? fmaxf(a, b) : a + b;
+        }
+    }
+    __syncthreads();
+    float r = part[0];
+    __syncthreads();
+    return r;
+}
+
+__global__ void xent_plain_kernel(mx_xent_plain s, float *logits, const int32_t *labels,
+                                  const float *dloss, float *loss, float *lse)
+{
+    float *z = logits + (int64_t)blockIdx.x * s.ld, top = -INFINITY, sum = 0;
+    int64_t label = labels[blockIdx.x];
+    bool counts = label >= 0 && label < s.vocab;
+    for (int64_t j = threadIdx.x; j < s.vocab; j += THREADS) {
+        if (s.softcap > 0)
+            z[j] = s.softcap * tanhf(z[j] / s.softcap);
+        top = fmaxf(top, z[j]);
+    }
+    top = block_reduce(top, true);
+    for (int64_t j = threadIdx.x; j < s.vocab; j += THREADS)
+        sum += expf(z[j] - top);
+    float l = top + logf(block_reduce(sum, false));
+    if (threadIdx.x == 0) {
+        if (loss)
+            loss[blockIdx.x] = counts ? l - z[label] + s.z_loss * l * l : 0.f;
+        if (lse)
+            lse[blockIdx.x] = l;
+    }
+    __syncthreads();
+    float g = dloss && counts ? dloss[blockIdx.x] : 0.f;
+    for (int64_t j = threadIdx.x; dloss && j < s.vocab; j += THREADS) {
+        float t = z[j] / s.softcap;
+        float d = g * (expf(z[j] - l) * (1 + 2 * s.z_loss * l) - (j == label ? 1.f : 0.f));
+        z[j] = d * s.scale * (s.softcap > 0 ? 1 - t * t : 1.f);
+    }
+}
+
+cudaError_t mx_cuda_xent_plain(const mx_xent_plain *s, float *logits, const int32_t *labels,
+                               const float *dloss, float *loss, float *lse, cudaStream_t stream)
+{
+    xent_plain_kernel<<<(unsigned)s->rows, THREADS, 0, stream>>>(*s, logits, labels, dloss, loss, lse);
+    return cudaGetLastError();
+}
+
+/* --- decode caches --- */
+
+template <typename C, typename F>
+__global__ void cache_kernel(C *cache, const F *fresh, const int32_t *slots, int64_t s, int64_t t,
+                             int64_t entry)
+{
+    int64_t b = blockIdx.x;
+    /* Tokens of a sequence in order: a later one may overwrite an earlier one's slot. */
+    for (int64_t i = 0; i < t; i++) {
+        int64_t slot = slots[b * t + i];
+        if (slot < 0 || slot >= s)
+            continue;
+        for (int64_t c = threadIdx.x; c < entry; c += THREADS)
+            put(&cache[(b * s + slot) * entry + c], as_float(fresh[(b * t + i) * entry + c]));
+        __syncthreads();
+    }
+}
+
+cudaError_t mx_cuda_cache_write(void *cache, int cache_type, const void *fresh, int fresh_type,
+                                const int32_t *slots, int64_t batch, int64_t s, int64_t t,
+                                int64_t entry, cudaStream_t stream)
+{
+    unsigned grid = (unsigned)batch;
+    bool same32 = cache_type == fresh_type && cache_type != MX_CACHE_BF16; /* bits are copied */
+    if (same32)
+        cache_kernel<<<grid, THREADS, 0, stream>>>((float *)cache, (const float *)fresh, slots, s, t,
+                                                   entry);
+    else if (cache_type == MX_CACHE_BF16 && fresh_type == MX_CACHE_BF16)
+        cache_kernel<<<grid, THREADS, 0, stream>>>((uint16_t *)cache, (const uint16_t *)fresh, slots,
+                                                   s, t, entry);
+    else if (cache_type == MX_CACHE_BF16)
+        cache_kernel<<<grid, THREADS, 0, stream>>>((uint16_t *)cache, (const float *)fresh, slots, s, t,
+                                                   entry);
+    else
+        return cudaErrorInvalidValue;
+    return cudaGetLastError();
+}

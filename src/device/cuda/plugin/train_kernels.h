@@ -1,0 +1,60 @@
+/* train_kernels.h - small kernels behind the graph's ops: updates, norms, sums, lookups. All deterministic.
+ * `*_f32` flags say that a pointer is float, not bf16. */
+#ifndef MX_DEVICE_CUDA_TRAIN_KERNELS_H
+#define MX_DEVICE_CUDA_TRAIN_KERNELS_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    float *w;
+    const void *g;
+    void *m, *v;
+    uint16_t *copy;     /* NULL: none */
+    const float *hyper; /* lr, clip scale, step, - */
+    int64_t n;
+    float b1, b2, eps, eps_root, decay;
+    bool g_f32, moments_f32;
+} mx_adamw_one;
+cudaError_t mx_cuda_adamw_one(const mx_adamw_one *a, cudaStream_t stream);
+cudaError_t mx_cuda_sgd_one(float *w, const void *g, bool g_f32, uint16_t *copy, const float *hyper,
+                            float decay, int64_t n, cudaStream_t stream);
+/* sum = x, or += x when *first is 0. */
+cudaError_t mx_cuda_accumulate(float *sum, const void *x, bool x_f32, const float *first, int64_t n,
+                               cudaStream_t stream);
+
+/* *out = sum of squares; partial: 1024 doubles. */
+cudaError_t mx_cuda_sum_squares(float *out, const void *x, bool x_f32, int64_t n, double *partial,
+                                cudaStream_t stream);
+/* x (rows, d) -> out (d) float; partial: mx_cuda_sum_rows_partial floats. d = 1 sums everything. */
+size_t mx_cuda_sum_rows_bytes(int64_t rows, int64_t d);
+cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows, int64_t d,
+                             void *partial, cudaStream_t stream);
+
+/* Rows of a table of `item` bytes per element; ids outside give zero rows. */
+cudaError_t mx_cuda_gather(void *y, const void *table, const int32_t *ids, int64_t rows, int64_t d,
+                           int64_t vocab, int item, cudaStream_t stream);
+
+/* Float logits (rows, vocab) to loss and lse; with dloss also to their gradient, in place. */
+typedef struct {
+    int64_t rows, vocab, ld;
+    float softcap, z_loss, scale; /* the gradient is multiplied by scale: logits were scale x w^T */
+} mx_xent_plain;
+cudaError_t mx_cuda_xent_plain(const mx_xent_plain *s, float *logits, const int32_t *labels,
+                               const float *dloss, float *loss, float *lse, cudaStream_t stream);
+
+/* cache (B, S, entry) <- fresh (B, T, entry) at slots (B, T); elements of 4 or 2 bytes, converted. */
+cudaError_t mx_cuda_cache_write(void *cache, int cache_type, const void *fresh, int fresh_type,
+                                const int32_t *slots, int64_t batch, int64_t s, int64_t t,
+                                int64_t entry, cudaStream_t stream);
+enum { MX_CACHE_F32, MX_CACHE_BF16, MX_CACHE_I32 };
+
+#ifdef __cplusplus
+}
+#endif
+#endif
