@@ -34,9 +34,9 @@ static inline mask_rule make_rule(const mx_flash_shape *s, const mx_flash_args *
 __device__ __forceinline__ bool visible(const mask_rule &r, const token_info &q,
                                         const token_info &k)
 {
-    if (k.pos < 0 || q.seg != k.seg)
+    if (k.pos < 0 || q.pos < 0 || q.seg != k.seg)
         return false;
-    if (q.span && q.span == k.span)
+    if (q.span > 0 && q.span == k.span)
         return true;
     return (!r.causal || k.pos <= q.pos) &&
            (!r.window || (q.pos - k.pos < r.window && (r.causal || k.pos - q.pos < r.window))) &&

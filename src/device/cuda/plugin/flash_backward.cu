@@ -4,10 +4,11 @@
  *   P = e^(s - L),  dP = dO V^T,  dS = P (dP - D) s'(q.k)
  *   dQ = dS K                     by queries: a block owns 64 queries and walks the keys
  *   dV = P^T dO,  dK = dS^T Q     by keys: a block owns 64 keys of one key head, walks the queries
- * of every query head of the group, and so sums the group as it goes By keys the scores are formed
- * transposed (keys down, queries across), so P^T and dS^T come out as the A operand of the products
- * that follow. Heads above 128 run dK and dV as two passes: both accumulators would not fit in
- * registers.
+ *                                 of every head of its group, and so sums the group as it goes
+ *
+ * By keys the scores are formed transposed (keys down, queries across), so P^T and dS^T come out as
+ * the A operand of the products that follow. Heads above 128 run dK and dV as two passes: both
+ * accumulators would not fit in registers.
  */
 #include "device/cuda/plugin/flash.cuh"
 

@@ -1,8 +1,8 @@
 /* gemm_lt.h - matrix products through cuBLASLt, planned once and launched many times.
  *
- *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * E        row-major, batched by
- * strides E is the addend: C itself (accumulation), or another matrix of C's type and layout (a
- * residual).
+ *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * E     row-major, batched by strides
+ *
+ * E is the addend: C itself (accumulation), or another matrix of C's type and layout (a residual).
  *
  * The three products of a linear layer y = x W^T with W stored (out, in):
  *     forward  y  = x  . W^T     trans_b            (T, in) (out, in)^T

@@ -1,10 +1,12 @@
 /* sdpa_cudnn.h - attention through cuDNN's fused kernels, planned once and launched many times.
  *
- *     S = scale Q K^T, capped and masked;  P = softmax(S);  O = P V          per head, keys shared
- * by groups Q (B, S, Hq, Dqk)   K (B, Skv, Hkv, Dqk)   V (B, Skv, Hkv, Dv)   O (B, S, Hq, Dv) bf16
- * or f16 stats (B, Hq, S) f32: log sum exp of each row of S, kept for the backward pass Every
- * tensor is given by its batch, sequence and head strides (in elements, the last dim packed), so q,
- * k and v may be slices of one projection's output and dq, dk, dv slices of its gradient.
+ *     S = scale Q K^T, capped and masked;  P = softmax(S);  O = P V       keys shared by groups
+ *     Q (B, S, Hq, Dqk)   K (B, Skv, Hkv, Dqk)   V (B, Skv, Hkv, Dv)   O (B, S, Hq, Dv)
+ *     stats (B, Hq, S) f32: log sum exp of each row of S, kept for the backward pass
+ *
+ * Tensors are bf16 or f16, each given by its batch, sequence and head strides (in elements, the last
+ * dim packed), so q, k and v may be slices of one projection's output and dq, dk, dv slices of its
+ * gradient.
  *
  * Masks: causal (key <= query, both counted from the start), sliding window (query - key < window),
  * padding (per-sequence lengths), packed documents (`packed`: the batch is a list of documents laid
