@@ -4,7 +4,7 @@
  *     Q (B, S, Hq, Dqk)   K (B, Skv, Hkv, Dqk)   V (B, Skv, Hkv, Dv)   O (B, S, Hq, Dv)
  *     stats (B, Hq, S) f32: log sum exp of each row of S, kept for the backward pass
  *
- * Tensors are bf16 or f16, each given by its batch, sequence and head strides (in elements, the last
+ * Tensors are bf16 or f16, each given by batch, sequence and head strides (in elements, the last
  * dim packed), so q, k and v may be slices of one projection's output and dq, dk, dv slices of its
  * gradient.
  *
