@@ -11,8 +11,8 @@ typedef struct {
     bool allow_nonfinite; /* load weights with NaN or infinity all the same */
 } mx_load_options;
 
-/* Every weight of the session from the directory. All missing, extra and misshapen tensors are listed
- * at once, by name; NaN and infinity are refused unless allowed. */
+/* Every weight of the session from the directory. All missing, extra and misshapen tensors are
+ * listed at once, by name; NaN and infinity are refused unless allowed. */
 mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir,
                           mx_load_options o) MX_MUST_USE;
 
@@ -23,8 +23,8 @@ mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir
 
 /* config.json as it was read, with the dtype the weights are written in. Free with mx_free. */
 char *mx_weights_config(const mx_model_spec *m, mx_dtype dtype);
-/* The files beside the weights: config.json with this text, and the tokenizer files that `like` has.
- * Gives their number; paths live in the arena. */
+/* The files beside the weights: config.json with this text, and the tokenizer files that `like`
+ * has. Gives their number; paths live in the arena. */
 enum { MX_WEIGHTS_MAX_EXTRAS = 12 };
 int mx_weights_extras(const char *config, const char *like, mx_arena *a, mx_hf_extra *out);
 
