@@ -28,7 +28,7 @@ expect 0 '"version": "[0-9]' $maxc version --format json
 expect 0 '"version": "[0-9]' $maxc version --format=json
 expect 0 'maxc doctor \[format=json\]' $maxc help doctor
 expect 0 'maxc doctor \[format=json\]' $maxc doctor --help
-expect 0 '^oneDNN' $maxc doctor
+expect 0 '^kernels' $maxc doctor
 expect 0 '"cores_usable": [1-9]' $maxc doctor format=json
 expect 0 'max_target_length - tokens in a sequence' $maxc help max_target_length
 expect 0 'accepted: one of cosine, wsd, constant' $maxc help lr_schedule_type
