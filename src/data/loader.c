@@ -316,7 +316,9 @@ static void *packer_main(void *arg)
         bool full;
         mx_status st = make_batch(l, slot, &full);
         pthread_mutex_lock(&l->lock);
-        l->counts = mx_packer_counts(l->packer);
+        l->end_counts = slot->counts =
+            (mx_loader_counts){.pack = mx_packer_counts(l->packer), .records = l->records,
+                               .bad_records = l->bad_records, .cache_hits = l->cache_hits};
         l->error = st;
         l->ended = !st && !full && !l->stop;
         l->n_made += !st && full && !l->stop;
@@ -495,10 +497,391 @@ mx_status mx_loader_next(mx_loader *l, const mx_batch **batch)
     if (l->n_made > l->n_given) {
         mx_loader_slot *slot = &l->slots[l->n_given++ % l->n_slots];
         mx_loader_at_copy(&l->given, &slot->after);
+        l->given_counts = slot->counts;
         *batch = &slot->batch;
         pthread_cond_broadcast(&l->changed);
     } else if (l->error) {
         st = mx_fail(mx_status_code(l->error), "%s", mx_status_text(l->error));
+    } else {
+        l->given_counts = l->end_counts;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+mx_loader_counts mx_loader_report(mx_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    mx_loader_counts c = l->given_counts;
+    c.wait_seconds = l->wait_seconds;
+    c.first_bad = l->first_bad.len ? l->first_bad.text : NULL;
+    pthread_mutex_unlock(&l->lock);
+    return c;
+}
+
+/* Stop, or count and go on. Takes it->bad. */
+static mx_status judge_bad(mx_loader *l, mx_loader_item *it)
+{
+    mx_status st = it->bad;
+    it->bad = MX_OK;
+    pthread_mutex_lock(&l->lock);
+    bool skip = l->o.skip_bad && mx_status_code(st) == MX_INPUT;
+    if (skip) {
+        if (l->bad_records++ == 0)
+            mx_str_add(&l->first_bad, mx_status_text(st));
+        double budget = l->o.bad_budget * (double)l->records;
+        skip = l->bad_records <= 10 || (double)l->bad_records <= budget;
+        if (!skip)
+            st = mx_status_wrap(st,
+                                "%lld of %lld records are bad, more than bad_record_budget=%g "
+                                "allows; the latest",
+                                (long long)l->bad_records, (long long)l->records, l->o.bad_budget);
+    }
+    pthread_mutex_unlock(&l->lock);
+    if (!skip)
+        return st;
+    mx_status_free(st);
+    return MX_OK;
+}
+
+/* The window's documents and, for each, where the data stands after it. One entry per record: the
+ * two documents of a preference, or the none of a bad record, move the position once. */
+static void note_record(mx_loader *l, const mx_loader_item *it)
+{
+    MX_GROW(l->window_after, l->n_window, l->cap_window_after);
+    l->window_after[l->n_window] = it->after;
+    if (l->n_window == l->cap_window_which) {
+        l->cap_window_which = l->cap_window_after;
+        l->window_which = mx_realloc(l->window_which, sizeof(int) * (size_t)l->cap_window_which);
+    }
+    l->window_which[l->n_window++] = it->which;
+}
+
+static mx_status add_record(mx_loader *l, mx_loader_item *it)
+{
+    pthread_mutex_lock(&l->lock);
+    l->records++;
+    l->cache_hits += it->cached;
+    pthread_mutex_unlock(&l->lock);
+    if (it->bad)
+        MX_TRY(judge_bad(l, it));
+    if (it->n_docs == 2 && l->o.pack.kind != MX_PACK_NONE)
+        return mx_fail(MX_USAGE,
+                       "the data holds pairs (chosen, rejected), which are not packed; set "
+                       "packing=false");
+    if (it->n_docs == 2 && !l->o.pack.truncate)
+        return mx_fail(MX_USAGE, "pairs (chosen, rejected) cannot be cut into pieces; set "
+                       "use_truncation=true");
+    if (l->n_window > 1 << 20 && mx_packer_empty(l->packer))
+        return mx_fail(MX_INPUT,
+                       "a million records in a row hold no text; are these the right columns?");
+    note_record(l, it);
+    if (it->n_docs == 0) /* a bad record counts as an empty document, so that numbers agree */
+        mx_packer_add(l->packer, NULL, NULL, 0);
+    for (int k = 0; k < it->n_docs; k++)
+        mx_packer_add(l->packer, it->docs[k].ids.ids, it->docs[k].trained, it->docs[k].ids.n);
+    return MX_OK;
+}
+
+static mx_status fill_window(mx_loader *l)
+{
+    while (!mx_packer_full(l->packer) && !l->exhausted) {
+        mx_loader_chunk *c = wait_chunk(l);
+        if (!c)
+            return MX_OK;
+        while (c->taken < c->n && !mx_packer_full(l->packer))
+            MX_TRY(add_record(l, &c->items[c->taken++]));
+        if (c->taken == c->n) {
+            l->exhausted = c->end;
+            pthread_mutex_lock(&l->lock);
+            c->state = MX_CHUNK_FREE;
+            l->n_packed++;
+            pthread_cond_broadcast(&l->changed);
+            pthread_mutex_unlock(&l->lock);
+        }
+    }
+    mx_packer_close(l->packer, l->exhausted);
+    return MX_OK;
+}
+
+/* The position moves past the window's records up to where the next window begins. Windows of pairs
+ * end at their end, so the packer's document numbers are the record numbers wherever it matters. */
+static void next_window(mx_loader *l)
+{
+    int64_t document, skip, n = l->n_window;
+    mx_packer_end(l->packer, &document, &skip);
+    if (l->o.pack.kind == MX_PACK_CONCAT)
+        n = document < n ? document : n;
+    for (int64_t i = 0; i < n; i++)
+        l->at.docs.cursors[l->window_which[i]] = l->window_after[i];
+    l->at.docs.t += n;
+    l->n_window -= n;
+    memmove(l->window_after, l->window_after + n, sizeof *l->window_after * (size_t)l->n_window);
+    memmove(l->window_which, l->window_which + n, sizeof *l->window_which * (size_t)l->n_window);
+    l->at.window++;
+    l->at.row = 0;
+    l->at.skip = skip;
+    mx_packer_next(l->packer, (uint64_t)l->at.window);
+}
+
+/* One more row for the batch: of this rank, or of another (counted and forgotten). */
+static void take_row(mx_loader *l, mx_batch *b, int64_t row)
+{
+    int64_t s = b->seq_len, local = row - (int64_t)l->o.rank * b->rows;
+    bool mine = local >= 0 && local < b->rows;
+    int32_t *base = l->scratch;
+    int32_t *out[4] = {base, base + s, base + 2 * s, base + 3 * s};
+    if (mine) {
+        out[0] = b->tokens + local * s;
+        out[1] = b->labels + local * s;
+        out[2] = b->segments + local * s;
+        out[3] = b->positions + local * s;
+    }
+    mx_packer_write(l->packer, l->at.row++, out[0], out[1], out[2], out[3]);
+    for (int64_t i = 0; mine && i < s; i++) {
+        b->n_tokens += out[2][i] != 0;
+        b->n_trained += out[1][i] != MX_NO_LABEL;
+    }
+}
+
+static void clear_batch(const mx_loader *l, mx_batch *b)
+{
+    b->n_tokens = b->n_trained = 0;
+    for (int64_t i = 0; i < b->rows * b->seq_len; i++) {
+        b->tokens[i] = l->o.pack.pad_id;
+        b->labels[i] = MX_NO_LABEL;
+        b->segments[i] = b->positions[i] = 0;
+    }
+}
+
+/* *full: the batch has rows and is to be given out. */
+static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
+{
+    int64_t row = 0;
+    *full = false;
+    clear_batch(l, &slot->batch);
+    while (row < l->o.batch_rows && !l->stop) {
+        if (!mx_packer_rows(l->packer))
+            MX_TRY(fill_window(l));
+        while (row < l->o.batch_rows && l->at.row < mx_packer_rows(l->packer))
+            take_row(l, &slot->batch, row++);
+        if (l->stop)
+            return MX_OK;
+        if (l->at.row >= mx_packer_rows(l->packer)) {
+            if (l->exhausted)
+                break;
+            next_window(l);
+        }
+    }
+    *full = row == l->o.batch_rows || (row > 0 && !l->o.drop_last);
+    slot->batch.step = l->at.step++;
+    mx_loader_at_copy(&slot->after, &l->at);
+    return MX_OK;
+}
+
+static void *packer_main(void *arg)
+{
+    mx_loader *l = arg;
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        mx_loader_slot *slot = &l->slots[l->n_made % l->n_slots];
+        /* the slot given last is still being read by the caller */
+        while (!l->stop && l->n_made - l->n_given >= l->n_slots - 1)
+            pthread_cond_wait(&l->changed, &l->lock);
+        if (l->stop)
+            break;
+        pthread_mutex_unlock(&l->lock);
+        bool full;
+        mx_status st = make_batch(l, slot, &full);
+        pthread_mutex_lock(&l->lock);
+        l->end_counts = slot->counts =
+            (mx_loader_counts){.pack = mx_packer_counts(l->packer), .records = l->records,
+                               .bad_records = l->bad_records, .cache_hits = l->cache_hits};
+        l->error = st;
+        l->ended = !st && !full && !l->stop;
+        l->n_made += !st && full && !l->stop;
+        pthread_cond_broadcast(&l->changed);
+        if (st || !full)
+            break;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* --- life --- */
+
+static mx_status start(mx_loader *l)
+{
+    void *(*mains[2])(void *) = {reader_main, packer_main};
+    l->stop = l->ended = false;
+    for (int i = 0; i < l->o.n_threads + 2; i++) {
+        int rc = pthread_create(&l->threads[i], NULL, i < 2 ? mains[i] : tokenizer_main, l);
+        if (rc)
+            return mx_fail(MX_DEVICE, "a loader thread could not be started: %s", strerror(rc));
+        l->n_running++;
+    }
+    return MX_OK;
+}
+
+static void stop(mx_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->n_running; i++)
+        pthread_join(l->threads[i], NULL);
+    l->n_running = 0;
+}
+
+/* Everything back to the state before the first record; the position is l->given. */
+static void reset(mx_loader *l)
+{
+    for (int i = 0; i < l->n_chunks; i++) {
+        for (int k = 0; k < MX_CHUNK_RECORDS; k++) {
+            mx_status_free(l->chunks[i].items[k].bad);
+            l->chunks[i].items[k].bad = MX_OK;
+        }
+        l->chunks[i].state = MX_CHUNK_FREE;
+    }
+    l->n_read = l->n_packed = l->n_made = l->n_given = l->n_window = 0;
+    l->exhausted = false;
+    mx_status_free(l->error);
+    l->error = MX_OK;
+    mx_loader_at_copy(&l->at, &l->given);
+    l->mixture.at.t = l->at.docs.t;
+    memcpy(l->mixture.at.cursors, l->at.docs.cursors, sizeof(mx_cursor) * (size_t)l->at.docs.n);
+    mx_packer_free(l->packer);
+    l->packer = mx_packer_new(&l->o.pack);
+    mx_packer_next(l->packer, (uint64_t)l->at.window);
+    mx_packer_skip(l->packer, l->at.skip);
+}
+
+mx_status mx_loader_restart(mx_loader *l, const mx_loader_at *at)
+{
+    stop(l);
+    mx_loader_at_copy(&l->given, at);
+    reset(l);
+    return start(l);
+}
+
+static uint64_t shape_hash(const mx_loader *l)
+{
+    const mx_encoder *e = &l->o.encoder;
+    mx_str s = {0};
+    for (int k = 0; k < l->mixture.n; k++)
+        mx_str_addf(&s, "%016llx %.17g\n", (unsigned long long)mx_dataset_hash(l->mixture.sets[k]),
+                    l->o.datasets[k].weight);
+    mx_str_addf(&s, "%d %lld %lld %lld %d", l->o.pack.kind, (long long)l->o.pack.seq_len,
+                (long long)l->o.pack.max_segments, (long long)l->o.pack.window_rows,
+                l->o.pack.truncate);
+    mx_str_addf(&s, " %d %d %d %d %d", e->add_bos, e->add_eos, e->completion_only, e->parse_special,
+                e->tokenizer ? mx_tokenizer_vocab_size(e->tokenizer) : 0);
+    uint64_t h = XXH3_64bits(s.text, s.len);
+    mx_str_fini(&s);
+    return h;
+}
+
+static void make_slots(mx_loader *l)
+{
+    int64_t rows = l->o.batch_rows / l->o.n_ranks, s = l->o.pack.seq_len;
+    l->n_slots = l->o.n_ahead + 2; /* one in the caller's hands, one being made */
+    l->slots = MX_NEW_N(&l->arena, mx_loader_slot, l->n_slots);
+    for (int i = 0; i < l->n_slots; i++) {
+        int32_t *p = MX_NEW_N(&l->arena, int32_t, 4 * rows * s);
+        l->slots[i].batch = (mx_batch){.tokens = p,
+                                       .labels = p + rows * s,
+                                       .segments = p + 2 * rows * s,
+                                       .positions = p + 3 * rows * s,
+                                       .rows = rows,
+                                       .seq_len = s};
+        l->slots[i].after.docs.cursors = MX_NEW_N(&l->arena, mx_cursor, l->mixture.n);
+    }
+    l->scratch = MX_NEW_N(&l->arena, int32_t, 4 * s);
+    l->at.docs = (mx_mixture_position){.n = l->mixture.n,
+                                       .cursors = MX_NEW_N(&l->arena, mx_cursor, l->mixture.n)};
+    l->given.docs = (mx_mixture_position){.n = l->mixture.n,
+                                          .cursors = MX_NEW_N(&l->arena, mx_cursor, l->mixture.n)};
+}
+
+static mx_status check(const mx_loader_options *o)
+{
+    if (o->pack.seq_len < 1 || o->batch_rows < 1)
+        return mx_fail(MX_USAGE, "a batch of %lld rows of %lld tokens: both must be at least 1",
+                       (long long)o->batch_rows, (long long)o->pack.seq_len);
+    if (o->rank < 0 || o->rank >= o->n_ranks || o->batch_rows % o->n_ranks)
+        return mx_fail(MX_USAGE,
+                       "a batch of %lld rows does not divide over %d data ranks (this is rank %d); "
+                       "change per_device_batch_size",
+                       (long long)o->batch_rows, o->n_ranks, o->rank);
+    return MX_OK;
+}
+
+/* Columns that nobody asks for are not decoded. */
+static mx_status open_mixture(mx_loader *l)
+{
+    const mx_encoder *e = &l->o.encoder;
+    mx_dataset_options *sets = mx_arena_copy(&l->arena, l->o.datasets,
+                                             sizeof *sets * (size_t)l->o.n_datasets);
+    for (int k = 0; k < l->o.n_datasets; k++)
+        if (!sets[k].source.columns) {
+            sets[k].source.columns = e->columns ? e->columns : mx_example_columns;
+            sets[k].source.n_columns = e->columns ? e->n_columns : mx_example_n_columns;
+        }
+    l->o.datasets = sets;
+    return mx_mixture_open(&l->mixture, sets, l->o.n_datasets);
+}
+
+mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
+{
+    *out = NULL;
+    mx_loader *l = mx_realloc(NULL, sizeof *l);
+    *l = (mx_loader){.o = *o};
+    l->o.n_ranks = o->n_ranks ? o->n_ranks : 1;
+    l->o.n_threads = o->n_threads > 0 ? o->n_threads : 1;
+    l->o.n_ahead = o->n_ahead > 0 ? o->n_ahead : 2;
+    l->o.bad_budget = o->bad_budget > 0 ? o->bad_budget : 1e-4;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    mx_status st;
+    MX_TRY_OUT(st, check(&l->o));
+    MX_TRY_OUT(st, open_mixture(l));
+    l->hash = shape_hash(l);
+    if (o->cache_dir && *o->cache_dir)
+        MX_TRY_OUT(st, mx_token_cache_open(&l->cache, o->cache_dir, &l->o.encoder));
+    l->n_chunks = 2 * l->o.n_threads + 2;
+    l->chunks = MX_NEW_N(&l->arena, mx_loader_chunk, l->n_chunks);
+    l->threads = MX_NEW_N(&l->arena, pthread_t, l->o.n_threads + 2);
+    make_slots(l);
+    reset(l);
+    MX_TRY_OUT(st, start(l));
+out:
+    if (st)
+        mx_loader_close(l);
+    else
+        *out = l;
+    return st;
+}
+
+mx_status mx_loader_next(mx_loader *l, const mx_batch **batch)
+{
+    *batch = NULL;
+    pthread_mutex_lock(&l->lock);
+    double from = seconds();
+    while (l->n_made == l->n_given && !l->error && !l->ended)
+        pthread_cond_wait(&l->changed, &l->lock);
+    l->wait_seconds += seconds() - from;
+    mx_status st = MX_OK;
+    if (l->n_made > l->n_given) {
+        mx_loader_slot *slot = &l->slots[l->n_given++ % l->n_slots];
+        mx_loader_at_copy(&l->given, &slot->after);
+        l->given_counts = slot->counts;
+        *batch = &slot->batch;
+        pthread_cond_broadcast(&l->changed);
+    } else if (l->error) {
+        st = mx_fail(mx_status_code(l->error), "%s", mx_status_text(l->error));
+    } else {
+        l->given_counts = l->end_counts;
     }
     pthread_mutex_unlock(&l->lock);
     return st;

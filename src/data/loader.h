@@ -66,7 +66,8 @@ mx_status mx_loader_next(mx_loader *l, const mx_batch **batch) MX_MUST_USE;
 void mx_loader_position(const mx_loader *l, mx_str *json);
 /* Refused when the data or the packing is not what the position was made with. */
 mx_status mx_loader_seek(mx_loader *l, const char *json, size_t n) MX_MUST_USE;
-mx_loader_counts mx_loader_report(mx_loader *l); /* up to now, prefetched batches included */
+/* Up to the batch given last, whose packing window counts as a whole. */
+mx_loader_counts mx_loader_report(mx_loader *l);
 void mx_loader_close(mx_loader *l); /* NULL is a no-op */
 
 #endif

@@ -37,6 +37,7 @@ typedef struct {
 typedef struct {
     mx_batch batch;
     mx_loader_at after; /* position once this batch is used */
+    mx_loader_counts counts; /* up to and with this batch */
 } mx_loader_slot;
 
 struct mx_loader {
@@ -63,7 +64,7 @@ struct mx_loader {
     int64_t records, bad_records, cache_hits;
     double wait_seconds;
     mx_str first_bad;
-    mx_pack_counts counts;
+    mx_loader_counts end_counts, given_counts; /* of all data; up to the batch given last */
 
     /* the packer thread's own */
     mx_loader_at at;          /* current window */

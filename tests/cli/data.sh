@@ -44,3 +44,16 @@ has "bad records left out: 1"
 status=0; "$maxc" data dataset_path="$dir/none.jsonl" > "$dir/out" 2>&1 || status=$?
 [ "$status" = 3 ] || fail "exit status $status for a missing file, expected 3"
 has "no such data file"
+
+# inspect: every kind of data file, a tokenizer, a missing file
+for f in snappy_v1.parquet types.arrow examples.tfrecord zstd.arrayrecord fast.jsonl; do
+    "$maxc" inspect "tests/data/fixtures/$f" > "$dir/out"
+    has "records: 60"
+    has "record 0:"
+done
+"$maxc" inspect tests/fixtures/tokenizers/qwen3 > "$dir/out"
+has "vocabulary: 2003"
+status=0; "$maxc" inspect "$dir/none" > "$dir/out" 2>&1 || status=$?
+[ "$status" = 3 ] || fail "exit status $status for a missing file, expected 3"
+"$maxc" bench > "$dir/out"
+has "data "

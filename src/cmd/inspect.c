@@ -1,0 +1,201 @@
+/* inspect.c - maxc inspect PATH: what is in a file or folder, found from what it is.
+ *
+ *   a safetensors file, a folder with some    tensors: names, types, shapes, bytes
+ *   a tokenizer (file or folder)              kind, vocabulary, special tokens
+ *   a data file of any kind                   format, records, columns, and the first records
+ * A folder may be a model's: then its tensors and its tokenizer are both shown. A run folder or a
+ * checkpoint is a folder with such folders in it; their names are listed.
+ */
+#include "base/utf8.h"
+#include "cmd/verb.h"
+#include "data/json_scan.h"
+#include "data/source.h"
+#include "store/safetensors.h"
+#include "text/tokenizer.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct {
+    const char *path;
+    int64_t n; /* how many records or tensors to show */
+    mx_str out;
+    int shown; /* parts that were recognised */
+} report;
+
+/* --- tensors --- */
+
+static mx_status show_tensors(report *r, const char *path)
+{
+    mx_st_file f = {0};
+    char shape[256], size[32];
+    uint64_t total = 0;
+    MX_TRY(mx_st_open(&f, path));
+    for (int64_t i = 0; i < f.n_tensors; i++)
+        total += f.tensors[i].n_bytes;
+    mx_str_addf(&r->out, "format: safetensors\nfile: %s\ntensors: %lld, %s\n", path,
+                (long long)f.n_tensors, mx_format_bytes(size, sizeof size, (double)total));
+    for (int i = 0; i < f.n_metadata; i++)
+        mx_str_addf(&r->out, "metadata: %s = %.200s\n", f.metadata[i].key, f.metadata[i].value);
+    for (int64_t i = 0; i < f.n_tensors && i < r->n; i++)
+        mx_str_addf(&r->out, "tensor: %s %s\n", f.by_name[i]->name,
+                    mx_st_describe(f.by_name[i], shape, sizeof shape));
+    if (f.n_tensors > r->n)
+        mx_str_addf(&r->out, "... and %lld more (limit=%lld shows all)\n",
+                    (long long)(f.n_tensors - r->n), (long long)f.n_tensors);
+    mx_st_close(&f);
+    r->shown++;
+    return MX_OK;
+}
+
+/* --- tokenizers --- */
+
+static mx_status show_tokenizer(report *r, const char *path)
+{
+    mx_tokenizer *t;
+    MX_TRY(mx_tokenizer_open(&t, path, NULL));
+    const struct {
+        const char *name;
+        int32_t id;
+    } marks[] = {{"begin", mx_tokenizer_bos(t)},
+                 {"end", mx_tokenizer_eos(t)},
+                 {"padding", mx_tokenizer_pad(t)}};
+    mx_str_addf(&r->out, "tokenizer: %s\nvocabulary: %d\n", mx_tokenizer_kind(t),
+                mx_tokenizer_vocab_size(t));
+    for (size_t i = 0; i < 3; i++) {
+        size_t n = 0;
+        const char *text = marks[i].id >= 0 ? mx_tokenizer_token(t, marks[i].id, &n) : NULL;
+        if (text)
+            mx_str_addf(&r->out, "%s: %d %.*s\n", marks[i].name, marks[i].id, (int)n, text);
+    }
+    int special = 0;
+    for (int32_t id = 0; id < mx_tokenizer_vocab_size(t); id++)
+        special += mx_tokenizer_is_special(t, id);
+    mx_str_addf(&r->out, "special tokens: %d\n", special);
+    mx_tokenizer_close(t);
+    r->shown++;
+    return MX_OK;
+}
+
+/* --- data --- */
+
+static void show_cell(report *r, const mx_record *rec, int i)
+{
+    static const char *const kinds[] = {"null", "text", "JSON", "bytes", "ids"};
+    const mx_cell *c = &rec->cells[i];
+    const char *p = mx_record_data(rec, i);
+    size_t n = c->len_bytes < 120 ? c->len_bytes : 120;
+    mx_str_addf(&r->out, "  %s (%s, %zu bytes): ", mx_record_name(rec, i), kinds[c->kind],
+                c->len_bytes);
+    n -= mx_utf8_incomplete_tail((const uint8_t *)p, n);
+    if (c->kind == MX_CELL_TEXT)
+        mx_json_write_string(&r->out, p, n);
+    else if (c->kind == MX_CELL_JSON)
+        mx_str_add_n(&r->out, p, n);
+    for (size_t k = 0; c->kind == MX_CELL_IDS && k < 16 && 4 * k < c->len_bytes; k++)
+        mx_str_addf(&r->out, "%s%d", k ? " " : "", ((const int32_t *)p)[k]);
+    mx_str_add(&r->out, n < c->len_bytes ? " ...\n" : "\n");
+}
+
+static mx_status show_data(report *r)
+{
+    mx_source s;
+    mx_record rec = {0};
+    bool end = false;
+    MX_TRY(mx_source_open(&s, r->path, NULL, NULL));
+    mx_status st = mx_source_inspect(&s, &r->out);
+    int64_t n = r->n < 3 ? r->n : 3;
+    for (int64_t i = 0; !st && i < n && (s.n_records < 0 || i < s.n_records); i++) {
+        st = s.n_records < 0 ? mx_source_next(&s, &rec, &end) : mx_source_read(&s, i, &rec);
+        if (st || end)
+            break;
+        mx_str_addf(&r->out, "record %lld:\n", (long long)i);
+        for (int k = 0; k < rec.n_cells; k++)
+            show_cell(r, &rec, k);
+    }
+    mx_record_fini(&rec);
+    mx_source_close(&s);
+    r->shown++;
+    return st;
+}
+
+/* --- what it is --- */
+
+static bool has_file(const char *dir, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, R_OK) == 0;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static mx_status show_folder(report *r)
+{
+    struct dirent **names;
+    mx_status st = MX_OK;
+    int n = scandir(r->path, &names, NULL, by_name);
+    if (n < 0)
+        return mx_fail_errno(MX_INPUT, "%s: this folder cannot be read", r->path);
+    mx_str_addf(&r->out, "folder: %s\n", r->path);
+    for (int i = 0; i < n; i++) {
+        char path[4096];
+        struct stat s;
+        snprintf(path, sizeof path, "%s/%s", r->path, names[i]->d_name);
+        bool dots = names[i]->d_name[0] == '.';
+        if (!st && !dots && mx_ends_with(path, ".safetensors"))
+            st = show_tensors(r, path);
+        else if (!dots && stat(path, &s) == 0 && S_ISDIR(s.st_mode))
+            mx_str_addf(&r->out, "folder: %s\n", path);
+        mx_free(names[i]); /* scandir's memory comes from malloc, as ours does */
+    }
+    mx_free(names);
+    if (!st && (has_file(r->path, "tokenizer.json") || has_file(r->path, "tokenizer.model")))
+        st = show_tokenizer(r, r->path);
+    return st;
+}
+
+static mx_status run(mx_invocation *inv)
+{
+    report r = {.path = inv->args[0], .n = mx_config_int(inv->config, "limit")};
+    struct stat s;
+    mx_status st;
+    if (stat(r.path, &s) != 0)
+        return mx_fail_errno(MX_INPUT, "%s: cannot be opened", r.path);
+    const char *base = strrchr(r.path, '/');
+    base = base ? base + 1 : r.path;
+    if (S_ISDIR(s.st_mode))
+        st = show_folder(&r);
+    else if (mx_ends_with(base, ".safetensors"))
+        st = show_tensors(&r, r.path);
+    else if (strcmp(base, "tokenizer.json") == 0 || mx_ends_with(base, ".model") ||
+             mx_ends_with(base, ".tiktoken"))
+        st = show_tokenizer(&r, r.path);
+    else
+        st = show_data(&r);
+    if (!st)
+        fwrite(r.out.text, 1, r.out.len, stdout);
+    mx_str_fini(&r.out);
+    return st;
+}
+
+static const mx_key keys[] = {
+    {"limit", MX_KEY_INT, 0, "20", "0..", "tensors to list; at most three records are shown", 0, 0},
+    {0},
+};
+
+const mx_verb mx_verb_inspect = {
+    .name = "inspect",
+    .doc = "what is in a checkpoint, a run folder, a dataset file or a tokenizer",
+    .usage = "PATH [limit=20]",
+    .min_args = 1,
+    .max_args = 1,
+    .keys = keys,
+    .run = run,
+};
