@@ -31,18 +31,35 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
+/* Do the keys have these values, "key=value,key=value"? Texts and booleans only. */
+static bool agrees(const mx_config *cfg, const char *pairs)
+{
+    for (const char *p = pairs; p && *p;) {
+        char key[64];
+        size_t k = strcspn(p, "="), n = strcspn(p, ",");
+        snprintf(key, sizeof key, "%.*s", (int)k, p);
+        const char *have = mx_config_type(cfg, key) != MX_KEY_BOOL ? mx_config_text(cfg, key)
+                           : mx_config_bool(cfg, key)              ? "true"
+                                                                   : "false";
+        if (strlen(have) != n - k - 1 || memcmp(have, p + k + 1, n - k - 1) != 0)
+            return false;
+        p += n + (p[n] == ',');
+    }
+    return true;
+}
+
 static mx_status find_family(const mx_config *cfg, const mx_model **out)
 {
     const char *block = mx_config_text(cfg, "decoder_block");
     mx_str known = {0};
     for (int i = 0; i < mx_model_count; i++) {
         const mx_model *m = mx_model_table[i];
-        if (listed(m->decoder_block, block)) {
+        if (listed(m->decoder_block, block) && agrees(cfg, m->decoder_keys)) {
             mx_str_fini(&known);
             *out = m;
             return MX_OK;
         }
-        if (m->decoder_block)
+        if (m->decoder_block && !strstr(mx_str_text(&known), m->decoder_block))
             mx_str_addf(&known, "%s%s", known.len ? "," : "", m->decoder_block);
     }
     mx_status st = mx_fail(MX_USAGE, "%s: decoder_block `%s` is not supported; supported: %s",
@@ -179,6 +196,13 @@ static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *
         return json_boolean(mx_config_int(cfg, "num_experts") > 1);
     if (strcmp(part, "output_router_logits") == 0)
         return json_boolean(mx_config_float(cfg, "load_balance_loss_weight") > 0);
+    int64_t groups = mx_config_int(cfg, "n_routing_groups");
+    if (strcmp(part, "n_group") == 0)
+        return json_integer(groups > 0 ? groups : 1);
+    if (strcmp(part, "topk_group") == 0)
+        return json_integer(groups > 0 ? mx_config_int(cfg, "topk_routing_group") : 1);
+    if (strcmp(part, "topk_method") == 0)
+        return json_string(groups > 0 ? "group_limited_greedy" : "greedy");
     if (strcmp(part, "attention_bias") == 0 || strcmp(part, "mlp_bias") == 0)
         return json_boolean(mx_config_bool(cfg, part));
     /* Gemma 2 and 3 of 27B scale queries by width / heads, the smaller ones by the head's size. */

@@ -91,6 +91,9 @@ typedef struct mx_model {
     const char *no_decay;      /* patterns of weights without weight decay by default */
     const char *vision;        /* one line on images; NULL: text only */
     const char *decoder_block; /* MaxText's names for the family, comma-separated */
+    /* Values of MaxText's keys that tell families of one decoder_block apart,
+     * "key=value,key=value"; NULL: none are needed. */
+    const char *decoder_keys;
 } mx_model;
 
 extern const mx_model *const mx_model_table[];

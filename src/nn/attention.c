@@ -24,10 +24,8 @@ static int64_t slots_for(const mx_build *b, const mx_attention_attr *a)
 static mx_node *cache_variable(mx_graph *g, const char *name, mx_type t, double value)
 {
     mx_node *v = mx_graph_find(g, name);
-    if (v)
-        return v;
-    return mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_CACHE,
-                                                 .init = {MX_INIT_VALUE, value}});
+    return v ? v : mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_CACHE,
+                                                     .init = {MX_INIT_VALUE, value}});
 }
 
 /* The input that says where each token goes in a cache of this many slots; host-written. */
@@ -39,8 +37,14 @@ static mx_node *slot_input(mx_graph *g, const mx_build *b, int64_t slots)
     return n ? n : mx_input(g, name, MX_SHAPE(b->batch, b->seq), MX_I32);
 }
 
-/* Positions of all slots after this run's tokens have been entered. */
-static mx_node *slot_positions(mx_graph *g, const mx_build *b, int64_t slots)
+mx_node *mx_cache_state(mx_graph *g, const char *what, mx_shape shape, mx_dtype dtype)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s.cache_%s", g->scope, what);
+    return cache_variable(g, name, mx_type_of(dtype, shape), 0);
+}
+
+mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots)
 {
     char name[64], written[72];
     snprintf(name, sizeof name, "cache_positions.%lld", (long long)slots);
@@ -56,14 +60,12 @@ static mx_node *slot_positions(mx_graph *g, const mx_build *b, int64_t slots)
     return n;
 }
 
-static mx_node *store(mx_graph *g, const mx_build *b, const char *what, mx_node *x, int64_t slots)
+mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_node *x,
+                        int64_t slots)
 {
-    char name[512];
-    snprintf(name, sizeof name, "%s.cache_%s", g->scope, what);
-    mx_type t = x->type;
-    t.dim[1] = slots;
-    t.dtype = b->cache_dtype;
-    mx_node *cache = cache_variable(g, name, t, 0);
+    mx_shape shape = mx_shape_of(&x->type);
+    shape.dim[1] = slots;
+    mx_node *cache = mx_cache_state(g, what, shape, b->cache_dtype);
     cache->axes = "batch,length,kv_heads,head_dim";
     return mx_cache_write(g, cache, x, slot_input(g, b, slots));
 }
@@ -73,8 +75,9 @@ mx_kv mx_kv_keep(mx_graph *g, mx_build *b, mx_node *k, mx_node *v, mx_attention_
     if (!b->cache_len)
         return (mx_kv){.k = k, .v = v};
     int64_t slots = slots_for(b, &a);
-    return (mx_kv){.k = store(g, b, "k", k, slots), .v = store(g, b, "v", v, slots),
-                   .positions = slot_positions(g, b, slots)};
+    return (mx_kv){.k = mx_cache_enter(g, b, "k", k, slots),
+                   .v = mx_cache_enter(g, b, "v", v, slots),
+                   .positions = mx_cache_positions(g, b, slots)};
 }
 
 mx_node *mx_attend_kept(mx_graph *g, mx_build *b, mx_node *q, mx_kv kv, mx_attention_attr a,

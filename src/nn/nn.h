@@ -85,10 +85,21 @@ mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, i
 mx_node *mx_rope_apply(mx_graph *g, mx_node *x, const mx_rope_table *t); /* x (B, S, H, D) */
 /* Factor that a scaling type multiplies into attention (yarn), already part of the tables. */
 double mx_rope_attention_factor(const mx_rope *r);
+/* Factor on the scale of the scores that DeepSeek's YaRN has besides, by mscale_all_dim. */
+double mx_rope_score_factor(const mx_rope *r);
 
 /* --- attention (attention.c) --- */
 
 enum { MX_MAX_RUN = 256 }; /* most tokens of one run of a decode program */
+
+/* Enters x (B, S, heads, dims), one entry a token, into the cache WHAT of the current scope and
+ * gives the whole of it, (B, slots, heads, dims). Only where b->cache_len > 0. */
+mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_node *x,
+                        int64_t slots);
+/* The positions that slots of such a cache hold, with this run's tokens: (B, slots), -1 empty. */
+mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots);
+/* A state of the current scope that lives from run to run, zero at first. */
+mx_node *mx_cache_state(mx_graph *g, const char *what, mx_shape shape, mx_dtype dtype);
 
 /* q (B, S, H, D), k and v (B, S, K, D) -> (B, S, H D): through the cache when there is one. */
 mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,

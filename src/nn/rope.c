@@ -33,6 +33,14 @@ double mx_rope_attention_factor(const mx_rope *r)
     return yarn_mscale(r->factor, 1);
 }
 
+double mx_rope_score_factor(const mx_rope *r)
+{
+    if (strcmp(r->type, "default") == 0 || r->mscale_all_dim == 0)
+        return 1;
+    double m = yarn_mscale(r->factor, r->mscale_all_dim);
+    return m * m;
+}
+
 static double llama3(const mx_rope *r, double f)
 {
     double wavelength = 2 * M_PI / f;

@@ -140,6 +140,29 @@ MX_TEST(models_gemma_pairs_scalars_and_bases)
     json_decref(json);
 }
 
+/* One decoder_block, three families: the router and the indexer tell them apart. */
+MX_TEST(models_deepseek_by_router)
+{
+    const char *two[] = {"model_name=deepseek2-16b"}, *three[] = {"model_name=deepseek3-671b"},
+               *grouped[] = {"model_name=deepseek3-671b-batchsplit"};
+    json_t *json = json_of(two, 1);
+    is(json, "model_type", "\"deepseek_v2\"");
+    is(json, "q_lora_rank", "0");
+    is(json, "topk_method", "\"greedy\"");
+    is(json, "rope_parameters.mscale_all_dim", "0.70699999999999996");
+    json_decref(json);
+    json = json_of(three, 1);
+    is(json, "model_type", "\"deepseek_v3\"");
+    is(json, "q_lora_rank", "1536");
+    is(json, "first_k_dense_replace", "3");
+    is(json, "n_group", "1");
+    json_decref(json);
+    json = json_of(grouped, 1);
+    is(json, "n_group", "8");
+    is(json, "topk_group", "4");
+    json_decref(json);
+}
+
 MX_TEST(models_global_parameter_scale)
 {
     static const int expected[][5] = {{1, 0, 0, 0, 0}, {2, 0, 1, 1, 0},  {4, 1, 1, 1, 0},

@@ -1,0 +1,97 @@
+/* deepseek.c - the decoder of DeepSeek V2 and later; see deepseek.h and nn/mla.h.
+ *
+ *     x = x + mla(norm x)
+ *     x = x + mlp(norm x)                                        in the first dense_layers layers
+ *     x = x + sum_j w_j expert_j(norm x) + shared(norm x)        in the others
+ */
+#include "models/deepseek.h"
+
+#include "ops.h"
+#include <math.h>
+
+static bool is_dense(const mx_deepseek *c, int64_t l)
+{
+    return c->mlp_types.n ? c->mlp_types.type[l] == 1 : l < c->dense_layers;
+}
+
+mx_routing mx_deepseek_route_sigmoid(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x)
+{
+    mx_node *logits = mx_router_logits(g, b, x, "gate", c->moe.experts, false);
+    mx_node *bias = mx_router_bias(g, "gate.e_score_correction_bias", c->moe.experts);
+    mx_choice choice = {.k = c->moe.k, .renormalise = c->moe.renormalise, .scale = c->moe.scale,
+                        .bias = bias, .groups = c->groups, .open_groups = c->open_groups,
+                        .group_best = 2};
+    mx_routing r = mx_route(g, logits, mx_sigmoid(g, logits), choice);
+    mx_router_bias_update(g, b, bias, &r, c->bias_rate);
+    return r;
+}
+
+static mx_node *mixture(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x,
+                        mx_deepseek_router *route)
+{
+    mx_act act = c->base.act;
+    mx_routing r = route(g, c, b, x);
+    mx_balance(g, b, &c->moe, &r);
+    mx_expert_names names = {"gate_proj", "up_proj", "down_proj"};
+    mx_node *y = mx_expert_mlp(g, b, x, &r, &c->moe, names, act);
+    int64_t shared = c->shared_experts * c->moe.d_ff;
+    if (!shared)
+        return y;
+    return mx_add(g, y, mx_shared_expert(g, b, x, "shared_experts", shared, act, NULL));
+}
+
+static mx_node *attention(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x,
+                          const mx_rope_table *t, mx_deepseek_select *select)
+{
+    mx_node *q_latent = mx_mla_query_latent(g, b, x, &c->mla);
+    mx_node *selected = select ? select(g, c, b, x, q_latent) : NULL;
+    return mx_mla_attend(g, b, x, q_latent, &c->mla, c->base.heads, t, selected);
+}
+
+mx_head mx_deepseek_build(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_deepseek_router *route,
+                          mx_deepseek_select *select)
+{
+    const mx_decoder *d = &c->base;
+    mx_node *x = mx_embedding(g, b, "model.embed_tokens", d->vocab, d->d);
+    mx_rope_table t = mx_rope_tables(g, b, &d->rope, c->mla.rope, c->interleaved);
+    for (int64_t l = 0; l < d->layers; l++) {
+        mx_scope(g, "model.layers.%lld", (long long)l);
+        mx_node *h = mx_rms_norm(g, x, "input_layernorm", d->eps, false);
+        mx_scope(g, "self_attn");
+        x = mx_add(g, x, mx_scope_end(g, attention(g, c, b, h, &t, select)));
+        h = mx_rms_norm(g, x, "post_attention_layernorm", d->eps, false);
+        mx_scope(g, "mlp");
+        h = is_dense(c, l) ? mx_gated_mlp(g, b, h, d->d_ff, d->act, false)
+                           : mixture(g, c, b, h, route);
+        x = mx_scope_end(g, mx_add(g, x, mx_scope_end(g, h)));
+    }
+    x = mx_rms_norm(g, x, "model.norm", d->eps, false);
+    return (mx_head){.hidden = x, .weight = mx_head_weight(g, b, d->vocab, d->d, d->tied)};
+}
+
+mx_status mx_deepseek_finish(mx_deepseek *c, const json_t *json)
+{
+    mx_decoder *d = &c->base;
+    mx_mla *m = &c->mla;
+    if (!json_object_get(json, "q_lora_rank")) /* null says: none */
+        m->q_rank = 1536;
+    d->head_dim = m->nope + m->rope; /* config.json's head_dim is the rotated part, or nothing */
+    if (m->kv_rank < 1 || m->nope < 1 || m->rope < 2 || m->rope % 2 || m->v < 1)
+        return mx_fail(MX_INPUT, "kv_lora_rank is %lld, qk_nope_head_dim %lld, qk_rope_head_dim "
+                       "%lld, v_head_dim %lld; expected positive numbers, and an even "
+                       "qk_rope_head_dim",
+                       (long long)m->kv_rank, (long long)m->nope, (long long)m->rope,
+                       (long long)m->v);
+    MX_TRY(mx_check_layer_types(&c->mlp_types, d->layers));
+    MX_TRY(mx_check_moe(&c->moe));
+    if (c->groups > 1 && (c->moe.experts % c->groups || c->open_groups < 1 ||
+                          c->open_groups > c->groups ||
+                          c->open_groups * (c->moe.experts / c->groups) < c->moe.k))
+        return mx_fail(MX_INPUT, "%lld of %lld groups of %lld experts for %lld choices: the groups "
+                       "must divide the experts, and the open ones hold enough of them",
+                       (long long)c->open_groups, (long long)c->groups, (long long)c->moe.experts,
+                       (long long)c->moe.k);
+    MX_TRY(mx_decoder_finish(d, json));
+    m->scale = mx_rope_score_factor(&d->rope) / sqrt((double)d->head_dim);
+    return MX_OK;
+}
