@@ -117,6 +117,9 @@ $(B)/%_bench: bench/%_bench.c $(B)/libmaxc.a
 
 demo: all
 	@tools/demo
+# one measurement program per file: make build/release/bench/kernels_bench
+$(B)/bench/%: $(B)/bench/%.o $(B)/libmaxc.a
+	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
 bench: all
 	@bench/run
 lint:

@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-enum { ALIGN = 64, CHUNK = 64 * 1024 };
+enum { ALIGN = 64, CHUNK = 64 * 1024, HUGE_BYTES = 2 << 20 };
 
 struct mx_arena_chunk {
     mx_arena_chunk *next;
@@ -87,9 +88,21 @@ void mx_arena_fini(mx_arena *a)
     *a = (mx_arena){0};
 }
 
+/* Large buffers sit on huge pages where the system grants them: a tensor is swept row by row, and a
+ * page table walk per 4 KiB costs matrix products several per cent. */
+static void *alloc_aligned(size_t bytes)
+{
+    if (bytes < 4 * HUGE_BYTES)
+        return aligned_alloc(ALIGN, round_up(bytes ? bytes : 1));
+    void *p = aligned_alloc(HUGE_BYTES, (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES);
+    if (p)
+        (void)madvise(p, bytes, MADV_HUGEPAGE); /* advice: refusal changes nothing but speed */
+    return p;
+}
+
 mx_status mx_alloc(void **out, size_t bytes, const char *what)
 {
-    *out = bytes > SIZE_MAX / 2 ? NULL : aligned_alloc(ALIGN, round_up(bytes ? bytes : 1));
+    *out = bytes > SIZE_MAX / 2 ? NULL : alloc_aligned(bytes);
     if (!*out)
         return mx_fail(MX_MEMORY, "%s needs %.2f GiB of host memory and the system has none left; "
                        "make the model, batch or length smaller", what, (double)bytes / (1 << 30));
