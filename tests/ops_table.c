@@ -87,7 +87,9 @@ static mx_node *build(mx_graph *g, const trial *t, mx_dtype real, bool wrapped)
         bool is_float = mx_dtype_is_float(t->type[i].dtype) && !t->c->in[i].fixed;
         char name[16];
         snprintf(name, sizeof name, "x%d", i);
-        in[i] = mx_input(g, name, mx_shape_of(&t->type[i]), is_float ? real : t->type[i].dtype);
+        bool cast = real != MX_BF16 || !t->op->n_cast || i < t->op->n_cast;
+        mx_dtype dt = !is_float ? t->type[i].dtype : cast ? real : MX_F32;
+        in[i] = mx_input(g, name, mx_shape_of(&t->type[i]), dt);
         if (wrapped && is_float)
             in[i] = mx_add(g, mx_affine(g, in[i], 0.5, 0.25), mx_affine(g, in[i], 0.5, -0.25));
     }

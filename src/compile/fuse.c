@@ -115,6 +115,8 @@ static void merge(cluster *a, cluster *b)
     }
     b->into = a;
     b->n = 0;
+    mx_free(b->member);
+    b->member = NULL;
 }
 
 /* The open groups among n's inputs that n can join together. Tries all of them, then gives up the

@@ -242,6 +242,9 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
     g->node[g->n_nodes++] = n;
     if (!g->error)
         mx_node_infer(g, n);
+    /* Poisoned: model code goes on asking for sizes, so there should be some. */
+    if (g->error && !n->type.ndim && n_in && in[0])
+        n->type = in[0]->type;
     return n;
 }
 

@@ -40,6 +40,11 @@ static mx_attn bound(const mx_call *c)
     d.mask.selected = c->in[SELECTED].data;
     d.mask.n_selected = c->in[SELECTED].data ? c->in[SELECTED].type.dim[2] : 0;
     d.sinks = c->in[SINKS].data;
+    /* The graph may be built with a bfloat16 cache beside float32 queries; by now it must agree. */
+    MX_ASSERT(c->in[0].type.dtype == c->in[1].type.dtype &&
+              c->in[0].type.dtype == c->in[2].type.dtype, "q is %s, k %s, v %s",
+              mx_dtype_name(c->in[0].type.dtype), mx_dtype_name(c->in[1].type.dtype),
+              mx_dtype_name(c->in[2].type.dtype));
     return d;
 }
 
@@ -188,6 +193,7 @@ const mx_op mx_op_attention = {
     .fields = fields,
     .n_out = 2,
     .saved = 1 << 1,
+    .n_cast = 3, /* sinks are never 16-bit */
     .infer = infer,
     .grad = vjp,
     .cost = cost,
