@@ -110,11 +110,6 @@ fuzz: setup
 	        -artifact_prefix=build/fuzz/$$t- -print_final_stats=1 build/fuzz/corpus/$$t tests/fuzz/corpus/$$t \
 	        || exit 1; done
 
-# A benchmark of one part: make build/release/tokenizer_bench
-$(B)/%_bench: bench/%_bench.c $(B)/libmaxc.a
-	@echo "  LD  $@"
-	@$(CC) $(CFLAGS) $(LDOPT) -rdynamic $^ $(LDLIBS) -o $@
-
 demo: all
 	@tools/demo
 # one measurement program per file: make build/release/bench/kernels_bench

@@ -1,7 +1,7 @@
 /* tokenizer_bench.c - how fast a tokenizer loads and encodes, on one thread.
  *
- *     make build/release/tokenizer_bench
- *     build/release/tokenizer_bench TOKENIZER TEXT [PATTERN]
+ *     make build/release/bench/tokenizer_bench
+ *     build/release/bench/tokenizer_bench TOKENIZER TEXT [PATTERN]
  *
  * Times are processor time, so that other work on the machine counts little. Prints the time to
  * load (best of 3), the encoding speed over the text as one document and over its lines, decoding
