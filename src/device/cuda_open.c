@@ -1,6 +1,6 @@
 /* cuda_open.c - the CUDA plug-in, opened when it is asked for.
  *
- * libmaxc_cuda.so lies beside the program, or where MAXC_CUDA_PLUGIN says. The CPU build never needs it;
+ * libmaxc_cuda.so lies beside the program, or where MX_CUDA_PLUGIN says. The CPU build never needs it;
  * without it, device=cuda says what to do.
  */
 #include "device/device.h"
@@ -13,7 +13,7 @@
 
 static void plugin_path(char *path, size_t cap)
 {
-    const char *given = getenv("MAXC_CUDA_PLUGIN");
+    const char *given = getenv("MX_CUDA_PLUGIN");
     if (given && *given) {
         snprintf(path, cap, "%s", given);
         return;

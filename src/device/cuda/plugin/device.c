@@ -117,7 +117,7 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
     memset(p->step, 0, sizeof *p->step * (size_t)(e->n_steps + 1));
     *state = p;
     size_t work = 0;
-    bool told = getenv("MAXC_CUDA_QUIET") != NULL;
+    bool told = getenv("MX_CUDA_QUIET") != NULL;
     for (int i = 0; i < e->n_steps; i++) {
         size_t need = 0;
         const char *name = e->step[i].node->op->name;
@@ -198,6 +198,54 @@ static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
     return MX_OK;
 }
 
+/* MX_CUDA_PROFILE=1: the third run of a program is timed op by op, and the sums are printed. */
+static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
+{
+    cudaEvent_t *at = mx_realloc(NULL, sizeof *at * (size_t)(p->n + 1));
+    float *ms = mx_realloc(NULL, sizeof *ms * (size_t)(p->n + 1));
+    mx_status st = MX_OK;
+    for (int i = 0; i <= p->n && !st; i++) {
+        st = mx_cuda_check(cudaEventCreate(&at[i]), "an event");
+        cudaEventRecord(at[i], c->stream);
+        if (!st && i < p->n)
+            st = p->step[i].op ? p->step[i].op->launch(c, &e->step[i], p->step[i].state)
+                               : run_on_host(c, &e->step[i]);
+    }
+    cudaStreamSynchronize(c->stream);
+    float total = 0;
+    for (int i = 0; i < p->n && !st; i++) {
+        cudaEventElapsedTime(&ms[i], at[i], at[i + 1]);
+        total += ms[i];
+    }
+    fprintf(stderr, "profile: %d ops, %.3f ms\n", p->n, (double)total);
+    for (int i = 0; i < p->n && !st; i++) {
+        mx_str type = {0};
+        float sum = 0;
+        int count = 0, first = i;
+        mx_type_print(&type, &e->step[i].node->type);
+        for (int k = 0; k < p->n; k++) {
+            const mx_node *a = e->step[i].node, *b = e->step[k].node;
+            if (a->op != b->op || !mx_shape_equal(&a->type, &b->type) || a->n_in != b->n_in ||
+                a->n_out != b->n_out || a->type.dtype != b->type.dtype)
+                continue;
+            first = k < first ? k : first;
+            sum += ms[k];
+            count++;
+        }
+        if (first == i && sum > 0.003f * total)
+            fprintf(stderr, "%8.3f ms %5.1f%%  %4d x %-18s %d->%d %s (%s)\n", (double)sum,
+                    100.0 * (double)(sum / total), count, e->step[i].node->op->name,
+                    e->step[i].node->n_in, e->step[i].node->n_out, mx_str_text(&type),
+                    e->step[i].node->scope);
+        mx_str_fini(&type);
+    }
+    for (int i = 0; i <= p->n; i++)
+        cudaEventDestroy(at[i]);
+    mx_free(at);
+    mx_free(ms);
+    return st;
+}
+
 static mx_status capture(mx_cuda *c, mx_exec *e, program *p)
 {
     cudaGraph_t graph = NULL;
@@ -221,6 +269,8 @@ static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
     p->runs++;
     if (p->n_fallback || p->runs == 1)
         return launch_all(c, e, p);
+    if (p->runs == 3 && getenv("MX_CUDA_PROFILE"))
+        return profile(c, e, p);
     if (!p->graph)
         MX_TRY(capture(c, e, p));
     return mx_cuda_check(cudaGraphLaunch(p->graph, c->stream), "a step on the GPU");
@@ -241,10 +291,8 @@ static void cuda_close(mx_device *d)
 
 static void find_cache_dir(mx_cuda *c)
 {
-    const char *dir = getenv("MAXC_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (dir && *dir)
-        snprintf(c->cache_dir, sizeof c->cache_dir, "%s", dir);
-    else if (xdg && *xdg)
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (xdg && *xdg)
         snprintf(c->cache_dir, sizeof c->cache_dir, "%s/maxc", xdg);
     else
         snprintf(c->cache_dir, sizeof c->cache_dir, "%s/.cache/maxc", home ? home : "/tmp");
