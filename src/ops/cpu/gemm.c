@@ -4,9 +4,9 @@
  * cut affects speed and never bits. There is no split of k: products with small C and large k run
  * on fewer threads and stay reproducible.
  *
- * Why not a library: oneDNN's sgemm and this code are within a few per cent of each other
- * (bench/kernels_bench), but a library allocates, chooses its split of k by thread count, and its
- * bf16 product needs its own packing of weights.
+ * Why not a library: oneDNN's sgemm is 3-6 % faster on most f32 training shapes and 15 % where k
+ * is a vocabulary (bench/kernels_bench measures both), but it allocates, splits k by the thread
+ * count, so that bits change with it, and its bf16 product wants weights packed beforehand.
  */
 #include "ops/cpu/gemm.h"
 
