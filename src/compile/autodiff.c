@@ -92,11 +92,30 @@ void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n
             dx[i] = dx[i]->forward;
 }
 
+/* A gradient that nothing but the optimizer reads (a weight's) can wait. Let it, by a few nodes: the
+ * elementwise work around it then stands together and fuses, where a product in between would cut it
+ * apart. */
+static void delay_weight_gradients(mx_graph *g, int n_forward)
+{
+    enum { DELAY = 24 };
+    mx_arena scratch = {0};
+    bool *read = MX_NEW_N(&scratch, bool, g->n_nodes);
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->node[i]->n_in; k++)
+            if (g->node[i]->in[k])
+                read[g->node[i]->in[k]->id] = true;
+    for (int i = n_forward; i < g->n_nodes; i++)
+        if (!read[i] && g->node[i]->op == &mx_op_matmul)
+            g->node[i]->seq += DELAY;
+    mx_arena_fini(&scratch);
+}
+
 int mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx_node **grad)
 {
     int n_forward = g->n_nodes;
     if (loss->type.ndim != 0)
         mx_graph_fail(g, "the loss must be one number, it has %d dims", loss->type.ndim);
     mx_gradients(g, loss, NULL, var, n, grad);
+    delay_weight_gradients(g, n_forward);
     return n_forward;
 }

@@ -13,7 +13,7 @@
 #include "device/cuda/plugin/sdpa_cudnn.h"
 #include "device/device.h"
 
-enum { MX_CUDA_GEMM_WORK = 64 << 20 };
+enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_SLACK = 256 << 10 };
 
 typedef struct {
     mx_cuda_libs libs;

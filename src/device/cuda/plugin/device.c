@@ -37,7 +37,10 @@ static mx_cuda *cuda_of(mx_device *d)
 static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *what)
 {
     (void)d;
-    cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
+    /* Zeroed room behind every buffer: products may read a few rows more than a vocabulary has, so that
+     * their sizes stay multiples of 8 (op_xent.c). */
+    size_t room = bytes + MX_CUDA_SLACK;
+    cudaError_t e = cudaMalloc(out, room);
     if (e == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError();
@@ -48,7 +51,7 @@ static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *
                        (double)total / (1 << 30));
     }
     MX_TRY(mx_cuda_check(e, what));
-    return mx_cuda_check(cudaMemset(*out, 0, bytes), what);
+    return mx_cuda_check(cudaMemset(*out, 0, room), what);
 }
 
 static void cuda_release(mx_device *d, void *p)

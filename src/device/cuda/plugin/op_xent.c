@@ -20,6 +20,7 @@ typedef struct {
 typedef struct {
     mx_gemm_plan *project[2], *input[2], *first[2], *add[2]; /* [0] full chunks, [1] the last one */
     int64_t rows, chunk, d, vocab, ld;
+    int64_t wide; /* columns of the products with w: ld where w may be read beyond its end */
     float *ones;   /* one float, 1: the kernel's gradient scale */
     bool f32, train, grad;
     int loss_out, lse_out, dx_out, dw_out; /* -1: not asked for */
@@ -43,13 +44,13 @@ static void drop(mx_cuda *c, void *state)
 static mx_status plan_chunk(mx_cuda *c, xent *x, int which, int64_t rows, float scale)
 {
     mx_gemm_type t = x->f32 ? MX_GEMM_F32 : MX_GEMM_BF16;
-    mx_gemm_shape project = {.m = rows, .n = x->vocab, .k = x->d, .trans_b = true, .ldc = x->ld,
+    mx_gemm_shape project = {.m = rows, .n = x->wide, .k = x->d, .trans_b = true, .ldc = x->ld,
                              .in = t, .out = t, .alpha = scale};
     MX_TRY(mx_gemm_plan_new(&x->project[which], c->lt, &project));
     if (!x->grad)
         return MX_OK;
     float back = x->f32 ? 1 : scale; /* the plain kernel has the scale in its gradient already */
-    mx_gemm_shape input = {.m = rows, .n = x->d, .k = x->vocab, .lda = x->ld, .in = t, .out = t,
+    mx_gemm_shape input = {.m = rows, .n = x->d, .k = x->wide, .lda = x->ld, .in = t, .out = t,
                            .alpha = back};
     mx_gemm_shape weight = {.m = x->vocab, .n = x->d, .k = rows, .trans_a = true, .lda = x->ld,
                             .in = t, .out = MX_GEMM_F32, .alpha = back};
@@ -75,6 +76,10 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     if (x->grad)
         x->dx_out = x->train ? 2 : 0, x->dw_out = x->train ? 3 : 1;
     x->ld = (x->vocab + 7) / 8 * 8;
+    /* Variables have zeroed room behind them; the kernel zeroes the gradient of the extra columns. */
+    bool roomy = s->node->in[W]->op->kind == MX_SOURCE && !x->f32 &&
+                 (size_t)(8 * x->d * 2) <= MX_CUDA_SLACK;
+    x->wide = roomy ? x->ld : x->vocab;
     size_t item = x->f32 ? 4 : 2;
     x->chunk = (int64_t)(CHUNK_BYTES / ((size_t)x->ld * item)) / 128 * 128;
     x->chunk = x->chunk < 128 ? 128 : x->chunk;

@@ -16,28 +16,76 @@ static unsigned blocks_for(int64_t n, int64_t per_block)
 
 /* --- updates --- */
 
+/* Four neighbours at a time, 8- or 16-byte accesses. */
+__device__ __forceinline__ void load4(float f[4], const float *p)
+{
+    float4 v = *(const float4 *)p;
+    f[0] = v.x, f[1] = v.y, f[2] = v.z, f[3] = v.w;
+}
+__device__ __forceinline__ void load4(float f[4], const uint16_t *p)
+{
+    ushort4 v = *(const ushort4 *)p;
+    f[0] = bf16_to_f32(v.x), f[1] = bf16_to_f32(v.y), f[2] = bf16_to_f32(v.z), f[3] = bf16_to_f32(v.w);
+}
+__device__ __forceinline__ void store4(float *p, const float f[4])
+{
+    *(float4 *)p = make_float4(f[0], f[1], f[2], f[3]);
+}
+__device__ __forceinline__ void store4(uint16_t *p, const float f[4])
+{
+    *(ushort4 *)p = make_ushort4(f32_to_bf16(f[0]), f32_to_bf16(f[1]), f32_to_bf16(f[2]),
+                                 f32_to_bf16(f[3]));
+}
+
+struct adamw_numbers {
+    float lr, scale, fix1, fix2;
+};
+
+__device__ __forceinline__ float adamw_element(const mx_adamw_one &a, const adamw_numbers &r, float w,
+                                               float g, float *m, float *v)
+{
+    g *= r.scale;
+    *m = a.b1 * *m + (1 - a.b1) * g;
+    *v = a.b2 * *v + (1 - a.b2) * g * g;
+    float step = *m * r.fix1 / (sqrtf(*v * r.fix2 + a.eps_root) + a.eps);
+    return w - r.lr * (step + a.decay * w);
+}
+
 template <typename G, typename M>
 __global__ void adamw_kernel(mx_adamw_one a)
 {
-    float lr = a.hyper[0], scale = a.hyper[1];
-    double t = a.hyper[2];
-    if (!isfinite(scale))
-        return;
-    __shared__ float fix[2];
+    __shared__ adamw_numbers r;
     if (threadIdx.x == 0) {
-        fix[0] = (float)(1 / (1 - pow((double)a.b1, t)));
-        fix[1] = (float)(1 / (1 - pow((double)a.b2, t)));
+        double t = a.hyper[2];
+        r.lr = a.hyper[0];
+        r.scale = a.hyper[1];
+        r.fix1 = (float)(1 / (1 - pow((double)a.b1, t)));
+        r.fix2 = (float)(1 / (1 - pow((double)a.b2, t)));
     }
     __syncthreads();
+    if (!isfinite(r.scale))
+        return;
     M *m = (M *)a.m, *v = (M *)a.v;
     const G *g = (const G *)a.g;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < a.n;
-         i += (int64_t)gridDim.x * THREADS) {
-        float gi = as_float(g[i]) * scale, w = a.w[i];
-        float mi = a.b1 * as_float(m[i]) + (1 - a.b1) * gi;
-        float vi = a.b2 * as_float(v[i]) + (1 - a.b2) * gi * gi;
-        float step = mi * fix[0] / (sqrtf(vi * fix[1] + a.eps_root) + a.eps);
-        w -= lr * (step + a.decay * w);
+    int64_t n4 = a.n / 4, stride = (int64_t)gridDim.x * THREADS;
+    int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    for (int64_t i = first; i < n4; i += stride) {
+        float fw[4], fg[4], fm[4], fv[4];
+        load4(fw, a.w + 4 * i);
+        load4(fg, g + 4 * i);
+        load4(fm, m + 4 * i);
+        load4(fv, v + 4 * i);
+        for (int j = 0; j < 4; j++)
+            fw[j] = adamw_element(a, r, fw[j], fg[j], &fm[j], &fv[j]);
+        store4(a.w + 4 * i, fw);
+        store4(m + 4 * i, fm);
+        store4(v + 4 * i, fv);
+        if (a.copy)
+            store4(a.copy + 4 * i, fw);
+    }
+    for (int64_t i = 4 * n4 + first; i < a.n; i += stride) {
+        float mi = as_float(m[i]), vi = as_float(v[i]);
+        float w = adamw_element(a, r, a.w[i], as_float(g[i]), &mi, &vi);
         put(&m[i], mi);
         put(&v[i], vi);
         a.w[i] = w;
@@ -48,7 +96,7 @@ __global__ void adamw_kernel(mx_adamw_one a)
 
 cudaError_t mx_cuda_adamw_one(const mx_adamw_one *a, cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(a->n, 4 * THREADS);
+    unsigned blocks = blocks_for(a->n, 8 * THREADS);
     if (a->g_f32 && a->moments_f32)
         adamw_kernel<float, float><<<blocks, THREADS, 0, stream>>>(*a);
     else if (a->g_f32)
@@ -121,24 +169,22 @@ __device__ double block_sum(double x)
     return part[0];
 }
 
-/* Block b takes elements b*THREADS.. in strides of the whole grid; a thread's own sum is float over at most
- * a few thousand terms between conversions to double. */
+/* Block b takes fours b*THREADS.. in strides of the whole grid. */
 template <typename X>
 __global__ void squares_kernel(double *partial, const X *x, int64_t n)
 {
     double total = 0;
-    float part = 0;
-    int k = 0;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (int64_t)PARTS * THREADS) {
-        float v = as_float(x[i]);
-        part += v * v;
-        if (++k == 64) {
-            total += part;
-            part = 0;
-            k = 0;
-        }
+    int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x, stride = (int64_t)PARTS * THREADS;
+    for (int64_t i = first; i < n / 4; i += stride) {
+        float f[4];
+        load4(f, x + 4 * i);
+        total += (double)((f[0] * f[0] + f[1] * f[1]) + (f[2] * f[2] + f[3] * f[3]));
     }
-    total = block_sum(total + part);
+    for (int64_t i = n / 4 * 4 + first; i < n; i += stride) {
+        float v = as_float(x[i]);
+        total += (double)(v * v);
+    }
+    total = block_sum(total);
     if (threadIdx.x == 0)
         partial[blockIdx.x] = total;
 }

@@ -124,6 +124,8 @@ __global__ void __launch_bounds__(XENT_THREADS, 2)
     }
     for (int64_t c = 8 * n8 + threadIdx.x; c < vocab; c += XENT_THREADS)
         row[c] = f32_to_bf16(gradient<CAP>(bf16_to_f32(row[c]), lse, g, cap, inv, c == target));
+    for (int64_t c = vocab + threadIdx.x; c < ld; c += XENT_THREADS)
+        row[c] = 0; /* columns that only make the row a multiple of 8 */
 }
 
 cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t *targets,
