@@ -44,7 +44,8 @@ void mx_check_error(const char *file, int line, mx_status s, const char *part)
     if (!s)
         mx_check_failed(file, line, "status is an error", "expected one with \"%s\"", part);
     else if (!strstr(mx_status_text(s), part))
-        mx_check_failed(file, line, "error text", "expected \"%s\" in \"%s\"", part, mx_status_text(s));
+        mx_check_failed(file, line, "error text", "expected \"%s\" in \"%s\"", part,
+                        mx_status_text(s));
     mx_status_free(s);
 }
 

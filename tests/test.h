@@ -1,6 +1,10 @@
 /* test.h - the test runner's side of a test.
  *
- *     MX_TEST(arena_gives_zeroed_memory) { mx_arena a = {0}; ... MX_CHECK(p[0] == 0, "p[0]=%d", p[0]); }
+ *     MX_TEST(arena_gives_zeroed_memory)
+ *     {
+ *         mx_arena a = {0}; ...
+ *         MX_CHECK(p[0] == 0, "p[0]=%d", p[0]);
+ *     }
  *
  * Tests are scanned out of tests/ at build time and each runs in a process of its own with a
  * time limit, so a crash or a hang is one failed test. A failed check prints and the test goes on.
@@ -16,13 +20,13 @@ typedef struct {
 } mx_test_entry;
 extern const mx_test_entry mx_test_table[];
 
-#define MX_TEST(name)                                                                               \
+#define MX_TEST(name)                                                                              \
     void mx_test_##name(void);                                                                     \
     void mx_test_##name(void)
 
 void mx_check_failed(const char *file, int line, const char *cond, const char *fmt, ...)
     MX_PRINTF(4, 5);
-#define MX_CHECK(cond, ...)                                                                         \
+#define MX_CHECK(cond, ...)                                                                        \
     ((cond) ? (void)0 : mx_check_failed(__FILE__, __LINE__, #cond, "" __VA_ARGS__))
 /* A status that must be OK (frees it, and prints it when it is not). */
 #define MX_CHECK_OK(expr) mx_check_ok(__FILE__, __LINE__, (expr))

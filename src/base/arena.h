@@ -1,9 +1,9 @@
 /* arena.h - memory by lifetime.
  *
- * An arena gives zeroed, 64-byte-aligned memory that is freed all at once: one per run, graph or file.
- * A zero-initialised mx_arena is ready to use; closing it is always safe. Running out of memory for
- * these small host objects is fatal (message, exit status 4's text, abort); memory whose size the
- * user chooses (tensors, files) goes through mx_alloc, which returns a status.
+ * An arena gives zeroed, 64-byte-aligned memory that is freed all at once: one per run, graph or
+ * file. A zero-initialised mx_arena is ready to use; closing it is always safe. Running out of
+ * memory for these small host objects is fatal (message, exit status 4's text, abort); memory whose
+ * size the user chooses (tensors, files) goes through mx_alloc, which returns a status.
  */
 #ifndef MX_BASE_ARENA_H
 #define MX_BASE_ARENA_H
@@ -39,7 +39,7 @@ void *mx_realloc(void *p, size_t bytes);
 int64_t mx_alloc_count(void);
 
 /* Growing array: MX_GROW(v, n, cap) makes room for one more element. */
-#define MX_GROW(v, n, cap)                                                                          \
+#define MX_GROW(v, n, cap)                                                                         \
     do {                                                                                           \
         if ((n) == (cap)) {                                                                        \
             (cap) = (cap) ? (cap)*2 : 16;                                                          \

@@ -1,9 +1,9 @@
 /* status.h - how the outside world's failures travel.
  *
- * A function that can fail because of a file, a configuration, a device or user-sized memory returns
- * an mx_status: NULL when all is well, otherwise an owned error with a code and a message. The
- * caller must look at it (the compiler warns), pass it on (MX_TRY), or drop it (mx_status_free).
- * A bug of ours is not a status: MX_ASSERT prints the values and aborts.
+ * A function that can fail because of a file, a configuration, a device or user-sized memory
+ * returns an mx_status: NULL when all is well, otherwise an owned error with a code and a message.
+ * The caller must look at it (the compiler warns), pass it on (MX_TRY), or drop it
+ * (mx_status_free). A bug of ours is not a status: MX_ASSERT prints the values and aborts.
  *
  * A message says what was expected, what was found, where, and what to do next.
  */
@@ -44,7 +44,7 @@ mx_code mx_status_code(mx_status s);        /* 0 for MX_OK */
 const char *mx_status_text(mx_status s);    /* "" for MX_OK; borrowed */
 void mx_status_free(mx_status s);           /* MX_OK is a no-op */
 
-#define MX_TRY(expr)                                                                                \
+#define MX_TRY(expr)                                                                               \
     do {                                                                                           \
         mx_status try_status_ = (expr);                                                            \
         if (try_status_)                                                                           \
@@ -52,7 +52,7 @@ void mx_status_free(mx_status s);           /* MX_OK is a no-op */
     } while (0)
 
 /* With resources to release: `MX_TRY_OUT(st, expr)` jumps to the function's one `out:` label. */
-#define MX_TRY_OUT(st, expr)                                                                        \
+#define MX_TRY_OUT(st, expr)                                                                       \
     do {                                                                                           \
         (st) = (expr);                                                                             \
         if (st)                                                                                    \
@@ -70,7 +70,7 @@ void mx_assert_failed(const char *file, int line, const char *cond, const char *
     MX_PRINTF(4, 5) __attribute__((noreturn));
 
 /* MX_ASSERT(n > 0, "n=%d", n): always on. */
-#define MX_ASSERT(cond, ...)                                                                        \
+#define MX_ASSERT(cond, ...)                                                                       \
     ((cond) ? (void)0 : mx_assert_failed(__FILE__, __LINE__, #cond, "" __VA_ARGS__))
 
 #endif

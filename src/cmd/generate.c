@@ -53,7 +53,8 @@ static mx_status read_prompts(state *s)
     }
     free(line);
     if (!st && !s->n)
-        st = mx_fail(MX_USAGE, "there is no prompt: give prompt=\"...\", or prompts on standard input, one "
+        st = mx_fail(MX_USAGE,
+                     "there is no prompt: give prompt=\"...\", or prompts on standard input, one "
                      "a line");
     return st;
 }
@@ -204,8 +205,8 @@ static mx_status run(mx_invocation *inv)
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)
         fputs(s.text[0], stdout);
-    MX_TRY_OUT(st, mx_generate(&s.model, s.tok, s.ids, total, &o, streamed ? print_stream : NULL, NULL,
-                               answers, &counts));
+    MX_TRY_OUT(st, mx_generate(&s.model, s.tok, s.ids, total, &o, streamed ? print_stream : NULL,
+                               NULL, answers, &counts));
     print_answers(&s, answers, copies, json, echo, streamed);
     if (isatty(2))
         fprintf(stderr, "prompt: %.0f tokens in %.2f s; answer: %.0f tokens, %.1f tokens/s\n",
@@ -233,9 +234,10 @@ const mx_verb mx_verb_generate = {
     .name = "generate",
     .doc = "let a model write",
     .usage = "MODEL prompt=\"...\" [temperature=0.8] [top_p=0.95] [max_new_tokens=256]",
-    .help = "Without prompt=, prompts are read from standard input, one a line (plain text or a JSON\n"
-            "string). Greedy unless a temperature or a cut is given. use_chat_template=true wraps\n"
-            "the prompt as the model's chat template says.",
+    .help =
+        "Without prompt=, prompts are read from standard input, one a line (plain text or a JSON\n"
+        "string). Greedy unless a temperature or a cut is given. use_chat_template=true wraps\n"
+        "the prompt as the model's chat template says.",
     .min_args = 1,
     .max_args = 1,
     .sections = MX_TAKES(DECODE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION),

@@ -10,9 +10,11 @@ static mx_status run(mx_invocation *inv)
 const mx_verb mx_verb_train = {
     .name = "train",
     .doc = "pre-train or fully fine-tune a model; resumes by itself",
-    .usage = "[FILE.yml] model_name=NAME run_name=NAME [dataset_path=...] [steps=...] [key=value ...]",
-    .help = "Writes everything to base_output_directory/run_name. When that folder holds a checkpoint, the\n"
-            "run goes on from it. load_parameters_path=DIR starts from a Hugging Face directory.\n"
+    .usage =
+        "[FILE.yml] model_name=NAME run_name=NAME [dataset_path=...] [steps=...] [key=value ...]",
+    .help = "Writes everything to base_output_directory/run_name. When that folder holds a\n"
+            "checkpoint, the run goes on from it. load_parameters_path=DIR starts from a Hugging\n"
+            "Face directory.\n"
             "SIGTERM, SIGINT and SIGUSR1 finish the step, save, and exit with status 75.",
     .takes_file = true,
     .sections = MX_TAKES_TRAIN,

@@ -55,8 +55,8 @@ static mx_status run(mx_invocation *inv)
 
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
-    {"golden", MX_KEY_STRING, 0, "", 0, "file with the recorded numbers; empty: MODEL/golden.safetensors",
-     0, 0},
+    {"golden", MX_KEY_STRING, 0, "", 0,
+     "file with the recorded numbers; empty: MODEL/golden.safetensors", 0, 0},
     {"tolerance", MX_KEY_FLOAT, 0, "2e-4", "0..", "largest error over largest magnitude", 0, 0},
     {"no_fuse", MX_KEY_BOOL, 0, "false", 0, "run every elementwise op alone", 0, 0},
     {0},
@@ -66,9 +66,9 @@ const mx_verb mx_verb_verify = {
     .name = "verify",
     .doc = "compare a model with recorded numbers",
     .usage = "MODEL [golden=FILE] [tolerance=2e-4] [dtype=...] [device=cpu|cuda]",
-    .help = "Reads input_ids, labels, logits, loss, adamw_losses, adamw_grad_norms and generated from the\n"
-            "golden file as far as present, and gradients from grad.safetensors beside it. Exit status 0\n"
-            "only when everything present was checked and is within tolerance.",
+    .help = "Reads input_ids, labels, logits, loss, adamw_losses, adamw_grad_norms and generated\n"
+            "from the golden file as far as present, and gradients from grad.safetensors beside\n"
+            "it. Exit status 0 only when everything present was checked and is within tolerance.",
     .min_args = 1,
     .max_args = 1,
     .sections = MX_TAKES(PRECISION) | MX_TAKES(DEVICE) | MX_TAKES(MEMORY) | MX_TAKES(PROFILE),

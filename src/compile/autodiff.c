@@ -1,9 +1,9 @@
 /* autodiff.c - reverse-mode differentiation: walk the forward nodes backwards, ask each op for its
  * gradient, add up what arrives.
  *
- * A gradient may have size 1 where its node has more: "the same all along this dim". Elementwise and
- * row ops understand that (see mx_sum_like), which keeps the gradient of a mean from being spread out
- * in memory; before any other op the gradient is broadcast to its full shape.
+ * A gradient may have size 1 where its node has more: "the same all along this dim". Elementwise
+ * and row ops understand that (see mx_sum_like), which keeps the gradient of a mean from being
+ * spread out in memory; before any other op the gradient is broadcast to its full shape.
  */
 #include "compile/passes.h"
 

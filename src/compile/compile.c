@@ -1,4 +1,5 @@
-/* compile.c - runs the passes in order, prints between them, verifies between them in test builds. */
+/* compile.c - runs the passes in order, prints between them,
+ * verifies between them in test builds. */
 #include "compile/compile.h"
 
 #include "ops.h"

@@ -1,11 +1,11 @@
 /* fuse.c - elementwise chains and row ops become one node.
  *
- * Nodes are visited in execution order. A group stays open while nobody outside it has read one of its
- * values; a fusable node joins (and thereby merges) all open groups it reads from, if the result still
- * runs over one space and within the limits. The group runs where its last member stood: everything
- * it reads is there by then, and because it was open, nothing outside has needed it before. A node
- * that updates memory in place closes the groups that read the old value: they must not be put off
- * until after it.
+ * Nodes are visited in execution order. A group stays open while nobody outside it has read one of
+ * its values; a fusable node joins (and thereby merges) all open groups it reads from, if the
+ * result still runs over one space and within the limits. The group runs where its last member
+ * stood: everything it reads is there by then, and because it was open, nothing outside has needed
+ * it before. A node that updates memory in place closes the groups that read the old value: they
+ * must not be put off until after it.
  */
 #include "compile/passes.h"
 

@@ -1,9 +1,9 @@
 /* memory.c - the memory pass: who shares storage, how long it lives, where it lies.
  *
- * Addresses are given out in execution order from a list of free ranges (best fit, neighbours joined when
- * freed), which is within a few per cent of the high-water mark for transformer steps and takes linear
- * time. Inputs and constants are never reused: the host writes them before a run. Named roots are
- * readable after a run, so they live to the end.
+ * Addresses are given out in execution order from a list of free ranges (best fit, neighbours
+ * joined when freed), which is within a few per cent of the high-water mark for transformer steps
+ * and takes linear time. Inputs and constants are never reused: the host writes them before a run.
+ * Named roots are readable after a run, so they live to the end.
  */
 #include "compile/program.h"
 

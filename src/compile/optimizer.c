@@ -1,8 +1,8 @@
 /* optimizer.c - the optimizer pass: global-norm clip and one update node per trainable weight.
  *
  * Adds the inputs `lr` and `step` and the roots `grad_norm` (before clipping). The clip scale is
- * min(1, threshold / (norm + 1e-6)), as torch's clip_grad_norm_; with no threshold it is norm * 0 + 1,
- * so that a gradient that is not finite makes the scale not finite, and the update is skipped.
+ * min(1, threshold / (norm + 1e-6)), as torch's clip_grad_norm_; with no threshold it is norm * 0 +
+ * 1, so that a gradient that is not finite makes the scale not finite, and the update is skipped.
  * Weight decay applies by name: `no_decay` is a list of shell patterns.
  */
 #include "compile/optimizer.h"
@@ -88,8 +88,8 @@ static void update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, m
     mx_graph_root(g, NULL, u);
 }
 
-void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var, mx_node *const *grad,
-                       int n)
+void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
+                       mx_node *const *grad, int n)
 {
     mx_node *norm = global_norm(g, grad, n);
     mx_graph_root(g, "grad_norm", norm);

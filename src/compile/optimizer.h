@@ -15,7 +15,7 @@ typedef struct {
 } mx_optimizer;
 
 /* grad[i] is the gradient of var[i]; NULL leaves the weight alone. */
-void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var, mx_node *const *grad,
-                       int n);
+void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
+                       mx_node *const *grad, int n);
 
 #endif

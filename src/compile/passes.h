@@ -19,7 +19,8 @@ void mx_pass_precision(mx_graph *g, mx_dtype compute);
 /* Gradients of a scalar with respect to variables: grad[i] belongs to var[i] (NULL: no dependence).
  * Gives the number of forward nodes, which the remat pass needs to tell the two sides apart. */
 int mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx_node **grad);
-/* The gradient of any node with respect to any nodes; dy seeds it (NULL: 1). For tests and losses. */
+/* The gradient of any node with respect to any nodes; dy seeds it (NULL: 1).
+ * For tests and losses. */
 void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n, mx_node **dx);
 
 typedef struct {

@@ -1,12 +1,13 @@
 /* precision.c - a float32 model computed in bfloat16.
  *
  * Runs before autodiff. Every op that is not elementwise reads its float32 inputs through a cast to
- * the compute dtype (unless it says no_cast: losses, reductions, routers), and its result follows by
- * inference. Elementwise results take the dtype of their largest input, so activations stay 16 bits
- * wide while a float32 factor per row stays exact. Inside a fused group arithmetic is float32 anyway.
+ * the compute dtype (unless it says no_cast: losses, reductions, routers), and its result follows
+ * by inference. Elementwise results take the dtype of their largest input, so activations stay 16
+ * bits wide while a float32 factor per row stays exact. Inside a fused group arithmetic is float32
+ * anyway.
  *
- * A cast of a weight becomes, in the optimizer pass, a variable of its own that the update writes: the
- * weight is not converted again in every step.
+ * A cast of a weight becomes, in the optimizer pass, a variable of its own that the update writes:
+ * the weight is not converted again in every step.
  */
 #include "compile/passes.h"
 

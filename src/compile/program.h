@@ -1,9 +1,9 @@
 /* program.h - a compiled graph: nodes in order, and an address for every byte.
  *
- * A storage is memory that one or more values live in. Views, projections and updates in place share
- * the storage of what they refer to. Variables have storage of their own that outlives the program
- * (the session's); everything else lies in one buffer, the program's scratch memory, at offsets chosen
- * so that values alive at the same time do not overlap.
+ * A storage is memory that one or more values live in. Views, projections and updates in place
+ * share the storage of what they refer to. Variables have storage of their own that outlives the
+ * program (the session's); everything else lies in one buffer, the program's scratch memory, at
+ * offsets chosen so that values alive at the same time do not overlap.
  */
 #ifndef MX_COMPILE_PROGRAM_H
 #define MX_COMPILE_PROGRAM_H

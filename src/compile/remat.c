@@ -1,8 +1,8 @@
 /* remat.c - which forward values wait for the backward pass, and which are computed again there.
  *
  * Under every policy, elementwise results are computed again when all they are made from is kept
- * anyway: it costs nothing inside a fused group and saves the memory (SwiGLU keeps its two projections,
- * not their product; a norm keeps its input).
+ * anyway: it costs nothing inside a fused group and saves the memory (SwiGLU keeps its two
+ * projections, not their product; a norm keeps its input).
  *
  *   none      keep everything else
  *   minimal   keep results of matmuls and attention, compute the rest again
@@ -147,8 +147,10 @@ static mx_status parse(mx_remat how, remat *r)
             r->save = strcmp(how.policy, "custom") == 0 ? how.save : NULL;
             return MX_OK;
         }
-    return mx_fail(MX_USAGE, "remat_policy=%s is not known; use none, minimal, full or custom (with "
-                   "the names of the tensors to keep)", how.policy);
+    return mx_fail(MX_USAGE,
+                   "remat_policy=%s is not known; use none, minimal, full or custom (with "
+                   "the names of the tensors to keep)",
+                   how.policy);
 }
 
 mx_status mx_pass_remat(mx_graph *g, int n_forward, mx_remat how)

@@ -1,7 +1,7 @@
 /* cuda_open.c - the CUDA plug-in, opened when it is asked for.
  *
- * libmaxc_cuda.so lies beside the program, or where MX_CUDA_PLUGIN says. The CPU build never needs it;
- * without it, device=cuda says what to do.
+ * libmaxc_cuda.so lies beside the program, or where MX_CUDA_PLUGIN says. The CPU build never
+ * needs it; without it, device=cuda says what to do.
  */
 #include "device/device.h"
 
@@ -32,11 +32,14 @@ mx_status mx_device_open_cuda_plugin(mx_device **out)
     *out = NULL;
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so)
-        return mx_fail(MX_DEVICE, "device=cuda: the CUDA plug-in cannot be opened (%s); build it with "
-                       "`make cuda` where nvcc is installed, or use device=cpu", dlerror());
+        return mx_fail(MX_DEVICE,
+                       "device=cuda: the CUDA plug-in cannot be opened (%s); build it with "
+                       "`make cuda` where nvcc is installed, or use device=cpu",
+                       dlerror());
     mx_status (*open_device)(mx_device **);
     *(void **)&open_device = dlsym(so, "mx_device_open_cuda");
     if (!open_device)
-        return mx_fail(MX_DEVICE, "%s is not a maxc plug-in; build it again with `make cuda`", path);
+        return mx_fail(MX_DEVICE, "%s is not a maxc plug-in; build it again with `make cuda`",
+                       path);
     return open_device(out);
 }

@@ -1,10 +1,15 @@
 /* device.h - where programs run.
  *
  * A session holds variables by name and any number of programs that share them (a training step, an
- * evaluation, a decode step). Everything is allocated when a program is added; running allocates nothing.
+ * evaluation, a decode step). Everything is allocated when a program is added; running allocates
+ * nothing.
  *
- *     mx_session_open(&s, "cpu", 0);  mx_session_add(s, &program, &exec);  mx_session_init(s, seed);
- *     mx_exec_write(exec, "tokens", ids);  mx_exec_run(exec);  mx_exec_read(exec, "loss", &loss);
+ *     mx_session_open(&s, "cpu", 0);
+ *     mx_session_add(s, &program, &exec);
+ *     mx_session_init(s, seed);
+ *     mx_exec_write(exec, "tokens", ids);
+ *     mx_exec_run(exec);
+ *     mx_exec_read(exec, "loss", &loss);
  */
 #ifndef MX_DEVICE_DEVICE_H
 #define MX_DEVICE_DEVICE_H
@@ -51,7 +56,8 @@ void mx_session_close(mx_session *s);
 int mx_session_threads(const mx_session *s);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
-/* Gives every variable that has not been written its initial value: a pure function of (seed, name). */
+/* Gives every variable that has not been written its initial value:
+ * a pure function of (seed, name). */
 mx_status mx_session_init(mx_session *s, uint64_t seed) MX_MUST_USE;
 
 /* Variables: by name, whole. Types are the variable's own. */

@@ -1,8 +1,8 @@
 /* decode.c - runs of tokens through the cache programs.
  *
- * A run feeds up to T tokens of every sequence at once; sequences with fewer are padded with position -1,
- * which the caches do not store and the mask does not see. For each fed token the host says its position
- * and, for every cache size the model has, its slot: position mod slots.
+ * A run feeds up to T tokens of every sequence at once; sequences with fewer are padded with
+ * position -1, which the caches do not store and the mask does not see. For each fed token the host
+ * says its position and, for every cache size the model has, its slot: position mod slots.
  */
 #include "infer/decode.h"
 
@@ -67,7 +67,8 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
     *out = NULL;
     int64_t limit = m->summary.max_positions;
     if (limit > 0 && o->max_length > limit)
-        return mx_fail(MX_USAGE, "prompt and answer need %lld positions, but the model was made for "
+        return mx_fail(MX_USAGE,
+                       "prompt and answer need %lld positions, but the model was made for "
                        "%lld; shorten the prompt or lower max_new_tokens",
                        (long long)o->max_length, (long long)limit);
     mx_decode *d = mx_realloc(NULL, sizeof *d);
@@ -133,9 +134,10 @@ mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64
     mx_status st = MX_OK;
     for (int64_t b = 0; b < d->batch && !st; b++)
         if (d->length[b] + n[b] > d->max_length)
-            st = mx_fail(MX_USAGE, "sequence %lld would have %lld tokens, the cache holds %lld; shorten "
-                         "the prompt or lower max_new_tokens", (long long)b,
-                         (long long)(d->length[b] + n[b]), (long long)d->max_length);
+            st = mx_fail(MX_USAGE,
+                         "sequence %lld would have %lld tokens, the cache holds %lld; shorten "
+                         "the prompt or lower max_new_tokens",
+                         (long long)b, (long long)(d->length[b] + n[b]), (long long)d->max_length);
     while (!st) {
         int64_t most = 0;
         for (int64_t b = 0; b < d->batch; b++)

@@ -1,7 +1,8 @@
 /* decode.h - a model with a cache: feed tokens, get the next token's logits.
  *
- * A decoder holds a batch of sequences that grow independently. Programs are compiled when it is opened:
- * one for single tokens, one for runs of a prompt; both share the session's weights and caches.
+ * A decoder holds a batch of sequences that grow independently. Programs are compiled when it is
+ * opened: one for single tokens, one for runs of a prompt; both share the session's weights and
+ * caches.
  */
 #ifndef MX_INFER_DECODE_H
 #define MX_INFER_DECODE_H
@@ -22,9 +23,9 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
                          const mx_decode_settings *o) MX_MUST_USE;
 void mx_decode_close(mx_decode *d);
 
-/* Feeds n[b] tokens to sequence b, tokens[b][0..n[b]). A sequence with n[b] = 0 stays as it is. Afterwards
- * mx_decode_logits gives, for each fed sequence, the logits after its last token. An error when a
- * sequence would outgrow max_length. */
+/* Feeds n[b] tokens to sequence b, tokens[b][0..n[b]). A sequence with n[b] = 0 stays as it is.
+ * Afterwards mx_decode_logits gives, for each fed sequence, the logits after its last token. An
+ * error when a sequence would outgrow max_length. */
 mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64_t *n) MX_MUST_USE;
 const float *mx_decode_logits(const mx_decode *d, int64_t b); /* (vocab); borrowed */
 int64_t mx_decode_length(const mx_decode *d, int64_t b);

@@ -30,12 +30,16 @@ static mx_status check_prompts(const job *j, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         if (j->prompts[i].n == 0)
-            return mx_fail(MX_USAGE, "prompt %lld is empty and the tokenizer adds no start token; give "
-                           "some text", (long long)(i + 1));
+            return mx_fail(MX_USAGE,
+                           "prompt %lld is empty and the tokenizer adds no start token; give "
+                           "some text",
+                           (long long)(i + 1));
         for (int64_t k = 0; k < j->prompts[i].n; k++)
             if (j->prompts[i].ids[k] < 0 || j->prompts[i].ids[k] >= j->vocab)
-                return mx_fail(MX_INPUT, "the tokenizer gives id %d, but the model has %lld tokens; they "
-                               "do not belong together", j->prompts[i].ids[k], (long long)j->vocab);
+                return mx_fail(MX_INPUT,
+                               "the tokenizer gives id %d, but the model has %lld tokens; they "
+                               "do not belong together",
+                               j->prompts[i].ids[k], (long long)j->vocab);
     }
     return MX_OK;
 }
@@ -55,7 +59,8 @@ static bool cut_at_stop(const job *j, mx_str *text)
 }
 
 /* Takes a token into the answer; false when the answer is complete. */
-static mx_status take(job *j, mx_answer *a, mx_choice c, mx_token_stream *ts, bool first, bool *goes_on)
+static mx_status take(job *j, mx_answer *a, mx_choice c, mx_token_stream *ts, bool first,
+                      bool *goes_on)
 {
     *goes_on = false;
     for (int i = 0; i < j->o->n_stop_ids; i++)

@@ -30,8 +30,8 @@ typedef struct {
     double prompt_tokens, new_tokens, prompt_s, decode_s;
 } mx_generate_counts;
 
-/* One answer per prompt, in answers[0..n) (zeroed by the caller). Text of answer 0 is given to `stream` as it
- * is made, when not NULL. The tokenizer may be NULL (no text, no stop texts). */
+/* One answer per prompt, in answers[0..n) (zeroed by the caller). Text of answer 0 is given to
+ * `stream` as it is made, when not NULL. The tokenizer may be NULL (no text, no stop texts). */
 mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const mx_tokens *prompts,
                       int64_t n, const mx_generate_options *o,
                       void (*stream)(void *ctx, const char *text, size_t n_bytes), void *ctx,

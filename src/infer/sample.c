@@ -1,7 +1,8 @@
 /* sample.c - penalties, then temperature, then the three cuts (top-k, top-p, min-p), then one draw.
  *
- * The order and the formulas are those of transformers' logits processors. The draw is one uniform number
- * from Philox, so an answer depends on the seed, the sequence and the step alone, not on the batch.
+ * The order and the formulas are those of transformers' logits processors. The draw is one uniform
+ * number from Philox, so an answer depends on the seed, the sequence and the step alone, not on the
+ * batch.
  */
 #include "infer/sample.h"
 

@@ -19,8 +19,9 @@ typedef struct {
     float log_prob; /* under the model's own distribution, before any of the above */
 } mx_choice;
 
-/* `seen` are the tokens so far (for the penalties). The draw is a pure function of (seed, stream, step).
- * `work` has room for vocab (float, int32) pairs: 8 * vocab bytes. Ties go to the lower id. */
+/* `seen` are the tokens so far (for the penalties). The draw is a pure function of (seed, stream,
+ * step). `work` has room for vocab (float, int32) pairs: 8 * vocab bytes. Ties go to the lower
+ * id. */
 mx_choice mx_sample(const mx_sampling *s, const float *logits, int64_t vocab, const int32_t *seen,
                     int64_t n_seen, uint64_t stream, uint64_t step, void *work);
 

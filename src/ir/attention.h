@@ -29,7 +29,7 @@ typedef struct {
     mx_node *q_seg, *k_seg;   /* (B, Sq), (B, Sk) int32 */
     mx_node *q_span, *k_span; /* (B, Sq), (B, Sk) int32; 0: in no span */
     mx_node *sinks;           /* (Hq) */
-    mx_node *selected;        /* (B, Sq, K) int32: indices of the keys that may be seen; -1 unused */
+    mx_node *selected; /* (B, Sq, K) int32: indices of the keys that may be seen; -1 unused */
 } mx_attention_extra;
 
 #endif

@@ -1,14 +1,16 @@
 /* graph.h - a step of a transformer as a graph of nodes.
  *
- * A node is an op applied to nodes: attributes, dtype, static shape, scope. Nodes live in the graph's
- * arena and are never freed alone. An op with several outputs is one node; output 0 is the node
- * itself, output k > 0 is read through mx_output(g, n, k).
+ * A node is an op applied to nodes: attributes, dtype, static shape, scope. Nodes live in the
+ * graph's arena and are never freed alone. An op with several outputs is one node; output 0 is the
+ * node itself, output k > 0 is read through mx_output(g, n, k).
  *
- * Builders never fail visibly. The first mistake sticks to the graph with names and sizes, everything
- * built on it is quietly poisoned, and mx_graph_check reports it: model code has no error handling.
+ * Builders never fail visibly. The first mistake sticks to the graph with names and sizes,
+ * everything built on it is quietly poisoned, and mx_graph_check reports it: model code has no
+ * error handling.
  *
  * Names. `mx_scope(g, "layers.%d", l)` opens a scope; a variable's full name is the scope path and
- * its own name joined by dots, which is the checkpoint's tensor name and the variable's only identity.
+ * its own name joined by dots, which is the checkpoint's tensor name and the variable's only
+ * identity.
  */
 #ifndef MX_IR_GRAPH_H
 #define MX_IR_GRAPH_H
@@ -46,7 +48,7 @@ struct mx_graph {
     char *error;         /* first error, in the arena; NULL: none */
     int seq;             /* given to new nodes; -1 (default): their id */
     mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
-    void *context;       /* what nn/ blocks need to know about this build (decode cache…); borrowed */
+    void *context; /* what nn/ blocks need to know about this build (decode cache…); borrowed */
     struct mx_name_map *names; /* variables and inputs by name */
 };
 
@@ -58,14 +60,15 @@ mx_node *mx_apply(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_n
 /* The same for an op whose number of outputs is the node's own affair (op->n_out < 0). */
 mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in,
                     int n_out);
-#define MX_APPLY(g, op, attr, ...)                                                                  \
+#define MX_APPLY(g, op, attr, ...)                                                                 \
     mx_apply((g), (op), (attr), (int)(sizeof((mx_node *[]){__VA_ARGS__}) / sizeof(mx_node *)),     \
              (mx_node *[]){__VA_ARGS__})
 
 /* Infers type and shape again after an input was replaced. */
 void mx_node_infer(mx_graph *g, mx_node *n);
 
-/* Scopes. mx_scope_end gives x back, so that a function can end with `return mx_scope_end(g, x)`. */
+/* Scopes. mx_scope_end gives x back, so that a function can end with
+ * `return mx_scope_end(g, x)`. */
 void mx_scope(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);
 mx_node *mx_scope_end(mx_graph *g, mx_node *x);
 

@@ -39,8 +39,8 @@ typedef struct {
 typedef void (*mx_kernel)(const mx_call *c);
 
 /* A tile is a run of n contiguous elements, already converted to the arithmetic type (float or
- * double). Elementwise ops, row reductions and row maps are written as tile functions; the device calls
- * them for whole tensors or, inside a fused group, for one row after another in cache.
+ * double). Elementwise ops, row reductions and row maps are written as tile functions; the device
+ * calls them for whole tensors or, inside a fused group, for one row after another in cache.
  *   elementwise: out[i] = f(in0[i], in1[i], ...)        n: any length
  *   row reduce:  out[0] = f(in0[0..n))                  n: the whole last dim
  *   row map:     out[i] = f(in0[0..n))                  n: the whole last dim */
@@ -64,7 +64,9 @@ typedef enum {
 
 /* --- attributes: an op's own struct, described field by field for printing --- */
 
-typedef enum { MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS } mx_attr_kind;
+typedef enum {
+    MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS
+} mx_attr_kind;
 
 typedef struct {
     const char *name; /* NULL ends the list */
@@ -108,7 +110,7 @@ struct mx_op {
     const mx_attr_field *fields;
     int n_out;                   /* 0 means 1; -1: each node has its own number */
     unsigned saved;              /* bit k: output k serves the backward pass and has no gradient */
-    int alias[MX_MAX_OUT];       /* 1 + index of the input whose memory output k overwrites; 0 none */
+    int alias[MX_MAX_OUT]; /* 1 + index of the input whose memory output k overwrites; 0 none */
     bool keep_f32;               /* 16-bit float inputs give a float32 output */
     bool costly;                 /* elementwise, but not worth recomputing (sin, cos) */
     bool no_cast;                /* the precision pass leaves its float inputs as they are */

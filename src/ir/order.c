@@ -1,8 +1,8 @@
 /* order.c - which nodes live, and in what order they run.
  *
  * Kahn's algorithm with a heap on (seq, id): the result is topological and otherwise as close as
- * possible to the order the passes asked for. Besides data edges there are edges from every reader of
- * a variable to the node that overwrites it, so that an update in place never runs early.
+ * possible to the order the passes asked for. Besides data edges there are edges from every reader
+ * of a variable to the node that overwrites it, so that an update in place never runs early.
  */
 #include "ir/graph.h"
 

@@ -67,7 +67,8 @@ void mx_graph_print(const mx_graph *g, mx_str *out)
         mx_str_add(out, "\n");
     }
     for (int i = 0; i < g->n_roots; i++)
-        mx_str_addf(out, "root %%%d %s\n", g->root[i]->id, g->root[i]->name ? g->root[i]->name : "");
+        mx_str_addf(out, "root %%%d %s\n", g->root[i]->id,
+                    g->root[i]->name ? g->root[i]->name : "");
     mx_arena_fini(&scratch);
 }
 

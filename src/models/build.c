@@ -45,15 +45,18 @@ mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *h
     if (*kv_heads == 0)
         *kv_heads = heads;
     if (heads % *kv_heads)
-        return mx_fail(MX_INPUT, "%lld attention heads cannot share %lld key-value heads: the first "
-                       "must be a multiple of the second", (long long)heads, (long long)*kv_heads);
+        return mx_fail(MX_INPUT,
+                       "%lld attention heads cannot share %lld key-value heads: the first "
+                       "must be a multiple of the second",
+                       (long long)heads, (long long)*kv_heads);
     if (*head_dim == 0 && d % heads)
         return mx_fail(MX_INPUT, "\"hidden_size\" %lld is not a multiple of %lld heads and "
                        "\"head_dim\" is not given", (long long)d, (long long)heads);
     if (*head_dim == 0)
         *head_dim = d / heads;
     if (*head_dim > 1024)
-        return mx_fail(MX_INPUT, "\"head_dim\" is %lld, expected at most 1024", (long long)*head_dim);
+        return mx_fail(MX_INPUT, "\"head_dim\" is %lld, expected at most 1024",
+                       (long long)*head_dim);
     return MX_OK;
 }
 
@@ -66,12 +69,16 @@ mx_status mx_check_rope(mx_rope *r, int64_t max_positions)
             if (r->original_length == 0)
                 r->original_length = (double)max_positions;
             if (r->theta <= 0 || r->factor <= 0)
-                return mx_fail(MX_INPUT, "rope_theta is %g and the rope factor %g, expected positive "
-                               "numbers", r->theta, r->factor);
+                return mx_fail(MX_INPUT,
+                               "rope_theta is %g and the rope factor %g, expected positive "
+                               "numbers",
+                               r->theta, r->factor);
             return MX_OK;
         }
-    return mx_fail(MX_INPUT, "rope type \"%s\" is not supported; supported: default, linear, llama3, "
-                   "yarn, proportional", r->type);
+    return mx_fail(MX_INPUT,
+                   "rope type \"%s\" is not supported; supported: default, linear, llama3, "
+                   "yarn, proportional",
+                   r->type);
 }
 
 mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers)

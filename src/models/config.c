@@ -1,8 +1,8 @@
 /* config.c - a family and its configuration out of config.json.
  *
  * Both spellings that exist on the hub are read (rope_theta and rope_scaling; transformers 5's
- * rope_parameters); absent keys and nulls take the family's own default; keys that no field names are
- * ignored, as transformers does. Everything wrong is reported together.
+ * rope_parameters); absent keys and nulls take the family's own default; keys that no field names
+ * are ignored, as transformers does. Everything wrong is reported together.
  */
 #include "models/model.h"
 
@@ -89,8 +89,8 @@ static mx_status read_field(void *config, const mx_cfg_field *f, const json_t *j
     void *p = (char *)config + f->offset;
     const json_t *v = lookup(json, f->key, key, sizeof key);
     if (!v && f->required)
-        return mx_fail(MX_INPUT, "%s: \"%s\" is missing and this family has no default for it", where,
-                       key);
+        return mx_fail(MX_INPUT, "%s: \"%s\" is missing and this family has no default for it",
+                       where, key);
     switch (f->kind) {
     case MX_CFG_INT: {
         if (v && !json_is_integer(v))
@@ -157,13 +157,14 @@ static mx_status find_family(const json_t *json, const char *where, const mx_mod
     for (int i = 0; i < mx_model_count; i++)
         mx_str_addf(&known, "%s%s", i ? "," : "", mx_model_table[i]->model_types);
     mx_status s = mx_fail(MX_INPUT, "%s: model_type %s%s%s is not supported; supported: %s", where,
-                          type ? type : "(missing)", arch ? ", architecture " : "", arch ? arch : "",
-                          mx_str_text(&known));
+                          type ? type : "(missing)", arch ? ", architecture " : "",
+                          arch ? arch : "", mx_str_text(&known));
     mx_str_fini(&known);
     return s;
 }
 
-/* Sizes every family has, checked once: zero or absurd values would only fail later and less clearly. */
+/* Sizes every family has, checked once: zero or absurd values would only fail
+ * later and less clearly. */
 static mx_status check_summary(const mx_model_summary *s, const char *where)
 {
     if (s->vocab < 1 || s->vocab > 1 << 24)

@@ -1,5 +1,5 @@
-/* decoder.c - pre-norm decoder: RMSNorm, grouped-query attention with rotary embeddings, RMSNorm, SwiGLU.
- * x (B, S, d); q (B, S, H, D); k, v (B, S, K, D). */
+/* decoder.c - pre-norm decoder: RMSNorm, grouped-query attention with rotary embeddings, RMSNorm,
+ * SwiGLU. x (B, S, d); q (B, S, H, D); k, v (B, S, K, D). */
 #include "models/decoder.h"
 
 #include "ops.h"

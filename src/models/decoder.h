@@ -1,8 +1,8 @@
 /* decoder.h - the decoder that Llama, Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE and GPT-OSS share.
  *
- * They differ in four details, each a field here: biases on q, k, v; a norm on each head of q and k;
- * a sliding window on some layers; sinks. The mixtures have another block in place of the MLP. A family
- * with a form of its own (Gemma, GPT-2, Llama 4) does not use this: it writes its own layer.
+ * They differ in four details, each a field here: biases on q, k, v; a norm on each head of q and
+ * k; a sliding window on some layers; sinks. The mixtures have another block in place of the MLP. A
+ * family with a form of its own (Gemma, GPT-2, Llama 4) does not use this: it writes its own layer.
  */
 #ifndef MX_MODELS_DECODER_H
 #define MX_MODELS_DECODER_H
@@ -24,8 +24,8 @@ typedef struct {
 } mx_decoder;
 
 mx_head mx_decoder_build(mx_graph *g, const void *config, mx_build *b);
-/* The same with another second half of a layer: the mixtures. A family whose configuration begins with
- * an mx_decoder gets it back as `c`. */
+/* The same with another second half of a layer: the mixtures. A family whose configuration begins
+ * with an mx_decoder gets it back as `c`. */
 typedef mx_node *mx_decoder_block(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *x,
                                   int64_t l);
 mx_decoder_block mx_decoder_mlp;
@@ -33,7 +33,7 @@ mx_head mx_decoder_build_with(mx_graph *g, const mx_decoder *c, mx_build *b, mx_
 mx_status mx_decoder_finish(void *config, const json_t *json) MX_MUST_USE;
 void mx_decoder_summary(const void *config, mx_model_summary *s);
 
-#define MX_CFG_DECODER(T, theta_)                                                                   \
+#define MX_CFG_DECODER(T, theta_)                                                                  \
     MX_CFG_SIZES(T),                                                                               \
         MX_CFG(T, kv_heads, "num_key_value_heads", MX_CFG_INT, .maxtext = "base_num_kv_heads"),    \
         MX_CFG(T, head_dim, "head_dim", MX_CFG_INT, .maxtext = "head_dim"),                        \
@@ -47,14 +47,14 @@ void mx_decoder_summary(const void *config, mx_model_summary *s);
         MX_CFG_ROPE(T, theta_)
 
 /* Qwen's way to say which layers slide. */
-#define MX_CFG_WINDOWED_LAYERS(T)                                                                   \
+#define MX_CFG_WINDOWED_LAYERS(T)                                                                  \
     MX_CFG(T, window, "sliding_window", MX_CFG_INT, .maxtext = "sliding_window_size"),             \
         MX_CFG(T, use_window, "use_sliding_window", MX_CFG_BOOL),                                  \
         MX_CFG(T, first_window_layer, "max_window_layers", MX_CFG_INT, .fallback = 28),            \
         MX_CFG(T, layer_types, "layer_types", MX_CFG_LAYER_TYPES,                                  \
                .text = "sliding_attention,full_attention")
 
-#define MX_DECODER_FAMILY(finish_)                                                                  \
+#define MX_DECODER_FAMILY(finish_)                                                                 \
     .config_size = sizeof(mx_decoder), .finish = finish_,                                          \
     .summary = mx_decoder_summary, .build = mx_decoder_build, .no_decay = "*norm*,*.bias"
 

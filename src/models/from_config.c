@@ -145,7 +145,8 @@ static json_t *activation(const mx_config *cfg)
     int n = mx_config_list(cfg, "mlp_activations", &acts);
     if (n < 1)
         return NULL;
-    if (strcmp(acts[0], "sigmoid") == 0) /* GPT-OSS: x sigmoid(1.702 x), a silu to its config.json */
+    /* GPT-OSS: x sigmoid(1.702 x), a silu to its config.json */
+    if (strcmp(acts[0], "sigmoid") == 0)
         return json_string("silu");
     return json_string(strcmp(acts[0], "gelu") == 0 ? "gelu_pytorch_tanh" : acts[0]);
 }

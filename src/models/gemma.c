@@ -1,10 +1,10 @@
 /* gemma.c - Gemma 1, 2 and 3 (text).
  *
  * Embeddings are scaled by sqrt(d); norms store w - 1; the MLP is GELU-gated; the head is tied.
- *   Gemma 2: a norm after as well as before each block, caps on attention scores and logits, every other
- *            layer sees a sliding window, attention is scaled by query_pre_attn_scalar.
- *   Gemma 3: no caps, a norm on each head of q and k, five sliding layers to one full, and a rotary base of
- *            their own for the sliding ones.
+ *   Gemma 2: a norm after as well as before each block, caps on attention scores and logits, every
+ *            other layer sees a sliding window, attention is scaled by query_pre_attn_scalar.
+ *   Gemma 3: no caps, a norm on each head of q and k, five sliding layers to one full, and a rotary
+ *            base of their own for the sliding ones.
  * x (B, S, d).
  */
 #include "models/gemma.h"
@@ -77,7 +77,8 @@ mx_node *mx_gemma_layers(mx_graph *g, const mx_gemma *c, mx_build *b, mx_node *x
     if (c->generation == 3)
         local = (mx_rope){.type = "default", .theta = c->local_theta, .factor = 1};
     mx_rope_table full = mx_rope_tables(g, b, &c->rope, c->head_dim, false);
-    mx_rope_table near = c->generation == 3 ? mx_rope_tables(g, b, &local, c->head_dim, false) : full;
+    mx_rope_table near =
+        c->generation == 3 ? mx_rope_tables(g, b, &local, c->head_dim, false) : full;
     for (int64_t l = 0; l < c->layers; l++)
         x = layer(g, c, b, x, l, slides(c, l) ? &near : &full);
     return mx_rms_norm(g, x, "norm", c->eps, true);

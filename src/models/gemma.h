@@ -27,7 +27,7 @@ mx_head mx_gemma_build(mx_graph *g, const void *config, mx_build *b);
 mx_status mx_gemma_finish(void *config, const json_t *json) MX_MUST_USE;
 void mx_gemma_summary(const void *config, mx_model_summary *s);
 
-#define MX_CFG_GEMMA(T, theta_)                                                                     \
+#define MX_CFG_GEMMA(T, theta_)                                                                    \
     MX_CFG_SIZES(T),                                                                               \
         MX_CFG(T, kv_heads, "num_key_value_heads", MX_CFG_INT, .maxtext = "base_num_kv_heads"),    \
         MX_CFG(T, head_dim, "head_dim", MX_CFG_INT, .fallback = 256, .maxtext = "head_dim"),       \
@@ -45,7 +45,7 @@ void mx_gemma_summary(const void *config, mx_model_summary *s);
         MX_CFG(T, rope.factor, "rope_parameters.factor", MX_CFG_F64, .fallback = 1)
 
 /* Gemma 3 has two rotary bases, in either spelling. */
-#define MX_CFG_GEMMA3(T)                                                                            \
+#define MX_CFG_GEMMA3(T)                                                                           \
     MX_CFG_GEMMA(T, 1000000),                                                                      \
         MX_CFG(T, rope.theta, "rope_parameters.full_attention.rope_theta|rope_theta", MX_CFG_F64,  \
                .fallback = 1000000, .maxtext = "global_rope_max_timescale"),                       \
@@ -69,7 +69,7 @@ void mx_gemma_summary(const void *config, mx_model_summary *s);
         MX_CFG(T, layer_types, "layer_types", MX_CFG_LAYER_TYPES,                                  \
                .text = "sliding_attention,full_attention")
 
-#define MX_GEMMA_FAMILY(finish_)                                                                    \
+#define MX_GEMMA_FAMILY(finish_)                                                                   \
     .config_size = sizeof(mx_gemma), .finish = finish_, .summary = mx_gemma_summary,               \
     .build = mx_gemma_build, .no_decay = "*norm*"
 

@@ -1,14 +1,15 @@
-/* gemma4.c - Gemma 4, text: dense (31B), mixture (26B-A4B), and small ones with per-layer inputs (E2B, E4B).
+/* gemma4.c - Gemma 4, text: dense (31B), mixture (26B-A4B), and small ones with per-layer inputs
+ * (E2B, E4B).
  *
  * As Gemma 3 (a norm before and after each block, q and k normed, five sliding layers to one full),
- * and: norms store w itself; values are normed without weight; attention is not scaled; each layer ends in
- * a frozen factor. Full layers have heads of another size and number, rotate a share of each head by
- * frequencies of the whole, and may use the keys for values.
+ * and: norms store w itself; values are normed without weight; attention is not scaled; each layer
+ * ends in a frozen factor. Full layers have heads of another size and number, rotate a share of
+ * each head by frequencies of the whole, and may use the keys for values.
  *
  *   26B-A4B  each layer adds to its MLP a mixture that sees the same input through norms of its own
- *   E2B      the last layers have no k and v of their own: they attend to those of the last layer of
- *            their kind before; and every layer takes a small embedding of the token, its own slice of
- *            one wide table, mixed with a projection of the embedded input:
+ *   E2B      the last layers have no k and v of their own: they attend to those of the last layer
+ *            of their kind before; and every layer takes a small embedding of the token, its own
+ *            slice of one wide table, mixed with a projection of the embedded input:
  *                p = (norm(proj(x0) / sqrt(d)) + sqrt(p) table[token]) / sqrt(2)
  *                x = x + norm(up(act(gate(x)) p))
  * x (B, S, d); q (B, S, H, D); k, v (B, S, K, D).
@@ -46,7 +47,8 @@ static mx_node *attention(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node 
     int kind = c->layer_types.type[l];
     bool full = kind == FULL;
     int64_t B = b->batch, S = b->seq, H = c->heads;
-    int64_t K = full ? c->global_kv_heads : c->kv_heads, D = full ? c->global_head_dim : c->head_dim;
+    int64_t K = full ? c->global_kv_heads : c->kv_heads,
+            D = full ? c->global_head_dim : c->head_dim;
     mx_attention_attr a = {.causal = strcmp(c->bidirectional, "all") != 0, .scale = 1,
                            .window = full ? 0 : c->window};
     mx_node *q = mx_linear(g, b, x, "q_proj", H * D, "heads,embed", c->attention_bias);
@@ -176,8 +178,8 @@ static mx_head build(mx_graph *g, const void *config, mx_build *b)
 
 /* --- configuration --- */
 
-/* per_layer_config: {"5": {"head_dim": 512, "num_key_value_heads": 2}} for each full layer; the hub's
- * first files say global_head_dim and num_global_key_value_heads. */
+/* per_layer_config: {"5": {"head_dim": 512, "num_key_value_heads": 2}} for each full layer; the
+ * hub's first files say global_head_dim and num_global_key_value_heads. */
 static mx_status read_global_heads(mx_gemma4 *c, const json_t *json)
 {
     const json_t *per_layer = json_object_get(json, "per_layer_config");
@@ -193,16 +195,18 @@ static mx_status read_global_heads(mx_gemma4 *c, const json_t *json)
         char number[24];
         snprintf(number, sizeof number, "%lld", (long long)l);
         const json_t *o = json_object_get(per_layer, number);
-        const json_t *d = json_object_get(o, "head_dim"), *k = json_object_get(o, "num_key_value_heads");
+        const json_t *d = json_object_get(o, "head_dim"),
+                     *k = json_object_get(o, "num_key_value_heads");
         int64_t here_d = json_is_integer(d) ? json_integer_value(d) : c->head_dim;
         int64_t here_k = json_is_integer(k) ? json_integer_value(k) : c->kv_heads;
         bool full = c->layer_types.type[l] == FULL, first = full && !D;
         if (first)
             D = here_d, K = here_k;
         if (here_d != (full ? D : c->head_dim) || here_k != (full ? K : c->kv_heads))
-            return mx_fail(MX_INPUT, "\"per_layer_config\" gives layer %lld %lld heads of %lld; layers "
-                           "of one kind must be alike", (long long)l, (long long)here_k,
-                           (long long)here_d);
+            return mx_fail(MX_INPUT,
+                           "\"per_layer_config\" gives layer %lld %lld heads of %lld; layers "
+                           "of one kind must be alike",
+                           (long long)l, (long long)here_k, (long long)here_d);
     }
     c->global_head_dim = D ? D : c->head_dim;
     c->global_kv_heads = K ? K : c->kv_heads;
@@ -218,9 +222,10 @@ static mx_status check_shared(const mx_gemma4 *c)
         if (l < first)
             have[c->layer_types.type[l]] = true;
         else if (!have[c->layer_types.type[l]])
-            return mx_fail(MX_INPUT, "\"num_kv_shared_layers\" is %lld of %lld layers, but no layer "
-                           "before has the keys that layer %lld needs", (long long)c->shared_layers,
-                           (long long)c->layers, (long long)l);
+            return mx_fail(MX_INPUT,
+                           "\"num_kv_shared_layers\" is %lld of %lld layers, but no layer "
+                           "before has the keys that layer %lld needs",
+                           (long long)c->shared_layers, (long long)c->layers, (long long)l);
     }
     return MX_OK;
 }
@@ -240,7 +245,8 @@ mx_status mx_gemma4_finish(void *config, const json_t *json)
     if (strcmp(c->bidirectional, "all") == 0)
         c->window = c->window / 2 + 1;
     if (c->rope.partial < 0) { /* a given type without a share turns everything */
-        const json_t *r = json_object_get(json_object_get(json, "rope_parameters"), "full_attention");
+        const json_t *r =
+            json_object_get(json_object_get(json, "rope_parameters"), "full_attention");
         c->rope.partial = json_object_get(r, "rope_type") ? 1 : 0.25;
     }
     if (c->d_input && !c->vocab_input)

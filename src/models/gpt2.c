@@ -1,4 +1,5 @@
-/* gpt2.c - GPT-2 (and GPT-3's form): learned positions, LayerNorm, fused q-k-v projection, GELU MLP.
+/* gpt2.c - GPT-2 (and GPT-3's form): learned positions, LayerNorm, fused q-k-v projection, GELU
+ * MLP.
  *
  * Its projections are stored (in, out), unlike every later family's. x (B, S, d).
  */

@@ -1,7 +1,7 @@
 /* llama.c - Llama 2, 3, 3.1, 3.2, 3.3 and what shares their form (SmolLM, TinyLlama, Yi, ...).
  *
- * Pre-norm decoder with grouped-query attention; rotary frequencies are scaled from 3.1 on. The layer
- * itself is in decoder.c. `attention_bias` puts a bias on all four projections.
+ * Pre-norm decoder with grouped-query attention; rotary frequencies are scaled from 3.1 on. The
+ * layer itself is in decoder.c. `attention_bias` puts a bias on all four projections.
  */
 #include "models/decoder.h"
 

@@ -1,13 +1,13 @@
 /* llama4.c - Llama 4 (Scout, Maverick), text.
  *
- * Three layers of four see the chunk their token lies in, with interleaved rotary embeddings and then an
- * RMS norm without weight on q and k (16E); the fourth sees everything, without positions, and scales
- * its queries up with the position.
+ * Three layers of four see the chunk their token lies in, with interleaved rotary embeddings and
+ * then an RMS norm without weight on q and k (16E); the fourth sees everything, without positions,
+ * and scales its queries up with the position.
  *
  * Mixture (every layer of Scout, every second of Maverick): one routed expert and one shared. The
- * router takes the k highest logits; their sigmoids multiply what enters the experts, not what leaves
- * them. Experts are stored joined and (in, out): gate_up_proj (E, d, 2 f), gate first; down_proj (E, f, d).
- * x (B, S, d); q (B, S, H, D); k, v (B, S, K, D).
+ * router takes the k highest logits; their sigmoids multiply what enters the experts, not what
+ * leaves them. Experts are stored joined and (in, out): gate_up_proj (E, d, 2 f), gate first;
+ * down_proj (E, f, d). x (B, S, d); q (B, S, H, D); k, v (B, S, K, D).
  */
 #include "models/llama4.h"
 

@@ -1,4 +1,5 @@
-/* mistral.c - Mistral 7B and its successors: Llama's form with an optional sliding window. x (B, S, d). */
+/* mistral.c - Mistral 7B and its successors: Llama's form with an optional sliding window.
+ * x (B, S, d). */
 #include "models/decoder.h"
 
 static mx_status finish(void *config, const json_t *json)

@@ -5,7 +5,8 @@
 #include "models/model.h"
 #include "nn/moe.h"
 
-/* At least one expert, 1 to all of them for a token, a hidden size; losses and capacity in range. */
+/* At least one expert, 1 to all of them for a token, a hidden size;
+ * losses and capacity in range. */
 mx_status mx_check_moe(const mx_moe *m) MX_MUST_USE;
 
 /* Rows for an mx_moe member called `moe`. capacity_factor and router_z_loss_coef are not keys of
@@ -26,8 +27,8 @@ mx_status mx_check_moe(const mx_moe *m) MX_MUST_USE;
  *     X.experts.N.gate_proj.weight (f, d)   ...up_proj... (f, d)   ...down_proj... (d, f)
  * or all experts joined, gate above up:
  *     X.experts.gate_up_proj (E, 2 f, d)    X.experts.down_proj (E, d, f)
- * The first is for families that use the former, the second for those that use the latter, as it is or
- * with the last two dims exchanged. */
+ * The first is for families that use the former, the second for those that use the latter, as it is
+ * or with the last two dims exchanged. */
 int mx_joined_experts(const char *name, const mx_type *type, mx_weight_part *out);
 int mx_single_experts(const char *name, const mx_type *type, mx_weight_part *out);
 int mx_single_experts_transposed(const char *name, const mx_type *type, mx_weight_part *out);

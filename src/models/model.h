@@ -1,8 +1,8 @@
 /* model.h - what a model family is: one file, one const struct.
  *
- * The table mx_model_table is scanned out of src/models at build time. A family's field table is the
- * only list of its configuration: it reads config.json, takes overrides by name, prints help and errors,
- * and writes config.json again.
+ * The table mx_model_table is scanned out of src/models at build time. A family's field table is
+ * the only list of its configuration: it reads config.json, takes overrides by name, prints help
+ * and errors, and writes config.json again.
  */
 #ifndef MX_MODELS_MODEL_H
 #define MX_MODELS_MODEL_H
@@ -33,8 +33,9 @@ typedef struct {
     int64_t v[MX_MAX_LAYERS];
 } mx_int_list;
 
-/* A field of a family's configuration. `key` may list alternatives, "rope_parameters.rope_theta|rope_theta";
- * dots enter objects; the first that is present and not null counts, and the first is the one written. */
+/* A field of a family's configuration. `key` may list alternatives,
+ * "rope_parameters.rope_theta|rope_theta"; dots enter objects; the first that is present and not
+ * null counts, and the first is the one written. */
 typedef struct {
     const char *key; /* NULL ends the table */
     mx_cfg_kind kind;
@@ -54,9 +55,9 @@ typedef struct {
     double scale;    /* of the logits; 0 means 1 */
 } mx_head;
 
-/* A piece of a weight as another spelling of the checkpoint has it. With its last two dims exchanged if
- * `transposed`, the tensor has the weight's dims except for dim `cut`, of which it has `of`; its indices
- * from, ..., from + count - 1 there are the weight's to, ..., to + count - 1. */
+/* A piece of a weight as another spelling of the checkpoint has it. With its last two dims
+ * exchanged if `transposed`, the tensor has the weight's dims except for dim `cut`, of which it has
+ * `of`; its indices from, ..., from + count - 1 there are the weight's to, ..., to + count - 1. */
 typedef struct {
     char name[256]; /* of a tensor, or with `*` of a stack of them */
     bool transposed;
@@ -84,8 +85,8 @@ typedef struct mx_model {
     mx_head (*build)(mx_graph *g, const void *config, mx_build *b);
     /* The name a tensor has in some checkpoints, when it is not there under its own. NULL: none. */
     const char *(*other_name)(const char *name, char *buf, size_t cap);
-    /* The same for a weight that is cut or joined there (experts): gives the number of parts, at most
-     * MX_MAX_PARTS; 0: no such spelling. NULL: none. */
+    /* The same for a weight that is cut or joined there (experts): gives the number of parts, at
+     * most MX_MAX_PARTS; 0: no such spelling. NULL: none. */
     int (*other_parts)(const char *name, const mx_type *type, mx_weight_part *out);
     const char *unused;        /* patterns of tensors that checkpoints may carry without a use */
     const char *no_decay;      /* patterns of weights without weight decay by default */
@@ -108,11 +109,13 @@ typedef struct {
     mx_arena arena;
 } mx_model_spec;
 
-/* From a config.json document (borrowed). All problems are reported at once; `where` names the file. */
+/* From a config.json document (borrowed). All problems are reported at once;
+ * `where` names the file. */
 mx_status mx_model_from_json(mx_model_spec *m, const json_t *json, const char *where) MX_MUST_USE;
 void mx_model_spec_fini(mx_model_spec *m);
 
-/* Inputs of a training or evaluation graph: tokens (B, S), and with packing segments and positions. */
+/* Inputs of a training or evaluation graph: tokens (B, S),
+ * and with packing segments and positions. */
 typedef struct {
     int64_t batch, seq;
     bool packed;
@@ -129,19 +132,21 @@ mx_node *mx_model_logits(mx_graph *g, const mx_head *h);
 
 /* lm_head.weight (vocab, d), or the embedding itself when tied. */
 mx_node *mx_head_weight(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied);
-/* Fills kv_heads (all heads) and head_dim (d / heads) where they are 0, and checks that they divide. */
-mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *head_dim) MX_MUST_USE;
+/* Fills kv_heads (all heads) and head_dim (d / heads) where they are 0,
+ * and checks that they divide. */
+mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads,
+                         int64_t *head_dim) MX_MUST_USE;
 /* Fills what the scaling types need from the family's length, and refuses unknown types. */
 mx_status mx_check_rope(mx_rope *r, int64_t max_positions) MX_MUST_USE;
 
 /* A list of layer types must name every layer. */
 mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers) MX_MUST_USE;
 
-#define MX_CFG(T, member, key_, kind_, ...)                                                         \
+#define MX_CFG(T, member, key_, kind_, ...)                                                        \
     {.key = key_, .kind = kind_, .offset = offsetof(T, member), __VA_ARGS__}
 
 /* Rows for members vocab, d, d_ff, layers, heads. */
-#define MX_CFG_SIZES(T)                                                                             \
+#define MX_CFG_SIZES(T)                                                                            \
     MX_CFG(T, vocab, "vocab_size", MX_CFG_INT, .required = true, .maxtext = "vocab_size"),         \
         MX_CFG(T, d, "hidden_size", MX_CFG_INT, .required = true, .maxtext = "base_emb_dim"),      \
         MX_CFG(T, d_ff, "intermediate_size", MX_CFG_INT, .required = true,                         \
@@ -152,7 +157,7 @@ mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers) MX_MUST_
                .maxtext = "base_num_query_heads")
 
 /* Rows for an mx_rope member called `rope`, in both spellings that exist on the hub. */
-#define MX_CFG_ROPE(T, theta_)                                                                      \
+#define MX_CFG_ROPE(T, theta_)                                                                     \
     MX_CFG(T, rope.type, "rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type",     \
            MX_CFG_TEXT, .text = "default"),                                                        \
         MX_CFG(T, rope.theta, "rope_parameters.rope_theta|rope_theta|rotary_emb_base", MX_CFG_F64, \

@@ -1,5 +1,5 @@
-/* qwen2.c - Qwen2 and Qwen2.5 dense: Llama's form with biases on q, k, v and, where the configuration asks
- * for it, a sliding window from some layer on. */
+/* qwen2.c - Qwen2 and Qwen2.5 dense: Llama's form with biases on q, k, v and, where the
+ * configuration asks for it, a sliding window from some layer on. */
 #include "models/decoder.h"
 
 static mx_status finish(void *config, const json_t *json)

@@ -1,7 +1,8 @@
-/* qwen3_moe.c - Qwen3 with experts (30B-A3B, 235B-A22B, Coder): Qwen3's decoder, many small experts.
+/* qwen3_moe.c - Qwen3 with experts (30B-A3B, 235B-A22B, Coder): Qwen3's decoder, many small
+ * experts.
  *
- * Router: softmax over all experts, the best k, their shares if norm_topk_prob. A layer is dense when
- * mlp_only_layers names it, or when it is not the decoder_sparse_step-th.
+ * Router: softmax over all experts, the best k, their shares if norm_topk_prob. A layer is dense
+ * when mlp_only_layers names it, or when it is not the decoder_sparse_step-th.
  */
 #include "models/decoder.h"
 #include "models/mixture.h"

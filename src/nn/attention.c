@@ -1,13 +1,13 @@
 /* attention.c - attention through the cache when there is one.
  *
  * The cache of a layer is two variables (B, slots, K, D) named after the scope, and, shared by all
- * layers with the same number of slots, the positions its slots hold (B, slots). Position p lives in
- * slot p mod slots. A layer with a sliding window or a chunk keeps only what a query can still see: the
- * window plus the tokens written in one run, so that a long prompt does not overwrite keys its own
- * first queries need.
+ * layers with the same number of slots, the positions its slots hold (B, slots). Position p lives
+ * in slot p mod slots. A layer with a sliding window or a chunk keeps only what a query can still
+ * see: the window plus the tokens written in one run, so that a long prompt does not overwrite keys
+ * its own first queries need.
  *
- * The attention op masks by positions, so a ring that has wrapped, rows of different lengths and empty
- * slots (position -1) need no special case.
+ * The attention op masks by positions, so a ring that has wrapped, rows of different lengths and
+ * empty slots (position -1) need no special case.
  */
 #include "nn/nn.h"
 

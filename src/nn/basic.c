@@ -96,7 +96,8 @@ mx_node *mx_embedding(mx_graph *g, const mx_build *b, const char *name, int64_t 
     return mx_scope_end(g, mx_embed(g, table, b->tokens));
 }
 
-mx_node *mx_gated_mlp(mx_graph *g, const mx_build *b, mx_node *x, int64_t d_ff, mx_act act, bool bias)
+mx_node *mx_gated_mlp(mx_graph *g, const mx_build *b, mx_node *x, int64_t d_ff, mx_act act,
+                      bool bias)
 {
     mx_node *gate = mx_name(g, "mlpwi_0", mx_linear(g, b, x, "gate_proj", d_ff, "mlp,embed", bias));
     mx_node *up = mx_name(g, "mlpwi_1", mx_linear(g, b, x, "up_proj", d_ff, "mlp,embed", bias));

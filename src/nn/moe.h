@@ -1,19 +1,22 @@
-/* moe.h - mixtures of experts: a router chooses k of E experts for each token, the tokens are sorted by
- * expert, each expert's weights multiply its own rows, and the results come back weighted.
+/* moe.h - mixtures of experts: a router chooses k of E experts for each token, the tokens are
+ * sorted by expert, each expert's weights multiply its own rows, and the results come back
+ * weighted.
  *
- * B batch, S sequence, N = B S tokens, d model, E experts, k choices of a token, f hidden size of an
- * expert. A family with the usual form is four lines:
+ * B batch, S sequence, N = B S tokens, d model, E experts, k choices of a token, f hidden size of
+ * an expert. A family with the usual form is four lines:
  *
  *     mx_node *logits = mx_router_logits(g, b, x, "gate", c->moe.experts, false);
- *     mx_routing r = mx_route(g, logits, mx_softmax(g, logits), (mx_choice){.k = 2, .renormalise = true});
+ *     mx_routing r = mx_route(g, logits, mx_softmax(g, logits),
+ *                             (mx_choice){.k = 2, .renormalise = true});
  *     mx_balance(g, b, &c->moe, &r);
- *     return mx_expert_mlp(g, b, x, &r, &c->moe, (mx_expert_names){"gate_proj", "up_proj", "down_proj"},
+ *     return mx_expert_mlp(g, b, x, &r, &c->moe,
+ *                          (mx_expert_names){"gate_proj", "up_proj", "down_proj"},
  *                          MX_ACT_SILU);
  *
  * Names. The weights of all experts are one variable whose first dim is the expert (logical axis
- * "exp"). Where checkpoints have a tensor per expert, the variable's name has a `*` in the place of the
- * expert's number ("model.layers.0.mlp.experts.*.up_proj.weight"), and src/store reads and writes one tensor
- * for each.
+ * "exp"). Where checkpoints have a tensor per expert, the variable's name has a `*` in the place of
+ * the expert's number ("model.layers.0.mlp.experts.*.up_proj.weight"), and src/store reads and
+ * writes one tensor for each.
  */
 #ifndef MX_NN_MOE_H
 #define MX_NN_MOE_H
@@ -52,17 +55,18 @@ typedef struct {
     mx_node *bias;       /* (E) added to the scores for the choice, not for the weights */
     int64_t groups;      /* experts in as many equal groups, of which the best are open; 0: none */
     int64_t open_groups;
-    int64_t group_best;  /* a group is as good as the sum of this many best experts (V2: 1, V3: 2) */
+    int64_t group_best; /* a group is as good as the sum of this many best experts (V2: 1, V3: 2) */
 } mx_choice;
 
-/* The k experts with the highest scores; their weights are the scores themselves (or their shares). */
+/* The k experts with the highest scores; their weights are the scores
+ * themselves (or their shares). */
 mx_routing mx_route(mx_graph *g, mx_node *logits, mx_node *scores, mx_choice c);
 /* The k highest logits; the weights are the softmax of these alone (GPT-OSS). */
 mx_routing mx_route_top(mx_graph *g, mx_node *logits, int64_t k);
 
-/* The bias that balances without a loss: a frozen weight (E), in training moved by `rate` towards the
- * experts with less than their share of the tokens (rate 0: not moved). Declare before routing, update
- * after. */
+/* The bias that balances without a loss: a frozen weight (E), in training moved by `rate` towards
+ * the experts with less than their share of the tokens (rate 0: not moved). Declare before routing,
+ * update after. */
 mx_node *mx_router_bias(mx_graph *g, const char *name, int64_t experts);
 void mx_router_bias_update(mx_graph *g, const mx_build *b, mx_node *bias, const mx_routing *r,
                            double rate);
@@ -83,16 +87,16 @@ typedef struct {
     int64_t experts, tokens;
 } mx_dispatch;
 
-/* capacity > 0: an expert takes capacity S k / E entries of a sequence and no more. Decoding never
- * drops. */
+/* capacity > 0: an expert takes capacity S k / E entries of a sequence and no more.
+ * Decoding never drops. */
 mx_dispatch mx_dispatch_tokens(mx_graph *g, const mx_build *b, mx_node *x, const mx_routing *r,
                                double capacity);
 /* y (N k, d) -> (B, S, d): added up over the choices, weighted if asked. */
 mx_node *mx_combine(mx_graph *g, const mx_build *b, const mx_dispatch *t, mx_node *y,
                     bool weighted);
 
-/* h (N k, in) -> (N k, out): each row by its expert's weight. in_out: stored (E, in, out), otherwise
- * (E, out, in). `axes` as stored, "exp,mlp,embed". */
+/* h (N k, in) -> (N k, out): each row by its expert's weight. in_out: stored (E, in, out),
+ * otherwise (E, out, in). `axes` as stored, "exp,mlp,embed". */
 mx_node *mx_expert_linear(mx_graph *g, const mx_build *b, const mx_dispatch *t, mx_node *h,
                           const char *name, int64_t out, const char *axes, bool in_out);
 /* + NAME (E, out), each row its expert's. */
@@ -105,8 +109,8 @@ typedef struct {
 mx_node *mx_expert_mlp(mx_graph *g, const mx_build *b, mx_node *x, const mx_routing *r,
                        const mx_moe *m, mx_expert_names names, mx_act act);
 
-/* The expert that sees every token: a gated MLP under NAME; gate: its output times sigmoid of the linear
- * map GATE (1, d); NULL: none. */
+/* The expert that sees every token: a gated MLP under NAME; gate: its output times sigmoid of the
+ * linear map GATE (1, d); NULL: none. */
 mx_node *mx_shared_expert(mx_graph *g, const mx_build *b, mx_node *x, const char *name,
                           int64_t d_ff, mx_act act, const char *gate);
 

@@ -1,8 +1,9 @@
-/* nn.h - blocks that models call. Shapes: B batch, S sequence, d model, H heads, K key heads, D head dim.
+/* nn.h - blocks that models call. Shapes: B batch, S sequence, d model, H heads, K key heads, D
+ * head dim.
  *
  * A block declares its weights where it uses them, under the current scope, with the names of the
- * Hugging Face checkpoint. Blocks take arguments, not a struct of flags; a family that differs writes
- * its own lines.
+ * Hugging Face checkpoint. Blocks take arguments, not a struct of flags; a family that differs
+ * writes its own lines.
  */
 #ifndef MX_NN_NN_H
 #define MX_NN_NN_H
@@ -41,8 +42,8 @@ bool mx_act_parse(const char *name, mx_act *out);
 const char *mx_act_names(void); /* for error messages */
 mx_node *mx_activation(mx_graph *g, mx_node *x, mx_act act);
 
-/* x (*, in) -> (*, out) with NAME.weight (out, in) and, if asked, NAME.bias (out). `axes` are the logical
- * axes of the weight, "mlp,embed". */
+/* x (*, in) -> (*, out) with NAME.weight (out, in) and, if asked, NAME.bias (out). `axes` are the
+ * logical axes of the weight, "mlp,embed". */
 mx_node *mx_linear(mx_graph *g, const mx_build *b, mx_node *x, const char *name, int64_t out,
                    const char *axes, bool bias);
 
@@ -69,9 +70,9 @@ typedef struct {
     double beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn */
     bool truncate;                                       /* yarn: whole-numbered correction range */
     double attention_factor;                             /* 0: as the type computes it */
-    double original_length;                              /* positions the model was first trained on */
+    double original_length;                              /* positions it was first trained on */
     double max_length;
-    double partial;                                      /* share of the head that is rotated; 0: all */
+    double partial;                                      /* share of the head rotated; 0: all */
 } mx_rope;
 
 typedef struct {
@@ -105,8 +106,8 @@ mx_node *mx_cache_state(mx_graph *g, const char *what, mx_shape shape, mx_dtype 
 mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,
                    mx_attention_attr a, mx_node *sinks);
 
-/* The same in two halves, for layers that attend to another layer's keys and values (Gemma 4): these as
- * the layer of the current scope keeps them, and attention to what was kept. */
+/* The same in two halves, for layers that attend to another layer's keys and values (Gemma 4):
+ * these as the layer of the current scope keeps them, and attention to what was kept. */
 typedef struct {
     mx_node *k, *v;
     mx_node *positions; /* of the keys, with a cache; NULL: none */

@@ -1,13 +1,13 @@
 /* rope.c - rotary position embeddings as tables of cosines and sines.
  *
- * Pair i of a head turns by the angle p f_i at position p; f_i = theta^(-2i/dims) by default. The scaling
- * types bend these frequencies so that a model reaches beyond the length it was trained on:
+ * Pair i of a head turns by the angle p f_i at position p; f_i = theta^(-2i/dims) by default. The
+ * scaling types bend these frequencies so that a model reaches beyond the length it was trained on:
  *   linear        f / factor
  *   llama3        long wavelengths / factor, short ones as they are, a ramp in between
  *   yarn          the same idea with a ramp over dims, and attention scaled by 0.1 ln(factor) + 1
  *   proportional  angles of the full head on its first `partial` share (Gemma 4)
- * Tables are (B, S, 1, D) with each frequency standing at both places of its pair, 1 and 0 beyond the
- * rotated dims, so rope(x) = x cos + rotate_half(x) sin for every variant.
+ * Tables are (B, S, 1, D) with each frequency standing at both places of its pair, 1 and 0 beyond
+ * the rotated dims, so rope(x) = x cos + rotate_half(x) sin for every variant.
  */
 #include "nn/nn.h"
 

@@ -3,8 +3,8 @@
  * Losses (over L layers of N tokens; p the softmax of the logits, n_e the entries of expert e):
  *     load balance   E sum_e (mean over layers of n_e / N) (mean over layers and tokens of p_e)
  *     z              mean over layers and tokens of (log sum_e exp(logit_e))^2
- * The first is transformers' own: means are taken over all layers before the product, so one layer may
- * favour what another neglects. The routing of a token that is padding counts like any other.
+ * The first is transformers' own: means are taken over all layers before the product, so one layer
+ * may favour what another neglects. The routing of a token that is padding counts like any other.
  *
  * Equal scores: the lower expert first, as top_k says.
  */
@@ -33,9 +33,10 @@ static mx_node *close_groups(mx_graph *g, mx_node *choice, const mx_choice *c)
 {
     int64_t N = choice->type.dim[0], E = choice->type.dim[1], G = c->groups;
     if (E % G || c->open_groups < 1 || c->open_groups > G) {
-        mx_graph_fail(g, "%lld of %lld groups of %lld experts: the experts must divide evenly and the "
-                      "open groups be some of them", (long long)c->open_groups, (long long)G,
-                      (long long)E);
+        mx_graph_fail(g,
+                      "%lld of %lld groups of %lld experts: the experts must divide evenly and the "
+                      "open groups be some of them",
+                      (long long)c->open_groups, (long long)G, (long long)E);
         return choice;
     }
     mx_node *grouped = mx_reshape(g, choice, MX_SHAPE(N, G, E / G));

@@ -1,13 +1,13 @@
 /* adamw.c - one AdamW update of one variable, in place.
  *
- *     w (*) float32 or bfloat16   g (*)   m, v (*) float32 or bfloat16   hyper (4): lr, clip, step, -
- *     c (*) the weight in the compute dtype, optional
+ *     w (*) float32 or bfloat16    g (*)    m, v (*) float32 or bfloat16
+ *     hyper (4): lr, clip, step, -    c (*) the weight in the compute dtype, optional
  *     m <- b1 m + (1-b1) s g         v <- b2 v + (1-b2) (s g)^2          s: clip scale
  *     w <- w - lr (m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd w)
  *
- * Decoupled weight decay; eps outside the root (as AdamW), or inside as well (eps_root, as adam_pax).
- * The scale, learning rate and step are inputs so that one compiled program serves every step. When the
- * clip scale is not finite (a gradient was NaN or infinite) nothing is changed.
+ * Decoupled weight decay; eps outside the root (as AdamW), or inside as well (eps_root, as
+ * adam_pax). The scale, learning rate and step are inputs so that one compiled program serves every
+ * step. When the clip scale is not finite (a gradient was NaN or infinite) nothing is changed.
  * Memory-bound: 7 words per parameter; runs of RUN elements keep the conversions in cache.
  */
 #include "ops.h"
@@ -26,7 +26,8 @@ typedef struct {
     float lr, scale, b1, b2, eps, eps_root, wd, fix1, fix2; /* fix: 1 / (1 - b^t) */
 } rates;
 
-static MX_CLONES void update(int64_t n, const rates *r, float *w, const float *g, float *m, float *v)
+static MX_CLONES void update(int64_t n, const rates *r, float *w, const float *g, float *m,
+                             float *v)
 {
     for (int64_t i = 0; i < n; i++) {
         float gi = g[i] * r->scale;

@@ -1,9 +1,9 @@
 /* attention.c - softmax(scale q k^T + mask) v as one op, forward and backward.
  *
  *     q (B, Sq, H, D)   k (B, Sk, K, D)   v (B, Sk, K, E)   ->   out (B, Sq, H, E), lse (B, H, Sq)
- * H is a multiple of K (grouped queries). The mask description is in ir/attention.h. lse, the logarithm of
- * each row's sum, is what the backward pass needs besides the inputs and the output; no S x S matrix is
- * ever stored.
+ * H is a multiple of K (grouped queries). The mask description is in ir/attention.h. lse, the
+ * logarithm of each row's sum, is what the backward pass needs besides the inputs and the output;
+ * no S x S matrix is ever stored.
  */
 #include "ir/attention.h"
 
@@ -177,9 +177,12 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 }
 
 static const mx_attr_field fields[] = {
-    MX_FIELD(mx_attention_attr, MX_ATTR_BOOL, causal), MX_FIELD(mx_attention_attr, MX_ATTR_INT, window),
-    MX_FIELD(mx_attention_attr, MX_ATTR_INT, chunk),   MX_FIELD(mx_attention_attr, MX_ATTR_F64, softcap),
-    MX_FIELD(mx_attention_attr, MX_ATTR_F64, scale),   {0},
+    MX_FIELD(mx_attention_attr, MX_ATTR_BOOL, causal),
+    MX_FIELD(mx_attention_attr, MX_ATTR_INT, window),
+    MX_FIELD(mx_attention_attr, MX_ATTR_INT, chunk),
+    MX_FIELD(mx_attention_attr, MX_ATTR_F64, softcap),
+    MX_FIELD(mx_attention_attr, MX_ATTR_F64, scale),
+    {0},
 };
 
 #define NONE {.absent = true}

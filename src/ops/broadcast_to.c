@@ -1,5 +1,5 @@
-/* broadcast_to.c - x repeated up to a larger shape. Elementwise, so it fuses; used where an op that is
- * not elementwise needs the full tensor. */
+/* broadcast_to.c - x repeated up to a larger shape. Elementwise, so it fuses; used where an op that
+ * is not elementwise needs the full tensor. */
 #include "ops/tile.h"
 
 typedef struct {
@@ -29,8 +29,9 @@ static void check(mx_graph *g, mx_node *n)
 mx_node *mx_broadcast_to(mx_graph *g, mx_node *x, mx_shape shape)
 {
     mx_type t = mx_type_of(x->type.dtype, shape);
-    return mx_shape_equal(&t, &x->type) ? x
-                                        : MX_APPLY(g, &mx_op_broadcast_to, &(broadcast_attr){shape}, x);
+    return mx_shape_equal(&t, &x->type)
+               ? x
+               : MX_APPLY(g, &mx_op_broadcast_to, &(broadcast_attr){shape}, x);
 }
 
 static void broadcast_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)

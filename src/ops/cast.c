@@ -22,8 +22,8 @@ mx_node *mx_cast(mx_graph *g, mx_node *x, mx_dtype dtype)
     return x->type.dtype == dtype ? x : MX_APPLY(g, &mx_op_cast, &(cast_attr){dtype}, x);
 }
 
-/* A gradient may be wider than the value it belongs to (a weight's float32 gradient under a bfloat16
- * copy): then it passes as it is. */
+/* A gradient may be wider than the value it belongs to (a weight's float32 gradient under a
+ * bfloat16 copy): then it passes as it is. */
 static void cast_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
     if (mx_dtype_is_float(n->in[0]->type.dtype))

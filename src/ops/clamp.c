@@ -5,7 +5,7 @@ typedef struct {
     double low, high;
 } clamp_attr;
 
-#define CLAMP_LOOP(T, name)                                                                         \
+#define CLAMP_LOOP(T, name)                                                                        \
     static MX_CLONES void name(const mx_tile *t)                                                   \
     {                                                                                              \
         const clamp_attr *at = t->attr;                                                            \

@@ -19,5 +19,7 @@ const mx_op mx_op_div = {
     MX_ELEMENTWISE_FIELDS(div),
     .doc = "a / b",
     .grad = div_vjp,
-    .cases = (const mx_case[]){{2, {{2, {3, 8}}, {2, {3, 8}, .lo = 0.5, .hi = 2}}}, {2, {{2, {3, 8}}, {1, {8}, .lo = 0.5, .hi = 2}}}, {0}},
+    .cases = (const mx_case[]){{2, {{2, {3, 8}}, {2, {3, 8}, .lo = 0.5, .hi = 2}}},
+                               {2, {{2, {3, 8}}, {1, {8}, .lo = 0.5, .hi = 2}}},
+                               {0}},
 };

@@ -3,8 +3,9 @@
 #include "ops/tile.h"
 
 MX_TILE2(gelu_tanh_slope,
-         b *MX_T_GELU_GATE(a) * (1 + a * (1 - MX_T_GELU_GATE(a)) *
-                                         ((real)1.5957691216057308 + (real)0.21406444881780074 * a * a)))
+         b * MX_T_GELU_GATE(a) *
+             (1 + a * (1 - MX_T_GELU_GATE(a)) *
+                      ((real)1.5957691216057308 + (real)0.21406444881780074 * a * a)))
 
 mx_node *mx_gelu_tanh_slope(mx_graph *g, mx_node *a, mx_node *b)
 {
@@ -14,5 +15,6 @@ mx_node *mx_gelu_tanh_slope(mx_graph *g, mx_node *a, mx_node *b)
 const mx_op mx_op_gelu_tanh_slope = {
     MX_ELEMENTWISE_FIELDS(gelu_tanh_slope),
     .doc = "b d gelu_tanh(a) / da",
-    .cases = (const mx_case[]){{2, {{2, {3, 8}, .no_grad = true}, {2, {3, 8}, .no_grad = true}}}, {0}},
+    .cases =
+        (const mx_case[]){{2, {{2, {3, 8}, .no_grad = true}, {2, {3, 8}, .no_grad = true}}}, {0}},
 };

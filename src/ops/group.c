@@ -1,13 +1,14 @@
 /* group.c - running a fused group on the CPU, row by row, in cache.
  *
- * Each thread takes a contiguous share of the rows. For a row, every step calls its op's tile function
- * on rows of scratch memory; inputs of the arithmetic type are read in place, results that leave the
- * group are written in place, anything else is converted on the way in and out. Arithmetic is float, or
- * double when any value is double; 16-bit values are widened, so nothing is rounded inside a group.
- * A step whose type is an integer is truncated, so that fusing does not keep fractions alive.
+ * Each thread takes a contiguous share of the rows. For a row, every step calls its op's tile
+ * function on rows of scratch memory; inputs of the arithmetic type are read in place, results that
+ * leave the group are written in place, anything else is converted on the way in and out.
+ * Arithmetic is float, or double when any value is double; 16-bit values are widened, so nothing is
+ * rounded inside a group. A step whose type is an integer is truncated, so that fusing does not
+ * keep fractions alive.
  *
- * When no step looks at a whole row and nothing but scalars is broadcast, the space is flat: it is cut
- * into rows of FLAT elements whatever the shape.
+ * When no step looks at a whole row and nothing but scalars is broadcast, the space is flat: it is
+ * cut into rows of FLAT elements whatever the shape.
  *
  * The result does not depend on the number of threads: no step looks beyond its row.
  */
@@ -109,7 +110,8 @@ static size_t row_bytes(const plan *p)
     return ((size_t)p->cols * p->item + 63) / 64 * 64;
 }
 
-/* Scratch rows per thread: one per value, two spare for spreading narrow operands (at most four). */
+/* Scratch rows per thread: one per value, two spare for spreading narrow
+ * operands (at most four). */
 static size_t thread_bytes(const mx_group *g, const plan *p)
 {
     return row_bytes(p) * (size_t)(g->n_ext + g->n_steps + 4);

@@ -1,9 +1,9 @@
 /* group.h - a fused group: elementwise ops, row reductions and row maps that run as one kernel.
  *
- * The group runs over a space (*, C): rows of C elements. Every value in it broadcasts to the space;
- * a row reduction's result is one number per row. Values 0..n_ext-1 are the node's inputs, value
- * n_ext + i is the result of step i. The CPU evaluates a row at a time in cache (device/cpu), CUDA
- * generates one kernel from the same description.
+ * The group runs over a space (*, C): rows of C elements. Every value in it broadcasts to the
+ * space; a row reduction's result is one number per row. Values 0..n_ext-1 are the node's inputs,
+ * value n_ext + i is the result of step i. The CPU evaluates a row at a time in cache (device/cpu),
+ * CUDA generates one kernel from the same description.
  */
 #ifndef MX_OPS_GROUP_H
 #define MX_OPS_GROUP_H

@@ -1,10 +1,10 @@
 /* grouped_matmul.c - one product per expert over rows sorted by expert.
  *
  *     x (n, d)   w (e, f, d)   start (e + 1) int32  ->  y (n, f):   y_i = w_e x_i
- * for the rows start[e] <= i < start[e + 1]; with in_out the weights are stored (e, d, f). Rows that
- * belong to no expert (before start[0], beyond start[e]: dropped tokens) give zeros. Starts that fall
- * or leave the rows are taken as far as they make sense: an expert never reaches back into its
- * predecessor's rows, so no input can make a kernel read outside its tensors.
+ * for the rows start[e] <= i < start[e + 1]; with in_out the weights are stored (e, d, f). Rows
+ * that belong to no expert (before start[0], beyond start[e]: dropped tokens) give zeros. Starts
+ * that fall or leave the rows are taken as far as they make sense: an expert never reaches back
+ * into its predecessor's rows, so no input can make a kernel read outside its tensors.
  *
  * Backward: dx is the same op with the other layout, dw is grouped_outer.
  */
@@ -87,7 +87,8 @@ static void grouped_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node *
     bool copy = w->op == &mx_op_cast && w->in[0]->op == &mx_op_variable;
     mx_dtype dtype = copy ? w->in[0]->type.dtype : w->type.dtype;
     din[0] = apply(g, dy, w, start, (grouped_attr){!in_out, x->type.dtype, true});
-    din[1] = in_out ? mx_grouped_outer(g, dy, x, start, dtype) : mx_grouped_outer(g, x, dy, start, dtype);
+    din[1] = in_out ? mx_grouped_outer(g, dy, x, start, dtype)
+                    : mx_grouped_outer(g, x, dy, start, dtype);
 }
 
 #define START(n) {1, {n}, MX_I32, 0, 8}

@@ -3,11 +3,11 @@
  *     x (n, d)   w (v, d)   labels (n) int32, below 0: not counted   ->   loss (n), lse (n)
  *     z = cap tanh(scale x w^T / cap);  lse = log sum e^z;  loss = lse - z[label] + z_loss lse^2
  *
- * The logits of the whole batch are never stored: a chunk of rows at a time is projected, reduced and
- * forgotten. When the gradient that arrives is known before the loss is (a mean over tokens: it depends on
- * the labels alone), forward and backward are one op, linear_xent_train, which turns each chunk's logits
- * into their gradient on the spot: no projection is computed twice. Otherwise linear_xent_grad
- * projects again.
+ * The logits of the whole batch are never stored: a chunk of rows at a time is projected, reduced
+ * and forgotten. When the gradient that arrives is known before the loss is (a mean over tokens: it
+ * depends on the labels alone), forward and backward are one op, linear_xent_train, which turns
+ * each chunk's logits into their gradient on the spot: no projection is computed twice. Otherwise
+ * linear_xent_grad projects again.
  */
 #include "ops.h"
 #include "ops/cpu/xent_kernel.h"

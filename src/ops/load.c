@@ -1,7 +1,8 @@
 /* load.c - conversions between storage dtypes and the arithmetic types.
  *
- * One table row per dtype: how to read and write a run of elements. float16 and the two float8 formats
- * are converted by arithmetic on their fields; they occur in checkpoints and quantised ops only.
+ * One table row per dtype: how to read and write a run of elements. float16 and the two float8
+ * formats are converted by arithmetic on their fields; they occur in checkpoints and quantised ops
+ * only.
  */
 #include "ops/load.h"
 
@@ -51,7 +52,7 @@ static uint32_t pack(double x, int e, int m, bool has_inf)
     return sign | (bits > limit ? limit : (uint32_t)bits);
 }
 
-#define PLAIN_RUNS(T, suffix)                                                                       \
+#define PLAIN_RUNS(T, suffix)                                                                      \
     static MX_CLONES void read32_##suffix(const void *p, int64_t n, float *out)                    \
     {                                                                                              \
         const T *x = p;                                                                            \
@@ -83,7 +84,7 @@ PLAIN_RUNS(int64_t, i64)
 PLAIN_RUNS(int8_t, i8)
 PLAIN_RUNS(uint8_t, u8)
 
-#define CODED_RUNS(T, suffix, decode, encode)                                                       \
+#define CODED_RUNS(T, suffix, decode, encode)                                                      \
     static MX_CLONES void read32_##suffix(const void *p, int64_t n, float *out)                    \
     {                                                                                              \
         const T *x = p;                                                                            \

@@ -3,8 +3,8 @@
  * The notation is the attribute. Letters fall into four classes by where they stand:
  *     batch: both inputs and the output      m: first input and output
  *     n: second input and output             k: both inputs, summed
- * A letter of one input alone is not allowed. Both gradients are contractions too: for "a,b->c" they are
- * "c,b->a" and "c,a->b".
+ * A letter of one input alone is not allowed. Both gradients are contractions too: for "a,b->c"
+ * they are "c,b->a" and "c,a->b".
  *
  * Kernel: neighbouring letters of a class whose strides nest in every operand are merged; one
  * (m, n, k, batch) quadruple goes to the GEMM, what is left is looped over. Nothing is copied.
@@ -74,7 +74,8 @@ static int class_of(const axis *a)
     return a->in[A] && a->in[B] ? (a->in[C] ? BATCH : K) : a->in[A] ? M : N;
 }
 
-/* Merges letters of one class from the inside out; gives the number of axes left, outermost first. */
+/* Merges letters of one class from the inside out; gives the number of axes left,
+ * outermost first. */
 static int collect(const axes *x, int class, axis *out)
 {
     int n = 0;
@@ -102,8 +103,8 @@ typedef struct {
     int n_loops;
 } split;
 
-/* The axis of a class that the GEMM gets: one with a unit stride where there is one, else the
- * largest. */
+/* The axis of a class that the GEMM gets: one with a unit stride where there is one,
+ * else the largest. */
 static void choose(const axes *x, int class, split *s)
 {
     axis left[MAX_AXES];
@@ -121,7 +122,8 @@ static void choose(const axes *x, int class, split *s)
         }
 }
 
-/* One product of the split. C's unit stride must be n's; when it is m's, the operands swap roles. */
+/* One product of the split. C's unit stride must be n's; when it is m's,
+ * the operands swap roles. */
 static mx_product product(const split *s, const int64_t *offset, bool accumulate)
 {
     axis m = s->gemm[M], n = s->gemm[N], k = s->gemm[K], batch = s->gemm[BATCH];
@@ -223,8 +225,8 @@ static void infer(mx_graph *g, mx_node *n)
     read_term(&x, &nt, 2, &n->type, C);
     for (int i = 0; i < x.n; i++)
         if (x.ax[i].in[A] + x.ax[i].in[B] + x.ax[i].in[C] < 2)
-            mx_graph_fail(g, "matmul: in \"%s\" the letter %c stands in one tensor alone", at_->spec,
-                          x.ax[i].letter);
+            mx_graph_fail(g, "matmul: in \"%s\" the letter %c stands in one tensor alone",
+                          at_->spec, x.ax[i].letter);
     if (at_->has_out)
         n->type.dtype = at_->out;
 }
@@ -257,7 +259,8 @@ mx_node *mx_matmul_as(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_
     return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
 }
 
-/* A weight's gradient is kept in the weight's own dtype even when a bfloat16 copy was multiplied. */
+/* A weight's gradient is kept in the weight's own dtype even when a bfloat16
+ * copy was multiplied. */
 static mx_dtype gradient_dtype(const mx_node *x)
 {
     if (x->op == &mx_op_cast && x->in[0]->op == &mx_op_variable)

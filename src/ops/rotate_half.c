@@ -11,7 +11,7 @@ typedef struct {
     bool interleaved;
 } rotate_attr;
 
-#define ROTATE(T, name)                                                                             \
+#define ROTATE(T, name)                                                                            \
     static void name(const mx_tile *t)                                                             \
     {                                                                                              \
         const rotate_attr *at = t->attr;                                                           \

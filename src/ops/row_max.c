@@ -3,7 +3,7 @@
  * It has no gradient: it is used to shift a softmax, whose value does not depend on the shift. */
 #include "ops/tile.h"
 
-#define ROW_MAX(T, name)                                                                            \
+#define ROW_MAX(T, name)                                                                           \
     static MX_CLONES void name(const mx_tile *t)                                                   \
     {                                                                                              \
         const T *x = t->in[0];                                                                     \

@@ -5,7 +5,7 @@
  */
 #include "ops/tile.h"
 
-#define ROW_SUM(T, name)                                                                            \
+#define ROW_SUM(T, name)                                                                           \
     static MX_CLONES void name(const mx_tile *t)                                                   \
     {                                                                                              \
         const T *x = t->in[0];                                                                     \

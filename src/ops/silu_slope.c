@@ -12,5 +12,6 @@ mx_node *mx_silu_slope(mx_graph *g, mx_node *a, mx_node *b)
 const mx_op mx_op_silu_slope = {
     MX_ELEMENTWISE_FIELDS(silu_slope),
     .doc = "b d silu(a) / da",
-    .cases = (const mx_case[]){{2, {{2, {3, 8}, .no_grad = true}, {2, {3, 8}, .no_grad = true}}}, {0}},
+    .cases =
+        (const mx_case[]){{2, {{2, {3, 8}, .no_grad = true}, {2, {3, 8}, .no_grad = true}}}, {0}},
 };

@@ -34,8 +34,8 @@ mx_node *mx_variable(mx_graph *g, const char *name, mx_type type, mx_var_attr at
     return n;
 }
 
-/* A trainable weight, named by the scope. Declared where it is used; a second declaration of the same
- * name with the same shape is the same weight (tied weights). */
+/* A trainable weight, named by the scope. Declared where it is used; a second declaration of the
+ * same name with the same shape is the same weight (tied weights). */
 mx_node *mx_param(mx_graph *g, const char *name, mx_shape shape, const char *axes, mx_init init)
 {
     char full[512];

@@ -1,10 +1,10 @@
 /* tile.h - elementwise ops written once, as an expression.
  *
  *     MX_TILE2(mul, a * b)
- * makes mul_f32 and mul_f64, loops over a run of elements, and mul_expr, the expression as text, from
- * which the GPU's generated kernels are written. Inside the expression the operands are a, b and c;
- * functions are the MX_T_* names below, which pick the float or the double form by type (and are
- * macros of the same name in the GPU prelude).
+ * makes mul_f32 and mul_f64, loops over a run of elements, and mul_expr, the expression as text,
+ * from which the GPU's generated kernels are written. Inside the expression the operands are a, b
+ * and c; functions are the MX_T_* names below, which pick the float or the double form by type (and
+ * are macros of the same name in the GPU prelude).
  */
 #ifndef MX_OPS_TILE_H
 #define MX_OPS_TILE_H
@@ -23,12 +23,12 @@
 #define MX_T_SIN(x) _Generic((x), float: sinf, double: sin)(x)
 #define MX_T_COS(x) _Generic((x), float: cosf, double: cos)(x)
 #define MX_T_SIGMOID(x) (1 / (1 + MX_T_EXP(-(x))))
-/* The share of x that gelu_tanh lets through: (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3),
- * which is the logistic function of 2u. */
-#define MX_T_GELU_GATE(x)                                                                           \
+/* The share of x that gelu_tanh lets through: (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715
+ * x^3), which is the logistic function of 2u. */
+#define MX_T_GELU_GATE(x)                                                                          \
     MX_T_SIGMOID((real)1.5957691216057308 * ((x) + (real)0.044715 * (x) * (x) * (x)))
 
-#define MX_TILE_LOOP(T, suffix, name, load, expr)                                                   \
+#define MX_TILE_LOOP(T, suffix, name, load, expr)                                                  \
     static MX_CLONES void name##_##suffix(const mx_tile *t)                                        \
     {                                                                                              \
         typedef T real;                                                                            \
@@ -47,21 +47,21 @@
 #define MX_TILE_LOAD3(T) const T *pa = t->in[0], *pb = t->in[1], *pc = t->in[2]
 
 /* The text is taken here, before the macros in it are expanded. */
-#define MX_TILE1(name, expr)                                                                        \
+#define MX_TILE1(name, expr)                                                                       \
     MX_TILE_LOOP(float, f32, name, MX_TILE_LOAD1, expr)                                            \
     MX_TILE_LOOP(double, f64, name, MX_TILE_LOAD1, expr)                                           \
     static const char name##_expr[] = #expr;
-#define MX_TILE2(name, expr)                                                                        \
+#define MX_TILE2(name, expr)                                                                       \
     MX_TILE_LOOP(float, f32, name, MX_TILE_LOAD2, expr)                                            \
     MX_TILE_LOOP(double, f64, name, MX_TILE_LOAD2, expr)                                           \
     static const char name##_expr[] = #expr;
-#define MX_TILE3(name, expr)                                                                        \
+#define MX_TILE3(name, expr)                                                                       \
     MX_TILE_LOOP(float, f32, name, MX_TILE_LOAD3, expr)                                            \
     MX_TILE_LOOP(double, f64, name, MX_TILE_LOAD3, expr)                                           \
     static const char name##_expr[] = #expr;
 
 /* The fields of an elementwise op that follow from its tiles. */
-#define MX_ELEMENTWISE_FIELDS(id)                                                                   \
+#define MX_ELEMENTWISE_FIELDS(id)                                                                  \
     .name = #id, .kind = MX_ELEMENTWISE, .tile_f32 = id##_f32, .tile_f64 = id##_f64,               \
     .expr = id##_expr
 

@@ -185,7 +185,8 @@ static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, cons
     return report(&bad, dir->path);
 }
 
-/* A matrix (rows, cols) of the tensor into the weight's, which has w_cols columns, at (row, col). */
+/* A matrix (rows, cols) of the tensor into the weight's, which has w_cols columns,
+ * at (row, col). */
 typedef struct {
     const char *src;
     char *dst;

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-mx_status mx_batch_plan_make(mx_batch_plan *b, const mx_config *cfg, int64_t devices, int64_t data_ranks)
+mx_status mx_batch_plan_make(mx_batch_plan *b, const mx_config *cfg, int64_t devices,
+                             int64_t data_ranks)
 {
     MX_ASSERT(devices >= 1 && data_ranks >= 1 && devices % data_ranks == 0,
               "%lld devices, %lld data ranks", (long long)devices, (long long)data_ranks);

@@ -61,12 +61,15 @@ mx_status mx_model_ref_open(mx_model_ref *r, const char *what, const char *home)
     else if (is_dir && exists(&r->arena, what, "checkpoints"))
         st = open_run(r, what);
     else if (is_dir)
-        st = mx_fail(MX_INPUT, "%s has neither config.json (a model) nor checkpoints/ (a run)", what);
+        st = mx_fail(MX_INPUT, "%s has neither config.json (a model) nor checkpoints/ (a run)",
+                     what);
     else if (home && exists(&r->arena, home, mx_arena_printf(&r->arena, "models/%s.yml", what)))
         st = open_name(r, what, home);
     else
-        st = mx_fail(MX_INPUT, "%s is neither a directory nor a model of configs/models; give a Hugging "
-                     "Face directory, a run folder, or a name such as llama3.2-1b", what);
+        st = mx_fail(MX_INPUT,
+                     "%s is neither a directory nor a model of configs/models; give a Hugging "
+                     "Face directory, a run folder, or a name such as llama3.2-1b",
+                     what);
     if (st)
         mx_model_ref_close(r);
     return st;

@@ -4,8 +4,8 @@
 
 #include "base/config.h"
 
-/* Trains (or goes on training) the run the configuration describes. MX_STOPPED when a signal asked it to stop
- * and a durable checkpoint was written. */
+/* Trains (or goes on training) the run the configuration describes. MX_STOPPED when a signal asked
+ * it to stop and a durable checkpoint was written. */
 mx_status mx_run_train(const mx_config *c, const char *command_line) MX_MUST_USE;
 
 #endif

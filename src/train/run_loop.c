@@ -1,8 +1,9 @@
 /* run_loop.c - the steps of a run.
  *
- * A step reads one global batch, runs its microbatches, updates, and reports. Loss is summed over tokens and
- * divided by the tokens of the whole batch, so accumulation changes nothing but memory. A step whose
- * gradients are not finite changes no weight (the update op sees to that); it is counted.
+ * A step reads one global batch, runs its microbatches, updates, and reports. Loss is summed over
+ * tokens and divided by the tokens of the whole batch, so accumulation changes nothing but memory.
+ * A step whose gradients are not finite changes no weight (the update op sees to that); it is
+ * counted.
  */
 #include "train/run.h"
 #include "train/run_state.h"
@@ -160,7 +161,8 @@ static mx_status check_finite(mx_run *r, const outcome *o)
     bool stop = (isnan(o->loss) && mx_config_bool(r->c, "abort_on_nan_loss")) ||
                 (isinf(o->loss) && mx_config_bool(r->c, "abort_on_inf_loss"));
     if (stop)
-        return mx_fail(MX_CHECK_FAILED, "step %lld: the loss is %g (gradient norm %g); nothing was updated. "
+        return mx_fail(MX_CHECK_FAILED,
+                       "step %lld: the loss is %g (gradient norm %g); nothing was updated. "
                        "Lower learning_rate, look at the data with `maxc data`, or set "
                        "abort_on_nan_loss=false to skip such steps",
                        (long long)r->at.step, o->loss, o->grad_norm);
@@ -173,18 +175,25 @@ static mx_status finish(mx_run *r, bool stopped)
 {
     bool want = stopped || mx_config_bool(r->c, "save_checkpoint_on_completion");
     if (!r->ckpt)
-        return stopped ? mx_fail(MX_STOPPED, "stopped at step %lld; checkpoints are off, nothing was "
-                                 "saved", (long long)r->at.step) : MX_OK;
+        return stopped ? mx_fail(MX_STOPPED,
+                                 "stopped at step %lld; checkpoints are off, nothing was "
+                                 "saved",
+                                 (long long)r->at.step)
+                       : MX_OK;
     mx_ckpt_status s = mx_ckpt_poll(r->ckpt);
-    bool have = (s.last_step == r->at.step && !s.writing) || (s.writing && s.writing_step == r->at.step);
+    bool have =
+        (s.last_step == r->at.step && !s.writing) || (s.writing && s.writing_step == r->at.step);
     if (want && !have)
         MX_TRY(save(r));
     MX_TRY(mx_status_wrap(mx_ckpt_wait(r->ckpt), "the last checkpoint could not be written"));
     if (stopped)
-        return mx_fail(MX_STOPPED, "stopped at step %lld; the checkpoint is written, run the same command "
-                       "again to go on", (long long)r->at.step);
+        return mx_fail(MX_STOPPED,
+                       "stopped at step %lld; the checkpoint is written, run the same command "
+                       "again to go on",
+                       (long long)r->at.step);
     if (want)
-        mx_progress_say(&r->progress, "model: %s/checkpoints/%lld", r->folder, (long long)r->at.step);
+        mx_progress_say(&r->progress, "model: %s/checkpoints/%lld", r->folder,
+                        (long long)r->at.step);
     return MX_OK;
 }
 

@@ -1,8 +1,8 @@
 /* run_setup.c - a run from its configuration to the moment before its first step.
  *
- * Order: folder and lock; model; plan (programs, memory); state, from the first of these that exists: the run's
- * own newest whole checkpoint, load_full_state_path, load_parameters_path, fresh weights; data, moved to
- * where the state left off.
+ * Order: folder and lock; model; plan (programs, memory); state, from the first of these that
+ * exists: the run's own newest whole checkpoint, load_full_state_path, load_parameters_path, fresh
+ * weights; data, moved to where the state left off.
  */
 #include "train/run.h"
 #include "train/run_state.h"
@@ -63,8 +63,10 @@ static void say_plan(mx_run *r)
                     mx_format_count(buf, sizeof buf, weights));
     mx_batch_plan_print(&r->batch, &line);
     mx_progress_say(&r->progress, "batch: %s", mx_str_text(&line));
-    mx_progress_say(&r->progress, "memory: %s planned, of which activations %.0f MiB; %.2f GFLOP a step; "
-                    "%d threads", mx_format_bytes(buf, sizeof buf, total),
+    mx_progress_say(&r->progress,
+                    "memory: %s planned, of which activations %.0f MiB; %.2f GFLOP a step; "
+                    "%d threads",
+                    mx_format_bytes(buf, sizeof buf, total),
                     (b->activations + b->workspace) / (1 << 20), r->flops_per_step / 1e9,
                     mx_session_threads(r->session));
     mx_str_fini(&line);
@@ -76,7 +78,8 @@ static mx_status build_steps(mx_run *r)
     MX_TRY(mx_step_configure(&r->options, r->c, &r->model,
                              r->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN,
                              r->batch.microbatch, &r->arena));
-    MX_TRY(mx_session_open(&r->session, mx_device_name(r->c), (int)mx_config_int(r->c, "num_threads")));
+    MX_TRY(mx_session_open(&r->session, mx_device_name(r->c),
+                           (int)mx_config_int(r->c, "num_threads")));
     r->options.compile.n_threads = mx_session_threads(r->session);
     MX_TRY(mx_step_open(&r->step, r->session, &r->model, &r->options));
     if (r->accumulates) {
@@ -107,8 +110,8 @@ static mx_status own_checkpoint(mx_run *r, const char **path)
     mx_str notes = {0};
     mx_ckpt_entry e = {0};
     const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->folder);
-    mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, mx_session_threads(r->session), &r->arena, &e,
-                                  &notes);
+    mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, mx_session_threads(r->session), &r->arena,
+                                  &e, &notes);
     if (notes.len)
         mx_progress_say(&r->progress, "%s", mx_str_text(&notes));
     mx_str_fini(&notes);
@@ -138,9 +141,10 @@ static mx_status restore(mx_run *r)
         MX_TRY(mx_state_restore(full, r->session, &r->model, &r->at));
         mx_progress_say(&r->progress, "resuming: step %lld, from %s", (long long)r->at.step, full);
         if (r->at.threads && r->at.threads != mx_session_threads(r->session))
-            mx_progress_say(&r->progress, "note: the run used %d threads before and uses %d now; it goes "
-                            "on, but not bit for bit", r->at.threads,
-                            mx_session_threads(r->session));
+            mx_progress_say(&r->progress,
+                            "note: the run used %d threads before and uses %d now; it goes "
+                            "on, but not bit for bit",
+                            r->at.threads, mx_session_threads(r->session));
     } else if (*weights) {
         MX_TRY(load_parameters(r, weights));
     }
@@ -202,9 +206,10 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     MX_TRY(restore(r));
     MX_TRY(open_data(r));
     MX_TRY(open_checkpoints(r));
-    return mx_metrics_open(&r->metrics, r->folder,
-                           &(mx_metrics_options){.tensorboard = mx_config_bool(c, "enable_tensorboard"),
-                                                 .start_step = r->at.step + 1});
+    return mx_metrics_open(
+        &r->metrics, r->folder,
+        &(mx_metrics_options){.tensorboard = mx_config_bool(c, "enable_tensorboard"),
+                              .start_step = r->at.step + 1});
 }
 
 void mx_run_close(mx_run *r)

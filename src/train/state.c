@@ -73,8 +73,8 @@ static mx_status restore_moments(const mx_ckpt_view *v, mx_session *s)
         if (!t)
             continue;
         if (t->n != mx_type_count(&var->type))
-            return mx_fail(MX_INPUT, "the checkpoint's %s has %lld values, the run needs %lld", t->name,
-                           (long long)t->n, (long long)mx_type_count(&var->type));
+            return mx_fail(MX_INPUT, "the checkpoint's %s has %lld values, the run needs %lld",
+                           t->name, (long long)t->n, (long long)mx_type_count(&var->type));
         void *host = NULL;
         MX_TRY(mx_alloc(&host, mx_type_bytes(&var->type), var->name));
         mx_st_job job = {.tensor = t, .count = t->n, .to = mx_st_dtype_of(var->type.dtype),

@@ -17,8 +17,8 @@ typedef struct {
     size_t loader_bytes;
 } mx_run_state;
 
-/* Saves weights, optimizer state and `st` as checkpoint st->step. `like` is a directory whose tokenizer
- * files go along (NULL: none). The write goes on in the background. */
+/* Saves weights, optimizer state and `st` as checkpoint st->step. `like` is a directory whose
+ * tokenizer files go along (NULL: none). The write goes on in the background. */
 mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
                         double metric, const char *like) MX_MUST_USE;
 /* Everything back. The caller frees st->loader with mx_free. */

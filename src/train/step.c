@@ -1,8 +1,8 @@
 /* step.c - the loss on top of a model's head, compiled for what is wanted.
  *
- * Inputs: tokens, labels (B, S) int32 (shifted: see mx_shift_labels), loss_scale = 1 / tokens that count
- * in the whole step, over all microbatches and ranks, so that the loss is a mean over tokens whatever the
- * accumulation. lr and step feed the optimizer.
+ * Inputs: tokens, labels (B, S) int32 (shifted: see mx_shift_labels), loss_scale = 1 / tokens that
+ * count in the whole step, over all microbatches and ranks, so that the loss is a mean over tokens
+ * whatever the accumulation. lr and step feed the optimizer.
  */
 #include "train/step.h"
 

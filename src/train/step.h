@@ -38,8 +38,8 @@ mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
 mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options *o) MX_MUST_USE;
 void mx_step_close(mx_step *s);
 
-/* labels[i] = what position i should predict: the next token's label, -100 where there is none. Rows of
- * `seq`; gives the number of labels that count. */
+/* labels[i] = what position i should predict: the next token's label, -100 where there is none.
+ * Rows of `seq`; gives the number of labels that count. */
 int64_t mx_shift_labels(const int32_t *labels, int64_t batch, int64_t seq, int32_t *out);
 
 #endif

@@ -141,7 +141,8 @@ static mx_status refuse(const mx_config *cfg)
                       mx_config_where(cfg, "quantization"), mx_config_text(cfg, "quantization"));
     for (size_t i = 0; i < sizeof parallel / sizeof *parallel; i++)
         if (mx_config_int(cfg, parallel[i]) > 1)
-            all = mx_status_join(all, mx_fail(MX_USAGE, "%s: %s above 1 is not done yet; this version "
+            all = mx_status_join(all, mx_fail(MX_USAGE,
+                                              "%s: %s above 1 is not done yet; this version "
                                               "runs on one device",
                                               mx_config_where(cfg, parallel[i]), parallel[i]));
     return all;

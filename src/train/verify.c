@@ -1,6 +1,7 @@
 /* verify.c - logits, loss, gradients, AdamW steps and decoded tokens against a golden file.
  *
- * The golden's AdamW: lr 1e-3, betas 0.9 / 0.95, eps 1e-8, weight decay 0.1 on every tensor, clip 1.0.
+ * The golden's AdamW: lr 1e-3, betas 0.9 / 0.95, eps 1e-8, weight decay 0.1 on every tensor, clip
+ * 1.0.
  */
 #include "train/verify.h"
 
@@ -141,8 +142,8 @@ out:
     return st;
 }
 
-/* The gradient of a checkpoint's tensor. One expert's lies in the stack of all: its name has a `*` where
- * the tensor's has a number. *first is where it begins. */
+/* The gradient of a checkpoint's tensor. One expert's lies in the stack of all: its name has a `*`
+ * where the tensor's has a number. *first is where it begins. */
 static mx_tensor find_gradient(mx_exec *e, const char *tensor, char *name, size_t cap,
                                int64_t *first)
 {
@@ -251,7 +252,8 @@ out:
     return st;
 }
 
-/* The golden's continuation: its first half is the prompt (12 of 24), or 8 tokens where it is longer. */
+/* The golden's continuation: its first half is the prompt (12 of 24),
+ * or 8 tokens where it is longer. */
 static int64_t prompt_length(const verifier *v, const mx_st_tensor *t, const int32_t *ids)
 {
     int64_t n = 0, limit = t->dim[1] < v->seq ? t->dim[1] : v->seq;
@@ -329,7 +331,8 @@ mx_status mx_verify(const char *model_dir, const mx_verify_options *o, mx_verify
     MX_TRY_OUT(st, check_adamw(&v));
     MX_TRY_OUT(st, check_generated(&v));
     if (!report->n)
-        st = mx_fail(MX_INPUT, "%s holds nothing to compare (logits, loss, adamw_losses, generated)",
+        st = mx_fail(MX_INPUT,
+                     "%s holds nothing to compare (logits, loss, adamw_losses, generated)",
                      v.golden.path);
 out:
     mx_st_close(&v.golden);

@@ -27,8 +27,9 @@ typedef struct {
     int n;
 } mx_verify_report;
 
-/* Compares everything the golden file has: logits, loss, gradients (grad.safetensors beside it), six AdamW
- * steps, greedy decoding. A status only for what could not be run; the rows say what was out. */
+/* Compares everything the golden file has: logits, loss, gradients (grad.safetensors beside it),
+ * six AdamW steps, greedy decoding. A status only for what could not be run; the rows say what was
+ * out. */
 mx_status mx_verify(const char *model_dir, const mx_verify_options *o,
                     mx_verify_report *report) MX_MUST_USE;
 

@@ -1,5 +1,5 @@
-/* goldens_test.c - every family in tests/fixtures/models against the numbers recorded there, and the same
- * model run in other ways: unfused, recomputed, in bfloat16. */
+/* goldens_test.c - every family in tests/fixtures/models against the numbers recorded there, and
+ * the same model run in other ways: unfused, recomputed, in bfloat16. */
 #include "../test.h"
 
 #include "base/arena.h"
@@ -46,7 +46,8 @@ MX_TEST(goldens_match_in_float32)
     MX_CHECK(each(&o) >= 9, "families are missing");
 }
 
-/* Recomputing and fusing change nothing beyond 1e-5: the goldens hold at a tenth of the tolerance. */
+/* Recomputing and fusing change nothing beyond 1e-5:
+ * the goldens hold at a tenth of the tolerance. */
 MX_TEST(goldens_match_however_the_step_is_compiled)
 {
     mx_verify_options o = {.tolerance = 2e-5, .device = "cpu", .n_threads = 2};

@@ -1,5 +1,5 @@
-/* run_config_test.c - a run's configuration written, given back, compared; the arithmetic of
- * batches. */
+/* run_config_test.c - a run's configuration written, given back, compared;
+ * the arithmetic of batches. */
 #include "train/run_config.h"
 
 #include "../test.h"
@@ -119,7 +119,8 @@ MX_TEST(batch_arithmetic)
     cfg = load(half, 1, NULL);
     MX_CHECK_OK(mx_batch_plan_make(&b, cfg, 4, 2));
     MX_CHECK(b.microbatch == 1);
-    MX_CHECK_ERROR(mx_batch_plan_make(&b, cfg, 1, 1), "is 0.5 sequences, which is not a whole number");
+    MX_CHECK_ERROR(mx_batch_plan_make(&b, cfg, 1, 1),
+                   "is 0.5 sequences, which is not a whole number");
     MX_CHECK_ERROR(mx_batch_plan_make(&b, cfg, 6, 6), "which 6 data ranks cannot share evenly");
     mx_config_free(cfg);
 }

@@ -1,5 +1,5 @@
-/* run_test.c - whole training runs on a tiny model: same bits when resumed, same numbers when accumulated,
- * no allocation after the first step. */
+/* run_test.c - whole training runs on a tiny model: same bits when resumed, same numbers when
+ * accumulated, no allocation after the first step. */
 #include "../test.h"
 
 #include "base/io.h"
@@ -183,7 +183,8 @@ MX_TEST(after_the_first_step_nothing_allocates)
     size_t heap = mallinfo2().uordblks;
     for (int i = 0; i < 3; i++)
         MX_CHECK_OK(mx_exec_run(step.exec));
-    MX_CHECK(mx_alloc_count() == before, "%lld allocations", (long long)(mx_alloc_count() - before));
+    MX_CHECK(mx_alloc_count() == before, "%lld allocations",
+             (long long)(mx_alloc_count() - before));
     MX_CHECK(mallinfo2().uordblks == heap, "the heap grew");
     mx_session_close(s);
     mx_step_close(&step);

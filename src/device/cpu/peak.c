@@ -1,5 +1,5 @@
-/* peak.c - measured peaks. Twenty independent chains hide the latency of the multiply-add (4 cycles, 2
- * units); the loop touches no memory. */
+/* peak.c - measured peaks. Twenty independent chains hide the latency of the multiply-add (4
+ * cycles, 2 units); the loop touches no memory. */
 #include "device/cpu/peak.h"
 
 #include "base/simd.h"
@@ -10,7 +10,7 @@ enum { CHAINS = 20, LANES = 16, ROUNDS = 100000 };
 
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 
-#define CHAIN_LOOP(name, target)                                                                    \
+#define CHAIN_LOOP(name, target)                                                                   \
     target static float name(float seed)                                                           \
     {                                                                                              \
         lanes x[CHAINS], a = {0}, b = {0};                                                         \

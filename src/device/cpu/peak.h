@@ -2,7 +2,8 @@
 #ifndef MX_DEVICE_CPU_PEAK_H
 #define MX_DEVICE_CPU_PEAK_H
 
-/* FLOP/s of a loop of fused multiply-adds on all threads, best of a few short tries (about 60 ms). */
+/* FLOP/s of a loop of fused multiply-adds on all threads,
+ * best of a few short tries (about 60 ms). */
 double mx_cpu_peak_flops(int n_threads);
 /* The same for products of bfloat16 pairs, 0 where the CPU has no such instruction. */
 double mx_cpu_peak_bf16_flops(int n_threads);

@@ -1,9 +1,10 @@
 /* context.h - what the CUDA device's ops share, and what an op is here.
  *
- * An op's CUDA side is one const struct, found by the graph op's name in a table scanned out of this
- * directory. prepare plans (library algorithms, generated kernels, scratch size) when a program is added;
- * launch enqueues on the stream and nothing else, so that a whole step can be captured as one CUDA graph.
- * An op without an entry runs its CPU kernel on copies of its tensors: right everywhere, slow, and said.
+ * An op's CUDA side is one const struct, found by the graph op's name in a table scanned out of
+ * this directory. prepare plans (library algorithms, generated kernels, scratch size) when a
+ * program is added; launch enqueues on the stream and nothing else, so that a whole step can be
+ * captured as one CUDA graph. An op without an entry runs its CPU kernel on copies of its tensors:
+ * right everywhere, slow, and said.
  */
 #ifndef MX_DEVICE_CUDA_CONTEXT_H
 #define MX_DEVICE_CUDA_CONTEXT_H
@@ -39,7 +40,7 @@ typedef struct mx_cuda_op {
 extern const mx_cuda_op *const mx_cuda_op_table[];
 
 /* Not this dtype or shape: for prepare. */
-#define MX_CUDA_NEEDS(cond, what)                                                                   \
+#define MX_CUDA_NEEDS(cond, what)                                                                  \
     do {                                                                                           \
         if (!(cond))                                                                               \
             return mx_fail(MX_DEVICE, "%s", what);                                                 \

@@ -1,8 +1,8 @@
 /* device.c - the CUDA device: memory, streams, and a program as one CUDA graph.
  *
- * The first run of a program launches its ops one by one, which lets libraries set up what they need; then
- * the same launches are captured, and every later run is one graph launch. A program with an op that falls
- * back to the CPU is never captured.
+ * The first run of a program launches its ops one by one, which lets libraries set up what they
+ * need; then the same launches are captured, and every later run is one graph launch. A program
+ * with an op that falls back to the CPU is never captured.
  */
 #include "device/cuda/plugin/context.h"
 
@@ -63,8 +63,9 @@ static void cuda_release(mx_device *d, void *p)
 /* Inputs are small and come from ordinary memory: the driver stages them before it returns. */
 static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t bytes)
 {
-    return mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, cuda_of(d)->stream),
-                         "copying to the GPU");
+    return mx_cuda_check(
+        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, cuda_of(d)->stream),
+        "copying to the GPU");
 }
 
 static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t bytes)
@@ -194,9 +195,11 @@ static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
 {
     for (int i = 0; i < p->n; i++) {
         const bound *b = &p->step[i];
-        mx_status st = b->op ? b->op->launch(c, &e->step[i], b->state) : run_on_host(c, &e->step[i]);
+        mx_status st =
+            b->op ? b->op->launch(c, &e->step[i], b->state) : run_on_host(c, &e->step[i]);
         if (st)
-            return mx_status_wrap(st, "%s in %s", e->step[i].node->op->name, e->step[i].node->scope);
+            return mx_status_wrap(st, "%s in %s", e->step[i].node->op->name,
+                                  e->step[i].node->scope);
     }
     return MX_OK;
 }

@@ -160,7 +160,7 @@ cudaError_t mx_cuda_embed_grad(float *dtable, const void *dy, bool dy_f32, const
         embed_grad_kernel<<<grid, 256, 0, stream>>>(dtable, (const float *)dy, token, row, rows, d,
                                                     vocab);
     else
-        embed_grad_kernel<<<grid, 256, 0, stream>>>(dtable, (const uint16_t *)dy, token, row, rows, d,
-                                                    vocab);
+        embed_grad_kernel<<<grid, 256, 0, stream>>>(dtable, (const uint16_t *)dy, token, row, rows,
+                                                    d, vocab);
     return cudaGetLastError();
 }

@@ -1,13 +1,13 @@
 /* fused_source.c - writing a kernel for a fused group.
  *
- * Two forms. Flat (nothing looks along a row, only scalars are broadcast): each thread takes W neighbouring
- * elements. Rows: L lanes share a row of C elements, W neighbours each, U times; for C up to 32 W a row is
- * part of a warp and a block holds several rows, beyond that a block is a row. All values live in
- * registers; a reduction goes through shuffles (and shared memory between warps); a row map stages its
- * operand in shared memory.
+ * Two forms. Flat (nothing looks along a row, only scalars are broadcast): each thread takes W
+ * neighbouring elements. Rows: L lanes share a row of C elements, W neighbours each, U times; for C
+ * up to 32 W a row is part of a warp and a block holds several rows, beyond that a block is a row.
+ * All values live in registers; a reduction goes through shuffles (and shared memory between
+ * warps); a row map stages its operand in shared memory.
  *
- * W is 8 where 16-byte loads of 8 bf16 are aligned, else 1. Arithmetic is float32. What a step computes is its
- * op's own expression (op.h), the same text the CPU compiles.
+ * W is 8 where 16-byte loads of 8 bf16 are aligned, else 1. Arithmetic is float32. What a step
+ * computes is its op's own expression (op.h), the same text the CPU compiles.
  */
 #include "device/cuda/plugin/fused_source.h"
 
@@ -20,7 +20,8 @@ static const char prelude[] =
     "#define MX_T_EXP(x) expf(x)\n#define MX_T_LOG(x) logf(x)\n#define MX_T_TANH(x) tanhf(x)\n"
     "#define MX_T_ERF(x) erff(x)\n#define MX_T_SQRT(x) sqrtf(x)\n#define MX_T_SIN(x) sinf(x)\n"
     "#define MX_T_COS(x) cosf(x)\n#define MX_T_SIGMOID(x) (1 / (1 + expf(-(x))))\n"
-    "#define MX_T_GELU_GATE(x) MX_T_SIGMOID((real)1.5957691216057308 * ((x) + (real)0.044715 * (x) * (x)"
+    "#define MX_T_GELU_GATE(x) MX_T_SIGMOID((real)1.5957691216057308 * ((x) + (real)0.044715 * (x) "
+    "* (x)"
     " * (x)))\n#define NEG_INF __int_as_float(0xff800000)\n";
 
 typedef struct {
@@ -118,9 +119,12 @@ static void load_value(writer *k, int i)
     if (bf && k->w == 8)
         mx_str_addf(k->out, "bf_load8(v%d + u * W, p + AT(u)); }\n", i);
     else if (t->dtype == MX_F32 && k->w == 8)
-        mx_str_addf(k->out, "{ float4 a = *(const float4 *)(p + AT(u)), b = *(const float4 *)(p + AT(u) + 4); "
-                    "float *q = v%d + u * W; q[0] = a.x; q[1] = a.y; q[2] = a.z; q[3] = a.w; "
-                    "q[4] = b.x; q[5] = b.y; q[6] = b.z; q[7] = b.w; } }\n", i);
+        mx_str_addf(
+            k->out,
+            "{ float4 a = *(const float4 *)(p + AT(u)), b = *(const float4 *)(p + AT(u) + 4); "
+            "float *q = v%d + u * W; q[0] = a.x; q[1] = a.y; q[2] = a.z; q[3] = a.w; "
+            "q[4] = b.x; q[5] = b.y; q[6] = b.z; q[7] = b.w; } }\n",
+            i);
     else
         mx_str_addf(k->out, "for (int j = 0; j < W; j++) v%d[u * W + j] = %s(p[AT(u) + j]); }\n", i,
                     bf ? "bf_get" : "(float)");
@@ -142,9 +146,11 @@ static void store_value(writer *k, int out, int value)
     if (bf && k->w == 8)
         mx_str_addf(k->out, "bf_store8(p + AT(u), v%d + u * W); }\n", value);
     else if (t->dtype == MX_F32 && k->w == 8)
-        mx_str_addf(k->out, "{ const float *q = v%d + u * W; "
+        mx_str_addf(k->out,
+                    "{ const float *q = v%d + u * W; "
                     "*(float4 *)(p + AT(u)) = make_float4(q[0], q[1], q[2], q[3]); "
-                    "*(float4 *)(p + AT(u) + 4) = make_float4(q[4], q[5], q[6], q[7]); } }\n", value);
+                    "*(float4 *)(p + AT(u) + 4) = make_float4(q[4], q[5], q[6], q[7]); } }\n",
+                    value);
     else
         mx_str_addf(k->out, "for (int j = 0; j < W; j++) p[AT(u) + j] = %s(v%d[u * W + j]); }\n",
                     bf ? "bf_put" : t->dtype == MX_I32 ? "(i32)" : "", value);
@@ -193,9 +199,11 @@ static void write_elementwise(writer *k, const mx_group_step *s, int self)
 static void write_reduce(writer *k, const mx_group_step *s, int self)
 {
     const char *identity = isinf(s->op->identity) ? "NEG_INF" : "0.f"; /* of a maximum, of a sum */
-    mx_str_addf(k->out, "  float v%d = %s;\n  for (int u = 0; u < U; u++) if (AT(u) < LIMIT)\n"
-                "    for (int j = 0; j < W; j++) { const float a = v%d, b = v%d[u * W + j]; v%d = (float)(",
-                self, identity, self, s->in[0], self);
+    mx_str_addf(
+        k->out,
+        "  float v%d = %s;\n  for (int u = 0; u < U; u++) if (AT(u) < LIMIT)\n"
+        "    for (int j = 0; j < W; j++) { const float a = v%d, b = v%d[u * W + j]; v%d = (float)(",
+        self, identity, self, s->in[0], self);
     expression(k, s);
     mx_str_addf(k->out, "); }\n  for (int o = %d; o; o >>= 1) { const float a = v%d, "
                 "b = __shfl_xor_sync(~0u, v%d, o); v%d = (float)(",
@@ -204,7 +212,8 @@ static void write_reduce(writer *k, const mx_group_step *s, int self)
     mx_str_add(k->out, "); }\n");
     if (k->lanes <= 32)
         return;
-    mx_str_addf(k->out, "  __syncthreads(); if (threadIdx.x %% 32 == 0) part[threadIdx.x / 32] = v%d; "
+    mx_str_addf(k->out,
+                "  __syncthreads(); if (threadIdx.x %% 32 == 0) part[threadIdx.x / 32] = v%d; "
                 "__syncthreads();\n  v%d = part[0];\n"
                 "  for (int q = 1; q < %d; q++) { const float a = v%d, b = part[q]; v%d = (float)(",
                 self, self, k->lanes / 32, self, self);
@@ -215,11 +224,15 @@ static void write_reduce(writer *k, const mx_group_step *s, int self)
 static void write_row_map(writer *k, const mx_group_step *s, int self)
 {
     const char *sync = k->lanes <= 32 ? "__syncwarp();" : "__syncthreads();";
-    mx_str_addf(k->out, "  %s for (int u = 0; u < U; u++) if (AT(u) < LIMIT) for (int j = 0; j < W; j++) "
-                "stage[slot][AT(u) + j] = v%d[u * W + j]; %s\n", sync, s->in[0], sync);
-    mx_str_addf(k->out, "  float v%d[N];\n  for (int u = 0; u < U; u++) if (AT(u) < LIMIT) "
-                "for (int j = 0; j < W; j++) { const int i = (int)AT(u) + j; v%d[u * W + j] = (float)(",
-                self, self);
+    mx_str_addf(k->out,
+                "  %s for (int u = 0; u < U; u++) if (AT(u) < LIMIT) for (int j = 0; j < W; j++) "
+                "stage[slot][AT(u) + j] = v%d[u * W + j]; %s\n",
+                sync, s->in[0], sync);
+    mx_str_addf(
+        k->out,
+        "  float v%d[N];\n  for (int u = 0; u < U; u++) if (AT(u) < LIMIT) "
+        "for (int j = 0; j < W; j++) { const int i = (int)AT(u) + j; v%d[u * W + j] = (float)(",
+        self, self);
     expression(k, s);
     mx_str_add(k->out, "); }\n");
 }
@@ -244,7 +257,8 @@ static void write_header(writer *k, mx_fused_launch *l)
     mx_str_add(o, prelude);
     mx_str_add(o, "extern \"C\" __global__ void fused(");
     for (int i = 0; i < k->g->n_ext; i++)
-        mx_str_addf(o, "%sconst %s *__restrict__ in%d", i ? ", " : "", c_type(k->g->ext[i].dtype), i);
+        mx_str_addf(o, "%sconst %s *__restrict__ in%d", i ? ", " : "", c_type(k->g->ext[i].dtype),
+                    i);
     for (int i = 0; i < k->g->n_out; i++)
         mx_str_addf(o, "%s%s *__restrict__ out%d", i || k->g->n_ext ? ", " : "",
                     c_type(type_of(k, k->g->out[i])->dtype), i);
@@ -252,19 +266,24 @@ static void write_header(writer *k, mx_fused_launch *l)
     if (k->flat) {
         l->block = 256;
         l->grid = (unsigned)((k->total / k->w + 255) / 256);
-        mx_str_addf(o, "  enum { W = %d, U = 1, N = W };\n"
-                    "  const i64 LIMIT = %lldll, first = ((i64)blockIdx.x * 256 + threadIdx.x) * W;\n"
-                    "#define AT(u) first\n  if (first >= LIMIT) return;\n", k->w, (long long)k->total);
+        mx_str_addf(
+            o,
+            "  enum { W = %d, U = 1, N = W };\n"
+            "  const i64 LIMIT = %lldll, first = ((i64)blockIdx.x * 256 + threadIdx.x) * W;\n"
+            "#define AT(u) first\n  if (first >= LIMIT) return;\n",
+            k->w, (long long)k->total);
         return;
     }
     l->block = (unsigned)(k->lanes * k->per_block);
     l->grid = (unsigned)((k->rows + k->per_block - 1) / k->per_block);
-    mx_str_addf(o, "  enum { W = %d, U = %d, N = W * U, LANES = %d, ROWS = %d };\n"
-                "  const i64 LIMIT = %lldll, ROW_COUNT = %lldll;\n"
-                "  const int lane = threadIdx.x %% LANES, slot = threadIdx.x / LANES;\n"
-                "  i64 row = (i64)blockIdx.x * ROWS + slot; if (row >= ROW_COUNT) row = ROW_COUNT - 1;\n"
-                "#define AT(u) (((i64)(u) * LANES + lane) * W)\n", k->w, k->u, k->lanes, k->per_block,
-                (long long)k->cols, (long long)k->rows);
+    mx_str_addf(
+        o,
+        "  enum { W = %d, U = %d, N = W * U, LANES = %d, ROWS = %d };\n"
+        "  const i64 LIMIT = %lldll, ROW_COUNT = %lldll;\n"
+        "  const int lane = threadIdx.x %% LANES, slot = threadIdx.x / LANES;\n"
+        "  i64 row = (i64)blockIdx.x * ROWS + slot; if (row >= ROW_COUNT) row = ROW_COUNT - 1;\n"
+        "#define AT(u) (((i64)(u) * LANES + lane) * W)\n",
+        k->w, k->u, k->lanes, k->per_block, (long long)k->cols, (long long)k->rows);
     bool maps = false, reduces = false;
     for (int i = 0; i < k->g->n_steps; i++) {
         maps |= k->g->step[i].op->kind == MX_ROW_MAP;

@@ -1,6 +1,7 @@
 /* op_attention.c - attention by the best kernel its description allows.
  *
- *   cuDNN      bf16, causal or full, sliding window; no positions, segments, spans, chunk, softcap or sinks
+ *   cuDNN      bf16, causal or full, sliding window; no positions, segments, spans, chunk,
+ *              softcap or sinks
  *   flash      our own matrix-unit kernels: bf16 and any mask
  *   plain      our own checking kernels: float32
  * A list of selected keys has no CUDA kernel yet.

@@ -1,5 +1,5 @@
-/* op_move.c - concat, split, slice and pad as strided copies: the copy engine's two-dimensional form, so no
- * kernels. A tensor is (outer, dim, inner) around the dim in question. */
+/* op_move.c - concat, split, slice and pad as strided copies: the copy engine's two-dimensional
+ * form, so no kernels. A tensor is (outer, dim, inner) around the dim in question. */
 #include "device/cuda/plugin/context.h"
 
 #include <string.h>
@@ -36,18 +36,20 @@ static size_t inner_bytes(const mx_type *t, int d)
 }
 
 /* `count` entries along d from entry `from` of src to entry `to` of dst. */
-static mx_status copy(mx_cuda *c, const mx_tensor *dst, int64_t to, const mx_tensor *src, int64_t from,
-                      int64_t count, int d)
+static mx_status copy(mx_cuda *c, const mx_tensor *dst, int64_t to, const mx_tensor *src,
+                      int64_t from, int64_t count, int d)
 {
     size_t inner = inner_bytes(&src->type, d);
-    size_t dst_pitch = inner * (size_t)dst->type.dim[d], src_pitch = inner * (size_t)src->type.dim[d];
+    size_t dst_pitch = inner * (size_t)dst->type.dim[d],
+           src_pitch = inner * (size_t)src->type.dim[d];
     if (!count || !inner || !outer_of(&src->type, d))
         return MX_OK;
     return mx_cuda_check(cudaMemcpy2DAsync((char *)dst->data + inner * (size_t)to, dst_pitch,
-                                           (const char *)src->data + inner * (size_t)from, src_pitch,
-                                           inner * (size_t)count,
+                                           (const char *)src->data + inner * (size_t)from,
+                                           src_pitch, inner * (size_t)count,
                                            (size_t)outer_of(&src->type, d),
-                                           cudaMemcpyDeviceToDevice, c->stream), "a copy");
+                                           cudaMemcpyDeviceToDevice, c->stream),
+                         "a copy");
 }
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
@@ -95,8 +97,9 @@ static mx_status pad(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     int d = dim_of(s, &s->call.in[0].type);
-    MX_TRY(mx_cuda_check(cudaMemsetAsync(s->call.out[0].data, 0, mx_type_bytes(&s->call.out[0].type),
-                                         c->stream), "clearing"));
+    MX_TRY(mx_cuda_check(
+        cudaMemsetAsync(s->call.out[0].data, 0, mx_type_bytes(&s->call.out[0].type), c->stream),
+        "clearing"));
     return copy(c, &s->call.out[0], attr_int(s, "before"), &s->call.in[0], 0,
                 s->call.in[0].type.dim[d], d);
 }

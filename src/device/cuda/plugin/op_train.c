@@ -1,4 +1,5 @@
-/* op_train.c - updates, sums, lookups and caches: the graph's ops on the kernels of train_kernels.h. */
+/* op_train.c - updates, sums, lookups and caches: the graph's ops on the kernels of
+ * train_kernels.h. */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/train_kernels.h"
@@ -47,9 +48,10 @@ static mx_status sgd(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_tensor *in = s->call.in;
-    return mx_cuda_check(mx_cuda_sgd_one(in[0].data, in[1].data, f32(&in[1]), in[3].data, in[2].data,
-                                         (float)attr_f64(s, "weight_decay"),
-                                         mx_type_count(&in[0].type), c->stream), "sgd");
+    return mx_cuda_check(mx_cuda_sgd_one(in[0].data, in[1].data, f32(&in[1]), in[3].data,
+                                         in[2].data, (float)attr_f64(s, "weight_decay"),
+                                         mx_type_count(&in[0].type), c->stream),
+                         "sgd");
 }
 
 static mx_status accumulate(mx_cuda *c, const mx_exec_step *s, void *state)
@@ -139,7 +141,10 @@ static mx_status embed_grad(mx_cuda *c, const mx_exec_step *s, void *state)
 
 static int cache_type(mx_dtype d)
 {
-    return d == MX_F32 ? MX_CACHE_F32 : d == MX_BF16 ? MX_CACHE_BF16 : d == MX_I32 ? MX_CACHE_I32 : -1;
+    return d == MX_F32    ? MX_CACHE_F32
+           : d == MX_BF16 ? MX_CACHE_BF16
+           : d == MX_I32  ? MX_CACHE_I32
+                          : -1;
 }
 
 static mx_status prepare_cache(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)

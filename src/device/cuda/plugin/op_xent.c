@@ -1,8 +1,9 @@
 /* op_xent.c - the vocabulary projection with its cross-entropy, a chunk of rows at a time.
  *
- * Per chunk: logits = x w^T into scratch; one kernel turns them into losses and, in place, into their own
- * gradient; dx = dlogits w; dw += dlogits^T x in float32. The logits of the batch are never there at once.
- * bf16 logits go through the fast kernel, float32 ones (checking) through the plain one.
+ * Per chunk: logits = x w^T into scratch; one kernel turns them into losses and, in place, into
+ * their own gradient; dx = dlogits w; dw += dlogits^T x in float32. The logits of the batch are
+ * never there at once. bf16 logits go through the fast kernel, float32 ones (checking) through the
+ * plain one.
  */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/kernels.h"
@@ -96,7 +97,8 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     if (!st)
         st = mx_cuda_check(cudaMalloc((void **)&x->ones, 4), "cross-entropy");
     if (!st)
-        st = mx_cuda_check(cudaMemcpy(x->ones, &(float){1}, 4, cudaMemcpyHostToDevice), "cross-entropy");
+        st = mx_cuda_check(cudaMemcpy(x->ones, &(float){1}, 4, cudaMemcpyHostToDevice),
+                           "cross-entropy");
     /* Losses and lse of a program that does not want them still need a place. */
     *work = (size_t)x->chunk * (size_t)x->ld * item + 2 * sizeof(float) * (size_t)x->rows;
     if (st)
@@ -127,8 +129,9 @@ static mx_status softmax(mx_cuda *c, const mx_exec_step *s, const xent *x, int64
                                c->work, labels, dloss, loss, lse, c->stream), "cross-entropy");
     mx_xent_shape shape = {.rows = n, .vocab = x->vocab, .ld = x->ld, .softcap = (float)a->softcap,
                            .gradient = x->grad, .plain_loss = true};
-    return mx_cuda_check(mx_cuda_xent(&shape, c->work, labels, dloss, x->ones, loss, lse, c->stream),
-                         "cross-entropy");
+    return mx_cuda_check(
+        mx_cuda_xent(&shape, c->work, labels, dloss, x->ones, loss, lse, c->stream),
+        "cross-entropy");
 }
 
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)

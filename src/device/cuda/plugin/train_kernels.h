@@ -1,5 +1,5 @@
-/* train_kernels.h - small kernels behind the graph's ops: updates, norms, sums, lookups. All deterministic.
- * `*_f32` flags say that a pointer is float, not bf16. */
+/* train_kernels.h - small kernels behind the graph's ops: updates, norms, sums, lookups. All
+ * deterministic. `*_f32` flags say that a pointer is float, not bf16. */
 #ifndef MX_DEVICE_CUDA_TRAIN_KERNELS_H
 #define MX_DEVICE_CUDA_TRAIN_KERNELS_H
 
@@ -48,7 +48,8 @@ typedef struct {
 cudaError_t mx_cuda_xent_plain(const mx_xent_plain *s, float *logits, const int32_t *labels,
                                const float *dloss, float *loss, float *lse, cudaStream_t stream);
 
-/* cache (B, S, entry) <- fresh (B, T, entry) at slots (B, T); elements of 4 or 2 bytes, converted. */
+/* cache (B, S, entry) <- fresh (B, T, entry) at slots (B, T);
+ * elements of 4 or 2 bytes, converted. */
 cudaError_t mx_cuda_cache_write(void *cache, int cache_type, const void *fresh, int fresh_type,
                                 const int32_t *slots, int64_t batch, int64_t s, int64_t t,
                                 int64_t entry, cudaStream_t stream);
