@@ -92,9 +92,9 @@ void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n
             dx[i] = dx[i]->forward;
 }
 
-/* A gradient that nothing but the optimizer reads (a weight's) can wait. Let it, by a few nodes: the
- * elementwise work around it then stands together and fuses, where a product in between would cut it
- * apart. */
+/* A gradient that nothing but the optimizer reads (a weight's) can wait. Let it, by a few nodes:
+ * the elementwise work around it then stands together and fuses, where a product in between would
+ * cut it apart. */
 static void delay_weight_gradients(mx_graph *g, int n_forward)
 {
     enum { DELAY = 24 };

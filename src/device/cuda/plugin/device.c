@@ -37,8 +37,8 @@ static mx_cuda *cuda_of(mx_device *d)
 static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *what)
 {
     (void)d;
-    /* Zeroed room behind every buffer: products may read a few rows more than a vocabulary has, so that
-     * their sizes stay multiples of 8 (op_xent.c). */
+    /* Zeroed room behind every buffer: products may read a few rows more than a vocabulary has, so
+     * that their sizes stay multiples of 8 (op_xent.c). */
     size_t room = bytes + MX_CUDA_SLACK;
     cudaError_t e = cudaMalloc(out, room);
     if (e == cudaErrorMemoryAllocation) {

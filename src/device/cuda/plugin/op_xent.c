@@ -77,7 +77,8 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     if (x->grad)
         x->dx_out = x->train ? 2 : 0, x->dw_out = x->train ? 3 : 1;
     x->ld = (x->vocab + 7) / 8 * 8;
-    /* Variables have zeroed room behind them; the kernel zeroes the gradient of the extra columns. */
+    /* Variables have zeroed room behind them; the kernel zeroes the gradient of the extra
+     * columns. */
     bool roomy = s->node->in[W]->op->kind == MX_SOURCE && !x->f32 &&
                  (size_t)(8 * x->d * 2) <= MX_CUDA_SLACK;
     x->wide = roomy ? x->ld : x->vocab;

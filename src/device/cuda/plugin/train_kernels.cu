@@ -1,7 +1,7 @@
 /* train_kernels.cu - updates, norms, sums and lookups of a training step.
  *
- * Sums go in two stages over a fixed cut of the data, so the result does not depend on scheduling. Everything
- * here is memory-bound and streams its operands once.
+ * Sums go in two stages over a fixed cut of the data, so the result does not depend on scheduling.
+ * Everything here is memory-bound and streams its operands once.
  */
 #include "device/cuda/plugin/train_kernels.h"
 #include "device/cuda/plugin/vec.cuh"
@@ -25,7 +25,8 @@ __device__ __forceinline__ void load4(float f[4], const float *p)
 __device__ __forceinline__ void load4(float f[4], const uint16_t *p)
 {
     ushort4 v = *(const ushort4 *)p;
-    f[0] = bf16_to_f32(v.x), f[1] = bf16_to_f32(v.y), f[2] = bf16_to_f32(v.z), f[3] = bf16_to_f32(v.w);
+    f[0] = bf16_to_f32(v.x), f[1] = bf16_to_f32(v.y), f[2] = bf16_to_f32(v.z),
+    f[3] = bf16_to_f32(v.w);
 }
 __device__ __forceinline__ void store4(float *p, const float f[4])
 {
@@ -41,8 +42,8 @@ struct adamw_numbers {
     float lr, scale, fix1, fix2;
 };
 
-__device__ __forceinline__ float adamw_element(const mx_adamw_one &a, const adamw_numbers &r, float w,
-                                               float g, float *m, float *v)
+__device__ __forceinline__ float adamw_element(const mx_adamw_one &a, const adamw_numbers &r,
+                                               float w, float g, float *m, float *v)
 {
     g *= r.scale;
     *m = a.b1 * *m + (1 - a.b1) * g;
@@ -252,7 +253,8 @@ template <typename X>
 __global__ void total_kernel(double *partial, const X *x, int64_t n)
 {
     double total = 0;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (int64_t)PARTS * THREADS)
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)PARTS * THREADS)
         total += as_float(x[i]);
     total = block_sum(total);
     if (threadIdx.x == 0)
@@ -266,7 +268,8 @@ cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows
         if (x_f32)
             total_kernel<<<PARTS, THREADS, 0, stream>>>((double *)partial, (const float *)x, rows);
         else
-            total_kernel<<<PARTS, THREADS, 0, stream>>>((double *)partial, (const uint16_t *)x, rows);
+            total_kernel<<<PARTS, THREADS, 0, stream>>>((double *)partial, (const uint16_t *)x,
+                                                        rows);
         finish_kernel<<<1, THREADS, 0, stream>>>(out, (double *)partial);
         return cudaGetLastError();
     }
@@ -301,8 +304,8 @@ cudaError_t mx_cuda_gather(void *y, const void *table, const int32_t *ids, int64
         gather_kernel<<<(unsigned)rows, THREADS, 0, stream>>>((uint4 *)y, (const uint4 *)table, ids,
                                                               bytes / 16, vocab);
     else
-        gather_kernel<<<(unsigned)rows, THREADS, 0, stream>>>((uint16_t *)y, (const uint16_t *)table,
-                                                              ids, bytes / 2, vocab);
+        gather_kernel<<<(unsigned)rows, THREADS, 0, stream>>>(
+            (uint16_t *)y, (const uint16_t *)table, ids, bytes / 2, vocab);
     return cudaGetLastError();
 }
 
@@ -358,7 +361,8 @@ __global__ void xent_plain_kernel(mx_xent_plain s, float *logits, const int32_t 
 cudaError_t mx_cuda_xent_plain(const mx_xent_plain *s, float *logits, const int32_t *labels,
                                const float *dloss, float *loss, float *lse, cudaStream_t stream)
 {
-    xent_plain_kernel<<<(unsigned)s->rows, THREADS, 0, stream>>>(*s, logits, labels, dloss, loss, lse);
+    xent_plain_kernel<<<(unsigned)s->rows, THREADS, 0, stream>>>(*s, logits, labels, dloss, loss,
+                                                                 lse);
     return cudaGetLastError();
 }
 
@@ -387,14 +391,14 @@ cudaError_t mx_cuda_cache_write(void *cache, int cache_type, const void *fresh, 
     unsigned grid = (unsigned)batch;
     bool same32 = cache_type == fresh_type && cache_type != MX_CACHE_BF16; /* bits are copied */
     if (same32)
-        cache_kernel<<<grid, THREADS, 0, stream>>>((float *)cache, (const float *)fresh, slots, s, t,
-                                                   entry);
+        cache_kernel<<<grid, THREADS, 0, stream>>>((float *)cache, (const float *)fresh, slots, s,
+                                                   t, entry);
     else if (cache_type == MX_CACHE_BF16 && fresh_type == MX_CACHE_BF16)
-        cache_kernel<<<grid, THREADS, 0, stream>>>((uint16_t *)cache, (const uint16_t *)fresh, slots,
-                                                   s, t, entry);
+        cache_kernel<<<grid, THREADS, 0, stream>>>((uint16_t *)cache, (const uint16_t *)fresh,
+                                                   slots, s, t, entry);
     else if (cache_type == MX_CACHE_BF16)
-        cache_kernel<<<grid, THREADS, 0, stream>>>((uint16_t *)cache, (const float *)fresh, slots, s, t,
-                                                   entry);
+        cache_kernel<<<grid, THREADS, 0, stream>>>((uint16_t *)cache, (const float *)fresh, slots,
+                                                   s, t, entry);
     else
         return cudaErrorInvalidValue;
     return cudaGetLastError();
