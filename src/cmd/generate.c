@@ -153,13 +153,27 @@ static void print_answers(const state *s, const mx_answer *a, int64_t copies, bo
     }
 }
 
+static bool in_dir(const char *dir, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, R_OK) == 0;
+}
+
+/* A checkpoint of our own without tokenizer files was trained on bytes. */
+static bool trained_on_bytes(const char *dir)
+{
+    return in_dir(dir, "state.json") && !in_dir(dir, "tokenizer.json") &&
+           !in_dir(dir, "tokenizer.model") && !in_dir(dir, "tiktoken.model");
+}
+
 static mx_status open_all(state *s, mx_invocation *inv)
 {
     const mx_config *c = inv->config;
     MX_TRY(mx_model_ref_open(&s->model, inv->args[0], inv->home));
     const char *path = mx_config_text(c, "tokenizer_path");
     mx_tokenizer_options to = {.pattern = mx_config_text(c, "tokenizer_pattern")};
-    if (!*path && s->model.path)
+    if (!*path && s->model.path && !trained_on_bytes(s->model.path))
         path = s->model.path;
     MX_TRY(mx_tokenizer_open(&s->tok, *path ? path : "byte", &to));
     if (mx_config_bool(c, "use_chat_template"))

@@ -1,6 +1,7 @@
-/* help.c - maxc help [VERB | KEY | SECTION | keys | models], all of it written from the tables. */
+/* help.c - maxc help [VERB | KEY | SECTION | keys | models | families], written from the tables. */
 #include "cmd/verb.h"
 
+#include "models/model.h"
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,8 @@ static void print_overview(void)
     for (int i = 0; i < mx_verb_count; i++)
         printf("  %-12s %s\n", mx_verb_table[i]->name, mx_verb_table[i]->doc);
     printf("\n`maxc help VERB` says what a verb takes, `maxc help KEY` what a key means,\n"
-           "`maxc help keys` lists all keys, `maxc help models` the models that have a file.\n"
+           "`maxc help keys` lists all keys, `maxc help models` the models that have a file,\n"
+           "`maxc help families` the families that are understood.\n"
            "`maxc doctor` says what hardware and libraries were found.\n");
 }
 
@@ -140,6 +142,18 @@ static mx_status print_models(const char *home)
     return MX_OK;
 }
 
+/* As a Markdown table: README.md shows it, and a test compares the two. */
+static void print_families(void)
+{
+    printf("| family | models | `model_type` in config.json | `decoder_block` in configs/models |\n"
+           "|---|---|---|---|\n");
+    for (int i = 0; i < mx_model_count; i++) {
+        const mx_model *m = mx_model_table[i];
+        printf("| %s | %s | %s | %s |\n", m->name, m->doc, m->model_types,
+               m->decoder_block ? m->decoder_block : "");
+    }
+}
+
 static const char *nearest(const char *name, int *distance)
 {
     const char *best = "";
@@ -175,6 +189,10 @@ static mx_status run(mx_invocation *inv)
     }
     if (strcmp(name, "models") == 0)
         return print_models(inv->home);
+    if (strcmp(name, "families") == 0) {
+        print_families();
+        return MX_OK;
+    }
     for (int s = 0; s < MX_SECTION_COUNT; s++)
         if (strcmp(name, mx_keys.sections[s].name) == 0 || strcmp(name, "keys") == 0) {
             if (!verb)
@@ -195,7 +213,7 @@ static mx_status run(mx_invocation *inv)
 const mx_verb mx_verb_help = {
     .name = "help",
     .doc = "what a verb takes, what a key means",
-    .usage = "[VERB | KEY | SECTION | keys | models]",
+    .usage = "[VERB | KEY | SECTION | keys | models | families]",
     .max_args = 1,
     .takes_no_keys = true,
     .run = run,

@@ -3,10 +3,12 @@
  *   a safetensors file, a folder with some    tensors: names, types, shapes, bytes
  *   a tokenizer (file or folder)              kind, vocabulary, special tokens
  *   a data file of any kind                   format, records, columns, and the first records
- * A folder may be a model's: then its tensors and its tokenizer are both shown. A run folder or a
- * checkpoint is a folder with such folders in it; their names are listed.
+ *   a run folder                              command, last step, checkpoints (inspect_run.c)
+ * A folder may be a model's: then its tensors and its tokenizer are both shown. Folders in a folder
+ * are listed by name.
  */
 #include "base/utf8.h"
+#include "cmd/inspect_run.h"
 #include "cmd/verb.h"
 #include "data/json_scan.h"
 #include "data/source.h"
@@ -170,7 +172,9 @@ static mx_status run(mx_invocation *inv)
         return mx_fail_errno(MX_INPUT, "%s: cannot be opened", r.path);
     const char *base = strrchr(r.path, '/');
     base = base ? base + 1 : r.path;
-    if (S_ISDIR(s.st_mode))
+    if (S_ISDIR(s.st_mode) && mx_is_run_folder(r.path))
+        st = mx_inspect_run(r.path, &r.out);
+    else if (S_ISDIR(s.st_mode))
         st = show_folder(&r);
     else if (mx_ends_with(base, ".safetensors"))
         st = show_tensors(&r, r.path);

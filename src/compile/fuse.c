@@ -284,7 +284,8 @@ static void emit_within_limits(fuser *f, cluster *c, const int *inside_uses)
     for (int m = 0; m < c->n; m++) {
         mx_node *one[1] = {c->member[m]};
         cluster alone = {.member = one, .n = 1, .space = mx_group_space(c->member[m])};
-        cluster *own = f->of[one[0]->id]; /* perhaps one that was merged into c and still owns its list */
+        cluster *own =
+            f->of[one[0]->id]; /* perhaps one that was merged into c and still owns its list */
         f->of[one[0]->id] = &alone;
         emit(f, &alone, none);
         f->of[one[0]->id] = own;

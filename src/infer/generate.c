@@ -151,6 +151,10 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
              model->spec.summary.vocab};
     *counts = (mx_generate_counts){0};
     MX_TRY(check_prompts(&j, n));
+    /* The embedding may be padded beyond the last token; such ids have no text and are not
+     * drawn. */
+    if (tok && mx_tokenizer_vocab_size(tok) < j.vocab)
+        j.vocab = mx_tokenizer_vocab_size(tok);
     mx_session *session = NULL;
     mx_status st;
     int64_t longest = 0, batch = o->batch > 0 ? o->batch : n < 32 ? n : 32;

@@ -36,6 +36,10 @@ static mx_status make_folders(const mx_run *r)
 static mx_status open_model(mx_run *r)
 {
     const char *from = mx_config_text(r->c, "load_parameters_path");
+    const char *tokenizer = mx_config_text(r->c, "tokenizer_path");
+    struct stat sb;
+    bool folder = *tokenizer && stat(tokenizer, &sb) == 0 && S_ISDIR(sb.st_mode);
+    r->like = folder ? tokenizer : *from ? from : NULL;
     if (!*from)
         return mx_model_from_config(&r->model, r->c);
     mx_hf_dir dir = {0};
@@ -43,7 +47,6 @@ static mx_status open_model(mx_run *r)
     mx_status st = mx_model_from_json(&r->model, dir.config,
                                       mx_arena_printf(&r->arena, "%s/config.json", from));
     mx_hf_dir_close(&dir);
-    r->like = from;
     return st;
 }
 

@@ -1,5 +1,5 @@
-/* mixture_test.c - experts in either spelling of a checkpoint, written as they were read, and what a
- * configuration may not say. */
+/* mixture_test.c - experts in either spelling of a checkpoint, written as they were read, and what
+ * a configuration may not say. */
 #include "../store/test_dir.h"
 #include "../test.h"
 
@@ -36,7 +36,8 @@ static void put(rewriter *w, const char *name, int ndim, const int64_t *dim, con
     memcpy(s->dim, dim, sizeof *dim * (size_t)ndim);
 }
 
-/* PREFIX.experts.N.{gate, up, down} (f, d) of all N joined to PREFIX.experts.{gate_up, down}_proj. */
+/* PREFIX.experts.N.{gate, up, down} (f, d) of all N joined to PREFIX.experts.{gate_up,
+ * down}_proj. */
 static void join(rewriter *w, const char *prefix, const char *out_prefix,
                  const char *const from[3])
 {
@@ -65,7 +66,8 @@ static void join(rewriter *w, const char *prefix, const char *out_prefix,
     put(w, name, 3, (int64_t[]){E, d, f}, all[2]);
 }
 
-/* The opposite: matrix e of rows [from, from + f) of the joined tensor, turned if it is (in, out). */
+/* The opposite: matrix e of rows [from, from + f) of the joined tensor, turned if it is (in,
+ * out). */
 static void part(rewriter *w, const mx_st_tensor *t, const char *prefix, const char *name_,
                  int64_t from, int64_t f, bool turned)
 {
@@ -218,11 +220,13 @@ MX_TEST(mixtures_refuse_what_cannot_be_built)
     MX_CHECK_ERROR(with("mixtral", "num_experts_per_tok", json_integer(5)),
                    "a token goes to 5 of 4 experts");
     MX_CHECK_ERROR(with("mixtral", "num_local_experts", json_integer(0)), "number of experts is 0");
-    MX_CHECK_ERROR(with("qwen3-moe", "decoder_sparse_step", json_integer(0)), "decoder_sparse_step");
+    MX_CHECK_ERROR(with("qwen3-moe", "decoder_sparse_step", json_integer(0)),
+                   "decoder_sparse_step");
     MX_CHECK_ERROR(with("gpt-oss", "swiglu_limit", json_real(-1)), "swiglu_limit");
     MX_CHECK_ERROR(with("gpt-oss", "router_aux_loss_coef", json_real(-1)), "expected 0 or more");
     MX_CHECK_ERROR(with("llama4", "no_rope_layers", json_pack("[i]", 1)), "names 1 layers");
-    MX_CHECK_ERROR(with("llama4", "interleave_moe_layer_step", json_integer(0)), "expected positive");
+    MX_CHECK_ERROR(with("llama4", "interleave_moe_layer_step", json_integer(0)),
+                   "expected positive");
     MX_CHECK_ERROR(with("gemma4", "num_kv_shared_layers", json_integer(6)), "no layer before");
     MX_CHECK_ERROR(with("gemma4-moe", "top_k_experts", json_integer(9)), "9 of 4 experts");
     MX_CHECK_ERROR(with("gemma4", "per_layer_config",

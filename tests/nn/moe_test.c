@@ -93,7 +93,8 @@ static void expert(const double *gate, const double *up, const double *down, con
 /* The block as the loops have it: `places` entries of an expert in each sequence; 0: all. */
 static void reference(bench *t, int places, double *y)
 {
-    const double *gate = variable(t, "experts.*.gate.weight"), *up = variable(t, "experts.*.up.weight");
+    const double *gate = variable(t, "experts.*.gate.weight"),
+                 *up = variable(t, "experts.*.up.weight");
     const double *down = variable(t, "experts.*.down.weight");
     memset(y, 0, sizeof(double) * N * D);
     for (int b = 0; b < B; b++) {
@@ -188,8 +189,8 @@ MX_TEST(moe_expert_without_tokens)
     mx_graph_run_fini(&t.r);
 }
 
-/* Equal scores go to the lower expert; a token whose logits are not numbers gives no numbers and leaves
- * the other tokens as they are. */
+/* Equal scores go to the lower expert; a token whose logits are not numbers gives no numbers and
+ * leaves the other tokens as they are. */
 MX_TEST(moe_ties_and_nan_logits)
 {
     bench t;
@@ -218,12 +219,14 @@ MX_TEST(moe_groups_and_bias_choose_but_do_not_weigh)
     mx_graph *g = &r.graph;
     mx_node *scores = mx_input(g, "scores", MX_SHAPE(2, EE), MX_F64);
     mx_node *bias = mx_input(g, "bias", MX_SHAPE(EE), MX_F64);
-    mx_choice c = {.k = 2, .scale = 2, .bias = bias, .groups = G, .open_groups = 1, .group_best = 2};
+    mx_choice c = {
+        .k = 2, .scale = 2, .bias = bias, .groups = G, .open_groups = 1, .group_best = 2};
     mx_routing route = mx_route(g, scores, scores, c);
     mx_graph_root(g, "expert", route.expert);
     mx_graph_root(g, "weight", route.weight);
     MX_CHECK_OK(mx_graph_run_compile(&r, true));
-    /* Row 0: the first group has the best expert, the second the better sum. Row 1: the bias decides. */
+    /* Row 0: the first group has the best expert, the second the better sum. Row 1: the bias
+     * decides. */
     double s[] = {0.9, 0.0, 0.5, 0.6, 0.5, 0.4, 0.3, 0.2}, bb[] = {0, 0, 0, 0.5};
     double expert_[4], weight[4], we[] = {3, 2, 3, 2}, ww[] = {1.2, 1.0, 0.4, 0.6};
     mx_graph_run_write(&r, "scores", s);
@@ -232,8 +235,8 @@ MX_TEST(moe_groups_and_bias_choose_but_do_not_weigh)
     mx_graph_run_read(&r, "expert", expert_);
     mx_graph_run_read(&r, "weight", weight);
     for (int i = 0; i < 4; i++)
-        MX_CHECK(expert_[i] == we[i] && fabs(weight[i] - ww[i]) < 1e-12, "%d: expert %g weight %g", i,
-                 expert_[i], weight[i]);
+        MX_CHECK(expert_[i] == we[i] && fabs(weight[i] - ww[i]) < 1e-12, "%d: expert %g weight %g",
+                 i, expert_[i], weight[i]);
     mx_graph_run_fini(&r);
 }
 
