@@ -61,9 +61,10 @@ $(BUILD)/gpu/%: bench/gpu/%.cu $(CU_BLOCKS) $(CU_BASE)
 	@mkdir -p $(@D)
 	@echo "  NVCC $@"
 	@nvcc $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -o $@
-test-gpu: $(BUILD)/gpu/blocks_test
-	@$(BUILD)/gpu/blocks_test
-bench-gpu: gpu-bin
+test-gpu: all cuda $(BUILD)/gpu/blocks_test
+	@tools/test-gpu
+bench-gpu: all cuda gpu-bin
+	@bench/gpu/train
 	@for p in $(GPU_BIN); do $$p || exit 1; done
 -include $(wildcard $(CU_BUILD)/*.d)
 endif
