@@ -156,7 +156,8 @@ static json_t *activation(const mx_config *cfg)
 static json_t *rope_value(const mx_config *cfg, const char *part)
 {
     const char *type = mx_config_text(cfg, "rope_type");
-    bool llama3 = strcmp(type, "llama3.1") == 0, yarn = strcmp(type, "yarn") == 0;
+    bool llama3 = strcmp(type, "llama3.1") == 0 && mx_config_bool(cfg, "rope_use_scale");
+    bool yarn = strcmp(type, "yarn") == 0;
     double linear = mx_config_float(cfg, "rope_linear_scaling_factor");
     bool set = mx_config_is_set(cfg, "rope_factor");
     if (strcmp(part, "rope_type") == 0)
@@ -186,11 +187,27 @@ static json_t *rope_value(const mx_config *cfg, const char *part)
                                          : NULL;
 }
 
+/* Layers in cycles: every inhomogeneous_layer_cycle_interval-th is of the family's second type. */
+static json_t *layer_types(const mx_config *cfg, const mx_cfg_field *f)
+{
+    int64_t every = mx_config_int(cfg, "inhomogeneous_layer_cycle_interval");
+    size_t first = strcspn(f->text, ",");
+    if (every < 2 || !f->text[first])
+        return NULL;
+    json_t *list = json_array();
+    for (int64_t l = 1; l <= scaled(cfg, "base_num_decoder_layers"); l++)
+        json_array_append_new(list, l % every ? json_stringn(f->text, first)
+                                              : json_string(f->text + first + 1));
+    return list;
+}
+
 static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *path)
 {
     const char *dot = strrchr(path, '.'), *part = dot ? dot + 1 : path;
     if (f->kind == MX_CFG_ACT)
         return activation(cfg);
+    if (f->kind == MX_CFG_LAYER_TYPES)
+        return layer_types(cfg, f);
     if (mx_starts_with(path, "rope_") || strcmp(part, "partial_rotary_factor") == 0)
         return rope_value(cfg, part);
     if (strcmp(part, "enable_moe_block") == 0)

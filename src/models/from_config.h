@@ -8,6 +8,7 @@
  *   sizes            base_* keys times their share of global_parameter_scale (mx_scale_shares)
  *   layers           decoder_block gemma2 counts pairs
  *   activation       the first of mlp_activations; "gelu" there is the tanh form
+ *   layer types      in cycles of inhomogeneous_layer_cycle_interval, the last of the other type
  *   rotary scaling   rope_type default (with rope_linear_scaling_factor), llama3.1, yarn
  *   rotary bases     local and global ones that are -1 are rope_max_timescale
  *   positions        max_target_length where the model's file says no number

@@ -56,8 +56,8 @@ static void best(const double *score, int *out)
     for (int j = 0; j < K; j++) {
         int top = -1;
         for (int e = 0; e < E; e++)
-            if (!taken[e] && (top < 0 || score[e] > score[top] ||
-                              (isnan(score[e]) && !isnan(score[top]))))
+            if (!taken[e] &&
+                (top < 0 || score[e] > score[top] || (isnan(score[e]) && !isnan(score[top]))))
                 top = e;
         taken[out[j] = top] = true;
     }
@@ -303,8 +303,8 @@ MX_TEST(moe_bias_moves_towards_balance)
                 t.ls[n * E + e] = e == 0 ? 3 : e == 1 ? (n % 2 ? 1 : -1) : 0;
         mx_node *bias = mx_router_bias(g, "bias", E);
         mx_node *scores = mx_sigmoid(g, mx_cast(g, t.logits, MX_F32));
-        mx_routing r = mx_route(g, mx_cast(g, t.logits, MX_F32), scores,
-                                (mx_choice){.k = K, .bias = bias});
+        mx_routing r =
+            mx_route(g, mx_cast(g, t.logits, MX_F32), scores, (mx_choice){.k = K, .bias = bias});
         mx_router_bias_update(g, &t.b, bias, &r, 0.5);
         mx_graph_root(g, "weight", r.weight);
         go(&t);
