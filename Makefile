@@ -3,7 +3,7 @@
 #   make            build/maxc (CPU; the CUDA plug-in too where nvcc is found, CUDA=0 leaves it out)
 #   make demo       train a small model and let it write, in a few minutes
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
-#   make test-crash 1,000 times kill -9, and power losses, while checkpoints are being saved
+#   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
@@ -95,8 +95,9 @@ test: setup banner
 	@tools/run-tests
 
 KILLS ?= 1000
-test-crash: test-bin
+test-crash: all test-bin
 	@MX_KILLS=$(KILLS) MX_POWER_ROUNDS=40 MX_TEST_SECONDS=36000 build/test/tests_run '*kill*' '*power*'
+	@KILLS=$(KILLS) sh tests/cli/run.sh
 
 FUZZ_SECONDS ?= 60
 FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))

@@ -296,16 +296,43 @@ void mx_progress_init(mx_progress *p, const mx_progress_options *o)
     p->o.plain_every = o->plain_every > 0 ? o->plain_every : 1;
 }
 
-/* A terminal that went away is no reason to stop a run: what cannot be written is dropped. */
-static void put(const mx_progress *p, const char *text, size_t n)
+/* A terminal that went away, or a full disk, is no reason to stop a run: what cannot be written is
+ * dropped. */
+static void put_to(int fd, const char *text, size_t n)
 {
     while (n) {
-        ssize_t k = write(p->o.fd, text, n);
+        ssize_t k = write(fd, text, n);
         if (k <= 0)
             return;
         text += k;
         n -= (size_t)k;
     }
+}
+
+static void put(const mx_progress *p, const char *text, size_t n)
+{
+    put_to(p->o.fd, text, n);
+}
+
+void mx_progress_log_to(mx_progress *p, int fd)
+{
+    p->o.log_fd = fd;
+}
+
+/* Text that ends with a newline, led by the time. */
+static void put_log(mx_progress *p, const char *text)
+{
+    char when[32];
+    struct tm parts;
+    time_t now = time(NULL);
+    if (p->o.log_fd <= 0)
+        return;
+    localtime_r(&now, &parts);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S ", &parts);
+    mx_str_clear(&p->entry);
+    mx_str_add(&p->entry, when);
+    mx_str_add(&p->entry, text);
+    put_to(p->o.log_fd, p->entry.text, p->entry.len);
 }
 
 static void draw(mx_progress *p)
@@ -324,8 +351,14 @@ void mx_progress_update(mx_progress *p, const mx_progress_state *s)
     if (p->o.mode == MX_PROGRESS_OFF)
         return;
     bool last = s->steps > 0 && s->step >= s->steps;
+    bool due = s->step % p->o.plain_every == 0 || last;
+    if (due && p->o.log_fd > 0) {
+        mx_str_clear(&p->line);
+        mx_progress_plain(s, &p->line);
+        put_log(p, mx_str_text(&p->line));
+    }
     if (!p->live) {
-        if (s->step % p->o.plain_every && !last)
+        if (!due)
             return;
         mx_str_clear(&p->line);
         mx_progress_plain(s, &p->line);
@@ -350,6 +383,9 @@ void mx_progress_say(mx_progress *p, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     mx_str_clear(&p->frame);
+    mx_str_addf(&p->frame, "%s\n", text);
+    put_log(p, mx_str_text(&p->frame));
+    mx_str_clear(&p->frame);
     mx_str_addf(&p->frame, "%s%s\n", p->drawn ? "\r\x1b[K" : "", text);
     put(p, p->frame.text, p->frame.len);
     if (p->drawn)
@@ -362,5 +398,6 @@ void mx_progress_fini(mx_progress *p)
         put(p, "\n", 1);
     mx_str_fini(&p->line);
     mx_str_fini(&p->frame);
+    mx_str_fini(&p->entry);
     *p = (mx_progress){0};
 }

@@ -31,6 +31,7 @@ typedef struct {
     enum { MX_PROGRESS_AUTO, MX_PROGRESS_LIVE, MX_PROGRESS_PLAIN, MX_PROGRESS_OFF } mode;
     int width; /* columns; 0 asks the terminal */
     enum { MX_CHARSET_AUTO, MX_CHARSET_UTF8, MX_CHARSET_ASCII } charset;
+    int log_fd; /* messages and plain lines go here too, each with its time; 0: nowhere */
 } mx_progress_options;
 
 enum { MX_PROGRESS_HISTORY = 64 };
@@ -40,10 +41,12 @@ typedef struct {
     double last_drawn;                /* seconds, monotonic */
     double loss[MX_PROGRESS_HISTORY]; /* ring of recent losses */
     int64_t n_loss;
-    mx_str line, frame;
+    mx_str line, frame, entry;
 } mx_progress;
 
 void mx_progress_init(mx_progress *p, const mx_progress_options *o);
+/* A log for everything that is said from now on; 0: none. */
+void mx_progress_log_to(mx_progress *p, int fd);
 void mx_progress_update(mx_progress *p, const mx_progress_state *s);
 /* A message of its own line: printed above the live line, or as it is. A newline is added. */
 void mx_progress_say(mx_progress *p, const char *fmt, ...) MX_PRINTF(2, 3);

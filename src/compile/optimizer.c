@@ -3,11 +3,14 @@
  * Adds the inputs `lr` and `step` and the roots `grad_norm` (before clipping). The clip scale is
  * min(1, threshold / (norm + 1e-6)), as torch's clip_grad_norm_; with no threshold it is norm * 0 +
  * 1, so that a gradient that is not finite makes the scale not finite, and the update is skipped.
+ * With `skips_spikes` a norm above the input norm_limit, or a loss above loss_limit where the loss
+ * is in this graph, makes the scale NaN as well: the same way out, so no update op knows of spikes.
  * Weight decay applies by name: `no_decay` is a list of shell patterns.
  */
 #include "compile/optimizer.h"
 
 #include "ops.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -53,8 +56,8 @@ static mx_node *compute_copy(mx_graph *g, const mx_node *w, mx_node *cast)
         return NULL;
     char name[512];
     snprintf(name, sizeof name, "%s.copy", w->name);
-    mx_node *v = mx_variable(g, name, cast->type,
-                             (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = w->name});
+    mx_node *v =
+        mx_variable(g, name, cast->type, (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = w->name});
     v->axes = w->axes;
     mx_node_forward(cast, v);
     return v;
@@ -71,21 +74,48 @@ static mx_node *global_norm(mx_graph *g, mx_node *const *grad, int n)
     return sum ? mx_sqrt(g, sum) : mx_constant(g, MX_SCALAR, MX_F32, 0);
 }
 
-static void update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, mx_node *hyper,
+/* What every update of a step is told. */
+typedef struct {
+    mx_node *lr, *scale, *step;
+    mx_node *hyper; /* the same as one vector */
+} rates;
+
+static void update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, const rates *r,
                    mx_node *copy)
 {
-    bool decay = !matches(o->no_decay, w->name);
+    double decay = matches(o->no_decay, w->name) ? 0 : o->weight_decay;
     mx_node *u;
-    if (o->kind == MX_SGD) {
-        u = mx_sgd(g, (mx_node *[]){w, d, hyper, copy}, decay ? o->weight_decay : 0);
+    if (o->kind == MX_SGD && o->momentum > 0) {
+        mx_node *m = mx_momentum(g, state(g, w, "momentum", MX_F32), d, r->scale, o->momentum, 1);
+        u = mx_step_along(g, w, m, (mx_step_rule){r->lr, r->scale, 1, decay}, copy);
+    } else if (o->kind == MX_SGD) {
+        u = mx_sgd(g, (mx_node *[]){w, d, r->hyper, copy}, decay);
+    } else if (o->kind == MX_MUON && mx_muon_takes(w)) {
+        mx_node *in[4] = {w, d, state(g, w, "momentum", MX_F32), copy};
+        u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step);
     } else {
-        mx_node *m = state(g, w, "exp_avg", o->moment_dtype);
-        mx_node *v = state(g, w, "exp_avg_sq", o->moment_dtype);
-        u = mx_adamw(g, (mx_node *[]){w, d, m, v, hyper, copy},
-                     (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root,
-                                      decay ? o->weight_decay : 0});
+        mx_node *m = state(g, w, "exp_avg", o->mu_dtype);
+        mx_node *v = state(g, w, "exp_avg_sq", o->nu_dtype);
+        u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, copy},
+                     (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay});
     }
     mx_graph_root(g, NULL, u);
+}
+
+static mx_node *loss_root(const mx_graph *g)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, "loss") == 0)
+            return g->root[i];
+    return NULL;
+}
+
+/* The scale, or NaN where x is above the limit. */
+static mx_node *stop_above(mx_graph *g, mx_node *scale, mx_node *x, const char *limit)
+{
+    mx_node *most = mx_input(g, limit, MX_SCALAR, MX_F32);
+    mx_node *nothing = mx_constant(g, MX_SCALAR, MX_F32, NAN);
+    return mx_where(g, mx_greater(g, x, most), nothing, scale);
 }
 
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
@@ -104,17 +134,22 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
     }
     /* 0 for a finite norm, NaN for an infinite one: then the update is skipped. */
     scale = mx_add(g, scale, mx_affine(g, norm, 0, 0));
+    mx_node *loss = loss_root(g);
+    if (o->skips_spikes)
+        scale = stop_above(g, scale, norm, "norm_limit");
+    if (o->skips_spikes && loss)
+        scale = stop_above(g, scale, loss, "loss_limit");
     mx_node *lr = mx_input(g, "lr", MX_SCALAR, MX_F32);
     mx_node *step = mx_input(g, "step", MX_SCALAR, MX_F32);
     mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
     mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
                         mx_reshape(g, step, MX_SHAPE(1)), zero};
-    mx_node *hyper = mx_concat(g, 4, part, 0);
+    rates r = {lr, scale, step, mx_concat(g, 4, part, 0)};
     mx_arena scratch = {0};
     mx_node **cast = find_casts(g, &scratch);
     for (int i = 0; i < n; i++)
         if (grad[i])
-            update(g, o, var[i], grad[i], hyper, compute_copy(g, var[i], cast[var[i]->id]));
+            update(g, o, var[i], grad[i], &r, compute_copy(g, var[i], cast[var[i]->id]));
     mx_arena_fini(&scratch);
     mx_graph_resolve(g);
 }

@@ -4,18 +4,36 @@
 
 #include "ir/graph.h"
 
-typedef enum { MX_ADAMW, MX_SGD } mx_optimizer_kind;
+typedef enum { MX_ADAMW, MX_SGD, MX_MUON } mx_optimizer_kind;
 
 typedef struct {
     mx_optimizer_kind kind;
     double b1, b2, eps, eps_root, weight_decay;
-    double clip;           /* global norm; 0: no clip */
-    const char *no_decay;  /* comma-separated shell patterns of weights without decay */
-    mx_dtype moment_dtype; /* float32, or bfloat16 to halve the state */
+    double momentum;                        /* of SGD; 0: none */
+    double muon_beta, muon_decay, muon_rms; /* rms 0: scaled by the matrix's shape */
+    int muon_steps;
+    double clip;                 /* global norm; 0: no clip */
+    const char *no_decay;        /* comma-separated shell patterns of weights without decay */
+    mx_dtype mu_dtype, nu_dtype; /* of the moments: float32, or bfloat16 to halve them */
+    bool skips_spikes; /* inputs norm_limit and loss_limit: above them nothing is updated */
 } mx_optimizer;
 
 /* grad[i] is the gradient of var[i]; NULL leaves the weight alone. */
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
                        mx_node *const *grad, int n);
+
+/* muon.c. How far to go along a direction: w <- w - lr (factor direction + decay w); where the clip
+ * scale is not finite nothing happens. */
+typedef struct {
+    mx_node *lr, *scale;
+    double factor, decay;
+} mx_step_rule;
+bool mx_muon_takes(const mx_node *w); /* is this a weight for Muon? The rest gets AdamW */
+/* in: weight, gradient, momentum, copy in the compute dtype or NULL. */
+mx_node *mx_muon(mx_graph *g, const mx_optimizer *o, mx_node *const in[4], mx_step_rule r,
+                 mx_node *step);
+/* m <- keep m + take scale d; gives the new m. */
+mx_node *mx_momentum(mx_graph *g, mx_node *m, mx_node *d, mx_node *scale, double keep, double take);
+mx_node *mx_step_along(mx_graph *g, mx_node *w, mx_node *direction, mx_step_rule r, mx_node *copy);
 
 #endif

@@ -37,13 +37,14 @@ typedef struct mx_device {
 typedef struct {
     const mx_node *node;
     mx_call call;
+    const char *label; /* "model.layers.3.mlp matmul": for crash reports and profiles */
 } mx_exec_step;
 
 struct mx_exec {
-    mx_session *session;    /* borrows */
+    mx_session *session;       /* borrows */
     const mx_program *program; /* borrows */
-    char *scratch;          /* owns, on the device */
-    mx_exec_step *step;     /* nodes that do something, in order */
+    char *scratch;             /* owns, on the device */
+    mx_exec_step *step;        /* nodes that do something, in order */
     int n_steps;
     mx_arena arena;
     void *state;
@@ -70,10 +71,15 @@ typedef struct {
     bool written;
 } mx_var;
 int mx_session_count(const mx_session *s);
-mx_var *mx_session_var(mx_session *s, int i);              /* in the order of declaration */
-mx_var *mx_session_find(mx_session *s, const char *name);  /* NULL: none */
+mx_var *mx_session_var(mx_session *s, int i);             /* in the order of declaration */
+mx_var *mx_session_find(mx_session *s, const char *name); /* NULL: none */
 mx_status mx_var_write(mx_session *s, mx_var *v, const void *src) MX_MUST_USE;
 mx_status mx_var_read(mx_session *s, const mx_var *v, void *dst) MX_MUST_USE;
+/* Bytes [at, at + n) of it. */
+mx_status mx_var_read_part(mx_session *s, const mx_var *v, size_t at, void *dst,
+                           size_t n) MX_MUST_USE;
+/* Does mx_var.data lie in memory that the host can read? */
+bool mx_session_on_host(const mx_session *s);
 /* Copies in the compute dtype follow their weights; call after writing weights. */
 mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
 

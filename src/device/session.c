@@ -104,8 +104,10 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
     mx_var *v = mx_session_find(s, n->name);
     if (v) {
         if (v->type.dtype != n->type.dtype || !mx_shape_equal(&v->type, &n->type))
-            return mx_fail(MX_USAGE, "the variable %s has different types in two programs of one "
-                           "session", n->name);
+            return mx_fail(MX_USAGE,
+                           "the variable %s has different types in two programs of one "
+                           "session",
+                           n->name);
         return MX_OK;
     }
     v = MX_NEW(&s->arena, mx_var);
@@ -128,8 +130,8 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
 static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
 {
     const mx_place *q = mx_program_place(e->program, n, k);
-    void *data = q->offset >= 0 ? e->scratch + q->offset
-                                : mx_session_find(e->session, q->root->name)->data;
+    void *data =
+        q->offset >= 0 ? e->scratch + q->offset : mx_session_find(e->session, q->root->name)->data;
     return (mx_tensor){data, *mx_node_type(n, k)};
 }
 
@@ -159,6 +161,8 @@ static void bind_step(mx_exec *e, const mx_node *n)
     for (int k = 0; k < n->n_out; k++)
         out[k] = bind(e, n, k);
     st->node = n;
+    const char *own = n->name ? n->name : n->op->name;
+    st->label = *n->scope && !n->name ? mx_arena_printf(&e->arena, "%s %s", n->scope, own) : own;
     st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
 }
 
@@ -204,8 +208,10 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed)
     if (init.kind != MX_INIT_ZEROS) {
 #pragma omp parallel for schedule(static)
         for (int64_t i = 0; i < n; i++)
-            mx_store_f64(&t, i, init.kind == MX_INIT_NORMAL ? init.scale * normal(seed, stream, i)
-                                : init.kind == MX_INIT_ONES ? 1.0 : init.scale);
+            mx_store_f64(&t, i,
+                         init.kind == MX_INIT_NORMAL ? init.scale * normal(seed, stream, i)
+                         : init.kind == MX_INIT_ONES ? 1.0
+                                                     : init.scale);
     }
     mx_status st = mx_var_write(s, v, host);
     mx_free(host);
@@ -253,6 +259,16 @@ mx_status mx_var_write(mx_session *s, mx_var *v, const void *src)
 {
     v->written = true;
     return s->device->write(s->device, v->data, src, mx_type_bytes(&v->type));
+}
+
+bool mx_session_on_host(const mx_session *s)
+{
+    return strcmp(s->device->name, "cpu") == 0;
+}
+
+mx_status mx_var_read_part(mx_session *s, const mx_var *v, size_t at, void *dst, size_t n)
+{
+    return s->device->read(s->device, dst, (const char *)v->data + at, n);
 }
 
 mx_status mx_var_read(mx_session *s, const mx_var *v, void *dst)

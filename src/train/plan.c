@@ -235,10 +235,10 @@ int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_step_optio
                  (long long)batch.accumulation);
         try_change(p, m, &changed, &batch, out, &n);
     }
-    changed.optimizer.moment_dtype = MX_BF16;
-    if (o->optimizer.moment_dtype != MX_BF16 && n < cap) {
+    changed.optimizer.mu_dtype = changed.optimizer.nu_dtype = MX_BF16;
+    if (o->optimizer.mu_dtype != MX_BF16 && n < cap) {
         size_t k = (size_t)snprintf(out[n].keys, sizeof out[n].keys,
-                                    "remat_policy=full mu_dtype=bfloat16");
+                                    "remat_policy=full mu_dtype=bfloat16 nu_dtype=bfloat16");
         if (batch.accumulation != p->batch.accumulation)
             snprintf(out[n].keys + k, sizeof out[n].keys - k, " with the smallest batch");
         try_change(p, m, &changed, &batch, out, &n);

@@ -50,18 +50,55 @@ static mx_status open_model(mx_run *r)
     return st;
 }
 
-static void say_plan(mx_run *r)
+/* plan.txt: every class of memory in bytes, and what a step computes. */
+static mx_status write_plan(const mx_run *r, const double *kind_bytes)
+{
+    static const char *const kinds[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "weights",
+                                                         [MX_VAR_OPTIMIZER] = "optimizer",
+                                                         [MX_VAR_GRADIENT] = "gradients",
+                                                         [MX_VAR_COPY] = "copies"};
+    mx_str text = {0};
+    char path[4096], buf[32];
+    mx_batch_plan_print(&r->batch, &text);
+    mx_str_addf(&text, "\n\n%-14s %14s\n", "memory", "bytes");
+    for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
+        if (kind_bytes[k] > 0)
+            mx_str_addf(&text, "%-14s %14.0f\n", kinds[k] ? kinds[k] : "state", kind_bytes[k]);
+    mx_str_addf(&text, "%-14s %14.0f\n", "train step", (double)r->step.program.scratch_bytes);
+    if (r->accumulates)
+        mx_str_addf(&text, "%-14s %14.0f\n", "apply step", (double)r->apply.program.scratch_bytes);
+    if (r->evaluates)
+        mx_str_addf(&text, "%-14s %14.0f\n", "evaluation", (double)r->eval.program.scratch_bytes);
+    if (mx_config_bool(r->c, "enable_checkpointing") && mx_config_bool(r->c, "async_checkpointing"))
+        mx_str_addf(&text, "%-14s %14.0f\n", "snapshot", r->snapshot_bytes);
+    mx_str_addf(&text, "%-14s %14.0f  (%s)\n\n%.4g GFLOP a step, %d threads\n", "total",
+                r->planned_bytes, mx_format_bytes(buf, sizeof buf, r->planned_bytes),
+                r->flops_per_step / 1e9, mx_session_threads(r->session));
+    snprintf(path, sizeof path, "%.4000s/plan.txt", r->folder);
+    mx_status st = mx_io_write_file(NULL, path, text.text, text.len);
+    mx_str_fini(&text);
+    return st;
+}
+
+static mx_status say_plan(mx_run *r)
 {
     const mx_plan_bytes *b = &r->step.program.bytes;
     mx_str line = {0};
     char buf[32];
-    double total = b->inputs + b->activations + b->workspace, weights = 0;
+    double total = (double)(r->step.program.scratch_bytes + r->apply.program.scratch_bytes +
+                            r->eval.program.scratch_bytes);
+    double weights = 0, kind[MX_VAR_KIND_COUNT] = {0};
     for (int i = 0; i < mx_session_count(r->session); i++) {
         const mx_var *v = mx_session_var(r->session, i);
         if (v->attr.kind == MX_VAR_WEIGHT)
             weights += (double)mx_type_count(&v->type);
+        kind[v->attr.kind] += (double)mx_type_bytes(&v->type);
         total += (double)mx_type_bytes(&v->type);
     }
+    r->snapshot_bytes = kind[MX_VAR_WEIGHT] + kind[MX_VAR_OPTIMIZER];
+    bool copies = mx_config_bool(r->c, "enable_checkpointing") &&
+                  mx_config_bool(r->c, "async_checkpointing") && mx_session_on_host(r->session);
+    r->planned_bytes = total + (copies ? r->snapshot_bytes : 0);
     mx_progress_say(&r->progress, "model: %s, %s parameters", r->model.family->name,
                     mx_format_count(buf, sizeof buf, weights));
     mx_batch_plan_print(&r->batch, &line);
@@ -69,10 +106,11 @@ static void say_plan(mx_run *r)
     mx_progress_say(&r->progress,
                     "memory: %s planned, of which activations %.0f MiB; %.2f GFLOP a step; "
                     "%d threads",
-                    mx_format_bytes(buf, sizeof buf, total),
+                    mx_format_bytes(buf, sizeof buf, r->planned_bytes),
                     (b->activations + b->workspace) / (1 << 20), r->flops_per_step / 1e9,
                     mx_session_threads(r->session));
     mx_str_fini(&line);
+    return write_plan(r, kind);
 }
 
 static mx_status build_steps(mx_run *r)
@@ -107,8 +145,7 @@ static mx_status build_steps(mx_run *r)
     return MX_OK;
 }
 
-/* The newest whole checkpoint of the run itself; NULL when there is none. */
-static mx_status own_checkpoint(mx_run *r, const char **path)
+mx_status mx_run_newest(mx_run *r, const char **path)
 {
     mx_str notes = {0};
     mx_ckpt_entry e = {0};
@@ -137,7 +174,7 @@ static mx_status restore(mx_run *r)
 {
     const char *own = NULL;
     if (mx_config_bool(r->c, "enable_checkpointing"))
-        MX_TRY(own_checkpoint(r, &own));
+        MX_TRY(mx_run_newest(r, &own));
     const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
     const char *weights = mx_config_text(r->c, "load_parameters_path");
     if (*full) {
@@ -176,26 +213,44 @@ static mx_status open_checkpoints(mx_run *r)
     mx_ckpt_opts o = {
         .run_dir = r->folder,
         .run_id = mx_config_text(r->c, "run_name"),
-        .retention = {.keep_last = keep > 0 ? (int)keep : 0, .keep_every = every > 0 ? every : 0,
+        .retention = {.keep_last = keep > 0 ? (int)keep : 0,
+                      .keep_every = every > 0 ? every : 0,
                       .keep_best = (int)mx_config_int(r->c, "keep_best_checkpoints")},
         .max_shard_bytes =
             (uint64_t)mx_config_int(r->c, "checkpoint_storage_target_data_file_size_bytes"),
         .synchronous = !mx_config_bool(r->c, "async_checkpointing"),
     };
-    return mx_ckpt_new(&r->ckpt, &o);
+    MX_TRY(mx_ckpt_new(&r->ckpt, &o));
+    return mx_state_reserve(r->ckpt, r->session, &r->model, r->like);
+}
+
+mx_status mx_run_open_metrics(mx_run *r)
+{
+    const char *copy = mx_config_text(r->c, "metrics_file");
+    return mx_metrics_open(
+        &r->metrics, r->folder,
+        &(mx_metrics_options){.tensorboard = mx_config_bool(r->c, "enable_tensorboard"),
+                              .copy = *copy ? copy : NULL,
+                              .start_step = r->at.step + 1});
 }
 
 mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
 {
-    *r = (mx_run){.c = c, .last_eval = NAN};
-    mx_progress_init(&r->progress, &(mx_progress_options){.fd = 1, .interval_s = 0.1,
-                                                          .plain_every = 10});
+    *r = (mx_run){.c = c,
+                  .last_eval = NAN,
+                  .rolled_to = -1,
+                  .opened = mx_run_now(),
+                  .start_rss_bytes = mx_run_rss_bytes()};
+    mx_progress_init(&r->progress,
+                     &(mx_progress_options){.fd = 1, .interval_s = 0.1, .plain_every = 10});
     r->folder = mx_run_folder(c, &r->arena);
     MX_TRY(open_model(r));
     MX_TRY(mx_batch_plan_make(&r->batch, c, 1, 1));
     MX_TRY(build_steps(r));
+    r->compiled = mx_run_now();
     MX_TRY(make_folders(r));
     MX_TRY(mx_run_lock_take(&r->lock, r->folder));
+    mx_run_log_open(r);
     mx_str report = {0};
     mx_status st = mx_run_config_compare(c, r->folder, &report);
     if (report.len)
@@ -205,14 +260,17 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     MX_TRY(mx_run_config_save(c, r->folder, command_line, NULL));
     r->schedule = mx_schedule_make(c);
     r->steps = mx_schedule_run_steps(c);
-    say_plan(r);
+    if (mx_config_bool(c, "skip_step_on_spikes")) {
+        mx_spikes_init(&r->spikes, &r->arena, mx_config_int(c, "skip_step_interval"),
+                       mx_config_float(c, "skip_step_scaling_factor"));
+        r->at.spikes = &r->spikes;
+    }
+    MX_TRY(say_plan(r));
     MX_TRY(restore(r));
     MX_TRY(open_data(r));
     MX_TRY(open_checkpoints(r));
-    return mx_metrics_open(
-        &r->metrics, r->folder,
-        &(mx_metrics_options){.tensorboard = mx_config_bool(c, "enable_tensorboard"),
-                              .start_step = r->at.step + 1});
+    MX_TRY(mx_run_watch_open(r));
+    return mx_run_open_metrics(r);
 }
 
 void mx_run_close(mx_run *r)

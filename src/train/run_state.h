@@ -6,39 +6,66 @@
 #include "data/loader.h"
 #include "store/run_lock.h"
 #include "train/batch_plan.h"
+#include "train/goodput.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
 #include "train/state.h"
 #include "train/step.h"
 #include "train/train_data.h"
+#include "train/watchdog.h"
 
 typedef struct {
     const mx_config *c;
     mx_arena arena;
     const char *folder;
-    const char *like;          /* directory whose tokenizer files go into checkpoints; NULL: none */
+    const char *like; /* directory whose tokenizer files go into checkpoints; NULL: none */
     mx_run_lock lock;
     mx_model_spec model;
     mx_batch_plan batch;
     mx_schedule schedule;
-    int64_t steps;             /* of the whole run */
+    int64_t steps; /* of the whole run */
     mx_session *session;
     mx_step_options options;
     mx_step step, apply, eval; /* apply: with accumulation; eval: when evaluating */
     bool accumulates, evaluates;
     mx_train_data data, eval_data;
-    mx_run_state at;           /* progress */
-    mx_ckpt *ckpt;             /* NULL: checkpointing is off */
+    mx_run_state at; /* progress */
+    mx_ckpt *ckpt;   /* NULL: checkpointing is off */
     mx_metrics *metrics;
     mx_progress progress;
     double flops_per_step, peak_flops;
-    int64_t skipped;           /* updates left out because something was not finite */
-    double last_eval;          /* NAN: none yet */
+    mx_spikes spikes;  /* cap 0: spikes are not looked for */
+    int64_t rolled_to; /* the checkpoint the run went back to last, -1: never */
+    int rolled_times;  /* in a row, to that one */
+    int log_fd;        /* log.txt; 0: none */
+    mx_watchdog *watchdog;
+    mx_goodput goodput;
+    bool accounts;           /* goodput is recorded */
+    double account_saved;    /* when, seconds since 1970 */
+    double opened, compiled; /* when, seconds since 1970 */
+    double planned_bytes, snapshot_bytes, start_rss_bytes;
+    int failures_said; /* failed saves in a row that were reported */
+    double last_eval;  /* NAN: none yet */
 } mx_run;
 
 /* run_setup.c: everything before the first step. */
 mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line) MX_MUST_USE;
 void mx_run_close(mx_run *r);
+/* The newest whole checkpoint of the run itself, in the arena; NULL when there is none. */
+mx_status mx_run_newest(mx_run *r, const char **path) MX_MUST_USE;
+/* metrics.jsonl from the step after the present one on. */
+mx_status mx_run_open_metrics(mx_run *r) MX_MUST_USE;
+/* run_watch.c: log, crash reports, watchdog, the account of time and memory. */
+void mx_run_log_open(mx_run *r);
+mx_status mx_run_watch_open(mx_run *r) MX_MUST_USE;
+void mx_run_spend(mx_run *r, mx_goodput_kind on); /* time from now on belongs to this */
+void mx_run_step_begins(mx_run *r);
+void mx_run_step_done(mx_run *r);
+void mx_run_saved(mx_run *r);                     /* a save has begun at the present step */
+void mx_run_check_saves(mx_run *r);               /* says so when checkpoints fail */
+void mx_run_watch_close(mx_run *r, mx_status st); /* prints and records; st is borrowed */
+double mx_run_now(void);                          /* seconds since 1970 */
+double mx_run_rss_bytes(void);                    /* the most memory this process has had */
 /* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
 mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 

@@ -2,13 +2,17 @@
 #include "train/state.h"
 
 #include "store/weights.h"
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
-static mx_st_source source_of(const mx_var *v)
+static mx_st_source source_of(const mx_session *session, mx_var *v)
 {
-    mx_st_source s = {.name = v->name, .dtype = mx_st_dtype_of(v->type.dtype),
-                      .ndim = v->type.ndim, .data = v->data};
+    mx_st_source s = {.name = v->name,
+                      .dtype = mx_st_dtype_of(v->type.dtype),
+                      .ndim = v->type.ndim,
+                      .user = v,
+                      .data = mx_session_on_host(session) ? v->data : NULL};
     for (int i = 0; i < v->type.ndim; i++)
         s.dim[i] = v->type.dim[i];
     return s;
@@ -20,27 +24,39 @@ static int64_t collect(mx_session *s, mx_var_kind kind, mx_arena *a, mx_st_sourc
     *out = MX_NEW_N(a, mx_st_source, mx_session_count(s));
     for (int i = 0; i < mx_session_count(s); i++)
         if (mx_session_var(s, i)->attr.kind == kind)
-            (*out)[n++] = source_of(mx_session_var(s, i));
+            (*out)[n++] = source_of(s, mx_session_var(s, i));
     return n;
 }
 
 static char *state_text(const mx_run_state *st)
 {
-    json_t *j = json_pack("{s:I, s:I, s:i}", "step", (json_int_t)st->step, "tokens",
-                          (json_int_t)st->tokens, "threads", st->threads);
+    json_t *j = json_pack("{s:I, s:I, s:I, s:I, s:I, s:i}", "step", (json_int_t)st->step, "tokens",
+                          (json_int_t)st->tokens, "skipped", (json_int_t)st->skipped,
+                          "skipped_in_row", (json_int_t)st->skipped_in_row, "rollbacks",
+                          (json_int_t)st->rollbacks, "threads", st->threads);
     json_t *loader = st->loader ? json_loadb(st->loader, st->loader_bytes, 0, NULL) : NULL;
     if (loader)
         json_object_set_new(j, "loader", loader);
+    if (st->spikes)
+        json_object_set_new(j, "spikes", mx_spikes_to_json(st->spikes));
     char *text = json_dumps(j, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(j);
     return text;
 }
 
-mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
-                        double metric, const char *like)
+/* A variable on a device, on its way into the snapshot. */
+static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst, size_t n)
+{
+    return mx_var_read_part(ctx, s->user, at, dst, n);
+}
+
+/* The request of a save, handed to mx_ckpt_save or mx_ckpt_reserve. */
+static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
+                              const mx_run_state *st, double metric, const char *like,
+                              mx_status (*use)(mx_ckpt *c, const mx_ckpt_request *r))
 {
     mx_arena scratch = {0};
-    mx_ckpt_request r = {.step = st->step, .metric = metric};
+    mx_ckpt_request r = {.step = st->step, .metric = metric, .fetch = fetch, .fetch_ctx = s};
     mx_st_source *weights, *moments;
     r.n_weights = collect(s, MX_VAR_WEIGHT, &scratch, &weights);
     r.n_optimizer = collect(s, MX_VAR_OPTIMIZER, &scratch, &moments);
@@ -55,11 +71,22 @@ mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const
     r.state_json = state;
     r.extras = extra;
     r.n_extras = mx_weights_extras(config, like, &scratch, extra);
-    mx_status status = mx_ckpt_save(c, &r);
+    mx_status status = use(c, &r);
     mx_free(config);
     mx_free(state);
     mx_arena_fini(&scratch);
     return status;
+}
+
+mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
+                        double metric, const char *like)
+{
+    return with_request(c, s, m, st, metric, like, mx_ckpt_save);
+}
+
+mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const char *like)
+{
+    return with_request(c, s, m, &(mx_run_state){0}, NAN, like, mx_ckpt_reserve);
 }
 
 /* Moments by name. A weight that was frozen in the saved run has none: it starts from zero. */
@@ -77,8 +104,8 @@ static mx_status restore_moments(const mx_ckpt_view *v, mx_session *s)
                            t->name, (long long)t->n, (long long)mx_type_count(&var->type));
         void *host = NULL;
         MX_TRY(mx_alloc(&host, mx_type_bytes(&var->type), var->name));
-        mx_st_job job = {.tensor = t, .count = t->n, .to = mx_st_dtype_of(var->type.dtype),
-                         .dst = host};
+        mx_st_job job = {
+            .tensor = t, .count = t->n, .to = mx_st_dtype_of(var->type.dtype), .dst = host};
         mx_status st = mx_st_load(&job, 1, mx_session_threads(s));
         if (!st)
             st = mx_var_write(s, var, host);
@@ -92,7 +119,7 @@ mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model
                            mx_run_state *st)
 {
     mx_ckpt_view v = {0};
-    *st = (mx_run_state){0};
+    *st = (mx_run_state){.spikes = st->spikes};
     /* Already verified by whoever chose this checkpoint; sizes are checked once more. */
     MX_TRY(mx_ckpt_open(&v, checkpoint, MX_CHECK_SIZES, mx_session_threads(s)));
     mx_status status = mx_weights_load(s, m, &v.model, (mx_load_options){0});
@@ -101,6 +128,11 @@ mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model
     if (!status) {
         st->step = json_integer_value(json_object_get(v.state, "step"));
         st->tokens = json_integer_value(json_object_get(v.state, "tokens"));
+        st->skipped = json_integer_value(json_object_get(v.state, "skipped"));
+        st->skipped_in_row = json_integer_value(json_object_get(v.state, "skipped_in_row"));
+        st->rollbacks = json_integer_value(json_object_get(v.state, "rollbacks"));
+        if (st->spikes)
+            mx_spikes_from_json(st->spikes, json_object_get(v.state, "spikes"));
         st->threads = (int)json_integer_value(json_object_get(v.state, "threads"));
         const json_t *loader = json_object_get(v.state, "loader");
         if (loader) {

@@ -7,13 +7,17 @@
 #include "models/model.h"
 #include "store/checkpoint.h"
 #include "store/checkpoint_read.h"
+#include "train/spikes.h"
 
 /* What a checkpoint holds besides tensors. */
 typedef struct {
-    int64_t step;         /* updates done */
-    int64_t tokens;       /* trained on so far */
-    int threads;          /* part of a run's identity: bits may depend on it */
-    char *loader;         /* position in the data, JSON; NULL: none */
+    int64_t step;    /* updates done */
+    int64_t tokens;  /* trained on so far */
+    int64_t skipped; /* steps among them that changed nothing */
+    int64_t skipped_in_row, rollbacks;
+    mx_spikes *spikes; /* borrows; NULL: no such statistics */
+    int threads;       /* part of a run's identity: bits may depend on it */
+    char *loader;      /* position in the data, JSON; NULL: none */
     size_t loader_bytes;
 } mx_run_state;
 
@@ -21,7 +25,10 @@ typedef struct {
  * tokenizer files go along (NULL: none). The write goes on in the background. */
 mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
                         double metric, const char *like) MX_MUST_USE;
-/* Everything back. The caller frees st->loader with mx_free. */
+/* Gets the snapshot's memory, so that the first save takes no longer than the others. */
+mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
+                           const char *like) MX_MUST_USE;
+/* Everything back; st->spikes, where given, is filled. The caller frees st->loader with mx_free. */
 mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model_spec *m,
                            mx_run_state *st) MX_MUST_USE;
 

@@ -100,26 +100,34 @@ static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_a
                               mx_optimizer *out)
 {
     const char *type = mx_config_text(cfg, "opt_type"), *mask = joined(cfg, "adamw_mask", a);
-    const char *moments = mx_config_text(cfg, "mu_dtype");
     *out = (mx_optimizer){
         .b1 = mx_config_float(cfg, "adam_b1"),
         .b2 = mx_config_float(cfg, "adam_b2"),
         .eps = mx_config_float(cfg, "adam_eps"),
         .eps_root = mx_config_float(cfg, "adam_eps_root"),
         .weight_decay = mx_config_float(cfg, "adam_weight_decay"),
+        .momentum = mx_config_float(cfg, "sgd_momentum"),
+        .muon_beta = mx_config_float(cfg, "muon_beta"),
+        .muon_decay = mx_config_float(cfg, "muon_weight_decay"),
+        .muon_rms = mx_config_float(cfg, "muon_consistent_rms"),
+        .muon_steps = (int)mx_config_int(cfg, "muon_steps"),
         .clip = mx_config_float(cfg, "gradient_clipping_threshold"),
         .no_decay = *mask ? mask : m->family->no_decay,
+        .skips_spikes = mx_config_bool(cfg, "skip_step_on_spikes"),
     };
-    if (strcmp(type, "adamw") == 0)
-        out->kind = MX_ADAMW;
-    else if (strcmp(type, "sgd") == 0)
-        out->kind = MX_SGD;
-    else
-        return mx_fail(MX_USAGE, "%s: opt_type `%s` is not there yet; use adamw or sgd",
-                       mx_config_where(cfg, "opt_type"), type);
-    bool known = mx_dtype_parse(*moments ? moments : mx_config_text(cfg, "weight_dtype"),
-                                &out->moment_dtype);
-    MX_ASSERT(known, "mu_dtype=%s", moments);
+    /* adam_pax keeps its moments divided by their bias corrections, m / (1 - b^t); the update is
+     * the same function of the gradients, eps_root included, so it is the same op here. */
+    out->kind = strcmp(type, "sgd") == 0 ? MX_SGD : strcmp(type, "muon") == 0 ? MX_MUON : MX_ADAMW;
+    const struct {
+        const char *key;
+        mx_dtype *to;
+    } moments[] = {{"mu_dtype", &out->mu_dtype}, {"nu_dtype", &out->nu_dtype}};
+    for (int i = 0; i < 2; i++) {
+        const char *name = mx_config_text(cfg, moments[i].key);
+        bool known =
+            mx_dtype_parse(*name ? name : mx_config_text(cfg, "weight_dtype"), moments[i].to);
+        MX_ASSERT(known, "%s=%s", moments[i].key, name);
+    }
     return MX_OK;
 }
 
@@ -132,13 +140,20 @@ const char *mx_device_name(const mx_config *cfg)
 /* Keys that are understood but ask for something this version does not do: all of them at once. */
 static mx_status refuse(const mx_config *cfg)
 {
-    static const char *const parallel[] = {
-        "ici_tensor_parallelism", "ici_context_parallelism", "ici_expert_parallelism",
-        "ici_pipeline_parallelism", "ici_sequence_parallelism"};
+    static const char *const parallel[] = {"ici_tensor_parallelism", "ici_context_parallelism",
+                                           "ici_expert_parallelism", "ici_pipeline_parallelism",
+                                           "ici_sequence_parallelism"};
     mx_status all = MX_OK;
+    if (mx_config_bool(cfg, "enable_rampup_batch_size"))
+        all = mx_fail(MX_USAGE,
+                      "%s: enable_rampup_batch_size is not done yet; start with a smaller "
+                      "per_device_batch_size and resume with a larger one",
+                      mx_config_where(cfg, "enable_rampup_batch_size"));
     if (*mx_config_text(cfg, "quantization"))
-        all = mx_fail(MX_USAGE, "%s: quantization=%s is not done yet; leave it empty",
-                      mx_config_where(cfg, "quantization"), mx_config_text(cfg, "quantization"));
+        all = mx_status_join(all, mx_fail(MX_USAGE,
+                                          "%s: quantization=%s is not done yet; leave it empty",
+                                          mx_config_where(cfg, "quantization"),
+                                          mx_config_text(cfg, "quantization")));
     for (size_t i = 0; i < sizeof parallel / sizeof *parallel; i++)
         if (mx_config_int(cfg, parallel[i]) > 1)
             all = mx_status_join(all, mx_fail(MX_USAGE,

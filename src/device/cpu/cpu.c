@@ -1,6 +1,7 @@
 /* cpu.c - the CPU device: memory is memory, a step is a call of the op's own kernel. */
 #include "device/device.h"
 
+#include "base/crash.h"
 #include <string.h>
 
 static mx_status cpu_alloc(mx_device *d, void **out, size_t bytes, const char *what)
@@ -36,8 +37,11 @@ static mx_status cpu_prepare(mx_device *d, mx_exec *e, void **state)
 static mx_status cpu_run(mx_device *d, mx_exec *e, void *state)
 {
     (void)d, (void)state;
-    for (int i = 0; i < e->n_steps; i++)
+    for (int i = 0; i < e->n_steps; i++) {
+        mx_crash_set_node(e->step[i].label);
         e->step[i].node->op->cpu(&e->step[i].call);
+    }
+    mx_crash_set_node(NULL); /* the label goes with the program */
     return MX_OK;
 }
 

@@ -1,0 +1,170 @@
+/* run_watch.c - what watches a run while it works, and what is known about it at the end.
+ *
+ *     log.txt       what was said, with times; reports of crashes and of steps that do not end
+ *     goodput.json  where the time went, over all restarts (goodput.h)
+ *     plan.txt      what was planned (run_setup.c); at the end it is compared with what was used
+ *
+ * Nothing here can stop a run: a log or an account that cannot be written is said once, at most.
+ */
+#include "train/run_state.h"
+
+#include "base/crash.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ACCOUNT_SECONDS = 30, ALARM_FAILURES = 3 };
+
+double mx_run_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double mx_run_rss_bytes(void)
+{
+    struct rusage u;
+    return getrusage(RUSAGE_SELF, &u) == 0 ? 1024.0 * (double)u.ru_maxrss : 0;
+}
+
+void mx_run_log_open(mx_run *r)
+{
+    const char *path = mx_arena_printf(&r->arena, "%s/log.txt", r->folder);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        mx_progress_say(&r->progress, "note: %s cannot be written; there is no log", path);
+        return;
+    }
+    r->log_fd = fd;
+    mx_progress_log_to(&r->progress, fd);
+    mx_crash_set_log(fd);
+}
+
+/* The time before the account could be opened is known now, too. */
+static void account_open(mx_run *r)
+{
+    mx_status st = mx_goodput_open(&r->goodput, r->folder, r->opened, r->at.step, NULL);
+    r->accounts = !st;
+    if (st)
+        mx_progress_say(&r->progress, "note: time is not accounted for: %s", mx_status_text(st));
+    mx_status_free(st);
+    if (!r->accounts)
+        return;
+    if (r->goodput.was_damaged)
+        mx_progress_say(&r->progress, "note: goodput.json was damaged; the account starts anew");
+    mx_goodput_enter(&r->goodput, MX_GOODPUT_COMPILE, r->opened);
+    mx_goodput_enter(&r->goodput, MX_GOODPUT_LOAD, r->compiled);
+    mx_run_spend(r, MX_GOODPUT_OTHER);
+}
+
+mx_status mx_run_watch_open(mx_run *r)
+{
+    MX_TRY(mx_crash_install());
+    if (mx_config_bool(r->c, "enable_goodput_recording"))
+        account_open(r);
+    return mx_watchdog_open(
+        &r->watchdog,
+        &(mx_watchdog_options){.limit_s = mx_config_float(r->c, "step_timeout_seconds"),
+                               .fd = r->log_fd > 0 ? r->log_fd : 2});
+}
+
+void mx_run_spend(mx_run *r, mx_goodput_kind on)
+{
+    if (r->accounts)
+        mx_goodput_enter(&r->goodput, on, mx_run_now());
+    if (on != MX_GOODPUT_STEP && on != MX_GOODPUT_DATA && r->watchdog)
+        mx_watchdog_pause(r->watchdog);
+}
+
+void mx_run_step_begins(mx_run *r)
+{
+    mx_crash_set_step(r->at.step + 1);
+    mx_watchdog_step(r->watchdog, r->at.step + 1);
+}
+
+static void account_save(mx_run *r)
+{
+    if (!r->accounts)
+        return;
+    r->account_saved = mx_run_now();
+    /* Written again half a minute later: a full disk that has room again needs no word. */
+    mx_status_free(mx_goodput_save(&r->goodput, r->account_saved));
+}
+
+void mx_run_step_done(mx_run *r)
+{
+    mx_goodput_step_done(&r->goodput, r->at.step - 1);
+    if (r->accounts && mx_run_now() - r->account_saved > ACCOUNT_SECONDS)
+        account_save(r);
+}
+
+/* The mark is set when the state is copied: should the write fail, the run will start from an
+ * older one, and the account looks for the mark of that. */
+void mx_run_saved(mx_run *r)
+{
+    if (r->accounts)
+        mx_goodput_commit(&r->goodput, r->at.step, mx_run_now());
+    account_save(r);
+}
+
+void mx_run_check_saves(mx_run *r)
+{
+    if (!r->ckpt)
+        return;
+    mx_ckpt_status s = mx_ckpt_poll(r->ckpt);
+    if (s.n_failed == 0 && r->failures_said)
+        mx_progress_say(&r->progress, "checkpoints can be written again: %lld is",
+                        (long long)s.last_step);
+    if (s.n_failed > r->failures_said) {
+        const char *alarm = s.n_failed >= ALARM_FAILURES ? "ALARM: " : "";
+        mx_progress_say(&r->progress,
+                        "%scheckpoint failed, %d in a row: %s. Training goes on; older checkpoints "
+                        "are untouched and the next save tries again",
+                        alarm, s.n_failed, s.error);
+        if (*alarm)
+            fprintf(stderr, "maxc: ALARM: %d checkpoints in a row could not be written: %s\n",
+                    s.n_failed, s.error);
+    }
+    r->failures_said = s.n_failed;
+}
+
+static void say_memory(mx_run *r)
+{
+    char a[32], b[32];
+    bool host = mx_session_on_host(r->session);
+    double used = mx_run_rss_bytes() - r->start_rss_bytes;
+    mx_progress_say(&r->progress, "memory: %s planned%s, %s of host memory really used",
+                    mx_format_bytes(a, sizeof a, r->planned_bytes), host ? "" : " on the device",
+                    mx_format_bytes(b, sizeof b, used));
+}
+
+void mx_run_watch_close(mx_run *r, mx_status st)
+{
+    mx_watchdog_close(r->watchdog);
+    r->watchdog = NULL;
+    if (r->session && r->planned_bytes > 0)
+        say_memory(r);
+    if (r->accounts) {
+        mx_str table = {0};
+        mx_run_spend(r, MX_GOODPUT_OTHER);
+        account_save(r);
+        mx_goodput_report(&r->goodput, &table);
+        if (table.len && table.text[table.len - 1] == '\n')
+            table.text[--table.len] = 0;
+        mx_progress_say(&r->progress, "%s", mx_str_text(&table));
+        mx_str_fini(&table);
+    }
+    if (st && r->log_fd > 0) {
+        (void)!write(r->log_fd, mx_status_text(st), strlen(mx_status_text(st)));
+        (void)!write(r->log_fd, "\n", 1);
+    }
+    mx_crash_set_log(-1);
+    mx_progress_log_to(&r->progress, 0);
+    if (r->log_fd > 0)
+        close(r->log_fd);
+    r->log_fd = 0;
+}
