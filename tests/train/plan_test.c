@@ -127,13 +127,14 @@ MX_TEST(step_config_policies_and_refusals)
              p.options.compile.remat.save);
     drop(&p);
     const char *host[] = {"remat_policy=custom", "context=offload"},
-               *offload[] = {"remat_policy=minimal_offloaded"}, *muon[] = {"opt_type=muon"};
+               *offload[] = {"remat_policy=minimal_offloaded"},
+               *ramp[] = {"enable_rampup_batch_size=true"};
     MX_CHECK_ERROR(make(&p, host, 2), "argument context=offload: `context` cannot be moved");
     drop(&p);
     MX_CHECK_ERROR(make(&p, offload, 1),
                    "remat_policy `minimal_offloaded` moves tensors to host memory");
     drop(&p);
-    MX_CHECK_ERROR(make(&p, muon, 1), "opt_type `muon` is not there yet");
+    MX_CHECK_ERROR(make(&p, ramp, 1), "enable_rampup_batch_size is not done yet");
     drop(&p);
     mx_model_spec m;
     MX_CHECK_ERROR(mx_model_open(&m, NULL, "/nonexistent"), "/nonexistent: no such folder");
