@@ -136,11 +136,12 @@ static mx_cost cost(const mx_node *n)
     return (mx_cost){.flops = 2 * pairs(n) * (d + e)};
 }
 
-/* Scores again, dv, dp, dq, dk. */
+/* dv, dp, dq, dk: twice the forward. The scores are computed again too, but MFU counts no
+ * recomputation. */
 static mx_cost grad_cost(const mx_node *n)
 {
     double d = (double)n->in[0]->type.dim[3], e = (double)n->in[2]->type.dim[3];
-    return (mx_cost){.flops = 2 * pairs(n) * (3 * d + 2 * e)};
+    return (mx_cost){.flops = 4 * pairs(n) * (d + e)};
 }
 
 static void grad_infer(mx_graph *g, mx_node *n)

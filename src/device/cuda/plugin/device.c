@@ -51,7 +51,9 @@ static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *
                        (double)total / (1 << 30));
     }
     MX_TRY(mx_cuda_check(e, what));
-    return mx_cuda_check(cudaMemset(*out, 0, room), what);
+    /* Waited for: the clearing runs on another stream than the copies that may follow at once. */
+    MX_TRY(mx_cuda_check(cudaMemset(*out, 0, room), what));
+    return mx_cuda_check(cudaDeviceSynchronize(), what);
 }
 
 static void cuda_release(mx_device *d, void *p)
