@@ -12,10 +12,12 @@
 #include "cmd/verb.h"
 #include "data/json_scan.h"
 #include "data/source.h"
-#include "store/safetensors.h"
+#include "models/model.h"
+#include "store/hf_dir.h"
 #include "text/tokenizer.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -163,6 +165,70 @@ static mx_status show_folder(report *r)
     return st;
 }
 
+/* A number where the text is one. */
+static json_t *json_value(const char *text, size_t n)
+{
+    char buf[64];
+    int64_t whole;
+    double real;
+    snprintf(buf, sizeof buf, "%.*s", n < sizeof buf ? (int)n : 0, text);
+    if (mx_parse_i64(buf, &whole))
+        return json_integer(whole);
+    if (mx_parse_f64(buf, &real) && isfinite(real))
+        return json_real(real);
+    json_t *v = json_stringn(text, n); /* NULL when it is not UTF-8 */
+    return v ? v : json_null();
+}
+
+/* The lines "name: value" as one object; a name that comes again makes a list. */
+static void print_json(const mx_str *text)
+{
+    json_t *o = json_object();
+    for (const char *p = mx_str_text(text); *p;) {
+        size_t n = strcspn(p, "\n");
+        const char *colon = memmem(p, n, ": ", 2);
+        size_t k = colon ? (size_t)(colon - p) : 0;
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)k, p);
+        json_t *v = colon ? json_value(colon + 2, n - k - 2) : json_value(p, n);
+        if (!colon)
+            snprintf(name, sizeof name, "text");
+        json_t *old = json_object_get(o, name);
+        if (old && !json_is_array(old))
+            json_object_set_new(o, name, json_pack("[O]", old));
+        if (old)
+            json_array_append_new(json_object_get(o, name), v);
+        else
+            json_object_set_new(o, name, v);
+        p += n + (p[n] == '\n');
+    }
+    char *out = json_dumps(o, JSON_INDENT(1) | JSON_SORT_KEYS);
+    puts(out);
+    mx_free(out);
+    json_decref(o);
+}
+
+/* The family and the number of weights of a folder with config.json and weights. */
+static mx_status show_model(report *r)
+{
+    mx_hf_dir dir = {0};
+    mx_model_spec m = {0};
+    char count[32], size[32];
+    int64_t n = 0;
+    MX_TRY(mx_hf_dir_open(&dir, r->path, MX_HF_ALL));
+    for (int64_t i = 0; i < dir.n_tensors; i++)
+        n += dir.tensors[i]->n;
+    mx_status st = mx_model_from_json(&m, dir.config, r->path);
+    mx_str_addf(&r->out, "family: %s\nparameters: %s (%lld)\nbytes: %s\n",
+                st ? "not known" : m.family->name, mx_format_count(count, sizeof count, (double)n),
+                (long long)n, mx_format_bytes(size, sizeof size, (double)dir.total_bytes));
+    mx_status_free(st); /* a model we cannot run can be looked at */
+    mx_model_spec_fini(&m);
+    mx_hf_dir_close(&dir);
+    r->shown++;
+    return MX_OK;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     report r = {.path = inv->args[0], .n = mx_config_int(inv->config, "limit")};
@@ -174,30 +240,42 @@ static mx_status run(mx_invocation *inv)
     base = base ? base + 1 : r.path;
     if (S_ISDIR(s.st_mode) && mx_is_run_folder(r.path))
         st = mx_inspect_run(r.path, &r.out);
-    else if (S_ISDIR(s.st_mode))
+    else if (S_ISDIR(s.st_mode)) {
+        if (has_file(r.path, "config.json"))
+            mx_status_free(show_model(&r)); /* what is wrong with it shows below */
         st = show_folder(&r);
-    else if (mx_ends_with(base, ".safetensors"))
+    } else if (mx_ends_with(base, ".safetensors"))
         st = show_tensors(&r, r.path);
     else if (strcmp(base, "tokenizer.json") == 0 || mx_ends_with(base, ".model") ||
              mx_ends_with(base, ".tiktoken"))
         st = show_tokenizer(&r, r.path);
     else
         st = show_data(&r);
-    if (!st)
-        fwrite(r.out.text, 1, r.out.len, stdout);
+    bool json = strcmp(mx_config_text(inv->config, "format"), "json") == 0;
+    mx_str curve = {0};
+    if (!st && S_ISDIR(s.st_mode) && mx_is_run_folder(r.path))
+        st = mx_inspect_curve(r.path, mx_config_text(inv->config, "svg"), &curve);
+    if (!st && json)
+        print_json(&r.out);
+    else if (!st)
+        printf("%s%s", mx_str_text(&r.out), mx_str_text(&curve));
+    mx_str_fini(&curve);
     mx_str_fini(&r.out);
     return st;
 }
 
 static const mx_key keys[] = {
     {"limit", MX_KEY_INT, 0, "20", "0..", "tensors to list; at most three records are shown", 0, 0},
+    {"svg", MX_KEY_STRING, 0, "", 0, "of a run folder: writes the curve of the loss to this file",
+     0, 0},
+    MX_KEY_FORMAT,
     {0},
 };
 
 const mx_verb mx_verb_inspect = {
     .name = "inspect",
     .doc = "what is in a checkpoint, a run folder, a dataset file or a tokenizer",
-    .usage = "PATH [limit=20]",
+    .usage = "PATH [limit=20] [svg=FILE] [format=json]",
     .min_args = 1,
     .max_args = 1,
     .keys = keys,

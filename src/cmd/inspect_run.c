@@ -4,14 +4,19 @@
  *     RUN/command.txt      the command
  *     RUN/metrics.jsonl    one object per step; the last whole line is where the run is
  *     RUN/checkpoints/N/   checkpoints, by rising step
+ *     RUN/goodput.json     where the time went, over all restarts
  * The run may be going on meanwhile: a last line without its end is left out, nothing is locked.
  */
 #include "cmd/inspect_run.h"
 
 #include "base/json_doc.h"
 #include "store/checkpoint_read.h"
+#include "train/curve.h"
+#include "train/goodput.h"
+#include "train/metrics.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -79,6 +84,7 @@ static void add_progress(const char *path, mx_str *out)
     add_number(out, o, "tokens", "tokens: %.0f\n");
     add_number(out, o, "tokens_per_second", "tokens per second: %.0f\n");
     add_number(out, o, "skipped_steps", "skipped steps: %.0f\n");
+    add_number(out, o, "rollbacks", "rollbacks: %.0f\n");
     json_decref(o);
 }
 
@@ -91,6 +97,51 @@ static void add_command(const char *path, mx_str *out)
         mx_str_addf(out, "command: %s\n", line);
 }
 
+static void add_goodput(const char *path, mx_str *out)
+{
+    mx_goodput g;
+    mx_status st = mx_goodput_read(&g, path);
+    if (!st) {
+        mx_str_addf(out, "attempts: %lld\nsteps lost: %lld\ngoodput: %.4f\n", (long long)g.attempts,
+                    (long long)g.steps_lost, mx_goodput_fraction(&g));
+        for (int i = 0; i < MX_GOODPUT_N; i++)
+            if (g.seconds[i] > 0)
+                mx_str_addf(out, "seconds of %s: %.3f\n", mx_goodput_name[i], g.seconds[i]);
+    }
+    mx_status_free(st); /* a run without an account has a story all the same */
+}
+
+mx_status mx_inspect_curve(const char *path, const char *svg, mx_str *out)
+{
+    mx_arena arena = {0};
+    mx_series loss = {0}, eval = {0};
+    const char *file = mx_arena_printf(&arena, "%s/metrics.jsonl", path);
+    mx_status st =
+        has(path, "metrics.jsonl") ? mx_metrics_read(file, "loss", &arena, &loss) : MX_OK;
+    if (!st && loss.n)
+        st = mx_metrics_read(file, "eval/loss", &arena, &eval);
+    mx_curve_series series[2] = {{"loss", loss.x, loss.y, loss.n},
+                                 {"eval", eval.x, eval.y, eval.n}};
+    const char *lang = getenv("LC_ALL") ? getenv("LC_ALL") : getenv("LANG");
+    bool utf8 = lang && (strcasestr(lang, "utf-8") || strcasestr(lang, "utf8"));
+    mx_curve c = {.title = "loss",
+                  .x_label = "step",
+                  .series = series,
+                  .smooth = 0.9,
+                  .n_series = eval.n ? 2 : 1,
+                  .ascii = !utf8};
+    if (!st && loss.n > 1)
+        mx_curve_text(&c, 78, 14, out);
+    if (!st && *svg) {
+        mx_str picture = {0};
+        mx_curve_svg(&c, 960, 480, &picture);
+        st = mx_io_write_file(NULL, svg, picture.text, picture.len);
+        mx_str_fini(&picture);
+    }
+    mx_arena_fini(&arena);
+    return st;
+}
+
 mx_status mx_inspect_run(const char *path, mx_str *out)
 {
     mx_arena arena = {0};
@@ -99,6 +150,7 @@ mx_status mx_inspect_run(const char *path, mx_str *out)
     mx_str_addf(out, "run: %s\n", path);
     add_command(path, out);
     add_progress(path, out);
+    add_goodput(path, out);
     mx_status st = mx_ckpt_list(mx_arena_printf(&arena, "%s/checkpoints", path), &arena, &e, &n);
     if (!st && n == 0)
         mx_str_add(out, "checkpoints: none\n");

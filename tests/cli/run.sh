@@ -38,6 +38,16 @@ done
 grep -q 'really used' "$d/ref.log" || fail "planned and used memory are not compared"
 grep -q '^goodput' "$d/ref.log" || fail "goodput is not printed"
 
+# The story of a run, its curve, and the same as JSON.
+"$maxc" inspect "$d/ref/r" svg="$d/loss.svg" > "$d/story"
+grep -q "^last step: $n at" "$d/story" && grep -q '^goodput: 0' "$d/story" || fail "$(cat "$d/story")"
+grep -q '<svg' "$d/loss.svg" || fail "no picture of the loss"
+[ "$(wc -l < "$d/story")" -gt 20 ] || fail "no curve in the story"
+"$maxc" inspect "$d/ref/r" format=json > "$d/story"
+grep -q '"attempts": 1' "$d/story" || fail "$(cat "$d/story")"
+"$maxc" inspect "$d/ref/r/checkpoints/$n" > "$d/story"
+grep -q '^family: llama' "$d/story" && grep -q '^parameters: 37.8 k' "$d/story" || fail "$(cat "$d/story")"
+
 # kill -9 at instants that do not repeat; every run that gets to its end is compared.
 k=0 ends=0
 while [ $k -lt "$kills" ]; do
