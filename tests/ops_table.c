@@ -555,6 +555,8 @@ MX_TEST(ops_all_have_cases)
         {"fused", "made by the fuse pass, which every test here runs"},
         {"output", "read in every case of an op with several outputs"},
         {"attention_grad", "the gradient checks of attention run it"},
+        {"causal_conv_grad", "the gradient checks of causal_conv run it"},
+        {"delta_rule_grad", "the gradient checks of delta_rule run it"},
         {"linear_xent_grad", "the gradient check of linear_xent on squares runs it"},
         {"linear_xent_train", "the gradient check of linear_xent runs it"},
     };

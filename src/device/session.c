@@ -197,6 +197,17 @@ static double normal(uint64_t seed, uint64_t stream, int64_t i)
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * w);
 }
 
+static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
+{
+    if (init.kind == MX_INIT_NORMAL)
+        return init.scale * normal(seed, stream, i);
+    if (init.kind == MX_INIT_LOG_UNIFORM) {
+        mx_random4 r = mx_philox(seed, stream, (uint64_t)i);
+        return log(0.01 + (init.scale - 0.01) * mx_uniform_f64(r.v[0], r.v[1]));
+    }
+    return init.kind == MX_INIT_ONES ? 1.0 : init.scale;
+}
+
 static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed)
 {
     void *host = NULL;
@@ -208,10 +219,7 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed)
     if (init.kind != MX_INIT_ZEROS) {
 #pragma omp parallel for schedule(static)
         for (int64_t i = 0; i < n; i++)
-            mx_store_f64(&t, i,
-                         init.kind == MX_INIT_NORMAL ? init.scale * normal(seed, stream, i)
-                         : init.kind == MX_INIT_ONES ? 1.0
-                                                     : init.scale);
+            mx_store_f64(&t, i, initial(init, seed, stream, i));
     }
     mx_status st = mx_var_write(s, v, host);
     mx_free(host);

@@ -4,7 +4,13 @@
 
 #include "ir/op.h"
 
-typedef enum { MX_INIT_ZEROS, MX_INIT_ONES, MX_INIT_NORMAL, MX_INIT_VALUE } mx_init_kind;
+typedef enum {
+    MX_INIT_ZEROS,
+    MX_INIT_ONES,
+    MX_INIT_NORMAL,
+    MX_INIT_VALUE,
+    MX_INIT_LOG_UNIFORM, /* the logarithm of a number between 0.01 and scale */
+} mx_init_kind;
 
 typedef struct {
     mx_init_kind kind;
@@ -13,6 +19,7 @@ typedef struct {
 #define MX_ZEROS ((mx_init){MX_INIT_ZEROS, 0})
 #define MX_ONES ((mx_init){MX_INIT_ONES, 1})
 #define MX_NORMAL(sd) ((mx_init){MX_INIT_NORMAL, (sd)})
+#define MX_LOG_UNIFORM(high) ((mx_init){MX_INIT_LOG_UNIFORM, (high)})
 
 typedef enum {
     MX_VAR_WEIGHT,    /* in the checkpoint, trained unless frozen */

@@ -37,6 +37,7 @@ const mx_model mx_model_deepseek_v3 = {
     .build = build,
     .other_parts = mx_joined_experts,
     .no_decay = "*norm*,*.bias",
+    .unused = "model.layers.61.*",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=sigmoid,use_indexer=false",
 };

@@ -214,6 +214,8 @@ static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *
         return json_boolean(mx_config_int(cfg, "num_experts") > 1);
     if (strcmp(part, "output_router_logits") == 0)
         return json_boolean(mx_config_float(cfg, "load_balance_loss_weight") > 0);
+    if (strcmp(part, "shared_expert_intermediate_size") == 0)
+        return json_integer(mx_config_int(cfg, "shared_experts") * whole(cfg, "base_moe_mlp_dim"));
     int64_t groups = mx_config_int(cfg, "n_routing_groups");
     if (strcmp(part, "n_group") == 0)
         return json_integer(groups > 0 ? groups : 1);

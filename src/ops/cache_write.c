@@ -11,10 +11,6 @@
 #include "ops/copy.h"
 #include "ops/load.h"
 
-#include <string.h>
-
-enum { TILE = 512 };
-
 static void check(mx_graph *g, mx_node *n)
 {
     if (n->in[2]->type.dtype != MX_I32)
@@ -28,22 +24,6 @@ static const char *notation(const mx_node *n)
                                        "b!shd,b!thd,b!t->b!shd", "b!scde,b!tcde,b!t->b!scde"};
     int nd = n->in[0]->type.ndim;
     return dims[nd < 2 ? 0 : nd > 5 ? 3 : nd - 2];
-}
-
-static void write_entry(const mx_tensor *from, int64_t i, const mx_tensor *to, int64_t k, int64_t n)
-{
-    if (from->type.dtype == to->type.dtype) {
-        size_t item = mx_dtype_bytes(to->type.dtype);
-        memcpy((char *)to->data + (size_t)k * item, (const char *)from->data + (size_t)i * item,
-               (size_t)n * item);
-        return;
-    }
-    double tile[TILE];
-    for (int64_t j = 0; j < n; j += TILE) {
-        int64_t m = n - j < TILE ? n - j : TILE;
-        mx_load_run_f64(from, i + j, m, tile);
-        mx_store_run_f64(to, k + j, m, tile);
-    }
 }
 
 static void cache_write_cpu(const mx_call *c)
@@ -60,7 +40,7 @@ static void cache_write_cpu(const mx_call *c)
         for (int64_t t = 0; t < T; t++) {
             int64_t s = slot[b * T + t];
             if (s >= 0 && s < S)
-                write_entry(fresh, (b * T + t) * entry, cache, (b * S + s) * entry, entry);
+                mx_convert_run(fresh, (b * T + t) * entry, cache, (b * S + s) * entry, entry);
         }
 }
 

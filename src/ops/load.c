@@ -168,3 +168,18 @@ void mx_store_run_f64(const mx_tensor *t, int64_t i, int64_t n, const double *in
 {
     codec[t->type.dtype].write64(at(t, i), n, in);
 }
+
+void mx_convert_run(const mx_tensor *from, int64_t i, const mx_tensor *to, int64_t k, int64_t n)
+{
+    enum { TILE = 512 };
+    if (from->type.dtype == to->type.dtype) {
+        memcpy(at(to, k), at(from, i), (size_t)n * mx_dtype_bytes(to->type.dtype));
+        return;
+    }
+    double tile[TILE];
+    for (int64_t j = 0; j < n; j += TILE) {
+        int64_t m = n - j < TILE ? n - j : TILE;
+        mx_load_run_f64(from, i + j, m, tile);
+        mx_store_run_f64(to, k + j, m, tile);
+    }
+}

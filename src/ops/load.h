@@ -13,5 +13,7 @@ void mx_load_run_f32(const mx_tensor *t, int64_t i, int64_t n, float *out);
 void mx_load_run_f64(const mx_tensor *t, int64_t i, int64_t n, double *out);
 void mx_store_run_f32(const mx_tensor *t, int64_t i, int64_t n, const float *in);
 void mx_store_run_f64(const mx_tensor *t, int64_t i, int64_t n, const double *in);
+/* n elements from element i of `from` on to element k of `to` on, whatever their dtypes. */
+void mx_convert_run(const mx_tensor *from, int64_t i, const mx_tensor *to, int64_t k, int64_t n);
 
 #endif

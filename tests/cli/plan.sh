@@ -27,6 +27,8 @@ expect 4 'does not fit in 80.0 GiB' $maxc plan model_name=llama3.1-8b chip=h100 
 expect 0 'llama, 1.24 G parameters' $maxc plan model_name=llama3.2-1b chip=h200 per_device_batch_size=1 dtype=float32
 expect 4 'deepseek_v2, 15.7 G parameters' $maxc plan model_name=deepseek2-16b chip=h200 max_target_length=128
 expect 4 'deepseek_v3, 671 G parameters' $maxc plan model_name=deepseek3-671b chip=h200 max_target_length=128
+expect 4 'deepseek_v32, 672 G parameters' $maxc plan model_name=deepseek3.2-671b chip=h200 max_target_length=128
+expect 4 'qwen3_next, 79.7 G parameters' $maxc plan model_name=qwen3-next-80b-a3b chip=h200 max_target_length=128
 expect 4 'deepseek_v3, 1.03 T parameters' $maxc plan model_name=kimi-k2-1t chip=h200 max_target_length=128
 expect 2 'no model `lama3.2-1b`; did you mean `llama3.2-1b`' $maxc plan model_name=lama3.2-1b
 expect 2 'decoder_block `nothing` is not supported' $maxc plan decoder_block=nothing

@@ -144,7 +144,9 @@ MX_TEST(models_gemma_pairs_scalars_and_bases)
 MX_TEST(models_deepseek_by_router)
 {
     const char *two[] = {"model_name=deepseek2-16b"}, *three[] = {"model_name=deepseek3-671b"},
-               *grouped[] = {"model_name=deepseek3-671b-batchsplit"};
+               *grouped[] = {"model_name=deepseek3-671b-batchsplit"},
+               *sparse[] = {"model_name=deepseek3.2-671b"},
+               *next[] = {"model_name=qwen3-next-80b-a3b"};
     json_t *json = json_of(two, 1);
     is(json, "model_type", "\"deepseek_v2\"");
     is(json, "q_lora_rank", "0");
@@ -160,6 +162,15 @@ MX_TEST(models_deepseek_by_router)
     json = json_of(grouped, 1);
     is(json, "n_group", "8");
     is(json, "topk_group", "4");
+    json_decref(json);
+    json = json_of(sparse, 1);
+    is(json, "model_type", "\"deepseek_v32\"");
+    is(json, "index_topk", "2048");
+    json_decref(json);
+    json = json_of(next, 1);
+    is(json, "model_type", "\"qwen3_next\"");
+    is(json, "shared_expert_intermediate_size", "512");
+    is(json, "full_attention_interval", "4");
     json_decref(json);
 }
 

@@ -1,0 +1,174 @@
+/* qwen3_next.c - Qwen3-Next 80B-A3B: three gated delta networks, then one layer of attention, and
+ * so on; a mixture with a gated shared expert in every layer.
+ *
+ * Attention: q_proj gives each head its query and a gate, whose sigmoid multiplies what the head
+ * found; a norm on each head of q and k; a quarter of a head is rotated. Norms store w - 1, except
+ * the one inside a delta network. Router: softmax, the best k, their shares if norm_topk_prob.
+ * The layers for predicting several tokens (mtp.*) are not built.
+ * x (B, S, d); q (B, S, H, D); k, v (B, S, K, D).
+ */
+#include "models/decoder.h"
+#include "models/mixture.h"
+#include "nn/delta_net.h"
+
+#include "ops.h"
+#include <math.h>
+
+typedef struct {
+    mx_decoder base; /* first: the shared rows of the field table address it */
+    mx_moe moe;
+    mx_delta_net net;
+    int64_t shared_d_ff, sparse_step, full_interval;
+    mx_int_list dense_layers;
+} config;
+
+enum { LINEAR = 1, FULL };
+
+static bool is_dense(const config *c, int64_t l)
+{
+    for (int i = 0; i < c->dense_layers.n; i++)
+        if (c->dense_layers.v[i] == l)
+            return true;
+    return c->moe.experts == 0 || (l + 1) % c->sparse_step != 0;
+}
+
+static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *x,
+                          const mx_rope_table *t)
+{
+    int64_t B = b->batch, S = b->seq, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    mx_node *q = mx_linear(g, b, x, "q_proj", 2 * H * D, "heads,embed", c->qkv_bias);
+    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, "kv_heads,embed", c->qkv_bias);
+    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, "kv_heads,embed", c->qkv_bias);
+    q = mx_name(g, "query_proj", mx_reshape(g, q, MX_SHAPE(B, S, H, 2 * D)));
+    k = mx_name(g, "key_proj", mx_reshape(g, k, MX_SHAPE(B, S, K, D)));
+    v = mx_name(g, "value_proj", mx_reshape(g, v, MX_SHAPE(B, S, K, D)));
+    q = mx_split(g, q, 2, (int64_t[]){D, D});
+    mx_node *gate = mx_reshape(g, mx_output(g, q, 1), MX_SHAPE(B, S, H * D));
+    q = mx_rope_apply(g, mx_rms_norm(g, q, "q_norm", c->eps, true), t);
+    k = mx_rope_apply(g, mx_rms_norm(g, k, "k_norm", c->eps, true), t);
+    mx_attention_attr a = {.causal = true, .scale = 1 / sqrt((double)D)};
+    mx_node *o = mx_mul(g, mx_attend(g, b, q, k, v, a, NULL), mx_sigmoid(g, gate));
+    o = mx_linear(g, b, o, "o_proj", c->d, "embed,heads", c->qkv_bias);
+    return mx_name(g, "out_proj", o);
+}
+
+static mx_node *mlp(mx_graph *g, const config *c, mx_build *b, mx_node *x, int64_t l)
+{
+    const mx_moe *m = &c->moe;
+    mx_act act = c->base.act;
+    if (is_dense(c, l))
+        return mx_gated_mlp(g, b, x, c->base.d_ff, act, false);
+    mx_node *logits = mx_router_logits(g, b, x, "gate", m->experts, false);
+    mx_choice choice = {.k = m->k, .renormalise = m->renormalise};
+    mx_routing r = mx_route(g, logits, mx_softmax(g, logits), choice);
+    mx_balance(g, b, m, &r);
+    mx_expert_names names = {"gate_proj", "up_proj", "down_proj"};
+    mx_node *y = mx_expert_mlp(g, b, x, &r, m, names, act);
+    return mx_add(g, y, mx_shared_expert(g, b, x, "shared_expert", c->shared_d_ff, act,
+                                         "shared_expert_gate"));
+}
+
+static mx_head build(mx_graph *g, const void *config_, mx_build *b)
+{
+    const config *c = config_;
+    const mx_decoder *d = &c->base;
+    mx_node *x = mx_embedding(g, b, "model.embed_tokens", d->vocab, d->d);
+    mx_rope_table t = mx_rope_tables(g, b, &d->rope, d->head_dim, false);
+    for (int64_t l = 0; l < d->layers; l++) {
+        bool full = d->layer_types.type[l] == FULL;
+        mx_scope(g, "model.layers.%lld", (long long)l);
+        mx_node *h = mx_rms_norm(g, x, "input_layernorm", d->eps, true);
+        mx_scope(g, full ? "self_attn" : "linear_attn");
+        h = full ? attention(g, d, b, h, &t) : mx_delta_net_layer(g, b, h, &c->net, d->eps);
+        x = mx_add(g, x, mx_scope_end(g, h));
+        h = mx_rms_norm(g, x, "post_attention_layernorm", d->eps, true);
+        mx_scope(g, "mlp");
+        h = mx_scope_end(g, mlp(g, c, b, h, l));
+        x = mx_scope_end(g, mx_add(g, x, h));
+    }
+    x = mx_rms_norm(g, x, "model.norm", d->eps, true);
+    return (mx_head){.hidden = x, .weight = mx_head_weight(g, b, d->vocab, d->d, d->tied)};
+}
+
+static mx_status check_net(const mx_delta_net *n)
+{
+    if (n->k_heads < 1 || n->v_heads % n->k_heads || n->k_dim < 1 || n->v_dim < 1)
+        return mx_fail(MX_INPUT, "the delta networks have %lld key heads of %lld and %lld value "
+                       "heads of %lld; expected positive numbers, and the value heads to be a "
+                       "multiple of the key heads", (long long)n->k_heads, (long long)n->k_dim,
+                       (long long)n->v_heads, (long long)n->v_dim);
+    if (n->taps < 2 || n->taps > 16)
+        return mx_fail(MX_INPUT, "\"linear_conv_kernel_dim\" is %lld, expected 2 to 16",
+                       (long long)n->taps);
+    if (n->chunk < 1 || n->chunk > 128)
+        return mx_fail(MX_INPUT, "\"gdn_chunk_size\" is %lld, expected 1 to 128",
+                       (long long)n->chunk);
+    return MX_OK;
+}
+
+static mx_status finish(void *config_, const json_t *json)
+{
+    config *c = config_;
+    mx_layer_types *t = &c->base.layer_types;
+    if (c->sparse_step < 1 || c->full_interval < 1)
+        return mx_fail(MX_INPUT, "\"decoder_sparse_step\" is %lld and \"full_attention_interval\" "
+                       "%lld, expected 1 or more", (long long)c->sparse_step,
+                       (long long)c->full_interval);
+    for (int64_t l = 0; !t->n && l < c->base.layers && l < MX_MAX_LAYERS; l++)
+        t->type[l] = (l + 1) % c->full_interval ? LINEAR : FULL;
+    if (!t->n)
+        t->n = (int)(c->base.layers < MX_MAX_LAYERS ? c->base.layers : MX_MAX_LAYERS);
+    if (c->base.rope.partial == 0)
+        c->base.rope.partial = 0.25;
+    MX_TRY(check_net(&c->net));
+    if (c->moe.experts)
+        MX_TRY(mx_check_moe(&c->moe));
+    return mx_decoder_finish(config_, json);
+}
+
+static const mx_cfg_field fields[] = {
+    MX_CFG_DECODER(mx_decoder, 10000),
+    MX_CFG(mx_decoder, qkv_bias, "attention_bias", MX_CFG_BOOL),
+    MX_CFG(mx_decoder, layer_types, "layer_types", MX_CFG_LAYER_TYPES,
+           .text = "linear_attention,full_attention"),
+    MX_CFG(config, full_interval, "full_attention_interval", MX_CFG_INT, .fallback = 4,
+           .maxtext = "inhomogeneous_layer_cycle_interval"),
+    MX_CFG(config, net.k_heads, "linear_num_key_heads", MX_CFG_INT, .fallback = 16,
+           .maxtext = "gdn_num_key_heads"),
+    MX_CFG(config, net.v_heads, "linear_num_value_heads", MX_CFG_INT, .fallback = 32,
+           .maxtext = "gdn_num_value_heads"),
+    MX_CFG(config, net.k_dim, "linear_key_head_dim", MX_CFG_INT, .fallback = 128,
+           .maxtext = "gdn_key_head_dim"),
+    MX_CFG(config, net.v_dim, "linear_value_head_dim", MX_CFG_INT, .fallback = 128,
+           .maxtext = "gdn_value_head_dim"),
+    MX_CFG(config, net.taps, "linear_conv_kernel_dim", MX_CFG_INT, .fallback = 4,
+           .maxtext = "gdn_conv_kernel_dim"),
+    MX_CFG(config, net.chunk, "gdn_chunk_size", MX_CFG_INT, .fallback = 64,
+           .maxtext = "gdn_chunk_size"),
+    MX_CFG_MOE(config, "num_experts|num_local_experts", 10),
+    MX_CFG(config, moe.d_ff, "moe_intermediate_size", MX_CFG_INT, .fallback = 512,
+           .maxtext = "base_moe_mlp_dim"),
+    MX_CFG(config, moe.renormalise, "norm_topk_prob", MX_CFG_BOOL, .fallback = 1,
+           .maxtext = "norm_topk_prob"),
+    MX_CFG(config, shared_d_ff, "shared_expert_intermediate_size", MX_CFG_INT, .fallback = 512),
+    MX_CFG(config, sparse_step, "decoder_sparse_step", MX_CFG_INT, .fallback = 1,
+           .maxtext = "interleave_moe_layer_step"),
+    MX_CFG(config, dense_layers, "mlp_only_layers", MX_CFG_INTS),
+    {0},
+};
+
+const mx_model mx_model_qwen3_next = {
+    .name = "qwen3_next",
+    .doc = "Qwen3-Next 80B-A3B",
+    .model_types = "qwen3_next",
+    .architecture = "Qwen3NextForCausalLM",
+    .fields = fields,
+    .config_size = sizeof(config),
+    .finish = finish,
+    .summary = mx_decoder_summary,
+    .build = build,
+    .other_parts = mx_joined_experts,
+    .no_decay = "*norm*,*.bias,*.dt_bias,*.A_log",
+    .unused = "mtp.*",
+    .decoder_block = "qwen3_next",
+};

@@ -1,0 +1,184 @@
+/* causal_conv.c - short causal convolution over time, one filter per channel.
+ *
+ *     x (B, S, C)   w (C, K)   ->   y (B, S, C)        y[t] = sum_k w[:, k] x[t - (K-1) + k]
+ * x before time 0 is zero, and so is what lies in another segment. Decoding gives the state, the
+ * last K-1 inputs of every sequence (B, K-1, C), and the positions (recurrent.h); output 1 is the
+ * state's own memory. There is no gradient with a state.
+ */
+#include "ops.h"
+#include "ops/cpu/conv_kernel.h"
+#include "ops/load.h"
+#include "ops/num.h"
+#include "ops/recurrent.h"
+
+#include <string.h>
+
+enum { X, W, SEGMENTS, STATE, POSITIONS, N_IN };
+
+static mx_conv describe(const mx_type *x, const mx_type *w)
+{
+    return (mx_conv){.batch = x->dim[0], .len = x->dim[1], .channels = x->dim[2],
+                     .taps = (int)w->dim[1], .type = mx_num_of(x->dtype)};
+}
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const mx_type *x = &n->in[X]->type, *w = &n->in[W]->type;
+    mx_node *state = n->in[STATE];
+    n->more[0] = state ? state->type : (mx_type){0};
+    if (w->dim[1] < 1 || w->dim[1] > MX_CONV_MAX_TAPS)
+        mx_graph_fail(g, "causal_conv: a filter of %lld taps, expected 1 to %d",
+                      (long long)w->dim[1], MX_CONV_MAX_TAPS);
+    else if (w->dtype != x->dtype)
+        mx_graph_fail_inputs(g, n, "input and filter must be of one dtype");
+    else if (state && (state->type.dim[1] != w->dim[1] - 1 || !n->in[POSITIONS]))
+        mx_graph_fail_inputs(g, n, "the state must hold the taps but one, and positions be given");
+}
+
+static size_t held_bytes(const mx_type *x, int taps)
+{
+    return mx_round_up((size_t)(taps * x->dim[2]) * mx_dtype_bytes(x->dtype));
+}
+
+/* One sequence, its state converted to x's dtype in `held`. */
+static void forward_row(const mx_call *c, mx_conv d, int64_t row, const mx_tensor *held, void *work)
+{
+    int64_t S = d.len, C = d.channels, keep = (d.taps - 1) * C;
+    size_t item = mx_dtype_bytes(c->in[X].type.dtype), at = (size_t)(row * S * C) * item;
+    const int32_t *positions = c->in[POSITIONS].data;
+    d.batch = 1;
+    d.len = mx_row_tokens(positions, row, S);
+    d.x = (const char *)c->in[X].data + at;
+    char *y = (char *)c->out[0].data + at;
+    memset(y + (size_t)(d.len * C) * item, 0, (size_t)((S - d.len) * C) * item);
+    if (!d.len)
+        return;
+    mx_convert_run(&c->in[STATE], row * keep, held, 0, keep);
+    d.state = positions[row * S] == 0 ? NULL : held->data;
+    mx_conv_forward(&d, y, held->data, work);
+    mx_convert_run(held, 0, &c->out[1], row * keep, keep);
+}
+
+static void forward(const mx_call *c)
+{
+    mx_conv d = describe(&c->in[X].type, &c->in[W].type);
+    d.w = c->in[W].data;
+    d.x = c->in[X].data;
+    d.segments = c->in[SEGMENTS].data;
+    if (!c->in[STATE].data) {
+        mx_conv_forward(&d, c->out[0].data, NULL, c->work);
+        return;
+    }
+    d.segments = NULL; /* decoding: a sequence is one document */
+    mx_tensor held = {.data = c->work, .type = c->in[X].type};
+    for (int64_t b = 0; b < c->in[X].type.dim[0]; b++)
+        forward_row(c, d, b, &held, (char *)c->work + held_bytes(&c->in[X].type, d.taps));
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    mx_conv d = describe(&n->in[X]->type, &n->in[W]->type);
+    d.threads = n_threads;
+    return held_bytes(&n->in[X]->type, d.taps) + mx_conv_work_bytes(&d);
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    return (mx_cost){.flops = 2.0 * (double)mx_type_count(&n->in[X]->type) *
+                              (double)n->in[W]->type.dim[1]};
+}
+
+mx_node *mx_causal_conv(mx_graph *g, mx_node *x, mx_node *w, mx_node *segments, mx_node *state,
+                        mx_node *positions)
+{
+    return MX_APPLY(g, &mx_op_causal_conv, NULL, x, w, segments, state, positions);
+}
+
+/* --- backward --- */
+
+enum { DY = 3 };
+
+static void backward(const mx_call *c)
+{
+    mx_conv d = describe(&c->in[X].type, &c->in[W].type);
+    d.w = c->in[W].data;
+    d.x = c->in[X].data;
+    d.segments = c->in[SEGMENTS].data;
+    /* The kernel sums the filter's gradient in the arithmetic dtype. */
+    mx_tensor dw = {.data = c->out[1].data, .type = c->out[1].type};
+    dw.type.dtype = mx_arithmetic(c->out[1].type.dtype);
+    bool same = dw.type.dtype == c->out[1].type.dtype;
+    char *work = c->work;
+    if (!same) {
+        dw.data = work;
+        work += mx_round_up(mx_type_bytes(&dw.type));
+    }
+    mx_conv_backward(&d, c->in[DY].data, c->out[0].data, dw.data, NULL, work);
+    if (!same)
+        mx_convert_run(&dw, 0, &c->out[1], 0, mx_type_count(&dw.type));
+}
+
+static size_t backward_work_bytes(const mx_node *n, int n_threads)
+{
+    mx_conv d = describe(&n->in[X]->type, &n->in[W]->type);
+    d.threads = n_threads;
+    size_t wide = mx_round_up((size_t)mx_type_count(&n->in[W]->type) * sizeof(double));
+    return wide + mx_conv_work_bytes(&d);
+}
+
+static void grad_infer(mx_graph *g, mx_node *n)
+{
+    (void)g;
+    n->type = n->in[X]->type;
+    n->more[0] = n->in[W]->type;
+}
+
+static mx_cost grad_cost(const mx_node *n)
+{
+    mx_cost c = cost(n);
+    c.flops *= 2;
+    return c;
+}
+
+static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    if (!dout[0])
+        return;
+    mx_node *dy = mx_cast(g, dout[0], n->type.dtype);
+    mx_node *d = MX_APPLY(g, &mx_op_causal_conv_grad, NULL, n->in[X], n->in[W], n->in[SEGMENTS],
+                          dy);
+    din[X] = d;
+    din[W] = mx_output(g, d, 1);
+}
+
+#define NONE {.absent = true}
+const mx_op mx_op_causal_conv = {
+    .name = "causal_conv",
+    .doc = "short causal convolution over time, one filter per channel",
+    .dims = "b!sc,c!k,b!s,b!mc,b!s->b!sc,b!mc",
+    .n_out = 2,
+    .saved = 1 << 1,
+    .alias = {0, 1 + STATE},
+    .n_cast = 2,
+    .infer = infer,
+    .grad = vjp,
+    .cost = cost,
+    .cpu = forward,
+    .work_bytes = work_bytes,
+    .cases = (const mx_case[]){
+        {N_IN, {{3, {2, 7, 6}}, {2, {6, 4}}, NONE, NONE, NONE}},
+        {N_IN, {{3, {2, 6, 4}}, {2, {4, 3}}, {2, {2, 6}, MX_I32, 0, 2}, NONE, NONE}},
+        {N_IN, {{3, {2, 3, 4}, .no_grad = true}, {2, {4, 3}, .no_grad = true}, NONE,
+                {3, {2, 2, 4}, .no_grad = true}, {2, {2, 3}, MX_I32, -1, 3}}},
+        {0}},
+};
+
+const mx_op mx_op_causal_conv_grad = {
+    .name = "causal_conv_grad",
+    .doc = "gradients of causal_conv: of the input and of the filter",
+    .n_out = 2,
+    .infer = grad_infer,
+    .cost = grad_cost,
+    .cpu = backward,
+    .work_bytes = backward_work_bytes,
+};

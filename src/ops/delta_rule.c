@@ -1,0 +1,266 @@
+/* delta_rule.c - the gated delta rule: linear attention whose memory is corrected, not added to.
+ *
+ *     q, k (B, S, K, D)   v (B, S, H, E)   g, beta (B, S, H)   ->   o (B, S, H, E)
+ * Head h has a memory M (D, E), and reads query and key head h / (H/K). At every token:
+ *     M = exp(g) M;   u = beta (v - M^T k);   M = M + k u^T;   o = scale M^T q
+ * M starts from zero, and again at every change of segment. Training goes by chunks (see
+ * cpu/delta_kernel.h); any chunk gives the same result up to rounding. Decoding gives the memories
+ * of all sequences (B, H, D, E) and the positions (recurrent.h); output 1 is their own place. There
+ * is no gradient with a state.
+ *
+ * In bfloat16 q, k, v and o are narrow; g, beta and M are float32, since errors in a memory stay.
+ */
+#include "ops.h"
+#include "ops/cpu/delta_kernel.h"
+#include "ops/load.h"
+#include "ops/num.h"
+#include "ops/recurrent.h"
+
+#include <string.h>
+
+enum { Q, K, V, G, BETA, SEGMENTS, STATE, POSITIONS, N_IN };
+
+typedef struct {
+    int64_t chunk;
+    double scale;
+} delta_attr;
+
+static mx_delta describe(const delta_attr *a, const mx_type *q, const mx_type *v)
+{
+    int64_t chunk = a->chunk < q->dim[1] ? a->chunk : q->dim[1];
+    return (mx_delta){.batch = q->dim[0], .len = q->dim[1], .k_heads = q->dim[2],
+                      .v_heads = v->dim[2], .k_dim = q->dim[3], .v_dim = v->dim[3],
+                      .chunk = (int)(chunk < 1 ? 1 : chunk), .type = mx_num_of(q->dtype),
+                      .scale = a->scale};
+}
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const delta_attr *a = n->attr;
+    const mx_type *q = &n->in[Q]->type, *k = &n->in[K]->type, *v = &n->in[V]->type;
+    mx_node *state = n->in[STATE];
+    n->type = *v;
+    n->more[0] = state ? state->type : (mx_type){0};
+    if (q->dtype != k->dtype || q->dtype != v->dtype)
+        mx_graph_fail_inputs(g, n, "queries, keys and values must be of one dtype");
+    else if (v->dim[2] % q->dim[2])
+        mx_graph_fail_inputs(g, n, "the value heads must be a multiple of the key heads");
+    else if (a->chunk < 1 || a->chunk > MX_DELTA_MAX_CHUNK)
+        mx_graph_fail(g, "delta_rule: chunks of %lld tokens, expected 1 to %d",
+                      (long long)a->chunk, MX_DELTA_MAX_CHUNK);
+    else if (state && !n->in[POSITIONS])
+        mx_graph_fail_inputs(g, n, "a state needs the positions of the tokens");
+}
+
+/* x in the kernel's arithmetic: itself, or a copy at *work, which moves on. */
+static const void *widened(const mx_tensor *x, mx_dtype to, char **work)
+{
+    if (!x->data || x->type.dtype == to)
+        return x->data;
+    mx_tensor wide = {.data = *work, .type = x->type};
+    wide.type.dtype = to;
+    mx_convert_run(x, 0, &wide, 0, mx_type_count(&x->type));
+    *work += mx_round_up(mx_type_bytes(&wide.type));
+    return wide.data;
+}
+
+static size_t widened_bytes(const mx_type *t)
+{
+    return mx_round_up((size_t)mx_type_count(t) * sizeof(double));
+}
+
+static mx_delta bound(const mx_call *c, char **work)
+{
+    mx_delta d = describe(c->attr, &c->in[Q].type, &c->in[V].type);
+    mx_dtype to = mx_arithmetic(c->in[Q].type.dtype);
+    d.q = c->in[Q].data;
+    d.k = c->in[K].data;
+    d.v = c->in[V].data;
+    d.g = widened(&c->in[G], to, work);
+    d.beta = widened(&c->in[BETA], to, work);
+    d.segments = c->in[SEGMENTS].data;
+    return d;
+}
+
+static const void *element(const void *base, int64_t i, size_t item)
+{
+    return (const char *)base + (size_t)i * item;
+}
+
+/* Decoding: every sequence by itself, since they may have different numbers of tokens. `state` is
+ * in the arithmetic dtype. */
+static void forward_rows(const mx_call *c, const mx_delta *whole, char *state, void *work)
+{
+    const int32_t *positions = c->in[POSITIONS].data;
+    size_t item = mx_dtype_bytes(c->in[Q].type.dtype);
+    size_t wide = mx_dtype_bytes(mx_arithmetic(c->in[Q].type.dtype));
+    int64_t S = whole->len, H = whole->v_heads;
+    int64_t qk = whole->k_heads * whole->k_dim, ve = H * whole->v_dim, m = ve * whole->k_dim;
+    for (int64_t b = 0; b < whole->batch; b++) {
+        mx_delta d = *whole;
+        d.batch = 1;
+        d.len = mx_row_tokens(positions, b, S);
+        char *out = (char *)c->out[0].data + (size_t)(b * S * ve) * item;
+        memset(out + (size_t)(d.len * ve) * item, 0, (size_t)((S - d.len) * ve) * item);
+        if (!d.len)
+            continue;
+        d.chunk = d.chunk < d.len ? d.chunk : (int)d.len;
+        d.q = element(whole->q, b * S * qk, item);
+        d.k = element(whole->k, b * S * qk, item);
+        d.v = element(whole->v, b * S * ve, item);
+        d.g = element(whole->g, b * S * H, wide);
+        d.beta = element(whole->beta, b * S * H, wide);
+        void *memory = state + (size_t)(b * m) * wide;
+        d.initial_state = positions[b * S] == 0 ? NULL : memory;
+        d.segments = NULL;
+        mx_delta_forward(&d, out, memory, work);
+    }
+}
+
+static void forward(const mx_call *c)
+{
+    char *work = c->work;
+    mx_delta d = bound(c, &work);
+    if (!c->in[STATE].data) {
+        mx_delta_forward(&d, c->out[0].data, NULL, work);
+        return;
+    }
+    mx_dtype to = mx_arithmetic(c->in[Q].type.dtype);
+    mx_tensor state = {.data = (void *)widened(&c->in[STATE], to, &work),
+                       .type = c->in[STATE].type};
+    state.type.dtype = to;
+    forward_rows(c, &d, state.data, work);
+    if (state.data != c->out[1].data)
+        mx_convert_run(&state, 0, &c->out[1], 0, mx_type_count(&state.type));
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    mx_delta d = describe(n->attr, &n->in[Q]->type, &n->in[V]->type);
+    d.threads = n_threads;
+    size_t bytes = 2 * widened_bytes(&n->in[G]->type) + mx_delta_forward_work_bytes(&d);
+    return bytes + (n->in[STATE] ? widened_bytes(&n->in[STATE]->type) : 0);
+}
+
+/* Per token and head: read, correct and read the memory; inside a chunk two products with it. */
+static mx_cost cost(const mx_node *n)
+{
+    const mx_type *q = &n->in[Q]->type, *v = &n->in[V]->type;
+    double D = (double)q->dim[3], E = (double)v->dim[3];
+    double chunk = (double)describe(n->attr, q, v).chunk;
+    double tokens = (double)(v->dim[0] * v->dim[1] * v->dim[2]);
+    return (mx_cost){.flops = tokens * (6 * D * E + 2 * chunk * (D + E))};
+}
+
+mx_node *mx_delta_rule(mx_graph *g, mx_node *const qkvgb[5], double scale, int64_t chunk,
+                       mx_node *segments, mx_node *state, mx_node *positions)
+{
+    delta_attr a = {.chunk = chunk, .scale = scale};
+    return MX_APPLY(g, &mx_op_delta_rule, &a, qkvgb[0], qkvgb[1], qkvgb[2], qkvgb[3], qkvgb[4],
+                    segments, state, positions);
+}
+
+/* --- backward --- */
+
+enum { DOUT = 6, N_GRAD_IN };
+
+static void backward(const mx_call *c)
+{
+    char *work = c->work;
+    mx_delta d = bound(c, &work);
+    mx_tensor wide[2]; /* of dg and dbeta */
+    for (int i = 0; i < 2; i++) {
+        wide[i] = c->out[3 + i];
+        wide[i].type.dtype = mx_arithmetic(c->in[Q].type.dtype);
+        if (wide[i].type.dtype == c->out[3 + i].type.dtype)
+            continue;
+        wide[i].data = work;
+        work += mx_round_up(mx_type_bytes(&wide[i].type));
+    }
+    mx_delta_grads p = {.dout = c->in[DOUT].data, .dq = c->out[0].data, .dk = c->out[1].data,
+                        .dv = c->out[2].data, .dg = wide[0].data, .dbeta = wide[1].data};
+    mx_delta_backward(&d, &p, work);
+    for (int i = 0; i < 2; i++)
+        if (wide[i].data != c->out[3 + i].data)
+            mx_convert_run(&wide[i], 0, &c->out[3 + i], 0, mx_type_count(&wide[i].type));
+}
+
+static size_t backward_work_bytes(const mx_node *n, int n_threads)
+{
+    mx_delta d = describe(n->attr, &n->in[Q]->type, &n->in[V]->type);
+    d.threads = n_threads;
+    return 4 * widened_bytes(&n->in[G]->type) + mx_delta_backward_work_bytes(&d);
+}
+
+static void grad_infer(mx_graph *g, mx_node *n)
+{
+    (void)g;
+    n->type = n->in[Q]->type;
+    for (int i = K; i <= BETA; i++)
+        n->more[i - 1] = n->in[i]->type;
+}
+
+static mx_cost grad_cost(const mx_node *n)
+{
+    mx_cost c = cost(n);
+    c.flops *= 3; /* the forward pass again, and two products for each of its own */
+    return c;
+}
+
+static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    if (!dout[0])
+        return;
+    mx_node *in[N_GRAD_IN] = {[DOUT] = mx_cast(g, dout[0], n->type.dtype)};
+    memcpy(in, n->in, sizeof(mx_node *) * DOUT);
+    mx_node *d = mx_apply(g, &mx_op_delta_rule_grad, n->attr, N_GRAD_IN, in);
+    for (int i = Q; i <= BETA; i++)
+        din[i] = mx_output(g, d, i);
+}
+
+static const mx_attr_field fields[] = {MX_FIELD(delta_attr, MX_ATTR_INT, chunk),
+                                       MX_FIELD(delta_attr, MX_ATTR_F64, scale), {0}};
+
+#define NONE {.absent = true}
+#define FIXED(...) {__VA_ARGS__, .no_grad = true}
+const mx_op mx_op_delta_rule = {
+    .name = "delta_rule",
+    .doc = "gated delta rule: linear attention with a corrected memory",
+    /* Batch splits freely; heads would have to be cut together. */
+    .dims = "b!s!k!d,b!s!k!d,b!s!h!e,b!s!h,b!s!h,b!s,b!h!d!e,b!s->b!s!h!e,b!h!d!e",
+    .attr_size = sizeof(delta_attr),
+    .fields = fields,
+    .n_out = 2,
+    .saved = 1 << 1,
+    .alias = {0, 1 + STATE},
+    .n_cast = 3,
+    .infer = infer,
+    .grad = vjp,
+    .cost = cost,
+    .cpu = forward,
+    .work_bytes = work_bytes,
+    .cases = (const mx_case[]){
+        {N_IN, {{4, {2, 7, 2, 4}}, {4, {2, 7, 2, 4}}, {4, {2, 7, 4, 6}}, {3, {2, 7, 4}, .lo = -1},
+                {3, {2, 7, 4}, .lo = 0.1, .hi = 0.9}, NONE, NONE, NONE},
+         &(delta_attr){3, 0.5}},
+        {N_IN, {{4, {2, 6, 1, 4}}, {4, {2, 6, 1, 4}}, {4, {2, 6, 2, 4}}, {3, {2, 6, 2}, .lo = -1},
+                {3, {2, 6, 2}, .lo = 0.1, .hi = 0.9}, {2, {2, 6}, MX_I32, 0, 2}, NONE, NONE},
+         &(delta_attr){64, 0.5}},
+        {N_IN, {FIXED(4, {2, 3, 1, 4}), FIXED(4, {2, 3, 1, 4}), FIXED(4, {2, 3, 2, 4}),
+                FIXED(3, {2, 3, 2}, .lo = -1), FIXED(3, {2, 3, 2}, .lo = 0.1, .hi = 0.9), NONE,
+                FIXED(4, {2, 2, 4, 4}), {2, {2, 3}, MX_I32, -1, 3}},
+         &(delta_attr){64, 0.5}},
+        {0}},
+};
+
+const mx_op mx_op_delta_rule_grad = {
+    .name = "delta_rule_grad",
+    .doc = "gradients of delta_rule: of q, k, v, g and beta",
+    .attr_size = sizeof(delta_attr),
+    .fields = fields,
+    .n_out = 5,
+    .infer = grad_infer,
+    .cost = grad_cost,
+    .cpu = backward,
+    .work_bytes = backward_work_bytes,
+};

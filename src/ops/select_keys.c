@@ -1,0 +1,258 @@
+/* select_keys.c - the keys that a sparse attention looks at: the lightning indexer's choice.
+ *
+ *     q (B, S, H, D)   w (B, S, H)   k (B, T, D)   ->   selected (B, S, n) int32
+ *     score(s, t) = sum_h w[s, h] max(0, scale q[s, h] . k[t])
+ * For every query the n keys with the highest scores among those it may see (position not after
+ * its own, same segment, slot in use), in ascending order; -1 behind them where it sees fewer.
+ * Positions are q_pos (B, S) and k_pos (B, T) where given, otherwise indices. The scores exist one
+ * row at a time. A choice has no gradient.
+ *
+ * Equal scores are common: a key that every head rejects has 0. Which of them are taken is open in
+ * principle, but must be the reference's choice to have its numbers, and that is what a quickselect
+ * with the median of the second, middle and last entry as its pivot leaves in front.
+ */
+#include "ops.h"
+#include "ops/load.h"
+#include "ops/num.h"
+#include "ops/recurrent.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+
+enum { Q, W, K, Q_POS, K_POS, Q_SEG, K_SEG, N_IN };
+enum { TILE = 256 };
+
+typedef struct {
+    int64_t n;
+    double scale;
+} select_attr;
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const select_attr *a = n->attr;
+    int64_t T = n->in[K]->type.dim[1];
+    n->type.dtype = MX_I32;
+    n->type.dim[2] = a->n;
+    if (a->n < 1 || a->n > T)
+        mx_graph_fail(g, "select_keys: %lld of %lld keys", (long long)a->n, (long long)T);
+    else if (n->in[Q]->type.dtype != n->in[K]->type.dtype)
+        mx_graph_fail_inputs(g, n, "queries and keys must be of one dtype");
+    else if (!n->in[Q_POS] != !n->in[K_POS] || !n->in[Q_SEG] != !n->in[K_SEG])
+        mx_graph_fail_inputs(g, n, "positions and segments are given for both sides or for none");
+}
+
+/* --- the n best of a row --- */
+
+typedef struct {
+    double score;
+    int32_t key;
+} entry;
+
+static bool better(const entry *a, const entry *b)
+{
+    return (isnan(a->score) && !isnan(b->score)) || a->score > b->score;
+}
+
+static void swap(entry *a, entry *b)
+{
+    entry t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* The middle one of a, b, c changes places with `to`. */
+static void median_to(entry *to, entry *a, entry *b, entry *c)
+{
+    if (better(a, b))
+        swap(to, better(b, c) ? b : better(a, c) ? c : a);
+    else
+        swap(to, better(a, c) ? a : better(b, c) ? c : b);
+}
+
+/* Those better than x[0] to the front, those worse to the back; gives where the back begins. */
+static int64_t partition(entry *x, int64_t n)
+{
+    median_to(&x[0], &x[1], &x[n / 2], &x[n - 1]);
+    int64_t i = 1, j = n;
+    for (;;) {
+        while (better(&x[i], &x[0]))
+            i++;
+        j--;
+        while (better(&x[0], &x[j]))
+            j--;
+        if (i >= j)
+            return i;
+        swap(&x[i], &x[j]);
+        i++;
+    }
+}
+
+static int by_score(const void *a, const void *b)
+{
+    return better(a, b) ? -1 : better(b, a) ? 1 : ((const entry *)a)->key - ((const entry *)b)->key;
+}
+
+/* The n best of m entries come to the front, in no order. Rows on which the pivots keep being bad
+ * are sorted instead. */
+static void select_best(entry *x, int64_t m, int64_t n)
+{
+    int64_t first = 0, last = m, tries = 2 * (int64_t)log2((double)m);
+    while (last - first > 3) {
+        if (tries-- == 0) {
+            qsort(x + first, (size_t)(last - first), sizeof *x, by_score);
+            return;
+        }
+        int64_t cut = first + partition(x + first, last - first);
+        if (cut <= n - 1)
+            first = cut;
+        else
+            last = cut;
+    }
+    for (int64_t i = first + 1; i < last; i++)
+        for (int64_t j = i; j > first && better(&x[j], &x[j - 1]); j--)
+            swap(&x[j], &x[j - 1]);
+}
+
+/* --- scores --- */
+
+/* What one thread works in. */
+typedef struct {
+    entry *row;           /* (T) */
+    unsigned char *taken; /* (T) */
+    double *weight;       /* (H) */
+    void *dot;            /* (H, TILE) float, or double */
+} bench;
+
+static size_t bench_bytes(int64_t T, int64_t H)
+{
+    return mx_round_up(sizeof(entry) * (size_t)T) + mx_round_up((size_t)T) +
+           mx_round_up(sizeof(double) * (size_t)H) +
+           mx_round_up(sizeof(double) * (size_t)(H * TILE));
+}
+
+static bench bench_at(char *p, int64_t T, int64_t H)
+{
+    bench s = {.row = (entry *)p};
+    p += mx_round_up(sizeof(entry) * (size_t)T);
+    s.taken = (unsigned char *)p;
+    p += mx_round_up((size_t)T);
+    s.weight = (double *)p;
+    s.dot = p + mx_round_up(sizeof(double) * (size_t)H);
+    return s;
+}
+
+static bool sees(const mx_call *c, int64_t b, int64_t s, int64_t t)
+{
+    int64_t S = c->in[Q].type.dim[1], T = c->in[K].type.dim[1];
+    const int32_t *q_pos = c->in[Q_POS].data, *k_pos = c->in[K_POS].data;
+    const int32_t *q_seg = c->in[Q_SEG].data, *k_seg = c->in[K_SEG].data;
+    int64_t at = k_pos ? k_pos[b * T + t] : t, from = q_pos ? q_pos[b * S + s] : s;
+    return at >= 0 && at <= from && (!q_seg || q_seg[b * S + s] == k_seg[b * T + t]);
+}
+
+static double score(const bench *w, int64_t H, int64_t j, bool wide)
+{
+    double sum = 0;
+    for (int64_t h = 0; h < H; h++) {
+        double d = wide ? ((double *)w->dot)[h * TILE + j] : ((float *)w->dot)[h * TILE + j];
+        sum += d > 0 ? w->weight[h] * d : 0;
+    }
+    return sum;
+}
+
+/* All scores of a query into w->row; -infinity where it does not see. */
+static void score_row(const mx_call *c, int64_t b, int64_t s, const bench *w)
+{
+    const mx_type *q = &c->in[Q].type;
+    int64_t S = q->dim[1], H = q->dim[2], D = q->dim[3], T = c->in[K].type.dim[1];
+    size_t item = mx_dtype_bytes(q->dtype);
+    mx_num num = mx_num_of(q->dtype);
+    bool wide = num == MX_NUM_F64;
+    mx_gemm_args g = {.m = H, .k = D, .lda = D, .ldb = D, .ldc = TILE, .trans_b = true,
+                      .a_type = num, .b_type = num, .c_type = wide ? MX_NUM_F64 : MX_NUM_F32,
+                      .alpha = ((const select_attr *)c->attr)->scale, .threads = 1, .c = w->dot,
+                      .a = (const char *)c->in[Q].data + (size_t)((b * S + s) * H * D) * item};
+    mx_load_run_f64(&c->in[W], (b * S + s) * H, H, w->weight);
+    for (int64_t t0 = 0; t0 < T; t0 += TILE) {
+        bool ahead = !c->in[K_POS].data && t0 > s; /* by index alone: out of sight */
+        g.n = T - t0 < TILE ? T - t0 : TILE;
+        g.b = (const char *)c->in[K].data + (size_t)((b * T + t0) * D) * item;
+        if (!ahead)
+            mx_gemm(&g);
+        for (int64_t j = 0; j < g.n; j++) {
+            bool seen = !ahead && sees(c, b, s, t0 + j);
+            w->row[t0 + j] = (entry){seen ? score(w, H, j, wide) : -INFINITY, (int32_t)(t0 + j)};
+        }
+    }
+}
+
+static void choose(const mx_call *c, int64_t b, int64_t s, const bench *w)
+{
+    int64_t S = c->in[Q].type.dim[1], T = c->in[K].type.dim[1];
+    int64_t n = ((const select_attr *)c->attr)->n, found = 0;
+    int32_t *out = (int32_t *)c->out[0].data + (b * S + s) * n;
+    score_row(c, b, s, w);
+    select_best(w->row, T, n);
+    for (int64_t i = 0; i < T; i++)
+        w->taken[w->row[i].key] = i < n && w->row[i].score != -INFINITY;
+    for (int64_t t = 0; t < T; t++)
+        if (w->taken[t])
+            out[found++] = (int32_t)t;
+    for (; found < n; found++)
+        out[found] = -1;
+}
+
+static void select_cpu(const mx_call *c)
+{
+    const mx_type *q = &c->in[Q].type;
+    int64_t B = q->dim[0], S = q->dim[1], H = q->dim[2], T = c->in[K].type.dim[1];
+    size_t each = bench_bytes(T, H);
+#pragma omp parallel for schedule(dynamic, 4)
+    for (int64_t r = 0; r < B * S; r++) {
+        bench w = bench_at((char *)c->work + each * (size_t)omp_get_thread_num(), T, H);
+        choose(c, r / S, r % S, &w);
+    }
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    return bench_bytes(n->in[K]->type.dim[1], n->in[Q]->type.dim[2]) * (size_t)n_threads;
+}
+
+/* Causal: half of the pairs, where both sides are one sequence. */
+static mx_cost cost(const mx_node *n)
+{
+    const mx_type *q = &n->in[Q]->type;
+    double T = (double)n->in[K]->type.dim[1], seen = n->in[K_POS] ? T : T / 2;
+    return (mx_cost){.flops = 2 * (double)mx_type_count(q) * seen};
+}
+
+mx_node *mx_select_keys(mx_graph *g, mx_node *q, mx_node *w, mx_node *k, int64_t n, double scale,
+                        mx_node *const pos_seg[4])
+{
+    select_attr a = {.n = n, .scale = scale};
+    return MX_APPLY(g, &mx_op_select_keys, &a, q, w, k, pos_seg[0], pos_seg[1], pos_seg[2],
+                    pos_seg[3]);
+}
+
+#define NONE {.absent = true}
+const mx_op mx_op_select_keys = {
+    .name = "select_keys",
+    .doc = "the keys a sparse attention looks at, by the indexer's scores",
+    .dims = "b!s!h!d,b!s!h,b!t!d,b!s,b!t,b!s,b!t->b!s!n",
+    .attr_size = sizeof(select_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(select_attr, MX_ATTR_INT, n),
+                                      MX_FIELD(select_attr, MX_ATTR_F64, scale), {0}},
+    .infer = infer,
+    .cost = cost,
+    .cpu = select_cpu,
+    .work_bytes = work_bytes,
+    .cases = (const mx_case[]){
+        {N_IN, {{4, {2, 6, 3, 4}, .no_grad = true}, {3, {2, 6, 3}, .no_grad = true},
+                {3, {2, 6, 4}, .no_grad = true}, NONE, NONE, NONE, NONE}, &(select_attr){3, 0.5}},
+        {N_IN, {{4, {2, 3, 2, 4}, .no_grad = true}, {3, {2, 3, 2}, .no_grad = true},
+                {3, {2, 7, 4}, .no_grad = true}, {2, {2, 3}, MX_I32, 2, 6},
+                {2, {2, 7}, MX_I32, -1, 6}, {2, {2, 3}, MX_I32, 0, 2}, {2, {2, 7}, MX_I32, 0, 2}},
+         &(select_attr){4, 0.5}}, {0}},
+};
