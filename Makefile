@@ -1,12 +1,14 @@
 # maxc - one program, built from every .c file under src/.
 #
-#   make            build/maxc (CPU; the CUDA plug-in too where nvcc is found, CUDA=0 leaves it out)
+#   make            build/maxc, for the CPU
+#   make cuda       the CUDA plug-in beside it, where nvcc is found
 #   make demo       train a small model and let it write, in a few minutes
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
+#   make readme     the table of model families in README.md, from the program's own
 #
 # There are no lists of files here: directories are scanned, and the op, model, verb and test tables are
 # scanned out of the sources by tools/scan.
@@ -48,7 +50,7 @@ TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
-.PHONY: all release demo test test-bin test-crash fuzz fuzz-bin bench lint format clean setup banner
+.PHONY: all release demo test test-bin test-crash fuzz fuzz-bin bench lint readme format clean setup banner
 all: setup banner $(B)/maxc
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
 
@@ -120,6 +122,8 @@ bench: all
 	@bench/run
 lint:
 	@tools/lint
+readme: all
+	@tools/readme
 format:
 	@find src tests bench -name '*.[ch]' -o -name '*.cu' | xargs clang-format -i
 clean:
