@@ -1,0 +1,48 @@
+#!/bin/sh
+# readme.sh - what README.md and docs/ show is true: its commands run (those that take minutes, a GPU or a
+# download aside), its table of families is the program's, its links lead somewhere, and the family that
+# docs/add-a-family.md shows is the one in the tree.
+set -u
+cd "$(dirname "$0")/../.."
+root=$PWD
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+bad=0
+fail() { echo "readme.sh: $*"; bad=1; }
+
+tools/readme --check || bad=1
+for page in README.md docs/*.md; do
+    for link in $(grep -o '](\([^)#:]*\.md\))' "$page" | sed 's/^](//; s/)$//'); do
+        [ -f "$(dirname "$page")/$link" ] || fail "$page links to $link, which is not there"
+    done
+done
+awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' docs/add-a-family.md |
+    cmp - src/models/qwen3.c || fail "docs/add-a-family.md shows another qwen3.c"
+
+# The commands, in order, in a folder of their own. Sizes and steps are cut down.
+ln -s "$root/configs" "$tmp/configs"
+i=0
+while [ $i -lt 200 ]; do
+    i=$((i + 1))
+    echo "{\"text\": \"Number $i comes before number $((i + 1)). The cat sat on the mat and counted to $i.\"}"
+done > "$tmp/mine.jsonl"
+small="base_emb_dim=32 base_num_decoder_layers=1 base_num_query_heads=2 base_num_kv_heads=2 head_dim=16
+ base_mlp_dim=64 max_target_length=64 per_device_batch_size=2 steps=2"
+awk '/^```sh$/ { on = 1; next } /^```$/ { on = 0 } on && /^(maxc|echo) /' README.md |
+    sed 's/ *#.*//' | grep -v -e '\.\.\. ' -e 'SmolLM2' > "$tmp/commands"
+n=0
+while read -r line; do
+    case $line in
+    'maxc train '*pretrain*) line="$line vocab_size=8000 eval_interval=-1 $small" ;;
+    'maxc train '*) line="$line $small" ;;
+    esac
+    line=$(printf '%s\n' "$line" | tr '\n' ' ' | sed "s|tokenizer=DIR|tokenizer=tokenizer|
+        s|inspect PATH|inspect mine.jsonl|; s|verify DIR|verify $root/tests/fixtures/models/llama3|
+        s|max_new_tokens=100|max_new_tokens=5|; s/maxc /\"\$maxc\" /g")
+    (cd "$tmp" && maxc=$root/build/maxc && eval "$line") > "$tmp/out" 2>&1 < /dev/null ||
+        { fail "this command of README.md fails: $line"; cat "$tmp/out"; }
+    n=$((n + 1))
+done < "$tmp/commands"
+[ "$n" -ge 9 ] || fail "only $n commands were found in README.md"
+[ -f "$tmp/runs/first/checkpoints/2/tokenizer.json" ] || fail "the tokenizer did not go along with the checkpoint"
+[ "$bad" = 0 ]
