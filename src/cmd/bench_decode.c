@@ -1,7 +1,8 @@
 /* bench_decode.c - maxc bench decode: one sequence at a time, against the memory-bandwidth bound.
  *
- * Every new token reads every weight and the cache once; the bound is those bytes over the machine's read
- * bandwidth, measured in the same run by summing a buffer much larger than the caches on all threads.
+ * Every new token reads every weight and the cache once; the bound is those bytes over the
+ * machine's read bandwidth, measured in the same run by summing a buffer much larger than the
+ * caches on all threads.
  */
 #include "cmd/bench.h"
 

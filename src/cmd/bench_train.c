@@ -1,8 +1,11 @@
-/* bench_train.c - maxc bench train: a training step of a model on this machine, against its own peak.
+/* bench_train.c - maxc bench train: a training step of a model on this machine, against its own
+ * peak.
  *
- *     maxc bench train model_name=gpt2-124m dtype=float32 per_device_batch_size=4 max_target_length=512 steps=5
- * Random weights and tokens; next-token loss over the full vocabulary, gradients of everything, clip, AdamW.
- * The median step is reported, beside the peak of multiply-adds measured before and after it in the same run.
+ *     maxc bench train model_name=gpt2-124m dtype=float32 per_device_batch_size=4
+ *     max_target_length=512 steps=5
+ * Random weights and tokens; next-token loss over the full vocabulary, gradients of everything,
+ * clip, AdamW. The median step is reported, beside the peak of multiply-adds measured before and
+ * after it in the same run.
  */
 #include "cmd/bench.h"
 
@@ -72,7 +75,8 @@ static mx_status measure(mx_invocation *inv, mx_step *step, const mx_step_option
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
     mx_bench_print(inv, "step", t, "s");
-    mx_bench_print(inv, "tokens per second", (double)(o->shape.batch * o->shape.seq) / t, "tokens/s");
+    mx_bench_print(inv, "tokens per second", (double)(o->shape.batch * o->shape.seq) / t,
+                   "tokens/s");
     mx_bench_print(inv, "rate", flops / t / 1e9, "GFLOP/s");
     mx_bench_print(inv, "float32 multiply-add peak", peak / 1e9, "GFLOP/s");
     mx_bench_print(inv, "share of that peak", 100 * flops / t / peak, "%");
@@ -96,15 +100,16 @@ static mx_status run(mx_invocation *inv)
     o.shape.packed = false;
     if (!mx_config_is_set(c, "remat_policy"))
         o.compile.remat.policy = "none";
-    MX_TRY_OUT(st, mx_session_open(&session, mx_device_name(c), (int)mx_config_int(c, "num_threads")));
+    MX_TRY_OUT(st,
+               mx_session_open(&session, mx_device_name(c), (int)mx_config_int(c, "num_threads")));
     o.compile.n_threads = mx_session_threads(session);
     MX_TRY_OUT(st, mx_step_open(&step, session, &m, &o));
     MX_TRY_OUT(st, mx_session_init(session, 1));
     MX_TRY_OUT(st, feed(&step, &o, m.summary.vocab));
     for (int i = 0; i < mx_session_count(session); i++)
         planned += (double)mx_type_bytes(&mx_session_var(session, i)->type);
-    mx_bench_print(inv, "memory planned", (planned + (double)step.program.scratch_bytes) / (1 << 20),
-                   "MiB");
+    mx_bench_print(inv, "memory planned",
+                   (planned + (double)step.program.scratch_bytes) / (1 << 20), "MiB");
     st = measure(inv, &step, &o, mx_session_threads(session));
 out:
     mx_session_close(session);
