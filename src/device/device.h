@@ -48,6 +48,7 @@ struct mx_exec {
     int n_steps;
     mx_arena arena;
     void *state;
+    double *took; /* borrows; begin and end of every step in seconds; NULL: not measured */
     mx_exec *next;
 };
 

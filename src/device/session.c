@@ -162,7 +162,8 @@ static void bind_step(mx_exec *e, const mx_node *n)
         out[k] = bind(e, n, k);
     st->node = n;
     const char *own = n->name ? n->name : n->op->name;
-    st->label = *n->scope && !n->name ? mx_arena_printf(&e->arena, "%s %s", n->scope, own) : own;
+    bool whole = !*n->scope || strchr(own, '.'); /* a variable's name has the scope in it */
+    st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
     st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
 }
 

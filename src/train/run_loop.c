@@ -72,6 +72,7 @@ static mx_status one_step(mx_run *r, outcome *o)
     *o = (outcome){.loss_limit = INFINITY, .norm_limit = INFINITY};
     mx_run_spend(r, MX_GOODPUT_DATA);
     mx_run_step_begins(r);
+    mx_run_profile_begin(r);
     MX_TRY(mx_loader_next(r->data.loader, &b));
     o->wait_s = now() - start;
     mx_run_spend(r, MX_GOODPUT_STEP);
@@ -91,12 +92,14 @@ static mx_status one_step(mx_run *r, outcome *o)
         if (!r->accumulates)
             MX_TRY(feed_update(r, last, o));
         MX_TRY(mx_exec_run(r->step.exec));
+        mx_run_profile_take(r, r->step.exec);
         MX_TRY(mx_exec_read(r->step.exec, "loss", &loss));
         o->loss += loss;
     }
     if (r->accumulates) {
         MX_TRY(feed_update(r, last, o));
         MX_TRY(mx_exec_run(last));
+        mx_run_profile_take(r, last);
     }
     MX_TRY(mx_exec_read(last, "grad_norm", &o->grad_norm));
     o->skipped = !isfinite(o->grad_norm) || o->loss > o->loss_limit || o->grad_norm > o->norm_limit;
@@ -294,6 +297,7 @@ mx_status mx_run_loop(mx_run *r)
         mean = mean > 0 ? 0.9 * mean + 0.1 * o.step_s : o.step_s;
         report(r, &o, mean);
         mx_run_step_done(r);
+        mx_run_profile_end(r, false);
         mx_run_check_saves(r);
         mx_run_lock_beat(&r->lock);
         if (o.skipped || !isfinite(o.loss)) {
@@ -318,6 +322,7 @@ mx_status mx_run_train(const mx_config *c, const char *command_line)
         st = mx_signals_install();
     if (!st)
         st = mx_run_loop(&r);
+    mx_run_profile_end(&r, true);
     mx_run_watch_close(&r, st);
     mx_run_close(&r);
     return st;

@@ -14,6 +14,8 @@
 #include "train/train_data.h"
 #include "train/watchdog.h"
 
+typedef struct mx_run_profile mx_run_profile;
+
 typedef struct {
     const mx_config *c;
     mx_arena arena;
@@ -34,10 +36,11 @@ typedef struct {
     mx_metrics *metrics;
     mx_progress progress;
     double flops_per_step, peak_flops;
-    mx_spikes spikes;  /* cap 0: spikes are not looked for */
-    int64_t rolled_to; /* the checkpoint the run went back to last, -1: never */
-    int rolled_times;  /* in a row, to that one */
-    int log_fd;        /* log.txt; 0: none */
+    mx_spikes spikes;        /* cap 0: spikes are not looked for */
+    int64_t rolled_to;       /* the checkpoint the run went back to last, -1: never */
+    int rolled_times;        /* in a row, to that one */
+    mx_run_profile *profile; /* NULL: none, or over */
+    int log_fd;              /* log.txt; 0: none */
     mx_watchdog *watchdog;
     mx_goodput goodput;
     bool accounts;           /* goodput is recorded */
@@ -66,6 +69,11 @@ void mx_run_check_saves(mx_run *r);               /* says so when checkpoints fa
 void mx_run_watch_close(mx_run *r, mx_status st); /* prints and records; st is borrowed */
 double mx_run_now(void);                          /* seconds since 1970 */
 double mx_run_rss_bytes(void);                    /* the most memory this process has had */
+/* run_profile.c: the time of every node, for the steps of profile_steps. */
+mx_status mx_run_profile_open(mx_run *r) MX_MUST_USE;
+void mx_run_profile_begin(mx_run *r);
+void mx_run_profile_take(mx_run *r, const mx_exec *e); /* e has run */
+void mx_run_profile_end(mx_run *r, bool run_is_over);
 /* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
 mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 

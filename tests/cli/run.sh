@@ -48,6 +48,12 @@ grep -q '"attempts": 1' "$d/story" || fail "$(cat "$d/story")"
 "$maxc" inspect "$d/ref/r/checkpoints/$n" > "$d/story"
 grep -q '^family: llama' "$d/story" && grep -q '^parameters: 37.8 k' "$d/story" || fail "$(cat "$d/story")"
 
+# Profiled steps: every node with its times, and a table.
+(train p 8 profile_steps=3:4 gradient_accumulation_steps=2) > "$d/p.log" || fail "$(cat "$d/p.log")"
+grep -q 'model.layers.\*.mlp.up_proj matmul' "$d/p.log" || fail "no table of nodes: $(cat "$d/p.log")"
+grep -q '"name": "adamw".*"step": 4, "GFLOP/s": ' "$d/p/r/profile/trace.json" || fail "no update in the trace"
+[ "$(grep -c '"step": [^34]' "$d/p/r/profile/trace.json")" = 0 ] || fail "other steps were profiled"
+
 # kill -9 at instants that do not repeat; every run that gets to its end is compared.
 k=0 ends=0
 while [ $k -lt "$kills" ]; do
