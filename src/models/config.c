@@ -82,12 +82,15 @@ static mx_status read_ints(mx_int_list *out, const json_t *v, const char *where,
     return MX_OK;
 }
 
-static mx_status read_field(void *config, const mx_cfg_field *f, const json_t *json,
-                            const char *where)
+/* What `inner` lacks is looked up in `json`, the whole document. */
+static mx_status read_field(void *config, const mx_cfg_field *f, const json_t *inner,
+                            const json_t *json, const char *where)
 {
     char key[128];
     void *p = (char *)config + f->offset;
-    const json_t *v = lookup(json, f->key, key, sizeof key);
+    const json_t *v = inner ? lookup(inner, f->key, key, sizeof key) : NULL;
+    if (!v)
+        v = lookup(json, f->key, key, sizeof key);
     if (!v && f->required)
         return mx_fail(MX_INPUT, "%s: \"%s\" is missing and this family has no default for it",
                        where, key);
@@ -179,6 +182,19 @@ static mx_status check_summary(const mx_model_summary *s, const char *where)
     return MX_OK;
 }
 
+static mx_status read_config(void *config, const mx_model *family, const json_t *inner,
+                             const json_t *json, const char *where)
+{
+    mx_status all = MX_OK;
+    if (family->text)
+        all = read_config(config, family->text, json_object_get(json, "text_config"), json, where);
+    for (const mx_cfg_field *f = family->fields; f->key; f++)
+        all = mx_status_join(all, read_field(config, f, inner, json, where));
+    if (!all && family->finish)
+        all = mx_status_wrap(family->finish(config, json), "%s", where);
+    return all;
+}
+
 mx_status mx_model_from_json(mx_model_spec *m, const json_t *json, const char *where)
 {
     *m = (mx_model_spec){0};
@@ -186,13 +202,10 @@ mx_status mx_model_from_json(mx_model_spec *m, const json_t *json, const char *w
         return mx_fail(MX_INPUT, "%s: expected a JSON object", where);
     MX_TRY(find_family(json, where, &m->family));
     m->config = mx_arena_alloc(&m->arena, m->family->config_size);
-    mx_status all = MX_OK;
-    for (const mx_cfg_field *f = m->family->fields; f->key; f++)
-        all = mx_status_join(all, read_field(m->config, f, json, where));
-    if (!all && m->family->finish)
-        all = mx_status_wrap(m->family->finish(m->config, json), "%s", where);
+    mx_status all = read_config(m->config, m->family, NULL, json, where);
     if (!all) {
-        m->family->summary(m->config, &m->summary);
+        const mx_model *text = m->family->summary ? m->family : m->family->text;
+        text->summary(m->config, &m->summary);
         all = check_summary(&m->summary, where);
     }
     if (all)

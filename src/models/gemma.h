@@ -27,6 +27,8 @@ mx_head mx_gemma_build(mx_graph *g, const void *config, mx_build *b);
 mx_status mx_gemma_finish(void *config, const json_t *json) MX_MUST_USE;
 void mx_gemma_summary(const void *config, mx_model_summary *s);
 
+extern const mx_model mx_model_gemma3;
+
 #define MX_CFG_GEMMA(T, theta_)                                                                    \
     MX_CFG_SIZES(T),                                                                               \
         MX_CFG(T, kv_heads, "num_key_value_heads", MX_CFG_INT, .maxtext = "base_num_kv_heads"),    \

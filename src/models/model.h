@@ -73,15 +73,26 @@ typedef struct {
     bool tied;
 } mx_model_summary;
 
-typedef struct mx_model {
+/* What the images of a family are. Filled by `images`. */
+typedef struct {
+    int64_t channels, size; /* one is (channels, size, size) */
+    int64_t token, tokens;  /* the id that stands for a piece of an image; how many an image has */
+} mx_image_spec;
+
+typedef struct mx_model mx_model;
+struct mx_model {
     const char *name, *doc;
     const char *model_types;   /* comma-separated, as in config.json */
     const char *architecture;  /* written as architectures[0] */
     size_t config_size;
     const mx_cfg_field *fields;
+    /* The family of the language part. Its fields are read from the object "text_config", or from
+     * the document itself, into the front of the configuration, and it is finished first. */
+    const mx_model *text;
     /* Derived values and checks, after the fields have been read. NULL: none. */
     mx_status (*finish)(void *config, const json_t *json);
-    void (*summary)(const void *config, mx_model_summary *out);
+    void (*summary)(const void *config, mx_model_summary *out); /* NULL: the language part's */
+    void (*images)(const void *config, mx_image_spec *out);     /* NULL: text only */
     mx_head (*build)(mx_graph *g, const void *config, mx_build *b);
     /* The name a tensor has in some checkpoints, when it is not there under its own. NULL: none. */
     const char *(*other_name)(const char *name, char *buf, size_t cap);
@@ -95,7 +106,7 @@ typedef struct mx_model {
     /* Values of MaxText's keys that tell families of one decoder_block apart,
      * "key=value,key=value"; NULL: none are needed. */
     const char *decoder_keys;
-} mx_model;
+};
 
 extern const mx_model *const mx_model_table[];
 extern const int mx_model_count;
@@ -114,10 +125,11 @@ typedef struct {
 mx_status mx_model_from_json(mx_model_spec *m, const json_t *json, const char *where) MX_MUST_USE;
 void mx_model_spec_fini(mx_model_spec *m);
 
-/* Inputs of a training or evaluation graph: tokens (B, S),
- * and with packing segments and positions. */
+/* Inputs of a training or evaluation graph: tokens (B, S), with packing segments and positions,
+ * with images pixels (images, channels, size, size) in the order of their tokens. */
 typedef struct {
     int64_t batch, seq;
+    int64_t images;    /* in the whole batch; 0: text only */
     bool packed;
     bool training;     /* a step that updates weights */
     int64_t cache_len; /* 0: no cache */
@@ -144,6 +156,16 @@ mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers) MX_MUST_
 
 #define MX_CFG(T, member, key_, kind_, ...)                                                        \
     {.key = key_, .kind = kind_, .offset = offsetof(T, member), __VA_ARGS__}
+
+/* Rows for an mx_vit member called `vit`, except for what towers name differently. */
+#define MX_CFG_VIT(T, d_, d_ff_, layers_, heads_, size_, patch_)                                   \
+    MX_CFG(T, vit.d, "vision_config.hidden_size", MX_CFG_INT, .fallback = d_),                     \
+        MX_CFG(T, vit.d_ff, "vision_config.intermediate_size", MX_CFG_INT, .fallback = d_ff_),     \
+        MX_CFG(T, vit.layers, "vision_config.num_hidden_layers", MX_CFG_INT, .fallback = layers_), \
+        MX_CFG(T, vit.heads, "vision_config.num_attention_heads", MX_CFG_INT, .fallback = heads_), \
+        MX_CFG(T, vit.channels, "vision_config.num_channels", MX_CFG_INT, .fallback = 3),          \
+        MX_CFG(T, vit.image_size, "vision_config.image_size", MX_CFG_INT, .fallback = size_),      \
+        MX_CFG(T, vit.patch, "vision_config.patch_size", MX_CFG_INT, .fallback = patch_)
 
 /* Rows for members vocab, d, d_ff, layers, heads. */
 #define MX_CFG_SIZES(T)                                                                            \
