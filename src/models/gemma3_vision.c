@@ -126,7 +126,7 @@ static const mx_cfg_field fields[] = {
 };
 
 const mx_model mx_model_gemma3_vision = {
-    .name = "gemma3-vision",
+    .name = "gemma3_vision",
     .doc = "Gemma 3 with images",
     .model_types = "gemma3",
     .architecture = "Gemma3ForConditionalGeneration",

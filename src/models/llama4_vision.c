@@ -140,7 +140,7 @@ static const mx_cfg_field fields[] = {
 };
 
 const mx_model mx_model_llama4_vision = {
-    .name = "llama4-vision",
+    .name = "llama4_vision",
     .doc = "Llama 4 Scout and Maverick with images",
     .model_types = "llama4",
     .architecture = "Llama4ForConditionalGeneration",
