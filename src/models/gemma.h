@@ -32,7 +32,10 @@ extern const mx_model mx_model_gemma3;
 #define MX_CFG_GEMMA(T, theta_)                                                                    \
     MX_CFG_SIZES(T),                                                                               \
         MX_CFG(T, kv_heads, "num_key_value_heads", MX_CFG_INT, .maxtext = "base_num_kv_heads"),    \
-        MX_CFG(T, head_dim, "head_dim", MX_CFG_INT, .fallback = 256, .maxtext = "head_dim"),       \
+        MX_CFG_GEMMA_SHARED(T, theta_)
+
+#define MX_CFG_GEMMA_SHARED(T, theta_)                                                             \
+    MX_CFG(T, head_dim, "head_dim", MX_CFG_INT, .fallback = 256, .maxtext = "head_dim"),           \
         MX_CFG(T, max_positions, "max_position_embeddings", MX_CFG_INT, .fallback = 8192,          \
                .maxtext = "max_position_embeddings"),                                              \
         MX_CFG(T, eps, "rms_norm_eps", MX_CFG_F64, .fallback = 1e-6,                               \
@@ -48,7 +51,12 @@ extern const mx_model mx_model_gemma3;
 
 /* Gemma 3 has two rotary bases, in either spelling. */
 #define MX_CFG_GEMMA3(T)                                                                           \
-    MX_CFG_GEMMA(T, 1000000),                                                                      \
+    MX_CFG_SIZES_OR(T, 262208, 2304, 9216, 26, 8),                                                 \
+        MX_CFG(T, kv_heads, "num_key_value_heads", MX_CFG_INT, .fallback = 4,                      \
+               .maxtext = "base_num_kv_heads"),                                                    \
+        MX_CFG_GEMMA_SHARED(T, 1000000),                                                           \
+        MX_CFG(T, max_positions, "max_position_embeddings", MX_CFG_INT, .fallback = 131072,        \
+               .maxtext = "max_position_embeddings"),                                              \
         MX_CFG(T, rope.theta, "rope_parameters.full_attention.rope_theta|rope_theta", MX_CFG_F64,  \
                .fallback = 1000000, .maxtext = "global_rope_max_timescale"),                       \
         MX_CFG(T, rope.type,                                                                       \

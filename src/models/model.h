@@ -178,6 +178,17 @@ mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers) MX_MUST_
         MX_CFG(T, heads, "num_attention_heads", MX_CFG_INT, .required = true,                      \
                .maxtext = "base_num_query_heads")
 
+/* The same for a family whose configurations leave out what is as transformers has it. */
+#define MX_CFG_SIZES_OR(T, vocab_, d_, d_ff_, layers_, heads_)                                     \
+    MX_CFG(T, vocab, "vocab_size", MX_CFG_INT, .fallback = vocab_, .maxtext = "vocab_size"),       \
+        MX_CFG(T, d, "hidden_size", MX_CFG_INT, .fallback = d_, .maxtext = "base_emb_dim"),        \
+        MX_CFG(T, d_ff, "intermediate_size", MX_CFG_INT, .fallback = d_ff_,                        \
+               .maxtext = "base_mlp_dim"),                                                         \
+        MX_CFG(T, layers, "num_hidden_layers", MX_CFG_INT, .fallback = layers_,                    \
+               .maxtext = "base_num_decoder_layers"),                                              \
+        MX_CFG(T, heads, "num_attention_heads", MX_CFG_INT, .fallback = heads_,                    \
+               .maxtext = "base_num_query_heads")
+
 /* Rows for an mx_rope member called `rope`, in both spellings that exist on the hub. */
 #define MX_CFG_ROPE(T, theta_)                                                                     \
     MX_CFG(T, rope.type, "rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type",     \

@@ -1,0 +1,89 @@
+/* vision_test.c - families with images: configurations as the hub has them, models with and without
+ * images. Their numbers are in goldens_test.c. */
+#include "../test.h"
+
+#include "models/model.h"
+
+static mx_status from_text(mx_model_spec *m, const char *text)
+{
+    json_t *json = json_loads(text, 0, NULL);
+    MX_CHECK(json != NULL, "the test's own JSON is wrong");
+    mx_status st = mx_model_from_json(m, json, "config.json");
+    json_decref(json);
+    return st;
+}
+
+static bool has_weight(const mx_graph *g, const char *pattern)
+{
+    for (int i = 0; i < g->n_nodes; i++)
+        if (g->node[i]->name && mx_glob_match(pattern, g->node[i]->name))
+            return true;
+    return false;
+}
+
+/* The released 4B checkpoint says no more than this about its language part. */
+static const char gemma[] =
+    "{\"model_type\": \"gemma3\", \"mm_tokens_per_image\": 256, \"image_token_index\": 262144,"
+    "\"text_config\": {\"hidden_size\": 2560, \"intermediate_size\": 10240,"
+    "\"num_hidden_layers\": 34, \"sliding_window\": 1024, \"model_type\": \"gemma3_text\","
+    "\"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}},"
+    "\"vision_config\": {\"hidden_size\": 1152, \"image_size\": 896, \"intermediate_size\": 4304,"
+    "\"num_attention_heads\": 16, \"num_hidden_layers\": 27, \"patch_size\": 14}}";
+
+MX_TEST(vision_config_of_the_hub_reads_its_language_part)
+{
+    mx_model_spec m;
+    mx_image_spec s;
+    MX_CHECK_OK(from_text(&m, gemma));
+    MX_CHECK(m.summary.vocab == 262208 && m.summary.d_model == 2560 && m.summary.n_layers == 34,
+             "vocabulary %lld, width %lld, %lld layers", (long long)m.summary.vocab,
+             (long long)m.summary.d_model, (long long)m.summary.n_layers);
+    m.family->images(m.config, &s);
+    MX_CHECK(s.channels == 3 && s.size == 896 && s.tokens == 256 && s.token == 262144,
+             "%lld tokens of id %lld", (long long)s.tokens, (long long)s.token);
+    mx_model_spec_fini(&m);
+}
+
+static void build_both(const mx_model_spec *m)
+{
+    mx_build b;
+    mx_graph g;
+    mx_graph_init(&g);
+    mx_model_build(&g, m, (mx_model_shape){.batch = 1, .seq = 300, .images = 1}, &b);
+    MX_CHECK_OK(mx_graph_check(&g));
+    MX_CHECK(b.pixels && b.spans && has_weight(&g, "vision_tower.*"), "images are not read");
+    mx_graph_fini(&g);
+    mx_graph_init(&g);
+    mx_model_build(&g, m, (mx_model_shape){.batch = 2, .seq = 1, .cache_len = 64}, &b);
+    MX_CHECK_OK(mx_graph_check(&g));
+    MX_CHECK(!b.pixels && !b.spans && !has_weight(&g, "vision_tower.*"), "text needs no tower");
+    MX_CHECK(has_weight(&g, "language_model.model.layers.33.mlp.up_proj.weight"), "names");
+    mx_graph_fini(&g);
+}
+
+MX_TEST(vision_model_builds_with_and_without_images)
+{
+    mx_model_spec m;
+    MX_CHECK_OK(from_text(&m, gemma));
+    build_both(&m);
+    mx_model_spec_fini(&m);
+}
+
+MX_TEST(vision_config_refuses_towers_that_cannot_be)
+{
+    static const char *const bad[] = {
+        "{\"model_type\": \"gemma3\", \"mm_tokens_per_image\": 250}",
+        "{\"model_type\": \"gemma3\", \"vision_config\": {\"patch_size\": 15}}",
+        "{\"model_type\": \"gemma3\", \"vision_config\": {\"num_attention_heads\": 7}}",
+        "{\"model_type\": \"gemma3\", \"vision_config\": {\"num_hidden_layers\": 0}}",
+        "{\"model_type\": \"gemma3\", \"text_config\": {\"num_attention_heads\": 0}}",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        mx_model_spec m;
+        mx_status st = from_text(&m, bad[i]);
+        MX_CHECK(st != NULL, "accepted: %s", bad[i]);
+        if (!st)
+            mx_model_spec_fini(&m);
+        mx_status_free(st);
+    }
+}
