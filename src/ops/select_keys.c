@@ -161,11 +161,13 @@ static double score(const bench *w, int64_t H, int64_t j, bool wide)
     return sum;
 }
 
-/* All scores of a query into w->row; -infinity where it does not see. */
-static void score_row(const mx_call *c, int64_t b, int64_t s, const bench *w)
+/* The scores of a query into w->row, -infinity where it does not see; gives their number. Unused
+ * slots of a cache are left out: the row is then the same as without a cache. */
+static int64_t score_row(const mx_call *c, int64_t b, int64_t s, const bench *w)
 {
     const mx_type *q = &c->in[Q].type;
-    int64_t S = q->dim[1], H = q->dim[2], D = q->dim[3], T = c->in[K].type.dim[1];
+    int64_t S = q->dim[1], H = q->dim[2], D = q->dim[3], T = c->in[K].type.dim[1], n = 0;
+    const int32_t *k_pos = c->in[K_POS].data;
     size_t item = mx_dtype_bytes(q->dtype);
     mx_num num = mx_num_of(q->dtype);
     bool wide = num == MX_NUM_F64;
@@ -175,16 +177,19 @@ static void score_row(const mx_call *c, int64_t b, int64_t s, const bench *w)
                       .a = (const char *)c->in[Q].data + (size_t)((b * S + s) * H * D) * item};
     mx_load_run_f64(&c->in[W], (b * S + s) * H, H, w->weight);
     for (int64_t t0 = 0; t0 < T; t0 += TILE) {
-        bool ahead = !c->in[K_POS].data && t0 > s; /* by index alone: out of sight */
+        bool ahead = !k_pos && t0 > s; /* by index alone: out of sight */
         g.n = T - t0 < TILE ? T - t0 : TILE;
         g.b = (const char *)c->in[K].data + (size_t)((b * T + t0) * D) * item;
         if (!ahead)
             mx_gemm(&g);
-        for (int64_t j = 0; j < g.n; j++) {
-            bool seen = !ahead && sees(c, b, s, t0 + j);
-            w->row[t0 + j] = (entry){seen ? score(w, H, j, wide) : -INFINITY, (int32_t)(t0 + j)};
+        for (int64_t t = t0; t < t0 + g.n; t++) {
+            if (k_pos && k_pos[b * T + t] < 0)
+                continue;
+            bool seen = !ahead && sees(c, b, s, t);
+            w->row[n++] = (entry){seen ? score(w, H, t - t0, wide) : -INFINITY, (int32_t)t};
         }
     }
+    return n;
 }
 
 static void choose(const mx_call *c, int64_t b, int64_t s, const bench *w)
@@ -192,10 +197,13 @@ static void choose(const mx_call *c, int64_t b, int64_t s, const bench *w)
     int64_t S = c->in[Q].type.dim[1], T = c->in[K].type.dim[1];
     int64_t n = ((const select_attr *)c->attr)->n, found = 0;
     int32_t *out = (int32_t *)c->out[0].data + (b * S + s) * n;
-    score_row(c, b, s, w);
-    select_best(w->row, T, n);
-    for (int64_t i = 0; i < T; i++)
-        w->taken[w->row[i].key] = i < n && w->row[i].score != -INFINITY;
+    int64_t m = score_row(c, b, s, w);
+    if (n < m)
+        select_best(w->row, m, n);
+    for (int64_t t = 0; t < T; t++)
+        w->taken[t] = 0;
+    for (int64_t i = 0; i < n && i < m; i++)
+        w->taken[w->row[i].key] = w->row[i].score != -INFINITY;
     for (int64_t t = 0; t < T; t++)
         if (w->taken[t])
             out[found++] = (int32_t)t;
