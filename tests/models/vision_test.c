@@ -3,6 +3,8 @@
 #include "../test.h"
 
 #include "models/model.h"
+#include "train/verify.h"
+#include <string.h>
 
 static mx_status from_text(mx_model_spec *m, const char *text)
 {
@@ -86,4 +88,14 @@ MX_TEST(vision_config_refuses_towers_that_cannot_be)
             mx_model_spec_fini(&m);
         mx_status_free(st);
     }
+}
+
+MX_TEST(vision_images_for_a_text_family_are_refused)
+{
+    mx_verify_report r;
+    mx_verify_options o = {.tolerance = 2e-4, .device = "cpu", .n_threads = 1,
+                           .golden = "tests/fixtures/models/gemma3-vision/golden.safetensors"};
+    mx_status st = mx_verify("tests/fixtures/models/gemma3", &o, &r);
+    MX_CHECK(st && strstr(mx_status_text(st), "without images"), "%s", mx_status_text(st));
+    mx_status_free(st);
 }
