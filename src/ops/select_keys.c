@@ -36,8 +36,8 @@ static void infer(mx_graph *g, mx_node *n)
     n->type.dim[2] = a->n;
     if (a->n < 1 || a->n > T)
         mx_graph_fail(g, "select_keys: %lld of %lld keys", (long long)a->n, (long long)T);
-    else if (n->in[Q]->type.dtype != n->in[K]->type.dtype)
-        mx_graph_fail_inputs(g, n, "queries and keys must be of one dtype");
+    else if ((n->in[Q]->type.dtype == MX_F64) != (n->in[K]->type.dtype == MX_F64))
+        mx_graph_fail_inputs(g, n, "queries and keys must both be float64, or neither");
     else if (!n->in[Q_POS] != !n->in[K_POS] || !n->in[Q_SEG] != !n->in[K_SEG])
         mx_graph_fail_inputs(g, n, "positions and segments are given for both sides or for none");
 }
@@ -168,18 +168,19 @@ static int64_t score_row(const mx_call *c, int64_t b, int64_t s, const bench *w)
     const mx_type *q = &c->in[Q].type;
     int64_t S = q->dim[1], H = q->dim[2], D = q->dim[3], T = c->in[K].type.dim[1], n = 0;
     const int32_t *k_pos = c->in[K_POS].data;
-    size_t item = mx_dtype_bytes(q->dtype);
-    mx_num num = mx_num_of(q->dtype);
-    bool wide = num == MX_NUM_F64;
+    mx_dtype kt = c->in[K].type.dtype; /* a cache may be narrower than the query */
+    bool wide = q->dtype == MX_F64;
     mx_gemm_args g = {.m = H, .k = D, .lda = D, .ldb = D, .ldc = TILE, .trans_b = true,
-                      .a_type = num, .b_type = num, .c_type = wide ? MX_NUM_F64 : MX_NUM_F32,
+                      .a_type = mx_num_of(q->dtype), .b_type = mx_num_of(kt),
+                      .c_type = wide ? MX_NUM_F64 : MX_NUM_F32,
                       .alpha = ((const select_attr *)c->attr)->scale, .threads = 1, .c = w->dot,
-                      .a = (const char *)c->in[Q].data + (size_t)((b * S + s) * H * D) * item};
+                      .a = (const char *)c->in[Q].data +
+                           (size_t)((b * S + s) * H * D) * mx_dtype_bytes(q->dtype)};
     mx_load_run_f64(&c->in[W], (b * S + s) * H, H, w->weight);
     for (int64_t t0 = 0; t0 < T; t0 += TILE) {
         bool ahead = !k_pos && t0 > s; /* by index alone: out of sight */
         g.n = T - t0 < TILE ? T - t0 : TILE;
-        g.b = (const char *)c->in[K].data + (size_t)((b * T + t0) * D) * item;
+        g.b = (const char *)c->in[K].data + (size_t)((b * T + t0) * D) * mx_dtype_bytes(kt);
         if (!ahead)
             mx_gemm(&g);
         for (int64_t t = t0; t < t0 + g.n; t++) {
