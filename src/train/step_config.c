@@ -154,6 +154,11 @@ static mx_status refuse(const mx_config *cfg)
                                           "%s: quantization=%s is not done yet; leave it empty",
                                           mx_config_where(cfg, "quantization"),
                                           mx_config_text(cfg, "quantization")));
+    if (mx_config_bool(cfg, "lora.enable_lora"))
+        all = mx_status_join(all, mx_fail(MX_USAGE,
+                                          "%s: adapters are not done yet; leave it out to train "
+                                          "all weights",
+                                          mx_config_where(cfg, "lora.enable_lora")));
     for (size_t i = 0; i < sizeof parallel / sizeof *parallel; i++)
         if (mx_config_int(cfg, parallel[i]) > 1)
             all = mx_status_join(all, mx_fail(MX_USAGE,
