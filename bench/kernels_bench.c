@@ -1,6 +1,6 @@
 /* kernels_bench.c - the CPU kernels against what the machine can do, in one run.
  *
- *     kernels_bench [gemm|gemv|attention|xent|adamw|grouped]      everything when no name is given
+ *     kernels_bench [gemm|gemv|attention|xent|grouped]      everything when no name is given
  *
  * First a loop of independent fused multiply-adds (f32) and bf16 dot products gives the peak, and a
  * copy gives the bandwidth; then every kernel is printed in GFLOP/s or GB/s and as a share of that.
@@ -9,7 +9,6 @@
 #include "base/arena.h"
 #include "base/simd.h"
 #include "base/vmath.h"
-#include "ops/cpu/adamw_kernel.h"
 #include "ops/cpu/attention_kernel.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/grouped_kernel.h"
@@ -286,22 +285,6 @@ static void bench_xent(const peaks *p)
     }
 }
 
-static void bench_adamw(const peaks *p)
-{
-    enum { N = 1 << 24 };
-    mx_adamw_args a = {.n = N, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 1,
-                       .weight_decay = 0.1, .param = fill(N, MX_NUM_F32), .m = fill(N, MX_NUM_F32)};
-    float *g = fill(N, MX_NUM_F32);
-    a.v = fill(N, MX_NUM_F32);
-    a.grad = g;
-    for (int i = 0; i < N; i++)
-        a.v[i] = 1e-3f;
-    double t;
-    BEST(t, mx_adamw_step(&a));
-    printf("  %5.1f GB/s, copy %.1f GB/s\n", 28.0 * N / t / 1e9, p->bytes / 1e9);
-    mx_free(a.param), mx_free(a.m), mx_free(a.v), mx_free(g);
-}
-
 static void bench_grouped(const peaks *p)
 {
     enum { E = 8, ROWS = 256, DI = 768, DO = 2048 };
@@ -338,7 +321,6 @@ typedef struct {
 static const bench benches[] = {
     {"gemm", bench_gemm}, {"gemv", bench_gemv}, {"attention", bench_attention},
     {"xent", bench_xent},
-    {"adamw", bench_adamw},
     {"grouped", bench_grouped}};
 
 int main(int argc, char **argv)

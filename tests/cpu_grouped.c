@@ -1,9 +1,8 @@
-/* cpu_adamw_grouped.c - the optimizer step and the grouped product against plain loops. */
+/* cpu_grouped.c - the grouped product against plain loops. */
 #include "test.h"
 
 #include "base/arena.h"
 #include "base/vmath.h"
-#include "ops/cpu/adamw_kernel.h"
 #include "ops/cpu/grouped_kernel.h"
 #include <math.h>
 #include <string.h>
@@ -17,51 +16,6 @@ static float uniform(uint32_t *s)
 {
     return (float)next(s) * 0x1p-23f - 1.0f;
 }
-
-MX_TEST(adamw_follows_the_formula)
-{
-    enum { N = 70001 };
-    mx_arena a = {0};
-    uint32_t s = 1;
-    float *p = MX_NEW_N(&a, float, N), *m = MX_NEW_N(&a, float, N), *v = MX_NEW_N(&a, float, N);
-    float *g = MX_NEW_N(&a, float, N), clip = 0.25f;
-    double *rp = MX_NEW_N(&a, double, N), *rm = MX_NEW_N(&a, double, N);
-    double *rv = MX_NEW_N(&a, double, N), worst = 0;
-    uint16_t *copy = MX_NEW_N(&a, uint16_t, N);
-    for (int i = 0; i < N; i++)
-        rp[i] = p[i] = uniform(&s);
-    mx_adamw_args args = {.n = N, .param = p, .m = m, .v = v, .grad = g, .copy = copy,
-                          .clip = &clip, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                          .weight_decay = 0.1};
-    for (args.step = 1; args.step <= 5; args.step++) {
-        double c1 = 1 - pow(0.9, (double)args.step), c2 = 1 - pow(0.95, (double)args.step);
-        for (int i = 0; i < N; i++) {
-            g[i] = uniform(&s);
-            double gi = 0.25 * (double)g[i];
-            rm[i] = 0.9 * rm[i] + 0.1 * gi;
-            rv[i] = 0.95 * rv[i] + 0.05 * gi * gi;
-            rp[i] = rp[i] * (1 - 0.01 * 0.1) - 0.01 * (rm[i] / c1) / (sqrt(rv[i] / c2) + 1e-8);
-        }
-        mx_adamw_step(&args);
-    }
-    for (int i = 0; i < N; i++) {
-        worst = fmax(worst, fabs((double)p[i] - rp[i]));
-        MX_CHECK(copy[i] == mx_bf16_of_float(p[i]), "copy[%d]", i);
-    }
-    MX_CHECK(worst < 1e-6, "largest error %g", worst);
-    mx_arena_fini(&a);
-}
-
-MX_TEST(adamw_of_zero_gradient_only_decays)
-{
-    float p[3] = {1, -2, 3}, m[3] = {0}, v[3] = {0}, g[3] = {0};
-    mx_adamw_args a = {.n = 3, .param = p, .m = m, .v = v, .grad = g, .lr = 0.5, .beta1 = 0.9,
-                       .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.5, .step = 1};
-    mx_adamw_step(&a);
-    MX_CHECK(p[0] == 0.75f && p[1] == -1.5f && p[2] == 2.25f, "%g %g %g", p[0], p[1], p[2]);
-}
-
-/* ---- grouped product ---- */
 
 static void *random_array(mx_arena *a, int64_t n, mx_num t, uint32_t *s)
 {
