@@ -72,13 +72,19 @@ done 2> /dev/null
 (train k $n checkpoint_period=20) > "$d/k.log" 2>&1 || fail "no resume after kill -9: $(cat "$d/k.log")"
 same_end k $n
 
-# SIGTERM: the step is finished, the checkpoint durable, the status 75, the resumed run the same.
-(train t $n checkpoint_period=100000) > "$d/t.log" 2>&1 &
-pid=$!
-while [ ! -s "$d/t/r/metrics.jsonl" ]; do sleep 0.02; done
-kill -TERM $pid
-kill -TERM $pid 2> /dev/null || true
-rc=0; wait $pid || rc=$?
+# SIGTERM: the step is finished, the checkpoint durable, the status 75, the resumed run the same. A run
+# that was over before the signal came is tried again.
+rc=0
+for try in 1 2 3 4 5; do
+    rm -rf "$d/t"
+    (train t $n checkpoint_period=100000) > "$d/t.log" 2>&1 &
+    pid=$!
+    while [ ! -s "$d/t/r/metrics.jsonl" ]; do sleep 0.01; done
+    kill -TERM $pid 2> /dev/null || true
+    kill -TERM $pid 2> /dev/null || true
+    rc=0; wait $pid || rc=$?
+    [ $rc = 0 ] || break
+done
 [ $rc = 75 ] || fail "SIGTERM gave $rc, not 75: $(cat "$d/t.log")"
 (train t $n checkpoint_period=100000) > "$d/t.log" 2>&1 || fail "no resume after SIGTERM: $(cat "$d/t.log")"
 grep -q 'resuming: step' "$d/t.log" || fail "the run after SIGTERM started afresh"
@@ -95,12 +101,14 @@ kill -INT $pid
 rc=0; wait $pid || rc=$?
 [ $rc = 75 ] || fail "SIGINT gave $rc: $(tail -n 3 "$d/two.log")"
 
-# No room for checkpoints (files of at most 64 KiB): training goes on and says so, the old one stays good.
+# No room for checkpoints (files of at most 32 KiB): training goes on and says so, the old one stays good.
+# A save is passed over while the one before is being written, so there are many more of them than failures
+# asked for.
 (train full 20) > "$d/full.log" 2>&1
 rc=0
-(trap '' XFSZ; ulimit -f 64; train full 60 allow_config_change=true checkpoint_period=10) > "$d/full.log" 2>&1 || rc=$?
+(trap '' XFSZ; ulimit -f 64; train full 60 allow_config_change=true checkpoint_period=1) > "$d/full.log" 2>&1 || rc=$?
 [ $rc = 5 ] || fail "a full disk at the end gave $rc, not 5: $(cat "$d/full.log")"
-grep -q 'ALARM: checkpoint failed, 3 in a row' "$d/full.log" || fail "no alarm: $(cat "$d/full.log")"
+grep -q 'ALARM: checkpoint failed, [0-9]* in a row' "$d/full.log" || fail "no alarm: $(cat "$d/full.log")"
 [ "$(wc -l < "$d/full/r/metrics.jsonl")" = 60 ] || fail "training did not go on without checkpoints"
 (train full 60 allow_config_change=true) > "$d/full.log" 2>&1 || fail "no resume: $(cat "$d/full.log")"
 grep -q 'resuming: step 20' "$d/full.log" || fail "the checkpoint before the full disk is lost"
