@@ -12,9 +12,11 @@
 #include <microhttpd.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <png.h>
 #include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
+#include <webp/decode.h>
 #include <xxhash.h>
 #include <yaml.h>
 #include <zlib.h>
@@ -41,6 +43,10 @@ static json_t *libraries(void)
     add(l, "xxHash", buf);
     add(l, "libcurl", curl_version_info(CURLVERSION_NOW)->version);
     add(l, "libmicrohttpd", MHD_get_version());
+    add(l, "libpng", png_get_libpng_ver(NULL));
+    int w = WebPGetDecoderVersion();
+    snprintf(buf, sizeof buf, "%d.%d.%d", w >> 16, w >> 8 & 255, w & 255);
+    add(l, "libwebp", buf);
     return l;
 }
 

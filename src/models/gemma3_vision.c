@@ -84,7 +84,9 @@ static void images(const void *config, mx_image_spec *s)
 {
     const gemma3_vision *c = config;
     *s = (mx_image_spec){.channels = c->vit.channels, .size = c->vit.image_size,
-                         .token = c->image_token, .tokens = c->tokens_per_image};
+                         .token = c->image_token, .tokens = c->tokens_per_image, .max_tiles = 1,
+                         .mark = "<start_of_image>", .begin = "\n\n<start_of_image>",
+                         .piece = "<image_soft_token>", .end = "<end_of_image>\n\n"};
 }
 
 static mx_status finish(void *config, const json_t *json)

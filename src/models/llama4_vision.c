@@ -94,7 +94,11 @@ static void images(const void *config, mx_image_spec *s)
     const llama4_vision *c = config;
     int64_t side = grid(c) / shuffle_side(c);
     *s = (mx_image_spec){.channels = c->vit.channels, .size = c->vit.image_size,
-                         .token = c->image_token, .tokens = side * side};
+                         .token = c->image_token, .tokens = side * side, .max_tiles = 16,
+                         .in_bf16 = true, .mark = "<|image|>", .begin = "<|image_start|>",
+                         .piece = "<|patch|>", .between = "<|tile_x_separator|>",
+                         .row_end = "<|tile_y_separator|>", .whole = "<|image|>",
+                         .end = "<|image_end|>"};
 }
 
 static mx_status finish(void *config, const json_t *json)

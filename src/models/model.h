@@ -73,10 +73,18 @@ typedef struct {
     bool tied;
 } mx_model_summary;
 
-/* What the images of a family are. Filled by `images`. */
+/* What the images of a family are. Filled by `images`. A picture becomes one image or, where it may
+ * be cut, tiles and then itself as a whole, each an image to the model. */
 typedef struct {
     int64_t channels, size; /* one is (channels, size, size) */
     int64_t token, tokens;  /* the id that stands for a piece of an image; how many an image has */
+    /* What the family's processor does where the checkpoint does not say: */
+    int64_t max_tiles;      /* a picture is cut into at most so many; 1: it is not cut */
+    bool in_bf16;           /* pixels are scaled in that precision */
+    /* A picture in a prompt is `mark`, which becomes: begin, the rows of its tiles, each tile's
+     * pieces followed by `between` or, at the end of its row, `row_end`; whole, the pieces of the
+     * whole picture, end. */
+    const char *mark, *begin, *piece, *between, *row_end, *whole, *end;
 } mx_image_spec;
 
 typedef struct mx_model mx_model;

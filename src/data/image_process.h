@@ -1,0 +1,48 @@
+/* image_process.h - pictures as a family's model takes them: what its processor makes of them.
+ *
+ * A picture is resized to the model's size, its numbers 0..255 are scaled and shifted per channel,
+ * and channels come apart: (3, size, size). Families that cut pictures (max_tiles > 1) choose a
+ * canvas of w x h tiles, place the picture on it with its proportions kept, and add the whole
+ * picture as a last tile when there is more than one.
+ */
+#ifndef MX_DATA_IMAGE_PROCESS_H
+#define MX_DATA_IMAGE_PROCESS_H
+
+#include "base/str.h"
+#include "data/image.h"
+#include "models/model.h"
+
+typedef struct {
+    mx_image_spec spec;
+    mx_filter filter;
+    double factor, mean[3], std[3]; /* (x factor - mean) / std */
+    bool rescale, normalize;
+    bool largest_canvas; /* not the smallest canvas that shrinks nothing, but the largest */
+} mx_image_processor;
+
+/* The family's processor, with what DIR/processor_config.json ("image_processor") or
+ * DIR/preprocessor_config.json says. `dir` may be NULL. */
+mx_status mx_image_processor_open(mx_image_processor *p, const mx_image_spec *s,
+                                  const char *dir) MX_MUST_USE;
+
+/* How a picture is cut. */
+typedef struct {
+    int64_t across, down;  /* tiles */
+    int64_t images;        /* to the model: tiles, and the whole when there is more than one */
+    int64_t width, height; /* of the picture on its canvas; what is left over is black */
+} mx_image_cut;
+mx_image_cut mx_image_cut_of(const mx_image_processor *p, int64_t width, int64_t height);
+/* The numbers of one image: channels size size. */
+int64_t mx_image_floats(const mx_image_processor *p);
+/* pixels (images, 3, size, size), as many as mx_image_cut_of says. */
+mx_status mx_image_process(const mx_image_processor *p, const mx_image *m,
+                           float *pixels) MX_MUST_USE;
+
+/* image_layout.c: how many times the family's mark stands in a text. */
+int64_t mx_image_marks(const mx_image_spec *s, const char *text, size_t n);
+/* The text with each mark replaced by the tokens of a picture, in order. There must be as many
+ * marks as pictures. */
+mx_status mx_image_lay_out(const mx_image_spec *s, const char *text, size_t n,
+                           const mx_image_cut *cuts, int64_t n_cuts, mx_str *out) MX_MUST_USE;
+
+#endif
