@@ -1,8 +1,10 @@
 /* bench_decode.c - maxc bench decode: one sequence at a time, against the memory-bandwidth bound.
  *
- * Every new token reads every weight and the cache once; the bound is those bytes over the
- * machine's read bandwidth, measured in the same run by summing a buffer much larger than the
- * caches on all threads.
+ *     maxc bench decode model_name=llama-110m dtype=bfloat16 max_target_length=2048
+ * Every new token reads every weight once, and of the cache what the tokens before it filled; the
+ * bound is those bytes over the machine's read bandwidth, measured in the same run by summing a
+ * buffer much larger than the caches on all threads. 64 tokens are timed, the last that the cache
+ * (max_target_length, 128 by default) has room for; the ones before are a prompt.
  */
 #include "cmd/bench.h"
 
@@ -12,7 +14,7 @@
 #include <omp.h>
 #include <string.h>
 
-enum { TOKENS = 64 };
+enum { TOKENS = 64, WARM = 4 };
 
 /* Best of a few passes of reading and adding up 512 MiB. */
 static mx_status read_bandwidth(double *best)
@@ -49,6 +51,29 @@ static double weight_bytes(mx_session *s, mx_dtype compute, int64_t vocab, bool 
     return bytes;
 }
 
+/* Keys and values of `length` tokens; a layer with a window keeps no more than that. */
+static double cache_bytes(mx_session *s, int64_t length)
+{
+    double bytes = 0;
+    for (int i = 0; i < mx_session_count(s); i++) {
+        const mx_var *v = mx_session_var(s, i);
+        if (v->attr.kind != MX_VAR_CACHE || v->type.ndim < 3)
+            continue;
+        double share = (double)length / (double)v->type.dim[1];
+        bytes += (double)mx_type_bytes(&v->type) * (share < 1 ? share : 1);
+    }
+    return bytes;
+}
+
+static mx_status feed_prompt(mx_decode *d, int64_t n)
+{
+    int32_t *ids = NULL;
+    MX_TRY(mx_alloc((void **)&ids, sizeof *ids * (size_t)n, "a prompt"));
+    mx_status st = mx_decode_feed(d, (const int32_t *const[]){ids}, &n);
+    mx_free(ids);
+    return st;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
@@ -58,13 +83,17 @@ static mx_status run(mx_invocation *inv)
     mx_status st;
     double bandwidth = 0, start;
     int32_t token = 1;
-    mx_decode_settings o = {.batch = 1, .max_length = 4 + 2 * TOKENS, .prompt_hint = 4};
+    int64_t length = mx_config_is_set(c, "max_target_length")
+                         ? mx_config_int(c, "max_target_length") : 2 * TOKENS;
+    length = length > TOKENS + WARM ? length : TOKENS + WARM + 1;
+    mx_decode_settings o = {.batch = 1, .max_length = length, .compile = {.weights_fixed = true}};
     MX_TRY_OUT(st, mx_model_from_config(&m, c));
     mx_dtype_parse(mx_config_text(c, "dtype"), &o.compile.compute);
     MX_TRY_OUT(st, mx_session_open(&s, mx_device_name(c), (int)mx_config_int(c, "num_threads")));
     MX_TRY_OUT(st, mx_decode_open(&d, s, &m, &o));
     MX_TRY_OUT(st, mx_session_init(s, 1));
-    for (int i = 0; i < 4; i++)
+    MX_TRY_OUT(st, feed_prompt(d, length - TOKENS - WARM));
+    for (int i = 0; i < WARM; i++)
         MX_TRY_OUT(st, mx_decode_feed(d, (const int32_t *const[]){&token}, &(int64_t){1}));
     MX_TRY_OUT(st, read_bandwidth(&bandwidth));
     start = omp_get_wtime();
@@ -72,8 +101,11 @@ static mx_status run(mx_invocation *inv)
         MX_TRY_OUT(st, mx_decode_feed(d, (const int32_t *const[]){&token}, &(int64_t){1}));
     double each = (omp_get_wtime() - start) / TOKENS;
     double bytes = weight_bytes(s, o.compile.compute, m.summary.vocab, m.summary.tied);
+    double cache = cache_bytes(s, length - TOKENS / 2);
     mx_bench_print(inv, "tokens per second", 1 / each, "tokens/s");
     mx_bench_print(inv, "bytes of weights per token", bytes / 1e6, "MB");
+    mx_bench_print(inv, "bytes of cache per token", cache / 1e6, "MB");
+    bytes += cache;
     mx_bench_print(inv, "read bandwidth", bandwidth / 1e9, "GB/s");
     mx_bench_print(inv, "share of the bandwidth bound", 100 * bytes / bandwidth / each, "%");
 out:

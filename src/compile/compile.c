@@ -56,6 +56,8 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
 {
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
+    if (o->weights_fixed)
+        mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
     return finish(g, o, out);
 }

@@ -15,6 +15,8 @@
 
 /* Casts what matmuls, attention and lookups read to `compute`; elementwise ops follow. */
 void mx_pass_precision(mx_graph *g, mx_dtype compute);
+/* Weights that are only read through those casts become variables of that dtype. */
+void mx_pass_narrow_weights(mx_graph *g);
 
 /* Gradients of a scalar with respect to variables: grad[i] belongs to var[i] (NULL: no dependence).
  * Gives the number of forward nodes, which the remat pass needs to tell the two sides apart. */

@@ -7,7 +7,8 @@
  * anyway.
  *
  * A cast of a weight becomes, in the optimizer pass, a variable of its own that the update writes:
- * the weight is not converted again in every step.
+ * the weight is not converted again in every step. Where no update will come (decoding), the weight
+ * itself takes the compute dtype: half the memory, and half the bytes to read for a token.
  */
 #include "compile/passes.h"
 
@@ -52,4 +53,33 @@ void mx_pass_precision(mx_graph *g, mx_dtype compute)
             mx_node_infer(g, n);
     }
     mx_arena_fini(&scratch);
+}
+
+void mx_pass_narrow_weights(mx_graph *g)
+{
+    if (g->error)
+        return;
+    mx_arena scratch = {0};
+    bool *wide = MX_NEW_N(&scratch, bool, g->n_nodes);
+    mx_node **cast = MX_NEW_N(&scratch, mx_node *, g->n_nodes);
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->node[i]->n_in; k++) {
+            const mx_node *x = g->node[i]->in[k];
+            if (x && g->node[i]->op == &mx_op_cast && !cast[x->id])
+                cast[x->id] = g->node[i];
+            else if (x)
+                wide[x->id] = true;
+        }
+    for (int i = 0; i < g->n_roots; i++)
+        wide[g->root[i]->id] = true;
+    for (int i = 0; i < g->n_nodes; i++) {
+        mx_node *w = g->node[i];
+        if (w->op != &mx_op_variable || ((const mx_var_attr *)w->attr)->kind != MX_VAR_WEIGHT ||
+            !cast[i] || wide[i])
+            continue;
+        w->type.dtype = cast[i]->type.dtype;
+        mx_node_forward(cast[i], w);
+    }
+    mx_arena_fini(&scratch);
+    mx_graph_resolve(g);
 }

@@ -76,6 +76,9 @@ mx_var *mx_session_var(mx_session *s, int i);             /* in the order of dec
 mx_var *mx_session_find(mx_session *s, const char *name); /* NULL: none */
 mx_status mx_var_write(mx_session *s, mx_var *v, const void *src) MX_MUST_USE;
 mx_status mx_var_read(mx_session *s, const mx_var *v, void *dst) MX_MUST_USE;
+/* Elements [at, at + n) of it; `written` is the caller's to set. */
+mx_status mx_var_write_part(mx_session *s, mx_var *v, int64_t at, int64_t n,
+                            const void *src) MX_MUST_USE;
 /* Bytes [at, at + n) of it. */
 mx_status mx_var_read_part(mx_session *s, const mx_var *v, size_t at, void *dst,
                            size_t n) MX_MUST_USE;

@@ -16,7 +16,11 @@ struct mx_session {
     int n_vars, cap_vars;
     int *slot, n_slots; /* name -> 1 + index, open addressing */
     mx_exec *execs;     /* owns, a list */
+    void **block;       /* owns; the variables a program brought lie in one */
+    int n_blocks, cap_blocks;
 };
+
+enum { ALIGN = 256, RUN = 1 << 20 }; /* of a variable; elements staged at once */
 
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
 {
@@ -51,8 +55,9 @@ void mx_session_close(mx_session *s)
         mx_arena_fini(&e->arena);
         mx_free(e);
     }
-    for (int i = 0; i < s->n_vars; i++)
-        s->device->release(s->device, s->var[i]->data);
+    for (int i = 0; i < s->n_blocks; i++)
+        s->device->release(s->device, s->block[i]);
+    mx_free(s->block);
     s->device->close(s->device);
     mx_arena_fini(&s->arena);
     mx_free(s->var);
@@ -117,7 +122,6 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
     if (v->attr.copy_of)
         v->attr.copy_of = mx_arena_strdup(&s->arena, v->attr.copy_of);
     v->axes = n->axes ? mx_arena_strdup(&s->arena, n->axes) : NULL;
-    MX_TRY(s->device->alloc(s->device, &v->data, mx_type_bytes(&v->type), v->name));
     MX_GROW(s->var, s->n_vars, s->cap_vars);
     s->var[s->n_vars++] = v;
     if (2 * s->n_vars > s->n_slots)
@@ -167,12 +171,41 @@ static void bind_step(mx_exec *e, const mx_node *n)
     st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
 }
 
+/* One block for all of them: huge pages hold weights of any size, and nothing is rounded up. */
+static mx_status place_variables(mx_session *s, int first)
+{
+    size_t total = 0;
+    for (int i = first; i < s->n_vars; i++)
+        total += (mx_type_bytes(&s->var[i]->type) + ALIGN - 1) / ALIGN * ALIGN;
+    if (first == s->n_vars)
+        return MX_OK;
+    MX_GROW(s->block, s->n_blocks, s->cap_blocks);
+    mx_status st = s->device->alloc(s->device, &s->block[s->n_blocks], total, "weights and state");
+    if (st) { /* without memory they are not there */
+        s->n_vars = first;
+        s->n_slots /= 2;
+        index_vars(s);
+        return st;
+    }
+    char *at = s->block[s->n_blocks++];
+    for (int i = first; i < s->n_vars; i++) {
+        s->var[i]->data = at;
+        at += (mx_type_bytes(&s->var[i]->type) + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    return MX_OK;
+}
+
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
 {
     *out = NULL;
-    for (int i = 0; i < p->n; i++)
+    int first = s->n_vars;
+    mx_status st = MX_OK;
+    for (int i = 0; i < p->n && !st; i++)
         if (p->order[i]->op == &mx_op_variable)
-            MX_TRY(add_variable(s, p->order[i]));
+            st = add_variable(s, p->order[i]);
+    mx_status placed = place_variables(s, first);
+    mx_status_free(st ? placed : NULL);
+    MX_TRY(st ? st : placed);
     mx_exec *e = mx_realloc(NULL, sizeof *e);
     *e = (mx_exec){.session = s, .program = p, .next = s->execs};
     s->execs = e;
@@ -209,59 +242,81 @@ static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
     return init.kind == MX_INIT_ONES ? 1.0 : init.scale;
 }
 
-static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed)
+/* Runs of elements through one buffer: a model that just fits has no room for a second embedding
+ * table. */
+static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *buffer)
 {
-    void *host = NULL;
-    MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
-    mx_tensor t = {host, v->type};
     int64_t n = mx_type_count(&v->type);
     uint64_t stream = mx_stream_of(v->name);
     mx_init init = v->attr.init;
-    if (init.kind != MX_INIT_ZEROS) {
+    v->written = true;
+    if (init.kind == MX_INIT_ZEROS)
+        memset(buffer, 0, RUN * mx_dtype_bytes(v->type.dtype));
+    mx_tensor t = {buffer, v->type};
+    for (int64_t from = 0; from < n; from += RUN) {
+        int64_t m = n - from < RUN ? n - from : RUN;
+        if (init.kind != MX_INIT_ZEROS) {
 #pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < n; i++)
-            mx_store_f64(&t, i, initial(init, seed, stream, i));
+            for (int64_t i = 0; i < m; i++)
+                mx_store_f64(&t, i, initial(init, seed, stream, from + i));
+        }
+        MX_TRY(mx_var_write_part(s, v, from, m, buffer));
     }
-    mx_status st = mx_var_write(s, v, host);
-    mx_free(host);
-    return st;
+    return MX_OK;
 }
 
 mx_status mx_session_init(mx_session *s, uint64_t seed)
 {
-    for (int i = 0; i < s->n_vars; i++)
+    void *buffer = NULL;
+    mx_status st = MX_OK;
+    MX_TRY(mx_alloc(&buffer, RUN * sizeof(double), "the first weights"));
+    for (int i = 0; i < s->n_vars && !st; i++)
         if (!s->var[i]->written && s->var[i]->attr.kind != MX_VAR_COPY)
-            MX_TRY(init_variable(s, s->var[i], seed));
-    return mx_session_refresh_copies(s);
+            st = init_variable(s, s->var[i], seed, buffer);
+    mx_free(buffer);
+    return st ? st : mx_session_refresh_copies(s);
+}
+
+static mx_status refresh_copy(mx_session *s, mx_var *v, const mx_var *from, void *a, void *b)
+{
+    int64_t n = mx_type_count(&v->type);
+    mx_tensor src = {a, from->type}, dst = {b, v->type};
+    size_t item = mx_dtype_bytes(from->type.dtype);
+    for (int64_t at = 0; at < n; at += RUN) {
+        int64_t m = n - at < RUN ? n - at : RUN;
+        MX_TRY(mx_var_read_part(s, from, (size_t)at * item, a, (size_t)m * item));
+        for (int64_t k = 0; k < m; k += 4096) {
+            float tile[4096];
+            int64_t w = m - k < 4096 ? m - k : 4096;
+            mx_load_run_f32(&src, k, w, tile);
+            mx_store_run_f32(&dst, k, w, tile);
+        }
+        MX_TRY(mx_var_write_part(s, v, at, m, b));
+    }
+    return MX_OK;
 }
 
 mx_status mx_session_refresh_copies(mx_session *s)
 {
-    for (int i = 0; i < s->n_vars; i++) {
+    void *buffer = NULL;
+    mx_status st = MX_OK;
+    for (int i = 0; i < s->n_vars && !st; i++) {
         mx_var *v = s->var[i];
         mx_var *from = v->attr.kind == MX_VAR_COPY ? mx_session_find(s, v->attr.copy_of) : NULL;
-        if (!from)
-            continue;
-        int64_t n = mx_type_count(&v->type);
-        void *a = NULL, *b = NULL;
-        mx_status st;
-        MX_TRY_OUT(st, mx_alloc(&a, mx_type_bytes(&from->type), v->name));
-        MX_TRY_OUT(st, mx_alloc(&b, mx_type_bytes(&v->type), v->name));
-        MX_TRY_OUT(st, mx_var_read(s, from, a));
-        mx_tensor src = {a, from->type}, dst = {b, v->type};
-        for (int64_t k = 0; k < n; k += 4096) {
-            float tile[4096];
-            int64_t m = n - k < 4096 ? n - k : 4096;
-            mx_load_run_f32(&src, k, m, tile);
-            mx_store_run_f32(&dst, k, m, tile);
-        }
-        st = mx_var_write(s, v, b);
-    out:
-        mx_free(a);
-        mx_free(b);
-        MX_TRY(st);
+        if (from && !buffer)
+            st = mx_alloc(&buffer, 2 * RUN * sizeof(double), "copies of weights");
+        if (from && !st)
+            st = refresh_copy(s, v, from, buffer, (double *)buffer + RUN);
+        v->written |= from != NULL;
     }
-    return MX_OK;
+    mx_free(buffer);
+    return st;
+}
+
+mx_status mx_var_write_part(mx_session *s, mx_var *v, int64_t at, int64_t n, const void *src)
+{
+    size_t item = mx_dtype_bytes(v->type.dtype);
+    return s->device->write(s->device, (char *)v->data + (size_t)at * item, src, (size_t)n * item);
 }
 
 mx_status mx_var_write(mx_session *s, mx_var *v, const void *src)

@@ -161,7 +161,8 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
     for (int64_t i = 0; i < n; i++)
         longest = prompts[i].n > longest ? prompts[i].n : longest;
     mx_decode_settings ds = {.batch = batch, .max_length = longest + o->max_new_tokens,
-                             .prompt_hint = longest, .compile = {.compute = o->compute}};
+                             .prompt_hint = longest,
+                             .compile = {.compute = o->compute, .weights_fixed = true}};
     MX_TRY_OUT(st, mx_session_open(&session, o->device, o->n_threads));
     MX_TRY_OUT(st, mx_decode_open(&j.decode, session, &model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(model, session, o->sampling.seed));

@@ -233,13 +233,15 @@ static mx_status load_part(const mx_quant_tensor *t, const mx_weight_part *p, co
     return st;
 }
 
-/* One weight at a time through a host buffer: bounded memory whatever the device. */
+/* Straight into the weight where the host can write it, else through a buffer of one weight. */
 static mx_status load_one(mx_session *s, mx_var *v, const origin *o, bool allow_nonfinite)
 {
-    void *host;
+    bool direct = mx_session_on_host(s);
+    void *host = v->data;
     const mx_quant_tensor *t = o->n_parts ? &o->tensor[0] : &o->whole;
     mx_st_job job = {.tensor = t->data, .count = t->n};
-    MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
+    if (!direct)
+        MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
     mx_status st = MX_OK;
     for (int i = 0; i < o->n_parts && !st; i++)
         st = load_part(&o->tensor[i], &o->part[i], &v->type, host, &job.scan);
@@ -248,9 +250,11 @@ static mx_status load_one(mx_session *s, mx_var *v, const origin *o, bool allow_
                            &job.scan);
     if (!st && !allow_nonfinite)
         st = mx_st_check_finite(&job, 1);
-    if (!st)
+    if (!st && !direct)
         st = mx_var_write(s, v, host);
-    mx_free(host);
+    v->written |= !st;
+    if (!direct)
+        mx_free(host);
     return st;
 }
 

@@ -350,6 +350,7 @@ static mx_status check_generated(verifier *v)
     memcpy(ids, want, sizeof(int32_t) * (size_t)n);
     mx_decode_settings o = {.batch = 1, .max_length = total, .prompt_hint = n,
                             .compile = v->o->compile};
+    o.compile.weights_fixed = true;
     MX_TRY_OUT(st, mx_session_open(&session, v->o->device, v->o->n_threads));
     MX_TRY_OUT(st, mx_decode_open(&d, session, &v->model, &o));
     MX_TRY_OUT(st, mx_weights_load(session, &v->model, &v->dir, (mx_load_options){0}));

@@ -22,7 +22,7 @@ typedef struct {
     mx_arena arena;
 } bench;
 
-static mx_status bench_open(bench *t, const char *name)
+static mx_status bench_open(bench *t, const char *name, mx_compile_options compile)
 {
     const char *path = mx_arena_printf(&t->arena, "%s/%s", root, name);
     MX_TRY(mx_hf_dir_open(&t->dir, path, MX_HF_ALL));
@@ -34,7 +34,8 @@ static mx_status bench_open(bench *t, const char *name)
     t->logits = MX_NEW_N(&t->arena, float, logits->n);
     MX_TRY(mx_st_read(ids, 0, ids->n, MX_ST_I32, t->ids, NULL));
     MX_TRY(mx_st_read(logits, 0, logits->n, MX_ST_F32, t->logits, NULL));
-    mx_decode_settings o = {.batch = 2, .max_length = 24, .prompt_hint = 8};
+    mx_decode_settings o = {.batch = 2, .max_length = 24, .prompt_hint = 8,
+                            .compile = compile};
     MX_TRY(mx_session_open(&t->session, "cpu", 1));
     MX_TRY(mx_decode_open(&t->decode, t->session, &t->model, &o));
     MX_TRY(mx_weights_load(t->session, &t->model, &t->dir, (mx_load_options){0}));
@@ -76,7 +77,7 @@ static void feed(bench *t, const char *name, const int64_t row[2], const int64_t
 static void check(const char *name)
 {
     bench t = {0};
-    mx_status st = bench_open(&t, name);
+    mx_status st = bench_open(&t, name, (mx_compile_options){.compute = MX_F32});
     MX_CHECK(!st, "%s: %s", name, mx_status_text(st));
     if (!st) {
         const int64_t rows[2] = {0, 1}, again[2] = {1, 1};
@@ -108,4 +109,39 @@ MX_TEST(decoding_in_uneven_runs_gives_the_logits_of_whole_rows)
     if (d)
         closedir(d);
     MX_CHECK(n >= 18, "families are missing: %d", n);
+}
+
+static int narrow_weights(mx_session *s)
+{
+    int n = 0;
+    for (int i = 0; i < mx_session_count(s); i++)
+        n += mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT &&
+             mx_session_var(s, i)->type.dtype == MX_BF16;
+    return n;
+}
+
+/* Weights that lie in bfloat16 are those that are otherwise cast for every token. */
+MX_TEST(decoding_with_narrow_weights_gives_the_same_bits)
+{
+    static const char *const names[] = {"llama3", "gemma3", "gpt-oss", "deepseek-v3", "qwen3-next"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        bench t[2] = {{.ids = NULL}, {.ids = NULL}};
+        mx_status st = MX_OK;
+        for (int fixed = 0; fixed < 2 && !st; fixed++) {
+            mx_compile_options o = {.compute = MX_BF16, .weights_fixed = fixed};
+            st = bench_open(&t[fixed], names[i], o);
+            const int32_t *tokens[2] = {t[fixed].ids, t[fixed].ids + 24};
+            if (!st)
+                st = mx_decode_feed(t[fixed].decode, tokens, (int64_t[]){9, 1});
+        }
+        MX_CHECK_OK(st);
+        for (int s = 0; s < 2; s++)
+            MX_CHECK(memcmp(mx_decode_logits(t[0].decode, s), mx_decode_logits(t[1].decode, s),
+                            sizeof(float) * (size_t)t[0].model.summary.vocab) == 0,
+                     "%s: sequence %d differs", names[i], s);
+        MX_CHECK(narrow_weights(t[0].session) == 0 && narrow_weights(t[1].session) > 4,
+                 "%s: %d weights are bfloat16", names[i], narrow_weights(t[1].session));
+        bench_close(&t[0]);
+        bench_close(&t[1]);
+    }
 }

@@ -1,13 +1,11 @@
-/* attention_kernel.c - shares the tiles of attention_tile.inc out to threads.
- *
- * Not done: splitting the keys of one decode step over threads (one query, one head, many cores);
- * the batch and the key heads are enough work for the machines this runs on.
- */
+/* attention_kernel.c - shares the tiles of attention_tile.inc out to threads. One query per
+ * sequence goes another way: attention_decode.c. */
 #include "ops/cpu/attention_kernel.h"
 
 #include "base/simd.h"
 #include "base/status.h"
 #include "base/vmath.h"
+#include "ops/cpu/attention_decode.h"
 #include "ops/cpu/attention_mask.h"
 #include <math.h>
 #include <omp.h>
@@ -139,6 +137,8 @@ static size_t forward_thread_bytes(const mx_attn *a)
 
 size_t mx_attn_forward_work_bytes(const mx_attn *a)
 {
+    if (mx_attn_decode_can(a))
+        return mx_attn_decode_work_bytes(a);
     return forward_thread_bytes(a) * (size_t)thread_count(a);
 }
 
@@ -146,6 +146,10 @@ void mx_attn_forward(const mx_attn *a, const mx_attn_forward_args *p, void *work
 {
     MX_ASSERT(a->k_heads > 0 && a->q_heads % a->k_heads == 0, "%ld query heads, %ld key heads",
               (long)a->q_heads, (long)a->k_heads);
+    if (mx_attn_decode_can(a)) {
+        mx_attn_decode(a, p, work);
+        return;
+    }
     int threads = thread_count(a);
     int64_t group = a->q_heads / a->k_heads;
     /* few queries: the heads that share keys go together, so that keys are read once */
