@@ -20,6 +20,8 @@
 #ifndef MX_BASE_SIMD_H
 #define MX_BASE_SIMD_H
 
+#include <stdint.h>
+
 #define MX_INLINE static inline __attribute__((always_inline, unused))
 
 typedef short mx_v32i16 __attribute__((vector_size(64)));
@@ -58,6 +60,28 @@ MX_INLINE mx_simd mx_simd_level(void)
 MX_INLINE mx_simd mx_simd_level(void)
 {
     return MX_SIMD_BASE;
+}
+#endif
+
+/* Bit i: the byte (p[i] | fold) - low is above `span`, for the 16 bytes at p. With fold 0x20, low
+ * 'a' and span 25 that is "no ASCII letter". */
+#if defined(__x86_64__) && defined(__GNUC__)
+typedef char mx_v16i8 __attribute__((vector_size(16)));
+typedef uint8_t mx_v16u8 __attribute__((vector_size(16)));
+MX_INLINE uint32_t mx_outside16(const uint8_t *p, uint8_t fold, uint8_t low, uint8_t span)
+{
+    mx_v16u8 v;
+    __builtin_memcpy(&v, p, 16);
+    v = (v | fold) - low;
+    return (uint32_t)__builtin_ia32_pmovmskb128((mx_v16i8)(v > span));
+}
+#else
+MX_INLINE uint32_t mx_outside16(const uint8_t *p, uint8_t fold, uint8_t low, uint8_t span)
+{
+    uint32_t bits = 0;
+    for (int i = 0; i < 16; i++)
+        bits |= (uint32_t)((uint8_t)((p[i] | fold) - low) > span) << i;
+    return bits;
 }
 #endif
 

@@ -14,8 +14,9 @@
  */
 #include "text/bpe.h"
 
-#include "text/bpe_long.h"
 #include "base/utf8.h"
+#include "text/bpe_long.h"
+#include "text/pretok.h"
 
 enum { CACHE_BITS = 15, WIDE_BITS = 13, SHORT = 96, BIGRAM_BITS = 20 };
 
@@ -293,19 +294,17 @@ static void encode_symbols(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p,
     out->n = start + merge_symbols(b, s, out->ids + start, out->n - start);
 }
 
-/* The first 15 bytes as a key; reads 16 bytes when they are there. */
-static void make_key(uint64_t key[2], const uint8_t *p, size_t n, const uint8_t *end)
+/* The word of n < 16 bytes as a key. */
+static inline void make_key(uint64_t key[2], const uint8_t *p, size_t n, const uint8_t *end)
 {
-    if (end - p >= 16) {
+    key[0] = key[1] = 0;
+    if (end - p >= 16) { /* reads what follows the word and masks it, without a branch */
+        uint64_t low = n < 8 ? ~(uint64_t)0 << 8 * n : 0;
+        uint64_t high = n > 8 ? ~(uint64_t)0 << 8 * (n - 8) : ~(uint64_t)0;
         memcpy(key, p, 16);
-        if (n >= 8) {
-            key[1] &= ((uint64_t)1 << 8 * (n - 8)) - 1;
-        } else {
-            key[0] &= ((uint64_t)1 << 8 * n) - 1;
-            key[1] = 0;
-        }
+        key[0] &= ~low;
+        key[1] &= ~high;
     } else {
-        key[0] = key[1] = 0;
         memcpy(key, p, n);
     }
     key[1] |= (uint64_t)n << 56;
@@ -336,7 +335,8 @@ static void encode_wide(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, si
     memcpy(e->ids, out->ids + start, sizeof *e->ids * (size_t)got);
 }
 
-/* Not in the cache: encodes, and puts the word first in its set. */
+/* Not in the cache: encodes, and puts the word second in its set, so that a word that came once does
+ * not drive out one that comes often. */
 static void encode_missed(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, size_t n,
                           const uint64_t key[2], cache_entry *set, mx_tokens *out)
 {
@@ -345,40 +345,78 @@ static void encode_missed(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, 
     int64_t got = out->n - start;
     if (got < 1 || got > 3)
         return;
-    set[1] = set[0];
-    set[0] = (cache_entry){.key = {key[0], key[1]}, .n = (uint32_t)got};
-    memcpy(set[0].ids, out->ids + start, sizeof *set[0].ids * (size_t)got);
+    set[1] = (cache_entry){.key = {key[0], key[1]}, .n = (uint32_t)got};
+    memcpy(set[1].ids, out->ids + start, sizeof *set[1].ids * (size_t)got);
 }
 
-static inline void encode_cached(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, size_t n,
-                                 const uint8_t *end, mx_tokens *out)
+static inline cache_entry *cache_set(const mx_bpe_scratch *s, const uint64_t key[2])
+{
+    uint64_t h = (key[0] ^ key[1] * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
+    return s->cache[h >> (64 - CACHE_BITS)];
+}
+
+/* There is room for three ids. The length in the key is never 0, so an empty entry matches none. */
+static inline void encode_keyed(const mx_bpe_target *t, const uint8_t *p, size_t n,
+                                const uint64_t key[2], cache_entry *set)
+{
+    mx_tokens *out = t->out;
+    if ((set[0].key[0] != key[0]) | (set[0].key[1] != key[1])) {
+        if ((set[1].key[0] != key[0]) | (set[1].key[1] != key[1])) {
+            encode_missed(t->bpe, t->scratch, p, n, key, set, out);
+            return;
+        }
+        cache_entry first = set[1]; /* it came again: it is first from now on */
+        set[1] = set[0];
+        set[0] = first;
+    }
+    memcpy(out->ids + out->n, set[0].ids, sizeof set[0].ids);
+    out->n += set[0].n;
+}
+
+static void encode_cached(const mx_bpe_target *t, const uint8_t *p, size_t n, const uint8_t *end)
 {
     if (n > 15) {
-        encode_wide(b, s, p, n, out);
+        encode_wide(t->bpe, t->scratch, p, n, t->out);
         return;
     }
     uint64_t key[2];
     make_key(key, p, n, end);
-    uint64_t h = (key[0] ^ key[1] * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
-    cache_entry *e = s->cache[h >> (64 - CACHE_BITS)];
-    if (out->cap - out->n < 4)
-        mx_tokens_reserve(out, 4);
-    /* The length in the key is never 0 for a word, so an empty entry matches none. */
-    if (e[0].key[0] == key[0] && e[0].key[1] == key[1]) {
-        memcpy(out->ids + out->n, e[0].ids, sizeof e->ids);
-        out->n += e[0].n;
-    } else if (e[1].key[0] == key[0] && e[1].key[1] == key[1]) {
-        memcpy(out->ids + out->n, e[1].ids, sizeof e->ids);
-        out->n += e[1].n;
-    } else {
-        encode_missed(b, s, p, n, key, e, out);
+    mx_tokens_reserve(t->out, 4);
+    encode_keyed(t, p, n, key, cache_set(t->scratch, key));
+}
+
+/* Two rounds: the lines of the cache that the second will read are on their way since the first. */
+void mx_bpe_encode_many(void *target, const uint8_t *p, const uint8_t *const *stop, int n,
+                        const uint8_t *end)
+{
+    const mx_bpe_target *t = target;
+    struct {
+        uint64_t key[2];
+        cache_entry *set;
+    } word[MX_PRE_BATCH];
+    const uint8_t *q = p;
+    for (int i = 0; i < n; q = stop[i++]) {
+        size_t k = (size_t)(stop[i] - q);
+        make_key(word[i].key, q, k < 16 ? k : 15, end);
+        word[i].set = cache_set(t->scratch, word[i].key);
+        __builtin_prefetch(word[i].set);
+    }
+    for (int i = 0; i < n; p = stop[i++]) {
+        size_t k = (size_t)(stop[i] - p);
+        if (t->out->cap - t->out->n < 4)
+            mx_tokens_reserve(t->out, 4);
+        if (k < 16)
+            encode_keyed(t, p, k, word[i].key, word[i].set);
+        else
+            encode_wide(t->bpe, t->scratch, p, k, t->out);
     }
 }
 
 /* A character-level word, cut where nothing can be merged across. */
-static void encode_cut(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, size_t n,
-                       const uint8_t *end, mx_tokens *out)
+static void encode_cut(const mx_bpe_target *t, const uint8_t *p, size_t n, const uint8_t *end)
 {
+    const mx_bpe *b = t->bpe;
+    mx_tokens *out = t->out;
     const uint8_t *stop = p + n, *start = p;
     uint32_t last = 0;
     bool after_unk = false;
@@ -387,7 +425,7 @@ static void encode_cut(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, siz
         int k = mx_utf8_next(p, &cp);
         bool known = char_id(b, cp, p, k) >= 0;
         if (start < p && (!known || !has_bigram(b, last, cp))) {
-            encode_cached(b, s, start, (size_t)(p - start), end, out);
+            encode_cached(t, start, (size_t)(p - start), end);
             start = p;
             after_unk = false;
         }
@@ -403,7 +441,7 @@ static void encode_cut(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, siz
         p += k;
     }
     if (start < stop)
-        encode_cached(b, s, start, (size_t)(stop - start), end, out);
+        encode_cached(t, start, (size_t)(stop - start), end);
 }
 
 void mx_bpe_encode(void *target, const uint8_t *word, size_t n, const uint8_t *end)
@@ -411,7 +449,7 @@ void mx_bpe_encode(void *target, const uint8_t *word, size_t n, const uint8_t *e
     const mx_bpe_target *t = target;
     const mx_bpe *b = t->bpe;
     if (b->byte_level || !b->split_safe)
-        encode_cached(b, t->scratch, word, n, end, t->out);
+        encode_cached(t, word, n, end);
     else if (!add_whole_word(b, word, n, t->out))
-        encode_cut(b, t->scratch, word, n, end, t->out);
+        encode_cut(t, word, n, end);
 }

@@ -63,6 +63,9 @@ typedef struct {
 /* Appends the ids of one word, n > 0; a sink of pretok.h, with an mx_bpe_target. `end` is the end
  * of readable memory, at or after word + n. */
 void mx_bpe_encode(void *target, const uint8_t *word, size_t n, const uint8_t *end);
+/* The same for many words of a byte-level tokenizer; word i ends at stop[i]. */
+void mx_bpe_encode_many(void *target, const uint8_t *p, const uint8_t *const *stop, int n,
+                        const uint8_t *end);
 /* Appends what stands for a character that is no piece: its bytes, or the unknown id (which is left
  * out when it follows another one and they are fused). */
 void mx_bpe_add_unknown(const mx_bpe *b, const uint8_t *p, int n, bool after_unk, mx_tokens *out);

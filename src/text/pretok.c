@@ -21,7 +21,18 @@ static void run_lexer(mx_pre_run *r, int step, const piece *w)
 {
     mx_lex lex = r->pre->step[step].lex;
     const uint8_t *p = w->p, *stop = w->p + w->n, *q;
-    if (step + 1 == r->pre->n) { /* the common case, without the recursion */
+    if (step + 1 == r->pre->n && r->sink_many) { /* the common case, without the recursion */
+        const uint8_t *ends[MX_PRE_BATCH];
+        while (p < stop) {
+            int n = 0;
+            for (q = p; q < stop && n < MX_PRE_BATCH;)
+                ends[n++] = q = lex(r->unicode, q, stop);
+            r->sink_many(r->ctx, p, ends, n, w->end);
+            p = q;
+        }
+        return;
+    }
+    if (step + 1 == r->pre->n) {
         for (; p < stop; p = q) {
             q = lex(r->unicode, p, stop);
             r->sink(r->ctx, p, (size_t)(q - p), w->end);

@@ -55,6 +55,7 @@ typedef struct {
     mx_str text; /* owns: the rewritten piece of a step that changes it */
 } mx_pre_buffer;
 
+enum { MX_PRE_BATCH = 32 };
 typedef struct mx_pre_run mx_pre_run;
 struct mx_pre_run {
     const mx_pretok *pre;
@@ -65,6 +66,10 @@ struct mx_pre_run {
     void *ctx;
     /* `end` is the end of readable memory. */
     void (*sink)(void *ctx, const uint8_t *word, size_t n, const uint8_t *end);
+    /* The same for n <= MX_PRE_BATCH words in a row: word i ends at stop[i], where the next one
+     * begins. NULL: there is only `sink`. */
+    void (*sink_many)(void *ctx, const uint8_t *p, const uint8_t *const *stop, int n,
+                      const uint8_t *end);
 };
 
 /* Cuts p[0..n) into words. `first`: the piece is at the start of the original text. */

@@ -259,7 +259,8 @@ static void encode_words(encoder *e, const uint8_t *p, size_t n, const uint8_t *
                     .regex = e->s->regex,
                     .buffer = e->s->buffer,
                     .ctx = unigram ? (void *)e : &e->bpe,
-                    .sink = unigram ? encode_unigram : mx_bpe_encode};
+                    .sink = unigram ? encode_unigram : mx_bpe_encode,
+                    .sink_many = unigram || !e->t->bpe.byte_level ? NULL : mx_bpe_encode_many};
     mx_pretok_run(&r, p, n, end, first);
     e->gave_up = e->gave_up || r.gave_up;
 }
