@@ -5,11 +5,12 @@
  *
  * Times are processor time, so that other work on the machine counts little. Prints the time to
  * load (best of 3), the encoding speed over the text as one document and over its lines, decoding
- * speed, and three texts that are hard on tokenizers: 10 MB of one letter, of spaces, and of random
- * bytes. MB are 10^6 bytes. bench/peers/tokenizer_speed.py measures the tokenizers package the same
- * way.
+ * speed, the first digits of the SHA-256 of the ids, and texts that are hard on tokenizers: 10 MB of
+ * one letter, of spaces, of random bytes, of random letters. MB are 10^6 bytes.
+ * bench/peers/tokenizer_speed.py measures the tokenizers package the same way.
  */
 #include "base/file.h"
+#include "data/sha.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>
@@ -51,6 +52,14 @@ static void report(const mx_tokenizer *t, const char *what, const char *text, si
     }
     printf("%-14s %8.1f MB/s  %lld tokens, %.2f bytes each\n", what, (double)n / best / 1e6,
            (long long)ids.n, (double)n / (double)(ids.n ? ids.n : 1));
+    if (strcmp(what, "one document") == 0) {
+        mx_sha sha;
+        char hex[65];
+        mx_sha256_init(&sha);
+        mx_sha_add(&sha, ids.ids, sizeof *ids.ids * (size_t)ids.n);
+        mx_sha_hex(&sha, hex);
+        printf("%-14s %.16s\n", "ids", hex);
+    }
     mx_tokens_fini(&ids);
 }
 

@@ -335,8 +335,8 @@ static void encode_wide(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, si
     memcpy(e->ids, out->ids + start, sizeof *e->ids * (size_t)got);
 }
 
-/* Not in the cache: encodes, and puts the word second in its set, so that a word that came once does
- * not drive out one that comes often. */
+/* Not in the cache: encodes, and puts the word second in its set, so that a word that came once
+ * does not drive out one that comes often. */
 static void encode_missed(const mx_bpe *b, mx_bpe_scratch *s, const uint8_t *p, size_t n,
                           const uint64_t key[2], cache_entry *set, mx_tokens *out)
 {
