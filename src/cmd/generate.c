@@ -2,6 +2,7 @@
 #include "base/json_doc.h"
 #include "cmd/verb.h"
 #include "infer/generate.h"
+#include "infer/pictures.h"
 #include "text/chat_template.h"
 
 #include <stdio.h>
@@ -15,6 +16,7 @@ typedef struct {
     mx_model_ref model;
     mx_tokenizer *tok;
     mx_chat_template *chat;
+    mx_pictures pictures;
     char **text; /* prompts */
     mx_tokens *ids;
     int64_t n, cap;
@@ -59,13 +61,31 @@ static mx_status read_prompts(state *s)
     return st;
 }
 
+/* The user's message. Pictures that the text has no place for come before it, as parts of a list.
+ */
+static json_t *message_of(const state *s, const char *text)
+{
+    if (!s->pictures.n || mx_pictures_marked(&s->pictures, text, strlen(text)))
+        return json_pack("[{s:s, s:s}]", "role", "user", "content", text);
+    json_t *parts = json_array();
+    for (int i = 0; i < s->pictures.n; i++)
+        json_array_append_new(parts, json_pack("{s:s}", "type", "image"));
+    json_array_append_new(parts, json_pack("{s:s, s:s}", "type", "text", "text", text));
+    return json_pack("[{s:s, s:o}]", "role", "user", "content", parts);
+}
+
 static mx_status encode(state *s, const char *text, mx_tokens *out)
 {
     mx_encode_options plain = {.add_special = true, .special_in_text = MX_SPECIAL_TEXT};
+    if (!s->pictures.n && mx_pictures_marked(&s->pictures, text, strlen(text)))
+        return mx_fail(MX_USAGE, "the prompt has a place for an image, %s, but none is given; add "
+                       "image=FILE", s->pictures.processor.spec.mark);
+    if (!s->chat && s->pictures.n)
+        return mx_pictures_encode(&s->pictures, s->tok, text, strlen(text), true, out);
     if (!s->chat)
         return mx_tokenizer_encode(s->tok, text, strlen(text), &plain, out);
     mx_str rendered = {0};
-    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", text);
+    json_t *messages = message_of(s, text);
     size_t len;
     const char *bos = mx_tokenizer_token(s->tok, mx_tokenizer_bos(s->tok), &len);
     const char *eos = mx_tokenizer_token(s->tok, mx_tokenizer_eos(s->tok), &len);
@@ -73,7 +93,10 @@ static mx_status encode(state *s, const char *text, mx_tokens *out)
     mx_status st = messages ? mx_chat_render(s->chat, messages, &o, &rendered, NULL)
                             : mx_fail(MX_INPUT, "the prompt is not valid UTF-8");
     mx_encode_options marks = {.special_in_text = MX_SPECIAL_PARSE};
-    if (!st)
+    if (!st && s->pictures.n)
+        st = mx_pictures_encode(&s->pictures, s->tok, mx_str_text(&rendered), rendered.len, false,
+                                out);
+    else if (!st)
         st = mx_tokenizer_encode(s->tok, mx_str_text(&rendered), rendered.len, &marks, out);
     json_decref(messages);
     mx_str_fini(&rendered);
@@ -184,7 +207,9 @@ static mx_status open_all(state *s, mx_invocation *inv)
         MX_TRY(read_prompts(s));
     if (!mx_config_bool(c, "ignore_eos"))
         find_stop_ids(s);
-    return MX_OK;
+    const char *const *images;
+    int n = mx_config_list(c, "image_path", &images);
+    return mx_pictures_open(&s->pictures, &s->model.spec, s->model.path, images, n);
 }
 
 static mx_status run(mx_invocation *inv)
@@ -207,7 +232,8 @@ static mx_status run(mx_invocation *inv)
     mx_generate_options o = {.sampling = sampling_of(c),
                              .max_new_tokens = mx_config_int(c, "max_new_tokens"),
                              .batch = mx_config_int(c, "batch"), .stop_ids = s.stop_ids,
-                             .n_stop_ids = s.n_stop_ids, .device = mx_config_text(c, "device"),
+                             .n_stop_ids = s.n_stop_ids, .pixels = s.pictures.pixels,
+                             .n_images = s.pictures.n_images, .device = mx_config_text(c, "device"),
                              .n_threads = (int)mx_config_int(c, "num_threads")};
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
@@ -236,6 +262,7 @@ out:
     mx_free(s.text);
     mx_free(s.ids);
     mx_free(answers);
+    mx_pictures_close(&s.pictures);
     mx_chat_template_close(s.chat);
     mx_tokenizer_close(s.tok);
     mx_model_ref_close(&s.model);
@@ -247,11 +274,12 @@ static const mx_key keys[] = {MX_KEY_FORMAT, {0}};
 const mx_verb mx_verb_generate = {
     .name = "generate",
     .doc = "let a model write",
-    .usage = "MODEL prompt=\"...\" [temperature=0.8] [top_p=0.95] [max_new_tokens=256]",
+    .usage = "MODEL prompt=\"...\" [image=FILE] [temperature=0.8] [max_new_tokens=256]",
     .help =
         "Without prompt=, prompts are read from standard input, one a line (plain text or a JSON\n"
         "string). Greedy unless a temperature or a cut is given. use_chat_template=true wraps\n"
-        "the prompt as the model's chat template says.",
+        "the prompt as the model's chat template says. image=FILE (JPEG, PNG, WebP; several with\n"
+        "commas) shows the model pictures: before the prompt, or where its image mark stands.",
     .min_args = 1,
     .max_args = 1,
     .sections = MX_TAKES(DECODE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION),

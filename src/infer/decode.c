@@ -3,6 +3,9 @@
  * A run feeds up to T tokens of every sequence at once; sequences with fewer are padded with
  * position -1, which the caches do not store and the mask does not see. For each fed token the host
  * says its position and, for every cache size the model has, its slot: position mod slots.
+ *
+ * A run is of text for all sequences, or of one image each for those whose next token is an
+ * image's.
  */
 #include "infer/decode.h"
 
@@ -22,8 +25,10 @@ typedef struct {
 struct mx_decode {
     mx_session *session; /* borrows */
     int64_t batch, max_length, vocab;
-    runner one, many;
-    bool has_many;
+    runner one, many, image;
+    bool has_many, has_image;
+    mx_image_spec spec;
+    float *pixels; /* (B, channels, size, size), with images */
     int64_t *length;
     float *logits; /* (B, vocab) */
     float *fresh;  /* of the last run */
@@ -49,6 +54,7 @@ static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, in
 {
     mx_step_options so = {.kind = MX_STEP_NEXT, .compile = o->compile,
                           .shape = {.batch = d->batch, .seq = seq, .cache_len = d->max_length,
+                                    .images = r == &d->image ? d->batch : 0,
                                     .cache_dtype = o->compile.compute}};
     so.compile.n_threads = mx_session_threads(d->session);
     MX_TRY(mx_step_open(&r->step, d->session, m, &so));
@@ -59,6 +65,20 @@ static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, in
     r->slot = MX_NEW_N(&d->arena, int32_t, d->batch * seq);
     r->last = MX_NEW_N(&d->arena, int32_t, d->batch);
     return MX_OK;
+}
+
+static mx_status open_images(mx_decode *d, const mx_model_spec *m, const mx_decode_settings *o)
+{
+    if (!m->family->images)
+        return mx_fail(MX_USAGE, "%s is a family without images", m->family->name);
+    m->family->images(m->config, &d->spec);
+    if (d->spec.tokens > MX_MAX_RUN || d->spec.tokens > d->max_length)
+        return mx_fail(MX_INPUT, "an image has %lld tokens; decoding takes %d at once, %lld in all",
+                       (long long)d->spec.tokens, MX_MAX_RUN, (long long)d->max_length);
+    MX_TRY(open_runner(d, &d->image, m, d->spec.tokens, o));
+    d->has_image = true;
+    size_t floats = (size_t)(d->batch * d->spec.channels * d->spec.size * d->spec.size);
+    return mx_alloc((void **)&d->pixels, sizeof(float) * floats, "the images of a batch");
 }
 
 mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
@@ -84,6 +104,8 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
         st = open_runner(d, &d->many, m, run, o);
         d->has_many = !st;
     }
+    if (!st && o->images)
+        st = open_images(d, m, o);
     if (st)
         mx_decode_close(d);
     else
@@ -97,22 +119,35 @@ void mx_decode_close(mx_decode *d)
         return;
     mx_step_close(&d->one.step);
     mx_step_close(&d->many.step);
+    mx_step_close(&d->image.step);
+    mx_free(d->pixels);
     mx_arena_fini(&d->arena);
     mx_free(d);
 }
 
-static mx_status run(mx_decode *d, runner *r, const int32_t *const *tokens, const int64_t *n,
-                     const int64_t *done)
+/* What a call of feed is about, and how far it has come. */
+typedef struct {
+    const int32_t *const *tokens;
+    const int64_t *n;
+    const float *const *pixels; /* NULL: image tokens are tokens like any other */
+    int64_t *done, *images;     /* tokens and images fed */
+    int64_t *take;              /* tokens of the next run */
+} feed;
+
+/* take[b] tokens of each sequence from done[b] on. */
+static mx_status run(mx_decode *d, runner *r, const feed *f)
 {
     mx_exec *e = r->step.exec;
     for (int64_t b = 0; b < d->batch; b++) {
-        int64_t take = n[b] - done[b] < r->seq ? n[b] - done[b] : r->seq;
+        int64_t take = f->take[b];
         for (int64_t i = 0; i < r->seq; i++) {
-            r->tokens[b * r->seq + i] = i < take ? tokens[b][done[b] + i] : 0;
+            r->tokens[b * r->seq + i] = i < take ? f->tokens[b][f->done[b] + i] : 0;
             r->positions[b * r->seq + i] = i < take ? (int32_t)(d->length[b] + i) : -1;
         }
         r->last[b] = (int32_t)(b * r->seq + (take > 0 ? take - 1 : 0));
     }
+    if (r == &d->image)
+        MX_TRY(mx_exec_write(e, "pixels", d->pixels));
     MX_TRY(mx_exec_write(e, "tokens", r->tokens));
     MX_TRY(mx_exec_write(e, "positions", r->positions));
     MX_TRY(mx_exec_write(e, "last", r->last));
@@ -127,10 +162,70 @@ static mx_status run(mx_decode *d, runner *r, const int32_t *const *tokens, cons
     return mx_exec_read(e, "logits", d->fresh);
 }
 
-mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64_t *n)
+/* How many tokens from token `at` on belong to one kind, at most `most`; *image: which. */
+static int64_t stretch(const mx_decode *d, const feed *f, int64_t b, int64_t most, bool *image)
+{
+    int64_t left = f->n[b] - f->done[b], k = 0;
+    *image = false;
+    if (!left)
+        return 0;
+    const int32_t *t = f->tokens[b] + f->done[b];
+    *image = f->pixels && t[0] == d->spec.token;
+    if (*image)
+        most = d->spec.tokens;
+    while (k < left && k < most && (!f->pixels || (t[k] == d->spec.token) == *image))
+        k++;
+    return k;
+}
+
+/* Sequences whose next token is an image's go first, with that image's pixels. */
+static mx_status take_images(mx_decode *d, const feed *f, bool *any)
+{
+    int64_t floats = d->spec.channels * d->spec.size * d->spec.size, n = 0;
+    for (int64_t b = 0; b < d->batch; b++) {
+        bool image;
+        int64_t k = stretch(d, f, b, 0, &image);
+        f->take[b] = image ? k : 0;
+        if (!image)
+            continue;
+        if (k < d->spec.tokens)
+            return mx_fail(MX_INPUT, "an image of sequence %lld has %lld of its %lld tokens",
+                           (long long)b, (long long)k, (long long)d->spec.tokens);
+        memcpy(d->pixels + floats * n++, f->pixels[b] + floats * f->images[b]++,
+               sizeof(float) * (size_t)floats);
+    }
+    *any = n > 0;
+    return MX_OK;
+}
+
+/* One more run, of the program that fits; *ran: there was something left. */
+static mx_status feed_run(mx_decode *d, const feed *f, bool *ran)
+{
+    runner *r = &d->image;
+    *ran = false;
+    if (f->pixels)
+        MX_TRY(take_images(d, f, ran));
+    if (!*ran) {
+        int64_t most = 0, room = d->has_many ? d->many.seq : 1;
+        for (int64_t b = 0; b < d->batch; b++) {
+            bool image;
+            f->take[b] = stretch(d, f, b, room, &image);
+            most = f->take[b] > most ? f->take[b] : most;
+        }
+        r = most > 1 ? &d->many : &d->one;
+        *ran = most > 0;
+    }
+    return *ran ? run(d, r, f) : MX_OK;
+}
+
+mx_status mx_decode_feed_images(mx_decode *d, const int32_t *const *tokens, const int64_t *n,
+                                const float *const *pixels)
 {
     mx_arena scratch = {0};
-    int64_t *done = MX_NEW_N(&scratch, int64_t, d->batch);
+    feed f = {.tokens = tokens, .n = n, .pixels = d->has_image ? pixels : NULL};
+    f.done = MX_NEW_N(&scratch, int64_t, d->batch);
+    f.images = MX_NEW_N(&scratch, int64_t, d->batch);
+    f.take = MX_NEW_N(&scratch, int64_t, d->batch);
     mx_status st = MX_OK;
     for (int64_t b = 0; b < d->batch && !st; b++)
         if (d->length[b] + n[b] > d->max_length)
@@ -138,27 +233,25 @@ mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64
                          "sequence %lld would have %lld tokens, the cache holds %lld; shorten "
                          "the prompt or lower max_new_tokens",
                          (long long)b, (long long)(d->length[b] + n[b]), (long long)d->max_length);
-    while (!st) {
-        int64_t most = 0;
-        for (int64_t b = 0; b < d->batch; b++)
-            most = n[b] - done[b] > most ? n[b] - done[b] : most;
-        if (!most)
-            break;
-        runner *r = most > 1 && d->has_many ? &d->many : &d->one;
-        st = run(d, r, tokens, n, done);
+    for (bool ran = true; ran && !st;) {
+        st = feed_run(d, &f, &ran);
         for (int64_t b = 0; b < d->batch && !st; b++) {
-            int64_t take = n[b] - done[b] < r->seq ? n[b] - done[b] : r->seq;
-            if (take <= 0)
+            if (!ran || !f.take[b])
                 continue;
-            done[b] += take;
-            d->length[b] += take;
-            if (done[b] == n[b])
+            f.done[b] += f.take[b];
+            d->length[b] += f.take[b];
+            if (f.done[b] == n[b])
                 memcpy(d->logits + b * d->vocab, d->fresh + b * d->vocab,
                        sizeof(float) * (size_t)d->vocab);
         }
     }
     mx_arena_fini(&scratch);
     return st;
+}
+
+mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64_t *n)
+{
+    return mx_decode_feed_images(d, tokens, n, NULL);
 }
 
 const float *mx_decode_logits(const mx_decode *d, int64_t b)

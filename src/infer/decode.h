@@ -1,8 +1,8 @@
 /* decode.h - a model with a cache: feed tokens, get the next token's logits.
  *
  * A decoder holds a batch of sequences that grow independently. Programs are compiled when it is
- * opened: one for single tokens, one for runs of a prompt; both share the session's weights and
- * caches.
+ * opened: one for single tokens, one for runs of a prompt, one for images; all share the session's
+ * weights and caches. An image's tokens are one run, so that they can see each other both ways.
  */
 #ifndef MX_INFER_DECODE_H
 #define MX_INFER_DECODE_H
@@ -15,6 +15,7 @@ typedef struct {
     int64_t batch;       /* sequences decoded together */
     int64_t max_length;  /* positions, prompt included */
     int64_t prompt_hint; /* length of the longest prompt, to size the prompt program; 0: unknown */
+    bool images;         /* prompts may hold images */
     mx_compile_options compile;
 } mx_decode_settings;
 
@@ -27,6 +28,10 @@ void mx_decode_close(mx_decode *d);
  * Afterwards mx_decode_logits gives, for each fed sequence, the logits after its last token. An
  * error when a sequence would outgrow max_length. */
 mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64_t *n) MX_MUST_USE;
+/* The same where tokens of images stand for pixels: pixels[b] are sequence b's images, as many as
+ * its tokens ask for, one after the other. Fails when an image's tokens are not all there. */
+mx_status mx_decode_feed_images(mx_decode *d, const int32_t *const *tokens, const int64_t *n,
+                                const float *const *pixels) MX_MUST_USE;
 const float *mx_decode_logits(const mx_decode *d, int64_t b); /* (vocab); borrowed */
 int64_t mx_decode_length(const mx_decode *d, int64_t b);
 /* Forgets sequence b: the next tokens fed to it start at position 0. */

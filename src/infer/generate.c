@@ -2,6 +2,7 @@
 #include "infer/generate.h"
 
 #include "infer/decode.h"
+#include "infer/pictures.h"
 #include <string.h>
 #include <time.h>
 
@@ -40,6 +41,7 @@ static mx_status check_prompts(const job *j, int64_t n)
                                "the tokenizer gives id %d, but the model has %lld tokens; they "
                                "do not belong together",
                                j->prompts[i].ids[k], (long long)j->vocab);
+        MX_TRY(mx_pictures_check(&j->model->spec, &j->prompts[i], j->o->n_images));
     }
     return MX_OK;
 }
@@ -89,6 +91,7 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
 {
     mx_arena scratch = {0};
     const int32_t **tokens = MX_NEW_N(&scratch, const int32_t *, batch);
+    const float **pixels = MX_NEW_N(&scratch, const float *, batch);
     int64_t *count = MX_NEW_N(&scratch, int64_t, batch);
     int32_t *next = MX_NEW_N(&scratch, int32_t, batch);
     mx_tokens *seen = MX_NEW_N(&scratch, mx_tokens, batch);
@@ -99,13 +102,14 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
         st = mx_decode_reset(j->decode, b);
         tokens[b] = b < n ? j->prompts[from + b].ids : NULL;
         count[b] = b < n ? j->prompts[from + b].n : 0;
+        pixels[b] = j->o->pixels;
         ts[b] = (mx_token_stream){.tokenizer = j->tok, .skip_special = true};
         for (int64_t k = 0; k < count[b]; k++)
             mx_tokens_add(&seen[b], tokens[b][k]);
         j->counts->prompt_tokens += (double)count[b];
     }
     if (!st)
-        st = mx_decode_feed(j->decode, tokens, count);
+        st = mx_decode_feed_images(j->decode, tokens, count, pixels);
     j->counts->prompt_s += now() - start;
     start = now();
     for (uint64_t step = 0; !st; step++) {
@@ -161,7 +165,7 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
     for (int64_t i = 0; i < n; i++)
         longest = prompts[i].n > longest ? prompts[i].n : longest;
     mx_decode_settings ds = {.batch = batch, .max_length = longest + o->max_new_tokens,
-                             .prompt_hint = longest,
+                             .prompt_hint = longest, .images = o->n_images > 0,
                              .compile = {.compute = o->compute, .weights_fixed = true}};
     MX_TRY_OUT(st, mx_session_open(&session, o->device, o->n_threads));
     MX_TRY_OUT(st, mx_decode_open(&j.decode, session, &model->spec, &ds));

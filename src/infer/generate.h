@@ -14,6 +14,8 @@ typedef struct {
     int n_stop_ids;
     const char *const *stop;   /* texts that end an answer (cut off) */
     int n_stop;
+    const float *pixels; /* images of every prompt, as the model takes them; NULL: none */
+    int64_t n_images;
     const char *device;
     int n_threads;
     mx_dtype compute;

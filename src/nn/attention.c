@@ -70,6 +70,23 @@ mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_nod
     return mx_cache_write(g, cache, x, slot_input(g, b, slots));
 }
 
+/* Which slots hold tokens of the image that this run feeds: a run is one image whole, or text, so
+ * they are those from its first position on. (B, slots) int32, for rows of text meaningless. */
+static mx_node *key_spans(mx_graph *g, const mx_build *b, mx_node *positions)
+{
+    char name[64];
+    snprintf(name, sizeof name, "cache_spans.%lld", (long long)positions->type.dim[1]);
+    mx_node *n = mx_graph_find(g, name);
+    if (n)
+        return n;
+    mx_node *first = mx_cast(g, mx_slice(g, b->positions, 1, 0, 1), MX_F32);
+    first = mx_broadcast_to(g, mx_affine(g, first, 1, -0.5), mx_shape_of(&positions->type));
+    n = mx_cast(g, mx_greater(g, mx_cast(g, positions, MX_F32), first), MX_I32);
+    n->name = mx_arena_strdup(&g->arena, name);
+    mx_graph_enter(g, n);
+    return n;
+}
+
 mx_kv mx_kv_keep(mx_graph *g, mx_build *b, mx_node *k, mx_node *v, mx_attention_attr a)
 {
     if (!b->cache_len)
@@ -88,6 +105,7 @@ mx_node *mx_attend_kept(mx_graph *g, mx_build *b, mx_node *q, mx_kv kv, mx_atten
     if (kv.positions) {
         e.q_pos = b->positions;
         e.k_pos = kv.positions;
+        e.k_span = b->spans ? key_spans(g, b, kv.positions) : NULL;
     } else if (b->positions && a.chunk) {
         e.q_pos = e.k_pos = b->positions; /* chunks begin with each packed document */
     }

@@ -18,6 +18,8 @@
 const mx_key mx_keys_infer[] = {
     {"prompt", TEXT, DECODE, "", 0,
      "text to continue; empty: one prompt per line of standard input", 0, 0},
+    {"image_path", LIST, DECODE, "", 0, "pictures of the prompt: JPEG, PNG or WebP files",
+     "=image =images", 0},
     {"max_new_tokens", INT, DECODE, "256", "1..", "tokens to write",
      "max_tokens n_predict max_length", 0},
     {"max_prefill_predict_length", INT, DECODE, "0", "0..", "longest prompt; 0: whatever fits", 0,

@@ -223,7 +223,6 @@ const mx_key mx_keys_model[] = {
     {"freeze_vision_encoder_params", BOOL, VISION, "true", 0, "do not train it", 0, 0},
     {"remat_policy_for_vit", ENUM, VISION, "minimal", "none|full|minimal", "what it recomputes", 0,
      0},
-    {"image_path", LIST, VISION, "", 0, "images of the prompt", "images", 0},
     {"image_placeholder", TEXT, VISION, "<|image|>", 0, "stands for an image in a prompt", 0, 0},
     {"max_num_images_per_example", INT, VISION, "-1", "-1|1..", "images of an example; -1: any", 0,
      0},

@@ -26,6 +26,7 @@ while [ $i -lt 200 ]; do
     i=$((i + 1))
     echo "{\"text\": \"Number $i comes before number $((i + 1)). The cat sat on the mat and counted to $i.\"}"
 done > "$tmp/mine.jsonl"
+cp tests/fuzz/corpus/image/plain.jpg "$tmp/photo.jpg"
 small="base_emb_dim=32 base_num_decoder_layers=1 base_num_query_heads=2 base_num_kv_heads=2 head_dim=16
  base_mlp_dim=64 max_target_length=64 per_device_batch_size=2 steps=2"
 awk '/^```sh$/ { on = 1; next } /^```$/ { on = 0 } on && /^(maxc|echo) /' README.md |
@@ -37,6 +38,7 @@ while read -r line; do
     'maxc train '*) line="$line $small" ;;
     esac
     line=$(printf '%s\n' "$line" | tr '\n' ' ' | sed "s|tokenizer=DIR|tokenizer=tokenizer|
+        s|gemma-3-4b-it image=photo.jpg|$root/tests/fixtures/vision/gemma3 image=photo.jpg|
         s|inspect PATH|inspect mine.jsonl|; s|verify DIR|verify $root/tests/fixtures/models/llama3|
         s|max_new_tokens=100|max_new_tokens=5|; s/maxc /\"\$maxc\" /g")
     (cd "$tmp" && maxc=$root/build/maxc && eval "$line") > "$tmp/out" 2>&1 < /dev/null ||

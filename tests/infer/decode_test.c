@@ -19,6 +19,8 @@ typedef struct {
     mx_decode *decode;
     int32_t *ids;  /* (2, 24) */
     float *logits; /* (2, 24, vocab) */
+    float *pixels; /* (2, channels, size, size), one image a row; NULL: none */
+    int64_t image_floats;
     mx_arena arena;
 } bench;
 
@@ -34,7 +36,13 @@ static mx_status bench_open(bench *t, const char *name, mx_compile_options compi
     t->logits = MX_NEW_N(&t->arena, float, logits->n);
     MX_TRY(mx_st_read(ids, 0, ids->n, MX_ST_I32, t->ids, NULL));
     MX_TRY(mx_st_read(logits, 0, logits->n, MX_ST_F32, t->logits, NULL));
-    mx_decode_settings o = {.batch = 2, .max_length = 24, .prompt_hint = 8,
+    const mx_st_tensor *pixels = mx_st_find(&t->golden, "pixel_values");
+    if (pixels) {
+        t->pixels = MX_NEW_N(&t->arena, float, pixels->n);
+        t->image_floats = pixels->n / 2;
+        MX_TRY(mx_st_read(pixels, 0, pixels->n, MX_ST_F32, t->pixels, NULL));
+    }
+    mx_decode_settings o = {.batch = 2, .max_length = 24, .prompt_hint = 8, .images = pixels,
                             .compile = compile};
     MX_TRY(mx_session_open(&t->session, "cpu", 1));
     MX_TRY(mx_decode_open(&t->decode, t->session, &t->model, &o));
@@ -57,9 +65,13 @@ static void feed(bench *t, const char *name, const int64_t row[2], const int64_t
 {
     int64_t V = t->model.summary.vocab;
     const int32_t *tokens[2];
-    for (int s = 0; s < 2; s++)
+    const float *pixels[2];
+    for (int s = 0; s < 2; s++) {
         tokens[s] = t->ids + row[s] * 24 + mx_decode_length(t->decode, s);
-    MX_CHECK_OK(mx_decode_feed(t->decode, tokens, n));
+        pixels[s] = t->pixels + row[s] * t->image_floats;
+    }
+    MX_CHECK_OK(t->pixels ? mx_decode_feed_images(t->decode, tokens, n, pixels)
+                          : mx_decode_feed(t->decode, tokens, n));
     for (int s = 0; s < 2; s++) {
         int64_t at = mx_decode_length(t->decode, s) - 1;
         const float *want = t->logits + (row[s] * 24 + at) * V;
@@ -82,12 +94,13 @@ static void check(const char *name)
     if (!st) {
         const int64_t rows[2] = {0, 1}, again[2] = {1, 1};
         feed(&t, name, rows, (int64_t[]){5, 11}); /* longer than a run of the prompt program */
-        feed(&t, name, rows, (int64_t[]){1, 1});
+        /* tokens 5 to 8 are an image's, where there is one */
+        feed(&t, name, rows, (int64_t[]){t.pixels ? 4 : 1, 1});
         feed(&t, name, rows, (int64_t[]){0, 1});
         feed(&t, name, rows, (int64_t[]){9, 2});
         MX_CHECK_OK(mx_decode_reset(t.decode, 0));
         feed(&t, name, again, (int64_t[]){3, 1});
-        feed(&t, name, again, (int64_t[]){2, 0});
+        feed(&t, name, again, (int64_t[]){t.pixels ? 7 : 2, 0});
     }
     mx_status_free(st);
     bench_close(&t);
@@ -99,16 +112,25 @@ MX_TEST(decoding_in_uneven_runs_gives_the_logits_of_whole_rows)
     struct dirent *e;
     int n = 0;
     while (d && (e = readdir(d)))
-        /* V3.2: which of several equal keys is seen depends on how many keys there are. Vision: the
-         * golden's rows have images in them. */
-        if (e->d_name[0] != '.' && strcmp(e->d_name, "deepseek-v3.2") != 0 &&
-            !strstr(e->d_name, "vision")) {
+        /* V3.2: which of several equal keys is seen depends on how many keys there are. */
+        if (e->d_name[0] != '.' && strcmp(e->d_name, "deepseek-v3.2") != 0) {
             check(e->d_name);
             n++;
         }
     if (d)
         closedir(d);
-    MX_CHECK(n >= 18, "families are missing: %d", n);
+    MX_CHECK(n >= 20, "families are missing: %d", n);
+}
+
+MX_TEST(decoding_half_an_image_is_refused)
+{
+    bench t = {0};
+    MX_CHECK_OK(bench_open(&t, "gemma3-vision", (mx_compile_options){0}));
+    const int32_t *tokens[2] = {t.ids, t.ids + 24};
+    const float *pixels[2] = {t.pixels, t.pixels};
+    MX_CHECK_ERROR(mx_decode_feed_images(t.decode, tokens, (int64_t[]){7, 4}, pixels),
+                   "an image of sequence 0 has 2 of its 4 tokens");
+    bench_close(&t);
 }
 
 static int narrow_weights(mx_session *s)
@@ -123,7 +145,8 @@ static int narrow_weights(mx_session *s)
 /* Weights that lie in bfloat16 are those that are otherwise cast for every token. */
 MX_TEST(decoding_with_narrow_weights_gives_the_same_bits)
 {
-    static const char *const names[] = {"llama3", "gemma3", "gpt-oss", "deepseek-v3", "qwen3-next"};
+    static const char *const names[] = {"llama3",      "gemma3",     "gpt-oss",
+                                        "deepseek-v3", "qwen3-next", "gemma3-vision"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         bench t[2] = {{.ids = NULL}, {.ids = NULL}};
         mx_status st = MX_OK;
@@ -131,8 +154,9 @@ MX_TEST(decoding_with_narrow_weights_gives_the_same_bits)
             mx_compile_options o = {.compute = MX_BF16, .weights_fixed = fixed};
             st = bench_open(&t[fixed], names[i], o);
             const int32_t *tokens[2] = {t[fixed].ids, t[fixed].ids + 24};
+            const float *pixels[2] = {t[fixed].pixels, t[fixed].pixels};
             if (!st)
-                st = mx_decode_feed(t[fixed].decode, tokens, (int64_t[]){9, 1});
+                st = mx_decode_feed_images(t[fixed].decode, tokens, (int64_t[]){9, 1}, pixels);
         }
         MX_CHECK_OK(st);
         for (int s = 0; s < 2; s++)
