@@ -6,6 +6,13 @@
  * With `skips_spikes` a norm above the input norm_limit, or a loss above loss_limit where the loss
  * is in this graph, makes the scale NaN as well: the same way out, so no update op knows of spikes.
  * Weight decay applies by name: `no_decay` is a list of shell patterns.
+ *
+ * Steps that change nothing do not count in the bias correction of the moments. They are counted
+ * here, in the variable skipped_steps, and not by the host: a step may then be started before it is
+ * known whether the one before it was skipped. The input `step` counts all of them.
+ *
+ * The root param_norm is the norm of the trained weights after the update, read while they are
+ * still in cache.
  */
 #include "compile/optimizer.h"
 
@@ -80,8 +87,8 @@ typedef struct {
     mx_node *hyper; /* the same as one vector */
 } rates;
 
-static void update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, const rates *r,
-                   mx_node *copy)
+static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, const rates *r,
+                       mx_node *copy)
 {
     double decay = matches(o->no_decay, w->name) ? 0 : o->weight_decay;
     mx_node *u;
@@ -99,7 +106,7 @@ static void update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, c
         u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, copy},
                      (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay});
     }
-    mx_graph_root(g, NULL, u);
+    return mx_graph_root(g, NULL, u);
 }
 
 static mx_node *loss_root(const mx_graph *g)
@@ -116,6 +123,18 @@ static mx_node *stop_above(mx_graph *g, mx_node *scale, mx_node *x, const char *
     mx_node *most = mx_input(g, limit, MX_SCALAR, MX_F32);
     mx_node *nothing = mx_constant(g, MX_SCALAR, MX_F32, NAN);
     return mx_where(g, mx_greater(g, x, most), nothing, scale);
+}
+
+/* The number of this update among those that changed something; one that does not is counted. */
+static mx_node *update_number(mx_graph *g, mx_node *scale)
+{
+    mx_node *none = mx_constant(g, MX_SCALAR, MX_F32, 0);
+    mx_node *skipped = mx_variable(g, MX_SKIPPED_STEPS, mx_type_of(MX_F32, MX_SCALAR),
+                                   (mx_var_attr){.kind = MX_VAR_OPTIMIZER});
+    mx_node *number = mx_sub(g, mx_input(g, "step", MX_SCALAR, MX_F32), skipped);
+    mx_node *stands = mx_equal(g, scale, scale); /* NaN does not equal itself */
+    mx_graph_root(g, NULL, mx_accumulate(g, skipped, mx_affine(g, stands, -1, 1), none));
+    return number;
 }
 
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
@@ -140,16 +159,20 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
     if (o->skips_spikes && loss)
         scale = stop_above(g, scale, loss, "loss_limit");
     mx_node *lr = mx_input(g, "lr", MX_SCALAR, MX_F32);
-    mx_node *step = mx_input(g, "step", MX_SCALAR, MX_F32);
+    mx_node *step = update_number(g, scale);
     mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
     mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
                         mx_reshape(g, step, MX_SHAPE(1)), zero};
     rates r = {lr, scale, step, mx_concat(g, 4, part, 0)};
     mx_arena scratch = {0};
-    mx_node **cast = find_casts(g, &scratch);
+    mx_node **cast = find_casts(g, &scratch), *squares = mx_constant(g, MX_SCALAR, MX_F32, 0);
     for (int i = 0; i < n; i++)
-        if (grad[i])
-            update(g, o, var[i], grad[i], &r, compute_copy(g, var[i], cast[var[i]->id]));
+        if (grad[i]) {
+            mx_node *w = update(g, o, var[i], grad[i], &r,
+                                compute_copy(g, var[i], cast[var[i]->id]));
+            squares = mx_add(g, squares, mx_sum_squares(g, w));
+        }
+    mx_graph_root(g, "param_norm", mx_sqrt(g, squares));
     mx_arena_fini(&scratch);
     mx_graph_resolve(g);
 }

@@ -18,6 +18,9 @@ typedef struct {
     bool skips_spikes; /* inputs norm_limit and loss_limit: above them nothing is updated */
 } mx_optimizer;
 
+/* How many steps changed nothing: a scalar variable that the pass adds. */
+#define MX_SKIPPED_STEPS "skipped_steps"
+
 /* grad[i] is the gradient of var[i]; NULL leaves the weight alone. */
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
                        mx_node *const *grad, int n);

@@ -31,6 +31,15 @@ typedef struct mx_device {
     mx_status (*run)(struct mx_device *d, mx_exec *e, void *state);
     void (*drop)(struct mx_device *d, void *state);
     void (*close)(struct mx_device *d);
+    /* Copies that wait for nothing, for devices whose `run` returns before the work is done; all
+     * NULL where it does not. `late_open` gives host memory that the device can write by itself,
+     * `late_take` puts a copy into it behind the work asked for so far, `late_mark` ends the set,
+     * and `late_wait` returns once the device has come past the mark. */
+    mx_status (*late_open)(struct mx_device *d, size_t bytes, void **host, void **late);
+    mx_status (*late_take)(struct mx_device *d, void *dst, const void *src, size_t bytes);
+    mx_status (*late_mark)(struct mx_device *d, void *late);
+    mx_status (*late_wait)(struct mx_device *d, void *late);
+    void (*late_close)(struct mx_device *d, void *host, void *late);
 } mx_device;
 
 /* One node of a program with its memory bound. */
@@ -93,6 +102,26 @@ mx_status mx_exec_read(mx_exec *e, const char *name, void *dst) MX_MUST_USE;
 /* The tensor itself (host memory on the CPU device); data NULL when there is no such name. */
 mx_tensor mx_exec_tensor(mx_exec *e, const char *name);
 mx_status mx_exec_run(mx_exec *e) MX_MUST_USE;
+
+/* Numbers of a run that are read while the next one goes on: taken right after it was started,
+ * waited for later. On a device that works by itself the host never stands still for them.
+ *
+ *     mx_exec_run(e); mx_exec_take(e, "loss", &t, 0); mx_late_mark(&t);
+ *     ... the next run is started ...
+ *     mx_late_wait(&t);  t.value[0] is the loss of the first
+ */
+typedef struct {
+    mx_session *session; /* borrows */
+    float *value;        /* owns, n of them */
+    int n;
+    void *late; /* the device's own; NULL: values are there at once */
+} mx_late;
+mx_status mx_late_open(mx_late *t, mx_session *s, int n) MX_MUST_USE;
+/* A float32 scalar, to value[i]. */
+mx_status mx_exec_take(mx_exec *e, const char *name, mx_late *t, int i) MX_MUST_USE;
+mx_status mx_late_mark(mx_late *t) MX_MUST_USE;
+mx_status mx_late_wait(mx_late *t) MX_MUST_USE;
+void mx_late_close(mx_late *t); /* before the session; a zero object is a no-op */
 
 /* The devices. */
 mx_status mx_device_open_cpu(mx_device **out) MX_MUST_USE;

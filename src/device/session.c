@@ -2,10 +2,12 @@
 #include "device/device.h"
 
 #include "base/rng.h"
+#include "device/cpu/queue.h"
 #include "ops.h"
 #include "ops/load.h"
 #include <math.h>
 #include <omp.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct mx_session {
@@ -30,6 +32,10 @@ mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
         const char *name;
         mx_status (*open)(mx_device **out);
     } known[] = {{"cpu", mx_device_open_cpu}, {"cuda", mx_device_open_cuda_plugin}};
+#ifdef MX_TEST_BUILD
+    if (getenv("MX_TEST_QUEUE"))
+        MX_TRY(mx_device_open_queue(&d));
+#endif
     for (size_t i = 0; i < sizeof known / sizeof *known && !d; i++)
         if (strcmp(device, known[i].name) == 0)
             MX_TRY(known[i].open(&d));
@@ -367,4 +373,44 @@ mx_status mx_exec_read(mx_exec *e, const char *name, void *dst)
 mx_status mx_exec_run(mx_exec *e)
 {
     return e->session->device->run(e->session->device, e, e->state);
+}
+
+mx_status mx_late_open(mx_late *t, mx_session *s, int n)
+{
+    mx_device *d = s->device;
+    void *host = NULL;
+    size_t bytes = sizeof(float) * (size_t)n;
+    *t = (mx_late){.session = s, .n = n};
+    MX_TRY(d->late_open ? d->late_open(d, bytes, &host, &t->late)
+                        : mx_alloc(&host, bytes, "the numbers of a step"));
+    t->value = host;
+    return MX_OK;
+}
+
+mx_status mx_exec_take(mx_exec *e, const char *name, mx_late *t, int i)
+{
+    mx_tensor from = mx_exec_tensor(e, name);
+    mx_device *d = t->session->device;
+    MX_ASSERT(from.data && i < t->n && mx_type_bytes(&from.type) == sizeof(float),
+              "%s is no scalar of this program", name);
+    return (t->late ? d->late_take : d->read)(d, &t->value[i], from.data, sizeof(float));
+}
+
+mx_status mx_late_mark(mx_late *t)
+{
+    return t->late ? t->session->device->late_mark(t->session->device, t->late) : MX_OK;
+}
+
+mx_status mx_late_wait(mx_late *t)
+{
+    return t->late ? t->session->device->late_wait(t->session->device, t->late) : MX_OK;
+}
+
+void mx_late_close(mx_late *t)
+{
+    if (t->late)
+        t->session->device->late_close(t->session->device, t->value, t->late);
+    else
+        mx_free(t->value);
+    *t = (mx_late){0};
 }

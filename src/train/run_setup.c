@@ -9,6 +9,7 @@
 
 #include "device/cpu/peak.h"
 #include "models/from_config.h"
+#include "ops/load.h"
 #include "store/weights.h"
 #include "train/run_config.h"
 #include "train/step_config.h"
@@ -192,6 +193,25 @@ static mx_status restore(mx_run *r)
     return mx_session_init(r->session, (uint64_t)mx_config_int(r->c, "init_weights_seed"));
 }
 
+/* Weights that are not trained do not change: their part of the norm is computed once. */
+static mx_status measure_frozen(mx_run *r)
+{
+    for (int i = 0; i < mx_session_count(r->session); i++) {
+        const mx_var *v = mx_session_var(r->session, i);
+        if (v->attr.kind != MX_VAR_WEIGHT || !v->attr.frozen)
+            continue;
+        void *host = NULL;
+        MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
+        mx_status st = mx_var_read(r->session, v, host);
+        mx_tensor t = {host, v->type};
+        for (int64_t k = 0; !st && k < mx_type_count(&v->type); k++)
+            r->frozen_squares += mx_load_f64(&t, k) * mx_load_f64(&t, k);
+        mx_free(host);
+        MX_TRY(st);
+    }
+    return MX_OK;
+}
+
 static mx_status open_data(mx_run *r)
 {
     int64_t rows = r->batch.global_sequences;
@@ -267,7 +287,9 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     }
     MX_TRY(say_plan(r));
     MX_TRY(restore(r));
+    MX_TRY(measure_frozen(r));
     MX_TRY(open_data(r));
+    MX_TRY(mx_run_flights_open(r));
     MX_TRY(open_checkpoints(r));
     MX_TRY(mx_run_watch_open(r));
     MX_TRY(mx_run_profile_open(r));
@@ -281,6 +303,7 @@ void mx_run_close(mx_run *r)
     mx_progress_fini(&r->progress);
     mx_train_data_close(&r->data);
     mx_train_data_close(&r->eval_data);
+    mx_run_flights_close(r);
     mx_session_close(r->session);
     mx_step_close(&r->step);
     mx_step_close(&r->apply);

@@ -16,6 +16,21 @@
 
 typedef struct mx_run_profile mx_run_profile;
 
+enum { MX_RUN_METRICS = 24 }; /* at most, besides those that the program adds */
+
+/* A step that was started; what is below `got` is known once it was settled (run_step.c). */
+typedef struct {
+    int64_t step; /* counted from 1 */
+    bool flying;
+    float loss_limit, norm_limit; /* infinite: none */
+    double lr, wait_s, began, done;
+    int64_t tokens, trained;
+    mx_late got;
+    float loss, grad_norm;
+    bool skipped;
+    double step_s;
+} mx_flight;
+
 typedef struct {
     const mx_config *c;
     mx_arena arena;
@@ -31,7 +46,14 @@ typedef struct {
     mx_step step, apply, eval; /* apply: with accumulation; eval: when evaluating */
     bool accumulates, evaluates;
     mx_train_data data, eval_data;
-    mx_run_state at; /* progress */
+    mx_run_state at; /* progress; at.step counts steps that were started */
+    mx_flight flight[2];
+    const char **extra; /* roots of the program to be logged: "metric:NAME" */
+    int n_extra;
+    mx_metric *metric;
+    bool has_lm_loss;      /* apart from the loss */
+    double frozen_squares; /* sum of the squares of weights that are not trained */
+    double last_done, mean_step_s;
     mx_ckpt *ckpt;   /* NULL: checkpointing is off */
     mx_metrics *metrics;
     mx_progress progress;
@@ -63,7 +85,7 @@ void mx_run_log_open(mx_run *r);
 mx_status mx_run_watch_open(mx_run *r) MX_MUST_USE;
 void mx_run_spend(mx_run *r, mx_goodput_kind on); /* time from now on belongs to this */
 void mx_run_step_begins(mx_run *r);
-void mx_run_step_done(mx_run *r);
+void mx_run_step_done(mx_run *r, int64_t step);
 void mx_run_saved(mx_run *r);                     /* a save has begun at the present step */
 void mx_run_check_saves(mx_run *r);               /* says so when checkpoints fail */
 void mx_run_watch_close(mx_run *r, mx_status st); /* prints and records; st is borrowed */
@@ -74,6 +96,16 @@ mx_status mx_run_profile_open(mx_run *r) MX_MUST_USE;
 void mx_run_profile_begin(mx_run *r);
 void mx_run_profile_take(mx_run *r, const mx_exec *e); /* e has run */
 void mx_run_profile_end(mx_run *r, bool run_is_over);
+/* run_step.c: one step. */
+mx_status mx_run_flights_open(mx_run *r) MX_MUST_USE;
+void mx_run_flights_close(mx_run *r);
+mx_status mx_run_feed(mx_exec *e, const mx_batch *b, int64_t row, float scale) MX_MUST_USE;
+/* Starts the step after at.step and counts it; *end: there is no more data. */
+mx_status mx_run_launch(mx_run *r, bool *end) MX_MUST_USE;
+/* Waits for a step, reports it and decides what follows from it; nothing when that was done. */
+mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
+/* run_loop.c: what to do about a step that changed nothing. */
+mx_status mx_run_after_skip(mx_run *r, const mx_flight *f) MX_MUST_USE;
 /* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
 mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 

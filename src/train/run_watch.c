@@ -95,9 +95,9 @@ static void account_save(mx_run *r)
     mx_status_free(mx_goodput_save(&r->goodput, r->account_saved));
 }
 
-void mx_run_step_done(mx_run *r)
+void mx_run_step_done(mx_run *r, int64_t step)
 {
-    mx_goodput_step_done(&r->goodput, r->at.step - 1);
+    mx_goodput_step_done(&r->goodput, step - 1);
     if (r->accounts && mx_run_now() - r->account_saved > ACCOUNT_SECONDS)
         account_save(r);
 }

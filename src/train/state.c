@@ -1,6 +1,7 @@
 /* state.c - weights and moments as tensors by name, the rest as a small JSON object. */
 #include "train/state.h"
 
+#include "compile/optimizer.h"
 #include "store/weights.h"
 #include <math.h>
 #include <string.h>
@@ -92,11 +93,14 @@ mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m, co
 /* Moments by name. A weight that was frozen in the saved run has none: it starts from zero. */
 static mx_status restore_moments(const mx_ckpt_view *v, mx_session *s)
 {
+    float skipped = (float)json_integer_value(json_object_get(v->state, "skipped"));
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *var = mx_session_var(s, i);
         if (var->attr.kind != MX_VAR_OPTIMIZER)
             continue;
         const mx_st_tensor *t = v->has_optimizer ? mx_hf_dir_find(&v->optimizer, var->name) : NULL;
+        if (!t && strcmp(var->name, MX_SKIPPED_STEPS) == 0)
+            MX_TRY(mx_var_write(s, var, &skipped)); /* a checkpoint without moments counts too */
         if (!t)
             continue;
         if (t->n != mx_type_count(&var->type))

@@ -34,6 +34,14 @@ static void freeze(mx_graph *g, const char *patterns)
     }
 }
 
+/* Positions that count, as 0 and 1. */
+static mx_node *counted(mx_graph *g, mx_node *labels)
+{
+    return mx_greater(g, mx_cast(g, labels, MX_F32), mx_constant(g, MX_SCALAR, MX_F32, -0.5));
+}
+
+/* What the loss is made of is known apart where it is more than the cross-entropy: the root
+ * lm_loss. */
 static mx_node *loss_of(mx_graph *g, const mx_head *h, const mx_build *b, double z_loss)
 {
     int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
@@ -42,14 +50,19 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, const mx_build *b, double
                                  MX_SHAPE(n));
     mx_node *each = mx_linear_xent(g, x, h->weight, labels, h->scale, h->softcap, z_loss);
     mx_node *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);
-    mx_node *loss = mx_mul(g, mx_sum_all(g, each), scale);
+    mx_node *loss = mx_mul(g, mx_sum_all(g, each), scale), *lm = loss;
+    if (z_loss != 0) {
+        mx_node *lse = mx_output(g, each, 1);
+        mx_node *squares = mx_mul(g, mx_mul(g, lse, lse), counted(g, labels));
+        lm = mx_sub(g, loss, mx_affine(g, mx_mul(g, mx_sum_all(g, squares), scale), z_loss, 0));
+    }
     if (b->aux_loss) {
         /* Weighted by this microbatch's share of the step's tokens, like everything else. */
-        mx_node *none = mx_constant(g, MX_SCALAR, MX_F32, -0.5);
-        mx_node *counts = mx_greater(g, mx_cast(g, labels, MX_F32), none);
-        mx_node *share = mx_mul(g, mx_sum_all(g, counts), scale);
+        mx_node *share = mx_mul(g, mx_sum_all(g, counted(g, labels)), scale);
         loss = mx_add(g, loss, mx_mul(g, b->aux_loss, share));
     }
+    if (lm != loss)
+        mx_graph_root(g, "lm_loss", lm);
     return mx_graph_root(g, "loss", loss);
 }
 

@@ -24,6 +24,8 @@ typedef struct {
     void *gemm_work;     /* MX_CUDA_GEMM_WORK bytes */
     void *work;          /* shared scratch, as large as the largest op asked for */
     size_t work_bytes;
+    char *stage;         /* pinned: inputs on their way to the GPU; NULL: none could be had */
+    size_t stage_at;     /* bytes handed out since the stream was last waited for */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
 } mx_cuda;

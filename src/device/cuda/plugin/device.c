@@ -18,6 +18,8 @@ typedef struct {
     mx_cuda cuda;
 } cuda_device;
 
+enum { STAGE_BYTES = 64 << 20 };
+
 /* A step of a program with its CUDA side. */
 typedef struct {
     const mx_cuda_op *op; /* NULL: the CPU kernel on copies */
@@ -64,12 +66,22 @@ static void cuda_release(mx_device *d, void *p)
     cudaFree(p);
 }
 
-/* Inputs are small and come from ordinary memory: the driver stages them before it returns. */
+/* The driver waits for the stream before it copies more than 64 KiB of ordinary memory. The inputs
+ * of a step go through pinned memory instead, so that they can be given while the step before still
+ * runs; the stream is waited for once in STAGE_BYTES. */
 static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t bytes)
 {
-    return mx_cuda_check(
-        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, cuda_of(d)->stream),
-        "copying to the GPU");
+    mx_cuda *c = cuda_of(d);
+    if (c->stage && bytes <= STAGE_BYTES / 4) {
+        if (c->stage_at + bytes > STAGE_BYTES) {
+            MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "copying to the GPU"));
+            c->stage_at = 0;
+        }
+        src = memcpy(c->stage + c->stage_at, src, bytes);
+        c->stage_at += (bytes + 255) / 256 * 256;
+    }
+    return mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, c->stream),
+                         "copying to the GPU");
 }
 
 static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t bytes)
@@ -78,6 +90,42 @@ static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t byte
     MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream),
                          "copying from the GPU"));
     return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
+}
+
+/* Numbers of a step, read while the next one runs: pinned memory and an event. */
+static mx_status cuda_late_open(mx_device *d, size_t bytes, void **host, void **late)
+{
+    cudaEvent_t event;
+    (void)d;
+    MX_TRY(mx_cuda_check(cudaHostAlloc(host, bytes, cudaHostAllocDefault), "pinned memory"));
+    MX_TRY(mx_cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event"));
+    *late = event;
+    return MX_OK;
+}
+
+static mx_status cuda_late_take(mx_device *d, void *dst, const void *src, size_t bytes)
+{
+    return mx_cuda_check(
+        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, cuda_of(d)->stream),
+        "copying from the GPU");
+}
+
+static mx_status cuda_late_mark(mx_device *d, void *late)
+{
+    return mx_cuda_check(cudaEventRecord(late, cuda_of(d)->stream), "an event");
+}
+
+static mx_status cuda_late_wait(mx_device *d, void *late)
+{
+    (void)d;
+    return mx_cuda_check(cudaEventSynchronize(late), "a step on the GPU");
+}
+
+static void cuda_late_close(mx_device *d, void *host, void *late)
+{
+    cudaStreamSynchronize(cuda_of(d)->stream);
+    cudaEventDestroy(late);
+    cudaFreeHost(host);
 }
 
 static const mx_cuda_op *find_op(const char *name)
@@ -327,6 +375,8 @@ static void cuda_close(mx_device *d)
     cudaStreamSynchronize(c->stream);
     cudaFree(c->work);
     cudaFree(c->gemm_work);
+    if (c->stage)
+        cudaFreeHost(c->stage);
     mx_gemm_lt_close(c->lt);
     mx_sdpa_close(c->sdpa);
     cudaStreamDestroy(c->stream);
@@ -358,6 +408,10 @@ static mx_status open_libraries(mx_cuda *c)
              prop.major == 9 ? "a" : "");
     MX_TRY(mx_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"));
     MX_TRY(mx_cuda_check(cudaMalloc(&c->gemm_work, MX_CUDA_GEMM_WORK), "workspace"));
+    if (cudaHostAlloc((void **)&c->stage, STAGE_BYTES, cudaHostAllocDefault) != cudaSuccess) {
+        cudaGetLastError(); /* slower, not wrong */
+        c->stage = NULL;
+    }
     find_cache_dir(c);
     MX_TRY(mx_cuda_libs_open_lt(&c->libs));
     MX_TRY(mx_gemm_lt_open(&c->lt, &c->libs, MX_CUDA_GEMM_WORK, NULL));
@@ -382,6 +436,11 @@ mx_status mx_device_open_cuda(mx_device **out)
     memset(d, 0, sizeof *d);
     d->device = (mx_device){"cuda",       cuda_alloc, cuda_release, cuda_write, cuda_read,
                             cuda_prepare, cuda_run,   cuda_drop,    cuda_close};
+    d->device.late_open = cuda_late_open;
+    d->device.late_take = cuda_late_take;
+    d->device.late_mark = cuda_late_mark;
+    d->device.late_wait = cuda_late_wait;
+    d->device.late_close = cuda_late_close;
     mx_status st = open_libraries(&d->cuda);
     if (st)
         mx_free(d);

@@ -1,0 +1,210 @@
+/* queue.c - a ring of jobs between two threads, over the CPU device. Test builds open it as
+ * device=cpu when MX_TEST_QUEUE is in the environment (session.c); others do not have it. */
+#include "device/cpu/queue.h"
+
+#ifdef MX_TEST_BUILD
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { JOBS = 1024 };
+
+typedef struct {
+    enum { COPY, RUN } kind;
+    void *dst, *own; /* own: a copy of the source, freed afterwards */
+    const void *src;
+    size_t bytes;
+    mx_exec *exec;
+} job;
+
+typedef struct {
+    mx_device device; /* first: what the session sees */
+    mx_device *cpu;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    job ring[JOBS];
+    int64_t asked, done, last_run; /* jobs; last_run: the number of the latest run */
+    bool closing;
+} queue;
+
+/* Counted for tests, read by nothing else. */
+static atomic_llong n_runs, n_reads, n_waits, n_idle;
+
+mx_queue_counts mx_queue_report(void)
+{
+    return (mx_queue_counts){n_runs, n_reads, n_waits, n_idle};
+}
+
+static void work(queue *q, const job *j)
+{
+    if (j->kind == COPY)
+        memcpy(j->dst, j->own ? j->own : j->src, j->bytes);
+    else
+        mx_status_free(q->cpu->run(q->cpu, j->exec, NULL)); /* the CPU's never fails */
+    mx_free(j->own);
+}
+
+static void *worker(void *arg)
+{
+    queue *q = arg;
+    pthread_mutex_lock(&q->lock);
+    for (;;) {
+        while (q->done == q->asked && !q->closing)
+            pthread_cond_wait(&q->changed, &q->lock);
+        if (q->done == q->asked)
+            break;
+        job j = q->ring[q->done % JOBS];
+        pthread_mutex_unlock(&q->lock);
+        work(q, &j);
+        pthread_mutex_lock(&q->lock);
+        q->done++;
+        pthread_cond_broadcast(&q->changed);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return NULL;
+}
+
+static void ask(queue *q, job j)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->asked - q->done >= JOBS)
+        pthread_cond_wait(&q->changed, &q->lock);
+    q->ring[q->asked++ % JOBS] = j;
+    if (j.kind == RUN)
+        q->last_run = q->asked;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void wait_for(queue *q, int64_t number)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->done < number)
+        pthread_cond_wait(&q->changed, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static mx_status queue_alloc(mx_device *d, void **out, size_t bytes, const char *what)
+{
+    (void)d;
+    return mx_alloc(out, bytes, what);
+}
+
+static void queue_release(mx_device *d, void *p)
+{
+    wait_for((queue *)d, ((queue *)d)->asked);
+    mx_free(p);
+}
+
+static mx_status queue_write(mx_device *d, void *dst, const void *src, size_t bytes)
+{
+    void *own = NULL;
+    MX_TRY(mx_alloc(&own, bytes, "a queued copy"));
+    memcpy(own, src, bytes);
+    ask((queue *)d, (job){.kind = COPY, .dst = dst, .own = own, .bytes = bytes});
+    return MX_OK;
+}
+
+static mx_status queue_read(mx_device *d, void *dst, const void *src, size_t bytes)
+{
+    queue *q = (queue *)d;
+    n_reads++;
+    ask(q, (job){.kind = COPY, .dst = dst, .src = src, .bytes = bytes});
+    wait_for(q, q->asked);
+    return MX_OK;
+}
+
+static mx_status queue_prepare(mx_device *d, mx_exec *e, void **state)
+{
+    return ((queue *)d)->cpu->prepare(((queue *)d)->cpu, e, state);
+}
+
+static mx_status queue_run(mx_device *d, mx_exec *e, void *state)
+{
+    (void)state;
+    n_runs++;
+    ask((queue *)d, (job){.kind = RUN, .exec = e});
+    return MX_OK;
+}
+
+static void queue_drop(mx_device *d, void *state)
+{
+    (void)state;
+    wait_for((queue *)d, ((queue *)d)->asked);
+}
+
+static void queue_close(mx_device *d)
+{
+    queue *q = (queue *)d;
+    pthread_mutex_lock(&q->lock);
+    q->closing = true;
+    pthread_cond_broadcast(&q->changed);
+    pthread_mutex_unlock(&q->lock);
+    pthread_join(q->thread, NULL);
+    pthread_cond_destroy(&q->changed);
+    pthread_mutex_destroy(&q->lock);
+    q->cpu->close(q->cpu);
+    mx_free(q);
+}
+
+/* --- late copies: the mark is a number of the queue --- */
+
+static mx_status late_open(mx_device *d, size_t bytes, void **host, void **late)
+{
+    (void)d;
+    MX_TRY(mx_alloc(late, sizeof(int64_t), "a mark"));
+    return mx_alloc(host, bytes, "late copies");
+}
+
+static mx_status late_take(mx_device *d, void *dst, const void *src, size_t bytes)
+{
+    ask((queue *)d, (job){.kind = COPY, .dst = dst, .src = src, .bytes = bytes});
+    return MX_OK;
+}
+
+static mx_status late_mark(mx_device *d, void *late)
+{
+    *(int64_t *)late = ((queue *)d)->asked;
+    return MX_OK;
+}
+
+static mx_status late_wait(mx_device *d, void *late)
+{
+    queue *q = (queue *)d;
+    n_waits++;
+    n_idle += q->last_run <= *(int64_t *)late;
+    wait_for(q, *(int64_t *)late);
+    return MX_OK;
+}
+
+static void late_close(mx_device *d, void *host, void *late)
+{
+    wait_for((queue *)d, ((queue *)d)->asked);
+    mx_free(host);
+    mx_free(late);
+}
+
+mx_status mx_device_open_queue(mx_device **out)
+{
+    void *memory;
+    *out = NULL;
+    MX_TRY(mx_alloc(&memory, sizeof(queue), "a queue"));
+    queue *q = memory;
+    mx_status st = mx_device_open_cpu(&q->cpu);
+    q->device = (mx_device){"queue",     queue_alloc, queue_release, queue_write, queue_read,
+                            queue_prepare, queue_run, queue_drop,    queue_close, late_open,
+                            late_take,   late_mark,   late_wait,     late_close};
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->changed, NULL);
+    if (!st && pthread_create(&q->thread, NULL, worker, q))
+        st = mx_fail(MX_DEVICE, "a thread could not be started");
+    if (st)
+        mx_free(q);
+    else
+        *out = &q->device;
+    return st;
+}
+
+#endif

@@ -1,0 +1,268 @@
+/* run_step.c - one step: started, and read when the next one is under way.
+ *
+ *     launch n      batch in, microbatches, update; its numbers are copied out behind it
+ *     launch n + 1
+ *     settle n      the numbers are there: progress, metrics, decisions
+ *
+ * So a device that works by itself always has the next step before it while the host writes down
+ * the last one. Whether a step is skipped is decided on the device, which also counts the skips
+ * (optimizer.c), so nothing that step n + 1 is given depends on how step n went. Three things do
+ * depend on it, and for them step n is settled first: the limits of skip_step_on_spikes, a skip
+ * that would make the run go back (rollback_after_skips), and whatever looks at the whole state: a
+ * save, an evaluation, the end (run_loop.c).
+ *
+ * A program may have further results to log: a root called "metric:NAME", a float32 scalar, is
+ * logged as NAME, the mean over the step's microbatches. Nothing else has to be told of it.
+ */
+#include "train/run_state.h"
+
+#include "base/signals.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static const char METRIC[] = "metric:";
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Where a number lies among those of a flight: first those of the microbatches, n_each of them a
+ * microbatch (loss, lm_loss, metric:...), then those of the update. */
+enum { LOSS, LM_LOSS, N_FIXED };
+
+static int each_at(const mx_run *r, int64_t microbatch, int k)
+{
+    return (int)microbatch * (N_FIXED + r->n_extra) + k;
+}
+
+static int update_at(const mx_run *r, int k)
+{
+    return each_at(r, r->batch.accumulation, k);
+}
+
+enum { GRAD_NORM, PARAM_NORM, N_UPDATE };
+
+mx_status mx_run_flights_open(mx_run *r)
+{
+    const mx_graph *g = &r->step.graph;
+    r->extra = MX_NEW_N(&r->arena, const char *, g->n_roots + 1);
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strncmp(g->root[i]->name, METRIC, sizeof METRIC - 1) == 0)
+            r->extra[r->n_extra++] = mx_arena_strdup(&r->arena, g->root[i]->name);
+    for (int i = 0; i < 2; i++)
+        MX_TRY(mx_late_open(&r->flight[i].got, r->session, update_at(r, N_UPDATE)));
+    r->has_lm_loss = mx_exec_tensor(r->step.exec, "lm_loss").data != NULL;
+    r->metric = MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->n_extra);
+    return MX_OK;
+}
+
+void mx_run_flights_close(mx_run *r)
+{
+    for (int i = 0; i < 2; i++)
+        mx_late_close(&r->flight[i].got);
+}
+
+/* --- starting a step --- */
+
+/* Rows [row, row + microbatch) of a batch into a program's inputs. */
+mx_status mx_run_feed(mx_exec *e, const mx_batch *b, int64_t row, float scale)
+{
+    int64_t at = row * b->seq_len;
+    MX_TRY(mx_exec_write(e, "tokens", b->tokens + at));
+    MX_TRY(mx_exec_write(e, "labels", b->labels + at));
+    MX_TRY(mx_exec_write(e, "segments", b->segments + at));
+    MX_TRY(mx_exec_write(e, "positions", b->positions + at));
+    return mx_exec_write(e, "loss_scale", &scale);
+}
+
+static float sum_of(const mx_run *r, const mx_flight *f, int k)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < r->batch.accumulation; i++)
+        sum += f->got.value[each_at(r, i, k)];
+    return sum;
+}
+
+/* What the update needs: into the program that updates, just before it runs. */
+static mx_status feed_update(const mx_run *r, mx_exec *e, mx_flight *f)
+{
+    float lr = (float)f->lr, number = (float)f->step, nothing = -1, *limit = &f->norm_limit;
+    MX_TRY(mx_exec_write(e, "lr", &lr));
+    MX_TRY(mx_exec_write(e, "step", &number));
+    if (!r->spikes.cap)
+        return MX_OK;
+    if (!r->accumulates)
+        MX_TRY(mx_exec_write(e, "loss_limit", &f->loss_limit));
+    if (r->accumulates) { /* the loss is known before the update: nothing is below this norm */
+        MX_TRY(mx_late_mark(&f->got));
+        MX_TRY(mx_late_wait(&f->got));
+        limit = sum_of(r, f, LOSS) > f->loss_limit ? &nothing : limit;
+    }
+    return mx_exec_write(e, "norm_limit", limit);
+}
+
+static mx_status take_each(const mx_run *r, mx_exec *e, mx_flight *f, int64_t microbatch)
+{
+    MX_TRY(mx_exec_take(e, "loss", &f->got, each_at(r, microbatch, LOSS)));
+    if (r->has_lm_loss)
+        MX_TRY(mx_exec_take(e, "lm_loss", &f->got, each_at(r, microbatch, LM_LOSS)));
+    for (int i = 0; i < r->n_extra; i++)
+        MX_TRY(mx_exec_take(e, r->extra[i], &f->got, each_at(r, microbatch, N_FIXED + i)));
+    return MX_OK;
+}
+
+static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
+{
+    float scale = b->n_trained ? 1.0f / (float)b->n_trained : 0;
+    mx_exec *each = r->step.exec, *last = r->accumulates ? r->apply.exec : each;
+    for (int64_t k = 0; k < r->batch.accumulation; k++) {
+        float first = k == 0;
+        MX_TRY(mx_run_feed(each, b, k * r->batch.microbatch, scale));
+        MX_TRY(mx_exec_write(each, "first", &first));
+        if (!r->accumulates)
+            MX_TRY(feed_update(r, last, f));
+        MX_TRY(mx_exec_run(each));
+        mx_run_profile_take(r, each);
+        MX_TRY(take_each(r, each, f, k));
+    }
+    if (r->accumulates) {
+        MX_TRY(feed_update(r, last, f));
+        MX_TRY(mx_exec_run(last));
+        mx_run_profile_take(r, last);
+    }
+    MX_TRY(mx_exec_take(last, "grad_norm", &f->got, update_at(r, GRAD_NORM)));
+    MX_TRY(mx_exec_take(last, "param_norm", &f->got, update_at(r, PARAM_NORM)));
+    return mx_late_mark(&f->got);
+}
+
+mx_status mx_run_launch(mx_run *r, bool *end)
+{
+    const mx_batch *b;
+    mx_flight *f = &r->flight[r->at.step % 2];
+    MX_ASSERT(!f->flying, "step %lld was not settled", (long long)f->step);
+    double start = now();
+    *f = (mx_flight){.got = f->got, .step = r->at.step + 1, .began = start};
+    f->loss_limit = f->norm_limit = INFINITY;
+    mx_run_spend(r, MX_GOODPUT_DATA);
+    mx_run_step_begins(r);
+    mx_run_profile_begin(r);
+    MX_TRY(mx_loader_next(r->data.loader, &b));
+    f->wait_s = now() - start;
+    mx_run_spend(r, MX_GOODPUT_STEP);
+    *end = b == NULL;
+    if (!b)
+        return MX_OK;
+    if (r->spikes.cap)
+        mx_spikes_limits(&r->spikes, &f->loss_limit, &f->norm_limit);
+    f->lr = mx_schedule_rate(&r->schedule, r->at.step);
+    f->tokens = b->n_tokens;
+    f->trained = b->n_trained;
+    MX_TRY(run_programs(r, b, f));
+    f->done = now();
+    f->flying = true;
+    r->at.step++;
+    return MX_OK;
+}
+
+/* --- reading it --- */
+
+static void checkpoint_state(mx_run *r, char *out, size_t cap)
+{
+    *out = 0;
+    if (!r->ckpt)
+        return;
+    mx_ckpt_status s = mx_ckpt_poll(r->ckpt);
+    if (s.n_failed)
+        snprintf(out, cap, "CHECKPOINT FAILED: %.60s", s.error);
+    else if (s.writing)
+        snprintf(out, cap, "writing %lld", (long long)s.writing_step);
+    else if (s.last_step >= 0)
+        snprintf(out, cap, "saved %lld", (long long)s.last_step);
+}
+
+static double mean_of(const mx_run *r, const mx_flight *f, int k)
+{
+    return (double)sum_of(r, f, k) / (double)r->batch.accumulation;
+}
+
+static void report(mx_run *r, const mx_flight *f)
+{
+    char state[96];
+    checkpoint_state(r, state, sizeof state);
+    double rate = (double)f->tokens / f->step_s, flops = r->flops_per_step / f->step_s;
+    double lm = r->has_lm_loss ? sum_of(r, f, LM_LOSS) : f->loss;
+    double norm = f->got.value[update_at(r, PARAM_NORM)];
+    r->mean_step_s = r->mean_step_s > 0 ? 0.9 * r->mean_step_s + 0.1 * f->step_s : f->step_s;
+    mx_progress_update(
+        &r->progress, &(mx_progress_state){.step = f->step,
+                                           .steps = r->steps,
+                                           .loss = f->loss,
+                                           .tokens_per_s = rate,
+                                           .mfu = flops / r->peak_flops,
+                                           .eta_s = r->mean_step_s * (double)(r->steps - f->step),
+                                           .checkpoint = *state ? state : NULL});
+    const mx_metric m[] = {{"loss", f->loss},
+                           {"lm_loss", lm},
+                           {"perplexity", exp(lm)},
+                           {"grad_norm", f->grad_norm},
+                           {"param_norm", sqrt(norm * norm + r->frozen_squares)},
+                           {"learning_rate", f->lr},
+                           {"tokens", (double)r->at.tokens},
+                           {"tokens_per_second", rate},
+                           {"tflops", flops / 1e12},
+                           {"mfu", flops / r->peak_flops},
+                           {"step_seconds", f->step_s},
+                           {"data_wait_seconds", f->wait_s},
+                           {"skipped", f->skipped},
+                           {"skipped_steps", (double)r->at.skipped},
+                           {"rollbacks", (double)r->at.rollbacks},
+                           {"host_memory_bytes", mx_run_rss_bytes()}};
+    int n = (int)(sizeof m / sizeof *m);
+    MX_ASSERT(n <= MX_RUN_METRICS, "%d metrics", n);
+    memcpy(r->metric, m, sizeof m);
+    for (int i = 0; i < r->n_extra; i++)
+        r->metric[n++] =
+            (mx_metric){r->extra[i] + sizeof METRIC - 1, mean_of(r, f, N_FIXED + i)};
+    mx_metrics_log(r->metrics, f->step, r->metric, n);
+}
+
+/* The time of a step is that since the one before was done, where the device works by itself. */
+static mx_status arrive(mx_run *r, mx_flight *f)
+{
+    mx_run_spend(r, MX_GOODPUT_STEP);
+    MX_TRY(mx_late_wait(&f->got));
+    if (f->got.late)
+        f->done = now();
+    f->step_s = f->done - (f->began > r->last_done ? f->began : r->last_done);
+    r->last_done = f->done;
+    f->flying = false;
+    f->loss = sum_of(r, f, LOSS);
+    f->grad_norm = f->got.value[update_at(r, GRAD_NORM)];
+    f->skipped =
+        !isfinite(f->grad_norm) || f->loss > f->loss_limit || f->grad_norm > f->norm_limit;
+    mx_run_spend(r, MX_GOODPUT_OTHER);
+    return MX_OK;
+}
+
+mx_status mx_run_settle(mx_run *r, int64_t step)
+{
+    mx_flight *f = &r->flight[(step + 1) % 2]; /* the flight of step n is that of n - 1 done */
+    if (step < 1 || !f->flying || f->step != step)
+        return MX_OK;
+    MX_TRY(mx_status_wrap(arrive(r, f), "step %lld", (long long)step));
+    r->at.tokens += f->trained;
+    r->at.skipped += f->skipped;
+    r->at.skipped_in_row = f->skipped ? r->at.skipped_in_row + 1 : 0;
+    if (r->spikes.cap)
+        mx_spikes_add(&r->spikes, f->loss, f->grad_norm);
+    report(r, f);
+    mx_run_step_done(r, step);
+    mx_run_check_saves(r);
+    mx_run_lock_beat(&r->lock);
+    return f->skipped || !isfinite(f->loss) ? mx_run_after_skip(r, f) : MX_OK;
+}

@@ -1,0 +1,121 @@
+/* tiny_run.c - see tiny_run.h. */
+#include "tiny_run.h"
+
+#include "../test.h"
+#include "base/io.h"
+#include "store/checkpoint_read.h"
+#include "train/keys.h"
+#include "train/run.h"
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char *tiny_folder(char *buf, size_t cap)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(buf, cap, "%s/maxc-tiny-XXXXXX", tmp ? tmp : "/tmp");
+    char *p = mkdtemp(buf);
+    MX_CHECK(p != NULL, "cannot make %s", buf);
+    return p;
+}
+
+/* `extra` replaces a default of the same key. */
+static bool replaced(const char *argument, const char *const *extra)
+{
+    size_t n = strcspn(argument, "=") + 1;
+    for (; *extra; extra++)
+        if (strncmp(argument, *extra, n) == 0)
+            return true;
+    return false;
+}
+
+mx_status tiny_train(const char *folder, const char *name, const char *const *extra)
+{
+    static const char *const tiny[] = {
+        "model_name=default",     "decoder_block=llama2",     "vocab_size=300",
+        "base_emb_dim=32",        "base_num_query_heads=4",   "base_num_kv_heads=2",
+        "head_dim=8",             "base_mlp_dim=64",          "base_num_decoder_layers=1",
+        "max_target_length=32",   "dtype=float32",            "learning_rate=1e-2",
+        "enable_tensorboard=false", "num_threads=1",          "per_device_batch_size=2",
+        "warmup_steps_fraction=0.1"};
+    char out[512];
+    const char *args[64];
+    int n = 0;
+    for (size_t i = 0; i < sizeof tiny / sizeof *tiny; i++)
+        if (!replaced(tiny[i], extra))
+            args[n++] = tiny[i];
+    snprintf(out, sizeof out, "base_output_directory=%s/%s", folder, name);
+    args[n++] = out;
+    args[n++] = "run_name=r";
+    for (; *extra && n < 64; extra++)
+        args[n++] = *extra;
+    mx_config *cfg = NULL;
+    mx_config_request q = {
+        .schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train", .args = args, .n_args = n};
+    MX_TRY(mx_config_load(&cfg, &q));
+    fflush(stdout);
+    int keep = dup(1), null = open("/dev/null", O_WRONLY);
+    dup2(null, 1);
+    mx_status st = mx_run_train(cfg, "test");
+    fflush(stdout);
+    dup2(keep, 1);
+    close(keep);
+    close(null);
+    mx_config_free(cfg);
+    return st;
+}
+
+char *tiny_text(const char *folder, const char *name, const char *file)
+{
+    char path[1024], *text = NULL;
+    size_t n;
+    snprintf(path, sizeof path, "%s/%s/r/%s", folder, name, file);
+    mx_status st = mx_io_read_file(NULL, path, 1 << 24, &text, &n);
+    MX_CHECK(!st, "%s", mx_status_text(st));
+    mx_status_free(st);
+    return text ? text : strdup("");
+}
+
+char *tiny_metrics(const char *folder, const char *name)
+{
+    static const char *const timed[] = {"time", "tokens_per_second", "tflops", "mfu",
+                                        "step_seconds", "data_wait_seconds", "host_memory_bytes"};
+    char *text = tiny_text(folder, name, "metrics.jsonl");
+    json_t *all = json_array();
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        json_t *o = json_loadb(line, (size_t)(end - line), 0, NULL);
+        MX_CHECK(json_is_object(o), "%.*s", (int)(end - line), line);
+        for (size_t i = 0; i < sizeof timed / sizeof *timed; i++)
+            json_object_del(o, timed[i]);
+        json_array_append_new(all, o);
+    }
+    free(text);
+    char *out = json_dumps(all, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(all);
+    return out;
+}
+
+char *tiny_tensors(const char *folder, const char *name, int step)
+{
+    char path[1024];
+    mx_ckpt_view v = {0};
+    snprintf(path, sizeof path, "%s/%s/r/checkpoints/%d", folder, name, step);
+    mx_status st = mx_ckpt_open(&v, path, MX_CHECK_HASHES, 1);
+    MX_CHECK(!st, "%s", mx_status_text(st));
+    mx_status_free(st);
+    /* the weights and moments; state.json has the loader's position, which is compared too */
+    char *text = st ? NULL : json_dumps(json_object_get(v.manifest, "files"), JSON_SORT_KEYS);
+    mx_ckpt_close(&v);
+    return text ? text : strdup("");
+}
+
+int tiny_count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; p && (p = strstr(p, what)); p++)
+        n++;
+    return n;
+}

@@ -1,0 +1,21 @@
+/* tiny_run.h - whole training runs on a model of a few thousand weights, for tests. */
+#ifndef MX_TESTS_TRAIN_TINY_RUN_H
+#define MX_TESTS_TRAIN_TINY_RUN_H
+
+#include "base/status.h"
+#include <stddef.h>
+
+/* A new folder, in `buf`. */
+char *tiny_folder(char *buf, size_t cap);
+/* The run FOLDER/NAME/r, with further key=value arguments that end with NULL. Standard output goes
+ * nowhere. One thread, float32, no TensorBoard files, unless the arguments say otherwise. */
+mx_status tiny_train(const char *folder, const char *name, const char *const *extra);
+/* A file of a run, from malloc; "" when it cannot be read, which fails the test. */
+char *tiny_text(const char *folder, const char *name, const char *file);
+/* metrics.jsonl without times and what depends on them; from malloc. */
+char *tiny_metrics(const char *folder, const char *name);
+/* The digest of every tensor of a checkpoint, from its manifest; from malloc. */
+char *tiny_tensors(const char *folder, const char *name, int step);
+int tiny_count(const char *text, const char *what);
+
+#endif
