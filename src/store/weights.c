@@ -322,7 +322,8 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
 
 static const char *const tokenizer_files[] = {
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "chat_template.jinja", "generation_config.json", "vocab.json", "merges.txt"};
+    "chat_template.jinja", "generation_config.json", "vocab.json", "merges.txt",
+    "processor_config.json", "preprocessor_config.json", "chat_template.json"};
 enum { N_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
 
 char *mx_weights_config(const mx_model_spec *m, mx_dtype dtype)

@@ -190,6 +190,10 @@ static mx_status restore(mx_run *r)
         MX_TRY(load_parameters(r, weights));
     }
     r->at.threads = mx_session_threads(r->session);
+    if (*full || *weights) {
+        MX_TRY(mx_carried_open(&r->carried, *full ? full : weights, &r->model, r->session));
+        r->at.carried = &r->carried;
+    }
     return mx_session_init(r->session, (uint64_t)mx_config_int(r->c, "init_weights_seed"));
 }
 
@@ -241,7 +245,7 @@ static mx_status open_checkpoints(mx_run *r)
         .synchronous = !mx_config_bool(r->c, "async_checkpointing"),
     };
     MX_TRY(mx_ckpt_new(&r->ckpt, &o));
-    return mx_state_reserve(r->ckpt, r->session, &r->model, r->like);
+    return mx_state_reserve(r->ckpt, r->session, &r->model, &r->at, r->like);
 }
 
 mx_status mx_run_open_metrics(mx_run *r)
@@ -304,6 +308,7 @@ void mx_run_close(mx_run *r)
     mx_train_data_close(&r->data);
     mx_train_data_close(&r->eval_data);
     mx_run_flights_close(r);
+    mx_carried_close(&r->carried);
     mx_session_close(r->session);
     mx_step_close(&r->step);
     mx_step_close(&r->apply);

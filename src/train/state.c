@@ -51,6 +51,18 @@ static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst,
     return mx_var_read_part(ctx, s->user, at, dst, n);
 }
 
+/* The session's weights and what is carried along. */
+static int64_t collect_weights(mx_session *s, mx_carried *carried, mx_arena *a, mx_st_source **out)
+{
+    mx_st_source *own;
+    int64_t n = collect(s, MX_VAR_WEIGHT, a, &own), more = carried ? carried->n : 0;
+    *out = MX_NEW_N(a, mx_st_source, n + more);
+    memcpy(*out, own, sizeof *own * (size_t)n);
+    for (int64_t i = 0; i < more; i++)
+        (*out)[n + i] = mx_carried_source(carried, i);
+    return n + more;
+}
+
 /* The request of a save, handed to mx_ckpt_save or mx_ckpt_reserve. */
 static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
                               const mx_run_state *st, double metric, const char *like,
@@ -59,7 +71,11 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
     mx_arena scratch = {0};
     mx_ckpt_request r = {.step = st->step, .metric = metric, .fetch = fetch, .fetch_ctx = s};
     mx_st_source *weights, *moments;
-    r.n_weights = collect(s, MX_VAR_WEIGHT, &scratch, &weights);
+    r.n_weights = collect_weights(s, st->carried, &scratch, &weights);
+    if (st->carried) {
+        r.fetch = mx_carried_fetch;
+        r.fetch_ctx = st->carried;
+    }
     r.n_optimizer = collect(s, MX_VAR_OPTIMIZER, &scratch, &moments);
     r.weights = weights;
     r.optimizer = moments;
@@ -85,9 +101,11 @@ mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const
     return with_request(c, s, m, st, metric, like, mx_ckpt_save);
 }
 
-mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const char *like)
+mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
+                           const mx_run_state *st, const char *like)
 {
-    return with_request(c, s, m, &(mx_run_state){0}, NAN, like, mx_ckpt_reserve);
+    return with_request(c, s, m, &(mx_run_state){.carried = st->carried}, NAN, like,
+                        mx_ckpt_reserve);
 }
 
 /* Moments by name. A weight that was frozen in the saved run has none: it starts from zero. */
@@ -123,7 +141,7 @@ mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model
                            mx_run_state *st)
 {
     mx_ckpt_view v = {0};
-    *st = (mx_run_state){.spikes = st->spikes};
+    *st = (mx_run_state){.spikes = st->spikes, .carried = st->carried};
     /* Already verified by whoever chose this checkpoint; sizes are checked once more. */
     MX_TRY(mx_ckpt_open(&v, checkpoint, MX_CHECK_SIZES, mx_session_threads(s)));
     mx_status status = mx_weights_load(s, m, &v.model, (mx_load_options){0});

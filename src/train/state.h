@@ -5,6 +5,7 @@
 #include "data/loader.h"
 #include "device/device.h"
 #include "models/model.h"
+#include "store/carry.h"
 #include "store/checkpoint.h"
 #include "store/checkpoint_read.h"
 #include "train/spikes.h"
@@ -16,6 +17,7 @@ typedef struct {
     int64_t skipped; /* steps among them that changed nothing */
     int64_t skipped_in_row, rollbacks;
     mx_spikes *spikes; /* borrows; NULL: no such statistics */
+    mx_carried *carried; /* borrows: tensors saved besides the session's; NULL: none */
     int threads;       /* part of a run's identity: bits may depend on it */
     char *loader;      /* position in the data, JSON; NULL: none */
     size_t loader_bytes;
@@ -27,7 +29,7 @@ mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const
                         double metric, const char *like) MX_MUST_USE;
 /* Gets the snapshot's memory, so that the first save takes no longer than the others. */
 mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
-                           const char *like) MX_MUST_USE;
+                           const mx_run_state *st, const char *like) MX_MUST_USE;
 /* Everything back; st->spikes, where given, is filled. The caller frees st->loader with mx_free. */
 mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model_spec *m,
                            mx_run_state *st) MX_MUST_USE;

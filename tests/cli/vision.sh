@@ -55,4 +55,18 @@ expect 0 '"ids":[279,268,269,212]' $maxc generate "$tmp/m" image=$pictures/wide.
     max_new_tokens=4 ignore_eos=true format=json num_threads=1
 sed -i 's/<image_soft_token>/<image_hard_token>/' "$tmp/m/tokenizer.json"
 expect 3 'they do not belong together' $maxc generate "$tmp/m" image=$pictures/plain.png prompt=x
+
+# Trained on text, stopped and resumed: the tower is in every checkpoint, as it was. Nothing is learnt
+# (learning_rate=0), so the answer to a picture stays the same; without the tower there would be none.
+echo '{"text": "the cat sat on the mat, and what is in this picture?"}' > "$tmp/text.jsonl"
+for model in gemma3:279,268,269,212 llama4:285,192,153,91; do
+    name=${model%%:*}
+    for steps in 2 4; do
+        expect 0 "checkpoints/$steps" $maxc train base_output_directory="$tmp" run_name=$name \
+            load_parameters_path=tests/fixtures/vision/$name dataset_path="$tmp/text.jsonl" num_epoch=-1 \
+            max_target_length=32 per_device_batch_size=1 steps=$steps learning_rate=0 num_threads=1 dtype=float32
+    done
+    expect 0 "\"ids\":[${model#*:}]" $maxc generate "$tmp/$name" image=$pictures/wide.png \
+        prompt='what is in this?' max_new_tokens=4 ignore_eos=true format=json num_threads=1
+done
 exit $bad
