@@ -3,6 +3,12 @@
  *     x = x + mla(norm x)
  *     x = x + mlp(norm x)                                        in the first dense_layers layers
  *     x = x + sum_j w_j expert_j(norm x) + shared(norm x)        in the others
+ *
+ * Multi-token prediction (V3; mtp_num_layers, as MaxText has it, in training alone): layer
+ * L + k - 1 reads h' = eh_proj [enorm embed(token i + k), hnorm h_i], and its own norm and the
+ * model's head predict token i + k + 1. The names are those of the published checkpoints, which
+ * repeat embedding and head in such a layer; these copies are not read. MaxText has no norm of such
+ * a layer's own.
  */
 #include "models/deepseek.h"
 
@@ -11,6 +17,8 @@
 
 static bool is_dense(const mx_deepseek *c, int64_t l)
 {
+    if (l >= c->base.layers)
+        return false; /* those that predict further have experts */
     return c->mlp_types.n ? c->mlp_types.type[l] == 1 : l < c->dense_layers;
 }
 
@@ -41,32 +49,75 @@ static mx_node *mixture(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node 
 }
 
 static mx_node *attention(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x,
-                          const mx_rope_table *t, mx_deepseek_select *select)
+                          const mx_rope_table *t, const mx_deepseek_parts *p)
 {
     mx_node *q_latent = mx_mla_query_latent(g, b, x, &c->mla);
-    mx_node *selected = select ? select(g, c, b, x, q_latent) : NULL;
-    return mx_mla_attend(g, b, x, q_latent, &c->mla, c->base.heads, t, selected);
+    mx_deepseek_choice choice = {0};
+    mx_mla_seen seen = {0};
+    if (p->select)
+        choice = p->select(g, c, b, x, q_latent);
+    mx_node *o = mx_mla_attend(g, b, x, q_latent, &c->mla, c->base.heads, t, choice.selected,
+                               &seen);
+    if (choice.scores)
+        p->learn(g, c, b, &choice, &seen);
+    return o;
 }
 
-mx_head mx_deepseek_build(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_deepseek_router *route,
-                          mx_deepseek_select *select)
+/* The layer of the current scope. */
+static mx_node *layer(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x, int64_t l,
+                      const mx_rope_table *t, const mx_deepseek_parts *p)
+{
+    const mx_decoder *d = &c->base;
+    mx_node *h = mx_rms_norm(g, x, "input_layernorm", d->eps, false);
+    mx_scope(g, "self_attn");
+    x = mx_add(g, x, mx_scope_end(g, attention(g, c, b, h, t, p)));
+    h = mx_rms_norm(g, x, "post_attention_layernorm", d->eps, false);
+    mx_scope(g, "mlp");
+    h = is_dense(c, l) ? mx_gated_mlp(g, b, h, d->d_ff, d->act, false)
+                       : mixture(g, c, b, h, p->route);
+    return mx_add(g, x, mx_scope_end(g, h));
+}
+
+/* Layers behind the last, each of which reads what the one before it made of a token, x (B, S, d),
+ * and the token one further, and predicts the one after that. Embedding and head are the
+ * model's. */
+static void predict_further(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x,
+                            const mx_rope_table *t, const mx_deepseek_parts *p, mx_head *head)
+{
+    const mx_decoder *d = &c->base;
+    mx_node *tokens = b->tokens;
+    for (int64_t k = 1; k <= c->mtp_layers && k < b->seq; k++) {
+        int64_t l = d->layers + k - 1;
+        b->tokens = mx_pad(g, mx_slice(g, tokens, 1, k, b->seq - k), 1, 0, k);
+        mx_node *e = mx_embedding(g, b, "model.embed_tokens", d->vocab, d->d);
+        mx_scope(g, "model.layers.%lld", (long long)l);
+        e = mx_rms_norm(g, e, "enorm", d->eps, false);
+        mx_node *h = mx_rms_norm(g, x, "hnorm", d->eps, false);
+        h = mx_concat(g, 2, (mx_node *[]){e, h}, 2);
+        h = mx_linear(g, b, h, "eh_proj", d->d, "embed,norm", false);
+        x = layer(g, c, b, h, l, t, p);
+        head->further[head->n_further++] = mx_rms_norm(g, x, "shared_head.norm", d->eps, false);
+        mx_scope_end(g, x);
+    }
+    b->tokens = tokens;
+    head->further_weight = c->mtp_weight;
+}
+
+mx_head mx_deepseek_build(mx_graph *g, const mx_deepseek *c, mx_build *b,
+                          const mx_deepseek_parts *p)
 {
     const mx_decoder *d = &c->base;
     mx_node *x = mx_embedding(g, b, "model.embed_tokens", d->vocab, d->d);
     mx_rope_table t = mx_rope_tables(g, b, &d->rope, c->mla.rope, c->interleaved);
     for (int64_t l = 0; l < d->layers; l++) {
         mx_scope(g, "model.layers.%lld", (long long)l);
-        mx_node *h = mx_rms_norm(g, x, "input_layernorm", d->eps, false);
-        mx_scope(g, "self_attn");
-        x = mx_add(g, x, mx_scope_end(g, attention(g, c, b, h, &t, select)));
-        h = mx_rms_norm(g, x, "post_attention_layernorm", d->eps, false);
-        mx_scope(g, "mlp");
-        h = is_dense(c, l) ? mx_gated_mlp(g, b, h, d->d_ff, d->act, false)
-                           : mixture(g, c, b, h, route);
-        x = mx_scope_end(g, mx_add(g, x, mx_scope_end(g, h)));
+        x = mx_scope_end(g, layer(g, c, b, x, l, &t, p));
     }
-    x = mx_rms_norm(g, x, "model.norm", d->eps, false);
-    return (mx_head){.hidden = x, .weight = mx_head_weight(g, b, d->vocab, d->d, d->tied)};
+    mx_head head = {.hidden = mx_rms_norm(g, x, "model.norm", d->eps, false),
+                    .weight = mx_head_weight(g, b, d->vocab, d->d, d->tied)};
+    if (b->training)
+        predict_further(g, c, b, x, &t, p, &head);
+    return head;
 }
 
 mx_status mx_deepseek_finish(mx_deepseek *c, const json_t *json)
@@ -91,6 +142,10 @@ mx_status mx_deepseek_finish(mx_deepseek *c, const json_t *json)
                        "must divide the experts, and the open ones hold enough of them",
                        (long long)c->open_groups, (long long)c->groups, (long long)c->moe.experts,
                        (long long)c->moe.k);
+    if (c->mtp_layers > MX_MAX_FURTHER || c->mtp_weight < 0)
+        return mx_fail(MX_INPUT, "%lld layers predict further tokens, with a loss of weight %g; "
+                       "expected at most %d, and 0 or more", (long long)c->mtp_layers,
+                       c->mtp_weight, MX_MAX_FURTHER);
     MX_TRY(mx_decoder_finish(d, json));
     m->scale = mx_rope_score_factor(&d->rope) / sqrt((double)d->head_dim);
     return MX_OK;

@@ -20,17 +20,33 @@ typedef struct {
     char topk_method[24];        /* V2: greedy, or group_limited_greedy */
     double bias_rate;            /* V3: how fast the selection bias follows the loads; 0: fixed */
     bool interleaved;            /* rotary pairs are neighbours */
+    int64_t mtp_layers;          /* trained to predict further tokens; 0: none */
+    double mtp_weight;           /* of their loss */
 } mx_deepseek;
 
 typedef mx_routing mx_deepseek_router(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x);
 /* Sigmoid scores with a selection bias (V3); softmax scores (V2) are deepseek_v2.c's own. */
 mx_deepseek_router mx_deepseek_route_sigmoid;
-/* Which keys a query sees, (B, S, n) indices: V3.2. NULL: all. */
-typedef mx_node *mx_deepseek_select(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x,
-                                    mx_node *q_latent);
 
-mx_head mx_deepseek_build(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_deepseek_router *route,
-                          mx_deepseek_select *select);
+/* Sparse attention (V3.2): what its indexer says about the keys of a layer. */
+typedef struct {
+    mx_node *selected; /* (B, S, n) indices: those a query sees; NULL: all */
+    mx_node *scores;   /* (B, S, S): its own scores, where a loss trains it; NULL: none does */
+} mx_deepseek_choice;
+typedef mx_deepseek_choice mx_deepseek_select(mx_graph *g, const mx_deepseek *c, mx_build *b,
+                                              mx_node *x, mx_node *q_latent);
+/* Enters the loss of a layer's scores, given what the attention compared. */
+typedef void mx_deepseek_learn(mx_graph *g, const mx_deepseek *c, mx_build *b,
+                               const mx_deepseek_choice *choice, const mx_mla_seen *seen);
+
+/* The parts in which the families differ. */
+typedef struct {
+    mx_deepseek_router *route;
+    mx_deepseek_select *select; /* NULL: every query sees all keys */
+    mx_deepseek_learn *learn;
+} mx_deepseek_parts;
+mx_head mx_deepseek_build(mx_graph *g, const mx_deepseek *c, mx_build *b,
+                          const mx_deepseek_parts *p);
 mx_status mx_deepseek_finish(mx_deepseek *c, const json_t *json) MX_MUST_USE;
 
 /* Rows that all of them have; C is the family's struct, whose first member is an mx_deepseek. */
@@ -60,12 +76,16 @@ mx_status mx_deepseek_finish(mx_deepseek *c, const json_t *json) MX_MUST_USE;
                .maxtext = "shared_experts"),                                                       \
         MX_CFG_MOE_LOSSES(mx_deepseek)
 
-/* Rows of V3's router. */
+/* Rows of V3's router and of its layers that predict further tokens. */
 #define MX_CFG_DEEPSEEK_SIGMOID                                                                    \
     MX_CFG(mx_deepseek, groups, "n_group", MX_CFG_INT, .fallback = 8),                             \
         MX_CFG(mx_deepseek, open_groups, "topk_group", MX_CFG_INT, .fallback = 4),                 \
         MX_CFG(mx_deepseek, moe.renormalise, "norm_topk_prob", MX_CFG_BOOL, .fallback = 1),        \
         MX_CFG(mx_deepseek, bias_rate, "routed_bias_update_rate", MX_CFG_F64,                      \
-               .maxtext = "routed_bias_update_rate")
+               .maxtext = "routed_bias_update_rate", .run = "routed_bias_update_rate"),            \
+        MX_CFG(mx_deepseek, mtp_layers, "mtp_num_layers", MX_CFG_INT, .maxtext = "mtp_num_layers", \
+               .run = "mtp_num_layers"),                                                           \
+        MX_CFG(mx_deepseek, mtp_weight, "mtp_loss_scaling_factor", MX_CFG_F64, .fallback = 0.1,    \
+               .maxtext = "mtp_loss_scaling_factor", .run = "mtp_loss_scaling_factor")
 
 #endif

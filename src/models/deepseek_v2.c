@@ -18,7 +18,7 @@ static mx_routing route(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node 
 
 static mx_head build(mx_graph *g, const void *config, mx_build *b)
 {
-    return mx_deepseek_build(g, config, b, route, NULL);
+    return mx_deepseek_build(g, config, b, &(mx_deepseek_parts){.route = route});
 }
 
 static mx_status finish(void *config, const json_t *json)

@@ -2,14 +2,16 @@
  *
  * Router: sigmoid scores; a bias that no gradient reaches is added for the choice alone; of the
  * groups of experts, those with the best two of theirs are open; the weights of the chosen sum to
- * the scaling factor. The layers for predicting several tokens at once (num_nextn_predict_layers),
- * which checkpoints have behind the last layer, are not built.
+ * the scaling factor. The layers that predict further tokens (num_nextn_predict_layers), which
+ * checkpoints have behind the last, are built when mtp_num_layers asks for them, and passed over
+ * otherwise.
  */
 #include "models/deepseek.h"
 
 static mx_head build(mx_graph *g, const void *config, mx_build *b)
 {
-    return mx_deepseek_build(g, config, b, mx_deepseek_route_sigmoid, NULL);
+    static const mx_deepseek_parts parts = {.route = mx_deepseek_route_sigmoid};
+    return mx_deepseek_build(g, config, b, &parts);
 }
 
 static mx_status finish(void *config, const json_t *json)
@@ -37,7 +39,7 @@ const mx_model mx_model_deepseek_v3 = {
     .build = build,
     .other_parts = mx_joined_experts,
     .no_decay = "*norm*,*.bias",
-    .unused = "model.layers.61.*",
+    .layer_prefix = "model.layers.",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=sigmoid,use_indexer=false",
 };

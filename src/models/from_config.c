@@ -233,6 +233,12 @@ static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *
     return NULL;
 }
 
+/* What the keys say of the field that config.json has at `path`; NULL: nothing. */
+static json_t *value_for(const mx_config *cfg, const mx_cfg_field *f, const char *path)
+{
+    return f->maxtext ? value_of(cfg, f->maxtext, f->kind) : derived(cfg, f, path);
+}
+
 /* Puts a value at "a.b.c"; takes it. */
 static void put(json_t *json, const char *path, json_t *value)
 {
@@ -267,9 +273,7 @@ mx_status mx_model_config_json(const mx_config *cfg, json_t **out)
     json_object_set_new(json, "torch_dtype", json_string(mx_config_text(cfg, "weight_dtype")));
     for (const mx_cfg_field *f = family->fields; f->key; f++) {
         snprintf(path, sizeof path, "%.*s", (int)strcspn(f->key, "|"), f->key);
-        json_t *v = f->own ? NULL
-                    : f->maxtext ? value_of(cfg, f->maxtext, f->kind)
-                                 : derived(cfg, f, path);
+        json_t *v = f->own ? NULL : value_for(cfg, f, path);
         if (v)
             put(json, path, v);
     }
@@ -284,5 +288,40 @@ mx_status mx_model_from_config(mx_model_spec *m, const mx_config *cfg)
     MX_TRY(mx_model_config_json(cfg, &json));
     mx_status st = mx_model_from_json(m, json, mx_config_where(cfg, "decoder_block"));
     json_decref(json);
+    return st;
+}
+
+/* The keys that were given for the run into the document; the language part of a model with images
+ * has its own object in it. */
+static bool put_run_keys(json_t *json, const mx_cfg_field *f, const mx_config *cfg)
+{
+    bool any = false;
+    for (; f->key; f++) {
+        if (!f->run || !mx_config_is_set(cfg, f->run))
+            continue;
+        char path[128];
+        snprintf(path, sizeof path, "%.*s", (int)strcspn(f->key, "|"), f->key);
+        json_t *v = value_for(cfg, f, path);
+        put(json, path, v ? v : json_null());
+        any = true;
+    }
+    return any;
+}
+
+mx_status mx_model_from_checkpoint(mx_model_spec *m, const mx_config *cfg, const json_t *json,
+                                   const char *where)
+{
+    MX_TRY(mx_model_from_json(m, json, where));
+    json_t *changed = json_deep_copy(json), *inner = json_object_get(changed, "text_config");
+    const mx_model *text = m->family->text;
+    bool any = put_run_keys(changed, m->family->fields, cfg);
+    if (text)
+        any |= put_run_keys(inner ? inner : changed, text->fields, cfg);
+    mx_status st = MX_OK;
+    if (any) {
+        mx_model_spec_fini(m);
+        st = mx_model_from_json(m, changed, where);
+    }
+    json_decref(changed);
     return st;
 }

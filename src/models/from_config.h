@@ -31,5 +31,10 @@ mx_scale_shares mx_scale_split(int64_t scale);
 mx_status mx_model_config_json(const mx_config *cfg, json_t **out) MX_MUST_USE;
 /* The same, read by the family. */
 mx_status mx_model_from_config(mx_model_spec *m, const mx_config *cfg) MX_MUST_USE;
+/* A checkpoint's model, `json` its config.json: keys that say how a run trains it (the fields'
+ * `run`: weights of router losses, capacity, layers that predict further) win over the file where
+ * the configuration sets them. `where` names the file. */
+mx_status mx_model_from_checkpoint(mx_model_spec *m, const mx_config *cfg, const json_t *json,
+                                   const char *where) MX_MUST_USE;
 
 #endif

@@ -17,11 +17,13 @@ mx_status mx_check_moe(const mx_moe *m) MX_MUST_USE;
                .maxtext = "num_experts_per_tok"),                                                  \
         MX_CFG_MOE_LOSSES(T)
 #define MX_CFG_MOE_LOSSES(T)                                                                       \
-    MX_CFG(T, moe.balance, "output_router_logits", MX_CFG_BOOL),                                   \
+    MX_CFG(T, moe.balance, "output_router_logits", MX_CFG_BOOL,                                    \
+           .run = "load_balance_loss_weight"),                                                     \
         MX_CFG(T, moe.balance_weight, "router_aux_loss_coef", MX_CFG_F64, .fallback = 0.001,       \
-               .maxtext = "load_balance_loss_weight"),                                             \
+               .maxtext = "load_balance_loss_weight", .run = "load_balance_loss_weight"),          \
         MX_CFG(T, moe.z_weight, "router_z_loss_coef", MX_CFG_F64),                                 \
-        MX_CFG(T, moe.capacity, "capacity_factor", MX_CFG_F64, .maxtext = "capacity_factor")
+        MX_CFG(T, moe.capacity, "capacity_factor", MX_CFG_F64, .maxtext = "capacity_factor",       \
+               .run = "capacity_factor")
 
 /* For mx_model.other_parts. A checkpoint has either a tensor per expert and projection,
  *     X.experts.N.gate_proj.weight (f, d)   ...up_proj... (f, d)   ...down_proj... (d, f)

@@ -45,7 +45,10 @@ typedef struct {
     const char *maxtext;  /* the same thing in MaxText's configurations; NULL: none */
     const char *text;     /* fallback of TEXT; the type names of LAYER_TYPES, comma-separated */
     bool own;             /* MaxText's keys say nothing about it: the fallback stands */
+    const char *run;      /* a key that, given for a run, wins over a checkpoint's config.json */
 } mx_cfg_field;
+
+enum { MX_MAX_FURTHER = 4 };
 
 /* What a model ends in: everything but the vocabulary projection, so that the loss can be fused. */
 typedef struct {
@@ -53,6 +56,11 @@ typedef struct {
     mx_node *weight; /* (vocab, d) */
     double softcap;  /* of the logits; 0: none */
     double scale;    /* of the logits; 0 means 1 */
+    /* In training, hidden states that predict one, two, ... tokens further, and the weight of the
+     * mean of their losses. */
+    mx_node *further[MX_MAX_FURTHER];
+    int n_further;
+    double further_weight;
 } mx_head;
 
 /* A piece of a weight as another spelling of the checkpoint has it. With its last two dims
@@ -108,6 +116,9 @@ struct mx_model {
      * most MX_MAX_PARTS; 0: no such spelling. NULL: none. */
     int (*other_parts)(const char *name, const mx_type *type, mx_weight_part *out);
     const char *unused;        /* patterns of tensors that checkpoints may carry without a use */
+    /* What precedes the number of a layer in names, "model.layers.", where checkpoints may have
+     * layers behind the last: those that predict further tokens. NULL: none. */
+    const char *layer_prefix;
     const char *no_decay;      /* patterns of weights without weight decay by default */
     const char *vision;        /* one line on images; NULL: text only */
     const char *decoder_block; /* MaxText's names for the family, comma-separated */

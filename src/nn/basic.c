@@ -104,3 +104,10 @@ mx_node *mx_gated_mlp(mx_graph *g, const mx_build *b, mx_node *x, int64_t d_ff, 
     mx_node *h = mx_mul(g, mx_activation(g, gate, act), up);
     return mx_name(g, "mlpwo", mx_linear(g, b, h, "down_proj", last_dim(x), "embed,mlp", bias));
 }
+
+void mx_add_aux_loss(mx_graph *g, mx_build *b, const char *metric, mx_node *loss)
+{
+    if (b->training)
+        mx_graph_root(g, metric, loss);
+    b->aux_loss = b->aux_loss ? mx_add(g, b->aux_loss, loss) : loss;
+}

@@ -32,7 +32,7 @@ static query_parts query(mx_graph *g, const mx_build *b, mx_node *latent, const 
 
 /* Keys and values of every head, as in training. latent (B, S, R), k_rope (B, S, 1, P). */
 static mx_node *plain(mx_graph *g, mx_build *b, query_parts q, mx_node *latent, mx_node *k_rope,
-                      mx_node *w, const mx_mla *m, mx_node *selected)
+                      mx_node *w, const mx_mla *m, mx_node *selected, mx_mla_seen *seen)
 {
     int64_t B = b->batch, S = b->seq, H = q.nope->type.dim[2];
     mx_node *kv = mx_matmul(g, "bsr,hnr->bshn", latent, w);
@@ -40,6 +40,7 @@ static mx_node *plain(mx_graph *g, mx_build *b, query_parts q, mx_node *latent, 
     k_rope = mx_broadcast_to(g, k_rope, MX_SHAPE(B, S, H, m->rope));
     mx_node *k = mx_concat(g, 2, (mx_node *[]){kv, k_rope}, 3);
     mx_node *query = mx_concat(g, 2, (mx_node *[]){q.nope, q.rope}, 3);
+    *seen = (mx_mla_seen){query, k};
     mx_attention_attr a = {.causal = true, .scale = m->scale};
     mx_attention_extra e = {.q_seg = b->segments, .k_seg = b->segments, .selected = selected};
     return mx_attention(g, query, k, mx_output(g, kv, 1), a, e);
@@ -64,7 +65,7 @@ static mx_node *absorbed(mx_graph *g, mx_build *b, query_parts q, mx_node *laten
 }
 
 mx_node *mx_mla_attend(mx_graph *g, mx_build *b, mx_node *x, mx_node *q_latent, const mx_mla *m,
-                       int64_t heads, const mx_rope_table *t, mx_node *selected)
+                       int64_t heads, const mx_rope_table *t, mx_node *selected, mx_mla_seen *seen)
 {
     int64_t B = b->batch, S = b->seq, H = heads, d = x->type.dim[2];
     query_parts q = query(g, b, q_latent, m, H, t);
@@ -77,7 +78,9 @@ mx_node *mx_mla_attend(mx_graph *g, mx_build *b, mx_node *x, mx_node *q_latent, 
     mx_node *w = mx_param(g, "kv_b_proj.weight", MX_SHAPE(H * (m->nope + m->v), m->kv_rank),
                           "heads,kv_lora", MX_NORMAL(b->init_scale));
     w = mx_reshape(g, w, MX_SHAPE(H, m->nope + m->v, m->kv_rank));
-    mx_node *o = (b->cache_len ? absorbed : plain)(g, b, q, latent, k_rope, w, m, selected);
+    *seen = (mx_mla_seen){0};
+    mx_node *o = b->cache_len ? absorbed(g, b, q, latent, k_rope, w, m, selected)
+                              : plain(g, b, q, latent, k_rope, w, m, selected, seen);
     o = mx_reshape(g, mx_name(g, "context", o), MX_SHAPE(B, S, H * m->v));
     return mx_name(g, "out_proj", mx_linear(g, b, o, "o_proj", d, "embed,heads", m->bias));
 }

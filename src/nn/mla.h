@@ -29,9 +29,14 @@ typedef struct {
 /* x (B, S, d) -> (B, S, Rq), or x itself without a rank. */
 mx_node *mx_mla_query_latent(mx_graph *g, const mx_build *b, mx_node *x, const mx_mla *m);
 
+/* What an attention compared: queries and keys, (B, S, H, N + P); NULL with a cache. */
+typedef struct {
+    mx_node *q, *k;
+} mx_mla_seen;
+
 /* x and its query latent -> (B, S, d), under the current scope. selected (B, S, n): the keys each
  * query may see, as indices into the sequence or, with a cache, its slots; NULL: all. */
 mx_node *mx_mla_attend(mx_graph *g, mx_build *b, mx_node *x, mx_node *q_latent, const mx_mla *m,
-                       int64_t heads, const mx_rope_table *t, mx_node *selected);
+                       int64_t heads, const mx_rope_table *t, mx_node *selected, mx_mla_seen *seen);
 
 #endif

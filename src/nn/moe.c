@@ -15,7 +15,8 @@ mx_dispatch mx_dispatch_tokens(mx_graph *g, const mx_build *b, mx_node *x, const
         expert = mx_limit_experts(g, by_row, r->experts, places);
         expert = mx_reshape(g, expert, MX_SHAPE(N, k));
     }
-    mx_node *order = mx_sort_by_expert(g, expert, r->experts);
+    mx_node *order = expert == r->expert && r->order ? r->order
+                                                     : mx_sort_by_expert(g, expert, r->experts);
     mx_dispatch t = {.order = order, .start = mx_output(g, order, 1),
                      .place = mx_output(g, order, 2), .experts = r->experts, .tokens = N};
     t.rows = mx_permute_rows(g, mx_reshape(g, x, MX_SHAPE(N, d)), order, t.place);

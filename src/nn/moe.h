@@ -41,6 +41,7 @@ typedef struct {
     mx_node *weight; /* (N, k) */
     mx_node *logits; /* (N, E) */
     int64_t experts, k;
+    mx_node *order; /* sort_by_expert of expert; NULL: not made yet */
 } mx_routing;
 
 /* x (B, S, d) -> (N, E) in float32, by NAME.weight (E, d) and, if asked, NAME.bias (E). */
@@ -68,11 +69,14 @@ mx_routing mx_route_top(mx_graph *g, mx_node *logits, int64_t k);
  * the experts with less than their share of the tokens (rate 0: not moved). Declare before routing,
  * update after. */
 mx_node *mx_router_bias(mx_graph *g, const char *name, int64_t experts);
-void mx_router_bias_update(mx_graph *g, const mx_build *b, mx_node *bias, const mx_routing *r,
+void mx_router_bias_update(mx_graph *g, const mx_build *b, mx_node *bias, mx_routing *r,
                            double rate);
 
-/* Enters a layer's routing into the losses of m, where they are on. */
-void mx_balance(mx_graph *g, mx_build *b, const mx_moe *m, const mx_routing *r);
+/* Enters a layer's routing into the losses of m, where they are on, and in training into the
+ * metrics: expert_load_max and expert_load_min, over all layers the load of the busiest and of the
+ * idlest expert relative to an even one (1 and 1: balanced; E / k: one expert takes every token),
+ * and the losses themselves, router_balance_loss and router_z_loss. */
+void mx_balance(mx_graph *g, mx_build *b, const mx_moe *m, mx_routing *r);
 /* After the last layer: b->aux_loss gets what the layers entered. Called by mx_model_build. */
 void mx_balance_finish(mx_graph *g, mx_build *b);
 

@@ -18,7 +18,12 @@ typedef struct {
     mx_node *z;
     int n; /* layers entered */
     double balance_weight, z_weight;
+    mx_node *most, *least; /* training: of the layers' loads, relative to an even one, (1) */
 } mx_router_sums;
+
+/* A scalar that a training step reports beside its loss, as the root "metric:NAME". Nothing is
+ * trained by it. */
+#define MX_METRIC_ROOT "metric:"
 
 /* What a model is built for: a batch of sequences, or a decode step with a cache. */
 typedef struct {
@@ -33,8 +38,12 @@ typedef struct {
     mx_dtype cache_dtype;
     bool training;      /* blocks may update state of their own (router biases) */
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */
+    mx_node *index_loss; /* of sparse attention's indexers, for aux_loss; NULL: none */
     mx_router_sums routers;
 } mx_build;
+
+/* Adds a loss to b->aux_loss; in training it is a metric of this root's name. */
+void mx_add_aux_loss(mx_graph *g, mx_build *b, const char *metric, mx_node *loss);
 
 typedef enum { MX_ACT_SILU, MX_ACT_GELU_TANH, MX_ACT_GELU_ERF, MX_ACT_RELU, MX_ACT_COUNT } mx_act;
 /* By the names Hugging Face configurations use; false when unknown. */

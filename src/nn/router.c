@@ -75,12 +75,13 @@ mx_routing mx_route_top(mx_graph *g, mx_node *logits, int64_t k)
 }
 
 /* Entries of each expert over the number of tokens, (E); they sum to k. */
-static mx_node *load_of(mx_graph *g, const mx_routing *r)
+static mx_node *load_of(mx_graph *g, mx_routing *r)
 {
     int64_t E = r->experts, N = r->expert->type.dim[0];
     mx_dtype t = r->logits->type.dtype;
-    mx_node *start = mx_output(g, mx_sort_by_expert(g, r->expert, E), 1);
-    start = mx_cast(g, start, t);
+    if (!r->order)
+        r->order = mx_sort_by_expert(g, r->expert, E);
+    mx_node *start = mx_cast(g, mx_output(g, r->order, 1), t);
     mx_node *n = mx_sub(g, mx_slice(g, start, 0, 1, E), mx_slice(g, start, 0, 0, E));
     return mx_affine(g, n, 1 / (double)N, 0);
 }
@@ -102,11 +103,24 @@ static void add_to(mx_graph *g, mx_node **sum, mx_node *x)
     *sum = *sum ? mx_add(g, *sum, x) : x;
 }
 
-void mx_balance(mx_graph *g, mx_build *b, const mx_moe *m, const mx_routing *r)
+/* The most and the least loaded expert so far, relative to an even load. */
+static void enter_extremes(mx_graph *g, mx_router_sums *s, mx_routing *r)
 {
+    double even = (double)r->k / (double)r->experts;
+    mx_node *load = mx_affine(g, load_of(g, r), 1 / even, 0);
+    mx_node *most = mx_row_max(g, load);
+    mx_node *least = mx_affine(g, mx_row_max(g, mx_affine(g, load, -1, 0)), -1, 0);
+    s->most = s->most ? mx_maximum(g, s->most, most) : most;
+    s->least = s->least ? mx_minimum(g, s->least, least) : least;
+}
+
+void mx_balance(mx_graph *g, mx_build *b, const mx_moe *m, mx_routing *r)
+{
+    mx_router_sums *s = &b->routers;
+    if (b->training)
+        enter_extremes(g, s, r);
     if (!m->balance || b->cache_len)
         return;
-    mx_router_sums *s = &b->routers;
     s->n++;
     s->balance_weight = m->balance_weight;
     s->z_weight = m->z_weight;
@@ -126,10 +140,16 @@ void mx_balance_finish(mx_graph *g, mx_build *b)
     if (s->load) {
         double E = (double)s->load->type.dim[0], L = (double)s->n;
         mx_node *sum = mx_sum_all(g, mx_mul(g, s->load, s->share));
-        add_to(g, &b->aux_loss, mx_affine(g, sum, s->balance_weight * E / (L * L), 0));
+        sum = mx_affine(g, sum, s->balance_weight * E / (L * L), 0);
+        mx_add_aux_loss(g, b, MX_METRIC_ROOT "router_balance_loss", sum);
     }
     if (s->z)
-        add_to(g, &b->aux_loss, mx_affine(g, mx_sum_all(g, s->z), s->z_weight / s->n, 0));
+        mx_add_aux_loss(g, b, MX_METRIC_ROOT "router_z_loss",
+                 mx_affine(g, mx_sum_all(g, s->z), s->z_weight / s->n, 0));
+    if (s->most) {
+        mx_graph_root(g, MX_METRIC_ROOT "expert_load_max", mx_reshape(g, s->most, MX_SCALAR));
+        mx_graph_root(g, MX_METRIC_ROOT "expert_load_min", mx_reshape(g, s->least, MX_SCALAR));
+    }
     *s = (mx_router_sums){0};
 }
 
@@ -141,7 +161,7 @@ mx_node *mx_router_bias(mx_graph *g, const char *name, int64_t experts)
     return bias;
 }
 
-void mx_router_bias_update(mx_graph *g, const mx_build *b, mx_node *bias, const mx_routing *r,
+void mx_router_bias_update(mx_graph *g, const mx_build *b, mx_node *bias, mx_routing *r,
                            double rate)
 {
     if (rate == 0 || !b->training)

@@ -18,12 +18,22 @@
 static const char *const ignorable[] = {"*rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias",
                                         "*.masked_bias", "*position_ids"};
 
+/* Is this a tensor of a layer behind the model's last? Those predict further tokens. */
+static bool is_behind(const char *name, const mx_model_spec *m)
+{
+    const char *prefix = m->family->layer_prefix;
+    return prefix && mx_starts_with(name, prefix) &&
+           strtoll(name + strlen(prefix), NULL, 10) >= m->summary.n_layers;
+}
+
 static bool is_ignorable(const char *name, const mx_model_spec *m)
 {
     char one[128];
     for (size_t i = 0; i < sizeof ignorable / sizeof *ignorable; i++)
         if (mx_glob_match(ignorable[i], name))
             return true;
+    if (is_behind(name, m))
+        return true;
     for (const char *p = m->family->unused; p && *p;) {
         size_t k = strcspn(p, ",");
         snprintf(one, sizeof one, "%.*s", (int)k, p);
@@ -101,6 +111,7 @@ typedef struct {
     mx_quant_set q;
     origin *from;
     bool *used; /* of each of the set's tensors */
+    int n_new, n_passed; /* in layers that predict further tokens: not there, and not asked for */
 } matching;
 
 static void mark_used(matching *mt, const mx_quant_tensor *t)
@@ -162,6 +173,8 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
         st = match_parts(mt, m->family, v, o, bad);
     if (st)
         add(bad, "%s", mx_status_text(st));
+    else if (!t->name && !o->n_parts && is_behind(v->name, m))
+        mt->n_new++; /* left to its initial value */
     else if (!t->name && !o->n_parts)
         add(bad, "missing: %s %s", v->name, mx_str_text(&want));
     else if (t->name && !same_shape(t, &v->type))
@@ -182,6 +195,8 @@ static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, cons
     for (int64_t i = 0; i < mt->q.n_tensors; i++)
         if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m))
             add(&bad, "extra: %s", mt->q.tensors[i].name);
+        else if (!mt->used[i])
+            mt->n_passed += is_behind(mt->q.tensors[i].name, m);
     return report(&bad, dir->path);
 }
 
@@ -258,6 +273,17 @@ static mx_status load_one(mx_session *s, mx_var *v, const origin *o, bool allow_
     return st;
 }
 
+/* What was done about layers that predict further tokens. */
+static void note_further(const matching *mt, const mx_hf_dir *dir, mx_str *notes)
+{
+    if (mt->n_passed)
+        mx_str_addf(notes, "%s: %d tensors behind the last layer are not used (layers that predict "
+                    "further tokens; mtp_num_layers trains them)\n", dir->path, mt->n_passed);
+    if (mt->n_new)
+        mx_str_addf(notes, "%s: %d weights of layers that predict further tokens are not there and "
+                    "begin at random\n", dir->path, mt->n_new);
+}
+
 mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir, mx_load_options o)
 {
     matching mt = {0};
@@ -270,6 +296,8 @@ mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir,
         if (mt.from[i].whole.name || mt.from[i].n_parts)
             MX_TRY_OUT(st, mx_status_wrap(load_one(s, mx_session_var(s, i), &mt.from[i],
                                                    o.allow_nonfinite), "%s", dir->path));
+    if (o.notes)
+        note_further(&mt, dir, o.notes);
     st = mx_session_refresh_copies(s);
 out:
     mx_quant_close(&mt.q);

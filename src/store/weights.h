@@ -9,6 +9,7 @@
 
 typedef struct {
     bool allow_nonfinite; /* load weights with NaN or infinity all the same */
+    mx_str *notes;        /* gets a line on every layer that was passed over; NULL: not asked */
 } mx_load_options;
 
 /* Every weight of the session from the directory. All missing, extra and misshapen tensors are

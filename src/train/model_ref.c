@@ -85,7 +85,12 @@ void mx_model_ref_close(mx_model_ref *r)
 
 mx_status mx_model_ref_weights(const mx_model_ref *r, mx_session *s, uint64_t seed)
 {
+    mx_str notes = {0};
+    mx_status st = MX_OK;
     if (r->has_weights)
-        MX_TRY(mx_weights_load(s, &r->spec, (mx_hf_dir *)&r->dir, (mx_load_options){0}));
-    return mx_session_init(s, seed);
+        st = mx_weights_load(s, &r->spec, (mx_hf_dir *)&r->dir, (mx_load_options){.notes = &notes});
+    if (notes.len)
+        fputs(mx_str_text(&notes), stderr);
+    mx_str_fini(&notes);
+    return st ? st : mx_session_init(s, seed);
 }

@@ -45,8 +45,8 @@ static mx_status open_model(mx_run *r)
         return mx_model_from_config(&r->model, r->c);
     mx_hf_dir dir = {0};
     MX_TRY(mx_hf_dir_open(&dir, from, MX_HF_CONFIG_ONLY));
-    mx_status st = mx_model_from_json(&r->model, dir.config,
-                                      mx_arena_printf(&r->arena, "%s/config.json", from));
+    mx_status st = mx_model_from_checkpoint(&r->model, r->c, dir.config,
+                                            mx_arena_printf(&r->arena, "%s/config.json", from));
     mx_hf_dir_close(&dir);
     return st;
 }
@@ -164,7 +164,11 @@ static mx_status load_parameters(mx_run *r, const char *path)
 {
     mx_hf_dir dir = {0};
     MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_ALL));
-    mx_status st = mx_weights_load(r->session, &r->model, &dir, (mx_load_options){0});
+    mx_str notes = {0};
+    mx_status st = mx_weights_load(r->session, &r->model, &dir, (mx_load_options){.notes = &notes});
+    if (notes.len)
+        mx_progress_say(&r->progress, "%.*s", (int)notes.len - 1, mx_str_text(&notes));
+    mx_str_fini(&notes);
     mx_hf_dir_close(&dir);
     if (!st)
         mx_progress_say(&r->progress, "weights: from %s", path);

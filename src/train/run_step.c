@@ -22,7 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-static const char METRIC[] = "metric:";
+static const char METRIC[] = MX_METRIC_ROOT;
 
 static double now(void)
 {

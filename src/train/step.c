@@ -40,14 +40,42 @@ static mx_node *counted(mx_graph *g, mx_node *labels)
     return mx_greater(g, mx_cast(g, labels, MX_F32), mx_constant(g, MX_SCALAR, MX_F32, -0.5));
 }
 
+/* The mean loss of what predicts k = 1, 2, ... tokens further than the model itself, times its
+ * weight. labels (B, S), of the next token: position i is asked for what i + k is, as long as that
+ * is in the same row and document. */
+static mx_node *further_loss(mx_graph *g, const mx_head *h, const mx_build *b, mx_node *labels)
+{
+    int64_t B = b->batch, S = b->seq, d = h->hidden->type.dim[2];
+    mx_node *sum = NULL, *count = NULL;
+    for (int i = 0; i < h->n_further; i++) {
+        int64_t k = i + 1, n = B * (S - k);
+        mx_node *x = mx_slice(g, h->further[i], 1, 0, S - k);
+        mx_node *want = mx_reshape(g, mx_slice(g, labels, 1, k, S - k), MX_SHAPE(n));
+        mx_node *each = mx_linear_xent(g, mx_reshape(g, x, MX_SHAPE(n, d)), h->weight, want,
+                                       h->scale, h->softcap, 0);
+        mx_node *counts = counted(g, want);
+        if (b->segments) {
+            mx_node *same = mx_equal(g, mx_slice(g, b->segments, 1, 0, S - k),
+                                     mx_slice(g, b->segments, 1, k, S - k));
+            same = mx_reshape(g, same, MX_SHAPE(n));
+            each = mx_mul(g, each, same);
+            counts = mx_mul(g, counts, same);
+        }
+        sum = sum ? mx_add(g, sum, mx_sum_all(g, each)) : mx_sum_all(g, each);
+        count = count ? mx_add(g, count, mx_sum_all(g, counts)) : mx_sum_all(g, counts);
+    }
+    mx_node *mean = mx_div(g, sum, mx_affine(g, count, 1, 1e-8));
+    return mx_affine(g, mean, h->further_weight, 0);
+}
+
 /* What the loss is made of is known apart where it is more than the cross-entropy: the root
  * lm_loss. */
-static mx_node *loss_of(mx_graph *g, const mx_head *h, const mx_build *b, double z_loss)
+static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_loss)
 {
     int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
     mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, d));
-    mx_node *labels = mx_reshape(g, mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32),
-                                 MX_SHAPE(n));
+    mx_node *rows = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
+    mx_node *labels = mx_reshape(g, rows, MX_SHAPE(n));
     mx_node *each = mx_linear_xent(g, x, h->weight, labels, h->scale, h->softcap, z_loss);
     mx_node *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);
     mx_node *loss = mx_mul(g, mx_sum_all(g, each), scale), *lm = loss;
@@ -56,6 +84,8 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, const mx_build *b, double
         mx_node *squares = mx_mul(g, mx_mul(g, lse, lse), counted(g, labels));
         lm = mx_sub(g, loss, mx_affine(g, mx_mul(g, mx_sum_all(g, squares), scale), z_loss, 0));
     }
+    if (h->n_further)
+        mx_add_aux_loss(g, b, MX_METRIC_ROOT "mtp_loss", further_loss(g, h, b, rows));
     if (b->aux_loss) {
         /* Weighted by this microbatch's share of the step's tokens, like everything else. */
         mx_node *share = mx_mul(g, mx_sum_all(g, counted(g, labels)), scale);
@@ -79,7 +109,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     mx_graph *g = &s->graph;
     mx_build b;
     mx_model_shape shape = o->shape;
-    shape.training = o->kind == MX_STEP_TRAIN || o->kind == MX_STEP_ACCUMULATE;
+    shape.training = o->kind == MX_STEP_TRAIN || o->kind == MX_STEP_ACCUMULATE ||
+                     o->kind == MX_STEP_GRADS;
     mx_head h = mx_model_build(g, m, shape, &b);
     if (o->kind == MX_STEP_LOGITS) {
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
@@ -110,7 +141,9 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
     mx_graph model;
     mx_graph_init(&model);
     mx_build b;
-    mx_head h = mx_model_build(&model, m, o->shape, &b);
+    mx_model_shape shape = o->shape;
+    shape.training = true; /* with every weight that is trained */
+    mx_head h = mx_model_build(&model, m, shape, &b);
     loss_of(&model, &h, &b, 0);
     freeze(&model, o->trainable);
     mx_status st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);

@@ -31,7 +31,7 @@ mx_status mx_model_open(mx_model_spec *m, const mx_config *cfg, const char *path
             path);
     mx_hf_dir dir = {0};
     MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY));
-    mx_status st = mx_model_from_json(m, dir.config, path);
+    mx_status st = mx_model_from_checkpoint(m, cfg, dir.config, path);
     mx_hf_dir_close(&dir);
     return st;
 }

@@ -1,0 +1,128 @@
+/* run_mixture_test.c - training runs of models with experts: what they report, and keys of a run
+ * that win over the config.json of the checkpoint it starts from. */
+#include "../store/test_dir.h"
+#include "../test.h"
+
+#include "models/from_config.h"
+#include "train/keys.h"
+#include "train/metrics.h"
+#include "train/run.h"
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static mx_status load(mx_config **cfg, const char *const *args)
+{
+    int n = 0;
+    while (args[n])
+        n++;
+    mx_config_request q = {.schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train",
+                           .args = args, .n_args = n};
+    return mx_config_load(cfg, &q);
+}
+
+/* Two steps into FOLDER/r, without a word; extra arguments end with NULL. */
+static void train(const char *folder, const char *const *extra)
+{
+    char out[512];
+    const char *args[32] = {"run_name=r", "dtype=float32", "enable_tensorboard=false",
+                            "enable_checkpointing=false", "dataset_type=synthetic", "steps=2",
+                            "max_target_length=32", "per_device_batch_size=2", "num_threads=1"};
+    int n = 9;
+    snprintf(out, sizeof out, "base_output_directory=%s", folder);
+    args[n++] = out;
+    while (*extra)
+        args[n++] = *extra++;
+    mx_config *cfg = NULL;
+    MX_CHECK_OK(load(&cfg, args));
+    fflush(stdout);
+    int keep = dup(1), null = open("/dev/null", O_WRONLY);
+    dup2(null, 1);
+    mx_status st = mx_run_train(cfg, "test");
+    fflush(stdout);
+    dup2(keep, 1);
+    close(keep);
+    close(null);
+    MX_CHECK_OK(st);
+    mx_config_free(cfg);
+}
+
+/* The metric's value at the first step; NaN when it is not there. */
+static double first(const char *folder, const char *name)
+{
+    char path[512];
+    mx_arena a = {0};
+    mx_series s;
+    snprintf(path, sizeof path, "%s/r/metrics.jsonl", folder);
+    MX_CHECK_OK(mx_metrics_read(path, name, &a, &s));
+    double v = s.n ? s.y[0] : NAN;
+    mx_arena_fini(&a);
+    return v;
+}
+
+#define TINY                                                                                       \
+    "decoder_block=qwen3_moe", "vocab_size=300", "base_emb_dim=16", "base_num_query_heads=2",      \
+        "base_num_kv_heads=1", "head_dim=8", "base_moe_mlp_dim=8", "base_num_decoder_layers=2"
+
+MX_TEST(run_reports_expert_load)
+{
+    test_dir d;
+    test_dir_make(&d);
+    train(d.path, (const char *[]){TINY, "num_experts=8", "num_experts_per_tok=2", NULL});
+    double most = first(d.path, "expert_load_max"), least = first(d.path, "expert_load_min");
+    MX_CHECK(most > 1 && most <= 4, "the most loaded expert has %g shares", most);
+    MX_CHECK(least >= 0 && least < 1, "the least loaded expert has %g shares", least);
+    /* 128 entries for 8 experts: loads are whole numbers of entries, 16 to a share */
+    MX_CHECK(most * 16 == floor(most * 16) && least * 16 == floor(least * 16), "%g, %g", most,
+             least);
+    MX_CHECK(isnan(first(d.path, "router_balance_loss")), "no loss was asked for");
+    test_dir_remove(&d);
+    test_dir_make(&d);
+    train(d.path, (const char *[]){TINY, "num_experts=2", "num_experts_per_tok=2",
+                                   "load_balance_loss_weight=0.5", NULL});
+    most = first(d.path, "expert_load_max"), least = first(d.path, "expert_load_min");
+    MX_CHECK(most == 1 && least == 1, "every expert has every token, not %g and %g", most, least);
+    double loss = first(d.path, "router_balance_loss"); /* E sum_e 1 p_e times the weight */
+    MX_CHECK(fabs(loss - 1) < 1e-5, "the balance loss is %g", loss);
+    test_dir_remove(&d);
+}
+
+static json_t *changed(const char *family, const char *const *args)
+{
+    char path[256];
+    mx_config *cfg = NULL;
+    mx_model_spec m = {0};
+    MX_CHECK_OK(load(&cfg, args));
+    snprintf(path, sizeof path, "tests/fixtures/models/%s/config.json", family);
+    json_t *json = json_load_file(path, 0, NULL);
+    MX_CHECK_OK(mx_model_from_checkpoint(&m, cfg, json, path));
+    json_t *out = json_incref(m.json);
+    json_decref(json);
+    mx_model_spec_fini(&m);
+    mx_config_free(cfg);
+    return out;
+}
+
+MX_TEST(run_keys_enter_the_configuration)
+{
+    json_t *j = changed("deepseek-v3", (const char *[]){"routed_bias_update_rate=0.001",
+                                                        "mtp_num_layers=1", "capacity_factor=1.5",
+                                                        NULL});
+    MX_CHECK(json_real_value(json_object_get(j, "routed_bias_update_rate")) == 0.001);
+    MX_CHECK(json_integer_value(json_object_get(j, "mtp_num_layers")) == 1);
+    MX_CHECK(json_real_value(json_object_get(j, "capacity_factor")) == 1.5);
+    MX_CHECK(!json_object_get(j, "router_aux_loss_coef"), "what was not given stays as it was");
+    json_decref(j);
+    j = changed("deepseek-v3.2", (const char *[]){"indexer_loss_scaling_factor=0.1",
+                                                  "indexer_sparse_training=true", NULL});
+    MX_CHECK(json_real_value(json_object_get(j, "indexer_loss_scaling_factor")) == 0.1);
+    MX_CHECK(json_is_true(json_object_get(j, "indexer_sparse_training")));
+    json_decref(j);
+    j = changed("llama4-vision", (const char *[]){"load_balance_loss_weight=0.25", NULL});
+    const json_t *text = json_object_get(j, "text_config");
+    MX_CHECK(json_real_value(json_object_get(text, "router_aux_loss_coef")) == 0.25);
+    MX_CHECK(json_is_true(json_object_get(text, "output_router_logits")));
+    json_decref(j);
+}
