@@ -52,7 +52,8 @@ typedef struct {
 struct mx_exec {
     mx_session *session;       /* borrows */
     const mx_program *program; /* borrows */
-    char *scratch;             /* owns, on the device */
+    char *scratch;             /* on the device; owns it, unless `within` */
+    bool within;               /* scratch is that of another program */
     mx_exec_step *step;        /* nodes that do something, in order */
     int n_steps;
     mx_arena arena;
@@ -67,6 +68,12 @@ void mx_session_close(mx_session *s);
 int mx_session_threads(const mx_session *s);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
+/* The same in the scratch memory of another program, where it is large enough. Only one of the two
+ * can be used at a time, and mx_exec_refresh comes between. */
+mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host,
+                                mx_exec **out) MX_MUST_USE;
+mx_status mx_exec_refresh(mx_exec *e) MX_MUST_USE; /* writes the program's constants again */
+void mx_exec_close(mx_exec *e); /* before its session is; variables stay. NULL is a no-op */
 /* Gives every variable that has not been written its initial value:
  * a pure function of (seed, name). */
 mx_status mx_session_init(mx_session *s, uint64_t seed) MX_MUST_USE;

@@ -54,13 +54,8 @@ void mx_session_close(mx_session *s)
 {
     if (!s)
         return;
-    for (mx_exec *e = s->execs, *next; e; e = next) {
-        next = e->next;
-        s->device->drop(s->device, e->state);
-        s->device->release(s->device, e->scratch);
-        mx_arena_fini(&e->arena);
-        mx_free(e);
-    }
+    while (s->execs)
+        mx_exec_close(s->execs);
     for (int i = 0; i < s->n_blocks; i++)
         s->device->release(s->device, s->block[i]);
     mx_free(s->block);
@@ -201,7 +196,36 @@ static mx_status place_variables(mx_session *s, int first)
     return MX_OK;
 }
 
+mx_status mx_exec_refresh(mx_exec *e)
+{
+    for (int i = 0; i < e->program->n; i++)
+        if (e->program->order[i]->op == &mx_op_constant)
+            MX_TRY(fill_constant(e, e->program->order[i]));
+    return MX_OK;
+}
+
+void mx_exec_close(mx_exec *e)
+{
+    if (!e)
+        return;
+    mx_device *d = e->session->device;
+    mx_exec **link = &e->session->execs;
+    while (*link != e)
+        link = &(*link)->next;
+    *link = e->next;
+    d->drop(d, e->state);
+    if (!e->within)
+        d->release(d, e->scratch);
+    mx_arena_fini(&e->arena);
+    mx_free(e);
+}
+
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
+{
+    return mx_session_add_within(s, p, NULL, out);
+}
+
+mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host, mx_exec **out)
 {
     *out = NULL;
     int first = s->n_vars;
@@ -215,7 +239,11 @@ mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
     mx_exec *e = mx_realloc(NULL, sizeof *e);
     *e = (mx_exec){.session = s, .program = p, .next = s->execs};
     s->execs = e;
-    MX_TRY(s->device->alloc(s->device, (void **)&e->scratch, p->scratch_bytes, "activations"));
+    e->within = host && host->program->scratch_bytes >= p->scratch_bytes;
+    if (e->within)
+        e->scratch = host->scratch;
+    else
+        MX_TRY(s->device->alloc(s->device, (void **)&e->scratch, p->scratch_bytes, "activations"));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];

@@ -77,7 +77,7 @@ void mx_run_profile_begin(mx_run *r)
     int64_t step = r->at.step + 1;
     if (!p || step < p->first || step > p->last)
         return;
-    measure(r, r->step.exec, true);
+    measure(r, r->now, true);
     measure(r, r->accumulates ? r->apply.exec : NULL, true);
 }
 
@@ -192,7 +192,7 @@ void mx_run_profile_end(mx_run *r, bool run_is_over)
     mx_run_profile *p = r->profile;
     if (!p || (!run_is_over && r->at.step < p->last))
         return;
-    measure(r, r->step.exec, false);
+    measure(r, r->now, false);
     measure(r, r->accumulates ? r->apply.exec : NULL, false);
     if (p->n_totals) {
         qsort(p->total, (size_t)p->n_totals, sizeof *p->total, by_seconds);

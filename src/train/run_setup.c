@@ -104,6 +104,11 @@ static mx_status say_plan(mx_run *r)
                     mx_format_count(buf, sizeof buf, weights));
     mx_batch_plan_print(&r->batch, &line);
     mx_progress_say(&r->progress, "batch: %s", mx_str_text(&line));
+    if (r->ramp.n_stages)
+        mx_progress_say(&r->progress,
+                        "batch: from %lld sequences, in %lld stages over the first %lld steps",
+                        (long long)(r->ramp.start * r->ramp.per_sequence),
+                        (long long)r->ramp.n_stages, (long long)mx_ramp_steps(&r->ramp));
     mx_progress_say(&r->progress,
                     "memory: %s planned, of which activations %.0f MiB; %.2f GFLOP a step; "
                     "%d threads",
@@ -223,7 +228,13 @@ static mx_status measure_frozen(mx_run *r)
 static mx_status open_data(mx_run *r)
 {
     int64_t rows = r->batch.global_sequences;
-    MX_TRY(mx_train_data_open(&r->data, r->c, r->like, r->model.summary.vocab, rows, false));
+    mx_train_data_request q = {
+        .config = r->c, .model_dir = r->like, .vocab = r->model.summary.vocab, .rows = rows};
+    if (r->ramp.n_stages) {
+        q.rows = mx_ramp_unit(&r->ramp);
+        q.pieces = (int)(rows / q.rows);
+    }
+    MX_TRY(mx_train_data_open_as(&r->data, &q));
     if (r->at.loader)
         MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
     if (r->evaluates)
@@ -274,6 +285,7 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     r->folder = mx_run_folder(c, &r->arena);
     MX_TRY(open_model(r));
     MX_TRY(mx_batch_plan_make(&r->batch, c, 1, 1));
+    MX_TRY(mx_ramp_make(&r->ramp, c, &r->batch));
     MX_TRY(build_steps(r));
     r->compiled = mx_run_now();
     MX_TRY(make_folders(r));
@@ -298,6 +310,7 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     MX_TRY(measure_frozen(r));
     MX_TRY(open_data(r));
     MX_TRY(mx_run_flights_open(r));
+    MX_TRY(mx_run_stage_open(r));
     MX_TRY(open_checkpoints(r));
     MX_TRY(mx_run_watch_open(r));
     MX_TRY(mx_run_profile_open(r));
@@ -313,6 +326,7 @@ void mx_run_close(mx_run *r)
     mx_train_data_close(&r->eval_data);
     mx_run_flights_close(r);
     mx_carried_close(&r->carried);
+    mx_run_stage_close(r);
     mx_session_close(r->session);
     mx_step_close(&r->step);
     mx_step_close(&r->apply);

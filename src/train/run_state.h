@@ -8,6 +8,7 @@
 #include "train/batch_plan.h"
 #include "train/goodput.h"
 #include "train/metrics.h"
+#include "train/ramp.h"
 #include "train/schedule.h"
 #include "train/state.h"
 #include "train/step.h"
@@ -23,7 +24,7 @@ typedef struct {
     int64_t step; /* counted from 1 */
     bool flying;
     float loss_limit, norm_limit; /* infinite: none */
-    double lr, wait_s, began, done;
+    double lr, wait_s, began, done, flops;
     int64_t tokens, trained;
     mx_late got;
     float loss, grad_norm;
@@ -45,6 +46,13 @@ typedef struct {
     mx_step_options options;
     mx_step step, apply, eval; /* apply: with accumulation; eval: when evaluating */
     bool accumulates, evaluates;
+    mx_ramp ramp;
+    int64_t stage;          /* of the ramp */
+    mx_exec *now;           /* the program of the present batch size: step's, or small's */
+    mx_step small;          /* of a stage of the ramp */
+    int64_t microbatch;     /* sequences of it */
+    mx_batch gathered;      /* from pieces, with a ramp */
+    double stage_flops;     /* of a step of the stage */
     mx_train_data data, eval_data;
     mx_run_state at; /* progress; at.step counts steps that were started */
     mx_flight flight[2];
@@ -97,6 +105,12 @@ mx_status mx_run_profile_open(mx_run *r) MX_MUST_USE;
 void mx_run_profile_begin(mx_run *r);
 void mx_run_profile_take(mx_run *r, const mx_exec *e); /* e has run */
 void mx_run_profile_end(mx_run *r, bool run_is_over);
+/* run_stage.c: the batch, and the program of its size. */
+mx_status mx_run_stage_open(mx_run *r) MX_MUST_USE;
+void mx_run_stage_close(mx_run *r);
+mx_status mx_run_stage_enter(mx_run *r) MX_MUST_USE; /* that of the step after at.step */
+/* NULL when there is no more data. */
+mx_status mx_run_next_batch(mx_run *r, const mx_batch **out) MX_MUST_USE;
 /* run_step.c: one step. */
 mx_status mx_run_flights_open(mx_run *r) MX_MUST_USE;
 void mx_run_flights_close(mx_run *r);

@@ -119,10 +119,10 @@ static mx_status take_each(const mx_run *r, mx_exec *e, mx_flight *f, int64_t mi
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
 {
     float scale = b->n_trained ? 1.0f / (float)b->n_trained : 0;
-    mx_exec *each = r->step.exec, *last = r->accumulates ? r->apply.exec : each;
+    mx_exec *each = r->now, *last = r->accumulates ? r->apply.exec : each;
     for (int64_t k = 0; k < r->batch.accumulation; k++) {
         float first = k == 0;
-        MX_TRY(mx_run_feed(each, b, k * r->batch.microbatch, scale));
+        MX_TRY(mx_run_feed(each, b, k * r->microbatch, scale));
         MX_TRY(mx_exec_write(each, "first", &first));
         if (!r->accumulates)
             MX_TRY(feed_update(r, last, f));
@@ -145,13 +145,14 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     const mx_batch *b;
     mx_flight *f = &r->flight[r->at.step % 2];
     MX_ASSERT(!f->flying, "step %lld was not settled", (long long)f->step);
+    MX_TRY(mx_run_stage_enter(r));
     double start = now();
     *f = (mx_flight){.got = f->got, .step = r->at.step + 1, .began = start};
     f->loss_limit = f->norm_limit = INFINITY;
     mx_run_spend(r, MX_GOODPUT_DATA);
     mx_run_step_begins(r);
     mx_run_profile_begin(r);
-    MX_TRY(mx_loader_next(r->data.loader, &b));
+    MX_TRY(mx_run_next_batch(r, &b));
     f->wait_s = now() - start;
     mx_run_spend(r, MX_GOODPUT_STEP);
     *end = b == NULL;
@@ -160,6 +161,7 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     if (r->spikes.cap)
         mx_spikes_limits(&r->spikes, &f->loss_limit, &f->norm_limit);
     f->lr = mx_schedule_rate(&r->schedule, r->at.step);
+    f->flops = r->stage_flops;
     f->tokens = b->n_tokens;
     f->trained = b->n_trained;
     MX_TRY(run_programs(r, b, f));
@@ -194,7 +196,7 @@ static void report(mx_run *r, const mx_flight *f)
 {
     char state[96];
     checkpoint_state(r, state, sizeof state);
-    double rate = (double)f->tokens / f->step_s, flops = r->flops_per_step / f->step_s;
+    double rate = (double)f->tokens / f->step_s, flops = f->flops / f->step_s;
     double lm = r->has_lm_loss ? sum_of(r, f, LM_LOSS) : f->loss;
     double norm = f->got.value[update_at(r, PARAM_NORM)];
     r->mean_step_s = r->mean_step_s > 0 ? 0.9 * r->mean_step_s + 0.1 * f->step_s : f->step_s;

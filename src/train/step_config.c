@@ -144,11 +144,6 @@ static mx_status refuse(const mx_config *cfg)
                                            "ici_expert_parallelism", "ici_pipeline_parallelism",
                                            "ici_sequence_parallelism"};
     mx_status all = MX_OK;
-    if (mx_config_bool(cfg, "enable_rampup_batch_size"))
-        all = mx_fail(MX_USAGE,
-                      "%s: enable_rampup_batch_size is not done yet; start with a smaller "
-                      "per_device_batch_size and resume with a larger one",
-                      mx_config_where(cfg, "enable_rampup_batch_size"));
     if (*mx_config_text(cfg, "quantization"))
         all = mx_status_join(all, mx_fail(MX_USAGE,
                                           "%s: quantization=%s is not done yet; leave it empty",

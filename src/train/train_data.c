@@ -115,7 +115,8 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
     mx_loader_options o = {.datasets = sets, .n_datasets = n, .pack = pack_of(c),
                            .batch_rows = r.rows, .rank = r.rank, .n_ranks = r.n_ranks,
                            .n_threads = (int)mx_config_int(c, "loader_threads"),
-                           .n_ahead = (int)mx_config_int(c, "prefetch_batches"),
+                           .n_ahead = (int)mx_config_int(c, "prefetch_batches") *
+                                      (r.pieces > 1 ? r.pieces : 1),
                            .skip_bad = strcmp(mx_config_text(c, "bad_record_policy"), "skip") == 0,
                            .bad_budget = mx_config_float(c, "bad_record_budget"),
                            .cache_dir = *cache ? cache : NULL};

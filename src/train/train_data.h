@@ -26,6 +26,7 @@ typedef struct {
     const char *model_dir; /* may be NULL */
     int64_t vocab;         /* 0: the tokenizer's */
     int64_t rows;
+    int pieces;            /* batches that are used together: so many more are kept ready; 0: 1 */
     int rank, n_ranks;     /* data ranks; 0 of 0 is the whole batch */
     bool evaluation;
     bool completion_only;  /* train on completions and assistant messages alone */
