@@ -49,9 +49,17 @@ static const mx_config_entry *entry(const mx_config *cfg, const char *name)
     return e;
 }
 
+static const mx_config_entry *asked(const mx_config *cfg, const char *name)
+{
+    mx_config_entry *e = mx_config_entry_find(cfg, name);
+    MX_ASSERT(e, "no key `%s` in the schema", name);
+    e->asked = true;
+    return e;
+}
+
 static const mx_value *typed(const mx_config *cfg, const char *name, mx_key_type type)
 {
-    const mx_config_entry *e = entry(cfg, name);
+    const mx_config_entry *e = asked(cfg, name);
     MX_ASSERT(e->key->type == type, "`%s` has type %d, asked for as %d", name, e->key->type, type);
     return &e->value;
 }
@@ -73,7 +81,7 @@ double mx_config_float(const mx_config *cfg, const char *name)
 
 const char *mx_config_text(const mx_config *cfg, const char *name)
 {
-    const mx_config_entry *e = entry(cfg, name);
+    const mx_config_entry *e = asked(cfg, name);
     bool text = e->key->type == MX_KEY_STRING || e->key->type == MX_KEY_ENUM;
     MX_ASSERT(text, "`%s` has type %d, asked for as text", name, e->key->type);
     return e->value.text;
@@ -81,7 +89,7 @@ const char *mx_config_text(const mx_config *cfg, const char *name)
 
 int mx_config_list(const mx_config *cfg, const char *name, const char *const **items)
 {
-    const mx_config_entry *e = entry(cfg, name);
+    const mx_config_entry *e = asked(cfg, name);
     bool list = e->key->type == MX_KEY_LIST || e->key->type == MX_KEY_RULES;
     MX_ASSERT(list, "`%s` has type %d, asked for as a list", name, e->key->type);
     *items = e->value.items;
@@ -143,6 +151,18 @@ void mx_config_write(const mx_config *cfg, mx_str *out)
             mx_value_write(k, &entry(cfg, k->name)->value, out);
             mx_str_add(out, "\n");
         }
+}
+
+int mx_config_unused(const mx_config *cfg, mx_str *names)
+{
+    int n = 0;
+    for (int i = 0; i < cfg->n; i++) {
+        const mx_config_entry *e = &cfg->entries[i];
+        if (e->asked || e->layer <= MX_LAYER_MODEL || e->key->type == MX_KEY_RETIRED)
+            continue;
+        mx_str_addf(names, "%s%s", n++ ? ", " : "", e->key->name);
+    }
+    return n;
 }
 
 int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused)

@@ -76,6 +76,9 @@ const char *mx_config_where(const mx_config *cfg, const char *name);
 void mx_config_print(const mx_config *cfg, const char *name, mx_str *out);
 /* Every key of the requested sections as YAML that mx_config_load reads back to the same values. */
 void mx_config_write(const mx_config *cfg, mx_str *out);
+/* Keys that the user's files, environment or arguments set and nobody has asked for so far, as a
+ * list; gives their number. For what a program accepts and does not act on. */
+int mx_config_unused(const mx_config *cfg, mx_str *names);
 /* One line per key that differs, "key: old -> new"; lines of keys that may not change on resume end
  * in a remark and are counted. Keys that only one side knows are ignored. */
 int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused);

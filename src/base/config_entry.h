@@ -19,6 +19,7 @@ typedef struct {
     mx_value value;
     mx_layer layer;
     const char *where;
+    bool asked; /* somebody wanted to know its value */
 } mx_config_entry;
 
 struct mx_config {

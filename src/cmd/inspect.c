@@ -254,7 +254,8 @@ static mx_status run(mx_invocation *inv)
     bool json = strcmp(mx_config_text(inv->config, "format"), "json") == 0;
     mx_str curve = {0};
     if (!st && S_ISDIR(s.st_mode) && mx_is_run_folder(r.path))
-        st = mx_inspect_curve(r.path, mx_config_text(inv->config, "svg"), &curve);
+        st = mx_inspect_curve(r.path, mx_config_text(inv->config, "svg"),
+                              mx_config_text(inv->config, "png"), &curve);
     if (!st && json)
         print_json(&r.out);
     else if (!st)
@@ -268,6 +269,7 @@ static const mx_key keys[] = {
     {"limit", MX_KEY_INT, 0, "20", "0..", "tensors to list; at most three records are shown", 0, 0},
     {"svg", MX_KEY_STRING, 0, "", 0, "of a run folder: writes the curve of the loss to this file",
      0, 0},
+    {"png", MX_KEY_STRING, 0, "", 0, "the same as a PNG", 0, 0},
     MX_KEY_FORMAT,
     {0},
 };
@@ -275,7 +277,7 @@ static const mx_key keys[] = {
 const mx_verb mx_verb_inspect = {
     .name = "inspect",
     .doc = "what is in a checkpoint, a run folder, a dataset file or a tokenizer",
-    .usage = "PATH [limit=20] [svg=FILE] [format=json]",
+    .usage = "PATH [limit=20] [svg=FILE] [png=FILE] [format=json]",
     .min_args = 1,
     .max_args = 1,
     .keys = keys,

@@ -111,7 +111,7 @@ static void add_goodput(const char *path, mx_str *out)
     mx_status_free(st); /* a run without an account has a story all the same */
 }
 
-mx_status mx_inspect_curve(const char *path, const char *svg, mx_str *out)
+mx_status mx_inspect_curve(const char *path, const char *svg, const char *png, mx_str *out)
 {
     mx_arena arena = {0};
     mx_series loss = {0}, eval = {0};
@@ -132,10 +132,16 @@ mx_status mx_inspect_curve(const char *path, const char *svg, mx_str *out)
                   .ascii = !utf8};
     if (!st && loss.n > 1)
         mx_curve_text(&c, 78, 14, out);
-    if (!st && *svg) {
+    const struct {
+        const char *file;
+        void (*draw)(const mx_curve *c, int width, int height, mx_str *out);
+    } pictures[] = {{svg, mx_curve_svg}, {png, mx_curve_png}};
+    for (int i = 0; i < 2; i++) {
         mx_str picture = {0};
-        mx_curve_svg(&c, 960, 480, &picture);
-        st = mx_io_write_file(NULL, svg, picture.text, picture.len);
+        if (st || !*pictures[i].file)
+            continue;
+        pictures[i].draw(&c, 960, 480, &picture);
+        st = mx_io_write_file(NULL, pictures[i].file, picture.text, picture.len);
         mx_str_fini(&picture);
     }
     mx_arena_fini(&arena);

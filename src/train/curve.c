@@ -2,32 +2,30 @@
 #include "train/curve.h"
 
 #include "base/arena.h"
+#include "train/curve_impl.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef struct {
-    double x0, x1, y0, y1;
-    bool empty, log_y;
-} range;
+typedef mx_curve_range range;
 
 static double y_of(const range *r, double y)
 {
     return r->log_y ? log10(y) : y;
 }
 
-static bool drawable(double x, double y, bool log_y)
+bool mx_curve_drawable(double x, double y, bool log_y)
 {
     return isfinite(x) && isfinite(y) && (!log_y || y > 0);
 }
 
-static range find_range(const mx_curve *c)
+mx_curve_range mx_curve_find_range(const mx_curve *c)
 {
     range r = {INFINITY, -INFINITY, INFINITY, -INFINITY, true, c->log_y};
     for (int s = 0; s < c->n_series; s++)
         for (int64_t i = 0; i < c->series[s].n; i++) {
             double x = c->series[s].x[i], y = c->series[s].y[i];
-            if (!drawable(x, y, c->log_y))
+            if (!mx_curve_drawable(x, y, c->log_y))
                 continue;
             y = y_of(&r, y);
             r.empty = false;
@@ -58,7 +56,7 @@ void mx_curve_ticks(double low, double high, int max, double *first, double *ste
     *n = (int)floor((high - *first) / *step + 1e-9) + 1;
 }
 
-static void tick_label(char *buf, size_t cap, double v, double step, bool log_y)
+void mx_curve_tick_label(char *buf, size_t cap, double v, double step, bool log_y)
 {
     if (log_y)
         v = pow(10, v);
@@ -108,14 +106,14 @@ static void plot(canvas *k, const mx_curve_series *s, const range *r)
 {
     int w = k->w * (k->ascii ? 1 : 2), h = k->h * (k->ascii ? 1 : 4), last_x = -2, last_y = 0;
     for (int64_t i = 0; i < s->n;) {
-        if (!drawable(s->x[i], s->y[i], r->log_y)) {
+        if (!mx_curve_drawable(s->x[i], s->y[i], r->log_y)) {
             last_x = -2;
             i++;
             continue;
         }
         int x = (int)((s->x[i] - r->x0) / (r->x1 - r->x0) * (w - 1) + 0.5), low = h, high = -1,
             y = 0;
-        for (; i < s->n && drawable(s->x[i], s->y[i], r->log_y); i++) {
+        for (; i < s->n && mx_curve_drawable(s->x[i], s->y[i], r->log_y); i++) {
             if ((int)((s->x[i] - r->x0) / (r->x1 - r->x0) * (w - 1) + 0.5) != x)
                 break;
             y = (int)((r->y1 - y_of(r, s->y[i])) / (r->y1 - r->y0) * (h - 1) + 0.5);
@@ -154,8 +152,8 @@ static void x_axis(const range *r, int w, bool ascii, const char *label, mx_str 
     for (int x = 0; x < w; x++)
         mx_str_add(out, ascii ? "-" : "─");
     char left[32], right[64];
-    tick_label(left, sizeof left, r->x0, 1, false);
-    tick_label(right, sizeof right, r->x1, 1, false);
+    mx_curve_tick_label(left, sizeof left, r->x0, 1, false);
+    mx_curve_tick_label(right, sizeof right, r->x1, 1, false);
     if (label)
         snprintf(right + strlen(right), sizeof right - strlen(right), " %.24s", label);
     int gap = w - (int)strlen(left) - (int)strlen(right);
@@ -164,7 +162,7 @@ static void x_axis(const range *r, int w, bool ascii, const char *label, mx_str 
 
 void mx_curve_text(const mx_curve *c, int width, int height, mx_str *out)
 {
-    range r = find_range(c);
+    range r = mx_curve_find_range(c);
     mx_arena a = {0};
     if (c->title)
         mx_str_addf(out, "%*s  %s\n", LABEL - 1, "", c->title);
@@ -185,7 +183,7 @@ void mx_curve_text(const mx_curve *c, int width, int height, mx_str *out)
         char label[32] = "";
         for (int t = 0; t < n; t++)
             if ((int)((r.y1 - (first + t * step)) / (r.y1 - r.y0) * (k.h - 1) + 0.5) == y)
-                tick_label(label, sizeof label, first + t * step, step, c->log_y);
+                mx_curve_tick_label(label, sizeof label, first + t * step, step, c->log_y);
         mx_str_addf(out, "%*s %s", LABEL - 1, label,
                     c->ascii ? (*label ? "+" : "|")
                     : *label ? "┤"
@@ -236,7 +234,7 @@ static void svg_axes(const frame *f, mx_str *out)
     mx_curve_ticks(f->r.y0, f->r.y1, 7, &first, &step, &n);
     for (int t = 0; t < n; t++) {
         double v = first + t * step, y = f->top + (f->r.y1 - v) / (f->r.y1 - f->r.y0) * f->h;
-        tick_label(label, sizeof label, v, step, f->r.log_y);
+        mx_curve_tick_label(label, sizeof label, v, step, f->r.log_y);
         mx_str_addf(out,
                     "<path class=\"g\" d=\"M%.1f %.1fh%.1f\"/><text x=\"%.1f\" y=\"%.1f\" "
                     "text-anchor=\"end\">%s</text>\n",
@@ -245,7 +243,7 @@ static void svg_axes(const frame *f, mx_str *out)
     mx_curve_ticks(f->r.x0, f->r.x1, 8, &first, &step, &n);
     for (int t = 0; t < n; t++) {
         double v = first + t * step;
-        tick_label(label, sizeof label, v, step, false);
+        mx_curve_tick_label(label, sizeof label, v, step, false);
         mx_str_addf(out,
                     "<path class=\"g\" d=\"M%.1f %.1fv%.1f\"/><text x=\"%.1f\" y=\"%.1f\" "
                     "text-anchor=\"middle\">%s</text>\n",
@@ -261,7 +259,7 @@ static void svg_path(const frame *f, const mx_curve_series *s, double smooth, co
     double mean = 0, weight = 0;
     mx_str_addf(out, "<path class=\"%s c%d\" d=\"", class, color % 6);
     for (int64_t i = 0; i < s->n;) {
-        if (!drawable(s->x[i], s->y[i], f->r.log_y)) {
+        if (!mx_curve_drawable(s->x[i], s->y[i], f->r.log_y)) {
             pen = false;
             i++;
             continue;
@@ -269,8 +267,9 @@ static void svg_path(const frame *f, const mx_curve_series *s, double smooth, co
         int column = (int)px(f, s->x[i]);
         double low = INFINITY, high = -INFINITY, x = px(f, s->x[i]);
         bool low_first = true;
-        for (; i < s->n && drawable(s->x[i], s->y[i], f->r.log_y) && (int)px(f, s->x[i]) == column;
-             i++) {
+        for (; i < s->n && (int)px(f, s->x[i]) == column; i++) {
+            if (!mx_curve_drawable(s->x[i], s->y[i], f->r.log_y))
+                break;
             /* a mean that starts unbiased: divided by the weight it has gathered */
             mean = smooth * mean + (1 - smooth) * s->y[i];
             weight = smooth * weight + (1 - smooth);
@@ -336,7 +335,7 @@ static void svg_labels(const mx_curve *c, const frame *f, int h, mx_str *out)
 void mx_curve_svg(const mx_curve *c, int width, int height, mx_str *out)
 {
     int w = width < 200 ? 200 : width, h = height < 120 ? 120 : height;
-    frame f = {.left = 62, .top = c->title ? 36 : 14, .r = find_range(c)};
+    frame f = {.left = 62, .top = c->title ? 36 : 14, .r = mx_curve_find_range(c)};
     f.w = w - f.left - 18;
     f.h = h - f.top - (c->x_label ? 44 : 26);
     svg_head(c, w, h, out);

@@ -1,4 +1,4 @@
-/* curve.h - a curve drawn in the terminal and as SVG: the loss of a run, for `maxc inspect`.
+/* curve.h - a curve in the terminal, as SVG and as PNG: the loss of a run, for `maxc inspect`.
  *
  * In the terminal a cell is a Braille character of 2 x 4 dots (or one '*' in ASCII), with a scale
  * at the left and steps below. A run has more steps than a screen has dots, so each column of dots
@@ -30,6 +30,10 @@ typedef struct {
 void mx_curve_text(const mx_curve *c, int width, int height, mx_str *out);
 /* A whole SVG document, width x height pixels. */
 void mx_curve_svg(const mx_curve *c, int width, int height, mx_str *out);
+
+/* A PNG of width x height pixels, 24-bit colour. Letters other than a-z, digits and a few signs are
+ * left out of its labels. */
+void mx_curve_png(const mx_curve *c, int width, int height, mx_str *out);
 
 /* Round numbers that cover [low, high]: first tick, distance, how many (2 to max). */
 void mx_curve_ticks(double low, double high, int max, double *first, double *step, int *n);

@@ -41,7 +41,7 @@ static mx_status save(mx_run *r)
 
 static mx_status evaluate(mx_run *r)
 {
-    int64_t limit = mx_config_int(r->c, "eval_steps"), n = 0;
+    int64_t limit = r->rules.eval_steps, n = 0;
     bool lm = mx_exec_tensor(r->eval.exec, "lm_loss").data != NULL;
     double sum = 0, tokens = 0;
     const mx_batch *b;
@@ -49,7 +49,7 @@ static mx_status evaluate(mx_run *r)
     /* The same batches every time: evaluation starts from the beginning of its data. */
     mx_train_data_close(&r->eval_data);
     MX_TRY(mx_train_data_open(&r->eval_data, r->c, r->like, r->model.summary.vocab,
-                              r->batch.microbatch, true));
+                              r->eval_batch, true));
     for (; limit < 0 || n < limit; n++) {
         float loss;
         MX_TRY(mx_loader_next(r->eval_data.loader, &b));
@@ -108,8 +108,8 @@ static mx_status roll_back(mx_run *r)
 /* A step that changed nothing: may the run go on, and from where? */
 mx_status mx_run_after_skip(mx_run *r, const mx_flight *f)
 {
-    bool stop = (isnan(f->loss) && mx_config_bool(r->c, "abort_on_nan_loss")) ||
-                (isinf(f->loss) && mx_config_bool(r->c, "abort_on_inf_loss"));
+    bool stop = (isnan(f->loss) && r->rules.abort_on_nan_loss) ||
+                (isinf(f->loss) && r->rules.abort_on_inf_loss);
     if (stop)
         return mx_fail(MX_CHECK_FAILED,
                        "step %lld: the loss is %g (gradient norm %g); nothing was updated. "
@@ -118,15 +118,15 @@ mx_status mx_run_after_skip(mx_run *r, const mx_flight *f)
                        (long long)f->step, f->loss, f->grad_norm);
     mx_progress_say(&r->progress, "step %lld: loss %g, gradient norm %g; the update was skipped",
                     (long long)f->step, f->loss, f->grad_norm);
-    int64_t limit = mx_config_int(r->c, "rollback_after_skips");
+    int64_t limit = r->rules.rollback_after_skips;
     return limit && r->at.skipped_in_row >= limit ? roll_back(r) : MX_OK;
 }
 
 static mx_status finish(mx_run *r, bool stopped)
 {
     mx_run_spend(r, MX_GOODPUT_CHECKPOINT);
-    bool want = stopped || mx_config_bool(r->c, "save_checkpoint_on_completion");
-    if (!r->ckpt)
+    bool want = stopped ? r->rules.save_on_signal : r->rules.save_on_completion;
+    if (!r->ckpt || (stopped && !want))
         return stopped ? mx_fail(MX_STOPPED,
                                  "stopped at step %lld; checkpoints are off, nothing was "
                                  "saved",
@@ -152,17 +152,30 @@ static mx_status finish(mx_run *r, bool stopped)
 /* Does what the next step is given, or whether there is one, depend on how the last one went? */
 static bool must_know(const mx_run *r)
 {
-    int64_t limit = mx_config_int(r->c, "rollback_after_skips");
+    int64_t limit = r->rules.rollback_after_skips;
     return r->spikes.cap || (limit && r->at.skipped_in_row + 1 >= limit);
+}
+
+static bool evaluates_at(const mx_run *r, int64_t step)
+{
+    const mx_run_rules *u = &r->rules;
+    return r->evaluates && step % u->eval_interval == 0 && step >= u->eval_start_step;
+}
+
+static bool saves_at(mx_run *r, int64_t step)
+{
+    if (!r->ckpt || step >= r->steps)
+        return false;
+    bool idle = r->rules.save_always && !mx_ckpt_poll(r->ckpt).writing;
+    return idle || step % r->rules.checkpoint_period == 0;
 }
 
 mx_status mx_run_loop(mx_run *r)
 {
-    int64_t period = mx_config_int(r->c, "checkpoint_period");
-    int64_t eval_every = r->evaluates ? mx_config_int(r->c, "eval_interval") : 0;
-    if (r->ckpt && mx_config_bool(r->c, "save_checkpoint_on_start") && r->at.step == 0)
+    bool reached = false;
+    if (r->ckpt && r->rules.save_on_start && r->at.step == 0)
         MX_TRY(save(r));
-    while (r->at.step < r->steps && !mx_stop_signal()) {
+    while (r->at.step < r->steps && !mx_stop_signal() && !reached) {
         bool end;
         mx_status st = mx_run_launch(r, &end);
         if (st) { /* the step before is reported all the same */
@@ -175,8 +188,7 @@ mx_status mx_run_loop(mx_run *r)
             break;
         }
         int64_t step = r->at.step;
-        bool eval = eval_every && step % eval_every == 0;
-        bool saves = r->ckpt && step % period == 0 && step < r->steps;
+        bool eval = evaluates_at(r, step), saves = saves_at(r, step);
         MX_TRY(mx_run_settle(r, step - 1));
         if (eval || saves || must_know(r))
             MX_TRY(mx_run_settle(r, step));
@@ -185,6 +197,10 @@ mx_status mx_run_loop(mx_run *r)
             continue;
         if (eval)
             MX_TRY(evaluate(r));
+        reached = eval && r->last_eval <= r->rules.target_eval_loss;
+        if (reached)
+            mx_progress_say(&r->progress, "the evaluation has reached target_eval_loss=%g",
+                            r->rules.target_eval_loss);
         if (saves)
             MX_TRY(save(r));
     }

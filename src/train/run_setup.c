@@ -134,10 +134,13 @@ static mx_status build_steps(mx_run *r)
         o.kind = MX_STEP_APPLY;
         MX_TRY(mx_step_open(&r->apply, r->session, &r->model, &o));
     }
-    r->evaluates = mx_config_int(r->c, "eval_interval") > 0;
+    r->evaluates = r->rules.eval_interval > 0;
+    double eval_batch = mx_config_float(r->c, "eval_per_device_batch_size");
+    r->eval_batch = eval_batch >= 1 ? (int64_t)eval_batch : r->batch.microbatch;
     if (r->evaluates) {
         mx_step_options o = r->options;
         o.kind = MX_STEP_LOSS;
+        o.shape.batch = r->eval_batch;
         MX_TRY(mx_step_open(&r->eval, r->session, &r->model, &o));
     }
     r->flops_per_step = r->step.program.bytes.flops * (double)r->batch.accumulation;
@@ -239,7 +242,7 @@ static mx_status open_data(mx_run *r)
         MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
     if (r->evaluates)
         MX_TRY(mx_train_data_open(&r->eval_data, r->c, r->like, r->model.summary.vocab,
-                                  r->batch.microbatch, true));
+                                  r->eval_batch, true));
     return MX_OK;
 }
 
@@ -273,6 +276,35 @@ mx_status mx_run_open_metrics(mx_run *r)
                               .start_step = r->at.step + 1});
 }
 
+static void read_rules(mx_run *r)
+{
+    const mx_config *c = r->c;
+    r->rules = (mx_run_rules){
+        .checkpoint_period = mx_config_int(c, "checkpoint_period"),
+        .eval_interval = mx_config_int(c, "eval_interval"),
+        .eval_start_step = mx_config_int(c, "eval_start_step"),
+        .eval_steps = mx_config_int(c, "eval_steps"),
+        .rollback_after_skips = mx_config_int(c, "rollback_after_skips"),
+        .abort_on_nan_loss = mx_config_bool(c, "abort_on_nan_loss"),
+        .abort_on_inf_loss = mx_config_bool(c, "abort_on_inf_loss"),
+        .save_on_start = mx_config_bool(c, "save_checkpoint_on_start"),
+        .save_on_completion = mx_config_bool(c, "save_checkpoint_on_completion"),
+        .save_on_signal = mx_config_bool(c, "enable_autocheckpoint"),
+        .save_always = mx_config_bool(c, "enable_continuous_checkpointing"),
+        .target_eval_loss = mx_config_float(c, "target_eval_loss"),
+    };
+}
+
+/* Configurations of other programs are welcome, but nobody shall think that a key worked. */
+static void say_unused(mx_run *r)
+{
+    mx_str names = {0};
+    if (mx_config_unused(r->c, &names))
+        mx_progress_say(&r->progress, "note: these keys are set and have no effect on this run: %s",
+                        mx_str_text(&names));
+    mx_str_fini(&names);
+}
+
 mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
 {
     *r = (mx_run){.c = c,
@@ -283,6 +315,7 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     mx_progress_init(&r->progress,
                      &(mx_progress_options){.fd = 1, .interval_s = 0.1, .plain_every = 10});
     r->folder = mx_run_folder(c, &r->arena);
+    read_rules(r);
     MX_TRY(open_model(r));
     MX_TRY(mx_batch_plan_make(&r->batch, c, 1, 1));
     MX_TRY(mx_ramp_make(&r->ramp, c, &r->batch));
@@ -314,7 +347,9 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     MX_TRY(open_checkpoints(r));
     MX_TRY(mx_run_watch_open(r));
     MX_TRY(mx_run_profile_open(r));
-    return mx_run_open_metrics(r);
+    MX_TRY(mx_run_open_metrics(r));
+    say_unused(r);
+    return MX_OK;
 }
 
 void mx_run_close(mx_run *r)

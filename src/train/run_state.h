@@ -32,8 +32,17 @@ typedef struct {
     double step_s;
 } mx_flight;
 
+/* What the loop asks for as it goes; read once, before the first step. */
+typedef struct {
+    int64_t checkpoint_period, eval_interval, eval_start_step, eval_steps, rollback_after_skips;
+    bool abort_on_nan_loss, abort_on_inf_loss;
+    bool save_on_start, save_on_completion, save_on_signal, save_always;
+    double target_eval_loss;
+} mx_run_rules;
+
 typedef struct {
     const mx_config *c;
+    mx_run_rules rules;
     mx_arena arena;
     const char *folder;
     const char *like; /* directory whose tokenizer files go into checkpoints; NULL: none */
@@ -51,6 +60,7 @@ typedef struct {
     mx_exec *now;           /* the program of the present batch size: step's, or small's */
     mx_step small;          /* of a stage of the ramp */
     int64_t microbatch;     /* sequences of it */
+    int64_t eval_batch;     /* sequences of a batch of evaluation */
     mx_batch gathered;      /* from pieces, with a ramp */
     double stage_flops;     /* of a step of the stage */
     mx_train_data data, eval_data;

@@ -144,6 +144,11 @@ static mx_status refuse(const mx_config *cfg)
                                            "ici_expert_parallelism", "ici_pipeline_parallelism",
                                            "ici_sequence_parallelism"};
     mx_status all = MX_OK;
+    if (mx_config_has(cfg, "enable_wandb") && mx_config_bool(cfg, "enable_wandb"))
+        all = mx_fail(MX_USAGE,
+                      "%s: nothing is sent to Weights & Biases; leave it out and use `wandb sync "
+                      "--sync-tensorboard RUN/tensorboard`, which reads the event files",
+                      mx_config_where(cfg, "enable_wandb"));
     if (*mx_config_text(cfg, "quantization"))
         all = mx_status_join(all, mx_fail(MX_USAGE,
                                           "%s: quantization=%s is not done yet; leave it empty",

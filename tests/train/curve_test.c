@@ -4,6 +4,7 @@
 #include "../test.h"
 #include "base/progress.h"
 #include <math.h>
+#include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,4 +159,50 @@ MX_TEST(curve_ticks_are_round_and_inside)
             MX_CHECK(fabs(digit - 1) < 1e-6 || fabs(digit - 2) < 1e-6 || fabs(digit - 5) < 1e-6,
                      "step %g", step);
         }
+}
+
+static uint32_t big_endian(const unsigned char *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+/* Decoded by libpng: the size, and where the line must and must not be. */
+MX_TEST(curve_as_png_shows_the_line)
+{
+    double x[200], y[200];
+    for (int i = 0; i < 200; i++) {
+        x[i] = i;
+        y[i] = i < 100 ? 1 : 2; /* a step */
+    }
+    mx_curve_series s = {"loss", x, y, 200};
+    mx_curve c = {.title = "loss", .x_label = "step", .series = &s, .n_series = 1};
+    mx_str out = {0};
+    mx_curve_png(&c, 400, 300, &out);
+    const unsigned char *p = (const unsigned char *)out.text;
+    MX_CHECK(out.len > 100 && big_endian(p + 16) == 400 && big_endian(p + 20) == 300, "the head");
+    png_image image = {.version = PNG_IMAGE_VERSION};
+    unsigned char *rgb = calloc(400 * 300, 3);
+    bool read = png_image_begin_read_from_memory(&image, out.text, out.len);
+    image.format = PNG_FORMAT_RGB;
+    read = read && png_image_finish_read(&image, NULL, rgb, 0, NULL);
+    MX_CHECK(read && image.width == 400 && image.height == 300, "libpng: %s", image.message);
+    int low = 0, high = 0, elsewhere = 0; /* pixels of the series' blue, by half of the picture */
+    for (int v = 0; v < 300; v++)
+        for (int u = 0; u < 400; u++) {
+            const unsigned char *q = rgb + 3 * (v * 400 + u);
+            if (q[2] < 0xd0 || q[0] > 0xa0 || u > 330) /* the legend is on the right */
+                continue;
+            low += u < 220 && v > 200;
+            high += u > 222 && v < 60;
+            elsewhere += (u < 215 && v < 200) || (u > 228 && v > 60);
+        }
+    MX_CHECK(low > 140 && high > 90 && elsewhere == 0, "%d low, %d high, %d where nothing is",
+             low, high, elsewhere);
+    free(rgb);
+    mx_str_clear(&out);
+    y[0] = NAN;
+    s.n = 1;
+    mx_curve_png(&c, 10, 10, &out);
+    MX_CHECK(out.len > 100 && big_endian((const unsigned char *)out.text + 16) == 200, "smallest");
+    mx_str_fini(&out);
 }
