@@ -63,6 +63,13 @@ MX_INLINE mx_simd mx_simd_level(void)
 }
 #endif
 
+/* Lanes of two vectors by number; `type` is the vector of integers of the same shape. */
+#if defined(__clang__)
+#define MX_SHUFFLE(type, v, w, ...) __builtin_shufflevector(v, w, __VA_ARGS__)
+#else
+#define MX_SHUFFLE(type, v, w, ...) __builtin_shuffle(v, w, (type){__VA_ARGS__})
+#endif
+
 /* Bit i: the byte (p[i] | fold) - low is above `span`, for the 16 bytes at p. With fold 0x20, low
  * 'a' and span 25 that is "no ASCII letter". */
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -3,21 +3,19 @@
  *   a safetensors file, a folder with some    tensors: names, types, shapes, bytes
  *   a tokenizer (file or folder)              kind, vocabulary, special tokens
  *   a data file of any kind                   format, records, columns, and the first records
+ *                                             (inspect_data.c)
  *   a run folder                              command, last step, checkpoints (inspect_run.c)
  * A folder may be a model's: then its tensors and its tokenizer are both shown. Folders in a folder
  * are listed by name.
  */
-#include "base/utf8.h"
+#include "cmd/inspect_data.h"
 #include "cmd/inspect_run.h"
 #include "cmd/verb.h"
-#include "data/json_scan.h"
-#include "data/source.h"
 #include "models/model.h"
 #include "store/hf_dir.h"
 #include "text/tokenizer.h"
 
 #include <dirent.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -84,48 +82,6 @@ static mx_status show_tokenizer(report *r, const char *path)
     return MX_OK;
 }
 
-/* --- data --- */
-
-static void show_cell(report *r, const mx_record *rec, int i)
-{
-    static const char *const kinds[] = {"null", "text", "JSON", "bytes", "ids"};
-    const mx_cell *c = &rec->cells[i];
-    const char *p = mx_record_data(rec, i);
-    size_t n = c->len_bytes < 120 ? c->len_bytes : 120;
-    mx_str_addf(&r->out, "  %s (%s, %zu bytes): ", mx_record_name(rec, i), kinds[c->kind],
-                c->len_bytes);
-    n -= mx_utf8_incomplete_tail((const uint8_t *)p, n);
-    if (c->kind == MX_CELL_TEXT)
-        mx_json_write_string(&r->out, p, n);
-    else if (c->kind == MX_CELL_JSON)
-        mx_str_add_n(&r->out, p, n);
-    for (size_t k = 0; c->kind == MX_CELL_IDS && k < 16 && 4 * k < c->len_bytes; k++)
-        mx_str_addf(&r->out, "%s%d", k ? " " : "", ((const int32_t *)p)[k]);
-    mx_str_add(&r->out, n < c->len_bytes ? " ...\n" : "\n");
-}
-
-static mx_status show_data(report *r)
-{
-    mx_source s;
-    mx_record rec = {0};
-    bool end = false;
-    MX_TRY(mx_source_open(&s, r->path, NULL, NULL));
-    mx_status st = mx_source_inspect(&s, &r->out);
-    int64_t n = r->n < 3 ? r->n : 3;
-    for (int64_t i = 0; !st && i < n && (s.n_records < 0 || i < s.n_records); i++) {
-        st = s.n_records < 0 ? mx_source_next(&s, &rec, &end) : mx_source_read(&s, i, &rec);
-        if (st || end)
-            break;
-        mx_str_addf(&r->out, "record %lld:\n", (long long)i);
-        for (int k = 0; k < rec.n_cells; k++)
-            show_cell(r, &rec, k);
-    }
-    mx_record_fini(&rec);
-    mx_source_close(&s);
-    r->shown++;
-    return st;
-}
-
 /* --- what it is --- */
 
 static bool has_file(const char *dir, const char *name)
@@ -165,43 +121,9 @@ static mx_status show_folder(report *r)
     return st;
 }
 
-/* A number where the text is one. */
-static json_t *json_value(const char *text, size_t n)
-{
-    char buf[64];
-    int64_t whole;
-    double real;
-    snprintf(buf, sizeof buf, "%.*s", n < sizeof buf ? (int)n : 0, text);
-    if (mx_parse_i64(buf, &whole))
-        return json_integer(whole);
-    if (mx_parse_f64(buf, &real) && isfinite(real))
-        return json_real(real);
-    json_t *v = json_stringn(text, n); /* NULL when it is not UTF-8 */
-    return v ? v : json_null();
-}
-
-/* The lines "name: value" as one object; a name that comes again makes a list. */
 static void print_json(const mx_str *text)
 {
-    json_t *o = json_object();
-    for (const char *p = mx_str_text(text); *p;) {
-        size_t n = strcspn(p, "\n");
-        const char *colon = memmem(p, n, ": ", 2);
-        size_t k = colon ? (size_t)(colon - p) : 0;
-        char name[256];
-        snprintf(name, sizeof name, "%.*s", (int)k, p);
-        json_t *v = colon ? json_value(colon + 2, n - k - 2) : json_value(p, n);
-        if (!colon)
-            snprintf(name, sizeof name, "text");
-        json_t *old = json_object_get(o, name);
-        if (old && !json_is_array(old))
-            json_object_set_new(o, name, json_pack("[O]", old));
-        if (old)
-            json_array_append_new(json_object_get(o, name), v);
-        else
-            json_object_set_new(o, name, v);
-        p += n + (p[n] == '\n');
-    }
+    json_t *o = mx_inspect_lines(mx_str_text(text));
     char *out = json_dumps(o, JSON_INDENT(1) | JSON_SORT_KEYS);
     puts(out);
     mx_free(out);
@@ -232,6 +154,7 @@ static mx_status show_model(report *r)
 static mx_status run(mx_invocation *inv)
 {
     report r = {.path = inv->args[0], .n = mx_config_int(inv->config, "limit")};
+    bool json = strcmp(mx_config_text(inv->config, "format"), "json") == 0;
     struct stat s;
     mx_status st;
     if (stat(r.path, &s) != 0)
@@ -249,9 +172,10 @@ static mx_status run(mx_invocation *inv)
     else if (strcmp(base, "tokenizer.json") == 0 || mx_ends_with(base, ".model") ||
              mx_ends_with(base, ".tiktoken"))
         st = show_tokenizer(&r, r.path);
-    else
-        st = show_data(&r);
-    bool json = strcmp(mx_config_text(inv->config, "format"), "json") == 0;
+    else {
+        st = mx_inspect_data(r.path, r.n, json, &r.out);
+        json = false; /* it is JSON already */
+    }
     mx_str curve = {0};
     if (!st && S_ISDIR(s.st_mode) && mx_is_run_folder(r.path))
         st = mx_inspect_curve(r.path, mx_config_text(inv->config, "svg"),

@@ -31,7 +31,7 @@ MX_INLINE void load(lanes *v, const void *p, int64_t i, bool bf16)
 }
 
 /* Sums of the lanes of four vectors at once, in one fixed order. */
-#define PICK(v, w, ...) __builtin_shuffle(v, w, (words){__VA_ARGS__})
+#define PICK(v, w, ...) MX_SHUFFLE(words, v, w, __VA_ARGS__)
 MX_INLINE void fold4(float *sums, const lanes *v)
 {
     lanes a = PICK(v[0], v[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
