@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/json_tree.h"
 #include "cmd/verb.h"
-#include "text/tokenizer.h"
+#include "train/tokenizer_path.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,13 +111,14 @@ static mx_status detokenize_lines(const mx_tokenizer *t, const mx_decode_options
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
-    const char *path = mx_config_text(c, "tokenizer_path");
-    mx_tokenizer_options options = {.pattern = mx_config_text(c, "tokenizer_pattern")};
+    mx_arena a = {0};
     mx_tokenizer *t;
-    MX_TRY(mx_tokenizer_open(&t, *path ? path : "byte", &options));
+    mx_status st = mx_tokenizer_from_config(&t, c, NULL, &a, NULL);
+    mx_arena_fini(&a);
+    MX_TRY(st);
     mx_decode_options o = {.skip_special = mx_config_bool(c, "skip_special_tokens")};
     bool lines = strcmp(mx_config_text(c, "format"), "jsonl") == 0;
-    mx_status st = lines ? detokenize_lines(t, &o) : detokenize_text(t, o);
+    st = lines ? detokenize_lines(t, &o) : detokenize_text(t, o);
     mx_tokenizer_close(t);
     return st;
 }

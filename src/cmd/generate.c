@@ -195,7 +195,8 @@ static mx_status open_all(state *s, mx_invocation *inv)
     const mx_config *c = inv->config;
     MX_TRY(mx_model_ref_open(&s->model, inv->args[0], inv->home));
     const char *path = mx_config_text(c, "tokenizer_path");
-    mx_tokenizer_options to = {.pattern = mx_config_text(c, "tokenizer_pattern")};
+    mx_tokenizer_options to = {.pattern = mx_config_text(c, "tokenizer_pattern"),
+                               .type = mx_config_text(c, "tokenizer_type")};
     if (!*path && s->model.path && !trained_on_bytes(s->model.path))
         path = s->model.path;
     MX_TRY(mx_tokenizer_open(&s->tok, *path ? path : "byte", &to));

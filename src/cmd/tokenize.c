@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/json_tree.h"
 #include "cmd/tokenize_train.h"
-#include "text/tokenizer.h"
+#include "train/tokenizer_path.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,12 +93,13 @@ static mx_status run(mx_invocation *inv)
                        "unexpected argument `%s`; text is read from standard input, and `maxc "
                        "tokenize train FILE ...` makes a tokenizer",
                        inv->args[0]);
-    const char *path = mx_config_text(c, "tokenizer_path"),
-               *add = mx_config_text(c, "add_special_tokens");
+    const char *add = mx_config_text(c, "add_special_tokens");
     const char *how = mx_config_text(c, "special_in_text");
-    mx_tokenizer_options options = {.pattern = mx_config_text(c, "tokenizer_pattern")};
+    mx_arena a = {0};
     mx_tokenizer *t;
-    MX_TRY(mx_tokenizer_open(&t, *path ? path : "byte", &options));
+    mx_status st = mx_tokenizer_from_config(&t, c, NULL, &a, NULL);
+    mx_arena_fini(&a);
+    MX_TRY(st);
     mx_encode_options o = {
         .add_special =
             strcmp(add, "auto") == 0 ? mx_tokenizer_adds_special(t) : strcmp(add, "true") == 0,
@@ -107,7 +108,7 @@ static mx_status run(mx_invocation *inv)
                                                       : MX_SPECIAL_AS_LIBRARY,
     };
     bool lines = strcmp(mx_config_text(c, "format"), "jsonl") == 0;
-    mx_status st = lines ? tokenize_lines(t, &o) : tokenize_text(t, &o);
+    st = lines ? tokenize_lines(t, &o) : tokenize_text(t, &o);
     mx_tokenizer_close(t);
     return st;
 }

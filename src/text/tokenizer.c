@@ -108,23 +108,46 @@ static mx_status load_file(mx_tokenizer *t, const char *path, const mx_tokenizer
     return st;
 }
 
-static mx_status load(mx_tokenizer *t, const char *path, const mx_tokenizer_options *options)
+/* What tokenizer_type calls the kinds. */
+static const char *type_of(const mx_tokenizer *t)
+{
+    return mx_starts_with(t->kind, "tokenizer.json")  ? "huggingface"
+           : mx_starts_with(t->kind, "SentencePiece") ? "sentencepiece"
+           : mx_starts_with(t->kind, "tiktoken")      ? "tiktoken"
+                                                      : "byte";
+}
+
+static mx_status load(mx_tokenizer *t, const char *path, const char *type,
+                      const mx_tokenizer_options *options)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model",
                                         "qwen.tiktoken"};
-    if (!path || strcmp(path, "byte") == 0)
+    bool any = !*type, json = strcmp(type, "huggingface") == 0;
+    if (!path || strcmp(path, "byte") == 0 || strcmp(type, "byte") == 0)
         return mx_tokenizer_load_byte(t);
     if (!mx_dir_exists(path))
         return load_file(t, path, options);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *file = mx_arena_printf(&t->arena, "%s/%s", path, names[i]);
-        if (mx_file_exists(file))
+        if ((any || json == (i == 0)) && mx_file_exists(file))
             return load_file(t, file, options);
     }
     return mx_fail(MX_INPUT,
-                   "%s: no tokenizer.json, tokenizer.model or tiktoken.model in this directory; "
-                   "name a tokenizer file or a directory that has one",
-                   path);
+                   "%s: no %s in this directory%s%s; name a tokenizer file or a directory that "
+                   "has one",
+                   path,
+                   any    ? "tokenizer.json, tokenizer.model or tiktoken.model"
+                   : json ? "tokenizer.json"
+                          : "tokenizer.model or tiktoken.model",
+                   any ? "" : ", which tokenizer_type asks for: ", type);
+}
+
+static mx_status check_type(const mx_tokenizer *t, const char *path, const char *type)
+{
+    if (!*type || strcmp(type_of(t), type) == 0)
+        return MX_OK;
+    return mx_fail(MX_USAGE, "%s is %s, but tokenizer_type=%s; set tokenizer_type=%s or leave it out",
+                   path ? path : "byte", t->kind, type, type_of(t));
 }
 
 static mx_tokenizer *new_tokenizer(void)
@@ -154,7 +177,10 @@ mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path,
                             const mx_tokenizer_options *options)
 {
     mx_tokenizer *t = new_tokenizer();
-    return finish_open(out, t, load(t, path, options));
+    const char *type = options && options->type ? options->type : "";
+    type = strcmp(type, "auto") == 0 ? "" : type;
+    mx_status st = load(t, path, type, options);
+    return finish_open(out, t, st ? st : check_type(t, path, type));
 }
 
 mx_status mx_tokenizer_open_bytes(mx_tokenizer **out, const char *path, const char *bytes, size_t n,

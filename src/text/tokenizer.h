@@ -37,6 +37,9 @@ typedef enum {
 
 typedef struct {
     const char *pattern; /* rank files: gpt2 | cl100k | llama3 | o200k | qwen; NULL = by size */
+    /* huggingface | sentencepiece | tiktoken | byte: which file of a folder is taken, and what it
+     * must be; NULL or "auto": found from the files */
+    const char *type;
 } mx_tokenizer_options;
 
 typedef struct {

@@ -3,6 +3,7 @@
 #include "train/train_data.h"
 
 #include "base/file.h"
+#include "train/tokenizer_path.h"
 #include "train/train_sets.h"
 #include <string.h>
 #include <sys/stat.h>
@@ -34,13 +35,12 @@ static mx_status open_chat(mx_train_data *d, const mx_config *c, const char *pat
 
 static mx_status open_tokenizer(mx_train_data *d, const mx_config *c, const char *model_dir)
 {
-    const char *path = mx_config_text(c, "tokenizer_path");
-    mx_tokenizer_options o = {.pattern = mx_config_text(c, "tokenizer_pattern")};
-    if (!*path && model_dir &&
-        (access(mx_arena_printf(&d->arena, "%s/tokenizer.json", model_dir), R_OK) == 0 ||
-         access(mx_arena_printf(&d->arena, "%s/tokenizer.model", model_dir), R_OK) == 0))
-        path = model_dir;
-    MX_TRY(mx_tokenizer_open(&d->tokenizer, *path ? path : "byte", &o));
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model"};
+    const char *otherwise = NULL, *path;
+    for (size_t i = 0; model_dir && i < sizeof names / sizeof *names; i++)
+        if (access(mx_arena_printf(&d->arena, "%s/%s", model_dir, names[i]), R_OK) == 0)
+            otherwise = model_dir;
+    MX_TRY(mx_tokenizer_from_config(&d->tokenizer, c, otherwise, &d->arena, &path));
     return open_chat(d, c, path);
 }
 

@@ -24,8 +24,8 @@ typedef uint32_t v16u_any __attribute__((vector_size(64), aligned(2), may_alias)
     for (int i = 0; i < 16; i++)                                                                   \
         if (!(i & D)) {                                                                            \
             v16u lo = r[i], hi = r[i + D];                                                         \
-            r[i] = __builtin_shuffle(lo, hi, (v16u){LO(0, D), LO(4, D), LO(8, D), LO(12, D)});     \
-            r[i + D] = __builtin_shuffle(lo, hi, (v16u){HI(0, D), HI(4, D), HI(8, D), HI(12, D)}); \
+            r[i] = MX_SHUFFLE(v16u, lo, hi, LO(0, D), LO(4, D), LO(8, D), LO(12, D));              \
+            r[i + D] = MX_SHUFFLE(v16u, lo, hi, HI(0, D), HI(4, D), HI(8, D), HI(12, D));          \
         }
 #define LO1(l, D) ((l) & D ? 16 + (l)-D : (l))
 #define HI1(l, D) ((l) & D ? 16 + (l) : (l) + D)

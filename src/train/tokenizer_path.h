@@ -1,0 +1,14 @@
+/* tokenizer_path.h - the tokenizer that a configuration names, found and opened. */
+#ifndef MX_TRAIN_TOKENIZER_PATH_H
+#define MX_TRAIN_TOKENIZER_PATH_H
+
+#include "base/config.h"
+#include "text/tokenizer.h"
+
+/* tokenizer_path, or `otherwise` when it is empty (NULL or "": the byte tokenizer), read with
+ * tokenizer_type and tokenizer_pattern. A name such as org/model that is no file here is fetched
+ * from the hub. *where, unless NULL, is the file or folder that it was; memory from the arena. */
+mx_status mx_tokenizer_from_config(mx_tokenizer **out, const mx_config *c, const char *otherwise,
+                                   mx_arena *a, const char **where) MX_MUST_USE;
+
+#endif
