@@ -12,6 +12,7 @@
  */
 #include "data/dataset.h"
 
+#include "data/folder.h"
 #include "data/random.h"
 #include <glob.h>
 #include <stdio.h>
@@ -50,6 +51,23 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Where the data may be instead: the first file that is in a folder of this folder. */
+static mx_status no_files_in(const char *dir, mx_arena *a)
+{
+    char **names;
+    int n;
+    MX_TRY(mx_folder_files(dir, a, &names, &n));
+    for (int i = 0; i < n; i++) {
+        const char *slash = strrchr(names[i], '/');
+        if (slash && !mx_is_dataset_card(names[i]))
+            return mx_fail(MX_INPUT,
+                           "%s: there are no data files in this folder itself, but in %s/%.*s; "
+                           "name that, or a pattern of files",
+                           dir, dir, (int)(slash - names[i]), names[i]);
+    }
+    return mx_fail(MX_INPUT, "%s: there are no data files in this folder", dir);
+}
+
 static mx_status expand_one(const char *pattern, mx_arena *a, char ***v, int *n, int *cap)
 {
     char *dir = mx_arena_printf(a, "%s/*", pattern);
@@ -63,18 +81,18 @@ static mx_status expand_one(const char *pattern, mx_arena *a, char ***v, int *n,
         const char *path = exists && !is_dir ? pattern : g.gl_pathv[i];
         if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
             continue;
-        const char *base = strrchr(path, '/');
-        if (is_dir &&
-            (mx_starts_with(base ? base + 1 : path, "README") || mx_ends_with(path, ".md")))
-            continue; /* a dataset's folder has a card beside the data */
+        if (is_dir && mx_is_dataset_card(path))
+            continue;
         MX_GROW(*v, *n, *cap);
         (*v)[(*n)++] = mx_arena_strdup(a, path);
     }
     globfree(&g);
+    if (*n == before && is_dir)
+        return no_files_in(pattern, a);
     if (*n == before)
         return mx_fail(MX_INPUT,
                        "%s: no such data file, and nothing matches it as a pattern; check "
-                       "dataset_path",
+                       "the path (dataset_path, or the key it came from)",
                        pattern);
     qsort(*v + before, (size_t)(*n - before), sizeof **v, by_name);
     return MX_OK;

@@ -278,9 +278,9 @@ static mx_status no_columns(const ctx *c, const char *wanted)
     for (int i = 0; i < c->r->n_cells; i++)
         mx_str_addf(&have, "%s%s", i ? ", " : "", mx_record_name(c->r, i));
     mx_status st = mx_fail(MX_INPUT,
-                           "no column to train on: %s expected, the record has %s; name the "
-                           "columns with train_data_columns",
-                           wanted, have.len ? have.text : "none of them");
+                           "no column to train on: expected %s%s%s; name the columns with "
+                           "train_data_columns",
+                           wanted, have.len ? ", found " : "", mx_str_text(&have));
     mx_str_fini(&have);
     return st;
 }

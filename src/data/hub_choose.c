@@ -4,6 +4,7 @@
  * train.jsonl, validation/part-0.parquet. A file belongs to a split when a word of its path is the
  * split's name or one of its usual other names. Where no file says "train", all data files are.
  */
+#include "data/folder.h"
 #include "data/hub.h"
 
 #include <string.h>
@@ -13,13 +14,10 @@ static bool is_data(const char *path)
     static const char *const endings[] = {".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz",
                                           ".jsonl.zst", ".json.zst", ".arrow", ".txt", ".tfrecord",
                                           ".arrayrecord", ".array_record", ".npy", ".bin"};
-    static const char *const cards[] = {"dataset_infos.json", "dataset_info.json", "state.json",
-                                        "config.json"};
     const char *base = strrchr(path, '/');
     base = base ? base + 1 : path;
-    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
-        if (strcmp(base, cards[i]) == 0)
-            return false;
+    if (mx_is_dataset_card(path))
+        return false;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         if (mx_ends_with(path, endings[i]))
             return *base != '.';

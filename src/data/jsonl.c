@@ -1,10 +1,12 @@
-/* jsonl.c - JSON lines: one object a line; plain (random access) or .gz / .zst (streams).
+/* jsonl.c - JSON lines: one object a line; plain (random access) or .gz / .zst (streams). A plain
+ * file that begins with '[' is one array of objects (json_array.h).
  *
  * The compression is told by the first bytes (1f 8b; 28 b5 2f fd or a skippable frame 5x 2a 4d 18),
  * not by the name. Blank lines are passed over. An overlong line inside a stream ends the stream:
  * where the next line begins is unknown until it has all been read, and reading it is what the
  * limit forbids.
  */
+#include "data/json_array.h"
 #include "data/json_scan.h"
 #include "data/lines.h"
 #include "data/source.h"
@@ -13,9 +15,10 @@
 #include <string.h>
 
 typedef struct {
-    bool compressed;
+    bool compressed, is_array;
     mx_stream_codec codec;
     mx_lines lines;
+    mx_json_array array;
     mx_stream stream;
 } state;
 
@@ -34,7 +37,7 @@ static bool jsonl_sniff(const uint8_t *head, size_t n)
     size_t i = n >= 3 && memcmp(head, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     while (i < n && (head[i] == ' ' || head[i] == '\n' || head[i] == '\r' || head[i] == '\t'))
         i++;
-    return i < n && head[i] == '{';
+    return i < n && (head[i] == '{' || head[i] == '[');
 }
 
 static mx_status jsonl_open(mx_source *s)
@@ -50,9 +53,28 @@ static mx_status jsonl_open(mx_source *s)
         t->codec = is_zstd(p, got) ? MX_STREAM_ZSTD : MX_STREAM_GZIP;
         return mx_stream_open(&t->stream, &s->file, t->codec);
     }
-    MX_TRY(mx_lines_index(&t->lines, &s->file, false));
-    s->n_records = t->lines.n_records;
+    MX_TRY(mx_json_array_is(&s->file, &t->is_array));
+    if (t->is_array)
+        MX_TRY(mx_json_array_index(&t->array, &s->file));
+    else
+        MX_TRY(mx_lines_index(&t->lines, &s->file, false));
+    s->n_records = t->is_array ? t->array.n : t->lines.n_records;
     return MX_OK;
+}
+
+static mx_status read_element(mx_source *s, int64_t i, mx_record *r)
+{
+    const int64_t *at = ((state *)s->state)->array.at + 2 * i;
+    size_t n = (size_t)(at[1] - at[0]), got;
+    const uint8_t *p;
+    r->offset = at[0];
+    if (n > s->options.max_record_bytes)
+        return mx_fail(MX_INPUT, "the record has %zu bytes, max_record_bytes is %zu", n,
+                       s->options.max_record_bytes);
+    MX_TRY(mx_shard_peek(&s->file, at[0], n, &p, &got));
+    if (got < n)
+        return mx_fail(MX_INPUT, "the record is gone; the file changed while it was in use");
+    return mx_json_scan_object(s, (const char *)p, n, r);
 }
 
 static mx_status jsonl_read(mx_source *s, int64_t i, mx_record *r)
@@ -60,6 +82,8 @@ static mx_status jsonl_read(mx_source *s, int64_t i, mx_record *r)
     state *t = s->state;
     const char *text;
     size_t n;
+    if (t->is_array)
+        return read_element(s, i, r);
     MX_TRY(
         mx_lines_get(&t->lines, &s->file, i, s->options.max_record_bytes, &text, &n, &r->offset));
     return mx_json_scan_object(s, text, n, r);
@@ -84,6 +108,11 @@ static mx_status jsonl_next(mx_source *s, mx_record *r, bool *end)
         for (i = 0; i < n && (unsigned char)text[i] <= ' '; i++)
             ;
     } while (i == n);
+    if (s->record == 0 && text[i] == '[') {
+        s->broken = true;
+        return mx_fail(MX_INPUT, "a JSON array in a compressed file is not read in parts; "
+                                 "decompress the file, or write one object to a line");
+    }
     return mx_json_scan_object(s, text, n, r);
 }
 
@@ -99,6 +128,7 @@ static void jsonl_close(mx_source *s)
     state *t = s->state;
     if (t) {
         mx_lines_fini(&t->lines);
+        mx_json_array_fini(&t->array);
         mx_stream_close(&t->stream);
     }
     mx_free(t);
@@ -106,7 +136,7 @@ static void jsonl_close(mx_source *s)
 
 const mx_source_kind mx_source_kind_jsonl = {
     .name = "jsonl",
-    .doc = "one JSON object a line; .gz and .zst too",
+    .doc = "one JSON object a line (.gz and .zst too), or one array of objects",
     .suffixes =
         " .jsonl .ndjson .json .jsonl.gz .jsonl.zst .json.gz .json.zst .ndjson.gz .ndjson.zst ",
     .sniff = jsonl_sniff,

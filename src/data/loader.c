@@ -77,6 +77,19 @@ static void *reader_main(void *arg)
 
 /* --- tokenizing --- */
 
+/* Where the record is; and of one that has no column we know, what it has instead. Once is enough,
+ * so that is looked up only when it ends the run. */
+static mx_status explain(const mx_loader *l, mx_status st, const mx_record *r)
+{
+    mx_str columns = {0};
+    if (r->n_cells == 0 && r->path && !l->o.skip_bad)
+        mx_source_columns(r->path, &columns);
+    if (columns.len)
+        st = mx_status_wrap(st, "the columns are %s", columns.text);
+    mx_str_fini(&columns);
+    return r->path ? mx_record_place(st, r) : st;
+}
+
 static void encode_item(mx_loader *l, mx_loader_item *it)
 {
     it->cached = false;
@@ -90,9 +103,10 @@ static void encode_item(mx_loader *l, mx_loader_item *it)
             return;
     }
     it->bad = mx_encode_record(&l->o.encoder, &it->record, it->docs, &it->n_docs);
-    if (it->bad)
+    if (it->bad) {
         it->n_docs = 0;
-    else if (l->cache)
+        it->bad = explain(l, it->bad, &it->record);
+    } else if (l->cache)
         mx_token_cache_put(l->cache, key, it->docs, it->n_docs);
 }
 

@@ -160,30 +160,36 @@ mx_status mx_source_open(mx_source *s, const char *path, const mx_source_kind *k
     return st;
 }
 
-static mx_status with_place(mx_source *s, mx_status st, int64_t record, const mx_record *r)
+mx_status mx_record_place(mx_status st, const mx_record *r)
 {
-    const char *path = s->file.path ? s->file.path : s->kind->name;
-    if (st && r->offset >= 0)
-        return mx_status_wrap(st, "%s: record %lld at offset %lld", path, (long long)record,
+    if (r->offset >= 0)
+        return mx_status_wrap(st, "%s: record %lld at offset %lld", r->path, (long long)r->number,
                               (long long)r->offset);
-    return mx_status_wrap(st, "%s: record %lld", path, (long long)record);
+    return mx_status_wrap(st, "%s: record %lld", r->path, (long long)r->number);
+}
+
+static void begin_record(const mx_source *s, int64_t i, mx_record *r)
+{
+    mx_record_clear(r);
+    r->path = s->file.path ? s->file.path : s->kind->name;
+    r->number = i;
 }
 
 mx_status mx_source_read(mx_source *s, int64_t i, mx_record *r)
 {
     MX_ASSERT(i >= 0 && i < s->n_records, "record %lld of %lld", (long long)i,
               (long long)s->n_records);
-    mx_record_clear(r);
-    return with_place(s, s->kind->read(s, i, r), i, r);
+    begin_record(s, i, r);
+    return mx_record_place(s->kind->read(s, i, r), r);
 }
 
 mx_status mx_source_next(mx_source *s, mx_record *r, bool *end)
 {
-    mx_record_clear(r);
+    begin_record(s, s->record, r);
     *end = s->broken;
     if (s->broken)
         return MX_OK;
-    mx_status st = with_place(s, s->kind->next(s, r, end), s->record, r);
+    mx_status st = mx_record_place(s->kind->next(s, r, end), r);
     s->record += !*end;
     return st;
 }
@@ -193,6 +199,23 @@ mx_status mx_source_rewind(mx_source *s)
     s->record = 0;
     s->broken = false;
     return s->kind->rewind(s);
+}
+
+void mx_source_columns(const char *path, mx_str *out)
+{
+    mx_source s = {0};
+    mx_record r = {0};
+    bool end = false;
+    mx_status st = mx_source_open(&s, path, NULL, NULL);
+    bool open = !st;
+    if (!st && s.n_records != 0)
+        st = s.n_records < 0 ? mx_source_next(&s, &r, &end) : mx_source_read(&s, 0, &r);
+    for (int i = 0; !st && i < r.n_cells; i++)
+        mx_str_addf(out, "%s%s", i ? ", " : "", mx_record_name(&r, i));
+    mx_status_free(st);
+    mx_record_fini(&r);
+    if (open)
+        mx_source_close(&s);
 }
 
 bool mx_source_wants(const mx_source *s, const char *name, size_t len)

@@ -41,7 +41,9 @@ typedef struct {
     mx_cell *cells;
     int n_cells, cap_cells;
     mx_str bytes;
-    int64_t offset; /* where in the file it begins, for messages; -1 when there is no such place */
+    /* for messages: where it begins in its file (-1: there is no such place), which one it is */
+    int64_t offset, number;
+    const char *path; /* borrowed from the source; NULL: made up */
 } mx_record;
 
 void mx_record_clear(mx_record *r);
@@ -108,6 +110,10 @@ mx_status mx_source_open(mx_source *s, const char *path, const mx_source_kind *k
 mx_status mx_source_read(mx_source *s, int64_t i, mx_record *r) MX_MUST_USE;
 mx_status mx_source_next(mx_source *s, mx_record *r, bool *end) MX_MUST_USE;
 mx_status mx_source_rewind(mx_source *s) MX_MUST_USE;
+/* Puts the record's file, number and offset before a message; OK stays OK. */
+mx_status mx_record_place(mx_status st, const mx_record *r) MX_MUST_USE;
+/* "a, b, c": the columns of the first record of a file, all of them; nothing if it has none. */
+void mx_source_columns(const char *path, mx_str *out);
 /* Is this column asked for? */
 bool mx_source_wants(const mx_source *s, const char *name, size_t len);
 /* What is in the file, as `key: value` lines. */

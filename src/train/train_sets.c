@@ -3,18 +3,21 @@
  *   synthetic                 random tokens
  *   corpus                    the built-in stories and sums; also when nothing is named at all
  *   text, jsonl, parquet ...  dataset_path; empty type: found from the files
- *   hf                        hf_path: a hub dataset (hf_name, hf_data_dir, train_split,
- *                             hf_train_files choose its files), or a format's name with
- *                             hf_train_files
+ *   hf                        hf_path: a hub dataset or such a folder on this machine (hf_name,
+ *                             hf_data_dir, train_split, hf_train_files choose its files), or a
+ *                             format's name with hf_train_files
  *   grain                     grain_train_files, or grain_train_mixture_config_path:
  *                             {"NAME": {"path": ..., "weight": ...}}
- *   tfds, c4_mlperf           dataset_path / dataset_name ("c4/en:3.1.0" is c4/en/3.1.0), by split
+ *   tfds, c4_mlperf           dataset_path / dataset_name ("c4/en:3.1.0" is c4/en/3.1.0; without a
+ *                             version the highest), by split
  *   olmo_grain                token files
  * Any list of paths may be a mixture: "a*.jsonl,0.3;b*.parquet,0.7". A number after the last
  * comma of a part is its weight.
  */
 #include "train/train_sets.h"
 
+#include "base/file.h"
+#include "data/folder.h"
 #include "data/hub.h"
 #include <jansson.h>
 #include <stdio.h>
@@ -92,10 +95,24 @@ static void show(void *context, const char *file, int64_t done, int64_t total)
             (double)total / 1e6);
 }
 
-static mx_status add_hub(ctx *x, const char *repo)
+/* The names that hold the split, of a repository or of a folder like one. */
+static mx_status choose(ctx *x, const char *where, char **names, int n, mx_str *chosen)
 {
     const char *split = key(
         x, "train_split", *mx_config_text(x->c, "hf_eval_split") ? "hf_eval_split" : "eval_split");
+    mx_hub_choose(names, n, mx_config_text(x->c, "hf_name"), mx_config_text(x->c, "hf_data_dir"),
+                  split, chosen);
+    if (chosen->len)
+        return MX_OK;
+    return mx_fail(MX_INPUT,
+                   "%s: none of its %d files is data of the split \"%s\"; set %s, or name the files "
+                   "with %s",
+                   where, n, split, x->evaluation ? "hf_eval_split" : "train_split",
+                   x->evaluation ? "hf_eval_files" : "hf_train_files");
+}
+
+static mx_status add_hub(ctx *x, const char *repo)
+{
     mx_hub_request r = {.repo = repo, .token = mx_config_text(x->c, "hf_access_token"),
                         .pattern = key(x, "hf_train_files", "hf_eval_files"), .progress = show,
                         .ctx = &(int64_t){0}};
@@ -104,13 +121,7 @@ static mx_status add_hub(ctx *x, const char *repo)
     mx_str chosen = {0}, list = {0};
     if (!*r.pattern) {
         MX_TRY(mx_hub_list(&r, x->a, &names, &n));
-        mx_hub_choose(names, n, mx_config_text(x->c, "hf_name"),
-                      mx_config_text(x->c, "hf_data_dir"), split, &chosen);
-        if (!chosen.len)
-            return mx_fail(MX_INPUT,
-                           "%s: none of its %d files is data of the split \"%s\"; name them with "
-                           "hf_train_files",
-                           repo, n, split);
+        MX_TRY(choose(x, repo, names, n, &chosen));
         r.pattern = chosen.text;
     }
     mx_status st = mx_hub_fetch(&r, x->a, &paths, &n, &folder);
@@ -121,6 +132,25 @@ static mx_status add_hub(ctx *x, const char *repo)
     }
     if (!st)
         st = add(x, mx_arena_strdup(x->a, mx_str_text(&list)), NULL, 1);
+    mx_str_fini(&chosen);
+    mx_str_fini(&list);
+    return st;
+}
+
+/* A folder on this machine as it would be on the hub, or as save_to_disk leaves it. */
+static mx_status add_hf_folder(ctx *x, const char *dir)
+{
+    char **names;
+    int n;
+    mx_str chosen = {0}, list = {0};
+    MX_TRY(mx_folder_files(dir, x->a, &names, &n));
+    MX_TRY(choose(x, dir, names, n, &chosen));
+    for (const char *p = chosen.text; *p;) {
+        size_t k = strcspn(p, ",");
+        mx_str_addf(&list, "%s%s/%.*s", list.len ? "," : "", dir, (int)k, p);
+        p += k + (p[k] == ',');
+    }
+    mx_status st = add(x, mx_arena_strdup(x->a, list.text), NULL, 1);
     mx_str_fini(&chosen);
     mx_str_fini(&list);
     return st;
@@ -138,24 +168,42 @@ static mx_status add_hf(ctx *x)
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (strcmp(path, formats[i][0]) == 0)
             return add_list(x, files, formats[i][1]);
+    if (strcmp(path, "csv") == 0 || strcmp(path, "webdataset") == 0)
+        return mx_fail(MX_USAGE, "hf_path=%s: files of this format are not read; convert them to "
+                                 "JSON lines or Parquet",
+                       path);
     if (*path && access(path, R_OK) != 0)
         return add_hub(x, path);
-    if (*path) /* a folder on this machine */
-        return add_list(x, *files ? mx_arena_printf(x->a, "%s/%s", path, files) : path, NULL);
-    return add_list(x, files, NULL);
+    if (*path && *files)
+        return add_list(x, mx_arena_printf(x->a, "%s/%s", path, files), NULL);
+    if (*path && mx_dir_exists(path))
+        return add_hf_folder(x, path);
+    return add_list(x, *path ? path : files, NULL);
 }
 
 static mx_status add_tfds(ctx *x)
 {
-    const char *root = mx_config_text(x->c, "dataset_path");
-    char *name = mx_arena_strdup(x->a, key(x, "dataset_name", "eval_dataset_name"));
-    for (char *c = name; *c; c++)
+    const char *root = mx_config_text(x->c, "dataset_path"), *dir = root, *own;
+    const char *name = mx_config_text(x->c, "dataset_name"), *split;
+    if (x->evaluation && *(own = mx_config_text(x->c, "eval_dataset_path")))
+        root = own;
+    if (x->evaluation && *(own = mx_config_text(x->c, "eval_dataset_name")))
+        name = own;
+    if (!*root)
+        return MX_OK; /* reported with the key to set */
+    char *below = mx_arena_strdup(x->a, name);
+    for (char *c = below; *c; c++)
         *c = *c == ':' ? '/' : *c;
-    if (!*name)
-        return add_list(x, root, NULL);
-    return add(
-        x, mx_arena_printf(x->a, "%s/%s/*-%s.*", root, name, key(x, "train_split", "eval_split")),
-        NULL, 1);
+    dir = *below ? mx_arena_printf(x->a, "%s/%s", root, below) : root;
+    if (!mx_dir_exists(dir))
+        return mx_fail(MX_INPUT,
+                       "%s: no such folder; dataset_type=tfds looks for dataset_path/dataset_name, "
+                       "where \"c4/en:3.1.0\" is the folder c4/en/3.1.0",
+                       dir);
+    own = mx_folder_latest_version(dir, x->a);
+    split = key(x, "train_split", "eval_split");
+    dir = own ? own : dir;
+    return add(x, mx_arena_printf(x->a, "%s/*-%s.*", dir, split), NULL, 1);
 }
 
 static mx_status add_grain(ctx *x)

@@ -24,6 +24,40 @@ has "2 documents"
 "$maxc" data dataset_path="$dir/chat.jsonl" max_target_length=128 colour=always > "$dir/out"
 grep -q "$(printf '\033')\[32m" "$dir/out" || fail "no colour"
 
+# every shape of fine-tuning data: what is masked is grey, what is trained is green
+esc=$(printf '\033')
+shape() { # NAME LINE MASKED TRAINED ARGUMENT...
+    name=$1; printf '%s\n' "$2" > "$dir/$name.jsonl"; masked=$3 trained=$4; shift 4
+    "$maxc" data dataset_path="$dir/$name.jsonl" max_target_length=128 add_bos=false \
+        sft_train_on_completion_only=true colour=always "$@" > "$dir/out"
+    has "${esc}[90m$masked"
+    has "${esc}[32m$trained"
+}
+shape messages '{"messages": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]}' \
+    "User: Why?" "Because."
+shape completion '{"prompt": "One, two,", "completion": " three."}' "One, two,${esc}[0m" " three."
+shape alpaca '{"instruction": "Translate.", "input": "oui", "output": "yes"}' "User: Translate." "yes"
+shape sharegpt '{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]}' \
+    "User: Hi" "Hello"
+shape preference '{"prompt": "Say ", "chosen": "yes", "rejected": "no"}' "Say ${esc}[0m" "yes" pairs=true
+has "${esc}[32mno"
+# the same, given as one JSON array
+printf '[%s,\n %s]\n' "$(cat "$dir/alpaca.jsonl")" "$(cat "$dir/alpaca.jsonl")" > "$dir/alpaca.json"
+"$maxc" data dataset_path="$dir/alpaca.json" max_target_length=128 > "$dir/out"
+has "2 documents"
+
+# a column that is not there: where, and what there is instead
+printf '{"body": "a", "n": 1}\n' > "$dir/body.jsonl"
+for c in text bdy; do
+    status=0; "$maxc" data dataset_path="$dir/body.jsonl" train_data_columns=$c > "$dir/out" 2>&1 || status=$?
+    [ "$status" = 3 ] || fail "exit status $status without a column, expected 3"
+    has "body.jsonl: record 0 at offset 0: the columns are body, n:"
+done
+printf '{"input_ids": [1, 2]}\n{"input_ids": [1, 300]}\n' > "$dir/ids.jsonl"
+status=0; "$maxc" data dataset_path="$dir/ids.jsonl" > "$dir/out" 2>&1 || status=$?
+[ "$status" = 3 ] || fail "exit status $status for an id outside the vocabulary, expected 3"
+has "ids.jsonl: record 1 at offset 22: token 1 is 300, outside the vocabulary of 259"
+
 # counts as JSON; the same twice
 "$maxc" data dataset_path="$dir/chat.jsonl" max_target_length=16 format=json > "$dir/out"
 has '"truncated_documents": 2'
@@ -51,6 +85,19 @@ for f in snappy_v1.parquet types.arrow examples.tfrecord zstd.arrayrecord fast.j
     has "records: 60"
     has "record 0:"
 done
+# as JSON: read back by the JSON reader, with the values that a reader of the file gives
+for f in snappy_v1.parquet file.arrow examples.tfrecord zstd.arrayrecord fast.jsonl examples.tfrecord.gz; do
+    "$maxc" inspect "tests/data/fixtures/$f" format=json > "$dir/one"
+    { echo '['; cat "$dir/one"; echo ']'; } > "$dir/one.json"
+    "$maxc" inspect "$dir/one.json" > "$dir/out"
+    has "records: 1"
+    has "bytes (JSON"
+    tr -d '\n' < "$dir/one" | grep -q '"text": *{ *"type": *"text", *"bytes": 6, *"value": *"of and" *}' ||
+        { cat "$dir/one"; fail "$f: the value of a record as JSON"; }
+done
+printf 'plain text\n' > "$dir/a.txt"
+"$maxc" inspect "$dir/a.txt" format=json > "$dir/out"
+has '"format": "text"'
 "$maxc" inspect tests/fixtures/tokenizers/qwen3 > "$dir/out"
 has "vocabulary: 2003"
 status=0; "$maxc" inspect "$dir/none" > "$dir/out" 2>&1 || status=$?

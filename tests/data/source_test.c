@@ -48,6 +48,58 @@ MX_TEST(jsonl_reads_every_line_in_any_order)
     mx_str_fini(&text);
 }
 
+/* Records of a JSON array lie where they lie, whatever is between and inside them. */
+MX_TEST(json_array_gives_its_elements)
+{
+    static const char text[] = "\xef\xbb\xbf \n[\n  {\"text\": \"a ], [ \\\" } ,\"},{\"text\": \"b\", "
+                               "\"x\": [[1], {\"y\": []}]}\n ,\n{\"text\": \"\\\\\"}\n]\n";
+    static const char *const want[] = {"a ], [ \" } ,", "b", "\\"};
+    mx_source s;
+    mx_record r = {0};
+    MX_CHECK_OK(open_one(&s, temp_text("array.json", text), (mx_source_options){0}));
+    MX_CHECK(s.n_records == 3, "%d records", (int)s.n_records);
+    for (int k = 0; k < 9; k++) {
+        int i = k * 2 % 3;
+        MX_CHECK_OK(mx_source_read(&s, i, &r));
+        MX_CHECK(strcmp(cell(&r, "text"), want[i]) == 0, "%d: %s", i, cell(&r, "text"));
+        MX_CHECK(text[r.offset] == '{', "record %d begins at %d", i, (int)r.offset);
+    }
+    mx_source_close(&s);
+    mx_str many = {0};
+    for (int i = 0; i < 60000; i++) /* more than one look at the file */
+        mx_str_addf(&many, "%s{\"text\": \"element number %d\"}", i ? ", " : "[", i);
+    mx_str_add(&many, "]");
+    MX_CHECK_OK(open_one(&s, temp_file("many.json", many.text, many.len), (mx_source_options){0}));
+    MX_CHECK(s.n_records == 60000, "%d records", (int)s.n_records);
+    MX_CHECK_OK(mx_source_read(&s, 59999, &r));
+    MX_CHECK(strcmp(cell(&r, "text"), "element number 59999") == 0, "%s", cell(&r, "text"));
+    mx_source_close(&s);
+    mx_str_fini(&many);
+    mx_record_fini(&r);
+}
+
+MX_TEST(json_array_damage_is_refused)
+{
+    static const char *const bad[][2] = {{"[{\"text\": \"a\"}, {\"text\": \"b", "never closed"},
+                                         {"[{\"text\": \"a\"}", "never closed"},
+                                         {"[{\"text\": \"a\"},,{}]", "offset 15"},
+                                         {"[{\"text\": \"a\"},]", "offset 15"},
+                                         {"[{}}]", "offset 3"},
+                                         {"[] x", "offset 3"}};
+    mx_source s;
+    mx_record r = {0};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        MX_CHECK_ERROR(open_one(&s, temp_text("bad.json", bad[i][0]), (mx_source_options){0}),
+                       bad[i][1]);
+    MX_CHECK_OK(open_one(&s, temp_text("odd.json", "[{\"text\": \"a\"}, 5, {]}]"),
+                         (mx_source_options){.max_record_bytes = 100}));
+    MX_CHECK_OK(mx_source_read(&s, 0, &r));
+    MX_CHECK_ERROR(mx_source_read(&s, 1, &r), "record 1 at offset 16");
+    MX_CHECK_ERROR(mx_source_read(&s, 2, &r), "record 2 at offset 19");
+    mx_source_close(&s);
+    mx_record_fini(&r);
+}
+
 MX_TEST(jsonl_undoes_escapes)
 {
     static const char line[] = "{\"text\": \"q\\\" b\\\\ s\\/ \\b\\f\\n\\r\\t \\u0041 \\u00e9 "
