@@ -5,8 +5,8 @@
  *
  * Times are processor time, so that other work on the machine counts little. Prints the time to
  * load (best of 3), the encoding speed over the text as one document and over its lines, decoding
- * speed, the first digits of the SHA-256 of the ids, and texts that are hard on tokenizers: 10 MB of
- * one letter, of spaces, of random bytes, of random letters. MB are 10^6 bytes.
+ * speed, the first digits of the SHA-256 of the ids, and texts that are hard on tokenizers: 10 MB
+ * of one letter, of spaces, of random bytes, of random letters. MB are 10^6 bytes.
  * bench/peers/tokenizer_speed.py measures the tokenizers package the same way.
  */
 #include "base/file.h"

@@ -5,8 +5,8 @@
 #include "base/str.h"
 #include <jansson.h>
 
-/* Format, size, columns and the first `n` records (at most three): lines of text, or with `json` one
- * object. Appended to `out`. */
+/* Format, size, columns and the first `n` records (at most three): lines of text, or with `json`
+ * one object. Appended to `out`. */
 mx_status mx_inspect_data(const char *path, int64_t n, bool json, mx_str *out) MX_MUST_USE;
 
 /* Lines "name: value" as one object; a name that comes again makes a list. The caller owns it. */

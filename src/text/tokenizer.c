@@ -146,7 +146,8 @@ static mx_status check_type(const mx_tokenizer *t, const char *path, const char 
 {
     if (!*type || strcmp(type_of(t), type) == 0)
         return MX_OK;
-    return mx_fail(MX_USAGE, "%s is %s, but tokenizer_type=%s; set tokenizer_type=%s or leave it out",
+    return mx_fail(MX_USAGE,
+                   "%s is %s, but tokenizer_type=%s; set tokenizer_type=%s or leave it out",
                    path ? path : "byte", t->kind, type, type_of(t));
 }
 

@@ -105,8 +105,8 @@ static mx_status choose(ctx *x, const char *where, char **names, int n, mx_str *
     if (chosen->len)
         return MX_OK;
     return mx_fail(MX_INPUT,
-                   "%s: none of its %d files is data of the split \"%s\"; set %s, or name the files "
-                   "with %s",
+                   "%s: none of its %d files is data of the split \"%s\"; set %s, or name the "
+                   "files with %s",
                    where, n, split, x->evaluation ? "hf_eval_split" : "train_split",
                    x->evaluation ? "hf_eval_files" : "hf_train_files");
 }

@@ -97,7 +97,7 @@ MX_TEST(encode_every_shape)
     const char *columns[] = {"a", "b"};
     mx_encoder named = {.columns = columns, .n_columns = 2, .completion_only = true};
     check(named, NULL, "{\"a\": \"p\", \"b\": \"c\", \"text\": \"t\"}", "<p>c");
-    check(named, NULL, "{\"a\": \"p\"}", "!b expected");
+    check(named, NULL, "{\"a\": \"p\"}", "!expected b, found a");
 }
 
 MX_TEST(encode_chat_masks_all_but_the_assistant)
