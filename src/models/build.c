@@ -68,7 +68,8 @@ mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *h
 
 mx_status mx_check_rope(mx_rope *r, int64_t max_positions)
 {
-    static const char *const known[] = {"default", "linear", "llama3", "yarn", "proportional"};
+    static const char *const known[] = {"default", "linear", "dynamic", "llama3", "yarn",
+                                        "proportional"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(r->type, known[i]) == 0) {
             r->max_length = (double)max_positions;
@@ -82,8 +83,8 @@ mx_status mx_check_rope(mx_rope *r, int64_t max_positions)
             return MX_OK;
         }
     return mx_fail(MX_INPUT,
-                   "rope type \"%s\" is not supported; supported: default, linear, llama3, "
-                   "yarn, proportional",
+                   "rope type \"%s\" is not supported; supported: default, linear, "
+                   "dynamic, llama3, yarn, proportional",
                    r->type);
 }
 

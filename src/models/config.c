@@ -9,8 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-/* The value of "a.b|c", or NULL when absent or null. `used` gets the alternative that was found. */
-static const json_t *lookup(const json_t *json, const char *keys, char *used, size_t cap)
+/* The value of "a.b|c", or NULL when absent or null. `used` gets the alternative that was found,
+ * *null whether one of them is there and null. */
+static const json_t *lookup(const json_t *json, const char *keys, char *used, size_t cap,
+                            bool *null)
 {
     for (const char *p = keys; *p;) {
         size_t len = strcspn(p, "|");
@@ -27,6 +29,7 @@ static const json_t *lookup(const json_t *json, const char *keys, char *used, si
         }
         if (v && !json_is_null(v))
             return v;
+        *null |= v != NULL;
         p += len + (p[len] == '|');
     }
     snprintf(used, cap, "%.*s", (int)strcspn(keys, "|"), keys);
@@ -88,9 +91,10 @@ static mx_status read_field(void *config, const mx_cfg_field *f, const json_t *i
 {
     char key[128];
     void *p = (char *)config + f->offset;
-    const json_t *v = inner ? lookup(inner, f->key, key, sizeof key) : NULL;
+    bool null = false;
+    const json_t *v = inner ? lookup(inner, f->key, key, sizeof key, &null) : NULL;
     if (!v)
-        v = lookup(json, f->key, key, sizeof key);
+        v = lookup(json, f->key, key, sizeof key, &null);
     if (!v && f->required)
         return mx_fail(MX_INPUT, "%s: \"%s\" is missing and this family has no default for it",
                        where, key);
@@ -107,7 +111,7 @@ static mx_status read_field(void *config, const mx_cfg_field *f, const json_t *i
     case MX_CFG_F64:
         if (v && (!json_is_number(v) || !isfinite(json_number_value(v))))
             return wrong(where, key, "a finite number", v);
-        *(double *)p = v ? json_number_value(v) : f->fallback;
+        *(double *)p = v ? json_number_value(v) : null && f->none ? 0 : f->fallback;
         return MX_OK;
     case MX_CFG_BOOL:
         if (v && !json_is_boolean(v))

@@ -70,7 +70,6 @@ extern const mx_model mx_model_gemma3;
                .fallback = 10000, .maxtext = "local_rope_max_timescale"),                          \
         MX_CFG(T, act, "hidden_activation", MX_CFG_ACT, .fallback = MX_ACT_GELU_TANH),             \
         MX_CFG(T, query_scalar, "query_pre_attn_scalar", MX_CFG_F64, .fallback = 256),             \
-        MX_CFG(T, attention_cap, "attn_logit_softcapping", MX_CFG_F64),                            \
         MX_CFG(T, logit_cap, "final_logit_softcapping", MX_CFG_F64),                               \
         MX_CFG(T, window, "sliding_window", MX_CFG_INT, .fallback = 4096,                          \
                .maxtext = "sliding_window_size"),                                                  \

@@ -1,4 +1,5 @@
-/* gemma3.c - Gemma 3, text: see gemma.c. */
+/* gemma3.c - Gemma 3, text: see gemma.c. Its attention has no cap: config.json may name one
+ * (attn_logit_softcapping), which transformers reads and never applies. */
 #include "models/gemma.h"
 
 static mx_status finish(void *config, const json_t *json)

@@ -45,6 +45,7 @@ typedef struct {
     const char *maxtext;  /* the same thing in MaxText's configurations; NULL: none */
     const char *text;     /* fallback of TEXT; the type names of LAYER_TYPES, comma-separated */
     bool own;             /* MaxText's keys say nothing about it: the fallback stands */
+    bool none;            /* null says 0, not the fallback */
     const char *run;      /* a key that, given for a run, wins over a checkpoint's config.json */
 } mx_cfg_field;
 

@@ -3,6 +3,8 @@
  * Pair i of a head turns by the angle p f_i at position p; f_i = theta^(-2i/dims) by default. The
  * scaling types bend these frequencies so that a model reaches beyond the length it was trained on:
  *   linear        f / factor
+ *   dynamic       as they are up to max_position_embeddings; beyond, where they would change with
+ *                 the length of the text, is refused
  *   llama3        long wavelengths / factor, short ones as they are, a ramp in between
  *   yarn          the same idea with a ramp over dims, and attention scaled by 0.1 ln(factor) + 1
  *   proportional  angles of the full head on its first `partial` share (Gemma 4)
@@ -117,6 +119,10 @@ mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, i
                       (long long)dims, (long long)head_dim, MAX_DIMS);
         return (mx_rope_table){0};
     }
+    int64_t longest = b->seq > b->cache_len ? b->seq : b->cache_len;
+    if (strcmp(r->type, "dynamic") == 0 && (double)longest > r->original_length)
+        mx_graph_fail(g, "rope: type dynamic is supported up to the %g positions the model was "
+                      "trained on, not for %lld", r->original_length, (long long)longest);
     double f[MAX_DIMS] = {0}, on[MAX_DIMS] = {0}, factor = mx_rope_attention_factor(r);
     for (int64_t i = 0; i < dims / 2; i++) {
         double v = proportional && 2 * i >= turned ? 0 : frequency(r, dims, head_dim, i);

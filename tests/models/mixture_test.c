@@ -7,6 +7,7 @@
 #include "store/weights.h"
 #include "train/step.h"
 #include "train/verify.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -232,4 +233,118 @@ MX_TEST(mixtures_refuse_what_cannot_be_built)
     MX_CHECK_ERROR(with("gemma4", "per_layer_config",
                         json_pack("{s:{s:i}}", "2", "head_dim", 8)), "must be alike");
     MX_CHECK_OK(with("mixtral", "num_experts_per_tok", json_integer(4)));
+}
+
+/* --- routers that go wrong, experts that go without --- */
+
+typedef struct {
+    mx_hf_dir dir;
+    mx_model_spec model;
+    mx_session *session;
+    mx_step step;
+    mx_arena arena;
+    int64_t batch, seq;
+} trial;
+
+static void trial_open(trial *t, const char *family)
+{
+    char path[256];
+    int32_t tokens[48], labels[48];
+    float scale = 1.0f / 48;
+    *t = (trial){.batch = 2, .seq = 24};
+    snprintf(path, sizeof path, "%s/%s", root, family);
+    MX_CHECK_OK(mx_hf_dir_open(&t->dir, path, MX_HF_ALL));
+    MX_CHECK_OK(mx_model_from_json(&t->model, t->dir.config, path));
+    MX_CHECK_OK(mx_session_open(&t->session, "cpu", 1));
+    mx_step_options o = {.kind = MX_STEP_GRADS, .shape = {.batch = t->batch, .seq = t->seq}};
+    o.compile.n_threads = mx_session_threads(t->session);
+    MX_CHECK_OK(mx_step_open(&t->step, t->session, &t->model, &o));
+    MX_CHECK_OK(mx_weights_load(t->session, &t->model, &t->dir, (mx_load_options){0}));
+    for (int i = 0; i < 48; i++) {
+        tokens[i] = 3 + i * 7 % 150;
+        labels[i] = 3 + i * 11 % 150;
+    }
+    MX_CHECK_OK(mx_exec_write(t->step.exec, "tokens", tokens));
+    MX_CHECK_OK(mx_exec_write(t->step.exec, "labels", labels));
+    MX_CHECK_OK(mx_exec_write(t->step.exec, "loss_scale", &scale));
+}
+
+static void trial_close(trial *t)
+{
+    mx_session_close(t->session);
+    mx_step_close(&t->step);
+    mx_model_spec_fini(&t->model);
+    mx_hf_dir_close(&t->dir);
+    mx_arena_fini(&t->arena);
+}
+
+/* Elements [first, first + n) of every weight that the pattern matches; n = 0: all. */
+static void fill(trial *t, const char *pattern, int64_t first, int64_t n, float value)
+{
+    int found = 0;
+    for (int i = 0; i < mx_session_count(t->session); i++) {
+        mx_var *v = mx_session_var(t->session, i);
+        if (v->attr.kind != MX_VAR_WEIGHT || !mx_glob_match(pattern, v->name))
+            continue;
+        int64_t all = mx_type_count(&v->type), per = n ? all / v->type.dim[0] : 1;
+        float *x = MX_NEW_N(&t->arena, float, all);
+        MX_CHECK_OK(mx_var_read(t->session, v, x));
+        int64_t from = n ? first * per : 0, to = n ? (first + n) * per : all;
+        for (int64_t k = from; k < to; k++)
+            x[k] = value;
+        MX_CHECK_OK(mx_var_write(t->session, v, x));
+        found++;
+    }
+    MX_CHECK(found > 0, "no weight is called %s", pattern);
+}
+
+static float loss_of(trial *t)
+{
+    float loss = 0;
+    MX_CHECK_OK(mx_exec_run(t->step.exec));
+    MX_CHECK_OK(mx_exec_read(t->step.exec, "loss", &loss));
+    return loss;
+}
+
+/* Equal logits send every token to the first k experts. What the others hold is not looked at, and
+ * their gradients are zero, not leftovers. */
+MX_TEST(experts_without_tokens_are_not_touched)
+{
+    trial t;
+    trial_open(&t, "qwen3-moe");
+    fill(&t, "*.mlp.gate.weight", 0, 0, 0);
+    float loss = loss_of(&t);
+    MX_CHECK(isfinite(loss), "loss %g", loss);
+    static const char grad[] = "grad:model.layers.0.mlp.experts.*.up_proj.weight";
+    mx_tensor d = mx_exec_tensor(t.step.exec, grad);
+    MX_CHECK(d.data != NULL, "no gradient of the experts");
+    int64_t E = d.type.dim[0], n = mx_type_count(&d.type), k = 2;
+    float *x = MX_NEW_N(&t.arena, float, n);
+    MX_CHECK_OK(mx_exec_read(t.step.exec, grad, x));
+    double used = 0, unused = 0;
+    for (int64_t i = 0; i < n; i++)
+        *(i < k * (n / E) ? &used : &unused) += fabs((double)x[i]);
+    MX_CHECK(used > 0 && unused == 0, "gradients of %g with tokens, %g without", used, unused);
+    fill(&t, "*.experts.*", k, E - k, NAN);
+    MX_CHECK(loss_of(&t) == loss, "experts without tokens changed the loss");
+    trial_close(&t);
+}
+
+/* NaN from a router reaches the loss, where a run notices it, and no index out of range. */
+MX_TEST(routers_with_nan_make_the_loss_nan)
+{
+    static const char *const families[][2] = {
+        {"qwen3-moe", "*.mlp.gate.weight"},  {"mixtral", "*.gate.weight"},
+        {"deepseek-v3", "*.gate.weight"},    {"gpt-oss", "*.router.weight"},
+        {"llama4", "*.router.weight"},       {"gemma4-moe", "*.router.proj.weight"},
+        {"qwen3-next", "*.mlp.gate.weight"},
+    };
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        trial t;
+        trial_open(&t, families[i][0]);
+        fill(&t, families[i][1], 0, 0, NAN);
+        float loss = loss_of(&t);
+        MX_CHECK(isnan(loss), "%s: loss %g", families[i][0], loss);
+        trial_close(&t);
+    }
 }
