@@ -2,6 +2,8 @@
  * tokenized alone as well, so the model sees in training the very tokens it will see then. */
 #include "data/encode.h"
 
+#include "data/encode_image.h"
+
 #include <string.h>
 
 void mx_document_fini(mx_document *d)
@@ -11,8 +13,7 @@ void mx_document_fini(mx_document *d)
     *d = (mx_document){0};
 }
 
-/* Marks the tokens from `from` to the end. */
-static void mark(mx_document *d, int64_t from, bool trained)
+void mx_encode_mark(mx_document *d, int64_t from, bool trained)
 {
     if (d->ids.n > d->cap_trained) {
         d->cap_trained = d->ids.n > 2 * d->cap_trained ? d->ids.n : 2 * d->cap_trained;
@@ -26,9 +27,15 @@ mx_status mx_encode_text(const mx_encoder *e, const char *text, size_t n, bool p
                          mx_document *d)
 {
     int64_t from = d->ids.n;
+    bool done = false;
+    d->mark_trained = trained;
+    if (d->pictures)
+        MX_TRY(mx_encode_marks(e, text, n, d, &done));
+    if (done)
+        return MX_OK;
     mx_encode_options o = {.special_in_text = parse ? MX_SPECIAL_PARSE : MX_SPECIAL_TEXT};
     MX_TRY(mx_tokenizer_encode(e->tokenizer, text, n, &o, &d->ids));
-    mark(d, from, trained);
+    mx_encode_mark(d, from, trained);
     return MX_OK;
 }
 
@@ -37,7 +44,7 @@ void mx_encode_id(int32_t id, bool trained, mx_document *d)
     if (id < 0)
         return;
     mx_tokens_add(&d->ids, id);
-    mark(d, d->ids.n - 1, trained);
+    mx_encode_mark(d, d->ids.n - 1, trained);
 }
 
 static void begin(const mx_encoder *e, mx_document *d)
@@ -123,14 +130,40 @@ static mx_status encode_example(const mx_encoder *e, const mx_example *x, mx_doc
     return MX_OK;
 }
 
+/* With the record's pictures in their places. */
+static mx_status encode_with_pictures(const mx_encoder *e, const mx_record *r, mx_example *x,
+                                      mx_document out[2], int n)
+{
+    mx_record_pictures p;
+    mx_encoder with = *e;
+    mx_status st = mx_record_pictures_open(&p, e->images, r, x);
+    bool any = p.n > 0;
+    with.parse_special |= any;
+    for (int k = 0; k < n && any; k++)
+        out[k].pictures = &p;
+    if (!st)
+        st = encode_example(&with, x, out);
+    for (int k = 0; k < n && any && !st; k++)
+        st = mx_encode_pictures_end(&out[k]);
+    for (int k = 0; k < n && any; k++) {
+        out[k].pictures = NULL;
+        if (st) /* their numbers are given back */
+            mx_status_free(mx_row_pictures(e->images, out[k].ids.ids, out[k].ids.n, NULL, 0, 0));
+    }
+    mx_record_pictures_close(&p);
+    return st;
+}
+
 mx_status mx_encode_record(const mx_encoder *e, const mx_record *r, mx_document out[2], int *n)
 {
     mx_example x;
-    out[0].ids.n = out[1].ids.n = 0;
+    for (int k = 0; k < 2; k++)
+        out[k].ids.n = out[k].next_picture = 0;
     *n = 0;
     MX_TRY(mx_example_from_record(&x, r, e->columns, e->n_columns));
     *n = x.kind == MX_EXAMPLE_PREFERENCE ? 2 : 1;
-    mx_status st = encode_example(e, &x, out);
+    mx_status st = e->images ? encode_with_pictures(e, r, &x, out, *n)
+                             : encode_example(e, &x, out);
     /* an empty text is an empty document, not one of two marks */
     if (!st && x.kind == MX_EXAMPLE_TEXT && x.text.len == 0)
         out[0].ids.n = 0;

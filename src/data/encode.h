@@ -20,6 +20,7 @@ typedef struct {
     int64_t vocab_size;            /* ids from files must be below it; 0: not checked */
     const char *const *columns;    /* named by the user; NULL: by example.h's table */
     int n_columns;
+    const struct mx_encode_images *images; /* borrowed (encode_image.h). NULL: text alone */
 } mx_encoder;
 
 /* Owns its memory and keeps it from one to the next. */
@@ -27,6 +28,9 @@ typedef struct {
     mx_tokens ids;
     uint8_t *trained; /* (ids.n) */
     int64_t cap_trained;
+    const struct mx_record_pictures *pictures; /* while it is encoded; NULL: none */
+    int next_picture;
+    bool mark_trained; /* what the text around pictures is */
 } mx_document;
 
 void mx_document_fini(mx_document *d);
@@ -41,6 +45,8 @@ mx_status mx_encode_chat(const mx_encoder *e, json_t *messages, json_t *tools, m
 /* Appends text whose tokens are all trained or all not. `parse`: special tokens are recognised. */
 mx_status mx_encode_text(const mx_encoder *e, const char *text, size_t n, bool parse, bool trained,
                          mx_document *d) MX_MUST_USE;
+/* Marks the tokens from `from` to the end as trained or not. */
+void mx_encode_mark(mx_document *d, int64_t from, bool trained);
 void mx_encode_id(int32_t id, bool trained, mx_document *d); /* id < 0: nothing */
 
 #endif

@@ -12,6 +12,7 @@
  */
 #include "data/loader.h"
 
+#include "data/encode_image.h"
 #include "data/loader_impl.h"
 #include <string.h>
 #include <time.h>
@@ -261,7 +262,7 @@ static void next_window(mx_loader *l)
 }
 
 /* One more row for the batch: of this rank, or of another (counted and forgotten). */
-static void take_row(mx_loader *l, mx_batch *b, int64_t row)
+static mx_status take_row(mx_loader *l, mx_batch *b, int64_t row)
 {
     int64_t s = b->seq_len, local = row - (int64_t)l->o.rank * b->rows;
     bool mine = local >= 0 && local < b->rows;
@@ -274,15 +275,22 @@ static void take_row(mx_loader *l, mx_batch *b, int64_t row)
         out[3] = b->positions + local * s;
     }
     mx_packer_write(l->packer, l->at.row++, out[0], out[1], out[2], out[3]);
+    if (l->o.encoder.images)
+        MX_TRY(mx_row_pictures(l->o.encoder.images, out[0], s, mine ? &b->pixels : NULL,
+                               &b->n_images, &b->cap_images));
+    if (mine)
+        b->first_image[local + 1] = b->n_images;
     for (int64_t i = 0; mine && i < s; i++) {
         b->n_tokens += out[2][i] != 0;
         b->n_trained += out[1][i] != MX_NO_LABEL;
     }
+    return MX_OK;
 }
 
 static void clear_batch(const mx_loader *l, mx_batch *b)
 {
-    b->n_tokens = b->n_trained = 0;
+    b->n_tokens = b->n_trained = b->n_images = 0;
+    memset(b->first_image, 0, sizeof *b->first_image * (size_t)(b->rows + 1));
     for (int64_t i = 0; i < b->rows * b->seq_len; i++) {
         b->tokens[i] = l->o.pack.pad_id;
         b->labels[i] = MX_NO_LABEL;
@@ -300,7 +308,7 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
         if (!mx_packer_rows(l->packer))
             MX_TRY(fill_window(l));
         while (row < l->o.batch_rows && l->at.row < mx_packer_rows(l->packer))
-            take_row(l, &slot->batch, row++);
+            MX_TRY(take_row(l, &slot->batch, row++));
         if (l->stop)
             return MX_OK;
         if (l->at.row >= mx_packer_rows(l->packer)) {
@@ -310,6 +318,9 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
         }
     }
     *full = row == l->o.batch_rows || (row > 0 && !l->o.drop_last);
+    for (int64_t r = 0; r < slot->batch.rows; r++) /* rows that were not filled have none */
+        if (slot->batch.first_image[r + 1] < slot->batch.first_image[r])
+            slot->batch.first_image[r + 1] = slot->batch.first_image[r];
     slot->batch.step = l->at.step++;
     mx_loader_at_copy(&slot->after, &l->at);
     return MX_OK;
@@ -380,6 +391,8 @@ static void reset(mx_loader *l)
         }
         l->chunks[i].state = MX_CHUNK_FREE;
     }
+    if (l->o.encoder.images)
+        mx_image_table_clear(l->o.encoder.images->table);
     l->n_read = l->n_packed = l->n_made = l->n_given = l->n_window = 0;
     l->exhausted = false;
     mx_status_free(l->error);
@@ -413,6 +426,9 @@ static uint64_t shape_hash(const mx_loader *l)
                 l->o.pack.truncate);
     mx_str_addf(&s, " %d %d %d %d %d", e->add_bos, e->add_eos, e->completion_only, e->parse_special,
                 e->tokenizer ? mx_tokenizer_vocab_size(e->tokenizer) : 0);
+    if (e->images)
+        mx_str_addf(&s, " %lld %lld", (long long)e->images->processor.spec.size,
+                    (long long)e->images->processor.spec.max_tiles);
     uint64_t h = XXH3_64bits(s.text, s.len);
     mx_str_fini(&s);
     return h;
@@ -430,6 +446,7 @@ static void make_slots(mx_loader *l)
                                        .segments = p + 2 * rows * s,
                                        .positions = p + 3 * rows * s,
                                        .rows = rows,
+                                       .first_image = MX_NEW_N(&l->arena, int64_t, rows + 1),
                                        .seq_len = s};
         l->slots[i].after.docs.cursors = MX_NEW_N(&l->arena, mx_cursor, l->mixture.n);
     }
@@ -459,10 +476,17 @@ static mx_status open_mixture(mx_loader *l)
     const mx_encoder *e = &l->o.encoder;
     mx_dataset_options *sets = mx_arena_copy(&l->arena, l->o.datasets,
                                              sizeof *sets * (size_t)l->o.n_datasets);
+    int n = e->columns ? e->n_columns : mx_example_n_columns;
+    const char **columns = MX_NEW_N(&l->arena, const char *, n + 2);
+    memcpy(columns, e->columns ? e->columns : mx_example_columns, sizeof *columns * (size_t)n);
+    if (e->images) {
+        columns[n++] = e->images->column;
+        columns[n++] = MX_IMAGES_COLUMN;
+    }
     for (int k = 0; k < l->o.n_datasets; k++)
         if (!sets[k].source.columns) {
-            sets[k].source.columns = e->columns ? e->columns : mx_example_columns;
-            sets[k].source.n_columns = e->columns ? e->n_columns : mx_example_n_columns;
+            sets[k].source.columns = columns;
+            sets[k].source.n_columns = n;
         }
     l->o.datasets = sets;
     return mx_mixture_open(&l->mixture, sets, l->o.n_datasets);
@@ -483,7 +507,7 @@ mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
     MX_TRY_OUT(st, check(&l->o));
     MX_TRY_OUT(st, open_mixture(l));
     l->hash = shape_hash(l);
-    if (o->cache_dir && *o->cache_dir)
+    if (o->cache_dir && *o->cache_dir && !o->encoder.images)
         MX_TRY_OUT(st, mx_token_cache_open(&l->cache, o->cache_dir, &l->o.encoder));
     l->n_chunks = 2 * l->o.n_threads + 2;
     l->chunks = MX_NEW_N(&l->arena, mx_loader_chunk, l->n_chunks);
@@ -546,6 +570,8 @@ void mx_loader_close(mx_loader *l)
             mx_document_fini(&it->docs[1]);
             mx_status_free(it->bad);
         }
+    for (int i = 0; l->slots && i < l->n_slots; i++)
+        mx_free(l->slots[i].batch.pixels);
     mx_status_free(l->error);
     mx_token_cache_close(l->cache);
     mx_packer_free(l->packer);

@@ -16,10 +16,11 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
         b->positions = mx_input(g, "positions", rows, MX_I32);
     if (s.packed)
         b->segments = mx_input(g, "segments", rows, MX_I32);
-    if (s.images && m->family->images) {
+    int64_t images = s.images + s.images_per_row * s.batch;
+    if (images && m->family->images) {
         mx_image_spec i;
         m->family->images(m->config, &i);
-        b->pixels = mx_input(g, "pixels", MX_SHAPE(s.images, i.channels, i.size, i.size),
+        b->pixels = mx_input(g, "pixels", MX_SHAPE(images, i.channels, i.size, i.size),
                              g->param_dtype);
     }
     mx_head head = m->family->build(g, m->config, b);

@@ -141,5 +141,6 @@ const mx_model mx_model_gemma3_vision = {
     .other_name = other_name,
     .unused = "vision_tower.*,multi_modal_projector.*",
     .no_decay = "*norm*,vision_tower.*.bias",
+    .tower = "vision_tower.*",
     .vision = "SigLIP, averaged patches; the tokens of an image see each other both ways",
 };

@@ -157,5 +157,6 @@ const mx_model mx_model_llama4_vision = {
     .other_parts = mx_single_experts_transposed,
     .unused = "vision_model.*,multi_modal_projector.*",
     .no_decay = "*norm*,*.bias",
+    .tower = "vision_model.*",
     .vision = "vision transformer over tiles, pixel shuffle, adapter",
 };

@@ -122,6 +122,7 @@ struct mx_model {
     const char *layer_prefix;
     const char *no_decay;      /* patterns of weights without weight decay by default */
     const char *vision;        /* one line on images; NULL: text only */
+    const char *tower;         /* patterns of the image encoder's weights; NULL: none */
     const char *decoder_block; /* MaxText's names for the family, comma-separated */
     /* Values of MaxText's keys that tell families of one decoder_block apart,
      * "key=value,key=value"; NULL: none are needed. */
@@ -150,6 +151,7 @@ void mx_model_spec_fini(mx_model_spec *m);
 typedef struct {
     int64_t batch, seq;
     int64_t images;    /* in the whole batch; 0: text only */
+    int64_t images_per_row; /* instead: in each of its rows at most */
     bool packed;
     bool training;     /* a step that updates weights */
     int64_t cache_len; /* 0: no cache */

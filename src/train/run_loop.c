@@ -48,14 +48,13 @@ static mx_status evaluate(mx_run *r)
     mx_run_spend(r, MX_GOODPUT_EVAL);
     /* The same batches every time: evaluation starts from the beginning of its data. */
     mx_train_data_close(&r->eval_data);
-    MX_TRY(mx_train_data_open(&r->eval_data, r->c, r->like, r->model.summary.vocab,
-                              r->eval_batch, true));
+    MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch, true));
     for (; limit < 0 || n < limit; n++) {
         float loss;
         MX_TRY(mx_loader_next(r->eval_data.loader, &b));
         if (!b)
             break;
-        MX_TRY(mx_run_feed(r->eval.exec, b, 0, 1));
+        MX_TRY(mx_run_feed(r, r->eval.exec, b, 0, 1));
         MX_TRY(mx_exec_run(r->eval.exec));
         MX_TRY(mx_exec_read(r->eval.exec, lm ? "lm_loss" : "loss", &loss));
         sum += loss;

@@ -228,21 +228,32 @@ static mx_status measure_frozen(mx_run *r)
     return MX_OK;
 }
 
-static mx_status open_data(mx_run *r)
+mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evaluation)
 {
-    int64_t rows = r->batch.global_sequences;
-    mx_train_data_request q = {
-        .config = r->c, .model_dir = r->like, .vocab = r->model.summary.vocab, .rows = rows};
-    if (r->ramp.n_stages) {
+    mx_train_data_request q = {.config = r->c, .model_dir = r->like,
+                               .vocab = r->model.summary.vocab, .rows = rows,
+                               .evaluation = evaluation, .model = &r->model,
+                               .images_per_row = r->options.shape.images_per_row};
+    if (r->ramp.n_stages && !evaluation) {
         q.rows = mx_ramp_unit(&r->ramp);
         q.pieces = (int)(rows / q.rows);
     }
-    MX_TRY(mx_train_data_open_as(&r->data, &q));
+    return mx_train_data_open_as(d, &q);
+}
+
+static mx_status open_data(mx_run *r)
+{
+    MX_TRY(mx_run_open_data(r, &r->data, r->batch.global_sequences, false));
     if (r->at.loader)
         MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
     if (r->evaluates)
-        MX_TRY(mx_train_data_open(&r->eval_data, r->c, r->like, r->model.summary.vocab,
-                                  r->eval_batch, true));
+        MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch, true));
+    if (r->options.shape.images_per_row) {
+        int64_t rows = r->eval_batch > r->batch.microbatch ? r->eval_batch : r->batch.microbatch;
+        int64_t images = rows * r->options.shape.images_per_row;
+        size_t floats = (size_t)(images * mx_image_floats(&r->data.images.processor));
+        MX_TRY(mx_alloc((void **)&r->pixels, sizeof(float) * floats, "the images of a batch"));
+    }
     return MX_OK;
 }
 
@@ -360,6 +371,7 @@ void mx_run_close(mx_run *r)
     mx_train_data_close(&r->data);
     mx_train_data_close(&r->eval_data);
     mx_run_flights_close(r);
+    mx_free(r->pixels);
     mx_carried_close(&r->carried);
     mx_run_stage_close(r);
     mx_session_close(r->session);

@@ -64,6 +64,7 @@ typedef struct {
     mx_batch gathered;      /* from pieces, with a ramp */
     double stage_flops;     /* of a step of the stage */
     mx_train_data data, eval_data;
+    float *pixels; /* of a microbatch, with images: (images, channels, size, size) */
     mx_run_state at; /* progress; at.step counts steps that were started */
     mx_flight flight[2];
     const char **extra; /* roots of the program to be logged: "metric:NAME" */
@@ -95,6 +96,9 @@ typedef struct {
 /* run_setup.c: everything before the first step. */
 mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line) MX_MUST_USE;
 void mx_run_close(mx_run *r);
+/* The data of training or evaluation, in batches of `rows`. */
+mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows,
+                           bool evaluation) MX_MUST_USE;
 /* The newest whole checkpoint of the run itself, in the arena; NULL when there is none. */
 mx_status mx_run_newest(mx_run *r, const char **path) MX_MUST_USE;
 /* metrics.jsonl from the step after the present one on. */
@@ -124,7 +128,8 @@ mx_status mx_run_next_batch(mx_run *r, const mx_batch **out) MX_MUST_USE;
 /* run_step.c: one step. */
 mx_status mx_run_flights_open(mx_run *r) MX_MUST_USE;
 void mx_run_flights_close(mx_run *r);
-mx_status mx_run_feed(mx_exec *e, const mx_batch *b, int64_t row, float scale) MX_MUST_USE;
+mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row,
+                      float scale) MX_MUST_USE;
 /* Starts the step after at.step and counts it; *end: there is no more data. */
 mx_status mx_run_launch(mx_run *r, bool *end) MX_MUST_USE;
 /* Waits for a step, reports it and decides what follows from it; nothing when that was done. */

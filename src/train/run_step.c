@@ -69,9 +69,28 @@ void mx_run_flights_close(mx_run *r)
 
 /* --- starting a step --- */
 
-/* Rows [row, row + microbatch) of a batch into a program's inputs. */
-mx_status mx_run_feed(mx_exec *e, const mx_batch *b, int64_t row, float scale)
+/* Images of the rows; what is left of the program's room stays as it was: no token stands for it.
+ */
+static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row)
 {
+    int64_t rows = mx_exec_tensor(e, "tokens").type.dim[0], from = b->first_image[row];
+    int64_t n = b->first_image[row + rows] - from, room = mx_exec_tensor(e, "pixels").type.dim[0];
+    size_t floats = (size_t)mx_image_floats(&r->data.images.processor);
+    if (n > room)
+        return mx_fail(MX_INPUT,
+                       "%lld rows have %lld images to the model, and there is room for %lld; set "
+                       "max_segments_per_seq, or leave max_num_images_per_example out",
+                       (long long)rows, (long long)n, (long long)room);
+    if (n)
+        memcpy(r->pixels, b->pixels + (size_t)from * floats, sizeof(float) * (size_t)n * floats);
+    return mx_exec_write(e, "pixels", r->pixels);
+}
+
+/* Rows [row, row + microbatch) of a batch into a program's inputs. */
+mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, float scale)
+{
+    if (r->options.shape.images_per_row)
+        MX_TRY(feed_images(r, e, b, row));
     int64_t at = row * b->seq_len;
     MX_TRY(mx_exec_write(e, "tokens", b->tokens + at));
     MX_TRY(mx_exec_write(e, "labels", b->labels + at));
@@ -122,7 +141,7 @@ static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
     mx_exec *each = r->now, *last = r->accumulates ? r->apply.exec : each;
     for (int64_t k = 0; k < r->batch.accumulation; k++) {
         float first = k == 0;
-        MX_TRY(mx_run_feed(each, b, k * r->microbatch, scale));
+        MX_TRY(mx_run_feed(r, each, b, k * r->microbatch, scale));
         MX_TRY(mx_exec_write(each, "first", &first));
         if (!r->accumulates)
             MX_TRY(feed_update(r, last, f));

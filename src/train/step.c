@@ -22,14 +22,14 @@ static bool any_matches(const char *patterns, const char *name)
     return false;
 }
 
-/* Weights outside the patterns get neither gradient nor optimizer state. */
-static void freeze(mx_graph *g, const char *patterns)
+/* Weights that are not trained get neither gradient nor optimizer state. */
+static void freeze(mx_graph *g, const mx_step_options *o)
 {
-    if (!patterns || !*patterns)
-        return;
+    bool some = o->trainable && *o->trainable;
     for (int i = 0; i < g->n_nodes; i++) {
         mx_node *n = g->node[i];
-        if (n->op == &mx_op_variable && !any_matches(patterns, n->name))
+        if (n->op == &mx_op_variable && ((some && !any_matches(o->trainable, n->name)) ||
+                                         (o->frozen && any_matches(o->frozen, n->name))))
             ((mx_var_attr *)n->attr)->frozen = true;
     }
 }
@@ -122,7 +122,7 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
         return mx_compile_forward(g, &o->compile, &s->program);
     }
     mx_node *loss = loss_of(g, &h, &b, o->z_loss);
-    freeze(g, o->trainable);
+    freeze(g, o);
     switch (o->kind) {
     case MX_STEP_LOSS:
         return mx_compile_forward(g, &o->compile, &s->program);
@@ -145,7 +145,7 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
     shape.training = true; /* with every weight that is trained */
     mx_head h = mx_model_build(&model, m, shape, &b);
     loss_of(&model, &h, &b, 0);
-    freeze(&model, o->trainable);
+    freeze(&model, o);
     mx_status st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
     mx_graph_fini(&model);
     return st;

@@ -23,6 +23,7 @@ typedef struct {
     mx_compile_options compile;
     double z_loss;
     const char *trainable; /* comma-separated patterns; NULL or "": every weight */
+    const char *frozen;    /* of those, patterns that are not; NULL: none */
 } mx_step_options;
 
 /* A program with what it was made from. Close before its session. */

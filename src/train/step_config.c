@@ -168,6 +168,39 @@ static mx_status refuse(const mx_config *cfg)
     return all;
 }
 
+/* Images: as many as the tokens of a row can stand for. */
+static int64_t images_per_row(const mx_config *cfg, const mx_model_spec *m)
+{
+    mx_image_spec s;
+    m->family->images(m->config, &s);
+    int64_t fit = mx_config_int(cfg, "max_target_length") / s.tokens;
+    int64_t most = mx_config_int(cfg, "max_num_images_per_example");
+    int64_t documents = mx_config_int(cfg, "max_segments_per_seq");
+    if (!mx_config_bool(cfg, "packing"))
+        documents = 1;
+    bool bounded = most > 0 && documents > 0 && most * documents < fit;
+    return bounded ? most * documents : fit;
+}
+
+static mx_status configure_images(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m)
+{
+    if (!mx_config_bool(cfg, "use_multimodal"))
+        return MX_OK;
+    if (!m->family->images)
+        return mx_fail(MX_USAGE, "%s: use_multimodal is set, but %s is a family without images",
+                       mx_config_where(cfg, "use_multimodal"), m->family->name);
+    if (mx_config_bool(cfg, "enable_rampup_batch_size"))
+        return mx_fail(MX_USAGE, "%s: batches that grow are not there with use_multimodal",
+                       mx_config_where(cfg, "enable_rampup_batch_size"));
+    o->shape.images_per_row = images_per_row(cfg, m);
+    if (!o->shape.images_per_row)
+        return mx_fail(MX_USAGE, "%s: max_target_length=%lld has no room for an image",
+                       mx_config_where(cfg, "max_target_length"), (long long)o->shape.seq);
+    if (mx_config_bool(cfg, "freeze_vision_encoder_params"))
+        o->frozen = m->family->tower;
+    return MX_OK;
+}
+
 mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m,
                             mx_step_kind kind, int64_t batch, mx_arena *a)
 {
@@ -178,6 +211,7 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
                                 .packed = mx_config_bool(cfg, "packing")};
     o->z_loss = mx_config_float(cfg, "z_loss_multiplier");
     o->trainable = joined(cfg, "trainable_parameters_mask", a);
+    MX_TRY(configure_images(o, cfg, m));
     o->compile.n_threads = (int)mx_config_int(cfg, "num_threads");
     const char *dump = mx_config_text(cfg, "dump_ir");
     o->compile.dump_ir = *dump ? dump : NULL;

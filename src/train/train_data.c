@@ -94,6 +94,43 @@ static void fill_encoder(mx_encoder *e, const mx_train_data *d, const mx_train_d
     }
 }
 
+/* Relative names of pictures are also looked for beside the first data file. */
+static const char *folder_of(const mx_dataset_options *set, mx_arena *a)
+{
+    char *path = mx_arena_strdup(a, set->paths ? set->paths : "");
+    path[strcspn(path, ",")] = 0;
+    char *slash = strrchr(path, '/');
+    if (!slash)
+        return ".";
+    *slash = 0;
+    return path;
+}
+
+static mx_status open_images(mx_train_data *d, const mx_train_data_request *r,
+                             const mx_dataset_options *set)
+{
+    const mx_config *c = r->config;
+    mx_image_spec s;
+    r->model->family->images(r->model->config, &s);
+    if (mx_config_bool(c, "packing") &&
+        strcmp(mx_config_text(c, "packing_type"), "concat_then_split") == 0)
+        return mx_fail(MX_USAGE, "%s: packing_type=concat_then_split would cut pictures; use "
+                       "first_fit or best_fit", mx_config_where(c, "packing_type"));
+    if (mx_tokenizer_find(d->tokenizer, s.piece) != s.token)
+        return mx_fail(MX_INPUT,
+                       "the model's image token is %lld, but the tokenizer (%s) has no %s of that "
+                       "number; they do not belong together",
+                       (long long)s.token, mx_tokenizer_kind(d->tokenizer), s.piece);
+    d->images = (mx_encode_images){
+        .column = mx_config_text(c, r->evaluation ? "eval_image_column" : "train_image_column"),
+        .folder = folder_of(set, &d->arena),
+        .max_tokens = mx_config_int(c, "max_target_length"),
+        .max_images = r->images_per_row};
+    MX_TRY(mx_image_processor_open(&d->images.processor, &s, r->model_dir));
+    d->images.table = mx_image_table_new();
+    return MX_OK;
+}
+
 mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *request)
 {
     mx_train_data_request r = *request;
@@ -126,6 +163,10 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
     }
     o.pack.pad_id = pad >= 0 && pad < r.vocab ? pad : 0;
     fill_encoder(&o.encoder, d, &r);
+    if (r.images_per_row) {
+        MX_TRY(open_images(d, &r, &sets[0]));
+        o.encoder.images = &d->images;
+    }
     return mx_loader_open(&d->loader, &o);
 }
 
@@ -140,6 +181,7 @@ mx_status mx_train_data_open(mx_train_data *d, const mx_config *c, const char *m
 void mx_train_data_close(mx_train_data *d)
 {
     mx_loader_close(d->loader);
+    mx_image_table_free(d->images.table);
     mx_chat_template_close(d->chat);
     mx_tokenizer_close(d->tokenizer);
     mx_arena_fini(&d->arena);

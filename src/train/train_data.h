@@ -3,6 +3,7 @@
 #define MX_TRAIN_TRAIN_DATA_H
 
 #include "base/config.h"
+#include "data/encode_image.h"
 #include "data/loader.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -12,6 +13,7 @@ typedef struct {
     mx_loader *loader;
     mx_tokenizer *tokenizer;
     mx_chat_template *chat;
+    mx_encode_images images; /* table NULL: none */
     mx_arena arena;
 } mx_train_data;
 
@@ -31,6 +33,8 @@ typedef struct {
     bool evaluation;
     bool completion_only;  /* train on completions and assistant messages alone */
     bool pairs;            /* chosen and rejected: two rows each, never packed */
+    const mx_model_spec *model; /* with use_multimodal its images are read; NULL: text alone */
+    int64_t images_per_row;     /* at most, to the model */
 } mx_train_data_request;
 mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r) MX_MUST_USE;
 void mx_train_data_close(mx_train_data *d);
