@@ -104,6 +104,8 @@ static void same_everywhere(mx_pack_kind kind)
     setup s;
     make_setup(&s, kind);
     s.o.n_datasets = 4; /* every kind of access; each goes through several epochs */
+    s.o.encoder.columns = (const char *[]){"text"};
+    s.o.encoder.n_columns = 1;
     run(&s, 1, 1, 0, NULL, first);
     run(&s, 1, 4, 0, NULL, other);
     MX_CHECK(memcmp(first, other, sizeof first) == 0, "threads change the batches");
