@@ -63,8 +63,9 @@ mx_status mx_signals_install(void)
     for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
         if (sigaction(stops[i], &act, NULL))
             return mx_fail_errno(MX_DEVICE, "cannot handle signal %d", stops[i]);
-    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
-        return mx_fail_errno(MX_DEVICE, "cannot ignore SIGPIPE");
+    /* Whoever was reading, or the terminal, is gone: no reason to stop. */
+    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR || signal(SIGHUP, SIG_IGN) == SIG_ERR)
+        return mx_fail_errno(MX_DEVICE, "cannot ignore SIGPIPE and SIGHUP");
     return MX_OK;
 }
 

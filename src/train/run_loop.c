@@ -210,9 +210,8 @@ mx_status mx_run_loop(mx_run *r)
 mx_status mx_run_train(const mx_config *c, const char *command_line)
 {
     mx_run r;
+    MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
     mx_status st = mx_run_open(&r, c, command_line);
-    if (!st)
-        st = mx_signals_install();
     if (!st)
         st = mx_run_loop(&r);
     mx_run_profile_end(&r, true);

@@ -334,6 +334,7 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     r->compiled = mx_run_now();
     MX_TRY(make_folders(r));
     MX_TRY(mx_run_lock_take(&r->lock, r->folder));
+    MX_TRY(mx_run_check_crashes(r));
     mx_run_log_open(r);
     mx_str report = {0};
     mx_status st = mx_run_config_compare(c, r->folder, &report);

@@ -104,6 +104,7 @@ mx_status mx_run_newest(mx_run *r, const char **path) MX_MUST_USE;
 /* metrics.jsonl from the step after the present one on. */
 mx_status mx_run_open_metrics(mx_run *r) MX_MUST_USE;
 /* run_watch.c: log, crash reports, watchdog, the account of time and memory. */
+mx_status mx_run_check_crashes(mx_run *r) MX_MUST_USE; /* is it worth starting? */
 void mx_run_log_open(mx_run *r);
 mx_status mx_run_watch_open(mx_run *r) MX_MUST_USE;
 void mx_run_spend(mx_run *r, mx_goodput_kind on); /* time from now on belongs to this */

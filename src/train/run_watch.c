@@ -11,12 +11,14 @@
 #include "base/crash.h"
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { ACCOUNT_SECONDS = 30, ALARM_FAILURES = 3 };
+enum { CRASHES = 3, CRASH_STEPS = 10, LOG_BYTES = 64 << 20 };
 
 double mx_run_now(void)
 {
@@ -42,6 +44,50 @@ void mx_run_log_open(mx_run *r)
     r->log_fd = fd;
     mx_progress_log_to(&r->progress, fd);
     mx_crash_set_log(fd);
+}
+
+/* The step of a line "maxc: SIGSEGV (...) in thread ..., step 12, node ..."; -1: another line. */
+static int64_t crash_of(const char *line, const char *end)
+{
+    static const char head[] = "maxc: SIG", mark[] = ", step ";
+    if (end - line < (ptrdiff_t)sizeof head || memcmp(line, head, sizeof head - 1) != 0)
+        return -1;
+    const char *p = memmem(line, (size_t)(end - line), mark, sizeof mark - 1);
+    return p ? strtoll(p + sizeof mark - 1, NULL, 10) : -1;
+}
+
+/* A run that crashes again and again at the same place is not worth another start. What the log
+ * says about crashes since the run last ended in an orderly way (a line of goodput) decides; being
+ * killed from outside leaves no such line and does not count. */
+mx_status mx_run_check_crashes(mx_run *r)
+{
+    char *text = NULL;
+    size_t n = 0;
+    int64_t step[CRASHES] = {0}, count = 0;
+    const char *path = mx_arena_printf(&r->arena, "%s/log.txt", r->folder);
+    mx_status_free(mx_io_read_file(NULL, path, LOG_BYTES, &text, &n)); /* none, or too long: fine */
+    for (const char *line = text, *end; text && line < text + n; line = end + 1) {
+        end = memchr(line, '\n', (size_t)(text + n - line));
+        end = end ? end : text + n;
+        int64_t at = crash_of(line, end);
+        if (at >= 0)
+            step[count++ % CRASHES] = at;
+        else if (memmem(line, (size_t)(end - line), " goodput ", 9))
+            count = 0;
+    }
+    mx_free(text);
+    int64_t low = INT64_MAX, high = 0;
+    for (int i = 0; i < CRASHES; i++) {
+        low = step[i] < low ? step[i] : low;
+        high = step[i] > high ? step[i] : high;
+    }
+    if (count < CRASHES || high - low >= CRASH_STEPS)
+        return MX_OK;
+    return mx_fail(MX_CHECK_FAILED,
+                   "the run has crashed %lld times in a row, the last %d times near step %lld; %s "
+                   "says where. It is not started again: find the cause first, or rename that file "
+                   "to try once more",
+                   (long long)count, CRASHES, (long long)high, path);
 }
 
 /* The time before the account could be opened is known now, too. */
