@@ -131,6 +131,15 @@ static mx_status open_images(mx_train_data *d, const mx_train_data_request *r,
     return MX_OK;
 }
 
+/* Nothing is tokenized, so it does not matter what the tokenizer knows. */
+static bool all_are_ids(const mx_dataset_options *sets, int n)
+{
+    bool ids = true;
+    for (int i = 0; i < n; i++)
+        ids = ids && sets[i].kind && strcmp(sets[i].kind, "synthetic") == 0;
+    return ids;
+}
+
 mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *request)
 {
     mx_train_data_request r = *request;
@@ -139,14 +148,14 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
     MX_TRY(open_tokenizer(d, c, r.model_dir));
     int32_t tokens = mx_tokenizer_vocab_size(d->tokenizer), pad = mx_tokenizer_pad(d->tokenizer);
     r.vocab = r.vocab ? r.vocab : tokens;
-    if (tokens > r.vocab)
+    mx_dataset_options *sets;
+    int n;
+    MX_TRY(mx_train_sets(c, r.evaluation, &d->arena, &sets, &n));
+    if (tokens > r.vocab && !all_are_ids(sets, n))
         return mx_fail(MX_USAGE,
                        "the tokenizer has %d tokens, the model's vocabulary only %lld; set "
                        "vocab_size or choose another tokenizer",
                        tokens, (long long)r.vocab);
-    mx_dataset_options *sets;
-    int n;
-    MX_TRY(mx_train_sets(c, r.evaluation, &d->arena, &sets, &n));
     fill_sets(sets, n, &r);
     const char *cache = mx_config_text(c, "tokenizer_cache_dir");
     mx_loader_options o = {.datasets = sets, .n_datasets = n, .pack = pack_of(c),
