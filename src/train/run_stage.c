@@ -18,6 +18,10 @@ mx_status mx_run_stage_open(mx_run *r)
     r->stage_flops = r->flops_per_step;
     if (!r->ramp.n_stages)
         return MX_OK;
+    if (r->options.shape.images_per_row)
+        return mx_fail(MX_USAGE,
+                       "%s: a batch that grows cannot hold images yet; leave one of the two out",
+                       mx_config_where(r->c, "enable_rampup_batch_size"));
     int64_t n = r->batch.microbatch * r->batch.accumulation * r->batch.length;
     int32_t *p = MX_NEW_N(&r->arena, int32_t, 4 * n);
     r->gathered = (mx_batch){.tokens = p,
