@@ -91,12 +91,18 @@ static void scores(const mx_attn *a, const void *q, const void *k, int n, int nk
                             .alpha = a->mask.scale});
 }
 
+/* Elements between rows of weights: MX_ATTN_KEYS floats, also where bf16 lies in them. */
+static int64_t weights_stride(const mx_attn *a)
+{
+    return a->type == MX_NUM_BF16 ? 2 * MX_ATTN_KEYS : MX_ATTN_KEYS;
+}
+
 /* o (n, v_dim) += p v. */
 static void product(const mx_attn *a, const void *p, const void *v, int n, int nk, void *o,
                     mx_num t)
 {
-    multiply((mx_gemm_args){.m = n, .n = a->v_dim, .k = nk, .a = p, .lda = MX_ATTN_KEYS, .b = v,
-                            .ldb = a->k_heads * a->v_dim, .c = o, .ldc = a->v_dim, .a_type = t,
+    multiply((mx_gemm_args){.m = n, .n = a->v_dim, .k = nk, .a = p, .lda = weights_stride(a), .b = v,
+                            .ldb = a->k_heads * a->v_dim, .c = o, .ldc = a->v_dim, .a_type = a->type,
                             .b_type = a->type, .c_type = t, .alpha = 1, .accumulate = true});
 }
 

@@ -30,12 +30,14 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Tiles as large as the packing buffers allow, then halved until every thread has two, to even out
- * the threads: rows while many remain (each cut of rows packs B once more), then columns. */
+/* Tiles as large as the packing buffers allow, then halved until every thread has as many: rows
+ * while many remain (each cut of rows packs B once more), then columns (A once more). Threads do not
+ * share a packed block: where two cores have no cache in common, handing it over costs more than
+ * packing it twice (measured: 60 % of the peak instead of 85 for m = 256). */
 static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)
 {
     int64_t mm = 1, nn = ceil_div(g->n, l->nc);
-    while (threads > 1 && batch * mm * nn < 2 * threads) {
+    while (threads > 1 && batch * mm * nn < 8 * threads && batch * mm * nn % threads) {
         if (g->m / (2 * mm) >= 512)
             mm *= 2;
         else if (g->n / (2 * nn) >= 2 * l->nr)

@@ -6,7 +6,9 @@
  *     AVX-512    14 x 32    14 x 16    as f32
  *     ... BF16                         14 x 32, two k per step (VDPBF16PS)
  * 14 x 2 accumulators, two vectors of B and one broadcast fill the 32 registers of AVX-512. KC and
- * NC put the block of B into 0.6 MB (an L2 of 1 MB and more) and the panel of A into 22 KB of L1.
+ * NC put the block of B into 0.8 MB (an L2 of 1 MB and more) and the panel of A into 14 KB of L1;
+ * every column of the block pays for a share of packing that panel, so NC is the larger one. For bf16
+ * a block has 768 elements of k, which many models need: their sums are rounded in registers.
  */
 #include "ops/cpu/gemm_tile.h"
 
@@ -82,8 +84,8 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define PAIR 1
 #define VL 16
 #define MR 14
-#define KC 384
-#define NC 384
+#define KC 256
+#define NC 768
 #define MAC PLAIN_MAC
 #define TRANSPOSE transpose16
 #include "ops/cpu/gemm_kernel.inc"
@@ -97,7 +99,7 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define VL 16
 #define MR 14
 #define KC 384
-#define NC 384
+#define NC 768
 #define MAC BF16_MAC
 #define TRANSPOSE transpose16
 #include "ops/cpu/gemm_kernel.inc"
@@ -142,10 +144,10 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #include "ops/cpu/gemm_kernel.inc"
 
 static const mx_gemm_level f32_levels[] = {
-    {tile_f32_base, 4, 8, 256}, {tile_f32_v3, 6, 16, 384}, {tile_f32_v4, 14, 32, 384}};
+    {tile_f32_base, 4, 8, 256}, {tile_f32_v3, 6, 16, 384}, {tile_f32_v4, 14, 32, 768}};
 static const mx_gemm_level f64_levels[] = {
     {tile_f64_base, 4, 4, 128}, {tile_f64_v3, 6, 8, 256}, {tile_f64_v4, 14, 16, 256}};
-static const mx_gemm_level bf16_level = {tile_bf16, 14, 32, 384};
+static const mx_gemm_level bf16_level = {tile_bf16, 14, 32, 768};
 
 const mx_gemm_level *mx_gemm_level_at(mx_num a, mx_num b, mx_simd level)
 {

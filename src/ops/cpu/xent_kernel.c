@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-    ROWS = 256,            /* rows of a chunk, at most */
+    ROWS = 512,            /* rows of a chunk, at most */
     TILE = 4096,           /* logits per row of a tile in the forward pass */
     CHUNK_LOGITS = 1 << 24 /* logits of a chunk in the backward pass, about */
 };
