@@ -1,11 +1,12 @@
 /* llmc_gpt2.c - the same GPT-2 124M step by llm.c's train_gpt2.c, for the ratio of `make bench`.
  *
- * Built beside a checkout of llm.c, whose source it includes (bench/run does it where LLMC names one):
+ * Built beside a checkout of llm.c, whose source it includes (bench/run does it where LLMC names
+ * one):
  *
  *     cc -Ofast -march=native -fopenmp -DOMP -I$LLMC bench/peers/llmc_gpt2.c -lm -o llmc_gpt2
  *     ./llmc_gpt2 STEPS                prints tokens per second, batch 4, length 512
- * A checkpoint of small random weights is written to a temporary file, since that is what llm.c starts
- * from. llm.c has no clip here; that is to its advantage.
+ * A checkpoint of small random weights is written to a temporary file, since that is what llm.c
+ * starts from. llm.c has no clip here; that is to its advantage.
  */
 #define TESTING
 #include "train_gpt2.c"

@@ -101,9 +101,10 @@ static int64_t weights_stride(const mx_attn *a)
 static void product(const mx_attn *a, const void *p, const void *v, int n, int nk, void *o,
                     mx_num t)
 {
-    multiply((mx_gemm_args){.m = n, .n = a->v_dim, .k = nk, .a = p, .lda = weights_stride(a), .b = v,
-                            .ldb = a->k_heads * a->v_dim, .c = o, .ldc = a->v_dim, .a_type = a->type,
-                            .b_type = a->type, .c_type = t, .alpha = 1, .accumulate = true});
+    multiply((mx_gemm_args){.m = n, .n = a->v_dim, .k = nk, .a = p, .lda = weights_stride(a),
+                            .b = v, .ldb = a->k_heads * a->v_dim, .c = o, .ldc = a->v_dim,
+                            .a_type = a->type, .b_type = a->type, .c_type = t, .alpha = 1,
+                            .accumulate = true});
 }
 
 static size_t backward_thread_bytes(const mx_attn *a)

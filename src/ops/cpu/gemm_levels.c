@@ -7,8 +7,8 @@
  *     ... BF16                         14 x 32, two k per step (VDPBF16PS)
  * 14 x 2 accumulators, two vectors of B and one broadcast fill the 32 registers of AVX-512. KC and
  * NC put the block of B into 0.8 MB (an L2 of 1 MB and more) and the panel of A into 14 KB of L1;
- * every column of the block pays for a share of packing that panel, so NC is the larger one. For bf16
- * a block has 768 elements of k, which many models need: their sums are rounded in registers.
+ * every column of the block pays for a share of packing that panel, so NC is the larger one. For
+ * bf16 a block has 768 elements of k, which many models need: their sums are rounded in registers.
  */
 #include "ops/cpu/gemm_tile.h"
 
