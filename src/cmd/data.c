@@ -149,8 +149,12 @@ static mx_status show_all(view *v, const mx_config *c)
         MX_TRY(mx_loader_next(v->d->loader, &b));
         if (!b)
             break;
-        for (int64_t r = 0; r < b->rows && shown < rows && !json; r++, shown++)
+        for (int64_t r = 0; r < b->rows && shown < rows && !json; r++) {
+            if (b->segments[r * b->seq_len] == 0)
+                continue; /* nothing but padding, at the end of the data */
             MX_TRY(show_row(v, b, r));
+            shown++;
+        }
     }
     mx_loader_counts counts = mx_loader_report(v->d->loader);
     print_counts(&counts, seconds() - from, done, json);

@@ -58,6 +58,7 @@ typedef struct mx_arrow_array {
     int64_t n_more;
     struct mx_arrow_array *children;
     const struct mx_arrow_array *dictionary; /* borrowed; NULL: none */
+    const struct mx_arrow_array *extension;  /* of a dictionary: values that were added to it */
 } mx_arrow_array;
 
 /* A message as it lies in the file. */
@@ -66,9 +67,10 @@ typedef struct {
     int64_t meta_at, meta_bytes, body_at, body_bytes, next;
 } mx_arrow_message;
 
-typedef struct {
+typedef struct mx_arrow_dictionary {
     int64_t id;
     mx_arrow_array array;
+    struct mx_arrow_dictionary *last; /* its latest extension; itself without one */
 } mx_arrow_dictionary;
 
 mx_status mx_arrow_message_at(mx_shard *f, int64_t at, mx_arrow_message *m) MX_MUST_USE;

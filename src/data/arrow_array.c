@@ -194,6 +194,16 @@ static int64_t integer(const mx_arrow_array *a, int64_t i)
     return a->field->is_signed ? (int64_t)(v << unused) >> unused : (int64_t)v;
 }
 
+/* The dictionary, or the later part of it, that holds value *k; *k becomes its place there. NULL:
+ * there is no such value. */
+static const mx_arrow_array *dictionary_part(const mx_arrow_array *a, int64_t *k)
+{
+    const mx_arrow_array *d = a->dictionary;
+    for (; d && *k >= d->length; d = d->extension)
+        *k -= d->length;
+    return *k >= 0 ? d : NULL;
+}
+
 bool mx_arrow_is_null(const mx_arrow_array *a, int64_t i)
 {
     if (a->field->type == MX_ARROW_NULL)
@@ -203,7 +213,8 @@ bool mx_arrow_is_null(const mx_arrow_array *a, int64_t i)
     if (!a->dictionary)
         return false;
     int64_t k = integer(a, i);
-    return k >= 0 && k < a->dictionary->length && mx_arrow_is_null(a->dictionary, k);
+    const mx_arrow_array *d = dictionary_part(a, &k);
+    return d && mx_arrow_is_null(d, k);
 }
 
 static int64_t offset(const mx_arrow_array *a, int64_t i)
@@ -233,7 +244,8 @@ bool mx_arrow_bytes(const mx_arrow_array *a, int64_t i, const char **p, size_t *
 {
     if (a->dictionary) {
         int64_t k = integer(a, i);
-        return k >= 0 && k < a->dictionary->length && mx_arrow_bytes(a->dictionary, k, p, n);
+        const mx_arrow_array *d = dictionary_part(a, &k);
+        return d && mx_arrow_bytes(d, k, p, n);
     }
     mx_arrow_type t = a->field->type;
     if (t == MX_ARROW_UTF8_VIEW || t == MX_ARROW_BINARY_VIEW)
@@ -325,9 +337,8 @@ const char *mx_arrow_write(const mx_arrow_array *a, int64_t i, size_t max_bytes,
     }
     if (a->dictionary) {
         int64_t k = integer(a, i);
-        if (k < 0 || k >= a->dictionary->length)
-            return "a dictionary index is too large";
-        return mx_arrow_write(a->dictionary, k, max_bytes, out);
+        const mx_arrow_array *d = dictionary_part(a, &k);
+        return d ? mx_arrow_write(d, k, max_bytes, out) : "a dictionary index is too large";
     }
     switch (a->field->type) {
     case MX_ARROW_BOOL:

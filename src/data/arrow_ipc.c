@@ -2,19 +2,23 @@
  *
  * At open the messages are walked from head to head (bodies are not read), dictionaries are
  * decoded, and the record batches become blocks. The batch that was asked for last is held in
- * memory. A dictionary may come once; replacements and deltas are not supported.
+ * memory. A dictionary that comes again replaces the one before it for the batches
+ * that follow; a delta adds values to it.
  */
 #include "data/arrow.h"
 
 #include <string.h>
 
+enum { MOST_DELTAS = 10000 };
+
 typedef struct {
     mx_arrow_schema schema;
-    int64_t *batch_at; /* (n_blocks) offset of each batch's message */
+    int64_t *batch_at; /* (2 n_blocks) offset of each batch's message, dictionaries before it */
     int64_t n_batches, cap_batches, cap_first;
     mx_arena dict_arena;
     mx_arrow_dictionary **dictionaries; /* each in dict_arena: arrays point at them */
-    int n_dictionaries, cap_dictionaries;
+    int n_dictionaries, cap_dictionaries, n_deltas;
+    bool is_file; /* with a footer: dictionaries may stand anywhere and are never replaced */
     bool *wanted; /* (n_fields) */
     /* the batch in memory */
     mx_arena arena;
@@ -77,13 +81,15 @@ static mx_status read_dictionary(mx_source *s, const mx_arrow_message *m)
     size_t header = mx_flatbuf_table(&b, mx_flatbuf_root(&b), 2);
     int64_t id = mx_flatbuf_int(&b, header, 0, 8, 0), n_rows;
     const mx_arrow_field *f = dictionary_field(t->schema.fields, t->schema.n_fields, id);
-    bool again = mx_flatbuf_int(&b, header, 2, 1, 0);
+    mx_arrow_dictionary *before = NULL;
+    bool delta = mx_flatbuf_int(&b, header, 2, 1, 0);
     for (int i = 0; i < t->n_dictionaries; i++)
-        again = again || t->dictionaries[i]->id == id;
-    if (!f || again || b.bad)
+        before = t->dictionaries[i]->id == id ? t->dictionaries[i] : before;
+    if (!f || b.bad || (delta && !before))
         return mx_fail(MX_INPUT, "dictionary %lld %s", (long long)id,
-                       again ? "is replaced or extended, which is not supported"
-                             : "is of no column");
+                       delta ? "is extended before it is there" : "is of no column");
+    if (delta && ++t->n_deltas > MOST_DELTAS)
+        return mx_fail(MX_INPUT, "more than %d additions to dictionaries", MOST_DELTAS);
     mx_arrow_batch batch = {.arena = &t->dict_arena,
                             .meta = &b,
                             .batch = mx_flatbuf_table(&b, header, 1),
@@ -93,9 +99,14 @@ static mx_status read_dictionary(mx_source *s, const mx_arrow_message *m)
                             .n_dictionaries = t->n_dictionaries};
     mx_arrow_array array;
     MX_TRY(mx_arrow_batch_read(&batch, f, 1, &array, &n_rows));
-    MX_GROW(t->dictionaries, t->n_dictionaries, t->cap_dictionaries);
     mx_arrow_dictionary *d = MX_NEW(&t->dict_arena, mx_arrow_dictionary);
-    *d = (mx_arrow_dictionary){id, array};
+    *d = (mx_arrow_dictionary){id, array, d};
+    if (delta) {
+        before->last->array.extension = &d->array;
+        before->last = d;
+        return MX_OK;
+    }
+    MX_GROW(t->dictionaries, t->n_dictionaries, t->cap_dictionaries);
     t->dictionaries[t->n_dictionaries++] = d;
     return MX_OK;
 }
@@ -111,14 +122,15 @@ static mx_status note_batch(mx_source *s, int64_t at, const mx_arrow_message *m)
     int64_t rows = mx_flatbuf_int(&b, mx_flatbuf_table(&b, mx_flatbuf_root(&b), 2), 0, 8, 0);
     if (b.bad || rows < 0 || rows > (int64_t)1 << 40)
         return mx_fail(MX_INPUT, "a record batch of %lld rows", (long long)rows);
-    MX_GROW(t->batch_at, t->n_batches, t->cap_batches);
+    MX_GROW(t->batch_at, 2 * t->n_batches, t->cap_batches); /* two at a time; the room is even */
     if (t->n_batches + 1 >= t->cap_first) {
         t->cap_first = 2 * t->cap_first + 16;
         s->block_first = mx_realloc(s->block_first, sizeof(int64_t) * (size_t)t->cap_first);
     }
     if (t->n_batches == 0)
         s->block_first[0] = 0;
-    t->batch_at[t->n_batches] = at;
+    t->batch_at[2 * t->n_batches] = at;
+    t->batch_at[2 * t->n_batches + 1] = t->n_dictionaries;
     s->block_first[t->n_batches + 1] = s->block_first[t->n_batches] + rows;
     t->n_batches++;
     return MX_OK;
@@ -131,6 +143,7 @@ static mx_status walk(mx_source *s)
     size_t got;
     MX_TRY(mx_shard_peek(&s->file, 0, 8, &p, &got));
     bool is_file = got >= 8 && memcmp(p, "ARROW1", 6) == 0;
+    t->is_file = is_file;
     if (is_file) {
         uint8_t tail[6];
         MX_TRY(mx_shard_read(&s->file, s->file.size_bytes - 6, tail, 6));
@@ -173,7 +186,7 @@ static mx_status load_batch(mx_source *s, int64_t k)
     int64_t n_rows;
     t->batch = -1;
     mx_arena_fini(&t->arena);
-    MX_TRY(mx_arrow_message_at(&s->file, t->batch_at[k], &m));
+    MX_TRY(mx_arrow_message_at(&s->file, t->batch_at[2 * k], &m));
     MX_TRY(load(s, &m, &t->arena, &meta, &body));
     mx_flatbuf b = {meta, (size_t)m.meta_bytes, false};
     t->columns = MX_NEW_N(&t->arena, mx_arrow_array, t->schema.n_fields);
@@ -183,7 +196,8 @@ static mx_status load_batch(mx_source *s, int64_t k)
                             .body_bytes = m.body_bytes,
                             .batch = mx_flatbuf_table(&b, mx_flatbuf_root(&b), 2),
                             .dictionaries = t->dictionaries,
-                            .n_dictionaries = t->n_dictionaries,
+                            .n_dictionaries = t->is_file ? t->n_dictionaries
+                                                         : (int)t->batch_at[2 * k + 1],
                             .wanted = t->wanted};
     MX_TRY(mx_arrow_batch_read(&batch, t->schema.fields, t->schema.n_fields, t->columns, &n_rows));
     if (n_rows != s->block_first[k + 1] - s->block_first[k])
@@ -224,10 +238,10 @@ static mx_status arrow_read(mx_source *s, int64_t i, mx_record *r)
             else
                 hi = mid;
         }
-        r->offset = t->batch_at[lo];
+        r->offset = t->batch_at[2 * lo];
         MX_TRY(load_batch(s, k = lo));
     }
-    r->offset = t->batch_at[k];
+    r->offset = t->batch_at[2 * k];
     int64_t row = i - s->block_first[k];
     for (int c = 0; c < t->schema.n_fields; c++) {
         const mx_arrow_array *a = &t->columns[c];

@@ -27,6 +27,20 @@ static bool is_text(const ctx *c, int i)
     return i >= 0 && c->r->cells[i].kind == MX_CELL_TEXT;
 }
 
+/* Token ids, or a list that begins with a number. */
+static bool is_ids(const ctx *c, int i)
+{
+    const mx_cell *cell = &c->r->cells[i];
+    const char *p = mx_record_data(c->r, i);
+    if (cell->kind != MX_CELL_JSON)
+        return cell->kind == MX_CELL_IDS;
+    p += strspn(p, " \t\r\n");
+    if (*p++ != '[')
+        return false;
+    p += strspn(p, " \t\r\n");
+    return *p == '-' || (*p >= '0' && *p <= '9');
+}
+
 static mx_slice slice(const ctx *c, int i)
 {
     if (i < 0)
@@ -260,7 +274,7 @@ static mx_status make_ids(ctx *c, int i, int labels)
 
 static mx_status make_text(ctx *c, int i)
 {
-    if (c->r->cells[i].kind == MX_CELL_IDS)
+    if (is_ids(c, i))
         return make_ids(c, i, -1);
     if (c->r->cells[i].kind == MX_CELL_BYTES)
         return mx_fail(MX_INPUT, "column \"%s\" holds bytes that are not text",
@@ -306,13 +320,15 @@ static mx_status by_user(ctx *c, const char *const *columns, int n)
         return make_text(c, at[0]);
     if (n == 2 && strcmp(columns[0], "chosen") == 0)
         return make_preference(c, -1, at[0], at[1]);
+    if (n == 2 && is_ids(c, at[0]))
+        return make_ids(c, at[0], at[1]);
     if (n == 2)
         return make_completion(c, at[0], at[1]);
     if (n == 3)
         return make_preference(c, at[0], at[1], at[2]);
     return mx_fail(MX_USAGE,
-                   "train_data_columns has %d names: expected one (text or messages), two (prompt, "
-                   "completion) or three (prompt, chosen, rejected)",
+                   "train_data_columns has %d names: expected one (text, messages or ids), two "
+                   "(prompt, completion; ids, labels) or three (prompt, chosen, rejected)",
                    n);
 }
 

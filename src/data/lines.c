@@ -15,32 +15,29 @@ static bool blank(const char *p, size_t n)
     return true;
 }
 
-/* The line at `at`: its bytes without the line end, and where the next one begins. */
-static mx_status line_at(mx_shard *f, int64_t at, size_t max_bytes, const char **text, size_t *n,
-                         int64_t *next)
+/* The line at `at`: how long it is without its end, whether it is blank, where the next one begins.
+ * Goes through the line in parts, so that a line of any length costs no memory. */
+static mx_status line_at(mx_shard *f, int64_t at, size_t *n, bool *empty, int64_t *next)
 {
-    size_t look = FIRST_LOOK, seen = 0;
+    int64_t pos = at;
+    uint8_t last = 0;
+    *empty = true;
     for (;;) {
         const uint8_t *p;
         size_t got;
-        MX_TRY(mx_shard_peek(f, at, look, &p, &got));
-        const uint8_t *nl = got > seen ? memchr(p + seen, '\n', got - seen) : NULL;
-        bool last = at + (int64_t)got == f->size_bytes;
-        if (nl || last) {
-            *text = (const char *)p;
-            *n = nl ? (size_t)(nl - p) : got;
-            *next = at + (int64_t)*n + (nl ? 1 : 0);
-            if (*n && p[*n - 1] == '\r')
-                --*n;
-            return MX_OK;
-        }
-        if (got > max_bytes)
-            return mx_fail(MX_INPUT,
-                           "%s: the line at offset %lld is longer than %zu bytes; this is not a "
-                           "file of lines, or max_record_bytes is too small",
-                           f->path, (long long)at, max_bytes);
-        seen = got;
-        look = got * 4;
+        MX_TRY(mx_shard_peek(f, pos, FIRST_LOOK, &p, &got));
+        const uint8_t *nl = got ? memchr(p, '\n', got) : NULL;
+        size_t k = nl ? (size_t)(nl - p) : got;
+        *empty = *empty && blank((const char *)p, k);
+        last = k ? p[k - 1] : last;
+        pos += (int64_t)k;
+        if (!nl && got && pos < f->size_bytes)
+            continue;
+        *n = (size_t)(pos - at);
+        *next = pos + (nl ? 1 : 0);
+        if (*n && last == '\r')
+            --*n;
+        return MX_OK;
     }
 }
 
@@ -54,12 +51,11 @@ static int64_t first_offset(mx_shard *f, const uint8_t *p, size_t n)
 static mx_status record_at(const mx_lines *l, mx_shard *f, int64_t at, size_t max_bytes,
                            int64_t *offset, size_t *n, int64_t *next)
 {
-    const char *p;
     size_t k;
+    bool empty;
     *offset = -1;
     while (at < f->size_bytes) {
-        MX_TRY(line_at(f, at, max_bytes, &p, &k, next));
-        bool empty = blank(p, k);
+        MX_TRY(line_at(f, at, &k, &empty, next));
         if (*offset >= 0 && empty)
             return MX_OK;
         if (!empty) {
@@ -132,14 +128,19 @@ mx_status mx_lines_get(mx_lines *l, mx_shard *f, int64_t i, size_t max_bytes, co
     }
     l->at_record = i + 1;
     l->at_offset = next;
+    if (*n > max_bytes)
+        return mx_fail(MX_INPUT,
+                       "the line has %zu bytes, max_record_bytes is %zu; raise it, unless this is "
+                       "no file of lines",
+                       *n, max_bytes);
     const uint8_t *p;
     size_t got;
     MX_TRY(mx_shard_peek(f, *offset, *n, &p, &got));
+    if (got < *n)
+        return mx_fail(MX_INPUT, "%s: record %lld is gone; the file changed while it was in use",
+                       f->path, (long long)i);
     *text = (const char *)p;
-    return *n <= max_bytes
-               ? MX_OK
-               : mx_fail(MX_INPUT, "the record has %zu bytes, max_record_bytes is %zu", *n,
-                         max_bytes);
+    return MX_OK;
 }
 
 void mx_lines_fini(mx_lines *l)

@@ -5,9 +5,29 @@
 #include "base/file.h"
 #include "train/tokenizer_path.h"
 #include "train/train_sets.h"
+#include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* A file that is the template, or JSON that holds it as "chat_template". */
+static mx_status open_chat_file(mx_train_data *d, const char *file)
+{
+    char *whole;
+    size_t n;
+    json_error_t err;
+    MX_TRY(mx_file_read(&d->arena, file, (size_t)16 << 20, &whole, &n));
+    if (!mx_ends_with(file, ".json"))
+        return mx_chat_template_open_n(&d->chat, whole, n);
+    json_t *o = json_loadb(whole, n, 0, &err);
+    const char *text = json_string_value(json_object_get(o, "chat_template"));
+    mx_status st = text ? mx_chat_template_open(&d->chat, text)
+                        : mx_fail(MX_INPUT,
+                                  "%s: expected a JSON object with a text \"chat_template\"%s%s",
+                                  file, o ? "" : ": ", o ? "" : err.text);
+    json_decref(o);
+    return mx_status_wrap(st, "chat_template_path");
+}
 
 /* The template that the configuration gives, else the one beside the tokenizer. A folder without
  * one is fine unless use_chat_template says that there is one. */
@@ -18,12 +38,8 @@ static mx_status open_chat(mx_train_data *d, const mx_config *c, const char *pat
     struct stat st;
     if (*text)
         return mx_chat_template_open(&d->chat, text);
-    if (*file) {
-        char *whole;
-        size_t n;
-        MX_TRY(mx_file_read(&d->arena, file, (size_t)16 << 20, &whole, &n));
-        return mx_chat_template_open_n(&d->chat, whole, n);
-    }
+    if (*file)
+        return open_chat_file(d, file);
     if (!*path || stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
         return MX_OK;
     mx_status e = mx_chat_template_open_dir(&d->chat, path, NULL);

@@ -41,6 +41,16 @@ shape sharegpt '{"conversations": [{"from": "human", "value": "Hi"}, {"from": "g
     "User: Hi" "Hello"
 shape preference '{"prompt": "Say ", "chosen": "yes", "rejected": "no"}' "Say ${esc}[0m" "yes" pairs=true
 has "${esc}[32mno"
+# a template of one's own, as a file and as JSON
+printf '{%% for m in messages %%}[{{ m.role }}] {{ m.content }};{%% endfor %%}' > "$dir/t.jinja"
+printf '{"chat_template": "{%% for m in messages %%}[{{ m.role }}] {{ m.content }};{%% endfor %%}"}' > "$dir/t.json"
+for f in t.jinja t.json; do
+    "$maxc" data dataset_path="$dir/messages.jsonl" max_target_length=128 chat_template_path="$dir/$f" > "$dir/out"
+    has "user] Why?;[assistant] Because.;"
+done
+echo '{"template": 1}' > "$dir/t.json"
+status=0; "$maxc" data dataset_path="$dir/messages.jsonl" chat_template_path="$dir/t.json" > "$dir/out" 2>&1 || status=$?
+[ "$status" = 3 ] || fail "exit status $status for a template file without one, expected 3"
 # the same, given as one JSON array
 printf '[%s,\n %s]\n' "$(cat "$dir/alpaca.jsonl")" "$(cat "$dir/alpaca.jsonl")" > "$dir/alpaca.json"
 "$maxc" data dataset_path="$dir/alpaca.json" max_target_length=128 > "$dir/out"

@@ -89,6 +89,10 @@ MX_TEST(encode_every_shape)
     check(both, NULL, "{\"input_ids\": [1, 65, 66], \"labels\": [-100, 65, -100]}", "<\x01>A<B>");
     check((mx_encoder){.vocab_size = 60}, NULL, "{\"input_ids\": [1, 65]}",
           "!outside the vocabulary of 60");
+    check((mx_encoder){.columns = (const char *[]){"x", "y"}, .n_columns = 2}, NULL,
+          "{\"x\": [1, 65, 66], \"y\": [-100, 65, -100]}", "<\x01>A<B>");
+    check((mx_encoder){.columns = (const char *[]){"text"}, .n_columns = 1}, NULL,
+          "{\"text\": [65, 66]}", "AB");
     check(both, NULL, "{\"title\": \"x\"}", "!no column to train on");
     check(both, NULL, "{\"messages\": [{\"content\": \"x\"}]}", "!has no role");
     check(both, NULL, "{\"messages\": []}", "!not empty");

@@ -200,6 +200,10 @@ MX_TEST(arrow_files_of_other_writers)
         compare(files[i], "rows.jsonl", "messages");
     }
     compare("types.arrow", "types.jsonl", NULL);
+    /* dictionaries that are replaced from batch to batch, or grow, in a stream and in a file */
+    compare("replaced.arrow", "replaced.jsonl", NULL);
+    compare("delta.arrow", "delta.jsonl", NULL);
+    compare("delta_file.arrow", "delta.jsonl", NULL);
 }
 
 MX_TEST(arrow_damage_is_refused)
@@ -208,4 +212,5 @@ MX_TEST(arrow_damage_is_refused)
     damage("types.arrow", 131);
     damage("zstd.arrow", 131);
     damage("lz4.arrow", 131);
+    damage("delta_file.arrow", 17); /* a stream may end after any message */
 }
