@@ -89,7 +89,8 @@ static mx_status run(mx_invocation *inv)
     mx_decode_settings o = {.batch = 1, .max_length = length, .compile = {.weights_fixed = true}};
     MX_TRY_OUT(st, mx_model_from_config(&m, c));
     mx_dtype_parse(mx_config_text(c, "dtype"), &o.compile.compute);
-    MX_TRY_OUT(st, mx_session_open(&s, mx_device_name(c), (int)mx_config_int(c, "num_threads")));
+    MX_TRY_OUT(st, mx_session_open(&s, mx_config_text(c, "device"),
+                                   (int)mx_config_int(c, "num_threads")));
     MX_TRY_OUT(st, mx_decode_open(&d, s, &m, &o));
     MX_TRY_OUT(st, mx_session_init(s, 1));
     MX_TRY_OUT(st, feed_prompt(d, length - TOKENS - WARM));

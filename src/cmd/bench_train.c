@@ -100,8 +100,8 @@ static mx_status run(mx_invocation *inv)
     o.shape.packed = false;
     if (!mx_config_is_set(c, "remat_policy"))
         o.compile.remat.policy = "none";
-    MX_TRY_OUT(st,
-               mx_session_open(&session, mx_device_name(c), (int)mx_config_int(c, "num_threads")));
+    MX_TRY_OUT(st, mx_session_open(&session, mx_config_text(c, "device"),
+                                   (int)mx_config_int(c, "num_threads")));
     o.compile.n_threads = mx_session_threads(session);
     MX_TRY_OUT(st, mx_step_open(&step, session, &m, &o));
     MX_TRY_OUT(st, mx_session_init(session, 1));

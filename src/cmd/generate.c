@@ -240,8 +240,6 @@ static mx_status run(mx_invocation *inv)
     o.stop = stop;
     const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
     mx_dtype_parse(dtype, &o.compute);
-    if (strcmp(o.device, "auto") == 0)
-        o.device = "cpu";
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)

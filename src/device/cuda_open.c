@@ -25,6 +25,16 @@ static void plugin_path(char *path, size_t cap)
     snprintf(path, cap, "%.*slibmaxc_cuda.so", slash ? (int)(slash - self + 1) : 0, self);
 }
 
+/* NVIDIA's driver brings this library; opening it is quick, and on most machines without a GPU it
+ * is not there. */
+bool mx_device_has_driver(void)
+{
+    void *so = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (so)
+        dlclose(so);
+    return so != NULL;
+}
+
 mx_status mx_device_open_cuda_plugin(mx_device **out)
 {
     char path[4096];

@@ -62,7 +62,8 @@ struct mx_exec {
     mx_exec *next;
 };
 
-/* n_threads 0: what OpenMP offers. */
+/* device: cpu, cuda, or auto: a GPU where the plug-in and a driver find one, else the CPU.
+ * n_threads 0: what OpenMP offers. */
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads) MX_MUST_USE;
 void mx_session_close(mx_session *s);
 int mx_session_threads(const mx_session *s);
@@ -134,5 +135,6 @@ void mx_late_close(mx_late *t); /* before the session; a zero object is a no-op 
 mx_status mx_device_open_cpu(mx_device **out) MX_MUST_USE;
 /* Through the plug-in: an error when it, a driver or a GPU is not there. */
 mx_status mx_device_open_cuda_plugin(mx_device **out) MX_MUST_USE;
+bool mx_device_has_driver(void);
 
 #endif

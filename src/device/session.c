@@ -36,11 +36,15 @@ mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
     if (getenv("MX_TEST_QUEUE"))
         MX_TRY(mx_device_open_queue(&d));
 #endif
+    if (strcmp(device, "auto") == 0 && !d) {
+        mx_status_free(mx_device_has_driver() ? mx_device_open_cuda_plugin(&d) : NULL);
+        device = "cpu"; /* where d is not there; device=cuda says what is wrong with a GPU */
+    }
     for (size_t i = 0; i < sizeof known / sizeof *known && !d; i++)
         if (strcmp(device, known[i].name) == 0)
             MX_TRY(known[i].open(&d));
     if (!d)
-        return mx_fail(MX_USAGE, "device=%s is not known; use cpu or cuda", device);
+        return mx_fail(MX_USAGE, "device=%s is not known; use auto, cpu or cuda", device);
     mx_session *s = mx_realloc(NULL, sizeof *s);
     *s = (mx_session){.device = d};
     if (n_threads > 0)

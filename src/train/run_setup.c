@@ -125,7 +125,7 @@ static mx_status build_steps(mx_run *r)
     MX_TRY(mx_step_configure(&r->options, r->c, &r->model,
                              r->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN,
                              r->batch.microbatch, &r->arena));
-    MX_TRY(mx_session_open(&r->session, mx_device_name(r->c),
+    MX_TRY(mx_session_open(&r->session, mx_config_text(r->c, "device"),
                            (int)mx_config_int(r->c, "num_threads")));
     r->options.compile.n_threads = mx_session_threads(r->session);
     MX_TRY(mx_step_open(&r->step, r->session, &r->model, &r->options));
@@ -145,7 +145,7 @@ static mx_status build_steps(mx_run *r)
     }
     r->flops_per_step = r->step.program.bytes.flops * (double)r->batch.accumulation;
     bool bf16 = r->options.compile.compute == MX_BF16;
-    if (strcmp(mx_device_name(r->c), "cuda") == 0) {
+    if (!mx_session_on_host(r->session)) {
         r->peak_flops = H100_BF16_FLOPS;
         return MX_OK;
     }

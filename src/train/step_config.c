@@ -131,12 +131,6 @@ static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_a
     return MX_OK;
 }
 
-const char *mx_device_name(const mx_config *cfg)
-{
-    const char *name = mx_config_text(cfg, "device");
-    return strcmp(name, "auto") == 0 ? "cpu" : name;
-}
-
 /* Keys that are understood but ask for something this version does not do: all of them at once. */
 static mx_status refuse(const mx_config *cfg)
 {

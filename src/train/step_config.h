@@ -14,7 +14,4 @@ mx_status mx_model_open(mx_model_spec *m, const mx_config *cfg, const char *path
 mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m,
                             mx_step_kind kind, int64_t batch, mx_arena *a) MX_MUST_USE;
 
-/* The device a run asks for; auto is resolved. */
-const char *mx_device_name(const mx_config *cfg);
-
 #endif

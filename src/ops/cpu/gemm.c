@@ -31,9 +31,9 @@ static int64_t ceil_div(int64_t a, int64_t b)
 }
 
 /* Tiles as large as the packing buffers allow, then halved until every thread has as many: rows
- * while many remain (each cut of rows packs B once more), then columns (A once more). Threads do
- * not share a packed block: where two cores have no cache in common, handing it over costs more than
- * packing it twice (measured: 60 % of the peak instead of 85 for m = 256). */
+ * while many remain (each cut packs B once more), then columns (A once more). Threads do not share
+ * a packed block: where two cores have no cache in common, handing it over costs more than packing
+ * it twice (measured: 60 % of the peak instead of 85 for m = 256). */
 static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)
 {
     int64_t mm = 1, nn = ceil_div(g->n, l->nc);
