@@ -118,6 +118,11 @@ bool mx_config_is_set(const mx_config *cfg, const char *name)
     return entry(cfg, name)->layer > MX_LAYER_BASE;
 }
 
+bool mx_config_is_users(const mx_config *cfg, const char *name)
+{
+    return entry(cfg, name)->layer >= MX_LAYER_FILE;
+}
+
 const char *mx_config_where(const mx_config *cfg, const char *name)
 {
     return entry(cfg, name)->where;

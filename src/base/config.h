@@ -69,6 +69,8 @@ mx_key_type mx_config_type(const mx_config *cfg, const char *name);
 /* Whether the key exists in this configuration, and whether anything above base.yml set it. */
 bool mx_config_has(const mx_config *cfg, const char *name);
 bool mx_config_is_set(const mx_config *cfg, const char *name);
+/* Whether the user did: a file of theirs, the environment, an argument; not the model's file. */
+bool mx_config_is_users(const mx_config *cfg, const char *name);
 /* Where the value came from: "run.yml:3", "argument steps=5", "environment MAXC_STEPS", "default".
  */
 const char *mx_config_where(const mx_config *cfg, const char *name);

@@ -9,6 +9,7 @@
  * Buffers are checked against the array's length when it is built; offsets when a value is read.
  */
 #include "data/arrow.h"
+#include "data/data_url.h"
 
 #include "data/json_scan.h"
 #include <string.h>
@@ -317,6 +318,13 @@ static const char *write_struct(const mx_arrow_array *a, int64_t i, size_t max_b
     return bad;
 }
 
+static bool holds_bytes(const mx_arrow_field *f)
+{
+    const mx_arrow_field *v = f->has_dictionary ? f->values : f;
+    return v->type == MX_ARROW_BINARY || v->type == MX_ARROW_LARGE_BINARY ||
+           v->type == MX_ARROW_BINARY_VIEW;
+}
+
 const char *mx_arrow_write(const mx_arrow_array *a, int64_t i, size_t max_bytes, mx_str *out)
 {
     const char *p;
@@ -330,6 +338,10 @@ const char *mx_arrow_write(const mx_arrow_array *a, int64_t i, size_t max_bytes,
     if (mx_arrow_is_text(a->field)) {
         if (!mx_arrow_bytes(a, i, &p, &n))
             return "the offsets of a text are damaged";
+        if (n <= max_bytes && mx_utf8_valid(p, n) < n && holds_bytes(a->field)) {
+            mx_data_url_write(out, p, n);
+            return NULL;
+        }
         if (n > max_bytes || mx_utf8_valid(p, n) < n)
             return "text inside a nested column is not UTF-8, or too long";
         mx_json_write_string(out, p, n);

@@ -19,7 +19,7 @@ static mx_status enter_pictures(mx_document *d, int64_t from, int64_t pictures)
         if (left == 0 && done < pictures) {
             int k = d->next_picture++;
             left = p->cut[k].images * s->tokens;
-            d->ids.ids[i] = mx_image_table_add(p->images->table, p->path[k]);
+            d->ids.ids[i] = mx_image_table_add(p->images->table, &p->picture[k]);
             done++;
         }
         left--;
@@ -77,12 +77,18 @@ mx_status mx_encode_pictures_end(mx_document *d)
     return MX_OK;
 }
 
-static mx_status append_pixels(const mx_image_processor *p, const char *path, float **pixels,
-                               int64_t *n, int64_t *cap)
+mx_status mx_picture_read(const mx_picture *p, mx_image *out)
+{
+    return p->bytes ? mx_image_decode(out, p->bytes, p->n_bytes, p->name)
+                    : mx_image_read(out, p->name);
+}
+
+static mx_status append_pixels(const mx_image_processor *p, const mx_picture *picture,
+                               float **pixels, int64_t *n, int64_t *cap)
 {
     mx_image m;
     int64_t floats = mx_image_floats(p);
-    MX_TRY(mx_image_read(&m, path));
+    MX_TRY(mx_picture_read(picture, &m));
     mx_image_cut cut = mx_image_cut_of(p, m.width, m.height);
     if (*n + cut.images > *cap) {
         *cap = *n + cut.images > 2 * *cap ? *n + cut.images : 2 * *cap;
@@ -101,11 +107,12 @@ mx_status mx_row_pictures(const mx_encode_images *images, int32_t *tokens, int64
     for (int64_t i = 0; i < n_tokens; i++) {
         if (tokens[i] >= 0)
             continue;
-        char *path = mx_image_table_take(images->table, tokens[i]);
+        mx_picture picture = mx_image_table_take(images->table, tokens[i]);
         tokens[i] = (int32_t)images->processor.spec.token;
         if (pixels && !st)
-            st = append_pixels(&images->processor, path, pixels, n, cap);
-        mx_free(path);
+            st = append_pixels(&images->processor, &picture, pixels, n, cap);
+        mx_free(picture.name);
+        mx_free(picture.bytes);
     }
     return st;
 }

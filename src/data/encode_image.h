@@ -1,10 +1,10 @@
 /* encode_image.h - pictures of training records, from file names to the pixels of a batch.
  *
- * A record names its pictures in a column (a file name, or a list of them) or in the parts of its
- * messages, {"type": "image", "image": "FILE"}. While it is encoded each file is read once, to see
- * that it is whole and how it is cut. Pixels are many times larger than text, so they are not kept:
- * the first token of a picture becomes a number below -1 that stands for its file in a table, and
- * when a row is written into a batch the file is read again, its pixels go into the batch, and the
+ * A record has its pictures in a column (a file name, bytes, or a list of these) or in the parts of
+ * its messages, {"type": "image", "image": "FILE"}. While it is encoded each is decoded once, to
+ * see that it is whole and how it is cut. Pixels are many times larger than text, so they are not
+ * kept: the first token of a picture becomes a number below -1 that stands for it in a table, and
+ * when a row is written into a batch it is decoded again, its pixels go into the batch, and the
  * token becomes what it is to the model. So a document's tokens are all that is packed and
  * shuffled, and no more pixels exist than in the batches ahead.
  */
@@ -32,11 +32,19 @@ mx_image_table *mx_image_table_new(void);
 void mx_image_table_clear(mx_image_table *t);
 void mx_image_table_free(mx_image_table *t); /* NULL is a no-op */
 
+/* A file, or the bytes of one that came with the record. */
+typedef struct {
+    char *name; /* path, or what errors call it */
+    void *bytes; /* NULL: a file */
+    size_t n_bytes;
+} mx_picture;
+mx_status mx_picture_read(const mx_picture *p, mx_image *out) MX_MUST_USE;
+
 /* The pictures of the record being encoded. */
 struct mx_record_pictures {
     const mx_encode_images *images;
     int n, cap;
-    char **path; /* in the arena */
+    mx_picture *picture; /* in the arena, and what they hold */
     mx_image_cut *cut;
     mx_arena arena;
 };

@@ -12,7 +12,7 @@
 
 struct mx_image_table {
     pthread_mutex_t lock;
-    char **path; /* owns; NULL: free */
+    mx_picture *v; /* owns what they hold; name NULL: free */
     int64_t n, cap, first_free;
 };
 
@@ -26,8 +26,10 @@ mx_image_table *mx_image_table_new(void)
 
 void mx_image_table_clear(mx_image_table *t)
 {
-    for (int64_t i = 0; i < t->n; i++)
-        mx_free(t->path[i]);
+    for (int64_t i = 0; i < t->n; i++) {
+        mx_free(t->v[i].name);
+        mx_free(t->v[i].bytes);
+    }
     t->n = t->first_free = 0;
 }
 
@@ -37,36 +39,38 @@ void mx_image_table_free(mx_image_table *t)
         return;
     mx_image_table_clear(t);
     pthread_mutex_destroy(&t->lock);
-    mx_free(t->path);
+    mx_free(t->v);
     mx_free(t);
 }
 
-int32_t mx_image_table_add(mx_image_table *t, const char *path)
+int32_t mx_image_table_add(mx_image_table *t, const mx_picture *p)
 {
-    size_t len = strlen(path) + 1;
-    char *copy = memcpy(mx_realloc(NULL, len), path, len);
+    size_t len = strlen(p->name) + 1;
+    mx_picture copy = {.name = memcpy(mx_realloc(NULL, len), p->name, len), .n_bytes = p->n_bytes};
+    if (p->bytes)
+        copy.bytes = memcpy(mx_realloc(NULL, p->n_bytes + 1), p->bytes, p->n_bytes);
     pthread_mutex_lock(&t->lock);
     int64_t i = t->first_free;
-    while (i < t->n && t->path[i])
+    while (i < t->n && t->v[i].name)
         i++;
     if (i == t->n) {
-        MX_GROW(t->path, t->n, t->cap);
+        MX_GROW(t->v, t->n, t->cap);
         t->n++;
     }
-    t->path[i] = copy;
+    t->v[i] = copy;
     t->first_free = i + 1;
     pthread_mutex_unlock(&t->lock);
     return (int32_t)(-2 - i);
 }
 
-char *mx_image_table_take(mx_image_table *t, int32_t number)
+mx_picture mx_image_table_take(mx_image_table *t, int32_t number)
 {
     int64_t i = -2 - (int64_t)number;
     pthread_mutex_lock(&t->lock);
-    MX_ASSERT(i >= 0 && i < t->n && t->path[i], "picture %d is not in the table", number);
-    char *path = t->path[i];
-    t->path[i] = NULL;
+    MX_ASSERT(i >= 0 && i < t->n && t->v[i].name, "picture %d is not in the table", number);
+    mx_picture p = t->v[i];
+    t->v[i] = (mx_picture){0};
     t->first_free = i < t->first_free ? i : t->first_free;
     pthread_mutex_unlock(&t->lock);
-    return path;
+    return p;
 }

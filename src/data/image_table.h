@@ -4,9 +4,9 @@
 
 #include "data/encode_image.h"
 
-/* A number below -1 for a file. */
-int32_t mx_image_table_add(mx_image_table *t, const char *path);
-/* The file, given to the caller (mx_free); the number is free again. */
-char *mx_image_table_take(mx_image_table *t, int32_t number);
+/* A number below -1 for a picture; what it holds is copied. */
+int32_t mx_image_table_add(mx_image_table *t, const mx_picture *p);
+/* The picture, given to the caller (mx_free of its two parts); the number is free again. */
+mx_picture mx_image_table_take(mx_image_table *t, int32_t number);
 
 #endif

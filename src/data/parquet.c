@@ -7,6 +7,7 @@
  * Lists are annotated groups (optional group x (LIST) { repeated group list { optional y element
  * } }); the two inner levels are not shown. Maps with string keys become objects.
  */
+#include "data/data_url.h"
 #include "data/parquet.h"
 
 #include "data/json_scan.h"
@@ -119,12 +120,14 @@ static void consume(writer *w, const mx_pq_node *n)
         w->t->at[n->leaf + i]++;
 }
 
-static void write_bytes(writer *w, const mx_pq_value *v)
+static void write_bytes(writer *w, const mx_pq_node *node, const mx_pq_value *v)
 {
     size_t n = v->bytes.n;
     const char *p = (const char *)v->bytes.p;
     if (n > w->max_bytes)
         w->bad = "a value is longer than max_record_bytes";
+    else if (mx_utf8_valid(p, n) < n && node->logic != MX_PQ_STRING)
+        mx_data_url_write(w->out, p, n);
     else if (mx_utf8_valid(p, n) < n)
         w->bad = "text inside a nested column is not UTF-8";
     else
@@ -142,7 +145,7 @@ static void write_leaf(writer *w, const mx_pq_node *n)
     case MX_PQ_DOUBLE:
         mx_json_write_double(w->out, v->f);
         break;
-    default: write_bytes(w, v);
+    default: write_bytes(w, n, v);
     }
     w->t->at[n->leaf]++;
 }

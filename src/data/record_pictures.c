@@ -1,62 +1,89 @@
 /* record_pictures.c - which pictures a record has, and where they stand in it.
  *
- * In the column: a file name, or JSON: a file name, {"path": ...}, or a list of these. Where there
- * is no such column, parts of messages: {"type": "image"} with the file as "image", "path" or
- * "url". A text that has no place for its pictures gets them in front: the text, the prompt, the
- * first message of the user.
+ * In the column: a file name, bytes, or JSON: a file name, {"path": ...}, {"bytes": ...}, or a list
+ * of these; bytes inside JSON are data URLs (data_url.h). Where there is no such column, parts of
+ * messages: {"type": "image"} with the picture as "image", "path" or "url". A text that has no
+ * place for its pictures gets them in front: the text, the prompt, the first message of the user.
  */
 #include "data/encode_image.h"
 
 #include "base/file.h"
+#include "data/data_url.h"
 #include <string.h>
 
 static const char *const file_keys[] = {"image", "path", "url"};
 
-static mx_status add_path(mx_record_pictures *p, const char *path)
+/* Takes the picture into the list, once it is known to be whole. */
+static mx_status add_picture(mx_record_pictures *p, mx_picture picture)
 {
-    const char *folder = p->images->folder;
     mx_image m;
-    char *name = mx_arena_strdup(&p->arena, path);
-    if (*path != '/' && folder && !mx_file_exists(path))
-        name = mx_arena_printf(&p->arena, "%s/%s", folder, path);
-    MX_TRY(mx_image_read(&m, name));
+    MX_TRY(mx_picture_read(&picture, &m));
     if (p->n == p->cap) {
         int cap = p->cap ? 2 * p->cap : 4;
-        char **paths = MX_NEW_N(&p->arena, char *, cap);
+        mx_picture *pictures = MX_NEW_N(&p->arena, mx_picture, cap);
         mx_image_cut *cuts = MX_NEW_N(&p->arena, mx_image_cut, cap);
         for (int i = 0; i < p->n; i++) {
-            paths[i] = p->path[i];
+            pictures[i] = p->picture[i];
             cuts[i] = p->cut[i];
         }
-        p->path = paths;
+        p->picture = pictures;
         p->cut = cuts;
         p->cap = cap;
     }
-    p->path[p->n] = name;
+    p->picture[p->n] = picture;
     p->cut[p->n++] = mx_image_cut_of(&p->images->processor, m.width, m.height);
     mx_image_fini(&m);
     return MX_OK;
 }
 
-/* "FILE" or {"path": "FILE"}. */
+static mx_status add_bytes(mx_record_pictures *p, const void *data, size_t n)
+{
+    if (n > MX_IMAGE_MAX_FILE)
+        return mx_fail(MX_INPUT, "a picture of %zu bytes is too large", n);
+    char *name = mx_arena_printf(&p->arena, "picture %d of the record", p->n + 1);
+    return add_picture(p, (mx_picture){.name = name, .bytes = mx_arena_copy(&p->arena, data, n),
+                                       .n_bytes = n});
+}
+
+static mx_status add_name(mx_record_pictures *p, const char *path)
+{
+    const char *folder = p->images->folder;
+    if (mx_data_url_is(path)) {
+        mx_str bytes = {0};
+        mx_status st = mx_data_url_read(path, strlen(path), &bytes);
+        if (!st)
+            st = add_bytes(p, mx_str_text(&bytes), bytes.len);
+        mx_str_fini(&bytes);
+        return st;
+    }
+    bool beside = *path != '/' && folder && !mx_file_exists(path);
+    char *name = beside ? mx_arena_printf(&p->arena, "%s/%s", folder, path)
+                        : mx_arena_strdup(&p->arena, path);
+    return add_picture(p, (mx_picture){.name = name});
+}
+
+/* "FILE", {"path": "FILE"}, or {"bytes": "data:..."}, as datasets of the hub have them. */
 static mx_status add_value(mx_record_pictures *p, const json_t *v)
 {
-    const char *path = json_string_value(v);
-    for (int i = 0; i < 3 && !path; i++)
-        path = json_string_value(json_object_get(v, file_keys[i]));
-    if (!path)
-        return mx_fail(MX_INPUT,
-                       "column \"%s\": expected the names of image files; pictures inside the data "
-                       "are not read",
+    const char *name = json_string_value(v);
+    const char *bytes = json_string_value(json_object_get(v, "bytes"));
+    if (bytes && mx_data_url_is(bytes))
+        name = bytes;
+    for (int i = 0; i < 3 && !name; i++)
+        name = json_string_value(json_object_get(v, file_keys[i]));
+    if (!name)
+        return mx_fail(MX_INPUT, "column \"%s\": expected the names of image files, or bytes",
                        p->images->column);
-    return add_path(p, path);
+    return add_name(p, name);
 }
 
 static mx_status from_column(mx_record_pictures *p, const mx_record *r, int i)
 {
     const char *data = mx_record_data(r, i);
+    if (r->cells[i].kind == MX_CELL_BYTES)
+        return add_bytes(p, data, r->cells[i].len_bytes);
     if (r->cells[i].kind == MX_CELL_TEXT)
-        return r->cells[i].len_bytes ? add_path(p, data) : MX_OK;
+        return r->cells[i].len_bytes ? add_name(p, data) : MX_OK;
     json_t *v = r->cells[i].kind == MX_CELL_JSON
                     ? json_loadb(data, r->cells[i].len_bytes, JSON_DECODE_ANY, NULL)
                     : NULL;

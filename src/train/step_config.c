@@ -180,9 +180,13 @@ static mx_status configure_images(mx_step_options *o, const mx_config *cfg, cons
 {
     if (!mx_config_bool(cfg, "use_multimodal"))
         return MX_OK;
-    if (!m->family->images)
-        return mx_fail(MX_USAGE, "%s: use_multimodal is set, but %s is a family without images",
+    if (!m->family->images && mx_config_is_users(cfg, "use_multimodal"))
+        return mx_fail(MX_USAGE,
+                       "%s: use_multimodal is set, but %s is a family without images; load a "
+                       "checkpoint that has its vision part (load_parameters_path)",
                        mx_config_where(cfg, "use_multimodal"), m->family->name);
+    if (!m->family->images)
+        return MX_OK; /* a model of configs/models whose text part is what is built */
     if (mx_config_bool(cfg, "enable_rampup_batch_size"))
         return mx_fail(MX_USAGE, "%s: batches that grow are not there with use_multimodal",
                        mx_config_where(cfg, "enable_rampup_batch_size"));

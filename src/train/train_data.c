@@ -191,6 +191,7 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
     if (r.images_per_row) {
         MX_TRY(open_images(d, &r, &sets[0]));
         o.encoder.images = &d->images;
+        o.pack.window_rows = 64; /* a window's documents may hold the bytes of their pictures */
     }
     return mx_loader_open(&d->loader, &o);
 }

@@ -105,6 +105,8 @@ for model in 'gemma3 <start_of_image> 5\.6554' 'llama4 <|image|> 6\.826[5-9]'; d
 done
 expect 2 'llama is a family without images' $maxc train base_output_directory="$tmp" run_name=q use_multimodal=true \
     load_parameters_path=tests/store/fixtures/llama_fp8 dataset_path="$tmp/text.jsonl"
+expect 0 'model     qwen3' $maxc plan model_name=qwen3-vl-2b chip=h100 # whose file says use_multimodal
+expect 2 'load a checkpoint that has its vision part' $maxc plan model_name=gemma3-4b use_multimodal=true
 expect 2 'would cut pictures' $maxc train base_output_directory="$tmp" run_name=q use_multimodal=true \
     load_parameters_path=$gemma dataset_path="$tmp/pictures.jsonl" packing_type=concat_then_split max_target_length=64
 rm "$tmp/plain.webp"

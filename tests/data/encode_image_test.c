@@ -175,6 +175,34 @@ MX_TEST(pictures_are_the_same_after_a_restart)
     close_setup(&s);
 }
 
+static const char turned8[] = "{\"text\": \"D\", \"image\": \"data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAcAAAAFCAIAAAAG+GGPAAAAGmVYSWZNTQAqAAAACAABAR"
+    "IAAwAAAAEACAAAAAAAAIZYMDQAAABXSURBVHicNcq7DoJAFEDBQ9ijuZHH2tpa8Jl8rw0F"
+    "AZYEIVZOPdVYGIg38SIyURMbkZ5fMzYYWOOJBVNe7fCBNwQP3DDlyfYfL9xxwdR/bPCOFR"
+    "5YcMYfkowR5tbGgckAAAAASUVORK5CYII=" "\"}\n";
+
+MX_TEST(pictures_inside_the_data_are_read)
+{
+    static const struct {
+        const char *file, *kind;
+        int images;
+    } cases[] = {{"pictures.parquet", "parquet", 3},
+                 {"pictures.arrow", "arrow", 3},
+                 {"pictures_flat.parquet", "parquet", 2},
+                 {NULL, "jsonl", 1}};
+    for (int i = 0; i < 4; i++) {
+        setup s;
+        open_setup(&s, turned8);
+        s.set.kind = cases[i].kind;
+        s.set.n_epochs = 2;
+        if (cases[i].file)
+            s.set.paths = fixture(cases[i].file);
+        int n = check_all(&s);
+        MX_CHECK(n == 2 * cases[i].images, "%s: %d images", s.set.paths, n);
+        close_setup(&s);
+    }
+}
+
 static void check_refused(const char *record, const char *why)
 {
     char text[2048];
@@ -204,6 +232,9 @@ MX_TEST(pictures_that_do_not_fit_their_record_are_refused)
     check_refused("{\"text\": \"<start_of_image>\", \"images\": [\"plain.png\", \"grey.png\"]}",
                   "has 2 pictures, but only 1 places");
     check_refused("{\"text\": \"a\", \"image\": {\"bytes\": \"xx\"}}", "names of image files");
+    check_refused("{\"text\": \"a\", \"image\": \"data:;base64,iVBO!\"}", "no base64 at byte 17");
+    check_refused("{\"text\": \"a\", \"image\": \"data:;base64,iVBORw0KGgo=\"}",
+                  "picture 1 of the record: the PNG image is damaged");
     check_refused("{\"ids\": [1, 2], \"image\": \"plain.png\"}", "token ids has pictures");
     check_refused("{\"text\": \"a\", \"image\": [\"grey.png\", \"grey.png\", \"grey.png\", "
                   "\"grey.png\"]}", "4 images to the model, at most 3");
