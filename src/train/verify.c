@@ -157,6 +157,34 @@ static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session,
     return mx_exec_write(step->exec, "loss_scale", &scale);
 }
 
+/* log sum exp of a row */
+static double log_sum(const float *x, int64_t n)
+{
+    double top = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        top = x[i] > top ? x[i] : top;
+    for (int64_t i = 0; i < n; i++)
+        sum += exp(x[i] - top);
+    return top + log(sum);
+}
+
+/* Mean over the tokens of KL(want || have), in nats: how far the predictions are apart, whatever
+ * the size of the logits. */
+static void compare_predictions(verifier *v, const float *have, const float *want)
+{
+    int64_t rows = v->batch * v->seq, n = v->model.summary.vocab;
+    double sum = 0;
+    for (int64_t r = 0; r < rows; r++, have += n, want += n) {
+        double a = log_sum(want, n), b = log_sum(have, n);
+        for (int64_t i = 0; i < n; i++)
+            sum += exp(want[i] - a) * ((want[i] - a) - (have[i] - b));
+    }
+    mx_verify_row *row = new_row(v->report, "kl");
+    row->error = rows ? sum / (double)rows : 0;
+    row->magnitude = 1;
+    row->ok = row->error <= (v->o->compile.compute == MX_F32 ? v->o->tolerance : MX_VERIFY_KL);
+}
+
 static mx_status check_logits(verifier *v)
 {
     const mx_st_tensor *t = mx_st_find(&v->golden, "logits");
@@ -176,6 +204,7 @@ static mx_status check_logits(verifier *v)
     MX_TRY_OUT(st, mx_exec_run(step.exec));
     MX_TRY_OUT(st, mx_exec_read(step.exec, "logits", have));
     compare(new_row(v->report, "logits"), have, want, t->n, v->o->tolerance, "");
+    compare_predictions(v, have, want);
 out:
     mx_session_close(session);
     mx_step_close(&step);

@@ -14,6 +14,9 @@ typedef struct {
     mx_compile_options compile;
 } mx_verify_options;
 
+/* What a 16-bit compute dtype may change in the predictions, in nats a token. */
+#define MX_VERIFY_KL 2e-3
+
 /* One compared quantity. */
 typedef struct {
     char name[96];
