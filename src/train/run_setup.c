@@ -7,7 +7,7 @@
 #include "train/run.h"
 #include "train/run_state.h"
 
-#include "device/cpu/peak.h"
+#include "base/simd.h"
 #include "models/from_config.h"
 #include "ops/load.h"
 #include "store/weights.h"
@@ -149,8 +149,9 @@ static mx_status build_steps(mx_run *r)
         r->peak_flops = H100_BF16_FLOPS;
         return MX_OK;
     }
-    double peak = bf16 ? mx_cpu_peak_bf16_flops(mx_session_threads(r->session)) : 0;
-    r->peak_flops = peak > 0 ? peak : mx_cpu_peak_flops(mx_session_threads(r->session));
+    /* VDPBF16PS does two products where a multiply-add does one. */
+    r->peak_times = bf16 && mx_simd_level() >= MX_SIMD_BF16 ? 2 : 1;
+    mx_run_measure_peak(r);
     return MX_OK;
 }
 

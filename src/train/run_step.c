@@ -281,6 +281,9 @@ mx_status mx_run_settle(mx_run *r, int64_t step)
     r->at.skipped_in_row = f->skipped ? r->at.skipped_in_row + 1 : 0;
     if (r->spikes.cap)
         mx_spikes_add(&r->spikes, f->loss, f->grad_norm);
+    /* Now and then, where it takes no noticeable time: the machine may have been busy at first. */
+    if (r->peak_times > 0 && f->step_s > 1 && (step & (step - 1)) == 0 && step > 1)
+        mx_run_measure_peak(r);
     report(r, f);
     mx_run_step_done(r, step);
     mx_run_check_saves(r);

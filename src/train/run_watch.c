@@ -9,6 +9,7 @@
 #include "train/run_state.h"
 
 #include "base/crash.h"
+#include "device/cpu/peak.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,15 @@ double mx_run_now(void)
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* What the CPU could do: the most that was seen, since somebody else may be using it just now. */
+void mx_run_measure_peak(mx_run *r)
+{
+    int threads = mx_session_threads(r->session);
+    double peak =
+        r->peak_times * mx_cpu_peak_remember(threads, mx_cpu_peak_flops(threads));
+    r->peak_flops = peak > r->peak_flops ? peak : r->peak_flops;
 }
 
 double mx_run_rss_bytes(void)
