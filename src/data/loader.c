@@ -14,6 +14,7 @@
 
 #include "data/encode_image.h"
 #include "data/loader_impl.h"
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #include <xxhash.h>
@@ -33,6 +34,42 @@ void mx_loader_at_copy(mx_loader_at *to, const mx_loader_at *from)
     memcpy(cursors, from->docs.cursors, sizeof *cursors * (size_t)from->docs.n);
 }
 
+/* --- memory --- */
+
+/* Every item gets the room that the largest so far has had, so that all have enough after one
+ * round, and not when each of them has met a long record. */
+static void make_room(mx_loader *l, mx_loader_item *it)
+{
+    mx_str *s = &it->record.bytes;
+    mx_document *d = &it->docs[0];
+    if (s->cap < (size_t)l->most_bytes) {
+        s->cap = (size_t)l->most_bytes;
+        s->text = mx_realloc(s->text, s->cap);
+    }
+    if (d->ids.cap < l->most_ids) {
+        d->ids.cap = l->most_ids;
+        d->ids.ids = mx_realloc(d->ids.ids, sizeof *d->ids.ids * (size_t)d->ids.cap);
+    }
+    if (d->cap_trained < l->most_ids) {
+        d->cap_trained = l->most_ids;
+        d->trained = mx_realloc(d->trained, (size_t)d->cap_trained);
+    }
+}
+
+static void raise_to(_Atomic int64_t *most, int64_t to)
+{
+    int64_t seen = *most;
+    while (seen < to && !atomic_compare_exchange_weak(most, &seen, to))
+        ;
+}
+
+static void note_room(mx_loader *l, const mx_loader_item *it)
+{
+    raise_to(&l->most_bytes, (int64_t)it->record.bytes.cap);
+    raise_to(&l->most_ids, it->docs[0].ids.cap);
+    raise_to(&l->most_ids, it->docs[0].cap_trained);
+}
+
 /* --- reading --- */
 
 static void read_chunk(mx_loader *l, mx_loader_chunk *c)
@@ -43,6 +80,7 @@ static void read_chunk(mx_loader *l, mx_loader_chunk *c)
     while (c->n < MX_CHUNK_RECORDS && bytes < MX_CHUNK_BYTES && !c->end) {
         mx_loader_item *it = &c->items[c->n];
         it->n_docs = 0;
+        make_room(l, it);
         it->bad = mx_mixture_next(&l->mixture, &it->record, &it->which, &c->end);
         if (c->end && !it->bad)
             break;
@@ -131,8 +169,10 @@ static void *tokenizer_main(void *arg)
             break;
         c->state = MX_CHUNK_BUSY;
         pthread_mutex_unlock(&l->lock);
-        for (int i = 0; i < c->n; i++)
+        for (int i = 0; i < c->n; i++) {
             encode_item(l, &c->items[i]);
+            note_room(l, &c->items[i]);
+        }
         pthread_mutex_lock(&l->lock);
         c->state = MX_CHUNK_DONE;
         pthread_cond_broadcast(&l->changed);

@@ -53,6 +53,7 @@ struct mx_loader {
     pthread_t *threads;
     int n_running;
     _Atomic bool stop;
+    _Atomic int64_t most_bytes, most_ids; /* room that the largest record and document have had */
     mx_loader_chunk *chunks;
     int n_chunks;
     int64_t n_read, n_packed; /* chunks begun by the reader; finished by the packer */

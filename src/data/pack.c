@@ -206,12 +206,22 @@ static void pack_best_fit(mx_packer *p)
     }
 }
 
+/* p->sorted, with room for the pieces there are; twice that when it grows, so that it soon stops. */
+static piece *sorting_room(mx_packer *p)
+{
+    if (p->n_pieces > p->cap_sorted) {
+        p->cap_sorted = 2 * p->n_pieces;
+        p->sorted = mx_realloc(p->sorted, sizeof *p->sorted * (size_t)p->cap_sorted);
+    }
+    return p->sorted;
+}
+
 /* End to end. A piece that crosses a row's end is cut there; the array grows as it is walked. */
 static void pack_concat(mx_packer *p, bool last)
 {
     int64_t s = p->o.seq_len, whole = last ? INT64_MAX : p->n_ids / s, row = 0;
     int64_t n = p->n_pieces;
-    piece *in = mx_realloc(NULL, sizeof *in * (size_t)(n ? n : 1));
+    piece *in = sorting_room(p); /* not used before the pieces are placed */
     if (n)
         memcpy(in, p->pieces, sizeof *in * (size_t)n);
     p->n_pieces = 0;
@@ -235,7 +245,6 @@ static void pack_concat(mx_packer *p, bool last)
             p->end_skip = c.n ? c.at - p->doc_at[c.doc] : 0;
             row += p->bins[row].used == s;
         }
-    mx_free(in);
     if (last || p->n_ids < s) { /* an empty window, or the end: everything is used */
         p->end_doc = p->n_docs;
         p->end_skip = 0;
@@ -245,10 +254,7 @@ static void pack_concat(mx_packer *p, bool last)
 /* Counting sort of the pieces by row, in the order of placing. */
 static void sort_by_row(mx_packer *p)
 {
-    if (p->n_pieces > p->cap_sorted) {
-        p->cap_sorted = p->n_pieces;
-        p->sorted = mx_realloc(p->sorted, sizeof *p->sorted * (size_t)p->cap_sorted);
-    }
+    sorting_room(p);
     for (int64_t row = 0, at = 0; row < p->n_bins; row++) {
         p->bins[row].first = at;
         at += p->bins[row].segments;
