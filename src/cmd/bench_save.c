@@ -158,7 +158,8 @@ static mx_status open_all(bench *b, const mx_config *c)
     b->o.shape.packed = false;
     if (!mx_config_is_set(c, "remat_policy"))
         b->o.compile.remat.policy = "none";
-    MX_TRY(mx_session_open(&b->session, mx_device_name(c), (int)mx_config_int(c, "num_threads")));
+    MX_TRY(mx_session_open(&b->session, mx_config_text(c, "device"),
+                           (int)mx_config_int(c, "num_threads")));
     b->o.compile.n_threads = mx_session_threads(b->session);
     MX_TRY(mx_step_open(&b->step, b->session, &b->model, &b->o));
     MX_TRY(mx_session_init(b->session, 1));
