@@ -57,7 +57,8 @@ static bool allowed(const mx_attn *a, int64_t b, int64_t s, int64_t j)
         if (!found)
             return false;
     }
-    if (m->q_span && m->q_span[iq] > 0 && m->q_span[iq] == m->k_span[ik])
+    if (m->q_span && m->q_span[iq] > 0 && m->q_span[iq] == m->k_span[ik] &&
+        (m->window <= 0 || q - k < m->window))
         return true;
     if (m->causal && k > q)
         return false;

@@ -6,8 +6,9 @@
  *   chunk      p[i] / chunk == p[j] / chunk
  *   segments   segment[i] == segment[j]       documents packed into one row
  *   selected   j is in the query's list       the sparse indexer's choice
- * or when both lie in the same bidirectional span (images), whatever causal and window say. A key
- * position below 0 is an empty cache slot and is never seen. A query that sees nothing gives 0.
+ * or when both lie in the same bidirectional span (images), of the same segment, and the key is not
+ * further back than the window: a span lifts causal and chunk. A key position below 0 is an empty
+ * cache slot and is never seen. A query that sees nothing gives 0.
  *
  * Score: s = scale q.k, then cap tanh(s / cap) if a cap is given; a sink adds e^sink to the sum.
  */

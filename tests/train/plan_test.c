@@ -128,14 +128,11 @@ MX_TEST(step_config_policies_and_refusals)
     drop(&p);
     const char *host[] = {"remat_policy=custom", "context=offload"},
                *offload[] = {"remat_policy=minimal_offloaded"},
-               *ramp[] = {"enable_rampup_batch_size=true"},
                *adapters[] = {"lora.enable_lora=true"};
     MX_CHECK_ERROR(make(&p, host, 2), "argument context=offload: `context` cannot be moved");
     drop(&p);
     MX_CHECK_ERROR(make(&p, offload, 1),
                    "remat_policy `minimal_offloaded` moves tensors to host memory");
-    drop(&p);
-    MX_CHECK_ERROR(make(&p, ramp, 1), "enable_rampup_batch_size is not done yet");
     drop(&p);
     MX_CHECK_ERROR(make(&p, adapters, 1), "adapters are not done yet");
     drop(&p);

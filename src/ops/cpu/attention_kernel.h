@@ -14,7 +14,8 @@
  *     position               causal: k <= q;  window > 0: q - k < window, and k - q < window too
  * when
  *                            not causal;  chunk > 0: q / chunk == k / chunk
- *                            -- or both lie in the same span: q_span > 0 and q_span == k_span
+ *                            -- or both lie in the same span, q_span > 0 and q_span == k_span, and
+ *                            window == 0 or q - k < window: a span lifts all but the window behind
  * Positions are q_pos, k_pos where given, otherwise q_offset + index and index.
  * A sink is one more logit per query head with no value: it only adds to the denominator.
  * A query without any allowed key gives 0 and has gradient 0.

@@ -13,7 +13,7 @@ static mx_attn_row row_rules(const mx_attn *a, int64_t b, int64_t s)
 {
     const mx_attn_mask *m = &a->mask;
     int64_t at = b * a->q_len + s, q = m->q_pos ? m->q_pos[at] : m->q_offset + s;
-    int64_t lo = 0, hi = INT32_MAX;
+    int64_t lo = 0, hi = INT32_MAX, reach = m->window > 0 ? q - m->window + 1 : 0;
     if (m->causal && q + 1 < hi)
         hi = q + 1;
     if (m->window > 0) {
@@ -32,6 +32,7 @@ static mx_attn_row row_rules(const mx_attn *a, int64_t b, int64_t s)
         .hi = used ? clamp_pos(hi > lo ? hi : lo) : 0,
         .seg = m->q_seg ? m->q_seg[at] : 0,
         .span = span,
+        .span_lo = clamp_pos(reach),
         .selected = m->selected ? m->selected + at * m->n_selected : 0,
     };
 }
@@ -105,10 +106,10 @@ mx_attn_verdict mx_attn_judge(const mx_attn_rows *r, const mx_attn_keys *t)
 MX_CLONES static void compare(uint32_t *restrict ok, const mx_attn_row *w,
                               const mx_attn_keys *restrict t, int n)
 {
-    int32_t lo = w->lo, hi = w->hi, seg = w->seg, span = w->span;
+    int32_t lo = w->lo, hi = w->hi, seg = w->seg, span = w->span, span_lo = w->span_lo;
     for (int j = 0; j < n; j++) {
         int near = (t->pos[j] >= lo) & (t->pos[j] < hi);
-        int together = t->span[j] == span;
+        int together = (t->span[j] == span) & (t->pos[j] >= span_lo);
         int may = (near | together) & (t->seg[j] == seg) & (t->pos[j] >= 0);
         ok[j] = may ? 0xffffffffu : 0;
     }

@@ -15,6 +15,7 @@ enum { MX_ATTN_ROWS = 64, MX_ATTN_KEYS = 256 }; /* most queries, keys of a tile 
 typedef struct {
     int32_t lo, hi;    /* allowed key positions; lo == hi: none */
     int32_t seg, span; /* span INT32_MIN: none */
+    int32_t span_lo;   /* keys of the span from here on */
     const int32_t *selected;
 } mx_attn_row;
 

@@ -36,7 +36,7 @@ __device__ __forceinline__ bool visible(const mask_rule &r, const token_info &q,
 {
     if (k.pos < 0 || q.pos < 0 || q.seg != k.seg)
         return false;
-    if (q.span > 0 && q.span == k.span)
+    if (q.span > 0 && q.span == k.span && (!r.window || q.pos - k.pos < r.window))
         return true;
     return (!r.causal || k.pos <= q.pos) &&
            (!r.window || (q.pos - k.pos < r.window && (r.causal || k.pos - q.pos < r.window))) &&

@@ -4,8 +4,9 @@
  * (p: positions, the index by default; see ir/attention.h):
  *   causal  p[j] <= p[i]      window  p[i] - p[j] < window (and the other way when not causal)
  *   chunk   p[i] / chunk == p[j] / chunk      segments  segment[i] == segment[j]
- * or when both lie in the same span (above 0) of the same segment. A position below 0 marks an
- * unused slot: such a key is never seen, such a query sees nothing.
+ * or when both lie in the same span (above 0) of the same segment, j no further back than the
+ * window. A position below 0 marks an unused slot: such a key is never seen, such a query sees
+ * nothing.
  * A query that sees nothing gives 0 and no gradient; its statistic is -inf, or its sink.
  * Score: s = scale q.k, then cap tanh(s / cap); a sink adds e^sink to the sum.
  *
