@@ -51,7 +51,7 @@ TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
-.PHONY: all release demo test test-bin test-crash test-roundtrip fuzz fuzz-bin bench lint readme format clean setup banner
+.PHONY: all release demo test test-bin test-crash test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme format clean setup banner
 all: setup banner $(B)/maxc
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
 
@@ -125,6 +125,8 @@ $(B)/bench/%: $(B)/bench/%.o $(B)/libmaxc.a
 	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
 bench: all
 	@bench/run
+bench-mixtures: all $(B)/bench/kernels_bench
+	@bench/mixtures
 lint:
 	@tools/lint
 readme: all

@@ -27,8 +27,10 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
         q = mx_rms_norm(g, q, "q_norm", c->eps, false);
         k = mx_rms_norm(g, k, "k_norm", c->eps, false);
     }
-    q = mx_rope_apply(g, q, t);
-    k = mx_rope_apply(g, k, t);
+    if (!c->rope_layers.n || c->rope_layers.v[l]) {
+        q = mx_rope_apply(g, q, t);
+        k = mx_rope_apply(g, k, t);
+    }
     mx_attention_attr a = {.causal = true, .scale = 1 / sqrt((double)D),
                            .window = slides(c, l) ? c->window : 0};
     mx_node *sinks = c->sinks ? mx_param(g, "sinks", MX_SHAPE(H), "heads", MX_ZEROS) : NULL;

@@ -1,7 +1,8 @@
-/* decoder.h - the decoder that Llama, Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE and GPT-OSS share.
+/* decoder.h - the decoder that Llama, Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE, GPT-OSS, SmolLM3
+ * and GLM-4.5 share.
  *
- * They differ in four details, each a field here: biases on q, k, v; a norm on each head of q and
- * k; a sliding window on some layers; sinks. The mixtures have another block in place of the MLP. A
+ * They differ in five details, each a field here: biases on q, k, v; a norm on each head of q and
+ * k; a sliding window on some layers; layers without positions; sinks. The mixtures have another block in place of the MLP. A
  * family with a form of its own (Gemma, GPT-2, Llama 4) does not use this: it writes its own layer.
  */
 #ifndef MX_MODELS_DECODER_H
@@ -19,6 +20,8 @@ typedef struct {
     int64_t window;              /* 0: none */
     int64_t first_window_layer;  /* with use_window: layers below it attend to everything */
     bool use_window;
+    mx_int_list rope_layers;     /* 1 where a layer has positions; n = 0: all have (SmolLM3) */
+    int64_t nope_interval;
     mx_layer_types layer_types;  /* sliding_attention, full_attention; n = 0: from the two above */
     mx_rope rope;
 } mx_decoder;

@@ -135,13 +135,7 @@ mx_status mx_deepseek_finish(mx_deepseek *c, const json_t *json)
                        (long long)m->v);
     MX_TRY(mx_check_layer_types(&c->mlp_types, d->layers));
     MX_TRY(mx_check_moe(&c->moe));
-    if (c->groups > 1 && (c->moe.experts % c->groups || c->open_groups < 1 ||
-                          c->open_groups > c->groups ||
-                          c->open_groups * (c->moe.experts / c->groups) < c->moe.k))
-        return mx_fail(MX_INPUT, "%lld of %lld groups of %lld experts for %lld choices: the groups "
-                       "must divide the experts, and the open ones hold enough of them",
-                       (long long)c->open_groups, (long long)c->groups, (long long)c->moe.experts,
-                       (long long)c->moe.k);
+    MX_TRY(mx_check_groups(&c->moe, c->groups, c->open_groups));
     if (c->mtp_layers > MX_MAX_FURTHER || c->mtp_weight < 0)
         return mx_fail(MX_INPUT, "%lld layers predict further tokens, with a loss of weight %g; "
                        "expected at most %d, and 0 or more", (long long)c->mtp_layers,

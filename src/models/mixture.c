@@ -22,6 +22,16 @@ mx_status mx_check_moe(const mx_moe *m)
     return MX_OK;
 }
 
+mx_status mx_check_groups(const mx_moe *m, int64_t groups, int64_t open)
+{
+    if (groups > 1 && (m->experts % groups || open < 1 || open > groups ||
+                       open * (m->experts / groups) < m->k))
+        return mx_fail(MX_INPUT, "%lld of %lld groups of %lld experts for %lld choices: the groups "
+                       "must divide the experts, and the open ones hold enough of them",
+                       (long long)open, (long long)groups, (long long)m->experts, (long long)m->k);
+    return MX_OK;
+}
+
 /* NAME = PREFIX MIDDLE REST: the length of the prefix, or -1. */
 static int before(const char *name, const char *middle)
 {

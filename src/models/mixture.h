@@ -9,6 +9,9 @@
  * losses and capacity in range. */
 mx_status mx_check_moe(const mx_moe *m) MX_MUST_USE;
 
+/* Groups of experts, of which some are open to a token; 0 and 1: none. */
+mx_status mx_check_groups(const mx_moe *m, int64_t groups, int64_t open) MX_MUST_USE;
+
 /* Rows for an mx_moe member called `moe`. capacity_factor and router_z_loss_coef are not keys of
  * transformers' configurations; it ignores them. */
 #define MX_CFG_MOE(T, experts_key, k_)                                                             \

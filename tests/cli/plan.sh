@@ -30,6 +30,11 @@ expect 4 'deepseek_v3, 671 G parameters' $maxc plan model_name=deepseek3-671b ch
 expect 4 'deepseek_v32, 672 G parameters' $maxc plan model_name=deepseek3.2-671b chip=h200 max_target_length=128
 expect 4 'qwen3_next, 79.7 G parameters' $maxc plan model_name=qwen3-next-80b-a3b chip=h200 max_target_length=128
 expect 4 'deepseek_v3, 1.03 T parameters' $maxc plan model_name=kimi-k2-1t chip=h200 max_target_length=128
+# The largest graphs in two seconds of processor time and a GiB of address space, by the released program.
+limited() { (ulimit -t 2 && ulimit -v 1048576 && exec build/release/maxc plan "$@"); }
+for m in deepseek3-671b kimi-k2-1t; do
+    [ ! -x build/release/maxc ] || expect 4 '^compiled ' limited model_name=$m
+done
 expect 2 'no model `lama3.2-1b`; did you mean `llama3.2-1b`' $maxc plan model_name=lama3.2-1b
 expect 2 'decoder_block `nothing` is not supported' $maxc plan decoder_block=nothing
 expect 3 'no such folder' $maxc plan "$tmp/nowhere"
