@@ -42,7 +42,7 @@ def rate():
 
 
 best = 0.0
-for experts in ("eager", "batched_mm", "grouped_mm"):
+for experts in ("eager", "grouped_mm"):
     try:
         model.set_experts_implementation(experts)
         best = max(best, rate())

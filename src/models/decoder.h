@@ -2,8 +2,9 @@
  * and GLM-4.5 share.
  *
  * They differ in five details, each a field here: biases on q, k, v; a norm on each head of q and
- * k; a sliding window on some layers; layers without positions; sinks. The mixtures have another block in place of the MLP. A
- * family with a form of its own (Gemma, GPT-2, Llama 4) does not use this: it writes its own layer.
+ * k; a sliding window on some layers; layers without positions; sinks. The mixtures have another
+ * block in place of the MLP. A family with a form of its own (Gemma, GPT-2, Llama 4) does not use
+ * this: it writes its own layer.
  */
 #ifndef MX_MODELS_DECODER_H
 #define MX_MODELS_DECODER_H

@@ -1,10 +1,10 @@
 /* glm4_moe.c - GLM-4.5, 4.5-Air and 4.6: grouped-query attention with half a head rotated, DeepSeek
  * V3's router.
  *
- * Router: sigmoid scores; a bias that no gradient reaches is added for the choice alone; the weights
- * of the chosen sum to the scaling factor. The first layers have a dense MLP, the others experts and
- * one more that sees every token. The layer that predicts a further token, which checkpoints have
- * behind the last, is passed over.
+ * Router: sigmoid scores; a bias that no gradient reaches is added for the choice alone; the
+ * weights of the chosen sum to the scaling factor. The first layers have a dense MLP, the others
+ * experts and one more that sees every token. The layer that predicts a further token, which
+ * checkpoints have behind the last, is passed over.
  */
 #include "models/decoder.h"
 #include "models/mixture.h"

@@ -1,5 +1,5 @@
-/* olmo3.c - OLMo 3: norms behind attention and MLP, not before; one norm over all heads of q, another
- * over all heads of k; three layers with a sliding window, then one without.
+/* olmo3.c - OLMo 3: norms behind attention and MLP, not before; one norm over all heads of q,
+ * another over all heads of k; three layers with a sliding window, then one without.
  *
  *     x = x + norm(attention(x))        x = x + norm(mlp(x))
  * The scaling of rotary frequencies is that of the full layers alone; sliding ones have the plain

@@ -1,5 +1,5 @@
-/* smollm3.c - SmolLM3: Llama's form, in which every fourth layer has no positions. Where a window is
- * asked for, these layers have it. */
+/* smollm3.c - SmolLM3: Llama's form, in which every fourth layer has no positions. Where a window
+ * is asked for, these layers have it. */
 #include "models/decoder.h"
 
 static mx_status finish(void *config, const json_t *json)
