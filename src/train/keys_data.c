@@ -67,6 +67,8 @@ const mx_key mx_keys_data[] = {
     {"bad_record_policy", ENUM, DATA, "stop", "stop|skip", "what a damaged record does", 0, 0},
     {"bad_record_budget", FLOAT, DATA, "0.0001", "0..1", "share of records that may be skipped", 0,
      0},
+    {"special_in_text", ENUM, DATA, "text", "text|parse",
+     "strings in the data that look like special tokens: text, or those tokens", 0, FIXED},
     {"max_record_bytes", INT, DATA, "268435456", "1..", "largest record", 0, 0},
 
     {"tokenizer_path", TEXT, TOKENIZER, "", 0,

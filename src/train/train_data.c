@@ -103,6 +103,8 @@ static void fill_encoder(mx_encoder *e, const mx_train_data *d, const mx_train_d
     *e = (mx_encoder){.tokenizer = d->tokenizer, .chat = d->chat, .vocab_size = r->vocab,
                       .add_bos = mx_config_bool(c, "add_bos"),
                       .add_eos = mx_config_bool(c, "add_eos"),
+                      .parse_special =
+                          strcmp(mx_config_text(c, "special_in_text"), "parse") == 0,
                       .completion_only = r->completion_only};
     if (mx_config_is_set(c, name)) {
         e->n_columns = mx_config_list(c, name, &columns);

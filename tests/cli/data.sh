@@ -56,6 +56,14 @@ printf '[%s,\n %s]\n' "$(cat "$dir/alpaca.jsonl")" "$(cat "$dir/alpaca.jsonl")" 
 "$maxc" data dataset_path="$dir/alpaca.json" max_target_length=128 > "$dir/out"
 has "2 documents"
 
+# strings that look like special tokens: promoted only when asked
+printf '{"text": "a<|eot|>b"}\n' > "$dir/special.jsonl"
+"$maxc" data dataset_path="$dir/special.jsonl" tokenizer=tests/fixtures/tokenizers/llama3 show=tokens > "$dir/out"
+grep -q '2002:' "$dir/out" && fail "a special token was made from data"
+"$maxc" data dataset_path="$dir/special.jsonl" tokenizer=tests/fixtures/tokenizers/llama3 show=tokens \
+    special_in_text=parse > "$dir/out"
+has "2002:"
+
 # a column that is not there: where, and what there is instead
 printf '{"body": "a", "n": 1}\n' > "$dir/body.jsonl"
 for c in text bdy; do

@@ -2,6 +2,7 @@
  * inside the formats is in table_test.c, text that is no text in source_test.c. */
 #include "../test.h"
 
+#include "base/arena.h"
 #include "data/dataset.h"
 #include "files.h"
 #include <stdio.h>
@@ -129,4 +130,26 @@ MX_TEST(bomb_in_gzip_is_refused)
     MX_CHECK(peak_bytes() - before < 800 << 20, "%d MiB", (int)((peak_bytes() - before) >> 20));
     mx_source_close(&s);
     mx_record_fini(&r);
+}
+
+/* Going to a place reads only what the next record needs: the first row group is damaged, and a
+ * record of the third is read all the same. */
+MX_TEST(seek_touches_only_what_it_needs)
+{
+    size_t n;
+    char *p = read_whole(fixture("snappy_v1.parquet"), &n);
+    memset(p + 4, 0x55, 400);
+    mx_dataset *d;
+    mx_record r = {0};
+    bool end = false;
+    mx_dataset_options o = {.paths = temp_file("seek.parquet", p, n), .n_epochs = 1,
+                            .source = {.columns = (const char *[]){"text"}, .n_columns = 1}};
+    MX_CHECK_OK(mx_dataset_open(&d, &o));
+    MX_CHECK_OK(mx_dataset_next(d, &(mx_cursor){.index = 45}, &r, &end));
+    mx_status st = mx_dataset_next(d, &(mx_cursor){.index = 0}, &r, &end);
+    MX_CHECK(st != MX_OK, "the damage was not met");
+    mx_status_free(st);
+    mx_dataset_close(d);
+    mx_record_fini(&r);
+    mx_free(p);
 }
