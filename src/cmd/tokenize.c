@@ -118,8 +118,6 @@ static const mx_key keys[] = {
      "jsonl: one JSON string per line in, one JSON array of ids per line out", 0, 0},
     {"add_special_tokens", MX_KEY_ENUM, 0, "auto", "auto|true|false",
      "begin and end tokens; auto: as the format's own library", 0, 0},
-    {"special_in_text", MX_KEY_ENUM, 0, "auto", "auto|parse|text",
-     "special-token strings in the text; auto: as the format's own library", 0, 0},
     {"output", MX_KEY_STRING, 0, "", 0, "train: folder for the new tokenizer", 0, 0},
     {"tokenizer_size", MX_KEY_INT, 0, "32000", "256..16777216", "train: tokens, bytes included",
      "=vocab_size", 0},

@@ -67,8 +67,6 @@ const mx_key mx_keys_data[] = {
     {"bad_record_policy", ENUM, DATA, "stop", "stop|skip", "what a damaged record does", 0, 0},
     {"bad_record_budget", FLOAT, DATA, "0.0001", "0..1", "share of records that may be skipped", 0,
      0},
-    {"special_in_text", ENUM, DATA, "text", "text|parse",
-     "strings in the data that look like special tokens: text, or those tokens", 0, FIXED},
     {"max_record_bytes", INT, DATA, "268435456", "1..", "largest record", 0, 0},
 
     {"tokenizer_path", TEXT, TOKENIZER, "", 0,
@@ -78,6 +76,9 @@ const mx_key mx_keys_data[] = {
      "format of the tokenizer", 0, 0},
     {"tokenizer_pattern", ENUM, TOKENIZER, "", "|gpt2|cl100k|llama3|o200k|qwen|deepseek|kimi",
      "pattern for rank files, which do not say", 0, FIXED},
+    {"special_in_text", ENUM, TOKENIZER, "auto", "auto|parse|text",
+     "strings that look like special tokens; auto: text in training data, as the library in tokenize",
+     0, FIXED},
     {"tokenizer_cache_dir", TEXT, TOKENIZER, "", 0, "keep tokenized data here; empty: do not", 0,
      0},
     {"tokenize_train_data", BOOL, TOKENIZER, "true", 0, "false when the data is token ids", 0, 0},
