@@ -77,7 +77,7 @@ const mx_key mx_keys_data[] = {
     {"tokenizer_pattern", ENUM, TOKENIZER, "", "|gpt2|cl100k|llama3|o200k|qwen|deepseek|kimi",
      "pattern for rank files, which do not say", 0, FIXED},
     {"special_in_text", ENUM, TOKENIZER, "auto", "auto|parse|text",
-     "strings that look like special tokens; auto: text in training data, as the library in tokenize",
+     "strings that look like special tokens; auto: text in data, as the library in tokenize",
      0, FIXED},
     {"tokenizer_cache_dir", TEXT, TOKENIZER, "", 0, "keep tokenized data here; empty: do not", 0,
      0},
