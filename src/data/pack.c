@@ -206,7 +206,7 @@ static void pack_best_fit(mx_packer *p)
     }
 }
 
-/* p->sorted, with room for the pieces there are; twice that when it grows, so that it soon stops. */
+/* p->sorted, with room for the pieces there are; it grows to twice that, and so soon no more. */
 static piece *sorting_room(mx_packer *p)
 {
     if (p->n_pieces > p->cap_sorted) {

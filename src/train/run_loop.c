@@ -20,7 +20,26 @@
 #include <string.h>
 #include <time.h>
 
+enum { STUCK_SECONDS = 60 };
 enum { MAX_ROLLBACKS = 3 }; /* to one checkpoint, before a run gives up */
+
+/* Which checkpoints there are must not depend on the disk's speed (a run may go back to one), so a
+ * save waits for the one before it. A disk that hangs is said. */
+static void wait_for_writer(mx_run *r)
+{
+    mx_ckpt_status s = mx_ckpt_poll(r->ckpt);
+    double limit = r->rules.step_timeout > 0 ? r->rules.step_timeout : STUCK_SECONDS;
+    for (bool said = false; s.writing; s = mx_ckpt_poll(r->ckpt)) {
+        if (!said && s.writing_s > limit) {
+            mx_progress_say(&r->progress,
+                            "checkpoint %lld has been written to for %.1f s; the next save waits "
+                            "for it. Does the disk hang?",
+                            (long long)s.writing_step, s.writing_s);
+            said = true;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
 
 static mx_status save(mx_run *r)
 {
@@ -28,6 +47,7 @@ static mx_status save(mx_run *r)
         return MX_OK;
     mx_str position = {0};
     mx_run_spend(r, MX_GOODPUT_CHECKPOINT);
+    wait_for_writer(r);
     mx_loader_position(r->data.loader, &position);
     mx_run_state st = r->at;
     st.loader = position.text;

@@ -304,6 +304,7 @@ static void read_rules(mx_run *r)
         .save_on_signal = mx_config_bool(c, "enable_autocheckpoint"),
         .save_always = mx_config_bool(c, "enable_continuous_checkpointing"),
         .target_eval_loss = mx_config_float(c, "target_eval_loss"),
+        .step_timeout = mx_config_float(c, "step_timeout_seconds"),
     };
 }
 

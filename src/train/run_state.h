@@ -37,7 +37,7 @@ typedef struct {
     int64_t checkpoint_period, eval_interval, eval_start_step, eval_steps, rollback_after_skips;
     bool abort_on_nan_loss, abort_on_inf_loss;
     bool save_on_start, save_on_completion, save_on_signal, save_always;
-    double target_eval_loss;
+    double target_eval_loss, step_timeout;
 } mx_run_rules;
 
 typedef struct {

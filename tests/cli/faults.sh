@@ -49,6 +49,10 @@ grep -q 'maxc: watchdog: step [0-9]* has taken' "$d/dog/r/log.txt" || fail "the 
 grep -Eq '^ +#[0-9]+ .* at src/' "$d/dog/r/log.txt" || fail "no file and line in the stacks"
 [ "$(steps_of "$d/dog")" = 20 ] || fail "steps are missing after the watchdog"
 
+# A save that has to wait for the one before it for longer than that says so, too.
+(train "$d/slow" 200 step_timeout_seconds=0.000001 checkpoint_period=1 max_num_checkpoints_to_keep=1) > "$d/out" 2>&1 || fail "$(cat "$d/out")"
+grep -q 'the next save waits for it' "$d/slow/r/log.txt" || fail "a slow writer is not named"
+
 # Nobody reads the output any more; the terminal is gone; standard output is full or closed.
 (train "$d/pipe" 100) 2> "$d/out" | head -n 1 > /dev/null
 [ "$(steps_of "$d/pipe")" = 100 ] || fail "a closed pipe stopped the run: $(cat "$d/out")"

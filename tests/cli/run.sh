@@ -39,7 +39,8 @@ grep -q 'really used' "$d/ref.log" || fail "planned and used memory are not comp
 grep -q '^goodput' "$d/ref.log" || fail "goodput is not printed"
 
 # The story of a run, its curve, and the same as JSON.
-"$maxc" inspect "$d/ref/r" svg="$d/loss.svg" > "$d/story"
+"$maxc" inspect "$d/ref/r" svg="$d/loss.svg" png="$d/loss.png" > "$d/story"
+[ "$(head -c 4 "$d/loss.png" | tail -c 3)" = PNG ] || fail "no picture of the loss as PNG"
 grep -q "^last step: $n at" "$d/story" && grep -q '^goodput: 0' "$d/story" || fail "$(cat "$d/story")"
 grep -q '<svg' "$d/loss.svg" || fail "no picture of the loss"
 [ "$(wc -l < "$d/story")" -gt 20 ] || fail "no curve in the story"
