@@ -1,6 +1,7 @@
 /* mixture.c - see mixture.h. */
 #include "models/mixture.h"
 
+#include "ops.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +21,32 @@ mx_status mx_check_moe(const mx_moe *m)
         return mx_fail(MX_INPUT, "the weights of the router's losses are %g (balance) and %g (z); "
                        "expected 0 or more", m->balance_weight, m->z_weight);
     return MX_OK;
+}
+
+bool mx_is_dense(const mx_moe *m, const mx_sparse_layers *s, int64_t l)
+{
+    for (int i = 0; i < s->dense.n; i++)
+        if (s->dense.v[i] == l)
+            return true;
+    return m->experts == 0 || (l + 1) % s->step != 0;
+}
+
+mx_status mx_check_sparse_layers(const mx_sparse_layers *s)
+{
+    if (s->step < 1)
+        return mx_fail(MX_INPUT, "\"decoder_sparse_step\" is %lld, expected 1 or more",
+                       (long long)s->step);
+    return MX_OK;
+}
+
+mx_node *mx_qwen_experts(mx_graph *g, mx_build *b, const mx_moe *m, mx_node *x, mx_act act)
+{
+    mx_node *logits = mx_router_logits(g, b, x, "gate", m->experts, false);
+    mx_choice choice = {.k = m->k, .renormalise = m->renormalise};
+    mx_routing r = mx_route(g, logits, mx_softmax(g, logits), choice);
+    mx_balance(g, b, m, &r);
+    mx_expert_names names = {"gate_proj", "up_proj", "down_proj"};
+    return mx_expert_mlp(g, b, x, &r, m, names, act);
 }
 
 mx_status mx_check_groups(const mx_moe *m, int64_t groups, int64_t open)

@@ -9,6 +9,17 @@
  * losses and capacity in range. */
 mx_status mx_check_moe(const mx_moe *m) MX_MUST_USE;
 
+/* Qwen's way to say which layers have experts: every step-th that the list does not name. */
+typedef struct {
+    int64_t step;
+    mx_int_list dense;
+} mx_sparse_layers;
+bool mx_is_dense(const mx_moe *m, const mx_sparse_layers *s, int64_t l);
+mx_status mx_check_sparse_layers(const mx_sparse_layers *s) MX_MUST_USE;
+/* Qwen's mixture under the current scope: softmax over all experts, the best k, their shares if
+ * asked. x (B, S, d) -> the same. */
+mx_node *mx_qwen_experts(mx_graph *g, mx_build *b, const mx_moe *m, mx_node *x, mx_act act);
+
 /* Groups of experts, of which some are open to a token; 0 and 1: none. */
 mx_status mx_check_groups(const mx_moe *m, int64_t groups, int64_t open) MX_MUST_USE;
 
@@ -19,6 +30,16 @@ mx_status mx_check_groups(const mx_moe *m, int64_t groups, int64_t open) MX_MUST
         MX_CFG(T, moe.k, "num_experts_per_tok", MX_CFG_INT, .fallback = k_,                        \
                .maxtext = "num_experts_per_tok"),                                                  \
         MX_CFG_MOE_LOSSES(T)
+/* Rows of Qwen's mixtures, for members `moe` and `sparse`. */
+#define MX_CFG_QWEN_MOE(T, k_, d_ff_, renormalise_)                                                \
+    MX_CFG_MOE(T, "num_experts|num_local_experts", k_),                                            \
+        MX_CFG(T, moe.d_ff, "moe_intermediate_size", MX_CFG_INT, .fallback = d_ff_,                \
+               .maxtext = "base_moe_mlp_dim"),                                                     \
+        MX_CFG(T, moe.renormalise, "norm_topk_prob", MX_CFG_BOOL, .fallback = renormalise_,        \
+               .maxtext = "norm_topk_prob"),                                                       \
+        MX_CFG(T, sparse.step, "decoder_sparse_step", MX_CFG_INT, .fallback = 1,                   \
+               .maxtext = "interleave_moe_layer_step"),                                            \
+        MX_CFG(T, sparse.dense, "mlp_only_layers", MX_CFG_INTS)
 #define MX_CFG_MOE_LOSSES(T)                                                                       \
     MX_CFG(T, moe.balance, "output_router_logits", MX_CFG_BOOL,                                    \
            .run = "load_balance_loss_weight"),                                                     \

@@ -18,19 +18,11 @@ typedef struct {
     mx_decoder base; /* first: the shared rows of the field table address it */
     mx_moe moe;
     mx_delta_net net;
-    int64_t shared_d_ff, sparse_step, full_interval;
-    mx_int_list dense_layers;
+    int64_t shared_d_ff, full_interval;
+    mx_sparse_layers sparse;
 } config;
 
 enum { LINEAR = 1, FULL };
-
-static bool is_dense(const config *c, int64_t l)
-{
-    for (int i = 0; i < c->dense_layers.n; i++)
-        if (c->dense_layers.v[i] == l)
-            return true;
-    return c->moe.experts == 0 || (l + 1) % c->sparse_step != 0;
-}
 
 static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *x,
                           const mx_rope_table *t)
@@ -54,18 +46,12 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
 
 static mx_node *mlp(mx_graph *g, const config *c, mx_build *b, mx_node *x, int64_t l)
 {
-    const mx_moe *m = &c->moe;
     mx_act act = c->base.act;
-    if (is_dense(c, l))
+    if (mx_is_dense(&c->moe, &c->sparse, l))
         return mx_gated_mlp(g, b, x, c->base.d_ff, act, false);
-    mx_node *logits = mx_router_logits(g, b, x, "gate", m->experts, false);
-    mx_choice choice = {.k = m->k, .renormalise = m->renormalise};
-    mx_routing r = mx_route(g, logits, mx_softmax(g, logits), choice);
-    mx_balance(g, b, m, &r);
-    mx_expert_names names = {"gate_proj", "up_proj", "down_proj"};
-    mx_node *y = mx_expert_mlp(g, b, x, &r, m, names, act);
-    return mx_add(g, y, mx_shared_expert(g, b, x, "shared_expert", c->shared_d_ff, act,
-                                         "shared_expert_gate"));
+    return mx_add(g, mx_qwen_experts(g, b, &c->moe, x, act),
+                  mx_shared_expert(g, b, x, "shared_expert", c->shared_d_ff, act,
+                                   "shared_expert_gate"));
 }
 
 static mx_head build(mx_graph *g, const void *config_, mx_build *b)
@@ -110,9 +96,9 @@ static mx_status finish(void *config_, const json_t *json)
 {
     config *c = config_;
     mx_layer_types *t = &c->base.layer_types;
-    if (c->sparse_step < 1 || c->full_interval < 1)
-        return mx_fail(MX_INPUT, "\"decoder_sparse_step\" is %lld and \"full_attention_interval\" "
-                       "%lld, expected 1 or more", (long long)c->sparse_step,
+    MX_TRY(mx_check_sparse_layers(&c->sparse));
+    if (c->full_interval < 1)
+        return mx_fail(MX_INPUT, "\"full_attention_interval\" is %lld, expected 1 or more",
                        (long long)c->full_interval);
     for (int64_t l = 0; !t->n && l < c->base.layers && l < MX_MAX_LAYERS; l++)
         t->type[l] = (l + 1) % c->full_interval ? LINEAR : FULL;
@@ -145,15 +131,8 @@ static const mx_cfg_field fields[] = {
            .maxtext = "gdn_conv_kernel_dim"),
     MX_CFG(config, net.chunk, "gdn_chunk_size", MX_CFG_INT, .fallback = 64,
            .maxtext = "gdn_chunk_size"),
-    MX_CFG_MOE(config, "num_experts|num_local_experts", 10),
-    MX_CFG(config, moe.d_ff, "moe_intermediate_size", MX_CFG_INT, .fallback = 512,
-           .maxtext = "base_moe_mlp_dim"),
-    MX_CFG(config, moe.renormalise, "norm_topk_prob", MX_CFG_BOOL, .fallback = 1,
-           .maxtext = "norm_topk_prob"),
+    MX_CFG_QWEN_MOE(config, 10, 512, 1),
     MX_CFG(config, shared_d_ff, "shared_expert_intermediate_size", MX_CFG_INT, .fallback = 512),
-    MX_CFG(config, sparse_step, "decoder_sparse_step", MX_CFG_INT, .fallback = 1,
-           .maxtext = "interleave_moe_layer_step"),
-    MX_CFG(config, dense_layers, "mlp_only_layers", MX_CFG_INTS),
     {0},
 };
 
