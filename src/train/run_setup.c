@@ -312,6 +312,9 @@ static void read_rules(mx_run *r)
 static void say_unused(mx_run *r)
 {
     mx_str names = {0};
+    const char *const *files;
+    (void)mx_config_text(r->c, "model_name"); /* these two had their effect: on other keys */
+    (void)mx_config_list(r->c, "base_config", &files);
     if (mx_config_unused(r->c, &names))
         mx_progress_say(&r->progress, "note: these keys are set and have no effect on this run: %s",
                         mx_str_text(&names));

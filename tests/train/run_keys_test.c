@@ -1,0 +1,58 @@
+/* run_keys_test.c - keys of a run do what they say, and those that do nothing are named. */
+#include "../test.h"
+
+#include "base/arena.h"
+#include "base/io.h"
+#include "tiny_run.h"
+#include <stdlib.h>
+#include <string.h>
+
+MX_TEST(keys_without_effect_are_named)
+{
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "a", (const char *[]){"steps=1", "matmul_precision=high",
+                                                         "rollback_after_skips=3", NULL}));
+    char *log = tiny_text(folder, "a", "log.txt");
+    MX_CHECK(strstr(log, "have no effect on this run: matmul_precision\n"), "%s", log);
+    free(log);
+    MX_CHECK_OK(tiny_train(folder, "b", (const char *[]){"steps=1", NULL}));
+    log = tiny_text(folder, "b", "log.txt");
+    MX_CHECK(!strstr(log, "have no effect"), "%s", log);
+    free(log);
+    MX_CHECK_ERROR(tiny_train(folder, "c", (const char *[]){"steps=1", "enable_wandb=true", NULL}),
+                   "wandb sync --sync-tensorboard");
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+MX_TEST(evaluation_starts_late_and_may_end_the_run)
+{
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "a", (const char *[]){"steps=8", "eval_interval=2",
+                                                         "eval_start_step=5", "eval_steps=1",
+                                                         "eval_per_device_batch_size=3", NULL}));
+    char *text = tiny_text(folder, "a", "metrics.jsonl");
+    MX_CHECK(tiny_count(text, "eval/loss") == 2, "%s", text);
+    free(text);
+    MX_CHECK_OK(tiny_train(folder, "b", (const char *[]){"steps=8", "eval_interval=2",
+                                                         "eval_steps=1", "target_eval_loss=100",
+                                                         NULL}));
+    text = tiny_metrics(folder, "b");
+    MX_CHECK(tiny_count(text, "\"grad_norm\"") == 2, "the run did not stop: %s", text);
+    free(text);
+    free(tiny_tensors(folder, "b", 2)); /* saved at its end */
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+MX_TEST(continuous_saves_need_no_period)
+{
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "a",
+                           (const char *[]){"steps=3", "enable_continuous_checkpointing=true",
+                                            "async_checkpointing=false", NULL}));
+    for (int step = 1; step <= 3; step++)
+        free(tiny_tensors(folder, "a", step));
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
