@@ -16,8 +16,9 @@
 #include <math.h>
 #include <omp.h>
 
-/* Positions of a run; with more query heads to a key head it is a matrix product. */
-enum { KEYS = 64, MAX_GROUP = 8 };
+/* Positions of a run; with more query heads to a key head it is a matrix product; values taken at
+ * once where several heads share them, so that sums are loaded and stored less often. */
+enum { KEYS = 128, MAX_GROUP = 8, MIX_KEYS = 4 };
 
 #define NAME(x) x##_f32
 #define T float
@@ -59,63 +60,117 @@ size_t mx_attn_decode_work_bytes(const mx_attn *a)
                             thread_floats(a) * (size_t)thread_count(a));
 }
 
-/* Scores of one key row with every query: s[r * KEYS]. Four sums are folded at once. */
-MX_INLINE void score_key(float *s, const float *q, const void *k, const mx_attn *a, const bool bf16)
+/* Scores of one key row with heads x group queries, read once for all of them: s[r * KEYS]. Both are
+ * constants where this is inlined, and their product is 4 or 8, or `heads` is 1. */
+MX_INLINE void score_heads(float *s, const float *q, const void *k, int64_t at, const mx_attn *a,
+                           const int heads, const int group, const bool bf16)
 {
-    const int64_t dim = a->qk_dim, group = a->q_heads / a->k_heads, whole = dim / LANES * LANES;
-    for (int64_t r0 = 0; r0 < a->q_heads; r0 += 4) {
-        lanes acc[4] = {{0}, {0}, {0}, {0}};
-        float sums[4], rest[4] = {0};
-        int n = a->q_heads - r0 < 4 ? (int)(a->q_heads - r0) : 4;
-        for (int i = 0; i < n; i++) {
-            int64_t at = (r0 + i) / group * dim;
-            const float *qr = q + (r0 + i) * dim;
-            for (int64_t d = 0; d < whole; d += LANES) {
-                lanes x;
-                load(&x, k, at + d, bf16);
-                acc[i] += x * *(const lanes_any *)(qr + d);
-            }
-            for (int64_t d = whole; d < dim; d++)
-                rest[i] += qr[d] * element(k, at + d, bf16);
-        }
-        fold4(sums, acc);
-        for (int i = 0; i < n; i++)
-            s[(r0 + i) * KEYS] = a->mask.scale * (sums[i] + rest[i]);
-    }
-}
-
-/* o (Hq, Dv) += p v of one value row. */
-MX_INLINE void mix_key(float *o, const float *p, const void *v, const mx_attn *a, const bool bf16)
-{
-    const int64_t dim = a->v_dim, group = a->q_heads / a->k_heads, whole = dim / LANES * LANES;
-    for (int64_t r = 0; r < a->q_heads; r++) {
-        int64_t at = r / group * dim;
-        float *restrict out = o + r * dim, weight = p[r * KEYS];
+    const int64_t dim = a->qk_dim, whole = dim / LANES * LANES;
+    lanes acc[MAX_GROUP] = {{0}};
+    float sums[MAX_GROUP], rest[MAX_GROUP] = {0};
+#pragma GCC unroll 4
+    for (int h = 0; h < heads; h++) /* one after the other: memory is read in order */
         for (int64_t d = 0; d < whole; d += LANES) {
             lanes x;
-            load(&x, v, at + d, bf16);
-            *(lanes_any *)(out + d) += weight * x;
+            load(&x, k, at + h * dim + d, bf16);
+#pragma GCC unroll 8
+            for (int g = 0; g < group; g++)
+                acc[h * group + g] += x * *(const lanes_any *)(q + (h * group + g) * dim + d);
         }
+    for (int h = 0; h < heads; h++)
         for (int64_t d = whole; d < dim; d++)
-            out[d] += weight * element(v, at + d, bf16);
-    }
+            for (int g = 0; g < group; g++)
+                rest[h * group + g] += q[(h * group + g) * dim + d] *
+                                       element(k, at + h * dim + d, bf16);
+    fold4(sums, acc);
+    if (heads * group > 4)
+        fold4(sums + 4, acc + 4);
+    for (int r = 0; r < heads * group; r++)
+        s[r * KEYS] = a->mask.scale * (sums[r] + rest[r]);
 }
 
+/* o (group, Dv) += p v of one value head for `keys` rows, `row` elements apart, each read once. */
+MX_INLINE void mix_head(float *o, const float *p, const void *v, int64_t at, int64_t row,
+                        const mx_attn *a, const int group, const int keys, const bool bf16)
+{
+    const int64_t dim = a->v_dim, whole = dim / LANES * LANES;
+    for (int64_t d = 0; d < whole; d += LANES) {
+        lanes x[MIX_KEYS];
+#pragma GCC unroll 4
+        for (int j = 0; j < keys; j++)
+            load(&x[j], v, at + j * row + d, bf16);
+#pragma GCC unroll 8
+        for (int g = 0; g < group; g++) {
+            lanes sum = *(const lanes_any *)(o + g * dim + d);
+#pragma GCC unroll 4
+            for (int j = 0; j < keys; j++)
+                sum += p[g * KEYS + j] * x[j];
+            *(lanes_any *)(o + g * dim + d) = sum;
+        }
+    }
+    for (int64_t d = whole; d < dim; d++)
+        for (int g = 0; g < group; g++)
+            for (int j = 0; j < keys; j++)
+                o[g * dim + d] += p[g * KEYS + j] * element(v, at + j * row + d, bf16);
+}
+
+/* Several key heads at once where they have few queries each: four sums are folded together. */
+MX_INLINE void score_key(float *s, const float *q, const void *k, const mx_attn *a, const int group,
+                         const bool bf16)
+{
+    const int heads = group >= 4 ? 1 : group == 2 ? 2 : group == 1 ? 4 : 1;
+    int64_t h = 0;
+    for (; h + heads <= a->k_heads; h += heads)
+        score_heads(s + h * group * KEYS, q + h * group * a->qk_dim, k, h * a->qk_dim, a, heads,
+                    group, bf16);
+    for (; h < a->k_heads; h++)
+        score_heads(s + h * group * KEYS, q + h * group * a->qk_dim, k, h * a->qk_dim, a, 1, group,
+                    bf16);
+}
+
+MX_INLINE void mix_keys(float *o, const float *p, const void *v, int n, const mx_attn *a,
+                        const int group, const bool bf16)
+{
+    const int64_t row = a->k_heads * a->v_dim;
+    int j = 0;
+    for (; group > 2 && j + MIX_KEYS <= n; j += MIX_KEYS)
+        for (int64_t h = 0; h < a->k_heads; h++)
+            mix_head(o + h * group * a->v_dim, p + h * group * KEYS + j, v,
+                     j * row + h * a->v_dim, row, a, group, MIX_KEYS, bf16);
+    for (; j < n; j++)
+        for (int64_t h = 0; h < a->k_heads; h++)
+            mix_head(o + h * group * a->v_dim, p + h * group * KEYS + j, v,
+                     j * row + h * a->v_dim, row, a, group, 1, bf16);
+}
+
+#define EACH_GROUP(call)                                                                           \
+    switch (a->q_heads / a->k_heads) {                                                             \
+    case 1: call(1); break;                                                                        \
+    case 2: call(2); break;                                                                        \
+    case 3: call(3); break;                                                                        \
+    case 4: call(4); break;                                                                        \
+    case 5: call(5); break;                                                                        \
+    case 6: call(6); break;                                                                        \
+    case 7: call(7); break;                                                                        \
+    default: call(8); break;                                                                       \
+    }
 #define RUNS(suffix, is_bf16)                                                                      \
     MX_CLONES static void score_##suffix(float *s, const float *q, const void *k, int n,           \
                                          const mx_attn *a)                                         \
     {                                                                                              \
-        int64_t row = a->k_heads * a->qk_dim * (is_bf16 ? 2 : 4);                                  \
+        const int64_t row = a->k_heads * a->qk_dim * (is_bf16 ? 2 : 4);                            \
         for (int j = 0; j < n; j++)                                                                \
-            score_key(s + j, q, (const char *)k + j * row, a, is_bf16);                            \
+            EACH_GROUP(SCORE_##suffix)                                                             \
     }                                                                                              \
     MX_CLONES static void mix_##suffix(float *o, const float *p, const void *v, int n,             \
                                        const mx_attn *a)                                           \
     {                                                                                              \
-        int64_t row = a->k_heads * a->v_dim * (is_bf16 ? 2 : 4);                                   \
-        for (int j = 0; j < n; j++)                                                                \
-            mix_key(o, p + j, (const char *)v + j * row, a, is_bf16);                              \
+        EACH_GROUP(MIX_##suffix)                                                                   \
     }
+#define SCORE_f32(g) score_key(s + j, q, (const char *)k + j * row, a, g, false)
+#define SCORE_bf16(g) score_key(s + j, q, (const char *)k + j * row, a, g, true)
+#define MIX_f32(g) mix_keys(o, p, v, n, a, g, false)
+#define MIX_bf16(g) mix_keys(o, p, v, n, a, g, true)
 RUNS(f32, false)
 RUNS(bf16, true)
 
