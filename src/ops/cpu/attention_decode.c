@@ -60,8 +60,8 @@ size_t mx_attn_decode_work_bytes(const mx_attn *a)
                             thread_floats(a) * (size_t)thread_count(a));
 }
 
-/* Scores of one key row with heads x group queries, read once for all of them: s[r * KEYS]. Both are
- * constants where this is inlined, and their product is 4 or 8, or `heads` is 1. */
+/* Scores of one key row with heads x group queries, read once for all of them: s[r * KEYS]. Both
+ * are constants where this is inlined, and their product is 4 or 8, or `heads` is 1. */
 MX_INLINE void score_heads(float *s, const float *q, const void *k, int64_t at, const mx_attn *a,
                            const int heads, const int group, const bool bf16)
 {
