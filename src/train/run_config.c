@@ -61,15 +61,20 @@ static mx_status write_text(const mx_io *io, const char *folder, const char *nam
     return st;
 }
 
+void mx_run_config_text(const mx_config *cfg, mx_str *out)
+{
+    mx_str_addf(out,
+                "# The resolved configuration of this run, written by maxc %s. It can be given\n"
+                "# back as it is: maxc train config.yml\n\n",
+                MX_VERSION);
+    mx_config_write(cfg, out);
+}
+
 mx_status mx_run_config_save(const mx_config *cfg, const char *folder, const char *command_line,
                              const mx_io *io)
 {
     mx_str config = {0}, command = {0};
-    mx_str_addf(&config,
-                "# The resolved configuration of this run, written by maxc %s. It can be given\n"
-                "# back as it is: maxc train config.yml\n\n",
-                MX_VERSION);
-    mx_config_write(cfg, &config);
+    mx_run_config_text(cfg, &config);
     mx_str_addf(&command, "%s\n", command_line);
     mx_status st = write_text(io, folder, "config.yml", &config);
     if (!st)

@@ -21,6 +21,7 @@ mx_status mx_run_config_compare(const mx_config *cfg, const char *folder,
                                 mx_str *report) MX_MUST_USE;
 
 /* Writes folder/config.yml and folder/command.txt, durably and each at once. `io` may be NULL. */
+void mx_run_config_text(const mx_config *cfg, mx_str *out); /* what config.yml holds */
 mx_status mx_run_config_save(const mx_config *cfg, const char *folder, const char *command_line,
                              const mx_io *io) MX_MUST_USE;
 

@@ -52,6 +52,7 @@ static mx_status save(mx_run *r)
     mx_run_state st = r->at;
     st.loader = position.text;
     st.loader_bytes = position.len;
+    st.config = r->config_text;
     mx_status s = mx_state_save(r->ckpt, r->session, &r->model, &st, r->last_eval, r->like);
     mx_str_fini(&position);
     if (!s)

@@ -348,6 +348,10 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     mx_str_fini(&report);
     MX_TRY(st);
     MX_TRY(mx_run_config_save(c, r->folder, command_line, NULL));
+    mx_str text = {0};
+    mx_run_config_text(c, &text);
+    r->config_text = mx_arena_strdup(&r->arena, mx_str_text(&text));
+    mx_str_fini(&text);
     r->schedule = mx_schedule_make(c);
     r->steps = mx_schedule_run_steps(c);
     if (mx_config_bool(c, "skip_step_on_spikes")) {

@@ -90,6 +90,7 @@ typedef struct {
     double account_saved;    /* when, seconds since 1970 */
     double opened, compiled; /* when, seconds since 1970 */
     double planned_bytes, snapshot_bytes, start_rss_bytes;
+    const char *config_text; /* of config.yml, for checkpoints */
     int failures_said; /* failed saves in a row that were reported */
     double last_eval;  /* NAN: none yet */
 } mx_run;

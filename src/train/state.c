@@ -83,11 +83,14 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
     for (int i = 0; i < mx_session_count(s); i++)
         if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT)
             dtype = mx_session_var(s, i)->type.dtype;
-    mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS];
+    mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS + 1];
     char *config = mx_weights_config(m, dtype), *state = state_text(st);
     r.state_json = state;
     r.extras = extra;
     r.n_extras = mx_weights_extras(config, like, &scratch, extra);
+    if (st->config)
+        extra[r.n_extras++] = (mx_hf_extra){.name = "maxc_config.yml", .data = st->config,
+                                            .n_bytes = strlen(st->config)};
     mx_status status = use(c, &r);
     mx_free(config);
     mx_free(state);

@@ -21,6 +21,7 @@ typedef struct {
     int threads;       /* part of a run's identity: bits may depend on it */
     char *loader;      /* position in the data, JSON; NULL: none */
     size_t loader_bytes;
+    const char *config; /* borrows: goes along as maxc_config.yml; NULL: none */
 } mx_run_state;
 
 /* Saves weights, optimizer state and `st` as checkpoint st->step. `like` is a directory whose

@@ -35,6 +35,7 @@ n=1000
 for f in config.yml command.txt log.txt plan.txt goodput.json; do
     [ -s "$d/ref/r/$f" ] || fail "$f is missing"
 done
+cmp "$d/ref/r/config.yml" "$d/ref/r/checkpoints/$n/maxc_config.yml" || fail "a checkpoint without its configuration"
 grep -q 'really used' "$d/ref.log" || fail "planned and used memory are not compared"
 grep -q '^goodput' "$d/ref.log" || fail "goodput is not printed"
 
