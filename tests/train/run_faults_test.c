@@ -372,6 +372,7 @@ MX_TEST(skips_and_rollbacks_are_repeated_exactly_by_a_resumed_run)
         mx_ckpt_view v = {0};
         snprintf(path, sizeof path, "%s/%s/r/checkpoints/24", folder, i ? "b" : "a");
         MX_CHECK_OK(mx_ckpt_open(&v, path, MX_CHECK_HASHES, 1));
+        json_object_del(json_object_get(v.manifest, "files"), "maxc_config.yml"); /* its folder */
         tensors[i] = json_dumps(json_object_get(v.manifest, "files"), JSON_SORT_KEYS);
         mx_ckpt_close(&v);
     }

@@ -71,8 +71,9 @@ static char *tensors_of(const char *folder, int step)
         mx_status_free(st);
         return strdup("");
     }
-    json_t *tensors = json_object_get(v.manifest, "tensors");
-    char *text = json_dumps(tensors ? tensors : v.manifest, JSON_SORT_KEYS | JSON_COMPACT);
+    json_t *files = json_object_get(v.manifest, "files");
+    json_object_del(files, "maxc_config.yml"); /* names the run's folder */
+    char *text = json_dumps(files, JSON_SORT_KEYS | JSON_COMPACT);
     mx_ckpt_close(&v);
     return text;
 }

@@ -107,7 +107,9 @@ char *tiny_tensors(const char *folder, const char *name, int step)
     MX_CHECK(!st, "%s", mx_status_text(st));
     mx_status_free(st);
     /* the weights and moments; state.json has the loader's position, which is compared too */
-    char *text = st ? NULL : json_dumps(json_object_get(v.manifest, "files"), JSON_SORT_KEYS);
+    json_t *files = st ? NULL : json_object_get(v.manifest, "files");
+    json_object_del(files, "maxc_config.yml"); /* names the run's folder */
+    char *text = st ? NULL : json_dumps(files, JSON_SORT_KEYS);
     mx_ckpt_close(&v);
     return text ? text : strdup("");
 }
