@@ -9,6 +9,7 @@
  * and read.
  */
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/str.h"
 #include "store/checkpoint.h"
@@ -23,16 +24,9 @@
 
 enum { N_TENSORS = 30, PIECE = 8 << 20, MAX_ROUNDS = 100 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double raw_write(const char *path, const char *data, size_t n, bool direct)
 {
-    double began = now();
+    double began = mx_clock_now();
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | (direct ? O_DIRECT : 0), 0644);
     if (fd < 0)
         return INFINITY; /* no O_DIRECT here */
@@ -46,7 +40,7 @@ static double raw_write(const char *path, const char *data, size_t n, bool direc
     }
     MX_ASSERT(fsync(fd) == 0);
     close(fd);
-    double took = now() - began;
+    double took = mx_clock_now() - began;
     unlink(path);
     return took;
 }
@@ -117,9 +111,9 @@ static mx_status run(bench *b, const char *dir, int rounds)
     }
     char path[1024];
     snprintf(path, sizeof path, "%s/checkpoints/%d", dir, rounds - 1);
-    double began = now(), mb = (double)b->total / 1e6;
+    double began = mx_clock_now(), mb = (double)b->total / 1e6;
     MX_TRY(mx_ckpt_verify(path, MX_CHECK_HASHES, 2));
-    printf("verify: %.0f MB/s\n", mb / (now() - began));
+    printf("verify: %.0f MB/s\n", mb / (mx_clock_now() - began));
     double direct = median(b->direct, rounds), cached = median(b->cached, rounds);
     double save = median(b->save, rounds), raw = direct < cached ? direct : cached;
     printf("median: raw direct %.0f MB/s, raw cached %.0f MB/s, checkpoint %.0f MB/s; ratio to the "

@@ -7,6 +7,7 @@
  * Best of several repetitions: other programs can only make a figure worse.
  */
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/simd.h"
 #include "base/vmath.h"
 #include "ops/cpu/attention_kernel.h"
@@ -20,22 +21,15 @@
 #include <string.h>
 #include <time.h>
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Runs `body` until half a second or 3 times have passed; the best time in seconds. */
 #define BEST(out, body)                                                                            \
     do {                                                                                           \
-        double end_ = now() + 0.5;                                                                 \
+        double end_ = mx_clock_now() + 0.5;                                                        \
         (out) = 1e30;                                                                              \
-        for (int rep_ = 0; rep_ < 3 || now() < end_; rep_++) {                                     \
-            double t_ = now();                                                                     \
+        for (int rep_ = 0; rep_ < 3 || mx_clock_now() < end_; rep_++) {                            \
+            double t_ = mx_clock_now();                                                            \
             body;                                                                                  \
-            t_ = now() - t_;                                                                       \
+            t_ = mx_clock_now() - t_;                                                              \
             (out) = t_ < (out) ? t_ : (out);                                                       \
         }                                                                                          \
     } while (0)
@@ -148,10 +142,10 @@ static void bench_shape(const shape *s, mx_num type, mx_num c_type, const peaks 
     BEST(t, {
         mx_gemm(&g);
         if (sgemm) {
-            double u = now();
+            double u = mx_clock_now();
             sgemm(s->ta ? 'T' : 'N', s->tb ? 'T' : 'N', s->m, s->n, s->k, 1, a, g.lda, b,
                        g.ldb, 0, c, s->n);
-            u = now() - u;
+            u = mx_clock_now() - u;
             lib = u < lib ? u : lib;
             t_ += u;
         }

@@ -11,6 +11,7 @@
  */
 #include "cmd/bench.h"
 
+#include "base/clock.h"
 #include "base/io.h"
 #include "models/from_config.h"
 #include "train/state.h"
@@ -38,13 +39,6 @@ typedef struct {
     double bytes, beside, alone, raw; /* of the state; seconds of a durable write */
 } bench;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -60,11 +54,11 @@ static double median(double *v, int n)
 static mx_status one_step(bench *b, double *seconds)
 {
     float loss, number = (float)++b->at.step;
-    double start = now();
+    double start = mx_clock_now();
     MX_TRY(mx_exec_write(b->step.exec, "step", &number));
     MX_TRY(mx_exec_run(b->step.exec));
     MX_TRY(mx_exec_read(b->step.exec, "loss", &loss));
-    *seconds = now() - start;
+    *seconds = mx_clock_now() - start;
     return MX_OK;
 }
 
@@ -106,7 +100,7 @@ static mx_status saves_beside_steps(bench *b)
 static mx_status raw_write(const bench *b, const char *data, double *seconds)
 {
     const char *path = mx_arena_printf((mx_arena *)&b->arena, "%s/raw.bin", b->folder);
-    double start = now();
+    double start = mx_clock_now();
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT, 0644);
     if (fd < 0) /* a file system without it */
         fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
@@ -118,7 +112,7 @@ static mx_status raw_write(const bench *b, const char *data, double *seconds)
     if (!st && fsync(fd))
         st = mx_fail_errno(MX_DEVICE, "%s", path);
     close(fd);
-    *seconds = now() - start;
+    *seconds = mx_clock_now() - start;
     unlink(path);
     return st;
 }

@@ -9,6 +9,7 @@
  */
 #include "cmd/bench.h"
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "device/cpu/peak.h"
 #include "models/from_config.h"
@@ -20,13 +21,6 @@
 #include <time.h>
 
 enum { MAX_STEPS = 1000 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -62,11 +56,11 @@ static mx_status measure(mx_invocation *inv, mx_step *step, const mx_step_option
     double each[MAX_STEPS], peak = mx_cpu_peak_flops(threads);
     float loss;
     for (int64_t i = -1; i < steps; i++) { /* the first one is not counted */
-        double start = now();
+        double start = mx_clock_now();
         MX_TRY(mx_exec_run(step->exec));
         MX_TRY(mx_exec_read(step->exec, "loss", &loss));
         if (i >= 0)
-            each[i] = now() - start;
+            each[i] = mx_clock_now() - start;
     }
     double again = mx_cpu_peak_flops(threads);
     peak = again > peak ? again : peak;

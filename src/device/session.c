@@ -176,12 +176,17 @@ static void bind_step(mx_exec *e, const mx_node *n)
     st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
 }
 
+static size_t place_bytes(const mx_var *v)
+{
+    return (mx_type_bytes(&v->type) + ALIGN - 1) / ALIGN * ALIGN;
+}
+
 /* One block for all of them: huge pages hold weights of any size, and nothing is rounded up. */
 static mx_status place_variables(mx_session *s, int first)
 {
     size_t total = 0;
     for (int i = first; i < s->n_vars; i++)
-        total += (mx_type_bytes(&s->var[i]->type) + ALIGN - 1) / ALIGN * ALIGN;
+        total += place_bytes(s->var[i]);
     if (first == s->n_vars)
         return MX_OK;
     MX_GROW(s->block, s->n_blocks, s->cap_blocks);
@@ -195,7 +200,7 @@ static mx_status place_variables(mx_session *s, int first)
     char *at = s->block[s->n_blocks++];
     for (int i = first; i < s->n_vars; i++) {
         s->var[i]->data = at;
-        at += (mx_type_bytes(&s->var[i]->type) + ALIGN - 1) / ALIGN * ALIGN;
+        at += place_bytes(s->var[i]);
     }
     return MX_OK;
 }

@@ -1,6 +1,7 @@
 /* generate.c - prompts in, answers out. */
 #include "infer/generate.h"
 
+#include "base/clock.h"
 #include "infer/decode.h"
 #include "infer/pictures.h"
 #include <string.h>
@@ -19,13 +20,6 @@ typedef struct {
     void *work; /* of the sampler */
     int64_t vocab;
 } job;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static mx_status check_prompts(const job *j, int64_t n)
 {
@@ -97,7 +91,7 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
     mx_tokens *seen = MX_NEW_N(&scratch, mx_tokens, batch);
     mx_token_stream *ts = MX_NEW_N(&scratch, mx_token_stream, batch);
     mx_status st = MX_OK;
-    double start = now();
+    double start = mx_clock_now();
     for (int64_t b = 0; b < batch && !st; b++) {
         st = mx_decode_reset(j->decode, b);
         tokens[b] = b < n ? j->prompts[from + b].ids : NULL;
@@ -110,8 +104,8 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
     }
     if (!st)
         st = mx_decode_feed_images(j->decode, tokens, count, pixels);
-    j->counts->prompt_s += now() - start;
-    start = now();
+    j->counts->prompt_s += mx_clock_now() - start;
+    start = mx_clock_now();
     for (uint64_t step = 0; !st; step++) {
         bool any = false;
         for (int64_t b = 0; b < n && !st; b++) {
@@ -132,7 +126,7 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
             break;
         st = mx_decode_feed(j->decode, tokens, count);
     }
-    j->counts->decode_s += now() - start;
+    j->counts->decode_s += mx_clock_now() - start;
     for (int64_t b = 0; b < batch; b++) {
         size_t before = b < n ? j->answers[from + b].text.len : 0;
         if (b < n && j->tok && !st && !j->answers[from + b].stopped)

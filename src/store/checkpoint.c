@@ -11,6 +11,7 @@
 #include "store/checkpoint.h"
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/json_doc.h"
 #include "base/str.h"
 #include "store/checkpoint_read.h"
@@ -59,13 +60,6 @@ struct mx_ckpt {
     double write_began;
     mx_ckpt_status status;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* --- the write ------------------------------------------------------------------------------ */
 typedef struct {
@@ -235,11 +229,11 @@ out:
  * the lock. */
 static void write_and_record(mx_ckpt *c)
 {
-    double began = now();
+    double began = mx_clock_now();
     mx_status st = write_checkpoint(c);
     pthread_mutex_lock(&c->lock);
     mx_ckpt_status *s = &c->status;
-    s->last_write_s = now() - began;
+    s->last_write_s = mx_clock_now() - began;
     snprintf(s->error, sizeof s->error, "%s", mx_status_text(st));
     if (st) {
         s->n_failed++;
@@ -478,7 +472,7 @@ static void wait_idle(mx_ckpt *c)
 
 mx_status mx_ckpt_save(mx_ckpt *c, const mx_ckpt_request *r)
 {
-    double began = now();
+    double began = mx_clock_now();
     wait_idle(c);
     MX_TRY(mx_status_wrap(describe(c, r), "checkpoint %" PRId64, r->step));
     bool async = !c->opts.synchronous;
@@ -490,14 +484,14 @@ mx_status mx_ckpt_save(mx_ckpt *c, const mx_ckpt_request *r)
     pthread_mutex_lock(&c->lock);
     c->status.writing = true;
     c->status.writing_step = r->step;
-    c->write_began = now();
+    c->write_began = mx_clock_now();
     c->phase = async ? READY : WRITING;
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
     if (!async)
         write_and_record(c);
     pthread_mutex_lock(&c->lock);
-    c->status.last_stall_s = now() - began;
+    c->status.last_stall_s = mx_clock_now() - began;
     c->status.total_stall_s += c->status.last_stall_s;
     pthread_mutex_unlock(&c->lock);
     return MX_OK;
@@ -523,7 +517,7 @@ mx_ckpt_status mx_ckpt_poll(mx_ckpt *c)
 {
     pthread_mutex_lock(&c->lock);
     mx_ckpt_status s = c->status;
-    s.writing_s = s.writing ? now() - c->write_began : 0;
+    s.writing_s = s.writing ? mx_clock_now() - c->write_began : 0;
     pthread_mutex_unlock(&c->lock);
     return s;
 }

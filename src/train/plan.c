@@ -1,19 +1,13 @@
 /* plan.c - see plan.h. */
 #include "train/plan.h"
 
+#include "base/clock.h"
 #include "ops.h"
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- what is alive when memory is fullest ---- */
 
@@ -184,7 +178,7 @@ mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options
                        const mx_batch_plan *batch, const mx_plan_device *device)
 {
     *p = (mx_plan){.batch = *batch};
-    double start = now();
+    double start = mx_clock_now();
     if (batch->accumulation > 1) {
         MX_TRY(add_step(p, m, *o, MX_STEP_ACCUMULATE, (double)batch->accumulation, device));
         MX_TRY(add_step(p, m, *o, MX_STEP_APPLY, 1, device));
@@ -194,7 +188,7 @@ mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options
     p->total = p->inputs + p->activations + p->workspace;
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
         p->total += p->variables[k];
-    p->compile_seconds = now() - start;
+    p->compile_seconds = mx_clock_now() - start;
     return MX_OK;
 }
 

@@ -16,6 +16,7 @@
  */
 #include "train/run_state.h"
 
+#include "base/clock.h"
 #include "base/signals.h"
 #include <math.h>
 #include <stdio.h>
@@ -23,13 +24,6 @@
 #include <time.h>
 
 static const char METRIC[] = MX_METRIC_ROOT;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Where a number lies among those of a flight: first those of the microbatches, n_each of them a
  * microbatch (loss, lm_loss, metric:...), then those of the update. */
@@ -165,14 +159,14 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     mx_flight *f = &r->flight[r->at.step % 2];
     MX_ASSERT(!f->flying, "step %lld was not settled", (long long)f->step);
     MX_TRY(mx_run_stage_enter(r));
-    double start = now();
+    double start = mx_clock_now();
     *f = (mx_flight){.got = f->got, .step = r->at.step + 1, .began = start};
     f->loss_limit = f->norm_limit = INFINITY;
     mx_run_spend(r, MX_GOODPUT_DATA);
     mx_run_step_begins(r);
     mx_run_profile_begin(r);
     MX_TRY(mx_run_next_batch(r, &b));
-    f->wait_s = now() - start;
+    f->wait_s = mx_clock_now() - start;
     mx_run_spend(r, MX_GOODPUT_STEP);
     *end = b == NULL;
     if (!b)
@@ -184,7 +178,7 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     f->tokens = b->n_tokens;
     f->trained = b->n_trained;
     MX_TRY(run_programs(r, b, f));
-    f->done = now();
+    f->done = mx_clock_now();
     f->flying = true;
     r->at.step++;
     return MX_OK;
@@ -258,7 +252,7 @@ static mx_status arrive(mx_run *r, mx_flight *f)
     mx_run_spend(r, MX_GOODPUT_STEP);
     MX_TRY(mx_late_wait(&f->got));
     if (f->got.late)
-        f->done = now();
+        f->done = mx_clock_now();
     f->step_s = f->done - (f->began > r->last_done ? f->began : r->last_done);
     r->last_done = f->done;
     f->flying = false;

@@ -4,21 +4,9 @@
 # not fit is refused with one clear message.
 set -u
 cd "$(dirname "$0")/../.."
-maxc=build/test/maxc
-[ -x "$maxc" ] || maxc=build/maxc
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-bad=0
+as=-F
+. tests/cli/expect.inc
 pictures=tests/fuzz/corpus/image
-# expect STATUS PATTERN COMMAND...
-expect() {
-    status=$1 pattern=$2
-    shift 2
-    "$@" > "$tmp/out" 2>&1
-    got=$?
-    [ "$got" = "$status" ] || { echo "vision.sh: $* exited with $got, expected $status"; bad=1; cat "$tmp/out"; }
-    grep -q -F -e "$pattern" "$tmp/out" || { echo "vision.sh: $* does not say '$pattern':"; bad=1; cat "$tmp/out"; }
-}
 for model in tests/fixtures/vision/*; do
     tab=$(printf '\t')
     while IFS=$tab read -r prompt image chat ids; do

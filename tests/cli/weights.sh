@@ -3,21 +3,8 @@
 # clear message and exit status 3.
 set -u
 cd "$(dirname "$0")/../.."
-maxc=build/test/maxc
-[ -x "$maxc" ] || maxc=build/maxc
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-bad=0
+. tests/cli/expect.inc
 fixture=tests/store/fixtures/llama_fp8
-# expect STATUS PATTERN COMMAND...
-expect() {
-    status=$1 pattern=$2
-    shift 2
-    "$@" > "$tmp/out" 2>&1
-    got=$?
-    [ "$got" = "$status" ] || { echo "weights.sh: $* exited with $got, expected $status"; bad=1; cat "$tmp/out"; }
-    grep -q -e "$pattern" "$tmp/out" || { echo "weights.sh: $* does not say '$pattern':"; bad=1; cat "$tmp/out"; }
-}
 fresh() { rm -rf "$tmp/m"; cp -r "$fixture" "$tmp/m"; chmod -R u+w "$tmp/m"; }
 
 expect 0 'logits.*ok' $maxc verify "$fixture"

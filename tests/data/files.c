@@ -1,7 +1,9 @@
 /* files.c - see files.h. */
 #include "files.h"
 
+#include "../test.h"
 #include "base/arena.h"
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,4 +77,34 @@ char *read_whole(const char *path, size_t *n)
     p[*n] = 0;
     fclose(f);
     return p;
+}
+
+int replay_corpus(const char *folder, size_t places, int (*target)(const uint8_t *p, size_t n))
+{
+    DIR *d = opendir(folder);
+    int files = 0;
+    MX_CHECK(d != NULL, "%s is missing", folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char path[512];
+        size_t n;
+        if (e->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "%s%s", folder, e->d_name);
+        char *p = read_whole(path, &n);
+        target((const uint8_t *)p, n);
+        for (size_t i = 1; i < n; i += 1 + n / places) {
+            char old = p[i];
+            p[i] = (char)(old ^ (1 << i % 8));
+            target((const uint8_t *)p, n);
+            p[i] = (char)0xff;
+            target((const uint8_t *)p, n);
+            p[i] = old;
+            target((const uint8_t *)p, i);
+        }
+        mx_free(p);
+        files++;
+    }
+    if (d)
+        closedir(d);
+    return files;
 }

@@ -191,30 +191,6 @@ MX_TEST(image_layout_puts_tokens_where_the_processor_does)
 
 MX_TEST(fuzz_image_corpus)
 {
-    DIR *d = opendir(CORPUS);
-    int files = 0;
-    MX_CHECK(d != NULL);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[512];
-        size_t n;
-        if (e->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof path, CORPUS "%s", e->d_name);
-        char *p = read_whole(path, &n);
-        fuzz_image((const uint8_t *)p, n);
-        for (size_t i = 1; i < n; i += 1 + n / 100) {
-            char old = p[i];
-            p[i] = (char)(old ^ (1 << i % 8));
-            fuzz_image((const uint8_t *)p, n);
-            p[i] = (char)0xff;
-            fuzz_image((const uint8_t *)p, n);
-            p[i] = old;
-            fuzz_image((const uint8_t *)p, i);
-        }
-        mx_free(p);
-        files++;
-    }
-    if (d)
-        closedir(d);
+    int files = replay_corpus(CORPUS, 100, fuzz_image);
     MX_CHECK(files >= 20, "%d files in the corpus", files);
 }

@@ -1,18 +1,15 @@
 /* run_faults_test.c - spikes, steps that are skipped, going back; optimizers; on a tiny model. */
 #include "../test.h"
+#include "tiny_run.h"
 
 #include "base/io.h"
-#include "train/keys.h"
-#include "train/run.h"
 #include "train/spikes.h"
 #include "train/step.h"
-#include "store/checkpoint_read.h"
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 MX_TEST(a_spike_is_above_mean_and_deviations)
 {
@@ -304,19 +301,7 @@ static mx_status train(const char *folder, const char *name, const char *const *
     args[n++] = "run_name=r";
     for (; *extra; extra++)
         args[n++] = *extra;
-    mx_config *cfg = NULL;
-    mx_config_request q = {
-        .schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train", .args = args, .n_args = n};
-    MX_TRY(mx_config_load(&cfg, &q));
-    fflush(stdout);
-    int keep = dup(1), null = open("/dev/null", O_WRONLY);
-    dup2(null, 1);
-    mx_status st = mx_run_train(cfg, "test");
-    dup2(keep, 1);
-    close(keep);
-    close(null);
-    mx_config_free(cfg);
-    return st;
+    return tiny_run(args, n);
 }
 
 static char *text_of(const char *folder, const char *name)
@@ -369,14 +354,10 @@ MX_TEST(skips_and_rollbacks_are_repeated_exactly_by_a_resumed_run)
     char *tensors[2];
     for (int i = 0; i < 2; i++) {
         char path[512];
-        mx_ckpt_view v = {0};
         snprintf(path, sizeof path, "%s/%s/r/checkpoints/24", folder, i ? "b" : "a");
-        MX_CHECK_OK(mx_ckpt_open(&v, path, MX_CHECK_HASHES, 1));
-        json_object_del(json_object_get(v.manifest, "files"), "maxc_config.yml"); /* its folder */
-        tensors[i] = json_dumps(json_object_get(v.manifest, "files"), JSON_SORT_KEYS);
-        mx_ckpt_close(&v);
+        tensors[i] = tiny_checkpoint(path);
     }
-    MX_CHECK(tensors[0] && tensors[1] && strcmp(tensors[0], tensors[1]) == 0, "the runs differ");
+    MX_CHECK(strlen(tensors[0]) > 100 && strcmp(tensors[0], tensors[1]) == 0, "the runs differ");
     free(tensors[0]);
     free(tensors[1]);
     mx_status_free(mx_io_remove_tree(NULL, folder));

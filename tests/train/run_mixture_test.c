@@ -2,16 +2,14 @@
  * that win over the config.json of the checkpoint it starts from. */
 #include "../store/test_dir.h"
 #include "../test.h"
+#include "tiny_run.h"
 
 #include "models/from_config.h"
 #include "train/keys.h"
 #include "train/metrics.h"
-#include "train/run.h"
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static mx_status load(mx_config **cfg, const char *const *args)
 {
@@ -35,18 +33,7 @@ static void train(const char *folder, const char *const *extra)
     args[n++] = out;
     while (*extra)
         args[n++] = *extra++;
-    mx_config *cfg = NULL;
-    MX_CHECK_OK(load(&cfg, args));
-    fflush(stdout);
-    int keep = dup(1), null = open("/dev/null", O_WRONLY);
-    dup2(null, 1);
-    mx_status st = mx_run_train(cfg, "test");
-    fflush(stdout);
-    dup2(keep, 1);
-    close(keep);
-    close(null);
-    MX_CHECK_OK(st);
-    mx_config_free(cfg);
+    MX_CHECK_OK(tiny_run(args, n));
 }
 
 /* The metric's value at the first step; NaN when it is not there. */

@@ -1,11 +1,9 @@
 /* run_test.c - whole training runs on a tiny model: same bits when resumed, same numbers when
  * accumulated, no allocation after the first step. */
 #include "../test.h"
+#include "tiny_run.h"
 
 #include "base/io.h"
-#include "store/checkpoint_read.h"
-#include "train/keys.h"
-#include "train/run.h"
 #include "train/step.h"
 #include <fcntl.h>
 #include <malloc.h>
@@ -13,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char *const tiny[] = {
     "model_name=default", "decoder_block=llama2", "vocab_size=300", "base_emb_dim=32",
@@ -35,28 +32,7 @@ static mx_status train(const char *folder, const char *const *extra)
     args[n++] = "run_name=r";
     for (; *extra; extra++)
         args[n++] = *extra;
-    mx_config *cfg = NULL;
-    mx_config_request q = {.schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train",
-                           .args = args, .n_args = n};
-    MX_TRY(mx_config_load(&cfg, &q));
-    fflush(stdout);
-    int keep = dup(1), null = open("/dev/null", O_WRONLY);
-    dup2(null, 1);
-    mx_status st = mx_run_train(cfg, "test");
-    fflush(stdout);
-    dup2(keep, 1);
-    close(keep);
-    close(null);
-    mx_config_free(cfg);
-    return st;
-}
-
-static char *new_folder(char *buf, size_t cap)
-{
-    snprintf(buf, cap, "%s/maxc-run-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    char *p = mkdtemp(buf);
-    MX_CHECK(p != NULL, "cannot make %s", buf);
-    return p;
+    return tiny_run(args, n);
 }
 
 /* Digest of every weight and moment of a checkpoint, from its manifest. */
@@ -64,25 +40,14 @@ static char *tensors_of(const char *folder, int step)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/r/checkpoints/%d", folder, step);
-    mx_ckpt_view v = {0};
-    mx_status st = mx_ckpt_open(&v, path, MX_CHECK_HASHES, 1);
-    MX_CHECK(!st, "%s", mx_status_text(st));
-    if (st) {
-        mx_status_free(st);
-        return strdup("");
-    }
-    json_t *files = json_object_get(v.manifest, "files");
-    json_object_del(files, "maxc_config.yml"); /* names the run's folder */
-    char *text = json_dumps(files, JSON_SORT_KEYS | JSON_COMPACT);
-    mx_ckpt_close(&v);
-    return text;
+    return tiny_checkpoint(path);
 }
 
 MX_TEST(a_resumed_run_has_the_bits_of_one_never_stopped)
 {
     char a[256], b[256];
-    new_folder(a, sizeof a);
-    new_folder(b, sizeof b);
+    tiny_folder(a, sizeof a);
+    tiny_folder(b, sizeof b);
     MX_CHECK_OK(train(a, (const char *[]){"steps=6", "learning_rate_schedule_steps=6",
                                           "per_device_batch_size=2", NULL}));
     for (int stop = 1; stop <= 6; stop += 2) {
@@ -123,8 +88,8 @@ static double last_loss(const char *folder)
 MX_TEST(accumulation_changes_nothing_but_memory)
 {
     char a[256], b[256];
-    new_folder(a, sizeof a);
-    new_folder(b, sizeof b);
+    tiny_folder(a, sizeof a);
+    tiny_folder(b, sizeof b);
     MX_CHECK_OK(train(a, (const char *[]){"steps=5", "per_device_batch_size=4", NULL}));
     MX_CHECK_OK(train(b, (const char *[]){"steps=5", "per_device_batch_size=1",
                                           "gradient_accumulation_steps=4", NULL}));
@@ -137,7 +102,7 @@ MX_TEST(accumulation_changes_nothing_but_memory)
 MX_TEST(training_on_stories_learns)
 {
     char a[256];
-    new_folder(a, sizeof a);
+    tiny_folder(a, sizeof a);
     MX_CHECK_OK(train(a, (const char *[]){"steps=30", "per_device_batch_size=4", NULL}));
     MX_CHECK(last_loss(a) < 4.5, "loss %g after 30 steps, 5.7 at the start", last_loss(a));
     mx_status_free(mx_io_remove_tree(NULL, a));
@@ -146,7 +111,7 @@ MX_TEST(training_on_stories_learns)
 MX_TEST(a_model_that_starts_from_weights_has_them)
 {
     char a[256];
-    new_folder(a, sizeof a);
+    tiny_folder(a, sizeof a);
     mx_status st = train(a, (const char *[]){"steps=1", "per_device_batch_size=1",
                                              "load_parameters_path=tests/fixtures/models/llama2",
                                              NULL});

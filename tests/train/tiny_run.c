@@ -32,6 +32,24 @@ static bool replaced(const char *argument, const char *const *extra)
     return false;
 }
 
+mx_status tiny_run(const char *const *args, int n)
+{
+    mx_config *cfg = NULL;
+    mx_config_request q = {
+        .schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train", .args = args, .n_args = n};
+    MX_TRY(mx_config_load(&cfg, &q));
+    fflush(stdout);
+    int keep = dup(1), null = open("/dev/null", O_WRONLY);
+    dup2(null, 1);
+    mx_status st = mx_run_train(cfg, "test");
+    fflush(stdout);
+    dup2(keep, 1);
+    close(keep);
+    close(null);
+    mx_config_free(cfg);
+    return st;
+}
+
 mx_status tiny_train(const char *folder, const char *name, const char *const *extra)
 {
     static const char *const tiny[] = {
@@ -52,20 +70,7 @@ mx_status tiny_train(const char *folder, const char *name, const char *const *ex
     args[n++] = "run_name=r";
     for (; *extra && n < 64; extra++)
         args[n++] = *extra;
-    mx_config *cfg = NULL;
-    mx_config_request q = {
-        .schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train", .args = args, .n_args = n};
-    MX_TRY(mx_config_load(&cfg, &q));
-    fflush(stdout);
-    int keep = dup(1), null = open("/dev/null", O_WRONLY);
-    dup2(null, 1);
-    mx_status st = mx_run_train(cfg, "test");
-    fflush(stdout);
-    dup2(keep, 1);
-    close(keep);
-    close(null);
-    mx_config_free(cfg);
-    return st;
+    return tiny_run(args, n);
 }
 
 char *tiny_text(const char *folder, const char *name, const char *file)
@@ -98,11 +103,9 @@ char *tiny_metrics(const char *folder, const char *name)
     return out;
 }
 
-char *tiny_tensors(const char *folder, const char *name, int step)
+char *tiny_checkpoint(const char *path)
 {
-    char path[1024];
     mx_ckpt_view v = {0};
-    snprintf(path, sizeof path, "%s/%s/r/checkpoints/%d", folder, name, step);
     mx_status st = mx_ckpt_open(&v, path, MX_CHECK_HASHES, 1);
     MX_CHECK(!st, "%s", mx_status_text(st));
     mx_status_free(st);
@@ -112,6 +115,13 @@ char *tiny_tensors(const char *folder, const char *name, int step)
     char *text = st ? NULL : json_dumps(files, JSON_SORT_KEYS);
     mx_ckpt_close(&v);
     return text ? text : strdup("");
+}
+
+char *tiny_tensors(const char *folder, const char *name, int step)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s/r/checkpoints/%d", folder, name, step);
+    return tiny_checkpoint(path);
 }
 
 int tiny_count(const char *text, const char *what)

@@ -7,6 +7,8 @@
 
 /* A new folder, in `buf`. */
 char *tiny_folder(char *buf, size_t cap);
+/* `maxc train` with these arguments. Standard output goes nowhere. */
+mx_status tiny_run(const char *const *args, int n);
 /* The run FOLDER/NAME/r, with further key=value arguments that end with NULL. Standard output goes
  * nowhere. One thread, float32, no TensorBoard files, unless the arguments say otherwise. */
 mx_status tiny_train(const char *folder, const char *name, const char *const *extra);
@@ -14,7 +16,9 @@ mx_status tiny_train(const char *folder, const char *name, const char *const *ex
 char *tiny_text(const char *folder, const char *name, const char *file);
 /* metrics.jsonl without times and what depends on them; from malloc. */
 char *tiny_metrics(const char *folder, const char *name);
-/* The digest of every tensor of a checkpoint, from its manifest; from malloc. */
+/* The digest of every tensor of a checkpoint, from its manifest; from malloc. By its path, or by
+ * the run's name. */
+char *tiny_checkpoint(const char *path);
 char *tiny_tensors(const char *folder, const char *name, int step);
 int tiny_count(const char *text, const char *what);
 

@@ -1,6 +1,7 @@
 /* cpu.c - the CPU device: memory is memory, a step is a call of the op's own kernel. */
 #include "device/device.h"
 
+#include "base/clock.h"
 #include "base/crash.h"
 #include <string.h>
 #include <time.h>
@@ -35,23 +36,16 @@ static mx_status cpu_prepare(mx_device *d, mx_exec *e, void **state)
     return MX_OK;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static mx_status cpu_run(mx_device *d, mx_exec *e, void *state)
 {
     (void)d, (void)state;
     for (int i = 0; i < e->n_steps; i++) {
         mx_crash_set_node(e->step[i].label);
         if (e->took)
-            e->took[2 * i] = now();
+            e->took[2 * i] = mx_clock_now();
         e->step[i].node->op->cpu(&e->step[i].call);
         if (e->took)
-            e->took[2 * i + 1] = now();
+            e->took[2 * i + 1] = mx_clock_now();
     }
     mx_crash_set_node(NULL); /* the label goes with the program */
     return MX_OK;

@@ -49,15 +49,10 @@ static size_t thread_floats(const mx_attn *a)
     return (size_t)(a->q_heads * (a->qk_dim + KEYS));
 }
 
-static int thread_count(const mx_attn *a)
-{
-    return a->threads > 0 ? a->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
-}
-
 size_t mx_attn_decode_work_bytes(const mx_attn *a)
 {
     return sizeof(float) * (run_floats(a) * (size_t)(a->batch * run_count(a)) +
-                            thread_floats(a) * (size_t)thread_count(a));
+                            thread_floats(a) * (size_t)mx_kernel_threads(a->threads));
 }
 
 /* Scores of one key row with heads x group queries, read once for all of them: s[r * KEYS]. Both
@@ -115,17 +110,20 @@ MX_INLINE void mix_head(float *o, const float *p, const void *v, int64_t at, int
 }
 
 /* Several key heads at once where they have few queries each: four sums are folded together. */
-MX_INLINE void score_key(float *s, const float *q, const void *k, const mx_attn *a, const int group,
-                         const bool bf16)
+MX_INLINE void score_keys(float *s, const float *q, const void *k, int n, const mx_attn *a,
+                          const int group, const bool bf16)
 {
-    const int heads = group >= 4 ? 1 : group == 2 ? 2 : group == 1 ? 4 : 1;
-    int64_t h = 0;
-    for (; h + heads <= a->k_heads; h += heads)
-        score_heads(s + h * group * KEYS, q + h * group * a->qk_dim, k, h * a->qk_dim, a, heads,
-                    group, bf16);
-    for (; h < a->k_heads; h++)
-        score_heads(s + h * group * KEYS, q + h * group * a->qk_dim, k, h * a->qk_dim, a, 1, group,
-                    bf16);
+    const int heads = group == 1 ? 4 : group == 2 ? 2 : 1;
+    const int64_t dim = a->qk_dim, row = a->k_heads * dim;
+    for (int j = 0; j < n; j++) {
+        int64_t h = 0;
+        for (; h + heads <= a->k_heads; h += heads)
+            score_heads(s + h * group * KEYS + j, q + h * group * dim, k, j * row + h * dim, a,
+                        heads, group, bf16);
+        for (; h < a->k_heads; h++)
+            score_heads(s + h * group * KEYS + j, q + h * group * dim, k, j * row + h * dim, a, 1,
+                        group, bf16);
+    }
 }
 
 MX_INLINE void mix_keys(float *o, const float *p, const void *v, int n, const mx_attn *a,
@@ -158,17 +156,15 @@ MX_INLINE void mix_keys(float *o, const float *p, const void *v, int n, const mx
     MX_CLONES static void score_##suffix(float *s, const float *q, const void *k, int n,           \
                                          const mx_attn *a)                                         \
     {                                                                                              \
-        const int64_t row = a->k_heads * a->qk_dim * (is_bf16 ? 2 : 4);                            \
-        for (int j = 0; j < n; j++)                                                                \
-            EACH_GROUP(SCORE_##suffix)                                                             \
+        EACH_GROUP(SCORE_##suffix)                                                                 \
     }                                                                                              \
     MX_CLONES static void mix_##suffix(float *o, const float *p, const void *v, int n,             \
                                        const mx_attn *a)                                           \
     {                                                                                              \
         EACH_GROUP(MIX_##suffix)                                                                   \
     }
-#define SCORE_f32(g) score_key(s + j, q, (const char *)k + j * row, a, g, false)
-#define SCORE_bf16(g) score_key(s + j, q, (const char *)k + j * row, a, g, true)
+#define SCORE_f32(g) score_keys(s, q, k, n, a, g, false)
+#define SCORE_bf16(g) score_keys(s, q, k, n, a, g, true)
 #define MIX_f32(g) mix_keys(o, p, v, n, a, g, false)
 #define MIX_bf16(g) mix_keys(o, p, v, n, a, g, true)
 RUNS(f32, false)
@@ -218,7 +214,7 @@ static bool run_keys(const mx_attn *a, const mx_attn_forward_args *p, int64_t b,
 
 /* The runs of one head, in order. */
 static void join(const mx_attn *a, const mx_attn_forward_args *p, int64_t b, int64_t r,
-                 const float *part)
+                 float *part)
 {
     const int64_t n = run_count(a), dim = a->v_dim;
     const size_t each = run_floats(a);
@@ -229,7 +225,7 @@ static void join(const mx_attn *a, const mx_attn_forward_args *p, int64_t b, int
         top = m > top ? m : top;
     }
     sum = sink == NEG_INF ? 0 : expf(sink - top);
-    float *o = (float *)part + r * dim; /* the first run's, which becomes the sum */
+    float *o = part + r * dim; /* the first run's, which becomes the sum */
     for (int64_t i = 0; i < n; i++) {
         const float *x = part + (size_t)i * each;
         float m = x[a->q_heads * dim + r], l = x[a->q_heads * (dim + 1) + r];
@@ -254,7 +250,7 @@ void mx_attn_decode(const mx_attn *a, const mx_attn_forward_args *p, void *work)
     const int64_t runs = run_count(a);
     const size_t each = run_floats(a);
     float *parts = work, *own = parts + each * (size_t)(a->batch * runs);
-#pragma omp parallel num_threads(thread_count(a))
+#pragma omp parallel num_threads(mx_kernel_threads(a->threads))
     {
         float *mine = own + thread_floats(a) * (size_t)omp_get_thread_num();
 #pragma omp for schedule(static)

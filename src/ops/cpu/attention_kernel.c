@@ -19,11 +19,6 @@ typedef struct {
     int n_heads, n_queries;
 } rows_at;
 
-static int thread_count(const mx_attn *a)
-{
-    return a->threads > 0 ? a->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
-}
-
 static size_t round_up(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
@@ -146,7 +141,7 @@ size_t mx_attn_forward_work_bytes(const mx_attn *a)
 {
     if (mx_attn_decode_can(a))
         return mx_attn_decode_work_bytes(a);
-    return forward_thread_bytes(a) * (size_t)thread_count(a);
+    return forward_thread_bytes(a) * (size_t)mx_kernel_threads(a->threads);
 }
 
 void mx_attn_forward(const mx_attn *a, const mx_attn_forward_args *p, void *work)
@@ -157,7 +152,7 @@ void mx_attn_forward(const mx_attn *a, const mx_attn_forward_args *p, void *work
         mx_attn_decode(a, p, work);
         return;
     }
-    int threads = thread_count(a);
+    int threads = mx_kernel_threads(a->threads);
     int64_t group = a->q_heads / a->k_heads;
     /* few queries: the heads that share keys go together, so that keys are read once */
     int64_t queries = a->q_len < MX_ATTN_ROWS ? a->q_len : MX_ATTN_ROWS;
@@ -188,7 +183,7 @@ size_t mx_attn_backward_work_bytes(const mx_attn *a)
 {
     size_t t = a->type == MX_NUM_F64 ? sizeof(double) : sizeof(float);
     return round_up(t * (size_t)(a->batch * a->q_heads * a->q_len))
-           + backward_thread_bytes(a) * (size_t)thread_count(a);
+           + backward_thread_bytes(a) * (size_t)mx_kernel_threads(a->threads);
 }
 
 void mx_attn_backward(const mx_attn *a, const mx_attn_backward_args *p, void *work)

@@ -45,7 +45,7 @@ static const void *input_at(const mx_conv *c, int64_t b, int64_t t, int64_t s)
 
 static int thread_count(const mx_conv *c)
 {
-    return c->threads > 0 ? c->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
+    return mx_kernel_threads(c->threads);
 }
 
 /* One row of channels, rounded up to cache lines so that threads do not share one. */

@@ -49,7 +49,7 @@ static void *out_row(void *p, int64_t element, mx_num type)
 
 static int thread_count(const mx_delta *d)
 {
-    return d->threads > 0 ? d->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
+    return mx_kernel_threads(d->threads);
 }
 
 /* Of one thread, in the order chunk_init takes it. */

@@ -94,7 +94,7 @@ void mx_gemm(const mx_gemm_args *g)
         return;
     }
     const mx_gemm_level *l = mx_gemm_level_at(g->a_type, g->b_type, mx_simd_level());
-    int threads = g->threads > 0 ? g->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
+    int threads = mx_kernel_threads(g->threads);
     if ((double)g->m * (double)g->n * (double)g->k * (double)batch < 64e3)
         threads = 1; /* a fork costs more */
     bool gemv = mx_gemv_can(g);

@@ -19,6 +19,7 @@
 #ifndef MX_OPS_CPU_GEMM_H
 #define MX_OPS_CPU_GEMM_H
 
+#include <omp.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -26,6 +27,12 @@ typedef enum { MX_NUM_F32, MX_NUM_BF16, MX_NUM_F64 } mx_num;
 #define MX_NUM_BYTES(t) ((t) == MX_NUM_F64 ? 8 : (t) == MX_NUM_F32 ? 4 : 2)
 
 #define MX_GEMV_MAX_M 8
+
+/* What `threads` of every kernel means: 0 is all of OpenMP's, inside a parallel region one. */
+static inline int mx_kernel_threads(int asked)
+{
+    return asked > 0 ? asked : omp_in_parallel() ? 1 : omp_get_max_threads();
+}
 
 typedef struct {
     int64_t m, n, k;

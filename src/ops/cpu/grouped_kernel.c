@@ -23,7 +23,7 @@ typedef struct {
 
 static void run(const mx_grouped *g, const product *p)
 {
-    int threads = g->threads > 0 ? g->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
+    int threads = mx_kernel_threads(g->threads);
     int64_t strips = (p->one.n + STRIP - 1) / STRIP;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t i = 0; i < g->groups * strips; i++) {

@@ -104,7 +104,7 @@ size_t mx_xent_work_bytes(const mx_xent *c, bool backward)
 void mx_xent_forward(const mx_xent *c, void *loss, void *lse, void *work)
 {
     bool f64 = c->type == MX_NUM_F64;
-    int threads = c->threads > 0 ? c->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
+    int threads = mx_kernel_threads(c->threads);
     for (int64_t i0 = 0; i0 < c->n; i0 += ROWS) {
         int64_t rows = min64(ROWS, c->n - i0);
         bool skip = all_ignored(c, i0, rows);
@@ -159,7 +159,7 @@ static void add_dw(const mx_xent *c, const mx_xent_grads *g, int64_t i0, int64_t
 
 void mx_xent_backward(const mx_xent *c, const mx_xent_grads *g, void *work)
 {
-    int threads = c->threads > 0 ? c->threads : omp_in_parallel() ? 1 : omp_get_max_threads();
+    int threads = mx_kernel_threads(c->threads);
     int64_t chunk = chunk_rows(c);
     int64_t lds = c->type == MX_NUM_BF16 ? 2 * c->vocab : c->vocab; /* of the gradients */
     bool add = g->add_dw;
