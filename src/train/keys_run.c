@@ -109,8 +109,12 @@ const mx_key mx_keys_run[] = {
      "start a save as soon as the one before has ended", 0, 0},
     {"checkpoint_storage_target_data_file_size_bytes", INT, CHECKPOINT, "2147483648", "1048576..",
      "largest size of one weights file", "max_shard_size", 0},
-    {"local_checkpoint_directory", TEXT, CHECKPOINT, "", 0, "node-local folder for frequent saves",
+    {"max_checkpoint_failures", INT, CHECKPOINT, "5", "0..",
+     "failed saves in a row after which the run stops, its state in local_checkpoint_directory; "
+     "0 never",
      0, 0},
+    {"local_checkpoint_directory", TEXT, CHECKPOINT, "", 0,
+     "folder for the state when checkpoints cannot be written; empty is /dev/shm, in memory", 0, 0},
     {"local_checkpoint_period", INT, CHECKPOINT, "0", "0..",
      "steps between node-local saves; 0 never", 0, 0},
     {"allow_config_change", BOOL, CHECKPOINT, "false", 0,

@@ -41,23 +41,48 @@ static void wait_for_writer(mx_run *r)
     }
 }
 
-static mx_status save(mx_run *r)
+mx_status mx_run_save_to(mx_run *r, mx_ckpt *c)
 {
-    if (!r->ckpt)
-        return MX_OK;
     mx_str position = {0};
-    mx_run_spend(r, MX_GOODPUT_CHECKPOINT);
-    wait_for_writer(r);
     mx_loader_position(r->data.loader, &position);
     mx_run_state st = r->at;
     st.loader = position.text;
     st.loader_bytes = position.len;
     st.config = r->config_text;
-    mx_status s = mx_state_save(r->ckpt, r->session, &r->model, &st, r->last_eval, r->like);
+    mx_status s = mx_state_save(c, r->session, &r->model, &st, r->last_eval, r->like);
     mx_str_fini(&position);
-    if (!s)
-        mx_run_saved(r);
     return s;
+}
+
+static mx_status save(mx_run *r)
+{
+    if (!r->ckpt)
+        return MX_OK;
+    mx_run_spend(r, MX_GOODPUT_CHECKPOINT);
+    wait_for_writer(r);
+    MX_TRY(mx_run_save_to(r, r->ckpt));
+    mx_run_saved(r);
+    return MX_OK;
+}
+
+/* After so many failed saves the state is kept elsewhere and the run ends; it goes on where that
+ * fails, too, and tries again after as many more. */
+static mx_status give_up_saving(mx_run *r)
+{
+    int64_t limit = r->rules.max_checkpoint_failures;
+    if (!r->ckpt || !limit || r->failures_said < limit * (r->refuge_failed + 1))
+        return MX_OK;
+    bool kept;
+    mx_run_spend(r, MX_GOODPUT_CHECKPOINT);
+    MX_TRY(mx_run_settle(r, r->at.step));
+    const char *why = mx_arena_printf(&r->arena, "%d checkpoints in a row could not be written: %s",
+                                      r->failures_said, mx_ckpt_poll(r->ckpt).error);
+    mx_status st = mx_run_refuge_take(r, why, &kept);
+    if (kept)
+        return st;
+    mx_progress_say(&r->progress, "ALARM: %s. Training goes on", mx_status_text(st));
+    mx_status_free(st);
+    return MX_OK;
 }
 
 static mx_status evaluate(mx_run *r)
@@ -147,17 +172,25 @@ static mx_status finish(mx_run *r, bool stopped)
     mx_run_spend(r, MX_GOODPUT_CHECKPOINT);
     bool want = stopped ? r->rules.save_on_signal : r->rules.save_on_completion;
     if (!r->ckpt || (stopped && !want))
-        return stopped ? mx_fail(MX_STOPPED,
-                                 "stopped at step %lld; checkpoints are off, nothing was "
-                                 "saved",
-                                 (long long)r->at.step)
+        return stopped ? mx_fail(MX_STOPPED, "stopped at step %lld; %s, nothing was saved",
+                                 (long long)r->at.step,
+                                 r->ckpt ? "enable_autocheckpoint is false"
+                                         : "checkpoints are off")
                        : MX_OK;
     mx_ckpt_status s = mx_ckpt_poll(r->ckpt);
     bool have =
         (s.last_step == r->at.step && !s.writing) || (s.writing && s.writing_step == r->at.step);
     if (want && !have)
         MX_TRY(save(r));
-    MX_TRY(mx_status_wrap(mx_ckpt_wait(r->ckpt), "the last checkpoint could not be written"));
+    mx_status st = mx_ckpt_wait(r->ckpt);
+    if (st) {
+        bool kept;
+        const char *why = mx_arena_printf(
+            &r->arena, "the last checkpoint could not be written: %s", mx_status_text(st));
+        mx_status_free(st);
+        return mx_run_refuge_take(r, why, &kept);
+    }
+    mx_run_refuge_clear(r, mx_ckpt_poll(r->ckpt).last_step);
     if (stopped)
         return mx_fail(MX_STOPPED,
                        "stopped at step %lld; the checkpoint is written, run the same command "
@@ -193,7 +226,8 @@ static bool saves_at(mx_run *r, int64_t step)
 mx_status mx_run_loop(mx_run *r)
 {
     bool reached = false;
-    if (r->ckpt && r->rules.save_on_start && r->at.step == 0)
+    bool in_refuge = r->refuge_step >= 0; /* make it durable before anything else */
+    if (r->ckpt && ((r->rules.save_on_start && r->at.step == 0) || in_refuge))
         MX_TRY(save(r));
     while (r->at.step < r->steps && !mx_stop_signal() && !reached) {
         bool end;
@@ -223,6 +257,7 @@ mx_status mx_run_loop(mx_run *r)
                             r->rules.target_eval_loss);
         if (saves)
             MX_TRY(save(r));
+        MX_TRY(give_up_saving(r));
     }
     MX_TRY(mx_run_settle(r, r->at.step));
     return finish(r, mx_stop_signal() && r->at.step < r->steps);

@@ -15,6 +15,7 @@
 #include "train/step_config.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -187,8 +188,12 @@ static mx_status load_parameters(mx_run *r, const char *path)
 static mx_status restore(mx_run *r)
 {
     const char *own = NULL;
-    if (mx_config_bool(r->c, "enable_checkpointing"))
+    if (mx_config_bool(r->c, "enable_checkpointing")) {
+        const char *kept;
         MX_TRY(mx_run_newest(r, &own));
+        MX_TRY(mx_run_refuge_newest(r, own ? strtoll(strrchr(own, '/') + 1, NULL, 10) : -1, &kept));
+        own = kept ? kept : own;
+    }
     const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
     const char *weights = mx_config_text(r->c, "load_parameters_path");
     if (*full) {
@@ -297,6 +302,7 @@ static void read_rules(mx_run *r)
         .eval_start_step = mx_config_int(c, "eval_start_step"),
         .eval_steps = mx_config_int(c, "eval_steps"),
         .rollback_after_skips = mx_config_int(c, "rollback_after_skips"),
+        .max_checkpoint_failures = mx_config_int(c, "max_checkpoint_failures"),
         .abort_on_nan_loss = mx_config_bool(c, "abort_on_nan_loss"),
         .abort_on_inf_loss = mx_config_bool(c, "abort_on_inf_loss"),
         .save_on_start = mx_config_bool(c, "save_checkpoint_on_start"),
@@ -326,6 +332,7 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     *r = (mx_run){.c = c,
                   .last_eval = NAN,
                   .rolled_to = -1,
+                  .refuge_step = -1,
                   .opened = mx_run_now(),
                   .start_rss_bytes = mx_run_rss_bytes()};
     mx_progress_init(&r->progress,
@@ -341,6 +348,7 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     MX_TRY(mx_run_lock_take(&r->lock, r->folder));
     MX_TRY(mx_run_check_crashes(r));
     mx_run_log_open(r);
+    mx_run_refuge_open(r);
     mx_str report = {0};
     mx_status st = mx_run_config_compare(c, r->folder, &report);
     if (report.len)

@@ -35,6 +35,7 @@ typedef struct {
 /* What the loop asks for as it goes; read once, before the first step. */
 typedef struct {
     int64_t checkpoint_period, eval_interval, eval_start_step, eval_steps, rollback_after_skips;
+    int64_t max_checkpoint_failures;
     bool abort_on_nan_loss, abort_on_inf_loss;
     bool save_on_start, save_on_completion, save_on_signal, save_always;
     double target_eval_loss, step_timeout;
@@ -92,6 +93,9 @@ typedef struct {
     double planned_bytes, snapshot_bytes, start_rss_bytes;
     const char *config_text; /* of config.yml, for checkpoints */
     int failures_said; /* failed saves in a row that were reported */
+    const char *refuge;  /* folder for the state when saves fail (run_refuge.c); NULL: none */
+    int64_t refuge_step; /* the step kept there that the run began with; -1: none */
+    int refuge_failed;   /* so often the state could not be kept there */
     double last_eval;  /* NAN: none yet */
 } mx_run;
 
@@ -138,6 +142,16 @@ mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row,
 mx_status mx_run_launch(mx_run *r, bool *end) MX_MUST_USE;
 /* Waits for a step, reports it and decides what follows from it; nothing when that was done. */
 mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
+/* run_refuge.c: where the state goes when checkpoints cannot be written. */
+void mx_run_refuge_open(mx_run *r);
+/* A whole checkpoint kept there whose step is above `newer_than`; NULL when there is none. */
+mx_status mx_run_refuge_newest(mx_run *r, int64_t newer_than, const char **path) MX_MUST_USE;
+/* Keeps the state there. Always an error, with which the run ends, or (`kept` false) could. */
+mx_status mx_run_refuge_take(mx_run *r, const char *why, bool *kept) MX_MUST_USE;
+/* What was kept is not needed any more once a step as late is durable. */
+void mx_run_refuge_clear(mx_run *r, int64_t durable_step);
+/* run_loop.c: the whole state as a checkpoint of `c`; every step has been settled. */
+mx_status mx_run_save_to(mx_run *r, mx_ckpt *c) MX_MUST_USE;
 /* run_loop.c: what to do about a step that changed nothing. */
 mx_status mx_run_after_skip(mx_run *r, const mx_flight *f) MX_MUST_USE;
 /* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */

@@ -186,6 +186,7 @@ void mx_run_check_saves(mx_run *r)
                     s.n_failed, s.error);
     }
     r->failures_said = s.n_failed;
+    mx_run_refuge_clear(r, s.last_step);
 }
 
 static void say_memory(mx_run *r)

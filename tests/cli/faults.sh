@@ -93,7 +93,7 @@ rc=0; (train "$d/file" 3) > "$d/out" 2>&1 || rc=$?
 { [ $rc = 5 ] || [ $rc = 3 ]; } && grep -q "$d/file" "$d/out" || fail "a file in place of a folder gave $rc: $(cat "$d/out")"
 
 # The folder of a run is deleted under it: training goes on and says so.
-(train "$d/gone" 100000 checkpoint_period=10) > "$d/gone.log" 2>&1 & pid=$!
+(train "$d/gone" 100000 checkpoint_period=10 max_checkpoint_failures=0 local_checkpoint_directory="$d/none/none") > "$d/gone.log" 2>&1 & pid=$!
 started $pid "$d/gone"
 rm -rf "$d/gone/r/checkpoints"
 while kill -0 $pid 2> /dev/null && ! grep -q 'checkpoint failed' "$d/gone.log"; do sleep 0.02; done

@@ -93,6 +93,23 @@ grep -q 'resuming: step' "$d/t.log" || fail "the run after SIGTERM started afres
 same_end t $n
 grep -q '"attempts": 2' "$d/t/r/goodput.json" || fail "goodput does not know of two attempts"
 
+# enable_autocheckpoint=false: the signal stops the run all the same, nothing is saved, older checkpoints stay and the
+# run goes on from the last of them.
+for try in 1 2 3 4 5; do
+    rm -rf "$d/off"
+    (train off $n checkpoint_period=100000 save_checkpoint_on_start=true enable_autocheckpoint=false) > "$d/off.log" 2>&1 &
+    pid=$!
+    while kill -0 $pid 2> /dev/null && [ ! -s "$d/off/r/metrics.jsonl" ]; do sleep 0.01; done
+    kill -TERM $pid 2> /dev/null || true
+    rc=0; wait $pid || rc=$?
+    [ $rc = 0 ] || break
+done
+[ $rc = 75 ] && grep -q 'enable_autocheckpoint is false, nothing was saved' "$d/off.log" || fail "without a save: $rc: $(cat "$d/off.log")"
+[ "$(ls "$d/off/r/checkpoints")" = 0 ] || fail "a save nobody asked for: $(ls -a "$d/off/r/checkpoints")"
+(train off $n checkpoint_period=100000 enable_autocheckpoint=false) > "$d/off.log" 2>&1 || fail "no start after a stop without a save: $(cat "$d/off.log")"
+grep -q 'resuming: step 0' "$d/off.log" || fail "the checkpoint before the signal was not used: $(cat "$d/off.log")"
+same_end off $n
+
 # A second run on a folder in use is refused, and the first does not notice.
 (train two 100000 checkpoint_period=100000) > "$d/two.log" 2>&1 &
 pid=$!
@@ -108,9 +125,10 @@ rc=0; wait $pid || rc=$?
 # asked for.
 (train full 20) > "$d/full.log" 2>&1
 rc=0
-(trap '' XFSZ; ulimit -f 64; train full 60 allow_config_change=true checkpoint_period=1) > "$d/full.log" 2>&1 || rc=$?
+(trap '' XFSZ; ulimit -f 64; train full 60 allow_config_change=true checkpoint_period=1 local_checkpoint_directory="$d/ram") > "$d/full.log" 2>&1 || rc=$?
 [ $rc = 5 ] || fail "a full disk at the end gave $rc, not 5: $(cat "$d/full.log")"
 grep -q 'ALARM: checkpoint failed, [0-9]* in a row' "$d/full.log" || fail "no alarm: $(cat "$d/full.log")"
+[ -z "$(ls "$d/ram")" ] || fail "something is left of a state that could not be kept: $(find "$d/ram")"
 [ "$(wc -l < "$d/full/r/metrics.jsonl")" = 60 ] || fail "training did not go on without checkpoints"
 (train full 60 allow_config_change=true) > "$d/full.log" 2>&1 || fail "no resume: $(cat "$d/full.log")"
 grep -q 'resuming: step 20' "$d/full.log" || fail "the checkpoint before the full disk is lost"
