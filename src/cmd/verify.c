@@ -42,6 +42,11 @@ static mx_status run(mx_invocation *inv)
         return mx_fail(MX_USAGE, "dtype=%s is not known; use float32 or bfloat16", dtype);
     o.compile.remat.policy =
         mx_config_is_set(c, "remat_policy") ? mx_config_text(c, "remat_policy") : "none";
+    if (mx_config_bool(c, "exact") && strcmp(o.device, "cpu") != 0)
+        return mx_fail(MX_USAGE, "exact=true computes in float64 on the CPU; leave out device=%s",
+                       o.device);
+    if (mx_config_bool(c, "exact"))
+        o.compile.compute = MX_F64;
     o.compile.no_fuse = mx_config_bool(c, "no_fuse");
     o.compile.dump_ir = mx_config_text(c, "dump_ir");
     MX_TRY(mx_verify(inv->args[0], &o, &report));
@@ -59,13 +64,15 @@ static const mx_key keys[] = {
      "file with the recorded numbers; empty: MODEL/golden.safetensors", 0, 0},
     {"tolerance", MX_KEY_FLOAT, 0, "2e-4", "0..", "largest error over largest magnitude", 0, 0},
     {"no_fuse", MX_KEY_BOOL, 0, "false", 0, "run every elementwise op alone", 0, 0},
+    {"exact", MX_KEY_BOOL, 0, "false", 0,
+     "float64, so that only the recorded numbers are rounded; logits, loss and gradients", 0, 0},
     {0},
 };
 
 const mx_verb mx_verb_verify = {
     .name = "verify",
     .doc = "compare a model with recorded numbers",
-    .usage = "MODEL [golden=FILE] [tolerance=2e-4] [dtype=...] [device=cpu|cuda]",
+    .usage = "MODEL [golden=FILE] [tolerance=2e-4] [exact=true] [dtype=...] [device=cpu|cuda]",
     .help = "Reads input_ids, labels, logits, loss, adamw_losses, adamw_grad_norms and generated\n"
             "from the golden file as far as present, and gradients from grad.safetensors beside\n"
             "it. Exit status 0 only when everything present was checked and is within tolerance.",

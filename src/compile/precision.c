@@ -28,7 +28,7 @@ static bool wants_cast(const mx_node *n, int k_in)
 
 void mx_pass_precision(mx_graph *g, mx_dtype compute)
 {
-    if (compute == MX_F32 || g->error)
+    if (compute == MX_F32 || compute == MX_F64 || g->error)
         return;
     mx_arena scratch = {0};
     int n_old = g->n_nodes;

@@ -155,6 +155,8 @@ mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options
 {
     *s = (mx_step){0};
     mx_graph_init(&s->graph);
+    if (o->compile.compute == MX_F64)
+        s->graph.param_dtype = MX_F64;
     mx_status st = o->kind == MX_STEP_APPLY ? compile_apply(s, m, o) : compile(s, m, o);
     if (st)
         mx_step_close(s);
