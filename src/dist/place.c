@@ -1,0 +1,79 @@
+/* place.c - see place.h. */
+#include "dist/place.h"
+
+#include "base/str.h"
+#include "dist/comm.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { PORT = 29500, JOB_PORTS = 10000 };
+
+static const struct {
+    const char *launcher, *rank, *size, *local_size;
+} known[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL},
+};
+
+static mx_status number(char *(*get)(const char *), const char *name, int64_t low, int64_t high,
+                        int *out)
+{
+    const char *text = get(name);
+    int64_t v = 0;
+    if (!text || !mx_parse_i64(text, &v) || v < low || v > high)
+        return mx_fail(MX_USAGE, "the environment has %s=%s; expected a number from %lld to %lld",
+                       name, text ? text : "(nothing)", (long long)low, (long long)high);
+    *out = (int)v;
+    return MX_OK;
+}
+
+/* "gpu[03-06,9],x" -> "gpu03": the first node of a list as Slurm writes it. */
+static void first_node(const char *list, char *out, size_t cap)
+{
+    size_t stem = strcspn(list, "[,");
+    int digits = list[stem] == '[' ? (int)strspn(list + stem + 1, "0123456789") : 0;
+    snprintf(out, cap, "%.*s%.*s", (int)stem, list, digits, digits ? list + stem + 1 : "");
+}
+
+static mx_status find_host(mx_place *p, char *(*get)(const char *), const char *local_size)
+{
+    const char *host = get("MASTER_ADDR"), *nodes = get("SLURM_STEP_NODELIST");
+    const char *local = local_size ? get(local_size) : NULL;
+    int64_t here = 0;
+    if (host && *host)
+        snprintf(p->host, sizeof p->host, "%s", host);
+    else if (nodes && *nodes)
+        first_node(nodes, p->host, sizeof p->host);
+    else if (local && mx_parse_i64(local, &here) && here == p->size)
+        snprintf(p->host, sizeof p->host, "127.0.0.1");
+    else
+        return mx_fail(MX_USAGE,
+                       "%s started rank %d of %d, but nothing says where ranks meet; set "
+                       "MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a free port there",
+                       p->launcher, p->rank, p->size);
+    return MX_OK;
+}
+
+mx_status mx_place_find(mx_place *p, char *(*get)(const char *name))
+{
+    *p = (mx_place){.size = 1, .port = PORT};
+    size_t k = 0, n = sizeof known / sizeof *known;
+    while (k < n && !(get(known[k].rank) && get(known[k].size)))
+        k++;
+    if (k == n)
+        return MX_OK;
+    MX_TRY(number(get, known[k].size, 1, MX_COMM_MAX_RANKS, &p->size));
+    MX_TRY(number(get, known[k].rank, 0, p->size - 1, &p->rank));
+    p->launcher = known[k].launcher;
+    if (p->size == 1)
+        return MX_OK;
+    const char *job = get("SLURM_JOB_ID");
+    int64_t id;
+    if (get("MASTER_PORT"))
+        MX_TRY(number(get, "MASTER_PORT", 1, 65535, &p->port));
+    else if (job && mx_parse_i64(job, &id) && id > 0)
+        p->port = PORT + (int)(id % JOB_PORTS);
+    return find_host(p, get, known[k].local_size);
+}

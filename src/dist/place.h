@@ -1,0 +1,29 @@
+/* place.h - which rank this process is, from what its launcher left in the environment.
+ *
+ *     launcher                         rank                    number of ranks
+ *     torchrun, and by hand            RANK                    WORLD_SIZE
+ *     Open MPI's mpirun                OMPI_COMM_WORLD_RANK    OMPI_COMM_WORLD_SIZE
+ *     MPICH's and Intel's mpirun       PMI_RANK                PMI_SIZE
+ *     Slurm's srun                     SLURM_PROCID            SLURM_STEP_NUM_TASKS
+ *
+ * The first pair that is set counts. Ranks meet at MASTER_ADDR:MASTER_PORT, which rank 0 listens
+ * on. Without MASTER_ADDR it is the first node of Slurm's step, or this machine when the launcher
+ * says that all ranks are on it; without MASTER_PORT it is 29500, or a number made of Slurm's job.
+ * A batch script of Slurm has SLURM_PROCID but no step: what it starts itself is alone.
+ */
+#ifndef MX_DIST_PLACE_H
+#define MX_DIST_PLACE_H
+
+#include "base/status.h"
+
+typedef struct {
+    const char *launcher; /* NULL: none, and alone */
+    int rank, size;
+    char host[256];
+    int port;
+} mx_place;
+
+/* `get` is getenv, or a test's. */
+mx_status mx_place_find(mx_place *p, char *(*get)(const char *name)) MX_MUST_USE;
+
+#endif

@@ -1,0 +1,380 @@
+/* comm_test.c - ranks as processes: sums and their order, agreement, who is blamed for what. */
+#include "../test.h"
+#include "ranks.h"
+
+#include "base/arena.h"
+#include "dist/place.h"
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* In a rank's process: says what is wrong and counts it. */
+#define EXPECT(bad, cond, ...) ((cond) ? 0 : (printf("    " __VA_ARGS__), printf("\n"), (bad) = 1))
+
+static mx_comm *join(double call_timeout_s)
+{
+    mx_comm *c = NULL;
+    mx_status st = mx_comm_open(&c, &(mx_comm_options){60, call_timeout_s});
+    if (st)
+        printf("    %s\n", mx_status_text(st));
+    mx_status_free(st);
+    return c;
+}
+
+/* --- where a process stands --- */
+
+static const char *const *fake;
+static char *fake_env(const char *name)
+{
+    for (int i = 0; fake[i]; i += 2)
+        if (strcmp(fake[i], name) == 0)
+            return (char *)fake[i + 1];
+    return NULL;
+}
+
+static mx_place place_of(const char *const *env)
+{
+    mx_place p;
+    fake = env;
+    MX_CHECK_OK(mx_place_find(&p, fake_env));
+    return p;
+}
+
+MX_TEST(place_is_found_in_the_environment_of_launchers)
+{
+    mx_place p = place_of((const char *[]){NULL});
+    MX_CHECK(p.size == 1 && p.rank == 0 && !p.launcher, "%d of %d", p.rank, p.size);
+    p = place_of((const char *[]){"RANK", "3", "WORLD_SIZE", "4", "MASTER_ADDR", "node7",
+                                  "MASTER_PORT", "1234", NULL});
+    MX_CHECK(p.rank == 3 && p.size == 4 && p.port == 1234 && strcmp(p.host, "node7") == 0, "%s:%d",
+             p.host, p.port);
+    p = place_of((const char *[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2",
+                                  "OMPI_COMM_WORLD_LOCAL_SIZE", "2", NULL});
+    MX_CHECK(p.rank == 1 && p.size == 2 && strcmp(p.host, "127.0.0.1") == 0, "%s", p.host);
+    p = place_of((const char *[]){"SLURM_PROCID", "5", "SLURM_STEP_NUM_TASKS", "8",
+                                  "SLURM_STEP_NODELIST", "gpu[03-06,09],x1", "SLURM_JOB_ID",
+                                  "20007", NULL});
+    MX_CHECK(p.rank == 5 && p.size == 8 && strcmp(p.host, "gpu03") == 0 && p.port == 29507,
+             "%d of %d at %s:%d", p.rank, p.size, p.host, p.port);
+    p = place_of((const char *[]){"PMI_RANK", "0", "PMI_SIZE", "1", NULL});
+    MX_CHECK(p.size == 1 && p.rank == 0, "one rank needs no address");
+    p = place_of((const char *[]){"SLURM_PROCID", "0", "SLURM_NTASKS", "4", NULL});
+    MX_CHECK(p.size == 1, "a batch script is no rank");
+    fake = (const char *[]){"RANK", "4", "WORLD_SIZE", "4", NULL};
+    MX_CHECK_ERROR(mx_place_find(&p, fake_env), "RANK=4; expected a number from 0 to 3");
+    fake = (const char *[]){"RANK", "x", "WORLD_SIZE", "4", NULL};
+    MX_CHECK_ERROR(mx_place_find(&p, fake_env), "RANK=x");
+    fake = (const char *[]){"RANK", "1", "WORLD_SIZE", "4", NULL};
+    MX_CHECK_ERROR(mx_place_find(&p, fake_env), "set MASTER_ADDR");
+}
+
+/* --- collectives --- */
+
+enum { LONG = 5 << 20, SHORT = 7 }; /* more than one stage; fewer numbers than ranks is below */
+
+/* What rank r brings as element i: sums depend on the order of additions. */
+static float brought(int r, int64_t i)
+{
+    return (float)(i % 1000 + 1) * (r == 1 ? 1e8f : r == 2 ? -1e8f : 0.1f + (float)r);
+}
+
+static int sums(int rank, void *ctx)
+{
+    int bad = 0;
+    (void)ctx;
+    mx_comm *c = join(0);
+    if (!c)
+        return 1;
+    mx_arena a = {0};
+    float *x = MX_NEW_N(&a, float, LONG), *y = MX_NEW_N(&a, float, SHORT), one = (float)rank;
+    for (int64_t i = 0; i < LONG; i++)
+        x[i] = brought(rank, i);
+    for (int64_t i = 0; i < SHORT; i++)
+        y[i] = brought(rank, LONG + i);
+    mx_span spans[3] = {{x, LONG}, {NULL, 0}, {y, SHORT}};
+    EXPECT(bad, !mx_comm_sum_f32(c, spans, 3), "the sum failed");
+    EXPECT(bad, !mx_comm_sum_f32(c, &(mx_span){&one, 1}, 1), "the short sum failed");
+    for (int64_t i = 0; i < LONG + SHORT && !bad; i++) {
+        float want = brought(0, i), got = i < LONG ? x[i] : y[i - LONG];
+        for (int r = 1; r < c->size; r++)
+            want += brought(r, i);
+        EXPECT(bad, memcmp(&want, &got, sizeof want) == 0, "%lld: %g, not %g", (long long)i,
+               (double)got, (double)want);
+    }
+    EXPECT(bad, one == (float)(c->size * (c->size - 1) / 2), "one number: %g", (double)one);
+    mx_arena_fini(&a);
+    mx_comm_close(c);
+    return bad;
+}
+
+MX_TEST(comm_sums_in_the_order_of_ranks)
+{
+    for (int n = 1; n <= 5; n += 2)
+        ranks_run(n, sums, NULL);
+}
+
+static int small_calls(int rank, void *ctx)
+{
+    int bad = 0;
+    (void)ctx;
+    mx_comm *c = join(0), *second = NULL;
+    if (!c)
+        return 1;
+    int64_t all[8] = {0}, mine = 100 + rank, flag[2] = {rank == 1, -rank};
+    double d = 0.5 * rank;
+    char word[8] = "mine";
+    EXPECT(bad, !mx_comm_gather(c, &mine, sizeof mine, all), "gather");
+    for (int r = 0; r < c->size; r++)
+        EXPECT(bad, all[r] == 100 + r, "all[%d] = %lld", r, (long long)all[r]);
+    EXPECT(bad, !mx_comm_max(c, flag, 2) && flag[0] == (c->size > 1) && flag[1] == 0, "max");
+    EXPECT(bad, !mx_comm_sum(c, &mine, 1) && mine == 100 * c->size + c->size * (c->size - 1) / 2,
+           "sum %lld", (long long)mine);
+    EXPECT(bad, !mx_comm_sum_f64(c, &d, 1) && d == 0.25 * c->size * (c->size - 1), "sum %g", d);
+    snprintf(word, sizeof word, "r%d", rank);
+    EXPECT(bad, !mx_comm_broadcast(c, word, sizeof word, c->size - 1), "broadcast");
+    EXPECT(bad, word[1] == '0' + c->size - 1, "broadcast gave %s", word);
+    EXPECT(bad, !mx_comm_split_off(c, &second) && second->size == c->size, "split off");
+    EXPECT(bad, second && !mx_comm_barrier(second) && !mx_comm_barrier(c), "two communicators");
+    mx_status st = mx_comm_agree(c, MX_OK);
+    EXPECT(bad, !st, "all is well, but %s", mx_status_text(st));
+    mx_status_free(st);
+    st = mx_comm_agree(c, rank == c->size - 1 ? mx_fail(MX_INPUT, "no such file") : MX_OK);
+    bool named = strstr(mx_status_text(st), rank == c->size - 1 ? "no such" : "rank ") != NULL;
+    EXPECT(bad, named && mx_status_code(st) == MX_INPUT, "agreed: %s", mx_status_text(st));
+    mx_status_free(st);
+    mx_comm_close(second);
+    mx_comm_close(c);
+    return bad;
+}
+
+MX_TEST(comm_small_calls)
+{
+    for (int n = 1; n <= 4; n++)
+        ranks_run(n, small_calls, NULL);
+}
+
+/* --- who is blamed --- */
+
+/* Waits in a call that one rank never makes; gives whether the message has the words. */
+static int hears(mx_comm *c, const char *words, const char *more)
+{
+    int bad = 0;
+    mx_status st = MX_OK;
+    while (!st)
+        st = mx_comm_barrier(c);
+    EXPECT(bad, strstr(mx_status_text(st), words) && strstr(mx_status_text(st), more),
+           "rank %d heard: %s", c->rank, mx_status_text(st));
+    EXPECT(bad, mx_status_code(st) == MX_DEVICE, "code %d", (int)mx_status_code(st));
+    mx_status again = mx_comm_barrier(c);
+    EXPECT(bad, again && strcmp(mx_status_text(again), mx_status_text(st)) == 0, "another message");
+    mx_status_free(st);
+    mx_status_free(again);
+    mx_comm_close(c);
+    return bad;
+}
+
+static int one_is_killed(int rank, void *ctx)
+{
+    (void)ctx;
+    mx_comm *c = join(0);
+    if (!c)
+        return 1;
+    mx_status_free(mx_comm_barrier(c));
+    if (rank == 2)
+        raise(SIGKILL);
+    return hears(c, "rank 2 (host ", "is gone");
+}
+
+MX_TEST(comm_names_a_rank_that_was_killed)
+{
+    pid_t pids[4];
+    int status[4];
+    ranks_start(4, one_is_killed, NULL, pids);
+    ranks_wait(4, pids, status);
+    for (int r = 0; r < 4; r++)
+        MX_CHECK(status[r] == (r == 2 ? 128 + SIGKILL : 0), "rank %d: %d", r, status[r]);
+}
+
+/* In the middle of a long sum, so that streams are cut inside a message. */
+static int killed_in_a_sum(int rank, void *ctx)
+{
+    (void)ctx;
+    mx_comm *c = join(0);
+    mx_arena a = {0};
+    if (!c)
+        return 1;
+    float *x = MX_NEW_N(&a, float, LONG);
+    if (rank == 1) { /* its first exchange never ends: the others' slices are never read */
+        mx_status_free(mx_comm_barrier(c));
+        raise(SIGKILL);
+    }
+    mx_status st = mx_comm_barrier(c);
+    while (!st)
+        st = mx_comm_sum_f32(c, &(mx_span){x, LONG}, 1);
+    int bad = 0;
+    EXPECT(bad, strstr(mx_status_text(st), "rank 1 (host "), "rank %d heard: %s", rank,
+           mx_status_text(st));
+    mx_status_free(st);
+    mx_arena_fini(&a);
+    mx_comm_close(c);
+    return bad;
+}
+
+MX_TEST(comm_names_a_rank_that_was_killed_in_a_sum)
+{
+    pid_t pids[4];
+    int status[4];
+    ranks_start(4, killed_in_a_sum, NULL, pids);
+    ranks_wait(4, pids, status);
+    for (int r = 0; r < 4; r++)
+        MX_CHECK(status[r] == (r == 1 ? 128 + SIGKILL : 0), "rank %d: %d", r, status[r]);
+}
+
+static int one_gives_up(int rank, void *ctx)
+{
+    (void)ctx;
+    mx_comm *c = join(0);
+    if (!c)
+        return 1;
+    if (rank == 0) {
+        mx_comm_abort(c, "the file x is not there");
+        mx_comm_close(c);
+        return 0;
+    }
+    return hears(c, "rank 0 (host ", "has ended: the file x is not there");
+}
+
+MX_TEST(comm_passes_on_why_a_rank_ended)
+{
+    ranks_run(3, one_gives_up, NULL);
+}
+
+static int one_hangs(int rank, void *ctx)
+{
+    (void)ctx;
+    mx_comm *c = join(rank == 0 ? 0.5 : 0); /* rank 0 finds out and tells */
+    if (!c)
+        return 1;
+    mx_status_free(mx_comm_barrier(c));
+    if (rank == 1)
+        raise(SIGSTOP);
+    return hears(c, "rank 1 (host ", "nothing heard");
+}
+
+MX_TEST(comm_names_a_rank_that_hangs)
+{
+    pid_t pids[3];
+    int status[3];
+    ranks_start(3, one_hangs, NULL, pids);
+    ranks_wait(1, pids, status);
+    ranks_wait(1, pids + 2, status + 2);
+    kill(pids[1], SIGKILL);
+    ranks_wait(1, pids + 1, status + 1);
+    MX_CHECK(status[0] == 0 && status[2] == 0, "%d and %d", status[0], status[2]);
+}
+
+static int one_does_something_else(int rank, void *ctx)
+{
+    int bad = 0;
+    int64_t v[3] = {0};
+    (void)ctx;
+    mx_comm *c = join(0);
+    if (!c)
+        return 1;
+    mx_status st = mx_comm_max(c, v, rank == 1 ? 3 : 2);
+    EXPECT(bad, strstr(mx_status_text(st), "ranks do not do the same"), "rank %d: %s", rank,
+           mx_status_text(st));
+    mx_status_free(st);
+    mx_comm_close(c);
+    return bad;
+}
+
+MX_TEST(comm_finds_ranks_that_do_not_do_the_same)
+{
+    ranks_run(3, one_does_something_else, NULL);
+}
+
+/* --- joining --- */
+
+MX_TEST(comm_lists_ranks_that_do_not_come)
+{
+    mx_comm *c;
+    ranks_be(0, 3, ranks_port());
+    MX_CHECK_ERROR(mx_comm_open(&c, &(mx_comm_options){.join_timeout_s = 0.3}),
+                   "2 of 3 ranks have not come: 1 2");
+    MX_CHECK(!c, "a communicator of one");
+    ranks_be(1, 3, ranks_port());
+    MX_CHECK_ERROR(mx_comm_open(&c, &(mx_comm_options){.join_timeout_s = 0.3}),
+                   "is rank 0 running there?");
+}
+
+MX_TEST(comm_says_that_its_port_is_taken)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    MX_CHECK(bind(fd, (struct sockaddr *)&a, n) == 0 && listen(fd, 1) == 0 &&
+             getsockname(fd, (struct sockaddr *)&a, &n) == 0);
+    mx_comm *c;
+    ranks_be(0, 2, ntohs(a.sin_port));
+    MX_CHECK_ERROR(mx_comm_open(&c, &(mx_comm_options){.join_timeout_s = 1}),
+                   "Address already in use");
+    close(fd);
+}
+
+/* Strangers at the door: nothing, garbage, half a card. They are shown out and the ranks meet. */
+static int strangers(int rank, void *ctx)
+{
+    (void)ctx;
+    int bad = 0, fd[3] = {-1, -1, -1};
+    if (rank == 1)
+        for (int i = 0; i < 3; i++) {
+            int64_t port = strtol(getenv("MASTER_PORT"), NULL, 10);
+            struct sockaddr_in a = {.sin_family = AF_INET,
+                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                    .sin_port = htons((uint16_t)port)};
+            char garbage[4096];
+            memset(garbage, 0xa5, sizeof garbage);
+            fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+            while (connect(fd[i], (struct sockaddr *)&a, sizeof a))
+                usleep(1000);
+            if (i)
+                (void)!send(fd[i], i == 1 ? garbage : "maxc", i == 1 ? sizeof garbage : 4,
+                            MSG_NOSIGNAL);
+        }
+    mx_comm *c = join(0);
+    EXPECT(bad, c && !mx_comm_barrier(c), "the ranks did not meet");
+    for (int i = 0; i < 3; i++)
+        if (fd[i] >= 0)
+            close(fd[i]);
+    mx_comm_close(c);
+    return bad;
+}
+
+MX_TEST(comm_shows_strangers_out)
+{
+    ranks_run(3, strangers, NULL);
+}
+
+static int wrong_number(int rank, void *ctx)
+{
+    int bad = 0;
+    (void)ctx;
+    mx_comm *c;
+    if (rank == 1)
+        setenv("WORLD_SIZE", "3", 1);
+    mx_status st = mx_comm_open(&c, &(mx_comm_options){.join_timeout_s = 60});
+    EXPECT(bad, strstr(mx_status_text(st), rank ? "rank 0 left" : "says it is rank 1 of 3"),
+           "rank %d: %s", rank, mx_status_text(st));
+    mx_status_free(st);
+    return bad;
+}
+
+MX_TEST(comm_refuses_ranks_of_another_number)
+{
+    ranks_run(2, wrong_number, NULL);
+}
