@@ -51,6 +51,7 @@ struct mx_ckpt {
     snapshot snap;
     void *memory; /* owns: the snapshot's tensors; kept between saves */
     char *buffer; /* in it, on a disk block */
+    int64_t writer_id; /* in the names of folders being written: rank 0's process */
     size_t buffer_bytes;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -61,81 +62,150 @@ struct mx_ckpt {
     mx_ckpt_status status;
 };
 
+/* --- ranks ---------------------------------------------------------------------------------- */
+/* Rank 0 makes the folder, writes the small files and commits. */
+static bool leads(const mx_ckpt *c)
+{
+    return !c->opts.comm || c->opts.comm->rank == 0;
+}
+
+static mx_status agree(const mx_ckpt *c, mx_status st)
+{
+    return c->opts.comm ? mx_comm_agree(c->opts.comm, st) : st;
+}
+
 /* --- the write ------------------------------------------------------------------------------ */
 typedef struct {
     const mx_ckpt *c;
-    const char *dir, *stem;
+    const char *dir;
     const mx_st_source *tensors;
     int64_t n;
+    mx_hf_save_opts opts;
+    mx_st_pair meta[2];
+    char step[32];
     mx_arena arena;
     mx_hf_saved saved;
     mx_status st;
 } tensor_set;
+enum { N_SETS = 2 };
 
 static void *write_set(void *arg)
 {
     tensor_set *s = arg;
-    const mx_ckpt *c = s->c;
-    char step[32];
-    snprintf(step, sizeof step, "%" PRId64, c->snap.step);
-    mx_st_pair meta[2] = {{"run", c->opts.run_id}, {"step", step}};
-    mx_hf_save_opts o = {.stem = s->stem,
-                         .max_shard_bytes = c->opts.max_shard_bytes,
-                         .n_threads = c->opts.n_threads,
-                         .metadata = meta,
-                         .n_metadata = 2,
-                         .writer = {.io = c->opts.io,
-                                    .fetch = c->snap.from.fetch,
-                                    .fetch_ctx = c->snap.from.fetch_ctx}};
-    s->st = mx_hf_save_tensors(s->dir, s->tensors, s->n, &o, &s->arena, &s->saved);
+    s->st = mx_hf_save_shards(s->dir, s->tensors, s->n, &s->opts, &s->arena, &s->saved);
     return NULL;
 }
 
-static mx_status write_tensors(const mx_ckpt *c, const char *dir, json_t *files)
+static void make_set(tensor_set *s, const mx_ckpt *c, const char *dir, const char *stem)
 {
-    tensor_set sets[2] = {
-        {.c = c, .dir = dir, .stem = "model", .tensors = c->snap.weights, .n = c->snap.n_weights},
-        {.c = c,
-         .dir = dir,
-         .stem = "optimizer",
-         .tensors = c->snap.optimizer,
-         .n = c->snap.n_optimizer}};
-    pthread_t second;
-    bool two = sets[1].n > 0, threaded = two && c->opts.n_threads > 1 &&
-                                         !pthread_create(&second, NULL, write_set, &sets[1]);
-    write_set(&sets[0]);
-    if (threaded)
-        pthread_join(second, NULL);
-    else if (two && !sets[0].st)
-        write_set(&sets[1]);
-    for (int i = 0; i < 1 + two && !sets[0].st && !sets[1].st; i++)
-        mx_manifest_add_shards(files, &sets[i].saved, sets[i].tensors);
-    mx_arena_fini(&sets[0].arena);
-    mx_arena_fini(&sets[1].arena);
-    return mx_status_join(sets[0].st, sets[1].st);
+    *s = (tensor_set){.c = c, .dir = dir};
+    snprintf(s->step, sizeof s->step, "%" PRId64, c->snap.step);
+    s->meta[0] = (mx_st_pair){"run", c->opts.run_id};
+    s->meta[1] = (mx_st_pair){"step", s->step};
+    s->opts = (mx_hf_save_opts){.stem = stem,
+                                .max_shard_bytes = c->opts.max_shard_bytes,
+                                .n_threads = c->opts.n_threads,
+                                .metadata = s->meta,
+                                .n_metadata = 2,
+                                .writer = {.io = c->opts.io,
+                                           .fetch = c->snap.from.fetch,
+                                           .fetch_ctx = c->snap.from.fetch_ctx}};
+    if (c->opts.comm) {
+        s->opts.rank = c->opts.comm->rank;
+        s->opts.n_ranks = c->opts.comm->size;
+    }
 }
 
-static mx_status write_folder(const mx_ckpt *c, const char *dir)
+static int make_sets(tensor_set *set, const mx_ckpt *c, const char *dir)
 {
     const snapshot *s = &c->snap;
-    json_t *files = json_object();
-    mx_status st = MX_OK;
-    for (int i = 0; i < s->n_extras && !st; i++) {
+    make_set(&set[0], c, dir, "model");
+    make_set(&set[1], c, dir, "optimizer");
+    set[0].tensors = s->weights;
+    set[0].n = s->n_weights;
+    set[1].tensors = s->optimizer;
+    set[1].n = s->n_optimizer;
+    set[1].opts.first_rank = 1; /* small states are two files: let two ranks write them */
+    return 1 + (s->n_optimizer > 0);
+}
+
+static mx_status write_tensors(const mx_ckpt *c, tensor_set *set, int n_sets)
+{
+    pthread_t second;
+    bool two = n_sets > 1, threaded = two && c->opts.n_threads > 1 &&
+                                      !pthread_create(&second, NULL, write_set, &set[1]);
+    write_set(&set[0]);
+    if (threaded)
+        pthread_join(second, NULL);
+    else if (two && !set[0].st)
+        write_set(&set[1]);
+    return mx_status_join(set[0].st, set[1].st);
+}
+
+/* What the others wrote, for the manifest: each shard's record comes from its rank. */
+static mx_status share_records(const mx_ckpt *c, tensor_set *set, int n_sets)
+{
+    for (int k = 0; k < n_sets && c->opts.comm; k++)
+        for (int i = 0; i < set[k].saved.n_shards; i++) {
+            mx_hf_shard *s = &set[k].saved.shards[i];
+            int from = mx_hf_shard_rank(&set[k].opts, i);
+            MX_TRY(mx_comm_broadcast(c->opts.comm, &s->st, sizeof s->st, from));
+            MX_TRY(mx_comm_broadcast(c->opts.comm, set[k].saved.digests + s->first,
+                                     sizeof(mx_digest) * (size_t)s->count, from));
+        }
+    return MX_OK;
+}
+
+static mx_status write_extras(const mx_ckpt *c, const char *dir, json_t *files)
+{
+    const snapshot *s = &c->snap;
+    for (int i = 0; i < s->n_extras; i++) {
         uint64_t size;
         mx_digest digest;
-        st = mx_hf_save_extra(dir, &s->extras[i], c->opts.io, &size, &digest);
-        if (!st)
-            mx_manifest_add_file(files, s->extras[i].name, size, digest);
+        MX_TRY(mx_hf_save_extra(dir, &s->extras[i], c->opts.io, &size, &digest));
+        mx_manifest_add_file(files, s->extras[i].name, size, digest);
     }
-    if (!st)
-        st = write_tensors(c, dir, files);
+    return MX_OK;
+}
+
+/* Takes `files`. */
+static mx_status write_manifest(const mx_ckpt *c, const char *dir, tensor_set *set, int n_sets,
+                                json_t *files)
+{
+    mx_manifest_head head = {c->opts.run_id, c->snap.step, c->snap.metric};
+    mx_status st = MX_OK;
+    for (int k = 0; k < n_sets && !st; k++) {
+        st = mx_hf_save_index(dir, set[k].tensors, &set[k].opts, &set[k].arena, &set[k].saved);
+        if (!st)
+            mx_manifest_add_shards(files, &set[k].saved, set[k].tensors);
+    }
     if (st) {
         json_decref(files);
         return st;
     }
-    mx_manifest_head head = {c->opts.run_id, s->step, s->metric};
     MX_TRY(mx_manifest_write(c->opts.io, dir, &head, files));
     return mx_io_sync_dir(c->opts.io, dir);
+}
+
+/* Every rank's files, then, when all are there, rank 0's manifest. */
+static mx_status write_folder(const mx_ckpt *c, const char *dir)
+{
+    tensor_set set[N_SETS];
+    int n_sets = make_sets(set, c, dir);
+    json_t *files = json_object();
+    mx_status st = leads(c) ? write_extras(c, dir, files) : MX_OK;
+    if (!st)
+        st = write_tensors(c, set, n_sets);
+    st = agree(c, st);
+    if (!st)
+        st = share_records(c, set, n_sets);
+    if (!st && leads(c))
+        st = write_manifest(c, dir, set, n_sets, files);
+    else
+        json_decref(files);
+    for (int k = 0; k < N_SETS; k++)
+        mx_arena_fini(&set[k].arena);
+    return st;
 }
 
 static mx_status check_room(const mx_ckpt *c)
@@ -203,24 +273,33 @@ static mx_status commit(const mx_ckpt *c, const char *tmp, const char *target)
     return mx_io_sync_dir(io, c->root);
 }
 
+static mx_status make_folder(const mx_ckpt *c, const char *tmp)
+{
+    const mx_io *io = c->opts.io;
+    MX_TRY(check_room(c));
+    MX_TRY(mx_io_remove_tree(io, tmp));
+    if (io->mkdir(io->ctx, tmp, 0755))
+        return mx_fail_errno(MX_DEVICE, "%s: cannot create the directory", tmp);
+    return MX_OK;
+}
+
 static mx_status write_checkpoint(const mx_ckpt *c)
 {
     mx_arena a = {0};
     const char *tmp =
-        mx_arena_printf(&a, "%s/.tmp-%" PRId64 "-%ld", c->root, c->snap.step, (long)getpid());
+        mx_arena_printf(&a, "%s/.tmp-%" PRId64 "-%" PRId64, c->root, c->snap.step, c->writer_id);
     const char *target = mx_arena_printf(&a, "%s/%" PRId64, c->root, c->snap.step);
-    const mx_io *io = c->opts.io;
-    mx_status st = MX_OK;
-    MX_TRY_OUT(st, check_room(c));
-    MX_TRY_OUT(st, mx_io_remove_tree(io, tmp));
-    if (io->mkdir(io->ctx, tmp, 0755))
-        MX_TRY_OUT(st, mx_fail_errno(MX_DEVICE, "%s: cannot create the directory", tmp));
+    bool made = false;
+    mx_status st = leads(c) ? make_folder(c, tmp) : MX_OK;
+    MX_TRY_OUT(st, agree(c, st));
+    made = leads(c);
     st = write_folder(c, tmp);
-    if (!st)
+    if (!st && leads(c))
         st = commit(c, tmp, target);
-    if (st)
-        mx_status_free(mx_io_remove_tree(io, tmp)); /* else the next start sweeps it */
+    st = agree(c, st); /* a rank that failed before says so again; its words are the same */
 out:
+    if (st && made)
+        mx_status_free(mx_io_remove_tree(c->opts.io, tmp)); /* else the next start sweeps it */
     mx_arena_fini(&a);
     return st;
 }
@@ -244,7 +323,9 @@ static void write_and_record(mx_ckpt *c)
         s->last_bytes = c->snap.n_bytes;
     }
     pthread_mutex_unlock(&c->lock);
-    mx_status warning = st ? MX_OK : mx_retention_apply(c->opts.io, c->root, &c->opts.retention);
+    mx_status warning = st || !leads(c)
+                            ? MX_OK
+                            : mx_retention_apply(c->opts.io, c->root, &c->opts.retention);
     pthread_mutex_lock(&c->lock);
     snprintf(s->warning, sizeof s->warning, "%s", mx_status_text(warning));
     c->phase = IDLE;
@@ -434,6 +515,13 @@ static mx_status copy_tensors(mx_ckpt *c)
 }
 
 /* --- the public side ------------------------------------------------------------------------ */
+static mx_status open_root(const mx_ckpt *c)
+{
+    MX_TRY(mx_io_make_dir(c->opts.io, c->root));
+    MX_TRY(mx_io_sync_dir(c->opts.io, c->opts.run_dir));
+    return mx_retention_sweep(c->opts.io, c->root);
+}
+
 mx_status mx_ckpt_new(mx_ckpt **out, const mx_ckpt_opts *opts)
 {
     *out = NULL;
@@ -450,11 +538,10 @@ mx_status mx_ckpt_new(mx_ckpt **out, const mx_ckpt_opts *opts)
     c->status.last_step = -1;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
-    mx_status st = mx_io_make_dir(c->opts.io, c->root);
-    if (!st)
-        st = mx_io_sync_dir(c->opts.io, opts->run_dir);
-    if (!st)
-        st = mx_retention_sweep(c->opts.io, c->root);
+    c->writer_id = (int64_t)getpid();
+    mx_status st = agree(c, leads(c) ? open_root(c) : MX_OK);
+    if (!st && opts->comm)
+        st = mx_comm_broadcast(opts->comm, &c->writer_id, sizeof c->writer_id, 0);
     if (st)
         mx_ckpt_free(c);
     else

@@ -10,6 +10,11 @@
  * run: its half-written folder is removed, every older checkpoint stays. The next save tries
  * again. mx_ckpt_wait returns the last write's failure, for the save a run ends with.
  *
+ * Several ranks save together (opts.comm): every rank calls with the same tensors, each writes its
+ * share of the files into one folder, and rank 0 commits it when all have succeeded; when one has
+ * not, all report its failure and nothing is committed. The files do not depend on the number of
+ * ranks. A rank that dies before the commit leaves a folder nobody reads, swept at the next start.
+ *
  * Back-pressure: there is one snapshot. A save that comes while the one before is being written
  * waits for it. When there is no memory for the snapshot, or no thread, the save is written at
  * once, from the caller's own buffers.
@@ -17,6 +22,7 @@
 #ifndef MX_STORE_CHECKPOINT_H
 #define MX_STORE_CHECKPOINT_H
 
+#include "dist/comm.h"
 #include "store/hf_save.h"
 #include "store/retention.h"
 
@@ -30,6 +36,7 @@ typedef struct {
     int n_threads;            /* for copying and writing; 2 when 0 */
     bool synchronous;         /* write inside mx_ckpt_save */
     const mx_io *io;          /* NULL: the system's */
+    mx_comm *comm;            /* the ranks that save together; nobody else uses it. NULL: alone */
 } mx_ckpt_opts;
 
 typedef struct {

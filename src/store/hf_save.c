@@ -21,6 +21,7 @@ static const size_t MAX_EXTRA_BYTES = (size_t)1 << 30;
 typedef struct {
     const char *dir;
     const mx_st_source **tensors;
+    const mx_hf_save_opts *opts;
     mx_st_writer writer;
     mx_hf_saved *out;
     atomic_int next, failed;
@@ -80,6 +81,11 @@ void mx_hf_plan_shards(const mx_st_source *t, int64_t n, const mx_hf_save_opts *
                            : mx_arena_printf(a, "%s.safetensors", stem);
 }
 
+int mx_hf_shard_rank(const mx_hf_save_opts *opts, int shard)
+{
+    return opts->n_ranks > 1 ? (shard + opts->first_rank) % opts->n_ranks : opts->rank;
+}
+
 static void *write_shards(void *arg)
 {
     save_job *job = arg;
@@ -87,6 +93,8 @@ static void *write_shards(void *arg)
     for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->out->n_shards;) {
         if (atomic_load(&job->failed))
             break;
+        if (mx_hf_shard_rank(job->opts, i) != job->opts->rank)
+            continue;
         mx_hf_shard *s = &job->out->shards[i];
         mx_str_clear(&path);
         mx_str_addf(&path, "%s/%s", job->dir, s->name);
@@ -181,8 +189,8 @@ static mx_status remove_stale(const char *dir, const char *stem, const mx_hf_sav
     return st;
 }
 
-mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64_t n,
-                             const mx_hf_save_opts *opts, mx_arena *arena, mx_hf_saved *out)
+mx_status mx_hf_save_shards(const char *dir, const mx_st_source *tensors, int64_t n,
+                            const mx_hf_save_opts *opts, mx_arena *arena, mx_hf_saved *out)
 {
     mx_st_pair meta[MAX_METADATA] = {{"format", "pt"}};
     MX_ASSERT(opts->n_metadata < MAX_METADATA, "%d metadata pairs", opts->n_metadata);
@@ -190,8 +198,11 @@ mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64
         meta[i + 1] = opts->metadata[i];
     *out = (mx_hf_saved){.digests = MX_NEW_N(arena, mx_digest, n + 1)};
     mx_hf_plan_shards(tensors, n, opts, arena, out);
-    save_job job = {
-        .dir = dir, .out = out, .writer = opts->writer, .lock = PTHREAD_MUTEX_INITIALIZER};
+    save_job job = {.dir = dir,
+                    .out = out,
+                    .opts = opts,
+                    .writer = opts->writer,
+                    .lock = PTHREAD_MUTEX_INITIALIZER};
     job.writer.metadata = meta;
     job.writer.n_metadata = opts->n_metadata + 1;
     if (!job.writer.io)
@@ -200,11 +211,26 @@ mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64
     for (int64_t i = 0; i < n; i++)
         job.tensors[i] = &tensors[i];
     MX_TRY(run_job(&job, opts->n_threads));
+    return mx_io_sync_dir(job.writer.io, dir);
+}
+
+mx_status mx_hf_save_index(const char *dir, const mx_st_source *tensors,
+                           const mx_hf_save_opts *opts, mx_arena *arena, mx_hf_saved *out)
+{
     const char *stem = opts->stem ? opts->stem : "model";
-    if (out->n_shards > 1)
-        MX_TRY(write_index(dir, stem, tensors, out, arena, job.writer.io));
-    MX_TRY(mx_io_sync_dir(job.writer.io, dir));
-    return remove_stale(dir, stem, out, job.writer.io);
+    const mx_io *io = opts->writer.io ? opts->writer.io : &mx_io_system;
+    if (out->n_shards > 1) {
+        MX_TRY(write_index(dir, stem, tensors, out, arena, io));
+        MX_TRY(mx_io_sync_dir(io, dir));
+    }
+    return remove_stale(dir, stem, out, io);
+}
+
+mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64_t n,
+                             const mx_hf_save_opts *opts, mx_arena *arena, mx_hf_saved *out)
+{
+    MX_TRY(mx_hf_save_shards(dir, tensors, n, opts, arena, out));
+    return mx_hf_save_index(dir, tensors, opts, arena, out);
 }
 
 mx_status mx_hf_save_extra(const char *dir, const mx_hf_extra *extra, const mx_io *io,

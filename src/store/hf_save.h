@@ -21,6 +21,8 @@ typedef struct {
     const mx_st_pair *metadata; /* beside format=pt, which transformers asks for */
     int n_metadata;
     mx_st_writer writer; /* io and fetch; its own metadata is ignored */
+    /* Several ranks write one set: shard i belongs to rank (i + first_rank) % n_ranks. */
+    int rank, n_ranks, first_rank; /* n_ranks 0: this process writes all */
 } mx_hf_save_opts;
 
 typedef struct {
@@ -52,6 +54,15 @@ void mx_hf_plan_shards(const mx_st_source *tensors, int64_t n, const mx_hf_save_
  * max_shard_bytes (a tensor is never split). Each file is written beside its name, fsynced and
  * renamed; the index comes last and the directory is fsynced. Weights an earlier save left under
  * other names are removed at the end, so the directory never means two models. */
+int mx_hf_shard_rank(const mx_hf_save_opts *opts, int shard);
+/* The first half of it: the shards that are this rank's, and the directory fsynced. */
+mx_status mx_hf_save_shards(const char *dir, const mx_st_source *tensors, int64_t n,
+                            const mx_hf_save_opts *opts, mx_arena *arena,
+                            mx_hf_saved *out) MX_MUST_USE;
+/* The second half, of one rank, when every shard is there. */
+mx_status mx_hf_save_index(const char *dir, const mx_st_source *tensors,
+                           const mx_hf_save_opts *opts, mx_arena *arena,
+                           mx_hf_saved *out) MX_MUST_USE;
 mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64_t n,
                              const mx_hf_save_opts *opts, mx_arena *arena,
                              mx_hf_saved *out) MX_MUST_USE;
