@@ -128,7 +128,8 @@ static void compare(const outcome *a, const outcome *b, const char *what)
 
 MX_TEST(remat_policies_give_the_same_bits)
 {
-    static const mx_remat policy[] = {{"minimal", NULL}, {"full", NULL}, {"custom", "mlp_hidden"}};
+    static const mx_remat policy[] = {{"elementwise", NULL}, {"minimal", NULL}, {"full", NULL},
+                                      {"custom", "mlp_hidden"}};
     static outcome none, other;
     mx_compile_options o = {.n_threads = 2, .compute = MX_F32};
     gradients(&o, &none);

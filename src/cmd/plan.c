@@ -37,9 +37,12 @@ static mx_plan_device device_of(const mx_config *c)
     }
     for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
         if (strcmp(chips[i].name, chip) == 0)
-            d = (mx_plan_device){chips[i].gib * 0x1p30, chips[i].tflops * 1e12, chips[i].gbs * 1e9};
+            d = (mx_plan_device){chips[i].gib * 0x1p30, chips[i].tflops * 1e12, chips[i].gbs * 1e9,
+                                 NULL};
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
+    const char *arch = mx_config_text(c, "kernels_for");
+    d.kernels_for = *arch ? arch : NULL;
     d.memory_bytes = gib > 0 ? gib * 0x1p30 : d.memory_bytes;
     d.flops_per_second = tflops > 0 ? tflops * 1e12 : d.flops_per_second;
     d.bytes_per_second = gbs > 0 ? gbs * 1e9 : d.bytes_per_second;
@@ -94,6 +97,8 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
         printf(it->n > 1 ? " x %d\n" : "\n", it->n);
     }
     printf("compiled  %d nodes in %.2f s\n", p->n_nodes, p->compile_seconds);
+    if (d->kernels_for)
+        printf("kernels   %d generated, compiled for %s\n", p->n_kernels, d->kernels_for);
 }
 
 static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d)
@@ -178,6 +183,8 @@ static const mx_key keys[] = {
     {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has", 0, 0},
     {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},
     {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has", 0, 0},
+    {"kernels_for", MX_KEY_STRING, 0, "", 0,
+     "compile the generated GPU kernels for this architecture (sm_90a); needs no GPU", 0, 0},
     {0},
 };
 

@@ -110,12 +110,12 @@ static void delay_weight_gradients(mx_graph *g, int n_forward)
     mx_arena_fini(&scratch);
 }
 
-int mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx_node **grad)
+void mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx_node **grad)
 {
     int n_forward = g->n_nodes;
     if (loss->type.ndim != 0)
         mx_graph_fail(g, "the loss must be one number, it has %d dims", loss->type.ndim);
     mx_gradients(g, loss, NULL, var, n, grad);
     delay_weight_gradients(g, n_forward);
-    return n_forward;
+    g->n_forward = n_forward;
 }

@@ -113,12 +113,12 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     int n;
     mx_node **var = mx_trainable(g, &n);
     mx_node **grad = MX_NEW_N(&g->arena, mx_node *, n);
-    int n_forward = mx_pass_autodiff(g, loss, var, n, grad);
+    mx_pass_autodiff(g, loss, var, n, grad);
     MX_TRY(after(g, o, "autodiff"));
     use_gradients(g, use, opt, var, grad, n);
     MX_TRY(after(g, o, "optimizer"));
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
-    MX_TRY(mx_pass_remat(g, n_forward, remat));
+    MX_TRY(mx_pass_remat(g, remat));
     MX_TRY(after(g, o, "remat"));
     return finish(g, o, out);
 }

@@ -1,11 +1,13 @@
-/* fuse.c - elementwise chains and row ops become one node.
+/* fuse.c - elementwise chains, row ops and column sums become one node.
  *
- * Nodes are visited in execution order. A group stays open while nobody outside it has read one of
- * its values; a fusable node joins (and thereby merges) all open groups it reads from, if the
- * result still runs over one space and within the limits. The group runs where its last member
- * stood: everything it reads is there by then, and because it was open, nothing outside has needed
- * it before. A node that updates memory in place closes the groups that read the old value: they
- * must not be put off until after it.
+ * Nodes are visited in execution order. A fusable node joins, and thereby merges, the groups it
+ * reads from and the groups that read what it reads (SwiGLU's two gradients are made from the same
+ * three tensors: one kernel reads each of them once). A group may grow as long as no path leaves it
+ * and comes back: then everything it reads can run before it, and everything that reads it after.
+ * Paths are looked for backwards from the group through what lies between its first and last
+ * member, updates in place included, and a search that takes too long counts as a path.
+ *
+ * The group runs where its last member stood. The scheduler moves what has to wait for it.
  */
 #include "compile/passes.h"
 
@@ -13,38 +15,47 @@
 #include "ops/group.h"
 #include <string.h>
 
-enum { EXT_LIMIT = MX_MAX_IN };
+enum { EXT_LIMIT = MX_MAX_IN, SEARCH_LIMIT = 512, JOIN_LIMIT = 8 };
 
 typedef struct cluster cluster;
 struct cluster {
-    cluster *into;     /* merged into; NULL: alive */
-    mx_node **member;  /* in execution order */
+    cluster *into;    /* merged into; NULL: alive */
+    mx_node **member; /* in execution order */
     int n, cap;
+    int seen; /* number of the last search that passed through it */
     mx_shape space;
-    bool closed;
 };
 
 typedef struct {
     mx_graph *g;
-    cluster **of; /* by node id; NULL: in none */
-    int *n_users; /* by node id: live uses, roots included */
-    bool merge;   /* false: every node is a group of its own */
-    /* Nodes in groups that read a memory which some node overwrites: lists by memory, 1 + place in
-     * `reader`; first is -1 where nobody overwrites. */
-    int *first;
-    struct {
-        const mx_node *node;
-        int next;
-    } *reader;
-    int n_readers, cap_readers;
+    cluster **of;      /* by node id; NULL: in none */
+    cluster **read_by; /* by node id: the last group that read it from outside, over its space */
+    int *n_users;      /* by node id: live uses, roots included */
+    int *at;           /* by node id: place in the order of execution */
+    int *seen;         /* by node id: number of the last search that passed */
+    int search;
+    int *stack;
+    mx_edges before;
+    bool merge; /* false: every node is a group of its own */
 } fuser;
 
-static cluster *cluster_of(const fuser *f, const mx_node *n)
+/* Groups that a node would make one of. */
+typedef struct {
+    cluster *c[JOIN_LIMIT];
+    int n;
+    mx_shape space;
+} joint;
+
+static cluster *alive(cluster *c)
 {
-    cluster *c = f->of[n->id];
     while (c && c->into)
         c = c->into;
     return c;
+}
+
+static cluster *cluster_of(const fuser *f, const mx_node *n)
+{
+    return alive(f->of[n->id]);
 }
 
 static bool fusable(const mx_node *n)
@@ -66,29 +77,176 @@ static int64_t elements(const mx_shape *s)
     return n;
 }
 
-/* Distinct values that the members of a and n read from outside. */
-static int count_ext(const fuser *f, cluster *const *c, int n_c, const mx_node *n)
+static bool inside(const joint *j, const cluster *c)
+{
+    for (int q = 0; c && q < j->n; q++)
+        if (j->c[q] == c)
+            return true;
+    return false;
+}
+
+/* Distinct values that the members and n read from outside. */
+static int count_ext(const fuser *f, const joint *j, const mx_node *n)
 {
     const mx_node *seen[EXT_LIMIT + 1];
     int n_seen = 0;
-    for (int k = 0; k <= n_c; k++)
-        for (int m = 0; m < (k < n_c ? c[k]->n : 1); m++) {
-            const mx_node *x = k < n_c ? c[k]->member[m] : n;
+    for (int k = 0; k <= j->n; k++)
+        for (int m = 0; m < (k < j->n ? j->c[k]->n : 1); m++) {
+            const mx_node *x = k < j->n ? j->c[k]->member[m] : n;
             for (int i = 0; i < x->n_in; i++) {
-                cluster *from = cluster_of(f, x->in[i]);
-                bool inside = false;
-                for (int q = 0; q < n_c; q++)
-                    inside |= from == c[q];
-                for (int q = 0; q < n_seen && !inside; q++)
-                    inside = seen[q] == x->in[i];
-                if (!inside) {
-                    if (n_seen == EXT_LIMIT)
-                        return EXT_LIMIT + 1;
-                    seen[n_seen++] = x->in[i];
-                }
+                bool known = inside(j, cluster_of(f, x->in[i]));
+                for (int q = 0; q < n_seen && !known; q++)
+                    known = seen[q] == x->in[i];
+                if (known)
+                    continue;
+                if (n_seen == EXT_LIMIT)
+                    return EXT_LIMIT + 1;
+                seen[n_seen++] = x->in[i];
             }
         }
     return n_seen;
+}
+
+/* --- paths --- */
+
+typedef struct {
+    const joint *inside;
+    int first; /* where the first member stands: nothing before it can lie behind the group */
+    int depth, steps;
+} search;
+
+/* Follows what must run before node x. Only what is reached from outside closes a path; what a
+ * member reads directly does not. False: there is a path, or the search has grown too long. */
+static bool follow(fuser *f, search *s, int x, bool from_outside)
+{
+    for (int e = f->before.start[x]; e < f->before.start[x + 1]; e++) {
+        int y = f->before.node[e];
+        cluster *c = alive(f->of[y]);
+        if (inside(s->inside, c)) {
+            if (from_outside)
+                return false;
+            continue;
+        }
+        int last = c ? f->at[c->member[c->n - 1]->id] : f->at[y];
+        int *seen = c ? &c->seen : &f->seen[y];
+        if (*seen == f->search || last < s->first)
+            continue;
+        *seen = f->search;
+        if (s->depth == SEARCH_LIMIT || ++s->steps > SEARCH_LIMIT)
+            return false;
+        f->stack[s->depth++] = y;
+    }
+    return true;
+}
+
+/* Would these groups and n, as one node, depend on themselves? */
+static bool depends_on_itself(fuser *f, const joint *j, const mx_node *n)
+{
+    search s = {.inside = j, .first = f->at[n->id]};
+    for (int q = 0; q < j->n; q++)
+        if (f->at[j->c[q]->member[0]->id] < s.first)
+            s.first = f->at[j->c[q]->member[0]->id];
+    f->search++;
+    bool fine = follow(f, &s, n->id, false);
+    for (int q = 0; q < j->n; q++)
+        for (int m = 0; m < j->c[q]->n && fine; m++)
+            fine = follow(f, &s, j->c[q]->member[m]->id, false);
+    while (s.depth && fine) {
+        int x = f->stack[--s.depth];
+        const cluster *c = alive(f->of[x]);
+        if (!c)
+            fine = follow(f, &s, x, true);
+        for (int m = 0; c && m < c->n && fine; m++)
+            fine = follow(f, &s, c->member[m]->id, true);
+    }
+    return !fine;
+}
+
+/* --- joining --- */
+
+/* A member whose result is a column sum cannot be read inside: the sum is there when the group has
+ * run. */
+static bool reads_a_sum(const fuser *f, const cluster *c, const mx_node *n)
+{
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i] && cluster_of(f, n->in[i]) == c && mx_group_sums_columns(n->in[i]))
+            return true;
+    return false;
+}
+
+/* What the backward pass computes again stays there: in a group of the forward pass it would be
+ * computed early and kept. */
+static bool is_forward(const fuser *f, const mx_node *n)
+{
+    return n->id < f->g->n_forward && !n->recomputed;
+}
+
+/* The wider of two spaces where the other has one number for each of its rows; NULL where they
+ * cannot be one. (Anything narrower, say an angle per position, would be computed again for every
+ * row.) */
+static const mx_shape *wider(const mx_shape *a, const mx_shape *b)
+{
+    if (same_space(a, b))
+        return a;
+    int64_t na = elements(a), nb = elements(b);
+    const mx_shape *wide = na > nb ? a : b;
+    int64_t cols = wide->ndim ? wide->dim[wide->ndim - 1] : 1;
+    return (na < nb ? na : nb) * cols == (na > nb ? na : nb) ? wide : NULL;
+}
+
+static bool accepts_all(const cluster *c, const mx_shape *space)
+{
+    for (int m = 0; m < c->n; m++)
+        if (!mx_group_accepts(c->member[m], space))
+            return false;
+    return true;
+}
+
+static bool fits_together(fuser *f, joint *j, const mx_node *n)
+{
+    mx_shape own = mx_group_space(n);
+    const mx_shape *space = &own;
+    int members = 1;
+    for (int q = 0; q < j->n && space; q++) {
+        members += j->c[q]->n;
+        space = wider(space, &j->c[q]->space);
+        if (reads_a_sum(f, j->c[q], n) || is_forward(f, j->c[q]->member[0]) != is_forward(f, n))
+            return false;
+    }
+    if (!space || members > MX_GROUP_STEPS || !mx_group_accepts(n, space))
+        return false;
+    for (int q = 0; q < j->n; q++)
+        if (!same_space(&j->c[q]->space, space) && !accepts_all(j->c[q], space))
+            return false;
+    j->space = *space;
+    return count_ext(f, j, n) <= EXT_LIMIT && !depends_on_itself(f, j, n);
+}
+
+static void try_to_join(fuser *f, joint *j, cluster *c, const mx_node *n)
+{
+    if (!c || inside(j, c) || j->n == JOIN_LIMIT)
+        return;
+    mx_shape space = j->space;
+    j->c[j->n++] = c;
+    if (fits_together(f, j, n))
+        return;
+    j->n--;
+    j->space = space;
+}
+
+/* The groups that n can join together: those it reads, then those that read what it reads. A
+ * column sum joins a group that makes or reads what it sums; alone it stays what it is (emit). */
+static joint find_joint(fuser *f, const mx_node *n)
+{
+    joint j = {.space = mx_group_space(n)};
+    for (int i = 0; i < n->n_in; i++)
+        try_to_join(f, &j, cluster_of(f, n->in[i]), n);
+    for (int i = 0; i < n->n_in; i++) {
+        cluster *c = alive(f->read_by[n->in[i]->id]);
+        if (c && same_space(&c->space, &j.space))
+            try_to_join(f, &j, c, n);
+    }
+    return j;
 }
 
 static void add_member(cluster *c, mx_node *n)
@@ -97,17 +255,13 @@ static void add_member(cluster *c, mx_node *n)
     c->member[c->n++] = n;
 }
 
-static int by_order(const mx_node *a, const mx_node *b)
-{
-    return a->seq != b->seq ? (a->seq < b->seq ? -1 : 1) : a->id < b->id ? -1 : a->id > b->id;
-}
-
 /* b's members into a, keeping execution order (both lists have it). */
-static void merge(cluster *a, cluster *b)
+static void merge(const fuser *f, cluster *a, cluster *b)
 {
     for (int i = 0; i < b->n; i++) {
         add_member(a, b->member[i]);
-        for (int k = a->n - 1; k > 0 && by_order(a->member[k], a->member[k - 1]) < 0; k--) {
+        for (int k = a->n - 1; k > 0 && f->at[a->member[k]->id] < f->at[a->member[k - 1]->id];
+             k--) {
             mx_node *t = a->member[k];
             a->member[k] = a->member[k - 1];
             a->member[k - 1] = t;
@@ -119,99 +273,25 @@ static void merge(cluster *a, cluster *b)
     b->member = NULL;
 }
 
-/* The open groups among n's inputs that n can join together. Tries all of them, then gives up the
- * last one until the limits hold. */
-static int joinable(const fuser *f, const mx_node *n, cluster **c)
-{
-    mx_shape space = mx_group_space(n);
-    int n_c = 0;
-    for (int i = 0; i < n->n_in; i++) {
-        cluster *from = cluster_of(f, n->in[i]);
-        bool known = !from || from->closed;
-        for (int q = 0; q < n_c; q++)
-            known |= c[q] == from;
-        /* A scalar-per-row tail may run in the wider space of the group it reads. */
-        if (!known && (same_space(&from->space, &space) ||
-                       (elements(&from->space) > elements(&space) &&
-                        mx_group_accepts(n, &from->space))))
-            c[n_c++] = from;
-    }
-    for (int q = 1; q < n_c; q++)
-        if (!same_space(&c[q]->space, &c[0]->space))
-            n_c = q;
-    while (n_c) {
-        int members = 1;
-        for (int q = 0; q < n_c; q++)
-            members += c[q]->n;
-        if (members <= MX_GROUP_STEPS && mx_group_accepts(n, &c[0]->space) &&
-            count_ext(f, c, n_c, n) <= EXT_LIMIT)
-            return n_c;
-        n_c--;
-    }
-    return 0;
-}
-
-static void find_overwritten(fuser *f, mx_node *const *order, int n, mx_arena *scratch)
-{
-    size_t memories = (size_t)f->g->n_nodes * MX_MAX_OUT;
-    f->first = MX_NEW_N(scratch, int, memories);
-    memset(f->first, -1, sizeof(int) * memories);
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < order[i]->n_out; k++)
-            if (mx_node_overwrites(order[i], k))
-                f->first[mx_node_memory(mx_node_overwrites(order[i], k))] = 0;
-}
-
-static void note_readers(fuser *f, const mx_node *n)
-{
-    for (int i = 0; i < n->n_in; i++) {
-        int *first = &f->first[mx_node_memory(n->in[i])];
-        if (*first < 0)
-            continue;
-        MX_GROW(f->reader, f->n_readers, f->cap_readers);
-        f->reader[f->n_readers].node = n;
-        f->reader[f->n_readers++].next = *first;
-        *first = f->n_readers;
-    }
-}
-
-static void close_readers(fuser *f, const mx_node *n)
-{
-    for (int k = 0; k < n->n_out; k++) {
-        const mx_node *old = mx_node_overwrites(n, k);
-        for (int r = old ? f->first[mx_node_memory(old)] : 0; r > 0; r = f->reader[r - 1].next)
-            cluster_of(f, f->reader[r - 1].node)->closed = true;
-    }
-}
-
 static void visit(fuser *f, mx_node *n, mx_arena *scratch)
 {
-    close_readers(f, n);
-    cluster *join[4];
-    int n_join = f->merge && fusable(n) ? joinable(f, n, join) : 0;
-    for (int i = 0; i < n->n_in; i++) {
-        cluster *from = n->in[i] ? cluster_of(f, n->in[i]) : NULL;
-        bool joined = false;
-        for (int q = 0; q < n_join; q++)
-            joined |= from == join[q];
-        if (from && !joined)
-            from->closed = true;
-    }
-    if (!fusable(n))
+    if (!fusable(n) && !(f->merge && mx_group_sums_columns(n)))
         return;
-    cluster *c;
-    if (n_join) {
-        c = join[0];
-        for (int q = 1; q < n_join; q++)
-            merge(c, join[q]);
-    } else {
-        c = MX_NEW(scratch, cluster);
-        c->space = mx_group_space(n);
-    }
+    joint j = {.space = mx_group_space(n)};
+    if (f->merge)
+        j = find_joint(f, n);
+    cluster *c = j.n ? j.c[0] : MX_NEW(scratch, cluster);
+    c->space = j.space;
+    for (int q = 1; q < j.n; q++)
+        merge(f, c, j.c[q]);
     add_member(c, n);
     f->of[n->id] = c;
-    note_readers(f, n);
+    for (int i = 0; i < n->n_in; i++)
+        if (cluster_of(f, n->in[i]) != c && mx_type_count(&n->in[i]->type) == elements(&c->space))
+            f->read_by[n->in[i]->id] = c;
 }
+
+/* --- emitting --- */
 
 static bool leaves(const fuser *f, const mx_node *n, const int *inside_uses)
 {
@@ -273,15 +353,21 @@ static void emit(fuser *f, cluster *c, const int *inside_uses)
  * chain of which nearly everything is read elsewhere, where fusing would save little. */
 static void emit_within_limits(fuser *f, cluster *c, const int *inside_uses)
 {
-    int n_out = 0;
-    for (int m = 0; m < c->n; m++)
+    int n_out = 0, n_sums = 0;
+    for (int m = 0; m < c->n; m++) {
         n_out += leaves(f, c->member[m], inside_uses);
+        n_sums += mx_group_sums_columns(c->member[m]);
+    }
+    if (n_sums == c->n)
+        return; /* sums alone: their op has a kernel of its own */
     if (n_out <= MX_MAX_OUT) {
         emit(f, c, inside_uses);
         return;
     }
     int *none = MX_NEW_N(&f->g->arena, int, f->g->n_nodes);
     for (int m = 0; m < c->n; m++) {
+        if (mx_group_sums_columns(c->member[m]))
+            continue;
         mx_node *one[1] = {c->member[m]};
         cluster alone = {.member = one, .n = 1, .space = mx_group_space(c->member[m])};
         cluster *own =
@@ -292,34 +378,46 @@ static void emit_within_limits(fuser *f, cluster *c, const int *inside_uses)
     }
 }
 
-void mx_pass_fuse(mx_graph *g, bool merge)
+static void count_users(fuser *f, mx_node *const *order, int n)
+{
+    for (int i = 0; i < n; i++) {
+        order[i]->seq = i; /* positions, so that seq is also the order */
+        f->at[order[i]->id] = i;
+        for (int k = 0; k < order[i]->n_in; k++)
+            if (order[i]->in[k])
+                f->n_users[order[i]->in[k]->id]++;
+    }
+    for (int i = 0; i < f->g->n_roots; i++)
+        f->n_users[f->g->root[i]->id]++;
+}
+
+void mx_pass_fuse(mx_graph *g, bool merge_)
 {
     mx_arena scratch = {0};
     int n, n_nodes = g->n_nodes;
     mx_node **order = mx_graph_order(g, &scratch, &n);
-    fuser f = {g, MX_NEW_N(&scratch, cluster *, n_nodes), MX_NEW_N(&scratch, int, n_nodes),
-               merge};
-    for (int i = 0; i < n; i++) {
-        order[i]->seq = i; /* positions, so that seq is also the order */
-        for (int k = 0; k < order[i]->n_in; k++)
-            if (order[i]->in[k])
-                f.n_users[order[i]->in[k]->id]++;
-    }
-    for (int i = 0; i < g->n_roots; i++)
-        f.n_users[g->root[i]->id]++;
-    find_overwritten(&f, order, n, &scratch);
+    fuser f = {.g = g,
+               .of = MX_NEW_N(&scratch, cluster *, n_nodes),
+               .read_by = MX_NEW_N(&scratch, cluster *, n_nodes),
+               .n_users = MX_NEW_N(&scratch, int, n_nodes),
+               .at = MX_NEW_N(&scratch, int, n_nodes),
+               .seen = MX_NEW_N(&scratch, int, n_nodes),
+               .stack = MX_NEW_N(&scratch, int, SEARCH_LIMIT),
+               .before = mx_graph_before(g, &scratch),
+               .merge = merge_};
+    count_users(&f, order, n);
     for (int i = 0; i < n; i++)
         visit(&f, order[i], &scratch);
-    int *inside = MX_NEW_N(&scratch, int, n_nodes);
+    int *uses = MX_NEW_N(&scratch, int, n_nodes);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < order[i]->n_in; k++)
             if (order[i]->in[k] && cluster_of(&f, order[i]) &&
                 cluster_of(&f, order[i]) == cluster_of(&f, order[i]->in[k]))
-                inside[order[i]->in[k]->id]++;
+                uses[order[i]->in[k]->id]++;
     for (int i = 0; i < n; i++) {
         cluster *c = cluster_of(&f, order[i]);
         if (c && c->n && c->member[c->n - 1] == order[i])
-            emit_within_limits(&f, c, inside);
+            emit_within_limits(&f, c, uses);
     }
     for (int i = 0; i < n; i++) {
         cluster *c = f.of[order[i]->id];
@@ -328,7 +426,6 @@ void mx_pass_fuse(mx_graph *g, bool merge)
             c->member = NULL;
         }
     }
-    mx_free(f.reader);
     mx_graph_resolve(g);
     mx_arena_fini(&scratch);
 }

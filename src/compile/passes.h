@@ -19,8 +19,8 @@ void mx_pass_precision(mx_graph *g, mx_dtype compute);
 void mx_pass_narrow_weights(mx_graph *g);
 
 /* Gradients of a scalar with respect to variables: grad[i] belongs to var[i] (NULL: no dependence).
- * Gives the number of forward nodes, which the remat pass needs to tell the two sides apart. */
-int mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx_node **grad);
+ * Sets g->n_forward, by which later passes tell the two sides apart. */
+void mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx_node **grad);
 /* The gradient of any node with respect to any nodes; dy seeds it (NULL: 1).
  * For tests and losses. */
 void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n, mx_node **dx);
@@ -29,7 +29,7 @@ typedef struct {
     const char *policy; /* none, full, minimal, custom */
     const char *save;   /* comma-separated names of tensors to keep (custom) */
 } mx_remat;
-mx_status mx_pass_remat(mx_graph *g, int n_forward, mx_remat how) MX_MUST_USE;
+mx_status mx_pass_remat(mx_graph *g, mx_remat how) MX_MUST_USE;
 
 /* merge = false: every elementwise node becomes a group of its own (for comparison). */
 void mx_pass_fuse(mx_graph *g, bool merge);

@@ -1,13 +1,17 @@
 /* remat.c - which forward values wait for the backward pass, and which are computed again there.
  *
- * Under every policy, elementwise results are computed again when all they are made from is kept
- * anyway: it costs nothing inside a fused group and saves the memory (SwiGLU keeps its two
- * projections, not their product; a norm keeps its input).
+ * Elementwise results are computed again when all they are made from is kept anyway: it costs
+ * nothing inside a fused group and saves the memory (SwiGLU keeps its two projections, not their
+ * product; a norm keeps its input).
  *
- *   none      keep everything else
- *   minimal   keep results of matmuls and attention, compute the rest again
- *   full      keep what passes from layer to layer, compute each layer again
- *   custom    keep what passes from layer to layer and the tensors named in `save`
+ *   none         the fastest: of those keep what the forward pass writes for a matmul anyway
+ *   elementwise  compute them all again, keep everything else
+ *   minimal      keep results of matmuls and attention, compute the rest again
+ *   full         keep what passes from layer to layer, compute each layer again
+ *   custom       keep what passes from layer to layer and the tensors named in `save`
+ *
+ * A value that is made from one tensor of its size and small ones (a product and its bias, a row
+ * less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
  *
  * A layer is the first numbered component of a scope ("model.layers.3"). A copy is scheduled right
  * before the first backward node that needs it, so only one layer's activations live at a time.
@@ -18,16 +22,16 @@
 #include <ctype.h>
 #include <string.h>
 
-typedef enum { KEEP_ALL, KEEP_PRODUCTS, KEEP_BOUNDARIES } keeping;
+typedef enum { KEEP_WRITTEN, KEEP_ALL, KEEP_PRODUCTS, KEEP_BOUNDARIES } keeping;
 
 typedef struct {
     mx_graph *g;
-    int n_forward;
     keeping keep;
     const char *save;
     mx_node **copy;  /* of forward node i in the backward pass */
     char *available; /* of forward node i: 0 unknown, 1 yes, 2 no */
     bool *needed;    /* read by a backward node */
+    bool *written;   /* of forward node i: read by a forward node that does not fuse with it */
 } remat;
 
 /* Length of the scope up to and including its first number, 0 when there is none. */
@@ -96,6 +100,8 @@ static bool kept(remat *r, const mx_node *n, const mx_node *user)
 {
     if (is_source(n) || n->op->n_out < 0)
         return true;
+    if (r->keep == KEEP_WRITTEN && elementwise(n) && r->written[n->id])
+        return true;
     if (elementwise(n) || n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT) {
         bool cheap = true;
         for (int i = 0; i < n->n_in && cheap; i++)
@@ -104,6 +110,7 @@ static bool kept(remat *r, const mx_node *n, const mx_node *user)
             return false;
     }
     switch (r->keep) {
+    case KEEP_WRITTEN:
     case KEEP_ALL:
         return true;
     case KEEP_PRODUCTS:
@@ -139,8 +146,8 @@ static mx_status parse(mx_remat how, remat *r)
     static const struct {
         const char *name;
         keeping keep;
-    } policy[] = {{"none", KEEP_ALL}, {"minimal", KEEP_PRODUCTS}, {"full", KEEP_BOUNDARIES},
-                  {"custom", KEEP_BOUNDARIES}};
+    } policy[] = {{"none", KEEP_WRITTEN}, {"elementwise", KEEP_ALL}, {"minimal", KEEP_PRODUCTS},
+                  {"full", KEEP_BOUNDARIES}, {"custom", KEEP_BOUNDARIES}};
     for (size_t i = 0; i < sizeof policy / sizeof *policy; i++)
         if (strcmp(how.policy, policy[i].name) == 0) {
             r->keep = policy[i].keep;
@@ -148,40 +155,87 @@ static mx_status parse(mx_remat how, remat *r)
             return MX_OK;
         }
     return mx_fail(MX_USAGE,
-                   "remat_policy=%s is not known; use none, minimal, full or custom (with "
-                   "the names of the tensors to keep)",
+                   "remat_policy=%s is not known; use none, elementwise, minimal, full or custom "
+                   "(with the names of the tensors to keep)",
                    how.policy);
 }
 
-mx_status mx_pass_remat(mx_graph *g, int n_forward, mx_remat how)
+static mx_node *behind_views(mx_node *x)
+{
+    while (x && x->op->kind == MX_VIEW)
+        x = x->in[0];
+    return x;
+}
+
+/* Keeps what n is made from instead of n, where that is no more to keep: numbers per row, and at
+ * most one tensor of n's size. */
+static bool keep_what_makes(remat *r, const mx_node *n)
+{
+    mx_node *keep[MX_MAX_IN];
+    size_t size = mx_type_bytes(&n->type);
+    int n_keep = 0, n_large = 0;
+    for (int i = 0; i < n->n_in; i++) {
+        mx_node *x = behind_views(n->in[i]);
+        if (!x || available(r, x)) {
+            n_large += x && !is_source(x) && 8 * mx_type_bytes(&x->type) > size;
+            continue;
+        }
+        bool large = 8 * mx_type_bytes(&x->type) > size;
+        if (mx_type_bytes(&x->type) > size)
+            return false;
+        n_large += large;
+        keep[n_keep++] = x;
+    }
+    for (int i = 0; i < n_keep && n_large < 2; i++)
+        r->needed[keep[i]->id] = true;
+    return n_large < 2;
+}
+
+/* Which forward values does the backward pass read, and which has the forward pass written? */
+static void find_uses(remat *r, mx_node *const *order, int n, bool *used)
+{
+    int n_forward = r->g->n_forward;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < order[i]->n_in; k++) {
+            mx_node *x = behind_views(order[i]->in[k]);
+            mx_op_kind kind = order[i]->op->kind;
+            if (!x || x->id >= n_forward || kind == MX_VIEW)
+                continue;
+            if (order[i]->id >= n_forward)
+                used[x->id] = true;
+            else if (kind == MX_PLAIN)
+                r->written[x->id] = true;
+        }
+    for (int i = 0; i < n; i++)
+        if (used[order[i]->id] && !elementwise(order[i]))
+            r->needed[order[i]->id] = true;
+    /* An elementwise value that is used and cannot be made from kept ones is kept itself; in the
+     * order of execution, so that what is made from it can rely on it. */
+    for (int i = 0; i < n; i++) {
+        mx_node *x = order[i];
+        if (!used[x->id] || !elementwise(x) || available(r, x))
+            continue;
+        if (!keep_what_makes(r, x))
+            r->needed[x->id] = true;
+        r->available[x->id] = 0;
+    }
+}
+
+mx_status mx_pass_remat(mx_graph *g, mx_remat how)
 {
     mx_arena scratch = {0};
-    remat r = {.g = g, .n_forward = n_forward};
+    int n_forward = g->n_forward;
+    remat r = {.g = g};
     MX_TRY(parse(how, &r));
     r.copy = MX_NEW_N(&scratch, mx_node *, g->n_nodes);
     r.available = MX_NEW_N(&scratch, char, g->n_nodes);
     r.needed = MX_NEW_N(&scratch, bool, g->n_nodes);
+    r.written = MX_NEW_N(&scratch, bool, g->n_nodes);
     int n;
     mx_node **order = mx_graph_order(g, &scratch, &n);
     for (int i = 0; i < n; i++)
         order[i]->seq = i;
-    bool *used = MX_NEW_N(&scratch, bool, g->n_nodes);
-    for (int i = 0; i < n; i++)
-        for (int k = 0; order[i]->id >= n_forward && k < order[i]->n_in; k++) {
-            mx_node *x = order[i]->in[k];
-            while (x && x->op->kind == MX_VIEW)
-                x = x->in[0];
-            if (x && x->id < n_forward)
-                used[x->id] = true;
-        }
-    for (int i = 0; i < n; i++)
-        if (used[order[i]->id] && !elementwise(order[i]))
-            r.needed[order[i]->id] = true;
-    /* An elementwise value that is used and cannot be made from kept ones is kept itself; in the
-     * order of execution, so that what is made from it can rely on it. */
-    for (int i = 0; i < n; i++)
-        if (used[order[i]->id] && elementwise(order[i]) && !available(&r, order[i]))
-            r.needed[order[i]->id] = true;
+    find_uses(&r, order, n, MX_NEW_N(&scratch, bool, g->n_nodes));
     for (int i = 0; i < n; i++)
         for (int k = 0; order[i]->id >= n_forward && k < order[i]->n_in; k++) {
             mx_node *x = order[i]->in[k];

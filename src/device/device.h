@@ -42,6 +42,13 @@ typedef struct mx_device {
     void (*late_close)(struct mx_device *d, void *host, void *late);
 } mx_device;
 
+/* Compiles what the CUDA device would generate for this program, for an architecture ("sm_90a"),
+ * into the cache that the device reads. Needs the plug-in and NVRTC, no GPU. Adds to *n_kernels. */
+mx_status mx_device_compile_kernels(const mx_program *p, const char *arch,
+                                    int *n_kernels) MX_MUST_USE;
+/* Where compiled kernels and choices of algorithms are kept; made when absent. */
+void mx_device_cache_dir(char *path, size_t cap);
+
 /* One node of a program with its memory bound. */
 typedef struct {
     const mx_node *node;

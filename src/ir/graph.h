@@ -47,6 +47,7 @@ struct mx_graph {
     int n_scopes;
     char *error;         /* first error, in the arena; NULL: none */
     int seq;             /* given to new nodes; -1 (default): their id */
+    int n_forward;       /* nodes below this id make the loss, others its gradients; 0: no loss */
     mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
     void *context; /* what nn/ blocks need to know about this build (decode cache…); borrowed */
     struct mx_name_map *names; /* variables and inputs by name */
@@ -97,6 +98,12 @@ void mx_graph_resolve(mx_graph *g);
 mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out);
 /* The same for what `root` alone needs. */
 mx_node **mx_node_order(const mx_graph *g, mx_node *root, mx_arena *arena, int *n_out);
+/* What must run before node i: node[start[i] .. start[i + 1]), by id. Its inputs, and for a node
+ * that overwrites a variable the other readers of it. */
+typedef struct {
+    int *start, *node;
+} mx_edges;
+mx_edges mx_graph_before(const mx_graph *g, mx_arena *arena);
 /* Which memory n's output 0 lies in, as a number below n_nodes * MX_MAX_OUT: equal for a value, its
  * views and its projections. */
 size_t mx_node_memory(const mx_node *n);

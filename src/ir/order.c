@@ -44,7 +44,6 @@ static mx_node *pop(heap *h)
 }
 
 typedef struct {
-    int *start, *to; /* edges out of node i: to[start[i]..start[i + 1]) */
     int n_edges, cap;
     struct {
         int from, to;
@@ -119,16 +118,42 @@ static void add_write_edges(const mx_graph *g, const bool *live, edges *e, mx_ar
         }
 }
 
-static void sort_edges(edges *e, int n_nodes, mx_arena *scratch)
+/* The edges by the node they leave, or by the node they reach. */
+static mx_edges sort_edges(const edges *e, int n_nodes, bool by_target, mx_arena *arena)
 {
-    e->start = MX_NEW_N(scratch, int, n_nodes + 2);
-    e->to = MX_NEW_N(scratch, int, e->n_edges + 1);
+    mx_edges out = {MX_NEW_N(arena, int, n_nodes + 2), MX_NEW_N(arena, int, e->n_edges + 1)};
     for (int i = 0; i < e->n_edges; i++)
-        e->start[e->raw[i].from + 2]++;
+        out.start[(by_target ? e->raw[i].to : e->raw[i].from) + 2]++;
     for (int i = 0; i < n_nodes; i++)
-        e->start[i + 2] += e->start[i + 1];
-    for (int i = 0; i < e->n_edges; i++)
-        e->to[e->start[e->raw[i].from + 1]++] = e->raw[i].to;
+        out.start[i + 2] += out.start[i + 1];
+    for (int i = 0; i < e->n_edges; i++) {
+        int at = by_target ? e->raw[i].to : e->raw[i].from;
+        out.node[out.start[at + 1]++] = by_target ? e->raw[i].from : e->raw[i].to;
+    }
+    return out;
+}
+
+static edges find_edges(const mx_graph *g, const bool *live, mx_arena *scratch)
+{
+    edges e = {0};
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; live[i] && k < g->node[i]->n_in; k++)
+            if (g->node[i]->in[k])
+                add_edge(&e, g->node[i]->in[k]->id, i);
+    add_write_edges(g, live, &e, scratch);
+    return e;
+}
+
+mx_edges mx_graph_before(const mx_graph *g, mx_arena *arena)
+{
+    mx_arena scratch = {0};
+    bool *live = MX_NEW_N(&scratch, bool, g->n_nodes);
+    mark_live(g, live, &scratch);
+    edges e = find_edges(g, live, &scratch);
+    mx_edges out = sort_edges(&e, g->n_nodes, true, arena);
+    mx_free(e.raw);
+    mx_arena_fini(&scratch);
+    return out;
 }
 
 mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out)
@@ -136,13 +161,8 @@ mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out)
     mx_arena scratch = {0};
     bool *live = MX_NEW_N(&scratch, bool, g->n_nodes);
     mark_live(g, live, &scratch);
-    edges e = {0};
-    for (int i = 0; i < g->n_nodes; i++)
-        for (int k = 0; live[i] && k < g->node[i]->n_in; k++)
-            if (g->node[i]->in[k])
-                add_edge(&e, g->node[i]->in[k]->id, i);
-    add_write_edges(g, live, &e, &scratch);
-    sort_edges(&e, g->n_nodes, &scratch);
+    edges e = find_edges(g, live, &scratch);
+    mx_edges after = sort_edges(&e, g->n_nodes, false, &scratch);
 
     int *waiting = MX_NEW_N(&scratch, int, g->n_nodes);
     for (int i = 0; i < e.n_edges; i++)
@@ -158,9 +178,9 @@ mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out)
     while (h.n) {
         mx_node *x = pop(&h);
         order[n++] = x;
-        for (int j = e.start[x->id]; j < e.start[x->id + 1]; j++)
-            if (--waiting[e.to[j]] == 0)
-                push(&h, g->node[e.to[j]]);
+        for (int j = after.start[x->id]; j < after.start[x->id + 1]; j++)
+            if (--waiting[after.node[j]] == 0)
+                push(&h, g->node[after.node[j]]);
     }
     mx_free(e.raw);
     mx_arena_fini(&scratch);

@@ -10,10 +10,14 @@
  * When no step looks at a whole row and nothing but scalars is broadcast, the space is flat: it is
  * cut into rows of FLAT elements whatever the shape.
  *
- * The result does not depend on the number of threads: no step looks beyond its row.
+ * A column sum is made in blocks of BLOCK rows, which are added in order when all rows are done:
+ * the same sums, bit for bit, as sum_to's own kernel makes.
+ *
+ * The result does not depend on the number of threads: no step looks beyond its row, or its block.
  */
 #include "ops/group.h"
 
+#include "base/simd.h"
 #include "ir/graph.h"
 #include "ops.h"
 #include "ops/load.h"
@@ -21,11 +25,27 @@
 #include <omp.h>
 #include <string.h>
 
-enum { FLAT = 4096 };
+enum { FLAT = 4096, BLOCK = 64 };
+
+bool mx_group_sums_columns(const mx_node *n)
+{
+    if (n->op != &mx_op_sum_to)
+        return false;
+    const mx_type *x = &n->in[0]->type;
+    int64_t cols = x->ndim ? x->dim[x->ndim - 1] : 1;
+    return x->ndim > 1 && cols > 1 && n->type.ndim && n->type.dim[n->type.ndim - 1] == cols &&
+           mx_type_count(&n->type) == cols && mx_dtype_is_float(x->dtype);
+}
+
+static bool sums_columns(const mx_group_step *s)
+{
+    return s->op == &mx_op_sum_to;
+}
 
 mx_shape mx_group_space(const mx_node *n)
 {
-    return mx_shape_of(n->op->kind == MX_ROW_REDUCE ? &n->in[0]->type : &n->type);
+    bool of_input = n->op->kind == MX_ROW_REDUCE || mx_group_sums_columns(n);
+    return mx_shape_of(of_input ? &n->in[0]->type : &n->type);
 }
 
 /* Does t broadcast to the space (aligned at the right)? */
@@ -44,6 +64,10 @@ static bool fits(const mx_type *t, const mx_shape *s)
 bool mx_group_accepts(const mx_node *n, const mx_shape *space)
 {
     mx_op_kind k = n->op->kind;
+    if (mx_group_sums_columns(n)) {
+        mx_type whole = mx_type_of(n->type.dtype, *space);
+        return mx_shape_equal(&n->in[0]->type, &whole);
+    }
     if (k != MX_ELEMENTWISE && k != MX_ROW_REDUCE && k != MX_ROW_MAP)
         return false;
     if (space->ndim == 0 && k != MX_ELEMENTWISE)
@@ -117,10 +141,19 @@ static size_t thread_bytes(const mx_group *g, const plan *p)
     return row_bytes(p) * (size_t)(g->n_ext + g->n_steps + 4);
 }
 
+/* Rows of partial sums: one per block for every column sum. */
+static size_t sum_bytes(const mx_group *g, const plan *p)
+{
+    size_t n = 0;
+    for (int s = 0; s < g->n_steps; s++)
+        n += sums_columns(&g->step[s]);
+    return n * row_bytes(p) * (size_t)((p->rows + BLOCK - 1) / BLOCK);
+}
+
 size_t mx_group_work_bytes(const mx_group *g, int n_threads)
 {
     plan p = make_plan(g);
-    return thread_bytes(g, &p) * (size_t)n_threads;
+    return sum_bytes(g, &p) + thread_bytes(g, &p) * (size_t)n_threads;
 }
 
 static view make_view(const mx_group *g, const plan *p, const mx_type *t, const mx_tensor *tensor)
@@ -177,9 +210,50 @@ typedef struct {
     const mx_group *g;
     plan p;
     view v[VALUES];
-    int out_of[VALUES]; /* 1 + output that this value is, 0 none */
-    mx_tensor *out;
+    char *sum; /* sum_bytes: all blocks of the first column sum, then of the next */
+    size_t sum_stride;
 } job;
+
+static MX_CLONES void add_f32(float *restrict sum, const float *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += x[i];
+}
+
+static MX_CLONES void add_f64(double *restrict sum, const double *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += x[i];
+}
+
+static void add_run(const plan *p, void *sum, const void *x, int64_t n)
+{
+    p->wide_type ? add_f64(sum, x, n) : add_f32(sum, x, n);
+}
+
+/* Row r of column sum number k. */
+static void add_row(const job *j, int k, int64_t r, const void *x)
+{
+    char *sum = j->sum + j->sum_stride * (size_t)k + row_bytes(&j->p) * (size_t)(r / BLOCK);
+    if (r % BLOCK == 0)
+        memset(sum, 0, row_bytes(&j->p));
+    add_run(&j->p, sum, x, j->p.cols);
+}
+
+/* The blocks' sums, added in order into a row of zeros, to where the results belong. */
+static void finish_sums(const job *j, mx_tensor *const *result, char *total)
+{
+    int k = 0;
+    for (int s = 0; s < j->g->n_steps; s++) {
+        if (!sums_columns(&j->g->step[s]))
+            continue;
+        const char *sum = j->sum + j->sum_stride * (size_t)k++;
+        memset(total, 0, row_bytes(&j->p));
+        for (int64_t b = 0; b * BLOCK < j->p.rows; b++)
+            add_run(&j->p, total, sum + row_bytes(&j->p) * (size_t)b, j->p.cols);
+        store(&j->p, result[s], 0, j->p.cols, total);
+    }
+}
 
 /* What storing an integer and loading it again does to a fraction. */
 static void truncate_run(const plan *p, void *row, int64_t n)
@@ -232,8 +306,11 @@ static void run_rows(const job *j, int64_t from, int64_t to, char *scratch)
             else if (i < g->n_ext)
                 load(&j->p, v->tensor, at, v->narrow ? 1 : n, row[i]);
         }
-        for (int s = 0; s < g->n_steps; s++)
-            run_step(j, s, row, spare, n);
+        for (int s = 0, k = 0; s < g->n_steps; s++)
+            if (sums_columns(&g->step[s]))
+                add_row(j, k++, r, row[g->step[s].in[0]]);
+            else
+                run_step(j, s, row, spare, n);
         for (int i = g->n_ext; i < g->n_ext + g->n_steps; i++)
             if (j->v[i].tensor && !j->v[i].direct)
                 store(&j->p, j->v[i].tensor, row_start(g, &j->p, &j->v[i], r),
@@ -243,25 +320,33 @@ static void run_rows(const job *j, int64_t from, int64_t to, char *scratch)
 
 void mx_group_run(const mx_group *g, const mx_tensor *in, mx_tensor *out, void *work)
 {
-    job j = {.g = g, .p = make_plan(g), .out = out};
-    const mx_tensor *result[MX_GROUP_STEPS] = {0};
+    job j = {.g = g, .p = make_plan(g), .sum = work};
+    mx_tensor *result[MX_GROUP_STEPS] = {0};
     for (int k = 0; k < g->n_out; k++)
         result[g->out[k] - g->n_ext] = &out[k];
     for (int i = 0; i < g->n_ext; i++)
         j.v[i] = make_view(g, &j.p, &g->ext[i], &in[i]);
     for (int s = 0; s < g->n_steps; s++)
-        j.v[g->n_ext + s] = make_view(g, &j.p, &g->step[s].type, result[s]);
+        j.v[g->n_ext + s] = make_view(g, &j.p, &g->step[s].type,
+                                      sums_columns(&g->step[s]) ? NULL : result[s]);
+    int64_t blocks = (j.p.rows + BLOCK - 1) / BLOCK;
+    bool sums = sum_bytes(g, &j.p) > 0;
+    j.sum_stride = row_bytes(&j.p) * (size_t)blocks;
+    char *scratch = (char *)work + sum_bytes(g, &j.p);
     size_t per_thread = thread_bytes(g, &j.p);
     if (j.p.rows == 1 || j.p.total < FLAT) { /* not worth waking the other threads */
-        run_rows(&j, 0, j.p.rows, work);
-        return;
-    }
+        run_rows(&j, 0, j.p.rows, scratch);
+    } else {
+        int64_t unit = sums ? BLOCK : 1, units = sums ? blocks : j.p.rows;
 #pragma omp parallel
-    {
-        int64_t n = omp_get_num_threads(), me = omp_get_thread_num();
-        run_rows(&j, j.p.rows * me / n, j.p.rows * (me + 1) / n,
-                 (char *)work + per_thread * (size_t)me);
+        {
+            int64_t n = omp_get_num_threads(), me = omp_get_thread_num();
+            int64_t from = units * me / n * unit, to = units * (me + 1) / n * unit;
+            run_rows(&j, from, to < j.p.rows ? to : j.p.rows, scratch + per_thread * (size_t)me);
+        }
     }
+    if (sums)
+        finish_sums(&j, result, scratch);
 }
 
 /* --- the op --- */

@@ -1,7 +1,10 @@
-/* group.h - a fused group: elementwise ops, row reductions and row maps that run as one kernel.
+/* group.h - a fused group: elementwise ops, row reductions, row maps and column sums that run as
+ * one kernel.
  *
  * The group runs over a space (*, C): rows of C elements. Every value in it broadcasts to the
- * space; a row reduction's result is one number per row. Values 0..n_ext-1 are the node's inputs,
+ * space; a row reduction's result is one number per row. A column sum (a sum_to of the whole space
+ * to its last dim: the gradient of a bias or of a norm's weight) is there only after the last row,
+ * so no step reads it. Values 0..n_ext-1 are the node's inputs,
  * value n_ext + i is the result of step i. The CPU evaluates a row at a time in cache (device/cpu),
  * CUDA generates one kernel from the same description.
  */
@@ -34,6 +37,8 @@ typedef struct {
     const mx_group *group; /* in the graph's arena */
 } mx_fused_attr;
 
+/* Is this node the sum of all rows of its input? */
+bool mx_group_sums_columns(const mx_node *n);
 /* Can this node be a step of a group over `space`? */
 bool mx_group_accepts(const mx_node *n, const mx_shape *space);
 /* The space a node would run over by itself. */

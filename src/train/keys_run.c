@@ -121,7 +121,7 @@ const mx_key mx_keys_run[] = {
      "resume although keys changed that should not change", "ignore_config_mismatch", 0},
 
     {"remat_policy", ENUM, MEMORY, "full",
-     "none|full|minimal|minimal_with_context|save_dot_except_mlp|save_dot_except_mlpwi|"
+     "none|elementwise|full|minimal|minimal_with_context|save_dot_except_mlp|save_dot_except_mlpwi|"
      "save_dot_with_context_except_mlp|save_qkv_proj|save_out_proj|qkv_proj_offloaded|"
      "minimal_offloaded|custom",
      "what is recomputed in the backward pass", "gradient_checkpointing activation_checkpointing",

@@ -170,8 +170,11 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
     add_program(plan, &step.program, times, d);
     if (plan->activations - before > before)
         find_largest(plan, &step.program);
+    mx_status st = d->kernels_for
+                       ? mx_device_compile_kernels(&step.program, d->kernels_for, &plan->n_kernels)
+                       : MX_OK;
     mx_step_close(&step);
-    return MX_OK;
+    return st;
 }
 
 mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options *o,

@@ -33,6 +33,7 @@ typedef struct {
     double moved_bytes;                    /* read and written by one update */
     double seconds; /* the floor of one update; 0 when the rates are unknown */
     int n_nodes;
+    int n_kernels; /* generated, where the device asks for them */
     double compile_seconds;
     mx_plan_item largest[MX_PLAN_LARGEST];
     int n_largest;
@@ -41,6 +42,7 @@ typedef struct {
 /* What the device offers; 0: unknown. */
 typedef struct {
     double memory_bytes, flops_per_second, bytes_per_second;
+    const char *kernels_for; /* compile the generated kernels for this architecture; NULL: do not */
 } mx_plan_device;
 
 /* `o` says how steps are compiled; its kind and batch are set here. */

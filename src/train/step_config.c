@@ -71,6 +71,7 @@ static mx_status remat_of(const mx_config *cfg, mx_arena *a, mx_remat *out)
         const char *name, *policy, *save;
     } known[] = {
         {"none", "none", NULL},
+        {"elementwise", "elementwise", NULL},
         {"full", "full", NULL},
         {"minimal", "minimal", NULL},
         {"minimal_with_context", "minimal", NULL},

@@ -13,3 +13,17 @@ nm -D --undefined-only build/release/libmaxc_cuda.so | awk '{ print $NF }' |
     grep -E '^(cublas|cudnn|nvrtc)' && { echo "the plug-in links a library it must open"; exit 1; }
 build/gpu/nvrtc_test
 build/gpu/blocks_test
+# What every family's training step generates, for the GPUs of today; three of them for older and newer ones.
+cache=$(mktemp -d)
+trap 'rm -rf "$cache"' EXIT
+compile() { # MODEL ARCHITECTURE
+    out=$(XDG_CACHE_HOME="$cache" MX_CUDA_PLUGIN=build/release/libmaxc_cuda.so ${MAXC:-build/maxc} plan "$1" \
+        kernels_for="$2" dtype=bfloat16 max_target_length=64 remat_policy=none 2>&1) ||
+        { echo "$1 for $2: $out"; exit 1; }
+    echo "$out" | grep -Eq "^kernels   [1-9][0-9]* generated, compiled for $2" || { echo "$1: $out"; exit 1; }
+}
+for model in tests/fixtures/models/*; do compile "$model" sm_90a; done
+for model in llama3 gpt2 gemma3; do
+    compile tests/fixtures/models/$model sm_80
+    compile tests/fixtures/models/$model sm_100
+done

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <sys/stat.h>
 
 typedef struct {
     mx_device device; /* first: the vtable the session sees */
@@ -384,22 +383,6 @@ static void cuda_close(mx_device *d)
     mx_free(d);
 }
 
-static void find_cache_dir(mx_cuda *c)
-{
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (xdg && *xdg)
-        snprintf(c->cache_dir, sizeof c->cache_dir, "%s/maxc", xdg);
-    else
-        snprintf(c->cache_dir, sizeof c->cache_dir, "%s/.cache/maxc", home ? home : "/tmp");
-    for (char *p = c->cache_dir + 1; *p; p++)
-        if (*p == '/') {
-            *p = 0;
-            mkdir(c->cache_dir, 0755);
-            *p = '/';
-        }
-    mkdir(c->cache_dir, 0755);
-}
-
 static mx_status open_libraries(mx_cuda *c)
 {
     struct cudaDeviceProp prop;
@@ -412,7 +395,7 @@ static mx_status open_libraries(mx_cuda *c)
         cudaGetLastError(); /* slower, not wrong */
         c->stage = NULL;
     }
-    find_cache_dir(c);
+    mx_device_cache_dir(c->cache_dir, sizeof c->cache_dir);
     MX_TRY(mx_cuda_libs_open_lt(&c->libs));
     MX_TRY(mx_gemm_lt_open(&c->lt, &c->libs, MX_CUDA_GEMM_WORK, NULL));
     MX_TRY(mx_cuda_libs_open_rtc(&c->libs));

@@ -4,7 +4,9 @@
  * neighbouring elements. Rows: L lanes share a row of C elements, W neighbours each, U times; for C
  * up to 32 W a row is part of a warp and a block holds several rows, beyond that a block is a row.
  * All values live in registers; a reduction goes through shuffles (and shared memory between
- * warps); a row map stages its operand in shared memory.
+ * warps); a row map stages its operand in shared memory. With column sums a block takes every
+ * grid-th row, adds up its own rows in registers and leaves them in `sums`, which a second kernel
+ * adds up in a fixed order.
  *
  * W is 8 where 16-byte loads of 8 bf16 are aligned, else 1. Arithmetic is float32. What a step
  * computes is its op's own expression (op.h), the same text the CPU compiles.
@@ -86,21 +88,41 @@ static const char *c_type(mx_dtype d)
     return d == MX_BF16 ? "u16" : d == MX_F32 ? "float" : d == MX_I32 ? "i32" : NULL;
 }
 
-/* The offset of a row of this value, as C text of `row`. */
+/* The offset of a row of this value, as C text of `row`. Neighbouring dims that the value has, or
+ * has not, count as one. */
 static void row_offset(writer *k, const mx_type *t)
 {
     const mx_shape *s = &k->g->space;
     int64_t step = t->ndim ? t->dim[t->ndim - 1] : 1, below = 1;
-    mx_str_add(k->out, "(i64)0");
-    for (int i = s->ndim - 2; i >= 0; i--) {
+    const char *plus = "";
+    for (int i = s->ndim - 2; i >= 0;) {
+        int64_t size = 1;
         int at = t->ndim - (s->ndim - i);
-        if (at >= 0 && t->dim[at] != 1)
-            mx_str_addf(k->out, " + (row / %lldll %% %lldll) * %lldll", (long long)below,
-                        (long long)s->dim[i], (long long)step);
-        if (at >= 0)
-            step *= t->dim[at];
-        below *= s->dim[i];
+        bool has = at >= 0 && t->dim[at] != 1;
+        for (; i >= 0; i--, at--) {
+            if (s->dim[i] != 1 && (at >= 0 && t->dim[at] != 1) != has)
+                break;
+            size *= s->dim[i];
+        }
+        if (has) {
+            mx_str_addf(k->out, "%s(i64)(row", plus);
+            if (below > 1)
+                mx_str_addf(k->out, " / %lld", (long long)below);
+            if (i >= 0)
+                mx_str_addf(k->out, " %% %lld", (long long)size);
+            mx_str_addf(k->out, ") * %lld", (long long)step);
+            plus = " + ";
+            step *= size;
+        }
+        below *= size;
     }
+    if (!*plus)
+        mx_str_add(k->out, "0");
+}
+
+static bool sums_columns(const mx_group_step *s)
+{
+    return strcmp(s->op->name, "sum_to") == 0;
 }
 
 static void load_value(writer *k, int i)
@@ -246,7 +268,7 @@ static mx_status check_types(const mx_group *g)
         if (!c_type(g->step[g->out[i] - g->n_ext].type.dtype))
             return mx_fail(MX_DEVICE, "no CUDA form of a result's dtype");
     for (int i = 0; i < g->n_steps; i++)
-        if (!g->step[i].op->expr)
+        if (!g->step[i].op->expr && !sums_columns(&g->step[i]))
             return mx_fail(MX_DEVICE, "%s has no expression", g->step[i].op->name);
     return MX_OK;
 }
@@ -262,7 +284,7 @@ static void write_header(writer *k, mx_fused_launch *l)
     for (int i = 0; i < k->g->n_out; i++)
         mx_str_addf(o, "%s%s *__restrict__ out%d", i || k->g->n_ext ? ", " : "",
                     c_type(type_of(k, k->g->out[i])->dtype), i);
-    mx_str_add(o, ") {\n");
+    mx_str_add(o, l->n_sums ? ", float *__restrict__ sums) {\n" : ") {\n");
     if (k->flat) {
         l->block = 256;
         l->grid = (unsigned)((k->total / k->w + 255) / 256);
@@ -276,14 +298,17 @@ static void write_header(writer *k, mx_fused_launch *l)
     }
     l->block = (unsigned)(k->lanes * k->per_block);
     l->grid = (unsigned)((k->rows + k->per_block - 1) / k->per_block);
+    l->rows_per_block = k->per_block;
+    l->cols = k->cols;
+    /* Dividing 64-bit row numbers costs more than the rest of a small kernel. */
     mx_str_addf(
         o,
         "  enum { W = %d, U = %d, N = W * U, LANES = %d, ROWS = %d };\n"
-        "  const i64 LIMIT = %lldll, ROW_COUNT = %lldll;\n"
+        "  const int LIMIT = %lld; typedef %s rows; const rows ROW_COUNT = %lldll;\n"
         "  const int lane = threadIdx.x %% LANES, slot = threadIdx.x / LANES;\n"
-        "  i64 row = (i64)blockIdx.x * ROWS + slot; if (row >= ROW_COUNT) row = ROW_COUNT - 1;\n"
-        "#define AT(u) (((i64)(u) * LANES + lane) * W)\n",
-        k->w, k->u, k->lanes, k->per_block, (long long)k->cols, (long long)k->rows);
+        "#define AT(u) (((u) * LANES + lane) * W)\n",
+        k->w, k->u, k->lanes, k->per_block, (long long)k->cols,
+        k->rows < 1 << 30 ? "unsigned" : "unsigned long long", (long long)k->rows);
     bool maps = false, reduces = false;
     for (int i = 0; i < k->g->n_steps; i++) {
         maps |= k->g->step[i].op->kind == MX_ROW_MAP;
@@ -294,6 +319,33 @@ static void write_header(writer *k, mx_fused_launch *l)
                     (long long)k->cols);
     if (reduces && k->lanes > 32)
         mx_str_add(o, "  __shared__ float part[32];\n");
+    for (int i = 0; i < l->n_sums; i++)
+        mx_str_addf(o, "  float sum%d[N]; for (int e = 0; e < N; e++) sum%d[e] = 0;\n", i, i);
+    if (l->n_sums)
+        mx_str_add(o, "  for (rows base = (rows)blockIdx.x * ROWS; base < ROW_COUNT; "
+                      "base += (rows)gridDim.x * ROWS) {\n  rows row = base + slot; ");
+    else
+        mx_str_add(o, "  rows row = (rows)blockIdx.x * ROWS + slot; ");
+    mx_str_add(o, "const bool live = row < ROW_COUNT; if (!live) row = ROW_COUNT - 1;\n");
+}
+
+static void write_sum(writer *k, const mx_group_step *s, int number)
+{
+    mx_str_addf(k->out, "  for (int u = 0; u < U; u++) if (live && AT(u) < LIMIT) "
+                        "for (int j = 0; j < W; j++) sum%d[u * W + j] += v%d[u * W + j];\n",
+                number, s->in[0]);
+}
+
+/* Row `blockIdx * ROWS + slot` of sum `number`: what this block's rows add up to. */
+static void store_sums(writer *k, int n_sums)
+{
+    mx_str_add(k->out, "  }\n");
+    for (int i = 0; i < n_sums; i++)
+        mx_str_addf(k->out,
+                    "  { float *p = sums + (((i64)%d * gridDim.x + blockIdx.x) * ROWS + slot) * "
+                    "LIMIT;\n    for (int u = 0; u < U; u++) if (AT(u) < LIMIT) "
+                    "for (int j = 0; j < W; j++) p[AT(u) + j] = sum%d[u * W + j]; }\n",
+                    i, i);
 }
 
 mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launch)
@@ -306,12 +358,18 @@ mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launc
             if (g->step[i].op->kind == MX_ROW_MAP)
                 return mx_fail(MX_DEVICE, "a row of %lld elements does not fit shared memory",
                                (long long)k.cols);
+    *launch = (mx_fused_launch){0};
+    for (int i = 0; i < g->n_out; i++)
+        if (sums_columns(&g->step[g->out[i] - g->n_ext]))
+            launch->sum_out[launch->n_sums++] = i;
     write_header(&k, launch);
     for (int i = 0; i < g->n_ext; i++)
         load_value(&k, i);
-    for (int i = 0; i < g->n_steps; i++) {
+    for (int i = 0, sums = 0; i < g->n_steps; i++) {
         const mx_group_step *s = &g->step[i];
-        if (s->op->kind == MX_ELEMENTWISE)
+        if (sums_columns(s))
+            write_sum(&k, s, sums++);
+        else if (s->op->kind == MX_ELEMENTWISE)
             write_elementwise(&k, s, g->n_ext + i);
         else if (s->op->kind == MX_ROW_REDUCE)
             write_reduce(&k, s, g->n_ext + i);
@@ -319,7 +377,10 @@ mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launc
             write_row_map(&k, s, g->n_ext + i);
     }
     for (int i = 0; i < g->n_out; i++)
-        store_value(&k, i, g->out[i]);
+        if (!sums_columns(&g->step[g->out[i] - g->n_ext]))
+            store_value(&k, i, g->out[i]);
+    if (launch->n_sums)
+        store_sums(&k, launch->n_sums);
     mx_str_add(out, "}\n");
     return MX_OK;
 }

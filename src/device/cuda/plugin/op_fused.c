@@ -1,6 +1,7 @@
 /* op_fused.c - fused groups: generated, compiled by NVRTC, cached on disk, launched. */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/fused_source.h"
+#include "device/cuda/plugin/train_kernels.h"
 
 #include <string.h>
 
@@ -19,9 +20,27 @@ static void drop(mx_cuda *c, void *state)
     mx_free(f);
 }
 
+/* As many blocks as run at once: each then leaves one row of sums, and none waits for a place. */
+static mx_status fit_grid(fused *f)
+{
+    int blocks = 0, units = 0;
+    MX_TRY(mx_cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                             &blocks, (const void *)f->kernel, (int)f->at.block, 0),
+                         "a fused kernel"));
+    MX_TRY(mx_cuda_check(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0),
+                         "looking at the GPU"));
+    unsigned most = (unsigned)(blocks * units);
+    f->at.grid = f->at.grid > most && most ? most : f->at.grid;
+    return MX_OK;
+}
+
+static int64_t sum_rows(const fused *f)
+{
+    return (int64_t)f->at.grid * f->at.rows_per_block;
+}
+
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
 {
-    (void)work_bytes;
     mx_str source = {0};
     mx_nvrtc_result r = {0};
     fused *f = mx_realloc(NULL, sizeof *f);
@@ -35,6 +54,9 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
         st = mx_nvrtc_load(&f->library, &r, "a fused kernel");
     if (!st)
         st = mx_nvrtc_kernel(&f->kernel, f->library, "fused");
+    if (!st && f->at.n_sums)
+        st = fit_grid(f);
+    *work_bytes = sizeof(float) * (size_t)(f->at.n_sums * sum_rows(f) * f->at.cols);
     mx_free(r.cubin);
     mx_str_fini(&source);
     if (st)
@@ -47,19 +69,27 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     const fused *f = state;
-    void *pointer[MX_MAX_IN + MX_MAX_OUT], *args[MX_MAX_IN + MX_MAX_OUT];
+    void *pointer[MX_MAX_IN + MX_MAX_OUT + 1], *args[MX_MAX_IN + MX_MAX_OUT + 1];
     int n = 0;
     for (int i = 0; i < s->call.n_in; i++)
         pointer[n++] = s->call.in[i].data;
     for (int k = 0; k < s->call.n_out; k++)
         pointer[n++] = s->call.out[k].data;
+    pointer[n++] = c->work;
     for (int i = 0; i < n; i++)
         args[i] = &pointer[i];
     if (!f->at.grid)
         return MX_OK;
-    return mx_cuda_check(cudaLaunchKernel((const void *)f->kernel, (dim3){f->at.grid, 1, 1},
+    MX_TRY(mx_cuda_check(cudaLaunchKernel((const void *)f->kernel, (dim3){f->at.grid, 1, 1},
                                           (dim3){f->at.block, 1, 1}, args, 0, c->stream),
-                         "a fused kernel");
+                         "a fused kernel"));
+    if (!f->at.n_sums)
+        return MX_OK;
+    mx_column_sums sums = {.n = f->at.n_sums, .rows = sum_rows(f), .cols = f->at.cols,
+                           .part = c->work};
+    for (int i = 0; i < sums.n; i++)
+        sums.out[i] = s->call.out[f->at.sum_out[i]].data;
+    return mx_cuda_check(mx_cuda_column_sums(&sums, c->stream), "column sums");
 }
 
 const mx_cuda_op mx_cuda_op_fused = {"fused", prepare, launch, drop};

@@ -211,7 +211,7 @@ cudaError_t mx_cuda_sum_squares(float *out, const void *x, bool x_f32, int64_t n
     return cudaGetLastError();
 }
 
-enum { ROW_PARTS = 128 };
+enum { ROW_PARTS = 128, MANY_ROWS = 512, MANY_COLUMNS = 1 << 16 };
 
 size_t mx_cuda_sum_rows_bytes(int64_t rows, int64_t d)
 {
@@ -239,14 +239,45 @@ __global__ void rows_kernel(float *partial, const X *x, int64_t rows, int64_t d)
     }
 }
 
-__global__ void columns_kernel(float *out, const float *partial, int64_t d)
+/* Block (c, k): 32 columns of sum k, 32 rows at a time. */
+__global__ void column_sums_kernel(mx_column_sums s)
 {
-    int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    float s = 0;
-    for (int p = 0; p < ROW_PARTS && c < d; p++)
-        s += partial[(int64_t)p * d + c];
+    __shared__ float sum[32][33];
+    int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    const float *part = s.part + (int64_t)blockIdx.y * s.rows * s.cols;
+    float x = 0;
+    for (int64_t r = threadIdx.y; r < s.rows && c < s.cols; r += 32)
+        x += part[r * s.cols + c];
+    sum[threadIdx.y][threadIdx.x] = x;
+    __syncthreads();
+    x = sum[threadIdx.x][threadIdx.y]; /* warp y adds up column y */
+    for (int o = 16; o; o >>= 1)
+        x += __shfl_xor_sync(~0u, x, o);
+    c = (int64_t)blockIdx.x * 32 + threadIdx.y;
+    if (threadIdx.x == 0 && c < s.cols)
+        s.out[blockIdx.y][c] = x;
+}
+
+cudaError_t mx_cuda_column_sums(const mx_column_sums *s, cudaStream_t stream)
+{
+    dim3 grid((unsigned)((s->cols + 31) / 32), (unsigned)s->n), block(32, 32);
+    column_sums_kernel<<<grid, block, 0, stream>>>(*s);
+    return cudaGetLastError();
+}
+
+/* Few rows and many columns: a thread takes four columns from top to bottom. */
+template <typename X>
+__global__ void tall_kernel(float *out, const X *x, int64_t rows, int64_t d)
+{
+    int64_t c = 4 * ((int64_t)blockIdx.x * THREADS + threadIdx.x);
+    float sum[4] = {0}, f[4];
+    for (int64_t r = 0; r < rows && c < d; r++) {
+        load4(f, x + r * d + c);
+        for (int j = 0; j < 4; j++)
+            sum[j] += f[j];
+    }
     if (c < d)
-        out[c] = s;
+        store4(out + c, sum);
 }
 
 template <typename X>
@@ -273,14 +304,21 @@ cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows
         finish_kernel<<<1, THREADS, 0, stream>>>(out, (double *)partial);
         return cudaGetLastError();
     }
+    if (rows <= MANY_ROWS && d % 4 == 0 && d >= MANY_COLUMNS) {
+        unsigned blocks = (unsigned)((d / 4 + THREADS - 1) / THREADS);
+        if (x_f32)
+            tall_kernel<<<blocks, THREADS, 0, stream>>>(out, (const float *)x, rows, d);
+        else
+            tall_kernel<<<blocks, THREADS, 0, stream>>>(out, (const uint16_t *)x, rows, d);
+        return cudaGetLastError();
+    }
     dim3 grid((unsigned)((d + 31) / 32), ROW_PARTS), block(32, 8);
     if (x_f32)
         rows_kernel<<<grid, block, 0, stream>>>((float *)partial, (const float *)x, rows, d);
     else
         rows_kernel<<<grid, block, 0, stream>>>((float *)partial, (const uint16_t *)x, rows, d);
-    columns_kernel<<<(unsigned)((d + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
-        out, (const float *)partial, d);
-    return cudaGetLastError();
+    mx_column_sums sums = {{out}, (const float *)partial, 1, ROW_PARTS, d};
+    return mx_cuda_column_sums(&sums, stream);
 }
 
 /* --- lookups --- */

@@ -36,6 +36,15 @@ size_t mx_cuda_sum_rows_bytes(int64_t rows, int64_t d);
 cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows, int64_t d,
                              void *partial, cudaStream_t stream);
 
+/* out[k][c] = the sum over r of part[k][r][c]. */
+typedef struct {
+    float *out[8];
+    const float *part;
+    int n;
+    int64_t rows, cols;
+} mx_column_sums;
+cudaError_t mx_cuda_column_sums(const mx_column_sums *s, cudaStream_t stream);
+
 /* Rows of a table of `item` bytes per element; ids outside give zero rows. */
 cudaError_t mx_cuda_gather(void *y, const void *table, const int32_t *ids, int64_t rows, int64_t d,
                            int64_t vocab, int item, cudaStream_t stream);

@@ -1,0 +1,167 @@
+/* fuse_test.c - what becomes one kernel, what must not, and that nothing but the speed changes. The
+ * random graphs of passes.c run through the same pass. */
+#include "compile/passes.h"
+
+#include "graph_run.h"
+#include "ops.h"
+#include "test.h"
+#include <stdio.h>
+#include <string.h>
+
+static int count_groups(const mx_graph_run *r)
+{
+    int n = 0;
+    for (int i = 0; i < r->exec->n_steps; i++)
+        n += r->exec->step[i].node->op == &mx_op_fused;
+    return n;
+}
+
+/* A chain of which every value is a result: more than a node can have. */
+MX_TEST(fuse_keeps_groups_within_the_limit_of_outputs)
+{
+    mx_graph_run r;
+    mx_graph_run_init(&r);
+    mx_graph *g = &r.graph;
+    mx_node *x = mx_input(g, "x", MX_SHAPE(5), MX_F64);
+    char name[16];
+    for (int i = 0; i < 3 * MX_MAX_OUT; i++) {
+        x = mx_affine(g, x, 1, 1);
+        snprintf(name, sizeof name, "y%d", i);
+        mx_graph_root(g, name, x);
+    }
+    MX_CHECK_OK(mx_graph_run_compile(&r, true));
+    mx_graph_run_write(&r, "x", (double[]){0, 1, 2, 3, 4});
+    mx_graph_run_go(&r);
+    for (int i = 0; i < 3 * MX_MAX_OUT; i++) {
+        double y[5];
+        snprintf(name, sizeof name, "y%d", i);
+        mx_graph_run_read(&r, name, y);
+        MX_CHECK(y[2] == 2 + i + 1, "%s is %g", name, y[2]);
+    }
+    mx_graph_run_fini(&r);
+}
+
+/* Integers have no fractions, fused or not. */
+MX_TEST(fuse_truncates_integers)
+{
+    for (int merge = 0; merge < 2; merge++) {
+        mx_graph_run r;
+        mx_graph_run_init(&r);
+        mx_graph *g = &r.graph;
+        mx_node *x = mx_input(g, "x", MX_SHAPE(2, 2), MX_F32);
+        mx_node *half = mx_affine(g, mx_cast(g, x, MX_I32), 0.5, 0);
+        mx_graph_root(g, "y", mx_cast(g, mx_add(g, half, mx_row_sum(g, half)), MX_F32));
+        MX_CHECK_OK(mx_graph_run_compile(&r, merge));
+        double y[4];
+        mx_graph_run_write(&r, "x", (double[]){3.9, -3.9, 7.5, 1});
+        mx_graph_run_go(&r);
+        mx_graph_run_read(&r, "y", y);
+        MX_CHECK(y[0] == 1 && y[1] == -1 && y[2] == 6 && y[3] == 3, "merge=%d: %g %g %g %g", merge,
+                 y[0], y[1], y[2], y[3]);
+        mx_graph_run_fini(&r);
+    }
+}
+
+/* x = 2 cache; the cache is written; y = x + cache. The group {x, y} would have to run both before
+ * and after the update. */
+MX_TEST(fuse_does_not_put_a_read_off_past_an_update)
+{
+    for (int merge = 0; merge < 2; merge++) {
+        mx_graph_run r;
+        mx_graph_run_init(&r);
+        mx_graph *g = &r.graph;
+        mx_type t = mx_type_of(MX_F32, MX_SHAPE(1, 3));
+        mx_node *cache = mx_variable(g, "cache", t, (mx_var_attr){.kind = MX_VAR_CACHE});
+        mx_node *fresh = mx_input(g, "fresh", MX_SHAPE(1, 1), MX_F32);
+        mx_node *slot = mx_input(g, "slot", MX_SHAPE(1, 1), MX_I32);
+        mx_node *x = mx_affine(g, mx_reshape(g, cache, MX_SHAPE(1, 3)), 2, 0);
+        mx_node *now = mx_cache_write(g, cache, fresh, slot);
+        mx_graph_root(g, "y", mx_add(g, x, now));
+        MX_CHECK_OK(mx_graph_run_compile(&r, merge));
+        mx_graph_run_write(&r, "fresh", (double[]){5});
+        mx_graph_run_write(&r, "slot", (double[]){1});
+        double y[3];
+        for (int i = 0; i < 2; i++)
+            mx_graph_run_go(&r);
+        mx_graph_run_read(&r, "y", y);
+        MX_CHECK(y[0] == 0 && y[1] == 15 && y[2] == 0, "%g %g %g", y[0], y[1], y[2]);
+        mx_graph_run_fini(&r);
+    }
+}
+
+/* The gradients of a product gate: made from the same three tensors, read by different matmuls. */
+MX_TEST(fuse_joins_what_reads_the_same)
+{
+    mx_graph_run r;
+    mx_graph_run_init(&r);
+    mx_graph *g = &r.graph;
+    mx_node *in[3];
+    static const char *const name[] = {"a", "b", "c"};
+    for (int i = 0; i < 3; i++)
+        in[i] = mx_input(g, name[i], MX_SHAPE(4, 4), MX_F64);
+    mx_node *first = mx_matmul(g, "mk,kn->mn", mx_mul(g, in[0], in[1]), in[2]);
+    mx_node *second = mx_matmul(g, "mk,kn->mn", mx_mul(g, in[0], mx_silu(g, in[1])), in[2]);
+    mx_graph_root(g, "y", first);
+    mx_graph_root(g, "z", second);
+    MX_CHECK_OK(mx_graph_run_compile(&r, true));
+    MX_CHECK(count_groups(&r) == 1, "%d groups", count_groups(&r));
+    mx_graph_run_fini(&r);
+}
+
+/* y = x + sum(x) w: the sum lies between the two, so they cannot be one kernel. */
+MX_TEST(fuse_leaves_apart_what_something_lies_between)
+{
+    mx_graph_run r;
+    mx_graph_run_init(&r);
+    mx_graph *g = &r.graph;
+    mx_node *a = mx_input(g, "a", MX_SHAPE(4, 4), MX_F64);
+    mx_node *x = mx_exp(g, a), *m = mx_matmul(g, "mk,kn->mn", x, a);
+    mx_graph_root(g, "y", mx_add(g, mx_add(g, x, m), a));
+    MX_CHECK_OK(mx_graph_run_compile(&r, true));
+    MX_CHECK(count_groups(&r) == 2, "%d groups", count_groups(&r));
+    mx_graph_run_fini(&r);
+}
+
+/* Sums over 300 rows beside what is summed, over threads and blocks: the bits of the op alone. */
+MX_TEST(fuse_sums_columns_on_the_side)
+{
+    enum { ROWS = 300, COLS = 40 };
+    static double x[ROWS * COLS], sum[2][2][COLS], y[ROWS * COLS];
+    mx_test_fill(x, ROWS * COLS, -1, 1, 3);
+    for (int merge = 0; merge < 2; merge++) {
+        mx_graph_run r;
+        mx_graph_run_init(&r);
+        mx_graph *g = &r.graph;
+        mx_node *in = mx_input(g, "x", MX_SHAPE(3, ROWS / 3, COLS), MX_F32);
+        mx_node *z = mx_mul(g, in, mx_row_sum(g, in));
+        mx_graph_root(g, "y", mx_exp(g, z));
+        mx_graph_root(g, "s", mx_sum_to(g, z, MX_SHAPE(COLS)));
+        mx_graph_root(g, "t", mx_sum_to(g, in, MX_SHAPE(1, COLS)));
+        MX_CHECK_OK(mx_graph_run_compile(&r, merge));
+        MX_CHECK(!merge || r.exec->n_steps == 1, "%d steps", r.exec->n_steps);
+        mx_graph_run_write(&r, "x", x);
+        mx_graph_run_go(&r);
+        mx_graph_run_read(&r, "s", sum[merge][0]);
+        mx_graph_run_read(&r, "t", sum[merge][1]);
+        mx_graph_run_read(&r, "y", y);
+        mx_graph_run_fini(&r);
+    }
+    MX_CHECK(memcmp(sum[0], sum[1], sizeof sum[0]) == 0, "fused and unfused sums differ");
+    MX_CHECK(sum[1][1][5] != 0, "nothing was summed");
+}
+
+/* What the backward pass computes again from x must not move into the forward pass's group, which
+ * reads x as well: it would be kept from there on. */
+MX_TEST(fuse_leaves_recomputation_where_it_is)
+{
+    mx_graph_run r;
+    mx_graph_run_init(&r);
+    mx_graph *g = &r.graph;
+    mx_node *x = mx_input(g, "x", MX_SHAPE(4, 4), MX_F64);
+    mx_graph_root(g, "y", mx_matmul(g, "mk,kn->mn", mx_exp(g, x), x));
+    g->n_forward = g->n_nodes;
+    mx_graph_root(g, "dy", mx_matmul(g, "mk,kn->mn", mx_tanh(g, x), x));
+    MX_CHECK_OK(mx_graph_run_compile(&r, true));
+    MX_CHECK(count_groups(&r) == 2, "%d groups", count_groups(&r));
+    mx_graph_run_fini(&r);
+}
