@@ -37,9 +37,9 @@ mx_head mx_decoder_build_with(mx_graph *g, const mx_decoder *c, mx_build *b, mx_
 mx_status mx_decoder_finish(void *config, const json_t *json) MX_MUST_USE;
 void mx_decoder_summary(const void *config, mx_model_summary *s);
 
-#define MX_CFG_DECODER(T, theta_)                                                                  \
-    MX_CFG_SIZES(T),                                                                               \
-        MX_CFG(T, kv_heads, "num_key_value_heads", MX_CFG_INT, .maxtext = "base_num_kv_heads"),    \
+#define MX_CFG_DECODER(T, theta_) MX_CFG_SIZES(T), MX_CFG_DECODER_REST(T, theta_)
+#define MX_CFG_DECODER_REST(T, theta_)                                                             \
+    MX_CFG(T, kv_heads, "num_key_value_heads", MX_CFG_INT, .maxtext = "base_num_kv_heads"),        \
         MX_CFG(T, head_dim, "head_dim", MX_CFG_INT, .maxtext = "head_dim"),                        \
         MX_CFG(T, max_positions, "max_position_embeddings", MX_CFG_INT, .fallback = 32768,         \
                .maxtext = "max_position_embeddings"),                                              \

@@ -7,20 +7,10 @@
  * The layers for predicting several tokens (mtp.*) are not built.
  * x (B, S, d); q (B, S, H, D); k, v (B, S, K, D).
  */
-#include "models/decoder.h"
-#include "models/mixture.h"
-#include "nn/delta_net.h"
+#include "models/qwen3_next.h"
 
 #include "ops.h"
 #include <math.h>
-
-typedef struct {
-    mx_decoder base; /* first: the shared rows of the field table address it */
-    mx_moe moe;
-    mx_delta_net net;
-    int64_t shared_d_ff, full_interval;
-    mx_sparse_layers sparse;
-} config;
 
 enum { LINEAR = 1, FULL };
 
@@ -44,7 +34,7 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
     return mx_name(g, "out_proj", o);
 }
 
-static mx_node *mlp(mx_graph *g, const config *c, mx_build *b, mx_node *x, int64_t l)
+static mx_node *mlp(mx_graph *g, const mx_qwen3_next *c, mx_build *b, mx_node *x, int64_t l)
 {
     mx_act act = c->base.act;
     if (mx_is_dense(&c->moe, &c->sparse, l))
@@ -54,15 +44,14 @@ static mx_node *mlp(mx_graph *g, const config *c, mx_build *b, mx_node *x, int64
                                    "shared_expert_gate"));
 }
 
-static mx_head build(mx_graph *g, const void *config_, mx_build *b)
+mx_node *mx_qwen3_next_layers(mx_graph *g, const mx_qwen3_next *c, mx_build *b)
 {
-    const config *c = config_;
     const mx_decoder *d = &c->base;
-    mx_node *x = mx_embedding(g, b, "model.embed_tokens", d->vocab, d->d);
+    mx_node *x = mx_embedding(g, b, "embed_tokens", d->vocab, d->d);
     mx_rope_table t = mx_rope_tables(g, b, &d->rope, d->head_dim, false);
     for (int64_t l = 0; l < d->layers; l++) {
         bool full = d->layer_types.type[l] == FULL;
-        mx_scope(g, "model.layers.%lld", (long long)l);
+        mx_scope(g, "layers.%lld", (long long)l);
         mx_node *h = mx_rms_norm(g, x, "input_layernorm", d->eps, true);
         mx_scope(g, full ? "self_attn" : "linear_attn");
         h = full ? attention(g, d, b, h, &t) : mx_delta_net_layer(g, b, h, &c->net, d->eps);
@@ -72,7 +61,15 @@ static mx_head build(mx_graph *g, const void *config_, mx_build *b)
         h = mx_scope_end(g, mlp(g, c, b, h, l));
         x = mx_scope_end(g, mx_add(g, x, h));
     }
-    x = mx_rms_norm(g, x, "model.norm", d->eps, true);
+    return mx_rms_norm(g, x, "norm", d->eps, true);
+}
+
+mx_head mx_qwen3_next_build(mx_graph *g, const void *config, mx_build *b)
+{
+    const mx_qwen3_next *c = config;
+    const mx_decoder *d = &c->base;
+    mx_scope(g, "model");
+    mx_node *x = mx_scope_end(g, mx_qwen3_next_layers(g, c, b));
     return (mx_head){.hidden = x, .weight = mx_head_weight(g, b, d->vocab, d->d, d->tied)};
 }
 
@@ -92,9 +89,9 @@ static mx_status check_net(const mx_delta_net *n)
     return MX_OK;
 }
 
-static mx_status finish(void *config_, const json_t *json)
+mx_status mx_qwen3_next_finish(void *config, const json_t *json)
 {
-    config *c = config_;
+    mx_qwen3_next *c = config;
     mx_layer_types *t = &c->base.layer_types;
     MX_TRY(mx_check_sparse_layers(&c->sparse));
     if (c->full_interval < 1)
@@ -109,30 +106,15 @@ static mx_status finish(void *config_, const json_t *json)
     MX_TRY(check_net(&c->net));
     if (c->moe.experts)
         MX_TRY(mx_check_moe(&c->moe));
-    return mx_decoder_finish(config_, json);
+    return mx_decoder_finish(config, json);
 }
 
 static const mx_cfg_field fields[] = {
     MX_CFG_DECODER(mx_decoder, 10000),
-    MX_CFG(mx_decoder, qkv_bias, "attention_bias", MX_CFG_BOOL),
-    MX_CFG(mx_decoder, layer_types, "layer_types", MX_CFG_LAYER_TYPES,
-           .text = "linear_attention,full_attention"),
-    MX_CFG(config, full_interval, "full_attention_interval", MX_CFG_INT, .fallback = 4,
-           .maxtext = "inhomogeneous_layer_cycle_interval"),
-    MX_CFG(config, net.k_heads, "linear_num_key_heads", MX_CFG_INT, .fallback = 16,
-           .maxtext = "gdn_num_key_heads"),
-    MX_CFG(config, net.v_heads, "linear_num_value_heads", MX_CFG_INT, .fallback = 32,
-           .maxtext = "gdn_num_value_heads"),
-    MX_CFG(config, net.k_dim, "linear_key_head_dim", MX_CFG_INT, .fallback = 128,
-           .maxtext = "gdn_key_head_dim"),
-    MX_CFG(config, net.v_dim, "linear_value_head_dim", MX_CFG_INT, .fallback = 128,
-           .maxtext = "gdn_value_head_dim"),
-    MX_CFG(config, net.taps, "linear_conv_kernel_dim", MX_CFG_INT, .fallback = 4,
-           .maxtext = "gdn_conv_kernel_dim"),
-    MX_CFG(config, net.chunk, "gdn_chunk_size", MX_CFG_INT, .fallback = 64,
-           .maxtext = "gdn_chunk_size"),
-    MX_CFG_QWEN_MOE(config, 10, 512, 1),
-    MX_CFG(config, shared_d_ff, "shared_expert_intermediate_size", MX_CFG_INT, .fallback = 512),
+    MX_CFG_DELTA_NET(mx_qwen3_next),
+    MX_CFG_QWEN_MOE(mx_qwen3_next, 10, 512, 1),
+    MX_CFG(mx_qwen3_next, shared_d_ff, "shared_expert_intermediate_size", MX_CFG_INT,
+           .fallback = 512),
     {0},
 };
 
@@ -142,10 +124,10 @@ const mx_model mx_model_qwen3_next = {
     .model_types = "qwen3_next",
     .architecture = "Qwen3NextForCausalLM",
     .fields = fields,
-    .config_size = sizeof(config),
-    .finish = finish,
+    .config_size = sizeof(mx_qwen3_next),
+    .finish = mx_qwen3_next_finish,
     .summary = mx_decoder_summary,
-    .build = build,
+    .build = mx_qwen3_next_build,
     .other_parts = mx_joined_experts,
     .no_decay = "*norm*,*.bias,*.dt_bias,*.A_log",
     .unused = "mtp.*",

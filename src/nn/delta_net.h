@@ -1,6 +1,7 @@
-/* delta_net.h - gated delta networks (Qwen3-Next): a layer whose past is one matrix per head.
+/* delta_net.h - gated delta networks (Qwen3-Next, Qwen3.5): the past of a head is one matrix.
  *
- *     q, k, v, z = in_proj_qkvz x      b, a = in_proj_ba x      stored key head by key head
+ *     q, k, v, z = in_proj_qkvz x      b, a = in_proj_ba x      stored key head by key head, or
+ *     q, k, v = in_proj_qkv x    z = in_proj_z x    b = in_proj_b x    a = in_proj_a x
  *     q, k, v = silu(causal_conv [q, k, v])
  *     g = -exp(A_log) softplus(a + dt_bias)     beta = sigmoid(b)
  *     o = delta_rule(q / |q|, k / |k|, v, g, beta)
@@ -18,6 +19,7 @@ typedef struct {
     int64_t k_dim, v_dim;
     int64_t taps;             /* of the convolution */
     int64_t chunk;            /* tokens of the delta rule computed together */
+    bool separate;            /* the second form of the projections */
 } mx_delta_net;
 
 /* x (B, S, d) -> (B, S, d), under the current scope. */

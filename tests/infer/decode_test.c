@@ -146,7 +146,8 @@ static int narrow_weights(mx_session *s)
 MX_TEST(decoding_with_narrow_weights_gives_the_same_bits)
 {
     static const char *const names[] = {"llama3",      "gemma3",     "gpt-oss",
-                                        "deepseek-v3", "qwen3-next", "gemma3-vision"};
+                                        "deepseek-v3", "qwen3-next", "gemma3-vision",
+                                        "qwen3.5"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         bench t[2] = {{.ids = NULL}, {.ids = NULL}};
         mx_status st = MX_OK;

@@ -281,6 +281,8 @@ MX_TEST(models_have_as_many_weights_as_released)
         {"model_name=qwen3-30b-a3b-base", 30532122624},
         {"model_name=qwen3-480b-a35b", 480154875392},
         {"model_name=qwen3-next-80b-a3b", 79674391296},
+        {"model_name=qwen3.5-35b-a3b", 34660610688}, /* without vision, as the next */
+        {"model_name=qwen3.5-397b-a17b", 396346350336},
         {"model_name=olmo3-7b", 7298011136},
         {"model_name=olmo3-7b-pt", 7298011136},
         {"model_name=olmo3-32b", 32233522176},

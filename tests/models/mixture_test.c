@@ -337,7 +337,7 @@ MX_TEST(routers_with_nan_make_the_loss_nan)
         {"qwen3-moe", "*.mlp.gate.weight"},  {"mixtral", "*.gate.weight"},
         {"deepseek-v3", "*.gate.weight"},    {"gpt-oss", "*.router.weight"},
         {"llama4", "*.router.weight"},       {"gemma4-moe", "*.router.proj.weight"},
-        {"qwen3-next", "*.mlp.gate.weight"},
+        {"qwen3-next", "*.mlp.gate.weight"}, {"qwen3.5-moe", "*.mlp.gate.weight"},
     };
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         trial t;
