@@ -30,25 +30,27 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Tiles as large as the packing buffers allow, then halved until every thread has as many: rows
- * while many remain (each cut packs B once more), then columns (A once more). Threads do not share
- * a packed block: where two cores have no cache in common, handing it over costs more than packing
- * it twice (measured: 60 % of the peak instead of 85 for m = 256). */
+/* Tiles as large as the packing buffers allow, then more of them until every thread has as many:
+ * rows while many remain (each cut packs B once more), then columns (A once more, and every thread
+ * reads all of A: 77 % of the peak instead of 86 for 768 x 768 x 2048). Threads do not share a
+ * packed block: where two cores have no cache in common, handing it over costs more than packing it
+ * twice (measured: 60 % of the peak instead of 85 for m = 256). Rows are cut evenly and not at
+ * whole register tiles: a short last one costs every thread less than a whole one costs the thread
+ * that has it. */
 static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)
 {
     int64_t mm = 1, nn = ceil_div(g->n, l->nc);
     while (threads > 1 && batch * mm * nn < 8 * threads && batch * mm * nn % threads) {
-        if (g->m / (2 * mm) >= 512)
-            mm *= 2;
-        else if (g->n / (2 * nn) >= 2 * l->nr)
-            nn *= 2;
-        else if (g->m / (2 * mm) >= 2 * l->mr)
-            mm *= 2;
+        if (g->m / (mm + 1) >= 256)
+            mm++;
+        else if (g->n / (nn + 1) >= 2 * l->nr)
+            nn++;
+        else if (g->m / (mm + 1) >= 2 * l->mr)
+            mm++;
         else
             break;
     }
-    cut c = {.rows = ceil_div(ceil_div(g->m, mm), l->mr) * l->mr,
-             .cols = ceil_div(ceil_div(g->n, nn), l->nr) * l->nr};
+    cut c = {.rows = ceil_div(g->m, mm), .cols = ceil_div(ceil_div(g->n, nn), l->nr) * l->nr};
     c.n_rows = ceil_div(g->m, c.rows);
     c.n_cols = ceil_div(g->n, c.cols);
     return c;
