@@ -97,6 +97,19 @@ bool mx_glob_match(const char *pattern, const char *s)
     return !*pattern;
 }
 
+bool mx_glob_any(const char *patterns, const char *s)
+{
+    char one[256];
+    for (const char *p = patterns; p && *p;) {
+        size_t k = strcspn(p, ",");
+        snprintf(one, sizeof one, "%.*s", (int)k, p);
+        if (mx_glob_match(one, s))
+            return true;
+        p += k + (p[k] == ',');
+    }
+    return false;
+}
+
 int mx_edit_distance(const char *a, const char *b)
 {
     enum { MAX = 128 };

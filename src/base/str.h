@@ -23,6 +23,8 @@ bool mx_starts_with(const char *s, const char *prefix);
 bool mx_ends_with(const char *s, const char *suffix);
 /* Shell-style match: `*` any run of characters, `?` one character. */
 bool mx_glob_match(const char *pattern, const char *s);
+/* One of the patterns, which commas divide. NULL: none. */
+bool mx_glob_any(const char *patterns, const char *s);
 /* Edit distance, used for "did you mean". */
 int mx_edit_distance(const char *a, const char *b);
 /* Whole-string, locale-independent number parsing; false if anything is left over or out of range.

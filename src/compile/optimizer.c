@@ -21,19 +21,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool matches(const char *patterns, const char *name)
-{
-    char pattern[128];
-    for (const char *p = patterns; p && *p;) {
-        size_t len = strcspn(p, ",");
-        snprintf(pattern, sizeof pattern, "%.*s", (int)len, p);
-        if (mx_glob_match(pattern, name))
-            return true;
-        p += len + (p[len] == ',');
-    }
-    return false;
-}
-
 static mx_node *state(mx_graph *g, const mx_node *w, const char *suffix, mx_dtype dtype)
 {
     char name[512];
@@ -90,7 +77,7 @@ typedef struct {
 static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, const rates *r,
                        mx_node *copy)
 {
-    double decay = matches(o->no_decay, w->name) ? 0 : o->weight_decay;
+    double decay = mx_glob_any(o->no_decay, w->name) ? 0 : o->weight_decay;
     mx_node *u;
     if (o->kind == MX_SGD && o->momentum > 0) {
         mx_node *m = mx_momentum(g, state(g, w, "momentum", MX_F32), d, r->scale, o->momentum, 1);

@@ -87,14 +87,19 @@ static mx_status append_pixels(const mx_image_processor *p, const mx_picture *pi
                                float **pixels, int64_t *n, int64_t *cap)
 {
     mx_image m;
-    int64_t floats = mx_image_floats(p);
+    mx_image_cut cut;
+    int64_t floats = mx_image_floats(&p->spec);
     MX_TRY(mx_picture_read(picture, &m));
-    mx_image_cut cut = mx_image_cut_of(p, m.width, m.height);
+    mx_status st = mx_image_cut_of(p, m.width, m.height, &cut);
+    if (st) {
+        mx_image_fini(&m);
+        return mx_status_wrap(st, "%s", picture->name);
+    }
     if (*n + cut.images > *cap) {
         *cap = *n + cut.images > 2 * *cap ? *n + cut.images : 2 * *cap;
         *pixels = mx_realloc(*pixels, sizeof(float) * (size_t)(*cap * floats));
     }
-    mx_status st = mx_image_process(p, &m, *pixels + *n * floats);
+    st = mx_image_process(p, &m, *pixels + *n * floats);
     *n += cut.images;
     mx_image_fini(&m);
     return st;

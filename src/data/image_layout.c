@@ -26,6 +26,12 @@ static void add_pieces(const mx_image_spec *s, mx_str *out)
 static void add_picture(const mx_image_spec *s, const mx_image_cut *cut, mx_str *out)
 {
     mx_str_add(out, s->begin);
+    if (!s->size) {
+        for (int64_t i = 0; i < cut->images; i++)
+            mx_str_add(out, s->piece);
+        mx_str_add(out, s->end);
+        return;
+    }
     for (int64_t y = 0; cut->images > 1 && y < cut->down; y++)
         for (int64_t x = 0; x < cut->across; x++) {
             add_pieces(s, out);

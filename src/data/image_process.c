@@ -71,7 +71,7 @@ static mx_status read_config(mx_image_processor *p, const json_t *o, const char 
     if (!flag(o, "do_resize", true))
         return mx_fail(MX_INPUT, "%s: \"do_resize\" is false, but the model takes images of one "
                        "size", where);
-    MX_TRY(check_size(p, o, where));
+    MX_TRY(p->spec.size ? check_size(p, o, where) : mx_pieces_read_config(p, o, where));
     MX_TRY(read_numbers(o, "image_mean", p->mean, where));
     MX_TRY(read_numbers(o, "image_std", p->std, where));
     if (json_is_integer(resample)) {
@@ -89,7 +89,7 @@ static mx_status read_config(mx_image_processor *p, const json_t *o, const char 
         return mx_fail(MX_INPUT, "%s: \"max_patches\" is %lld, expected 1 to %d", where,
                        (long long)p->spec.max_tiles, MAX_TILES);
     p->rescale = flag(o, "do_rescale", true);
-    p->normalize = flag(o, "do_normalize", true);
+    p->normalize = flag(o, "do_normalize", p->normalize);
     p->largest_canvas = flag(o, "resize_to_max_canvas", false);
     return MX_OK;
 }
@@ -117,9 +117,10 @@ static mx_status read_file(mx_image_processor *p, const char *path, bool nested,
 
 mx_status mx_image_processor_open(mx_image_processor *p, const mx_image_spec *s, const char *dir)
 {
-    *p = (mx_image_processor){.spec = *s, .filter = MX_FILTER_BILINEAR, .factor = 1.0 / 255,
-                              .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}, .rescale = true,
-                              .normalize = true};
+    *p = (mx_image_processor){.spec = *s, .factor = 1.0 / 255, .rescale = true,
+                              .filter = s->bicubic ? MX_FILTER_BICUBIC : MX_FILTER_BILINEAR,
+                              .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5},
+                              .normalize = !s->plain};
     if (s->channels != 3)
         return mx_fail(MX_INPUT, "the model takes images of %lld channels, pictures have 3",
                        (long long)s->channels);
@@ -208,15 +209,19 @@ static void fit(const mx_image_processor *p, int64_t width, int64_t height, mx_i
     c->height = c->height < 1 ? 1 : c->height;
 }
 
-mx_image_cut mx_image_cut_of(const mx_image_processor *p, int64_t width, int64_t height)
+mx_status mx_image_cut_of(const mx_image_processor *p, int64_t width, int64_t height,
+                          mx_image_cut *out)
 {
     int64_t side = p->spec.size;
+    if (!side)
+        return mx_pieces_of(p, width, height, out);
+    *out = (mx_image_cut){1, 1, 1, side, side};
     if (p->spec.max_tiles == 1)
-        return (mx_image_cut){1, 1, 1, side, side};
+        return MX_OK;
     canvas c = best_canvas(p, width, height);
-    mx_image_cut cut = {c.w, c.h, c.w * c.h + (c.w * c.h > 1), c.w * side, c.h * side};
-    fit(p, width, height, &cut);
-    return cut;
+    *out = (mx_image_cut){c.w, c.h, c.w * c.h + (c.w * c.h > 1), c.w * side, c.h * side};
+    fit(p, width, height, out);
+    return MX_OK;
 }
 
 /* --- numbers --- */
@@ -231,8 +236,7 @@ static float bf16(float x)
     return x;
 }
 
-/* What each of the 256 values of a channel becomes. */
-static void make_table(const mx_image_processor *p, int channel, float *table)
+void mx_image_values(const mx_image_processor *p, int channel, float *table)
 {
     float factor = (float)p->factor, mean = (float)p->mean[channel], std = (float)p->std[channel];
     bool both = p->rescale && p->normalize;
@@ -260,7 +264,7 @@ static void take_tile(const mx_image_processor *p, const mx_image *m, int64_t le
     int64_t side = p->spec.size;
     for (int c = 0; c < 3; c++) {
         float table[256];
-        make_table(p, c, table);
+        mx_image_values(p, c, table);
         for (int64_t y = 0; y < side; y++)
             for (int64_t x = 0; x < side; x++) {
                 bool inside = top + y < m->height && left + x < m->width;
@@ -270,16 +274,18 @@ static void take_tile(const mx_image_processor *p, const mx_image *m, int64_t le
     }
 }
 
-int64_t mx_image_floats(const mx_image_processor *p)
-{
-    return p->spec.channels * p->spec.size * p->spec.size;
-}
-
 mx_status mx_image_process(const mx_image_processor *p, const mx_image *m, float *pixels)
 {
-    int64_t side = p->spec.size, n = mx_image_floats(p);
-    mx_image_cut cut = mx_image_cut_of(p, m->width, m->height);
+    int64_t side = p->spec.size, n = mx_image_floats(&p->spec);
+    mx_image_cut cut;
     mx_image small;
+    MX_TRY(mx_image_cut_of(p, m->width, m->height, &cut));
+    if (!side) {
+        MX_TRY(mx_image_resize(&small, m, cut.width, cut.height, p->filter));
+        mx_pieces_take(p, &small, pixels);
+        mx_image_fini(&small);
+        return MX_OK;
+    }
     if (p->spec.max_tiles > 1) {
         MX_TRY(mx_image_resize(&small, m, cut.width, cut.height, p->filter));
         for (int64_t y = 0; y < cut.down; y++)

@@ -3,7 +3,8 @@
  * A picture is resized to the model's size, its numbers 0..255 are scaled and shifted per channel,
  * and channels come apart: (3, size, size). Families that cut pictures (max_tiles > 1) choose a
  * canvas of w x h tiles, place the picture on it with its proportions kept, and add the whole
- * picture as a last tile when there is more than one.
+ * picture as a last tile when there is more than one. Families without one size (spec.size 0) keep
+ * a picture's proportions and take it in pieces (image_pieces.c).
  */
 #ifndef MX_DATA_IMAGE_PROCESS_H
 #define MX_DATA_IMAGE_PROCESS_H
@@ -11,6 +12,7 @@
 #include "base/str.h"
 #include "data/image.h"
 #include "models/model.h"
+#include <jansson.h>
 
 typedef struct {
     mx_image_spec spec;
@@ -31,12 +33,31 @@ typedef struct {
     int64_t images;        /* to the model: tiles, and the whole when there is more than one */
     int64_t width, height; /* of the picture on its canvas; what is left over is black */
 } mx_image_cut;
-mx_image_cut mx_image_cut_of(const mx_image_processor *p, int64_t width, int64_t height);
-/* The numbers of one image: channels size size. */
-int64_t mx_image_floats(const mx_image_processor *p);
-/* pixels (images, 3, size, size), as many as mx_image_cut_of says. */
+/* Fails for proportions that the family does not take. */
+mx_status mx_image_cut_of(const mx_image_processor *p, int64_t width, int64_t height,
+                          mx_image_cut *out) MX_MUST_USE;
+/* As many images as mx_image_cut_of says, of mx_image_floats each. */
 mx_status mx_image_process(const mx_image_processor *p, const mx_image *m,
                            float *pixels) MX_MUST_USE;
+/* What each of the 256 values of a channel becomes. */
+void mx_image_values(const mx_image_processor *p, int channel, float *table);
+
+/* image_pieces.c: the same two for families whose pictures keep their proportions. */
+mx_status mx_pieces_of(const mx_image_processor *p, int64_t width, int64_t height,
+                       mx_image_cut *out) MX_MUST_USE;
+/* m has the size that the cut says. */
+void mx_pieces_take(const mx_image_processor *p, const mx_image *m, float *pixels);
+/* What DIR's file says of them: the model's own patches, and how many pieces a picture may have. */
+mx_status mx_pieces_read_config(mx_image_processor *p, const json_t *o,
+                                const char *where) MX_MUST_USE;
+/* Of the picture whose first image to the model begins at `pixels`: how many images to the model it
+ * is fed as in one run, and their tokens. */
+int64_t mx_image_run(const mx_image_spec *s, const float *pixels);
+int64_t mx_image_run_tokens(const mx_image_spec *s, const float *pixels);
+/* The most tokens of a run among n images to the model. */
+int64_t mx_image_longest(const mx_image_spec *s, const float *pixels, int64_t n);
+/* Marks n places of pieces as not used. */
+void mx_pieces_clear(const mx_image_spec *s, float *pixels, int64_t n);
 
 /* image_layout.c: how many times the family's mark stands in a text. */
 int64_t mx_image_marks(const mx_image_spec *s, const char *text, size_t n);

@@ -17,7 +17,11 @@ static const char *const file_keys[] = {"image", "path", "url"};
 static mx_status add_picture(mx_record_pictures *p, mx_picture picture)
 {
     mx_image m;
+    mx_image_cut cut;
     MX_TRY(mx_picture_read(&picture, &m));
+    mx_status st = mx_image_cut_of(&p->images->processor, m.width, m.height, &cut);
+    mx_image_fini(&m);
+    MX_TRY(mx_status_wrap(st, "%s", picture.name));
     if (p->n == p->cap) {
         int cap = p->cap ? 2 * p->cap : 4;
         mx_picture *pictures = MX_NEW_N(&p->arena, mx_picture, cap);
@@ -31,8 +35,7 @@ static mx_status add_picture(mx_record_pictures *p, mx_picture picture)
         p->cap = cap;
     }
     p->picture[p->n] = picture;
-    p->cut[p->n++] = mx_image_cut_of(&p->images->processor, m.width, m.height);
-    mx_image_fini(&m);
+    p->cut[p->n++] = cut;
     return MX_OK;
 }
 

@@ -9,10 +9,11 @@
  */
 #include "infer/decode.h"
 
+#include "data/image_process.h"
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_SIZES = 8, PROMPT_RUN = 128 };
+enum { MAX_SIZES = 8, PROMPT_RUN = 128, LEAST_RUN = 256 };
 
 typedef struct {
     mx_step step;
@@ -28,7 +29,8 @@ struct mx_decode {
     runner one, many, image;
     bool has_many, has_image;
     mx_image_spec spec;
-    float *pixels; /* (B, channels, size, size), with images */
+    int64_t image_tokens; /* of one image at most */
+    float *pixels; /* of one image for each sequence */
     int64_t *length;
     float *logits; /* (B, vocab) */
     float *fresh;  /* of the last run */
@@ -49,12 +51,20 @@ static void find_sizes(runner *r)
     }
 }
 
+/* What the image program takes: an image of each sequence, or the pieces of the longest one. */
+static int64_t images_of(const mx_decode *d)
+{
+    return d->batch * (d->spec.size ? 1 : d->image_tokens / d->spec.tokens);
+}
+
 static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, int64_t seq,
                              const mx_decode_settings *o)
 {
     mx_step_options so = {.kind = MX_STEP_NEXT, .compile = o->compile,
                           .shape = {.batch = d->batch, .seq = seq, .cache_len = d->max_length,
-                                    .images = r == &d->image ? d->batch : 0,
+                                    .images = r == &d->image ? images_of(d) : 0,
+                                    .max_run = o->image_tokens > LEAST_RUN ? o->image_tokens
+                                                                           : LEAST_RUN,
                                     .cache_dtype = o->compile.compute}};
     so.compile.n_threads = mx_session_threads(d->session);
     MX_TRY(mx_step_open(&r->step, d->session, m, &so));
@@ -72,12 +82,13 @@ static mx_status open_images(mx_decode *d, const mx_model_spec *m, const mx_deco
     if (!m->family->images)
         return mx_fail(MX_USAGE, "%s is a family without images", m->family->name);
     m->family->images(m->config, &d->spec);
-    if (d->spec.tokens > MX_MAX_RUN || d->spec.tokens > d->max_length)
-        return mx_fail(MX_INPUT, "an image has %lld tokens; decoding takes %d at once, %lld in all",
-                       (long long)d->spec.tokens, MX_MAX_RUN, (long long)d->max_length);
-    MX_TRY(open_runner(d, &d->image, m, d->spec.tokens, o));
+    d->image_tokens = o->image_tokens;
+    if (d->image_tokens > d->max_length)
+        return mx_fail(MX_INPUT, "an image has %lld tokens, but there is room for %lld in all",
+                       (long long)d->image_tokens, (long long)d->max_length);
+    MX_TRY(open_runner(d, &d->image, m, d->image_tokens, o));
     d->has_image = true;
-    size_t floats = (size_t)(d->batch * d->spec.channels * d->spec.size * d->spec.size);
+    size_t floats = (size_t)(images_of(d) * mx_image_floats(&d->spec));
     return mx_alloc((void **)&d->pixels, sizeof(float) * floats, "the images of a batch");
 }
 
@@ -104,7 +115,7 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
         st = open_runner(d, &d->many, m, run, o);
         d->has_many = !st;
     }
-    if (!st && o->images)
+    if (!st && o->image_tokens)
         st = open_images(d, m, o);
     if (st)
         mx_decode_close(d);
@@ -162,6 +173,11 @@ static mx_status run(mx_decode *d, runner *r, const feed *f)
     return mx_exec_read(e, "logits", d->fresh);
 }
 
+static const float *next_image(const mx_decode *d, const feed *f, int64_t b)
+{
+    return f->pixels[b] + f->images[b] * mx_image_floats(&d->spec);
+}
+
 /* How many tokens from token `at` on belong to one kind, at most `most`; *image: which. */
 static int64_t stretch(const mx_decode *d, const feed *f, int64_t b, int64_t most, bool *image)
 {
@@ -172,7 +188,7 @@ static int64_t stretch(const mx_decode *d, const feed *f, int64_t b, int64_t mos
     const int32_t *t = f->tokens[b] + f->done[b];
     *image = f->pixels && t[0] == d->spec.token;
     if (*image)
-        most = d->spec.tokens;
+        most = mx_image_run_tokens(&d->spec, next_image(d, f, b));
     while (k < left && k < most && (!f->pixels || (t[k] == d->spec.token) == *image))
         k++;
     return k;
@@ -181,18 +197,28 @@ static int64_t stretch(const mx_decode *d, const feed *f, int64_t b, int64_t mos
 /* Sequences whose next token is an image's go first, with that image's pixels. */
 static mx_status take_images(mx_decode *d, const feed *f, bool *any)
 {
-    int64_t floats = d->spec.channels * d->spec.size * d->spec.size, n = 0;
+    int64_t floats = mx_image_floats(&d->spec), room = images_of(d) / d->batch, n = 0;
+    if (!d->spec.size)
+        mx_pieces_clear(&d->spec, d->pixels, images_of(d));
     for (int64_t b = 0; b < d->batch; b++) {
         bool image;
         int64_t k = stretch(d, f, b, 0, &image);
         f->take[b] = image ? k : 0;
         if (!image)
             continue;
-        if (k < d->spec.tokens)
-            return mx_fail(MX_INPUT, "an image of sequence %lld has %lld of its %lld tokens",
-                           (long long)b, (long long)k, (long long)d->spec.tokens);
-        memcpy(d->pixels + floats * n++, f->pixels[b] + floats * f->images[b]++,
-               sizeof(float) * (size_t)floats);
+        const float *from = next_image(d, f, b);
+        int64_t tokens = mx_image_run_tokens(&d->spec, from), pieces = mx_image_run(&d->spec, from);
+        if (k < tokens || tokens > d->image_tokens)
+            return mx_fail(MX_INPUT,
+                           "an image of sequence %lld has %lld of its %lld tokens, and %lld are "
+                           "taken",
+                           (long long)b, (long long)k, (long long)tokens,
+                           (long long)d->image_tokens);
+        /* Whole images follow each other, pieces begin with their sequence. */
+        memcpy(d->pixels + floats * (d->spec.size ? n : b * room), from,
+               sizeof(float) * (size_t)(pieces * floats));
+        f->images[b] += pieces;
+        n++;
     }
     *any = n > 0;
     return MX_OK;

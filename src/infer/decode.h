@@ -15,7 +15,7 @@ typedef struct {
     int64_t batch;       /* sequences decoded together */
     int64_t max_length;  /* positions, prompt included */
     int64_t prompt_hint; /* length of the longest prompt, to size the prompt program; 0: unknown */
-    bool images;         /* prompts may hold images */
+    int64_t image_tokens; /* of the longest image that prompts hold (mx_image_longest); 0: none */
     mx_compile_options compile;
 } mx_decode_settings;
 

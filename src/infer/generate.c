@@ -140,6 +140,15 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
     return st;
 }
 
+static int64_t longest_image(const mx_model_spec *m, const mx_generate_options *o)
+{
+    mx_image_spec s;
+    if (!o->n_images)
+        return 0;
+    m->family->images(m->config, &s);
+    return mx_image_longest(&s, o->pixels, o->n_images);
+}
+
 mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const mx_tokens *prompts,
                       int64_t n, const mx_generate_options *o,
                       void (*stream)(void *ctx, const char *text, size_t n_bytes), void *ctx,
@@ -159,7 +168,8 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
     for (int64_t i = 0; i < n; i++)
         longest = prompts[i].n > longest ? prompts[i].n : longest;
     mx_decode_settings ds = {.batch = batch, .max_length = longest + o->max_new_tokens,
-                             .prompt_hint = longest, .images = o->n_images > 0,
+                             .prompt_hint = longest,
+                             .image_tokens = longest_image(&model->spec, o),
                              .compile = {.compute = o->compute, .weights_fixed = true}};
     MX_TRY_OUT(st, mx_session_open(&session, o->device, o->n_threads));
     MX_TRY_OUT(st, mx_decode_open(&j.decode, session, &model->spec, &ds));

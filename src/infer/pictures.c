@@ -7,13 +7,16 @@ static mx_status read_picture(mx_pictures *p, const char *path, int i)
 {
     mx_image m;
     MX_TRY(mx_image_read(&m, path));
-    p->cuts[i] = mx_image_cut_of(&p->processor, m.width, m.height);
-    int64_t floats = mx_image_floats(&p->processor), n = p->n_images + p->cuts[i].images;
-    p->pixels = mx_realloc(p->pixels, sizeof(float) * (size_t)(n * floats));
-    mx_status st = mx_image_process(&p->processor, &m, p->pixels + p->n_images * floats);
-    p->n_images = n;
+    int64_t floats = mx_image_floats(&p->processor.spec);
+    mx_status st = mx_image_cut_of(&p->processor, m.width, m.height, &p->cuts[i]);
+    if (!st) {
+        int64_t n = p->n_images + p->cuts[i].images;
+        p->pixels = mx_realloc(p->pixels, sizeof(float) * (size_t)(n * floats));
+        st = mx_image_process(&p->processor, &m, p->pixels + p->n_images * floats);
+        p->n_images = n;
+    }
     mx_image_fini(&m);
-    return st;
+    return mx_status_wrap(st, "%s", path);
 }
 
 mx_status mx_pictures_open(mx_pictures *p, const mx_model_spec *m, const char *dir,

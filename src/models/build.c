@@ -2,14 +2,22 @@
 #include "models/model.h"
 
 #include "nn/moe.h"
+#include "nn/vision.h"
 #include "ops.h"
 #include <string.h>
+
+int64_t mx_image_floats(const mx_image_spec *s)
+{
+    if (s->size)
+        return s->channels * s->size * s->size;
+    return MX_PIECE_PLACE + s->side * s->side * s->channels * s->frames * s->patch * s->patch;
+}
 
 mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx_build *b)
 {
     mx_shape rows = MX_SHAPE(s.batch, s.seq);
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
-                    .cache_dtype = s.cache_dtype, .training = s.training,
+                    .cache_dtype = s.cache_dtype, .max_run = s.max_run, .training = s.training,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
     b->tokens = mx_input(g, "tokens", rows, MX_I32);
     if (s.packed || s.cache_len)
@@ -20,8 +28,9 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     if (images && m->family->images) {
         mx_image_spec i;
         m->family->images(m->config, &i);
-        b->pixels = mx_input(g, "pixels", MX_SHAPE(images, i.channels, i.size, i.size),
-                             g->param_dtype);
+        mx_shape whole = MX_SHAPE(images, i.channels, i.size, i.size);
+        mx_shape pieces = MX_SHAPE(s.batch, images / s.batch, mx_image_floats(&i));
+        b->pixels = mx_input(g, "pixels", i.size ? whole : pieces, g->param_dtype);
     }
     mx_head head = m->family->build(g, m->config, b);
     mx_balance_finish(g, b);

@@ -195,7 +195,7 @@ static mx_status read_config(void *config, const mx_model *family, const json_t 
     for (const mx_cfg_field *f = family->fields; f->key; f++)
         all = mx_status_join(all, read_field(config, f, inner, json, where));
     if (!all && family->finish)
-        all = mx_status_wrap(family->finish(config, json), "%s", where);
+        all = mx_status_wrap(family->finish(config, inner ? inner : json), "%s", where);
     return all;
 }
 

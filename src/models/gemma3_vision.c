@@ -63,7 +63,7 @@ static mx_head build(mx_graph *g, const void *config, mx_build *b)
     const gemma3_vision *c = config;
     mx_node *tokens = b->tokens, *image = NULL;
     if (b->pixels) {
-        mx_token_kinds kinds = mx_split_tokens(g, b, c->image_token);
+        mx_token_kinds kinds = mx_split_tokens(g, b, c->image_token, 0);
         b->spans = mx_image_spans(g, b, c->image_token);
         image = mx_embed(g, features(g, c, b), kinds.image);
         b->tokens = kinds.text;

@@ -64,7 +64,10 @@ static mx_node *attention(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node 
         k = mx_rope_apply(g, norm(g, c, k, "k_norm"), &y->table[kind]);
         y->kept[kind] = mx_kv_keep(g, b, k, mx_rms_scale(g, v, c->eps), a);
     }
-    mx_node *o = mx_attend_kept(g, b, q, y->kept[kind], a, NULL);
+    mx_node *spans = b->spans, *o;
+    b->spans = full ? NULL : spans; /* images see themselves both ways in sliding layers alone */
+    o = mx_attend_kept(g, b, q, y->kept[kind], a, NULL);
+    b->spans = spans;
     o = mx_linear(g, b, o, "o_proj", c->d, "embed,heads", c->attention_bias);
     return mx_scope_end(g, mx_name(g, "out_proj", o));
 }
@@ -119,11 +122,26 @@ static mx_node *feed_forward(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_no
     return norm(g, c, h, "post_feedforward_layernorm");
 }
 
+/* The row of the padding token where a token is an image's. It is not trained by them. */
+static mx_node *add_padding(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *own)
+{
+    mx_node *text = mx_cast(g, b->tokens, own->type.dtype);
+    mx_node *image = mx_greater(g, mx_constant(g, MX_SCALAR, own->type.dtype, -0.5), text);
+    mx_shape one = MX_SHAPE(1, 1), row = MX_SHAPE(1, 1, own->type.dim[2]);
+    mx_build pad = {.tokens = mx_constant(g, one, MX_I32, (double)c->pad)};
+    mx_node *e = mx_embedding(g, &pad, "embed_tokens_per_layer", c->vocab_input, row.dim[2]);
+    image = mx_reshape(g, image, MX_SHAPE(b->batch, b->seq, 1));
+    return mx_add(g, own, mx_mul(g, image, mx_reshape(g, mx_detach(g, e), row)));
+}
+
 /* The small embeddings of all layers side by side, (B, S, layers p), from the embedded input x. */
-static mx_node *layer_inputs(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *x)
+static mx_node *layer_inputs(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *x,
+                             bool images)
 {
     int64_t p = c->d_input, L = c->layers, B = b->batch, S = b->seq;
     mx_node *own = mx_embedding(g, b, "embed_tokens_per_layer", c->vocab_input, L * p);
+    if (images)
+        own = add_padding(g, c, b, own);
     mx_node *seen = mx_linear(g, b, x, "per_layer_model_projection", L * p, "mlp,embed", false);
     seen = mx_affine(g, seen, 1 / sqrt((double)c->d), 0);
     seen = mx_reshape(g, seen, MX_SHAPE(B, S, L, p));
@@ -149,31 +167,36 @@ static mx_node *layer(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *x, 
     x = mx_add(g, x, feed_forward(g, c, b, x, l));
     if (y->inputs)
         x = add_input(g, c, b, x, mx_slice(g, y->inputs, 2, l * c->d_input, c->d_input));
-    mx_node *scalar = mx_param(g, "layer_scalar", MX_SHAPE(1), "norm", MX_ONES);
-    if (scalar->attr)
-        ((mx_var_attr *)scalar->attr)->frozen = true;
+    mx_node *scalar = mx_buffer(g, "layer_scalar", MX_SHAPE(1), MX_ONES);
     return mx_scope_end(g, mx_mul(g, x, scalar));
 }
 
-mx_node *mx_gemma4_layers(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *x)
+mx_head mx_gemma4_head(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *image)
 {
-    carry y = {.inputs = c->d_input ? layer_inputs(g, c, b, x) : NULL};
+    mx_node *x = mx_embedding(g, b, "embed_tokens", c->vocab, c->d);
+    x = mx_affine(g, x, sqrt((double)c->d), 0);
+    x = image ? mx_add(g, x, image) : x;
+    carry y = {.inputs = c->d_input ? layer_inputs(g, c, b, x, image != NULL) : NULL};
     y.table[SLIDING] = mx_rope_tables(g, b, &c->local, c->head_dim, false);
     y.table[FULL] = mx_rope_tables(g, b, &c->rope, c->global_head_dim, false);
     for (int64_t l = 0; l < c->layers; l++)
         x = layer(g, c, b, x, l, &y);
-    return norm(g, c, x, "norm");
+    mx_head head = {.hidden = norm(g, c, x, "norm"), .softcap = c->logit_cap};
+    if (c->tied)
+        head.weight = mx_param(g, "embed_tokens.weight", MX_SHAPE(c->vocab, c->d), "vocab,embed",
+                               MX_NORMAL(b->init_scale));
+    return head;
 }
 
 static mx_head build(mx_graph *g, const void *config, mx_build *b)
 {
     const mx_gemma4 *c = config;
     mx_scope(g, "model");
-    mx_node *x = mx_embedding(g, b, "embed_tokens", c->vocab, c->d);
-    x = mx_gemma4_layers(g, c, b, mx_affine(g, x, sqrt((double)c->d), 0));
-    mx_scope_end(g, x);
-    return (mx_head){.hidden = x, .softcap = c->logit_cap,
-                     .weight = mx_head_weight(g, b, c->vocab, c->d, c->tied)};
+    mx_head head = mx_gemma4_head(g, c, b, NULL);
+    mx_scope_end(g, head.hidden);
+    if (!c->tied)
+        head.weight = mx_head_weight(g, b, c->vocab, c->d, false);
+    return head;
 }
 
 /* --- configuration --- */
@@ -315,6 +338,7 @@ static const mx_cfg_field fields[] = {
            .maxtext = "hidden_size_per_layer_input"),
     MX_CFG(mx_gemma4, vocab_input, "vocab_size_per_layer_input", MX_CFG_INT, .fallback = 262144,
            .maxtext = "vocab_size_per_layer_input"),
+    MX_CFG(mx_gemma4, pad, "pad_token_id", MX_CFG_INT, .own = true),
     MX_CFG(mx_gemma4, mixture, "enable_moe_block", MX_CFG_BOOL),
     MX_CFG(mx_gemma4, moe.experts, "num_experts", MX_CFG_INT, .maxtext = "num_experts"),
     MX_CFG(mx_gemma4, moe.k, "top_k_experts", MX_CFG_INT, .maxtext = "num_experts_per_tok"),

@@ -19,12 +19,15 @@ typedef struct {
     int64_t shared_layers;      /* the last so many use the keys and values of an earlier layer */
     bool double_wide;           /* and have an MLP of twice the width */
     int64_t d_input, vocab_input; /* per-layer input embeddings; 0: none */
+    int64_t pad;                  /* the token whose per-layer inputs images take */
     bool mixture;
     mx_moe moe;
 } mx_gemma4;
 
-/* Under the current scope ("model", or a vision model's language part). */
-mx_node *mx_gemma4_layers(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *x);
+/* The decoder under the current scope ("model", or a vision model's language part). `image` (B, S,
+ * d) stands for tokens of b->tokens that are -1; NULL: there are none. */
+mx_head mx_gemma4_head(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *image);
+extern const mx_model mx_model_gemma4;
 mx_status mx_gemma4_finish(void *config, const json_t *json) MX_MUST_USE;
 
 #endif

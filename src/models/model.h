@@ -83,13 +83,21 @@ typedef struct {
 } mx_model_summary;
 
 /* What the images of a family are. Filled by `images`. A picture becomes one image or, where it may
- * be cut, tiles and then itself as a whole, each an image to the model. */
+ * be cut, tiles and then itself as a whole, each an image to the model. Where pictures keep their
+ * proportions (size is 0), each of a picture's pieces (nn/vision.h) is an image to the model. */
 typedef struct {
     int64_t channels, size; /* one is (channels, size, size) */
     int64_t token, tokens;  /* the id that stands for a piece of an image; how many an image has */
+    int64_t patch, side;    /* of a piece: pixels along a patch, patches along the piece */
+    int64_t frames;         /* every patch so many times, as a film of one picture has them */
+    bool channels_last;     /* a patch is (y, x, channel), else (channel, frame, y, x) */
+    int64_t max_grid;       /* patches along a picture at most; 0: any number */
     /* What the family's processor does where the checkpoint does not say: */
     int64_t max_tiles;      /* a picture is cut into at most so many; 1: it is not cut */
     bool in_bf16;           /* pixels are scaled in that precision */
+    bool bicubic;           /* pictures are resized so, else bilinear */
+    bool plain;             /* pixels are 0 to 1, else -1 to 1 */
+    int64_t min_pixels, max_pixels; /* of a picture in pieces; min 0: as many as the most allow */
     /* A picture in a prompt is `mark`, which becomes: begin, the rows of its tiles, each tile's
      * pieces followed by `between` or, at the end of its row, `row_end`; whole, the pieces of the
      * whole picture, end. */
@@ -117,6 +125,8 @@ struct mx_model {
      * most MX_MAX_PARTS; 0: no such spelling. NULL: none. */
     int (*other_parts)(const char *name, const mx_type *type, mx_weight_part *out);
     const char *unused;        /* patterns of tensors that checkpoints may carry without a use */
+    const char *not_built;     /* the same for a part that is never built; loading says so */
+    const char *limits;        /* patterns of weights that may be infinite */
     /* What precedes the number of a layer in names, "model.layers.", where checkpoints may have
      * layers behind the last: those that predict further tokens. NULL: none. */
     const char *layer_prefix;
@@ -147,7 +157,8 @@ mx_status mx_model_from_json(mx_model_spec *m, const json_t *json, const char *w
 void mx_model_spec_fini(mx_model_spec *m);
 
 /* Inputs of a training or evaluation graph: tokens (B, S), with packing segments and positions,
- * with images pixels (images, channels, size, size) in the order of their tokens. */
+ * with images pixels (images, channels, size, size) in the order of their tokens, or (B, pieces of
+ * a row, floats of a piece). */
 typedef struct {
     int64_t batch, seq;
     int64_t images;    /* in the whole batch; 0: text only */
@@ -155,8 +166,11 @@ typedef struct {
     bool packed;
     bool training;     /* a step that updates weights */
     int64_t cache_len; /* 0: no cache */
+    int64_t max_run;   /* with a cache: most tokens that a program on it feeds at once */
     mx_dtype cache_dtype;
 } mx_model_shape;
+/* The numbers of one image to the model. */
+int64_t mx_image_floats(const mx_image_spec *s);
 /* Declares the inputs, builds the model, gives its head. */
 mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape shape, mx_build *b);
 /* (B, S, vocab) logits in float32. */

@@ -17,7 +17,7 @@
 static int64_t slots_for(const mx_build *b, const mx_attention_attr *a)
 {
     int64_t span = a->window ? a->window : a->chunk;
-    int64_t need = span ? span + MX_MAX_RUN : b->cache_len;
+    int64_t need = span ? span + b->max_run : b->cache_len;
     return need < b->cache_len ? need : b->cache_len;
 }
 

@@ -62,6 +62,14 @@ mx_node *mx_linear(mx_graph *g, const mx_build *b, mx_node *x, const char *name,
     return mx_scope_end(g, y);
 }
 
+mx_node *mx_buffer(mx_graph *g, const char *name, mx_shape shape, mx_init init)
+{
+    mx_node *n = mx_param(g, name, shape, "norm", init);
+    if (n->attr)
+        ((mx_var_attr *)n->attr)->frozen = true;
+    return n;
+}
+
 mx_node *mx_rms_scale(mx_graph *g, mx_node *x, double eps)
 {
     mx_node *mean = mx_row_mean(g, mx_mul(g, x, x)); /* (*, 1) */

@@ -35,6 +35,7 @@ typedef struct {
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
     double init_scale;  /* standard deviation of new weights (initializer_range) */
     int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */
+    int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
     bool training;      /* blocks may update state of their own (router biases) */
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */
@@ -55,6 +56,9 @@ mx_node *mx_activation(mx_graph *g, mx_node *x, mx_act act);
  * logical axes of the weight, "mlp,embed". */
 mx_node *mx_linear(mx_graph *g, const mx_build *b, mx_node *x, const char *name, int64_t out,
                    const char *axes, bool bias);
+
+/* A weight of the checkpoint that is never trained (torch's buffers). */
+mx_node *mx_buffer(mx_graph *g, const char *name, mx_shape shape, mx_init init);
 
 /* x / rms(x) * w. plus_one: the weight is stored as w - 1 (Gemma). */
 mx_node *mx_rms_norm(mx_graph *g, mx_node *x, const char *name, double eps, bool plus_one);
@@ -99,8 +103,6 @@ double mx_rope_attention_factor(const mx_rope *r);
 double mx_rope_score_factor(const mx_rope *r);
 
 /* --- attention (attention.c) --- */
-
-enum { MX_MAX_RUN = 256 }; /* most tokens of one run of a decode program */
 
 /* Enters x (B, S, heads, dims), one entry a token, into the cache WHAT of the current scope and
  * gives the whole of it, (B, slots, heads, dims). Only where b->cache_len > 0. */

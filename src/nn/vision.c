@@ -119,12 +119,27 @@ static mx_node *is_image(mx_graph *g, const mx_build *b, int64_t image_token)
     return mx_equal(g, b->tokens, mx_constant(g, MX_SCALAR, MX_I32, (double)image_token));
 }
 
-mx_token_kinds mx_split_tokens(mx_graph *g, const mx_build *b, int64_t image_token)
+/* How many image tokens there are up to each, in the whole batch or from per_row x its row on. */
+static mx_node *count_images(mx_graph *g, const mx_build *b, mx_node *image, int64_t per_row)
 {
     mx_shape rows = MX_SHAPE(b->batch, b->seq);
+    if (!per_row) {
+        image = mx_reshape(g, image, MX_SHAPE(b->batch * b->seq));
+        return mx_reshape(g, mx_cumsum(g, image, false), rows);
+    }
+    double *first = MX_NEW_N(&g->arena, double, b->batch);
+    for (int64_t i = 0; i < b->batch; i++)
+        first[i] = (double)(i * per_row);
+    mx_node *from = mx_table(g, MX_SHAPE(b->batch, 1), image->type.dtype, first);
+    return mx_add(g, mx_cumsum(g, image, false), mx_broadcast_to(g, from, rows));
+}
+
+mx_token_kinds mx_split_tokens(mx_graph *g, const mx_build *b, int64_t image_token,
+                               int64_t per_row)
+{
     mx_node *image = is_image(g, b, image_token);
-    mx_node *count = mx_cumsum(g, mx_reshape(g, image, MX_SHAPE(b->batch * b->seq)), false);
-    mx_node *place = mx_affine(g, mx_mul(g, mx_reshape(g, count, rows), image), 1, -1);
+    mx_node *place = mx_mul(g, count_images(g, b, image, per_row), image);
+    place = mx_affine(g, place, 1, -1);
     mx_node *text = mx_affine(g, mx_cast(g, b->tokens, MX_F32), 1, 1);
     text = mx_affine(g, mx_mul(g, text, mx_affine(g, image, -1, 1)), 1, -1);
     return (mx_token_kinds){mx_cast(g, text, MX_I32), mx_cast(g, place, MX_I32)};

@@ -6,19 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool matches(const char *patterns, const char *name)
-{
-    char one[128];
-    for (const char *p = patterns; p && *p;) {
-        size_t k = strcspn(p, ",");
-        snprintf(one, sizeof one, "%.*s", (int)k, p);
-        if (mx_glob_match(one, name))
-            return true;
-        p += k + (p[k] == ',');
-    }
-    return false;
-}
-
 /* Is the tensor a weight of the session, under its own name or the family's other one? */
 static bool is_loaded(mx_session *s, const mx_model *family, const char *name)
 {
@@ -38,13 +25,15 @@ static bool is_loaded(mx_session *s, const mx_model *family, const char *name)
 mx_status mx_carried_open(mx_carried *c, const char *path, const mx_model_spec *m, mx_session *s)
 {
     *c = (mx_carried){.session = s};
-    if (!m->family->unused)
+    if (!m->family->unused && !m->family->not_built)
         return MX_OK;
     MX_TRY(mx_hf_dir_open(&c->dir, path, MX_HF_WEIGHTS_ONLY));
     c->tensors = MX_NEW_N(&c->dir.arena, mx_st_tensor, c->dir.n_tensors);
     for (int64_t i = 0; i < c->dir.n_tensors; i++) {
         const mx_st_tensor *t = c->dir.tensors[i];
-        if (matches(m->family->unused, t->name) && !is_loaded(s, m->family, t->name))
+        bool kept = mx_glob_any(m->family->unused, t->name) ||
+                    mx_glob_any(m->family->not_built, t->name);
+        if (kept && !is_loaded(s, m->family, t->name))
             c->tensors[c->n++] = *t;
     }
     return MX_OK;

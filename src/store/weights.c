@@ -28,19 +28,13 @@ static bool is_behind(const char *name, const mx_model_spec *m)
 
 static bool is_ignorable(const char *name, const mx_model_spec *m)
 {
-    char one[128];
     for (size_t i = 0; i < sizeof ignorable / sizeof *ignorable; i++)
         if (mx_glob_match(ignorable[i], name))
             return true;
     if (is_behind(name, m))
         return true;
-    for (const char *p = m->family->unused; p && *p;) {
-        size_t k = strcspn(p, ",");
-        snprintf(one, sizeof one, "%.*s", (int)k, p);
-        if (mx_glob_match(one, name))
-            return true;
-        p += k + (p[k] == ',');
-    }
+    if (mx_glob_any(m->family->unused, name) || mx_glob_any(m->family->not_built, name))
+        return true;
     return m->summary.tied && mx_ends_with(name, "lm_head.weight");
 }
 
@@ -112,6 +106,7 @@ typedef struct {
     origin *from;
     bool *used; /* of each of the set's tensors */
     int n_new, n_passed; /* in layers that predict further tokens: not there, and not asked for */
+    int n_not_built;     /* of parts that the family leaves out */
 } matching;
 
 static void mark_used(matching *mt, const mx_quant_tensor *t)
@@ -195,8 +190,10 @@ static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, cons
     for (int64_t i = 0; i < mt->q.n_tensors; i++)
         if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m))
             add(&bad, "extra: %s", mt->q.tensors[i].name);
-        else if (!mt->used[i])
+        else if (!mt->used[i]) {
             mt->n_passed += is_behind(mt->q.tensors[i].name, m);
+            mt->n_not_built += mx_glob_any(m->family->not_built, mt->q.tensors[i].name);
+        }
     return report(&bad, dir->path);
 }
 
@@ -273,15 +270,25 @@ static mx_status load_one(mx_session *s, mx_var *v, const origin *o, bool allow_
     return st;
 }
 
-/* What was done about layers that predict further tokens. */
-static void note_further(const matching *mt, const mx_hf_dir *dir, mx_str *notes)
+/* What was done about layers that predict further tokens, and about parts that are left out. */
+static void note_unused(const matching *mt, const mx_model *family, const mx_hf_dir *dir,
+                        mx_str *notes)
 {
+    if (mt->n_not_built)
+        mx_str_addf(notes, "%s: %d tensors are not used, their part of the model is not built: "
+                    "%s\n", dir->path, mt->n_not_built, family->not_built);
     if (mt->n_passed)
         mx_str_addf(notes, "%s: %d tensors behind the last layer are not used (layers that predict "
                     "further tokens; mtp_num_layers trains them)\n", dir->path, mt->n_passed);
     if (mt->n_new)
         mx_str_addf(notes, "%s: %d weights of layers that predict further tokens are not there and "
                     "begin at random\n", dir->path, mt->n_new);
+}
+
+/* An infinite limit is none. */
+static bool may_be_infinite(const mx_model_spec *m, mx_session *s, int i)
+{
+    return mx_glob_any(m->family->limits, mx_session_var(s, i)->name);
 }
 
 mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir, mx_load_options o)
@@ -295,9 +302,10 @@ mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir,
     for (int i = 0; i < mx_session_count(s); i++)
         if (mt.from[i].whole.name || mt.from[i].n_parts)
             MX_TRY_OUT(st, mx_status_wrap(load_one(s, mx_session_var(s, i), &mt.from[i],
-                                                   o.allow_nonfinite), "%s", dir->path));
+                                                   o.allow_nonfinite || may_be_infinite(m, s, i)),
+                                          "%s", dir->path));
     if (o.notes)
-        note_further(&mt, dir, o.notes);
+        note_unused(&mt, m->family, dir, o.notes);
     st = mx_session_refresh_copies(s);
 out:
     mx_quant_close(&mt.q);

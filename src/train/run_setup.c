@@ -257,7 +257,7 @@ static mx_status open_data(mx_run *r)
     if (r->options.shape.images_per_row) {
         int64_t rows = r->eval_batch > r->batch.microbatch ? r->eval_batch : r->batch.microbatch;
         int64_t images = rows * r->options.shape.images_per_row;
-        size_t floats = (size_t)(images * mx_image_floats(&r->data.images.processor));
+        size_t floats = (size_t)(images * mx_image_floats(&r->data.images.processor.spec));
         MX_TRY(mx_alloc((void **)&r->pixels, sizeof(float) * floats, "the images of a batch"));
     }
     return MX_OK;

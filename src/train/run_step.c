@@ -63,20 +63,37 @@ void mx_run_flights_close(mx_run *r)
 
 /* --- starting a step --- */
 
-/* Images of the rows; what is left of the program's room stays as it was: no token stands for it.
- */
+/* The images of n rows, of which the program has room for `room` a row, follow each other; pieces
+ * begin with their row. What is left of the room stays as it was: no token stands for it. */
+static void copy_images(mx_run *r, const mx_batch *b, int64_t row, int64_t n, int64_t room)
+{
+    const mx_image_spec *s = &r->data.images.processor.spec;
+    size_t floats = (size_t)mx_image_floats(s);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t from = b->first_image[row + i], count = b->first_image[row + i + 1] - from;
+        int64_t to = s->size ? from - b->first_image[row] : i * room;
+        if (!s->size)
+            mx_pieces_clear(s, r->pixels + (size_t)to * floats, room);
+        if (count)
+            memcpy(r->pixels + (size_t)to * floats, b->pixels + (size_t)from * floats,
+                   sizeof(float) * (size_t)count * floats);
+    }
+}
+
 static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row)
 {
     int64_t rows = mx_exec_tensor(e, "tokens").type.dim[0], from = b->first_image[row];
-    int64_t n = b->first_image[row + rows] - from, room = mx_exec_tensor(e, "pixels").type.dim[0];
-    size_t floats = (size_t)mx_image_floats(&r->data.images.processor);
-    if (n > room)
+    int64_t n = b->first_image[row + rows] - from;
+    int64_t room = r->options.shape.images_per_row;
+    bool whole = r->data.images.processor.spec.size > 0, fits = n <= rows * room;
+    for (int64_t i = row; i < row + rows && !whole; i++)
+        fits = fits && b->first_image[i + 1] - b->first_image[i] <= room;
+    if (!fits)
         return mx_fail(MX_INPUT,
                        "%lld rows have %lld images to the model, and there is room for %lld; set "
                        "max_segments_per_seq, or leave max_num_images_per_example out",
-                       (long long)rows, (long long)n, (long long)room);
-    if (n)
-        memcpy(r->pixels, b->pixels + (size_t)from * floats, sizeof(float) * (size_t)n * floats);
+                       (long long)rows, (long long)n, (long long)(rows * room));
+    copy_images(r, b, row, rows, room);
     return mx_exec_write(e, "pixels", r->pixels);
 }
 

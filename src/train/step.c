@@ -9,27 +9,14 @@
 #include "ops.h"
 #include <string.h>
 
-static bool any_matches(const char *patterns, const char *name)
-{
-    char one[256];
-    for (const char *p = patterns; *p;) {
-        size_t k = strcspn(p, ",");
-        snprintf(one, sizeof one, "%.*s", (int)k, p);
-        if (mx_glob_match(one, name))
-            return true;
-        p += k + (p[k] == ',');
-    }
-    return false;
-}
-
 /* Weights that are not trained get neither gradient nor optimizer state. */
 static void freeze(mx_graph *g, const mx_step_options *o)
 {
     bool some = o->trainable && *o->trainable;
     for (int i = 0; i < g->n_nodes; i++) {
         mx_node *n = g->node[i];
-        if (n->op == &mx_op_variable && ((some && !any_matches(o->trainable, n->name)) ||
-                                         (o->frozen && any_matches(o->frozen, n->name))))
+        if (n->op == &mx_op_variable && ((some && !mx_glob_any(o->trainable, n->name)) ||
+                                         (o->frozen && mx_glob_any(o->frozen, n->name))))
             ((mx_var_attr *)n->attr)->frozen = true;
     }
 }

@@ -163,13 +163,16 @@ static mx_status refuse(const mx_config *cfg)
     return all;
 }
 
-/* Images: as many as the tokens of a row can stand for. */
+/* Images: as many as the tokens of a row can stand for. A picture in pieces is as many as it may
+ * have. */
 static int64_t images_per_row(const mx_config *cfg, const mx_model_spec *m)
 {
     mx_image_spec s;
     m->family->images(m->config, &s);
     int64_t fit = mx_config_int(cfg, "max_target_length") / s.tokens;
     int64_t most = mx_config_int(cfg, "max_num_images_per_example");
+    if (!s.size && most > 0)
+        most *= s.max_pixels / (s.side * s.side * s.patch * s.patch);
     int64_t documents = mx_config_int(cfg, "max_segments_per_seq");
     if (!mx_config_bool(cfg, "packing"))
         documents = 1;

@@ -8,6 +8,7 @@
 #include "infer/decode.h"
 #include "infer/sample.h"
 #include "store/weights.h"
+#include "train/golden_images.h"
 #include "train/step.h"
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +27,7 @@ typedef struct {
     int64_t batch, seq;
     int32_t *tokens, *labels; /* (B, S); labels shifted */
     int64_t n_labels;
-    int64_t n_images;
-    float *pixels; /* (images, channels, size, size); NULL: none */
+    mx_golden_images images;
     mx_arena arena;
 } verifier;
 
@@ -98,42 +98,6 @@ static mx_status read_golden(verifier *v)
     return MX_OK;
 }
 
-/* Images must be the family's, as many as the tokens ask for, and token_type_ids, where they are
- * given, say the same as the tokens: which of them see each other follows from these. */
-static mx_status read_images(verifier *v)
-{
-    const mx_st_tensor *t = mx_st_find(&v->golden, "pixel_values");
-    const mx_st_tensor *types = mx_st_find(&v->golden, "token_type_ids");
-    mx_image_spec s;
-    if (!t)
-        return MX_OK;
-    if (!v->model.family->images)
-        return mx_fail(MX_INPUT, "%s has pixel_values, but %s is a family without images",
-                       v->golden.path, v->model.family->name);
-    v->model.family->images(v->model.config, &s);
-    if (t->ndim != 4 || t->dim[1] != s.channels || t->dim[2] != s.size || t->dim[3] != s.size)
-        return mx_fail(MX_INPUT, "%s: pixel_values are not (images, %lld, %lld, %lld)",
-                       v->golden.path, (long long)s.channels, (long long)s.size,
-                       (long long)s.size);
-    int32_t *type = NULL;
-    int64_t n = v->batch * v->seq, found = 0;
-    if (types)
-        MX_TRY(read_ints(&v->arena, types, &type));
-    for (int64_t i = 0; i < n; i++) {
-        bool image = v->tokens[i] == s.token;
-        found += image;
-        if (type && (types->n != n || (type[i] == 1) != image))
-            return mx_fail(MX_INPUT, "%s: token_type_ids do not mark the image tokens %lld",
-                           v->golden.path, (long long)s.token);
-    }
-    v->n_images = t->dim[0];
-    if (found != v->n_images * s.tokens)
-        return mx_fail(MX_INPUT, "%s: %lld image tokens for %lld images of %lld tokens",
-                       v->golden.path, (long long)found, (long long)v->n_images,
-                       (long long)s.tokens);
-    return read_floats(&v->arena, t, &v->pixels);
-}
-
 /* Floats into an input, which a program in float64 has in float64. */
 static mx_status write_input(mx_exec *e, const char *name, const float *values)
 {
@@ -171,11 +135,12 @@ static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session,
 {
     mx_step_options o = {
         .kind = kind,
-        .shape = {.batch = v->batch, .seq = v->seq, .images = v->n_images},
+        .shape = {.batch = v->batch, .seq = v->seq},
         .optimizer = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
                       .clip = 1.0},
         .compile = v->o->compile,
     };
+    o.shape.images = v->images.spec.size ? v->images.n : v->batch * v->images.per_row;
     MX_TRY(mx_session_open(session, v->o->device, v->o->n_threads));
     o.compile.n_threads = mx_session_threads(*session);
     MX_TRY(mx_step_open(step, *session, &v->model, &o));
@@ -184,8 +149,9 @@ static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session,
     float scale = v->n_labels ? 1.0f / (float)v->n_labels : 0;
     MX_TRY(mx_exec_write(step->exec, "tokens", v->tokens));
     MX_TRY(mx_exec_write(step->exec, "labels", v->labels));
-    if (v->pixels)
-        MX_TRY(write_input(step->exec, "pixels", v->pixels));
+    if (v->images.n)
+        MX_TRY(write_input(step->exec, "pixels",
+                           mx_golden_images_laid(&v->images, v->batch, &v->arena)));
     return mx_exec_write(step->exec, "loss_scale", &scale);
 }
 
@@ -411,6 +377,8 @@ static mx_status check_generated(verifier *v)
     int32_t *ids = MX_NEW_N(&v->arena, int32_t, total);
     memcpy(ids, want, sizeof(int32_t) * (size_t)n);
     mx_decode_settings o = {.batch = 1, .max_length = total, .prompt_hint = n,
+                            .image_tokens = mx_image_longest(&v->images.spec, v->images.pixels,
+                                                             v->images.n),
                             .compile = v->o->compile};
     o.compile.weights_fixed = true;
     MX_TRY_OUT(st, mx_session_open(&session, v->o->device, v->o->n_threads));
@@ -418,7 +386,9 @@ static mx_status check_generated(verifier *v)
     MX_TRY_OUT(st, mx_weights_load(session, &v->model, &v->dir, (mx_load_options){0}));
     MX_TRY_OUT(st, mx_session_init(session, 0));
     for (int64_t fed = 0; n < total; n++) {
-        MX_TRY_OUT(st, mx_decode_feed(d, (const int32_t *const[]){ids + fed}, &(int64_t){n - fed}));
+        const float *pixels = fed ? NULL : v->images.pixels;
+        MX_TRY_OUT(st, mx_decode_feed_images(d, (const int32_t *const[]){ids + fed},
+                                             &(int64_t){n - fed}, pixels ? &pixels : NULL));
         fed = n;
         ids[n] = mx_sample(&(mx_sampling){.repetition_penalty = 1}, mx_decode_logits(d, 0),
                            v->model.summary.vocab, NULL, 0, 0, 0, work).id;
@@ -451,7 +421,8 @@ static mx_status open_files(verifier *v, const char *model_dir)
         v->have_grads = true;
     }
     MX_TRY(read_golden(v));
-    return read_images(v);
+    return mx_golden_images_read(&v->images, &v->golden, &v->model, v->tokens, v->batch, v->seq,
+                                 &v->arena);
 }
 
 mx_status mx_verify(const char *model_dir, const mx_verify_options *o, mx_verify_report *report)

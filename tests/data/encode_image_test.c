@@ -70,7 +70,7 @@ static bool is_picture(const setup *s, const char *name, const float *pixels)
 {
     char path[256];
     mx_image m;
-    int64_t n = mx_image_floats(&s->images.processor);
+    int64_t n = mx_image_floats(&s->images.processor.spec);
     float *want = mx_realloc(NULL, sizeof(float) * (size_t)n);
     snprintf(path, sizeof path, PICTURES "/%s", name);
     MX_CHECK_OK(mx_image_read(&m, path));
@@ -84,7 +84,7 @@ static bool is_picture(const setup *s, const char *name, const float *pixels)
 /* Each document's letter says which pixels its images must have. */
 static int check_batch(const setup *s, const mx_batch *b)
 {
-    int64_t floats = mx_image_floats(&s->images.processor), image = 0;
+    int64_t floats = mx_image_floats(&s->images.processor.spec), image = 0;
     int32_t letter = mx_tokenizer_find(s->tokenizer, "A");
     for (int64_t row = 0; row < b->rows; row++) {
         MX_CHECK(b->first_image[row] == image);
@@ -155,7 +155,7 @@ MX_TEST(pictures_are_the_same_after_a_restart)
     int32_t tokens[4 * SEQ];
     open_setup(&s, records);
     s.o.batch_rows = 2;
-    int64_t floats = mx_image_floats(&s.images.processor);
+    int64_t floats = mx_image_floats(&s.images.processor.spec);
     MX_CHECK_OK(mx_loader_open(&l, &s.o));
     MX_CHECK_OK(mx_loader_next(l, &b));
     mx_loader_position(l, &at);

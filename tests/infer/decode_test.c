@@ -4,6 +4,7 @@
 
 #include "infer/decode.h"
 #include "store/weights.h"
+#include "train/golden_images.h"
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,8 +20,7 @@ typedef struct {
     mx_decode *decode;
     int32_t *ids;  /* (2, 24) */
     float *logits; /* (2, 24, vocab) */
-    float *pixels; /* (2, channels, size, size), one image a row; NULL: none */
-    int64_t image_floats;
+    mx_golden_images images; /* of both rows */
     mx_arena arena;
 } bench;
 
@@ -36,14 +36,10 @@ static mx_status bench_open(bench *t, const char *name, mx_compile_options compi
     t->logits = MX_NEW_N(&t->arena, float, logits->n);
     MX_TRY(mx_st_read(ids, 0, ids->n, MX_ST_I32, t->ids, NULL));
     MX_TRY(mx_st_read(logits, 0, logits->n, MX_ST_F32, t->logits, NULL));
-    const mx_st_tensor *pixels = mx_st_find(&t->golden, "pixel_values");
-    if (pixels) {
-        t->pixels = MX_NEW_N(&t->arena, float, pixels->n);
-        t->image_floats = pixels->n / 2;
-        MX_TRY(mx_st_read(pixels, 0, pixels->n, MX_ST_F32, t->pixels, NULL));
-    }
-    mx_decode_settings o = {.batch = 2, .max_length = 24, .prompt_hint = 8, .images = pixels,
-                            .compile = compile};
+    MX_TRY(mx_golden_images_read(&t->images, &t->golden, &t->model, t->ids, 2, 24, &t->arena));
+    mx_decode_settings o = {.batch = 2, .max_length = 24, .prompt_hint = 8, .compile = compile,
+                            .image_tokens = mx_image_longest(&t->images.spec, t->images.pixels,
+                                                             t->images.n)};
     MX_TRY(mx_session_open(&t->session, "cpu", 1));
     MX_TRY(mx_decode_open(&t->decode, t->session, &t->model, &o));
     MX_TRY(mx_weights_load(t->session, &t->model, &t->dir, (mx_load_options){0}));
@@ -60,6 +56,16 @@ static void bench_close(bench *t)
     mx_arena_fini(&t->arena);
 }
 
+/* The images of a row whose tokens are from `at` on. */
+static const float *images_from(const bench *t, int64_t row, int64_t at)
+{
+    int64_t before = 0;
+    for (int64_t i = 0; i < at; i++)
+        before += t->ids[row * 24 + i] == t->images.spec.token;
+    int64_t image = t->images.first[row] + before / t->images.spec.tokens;
+    return t->images.pixels + image * mx_image_floats(&t->images.spec);
+}
+
 /* Feeds n[s] more tokens of the golden's row row[s] to sequence s and compares. */
 static void feed(bench *t, const char *name, const int64_t row[2], const int64_t n[2])
 {
@@ -68,9 +74,9 @@ static void feed(bench *t, const char *name, const int64_t row[2], const int64_t
     const float *pixels[2];
     for (int s = 0; s < 2; s++) {
         tokens[s] = t->ids + row[s] * 24 + mx_decode_length(t->decode, s);
-        pixels[s] = t->pixels + row[s] * t->image_floats;
+        pixels[s] = t->images.n ? images_from(t, row[s], mx_decode_length(t->decode, s)) : NULL;
     }
-    MX_CHECK_OK(t->pixels ? mx_decode_feed_images(t->decode, tokens, n, pixels)
+    MX_CHECK_OK(t->images.n ? mx_decode_feed_images(t->decode, tokens, n, pixels)
                           : mx_decode_feed(t->decode, tokens, n));
     for (int s = 0; s < 2; s++) {
         int64_t at = mx_decode_length(t->decode, s) - 1;
@@ -95,12 +101,12 @@ static void check(const char *name)
         const int64_t rows[2] = {0, 1}, again[2] = {1, 1};
         feed(&t, name, rows, (int64_t[]){5, 11}); /* longer than a run of the prompt program */
         /* tokens 5 to 8 are an image's, where there is one */
-        feed(&t, name, rows, (int64_t[]){t.pixels ? 4 : 1, 1});
+        feed(&t, name, rows, (int64_t[]){t.images.n ? 4 : 1, 1});
         feed(&t, name, rows, (int64_t[]){0, 1});
         feed(&t, name, rows, (int64_t[]){9, 2});
         MX_CHECK_OK(mx_decode_reset(t.decode, 0));
         feed(&t, name, again, (int64_t[]){3, 1});
-        feed(&t, name, again, (int64_t[]){t.pixels ? 7 : 2, 0});
+        feed(&t, name, again, (int64_t[]){t.images.n ? 7 : 2, 0});
     }
     mx_status_free(st);
     bench_close(&t);
@@ -127,7 +133,7 @@ MX_TEST(decoding_half_an_image_is_refused)
     bench t = {0};
     MX_CHECK_OK(bench_open(&t, "gemma3-vision", (mx_compile_options){0}));
     const int32_t *tokens[2] = {t.ids, t.ids + 24};
-    const float *pixels[2] = {t.pixels, t.pixels};
+    const float *pixels[2] = {t.images.pixels, t.images.pixels};
     MX_CHECK_ERROR(mx_decode_feed_images(t.decode, tokens, (int64_t[]){7, 4}, pixels),
                    "an image of sequence 0 has 2 of its 4 tokens");
     bench_close(&t);
@@ -155,7 +161,7 @@ MX_TEST(decoding_with_narrow_weights_gives_the_same_bits)
             mx_compile_options o = {.compute = MX_BF16, .weights_fixed = fixed};
             st = bench_open(&t[fixed], names[i], o);
             const int32_t *tokens[2] = {t[fixed].ids, t[fixed].ids + 24};
-            const float *pixels[2] = {t[fixed].pixels, t[fixed].pixels};
+            const float *pixels[2] = {t[fixed].images.pixels, t[fixed].images.pixels};
             if (!st)
                 st = mx_decode_feed_images(t[fixed].decode, tokens, (int64_t[]){9, 1}, pixels);
         }
