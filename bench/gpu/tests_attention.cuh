@@ -227,7 +227,8 @@ template <class T> static void test_flash(const flash_case &c, bool plain)
         int P = qp[b * c.sq + i], p = kp[b * c.sk + j];
         if (p < 0 || P < 0 || qs[b * c.sq + i] != ks[b * c.sk + j])
             return false;
-        if (qn[b * c.sq + i] && qn[b * c.sq + i] == kn[b * c.sk + j])
+        if (qn[b * c.sq + i] && qn[b * c.sq + i] == kn[b * c.sk + j] &&
+            (!c.window || P - p < c.window))
             return true;
         return (!c.causal || p <= P) &&
                (!c.window || (P - p < c.window && (c.causal || p - P < c.window))) &&

@@ -26,9 +26,11 @@ static int64_t index_of(const mx_node *n)
     return *(const int64_t *)n->attr; /* the output op's only attribute */
 }
 
+/* Rows of a table are added into the gradient that is there; anything else makes a sum. */
 static void accumulate(mx_graph *g, mx_node **slot, mx_node *d)
 {
-    *slot = *slot ? mx_add(g, *slot, d) : d;
+    mx_node *onto = *slot ? mx_embed_grad_onto(g, *slot, d) : NULL;
+    *slot = onto ? onto : *slot ? mx_add(g, *slot, d) : d;
 }
 
 static void mark_needed(mx_node *const *order, int n_order, mx_node *const *x, int n, bool *needs)

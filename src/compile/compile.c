@@ -56,7 +56,7 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
 {
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
-    if (o->weights_fixed)
+    if (o->weights_fixed || o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
     return finish(g, o, out);
@@ -109,7 +109,10 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
 {
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
+    if (o->narrow_weights)
+        mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    g->narrow_grads = o->narrow_grads;
     int n;
     mx_node **var = mx_trainable(g, &n);
     mx_node **grad = MX_NEW_N(&g->arena, mx_node *, n);

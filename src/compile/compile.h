@@ -11,6 +11,8 @@ typedef struct {
     mx_dtype compute;          /* dtype of activations */
     mx_remat remat;            /* policy NULL: none */
     bool weights_fixed;        /* no update will come: weights lie in the compute dtype */
+    bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
+    bool narrow_grads;         /* weight gradients in the compute dtype */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */

@@ -11,8 +11,8 @@
  * here, in the variable skipped_steps, and not by the host: a step may then be started before it is
  * known whether the one before it was skipped. The input `step` counts all of them.
  *
- * The root param_norm is the norm of the trained weights after the update, read while they are
- * still in cache.
+ * The root param_norm is the norm of the trained weights after the update, which AdamW sums up as it
+ * goes.
  */
 #include "compile/optimizer.h"
 
@@ -57,15 +57,32 @@ static mx_node *compute_copy(mx_graph *g, const mx_node *w, mx_node *cast)
     return v;
 }
 
-static mx_node *global_norm(mx_graph *g, mx_node *const *grad, int n)
+/* The root of the sum of these numbers. They are all made before the first is added: a device can
+ * then make many of them at once. */
+static mx_node *root_of_sum(mx_graph *g, mx_node *const *x, int n)
 {
-    mx_node *sum = NULL;
+    mx_node *sum = mx_constant(g, MX_SCALAR, MX_F32, 0);
     for (int i = 0; i < n; i++)
-        if (grad[i]) {
-            mx_node *s = mx_sum_squares(g, grad[i]);
-            sum = sum ? mx_add(g, sum, s) : s;
-        }
-    return sum ? mx_sqrt(g, sum) : mx_constant(g, MX_SCALAR, MX_F32, 0);
+        sum = mx_add(g, sum, x[i]);
+    return mx_sqrt(g, sum);
+}
+
+static mx_node *global_norm(mx_graph *g, mx_node *const *grad, int n, mx_node **squares)
+{
+    int n_squares = 0;
+    for (int i = 0; i < n; i++)
+        if (grad[i])
+            squares[n_squares++] = mx_sum_squares(g, grad[i]);
+    return root_of_sum(g, squares, n_squares);
+}
+
+/* A number of a name, for the random bits that belong to it. */
+static int64_t salt_of(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *name; name++)
+        h = (h ^ (unsigned char)*name) * 0x100000001b3u;
+    return (int64_t)(h >> 1);
 }
 
 /* What every update of a step is told. */
@@ -91,9 +108,16 @@ static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *
         mx_node *m = state(g, w, "exp_avg", o->mu_dtype);
         mx_node *v = state(g, w, "exp_avg_sq", o->nu_dtype);
         u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, copy},
-                     (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay});
+                     (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay,
+                                      salt_of(w->name)});
     }
     return mx_graph_root(g, NULL, u);
+}
+
+/* The sum of the squares of the weight that an update has made. */
+static mx_node *squares_of(mx_graph *g, mx_node *u)
+{
+    return u->op == &mx_op_adamw ? mx_output(g, u, 4) : mx_sum_squares(g, u);
 }
 
 static mx_node *loss_root(const mx_graph *g)
@@ -127,7 +151,9 @@ static mx_node *update_number(mx_graph *g, mx_node *scale)
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
                        mx_node *const *grad, int n)
 {
-    mx_node *norm = global_norm(g, grad, n);
+    mx_arena scratch = {0};
+    mx_node **squares = MX_NEW_N(&scratch, mx_node *, n + 1);
+    mx_node *norm = global_norm(g, grad, n, squares);
     mx_graph_root(g, "grad_norm", norm);
     mx_node *scale;
     if (o->clip > 0) {
@@ -151,15 +177,15 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
     mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
                         mx_reshape(g, step, MX_SHAPE(1)), zero};
     rates r = {lr, scale, step, mx_concat(g, 4, part, 0)};
-    mx_arena scratch = {0};
-    mx_node **cast = find_casts(g, &scratch), *squares = mx_constant(g, MX_SCALAR, MX_F32, 0);
+    mx_node **cast = find_casts(g, &scratch);
+    int n_updates = 0;
     for (int i = 0; i < n; i++)
-        if (grad[i]) {
-            mx_node *w = update(g, o, var[i], grad[i], &r,
-                                compute_copy(g, var[i], cast[var[i]->id]));
-            squares = mx_add(g, squares, mx_sum_squares(g, w));
-        }
-    mx_graph_root(g, "param_norm", mx_sqrt(g, squares));
+        if (grad[i])
+            squares[n_updates++] = update(g, o, var[i], grad[i], &r,
+                                          compute_copy(g, var[i], cast[var[i]->id]));
+    for (int i = 0; i < n_updates; i++)
+        squares[i] = squares_of(g, squares[i]);
+    mx_graph_root(g, "param_norm", root_of_sum(g, squares, n_updates));
     mx_arena_fini(&scratch);
     mx_graph_resolve(g);
 }

@@ -40,6 +40,7 @@ typedef struct mx_device {
     mx_status (*late_mark)(struct mx_device *d, void *late);
     mx_status (*late_wait)(struct mx_device *d, void *late);
     void (*late_close)(struct mx_device *d, void *host, void *late);
+    bool any_order; /* sums may be made in any order: faster in places, not the same bits twice */
 } mx_device;
 
 /* Compiles what the CUDA device would generate for this program, for an architecture ("sm_90a"),
@@ -74,6 +75,8 @@ struct mx_exec {
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads) MX_MUST_USE;
 void mx_session_close(mx_session *s);
 int mx_session_threads(const mx_session *s);
+/* Programs added from now on need not give the same bits twice. */
+void mx_session_allow_any_order(mx_session *s);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
 /* The same in the scratch memory of another program, where it is large enough. Only one of the two

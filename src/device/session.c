@@ -70,6 +70,11 @@ void mx_session_close(mx_session *s)
     mx_free(s);
 }
 
+void mx_session_allow_any_order(mx_session *s)
+{
+    s->device->any_order = true;
+}
+
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;

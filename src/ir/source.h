@@ -40,6 +40,7 @@ typedef struct {
 /* Constants of an AdamW update (src/ops/adamw.c). */
 typedef struct {
     double b1, b2, eps, eps_root, weight_decay;
+    int64_t salt; /* of the random rounding of a bfloat16 weight */
 } mx_adamw_rates;
 
 typedef struct {

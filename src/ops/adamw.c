@@ -4,6 +4,11 @@
  *     hyper (4): lr, clip, step, -    c (*) the weight in the compute dtype, optional
  *     m <- b1 m + (1-b1) s g         v <- b2 v + (1-b2) (s g)^2          s: clip scale
  *     w <- w - lr (m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd w)
+ * The last output is the sum of the squares of the new w, for the parameter norm.
+ *
+ * A bfloat16 weight is rounded at random, up with the probability of the fraction that is lost: to
+ * nearest, most steps would be smaller than half a unit and never move it. The random bits are a
+ * function of (salt, step, element): equal runs round alike.
  *
  * Decoupled weight decay; eps outside the root (as AdamW), or inside as well (eps_root, as
  * adam_pax). The scale, learning rate and step are inputs so that one compiled program serves every
@@ -15,9 +20,11 @@
 #include "ops/load.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct {
     double b1, b2, eps, eps_root, weight_decay;
+    int64_t salt; /* of the random bits of a bfloat16 weight */
 } adamw_attr;
 
 enum { RUN = 1024 };
@@ -47,6 +54,39 @@ static float *open_run(const mx_tensor *t, int64_t at, int64_t n, float *buffer)
     return buffer;
 }
 
+/* Four elements share 64 bits: two rounds of a 64-bit finaliser over a key and a counter. */
+static uint64_t random_bits(uint64_t key, uint64_t index)
+{
+    uint64_t z = key + index * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* bfloat16 is the upper half of float32: the lower half, plus 16 random bits, carries into it. */
+static void store_rounded_at_random(const mx_tensor *t, int64_t at, int64_t n, const float *run,
+                                    uint64_t key)
+{
+    uint16_t *out = (uint16_t *)t->data + at;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t element = (uint64_t)(at + i);
+        uint32_t u, bits = random_bits(key, element / 4) >> (16 * (element % 4)) & 0xffff;
+        memcpy(&u, &run[i], 4);
+        bool finite = (u & 0x7f800000u) != 0x7f800000u;
+        out[i] = (uint16_t)(finite ? (u + bits) >> 16 : u >> 16 | ((u & 0x7fffffu) ? 0x40 : 0));
+    }
+}
+
+static double squares(const float *x, int64_t n)
+{
+    double lane[8] = {0}, total = 0;
+    for (int64_t i = 0; i < n; i++)
+        lane[i % 8] += (double)x[i] * (double)x[i];
+    for (int i = 0; i < 8; i++)
+        total += lane[i];
+    return total;
+}
+
 static void close_run(const mx_tensor *t, int64_t at, int64_t n, const float *run)
 {
     if (t->type.dtype != MX_F32)
@@ -63,27 +103,45 @@ static void adamw_cpu(const mx_call *c)
     rates r = {.lr = hyper[0], .scale = hyper[1], .b1 = (float)a->b1, .b2 = (float)a->b2,
                .eps = (float)a->eps, .eps_root = (float)a->eps_root, .wd = (float)a->weight_decay,
                .fix1 = (float)(1 / (1 - pow(a->b1, t))), .fix2 = (float)(1 / (1 - pow(a->b2, t)))};
-    if (!isfinite(r.scale))
-        return;
+    bool stands = isfinite(r.scale);
+    uint64_t key = (uint64_t)a->salt + (uint64_t)t * 0xd1342543de82ef95u;
     int64_t n = mx_type_count(&w->type);
+    double *part = c->work, total = 0;
 #pragma omp parallel for schedule(static)
     for (int64_t at = 0; at < n; at += RUN) {
         float bw[RUN], bg[RUN], bm[RUN], bv[RUN];
         int64_t k = n - at < RUN ? n - at : RUN;
-        float *pw = open_run(w, at, k, bw), *pg = open_run(g, at, k, bg);
-        float *pm = open_run(m, at, k, bm), *pv = open_run(v, at, k, bv);
-        update(k, &r, pw, pg, pm, pv);
-        close_run(w, at, k, pw);
-        close_run(m, at, k, pm);
-        close_run(v, at, k, pv);
-        if (copy)
-            mx_store_run_f32(copy, at, k, pw);
+        float *pw = open_run(w, at, k, bw);
+        if (stands) {
+            float *pg = open_run(g, at, k, bg), *pm = open_run(m, at, k, bm);
+            float *pv = open_run(v, at, k, bv);
+            update(k, &r, pw, pg, pm, pv);
+            if (w->type.dtype == MX_BF16)
+                store_rounded_at_random(w, at, k, pw, key);
+            else
+                close_run(w, at, k, pw);
+            close_run(m, at, k, pm);
+            close_run(v, at, k, pv);
+            if (copy)
+                mx_store_run_f32(copy, at, k, pw);
+        }
+        part[at / RUN] = squares(pw, k);
     }
+    for (int64_t i = 0; i * RUN < n; i++)
+        total += part[i];
+    mx_store_f64(&c->out[4], 0, total);
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    (void)n_threads;
+    return sizeof(double) * (size_t)((mx_type_count(&n->type) + RUN - 1) / RUN);
 }
 
 mx_node *mx_adamw(mx_graph *g, mx_node *const in[6], mx_adamw_rates rates_)
 {
-    adamw_attr a = {rates_.b1, rates_.b2, rates_.eps, rates_.eps_root, rates_.weight_decay};
+    adamw_attr a = {rates_.b1, rates_.b2, rates_.eps, rates_.eps_root, rates_.weight_decay,
+                    rates_.salt};
     return mx_apply(g, &mx_op_adamw, &a, 6, in);
 }
 
@@ -102,6 +160,7 @@ static void infer(mx_graph *g, mx_node *n)
     n->more[0] = n->in[2]->type;
     n->more[1] = n->in[3]->type;
     n->more[2] = n->in[5] ? n->in[5]->type : (mx_type){0};
+    n->more[3] = mx_type_of(n->type.dtype == MX_F64 ? MX_F64 : MX_F32, MX_SCALAR);
 }
 
 const mx_op mx_op_adamw = {
@@ -111,22 +170,24 @@ const mx_op mx_op_adamw = {
     .fields = (const mx_attr_field[]){
         MX_FIELD(adamw_attr, MX_ATTR_F64, b1), MX_FIELD(adamw_attr, MX_ATTR_F64, b2),
         MX_FIELD(adamw_attr, MX_ATTR_F64, eps), MX_FIELD(adamw_attr, MX_ATTR_F64, eps_root),
-        MX_FIELD(adamw_attr, MX_ATTR_F64, weight_decay), {0}},
-    .n_out = 4,
+        MX_FIELD(adamw_attr, MX_ATTR_F64, weight_decay),
+        MX_FIELD(adamw_attr, MX_ATTR_INT, salt), {0}},
+    .n_out = 5,
     .alias = {1, 3, 4, 6},
     .no_cast = true,
     .infer = infer,
-    .dims = "*,*,*,*,!h,*->*,*,*,*",
+    .dims = "*,*,*,*,!h,*->*,*,*,*,",
     .cost = cost,
     .cpu = adamw_cpu,
+    .work_bytes = work_bytes,
     .cases = (const mx_case[]){
         {6, {{2, {4, 6}, .no_grad = true}, {2, {4, 6}, .no_grad = true},
              {2, {4, 6}, .no_grad = true}, {2, {4, 6}, .lo = 0.1, .hi = 1, .no_grad = true},
              {1, {4}, .lo = 1, .hi = 2, .no_grad = true, .fixed = true},
              {2, {4, 6}, .no_grad = true}},
-         &(adamw_attr){0.9, 0.95, 1e-8, 0, 0.1}},
+         &(adamw_attr){0.9, 0.95, 1e-8, 0, 0.1, 0}},
         {6, {{1, {2100}, .no_grad = true}, {1, {2100}, .no_grad = true},
              {1, {2100}, .no_grad = true}, {1, {2100}, .lo = 0.1, .hi = 1, .no_grad = true},
              {1, {4}, .lo = 1, .hi = 2, .no_grad = true, .fixed = true}, {.absent = true}},
-         &(adamw_attr){0.9, 0.999, 0, 1e-6, 0}}, {0}},
+         &(adamw_attr){0.9, 0.999, 0, 1e-6, 0, 0}}, {0}},
 };

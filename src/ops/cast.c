@@ -23,10 +23,13 @@ mx_node *mx_cast(mx_graph *g, mx_node *x, mx_dtype dtype)
 }
 
 /* A gradient may be wider than the value it belongs to (a weight's float32 gradient under a
- * bfloat16 copy): then it passes as it is. */
+ * bfloat16 copy), or stay narrower where that is asked for: then it passes as it is. */
 static void cast_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    if (mx_dtype_is_float(n->in[0]->type.dtype))
+    if (g->narrow_grads && n->in[0]->op == &mx_op_variable &&
+        dout[0]->type.dtype == n->type.dtype)
+        din[0] = dout[0];
+    else if (mx_dtype_is_float(n->in[0]->type.dtype))
         din[0] = mx_cast(g, dout[0], n->in[0]->type.dtype);
 }
 

@@ -1,6 +1,8 @@
-/* embed_grad.c - the gradient of embed: rows of dy added into the rows of a table of zeros.
+/* embed_grad.c - the gradient of embed: rows of dy added into the rows of a table.
  *
- *     ids (*) int32   dy (*, d)  ->  (v, d), float32 (float64 for float64)
+ *     ids (*) int32   dy (*, d)   base (v, d)  ->  (v, d)
+ * The table starts as zeros, in float32 (float64 for float64), or as `base`, in whose memory the
+ * result then lies: a tied head's gradient takes in the embedding's without another table.
  * Threads split the columns, not the ids: an element's sum then always runs in the order of the
  * ids, so the result does not depend on the number of threads, nothing is locked and no workspace
  * is needed. Ids outside the table are left out, as in embed.
@@ -24,7 +26,8 @@ static void infer(mx_graph *g, mx_node *n)
         mx_graph_fail(g, "embed_grad: the ids are %s, expected int32",
                       mx_dtype_name(n->in[0]->type.dtype));
     n->type.dim[0] = at->rows;
-    n->type.dtype = n->in[1]->type.dtype == MX_F64 ? MX_F64 : MX_F32;
+    mx_dtype sum = n->in[1]->type.dtype == MX_F64 ? MX_F64 : MX_F32;
+    n->type.dtype = n->in[2] ? n->in[2]->type.dtype : sum;
 }
 
 #define ADD_ROW(T, name)                                                                           \
@@ -48,12 +51,14 @@ static void add_columns(const mx_call *c, int64_t from, int64_t n)
         int64_t to = id[i] * d + from;
         if (out->type.dtype == MX_F64) {
             add_f64((double *)out->data + to, (const double *)dy->data + i * d + from, n);
-        } else if (dy->type.dtype == MX_F32) {
+        } else if (dy->type.dtype == MX_F32 && out->type.dtype == MX_F32) {
             add_f32((float *)out->data + to, (const float *)dy->data + i * d + from, n);
         } else {
-            float tile[COLS];
+            float tile[COLS], sum[COLS];
             mx_load_run_f32(dy, i * d + from, n, tile);
-            add_f32((float *)out->data + to, tile, n);
+            mx_load_run_f32(out, to, n, sum);
+            add_f32(sum, tile, n);
+            mx_store_run_f32(out, to, n, sum);
         }
     }
 }
@@ -62,7 +67,8 @@ static void embed_grad_cpu(const mx_call *c)
 {
     const mx_type *t = &c->out[0].type;
     int64_t d = t->dim[1], n_ids = mx_type_count(&c->in[0].type);
-    mx_zero_runs(c->out[0].data, 0, mx_type_bytes(t), 1);
+    if (!c->in[2].data)
+        mx_zero_runs(c->out[0].data, 0, mx_type_bytes(t), 1);
     /* Narrow enough for every thread to have a share, whole cache lines, at most COLS. */
     int64_t width = (d / 16 + LINE - 1) / LINE * LINE;
     width = width < LINE ? LINE : width > COLS ? COLS : width;
@@ -73,12 +79,31 @@ static void embed_grad_cpu(const mx_call *c)
 
 mx_node *mx_embed_grad(mx_graph *g, mx_node *ids, mx_node *dy, int64_t rows)
 {
-    return MX_APPLY(g, &mx_op_embed_grad, &(embed_grad_attr){rows}, ids, dy);
+    return MX_APPLY(g, &mx_op_embed_grad, &(embed_grad_attr){rows}, ids, dy, NULL);
+}
+
+mx_node *mx_embed_grad_onto(mx_graph *g, mx_node *base, const mx_node *grad)
+{
+    if (grad->op != &mx_op_embed_grad || grad->in[2] || base->op->kind == MX_SOURCE ||
+        grad->in[0]->type.ndim > 3 || !mx_shape_equal(&base->type, &grad->type) ||
+        base->type.dtype != grad->type.dtype)
+        return NULL;
+    return MX_APPLY(g, &mx_op_embed_grad, grad->attr, grad->in[0], grad->in[1], base);
+}
+
+/* Halves of the ids leave parts of a sum, but a base must be in it once: with one, ids stay whole. */
+static const char *notation(const mx_node *n)
+{
+    static const char *const whole[] = {"*,*d,!vd->!vd", "!s,!sd,!vd->!vd", "!b!s,!b!sd,!vd->!vd",
+                                        "!a!b!s,!a!b!sd,!vd->!vd"};
+    int rank = n->in[0]->type.ndim;
+    return whole[n->in[2] && rank < 4 ? rank : 0];
 }
 
 static void embed_grad_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
     din[1] = mx_embed(g, mx_cast(g, dout[0], n->in[1]->type.dtype), n->in[0]);
+    din[2] = dout[0];
 }
 
 static mx_cost cost(const mx_node *n)
@@ -93,7 +118,9 @@ static mx_cost cost(const mx_node *n)
 const mx_op mx_op_embed_grad = {
     .name = "embed_grad",
     .doc = "rows added into a table by number",
-    .dims = "*,*d->!vd",
+    .dims = "*,*d,!vd->!vd",
+    .notation = notation,
+    .alias = {3},
     .attr_size = sizeof(embed_grad_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(embed_grad_attr, MX_ATTR_INT, rows), {0}},
     .keep_f32 = true,
@@ -102,8 +129,9 @@ const mx_op mx_op_embed_grad = {
     .grad = embed_grad_vjp,
     .cost = cost,
     .cpu = embed_grad_cpu,
-    .cases = (const mx_case[]){{2, {{2, {2, 6}, MX_I32, -1, 6}, {3, {2, 6, 8}}},
-                                &(embed_grad_attr){5}},
-                               {2, {{1, {4}, MX_I32, 0, 3}, {2, {4, 3}}}, &(embed_grad_attr){3}},
+    .cases = (const mx_case[]){{3, {{2, {2, 6}, MX_I32, -1, 6}, {3, {2, 6, 8}},
+                                    {.absent = true}}, &(embed_grad_attr){5}},
+                               {3, {{1, {4}, MX_I32, 0, 3}, {2, {4, 3}}, {2, {3, 3}}},
+                                &(embed_grad_attr){3}},
                                {0}},
 };

@@ -259,11 +259,11 @@ mx_node *mx_matmul_as(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_
     return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
 }
 
-/* A weight's gradient is kept in the weight's own dtype even when a bfloat16
- * copy was multiplied. */
-static mx_dtype gradient_dtype(const mx_node *x)
+/* A weight's gradient is kept in the weight's own dtype even when a bfloat16 copy was multiplied,
+ * unless half the memory is preferred (grad_dtype). */
+static mx_dtype gradient_dtype(const mx_graph *g, const mx_node *x)
 {
-    if (x->op == &mx_op_cast && x->in[0]->op == &mx_op_variable)
+    if (!g->narrow_grads && x->op == &mx_op_cast && x->in[0]->op == &mx_op_variable)
         return x->in[0]->type.dtype;
     return x->type.dtype;
 }
@@ -276,9 +276,9 @@ static void matmul_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
     char text[48];
     mx_node *dy = mx_cast(g, dout[0], n->in[0]->type.dtype);
     snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, lb, comma + 1, la, spec);
-    din[0] = mx_matmul_as(g, text, dy, n->in[1], gradient_dtype(n->in[0]));
+    din[0] = mx_matmul_as(g, text, dy, n->in[1], gradient_dtype(g, n->in[0]));
     snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, la, spec, lb, comma + 1);
-    din[1] = mx_matmul_as(g, text, dy, n->in[0], gradient_dtype(n->in[1]));
+    din[1] = mx_matmul_as(g, text, dy, n->in[0], gradient_dtype(g, n->in[1]));
 }
 
 #define CASE(text, ...) {2, {__VA_ARGS__}, &(matmul_attr){text, 0, false}}

@@ -128,6 +128,8 @@ static mx_status build_steps(mx_run *r)
                              r->batch.microbatch, &r->arena));
     MX_TRY(mx_session_open(&r->session, mx_config_text(r->c, "device"),
                            (int)mx_config_int(r->c, "num_threads")));
+    if (!mx_config_bool(r->c, "deterministic"))
+        mx_session_allow_any_order(r->session);
     r->options.compile.n_threads = mx_session_threads(r->session);
     MX_TRY(mx_step_open(&r->step, r->session, &r->model, &r->options));
     if (r->accumulates) {

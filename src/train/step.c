@@ -133,6 +133,10 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
     mx_head h = mx_model_build(&model, m, shape, &b);
     loss_of(&model, &h, &b, 0);
     freeze(&model, o);
+    if (o->compile.narrow_weights) { /* the weights as the step that made the gradients has them */
+        mx_pass_precision(&model, o->compile.compute);
+        mx_pass_narrow_weights(&model);
+    }
     mx_status st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
     mx_graph_fini(&model);
     return st;

@@ -132,6 +132,25 @@ static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_a
     return MX_OK;
 }
 
+/* What weights and their gradients are kept in. */
+static mx_status storage_of(const mx_config *cfg, mx_step_options *o)
+{
+    bool weights = strcmp(mx_config_text(cfg, "weight_dtype"), "bfloat16") == 0;
+    bool grads = strcmp(mx_config_text(cfg, "grad_dtype"), "bfloat16") == 0;
+    const char *key = weights ? "weight_dtype" : "grad_dtype";
+    if ((weights || grads) && o->compile.compute != MX_BF16)
+        return mx_fail(MX_USAGE, "%s: %s=bfloat16 goes with dtype=bfloat16, not with %s",
+                       mx_config_where(cfg, key), key, mx_dtype_name(o->compile.compute));
+    if (weights && o->optimizer.kind != MX_ADAMW)
+        return mx_fail(MX_USAGE,
+                       "%s: bfloat16 weights are rounded at random, which opt_type=%s does not do; "
+                       "use adamw or weight_dtype=float32",
+                       mx_config_where(cfg, key), mx_config_text(cfg, "opt_type"));
+    o->compile.narrow_weights = weights;
+    o->compile.narrow_grads = grads;
+    return MX_OK;
+}
+
 /* Keys that are understood but ask for something this version does not do: all of them at once. */
 static mx_status refuse(const mx_config *cfg)
 {
@@ -221,5 +240,6 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
         return mx_fail(MX_USAGE, "%s: dtype `%s` is not there yet; use float32 or bfloat16",
                        mx_config_where(cfg, "dtype"), mx_config_text(cfg, "dtype"));
     MX_TRY(remat_of(cfg, a, &o->compile.remat));
-    return optimizer_of(cfg, m, a, &o->optimizer);
+    MX_TRY(optimizer_of(cfg, m, a, &o->optimizer));
+    return storage_of(cfg, o);
 }

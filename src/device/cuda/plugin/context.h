@@ -26,6 +26,8 @@ typedef struct {
     size_t work_bytes;
     char *stage;         /* pinned: inputs on their way to the GPU; NULL: none could be had */
     size_t stage_at;     /* bytes handed out since the stream was last waited for */
+    size_t memory_bytes; /* of the whole device */
+    bool any_order;      /* equal runs need not give equal bits */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
 } mx_cuda;
@@ -37,6 +39,9 @@ typedef struct mx_cuda_op {
     mx_status (*prepare)(mx_cuda *cuda, const mx_exec_step *s, void **state, size_t *work_bytes);
     mx_status (*launch)(mx_cuda *cuda, const mx_exec_step *s, void *state);
     void (*drop)(mx_cuda *cuda, void *state); /* NULL: mx_free */
+    /* n neighbouring steps of this op, which never depend on each other, at once; they find the sum
+     * of their scratch. NULL: one by one. */
+    mx_status (*launch_many)(mx_cuda *cuda, const mx_exec_step *s, int n);
 } mx_cuda_op;
 
 extern const mx_cuda_op *const mx_cuda_op_table[];

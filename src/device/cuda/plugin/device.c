@@ -166,12 +166,13 @@ static void cuda_drop(mx_device *d, void *state)
 static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
 {
     mx_cuda *c = cuda_of(d);
+    c->any_order = d->any_order;
     program *p = mx_realloc(NULL, sizeof *p);
     *p = (program){.n = e->n_steps};
     p->step = mx_realloc(NULL, sizeof *p->step * (size_t)(e->n_steps + 1));
     memset(p->step, 0, sizeof *p->step * (size_t)(e->n_steps + 1));
     *state = p;
-    size_t work = 0;
+    size_t work = 0, together = 0; /* scratch of neighbours that are launched at once */
     bool told = getenv("MX_CUDA_QUIET") != NULL;
     for (int i = 0; i < e->n_steps; i++) {
         size_t need = 0;
@@ -181,7 +182,8 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
                           : mx_fail(MX_DEVICE, "no CUDA kernel");
         if (!st) {
             p->step[i].op = op;
-            work = need > work ? need : work;
+            together = op->launch_many && i && p->step[i - 1].op == op ? together + need : need;
+            work = together > work ? together : work;
             continue;
         }
         p->n_fallback++;
@@ -243,64 +245,91 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
     return st;
 }
 
+/* Launches the step at i, and its neighbours where they go together; moves i past them. */
+static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
+{
+    const bound *b = &p->step[*i];
+    const mx_exec_step *s = &e->step[*i];
+    int n = 1;
+    mx_status st;
+    if (b->op && b->op->launch_many) {
+        while (*i + n < p->n && p->step[*i + n].op == b->op)
+            n++;
+        st = b->op->launch_many(c, s, n);
+    } else {
+        st = b->op ? b->op->launch(c, s, b->state) : run_on_host(c, s);
+    }
+    *i += n;
+    return st ? mx_status_wrap(st, "%s in %s", s->node->op->name, s->node->scope) : MX_OK;
+}
+
 static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
 {
-    for (int i = 0; i < p->n; i++) {
-        const bound *b = &p->step[i];
-        mx_status st =
-            b->op ? b->op->launch(c, &e->step[i], b->state) : run_on_host(c, &e->step[i]);
-        if (st)
-            return mx_status_wrap(st, "%s in %s", e->step[i].node->op->name,
-                                  e->step[i].node->scope);
-    }
+    for (int i = 0; i < p->n;)
+        MX_TRY(launch_next(c, e, p, &i));
     return MX_OK;
 }
 
-/* MX_CUDA_PROFILE=1: the third run of a program is timed op by op, and the sums are printed. */
-static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
+static bool alike(const mx_node *a, const mx_node *b)
 {
-    cudaEvent_t *at = mx_realloc(NULL, sizeof *at * (size_t)(p->n + 1));
-    float *ms = mx_realloc(NULL, sizeof *ms * (size_t)(p->n + 1));
-    mx_status st = MX_OK;
-    for (int i = 0; i <= p->n && !st; i++) {
-        st = mx_cuda_check(cudaEventCreate(&at[i]), "an event");
-        cudaEventRecord(at[i], c->stream);
-        if (!st && i < p->n)
-            st = p->step[i].op ? p->step[i].op->launch(c, &e->step[i], p->step[i].state)
-                               : run_on_host(c, &e->step[i]);
-    }
-    cudaStreamSynchronize(c->stream);
+    return a->op == b->op && mx_shape_equal(&a->type, &b->type) && a->n_in == b->n_in &&
+           a->n_out == b->n_out && a->type.dtype == b->type.dtype;
+}
+
+static void print_profile(const mx_exec *e, const float *ms, int n)
+{
     float total = 0;
-    for (int i = 0; i < p->n && !st; i++) {
-        cudaEventElapsedTime(&ms[i], at[i], at[i + 1]);
+    for (int i = 0; i < n; i++)
         total += ms[i];
-    }
-    fprintf(stderr, "profile: %d ops, %.3f ms\n", p->n, (double)total);
-    for (int i = 0; i < p->n && !st; i++) {
+    fprintf(stderr, "profile: %d ops, %.3f ms\n", n, (double)total);
+    for (int i = 0; i < n; i++) {
         mx_str type = {0};
         float sum = 0;
         int count = 0, first = i;
+        for (int k = 0; k < n; k++)
+            if (alike(e->step[i].node, e->step[k].node)) {
+                first = k < first ? k : first;
+                sum += ms[k];
+                count++;
+            }
         mx_type_print(&type, &e->step[i].node->type);
-        for (int k = 0; k < p->n; k++) {
-            const mx_node *a = e->step[i].node, *b = e->step[k].node;
-            if (a->op != b->op || !mx_shape_equal(&a->type, &b->type) || a->n_in != b->n_in ||
-                a->n_out != b->n_out || a->type.dtype != b->type.dtype)
-                continue;
-            first = k < first ? k : first;
-            sum += ms[k];
-            count++;
-        }
-        if (first == i && sum > 0.003f * total)
+        if (first == i && sum > 0.002f * total)
             fprintf(stderr, "%8.3f ms %5.1f%%  %4d x %-18s %d->%d %s (%s)\n", (double)sum,
                     100.0 * (double)(sum / total), count, e->step[i].node->op->name,
                     e->step[i].node->n_in, e->step[i].node->n_out, mx_str_text(&type),
                     e->step[i].node->scope);
         mx_str_fini(&type);
     }
-    for (int i = 0; i <= p->n; i++)
-        cudaEventDestroy(at[i]);
+}
+
+/* MX_CUDA_PROFILE=1: the third run of a program is timed op by op, and the sums are printed. Steps
+ * that go together count as the first of them. */
+static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
+{
+    cudaEvent_t *at = mx_realloc(NULL, sizeof *at * (size_t)(p->n + 1));
+    float *ms = mx_realloc(NULL, sizeof *ms * (size_t)(p->n + 1));
+    int *next = mx_realloc(NULL, sizeof *next * (size_t)(p->n + 1)), made = 0;
+    mx_status st = MX_OK;
+    memset(ms, 0, sizeof *ms * (size_t)(p->n + 1));
+    for (int i = 0; !st; made++) {
+        next[made] = i;
+        st = mx_cuda_check(cudaEventCreate(&at[made]), "an event");
+        if (!st)
+            st = mx_cuda_check(cudaEventRecord(at[made], c->stream), "an event");
+        if (st || i >= p->n)
+            break;
+        st = launch_next(c, e, p, &i);
+    }
+    cudaStreamSynchronize(c->stream);
+    for (int k = 0; k < made && !st; k++)
+        cudaEventElapsedTime(&ms[next[k]], at[k], at[k + 1]);
+    if (!st)
+        print_profile(e, ms, p->n);
+    for (int k = 0; k <= made; k++)
+        cudaEventDestroy(at[k]);
     mx_free(at);
     mx_free(ms);
+    mx_free(next);
     return st;
 }
 
@@ -387,6 +416,7 @@ static mx_status open_libraries(mx_cuda *c)
 {
     struct cudaDeviceProp prop;
     MX_TRY(mx_cuda_check(cudaGetDeviceProperties(&prop, 0), "looking at the GPU"));
+    c->memory_bytes = prop.totalGlobalMem;
     snprintf(c->arch, sizeof c->arch, "sm_%d%d%s", prop.major, prop.minor,
              prop.major == 9 ? "a" : "");
     MX_TRY(mx_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"));
@@ -417,8 +447,9 @@ mx_status mx_device_open_cuda(mx_device **out)
                                   "device=cpu runs without one");
     cuda_device *d = mx_realloc(NULL, sizeof *d);
     memset(d, 0, sizeof *d);
-    d->device = (mx_device){"cuda",       cuda_alloc, cuda_release, cuda_write, cuda_read,
-                            cuda_prepare, cuda_run,   cuda_drop,    cuda_close};
+    d->device = (mx_device){.name = "cuda", .alloc = cuda_alloc, .release = cuda_release,
+                            .write = cuda_write, .read = cuda_read, .prepare = cuda_prepare,
+                            .run = cuda_run, .drop = cuda_drop, .close = cuda_close};
     d->device.late_open = cuda_late_open;
     d->device.late_take = cuda_late_take;
     d->device.late_mark = cuda_late_mark;

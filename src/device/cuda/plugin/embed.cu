@@ -130,7 +130,7 @@ cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int
     return cudaGetLastError();
 }
 
-/* Block (i, y) as above, any width, into a float table that starts at zero. */
+/* Block (i, y) as above, any width, onto a float table. */
 template <typename T>
 __global__ void embed_grad_kernel(float *dtable, const T *dy, const int32_t *token,
                                   const int32_t *row, int64_t n, int64_t d, int64_t vocab)
@@ -142,7 +142,7 @@ __global__ void embed_grad_kernel(float *dtable, const T *dy, const int32_t *tok
     float acc = 0.f;
     for (int64_t j = i; j < n && token[j] == t; j++)
         acc += as_float(dy[(int64_t)row[j] * d + c]);
-    dtable[(int64_t)t * d + c] = acc;
+    dtable[(int64_t)t * d + c] += acc;
 }
 
 cudaError_t mx_cuda_embed_grad(float *dtable, const void *dy, bool dy_f32, const int32_t *tokens,
@@ -150,9 +150,7 @@ cudaError_t mx_cuda_embed_grad(float *dtable, const void *dy, bool dy_f32, const
                                cudaStream_t stream)
 {
     int32_t *token, *row;
-    cudaError_t e = cudaMemsetAsync(dtable, 0, (size_t)(vocab * d) * 4, stream);
-    if (e == cudaSuccess)
-        e = sort_rows(tokens, rows, vocab, scratch, &token, &row, stream);
+    cudaError_t e = sort_rows(tokens, rows, vocab, scratch, &token, &row, stream);
     if (e != cudaSuccess)
         return e;
     dim3 grid((unsigned)rows, (unsigned)((d + 255) / 256));

@@ -74,7 +74,7 @@ cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int
                                    int64_t rows, int64_t d, int64_t vocab, float scale,
                                    void *scratch, cudaStream_t stream);
 
-/* The same into a float table of its own, overwritten; dy float or bf16, any width. */
+/* The same onto a float table; dy float or bf16, any width. */
 cudaError_t mx_cuda_embed_grad(float *dtable, const void *dy, bool dy_f32, const int32_t *tokens,
                                int64_t rows, int64_t d, int64_t vocab, void *scratch,
                                cudaStream_t stream);

@@ -44,7 +44,7 @@ static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx
                            .dim_v = v->dim[3], .q = stride_of(q), .k = stride_of(k),
                            .v = stride_of(v), .o = stride_of(&o), .scale = (float)a->scale,
                            .window = a->window, .causal = a->causal, .backward = backward,
-                           .stats = !backward};
+                           .stats = !backward, .deterministic = backward && !c->any_order};
     shape.dout = shape.o;
     shape.dq = shape.q;
     shape.dk = shape.k;

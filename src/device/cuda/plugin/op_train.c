@@ -6,12 +6,17 @@
 
 #include <string.h>
 
-static double attr_f64(const mx_exec_step *s, const char *name)
+static const void *attr_of(const mx_exec_step *s, const char *name)
 {
     for (const mx_attr_field *f = s->node->op->fields; f && f->name; f++)
         if (strcmp(f->name, name) == 0)
-            return *(const double *)((const char *)s->node->attr + f->offset);
+            return (const char *)s->node->attr + f->offset;
     MX_ASSERT(false, "%s has no attribute %s", s->node->op->name, name);
+}
+
+static double attr_f64(const mx_exec_step *s, const char *name)
+{
+    return *(const double *)attr_of(s, name);
 }
 
 static bool is_float(const mx_type *t)
@@ -31,17 +36,62 @@ static mx_status prepare_update(mx_cuda *c, const mx_exec_step *s, void **state,
     return MX_OK;
 }
 
+static mx_status prepare_adamw(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    (void)c, (void)state;
+    const mx_tensor *in = s->call.in;
+    MX_CUDA_NEEDS(is_float(&in[0].type) && is_float(&in[1].type) && is_float(&in[2].type) &&
+                      in[2].type.dtype == in[3].type.dtype, "an update of these dtypes");
+    *work = mx_cuda_adamw_bytes(mx_type_count(&in[0].type));
+    return MX_OK;
+}
+
+static mx_adamw_one update_of(const mx_exec_step *s)
+{
+    const mx_tensor *in = s->call.in;
+    return (mx_adamw_one){.w = in[0].data, .g = in[1].data, .m = in[2].data, .v = in[3].data,
+                          .copy = in[5].data, .squares = s->call.out[4].data,
+                          .n = mx_type_count(&in[0].type),
+                          .salt = (uint64_t)*(const int64_t *)attr_of(s, "salt"),
+                          .decay = (float)attr_f64(s, "weight_decay"), .w_f32 = f32(&in[0]),
+                          .g_f32 = f32(&in[1]), .moments_f32 = f32(&in[2])};
+}
+
+static mx_adamw_rule rule_of(const mx_exec_step *s)
+{
+    return (mx_adamw_rule){.hyper = s->call.in[4].data, .b1 = (float)attr_f64(s, "b1"),
+                           .b2 = (float)attr_f64(s, "b2"), .eps = (float)attr_f64(s, "eps"),
+                           .eps_root = (float)attr_f64(s, "eps_root")};
+}
+
+/* All of a step's updates have the same rule; only decay differs. */
+static mx_status adamw_many(mx_cuda *c, const mx_exec_step *s, int n)
+{
+    enum { AT_ONCE = 64 };
+    mx_adamw_one one[AT_ONCE];
+    double *partial = c->work;
+    for (int at = 0; at < n;) {
+        mx_adamw_rule rule = rule_of(&s[at]);
+        size_t bytes = 0;
+        int k = 0;
+        for (; k < AT_ONCE && at + k < n; k++) {
+            mx_adamw_rule other = rule_of(&s[at + k]);
+            if (memcmp(&other, &rule, sizeof rule) != 0)
+                break;
+            one[k] = update_of(&s[at + k]);
+            bytes += mx_cuda_adamw_bytes(one[k].n);
+        }
+        MX_TRY(mx_cuda_check(mx_cuda_adamw_many(one, k, &rule, partial, c->stream), "adamw"));
+        partial += bytes / sizeof *partial;
+        at += k;
+    }
+    return MX_OK;
+}
+
 static mx_status adamw(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_tensor *in = s->call.in;
-    mx_adamw_one a = {.w = in[0].data, .g = in[1].data, .m = in[2].data, .v = in[3].data,
-                      .hyper = in[4].data, .copy = in[5].data, .n = mx_type_count(&in[0].type),
-                      .b1 = (float)attr_f64(s, "b1"), .b2 = (float)attr_f64(s, "b2"),
-                      .eps = (float)attr_f64(s, "eps"), .eps_root = (float)attr_f64(s, "eps_root"),
-                      .decay = (float)attr_f64(s, "weight_decay"), .g_f32 = f32(&in[1]),
-                      .moments_f32 = f32(&in[2])};
-    return mx_cuda_check(mx_cuda_adamw_one(&a, c->stream), "adamw");
+    return adamw_many(c, s, 1);
 }
 
 static mx_status sgd(mx_cuda *c, const mx_exec_step *s, void *state)
@@ -65,18 +115,35 @@ static mx_status accumulate(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_squares(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state;
-    *work = sizeof(double) * 1024;
+    *work = mx_cuda_squares_bytes(mx_type_count(&s->call.in[0].type));
     MX_CUDA_NEEDS(is_float(&s->call.in[0].type) && f32(&s->call.out[0]), "squares of this dtype");
+    return MX_OK;
+}
+
+static mx_status squares_many(mx_cuda *c, const mx_exec_step *s, int n)
+{
+    enum { AT_ONCE = 64 };
+    mx_squares_one one[AT_ONCE];
+    double *partial = c->work;
+    for (int at = 0; at < n; at += AT_ONCE) {
+        size_t bytes = 0;
+        int k = 0;
+        for (; k < AT_ONCE && at + k < n; k++) {
+            const mx_tensor *x = &s[at + k].call.in[0];
+            one[k] = (mx_squares_one){x->data, s[at + k].call.out[0].data, mx_type_count(&x->type),
+                                      f32(x)};
+            bytes += mx_cuda_squares_bytes(one[k].n);
+        }
+        MX_TRY(mx_cuda_check(mx_cuda_sum_squares(one, k, partial, c->stream), "sum_squares"));
+        partial += bytes / sizeof *partial;
+    }
     return MX_OK;
 }
 
 static mx_status sum_squares(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_tensor *x = &s->call.in[0];
-    return mx_cuda_check(mx_cuda_sum_squares(s->call.out[0].data, x->data, f32(x),
-                                             mx_type_count(&x->type), c->work, c->stream),
-                         "sum_squares");
+    return squares_many(c, s, 1);
 }
 
 /* Only (rows, d) -> (d): the target, leading ones aside, is the end of the input's shape. */
@@ -133,6 +200,9 @@ static mx_status embed_grad(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_type *o = &s->call.out[0].type;
+    if (!s->call.in[2].data)
+        MX_TRY(mx_cuda_check(cudaMemsetAsync(s->call.out[0].data, 0, mx_type_bytes(o), c->stream),
+                             "embed_grad"));
     return mx_cuda_check(mx_cuda_embed_grad(s->call.out[0].data, s->call.in[1].data,
                                             f32(&s->call.in[1]), s->call.in[0].data,
                                             mx_type_count(&s->call.in[0].type), o->dim[1],
@@ -167,10 +237,11 @@ static mx_status cache_write(mx_cuda *c, const mx_exec_step *s, void *state)
                                              entry, c->stream), "cache_write");
 }
 
-const mx_cuda_op mx_cuda_op_adamw = {"adamw", prepare_update, adamw, NULL};
+const mx_cuda_op mx_cuda_op_adamw = {"adamw", prepare_adamw, adamw, NULL, adamw_many};
 const mx_cuda_op mx_cuda_op_sgd = {"sgd", prepare_update, sgd, NULL};
 const mx_cuda_op mx_cuda_op_accumulate = {"accumulate", prepare_update, accumulate, NULL};
-const mx_cuda_op mx_cuda_op_sum_squares = {"sum_squares", prepare_squares, sum_squares, NULL};
+const mx_cuda_op mx_cuda_op_sum_squares = {"sum_squares", prepare_squares, sum_squares, NULL,
+                                               squares_many};
 const mx_cuda_op mx_cuda_op_sum_to = {"sum_to", prepare_sum_to, sum_to, NULL};
 const mx_cuda_op mx_cuda_op_embed = {"embed", prepare_embed, embed, NULL};
 const mx_cuda_op mx_cuda_op_embed_grad = {"embed_grad", prepare_embed_grad, embed_grad, NULL};

@@ -12,7 +12,9 @@
 #include <string.h>
 
 enum { X, W, LABELS, DLOSS };
-enum { CHUNK_BYTES = 640 << 20 };
+/* Logits at once, as a share of the device's memory: products over few rows leave half of the chip
+ * idle in their last wave. */
+enum { CHUNK_SHARE = 16 };
 
 typedef struct {
     double scale, softcap, z_loss;
@@ -83,7 +85,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
                  (size_t)(8 * x->d * 2) <= MX_CUDA_SLACK;
     x->wide = roomy ? x->ld : x->vocab;
     size_t item = x->f32 ? 4 : 2;
-    x->chunk = (int64_t)(CHUNK_BYTES / ((size_t)x->ld * item)) / 128 * 128;
+    x->chunk = (int64_t)(c->memory_bytes / CHUNK_SHARE / ((size_t)x->ld * item)) / 128 * 128;
     x->chunk = x->chunk < 128 ? 128 : x->chunk;
     x->chunk = x->chunk > x->rows ? x->rows : x->chunk;
     mx_status st = MX_OK;

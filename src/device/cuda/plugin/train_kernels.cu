@@ -1,4 +1,5 @@
-/* train_kernels.cu - updates, norms, sums and lookups of a training step.
+/* train_kernels.cu - sums, lookups and small updates of a training step; AdamW and norms over many
+ * tensors are in many_kernels.cu.
  *
  * Sums go in two stages over a fixed cut of the data, so the result does not depend on scheduling.
  * Everything here is memory-bound and streams its operands once.
@@ -15,99 +16,6 @@ static unsigned blocks_for(int64_t n, int64_t per_block)
 }
 
 /* --- updates --- */
-
-/* Four neighbours at a time, 8- or 16-byte accesses. */
-__device__ __forceinline__ void load4(float f[4], const float *p)
-{
-    float4 v = *(const float4 *)p;
-    f[0] = v.x, f[1] = v.y, f[2] = v.z, f[3] = v.w;
-}
-__device__ __forceinline__ void load4(float f[4], const uint16_t *p)
-{
-    ushort4 v = *(const ushort4 *)p;
-    f[0] = bf16_to_f32(v.x), f[1] = bf16_to_f32(v.y), f[2] = bf16_to_f32(v.z),
-    f[3] = bf16_to_f32(v.w);
-}
-__device__ __forceinline__ void store4(float *p, const float f[4])
-{
-    *(float4 *)p = make_float4(f[0], f[1], f[2], f[3]);
-}
-__device__ __forceinline__ void store4(uint16_t *p, const float f[4])
-{
-    *(ushort4 *)p = make_ushort4(f32_to_bf16(f[0]), f32_to_bf16(f[1]), f32_to_bf16(f[2]),
-                                 f32_to_bf16(f[3]));
-}
-
-struct adamw_numbers {
-    float lr, scale, fix1, fix2;
-};
-
-__device__ __forceinline__ float adamw_element(const mx_adamw_one &a, const adamw_numbers &r,
-                                               float w, float g, float *m, float *v)
-{
-    g *= r.scale;
-    *m = a.b1 * *m + (1 - a.b1) * g;
-    *v = a.b2 * *v + (1 - a.b2) * g * g;
-    float step = *m * r.fix1 / (sqrtf(*v * r.fix2 + a.eps_root) + a.eps);
-    return w - r.lr * (step + a.decay * w);
-}
-
-template <typename G, typename M>
-__global__ void adamw_kernel(mx_adamw_one a)
-{
-    __shared__ adamw_numbers r;
-    if (threadIdx.x == 0) {
-        double t = a.hyper[2];
-        r.lr = a.hyper[0];
-        r.scale = a.hyper[1];
-        r.fix1 = (float)(1 / (1 - pow((double)a.b1, t)));
-        r.fix2 = (float)(1 / (1 - pow((double)a.b2, t)));
-    }
-    __syncthreads();
-    if (!isfinite(r.scale))
-        return;
-    M *m = (M *)a.m, *v = (M *)a.v;
-    const G *g = (const G *)a.g;
-    int64_t n4 = a.n / 4, stride = (int64_t)gridDim.x * THREADS;
-    int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    for (int64_t i = first; i < n4; i += stride) {
-        float fw[4], fg[4], fm[4], fv[4];
-        load4(fw, a.w + 4 * i);
-        load4(fg, g + 4 * i);
-        load4(fm, m + 4 * i);
-        load4(fv, v + 4 * i);
-        for (int j = 0; j < 4; j++)
-            fw[j] = adamw_element(a, r, fw[j], fg[j], &fm[j], &fv[j]);
-        store4(a.w + 4 * i, fw);
-        store4(m + 4 * i, fm);
-        store4(v + 4 * i, fv);
-        if (a.copy)
-            store4(a.copy + 4 * i, fw);
-    }
-    for (int64_t i = 4 * n4 + first; i < a.n; i += stride) {
-        float mi = as_float(m[i]), vi = as_float(v[i]);
-        float w = adamw_element(a, r, a.w[i], as_float(g[i]), &mi, &vi);
-        put(&m[i], mi);
-        put(&v[i], vi);
-        a.w[i] = w;
-        if (a.copy)
-            a.copy[i] = f32_to_bf16(w);
-    }
-}
-
-cudaError_t mx_cuda_adamw_one(const mx_adamw_one *a, cudaStream_t stream)
-{
-    unsigned blocks = blocks_for(a->n, 8 * THREADS);
-    if (a->g_f32 && a->moments_f32)
-        adamw_kernel<float, float><<<blocks, THREADS, 0, stream>>>(*a);
-    else if (a->g_f32)
-        adamw_kernel<float, uint16_t><<<blocks, THREADS, 0, stream>>>(*a);
-    else if (a->moments_f32)
-        adamw_kernel<uint16_t, float><<<blocks, THREADS, 0, stream>>>(*a);
-    else
-        adamw_kernel<uint16_t, uint16_t><<<blocks, THREADS, 0, stream>>>(*a);
-    return cudaGetLastError();
-}
 
 template <typename G>
 __global__ void sgd_kernel(float *w, const G *g, uint16_t *copy, const float *hyper, float decay,
@@ -170,26 +78,6 @@ __device__ double block_sum(double x)
     return part[0];
 }
 
-/* Block b takes fours b*THREADS.. in strides of the whole grid. */
-template <typename X>
-__global__ void squares_kernel(double *partial, const X *x, int64_t n)
-{
-    double total = 0;
-    int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x, stride = (int64_t)PARTS * THREADS;
-    for (int64_t i = first; i < n / 4; i += stride) {
-        float f[4];
-        load4(f, x + 4 * i);
-        total += (double)((f[0] * f[0] + f[1] * f[1]) + (f[2] * f[2] + f[3] * f[3]));
-    }
-    for (int64_t i = n / 4 * 4 + first; i < n; i += stride) {
-        float v = as_float(x[i]);
-        total += (double)(v * v);
-    }
-    total = block_sum(total);
-    if (threadIdx.x == 0)
-        partial[blockIdx.x] = total;
-}
-
 __global__ void finish_kernel(float *out, const double *partial)
 {
     double total = 0;
@@ -198,17 +86,6 @@ __global__ void finish_kernel(float *out, const double *partial)
     total = block_sum(total);
     if (threadIdx.x == 0)
         *out = (float)total;
-}
-
-cudaError_t mx_cuda_sum_squares(float *out, const void *x, bool x_f32, int64_t n, double *partial,
-                                cudaStream_t stream)
-{
-    if (x_f32)
-        squares_kernel<<<PARTS, THREADS, 0, stream>>>(partial, (const float *)x, n);
-    else
-        squares_kernel<<<PARTS, THREADS, 0, stream>>>(partial, (const uint16_t *)x, n);
-    finish_kernel<<<1, THREADS, 0, stream>>>(out, partial);
-    return cudaGetLastError();
 }
 
 enum { ROW_PARTS = 128, MANY_ROWS = 512, MANY_COLUMNS = 1 << 16 };

@@ -11,25 +11,40 @@
 extern "C" {
 #endif
 
+/* Updates of several weights, which share what a step says. */
 typedef struct {
-    float *w;
+    void *w; /* float, or bf16: rounded at random */
     const void *g;
     void *m, *v;
-    uint16_t *copy;     /* NULL: none */
-    const float *hyper; /* lr, clip scale, step, - */
+    uint16_t *copy; /* NULL: none */
+    float *squares; /* the sum of the squares of the new weight */
     int64_t n;
-    float b1, b2, eps, eps_root, decay;
-    bool g_f32, moments_f32;
+    uint64_t salt;
+    float decay;
+    bool w_f32, g_f32, moments_f32;
 } mx_adamw_one;
-cudaError_t mx_cuda_adamw_one(const mx_adamw_one *a, cudaStream_t stream);
+typedef struct {
+    const float *hyper; /* lr, clip scale, step, - */
+    float b1, b2, eps, eps_root;
+} mx_adamw_rule;
+size_t mx_cuda_adamw_bytes(int64_t n); /* scratch, for one weight of n elements */
+cudaError_t mx_cuda_adamw_many(const mx_adamw_one *a, int n, const mx_adamw_rule *rule,
+                               double *partial, cudaStream_t stream);
 cudaError_t mx_cuda_sgd_one(float *w, const void *g, bool g_f32, uint16_t *copy, const float *hyper,
                             float decay, int64_t n, cudaStream_t stream);
 /* sum = x, or += x when *first is 0. */
 cudaError_t mx_cuda_accumulate(float *sum, const void *x, bool x_f32, const float *first, int64_t n,
                                cudaStream_t stream);
 
-/* *out = sum of squares; partial: 1024 doubles. */
-cudaError_t mx_cuda_sum_squares(float *out, const void *x, bool x_f32, int64_t n, double *partial,
+/* *out = the sum of the squares of x, for several x. */
+typedef struct {
+    const void *x;
+    float *out;
+    int64_t n;
+    bool x_f32;
+} mx_squares_one;
+size_t mx_cuda_squares_bytes(int64_t n); /* scratch, for one of n elements */
+cudaError_t mx_cuda_sum_squares(const mx_squares_one *a, int n, double *partial,
                                 cudaStream_t stream);
 /* x (rows, d) -> out (d) float; partial: mx_cuda_sum_rows_partial floats. d = 1 sums everything. */
 size_t mx_cuda_sum_rows_bytes(int64_t rows, int64_t d);

@@ -73,6 +73,28 @@ __device__ __forceinline__ void put(float *p, float x)
     *p = x;
 }
 
+/* Four neighbours at a time, 8- or 16-byte accesses. */
+__device__ __forceinline__ void load4(float f[4], const float *p)
+{
+    float4 v = *(const float4 *)p;
+    f[0] = v.x, f[1] = v.y, f[2] = v.z, f[3] = v.w;
+}
+__device__ __forceinline__ void load4(float f[4], const uint16_t *p)
+{
+    ushort4 v = *(const ushort4 *)p;
+    f[0] = bf16_to_f32(v.x), f[1] = bf16_to_f32(v.y), f[2] = bf16_to_f32(v.z),
+    f[3] = bf16_to_f32(v.w);
+}
+__device__ __forceinline__ void store4(float *p, const float f[4])
+{
+    *(float4 *)p = make_float4(f[0], f[1], f[2], f[3]);
+}
+__device__ __forceinline__ void store4(uint16_t *p, const float f[4])
+{
+    *(ushort4 *)p = make_ushort4(f32_to_bf16(f[0]), f32_to_bf16(f[1]), f32_to_bf16(f[2]),
+                                 f32_to_bf16(f[3]));
+}
+
 __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll

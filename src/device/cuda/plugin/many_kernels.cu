@@ -1,0 +1,287 @@
+/* many_kernels.cu - AdamW and sums of squares over many tensors at once.
+ *
+ * A model has hundreds of weights, most of them small: a launch each would cost more than the work.
+ * The descriptions of up to MANY tensors travel as the kernel's argument; every block works on one
+ * piece of one tensor, found by a search over where tensors begin. Each block leaves the sum of its
+ * squares, in double, and a second kernel adds up a tensor's pieces in order, so the result does
+ * not depend on scheduling.
+ *
+ * AdamW as src/ops/adamw.c has it, the random rounding of bf16 weights included. Bytes an element
+ * with float state and a bf16 gradient: 8 (weight) + 16 (moments) + 2 (gradient) + 2 (copy).
+ */
+#include "device/cuda/plugin/train_kernels.h"
+#include "device/cuda/plugin/vec.cuh"
+
+/* A block's piece is short enough to keep many blocks reading while others write. */
+enum { THREADS = 256, PIECE = 4 * 4 * THREADS, SQUARES_PIECE = 16 * 4 * THREADS, MANY = 32 };
+
+static int64_t pieces_of(int64_t n, int64_t piece)
+{
+    return (n + piece - 1) / piece;
+}
+
+size_t mx_cuda_adamw_bytes(int64_t n)
+{
+    return sizeof(double) * (size_t)pieces_of(n, PIECE);
+}
+
+size_t mx_cuda_squares_bytes(int64_t n)
+{
+    return sizeof(double) * (size_t)pieces_of(n, SQUARES_PIECE);
+}
+
+/* Where the pieces of each tensor begin; first[n] is their number. */
+struct pieces {
+    int n;
+    unsigned first[MANY + 1];
+};
+
+__device__ int tensor_of(const pieces &p, unsigned block)
+{
+    int t = 0;
+    for (int step = MANY / 2; step; step /= 2)
+        if (t + step < p.n && p.first[t + step] <= block)
+            t += step;
+    return t;
+}
+
+/* What the block's threads have, added up; thread 0 gets it. */
+__device__ double sum_over_block(double x)
+{
+    __shared__ double part[THREADS / 32];
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        x += __shfl_xor_sync(~0u, x, o);
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < THREADS / 32; i++)
+        x += part[i];
+    return x;
+}
+
+struct outputs {
+    float *out[MANY];
+};
+
+/* Block t adds up the pieces of tensor t. */
+__global__ void finish_kernel(const double *partial, pieces p, outputs o)
+{
+    double total = 0;
+    for (unsigned i = p.first[blockIdx.x] + threadIdx.x; i < p.first[blockIdx.x + 1]; i += THREADS)
+        total += partial[i];
+    total = sum_over_block(total);
+    if (threadIdx.x == 0)
+        *o.out[blockIdx.x] = (float)total;
+}
+
+/* --- squares --- */
+
+struct squares_table {
+    pieces p;
+    mx_squares_one t[MANY];
+};
+
+template <typename X> __device__ double squares_of_piece(const X *x, int64_t from, int64_t to)
+{
+    float total = 0; /* at most 64 squares */
+    int64_t to4 = from + (to - from) / 4 * 4;
+#pragma unroll 4
+    for (int64_t i = from + 4 * threadIdx.x; i < to4; i += 4 * THREADS) {
+        float f[4];
+        load4(f, x + i);
+        total += (f[0] * f[0] + f[1] * f[1]) + (f[2] * f[2] + f[3] * f[3]);
+    }
+    int64_t i = to4 + threadIdx.x;
+    if (i < to)
+        total += as_float(x[i]) * as_float(x[i]);
+    return total;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    squares_kernel(const __grid_constant__ squares_table table, double *partial)
+{
+    int t = tensor_of(table.p, blockIdx.x);
+    const mx_squares_one &a = table.t[t];
+    int64_t from = (int64_t)(blockIdx.x - table.p.first[t]) * SQUARES_PIECE;
+    int64_t to = from + SQUARES_PIECE < a.n ? from + SQUARES_PIECE : a.n;
+    double total = a.x_f32 ? squares_of_piece((const float *)a.x, from, to)
+                           : squares_of_piece((const uint16_t *)a.x, from, to);
+    total = sum_over_block(total);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = total;
+}
+
+cudaError_t mx_cuda_sum_squares(const mx_squares_one *a, int n, double *partial,
+                                cudaStream_t stream)
+{
+    for (int at = 0; at < n; at += MANY) {
+        squares_table table = {};
+        outputs o = {};
+        for (int i = 0; i < MANY && at + i < n; i++) {
+            table.t[i] = a[at + i];
+            o.out[i] = a[at + i].out;
+            table.p.first[i + 1] =
+                table.p.first[i] + (unsigned)pieces_of(a[at + i].n, SQUARES_PIECE);
+            table.p.n = i + 1;
+        }
+        unsigned blocks = table.p.first[table.p.n];
+        squares_kernel<<<blocks, THREADS, 0, stream>>>(table, partial);
+        finish_kernel<<<(unsigned)table.p.n, THREADS, 0, stream>>>(partial, table.p, o);
+        partial += blocks;
+    }
+    return cudaGetLastError();
+}
+
+/* --- AdamW --- */
+
+struct adamw_table {
+    pieces p;
+    mx_adamw_rule rule;
+    mx_adamw_one t[MANY];
+};
+
+struct adamw_numbers {
+    float lr, scale, fix1, fix2;
+    uint64_t turn; /* the step's share in the random bits */
+};
+
+__device__ __forceinline__ float adamw_element(const mx_adamw_rule &a, const adamw_numbers &r,
+                                               float decay, float w, float g, float *m, float *v)
+{
+    g *= r.scale;
+    *m = a.b1 * *m + (1 - a.b1) * g;
+    *v = a.b2 * *v + (1 - a.b2) * g * g;
+    float step = *m * r.fix1 / (sqrtf(*v * r.fix2 + a.eps_root) + a.eps);
+    return w - r.lr * (step + decay * w);
+}
+
+__device__ __forceinline__ void put_weight(float *w, int64_t i, float x, uint64_t)
+{
+    w[i] = x;
+}
+__device__ __forceinline__ void put_weight(uint16_t *w, int64_t i, float x, uint64_t key)
+{
+    w[i] = bf16_stochastic(x, (uint32_t)(random_bits64(key, i / 4) >> (16 * (i % 4))));
+}
+__device__ __forceinline__ void put_weights(float *w, int64_t i, const float x[4], uint64_t)
+{
+    store4(w + i, x);
+}
+__device__ __forceinline__ void put_weights(uint16_t *w, int64_t i, const float x[4], uint64_t key)
+{
+    uint64_t bits = random_bits64(key, i / 4);
+    *(ushort4 *)(w + i) = make_ushort4(bf16_stochastic(x[0], (uint32_t)bits),
+                                       bf16_stochastic(x[1], (uint32_t)(bits >> 16)),
+                                       bf16_stochastic(x[2], (uint32_t)(bits >> 32)),
+                                       bf16_stochastic(x[3], (uint32_t)(bits >> 48)));
+}
+
+template <typename W, typename G, typename M>
+__device__ __forceinline__ double adamw_piece(const mx_adamw_rule &rule, const adamw_numbers &r,
+                                              const mx_adamw_one &a, int64_t from, int64_t to)
+{
+    W *w = (W *)a.w;
+    M *m = (M *)a.m, *v = (M *)a.v;
+    const G *g = (const G *)a.g;
+    uint64_t key = a.salt + r.turn;
+    float squares = 0; /* at most 16 */
+    int64_t to4 = from + (to - from) / 4 * 4;
+#pragma unroll 2
+    for (int64_t i = from + 4 * threadIdx.x; i < to4; i += 4 * THREADS) {
+        float fw[4], fg[4], fm[4], fv[4];
+        load4(fw, w + i);
+        load4(fg, g + i);
+        load4(fm, m + i);
+        load4(fv, v + i);
+        for (int j = 0; j < 4; j++) {
+            fw[j] = adamw_element(rule, r, a.decay, fw[j], fg[j], &fm[j], &fv[j]);
+            squares += fw[j] * fw[j];
+        }
+        put_weights(w, i, fw, key);
+        store4(m + i, fm);
+        store4(v + i, fv);
+        if (a.copy)
+            store4(a.copy + i, fw);
+    }
+    int64_t i = to4 + threadIdx.x;
+    if (i < to) {
+        float mi = as_float(m[i]), vi = as_float(v[i]);
+        float x = adamw_element(rule, r, a.decay, as_float(w[i]), as_float(g[i]), &mi, &vi);
+        put(&m[i], mi);
+        put(&v[i], vi);
+        put_weight(w, i, x, key);
+        squares += x * x;
+        if (a.copy)
+            a.copy[i] = f32_to_bf16(x);
+    }
+    return squares;
+}
+
+/* Nothing is updated: the gradient was not finite. The norm is that of the weights as they are. */
+__device__ double adamw_nothing(const mx_adamw_one &a, int64_t from, int64_t to)
+{
+    return a.w_f32 ? squares_of_piece((const float *)a.w, from, to)
+                   : squares_of_piece((const uint16_t *)a.w, from, to);
+}
+
+template <typename W, typename M>
+__device__ __forceinline__ double adamw_gradient(const mx_adamw_rule &rule, const adamw_numbers &r,
+                                                 const mx_adamw_one &a, int64_t from, int64_t to)
+{
+    return a.g_f32 ? adamw_piece<W, float, M>(rule, r, a, from, to)
+                   : adamw_piece<W, uint16_t, M>(rule, r, a, from, to);
+}
+
+__global__ void __launch_bounds__(THREADS)
+    adamw_kernel(const __grid_constant__ adamw_table table, double *partial)
+{
+    __shared__ adamw_numbers r;
+    if (threadIdx.x == 0) {
+        double t = table.rule.hyper[2];
+        r.lr = table.rule.hyper[0];
+        r.scale = table.rule.hyper[1];
+        r.fix1 = (float)(1 / (1 - pow((double)table.rule.b1, t)));
+        r.fix2 = (float)(1 / (1 - pow((double)table.rule.b2, t)));
+        r.turn = (uint64_t)t * 0xd1342543de82ef95ull;
+    }
+    __syncthreads();
+    int k = tensor_of(table.p, blockIdx.x);
+    const mx_adamw_one &a = table.t[k];
+    int64_t from = (int64_t)(blockIdx.x - table.p.first[k]) * PIECE;
+    int64_t to = from + PIECE < a.n ? from + PIECE : a.n;
+    double squares;
+    if (!isfinite(r.scale))
+        squares = adamw_nothing(a, from, to);
+    else if (a.w_f32)
+        squares = a.moments_f32 ? adamw_gradient<float, float>(table.rule, r, a, from, to)
+                                : adamw_gradient<float, uint16_t>(table.rule, r, a, from, to);
+    else
+        squares = a.moments_f32 ? adamw_gradient<uint16_t, float>(table.rule, r, a, from, to)
+                                : adamw_gradient<uint16_t, uint16_t>(table.rule, r, a, from, to);
+    squares = sum_over_block(squares);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = squares;
+}
+
+cudaError_t mx_cuda_adamw_many(const mx_adamw_one *a, int n, const mx_adamw_rule *rule,
+                               double *partial, cudaStream_t stream)
+{
+    for (int at = 0; at < n; at += MANY) {
+        adamw_table table = {};
+        outputs o = {};
+        table.rule = *rule;
+        for (int i = 0; i < MANY && at + i < n; i++) {
+            table.t[i] = a[at + i];
+            o.out[i] = a[at + i].squares;
+            table.p.first[i + 1] = table.p.first[i] + (unsigned)pieces_of(a[at + i].n, PIECE);
+            table.p.n = i + 1;
+        }
+        unsigned blocks = table.p.first[table.p.n];
+        adamw_kernel<<<blocks, THREADS, 0, stream>>>(table, partial);
+        finish_kernel<<<(unsigned)table.p.n, THREADS, 0, stream>>>(partial, table.p, o);
+        partial += blocks;
+    }
+    return cudaGetLastError();
+}
