@@ -385,6 +385,8 @@ void mx_progress_say(mx_progress *p, const char *fmt, ...)
     mx_str_clear(&p->frame);
     mx_str_addf(&p->frame, "%s\n", text);
     put_log(p, mx_str_text(&p->frame));
+    if (p->o.mode == MX_PROGRESS_OFF)
+        return;
     mx_str_clear(&p->frame);
     mx_str_addf(&p->frame, "%s%s\n", p->drawn ? "\r\x1b[K" : "", text);
     put(p, p->frame.text, p->frame.len);

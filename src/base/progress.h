@@ -28,6 +28,7 @@ typedef struct {
     int fd;              /* 1 or 2, usually */
     double interval_s;   /* between rewrites of the live line; 0 is every update */
     int64_t plain_every; /* steps between plain lines; 0 is 1 */
+    /* off: nothing but the log */
     enum { MX_PROGRESS_AUTO, MX_PROGRESS_LIVE, MX_PROGRESS_PLAIN, MX_PROGRESS_OFF } mode;
     int width; /* columns; 0 asks the terminal */
     enum { MX_CHARSET_AUTO, MX_CHARSET_UTF8, MX_CHARSET_ASCII } charset;

@@ -71,9 +71,12 @@ mx_status mx_place_find(mx_place *p, char *(*get)(const char *name))
         return MX_OK;
     const char *job = get("SLURM_JOB_ID");
     int64_t id;
+    const char *agent = get("TORCHELASTIC_USE_AGENT_STORE");
     if (get("MASTER_PORT"))
-        MX_TRY(number(get, "MASTER_PORT", 1, 65535, &p->port));
-    else if (job && mx_parse_i64(job, &id) && id > 0)
+        MX_TRY(number(get, "MASTER_PORT", 1, 65534, &p->port));
+    if (agent && strcmp(agent, "True") == 0)
+        p->port++;
+    else if (!get("MASTER_PORT") && job && mx_parse_i64(job, &id) && id > 0)
         p->port = PORT + (int)(id % JOB_PORTS);
     return find_host(p, get, known[k].local_size);
 }

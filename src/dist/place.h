@@ -9,6 +9,7 @@
  * The first pair that is set counts. Ranks meet at MASTER_ADDR:MASTER_PORT, which rank 0 listens
  * on. Without MASTER_ADDR it is the first node of Slurm's step, or this machine when the launcher
  * says that all ranks are on it; without MASTER_PORT it is 29500, or a number made of Slurm's job.
+ * torchrun's own agent listens on MASTER_PORT, so its ranks meet at the next one.
  * A batch script of Slurm has SLURM_PROCID but no step: what it starts itself is alone.
  */
 #ifndef MX_DIST_PLACE_H

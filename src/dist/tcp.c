@@ -296,8 +296,9 @@ static mx_status tcp_sum(mx_comm *c, const mx_span *spans, int n_spans)
     for (int i = 0; i < n_spans; i++)
         total += spans[i].n;
     if (!t->stage) { /* the first time, so that nothing is allocated later */
-        int64_t slice = STAGE_NUMBERS / c->size;
-        t->slice = slice > MIN_SLICE ? slice : MIN_SLICE;
+        int64_t most = STAGE_NUMBERS / c->size, need = (total + c->size - 1) / c->size;
+        t->slice = need < most ? need : most;
+        t->slice = t->slice > MIN_SLICE ? t->slice : MIN_SLICE;
         size_t bytes = sizeof(float) * (size_t)(t->slice * c->size);
         MX_TRY(mx_alloc((void **)&t->stage, bytes, "sums over ranks"));
         MX_TRY(mx_alloc((void **)&t->arrived, bytes, "sums over ranks"));

@@ -16,6 +16,7 @@
 #include "dist/tcp_impl.h"
 
 #include "base/clock.h"
+#include "base/signals.h"
 #include "base/str.h"
 #include <errno.h>
 #include <netdb.h>
@@ -167,6 +168,11 @@ mx_status mx_tcp_listen(mx_tcp *t, int *listener)
     return MX_OK;
 }
 
+static mx_status stopped(void)
+{
+    return mx_fail(MX_STOPPED, "stopped while waiting for the other ranks; nothing was begun");
+}
+
 /* --- cards ---------------------------------------------------------------------------------- */
 
 static card card_of(const mx_tcp *t, purpose why)
@@ -217,11 +223,13 @@ static mx_status collect(mx_tcp *t, int listener, int want, double deadline, tak
     int n = 0;
     mx_status st = MX_OK;
     for (*left = want; *left > 0 && !st && mx_clock_now() < deadline;) {
+        if (mx_stop_signal())
+            st = stopped();
         p[n] = (struct pollfd){n < MAX_CALLERS ? listener : -1, POLLIN, 0};
         for (int i = 0; i < n; i++)
             p[i] = (struct pollfd){in[i].fd, POLLIN, 0};
         if (poll(p, (nfds_t)n + 1, 100) < 0)
-            continue; /* interrupted: a signal that asks to stop is seen when the run has begun */
+            continue; /* interrupted, perhaps by a signal that asks to stop */
         bool calls = p[n].revents != 0;
         for (int i = n - 1; i >= 0; i--) {
             bool taken = false, late = mx_clock_now() - in[i].since > CALLER_SECONDS;
@@ -351,6 +359,8 @@ static mx_status reach(const mx_place *p, bool listening, int backlog, double de
             freeaddrinfo(list);
         if (found)
             return MX_OK;
+        if (mx_stop_signal())
+            return stopped();
         if (mx_clock_now() >= deadline || (listening && !bad))
             return mx_fail(MX_DEVICE, "%s %s:%d: %s%s",
                            listening ? "rank 0 cannot listen on" : "nobody answers at", p->host,

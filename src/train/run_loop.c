@@ -70,13 +70,14 @@ static mx_status save(mx_run *r)
 static mx_status give_up_saving(mx_run *r)
 {
     int64_t limit = r->rules.max_checkpoint_failures;
-    if (!r->ckpt || !limit || r->failures_said < limit * (r->refuge_failed + 1))
+    if (!r->ckpt || !limit || r->failed_saves < limit * (r->refuge_failed + 1))
         return MX_OK;
     bool kept;
     mx_run_spend(r, MX_GOODPUT_CHECKPOINT);
     MX_TRY(mx_run_settle(r, r->at.step));
-    const char *why = mx_arena_printf(&r->arena, "%d checkpoints in a row could not be written: %s",
-                                      r->failures_said, mx_ckpt_poll(r->ckpt).error);
+    const char *why =
+        mx_arena_printf(&r->arena, "%lld checkpoints in a row could not be written: %s",
+                        (long long)r->failed_saves, mx_ckpt_poll(r->ckpt).error);
     mx_status st = mx_run_refuge_take(r, why, &kept);
     if (kept)
         return st;
@@ -89,12 +90,12 @@ static mx_status evaluate(mx_run *r)
 {
     int64_t limit = r->rules.eval_steps, n = 0;
     bool lm = mx_exec_tensor(r->eval.exec, "lm_loss").data != NULL;
-    double sum = 0, tokens = 0;
+    double v[2] = {0}, *sum = &v[0], *tokens = &v[1];
     const mx_batch *b;
     mx_run_spend(r, MX_GOODPUT_EVAL);
     /* The same batches every time: evaluation starts from the beginning of its data. */
     mx_train_data_close(&r->eval_data);
-    MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch, true));
+    MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch * r->comm->size, true));
     for (; limit < 0 || n < limit; n++) {
         float loss;
         MX_TRY(mx_loader_next(r->eval_data.loader, &b));
@@ -103,13 +104,15 @@ static mx_status evaluate(mx_run *r)
         MX_TRY(mx_run_feed(r, r->eval.exec, b, 0, 1));
         MX_TRY(mx_exec_run(r->eval.exec));
         MX_TRY(mx_exec_read(r->eval.exec, lm ? "lm_loss" : "loss", &loss));
-        sum += loss;
-        tokens += (double)b->n_trained;
+        *sum += loss;
+        *tokens += (double)b->n_trained;
     }
-    r->last_eval = tokens > 0 ? sum / tokens : NAN;
+    MX_TRY(mx_comm_sum_f64(r->comm, v, 2));
+    r->last_eval = *tokens > 0 ? *sum / *tokens : NAN;
     mx_progress_say(&r->progress, "step %lld: evaluation loss %.4f over %.0f tokens",
-                    (long long)r->at.step, r->last_eval, tokens);
-    mx_metrics_log(r->metrics, r->at.step, (mx_metric[]){{"eval/loss", r->last_eval}}, 1);
+                    (long long)r->at.step, r->last_eval, *tokens);
+    if (r->leads)
+        mx_metrics_log(r->metrics, r->at.step, (mx_metric[]){{"eval/loss", r->last_eval}}, 1);
     return MX_OK;
 }
 
@@ -132,6 +135,7 @@ static mx_status roll_back(mx_run *r)
     MX_TRY(mx_state_restore(path, r->session, &r->model, &r->at));
     MX_TRY(mx_session_refresh_copies(r->session));
     r->at.threads = mx_session_threads(r->session);
+    r->at.ranks = r->comm->size;
     r->at.rollbacks = rollbacks;
     r->at.skipped_in_row = 0;
     r->rolled_times = r->rolled_to == r->at.step ? r->rolled_times + 1 : 1;
@@ -177,12 +181,12 @@ static mx_status finish(mx_run *r, bool stopped)
                                  r->ckpt ? "enable_autocheckpoint is false"
                                          : "checkpoints are off")
                        : MX_OK;
-    mx_ckpt_status s = mx_ckpt_poll(r->ckpt);
-    bool have =
-        (s.last_step == r->at.step && !s.writing) || (s.writing && s.writing_step == r->at.step);
-    if (want && !have)
+    mx_status st = mx_ckpt_wait(r->ckpt); /* how it went is then known on every rank */
+    if (want && mx_ckpt_poll(r->ckpt).last_step != r->at.step) {
+        mx_status_free(st);
         MX_TRY(save(r));
-    mx_status st = mx_ckpt_wait(r->ckpt);
+        st = mx_ckpt_wait(r->ckpt);
+    }
     if (st) {
         bool kept;
         const char *why = mx_arena_printf(
@@ -219,7 +223,8 @@ static bool saves_at(mx_run *r, int64_t step)
 {
     if (!r->ckpt || step >= r->steps)
         return false;
-    bool idle = r->rules.save_always && !mx_ckpt_poll(r->ckpt).writing;
+    bool busy = r->comm->size > 1 ? r->writer_busy : mx_ckpt_poll(r->ckpt).writing;
+    bool idle = r->rules.save_always && !busy;
     return idle || step % r->rules.checkpoint_period == 0;
 }
 
@@ -229,8 +234,12 @@ mx_status mx_run_loop(mx_run *r)
     bool in_refuge = r->refuge_step >= 0; /* make it durable before anything else */
     if (r->ckpt && ((r->rules.save_on_start && r->at.step == 0) || in_refuge))
         MX_TRY(save(r));
-    while (r->at.step < r->steps && !mx_stop_signal() && !reached) {
+    for (;;) {
         bool end;
+        MX_TRY(mx_run_look_around(r));
+        MX_TRY(give_up_saving(r));
+        if (r->at.step >= r->steps || r->stops || reached)
+            break;
         mx_status st = mx_run_launch(r, &end);
         if (st) { /* the step before is reported all the same */
             mx_status_free(mx_run_settle(r, r->at.step));
@@ -257,10 +266,9 @@ mx_status mx_run_loop(mx_run *r)
                             r->rules.target_eval_loss);
         if (saves)
             MX_TRY(save(r));
-        MX_TRY(give_up_saving(r));
     }
     MX_TRY(mx_run_settle(r, r->at.step));
-    return finish(r, mx_stop_signal() && r->at.step < r->steps);
+    return finish(r, r->stops && r->at.step < r->steps);
 }
 
 mx_status mx_run_train(const mx_config *c, const char *command_line)
@@ -270,6 +278,8 @@ mx_status mx_run_train(const mx_config *c, const char *command_line)
     mx_status st = mx_run_open(&r, c, command_line);
     if (!st)
         st = mx_run_loop(&r);
+    if (st && r.comm && mx_status_code(st) != MX_STOPPED)
+        mx_comm_abort(r.comm, mx_status_text(st));
     mx_run_profile_end(&r, true);
     mx_run_watch_close(&r, st);
     mx_run_close(&r);

@@ -52,7 +52,7 @@ mx_status mx_run_profile_open(mx_run *r)
 {
     const char *steps = mx_config_text(r->c, "profile_steps");
     bool trace = strcmp(mx_config_text(r->c, "profiler"), "trace") == 0;
-    if (!*steps && !trace)
+    if ((!*steps && !trace) || !r->leads)
         return MX_OK;
     mx_run_profile *p = MX_NEW(&r->arena, mx_run_profile);
     p->first = r->at.step + 1 + mx_config_int(r->c, "skip_first_n_steps_for_profiler");

@@ -11,6 +11,9 @@
  * whole checkpoint newer than those in the run folder is what it goes on from. It saves at once, in
  * the run folder, and clears this place when that has succeeded.
  *
+ * With several ranks rank 0 keeps the state, on its machine. Ranks of other machines cannot read it
+ * there: copy it to where they can and name it as load_full_state_path.
+ *
  * /dev/shm is everybody's: what is found there counts only when it is ours and nobody else can
  * write to it.
  */
@@ -30,7 +33,7 @@
 
 static const char IN_MEMORY[] = "/dev/shm";
 
-void mx_run_refuge_open(mx_run *r)
+static void name_refuge(mx_run *r)
 {
     char real[PATH_MAX], hex[MX_DIGEST_TEXT];
     struct statx s = {0};
@@ -49,6 +52,13 @@ void mx_run_refuge_open(mx_run *r)
                                 hex);
 }
 
+mx_status mx_run_refuge_open(mx_run *r)
+{
+    if (r->leads)
+        name_refuge(r);
+    return mx_run_share_text(r, &r->refuge);
+}
+
 /* Ours alone? Whoever may write to /dev/shm could have made a folder of this name. */
 static bool is_ours(const char *path)
 {
@@ -57,11 +67,10 @@ static bool is_ours(const char *path)
            (s.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-mx_status mx_run_refuge_newest(mx_run *r, int64_t newer_than, const char **path)
+static void find_kept(mx_run *r, int64_t newer_than, const char **path)
 {
-    *path = NULL;
     if (!r->refuge || !is_ours(r->refuge))
-        return MX_OK;
+        return;
     mx_ckpt_entry e = {0};
     mx_str notes = {0};
     const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->refuge);
@@ -78,14 +87,22 @@ mx_status mx_run_refuge_newest(mx_run *r, int64_t newer_than, const char **path)
     }
     mx_status_free(st);
     mx_str_fini(&notes);
-    return MX_OK;
+}
+
+mx_status mx_run_refuge_newest(mx_run *r, int64_t newer_than, const char **path)
+{
+    *path = NULL;
+    if (r->leads)
+        find_kept(r, newer_than, path);
+    MX_TRY(mx_comm_broadcast(r->comm, &r->refuge_step, sizeof r->refuge_step, 0));
+    return mx_run_share_text(r, path);
 }
 
 void mx_run_refuge_clear(mx_run *r, int64_t durable_step)
 {
     if (r->refuge_step < 0 || durable_step < r->refuge_step)
         return;
-    mx_status st = mx_io_remove_tree(NULL, r->refuge);
+    mx_status st = r->leads ? mx_io_remove_tree(NULL, r->refuge) : MX_OK;
     mx_progress_say(&r->progress, "step %lld is in the run folder; %s is %s",
                     (long long)durable_step, r->refuge, st ? mx_status_text(st) : "cleared");
     mx_status_free(st);
@@ -129,7 +146,8 @@ static bool in_memory(const char *path)
 
 mx_status mx_run_refuge_take(mx_run *r, const char *why, bool *kept)
 {
-    mx_status st = write_state(r);
+    /* Every rank has the whole state; one copy is enough. */
+    mx_status st = mx_comm_agree(r->comm, r->leads ? write_state(r) : MX_OK);
     *kept = !st;
     if (st) {
         r->refuge_failed++;

@@ -22,10 +22,10 @@
 /* MFU on a GPU is a share of this, the dense bf16 rate of an H100 or H200, whatever the card. */
 static const double H100_BF16_FLOPS = 989e12;
 
-static mx_status make_folders(const mx_run *r)
+static mx_status make_folders(mx_run *r)
 {
     mx_status st = MX_OK;
-    char *path = mx_arena_strdup((mx_arena *)&r->arena, r->folder);
+    char *path = mx_arena_strdup(&r->arena, r->folder);
     for (char *p = path + 1; *p && !st; p++)
         if (*p == '/') {
             *p = 0;
@@ -117,12 +117,12 @@ static mx_status say_plan(mx_run *r)
                     (b->activations + b->workspace) / (1 << 20), r->flops_per_step / 1e9,
                     mx_session_threads(r->session));
     mx_str_fini(&line);
-    return write_plan(r, kind);
+    return r->leads ? write_plan(r, kind) : MX_OK;
 }
 
 static mx_status build_steps(mx_run *r)
 {
-    r->accumulates = r->batch.accumulation > 1;
+    r->accumulates = r->batch.accumulation > 1 || r->comm->size > 1;
     MX_TRY(mx_step_configure(&r->options, r->c, &r->model,
                              r->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN,
                              r->batch.microbatch, &r->arena));
@@ -158,7 +158,7 @@ static mx_status build_steps(mx_run *r)
     return MX_OK;
 }
 
-mx_status mx_run_newest(mx_run *r, const char **path)
+static mx_status find_newest(mx_run *r, const char **path)
 {
     mx_str notes = {0};
     mx_ckpt_entry e = {0};
@@ -170,6 +170,14 @@ mx_status mx_run_newest(mx_run *r, const char **path)
     mx_str_fini(&notes);
     *path = e.path;
     return st;
+}
+
+/* Rank 0 looks; the others would see the same, unless somebody is at work in the folder. */
+mx_status mx_run_newest(mx_run *r, const char **path)
+{
+    *path = NULL;
+    MX_TRY(mx_comm_agree(r->comm, r->leads ? find_newest(r, path) : MX_OK));
+    return mx_run_share_text(r, path);
 }
 
 static mx_status load_parameters(mx_run *r, const char *path)
@@ -193,7 +201,8 @@ static mx_status restore(mx_run *r)
     if (mx_config_bool(r->c, "enable_checkpointing")) {
         const char *kept;
         MX_TRY(mx_run_newest(r, &own));
-        MX_TRY(mx_run_refuge_newest(r, own ? strtoll(strrchr(own, '/') + 1, NULL, 10) : -1, &kept));
+        int64_t step = own ? strtoll(strrchr(own, '/') + 1, NULL, 10) : -1;
+        MX_TRY(mx_run_refuge_newest(r, step, &kept));
         own = kept ? kept : own;
     }
     const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
@@ -206,10 +215,16 @@ static mx_status restore(mx_run *r)
                             "note: the run used %d threads before and uses %d now; it goes "
                             "on, but not bit for bit",
                             r->at.threads, mx_session_threads(r->session));
+        if (r->at.ranks != r->comm->size)
+            mx_progress_say(&r->progress,
+                            "note: the run used %d ranks before and uses %d now; it goes on, but "
+                            "not bit for bit",
+                            r->at.ranks, r->comm->size);
     } else if (*weights) {
         MX_TRY(load_parameters(r, weights));
     }
     r->at.threads = mx_session_threads(r->session);
+    r->at.ranks = r->comm->size;
     if (*full || *weights) {
         MX_TRY(mx_carried_open(&r->carried, *full ? full : weights, &r->model, r->session));
         r->at.carried = &r->carried;
@@ -240,6 +255,7 @@ mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evalu
 {
     mx_train_data_request q = {.config = r->c, .model_dir = r->like,
                                .vocab = r->model.summary.vocab, .rows = rows,
+                               .rank = r->comm->rank, .n_ranks = r->comm->size,
                                .evaluation = evaluation, .model = &r->model,
                                .images_per_row = r->options.shape.images_per_row};
     if (r->ramp.n_stages && !evaluation) {
@@ -255,7 +271,7 @@ static mx_status open_data(mx_run *r)
     if (r->at.loader)
         MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
     if (r->evaluates)
-        MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch, true));
+        MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch * r->comm->size, true));
     if (r->options.shape.images_per_row) {
         int64_t rows = r->eval_batch > r->batch.microbatch ? r->eval_batch : r->batch.microbatch;
         int64_t images = rows * r->options.shape.images_per_row;
@@ -281,6 +297,9 @@ static mx_status open_checkpoints(mx_run *r)
             (uint64_t)mx_config_int(r->c, "checkpoint_storage_target_data_file_size_bytes"),
         .synchronous = !mx_config_bool(r->c, "async_checkpointing"),
     };
+    if (r->comm->size > 1)
+        MX_TRY(mx_comm_split_off(r->comm, &r->writers));
+    o.comm = r->writers;
     MX_TRY(mx_ckpt_new(&r->ckpt, &o));
     return mx_state_reserve(r->ckpt, r->session, &r->model, &r->at, r->like);
 }
@@ -288,6 +307,8 @@ static mx_status open_checkpoints(mx_run *r)
 mx_status mx_run_open_metrics(mx_run *r)
 {
     const char *copy = mx_config_text(r->c, "metrics_file");
+    if (!r->leads)
+        return MX_OK;
     return mx_metrics_open(
         &r->metrics, r->folder,
         &(mx_metrics_options){.tensorboard = mx_config_bool(r->c, "enable_tensorboard"),
@@ -329,6 +350,31 @@ static void say_unused(mx_run *r)
     mx_str_fini(&names);
 }
 
+/* The folder, locked, with the configuration in it. */
+static mx_status open_folder(mx_run *r, const char *command_line)
+{
+    MX_TRY(make_folders(r));
+    MX_TRY(mx_run_lock_take(&r->lock, r->folder));
+    MX_TRY(mx_run_check_crashes(r));
+    mx_run_log_open(r);
+    mx_str report = {0};
+    mx_status st = mx_run_config_compare(r->c, r->folder, &report);
+    if (report.len)
+        mx_progress_say(&r->progress, "%s", mx_str_text(&report));
+    mx_str_fini(&report);
+    MX_TRY(st);
+    return mx_run_config_save(r->c, r->folder, command_line, NULL);
+}
+
+static void start_progress(mx_run *r)
+{
+    mx_progress_init(&r->progress,
+                     &(mx_progress_options){.fd = 1,
+                                            .interval_s = 0.1,
+                                            .plain_every = 10,
+                                            .mode = r->leads ? MX_PROGRESS_AUTO : MX_PROGRESS_OFF});
+}
+
 mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
 {
     *r = (mx_run){.c = c,
@@ -337,31 +383,24 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
                   .refuge_step = -1,
                   .opened = mx_run_now(),
                   .start_rss_bytes = mx_run_rss_bytes()};
-    mx_progress_init(&r->progress,
-                     &(mx_progress_options){.fd = 1, .interval_s = 0.1, .plain_every = 10});
     r->folder = mx_run_folder(c, &r->arena);
+    MX_TRY(mx_run_ranks_open(r));
+    start_progress(r);
     read_rules(r);
     MX_TRY(open_model(r));
-    MX_TRY(mx_batch_plan_make(&r->batch, c, 1, 1));
+    MX_TRY(mx_batch_plan_make(&r->batch, c, r->comm->size, r->comm->size));
     MX_TRY(mx_ramp_make(&r->ramp, c, &r->batch));
     MX_TRY(build_steps(r));
     r->compiled = mx_run_now();
-    MX_TRY(make_folders(r));
-    MX_TRY(mx_run_lock_take(&r->lock, r->folder));
-    MX_TRY(mx_run_check_crashes(r));
-    mx_run_log_open(r);
-    mx_run_refuge_open(r);
-    mx_str report = {0};
-    mx_status st = mx_run_config_compare(c, r->folder, &report);
-    if (report.len)
-        mx_progress_say(&r->progress, "%s", mx_str_text(&report));
-    mx_str_fini(&report);
-    MX_TRY(st);
-    MX_TRY(mx_run_config_save(c, r->folder, command_line, NULL));
     mx_str text = {0};
     mx_run_config_text(c, &text);
     r->config_text = mx_arena_strdup(&r->arena, mx_str_text(&text));
     mx_str_fini(&text);
+    MX_TRY(mx_run_ranks_check(r));
+    MX_TRY(mx_comm_agree(r->comm, r->leads ? open_folder(r, command_line) : MX_OK));
+    if (!r->leads)
+        mx_run_log_open(r);
+    MX_TRY(mx_run_refuge_open(r));
     r->schedule = mx_schedule_make(c);
     r->steps = mx_schedule_run_steps(c);
     if (mx_config_bool(c, "skip_step_on_spikes")) {
@@ -400,6 +439,8 @@ void mx_run_close(mx_run *r)
     mx_step_close(&r->eval);
     mx_model_spec_fini(&r->model);
     mx_run_lock_release(&r->lock);
+    mx_comm_close(r->writers);
+    mx_comm_close(r->comm);
     mx_free(r->at.loader);
     mx_arena_fini(&r->arena);
 }

@@ -4,6 +4,7 @@
 
 #include "base/progress.h"
 #include "data/loader.h"
+#include "dist/comm.h"
 #include "store/run_lock.h"
 #include "train/batch_plan.h"
 #include "train/goodput.h"
@@ -47,6 +48,13 @@ typedef struct {
     mx_arena arena;
     const char *folder;
     const char *like; /* directory whose tokenizer files go into checkpoints; NULL: none */
+    mx_comm *comm;      /* the ranks of this run; one, usually */
+    mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
+    bool leads;         /* this is rank 0 */
+    bool stops, writer_busy; /* some rank was asked to stop, is still writing a checkpoint */
+    int64_t failed_saves;    /* in a row, as far as any rank knows */
+    mx_span *summed;         /* gradients, and room for one more */
+    int n_summed;
     mx_run_lock lock;
     mx_model_spec model;
     mx_batch_plan batch;
@@ -142,8 +150,17 @@ mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row,
 mx_status mx_run_launch(mx_run *r, bool *end) MX_MUST_USE;
 /* Waits for a step, reports it and decides what follows from it; nothing when that was done. */
 mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
+/* run_ranks.c: what ranks do together. */
+mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
+/* Rank 0's text for all, NULL included. */
+mx_status mx_run_share_text(mx_run *r, const char **text) MX_MUST_USE;
+/* Are all ranks of one configuration? Once variables and configuration are known. */
+mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
+/* Adds up gradients, and these numbers, over ranks. */
+mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n) MX_MUST_USE;
+mx_status mx_run_look_around(mx_run *r) MX_MUST_USE; /* before each step */
 /* run_refuge.c: where the state goes when checkpoints cannot be written. */
-void mx_run_refuge_open(mx_run *r);
+mx_status mx_run_refuge_open(mx_run *r) MX_MUST_USE;
 /* A whole checkpoint kept there whose step is above `newer_than`; NULL when there is none. */
 mx_status mx_run_refuge_newest(mx_run *r, int64_t newer_than, const char **path) MX_MUST_USE;
 /* Keeps the state there. Always an error, with which the run ends, or (`kept` false) could. */

@@ -148,7 +148,7 @@ static mx_status take_each(const mx_run *r, mx_exec *e, mx_flight *f, int64_t mi
 
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
 {
-    float scale = b->n_trained ? 1.0f / (float)b->n_trained : 0;
+    float scale = f->trained ? 1.0f / (float)f->trained : 0;
     mx_exec *each = r->now, *last = r->accumulates ? r->apply.exec : each;
     for (int64_t k = 0; k < r->batch.accumulation; k++) {
         float first = k == 0;
@@ -161,6 +161,7 @@ static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
         MX_TRY(take_each(r, each, f, k));
     }
     if (r->accumulates) {
+        MX_TRY(mx_run_sum_gradients(r, f->got.value, update_at(r, 0)));
         MX_TRY(feed_update(r, last, f));
         MX_TRY(mx_exec_run(last));
         mx_run_profile_take(r, last);
@@ -185,15 +186,17 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     MX_TRY(mx_run_next_batch(r, &b));
     f->wait_s = mx_clock_now() - start;
     mx_run_spend(r, MX_GOODPUT_STEP);
-    *end = b == NULL;
-    if (!b)
+    int64_t of_all[3] = {b ? b->n_tokens : 0, b ? b->n_trained : 0, !b};
+    MX_TRY(mx_comm_sum(r->comm, of_all, 3));
+    *end = of_all[2] > 0;
+    if (*end)
         return MX_OK;
     if (r->spikes.cap)
         mx_spikes_limits(&r->spikes, &f->loss_limit, &f->norm_limit);
     f->lr = mx_schedule_rate(&r->schedule, r->at.step);
     f->flops = r->stage_flops;
-    f->tokens = b->n_tokens;
-    f->trained = b->n_trained;
+    f->tokens = of_all[0];
+    f->trained = of_all[1];
     MX_TRY(run_programs(r, b, f));
     f->done = mx_clock_now();
     f->flying = true;
@@ -219,7 +222,7 @@ static void checkpoint_state(mx_run *r, char *out, size_t cap)
 
 static double mean_of(const mx_run *r, const mx_flight *f, int k)
 {
-    return (double)sum_of(r, f, k) / (double)r->batch.accumulation;
+    return (double)sum_of(r, f, k) / (double)(r->batch.accumulation * r->comm->size);
 }
 
 static void report(mx_run *r, const mx_flight *f)
@@ -246,7 +249,7 @@ static void report(mx_run *r, const mx_flight *f)
                            {"learning_rate", f->lr},
                            {"tokens", (double)r->at.tokens},
                            {"tokens_per_second", rate},
-                           {"tflops", flops / 1e12},
+                           {"tflops", flops * r->comm->size / 1e12},
                            {"mfu", flops / r->peak_flops},
                            {"step_seconds", f->step_s},
                            {"data_wait_seconds", f->wait_s},
@@ -260,7 +263,8 @@ static void report(mx_run *r, const mx_flight *f)
     for (int i = 0; i < r->n_extra; i++)
         r->metric[n++] =
             (mx_metric){r->extra[i] + sizeof METRIC - 1, mean_of(r, f, N_FIXED + i)};
-    mx_metrics_log(r->metrics, f->step, r->metric, n);
+    if (r->leads)
+        mx_metrics_log(r->metrics, f->step, r->metric, n);
 }
 
 /* The time of a step is that since the one before was done, where the device works by itself. */

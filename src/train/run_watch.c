@@ -46,6 +46,8 @@ double mx_run_rss_bytes(void)
 void mx_run_log_open(mx_run *r)
 {
     const char *path = mx_arena_printf(&r->arena, "%s/log.txt", r->folder);
+    if (!r->leads)
+        path = mx_arena_printf(&r->arena, "%s/log-%d.txt", r->folder, r->comm->rank);
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0) {
         mx_progress_say(&r->progress, "note: %s cannot be written; there is no log", path);
@@ -120,7 +122,7 @@ static void account_open(mx_run *r)
 mx_status mx_run_watch_open(mx_run *r)
 {
     MX_TRY(mx_crash_install());
-    if (mx_config_bool(r->c, "enable_goodput_recording"))
+    if (mx_config_bool(r->c, "enable_goodput_recording") && r->leads)
         account_open(r);
     return mx_watchdog_open(
         &r->watchdog,
@@ -181,7 +183,7 @@ void mx_run_check_saves(mx_run *r)
                         "%scheckpoint failed, %d in a row: %s. Training goes on; older checkpoints "
                         "are untouched and the next save tries again",
                         alarm, s.n_failed, s.error);
-        if (*alarm)
+        if (*alarm && r->leads)
             fprintf(stderr, "maxc: ALARM: %d checkpoints in a row could not be written: %s\n",
                     s.n_failed, s.error);
     }

@@ -35,6 +35,8 @@ static char *state_text(const mx_run_state *st)
                           (json_int_t)st->tokens, "skipped", (json_int_t)st->skipped,
                           "skipped_in_row", (json_int_t)st->skipped_in_row, "rollbacks",
                           (json_int_t)st->rollbacks, "threads", st->threads);
+    if (st->ranks > 1)
+        json_object_set_new(j, "ranks", json_integer(st->ranks));
     json_t *loader = st->loader ? json_loadb(st->loader, st->loader_bytes, 0, NULL) : NULL;
     if (loader)
         json_object_set_new(j, "loader", loader);
@@ -159,6 +161,8 @@ mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model
         if (st->spikes)
             mx_spikes_from_json(st->spikes, json_object_get(v.state, "spikes"));
         st->threads = (int)json_integer_value(json_object_get(v.state, "threads"));
+        st->ranks = (int)json_integer_value(json_object_get(v.state, "ranks"));
+        st->ranks = st->ranks > 0 ? st->ranks : 1;
         const json_t *loader = json_object_get(v.state, "loader");
         if (loader) {
             st->loader = json_dumps(loader, JSON_COMPACT);

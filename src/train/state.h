@@ -18,6 +18,7 @@ typedef struct {
     int64_t skipped_in_row, rollbacks;
     mx_spikes *spikes; /* borrows; NULL: no such statistics */
     mx_carried *carried; /* borrows: tensors saved besides the session's; NULL: none */
+    int ranks;   /* that the run used; bits depend on it as well */
     int threads;       /* part of a run's identity: bits may depend on it */
     char *loader;      /* position in the data, JSON; NULL: none */
     size_t loader_bytes;

@@ -52,6 +52,9 @@ MX_TEST(place_is_found_in_the_environment_of_launchers)
                                   "MASTER_PORT", "1234", NULL});
     MX_CHECK(p.rank == 3 && p.size == 4 && p.port == 1234 && strcmp(p.host, "node7") == 0, "%s:%d",
              p.host, p.port);
+    p = place_of((const char *[]){"RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h", "MASTER_PORT",
+                                  "1234", "TORCHELASTIC_USE_AGENT_STORE", "True", NULL});
+    MX_CHECK(p.port == 1235, "torchrun's agent has port %d", p.port);
     p = place_of((const char *[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2",
                                   "OMPI_COMM_WORLD_LOCAL_SIZE", "2", NULL});
     MX_CHECK(p.rank == 1 && p.size == 2 && strcmp(p.host, "127.0.0.1") == 0, "%s", p.host);

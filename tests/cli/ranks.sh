@@ -1,0 +1,128 @@
+#!/bin/sh
+# ranks.sh - runs of several ranks, as processes of this machine: killed, told to stop, started twice, without a disk.
+# What they compute is compared in tests/train/ranks_test.c.
+set -u
+cd "$(dirname "$0")/../.."
+maxc=${MAXC:-$PWD/build/maxc}
+d=$(mktemp -d "${TMPDIR:-/tmp}/maxc-ranks-XXXXXX")
+trap 'rm -rf "$d"' EXIT
+bad=0
+fail() { echo "ranks.sh: $*" >&2; bad=1; }
+port=$((20000 + $$ % 20000))
+# start SIZE NAME STEPS [key=value...]: the ranks in the background; $p0 $p1 ... are their processes. Each start has a
+# port of its own: a closed one is not always free at once.
+start() {
+    size=$1 name=$2 steps=$3; shift 3
+    port=$((port + 1)) r=0 pids=
+    while [ $r -lt "$size" ]; do
+        RANK=$r WORLD_SIZE=$size MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            "$maxc" train decoder_block=llama2 vocab_size=300 base_emb_dim=32 base_num_query_heads=4 \
+            base_num_kv_heads=2 head_dim=8 base_mlp_dim=64 base_num_decoder_layers=2 max_target_length=32 \
+            dtype=float32 learning_rate=1e-2 num_threads=1 per_device_batch_size=1 enable_tensorboard=false \
+            base_output_directory="$d/$name" run_name=r steps="$steps" learning_rate_schedule_steps=400 \
+            local_checkpoint_directory="$d/ram" "$@" > "$d/$name.$r.log" 2>&1 &
+        eval "p$r=$!"; pids="$pids $!"
+        r=$((r + 1))
+    done
+}
+finish() { # waits; $rcs are the exit statuses
+    rcs=
+    for p in $pids; do rc=0; wait "$p" || rc=$?; rcs="$rcs $rc"; done
+}
+under_way() { while kill -0 $p0 2> /dev/null && [ ! -s "$d/$1/r/metrics.jsonl" ]; do sleep 0.02; done; }
+same_end() { # NAME STEPS
+    for f in model optimizer; do
+        cmp "$d/ref/r/checkpoints/$2/$f.safetensors" "$d/$1/r/checkpoints/$2/$f.safetensors" || fail "$1: $f differs"
+    done
+    for r in ref "$1"; do sed -E 's/.*"step": ([0-9]+),.*"loss": ([^,]*),.*/\1 \2/' "$d/$r/r/metrics.jsonl" > "$d/$r.txt"; done
+    cmp "$d/ref.txt" "$d/$1.txt" || fail "$1: the metrics differ"
+}
+n=400
+start 3 ref $n; finish
+[ "$rcs" = " 0 0 0" ] || fail "three ranks gave$rcs: $(cat "$d"/ref.*.log)"
+[ "$(wc -l < "$d/ref/r/metrics.jsonl")" = $n ] || fail "not one line of metrics for each step"
+grep -q '96 tokens per step = 3 data ranks' "$d/ref.0.log" || fail "$(cat "$d/ref.0.log")"
+[ ! -s "$d/ref.1.log" ] || fail "rank 1 talks: $(cat "$d/ref.1.log")"
+
+# SIGTERM to one rank, and not the first: all finish the same step, one checkpoint, status 75; the same bits after it.
+for try in 1 2 3 4 5; do
+    rm -rf "$d/term"
+    start 3 term $n checkpoint_period=100000
+    under_way term
+    kill -TERM $p2 2> /dev/null
+    finish
+    [ "$rcs" = " 0 0 0" ] || break
+done
+[ "$rcs" = " 75 75 75" ] || fail "SIGTERM on rank 2 gave$rcs: $(tail -n 2 "$d"/term.*.log)"
+at=$(sed -n 's/.*stopped at step \([0-9]*\);.*/\1/p' "$d"/term.*.log | sort -u)
+[ "$(ls "$d/term/r/checkpoints")" = "$at" ] || fail "stopped at [$at], saved [$(ls -A "$d/term/r/checkpoints")]"
+start 3 term $n checkpoint_period=100000; finish
+[ "$rcs" = " 0 0 0" ] && grep -q "resuming: step $at," "$d/term.0.log" || fail "no resume:$rcs: $(cat "$d/term.0.log")"
+same_end term $n
+
+# kill -9 of a rank, the first and another: the rest end with status 5 and its name; the next start goes on, same bits.
+for victim in 0 1; do
+    for try in 1 2 3 4 5; do
+        rm -rf "$d/kill"
+        start 3 kill $n checkpoint_period=20
+        under_way kill
+        eval "kill -9 \$p$victim" 2> /dev/null
+        finish
+        [ "$rcs" = " 0 0 0" ] || break
+    done
+    want=" 5 5 5"; [ $victim = 0 ] && want=" 137 5 5"; [ $victim = 1 ] && want=" 5 137 5"
+    [ "$rcs" = "$want" ] || fail "kill -9 of rank $victim gave$rcs: $(tail -n 2 "$d"/kill.*.log)"
+    for r in 0 1 2; do
+        [ $r = $victim ] || grep -q "rank $victim (host .*, process [0-9]*) is gone" "$d/kill.$r.log" || fail "rank $r does not name rank $victim: $(cat "$d/kill.$r.log")"
+    done
+    start 3 kill $n checkpoint_period=20; finish
+    [ "$rcs" = " 0 0 0" ] || fail "no start after kill -9 of rank $victim:$rcs: $(cat "$d/kill.0.log")"
+    [ -z "$(find "$d/kill/r/checkpoints" -name '.tmp*')" ] || fail "something is left of a save"
+    same_end kill $n
+done
+
+# A rank that cannot go on tells the others why: here all have the folder of a run that is in use.
+start 2 used 100000 checkpoint_period=100000; first=$pids
+under_way used
+start 2 used 100000; finish
+[ "$rcs" = " 2 2" ] && grep -q 'rank 0: .*run.lock is locked by process' "$d/used.1.log" || fail "two jobs on one folder gave$rcs: $(cat "$d"/used.*.log)"
+for p in $first; do kill -INT "$p"; done
+pids=$first; finish
+[ "$rcs" = " 75 75" ] || fail "SIGINT gave$rcs"
+
+# Saves that fail, on all ranks alike: rank 0 keeps the state, all stop, and go on from there.
+start 2 full $n checkpoint_period=10 max_checkpoint_failures=2
+while kill -0 $p0 2> /dev/null && [ ! -d "$d/full/r/checkpoints/10" ]; do sleep 0.01; done
+mv "$d/full/r/checkpoints" "$d/full/r/away"; : > "$d/full/r/checkpoints"
+finish
+rm "$d/full/r/checkpoints"; mv "$d/full/r/away" "$d/full/r/checkpoints"
+[ "$rcs" = " 5 5" ] && grep -q 'Its whole state is kept in' "$d/full.0.log" || fail "failed saves gave$rcs: $(tail -n 3 "$d"/full.*.log)"
+start 2 full $n checkpoint_period=10; finish
+[ "$rcs" = " 0 0" ] && grep -q "from $d/ram/maxc-r-" "$d/full.0.log" || fail "no resume:$rcs: $(cat "$d/full.0.log")"
+
+# Ranks that do not come, and one that finds nobody.
+rc=0; RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 1)) "$maxc" train run_name=x base_output_directory="$d" \
+    distributed_initialization_timeout=0.2 > "$d/out" 2>&1 || rc=$?
+[ $rc = 5 ] && grep -q '1 of 2 ranks have not come: 1' "$d/out" || fail "alone: $rc: $(cat "$d/out")"
+rc=0; RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 2)) "$maxc" train run_name=x base_output_directory="$d" \
+    distributed_initialization_timeout=0.2 > "$d/out" 2>&1 || rc=$?
+[ $rc = 5 ] && grep -q 'is rank 0 running there' "$d/out" || fail "nobody: $rc: $(cat "$d/out")"
+# Told to stop before the others have come.
+RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 4)) "$maxc" train run_name=x base_output_directory="$d" > "$d/out" 2>&1 & p0=$!
+RANK=2 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 5)) "$maxc" train run_name=x base_output_directory="$d" > "$d/out2" 2>&1 & p1=$!
+pids="$p0 $p1"
+for p in $pids; do # its handlers are there
+    while kill -0 $p 2> /dev/null && ! grep -q 'SigCgt:.*[0-9a-f]*4[0-9a-f]\{3\}$' /proc/$p/status; do sleep 0.02; done
+    kill -TERM $p
+done
+finish
+[ "$rcs" = " 75 75" ] && grep -q 'stopped while waiting for the other ranks' "$d/out" || fail "stopped early:$rcs: $(cat "$d/out" "$d/out2")"
+
+# What docs/runs.md shows.
+awk '/^## Several ranks/ { here = 1 } here && /^```$/ { exit } on; here && /^```sh$/ { on = 1 }' docs/runs.md |
+    sed "s/29500/$((port + 3))/" > "$d/shown"
+[ -s "$d/shown" ] || fail "docs/runs.md shows no commands"
+(maxc() { "$maxc" "$@" base_output_directory="$d" steps=2 base_emb_dim=32 base_num_decoder_layers=1 max_target_length=64 \
+    per_device_batch_size=1; }; . "$d/shown") > "$d/out" 2>&1
+[ -s "$d/two/checkpoints/2/manifest.json" ] && grep -q '2 data ranks' "$d/out" || fail "docs/runs.md: $(cat "$d/out")"
+[ $bad = 0 ] && echo "ranks.sh: all held"

@@ -1,0 +1,185 @@
+/* ranks_test.c - a run on several ranks is the run that one rank makes of the same batches: equal
+ * up to the order of additions, and to the bit from one time to the next and through a restart. */
+#include "../dist/ranks.h"
+#include "../test.h"
+#include "tiny_run.h"
+
+#include "base/arena.h"
+#include "base/io.h"
+#include "store/safetensors.h"
+#include "train/metrics.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const char *folder, *name;
+    const char *const *args;
+} job;
+
+static int train(int rank, void *ctx)
+{
+    const job *j = ctx;
+    mx_status st = tiny_train(j->folder, j->name, j->args);
+    if (st)
+        printf("    rank %d: %s\n", rank, mx_status_text(st));
+    int code = (int)mx_status_code(st);
+    mx_status_free(st);
+    return code;
+}
+
+/* The largest difference of two checkpoints' weights, as a share of each tensor's largest value. */
+static double difference(const char *folder, const char *a, const char *b, int step)
+{
+    char path[1024];
+    mx_st_file f[2] = {0};
+    mx_arena mem = {0};
+    double worst = 0;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s/r/checkpoints/%d/model.safetensors", folder, i ? b : a,
+                 step);
+        MX_CHECK_OK(mx_st_open(&f[i], path));
+    }
+    MX_CHECK(f[0].n_tensors == f[1].n_tensors && f[0].n_tensors > 5);
+    for (int64_t t = 0; t < f[0].n_tensors && t < f[1].n_tensors; t++) {
+        const mx_st_tensor *x = &f[0].tensors[t], *y = mx_st_find(&f[1], x->name);
+        float *v = MX_NEW_N(&mem, float, 2 * x->n);
+        MX_CHECK_OK(mx_st_read(x, 0, x->n, MX_ST_F32, v, NULL));
+        MX_CHECK_OK(mx_st_read(y, 0, x->n, MX_ST_F32, v + x->n, NULL));
+        double most = 0, off = 0;
+        for (int64_t i = 0; i < x->n; i++) {
+            most = fmax(most, fabs(v[i]));
+            off = fmax(off, fabs(v[i] - v[x->n + i]));
+        }
+        worst = fmax(worst, off / most);
+    }
+    mx_st_close(&f[0]);
+    mx_st_close(&f[1]);
+    mx_arena_fini(&mem);
+    return worst;
+}
+
+static double metrics_differ(const char *folder, const char *a, const char *b, const char *metric,
+                             int n)
+{
+    char path[1024];
+    mx_arena mem = {0};
+    mx_series s[2] = {0};
+    double worst = 0;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s/r/metrics.jsonl", folder, i ? b : a);
+        MX_CHECK_OK(mx_metrics_read(path, metric, &mem, &s[i]));
+        MX_CHECK(s[i].n == n, "%s has %lld values of %s, not %d", path, (long long)s[i].n, metric,
+                 n);
+    }
+    for (int64_t i = 0; i < s[0].n && i < s[1].n; i++)
+        worst = fmax(worst, fabs(s[0].y[i] - s[1].y[i]) / fabs(s[0].y[i]));
+    mx_arena_fini(&mem);
+    return worst;
+}
+
+static void run_ranks(const char *folder, int size, const char *name, const char *const *args)
+{
+    job j = {folder, name, args}; /* one rank, too: OpenMP's threads do not survive a fork */
+    ranks_run(size, train, &j);
+}
+
+#define RUN                                                                                        \
+    "learning_rate_schedule_steps=8", "steps=8", "eval_interval=4", "eval_steps=2",                \
+        "checkpoint_period=4", "base_num_decoder_layers=2", "dataset_type=corpus", "packing=false"
+
+/* Eight rows a step, on one, two and four ranks (the four in two microbatches). Documents have
+ * different lengths, so ranks have different numbers of labels. What AdamW does with a gradient
+ * near zero hangs on its last bits (m / sqrt(v)), so weights are compared after SGD as well. */
+static void compare_ranks(const char *folder, const char *optimizer, double tolerance)
+{
+    run_ranks(folder, 1, "one", (const char *[]){RUN, optimizer, "per_device_batch_size=8",
+                                                 "eval_per_device_batch_size=8", NULL});
+    run_ranks(folder, 2, "two", (const char *[]){RUN, optimizer, "per_device_batch_size=4",
+                                                 "eval_per_device_batch_size=4", NULL});
+    run_ranks(folder, 4, "four", (const char *[]){RUN, optimizer, "per_device_batch_size=1",
+                                                  "eval_per_device_batch_size=2",
+                                                  "gradient_accumulation_steps=2", NULL});
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "four" : "two";
+        double w = difference(folder, "one", name, 8);
+        MX_CHECK(w < tolerance && w > 0, "%s: weights differ by %g", name, w);
+        double l = metrics_differ(folder, "one", name, "loss", 8);
+        MX_CHECK(l < 1e-6, "%s: losses differ by %g", name, l);
+        double g = metrics_differ(folder, "one", name, "grad_norm", 8);
+        MX_CHECK(g < 1e-5, "%s: norms differ by %g", name, g);
+        double e = metrics_differ(folder, "one", name, "eval/loss", 2);
+        MX_CHECK(e < 1e-6, "%s: evaluations differ by %g", name, e);
+        double t = metrics_differ(folder, "one", name, "tokens", 8);
+        MX_CHECK(t == 0, "%s: tokens differ", name);
+        printf("    %s, %s ranks: weights %.1e, loss %.1e, norm %.1e\n", optimizer, name, w, l, g);
+    }
+}
+
+MX_TEST(ranks_train_as_one_rank_does)
+{
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    compare_ranks(folder, "opt_type=sgd", 1e-6);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+    compare_ranks(folder, "opt_type=adamw", 1e-4);
+    run_ranks(folder, 2, "again", (const char *[]){RUN, "opt_type=adamw", "per_device_batch_size=4",
+                                                   "eval_per_device_batch_size=4", NULL});
+    char *a = tiny_tensors(folder, "two", 8), *b = tiny_tensors(folder, "again", 8);
+    MX_CHECK(strlen(a) > 100 && strcmp(a, b) == 0, "the bits do not repeat");
+    char *x = tiny_metrics(folder, "two"), *y = tiny_metrics(folder, "again");
+    MX_CHECK(strcmp(x, y) == 0, "the metrics do not repeat");
+    free(a), free(b), free(x), free(y);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* In pieces, and with a step that goes back, as one: the same bits. */
+MX_TEST(ranks_resume_with_the_bits_of_a_run_never_stopped)
+{
+#define SPIKY                                                                                      \
+    "learning_rate_schedule_steps=24", "checkpoint_period=4", "skip_step_on_spikes=true",          \
+        "skip_step_interval=8", "skip_step_scaling_factor=0.8", "rollback_after_skips=2"
+    static const char *const stops[] = {"steps=3", "steps=8", "steps=24"};
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    run_ranks(folder, 2, "a", (const char *[]){SPIKY, "steps=24", NULL});
+    for (int i = 0; i < 3; i++)
+        run_ranks(folder, 2, "b", (const char *[]){SPIKY, stops[i], NULL});
+    char *log = tiny_text(folder, "a", "log.txt");
+    MX_CHECK(tiny_count(log, "going back from step") > 0, "the run never went back:\n%s", log);
+    char *a = tiny_tensors(folder, "a", 24), *b = tiny_tensors(folder, "b", 24);
+    MX_CHECK(strlen(a) > 100 && strcmp(a, b) == 0, "the runs differ");
+    mx_free(log);
+    free(a), free(b);
+    /* One rank may go on with what two have written, and says that bits will differ. */
+    run_ranks(folder, 1, "a",
+              (const char *[]){SPIKY, "steps=26", "per_device_batch_size=4",
+                               "allow_config_change=true", NULL});
+    log = tiny_text(folder, "a", "log.txt");
+    MX_CHECK(strstr(log, "2 ranks before and uses 1 now"), "%s", log);
+    mx_free(log);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* Ranks of different configurations, and a GPU that nobody sums over, are refused everywhere. */
+static int train_otherwise(int rank, void *ctx)
+{
+    const job *j = ctx;
+    int bad;
+    const char *const args[] = {RUN, rank ? "learning_rate=1" : "learning_rate=2", NULL};
+    mx_status st = tiny_train(j->folder, j->name, args);
+    bad = !st || !strstr(mx_status_text(st), "rank 1 was started with another configuration");
+    if (bad)
+        printf("    rank %d: %s\n", rank, mx_status_text(st));
+    mx_status_free(st);
+    return bad;
+}
+
+MX_TEST(ranks_of_different_configurations_are_refused)
+{
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    ranks_run(2, train_otherwise, &(job){folder, "x", NULL});
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
