@@ -160,6 +160,29 @@ void mx_pieces_clear(const mx_image_spec *s, float *pixels, int64_t n)
     }
 }
 
+/* An image begins where the text before it ends; its pieces stand still in time. */
+void mx_image_places(const mx_image_spec *s, const int32_t *tokens, const int32_t *segments,
+                     int64_t n, const float *pixels, int64_t n_images, int64_t *next, int32_t *out,
+                     int64_t step)
+{
+    int64_t floats = mx_image_floats(s), image = 0;
+    for (int64_t i = 0; i < n; i++, out++) {
+        if (segments && i > 0 && segments[i] != segments[i - 1])
+            *next = 0;
+        bool piece = tokens[i] == s->token && image < n_images;
+        const float *p = piece ? pixels + image++ * floats : NULL;
+        int64_t down = piece ? (int64_t)p[MX_PIECE_ROW] / s->side : 0;
+        int64_t across = piece ? (int64_t)p[MX_PIECE_COLUMN] / s->side : 0;
+        out[0] = (int32_t)*next;
+        out[step] = (int32_t)(*next + down);
+        out[2 * step] = (int32_t)(*next + across);
+        if (!piece)
+            ++*next;
+        else if ((int64_t)p[MX_PIECE_INDEX] + 1 == mx_image_run(s, p))
+            *next += (int64_t)fmaxf(p[MX_PIECE_WIDTH], p[MX_PIECE_HEIGHT]) / s->side;
+    }
+}
+
 /* --- configuration --- */
 
 /* A number that must be the model's own. */

@@ -56,6 +56,13 @@ int64_t mx_image_run(const mx_image_spec *s, const float *pixels);
 int64_t mx_image_run_tokens(const mx_image_spec *s, const float *pixels);
 /* The most tokens of a run among n images to the model. */
 int64_t mx_image_longest(const mx_image_spec *s, const float *pixels, int64_t n);
+/* The places of n tokens in time, height and width (spec.places), whose n_images images to the
+ * model are at `pixels`: out[i], out[i + step] and out[i + 2 step] of token i. Text counts on from
+ * *next, which is left where the next token will be, and from 0 in a new segment (NULL: there is
+ * one). */
+void mx_image_places(const mx_image_spec *s, const int32_t *tokens, const int32_t *segments,
+                     int64_t n, const float *pixels, int64_t n_images, int64_t *next, int32_t *out,
+                     int64_t step);
 /* Marks n places of pieces as not used. */
 void mx_pieces_clear(const mx_image_spec *s, float *pixels, int64_t n);
 

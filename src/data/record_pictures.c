@@ -140,8 +140,9 @@ static mx_status from_messages(mx_record_pictures *p, json_t *messages)
 static mx_slice with_marks(mx_record_pictures *p, mx_slice text)
 {
     mx_str s = {0};
+    const mx_image_spec *spec = &p->images->processor.spec;
     for (int i = 0; i < p->n; i++)
-        mx_str_add(&s, p->images->processor.spec.mark);
+        mx_str_add(&s, spec->alone ? spec->alone : spec->mark);
     mx_str_add_n(&s, text.text, text.len);
     mx_slice out = {mx_arena_copy(&p->arena, mx_str_text(&s), s.len + 1), s.len};
     mx_str_fini(&s);

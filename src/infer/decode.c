@@ -20,7 +20,7 @@ typedef struct {
     int64_t seq;
     int64_t slots[MAX_SIZES]; /* cache sizes it has inputs for */
     int n_sizes;
-    int32_t *tokens, *positions, *slot, *last;
+    int32_t *tokens, *positions, *slot, *last, *places;
 } runner;
 
 struct mx_decode {
@@ -31,7 +31,7 @@ struct mx_decode {
     mx_image_spec spec;
     int64_t image_tokens; /* of one image at most */
     float *pixels; /* of one image for each sequence */
-    int64_t *length;
+    int64_t *length, *next; /* tokens of each sequence; with places, that of its next token */
     float *logits; /* (B, vocab) */
     float *fresh;  /* of the last run */
     mx_arena arena;
@@ -63,6 +63,7 @@ static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, in
     mx_step_options so = {.kind = MX_STEP_NEXT, .compile = o->compile,
                           .shape = {.batch = d->batch, .seq = seq, .cache_len = d->max_length,
                                     .images = r == &d->image ? images_of(d) : 0,
+                                    .places = d->spec.places,
                                     .max_run = o->image_tokens > LEAST_RUN ? o->image_tokens
                                                                            : LEAST_RUN,
                                     .cache_dtype = o->compile.compute}};
@@ -74,14 +75,12 @@ static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, in
     r->positions = MX_NEW_N(&d->arena, int32_t, d->batch * seq);
     r->slot = MX_NEW_N(&d->arena, int32_t, d->batch * seq);
     r->last = MX_NEW_N(&d->arena, int32_t, d->batch);
+    r->places = MX_NEW_N(&d->arena, int32_t, d->spec.places ? 3 * d->batch * seq : 0);
     return MX_OK;
 }
 
 static mx_status open_images(mx_decode *d, const mx_model_spec *m, const mx_decode_settings *o)
 {
-    if (!m->family->images)
-        return mx_fail(MX_USAGE, "%s is a family without images", m->family->name);
-    m->family->images(m->config, &d->spec);
     d->image_tokens = o->image_tokens;
     if (d->image_tokens > d->max_length)
         return mx_fail(MX_INPUT, "an image has %lld tokens, but there is room for %lld in all",
@@ -102,10 +101,15 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
                        "prompt and answer need %lld positions, but the model was made for "
                        "%lld; shorten the prompt or lower max_new_tokens",
                        (long long)o->max_length, (long long)limit);
+    if (o->image_tokens && !m->family->images)
+        return mx_fail(MX_USAGE, "%s is a family without images", m->family->name);
     mx_decode *d = mx_realloc(NULL, sizeof *d);
     *d = (mx_decode){.session = s, .batch = o->batch, .max_length = o->max_length,
                      .vocab = m->summary.vocab};
+    if (o->image_tokens)
+        m->family->images(m->config, &d->spec);
     d->length = MX_NEW_N(&d->arena, int64_t, d->batch);
+    d->next = MX_NEW_N(&d->arena, int64_t, d->batch);
     d->logits = MX_NEW_N(&d->arena, float, d->batch * d->vocab);
     d->fresh = MX_NEW_N(&d->arena, float, d->batch * d->vocab);
     int64_t run = o->prompt_hint > 0 && o->prompt_hint < PROMPT_RUN ? o->prompt_hint : PROMPT_RUN;
@@ -156,7 +160,14 @@ static mx_status run(mx_decode *d, runner *r, const feed *f)
             r->positions[b * r->seq + i] = i < take ? (int32_t)(d->length[b] + i) : -1;
         }
         r->last[b] = (int32_t)(b * r->seq + (take > 0 ? take - 1 : 0));
+        bool image = r == &d->image;
+        const float *pixels = image ? d->pixels + b * r->seq * mx_image_floats(&d->spec) : NULL;
+        if (d->spec.places)
+            mx_image_places(&d->spec, r->tokens + b * r->seq, NULL, take, pixels, image ? take : 0,
+                            &d->next[b], r->places + b * r->seq, d->batch * r->seq);
     }
+    if (d->spec.places)
+        MX_TRY(mx_exec_write(e, "places", r->places));
     if (r == &d->image)
         MX_TRY(mx_exec_write(e, "pixels", d->pixels));
     MX_TRY(mx_exec_write(e, "tokens", r->tokens));
@@ -293,7 +304,7 @@ int64_t mx_decode_length(const mx_decode *d, int64_t b)
 /* Positions of the sequence's slots become -1: what the caches hold is then invisible. */
 mx_status mx_decode_reset(mx_decode *d, int64_t b)
 {
-    d->length[b] = 0;
+    d->length[b] = d->next[b] = 0;
     for (int i = 0; i < mx_session_count(d->session); i++) {
         mx_var *v = mx_session_var(d->session, i);
         if (!mx_starts_with(v->name, "cache_positions."))

@@ -60,7 +60,7 @@ mx_status mx_pictures_encode(const mx_pictures *p, const mx_tokenizer *t, const 
     const mx_image_spec *s = &p->processor.spec;
     mx_str marked = {0}, laid = {0};
     for (int i = 0; i < p->n && !mx_pictures_marked(p, text, n); i++)
-        mx_str_add(&marked, s->mark);
+        mx_str_add(&marked, s->alone ? s->alone : s->mark);
     mx_str_add_n(&marked, text, n);
     int32_t piece = mx_tokenizer_find(t, s->piece);
     mx_encode_options o = {.add_special = add_special, .special_in_text = MX_SPECIAL_PARSE};

@@ -22,6 +22,8 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     b->tokens = mx_input(g, "tokens", rows, MX_I32);
     if (s.packed || s.cache_len)
         b->positions = mx_input(g, "positions", rows, MX_I32);
+    if (s.places)
+        b->places = mx_input(g, "places", MX_SHAPE(3, s.batch, s.seq), MX_I32);
     if (s.packed)
         b->segments = mx_input(g, "segments", rows, MX_I32);
     int64_t images = s.images + s.images_per_row * s.batch;
@@ -51,6 +53,12 @@ mx_node *mx_model_logits(mx_graph *g, const mx_head *h)
 mx_node *mx_head_weight(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied)
 {
     const char *name = tied ? "model.embed_tokens.weight" : "lm_head.weight";
+    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed", MX_NORMAL(b->init_scale));
+}
+
+mx_node *mx_head_weight_of_part(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied)
+{
+    const char *name = tied ? "model.language_model.embed_tokens.weight" : "lm_head.weight";
     return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed", MX_NORMAL(b->init_scale));
 }
 

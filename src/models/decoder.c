@@ -46,18 +46,28 @@ mx_node *mx_decoder_mlp(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *
     return mx_scope_end(g, mx_gated_mlp(g, b, x, c->d_ff, c->act, c->mlp_bias));
 }
 
-mx_head mx_decoder_build_with(mx_graph *g, const mx_decoder *c, mx_build *b, mx_decoder_block *mlp)
+mx_node *mx_decoder_layers(mx_graph *g, const mx_decoder *c, mx_build *b, mx_decoder_block *mlp,
+                           const mx_decoder_images *images)
 {
-    mx_node *x = mx_embedding(g, b, "model.embed_tokens", c->vocab, c->d);
+    mx_node *x = mx_embedding(g, b, "embed_tokens", c->vocab, c->d);
+    x = images ? mx_add(g, x, images->embedded) : x;
     mx_rope_table t = mx_rope_tables(g, b, &c->rope, c->head_dim, false);
     for (int64_t l = 0; l < c->layers; l++) {
-        mx_scope(g, "model.layers.%lld", (long long)l);
+        mx_scope(g, "layers.%lld", (long long)l);
         mx_node *h = mx_rms_norm(g, x, "input_layernorm", c->eps, false);
         x = mx_add(g, x, attention(g, c, b, h, l, &t));
         h = mx_rms_norm(g, x, "post_attention_layernorm", c->eps, false);
         x = mx_scope_end(g, mx_add(g, x, mlp(g, c, b, h, l)));
+        if (images && l < images->n_deep)
+            x = mx_add(g, x, images->deep[l]);
     }
-    x = mx_rms_norm(g, x, "model.norm", c->eps, false);
+    return mx_rms_norm(g, x, "norm", c->eps, false);
+}
+
+mx_head mx_decoder_build_with(mx_graph *g, const mx_decoder *c, mx_build *b, mx_decoder_block *mlp)
+{
+    mx_scope(g, "model");
+    mx_node *x = mx_scope_end(g, mx_decoder_layers(g, c, b, mlp, NULL));
     return (mx_head){.hidden = x, .weight = mx_head_weight(g, b, c->vocab, c->d, c->tied)};
 }
 

@@ -34,6 +34,16 @@ typedef mx_node *mx_decoder_block(mx_graph *g, const mx_decoder *c, mx_build *b,
                                   int64_t l);
 mx_decoder_block mx_decoder_mlp;
 mx_head mx_decoder_build_with(mx_graph *g, const mx_decoder *c, mx_build *b, mx_decoder_block *mlp);
+
+/* What images bring into a decoder, (B, S, d) each and 0 where a token is none of theirs. */
+typedef struct {
+    mx_node *embedded;    /* in place of embeddings: b->tokens are -1 there */
+    mx_node *const *deep; /* added behind the first n_deep layers */
+    int n_deep;
+} mx_decoder_images;
+/* Embedding, layers and final norm under the current scope; images NULL: none. */
+mx_node *mx_decoder_layers(mx_graph *g, const mx_decoder *c, mx_build *b, mx_decoder_block *mlp,
+                           const mx_decoder_images *images);
 mx_status mx_decoder_finish(void *config, const json_t *json) MX_MUST_USE;
 void mx_decoder_summary(const void *config, mx_model_summary *s);
 

@@ -171,7 +171,7 @@ static mx_node *layer(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *x, 
     return mx_scope_end(g, mx_mul(g, x, scalar));
 }
 
-mx_head mx_gemma4_head(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *image)
+mx_node *mx_gemma4_layers(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *image)
 {
     mx_node *x = mx_embedding(g, b, "embed_tokens", c->vocab, c->d);
     x = mx_affine(g, x, sqrt((double)c->d), 0);
@@ -181,22 +181,16 @@ mx_head mx_gemma4_head(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *im
     y.table[FULL] = mx_rope_tables(g, b, &c->rope, c->global_head_dim, false);
     for (int64_t l = 0; l < c->layers; l++)
         x = layer(g, c, b, x, l, &y);
-    mx_head head = {.hidden = norm(g, c, x, "norm"), .softcap = c->logit_cap};
-    if (c->tied)
-        head.weight = mx_param(g, "embed_tokens.weight", MX_SHAPE(c->vocab, c->d), "vocab,embed",
-                               MX_NORMAL(b->init_scale));
-    return head;
+    return norm(g, c, x, "norm");
 }
 
 static mx_head build(mx_graph *g, const void *config, mx_build *b)
 {
     const mx_gemma4 *c = config;
     mx_scope(g, "model");
-    mx_head head = mx_gemma4_head(g, c, b, NULL);
-    mx_scope_end(g, head.hidden);
-    if (!c->tied)
-        head.weight = mx_head_weight(g, b, c->vocab, c->d, false);
-    return head;
+    mx_node *x = mx_scope_end(g, mx_gemma4_layers(g, c, b, NULL));
+    return (mx_head){.hidden = x, .softcap = c->logit_cap,
+                     .weight = mx_head_weight(g, b, c->vocab, c->d, c->tied)};
 }
 
 /* --- configuration --- */

@@ -26,7 +26,7 @@ typedef struct {
 
 /* The decoder under the current scope ("model", or a vision model's language part). `image` (B, S,
  * d) stands for tokens of b->tokens that are -1; NULL: there are none. */
-mx_head mx_gemma4_head(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *image);
+mx_node *mx_gemma4_layers(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *image);
 extern const mx_model mx_model_gemma4;
 mx_status mx_gemma4_finish(void *config, const json_t *json) MX_MUST_USE;
 

@@ -164,13 +164,12 @@ static mx_head build(mx_graph *g, const void *config, mx_build *b)
         b->tokens = kinds.text;
     }
     mx_scope(g, "language_model");
-    mx_head head = mx_gemma4_head(g, &c->text, b, image);
+    mx_node *x = mx_scope_end(g, mx_gemma4_layers(g, &c->text, b, image));
     b->tokens = tokens;
-    mx_scope_end(g, head.hidden);
-    mx_scope_end(g, head.hidden);
-    if (!head.weight)
-        head.weight = mx_head_weight(g, b, c->text.vocab, c->text.d, false);
-    return head;
+    mx_scope_end(g, x);
+    const mx_gemma4 *t = &c->text;
+    return (mx_head){.hidden = x, .softcap = t->logit_cap,
+                     .weight = mx_head_weight_of_part(g, b, t->vocab, t->d, t->tied)};
 }
 
 /* --- configuration --- */

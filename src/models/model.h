@@ -98,10 +98,11 @@ typedef struct {
     bool bicubic;           /* pictures are resized so, else bilinear */
     bool plain;             /* pixels are 0 to 1, else -1 to 1 */
     int64_t min_pixels, max_pixels; /* of a picture in pieces; min 0: as many as the most allow */
+    bool places;            /* its tokens have places in time, height and width (mx_build) */
     /* A picture in a prompt is `mark`, which becomes: begin, the rows of its tiles, each tile's
      * pieces followed by `between` or, at the end of its row, `row_end`; whole, the pieces of the
-     * whole picture, end. */
-    const char *mark, *begin, *piece, *between, *row_end, *whole, *end;
+     * whole picture, end. A text without marks gets `alone` before it, the mark if it is NULL. */
+    const char *mark, *begin, *piece, *between, *row_end, *whole, *end, *alone;
 } mx_image_spec;
 
 typedef struct mx_model mx_model;
@@ -164,6 +165,7 @@ typedef struct {
     int64_t images;    /* in the whole batch; 0: text only */
     int64_t images_per_row; /* instead: in each of its rows at most */
     bool packed;
+    bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */
     int64_t cache_len; /* 0: no cache */
     int64_t max_run;   /* with a cache: most tokens that a program on it feeds at once */
@@ -180,6 +182,9 @@ mx_node *mx_model_logits(mx_graph *g, const mx_head *h);
 
 /* lm_head.weight (vocab, d), or the embedding itself when tied. */
 mx_node *mx_head_weight(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied);
+/* The same where the language part is model.language_model. */
+mx_node *mx_head_weight_of_part(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d,
+                                bool tied);
 /* Fills kv_heads (all heads) and head_dim (d / heads) where they are 0,
  * and checks that they divide. */
 mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads,

@@ -28,9 +28,8 @@ static mx_head build_language_part(mx_graph *g, const void *config, mx_build *b)
     const mx_decoder *d = &c->base;
     mx_scope(g, "model.language_model");
     mx_node *x = mx_scope_end(g, mx_qwen3_next_layers(g, c, b));
-    const char *head = d->tied ? "model.language_model.embed_tokens.weight" : "lm_head.weight";
-    return (mx_head){.hidden = x, .weight = mx_param(g, head, MX_SHAPE(d->vocab, d->d),
-                                                     "vocab,embed", MX_NORMAL(b->init_scale))};
+    return (mx_head){.hidden = x,
+                     .weight = mx_head_weight_of_part(g, b, d->vocab, d->d, d->tied)};
 }
 
 static const mx_cfg_field dense_fields[] = {

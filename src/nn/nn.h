@@ -30,6 +30,7 @@ typedef struct {
     int64_t batch, seq;
     mx_node *tokens;    /* (B, S) int32 */
     mx_node *positions; /* (B, S) int32; NULL: 0, 1, 2, ... in every row */
+    mx_node *places;    /* (3, B, S) int32: in time, height and width; NULL: positions, all three */
     mx_node *segments;  /* (B, S) int32; NULL: one document per row */
     mx_node *spans;     /* (B, S) int32; NULL: no bidirectional spans */
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
@@ -86,6 +87,7 @@ typedef struct {
     double original_length;                              /* positions it was first trained on */
     double max_length;
     double partial;                                      /* share of the head rotated; 0: all */
+    int64_t sections[3]; /* pairs that turn by time, height and width, in turns; 0: all by time */
 } mx_rope;
 
 typedef struct {

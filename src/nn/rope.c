@@ -8,6 +8,9 @@
  *   llama3        long wavelengths / factor, short ones as they are, a ramp in between
  *   yarn          the same idea with a ramp over dims, and attention scaled by 0.1 ln(factor) + 1
  *   proportional  angles of the full head on its first `partial` share (Gemma 4)
+ * A token of an image may have three positions (Qwen3-VL): pairs 0, 3, 6, ... turn by the first,
+ * pairs 1, 4, 7, ... by the second and 2, 5, 8, ... by the third, as far as these two have pairs
+ * left; what is beyond turns by the first.
  * Tables are (B, S, 1, D) with each frequency standing at both places of its pair, 1 and 0 beyond
  * the rotated dims, so rope(x) = x cos + rotate_half(x) sin for every variant.
  */
@@ -104,6 +107,32 @@ static mx_node *position_column(mx_graph *g, const mx_build *b)
     return mx_table(g, MX_SHAPE(1, b->seq, 1, 1), g->param_dtype, index);
 }
 
+/* Which of the three positions pair i turns by. */
+static int axis_of(const mx_rope *r, int64_t i)
+{
+    int axis = (int)(i % 3);
+    return axis && i < 3 * r->sections[axis] ? axis : 0;
+}
+
+/* Angles of the frequencies f (head_dim), of which `half` pairs lie `half` apart. */
+static mx_node *angles(mx_graph *g, const mx_build *b, const mx_rope *r, const double *f,
+                       int64_t head_dim, int64_t half)
+{
+    mx_shape dims = MX_SHAPE(head_dim), column = MX_SHAPE(b->batch, b->seq, 1, 1);
+    if (!b->places || !r->sections[0])
+        return mx_mul(g, position_column(g, b), mx_table(g, dims, g->param_dtype, f));
+    mx_node *sum = NULL;
+    for (int axis = 0; axis < 3; axis++) {
+        double own[MAX_DIMS] = {0};
+        for (int64_t i = 0; i < 2 * half; i++)
+            own[i] = axis_of(r, i % half) == axis ? f[i] : 0;
+        mx_node *p = mx_reshape(g, mx_slice(g, b->places, 0, axis, 1), column);
+        p = mx_mul(g, mx_cast(g, p, g->param_dtype), mx_table(g, dims, g->param_dtype, own));
+        sum = sum ? mx_add(g, sum, p) : p;
+    }
+    return sum;
+}
+
 mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, int64_t head_dim,
                              bool interleaved)
 {
@@ -130,8 +159,7 @@ mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, i
         f[first] = f[second] = (float)v; /* the reference keeps its frequencies in float32 */
         on[first] = on[second] = factor;
     }
-    mx_node *angle = mx_mul(g, position_column(g, b),
-                            mx_table(g, MX_SHAPE(head_dim), g->param_dtype, f));
+    mx_node *angle = angles(g, b, r, f, head_dim, dims / 2);
     mx_rope_table t = {mx_cos(g, angle), mx_sin(g, angle), dims, interleaved};
     if (factor != 1 && dims == head_dim) {
         t.cos = mx_affine(g, t.cos, factor, 0);

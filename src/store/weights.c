@@ -164,7 +164,7 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
     mx_str want = {0};
     mx_type_print(&want, &v->type);
     mx_status st = find_tensor(&mt->q, m->family, v->name, &mt->arena, t);
-    if (!st && !t->name)
+    if (!st && (!t->name || !same_shape(t, &v->type)))
         st = match_parts(mt, m->family, v, o, bad);
     if (st)
         add(bad, "%s", mx_status_text(st));
@@ -172,7 +172,7 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
         mt->n_new++; /* left to its initial value */
     else if (!t->name && !o->n_parts)
         add(bad, "missing: %s %s", v->name, mx_str_text(&want));
-    else if (t->name && !same_shape(t, &v->type))
+    else if (t->name && !o->n_parts && !same_shape(t, &v->type))
         add(bad, "shape: %s is %s, expected %s", t->name,
             mx_quant_describe(t, have, sizeof have), mx_str_text(&want));
     if (t->name)

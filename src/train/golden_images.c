@@ -191,3 +191,16 @@ const float *mx_golden_images_laid(const mx_golden_images *g, int64_t rows, mx_a
                sizeof(float) * floats * (size_t)(g->first[r + 1] - g->first[r]));
     return out;
 }
+
+const int32_t *mx_golden_images_places(const mx_golden_images *g, const int32_t *tokens,
+                                       int64_t rows, int64_t length, mx_arena *a)
+{
+    int32_t *out = MX_NEW_N(a, int32_t, 3 * rows * length);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t next = 0;
+        mx_image_places(&g->spec, tokens + r * length, NULL, length,
+                        g->pixels + g->first[r] * mx_image_floats(&g->spec),
+                        g->first[r + 1] - g->first[r], &next, out + r * length, rows * length);
+    }
+    return out;
+}

@@ -23,5 +23,8 @@ mx_status mx_golden_images_read(mx_golden_images *out, const mx_st_file *golden,
 /* What the program of `rows` rows takes: the images one after the other, or the pieces of each row
  * per_row apart. */
 const float *mx_golden_images_laid(const mx_golden_images *g, int64_t rows, mx_arena *a);
+/* (3, rows, length): the places of the tokens, where the family has them. */
+const int32_t *mx_golden_images_places(const mx_golden_images *g, const int32_t *tokens,
+                                       int64_t rows, int64_t length, mx_arena *a);
 
 #endif

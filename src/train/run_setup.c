@@ -277,6 +277,8 @@ static mx_status open_data(mx_run *r)
         int64_t images = rows * r->options.shape.images_per_row;
         size_t floats = (size_t)(images * mx_image_floats(&r->data.images.processor.spec));
         MX_TRY(mx_alloc((void **)&r->pixels, sizeof(float) * floats, "the images of a batch"));
+        size_t tokens = (size_t)(rows * r->options.shape.seq);
+        MX_TRY(mx_alloc((void **)&r->places, 3 * sizeof(int32_t) * tokens, "places of tokens"));
     }
     return MX_OK;
 }
@@ -431,6 +433,7 @@ void mx_run_close(mx_run *r)
     mx_train_data_close(&r->eval_data);
     mx_run_flights_close(r);
     mx_free(r->pixels);
+    mx_free(r->places);
     mx_carried_close(&r->carried);
     mx_run_stage_close(r);
     mx_session_close(r->session);

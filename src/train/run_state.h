@@ -73,7 +73,8 @@ typedef struct {
     mx_batch gathered;      /* from pieces, with a ramp */
     double stage_flops;     /* of a step of the stage */
     mx_train_data data, eval_data;
-    float *pixels; /* of a microbatch, with images: (images, channels, size, size) */
+    float *pixels;   /* of a microbatch, with images, as the program takes them */
+    int32_t *places; /* (3, rows, length), where tokens have them */
     mx_run_state at; /* progress; at.step counts steps that were started */
     mx_flight flight[2];
     const char **extra; /* roots of the program to be logged: "metric:NAME" */

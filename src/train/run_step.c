@@ -80,6 +80,19 @@ static void copy_images(mx_run *r, const mx_batch *b, int64_t row, int64_t n, in
     }
 }
 
+static mx_status feed_places(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, int64_t rows)
+{
+    const mx_image_spec *s = &r->data.images.processor.spec;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t from = b->first_image[row + i], at = (row + i) * b->seq_len, next = 0;
+        mx_image_places(s, b->tokens + at, b->segments + at, b->seq_len,
+                        b->pixels + from * mx_image_floats(s),
+                        b->first_image[row + i + 1] - from, &next, r->places + i * b->seq_len,
+                        rows * b->seq_len);
+    }
+    return mx_exec_write(e, "places", r->places);
+}
+
 static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row)
 {
     int64_t rows = mx_exec_tensor(e, "tokens").type.dim[0], from = b->first_image[row];
@@ -94,6 +107,8 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
                        "max_segments_per_seq, or leave max_num_images_per_example out",
                        (long long)rows, (long long)n, (long long)(rows * room));
     copy_images(r, b, row, rows, room);
+    if (r->options.shape.places)
+        MX_TRY(feed_places(r, e, b, row, rows));
     return mx_exec_write(e, "pixels", r->pixels);
 }
 

@@ -213,6 +213,9 @@ static mx_status configure_images(mx_step_options *o, const mx_config *cfg, cons
     if (mx_config_bool(cfg, "enable_rampup_batch_size"))
         return mx_fail(MX_USAGE, "%s: batches that grow are not there with use_multimodal",
                        mx_config_where(cfg, "enable_rampup_batch_size"));
+    mx_image_spec s;
+    m->family->images(m->config, &s);
+    o->shape.places = s.places;
     o->shape.images_per_row = images_per_row(cfg, m);
     if (!o->shape.images_per_row)
         return mx_fail(MX_USAGE, "%s: max_target_length=%lld has no room for an image",

@@ -140,6 +140,7 @@ static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session,
                       .clip = 1.0},
         .compile = v->o->compile,
     };
+    o.shape.places = v->images.spec.places;
     o.shape.images = v->images.spec.size ? v->images.n : v->batch * v->images.per_row;
     MX_TRY(mx_session_open(session, v->o->device, v->o->n_threads));
     o.compile.n_threads = mx_session_threads(*session);
@@ -152,6 +153,10 @@ static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session,
     if (v->images.n)
         MX_TRY(write_input(step->exec, "pixels",
                            mx_golden_images_laid(&v->images, v->batch, &v->arena)));
+    if (v->images.spec.places)
+        MX_TRY(mx_exec_write(step->exec, "places",
+                             mx_golden_images_places(&v->images, v->tokens, v->batch, v->seq,
+                                                     &v->arena)));
     return mx_exec_write(step->exec, "loss_scale", &scale);
 }
 

@@ -47,6 +47,18 @@ for key in patch_size pooling_kernel_size; do
     expect 3 "\"$key\" must be the model's" $maxc generate "$tmp/g" image=$pictures/plain.png prompt=x
 done
 sed 's/"max_soft_tokens": 70/"max_soft_tokens": 0/' $gemma4/processor_config.json > "$tmp/g/processor_config.json"
+qwen=tests/fixtures/vision/qwen3vl
+expect 2 'has a place for an image, <|image_pad|>, but none' $maxc generate $qwen prompt='a <|image_pad|>'
+expect 3 'has 2 places for images (<|image_pad|>), but there are 1' $maxc generate $qwen \
+    image=$pictures/plain.png prompt='<|image_pad|> or <|image_pad|>'
+expect 3 'thin.png: 1 x 300 pixels: one side is more than 200 times the other' $maxc generate $qwen \
+    image=$pictures/thin.png prompt=x
+expect 0 '"ids"' $maxc generate $gemma4 image=$pictures/thin.png prompt=x max_new_tokens=1 format=json num_threads=1
+cp -r $qwen "$tmp/w" && chmod -R u+w "$tmp/w"
+sed 's/"longest_edge": 4096/"longest_edge": 10/' $qwen/processor_config.json > "$tmp/w/processor_config.json"
+expect 3 '1024 (shortest_edge) to 10 (longest_edge) pixels' $maxc generate "$tmp/w" image=$pictures/plain.png prompt=x
+sed 's/"merge_size": 2/"merge_size": 3/' $qwen/processor_config.json > "$tmp/w/processor_config.json"
+expect 3 "\"merge_size\" must be the model's, 2" $maxc generate "$tmp/w" image=$pictures/plain.png prompt=x
 expect 3 '"max_soft_tokens" is 0' $maxc generate "$tmp/g" image=$pictures/plain.png prompt=x
 expect 3 '65535 x 65535 pixels is too large' $maxc generate $gemma image=$pictures/enormous.png prompt=x
 head -c 300 $pictures/plain.png > "$tmp/cut.png"
@@ -64,7 +76,7 @@ expect 3 'they do not belong together' $maxc generate "$tmp/m" image=$pictures/p
 # Trained on text, stopped and resumed: the tower is in every checkpoint, as it was. Nothing is learnt
 # (learning_rate=0), so the answer to a picture stays the same; without the tower there would be none.
 echo '{"text": "the cat sat on the mat, and what is in this picture?"}' > "$tmp/text.jsonl"
-for model in gemma3:201,82,82,26 llama4:285,192,153,91 gemma4:46,181,181,181; do
+for model in gemma3:201,82,82,26 llama4:285,192,153,91 gemma4:46,181,181,181 qwen3vl:265,265,265,265; do
     name=${model%%:*}
     for steps in 2 4; do
         expect 0 "checkpoints/$steps" $maxc train base_output_directory="$tmp" run_name=$name \
@@ -75,12 +87,13 @@ for model in gemma3:201,82,82,26 llama4:285,192,153,91 gemma4:46,181,181,181; do
         prompt='what is in this?' max_new_tokens=4 ignore_eos=true format=json num_threads=1
 done
 # Trained with pictures. The loss is what transformers gives for these records, 5.63870 (Gemma 3),
-# 6.82704 (Llama 4) and 5.71236 (Gemma 4), as far as its resampling is ours; packed into one row it is
+# 6.82704 (Llama 4), 5.71236 (Gemma 4) and 5.74641 (Qwen3-VL), as far as its resampling is ours; packed into one row it is
 # the same. The tower stays as it is unless it is asked for; the rest changes.
 # family, mark, loss, length, and the names of tower, projection and language part
 for model in 'gemma3 <start_of_image> 5\.6387 128 vision_tower multi_modal language' \
     'llama4 <|image|> 6\.826[5-9] 128 vision_model multi_modal language' \
-    'gemma4 <|image|> 5\.7123 256 vision_tower embed_vision language'; do
+    'gemma4 <|image|> 5\.7123 256 vision_tower embed_vision language' \
+    'qwen3vl <|vision_start|><|image_pad|><|vision_end|> 5\.7463 256 visual.blocks merger language'; do
     set -- $model
     printf '%s\n' '{"image": "wide.png", "text": "the cat sat on the mat, what is in this"}' \
         "{\"images\": [\"plain.webp\", \"plain.png\"], \"text\": \"first $2 and\\n then $2.\"}" \

@@ -71,6 +71,56 @@ MX_TEST(vision_model_builds_with_and_without_images)
     mx_model_spec_fini(&m);
 }
 
+/* As the released E2B and 2B say it. */
+#define GEMMA4                                                                                     \
+    "{\"model_type\": \"gemma4\", \"image_token_id\": 258880, \"text_config\": {"                  \
+    "\"model_type\": \"gemma4_text\", \"vocab_size\": 262144, \"hidden_size\": 1536,"              \
+    "\"intermediate_size\": 6144, \"num_hidden_layers\": 35, \"num_attention_heads\": 8,"          \
+    "\"num_key_value_heads\": 1, \"num_kv_shared_layers\": 20, \"use_double_wide_mlp\": true},"
+#define QWEN                                                                                       \
+    "{\"model_type\": \"qwen3_vl\", \"tie_word_embeddings\": true, \"text_config\": {"             \
+    "\"hidden_size\": 2048, \"intermediate_size\": 6144, \"num_hidden_layers\": 28,"               \
+    "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"rope_theta\": 5000000,"            \
+    "\"rope_scaling\": {\"rope_type\": \"default\", \"mrope_interleaved\": true,"                  \
+    "\"mrope_section\": [24, 20, 20]}},"
+
+static void check_pieces(const char *json, int64_t token, int64_t pixels, const char *tower,
+                         const char *text)
+{
+    mx_model_spec m;
+    mx_image_spec s;
+    mx_build b;
+    mx_graph g;
+    MX_CHECK_OK(from_text(&m, json));
+    m.family->images(m.config, &s);
+    MX_CHECK(s.size == 0 && s.token == token && s.max_pixels == pixels, "%lld pixels of token %lld",
+             (long long)s.max_pixels, (long long)s.token);
+    mx_graph_init(&g);
+    mx_model_build(&g, &m, (mx_model_shape){.batch = 2, .seq = 300, .images_per_row = 300,
+                                            .places = s.places}, &b);
+    MX_CHECK_OK(mx_graph_check(&g));
+    MX_CHECK(has_weight(&g, tower) && has_weight(&g, text), "%s, %s", tower, text);
+    mx_graph_fini(&g);
+    mx_graph_init(&g);
+    mx_model_build(&g, &m, (mx_model_shape){.batch = 2, .seq = 1, .cache_len = 64}, &b);
+    MX_CHECK_OK(mx_graph_check(&g));
+    MX_CHECK(!has_weight(&g, tower) && has_weight(&g, text), "text needs no tower");
+    mx_graph_fini(&g);
+    mx_model_spec_fini(&m);
+}
+
+MX_TEST(vision_of_pieces_builds_as_the_hub_has_it)
+{
+    check_pieces(GEMMA4 "\"vision_config\": {}}", 258880, 280 * 48 * 48,
+                 "model.vision_tower.encoder.layers.15.mlp.up_proj.linear.weight",
+                 "model.language_model.layers.34.mlp.up_proj.weight");
+    check_pieces(QWEN "\"vision_config\": {\"depth\": 24, \"hidden_size\": 1024,"
+                      "\"intermediate_size\": 4096, \"out_hidden_size\": 2048,"
+                      "\"deepstack_visual_indexes\": [5, 11, 17]}}",
+                 151655, 16777216, "model.visual.deepstack_merger_list.2.linear_fc2.weight",
+                 "model.language_model.layers.27.mlp.up_proj.weight");
+}
+
 MX_TEST(vision_config_refuses_towers_that_cannot_be)
 {
     static const char *const bad[] = {
@@ -79,6 +129,18 @@ MX_TEST(vision_config_refuses_towers_that_cannot_be)
         "{\"model_type\": \"gemma3\", \"vision_config\": {\"num_attention_heads\": 7}}",
         "{\"model_type\": \"gemma3\", \"vision_config\": {\"num_hidden_layers\": 0}}",
         "{\"model_type\": \"gemma3\", \"text_config\": {\"num_attention_heads\": 0}}",
+        GEMMA4 "\"vision_config\": {\"head_dim\": 62}}",
+        GEMMA4 "\"vision_config\": {\"num_key_value_heads\": 5}}",
+        GEMMA4 "\"vision_config\": {\"pooling_kernel_size\": 0}}",
+        GEMMA4 "\"vision_config\": {\"position_embedding_size\": 2}}",
+        GEMMA4 "\"vision_soft_tokens_per_image\": 0}",
+        QWEN "\"vision_config\": {\"out_hidden_size\": 2000}}",
+        QWEN "\"vision_config\": {\"out_hidden_size\": 2048, \"num_position_embeddings\": 2305}}",
+        QWEN "\"vision_config\": {\"out_hidden_size\": 2048, \"deepstack_visual_indexes\": [27]}}",
+        QWEN "\"vision_config\": {\"out_hidden_size\": 2048,"
+             "\"deepstack_visual_indexes\": [2, 1]}}",
+        QWEN "\"vision_config\": {\"out_hidden_size\": 2048, \"spatial_merge_size\": 0}}",
+        QWEN "\"vision_config\": {\"out_hidden_size\": 2048, \"num_heads\": 7}}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mx_model_spec m;
