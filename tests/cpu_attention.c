@@ -178,6 +178,7 @@ static void check(mx_arena *m, const mx_attn *a, uint32_t *seed)
                       i % a->q_heads, scratch);
     void *out = random_array(m, nq * a->v_dim, t, seed), *lse = random_array(m, nq, tt, seed);
     void *work = mx_arena_alloc(m, mx_attn_forward_work_bytes(a));
+    memset(work, 0xff, mx_attn_forward_work_bytes(a)); /* NaN: nothing may count that is not written */
     mx_attn_forward(a, &(mx_attn_forward_args){in.q, in.k, in.v, out, lse}, work);
     compare("out", a, out, t, e.out, nq * a->v_dim);
     compare("lse", a, lse, tt, e.lse, nq);
@@ -187,6 +188,7 @@ static void check(mx_arena *m, const mx_attn *a, uint32_t *seed)
     g.dv = mx_arena_alloc(m, (size_t)(nk * a->v_dim * MX_NUM_BYTES(t)) + 1);
     g.dsinks = random_array(m, a->q_heads, tt, seed);
     work = mx_arena_alloc(m, mx_attn_backward_work_bytes(a));
+    memset(work, 0xff, mx_attn_backward_work_bytes(a));
     mx_attn_backward(a, &g, work);
     compare("dq", a, g.dq, t, e.dq, nq * a->qk_dim);
     compare("dk", a, g.dk, t, e.dk, nk * a->qk_dim);

@@ -211,6 +211,84 @@ MX_TEST(gemm_bits_do_not_depend_on_m_or_threads)
     mx_arena_fini(&a);
 }
 
+/* B packed for more columns and more of k than a product takes: the bits of the plain product. */
+MX_TEST(gemm_packed_b_gives_the_same_bits)
+{
+    uint32_t s = 77;
+    for (int i = 0; i < 60; i++) {
+        mx_arena a = {0};
+        const mx_num *t = type_sets[i % 2];
+        int64_t k_all = 2 + next(&s) % 250, n_all = 1 + next(&s) % 100;
+        mx_gemm_args g = {.m = 9 + next(&s) % 60, .n = n_all, .k = k_all, .a_type = t[0],
+                          .b_type = t[1], .c_type = MX_NUM_F32, .alpha = 0.5, .threads = 1};
+        g.trans_b = next(&s) % 2;
+        g.ldb = (g.trans_b ? g.k : g.n) + 1;
+        g.b = random_array(&a, (g.trans_b ? g.n : g.k) * g.ldb, t[1], &s);
+        void *packed = mx_arena_alloc(&a, mx_gemm_pack_bytes(&g));
+        mx_gemm_pack(&g, packed);
+        g.n -= next(&s) % (uint32_t)g.n;
+        g.k -= next(&s) % (uint32_t)g.k;
+        g.lda = next(&s) % 2 ? mx_gemm_row_stride(t[0]) : g.k;
+        g.a = random_array(&a, g.m * g.lda, t[0], &s);
+        g.ldc = g.n;
+        size_t bytes = (size_t)(g.m * g.n) * sizeof(float);
+        mx_gemm_args p = g;
+        g.c = mx_arena_alloc(&a, bytes);
+        p.c = mx_arena_alloc(&a, bytes);
+        p.b = packed, p.ldb = k_all, p.b_packed = true;
+        mx_gemm(&g);
+        mx_gemm(&p);
+        MX_CHECK(memcmp(g.c, p.c, bytes) == 0, "m=%ld n=%ld of %ld k=%ld of %ld types %d",
+                 (long)g.m, (long)g.n, (long)n_all, (long)g.k, (long)k_all, t[0]);
+        mx_arena_fini(&a);
+    }
+}
+
+/* Is (i, k) beyond the diagonal of g? */
+static bool beyond(const mx_gemm_args *g, int64_t i, int64_t k)
+{
+    return g->shape == MX_GEMM_UPPER_A ? k < i - g->diagonal : k > i + g->diagonal;
+}
+
+/* Triangles: what is left out changes nothing that counts. */
+MX_TEST(gemm_leaves_out_what_is_beyond_the_diagonal)
+{
+    uint32_t s = 78;
+    for (int n = 0; n < 90; n++) {
+        mx_arena a = {0};
+        const mx_num *t = type_sets[n % 2];
+        mx_gemm_args g = {.m = 1 + next(&s) % 70, .n = 1 + next(&s) % 80, .k = 1 + next(&s) % 70,
+                          .a_type = t[0], .b_type = t[1], .c_type = MX_NUM_F32, .alpha = 1,
+                          .accumulate = true, .threads = 1};
+        g.shape = (mx_gemm_shape)(MX_GEMM_LOWER_C + n % 3);
+        g.diagonal = (int64_t)(next(&s) % 60) - 20;
+        g.trans_a = g.shape == MX_GEMM_UPPER_A;
+        g.lda = g.trans_a ? g.m : g.k, g.ldb = g.ldc = g.n;
+        void *x = random_array(&a, g.m * g.k, t[0], &s);
+        for (int64_t i = 0; i < g.m && g.shape != MX_GEMM_LOWER_C; i++)
+            for (int64_t k = 0; k < g.k; k++)
+                if (beyond(&g, i, k))
+                    put(x, g.trans_a ? k * g.lda + i : i * g.lda + k, t[0], 0);
+        g.a = x;
+        g.b = random_array(&a, g.k * g.n, t[1], &s);
+        float *c = random_array(&a, g.m * g.n, MX_NUM_F32, &s);
+        float *whole = mx_arena_copy(&a, c, sizeof *c * (size_t)(g.m * g.n));
+        g.c = c;
+        mx_gemm(&g);
+        mx_gemm_args w = g;
+        w.shape = MX_GEMM_WHOLE, w.c = whole;
+        mx_gemm(&w);
+        for (int64_t i = 0; i < g.m; i++)
+            for (int64_t j = 0; j < g.n; j++)
+                if (g.shape != MX_GEMM_LOWER_C || !beyond(&g, i, j))
+                    MX_CHECK(c[i * g.n + j] == whole[i * g.n + j],
+                             "shape %d m=%ld n=%ld k=%ld diagonal %ld: C[%ld,%ld] %g, whole %g",
+                             g.shape, (long)g.m, (long)g.n, (long)g.k, (long)g.diagonal, (long)i,
+                             (long)j, (double)c[i * g.n + j], (double)whole[i * g.n + j]);
+        mx_arena_fini(&a);
+    }
+}
+
 MX_TEST(gemm_handles_empty_products)
 {
     float c[6] = {1, 2, 3, 4, 5, 6}, x[1] = {0};

@@ -185,7 +185,7 @@ static bool run_keys(const mx_attn *a, const mx_attn_forward_args *p, int64_t b,
     mx_attn_keys_init(&keys, a, b, k0, nk);
     mx_attn_verdict verdict = mx_attn_judge(&rows, &keys);
     if (verdict == MX_ATTN_PARTIAL) { /* slots that are not filled yet come last */
-        mx_attn_allowed(ok, &rows, 0, &keys);
+        mx_attn_allowed(ok, &rows, 0, &keys, keys.n);
         while (nk > 0 && !ok[nk - 1])
             nk--;
     }

@@ -1,4 +1,5 @@
-/* attention_kernel.c - shares the tiles of attention_tile.inc out to threads. One query per
+/* attention_kernel.c - shares the tiles of attention_forward.inc and attention_backward.inc out to
+ * threads. One query per
  * sequence goes another way: attention_decode.c. */
 #include "ops/cpu/attention_kernel.h"
 
@@ -11,7 +12,14 @@
 #include <omp.h>
 #include <string.h>
 
-enum { BACK_KEYS = 128 }; /* keys of a tile in the backward pass; at most MX_ATTN_KEYS */
+enum {
+    BACK_KEYS = 224, /* keys of a tile in the backward pass, at most MX_ATTN_KEYS: whole register
+                      * tiles both as rows (14) and as columns (32) */
+    BLOCK = 8,       /* row tiles that share packed keys in the forward pass, at most */
+    LANES = 16,      /* row loops run over whole vectors: beyond a row's end they find -inf */
+    CLEAR = 16       /* more than the rows of a register tile: weights this far beyond the diagonal
+                      * are not read by the products, and those before it are zero when hidden */
+};
 
 /* Row i of a tile is query s0 + i % n_queries of head h0 + i / n_queries. */
 typedef struct {
@@ -71,44 +79,100 @@ static int64_t lse_index(const mx_attn *a, const rows_at *r, int i)
     return (r->b * a->q_heads + h) * a->q_len + s;
 }
 
-static void multiply(mx_gemm_args g)
+/* The second factor of a product: as it lies in its tensor, or packed. */
+typedef struct {
+    const void *b;
+    int64_t ld;
+    bool packed;
+} operand;
+
+static mx_gemm_args packing(const mx_attn *a, int64_t k, int64_t n)
 {
+    return (mx_gemm_args){.k = k, .n = n, .a_type = a->type, .b_type = a->type};
+}
+
+static size_t room_bytes(const mx_attn *a, int64_t k, int64_t n)
+{
+    mx_gemm_args g = packing(a, k, n);
+    return mx_gemm_pack_bytes(&g);
+}
+
+/* `from` packed into room, or itself where k is too large for that. */
+static operand packed(const mx_attn *a, operand from, bool trans, int64_t k, int64_t n, void *room)
+{
+    mx_gemm_args g = packing(a, k, n);
+    if (!mx_gemm_pack_bytes(&g))
+        return from;
+    g.b = from.b, g.ldb = from.ld, g.trans_b = trans;
+    mx_gemm_pack(&g, room);
+    return (operand){room, k, true};
+}
+
+static void multiply(const mx_attn *a, operand b, mx_gemm_args g)
+{
+    g.b = b.b, g.ldb = b.ld, g.b_packed = b.packed;
+    g.a_type = g.b_type = a->type;
     g.threads = 1;
     mx_gemm(&g);
 }
 
-/* s (n, nk) = scale q k^T; q is packed (n, qk_dim), k has the stride of its tensor. */
-static void scores(const mx_attn *a, const void *q, const void *k, int n, int nk, void *s, mx_num t)
+/* Columns of scores to compute for nk keys: a packed operand has whole register tiles of them, and
+ * a row of scores has room. What is beyond nk is not read. */
+static int64_t scored(const mx_attn *a, operand k, int nk)
 {
-    multiply((mx_gemm_args){.m = n, .n = nk, .k = a->qk_dim, .a = q, .lda = a->qk_dim, .b = k,
-                            .ldb = a->k_heads * a->qk_dim, .trans_b = true, .c = s,
-                            .ldc = MX_ATTN_KEYS, .a_type = a->type, .b_type = a->type, .c_type = t,
-                            .alpha = a->mask.scale});
+    int64_t cols = mx_gemm_tile_cols(a->type);
+    return k.packed ? (nk + cols - 1) / cols * cols : nk;
 }
 
-/* Elements between rows of weights: MX_ATTN_KEYS floats, also where bf16 lies in them. */
+/* Elements between rows of weights, at which a product reads them where they lie; and numbers
+ * between rows of scores, which are the same rows before bf16 is laid into them. */
 static int64_t weights_stride(const mx_attn *a)
 {
-    return a->type == MX_NUM_BF16 ? 2 * MX_ATTN_KEYS : MX_ATTN_KEYS;
+    int64_t least = MX_ATTN_KEYS + 16, n = mx_gemm_row_stride(a->type);
+    least = a->type == MX_NUM_BF16 ? 2 * least : least;
+    return n > least ? n : least;
 }
 
-/* o (n, v_dim) += p v. */
-static void product(const mx_attn *a, const void *p, const void *v, int n, int nk, void *o,
-                    mx_num t)
+static int64_t scores_stride(const mx_attn *a)
 {
-    multiply((mx_gemm_args){.m = n, .n = a->v_dim, .k = nk, .a = p, .lda = weights_stride(a),
-                            .b = v, .ldb = a->k_heads * a->v_dim, .c = o, .ldc = a->v_dim,
-                            .a_type = a->type, .b_type = a->type, .c_type = t, .alpha = 1,
-                            .accumulate = true});
+    return weights_stride(a) / (a->type == MX_NUM_BF16 ? 2 : 1);
+}
+
+static int whole_lanes(int n)
+{
+    return (n + LANES - 1) / LANES * LANES;
+}
+
+static size_t sums_bytes(const mx_attn *a)
+{
+    return a->type == MX_NUM_F64 ? sizeof(double) : sizeof(float);
+}
+
+static size_t q_tile_bytes(const mx_attn *a)
+{
+    return round_up(row_bytes(a, MX_ATTN_ROWS * a->qk_dim));
+}
+
+static size_t o_tile_bytes(const mx_attn *a)
+{
+    return round_up(sums_bytes(a) * (size_t)(MX_ATTN_ROWS * a->v_dim));
+}
+
+static size_t scores_bytes(const mx_attn *a)
+{
+    return round_up(sums_bytes(a) * (size_t)(MX_ATTN_ROWS * scores_stride(a)));
 }
 
 static size_t backward_thread_bytes(const mx_attn *a)
 {
-    size_t t = a->type == MX_NUM_F64 ? sizeof(double) : sizeof(float);
+    size_t t = sums_bytes(a);
     size_t heads = (size_t)(a->q_heads / a->k_heads * a->q_len * a->qk_dim);
     size_t rows = (size_t)(MX_ATTN_ROWS * a->qk_dim);
     size_t dq = a->type == MX_NUM_BF16 && heads > rows ? heads : rows;
-    return 2 * round_up(t * MX_ATTN_ROWS * MX_ATTN_KEYS)
+    return 2 * scores_bytes(a)
+           + round_up(room_bytes(a, a->qk_dim, BACK_KEYS))
+           + round_up(room_bytes(a, a->v_dim, BACK_KEYS))
+           + round_up(room_bytes(a, BACK_KEYS, a->qk_dim))
            + round_up(t * (size_t)(BACK_KEYS * a->qk_dim))
            + round_up(t * (size_t)(BACK_KEYS * a->v_dim)) + round_up(t * dq);
 }
@@ -119,7 +183,9 @@ static size_t backward_thread_bytes(const mx_attn *a)
 #define EXP(x) mx_vexpf_nonpositive(x)
 #define TANH(x) mx_vtanhf(x)
 #define LOG(x) mx_vlogf(x)
-#include "ops/cpu/attention_tile.inc"
+#include "ops/cpu/attention_rows.inc"
+#include "ops/cpu/attention_forward.inc"
+#include "ops/cpu/attention_backward.inc"
 
 #define NAME(x) x##_f64
 #define T double
@@ -127,14 +193,16 @@ static size_t backward_thread_bytes(const mx_attn *a)
 #define EXP(x) exp(x)
 #define TANH(x) tanh(x)
 #define LOG(x) log(x)
-#include "ops/cpu/attention_tile.inc"
+#include "ops/cpu/attention_rows.inc"
+#include "ops/cpu/attention_forward.inc"
+#include "ops/cpu/attention_backward.inc"
 
 static size_t forward_thread_bytes(const mx_attn *a)
 {
-    size_t t = a->type == MX_NUM_F64 ? sizeof(double) : sizeof(float);
-    return round_up((size_t)(MX_ATTN_ROWS * a->qk_dim * MX_NUM_BYTES(a->type)))
-           + round_up(t * MX_ATTN_ROWS * MX_ATTN_KEYS)
-           + round_up(t * (size_t)(MX_ATTN_ROWS * a->v_dim));
+    return scores_bytes(a)
+           + BLOCK * (q_tile_bytes(a) + o_tile_bytes(a))
+           + round_up(room_bytes(a, a->qk_dim, MX_ATTN_KEYS))
+           + round_up(room_bytes(a, MX_ATTN_KEYS, a->v_dim));
 }
 
 size_t mx_attn_forward_work_bytes(const mx_attn *a)
@@ -160,29 +228,29 @@ void mx_attn_forward(const mx_attn *a, const mx_attn_forward_args *p, void *work
         return;
     int64_t heads = MX_ATTN_ROWS / queries < group ? MX_ATTN_ROWS / queries : group;
     int64_t parts = (group + heads - 1) / heads, tiles = (a->q_len + queries - 1) / queries;
+    int64_t blocks = (tiles + BLOCK - 1) / BLOCK, each_block = (tiles + blocks - 1) / blocks;
+    int64_t n_heads = a->batch * a->k_heads * parts;
     size_t each = forward_thread_bytes(a);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t i = 0; i < a->batch * a->k_heads * parts * tiles; i++) {
+    for (int64_t i = 0; i < n_heads * blocks; i++) {
         /* the last tiles have the most keys under a causal mask: they go first */
-        int64_t tile = tiles - 1 - i / (a->batch * a->k_heads * parts);
-        int64_t head = i % (a->batch * a->k_heads * parts), part = head % parts;
-        int64_t hk = head / parts % a->k_heads;
+        int64_t tile = (blocks - 1 - i / n_heads) * each_block, head = i % n_heads;
+        int64_t part = head % parts, hk = head / parts % a->k_heads;
         rows_at r = {.b = head / parts / a->k_heads, .h0 = hk * group + part * heads,
                      .s0 = tile * queries};
+        int n = (int)(tiles - tile < each_block ? tiles - tile : each_block);
         r.n_heads = (int)(group - part * heads < heads ? group - part * heads : heads);
-        r.n_queries = (int)(a->q_len - r.s0 < queries ? a->q_len - r.s0 : queries);
         char *w = (char *)work + each * (size_t)omp_get_thread_num();
         if (a->type == MX_NUM_F64)
-            forward_tile_f64(a, p, &r, w);
+            forward_block_f64(a, p, r, queries, n, w);
         else
-            forward_tile_f32(a, p, &r, w);
+            forward_block_f32(a, p, r, queries, n, w);
     }
 }
 
 size_t mx_attn_backward_work_bytes(const mx_attn *a)
 {
-    size_t t = a->type == MX_NUM_F64 ? sizeof(double) : sizeof(float);
-    return round_up(t * (size_t)(a->batch * a->q_heads * a->q_len))
+    return round_up(sums_bytes(a) * (size_t)(a->batch * a->q_heads * a->q_len))
            + backward_thread_bytes(a) * (size_t)mx_kernel_threads(a->threads);
 }
 

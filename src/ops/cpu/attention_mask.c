@@ -58,12 +58,40 @@ void mx_attn_rows_init(mx_attn_rows *r, const mx_attn *a, int64_t b, int64_t s0,
     }
 }
 
+/* Are positions indices, so that rules for positions are rules for places? */
+static bool by_index(const mx_attn_rows *r, const mx_attn *a)
+{
+    return !a->mask.k_pos && !r->spans;
+}
+
 void mx_attn_rows_range(const mx_attn_rows *r, const mx_attn *a, int64_t *k0, int64_t *k1)
 {
-    bool by_index = !a->mask.k_pos && !r->spans;
-    *k0 = by_index && r->lo_min > 0 ? r->lo_min : 0;
-    *k1 = by_index && r->hi_max < a->k_len ? r->hi_max : a->k_len;
+    bool indices = by_index(r, a);
+    *k0 = indices && r->lo_min > 0 ? r->lo_min : 0;
+    *k1 = indices && r->hi_max < a->k_len ? r->hi_max : a->k_len;
     *k1 = *k1 < *k0 ? *k0 : *k1;
+}
+
+int64_t mx_attn_rows_diagonal(const mx_attn_rows *r, const mx_attn *a, int64_t k0)
+{
+    if (!by_index(r, a))
+        return a->k_len;
+    int64_t d = -(int64_t)r->n;
+    for (int i = 0; i < r->n; i++)
+        d = r->row[i].hi - 1 - k0 - i > d ? r->row[i].hi - 1 - k0 - i : d;
+    return d;
+}
+
+int mx_attn_row_end(const mx_attn_rows *r, const mx_attn *a, int i, int64_t k0, int n)
+{
+    int64_t end = by_index(r, a) ? r->row[i].hi - k0 : n;
+    return end < 0 ? 0 : end < n ? (int)end : n;
+}
+
+bool mx_attn_ends_suffice(const mx_attn_rows *r, const mx_attn *a, const mx_attn_keys *t)
+{
+    return by_index(r, a) && t->seg_min == t->seg_max && r->seg_min == r->seg_max
+           && t->seg_min == r->seg_min && r->lo_max <= t->k0 && !r->row[0].selected;
 }
 
 void mx_attn_keys_init(mx_attn_keys *t, const mx_attn *a, int64_t b, int64_t k0, int n)
@@ -115,19 +143,19 @@ MX_CLONES static void compare(uint32_t *restrict ok, const mx_attn_row *w,
     }
 }
 
-void mx_attn_allowed(uint32_t *ok, const mx_attn_rows *r, int i, const mx_attn_keys *t)
+void mx_attn_allowed(uint32_t *ok, const mx_attn_rows *r, int i, const mx_attn_keys *t, int n)
 {
     const mx_attn_row *w = &r->row[i];
-    compare(ok, w, t, t->n);
+    compare(ok, w, t, n);
     if (!w->selected)
         return;
-    for (int j = 0; j < t->n; j++)
+    for (int j = 0; j < n; j++)
         ok[j] &= 1; /* allowed by the rules; the list turns 1 into 2 */
     for (int64_t s = 0; s < r->n_selected; s++) {
         int64_t j = w->selected[s] - t->k0;
-        if (j >= 0 && j < t->n && ok[j])
+        if (j >= 0 && j < n && ok[j])
             ok[j] = 2;
     }
-    for (int j = 0; j < t->n; j++)
+    for (int j = 0; j < n; j++)
         ok[j] = ok[j] == 2 ? 0xffffffffu : 0;
 }

@@ -10,7 +10,8 @@
 
 #include "ops/cpu/attention_kernel.h"
 
-enum { MX_ATTN_ROWS = 64, MX_ATTN_KEYS = 256 }; /* most queries, keys of a tile */
+/* Most queries (four panels of the widest register tile) and keys of a tile. */
+enum { MX_ATTN_ROWS = 56, MX_ATTN_KEYS = 256 };
 
 typedef struct {
     int32_t lo, hi;    /* allowed key positions; lo == hi: none */
@@ -43,9 +44,15 @@ void mx_attn_rows_init(mx_attn_rows *r, const mx_attn *a, int64_t b, int64_t s0,
                        int n);
 /* The range of key indices worth visiting. */
 void mx_attn_rows_range(const mx_attn_rows *r, const mx_attn *a, int64_t *k0, int64_t *k1);
+/* The least d such that no row i of the tile sees a key beyond k0 + i + d. */
+int64_t mx_attn_rows_diagonal(const mx_attn_rows *r, const mx_attn *a, int64_t k0);
+/* Of n keys from index k0 on, the number after which row i sees none. */
+int mx_attn_row_end(const mx_attn_rows *r, const mx_attn *a, int i, int64_t k0, int n);
 void mx_attn_keys_init(mx_attn_keys *t, const mx_attn *a, int64_t b, int64_t k0, int n);
 mx_attn_verdict mx_attn_judge(const mx_attn_rows *r, const mx_attn_keys *t);
-/* ok[j] = 0xffffffff where row i may see key j of the tile, else 0. */
-void mx_attn_allowed(uint32_t *ok, const mx_attn_rows *r, int i, const mx_attn_keys *t);
+/* Does every row see all keys of the tile before its end? Then there is nothing else to mask. */
+bool mx_attn_ends_suffice(const mx_attn_rows *r, const mx_attn *a, const mx_attn_keys *t);
+/* ok[j] = 0xffffffff where row i may see key j of the first n of the tile, else 0. */
+void mx_attn_allowed(uint32_t *ok, const mx_attn_rows *r, int i, const mx_attn_keys *t, int n);
 
 #endif

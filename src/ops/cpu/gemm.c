@@ -15,9 +15,15 @@
 #include <omp.h>
 #include <string.h>
 
-int mx_gemm_tile_rows(mx_num type)
+int mx_gemm_tile_cols(mx_num type)
 {
-    return mx_gemm_level_at(type, type, mx_simd_level())->mr;
+    return mx_gemm_level_at(type, type, mx_simd_level())->nr;
+}
+
+int64_t mx_gemm_row_stride(mx_num type)
+{
+    const mx_gemm_level *l = mx_gemm_level_at(type, type, mx_simd_level());
+    return (l->kc + MX_GEMM_ROW_PAD) * l->pair;
 }
 
 typedef struct {
@@ -82,12 +88,27 @@ static void clear(const mx_gemm_args *g, int64_t batch)
                    (size_t)g->n * bytes);
 }
 
+size_t mx_gemm_pack_bytes(const mx_gemm_args *g)
+{
+    const mx_gemm_level *l = mx_gemm_level_at(g->a_type, g->b_type, mx_simd_level());
+    int64_t words = ceil_div(g->k, l->pair);
+    size_t word = g->a_type == MX_NUM_F64 ? sizeof(double) : sizeof(float); /* or two of bf16 */
+    return words > l->kc ? 0 : word * (size_t)(words * ceil_div(g->n, l->nr) * l->nr);
+}
+
+void mx_gemm_pack(const mx_gemm_args *g, void *packed)
+{
+    mx_gemm_level_at(g->a_type, g->b_type, mx_simd_level())->pack(g, packed);
+}
+
 void mx_gemm(const mx_gemm_args *g)
 {
     int64_t batch = g->batch > 1 ? g->batch : 1;
     MX_ASSERT((g->a_type == MX_NUM_F64) == (g->c_type == MX_NUM_F64)
                   && (g->b_type == MX_NUM_F64) == (g->c_type == MX_NUM_F64),
               "types a=%d b=%d c=%d", g->a_type, g->b_type, g->c_type);
+    MX_ASSERT(g->shape < MX_GEMM_LOWER_A || (g->accumulate && mx_gemm_pack_bytes(g)),
+              "a triangle over k=%ld, accumulate %d", (long)g->k, g->accumulate);
     if (g->m <= 0 || g->n <= 0)
         return;
     if (g->k <= 0) {
@@ -99,7 +120,7 @@ void mx_gemm(const mx_gemm_args *g)
     int threads = mx_kernel_threads(g->threads);
     if ((double)g->m * (double)g->n * (double)g->k * (double)batch < 64e3)
         threads = 1; /* a fork costs more */
-    bool gemv = mx_gemv_can(g);
+    bool gemv = !g->b_packed && mx_gemv_can(g);
     mx_gemm_tile_fn *run = gemv ? mx_gemv_run : l->run;
     cut c = choose_cut(g, l, batch, threads);
     int64_t n_tiles = batch * c.n_rows * c.n_cols;

@@ -21,12 +21,22 @@
 
 #include <omp.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef enum { MX_NUM_F32, MX_NUM_BF16, MX_NUM_F64 } mx_num;
 #define MX_NUM_BYTES(t) ((t) == MX_NUM_F64 ? 8 : (t) == MX_NUM_F32 ? 4 : 2)
 
 #define MX_GEMV_MAX_M 8
+
+/* What of a product need not be computed. An element lies beyond the diagonal when column > row +
+ * diagonal (lower) or column < row - diagonal (upper). */
+typedef enum {
+    MX_GEMM_WHOLE,
+    MX_GEMM_LOWER_C, /* what is beyond in C may hold anything afterwards */
+    MX_GEMM_LOWER_A, /* what is beyond in op(A) is zero; only with `accumulate` and a k that */
+    MX_GEMM_UPPER_A, /* mx_gemm_pack_bytes takes */
+} mx_gemm_shape;
 
 /* What `threads` of every kernel means: 0 is all of OpenMP's, inside a parallel region one. */
 static inline int mx_kernel_threads(int asked)
@@ -43,6 +53,9 @@ typedef struct {
     mx_num a_type, b_type, c_type;
     double alpha;
     bool accumulate;                /* C += instead of C = */
+    bool b_packed;                  /* b is from mx_gemm_pack, ldb the k that it was packed with */
+    mx_gemm_shape shape;
+    int64_t diagonal;
     int64_t batch;                  /* 0 and 1: one product */
     int64_t a_step, b_step, c_step; /* from one product of the batch to the next; 0 shares it */
     int threads;                    /* 0: all of OpenMP's; 1: in the calling thread, no fork */
@@ -50,7 +63,15 @@ typedef struct {
 
 void mx_gemm(const mx_gemm_args *g);
 
-/* The widest register tile of this machine for a type: rows and columns a caller should cut at. */
-int mx_gemm_tile_rows(mx_num type);
+/* A B that many products share, packed once: bytes it takes (0: k is too large for that) and the
+ * packing of op(B), all of k and n. A product may use fewer columns and less of k than were packed.
+ * The bits of a product are the same with and without, except that gemv is not used. */
+size_t mx_gemm_pack_bytes(const mx_gemm_args *g);
+void mx_gemm_pack(const mx_gemm_args *g, void *packed);
+
+/* Columns of this machine's register tile, and the distance of rows of A, in elements, at which
+ * they are used where they lie (not transposed, k within one block). */
+int mx_gemm_tile_cols(mx_num type);
+int64_t mx_gemm_row_stride(mx_num type);
 
 #endif

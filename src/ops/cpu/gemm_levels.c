@@ -137,17 +137,23 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define PAIR 1
 #define VL 8
 #define MR 14
-#define KC 192
-#define NC 256
+#define KC 256
+#define NC 192
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #include "ops/cpu/gemm_kernel.inc"
 
-static const mx_gemm_level f32_levels[] = {
-    {tile_f32_base, 4, 8, 256}, {tile_f32_v3, 6, 16, 384}, {tile_f32_v4, 14, 32, 768}};
-static const mx_gemm_level f64_levels[] = {
-    {tile_f64_base, 4, 4, 128}, {tile_f64_v3, 6, 8, 256}, {tile_f64_v4, 14, 16, 256}};
-static const mx_gemm_level bf16_level = {tile_bf16, 14, 32, 768};
+#define LEVEL(kind, mr, nr, nc, kc, pair)                                                          \
+    {                                                                                              \
+        tile_##kind, pack_##kind, mr, nr, nc, kc, pair                                             \
+    }
+static const mx_gemm_level f32_levels[] = {LEVEL(f32_base, 4, 8, 256, 256, 1),
+                                           LEVEL(f32_v3, 6, 16, 384, 384, 1),
+                                           LEVEL(f32_v4, 14, 32, 768, 256, 1)};
+static const mx_gemm_level f64_levels[] = {LEVEL(f64_base, 4, 4, 128, 256, 1),
+                                           LEVEL(f64_v3, 6, 8, 256, 256, 1),
+                                           LEVEL(f64_v4, 14, 16, 192, 256, 1)};
+static const mx_gemm_level bf16_level = LEVEL(bf16, 14, 32, 768, 384, 2);
 
 const mx_gemm_level *mx_gemm_level_at(mx_num a, mx_num b, mx_simd level)
 {

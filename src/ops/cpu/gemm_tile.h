@@ -16,11 +16,18 @@ typedef struct {
     int64_t m0, m1, n0, n1;
 } mx_gemm_tile;
 
+/* Words from the end of a packed row of A to the next: keeps rows out of each other's cache
+ * sets. */
+#define MX_GEMM_ROW_PAD 16
+
 typedef void mx_gemm_tile_fn(const mx_gemm_tile *t);
+typedef void mx_gemm_pack_fn(const mx_gemm_args *g, void *packed);
 
 typedef struct {
     mx_gemm_tile_fn *run;
-    int mr, nr, nc; /* register tile; most columns of one tile */
+    mx_gemm_pack_fn *pack;
+    int mr, nr, nc, kc; /* register tile; most columns of one tile, most words of k of a block */
+    int pair;           /* elements of k in a word */
 } mx_gemm_level;
 
 /* The code for operands of these types on a CPU of this level. */
