@@ -1,6 +1,6 @@
 /* kernels_bench.c - the CPU kernels against what the machine can do, in one run.
  *
- *     kernels_bench [gemm|gemv|attention|xent|grouped]      everything when no name is given
+ *     kernels_bench [gemm|gemv|attention|xent|grouped|delta]      everything when no name is given
  *
  * First a loop of independent fused multiply-adds (f32) and bf16 dot products gives the peak, and a
  * copy gives the bandwidth; then every kernel is printed in GFLOP/s or GB/s and as a share of that.
@@ -11,6 +11,7 @@
 #include "base/simd.h"
 #include "base/vmath.h"
 #include "ops/cpu/attention_kernel.h"
+#include "ops/cpu/delta_kernel.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/grouped_kernel.h"
 #include "ops/cpu/xent_kernel.h"
@@ -308,6 +309,35 @@ static void bench_grouped(const peaks *p)
     }
 }
 
+/* The heads of Qwen3-Next 80B. Gates: a memory that keeps e^-1/8 a token, half of a correction. */
+static void bench_delta(const peaks *p)
+{
+    enum { S = 1024, K = 16, H = 32, D = 128 };
+    float *q = fill(S * K * D, MX_NUM_F32), *k = fill(S * K * D, MX_NUM_F32);
+    float *v = fill(S * H * D, MX_NUM_F32), *o = fill(S * H * D, MX_NUM_F32);
+    float *g = fill(S * H, MX_NUM_F32), *beta = fill(S * H, MX_NUM_F32);
+    float *dq = fill(S * K * D, MX_NUM_F32), *dk = fill(S * K * D, MX_NUM_F32);
+    float *dv = fill(S * H * D, MX_NUM_F32), *dg = fill(S * H, MX_NUM_F32);
+    float *dbeta = fill(S * H, MX_NUM_F32), *all[] = {q, k, v, o, g, beta, dq, dk, dv, dg, dbeta};
+    for (int64_t i = 0; i < S * K * D; i++)
+        q[i] /= 8, k[i] /= 8;
+    for (int i = 0; i < S * H; i++)
+        g[i] = -0.125f, beta[i] = 0.5f;
+    mx_delta d = {.batch = 1, .len = S, .k_heads = K, .v_heads = H, .k_dim = D, .v_dim = D,
+                  .chunk = 64, .scale = 0.088, .q = q, .k = k, .v = v, .g = g, .beta = beta};
+    mx_delta_grads grads = {.dout = v, .dq = dq, .dk = dk, .dv = dv, .dg = dg, .dbeta = dbeta};
+    size_t a = mx_delta_forward_work_bytes(&d), b = mx_delta_backward_work_bytes(&d);
+    void *work = fill((int64_t)((a > b ? a : b) / sizeof(float)), MX_NUM_F32);
+    double forward, backward, flops = 1.0 * S * H * (6.0 * D * D + 2.0 * 64 * 2 * D);
+    BEST(forward, mx_delta_forward(&d, o, NULL, work));
+    BEST(backward, mx_delta_backward(&d, &grads, work));
+    printf("  f32  forward %.4f s, %3.0f %% of peak, backward %.4f s, %3.0f %% (3 x forward)\n",
+           forward, 100 * flops / forward / p->f32, backward, 300 * flops / backward / p->f32);
+    for (int i = 0; i < COUNT(all); i++)
+        mx_free(all[i]);
+    mx_free(work);
+}
+
 typedef struct {
     const char *name;
     void (*run)(const peaks *p);
@@ -315,7 +345,7 @@ typedef struct {
 static const bench benches[] = {
     {"gemm", bench_gemm}, {"gemv", bench_gemv}, {"attention", bench_attention},
     {"xent", bench_xent},
-    {"grouped", bench_grouped}};
+    {"grouped", bench_grouped}, {"delta", bench_delta}};
 
 int main(int argc, char **argv)
 {

@@ -71,8 +71,8 @@ static size_t backward_thread_bytes(const mx_delta *d)
     size_t t = d->type == MX_NUM_F64 ? sizeof(double) : sizeof(float);
     int64_t size = d->k_dim * d->v_dim, chunks = (d->len + d->chunk - 1) / d->chunk;
     return 2 * round_up(t * (size_t)(d->len * d->k_dim))
-           + round_up(t * (size_t)((chunks + 1) * size)) + round_up(t * (size_t)size)
-           + chunk_bytes(d, t, true);
+           + round_up(t * (size_t)(chunks * size)) + round_up(t * (size_t)size)
+           + 2 * round_up(t * (size_t)(d->len * d->v_dim)) + chunk_bytes(d, t, true);
 }
 
 static void check(const mx_delta *d)
