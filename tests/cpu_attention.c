@@ -178,7 +178,7 @@ static void check(mx_arena *m, const mx_attn *a, uint32_t *seed)
                       i % a->q_heads, scratch);
     void *out = random_array(m, nq * a->v_dim, t, seed), *lse = random_array(m, nq, tt, seed);
     void *work = mx_arena_alloc(m, mx_attn_forward_work_bytes(a));
-    memset(work, 0xff, mx_attn_forward_work_bytes(a)); /* NaN: nothing may count that is not written */
+    memset(work, 0xff, mx_attn_forward_work_bytes(a)); /* NaN: read only what was written */
     mx_attn_forward(a, &(mx_attn_forward_args){in.q, in.k, in.v, out, lse}, work);
     compare("out", a, out, t, e.out, nq * a->v_dim);
     compare("lse", a, lse, tt, e.lse, nq);

@@ -171,16 +171,37 @@ static view make_view(const mx_group *g, const plan *p, const mx_type *t, const 
     return v;
 }
 
-/* Where row r of a value begins, in elements. */
-static int64_t row_start(const mx_group *g, const plan *p, const view *v, int64_t r)
+/* A row by its number and by its place in the leading dims of the space. Counting up is cheaper
+ * than dividing, where rows are short. */
+typedef struct {
+    int64_t r, index[MX_MAX_DIMS];
+} place;
+
+static place place_of(const mx_group *g, int64_t r)
 {
-    if (p->flat)
-        return v->narrow ? 0 : r * p->cols;
-    int64_t at = 0;
+    place at = {.r = r};
     for (int i = g->space.ndim - 2; i >= 0; i--) {
-        at += v->stride[i] * (r % g->space.dim[i]);
+        at.index[i] = r % g->space.dim[i];
         r /= g->space.dim[i];
     }
+    return at;
+}
+
+static void next_place(const mx_group *g, place *at)
+{
+    at->r++;
+    for (int i = g->space.ndim - 2; i >= 0 && ++at->index[i] == g->space.dim[i]; i--)
+        at->index[i] = 0;
+}
+
+/* Where that row of a value begins, in elements. */
+static int64_t row_start(const mx_group *g, const plan *p, const view *v, const place *row)
+{
+    if (p->flat)
+        return v->narrow ? 0 : row->r * p->cols;
+    int64_t at = 0;
+    for (int i = 0; i < g->space.ndim - 1; i++)
+        at += v->stride[i] * row->index[i];
     return at;
 }
 
@@ -291,29 +312,29 @@ static void run_rows(const job *j, int64_t from, int64_t to, char *scratch)
     const mx_group *g = j->g;
     size_t stride = row_bytes(&j->p);
     char *row[VALUES], *spare = scratch + stride * (size_t)(g->n_ext + g->n_steps);
-    for (int64_t r = from; r < to; r++) {
+    for (place at = place_of(g, from); at.r < to; next_place(g, &at)) {
         int64_t n = j->p.cols;
-        if (j->p.flat && (r + 1) * n > j->p.total)
-            n = j->p.total - r * n;
+        if (j->p.flat && (at.r + 1) * n > j->p.total)
+            n = j->p.total - at.r * n;
         for (int i = 0; i < g->n_ext + g->n_steps; i++) {
             const view *v = &j->v[i];
             row[i] = scratch + stride * (size_t)i;
             if (!v->tensor)
                 continue;
-            int64_t at = row_start(g, &j->p, v, r);
+            int64_t start = row_start(g, &j->p, v, &at);
             if (v->direct)
-                row[i] = (char *)v->tensor->data + (size_t)at * j->p.item;
+                row[i] = (char *)v->tensor->data + (size_t)start * j->p.item;
             else if (i < g->n_ext)
-                load(&j->p, v->tensor, at, v->narrow ? 1 : n, row[i]);
+                load(&j->p, v->tensor, start, v->narrow ? 1 : n, row[i]);
         }
         for (int s = 0, k = 0; s < g->n_steps; s++)
             if (sums_columns(&g->step[s]))
-                add_row(j, k++, r, row[g->step[s].in[0]]);
+                add_row(j, k++, at.r, row[g->step[s].in[0]]);
             else
                 run_step(j, s, row, spare, n);
         for (int i = g->n_ext; i < g->n_ext + g->n_steps; i++)
             if (j->v[i].tensor && !j->v[i].direct)
-                store(&j->p, j->v[i].tensor, row_start(g, &j->p, &j->v[i], r),
+                store(&j->p, j->v[i].tensor, row_start(g, &j->p, &j->v[i], &at),
                       j->v[i].narrow ? 1 : n, row[i]);
     }
 }

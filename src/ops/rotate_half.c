@@ -12,7 +12,7 @@ typedef struct {
 } rotate_attr;
 
 #define ROTATE(T, name)                                                                            \
-    static void name(const mx_tile *t)                                                             \
+    static MX_CLONES void name(const mx_tile *t)                                                   \
     {                                                                                              \
         const rotate_attr *at = t->attr;                                                           \
         const T *x = t->in[0];                                                                     \

@@ -12,9 +12,10 @@
 #include <string.h>
 
 enum {
-    ROWS = 512,            /* rows of a chunk, at most */
-    TILE = 4096,           /* logits per row of a tile in the forward pass */
-    CHUNK_LOGITS = 1 << 24 /* logits of a chunk in the backward pass, about */
+    ROWS = 512,             /* rows of a chunk in the forward pass, at most */
+    TILE = 4096,            /* logits per row of a tile in the forward pass */
+    BACK_ROWS = 1024,       /* rows of a chunk in the backward pass, at most */
+    CHUNK_LOGITS = 1 << 25  /* logits of a chunk in the backward pass, at most */
 };
 
 static int64_t min64(int64_t a, int64_t b)
@@ -22,12 +23,15 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Rows of a backward chunk: a function of the vocabulary alone, so that sums over chunks do not
- * depend on the batch. */
+/* Rows of a backward chunk: the more, the less often weights are packed and their gradients summed.
+ * A function of the vocabulary alone, so that sums over chunks do not depend on the batch, and a
+ * power of two, so that batches are whole chunks. */
 static int64_t chunk_rows(const mx_xent *c)
 {
-    int64_t r = CHUNK_LOGITS / (c->vocab > 0 ? c->vocab : 1) / 32 * 32;
-    return r < 32 ? 32 : r > ROWS ? ROWS : r;
+    int64_t r = BACK_ROWS;
+    while (r > 32 && r * c->vocab > CHUNK_LOGITS)
+        r /= 2;
+    return r;
 }
 
 static bool all_ignored(const mx_xent *c, int64_t i0, int64_t n)
