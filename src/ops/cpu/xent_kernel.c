@@ -35,6 +35,13 @@ static int64_t chunk_rows(const mx_xent *c)
     return r;
 }
 
+/* Numbers from a row of a backward chunk to the next: whole cache lines, and an odd number of them,
+ * so that rows do not share sets of the cache. */
+static int64_t row_stride(const mx_xent *c)
+{
+    return ((c->vocab + 15) / 16 | 1) * 16;
+}
+
 static bool all_ignored(const mx_xent *c, int64_t i0, int64_t n)
 {
     bool all = true;
@@ -103,7 +110,7 @@ static void put_row(const mx_xent *c, const mx_xent_grads *g, int64_t i, double 
 size_t mx_xent_work_bytes(const mx_xent *c, bool backward)
 {
     size_t t = (size_t)MX_NUM_BYTES(sums_type(c));
-    return t * (size_t)(backward ? chunk_rows(c) * c->vocab : ROWS * TILE);
+    return t * (size_t)(backward ? chunk_rows(c) * row_stride(c) : ROWS * TILE);
 }
 
 void mx_xent_forward(const mx_xent *c, void *loss, void *lse, void *work)
@@ -166,7 +173,8 @@ void mx_xent_backward(const mx_xent *c, const mx_xent_grads *g, void *work)
 {
     int threads = mx_kernel_threads(c->threads);
     int64_t chunk = chunk_rows(c);
-    int64_t lds = c->type == MX_NUM_BF16 ? 2 * c->vocab : c->vocab; /* of the gradients */
+    int64_t stride = row_stride(c);
+    int64_t lds = c->type == MX_NUM_BF16 ? 2 * stride : stride; /* of the gradients */
     bool add = g->add_dw;
     for (int64_t i0 = 0; i0 < c->n; i0 += chunk) {
         int64_t rows = min64(chunk, c->n - i0);
@@ -178,13 +186,13 @@ void mx_xent_backward(const mx_xent *c, const mx_xent_grads *g, void *work)
                        (size_t)(rows * c->dim * MX_NUM_BYTES(c->type)));
             continue;
         }
-        logits(c, i0, rows, 0, c->vocab, work, c->vocab);
+        logits(c, i0, rows, 0, c->vocab, work, stride);
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t i = 0; i < rows; i++)
             if (c->type == MX_NUM_F64)
-                row_grad_f64(c, g, i0 + i, (double *)work + i * c->vocab);
+                row_grad_f64(c, g, i0 + i, (double *)work + i * stride);
             else
-                row_grad_f32(c, g, i0 + i, (float *)work + i * c->vocab);
+                row_grad_f32(c, g, i0 + i, (float *)work + i * stride);
         if (g->dx)
             add_dx(c, g, i0, rows, work, lds);
         if (g->dw)
