@@ -1,6 +1,8 @@
-/* arena.c - chunks of at least 64 KiB, bump allocation, freed together. */
+/* arena.c - chunks of at least 64 KiB, bump allocation, freed together; and the one place where the
+ * system is asked for memory. */
 #include "base/arena.h"
 
+#include "base/reserve.h"
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,11 +21,49 @@ struct mx_arena_chunk {
 /* A counter, not a state anything depends on: read only by tests and reports. */
 static atomic_llong n_allocs;
 
-static _Noreturn void out_of_memory(size_t bytes)
+#ifdef MX_TEST_BUILD
+static struct {
+    atomic_llong left; /* requests until one fails; 0: none does */
+    atomic_llong failed;
+    atomic_bool for_ever;
+} fault;
+
+void mx_alloc_fail_at(int64_t n, bool for_ever)
 {
-    fprintf(stderr, "maxc: out of memory: %zu more bytes were needed and the system has none.\n"
-                    "Close other programs, or make the model or batch smaller.\n", bytes);
-    _exit(MX_MEMORY);
+    atomic_store(&fault.for_ever, for_ever);
+    atomic_store(&fault.failed, 0);
+    atomic_store(&fault.left, n);
+}
+
+int64_t mx_alloc_failed(void)
+{
+    return atomic_load(&fault.failed);
+}
+
+static bool must_fail(void)
+{
+    if (atomic_load(&fault.left) <= 0)
+        return atomic_load(&fault.for_ever) && atomic_load(&fault.failed) > 0 &&
+               atomic_fetch_add(&fault.failed, 1) > 0;
+    if (atomic_fetch_sub(&fault.left, 1) != 1)
+        return false;
+    atomic_fetch_add(&fault.failed, 1);
+    return true;
+}
+#else
+static bool must_fail(void)
+{
+    return false;
+}
+#endif
+
+/* What the system gives, or NULL. */
+static void *from_system(size_t align, size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2 || must_fail())
+        return NULL;
+    atomic_fetch_add(&n_allocs, 1);
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
 }
 
 static size_t round_up(size_t n)
@@ -34,15 +74,16 @@ static size_t round_up(size_t n)
 void *mx_arena_alloc(mx_arena *a, size_t bytes)
 {
     if (bytes > SIZE_MAX / 2)
-        out_of_memory(bytes);
+        mx_reserve_exhausted(bytes);
     size_t need = round_up(bytes ? bytes : 1);
     mx_arena_chunk *c = a->head;
     if (!c || c->size - c->used < need) {
         size_t size = need > CHUNK ? need : CHUNK;
-        c = aligned_alloc(ALIGN, round_up(sizeof *c) + size);
-        if (!c)
-            out_of_memory(bytes);
-        atomic_fetch_add(&n_allocs, 1);
+        c = from_system(ALIGN, round_up(sizeof *c) + size);
+        if (!c) { /* no more than is needed: the reserve is small */
+            size = need;
+            c = mx_reserve_take(round_up(sizeof *c) + size);
+        }
         c->used = 0;
         c->size = size;
         c->next = a->head;
@@ -83,7 +124,7 @@ void mx_arena_fini(mx_arena *a)
 {
     for (mx_arena_chunk *c = a->head, *next; c; c = next) {
         next = c->next;
-        free(c);
+        mx_free(c);
     }
     *a = (mx_arena){0};
 }
@@ -93,8 +134,8 @@ void mx_arena_fini(mx_arena *a)
 static void *alloc_aligned(size_t bytes)
 {
     if (bytes < 4 * HUGE_BYTES)
-        return aligned_alloc(ALIGN, round_up(bytes ? bytes : 1));
-    void *p = aligned_alloc(HUGE_BYTES, (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES);
+        return from_system(ALIGN, bytes ? bytes : 1);
+    void *p = from_system(HUGE_BYTES, bytes);
     if (p)
         (void)madvise(p, bytes, MADV_HUGEPAGE); /* advice: refusal changes nothing but speed */
     return p;
@@ -102,25 +143,43 @@ static void *alloc_aligned(size_t bytes)
 
 mx_status mx_alloc(void **out, size_t bytes, const char *what)
 {
+    *out = NULL;
+    MX_TRY(mx_memory_check());
     *out = bytes > SIZE_MAX / 2 ? NULL : alloc_aligned(bytes);
     if (!*out)
-        return mx_fail(MX_MEMORY, "%s needs %.2f GiB of host memory and the system has none left; "
-                       "make the model, batch or length smaller", what, (double)bytes / (1 << 30));
-    atomic_fetch_add(&n_allocs, 1);
+        return mx_fail(MX_MEMORY,
+                       "out of memory: %s needs %.2f GiB (%zu bytes) and the system has none left; "
+                       "make the model, batch or length smaller",
+                       what, (double)bytes / (1 << 30), bytes);
     memset(*out, 0, bytes);
     return MX_OK;
 }
 
+void *mx_small_alloc(size_t bytes)
+{
+    void *p = from_system(ALIGN, bytes ? bytes : 1);
+    return p ? p : mx_reserve_take(bytes);
+}
+
 void mx_free(void *p)
 {
-    free(p);
+    if (!mx_reserve_give(p))
+        free(p);
 }
 
 void *mx_realloc(void *p, size_t bytes)
 {
-    void *q = bytes > SIZE_MAX / 2 ? NULL : realloc(p, bytes ? bytes : 1);
-    if (!q)
-        out_of_memory(bytes);
+    if (bytes > SIZE_MAX / 2)
+        mx_reserve_exhausted(bytes);
+    bool reserved = mx_reserve_holds(p);
+    void *q = reserved || must_fail() ? NULL : realloc(p, bytes ? bytes : 1);
+    if (!q) {
+        q = reserved ? mx_small_alloc(bytes) : mx_reserve_take(bytes);
+        size_t had = p ? mx_reserve_size(p) : 0;
+        if (had)
+            memcpy(q, p, had < bytes ? had : bytes);
+        mx_free(p);
+    }
     atomic_fetch_add(&n_allocs, 1);
     return q;
 }

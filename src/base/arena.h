@@ -1,9 +1,9 @@
 /* arena.h - memory by lifetime.
  *
  * An arena gives zeroed, 64-byte-aligned memory that is freed all at once: one per run, graph or
- * file. A zero-initialised mx_arena is ready to use; closing it is always safe. Running out of
- * memory for these small host objects is fatal (message, exit status 4's text, abort); memory whose
- * size the user chooses (tensors, files) goes through mx_alloc, which returns a status.
+ * file. A zero-initialised mx_arena is ready to use; closing it is always safe. Memory whose size
+ * the user chooses (tensors, files) goes through mx_alloc, which returns a status; small objects
+ * are never refused (reserve.h says what happens when the system has no memory).
  */
 #ifndef MX_BASE_ARENA_H
 #define MX_BASE_ARENA_H
@@ -31,12 +31,20 @@ void mx_arena_fini(mx_arena *a);
 mx_status mx_alloc(void **out, size_t bytes, const char *what) MX_MUST_USE;
 void mx_free(void *p);
 
-/* Small heap objects that outgrow an arena (growing arrays). Fatal when memory is gone. */
+/* Small heap objects that outgrow an arena (growing arrays); never NULL. */
 void *mx_realloc(void *p, size_t bytes);
+/* One small object, 64-byte aligned, not zeroed; never NULL. Both are released with mx_free. */
+void *mx_small_alloc(size_t bytes);
 
 /* How often mx_alloc, mx_realloc or an arena asked the system for memory, in this process. The
  * tests assert that it stands still after the first training step. */
 int64_t mx_alloc_count(void);
+
+#ifdef MX_TEST_BUILD
+/* The n-th request of the system from now on fails (0: none), and all after it with `for_ever`. */
+void mx_alloc_fail_at(int64_t n, bool for_ever);
+int64_t mx_alloc_failed(void); /* so many have since */
+#endif
 
 /* Growing array: MX_GROW(v, n, cap) makes room for one more element. */
 #define MX_GROW(v, n, cap)                                                                         \

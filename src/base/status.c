@@ -1,6 +1,7 @@
 /* status.c - errors as owned objects: a code and one allocated message. */
 #include "base/status.h"
 
+#include "base/arena.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +12,6 @@ struct mx_error {
     char text[];
 };
 
-/* When even the error cannot be allocated, this one is given; mx_status_free knows it. */
-static struct {
-    mx_error e;
-    char text[40];
-} out_of_memory = {{MX_MEMORY}, "out of memory while reporting an error"};
-
 static mx_status make(mx_code code, const char *fmt, va_list ap, const char *suffix)
 {
     va_list again;
@@ -24,9 +19,8 @@ static mx_status make(mx_code code, const char *fmt, va_list ap, const char *suf
     int n = vsnprintf(NULL, 0, fmt, again);
     va_end(again);
     size_t extra = suffix ? strlen(suffix) + 2 : 0;
-    mx_error *e = n < 0 ? NULL : malloc(sizeof *e + (size_t)n + extra + 1);
-    if (!e)
-        return &out_of_memory.e;
+    MX_ASSERT(n >= 0, "the format of an error: %s", fmt);
+    mx_error *e = mx_small_alloc(sizeof *e + (size_t)n + extra + 1);
     e->code = code;
     vsnprintf(e->text, (size_t)n + 1, fmt, ap);
     if (suffix)
@@ -88,8 +82,7 @@ const char *mx_status_text(mx_status s)
 
 void mx_status_free(mx_status s)
 {
-    if (s != &out_of_memory.e)
-        free(s);
+    mx_free(s);
 }
 
 void mx_assert_failed(const char *file, int line, const char *cond, const char *fmt, ...)

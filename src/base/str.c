@@ -59,7 +59,7 @@ void mx_str_clear(mx_str *s)
 
 void mx_str_fini(mx_str *s)
 {
-    free(s->text);
+    mx_free(s->text);
     *s = (mx_str){0};
 }
 

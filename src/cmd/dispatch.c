@@ -13,6 +13,7 @@
  */
 #include "cmd/verb.h"
 
+#include "base/reserve.h"
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -203,7 +204,9 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
     if (!c->verb->takes_no_keys)
         MX_TRY(mx_config_load(&config, &request));
     inv.config = config;
-    mx_status st = c->verb->run(&inv);
+    mx_status st = mx_memory_check();
+    if (!st)
+        st = c->verb->run(&inv);
     mx_config_free(config);
     return st;
 }
@@ -247,6 +250,7 @@ static mx_status dispatch(mx_arena *arena, int argc, char **argv, char **environ
 int mx_main(int argc, char **argv, char **environment)
 {
     mx_arena arena = {0};
+    mx_memory_install();
     mx_status st = dispatch(&arena, argc, argv, environment);
     mx_arena_fini(&arena);
     int code = (int)mx_status_code(st);

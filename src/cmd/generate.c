@@ -162,7 +162,7 @@ static void print_answers(const state *s, const mx_answer *a, int64_t copies, bo
                                   mx_str_text(&a[i].text), "ids", ids, "log_prob", a[i].log_prob);
             char *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
             puts(line ? line : "{}");
-            free(line);
+            mx_free(line);
             json_decref(o);
             if (!o)
                 json_decref(ids);

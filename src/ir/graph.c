@@ -1,6 +1,7 @@
 /* graph.c - building: nodes, scopes, names, sticky errors. */
 #include "ir/graph.h"
 
+#include "base/reserve.h"
 #include "ir/notation.h"
 #include <stdio.h>
 #include <string.h>
@@ -107,7 +108,8 @@ void mx_graph_fail_inputs(mx_graph *g, const mx_node *n, const char *fmt, ...)
 
 mx_status mx_graph_check(const mx_graph *g)
 {
-    return g->error ? mx_fail(MX_USAGE, "the model cannot be built: %s", g->error) : MX_OK;
+    return g->error ? mx_fail(MX_USAGE, "the model cannot be built: %s", g->error)
+                    : mx_memory_check();
 }
 
 void mx_scope(mx_graph *g, const char *fmt, ...)

@@ -41,7 +41,7 @@ static mx_status wrong(const char *where, const char *key, const char *wanted, c
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
     mx_status s = mx_fail(MX_INPUT, "%s: \"%s\" is %.60s, expected %s", where, key,
                           text ? text : "?", wanted);
-    free(text);
+    mx_free(text);
     return s;
 }
 

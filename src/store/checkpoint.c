@@ -241,6 +241,8 @@ static mx_status make_way(const mx_ckpt *c, const char *target)
                        "%s is there already and whole; a committed checkpoint is not "
                        "overwritten",
                        target);
+    if (mx_status_code(bad) == MX_MEMORY) /* it may be whole */
+        return bad;
     mx_status_free(bad);
     return mx_retention_remove(c->opts.io, c->root, c->snap.step);
 }

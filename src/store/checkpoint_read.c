@@ -96,6 +96,10 @@ mx_status mx_ckpt_newest(const char *root, mx_check_level level, int n_threads, 
     mx_str bad = {0};
     for (int i = n - 1; i >= 0 && !out->path; i--) {
         mx_status st = mx_ckpt_verify(list[i].path, level, n_threads);
+        if (mx_status_code(st) == MX_MEMORY) { /* this says nothing about the checkpoint */
+            mx_str_fini(&bad);
+            return st;
+        }
         if (!st)
             *out = list[i];
         else

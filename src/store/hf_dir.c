@@ -128,6 +128,7 @@ static mx_status open_shards(mx_hf_dir *d, json_t *map, json_t *slots)
     const char *tensor;
     json_t *shard;
     int n_wrong = 0;
+    mx_code code = MX_INPUT;
     json_object_foreach(map, tensor, shard)
     {
         const char *file = json_string_value(shard);
@@ -148,12 +149,14 @@ static mx_status open_shards(mx_hf_dir *d, json_t *map, json_t *slots)
                 st, mx_fail(MX_INPUT, "%s/%s: more than %d shards", d->path, d->index, MAX_SHARDS));
         json_object_set_new(slots, file, json_integer(d->n_files));
         mx_status bad = open_shard(d, file);
+        if (mx_status_code(bad) == MX_MEMORY)
+            code = MX_MEMORY; /* then it may not be the shard's fault */
         if (bad && n_wrong++ < MAX_LISTED)
             mx_str_addf(&wrong, "%s%s", wrong.len ? "\n" : "", mx_status_text(bad));
         mx_status_free(bad);
     }
     if (n_wrong)
-        st = mx_fail(MX_INPUT, "%s%s", wrong.text, n_wrong > MAX_LISTED ? "\n(and more)" : "");
+        st = mx_fail(code, "%s%s", wrong.text, n_wrong > MAX_LISTED ? "\n(and more)" : "");
 out:
     mx_str_fini(&wrong);
     return st;

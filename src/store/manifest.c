@@ -168,10 +168,12 @@ void mx_manifest_get_head(const json_t *manifest, mx_manifest_head *head)
 typedef struct {
     mx_str text;
     int n;
+    bool unknown; /* memory was short: nobody knows whether it is damaged */
 } damage;
 
 static void add_damage(damage *d, mx_status st)
 {
+    d->unknown |= mx_status_code(st) == MX_MEMORY;
     if (st && d->n++ < MAX_LISTED)
         mx_str_addf(&d->text, "%s%s", d->text.len ? "\n" : "", mx_status_text(st));
     mx_status_free(st);
@@ -181,7 +183,8 @@ static mx_status take_damage(damage *d)
 {
     mx_status st = MX_OK;
     if (d->n)
-        st = mx_fail(MX_INPUT, "%s%s", d->text.text, d->n > MAX_LISTED ? "\n(and more)" : "");
+        st = mx_fail(d->unknown ? MX_MEMORY : MX_INPUT, "%s%s", d->text.text,
+                     d->n > MAX_LISTED ? "\n(and more)" : "");
     mx_str_fini(&d->text);
     *d = (damage){0};
     return st;

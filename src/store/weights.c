@@ -63,6 +63,7 @@ enum { MAX_LISTED = 40 };
 typedef struct {
     mx_str text;
     int n;
+    bool no_memory; /* for the search: what is listed says nothing about the file */
 } list;
 
 static void add(list *l, const char *fmt, ...) MX_PRINTF(2, 3);
@@ -83,7 +84,10 @@ static mx_status report(list *l, const char *path)
     if (l->n > MAX_LISTED)
         mx_str_addf(&l->text, "\n  ... and %d more", l->n - MAX_LISTED);
     mx_status st = MX_OK;
-    if (l->n)
+    if (l->no_memory)
+        st = mx_fail(MX_MEMORY, "out of memory while %s was looked through:%s", path,
+                     mx_str_text(&l->text));
+    else if (l->n)
         st = mx_fail(MX_INPUT, "%s does not fit its config.json: %d tensors are wrong:%s\n"
                      "Check that config.json and the weights belong together.", path, l->n,
                      mx_str_text(&l->text));
@@ -166,6 +170,7 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
     mx_status st = find_tensor(&mt->q, m->family, v->name, &mt->arena, t);
     if (!st && (!t->name || !same_shape(t, &v->type)))
         st = match_parts(mt, m->family, v, o, bad);
+    bad->no_memory |= mx_status_code(st) == MX_MEMORY;
     if (st)
         add(bad, "%s", mx_status_text(st));
     else if (!t->name && !o->n_parts && is_behind(v->name, m))

@@ -41,10 +41,7 @@ struct mx_bpe_scratch {
 
 static void *new_cache(size_t bytes)
 {
-    void *p;
-    mx_status st = mx_alloc(&p, bytes, "the cache of words");
-    MX_ASSERT(!st, "%s", mx_status_text(st));
-    return p;
+    return memset(mx_small_alloc(bytes), 0, bytes);
 }
 
 mx_bpe_scratch *mx_bpe_scratch_new(void)

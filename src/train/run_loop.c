@@ -136,6 +136,7 @@ static mx_status roll_back(mx_run *r)
     MX_TRY(mx_session_refresh_copies(r->session));
     r->at.threads = mx_session_threads(r->session);
     r->at.ranks = r->comm->size;
+    r->own_step = r->at.step;
     r->at.rollbacks = rollbacks;
     r->at.skipped_in_row = 0;
     r->rolled_times = r->rolled_to == r->at.step ? r->rolled_times + 1 : 1;
@@ -182,7 +183,7 @@ static mx_status finish(mx_run *r, bool stopped)
                                          : "checkpoints are off")
                        : MX_OK;
     mx_status st = mx_ckpt_wait(r->ckpt); /* how it went is then known on every rank */
-    if (want && mx_ckpt_poll(r->ckpt).last_step != r->at.step) {
+    if (want && mx_ckpt_poll(r->ckpt).last_step != r->at.step && r->own_step != r->at.step) {
         mx_status_free(st);
         MX_TRY(save(r));
         st = mx_ckpt_wait(r->ckpt);

@@ -15,6 +15,7 @@
  */
 #include "train/run_state.h"
 
+#include "base/reserve.h"
 #include "base/signals.h"
 #include "store/digest.h"
 #include <string.h>
@@ -69,8 +70,10 @@ mx_status mx_run_ranks_check(mx_run *r)
     r->summed = MX_NEW_N(&r->arena, mx_span, r->n_summed + 1);
     for (int i = 0, k = 0; i < mx_session_count(r->session); i++) {
         mx_var *v = mx_session_var(r->session, i);
-        if (v->attr.kind == MX_VAR_GRADIENT)
-            r->summed[k++] = (mx_span){v->data, mx_type_count(&v->type)};
+        if (v->attr.kind != MX_VAR_GRADIENT)
+            continue;
+        MX_ASSERT(v->type.dtype == MX_F32, "%s", v->name);
+        r->summed[k++] = (mx_span){v->data, mx_type_count(&v->type)};
     }
     return MX_OK;
 }
@@ -87,6 +90,7 @@ mx_status mx_run_look_around(mx_run *r)
 {
     int64_t v[] = {mx_stop_signal() != 0, r->ckpt && mx_ckpt_poll(r->ckpt).writing,
                    r->failures_said};
+    MX_TRY(mx_memory_check());
     MX_TRY(mx_comm_max(r->comm, v, 3));
     r->stops = v[0];
     r->writer_busy = v[1];

@@ -203,6 +203,7 @@ static mx_status restore(mx_run *r)
         MX_TRY(mx_run_newest(r, &own));
         int64_t step = own ? strtoll(strrchr(own, '/') + 1, NULL, 10) : -1;
         MX_TRY(mx_run_refuge_newest(r, step, &kept));
+        r->own_step = kept ? -1 : step;
         own = kept ? kept : own;
     }
     const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
@@ -382,6 +383,7 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     *r = (mx_run){.c = c,
                   .last_eval = NAN,
                   .rolled_to = -1,
+                  .own_step = -1,
                   .refuge_step = -1,
                   .opened = mx_run_now(),
                   .start_rss_bytes = mx_run_rss_bytes()};

@@ -90,6 +90,7 @@ typedef struct {
     double flops_per_step, peak_flops;
     double peak_times; /* the CPU's: so many times its rate of multiply-adds; 0: not measured */
     mx_spikes spikes;        /* cap 0: spikes are not looked for */
+    int64_t own_step;        /* the run's checkpoint that the state was last read from, -1: none */
     int64_t rolled_to;       /* the checkpoint the run went back to last, -1: never */
     int rolled_times;        /* in a row, to that one */
     mx_run_profile *profile; /* NULL: none, or over */
