@@ -3,8 +3,10 @@
 
 #include "../test.h"
 #include <arpa/inet.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,6 +41,7 @@ void ranks_start(int size, int (*run)(int rank, void *ctx), void *ctx, pid_t *pi
     for (int r = 0; r < size; r++) {
         pids[r] = fork();
         if (pids[r] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* not longer than the test */
             ranks_be(r, size, port);
             int bad = run(r, ctx);
             fflush(stdout);
