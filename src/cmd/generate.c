@@ -210,7 +210,8 @@ static mx_status open_all(state *s, mx_invocation *inv)
         find_stop_ids(s);
     const char *const *images;
     int n = mx_config_list(c, "image_path", &images);
-    return mx_pictures_open(&s->pictures, &s->model.spec, s->model.path, images, n);
+    return mx_pictures_open(&s->pictures, &s->model.spec, s->model.path, images, n,
+                            mx_config_bool(c, "do_pan_and_scan"));
 }
 
 static mx_status run(mx_invocation *inv)

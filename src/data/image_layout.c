@@ -23,8 +23,23 @@ static void add_pieces(const mx_image_spec *s, mx_str *out)
         mx_str_add(out, s->piece);
 }
 
+/* The whole, and its crops. */
+static void add_crops(const mx_image_spec *s, const mx_image_cut *cut, mx_str *out)
+{
+    for (int64_t i = 0; i < cut->images; i++) {
+        mx_str_add(out, s->crop_texts[i < 2 ? i : 2]);
+        mx_str_add(out, s->begin);
+        add_pieces(s, out);
+        mx_str_add(out, s->end);
+    }
+}
+
 static void add_picture(const mx_image_spec *s, const mx_image_cut *cut, mx_str *out)
 {
+    if (s->crop_texts[0] && cut->images > 1) {
+        add_crops(s, cut, out);
+        return;
+    }
     mx_str_add(out, s->begin);
     if (!s->size) {
         for (int64_t i = 0; i < cut->images; i++)

@@ -7,6 +7,10 @@
  * reference compares scales as float32, and so does this. On its canvas a picture grows to the side
  * of a tile at most.
  *
+ * Crops (Gemma 3's pan and scan): a picture whose longer side is min_ratio times the shorter or
+ * more is cut along it, into as many equal parts as come closest to squares, 2 to max_crops, if
+ * they are min_crop pixels at least; the last may be a few pixels short. The whole comes first.
+ *
  * Scaling: the reference folds factor into mean and std where both are used, in float32. Llama 4's
  * computes in bfloat16 step by step.
  */
@@ -60,14 +64,44 @@ static mx_status check_size(const mx_image_processor *p, const json_t *o, const 
     return MX_OK;
 }
 
+mx_status mx_image_processor_crops(mx_image_processor *p)
+{
+    if (!p->spec.crop_texts[0])
+        return mx_fail(MX_INPUT, "do_pan_and_scan: the family does not show pictures in crops; "
+                       "set it to false");
+    p->crops = true;
+    return MX_OK;
+}
+
+static mx_status read_crops(mx_image_processor *p, const json_t *o, const char *where)
+{
+    const json_t *least = json_object_get(o, "pan_and_scan_min_crop_size");
+    const json_t *most = json_object_get(o, "pan_and_scan_max_num_crops");
+    const json_t *ratio = json_object_get(o, "pan_and_scan_min_ratio_to_activate");
+    if (json_is_integer(least))
+        p->min_crop = json_integer_value(least);
+    if (json_is_integer(most))
+        p->max_crops = json_integer_value(most);
+    if (json_is_number(ratio))
+        p->min_ratio = json_number_value(ratio);
+    if (p->min_crop < 1 || p->max_crops < 2 || p->max_crops > MAX_TILES || !(p->min_ratio >= 1))
+        return mx_fail(MX_INPUT,
+                       "%s: \"pan_and_scan_min_crop_size\" is %lld, \"..._max_num_crops\" %lld and "
+                       "\"..._min_ratio_to_activate\" %g; expected at least 1, 2 to %d, and at "
+                       "least 1",
+                       where, (long long)p->min_crop, (long long)p->max_crops, p->min_ratio,
+                       MAX_TILES);
+    if (flag(o, "do_pan_and_scan", false))
+        return mx_status_wrap(mx_image_processor_crops(p), "%s", where);
+    return MX_OK;
+}
+
 static mx_status read_config(mx_image_processor *p, const json_t *o, const char *where)
 {
     const json_t *resample = json_object_get(o, "resample");
     const json_t *factor = json_object_get(o, "rescale_factor");
     const json_t *tiles = json_object_get(o, "max_patches");
-    if (flag(o, "do_pan_and_scan", false))
-        return mx_fail(MX_INPUT, "%s: \"do_pan_and_scan\" is not supported; set it to false",
-                       where);
+    MX_TRY(read_crops(p, o, where));
     if (!flag(o, "do_resize", true))
         return mx_fail(MX_INPUT, "%s: \"do_resize\" is false, but the model takes images of one "
                        "size", where);
@@ -120,7 +154,8 @@ mx_status mx_image_processor_open(mx_image_processor *p, const mx_image_spec *s,
     *p = (mx_image_processor){.spec = *s, .factor = 1.0 / 255, .rescale = true,
                               .filter = s->bicubic ? MX_FILTER_BICUBIC : MX_FILTER_BILINEAR,
                               .mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5},
-                              .normalize = !s->plain};
+                              .normalize = !s->plain, .min_crop = 256, .max_crops = 4,
+                              .min_ratio = 1.2};
     if (s->channels != 3)
         return mx_fail(MX_INPUT, "the model takes images of %lld channels, pictures have 3",
                        (long long)s->channels);
@@ -209,13 +244,28 @@ static void fit(const mx_image_processor *p, int64_t width, int64_t height, mx_i
     c->height = c->height < 1 ? 1 : c->height;
 }
 
+/* How many crops a side of `longer` pixels is cut into; 1: none. */
+static int64_t crops_of(const mx_image_processor *p, int64_t longer, int64_t shorter)
+{
+    if (!p->crops || (double)longer / (double)shorter < p->min_ratio)
+        return 1;
+    int64_t n = (int64_t)floor((double)longer / (double)shorter + 0.5);
+    n = longer / p->min_crop < n ? longer / p->min_crop : n;
+    n = n < 2 ? 2 : n;
+    n = n > p->max_crops ? p->max_crops : n;
+    int64_t length = (longer + n - 1) / n;
+    return length < p->min_crop || shorter < p->min_crop || length * (n - 1) >= longer ? 1 : n;
+}
+
 mx_status mx_image_cut_of(const mx_image_processor *p, int64_t width, int64_t height,
                           mx_image_cut *out)
 {
     int64_t side = p->spec.size;
     if (!side)
         return mx_pieces_of(p, width, height, out);
-    *out = (mx_image_cut){1, 1, 1, side, side};
+    bool wide = width >= height;
+    int64_t crops = wide ? crops_of(p, width, height) : crops_of(p, height, width);
+    *out = (mx_image_cut){wide ? crops : 1, wide ? 1 : crops, crops + (crops > 1), side, side};
     if (p->spec.max_tiles == 1)
         return MX_OK;
     canvas c = best_canvas(p, width, height);
@@ -274,6 +324,29 @@ static void take_tile(const mx_image_processor *p, const mx_image *m, int64_t le
     }
 }
 
+/* Crop i of a picture, resized. */
+static mx_status take_crop(const mx_image_processor *p, const mx_image *m, const mx_image_cut *cut,
+                           int64_t i, float *out)
+{
+    int64_t w = (m->width + cut->across - 1) / cut->across;
+    int64_t h = (m->height + cut->down - 1) / cut->down, side = p->spec.size;
+    int64_t left = i % cut->across * w, top = i / cut->across * h;
+    mx_image crop = {.width = m->width - left < w ? m->width - left : w,
+                     .height = m->height - top < h ? m->height - top : h};
+    mx_image small;
+    MX_TRY(mx_alloc((void **)&crop.rgb, (size_t)(3 * crop.width * crop.height), "a crop"));
+    for (int64_t y = 0; y < crop.height; y++)
+        memcpy(crop.rgb + 3 * y * crop.width, m->rgb + 3 * ((top + y) * m->width + left),
+               (size_t)(3 * crop.width));
+    mx_status st = mx_image_resize(&small, &crop, side, side, p->filter);
+    if (!st) {
+        take_tile(p, &small, 0, 0, out);
+        mx_image_fini(&small);
+    }
+    mx_image_fini(&crop);
+    return st;
+}
+
 mx_status mx_image_process(const mx_image_processor *p, const mx_image *m, float *pixels)
 {
     int64_t side = p->spec.size, n = mx_image_floats(&p->spec);
@@ -298,5 +371,7 @@ mx_status mx_image_process(const mx_image_processor *p, const mx_image *m, float
     MX_TRY(mx_image_resize(&small, m, side, side, p->filter));
     take_tile(p, &small, 0, 0, pixels);
     mx_image_fini(&small);
+    for (int64_t i = 0; p->spec.max_tiles == 1 && i + 1 < cut.images; i++)
+        MX_TRY(take_crop(p, m, &cut, i, pixels + (i + 1) * n));
     return MX_OK;
 }

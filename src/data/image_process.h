@@ -20,6 +20,9 @@ typedef struct {
     double factor, mean[3], std[3]; /* (x factor - mean) / std */
     bool rescale, normalize;
     bool largest_canvas; /* not the smallest canvas that shrinks nothing, but the largest */
+    bool crops;          /* long pictures are shown in crops as well */
+    int64_t min_crop, max_crops; /* pixels along a crop at least, crops at most */
+    double min_ratio;            /* of the longer side to the shorter, for crops */
 } mx_image_processor;
 
 /* The family's processor, with what DIR/processor_config.json ("image_processor") or
@@ -27,10 +30,13 @@ typedef struct {
 mx_status mx_image_processor_open(mx_image_processor *p, const mx_image_spec *s,
                                   const char *dir) MX_MUST_USE;
 
+/* Crops as do_pan_and_scan asks for them; an error where the family has none. */
+mx_status mx_image_processor_crops(mx_image_processor *p) MX_MUST_USE;
+
 /* How a picture is cut. */
 typedef struct {
-    int64_t across, down;  /* tiles */
-    int64_t images;        /* to the model: tiles, and the whole when there is more than one */
+    int64_t across, down;  /* tiles, or crops */
+    int64_t images;        /* to the model: these, and the whole when there is more than one */
     int64_t width, height; /* of the picture on its canvas; what is left over is black */
 } mx_image_cut;
 /* Fails for proportions that the family does not take. */

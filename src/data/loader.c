@@ -467,10 +467,10 @@ static uint64_t shape_hash(const mx_loader *l)
     mx_str_addf(&s, " %d %d %d %d %d", e->add_bos, e->add_eos, e->completion_only, e->parse_special,
                 e->tokenizer ? mx_tokenizer_vocab_size(e->tokenizer) : 0);
     if (e->images)
-        mx_str_addf(&s, " %lld %lld %lld %lld", (long long)e->images->processor.spec.size,
+        mx_str_addf(&s, " %lld %lld %lld %lld %d", (long long)e->images->processor.spec.size,
                     (long long)e->images->processor.spec.max_tiles,
                     (long long)e->images->processor.spec.min_pixels,
-                    (long long)e->images->processor.spec.max_pixels);
+                    (long long)e->images->processor.spec.max_pixels, e->images->processor.crops);
     uint64_t h = XXH3_64bits(s.text, s.len);
     mx_str_fini(&s);
     return h;

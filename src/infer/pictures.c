@@ -20,7 +20,7 @@ static mx_status read_picture(mx_pictures *p, const char *path, int i)
 }
 
 mx_status mx_pictures_open(mx_pictures *p, const mx_model_spec *m, const char *dir,
-                           const char *const *paths, int n)
+                           const char *const *paths, int n, bool crops)
 {
     mx_image_spec s;
     *p = (mx_pictures){.n = n};
@@ -35,6 +35,8 @@ mx_status mx_pictures_open(mx_pictures *p, const mx_model_spec *m, const char *d
     if (!n)
         return MX_OK;
     MX_TRY(mx_image_processor_open(&p->processor, &s, dir));
+    if (crops)
+        MX_TRY(mx_image_processor_crops(&p->processor));
     p->cuts = MX_NEW_N(&p->arena, mx_image_cut, n);
     for (int i = 0; i < n; i++)
         MX_TRY(read_picture(p, paths[i], i));

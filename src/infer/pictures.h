@@ -16,9 +16,9 @@ typedef struct {
 } mx_pictures;
 
 /* Reads the files, of which there may be none. `dir` has the model's processor_config.json, if any
- * (NULL: none). Files for a family without images are refused. */
+ * (NULL: none); crops: as do_pan_and_scan. Files for a family without images are refused. */
 mx_status mx_pictures_open(mx_pictures *p, const mx_model_spec *m, const char *dir,
-                           const char *const *paths, int n) MX_MUST_USE;
+                           const char *const *paths, int n, bool crops) MX_MUST_USE;
 void mx_pictures_close(mx_pictures *p);
 
 /* Appends the tokens of a prompt. Pictures stand where the family's mark does; in a text without

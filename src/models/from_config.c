@@ -48,17 +48,28 @@ static bool agrees(const mx_config *cfg, const char *pairs)
     return true;
 }
 
+/* The first of the table that the keys name; a family with images only where they ask for them. */
+static const mx_model *choose(const mx_config *cfg, const char *block, bool images)
+{
+    for (int i = 0; i < mx_model_count; i++) {
+        const mx_model *m = mx_model_table[i];
+        if ((m->images != NULL) == images && listed(m->decoder_block, block) &&
+            agrees(cfg, m->decoder_keys))
+            return m;
+    }
+    return NULL;
+}
+
 static mx_status find_family(const mx_config *cfg, const mx_model **out)
 {
     const char *block = mx_config_text(cfg, "decoder_block");
+    *out = choose(cfg, block, true);
+    *out = *out ? *out : choose(cfg, block, false);
+    if (*out)
+        return MX_OK;
     mx_str known = {0};
     for (int i = 0; i < mx_model_count; i++) {
         const mx_model *m = mx_model_table[i];
-        if (listed(m->decoder_block, block) && agrees(cfg, m->decoder_keys)) {
-            mx_str_fini(&known);
-            *out = m;
-            return MX_OK;
-        }
         if (m->decoder_block && !strstr(mx_str_text(&known), m->decoder_block))
             mx_str_addf(&known, "%s%s", known.len ? "," : "", m->decoder_block);
     }
@@ -128,6 +139,10 @@ static json_t *value_of(const mx_config *cfg, const char *key, mx_cfg_kind kind)
     case MX_KEY_INTS: {
         json_t *list = json_array();
         int n = mx_config_ints(cfg, key, &ints);
+        if (kind == MX_CFG_INT) { /* height and width: a square */
+            json_decref(list);
+            return n ? json_integer(ints[0]) : NULL;
+        }
         for (int i = 0; i < n; i++)
             json_array_append_new(list, json_integer(ints[i]));
         return list;
@@ -173,6 +188,10 @@ static json_t *rope_value(const mx_config *cfg, const char *part)
     if (strcmp(part, "original_max_position_embeddings") == 0)
         return json_integer(llama3 && !mx_config_is_set(cfg, part) ? 8192
                                                                    : mx_config_int(cfg, part));
+    if (llama3 && strcmp(part, "low_freq_factor") == 0)
+        return json_real(1);
+    if (llama3 && strcmp(part, "high_freq_factor") == 0)
+        return json_real(4);
     if (!yarn)
         return NULL;
     /* Two equal mscales say that the tables are not scaled; without them they are. */
@@ -210,6 +229,11 @@ static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *
         return layer_types(cfg, f);
     if (mx_starts_with(path, "rope_") || strcmp(part, "partial_rotary_factor") == 0)
         return rope_value(cfg, part);
+    if (strcmp(path, "vision_config.vision_use_head") == 0)
+        return json_false();
+    if (strcmp(path, "vision_config.head_dim") == 0)
+        return json_integer(mx_config_int(cfg, "hidden_size_for_vit") /
+                            mx_config_int(cfg, "num_attention_heads_for_vit"));
     if (strcmp(part, "enable_moe_block") == 0)
         return json_boolean(mx_config_int(cfg, "num_experts") > 1);
     if (strcmp(part, "output_router_logits") == 0)
@@ -257,26 +281,43 @@ static void put(json_t *json, const char *path, json_t *value)
     json_object_set_new(json, path, value);
 }
 
+/* The first name of a list that commas divide. */
+static json_t *first_name(const char *names)
+{
+    return json_stringn(names, strcspn(names, ","));
+}
+
+static void put_fields(json_t *json, const mx_cfg_field *f, const mx_config *cfg)
+{
+    for (; f->key; f++) {
+        char path[128];
+        snprintf(path, sizeof path, "%.*s", (int)strcspn(f->key, "|"), f->key);
+        json_t *v = f->own ? NULL : value_for(cfg, f, path);
+        if (v)
+            put(json, path, v);
+    }
+}
+
 mx_status mx_model_config_json(const mx_config *cfg, json_t **out)
 {
     const mx_model *family = NULL;
     *out = NULL;
     MX_TRY(find_family(cfg, &family));
     json_t *json = json_object();
-    char path[128];
-    snprintf(path, sizeof path, "%.*s", (int)strcspn(family->model_types, ","),
-             family->model_types);
-    json_object_set_new(json, "model_type", json_string(path));
-    snprintf(path, sizeof path, "%.*s", (int)strcspn(family->architecture, ","),
-             family->architecture);
-    json_object_set_new(json, "architectures", json_pack("[s]", path));
+    json_object_set_new(json, "model_type", first_name(family->model_types));
+    json_object_set_new(json, "architectures", json_pack("[o]", first_name(family->architecture)));
     json_object_set_new(json, "torch_dtype", json_string(mx_config_text(cfg, "weight_dtype")));
-    for (const mx_cfg_field *f = family->fields; f->key; f++) {
-        snprintf(path, sizeof path, "%.*s", (int)strcspn(f->key, "|"), f->key);
-        json_t *v = f->own ? NULL : value_for(cfg, f, path);
-        if (v)
-            put(json, path, v);
+    if (family->text) {
+        static const char tied[] = "tie_word_embeddings";
+        json_t *text = json_object();
+        if (family->text->model_types)
+            json_object_set_new(text, "model_type", first_name(family->text->model_types));
+        put_fields(text, family->text->fields, cfg);
+        if (json_object_get(text, tied)) /* it is of the whole */
+            json_object_set(json, tied, json_object_get(text, tied));
+        json_object_set_new(json, "text_config", text);
     }
+    put_fields(json, family->fields, cfg);
     *out = json;
     return MX_OK;
 }

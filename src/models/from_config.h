@@ -12,6 +12,8 @@
  *   rotary scaling   rope_type default (with rope_linear_scaling_factor), llama3.1, yarn
  *   rotary bases     local and global ones that are -1 are rope_max_timescale
  *   positions        max_target_length where the model's file says no number
+ *   images           with use_multimodal=true the family that has images and this
+ *                    vision_encoder_block, where it is built; the decoder is its text_config
  *
  * Everything else is left out and so takes the family's own default.
  */

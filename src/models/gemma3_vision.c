@@ -16,6 +16,7 @@ typedef struct {
     mx_gemma text; /* first: its fields are gemma3's */
     mx_vit vit;
     int64_t image_token, tokens_per_image;
+    bool use_head; /* the checkpoint has SigLIP's pooling head, which has no use here */
 } gemma3_vision;
 
 static mx_node *tower(mx_graph *g, const mx_vit *v, const mx_build *b)
@@ -86,7 +87,10 @@ static void images(const void *config, mx_image_spec *s)
     *s = (mx_image_spec){.channels = c->vit.channels, .size = c->vit.image_size,
                          .token = c->image_token, .tokens = c->tokens_per_image, .max_tiles = 1,
                          .mark = "<start_of_image>", .begin = "\n\n<start_of_image>",
-                         .piece = "<image_soft_token>", .end = "<end_of_image>\n\n"};
+                         .piece = "<image_soft_token>", .end = "<end_of_image>\n\n",
+                         .crop_texts = {"Here is the original image ",
+                                        " and here are some crops to help you see better ",
+                                        " "}};
 }
 
 static mx_status finish(void *config, const json_t *json)
@@ -119,11 +123,14 @@ static const char *other_name(const char *name, char *buf, size_t cap)
 static const mx_cfg_field fields[] = {
     MX_CFG_VIT(gemma3_vision, 1152, 4304, 27, 16, 896, 14),
     MX_CFG(gemma3_vision, vit.act, "vision_config.hidden_act", MX_CFG_ACT,
-           .fallback = MX_ACT_GELU_TANH),
+           .fallback = MX_ACT_GELU_TANH,
+           .own = true),
     MX_CFG(gemma3_vision, vit.eps, "vision_config.layer_norm_eps", MX_CFG_F64, .fallback = 1e-6),
+    MX_CFG(gemma3_vision, use_head, "vision_config.vision_use_head", MX_CFG_BOOL, .fallback = 1),
     MX_CFG(gemma3_vision, image_token, "image_token_index|image_token_id", MX_CFG_INT,
            .fallback = 262144),
-    MX_CFG(gemma3_vision, tokens_per_image, "mm_tokens_per_image", MX_CFG_INT, .fallback = 256),
+    MX_CFG(gemma3_vision, tokens_per_image, "mm_tokens_per_image", MX_CFG_INT, .fallback = 256,
+           .maxtext = "vision_output_length"),
     {0},
 };
 
@@ -143,4 +150,6 @@ const mx_model mx_model_gemma3_vision = {
     .no_decay = "*norm*,vision_tower.*.bias",
     .tower = "vision_tower.*",
     .vision = "SigLIP, averaged patches; the tokens of an image see each other both ways",
+    .decoder_block = "gemma3",
+    .decoder_keys = "use_multimodal=true,vision_encoder_block=gemma3",
 };

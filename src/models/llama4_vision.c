@@ -16,6 +16,7 @@ typedef struct {
     mx_vit vit;
     double theta, shuffle;
     int64_t adapter_in, adapter_out; /* widths of the adapter's two layers */
+    int64_t out; /* the second again, for programs that read it there */
     int64_t image_token;
 } llama4_vision;
 
@@ -131,13 +132,19 @@ static const mx_cfg_field fields[] = {
     MX_CFG_VIT(llama4_vision, 768, 5632, 34, 16, 448, 14),
     MX_CFG(llama4_vision, theta,
            "vision_config.rope_parameters.rope_theta|vision_config.rope_theta", MX_CFG_F64,
-           .fallback = 10000),
+           .fallback = 10000,
+           .maxtext = "rope_theta_for_vit"),
     MX_CFG(llama4_vision, shuffle, "vision_config.pixel_shuffle_ratio", MX_CFG_F64,
-           .fallback = 0.5),
+           .fallback = 0.5,
+           .maxtext = "pixel_shuffle_ratio_for_vit"),
     MX_CFG(llama4_vision, adapter_in, "vision_config.projector_input_dim", MX_CFG_INT,
-           .fallback = 4096),
+           .fallback = 4096,
+           .maxtext = "projector_input_dim_for_vit"),
     MX_CFG(llama4_vision, adapter_out, "vision_config.projector_output_dim", MX_CFG_INT,
-           .fallback = 4096),
+           .fallback = 4096,
+           .maxtext = "projector_output_dim_for_vit"),
+    MX_CFG(llama4_vision, out, "vision_config.vision_output_dim", MX_CFG_INT, .fallback = 7680,
+           .maxtext = "vision_output_dim_for_vit"),
     MX_CFG(llama4_vision, image_token, "image_token_index|image_token_id", MX_CFG_INT,
            .fallback = 200092),
     {0},
@@ -159,4 +166,6 @@ const mx_model mx_model_llama4_vision = {
     .no_decay = "*norm*,*.bias",
     .tower = "vision_model.*",
     .vision = "vision transformer over tiles, pixel shuffle, adapter",
+    .decoder_block = "llama4",
+    .decoder_keys = "use_multimodal=true,vision_encoder_block=llama4",
 };

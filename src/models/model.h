@@ -103,6 +103,9 @@ typedef struct {
      * pieces followed by `between` or, at the end of its row, `row_end`; whole, the pieces of the
      * whole picture, end. A text without marks gets `alone` before it, the mark if it is NULL. */
     const char *mark, *begin, *piece, *between, *row_end, *whole, *end, *alone;
+    /* A long picture may be shown once more in crops (do_pan_and_scan), each an image: what is
+     * before the whole picture, before the first crop and between crops. NULL: it may not. */
+    const char *crop_texts[3];
 } mx_image_spec;
 
 typedef struct mx_model mx_model;
@@ -200,13 +203,20 @@ mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers) MX_MUST_
 
 /* Rows for an mx_vit member called `vit`, except for what towers name differently. */
 #define MX_CFG_VIT(T, d_, d_ff_, layers_, heads_, size_, patch_)                                   \
-    MX_CFG(T, vit.d, "vision_config.hidden_size", MX_CFG_INT, .fallback = d_),                     \
-        MX_CFG(T, vit.d_ff, "vision_config.intermediate_size", MX_CFG_INT, .fallback = d_ff_),     \
-        MX_CFG(T, vit.layers, "vision_config.num_hidden_layers", MX_CFG_INT, .fallback = layers_), \
-        MX_CFG(T, vit.heads, "vision_config.num_attention_heads", MX_CFG_INT, .fallback = heads_), \
-        MX_CFG(T, vit.channels, "vision_config.num_channels", MX_CFG_INT, .fallback = 3),          \
-        MX_CFG(T, vit.image_size, "vision_config.image_size", MX_CFG_INT, .fallback = size_),      \
-        MX_CFG(T, vit.patch, "vision_config.patch_size", MX_CFG_INT, .fallback = patch_)
+    MX_CFG(T, vit.d, "vision_config.hidden_size", MX_CFG_INT, .fallback = d_,                      \
+               .maxtext = "hidden_size_for_vit"),                                                  \
+        MX_CFG(T, vit.d_ff, "vision_config.intermediate_size", MX_CFG_INT, .fallback = d_ff_,      \
+               .maxtext = "intermediate_size_for_vit"),                                            \
+        MX_CFG(T, vit.layers, "vision_config.num_hidden_layers", MX_CFG_INT, .fallback = layers_,  \
+               .maxtext = "num_hidden_layers_for_vit"),                                            \
+        MX_CFG(T, vit.heads, "vision_config.num_attention_heads", MX_CFG_INT, .fallback = heads_,  \
+               .maxtext = "num_attention_heads_for_vit"),                                          \
+        MX_CFG(T, vit.channels, "vision_config.num_channels", MX_CFG_INT, .fallback = 3,           \
+               .maxtext = "num_channels_for_vit"),                                                 \
+        MX_CFG(T, vit.image_size, "vision_config.image_size", MX_CFG_INT, .fallback = size_,       \
+               .maxtext = "image_size_for_vit"),                                                   \
+        MX_CFG(T, vit.patch, "vision_config.patch_size", MX_CFG_INT, .fallback = patch_,           \
+               .maxtext = "patch_size_for_vit")
 
 /* Rows for members vocab, d, d_ff, layers, heads. */
 #define MX_CFG_SIZES(T)                                                                            \

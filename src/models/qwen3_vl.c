@@ -299,4 +299,6 @@ const mx_model mx_model_qwen3_vl = {
     .no_decay = "*norm*,*.bias",
     .tower = MX_QWEN3_TOWER,
     .vision = "vision transformer over pictures of any proportions, merger, deep features",
+    .decoder_block = "qwen3",
+    .decoder_keys = "use_multimodal=true,vision_encoder_block=qwen3_vl",
 };

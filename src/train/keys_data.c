@@ -79,6 +79,8 @@ const mx_key mx_keys_data[] = {
     {"special_in_text", ENUM, TOKENIZER, "auto", "auto|parse|text",
      "strings that look like special tokens; auto: text in data, as the library in tokenize",
      0, FIXED},
+    {"do_pan_and_scan", BOOL, TOKENIZER, "false", 0,
+     "long pictures are shown in crops as well (Gemma 3)", 0, FIXED},
     {"tokenizer_cache_dir", TEXT, TOKENIZER, "", 0, "keep tokenized data here; empty: do not", 0,
      0},
     {"tokenize_train_data", BOOL, TOKENIZER, "true", 0, "false when the data is token ids", 0, 0},

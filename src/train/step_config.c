@@ -206,10 +206,12 @@ static mx_status configure_images(mx_step_options *o, const mx_config *cfg, cons
     if (!m->family->images && mx_config_is_users(cfg, "use_multimodal"))
         return mx_fail(MX_USAGE,
                        "%s: use_multimodal is set, but %s is a family without images; load a "
-                       "checkpoint that has its vision part (load_parameters_path)",
+                       "checkpoint that has its vision part (load_parameters_path), or name a "
+                       "model whose vision_encoder_block is built: gemma3, gemma4, llama4, "
+                       "qwen3_vl",
                        mx_config_where(cfg, "use_multimodal"), m->family->name);
     if (!m->family->images)
-        return MX_OK; /* a model of configs/models whose text part is what is built */
+        return MX_OK; /* a model of configs/models whose image encoder is not built */
     if (mx_config_bool(cfg, "enable_rampup_batch_size"))
         return mx_fail(MX_USAGE, "%s: batches that grow are not there with use_multimodal",
                        mx_config_where(cfg, "enable_rampup_batch_size"));

@@ -124,8 +124,17 @@ static const char *folder_of(const mx_dataset_options *set, mx_arena *a)
     return path;
 }
 
+/* Nothing is tokenized, so it does not matter what the tokenizer knows. */
+static bool all_are_ids(const mx_dataset_options *sets, int n)
+{
+    bool ids = true;
+    for (int i = 0; i < n; i++)
+        ids = ids && sets[i].kind && strcmp(sets[i].kind, "synthetic") == 0;
+    return ids;
+}
+
 static mx_status open_images(mx_train_data *d, const mx_train_data_request *r,
-                             const mx_dataset_options *set)
+                             const mx_dataset_options *set, bool only_ids)
 {
     const mx_config *c = r->config;
     mx_image_spec s;
@@ -134,10 +143,11 @@ static mx_status open_images(mx_train_data *d, const mx_train_data_request *r,
         strcmp(mx_config_text(c, "packing_type"), "concat_then_split") == 0)
         return mx_fail(MX_USAGE, "%s: packing_type=concat_then_split would cut pictures; use "
                        "first_fit or best_fit", mx_config_where(c, "packing_type"));
-    if (mx_tokenizer_find(d->tokenizer, s.piece) != s.token)
+    if (!only_ids && mx_tokenizer_find(d->tokenizer, s.piece) != s.token)
         return mx_fail(MX_INPUT,
                        "the model's image token is %lld, but the tokenizer (%s) has no %s of that "
-                       "number; they do not belong together",
+                       "number; they do not belong together (use_multimodal=false trains on text "
+                       "alone)",
                        (long long)s.token, mx_tokenizer_kind(d->tokenizer), s.piece);
     d->images = (mx_encode_images){
         .column = mx_config_text(c, r->evaluation ? "eval_image_column" : "train_image_column"),
@@ -145,17 +155,10 @@ static mx_status open_images(mx_train_data *d, const mx_train_data_request *r,
         .max_tokens = mx_config_int(c, "max_target_length"),
         .max_images = r->images_per_row};
     MX_TRY(mx_image_processor_open(&d->images.processor, &s, r->model_dir));
+    if (mx_config_bool(c, "do_pan_and_scan"))
+        MX_TRY(mx_image_processor_crops(&d->images.processor));
     d->images.table = mx_image_table_new();
     return MX_OK;
-}
-
-/* Nothing is tokenized, so it does not matter what the tokenizer knows. */
-static bool all_are_ids(const mx_dataset_options *sets, int n)
-{
-    bool ids = true;
-    for (int i = 0; i < n; i++)
-        ids = ids && sets[i].kind && strcmp(sets[i].kind, "synthetic") == 0;
-    return ids;
 }
 
 mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *request)
@@ -191,7 +194,7 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
     o.pack.pad_id = pad >= 0 && pad < r.vocab ? pad : 0;
     fill_encoder(&o.encoder, d, &r);
     if (r.images_per_row) {
-        MX_TRY(open_images(d, &r, &sets[0]));
+        MX_TRY(open_images(d, &r, &sets[0], all_are_ids(sets, n)));
         o.encoder.images = &d->images;
         o.pack.window_rows = 64; /* a window's documents may hold the bytes of their pictures */
     }

@@ -73,6 +73,24 @@ expect 0 '"ids":[201,82,82,26]' $maxc generate "$tmp/m" image=$pictures/wide.png
 sed -i 's/<image_soft_token>/<image_hard_token>/' "$tmp/m/tokenizer.json"
 expect 3 'they do not belong together' $maxc generate "$tmp/m" image=$pictures/plain.png prompt=x
 
+# Pan and scan: a long picture once more in crops, as transformers' processor does when it is asked.
+cp -r $gemma "$tmp/pan" && chmod -R u+w "$tmp/pan"
+for pair in min_crop_size=9 max_num_crops=3 min_ratio_to_activate=1.1; do
+    sed -i "s/\"do_resize\": true/\"do_resize\": true, \"pan_and_scan_${pair%=*}\": ${pair#*=}/" "$tmp/pan/processor_config.json"
+done
+expect 0 '"ids":[201,82,82,26]' $maxc generate "$tmp/pan" image=$pictures/wide.png prompt='what is in this?' \
+    max_new_tokens=4 ignore_eos=true format=json num_threads=1
+expect 0 '"ids":[32,82,82,201,26,175,97,189,65,127,26,26]' $maxc generate "$tmp/pan" image=$pictures/wide.png \
+    do_pan_and_scan=true prompt='what is in this?' max_new_tokens=12 ignore_eos=true format=json num_threads=1
+sed -i 's/"do_resize": true/"do_resize": true, "do_pan_and_scan": true/' "$tmp/pan/processor_config.json"
+printf '%s\n' '"a <start_of_image> and\n<start_of_image> the"' > "$tmp/prompt"
+expect 0 '"ids":[248,212,212,19,99,139,220,173,109,114,19,190]' sh -c "$maxc generate $tmp/pan max_new_tokens=12 \
+    image=$pictures/plain.png,$pictures/wide.png ignore_eos=true format=json num_threads=1 < $tmp/prompt"
+sed -i 's/crop_size": 9/crop_size": 0/' "$tmp/pan/processor_config.json"
+expect 3 '"pan_and_scan_min_crop_size" is 0' $maxc generate "$tmp/pan" image=$pictures/wide.png prompt=x
+expect 3 'the family does not show pictures in crops' $maxc generate $llama image=$pictures/wide.png \
+    do_pan_and_scan=true prompt=x
+
 # Trained on text, stopped and resumed: the tower is in every checkpoint, as it was. Nothing is learnt
 # (learning_rate=0), so the answer to a picture stays the same; without the tower there would be none.
 echo '{"text": "the cat sat on the mat, and what is in this picture?"}' > "$tmp/text.jsonl"
@@ -126,8 +144,23 @@ for model in 'gemma3 <start_of_image> 5\.6387 128 vision_tower multi_modal langu
 done
 expect 2 'llama is a family without images' $maxc train base_output_directory="$tmp" run_name=q use_multimodal=true \
     load_parameters_path=tests/store/fixtures/llama_fp8 dataset_path="$tmp/text.jsonl"
-expect 0 'model     qwen3' $maxc plan model_name=qwen3-vl-2b chip=h100 # whose file says use_multimodal
-expect 2 'load a checkpoint that has its vision part' $maxc plan model_name=gemma3-4b use_multimodal=true
+expect 0 'model     qwen3_vl, 2.13 G parameters, 1.82 G trained' $maxc plan model_name=qwen3-vl-2b chip=h100
+expect 0 'model     qwen3, 1.72 G parameters' $maxc plan model_name=qwen3-vl-2b chip=h100 use_multimodal=false
+expect 0 'model     gemma3_vision, 4.30 G parameters' $maxc plan model_name=gemma3-4b use_multimodal=true chip=h200 \
+    per_device_batch_size=1
+# A model of configs/models made anew with its tower, small, and read again.
+small='dataset_type=synthetic max_target_length=32 per_device_batch_size=1 steps=1 num_threads=1 vocab_size=500
+    base_emb_dim=32 base_num_query_heads=2 base_num_kv_heads=1 base_mlp_dim=64 base_num_decoder_layers=6
+    hidden_size_for_vit=32 intermediate_size_for_vit=48 num_attention_heads_for_vit=2 num_hidden_layers_for_vit=2'
+expect 0 checkpoints/1 $maxc train base_output_directory="$tmp" run_name=n3 model_name=gemma3-4b use_multimodal=true \
+    $small head_dim=16 image_size_for_vit=56 vision_output_length=4
+expect 0 checkpoints/1 $maxc train base_output_directory="$tmp" run_name=n4 model_name=qwen3-vl-2b $small \
+    out_hidden_size_for_vit=32 deepstack_visual_indexes_for_vit=[0,1] patch_size_for_vit=4
+for run in n3:vision_tower n4:model.visual; do
+    grep -q "\"${run#*:}" "$tmp/${run%:*}/checkpoints/1/manifest.json" || { echo "vision.sh: $run: no tower"; bad=1; }
+    expect 0 '"ids"' $maxc generate "$tmp/${run%:*}" tokenizer_path=byte prompt=x max_new_tokens=2 format=json num_threads=1
+done
+expect 2 'name a model whose vision_encoder_block is built' $maxc plan model_name=qwen3-0.6b use_multimodal=true
 expect 2 'would cut pictures' $maxc train base_output_directory="$tmp" run_name=q use_multimodal=true \
     load_parameters_path=$gemma dataset_path="$tmp/pictures.jsonl" packing_type=concat_then_split max_target_length=64
 rm "$tmp/plain.webp"

@@ -193,6 +193,41 @@ MX_TEST(image_sizes_in_pieces_equal_the_reference)
         fclose(f);
 }
 
+static const char *const crop_texts[3] = {"[", "|", ","};
+
+/* Gemma 3's pan and scan. */
+MX_TEST(image_crops_equal_the_reference)
+{
+    FILE *f = fopen(EXPECTED "crops.txt", "r");
+    MX_CHECK(f != NULL);
+    long w, h, least, most, across, down;
+    double ratio;
+    int n = 0;
+    while (f && fscanf(f, "%ld %ld %ld %ld %lf %ld %ld", &w, &h, &least, &most, &ratio, &across,
+                       &down) == 7) {
+        mx_image_processor p;
+        mx_image_cut c;
+        mx_image_spec s = {.channels = 3, .size = 20, .max_tiles = 1};
+        memcpy(s.crop_texts, crop_texts, sizeof crop_texts);
+        MX_CHECK_OK(mx_image_processor_open(&p, &s, NULL));
+        p.min_crop = least;
+        p.max_crops = most;
+        p.min_ratio = ratio;
+        MX_CHECK_OK(mx_image_cut_of(&p, w, h, &c));
+        MX_CHECK(c.images == 1, "crops that were not asked for");
+        MX_CHECK_OK(mx_image_processor_crops(&p));
+        MX_CHECK_OK(mx_image_cut_of(&p, w, h, &c));
+        bool cropped = across * down > 1;
+        MX_CHECK(c.across == across && c.down == down && c.images == across * down + cropped,
+                 "line %d, %ld x %ld: %lld x %lld crops", n + 1, w, h, (long long)c.across,
+                 (long long)c.down);
+        n++;
+    }
+    MX_CHECK(n == 200, "%d lines", n);
+    if (f)
+        fclose(f);
+}
+
 static mx_status cut_one(mx_image_spec s, int64_t w, int64_t h)
 {
     mx_image_processor p;
@@ -255,6 +290,12 @@ MX_TEST(image_layout_puts_tokens_where_the_processor_does)
     cuts[0].images = 3;
     MX_CHECK_OK(mx_image_lay_out(&s, "a<I>b<I>", 8, cuts, 2, &out));
     MX_CHECK(strcmp(mx_str_text(&out), "a<b>ppp<e>b<b>p<e>") == 0, "%s", mx_str_text(&out));
+    out.len = 0;
+    s.size = 1; /* in crops */
+    memcpy(s.crop_texts, crop_texts, sizeof crop_texts);
+    MX_CHECK_OK(mx_image_lay_out(&s, "a<I>", 4, cuts, 1, &out));
+    MX_CHECK(strcmp(mx_str_text(&out), "a[<b>pp<e>|<b>pp<e>,<b>pp<e>") == 0, "%s",
+             mx_str_text(&out));
     mx_str_fini(&out);
 }
 

@@ -206,19 +206,22 @@ MX_TEST(models_unknown_block_names_those_there_are)
     mx_config_free(cfg);
 }
 
-static double count_weights(const mx_model_spec *m)
+static double count_weights(const mx_model_spec *m, bool images)
 {
     mx_graph g;
     mx_build b;
     mx_graph_init(&g);
-    mx_model_build(&g, m, (mx_model_shape){.batch = 1, .seq = 16}, &b);
+    mx_model_build(&g, m, (mx_model_shape){.batch = 1, .seq = 16, .images = images}, &b);
     MX_CHECK_OK(mx_graph_check(&g));
     double n = 0;
+    bool head = false;
     for (int i = 0; i < g.n_nodes; i++)
-        if (g.node[i]->op == &mx_op_variable)
+        if (g.node[i]->op == &mx_op_variable) {
             n += (double)mx_type_bytes(&g.node[i]->type) /
                  (double)mx_dtype_bytes(g.node[i]->type.dtype);
-    if (!m->summary.tied && !mx_graph_find(&g, "lm_head.weight"))
+            head |= mx_ends_with(g.node[i]->name, "lm_head.weight");
+        }
+    if (!m->summary.tied && !head)
         n += (double)m->summary.vocab * (double)m->summary.d_model;
     mx_graph_fini(&g);
     return n;
@@ -310,7 +313,7 @@ MX_TEST(models_have_as_many_weights_as_released)
         mx_status st = mx_model_from_config(&m, cfg);
         MX_CHECK(!st, "%s: %s", known[i].arg, mx_status_text(st));
         if (!st) {
-            double n = count_weights(&m);
+            double n = count_weights(&m, false);
             MX_CHECK(n == known[i].n, "%s: %.0f weights, released with %.0f", known[i].arg, n,
                      known[i].n);
             mx_model_spec_fini(&m);
@@ -318,4 +321,80 @@ MX_TEST(models_have_as_many_weights_as_released)
         mx_status_free(st);
         mx_config_free(cfg);
     }
+}
+
+/* With images where use_multimodal asks for them, here or in the model's file; and the encoder of
+ * the right one is built. */
+MX_TEST(models_with_images_have_as_many_weights_as_released)
+{
+    static const struct {
+        const char *name, *family;
+        double n;
+    } known[] = {
+        {"model_name=gemma3-4b", "gemma3_vision", 4300079472 - 64.0 * 2560},
+        {"model_name=gemma4-e2b", "gemma4_vision", 4797113635}, /* without its audio part */
+        {"model_name=llama4-17b-16e", "llama4_vision", 108641793536},
+        {"model_name=qwen3-vl-2b", "qwen3_vl", 2127532032},
+        {"model_name=qwen3-vl-4b", "qwen3_vl", 4437815808},
+        {"model_name=qwen3-vl-30b-a3b", "qwen3_vl_moe", 31070754032},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const char *args[] = {known[i].name, "use_multimodal=true"};
+        mx_config *cfg = load(args, 2);
+        mx_model_spec m;
+        mx_status st = mx_model_from_config(&m, cfg);
+        MX_CHECK(!st, "%s: %s", known[i].name, mx_status_text(st));
+        if (!st) {
+            double n = count_weights(&m, true);
+            MX_CHECK(strcmp(m.family->name, known[i].family) == 0, "%s: %s", known[i].name,
+                     m.family->name);
+            MX_CHECK(n == known[i].n, "%s: %.0f weights, released with %.0f", known[i].name, n,
+                     known[i].n);
+            mx_model_spec_fini(&m);
+        }
+        mx_status_free(st);
+        mx_config_free(cfg);
+    }
+}
+
+static const char *family_of(const char *const *args, int n)
+{
+    mx_config *cfg = load(args, n);
+    mx_model_spec m;
+    MX_CHECK_OK(mx_model_from_config(&m, cfg));
+    const char *name = m.family->name;
+    mx_model_spec_fini(&m);
+    mx_config_free(cfg);
+    return name;
+}
+
+MX_TEST(models_have_images_where_they_are_asked_for)
+{
+    static const struct {
+        const char *args[2], *family;
+    } cases[] = {
+        {{"model_name=gemma3-4b"}, "gemma3"},
+        {{"model_name=gemma4-26b"}, "gemma4"},
+        {{"model_name=gemma4-26b", "use_multimodal=true"}, "gemma4_vision"},
+        {{"model_name=qwen3-vl-2b"}, "qwen3_vl"}, /* its file says so */
+        {{"model_name=qwen3-vl-2b", "use_multimodal=false"}, "qwen3"},
+        {{"model_name=qwen3-0.6b", "use_multimodal=true"}, "qwen3"}, /* has no encoder */
+        {{"model_name=qwen3-omni-30b-a3b"}, "qwen3_moe"},            /* has one that is not built */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *family = family_of(cases[i].args, cases[i].args[1] ? 2 : 1);
+        MX_CHECK(strcmp(family, cases[i].family) == 0, "%s %s: %s", cases[i].args[0],
+                 cases[i].args[1] ? cases[i].args[1] : "", family);
+    }
+    const char *args[] = {"model_name=qwen3-vl-2b"};
+    json_t *json = json_of(args, 1);
+    is(json, "model_type", "\"qwen3_vl\"");
+    is(json, "tie_word_embeddings", "true");
+    is(json, "text_config.hidden_size", "2048");
+    is(json, "text_config.rope_parameters.rope_theta", "5000000.0");
+    is(json, "text_config.rope_parameters.mrope_section", "[24,20,20]");
+    is(json, "vision_config.hidden_size", "1024");
+    is(json, "vision_config.deepstack_visual_indexes", "[5,11,17]");
+    is(json, "vision_config.hidden_act", "(absent)");
+    json_decref(json);
 }
