@@ -4,7 +4,9 @@
 #include "../test.h"
 #include "tiny_run.h"
 
+#include "base/io.h"
 #include "models/from_config.h"
+#include "store/hf_dir.h"
 #include "train/keys.h"
 #include "train/metrics.h"
 #include <math.h>
@@ -112,4 +114,40 @@ MX_TEST(run_keys_enter_the_configuration)
     MX_CHECK(json_real_value(json_object_get(text, "router_aux_loss_coef")) == 0.25);
     MX_CHECK(json_is_true(json_object_get(text, "output_router_logits")));
     json_decref(j);
+}
+
+/* Qwen3.5's image encoder is not built: training writes it as it was, beside the language part
+ * under its released names, and the configuration of both. */
+MX_TEST(an_image_encoder_that_is_not_built_is_kept)
+{
+    static const char from[] = "tests/fixtures/models/qwen3.5-moe";
+    char folder[256], saved[512];
+    mx_hf_dir a = {0}, b = {0};
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "kept",
+                           (const char *[]){"load_parameters_path=tests/fixtures/models/qwen3.5-moe",
+                                            "dataset_type=synthetic", "steps=2", NULL}));
+    snprintf(saved, sizeof saved, "%s/kept/r/checkpoints/2", folder);
+    MX_CHECK_OK(mx_hf_dir_open(&a, from, MX_HF_ALL));
+    MX_CHECK_OK(mx_hf_dir_open(&b, saved, MX_HF_ALL));
+    MX_CHECK(a.n_tensors == b.n_tensors, "%lld and %lld tensors", (long long)a.n_tensors,
+             (long long)b.n_tensors);
+    int same = 0, trained = 0;
+    for (int64_t i = 0; i < a.n_tensors; i++) {
+        const mx_st_tensor *x = a.tensors[i], *y = mx_hf_dir_find(&b, x->name);
+        mx_arena scratch = {0};
+        float *p = MX_NEW_N(&scratch, float, x->n), *q = MX_NEW_N(&scratch, float, x->n);
+        MX_CHECK(y && y->n == x->n, "%s is missing", x->name);
+        MX_CHECK_OK(mx_st_read(x, 0, x->n, MX_ST_F32, p, NULL));
+        MX_CHECK_OK(mx_st_read(y, 0, x->n, MX_ST_F32, q, NULL));
+        bool equal = memcmp(p, q, sizeof(float) * (size_t)x->n) == 0;
+        *(equal ? &same : &trained) += 1;
+        MX_CHECK(equal || !strstr(x->name, "visual"), "%s has changed", x->name);
+        mx_arena_fini(&scratch);
+    }
+    MX_CHECK(same >= 10 && trained >= 50, "%d tensors kept, %d trained", same, trained);
+    MX_CHECK(json_object_get(b.config, "vision_config") != NULL);
+    mx_hf_dir_close(&a);
+    mx_hf_dir_close(&b);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
 }
