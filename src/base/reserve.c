@@ -93,7 +93,12 @@ mx_status mx_memory_check(void)
     return st;
 }
 
+static void *json_alloc(size_t bytes)
+{
+    return mx_realloc(NULL, bytes);
+}
+
 void mx_memory_install(void)
 {
-    json_set_alloc_funcs(mx_small_alloc, mx_free);
+    json_set_alloc_funcs(json_alloc, mx_free);
 }

@@ -20,7 +20,7 @@ static mx_status make(mx_code code, const char *fmt, va_list ap, const char *suf
     va_end(again);
     size_t extra = suffix ? strlen(suffix) + 2 : 0;
     MX_ASSERT(n >= 0, "the format of an error: %s", fmt);
-    mx_error *e = mx_small_alloc(sizeof *e + (size_t)n + extra + 1);
+    mx_error *e = mx_realloc(NULL, sizeof *e + (size_t)n + extra + 1);
     e->code = code;
     vsnprintf(e->text, (size_t)n + 1, fmt, ap);
     if (suffix)

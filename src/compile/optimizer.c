@@ -11,8 +11,8 @@
  * here, in the variable skipped_steps, and not by the host: a step may then be started before it is
  * known whether the one before it was skipped. The input `step` counts all of them.
  *
- * The root param_norm is the norm of the trained weights after the update, which AdamW sums up as it
- * goes.
+ * The root param_norm is the norm of the trained weights after the update, which AdamW sums up as
+ * it goes.
  */
 #include "compile/optimizer.h"
 

@@ -70,6 +70,7 @@ static mx_status save(mx_run *r)
 static mx_status give_up_saving(mx_run *r)
 {
     int64_t limit = r->rules.max_checkpoint_failures;
+    r->refuge_failed = r->failed_saves ? r->refuge_failed : 0;
     if (!r->ckpt || !limit || r->failed_saves < limit * (r->refuge_failed + 1))
         return MX_OK;
     bool kept;
