@@ -32,6 +32,17 @@ expect 2 'has 1 image tokens (<|patch|>), but no image is given' $maxc generate 
 expect 3 'has 2 places for images (<|image|>), but there are 1' $maxc generate $llama \
     image=$pictures/plain.png prompt='<|image|> or <|image|>'
 gemma4=tests/fixtures/vision/gemma4
+head -c 300 $pictures/plain.png > "$tmp/cut.png"
+for model in gemma4:46,181,181 qwen3vl:265,265,265; do
+    expect 0 "\"ids\":[${model#*:}]" $maxc generate tests/fixtures/vision/${model%:*} image=$pictures/wide.png \
+        prompt='what is in this?' n=2 max_new_tokens=3 ignore_eos=true format=json num_threads=1
+    [ "$(grep -c "\"ids\":\[${model#*:}\]" "$tmp/out")" = 2 ] || { echo "vision.sh: $model: not two answers"; bad=1; }
+    expect 3 'cut.png: the PNG image is damaged' $maxc generate tests/fixtures/vision/${model%:*} \
+        image="$tmp/cut.png" prompt=x
+    w=$pictures/wide.png
+    expect 2 'positions, but the model was made for 512' $maxc generate tests/fixtures/vision/${model%:*} \
+        image=$w,$w,$w,$w,$w,$w,$w,$w,$w prompt=x max_new_tokens=1 num_threads=1
+done
 expect 2 'has a place for an image, <|image|>, but none' $maxc generate $gemma4 prompt='a <|image|>'
 expect 2 'a place for an image' $maxc generate $gemma4 prompt='a <|image|>' use_chat_template=true
 expect 3 'has 2 places for images (<|image|>), but there are 1' $maxc generate $gemma4 \
@@ -61,7 +72,6 @@ sed 's/"merge_size": 2/"merge_size": 3/' $qwen/processor_config.json > "$tmp/w/p
 expect 3 "\"merge_size\" must be the model's, 2" $maxc generate "$tmp/w" image=$pictures/plain.png prompt=x
 expect 3 '"max_soft_tokens" is 0' $maxc generate "$tmp/g" image=$pictures/plain.png prompt=x
 expect 3 '65535 x 65535 pixels is too large' $maxc generate $gemma image=$pictures/enormous.png prompt=x
-head -c 300 $pictures/plain.png > "$tmp/cut.png"
 expect 3 'cut.png: the PNG image is damaged' $maxc generate $gemma image="$tmp/cut.png" prompt=x
 expect 3 'none.png' $maxc generate $gemma image="$tmp/none.png" prompt=x
 cp -r $gemma "$tmp/m" && chmod -R u+w "$tmp/m"
@@ -166,4 +176,14 @@ expect 2 'would cut pictures' $maxc train base_output_directory="$tmp" run_name=
 rm "$tmp/plain.webp"
 expect 3 "$tmp/plain.webp" $maxc train base_output_directory="$tmp" run_name=r use_multimodal=true num_epoch=1 \
     load_parameters_path=$gemma dataset_path="$tmp/pictures.jsonl" max_target_length=64 num_threads=1
+# Records whose pictures do not fit, or are of proportions that the family does not take.
+echo '{"image": "wide.png", "text": "the cat sat on the mat"}' > "$tmp/long.jsonl"
+for model in gemma4 qwen3vl; do
+    expect 3 'tokens with its pictures, more than max_target_length=48' $maxc train base_output_directory="$tmp" run_name=s \
+        use_multimodal=true num_epoch=1 load_parameters_path=tests/fixtures/vision/$model dataset_path="$tmp/long.jsonl" \
+        max_target_length=48 num_threads=1
+done
+cp $pictures/thin.png "$tmp" && echo '{"image": "thin.png", "text": "the cat"}' > "$tmp/thin.jsonl"
+expect 3 "$tmp/thin.png: 1 x 300 pixels: one side" $maxc train base_output_directory="$tmp" run_name=t use_multimodal=true \
+    num_epoch=1 load_parameters_path=$qwen dataset_path="$tmp/thin.jsonl" max_target_length=64 num_threads=1
 exit $bad
