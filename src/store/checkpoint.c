@@ -168,6 +168,29 @@ static mx_status write_extras(const mx_ckpt *c, const char *dir, json_t *files)
     return MX_OK;
 }
 
+/* What other ranks say they wrote must be here: a folder that machines do not share, or a file
+ * system that forgets, would otherwise be a checkpoint with holes. */
+static mx_status check_arrived(const char *dir, const tensor_set *set)
+{
+    mx_str path = {0};
+    mx_status st = MX_OK;
+    for (int i = 0; i < set->saved.n_shards && !st; i++) {
+        const mx_hf_shard *s = &set->saved.shards[i];
+        int rank = mx_hf_shard_rank(&set->opts, i);
+        struct stat sb;
+        mx_str_clear(&path);
+        mx_str_addf(&path, "%s/%s", dir, s->name);
+        if (rank != set->opts.rank &&
+            (stat(path.text, &sb) || (uint64_t)sb.st_size != s->st.size_bytes))
+            st = mx_fail(MX_DEVICE,
+                         "%s: rank %d has written it and rank 0 does not see it whole; all ranks "
+                         "must have the run's folder in common",
+                         path.text, rank);
+    }
+    mx_str_fini(&path);
+    return st;
+}
+
 /* Takes `files`. */
 static mx_status write_manifest(const mx_ckpt *c, const char *dir, tensor_set *set, int n_sets,
                                 json_t *files)
@@ -175,10 +198,12 @@ static mx_status write_manifest(const mx_ckpt *c, const char *dir, tensor_set *s
     mx_manifest_head head = {c->opts.run_id, c->snap.step, c->snap.metric};
     mx_status st = MX_OK;
     for (int k = 0; k < n_sets && !st; k++) {
+        MX_TRY_OUT(st, check_arrived(dir, &set[k]));
         st = mx_hf_save_index(dir, set[k].tensors, &set[k].opts, &set[k].arena, &set[k].saved);
         if (!st)
             mx_manifest_add_shards(files, &set[k].saved, set[k].tensors);
     }
+out:
     if (st) {
         json_decref(files);
         return st;

@@ -8,7 +8,7 @@ d=$(mktemp -d "${TMPDIR:-/tmp}/maxc-ranks-XXXXXX")
 trap 'rm -rf "$d"' EXIT
 bad=0
 fail() { echo "ranks.sh: $*" >&2; bad=1; }
-port=$((20000 + $$ % 20000))
+port=$((20000 + $$ % 12000)) # below the ports that connections are given by themselves
 # start SIZE NAME STEPS [key=value...]: the ranks in the background; $p0 $p1 ... are their processes. Each start has a
 # port of its own: a closed one is not always free at once.
 start() {

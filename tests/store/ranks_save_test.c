@@ -180,6 +180,44 @@ MX_TEST(ranks_abort_a_save_when_one_of_them_fails)
     }
 }
 
+/* --- a rank writes elsewhere --- */
+
+static int losing_rename(void *ctx, const char *from, const char *to)
+{
+    return strstr(to, "safetensors") ? mx_io_system.unlink(ctx, from)
+                                     : mx_io_system.rename(ctx, from, to);
+}
+
+static int save_elsewhere(int rank, void *ctx)
+{
+    int bad = 0;
+    mx_comm *comm = NULL;
+    mx_ckpt *c = NULL;
+    mx_io io = mx_io_system;
+    if (rank == 1)
+        io.rename = losing_rename;
+    mx_status st = open_rank(&comm, &c, ctx, &io);
+    if (!st)
+        st = save(c, 1);
+    EXPECT(bad, st && strstr(mx_status_text(st), "rank 1 has written it and rank 0 does not see"),
+           "rank %d: %s", rank, mx_status_text(st));
+    mx_status_free(st);
+    mx_ckpt_free(c);
+    mx_comm_close(comm);
+    return bad;
+}
+
+MX_TEST(ranks_do_not_commit_what_rank_0_cannot_see)
+{
+    test_dir d;
+    char path[1024];
+    test_dir_make(&d);
+    ranks_run(SIZE, save_elsewhere, &(plan){.dir = d.path, .faulty = -1});
+    MX_CHECK(!test_exists(step_path(d.path, 1, path, sizeof path)), "a checkpoint with holes");
+    MX_CHECK(count_tmp(d.path) == 0, "something is left");
+    test_dir_remove(&d);
+}
+
 /* --- rank 0 dies --- */
 
 static const plan *deadly;

@@ -124,9 +124,9 @@ MX_TEST(an_image_encoder_that_is_not_built_is_kept)
     char folder[256], saved[512];
     mx_hf_dir a = {0}, b = {0};
     tiny_folder(folder, sizeof folder);
-    MX_CHECK_OK(tiny_train(folder, "kept",
-                           (const char *[]){"load_parameters_path=tests/fixtures/models/qwen3.5-moe",
-                                            "dataset_type=synthetic", "steps=2", NULL}));
+    const char *args[] = {"load_parameters_path=tests/fixtures/models/qwen3.5-moe",
+                          "dataset_type=synthetic", "steps=2", NULL};
+    MX_CHECK_OK(tiny_train(folder, "kept", args));
     snprintf(saved, sizeof saved, "%s/kept/r/checkpoints/2", folder);
     MX_CHECK_OK(mx_hf_dir_open(&a, from, MX_HF_ALL));
     MX_CHECK_OK(mx_hf_dir_open(&b, saved, MX_HF_ALL));
