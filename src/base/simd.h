@@ -41,6 +41,10 @@ typedef enum {
 /* acc (16 floats) += sums of two products per lane; a, b hold 16 pairs of bf16. */
 #define MX_BF16_DOT(acc, a, b) \
     __builtin_ia32_dpbf16ps_v16sf((acc), (mx_v32i16)(a), (mx_v32i16)(b))
+/* out (64 bytes) = lo and hi (16 floats each) rounded to bf16; what is too small to be normal
+ * becomes 0. */
+#define MX_BF16_ROUND(out, lo, hi)                                                                 \
+    __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(out) : "v"(hi), "v"(lo))
 MX_INLINE mx_simd mx_simd_level(void)
 {
     if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq"))
@@ -57,6 +61,7 @@ MX_INLINE mx_simd mx_simd_level(void)
 #define MX_TARGET_V4
 #define MX_TARGET_BF16
 #define MX_BF16_DOT(acc, a, b) ((void)(a), (void)(b), (acc)) /* never called at this level */
+#define MX_BF16_ROUND(out, lo, hi) ((void)(lo), (void)(hi), (out) = (mx_v32i16){0}) /* nor this */
 MX_INLINE mx_simd mx_simd_level(void)
 {
     return MX_SIMD_BASE;

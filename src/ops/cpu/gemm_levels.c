@@ -17,6 +17,7 @@
 
 #define PLAIN_MAC(acc, a, b) ((acc) += (a) * (b))
 #define NO_TRANSPOSE(d, ldd, s, lds) ((void)(d), (void)(s), false)
+#define NO_HALVES(d, v, w) ((void)(d))
 
 typedef uint32_t v16u __attribute__((vector_size(64)));
 typedef uint32_t v16u_any __attribute__((vector_size(64), aligned(2), may_alias));
@@ -62,6 +63,7 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define NC 256
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
+#define HALVES NO_HALVES
 #include "ops/cpu/gemm_kernel.inc"
 
 #define NAME(x) x##_f32_v3
@@ -75,6 +77,7 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define NC 384
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
+#define HALVES NO_HALVES
 #include "ops/cpu/gemm_kernel.inc"
 
 #define NAME(x) x##_f32_v4
@@ -88,8 +91,16 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define NC 768
 #define MAC PLAIN_MAC
 #define TRANSPOSE transpose16
+#define HALVES NO_HALVES
 #include "ops/cpu/gemm_kernel.inc"
 
+typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
+#define BF16_HALVES(dst, v, w)                                                                     \
+    do {                                                                                           \
+        mx_v32i16 half_;                                                                           \
+        MX_BF16_ROUND(half_, v, w);                                                                \
+        *(v32s_any *)(dst) = half_;                                                                \
+    } while (0)
 #define BF16_MAC(acc, a, b) ((acc) = MX_BF16_DOT(acc, (v16u){0} + (a), b))
 #define NAME(x) x##_bf16
 #define TARGET MX_TARGET_BF16
@@ -102,6 +113,7 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define NC 768
 #define MAC BF16_MAC
 #define TRANSPOSE transpose16
+#define HALVES BF16_HALVES
 #include "ops/cpu/gemm_kernel.inc"
 
 #define NAME(x) x##_f64_base
@@ -115,6 +127,7 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define NC 128
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
+#define HALVES NO_HALVES
 #include "ops/cpu/gemm_kernel.inc"
 
 #define NAME(x) x##_f64_v3
@@ -128,6 +141,7 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define NC 256
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
+#define HALVES NO_HALVES
 #include "ops/cpu/gemm_kernel.inc"
 
 #define NAME(x) x##_f64_v4
@@ -141,6 +155,7 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define NC 192
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
+#define HALVES NO_HALVES
 #include "ops/cpu/gemm_kernel.inc"
 
 #define LEVEL(kind, mr, nr, nc, kc, pair)                                                          \
