@@ -77,13 +77,17 @@ static void store_rounded_at_random(const mx_tensor *t, int64_t at, int64_t n, c
     }
 }
 
-static double squares(const float *x, int64_t n)
+static MX_CLONES double squares(const float *x, int64_t n)
 {
     double lane[8] = {0}, total = 0;
-    for (int64_t i = 0; i < n; i++)
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; k++)
+            lane[k] += (double)x[i + k] * (double)x[i + k];
+    for (; i < n; i++)
         lane[i % 8] += (double)x[i] * (double)x[i];
-    for (int i = 0; i < 8; i++)
-        total += lane[i];
+    for (int k = 0; k < 8; k++)
+        total += lane[k];
     return total;
 }
 

@@ -1,7 +1,7 @@
 /* attention_decode.c - attention of one query per sequence over a long cache: decoding.
  *
  * Bound by reading the cache once. Keys lie as (position, head, dim), so the tiles of
- * attention_tile.inc, which take one head at a time, would read a few hundred bytes of every row
+ * attention_forward.inc, which take one head at a time, would read a few hundred bytes of every row
  * and skip the rest: a third of the memory's rate. Here a task is a run of KEYS positions of one
  * sequence with all its heads, read as they lie; it leaves for every head
  *     m = max s,  l = sum exp(s - m),  o = sum exp(s - m) v
