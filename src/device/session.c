@@ -7,6 +7,7 @@
 #include "ops/load.h"
 #include <math.h>
 #include <omp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,38 @@ struct mx_session {
 };
 
 enum { ALIGN = 256, RUN = 1 << 20 }; /* of a variable; elements staged at once */
+
+static void *pass_gate(void *gate)
+{
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+/* OpenMP ends the program when it cannot start a thread. So it is tried first whether there can be
+ * so many at once, and then OpenMP starts them here, before memory is used for anything else. */
+static mx_status start_threads(int n)
+{
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *thread = mx_small_alloc(sizeof *thread * (size_t)n);
+    int started = 0, error = 0;
+    pthread_mutex_lock(&gate);
+    while (started < n - 1 && !(error = pthread_create(&thread[started], NULL, pass_gate, &gate)))
+        started++;
+    pthread_mutex_unlock(&gate);
+    for (int i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+    mx_free(thread);
+    if (error)
+        return mx_fail(MX_MEMORY,
+                       "%d threads were asked for and %d can be had: %s; is memory short, or their "
+                       "number limited? num_threads=%d needs fewer",
+                       n, started + 1, strerror(error), started + 1);
+    int at_work = 0;
+#pragma omp parallel num_threads(n) reduction(+ : at_work)
+    at_work++;
+    return at_work > 0 ? MX_OK : mx_fail(MX_DEVICE, "OpenMP runs nothing");
+}
 
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
 {
@@ -50,8 +83,12 @@ mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
     if (n_threads > 0)
         omp_set_num_threads(n_threads);
     s->n_threads = omp_get_max_threads();
-    *out = s;
-    return MX_OK;
+    mx_status st = start_threads(s->n_threads);
+    if (st)
+        mx_session_close(s);
+    else
+        *out = s;
+    return st;
 }
 
 void mx_session_close(mx_session *s)

@@ -12,7 +12,7 @@ train() { # FOLDER STEPS [key=value...]
     folder=$1 steps=$2; shift 2
     exec "$maxc" train decoder_block=llama2 vocab_size=300 base_emb_dim="${emb:-32}" base_num_query_heads=4 \
         base_num_kv_heads=2 head_dim=8 base_mlp_dim=128 base_num_decoder_layers="${layers:-2}" max_target_length=64 \
-        dtype=float32 num_threads=1 per_device_batch_size=4 enable_tensorboard=false \
+        dtype=float32 num_threads="${threads:-1}" per_device_batch_size=4 enable_tensorboard=false \
         base_output_directory="$folder" run_name=r steps="$steps" learning_rate_schedule_steps=100000 "$@"
 }
 started() { while kill -0 "$1" 2> /dev/null && [ ! -s "$2/r/metrics.jsonl" ]; do sleep 0.02; done; }
@@ -75,6 +75,13 @@ done
 # Memory that cannot be had: said, with status 4, and nothing crashes.
 rc=0; (ulimit -v 600000; emb=8192 layers=64 train "$d/as" 5) > "$d/out" 2>&1 || rc=$?
 [ $rc = 4 ] && grep -q 'memory' "$d/out" || fail "an address space of 400 MB gave $rc: $(tail -n 3 "$d/out")"
+
+# Less and less of it, in a run that could do with 150 MB: it works or says what is missing, threads included.
+for kb in 60000 90000 120000 150000 180000 210000 240000 270000 300000 400000; do
+    rc=0
+    (ulimit -v $kb; emb=256 layers=4 threads=4 train "$d/as$kb" 2 local_checkpoint_directory="$d/ram") > "$d/out" 2>&1 || rc=$?
+    { [ $rc = 0 ] || { { [ $rc = 4 ] || [ $rc = 5 ]; } && grep -q 'emory\|threads' "$d/out"; }; } || fail "$kb KB gave $rc: $(tail -n 3 "$d/out")"
+done
 
 # Paths: spaces, letters of other scripts, a slash at the end, relative, long; one that leads nowhere is said.
 long=$d; while [ ${#long} -lt 900 ]; do long=$long/$(printf 'x%.0s' 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0)$(printf 'y%.0s' 1 2 3 4 5 6 7 8 9 0); done
