@@ -25,7 +25,7 @@ typedef struct {
     mx_act act;
     double eps, theta;
     bool clipped, standardise;
-    int64_t image_token, max_tokens;
+    int64_t image_token, video_token, audio_token, max_tokens;
 } gemma4_vision;
 
 /* --- the tower --- */
@@ -151,11 +151,25 @@ static mx_node *features(mx_graph *g, const gemma4_vision *c, const mx_build *b)
     return mx_linear(g, b, x, "embed_vision.embedding_projection", c->text.d, NULL, false);
 }
 
+/* Tokens of what is not there count as padding: a film's, a sound's, and an image's in a program
+ * without images, where a model may write one. */
+static mx_node *pad_tokens(mx_graph *g, const gemma4_vision *c, const mx_build *b)
+{
+    const int64_t id[3] = {c->video_token, c->audio_token, c->image_token};
+    mx_node *t = mx_cast(g, b->tokens, MX_F32);
+    for (int i = 0; i < (b->pixels ? 2 : 3); i++) {
+        mx_node *is = mx_equal(g, b->tokens, mx_constant(g, MX_SCALAR, MX_I32, (double)id[i]));
+        t = mx_add(g, t, mx_mul(g, is, mx_affine(g, t, -1, (double)c->text.pad)));
+    }
+    return mx_cast(g, t, MX_I32);
+}
+
 static mx_head build(mx_graph *g, const void *config, mx_build *b)
 {
     const gemma4_vision *c = config;
     mx_node *tokens = b->tokens, *image = NULL;
     mx_scope(g, "model");
+    b->tokens = pad_tokens(g, c, b);
     if (b->pixels) {
         mx_token_kinds kinds = mx_split_tokens(g, b, c->image_token, b->pixels->type.dim[1]);
         if (strcmp(c->text.bidirectional, "vision") == 0)
@@ -234,6 +248,8 @@ static const mx_cfg_field fields[] = {
     MX_CFG(gemma4_vision, clipped, VISION "use_clipped_linears", MX_CFG_BOOL),
     MX_CFG(gemma4_vision, standardise, VISION "standardize", MX_CFG_BOOL),
     MX_CFG(gemma4_vision, image_token, "image_token_id", MX_CFG_INT, .fallback = 258880),
+    MX_CFG(gemma4_vision, video_token, "video_token_id", MX_CFG_INT, .fallback = 258884),
+    MX_CFG(gemma4_vision, audio_token, "audio_token_id", MX_CFG_INT, .fallback = 258881),
     MX_CFG(gemma4_vision, max_tokens, "vision_soft_tokens_per_image", MX_CFG_INT, .fallback = 280,
            .maxtext = "vision_output_length"),
     {0},
