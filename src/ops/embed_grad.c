@@ -91,8 +91,7 @@ mx_node *mx_embed_grad_onto(mx_graph *g, mx_node *base, const mx_node *grad)
     return MX_APPLY(g, &mx_op_embed_grad, grad->attr, grad->in[0], grad->in[1], base);
 }
 
-/* Halves of the ids leave parts of a sum, but a base must be in it once: with one, ids stay whole.
- */
+/* Halves of the ids leave parts of a sum, and a base must be in it once: then ids stay whole. */
 static const char *notation(const mx_node *n)
 {
     static const char *const whole[] = {"*,*d,!vd->!vd", "!s,!sd,!vd->!vd", "!b!s,!b!sd,!vd->!vd",
