@@ -150,7 +150,7 @@ static void bench_decode()
             snprintf(name, sizeof name, "decode attention b%d, %d keys, h32/8 d128", b, cap);
             line(name, time_ms([&] {
                            for (int i = 0; i < sets; i++)
-                               CU(mx_cuda_decode_attention(&s, o, q, k + nk * i, v + nk * i, l,
+                               CU(mx_cuda_decode_attention(&s, o, q, k + nk * i, v + nk * i, {l},
                                                            NULL, scratch, 0));
                        }) / sets,
                  0, nk * 4.0);

@@ -303,7 +303,18 @@ static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int windo
     int32_t *l = device_copy(len);
     void *scratch = device_alloc<char>(mx_cuda_decode_scratch_bytes(&s));
     CU(cudaMemset(o, 0xff, no * 2));
-    CU(mx_cuda_decode_attention(&s, o, q, k, v, l, sink ? sinks : NULL, scratch, 0));
+    mx_decode_keys by_length = {l}, by_position = {};
+    CU(mx_cuda_decode_attention(&s, o, q, k, v, by_length, sink ? sinks : NULL, scratch, 0));
+    vec first = host(o, no);
+    std::vector<int32_t> q_pos, k_pos; /* the same keys, told by their positions */
+    for (int i = 0; i < b; i++) {
+        q_pos.push_back(len[i] - 1 + 5);
+        for (int j = 0; j < cap; j++)
+            k_pos.push_back(j < len[i] ? j + 5 : j % 2 ? -1 : len[i] + 9);
+    }
+    by_position.q_pos = device_copy(q_pos), by_position.k_pos = device_copy(k_pos);
+    CU(cudaMemset(o, 0xff, no * 2));
+    CU(mx_cuda_decode_attention(&s, o, q, k, v, by_position, sink ? sinks : NULL, scratch, 0));
     CU(cudaDeviceSynchronize());
     attention_ref r;
     r.b = b, r.sq = 1, r.sk = cap, r.hq = hq, r.hk = hk, r.d = d, r.dv = dv, r.scale = s.scale;
@@ -316,8 +327,10 @@ static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int windo
     r.run(host(q, nq), host(k, nk), host(v, nv), vec());
     snprintf(name, sizeof name, "decode b%d h%d/%d d%d/%d cap %d window %d", b, hq, hk, d, dv, cap,
              window);
-    check(name, rel_error(host(o, no), r.o), 5e-3);
-    for (void *p : {(void *)q, (void *)k, (void *)v, (void *)o, (void *)sinks, (void *)l, scratch})
+    check(name, rel_error(first, r.o), 5e-3);
+    check((std::string(name) + ", by position").c_str(), rel_error(host(o, no), r.o), 5e-3);
+    for (void *p : {(void *)q, (void *)k, (void *)v, (void *)o, (void *)sinks, (void *)l, scratch,
+                    (void *)by_position.q_pos, (void *)by_position.k_pos})
         cudaFree(p);
 }
 

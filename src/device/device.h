@@ -19,6 +19,14 @@
 typedef struct mx_session mx_session;
 typedef struct mx_exec mx_exec;
 
+/* n values of an initial distribution, each a pure function of (seed, stream, its index). */
+typedef struct {
+    mx_init init;
+    mx_dtype dtype;
+    int64_t n;
+    uint64_t seed, stream;
+} mx_fill;
+
 /* What a device must offer. Handles are opaque to the caller. */
 typedef struct mx_device {
     const char *name;
@@ -40,6 +48,11 @@ typedef struct mx_device {
     mx_status (*late_mark)(struct mx_device *d, void *late);
     mx_status (*late_wait)(struct mx_device *d, void *late);
     void (*late_close)(struct mx_device *d, void *host, void *late);
+    /* The first values of a variable, and a copy in another float type, made on the device itself;
+     * NULL where the host does it. `fill` may refuse what it cannot make. */
+    mx_status (*fill)(struct mx_device *d, void *dst, const mx_fill *f);
+    mx_status (*convert)(struct mx_device *d, void *dst, mx_dtype to, const void *src,
+                         mx_dtype from, int64_t n);
     bool any_order; /* sums may be made in any order: faster in places, not the same bits twice */
 } mx_device;
 

@@ -335,6 +335,13 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
     uint64_t stream = mx_stream_of(v->name);
     mx_init init = v->attr.init;
     v->written = true;
+    if (s->device->fill) {
+        mx_fill f = {init, v->type.dtype, n, seed, stream};
+        mx_status st = s->device->fill(s->device, v->data, &f);
+        if (!st)
+            return MX_OK;
+        mx_status_free(st); /* not there: by the host, like everything else */
+    }
     if (init.kind == MX_INIT_ZEROS)
         memset(buffer, 0, RUN * mx_dtype_bytes(v->type.dtype));
     mx_tensor t = {buffer, v->type};
@@ -388,9 +395,13 @@ mx_status mx_session_refresh_copies(mx_session *s)
     for (int i = 0; i < s->n_vars && !st; i++) {
         mx_var *v = s->var[i];
         mx_var *from = v->attr.kind == MX_VAR_COPY ? mx_session_find(s, v->attr.copy_of) : NULL;
-        if (from && !buffer)
+        bool there = from && s->device->convert;
+        if (there)
+            st = s->device->convert(s->device, v->data, v->type.dtype, from->data,
+                                    from->type.dtype, mx_type_count(&v->type));
+        if (from && !there && !buffer)
             st = mx_alloc(&buffer, 2 * RUN * sizeof(double), "copies of weights");
-        if (from && !st)
+        if (from && !there && !st)
             st = refresh_copy(s, v, from, buffer, (double *)buffer + RUN);
         v->written |= from != NULL;
     }

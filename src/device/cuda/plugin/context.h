@@ -9,12 +9,13 @@
 #ifndef MX_DEVICE_CUDA_CONTEXT_H
 #define MX_DEVICE_CUDA_CONTEXT_H
 
+#include "device/cuda/plugin/documents.h"
 #include "device/cuda/plugin/gemm_lt.h"
 #include "device/cuda/plugin/nvrtc_cache.h"
 #include "device/cuda/plugin/sdpa_cudnn.h"
 #include "device/device.h"
 
-enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_SLACK = 256 << 10 };
+enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_SLACK = 256 << 10, MX_CUDA_ID_INPUTS = 8 };
 
 typedef struct {
     mx_cuda_libs libs;
@@ -28,6 +29,8 @@ typedef struct {
     size_t stage_at;     /* bytes handed out since the stream was last waited for */
     size_t memory_bytes; /* of the whole device */
     bool any_order;      /* equal runs need not give equal bits */
+    mx_cuda_documents documents[MX_CUDA_ID_INPUTS]; /* inputs that tell documents apart */
+    bool many_documents; /* this run has more of them than cuDNN was given slots */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
 } mx_cuda;

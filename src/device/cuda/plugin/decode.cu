@@ -131,7 +131,7 @@ struct decode_params {
     int splits;
     uint16_t *o;
     const uint16_t *q, *k, *v;
-    const int32_t *lengths;
+    mx_decode_keys keys;
     const float *sinks;
     float *partial; /* (B, Hq, splits, 2 + Dv): max, sum, weighted values */
 };
@@ -149,19 +149,29 @@ static int decode_splits(const mx_decode_shape *s)
  * score of -inf. */
 template <int LANES, int H, bool CAP> struct decode_state {
     float q[H][8], o[H][8], m[H], l[H];
+    const int32_t *k_pos; /* of this sequence; NULL: all keys in range are seen */
+    int32_t lo_pos, hi_pos;
+
+    __device__ __forceinline__ bool sees(int64_t j, int64_t end) const
+    {
+        return j < end && (!k_pos || (k_pos[j] >= lo_pos && k_pos[j] <= hi_pos));
+    }
 
     __device__ __forceinline__ void keys(const decode_params &p, const uint16_t *k,
                                          const uint16_t *v, int64_t j0, int64_t end, int64_t step,
                                          int part)
     {
         vec8 kv[KEYS_AT_ONCE] = {}, vv[KEYS_AT_ONCE] = {};
-        bool in_k = part * 8 < p.s.dim_qk, in_v = part * 8 < p.s.dim_v;
+        bool in_k = part * 8 < p.s.dim_qk, in_v = part * 8 < p.s.dim_v, seen[KEYS_AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < KEYS_AT_ONCE; u++)
+            seen[u] = sees(j0 + u * step, end);
 #pragma unroll
         for (int u = 0; u < KEYS_AT_ONCE; u++) {
             int64_t j = j0 + u * step;
-            if (j < end && in_k)
+            if (seen[u] && in_k)
                 kv[u] = load8_stream(k + j * p.s.k_seq + part * 8);
-            if (j < end && in_v)
+            if (seen[u] && in_v)
                 vv[u] = load8_stream(v + j * p.s.v_seq + part * 8);
         }
         float x[H][KEYS_AT_ONCE];
@@ -192,7 +202,7 @@ template <int LANES, int H, bool CAP> struct decode_state {
                 x[h][u] *= p.score.scale;
                 if (CAP)
                     x[h][u] = p.score.cap * tanh_fast(x[h][u] * p.score.inv_cap);
-                x[h][u] = j0 + u * step < end ? x[h][u] * LOG2E : -INFINITY;
+                x[h][u] = seen[u] ? x[h][u] * LOG2E : -INFINITY;
                 up = fmaxf(up, x[h][u]);
             }
             float base = up == -INFINITY ? 0.f : up, shrink = exp2_fast(m[h] - base);
@@ -270,10 +280,15 @@ __global__ void __launch_bounds__(DECODE_THREADS)
     int heads = min(H, (g + 1) * rep - h0);
     int group = threadIdx.x / LANES, part = threadIdx.x % LANES;
     constexpr int GROUPS = DECODE_THREADS / LANES;
-    int64_t len = p.lengths[b], first = s.window && len > s.window ? len - s.window : 0;
+    bool by_position = p.keys.k_pos != NULL;
+    int64_t len = by_position ? s.capacity : p.keys.lengths[b];
+    int64_t first = s.window && len > s.window && !by_position ? len - s.window : 0;
     int64_t chunk = (len - first + p.splits - 1) / p.splits;
     int64_t lo = first + chunk * blockIdx.x, hi = lo + chunk < len ? lo + chunk : len;
     decode_state<LANES, H, CAP> t;
+    t.k_pos = by_position ? p.keys.k_pos + b * s.capacity : NULL;
+    t.hi_pos = by_position ? p.keys.q_pos[b] : 0;
+    t.lo_pos = s.window && t.hi_pos >= s.window ? (int32_t)(t.hi_pos - s.window + 1) : 0;
 #pragma unroll
     for (int h = 0; h < H; h++) {
         t.m[h] = -INFINITY;
@@ -351,7 +366,7 @@ template <int LANES> static void decode_heads(const decode_params &p, cudaStream
 }
 
 cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const mx_bf16 *q,
-                                     const mx_bf16 *k, const mx_bf16 *v, const int32_t *lengths,
+                                     const mx_bf16 *k, const mx_bf16 *v, mx_decode_keys keys,
                                      const float *sinks, void *scratch, cudaStream_t stream)
 {
     int d = s->dim_qk > s->dim_v ? s->dim_qk : s->dim_v;
@@ -364,7 +379,7 @@ cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const
                        q,
                        k,
                        v,
-                       lengths,
+                       keys,
                        sinks,
                        (float *)scratch};
     if (d <= 64)

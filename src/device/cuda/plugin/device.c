@@ -7,6 +7,7 @@
 #include "device/cuda/plugin/context.h"
 
 #include "base/arena.h"
+#include "device/cuda/plugin/kernels.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,10 +26,11 @@ typedef struct {
     void *state;
 } bound;
 
+/* [0] the usual launches, [1] those for a batch of many documents (documents.h). */
 typedef struct {
     bound *step;
-    int n, n_fallback, runs;
-    cudaGraphExec_t graph;
+    int n, n_fallback, runs[2];
+    cudaGraphExec_t graph[2];
 } program;
 
 static mx_cuda *cuda_of(mx_device *d)
@@ -71,6 +73,10 @@ static void cuda_release(mx_device *d, void *p)
 static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t bytes)
 {
     mx_cuda *c = cuda_of(d);
+    for (int i = 0; i < MX_CUDA_ID_INPUTS; i++)
+        if (c->documents[i].users && c->documents[i].ids == dst)
+            c->documents[i].n = mx_cuda_documents_count(src, c->documents[i].rows,
+                                                        c->documents[i].cols);
     if (c->stage && bytes <= STAGE_BYTES / 4) {
         if (c->stage_at + bytes > STAGE_BYTES) {
             MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "copying to the GPU"));
@@ -89,6 +95,37 @@ static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t byte
     MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream),
                          "copying from the GPU"));
     return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
+}
+
+static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
+{
+    mx_cuda *c = cuda_of(d);
+    if (f->init.kind == MX_INIT_ZEROS)
+        return mx_cuda_check(
+            cudaMemsetAsync(dst, 0, (size_t)f->n * mx_dtype_bytes(f->dtype), c->stream),
+            "the first weights");
+    MX_CUDA_NEEDS(f->dtype == MX_F32 || f->dtype == MX_BF16, "weights of this dtype");
+    mx_cuda_fill fill = {.scale = f->init.kind == MX_INIT_ONES ? 1.0 : f->init.scale, .n = f->n,
+                         .seed = f->seed, .stream = f->stream, .f32 = f->dtype == MX_F32};
+    fill.kind = f->init.kind == MX_INIT_NORMAL        ? MX_CUDA_FILL_NORMAL
+                : f->init.kind == MX_INIT_LOG_UNIFORM ? MX_CUDA_FILL_LOG_UNIFORM
+                                                      : MX_CUDA_FILL_SAME;
+    return mx_cuda_check(mx_cuda_fill_with(dst, &fill, c->stream), "the first weights");
+}
+
+static mx_status cuda_convert(mx_device *d, void *dst, mx_dtype to, const void *src, mx_dtype from,
+                              int64_t n)
+{
+    mx_cuda *c = cuda_of(d);
+    cudaError_t e = cudaErrorInvalidValue;
+    if (to == from)
+        e = cudaMemcpyAsync(dst, src, (size_t)n * mx_dtype_bytes(to), cudaMemcpyDeviceToDevice,
+                            c->stream);
+    else if (to == MX_BF16 && from == MX_F32)
+        e = mx_cuda_cast_f32_bf16(dst, src, n, c->stream);
+    else if (to == MX_F32 && from == MX_BF16)
+        e = mx_cuda_cast_bf16_f32(dst, src, n, c->stream);
+    return mx_cuda_check(e, "copies of weights");
 }
 
 /* Numbers of a step, read while the next one runs: pinned memory and an event. */
@@ -151,8 +188,9 @@ static void cuda_drop(mx_device *d, void *state)
     if (!p)
         return;
     cudaStreamSynchronize(cuda_of(d)->stream);
-    if (p->graph)
-        cudaGraphExecDestroy(p->graph);
+    for (int i = 0; i < 2; i++)
+        if (p->graph[i])
+            cudaGraphExecDestroy(p->graph[i]);
     for (int i = 0; i < p->n; i++) {
         if (p->step[i].op && p->step[i].op->drop)
             p->step[i].op->drop(cuda_of(d), p->step[i].state);
@@ -343,7 +381,8 @@ static mx_status capture(mx_cuda *c, mx_exec *e, program *p)
     if (!st)
         st = mx_cuda_check(err, "capturing a step");
     if (!st)
-        st = mx_cuda_check(cudaGraphInstantiate(&p->graph, graph, 0), "making a CUDA graph");
+        st = mx_cuda_check(cudaGraphInstantiate(&p->graph[c->many_documents], graph, 0),
+                           "making a CUDA graph");
     if (graph)
         cudaGraphDestroy(graph);
     return st;
@@ -381,20 +420,34 @@ out:
     return st;
 }
 
+/* Does the batch have more documents than slots? */
+static bool has_many_documents(const mx_cuda *c, const mx_exec *e)
+{
+    bool many = false;
+    for (int i = 0; i < MX_CUDA_ID_INPUTS; i++) {
+        const mx_cuda_documents *d = &c->documents[i];
+        const char *at = (const char *)d->ids;
+        bool ours = at >= e->scratch && at < e->scratch + e->program->scratch_bytes;
+        many |= d->users && ours && d->n > d->slots;
+    }
+    return many;
+}
+
 static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 {
     mx_cuda *c = cuda_of(d);
     program *p = state;
-    p->runs++;
+    c->many_documents = has_many_documents(c, e);
+    int way = c->many_documents, runs = ++p->runs[way];
     if (e->took)
         return launch_timed(c, e, p);
-    if (p->n_fallback || p->runs == 1)
+    if (p->n_fallback || runs == 1)
         return launch_all(c, e, p);
-    if (p->runs == 3 && getenv("MX_CUDA_PROFILE"))
+    if (runs == 3 && getenv("MX_CUDA_PROFILE"))
         return profile(c, e, p);
-    if (!p->graph)
+    if (!p->graph[way])
         MX_TRY(capture(c, e, p));
-    return mx_cuda_check(cudaGraphLaunch(p->graph, c->stream), "a step on the GPU");
+    return mx_cuda_check(cudaGraphLaunch(p->graph[way], c->stream), "a step on the GPU");
 }
 
 static void cuda_close(mx_device *d)
@@ -450,6 +503,8 @@ mx_status mx_device_open_cuda(mx_device **out)
     d->device = (mx_device){.name = "cuda", .alloc = cuda_alloc, .release = cuda_release,
                             .write = cuda_write, .read = cuda_read, .prepare = cuda_prepare,
                             .run = cuda_run, .drop = cuda_drop, .close = cuda_close};
+    d->device.fill = cuda_fill;
+    d->device.convert = cuda_convert;
     d->device.late_open = cuda_late_open;
     d->device.late_take = cuda_late_take;
     d->device.late_mark = cuda_late_mark;

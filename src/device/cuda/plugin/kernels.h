@@ -131,12 +131,29 @@ cudaError_t mx_cuda_global_norm(const mx_opt_table *t, const mx_opt_step *step, 
 cudaError_t mx_cuda_adamw(const mx_opt_table *t, const mx_opt_step *step, const float *norm,
                           cudaStream_t stream);
 
+/* --- first values (fill.cu) --- */
+typedef enum { MX_CUDA_FILL_SAME, MX_CUDA_FILL_NORMAL, MX_CUDA_FILL_LOG_UNIFORM } mx_cuda_fill_kind;
+typedef struct {
+    mx_cuda_fill_kind kind;
+    double scale;
+    int64_t n;
+    uint64_t seed, stream;
+    bool f32; /* else bf16 */
+} mx_cuda_fill;
+cudaError_t mx_cuda_fill_with(void *x, const mx_cuda_fill *f, cudaStream_t stream);
+
 /* --- decoding (decode.cu) --- */
 /* y (M, N) = x (M, K) W (N, K)^T for M <= 8, at memory speed; y bf16 or (y32) f32. K % 8 == 0. */
 cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int m,
                          int64_t n, int64_t k, cudaStream_t stream);
+/* Which keys a query sees: the first lengths[b], of which it is the last; or, where k_pos is given,
+ * those whose position is not negative and not behind q_pos[b]. */
+typedef struct {
+    const int32_t *lengths;
+    const int32_t *q_pos, *k_pos; /* (B), (B, capacity) */
+} mx_decode_keys;
 /* One query per sequence against a cache. q (B, Hq, D), k (B, cap, Hkv, D), v (B, cap, Hkv, Dv),
- * o (B, Hq, Dv); lengths[b] keys are valid and the query is the last of them. */
+ * o (B, Hq, Dv). */
 typedef struct {
     int batch, heads_q, heads_kv, dim_qk, dim_v;
     int64_t capacity;               /* keys per sequence in the cache */
@@ -147,7 +164,7 @@ typedef struct {
 } mx_decode_shape;
 size_t mx_cuda_decode_scratch_bytes(const mx_decode_shape *s);
 cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const mx_bf16 *q,
-                                     const mx_bf16 *k, const mx_bf16 *v, const int32_t *lengths,
+                                     const mx_bf16 *k, const mx_bf16 *v, mx_decode_keys keys,
                                      const float *sinks, void *scratch, cudaStream_t stream);
 
 /* --- sampling (sample.cu): one token per row of logits (B, V) f32 --- */

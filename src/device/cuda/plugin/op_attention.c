@@ -1,19 +1,24 @@
 /* op_attention.c - attention by the best kernel its description allows.
  *
- *   cuDNN      bf16, causal or full, sliding window; no positions, segments, spans, chunk,
- *              softcap or sinks
+ *   cuDNN      bf16, causal or full, sliding window; no positions, spans, chunk, softcap or sinks;
+ *              packed documents where the host writes their ids (documents.h)
+ *   decode     our own, one query against a cache: bf16, by positions
  *   flash      our own matrix-unit kernels: bf16 and any mask
  *   plain      our own checking kernels: float32
  * A list of selected keys has no CUDA kernel yet.
  */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/flash.h"
+#include "device/cuda/plugin/kernels.h"
 #include "ir/attention.h"
 
 enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, OUT, LSE, DOUT };
 
 typedef struct {
     mx_sdpa_plan *plan; /* NULL: our own kernel */
+    mx_cuda_documents *documents; /* NULL: none */
+    bool decodes; /* one query against a cache */
+    bool finds; /* the first to use these documents: it finds them for the others */
     mx_flash_shape flash;
     bool f32, backward;
 } attention;
@@ -28,13 +33,56 @@ static mx_flash_stride flash_stride(const mx_type *t)
     return (mx_flash_stride){t->dim[1] * t->dim[2] * t->dim[3], t->dim[2] * t->dim[3], t->dim[3]};
 }
 
-static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx_sdpa_plan **out)
+/* Slots for documents of an average length of DOCUMENT tokens and more. */
+enum { DOCUMENT = 256, LEAST = 16 };
+
+/* The entry of these ids; NULL where they are not an input of the host's, or there is no room. */
+static mx_cuda_documents *documents_of(mx_cuda *c, const mx_exec_step *s, bool *fresh)
+{
+    const mx_tensor *q = &s->call.in[Q_SEG], *k = &s->call.in[K_SEG];
+    mx_cuda_documents *free_entry = NULL;
+    *fresh = false;
+    if (q->data != k->data || s->node->in[Q_SEG]->op->kind != MX_SOURCE)
+        return NULL;
+    for (int i = 0; i < MX_CUDA_ID_INPUTS; i++) {
+        if (c->documents[i].users && c->documents[i].ids == q->data)
+            return &c->documents[i];
+        if (!c->documents[i].users)
+            free_entry = &c->documents[i];
+    }
+    if (!free_entry)
+        return NULL;
+    int64_t rows = q->type.dim[0], cols = q->type.dim[1], each = cols / DOCUMENT;
+    int64_t slots = rows * (each < LEAST ? LEAST : each);
+    *free_entry = (mx_cuda_documents){.ids = q->data, .rows = rows, .cols = cols,
+                                      .slots = (int)slots, .n = rows};
+    if (cudaMalloc((void **)&free_entry->start, sizeof(int32_t) * (size_t)(2 * slots + 1)) !=
+        cudaSuccess)
+        return NULL;
+    free_entry->length = free_entry->start + slots + 1;
+    *fresh = true;
+    return free_entry;
+}
+
+static void leave_documents(mx_cuda_documents *d)
+{
+    if (d && --d->users <= 0) {
+        cudaFree(d->start);
+        *d = (mx_cuda_documents){0};
+    }
+}
+
+static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward,
+                            mx_cuda_documents *docs, mx_sdpa_plan **out)
 {
     const mx_attention_attr *a = s->node->attr;
     const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
     MX_CUDA_NEEDS(c->sdpa, "cuDNN was not found");
     for (int i = Q_POS; i <= SELECTED; i++)
-        MX_CUDA_NEEDS(!s->call.in[i].data, "cuDNN lacks this mask");
+        MX_CUDA_NEEDS(!s->call.in[i].data || (docs && (i == Q_SEG || i == K_SEG)),
+                      "cuDNN lacks this mask");
+    MX_CUDA_NEEDS(!docs || (a->causal && mx_type_count(q) < INT32_MAX),
+                  "cuDNN counts elements of packed documents in 32 bits");
     MX_CUDA_NEEDS(q->dtype == MX_BF16 && !a->chunk && a->softcap == 0 && q->dim[3] % 8 == 0 &&
                       v->dim[3] % 8 == 0 && (a->causal || !a->window), "cuDNN lacks this form");
     mx_type o = *q;
@@ -49,7 +97,43 @@ static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx
     shape.dq = shape.q;
     shape.dk = shape.k;
     shape.dv = shape.v;
+    if (docs) {
+        shape.batch = docs->slots;
+        shape.packed = true;
+        shape.total_tokens = q->dim[0] * q->dim[1];
+    }
     return mx_sdpa_plan_new(out, c->sdpa, &shape);
+}
+
+/* The workspace behind cuDNN's: four lists of offsets, and row statistics by slot. */
+static size_t offset_bytes(const attention *t)
+{
+    return ((size_t)(t->documents->slots + 1) * 4 * sizeof(int32_t) + 255) / 256 * 256;
+}
+
+static size_t stats_bytes(const attention *t)
+{
+    return sizeof(float) * (size_t)(t->documents->slots * t->documents->cols * t->flash.heads_q);
+}
+
+static mx_decode_shape decode_shape(const attention *t)
+{
+    const mx_flash_shape *f = &t->flash;
+    return (mx_decode_shape){.batch = f->batch, .heads_q = f->heads_q, .heads_kv = f->heads_kv,
+                             .dim_qk = f->dim_qk, .dim_v = f->dim_v, .capacity = f->seq_kv,
+                             .k_batch = f->k.batch, .k_seq = f->k.seq, .k_head = f->k.head,
+                             .v_batch = f->v.batch, .v_seq = f->v.seq, .v_head = f->v.head,
+                             .window = f->window, .scale = f->scale, .softcap = f->softcap};
+}
+
+/* One query a sequence, keys told apart by their positions in a cache. */
+static bool can_decode(const mx_exec_step *s, const attention *t)
+{
+    const mx_tensor *in = s->call.in;
+    const mx_flash_shape *f = &t->flash;
+    return !t->backward && !t->f32 && f->seq_q == 1 && f->causal && !f->chunk && in[Q_POS].data &&
+           in[K_POS].data && !in[Q_SEG].data && !in[Q_SPAN].data && f->dim_qk % 8 == 0 &&
+           f->dim_v % 8 == 0 && f->dim_qk <= 256 && f->dim_v <= 256;
 }
 
 static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes,
@@ -61,10 +145,18 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
     MX_CUDA_NEEDS(q->dtype == MX_BF16 || q->dtype == MX_F32, "attention of this dtype");
     attention *t = mx_realloc(NULL, sizeof *t);
     *t = (attention){.f32 = q->dtype == MX_F32, .backward = backward};
-    mx_status st = plan_cudnn(c, s, backward, &t->plan);
+    if (s->call.in[Q_SEG].data && c->sdpa && !t->f32)
+        t->documents = documents_of(c, s, &t->finds);
+    mx_status st = plan_cudnn(c, s, backward, t->documents, &t->plan);
     if (st)
         t->plan = NULL;
     mx_status_free(st);
+    if (t->documents)
+        t->documents->users++;
+    if (t->documents && !t->plan) {
+        leave_documents(t->documents);
+        t->documents = NULL;
+    }
     mx_type o = *q;
     o.dim[3] = v->dim[3];
     t->flash = (mx_flash_shape){.batch = (int)q->dim[0], .seq_q = (int)q->dim[1],
@@ -76,8 +168,14 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
                                 .dk = flash_stride(k), .dv = flash_stride(v), .causal = a->causal,
                                 .window = a->window, .chunk = a->chunk, .scale = (float)a->scale,
                                 .softcap = (float)a->softcap};
-    *work_bytes = t->plan ? mx_sdpa_plan_workspace(t->plan)
-                          : sizeof(float) * (size_t)(q->dim[0] * q->dim[1] * q->dim[2]);
+    size_t own = sizeof(float) * (size_t)(q->dim[0] * q->dim[1] * q->dim[2]);
+    *work_bytes = t->plan ? mx_sdpa_plan_workspace(t->plan) : own;
+    if (t->documents)
+        *work_bytes += offset_bytes(t) + stats_bytes(t) + own;
+    t->decodes = can_decode(s, t);
+    mx_decode_shape one = decode_shape(t);
+    if (t->decodes)
+        *work_bytes = mx_cuda_decode_scratch_bytes(&one);
     *state = t;
     return MX_OK;
 }
@@ -92,23 +190,69 @@ static mx_status prepare_backward(mx_cuda *c, const mx_exec_step *s, void **stat
     return prepare_any(c, s, state, work, true);
 }
 
+static mx_sdpa_args sdpa_args(const mx_exec_step *s, bool back)
+{
+    const mx_tensor *in = s->call.in;
+    mx_tensor *out = s->call.out;
+    mx_sdpa_args a = {.q = in[0].data, .k = in[1].data, .v = in[2].data,
+                      .o = back ? in[OUT].data : out[0].data,
+                      .stats = back ? in[LSE].data : out[1].data};
+    if (back) {
+        a.dout = in[DOUT].data;
+        a.dq = out[0].data;
+        a.dk = out[1].data;
+        a.dv = out[2].data;
+    }
+    return a;
+}
+
+/* cuDNN on documents: offsets for this shape, statistics by slot instead of by row. */
+static mx_status launch_documents(mx_cuda *c, const attention *t, mx_sdpa_args *a)
+{
+    const mx_flash_shape *f = &t->flash;
+    char *behind = (char *)c->work + mx_sdpa_plan_workspace(t->plan);
+    int32_t *list = (int32_t *)behind, n = t->documents->slots + 1;
+    float *by_row = a->stats, *by_slot = (float *)(behind + offset_bytes(t));
+    int32_t *off[4] = {list, list + n, list + 2 * n, list + 3 * n};
+    int64_t step[4] = {f->heads_q * f->dim_qk, f->heads_kv * f->dim_qk, f->heads_kv * f->dim_v,
+                       f->heads_q * f->dim_v};
+    if (t->finds)
+        MX_TRY(mx_cuda_check(mx_cuda_documents_find(t->documents, c->stream), "documents"));
+    MX_TRY(mx_cuda_check(mx_cuda_documents_offsets(t->documents, off, step, c->stream),
+                         "documents"));
+    a->off_q = a->off_dq = off[0];
+    a->off_k = a->off_dk = off[1];
+    a->off_v = a->off_dv = off[2];
+    a->off_o = a->off_dout = off[3];
+    a->len_q = a->len_kv = t->documents->length;
+    a->stats = by_slot;
+    if (t->backward)
+        MX_TRY(mx_cuda_check(mx_cuda_documents_stats(t->documents, by_row, by_slot, f->heads_q,
+                                                     true, c->stream), "documents"));
+    MX_TRY(mx_sdpa_plan_launch(t->plan, a, c->work, c->stream));
+    if (t->backward)
+        return MX_OK;
+    return mx_cuda_check(mx_cuda_documents_stats(t->documents, by_row, by_slot, f->heads_q, false,
+                                                 c->stream), "documents");
+}
+
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     attention *t = state;
     const mx_tensor *in = s->call.in;
     mx_tensor *out = s->call.out;
     bool back = t->backward;
-    if (t->plan) {
-        mx_sdpa_args a = {.q = in[0].data, .k = in[1].data, .v = in[2].data,
-                          .o = back ? in[OUT].data : out[0].data,
-                          .stats = back ? in[LSE].data : out[1].data};
-        if (back) {
-            a.dout = in[DOUT].data;
-            a.dq = out[0].data;
-            a.dk = out[1].data;
-            a.dv = out[2].data;
-        }
-        return mx_sdpa_plan_launch(t->plan, &a, c->work, c->stream);
+    if (t->decodes) {
+        mx_decode_shape one = decode_shape(t);
+        mx_decode_keys keys = {.q_pos = in[Q_POS].data, .k_pos = in[K_POS].data};
+        return mx_cuda_check(mx_cuda_decode_attention(&one, out[0].data, in[0].data, in[1].data,
+                                                      in[2].data, keys, in[SINKS].data, c->work,
+                                                      c->stream), "attention");
+    }
+    if (t->plan && !(t->documents && c->many_documents)) {
+        mx_sdpa_args a = sdpa_args(s, back);
+        return t->documents ? launch_documents(c, t, &a)
+                            : mx_sdpa_plan_launch(t->plan, &a, c->work, c->stream);
     }
     mx_flash_args a = {.q = in[0].data, .k = in[1].data, .v = in[2].data,
                        .o = back ? in[OUT].data : out[0].data,
@@ -137,6 +281,8 @@ static void drop(mx_cuda *c, void *state)
     attention *t = state;
     if (t && t->plan)
         mx_sdpa_plan_free(t->plan);
+    if (t)
+        leave_documents(t->documents);
     mx_free(t);
 }
 

@@ -1,5 +1,7 @@
-/* op_matmul.c - contractions through cuBLASLt: one plan per product of the node. */
+/* op_matmul.c - contractions through cuBLASLt: one plan per product of the node. A weight times a few
+ * vectors, as in decoding, goes through our own kernel, which reads the weight at memory speed. */
 #include "device/cuda/plugin/context.h"
+#include "device/cuda/plugin/kernels.h"
 #include "ops/matmul.h"
 
 #include <stdio.h>
@@ -8,7 +10,7 @@ enum { MAX_PRODUCTS = 64 };
 
 typedef struct {
     struct {
-        mx_gemm_plan *plan;
+        mx_gemm_plan *plan; /* NULL: a few vectors */
         mx_product at;
     } product[MAX_PRODUCTS];
     int n;
@@ -21,10 +23,24 @@ static mx_gemm_type type_of(mx_dtype d)
     return d == MX_BF16 ? MX_GEMM_BF16 : MX_GEMM_F32;
 }
 
+/* y (m, n) = x (m, k) w (n, k)^T, everything dense. */
+static bool is_few_vectors(const matmul *m, const mx_product *p)
+{
+    const mx_call *c = &m->step->call;
+    return p->m <= 8 && p->batch == 1 && !p->accumulate && !p->trans_a && p->trans_b &&
+           p->lda == p->k && p->ldb == p->k && p->ldc == p->n && p->k % 8 == 0 &&
+           p->a_at % 8 == 0 && p->b_at % 8 == 0 && c->in[0].type.dtype == MX_BF16;
+}
+
 static mx_status plan_product(void *ctx, const mx_product *p)
 {
     matmul *m = ctx;
     MX_CUDA_NEEDS(m->n < MAX_PRODUCTS, "too many products in one contraction");
+    if (is_few_vectors(m, p)) {
+        m->product[m->n].plan = NULL;
+        m->product[m->n++].at = *p;
+        return MX_OK;
+    }
     mx_gemm_shape s = {.m = p->m, .n = p->n, .k = p->k, .trans_a = p->trans_a,
                        .trans_b = p->trans_b, .lda = p->lda, .ldb = p->ldb, .ldc = p->ldc,
                        .batch = p->batch, .stride_a = p->a_step, .stride_b = p->b_step,
@@ -77,9 +93,14 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     matmul *m = state;
     for (int i = 0; i < m->n; i++) {
         const mx_product *p = &m->product[i].at;
-        MX_TRY(mx_gemm_plan_launch(m->product[i].plan, at(&s->call.in[p->a], p->a_at),
-                                   at(&s->call.in[p->b], p->b_at), at(&s->call.out[0], p->c_at),
-                                   c->gemm_work, c->stream));
+        void *a = at(&s->call.in[p->a], p->a_at), *b = at(&s->call.in[p->b], p->b_at);
+        void *y = at(&s->call.out[0], p->c_at);
+        bool f32 = s->call.out[0].type.dtype == MX_F32;
+        if (m->product[i].plan)
+            MX_TRY(mx_gemm_plan_launch(m->product[i].plan, a, b, y, c->gemm_work, c->stream));
+        else
+            MX_TRY(mx_cuda_check(mx_cuda_gemv(f32 ? NULL : y, f32 ? y : NULL, a, b, (int)p->m, p->n,
+                                              p->k, c->stream), "a product of few rows"));
     }
     return MX_OK;
 }

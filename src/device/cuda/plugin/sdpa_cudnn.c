@@ -21,6 +21,7 @@
 struct mx_sdpa {
     mx_cuda_libs *libs;
     cudnnHandle_t handle;
+    mx_sdpa_plan *plans; /* a list: layers of one shape share one plan */
 };
 
 /* Tensor ids in the graph; 0 where the plan has none. */
@@ -31,6 +32,9 @@ struct mx_sdpa_plan {
     int off_q, off_k, off_v, off_o, off_dout, off_dq, off_dk, off_dv;
     int dout, dq, dk, dv, dsinks, row_dot, dq_sum;
     size_t row_dot_bytes, dq_sum_bytes; /* our part of the workspace, after cuDNN's */
+    mx_sdpa *sdpa;
+    mx_sdpa_plan *next;
+    int users;
 };
 
 mx_status mx_sdpa_open(mx_sdpa **out, mx_cuda_libs *libs)
@@ -39,7 +43,7 @@ mx_status mx_sdpa_open(mx_sdpa **out, mx_cuda_libs *libs)
     MX_TRY(mx_cuda_libs_open_dnn(libs));
     mx_sdpa *s;
     MX_TRY(mx_alloc((void **)&s, sizeof *s, "the cuDNN handle"));
-    s->libs = libs;
+    *s = (mx_sdpa){.libs = libs};
     cudnnStatus_t e = libs->dnn.cudnnCreate(&s->handle);
     if (e != CUDNN_STATUS_SUCCESS) {
         mx_free(s);
@@ -329,21 +333,52 @@ static void build_backward(mx_sdpa_plan *p)
 
 /* --- plans --- */
 
+static bool same_stride(const mx_sdpa_stride *a, const mx_sdpa_stride *b)
+{
+    return a->batch == b->batch && a->seq == b->seq && a->head == b->head;
+}
+
+/* Field by field: the struct has padding. */
+static bool same_shape(const mx_sdpa_shape *a, const mx_sdpa_shape *b)
+{
+    const mx_sdpa_stride *sa = &a->q, *sb = &b->q; /* q, k, v, o, dout, dq, dk, dv */
+    for (int i = 0; i < 8; i++)
+        if (!same_stride(&sa[i], &sb[i]))
+            return false;
+    return a->batch == b->batch && a->seq_q == b->seq_q && a->seq_kv == b->seq_kv &&
+           a->heads_q == b->heads_q && a->heads_kv == b->heads_kv && a->dim_qk == b->dim_qk &&
+           a->dim_v == b->dim_v && a->scale == b->scale && a->softcap == b->softcap &&
+           a->window == b->window && a->f16 == b->f16 && a->causal == b->causal &&
+           a->sinks == b->sinks && a->padded == b->padded && a->packed == b->packed &&
+           a->deterministic == b->deterministic && a->backward == b->backward &&
+           a->stats == b->stats && a->total_tokens == b->total_tokens && a->choice == b->choice;
+}
+
 mx_status mx_sdpa_plan_new(mx_sdpa_plan **out, mx_sdpa *sdpa, const mx_sdpa_shape *shape)
 {
     *out = NULL;
     MX_ASSERT(shape->heads_q % shape->heads_kv == 0, "heads_q=%lld heads_kv=%lld",
               (long long)shape->heads_q, (long long)shape->heads_kv);
     mx_sdpa_plan *p;
+    for (p = sdpa->plans; p; p = p->next)
+        if (same_shape(&p->shape, shape)) {
+            p->users++;
+            *out = p;
+            return MX_OK;
+        }
     MX_TRY(mx_alloc((void **)&p, sizeof *p, "an attention plan"));
     mx_dnn_init(&p->g, sdpa->libs, sdpa->handle);
     p->shape = *shape;
+    p->sdpa = sdpa;
+    p->users = 1;
     p->g.first_choice = shape->choice;
     if (shape->backward)
         build_backward(p);
     else
         build_forward(p);
     mx_status st = mx_dnn_build(&p->g);
+    p->next = sdpa->plans;
+    sdpa->plans = p;
     if (st) {
         mx_sdpa_plan_free(p);
         return mx_status_wrap(
@@ -358,8 +393,13 @@ mx_status mx_sdpa_plan_new(mx_sdpa_plan **out, mx_sdpa *sdpa, const mx_sdpa_shap
 
 void mx_sdpa_plan_free(mx_sdpa_plan *p)
 {
-    if (!p)
+    if (!p || --p->users > 0)
         return;
+    for (mx_sdpa_plan **at = &p->sdpa->plans; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
     mx_dnn_fini(&p->g);
     mx_free(p);
 }

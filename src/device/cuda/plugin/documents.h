@@ -1,0 +1,42 @@
+/* documents.h - packed rows as a list of documents, which is how cuDNN wants them.
+ *
+ * A row of tokens holds several documents, told apart by their ids (B, S), and attention stays
+ * within a document. cuDNN does that when it is given a fixed number of slots, each with a start
+ * and a length, empty ones included. How many documents a batch has is known to the host when it
+ * writes the ids, so a batch with more of them than slots can take another kernel (device.c).
+ */
+#ifndef MX_DEVICE_CUDA_DOCUMENTS_H
+#define MX_DEVICE_CUDA_DOCUMENTS_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    const int32_t *ids; /* (rows, cols) on the device: an input of the program */
+    int64_t rows, cols;
+    int slots;
+    int32_t *start, *length; /* (slots + 1), (slots) on the device; start counts tokens */
+    int64_t n;               /* documents in the ids that were written last */
+    int users;
+} mx_cuda_documents;
+
+/* Runs of equal ids within a row, of ids in host memory. */
+int64_t mx_cuda_documents_count(const int32_t *ids, int64_t rows, int64_t cols);
+/* Fills start and length from the ids. */
+cudaError_t mx_cuda_documents_find(const mx_cuda_documents *d, cudaStream_t stream);
+/* out[k][slot] = start[slot] * step[k], for slots + 1 entries. */
+cudaError_t mx_cuda_documents_offsets(const mx_cuda_documents *d, int32_t *const out[4],
+                                      const int64_t step[4], cudaStream_t stream);
+/* Row statistics (rows, heads, cols) from and to cuDNN's (slots, heads, cols). */
+cudaError_t mx_cuda_documents_stats(const mx_cuda_documents *d, float *by_row, float *by_slot,
+                                    int heads, bool to_slots, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
