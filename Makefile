@@ -21,6 +21,10 @@ ifeq ($(MODE),test)
   B := $(BUILD)/test
   OPT := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMX_TEST_BUILD
   LDOPT := -fsanitize=address,undefined
+else ifeq ($(MODE),plain) # tests without sanitizers, which GPU drivers do not go together with
+  B := $(BUILD)/plain
+  OPT := -O2 -DMX_TEST_BUILD
+  LDOPT :=
 else ifeq ($(MODE),fuzz)
   B := $(BUILD)/fuzz
   CC := clang

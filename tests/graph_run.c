@@ -18,17 +18,32 @@ mx_status mx_graph_run_compile(mx_graph_run *r, bool merge)
     MX_TRY(mx_graph_verify(&r->graph));
     mx_pass_fuse(&r->graph, merge);
     MX_TRY(mx_graph_verify(&r->graph));
-    MX_TRY(mx_session_open(&r->session, "cpu", r->n_threads));
+    if (r->shared)
+        r->session = r->shared;
+    else
+        MX_TRY(mx_session_open(&r->session, "cpu", r->n_threads));
     MX_TRY(mx_program_init(&r->program, &r->graph, mx_session_threads(r->session)));
     MX_TRY(mx_session_add(r->session, &r->program, &r->exec));
     return mx_session_init(r->session, 1);
 }
 
-void mx_graph_run_write(mx_graph_run *r, const char *name, const double *values)
+/* A tensor's bytes on the host, as they go to the device and come back. */
+static mx_tensor staged(mx_graph_run *r, const char *name)
 {
     mx_tensor t = mx_exec_tensor(r->exec, name);
-    if (t.data) /* a program may have no use for an input */
-        mx_store_run_f64(&t, 0, mx_type_count(&t.type), values);
+    if (t.data)
+        t.data = mx_realloc(NULL, mx_type_bytes(&t.type) + 1);
+    return t;
+}
+
+void mx_graph_run_write(mx_graph_run *r, const char *name, const double *values)
+{
+    mx_tensor t = staged(r, name);
+    if (!t.data)
+        return; /* a program may have no use for an input */
+    mx_store_run_f64(&t, 0, mx_type_count(&t.type), values);
+    MX_CHECK_OK(mx_exec_write(r->exec, name, t.data));
+    mx_free(t.data);
 }
 
 void mx_graph_run_go(mx_graph_run *r)
@@ -38,14 +53,19 @@ void mx_graph_run_go(mx_graph_run *r)
 
 void mx_graph_run_read(mx_graph_run *r, const char *name, double *values)
 {
-    mx_tensor t = mx_exec_tensor(r->exec, name);
+    mx_tensor t = staged(r, name);
     MX_ASSERT(t.data, "no tensor called %s", name);
+    MX_CHECK_OK(mx_exec_read(r->exec, name, t.data));
     mx_load_run_f64(&t, 0, mx_type_count(&t.type), values);
+    mx_free(t.data);
 }
 
 void mx_graph_run_fini(mx_graph_run *r)
 {
-    mx_session_close(r->session);
+    if (r->shared)
+        mx_exec_close(r->exec);
+    else
+        mx_session_close(r->session);
     mx_program_fini(&r->program);
     mx_graph_fini(&r->graph);
 }

@@ -1,4 +1,4 @@
-/* graph_run.h - build a graph, compile it, run it on the CPU, read what came out: for tests.
+/* graph_run.h - build a graph, compile it, run it, read what came out: for tests.
  *
  *     mx_graph_run r;
  *     mx_graph_run_init(&r);
@@ -22,6 +22,7 @@ typedef struct {
     mx_session *session;
     mx_exec *exec;
     int n_threads; /* 2 unless changed before compiling */
+    mx_session *shared; /* borrows; set before compiling: run there, not in a session of its own */
 } mx_graph_run;
 
 void mx_graph_run_init(mx_graph_run *r);

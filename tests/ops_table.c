@@ -14,6 +14,7 @@
 #include "test.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* One case with its types and values. */
@@ -24,6 +25,7 @@ typedef struct {
     mx_type type[MX_MAX_IN];
     double *x[MX_MAX_IN];
     mx_arena arena;
+    mx_session *gpu; /* borrows; where float32 and bfloat16 run (float64 never does); NULL: CPU */
 } trial;
 
 /* What a run gave. Values are in the trial's arena. */
@@ -65,15 +67,21 @@ static void trial_round(trial *t, mx_dtype d)
 }
 
 /* Runs `body` for every case of every op. */
-static void each_case(void (*body)(trial *t))
+static void each_case_on(mx_session *gpu, void (*body)(trial *t))
 {
     for (int o = 0; o < mx_op_count; o++)
         for (int i = 0; mx_op_table[o]->cases && mx_op_table[o]->cases[i].n_in; i++) {
             trial t;
             trial_init(&t, mx_op_table[o], i);
+            t.gpu = gpu;
             body(&t);
             mx_arena_fini(&t.arena);
         }
+}
+
+static void each_case(void (*body)(trial *t))
+{
+    each_case_on(NULL, body);
 }
 
 /* The op on inputs named x0, x1, ...; floats in the given dtype. With `wrapped`, float inputs pass
@@ -121,6 +129,7 @@ static bool forward(trial *t, mx_dtype real, outcome *out)
 {
     mx_graph_run r;
     mx_graph_run_init(&r);
+    r.shared = real == MX_F64 ? NULL : t->gpu;
     mx_node *n = build(&r.graph, t, real, false);
     char name[16];
     out->n = n->n_out;
@@ -327,6 +336,7 @@ static bool composed(trial *t, mx_dtype real, bool merge, outcome *out)
 {
     mx_graph_run r;
     mx_graph_run_init(&r);
+    r.shared = real == MX_F64 ? NULL : t->gpu;
     mx_graph *g = &r.graph;
     mx_node *n = build(g, t, real, true);
     char name[16];
@@ -368,6 +378,34 @@ static void check_fused(trial *t)
 MX_TEST(ops_fused_equals_unfused)
 {
     each_case(check_fused);
+}
+
+/* --- the GPU --- */
+
+static void check_composed(trial *t)
+{
+    outcome narrow, wide;
+    trial_round(t, MX_F32);
+    if (composed(t, MX_F32, true, &narrow) && composed(t, MX_F64, true, &wide))
+        compare_outcomes(t, &narrow, &wide, 1e-4, "composed, float32 against float64");
+}
+
+/* Every op on the device, alone and inside groups, against float64 on the CPU. `make test-gpu` asks
+ * for it; elsewhere there is nothing to run on. */
+MX_TEST(ops_on_the_gpu_match_float64)
+{
+    mx_session *gpu = NULL;
+    if (!getenv("MX_TEST_GPU")) {
+        printf("    skipped: MX_TEST_GPU is not set\n");
+        return;
+    }
+    MX_CHECK_OK(mx_session_open(&gpu, "cuda", 2));
+    if (!gpu)
+        return;
+    each_case_on(gpu, check_float32);
+    each_case_on(gpu, check_bfloat16);
+    each_case_on(gpu, check_composed);
+    mx_session_close(gpu);
 }
 
 /* --- splits --- */

@@ -52,8 +52,9 @@ static void note(disk *d, change what, const char *path, const char *from)
     MX_ASSERT(d->n_ops < MAX_OPS, "%d operations", d->n_ops);
     disk_op *op = &d->ops[d->n_ops++];
     *op = (disk_op){.what = what};
-    snprintf(op->path, sizeof op->path, "%s", path);
-    snprintf(op->from, sizeof op->from, "%s", from);
+    MX_ASSERT(strlen(path) < sizeof op->path && strlen(from) < sizeof op->from, "%s", path);
+    memmove(op->path, path, strlen(path) + 1);
+    memmove(op->from, from, strlen(from) + 1);
 }
 
 static bool is_in(const char *path, const char *dir)

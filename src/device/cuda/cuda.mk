@@ -62,6 +62,7 @@ $(BUILD)/gpu/%: bench/gpu/%.cu $(CU_BLOCKS) $(CU_BASE)
 	@echo "  NVCC $@"
 	@nvcc $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -o $@
 test-gpu: all cuda $(BUILD)/gpu/blocks_test
+	@$(MAKE) --no-print-directory MODE=plain $(BUILD)/plain/tests_run
 	@tools/test-gpu
 bench-gpu: all cuda gpu-bin
 	@bench/gpu/train

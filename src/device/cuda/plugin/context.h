@@ -42,8 +42,10 @@ typedef struct mx_cuda_op {
     mx_status (*prepare)(mx_cuda *cuda, const mx_exec_step *s, void **state, size_t *work_bytes);
     mx_status (*launch)(mx_cuda *cuda, const mx_exec_step *s, void *state);
     void (*drop)(mx_cuda *cuda, void *state); /* NULL: mx_free */
-    /* n neighbouring steps of this op, which never depend on each other, at once; they find the sum
-     * of their scratch. NULL: one by one. */
+    /* How many of n neighbouring steps of this op, from the first on, go together; asked once, when
+     * the program is prepared. NULL: one by one. */
+    int (*together)(const mx_exec_step *s, void *const *state, int n);
+    /* Launches that many at once; they find the sum of their scratch. */
     mx_status (*launch_many)(mx_cuda *cuda, const mx_exec_step *s, int n);
 } mx_cuda_op;
 

@@ -58,6 +58,59 @@ __global__ void __launch_bounds__(256)
         }
 }
 
+/* Blocks of 8 rows, counted through all the weights. */
+struct gemv_table {
+    mx_gemv_one one[MX_GEMV_MOST];
+    unsigned first[MX_GEMV_MOST + 1];
+    int n;
+};
+
+__global__ void __launch_bounds__(256)
+    gemv_many_kernel(const __grid_constant__ gemv_table t, const uint16_t *x, int64_t k)
+{
+    int i = 0;
+    while (i + 1 < t.n && blockIdx.x >= t.first[i + 1])
+        i++;
+    const mx_gemv_one &o = t.one[i];
+    int64_t row = (int64_t)(blockIdx.x - t.first[i]) * 8 + (threadIdx.x >> 5);
+    int lane = threadIdx.x & 31;
+    if (row >= o.n)
+        return;
+    const uint16_t *w = o.w + row * k;
+    float acc = 0;
+#pragma unroll 4
+    for (int64_t c = 8 * lane; c < k; c += 256) {
+        float f[8], g[8];
+        unpack8(g, load8_stream(w + c));
+        unpack8(f, load8(x + c));
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            acc += f[j] * g[j];
+    }
+    acc = warp_sum(acc);
+    if (lane)
+        return;
+    if (o.y32)
+        o.y32[row] = acc;
+    else
+        o.y[row] = f32_to_bf16(acc);
+}
+
+cudaError_t mx_cuda_gemv_many(const mx_gemv_one *one, int n, const mx_bf16 *x, int64_t k,
+                              cudaStream_t stream)
+{
+    gemv_table t = {};
+    if (n > MX_GEMV_MOST || k % 8)
+        return cudaErrorInvalidValue;
+    t.n = n;
+    for (int i = 0; i < n; i++) {
+        t.one[i] = one[i];
+        t.first[i + 1] = t.first[i] + (unsigned)((one[i].n + 7) / 8);
+    }
+    gemv_many_kernel<<<t.first[n], 256, 0, stream>>>(t, x, k);
+    return cudaGetLastError();
+}
+
 /* 2 to 8 vectors: the matrix units. A block takes 16 rows of W, its warps slices of K. A lane loads
  * 16 bytes (8 values of k) of two rows of W and of one vector; since a sum may run over k in any
  * order, those 8 values serve as the fragments of two steps of k = 16 for W and x alike, with no

@@ -24,6 +24,7 @@ enum { STAGE_BYTES = 64 << 20 };
 typedef struct {
     const mx_cuda_op *op; /* NULL: the CPU kernel on copies */
     void *state;
+    int together; /* this step and so many neighbours are launched at once; 0 or 1: alone */
 } bound;
 
 /* [0] the usual launches, [1] those for a batch of many documents (documents.h). */
@@ -201,6 +202,26 @@ static void cuda_drop(mx_device *d, void *state)
     mx_free(p);
 }
 
+/* Finds which neighbours go together, and how much scratch any launch needs. */
+static size_t most_work(mx_exec *e, program *p, const size_t *need)
+{
+    enum { MOST = 256 };
+    size_t work = 0;
+    for (int i = 0, n; i < p->n; i += n) {
+        const mx_cuda_op *op = p->step[i].op;
+        void *state[MOST];
+        size_t sum = 0;
+        for (n = 0; op && n < MOST && i + n < p->n && p->step[i + n].op == op; n++)
+            state[n] = p->step[i + n].state;
+        n = op && op->together ? op->together(&e->step[i], state, n) : 1;
+        p->step[i].together = n;
+        for (int k = 0; k < n; k++)
+            sum += op ? need[i + k] : 0;
+        work = sum > work ? sum : work;
+    }
+    return work;
+}
+
 static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
 {
     mx_cuda *c = cuda_of(d);
@@ -210,18 +231,16 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
     p->step = mx_realloc(NULL, sizeof *p->step * (size_t)(e->n_steps + 1));
     memset(p->step, 0, sizeof *p->step * (size_t)(e->n_steps + 1));
     *state = p;
-    size_t work = 0, together = 0; /* scratch of neighbours that are launched at once */
+    size_t *need = mx_realloc(NULL, sizeof *need * (size_t)(e->n_steps + 1));
     bool told = getenv("MX_CUDA_QUIET") != NULL;
     for (int i = 0; i < e->n_steps; i++) {
-        size_t need = 0;
+        need[i] = 0;
         const char *name = e->step[i].node->op->name;
         const mx_cuda_op *op = find_op(name);
-        mx_status st = op ? op->prepare(c, &e->step[i], &p->step[i].state, &need)
+        mx_status st = op ? op->prepare(c, &e->step[i], &p->step[i].state, &need[i])
                           : mx_fail(MX_DEVICE, "no CUDA kernel");
         if (!st) {
             p->step[i].op = op;
-            together = op->launch_many && i && p->step[i - 1].op == op ? together + need : need;
-            work = together > work ? together : work;
             continue;
         }
         p->n_fallback++;
@@ -231,6 +250,8 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
         told |= p->n_fallback >= 5;
         mx_status_free(st);
     }
+    size_t work = most_work(e, p, need);
+    mx_free(need);
     return grow_work(c, work);
 }
 
@@ -288,15 +309,10 @@ static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
 {
     const bound *b = &p->step[*i];
     const mx_exec_step *s = &e->step[*i];
-    int n = 1;
-    mx_status st;
-    if (b->op && b->op->launch_many) {
-        while (*i + n < p->n && p->step[*i + n].op == b->op)
-            n++;
-        st = b->op->launch_many(c, s, n);
-    } else {
-        st = b->op ? b->op->launch(c, s, b->state) : run_on_host(c, s);
-    }
+    int n = b->together > 1 ? b->together : 1;
+    mx_status st = n > 1   ? b->op->launch_many(c, s, n)
+                   : b->op ? b->op->launch(c, s, b->state)
+                           : run_on_host(c, s);
     *i += n;
     return st ? mx_status_wrap(st, "%s in %s", s->node->op->name, s->node->scope) : MX_OK;
 }

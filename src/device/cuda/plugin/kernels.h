@@ -144,6 +144,16 @@ cudaError_t mx_cuda_fill_with(void *x, const mx_cuda_fill *f, cudaStream_t strea
 
 /* --- decoding (decode.cu) --- */
 /* y (M, N) = x (M, K) W (N, K)^T for M <= 8, at memory speed; y bf16 or (y32) f32. K % 8 == 0. */
+/* Several weights times the same vector x (K), in one launch. */
+typedef struct {
+    const mx_bf16 *w; /* (n, K) */
+    mx_bf16 *y;       /* (n), or NULL and y32 */
+    float *y32;
+    int64_t n;
+} mx_gemv_one;
+enum { MX_GEMV_MOST = 4 };
+cudaError_t mx_cuda_gemv_many(const mx_gemv_one *one, int n, const mx_bf16 *x, int64_t k,
+                              cudaStream_t stream);
 cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int m,
                          int64_t n, int64_t k, cudaStream_t stream);
 /* Which keys a query sees: the first lengths[b], of which it is the last; or, where k_pos is given,

@@ -34,7 +34,7 @@ static mx_flash_stride flash_stride(const mx_type *t)
 }
 
 /* Slots for documents of an average length of DOCUMENT tokens and more. */
-enum { DOCUMENT = 256, LEAST = 16 };
+enum { DOCUMENT = 64, LEAST = 16 };
 
 /* The entry of these ids; NULL where they are not an input of the host's, or there is no room. */
 static mx_cuda_documents *documents_of(mx_cuda *c, const mx_exec_step *s, bool *fresh)

@@ -29,7 +29,8 @@ static bool is_few_vectors(const matmul *m, const mx_product *p)
     const mx_call *c = &m->step->call;
     return p->m <= 8 && p->batch == 1 && !p->accumulate && !p->trans_a && p->trans_b &&
            p->lda == p->k && p->ldb == p->k && p->ldc == p->n && p->k % 8 == 0 &&
-           p->a_at % 8 == 0 && p->b_at % 8 == 0 && c->in[0].type.dtype == MX_BF16;
+           p->a == 0 && p->b == 1 && p->a_at == 0 && p->b_at == 0 && p->c_at == 0 &&
+           c->in[0].type.dtype == MX_BF16;
 }
 
 static mx_status plan_product(void *ctx, const mx_product *p)
@@ -51,6 +52,53 @@ static mx_status plan_product(void *ctx, const mx_product *p)
     MX_TRY(mx_gemm_plan_new(&m->product[m->n].plan, m->cuda->lt, &s));
     m->n++;
     return MX_OK;
+}
+
+/* One vector times one weight, and nothing else. */
+static const mx_product *single_vector(const matmul *m)
+{
+    return m->n == 1 && !m->product[0].plan && m->product[0].at.m == 1 ? &m->product[0].at : NULL;
+}
+
+static void *at(const mx_tensor *t, int64_t i)
+{
+    return (char *)t->data + i * (int64_t)mx_dtype_bytes(t->type.dtype);
+}
+
+static const void *vector_of(const mx_exec_step *s, const mx_product *p)
+{
+    return at(&s->call.in[p->a], p->a_at);
+}
+
+/* Neighbours that multiply the same vector: q, k and v; gate and up. */
+static int together(const mx_exec_step *s, void *const *state, int n)
+{
+    const mx_product *first = single_vector(state[0]);
+    int k = 1;
+    for (; first && k < n && k < MX_GEMV_MOST; k++) {
+        const mx_product *p = single_vector(state[k]);
+        if (!p || p->k != first->k || vector_of(&s[k], p) != vector_of(s, first))
+            break;
+    }
+    return k;
+}
+
+static mx_gemv_one gemv_of(const mx_exec_step *s)
+{
+    const mx_tensor *out = &s->call.out[0];
+    bool f32 = out->type.dtype == MX_F32;
+    return (mx_gemv_one){.w = s->call.in[1].data, .y = f32 ? NULL : out->data,
+                         .y32 = f32 ? out->data : NULL, .n = mx_type_count(&out->type)};
+}
+
+static mx_status launch_many(mx_cuda *c, const mx_exec_step *s, int n)
+{
+    mx_gemv_one one[MX_GEMV_MOST];
+    for (int i = 0; i < n; i++)
+        one[i] = gemv_of(&s[i]);
+    return mx_cuda_check(mx_cuda_gemv_many(one, n, s->call.in[0].data,
+                                           mx_type_count(&s->call.in[0].type), c->stream),
+                         "products with one vector");
 }
 
 static void drop(mx_cuda *c, void *state)
@@ -83,11 +131,6 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     return st;
 }
 
-static void *at(const mx_tensor *t, int64_t i)
-{
-    return (char *)t->data + i * (int64_t)mx_dtype_bytes(t->type.dtype);
-}
-
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     matmul *m = state;
@@ -105,4 +148,4 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     return MX_OK;
 }
 
-const mx_cuda_op mx_cuda_op_matmul = {"matmul", prepare, launch, drop};
+const mx_cuda_op mx_cuda_op_matmul = {"matmul", prepare, launch, drop, together, launch_many};
