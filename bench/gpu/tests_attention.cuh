@@ -342,6 +342,8 @@ static void test_decode_all()
     test_decode(2, 6, 2, 192, 128, 300, 0, 0, false);
     test_decode(2, 4, 2, 256, 256, 200, 0, 0, true);
     test_decode(2, 4, 2, 72, 40, 200, 0, 0, false);
+    test_decode(2, 8, 2, 64, 64, 100, 0, 0, true);
+    test_decode(2, 8, 2, 128, 128, 128, 30, 0, false);
 }
 
 static void test_attention(mx_cuda_libs *libs)

@@ -30,7 +30,7 @@ typedef struct {
     size_t memory_bytes; /* of the whole device */
     bool any_order;      /* equal runs need not give equal bits */
     mx_cuda_documents documents[MX_CUDA_ID_INPUTS]; /* inputs that tell documents apart */
-    bool many_documents; /* this run has more of them than cuDNN was given slots */
+    int way;             /* of this run: how many of them there are (documents.h) */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
 } mx_cuda;

@@ -308,6 +308,20 @@ decode_merge(const decode_params &p, const decode_state<LANES, H, CAP> &t, int b
         float base = m == -INFINITY ? 0.f : m;
         for (int i = 0; i < GROUPS; i++)
             l += sl[i] * exp2_fast(sm[i] - base);
+        if (p.splits == 1) { /* nothing to combine with */
+            float sink = p.sinks ? p.sinks[h0 + h] * LOG2E : -INFINITY, top = fmaxf(m, sink);
+            float shift = top == -INFINITY ? 0.f : top;
+            float share = m == -INFINITY ? 0.f : exp2_fast(m - shift);
+            float sum = l * share + (p.sinks ? exp2_fast(sink - shift) : 0.f);
+            for (int c = threadIdx.x; c < p.s.dim_v; c += DECODE_THREADS) {
+                float x = 0;
+                for (int i = 0; i < GROUPS; i++)
+                    x += so[i][c] * exp2_fast(sm[i] - base);
+                p.o[((int64_t)b * p.s.heads_q + h0 + h) * p.s.dim_v + c] =
+                    f32_to_bf16(sum > 0 ? x * share / sum : 0.f);
+            }
+            continue;
+        }
         float *out = p.partial + (((int64_t)b * p.s.heads_q + h0 + h) * p.splits + blockIdx.x) *
                                      (2 + p.s.dim_v);
         if (threadIdx.x == 0) {
@@ -441,6 +455,8 @@ cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const
         decode_heads<16>(p, stream);
     else
         decode_heads<32>(p, stream);
+    if (p.splits == 1)
+        return cudaGetLastError();
     decode_combine_kernel<<<dim3((unsigned)s->heads_q, (unsigned)s->batch), 128, 0, stream>>>(p);
     return cudaGetLastError();
 }

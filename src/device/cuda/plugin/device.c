@@ -27,11 +27,10 @@ typedef struct {
     int together; /* this step and so many neighbours are launched at once; 0 or 1: alone */
 } bound;
 
-/* [0] the usual launches, [1] those for a batch of many documents (documents.h). */
 typedef struct {
     bound *step;
-    int n, n_fallback, runs[2];
-    cudaGraphExec_t graph[2];
+    int n, n_fallback, runs[MX_WAYS];
+    cudaGraphExec_t graph[MX_WAYS]; /* by the number of documents in the batch (documents.h) */
 } program;
 
 static mx_cuda *cuda_of(mx_device *d)
@@ -189,7 +188,7 @@ static void cuda_drop(mx_device *d, void *state)
     if (!p)
         return;
     cudaStreamSynchronize(cuda_of(d)->stream);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < MX_WAYS; i++)
         if (p->graph[i])
             cudaGraphExecDestroy(p->graph[i]);
     for (int i = 0; i < p->n; i++) {
@@ -397,7 +396,7 @@ static mx_status capture(mx_cuda *c, mx_exec *e, program *p)
     if (!st)
         st = mx_cuda_check(err, "capturing a step");
     if (!st)
-        st = mx_cuda_check(cudaGraphInstantiate(&p->graph[c->many_documents], graph, 0),
+        st = mx_cuda_check(cudaGraphInstantiate(&p->graph[c->way], graph, 0),
                            "making a CUDA graph");
     if (graph)
         cudaGraphDestroy(graph);
@@ -436,25 +435,29 @@ out:
     return st;
 }
 
-/* Does the batch have more documents than slots? */
-static bool has_many_documents(const mx_cuda *c, const mx_exec *e)
+/* Which way the number of documents in this batch asks for. */
+static int way_of(const mx_cuda *c, const mx_exec *e)
 {
-    bool many = false;
+    int way = MX_FEW_DOCUMENTS;
     for (int i = 0; i < MX_CUDA_ID_INPUTS; i++) {
         const mx_cuda_documents *d = &c->documents[i];
         const char *at = (const char *)d->ids;
-        bool ours = at >= e->scratch && at < e->scratch + e->program->scratch_bytes;
-        many |= d->users && ours && d->n > d->slots;
+        if (!d->users || at < e->scratch || at >= e->scratch + e->program->scratch_bytes)
+            continue;
+        int needs = d->n <= d->slots_of[0]   ? MX_FEW_DOCUMENTS
+                    : d->n <= d->slots_of[1] ? MX_MANY_DOCUMENTS
+                                             : MX_ANY_DOCUMENTS;
+        way = needs > way ? needs : way;
     }
-    return many;
+    return way;
 }
 
 static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 {
     mx_cuda *c = cuda_of(d);
     program *p = state;
-    c->many_documents = has_many_documents(c, e);
-    int way = c->many_documents, runs = ++p->runs[way];
+    c->way = way_of(c, e);
+    int way = c->way, runs = ++p->runs[way];
     if (e->took)
         return launch_timed(c, e, p);
     if (p->n_fallback || runs == 1)

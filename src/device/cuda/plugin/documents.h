@@ -2,8 +2,9 @@
  *
  * A row of tokens holds several documents, told apart by their ids (B, S), and attention stays
  * within a document. cuDNN does that when it is given a fixed number of slots, each with a start
- * and a length, empty ones included. How many documents a batch has is known to the host when it
- * writes the ids, so a batch with more of them than slots can take another kernel (device.c).
+ * and a length, empty ones included; empty slots cost a little. How many documents a batch has is
+ * known to the host when it writes the ids, so there are plans for few slots and for many, and a
+ * batch that fits neither takes our own kernel: three ways through a program (device.c).
  */
 #ifndef MX_DEVICE_CUDA_DOCUMENTS_H
 #define MX_DEVICE_CUDA_DOCUMENTS_H
@@ -16,10 +17,13 @@
 extern "C" {
 #endif
 
+enum { MX_FEW_DOCUMENTS, MX_MANY_DOCUMENTS, MX_ANY_DOCUMENTS, MX_WAYS };
+
 typedef struct {
     const int32_t *ids; /* (rows, cols) on the device: an input of the program */
     int64_t rows, cols;
-    int slots;
+    int slots_of[2]; /* for few documents, for many */
+    int slots;       /* of the plan at hand */
     int32_t *start, *length; /* (slots + 1), (slots) on the device; start counts tokens */
     int64_t n;               /* documents in the ids that were written last */
     int users;

@@ -218,29 +218,34 @@ static void write_elementwise(writer *k, const mx_group_step *s, int self)
     mx_str_add(k->out, "); }\n");
 }
 
+/* Into the scalar r, then into the value: one number per row, or the row itself where it has only
+ * one element. */
 static void write_reduce(writer *k, const mx_group_step *s, int self)
 {
     const char *identity = isinf(s->op->identity) ? "NEG_INF" : "0.f"; /* of a maximum, of a sum */
     mx_str_addf(
         k->out,
-        "  float v%d = %s;\n  for (int u = 0; u < U; u++) if (AT(u) < LIMIT)\n"
-        "    for (int j = 0; j < W; j++) { const float a = v%d, b = v%d[u * W + j]; v%d = (float)(",
+        "  float r%d = %s;\n  for (int u = 0; u < U; u++) if (AT(u) < LIMIT)\n"
+        "    for (int j = 0; j < W; j++) { const float a = r%d, b = v%d[u * W + j]; r%d = (float)(",
         self, identity, self, s->in[0], self);
     expression(k, s);
-    mx_str_addf(k->out, "); }\n  for (int o = %d; o; o >>= 1) { const float a = v%d, "
-                "b = __shfl_xor_sync(~0u, v%d, o); v%d = (float)(",
+    mx_str_addf(k->out, "); }\n  for (int o = %d; o; o >>= 1) { const float a = r%d, "
+                "b = __shfl_xor_sync(~0u, r%d, o); r%d = (float)(",
                 (k->lanes < 32 ? k->lanes : 32) / 2, self, self, self);
     expression(k, s);
     mx_str_add(k->out, "); }\n");
-    if (k->lanes <= 32)
-        return;
-    mx_str_addf(k->out,
-                "  __syncthreads(); if (threadIdx.x %% 32 == 0) part[threadIdx.x / 32] = v%d; "
-                "__syncthreads();\n  v%d = part[0];\n"
-                "  for (int q = 1; q < %d; q++) { const float a = v%d, b = part[q]; v%d = (float)(",
-                self, self, k->lanes / 32, self, self);
-    expression(k, s);
-    mx_str_add(k->out, "); }\n");
+    if (k->lanes > 32) {
+        mx_str_addf(
+            k->out,
+            "  __syncthreads(); if (threadIdx.x %% 32 == 0) part[threadIdx.x / 32] = r%d; "
+            "__syncthreads();\n  r%d = part[0];\n"
+            "  for (int q = 1; q < %d; q++) { const float a = r%d, b = part[q]; r%d = (float)(",
+            self, self, k->lanes / 32, self, self);
+        expression(k, s);
+        mx_str_add(k->out, "); }\n");
+    }
+    mx_str_addf(k->out, narrow(k, &s->type) ? "  const float v%d = r%d;\n"
+                                            : "  float v%d[N] = {r%d};\n", self, self);
 }
 
 static void write_row_map(writer *k, const mx_group_step *s, int self)

@@ -188,7 +188,7 @@ __device__ __forceinline__ double adamw_piece(const mx_adamw_rule &rule, const a
     uint64_t key = a.salt + r.turn;
     float squares = 0; /* at most 16 */
     int64_t to4 = from + (to - from) / 4 * 4;
-#pragma unroll 2
+#pragma unroll(sizeof(W) == 2 ? 4 : 2)
     for (int64_t i = from + 4 * threadIdx.x; i < to4; i += 4 * THREADS) {
         float fw[4], fg[4], fm[4], fv[4];
         load4(fw, w + i);

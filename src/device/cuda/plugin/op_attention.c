@@ -16,6 +16,7 @@ enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, OUT, LSE
 
 typedef struct {
     mx_sdpa_plan *plan; /* NULL: our own kernel */
+    mx_sdpa_plan *many; /* for many documents */
     mx_cuda_documents *documents; /* NULL: none */
     bool decodes; /* one query against a cache */
     bool finds; /* the first to use these documents: it finds them for the others */
@@ -33,8 +34,8 @@ static mx_flash_stride flash_stride(const mx_type *t)
     return (mx_flash_stride){t->dim[1] * t->dim[2] * t->dim[3], t->dim[2] * t->dim[3], t->dim[3]};
 }
 
-/* Slots for documents of an average length of DOCUMENT tokens and more. */
-enum { DOCUMENT = 64, LEAST = 16 };
+/* Slots for documents of an average length of so many tokens and more. */
+enum { LONG_DOCUMENT = 256, SHORT_DOCUMENT = 32, LEAST = 16 };
 
 /* The entry of these ids; NULL where they are not an input of the host's, or there is no room. */
 static mx_cuda_documents *documents_of(mx_cuda *c, const mx_exec_step *s, bool *fresh)
@@ -52,10 +53,11 @@ static mx_cuda_documents *documents_of(mx_cuda *c, const mx_exec_step *s, bool *
     }
     if (!free_entry)
         return NULL;
-    int64_t rows = q->type.dim[0], cols = q->type.dim[1], each = cols / DOCUMENT;
-    int64_t slots = rows * (each < LEAST ? LEAST : each);
-    *free_entry = (mx_cuda_documents){.ids = q->data, .rows = rows, .cols = cols,
-                                      .slots = (int)slots, .n = rows};
+    int64_t rows = q->type.dim[0], cols = q->type.dim[1], few = cols / LONG_DOCUMENT;
+    int64_t many = cols / SHORT_DOCUMENT, slots = rows * (many < 2 * LEAST ? 2 * LEAST : many);
+    *free_entry = (mx_cuda_documents){
+        .ids = q->data, .rows = rows, .cols = cols,
+        .slots_of = {(int)(rows * (few < LEAST ? LEAST : few)), (int)slots}, .n = rows};
     if (cudaMalloc((void **)&free_entry->start, sizeof(int32_t) * (size_t)(2 * slots + 1)) !=
         cudaSuccess)
         return NULL;
@@ -73,7 +75,7 @@ static void leave_documents(mx_cuda_documents *d)
 }
 
 static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward,
-                            mx_cuda_documents *docs, mx_sdpa_plan **out)
+                            const mx_cuda_documents *docs, int way, mx_sdpa_plan **out)
 {
     const mx_attention_attr *a = s->node->attr;
     const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
@@ -98,7 +100,7 @@ static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward,
     shape.dk = shape.k;
     shape.dv = shape.v;
     if (docs) {
-        shape.batch = docs->slots;
+        shape.batch = docs->slots_of[way];
         shape.packed = true;
         shape.total_tokens = q->dim[0] * q->dim[1];
     }
@@ -106,14 +108,17 @@ static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward,
 }
 
 /* The workspace behind cuDNN's: four lists of offsets, and row statistics by slot. */
-static size_t offset_bytes(const attention *t)
+static size_t offset_bytes(const mx_cuda_documents *d)
 {
-    return ((size_t)(t->documents->slots + 1) * 4 * sizeof(int32_t) + 255) / 256 * 256;
+    return ((size_t)(d->slots_of[1] + 1) * 4 * sizeof(int32_t) + 255) / 256 * 256;
 }
 
-static size_t stats_bytes(const attention *t)
+static size_t documents_bytes(const attention *t)
 {
-    return sizeof(float) * (size_t)(t->documents->slots * t->documents->cols * t->flash.heads_q);
+    const mx_cuda_documents *d = t->documents;
+    size_t few = mx_sdpa_plan_workspace(t->plan), many = mx_sdpa_plan_workspace(t->many);
+    return (few > many ? few : many) + offset_bytes(d) +
+           sizeof(float) * (size_t)(d->slots_of[1] * d->cols * t->flash.heads_q);
 }
 
 static mx_decode_shape decode_shape(const attention *t)
@@ -147,9 +152,13 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
     *t = (attention){.f32 = q->dtype == MX_F32, .backward = backward};
     if (s->call.in[Q_SEG].data && c->sdpa && !t->f32)
         t->documents = documents_of(c, s, &t->finds);
-    mx_status st = plan_cudnn(c, s, backward, t->documents, &t->plan);
-    if (st)
-        t->plan = NULL;
+    mx_status st = plan_cudnn(c, s, backward, t->documents, MX_FEW_DOCUMENTS, &t->plan);
+    if (!st && t->documents)
+        st = plan_cudnn(c, s, backward, t->documents, MX_MANY_DOCUMENTS, &t->many);
+    if (st) {
+        mx_sdpa_plan_free(t->plan);
+        t->plan = t->many = NULL;
+    }
     mx_status_free(st);
     if (t->documents)
         t->documents->users++;
@@ -171,7 +180,7 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
     size_t own = sizeof(float) * (size_t)(q->dim[0] * q->dim[1] * q->dim[2]);
     *work_bytes = t->plan ? mx_sdpa_plan_workspace(t->plan) : own;
     if (t->documents)
-        *work_bytes += offset_bytes(t) + stats_bytes(t) + own;
+        *work_bytes = documents_bytes(t) + own;
     t->decodes = can_decode(s, t);
     mx_decode_shape one = decode_shape(t);
     if (t->decodes)
@@ -210,30 +219,32 @@ static mx_sdpa_args sdpa_args(const mx_exec_step *s, bool back)
 static mx_status launch_documents(mx_cuda *c, const attention *t, mx_sdpa_args *a)
 {
     const mx_flash_shape *f = &t->flash;
-    char *behind = (char *)c->work + mx_sdpa_plan_workspace(t->plan);
-    int32_t *list = (int32_t *)behind, n = t->documents->slots + 1;
-    float *by_row = a->stats, *by_slot = (float *)(behind + offset_bytes(t));
+    mx_sdpa_plan *plan = c->way == MX_MANY_DOCUMENTS ? t->many : t->plan;
+    mx_cuda_documents d = *t->documents;
+    d.slots = d.slots_of[c->way];
+    char *behind = (char *)c->work + mx_sdpa_plan_workspace(plan);
+    int32_t *list = (int32_t *)behind, n = d.slots + 1;
+    float *by_row = a->stats, *by_slot = (float *)(behind + offset_bytes(&d));
     int32_t *off[4] = {list, list + n, list + 2 * n, list + 3 * n};
     int64_t step[4] = {f->heads_q * f->dim_qk, f->heads_kv * f->dim_qk, f->heads_kv * f->dim_v,
                        f->heads_q * f->dim_v};
     if (t->finds)
-        MX_TRY(mx_cuda_check(mx_cuda_documents_find(t->documents, c->stream), "documents"));
-    MX_TRY(mx_cuda_check(mx_cuda_documents_offsets(t->documents, off, step, c->stream),
-                         "documents"));
+        MX_TRY(mx_cuda_check(mx_cuda_documents_find(&d, c->stream), "documents"));
+    MX_TRY(mx_cuda_check(mx_cuda_documents_offsets(&d, off, step, c->stream), "documents"));
     a->off_q = a->off_dq = off[0];
     a->off_k = a->off_dk = off[1];
     a->off_v = a->off_dv = off[2];
     a->off_o = a->off_dout = off[3];
-    a->len_q = a->len_kv = t->documents->length;
+    a->len_q = a->len_kv = d.length;
     a->stats = by_slot;
     if (t->backward)
-        MX_TRY(mx_cuda_check(mx_cuda_documents_stats(t->documents, by_row, by_slot, f->heads_q,
-                                                     true, c->stream), "documents"));
-    MX_TRY(mx_sdpa_plan_launch(t->plan, a, c->work, c->stream));
+        MX_TRY(mx_cuda_check(mx_cuda_documents_stats(&d, by_row, by_slot, f->heads_q, true,
+                                                     c->stream), "documents"));
+    MX_TRY(mx_sdpa_plan_launch(plan, a, c->work, c->stream));
     if (t->backward)
         return MX_OK;
-    return mx_cuda_check(mx_cuda_documents_stats(t->documents, by_row, by_slot, f->heads_q, false,
-                                                 c->stream), "documents");
+    return mx_cuda_check(mx_cuda_documents_stats(&d, by_row, by_slot, f->heads_q, false, c->stream),
+                         "documents");
 }
 
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
@@ -249,7 +260,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
                                                       in[2].data, keys, in[SINKS].data, c->work,
                                                       c->stream), "attention");
     }
-    if (t->plan && !(t->documents && c->many_documents)) {
+    if (t->plan && !(t->documents && c->way == MX_ANY_DOCUMENTS)) {
         mx_sdpa_args a = sdpa_args(s, back);
         return t->documents ? launch_documents(c, t, &a)
                             : mx_sdpa_plan_launch(t->plan, &a, c->work, c->stream);
@@ -279,10 +290,11 @@ static void drop(mx_cuda *c, void *state)
 {
     (void)c;
     attention *t = state;
-    if (t && t->plan)
+    if (t) {
         mx_sdpa_plan_free(t->plan);
-    if (t)
+        mx_sdpa_plan_free(t->many);
         leave_documents(t->documents);
+    }
     mx_free(t);
 }
 

@@ -48,7 +48,8 @@ static mx_status prepare_adamw(mx_cuda *c, const mx_exec_step *s, void **state, 
     (void)c, (void)state;
     const mx_tensor *in = s->call.in;
     MX_CUDA_NEEDS(is_float(&in[0].type) && is_float(&in[1].type) && is_float(&in[2].type) &&
-                      in[2].type.dtype == in[3].type.dtype, "an update of these dtypes");
+                      in[2].type.dtype == in[3].type.dtype &&
+                      (!in[5].data || in[5].type.dtype == MX_BF16), "an update of these dtypes");
     *work = mx_cuda_adamw_bytes(mx_type_count(&in[0].type));
     return MX_OK;
 }
@@ -99,6 +100,13 @@ static mx_status adamw(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     return adamw_many(c, s, 1);
+}
+
+static mx_status prepare_sgd(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    MX_CUDA_NEEDS(!s->call.in[3].data || s->call.in[3].type.dtype == MX_BF16,
+                  "a copy of this dtype");
+    return prepare_update(c, s, state, work);
 }
 
 static mx_status sgd(mx_cuda *c, const mx_exec_step *s, void *state)
@@ -233,23 +241,53 @@ static mx_status prepare_cache(mx_cuda *c, const mx_exec_step *s, void **state, 
     return MX_OK;
 }
 
+static mx_cache_one cache_of(const mx_exec_step *s)
+{
+    const mx_type *k = &s->call.in[0].type, *f = &s->call.in[1].type;
+    return (mx_cache_one){.cache = s->call.in[0].data, .fresh = s->call.in[1].data,
+                          .slots = s->call.in[2].data, .cache_type = cache_type(k->dtype),
+                          .fresh_type = cache_type(f->dtype), .batch = k->dim[0], .s = k->dim[1],
+                          .t = f->dim[1],
+                          .entry = mx_type_count(k) / (k->dim[0] * k->dim[1])};
+}
+
 static mx_status cache_write(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_type *k = &s->call.in[0].type, *f = &s->call.in[1].type;
-    int64_t entry = mx_type_count(k) / (k->dim[0] * k->dim[1]);
-    return mx_cuda_check(mx_cuda_cache_write(s->call.in[0].data, cache_type(k->dtype),
-                                             s->call.in[1].data, cache_type(f->dtype),
-                                             s->call.in[2].data, k->dim[0], k->dim[1], f->dim[1],
-                                             entry, c->stream), "cache_write");
+    mx_cache_one one = cache_of(s);
+    return mx_cuda_check(mx_cuda_cache_write(&one, 1, c->stream), "cache_write");
+}
+
+/* Keys and values of a layer: alike, and of different memory. */
+static int alike(const mx_exec_step *s, void *const *state, int n)
+{
+    (void)state;
+    mx_cache_one first = cache_of(s);
+    int k = 1;
+    for (; k < n && k < MX_CACHE_MOST; k++) {
+        mx_cache_one o = cache_of(&s[k]);
+        if (o.cache_type != first.cache_type || o.fresh_type != first.fresh_type ||
+            o.batch != first.batch || o.cache == first.cache)
+            break;
+    }
+    return k;
+}
+
+static mx_status cache_write_many(mx_cuda *c, const mx_exec_step *s, int n)
+{
+    mx_cache_one one[MX_CACHE_MOST];
+    for (int i = 0; i < n; i++)
+        one[i] = cache_of(&s[i]);
+    return mx_cuda_check(mx_cuda_cache_write(one, n, c->stream), "cache_write");
 }
 
 const mx_cuda_op mx_cuda_op_adamw = {"adamw", prepare_adamw, adamw, NULL, all, adamw_many};
-const mx_cuda_op mx_cuda_op_sgd = {"sgd", prepare_update, sgd, NULL};
+const mx_cuda_op mx_cuda_op_sgd = {"sgd", prepare_sgd, sgd, NULL};
 const mx_cuda_op mx_cuda_op_accumulate = {"accumulate", prepare_update, accumulate, NULL};
 const mx_cuda_op mx_cuda_op_sum_squares = {"sum_squares", prepare_squares, sum_squares, NULL, all,
                                                squares_many};
 const mx_cuda_op mx_cuda_op_sum_to = {"sum_to", prepare_sum_to, sum_to, NULL};
 const mx_cuda_op mx_cuda_op_embed = {"embed", prepare_embed, embed, NULL};
 const mx_cuda_op mx_cuda_op_embed_grad = {"embed_grad", prepare_embed_grad, embed_grad, NULL};
-const mx_cuda_op mx_cuda_op_cache_write = {"cache_write", prepare_cache, cache_write, NULL};
+const mx_cuda_op mx_cuda_op_cache_write = {"cache_write", prepare_cache, cache_write, NULL, alike,
+                                               cache_write_many};

@@ -262,7 +262,7 @@ __global__ void xent_plain_kernel(mx_xent_plain s, float *logits, const int32_t 
         if (loss)
             loss[blockIdx.x] = counts ? l - z[label] + s.z_loss * l * l : 0.f;
         if (lse)
-            lse[blockIdx.x] = l;
+            lse[blockIdx.x] = counts ? l : 0.f;
     }
     __syncthreads();
     float g = dloss && counts ? dloss[blockIdx.x] : 0.f;
@@ -283,37 +283,44 @@ cudaError_t mx_cuda_xent_plain(const mx_xent_plain *s, float *logits, const int3
 
 /* --- decode caches --- */
 
-template <typename C, typename F>
-__global__ void cache_kernel(C *cache, const F *fresh, const int32_t *slots, int64_t s, int64_t t,
-                             int64_t entry)
+struct cache_table {
+    mx_cache_one one[MX_CACHE_MOST];
+};
+
+/* Block (b, i): sequence b of cache i. */
+template <typename C, typename F> __global__ void cache_kernel(const __grid_constant__ cache_table t)
 {
+    const mx_cache_one &o = t.one[blockIdx.y];
+    C *cache = (C *)o.cache;
+    const F *fresh = (const F *)o.fresh;
     int64_t b = blockIdx.x;
     /* Tokens of a sequence in order: a later one may overwrite an earlier one's slot. */
-    for (int64_t i = 0; i < t; i++) {
-        int64_t slot = slots[b * t + i];
-        if (slot < 0 || slot >= s)
+    for (int64_t i = 0; i < o.t; i++) {
+        int64_t slot = o.slots[b * o.t + i];
+        if (slot < 0 || slot >= o.s)
             continue;
-        for (int64_t c = threadIdx.x; c < entry; c += THREADS)
-            put(&cache[(b * s + slot) * entry + c], as_float(fresh[(b * t + i) * entry + c]));
+        for (int64_t c = threadIdx.x; c < o.entry; c += THREADS)
+            put(&cache[(b * o.s + slot) * o.entry + c],
+                as_float(fresh[(b * o.t + i) * o.entry + c]));
         __syncthreads();
     }
 }
 
-cudaError_t mx_cuda_cache_write(void *cache, int cache_type, const void *fresh, int fresh_type,
-                                const int32_t *slots, int64_t batch, int64_t s, int64_t t,
-                                int64_t entry, cudaStream_t stream)
+cudaError_t mx_cuda_cache_write(const mx_cache_one *one, int n, cudaStream_t stream)
 {
-    unsigned grid = (unsigned)batch;
-    bool same32 = cache_type == fresh_type && cache_type != MX_CACHE_BF16; /* bits are copied */
-    if (same32)
-        cache_kernel<<<grid, THREADS, 0, stream>>>((float *)cache, (const float *)fresh, slots, s,
-                                                   t, entry);
-    else if (cache_type == MX_CACHE_BF16 && fresh_type == MX_CACHE_BF16)
-        cache_kernel<<<grid, THREADS, 0, stream>>>((uint16_t *)cache, (const uint16_t *)fresh,
-                                                   slots, s, t, entry);
-    else if (cache_type == MX_CACHE_BF16)
-        cache_kernel<<<grid, THREADS, 0, stream>>>((uint16_t *)cache, (const float *)fresh, slots,
-                                                   s, t, entry);
+    cache_table t = {};
+    if (n < 1 || n > MX_CACHE_MOST)
+        return cudaErrorInvalidValue;
+    for (int i = 0; i < n; i++)
+        t.one[i] = one[i];
+    dim3 grid((unsigned)one->batch, (unsigned)n);
+    int cache = one->cache_type, fresh = one->fresh_type;
+    if (cache == fresh && cache != MX_CACHE_BF16) /* bits are copied */
+        cache_kernel<float, float><<<grid, THREADS, 0, stream>>>(t);
+    else if (cache == MX_CACHE_BF16 && fresh == MX_CACHE_BF16)
+        cache_kernel<uint16_t, uint16_t><<<grid, THREADS, 0, stream>>>(t);
+    else if (cache == MX_CACHE_BF16)
+        cache_kernel<uint16_t, float><<<grid, THREADS, 0, stream>>>(t);
     else
         return cudaErrorInvalidValue;
     return cudaGetLastError();

@@ -72,11 +72,17 @@ typedef struct {
 cudaError_t mx_cuda_xent_plain(const mx_xent_plain *s, float *logits, const int32_t *labels,
                                const float *dloss, float *loss, float *lse, cudaStream_t stream);
 
-/* cache (B, S, entry) <- fresh (B, T, entry) at slots (B, T);
- * elements of 4 or 2 bytes, converted. */
-cudaError_t mx_cuda_cache_write(void *cache, int cache_type, const void *fresh, int fresh_type,
-                                const int32_t *slots, int64_t batch, int64_t s, int64_t t,
-                                int64_t entry, cudaStream_t stream);
+/* cache (B, S, entry) <- fresh (B, T, entry) at slots (B, T), of 4 or 2 bytes, converted; several
+ * at once where types and B are the same. */
+typedef struct {
+    void *cache;
+    const void *fresh;
+    const int32_t *slots;
+    int cache_type, fresh_type;
+    int64_t batch, s, t, entry;
+} mx_cache_one;
+cudaError_t mx_cuda_cache_write(const mx_cache_one *one, int n, cudaStream_t stream);
+enum { MX_CACHE_MOST = 4 };
 enum { MX_CACHE_F32, MX_CACHE_BF16, MX_CACHE_I32 };
 
 #ifdef __cplusplus
