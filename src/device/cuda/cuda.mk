@@ -60,7 +60,7 @@ $(BUILD)/release/libmaxc_cuda.so: $(CU_OBJ) $(CU_BUILD)/cuda_ops_table.o
 $(BUILD)/gpu/%: bench/gpu/%.cu $(CU_BLOCKS) $(CU_BASE)
 	@mkdir -p $(@D)
 	@echo "  NVCC $@"
-	@nvcc $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -o $@
+	@nvcc $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -ljansson -o $@
 test-gpu: all cuda $(BUILD)/gpu/blocks_test
 	@$(MAKE) --no-print-directory MODE=plain $(BUILD)/plain/tests_run
 	@tools/test-gpu
