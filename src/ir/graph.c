@@ -93,7 +93,10 @@ void mx_graph_fail_inputs(mx_graph *g, const mx_node *n, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     mx_str inputs = {0};
-    for (int i = 0; i < n->n_in; i++) {
+    int n_in = n->n_in;
+    while (n_in && !n->in[n_in - 1]) /* optional inputs that are not there */
+        n_in--;
+    for (int i = 0; i < n_in; i++) {
         mx_str_add(&inputs, i ? ", " : "");
         if (!n->in[i]) {
             mx_str_add(&inputs, "nothing");

@@ -1,5 +1,6 @@
-/* op_matmul.c - contractions through cuBLASLt: one plan per product of the node. A weight times a few
- * vectors, as in decoding, goes through our own kernel, which reads the weight at memory speed. */
+/* op_matmul.c - contractions through cuBLASLt: one plan per product of the node. A weight times a
+ * few vectors, as in decoding, goes through our own kernel, which reads the weight at memory speed.
+ */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/kernels.h"
 #include "ops/matmul.h"

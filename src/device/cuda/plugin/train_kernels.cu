@@ -288,7 +288,8 @@ struct cache_table {
 };
 
 /* Block (b, i): sequence b of cache i. */
-template <typename C, typename F> __global__ void cache_kernel(const __grid_constant__ cache_table t)
+template <typename C, typename F>
+__global__ void cache_kernel(const __grid_constant__ cache_table t)
 {
     const mx_cache_one &o = t.one[blockIdx.y];
     C *cache = (C *)o.cache;
