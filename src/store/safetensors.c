@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <fcntl.h>
 #include <string.h>
 
 enum { PIECE_BYTES = 1 << 20, JOB_PIECE_BYTES = 8 << 20 };
@@ -347,6 +348,12 @@ mx_status mx_st_read_box(const mx_st_tensor *t, const int64_t *start, const int6
 typedef struct {
     int64_t job, first, count;
 } piece_of;
+
+void mx_st_expect(const mx_st_tensor *t)
+{
+    if (t->n_bytes) /* advice: refusal changes nothing but speed */
+        (void)posix_fadvise(t->file->fd, (off_t)t->at, (off_t)t->n_bytes, POSIX_FADV_WILLNEED);
+}
 
 mx_status mx_st_load(mx_st_job *jobs, int64_t n_jobs, int n_threads)
 {

@@ -81,6 +81,8 @@ typedef struct {
     mx_st_scan scan; /* out */
 } mx_st_job;
 mx_status mx_st_load(mx_st_job *jobs, int64_t n_jobs, int n_threads) MX_MUST_USE;
+/* This tensor will be read soon: the system may fetch it meanwhile. */
+void mx_st_expect(const mx_st_tensor *t);
 
 /* An error naming every job whose scan is not zero ("lm_head.weight: 3 NaN, 1 Inf"), else OK. */
 mx_status mx_st_check_finite(const mx_st_job *jobs, int64_t n_jobs) MX_MUST_USE;

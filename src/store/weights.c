@@ -296,19 +296,49 @@ static bool may_be_infinite(const mx_model_spec *m, mx_session *s, int i)
     return mx_glob_any(m->family->limits, mx_session_var(s, i)->name);
 }
 
+/* Bytes of the tensors a weight is made from; `expect`: they will be read soon. */
+static double file_bytes(const origin *o, bool expect)
+{
+    double bytes = 0;
+    for (int k = 0; k < (o->n_parts ? o->n_parts : 1); k++) {
+        const mx_quant_tensor *t = o->n_parts ? &o->tensor[k] : &o->whole;
+        if (!t->name)
+            continue;
+        bytes += (double)t->data->n_bytes;
+        if (expect)
+            mx_st_expect(t->data);
+    }
+    return bytes;
+}
+
+/* Asks for what comes after weight i, up to AHEAD bytes of it, so that the disk works while weights
+ * are converted and copied. `next` is the first weight not yet asked for, `asked` the bytes of
+ * weights asked for and not yet loaded. */
+static void expect_ahead(const matching *mt, int n, int *next, double *asked)
+{
+    const double AHEAD = 1 << 29;
+    for (; *next < n && *asked < AHEAD; ++*next)
+        *asked += file_bytes(&mt->from[*next], true);
+}
+
 mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir, mx_load_options o)
 {
     matching mt = {0};
     mx_status st = MX_OK;
+    int next = 0;
+    double asked = 0;
     MX_TRY_OUT(st, mx_quant_open(&mt.q, dir));
     mt.from = MX_NEW_N(&mt.arena, origin, mx_session_count(s));
     mt.used = MX_NEW_N(&mt.arena, bool, mt.q.n_tensors);
     MX_TRY_OUT(st, match(&mt, s, m, dir));
-    for (int i = 0; i < mx_session_count(s); i++)
+    for (int i = 0; i < mx_session_count(s); i++) {
+        expect_ahead(&mt, mx_session_count(s), &next, &asked);
         if (mt.from[i].whole.name || mt.from[i].n_parts)
             MX_TRY_OUT(st, mx_status_wrap(load_one(s, mx_session_var(s, i), &mt.from[i],
                                                    o.allow_nonfinite || may_be_infinite(m, s, i)),
                                           "%s", dir->path));
+        asked -= file_bytes(&mt.from[i], false);
+    }
     if (o.notes)
         note_unused(&mt, m->family, dir, o.notes);
     st = mx_session_refresh_copies(s);
