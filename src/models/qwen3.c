@@ -1,7 +1,7 @@
 /* qwen3.c - Qwen3 dense: Llama's form with a norm on each head of q and k. */
 #include "models/decoder.h"
 
-static mx_status finish(void *config, const json_t *json)
+mx_status mx_qwen3_finish(void *config, const json_t *json)
 {
     mx_decoder *c = config;
     c->qk_norm = true;
