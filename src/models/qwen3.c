@@ -24,6 +24,6 @@ const mx_model mx_model_qwen3 = {
     .model_types = "qwen3",
     .architecture = "Qwen3ForCausalLM",
     .fields = fields,
-    MX_DECODER_FAMILY(finish),
+    MX_DECODER_FAMILY(mx_qwen3_finish),
     .decoder_block = "qwen3",
 };
