@@ -16,6 +16,7 @@
  */
 #include "compile/optimizer.h"
 
+#include "base/rng.h"
 #include "ops.h"
 #include <math.h>
 #include <stdio.h>
@@ -76,15 +77,6 @@ static mx_node *global_norm(mx_graph *g, mx_node *const *grad, int n, mx_node **
     return root_of_sum(g, squares, n_squares);
 }
 
-/* A number of a name, for the random bits that belong to it. */
-static int64_t salt_of(const char *name)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (; *name; name++)
-        h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    return (int64_t)(h >> 1);
-}
-
 /* What every update of a step is told. */
 typedef struct {
     mx_node *lr, *scale, *step;
@@ -109,7 +101,7 @@ static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *
         mx_node *v = state(g, w, "exp_avg_sq", o->nu_dtype);
         u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, copy},
                      (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay,
-                                      salt_of(w->name)});
+                                      (int64_t)mx_stream_of(w->name)});
     }
     return mx_graph_root(g, NULL, u);
 }

@@ -37,7 +37,7 @@ bool mx_group_sums_columns(const mx_node *n)
            mx_type_count(&n->type) == cols && mx_dtype_is_float(x->dtype);
 }
 
-static bool sums_columns(const mx_group_step *s)
+bool mx_group_step_sums_columns(const mx_group_step *s)
 {
     return s->op == &mx_op_sum_to;
 }
@@ -146,7 +146,7 @@ static size_t sum_bytes(const mx_group *g, const plan *p)
 {
     size_t n = 0;
     for (int s = 0; s < g->n_steps; s++)
-        n += sums_columns(&g->step[s]);
+        n += mx_group_step_sums_columns(&g->step[s]);
     return n * row_bytes(p) * (size_t)((p->rows + BLOCK - 1) / BLOCK);
 }
 
@@ -266,7 +266,7 @@ static void finish_sums(const job *j, mx_tensor *const *result, char *total)
 {
     int k = 0;
     for (int s = 0; s < j->g->n_steps; s++) {
-        if (!sums_columns(&j->g->step[s]))
+        if (!mx_group_step_sums_columns(&j->g->step[s]))
             continue;
         const char *sum = j->sum + j->sum_stride * (size_t)k++;
         memset(total, 0, row_bytes(&j->p));
@@ -328,7 +328,7 @@ static void run_rows(const job *j, int64_t from, int64_t to, char *scratch)
                 load(&j->p, v->tensor, start, v->narrow ? 1 : n, row[i]);
         }
         for (int s = 0, k = 0; s < g->n_steps; s++)
-            if (sums_columns(&g->step[s]))
+            if (mx_group_step_sums_columns(&g->step[s]))
                 add_row(j, k++, at.r, row[g->step[s].in[0]]);
             else
                 run_step(j, s, row, spare, n);
@@ -349,7 +349,7 @@ void mx_group_run(const mx_group *g, const mx_tensor *in, mx_tensor *out, void *
         j.v[i] = make_view(g, &j.p, &g->ext[i], &in[i]);
     for (int s = 0; s < g->n_steps; s++)
         j.v[g->n_ext + s] = make_view(g, &j.p, &g->step[s].type,
-                                      sums_columns(&g->step[s]) ? NULL : result[s]);
+                                      mx_group_step_sums_columns(&g->step[s]) ? NULL : result[s]);
     int64_t blocks = (j.p.rows + BLOCK - 1) / BLOCK;
     bool sums = sum_bytes(g, &j.p) > 0;
     j.sum_stride = row_bytes(&j.p) * (size_t)blocks;

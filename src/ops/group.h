@@ -39,6 +39,7 @@ typedef struct {
 
 /* Is this node the sum of all rows of its input? */
 bool mx_group_sums_columns(const mx_node *n);
+bool mx_group_step_sums_columns(const mx_group_step *s);
 /* Can this node be a step of a group over `space`? */
 bool mx_group_accepts(const mx_node *n, const mx_shape *space);
 /* The space a node would run over by itself. */

@@ -120,11 +120,6 @@ static void row_offset(writer *k, const mx_type *t)
         mx_str_add(k->out, "0");
 }
 
-static bool sums_columns(const mx_group_step *s)
-{
-    return strcmp(s->op->name, "sum_to") == 0;
-}
-
 static void load_value(writer *k, int i)
 {
     const mx_type *t = &k->g->ext[i];
@@ -273,7 +268,7 @@ static mx_status check_types(const mx_group *g)
         if (!c_type(g->step[g->out[i] - g->n_ext].type.dtype))
             return mx_fail(MX_DEVICE, "no CUDA form of a result's dtype");
     for (int i = 0; i < g->n_steps; i++)
-        if (!g->step[i].op->expr && !sums_columns(&g->step[i]))
+        if (!g->step[i].op->expr && !mx_group_step_sums_columns(&g->step[i]))
             return mx_fail(MX_DEVICE, "%s has no expression", g->step[i].op->name);
     return MX_OK;
 }
@@ -365,14 +360,14 @@ mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launc
                                (long long)k.cols);
     *launch = (mx_fused_launch){0};
     for (int i = 0; i < g->n_out; i++)
-        if (sums_columns(&g->step[g->out[i] - g->n_ext]))
+        if (mx_group_step_sums_columns(&g->step[g->out[i] - g->n_ext]))
             launch->sum_out[launch->n_sums++] = i;
     write_header(&k, launch);
     for (int i = 0; i < g->n_ext; i++)
         load_value(&k, i);
     for (int i = 0, sums = 0; i < g->n_steps; i++) {
         const mx_group_step *s = &g->step[i];
-        if (sums_columns(s))
+        if (mx_group_step_sums_columns(s))
             write_sum(&k, s, sums++);
         else if (s->op->kind == MX_ELEMENTWISE)
             write_elementwise(&k, s, g->n_ext + i);
@@ -382,7 +377,7 @@ mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launc
             write_row_map(&k, s, g->n_ext + i);
     }
     for (int i = 0; i < g->n_out; i++)
-        if (!sums_columns(&g->step[g->out[i] - g->n_ext]))
+        if (!mx_group_step_sums_columns(&g->step[g->out[i] - g->n_ext]))
             store_value(&k, i, g->out[i]);
     if (launch->n_sums)
         store_sums(&k, launch->n_sums);
