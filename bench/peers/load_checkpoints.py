@@ -40,6 +40,10 @@ def unexpected(directory, images):
     return set(kind.from_pretrained(directory, output_loading_info=True)[1].get("unexpected_keys") or ())
 
 
+# What a model is given: text, pictures, and where in the text and in its picture each piece belongs.
+INPUTS = ("input_ids", "pixel_values", "token_type_ids", "mm_token_type_ids", "image_position_ids", "image_grid_thw")
+
+
 def logits(checkpoint, golden, source):
     images = "pixel_values" in golden
     kind = transformers.AutoModelForImageTextToText if images else transformers.AutoModelForCausalLM
@@ -52,7 +56,7 @@ def logits(checkpoint, golden, source):
         if found:
             raise RuntimeError(f"{problem}: {sorted(map(str, found))[:5]}")
     inputs = {k: golden[k].long() if k != "pixel_values" else golden[k]
-              for k in ("input_ids", "pixel_values", "token_type_ids") if k in golden}
+              for k in INPUTS if k in golden}
     with torch.no_grad():
         return model.eval()(**inputs).logits.float()
 
@@ -73,7 +77,7 @@ def check(name):
             return f"passed over: this transformers has no {model_type}"
         if source and not moved(source, checkpoint):
             raise RuntimeError("training changed nothing")
-        want = {k: golden[k] for k in ("input_ids", "pixel_values", "token_type_ids") if k in golden}
+        want = {k: golden[k] for k in INPUTS if k in golden}
         want["logits"] = logits(checkpoint, golden, source).contiguous()
         path = os.path.join(out, "want.safetensors")
         save_file(want, path)
