@@ -218,9 +218,14 @@ static void bind_step(mx_exec *e, const mx_node *n)
     st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
 }
 
+/* With room for rows up to the next multiple of 8, which nobody writes: a product may read them as
+ * zeros (op_xent.c of the CUDA device), where a neighbour's bits could be NaN. */
 static size_t place_bytes(const mx_var *v)
 {
-    return (mx_type_bytes(&v->type) + ALIGN - 1) / ALIGN * ALIGN;
+    mx_type t = v->type;
+    if (t.ndim == 2)
+        t.dim[0] = (t.dim[0] + 7) / 8 * 8;
+    return (mx_type_bytes(&t) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 /* One block for all of them: huge pages hold weights of any size, and nothing is rounded up. */

@@ -15,7 +15,7 @@
 #include "device/cuda/plugin/sdpa_cudnn.h"
 #include "device/device.h"
 
-enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_SLACK = 256 << 10, MX_CUDA_ID_INPUTS = 8 };
+enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_ID_INPUTS = 8 };
 
 typedef struct {
     mx_cuda_libs libs;

@@ -79,10 +79,9 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     if (x->grad)
         x->dx_out = x->train ? 2 : 0, x->dw_out = x->train ? 3 : 1;
     x->ld = (x->vocab + 7) / 8 * 8;
-    /* Variables have zeroed room behind them; the kernel zeroes the gradient of the extra
-     * columns. */
-    bool roomy = s->node->in[W]->op->kind == MX_SOURCE && !x->f32 &&
-                 (size_t)(8 * x->d * 2) <= MX_CUDA_SLACK;
+    /* Variables have room for rows up to a multiple of 8, zeroed; the kernel zeroes the gradient of
+     * the extra columns. */
+    bool roomy = strcmp(s->node->in[W]->op->name, "variable") == 0 && !x->f32;
     x->wide = roomy ? x->ld : x->vocab;
     size_t item = x->f32 ? 4 : 2;
     x->chunk = (int64_t)(c->memory_bytes / CHUNK_SHARE / ((size_t)x->ld * item)) / 128 * 128;
