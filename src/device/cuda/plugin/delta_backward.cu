@@ -1,0 +1,168 @@
+/* delta_backward.cu - the delta rule's backward pass. The forward sweep once more leaves the memory
+ * at each chunk's start and U; then the memory's gradient N goes back over the chunks,
+ *
+ *     dU = P^T dO + f (K N)    dR = T^T dU    N = keep N + scale Q^T (e dO) - K^T (beta e dR)
+ * and all else follows chunk by chunk (delta_grads.cu). As in the forward pass a block takes EC
+ * columns of one head. What value heads add to the key head they share is summed at the end, in
+ * their order.
+ */
+#include "device/cuda/plugin/delta.cuh"
+
+template <int DP, int EC> struct back_pool {
+    float n[DP * (EC + 4)], k[C * (DP + 4)], q[C * (DP + 4)];
+    float t[C * CL], p[C * CL], dout[C * (EC + 4)], r[C * (EC + 4)];
+    vectors w;
+};
+
+template <class T, bool FAST, int DP, int EC>
+__global__ void __launch_bounds__(THREADS, 1)
+    delta_back_kernel(const __grid_constant__ mx_cuda_delta d, const __grid_constant__ delta_back s)
+{
+    extern __shared__ float pool[];
+    enum { L = DP + 4, EL = EC + 4, MT = DP / 64, NT = EC / 16 };
+    auto *x = (back_pool<DP, EC> *)pool;
+    int warp = threadIdx.x >> 5, r0 = warp / 2 * 16, c0 = warp % 2 * (EC / 2);
+    int m0 = warp / 2 * (DP / 4), e0 = blockIdx.x * EC, h = blockIdx.y, b = blockIdx.z;
+    int hk = h / (d.v_heads / d.k_heads), D = d.k_dim, E = d.v_dim;
+    int64_t k_row = (int64_t)d.k_heads * D, v_row = (int64_t)d.v_heads * E;
+    piece<MT, NT> dm;
+    dm.clear();
+    for (int chunk = (d.len - 1) / C; chunk >= 0; chunk--) {
+        place at = place_of(d, b, h, chunk, d.len);
+        int64_t number = number_of(d, at), from = at.t0 * k_row + hk * D;
+        dm.pairs([&](int i, int j, float &y, float &z) {
+            put_pair(x->n + (m0 + i) * EL, c0 + j, EL, kept<FAST>(y), kept<FAST>(z));
+            if (m0 + i < D)
+                put_pair(s.ends + (number * D + m0 + i) * E, e0 + c0 + j, E, y, z);
+        });
+        load_vectors(&x->w, d, at);
+        load_rows(x->k, L, DP, (const T *)d.k + from, k_row, at.n, D);
+        load_rows(x->q, L, DP, (const T *)d.q + from, k_row, at.n, D);
+        load_rows(x->dout, EL, EC, (const T *)s.g.dout + at.t0 * v_row + h * E + e0, v_row, at.n,
+                  E - e0);
+        load_matrix<FAST>(x->t, CL, C, s.t + number * SQUARE, C, C, C);
+        load_matrix<FAST>(x->p, CL, C, s.p + number * SQUARE, C, C, C);
+        __syncthreads();
+        piece<1, NT> du, dr;
+        du.clear();
+        dr.clear();
+        mul<FAST, false, false>(du, x->k + r0 * L, L, x->n + c0, EL, DP);
+        du.each([&](int i, int j, float &y) { y *= x->w.out[r0 + i]; });
+        mul<FAST, true, false>(du, x->p + r0, CL, x->dout + c0, EL, C);
+        du.pairs([&](int i, int j, float &y, float &z) {
+            put_pair(x->r + (r0 + i) * EL, c0 + j, EL, kept<FAST>(y), kept<FAST>(z));
+        });
+        __syncthreads();
+        mul<FAST, true, false>(dr, x->t + r0, CL, x->r + c0, EL, C);
+        __syncthreads();
+        dr.pairs([&](int i, int j, float &y, float &z) {
+            i += r0, j += c0;
+            float f = -x->w.beta[i] * x->w.in[i], e = d.scale * x->w.in[i];
+            float *o = x->dout + i * EL + j;
+            put_pair(s.dr + (number * C + i) * E, e0 + j, E, y, z);
+            put_pair(x->r + i * EL, j, EL, kept<FAST>(f * y), kept<FAST>(f * z));
+            put_pair(o, 0, EL, kept<FAST>(e * o[0]), kept<FAST>(e * o[1]));
+        });
+        __syncthreads();
+        dm.scale(x->w.keep);
+        mul<FAST, true, false>(dm, x->q + m0, L, x->dout + c0, EL, C);
+        mul<FAST, true, false>(dm, x->k + m0, L, x->r + c0, EL, C);
+        __syncthreads();
+    }
+}
+
+template <class T, bool FAST, int DP, int EC>
+static cudaError_t sweep(const mx_cuda_delta *d, const delta_back *s, cudaStream_t stream)
+{
+    size_t bytes = sizeof(back_pool<DP, EC>);
+    dim3 grid((unsigned)((d->v_dim + EC - 1) / EC), (unsigned)d->v_heads, (unsigned)d->batch);
+    auto *kernel = delta_back_kernel<T, FAST, DP, EC>;
+    cudaError_t e = cudaFuncSetAttribute((const void *)kernel,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (e != cudaSuccess)
+        return e;
+    kernel<<<grid, THREADS, bytes, stream>>>(*d, *s);
+    return cudaGetLastError();
+}
+
+cudaError_t mx_cuda_delta_sweep_back(const mx_cuda_delta *d, const delta_back *s,
+                                     cudaStream_t stream)
+{
+    if (d->f32)
+        return d->k_dim > 64 ? sweep<float, false, 128, 32>(d, s, stream)
+                             : sweep<float, false, 64, 32>(d, s, stream);
+    return d->k_dim > 64 ? sweep<uint16_t, true, 128, 32>(d, s, stream)
+                         : sweep<uint16_t, true, 64, 32>(d, s, stream);
+}
+
+/* y (tokens, K, D) = sum over the value heads of a key head of x (tokens, H, D). */
+template <class T>
+__global__ void delta_join_kernel(T *y, const float *x, int64_t n, int dim, int group)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n)
+        return;
+    const float *from = x + i / dim * group * dim + i % dim;
+    float sum = 0;
+    for (int r = 0; r < group; r++)
+        sum += from[(int64_t)r * dim];
+    put(y + i, sum);
+}
+
+static cudaError_t join(const mx_cuda_delta *d, void *y, const float *x, cudaStream_t stream)
+{
+    int64_t n = (int64_t)d->batch * d->len * d->k_heads * d->k_dim;
+    int group = d->v_heads / d->k_heads;
+    unsigned blocks = (unsigned)((n + THREADS - 1) / THREADS);
+    if (d->f32)
+        delta_join_kernel<float><<<blocks, THREADS, 0, stream>>>((float *)y, x, n, d->k_dim, group);
+    else
+        delta_join_kernel<uint16_t><<<blocks, THREADS, 0, stream>>>((uint16_t *)y, x, n, d->k_dim, group);
+    return cudaGetLastError();
+}
+
+/* Floats of each part of the scratch: T, P, states, ends, U, dR, dq, dk. */
+enum { N_PARTS = 8 };
+static size_t part_floats(const mx_cuda_delta *d, int part)
+{
+    size_t n = (size_t)delta_chunks(d), D = (size_t)d->k_dim, E = (size_t)d->v_dim;
+    bool shared = d->v_heads != d->k_heads;
+    size_t tokens = (size_t)d->batch * (size_t)d->len * (size_t)d->v_heads;
+    size_t count = part < 2 ? n * SQUARE : part < 4 ? n * D * E : part < 6 ? n * C * E
+                   : shared ? tokens * D : 0;
+    return (count + 63) / 64 * 64;
+}
+
+size_t mx_cuda_delta_backward_bytes(const mx_cuda_delta *d)
+{
+    size_t n = 0;
+    for (int i = 0; i < N_PARTS; i++)
+        n += part_floats(d, i);
+    return sizeof(float) * n;
+}
+
+cudaError_t mx_cuda_delta_backward(const mx_cuda_delta *d, const mx_cuda_delta_grads *g, void *work,
+                                   cudaStream_t stream)
+{
+    float *part[N_PARTS], *at = (float *)work;
+    for (int i = 0; i < N_PARTS; i++) {
+        part[i] = at;
+        at += part_floats(d, i);
+    }
+    bool shared = d->v_heads != d->k_heads;
+    delta_sweep s = {part[0], part[1], NULL, part[2], part[4]};
+    delta_back k = {part[0], part[1], part[2], part[4], part[3], part[5],
+                    shared ? part[6] : NULL, shared ? part[7] : NULL, *g};
+    cudaError_t e = mx_cuda_delta_terms(d, part[0], part[1], stream);
+    if (e == cudaSuccess)
+        e = mx_cuda_delta_sweep(d, &s, stream);
+    if (e == cudaSuccess)
+        e = mx_cuda_delta_sweep_back(d, &k, stream);
+    if (e == cudaSuccess)
+        e = mx_cuda_delta_chunk_grads(d, &k, stream);
+    if (e == cudaSuccess && shared)
+        e = join(d, g->dq, part[6], stream);
+    if (e == cudaSuccess && shared)
+        e = join(d, g->dk, part[7], stream);
+    return e;
+}

@@ -1,0 +1,163 @@
+/* delta_forward.cu - the memory of a head goes over its chunks, one after the other:
+ *
+ *     R = beta (V - e (K M))    U = T R    O = scale e (Q M) + P U    M = keep M + K^T (f U)
+ * The columns of a memory do not know each other: a block takes EC of them, for one head of one
+ * sequence, and keeps its part of M in registers, with a copy in shared memory for the products.
+ * The backward pass has the memory at every chunk's start and U written down instead of O.
+ */
+#include "device/cuda/plugin/delta.cuh"
+
+template <int DP, int EC, bool OUT> struct sweep_pool {
+    float m[DP * (EC + 4)], k[C * (DP + 4)], q[OUT ? C * (DP + 4) : 4];
+    float t[C * CL], p[OUT ? C * CL : 4], r[C * (EC + 4)], u[C * (EC + 4)];
+    vectors w;
+};
+
+/* M of the part from column e0 on, from and to the state. */
+template <int MT, int NT>
+__device__ void state_io(piece<MT, NT> &m, const mx_cuda_delta &d, const place &at, int r0, int e0,
+                         bool store)
+{
+    int64_t base = ((int64_t)at.b * d.v_heads + at.h) * d.k_dim * d.v_dim;
+    m.each([&](int row, int col, float &x) {
+        row += r0, col += e0;
+        if (row >= d.k_dim || col >= d.v_dim)
+            return;
+        int64_t i = base + (int64_t)row * d.v_dim + col;
+        if (store)
+            put_any(d.state, i, x, d.state_f32);
+        else
+            x = get_any(d.state, i, d.state_f32);
+    });
+}
+
+template <class T, bool FAST, int DP, int EC, bool OUT>
+__global__ void __launch_bounds__(THREADS, 1)
+    delta_sweep_kernel(const __grid_constant__ mx_cuda_delta d, const __grid_constant__ delta_sweep s)
+{
+    extern __shared__ float pool[];
+    enum { L = DP + 4, EL = EC + 4, MT = DP / 64, NT = EC / 16 };
+    auto *x = (sweep_pool<DP, EC, OUT> *)pool;
+    int warp = threadIdx.x >> 5, r0 = warp / 2 * 16, c0 = warp % 2 * (EC / 2);
+    int m0 = warp / 2 * (DP / 4), e0 = blockIdx.x * EC, h = blockIdx.y, b = blockIdx.z;
+    int hk = h / (d.v_heads / d.k_heads), D = d.k_dim, E = d.v_dim;
+    int len = d.state ? row_tokens(d.positions, b, d.len) : d.len;
+    int64_t k_row = (int64_t)d.k_heads * D, v_row = (int64_t)d.v_heads * E;
+    piece<MT, NT> m;
+    m.clear();
+    place at = place_of(d, b, h, 0, len);
+    if (d.state && d.positions[(int64_t)b * d.len] != 0)
+        state_io(m, d, at, m0, e0 + c0, false);
+    for (int chunk = 0; chunk * C < d.len; chunk++) {
+        at = place_of(d, b, h, chunk, len);
+        int64_t number = number_of(d, at), from = at.t0 * k_row + hk * D;
+        m.pairs([&](int i, int j, float &y, float &z) {
+            put_pair(x->m + (m0 + i) * EL, c0 + j, EL, kept<FAST>(y), kept<FAST>(z));
+            if (s.states && m0 + i < D)
+                put_pair(s.states + (number * D + m0 + i) * E, e0 + c0 + j, E, y, z);
+        });
+        load_vectors(&x->w, d, at);
+        load_rows(x->k, L, DP, (const T *)d.k + from, k_row, at.n, D);
+        load_rows(x->r, EL, EC, (const T *)d.v + at.t0 * v_row + h * E + e0, v_row, at.n,
+                        E - e0);
+        load_matrix<FAST>(x->t, CL, C, s.t + number * SQUARE, C, C, C);
+        if (OUT) {
+            load_rows(x->q, L, DP, (const T *)d.q + from, k_row, at.n, D);
+            load_matrix<FAST>(x->p, CL, C, s.p + number * SQUARE, C, C, C);
+        }
+        __syncthreads();
+        piece<1, NT> km, qm, u;
+        km.clear();
+        qm.clear();
+        u.clear();
+        mul<FAST, false, false>(km, x->k + r0 * L, L, x->m + c0, EL, DP);
+        if (OUT)
+            mul<FAST, false, false>(qm, x->q + r0 * L, L, x->m + c0, EL, DP);
+        km.each([&](int i, int j, float &y) {
+            i += r0;
+            float *r = x->r + i * EL + c0 + j;
+            *r = kept<FAST>(x->w.beta[i] * (*r - x->w.in[i] * y));
+        });
+        __syncthreads();
+        mul<FAST, false, false>(u, x->t + r0 * CL, CL, x->r + c0, EL, C);
+        __syncthreads();
+        u.pairs([&](int i, int j, float &y, float &z) {
+            i += r0, j += c0;
+            float f = x->w.out[i];
+            put_pair(x->u + i * EL, j, EL, kept<FAST>(y), kept<FAST>(z));
+            put_pair(x->r + i * EL, j, EL, kept<FAST>(f * y), kept<FAST>(f * z));
+            if (s.u)
+                put_pair(s.u + (number * C + i) * E, e0 + j, E, y, z);
+        });
+        __syncthreads();
+        if (OUT) {
+            qm.each([&](int i, int j, float &y) { y *= d.scale * x->w.in[r0 + i]; });
+            mul<FAST, false, false>(qm, x->p + r0 * CL, CL, x->u + c0, EL, C);
+            qm.pairs([&](int i, int j, float &y, float &z) {
+                i += r0;
+                if (chunk * C + i < d.len)
+                    put_pair((T *)s.out + (at.t0 + i) * v_row + h * E, e0 + c0 + j, E, y, z);
+            });
+        }
+        m.scale(x->w.keep);
+        mul<FAST, true, false>(m, x->k + m0, L, x->r + c0, EL, C);
+        __syncthreads();
+    }
+    if (d.state && len)
+        state_io(m, d, at, m0, e0 + c0, true);
+}
+
+template <class T, bool FAST, int DP, int EC, bool OUT>
+static cudaError_t sweep(const mx_cuda_delta *d, const delta_sweep *s, cudaStream_t stream)
+{
+    size_t bytes = sizeof(sweep_pool<DP, EC, OUT>);
+    dim3 grid((unsigned)((d->v_dim + EC - 1) / EC), (unsigned)d->v_heads, (unsigned)d->batch);
+    auto *kernel = delta_sweep_kernel<T, FAST, DP, EC, OUT>;
+    cudaError_t e = cudaFuncSetAttribute((const void *)kernel,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (e != cudaSuccess)
+        return e;
+    kernel<<<grid, THREADS, bytes, stream>>>(*d, *s);
+    return cudaGetLastError();
+}
+
+template <class T, bool FAST, int EC>
+static cudaError_t sweep_any(const mx_cuda_delta *d, const delta_sweep *s, cudaStream_t stream)
+{
+    if (d->k_dim > 64)
+        return s->out ? sweep<T, FAST, 128, EC, true>(d, s, stream)
+                      : sweep<T, FAST, 128, EC, false>(d, s, stream);
+    return s->out ? sweep<T, FAST, 64, EC, true>(d, s, stream)
+                  : sweep<T, FAST, 64, EC, false>(d, s, stream);
+}
+
+cudaError_t mx_cuda_delta_sweep(const mx_cuda_delta *d, const delta_sweep *s, cudaStream_t stream)
+{
+    return d->f32 ? sweep_any<float, false, 32>(d, s, stream)
+                  : sweep_any<uint16_t, true, 32>(d, s, stream);
+}
+
+enum { FEW = 16 }; /* tokens a row that are taken one by one */
+
+static bool by_steps(const mx_cuda_delta *d)
+{
+    return d->state && d->len <= FEW;
+}
+
+size_t mx_cuda_delta_forward_bytes(const mx_cuda_delta *d)
+{
+    return by_steps(d) ? 0 : sizeof(float) * 2 * SQUARE * (size_t)delta_chunks(d);
+}
+
+cudaError_t mx_cuda_delta_forward(const mx_cuda_delta *d, void *out, void *work,
+                                  cudaStream_t stream)
+{
+    if (by_steps(d))
+        return mx_cuda_delta_step(d, out, stream);
+    float *t = (float *)work, *p = t + delta_chunks(d) * SQUARE;
+    cudaError_t e = mx_cuda_delta_terms(d, t, p, stream);
+    if (e != cudaSuccess)
+        return e;
+    delta_sweep s = {t, p, out, NULL, NULL};
+    return mx_cuda_delta_sweep(d, &s, stream);
+}
