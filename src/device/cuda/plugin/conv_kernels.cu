@@ -1,8 +1,8 @@
 /* conv_kernels.cu - the short causal convolution: y[t] = sum_k w[:, k] x[t - (K-1) + k].
  *
  * Memory bound: a thread takes W neighbouring channels and RUN tokens in a row; what it reads again
- * for the next token lies in the cache. The filter's gradient is summed by parts of the tokens, each
- * by one warp in order, and the parts in order by a second kernel.
+ * for the next token lies in the cache. The filter's gradient is summed by parts of the tokens,
+ * each by one warp in order, and the parts in order by a second kernel.
  */
 #include "device/cuda/plugin/recurrent.cuh"
 

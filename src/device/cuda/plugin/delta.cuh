@@ -281,6 +281,7 @@ struct delta_sweep {
     const float *t, *p;
     void *out;
     float *states, *u;
+    int cols; /* of the memory, for a block: 32 or 64; 0: whatever fills the device */
 };
 cudaError_t mx_cuda_delta_sweep(const mx_cuda_delta *d, const delta_sweep *s, cudaStream_t stream);
 /* Sweeps the memory's gradient back (delta_backward.cu): ends (chunks of all heads, D, E) and dr
@@ -290,6 +291,7 @@ struct delta_back {
     float *ends, *dr;
     float *dq, *dk; /* (B, S, H, D): what each value head adds, where several share a key head */
     mx_cuda_delta_grads g;
+    int cols; /* as above */
 };
 cudaError_t mx_cuda_delta_sweep_back(const mx_cuda_delta *d, const delta_back *s,
                                      cudaStream_t stream);
@@ -300,6 +302,13 @@ cudaError_t mx_cuda_delta_chunk_grads(const mx_cuda_delta *d, const delta_back *
 static inline int64_t delta_chunks(const mx_cuda_delta *d)
 {
     return (int64_t)d->batch * d->v_heads * ((d->len + C - 1) / C);
+}
+
+/* Whether blocks of 64 columns are enough to fill the device. */
+static inline bool delta_wide(const mx_cuda_delta *d, int cols)
+{
+    int64_t blocks = (int64_t)d->batch * d->v_heads * ((d->v_dim + 63) / 64);
+    return cols ? cols == 64 : blocks >= 128;
 }
 
 #endif

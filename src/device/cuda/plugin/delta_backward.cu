@@ -91,6 +91,9 @@ cudaError_t mx_cuda_delta_sweep_back(const mx_cuda_delta *d, const delta_back *s
     if (d->f32)
         return d->k_dim > 64 ? sweep<float, false, 128, 32>(d, s, stream)
                              : sweep<float, false, 64, 32>(d, s, stream);
+    if (delta_wide(d, s->cols))
+        return d->k_dim > 64 ? sweep<uint16_t, true, 128, 64>(d, s, stream)
+                             : sweep<uint16_t, true, 64, 64>(d, s, stream);
     return d->k_dim > 64 ? sweep<uint16_t, true, 128, 32>(d, s, stream)
                          : sweep<uint16_t, true, 64, 32>(d, s, stream);
 }
@@ -115,9 +118,11 @@ static cudaError_t join(const mx_cuda_delta *d, void *y, const float *x, cudaStr
     int group = d->v_heads / d->k_heads;
     unsigned blocks = (unsigned)((n + THREADS - 1) / THREADS);
     if (d->f32)
-        delta_join_kernel<float><<<blocks, THREADS, 0, stream>>>((float *)y, x, n, d->k_dim, group);
+        delta_join_kernel<float>
+            <<<blocks, THREADS, 0, stream>>>((float *)y, x, n, d->k_dim, group);
     else
-        delta_join_kernel<uint16_t><<<blocks, THREADS, 0, stream>>>((uint16_t *)y, x, n, d->k_dim, group);
+        delta_join_kernel<uint16_t>
+            <<<blocks, THREADS, 0, stream>>>((uint16_t *)y, x, n, d->k_dim, group);
     return cudaGetLastError();
 }
 
@@ -150,9 +155,9 @@ cudaError_t mx_cuda_delta_backward(const mx_cuda_delta *d, const mx_cuda_delta_g
         at += part_floats(d, i);
     }
     bool shared = d->v_heads != d->k_heads;
-    delta_sweep s = {part[0], part[1], NULL, part[2], part[4]};
+    delta_sweep s = {part[0], part[1], NULL, part[2], part[4], 0};
     delta_back k = {part[0], part[1], part[2], part[4], part[3], part[5],
-                    shared ? part[6] : NULL, shared ? part[7] : NULL, *g};
+                    shared ? part[6] : NULL, shared ? part[7] : NULL, *g, 0};
     cudaError_t e = mx_cuda_delta_terms(d, part[0], part[1], stream);
     if (e == cudaSuccess)
         e = mx_cuda_delta_sweep(d, &s, stream);

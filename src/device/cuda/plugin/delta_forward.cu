@@ -33,7 +33,8 @@ __device__ void state_io(piece<MT, NT> &m, const mx_cuda_delta &d, const place &
 
 template <class T, bool FAST, int DP, int EC, bool OUT>
 __global__ void __launch_bounds__(THREADS, 1)
-    delta_sweep_kernel(const __grid_constant__ mx_cuda_delta d, const __grid_constant__ delta_sweep s)
+    delta_sweep_kernel(const __grid_constant__ mx_cuda_delta d,
+                       const __grid_constant__ delta_sweep s)
 {
     extern __shared__ float pool[];
     enum { L = DP + 4, EL = EC + 4, MT = DP / 64, NT = EC / 16 };
@@ -133,8 +134,10 @@ static cudaError_t sweep_any(const mx_cuda_delta *d, const delta_sweep *s, cudaS
 
 cudaError_t mx_cuda_delta_sweep(const mx_cuda_delta *d, const delta_sweep *s, cudaStream_t stream)
 {
-    return d->f32 ? sweep_any<float, false, 32>(d, s, stream)
-                  : sweep_any<uint16_t, true, 32>(d, s, stream);
+    if (d->f32)
+        return sweep_any<float, false, 32>(d, s, stream);
+    return delta_wide(d, s->cols) ? sweep_any<uint16_t, true, 64>(d, s, stream)
+                                  : sweep_any<uint16_t, true, 32>(d, s, stream);
 }
 
 enum { FEW = 16 }; /* tokens a row that are taken one by one */
@@ -158,6 +161,6 @@ cudaError_t mx_cuda_delta_forward(const mx_cuda_delta *d, void *out, void *work,
     cudaError_t e = mx_cuda_delta_terms(d, t, p, stream);
     if (e != cudaSuccess)
         return e;
-    delta_sweep s = {t, p, out, NULL, NULL};
+    delta_sweep s = {t, p, out, NULL, NULL, 0};
     return mx_cuda_delta_sweep(d, &s, stream);
 }

@@ -1,8 +1,8 @@
-/* delta_grads.cu - the gradients of a chunk of the delta rule, all chunks at once, from what the two
- * sweeps left: the memory M at the start, its gradient N at the end, U and dR. The formulas are
+/* delta_grads.cu - the gradients of a chunk of the delta rule, all chunks at once, from what the
+ * two sweeps left: the memory M at the start, its gradient N at the end, U and dR. The formulas are
  * those of ops/cpu/delta_chunk.inc. The sums that go to c and beta come from the rows of products
  * that dQ and dK need anyway:
- *     dO_i.(Q M)_i = q_i.(dO M^T)_i     dR_i.(K M)_i = k_i.(dR M^T)_i     u_i.(K N)_i = k_i.(U N^T)_i
+ *     dO_i.(Q M)_i = q_i.(dO M^T)_i    dR_i.(K M)_i = k_i.(dR M^T)_i    u_i.(K N)_i = k_i.(U N^T)_i
  */
 #include "device/cuda/plugin/delta.cuh"
 
@@ -38,8 +38,8 @@ __device__ __forceinline__ void row_dots(piece<1, NT> &x, const float *y, int ld
 
 /* dR_i.V_i into own, and dV = beta dR, of columns [e0, e0 + ET). */
 template <class T>
-__device__ void value_grads(const mx_cuda_delta &d, const delta_back &s, const place &at, float *own,
-                            const float *beta, int e0, int64_t number)
+__device__ void value_grads(const mx_cuda_delta &d, const delta_back &s, const place &at,
+                            float *own, const float *beta, int e0, int64_t number)
 {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     for (int i = warp; i < at.n; i += THREADS / 32) {
@@ -159,7 +159,8 @@ __device__ __forceinline__ void store_rows(piece<1, NT> &x, const mx_cuda_delta 
 
 template <class T, bool FAST, int DP>
 __global__ void __launch_bounds__(THREADS, 1)
-    delta_grads_kernel(const __grid_constant__ mx_cuda_delta d, const __grid_constant__ delta_back s)
+    delta_grads_kernel(const __grid_constant__ mx_cuda_delta d,
+                       const __grid_constant__ delta_back s)
 {
     extern __shared__ float pool[];
     enum { L = DP + 4, NT = DP / 16 };
@@ -168,7 +169,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     int d0 = half * (DP / 2), D = d.k_dim, E = d.v_dim, h = blockIdx.y;
     int hk = h / (d.v_heads / d.k_heads);
     place at = place_of(d, blockIdx.z, h, blockIdx.x, d.len);
-    int64_t number = number_of(d, at), k_row = (int64_t)d.k_heads * D, v_row = (int64_t)d.v_heads * E;
+    int64_t number = number_of(d, at);
+    int64_t k_row = (int64_t)d.k_heads * D, v_row = (int64_t)d.v_heads * E;
     load_vectors(&x->w, d, at);
     load_rows(x->k, L, DP, (const T *)d.k + at.t0 * k_row + hk * D, k_row, at.n, D);
     load_rows(x->q, L, DP, (const T *)d.q + at.t0 * k_row + hk * D, k_row, at.n, D);

@@ -20,21 +20,25 @@ struct mask_rule {
     bool causal;
     int32_t window, chunk;
     bool plain; /* positions are indices, no segments, no spans: tiles can be judged whole */
+    const uint32_t *listed; /* bits of the keys in each query's list: no tile is seen whole */
 };
 struct token_info {
     int32_t pos, seg, span;
+    int32_t at; /* of a key its index, of a query where its bits begin */
 };
 
 static inline mask_rule make_rule(const mx_flash_shape *s, const mx_flash_args *a)
 {
     bool plain = !a->q_pos && !a->k_pos && !a->q_seg && !a->k_seg && !a->q_span && !a->k_span;
-    return {s->causal, (int32_t)s->window, (int32_t)s->chunk, plain};
+    return {s->causal, (int32_t)s->window, (int32_t)s->chunk, plain, a->listed};
 }
 
 __device__ __forceinline__ bool visible(const mask_rule &r, const token_info &q,
                                         const token_info &k)
 {
     if (k.pos < 0 || q.pos < 0 || q.seg != k.seg)
+        return false;
+    if (r.listed && !(r.listed[q.at + (k.at >> 5)] >> (k.at & 31) & 1))
         return false;
     if (q.span > 0 && q.span == k.span && (!r.window || q.pos - k.pos < r.window))
         return true;
@@ -47,8 +51,16 @@ __device__ __forceinline__ token_info token_at(const int32_t *pos, const int32_t
                                                const int32_t *span, int64_t base, int i, int n)
 {
     if (i >= n)
-        return {-1, 0, 0};
-    return {pos ? pos[base + i] : i, seg ? seg[base + i] : 0, span ? span[base + i] : 0};
+        return {-1, 0, 0, i};
+    return {pos ? pos[base + i] : i, seg ? seg[base + i] : 0, span ? span[base + i] : 0, i};
+}
+/* Query i of sequence b. */
+__device__ __forceinline__ token_info query_at(const mx_flash_args &a, const mx_flash_shape &s,
+                                               int b, int i)
+{
+    token_info q = token_at(a.q_pos, a.q_seg, a.q_span, (int64_t)b * s.seq_q, i, s.seq_q);
+    q.at = (b * s.seq_q + i) * ((s.seq_kv + 31) / 32);
+    return q;
 }
 /* Keys [lo, hi) that queries [q0, q1] may see, when the rule is plain. */
 __device__ __forceinline__ void key_range(const mask_rule &r, int q0, int q1, int n, int &lo,
@@ -95,7 +107,7 @@ __device__ __forceinline__ void query_range(const mask_rule &r, int k0, int k1, 
 /* Every query of [q0, q0+64) sees every key of [k0, k0+64), all inside the sequences. */
 __device__ __forceinline__ bool tile_full(const mask_rule &r, int q0, int k0, int nq, int nk)
 {
-    return r.plain && !r.chunk && k0 + TILE <= nk && q0 + TILE <= nq &&
+    return r.plain && !r.listed && !r.chunk && k0 + TILE <= nk && q0 + TILE <= nq &&
            (!r.causal || k0 + TILE - 1 <= q0) &&
            (!r.window ||
             (q0 + TILE - 1 - k0 < r.window && (r.causal || k0 + TILE - 1 - q0 < r.window)));

@@ -5,8 +5,8 @@
  *   causal  p[j] <= p[i]      window  p[i] - p[j] < window (and the other way when not causal)
  *   chunk   p[i] / chunk == p[j] / chunk      segments  segment[i] == segment[j]
  * or when both lie in the same span (above 0) of the same segment, j no further back than the
- * window. A position below 0 marks an unused slot: such a key is never seen, such a query sees
- * nothing.
+ * window; and, where queries have lists of keys, only when j is in the list of i. A position below
+ * 0 marks an unused slot: such a key is never seen, such a query sees nothing.
  * A query that sees nothing gives 0 and no gradient; its statistic is -inf, or its sink.
  * Score: s = scale q.k, then cap tanh(s / cap); a sink adds e^sink to the sum.
  *
@@ -20,6 +20,7 @@
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -45,6 +46,7 @@ typedef struct {
     const int32_t *q_pos, *k_pos;   /* (B, Sq), (B, Skv); NULL: the index */
     const int32_t *q_seg, *k_seg;   /* NULL: one segment */
     const int32_t *q_span, *k_span; /* NULL: no spans */
+    const uint32_t *listed; /* (B, Sq, ceil(Skv / 32)) bits: keys each query may see; NULL: all */
     const float *sinks;             /* (Hq) or NULL */
     const void *dout;
     void *dq, *dk, *dv;
@@ -52,6 +54,10 @@ typedef struct {
     float *row_dot; /* (B, Hq, Sq) scratch of the backward pass */
 } mx_flash_args;
 
+/* Lists of n keys (B, Sq, n), -1 where unused, as bits: `listed` above (flash_list.cu). */
+size_t mx_flash_list_bytes(const mx_flash_shape *s);
+cudaError_t mx_flash_list(const mx_flash_shape *s, const int32_t *selected, int n, uint32_t *listed,
+                          cudaStream_t stream);
 cudaError_t mx_flash_forward(const mx_flash_shape *s, const mx_flash_args *a, cudaStream_t stream);
 cudaError_t mx_flash_backward(const mx_flash_shape *s, const mx_flash_args *a, cudaStream_t stream);
 /* f32: tensors are float; else bf16. */

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
     for (int r = 0; r < 2; r++) {
         int i = q0 + row + 8 * r;
         int64_t at = ((int64_t)b * s.heads_q + h) * s.seq_q + i;
-        q[r] = token_at(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)b * s.seq_q, i, s.seq_q);
+        q[r] = query_at(p.a, s, b, i);
         lse[r] = i < s.seq_q ? p.a.stats[at] : -INFINITY;
         dot[r] = i < s.seq_q ? p.a.row_dot[at] : 0.f;
     }
@@ -177,8 +177,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
         if (threadIdx.x < TILE) {
             int i = q0 + threadIdx.x;
             int64_t at = ((int64_t)b * s.heads_q + h) * s.seq_q + i;
-            queries[threadIdx.x] =
-                token_at(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)b * s.seq_q, i, s.seq_q);
+            queries[threadIdx.x] = query_at(p.a, s, b, i);
             lse[threadIdx.x] = i < s.seq_q ? p.a.stats[at] : -INFINITY;
             dot[threadIdx.x] = i < s.seq_q ? p.a.row_dot[at] : 0.f;
         }

@@ -105,8 +105,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
     int row = warp * 16 + lane / 4;
     token_info q[2];
     for (int r = 0; r < 2; r++)
-        q[r] = token_at(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)b * s.seq_q, q0 + row + 8 * r,
-                        s.seq_q);
+        q[r] = query_at(p.a, s, b, q0 + row + 8 * r);
     float sink = p.a.sinks ? p.a.sinks[h] * LOG2E : -INFINITY;
     float o[DV / 8][4] = {}, m[2] = {sink, sink}, l[2] = {0, 0};
     if (p.a.sinks)

@@ -55,7 +55,7 @@ template <class T> __global__ void plain_forward_kernel(const __grid_constant__ 
     int g = h / (s.heads_q / s.heads_kv), lo, hi;
     const T *q = at<T>(p.a.q, s.q, b, h) + i * s.q.seq, *k = at<T>(p.a.k, s.k, b, g);
     const T *v = at<T>(p.a.v, s.v, b, g);
-    token_info qi = token_at(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)b * s.seq_q, i, s.seq_q);
+    token_info qi = query_at(p.a, s, b, i);
     key_range(p.rule, i, i, s.seq_kv, lo, hi);
     float m = p.a.sinks ? p.a.sinks[h] : -INFINITY, l = p.a.sinks ? 1.f : 0.f, o[COLS] = {}, slope;
     for (int j0 = lo; j0 < hi; j0 += 32) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void pair(const plain_params &p, int b, int h, int g,
     prob = ds = 0;
     if (i >= s.seq_q || j >= s.seq_kv)
         return;
-    token_info qi = token_at(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)b * s.seq_q, i, s.seq_q);
+    token_info qi = query_at(p.a, s, b, i);
     token_info kj = token_at(p.a.k_pos, p.a.k_seg, p.a.k_span, (int64_t)b * s.seq_kv, j, s.seq_kv);
     int64_t row = ((int64_t)b * s.heads_q + h) * s.seq_q + i;
     float lse = p.a.stats[row];

@@ -5,7 +5,7 @@
  *   decode     our own, one query against a cache: bf16, by positions
  *   flash      our own matrix-unit kernels: bf16 and any mask
  *   plain      our own checking kernels: float32
- * A list of selected keys has no CUDA kernel yet.
+ * A list of selected keys goes to our own as a row of bits for each query.
  */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/flash.h"
@@ -32,6 +32,11 @@ static mx_sdpa_stride stride_of(const mx_type *t)
 static mx_flash_stride flash_stride(const mx_type *t)
 {
     return (mx_flash_stride){t->dim[1] * t->dim[2] * t->dim[3], t->dim[2] * t->dim[3], t->dim[3]};
+}
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
 }
 
 /* Slots for documents of an average length of so many tokens and more. */
@@ -137,7 +142,8 @@ static bool can_decode(const mx_exec_step *s, const attention *t)
     const mx_tensor *in = s->call.in;
     const mx_flash_shape *f = &t->flash;
     return !t->backward && !t->f32 && f->seq_q == 1 && f->causal && !f->chunk && in[Q_POS].data &&
-           in[K_POS].data && !in[Q_SEG].data && !in[Q_SPAN].data && f->dim_qk % 8 == 0 &&
+           in[K_POS].data && !in[Q_SEG].data && !in[Q_SPAN].data && !in[SELECTED].data &&
+           f->dim_qk % 8 == 0 &&
            f->dim_v % 8 == 0 && f->dim_qk <= 256 && f->dim_v <= 256;
 }
 
@@ -146,7 +152,6 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
 {
     const mx_attention_attr *a = s->node->attr;
     const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
-    MX_CUDA_NEEDS(!s->call.in[SELECTED].data, "selected keys");
     MX_CUDA_NEEDS(q->dtype == MX_BF16 || q->dtype == MX_F32, "attention of this dtype");
     attention *t = mx_realloc(NULL, sizeof *t);
     *t = (attention){.f32 = q->dtype == MX_F32, .backward = backward};
@@ -181,6 +186,8 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
     *work_bytes = t->plan ? mx_sdpa_plan_workspace(t->plan) : own;
     if (t->documents)
         *work_bytes = documents_bytes(t) + own;
+    if (s->call.in[SELECTED].data)
+        *work_bytes = rounded(own) + mx_flash_list_bytes(&t->flash); /* and no cuDNN */
     t->decodes = can_decode(s, t);
     mx_decode_shape one = decode_shape(t);
     if (t->decodes)
@@ -278,6 +285,14 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
         a.dv = out[2].data;
         a.dsinks = in[SINKS].data ? out[3].data : NULL;
         a.row_dot = c->work;
+    }
+    if (in[SELECTED].data) {
+        size_t own = sizeof(float) * (size_t)(t->flash.batch * t->flash.heads_q * t->flash.seq_q);
+        uint32_t *bits = (uint32_t *)((char *)c->work + rounded(own));
+        MX_TRY(mx_cuda_check(mx_flash_list(&t->flash, in[SELECTED].data,
+                                           (int)in[SELECTED].type.dim[2], bits, c->stream),
+                             "attention"));
+        a.listed = bits;
     }
     cudaError_t e = t->f32 ? (back ? mx_flash_plain_backward(&t->flash, &a, true, c->stream)
                                    : mx_flash_plain_forward(&t->flash, &a, true, c->stream))

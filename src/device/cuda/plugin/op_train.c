@@ -161,32 +161,6 @@ static mx_status sum_squares(mx_cuda *c, const mx_exec_step *s, void *state)
     return squares_many(c, s, 1);
 }
 
-/* Only (rows, d) -> (d): the target, leading ones aside, is the end of the input's shape. */
-static mx_status prepare_sum_to(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
-{
-    (void)c, (void)state;
-    const mx_type *x = &s->call.in[0].type, *o = &s->call.out[0].type;
-    int skip = 0;
-    while (skip < o->ndim && o->dim[skip] == 1)
-        skip++;
-    for (int i = skip; i < o->ndim; i++)
-        MX_CUDA_NEEDS(o->dim[i] == x->dim[x->ndim - o->ndim + i], "a sum over inner dims");
-    MX_CUDA_NEEDS(is_float(x) && o->dtype == MX_F32, "a sum of this dtype");
-    int64_t d = mx_type_count(o);
-    *work = mx_cuda_sum_rows_bytes(mx_type_count(x) / d, d);
-    return MX_OK;
-}
-
-static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
-{
-    (void)state;
-    const mx_tensor *x = &s->call.in[0];
-    int64_t d = mx_type_count(&s->call.out[0].type);
-    return mx_cuda_check(mx_cuda_sum_rows(s->call.out[0].data, x->data, f32(x),
-                                          mx_type_count(&x->type) / d, d, c->work, c->stream),
-                         "sum_to");
-}
-
 static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
@@ -286,7 +260,6 @@ const mx_cuda_op mx_cuda_op_sgd = {"sgd", prepare_sgd, sgd, NULL};
 const mx_cuda_op mx_cuda_op_accumulate = {"accumulate", prepare_update, accumulate, NULL};
 const mx_cuda_op mx_cuda_op_sum_squares = {"sum_squares", prepare_squares, sum_squares, NULL, all,
                                                squares_many};
-const mx_cuda_op mx_cuda_op_sum_to = {"sum_to", prepare_sum_to, sum_to, NULL};
 const mx_cuda_op mx_cuda_op_embed = {"embed", prepare_embed, embed, NULL};
 const mx_cuda_op mx_cuda_op_embed_grad = {"embed_grad", prepare_embed_grad, embed_grad, NULL};
 const mx_cuda_op mx_cuda_op_cache_write = {"cache_write", prepare_cache, cache_write, NULL, alike,
