@@ -8,8 +8,9 @@
  * matrix units as tf32: bf16 values are exact in it, what is computed keeps 11 bits, three more
  * than bf16, and sums are float32. Where the tensors are float32 the products are plain arithmetic.
  * A block has 8 warps, 4 down and 2 across a product; lane l holds rows l/4 and l/4 + 8, columns
- * 2 (l%4) + {0, 1} of each 16 x 8 piece, in both ways of multiplying. Rows in shared memory are
- * 4 floats longer than a multiple of 32, so that a fragment's loads fall into different banks.
+ * 2 (l%4) + {0, 1} of each 16 x 8 piece, in both ways of multiplying. A fragment's loads fall into
+ * different banks where rows are 4 floats longer than a multiple of 32 and k runs along them, or 8
+ * longer and k runs down.
  */
 #ifndef MX_DEVICE_CUDA_DELTA_CUH
 #define MX_DEVICE_CUDA_DELTA_CUH
@@ -106,14 +107,17 @@ __device__ __forceinline__ void put_pair(uint16_t *row, int col, int dim, float 
 }
 
 /* p += a b over k, from the piece's own corner of a and b. a is (m, k), or (k, m) where TA; b is
- * (k, n), or (n, k) where TB. */
-template <bool FAST, bool TA, bool TB, int MT, int NT>
+ * (k, n), or (n, k) where TB. The tiles of a piece lie `jump` apart in a: 16 rows, or in another
+ * matrix, so that two products share what they read of b. Any order of k will do, if both sides
+ * have it; PAIRS: a lane has neighbours, which meets fewer bank conflicts where both sides' rows
+ * are 4 longer than a multiple of 32 and b is (k, n). */
+template <bool FAST, bool TA, bool TB, bool PAIRS = false, int MT, int NT>
 __device__ __forceinline__ void mul(piece<MT, NT> &p, const float *a, int lda, const float *b,
-                                    int ldb, int k)
+                                    int ldb, int k, int jump = 0)
 {
     int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-    /* Any order of k will do, if both sides have it: this one is free of bank conflicts. */
-    const int k0 = TA && !TB ? 2 * t : t, k1 = TA && !TB ? 2 * t + 1 : t + 4;
+    const int k0 = PAIRS ? 2 * t : t, k1 = PAIRS ? 2 * t + 1 : t + 4;
+    jump = jump ? jump : TA ? 16 : 16 * lda;
     if constexpr (FAST) {
         for (int at = 0; at < k; at += 8) {
             float fa[MT][4], fb[NT][2];
@@ -121,8 +125,8 @@ __device__ __forceinline__ void mul(piece<MT, NT> &p, const float *a, int lda, c
             for (int m = 0; m < MT; m++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    int row = m * 16 + g + (i & 1) * 8, col = at + (i & 2 ? k1 : k0);
-                    fa[m][i] = TA ? a[col * lda + row] : a[row * lda + col];
+                    int row = g + (i & 1) * 8, col = at + (i & 2 ? k1 : k0);
+                    fa[m][i] = a[m * jump + (TA ? col * lda + row : row * lda + col)];
                 }
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -144,8 +148,8 @@ __device__ __forceinline__ void mul(piece<MT, NT> &p, const float *a, int lda, c
             for (int m = 0; m < MT; m++)
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    int row = m * 16 + g + i * 8;
-                    fa[m][i] = TA ? a[at * lda + row] : a[row * lda + at];
+                    int row = g + i * 8;
+                    fa[m][i] = a[m * jump + (TA ? at * lda + row : row * lda + at)];
                 }
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -182,53 +186,85 @@ __device__ __forceinline__ int64_t number_of(const mx_cuda_delta &d, const place
     return ((int64_t)at.b * d.v_heads + at.h) * chunks + at.chunk;
 }
 
-/* Rows of a head (n, dim), `step` elements apart, into (C, ld) with zeros for what is not there.
- * cols: how many columns of the tile are filled. */
-template <class T>
-__device__ void load_rows(float *dst, int ld, int cols, const T *src, int64_t step, int n, int dim)
+__device__ __forceinline__ void raw4(float4 &r, const float *p)
 {
-    const bool whole = dim % 4 == 0 && step % 4 == 0 && ((uintptr_t)src % (4 * sizeof(T))) == 0;
-    for (int i = threadIdx.x; i < C * cols / 4; i += THREADS) {
-        int row = i / (cols / 4), col = i % (cols / 4) * 4;
-        float f[4] = {};
-        if (row < n && whole && col < dim)
-            load4(f, src + row * step + col);
-        else if (row < n && !whole)
-            for (int j = 0; j < 4; j++)
-                f[j] = col + j < dim ? as_float(src[row * step + col + j]) : 0.f;
-        store4(dst + row * ld + col, f);
-    }
+    r = *(const float4 *)p;
 }
-/* A matrix of scratch, its rows `step` floats apart, into (rows, ld): zero beyond `dim` columns. */
-template <bool FAST>
-__device__ __forceinline__ void load_matrix(float *dst, int ld, int cols, const float *src,
-                                            int64_t step, int rows, int dim)
+__device__ __forceinline__ void raw4(uint2 &r, const uint16_t *p)
 {
-    const bool whole = dim % 4 == 0 && step % 4 == 0 && ((uintptr_t)src % 16) == 0;
-    for (int i = threadIdx.x; i < rows * cols / 4; i += THREADS) {
-        int row = i / (cols / 4), col = i % (cols / 4) * 4;
-        float f[4] = {};
-        if (whole && col < dim)
-            load4(f, src + row * step + col);
-        else if (!whole)
-            for (int j = 0; j < 4; j++)
-                f[j] = col + j < dim ? src[row * step + col + j] : 0.f;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            f[j] = kept<FAST>(f[j]);
-        store4(dst + row * ld + col, f);
-    }
+    r = *(const uint2 *)p;
 }
-
-/* Numbers of each token of a chunk, in shared memory. */
-struct vectors {
-    float c[C], in[C], out[C], beta[C]; /* running sum of g; e_i and f_i of delta_chunk.inc */
-    int32_t seg[C];
-    float keep;
+__device__ __forceinline__ void wide4(float f[4], const float4 &r)
+{
+    f[0] = r.x, f[1] = r.y, f[2] = r.z, f[3] = r.w;
+}
+__device__ __forceinline__ void wide4(float f[4], const uint2 &r)
+{
+    f[0] = __uint_as_float(r.x << 16), f[1] = __uint_as_float(r.x & 0xffff0000u);
+    f[2] = __uint_as_float(r.y << 16), f[3] = __uint_as_float(r.y & 0xffff0000u);
+}
+template <class T> struct raw_of {
+    typedef float4 type;
+};
+template <> struct raw_of<uint16_t> {
+    typedef uint2 type;
 };
 
+/* A block's hands full of a tile (ROWS, COLS), on its way from memory to shared memory. What is
+ * asked for early arrives while other work goes on. */
+template <class T, int ROWS, int COLS> struct handful {
+    enum { N = ROWS * COLS / 4 / THREADS };
+    static_assert(N * THREADS * 4 == ROWS * COLS, "a tile is whole handfuls");
+    typename raw_of<T>::type r[N];
+    /* n rows of `dim` elements, `step` apart; zeros for the rest. */
+    __device__ __forceinline__ void take(const T *src, int64_t step, int n, int dim)
+    {
+        const bool whole = dim % 4 == 0 && step % 4 == 0 && ((uintptr_t)src % (4 * sizeof(T))) == 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int at = threadIdx.x + i * THREADS, row = at / (COLS / 4), col = at % (COLS / 4) * 4;
+            r[i] = {};
+            if (row < n && col < dim && whole)
+                raw4(r[i], src + row * step + col);
+            else if (row < n && col < dim)
+                for (int j = 0; j < 4 && col + j < dim; j++)
+                    ((T *)&r[i])[j] = src[row * step + col + j];
+        }
+    }
+    template <bool FAST> __device__ __forceinline__ void put(float *dst, int ld) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int at = threadIdx.x + i * THREADS, row = at / (COLS / 4), col = at % (COLS / 4) * 4;
+            float f[4];
+            wide4(f, r[i]);
+#pragma unroll
+            for (int j = 0; j < 4 && sizeof(T) == 4; j++)
+                f[j] = kept<FAST>(f[j]);
+            store4(dst + row * ld + col, f);
+        }
+    }
+};
+template <bool FAST, int ROWS, int COLS, class T>
+__device__ __forceinline__ void load_tile(float *dst, int ld, const T *src, int64_t step, int n,
+                                          int dim)
+{
+    handful<T, ROWS, COLS> h;
+    h.take(src, step, n, dim);
+    h.template put<FAST>(dst, ld);
+}
+
+/* Numbers of each token of a chunk; found once, with T and P. */
+struct alignas(16) vectors {
+    float c[C], in[C], out[C], beta[C]; /* running sum of g; e_i and f_i of delta_chunk.inc */
+    int32_t seg[C];
+    float keep, unused[3];
+};
+enum { VECTOR_PARTS = sizeof(vectors) / 16 };
+static_assert(VECTOR_PARTS <= THREADS, "each thread carries a part");
+
 /* By the first warp; the block waits before it reads them. */
-__device__ __forceinline__ void load_vectors(vectors *w, const mx_cuda_delta &d, const place &at)
+__device__ __forceinline__ void find_vectors(vectors *w, const mx_cuda_delta &d, const place &at)
 {
     if (threadIdx.x >= 32)
         return;
@@ -272,13 +308,17 @@ __device__ __forceinline__ float decay(const vectors *w, int i, int j)
     return w->seg[i] == w->seg[j] ? expf(w->c[i] - w->c[j]) : 0.f;
 }
 
-/* T and P of every chunk (delta_terms.cu): T = (I + A)^-1 and P, both (chunks of all heads, C, C).
- */
-cudaError_t mx_cuda_delta_terms(const mx_cuda_delta *d, float *t, float *p, cudaStream_t stream);
+/* What is known of every chunk of every head before the memory is (delta_terms.cu): T = (I + A)^-1
+ * and P, both (C, C), and the vectors. */
+struct delta_terms {
+    float *t, *p;
+    vectors *w;
+};
+cudaError_t mx_cuda_delta_terms(const mx_cuda_delta *d, const delta_terms *x, cudaStream_t stream);
 /* Sweeps the memory over the chunks (delta_forward.cu). out: or NULL; states (chunks of all heads,
  * D, E) and u (chunks of all heads, C, E) receive the memory at each start and U: or NULL. */
 struct delta_sweep {
-    const float *t, *p;
+    delta_terms x;
     void *out;
     float *states, *u;
     int cols; /* of the memory, for a block: 32 or 64; 0: whatever fills the device */
@@ -287,7 +327,8 @@ cudaError_t mx_cuda_delta_sweep(const mx_cuda_delta *d, const delta_sweep *s, cu
 /* Sweeps the memory's gradient back (delta_backward.cu): ends (chunks of all heads, D, E) and dr
  * (chunks of all heads, C, E) receive the gradient at each end and dR. */
 struct delta_back {
-    const float *t, *p, *states, *u;
+    delta_terms x;
+    const float *states, *u;
     float *ends, *dr;
     float *dq, *dk; /* (B, S, H, D): what each value head adds, where several share a key head */
     mx_cuda_delta_grads g;

@@ -9,45 +9,75 @@
 #include "device/cuda/plugin/delta.cuh"
 
 template <int DP, int EC> struct back_pool {
-    float n[DP * (EC + 4)], k[C * (DP + 4)], q[C * (DP + 4)];
-    float t[C * CL], p[C * CL], dout[C * (EC + 4)], r[C * (EC + 4)];
+    float n[DP * (EC + 8)], k[C * (DP + 4)], q[C * (DP + 4)];
+    float t[C * CL], p[C * CL], dout[C * (EC + 8)], r[C * (EC + 8)];
     vectors w;
+};
+
+/* What a chunk brings: asked for while the chunk behind it is worked on. */
+template <class T, int DP, int EC> struct back_load {
+    handful<T, C, DP> k, q;
+    handful<T, C, EC> dout;
+    handful<float, C, C> t, p;
+    float4 w;
+    __device__ __forceinline__ void take(const mx_cuda_delta &d, const delta_back &s,
+                                         const place &at, int e0)
+    {
+        int64_t number = number_of(d, at), k_row = (int64_t)d.k_heads * d.k_dim;
+        int64_t v_row = (int64_t)d.v_heads * d.v_dim;
+        int64_t from = at.t0 * k_row + at.h / (d.v_heads / d.k_heads) * d.k_dim;
+        k.take((const T *)d.k + from, k_row, at.n, d.k_dim);
+        q.take((const T *)d.q + from, k_row, at.n, d.k_dim);
+        dout.take((const T *)s.g.dout + at.t0 * v_row + at.h * d.v_dim + e0, v_row, at.n,
+                  d.v_dim - e0);
+        t.take(s.x.t + number * SQUARE, C, C, C);
+        p.take(s.x.p + number * SQUARE, C, C, C);
+        if (threadIdx.x < VECTOR_PARTS)
+            w = ((const float4 *)(s.x.w + number))[threadIdx.x];
+    }
+    template <bool FAST> __device__ __forceinline__ void put(back_pool<DP, EC> *x) const
+    {
+        k.template put<FAST>(x->k, DP + 4);
+        q.template put<FAST>(x->q, DP + 4);
+        dout.template put<FAST>(x->dout, EC + 8);
+        t.template put<FAST>(x->t, CL);
+        p.template put<FAST>(x->p, CL);
+        if (threadIdx.x < VECTOR_PARTS)
+            ((float4 *)&x->w)[threadIdx.x] = w;
+    }
 };
 
 template <class T, bool FAST, int DP, int EC>
 __global__ void __launch_bounds__(THREADS, 1)
     delta_back_kernel(const __grid_constant__ mx_cuda_delta d, const __grid_constant__ delta_back s)
 {
-    extern __shared__ float pool[];
-    enum { L = DP + 4, EL = EC + 4, MT = DP / 64, NT = EC / 16 };
+    extern __shared__ __align__(16) float pool[];
+    enum { L = DP + 4, EL = EC + 8, MT = DP / 64, NT = EC / 16 };
     auto *x = (back_pool<DP, EC> *)pool;
     int warp = threadIdx.x >> 5, r0 = warp / 2 * 16, c0 = warp % 2 * (EC / 2);
     int m0 = warp / 2 * (DP / 4), e0 = blockIdx.x * EC, h = blockIdx.y, b = blockIdx.z;
-    int hk = h / (d.v_heads / d.k_heads), D = d.k_dim, E = d.v_dim;
-    int64_t k_row = (int64_t)d.k_heads * D, v_row = (int64_t)d.v_heads * E;
+    int D = d.k_dim, E = d.v_dim, last = (d.len - 1) / C;
     piece<MT, NT> dm;
+    back_load<T, DP, EC> next;
+    next.take(d, s, place_of(d, b, h, last, d.len), e0);
     dm.clear();
-    for (int chunk = (d.len - 1) / C; chunk >= 0; chunk--) {
-        place at = place_of(d, b, h, chunk, d.len);
-        int64_t number = number_of(d, at), from = at.t0 * k_row + hk * D;
+    for (int chunk = last; chunk >= 0; chunk--) {
+        int64_t number = number_of(d, place_of(d, b, h, chunk, d.len));
         dm.pairs([&](int i, int j, float &y, float &z) {
             put_pair(x->n + (m0 + i) * EL, c0 + j, EL, kept<FAST>(y), kept<FAST>(z));
             if (m0 + i < D)
                 put_pair(s.ends + (number * D + m0 + i) * E, e0 + c0 + j, E, y, z);
         });
-        load_vectors(&x->w, d, at);
-        load_rows(x->k, L, DP, (const T *)d.k + from, k_row, at.n, D);
-        load_rows(x->q, L, DP, (const T *)d.q + from, k_row, at.n, D);
-        load_rows(x->dout, EL, EC, (const T *)s.g.dout + at.t0 * v_row + h * E + e0, v_row, at.n,
-                  E - e0);
-        load_matrix<FAST>(x->t, CL, C, s.t + number * SQUARE, C, C, C);
-        load_matrix<FAST>(x->p, CL, C, s.p + number * SQUARE, C, C, C);
+        next.template put<FAST>(x);
         __syncthreads();
+        if (chunk)
+            next.take(d, s, place_of(d, b, h, chunk - 1, d.len), e0);
+        const vectors *w = &x->w;
         piece<1, NT> du, dr;
         du.clear();
         dr.clear();
         mul<FAST, false, false>(du, x->k + r0 * L, L, x->n + c0, EL, DP);
-        du.each([&](int i, int j, float &y) { y *= x->w.out[r0 + i]; });
+        du.each([&](int i, int j, float &y) { y *= w->out[r0 + i]; });
         mul<FAST, true, false>(du, x->p + r0, CL, x->dout + c0, EL, C);
         du.pairs([&](int i, int j, float &y, float &z) {
             put_pair(x->r + (r0 + i) * EL, c0 + j, EL, kept<FAST>(y), kept<FAST>(z));
@@ -57,14 +87,14 @@ __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         dr.pairs([&](int i, int j, float &y, float &z) {
             i += r0, j += c0;
-            float f = -x->w.beta[i] * x->w.in[i], e = d.scale * x->w.in[i];
+            float f = -w->beta[i] * w->in[i], e = d.scale * w->in[i];
             float *o = x->dout + i * EL + j;
             put_pair(s.dr + (number * C + i) * E, e0 + j, E, y, z);
             put_pair(x->r + i * EL, j, EL, kept<FAST>(f * y), kept<FAST>(f * z));
             put_pair(o, 0, EL, kept<FAST>(e * o[0]), kept<FAST>(e * o[1]));
         });
         __syncthreads();
-        dm.scale(x->w.keep);
+        dm.scale(w->keep);
         mul<FAST, true, false>(dm, x->q + m0, L, x->dout + c0, EL, C);
         mul<FAST, true, false>(dm, x->k + m0, L, x->r + c0, EL, C);
         __syncthreads();
@@ -126,15 +156,23 @@ static cudaError_t join(const mx_cuda_delta *d, void *y, const float *x, cudaStr
     return cudaGetLastError();
 }
 
-/* Floats of each part of the scratch: T, P, states, ends, U, dR, dq, dk. */
-enum { N_PARTS = 8 };
+/* Floats of each part of the scratch: T, P, vectors, states, ends, U, dR, dq, dk. */
+enum { TERM_T, TERM_P, TERM_W, STATES, ENDS, OWN_U, OWN_DR, OWN_DQ, OWN_DK, N_PARTS };
 static size_t part_floats(const mx_cuda_delta *d, int part)
 {
-    size_t n = (size_t)delta_chunks(d), D = (size_t)d->k_dim, E = (size_t)d->v_dim;
-    bool shared = d->v_heads != d->k_heads;
-    size_t tokens = (size_t)d->batch * (size_t)d->len * (size_t)d->v_heads;
-    size_t count = part < 2 ? n * SQUARE : part < 4 ? n * D * E : part < 6 ? n * C * E
-                   : shared ? tokens * D : 0;
+    size_t n = (size_t)delta_chunks(d), D = (size_t)d->k_dim, E = (size_t)d->v_dim, count;
+    if (part <= TERM_P)
+        count = n * SQUARE;
+    else if (part == TERM_W)
+        count = n * sizeof(vectors) / sizeof(float);
+    else if (part <= ENDS)
+        count = n * D * E;
+    else if (part <= OWN_DR)
+        count = n * C * E;
+    else
+        count = d->v_heads == d->k_heads
+                    ? 0
+                    : (size_t)d->batch * (size_t)d->len * (size_t)d->v_heads * D;
     return (count + 63) / 64 * 64;
 }
 
@@ -155,10 +193,11 @@ cudaError_t mx_cuda_delta_backward(const mx_cuda_delta *d, const mx_cuda_delta_g
         at += part_floats(d, i);
     }
     bool shared = d->v_heads != d->k_heads;
-    delta_sweep s = {part[0], part[1], NULL, part[2], part[4], 0};
-    delta_back k = {part[0], part[1], part[2], part[4], part[3], part[5],
-                    shared ? part[6] : NULL, shared ? part[7] : NULL, *g, 0};
-    cudaError_t e = mx_cuda_delta_terms(d, part[0], part[1], stream);
+    delta_terms x = {part[TERM_T], part[TERM_P], (vectors *)part[TERM_W]};
+    delta_sweep s = {x, NULL, part[STATES], part[OWN_U], 0};
+    delta_back k = {x, part[STATES], part[OWN_U], part[ENDS], part[OWN_DR],
+                    shared ? part[OWN_DQ] : NULL, shared ? part[OWN_DK] : NULL, *g, 0};
+    cudaError_t e = mx_cuda_delta_terms(d, &x, stream);
     if (e == cudaSuccess)
         e = mx_cuda_delta_sweep(d, &s, stream);
     if (e == cudaSuccess)
@@ -166,8 +205,8 @@ cudaError_t mx_cuda_delta_backward(const mx_cuda_delta *d, const mx_cuda_delta_g
     if (e == cudaSuccess)
         e = mx_cuda_delta_chunk_grads(d, &k, stream);
     if (e == cudaSuccess && shared)
-        e = join(d, g->dq, part[6], stream);
+        e = join(d, g->dq, k.dq, stream);
     if (e == cudaSuccess && shared)
-        e = join(d, g->dk, part[7], stream);
+        e = join(d, g->dk, k.dk, stream);
     return e;
 }

@@ -8,9 +8,45 @@
 #include "device/cuda/plugin/delta.cuh"
 
 template <int DP, int EC, bool OUT> struct sweep_pool {
-    float m[DP * (EC + 4)], k[C * (DP + 4)], q[OUT ? C * (DP + 4) : 4];
-    float t[C * CL], p[OUT ? C * CL : 4], r[C * (EC + 4)], u[C * (EC + 4)];
+    float m[DP * (EC + 8)], k[C * (DP + 4)], q[OUT ? C * (DP + 4) : 4];
+    float t[C * CL], p[OUT ? C * CL : 4], r[C * (EC + 8)], u[C * (EC + 8)];
     vectors w;
+};
+
+/* What a chunk brings: asked for while the chunk before is worked on. */
+template <class T, int DP, int EC, bool OUT> struct sweep_load {
+    handful<T, C, DP> k, q;
+    handful<T, C, EC> v;
+    handful<float, C, C> t, p;
+    float4 w;
+    __device__ __forceinline__ void take(const mx_cuda_delta &d, const delta_sweep &s,
+                                         const place &at, int e0)
+    {
+        int64_t number = number_of(d, at), k_row = (int64_t)d.k_heads * d.k_dim;
+        int64_t v_row = (int64_t)d.v_heads * d.v_dim;
+        int64_t from = at.t0 * k_row + at.h / (d.v_heads / d.k_heads) * d.k_dim;
+        k.take((const T *)d.k + from, k_row, at.n, d.k_dim);
+        v.take((const T *)d.v + at.t0 * v_row + at.h * d.v_dim + e0, v_row, at.n, d.v_dim - e0);
+        t.take(s.x.t + number * SQUARE, C, C, C);
+        if (OUT) {
+            q.take((const T *)d.q + from, k_row, at.n, d.k_dim);
+            p.take(s.x.p + number * SQUARE, C, C, C);
+        }
+        if (threadIdx.x < VECTOR_PARTS)
+            w = ((const float4 *)(s.x.w + number))[threadIdx.x];
+    }
+    template <bool FAST> __device__ __forceinline__ void put(sweep_pool<DP, EC, OUT> *x) const
+    {
+        k.template put<FAST>(x->k, DP + 4);
+        v.template put<FAST>(x->r, EC + 8);
+        t.template put<FAST>(x->t, CL);
+        if (OUT) {
+            q.template put<FAST>(x->q, DP + 4);
+            p.template put<FAST>(x->p, CL);
+        }
+        if (threadIdx.x < VECTOR_PARTS)
+            ((float4 *)&x->w)[threadIdx.x] = w;
+    }
 };
 
 /* M of the part from column e0 on, from and to the state. */
@@ -36,71 +72,73 @@ __global__ void __launch_bounds__(THREADS, 1)
     delta_sweep_kernel(const __grid_constant__ mx_cuda_delta d,
                        const __grid_constant__ delta_sweep s)
 {
-    extern __shared__ float pool[];
-    enum { L = DP + 4, EL = EC + 4, MT = DP / 64, NT = EC / 16 };
+    extern __shared__ __align__(16) float pool[];
+    enum { L = DP + 4, EL = EC + 8, MT = DP / 64, NT = EC / 16 };
     auto *x = (sweep_pool<DP, EC, OUT> *)pool;
     int warp = threadIdx.x >> 5, r0 = warp / 2 * 16, c0 = warp % 2 * (EC / 2);
     int m0 = warp / 2 * (DP / 4), e0 = blockIdx.x * EC, h = blockIdx.y, b = blockIdx.z;
-    int hk = h / (d.v_heads / d.k_heads), D = d.k_dim, E = d.v_dim;
-    int len = d.state ? row_tokens(d.positions, b, d.len) : d.len;
-    int64_t k_row = (int64_t)d.k_heads * D, v_row = (int64_t)d.v_heads * E;
+    int D = d.k_dim, E = d.v_dim, len = d.state ? row_tokens(d.positions, b, d.len) : d.len;
     piece<MT, NT> m;
-    m.clear();
+    sweep_load<T, DP, EC, OUT> next;
     place at = place_of(d, b, h, 0, len);
+    next.take(d, s, at, e0);
+    m.clear();
     if (d.state && d.positions[(int64_t)b * d.len] != 0)
         state_io(m, d, at, m0, e0 + c0, false);
     for (int chunk = 0; chunk * C < d.len; chunk++) {
         at = place_of(d, b, h, chunk, len);
-        int64_t number = number_of(d, at), from = at.t0 * k_row + hk * D;
+        int64_t number = number_of(d, at);
         m.pairs([&](int i, int j, float &y, float &z) {
             put_pair(x->m + (m0 + i) * EL, c0 + j, EL, kept<FAST>(y), kept<FAST>(z));
             if (s.states && m0 + i < D)
                 put_pair(s.states + (number * D + m0 + i) * E, e0 + c0 + j, E, y, z);
         });
-        load_vectors(&x->w, d, at);
-        load_rows(x->k, L, DP, (const T *)d.k + from, k_row, at.n, D);
-        load_rows(x->r, EL, EC, (const T *)d.v + at.t0 * v_row + h * E + e0, v_row, at.n,
-                        E - e0);
-        load_matrix<FAST>(x->t, CL, C, s.t + number * SQUARE, C, C, C);
-        if (OUT) {
-            load_rows(x->q, L, DP, (const T *)d.q + from, k_row, at.n, D);
-            load_matrix<FAST>(x->p, CL, C, s.p + number * SQUARE, C, C, C);
-        }
+        next.template put<FAST>(x);
         __syncthreads();
-        piece<1, NT> km, qm, u;
-        km.clear();
-        qm.clear();
+        if ((chunk + 1) * C < d.len)
+            next.take(d, s, place_of(d, b, h, chunk + 1, len), e0);
+        const vectors *w = &x->w;
+        piece<OUT ? 2 : 1, NT> kq; /* K M, and Q M below it */
+        piece<1, NT> u;
+        kq.clear();
         u.clear();
-        mul<FAST, false, false>(km, x->k + r0 * L, L, x->m + c0, EL, DP);
-        if (OUT)
-            mul<FAST, false, false>(qm, x->q + r0 * L, L, x->m + c0, EL, DP);
-        km.each([&](int i, int j, float &y) {
+        mul<FAST, false, false>(kq, x->k + r0 * L, L, x->m + c0, EL, DP, C * L);
+        kq.each([&](int i, int j, float &y) {
+            if (i >= 16) {
+                y *= d.scale * w->in[r0 + i - 16];
+                return;
+            }
             i += r0;
             float *r = x->r + i * EL + c0 + j;
-            *r = kept<FAST>(x->w.beta[i] * (*r - x->w.in[i] * y));
+            *r = kept<FAST>(w->beta[i] * (*r - w->in[i] * y));
         });
         __syncthreads();
         mul<FAST, false, false>(u, x->t + r0 * CL, CL, x->r + c0, EL, C);
         __syncthreads();
         u.pairs([&](int i, int j, float &y, float &z) {
             i += r0, j += c0;
-            float f = x->w.out[i];
+            float f = w->out[i];
             put_pair(x->u + i * EL, j, EL, kept<FAST>(y), kept<FAST>(z));
             put_pair(x->r + i * EL, j, EL, kept<FAST>(f * y), kept<FAST>(f * z));
             if (s.u)
                 put_pair(s.u + (number * C + i) * E, e0 + j, E, y, z);
         });
         __syncthreads();
-        if (OUT) {
-            qm.each([&](int i, int j, float &y) { y *= d.scale * x->w.in[r0 + i]; });
-            mul<FAST, false, false>(qm, x->p + r0 * CL, CL, x->u + c0, EL, C);
-            qm.pairs([&](int i, int j, float &y, float &z) {
-                i += r0;
-                if (chunk * C + i < d.len)
-                    put_pair((T *)s.out + (at.t0 + i) * v_row + h * E, e0 + c0 + j, E, y, z);
+        if constexpr (OUT) {
+            piece<1, NT> o;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    o.c[0][n][i] = kq.c[1][n][i];
+            mul<FAST, false, false>(o, x->p + r0 * CL, CL, x->u + c0, EL, C);
+            o.pairs([&](int i, int j, float &y, float &z) {
+                T *row = (T *)s.out + ((at.t0 + r0 + i) * d.v_heads + h) * E;
+                if (chunk * C + r0 + i < d.len)
+                    put_pair(row, e0 + c0 + j, E, y, z);
             });
         }
-        m.scale(x->w.keep);
+        m.scale(w->keep);
         mul<FAST, true, false>(m, x->k + m0, L, x->r + c0, EL, C);
         __syncthreads();
     }
@@ -149,7 +187,8 @@ static bool by_steps(const mx_cuda_delta *d)
 
 size_t mx_cuda_delta_forward_bytes(const mx_cuda_delta *d)
 {
-    return by_steps(d) ? 0 : sizeof(float) * 2 * SQUARE * (size_t)delta_chunks(d);
+    size_t each = sizeof(float) * 2 * SQUARE + sizeof(vectors);
+    return by_steps(d) ? 0 : each * (size_t)delta_chunks(d);
 }
 
 cudaError_t mx_cuda_delta_forward(const mx_cuda_delta *d, void *out, void *work,
@@ -158,9 +197,10 @@ cudaError_t mx_cuda_delta_forward(const mx_cuda_delta *d, void *out, void *work,
     if (by_steps(d))
         return mx_cuda_delta_step(d, out, stream);
     float *t = (float *)work, *p = t + delta_chunks(d) * SQUARE;
-    cudaError_t e = mx_cuda_delta_terms(d, t, p, stream);
+    delta_terms x = {t, p, (vectors *)(p + delta_chunks(d) * SQUARE)};
+    cudaError_t e = mx_cuda_delta_terms(d, &x, stream);
     if (e != cudaSuccess)
         return e;
-    delta_sweep s = {t, p, out, NULL, NULL, 0};
+    delta_sweep s = {x, out, NULL, NULL, 0};
     return mx_cuda_delta_sweep(d, &s, stream);
 }

@@ -15,53 +15,77 @@ struct sums {
 
 template <int DP> struct grads_pool {
     float k[C * (DP + 4)], q[C * (DP + 4)];
-    float dout[C * EL], u[C * EL], dr[C * EL], m[DP * EL], n[DP * EL];
+    float dout[C * EL], dr[C * EL], u[C * EL], m[DP * EL], n[DP * EL];
     vectors w;
     sums s;
     float scratch[32];
 };
 
-/* part[i] = sum over the piece's columns of x_i * y_i, for the warp's 16 rows of y (rows, ld). */
+/* x_i *= f_i, and part[i] = sum over the piece's columns of x_i * y_i, for the warp's 16 rows of y
+ * (rows, ld). */
 template <int NT>
-__device__ __forceinline__ void row_dots(piece<1, NT> &x, const float *y, int ld, float *part)
+__device__ __forceinline__ void row_dots(float (&x)[NT][4], const float *f, float scale,
+                                         const float *y, int ld, float *part)
 {
+    int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
     float sum[2] = {};
-    x.each([&](int i, int j, float &v) { sum[i >> 3] += v * y[i * ld + j]; });
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int row = g + (i & 2) * 4;
+            x[n][i] *= scale * f[row];
+            sum[i >> 1] += x[n][i] * y[row * ld + n * 8 + 2 * t + (i & 1)];
+        }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
         sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
-        if ((threadIdx.x & 3) == 0)
-            part[((threadIdx.x & 31) >> 2) + 8 * i] = sum[i];
+        if (t == 0)
+            part[g + 8 * i] = sum[i];
     }
 }
 
-/* dR_i.V_i into own, and dV = beta dR, of columns [e0, e0 + ET). */
+/* own_i += dR_i.V_i, and dV = beta dR, of columns [e0, e0 + ET); dr (C, EL) holds dR. */
 template <class T>
-__device__ void value_grads(const mx_cuda_delta &d, const delta_back &s, const place &at,
-                            float *own, const float *beta, int e0, int64_t number)
+__device__ __forceinline__ void value_grads(const mx_cuda_delta &d, const delta_back &s,
+                                            const place &at, const float *dr, const float *beta,
+                                            float *own, int e0)
 {
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    for (int i = warp; i < at.n; i += THREADS / 32) {
-        int64_t row = ((at.t0 + i) * d.v_heads + at.h) * d.v_dim;
-        const float *dr = s.dr + (number * C + i) * d.v_dim;
-        float sum = 0;
-        for (int e = e0 + lane; e < e0 + ET && e < d.v_dim; e += 32) {
-            sum += dr[e] * as_float(((const T *)d.v)[row + e]);
-            put((T *)s.g.dv + row + e, beta[i] * dr[e]);
+    int64_t row_step = (int64_t)d.v_heads * d.v_dim;
+    int64_t from = at.t0 * row_step + (int64_t)at.h * d.v_dim + e0;
+    handful<T, C, ET> v;
+    v.take((const T *)d.v + from, row_step, at.n, d.v_dim - e0);
+#pragma unroll
+    for (int i = 0; i < v.N; i++) { /* the 16 lanes of a row are neighbours */
+        int k = threadIdx.x + i * THREADS, row = k / (ET / 4), col = k % (ET / 4) * 4;
+        float f[4], g[4], sum = 0;
+        wide4(f, v.r[i]);
+        load4(g, dr + row * EL + col);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            sum += f[j] * g[j];
+            g[j] *= beta[row];
         }
-        sum = warp_sum(sum);
-        if (lane == 0)
-            own[i] = e0 ? own[i] + sum : sum;
+        if (row < at.n) {
+            T *to = (T *)s.g.dv + from + row * row_step;
+            put_pair(to, col, d.v_dim - e0, g[0], g[1]);
+            put_pair(to, col + 2, d.v_dim - e0, g[2], g[3]);
+        }
+#pragma unroll
+        for (int o = 1; o < ET / 4; o <<= 1)
+            sum += __shfl_xor_sync(~0u, sum, o);
+        if (col == 0)
+            own[row] = e0 ? own[row] + sum : sum;
     }
 }
 
-/* From dP and dA, which go in as dO U^T and dR U^T: the (C, C) factors of dQ and dK, scale dP * E
+/* From dP and dA, which are the halves of d: dO U^T and dR U^T, and K K^T and Q K^T, those of k: the (C, C) factors of dQ and dK, scale dP * E
  * and G + G^T, into a and b (C, CL), and what rows and columns pass to c and beta. */
 template <bool FAST>
-__device__ __forceinline__ void pair_grads(piece<1, 4> &dp, piece<1, 4> &da, piece<1, 4> &qk,
-                                           piece<1, 4> &kk, const vectors *w, sums *s, float scale,
-                                           float *a, float *b)
+__device__ __forceinline__ void pair_grads(const piece<2, 4> &d, const piece<2, 4> &k,
+                                           const vectors *w, sums *s, float scale, float *a,
+                                           float *b)
 {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int r0 = warp / 2 * 16, half = warp % 2, c0 = half * 32;
@@ -72,9 +96,9 @@ __device__ __forceinline__ void pair_grads(piece<1, 4> &dp, piece<1, 4> &da, pie
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int r = r0 + g + (i & 2) * 4, c = c0 + n * 8 + 2 * t + (i & 1);
-            float e = c <= r ? decay(w, r, c) : 0.f, ke = c < r ? kk.c[0][n][i] * e : 0.f;
-            float dpe = scale * e * dp.c[0][n][i], bt = w->beta[r], dav = da.c[0][n][i];
-            float via = dpe * qk.c[0][n][i] - dav * bt * ke;
+            float e = c <= r ? decay(w, r, c) : 0.f, ke = c < r ? k.c[0][n][i] * e : 0.f;
+            float dpe = scale * e * d.c[0][n][i], bt = w->beta[r], dav = d.c[1][n][i];
+            float via = dpe * k.c[1][n][i] - dav * bt * ke;
             row[i >> 1] += via;
             col[i & 1] += via;
             beta[i >> 1] -= dav * ke;
@@ -162,65 +186,63 @@ __global__ void __launch_bounds__(THREADS, 1)
     delta_grads_kernel(const __grid_constant__ mx_cuda_delta d,
                        const __grid_constant__ delta_back s)
 {
-    extern __shared__ float pool[];
+    extern __shared__ __align__(16) float pool[];
     enum { L = DP + 4, NT = DP / 16 };
     auto *x = (grads_pool<DP> *)pool;
     int warp = threadIdx.x >> 5, r0 = warp / 2 * 16, half = warp % 2, c0 = half * 32;
     int d0 = half * (DP / 2), D = d.k_dim, E = d.v_dim, h = blockIdx.y;
-    int hk = h / (d.v_heads / d.k_heads);
     place at = place_of(d, blockIdx.z, h, blockIdx.x, d.len);
-    int64_t number = number_of(d, at);
-    int64_t k_row = (int64_t)d.k_heads * D, v_row = (int64_t)d.v_heads * E;
-    load_vectors(&x->w, d, at);
-    load_rows(x->k, L, DP, (const T *)d.k + at.t0 * k_row + hk * D, k_row, at.n, D);
-    load_rows(x->q, L, DP, (const T *)d.q + at.t0 * k_row + hk * D, k_row, at.n, D);
-    piece<1, 4> dp, da;
-    piece<1, NT> dq, dk, rm;
-    dp.clear(), da.clear(), dq.clear(), dk.clear(), rm.clear();
+    int64_t number = number_of(d, at), k_row = (int64_t)d.k_heads * D;
+    int64_t v_row = (int64_t)d.v_heads * E, k_at = at.t0 * k_row + h / (d.v_heads / d.k_heads) * D;
+    load_tile<FAST, C, DP>(x->k, L, (const T *)d.k + k_at, k_row, at.n, D);
+    load_tile<FAST, C, DP>(x->q, L, (const T *)d.q + k_at, k_row, at.n, D);
+    if (threadIdx.x < VECTOR_PARTS)
+        ((float4 *)&x->w)[threadIdx.x] = ((const float4 *)(s.x.w + number))[threadIdx.x];
+    piece<2, 4> dd;   /* dO U^T, and dR U^T below it */
+    piece<2, NT> via; /* dO M^T, and dR M^T below it */
+    piece<1, NT> dk;
+    dd.clear(), via.clear(), dk.clear();
     float dot = 0;
     for (int e0 = 0; e0 < E; e0 += ET) {
-        load_rows(x->dout, EL, ET, (const T *)s.g.dout + at.t0 * v_row + h * E + e0, v_row, at.n,
-                  E - e0);
-        load_matrix<FAST>(x->u, EL, ET, s.u + number * C * E + e0, E, C, E - e0);
-        load_matrix<FAST>(x->dr, EL, ET, s.dr + number * C * E + e0, E, C, E - e0);
-        load_matrix<FAST>(x->m, EL, ET, s.states + number * D * E + e0, E, D, E - e0);
-        load_matrix<FAST>(x->n, EL, ET, s.ends + number * D * E + e0, E, D, E - e0);
-        for (int i = D * EL + threadIdx.x; i < DP * EL; i += THREADS)
-            x->m[i] = x->n[i] = 0;
+        int left = E - e0;
+        const T *dout = (const T *)s.g.dout + at.t0 * v_row + h * E + e0;
+        load_tile<FAST, C, ET>(x->dout, EL, dout, v_row, at.n, left);
+        load_tile<FAST, C, ET>(x->u, EL, s.u + number * C * E + e0, E, C, left);
+        load_tile<FAST, C, ET>(x->dr, EL, s.dr + number * C * E + e0, E, C, left);
+        load_tile<FAST, DP, ET>(x->m, EL, s.states + number * D * E + e0, E, D, left);
+        load_tile<FAST, DP, ET>(x->n, EL, s.ends + number * D * E + e0, E, D, left);
         __syncthreads();
         for (int i = threadIdx.x; i < D * ET; i += THREADS)
             dot += x->m[i / ET * EL + i % ET] * x->n[i / ET * EL + i % ET];
-        value_grads<T>(d, s, at, x->s.own, x->w.beta, e0, number);
-        mul<FAST, false, true>(dp, x->dout + r0 * EL, EL, x->u + c0 * EL, EL, ET);
-        mul<FAST, false, true>(da, x->dr + r0 * EL, EL, x->u + c0 * EL, EL, ET);
-        mul<FAST, false, true>(dq, x->dout + r0 * EL, EL, x->m + d0 * EL, EL, ET);
-        mul<FAST, false, true>(rm, x->dr + r0 * EL, EL, x->m + d0 * EL, EL, ET);
+        value_grads<T>(d, s, at, x->dr, x->w.beta, x->s.own, e0);
+        mul<FAST, false, true>(dd, x->dout + r0 * EL, EL, x->u + c0 * EL, EL, ET, C * EL);
+        mul<FAST, false, true>(via, x->dout + r0 * EL, EL, x->m + d0 * EL, EL, ET, C * EL);
         mul<FAST, false, true>(dk, x->u + r0 * EL, EL, x->n + d0 * EL, EL, ET);
         __syncthreads();
     }
     const vectors *w = &x->w;
-    dq.each([&](int i, int j, float &y) { y *= d.scale * w->in[r0 + i]; });
-    dk.each([&](int i, int j, float &y) { y *= w->out[r0 + i]; });
-    rm.each([&](int i, int j, float &y) { y *= w->in[r0 + i]; });
-    row_dots(dq, x->q + r0 * L + d0, L, x->s.read[half] + r0);
-    row_dots(dk, x->k + r0 * L + d0, L, x->s.reach[half] + r0);
-    row_dots(rm, x->k + r0 * L + d0, L, x->s.seen[half] + r0);
+    piece<1, NT> dq;
+    row_dots(via.c[0], w->in + r0, d.scale, x->q + r0 * L + d0, L, x->s.read[half] + r0);
+    row_dots(via.c[1], w->in + r0, 1.f, x->k + r0 * L + d0, L, x->s.seen[half] + r0);
+    row_dots(dk.c[0], w->out + r0, 1.f, x->k + r0 * L + d0, L, x->s.reach[half] + r0);
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            dk.c[0][n][i] -= w->beta[r0 + ((threadIdx.x & 31) >> 2) + (i & 2) * 4] * rm.c[0][n][i];
-    piece<1, 4> qk, kk;
-    qk.clear(), kk.clear();
-    mul<FAST, false, true>(qk, x->q + r0 * L, L, x->k + c0 * L, L, DP);
-    mul<FAST, false, true>(kk, x->k + r0 * L, L, x->k + c0 * L, L, DP);
+        for (int i = 0; i < 4; i++) {
+            float beta = w->beta[r0 + ((threadIdx.x & 31) >> 2) + (i & 2) * 4];
+            dk.c[0][n][i] -= beta * via.c[1][n][i];
+            dq.c[0][n][i] = via.c[0][n][i];
+        }
+    piece<2, 4> kq; /* K K^T, and Q K^T below it */
+    kq.clear();
+    mul<FAST, false, true>(kq, x->k + r0 * L, L, x->k + c0 * L, L, DP, C * L);
     float *pe = x->dout, *gg = x->u; /* both (C, CL): no longer needed as what they were */
-    pair_grads<FAST>(dp, da, qk, kk, w, &x->s, d.scale, pe, gg);
+    pair_grads<FAST>(dd, kq, w, &x->s, d.scale, pe, gg);
     dot = block_sum(dot, x->scratch); /* waits for all */
     gate_grads(d, s, at, w, &x->s, dot);
-    mul<FAST, false, false>(dq, pe + r0 * CL, CL, x->k + d0, L, C);
-    mul<FAST, true, false>(dk, pe + r0, CL, x->q + d0, L, C);
-    mul<FAST, false, false>(dk, gg + r0 * CL, CL, x->k + d0, L, C);
+    mul<FAST, false, false, true>(dq, pe + r0 * CL, CL, x->k + d0, L, C);
+    mul<FAST, true, false, true>(dk, pe + r0, CL, x->q + d0, L, C);
+    mul<FAST, false, false, true>(dk, gg + r0 * CL, CL, x->k + d0, L, C);
     store_rows<T>(dq, d, at, s.dq, s.g.dq, r0, d0);
     store_rows<T>(dk, d, at, s.dk, s.g.dk, r0, d0);
 }

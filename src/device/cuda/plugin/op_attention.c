@@ -153,6 +153,7 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
     const mx_attention_attr *a = s->node->attr;
     const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
     MX_CUDA_NEEDS(q->dtype == MX_BF16 || q->dtype == MX_F32, "attention of this dtype");
+    MX_CUDA_NEEDS(q->dim[3] <= 512 && v->dim[3] <= 512, "heads of more than 512 elements");
     attention *t = mx_realloc(NULL, sizeof *t);
     *t = (attention){.f32 = q->dtype == MX_F32, .backward = backward};
     if (s->call.in[Q_SEG].data && c->sdpa && !t->f32)

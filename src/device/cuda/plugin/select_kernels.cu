@@ -26,7 +26,7 @@ template <class TQ, class TK, bool FAST, int DP>
 __global__ void __launch_bounds__(THREADS, 2)
     select_scores_kernel(const __grid_constant__ mx_cuda_select s, float *scores, int64_t first)
 {
-    extern __shared__ float pool[];
+    extern __shared__ __align__(16) float pool[];
     const int L = DP + 4;
     float *q = pool, *k = q + C * L, *weight = k + C * L, *sum = weight + C; /* sum (4, C) */
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, r0 = warp / 2 * 16, c0 = warp % 2 * 32;
@@ -43,11 +43,11 @@ __global__ void __launch_bounds__(THREADS, 2)
         for (int h0 = 0; h0 < s.heads && !ahead; h0 += C) {
             int heads = s.heads - h0 < C ? s.heads - h0 : C;
             if (h0 == 0)
-                load_rows(k, L, DP, (const TK *)s.k + ((int64_t)b * s.keys + t0) * s.dim, s.dim, n,
-                          s.dim);
+                load_tile<FAST, C, DP>(k, L, (const TK *)s.k + ((int64_t)b * s.keys + t0) * s.dim,
+                                       s.dim, n, s.dim);
             if (tile == 0 || s.heads > C) {
-                load_rows(q, L, DP, (const TQ *)s.q + (row * s.heads + h0) * s.dim, s.dim, heads,
-                          s.dim);
+                load_tile<FAST, C, DP>(q, L, (const TQ *)s.q + (row * s.heads + h0) * s.dim, s.dim,
+                                       heads, s.dim);
                 if (threadIdx.x < C)
                     weight[threadIdx.x] =
                         threadIdx.x >= heads
