@@ -183,7 +183,9 @@ static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
     const mx_place *q = mx_program_place(e->program, n, k);
     void *data =
         q->offset >= 0 ? e->scratch + q->offset : mx_session_find(e->session, q->root->name)->data;
-    return (mx_tensor){data, *mx_node_type(n, k)};
+    mx_tensor t = {data, *mx_node_type(n, k), q->run, q->pitch};
+    t.data = (char *)data + (size_t)q->at * mx_dtype_bytes(t.type.dtype);
+    return t;
 }
 
 static mx_status fill_constant(mx_exec *e, const mx_node *n)
@@ -192,7 +194,7 @@ static mx_status fill_constant(mx_exec *e, const mx_node *n)
     int64_t count = mx_type_count(&n->type);
     void *host = NULL;
     MX_TRY(mx_alloc(&host, mx_type_bytes(&n->type), "a constant"));
-    mx_tensor t = {host, n->type};
+    mx_tensor t = {.data = host, .type = n->type};
     for (int64_t i = 0; i < count; i++)
         mx_store_f64(&t, i, a->table ? a->table[i] : a->value);
     mx_status st = e->session->device->write(e->session->device, bind(e, n, 0).data, host,
@@ -306,7 +308,7 @@ mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *hos
         mx_op_kind k = n->op->kind;
         if (n->op == &mx_op_constant)
             MX_TRY(fill_constant(e, n));
-        else if (k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT)
+        else if (k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id])
             bind_step(e, n);
     }
     MX_TRY(s->device->prepare(s->device, e, &e->state));

@@ -26,6 +26,9 @@ enum { MX_MAX_IN = 16, MX_MAX_OUT = 8 };
 typedef struct {
     void *data; /* NULL: an optional input that is absent */
     mx_type type;
+    /* A part of another tensor: runs of contiguous elements, `pitch` elements from start to start.
+     * Both 0: dense. Only where the op says that it takes parts. */
+    int64_t run, pitch;
 } mx_tensor;
 
 typedef struct {
@@ -114,6 +117,8 @@ struct mx_op {
     bool keep_f32;               /* 16-bit float inputs give a float32 output */
     bool costly;                 /* elementwise, but not worth recomputing (sin, cos) */
     bool no_cast;                /* the precision pass leaves its float inputs as they are */
+    /* Bit i: on a GPU, input (output) i may be a part whose runs are its last two dims. */
+    unsigned parts_in, parts_out;
 
     int n_cast;                  /* it casts its first n inputs only; 0: all */
 

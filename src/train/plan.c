@@ -162,6 +162,7 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
 {
     mx_step step = {0};
     o.kind = kind;
+    o.compile.gpu = d->kernels_for || d->flops_per_second > 0;
     o.shape.batch = plan->batch.microbatch;
     MX_TRY(mx_step_plan(&step, m, &o));
     double before = plan->activations;

@@ -53,8 +53,8 @@ static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *
                        (double)total / (1 << 30));
     }
     MX_TRY(mx_cuda_check(e, what));
-    /* Room that nobody writes is read as zeros (session.c). Waited for: the clearing runs on another
-     * stream than the copies that may follow at once. */
+    /* Room that nobody writes is read as zeros (session.c). Waited for: the clearing runs on
+     * another stream than the copies that may follow at once. */
     MX_TRY(mx_cuda_check(cudaMemset(*out, 0, bytes), what));
     return mx_cuda_check(cudaDeviceSynchronize(), what);
 }
@@ -252,6 +252,19 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
     return grow_work(c, work);
 }
 
+/* A tensor to dense host memory, and back. */
+static mx_status copy_dense(const mx_tensor *t, void *host, bool to_host)
+{
+    size_t item = mx_dtype_bytes(t->type.dtype), bytes = mx_type_bytes(&t->type);
+    size_t run = (size_t)t->run * item, pitch = (size_t)t->pitch * item;
+    void *dst = to_host ? host : t->data, *src = to_host ? t->data : host;
+    enum cudaMemcpyKind kind = to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    return mx_cuda_check(!pitch ? cudaMemcpy(dst, src, bytes, kind)
+                                : cudaMemcpy2D(dst, to_host ? run : pitch, src,
+                                               to_host ? pitch : run, run, bytes / run, kind),
+                         to_host ? "copying from the GPU" : "copying to the GPU");
+}
+
 /* The specification, on host copies. */
 static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
 {
@@ -261,18 +274,16 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
     mx_status st = MX_OK;
     MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "before a CPU kernel"));
     for (int i = 0; i < call.n_in && !st; i++) {
-        in[i] = call.in[i];
-        if (!in[i].data)
+        in[i].type = call.in[i].type;
+        if (!call.in[i].data)
             continue;
         st = mx_alloc(&in[i].data, mx_type_bytes(&in[i].type), "a copy for the CPU");
         if (!st)
-            st = mx_cuda_check(cudaMemcpy(in[i].data, call.in[i].data, mx_type_bytes(&in[i].type),
-                                          cudaMemcpyDeviceToHost),
-                               "copying from the GPU");
+            st = copy_dense(&call.in[i], in[i].data, true);
     }
     for (int k = 0; k < call.n_out && !st; k++) {
         int alias = s->node->op->alias[k];
-        out[k] = call.out[k];
+        out[k].type = call.out[k].type;
         if (alias && in[alias - 1].data)
             out[k].data = in[alias - 1].data;
         else
@@ -289,9 +300,7 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
     }
     for (int k = 0; k < call.n_out; k++) {
         if (!st)
-            st = mx_cuda_check(cudaMemcpy(s->call.out[k].data, out[k].data,
-                                          mx_type_bytes(&out[k].type), cudaMemcpyHostToDevice),
-                               "copying to the GPU");
+            st = copy_dense(&s->call.out[k], out[k].data, false);
         if (!s->node->op->alias[k])
             mx_free(out[k].data);
     }

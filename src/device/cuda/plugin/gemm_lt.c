@@ -90,11 +90,11 @@ static void make_key(mx_gemm_plan *p)
     const mx_gemm_shape *s = &p->shape;
     snprintf(p->key, sizeof p->key,
              "%zu:%s:%" PRId64 "x%" PRId64 "x%" PRId64 "%c%c:ld%" PRId64 ",%" PRId64 ",%" PRId64
-             ":b%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ":t%d%d%d:beta%d:ws%zu",
+             ":b%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ":t%d%d%d:beta%d:bias%d:ws%zu",
              p->lt->libs->lt.cublasLtGetVersion(), p->lt->device, s->m, s->n, s->k,
              s->trans_a ? 'T' : 'N', s->trans_b ? 'T' : 'N', s->lda, s->ldb, s->ldc, s->batch,
              s->stride_a, s->stride_b, s->stride_c, (int)s->in, (int)s->out, (int)s->tf32,
-             s->beta != 0, p->lt->workspace_bytes);
+             s->beta != 0, (int)s->bias, p->lt->workspace_bytes);
 }
 
 static bool parse_algo(const char *hex, cublasLtMatmulAlgo_t *algo)
@@ -186,10 +186,23 @@ static mx_status make_op(mx_gemm_plan *p)
                  lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA,
                                                              &ta, sizeof ta),
                  "setting a transpose"));
-    return check(lt,
+    MX_TRY(check(lt,
                  lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB,
                                                              &tb, sizeof tb),
-                 "setting a transpose");
+                 "setting a transpose"));
+    cublasLtEpilogue_t epilogue = s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    return check(lt,
+                 lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                                             &epilogue, sizeof epilogue),
+                 "asking for a bias");
+}
+
+mx_status mx_gemm_plan_bias(mx_gemm_plan *p, const void *bias)
+{
+    return check(p->lt,
+                 p->lt->libs->lt.cublasLtMatmulDescSetAttribute(
+                     p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
+                 "setting a bias");
 }
 
 static mx_status suggestions(const mx_gemm_plan *p, cublasLtMatmulHeuristicResult_t *res, int want,

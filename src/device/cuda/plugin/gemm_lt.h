@@ -3,6 +3,7 @@
  *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * E     row-major, batched by strides
  *
  * E is the addend: C itself (accumulation), or another matrix of C's type and layout (a residual).
+ * With `bias`, a vector (N) of C's type is added to every row before the result is rounded.
  *
  * The three products of a linear layer y = x W^T with W stored (out, in):
  *     forward  y  = x  . W^T     trans_b            (T, in) (out, in)^T
@@ -31,6 +32,7 @@ typedef struct {
     int64_t stride_a, stride_b, stride_c; /* between batch entries, in elements */
     mx_gemm_type in, out;
     bool tf32; /* f32 only: allow the matrix units' 10-bit mantissa */
+    bool bias;
     float alpha, beta;
 } mx_gemm_shape;
 
@@ -52,6 +54,8 @@ mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, voi
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
+/* Where the next launch finds its bias; plans with one must be told each time. */
+mx_status mx_gemm_plan_bias(mx_gemm_plan *p, const void *bias) MX_MUST_USE;
 /* The same with beta times `addend` added; C may be the addend. */
 mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b,
                                   const void *addend, void *c, void *workspace,
