@@ -54,6 +54,7 @@ typedef struct mx_device {
     mx_status (*convert)(struct mx_device *d, void *dst, mx_dtype to, const void *src,
                          mx_dtype from, int64_t n);
     bool any_order; /* sums may be made in any order: faster in places, not the same bits twice */
+    bool search; /* algorithms are timed and the fastest are kept, where the device can */
 } mx_device;
 
 /* Compiles what the CUDA device would generate for this program, for an architecture ("sm_90a"),
@@ -90,6 +91,8 @@ void mx_session_close(mx_session *s);
 int mx_session_threads(const mx_session *s);
 /* Programs added from now on need not give the same bits twice. */
 void mx_session_allow_any_order(mx_session *s);
+/* Programs added from now on time the algorithms of their products. */
+void mx_session_search(mx_session *s);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
 /* The same in the scratch memory of another program, where it is large enough. Only one of the two

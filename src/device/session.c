@@ -112,6 +112,11 @@ void mx_session_allow_any_order(mx_session *s)
     s->device->any_order = true;
 }
 
+void mx_session_search(mx_session *s)
+{
+    s->device->search = true;
+}
+
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;

@@ -130,6 +130,8 @@ static mx_status build_steps(mx_run *r)
                            (int)mx_config_int(r->c, "num_threads")));
     if (!mx_config_bool(r->c, "deterministic"))
         mx_session_allow_any_order(r->session);
+    if (mx_config_bool(r->c, "gemm_search"))
+        mx_session_search(r->session);
     r->options.compile.n_threads = mx_session_threads(r->session);
     MX_TRY(mx_step_open(&r->step, r->session, &r->model, &r->options));
     if (r->accumulates) {

@@ -29,10 +29,12 @@ typedef struct {
     size_t stage_at;     /* bytes handed out since the stream was last waited for */
     size_t memory_bytes; /* of the whole device */
     bool any_order;      /* equal runs need not give equal bits */
+    bool search;         /* products are timed when they are planned */
     mx_cuda_documents documents[MX_CUDA_ID_INPUTS]; /* inputs that tell documents apart */
     int way;             /* of this run: how many of them there are (documents.h) */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
+    char choices[544];   /* the file with those of products */
 } mx_cuda;
 
 typedef struct mx_cuda_op {
@@ -50,6 +52,9 @@ typedef struct mx_cuda_op {
 } mx_cuda_op;
 
 extern const mx_cuda_op *const mx_cuda_op_table[];
+
+/* A plan for a product (gemm_search.c). */
+mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;
 
 /* Not this dtype or shape: for prepare. */
 #define MX_CUDA_NEEDS(cond, what)                                                                  \

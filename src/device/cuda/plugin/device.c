@@ -223,6 +223,8 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
 {
     mx_cuda *c = cuda_of(d);
     c->any_order = d->any_order;
+    c->search = d->search;
+    mx_gemm_lt_remember(c->lt, c->search ? c->choices : NULL);
     program *p = mx_realloc(NULL, sizeof *p);
     *p = (program){.n = e->n_steps};
     p->step = mx_realloc(NULL, sizeof *p->step * (size_t)(e->n_steps + 1));
@@ -505,6 +507,7 @@ static mx_status open_libraries(mx_cuda *c)
         c->stage = NULL;
     }
     mx_device_cache_dir(c->cache_dir, sizeof c->cache_dir);
+    snprintf(c->choices, sizeof c->choices, "%s/products.txt", c->cache_dir);
     MX_TRY(mx_cuda_libs_open_lt(&c->libs));
     MX_TRY(mx_gemm_lt_open(&c->lt, &c->libs, MX_CUDA_GEMM_WORK, NULL));
     MX_TRY(mx_cuda_libs_open_rtc(&c->libs));

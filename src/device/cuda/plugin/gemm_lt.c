@@ -83,6 +83,11 @@ void mx_gemm_lt_close(mx_gemm_lt *lt)
     mx_free(lt);
 }
 
+void mx_gemm_lt_remember(mx_gemm_lt *lt, const char *cache_path)
+{
+    lt->cache_path = cache_path;
+}
+
 /* --- the choice file --- */
 
 static void make_key(mx_gemm_plan *p)

@@ -44,6 +44,8 @@ typedef struct mx_gemm_plan mx_gemm_plan;
 mx_status mx_gemm_lt_open(mx_gemm_lt **out, mx_cuda_libs *libs, size_t workspace_bytes,
                           const char *cache_path) MX_MUST_USE;
 void mx_gemm_lt_close(mx_gemm_lt *lt);
+/* From now on choices are looked up and kept there; borrows the text. */
+void mx_gemm_lt_remember(mx_gemm_lt *lt, const char *cache_path);
 
 /* Plans with the library's first choice, or the cached one where a search was made before. */
 mx_status mx_gemm_plan_new(mx_gemm_plan **out, mx_gemm_lt *lt,

@@ -54,7 +54,7 @@ static mx_status plan_product(void *ctx, const mx_product *p)
                               p->n == mx_type_count(&m->step->call.in[2].type)),
                   "a bias of this product");
     m->product[m->n].at = *p;
-    MX_TRY(mx_gemm_plan_new(&m->product[m->n].plan, m->cuda->lt, &s));
+    MX_TRY(mx_cuda_plan_gemm(m->cuda, &s, &m->product[m->n].plan));
     m->n++;
     return MX_OK;
 }
