@@ -4,8 +4,8 @@
  *     batch: both inputs and the output      m: first input and output
  *     n: second input and output             k: both inputs, summed
  * A letter of one input alone is not allowed. Both gradients are contractions too: for "a,b->c"
- * they are "c,b->a" and "c,a->b". A third input, "*d,fd,f->*f", is a bias that is added before the
- * result is rounded; graphs for a GPU get it from the pass that joins it (compile/bias.c).
+ * they are "c,b->a" and "c,a->b". A third input, "*!d,f!d,f->*f", is a bias that is
+ * added before the result is rounded; graphs for a GPU get it from a pass (compile/bias.c).
  *
  * Kernel: neighbouring letters of a class whose strides nest in every operand are merged; one
  * (m, n, k, batch) quadruple goes to the GEMM, what is left is looped over. Nothing is copied.
@@ -268,13 +268,22 @@ mx_node *mx_matmul_as(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_
     return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
 }
 
-/* The same with bias (f) added; f is the last dim of the result. */
+/* A product again with bias (f) added; f is the last dim of the result. Summed letters must stay
+ * whole: halves of the sum would each have the bias. */
 mx_node *mx_matmul_bias(mx_graph *g, mx_node *product, mx_node *bias)
 {
     matmul_attr at_ = *(const matmul_attr *)product->attr;
-    char *arrow = strstr(at_.spec, "->"), last = at_.spec[strlen(at_.spec) - 1], tail[48];
-    snprintf(tail, sizeof tail, "%s", arrow);
-    snprintf(arrow, sizeof at_.spec - (size_t)(arrow - at_.spec), ",%c%s", last, tail);
+    char text[2 * sizeof at_.spec], last = at_.spec[strlen(at_.spec) - 1];
+    const char *arrow = strstr(at_.spec, "->");
+    size_t n = 0;
+    for (const char *c = at_.spec; c < arrow; c++) {
+        if (strchr("*,!", *c) == NULL && !strchr(arrow, *c))
+            text[n++] = '!';
+        text[n++] = *c;
+    }
+    snprintf(text + n, sizeof text - n, ",%c%s", last, arrow);
+    MX_ASSERT(strlen(text) < sizeof at_.spec, "%s", text);
+    memcpy(at_.spec, text, strlen(text) + 1);
     return MX_APPLY(g, &mx_op_matmul, &at_, product->in[0], product->in[1], bias);
 }
 
@@ -319,6 +328,6 @@ const mx_op mx_op_matmul = {
                                CASE("bshc,hcd->bshd", {4, {2, 3, 2, 4}}, {3, {2, 4, 6}}),
                                CASE("bij,bjk->bik", {3, {2, 3, 4}}, {3, {2, 4, 2}}),
                                CASE("mk,nk->nm", {2, {4, 6}}, {2, {2, 6}}),
-                               CASE_N(3, "*d,df,f->*f", {3, {2, 3, 4}}, {2, {4, 6}}, {1, {6}}),
+                               CASE_N(3, "*!d,!df,f->*f", {3, {2, 3, 4}}, {2, {4, 6}}, {1, {6}}),
                                {0}},
 };
