@@ -307,25 +307,18 @@ const char *mx_gemm_plan_choice(const mx_gemm_plan *p)
 }
 
 static cublasStatus_t launch(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo, const void *a,
-                             const void *b, const void *e, void *c, void *workspace,
-                             cudaStream_t stream)
+                             const void *b, void *c, void *workspace, cudaStream_t stream)
 {
     return p->lt->libs->lt.cublasLtMatmul(p->lt->handle, p->op, &p->shape.alpha, b, p->b, a, p->a,
-                                          &p->shape.beta, e, p->c, c, p->c, algo, workspace,
+                                          &p->shape.beta, c, p->c, c, p->c, algo, workspace,
                                           p->lt->workspace_bytes, stream);
-}
-
-mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b,
-                                  const void *addend, void *c, void *workspace, cudaStream_t stream)
-{
-    cublasStatus_t s = launch(p, &p->algo, a, b, addend, c, workspace, stream);
-    return s == CUBLAS_STATUS_SUCCESS ? MX_OK : check(p->lt, s, p->key);
 }
 
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream)
 {
-    return mx_gemm_plan_launch_add(p, a, b, c, c, workspace, stream);
+    cublasStatus_t s = launch(p, &p->algo, a, b, c, workspace, stream);
+    return s == CUBLAS_STATUS_SUCCESS ? MX_OK : check(p->lt, s, p->key);
 }
 
 /* --- the timed search ---
@@ -347,7 +340,7 @@ static double time_algo(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo,
 {
     cudaEventRecord(ev[0], stream);
     for (int i = 0; i < n; i++)
-        if (launch(p, algo, abc[0], abc[1], abc[2], (void *)abc[2], ws, stream) !=
+        if (launch(p, algo, abc[0], abc[1], (void *)abc[2], ws, stream) !=
             CUBLAS_STATUS_SUCCESS)
             return -1;
     cudaEventRecord(ev[1], stream);

@@ -1,8 +1,7 @@
 /* gemm_lt.h - matrix products through cuBLASLt, planned once and launched many times.
  *
- *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * E     row-major, batched by strides
+ *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * C     row-major, batched by strides
  *
- * E is the addend: C itself (accumulation), or another matrix of C's type and layout (a residual).
  * With `bias`, a vector (N) of C's type is added to every row before the result is rounded.
  *
  * The three products of a linear layer y = x W^T with W stored (out, in):
@@ -58,10 +57,6 @@ mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
 /* Where the next launch finds its bias; plans with one must be told each time. */
 mx_status mx_gemm_plan_bias(mx_gemm_plan *p, const void *bias) MX_MUST_USE;
-/* The same with beta times `addend` added; C may be the addend. */
-mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b,
-                                  const void *addend, void *c, void *workspace,
-                                  cudaStream_t stream) MX_MUST_USE;
 /* "heuristic", "searched" or "cached"; for reports. */
 const char *mx_gemm_plan_choice(const mx_gemm_plan *p);
 void mx_gemm_plan_free(mx_gemm_plan *p);
