@@ -51,8 +51,11 @@ const mx_op mx_op_permute_rows = {
     .grad = permute_rows_vjp,
     .cost = mx_cost_move,
     .cpu = permute_rows_cpu,
-    /* One row and the identity: order and place of a random case would not be each other's inverse.
-     * Real orders are in tests/ops_values.c. */
+    /* A gradient needs one row and the identity: order and place of a random case would not be each
+     * other's inverse. Real orders are in tests/ops_values.c. */
     .cases = (const mx_case[]){{3, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1}}},
-                               {0}},
+                               {3, {{2, {5, 16}, .no_grad = true}, {1, {15}, MX_I32, -1, 16},
+                                    {1, {15}, MX_I32, -1, 16}}},
+                               {3, {{2, {5, 6}, .no_grad = true}, {1, {10}, MX_I32, -1, 11},
+                                    {1, {10}, MX_I32, -1, 11}}}, {0}},
 };

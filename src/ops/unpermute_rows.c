@@ -83,5 +83,9 @@ const mx_op mx_op_unpermute_rows = {
     .cost = mx_cost_move,
     .cpu = unpermute_rows_cpu,
     .cases = (const mx_case[]){{3, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1}},
-                                &(unpermute_attr){1}}, {0}},
+                                &(unpermute_attr){1}},
+                               {3, {{2, {15, 16}, .no_grad = true}, {1, {15}, MX_I32, -1, 16},
+                                    {1, {15}, MX_I32, -1, 16}}, &(unpermute_attr){5}},
+                               {3, {{2, {10, 6}, .no_grad = true}, {1, {10}, MX_I32, -1, 11},
+                                    {1, {10}, MX_I32, -1, 11}}, &(unpermute_attr){5}}, {0}},
 };
