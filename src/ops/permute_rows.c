@@ -54,8 +54,10 @@ const mx_op mx_op_permute_rows = {
     /* A gradient needs one row and the identity: order and place of a random case would not be each
      * other's inverse. Real orders are in tests/ops_values.c. */
     .cases = (const mx_case[]){{3, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1}}},
-                               {3, {{2, {5, 16}, .no_grad = true}, {1, {15}, MX_I32, -1, 16},
+                               {3, {{2, {5, 264}, .no_grad = true}, {1, {15}, MX_I32, -1, 16},
                                     {1, {15}, MX_I32, -1, 16}}},
                                {3, {{2, {5, 6}, .no_grad = true}, {1, {10}, MX_I32, -1, 11},
-                                    {1, {10}, MX_I32, -1, 11}}}, {0}},
+                                    {1, {10}, MX_I32, -1, 11}}},
+                               {3, {{2, {3, 24}, .no_grad = true}, {1, {3}, MX_I32, -1, 4},
+                                    {1, {3}, MX_I32, -1, 4}}}, {0}},
 };

@@ -14,7 +14,7 @@
 #include "device/cuda/plugin/moe_kernels.h"
 #include "device/cuda/plugin/vec.cuh"
 
-enum { CHUNK = 1024, WARPS = 4, BLOCK = 256, FEW = 32, SHORT = 2048 };
+enum { CHUNK = 1024, WARPS = 4, BLOCK = 256, FEW = 32, SHORT = 16, BATCH = 8 };
 
 /* --- the k largest --- */
 
@@ -35,33 +35,34 @@ __device__ __forceinline__ uint32_t order_of(int32_t x)
 {
     return (uint32_t)x ^ 0x80000000u;
 }
-/* Never 0, which stands for nothing. */
+/* Never 0 and never the largest of all, which stand below and above everything. */
 template <typename T> __device__ __forceinline__ uint64_t entry(const T *row, int64_t i)
 {
-    return (uint64_t)order_of(row[i]) << 32 | (0xffffffffu - (uint32_t)i);
+    return (uint64_t)order_of(row[i]) << 32 | (0xfffffffeu - (uint32_t)i);
 }
 __device__ __forceinline__ int32_t index_of(uint64_t e)
 {
-    return (int32_t)(0xffffffffu - (uint32_t)e);
+    return (int32_t)(0xfffffffeu - (uint32_t)e);
 }
 
-template <typename T>
-__global__ void top_few_kernel(T *values, int32_t *index, const T *x, int64_t rows, int64_t d,
-                               int k)
+/* d <= 32 EACH; a lane keeps its part of the row. */
+template <int EACH, typename T>
+__global__ void top_few_kernel(T *values, int32_t *index, const T *x, int64_t rows, int d, int k)
 {
     int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
     if (r >= rows)
         return;
     const T *row = x + r * d;
-    uint64_t last = ~0ull;
+    uint64_t own[EACH], last = ~0ull;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        own[i] = lane + 32 * i < d ? entry(row, lane + 32 * i) : 0;
     for (int t = 0; t < k; t++) {
         uint64_t best = 0;
-        for (int64_t i = lane; i < d; i += 32) {
-            uint64_t e = entry(row, i);
-            if (e < last && e > best)
-                best = e;
-        }
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            best = own[i] < last && own[i] > best ? own[i] : best;
         for (int o = 16; o; o >>= 1) {
             uint64_t other = __shfl_xor_sync(~0u, best, o);
             best = other > best ? other : best;
@@ -146,9 +147,11 @@ template <typename T>
 static void top_k(void *values, int32_t *index, const void *x, int64_t rows, int64_t d, int k,
                   cudaStream_t stream)
 {
-    if (k <= FEW && d <= SHORT) {
-        top_few_kernel<<<(unsigned)((rows + WARPS - 1) / WARPS), WARPS * 32, 0, stream>>>(
-            (T *)values, index, (const T *)x, rows, d, k);
+    unsigned blocks = (unsigned)((rows + WARPS - 1) / WARPS);
+    if (k <= FEW && d <= 32 * SHORT) {
+        auto kernel = d <= 32 * 4 ? top_few_kernel<4, T> : top_few_kernel<SHORT, T>;
+        kernel<<<blocks, WARPS * 32, 0, stream>>>((T *)values, index, (const T *)x, rows, (int)d,
+                                                  k);
         return;
     }
     int room = 2;
@@ -208,11 +211,18 @@ __device__ void sums_before(int *counter, int n)
 __device__ void hand_out(int32_t *order, int32_t *place, const int32_t *expert, int64_t from,
                          int64_t to, int experts, int *counter)
 {
-    for (int64_t f = from + threadIdx.x; f - threadIdx.x < to; f += 32) {
-        int at = take(counter, f < to ? bucket(expert[f], experts) : -1);
-        if (f < to) {
-            order[at] = (int32_t)f;
-            place[f] = at;
+    for (int64_t f = from + threadIdx.x; f - threadIdx.x < to; f += 32 * BATCH) {
+        int e[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            e[i] = f + 32 * i < to ? bucket(expert[f + 32 * i], experts) : -1;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            int at = take(counter, e[i]);
+            if (e[i] >= 0) {
+                order[at] = (int32_t)(f + 32 * i);
+                place[f + 32 * i] = at;
+            }
         }
     }
 }
@@ -222,6 +232,7 @@ __device__ void count_chunk(const int32_t *expert, int64_t from, int64_t to, int
     for (int e = threadIdx.x; e <= experts; e += 32)
         counter[e] = 0;
     __syncwarp();
+#pragma unroll 8
     for (int64_t f = from + threadIdx.x; f < to; f += 32)
         atomicAdd(&counter[bucket(expert[f], experts)], 1);
     __syncwarp();
@@ -315,11 +326,18 @@ __global__ void limit_kernel(int32_t *out, const int32_t *expert, int64_t m, int
     for (int e = threadIdx.x; e < experts; e += 32)
         counter[e] = 0;
     __syncwarp();
-    for (int64_t i = threadIdx.x; i - threadIdx.x < m; i += 32) {
-        int e = i < m ? bucket(in[i], experts) : experts;
-        int rank = take(counter, e < experts ? e : -1);
-        if (i < m)
-            out[blockIdx.x * m + i] = e < experts && rank < capacity ? e : experts;
+    for (int64_t f = threadIdx.x; f - threadIdx.x < m; f += 32 * BATCH) {
+        int e[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            e[i] = f + 32 * i < m ? bucket(in[f + 32 * i], experts) : experts;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            int rank = take(counter, e[i] < experts ? e[i] : -1);
+            if (f + 32 * i < m)
+                out[blockIdx.x * m + f + 32 * i] = e[i] < experts && rank < capacity ? e[i]
+                                                                                     : experts;
+        }
     }
 }
 

@@ -111,6 +111,22 @@ cudaError_t mx_cuda_one_hot(float *y, const int32_t *id, int64_t rows, int64_t n
 
 /* --- rows --- */
 
+/* Rows of 512 bytes and more: a warp each, w pieces of 16 bytes. */
+__global__ void permute_wide_kernel(uint4 *y, const uint4 *x, const int32_t *order, int64_t m,
+                                    int k, int w)
+{
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
+    if (i >= m)
+        return;
+    int32_t from = order[i];
+    bool in = from >= 0 && from < m;
+    const uint4 *row = x + (int64_t)(in ? from / k : 0) * w;
+    y += i * w;
+#pragma unroll 4
+    for (int c = threadIdx.x % 32; c < w; c += 32)
+        y[c] = in ? row[c] : uint4{};
+}
+
 /* T: a piece of a row; w pieces make one. */
 template <typename T>
 __global__ void permute_kernel(T *y, const T *x, const int32_t *order, int64_t m, int64_t k,
@@ -139,7 +155,12 @@ static bool divides(size_t piece, size_t row_bytes, const void *x, const void *y
 cudaError_t mx_cuda_permute_rows(void *y, const void *x, const int32_t *order, int64_t m, int64_t k,
                                  size_t row_bytes, cudaStream_t stream)
 {
-    if (divides(16, row_bytes, x, y))
+    if (!m)
+        return cudaSuccess;
+    if (divides(16, row_bytes, x, y) && row_bytes >= 512)
+        permute_wide_kernel<<<(unsigned)((m * 32 + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
+            (uint4 *)y, (const uint4 *)x, order, m, (int)k, (int)(row_bytes / 16));
+    else if (divides(16, row_bytes, x, y))
         permute<uint4>(y, x, order, m, k, (int64_t)row_bytes / 16, stream);
     else if (divides(4, row_bytes, x, y))
         permute<uint32_t>(y, x, order, m, k, (int64_t)row_bytes / 4, stream);

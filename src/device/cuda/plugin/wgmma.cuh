@@ -1,11 +1,11 @@
 /* wgmma.cuh - Hopper's matrix unit: four warps multiply tiles that lie in shared memory.
  *
- * A factor lies in slabs of 128-byte rows, 16-byte pieces exchanged by row (piece ^ row % 8), groups
- * of 8 rows one after the other. With k inside a row holds 64 of k, and the next 16 of k are 32
- * bytes on; with k outside a slab has 64 columns, a row for each k, and the next 16 of k are 2048
- * bytes on. Sums are in registers: lane l of warp w has rows 16 w + l / 4 and 8 below, and of each
- * 8 columns 2 (l % 4) and the next: d[4 j] and d[4 j + 1] of one row, d[4 j + 2] and d[4 j + 3] of
- * the other. To be compiled for sm_90a alone.
+ * A factor lies in slabs of 128-byte rows, 16-byte pieces exchanged by row (piece ^ row % 8),
+ * groups of 8 rows one after the other. With k inside a row holds 64 of k, and the next 16 of k are
+ * 32 bytes on; with k outside a slab has 64 columns, a row for each k, and the next 16 of k are
+ * 2048 bytes on. Sums are in registers: lane l of warp w has rows 16 w + l / 4 and 8 below, and of
+ * each 8 columns 2 (l % 4) and the next: d[4 j] and d[4 j + 1] of one row, d[4 j + 2] and
+ * d[4 j + 3] of the other. To be compiled for sm_90a alone.
  */
 #ifndef MX_DEVICE_CUDA_WGMMA_CUH
 #define MX_DEVICE_CUDA_WGMMA_CUH
