@@ -31,6 +31,12 @@ static const char prelude[] =
     "#define MX_T_GELU_GATE(x) MX_T_SIGMOID((real)1.5957691216057308 * ((x) + (real)0.044715 * (x) "
     "* (x)"
     " * (x)))\n#define NEG_INF __int_as_float(0xff800000)\n";
+/* In the order in which one thread would make all of them, so every element has its bits. */
+static const char running_sum[] =
+    "__device__ float running_sum(const float *x, int i, int n, bool reverse) {\n"
+    "  float sum = 0;\n"
+    "  if (reverse) for (int k = n - 1; k >= i; k--) sum += x[k];\n"
+    "  else for (int k = 0; k <= i; k++) sum += x[k];\n  return sum;\n}\n";
 
 typedef struct {
     const mx_group *g;
@@ -299,6 +305,11 @@ static void write_header(writer *k, mx_fused_launch *l)
     mx_str *o = k->out;
     mx_str_add(o, prelude);
     mx_str_add(o, rounds(k) ? fast : exact);
+    for (int i = 0; i < k->g->n_steps; i++)
+        if (k->g->step[i].op->expr && strstr(k->g->step[i].op->expr, "running_sum")) {
+            mx_str_add(o, running_sum);
+            break;
+        }
     mx_str_add(o, "extern \"C\" __global__ void fused(");
     for (int i = 0; i < k->g->n_ext; i++)
         mx_str_addf(o, "%sconst %s *__restrict__ in%d", i ? ", " : "", c_type(k->g->ext[i].dtype),
