@@ -46,12 +46,15 @@ typedef void (*mx_kernel)(const mx_call *c);
  * calls them for whole tensors or, inside a fused group, for one row after another in cache.
  *   elementwise: out[i] = f(in0[i], in1[i], ...)        n: any length
  *   row reduce:  out[0] = f(in0[0..n))                  n: the whole last dim
- *   row map:     out[i] = f(in0[0..n))                  n: the whole last dim */
+ *   row map:     out[i] = f(in0[0..n))                  n: the whole last dim
+ * An elementwise op may write over one of its operands, and one with two operands may be given
+ * either as a single number for all i. */
 typedef struct {
     int64_t n;
     const void *in[4];
     void *out;
     const void *attr;
+    unsigned single; /* 1, 2: in[0], in[1] is a single number; only elementwise with two operands */
 } mx_tile;
 typedef void (*mx_tile_fn)(const mx_tile *t);
 
