@@ -27,6 +27,15 @@ typedef struct {
     uint64_t seed, stream;
 } mx_fill;
 
+/* n values in host memory on their way to the device, which keeps them as `to`. */
+typedef struct {
+    void *dst;
+    mx_dtype to;
+    const void *src;
+    mx_dtype from;
+    int64_t n;
+} mx_freight;
+
 /* What a device must offer. Handles are opaque to the caller. */
 typedef struct mx_device {
     const char *name;
@@ -53,6 +62,15 @@ typedef struct mx_device {
     mx_status (*fill)(struct mx_device *d, void *dst, const mx_fill *f);
     mx_status (*convert)(struct mx_device *d, void *dst, mx_dtype to, const void *src,
                          mx_dtype from, int64_t n);
+    /* Lanes bring large data into device memory; all NULL where the host writes that itself. A lane
+     * belongs to one thread, and lanes work beside each other. `lane_slot` gives slot_bytes of host
+     * memory that the device reads by itself, page-aligned, once the copy that last used it is
+     * through; `lane_send` starts the copy of values that lie in it. `lane_close` waits for all
+     * copies; NULL is a no-op. */
+    mx_status (*lane_open)(struct mx_device *d, size_t slot_bytes, void **lane);
+    mx_status (*lane_slot)(struct mx_device *d, void *lane, void **host);
+    mx_status (*lane_send)(struct mx_device *d, void *lane, const mx_freight *f);
+    mx_status (*lane_close)(struct mx_device *d, void *lane);
     bool any_order; /* sums may be made in any order: faster in places, not the same bits twice */
     bool search; /* algorithms are timed and the fastest are kept, where the device can */
 } mx_device;
@@ -89,6 +107,7 @@ struct mx_exec {
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads) MX_MUST_USE;
 void mx_session_close(mx_session *s);
 int mx_session_threads(const mx_session *s);
+mx_device *mx_session_device(mx_session *s);
 /* Programs added from now on need not give the same bits twice. */
 void mx_session_allow_any_order(mx_session *s);
 /* Programs added from now on time the algorithms of their products. */

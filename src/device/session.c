@@ -122,6 +122,11 @@ int mx_session_threads(const mx_session *s)
     return s->n_threads;
 }
 
+mx_device *mx_session_device(mx_session *s)
+{
+    return s->device;
+}
+
 int mx_session_count(const mx_session *s)
 {
     return s->n_vars;

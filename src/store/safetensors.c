@@ -246,6 +246,8 @@ void mx_st_close(mx_st_file *f)
 {
     if (f->is_open)
         mx_io_system.close(NULL, f->fd);
+    if (f->is_direct)
+        mx_io_system.close(NULL, f->direct_fd);
     mx_arena_fini(&f->arena);
     *f = (mx_st_file){0};
 }
@@ -349,10 +351,14 @@ typedef struct {
     int64_t job, first, count;
 } piece_of;
 
-void mx_st_expect(const mx_st_tensor *t)
+void mx_st_expect(const mx_st_tensor *t, int64_t first, int64_t count)
 {
-    if (t->n_bytes) /* advice: refusal changes nothing but speed */
-        (void)posix_fadvise(t->file->fd, (off_t)t->at, (off_t)t->n_bytes, POSIX_FADV_WILLNEED);
+    /* The system takes a long request for its first part. */
+    enum { REQUEST = 512 << 10 };
+    uint64_t size = (uint64_t)mx_st_dtype_bytes(t->dtype), n = (uint64_t)count * size;
+    for (uint64_t i = 0; i < n; i += REQUEST) /* advice: refusal changes nothing but speed */
+        (void)posix_fadvise(t->file->fd, (off_t)(t->at + (uint64_t)first * size + i),
+                            n - i < REQUEST ? (off_t)(n - i) : REQUEST, POSIX_FADV_WILLNEED);
 }
 
 mx_status mx_st_load(mx_st_job *jobs, int64_t n_jobs, int n_threads)

@@ -7,6 +7,7 @@
 #include "train/run.h"
 #include "train/run_state.h"
 
+#include "base/clock.h"
 #include "base/simd.h"
 #include "models/from_config.h"
 #include "ops/load.h"
@@ -187,7 +188,10 @@ static mx_status load_parameters(mx_run *r, const char *path)
     mx_hf_dir dir = {0};
     MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_ALL));
     mx_str notes = {0};
+    double began = mx_clock_now();
     mx_status st = mx_weights_load(r->session, &r->model, &dir, (mx_load_options){.notes = &notes});
+    r->read_seconds = mx_clock_now() - began;
+    r->read_bytes = (double)dir.total_bytes;
     if (notes.len)
         mx_progress_say(&r->progress, "%.*s", (int)notes.len - 1, mx_str_text(&notes));
     mx_str_fini(&notes);

@@ -56,6 +56,11 @@ extern const mx_cuda_op *const mx_cuda_op_table[];
 /* A plan for a product (gemm_search.c). */
 mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;
 
+/* lanes.c: large data on its way to the GPU. */
+void mx_cuda_lanes(mx_device *d); /* sets lane_* */
+/* src on the GPU as well; float32 and bfloat16, or the same type. */
+cudaError_t mx_cuda_convert(const mx_freight *f, cudaStream_t stream);
+
 /* Not this dtype or shape: for prepare. */
 #define MX_CUDA_NEEDS(cond, what)                                                                  \
     do {                                                                                           \

@@ -114,16 +114,8 @@ static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
 static mx_status cuda_convert(mx_device *d, void *dst, mx_dtype to, const void *src, mx_dtype from,
                               int64_t n)
 {
-    mx_cuda *c = cuda_of(d);
-    cudaError_t e = cudaErrorInvalidValue;
-    if (to == from)
-        e = cudaMemcpyAsync(dst, src, (size_t)n * mx_dtype_bytes(to), cudaMemcpyDeviceToDevice,
-                            c->stream);
-    else if (to == MX_BF16 && from == MX_F32)
-        e = mx_cuda_cast_f32_bf16(dst, src, n, c->stream);
-    else if (to == MX_F32 && from == MX_BF16)
-        e = mx_cuda_cast_bf16_f32(dst, src, n, c->stream);
-    return mx_cuda_check(e, "copies of weights");
+    mx_freight f = {.dst = dst, .to = to, .src = src, .from = from, .n = n};
+    return mx_cuda_check(mx_cuda_convert(&f, cuda_of(d)->stream), "copies of weights");
 }
 
 /* Numbers of a step, read while the next one runs: pinned memory and an event. */
@@ -539,6 +531,7 @@ mx_status mx_device_open_cuda(mx_device **out)
     d->device.late_mark = cuda_late_mark;
     d->device.late_wait = cuda_late_wait;
     d->device.late_close = cuda_late_close;
+    mx_cuda_lanes(&d->device);
     mx_status st = open_libraries(&d->cuda);
     if (st)
         mx_free(d);
