@@ -193,8 +193,11 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
         work = w > work ? w : work;
         if (!n->recomputed)
             p->bytes.flops += mx_node_cost(n).flops;
-        if (n->op == &mx_op_variable)
-            p->bytes.variables[((const mx_var_attr *)n->attr)->kind] += (double)rounded(&n->type);
+        if (n->op == &mx_op_variable) {
+            const mx_var_attr *v = n->attr;
+            p->bytes.variables[v->kind] += (double)rounded(&n->type);
+            p->bytes.on_host += v->on_host ? (double)rounded(&n->type) : 0;
+        }
     }
     p->work_offset = (size_t)s.end;
     p->scratch_bytes = (size_t)s.end + work;

@@ -21,6 +21,7 @@ typedef struct {
 /* Where the bytes go, for reports: the plan before step 0 and `maxc plan`. */
 typedef struct {
     double variables[MX_VAR_KIND_COUNT];
+    double on_host; /* of the variables, what is kept in host memory */
     double inputs, activations, workspace; /* activations: high-water mark of everything alive */
     double flops;                          /* of one run, recomputation not counted */
 } mx_plan_bytes;

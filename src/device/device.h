@@ -40,6 +40,9 @@ typedef struct {
 typedef struct mx_device {
     const char *name;
     mx_status (*alloc)(struct mx_device *d, void **out, size_t bytes, const char *what);
+    /* Host memory, zeroed, that everything here takes like the device's own; NULL where that is
+     * host memory anyway. */
+    mx_status (*alloc_host)(struct mx_device *d, void **out, size_t bytes, const char *what);
     void (*release)(struct mx_device *d, void *p);
     mx_status (*write)(struct mx_device *d, void *dst, const void *src, size_t bytes);
     mx_status (*read)(struct mx_device *d, void *dst, const void *src, size_t bytes);

@@ -240,28 +240,47 @@ static size_t place_bytes(const mx_var *v)
     return (mx_type_bytes(&t) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+typedef mx_status (*allocator)(mx_device *d, void **out, size_t bytes, const char *what);
+
+static bool lies_on_host(const mx_session *s, const mx_var *v)
+{
+    return v->attr.on_host && s->device->alloc_host;
+}
+
 /* One block for all of them: huge pages hold weights of any size, and nothing is rounded up. */
-static mx_status place_variables(mx_session *s, int first)
+static mx_status place_block(mx_session *s, int first, bool on_host)
 {
     size_t total = 0;
     for (int i = first; i < s->n_vars; i++)
-        total += place_bytes(s->var[i]);
-    if (first == s->n_vars)
+        total += lies_on_host(s, s->var[i]) == on_host ? place_bytes(s->var[i]) : 0;
+    if (!total)
         return MX_OK;
     MX_GROW(s->block, s->n_blocks, s->cap_blocks);
-    mx_status st = s->device->alloc(s->device, &s->block[s->n_blocks], total, "weights and state");
+    allocator take = on_host ? s->device->alloc_host : s->device->alloc;
+    MX_TRY(take(s->device, &s->block[s->n_blocks], total,
+                on_host ? "optimizer state" : "weights and state"));
+    char *at = s->block[s->n_blocks++];
+    for (int i = first; i < s->n_vars; i++)
+        if (lies_on_host(s, s->var[i]) == on_host) {
+            s->var[i]->data = at;
+            at += place_bytes(s->var[i]);
+        }
+    return MX_OK;
+}
+
+static mx_status place_variables(mx_session *s, int first)
+{
+    if (first == s->n_vars)
+        return MX_OK;
+    mx_status st = place_block(s, first, false);
+    if (!st)
+        st = place_block(s, first, true);
     if (st) { /* without memory they are not there */
         s->n_vars = first;
         s->n_slots /= 2;
         index_vars(s);
-        return st;
     }
-    char *at = s->block[s->n_blocks++];
-    for (int i = first; i < s->n_vars; i++) {
-        s->var[i]->data = at;
-        at += place_bytes(s->var[i]);
-    }
-    return MX_OK;
+    return st;
 }
 
 mx_status mx_exec_refresh(mx_exec *e)
@@ -352,6 +371,8 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
     uint64_t stream = mx_stream_of(v->name);
     mx_init init = v->attr.init;
     v->written = true;
+    if (init.kind == MX_INIT_ZEROS && lies_on_host(s, v))
+        return MX_OK; /* as it was given; a large state takes seconds to write */
     if (s->device->fill) {
         mx_fill f = {init, v->type.dtype, n, seed, stream};
         mx_status st = s->device->fill(s->device, v->data, &f);

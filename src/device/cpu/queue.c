@@ -32,11 +32,11 @@ typedef struct {
 } queue;
 
 /* Counted for tests, read by nothing else. */
-static atomic_llong n_runs, n_reads, n_waits, n_idle;
+static atomic_llong n_runs, n_reads, n_waits, n_idle, hosted_bytes;
 
 mx_queue_counts mx_queue_report(void)
 {
-    return (mx_queue_counts){n_runs, n_reads, n_waits, n_idle};
+    return (mx_queue_counts){n_runs, n_reads, n_waits, n_idle, hosted_bytes};
 }
 
 /* Afterwards the slot is spoilt: nobody may count on it. */
@@ -106,6 +106,12 @@ static mx_status queue_alloc(mx_device *d, void **out, size_t bytes, const char 
 {
     (void)d;
     return mx_alloc(out, bytes, what);
+}
+
+static mx_status queue_alloc_host(mx_device *d, void **out, size_t bytes, const char *what)
+{
+    hosted_bytes += (long long)bytes;
+    return queue_alloc(d, out, bytes, what);
 }
 
 static void queue_release(mx_device *d, void *p)
@@ -259,9 +265,13 @@ mx_status mx_device_open_queue(mx_device **out)
     MX_TRY(mx_alloc(&memory, sizeof(queue), "a queue"));
     queue *q = memory;
     mx_status st = mx_device_open_cpu(&q->cpu);
-    q->device = (mx_device){"queue",     queue_alloc, queue_release, queue_write, queue_read,
-                            queue_prepare, queue_run, queue_drop,    queue_close, late_open,
-                            late_take,   late_mark,   late_wait,     late_close};
+    q->device = (mx_device){.name = "queue", .alloc = queue_alloc,
+                            .alloc_host = queue_alloc_host, .release = queue_release,
+                            .write = queue_write, .read = queue_read, .prepare = queue_prepare,
+                            .run = queue_run, .drop = queue_drop, .close = queue_close,
+                            .late_open = late_open, .late_take = late_take,
+                            .late_mark = late_mark, .late_wait = late_wait,
+                            .late_close = late_close};
     q->device.lane_open = lane_open;
     q->device.lane_slot = lane_slot;
     q->device.lane_send = lane_send;

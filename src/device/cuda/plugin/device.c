@@ -33,7 +33,7 @@ typedef struct {
     cudaGraphExec_t graph[MX_WAYS]; /* by the number of documents in the batch (documents.h) */
 } program;
 
-static mx_cuda *cuda_of(mx_device *d)
+mx_cuda *mx_cuda_of(mx_device *d)
 {
     return &((cuda_device *)d)->cuda;
 }
@@ -61,8 +61,8 @@ static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *
 
 static void cuda_release(mx_device *d, void *p)
 {
-    (void)d;
-    cudaFree(p);
+    if (!mx_cuda_hosted_release(mx_cuda_of(d), p))
+        cudaFree(p);
 }
 
 /* The driver waits for the stream before it copies more than 64 KiB of ordinary memory. The inputs
@@ -70,7 +70,9 @@ static void cuda_release(mx_device *d, void *p)
  * runs; the stream is waited for once in STAGE_BYTES. */
 static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t bytes)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
+    if (mx_cuda_is_hosted(c, dst))
+        return mx_cuda_hosted_copy(c, dst, src, bytes);
     for (int i = 0; i < MX_CUDA_ID_INPUTS; i++)
         if (c->documents[i].users && c->documents[i].ids == dst)
             c->documents[i].n = mx_cuda_documents_count(src, c->documents[i].rows,
@@ -89,7 +91,9 @@ static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t byt
 
 static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t bytes)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
+    if (mx_cuda_is_hosted(c, src))
+        return mx_cuda_hosted_copy(c, dst, src, bytes);
     MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream),
                          "copying from the GPU"));
     return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
@@ -97,7 +101,8 @@ static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t byte
 
 static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
+    MX_CUDA_NEEDS(!mx_cuda_is_hosted(c, dst), "values in host memory");
     if (f->init.kind == MX_INIT_ZEROS)
         return mx_cuda_check(
             cudaMemsetAsync(dst, 0, (size_t)f->n * mx_dtype_bytes(f->dtype), c->stream),
@@ -115,7 +120,7 @@ static mx_status cuda_convert(mx_device *d, void *dst, mx_dtype to, const void *
                               int64_t n)
 {
     mx_freight f = {.dst = dst, .to = to, .src = src, .from = from, .n = n};
-    return mx_cuda_check(mx_cuda_convert(&f, cuda_of(d)->stream), "copies of weights");
+    return mx_cuda_check(mx_cuda_convert(&f, mx_cuda_of(d)->stream), "copies of weights");
 }
 
 /* Numbers of a step, read while the next one runs: pinned memory and an event. */
@@ -132,13 +137,13 @@ static mx_status cuda_late_open(mx_device *d, size_t bytes, void **host, void **
 static mx_status cuda_late_take(mx_device *d, void *dst, const void *src, size_t bytes)
 {
     return mx_cuda_check(
-        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, cuda_of(d)->stream),
+        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, mx_cuda_of(d)->stream),
         "copying from the GPU");
 }
 
 static mx_status cuda_late_mark(mx_device *d, void *late)
 {
-    return mx_cuda_check(cudaEventRecord(late, cuda_of(d)->stream), "an event");
+    return mx_cuda_check(cudaEventRecord(late, mx_cuda_of(d)->stream), "an event");
 }
 
 static mx_status cuda_late_wait(mx_device *d, void *late)
@@ -149,7 +154,7 @@ static mx_status cuda_late_wait(mx_device *d, void *late)
 
 static void cuda_late_close(mx_device *d, void *host, void *late)
 {
-    cudaStreamSynchronize(cuda_of(d)->stream);
+    cudaStreamSynchronize(mx_cuda_of(d)->stream);
     cudaEventDestroy(late);
     cudaFreeHost(host);
 }
@@ -177,13 +182,13 @@ static void cuda_drop(mx_device *d, void *state)
     program *p = state;
     if (!p)
         return;
-    cudaStreamSynchronize(cuda_of(d)->stream);
+    cudaStreamSynchronize(mx_cuda_of(d)->stream);
     for (int i = 0; i < MX_WAYS; i++)
         if (p->graph[i])
             cudaGraphExecDestroy(p->graph[i]);
     for (int i = 0; i < p->n; i++) {
         if (p->step[i].op && p->step[i].op->drop)
-            p->step[i].op->drop(cuda_of(d), p->step[i].state);
+            p->step[i].op->drop(mx_cuda_of(d), p->step[i].state);
         else
             mx_free(p->step[i].state);
     }
@@ -213,7 +218,7 @@ static size_t most_work(mx_exec *e, program *p, const size_t *need)
 
 static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     c->any_order = d->any_order;
     c->search = d->search;
     mx_gemm_lt_remember(c->lt, c->search ? c->choices : NULL);
@@ -274,6 +279,9 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
         st = mx_alloc(&in[i].data, mx_type_bytes(&in[i].type), "a copy for the CPU");
         if (!st)
             st = copy_dense(&call.in[i], in[i].data, true);
+            st = mx_cuda_check(cudaMemcpy(in[i].data, call.in[i].data, mx_type_bytes(&in[i].type),
+                                          cudaMemcpyDefault),
+                               "copying from the GPU");
     }
     for (int k = 0; k < call.n_out && !st; k++) {
         int alias = s->node->op->alias[k];
@@ -295,6 +303,9 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
     for (int k = 0; k < call.n_out; k++) {
         if (!st)
             st = copy_dense(&s->call.out[k], out[k].data, false);
+            st = mx_cuda_check(cudaMemcpy(s->call.out[k].data, out[k].data,
+                                          mx_type_bytes(&out[k].type), cudaMemcpyDefault),
+                               "copying to the GPU");
         if (!s->node->op->alias[k])
             mx_free(out[k].data);
     }
@@ -455,7 +466,7 @@ static int way_of(const mx_cuda *c, const mx_exec *e)
 
 static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     program *p = state;
     c->way = way_of(c, e);
     int way = c->way, runs = ++p->runs[way];
@@ -472,7 +483,7 @@ static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 
 static void cuda_close(mx_device *d)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     cudaStreamSynchronize(c->stream);
     cudaFree(c->work);
     cudaFree(c->gemm_work);
@@ -524,6 +535,7 @@ mx_status mx_device_open_cuda(mx_device **out)
     d->device = (mx_device){.name = "cuda", .alloc = cuda_alloc, .release = cuda_release,
                             .write = cuda_write, .read = cuda_read, .prepare = cuda_prepare,
                             .run = cuda_run, .drop = cuda_drop, .close = cuda_close};
+    d->device.alloc_host = mx_cuda_hosted_alloc;
     d->device.fill = cuda_fill;
     d->device.convert = cuda_convert;
     d->device.late_open = cuda_late_open;

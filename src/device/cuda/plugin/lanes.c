@@ -107,7 +107,7 @@ static mx_status lane_send(mx_device *d, void *p, const mx_freight *f)
     there.src = l->room;
     MX_TRY(mx_cuda_check(cudaMemcpyAsync(same ? f->dst : l->room, f->src,
                                          (size_t)f->n * mx_dtype_bytes(f->from),
-                                         cudaMemcpyHostToDevice, l->stream),
+                                         cudaMemcpyDefault, l->stream), /* it may lie on the host */
                          "copying to the GPU"));
     MX_TRY(mx_cuda_check(cudaEventRecord(l->through[l->next], l->stream), "an event"));
     l->next = (l->next + 1) % SLOTS;
