@@ -79,9 +79,9 @@ mx_status mx_cuda_hosted_alloc(mx_device *d, void **out, size_t bytes, const cha
     MX_ASSERT(k < MX_CUDA_HOSTED, "%d programs with state on the host", k);
     /* Asked first: the system would give the pages out and then kill somebody for them. */
     mx_machine_read(&m);
-    int64_t limit = m.limit_bytes ? m.limit_bytes : m.memory_bytes;
-    if (limit && (double)room > (double)limit)
-        return no_memory(what, bytes, "the machine has less");
+    int64_t most = m.limit_bytes && m.limit_bytes < m.free_bytes ? m.limit_bytes : m.free_bytes;
+    if (most && (double)room > (double)most)
+        return no_memory(what, bytes, "that is more than there is");
     char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
     if (p == MAP_FAILED)
