@@ -59,6 +59,7 @@ extern const mx_cuda_op *const mx_cuda_op_table[];
 
 /* A plan for a product (gemm_search.c). */
 mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;
+
 mx_cuda *mx_cuda_of(mx_device *d);
 
 /* hosted.c: variables in host memory that kernels use from there. */

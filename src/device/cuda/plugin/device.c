@@ -258,7 +258,7 @@ static mx_status copy_dense(const mx_tensor *t, void *host, bool to_host)
     size_t item = mx_dtype_bytes(t->type.dtype), bytes = mx_type_bytes(&t->type);
     size_t run = (size_t)t->run * item, pitch = (size_t)t->pitch * item;
     void *dst = to_host ? host : t->data, *src = to_host ? t->data : host;
-    enum cudaMemcpyKind kind = to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    enum cudaMemcpyKind kind = cudaMemcpyDefault; /* some variables lie on the host (hosted.c) */
     return mx_cuda_check(!pitch ? cudaMemcpy(dst, src, bytes, kind)
                                 : cudaMemcpy2D(dst, to_host ? run : pitch, src,
                                                to_host ? pitch : run, run, bytes / run, kind),
@@ -280,9 +280,6 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
         st = mx_alloc(&in[i].data, mx_type_bytes(&in[i].type), "a copy for the CPU");
         if (!st)
             st = copy_dense(&call.in[i], in[i].data, true);
-            st = mx_cuda_check(cudaMemcpy(in[i].data, call.in[i].data, mx_type_bytes(&in[i].type),
-                                          cudaMemcpyDefault),
-                               "copying from the GPU");
     }
     for (int k = 0; k < call.n_out && !st; k++) {
         int alias = s->node->op->alias[k];
@@ -304,9 +301,6 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
     for (int k = 0; k < call.n_out; k++) {
         if (!st)
             st = copy_dense(&s->call.out[k], out[k].data, false);
-            st = mx_cuda_check(cudaMemcpy(s->call.out[k].data, out[k].data,
-                                          mx_type_bytes(&out[k].type), cudaMemcpyDefault),
-                               "copying to the GPU");
         if (!s->node->op->alias[k])
             mx_free(out[k].data);
     }
