@@ -24,6 +24,12 @@ static const char fast[] =
     "#define MX_T_SIGMOID(x) __fdividef(1.f, 1.f + __expf(-(x)))\n";
 static const char exact[] =
     "#define MX_T_EXP(x) expf(x)\n#define MX_T_SIGMOID(x) (1 / (1 + expf(-(x))))\n";
+/* As in early.cuh: the next kernel may come, and this one waits for those before it. */
+static const char early[] =
+    "#if __CUDA_ARCH__ >= 900\n"
+    "  asm volatile(\"griddepcontrol.launch_dependents;\");\n"
+    "  asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"
+    "#endif\n";
 static const char prelude[] =
     "typedef float real;\n#define MX_T_LOG(x) logf(x)\n#define MX_T_ERF(x) erff(x)\n"
     "#define MX_T_TANH(x) tanhf(x)\n"
@@ -318,6 +324,7 @@ static void write_header(writer *k, mx_fused_launch *l)
         mx_str_addf(o, "%s%s *__restrict__ out%d", i || k->g->n_ext ? ", " : "",
                     c_type(type_of(k, k->g->out[i])->dtype), i);
     mx_str_add(o, l->n_sums ? ", float *__restrict__ sums) {\n" : ") {\n");
+    mx_str_add(o, early);
     if (k->flat) {
         l->block = 256;
         l->grid = (unsigned)((k->total / k->w + 255) / 256);

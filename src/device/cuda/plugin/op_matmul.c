@@ -3,9 +3,11 @@
  */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/kernels.h"
+#include "ir/source.h"
 #include "ops/matmul.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { MAX_PRODUCTS = 64 };
 
@@ -59,10 +61,15 @@ static mx_status plan_product(void *ctx, const mx_product *p)
     return MX_OK;
 }
 
-/* One vector times one weight, and nothing else. */
+/* One vector times one weight, which no kernel of the program writes (the kernel reads it before
+ * those ahead have ended), and nothing else. */
 static const mx_product *single_vector(const matmul *m)
 {
-    return m->n == 1 && !m->product[0].plan && m->product[0].at.m == 1 ? &m->product[0].at : NULL;
+    const mx_node *w = m->step->node->in[1];
+    if (m->n != 1 || m->product[0].plan || m->product[0].at.m != 1 || w->op->kind != MX_SOURCE ||
+        strcmp(w->op->name, "variable") != 0)
+        return NULL;
+    return ((const mx_var_attr *)w->attr)->kind != MX_VAR_CACHE ? &m->product[0].at : NULL;
 }
 
 static void *at(const mx_tensor *t, int64_t i)
@@ -139,6 +146,8 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     matmul *m = state;
+    if (single_vector(m))
+        return launch_many(c, s, 1);
     for (int i = 0; i < m->n; i++) {
         const mx_product *p = &m->product[i].at;
         void *a = at(&s->call.in[p->a], p->a_at), *b = at(&s->call.in[p->b], p->b_at);
