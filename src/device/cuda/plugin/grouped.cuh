@@ -33,70 +33,55 @@ __device__ __forceinline__ void place_in_band(grouped_tile &g, int t, int tm, in
     g.n0 = at / high * bn;
 }
 
-/* How far a search has come: groups before `first` have `tiles` tiles in m and reach to row `end`.
- * A block that looks for one tile after the other goes on where it was. */
-struct group_walk {
-    int first, end, tiles;
-};
-
-/* For products of rows; one whole warp. Tiles are asked for in rising order. False: there is no
- * such tile. */
-__device__ __forceinline__ bool find_row_tile(grouped_tile &g, group_walk &w,
-                                              const grouped_shape &s, int index, int bm, int bn)
+/* For products of rows; one whole warp. False: no such tile. */
+__device__ __forceinline__ bool find_row_tile(grouped_tile &g, const grouped_shape &s, int index,
+                                              int bm, int bn)
 {
-    int lane = threadIdx.x % 32, tn = (s.n + bn - 1) / bn;
-    for (; w.first <= s.experts + 1; w.first += 32) {
-        int group = w.first + lane;
+    int lane = threadIdx.x % 32, end = 0, tiles = 0, tn = (s.n + bn - 1) / bn;
+    for (int first = 0; first <= s.experts + 1; first += 32) {
+        int group = first + lane;
         int to = group <= s.experts ? min(s.start[group], s.rows) : s.rows;
-        to = max(to, w.end);
+        to = max(to, end);
         for (int o = 1; o < 32; o *= 2) {
             int before = __shfl_up_sync(~0u, to, o);
             to = lane >= o ? max(to, before) : to;
         }
         int from = __shfl_up_sync(~0u, to, 1);
-        from = lane ? from : w.end;
+        from = lane ? from : end;
         int own = (to - from + bm - 1) / bm, sum = own;
         for (int o = 1; o < 32; o *= 2) {
             int before = __shfl_up_sync(~0u, sum, o);
             sum += lane >= o ? before : 0;
         }
-        unsigned here = __ballot_sync(~0u, index < (w.tiles + sum) * tn);
+        unsigned here = __ballot_sync(~0u, index < (tiles + sum) * tn);
         if (here) {
             int winner = __ffs(here) - 1, tm = __shfl_sync(~0u, own, winner);
-            int t = index - (w.tiles + __shfl_sync(~0u, sum, winner) - tm) * tn;
-            group = w.first + winner;
+            int t = index - (tiles + __shfl_sync(~0u, sum, winner) - tm) * tn;
+            group = first + winner;
             g.expert = group >= 1 && group <= s.experts ? group - 1 : -1;
             g.from = __shfl_sync(~0u, from, winner);
             g.to = __shfl_sync(~0u, to, winner);
             place_in_band(g, t, tm, tn, bm, bn);
             return true;
         }
-        w.tiles += __shfl_sync(~0u, sum, 31);
-        w.end = __shfl_sync(~0u, to, 31);
+        tiles += __shfl_sync(~0u, sum, 31);
+        end = __shfl_sync(~0u, to, 31);
     }
     return false;
 }
 
 /* For sums over an expert's rows; one whole warp. */
-__device__ __forceinline__ bool find_sum_tile(grouped_tile &g, const grouped_shape &s, int index,
+__device__ __forceinline__ void find_sum_tile(grouped_tile &g, const grouped_shape &s, int index,
                                               int bm, int bn)
 {
     int tm = (s.m + bm - 1) / bm, tn = (s.n + bn - 1) / bn, from = 0;
     g.expert = index / (tm * tn);
-    if (g.expert >= s.experts)
-        return false;
     for (int e = threadIdx.x % 32; e <= g.expert; e += 32)
         from = max(from, s.start[e]);
     from = min(__reduce_max_sync(~0u, from), s.rows);
     g.from = from;
     g.to = max(from, min(s.start[g.expert + 1], s.rows));
     place_in_band(g, index % (tm * tn), tm, tn, bm, bn);
-    return true;
-}
-__device__ __forceinline__ bool find_tile(grouped_tile &g, group_walk &w, const grouped_shape &s,
-                                          bool sums, int index, int bm, int bn)
-{
-    return sums ? find_sum_tile(g, s, index, bm, bn) : find_row_tile(g, w, s, index, bm, bn);
 }
 
 static inline grouped_shape grouped_shape_of(const mx_grouped_call *g)

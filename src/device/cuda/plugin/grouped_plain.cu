@@ -47,8 +47,9 @@ __global__ __launch_bounds__(THREADS) void plain_kernel(grouped_shape s, mx_grou
 {
     __shared__ float as[DEEP][SIDE + 4], bs[DEEP][SIDE + 4];
     grouped_tile g;
-    group_walk walk = {};
-    if (!find_tile(g, walk, s, kind == MX_GROUPED_TN, blockIdx.x, SIDE, SIDE))
+    if (kind == MX_GROUPED_TN)
+        find_sum_tile(g, s, blockIdx.x, SIDE, SIDE);
+    else if (!find_row_tile(g, s, blockIdx.x, SIDE, SIDE))
         return;
     factor<T> a, b;
     factors_of(a, b, g, s, kind, pa, pb);

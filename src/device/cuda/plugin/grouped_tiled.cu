@@ -13,11 +13,52 @@
  * one step behind the loads. Elsewhere eight warps have 64 x 64 each (mma.sync).
  */
 #include "device/cuda/plugin/flash.cuh"
-#include "device/cuda/plugin/grouped_load.cuh"
+#include "device/cuda/plugin/grouped.cuh"
 #include "device/cuda/plugin/wgmma.cuh"
 
-enum { THREADS = 256, HOPPER_STAGES = 4, OTHER_STAGES = 2, ALIGN = 1024 };
+enum { BM = 128, BN = 256, BK = 64, THREADS = 256 };
+enum { A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE = A_BYTES + B_BYTES, SLAB = BK * 128 };
+enum { HOPPER_STAGES = 4, OTHER_STAGES = 2, ALIGN = 1024 };
 
+struct tiled_call {
+    grouped_shape s;
+    const uint16_t *a, *b;
+    void *y;
+    bool out_f32;
+};
+
+/* --- from memory to shared memory --- */
+
+/* What one thread loads of a factor: R / 32 pieces of 16 bytes a step. */
+template <int R, bool K_OUTSIDE> struct loader {
+    const uint16_t *base, *at;
+    int64_t ld;
+    uint32_t in; /* bit j: piece j lies inside the width or the rows */
+
+    __device__ loader(const uint16_t *p, int64_t ld_, int limit) : base(p), ld(ld_), in(0)
+    {
+        int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
+        at = p + row * ld + col;
+#pragma unroll
+        for (int j = 0; j < R / 32; j++)
+            in |= (uint32_t)(K_OUTSIDE ? (j >> 1) * 64 + col < limit : row + 32 * j < limit) << j;
+    }
+    /* The next 64 of k, of which k_left are there, to shared address `to`. */
+    __device__ __forceinline__ void next(uint32_t to, int k_left)
+    {
+        int row = threadIdx.x / 8, piece = threadIdx.x % 8;
+        to += row * 128 + ((piece ^ (row & 7)) << 4);
+#pragma unroll
+        for (int j = 0; j < R / 32; j++) {
+            bool ok = in >> j & 1 && (K_OUTSIDE ? row + (j & 1) * 32 : piece * 8) < k_left;
+            const uint16_t *from =
+                at + (K_OUTSIDE ? (j & 1) * 32 * ld + (j >> 1) * 64 : 32 * j * ld);
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + j * 4096),
+                         "l"(ok ? from : base), "r"(ok ? 16 : 0));
+        }
+        at += K_OUTSIDE ? BK * ld : BK;
+    }
+};
 __device__ __forceinline__ void loads_commit()
 {
     asm volatile("cp.async.commit_group;");
@@ -127,14 +168,19 @@ __global__ __launch_bounds__(THREADS, 1) void tiled_kernel(tiled_call p)
     char *shared = (char *)(((uintptr_t)shared_any + ALIGN - 1) / ALIGN * ALIGN);
     uint32_t room = (uint32_t)__cvta_generic_to_shared(shared);
     grouped_tile g;
-    group_walk walk = {};
-    if (!find_tile(g, walk, p.s, TN, blockIdx.x, BM, BN))
+    if (TN)
+        find_sum_tile(g, p.s, blockIdx.x, BM, BN);
+    else if (!find_row_tile(g, p.s, blockIdx.x, BM, BN))
         return;
-    tile_task task(p, g, KIND);
-    int k = task.k, rows = task.rows, cols = task.cols;
-    int64_t y0 = task.y;
-    loader<BM, TN, THREADS> a(task.a, task.lda, rows, threadIdx.x);
-    loader<BN, B_OUT, THREADS> b(task.b, task.ldb, cols, threadIdx.x);
+    int k = TN ? g.to - g.from : g.expert < 0 ? 0 : p.s.k;
+    int rows = TN ? p.s.m - g.m0 : g.to - g.from - g.m0, cols = p.s.n - g.n0;
+    int64_t y0 = (TN ? (int64_t)g.expert * p.s.m + g.m0 : (int64_t)g.from + g.m0) * p.s.n + g.n0;
+    int64_t w = g.expert < 0 ? 0 : (int64_t)g.expert * p.s.n * p.s.k;
+    loader<BM, TN> a(TN ? p.a + (int64_t)g.from * p.s.m + g.m0
+                        : p.a + (int64_t)(g.from + g.m0) * p.s.k, TN ? p.s.m : p.s.k, rows);
+    loader<BN, B_OUT> b(TN      ? p.b + (int64_t)g.from * p.s.n + g.n0
+                        : B_OUT ? p.b + w + g.n0
+                                : p.b + w + (int64_t)g.n0 * p.s.k, B_OUT ? p.s.n : p.s.k, cols);
     int steps = (k + BK - 1) / BK;
     auto load = [&](int t) {
         if (t < steps) {

@@ -75,7 +75,6 @@ cudaError_t mx_cuda_grouped(const mx_grouped_call *g, cudaStream_t stream);
 bool mx_cuda_grouped_is_tiled(const mx_grouped_call *g); /* bf16, widths of 8, 16-byte aligned */
 cudaError_t mx_cuda_grouped_plain(const mx_grouped_call *g, cudaStream_t stream);
 cudaError_t mx_cuda_grouped_tiled(const mx_grouped_call *g, bool wgmma, cudaStream_t stream);
-cudaError_t mx_cuda_grouped_hopper(const mx_grouped_call *g, cudaStream_t stream);
 enum { MX_GROUPED_FEW = 16 }; /* rows */
 cudaError_t mx_cuda_grouped_few(const mx_grouped_call *g, cudaStream_t stream); /* NT, NN */
 
