@@ -173,7 +173,7 @@ typedef struct {
     void *late; /* the device's own; NULL: values are there at once */
 } mx_late;
 mx_status mx_late_open(mx_late *t, mx_session *s, int n) MX_MUST_USE;
-/* A float32 scalar, to value[i]. */
+/* float32, to value[i] and, where it is more than a scalar, those behind it. */
 mx_status mx_exec_take(mx_exec *e, const char *name, mx_late *t, int i) MX_MUST_USE;
 mx_status mx_late_mark(mx_late *t) MX_MUST_USE;
 mx_status mx_late_wait(mx_late *t) MX_MUST_USE;

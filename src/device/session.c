@@ -519,9 +519,10 @@ mx_status mx_exec_take(mx_exec *e, const char *name, mx_late *t, int i)
 {
     mx_tensor from = mx_exec_tensor(e, name);
     mx_device *d = t->session->device;
-    MX_ASSERT(from.data && i < t->n && mx_type_bytes(&from.type) == sizeof(float),
-              "%s is no scalar of this program", name);
-    return (t->late ? d->late_take : d->read)(d, &t->value[i], from.data, sizeof(float));
+    MX_ASSERT(from.data && from.type.dtype == MX_F32 && i + mx_type_count(&from.type) <= t->n,
+              "the program has no %s of at most %d floats", name, t->n - i);
+    return (t->late ? d->late_take : d->read)(d, &t->value[i], from.data,
+                                              mx_type_bytes(&from.type));
 }
 
 mx_status mx_late_mark(mx_late *t)
