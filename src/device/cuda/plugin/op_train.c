@@ -170,7 +170,13 @@ static bool is_sum_of_rows(const mx_type *x, const mx_type *o)
     for (int i = skip; i < o->ndim; i++)
         if (o->dim[i] != x->dim[x->ndim - o->ndim + i])
             return false;
-    return o->dtype == MX_F32;
+    return true;
+}
+
+/* Sums of rows are floats; those that are kept in 16 bits are made in front of the scratch. */
+static size_t float_sums_bytes(const mx_type *o)
+{
+    return o->dtype == MX_F32 ? 0 : (sizeof(float) * (size_t)mx_type_count(o) + 255) / 256 * 256;
 }
 
 static void add_dim(mx_dims *d, int64_t size, int64_t stride, bool joined)
@@ -214,22 +220,26 @@ static mx_status prepare_sum_to(mx_cuda *c, const mx_exec_step *s, void **state,
     MX_CUDA_NEEDS(is_float(x) && is_float(o) && x->ndim <= MX_SUM_DIMS && mx_type_count(x) > 0,
                   "a sum of this dtype or shape");
     int64_t d = mx_type_count(o);
-    *work = is_sum_of_rows(x, o) ? mx_cuda_sum_rows_bytes(mx_type_count(x) / d, d) : 0;
+    if (is_sum_of_rows(x, o))
+        *work = mx_cuda_sum_rows_bytes(mx_type_count(x) / d, d) + float_sums_bytes(o);
     return MX_OK;
 }
 
 static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_tensor *x = &s->call.in[0];
-    int64_t d = mx_type_count(&s->call.out[0].type);
-    if (!is_sum_of_rows(&x->type, &s->call.out[0].type)) {
+    const mx_tensor *x = &s->call.in[0], *o = &s->call.out[0];
+    int64_t d = mx_type_count(&o->type);
+    if (!is_sum_of_rows(&x->type, &o->type)) {
         mx_sum_dims dims = sum_dims_of(s);
         return mx_cuda_check(mx_cuda_sum_dims(&dims, c->stream), "sum_to");
     }
-    return mx_cuda_check(mx_cuda_sum_rows(s->call.out[0].data, x->data, f32(x),
-                                          mx_type_count(&x->type) / d, d, c->work, c->stream),
-                         "sum_to");
+    size_t before = float_sums_bytes(&o->type);
+    float *sums = before ? c->work : o->data;
+    MX_TRY(mx_cuda_check(mx_cuda_sum_rows(sums, x->data, f32(x), mx_type_count(&x->type) / d, d,
+                                          (char *)c->work + before, c->stream), "sum_to"));
+    return before ? mx_cuda_check(mx_cuda_cast_f32_bf16(o->data, sums, d, c->stream), "sum_to")
+                  : MX_OK;
 }
 
 static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
