@@ -35,7 +35,6 @@ typedef struct {
 } piece;
 
 typedef struct {
-    mx_session *session;
     mx_device *device;
     bool lanes; /* else the host writes the variables itself */
     piece *pieces;
@@ -229,7 +228,7 @@ static void work_together(works *w, int64_t n_threads)
 
 mx_status mx_haul_all(mx_session *s, mx_haul *hauls, int64_t n)
 {
-    works w = {.session = s, .device = mx_session_device(s)};
+    works w = {.device = mx_session_device(s)};
     w.lanes = w.device->lane_open != NULL;
     pthread_mutex_init(&w.lock, NULL);
     for (int64_t i = 0; i < n; i++)

@@ -73,16 +73,6 @@ const char *mx_st_describe(const mx_st_tensor *t, char *buf, size_t cap);
 mx_status mx_st_read(const mx_st_tensor *t, int64_t first, int64_t count, mx_st_dtype to, void *dst,
                      mx_st_scan *scan) MX_MUST_USE;
 
-/* Many tensors, in parallel, in pieces of a few MiB, within n_threads * 1 MiB of memory of its own.
- * After it each job's scan holds its NaN and Inf counts. The first failure is returned. */
-typedef struct {
-    const mx_st_tensor *tensor;
-    int64_t first, count; /* elements */
-    mx_st_dtype to;
-    void *dst;
-    mx_st_scan scan; /* out */
-} mx_st_job;
-mx_status mx_st_load(mx_st_job *jobs, int64_t n_jobs, int n_threads) MX_MUST_USE;
 /* These elements will be read soon: the system may fetch them meanwhile. */
 void mx_st_expect(const mx_st_tensor *t, int64_t first, int64_t count);
 
@@ -93,8 +83,14 @@ void mx_st_go_direct(mx_st_file *f);
 mx_status mx_st_fetch(const mx_st_tensor *t, int64_t first, int64_t count, void *room,
                       const void **out) MX_MUST_USE;
 
-/* An error naming every job whose scan is not zero ("lm_head.weight: 3 NaN, 1 Inf"), else OK. */
-mx_status mx_st_check_finite(const mx_st_job *jobs, int64_t n_jobs) MX_MUST_USE;
+/* What was seen of a tensor when it was read. */
+typedef struct {
+    const mx_st_tensor *tensor;
+    int64_t count; /* elements */
+    mx_st_scan scan;
+} mx_st_seen;
+/* An error naming every one whose scan is not zero ("lm_head.weight: 3 NaN, 1 Inf"), else OK. */
+mx_status mx_st_check_finite(const mx_st_seen *seen, int64_t n) MX_MUST_USE;
 
 /* A box of the tensor: start[i] <= index_i < start[i] + size[i], written densely to dst. */
 mx_status mx_st_read_box(const mx_st_tensor *t, const int64_t *start, const int64_t *size,

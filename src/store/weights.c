@@ -293,9 +293,9 @@ static bool may_be_infinite(const mx_model_spec *m, mx_session *s, int i)
 /* The weights that are tensors of the checkpoint all together, then those made from parts. */
 static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, bool allow_nonfinite)
 {
-    int64_t n = mx_session_count(s), n_hauls = 0, n_jobs = 0;
+    int64_t n = mx_session_count(s), n_hauls = 0, n_seen = 0;
     mx_haul *hauls = MX_NEW_N(&mt->arena, mx_haul, n);
-    mx_st_job *jobs = MX_NEW_N(&mt->arena, mx_st_job, n);
+    mx_st_seen *seen = MX_NEW_N(&mt->arena, mx_st_seen, n);
     for (int i = 0; i < n; i++)
         if (mt->from[i].whole.name && !mt->from[i].n_parts)
             hauls[n_hauls++] = (mx_haul){mx_session_var(s, i), &mt->from[i].whole, {0}};
@@ -306,15 +306,15 @@ static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, b
         const mx_quant_tensor *t = o->n_parts ? &o->tensor[0] : &o->whole;
         if (!t->name)
             continue;
-        mx_st_job job = {.tensor = t->data, .count = t->n};
+        mx_st_seen one = {.tensor = t->data, .count = t->n};
         if (o->n_parts)
-            MX_TRY(load_parts(s, mx_session_var(s, i), o, &job.scan));
+            MX_TRY(load_parts(s, mx_session_var(s, i), o, &one.scan));
         else
-            job.scan = hauls[n_hauls++].scan;
+            one.scan = hauls[n_hauls++].scan;
         if (!allow_nonfinite && !may_be_infinite(m, s, i))
-            jobs[n_jobs++] = job;
+            seen[n_seen++] = one;
     }
-    return mx_st_check_finite(jobs, n_jobs);
+    return mx_st_check_finite(seen, n_seen);
 }
 
 mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir, mx_load_options o)

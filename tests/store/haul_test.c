@@ -4,8 +4,11 @@
 #include "../test.h"
 #include "base/io.h"
 #include "ops.h"
+#include "models/from_config.h"
 #include "store/haul.h"
+#include "store/weights.h"
 #include "test_dir.h"
+#include "train/step.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,4 +228,56 @@ MX_TEST(a_fetch_past_the_page_cache_gives_the_same_bytes)
     mx_free(memory);
     mx_st_close(&f);
     test_dir_remove(&d);
+}
+
+/* Weights of a model on the CPU and through lanes, against each tensor read whole. */
+static void compare_model(const char *path, bool queued, int64_t *quantised, int64_t *stacks)
+{
+    mx_arena a = {0};
+    mx_hf_dir dir = {0};
+    mx_model_spec m = {0};
+    mx_quant_set q = {0};
+    mx_session *s = NULL;
+    mx_step step = {0};
+    mx_step_options o = {.kind = MX_STEP_LOGITS, .shape = {.batch = 1, .seq = 4}};
+    if (queued)
+        setenv("MX_TEST_QUEUE", "1", 1);
+    MX_CHECK_OK(mx_hf_dir_open(&dir, path, MX_HF_ALL));
+    MX_CHECK_OK(mx_model_from_json(&m, dir.config, path));
+    MX_CHECK_OK(mx_session_open(&s, "cpu", 2));
+    unsetenv("MX_TEST_QUEUE");
+    MX_CHECK_OK(mx_step_open(&step, s, &m, &o));
+    MX_CHECK_OK(mx_weights_load(s, &m, &dir, (mx_load_options){0}));
+    MX_CHECK_OK(mx_quant_open(&q, &dir));
+    for (int i = 0; i < mx_session_count(s); i++) {
+        const mx_var *v = mx_session_var(s, i);
+        mx_quant_tensor t;
+        MX_CHECK_OK(mx_quant_resolve(&q, v->name, &a, &t));
+        if (!t.name || t.n != mx_type_count(&v->type))
+            continue; /* under another name, or made from parts */
+        char *got = mx_arena_alloc(&a, mx_type_bytes(&v->type));
+        char *want = mx_arena_alloc(&a, mx_type_bytes(&v->type));
+        MX_CHECK_OK(mx_var_read(s, v, got));
+        MX_CHECK_OK(mx_quant_read(&t, 0, t.n, mx_st_dtype_of(v->type.dtype), want, NULL));
+        MX_CHECK(memcmp(got, want, mx_type_bytes(&v->type)) == 0, "%s: %s", path, v->name);
+        *stacks += t.kind == MX_QUANT_STACK;
+        *quantised += t.kind != MX_QUANT_STACK && t.kind != MX_QUANT_PLAIN;
+    }
+    mx_session_close(s);
+    mx_step_close(&step);
+    mx_model_spec_fini(&m);
+    mx_quant_close(&q);
+    mx_hf_dir_close(&dir);
+    mx_arena_fini(&a);
+}
+
+MX_TEST(quantised_and_stacked_weights_are_hauled_as_they_are_read)
+{
+    for (int queued = 0; queued < 2; queued++) {
+        int64_t quantised = 0, stacks = 0;
+        compare_model("tests/store/fixtures/llama_fp8", queued, &quantised, &stacks);
+        compare_model("tests/fixtures/models/qwen3-moe", queued, &quantised, &stacks);
+        MX_CHECK(quantised > 5 && stacks > 1, "%lld quantised, %lld stacks", (long long)quantised,
+                 (long long)stacks);
+    }
 }
