@@ -46,9 +46,11 @@ cudaError_t mx_cuda_one_hot(float *y, const int32_t *id, int64_t rows, int64_t n
 /* y (m, row bytes) = x[order[i] / k]; zeros where order is outside [0, m). */
 cudaError_t mx_cuda_permute_rows(void *y, const void *x, const int32_t *order, int64_t m, int64_t k,
                                  size_t row_bytes, cudaStream_t stream);
-/* y (rows, d) = the sum over j of x (m, d) at place[r k + j], in float and in that order. */
-cudaError_t mx_cuda_unpermute_rows(void *y, const void *x, bool f32, const int32_t *place,
-                                   int64_t rows, int64_t m, int64_t d, cudaStream_t stream);
+/* y (rows, d) = the sum over j of x (m, d) at place[r k + j], and of `also` unless NULL, in float
+ * and in that order. */
+cudaError_t mx_cuda_unpermute_rows(void *y, const void *x, const void *also, bool f32,
+                                   const int32_t *place, int64_t rows, int64_t m, int64_t d,
+                                   cudaStream_t stream);
 /* y (n) in [0, 1): word i % 4 of Philox at (*seed, stream_id, i / 4). */
 cudaError_t mx_cuda_random_uniform(float *y, const int64_t *seed, uint64_t stream_id, int64_t n,
                                    cudaStream_t stream);

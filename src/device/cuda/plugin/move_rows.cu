@@ -169,10 +169,23 @@ cudaError_t mx_cuda_permute_rows(void *y, const void *x, const int32_t *order, i
     return cudaGetLastError();
 }
 
-/* Four neighbours at a time where d allows it. */
+/* sum += W neighbours of x. */
+template <typename T, int W> static __device__ void add_piece(float *sum, const T *x)
+{
+    float f[W];
+    if (W == 4)
+        load4(f, x);
+    else
+        f[0] = as_float(x[0]);
+#pragma unroll
+    for (int q = 0; q < W; q++)
+        sum[q] += f[q];
+}
+
+/* Four neighbours at a time where d allows it. `also` may be NULL. */
 template <typename T, int W>
-__global__ void unpermute_kernel(T *y, const T *x, const int32_t *place, int64_t pieces, int64_t k,
-                                 int64_t m, int64_t d)
+__global__ void unpermute_kernel(T *y, const T *x, const T *also, const int32_t *place,
+                                 int64_t pieces, int64_t k, int64_t m, int64_t d)
 {
     int64_t w = d / W;
     EACH(i, pieces)
@@ -183,14 +196,9 @@ __global__ void unpermute_kernel(T *y, const T *x, const int32_t *place, int64_t
             int32_t from = place[r * k + j];
             if (from < 0 || from >= m)
                 continue;
-            float f[W];
-            if (W == 4)
-                load4(f, x + from * d + c);
-            else
-                f[0] = as_float(x[from * d + c]);
-#pragma unroll
-            for (int q = 0; q < W; q++)
-                sum[q] += f[q];
+            add_piece<T, W>(sum, x + from * d + c);
+            if (also)
+                add_piece<T, W>(sum, also + from * d + c);
         }
         if (W == 4)
             store4(y + r * d + c, sum);
@@ -200,22 +208,25 @@ __global__ void unpermute_kernel(T *y, const T *x, const int32_t *place, int64_t
 }
 
 template <typename T>
-static void unpermute(void *y, const void *x, const int32_t *place, int64_t rows, int64_t m,
-                      int64_t d, cudaStream_t stream)
+static void unpermute(void *y, const void *x, const void *also, const int32_t *place, int64_t rows,
+                      int64_t m, int64_t d, cudaStream_t stream)
 {
     int64_t k = m / rows;
-    if (divides(4 * sizeof(T), (size_t)d * sizeof(T), x, y))
+    const size_t row = (size_t)d * sizeof(T);
+    if (divides(4 * sizeof(T), row, x, y) && divides(4 * sizeof(T), row, also, y))
         unpermute_kernel<T, 4><<<grid_for(rows * d / 4, THREADS, MOST_BLOCKS), THREADS, 0,
-                                 stream>>>((T *)y, (const T *)x, place, rows * d / 4, k, m, d);
+                                 stream>>>((T *)y, (const T *)x, (const T *)also, place,
+                                           rows * d / 4, k, m, d);
     else
         unpermute_kernel<T, 1><<<grid_for(rows * d, THREADS, MOST_BLOCKS), THREADS, 0, stream>>>(
-            (T *)y, (const T *)x, place, rows * d, k, m, d);
+            (T *)y, (const T *)x, (const T *)also, place, rows * d, k, m, d);
 }
 
-cudaError_t mx_cuda_unpermute_rows(void *y, const void *x, bool f32, const int32_t *place,
-                                   int64_t rows, int64_t m, int64_t d, cudaStream_t stream)
+cudaError_t mx_cuda_unpermute_rows(void *y, const void *x, const void *also, bool f32,
+                                   const int32_t *place, int64_t rows, int64_t m, int64_t d,
+                                   cudaStream_t stream)
 {
-    (f32 ? unpermute<float> : unpermute<uint16_t>)(y, x, place, rows, m, d, stream);
+    (f32 ? unpermute<float> : unpermute<uint16_t>)(y, x, also, place, rows, m, d, stream);
     return cudaGetLastError();
 }
 

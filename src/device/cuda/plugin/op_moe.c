@@ -154,7 +154,8 @@ static mx_status unpermute_rows(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_tensor *x = &s->call.in[0], *y = &s->call.out[0];
-    return mx_cuda_check(mx_cuda_unpermute_rows(y->data, x->data, x->type.dtype == MX_F32,
+    const void *also = s->call.n_in > 3 ? s->call.in[3].data : NULL;
+    return mx_cuda_check(mx_cuda_unpermute_rows(y->data, x->data, also, x->type.dtype == MX_F32,
                                                 s->call.in[2].data, y->type.dim[0],
                                                 x->type.dim[0], y->type.dim[1], c->stream),
                          "unpermute_rows");
