@@ -280,33 +280,44 @@ static void bench_xent(const peaks *p)
     }
 }
 
-static void bench_grouped(const peaks *p)
+/* E experts of `rows` tokens each; `dense` is one product of the same size. */
+static void bench_experts(const peaks *p, int64_t E, int64_t rows, int64_t di, int64_t d_o)
 {
-    enum { E = 8, ROWS = 256, DI = 768, DO = 2048 };
-    int32_t offsets[E + 1];
-    for (int e = 0; e <= E; e++)
-        offsets[e] = e * ROWS;
+    int32_t *offsets = mx_realloc(NULL, sizeof *offsets * (size_t)(E + 1));
+    for (int64_t e = 0; e <= E; e++)
+        offsets[e] = (int32_t)(e * rows);
+    printf("  %ld experts x %ld tokens, %ld x %ld\n", (long)E, (long)rows, (long)di, (long)d_o);
     for (int i = 0; i < 2; i++) {
         mx_num type = i ? MX_NUM_BF16 : MX_NUM_F32;
-        mx_grouped g = {.groups = E, .d_in = DI, .d_out = DO, .offsets = offsets, .type = type,
+        mx_grouped g = {.groups = E, .d_in = di, .d_out = d_o, .offsets = offsets, .type = type,
                         .out_type = MX_NUM_F32};
-        void *x = fill(E * ROWS * DI, type), *w = fill(E * DI * DO, type);
-        void *dy = fill(E * ROWS * DO, type), *y = fill(E * DI * DO, MX_NUM_F32);
-        mx_gemm_args d = {.m = E * ROWS, .n = DO, .k = DI, .a = x, .lda = DI, .b = w, .ldb = DI,
-                          .trans_b = true, .c = y, .ldc = DO, .a_type = type, .b_type = type,
+        void *x = fill(E * rows * di, type), *w = fill(E * di * d_o, type);
+        void *dy = fill(E * rows * d_o, type);
+        void *y = fill(E * di * d_o, MX_NUM_F32), *out = fill(E * rows * (di + d_o), MX_NUM_F32);
+        mx_gemm_args d = {.m = E * rows, .n = d_o, .k = di, .a = x, .lda = di, .b = w, .ldb = di,
+                          .trans_b = true, .c = out, .ldc = d_o, .a_type = type, .b_type = type,
                           .alpha = 1};
-        double f, dx, dw, dense, flops = 2.0 * E * ROWS * DI * DO, peak = i ? p->bf16 : p->f32;
+        double f, dx, dw, dense, flops = 2.0 * (double)(E * rows) * (double)(di * d_o);
+        double peak = i ? p->bf16 : p->f32;
         BEST(dense, mx_gemm(&d));
-        BEST(f, mx_grouped_forward(&g, x, w, y));
-        BEST(dx, mx_grouped_dx(&g, dy, w, y));
+        BEST(f, mx_grouped_forward(&g, x, w, out));
+        BEST(dx, mx_grouped_dx(&g, dy, w, out));
         BEST(dw, mx_grouped_dw(&g, dy, x, y, false));
         printf("  %-4s dense %3.0f %%, forward %3.0f %%, dx %3.0f %%, dw %3.0f %% of peak\n",
                i ? "bf16" : "f32", 100 * flops / dense / peak, 100 * flops / f / peak,
                100 * flops / dx / peak, 100 * flops / dw / peak);
-        void *all[] = {x, w, dy, y};
+        void *all[] = {x, w, dy, y, out};
         for (int k = 0; k < COUNT(all); k++)
             mx_free(all[k]);
     }
+    mx_free(offsets);
+}
+
+static void bench_grouped(const peaks *p)
+{
+    bench_experts(p, 8, 256, 768, 2048);
+    bench_experts(p, 64, 128, 768, 288);
+    bench_experts(p, 128, 80, 512, 128);
 }
 
 /* The heads of Qwen3-Next 80B. Gates: a memory that keeps e^-1/8 a token, half of a correction. */

@@ -47,7 +47,9 @@ static void compare(const char *what, const void *got, mx_num t, const double *w
 static void grouped_case(mx_arena *a, mx_num t, bool in_out, const int32_t *offsets,
                          int64_t e_count, uint32_t *s)
 {
-    int64_t n = offsets[e_count], di = 1 + next(s) % 40, no = 1 + next(s) % 450;
+    /* wide enough for two pieces, whether there are few experts or many */
+    int64_t least = e_count > 5 ? 770 : 1;
+    int64_t n = offsets[e_count], di = 1 + next(s) % 40, no = least + next(s) % 450;
     mx_num ot = t == MX_NUM_F64 ? t : MX_NUM_F32;
     mx_grouped g = {.groups = e_count, .d_in = di, .d_out = no, .offsets = offsets,
                     .w_in_out = in_out, .type = t, .out_type = ot, .threads = (int)(next(s) % 3)};
@@ -87,6 +89,20 @@ MX_TEST(grouped_matmul_matches_plain_loops)
         mx_arena a = {0};
         mx_num t = i % 3 == 0 ? MX_NUM_F32 : i % 3 == 1 ? MX_NUM_BF16 : MX_NUM_F64;
         grouped_case(&a, t, i & 1, offsets[i / 6], 5, &s);
+        mx_arena_fini(&a);
+    }
+}
+
+MX_TEST(grouped_matmul_of_many_experts_matches_plain_loops)
+{
+    enum { E = 40 };
+    int32_t offsets[E + 1] = {0};
+    uint32_t s = 7;
+    for (int e = 0; e < E; e++)
+        offsets[e + 1] = offsets[e] + (int32_t)(next(&s) % 4);
+    for (int i = 0; i < 4; i++) {
+        mx_arena a = {0};
+        grouped_case(&a, i & 1 ? MX_NUM_BF16 : MX_NUM_F32, i & 2, offsets, E, &s);
         mx_arena_fini(&a);
     }
 }

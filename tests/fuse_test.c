@@ -165,3 +165,69 @@ MX_TEST(fuse_leaves_recomputation_where_it_is)
     MX_CHECK(count_groups(&r) == 2, "%d groups", count_groups(&r));
     mx_graph_run_fini(&r);
 }
+
+/* A group over rows that are many to a tile, the last tile not full: operands of every kind (whole,
+ * one row for all, one row for some, a number per row, one number), a row op, sums of rows and of
+ * columns, results of two dtypes. The same bits from 1, 2 and 3 threads. */
+enum { GB = 9, GS = 7, GH = 3, GD = 24, GROWS = GB * GS * GH };
+
+static void run_tiles(int n_threads, const double *const in[5], double *y, double *sum, double *col)
+{
+    mx_graph_run r;
+    mx_graph_run_init(&r);
+    r.n_threads = n_threads;
+    mx_graph *g = &r.graph;
+    mx_node *x = mx_input(g, "x", MX_SHAPE(GB, GS, GH, GD), MX_BF16);
+    mx_node *some = mx_input(g, "some", MX_SHAPE(GS, 1, GD), MX_F32);
+    mx_node *all = mx_input(g, "all", MX_SHAPE(GD), MX_F32);
+    mx_node *row = mx_input(g, "row", MX_SHAPE(GB, GS, GH, 1), MX_F32);
+    mx_node *one = mx_input(g, "one", MX_SCALAR, MX_F32);
+    mx_node *z = mx_mul(g, mx_add(g, mx_mul(g, mx_cast(g, x, MX_F32), all), some), row);
+    mx_node *total = mx_add(g, mx_row_sum(g, z), one);
+    mx_node *out = mx_add(g, mx_cumsum(g, z, false), total);
+    mx_graph_root(g, "y", mx_cast(g, out, MX_BF16));
+    mx_graph_root(g, "total", total);
+    mx_graph_root(g, "col", mx_sum_to(g, z, MX_SHAPE(GD)));
+    MX_CHECK_OK(mx_graph_run_compile(&r, true));
+    MX_CHECK(count_groups(&r) == 1, "%d groups", count_groups(&r));
+    const char *name[5] = {"x", "some", "all", "row", "one"};
+    for (int i = 0; i < 5; i++)
+        mx_graph_run_write(&r, name[i], in[i]);
+    mx_graph_run_go(&r);
+    mx_graph_run_read(&r, "y", y);
+    mx_graph_run_read(&r, "total", sum);
+    mx_graph_run_read(&r, "col", col);
+    mx_graph_run_fini(&r);
+}
+
+MX_TEST(fuse_runs_many_short_rows_at_a_time)
+{
+    static double x[GROWS * GD], some[GS * GD], all[GD], row[GROWS], one[1] = {3};
+    static double y[4][GROWS * GD], sum[4][GROWS], col[4][GD];
+    const double *const in[5] = {x, some, all, row, one};
+    for (int64_t i = 0; i < GROWS * GD; i++) /* small integers: float32 and bfloat16 are exact */
+        x[i] = (double)(i * 7 % 5 - 2);
+    for (int i = 0; i < GS * GD; i++)
+        some[i] = i % 5;
+    for (int i = 0; i < GD; i++)
+        all[i] = i % 2 + 1;
+    for (int i = 0; i < GROWS; i++)
+        row[i] = i % 4 - 1;
+    for (int r = 0; r < GROWS; r++) {
+        double run = 0, z[GD];
+        for (int d = 0; d < GD; d++) {
+            z[d] = (x[r * GD + d] * all[d] + some[r / GH % GS * GD + d]) * row[r];
+            sum[0][r] += z[d];
+            col[0][d] += z[d];
+        }
+        sum[0][r] += one[0];
+        for (int d = 0; d < GD; d++)
+            y[0][r * GD + d] = (run += z[d]) + sum[0][r];
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        run_tiles(threads, in, y[threads], sum[threads], col[threads]);
+        MX_CHECK(memcmp(y[threads], y[0], sizeof y[0]) == 0, "%d threads", threads);
+        MX_CHECK(memcmp(sum[threads], sum[0], sizeof sum[0]) == 0, "%d threads", threads);
+        MX_CHECK(memcmp(col[threads], col[0], sizeof col[0]) == 0, "%d threads", threads);
+    }
+}

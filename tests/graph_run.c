@@ -22,7 +22,7 @@ mx_status mx_graph_run_compile(mx_graph_run *r, bool merge)
         r->session = r->shared;
     else
         MX_TRY(mx_session_open(&r->session, "cpu", r->n_threads));
-    MX_TRY(mx_program_init(&r->program, &r->graph, mx_session_threads(r->session)));
+    MX_TRY(mx_program_init(&r->program, &r->graph, mx_session_threads(r->session), false));
     MX_TRY(mx_session_add(r->session, &r->program, &r->exec));
     return mx_session_init(r->session, 1);
 }

@@ -66,17 +66,21 @@ static void trial_round(trial *t, mx_dtype d)
         }
 }
 
-/* Runs `body` for every case of every op. */
+/* Runs `body` for every case of every op, or of those that MX_TEST_OPS names. */
 static void each_case_on(mx_session *gpu, void (*body)(trial *t))
 {
-    for (int o = 0; o < mx_op_count; o++)
-        for (int i = 0; mx_op_table[o]->cases && mx_op_table[o]->cases[i].n_in; i++) {
+    const char *only = getenv("MX_TEST_OPS");
+    for (int o = 0; o < mx_op_count; o++) {
+        const mx_op *op = mx_op_table[o];
+        bool wanted = op->cases && (!only || strstr(only, op->name));
+        for (int i = 0; wanted && op->cases[i].n_in; i++) {
             trial t;
-            trial_init(&t, mx_op_table[o], i);
+            trial_init(&t, op, i);
             t.gpu = gpu;
             body(&t);
             mx_arena_fini(&t.arena);
         }
+    }
 }
 
 static void each_case(void (*body)(trial *t))

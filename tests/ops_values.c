@@ -249,6 +249,37 @@ MX_TEST(tokens_sort_by_expert_and_come_back)
     mx_graph_run_fini(&r);
 }
 
+/* As the rows of a gated MLP: read twice, so that their gradient is a sum, which is formed while
+ * the rows come back and by no node of its own. */
+MX_TEST(two_gradients_of_sorted_tokens_come_back_as_one)
+{
+    for (int dtype = 0; dtype < 2; dtype++) {
+        mx_graph_run r;
+        mx_graph_run_init(&r);
+        mx_graph *g = &r.graph;
+        mx_dtype t = dtype ? MX_BF16 : MX_F32;
+        mx_node *x = mx_input(g, "x0", MX_SHAPE(3, 2), t);
+        mx_node *expert = mx_input(g, "x1", MX_SHAPE(3, 2), MX_I32);
+        mx_node *w = mx_input(g, "x2", MX_SHAPE(6, 2), t);
+        mx_node *v = mx_input(g, "x3", MX_SHAPE(6, 2), t);
+        mx_node *order = mx_sort_by_expert(g, expert, 3), *place = mx_output(g, order, 2), *dx;
+        mx_node *rows = mx_permute_rows(g, x, order, place);
+        mx_node *both = mx_mul(g, mx_mul(g, rows, w), mx_mul(g, rows, v));
+        mx_node *back = mx_unpermute_rows(g, both, order, place, 3);
+        mx_gradients(g, back, mx_constant(g, MX_SHAPE(3, 2), t, 1), &x, 1, &dx);
+        MX_CHECK(dx->op == &mx_op_unpermute_rows && dx->in[3], "a sum of its own: %s",
+                 dx->op->name);
+        mx_graph_root(g, "dx", dx);
+        START(&r, (double[]){1, 2, 3, 4, 5, 6}, (double[]){2, 0, 0, 1, 2, 0},
+              (double[]){1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6},
+              (double[]){6, 1, 5, 1, 4, 1, 3, 1, 2, 1, 1, 1});
+        /* order 1, 2, 5, 3, 0, 4: 2 x (w v) of the two places of each token, added */
+        EXPECT(&r, "dx", 2 * 1 * (10 + 6), 2 * 2 * (5 + 1), 2 * 3 * (10 + 12), 2 * 4 * (2 + 4),
+               2 * 5 * (6 + 12), 2 * 6 * (6 + 3));
+        mx_graph_run_fini(&r);
+    }
+}
+
 MX_TEST(running_sums_and_one_hot)
 {
     mx_graph_run r;

@@ -438,7 +438,7 @@ MX_TEST(passes_take_large_graphs)
     MX_CHECK_OK(mx_graph_verify(&g));
     mx_pass_fuse(&g, true);
     mx_program p;
-    MX_CHECK_OK(mx_program_init(&p, &g, 2));
+    MX_CHECK_OK(mx_program_init(&p, &g, 2, false));
     double took = now() - start;
     MX_CHECK(took < 3, "%d nodes took %.2f s", n_nodes, took);
     printf("    %d nodes, %d after fusion: %.3f s\n", n_nodes, p.n, took);
@@ -485,7 +485,7 @@ static void expect_error(void (*make)(mx_graph *g, mx_node *x), const char *part
     make(&g, x); /* the first error sticks, and building on goes on */
     MX_CHECK_ERROR(mx_graph_check(&g), part);
     mx_program p;
-    MX_CHECK_ERROR(mx_program_init(&p, &g, 1), part);
+    MX_CHECK_ERROR(mx_program_init(&p, &g, 1, false), part);
     mx_graph_fini(&g);
 }
 

@@ -1,9 +1,10 @@
 /* blocks_bench.cu - each block alone at the sizes of a real model, against its floor.
- *     blocks_bench
+ *     blocks_bench [experts]      all of them, or grouped products alone
  * Floors: bytes over 4.3 TB/s (a device-to-device copy), FLOPs over 989 TFLOP/s.
  */
 #include "gpu.cuh"
 #include "device/cuda/plugin/flash.h"
+#include "device/cuda/plugin/moe_kernels.h"
 
 static void line(const char *name, double ms, double flops, double bytes)
 {
@@ -171,13 +172,58 @@ static void bench_decode()
     cudaFree(x), cudaFree(u), cudaFree(t);
 }
 
-int main(void)
+/* Every expert of a layer: the way up (NT), dx (NN) and dw (TN). uneven: the first has half. */
+static void bench_grouped(int64_t experts, int64_t rows, int64_t d, int64_t f, bool uneven)
+{
+    mx_bf16 *x = device_random<mx_bf16>(rows * d, 1, 1), *y = device_random<mx_bf16>(rows * f, 2, 1);
+    mx_bf16 *w = device_random<mx_bf16>(experts * d * f, 3, 1);
+    mx_bf16 *out = device_alloc<mx_bf16>(std::max(rows * std::max(d, f), experts * d * f));
+    std::vector<int32_t> start(experts + 1);
+    for (int64_t e = 0; e <= experts; e++)
+        start[e] = (int32_t)(uneven && e ? rows / 2 + rows / 2 * (e - 1) / (experts - 1)
+                                         : rows * e / experts);
+    int32_t *s = device_copy(start);
+    const char *kinds[] = {"NT", "NN", "TN"}, *ways[] = {"mma", "wgmma"};
+    for (int way = 1; way >= 0; way--)
+        for (mx_grouped_kind kind : {MX_GROUPED_NT, MX_GROUPED_NN, MX_GROUPED_TN}) {
+            mx_grouped_call g = {};
+            char name[96];
+            g.kind = kind, g.experts = experts, g.rows = rows, g.start = s, g.y = out, g.b = w;
+            g.n = kind == MX_GROUPED_NT ? f : d, g.k = kind == MX_GROUPED_NT ? d : f, g.m = f;
+            g.a = kind == MX_GROUPED_NT ? x : y;
+            if (kind == MX_GROUPED_TN)
+                g.b = x;
+            snprintf(name, sizeof name, "grouped %s %s, %lld%s experts, %lldx%lldx%lld", kinds[kind],
+                     ways[way], (long long)experts, uneven ? " uneven" : "", (long long)rows,
+                     (long long)d, (long long)f);
+            double bytes = 2.0 * (rows * d + rows * f + experts * d * f);
+            line(name, time_ms([&] { CU(mx_cuda_grouped_tiled(&g, way, 0)); }), 2.0 * rows * d * f,
+                 bytes);
+        }
+    cudaFree(x), cudaFree(y), cudaFree(w), cudaFree(out), cudaFree(s);
+}
+
+static void bench_experts()
+{
+    bench_grouped(8, 16384, 4096, 14336, false);
+    bench_grouped(8, 16384, 4096, 14336, true);
+    bench_grouped(128, 131072, 2048, 768, false);
+    bench_grouped(16, 32768, 768, 512, false);
+    bench_grouped(128, 512, 2048, 768, false);
+}
+
+int main(int argc, char **argv)
 {
     if (!device_present())
         return 0;
+    if (argc > 1 && !strcmp(argv[1], "experts")) {
+        bench_experts();
+        return 0;
+    }
     mx_cuda_libs libs = {};
     bench_memory();
     bench_decode();
+    bench_experts();
     mx_sdpa *dnn;
     OK(mx_sdpa_open(&dnn, &libs));
     bench_attention(dnn, 4, 4096, 32, 8, 64, false);

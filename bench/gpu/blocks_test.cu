@@ -6,6 +6,7 @@
 #include "check.cuh"
 #include "tests_attention.cuh"
 #include "tests_kernels.cuh"
+#include "tests_moe.cuh"
 
 static void test_gemm(mx_gemm_lt *lt, void *ws, bool ta, bool tb, mx_gemm_type in, mx_gemm_type out,
                       int batch, float beta)
@@ -81,6 +82,7 @@ int main(int argc, char **argv)
     mx_cuda_libs libs = {};
     test_gemms(&libs);
     test_kernels();
+    test_moe();
     test_attention(&libs);
     printf("%d passed, %d failed\n", checks.passed, checks.failed);
     return checks.failed != 0;

@@ -38,7 +38,7 @@ static mx_plan_device device_of(const mx_config *c)
     for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
         if (strcmp(chips[i].name, chip) == 0)
             d = (mx_plan_device){chips[i].gib * 0x1p30, chips[i].tflops * 1e12, chips[i].gbs * 1e9,
-                                 NULL};
+                                 true, NULL};
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
     const char *arch = mx_config_text(c, "kernels_for");
@@ -86,10 +86,15 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     printf("memory    %s", mx_format_bytes(a, sizeof a, p->total));
     printf(d->memory_bytes > 0 ? " of %s\n" : "\n", mx_format_bytes(b, sizeof b, d->memory_bytes));
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
-        print_bytes(class_name[k], p->variables[k]);
+        print_bytes(class_name[k],
+                    p->variables[k] - (k == MX_VAR_OPTIMIZER ? p->on_host : 0));
     print_bytes("inputs", p->inputs);
     print_bytes("activations", p->activations);
     print_bytes("work space", p->workspace);
+    if (p->on_host > 0) {
+        printf("host      %s, pinned\n", mx_format_bytes(a, sizeof a, p->on_host));
+        print_bytes("optimizer", p->on_host);
+    }
     printf("largest when memory is fullest\n");
     for (int i = 0; i < p->n_largest; i++) {
         const mx_plan_item *it = &p->largest[i];
@@ -110,6 +115,7 @@ static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     json_object_set_new(memory, "activations", json_real(p->activations));
     json_object_set_new(memory, "work space", json_real(p->workspace));
     json_object_set_new(memory, "total", json_real(p->total));
+    json_object_set_new(memory, "host", json_real(p->on_host));
     for (int i = 0; i < p->n_largest; i++)
         json_array_append_new(largest,
                               json_pack("{s:s, s:f, s:i}", "name", p->largest[i].name, "bytes",

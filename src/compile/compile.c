@@ -49,7 +49,7 @@ static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *ou
 {
     mx_pass_fuse(g, !o->no_fuse);
     MX_TRY(after(g, o, "fuse"));
-    return mx_program_init(out, g, o->n_threads);
+    return mx_program_init(out, g, o->n_threads, o->gpu);
 }
 
 mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)
@@ -112,6 +112,9 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    if (o->gpu)
+        mx_pass_bias(g);
+    MX_TRY(after(g, o, "bias"));
     g->narrow_grads = o->narrow_grads;
     int n;
     mx_node **var = mx_trainable(g, &n);

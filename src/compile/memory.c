@@ -5,7 +5,7 @@
  * and takes linear time. Inputs and constants are never reused: the host writes them before a run.
  * Named roots are readable after a run, so they live to the end.
  */
-#include "compile/program.h"
+#include "compile/parts.h"
 
 #include "ops.h"
 #include <string.h>
@@ -78,9 +78,23 @@ const mx_place *mx_program_place(const mx_program *p, const mx_node *n, int k)
     return place_of(p, n, k);
 }
 
-/* Whose memory is output k of n? */
-static mx_place share(const mx_program *p, mx_node *n, int k)
+static mx_place column(mx_place whole, const mx_node *split, int k)
 {
+    for (int i = 0; i < k; i++)
+        whole.at += mx_node_type(split, i)->dim[split->type.ndim - 1];
+    whole.run = mx_node_type(split, k)->dim[split->type.ndim - 1];
+    whole.pitch = split->in[0]->type.dim[split->type.ndim - 1];
+    return whole;
+}
+
+/* Whose memory is output k of n? */
+static mx_place share(const mx_program *p, const mx_parts *parts, mx_node *n, int k)
+{
+    const mx_part *part = &parts->inside[(size_t)n->id * MX_MAX_OUT + (size_t)k];
+    if (part->of)
+        return (mx_place){part->of, 0, -1, part->at, part->run, part->pitch};
+    if (n->op == &mx_op_split && parts->copies_nothing[n->id])
+        return column(*place_of(p, n->in[0], 0), n, k);
     if (n->op->kind == MX_VIEW)
         return *place_of(p, n->in[0], 0);
     if (n->op->kind == MX_PROJECT)
@@ -88,7 +102,7 @@ static mx_place share(const mx_program *p, mx_node *n, int k)
     int a = n->op->alias[k];
     if (a && n->in[a - 1])
         return *place_of(p, n->in[a - 1], 0);
-    return (mx_place){n, k, -1};
+    return (mx_place){.root = n, .out = k, .offset = -1};
 }
 
 static int64_t rounded(const mx_type *t)
@@ -102,13 +116,13 @@ static size_t index_of(const mx_place *q)
     return (size_t)q->root->id * MX_MAX_OUT + (size_t)q->out;
 }
 
-static void find_lives(const mx_program *p, int *last)
+static void find_lives(const mx_program *p, const mx_parts *parts, int *last)
 {
     for (int i = 0; i < p->n; i++) {
         mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
             mx_place *q = place_of(p, n, k);
-            *q = share(p, n, k);
+            *q = share(p, parts, n, k);
             last[index_of(q)] = i;
         }
         for (int k = 0; k < n->n_in; k++)
@@ -122,11 +136,11 @@ static void find_lives(const mx_program *p, int *last)
         last[index_of(place_of(p, p->graph->root[i], 0))] = p->n;
 }
 
-static void give_addresses(mx_program *p, space *s, mx_arena *scratch)
+static void give_addresses(mx_program *p, const mx_parts *parts, space *s, mx_arena *scratch)
 {
     size_t n_places = (size_t)p->graph->n_nodes * MX_MAX_OUT;
     int *last = MX_NEW_N(scratch, int, n_places);
-    find_lives(p, last);
+    find_lives(p, parts, last);
     /* Storages by the position at which they die: singly linked lists through `next`. */
     int *head = MX_NEW_N(scratch, int, p->n + 1), *next = MX_NEW_N(scratch, int, n_places);
     memset(head, -1, sizeof(int) * (size_t)(p->n + 1));
@@ -141,18 +155,15 @@ static void give_addresses(mx_program *p, space *s, mx_arena *scratch)
     for (int i = 0; i < p->n; i++) {
         mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
-            mx_place *q = place_of(p, n, k);
-            bool own = q->root == n && q->out == k;
-            bool is_variable = own && n->op == &mx_op_variable;
-            if (own && !is_variable && q->offset < 0) {
-                int64_t bytes = rounded(mx_node_type(n, k));
+            mx_place *q = place_of(p, n, k), *own = place_of(p, q->root, q->out);
+            /* The first part of a concat comes before the concat and takes room for all of it. */
+            if (q->root->op != &mx_op_variable && own->offset < 0) {
                 int at = last[index_of(q)];
-                q->offset = take(s, bytes);
+                own->offset = take(s, rounded(mx_node_type(q->root, q->out)));
                 next[index_of(q)] = head[at];
                 head[at] = (int)index_of(q);
-            } else if (!own) {
-                q->offset = place_of(p, q->root, q->out)->offset;
             }
+            q->offset = own->offset;
         }
         for (int d = head[i]; d >= 0; d = next[d]) {
             mx_node *owner = p->graph->node[d / MX_MAX_OUT];
@@ -161,15 +172,20 @@ static void give_addresses(mx_program *p, space *s, mx_arena *scratch)
     }
 }
 
-mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads)
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
 {
     MX_TRY(mx_graph_check(g));
     *p = (mx_program){.graph = g, .n_threads = n_threads};
     p->order = mx_graph_order(g, &p->arena, &p->n);
     p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
+    p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
     mx_arena scratch = {0};
     space s = {0};
-    give_addresses(p, &s, &scratch);
+    mx_parts found = {.inside = MX_NEW_N(&scratch, mx_part, (size_t)g->n_nodes * MX_MAX_OUT),
+                      .copies_nothing = p->copies_nothing};
+    if (parts)
+        mx_parts_find(&found, p, &scratch);
+    give_addresses(p, &found, &s, &scratch);
     size_t work = 0;
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
@@ -177,8 +193,11 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads)
         work = w > work ? w : work;
         if (!n->recomputed)
             p->bytes.flops += mx_node_cost(n).flops;
-        if (n->op == &mx_op_variable)
-            p->bytes.variables[((const mx_var_attr *)n->attr)->kind] += (double)rounded(&n->type);
+        if (n->op == &mx_op_variable) {
+            const mx_var_attr *v = n->attr;
+            p->bytes.variables[v->kind] += (double)rounded(&n->type);
+            p->bytes.on_host += v->on_host ? (double)rounded(&n->type) : 0;
+        }
     }
     p->work_offset = (size_t)s.end;
     p->scratch_bytes = (size_t)s.end + work;

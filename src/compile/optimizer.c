@@ -11,6 +11,9 @@
  * here, in the variable skipped_steps, and not by the host: a step may then be started before it is
  * known whether the one before it was skipped. The input `step` counts all of them.
  *
+ * With on_host the state of every weight lies in host memory: only updates touch it, once a step.
+ * The arithmetic is the same, to the bit.
+ *
  * The root param_norm is the norm of the trained weights after the update, which AdamW sums up as
  * it goes.
  */
@@ -22,12 +25,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static mx_node *state(mx_graph *g, const mx_node *w, const char *suffix, mx_dtype dtype)
+static mx_node *state(mx_graph *g, const mx_optimizer *o, const mx_node *w, const char *suffix,
+                      mx_dtype dtype)
 {
     char name[512];
     snprintf(name, sizeof name, "%s.%s", w->name, suffix);
     mx_type t = mx_type_of(dtype, mx_shape_of(&w->type));
-    mx_node *n = mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_OPTIMIZER});
+    mx_var_attr attr = {.kind = MX_VAR_OPTIMIZER, .on_host = o->on_host};
+    mx_node *n = mx_variable(g, name, t, attr);
     n->axes = w->axes;
     return n;
 }
@@ -89,16 +94,17 @@ static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *
     double decay = mx_glob_any(o->no_decay, w->name) ? 0 : o->weight_decay;
     mx_node *u;
     if (o->kind == MX_SGD && o->momentum > 0) {
-        mx_node *m = mx_momentum(g, state(g, w, "momentum", MX_F32), d, r->scale, o->momentum, 1);
+        mx_node *m = state(g, o, w, "momentum", MX_F32);
+        m = mx_momentum(g, m, d, r->scale, o->momentum, 1);
         u = mx_step_along(g, w, m, (mx_step_rule){r->lr, r->scale, 1, decay}, copy);
     } else if (o->kind == MX_SGD) {
         u = mx_sgd(g, (mx_node *[]){w, d, r->hyper, copy}, decay);
     } else if (o->kind == MX_MUON && mx_muon_takes(w)) {
-        mx_node *in[4] = {w, d, state(g, w, "momentum", MX_F32), copy};
+        mx_node *in[4] = {w, d, state(g, o, w, "momentum", MX_F32), copy};
         u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step);
     } else {
-        mx_node *m = state(g, w, "exp_avg", o->mu_dtype);
-        mx_node *v = state(g, w, "exp_avg_sq", o->nu_dtype);
+        mx_node *m = state(g, o, w, "exp_avg", o->mu_dtype);
+        mx_node *v = state(g, o, w, "exp_avg_sq", o->nu_dtype);
         u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, copy},
                      (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay,
                                       (int64_t)mx_stream_of(w->name)});

@@ -1,6 +1,7 @@
 /* passes.h - graph to graph. Each pass is one file; the driver (compile.c) runs them in order.
  *
  *   precision   float32 model -> bfloat16 activations and weight copies; before autodiff
+ *   bias        for a GPU: a bias joins the product it is added to; before autodiff
  *   autodiff    gradient nodes, from each op's gradient builder
  *   optimizer   clip, update, state in place
  *   remat       which forward values the backward pass keeps, which it computes again
@@ -17,6 +18,8 @@
 void mx_pass_precision(mx_graph *g, mx_dtype compute);
 /* Weights that are only read through those casts become variables of that dtype. */
 void mx_pass_narrow_weights(mx_graph *g);
+
+void mx_pass_bias(mx_graph *g);
 
 /* Gradients of a scalar with respect to variables: grad[i] belongs to var[i] (NULL: no dependence).
  * Sets g->n_forward, by which later passes tell the two sides apart. */

@@ -15,11 +15,13 @@ typedef struct {
     mx_node *root; /* the node that owns the storage */
     int out;       /* which of its outputs */
     int64_t offset; /* into the scratch memory; -1: a variable, see the session */
+    int64_t at, run, pitch; /* a part of it, in elements (parts.h); all 0: the whole */
 } mx_place;
 
 /* Where the bytes go, for reports: the plan before step 0 and `maxc plan`. */
 typedef struct {
     double variables[MX_VAR_KIND_COUNT];
+    double on_host; /* of the variables, what is kept in host memory */
     double inputs, activations, workspace; /* activations: high-water mark of everything alive */
     double flops;                          /* of one run, recomputation not counted */
 } mx_plan_bytes;
@@ -30,6 +32,7 @@ typedef struct {
     mx_node **order;
     int n;
     mx_place *place; /* of output k of node i: [i * MX_MAX_OUT + k] */
+    bool *copies_nothing; /* by node id: a split or concat of parts in place */
     size_t scratch_bytes; /* the buffer, workspace included */
     size_t work_offset;
     mx_plan_bytes bytes;
@@ -37,7 +40,7 @@ typedef struct {
 } mx_program;
 
 /* Orders and places. The graph must not change afterwards. */
-mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads) MX_MUST_USE;
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts) MX_MUST_USE;
 void mx_program_fini(mx_program *p);
 
 const mx_place *mx_program_place(const mx_program *p, const mx_node *n, int k);

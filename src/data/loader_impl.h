@@ -80,5 +80,6 @@ struct mx_loader {
 /* Stops, goes to `at`, starts again. */
 mx_status mx_loader_restart(mx_loader *l, const mx_loader_at *at) MX_MUST_USE;
 void mx_loader_at_copy(mx_loader_at *to, const mx_loader_at *from); /* cursors are copied */
+void *mx_loader_packer(void *loader); /* a thread's main */
 
 #endif

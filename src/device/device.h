@@ -27,10 +27,22 @@ typedef struct {
     uint64_t seed, stream;
 } mx_fill;
 
+/* n values in host memory on their way to the device, which keeps them as `to`. */
+typedef struct {
+    void *dst;
+    mx_dtype to;
+    const void *src;
+    mx_dtype from;
+    int64_t n;
+} mx_freight;
+
 /* What a device must offer. Handles are opaque to the caller. */
 typedef struct mx_device {
     const char *name;
     mx_status (*alloc)(struct mx_device *d, void **out, size_t bytes, const char *what);
+    /* Host memory, zeroed, that everything here takes like the device's own; NULL where that is
+     * host memory anyway. */
+    mx_status (*alloc_host)(struct mx_device *d, void **out, size_t bytes, const char *what);
     void (*release)(struct mx_device *d, void *p);
     mx_status (*write)(struct mx_device *d, void *dst, const void *src, size_t bytes);
     mx_status (*read)(struct mx_device *d, void *dst, const void *src, size_t bytes);
@@ -53,7 +65,17 @@ typedef struct mx_device {
     mx_status (*fill)(struct mx_device *d, void *dst, const mx_fill *f);
     mx_status (*convert)(struct mx_device *d, void *dst, mx_dtype to, const void *src,
                          mx_dtype from, int64_t n);
+    /* Lanes bring large data into device memory; all NULL where the host writes that itself. A lane
+     * belongs to one thread, and lanes work beside each other. `lane_slot` gives slot_bytes of host
+     * memory that the device reads by itself, page-aligned, once the copy that last used it is
+     * through; `lane_send` starts the copy of values that lie in it. `lane_close` waits for all
+     * copies; NULL is a no-op. */
+    mx_status (*lane_open)(struct mx_device *d, size_t slot_bytes, void **lane);
+    mx_status (*lane_slot)(struct mx_device *d, void *lane, void **host);
+    mx_status (*lane_send)(struct mx_device *d, void *lane, const mx_freight *f);
+    mx_status (*lane_close)(struct mx_device *d, void *lane);
     bool any_order; /* sums may be made in any order: faster in places, not the same bits twice */
+    bool search; /* algorithms are timed and the fastest are kept, where the device can */
 } mx_device;
 
 /* Compiles what the CUDA device would generate for this program, for an architecture ("sm_90a"),
@@ -88,8 +110,11 @@ struct mx_exec {
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads) MX_MUST_USE;
 void mx_session_close(mx_session *s);
 int mx_session_threads(const mx_session *s);
+mx_device *mx_session_device(mx_session *s);
 /* Programs added from now on need not give the same bits twice. */
 void mx_session_allow_any_order(mx_session *s);
+/* Programs added from now on time the algorithms of their products. */
+void mx_session_search(mx_session *s);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
 /* The same in the scratch memory of another program, where it is large enough. Only one of the two
@@ -148,7 +173,7 @@ typedef struct {
     void *late; /* the device's own; NULL: values are there at once */
 } mx_late;
 mx_status mx_late_open(mx_late *t, mx_session *s, int n) MX_MUST_USE;
-/* A float32 scalar, to value[i]. */
+/* float32, to value[i] and, where it is more than a scalar, those behind it. */
 mx_status mx_exec_take(mx_exec *e, const char *name, mx_late *t, int i) MX_MUST_USE;
 mx_status mx_late_mark(mx_late *t) MX_MUST_USE;
 mx_status mx_late_wait(mx_late *t) MX_MUST_USE;

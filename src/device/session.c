@@ -112,9 +112,19 @@ void mx_session_allow_any_order(mx_session *s)
     s->device->any_order = true;
 }
 
+void mx_session_search(mx_session *s)
+{
+    s->device->search = true;
+}
+
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;
+}
+
+mx_device *mx_session_device(mx_session *s)
+{
+    return s->device;
 }
 
 int mx_session_count(const mx_session *s)
@@ -183,7 +193,9 @@ static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
     const mx_place *q = mx_program_place(e->program, n, k);
     void *data =
         q->offset >= 0 ? e->scratch + q->offset : mx_session_find(e->session, q->root->name)->data;
-    return (mx_tensor){data, *mx_node_type(n, k)};
+    mx_tensor t = {data, *mx_node_type(n, k), q->run, q->pitch};
+    t.data = (char *)data + (size_t)q->at * mx_dtype_bytes(t.type.dtype);
+    return t;
 }
 
 static mx_status fill_constant(mx_exec *e, const mx_node *n)
@@ -192,7 +204,7 @@ static mx_status fill_constant(mx_exec *e, const mx_node *n)
     int64_t count = mx_type_count(&n->type);
     void *host = NULL;
     MX_TRY(mx_alloc(&host, mx_type_bytes(&n->type), "a constant"));
-    mx_tensor t = {host, n->type};
+    mx_tensor t = {.data = host, .type = n->type};
     for (int64_t i = 0; i < count; i++)
         mx_store_f64(&t, i, a->table ? a->table[i] : a->value);
     mx_status st = e->session->device->write(e->session->device, bind(e, n, 0).data, host,
@@ -228,28 +240,47 @@ static size_t place_bytes(const mx_var *v)
     return (mx_type_bytes(&t) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+typedef mx_status (*allocator)(mx_device *d, void **out, size_t bytes, const char *what);
+
+static bool lies_on_host(const mx_session *s, const mx_var *v)
+{
+    return v->attr.on_host && s->device->alloc_host;
+}
+
 /* One block for all of them: huge pages hold weights of any size, and nothing is rounded up. */
-static mx_status place_variables(mx_session *s, int first)
+static mx_status place_block(mx_session *s, int first, bool on_host)
 {
     size_t total = 0;
     for (int i = first; i < s->n_vars; i++)
-        total += place_bytes(s->var[i]);
-    if (first == s->n_vars)
+        total += lies_on_host(s, s->var[i]) == on_host ? place_bytes(s->var[i]) : 0;
+    if (!total)
         return MX_OK;
     MX_GROW(s->block, s->n_blocks, s->cap_blocks);
-    mx_status st = s->device->alloc(s->device, &s->block[s->n_blocks], total, "weights and state");
+    allocator take = on_host ? s->device->alloc_host : s->device->alloc;
+    MX_TRY(take(s->device, &s->block[s->n_blocks], total,
+                on_host ? "optimizer state" : "weights and state"));
+    char *at = s->block[s->n_blocks++];
+    for (int i = first; i < s->n_vars; i++)
+        if (lies_on_host(s, s->var[i]) == on_host) {
+            s->var[i]->data = at;
+            at += place_bytes(s->var[i]);
+        }
+    return MX_OK;
+}
+
+static mx_status place_variables(mx_session *s, int first)
+{
+    if (first == s->n_vars)
+        return MX_OK;
+    mx_status st = place_block(s, first, false);
+    if (!st)
+        st = place_block(s, first, true);
     if (st) { /* without memory they are not there */
         s->n_vars = first;
         s->n_slots /= 2;
         index_vars(s);
-        return st;
     }
-    char *at = s->block[s->n_blocks++];
-    for (int i = first; i < s->n_vars; i++) {
-        s->var[i]->data = at;
-        at += place_bytes(s->var[i]);
-    }
-    return MX_OK;
+    return st;
 }
 
 mx_status mx_exec_refresh(mx_exec *e)
@@ -306,7 +337,7 @@ mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *hos
         mx_op_kind k = n->op->kind;
         if (n->op == &mx_op_constant)
             MX_TRY(fill_constant(e, n));
-        else if (k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT)
+        else if (k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id])
             bind_step(e, n);
     }
     MX_TRY(s->device->prepare(s->device, e, &e->state));
@@ -340,6 +371,8 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
     uint64_t stream = mx_stream_of(v->name);
     mx_init init = v->attr.init;
     v->written = true;
+    if (init.kind == MX_INIT_ZEROS && lies_on_host(s, v))
+        return MX_OK; /* as it was given; a large state takes seconds to write */
     if (s->device->fill) {
         mx_fill f = {init, v->type.dtype, n, seed, stream};
         mx_status st = s->device->fill(s->device, v->data, &f);
@@ -486,9 +519,10 @@ mx_status mx_exec_take(mx_exec *e, const char *name, mx_late *t, int i)
 {
     mx_tensor from = mx_exec_tensor(e, name);
     mx_device *d = t->session->device;
-    MX_ASSERT(from.data && i < t->n && mx_type_bytes(&from.type) == sizeof(float),
-              "%s is no scalar of this program", name);
-    return (t->late ? d->late_take : d->read)(d, &t->value[i], from.data, sizeof(float));
+    MX_ASSERT(from.data && from.type.dtype == MX_F32 && i + mx_type_count(&from.type) <= t->n,
+              "the program has no %s of at most %d floats", name, t->n - i);
+    return (t->late ? d->late_take : d->read)(d, &t->value[i], from.data,
+                                              mx_type_bytes(&from.type));
 }
 
 mx_status mx_late_mark(mx_late *t)

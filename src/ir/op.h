@@ -26,6 +26,9 @@ enum { MX_MAX_IN = 16, MX_MAX_OUT = 8 };
 typedef struct {
     void *data; /* NULL: an optional input that is absent */
     mx_type type;
+    /* A part of another tensor: runs of contiguous elements, `pitch` elements from start to start.
+     * Both 0: dense. Only where the op says that it takes parts. */
+    int64_t run, pitch;
 } mx_tensor;
 
 typedef struct {
@@ -43,12 +46,15 @@ typedef void (*mx_kernel)(const mx_call *c);
  * calls them for whole tensors or, inside a fused group, for one row after another in cache.
  *   elementwise: out[i] = f(in0[i], in1[i], ...)        n: any length
  *   row reduce:  out[0] = f(in0[0..n))                  n: the whole last dim
- *   row map:     out[i] = f(in0[0..n))                  n: the whole last dim */
+ *   row map:     out[i] = f(in0[0..n))                  n: the whole last dim
+ * An elementwise op may write over one of its operands, and one with two operands may be given
+ * either as a single number for all i. */
 typedef struct {
     int64_t n;
     const void *in[4];
     void *out;
     const void *attr;
+    unsigned single; /* 1, 2: in[0], in[1] is a single number; only elementwise with two operands */
 } mx_tile;
 typedef void (*mx_tile_fn)(const mx_tile *t);
 
@@ -114,6 +120,8 @@ struct mx_op {
     bool keep_f32;               /* 16-bit float inputs give a float32 output */
     bool costly;                 /* elementwise, but not worth recomputing (sin, cos) */
     bool no_cast;                /* the precision pass leaves its float inputs as they are */
+    /* Bit i: on a GPU, input (output) i may be a part whose runs are its last two dims. */
+    unsigned parts_in, parts_out;
 
     int n_cast;                  /* it casts its first n inputs only; 0: all */
 

@@ -34,6 +34,7 @@ typedef struct {
     mx_init init;
     mx_var_kind kind;
     bool frozen;         /* no gradient, no optimizer state */
+    bool on_host;        /* kept in host memory, where the device has memory of its own */
     const char *copy_of; /* MX_VAR_COPY: the weight it follows */
 } mx_var_attr;
 

@@ -18,15 +18,12 @@
 
 #include "ops.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum { SLIDING = 1, FULL = 2, KINDS };
 
 /* What layers hand on: tables of both kinds and the last keys and values of each. */
 typedef struct {
-    mx_rope_table table[KINDS];
-    mx_kv kept[KINDS];
+    mx_rope_table table[MX_GEMMA4_KINDS];
+    mx_kv kept[MX_GEMMA4_KINDS];
     mx_node *inputs; /* (B, S, layers p); NULL: none */
 } carry;
 
@@ -45,7 +42,7 @@ static mx_node *attention(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node 
 {
     mx_scope(g, "self_attn");
     int kind = c->layer_types.type[l];
-    bool full = kind == FULL;
+    bool full = kind == MX_GEMMA4_FULL;
     int64_t B = b->batch, S = b->seq, H = c->heads;
     int64_t K = full ? c->global_kv_heads : c->kv_heads,
             D = full ? c->global_head_dim : c->head_dim;
@@ -102,10 +99,10 @@ static mx_node *mixture(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *x
     mx_node *h = mx_expert_linear(g, b, &t, t.rows, "gate_up_proj", 2 * m->d_ff, "exp,mlp,embed",
                                   false);
     mx_node *both = mx_split(g, mx_name(g, "moe_mlpwi_0", h), 2, (int64_t[]){m->d_ff, m->d_ff});
-    h = mx_mul(g, mx_activation(g, both, c->act), mx_output(g, both, 1));
+    h = mx_weigh(g, &t, mx_mul(g, mx_activation(g, both, c->act), mx_output(g, both, 1)));
     h = mx_expert_linear(g, b, &t, h, "down_proj", c->d, "exp,embed,mlp", false);
     mx_scope_end(g, h);
-    h = mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h), true);
+    h = mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h));
     return norm(g, c, h, "post_feedforward_layernorm_2");
 }
 
@@ -177,8 +174,8 @@ mx_node *mx_gemma4_layers(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node 
     x = mx_affine(g, x, sqrt((double)c->d), 0);
     x = image ? mx_add(g, x, image) : x;
     carry y = {.inputs = c->d_input ? layer_inputs(g, c, b, x, image != NULL) : NULL};
-    y.table[SLIDING] = mx_rope_tables(g, b, &c->local, c->head_dim, false);
-    y.table[FULL] = mx_rope_tables(g, b, &c->rope, c->global_head_dim, false);
+    y.table[MX_GEMMA4_SLIDING] = mx_rope_tables(g, b, &c->local, c->head_dim, false);
+    y.table[MX_GEMMA4_FULL] = mx_rope_tables(g, b, &c->rope, c->global_head_dim, false);
     for (int64_t l = 0; l < c->layers; l++)
         x = layer(g, c, b, x, l, &y);
     return norm(g, c, x, "norm");
@@ -191,91 +188,6 @@ static mx_head build(mx_graph *g, const void *config, mx_build *b)
     mx_node *x = mx_scope_end(g, mx_gemma4_layers(g, c, b, NULL));
     return (mx_head){.hidden = x, .softcap = c->logit_cap,
                      .weight = mx_head_weight(g, b, c->vocab, c->d, c->tied)};
-}
-
-/* --- configuration --- */
-
-/* per_layer_config: {"5": {"head_dim": 512, "num_key_value_heads": 2}} for each full layer; the
- * hub's first files say global_head_dim and num_global_key_value_heads. */
-static mx_status read_global_heads(mx_gemma4 *c, const json_t *json)
-{
-    const json_t *per_layer = json_object_get(json, "per_layer_config");
-    if (!json_is_object(per_layer)) {
-        if (!c->global_kv_heads || !c->k_eq_v)
-            c->global_kv_heads = c->kv_heads;
-        if (!c->global_head_dim)
-            c->global_head_dim = c->head_dim;
-        return MX_OK;
-    }
-    int64_t D = 0, K = 0;
-    for (int64_t l = 0; l < c->layers; l++) {
-        char number[24];
-        snprintf(number, sizeof number, "%lld", (long long)l);
-        const json_t *o = json_object_get(per_layer, number);
-        const json_t *d = json_object_get(o, "head_dim"),
-                     *k = json_object_get(o, "num_key_value_heads");
-        int64_t here_d = json_is_integer(d) ? json_integer_value(d) : c->head_dim;
-        int64_t here_k = json_is_integer(k) ? json_integer_value(k) : c->kv_heads;
-        bool full = c->layer_types.type[l] == FULL, first = full && !D;
-        if (first)
-            D = here_d, K = here_k;
-        if (here_d != (full ? D : c->head_dim) || here_k != (full ? K : c->kv_heads))
-            return mx_fail(MX_INPUT,
-                           "\"per_layer_config\" gives layer %lld %lld heads of %lld; layers "
-                           "of one kind must be alike",
-                           (long long)l, (long long)here_k, (long long)here_d);
-    }
-    c->global_head_dim = D ? D : c->head_dim;
-    c->global_kv_heads = K ? K : c->kv_heads;
-    return MX_OK;
-}
-
-/* A layer without keys of its own needs an earlier one of its kind that has them. */
-static mx_status check_shared(const mx_gemma4 *c)
-{
-    int64_t first = c->layers - c->shared_layers;
-    bool have[KINDS] = {0};
-    for (int64_t l = 0; l < c->layers; l++) {
-        if (l < first)
-            have[c->layer_types.type[l]] = true;
-        else if (!have[c->layer_types.type[l]])
-            return mx_fail(MX_INPUT,
-                           "\"num_kv_shared_layers\" is %lld of %lld layers, but no layer "
-                           "before has the keys that layer %lld needs",
-                           (long long)c->shared_layers, (long long)c->layers, (long long)l);
-    }
-    return MX_OK;
-}
-
-mx_status mx_gemma4_finish(void *config, const json_t *json)
-{
-    mx_gemma4 *c = config;
-    mx_layer_types *t = &c->layer_types;
-    MX_TRY(mx_check_layer_types(t, c->layers));
-    if (c->layers < 1 || c->layers > MX_MAX_LAYERS)
-        return mx_fail(MX_INPUT, "the number of layers is %lld, expected 1 to %d",
-                       (long long)c->layers, MX_MAX_LAYERS);
-    for (int64_t l = 0; !t->n && l < c->layers; l++)
-        t->type[l] = (l + 1) % 6 ? SLIDING : FULL;
-    t->n = (int)c->layers;
-    t->type[t->n - 1] = FULL; /* whatever the list says, as transformers */
-    if (strcmp(c->bidirectional, "all") == 0)
-        c->window = c->window / 2 + 1;
-    if (c->rope.partial < 0) { /* a given type without a share turns everything */
-        const json_t *r =
-            json_object_get(json_object_get(json, "rope_parameters"), "full_attention");
-        c->rope.partial = json_object_get(r, "rope_type") ? 1 : 0.25;
-    }
-    if (c->d_input && !c->vocab_input)
-        c->vocab_input = c->vocab;
-    MX_TRY(mx_check_heads(c->d, c->heads, &c->kv_heads, &c->head_dim));
-    MX_TRY(read_global_heads(c, json));
-    MX_TRY(mx_check_heads(c->d, c->heads, &c->global_kv_heads, &c->global_head_dim));
-    MX_TRY(check_shared(c));
-    if (c->mixture)
-        MX_TRY(mx_check_moe(&c->moe));
-    MX_TRY(mx_check_rope(&c->local, c->max_positions));
-    return mx_check_rope(&c->rope, c->max_positions);
 }
 
 static void summary(const void *config, mx_model_summary *s)

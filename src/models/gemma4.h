@@ -4,6 +4,9 @@
 
 #include "models/mixture.h"
 
+/* Kinds of layers. */
+enum { MX_GEMMA4_SLIDING = 1, MX_GEMMA4_FULL = 2, MX_GEMMA4_KINDS };
+
 typedef struct {
     int64_t vocab, d, d_ff, layers, heads, max_positions;
     int64_t kv_heads, head_dim;               /* of sliding layers */

@@ -52,7 +52,7 @@ static mx_node *mlp(mx_graph *g, const mx_decoder *base, mx_build *b, mx_node *x
     h = mx_expert_linear(g, b, &t, h, "down_proj", base->d, "exp,mlp,embed", true);
     h = mx_expert_bias(g, &t, mx_name(g, "moe_mlpwo", h), "down_proj_bias");
     mx_scope_end(g, h);
-    return mx_scope_end(g, mx_combine(g, b, &t, h, true));
+    return mx_scope_end(g, mx_combine(g, b, &t, mx_weigh(g, &t, h)));
 }
 
 static mx_head build(mx_graph *g, const void *c, mx_build *b)

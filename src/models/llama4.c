@@ -93,14 +93,14 @@ static mx_node *mixture(mx_graph *g, const mx_llama4 *c, mx_build *b, mx_node *x
                     .expert = mx_output(g, top, 1), .weight = mx_sigmoid(g, top)};
     mx_balance(g, b, m, &r);
     mx_dispatch t = mx_dispatch_tokens(g, b, x, &r, m->capacity);
-    mx_node *h = mx_mul(g, t.rows, t.weight);
+    mx_node *h = mx_weigh(g, &t, t.rows);
     mx_scope(g, "experts");
     h = mx_expert_linear(g, b, &t, h, "gate_up_proj", 2 * m->d_ff, "exp,embed,mlp", true);
     mx_node *both = mx_split(g, mx_name(g, "moe_mlpwi_0", h), 2, (int64_t[]){m->d_ff, m->d_ff});
     h = mx_mul(g, mx_activation(g, both, c->act), mx_output(g, both, 1));
     h = mx_expert_linear(g, b, &t, h, "down_proj", c->d, "exp,mlp,embed", true);
     mx_scope_end(g, h);
-    h = mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h), false);
+    h = mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h));
     return mx_add(g, mx_shared_expert(g, b, x, "shared_expert", m->d_ff, c->act, NULL), h);
 }
 

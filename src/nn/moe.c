@@ -26,12 +26,15 @@ mx_dispatch mx_dispatch_tokens(mx_graph *g, const mx_build *b, mx_node *x, const
     return t;
 }
 
-mx_node *mx_combine(mx_graph *g, const mx_build *b, const mx_dispatch *t, mx_node *y, bool weighted)
+mx_node *mx_combine(mx_graph *g, const mx_build *b, const mx_dispatch *t, mx_node *y)
 {
-    if (weighted)
-        y = mx_mul(g, y, t->weight);
     y = mx_unpermute_rows(g, y, t->order, t->place, t->tokens);
     return mx_reshape(g, y, MX_SHAPE(b->batch, b->seq, y->type.dim[1]));
+}
+
+mx_node *mx_weigh(mx_graph *g, const mx_dispatch *t, mx_node *h)
+{
+    return mx_mul(g, h, t->weight);
 }
 
 mx_node *mx_expert_linear(mx_graph *g, const mx_build *b, const mx_dispatch *t, mx_node *h,
@@ -62,9 +65,9 @@ mx_node *mx_expert_mlp(mx_graph *g, const mx_build *b, mx_node *x, const mx_rout
     mx_node *v = mx_expert_linear(g, b, &t, t.rows, up, m->d_ff, "exp,mlp,embed", false);
     u = mx_name(g, "moe_mlpwi_0", u);
     v = mx_name(g, "moe_mlpwi_1", v);
-    mx_node *h = mx_mul(g, mx_activation(g, u, act), v);
+    mx_node *h = mx_weigh(g, &t, mx_mul(g, mx_activation(g, u, act), v));
     h = mx_expert_linear(g, b, &t, h, down, d, "exp,embed,mlp", false);
-    return mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h), true);
+    return mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h));
 }
 
 mx_node *mx_shared_expert(mx_graph *g, const mx_build *b, mx_node *x, const char *name,

@@ -36,8 +36,7 @@ const mx_op mx_op_cumsum = {
     .kind = MX_ROW_MAP,
     .tile_f32 = cumsum_f32,
     .tile_f64 = cumsum_f64,
-    .expr = "[&] { real s = 0; if ($reverse) for (int k = LIMIT - 1; k >= i; k--) s += x(k); "
-            "else for (int k = 0; k <= i; k++) s += x(k); return s; }()",
+    .expr = "running_sum(&x(0), i, LIMIT, $reverse)",
     .attr_size = sizeof(cumsum_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(cumsum_attr, MX_ATTR_BOOL, reverse), {0}},
     .keep_f32 = true,

@@ -92,6 +92,8 @@ static void grouped_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node *
 }
 
 #define START(n) {1, {n}, MX_I32, 0, 8}
+#define ROWS(n, rows) {1, {n}, MX_I32, -rows / 8, rows + 9}
+#define LARGE(n, ...) {n, {__VA_ARGS__}, .no_grad = true}
 const mx_op mx_op_grouped_matmul = {
     .name = "grouped_matmul",
     .doc = "one product per expert over rows sorted by expert",
@@ -107,5 +109,10 @@ const mx_op mx_op_grouped_matmul = {
                                {3, {{2, {7, 4}}, {3, {3, 4, 6}}, START(4)},
                                 &(grouped_attr){.in_out = true}},
                                {3, {{2, {5, 2}}, {3, {1, 2, 2}}, START(2)}, &(grouped_attr){0}},
-                               {0}},
+                               {3, {LARGE(2, 300, 88), LARGE(3, 5, 40, 88), ROWS(6, 300)},
+                                &(grouped_attr){0}},
+                               {3, {LARGE(2, 300, 88), LARGE(3, 5, 88, 40), ROWS(6, 300)},
+                                &(grouped_attr){.in_out = true}},
+                               {3, {LARGE(2, 70, 21), LARGE(3, 40, 13, 21), ROWS(41, 70)},
+                                &(grouped_attr){0}}, {0}},
 };

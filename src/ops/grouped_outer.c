@@ -58,6 +58,7 @@ static void outer_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
     din[1] = mx_grouped_matmul(g, n->in[0], dy, n->in[2], false);
 }
 
+#define LARGE(...) {2, {__VA_ARGS__}, .no_grad = true}
 const mx_op mx_op_grouped_outer = {
     .name = "grouped_outer",
     .doc = "sum of outer products per expert",
@@ -72,5 +73,9 @@ const mx_op mx_op_grouped_outer = {
     .cases = (const mx_case[]){{3, {{2, {7, 4}}, {2, {7, 6}}, {1, {4}, MX_I32, 0, 8}},
                                 &(outer_attr){0}},
                                {3, {{2, {5, 2}}, {2, {5, 2}}, {1, {2}, MX_I32, 0, 6}},
+                                &(outer_attr){0}},
+                               {3, {LARGE(300, 88), LARGE(300, 40), {1, {6}, MX_I32, -40, 310}},
+                                &(outer_attr){0}},
+                               {3, {LARGE(70, 21), LARGE(70, 13), {1, {41}, MX_I32, -9, 79}},
                                 &(outer_attr){0}}, {0}},
 };

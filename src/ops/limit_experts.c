@@ -64,5 +64,6 @@ const mx_op mx_op_limit_experts = {
     .cpu = limit_cpu,
     .work_bytes = work_bytes,
     .cases = (const mx_case[]){{1, {{2, {4, 9}, MX_I32, -1, 4}}, &(limit_attr){3, 2}},
-                               {1, {{2, {1, 5}, MX_I32, 0, 2}}, &(limit_attr){2, 0}}, {0}},
+                               {1, {{2, {1, 5}, MX_I32, 0, 2}}, &(limit_attr){2, 0}},
+                               {1, {{2, {2, 300}, MX_I32, -1, 8}}, &(limit_attr){7, 30}}, {0}},
 };

@@ -4,13 +4,15 @@
  *     batch: both inputs and the output      m: first input and output
  *     n: second input and output             k: both inputs, summed
  * A letter of one input alone is not allowed. Both gradients are contractions too: for "a,b->c"
- * they are "c,b->a" and "c,a->b".
+ * they are "c,b->a" and "c,a->b". A third input, "*!d,f!d,f->*f", is a bias that is
+ * added before the result is rounded; graphs for a GPU get it from a pass (compile/bias.c).
  *
  * Kernel: neighbouring letters of a class whose strides nest in every operand are merged; one
  * (m, n, k, batch) quadruple goes to the GEMM, what is left is looped over. Nothing is copied.
  */
 #include "ops.h"
 #include "ir/notation.h"
+#include "ops/load.h"
 #include "ops/matmul.h"
 #include "ops/num.h"
 
@@ -177,7 +179,7 @@ mx_status mx_matmul_products(const void *attr, const mx_type *a, const mx_type *
     mx_notation_parse(((const matmul_attr *)attr)->spec, &nt);
     read_term(&x, &nt, 0, a, A);
     read_term(&x, &nt, 1, b, B);
-    read_term(&x, &nt, 2, c, C);
+    read_term(&x, &nt, nt.n_in, c, C);
     for (int class = 0; class < CLASSES; class++)
         choose(&x, class, &s);
     return loop(&s, 0, (int64_t[3]){0}, false, each, ctx);
@@ -206,6 +208,12 @@ static void matmul_cpu(const mx_call *c)
 {
     mx_status_free(mx_matmul_products(c->attr, &c->in[0].type, &c->in[1].type, &c->out[0].type,
                                       run_product, (void *)c));
+    if (c->n_in < 3)
+        return;
+    int64_t n = mx_type_count(&c->in[2].type), count = mx_type_count(&c->out[0].type);
+#pragma omp parallel for schedule(static) if (count > 1 << 15)
+    for (int64_t i = 0; i < count; i++)
+        mx_store_f64(&c->out[0], i, mx_load_f64(&c->out[0], i) + mx_load_f64(&c->in[2], i % n));
 }
 
 /* --- the graph side --- */
@@ -215,14 +223,15 @@ static void infer(mx_graph *g, mx_node *n)
     const matmul_attr *at_ = n->attr;
     mx_notation nt;
     mx_notation_parse(at_->spec, &nt);
-    if (nt.n_terms != 3 || nt.n_in != 2) {
-        mx_graph_fail(g, "matmul: \"%s\" must name two inputs and one output", at_->spec);
+    if (nt.n_terms != nt.n_in + 1 || nt.n_in < 2 || nt.n_in > 3 || nt.n_in != n->n_in) {
+        mx_graph_fail(g, "matmul: \"%s\" must name two inputs, perhaps a bias, and one output",
+                      at_->spec);
         return;
     }
     axes x = {0};
     read_term(&x, &nt, 0, &n->in[0]->type, A);
     read_term(&x, &nt, 1, &n->in[1]->type, B);
-    read_term(&x, &nt, 2, &n->type, C);
+    read_term(&x, &nt, nt.n_in, &n->type, C);
     for (int i = 0; i < x.n; i++)
         if (x.ax[i].in[A] + x.ax[i].in[B] + x.ax[i].in[C] < 2)
             mx_graph_fail(g, "matmul: in \"%s\" the letter %c stands in one tensor alone",
@@ -259,6 +268,25 @@ mx_node *mx_matmul_as(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_
     return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
 }
 
+/* A product again with bias (f) added; f is the last dim of the result. Summed letters must stay
+ * whole: halves of the sum would each have the bias. */
+mx_node *mx_matmul_bias(mx_graph *g, mx_node *product, mx_node *bias)
+{
+    matmul_attr at_ = *(const matmul_attr *)product->attr;
+    char text[2 * sizeof at_.spec], last = at_.spec[strlen(at_.spec) - 1];
+    const char *arrow = strstr(at_.spec, "->");
+    size_t n = 0;
+    for (const char *c = at_.spec; c < arrow; c++) {
+        if (strchr("*,!", *c) == NULL && !strchr(arrow, *c))
+            text[n++] = '!';
+        text[n++] = *c;
+    }
+    snprintf(text + n, sizeof text - n, ",%c%s", last, arrow);
+    MX_ASSERT(strlen(text) < sizeof at_.spec, "%s", text);
+    memcpy(at_.spec, text, strlen(text) + 1);
+    return MX_APPLY(g, &mx_op_matmul, &at_, product->in[0], product->in[1], bias);
+}
+
 /* A weight's gradient is kept in the weight's own dtype even when a bfloat16 copy was multiplied,
  * unless half the memory is preferred (grad_dtype). */
 static mx_dtype gradient_dtype(const mx_graph *g, const mx_node *x)
@@ -272,16 +300,19 @@ static void matmul_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 {
     const char *spec = ((const matmul_attr *)n->attr)->spec;
     const char *comma = strchr(spec, ','), *arrow = strstr(spec, "->");
-    int la = (int)(comma - spec), lb = (int)(arrow - comma - 1);
+    int la = (int)(comma - spec), lb = (int)strcspn(comma + 1, ",-");
     char text[48];
     mx_node *dy = mx_cast(g, dout[0], n->in[0]->type.dtype);
     snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, lb, comma + 1, la, spec);
     din[0] = mx_matmul_as(g, text, dy, n->in[1], gradient_dtype(g, n->in[0]));
     snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, la, spec, lb, comma + 1);
     din[1] = mx_matmul_as(g, text, dy, n->in[0], gradient_dtype(g, n->in[1]));
+    if (n->n_in > 2)
+        din[2] = mx_sum_to(g, dy, mx_shape_of(&n->in[2]->type));
 }
 
-#define CASE(text, ...) {2, {__VA_ARGS__}, &(matmul_attr){text, 0, false}}
+#define CASE_N(n, text, ...) {n, {__VA_ARGS__}, &(matmul_attr){text, 0, false}}
+#define CASE(text, ...) CASE_N(2, text, __VA_ARGS__)
 const mx_op mx_op_matmul = {
     .name = "matmul",
     .doc = "contraction of two tensors in index notation",
@@ -296,5 +327,7 @@ const mx_op mx_op_matmul = {
                                CASE("*d,df->*f", {2, {5, 4}}, {2, {4, 6}}),
                                CASE("bshc,hcd->bshd", {4, {2, 3, 2, 4}}, {3, {2, 4, 6}}),
                                CASE("bij,bjk->bik", {3, {2, 3, 4}}, {3, {2, 4, 2}}),
-                               CASE("mk,nk->nm", {2, {4, 6}}, {2, {2, 6}}), {0}},
+                               CASE("mk,nk->nm", {2, {4, 6}}, {2, {2, 6}}),
+                               CASE_N(3, "*!d,!df,f->*f", {3, {2, 3, 4}}, {2, {4, 6}}, {1, {6}}),
+                               {0}},
 };

@@ -39,7 +39,15 @@ mx_node *mx_permute_rows(mx_graph *g, mx_node *x, mx_node *order, mx_node *place
 
 static void permute_rows_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    din[0] = mx_unpermute_rows(g, dout[0], n->in[1], n->in[2], n->in[0]->type.dim[0]);
+    mx_node *dy = dout[0];
+    int64_t rows = n->in[0]->type.dim[0];
+    /* A sum of two gradients (gate and up projection) is formed while the rows are added up. */
+    bool sum = dy->op == &mx_op_add;
+    for (int i = 0; sum && i < 2; i++)
+        sum = mx_shape_equal(&dy->in[i]->type, &dy->type)
+              && dy->in[i]->type.dtype == dy->type.dtype;
+    mx_node *in[4] = {sum ? dy->in[0] : dy, n->in[1], n->in[2], sum ? dy->in[1] : NULL};
+    din[0] = mx_unpermute_sum(g, in, rows);
 }
 
 const mx_op mx_op_permute_rows = {
@@ -51,8 +59,13 @@ const mx_op mx_op_permute_rows = {
     .grad = permute_rows_vjp,
     .cost = mx_cost_move,
     .cpu = permute_rows_cpu,
-    /* One row and the identity: order and place of a random case would not be each other's inverse.
-     * Real orders are in tests/ops_values.c. */
+    /* A gradient needs one row and the identity: order and place of a random case would not be each
+     * other's inverse. Real orders are in tests/ops_values.c. */
     .cases = (const mx_case[]){{3, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1}}},
-                               {0}},
+                               {3, {{2, {5, 264}, .no_grad = true}, {1, {15}, MX_I32, -1, 16},
+                                    {1, {15}, MX_I32, -1, 16}}},
+                               {3, {{2, {5, 6}, .no_grad = true}, {1, {10}, MX_I32, -1, 11},
+                                    {1, {10}, MX_I32, -1, 11}}},
+                               {3, {{2, {3, 24}, .no_grad = true}, {1, {3}, MX_I32, -1, 4},
+                                    {1, {3}, MX_I32, -1, 4}}}, {0}},
 };

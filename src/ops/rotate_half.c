@@ -15,19 +15,19 @@ typedef struct {
     static MX_CLONES void name(const mx_tile *t)                                                   \
     {                                                                                              \
         const rotate_attr *at = t->attr;                                                           \
-        const T *x = t->in[0];                                                                     \
-        T *y = t->out;                                                                             \
-        int64_t half = at->dims / 2;                                                               \
-        for (int64_t i = 0; i < half && at->interleaved; i++) {                                    \
-            T first = x[2 * i];                                                                    \
-            y[2 * i] = -x[2 * i + 1];                                                              \
-            y[2 * i + 1] = first;                                                                  \
-        }                                                                                          \
-        for (int64_t i = 0; i < half && !at->interleaved; i++) {                                   \
-            T first = x[i];                                                                        \
-            y[i] = -x[i + half];                                                                   \
-            y[i + half] = first;                                                                   \
-        }                                                                                          \
+        const T *restrict x = t->in[0];                                                            \
+        T *restrict y = t->out;                                                                    \
+        const int64_t half = at->dims / 2;                                                         \
+        if (at->interleaved)                                                                       \
+            for (int64_t i = 0; i < half; i++) {                                                   \
+                y[2 * i] = -x[2 * i + 1];                                                          \
+                y[2 * i + 1] = x[2 * i];                                                           \
+            }                                                                                      \
+        else                                                                                       \
+            for (int64_t i = 0; i < half; i++) {                                                   \
+                y[i] = -x[i + half];                                                               \
+                y[i + half] = x[i];                                                                \
+            }                                                                                      \
         for (int64_t i = at->dims; i < t->n; i++)                                                  \
             y[i] = 0;                                                                              \
     }

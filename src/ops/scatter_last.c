@@ -63,5 +63,9 @@ const mx_op mx_op_scatter_last = {
     .cpu = scatter_last_cpu,
     .cases = (const mx_case[]){{2, {{3, {2, 3, 4}, MX_I32, -1, 6}, {3, {2, 3, 4}}},
                                 &(scatter_attr){5}},
-                               {2, {{1, {3}, MX_I32, 0, 2}, {1, {3}}}, &(scatter_attr){2}}, {0}},
+                               {2, {{1, {3}, MX_I32, 0, 2}, {1, {3}}}, &(scatter_attr){2}},
+                               {2, {{2, {9, 70}, MX_I32, -3, 50}, {2, {9, 70}, .no_grad = true}},
+                                &(scatter_attr){45}},
+                               {2, {{2, {3, 40}, MX_I32, -1, 6}, {2, {3, 40}, MX_I32, -9, 9}},
+                                &(scatter_attr){5}}, {0}},
 };

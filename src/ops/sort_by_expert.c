@@ -70,5 +70,6 @@ const mx_op mx_op_sort_by_expert = {
     .cpu = sort_cpu,
     .work_bytes = work_bytes,
     .cases = (const mx_case[]){{1, {{2, {6, 2}, MX_I32, -1, 5}}, &(sort_attr){4}},
-                               {1, {{2, {1, 1}, MX_I32, 0, 1}}, &(sort_attr){3}}, {0}},
+                               {1, {{2, {1, 1}, MX_I32, 0, 1}}, &(sort_attr){3}},
+                               {1, {{2, {700, 3}, MX_I32, -1, 70}}, &(sort_attr){67}}, {0}},
 };

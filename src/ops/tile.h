@@ -28,36 +28,53 @@
 #define MX_T_GELU_GATE(x)                                                                          \
     MX_T_SIGMOID((real)1.5957691216057308 * ((x) + (real)0.044715 * (x) * (x) * (x)))
 
-#define MX_TILE_LOOP(T, suffix, name, load, expr)                                                  \
+#define MX_TILE_EACH(T, take, expr)                                                                \
+    _Pragma("omp simd") for (int64_t i = 0; i < t->n; i++)                                         \
+    {                                                                                              \
+        take;                                                                                      \
+        out[i] = (T)(expr);                                                                        \
+    }
+#define MX_TILE_LOOP(T, suffix, name, load, take, expr)                                            \
     static MX_CLONES void name##_##suffix(const mx_tile *t)                                        \
     {                                                                                              \
         typedef T real;                                                                            \
-        load(T);                                                                                   \
+        const T *pa = t->in[0];                                                                    \
         T *out = t->out;                                                                           \
-        _Pragma("omp simd") for (int64_t i = 0; i < t->n; i++)                                     \
-        {                                                                                          \
-            T a = pa[i], b = pb[i], c = pc[i];                                                     \
-            (void)a, (void)b, (void)c;                                                             \
-            out[i] = (real)(expr);                                                                 \
+        load;                                                                                      \
+        MX_TILE_EACH(real, take, expr)                                                             \
+    }
+/* Of two operands one may be a single number, which stays in a register. */
+#define MX_TILE_LOOP2(T, suffix, name, expr)                                                       \
+    static MX_CLONES void name##_##suffix(const mx_tile *t)                                        \
+    {                                                                                              \
+        typedef T real;                                                                            \
+        const T *pa = t->in[0], *pb = t->in[1];                                                    \
+        T *out = t->out;                                                                           \
+        if (t->single == 1) {                                                                      \
+            const real a = pa[0];                                                                  \
+            MX_TILE_EACH(real, real b = pb[i], expr)                                               \
+        } else if (t->single == 2) {                                                               \
+            const real b = pb[0];                                                                  \
+            MX_TILE_EACH(real, real a = pa[i], expr)                                               \
+        } else {                                                                                   \
+            MX_TILE_EACH(real, real a = pa[i]; real b = pb[i], expr)                               \
         }                                                                                          \
     }
-/* Operands that an op does not have read operand a: always there, and unused. */
-#define MX_TILE_LOAD1(T) const T *pa = t->in[0], *pb = pa, *pc = pa
-#define MX_TILE_LOAD2(T) const T *pa = t->in[0], *pb = t->in[1], *pc = pa
-#define MX_TILE_LOAD3(T) const T *pa = t->in[0], *pb = t->in[1], *pc = t->in[2]
 
 /* The text is taken here, before the macros in it are expanded. */
 #define MX_TILE1(name, expr)                                                                       \
-    MX_TILE_LOOP(float, f32, name, MX_TILE_LOAD1, expr)                                            \
-    MX_TILE_LOOP(double, f64, name, MX_TILE_LOAD1, expr)                                           \
+    MX_TILE_LOOP(float, f32, name, (void)0, real a = pa[i], expr)                                  \
+    MX_TILE_LOOP(double, f64, name, (void)0, real a = pa[i], expr)                                 \
     static const char name##_expr[] = #expr;
 #define MX_TILE2(name, expr)                                                                       \
-    MX_TILE_LOOP(float, f32, name, MX_TILE_LOAD2, expr)                                            \
-    MX_TILE_LOOP(double, f64, name, MX_TILE_LOAD2, expr)                                           \
+    MX_TILE_LOOP2(float, f32, name, expr)                                                          \
+    MX_TILE_LOOP2(double, f64, name, expr)                                                         \
     static const char name##_expr[] = #expr;
+#define MX_TILE3_LOAD const real *pb = t->in[1]; const real *pc = t->in[2]
+#define MX_TILE3_TAKE real a = pa[i]; real b = pb[i]; real c = pc[i]
 #define MX_TILE3(name, expr)                                                                       \
-    MX_TILE_LOOP(float, f32, name, MX_TILE_LOAD3, expr)                                            \
-    MX_TILE_LOOP(double, f64, name, MX_TILE_LOAD3, expr)                                           \
+    MX_TILE_LOOP(float, f32, name, MX_TILE3_LOAD, MX_TILE3_TAKE, expr)                             \
+    MX_TILE_LOOP(double, f64, name, MX_TILE3_LOAD, MX_TILE3_TAKE, expr)                            \
     static const char name##_expr[] = #expr;
 
 /* The fields of an elementwise op that follow from its tiles. */

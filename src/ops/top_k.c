@@ -140,5 +140,7 @@ const mx_op mx_op_top_k = {
     .cases = (const mx_case[]){{1, {{3, {2, 4, 9}}}, &(top_k_attr){3}},
                                {1, {{2, {3, 300}}}, &(top_k_attr){20}},
                                {1, {{1, {5}}}, &(top_k_attr){5}},
+                               {1, {{2, {2, 2100}, .no_grad = true}}, &(top_k_attr){7}},
+                               {1, {{2, {3, 150}, .no_grad = true}}, &(top_k_attr){40}},
                                {1, {{2, {2, 6}, MX_I32, 0, 4}}, &(top_k_attr){2}}, {0}},
 };

@@ -1,19 +1,23 @@
 /* unpermute_rows.c - the rows of each token's choices brought back and added up.
  *
- *     x (N k, d)   order (N k)   place (N k)  ->  (N, d):   y[n] = sum over j of x[place[n k + j]]
+ *     x (N k, d)   order (N k)   place (N k)   also (N k, d), optional
+ *         ->  (N, d):   y[n] = sum over j of x[place[n k + j]] (+ also[place[n k + j]])
  * The opposite of permute_rows, and its gradient; permute_rows is the gradient of this. Sums run in
- * the order of j, in float32 (float64 for float64), and are rounded once.
+ * the order of j, in float32 (float64 for float64), and are rounded once. `also` is there because a
+ * gated MLP's rows have two gradients, the gate's and the other: their sum is never written.
  */
 #include "base/simd.h"
 #include "ops.h"
 #include "ops/copy.h"
 #include "ops/load.h"
 
+#include <string.h>
+
 typedef struct {
     int64_t rows;
 } unpermute_attr;
 
-enum { TILE = 256 };
+enum { TILE = 1024, LINE = 64 };
 
 static void infer(mx_graph *g, mx_node *n)
 {
@@ -33,24 +37,50 @@ static void infer(mx_graph *g, mx_node *n)
 ADD(float, add_f32)
 ADD(double, add_f64)
 
-#define GATHER_ROW(T, suffix)                                                                      \
-    static void gather_##suffix(const mx_tensor *x, const int32_t *place, int64_t k,               \
-                                const mx_tensor *y, int64_t r)                                     \
+/* Rows lie anywhere, and each is short for the machine's own prefetching: the next one is asked for
+ * while this one is added. */
+static void ask_for(const mx_tensor *x, int64_t element, int64_t n)
+{
+    size_t item = mx_dtype_bytes(x->type.dtype);
+    const char *p = (const char *)x->data + (size_t)element * item;
+    for (size_t i = 0; i < (size_t)n * item; i += LINE)
+        __builtin_prefetch(p + i);
+}
+
+#define GATHER_ROW(T, suffix, native)                                                              \
+    static void add_row_##suffix(const mx_tensor *x, int64_t at, int64_t n, T *sum)                \
     {                                                                                              \
+        T tile[TILE];                                                                              \
+        const T *row = (const T *)x->data + at;                                                    \
+        if (x->type.dtype != native)                                                               \
+            mx_load_run_##suffix(x, at, n, tile), row = tile;                                      \
+        add_##suffix(sum, row, n);                                                                 \
+    }                                                                                              \
+    static void gather_##suffix(const mx_call *call, int64_t k, int64_t r)                         \
+    {                                                                                              \
+        const mx_tensor *x = &call->in[0], *y = &call->out[0];                                     \
+        const mx_tensor *also = call->n_in > 3 && call->in[3].data ? &call->in[3] : NULL;          \
+        const int32_t *place = call->in[2].data;                                                   \
         int64_t d = y->type.dim[1], m = x->type.dim[0];                                            \
         for (int64_t c = 0; c < d; c += TILE) {                                                    \
             int64_t n = d - c < TILE ? d - c : TILE;                                               \
-            T sum[TILE] = {0}, tile[TILE];                                                         \
-            for (int64_t j = r * k; j < (r + 1) * k; j++)                                          \
-                if (place[j] >= 0 && place[j] < m) {                                               \
-                    mx_load_run_##suffix(x, place[j] * d + c, n, tile);                            \
-                    add_##suffix(sum, tile, n);                                                    \
+            T sum[TILE];                                                                           \
+            memset(sum, 0, sizeof *sum * (size_t)n);                                               \
+            for (int64_t j = r * k; j < (r + 1) * k; j++) {                                        \
+                if (place[j] < 0 || place[j] >= m)                                                 \
+                    continue;                                                                      \
+                int64_t at = place[j] * d + c, next = j + 1 < m ? place[j + 1] : -1;               \
+                for (int i = 0; i < (also ? 2 : 1); i++) {                                         \
+                    if (next >= 0 && next < m)                                                     \
+                        ask_for(i ? also : x, next * d + c, n);                                    \
+                    add_row_##suffix(i ? also : x, at, n, sum);                                    \
                 }                                                                                  \
+            }                                                                                      \
             mx_store_run_##suffix(y, r * d + c, n, sum);                                           \
         }                                                                                          \
     }
-GATHER_ROW(float, f32)
-GATHER_ROW(double, f64)
+GATHER_ROW(float, f32, MX_F32)
+GATHER_ROW(double, f64, MX_F64)
 
 static void unpermute_rows_cpu(const mx_call *c)
 {
@@ -58,23 +88,31 @@ static void unpermute_rows_cpu(const mx_call *c)
     int64_t rows = y->type.dim[0], k = x->type.dim[0] / rows;
 #pragma omp parallel for schedule(static) if (mx_type_count(&x->type) > 1 << 14)
     for (int64_t r = 0; r < rows; r++)
-        (x->type.dtype == MX_F64 ? gather_f64 : gather_f32)(x, c->in[2].data, k, y, r);
+        (x->type.dtype == MX_F64 ? gather_f64 : gather_f32)(c, k, r);
 }
 
 mx_node *mx_unpermute_rows(mx_graph *g, mx_node *x, mx_node *order, mx_node *place, int64_t rows)
 {
-    return MX_APPLY(g, &mx_op_unpermute_rows, &(unpermute_attr){rows}, x, order, place);
+    return MX_APPLY(g, &mx_op_unpermute_rows, &(unpermute_attr){rows}, x, order, place, NULL);
+}
+
+/* The same of x + also: in[3], which may be NULL. */
+mx_node *mx_unpermute_sum(mx_graph *g, mx_node *const in[4], int64_t rows)
+{
+    return mx_apply(g, &mx_op_unpermute_rows, &(unpermute_attr){rows}, 4, in);
 }
 
 static void unpermute_rows_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
     din[0] = mx_permute_rows(g, dout[0], n->in[1], n->in[2]);
+    if (n->in[3])
+        din[3] = din[0];
 }
 
 const mx_op mx_op_unpermute_rows = {
     .name = "unpermute_rows",
     .doc = "the rows of each token's choices added up",
-    .dims = "!md,!m,!m->!nd",
+    .dims = "!md,!m,!m,!md->!nd",
     .attr_size = sizeof(unpermute_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(unpermute_attr, MX_ATTR_INT, rows), {0}},
     .no_cast = true,
@@ -82,6 +120,14 @@ const mx_op mx_op_unpermute_rows = {
     .grad = unpermute_rows_vjp,
     .cost = mx_cost_move,
     .cpu = unpermute_rows_cpu,
-    .cases = (const mx_case[]){{3, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1}},
-                                &(unpermute_attr){1}}, {0}},
+    .cases = (const mx_case[]){{4, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1},
+                                     {.absent = true}}, &(unpermute_attr){1}},
+                               {4, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1},
+                                     {2, {1, 4}}}, &(unpermute_attr){1}},
+                               {4, {{2, {15, 16}, .no_grad = true}, {1, {15}, MX_I32, -1, 16},
+                                    {1, {15}, MX_I32, -1, 16}, {.absent = true}},
+                                &(unpermute_attr){5}},
+                               {4, {{2, {10, 6}, .no_grad = true}, {1, {10}, MX_I32, -1, 11},
+                                    {1, {10}, MX_I32, -1, 11}, {2, {10, 6}, .no_grad = true}},
+                                &(unpermute_attr){5}}, {0}},
 };

@@ -349,6 +349,19 @@ MX_CLONES static void scan_f32(mx_st_scan *scan, const float *x, int64_t n)
     scan->n_inf += inf;
 }
 
+/* What checkpoints are mostly made of, without a detour. */
+MX_CLONES static void scan_bf16(mx_st_scan *scan, const uint16_t *x, int64_t n)
+{
+    uint32_t nan = 0, inf = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t mag = x[i] & 0x7fff;
+        nan += mag > 0x7f80;
+        inf += mag == 0x7f80;
+    }
+    scan->n_nan += nan;
+    scan->n_inf += inf;
+}
+
 static void scan_f64(mx_st_scan *scan, const double *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -371,6 +384,8 @@ void mx_st_scan_add(mx_st_scan *scan, mx_st_dtype d, const void *p, int64_t n)
         if (d == MX_ST_F64) {
             decode_f64(d, src, hub.d, k);
             scan_f64(scan, hub.d, k);
+        } else if (d == MX_ST_BF16) {
+            scan_bf16(scan, (const uint16_t *)(const void *)src, k);
         } else {
             decode_f32(d, src, hub.f, k);
             scan_f32(scan, hub.f, k);

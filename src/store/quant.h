@@ -71,8 +71,5 @@ const char *mx_quant_describe(const mx_quant_tensor *t, char *buf, size_t cap);
  * beside dst is a few MiB, or one stored matrix for mxfp4. */
 mx_status mx_quant_read(const mx_quant_tensor *t, int64_t first, int64_t count, mx_st_dtype to,
                         void *dst, mx_st_scan *scan) MX_MUST_USE;
-/* The whole weight, by n_threads. */
-mx_status mx_quant_load(const mx_quant_tensor *t, mx_st_dtype to, void *dst, int n_threads,
-                        mx_st_scan *scan) MX_MUST_USE;
 
 #endif

@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PANEL_BYTES = 256 << 10, PIECE_ELEMENTS = 4 << 20 };
+enum { PANEL_BYTES = 256 << 10 };
 
 /* What a run of panels of one matrix needs. Zero-initialised; freed by finish. */
 typedef struct {
@@ -293,38 +293,4 @@ mx_status mx_quant_read(const mx_quant_tensor *t, int64_t first, int64_t count, 
     mx_status st = read_panels(&r, first, count, to, dst, scan);
     finish(&r);
     return st;
-}
-
-mx_status mx_quant_load(const mx_quant_tensor *t, mx_st_dtype to, void *dst, int n_threads,
-                        mx_st_scan *scan)
-{
-    /* A piece is one matrix when transposed (its blocks are read once), whole parts of a stack,
-     * else whole rows. */
-    int64_t width = t->kind == MX_QUANT_PLAIN   ? 1
-                    : t->kind == MX_QUANT_STACK ? t->parts[0]->n
-                    : t->transposed             ? t->rows * t->cols
-                                                : t->cols;
-    width = width > 0 ? width : 1;
-    int64_t step = PIECE_ELEMENTS / width > 0 ? PIECE_ELEMENTS / width * width : width;
-    int64_t n_pieces = (t->n + step - 1) / step;
-    mx_status first_bad = MX_OK;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(n_threads < 1 ? 1 : n_threads)
-    for (int64_t i = 0; i < n_pieces; i++) {
-        int64_t first = i * step, left = t->n - first;
-        mx_st_scan mine = {0};
-        mx_status st = mx_quant_read(t, first, left < step ? left : step, to,
-                                     (char *)dst + first * mx_st_dtype_bytes(to), &mine);
-#pragma omp critical(mx_quant_load)
-        {
-            if (scan) {
-                scan->n_nan += mine.n_nan;
-                scan->n_inf += mine.n_inf;
-            }
-            if (st && first_bad)
-                mx_status_free(st);
-            else if (st)
-                first_bad = st;
-        }
-    }
-    return first_bad;
 }

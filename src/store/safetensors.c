@@ -15,7 +15,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-enum { PIECE_BYTES = 1 << 20, JOB_PIECE_BYTES = 8 << 20 };
+enum { PIECE_BYTES = 1 << 20 };
 static const uint64_t MAX_HEADER_BYTES = 100000000; /* the reference library's limit */
 
 /* dtypes that exist in the format and that no model family here is stored in */
@@ -246,6 +246,8 @@ void mx_st_close(mx_st_file *f)
 {
     if (f->is_open)
         mx_io_system.close(NULL, f->fd);
+    if (f->is_direct)
+        mx_io_system.close(NULL, f->direct_fd);
     mx_arena_fini(&f->arena);
     *f = (mx_st_file){0};
 }
@@ -345,66 +347,30 @@ mx_status mx_st_read_box(const mx_st_tensor *t, const int64_t *start, const int6
     return MX_OK;
 }
 
-typedef struct {
-    int64_t job, first, count;
-} piece_of;
-
-void mx_st_expect(const mx_st_tensor *t)
+void mx_st_expect(const mx_st_tensor *t, int64_t first, int64_t count)
 {
-    if (t->n_bytes) /* advice: refusal changes nothing but speed */
-        (void)posix_fadvise(t->file->fd, (off_t)t->at, (off_t)t->n_bytes, POSIX_FADV_WILLNEED);
+    /* The system takes a long request for its first part. */
+    enum { REQUEST = 512 << 10 };
+    uint64_t size = (uint64_t)mx_st_dtype_bytes(t->dtype), n = (uint64_t)count * size;
+    for (uint64_t i = 0; i < n; i += REQUEST) /* advice: refusal changes nothing but speed */
+        (void)posix_fadvise(t->file->fd, (off_t)(t->at + (uint64_t)first * size + i),
+                            n - i < REQUEST ? (off_t)(n - i) : REQUEST, POSIX_FADV_WILLNEED);
 }
 
-mx_status mx_st_load(mx_st_job *jobs, int64_t n_jobs, int n_threads)
-{
-    piece_of *pieces = NULL;
-    int64_t n = 0, cap = 0;
-    for (int64_t j = 0; j < n_jobs; j++) {
-        int64_t step = JOB_PIECE_BYTES / mx_st_dtype_bytes(jobs[j].tensor->dtype);
-        jobs[j].scan = (mx_st_scan){0};
-        for (int64_t i = 0; i < jobs[j].count; i += step) {
-            MX_GROW(pieces, n, cap);
-            int64_t left = jobs[j].count - i;
-            pieces[n++] = (piece_of){j, i, left < step ? left : step};
-        }
-    }
-    mx_status first_bad = MX_OK;
-    /* A dynamic schedule of one: pieces differ in size and the disk decides who is next. */
-#pragma omp parallel for schedule(dynamic, 1) num_threads(n_threads < 1 ? 1 : n_threads)
-    for (int64_t i = 0; i < n; i++) {
-        mx_st_job *j = &jobs[pieces[i].job];
-        mx_st_scan scan = {0};
-        char *dst = (char *)j->dst + pieces[i].first * mx_st_dtype_bytes(j->to);
-        mx_status st =
-            mx_st_read(j->tensor, j->first + pieces[i].first, pieces[i].count, j->to, dst, &scan);
-#pragma omp critical(mx_st_load)
-        {
-            j->scan.n_nan += scan.n_nan;
-            j->scan.n_inf += scan.n_inf;
-            if (st && first_bad)
-                mx_status_free(st);
-            else if (st)
-                first_bad = st;
-        }
-    }
-    mx_free(pieces);
-    return first_bad;
-}
-
-mx_status mx_st_check_finite(const mx_st_job *jobs, int64_t n_jobs)
+mx_status mx_st_check_finite(const mx_st_seen *seen, int64_t n)
 {
     enum { SHOWN = 20 };
     mx_str text = {0};
     int64_t n_bad = 0;
-    for (int64_t j = 0; j < n_jobs; j++) {
-        const mx_st_job *job = &jobs[j];
-        if (!job->scan.n_nan && !job->scan.n_inf)
+    for (int64_t j = 0; j < n; j++) {
+        const mx_st_seen *one = &seen[j];
+        if (!one->scan.n_nan && !one->scan.n_inf)
             continue;
         if (n_bad++ < SHOWN)
             mx_str_addf(&text,
                         "\n  %s: %" PRId64 " NaN, %" PRId64 " Inf of %" PRId64 " values (%s)",
-                        job->tensor->name, job->scan.n_nan, job->scan.n_inf, job->count,
-                        job->tensor->file->path);
+                        one->tensor->name, one->scan.n_nan, one->scan.n_inf, one->count,
+                        one->tensor->file->path);
     }
     mx_status st = MX_OK;
     if (n_bad)

@@ -20,7 +20,7 @@
 #include "base/status.h"
 #include "store/element.h"
 
-enum { MX_ST_MAX_DIM = 8 };
+enum { MX_ST_MAX_DIM = 8, MX_ST_BLOCK = 4096 };
 
 typedef struct mx_st_file mx_st_file;
 
@@ -45,6 +45,8 @@ struct mx_st_file {
     const char *path;
     int fd; /* valid when open */
     bool is_open;
+    int direct_fd; /* valid when direct: the same file, read past the page cache */
+    bool is_direct;
     uint64_t size_bytes;    /* of the whole file */
     uint64_t data_at;       /* byte where the data begins */
     mx_st_tensor *tensors;  /* in the order of their data */
@@ -71,21 +73,24 @@ const char *mx_st_describe(const mx_st_tensor *t, char *buf, size_t cap);
 mx_status mx_st_read(const mx_st_tensor *t, int64_t first, int64_t count, mx_st_dtype to, void *dst,
                      mx_st_scan *scan) MX_MUST_USE;
 
-/* Many tensors, in parallel, in pieces of a few MiB, within n_threads * 1 MiB of memory of its own.
- * After it each job's scan holds its NaN and Inf counts. The first failure is returned. */
+/* These elements will be read soon: the system may fetch them meanwhile. */
+void mx_st_expect(const mx_st_tensor *t, int64_t first, int64_t count);
+
+/* From now on mx_st_fetch reads past the page cache, where the file system can. */
+void mx_st_go_direct(mx_st_file *f);
+/* Elements [first, first + count) as they are stored, somewhere in `room`: it begins at a multiple
+ * of MX_ST_BLOCK and has room for two blocks more than the elements. Thread-safe. */
+mx_status mx_st_fetch(const mx_st_tensor *t, int64_t first, int64_t count, void *room,
+                      const void **out) MX_MUST_USE;
+
+/* What was seen of a tensor when it was read. */
 typedef struct {
     const mx_st_tensor *tensor;
-    int64_t first, count; /* elements */
-    mx_st_dtype to;
-    void *dst;
-    mx_st_scan scan; /* out */
-} mx_st_job;
-mx_status mx_st_load(mx_st_job *jobs, int64_t n_jobs, int n_threads) MX_MUST_USE;
-/* This tensor will be read soon: the system may fetch it meanwhile. */
-void mx_st_expect(const mx_st_tensor *t);
-
-/* An error naming every job whose scan is not zero ("lm_head.weight: 3 NaN, 1 Inf"), else OK. */
-mx_status mx_st_check_finite(const mx_st_job *jobs, int64_t n_jobs) MX_MUST_USE;
+    int64_t count; /* elements */
+    mx_st_scan scan;
+} mx_st_seen;
+/* An error naming every one whose scan is not zero ("lm_head.weight: 3 NaN, 1 Inf"), else OK. */
+mx_status mx_st_check_finite(const mx_st_seen *seen, int64_t n) MX_MUST_USE;
 
 /* A box of the tensor: start[i] <= index_i < start[i] + size[i], written densely to dst. */
 mx_status mx_st_read_box(const mx_st_tensor *t, const int64_t *start, const int64_t *size,

@@ -10,6 +10,7 @@
 #include "store/weights.h"
 
 #include "ops/load.h"
+#include "store/haul.h"
 #include "store/quant.h"
 #include <stdlib.h>
 #include <string.h>
@@ -250,23 +251,16 @@ static mx_status load_part(const mx_quant_tensor *t, const mx_weight_part *p, co
     return st;
 }
 
-/* Straight into the weight where the host can write it, else through a buffer of one weight. */
-static mx_status load_one(mx_session *s, mx_var *v, const origin *o, bool allow_nonfinite)
+/* A weight from parts: put together in the weight where the host can write it, else in a buffer. */
+static mx_status load_parts(mx_session *s, mx_var *v, const origin *o, mx_st_scan *scan)
 {
     bool direct = mx_session_on_host(s);
     void *host = v->data;
-    const mx_quant_tensor *t = o->n_parts ? &o->tensor[0] : &o->whole;
-    mx_st_job job = {.tensor = t->data, .count = t->n};
     if (!direct)
         MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
     mx_status st = MX_OK;
     for (int i = 0; i < o->n_parts && !st; i++)
-        st = load_part(&o->tensor[i], &o->part[i], &v->type, host, &job.scan);
-    if (!o->n_parts)
-        st = mx_quant_load(t, mx_st_dtype_of(v->type.dtype), host, mx_session_threads(s),
-                           &job.scan);
-    if (!st && !allow_nonfinite)
-        st = mx_st_check_finite(&job, 1);
+        st = load_part(&o->tensor[i], &o->part[i], &v->type, host, scan);
     if (!st && !direct)
         st = mx_var_write(s, v, host);
     v->written |= !st;
@@ -296,49 +290,42 @@ static bool may_be_infinite(const mx_model_spec *m, mx_session *s, int i)
     return mx_glob_any(m->family->limits, mx_session_var(s, i)->name);
 }
 
-/* Bytes of the tensors a weight is made from; `expect`: they will be read soon. */
-static double file_bytes(const origin *o, bool expect)
+/* The weights that are tensors of the checkpoint all together, then those made from parts. */
+static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, bool allow_nonfinite)
 {
-    double bytes = 0;
-    for (int k = 0; k < (o->n_parts ? o->n_parts : 1); k++) {
-        const mx_quant_tensor *t = o->n_parts ? &o->tensor[k] : &o->whole;
+    int64_t n = mx_session_count(s), n_hauls = 0, n_seen = 0;
+    mx_haul *hauls = MX_NEW_N(&mt->arena, mx_haul, n);
+    mx_st_seen *seen = MX_NEW_N(&mt->arena, mx_st_seen, n);
+    for (int i = 0; i < n; i++)
+        if (mt->from[i].whole.name && !mt->from[i].n_parts)
+            hauls[n_hauls++] = (mx_haul){mx_session_var(s, i), &mt->from[i].whole, {0}};
+    MX_TRY(mx_haul_all(s, hauls, n_hauls));
+    n_hauls = 0;
+    for (int i = 0; i < n; i++) {
+        const origin *o = &mt->from[i];
+        const mx_quant_tensor *t = o->n_parts ? &o->tensor[0] : &o->whole;
         if (!t->name)
             continue;
-        bytes += (double)t->data->n_bytes;
-        if (expect)
-            mx_st_expect(t->data);
+        mx_st_seen one = {.tensor = t->data, .count = t->n};
+        if (o->n_parts)
+            MX_TRY(load_parts(s, mx_session_var(s, i), o, &one.scan));
+        else
+            one.scan = hauls[n_hauls++].scan;
+        if (!allow_nonfinite && !may_be_infinite(m, s, i))
+            seen[n_seen++] = one;
     }
-    return bytes;
-}
-
-/* Asks for what comes after weight i, up to AHEAD bytes of it, so that the disk works while weights
- * are converted and copied. `next` is the first weight not yet asked for, `asked` the bytes of
- * weights asked for and not yet loaded. */
-static void expect_ahead(const matching *mt, int n, int *next, double *asked)
-{
-    const double AHEAD = 1 << 29;
-    for (; *next < n && *asked < AHEAD; ++*next)
-        *asked += file_bytes(&mt->from[*next], true);
+    return mx_st_check_finite(seen, n_seen);
 }
 
 mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir, mx_load_options o)
 {
     matching mt = {0};
     mx_status st = MX_OK;
-    int next = 0;
-    double asked = 0;
     MX_TRY_OUT(st, mx_quant_open(&mt.q, dir));
     mt.from = MX_NEW_N(&mt.arena, origin, mx_session_count(s));
     mt.used = MX_NEW_N(&mt.arena, bool, mt.q.n_tensors);
     MX_TRY_OUT(st, match(&mt, s, m, dir));
-    for (int i = 0; i < mx_session_count(s); i++) {
-        expect_ahead(&mt, mx_session_count(s), &next, &asked);
-        if (mt.from[i].whole.name || mt.from[i].n_parts)
-            MX_TRY_OUT(st, mx_status_wrap(load_one(s, mx_session_var(s, i), &mt.from[i],
-                                                   o.allow_nonfinite || may_be_infinite(m, s, i)),
-                                          "%s", dir->path));
-        asked -= file_bytes(&mt.from[i], false);
-    }
+    MX_TRY_OUT(st, mx_status_wrap(load_all(&mt, s, m, o.allow_nonfinite), "%s", dir->path));
     if (o.notes)
         note_unused(&mt, m->family, dir, o.notes);
     st = mx_session_refresh_copies(s);

@@ -198,11 +198,17 @@ void mx_goodput_report(const mx_goodput *g, mx_str *out)
     if (g->steps_lost)
         mx_str_addf(out, ", %lld steps lost", (long long)g->steps_lost);
     mx_str_add(out, "\n");
-    for (int i = 0; i < MX_GOODPUT_N; i++)
-        if (g->seconds[i] > 0)
-            mx_str_addf(out, "  %-11s %9s  %5.1f%%\n", mx_goodput_name[i],
-                        mx_format_duration(buf, sizeof buf, g->seconds[i]),
-                        100 * g->seconds[i] / (total > 0 ? total : 1));
+    for (int i = 0; i < MX_GOODPUT_N; i++) {
+        if (g->seconds[i] <= 0)
+            continue;
+        mx_str_addf(out, "  %-11s %9s  %5.1f%%", mx_goodput_name[i],
+                    mx_format_duration(buf, sizeof buf, g->seconds[i]),
+                    100 * g->seconds[i] / (total > 0 ? total : 1));
+        if (i == MX_GOODPUT_LOAD && g->read_seconds > 0)
+            mx_str_addf(out, "  weights: %.3g GB in %.3g s, %.3g GB/s", g->read_bytes / 1e9,
+                        g->read_seconds, g->read_bytes / 1e9 / g->read_seconds);
+        mx_str_add(out, "\n");
+    }
 }
 
 mx_status mx_goodput_read(mx_goodput *g, const char *run_dir)

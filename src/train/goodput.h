@@ -53,6 +53,7 @@ typedef struct {
         double step_seconds;  /* seconds[STEP] when everything before `step` was done */
     } mark[MX_GOODPUT_MARKS]; /* the latest durable points, oldest first */
     int n_marks;
+    double read_bytes, read_seconds; /* of weights, by this process, within "load"; not saved */
     bool was_damaged; /* the file could not be read: it was set aside and the account starts anew */
     const mx_io *io;
     char path[4096];

@@ -129,6 +129,7 @@ static void add_program(mx_plan *plan, const mx_program *p, double times, const 
     plan->inputs += p->bytes.inputs;
     plan->activations += p->bytes.activations;
     plan->workspace += p->bytes.workspace;
+    plan->on_host = fmax(plan->on_host, d->apart ? p->bytes.on_host : 0);
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
         plan->variables[k] = fmax(plan->variables[k], p->bytes.variables[k]);
     for (int i = 0; i < p->n; i++) {
@@ -162,6 +163,7 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
 {
     mx_step step = {0};
     o.kind = kind;
+    o.compile.gpu = d->kernels_for || d->flops_per_second > 0;
     o.shape.batch = plan->batch.microbatch;
     MX_TRY(mx_step_plan(&step, m, &o));
     double before = plan->activations;
@@ -180,7 +182,7 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
 mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
                        const mx_batch_plan *batch, const mx_plan_device *device)
 {
-    *p = (mx_plan){.batch = *batch};
+    *p = (mx_plan){.batch = *batch, .apart = device->apart};
     double start = mx_clock_now();
     if (batch->accumulation > 1) {
         MX_TRY(add_step(p, m, *o, MX_STEP_ACCUMULATE, (double)batch->accumulation, device));
@@ -191,6 +193,7 @@ mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options
     p->total = p->inputs + p->activations + p->workspace;
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
         p->total += p->variables[k];
+    p->total -= p->on_host;
     p->compile_seconds = mx_clock_now() - start;
     return MX_OK;
 }
@@ -200,7 +203,7 @@ mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options
 static void try_change(const mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
                        const mx_batch_plan *batch, mx_plan_advice *out, int *n)
 {
-    mx_plan_device nothing = {0};
+    mx_plan_device nothing = {.apart = p->apart};
     mx_plan smaller;
     mx_status st = mx_plan_make(&smaller, m, o, batch, &nothing);
     if (!st && smaller.total < p->total)
@@ -231,6 +234,14 @@ int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_step_optio
                  (double)batch.global_microbatch / (double)batch.devices,
                  (long long)batch.accumulation);
         try_change(p, m, &changed, &batch, out, &n);
+    }
+    if (p->apart && !o->optimizer.on_host && n < cap) {
+        mx_step_options hosted = *o;
+        hosted.optimizer.on_host = true;
+        hosted.compile.remat = (mx_remat){.policy = "full"};
+        snprintf(out[n].keys, sizeof out[n].keys,
+                 "remat_policy=full optimizer_memory_host_offload=true");
+        try_change(p, m, &hosted, &p->batch, out, &n);
     }
     changed.optimizer.mu_dtype = changed.optimizer.nu_dtype = MX_BF16;
     if (o->optimizer.mu_dtype != MX_BF16 && n < cap) {

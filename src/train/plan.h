@@ -28,7 +28,9 @@ typedef struct {
     double parameters, trainable;          /* numbers */
     double variables[MX_VAR_KIND_COUNT];   /* bytes, by class */
     double inputs, activations, workspace; /* bytes, of all programs */
-    double total;                          /* bytes */
+    double total;                          /* bytes, on the device */
+    double on_host;                        /* bytes beside it, of variables in host memory */
+    bool apart;                            /* the device has memory of its own */
     double flops, model_flops;             /* of one update, on one device */
     double moved_bytes;                    /* read and written by one update */
     double seconds; /* the floor of one update; 0 when the rates are unknown */
@@ -42,6 +44,7 @@ typedef struct {
 /* What the device offers; 0: unknown. */
 typedef struct {
     double memory_bytes, flops_per_second, bytes_per_second;
+    bool apart; /* its memory is not the host's */
     const char *kernels_for; /* compile the generated kernels for this architecture; NULL: do not */
 } mx_plan_device;
 

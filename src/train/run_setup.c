@@ -7,6 +7,7 @@
 #include "train/run.h"
 #include "train/run_state.h"
 
+#include "base/clock.h"
 #include "base/simd.h"
 #include "models/from_config.h"
 #include "ops/load.h"
@@ -73,6 +74,9 @@ static mx_status write_plan(const mx_run *r, const double *kind_bytes)
         mx_str_addf(&text, "%-14s %14.0f\n", "evaluation", (double)r->eval.program.scratch_bytes);
     if (mx_config_bool(r->c, "enable_checkpointing") && mx_config_bool(r->c, "async_checkpointing"))
         mx_str_addf(&text, "%-14s %14.0f\n", "snapshot", r->snapshot_bytes);
+    if (r->hosted_bytes > 0)
+        mx_str_addf(&text, "%-14s %14.0f  (of the optimizer, not in the total)\n", "in host memory",
+                    r->hosted_bytes);
     mx_str_addf(&text, "%-14s %14.0f  (%s)\n\n%.4g GFLOP a step, %d threads\n", "total",
                 r->planned_bytes, mx_format_bytes(buf, sizeof buf, r->planned_bytes),
                 r->flops_per_step / 1e9, mx_session_threads(r->session));
@@ -95,7 +99,10 @@ static mx_status say_plan(mx_run *r)
         if (v->attr.kind == MX_VAR_WEIGHT)
             weights += (double)mx_type_count(&v->type);
         kind[v->attr.kind] += (double)mx_type_bytes(&v->type);
-        total += (double)mx_type_bytes(&v->type);
+        if (v->attr.on_host && !mx_session_on_host(r->session))
+            r->hosted_bytes += (double)mx_type_bytes(&v->type);
+        else
+            total += (double)mx_type_bytes(&v->type);
     }
     r->snapshot_bytes = kind[MX_VAR_WEIGHT] + kind[MX_VAR_OPTIMIZER];
     bool copies = mx_config_bool(r->c, "enable_checkpointing") &&
@@ -116,6 +123,12 @@ static mx_status say_plan(mx_run *r)
                     mx_format_bytes(buf, sizeof buf, r->planned_bytes),
                     (b->activations + b->workspace) / (1 << 20), r->flops_per_step / 1e9,
                     mx_session_threads(r->session));
+    if (r->hosted_bytes > 0)
+        mx_progress_say(&r->progress, "memory: %s of host memory for the optimizer, beside that",
+                        mx_format_bytes(buf, sizeof buf, r->hosted_bytes));
+    else if (mx_config_bool(r->c, "optimizer_memory_host_offload"))
+        mx_progress_say(&r->progress, "note: optimizer_memory_host_offload=true changes nothing "
+                                      "on the CPU: its memory is host memory");
     mx_str_fini(&line);
     return r->leads ? write_plan(r, kind) : MX_OK;
 }
@@ -130,6 +143,8 @@ static mx_status build_steps(mx_run *r)
                            (int)mx_config_int(r->c, "num_threads")));
     if (!mx_config_bool(r->c, "deterministic"))
         mx_session_allow_any_order(r->session);
+    if (mx_config_bool(r->c, "gemm_search"))
+        mx_session_search(r->session);
     r->options.compile.n_threads = mx_session_threads(r->session);
     MX_TRY(mx_step_open(&r->step, r->session, &r->model, &r->options));
     if (r->accumulates) {
@@ -185,7 +200,10 @@ static mx_status load_parameters(mx_run *r, const char *path)
     mx_hf_dir dir = {0};
     MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_ALL));
     mx_str notes = {0};
+    double began = mx_clock_now();
     mx_status st = mx_weights_load(r->session, &r->model, &dir, (mx_load_options){.notes = &notes});
+    r->read_seconds = mx_clock_now() - began;
+    r->read_bytes = (double)dir.total_bytes;
     if (notes.len)
         mx_progress_say(&r->progress, "%.*s", (int)notes.len - 1, mx_str_text(&notes));
     mx_str_fini(&notes);

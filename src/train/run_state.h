@@ -100,7 +100,9 @@ typedef struct {
     bool accounts;           /* goodput is recorded */
     double account_saved;    /* when, seconds since 1970 */
     double opened, compiled; /* when, seconds since 1970 */
+    double read_bytes, read_seconds; /* of the weights of load_parameters_path; 0: none */
     double planned_bytes, snapshot_bytes, start_rss_bytes;
+    double hosted_bytes; /* of variables in host memory, beside the device's */
     const char *config_text; /* of config.yml, for checkpoints */
     int failures_said; /* failed saves in a row that were reported */
     const char *refuge;  /* folder for the state when saves fail (run_refuge.c); NULL: none */

@@ -116,6 +116,8 @@ static void account_open(mx_run *r)
         mx_progress_say(&r->progress, "note: goodput.json was damaged; the account starts anew");
     mx_goodput_enter(&r->goodput, MX_GOODPUT_COMPILE, r->opened);
     mx_goodput_enter(&r->goodput, MX_GOODPUT_LOAD, r->compiled);
+    r->goodput.read_bytes = r->read_bytes;
+    r->goodput.read_seconds = r->read_seconds;
     mx_run_spend(r, MX_GOODPUT_OTHER);
 }
 

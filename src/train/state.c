@@ -2,6 +2,7 @@
 #include "train/state.h"
 
 #include "compile/optimizer.h"
+#include "store/haul.h"
 #include "store/weights.h"
 #include <math.h>
 #include <string.h>
@@ -116,30 +117,33 @@ mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
 /* Moments by name. A weight that was frozen in the saved run has none: it starts from zero. */
 static mx_status restore_moments(const mx_ckpt_view *v, mx_session *s)
 {
+    mx_arena scratch = {0};
+    mx_status st = MX_OK;
     float skipped = (float)json_integer_value(json_object_get(v->state, "skipped"));
+    mx_quant_tensor *from = MX_NEW_N(&scratch, mx_quant_tensor, mx_session_count(s));
+    mx_haul *hauls = MX_NEW_N(&scratch, mx_haul, mx_session_count(s));
+    int64_t n = 0;
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *var = mx_session_var(s, i);
         if (var->attr.kind != MX_VAR_OPTIMIZER)
             continue;
         const mx_st_tensor *t = v->has_optimizer ? mx_hf_dir_find(&v->optimizer, var->name) : NULL;
         if (!t && strcmp(var->name, MX_SKIPPED_STEPS) == 0)
-            MX_TRY(mx_var_write(s, var, &skipped)); /* a checkpoint without moments counts too */
+            MX_TRY_OUT(st, mx_var_write(s, var, &skipped)); /* without moments it counts too */
         if (!t)
             continue;
         if (t->n != mx_type_count(&var->type))
-            return mx_fail(MX_INPUT, "the checkpoint's %s has %lld values, the run needs %lld",
-                           t->name, (long long)t->n, (long long)mx_type_count(&var->type));
-        void *host = NULL;
-        MX_TRY(mx_alloc(&host, mx_type_bytes(&var->type), var->name));
-        mx_st_job job = {
-            .tensor = t, .count = t->n, .to = mx_st_dtype_of(var->type.dtype), .dst = host};
-        mx_status st = mx_st_load(&job, 1, mx_session_threads(s));
-        if (!st)
-            st = mx_var_write(s, var, host);
-        mx_free(host);
-        MX_TRY(st);
+            MX_TRY_OUT(st, mx_fail(MX_INPUT, "the checkpoint's %s has %lld values, the run needs "
+                                   "%lld", t->name, (long long)t->n,
+                                   (long long)mx_type_count(&var->type)));
+        from[n] = (mx_quant_tensor){.name = t->name, .kind = MX_QUANT_PLAIN, .n = t->n, .data = t};
+        hauls[n] = (mx_haul){var, &from[n], {0}};
+        n++;
     }
-    return MX_OK;
+    st = mx_haul_all(s, hauls, n);
+out:
+    mx_arena_fini(&scratch);
+    return st;
 }
 
 mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model_spec *m,

@@ -157,7 +157,9 @@ mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options
 mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
                        const mx_step_options *o)
 {
-    MX_TRY(mx_step_plan(s, m, o));
+    mx_step_options here = *o;
+    here.compile.gpu = !mx_session_on_host(session);
+    MX_TRY(mx_step_plan(s, m, &here));
     return mx_session_add(session, &s->program, &s->exec);
 }
 

@@ -114,6 +114,7 @@ static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_a
         .muon_steps = (int)mx_config_int(cfg, "muon_steps"),
         .clip = mx_config_float(cfg, "gradient_clipping_threshold"),
         .no_decay = *mask ? mask : m->family->no_decay,
+        .on_host = mx_config_bool(cfg, "optimizer_memory_host_offload"),
         .skips_spikes = mx_config_bool(cfg, "skip_step_on_spikes"),
     };
     /* adam_pax keeps its moments divided by their bias corrections, m / (1 - b^t); the update is

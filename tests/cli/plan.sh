@@ -30,6 +30,17 @@ expect 4 'deepseek_v3, 671 G parameters' $maxc plan model_name=deepseek3-671b ch
 expect 4 'deepseek_v32, 672 G parameters' $maxc plan model_name=deepseek3.2-671b chip=h200 max_target_length=128
 expect 4 'qwen3_next, 79.7 G parameters' $maxc plan model_name=qwen3-next-80b-a3b chip=h200 max_target_length=128
 expect 4 'deepseek_v3, 1.03 T parameters' $maxc plan model_name=kimi-k2-1t chip=h200 max_target_length=128
+# The optimizer's state in host memory: beside a GPU's memory, but not beside the CPU's own.
+host="$small optimizer_memory_host_offload=true"
+total() { $maxc plan format=json "$@" | sed -n "s/.*\"$key\": \([0-9.e+]*\).*/\1/p"; }
+expect 0 '^host .*, pinned' $maxc plan $host chip=h200
+key=total all=$(total $small chip=h200) less=$(total $host chip=h200) here=$(total $host)
+key=optimizer state=$(total $small) key=host hosted=$(total $host chip=h200) none=$(total $host)
+awk -v all="$all" -v less="$less" -v here="$here" -v s="$state" -v h="$hosted" -v none="$none" \
+    'BEGIN { exit !(h > 100000 && s - h <= 64 && all - less == h && here == all && none == 0) }' ||
+    { echo "plan.sh: $all bytes, offloaded $less, of $state: $hosted; on the CPU $here, $none"; bad=1; }
+expect 4 'optimizer_memory_host_offload=true needs' $maxc plan model_name=llama3.2-1b chip=h100 memory_gib=14 \
+    per_device_batch_size=1 max_target_length=1024 dtype=bfloat16
 # The largest graphs in two seconds of processor time and a GiB of address space, by the released program.
 limited() { (ulimit -t 2 && ulimit -v 1048576 && exec build/release/maxc plan "$@"); }
 for m in deepseek3-671b kimi-k2-1t; do

@@ -36,7 +36,7 @@ MX_TEST(quant_matches_reference)
         char *a = mx_realloc(NULL, w->n_bytes), *b = mx_realloc(NULL, w->n_bytes);
         MX_CHECK_OK(mx_st_read(w, 0, w->n, w->dtype, a, NULL));
         mx_st_scan scan = {0};
-        MX_CHECK_OK(mx_quant_load(t, w->dtype, b, 2, &scan));
+        MX_CHECK_OK(mx_quant_read(t, 0, t->n, w->dtype, b, &scan));
         MX_CHECK(memcmp(a, b, w->n_bytes) == 0, "%s differs", w->name);
         MX_CHECK(!scan.n_nan && !scan.n_inf);
         memset(b, 0, w->n_bytes);
@@ -167,7 +167,7 @@ MX_TEST(quant_nan_scales_are_counted)
     MX_CHECK_OK(mx_hf_dir_open(&h, d.path, MX_HF_WEIGHTS_ONLY));
     MX_CHECK_OK(mx_quant_open(&q, &h));
     MX_CHECK(q.n_tensors == 1 && q.tensors[0].ndim == 2 && q.tensors[0].dim[1] == 64);
-    MX_CHECK_OK(mx_quant_load(&q.tensors[0], MX_ST_F32, x, 1, &scan));
+    MX_CHECK_OK(mx_quant_read(&q.tensors[0], 0, 64, MX_ST_F32, x, &scan));
     MX_CHECK(x[0] == 1.0f && x[31] == 1.0f && isnan(x[32]) && scan.n_nan == 32);
     mx_quant_close(&q);
     mx_hf_dir_close(&h);
@@ -200,7 +200,7 @@ MX_TEST(quant_stacks)
     MX_CHECK_OK(mx_quant_resolve(&q, "e.*.w", &a, &t));
     MX_CHECK(t.name && t.ndim == 3 && t.dim[0] == 3 && t.dim[1] == 2 && t.dim[2] == 3 && t.n == 18);
     MX_CHECK(strcmp(mx_quant_describe(&t, buf, sizeof buf), "F32 (3, 2, 3)") == 0, "%s", buf);
-    MX_CHECK_OK(mx_quant_load(&t, MX_ST_F32, got, 2, NULL));
+    MX_CHECK_OK(mx_quant_read(&t, 0, t.n, MX_ST_F32, got, NULL));
     MX_CHECK(memcmp(got, want, sizeof want) == 0);
     memset(got, 0, sizeof got);
     for (int i = 0; i < 18; i += 5)

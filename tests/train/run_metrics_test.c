@@ -55,8 +55,7 @@ static double norm_of_checkpoint(const char *folder, const char *name, int step)
         for (int64_t i = 0; i < dir.files[f].n_tensors; i++) {
             const mx_st_tensor *t = &dir.files[f].tensors[i];
             double *x = calloc((size_t)t->n, sizeof *x);
-            mx_st_job job = {.tensor = t, .count = t->n, .to = MX_ST_F64, .dst = x};
-            MX_CHECK_OK(mx_st_load(&job, 1, 1));
+            MX_CHECK_OK(mx_st_read(t, 0, t->n, MX_ST_F64, x, NULL));
             for (int64_t k = 0; k < t->n; k++)
                 sum += x[k] * x[k];
             free(x);

@@ -64,8 +64,9 @@ static void cpu_close(mx_device *d)
 mx_status mx_device_open_cpu(mx_device **out)
 {
     mx_device *d = mx_realloc(NULL, sizeof *d);
-    *d = (mx_device){"cpu",    cpu_alloc, cpu_release, cpu_copy, cpu_copy,
-                     cpu_prepare, cpu_run, cpu_drop,    cpu_close};
+    *d = (mx_device){.name = "cpu", .alloc = cpu_alloc, .release = cpu_release, .write = cpu_copy,
+                     .read = cpu_copy, .prepare = cpu_prepare, .run = cpu_run, .drop = cpu_drop,
+                     .close = cpu_close};
     *out = d;
     return MX_OK;
 }

@@ -4,18 +4,20 @@
 
 #ifdef MX_TEST_BUILD
 
+#include "ops/load.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
-enum { JOBS = 1024 };
+enum { JOBS = 1024, SLOTS = 2, PAGE = 4096 };
 
 typedef struct {
-    enum { COPY, RUN } kind;
+    enum { COPY, RUN, FREIGHT } kind;
     void *dst, *own; /* own: a copy of the source, freed afterwards */
     const void *src;
     size_t bytes;
     mx_exec *exec;
+    mx_freight freight;
 } job;
 
 typedef struct {
@@ -30,16 +32,27 @@ typedef struct {
 } queue;
 
 /* Counted for tests, read by nothing else. */
-static atomic_llong n_runs, n_reads, n_waits, n_idle;
+static atomic_llong n_runs, n_reads, n_waits, n_idle, hosted_bytes;
 
 mx_queue_counts mx_queue_report(void)
 {
-    return (mx_queue_counts){n_runs, n_reads, n_waits, n_idle};
+    return (mx_queue_counts){n_runs, n_reads, n_waits, n_idle, hosted_bytes};
+}
+
+/* Afterwards the slot is spoilt: nobody may count on it. */
+static void deliver(const mx_freight *f)
+{
+    mx_tensor from = {(void *)f->src, mx_type_of(f->from, MX_SHAPE(f->n))};
+    mx_tensor to = {f->dst, mx_type_of(f->to, MX_SHAPE(f->n))};
+    mx_convert_run(&from, 0, &to, 0, f->n);
+    memset((void *)f->src, 0xee, (size_t)f->n * mx_dtype_bytes(f->from));
 }
 
 static void work(queue *q, const job *j)
 {
-    if (j->kind == COPY)
+    if (j->kind == FREIGHT)
+        deliver(&j->freight);
+    else if (j->kind == COPY)
         memcpy(j->dst, j->own ? j->own : j->src, j->bytes);
     else
         mx_status_free(q->cpu->run(q->cpu, j->exec, NULL)); /* the CPU's never fails */
@@ -66,7 +79,8 @@ static void *worker(void *arg)
     return NULL;
 }
 
-static void ask(queue *q, job j)
+/* Gives the job's number: what `done` must reach. */
+static int64_t ask(queue *q, job j)
 {
     pthread_mutex_lock(&q->lock);
     while (q->asked - q->done >= JOBS)
@@ -74,8 +88,10 @@ static void ask(queue *q, job j)
     q->ring[q->asked++ % JOBS] = j;
     if (j.kind == RUN)
         q->last_run = q->asked;
+    int64_t number = q->asked;
     pthread_cond_broadcast(&q->changed);
     pthread_mutex_unlock(&q->lock);
+    return number;
 }
 
 static void wait_for(queue *q, int64_t number)
@@ -90,6 +106,12 @@ static mx_status queue_alloc(mx_device *d, void **out, size_t bytes, const char 
 {
     (void)d;
     return mx_alloc(out, bytes, what);
+}
+
+static mx_status queue_alloc_host(mx_device *d, void **out, size_t bytes, const char *what)
+{
+    hosted_bytes += (long long)bytes;
+    return queue_alloc(d, out, bytes, what);
 }
 
 static void queue_release(mx_device *d, void *p)
@@ -186,6 +208,56 @@ static void late_close(mx_device *d, void *host, void *late)
     mx_free(late);
 }
 
+/* --- lanes: their copies take their turn in the queue --- */
+
+typedef struct {
+    char *memory, *slot[SLOTS];
+    int64_t through[SLOTS]; /* number in the queue of the slot's last copy */
+    int next;
+} lane;
+
+static mx_status lane_open(mx_device *d, size_t slot_bytes, void **out)
+{
+    (void)d;
+    lane *l = mx_small_alloc(sizeof *l);
+    *l = (lane){0};
+    slot_bytes = (slot_bytes + PAGE - 1) / PAGE * PAGE;
+    mx_status st = mx_alloc((void **)&l->memory, SLOTS * slot_bytes + PAGE, "a lane");
+    char *first = (char *)(((uintptr_t)l->memory + PAGE - 1) / PAGE * PAGE);
+    for (int i = 0; i < SLOTS; i++)
+        l->slot[i] = first + (size_t)i * slot_bytes;
+    *out = st ? NULL : l;
+    if (st)
+        mx_free(l);
+    return st;
+}
+
+static mx_status lane_slot(mx_device *d, void *p, void **host)
+{
+    lane *l = p;
+    wait_for((queue *)d, l->through[l->next]);
+    *host = l->slot[l->next];
+    return MX_OK;
+}
+
+static mx_status lane_send(mx_device *d, void *p, const mx_freight *f)
+{
+    lane *l = p;
+    l->through[l->next] = ask((queue *)d, (job){.kind = FREIGHT, .freight = *f});
+    l->next = (l->next + 1) % SLOTS;
+    return MX_OK;
+}
+
+static mx_status lane_close(mx_device *d, void *p)
+{
+    lane *l = p;
+    for (int i = 0; l && i < SLOTS; i++)
+        wait_for((queue *)d, l->through[i]);
+    mx_free(l ? l->memory : NULL);
+    mx_free(l);
+    return MX_OK;
+}
+
 mx_status mx_device_open_queue(mx_device **out)
 {
     void *memory;
@@ -193,9 +265,17 @@ mx_status mx_device_open_queue(mx_device **out)
     MX_TRY(mx_alloc(&memory, sizeof(queue), "a queue"));
     queue *q = memory;
     mx_status st = mx_device_open_cpu(&q->cpu);
-    q->device = (mx_device){"queue",     queue_alloc, queue_release, queue_write, queue_read,
-                            queue_prepare, queue_run, queue_drop,    queue_close, late_open,
-                            late_take,   late_mark,   late_wait,     late_close};
+    q->device = (mx_device){.name = "queue", .alloc = queue_alloc,
+                            .alloc_host = queue_alloc_host, .release = queue_release,
+                            .write = queue_write, .read = queue_read, .prepare = queue_prepare,
+                            .run = queue_run, .drop = queue_drop, .close = queue_close,
+                            .late_open = late_open, .late_take = late_take,
+                            .late_mark = late_mark, .late_wait = late_wait,
+                            .late_close = late_close};
+    q->device.lane_open = lane_open;
+    q->device.lane_slot = lane_slot;
+    q->device.lane_send = lane_send;
+    q->device.lane_close = lane_close;
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->changed, NULL);
     if (!st && pthread_create(&q->thread, NULL, worker, q))

@@ -8,6 +8,7 @@
 #include "base/vmath.h"
 #include "ops/cpu/attention_decode.h"
 #include "ops/cpu/attention_mask.h"
+#include "ops/cpu/narrow.h"
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -16,6 +17,7 @@ enum {
     BACK_KEYS = 224, /* keys of a tile in the backward pass, at most MX_ATTN_KEYS: whole register
                       * tiles both as rows (14) and as columns (32) */
     BLOCK = 8,       /* row tiles that share packed keys in the forward pass, at most */
+    ROOM = 64,       /* rows of a tile in whole lanes */
     LANES = 16,      /* row loops run over whole vectors: beyond a row's end they find -inf */
     CLEAR = 16       /* more than the rows of a register tile: weights this far beyond the diagonal
                       * are not read by the products, and those before it are zero when hidden */

@@ -7,7 +7,9 @@
 
 #include <omp.h>
 
-enum { STRIP = 384 }; /* columns of a piece */
+/* Columns of a piece. Each piece packs its expert's rows anew, so pieces are as wide as a tile of
+ * the product may be where there are enough of them to fill the threads evenly. */
+enum { WIDE = 768, STRIP = 384, ENOUGH = 16 };
 
 static const void *at(const void *p, int64_t element, mx_num type)
 {
@@ -24,16 +26,18 @@ typedef struct {
 static void run(const mx_grouped *g, const product *p)
 {
     int threads = mx_kernel_threads(g->threads);
-    int64_t strips = (p->one.n + STRIP - 1) / STRIP;
+    int64_t wide = (p->one.n + WIDE - 1) / WIDE;
+    int64_t strip = g->groups * wide >= ENOUGH * threads ? WIDE : STRIP;
+    int64_t strips = (p->one.n + strip - 1) / strip;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t i = 0; i < g->groups * strips; i++) {
-        int64_t e = i / strips, j = i % strips * STRIP, first = g->offsets[e];
+        int64_t e = i / strips, j = i % strips * strip, first = g->offsets[e];
         int64_t rows = g->offsets[e + 1] - first;
         mx_gemm_args m = p->one;
         m.a = at(m.a, m.a_step * (p->a_by_row ? first : e), m.a_type);
         m.b = at(m.b, m.b_step * (p->b_by_row ? first : e) + (m.trans_b ? j * m.ldb : j), m.b_type);
         m.c = (char *)m.c + (m.c_step * (p->c_by_row ? first : e) + j) * MX_NUM_BYTES(m.c_type);
-        m.n = m.n - j < STRIP ? m.n - j : STRIP;
+        m.n = m.n - j < strip ? m.n - j : strip;
         *(p->rows_are_k ? &m.k : &m.m) = rows;
         m.batch = 1;
         m.threads = 1;

@@ -15,7 +15,7 @@
 #include "device/cuda/plugin/sdpa_cudnn.h"
 #include "device/device.h"
 
-enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_ID_INPUTS = 8 };
+enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_ID_INPUTS = 8, MX_CUDA_HOSTED = 8 };
 
 typedef struct {
     mx_cuda_libs libs;
@@ -27,12 +27,18 @@ typedef struct {
     size_t work_bytes;
     char *stage;         /* pinned: inputs on their way to the GPU; NULL: none could be had */
     size_t stage_at;     /* bytes handed out since the stream was last waited for */
-    size_t memory_bytes; /* of the whole device */
+    struct {
+        char *at; /* NULL: none */
+        size_t bytes;
+    } hosted[MX_CUDA_HOSTED]; /* variables in host memory (hosted.c) */
+    size_t memory_bytes;      /* of the whole device */
     bool any_order;      /* equal runs need not give equal bits */
+    bool search;         /* products are timed when they are planned */
     mx_cuda_documents documents[MX_CUDA_ID_INPUTS]; /* inputs that tell documents apart */
     int way;             /* of this run: how many of them there are (documents.h) */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
+    char choices[544];   /* the file with those of products */
 } mx_cuda;
 
 typedef struct mx_cuda_op {
@@ -50,6 +56,23 @@ typedef struct mx_cuda_op {
 } mx_cuda_op;
 
 extern const mx_cuda_op *const mx_cuda_op_table[];
+
+/* A plan for a product (gemm_search.c). */
+mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;
+
+mx_cuda *mx_cuda_of(mx_device *d);
+
+/* hosted.c: variables in host memory that kernels use from there. */
+mx_status mx_cuda_hosted_alloc(mx_device *d, void **out, size_t bytes,
+                               const char *what) MX_MUST_USE;
+bool mx_cuda_is_hosted(const mx_cuda *c, const void *p);
+bool mx_cuda_hosted_release(mx_cuda *c, void *p); /* false: it is none */
+mx_status mx_cuda_hosted_copy(mx_cuda *c, void *dst, const void *src, size_t bytes) MX_MUST_USE;
+
+/* lanes.c: large data on its way to the GPU. */
+void mx_cuda_lanes(mx_device *d); /* sets lane_* */
+/* src on the GPU as well; float32 and bfloat16, or the same type. */
+cudaError_t mx_cuda_convert(const mx_freight *f, cudaStream_t stream);
 
 /* Not this dtype or shape: for prepare. */
 #define MX_CUDA_NEEDS(cond, what)                                                                  \

@@ -6,6 +6,7 @@
  * time, for all query heads that share it; every group keeps its own running softmax; groups, warps
  * and splits of the sequence are merged at the end, in a fixed order.
  */
+#include "device/cuda/plugin/early.cuh"
 #include "device/cuda/plugin/flash.cuh"
 #include "device/cuda/plugin/kernels.h"
 
@@ -58,6 +59,19 @@ __global__ void __launch_bounds__(256)
         }
 }
 
+__device__ __forceinline__ float dot8(vec8 a, vec8 b)
+{
+    float f[8], g[8], s = 0;
+    unpack8(f, a);
+    unpack8(g, b);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        s += f[j] * g[j];
+    return s;
+}
+
+enum { AHEAD = 4 }; /* vectors of eight of a row that a lane asks for before x is there */
+
 /* Blocks of 8 rows, counted through all the weights. */
 struct gemv_table {
     mx_gemv_one one[MX_GEMV_MOST];
@@ -68,6 +82,7 @@ struct gemv_table {
 __global__ void __launch_bounds__(256)
     gemv_many_kernel(const __grid_constant__ gemv_table t, const uint16_t *x, int64_t k)
 {
+    let_next_start();
     int i = 0;
     while (i + 1 < t.n && blockIdx.x >= t.first[i + 1])
         i++;
@@ -77,16 +92,21 @@ __global__ void __launch_bounds__(256)
     if (row >= o.n)
         return;
     const uint16_t *w = o.w + row * k;
-    float acc = 0;
-#pragma unroll 4
-    for (int64_t c = 8 * lane; c < k; c += 256) {
-        float f[8], g[8];
-        unpack8(g, load8_stream(w + c));
-        unpack8(f, load8(x + c));
+    /* Nobody writes weights in a step of decoding: their first loads go out before x is there. */
+    vec8 ahead[AHEAD];
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            acc += f[j] * g[j];
-    }
+    for (int u = 0; u < AHEAD; u++)
+        if (8 * lane + 256 * u < k)
+            ahead[u] = load8_stream(w + 8 * lane + 256 * u);
+    wait_for_previous();
+    float acc = 0;
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++)
+        if (8 * lane + 256 * u < k)
+            acc += dot8(ahead[u], load8(x + 8 * lane + 256 * u));
+#pragma unroll 4
+    for (int64_t c = 8 * lane + 256 * AHEAD; c < k; c += 256)
+        acc += dot8(load8_stream(w + c), load8(x + c));
     acc = warp_sum(acc);
     if (lane)
         return;
@@ -107,8 +127,7 @@ cudaError_t mx_cuda_gemv_many(const mx_gemv_one *one, int n, const mx_bf16 *x, i
         t.one[i] = one[i];
         t.first[i + 1] = t.first[i] + (unsigned)((one[i].n + 7) / 8);
     }
-    gemv_many_kernel<<<t.first[n], 256, 0, stream>>>(t, x, k);
-    return cudaGetLastError();
+    return launch_early(gemv_many_kernel, t.first[n], 256, 0, stream, t, x, k);
 }
 
 /* 2 to 8 vectors: the matrix units. A block takes 16 rows of W, its warps slices of K. A lane loads
@@ -120,6 +139,8 @@ __global__ void __launch_bounds__(256)
                     int64_t k)
 {
     __shared__ float part[8][16][9];
+    let_next_start();
+    wait_for_previous();
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane / 4;
     int64_t row = (int64_t)blockIdx.x * 16;
     const uint16_t *w0 = w + min(row + r, n - 1) * k, *w1 = w + min(row + r + 8, n - 1) * k;
@@ -163,10 +184,9 @@ cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16
 {
     if (m < 1 || m > 8 || k % 8)
         return cudaErrorInvalidValue;
-    if (m > 1 && k % 32 == 0) {
-        gemv_few_kernel<<<(unsigned)((n + 15) / 16), 256, 0, stream>>>(y, y32, x, w, m, n, k);
-        return cudaGetLastError();
-    }
+    if (m > 1 && k % 32 == 0)
+        return launch_early(gemv_few_kernel, (unsigned)((n + 15) / 16), 256, 0, stream, y, y32, x,
+                            w, m, n, k);
     cudaError_t e = cudaSuccess;
     for (int i = 0; i < m && e == cudaSuccess; i++)
         e = gemv_launch<1, 1>(y ? y + i * n : NULL, y32 ? y32 + i * n : NULL, x + i * k, w, n, k,
@@ -281,59 +301,75 @@ template <int LANES, int H, bool CAP> struct decode_state {
     }
 };
 
-/* Merges the block's lane groups, head by head, and writes the split's partial result. */
+/* The state of two groups of lanes becomes one, over all groups of a warp. */
 template <int LANES, int H, bool CAP>
-__device__ __forceinline__ void
-decode_merge(const decode_params &p, const decode_state<LANES, H, CAP> &t, int b, int h0, int heads)
+__device__ __forceinline__ void merge_in_warp(decode_state<LANES, H, CAP> &t)
 {
-    constexpr int GROUPS = DECODE_THREADS / LANES;
-    __shared__ float sm[GROUPS], sl[GROUPS], so[GROUPS][LANES * 8];
-    int group = threadIdx.x / LANES, part = threadIdx.x % LANES;
+#pragma unroll
+    for (int w = LANES; w < 32; w <<= 1)
+#pragma unroll
+        for (int h = 0; h < H; h++) {
+            float m = __shfl_xor_sync(~0u, t.m[h], w), l = __shfl_xor_sync(~0u, t.l[h], w);
+            float top = fmaxf(m, t.m[h]), base = top == -INFINITY ? 0.f : top;
+            float mine = exp2_fast(t.m[h] - base), other = exp2_fast(m - base);
+            t.m[h] = top;
+            t.l[h] = t.l[h] * mine + l * other;
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                t.o[h][c] = t.o[h][c] * mine + __shfl_xor_sync(~0u, t.o[h][c], w) * other;
+        }
+}
+
+/* Merges the block's warps, and writes the split's partial result, or the result. */
+template <int LANES, int H, bool CAP>
+__device__ __forceinline__ void decode_merge(const decode_params &p,
+                                             decode_state<LANES, H, CAP> &t, int b, int h0,
+                                             int heads)
+{
+    constexpr int WARPS = DECODE_THREADS / 32;
+    __shared__ float sm[H][WARPS], sl[H][WARPS], so[WARPS][H][LANES * 8];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    merge_in_warp(t);
 #pragma unroll
     for (int h = 0; h < H; h++) {
-        if (h >= heads)
-            return;
-        __syncthreads();
-        if (part == 0) {
-            sm[group] = t.m[h];
-            sl[group] = t.l[h];
+        if (lane == 0) {
+            sm[h][warp] = t.m[h];
+            sl[h][warp] = t.l[h];
         }
+        if (lane < LANES)
 #pragma unroll
-        for (int c = 0; c < 8; c++)
-            so[group][part * 8 + c] = t.o[h][c];
-        __syncthreads();
-        float m = -INFINITY, l = 0;
-        for (int i = 0; i < GROUPS; i++)
-            m = fmaxf(m, sm[i]);
+            for (int c = 0; c < 8; c++)
+                so[warp][h][lane * 8 + c] = t.o[h][c];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < heads * p.s.dim_v; i += DECODE_THREADS) {
+        int h = i / p.s.dim_v, c = i % p.s.dim_v;
+        float m = -INFINITY, l = 0, x = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            m = fmaxf(m, sm[h][w]);
         float base = m == -INFINITY ? 0.f : m;
-        for (int i = 0; i < GROUPS; i++)
-            l += sl[i] * exp2_fast(sm[i] - base);
-        if (p.splits == 1) { /* nothing to combine with */
-            float sink = p.sinks ? p.sinks[h0 + h] * LOG2E : -INFINITY, top = fmaxf(m, sink);
-            float shift = top == -INFINITY ? 0.f : top;
-            float share = m == -INFINITY ? 0.f : exp2_fast(m - shift);
-            float sum = l * share + (p.sinks ? exp2_fast(sink - shift) : 0.f);
-            for (int c = threadIdx.x; c < p.s.dim_v; c += DECODE_THREADS) {
-                float x = 0;
-                for (int i = 0; i < GROUPS; i++)
-                    x += so[i][c] * exp2_fast(sm[i] - base);
-                p.o[((int64_t)b * p.s.heads_q + h0 + h) * p.s.dim_v + c] =
-                    f32_to_bf16(sum > 0 ? x * share / sum : 0.f);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            float share = exp2_fast(sm[h][w] - base);
+            l += sl[h][w] * share;
+            x += so[w][h][c] * share;
+        }
+        int64_t head = (int64_t)b * p.s.heads_q + h0 + h;
+        if (p.splits > 1) {
+            float *out = p.partial + (head * p.splits + blockIdx.x) * (2 + p.s.dim_v);
+            if (c == 0) {
+                out[0] = m;
+                out[1] = l;
             }
+            out[2 + c] = x;
             continue;
         }
-        float *out = p.partial + (((int64_t)b * p.s.heads_q + h0 + h) * p.splits + blockIdx.x) *
-                                     (2 + p.s.dim_v);
-        if (threadIdx.x == 0) {
-            out[0] = m;
-            out[1] = l;
-        }
-        for (int c = threadIdx.x; c < p.s.dim_v; c += DECODE_THREADS) {
-            float x = 0;
-            for (int i = 0; i < GROUPS; i++)
-                x += so[i][c] * exp2_fast(sm[i] - base);
-            out[2 + c] = x;
-        }
+        float sink = p.sinks ? p.sinks[h0 + h] * LOG2E : -INFINITY, top = fmaxf(m, sink);
+        float shift = top == -INFINITY ? 0.f : top;
+        float share = m == -INFINITY ? 0.f : exp2_fast(m - shift);
+        float sum = l * share + (p.sinks ? exp2_fast(sink - shift) : 0.f);
+        p.o[head * p.s.dim_v + c] = f32_to_bf16(sum > 0 ? x * share / sum : 0.f);
     }
 }
 
@@ -342,6 +378,8 @@ __global__ void __launch_bounds__(DECODE_THREADS)
     decode_kernel(const __grid_constant__ decode_params p)
 {
     const mx_decode_shape &s = p.s;
+    let_next_start();
+    wait_for_previous();
     int b = blockIdx.z, rep = s.heads_q / s.heads_kv, blocks = (rep + H - 1) / H;
     int g = blockIdx.y / blocks, h0 = g * rep + blockIdx.y % blocks * H;
     int heads = min(H, (g + 1) * rep - h0);
@@ -381,6 +419,8 @@ __global__ void decode_combine_kernel(const __grid_constant__ decode_params p)
 {
     __shared__ float weight[TARGET_BLOCKS + 1], scratch[32], top[32];
     const mx_decode_shape &s = p.s;
+    let_next_start();
+    wait_for_previous();
     int h = blockIdx.x, b = blockIdx.y, lane = threadIdx.x & 31, width = 2 + s.dim_v;
     const float *in = p.partial + ((int64_t)b * s.heads_q + h) * p.splits * width;
     float m = p.sinks ? p.sinks[h] * LOG2E : -INFINITY, l = 0, sink = m;
@@ -417,7 +457,7 @@ template <int LANES, int H> static void decode_go(const decode_params &p, cudaSt
     int rep = p.s.heads_q / p.s.heads_kv;
     dim3 grid((unsigned)p.splits, (unsigned)(p.s.heads_kv * ((rep + H - 1) / H)),
               (unsigned)p.s.batch);
-    k<<<grid, DECODE_THREADS, 0, stream>>>(p);
+    launch_early(k, grid, DECODE_THREADS, 0, stream, p);
 }
 template <int LANES> static void decode_heads(const decode_params &p, cudaStream_t stream)
 {
@@ -457,6 +497,6 @@ cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const
         decode_heads<32>(p, stream);
     if (p.splits == 1)
         return cudaGetLastError();
-    decode_combine_kernel<<<dim3((unsigned)s->heads_q, (unsigned)s->batch), 128, 0, stream>>>(p);
-    return cudaGetLastError();
+    return launch_early(decode_combine_kernel, dim3((unsigned)s->heads_q, (unsigned)s->batch), 128,
+                        0, stream, p);
 }

@@ -33,7 +33,7 @@ typedef struct {
     cudaGraphExec_t graph[MX_WAYS]; /* by the number of documents in the batch (documents.h) */
 } program;
 
-static mx_cuda *cuda_of(mx_device *d)
+mx_cuda *mx_cuda_of(mx_device *d)
 {
     return &((cuda_device *)d)->cuda;
 }
@@ -48,21 +48,22 @@ static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *
         cudaMemGetInfo(&free_bytes, &total);
         return mx_fail(MX_MEMORY,
                        "%s needs %.2f GiB on the GPU; %.2f of %.2f GiB are free. Lower "
-                       "per_device_batch_size or max_target_length, or use remat_policy=full",
+                       "per_device_batch_size or max_target_length, or use remat_policy=full or "
+                       "optimizer_memory_host_offload=true",
                        what, (double)bytes / (1 << 30), (double)free_bytes / (1 << 30),
                        (double)total / (1 << 30));
     }
     MX_TRY(mx_cuda_check(e, what));
-    /* Room that nobody writes is read as zeros (session.c). Waited for: the clearing runs on another
-     * stream than the copies that may follow at once. */
+    /* Room that nobody writes is read as zeros (session.c). Waited for: the clearing runs on
+     * another stream than the copies that may follow at once. */
     MX_TRY(mx_cuda_check(cudaMemset(*out, 0, bytes), what));
     return mx_cuda_check(cudaDeviceSynchronize(), what);
 }
 
 static void cuda_release(mx_device *d, void *p)
 {
-    (void)d;
-    cudaFree(p);
+    if (!mx_cuda_hosted_release(mx_cuda_of(d), p))
+        cudaFree(p);
 }
 
 /* The driver waits for the stream before it copies more than 64 KiB of ordinary memory. The inputs
@@ -70,7 +71,9 @@ static void cuda_release(mx_device *d, void *p)
  * runs; the stream is waited for once in STAGE_BYTES. */
 static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t bytes)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
+    if (mx_cuda_is_hosted(c, dst))
+        return mx_cuda_hosted_copy(c, dst, src, bytes);
     for (int i = 0; i < MX_CUDA_ID_INPUTS; i++)
         if (c->documents[i].users && c->documents[i].ids == dst)
             c->documents[i].n = mx_cuda_documents_count(src, c->documents[i].rows,
@@ -89,7 +92,9 @@ static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t byt
 
 static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t bytes)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
+    if (mx_cuda_is_hosted(c, src))
+        return mx_cuda_hosted_copy(c, dst, src, bytes);
     MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream),
                          "copying from the GPU"));
     return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
@@ -97,7 +102,8 @@ static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t byte
 
 static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
+    MX_CUDA_NEEDS(!mx_cuda_is_hosted(c, dst), "values in host memory");
     if (f->init.kind == MX_INIT_ZEROS)
         return mx_cuda_check(
             cudaMemsetAsync(dst, 0, (size_t)f->n * mx_dtype_bytes(f->dtype), c->stream),
@@ -114,16 +120,8 @@ static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
 static mx_status cuda_convert(mx_device *d, void *dst, mx_dtype to, const void *src, mx_dtype from,
                               int64_t n)
 {
-    mx_cuda *c = cuda_of(d);
-    cudaError_t e = cudaErrorInvalidValue;
-    if (to == from)
-        e = cudaMemcpyAsync(dst, src, (size_t)n * mx_dtype_bytes(to), cudaMemcpyDeviceToDevice,
-                            c->stream);
-    else if (to == MX_BF16 && from == MX_F32)
-        e = mx_cuda_cast_f32_bf16(dst, src, n, c->stream);
-    else if (to == MX_F32 && from == MX_BF16)
-        e = mx_cuda_cast_bf16_f32(dst, src, n, c->stream);
-    return mx_cuda_check(e, "copies of weights");
+    mx_freight f = {.dst = dst, .to = to, .src = src, .from = from, .n = n};
+    return mx_cuda_check(mx_cuda_convert(&f, mx_cuda_of(d)->stream), "copies of weights");
 }
 
 /* Numbers of a step, read while the next one runs: pinned memory and an event. */
@@ -140,13 +138,13 @@ static mx_status cuda_late_open(mx_device *d, size_t bytes, void **host, void **
 static mx_status cuda_late_take(mx_device *d, void *dst, const void *src, size_t bytes)
 {
     return mx_cuda_check(
-        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, cuda_of(d)->stream),
+        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, mx_cuda_of(d)->stream),
         "copying from the GPU");
 }
 
 static mx_status cuda_late_mark(mx_device *d, void *late)
 {
-    return mx_cuda_check(cudaEventRecord(late, cuda_of(d)->stream), "an event");
+    return mx_cuda_check(cudaEventRecord(late, mx_cuda_of(d)->stream), "an event");
 }
 
 static mx_status cuda_late_wait(mx_device *d, void *late)
@@ -157,7 +155,7 @@ static mx_status cuda_late_wait(mx_device *d, void *late)
 
 static void cuda_late_close(mx_device *d, void *host, void *late)
 {
-    cudaStreamSynchronize(cuda_of(d)->stream);
+    cudaStreamSynchronize(mx_cuda_of(d)->stream);
     cudaEventDestroy(late);
     cudaFreeHost(host);
 }
@@ -185,13 +183,13 @@ static void cuda_drop(mx_device *d, void *state)
     program *p = state;
     if (!p)
         return;
-    cudaStreamSynchronize(cuda_of(d)->stream);
+    cudaStreamSynchronize(mx_cuda_of(d)->stream);
     for (int i = 0; i < MX_WAYS; i++)
         if (p->graph[i])
             cudaGraphExecDestroy(p->graph[i]);
     for (int i = 0; i < p->n; i++) {
         if (p->step[i].op && p->step[i].op->drop)
-            p->step[i].op->drop(cuda_of(d), p->step[i].state);
+            p->step[i].op->drop(mx_cuda_of(d), p->step[i].state);
         else
             mx_free(p->step[i].state);
     }
@@ -221,8 +219,10 @@ static size_t most_work(mx_exec *e, program *p, const size_t *need)
 
 static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     c->any_order = d->any_order;
+    c->search = d->search;
+    mx_gemm_lt_remember(c->lt, c->search ? c->choices : NULL);
     program *p = mx_realloc(NULL, sizeof *p);
     *p = (program){.n = e->n_steps};
     p->step = mx_realloc(NULL, sizeof *p->step * (size_t)(e->n_steps + 1));
@@ -252,6 +252,19 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
     return grow_work(c, work);
 }
 
+/* A tensor to dense host memory, and back. */
+static mx_status copy_dense(const mx_tensor *t, void *host, bool to_host)
+{
+    size_t item = mx_dtype_bytes(t->type.dtype), bytes = mx_type_bytes(&t->type);
+    size_t run = (size_t)t->run * item, pitch = (size_t)t->pitch * item;
+    void *dst = to_host ? host : t->data, *src = to_host ? t->data : host;
+    enum cudaMemcpyKind kind = cudaMemcpyDefault; /* some variables lie on the host (hosted.c) */
+    return mx_cuda_check(!pitch ? cudaMemcpy(dst, src, bytes, kind)
+                                : cudaMemcpy2D(dst, to_host ? run : pitch, src,
+                                               to_host ? pitch : run, run, bytes / run, kind),
+                         to_host ? "copying from the GPU" : "copying to the GPU");
+}
+
 /* The specification, on host copies. */
 static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
 {
@@ -261,18 +274,16 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
     mx_status st = MX_OK;
     MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "before a CPU kernel"));
     for (int i = 0; i < call.n_in && !st; i++) {
-        in[i] = call.in[i];
-        if (!in[i].data)
+        in[i].type = call.in[i].type;
+        if (!call.in[i].data)
             continue;
         st = mx_alloc(&in[i].data, mx_type_bytes(&in[i].type), "a copy for the CPU");
         if (!st)
-            st = mx_cuda_check(cudaMemcpy(in[i].data, call.in[i].data, mx_type_bytes(&in[i].type),
-                                          cudaMemcpyDeviceToHost),
-                               "copying from the GPU");
+            st = copy_dense(&call.in[i], in[i].data, true);
     }
     for (int k = 0; k < call.n_out && !st; k++) {
         int alias = s->node->op->alias[k];
-        out[k] = call.out[k];
+        out[k].type = call.out[k].type;
         if (alias && in[alias - 1].data)
             out[k].data = in[alias - 1].data;
         else
@@ -289,9 +300,7 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
     }
     for (int k = 0; k < call.n_out; k++) {
         if (!st)
-            st = mx_cuda_check(cudaMemcpy(s->call.out[k].data, out[k].data,
-                                          mx_type_bytes(&out[k].type), cudaMemcpyHostToDevice),
-                               "copying to the GPU");
+            st = copy_dense(&s->call.out[k], out[k].data, false);
         if (!s->node->op->alias[k])
             mx_free(out[k].data);
     }
@@ -452,7 +461,7 @@ static int way_of(const mx_cuda *c, const mx_exec *e)
 
 static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     program *p = state;
     c->way = way_of(c, e);
     int way = c->way, runs = ++p->runs[way];
@@ -469,7 +478,7 @@ static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 
 static void cuda_close(mx_device *d)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     cudaStreamSynchronize(c->stream);
     cudaFree(c->work);
     cudaFree(c->gemm_work);
@@ -496,6 +505,7 @@ static mx_status open_libraries(mx_cuda *c)
         c->stage = NULL;
     }
     mx_device_cache_dir(c->cache_dir, sizeof c->cache_dir);
+    snprintf(c->choices, sizeof c->choices, "%s/products.txt", c->cache_dir);
     MX_TRY(mx_cuda_libs_open_lt(&c->libs));
     MX_TRY(mx_gemm_lt_open(&c->lt, &c->libs, MX_CUDA_GEMM_WORK, NULL));
     MX_TRY(mx_cuda_libs_open_rtc(&c->libs));
@@ -520,6 +530,7 @@ mx_status mx_device_open_cuda(mx_device **out)
     d->device = (mx_device){.name = "cuda", .alloc = cuda_alloc, .release = cuda_release,
                             .write = cuda_write, .read = cuda_read, .prepare = cuda_prepare,
                             .run = cuda_run, .drop = cuda_drop, .close = cuda_close};
+    d->device.alloc_host = mx_cuda_hosted_alloc;
     d->device.fill = cuda_fill;
     d->device.convert = cuda_convert;
     d->device.late_open = cuda_late_open;
@@ -527,6 +538,7 @@ mx_status mx_device_open_cuda(mx_device **out)
     d->device.late_mark = cuda_late_mark;
     d->device.late_wait = cuda_late_wait;
     d->device.late_close = cuda_late_close;
+    mx_cuda_lanes(&d->device);
     mx_status st = open_libraries(&d->cuda);
     if (st)
         mx_free(d);

@@ -56,22 +56,23 @@ cudaError_t mx_cuda_documents_find(const mx_cuda_documents *d, cudaStream_t stre
 }
 
 struct offsets {
-    int32_t *out[4];
-    int64_t step[4];
+    int32_t *out[MX_CUDA_OFFSETS];
+    int64_t step[MX_CUDA_OFFSETS];
 };
 
 __global__ void offsets_kernel(mx_cuda_documents d, offsets o)
 {
     int s = blockIdx.x * blockDim.x + threadIdx.x;
-    for (int k = 0; k < 4 && s <= d.slots; k++)
+    for (int k = 0; k < MX_CUDA_OFFSETS && s <= d.slots; k++)
         o.out[k][s] = (int32_t)(d.start[s] * o.step[k]);
 }
 
-cudaError_t mx_cuda_documents_offsets(const mx_cuda_documents *d, int32_t *const out[4],
-                                      const int64_t step[4], cudaStream_t stream)
+cudaError_t mx_cuda_documents_offsets(const mx_cuda_documents *d,
+                                      int32_t *const out[MX_CUDA_OFFSETS],
+                                      const int64_t step[MX_CUDA_OFFSETS], cudaStream_t stream)
 {
     offsets o;
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < MX_CUDA_OFFSETS; k++)
         o.out[k] = out[k], o.step[k] = step[k];
     offsets_kernel<<<(unsigned)(d->slots / 256 + 1), 256, 0, stream>>>(*d, o);
     return cudaGetLastError();

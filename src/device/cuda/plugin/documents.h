@@ -34,8 +34,10 @@ int64_t mx_cuda_documents_count(const int32_t *ids, int64_t rows, int64_t cols);
 /* Fills start and length from the ids. */
 cudaError_t mx_cuda_documents_find(const mx_cuda_documents *d, cudaStream_t stream);
 /* out[k][slot] = start[slot] * step[k], for slots + 1 entries. */
-cudaError_t mx_cuda_documents_offsets(const mx_cuda_documents *d, int32_t *const out[4],
-                                      const int64_t step[4], cudaStream_t stream);
+enum { MX_CUDA_OFFSETS = 7 }; /* of q, k, v, o, dq, dk, dv */
+cudaError_t mx_cuda_documents_offsets(const mx_cuda_documents *d,
+                                      int32_t *const out[MX_CUDA_OFFSETS],
+                                      const int64_t step[MX_CUDA_OFFSETS], cudaStream_t stream);
 /* Row statistics (rows, heads, cols) from and to cuDNN's (slots, heads, cols). */
 cudaError_t mx_cuda_documents_stats(const mx_cuda_documents *d, float *by_row, float *by_slot,
                                     int heads, bool to_slots, cudaStream_t stream);

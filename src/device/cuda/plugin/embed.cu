@@ -1,6 +1,6 @@
-/* embed.cu - embedding rows gathered, and their gradient gathered back without atomics.
+/* embed.cu - the gradient of an embedding table, without atomics.
  *
- * Backward: (token, row) pairs are sorted by token with a stable radix sort, so the rows of one
+ * (token, row) pairs are sorted by token with a stable radix sort, so the rows of one
  * token lie together in row order; one block then adds a token's rows in f32, in that order, and
  * adds the sum to the table's row once. Every run gives the same bits. Bytes: dy once, the touched
  * table rows twice. A token that fills the batch makes one long segment; its columns are split over
@@ -10,68 +10,11 @@
 #include "device/cuda/plugin/vec.cuh"
 #include <cub/device/device_radix_sort.cuh>
 
-__global__ void embed_forward_kernel(uint16_t *y, const uint16_t *table, const int32_t *tokens,
-                                     int64_t d, float scale)
-{
-    const uint16_t *src = table + (int64_t)tokens[blockIdx.x] * d;
-    uint16_t *dst = y + (int64_t)blockIdx.x * d;
-    for (int64_t c = 8 * (int64_t)threadIdx.x; c < d; c += 8 * blockDim.x) {
-        vec8 v = load8(src + c);
-        if (scale != 1.f) {
-            float f[8];
-            unpack8(f, v);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                f[j] *= scale;
-            v = pack8(f);
-        }
-        store8(dst + c, v);
-    }
-}
-
 __global__ void iota_kernel(int32_t *p, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
         p[i] = (int32_t)i;
-}
-
-/* Block (i, y): the segment that starts at sorted position i, columns of slice y. */
-__global__ void embed_backward_kernel(uint16_t *dtable, const uint16_t *dy, const int32_t *token,
-                                      const int32_t *row, int64_t n, int64_t d, float scale)
-{
-    int64_t i = blockIdx.x;
-    int32_t t = token[i];
-    if (i > 0 && token[i - 1] == t)
-        return;
-    int64_t c = 8 * ((int64_t)blockIdx.y * blockDim.x + threadIdx.x);
-    if (c >= d)
-        return;
-    float acc[8] = {};
-    for (int64_t j = i; j < n && token[j] == t; j++) {
-        float f[8];
-        unpack8(f, load8(dy + (int64_t)row[j] * d + c));
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            acc[k] += f[k];
-    }
-    uint16_t *dst = dtable + (int64_t)t * d + c;
-    float f[8];
-    unpack8(f, load8(dst));
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        f[k] += acc[k] * scale;
-    store8(dst, pack8(f));
-}
-
-cudaError_t mx_cuda_embed_forward(mx_bf16 *y, const mx_bf16 *table, const int32_t *tokens,
-                                  int64_t rows, int64_t d, float scale, cudaStream_t stream)
-{
-    if (d % 8)
-        return cudaErrorInvalidValue;
-    embed_forward_kernel<<<(unsigned)rows, grid_for(d / 8, 32, 8) * 32, 0, stream>>>(
-        y, table, tokens, d, scale);
-    return cudaGetLastError();
 }
 
 /* The sort's own need is not known without a device; it is bounded by two spare copies of the pairs
@@ -114,23 +57,7 @@ static cudaError_t sort_rows(const int32_t *tokens, int64_t rows, int64_t vocab,
     return e;
 }
 
-cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int32_t *tokens,
-                                   int64_t rows, int64_t d, int64_t vocab, float scale,
-                                   void *scratch, cudaStream_t stream)
-{
-    int32_t *token, *row;
-    if (d % 8)
-        return cudaErrorInvalidValue;
-    cudaError_t e = sort_rows(tokens, rows, vocab, scratch, &token, &row, stream);
-    if (e != cudaSuccess)
-        return e;
-    int threads = grid_for(d / 8, 32, 4) * 32;
-    dim3 grid((unsigned)rows, (unsigned)((d / 8 + threads - 1) / threads));
-    embed_backward_kernel<<<grid, threads, 0, stream>>>(dtable, dy, token, row, rows, d, scale);
-    return cudaGetLastError();
-}
-
-/* Block (i, y) as above, any width, onto a float table. */
+/* Block (i, y): the segment that starts at sorted position i, columns of slice y. */
 template <typename T>
 __global__ void embed_grad_kernel(float *dtable, const T *dy, const int32_t *token,
                                   const int32_t *row, int64_t n, int64_t d, int64_t vocab)

@@ -17,14 +17,32 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The chip's own exponential and quotient are right to about 2^-21, which a result rounded to 2^-9
+ * does not show; the library's take several times the instructions. */
+static const char fast[] =
+    "#define MX_T_EXP(x) __expf(x)\n"
+    "#define MX_T_SIGMOID(x) __fdividef(1.f, 1.f + __expf(-(x)))\n";
+static const char exact[] =
+    "#define MX_T_EXP(x) expf(x)\n#define MX_T_SIGMOID(x) (1 / (1 + expf(-(x))))\n";
+/* As in early.cuh: the next kernel may come, and this one waits for those before it. */
+static const char early[] =
+    "#if __CUDA_ARCH__ >= 900\n"
+    "  asm volatile(\"griddepcontrol.launch_dependents;\");\n"
+    "  asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"
+    "#endif\n";
 static const char prelude[] =
-    "typedef float real;\n"
-    "#define MX_T_EXP(x) expf(x)\n#define MX_T_LOG(x) logf(x)\n#define MX_T_TANH(x) tanhf(x)\n"
-    "#define MX_T_ERF(x) erff(x)\n#define MX_T_SQRT(x) sqrtf(x)\n#define MX_T_SIN(x) sinf(x)\n"
-    "#define MX_T_COS(x) cosf(x)\n#define MX_T_SIGMOID(x) (1 / (1 + expf(-(x))))\n"
+    "typedef float real;\n#define MX_T_LOG(x) logf(x)\n#define MX_T_ERF(x) erff(x)\n"
+    "#define MX_T_TANH(x) tanhf(x)\n"
+    "#define MX_T_SQRT(x) sqrtf(x)\n#define MX_T_SIN(x) sinf(x)\n#define MX_T_COS(x) cosf(x)\n"
     "#define MX_T_GELU_GATE(x) MX_T_SIGMOID((real)1.5957691216057308 * ((x) + (real)0.044715 * (x) "
     "* (x)"
     " * (x)))\n#define NEG_INF __int_as_float(0xff800000)\n";
+/* In the order in which one thread would make all of them, so every element has its bits. */
+static const char running_sum[] =
+    "__device__ float running_sum(const float *x, int i, int n, bool reverse) {\n"
+    "  float sum = 0;\n"
+    "  if (reverse) for (int k = n - 1; k >= i; k--) sum += x[k];\n"
+    "  else for (int k = 0; k <= i; k++) sum += x[k];\n  return sum;\n}\n";
 
 typedef struct {
     const mx_group *g;
@@ -273,10 +291,31 @@ static mx_status check_types(const mx_group *g)
     return MX_OK;
 }
 
+/* Is everything that is as large as the space rounded to 16 bits? */
+static bool rounds(const writer *k)
+{
+    bool any = false;
+    for (int i = 0; i < k->g->n_out; i++) {
+        const mx_type *t = type_of(k, k->g->out[i]);
+        if (mx_type_count(t) != k->total)
+            continue;
+        if (t->dtype != MX_BF16)
+            return false;
+        any = true;
+    }
+    return any;
+}
+
 static void write_header(writer *k, mx_fused_launch *l)
 {
     mx_str *o = k->out;
     mx_str_add(o, prelude);
+    mx_str_add(o, rounds(k) ? fast : exact);
+    for (int i = 0; i < k->g->n_steps; i++)
+        if (k->g->step[i].op->expr && strstr(k->g->step[i].op->expr, "running_sum")) {
+            mx_str_add(o, running_sum);
+            break;
+        }
     mx_str_add(o, "extern \"C\" __global__ void fused(");
     for (int i = 0; i < k->g->n_ext; i++)
         mx_str_addf(o, "%sconst %s *__restrict__ in%d", i ? ", " : "", c_type(k->g->ext[i].dtype),
@@ -285,6 +324,7 @@ static void write_header(writer *k, mx_fused_launch *l)
         mx_str_addf(o, "%s%s *__restrict__ out%d", i || k->g->n_ext ? ", " : "",
                     c_type(type_of(k, k->g->out[i])->dtype), i);
     mx_str_add(o, l->n_sums ? ", float *__restrict__ sums) {\n" : ") {\n");
+    mx_str_add(o, early);
     if (k->flat) {
         l->block = 256;
         l->grid = (unsigned)((k->total / k->w + 255) / 256);

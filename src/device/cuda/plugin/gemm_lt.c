@@ -83,6 +83,11 @@ void mx_gemm_lt_close(mx_gemm_lt *lt)
     mx_free(lt);
 }
 
+void mx_gemm_lt_remember(mx_gemm_lt *lt, const char *cache_path)
+{
+    lt->cache_path = cache_path;
+}
+
 /* --- the choice file --- */
 
 static void make_key(mx_gemm_plan *p)
@@ -90,11 +95,11 @@ static void make_key(mx_gemm_plan *p)
     const mx_gemm_shape *s = &p->shape;
     snprintf(p->key, sizeof p->key,
              "%zu:%s:%" PRId64 "x%" PRId64 "x%" PRId64 "%c%c:ld%" PRId64 ",%" PRId64 ",%" PRId64
-             ":b%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ":t%d%d%d:beta%d:ws%zu",
+             ":b%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ":t%d%d%d:beta%d:bias%d:ws%zu",
              p->lt->libs->lt.cublasLtGetVersion(), p->lt->device, s->m, s->n, s->k,
              s->trans_a ? 'T' : 'N', s->trans_b ? 'T' : 'N', s->lda, s->ldb, s->ldc, s->batch,
              s->stride_a, s->stride_b, s->stride_c, (int)s->in, (int)s->out, (int)s->tf32,
-             s->beta != 0, p->lt->workspace_bytes);
+             s->beta != 0, (int)s->bias, p->lt->workspace_bytes);
 }
 
 static bool parse_algo(const char *hex, cublasLtMatmulAlgo_t *algo)
@@ -186,10 +191,23 @@ static mx_status make_op(mx_gemm_plan *p)
                  lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA,
                                                              &ta, sizeof ta),
                  "setting a transpose"));
-    return check(lt,
+    MX_TRY(check(lt,
                  lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB,
                                                              &tb, sizeof tb),
-                 "setting a transpose");
+                 "setting a transpose"));
+    cublasLtEpilogue_t epilogue = s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    return check(lt,
+                 lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                                             &epilogue, sizeof epilogue),
+                 "asking for a bias");
+}
+
+mx_status mx_gemm_plan_bias(mx_gemm_plan *p, const void *bias)
+{
+    return check(p->lt,
+                 p->lt->libs->lt.cublasLtMatmulDescSetAttribute(
+                     p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
+                 "setting a bias");
 }
 
 static mx_status suggestions(const mx_gemm_plan *p, cublasLtMatmulHeuristicResult_t *res, int want,
@@ -289,25 +307,18 @@ const char *mx_gemm_plan_choice(const mx_gemm_plan *p)
 }
 
 static cublasStatus_t launch(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo, const void *a,
-                             const void *b, const void *e, void *c, void *workspace,
-                             cudaStream_t stream)
+                             const void *b, void *c, void *workspace, cudaStream_t stream)
 {
     return p->lt->libs->lt.cublasLtMatmul(p->lt->handle, p->op, &p->shape.alpha, b, p->b, a, p->a,
-                                          &p->shape.beta, e, p->c, c, p->c, algo, workspace,
+                                          &p->shape.beta, c, p->c, c, p->c, algo, workspace,
                                           p->lt->workspace_bytes, stream);
-}
-
-mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b,
-                                  const void *addend, void *c, void *workspace, cudaStream_t stream)
-{
-    cublasStatus_t s = launch(p, &p->algo, a, b, addend, c, workspace, stream);
-    return s == CUBLAS_STATUS_SUCCESS ? MX_OK : check(p->lt, s, p->key);
 }
 
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream)
 {
-    return mx_gemm_plan_launch_add(p, a, b, c, c, workspace, stream);
+    cublasStatus_t s = launch(p, &p->algo, a, b, c, workspace, stream);
+    return s == CUBLAS_STATUS_SUCCESS ? MX_OK : check(p->lt, s, p->key);
 }
 
 /* --- the timed search ---
@@ -329,7 +340,7 @@ static double time_algo(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo,
 {
     cudaEventRecord(ev[0], stream);
     for (int i = 0; i < n; i++)
-        if (launch(p, algo, abc[0], abc[1], abc[2], (void *)abc[2], ws, stream) !=
+        if (launch(p, algo, abc[0], abc[1], (void *)abc[2], ws, stream) !=
             CUBLAS_STATUS_SUCCESS)
             return -1;
     cudaEventRecord(ev[1], stream);

@@ -1,8 +1,8 @@
 /* gemm_lt.h - matrix products through cuBLASLt, planned once and launched many times.
  *
- *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * E     row-major, batched by strides
+ *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * C     row-major, batched by strides
  *
- * E is the addend: C itself (accumulation), or another matrix of C's type and layout (a residual).
+ * With `bias`, a vector (N) of C's type is added to every row before the result is rounded.
  *
  * The three products of a linear layer y = x W^T with W stored (out, in):
  *     forward  y  = x  . W^T     trans_b            (T, in) (out, in)^T
@@ -31,6 +31,7 @@ typedef struct {
     int64_t stride_a, stride_b, stride_c; /* between batch entries, in elements */
     mx_gemm_type in, out;
     bool tf32; /* f32 only: allow the matrix units' 10-bit mantissa */
+    bool bias;
     float alpha, beta;
 } mx_gemm_shape;
 
@@ -42,6 +43,8 @@ typedef struct mx_gemm_plan mx_gemm_plan;
 mx_status mx_gemm_lt_open(mx_gemm_lt **out, mx_cuda_libs *libs, size_t workspace_bytes,
                           const char *cache_path) MX_MUST_USE;
 void mx_gemm_lt_close(mx_gemm_lt *lt);
+/* From now on choices are looked up and kept there; borrows the text. */
+void mx_gemm_lt_remember(mx_gemm_lt *lt, const char *cache_path);
 
 /* Plans with the library's first choice, or the cached one where a search was made before. */
 mx_status mx_gemm_plan_new(mx_gemm_plan **out, mx_gemm_lt *lt,
@@ -52,10 +55,8 @@ mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, voi
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
-/* The same with beta times `addend` added; C may be the addend. */
-mx_status mx_gemm_plan_launch_add(const mx_gemm_plan *p, const void *a, const void *b,
-                                  const void *addend, void *c, void *workspace,
-                                  cudaStream_t stream) MX_MUST_USE;
+/* Where the next launch finds its bias; plans with one must be told each time. */
+mx_status mx_gemm_plan_bias(mx_gemm_plan *p, const void *bias) MX_MUST_USE;
 /* "heuristic", "searched" or "cached"; for reports. */
 const char *mx_gemm_plan_choice(const mx_gemm_plan *p);
 void mx_gemm_plan_free(mx_gemm_plan *p);

@@ -23,58 +23,10 @@ typedef uint16_t mx_bf16;
 /* --- casts (cast.cu), n elements; no alignment rule --- */
 cudaError_t mx_cuda_cast_f32_bf16(mx_bf16 *y, const float *x, int64_t n, cudaStream_t stream);
 cudaError_t mx_cuda_cast_bf16_f32(float *y, const mx_bf16 *x, int64_t n, cudaStream_t stream);
-/* y = x rounded up or down at random, in proportion; the random bits are a function of (seed,
- * index). */
-cudaError_t mx_cuda_cast_stochastic(mx_bf16 *y, const float *x, int64_t n, uint64_t seed,
-                                    cudaStream_t stream);
-
-/* --- RMSNorm (norm.cu): y = x r w, r = 1/sqrt(mean x^2 + eps) --- */
-/* When delta is given, sum = x + delta is formed first (in bf16), written to `sum`, and normalised:
- * the residual add and the norm that follows it in one pass. w_plus_one: scale by 1 + w (Gemma). */
-typedef struct {
-    int64_t rows, d;
-    float eps;
-    bool w_plus_one;
-} mx_rms_shape;
-cudaError_t mx_cuda_rms_forward(const mx_rms_shape *s, mx_bf16 *y, mx_bf16 *sum, const mx_bf16 *x,
-                                const mx_bf16 *delta, const mx_bf16 *w, cudaStream_t stream);
-/* dx = r (h - x r^2 mean(h x)) + dres, h = dy w; dw = sum over rows of dy x r, in f32 then rounded.
- * dres may be NULL; dx may alias dy or dres. partial: mx_cuda_rms_partial_bytes of scratch. */
-size_t mx_cuda_rms_partial_bytes(int64_t d);
-cudaError_t mx_cuda_rms_backward(const mx_rms_shape *s, mx_bf16 *dx, mx_bf16 *dw, const mx_bf16 *dy,
-                                 const mx_bf16 *dres, const mx_bf16 *x, const mx_bf16 *w,
-                                 float *partial, cudaStream_t stream);
-
-/* --- rotary embedding (rope.cu), in place on the first `heads` heads of each row --- */
-/* x row t, head h starts at x + t * row_stride + h * D; pairs are (i, i + D/2). position of row t
- * is t % seq, or positions[t]. table (max_position, D/2) holds {cos, sin} pairs. inverse: the
- * gradient. */
-typedef struct {
-    int64_t rows, seq, row_stride;
-    int heads, dim;
-    bool inverse;
-} mx_rope_shape;
-cudaError_t mx_cuda_rope(const mx_rope_shape *s, mx_bf16 *x, const int32_t *positions,
-                         const float *table, cudaStream_t stream);
-
-/* --- SwiGLU (swiglu.cu): gu (T, 2F) = [gate | up], y (T, F) = silu(gate) up --- */
-cudaError_t mx_cuda_swiglu_forward(mx_bf16 *y, const mx_bf16 *gu, int64_t rows, int64_t f,
-                                   cudaStream_t stream);
-/* dgu may alias gu. */
-cudaError_t mx_cuda_swiglu_backward(mx_bf16 *dgu, const mx_bf16 *dy, const mx_bf16 *gu,
-                                    int64_t rows, int64_t f, cudaStream_t stream);
-
 /* --- embedding (embed.cu) --- */
-cudaError_t mx_cuda_embed_forward(mx_bf16 *y, const mx_bf16 *table, const int32_t *tokens,
-                                  int64_t rows, int64_t d, float scale, cudaStream_t stream);
-/* dtable[token] += scale * sum of dy over the token's rows, in row order: tokens are sorted first.
- * scratch: mx_cuda_embed_scratch_bytes. The table's untouched rows are left alone. */
+/* dtable[token] += sum of dy over the token's rows, in row order: tokens are sorted first. dy float
+ * or bf16, any width. scratch: mx_cuda_embed_scratch_bytes. Untouched rows are left alone. */
 size_t mx_cuda_embed_scratch_bytes(int64_t rows);
-cudaError_t mx_cuda_embed_backward(mx_bf16 *dtable, const mx_bf16 *dy, const int32_t *tokens,
-                                   int64_t rows, int64_t d, int64_t vocab, float scale,
-                                   void *scratch, cudaStream_t stream);
-
-/* The same onto a float table; dy float or bf16, any width. */
 cudaError_t mx_cuda_embed_grad(float *dtable, const void *dy, bool dy_f32, const int32_t *tokens,
                                int64_t rows, int64_t d, int64_t vocab, void *scratch,
                                cudaStream_t stream);
@@ -93,44 +45,6 @@ typedef struct {
 cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t *targets,
                          const float *weight, const float *grad_scale, float *loss, float *lse,
                          cudaStream_t stream);
-/* *out = scale * sum of x (f32), in a fixed order. */
-cudaError_t mx_cuda_sum_f32(float *out, const float *x, int64_t n, float scale,
-                            cudaStream_t stream);
-
-/* --- optimizer (adamw.cu): every parameter tensor in one launch --- */
-typedef enum { MX_OPT_F32, MX_OPT_BF16 } mx_opt_type;
-typedef struct {
-    void *master; /* f32, or bf16 with stochastic rounding; when bf16 it is also the compute copy */
-    void *m, *v;  /* f32 or bf16 */
-    const void *grad;
-    mx_bf16 *copy; /* bf16 compute copy, or NULL */
-    int64_t n;
-    float decay;    /* weight decay of this tensor */
-    float lr_scale; /* multiplies the step's learning rate */
-} mx_opt_tensor;
-typedef struct {
-    const mx_opt_tensor *tensors; /* device array */
-    const int32_t *chunk_tensor;  /* device: tensor of each chunk */
-    const int32_t *chunk_index;   /* device: index of the chunk in its tensor */
-    int64_t n_chunks;
-    mx_opt_type master, moments, grad;
-} mx_opt_table;
-enum { MX_OPT_CHUNK = 16384 }; /* elements */
-/* The step's numbers, in device memory so that a captured graph can be replayed with new ones. */
-typedef struct {
-    float lr, beta1, beta2, eps;
-    float bias1, bias2; /* 1 - beta1^step, 1 - beta2^step */
-    float max_norm;     /* 0: no clipping */
-    float grad_mul;     /* gradients are multiplied by this first (1 / accumulation) */
-    uint64_t seed;      /* for stochastic rounding: a function of the run's seed and the step */
-} mx_opt_step;
-/* norm[0] = global norm of grad_mul * gradients; norm[1] = the factor that clips it (0 when it is
- * not finite: the update is then skipped by mx_cuda_adamw). partial: n_chunks doubles. */
-cudaError_t mx_cuda_global_norm(const mx_opt_table *t, const mx_opt_step *step, double *partial,
-                                float *norm, cudaStream_t stream);
-cudaError_t mx_cuda_adamw(const mx_opt_table *t, const mx_opt_step *step, const float *norm,
-                          cudaStream_t stream);
-
 /* --- first values (fill.cu) --- */
 typedef enum { MX_CUDA_FILL_SAME, MX_CUDA_FILL_NORMAL, MX_CUDA_FILL_LOG_UNIFORM } mx_cuda_fill_kind;
 typedef struct {

@@ -24,14 +24,26 @@ typedef struct {
     bool f32, backward;
 } attention;
 
-static mx_sdpa_stride stride_of(const mx_type *t)
+/* Elements from one token to the next: q, k and v may be columns of one projection. */
+static int64_t row_of(const mx_tensor *t)
 {
-    return (mx_sdpa_stride){t->dim[1] * t->dim[2] * t->dim[3], t->dim[2] * t->dim[3], t->dim[3]};
+    return t->pitch ? t->pitch : t->type.dim[2] * t->type.dim[3];
 }
 
-static mx_flash_stride flash_stride(const mx_type *t)
+static mx_sdpa_stride stride_of(const mx_tensor *t)
 {
-    return (mx_flash_stride){t->dim[1] * t->dim[2] * t->dim[3], t->dim[2] * t->dim[3], t->dim[3]};
+    return (mx_sdpa_stride){t->type.dim[1] * row_of(t), row_of(t), t->type.dim[3]};
+}
+
+static mx_flash_stride flash_stride(const mx_tensor *t)
+{
+    return (mx_flash_stride){t->type.dim[1] * row_of(t), row_of(t), t->type.dim[3]};
+}
+
+/* dq, dk and dv; forward, q, k and v again, which nobody looks at. */
+static const mx_tensor *gradients(const mx_exec_step *s, bool backward)
+{
+    return backward ? s->call.out : s->call.in;
 }
 
 static size_t rounded(size_t bytes)
@@ -88,22 +100,23 @@ static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward,
     for (int i = Q_POS; i <= SELECTED; i++)
         MX_CUDA_NEEDS(!s->call.in[i].data || (docs && (i == Q_SEG || i == K_SEG)),
                       "cuDNN lacks this mask");
-    MX_CUDA_NEEDS(!docs || (a->causal && mx_type_count(q) < INT32_MAX),
+    MX_CUDA_NEEDS(!docs || (a->causal && q->dim[0] * stride_of(&s->call.in[0]).batch < INT32_MAX),
                   "cuDNN counts elements of packed documents in 32 bits");
     MX_CUDA_NEEDS(q->dtype == MX_BF16 && !a->chunk && a->softcap == 0 && q->dim[3] % 8 == 0 &&
                       v->dim[3] % 8 == 0 && (a->causal || !a->window), "cuDNN lacks this form");
-    mx_type o = *q;
-    o.dim[3] = v->dim[3];
+    const mx_tensor *in = s->call.in, *grad = gradients(s, backward);
+    mx_tensor o = {.type = *q};
+    o.type.dim[3] = v->dim[3];
     mx_sdpa_shape shape = {.batch = q->dim[0], .seq_q = q->dim[1], .seq_kv = k->dim[1],
                            .heads_q = q->dim[2], .heads_kv = k->dim[2], .dim_qk = q->dim[3],
-                           .dim_v = v->dim[3], .q = stride_of(q), .k = stride_of(k),
-                           .v = stride_of(v), .o = stride_of(&o), .scale = (float)a->scale,
+                           .dim_v = v->dim[3], .q = stride_of(&in[0]), .k = stride_of(&in[1]),
+                           .v = stride_of(&in[2]), .o = stride_of(&o), .scale = (float)a->scale,
                            .window = a->window, .causal = a->causal, .backward = backward,
                            .stats = !backward, .deterministic = backward && !c->any_order};
     shape.dout = shape.o;
-    shape.dq = shape.q;
-    shape.dk = shape.k;
-    shape.dv = shape.v;
+    shape.dq = stride_of(&grad[0]);
+    shape.dk = stride_of(&grad[1]);
+    shape.dv = stride_of(&grad[2]);
     if (docs) {
         shape.batch = docs->slots_of[way];
         shape.packed = true;
@@ -112,10 +125,10 @@ static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward,
     return mx_sdpa_plan_new(out, c->sdpa, &shape);
 }
 
-/* The workspace behind cuDNN's: four lists of offsets, and row statistics by slot. */
+/* The workspace behind cuDNN's: seven lists of offsets, and row statistics by slot. */
 static size_t offset_bytes(const mx_cuda_documents *d)
 {
-    return ((size_t)(d->slots_of[1] + 1) * 4 * sizeof(int32_t) + 255) / 256 * 256;
+    return ((size_t)(d->slots_of[1] + 1) * MX_CUDA_OFFSETS * sizeof(int32_t) + 255) / 256 * 256;
 }
 
 static size_t documents_bytes(const attention *t)
@@ -141,10 +154,10 @@ static bool can_decode(const mx_exec_step *s, const attention *t)
 {
     const mx_tensor *in = s->call.in;
     const mx_flash_shape *f = &t->flash;
-    return !t->backward && !t->f32 && f->seq_q == 1 && f->causal && !f->chunk && in[Q_POS].data &&
-           in[K_POS].data && !in[Q_SEG].data && !in[Q_SPAN].data && !in[SELECTED].data &&
-           f->dim_qk % 8 == 0 &&
-           f->dim_v % 8 == 0 && f->dim_qk <= 256 && f->dim_v <= 256;
+    return !t->backward && !t->f32 && !in[0].pitch && f->seq_q == 1 && f->causal && !f->chunk &&
+           in[Q_POS].data && in[K_POS].data && !in[Q_SEG].data && !in[Q_SPAN].data &&
+           !in[SELECTED].data && f->dim_qk % 8 == 0 && f->dim_v % 8 == 0 && f->dim_qk <= 256 &&
+           f->dim_v <= 256;
 }
 
 static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes,
@@ -172,15 +185,17 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
         leave_documents(t->documents);
         t->documents = NULL;
     }
-    mx_type o = *q;
-    o.dim[3] = v->dim[3];
+    const mx_tensor *in = s->call.in, *grad = gradients(s, backward);
+    mx_tensor o = {.type = *q};
+    o.type.dim[3] = v->dim[3];
     t->flash = (mx_flash_shape){.batch = (int)q->dim[0], .seq_q = (int)q->dim[1],
                                 .seq_kv = (int)k->dim[1], .heads_q = (int)q->dim[2],
                                 .heads_kv = (int)k->dim[2], .dim_qk = (int)q->dim[3],
-                                .dim_v = (int)v->dim[3], .q = flash_stride(q), .k = flash_stride(k),
-                                .v = flash_stride(v), .o = flash_stride(&o),
-                                .dout = flash_stride(&o), .dq = flash_stride(q),
-                                .dk = flash_stride(k), .dv = flash_stride(v), .causal = a->causal,
+                                .dim_v = (int)v->dim[3], .q = flash_stride(&in[0]),
+                                .k = flash_stride(&in[1]), .v = flash_stride(&in[2]),
+                                .o = flash_stride(&o), .dout = flash_stride(&o),
+                                .dq = flash_stride(&grad[0]), .dk = flash_stride(&grad[1]),
+                                .dv = flash_stride(&grad[2]), .causal = a->causal,
                                 .window = a->window, .chunk = a->chunk, .scale = (float)a->scale,
                                 .softcap = (float)a->softcap};
     size_t own = sizeof(float) * (size_t)(q->dim[0] * q->dim[1] * q->dim[2]);
@@ -233,16 +248,17 @@ static mx_status launch_documents(mx_cuda *c, const attention *t, mx_sdpa_args *
     char *behind = (char *)c->work + mx_sdpa_plan_workspace(plan);
     int32_t *list = (int32_t *)behind, n = d.slots + 1;
     float *by_row = a->stats, *by_slot = (float *)(behind + offset_bytes(&d));
-    int32_t *off[4] = {list, list + n, list + 2 * n, list + 3 * n};
-    int64_t step[4] = {f->heads_q * f->dim_qk, f->heads_kv * f->dim_qk, f->heads_kv * f->dim_v,
-                       f->heads_q * f->dim_v};
+    int32_t *off[MX_CUDA_OFFSETS];
+    for (int k = 0; k < MX_CUDA_OFFSETS; k++)
+        off[k] = list + k * n;
+    int64_t step[MX_CUDA_OFFSETS] = {f->q.seq,  f->k.seq,  f->v.seq, f->o.seq,
+                                     f->dq.seq, f->dk.seq, f->dv.seq};
     if (t->finds)
         MX_TRY(mx_cuda_check(mx_cuda_documents_find(&d, c->stream), "documents"));
     MX_TRY(mx_cuda_check(mx_cuda_documents_offsets(&d, off, step, c->stream), "documents"));
-    a->off_q = a->off_dq = off[0];
-    a->off_k = a->off_dk = off[1];
-    a->off_v = a->off_dv = off[2];
+    a->off_q = off[0], a->off_k = off[1], a->off_v = off[2];
     a->off_o = a->off_dout = off[3];
+    a->off_dq = off[4], a->off_dk = off[5], a->off_dv = off[6];
     a->len_q = a->len_kv = d.length;
     a->stats = by_slot;
     if (t->backward)

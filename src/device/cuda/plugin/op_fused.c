@@ -1,9 +1,12 @@
 /* op_fused.c - fused groups: generated, compiled by NVRTC, cached on disk, launched. */
 #include "device/cuda/plugin/context.h"
+#include "device/cuda/plugin/early.h"
 #include "device/cuda/plugin/fused_source.h"
 #include "device/cuda/plugin/train_kernels.h"
 
 #include <string.h>
+
+enum { SMALL = 128 }; /* blocks of a kernel for which the launch is a part of the time */
 
 typedef struct {
     cudaLibrary_t library;
@@ -80,8 +83,11 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
         args[i] = &pointer[i];
     if (!f->at.grid)
         return MX_OK;
-    MX_TRY(mx_cuda_check(cudaLaunchKernel((const void *)f->kernel, (dim3){f->at.grid, 1, 1},
-                                          (dim3){f->at.block, 1, 1}, args, 0, c->stream),
+    cudaLaunchAttribute early = {0};
+    cudaLaunchConfig_t config = {.gridDim = {f->at.grid, 1, 1}, .blockDim = {f->at.block, 1, 1},
+                                 .stream = c->stream, .attrs = &early};
+    config.numAttrs = f->at.grid <= SMALL ? mx_early_attribute(&early, c->stream) : 0;
+    MX_TRY(mx_cuda_check(cudaLaunchKernelExC(&config, (const void *)f->kernel, args),
                          "a fused kernel"));
     if (!f->at.n_sums)
         return MX_OK;

@@ -3,9 +3,11 @@
  */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/kernels.h"
+#include "ir/source.h"
 #include "ops/matmul.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { MAX_PRODUCTS = 64 };
 
@@ -28,8 +30,8 @@ static mx_gemm_type type_of(mx_dtype d)
 static bool is_few_vectors(const matmul *m, const mx_product *p)
 {
     const mx_call *c = &m->step->call;
-    return p->m <= 8 && p->batch == 1 && !p->accumulate && !p->trans_a && p->trans_b &&
-           p->lda == p->k && p->ldb == p->k && p->ldc == p->n && p->k % 8 == 0 &&
+    return p->m <= 8 && c->n_in == 2 && p->batch == 1 && !p->accumulate && !p->trans_a &&
+           p->trans_b && p->lda == p->k && p->ldb == p->k && p->ldc == p->n && p->k % 8 == 0 &&
            p->a == 0 && p->b == 1 && p->a_at == 0 && p->b_at == 0 && p->c_at == 0 &&
            c->in[0].type.dtype == MX_BF16;
 }
@@ -48,17 +50,26 @@ static mx_status plan_product(void *ctx, const mx_product *p)
                        .batch = p->batch, .stride_a = p->a_step, .stride_b = p->b_step,
                        .stride_c = p->c_step, .in = type_of(m->step->call.in[0].type.dtype),
                        .out = type_of(m->step->call.out[0].type.dtype), .alpha = 1,
-                       .beta = p->accumulate ? 1 : 0};
+                       .beta = p->accumulate ? 1 : 0, .bias = m->step->call.n_in > 2};
+    /* A bias goes with rows of the result as it lies, and once. */
+    MX_CUDA_NEEDS(!s.bias || (p->a == 0 && !p->accumulate && p->batch <= 1 &&
+                              p->n == mx_type_count(&m->step->call.in[2].type)),
+                  "a bias of this product");
     m->product[m->n].at = *p;
-    MX_TRY(mx_gemm_plan_new(&m->product[m->n].plan, m->cuda->lt, &s));
+    MX_TRY(mx_cuda_plan_gemm(m->cuda, &s, &m->product[m->n].plan));
     m->n++;
     return MX_OK;
 }
 
-/* One vector times one weight, and nothing else. */
+/* One vector times one weight, which no kernel of the program writes (the kernel reads it before
+ * those ahead have ended), and nothing else. */
 static const mx_product *single_vector(const matmul *m)
 {
-    return m->n == 1 && !m->product[0].plan && m->product[0].at.m == 1 ? &m->product[0].at : NULL;
+    const mx_node *w = m->step->node->in[1];
+    if (m->n != 1 || m->product[0].plan || m->product[0].at.m != 1 || w->op->kind != MX_SOURCE ||
+        strcmp(w->op->name, "variable") != 0)
+        return NULL;
+    return ((const mx_var_attr *)w->attr)->kind != MX_VAR_CACHE ? &m->product[0].at : NULL;
 }
 
 static void *at(const mx_tensor *t, int64_t i)
@@ -135,11 +146,15 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     matmul *m = state;
+    if (single_vector(m))
+        return launch_many(c, s, 1);
     for (int i = 0; i < m->n; i++) {
         const mx_product *p = &m->product[i].at;
         void *a = at(&s->call.in[p->a], p->a_at), *b = at(&s->call.in[p->b], p->b_at);
         void *y = at(&s->call.out[0], p->c_at);
         bool f32 = s->call.out[0].type.dtype == MX_F32;
+        if (m->product[i].plan && s->call.n_in > 2)
+            MX_TRY(mx_gemm_plan_bias(m->product[i].plan, s->call.in[2].data));
         if (m->product[i].plan)
             MX_TRY(mx_gemm_plan_launch(m->product[i].plan, a, b, y, c->gemm_work, c->stream));
         else

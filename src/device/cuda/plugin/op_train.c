@@ -161,6 +161,87 @@ static mx_status sum_squares(mx_cuda *c, const mx_exec_step *s, void *state)
     return squares_many(c, s, 1);
 }
 
+/* (rows, d) -> (d): the target, leading ones aside, is the end of the input's shape. */
+static bool is_sum_of_rows(const mx_type *x, const mx_type *o)
+{
+    int skip = 0;
+    while (skip < o->ndim && o->dim[skip] == 1)
+        skip++;
+    for (int i = skip; i < o->ndim; i++)
+        if (o->dim[i] != x->dim[x->ndim - o->ndim + i])
+            return false;
+    return true;
+}
+
+/* Sums of rows are floats; those that are kept in 16 bits are made in front of the scratch. */
+static size_t float_sums_bytes(const mx_type *o)
+{
+    return o->dtype == MX_F32 ? 0 : (sizeof(float) * (size_t)mx_type_count(o) + 255) / 256 * 256;
+}
+
+static void add_dim(mx_dims *d, int64_t size, int64_t stride, bool joined)
+{
+    if (joined) { /* with the dim before, which lies outside of this one */
+        d->size[d->n - 1] *= size;
+        d->stride[d->n - 1] = stride;
+    } else {
+        d->size[d->n] = size;
+        d->stride[d->n++] = stride;
+    }
+}
+
+static mx_sum_dims sum_dims_of(const mx_exec_step *s)
+{
+    const mx_tensor *x = &s->call.in[0], *o = &s->call.out[0];
+    mx_sum_dims r = {.out = o->data, .x = x->data, .x_f32 = f32(x), .out_f32 = f32(o),
+                     .outputs = mx_type_count(&o->type)};
+    int ndim = x->type.ndim, lead = ndim - o->type.ndim, last = -1;
+    int64_t stride = mx_type_count(&x->type);
+    for (int i = 0; i < ndim; i++) {
+        int64_t size = x->type.dim[i];
+        bool sum = i < lead || o->type.dim[i - lead] != size;
+        if (size == 1)
+            continue;
+        stride /= size;
+        add_dim(sum ? &r.sum : &r.keep, size, stride, last == sum);
+        last = sum;
+    }
+    for (mx_dims *d = &r.keep; d; d = d == &r.keep ? &r.sum : NULL)
+        if (!d->n)
+            *d = (mx_dims){.n = 1, .size = {1}};
+    r.terms = r.outputs ? mx_type_count(&x->type) / r.outputs : 0;
+    return r;
+}
+
+static mx_status prepare_sum_to(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    (void)c, (void)state;
+    const mx_type *x = &s->call.in[0].type, *o = &s->call.out[0].type;
+    MX_CUDA_NEEDS(is_float(x) && is_float(o) && x->ndim <= MX_SUM_DIMS && mx_type_count(x) > 0,
+                  "a sum of this dtype or shape");
+    int64_t d = mx_type_count(o);
+    if (is_sum_of_rows(x, o))
+        *work = mx_cuda_sum_rows_bytes(mx_type_count(x) / d, d) + float_sums_bytes(o);
+    return MX_OK;
+}
+
+static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    (void)state;
+    const mx_tensor *x = &s->call.in[0], *o = &s->call.out[0];
+    int64_t d = mx_type_count(&o->type);
+    if (!is_sum_of_rows(&x->type, &o->type)) {
+        mx_sum_dims dims = sum_dims_of(s);
+        return mx_cuda_check(mx_cuda_sum_dims(&dims, c->stream), "sum_to");
+    }
+    size_t before = float_sums_bytes(&o->type);
+    float *sums = before ? c->work : o->data;
+    MX_TRY(mx_cuda_check(mx_cuda_sum_rows(sums, x->data, f32(x), mx_type_count(&x->type) / d, d,
+                                          (char *)c->work + before, c->stream), "sum_to"));
+    return before ? mx_cuda_check(mx_cuda_cast_f32_bf16(o->data, sums, d, c->stream), "sum_to")
+                  : MX_OK;
+}
+
 static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
@@ -260,6 +341,7 @@ const mx_cuda_op mx_cuda_op_sgd = {"sgd", prepare_sgd, sgd, NULL};
 const mx_cuda_op mx_cuda_op_accumulate = {"accumulate", prepare_update, accumulate, NULL};
 const mx_cuda_op mx_cuda_op_sum_squares = {"sum_squares", prepare_squares, sum_squares, NULL, all,
                                                squares_many};
+const mx_cuda_op mx_cuda_op_sum_to = {"sum_to", prepare_sum_to, sum_to, NULL};
 const mx_cuda_op mx_cuda_op_embed = {"embed", prepare_embed, embed, NULL};
 const mx_cuda_op mx_cuda_op_embed_grad = {"embed_grad", prepare_embed_grad, embed_grad, NULL};
 const mx_cuda_op mx_cuda_op_cache_write = {"cache_write", prepare_cache, cache_write, NULL, alike,

@@ -49,7 +49,7 @@ static mx_status plan_chunk(mx_cuda *c, xent *x, int which, int64_t rows, float 
     mx_gemm_type t = x->f32 ? MX_GEMM_F32 : MX_GEMM_BF16;
     mx_gemm_shape project = {.m = rows, .n = x->wide, .k = x->d, .trans_b = true, .ldc = x->ld,
                              .in = t, .out = t, .alpha = scale};
-    MX_TRY(mx_gemm_plan_new(&x->project[which], c->lt, &project));
+    MX_TRY(mx_cuda_plan_gemm(c, &project, &x->project[which]));
     if (!x->grad)
         return MX_OK;
     float back = x->f32 ? 1 : scale; /* the plain kernel has the scale in its gradient already */
@@ -57,10 +57,12 @@ static mx_status plan_chunk(mx_cuda *c, xent *x, int which, int64_t rows, float 
                            .alpha = back};
     mx_gemm_shape weight = {.m = x->vocab, .n = x->d, .k = rows, .trans_a = true, .lda = x->ld,
                             .in = t, .out = MX_GEMM_F32, .alpha = back};
-    MX_TRY(mx_gemm_plan_new(&x->input[which], c->lt, &input));
-    MX_TRY(mx_gemm_plan_new(&x->first[which], c->lt, &weight));
+    MX_TRY(mx_cuda_plan_gemm(c, &input, &x->input[which]));
+    MX_TRY(mx_cuda_plan_gemm(c, &weight, &x->first[which]));
+    if (x->chunk == x->rows)
+        return MX_OK; /* one chunk: nothing is added */
     weight.beta = 1;
-    return mx_gemm_plan_new(&x->add[which], c->lt, &weight);
+    return mx_cuda_plan_gemm(c, &weight, &x->add[which]);
 }
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)

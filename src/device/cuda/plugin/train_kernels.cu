@@ -5,6 +5,7 @@
  * Everything here is memory-bound and streams its operands once.
  */
 #include "device/cuda/plugin/train_kernels.h"
+#include "device/cuda/plugin/early.cuh"
 #include "device/cuda/plugin/vec.cuh"
 
 enum { THREADS = 256, PARTS = 1024 };
@@ -203,6 +204,8 @@ cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows
 template <typename T>
 __global__ void gather_kernel(T *y, const T *table, const int32_t *ids, int64_t d, int64_t vocab)
 {
+    let_next_start();
+    wait_for_previous();
     int32_t id = ids[blockIdx.x];
     bool known = id >= 0 && id < vocab;
     for (int64_t c = threadIdx.x; c < d; c += THREADS)
@@ -216,12 +219,10 @@ cudaError_t mx_cuda_gather(void *y, const void *table, const int32_t *ids, int64
     if (rows == 0)
         return cudaSuccess;
     if (bytes % 16 == 0)
-        gather_kernel<<<(unsigned)rows, THREADS, 0, stream>>>((uint4 *)y, (const uint4 *)table, ids,
-                                                              bytes / 16, vocab);
-    else
-        gather_kernel<<<(unsigned)rows, THREADS, 0, stream>>>(
-            (uint16_t *)y, (const uint16_t *)table, ids, bytes / 2, vocab);
-    return cudaGetLastError();
+        return launch_early(gather_kernel<uint4>, (unsigned)rows, THREADS, 0, stream, (uint4 *)y,
+                            (const uint4 *)table, ids, bytes / 16, vocab);
+    return launch_early(gather_kernel<uint16_t>, (unsigned)rows, THREADS, 0, stream, (uint16_t *)y,
+                        (const uint16_t *)table, ids, bytes / 2, vocab);
 }
 
 /* --- cross-entropy of float logits, for checking --- */
@@ -291,6 +292,8 @@ struct cache_table {
 template <typename C, typename F>
 __global__ void cache_kernel(const __grid_constant__ cache_table t)
 {
+    let_next_start();
+    wait_for_previous();
     const mx_cache_one &o = t.one[blockIdx.y];
     C *cache = (C *)o.cache;
     const F *fresh = (const F *)o.fresh;
@@ -317,12 +320,10 @@ cudaError_t mx_cuda_cache_write(const mx_cache_one *one, int n, cudaStream_t str
     dim3 grid((unsigned)one->batch, (unsigned)n);
     int cache = one->cache_type, fresh = one->fresh_type;
     if (cache == fresh && cache != MX_CACHE_BF16) /* bits are copied */
-        cache_kernel<float, float><<<grid, THREADS, 0, stream>>>(t);
-    else if (cache == MX_CACHE_BF16 && fresh == MX_CACHE_BF16)
-        cache_kernel<uint16_t, uint16_t><<<grid, THREADS, 0, stream>>>(t);
-    else if (cache == MX_CACHE_BF16)
-        cache_kernel<uint16_t, float><<<grid, THREADS, 0, stream>>>(t);
-    else
-        return cudaErrorInvalidValue;
-    return cudaGetLastError();
+        return launch_early(cache_kernel<float, float>, grid, THREADS, 0, stream, t);
+    if (cache == MX_CACHE_BF16 && fresh == MX_CACHE_BF16)
+        return launch_early(cache_kernel<uint16_t, uint16_t>, grid, THREADS, 0, stream, t);
+    if (cache == MX_CACHE_BF16)
+        return launch_early(cache_kernel<uint16_t, float>, grid, THREADS, 0, stream, t);
+    return cudaErrorInvalidValue;
 }

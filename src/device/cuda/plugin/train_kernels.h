@@ -51,6 +51,21 @@ size_t mx_cuda_sum_rows_bytes(int64_t rows, int64_t d);
 cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows, int64_t d,
                              void *partial, cudaStream_t stream);
 
+/* Sums over any dims (sum_dims.cu). n is at least 1. */
+enum { MX_SUM_DIMS = 8 };
+typedef struct {
+    int n;
+    int64_t size[MX_SUM_DIMS], stride[MX_SUM_DIMS]; /* of x, in elements */
+} mx_dims;
+typedef struct {
+    void *out; /* dense, in the order of `keep` */
+    const void *x;
+    mx_dims keep, sum;
+    int64_t outputs, terms; /* the products of their sizes */
+    bool x_f32, out_f32;
+} mx_sum_dims;
+cudaError_t mx_cuda_sum_dims(const mx_sum_dims *s, cudaStream_t stream);
+
 /* out[k][c] = the sum over r of part[k][r][c]. */
 typedef struct {
     float *out[8];

@@ -145,25 +145,3 @@ cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t 
         s->plain_loss);
     return cudaGetLastError();
 }
-
-__global__ void sum_kernel(float *out, const float *x, int64_t n, float scale)
-{
-    __shared__ double part[1024];
-    double s = 0;
-    for (int64_t i = threadIdx.x; i < n; i += 1024)
-        s += x[i];
-    part[threadIdx.x] = s;
-    for (int o = 512; o; o >>= 1) {
-        __syncthreads();
-        if (threadIdx.x < o)
-            part[threadIdx.x] += part[threadIdx.x + o];
-    }
-    if (threadIdx.x == 0)
-        *out = (float)(part[0] * scale);
-}
-
-cudaError_t mx_cuda_sum_f32(float *out, const float *x, int64_t n, float scale, cudaStream_t stream)
-{
-    sum_kernel<<<1, 1024, 0, stream>>>(out, x, n, scale);
-    return cudaGetLastError();
-}

@@ -1,0 +1,160 @@
+/* parts.c - split and concat that copy nothing: values that lie inside others.
+ *
+ *     split    its outputs are columns of its input, read where they lie
+ *     concat   its inputs are columns of its output, written there by the nodes that make them
+ *
+ * Both along the last dim, and only where every reader and writer concerned can do it (parts_in and
+ * parts_out of its op): attention, which then finds q, k and v in the one projection that made
+ * them and leaves their gradients in one tensor. For devices whose kernels take strides; the CPU's
+ * do not.
+ */
+#include "compile/parts.h"
+
+#include "ops.h"
+
+typedef struct {
+    const mx_program *p;
+    mx_parts *parts;
+    int *first, *user; /* users of node i: user[first[i]] up to user[first[i + 1]] */
+    bool *root;
+} finder;
+
+static void find_users(finder *f, mx_arena *a)
+{
+    const mx_program *p = f->p;
+    int n = p->graph->n_nodes;
+    f->first = MX_NEW_N(a, int, n + 2);
+    f->root = MX_NEW_N(a, bool, n);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < p->n; i++)
+            for (int k = 0; k < p->order[i]->n_in; k++) {
+                const mx_node *in = p->order[i]->in[k];
+                if (in && !pass)
+                    f->first[in->id + 2]++;
+                else if (in)
+                    f->user[f->first[in->id + 1]++] = p->order[i]->id;
+            }
+        for (int i = 0; i < n && !pass; i++)
+            f->first[i + 2] += f->first[i + 1];
+        if (!pass)
+            f->user = MX_NEW_N(a, int, f->first[n + 1] + 1);
+    }
+    for (int i = 0; i < p->graph->n_roots; i++)
+        f->root[p->graph->root[i]->id] = true;
+}
+
+/* A part is seen by attention as rows of heads: its runs are the last two dims. */
+static bool fits(const mx_type *t, int64_t run)
+{
+    return t->ndim >= 2 && t->dim[t->ndim - 1] * t->dim[t->ndim - 2] == run;
+}
+
+/* May the value x lie in runs? `joined`, a concat, may read it once. */
+static bool all_take(const finder *f, const mx_node *x, int64_t run, const mx_node *joined,
+                     int *times)
+{
+    if (f->root[x->id])
+        return false;
+    for (int e = f->first[x->id]; e < f->first[x->id + 1]; e++) {
+        const mx_node *u = f->p->graph->node[f->user[e]];
+        if (u->op->kind == MX_PROJECT)
+            continue; /* another output of x */
+        if (u->op->kind == MX_VIEW) {
+            if (!all_take(f, u, run, joined, times))
+                return false;
+            continue;
+        }
+        if (u == joined) {
+            if (++*times > 1)
+                return false;
+            continue;
+        }
+        for (int i = 0; i < u->n_in; i++)
+            if (u->in[i] == x && (!(u->op->parts_in >> i & 1) || !fits(&x->type, run)))
+                return false;
+    }
+    return true;
+}
+
+/* Does an update in place go over x, or may one come from outside? */
+static bool overwritten(const finder *f, const mx_node *x)
+{
+    if (x->op->kind == MX_SOURCE)
+        return true;
+    if (x->op->kind == MX_VIEW)
+        return overwritten(f, x->in[0]);
+    for (int e = f->first[x->id]; e < f->first[x->id + 1]; e++) {
+        const mx_node *u = f->p->graph->node[f->user[e]];
+        for (int k = 0; k < u->n_out; k++)
+            if (u->op->alias[k] && u->in[u->op->alias[k] - 1] == x)
+                return true;
+    }
+    return false;
+}
+
+static void try_split(finder *f, const mx_node *n)
+{
+    int none = 0;
+    if (overwritten(f, n->in[0]) ||
+        !all_take(f, n, n->type.dim[n->type.ndim - 1], NULL, &none))
+        return;
+    for (int e = f->first[n->id]; e < f->first[n->id + 1]; e++) {
+        const mx_node *u = f->p->graph->node[f->user[e]];
+        if (u->op->kind == MX_PROJECT &&
+            !all_take(f, u, u->type.dim[u->type.ndim - 1], NULL, &none))
+            return;
+    }
+    f->parts->copies_nothing[n->id] = true;
+}
+
+/* Who makes input i of a concat: a node and one of its outputs. */
+static const mx_node *maker(const mx_node *x, int *out)
+{
+    while (x->op->kind == MX_VIEW)
+        x = x->in[0];
+    *out = x->op->kind == MX_PROJECT ? (int)*(const int64_t *)x->attr : 0;
+    return x->op->kind == MX_PROJECT ? x->in[0] : x;
+}
+
+static bool can_join(const finder *f, const mx_node *c, int i)
+{
+    const mx_node *x = c->in[i];
+    int out, times = 0;
+    const mx_node *m = maker(x, &out);
+    int64_t run = x->type.dim[x->type.ndim - 1];
+    while (x->op->kind == MX_VIEW)
+        x = x->in[0];
+    return m->op->parts_out >> out & 1 && x->type.dtype == c->type.dtype && fits(&x->type, run) &&
+           !f->parts->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out].of &&
+           all_take(f, x, run, c, &times);
+}
+
+static void try_concat(finder *f, mx_node *c)
+{
+    int64_t at = 0, pitch = c->type.dim[c->type.ndim - 1];
+    if (*(const int64_t *)c->attr != c->type.ndim - 1) /* its only attribute: the dim */
+        return;
+    for (int i = 0; i < c->n_in; i++)
+        if (!can_join(f, c, i))
+            return;
+    f->parts->copies_nothing[c->id] = true;
+    for (int i = 0; i < c->n_in; i++) {
+        int out;
+        const mx_node *m = maker(c->in[i], &out);
+        int64_t run = c->in[i]->type.dim[c->in[i]->type.ndim - 1];
+        f->parts->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out] = (mx_part){c, at, run, pitch};
+        at += run;
+    }
+}
+
+void mx_parts_find(mx_parts *parts, const mx_program *p, mx_arena *scratch)
+{
+    finder f = {.p = p, .parts = parts};
+    find_users(&f, scratch);
+    for (int i = 0; i < p->n; i++) {
+        if (p->order[i]->op == &mx_op_split)
+            try_split(&f, p->order[i]);
+        else if (p->order[i]->op == &mx_op_concat)
+            try_concat(&f, p->order[i]);
+    }
+}

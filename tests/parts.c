@@ -1,0 +1,150 @@
+/* parts.c - values that lie inside others (src/compile/parts.c), and biases that join products.
+ *
+ * A program is played with numbered elements instead of values: every step writes the number of the
+ * element it makes to where it lies, and finds at its inputs the numbers it expects. A part that
+ * overlaps another value, begins too late or ends too early shows as a wrong number.
+ */
+#include "compile/passes.h"
+#include "compile/program.h"
+#include "ir/attention.h"
+#include "ops.h"
+#include "test.h"
+#include <string.h>
+
+enum { B = 2, S = 3, H = 2, D = 4, F = H * D, ITEM = 4 };
+
+/* The number of element i of output k of n, whoever made it. */
+static int64_t number(const mx_program *p, const mx_node *n, int k, int64_t i)
+{
+    if (n->op->kind == MX_VIEW)
+        return number(p, n->in[0], 0, i);
+    if (n->op->kind == MX_PROJECT)
+        return number(p, n->in[0], (int)*(const int64_t *)n->attr, i);
+    int64_t at = 0, last = n->type.ndim - 1;
+    if (n->op == &mx_op_split && p->copies_nothing[n->id]) {
+        for (int q = 0; q < k; q++)
+            at += mx_node_type(n, q)->dim[last];
+        int64_t run = mx_node_type(n, k)->dim[last], pitch = n->in[0]->type.dim[last];
+        return number(p, n->in[0], 0, i / run * pitch + at + i % run);
+    }
+    if (n->op == &mx_op_concat && p->copies_nothing[n->id]) {
+        int64_t row = i / n->type.dim[last], col = i % n->type.dim[last];
+        int q = 0;
+        for (; col >= n->in[q]->type.dim[last]; q++)
+            col -= n->in[q]->type.dim[last];
+        return number(p, n->in[q], 0, row * n->in[q]->type.dim[last] + col);
+    }
+    return ((int64_t)n->id * MX_MAX_OUT + k) * 100000 + i;
+}
+
+static int64_t *element(const mx_program *p, int64_t *memory, const mx_node *n, int k, int64_t i)
+{
+    const mx_place *q = mx_program_place(p, n, k);
+    int64_t at = q->pitch ? q->at + i / q->run * q->pitch + i % q->run : i;
+    return q->offset < 0 ? NULL : &memory[q->offset / ITEM + at];
+}
+
+static void play(const mx_program *p)
+{
+    int64_t *memory = mx_realloc(NULL, sizeof *memory * (p->scratch_bytes / ITEM + 1));
+    memset(memory, 0, sizeof *memory * (p->scratch_bytes / ITEM + 1));
+    for (int s = 0; s < p->n; s++) {
+        const mx_node *n = p->order[s];
+        bool idle = n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT || p->copies_nothing[n->id];
+        for (int k = 0; k < n->n_in && !idle; k++)
+            for (int64_t i = 0; n->in[k] && i < mx_type_count(&n->in[k]->type); i++) {
+                const int64_t *found = element(p, memory, n->in[k], 0, i);
+                MX_CHECK(!found || *found == number(p, n->in[k], 0, i),
+                         "%s reads element %lld of input %d: found %lld", n->op->name, (long long)i,
+                         k, (long long)*found);
+            }
+        for (int k = 0; k < n->n_out && !idle; k++)
+            for (int64_t i = 0; i < mx_type_count(mx_node_type(n, k)); i++) {
+                int64_t *to = element(p, memory, n, k, i);
+                if (to)
+                    *to = number(p, n, k, i);
+            }
+    }
+    mx_free(memory);
+}
+
+/* Attention over a joint projection with a bias; `other` reads q as well, or nothing does. */
+static mx_node *joint_attention(mx_graph *g, mx_node *x, int layer, bool other)
+{
+    mx_scope(g, "layer%d", layer);
+    mx_node *w = mx_param(g, "w", MX_SHAPE(F, 3 * F), NULL, MX_NORMAL(1));
+    mx_node *bias = mx_param(g, "b", MX_SHAPE(3 * F), NULL, MX_ZEROS);
+    mx_node *y = mx_add(g, mx_matmul(g, "*d,df->*f", x, w), bias);
+    mx_node *part = mx_split(g, y, 3, (int64_t[]){F, F, F});
+    mx_node *v[3];
+    for (int i = 0; i < 3; i++)
+        v[i] = mx_reshape(g, i ? mx_output(g, part, i) : part, MX_SHAPE(B, S, H, D));
+    mx_attention_attr a = {.causal = true, .scale = 0.5};
+    mx_node *o = mx_attention(g, v[0], v[1], v[2], a, (mx_attention_extra){0});
+    o = mx_reshape(g, o, MX_SHAPE(B, S, F));
+    if (other)
+        o = mx_add(g, o, mx_transpose(g, mx_transpose(g, part, "abc->acb"), "abc->acb"));
+    return mx_scope_end(g, mx_add(g, x, o));
+}
+
+static int count_free(const mx_program *p, const mx_op *op, int *all)
+{
+    int n = 0;
+    *all = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->order[i]->op == op) {
+            ++*all;
+            n += p->copies_nothing[p->order[i]->id];
+        }
+    return n;
+}
+
+static void check_joint(bool parts, bool other)
+{
+    enum { LAYERS = 3 };
+    mx_graph g;
+    mx_graph_init(&g);
+    mx_node *x = mx_input(&g, "x", MX_SHAPE(B, S, F), MX_F32), *var[16], *grad[16];
+    for (int l = 0; l < LAYERS; l++)
+        x = joint_attention(&g, x, l, other);
+    mx_node *loss = mx_graph_root(&g, "loss", mx_sum_all(&g, mx_mul(&g, x, x)));
+    mx_pass_bias(&g);
+    int n = 0;
+    for (int i = 0; i < g.n_nodes; i++)
+        if (g.node[i]->op == &mx_op_variable)
+            var[n++] = g.node[i];
+    mx_pass_autodiff(&g, loss, var, n, grad);
+    for (int i = 0; i < n; i++)
+        mx_graph_root(&g, NULL, grad[i]);
+    mx_pass_fuse(&g, true);
+    MX_CHECK_OK(mx_graph_verify(&g));
+    mx_program p;
+    MX_CHECK_OK(mx_program_init(&p, &g, 2, parts));
+    int all, want = parts && !other ? LAYERS : 0;
+    int splits = count_free(&p, &mx_op_split, &all);
+    MX_CHECK(splits == want && all == LAYERS, "%d of %d splits copy nothing", splits, all);
+    int concats = count_free(&p, &mx_op_concat, &all);
+    MX_CHECK(concats == want && all == LAYERS, "%d of %d concats copy nothing", concats, all);
+    int joined = 0;
+    for (int i = 0; i < p.n; i++)
+        joined += p.order[i]->op == &mx_op_matmul && p.order[i]->n_in == 3;
+    MX_CHECK(joined == LAYERS, "%d biases joined their products", joined);
+    play(&p);
+    mx_program_fini(&p);
+    mx_graph_fini(&g);
+}
+
+MX_TEST(joint_projections_are_read_where_they_lie)
+{
+    check_joint(true, false);
+}
+
+MX_TEST(a_part_that_others_read_is_copied)
+{
+    check_joint(true, true);
+}
+
+MX_TEST(without_parts_every_split_copies)
+{
+    check_joint(false, false);
+}
