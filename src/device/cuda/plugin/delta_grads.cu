@@ -81,7 +81,8 @@ __device__ __forceinline__ void value_grads(const mx_cuda_delta &d, const delta_
 }
 
 /* From the halves of d, dO U^T and dR U^T, and those of k, K K^T and Q K^T: the (C, C) factors of
- * dQ and dK, scale dP * E and G + G^T, into a and b (C, CL), and what rows and columns pass to c and beta. */
+ * dQ and dK, scale dP * E and G + G^T, into a and b (C, CL), and what rows and columns pass to c
+ * and beta. */
 template <bool FAST>
 __device__ __forceinline__ void pair_grads(const piece<2, 4> &d, const piece<2, 4> &k,
                                            const vectors *w, sums *s, float scale, float *a,
