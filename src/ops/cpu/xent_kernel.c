@@ -7,6 +7,7 @@
 #include "base/simd.h"
 #include "base/status.h"
 #include "base/vmath.h"
+#include "ops/cpu/narrow.h"
 #include <math.h>
 #include <omp.h>
 #include <string.h>
