@@ -127,6 +127,12 @@ static double *from(mx_arena *a, const void *x, int64_t n, mx_num t)
     return p;
 }
 
+/* Workspace full of NaN: whatever is read before it is written shows. */
+static void *dirty(mx_arena *a, size_t bytes)
+{
+    return memset(mx_arena_alloc(a, bytes), 0xff, bytes);
+}
+
 /* Forward and backward of the kernel in the given numbers. */
 static result run(mx_arena *a, const problem *p, mx_num t, int chunk, int threads)
 {
@@ -144,12 +150,12 @@ static result run(mx_arena *a, const problem *p, mx_num t, int chunk, int thread
     d.q = in[Q], d.k = in[K], d.v = in[V], d.g = in[G], d.beta = in[BETA];
     d.initial_state = in[STATE];
     void *out = to(a, p->wo, p->size[V], t), *state = to(a, p->wm, p->size[STATE], small);
-    mx_delta_forward(&d, out, state, mx_arena_alloc(a, mx_delta_forward_work_bytes(&d)));
+    mx_delta_forward(&d, out, state, dirty(a, mx_delta_forward_work_bytes(&d)));
     mx_delta_grads g = {.dout = to(a, p->wo, p->size[V], t),
                         .dfinal_state = to(a, p->wm, p->size[STATE], small), .dq = grad[Q],
                         .dk = grad[K], .dv = grad[V], .dg = grad[G], .dbeta = grad[BETA],
                         .dinitial_state = grad[STATE]};
-    mx_delta_backward(&d, &g, mx_arena_alloc(a, mx_delta_backward_work_bytes(&d)));
+    mx_delta_backward(&d, &g, dirty(a, mx_delta_backward_work_bytes(&d)));
     result r = {from(a, out, p->size[V], t), from(a, state, p->size[STATE], small), {0}};
     for (int i = 0; i < INPUTS; i++)
         r.grad[i] = from(a, grad[i], p->size[i], types[i]);
@@ -237,7 +243,7 @@ MX_TEST(delta_continues_from_its_state)
         d.q = p.in[Q] + t * 4, d.k = p.in[K] + t * 4, d.v = p.in[V] + t * 6;
         d.g = p.in[G] + t, d.beta = p.in[BETA] + t;
         mx_delta_forward(&d, out + t * 6, p.in[STATE],
-                         mx_arena_alloc(&a, mx_delta_forward_work_bytes(&d)));
+                         dirty(&a, mx_delta_forward_work_bytes(&d)));
     }
     compare("out", out, want.out, p.size[V], 1e-12);
     compare("state", p.in[STATE], want.state, p.size[STATE], 1e-12);

@@ -129,6 +129,41 @@ MX_TEST(group_tiles_of_every_shape_match_plain_loops)
             run(&shapes[i], k % 2 ? MX_BF16 : MX_F32, k / 2);
 }
 
+/* silu and its slope, which run as one step: in the order of SwiGLU's backward pass, and with the
+ * slope's operand made too late for that. */
+MX_TEST(group_tiles_make_twins_at_once)
+{
+    enum { ROWS = 7, COLS = 1500, N = ROWS * COLS };
+    double *x = filled(N, 1), *d = filled(N, 2), *silu = filled(N, 3), *slope = filled(N, 4);
+    for (int k = 0; k < 4; k++) {
+        mx_graph_run r;
+        mx_graph_run_init(&r);
+        mx_graph *g = &r.graph;
+        mx_node *a = mx_input(g, "x", MX_SHAPE(ROWS, COLS), k % 2 ? MX_BF16 : MX_F32);
+        mx_node *b = mx_input(g, "d", MX_SHAPE(ROWS, COLS), k % 2 ? MX_BF16 : MX_F32);
+        mx_node *early = mx_mul(g, b, b), *y = mx_silu(g, a);
+        mx_node *dy = k / 2 ? mx_mul(g, mx_mul(g, y, b), b) : early;
+        mx_graph_root(g, "y", mx_mul(g, y, early));
+        mx_graph_root(g, "dx", mx_silu_slope(g, a, dy));
+        MX_CHECK_OK(mx_graph_run_compile(&r, true));
+        MX_CHECK(r.exec->n_steps == 1, "%d kernels", r.exec->n_steps);
+        mx_graph_run_write(&r, "x", x);
+        mx_graph_run_write(&r, "d", d);
+        mx_graph_run_go(&r);
+        for (int i = 0; i < N; i++) {
+            double s = 1 / (1 + exp(-x[i])), square = d[i] * d[i];
+            silu[i] = x[i] * s * square;
+            slope[i] = (k / 2 ? silu[i] : square) * s * (1 + x[i] * (1 - s));
+        }
+        check(&r, "y", silu, N, k % 2 ? 0x1p-8 : 1e-6);
+        check(&r, "dx", slope, N, k % 2 ? 0x1p-8 : 1e-6);
+        mx_graph_run_fini(&r);
+    }
+    double *every[] = {x, d, silu, slope};
+    for (size_t i = 0; i < sizeof every / sizeof *every; i++)
+        mx_free(every[i]);
+}
+
 /* Without rows: pieces of the whole, and scalars on either side. */
 MX_TEST(group_tiles_of_a_flat_space_match_plain_loops)
 {

@@ -24,6 +24,9 @@
 
 #define MX_INLINE static inline __attribute__((always_inline, unused))
 
+/* The compiler takes x for a new value: keeps it from making a pointer of every sum with x. */
+#define MX_OPAQUE(x) __asm__("" : "+r"(x))
+
 typedef short mx_v32i16 __attribute__((vector_size(64)));
 
 typedef enum {

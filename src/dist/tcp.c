@@ -15,7 +15,8 @@
  * A rank that leaves because of an error first says why on its control connections. So when a
  * connection closes in the middle of a call, the words of the one who closed it decide whom to
  * blame; only a rank that closed without a word is called gone. What is heard is said on, once, so
- * all ranks end with the same name.
+ * all ranks end with the same name. A rank that leaves behind a call has taken part in it: what it
+ * sent is read first, and its words end this call only if the others keep silent, too.
  *
  * Not done: trees for many ranks (R^2 connections are fine up to some hundred), encryption,
  * authentication beyond a random token. Ranks belong into a private network, as with MPI.
@@ -47,9 +48,14 @@ typedef struct mx_tcp_move {
     size_t sent, got; /* header included */
 } move;
 
+static bool has_come(const move *m)
+{
+    return m->got == sizeof m->heard + m->in_bytes;
+}
+
 static bool is_done(const move *m)
 {
-    return m->sent == sizeof m->say + m->out_bytes && m->got == sizeof m->heard + m->in_bytes;
+    return m->sent == sizeof m->say + m->out_bytes && has_come(m);
 }
 
 /* --- failing -------------------------------------------------------------------------------- */
@@ -145,57 +151,65 @@ static mx_status check_header(mx_tcp *t, int r, const char *call)
 }
 
 /* What is ready at one rank's sockets. */
-static mx_status serve(mx_tcp *t, int r, short data, short control, const char *call, bool *moved)
+static mx_status serve(mx_tcp *t, int r, short data, short control, const char *call, bool *moved,
+                       int *leaving)
 {
     move *m = &t->move[r];
     size_t before = m->got;
     if ((data & POLLOUT) && !may_retry(push(t->peer[r].data, m)))
         return left(t, r);
     if ((data & (POLLIN | POLLHUP | POLLERR)) && !is_done(m)) {
-        ssize_t k = m->got < sizeof m->heard + m->in_bytes ? pull(t->peer[r].data, m) : -1;
+        ssize_t k = !has_come(m) ? pull(t->peer[r].data, m) : -1;
         if (!may_retry(k))
             return left(t, r);
     }
+    while (control && !has_come(m) && pull(t->peer[r].data, m) > 0)
+        ;
     if (before < sizeof m->heard && m->got >= sizeof m->heard)
         MX_TRY(check_header(t, r, call));
-    if (control) {
-        char word;
-        if (recv(t->peer[r].control, &word, 1, MSG_PEEK) > 0)
+    char word;
+    if (control && recv(t->peer[r].control, &word, 1, MSG_PEEK) > 0) {
+        if (!has_come(m))
             return left(t, r);
+        *leaving = r;
+    } else if (control) {
         /* It has closed, perhaps in an orderly way behind data that is still on its way: that
          * connection will tell. */
         t->peer[r].quiet = true;
     }
-    *moved |= data != 0;
+    *moved |= data || control;
     return MX_OK;
 }
 
 static mx_status exchange(mx_tcp *t, const char *call)
 {
     int n = t->base.size, me = t->base.rank;
+    int leaving = -1; /* has done its part and then said why it ends */
     double heard_at = mx_clock_now();
     for (;;) {
         bool done = true, moved = false;
         for (int r = 0; r < n; r++) {
             move *m = &t->move[r];
-            bool over = r == me || is_done(m), deaf = r == me || t->peer[r].quiet;
+            bool over = r == me || is_done(m);
+            bool deaf = r == me || t->peer[r].quiet || (leaving >= 0 && has_come(m));
             short want = m->sent < sizeof m->say + m->out_bytes ? POLLOUT : 0;
-            want |= m->got < sizeof m->heard + m->in_bytes ? POLLIN : 0;
+            want |= has_come(m) ? 0 : POLLIN;
             t->polls[2 * r] = (struct pollfd){over ? -1 : t->peer[r].data, want, 0};
             t->polls[2 * r + 1] = (struct pollfd){deaf ? -1 : t->peer[r].control, POLLIN, 0};
             done &= over;
         }
         if (done)
             return MX_OK;
-        double rest = t->call_timeout_s - (mx_clock_now() - heard_at);
+        double patience = leaving < 0 ? t->call_timeout_s : LAST_WORDS_SECONDS;
+        double rest = patience - (mx_clock_now() - heard_at);
         if (rest <= 0)
-            return silent(t, call);
+            return leaving < 0 ? silent(t, call) : left(t, leaving);
         if (poll(t->polls, 2 * (nfds_t)n, (int)(rest * 1000) + 1) < 0)
             continue; /* interrupted */
         for (int r = 0; r < n; r++)
             if (t->polls[2 * r].revents || t->polls[2 * r + 1].revents)
                 MX_TRY(serve(t, r, t->polls[2 * r].revents, t->polls[2 * r + 1].revents, call,
-                             &moved));
+                             &moved, &leaving));
         heard_at = moved ? mx_clock_now() : heard_at;
     }
 }

@@ -19,12 +19,15 @@
  * operand that it is the last to read. Values with one number per row lie by themselves; a
  * step of two operands takes such a number as it is, others get it spread.
  *
+ * Two steps that share an exponential (silu and its slope) run as one: see mx_twin.
+ *
  * A column sum is made in blocks of BLOCK rows, which are added in order when all rows are done:
  * the same sums, bit for bit, as sum_to's own kernel makes.
  *
  * The result does not depend on the number of threads: no step looks beyond its row, or its block.
  */
 #include "base/simd.h"
+#include "ops/cpu/narrow.h"
 #include "ops/group_plan.h"
 #include "ops/load.h"
 #include <math.h>
@@ -48,7 +51,12 @@ static void load(const mx_group_plan *p, const mx_tensor *t, int64_t at, int64_t
 static void store(const mx_group_plan *p, const mx_tensor *t, int64_t at, int64_t n,
                   const void *row)
 {
-    p->wide_type ? mx_store_run_f64(t, at, n, row) : mx_store_run_f32(t, at, n, row);
+    if (p->wide_type)
+        mx_store_run_f64(t, at, n, row);
+    else if (t->type.dtype == MX_BF16)
+        mx_narrow((uint16_t *)t->data + at, row, n);
+    else
+        mx_store_run_f32(t, at, n, row);
 }
 
 static MX_CLONES void fill_f32(float *x, float one, int64_t n)
@@ -255,10 +263,25 @@ static void run_elements(const tile *t, const mx_group_step *st, int self)
     (p->wide_type ? st->op->tile_f64 : st->op->tile_f32)(&u);
 }
 
+/* A step and its twin (op.h) at once. */
+static void run_twins(const tile *t, int self, int twin)
+{
+    const mx_group *g = t->p->g;
+    const mx_group_step *st = &g->step[twin];
+    st->op->twin->tile_f32(&(mx_tile){.n = t->rows * t->cols,
+                                      .in = {t->at[st->in[0]], t->at[st->in[1]]},
+                                      .out = t->at[g->n_ext + twin],
+                                      .twin_out = t->at[self],
+                                      .attr = st->attr});
+}
+
 static void run_step(const tile *t, int self)
 {
-    const mx_group_step *st = &t->p->g->step[self - t->p->g->n_ext];
-    if (st->op->kind == MX_ELEMENTWISE)
+    int s = self - t->p->g->n_ext;
+    const mx_group_step *st = &t->p->g->step[s];
+    if (t->p->twin[s])
+        run_twins(t, self, t->p->twin[s]);
+    else if (st->op->kind == MX_ELEMENTWISE)
         run_elements(t, st, self);
     else
         run_row_step(t, st, self);

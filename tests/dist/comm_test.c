@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "dist/place.h"
 #include <arpa/inet.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -254,6 +255,35 @@ static int one_gives_up(int rank, void *ctx)
 MX_TEST(comm_passes_on_why_a_rank_ended)
 {
     ranks_run(3, one_gives_up, NULL);
+}
+
+/* A rank that leaves right behind a call has still taken part in it: what it brought counts before
+ * its last words. On one processor, where it can do both before the others wake up. */
+static int one_leaves_behind_a_call(int rank, void *ctx)
+{
+    (void)ctx;
+    int bad = 0;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    mx_comm *c = join(0);
+    if (!c)
+        return 1;
+    (void)sched_setaffinity(0, sizeof one, &one);
+    mx_status st = mx_comm_agree(c, rank ? MX_OK : mx_fail(MX_INPUT, "the file x is not there"));
+    if (rank == 0)
+        mx_comm_abort(c, mx_status_text(st));
+    EXPECT(bad, mx_status_code(st) == MX_INPUT, "rank %d: code %d, %s", rank,
+           (int)mx_status_code(st), mx_status_text(st));
+    mx_status_free(st);
+    mx_comm_close(c);
+    return bad;
+}
+
+MX_TEST(comm_takes_what_a_leaving_rank_brought)
+{
+    for (int i = 0; i < 40; i++)
+        ranks_run(3, one_leaves_behind_a_call, NULL);
 }
 
 static int one_hangs(int rank, void *ctx)

@@ -10,8 +10,17 @@
 typedef float v16f_any __attribute__((vector_size(64), aligned(4), may_alias));
 typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 
-/* As many whole vectors as there are; gives the number of elements done. */
-MX_TARGET_BF16 static int64_t whole_vectors(uint16_t *half, const float *x, int64_t n, float f)
+/* 16 numbers at most, of which n are wanted. */
+MX_INLINE MX_TARGET_BF16 void one_vector(uint16_t *half, const float *x, size_t n, float f)
+{
+    v16f_any v = *(const v16f_any *)x * f;
+    mx_v32i16 out;
+    MX_BF16_ROUND(out, v, v);
+    memcpy(half, &out, n * sizeof *half);
+}
+
+/* What is left over goes the same way: a number has the same bits wherever it stands. */
+MX_TARGET_BF16 static void by_vectors(uint16_t *half, const float *x, int64_t n, float f)
 {
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
@@ -20,7 +29,15 @@ MX_TARGET_BF16 static int64_t whole_vectors(uint16_t *half, const float *x, int6
         MX_BF16_ROUND(out, lo, hi);
         *(v32s_any *)(half + i) = out;
     }
-    return i;
+    if (i + 16 <= n) {
+        one_vector(half + i, x + i, 16, f);
+        i += 16;
+    }
+    if (i < n) {
+        float rest[16] = {0};
+        memcpy(rest, x + i, (size_t)(n - i) * sizeof *rest);
+        one_vector(half + i, rest, (size_t)(n - i), f);
+    }
 }
 
 MX_CLONES static void by_blocks(uint16_t *half, const float *x, int64_t n, float f)
@@ -36,9 +53,10 @@ MX_CLONES static void by_blocks(uint16_t *half, const float *x, int64_t n, float
 
 void mx_narrow_scaled(uint16_t *half, const float *x, int64_t n, float f)
 {
-    int64_t done = mx_simd_level() >= MX_SIMD_BF16 ? whole_vectors(half, x, n, f) : 0;
-    if (done < n)
-        by_blocks(half + done, x + done, n - done, f);
+    if (mx_simd_level() >= MX_SIMD_BF16)
+        by_vectors(half, x, n, f);
+    else
+        by_blocks(half, x, n, f);
 }
 
 void mx_narrow(uint16_t *half, const float *x, int64_t n)

@@ -7,6 +7,7 @@
 #include "base/simd.h"
 #include "base/status.h"
 #include "base/vmath.h"
+#include "ops/cpu/narrow.h"
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -15,8 +16,7 @@ enum {
     ROWS = 512,             /* rows of a chunk in the forward pass, at most */
     TILE = 4096,            /* logits per row of a tile in the forward pass */
     BACK_ROWS = 1024,       /* rows of a chunk in the backward pass, at most */
-    CHUNK_LOGITS = 1 << 25, /* logits of a chunk in the backward pass, at most */
-    PIECES = 64             /* of a row, at most */
+    CHUNK_LOGITS = 1 << 25  /* logits of a chunk in the backward pass, at most */
 };
 
 static int64_t min64(int64_t a, int64_t b)
