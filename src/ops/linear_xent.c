@@ -2,6 +2,7 @@
  *
  *     x (n, d)   w (v, d)   labels (n) int32, below 0: not counted   ->   loss (n), lse (n)
  *     z = cap tanh(scale x w^T / cap);  lse = log sum e^z;  loss = lse - z[label] + z_loss lse^2
+ *     0 and 0 where the label is not counted
  *
  * The logits of the whole batch are never stored: a chunk of rows at a time is projected, reduced
  * and forgotten. When the gradient that arrives is known before the loss is (a mean over tokens: it

@@ -34,8 +34,8 @@ cudaError_t mx_cuda_embed_grad(float *dtable, const void *dy, bool dy_f32, const
 /* --- softmax cross-entropy over a tile of logits (xent.cu) --- */
 /* logits (T, V) bf16, row stride ld, become their gradient in place: (softmax - onehot) * weight *
  * grad_scale, through the soft-cap. loss[t] = weight (lse - logit[target]) f32; lse[t]; targets < 0
- * are ignored (loss 0, gradient 0). grad_scale is read from the device (1 / token count); weight
- * NULL: one. */
+ * are ignored (loss, lse and gradient 0). grad_scale is read from the device (1 / token count);
+ * weight NULL: one. */
 typedef struct {
     int64_t rows, vocab, ld;
     float softcap;

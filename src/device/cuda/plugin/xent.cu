@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(XENT_THREADS, 2)
     max_sum t = block_merge(row_max_sum<CAP>(row, kept, vocab, cap, inv), scratch);
     float lse = t.m + logf(t.s), w = counts ? (weight ? weight[blockIdx.x] : 1.f) : 0.f;
     if (threadIdx.x == 0) {
-        lse_out[blockIdx.x] = lse;
+        lse_out[blockIdx.x] = counts ? lse : 0.f;
         loss[blockIdx.x] = counts ? (plain_loss ? 1.f : w) *
                                         (lse - capped<CAP>(bf16_to_f32(row[target]), cap, inv))
                                   : 0.f;
