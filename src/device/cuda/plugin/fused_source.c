@@ -24,7 +24,8 @@ static const char fast[] =
     "#define MX_T_SIGMOID(x) __fdividef(1.f, 1.f + __expf(-(x)))\n";
 static const char exact[] =
     "#define MX_T_EXP(x) expf(x)\n#define MX_T_SIGMOID(x) (1 / (1 + expf(-(x))))\n";
-/* As in early.cuh: the next kernel may come, and this one waits for those before it. */
+/* As in early.cuh: the next kernel may come, and this one waits for those before it. Inputs are not
+ * declared __restrict__: loads of what nobody can write would be moved ahead of the wait. */
 static const char early[] =
     "#if __CUDA_ARCH__ >= 900\n"
     "  asm volatile(\"griddepcontrol.launch_dependents;\");\n"
@@ -318,8 +319,7 @@ static void write_header(writer *k, mx_fused_launch *l)
         }
     mx_str_add(o, "extern \"C\" __global__ void fused(");
     for (int i = 0; i < k->g->n_ext; i++)
-        mx_str_addf(o, "%sconst %s *__restrict__ in%d", i ? ", " : "", c_type(k->g->ext[i].dtype),
-                    i);
+        mx_str_addf(o, "%sconst %s *in%d", i ? ", " : "", c_type(k->g->ext[i].dtype), i);
     for (int i = 0; i < k->g->n_out; i++)
         mx_str_addf(o, "%s%s *__restrict__ out%d", i || k->g->n_ext ? ", " : "",
                     c_type(type_of(k, k->g->out[i])->dtype), i);
