@@ -74,6 +74,11 @@ void mx_cuda_lanes(mx_device *d); /* sets lane_* */
 /* src on the GPU as well; float32 and bfloat16, or the same type. */
 cudaError_t mx_cuda_convert(const mx_freight *f, cudaStream_t stream);
 
+/* attr.c: an attribute of a step's node, by the name its op gave it; a bug where it has none. */
+const void *mx_attr(const mx_exec_step *s, const char *name);
+int64_t mx_attr_int(const mx_exec_step *s, const char *name);
+double mx_attr_f64(const mx_exec_step *s, const char *name);
+
 /* Not this dtype or shape: for prepare. */
 #define MX_CUDA_NEEDS(cond, what)                                                                  \
     do {                                                                                           \

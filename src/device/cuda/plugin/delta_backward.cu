@@ -23,13 +23,10 @@ template <class T, int DP, int EC> struct back_load {
     __device__ __forceinline__ void take(const mx_cuda_delta &d, const delta_back &s,
                                          const place &at, int e0)
     {
-        int64_t number = number_of(d, at), k_row = (int64_t)d.k_heads * d.k_dim;
-        int64_t v_row = (int64_t)d.v_heads * d.v_dim;
-        int64_t from = at.t0 * k_row + at.h / (d.v_heads / d.k_heads) * d.k_dim;
-        k.take((const T *)d.k + from, k_row, at.n, d.k_dim);
-        q.take((const T *)d.q + from, k_row, at.n, d.k_dim);
-        dout.take((const T *)s.g.dout + at.t0 * v_row + at.h * d.v_dim + e0, v_row, at.n,
-                  d.v_dim - e0);
+        int64_t number = number_of(d, at);
+        k.take((const T *)d.k + k_from(d, at), k_step(d), at.n, d.k_dim);
+        q.take((const T *)d.q + k_from(d, at), k_step(d), at.n, d.k_dim);
+        dout.take((const T *)s.g.dout + v_from(d, at, e0), v_step(d), at.n, d.v_dim - e0);
         t.take(s.x.t + number * SQUARE, C, C, C);
         p.take(s.x.p + number * SQUARE, C, C, C);
         if (threadIdx.x < VECTOR_PARTS)
@@ -104,15 +101,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 template <class T, bool FAST, int DP, int EC>
 static cudaError_t sweep(const mx_cuda_delta *d, const delta_back *s, cudaStream_t stream)
 {
-    size_t bytes = sizeof(back_pool<DP, EC>);
     dim3 grid((unsigned)((d->v_dim + EC - 1) / EC), (unsigned)d->v_heads, (unsigned)d->batch);
-    auto *kernel = delta_back_kernel<T, FAST, DP, EC>;
-    cudaError_t e = cudaFuncSetAttribute((const void *)kernel,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
-    kernel<<<grid, THREADS, bytes, stream>>>(*d, *s);
-    return cudaGetLastError();
+    return launch_pool(delta_back_kernel<T, FAST, DP, EC>, grid, sizeof(back_pool<DP, EC>),
+                       stream, *d, *s);
 }
 
 cudaError_t mx_cuda_delta_sweep_back(const mx_cuda_delta *d, const delta_back *s,
@@ -121,7 +112,7 @@ cudaError_t mx_cuda_delta_sweep_back(const mx_cuda_delta *d, const delta_back *s
     if (d->f32)
         return d->k_dim > 64 ? sweep<float, false, 128, 32>(d, s, stream)
                              : sweep<float, false, 64, 32>(d, s, stream);
-    if (delta_wide(d, s->cols))
+    if (delta_wide(d))
         return d->k_dim > 64 ? sweep<uint16_t, true, 128, 64>(d, s, stream)
                              : sweep<uint16_t, true, 64, 64>(d, s, stream);
     return d->k_dim > 64 ? sweep<uint16_t, true, 128, 32>(d, s, stream)
@@ -194,9 +185,9 @@ cudaError_t mx_cuda_delta_backward(const mx_cuda_delta *d, const mx_cuda_delta_g
     }
     bool shared = d->v_heads != d->k_heads;
     delta_terms x = {part[TERM_T], part[TERM_P], (vectors *)part[TERM_W]};
-    delta_sweep s = {x, NULL, part[STATES], part[OWN_U], 0};
+    delta_sweep s = {x, NULL, part[STATES], part[OWN_U]};
     delta_back k = {x, part[STATES], part[OWN_U], part[ENDS], part[OWN_DR],
-                    shared ? part[OWN_DQ] : NULL, shared ? part[OWN_DK] : NULL, *g, 0};
+                    shared ? part[OWN_DQ] : NULL, shared ? part[OWN_DK] : NULL, *g};
     cudaError_t e = mx_cuda_delta_terms(d, &x, stream);
     if (e == cudaSuccess)
         e = mx_cuda_delta_sweep(d, &s, stream);

@@ -22,14 +22,12 @@ template <class T, int DP, int EC, bool OUT> struct sweep_load {
     __device__ __forceinline__ void take(const mx_cuda_delta &d, const delta_sweep &s,
                                          const place &at, int e0)
     {
-        int64_t number = number_of(d, at), k_row = (int64_t)d.k_heads * d.k_dim;
-        int64_t v_row = (int64_t)d.v_heads * d.v_dim;
-        int64_t from = at.t0 * k_row + at.h / (d.v_heads / d.k_heads) * d.k_dim;
-        k.take((const T *)d.k + from, k_row, at.n, d.k_dim);
-        v.take((const T *)d.v + at.t0 * v_row + at.h * d.v_dim + e0, v_row, at.n, d.v_dim - e0);
+        int64_t number = number_of(d, at);
+        k.take((const T *)d.k + k_from(d, at), k_step(d), at.n, d.k_dim);
+        v.take((const T *)d.v + v_from(d, at, e0), v_step(d), at.n, d.v_dim - e0);
         t.take(s.x.t + number * SQUARE, C, C, C);
         if (OUT) {
-            q.take((const T *)d.q + from, k_row, at.n, d.k_dim);
+            q.take((const T *)d.q + k_from(d, at), k_step(d), at.n, d.k_dim);
             p.take(s.x.p + number * SQUARE, C, C, C);
         }
         if (threadIdx.x < VECTOR_PARTS)
@@ -149,15 +147,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 template <class T, bool FAST, int DP, int EC, bool OUT>
 static cudaError_t sweep(const mx_cuda_delta *d, const delta_sweep *s, cudaStream_t stream)
 {
-    size_t bytes = sizeof(sweep_pool<DP, EC, OUT>);
     dim3 grid((unsigned)((d->v_dim + EC - 1) / EC), (unsigned)d->v_heads, (unsigned)d->batch);
-    auto *kernel = delta_sweep_kernel<T, FAST, DP, EC, OUT>;
-    cudaError_t e = cudaFuncSetAttribute((const void *)kernel,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
-    kernel<<<grid, THREADS, bytes, stream>>>(*d, *s);
-    return cudaGetLastError();
+    return launch_pool(delta_sweep_kernel<T, FAST, DP, EC, OUT>, grid,
+                       sizeof(sweep_pool<DP, EC, OUT>), stream, *d, *s);
 }
 
 template <class T, bool FAST, int EC>
@@ -174,7 +166,7 @@ cudaError_t mx_cuda_delta_sweep(const mx_cuda_delta *d, const delta_sweep *s, cu
 {
     if (d->f32)
         return sweep_any<float, false, 32>(d, s, stream);
-    return delta_wide(d, s->cols) ? sweep_any<uint16_t, true, 64>(d, s, stream)
+    return delta_wide(d) ? sweep_any<uint16_t, true, 64>(d, s, stream)
                                   : sweep_any<uint16_t, true, 32>(d, s, stream);
 }
 
@@ -201,6 +193,6 @@ cudaError_t mx_cuda_delta_forward(const mx_cuda_delta *d, void *out, void *work,
     cudaError_t e = mx_cuda_delta_terms(d, &x, stream);
     if (e != cudaSuccess)
         return e;
-    delta_sweep s = {x, out, NULL, NULL, 0};
+    delta_sweep s = {x, out, NULL, NULL};
     return mx_cuda_delta_sweep(d, &s, stream);
 }

@@ -52,8 +52,7 @@ __device__ __forceinline__ void value_grads(const mx_cuda_delta &d, const delta_
                                             const place &at, const float *dr, const float *beta,
                                             float *own, int e0)
 {
-    int64_t row_step = (int64_t)d.v_heads * d.v_dim;
-    int64_t from = at.t0 * row_step + (int64_t)at.h * d.v_dim + e0;
+    int64_t row_step = v_step(d), from = v_from(d, at, e0);
     handful<T, C, ET> v;
     v.take((const T *)d.v + from, row_step, at.n, d.v_dim - e0);
 #pragma unroll
@@ -193,12 +192,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     int warp = threadIdx.x >> 5, r0 = warp / 2 * 16, half = warp % 2, c0 = half * 32;
     int d0 = half * (DP / 2), D = d.k_dim, E = d.v_dim, h = blockIdx.y;
     place at = place_of(d, blockIdx.z, h, blockIdx.x, d.len);
-    int64_t number = number_of(d, at), k_row = (int64_t)d.k_heads * D;
-    int64_t v_row = (int64_t)d.v_heads * E, k_at = at.t0 * k_row + h / (d.v_heads / d.k_heads) * D;
-    load_tile<FAST, C, DP>(x->k, L, (const T *)d.k + k_at, k_row, at.n, D);
-    load_tile<FAST, C, DP>(x->q, L, (const T *)d.q + k_at, k_row, at.n, D);
-    if (threadIdx.x < VECTOR_PARTS)
-        ((float4 *)&x->w)[threadIdx.x] = ((const float4 *)(s.x.w + number))[threadIdx.x];
+    int64_t number = number_of(d, at);
+    load_tile<FAST, C, DP>(x->k, L, (const T *)d.k + k_from(d, at), k_step(d), at.n, D);
+    load_tile<FAST, C, DP>(x->q, L, (const T *)d.q + k_from(d, at), k_step(d), at.n, D);
+    copy_vectors(&x->w, s.x.w + number);
     piece<2, 4> dd;   /* dO U^T, and dR U^T below it */
     piece<2, NT> via; /* dO M^T, and dR M^T below it */
     piece<1, NT> dk;
@@ -206,8 +203,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     float dot = 0;
     for (int e0 = 0; e0 < E; e0 += ET) {
         int left = E - e0;
-        const T *dout = (const T *)s.g.dout + at.t0 * v_row + h * E + e0;
-        load_tile<FAST, C, ET>(x->dout, EL, dout, v_row, at.n, left);
+        const T *dout = (const T *)s.g.dout + v_from(d, at, e0);
+        load_tile<FAST, C, ET>(x->dout, EL, dout, v_step(d), at.n, left);
         load_tile<FAST, C, ET>(x->u, EL, s.u + number * C * E + e0, E, C, left);
         load_tile<FAST, C, ET>(x->dr, EL, s.dr + number * C * E + e0, E, C, left);
         load_tile<FAST, DP, ET>(x->m, EL, s.states + number * D * E + e0, E, D, left);
@@ -252,15 +249,9 @@ template <class T, bool FAST, int DP>
 static cudaError_t grads(const mx_cuda_delta *d, const delta_back *s, cudaStream_t stream)
 {
     static_assert((int)EL == (int)CL, "tiles are used again as (C, C) matrices");
-    size_t bytes = sizeof(grads_pool<DP>);
     dim3 grid((unsigned)((d->len + C - 1) / C), (unsigned)d->v_heads, (unsigned)d->batch);
-    auto *kernel = delta_grads_kernel<T, FAST, DP>;
-    cudaError_t e = cudaFuncSetAttribute((const void *)kernel,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
-    kernel<<<grid, THREADS, bytes, stream>>>(*d, *s);
-    return cudaGetLastError();
+    return launch_pool(delta_grads_kernel<T, FAST, DP>, grid, sizeof(grads_pool<DP>), stream, *d,
+                       *s);
 }
 
 cudaError_t mx_cuda_delta_chunk_grads(const mx_cuda_delta *d, const delta_back *s,

@@ -74,10 +74,9 @@ __global__ void __launch_bounds__(THREADS, 2)
     int hk = blockIdx.y, group = d.v_heads / d.k_heads, b = blockIdx.z;
     int len = d.state ? row_tokens(d.positions, b, d.len) : d.len;
     place at = place_of(d, b, hk * group, blockIdx.x, len);
-    int64_t row = (int64_t)d.k_heads * d.k_dim, from = at.t0 * row + hk * d.k_dim;
     handful<T, C, DP> k, q;
-    k.take((const T *)d.k + from, row, at.n, d.k_dim);
-    q.take((const T *)d.q + from, row, at.n, d.k_dim);
+    k.take((const T *)d.k + k_from(d, at), k_step(d), at.n, d.k_dim);
+    q.take((const T *)d.q + k_from(d, at), k_step(d), at.n, d.k_dim);
     k.template put<FAST>(x->rows.k, L);
     q.template put<FAST>(x->rows.q, L);
     __syncthreads();
@@ -96,10 +95,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         int64_t step = (d.len + C - 1) / C; /* to the next head's number */
         for (int j = 0; j < n; j++) {
             const vectors *w = &x->heads.w[j];
-            vectors *keep = to.w + number + j * step;
             head_terms<FAST>(kq, w, d.scale, x->heads.a[j], to.p + (number + j * step) * SQUARE);
-            if (threadIdx.x < VECTOR_PARTS)
-                ((float4 *)keep)[threadIdx.x] = ((const float4 *)w)[threadIdx.x];
+            copy_vectors(to.w + number + j * step, w);
         }
         __syncthreads();
         int head = threadIdx.x / C;
@@ -112,15 +109,9 @@ __global__ void __launch_bounds__(THREADS, 2)
 template <class T, bool FAST, int DP>
 static cudaError_t terms(const mx_cuda_delta *d, const delta_terms *x, cudaStream_t stream)
 {
-    size_t bytes = sizeof(terms_pool<DP>);
     dim3 grid((unsigned)((d->len + C - 1) / C), (unsigned)d->k_heads, (unsigned)d->batch);
-    auto *kernel = delta_terms_kernel<T, FAST, DP>;
-    cudaError_t e = cudaFuncSetAttribute((const void *)kernel,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
-    kernel<<<grid, THREADS, bytes, stream>>>(*d, *x);
-    return cudaGetLastError();
+    return launch_pool(delta_terms_kernel<T, FAST, DP>, grid, sizeof(terms_pool<DP>), stream, *d,
+                       *x);
 }
 
 cudaError_t mx_cuda_delta_terms(const mx_cuda_delta *d, const delta_terms *x, cudaStream_t stream)

@@ -46,9 +46,11 @@ static const mx_tensor *gradients(const mx_exec_step *s, bool backward)
     return backward ? s->call.out : s->call.in;
 }
 
-static size_t rounded(size_t bytes)
+/* Scratch of our own kernels: a number for each query of each head, and behind it the lists. */
+static size_t own_bytes(const mx_flash_shape *f)
 {
-    return (bytes + 255) / 256 * 256;
+    size_t queries = (size_t)f->batch * (size_t)f->heads_q * (size_t)f->seq_q;
+    return (sizeof(float) * queries + 255) / 256 * 256;
 }
 
 /* Slots for documents of an average length of so many tokens and more. */
@@ -167,6 +169,9 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
     const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
     MX_CUDA_NEEDS(q->dtype == MX_BF16 || q->dtype == MX_F32, "attention of this dtype");
     MX_CUDA_NEEDS(q->dim[3] <= 512 && v->dim[3] <= 512, "heads of more than 512 elements");
+    MX_CUDA_NEEDS(!s->call.in[SELECTED].data ||
+                      q->dim[0] * q->dim[1] * ((k->dim[1] + 31) / 32) <= INT32_MAX,
+                  "lists of keys of so many tokens"); /* flash.cuh counts their bits' words so */
     attention *t = mx_realloc(NULL, sizeof *t);
     *t = (attention){.f32 = q->dtype == MX_F32, .backward = backward};
     if (s->call.in[Q_SEG].data && c->sdpa && !t->f32)
@@ -198,12 +203,12 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
                                 .dv = flash_stride(&grad[2]), .causal = a->causal,
                                 .window = a->window, .chunk = a->chunk, .scale = (float)a->scale,
                                 .softcap = (float)a->softcap};
-    size_t own = sizeof(float) * (size_t)(q->dim[0] * q->dim[1] * q->dim[2]);
+    size_t own = own_bytes(&t->flash);
     *work_bytes = t->plan ? mx_sdpa_plan_workspace(t->plan) : own;
     if (t->documents)
         *work_bytes = documents_bytes(t) + own;
-    if (s->call.in[SELECTED].data)
-        *work_bytes = rounded(own) + mx_flash_list_bytes(&t->flash); /* and no cuDNN */
+    if (in[SELECTED].data)
+        *work_bytes = own + mx_flash_list_bytes(&t->flash); /* and no cuDNN */
     t->decodes = can_decode(s, t);
     mx_decode_shape one = decode_shape(t);
     if (t->decodes)
@@ -304,8 +309,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
         a.row_dot = c->work;
     }
     if (in[SELECTED].data) {
-        size_t own = sizeof(float) * (size_t)(t->flash.batch * t->flash.heads_q * t->flash.seq_q);
-        uint32_t *bits = (uint32_t *)((char *)c->work + rounded(own));
+        uint32_t *bits = (uint32_t *)((char *)c->work + own_bytes(&t->flash));
         MX_TRY(mx_cuda_check(mx_flash_list(&t->flash, in[SELECTED].data,
                                            (int)in[SELECTED].type.dim[2], bits, c->stream),
                              "attention"));

@@ -6,14 +6,6 @@
 
 _Static_assert((int)MX_MAX_DIMS <= (int)MX_CUDA_LAYOUT_DIMS, "a layout holds every dim");
 
-static const char *text_of(const mx_exec_step *s, const char *name)
-{
-    for (const mx_attr_field *f = s->node->op->fields; f && f->name; f++)
-        if (strcmp(f->name, name) == 0)
-            return (const char *)s->node->attr + f->offset;
-    MX_ASSERT(false, "%s has no attribute %s", s->node->op->name, name);
-}
-
 /* Elements between neighbours along each dim of a packed tensor. */
 static void steps_of(const mx_type *t, int64_t step[MX_MAX_DIMS])
 {
@@ -34,7 +26,7 @@ static mx_status prepare_transpose(mx_cuda *c, const mx_exec_step *s, void **sta
 static mx_status transpose(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const char *dims = text_of(s, "dims");
+    const char *dims = mx_attr(s, "dims");
     const mx_type *x = &s->call.in[0].type;
     int64_t step[MX_MAX_DIMS];
     mx_cuda_layout l = {.n = x->ndim};

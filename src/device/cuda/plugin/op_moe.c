@@ -2,20 +2,6 @@
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/moe_kernels.h"
 
-#include <string.h>
-
-static const void *attr_of(const mx_exec_step *s, const char *name)
-{
-    for (const mx_attr_field *f = s->node->op->fields; f && f->name; f++)
-        if (strcmp(f->name, name) == 0)
-            return (const char *)s->node->attr + f->offset;
-    MX_ASSERT(false, "%s has no attribute %s", s->node->op->name, name);
-}
-
-static int64_t attr_int(const mx_exec_step *s, const char *name)
-{
-    return *(const int64_t *)attr_of(s, name);
-}
 
 static bool is_float(mx_dtype d)
 {
@@ -50,7 +36,7 @@ static mx_status prepare_value(mx_cuda *c, const mx_exec_step *s, void **state, 
 
 static mx_status prepare_top_k(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
-    MX_CUDA_NEEDS(attr_int(s, "k") <= MX_TOP_K_MOST, "so many of the largest");
+    MX_CUDA_NEEDS(mx_attr_int(s, "k") <= MX_TOP_K_MOST, "so many of the largest");
     return prepare_value(c, s, state, work);
 }
 
@@ -59,15 +45,16 @@ static mx_status top_k(mx_cuda *c, const mx_exec_step *s, void *state)
     (void)state;
     const mx_tensor *x = &s->call.in[0], *out = s->call.out;
     return mx_cuda_check(mx_cuda_top_k(out[0].data, out[1].data, x->data, type_of(x),
-                                       rows_of(&x->type), last_of(&x->type), attr_int(s, "k"),
+                                       rows_of(&x->type), last_of(&x->type), mx_attr_int(s, "k"),
                                        c->stream), "top_k");
 }
 
 static mx_status prepare_sort(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state;
-    MX_CUDA_NEEDS(attr_int(s, "experts") <= MX_EXPERTS_MOST, "so many experts");
-    *work = mx_cuda_sort_experts_bytes(mx_type_count(&s->call.in[0].type), attr_int(s, "experts"));
+    MX_CUDA_NEEDS(mx_attr_int(s, "experts") <= MX_EXPERTS_MOST, "so many experts");
+    *work = mx_cuda_sort_experts_bytes(mx_type_count(&s->call.in[0].type),
+                                       mx_attr_int(s, "experts"));
     return MX_OK;
 }
 
@@ -76,14 +63,14 @@ static mx_status sort(mx_cuda *c, const mx_exec_step *s, void *state)
     (void)state;
     const mx_tensor *x = &s->call.in[0], *out = s->call.out;
     return mx_cuda_check(mx_cuda_sort_experts(out[0].data, out[1].data, out[2].data, x->data,
-                                              mx_type_count(&x->type), attr_int(s, "experts"),
+                                              mx_type_count(&x->type), mx_attr_int(s, "experts"),
                                               c->work, c->stream), "sort_by_expert");
 }
 
 static mx_status prepare_limit(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    MX_CUDA_NEEDS(attr_int(s, "experts") <= MX_EXPERTS_MOST, "so many experts");
+    MX_CUDA_NEEDS(mx_attr_int(s, "experts") <= MX_EXPERTS_MOST, "so many experts");
     return MX_OK;
 }
 
@@ -92,8 +79,8 @@ static mx_status limit(mx_cuda *c, const mx_exec_step *s, void *state)
     (void)state;
     const mx_type *x = &s->call.in[0].type;
     return mx_cuda_check(mx_cuda_limit_experts(s->call.out[0].data, s->call.in[0].data, x->dim[0],
-                                               x->dim[1], attr_int(s, "experts"),
-                                               attr_int(s, "capacity"), c->stream),
+                                               x->dim[1], mx_attr_int(s, "experts"),
+                                               mx_attr_int(s, "capacity"), c->stream),
                          "limit_experts");
 }
 
@@ -128,7 +115,7 @@ static mx_status one_hot(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     return mx_cuda_check(mx_cuda_one_hot(s->call.out[0].data, s->call.in[0].data,
-                                         mx_type_count(&s->call.in[0].type), attr_int(s, "n"),
+                                         mx_type_count(&s->call.in[0].type), mx_attr_int(s, "n"),
                                          c->stream), "one_hot");
 }
 
@@ -165,7 +152,7 @@ static mx_status random_uniform(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     return mx_cuda_check(mx_cuda_random_uniform(s->call.out[0].data, s->call.in[0].data,
-                                                (uint64_t)attr_int(s, "stream"),
+                                                (uint64_t)mx_attr_int(s, "stream"),
                                                 mx_type_count(&s->call.out[0].type), c->stream),
                          "random_uniform");
 }
@@ -186,7 +173,7 @@ static mx_status grouped_matmul(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_tensor *x = &s->call.in[0], *w = &s->call.in[1], *y = &s->call.out[0];
-    bool in_out = *(const bool *)attr_of(s, "in_out");
+    bool in_out = *(const bool *)mx_attr(s, "in_out");
     mx_grouped_call g = {.kind = in_out ? MX_GROUPED_NN : MX_GROUPED_NT,
                          .experts = w->type.dim[0], .rows = x->type.dim[0], .n = y->type.dim[1],
                          .k = x->type.dim[1], .in_f32 = x->type.dtype == MX_F32,

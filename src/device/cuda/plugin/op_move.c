@@ -2,19 +2,10 @@
  * form, so no kernels. A tensor is (outer, dim, inner) around the dim in question. */
 #include "device/cuda/plugin/context.h"
 
-#include <string.h>
-
-static int64_t attr_int(const mx_exec_step *s, const char *name)
-{
-    for (const mx_attr_field *f = s->node->op->fields; f && f->name; f++)
-        if (strcmp(f->name, name) == 0)
-            return *(const int64_t *)((const char *)s->node->attr + f->offset);
-    MX_ASSERT(false, "%s has no attribute %s", s->node->op->name, name);
-}
 
 static int dim_of(const mx_exec_step *s, const mx_type *t)
 {
-    int64_t d = attr_int(s, "dim");
+    int64_t d = mx_attr_int(s, "dim");
     return (int)(d < 0 ? d + t->ndim : d);
 }
 
@@ -89,7 +80,7 @@ static mx_status slice(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     int d = dim_of(s, &s->call.in[0].type);
-    return copy(c, &s->call.out[0], 0, &s->call.in[0], attr_int(s, "start"),
+    return copy(c, &s->call.out[0], 0, &s->call.in[0], mx_attr_int(s, "start"),
                 s->call.out[0].type.dim[d], d);
 }
 
@@ -100,7 +91,7 @@ static mx_status pad(mx_cuda *c, const mx_exec_step *s, void *state)
     MX_TRY(mx_cuda_check(
         cudaMemsetAsync(s->call.out[0].data, 0, mx_type_bytes(&s->call.out[0].type), c->stream),
         "clearing"));
-    return copy(c, &s->call.out[0], attr_int(s, "before"), &s->call.in[0], 0,
+    return copy(c, &s->call.out[0], mx_attr_int(s, "before"), &s->call.in[0], 0,
                 s->call.in[0].type.dim[d], d);
 }
 

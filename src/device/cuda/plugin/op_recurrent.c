@@ -3,8 +3,6 @@
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/recurrent.h"
 
-#include <string.h>
-
 static bool is_float(const mx_tensor *t)
 {
     return t->type.dtype == MX_F32 || t->type.dtype == MX_BF16;
@@ -77,21 +75,13 @@ static mx_status conv_grad(mx_cuda *c, const mx_exec_step *s, void *state)
 
 enum { Q, K, V, G, BETA, SEGMENTS, STATE, POSITIONS, DOUT = 6 };
 
-static double scale_of(const mx_exec_step *s)
-{
-    for (const mx_attr_field *f = s->node->op->fields; f && f->name; f++)
-        if (strcmp(f->name, "scale") == 0)
-            return *(const double *)((const char *)s->node->attr + f->offset);
-    MX_ASSERT(false, "%s has no scale", s->node->op->name);
-}
-
 static mx_cuda_delta delta_of(const mx_exec_step *s, bool back)
 {
     const mx_tensor *in = s->call.in;
     const mx_type *q = &in[Q].type, *v = &in[V].type;
     mx_cuda_delta d = {.batch = (int)q->dim[0], .len = (int)q->dim[1], .k_heads = (int)q->dim[2],
                        .v_heads = (int)v->dim[2], .k_dim = (int)q->dim[3], .v_dim = (int)v->dim[3],
-                       .scale = (float)scale_of(s), .f32 = f32(&in[Q]),
+                       .scale = (float)mx_attr_f64(s, "scale"), .f32 = f32(&in[Q]),
                        .gates_f32 = {f32(&in[G]), f32(&in[BETA])}, .q = in[Q].data,
                        .k = in[K].data, .v = in[V].data, .g = in[G].data, .beta = in[BETA].data,
                        .segments = in[SEGMENTS].data};

@@ -2,17 +2,7 @@
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/select.h"
 
-#include <string.h>
-
 enum { Q, W, K, Q_POS, K_POS, Q_SEG, K_SEG };
-
-static const void *attr_of(const mx_exec_step *s, const char *name)
-{
-    for (const mx_attr_field *f = s->node->op->fields; f && f->name; f++)
-        if (strcmp(f->name, name) == 0)
-            return (const char *)s->node->attr + f->offset;
-    MX_ASSERT(false, "%s has no attribute %s", s->node->op->name, name);
-}
 
 static bool is_float(const mx_tensor *t)
 {
@@ -25,8 +15,8 @@ static mx_cuda_select select_of(const mx_exec_step *s)
     const mx_type *q = &in[Q].type;
     return (mx_cuda_select){.batch = (int)q->dim[0], .queries = (int)q->dim[1],
                             .keys = (int)in[K].type.dim[1], .heads = (int)q->dim[2],
-                            .dim = (int)q->dim[3], .n = (int)*(const int64_t *)attr_of(s, "n"),
-                            .scale = (float)*(const double *)attr_of(s, "scale"),
+                            .dim = (int)q->dim[3], .n = (int)mx_attr_int(s, "n"),
+                            .scale = (float)mx_attr_f64(s, "scale"),
                             .q_f32 = q->dtype == MX_F32, .w_f32 = in[W].type.dtype == MX_F32,
                             .k_f32 = in[K].type.dtype == MX_F32, .q = in[Q].data,
                             .w = in[W].data, .k = in[K].data, .q_pos = in[Q_POS].data,

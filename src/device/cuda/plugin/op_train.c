@@ -6,19 +6,6 @@
 
 #include <string.h>
 
-static const void *attr_of(const mx_exec_step *s, const char *name)
-{
-    for (const mx_attr_field *f = s->node->op->fields; f && f->name; f++)
-        if (strcmp(f->name, name) == 0)
-            return (const char *)s->node->attr + f->offset;
-    MX_ASSERT(false, "%s has no attribute %s", s->node->op->name, name);
-}
-
-static double attr_f64(const mx_exec_step *s, const char *name)
-{
-    return *(const double *)attr_of(s, name);
-}
-
 static bool is_float(const mx_type *t)
 {
     return t->dtype == MX_F32 || t->dtype == MX_BF16;
@@ -60,16 +47,16 @@ static mx_adamw_one update_of(const mx_exec_step *s)
     return (mx_adamw_one){.w = in[0].data, .g = in[1].data, .m = in[2].data, .v = in[3].data,
                           .copy = in[5].data, .squares = s->call.out[4].data,
                           .n = mx_type_count(&in[0].type),
-                          .salt = (uint64_t)*(const int64_t *)attr_of(s, "salt"),
-                          .decay = (float)attr_f64(s, "weight_decay"), .w_f32 = f32(&in[0]),
+                          .salt = (uint64_t)mx_attr_int(s, "salt"),
+                          .decay = (float)mx_attr_f64(s, "weight_decay"), .w_f32 = f32(&in[0]),
                           .g_f32 = f32(&in[1]), .moments_f32 = f32(&in[2])};
 }
 
 static mx_adamw_rule rule_of(const mx_exec_step *s)
 {
-    return (mx_adamw_rule){.hyper = s->call.in[4].data, .b1 = (float)attr_f64(s, "b1"),
-                           .b2 = (float)attr_f64(s, "b2"), .eps = (float)attr_f64(s, "eps"),
-                           .eps_root = (float)attr_f64(s, "eps_root")};
+    return (mx_adamw_rule){.hyper = s->call.in[4].data, .b1 = (float)mx_attr_f64(s, "b1"),
+                           .b2 = (float)mx_attr_f64(s, "b2"), .eps = (float)mx_attr_f64(s, "eps"),
+                           .eps_root = (float)mx_attr_f64(s, "eps_root")};
 }
 
 /* All of a step's updates have the same rule; only decay differs. */
@@ -114,7 +101,7 @@ static mx_status sgd(mx_cuda *c, const mx_exec_step *s, void *state)
     (void)state;
     const mx_tensor *in = s->call.in;
     return mx_cuda_check(mx_cuda_sgd_one(in[0].data, in[1].data, f32(&in[1]), in[3].data,
-                                         in[2].data, (float)attr_f64(s, "weight_decay"),
+                                         in[2].data, (float)mx_attr_f64(s, "weight_decay"),
                                          mx_type_count(&in[0].type), c->stream),
                          "sgd");
 }

@@ -60,8 +60,6 @@ cudaError_t mx_cuda_delta_forward(const mx_cuda_delta *d, void *out, void *work,
 size_t mx_cuda_delta_backward_bytes(const mx_cuda_delta *d);
 cudaError_t mx_cuda_delta_backward(const mx_cuda_delta *d, const mx_cuda_delta_grads *g, void *work,
                                    cudaStream_t stream);
-/* One to a few tokens a row, token by token: what mx_cuda_delta_forward calls for short rows. */
-cudaError_t mx_cuda_delta_step(const mx_cuda_delta *d, void *out, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,13 @@
 /* select_kernels.cu - see select.h.
  *
  * Scores: a block takes a query and some tiles of 64 keys; the product of the query's heads with a
- * tile's keys is that of delta.cuh, and its rows are summed with their weights as they come out.
+ * tile's keys is that of tiles.cuh, and its rows are summed with their weights as they come out.
  * Selection: a block takes a row. Eight bits at a time from the top, a histogram tells which value
  * the n-th best has; what lies above is taken, and what equals it, if all of it fits.
  */
 #include "device/cuda/plugin/select.h"
-#include "device/cuda/plugin/delta.cuh"
+#include "device/cuda/plugin/recurrent.cuh"
+#include "device/cuda/plugin/tiles.cuh"
 
 enum { TILES = 8 }; /* of 64 keys, for one block */
 
@@ -290,13 +291,8 @@ static cudaError_t scores_of(const mx_cuda_select *s, float *scores, int64_t fir
 {
     size_t bytes = sizeof(float) * (2 * C * (DP + 4) + 5 * C);
     dim3 grid((unsigned)((s->keys + C * TILES - 1) / (C * TILES)), (unsigned)rows);
-    auto *kernel = select_scores_kernel<TQ, TK, FAST, DP>;
-    cudaError_t e = cudaFuncSetAttribute((const void *)kernel,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess)
-        return e;
-    kernel<<<grid, THREADS, bytes, stream>>>(*s, scores, first);
-    return cudaGetLastError();
+    return launch_pool(select_scores_kernel<TQ, TK, FAST, DP>, grid, bytes, stream, *s, scores,
+                       first);
 }
 
 template <int DP>
