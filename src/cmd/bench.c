@@ -3,6 +3,7 @@
 #include "cmd/bench.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void mx_bench_print(const mx_invocation *inv, const char *name, double value, const char *unit)
@@ -12,6 +13,18 @@ void mx_bench_print(const mx_invocation *inv, const char *name, double value, co
     else
         printf("%-44s %12.4g %s\n", name, value, unit);
     fflush(stdout);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double mx_bench_median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return v[n / 2];
 }
 
 static mx_status run(mx_invocation *inv)

@@ -13,5 +13,7 @@ extern const int mx_bench_count;
 
 /* One figure: "name: value unit", or one JSON object a line with format=json. */
 void mx_bench_print(const mx_invocation *inv, const char *name, double value, const char *unit);
+/* Sorts them. */
+double mx_bench_median(double *v, int n);
 
 #endif

@@ -20,7 +20,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -35,18 +34,6 @@ typedef struct {
     double bytes;              /* of all tensors */
     double load[ROUNDS], raw[ROUNDS], through, warm; /* seconds */
 } bench;
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v)
-{
-    qsort(v, ROUNDS, sizeof *v, by_value);
-    return v[ROUNDS / 2];
-}
 
 static mx_status drop_cache(const bench *b)
 {
@@ -188,7 +175,8 @@ static mx_status open_all(bench *b, const mx_config *c)
 
 static void print(mx_invocation *inv, bench *b)
 {
-    double gb = b->bytes / 1e9, load = median(b->load), raw = median(b->raw);
+    double gb = b->bytes / 1e9, load = mx_bench_median(b->load, ROUNDS);
+    double raw = mx_bench_median(b->raw, ROUNDS);
     mx_bench_print(inv, "checkpoint", gb, "GB");
     mx_bench_print(inv, "load from a cold disk", load, "s");
     mx_bench_print(inv, "the same", gb / load, "GB/s");

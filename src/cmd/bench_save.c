@@ -19,7 +19,6 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,18 +37,6 @@ typedef struct {
     double quiet, stall, slower; /* seconds: median step; of a save: standing, steps made longer */
     double bytes, beside, alone, raw; /* of the state; seconds of a durable write */
 } bench;
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return v[n / 2];
-}
 
 static mx_status one_step(bench *b, double *seconds)
 {
@@ -73,7 +60,7 @@ static mx_status quiet_steps(bench *b)
     MX_TRY(one_step(b, &first)); /* not counted */
     for (int i = 0; i < QUIET; i++)
         MX_TRY(one_step(b, &each[i]));
-    b->quiet = median(each, QUIET);
+    b->quiet = mx_bench_median(each, QUIET);
     return MX_OK;
 }
 
@@ -91,9 +78,9 @@ static mx_status saves_beside_steps(bench *b)
         MX_TRY(mx_ckpt_wait(b->ckpt));
         write[k] = mx_ckpt_poll(b->ckpt).last_write_s;
     }
-    b->stall = median(stall, SAVES);
-    b->slower = fmax(0, median(slower, SAVES));
-    b->beside = median(write, SAVES);
+    b->stall = mx_bench_median(stall, SAVES);
+    b->slower = fmax(0, mx_bench_median(slower, SAVES));
+    b->beside = mx_bench_median(write, SAVES);
     return MX_OK;
 }
 
@@ -139,8 +126,8 @@ static mx_status saves_alone(bench *b)
     mx_free(memory);
     if (st)
         return st;
-    b->alone = median(write, SAVES);
-    b->raw = median(raw, SAVES);
+    b->alone = mx_bench_median(write, SAVES);
+    b->raw = mx_bench_median(raw, SAVES);
     return MX_OK;
 }
 

@@ -15,18 +15,11 @@
 #include "models/from_config.h"
 #include "train/step_config.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
 enum { MAX_STEPS = 1000 };
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* Of all threads. With one thread, what a step takes whatever else the machine does. */
 static double cpu_seconds(void)
@@ -74,15 +67,13 @@ static mx_status measure(mx_invocation *inv, mx_step *step, const mx_step_option
     }
     double again = mx_cpu_peak_flops(threads);
     peak = again > peak ? again : peak;
-    qsort(each, (size_t)steps, sizeof *each, by_value);
-    qsort(cpu, (size_t)steps, sizeof *cpu, by_value);
-    double t = each[steps / 2], flops = step->program.bytes.flops;
+    double t = mx_bench_median(each, (int)steps), flops = step->program.bytes.flops;
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
     mx_bench_print(inv, "step", t, "s");
     mx_bench_print(inv, "tokens per second", (double)(o->shape.batch * o->shape.seq) / t,
                    "tokens/s");
-    mx_bench_print(inv, "CPU time of a step", cpu[steps / 2], "s");
+    mx_bench_print(inv, "CPU time of a step", mx_bench_median(cpu, (int)steps), "s");
     mx_bench_print(inv, "rate", flops / t / 1e9, "GFLOP/s");
     mx_bench_print(inv, "float32 multiply-add peak", peak / 1e9, "GFLOP/s");
     mx_bench_print(inv, "share of that peak", 100 * flops / t / peak, "%");

@@ -15,12 +15,6 @@ typedef struct {
     bool *needs;   /* does a gradient have to reach this node? */
 } flow;
 
-static bool fusable(const mx_node *n)
-{
-    mx_op_kind k = n->op->kind;
-    return k == MX_ELEMENTWISE || k == MX_ROW_REDUCE || k == MX_ROW_MAP;
-}
-
 static int64_t index_of(const mx_node *n)
 {
     return *(const int64_t *)n->attr; /* the output op's only attribute */
@@ -58,7 +52,7 @@ static void visit(mx_graph *g, flow *f, mx_node *n)
     if (!n->op->grad)
         return;
     for (int k = 0; k < n->n_out; k++)
-        if (dout[k] && (!fusable(n) || n->op->kind == MX_ROW_MAP))
+        if (dout[k] && (!mx_op_kind_is_tiled(n->op->kind) || n->op->kind == MX_ROW_MAP))
             dout[k] = mx_broadcast_to(g, dout[k], mx_shape_of(mx_node_type(n, k)));
     mx_node *din[MX_MAX_IN] = {0};
     const char *scope = g->scope;

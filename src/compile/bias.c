@@ -9,15 +9,9 @@
 
 #include "ops.h"
 
-static bool is_elementwise(const mx_node *n)
-{
-    mx_op_kind k = n->op->kind;
-    return k == MX_ELEMENTWISE || k == MX_ROW_REDUCE || k == MX_ROW_MAP;
-}
-
 typedef struct {
     int n;     /* uses by nodes and roots */
-    bool rows; /* one of them is elementwise */
+    bool tiled; /* one of them runs in a group */
 } uses;
 
 static uses *count_uses(mx_graph *g)
@@ -28,7 +22,7 @@ static uses *count_uses(mx_graph *g)
             if (g->node[i]->in[k]) {
                 uses *x = &u[g->node[i]->in[k]->id];
                 x->n++;
-                x->rows |= is_elementwise(g->node[i]);
+                x->tiled |= mx_op_kind_is_tiled(g->node[i]->op->kind);
             }
     for (int i = 0; i < g->n_roots; i++)
         u[g->root[i]->id].n++;
@@ -42,7 +36,7 @@ static mx_node *bias_of(const mx_node *add, const uses *u)
         return NULL;
     const mx_node *y = add->in[0];
     mx_node *b = add->in[1];
-    bool product = y->op == &mx_op_matmul && y->n_in == 2 && u[y->id].n == 1 && !u[add->id].rows;
+    bool product = y->op == &mx_op_matmul && y->n_in == 2 && u[y->id].n == 1 && !u[add->id].tiled;
     return product && b->type.ndim == 1 && b->type.dim[0] == y->type.dim[y->type.ndim - 1] &&
                    add->type.dtype == y->type.dtype && y->type.dtype == y->in[0]->type.dtype
                ? b

@@ -58,12 +58,6 @@ static cluster *cluster_of(const fuser *f, const mx_node *n)
     return alive(f->of[n->id]);
 }
 
-static bool fusable(const mx_node *n)
-{
-    mx_op_kind k = n->op->kind;
-    return k == MX_ELEMENTWISE || k == MX_ROW_REDUCE || k == MX_ROW_MAP;
-}
-
 static bool same_space(const mx_shape *a, const mx_shape *b)
 {
     return a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof(int64_t) * (size_t)a->ndim) == 0;
@@ -275,7 +269,7 @@ static void merge(const fuser *f, cluster *a, cluster *b)
 
 static void visit(fuser *f, mx_node *n, mx_arena *scratch)
 {
-    if (!fusable(n) && !(f->merge && mx_group_sums_columns(n)))
+    if (!mx_op_kind_is_tiled(n->op->kind) && !(f->merge && mx_group_sums_columns(n)))
         return;
     joint j = {.space = mx_group_space(n)};
     if (f->merge)

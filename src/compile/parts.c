@@ -107,23 +107,27 @@ static void try_split(finder *f, const mx_node *n)
     f->parts->copies_nothing[n->id] = true;
 }
 
-/* Who makes input i of a concat: a node and one of its outputs. */
-static const mx_node *maker(const mx_node *x, int *out)
+static const mx_node *behind_views(const mx_node *x)
 {
     while (x->op->kind == MX_VIEW)
         x = x->in[0];
-    *out = x->op->kind == MX_PROJECT ? (int)*(const int64_t *)x->attr : 0;
-    return x->op->kind == MX_PROJECT ? x->in[0] : x;
+    return x;
+}
+
+/* Who makes x, which is no view: a node and one of its outputs. */
+static const mx_node *maker(const mx_node *x, int *out)
+{
+    bool project = x->op->kind == MX_PROJECT;
+    *out = project ? (int)*(const int64_t *)x->attr : 0;
+    return project ? x->in[0] : x;
 }
 
 static bool can_join(const finder *f, const mx_node *c, int i)
 {
-    const mx_node *x = c->in[i];
+    const mx_node *x = behind_views(c->in[i]);
     int out, times = 0;
     const mx_node *m = maker(x, &out);
-    int64_t run = x->type.dim[x->type.ndim - 1];
-    while (x->op->kind == MX_VIEW)
-        x = x->in[0];
+    int64_t run = c->in[i]->type.dim[c->in[i]->type.ndim - 1];
     return m->op->parts_out >> out & 1 && x->type.dtype == c->type.dtype && fits(&x->type, run) &&
            !f->parts->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out].of &&
            all_take(f, x, run, c, &times);
@@ -140,7 +144,7 @@ static void try_concat(finder *f, mx_node *c)
     f->parts->copies_nothing[c->id] = true;
     for (int i = 0; i < c->n_in; i++) {
         int out;
-        const mx_node *m = maker(c->in[i], &out);
+        const mx_node *m = maker(behind_views(c->in[i]), &out);
         int64_t run = c->in[i]->type.dim[c->in[i]->type.ndim - 1];
         f->parts->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out] = (mx_part){c, at, run, pitch};
         at += run;

@@ -19,8 +19,8 @@ static bool wants_cast(const mx_node *n, int k_in)
 {
     const mx_node *x = n->in[k_in];
     mx_op_kind k = n->op->kind;
-    if (k == MX_ELEMENTWISE || k == MX_ROW_REDUCE || k == MX_ROW_MAP || k == MX_SOURCE ||
-        k == MX_VIEW || k == MX_PROJECT || n->op->no_cast ||
+    if (mx_op_kind_is_tiled(k) || k == MX_SOURCE || k == MX_VIEW || k == MX_PROJECT ||
+        n->op->no_cast ||
         (n->op->n_cast && k_in >= n->op->n_cast))
         return false;
     return x && x->type.dtype == MX_F32;

@@ -76,6 +76,12 @@ typedef enum {
     MX_SOURCE,      /* input, variable, constant: has no kernel */
 } mx_op_kind;
 
+/* Has tile functions, so it can be a step of a fused group. */
+static inline bool mx_op_kind_is_tiled(mx_op_kind k)
+{
+    return k == MX_ELEMENTWISE || k == MX_ROW_REDUCE || k == MX_ROW_MAP;
+}
+
 /* --- attributes: an op's own struct, described field by field for printing --- */
 
 typedef enum {

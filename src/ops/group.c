@@ -46,7 +46,7 @@ bool mx_group_accepts(const mx_node *n, const mx_shape *space)
         mx_type whole = mx_type_of(n->type.dtype, *space);
         return mx_shape_equal(&n->in[0]->type, &whole);
     }
-    if (k != MX_ELEMENTWISE && k != MX_ROW_REDUCE && k != MX_ROW_MAP)
+    if (!mx_op_kind_is_tiled(k))
         return false;
     if (space->ndim == 0 && k != MX_ELEMENTWISE)
         return false;
@@ -104,3 +104,19 @@ const mx_op mx_op_fused = {
     .cpu = fused_cpu,
     .work_bytes = fused_work,
 };
+
+bool mx_group_is_flat(const mx_group *g)
+{
+    int64_t total = 1;
+    for (int i = 0; i < g->space.ndim; i++)
+        total *= g->space.dim[i];
+    for (int i = 0; i < g->n_ext; i++) {
+        int64_t n = mx_type_count(&g->ext[i]);
+        if (n != total && n != 1)
+            return false;
+    }
+    for (int i = 0; i < g->n_steps; i++)
+        if (g->step[i].op->kind != MX_ELEMENTWISE)
+            return false;
+    return true;
+}

@@ -44,6 +44,13 @@ bool mx_group_step_sums_columns(const mx_group_step *s);
 bool mx_group_accepts(const mx_node *n, const mx_shape *space);
 /* The space a node would run over by itself. */
 mx_shape mx_group_space(const mx_node *n);
+/* Elementwise throughout, on whole tensors and single numbers: rows do not matter. */
+bool mx_group_is_flat(const mx_group *g);
+/* The type of a value, by its number. */
+static inline const mx_type *mx_group_type(const mx_group *g, int value)
+{
+    return value < g->n_ext ? &g->ext[value] : &g->step[value - g->n_ext].type;
+}
 
 /* The CPU's evaluation. `work` as given by mx_group_work_bytes. */
 void mx_group_run(const mx_group *g, const mx_tensor *in, mx_tensor *out, void *work);

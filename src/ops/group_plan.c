@@ -6,19 +6,6 @@
 
 enum { SLOT_PAD = 3 * 64 };
 
-static bool is_flat(const mx_group *g, int64_t total)
-{
-    for (int i = 0; i < g->n_ext; i++) {
-        int64_t n = mx_type_count(&g->ext[i]);
-        if (n != total && n != 1)
-            return false;
-    }
-    for (int i = 0; i < g->n_steps; i++)
-        if (g->step[i].op->kind != MX_ELEMENTWISE)
-            return false;
-    return true;
-}
-
 static bool sees_rows(const mx_group *g)
 {
     for (int i = 0; i < g->n_steps; i++)
@@ -27,14 +14,9 @@ static bool sees_rows(const mx_group *g)
     return false;
 }
 
-static const mx_type *type_of(const mx_group *g, int value)
-{
-    return value < g->n_ext ? &g->ext[value] : &g->step[value - g->n_ext].type;
-}
-
 static mx_group_view make_view(const mx_group_plan *p, int value, bool stored)
 {
-    const mx_type *t = type_of(p->g, value);
+    const mx_type *t = mx_group_type(p->g, value);
     int64_t n = mx_type_count(t), step = t->ndim ? t->dim[t->ndim - 1] : 1;
     mx_group_view v = {.slot = MX_GROUP_NO_SLOT};
     v.narrow = p->flat ? n == 1 && p->total != 1
@@ -183,7 +165,7 @@ void mx_group_plan_make(mx_group_plan *p, const mx_group *g)
     for (int i = 0; i + 1 < g->space.ndim; i++)
         p->rows *= g->space.dim[i];
     p->total = p->rows * p->cols;
-    p->flat = is_flat(g, p->total);
+    p->flat = mx_group_is_flat(g);
     if (p->flat) {
         p->cols = p->total < MX_GROUP_TILE ? p->total : MX_GROUP_TILE;
         p->rows = p->cols ? (p->total + p->cols - 1) / p->cols : 0;

@@ -163,7 +163,7 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
 {
     mx_step step = {0};
     o.kind = kind;
-    o.compile.gpu = d->kernels_for || d->flops_per_second > 0;
+    o.compile.gpu = d->gpu;
     o.shape.batch = plan->batch.microbatch;
     MX_TRY(mx_step_plan(&step, m, &o));
     double before = plan->activations;
@@ -182,7 +182,7 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
 mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
                        const mx_batch_plan *batch, const mx_plan_device *device)
 {
-    *p = (mx_plan){.batch = *batch, .apart = device->apart};
+    *p = (mx_plan){.batch = *batch, .gpu = device->gpu, .apart = device->apart};
     double start = mx_clock_now();
     if (batch->accumulation > 1) {
         MX_TRY(add_step(p, m, *o, MX_STEP_ACCUMULATE, (double)batch->accumulation, device));
@@ -203,7 +203,7 @@ mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options
 static void try_change(const mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
                        const mx_batch_plan *batch, mx_plan_advice *out, int *n)
 {
-    mx_plan_device nothing = {.apart = p->apart};
+    mx_plan_device nothing = {.gpu = p->gpu, .apart = p->apart};
     mx_plan smaller;
     mx_status st = mx_plan_make(&smaller, m, o, batch, &nothing);
     if (!st && smaller.total < p->total)

@@ -30,7 +30,7 @@ typedef struct {
     double inputs, activations, workspace; /* bytes, of all programs */
     double total;                          /* bytes, on the device */
     double on_host;                        /* bytes beside it, of variables in host memory */
-    bool apart;                            /* the device has memory of its own */
+    bool gpu, apart;                       /* as the device says */
     double flops, model_flops;             /* of one update, on one device */
     double moved_bytes;                    /* read and written by one update */
     double seconds; /* the floor of one update; 0 when the rates are unknown */
@@ -44,6 +44,7 @@ typedef struct {
 /* What the device offers; 0: unknown. */
 typedef struct {
     double memory_bytes, flops_per_second, bytes_per_second;
+    bool gpu;   /* compile for a GPU's kernels */
     bool apart; /* its memory is not the host's */
     const char *kernels_for; /* compile the generated kernels for this architecture; NULL: do not */
 } mx_plan_device;

@@ -60,24 +60,6 @@ static bool narrow(const writer *k, const mx_type *t)
     return t->ndim == 0 || (t->dim[t->ndim - 1] == 1 && k->cols != 1);
 }
 
-static const mx_type *type_of(const writer *k, int value)
-{
-    return value < k->g->n_ext ? &k->g->ext[value] : &k->g->step[value - k->g->n_ext].type;
-}
-
-static bool is_flat(const mx_group *g, int64_t total)
-{
-    for (int i = 0; i < g->n_ext; i++) {
-        int64_t n = mx_type_count(&g->ext[i]);
-        if (n != total && n != 1)
-            return false;
-    }
-    for (int i = 0; i < g->n_steps; i++)
-        if (g->step[i].op->kind != MX_ELEMENTWISE)
-            return false;
-    return true;
-}
-
 static void geometry(writer *k)
 {
     const mx_shape *s = &k->g->space;
@@ -86,7 +68,7 @@ static void geometry(writer *k)
     for (int i = 0; i + 1 < s->ndim; i++)
         k->rows *= s->dim[i];
     k->total = k->rows * k->cols;
-    k->flat = is_flat(k->g, k->total);
+    k->flat = mx_group_is_flat(k->g);
     if (k->flat) {
         k->w = k->total % 8 == 0 ? 8 : 1;
         return;
@@ -168,7 +150,7 @@ static void load_value(writer *k, int i)
 
 static void store_value(writer *k, int out, int value)
 {
-    const mx_type *t = type_of(k, value);
+    const mx_type *t = mx_group_type(k->g, value);
     bool bf = t->dtype == MX_BF16;
     if (narrow(k, t)) {
         mx_str_addf(k->out, "  if (%s) out%d[", k->flat ? "first == 0" : "lane == 0", out);
@@ -226,7 +208,7 @@ static void write_elementwise(writer *k, const mx_group_step *s, int self)
         mx_str_addf(k->out, "  float v%d[N];\n  for (int e = 0; e < N; e++) { ", self);
     for (int i = 0; i < s->n_in; i++)
         mx_str_addf(k->out, "const float %c = v%d%s; ", 'a' + i, s->in[i],
-                    narrow(k, type_of(k, s->in[i])) ? "" : "[e]");
+                    narrow(k, mx_group_type(k->g, s->in[i])) ? "" : "[e]");
     mx_str_addf(k->out, "v%d%s = (float)(", self, one ? "" : "[e]");
     expression(k, s);
     mx_str_add(k->out, "); }\n");
@@ -297,7 +279,7 @@ static bool rounds(const writer *k)
 {
     bool any = false;
     for (int i = 0; i < k->g->n_out; i++) {
-        const mx_type *t = type_of(k, k->g->out[i]);
+        const mx_type *t = mx_group_type(k->g, k->g->out[i]);
         if (mx_type_count(t) != k->total)
             continue;
         if (t->dtype != MX_BF16)
@@ -322,7 +304,7 @@ static void write_header(writer *k, mx_fused_launch *l)
         mx_str_addf(o, "%sconst %s *in%d", i ? ", " : "", c_type(k->g->ext[i].dtype), i);
     for (int i = 0; i < k->g->n_out; i++)
         mx_str_addf(o, "%s%s *__restrict__ out%d", i || k->g->n_ext ? ", " : "",
-                    c_type(type_of(k, k->g->out[i])->dtype), i);
+                    c_type(mx_group_type(k->g, k->g->out[i])->dtype), i);
     mx_str_add(o, l->n_sums ? ", float *__restrict__ sums) {\n" : ") {\n");
     mx_str_add(o, early);
     if (k->flat) {

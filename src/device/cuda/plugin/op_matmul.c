@@ -66,7 +66,7 @@ static mx_status plan_product(void *ctx, const mx_product *p)
 static const mx_product *single_vector(const matmul *m)
 {
     const mx_node *w = m->step->node->in[1];
-    if (m->n != 1 || m->product[0].plan || m->product[0].at.m != 1 || w->op->kind != MX_SOURCE ||
+    if (m->n != 1 || m->product[0].plan || m->product[0].at.m != 1 ||
         strcmp(w->op->name, "variable") != 0)
         return NULL;
     return ((const mx_var_attr *)w->attr)->kind != MX_VAR_CACHE ? &m->product[0].at : NULL;
