@@ -42,8 +42,10 @@ static const char prelude[] =
 static const char running_sum[] =
     "__device__ float running_sum(const float *x, int i, int n, bool reverse) {\n"
     "  float sum = 0;\n"
-    "  if (reverse) for (int k = n - 1; k >= i; k--) sum += x[k];\n"
-    "  else for (int k = 0; k <= i; k++) sum += x[k];\n  return sum;\n}\n";
+    "  if (reverse) for (int k = n - 1; k >= i; k--) sum += x[PLACE(k)];\n"
+    "  else for (int k = 0; k <= i; k++) sum += x[PLACE(k)];\n  return sum;\n}\n";
+
+enum { LONGEST_STAGED = 10752 }; /* elements; 9 words of 8 in 48 KB */
 
 typedef struct {
     const mx_group *g;
@@ -249,7 +251,7 @@ static void write_row_map(writer *k, const mx_group_step *s, int self)
     const char *sync = k->lanes <= 32 ? "__syncwarp();" : "__syncthreads();";
     mx_str_addf(k->out,
                 "  %s for (int u = 0; u < U; u++) if (AT(u) < LIMIT) for (int j = 0; j < W; j++) "
-                "stage[slot][AT(u) + j] = v%d[u * W + j]; %s\n",
+                "x(AT(u) + j) = v%d[u * W + j]; %s\n",
                 sync, s->in[0], sync);
     mx_str_addf(
         k->out,
@@ -294,6 +296,9 @@ static void write_header(writer *k, mx_fused_launch *l)
     mx_str *o = k->out;
     mx_str_add(o, prelude);
     mx_str_add(o, rounds(k) ? fast : exact);
+    /* Of element k in a staged row. Lanes have 8 neighbours each: a word between them puts those
+     * that are used at the same time into different banks. */
+    mx_str_add(o, k->w == 8 ? "#define PLACE(k) ((k) + ((k) >> 3))\n" : "#define PLACE(k) (k)\n");
     for (int i = 0; i < k->g->n_steps; i++)
         if (k->g->step[i].op->expr && strstr(k->g->step[i].op->expr, "running_sum")) {
             mx_str_add(o, running_sum);
@@ -337,8 +342,8 @@ static void write_header(writer *k, mx_fused_launch *l)
         reduces |= k->g->step[i].op->kind == MX_ROW_REDUCE;
     }
     if (maps)
-        mx_str_addf(o, "  __shared__ float stage[ROWS][%lld];\n#define x(k) stage[slot][k]\n",
-                    (long long)k->cols);
+        mx_str_addf(o, "  __shared__ float stage[ROWS][PLACE(%lld)];\n"
+                       "#define x(k) stage[slot][PLACE(k)]\n", (long long)k->cols);
     if (reduces && k->lanes > 32)
         mx_str_add(o, "  __shared__ float part[32];\n");
     for (int i = 0; i < l->n_sums; i++)
@@ -375,7 +380,7 @@ mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launc
     MX_TRY(check_types(g));
     writer k = {.g = g, .out = out};
     geometry(&k);
-    if (!k.flat && k.cols > 12288)
+    if (!k.flat && k.cols > LONGEST_STAGED)
         for (int i = 0; i < g->n_steps; i++)
             if (g->step[i].op->kind == MX_ROW_MAP)
                 return mx_fail(MX_DEVICE, "a row of %lld elements does not fit shared memory",

@@ -147,13 +147,25 @@ struct adamw_numbers {
     uint64_t turn; /* the step's share in the random bits */
 };
 
+/* x / (sqrt(y) + e). Weights of 16 bits take the chip's own instructions, a few units in the last
+ * place off: rounded exactly, root and quotient would take longer than the memory. */
+template <bool EXACT> __device__ __forceinline__ float over_root(float x, float y, float e)
+{
+    if (EXACT)
+        return x / (sqrtf(y) + e);
+    float root;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(y));
+    return __fdividef(x, root + e);
+}
+
+template <bool EXACT>
 __device__ __forceinline__ float adamw_element(const mx_adamw_rule &a, const adamw_numbers &r,
                                                float decay, float w, float g, float *m, float *v)
 {
     g *= r.scale;
     *m = a.b1 * *m + (1 - a.b1) * g;
     *v = a.b2 * *v + (1 - a.b2) * g * g;
-    float step = *m * r.fix1 / (sqrtf(*v * r.fix2 + a.eps_root) + a.eps);
+    float step = over_root<EXACT>(*m * r.fix1, *v * r.fix2 + a.eps_root, a.eps);
     return w - r.lr * (step + decay * w);
 }
 
@@ -169,13 +181,38 @@ __device__ __forceinline__ void put_weights(float *w, int64_t i, const float x[4
 {
     store4(w + i, x);
 }
-__device__ __forceinline__ void put_weights(uint16_t *w, int64_t i, const float x[4], uint64_t key)
+__device__ __forceinline__ void put_weights(uint16_t *w, int64_t i, const float x[8], uint64_t key)
 {
-    uint64_t bits = random_bits64(key, i / 4);
-    *(ushort4 *)(w + i) = make_ushort4(bf16_stochastic(x[0], (uint32_t)bits),
-                                       bf16_stochastic(x[1], (uint32_t)(bits >> 16)),
-                                       bf16_stochastic(x[2], (uint32_t)(bits >> 32)),
-                                       bf16_stochastic(x[3], (uint32_t)(bits >> 48)));
+    uint32_t pair[4];
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        uint32_t bits = (uint32_t)(random_bits64(key, (i + j) / 4) >> (16 * (j % 4)));
+        pair[j / 2] = bf16_stochastic(x[j], bits) |
+                      (uint32_t)bf16_stochastic(x[j + 1], bits >> 16) << 16;
+    }
+    *(uint4 *)(w + i) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+/* N neighbours, 4 or 8. */
+template <int N, typename T> __device__ __forceinline__ void load_some(float *f, const T *p)
+{
+    if constexpr (N == 8 && sizeof(T) == 2) {
+        unpack8(f, load8(p));
+    } else {
+#pragma unroll
+        for (int j = 0; j < N; j += 4)
+            load4(f + j, p + j);
+    }
+}
+template <int N, typename T> __device__ __forceinline__ void store_some(T *p, const float *f)
+{
+    if constexpr (N == 8 && sizeof(T) == 2) {
+        store8(p, pack8(f));
+    } else {
+#pragma unroll
+        for (int j = 0; j < N; j += 4)
+            store4(p + j, f + j);
+    }
 }
 
 template <typename W, typename G, typename M>
@@ -185,30 +222,33 @@ __device__ __forceinline__ double adamw_piece(const mx_adamw_rule &rule, const a
     W *w = (W *)a.w;
     M *m = (M *)a.m, *v = (M *)a.v;
     const G *g = (const G *)a.g;
+    constexpr bool EXACT = sizeof(W) == 4;
+    constexpr int N = EXACT ? 4 : 8; /* 16 bytes of weights */
     uint64_t key = a.salt + r.turn;
     float squares = 0; /* at most 16 */
-    int64_t to4 = from + (to - from) / 4 * 4;
-#pragma unroll(sizeof(W) == 2 ? 4 : 2)
-    for (int64_t i = from + 4 * threadIdx.x; i < to4; i += 4 * THREADS) {
-        float fw[4], fg[4], fm[4], fv[4];
-        load4(fw, w + i);
-        load4(fg, g + i);
-        load4(fm, m + i);
-        load4(fv, v + i);
-        for (int j = 0; j < 4; j++) {
-            fw[j] = adamw_element(rule, r, a.decay, fw[j], fg[j], &fm[j], &fv[j]);
+    int64_t whole = from + (to - from) / N * N;
+#pragma unroll 2
+    for (int64_t i = from + N * threadIdx.x; i < whole; i += N * THREADS) {
+        float fw[N], fg[N], fm[N], fv[N];
+        load_some<N>(fw, w + i);
+        load_some<N>(fg, g + i);
+        load_some<N>(fm, m + i);
+        load_some<N>(fv, v + i);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            fw[j] = adamw_element<EXACT>(rule, r, a.decay, fw[j], fg[j], &fm[j], &fv[j]);
             squares += fw[j] * fw[j];
         }
         put_weights(w, i, fw, key);
-        store4(m + i, fm);
-        store4(v + i, fv);
+        store_some<N>(m + i, fm);
+        store_some<N>(v + i, fv);
         if (a.copy)
-            store4(a.copy + i, fw);
+            store_some<N>(a.copy + i, fw);
     }
-    int64_t i = to4 + threadIdx.x;
+    int64_t i = whole + threadIdx.x;
     if (i < to) {
         float mi = as_float(m[i]), vi = as_float(v[i]);
-        float x = adamw_element(rule, r, a.decay, as_float(w[i]), as_float(g[i]), &mi, &vi);
+        float x = adamw_element<EXACT>(rule, r, a.decay, as_float(w[i]), as_float(g[i]), &mi, &vi);
         put(&m[i], mi);
         put(&v[i], vi);
         put_weight(w, i, x, key);
