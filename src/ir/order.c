@@ -1,8 +1,10 @@
 /* order.c - which nodes live, and in what order they run.
  *
  * Kahn's algorithm with a heap on (seq, id): the result is topological and otherwise as close as
- * possible to the order the passes asked for. Besides data edges there are edges from every reader
- * of a variable to the node that overwrites it, so that an update in place never runs early.
+ * possible to the order the passes asked for. Sources come first: they cost nothing, and a weight's
+ * copy, which the optimizer pass makes late, would hold the forward pass up while what the backward
+ * pass can do early goes ahead and is then kept. Besides data edges there are edges from every
+ * reader of a variable to the node that overwrites it, so that an update in place never runs early.
  */
 #include "ir/graph.h"
 
@@ -15,6 +17,9 @@ typedef struct {
 
 static bool before(const mx_node *a, const mx_node *b)
 {
+    bool a_source = a->op->kind == MX_SOURCE, b_source = b->op->kind == MX_SOURCE;
+    if (a_source != b_source)
+        return a_source;
     return a->seq != b->seq ? a->seq < b->seq : a->id < b->id;
 }
 
