@@ -2,7 +2,8 @@
  *
  * A program is played with numbered elements instead of values: every step writes the number of the
  * element it makes to where it lies, and finds at its inputs the numbers it expects. A part that
- * overlaps another value, begins too late or ends too early shows as a wrong number.
+ * overlaps another value, begins too late or ends too early shows as a wrong number. So does one in
+ * host memory.
  */
 #include "compile/passes.h"
 #include "compile/program.h"
@@ -37,17 +38,22 @@ static int64_t number(const mx_program *p, const mx_node *n, int k, int64_t i)
     return ((int64_t)n->id * MX_MAX_OUT + k) * 100000 + i;
 }
 
-static int64_t *element(const mx_program *p, int64_t *memory, const mx_node *n, int k, int64_t i)
+/* memory: of the device, of the host */
+static int64_t *element(const mx_program *p, int64_t **memory, const mx_node *n, int k, int64_t i)
 {
     const mx_place *q = mx_program_place(p, n, k);
     int64_t at = q->pitch ? q->at + i / q->run * q->pitch + i % q->run : i;
-    return q->offset < 0 ? NULL : &memory[q->offset / ITEM + at];
+    return q->offset < 0 ? NULL : &memory[q->hosted][q->offset / ITEM + at];
 }
 
 static void play(const mx_program *p)
 {
-    int64_t *memory = mx_realloc(NULL, sizeof *memory * (p->scratch_bytes / ITEM + 1));
-    memset(memory, 0, sizeof *memory * (p->scratch_bytes / ITEM + 1));
+    size_t bytes[2] = {p->scratch_bytes, p->host_bytes};
+    int64_t *memory[2];
+    for (int i = 0; i < 2; i++) {
+        memory[i] = mx_realloc(NULL, sizeof **memory * (bytes[i] / ITEM + 1));
+        memset(memory[i], 0, sizeof **memory * (bytes[i] / ITEM + 1));
+    }
     for (int s = 0; s < p->n; s++) {
         const mx_node *n = p->order[s];
         bool idle = n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT || p->copies_nothing[n->id];
@@ -65,20 +71,22 @@ static void play(const mx_program *p)
                     *to = number(p, n, k, i);
             }
     }
-    mx_free(memory);
+    mx_free(memory[0]);
+    mx_free(memory[1]);
 }
 
 /* Attention over a joint projection with a bias; `other` reads q as well, or nothing does. */
 static mx_node *joint_attention(mx_graph *g, mx_node *x, int layer, bool other)
 {
-    mx_scope(g, "layer%d", layer);
+    static const char *const names[] = {"q", "k", "v"};
+    mx_scope(g, "layers.%d", layer);
     mx_node *w = mx_param(g, "w", MX_SHAPE(F, 3 * F), NULL, MX_NORMAL(1));
     mx_node *bias = mx_param(g, "b", MX_SHAPE(3 * F), NULL, MX_ZEROS);
     mx_node *y = mx_add(g, mx_matmul(g, "*d,df->*f", x, w), bias);
     mx_node *part = mx_split(g, y, 3, (int64_t[]){F, F, F});
     mx_node *v[3];
     for (int i = 0; i < 3; i++)
-        v[i] = mx_reshape(g, i ? mx_output(g, part, i) : part, MX_SHAPE(B, S, H, D));
+        v[i] = mx_name(g, names[i], mx_reshape(g, mx_output(g, part, i), MX_SHAPE(B, S, H, D)));
     mx_attention_attr a = {.causal = true, .scale = 0.5};
     mx_node *o = mx_attention(g, v[0], v[1], v[2], a, (mx_attention_extra){0});
     o = mx_reshape(g, o, MX_SHAPE(B, S, F));
@@ -99,7 +107,22 @@ static int count_free(const mx_program *p, const mx_op *op, int *all)
     return n;
 }
 
-static void check_joint(bool parts, bool other)
+/* q, k and v of all layers but the last are stowed from where they lie, as tensors of their own. */
+static void check_stowed(const mx_program *p, int n_layers)
+{
+    int n = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->order[i]->op == &mx_op_stow) {
+            const mx_place *from = mx_program_place(p, p->order[i]->in[0], 0);
+            const mx_place *to = mx_program_place(p, p->order[i], 0);
+            MX_CHECK(from->pitch == 3 * F && !from->hosted && to->hosted && !to->pitch);
+            n++;
+        }
+    MX_CHECK(n == 3 * (n_layers - 1) && p->host_bytes == (size_t)n * B * S * F * ITEM,
+             "%d values, %zu bytes", n, p->host_bytes);
+}
+
+static void check_joint(bool parts, bool other, bool stow)
 {
     enum { LAYERS = 3 };
     mx_graph g;
@@ -116,6 +139,10 @@ static void check_joint(bool parts, bool other)
     mx_pass_autodiff(&g, loss, var, n, grad);
     for (int i = 0; i < n; i++)
         mx_graph_root(&g, NULL, grad[i]);
+    if (stow) {
+        MX_CHECK_OK(mx_pass_remat(&g, (mx_remat){.policy = "none", .offload = "q,k,v"}));
+        MX_CHECK_OK(mx_pass_offload(&g, "q,k,v"));
+    }
     mx_pass_fuse(&g, true);
     MX_CHECK_OK(mx_graph_verify(&g));
     mx_program p;
@@ -129,6 +156,8 @@ static void check_joint(bool parts, bool other)
     for (int i = 0; i < p.n; i++)
         joined += p.order[i]->op == &mx_op_matmul && p.order[i]->n_in == 3;
     MX_CHECK(joined == LAYERS, "%d biases joined their products", joined);
+    if (stow)
+        check_stowed(&p, LAYERS);
     play(&p);
     mx_program_fini(&p);
     mx_graph_fini(&g);
@@ -136,15 +165,20 @@ static void check_joint(bool parts, bool other)
 
 MX_TEST(joint_projections_are_read_where_they_lie)
 {
-    check_joint(true, false);
+    check_joint(true, false, false);
 }
 
 MX_TEST(a_part_that_others_read_is_copied)
 {
-    check_joint(true, true);
+    check_joint(true, true, false);
 }
 
 MX_TEST(without_parts_every_split_copies)
 {
-    check_joint(false, false);
+    check_joint(false, false, false);
+}
+
+MX_TEST(parts_are_stowed_from_where_they_lie)
+{
+    check_joint(true, false, true);
 }

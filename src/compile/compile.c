@@ -126,6 +126,9 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     MX_TRY(mx_pass_remat(g, remat));
     MX_TRY(after(g, o, "remat"));
+    if (o->apart && remat.offload && *remat.offload)
+        MX_TRY(mx_pass_offload(g, remat.offload));
+    MX_TRY(after(g, o, "offload"));
     return finish(g, o, out);
 }
 

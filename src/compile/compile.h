@@ -14,6 +14,7 @@ typedef struct {
     bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool no_fuse;              /* every elementwise op alone, for comparison */
+    bool apart;                /* the device's memory is not the host's: tensors can be moved */
     bool gpu;                  /* for kernels that take strides: see parts.c */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */

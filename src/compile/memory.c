@@ -92,7 +92,8 @@ static mx_place share(const mx_program *p, const mx_parts *parts, mx_node *n, in
 {
     const mx_part *part = &parts->inside[(size_t)n->id * MX_MAX_OUT + (size_t)k];
     if (part->of)
-        return (mx_place){part->of, 0, -1, part->at, part->run, part->pitch};
+        return (mx_place){.root = part->of, .offset = -1, .at = part->at, .run = part->run,
+                          .pitch = part->pitch};
     if (n->op == &mx_op_split && parts->copies_nothing[n->id])
         return column(*place_of(p, n->in[0], 0), n, k);
     if (n->op->kind == MX_VIEW)
@@ -102,7 +103,7 @@ static mx_place share(const mx_program *p, const mx_parts *parts, mx_node *n, in
     int a = n->op->alias[k];
     if (a && n->in[a - 1])
         return *place_of(p, n->in[a - 1], 0);
-    return (mx_place){.root = n, .out = k, .offset = -1};
+    return (mx_place){.root = n, .out = k, .offset = -1, .hosted = n->op->hosted >> k & 1};
 }
 
 static int64_t rounded(const mx_type *t)
@@ -136,7 +137,8 @@ static void find_lives(const mx_program *p, const mx_parts *parts, int *last)
         last[index_of(place_of(p, p->graph->root[i], 0))] = p->n;
 }
 
-static void give_addresses(mx_program *p, const mx_parts *parts, space *s, mx_arena *scratch)
+/* `spaces`: on the device, on the host. */
+static void give_addresses(mx_program *p, const mx_parts *parts, space *spaces, mx_arena *scratch)
 {
     size_t n_places = (size_t)p->graph->n_nodes * MX_MAX_OUT;
     int *last = MX_NEW_N(scratch, int, n_places);
@@ -149,7 +151,7 @@ static void give_addresses(mx_program *p, const mx_parts *parts, space *s, mx_ar
     for (int i = 0; i < p->n; i++)
         if (p->order[i]->op->kind == MX_SOURCE && p->order[i]->op != &mx_op_variable) {
             int64_t bytes = rounded(&p->order[i]->type);
-            place_of(p, p->order[i], 0)->offset = take(s, bytes);
+            place_of(p, p->order[i], 0)->offset = take(&spaces[0], bytes);
             p->bytes.inputs += (double)bytes;
         }
     for (int i = 0; i < p->n; i++) {
@@ -159,7 +161,7 @@ static void give_addresses(mx_program *p, const mx_parts *parts, space *s, mx_ar
             /* The first part of a concat comes before the concat and takes room for all of it. */
             if (q->root->op != &mx_op_variable && own->offset < 0) {
                 int at = last[index_of(q)];
-                own->offset = take(s, rounded(mx_node_type(q->root, q->out)));
+                own->offset = take(&spaces[q->hosted], rounded(mx_node_type(q->root, q->out)));
                 next[index_of(q)] = head[at];
                 head[at] = (int)index_of(q);
             }
@@ -167,7 +169,8 @@ static void give_addresses(mx_program *p, const mx_parts *parts, space *s, mx_ar
         }
         for (int d = head[i]; d >= 0; d = next[d]) {
             mx_node *owner = p->graph->node[d / MX_MAX_OUT];
-            give(s, p->place[d].offset, rounded(mx_node_type(owner, d % MX_MAX_OUT)));
+            give(&spaces[p->place[d].hosted], p->place[d].offset,
+                 rounded(mx_node_type(owner, d % MX_MAX_OUT)));
         }
     }
 }
@@ -180,12 +183,12 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
     p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
     p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
     mx_arena scratch = {0};
-    space s = {0};
+    space s[2] = {{0}};
     mx_parts found = {.inside = MX_NEW_N(&scratch, mx_part, (size_t)g->n_nodes * MX_MAX_OUT),
                       .copies_nothing = p->copies_nothing};
     if (parts)
         mx_parts_find(&found, p, &scratch);
-    give_addresses(p, &found, &s, &scratch);
+    give_addresses(p, &found, s, &scratch);
     size_t work = 0;
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
@@ -199,11 +202,14 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
             p->bytes.on_host += v->on_host ? (double)rounded(&n->type) : 0;
         }
     }
-    p->work_offset = (size_t)s.end;
-    p->scratch_bytes = (size_t)s.end + work;
+    p->work_offset = (size_t)s[0].end;
+    p->scratch_bytes = (size_t)s[0].end + work;
+    p->host_bytes = (size_t)s[1].end;
     p->bytes.workspace = (double)work;
-    p->bytes.activations = (double)s.end - p->bytes.inputs;
-    mx_free(s.free);
+    p->bytes.activations = (double)s[0].end - p->bytes.inputs;
+    p->bytes.stowed = (double)s[1].end;
+    mx_free(s[0].free);
+    mx_free(s[1].free);
     mx_arena_fini(&scratch);
     return MX_OK;
 }

@@ -5,6 +5,7 @@
  *   autodiff    gradient nodes, from each op's gradient builder
  *   optimizer   clip, update, state in place
  *   remat       which forward values the backward pass keeps, which it computes again
+ *   offload     which of those it keeps in host memory, and when they go and come
  *   fuse        elementwise chains and row ops -> one kernel
  *   schedule    = mx_graph_order on (seq, id)
  *   memory      liveness and offsets (memory.h)
@@ -29,10 +30,13 @@ void mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx
 void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n, mx_node **dx);
 
 typedef struct {
-    const char *policy; /* none, full, minimal, custom */
-    const char *save;   /* comma-separated names of tensors to keep (custom) */
+    const char *policy; /* none, elementwise, minimal, full, custom */
+    const char *save, *offload; /* comma-separated names of tensors to keep; NULL: none */
 } mx_remat;
 mx_status mx_pass_remat(mx_graph *g, mx_remat how) MX_MUST_USE;
+
+/* What remat has kept and `names` names lies in host memory between the passes. */
+mx_status mx_pass_offload(mx_graph *g, const char *names) MX_MUST_USE;
 
 /* merge = false: every elementwise node becomes a group of its own (for comparison). */
 void mx_pass_fuse(mx_graph *g, bool merge);

@@ -3,7 +3,8 @@
  * A storage is memory that one or more values live in. Views, projections and updates in place
  * share the storage of what they refer to. Variables have storage of their own that outlives the
  * program (the session's); everything else lies in one buffer, the program's scratch memory, at
- * offsets chosen so that values alive at the same time do not overlap.
+ * offsets chosen so that values alive at the same time do not overlap. What waits in host memory
+ * for the backward pass (offload.c) lies in a second such buffer there.
  */
 #ifndef MX_COMPILE_PROGRAM_H
 #define MX_COMPILE_PROGRAM_H
@@ -15,6 +16,7 @@ typedef struct {
     mx_node *root; /* the node that owns the storage */
     int out;       /* which of its outputs */
     int64_t offset; /* into the scratch memory; -1: a variable, see the session */
+    bool hosted;    /* into the host's instead */
     int64_t at, run, pitch; /* a part of it, in elements (parts.h); all 0: the whole */
 } mx_place;
 
@@ -23,6 +25,7 @@ typedef struct {
     double variables[MX_VAR_KIND_COUNT];
     double on_host; /* of the variables, what is kept in host memory */
     double inputs, activations, workspace; /* activations: high-water mark of everything alive */
+    double stowed; /* of activations in host memory, beside those */
     double flops;                          /* of one run, recomputation not counted */
 } mx_plan_bytes;
 
@@ -35,6 +38,7 @@ typedef struct {
     bool *copies_nothing; /* by node id: a split or concat of parts in place */
     size_t scratch_bytes; /* the buffer, workspace included */
     size_t work_offset;
+    size_t host_bytes; /* a second buffer, in host memory (ops with `hosted` outputs) */
     mx_plan_bytes bytes;
     int n_threads;
 } mx_program;

@@ -8,18 +8,19 @@
  *   elementwise  compute them all again, keep everything else
  *   minimal      keep results of matmuls and attention, compute the rest again
  *   full         keep what passes from layer to layer, compute each layer again
- *   custom       keep what passes from layer to layer and the tensors named in `save`
+ *   custom       keep what passes from layer to layer
+ *
+ * and with each of them the tensors named in `save` or `offload` (offload.c moves those).
  *
  * A value that is made from one tensor of its size and small ones (a product and its bias, a row
  * less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
  *
- * A layer is the first numbered component of a scope ("model.layers.3"). A copy is scheduled right
+ * A copy is scheduled right
  * before the first backward node that needs it, so only one layer's activations live at a time.
  */
 #include "compile/passes.h"
 
 #include "ops.h"
-#include <ctype.h>
 #include <string.h>
 
 typedef enum { KEEP_WRITTEN, KEEP_ALL, KEEP_PRODUCTS, KEEP_BOUNDARIES } keeping;
@@ -27,37 +28,12 @@ typedef enum { KEEP_WRITTEN, KEEP_ALL, KEEP_PRODUCTS, KEEP_BOUNDARIES } keeping;
 typedef struct {
     mx_graph *g;
     keeping keep;
-    const char *save;
+    const char *save, *offload; /* names of tensors that are kept whatever the policy */
     mx_node **copy;  /* of forward node i in the backward pass */
     char *available; /* of forward node i: 0 unknown, 1 yes, 2 no */
     bool *needed;    /* read by a backward node */
     bool *written;   /* of forward node i: read by a forward node that does not fuse with it */
 } remat;
-
-/* Length of the scope up to and including its first number, 0 when there is none. */
-static size_t layer_prefix(const char *scope)
-{
-    const char *p = scope;
-    while (*p) {
-        const char *end = strchr(p, '.');
-        size_t len = end ? (size_t)(end - p) : strlen(p);
-        bool digits = len > 0;
-        for (size_t i = 0; i < len; i++)
-            digits &= isdigit((unsigned char)p[i]) != 0;
-        if (digits)
-            return (size_t)(p - scope) + len;
-        if (!end)
-            break;
-        p = end + 1;
-    }
-    return 0;
-}
-
-static bool same_layer(const mx_node *a, const mx_node *b)
-{
-    size_t la = layer_prefix(a->scope), lb = layer_prefix(b->scope);
-    return la && la == lb && memcmp(a->scope, b->scope, la) == 0;
-}
 
 static bool elementwise(const mx_node *n)
 {
@@ -65,18 +41,14 @@ static bool elementwise(const mx_node *n)
     return (k == MX_ELEMENTWISE && !n->op->costly) || k == MX_ROW_MAP;
 }
 
-static bool named_in(const char *list, const char *name)
-{
-    size_t len = name ? strlen(name) : 0;
-    for (const char *p = list; len && p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
-        if (strncmp(p, name, len) == 0 && (p[len] == ',' || !p[len]))
-            return true;
-    return false;
-}
-
 static bool is_source(const mx_node *n)
 {
     return n->op->kind == MX_SOURCE;
+}
+
+static bool is_named(const remat *r, const mx_node *n)
+{
+    return n->name && (mx_glob_any(r->save, n->name) || mx_glob_any(r->offload, n->name));
 }
 
 /* Is the value there in the backward pass without being kept for its own sake? */
@@ -98,7 +70,7 @@ static bool available(remat *r, const mx_node *n)
 /* Should this forward value be kept? `for_layer` is the node on whose behalf we ask. */
 static bool kept(remat *r, const mx_node *n, const mx_node *user)
 {
-    if (is_source(n) || n->op->n_out < 0)
+    if (is_source(n) || n->op->n_out < 0 || is_named(r, n))
         return true;
     if (r->keep == KEEP_WRITTEN && elementwise(n) && r->written[n->id])
         return true;
@@ -106,7 +78,7 @@ static bool kept(remat *r, const mx_node *n, const mx_node *user)
         bool cheap = true;
         for (int i = 0; i < n->n_in && cheap; i++)
             cheap = !n->in[i] || available(r, n->in[i]);
-        if (cheap && (r->keep != KEEP_BOUNDARIES || same_layer(n, user)))
+        if (cheap && (r->keep != KEEP_BOUNDARIES || mx_same_layer(n, user)))
             return false;
     }
     switch (r->keep) {
@@ -114,9 +86,9 @@ static bool kept(remat *r, const mx_node *n, const mx_node *user)
     case KEEP_ALL:
         return true;
     case KEEP_PRODUCTS:
-        return !same_layer(n, user) || n->op->kind == MX_PLAIN;
+        return !mx_same_layer(n, user) || n->op->kind == MX_PLAIN;
     case KEEP_BOUNDARIES:
-        return !same_layer(n, user) || named_in(r->save, n->name);
+        return !mx_same_layer(n, user);
     }
     return true;
 }
@@ -151,7 +123,8 @@ static mx_status parse(mx_remat how, remat *r)
     for (size_t i = 0; i < sizeof policy / sizeof *policy; i++)
         if (strcmp(how.policy, policy[i].name) == 0) {
             r->keep = policy[i].keep;
-            r->save = strcmp(how.policy, "custom") == 0 ? how.save : NULL;
+            r->save = how.save;
+            r->offload = how.offload;
             return MX_OK;
         }
     return mx_fail(MX_USAGE,

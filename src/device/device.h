@@ -96,7 +96,8 @@ struct mx_exec {
     mx_session *session;       /* borrows */
     const mx_program *program; /* borrows */
     char *scratch;             /* on the device; owns it, unless `within` */
-    bool within;               /* scratch is that of another program */
+    char *stowed;              /* for values that wait in host memory; NULL: none. Likewise */
+    bool within;               /* they are those of another program */
     mx_exec_step *step;        /* nodes that do something, in order */
     int n_steps;
     mx_arena arena;

@@ -191,8 +191,9 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
 static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
 {
     const mx_place *q = mx_program_place(e->program, n, k);
-    void *data =
-        q->offset >= 0 ? e->scratch + q->offset : mx_session_find(e->session, q->root->name)->data;
+    void *data = q->offset < 0 ? mx_session_find(e->session, q->root->name)->data
+                 : q->hosted   ? e->stowed + q->offset
+                               : e->scratch + q->offset;
     mx_tensor t = {data, *mx_node_type(n, k), q->run, q->pitch};
     t.data = (char *)data + (size_t)q->at * mx_dtype_bytes(t.type.dtype);
     return t;
@@ -301,10 +302,31 @@ void mx_exec_close(mx_exec *e)
         link = &(*link)->next;
     *link = e->next;
     d->drop(d, e->state);
-    if (!e->within)
+    if (!e->within) {
         d->release(d, e->scratch);
+        d->release(d, e->stowed);
+    }
     mx_arena_fini(&e->arena);
     mx_free(e);
+}
+
+/* Memory for a program's values: another program's, or its own. */
+static mx_status find_room(mx_exec *e, const mx_exec *host)
+{
+    const mx_program *p = e->program;
+    mx_device *d = e->session->device;
+    e->within = host && host->program->scratch_bytes >= p->scratch_bytes &&
+                host->program->host_bytes >= p->host_bytes;
+    if (e->within) {
+        e->scratch = host->scratch;
+        e->stowed = host->stowed;
+        return MX_OK;
+    }
+    MX_TRY(d->alloc(d, (void **)&e->scratch, p->scratch_bytes, "activations"));
+    if (!p->host_bytes)
+        return MX_OK;
+    allocator take = d->alloc_host ? d->alloc_host : d->alloc;
+    return take(d, (void **)&e->stowed, p->host_bytes, "activations in host memory");
 }
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
@@ -326,11 +348,7 @@ mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *hos
     mx_exec *e = mx_realloc(NULL, sizeof *e);
     *e = (mx_exec){.session = s, .program = p, .next = s->execs};
     s->execs = e;
-    e->within = host && host->program->scratch_bytes >= p->scratch_bytes;
-    if (e->within)
-        e->scratch = host->scratch;
-    else
-        MX_TRY(s->device->alloc(s->device, (void **)&e->scratch, p->scratch_bytes, "activations"));
+    MX_TRY(find_room(e, host));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];

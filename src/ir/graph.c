@@ -135,6 +135,22 @@ mx_node *mx_scope_end(mx_graph *g, mx_node *x)
     return x;
 }
 
+size_t mx_scope_layer(const char *scope)
+{
+    for (const char *p = scope, *end; *p; p = end + (*end == '.')) {
+        end = p + strcspn(p, ".");
+        if (end > p && strspn(p, "0123456789") >= (size_t)(end - p))
+            return (size_t)(end - scope);
+    }
+    return 0;
+}
+
+bool mx_same_layer(const mx_node *a, const mx_node *b)
+{
+    size_t n = mx_scope_layer(a->scope);
+    return n && n == mx_scope_layer(b->scope) && memcmp(a->scope, b->scope, n) == 0;
+}
+
 const mx_type *mx_node_type(const mx_node *n, int k)
 {
     return k ? &n->more[k - 1] : &n->type;

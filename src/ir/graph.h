@@ -74,6 +74,11 @@ void mx_node_infer(mx_graph *g, mx_node *n);
 void mx_scope(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);
 mx_node *mx_scope_end(mx_graph *g, mx_node *x);
 
+/* The layer of a scope, which is its first numbered component: the length of the scope up to its
+ * end, 0 when it is in none. "model.layers.3.mlp" -> 14 */
+size_t mx_scope_layer(const char *scope);
+bool mx_same_layer(const mx_node *a, const mx_node *b); /* false when they are in none */
+
 /* A root is kept alive and computed; a name makes it readable after a run. */
 mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n);
 /* Names a tensor for remat policies and dumps ("mlp_out"); gives n back. */

@@ -136,6 +136,7 @@ struct mx_op {
     bool no_cast;                /* the precision pass leaves its float inputs as they are */
     /* Bit i: on a GPU, input (output) i may be a part whose runs are its last two dims. */
     unsigned parts_in, parts_out;
+    unsigned hosted;             /* bit k: output k lies in host memory */
 
     int n_cast;                  /* it casts its first n inputs only; 0: all */
 

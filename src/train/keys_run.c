@@ -124,9 +124,10 @@ const mx_key mx_keys_run[] = {
      "none|elementwise|full|minimal|minimal_with_context|save_dot_except_mlp|save_dot_except_mlpwi|"
      "save_dot_with_context_except_mlp|save_qkv_proj|save_out_proj|qkv_proj_offloaded|"
      "minimal_offloaded|custom",
-     "what is recomputed in the backward pass", "gradient_checkpointing activation_checkpointing",
-     0},
-    {"decoder_layer_input", ENUM, MEMORY, "device", PLACE, "custom policy: input of a layer", 0, 0},
+     "what is kept for the backward pass, not recomputed; *_offloaded: in host memory",
+     "gradient_checkpointing activation_checkpointing", 0},
+    {"decoder_layer_input", ENUM, MEMORY, "device", PLACE,
+     "custom policy: input of a layer; offload, here and below: in host memory", 0, 0},
     {"context", ENUM, MEMORY, "remat", PLACE, "custom policy: attention context", 0, 0},
     {"mlpwi", ENUM, MEMORY, "remat", PLACE, "custom policy: merged gate and up projection", 0, 0},
     {"mlpwi_0", ENUM, MEMORY, "remat", PLACE, "custom policy: gate projection", 0, 0},

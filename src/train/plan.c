@@ -30,7 +30,7 @@ static life *find_lives(const mx_program *p, mx_arena *a)
         const mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
             const mx_place *q = mx_program_place(p, n, k);
-            if (q->offset < 0)
+            if (q->offset < 0 || q->hosted)
                 continue;
             life *l = &lives[slot(q)];
             if (!l->node)
@@ -40,7 +40,7 @@ static life *find_lives(const mx_program *p, mx_arena *a)
         for (int k = 0; k < n->n_in; k++) {
             const mx_node *used = n->op->kind == MX_PROJECT ? n : n->in[k];
             const mx_place *q = used ? mx_program_place(p, used, 0) : NULL;
-            if (q && q->offset >= 0)
+            if (q && q->offset >= 0 && !q->hosted)
                 lives[slot(q)].last = i;
         }
     }
@@ -129,6 +129,7 @@ static void add_program(mx_plan *plan, const mx_program *p, double times, const 
     plan->inputs += p->bytes.inputs;
     plan->activations += p->bytes.activations;
     plan->workspace += p->bytes.workspace;
+    plan->stowed += p->bytes.stowed;
     plan->on_host = fmax(plan->on_host, d->apart ? p->bytes.on_host : 0);
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
         plan->variables[k] = fmax(plan->variables[k], p->bytes.variables[k]);
@@ -164,6 +165,7 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
     mx_step step = {0};
     o.kind = kind;
     o.compile.gpu = d->gpu;
+    o.compile.apart = d->apart;
     o.shape.batch = plan->batch.microbatch;
     MX_TRY(mx_step_plan(&step, m, &o));
     double before = plan->activations;
@@ -224,6 +226,12 @@ int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_step_optio
             snprintf(out[n].keys, sizeof out[n].keys, "remat_policy=%s", policies[i]);
             try_change(p, m, &changed, &batch, out, &n);
         }
+    if (p->apart && n < cap) {
+        changed.compile.remat = (mx_remat){.policy = "custom", .offload = "decoder_layer_input"};
+        snprintf(out[n].keys, sizeof out[n].keys,
+                 "remat_policy=custom decoder_layer_input=offload");
+        try_change(p, m, &changed, &batch, out, &n);
+    }
     while (batch.microbatch % 2 == 0 && n < cap) {
         batch.microbatch /= 2;
         batch.global_microbatch /= 2;

@@ -77,6 +77,9 @@ static mx_status write_plan(const mx_run *r, const double *kind_bytes)
     if (r->hosted_bytes > 0)
         mx_str_addf(&text, "%-14s %14.0f  (of the optimizer, not in the total)\n", "in host memory",
                     r->hosted_bytes);
+    if (r->step.program.host_bytes)
+        mx_str_addf(&text, "%-14s %14.0f  (of activations, not in the total)\n", "in host memory",
+                    (double)r->step.program.host_bytes);
     mx_str_addf(&text, "%-14s %14.0f  (%s)\n\n%.4g GFLOP a step, %d threads\n", "total",
                 r->planned_bytes, mx_format_bytes(buf, sizeof buf, r->planned_bytes),
                 r->flops_per_step / 1e9, mx_session_threads(r->session));
@@ -129,6 +132,14 @@ static mx_status say_plan(mx_run *r)
     else if (mx_config_bool(r->c, "optimizer_memory_host_offload"))
         mx_progress_say(&r->progress, "note: optimizer_memory_host_offload=true changes nothing "
                                       "on the CPU: its memory is host memory");
+    if (r->step.program.host_bytes)
+        mx_progress_say(&r->progress, "memory: %s of host memory for activations, beside that",
+                        mx_format_bytes(buf, sizeof buf, (double)r->step.program.host_bytes));
+    else if (r->options.compile.remat.offload && *r->options.compile.remat.offload)
+        mx_progress_say(&r->progress, "note: no activation is moved to host memory: %s",
+                        mx_session_on_host(r->session)
+                            ? "the memory of the CPU is host memory"
+                            : "the model has one layer, whose activations are needed at once");
     mx_str_fini(&line);
     return r->leads ? write_plan(r, kind) : MX_OK;
 }

@@ -46,55 +46,62 @@ static const char *joined(const mx_config *cfg, const char *key, mx_arena *a)
     return text;
 }
 
-/* The tensors that remat_policy=custom keeps: keys of the memory section whose value is `device`.
- */
-static mx_status custom_tensors(const mx_config *cfg, mx_arena *a, const char **save)
+/* The tensors that remat_policy=custom keeps: keys of the memory section whose value is `device` or
+ * `offload`. */
+static mx_status custom_tensors(const mx_config *cfg, mx_arena *a, bool custom, mx_remat *out)
 {
-    *save = "";
+    out->save = out->offload = "";
     for (const mx_key *k = mx_keys_run; k->name; k++) {
         bool place = k->section == MX_SECTION_MEMORY && k->accept &&
                      strcmp(k->accept, "remat|device|offload") == 0;
         const char *value = place ? mx_config_text(cfg, k->name) : "remat";
-        if (strcmp(value, "offload") == 0)
+        const char **list = strcmp(value, "offload") == 0 ? &out->offload : &out->save;
+        if (!custom && list == &out->offload)
             return mx_fail(MX_USAGE,
-                           "%s: `%s` cannot be moved to host memory yet; use device or remat",
-                           mx_config_where(cfg, k->name), k->name);
-        if (strcmp(value, "device") == 0)
-            *save = mx_arena_printf(a, "%s%s%s", *save, **save ? "," : "", k->name);
+                           "%s: %s=offload goes with remat_policy=custom; remat_policy=%s decides "
+                           "by itself what is kept where",
+                           mx_config_where(cfg, k->name), k->name,
+                           mx_config_text(cfg, "remat_policy"));
+        if (strcmp(value, "remat") != 0)
+            *list = mx_arena_printf(a, "%s%s%s", *list, **list ? "," : "", k->name);
     }
     return MX_OK;
 }
 
+#define QKV "query_proj,key_proj,value_proj"
+
 static mx_status remat_of(const mx_config *cfg, mx_arena *a, mx_remat *out)
 {
     static const struct {
-        const char *name, *policy, *save;
+        const char *name;
+        mx_remat is;
     } known[] = {
-        {"none", "none", NULL},
-        {"elementwise", "elementwise", NULL},
-        {"full", "full", NULL},
-        {"minimal", "minimal", NULL},
-        {"minimal_with_context", "minimal", NULL},
-        {"save_qkv_proj", "custom", "query_proj,key_proj,value_proj"},
-        {"save_out_proj", "custom", "out_proj"},
-        {"save_dot_except_mlp", "custom", "query_proj,key_proj,value_proj,out_proj"},
-        {"save_dot_except_mlpwi", "custom", "query_proj,key_proj,value_proj,out_proj,mlpwo"},
-        {"save_dot_with_context_except_mlp", "custom",
-         "query_proj,key_proj,value_proj,context,out_proj"},
+        {"none", {.policy = "none"}},
+        {"elementwise", {.policy = "elementwise"}},
+        {"full", {.policy = "full"}},
+        {"minimal", {.policy = "minimal"}},
+        {"minimal_with_context", {.policy = "minimal"}},
+        {"save_qkv_proj", {"custom", .save = QKV}},
+        {"save_out_proj", {"custom", .save = "out_proj"}},
+        {"save_dot_except_mlp", {"custom", .save = QKV ",out_proj"}},
+        {"save_dot_except_mlpwi", {"custom", .save = QKV ",out_proj,mlpwo"}},
+        {"save_dot_with_context_except_mlp", {"custom", .save = QKV ",context,out_proj"}},
+        {"qkv_proj_offloaded", {"custom", .offload = QKV}},
+        {"minimal_offloaded",
+         {"minimal", .offload = QKV ",qkv_proj,out_proj,mlpwi_0,mlpwi_1,mlpwi,mlpwo,moe_mlpwi_0,"
+                                "moe_mlpwi_1,moe_mlpwo"}},
     };
     const char *policy = mx_config_text(cfg, "remat_policy");
+    bool custom = strcmp(policy, "custom") == 0;
     *out = (mx_remat){.policy = "custom"};
-    if (strcmp(policy, "custom") == 0)
-        return custom_tensors(cfg, a, &out->save);
+    MX_TRY(custom_tensors(cfg, a, custom, out));
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].name, policy) == 0) {
-            *out = (mx_remat){.policy = known[i].policy, .save = known[i].save};
+            *out = known[i].is;
             return MX_OK;
         }
-    return mx_fail(MX_USAGE,
-                   "%s: remat_policy `%s` moves tensors to host memory, which is not done yet; "
-                   "use minimal or full",
-                   mx_config_where(cfg, "remat_policy"), policy);
+    MX_ASSERT(custom, "remat_policy=%s", policy);
+    return MX_OK;
 }
 
 static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_arena *a,

@@ -41,6 +41,14 @@ awk -v all="$all" -v less="$less" -v here="$here" -v s="$state" -v h="$hosted" -
     { echo "plan.sh: $all bytes, offloaded $less, of $state: $hosted; on the CPU $here, $none"; bad=1; }
 expect 4 'optimizer_memory_host_offload=true needs' $maxc plan model_name=llama3.2-1b chip=h100 memory_gib=14 \
     per_device_batch_size=1 max_target_length=1024 dtype=bfloat16
+# Activations in host memory likewise: beside a GPU's, and not at all on the CPU.
+long=$(echo "$small" | sed 's/layers=2/layers=6/; s/length=32/length=512/')
+key=total all=$(total $long remat_policy=minimal chip=h200) less=$(total $long remat_policy=minimal_offloaded chip=h200)
+key='host activations' moved=$(total $long remat_policy=minimal_offloaded chip=h200) none=$(total $long remat_policy=minimal_offloaded)
+awk -v all="$all" -v less="$less" -v m="$moved" -v none="$none" \
+    'BEGIN { exit !(m > 1e6 && all - less > m / 2 && none == 0) }' ||
+    { echo "plan.sh: $all bytes, with activations in host memory $less and $moved; on the CPU $none"; bad=1; }
+expect 2 'context=offload goes with remat_policy=custom' $maxc plan $small remat_policy=full context=offload
 # The largest graphs in two seconds of processor time and a GiB of address space, by the released program.
 limited() { (ulimit -t 2 && ulimit -v 1048576 && exec build/release/maxc plan "$@"); }
 for m in deepseek3-671b kimi-k2-1t; do

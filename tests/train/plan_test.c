@@ -126,13 +126,21 @@ MX_TEST(step_config_policies_and_refusals)
     MX_CHECK(strcmp(p.options.compile.remat.save, "decoder_layer_input,context,mlpwo") == 0, "%s",
              p.options.compile.remat.save);
     drop(&p);
-    const char *host[] = {"remat_policy=custom", "context=offload"},
-               *offload[] = {"remat_policy=minimal_offloaded"},
-               *adapters[] = {"lora.enable_lora=true"};
-    MX_CHECK_ERROR(make(&p, host, 2), "argument context=offload: `context` cannot be moved");
+    const char *host[] = {"remat_policy=custom", "context=offload", "out_proj=device"};
+    MX_CHECK_OK(make(&p, host, 3));
+    MX_CHECK(strcmp(p.options.compile.remat.save, "decoder_layer_input,out_proj") == 0 &&
+             strcmp(p.options.compile.remat.offload, "context") == 0);
     drop(&p);
-    MX_CHECK_ERROR(make(&p, offload, 1),
-                   "remat_policy `minimal_offloaded` moves tensors to host memory");
+    const char *moved[] = {"remat_policy=minimal_offloaded"};
+    MX_CHECK_OK(make(&p, moved, 1));
+    MX_CHECK(strcmp(p.options.compile.remat.policy, "minimal") == 0 &&
+             mx_glob_any(p.options.compile.remat.offload, "mlpwi_1") &&
+             !mx_glob_any(p.options.compile.remat.offload, "context"));
+    drop(&p);
+    const char *alone[] = {"context=offload", "remat_policy=full"},
+               *adapters[] = {"lora.enable_lora=true"};
+    MX_CHECK_ERROR(make(&p, alone, 2), "argument context=offload: context=offload goes with "
+                                       "remat_policy=custom; remat_policy=full decides");
     drop(&p);
     MX_CHECK_ERROR(make(&p, adapters, 1), "adapters are not done yet");
     drop(&p);

@@ -17,11 +17,16 @@
 
 enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_ID_INPUTS = 8, MX_CUDA_HOSTED = 8 };
 
+typedef struct mx_cuda_copy mx_cuda_copy; /* op_stow.c */
+
 typedef struct {
     mx_cuda_libs libs;
     mx_gemm_lt *lt;
     mx_sdpa *sdpa;       /* NULL: cuDNN is not there */
     cudaStream_t stream;
+    cudaStream_t copies; /* between device and host, beside it; NULL: none so far */
+    mx_cuda_copy *copy;  /* those of all programs, the last prepared first */
+    void *mark;          /* a word that nobody reads (op_stow.c) */
     void *gemm_work;     /* MX_CUDA_GEMM_WORK bytes */
     void *work;          /* shared scratch, as large as the largest op asked for */
     size_t work_bytes;
@@ -30,7 +35,7 @@ typedef struct {
     struct {
         char *at; /* NULL: none */
         size_t bytes;
-    } hosted[MX_CUDA_HOSTED]; /* variables in host memory (hosted.c) */
+    } hosted[MX_CUDA_HOSTED]; /* blocks of pinned host memory (hosted.c) */
     size_t memory_bytes;      /* of the whole device */
     bool any_order;      /* equal runs need not give equal bits */
     bool search;         /* products are timed when they are planned */
@@ -62,7 +67,7 @@ mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **o
 
 mx_cuda *mx_cuda_of(mx_device *d);
 
-/* hosted.c: variables in host memory that kernels use from there. */
+/* hosted.c: pinned host memory: variables that kernels use from there, activations that wait. */
 mx_status mx_cuda_hosted_alloc(mx_device *d, void **out, size_t bytes,
                                const char *what) MX_MUST_USE;
 bool mx_cuda_is_hosted(const mx_cuda *c, const void *p);

@@ -48,7 +48,8 @@ static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *
         cudaMemGetInfo(&free_bytes, &total);
         return mx_fail(MX_MEMORY,
                        "%s needs %.2f GiB on the GPU; %.2f of %.2f GiB are free. Lower "
-                       "per_device_batch_size or max_target_length, or use remat_policy=full or "
+                       "per_device_batch_size or max_target_length, or use remat_policy=full, "
+                       "remat_policy=custom decoder_layer_input=offload or "
                        "optimizer_memory_host_offload=true",
                        what, (double)bytes / (1 << 30), (double)free_bytes / (1 << 30),
                        (double)total / (1 << 30));
@@ -486,6 +487,9 @@ static void cuda_close(mx_device *d)
         cudaFreeHost(c->stage);
     mx_gemm_lt_close(c->lt);
     mx_sdpa_close(c->sdpa);
+    cudaFree(c->mark);
+    if (c->copies)
+        cudaStreamDestroy(c->copies);
     cudaStreamDestroy(c->stream);
     mx_cuda_libs_close(&c->libs);
     mx_free(d);

@@ -1,4 +1,5 @@
-/* hosted.c - variables that are kept in host memory and used from there.
+/* hosted.c - pinned host memory: variables that are kept there and used from there, and activations
+ * that wait there for the backward pass (op_stow.c).
  *
  * Pinned memory has an address on the GPU: a kernel reads and writes it like its own, over the bus.
  * So every op takes such a variable as it is, and one that goes through each element once (an
@@ -61,9 +62,9 @@ static mx_status no_memory(const char *what, size_t bytes, const char *why)
     mx_machine m;
     mx_machine_read(&m);
     return mx_fail(MX_MEMORY,
-                   "%s needs %.2f GiB of pinned host memory, and %s; %.2f GiB are free. Use "
-                   "mu_dtype=bfloat16 nu_dtype=bfloat16, which halve it, or "
-                   "optimizer_memory_host_offload=false",
+                   "%s needs %.2f GiB of pinned host memory, and %s; %.2f GiB are free. For the "
+                   "optimizer use mu_dtype=bfloat16 nu_dtype=bfloat16, which halve it, or "
+                   "optimizer_memory_host_offload=false; for activations offload fewer tensors",
                    what, (double)bytes / (1 << 30), why, (double)m.free_bytes / (1 << 30));
 }
 

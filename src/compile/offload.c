@@ -1,0 +1,233 @@
+/* offload.c - kept values that wait for the backward pass in host memory.
+ *
+ * Runs after remat, which has decided what the backward pass reads of the forward pass. What it
+ * reads of a value x that is to be moved becomes
+ *
+ *     h = landed(stow(x), x)      in the forward pass: to the host
+ *     y = landed(fetch(h), h)     in the backward pass: back, into memory of its own
+ *
+ * A copy goes on beside the computation from its stow or fetch to its landed, which reads both
+ * ends, so that lifetimes as the memory pass finds them hold for it. What is left to decide is how
+ * far apart the two stand. Let L be the bytes of the layer that stows most:
+ *
+ *     out    lands before the value L bytes further on in the order of making is made
+ *     back   starts before the value L bytes earlier in the order of reading is read
+ *
+ * so that a copy has about one layer's computation to hide behind, and about a layer and a half of
+ * such values is on the device at any time. The values of the last L bytes have none to hide
+ * behind: they stay, and are read while the first ones come back.
+ *
+ * A value is found by its memory, whoever names it and whatever view of it is read. The name
+ * decoder_layer_input stands for what one layer alone reads and another has made.
+ */
+#include "compile/passes.h"
+
+#include "ops.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    mx_node *x; /* as its first reader sees it */
+    int64_t bytes;
+    /* Positions in the order: of x, of its first reader; where the copy out has to have landed and
+     * the copy back begins, -1: nowhere. */
+    int made, read, lands, starts;
+} item;
+
+typedef struct {
+    mx_graph *g;
+    mx_node **order;
+    int n;
+    int *at;             /* by node id: position in the order */
+    bool *named, *found; /* by memory: by its name; it has an item */
+    bool *mixed;         /* by memory: readers in several layers, or in none */
+    mx_node **from;      /* by memory: the first backward reader */
+    mx_node **moved;     /* by memory: what has come back */
+    mx_node **back;      /* by id of a forward node: what is read instead of it */
+    item *items;
+    int n_items, cap_items;
+} offload;
+
+/* Is input k of a node a value of the forward pass that the backward pass waits for? (A projection
+ * that is made here reads another output than it has as its input: small ones, which stay.) */
+static bool waits(const offload *o, const mx_node *reader, int k)
+{
+    const mx_node *x = reader->in[k];
+    if (!x || reader->id < o->g->n_forward || x->id >= o->g->n_forward ||
+        reader->op->kind == MX_PROJECT)
+        return false;
+    while (x->op->kind == MX_VIEW)
+        x = x->in[0];
+    return x->op->kind != MX_SOURCE && mx_type_bytes(&x->type) > 0;
+}
+
+static void find_readers(offload *o)
+{
+    for (int i = 0; i < o->n; i++)
+        for (int k = 0; k < o->order[i]->n_in; k++) {
+            mx_node *reader = o->order[i];
+            if (!waits(o, reader, k))
+                continue;
+            size_t m = mx_node_memory(reader->in[k]);
+            if (!o->from[m])
+                o->from[m] = reader;
+            o->mixed[m] |= !mx_same_layer(o->from[m], reader);
+        }
+}
+
+static void find_items(offload *o, bool inputs)
+{
+    for (int i = 0; i < o->n; i++)
+        for (int k = 0; k < o->order[i]->n_in; k++) {
+            mx_node *reader = o->order[i], *x = reader->in[k];
+            if (!waits(o, reader, k))
+                continue;
+            size_t m = mx_node_memory(x);
+            bool passed_on = inputs && !o->mixed[m] && !mx_same_layer(x, reader);
+            if (o->found[m] || !(o->named[m] || passed_on))
+                continue;
+            MX_GROW(o->items, o->n_items, o->cap_items);
+            o->items[o->n_items++] = (item){.x = x, .made = o->at[x->id], .read = i, .lands = -1,
+                                            .starts = -1,
+                                            .bytes = (int64_t)mx_type_bytes(&x->type)};
+            o->found[m] = true;
+        }
+}
+
+static int by_making(const void *a, const void *b)
+{
+    return ((const item *)a)->made - ((const item *)b)->made;
+}
+
+static int by_reading(const void *a, const void *b)
+{
+    return ((const item *)a)->read - ((const item *)b)->read;
+}
+
+static int64_t largest_layer(const offload *o)
+{
+    int64_t most = 0, sum = 0;
+    for (int i = 0; i < o->n_items; i++) {
+        bool same = i && mx_same_layer(o->items[i].x, o->items[i - 1].x);
+        sum = (same ? sum : 0) + o->items[i].bytes;
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+static void place_copies(offload *o)
+{
+    item *it = o->items;
+    int n = o->n_items;
+    qsort(it, (size_t)n, sizeof *it, by_making);
+    int64_t layer = largest_layer(o), ahead = 0;
+    for (int i = 0, j = 0; i < n; i++) { /* ahead: bytes of i + 1 to j */
+        while (ahead < layer && j + 1 < n)
+            ahead += it[++j].bytes;
+        it[i].lands = ahead >= layer ? it[j].made : -1;
+        ahead -= i + 1 < n ? it[i + 1].bytes : 0;
+    }
+    qsort(it, (size_t)n, sizeof *it, by_reading);
+    int64_t behind = 0;
+    for (int i = 0, j = 0; i < n; i++) { /* behind: bytes of j to i - 1 */
+        while (j < i && behind - it[j].bytes >= layer)
+            behind -= it[j++].bytes;
+        it[i].starts = behind >= layer ? it[j].read : -1;
+        behind += it[i].bytes;
+    }
+}
+
+/* Nodes of the order stand at odd numbers; at 2 i comes what goes before node i. */
+static mx_node *move(mx_graph *g, const item *it)
+{
+    g->scope = it->x->scope;
+    g->seq = 2 * it->made + 1;
+    mx_node *h = mx_stow(g, it->x);
+    g->seq = 2 * it->lands;
+    h = mx_landed(g, h, it->x);
+    g->seq = 2 * it->starts;
+    mx_node *y = mx_fetch(g, h);
+    y->name = it->x->name;
+    g->seq = 2 * it->read;
+    return mx_landed(g, y, h);
+}
+
+static void move_all(offload *o)
+{
+    mx_graph *g = o->g;
+    const char *scope = g->scope;
+    for (int i = 0; i < o->n; i++)
+        o->order[i]->seq = 2 * i + 1;
+    for (int i = 0; i < o->n_items; i++) {
+        const item *it = &o->items[i];
+        if (it->lands >= 0 && it->starts >= 0)
+            o->moved[mx_node_memory(it->x)] = move(g, it);
+    }
+    for (int i = 0; i < o->n; i++)
+        for (int k = 0; k < o->order[i]->n_in; k++) {
+            mx_node *x = o->order[i]->in[k];
+            mx_node *y = waits(o, o->order[i], k) ? o->moved[mx_node_memory(x)] : NULL;
+            if (!y)
+                continue;
+            g->seq = 2 * i;
+            if (!o->back[x->id])
+                o->back[x->id] = mx_shape_equal(&x->type, &y->type)
+                                     ? y
+                                     : mx_reshape(g, y, mx_shape_of(&x->type));
+            o->order[i]->in[k] = o->back[x->id];
+        }
+    g->seq = -1;
+    g->scope = scope;
+}
+
+/* Marks the memory of what is named. Where nothing is, somebody has mistaken the model. */
+static mx_status find_names(offload *o, const char *names)
+{
+    bool any = mx_glob_any(names, "decoder_layer_input");
+    mx_str there = {0};
+    for (int i = 0; i < o->g->n_forward; i++) {
+        const mx_node *x = o->g->node[i];
+        if (!x->name || x->op->kind == MX_SOURCE)
+            continue;
+        bool is = mx_glob_any(names, x->name);
+        o->named[mx_node_memory(x)] |= is;
+        any |= is;
+        if (mx_scope_layer(x->scope) && !mx_glob_any(mx_str_text(&there), x->name))
+            mx_str_addf(&there, "%s%s", there.len ? "," : "", x->name);
+    }
+    mx_status st = any ? MX_OK
+                       : mx_fail(MX_USAGE,
+                                 "tensors called %s are to be moved to host memory, and this model "
+                                 "has none; it has %s. Use remat_policy=custom with one of those "
+                                 "set to offload",
+                                 names, mx_str_text(&there));
+    mx_str_fini(&there);
+    return st;
+}
+
+mx_status mx_pass_offload(mx_graph *g, const char *names)
+{
+    mx_arena scratch = {0};
+    size_t n_memory = (size_t)g->n_nodes * MX_MAX_OUT;
+    offload o = {.g = g,
+                 .at = MX_NEW_N(&scratch, int, g->n_nodes),
+                 .named = MX_NEW_N(&scratch, bool, n_memory),
+                 .found = MX_NEW_N(&scratch, bool, n_memory),
+                 .mixed = MX_NEW_N(&scratch, bool, n_memory),
+                 .from = MX_NEW_N(&scratch, mx_node *, n_memory),
+                 .moved = MX_NEW_N(&scratch, mx_node *, n_memory),
+                 .back = MX_NEW_N(&scratch, mx_node *, g->n_forward)};
+    mx_status st = find_names(&o, names);
+    if (!st) {
+        o.order = mx_graph_order(g, &scratch, &o.n);
+        for (int i = 0; i < o.n; i++)
+            o.at[o.order[i]->id] = i;
+        find_readers(&o);
+        find_items(&o, mx_glob_any(names, "decoder_layer_input"));
+        place_copies(&o);
+        move_all(&o);
+    }
+    mx_free(o.items);
+    mx_arena_fini(&scratch);
+    return st;
+}
