@@ -1,72 +1,15 @@
 /* memory.c - the memory pass: who shares storage, how long it lives, where it lies.
  *
- * Addresses are given out in execution order from a list of free ranges (best fit, neighbours
- * joined when freed), which is within a few per cent of the high-water mark for transformer steps
- * and takes linear time. Inputs and constants are never reused: the host writes them before a run.
- * Named roots are readable after a run, so they live to the end.
+ * Inputs and constants are never reused: the host writes them before a run. Named roots are
+ * readable after a run, so they live to the end. pack.c gives the addresses.
  */
+#include "compile/pack.h"
 #include "compile/parts.h"
 
 #include "ops.h"
 #include <string.h>
 
 enum { ALIGN = 64 };
-
-typedef struct {
-    int64_t at, bytes;
-} range;
-
-typedef struct {
-    range *free; /* by address */
-    int n, cap;
-    int64_t end, used, peak;
-} space;
-
-static int64_t take(space *s, int64_t bytes)
-{
-    s->used += bytes;
-    s->peak = s->used > s->peak ? s->used : s->peak;
-    int best = -1;
-    for (int i = 0; i < s->n; i++)
-        if (s->free[i].bytes >= bytes && (best < 0 || s->free[i].bytes < s->free[best].bytes))
-            best = i;
-    if (best < 0) { /* grow at the end, using up a free range that touches it */
-        int64_t at = s->end;
-        if (s->n && s->free[s->n - 1].at + s->free[s->n - 1].bytes == s->end)
-            at = s->free[--s->n].at;
-        s->end = at + bytes;
-        return at;
-    }
-    int64_t at = s->free[best].at;
-    s->free[best].at += bytes;
-    s->free[best].bytes -= bytes;
-    if (!s->free[best].bytes)
-        memmove(&s->free[best], &s->free[best + 1], sizeof(range) * (size_t)(--s->n - best));
-    return at;
-}
-
-static void give(space *s, int64_t at, int64_t bytes)
-{
-    s->used -= bytes;
-    int i = 0;
-    while (i < s->n && s->free[i].at < at)
-        i++;
-    bool left = i > 0 && s->free[i - 1].at + s->free[i - 1].bytes == at;
-    bool right = i < s->n && at + bytes == s->free[i].at;
-    if (left && right) {
-        s->free[i - 1].bytes += bytes + s->free[i].bytes;
-        memmove(&s->free[i], &s->free[i + 1], sizeof(range) * (size_t)(--s->n - i));
-    } else if (left) {
-        s->free[i - 1].bytes += bytes;
-    } else if (right) {
-        s->free[i].at = at;
-        s->free[i].bytes += bytes;
-    } else {
-        MX_GROW(s->free, s->n, s->cap);
-        memmove(&s->free[i + 1], &s->free[i], sizeof(range) * (size_t)(s->n++ - i));
-        s->free[i] = (range){at, bytes};
-    }
-}
 
 static mx_place *place_of(const mx_program *p, const mx_node *n, int k)
 {
@@ -137,42 +80,57 @@ static void find_lives(const mx_program *p, const mx_parts *parts, int *last)
         last[index_of(place_of(p, p->graph->root[i], 0))] = p->n;
 }
 
-/* `spaces`: on the device, on the host. */
-static void give_addresses(mx_program *p, const mx_parts *parts, space *spaces, mx_arena *scratch)
+/* The storages of one space, on the device or on the host, with their places. */
+typedef struct {
+    mx_life *life;
+    mx_place **place;
+    int n;
+} space;
+
+static void add_storage(space *s, mx_place *own, int first, int last)
+{
+    int64_t bytes = rounded(mx_node_type(own->root, own->out));
+    s->life[s->n] = (mx_life){.bytes = bytes, .first = first, .last = last};
+    s->place[s->n++] = own;
+    own->offset = 0; /* known */
+}
+
+/* Gives the sizes of the two spaces. */
+static void give_addresses(mx_program *p, const mx_parts *parts, int64_t *end, mx_arena *scratch)
 {
     size_t n_places = (size_t)p->graph->n_nodes * MX_MAX_OUT;
-    int *last = MX_NEW_N(scratch, int, n_places);
+    int *last = MX_NEW_N(scratch, int, n_places), n_outputs = 0;
     find_lives(p, parts, last);
-    /* Storages by the position at which they die: singly linked lists through `next`. */
-    int *head = MX_NEW_N(scratch, int, p->n + 1), *next = MX_NEW_N(scratch, int, n_places);
-    memset(head, -1, sizeof(int) * (size_t)(p->n + 1));
-    /* Inputs and constants first, wherever they stand in the order: they are written before the run
-     * begins, so not even an earlier node's value may lie there. */
     for (int i = 0; i < p->n; i++)
-        if (p->order[i]->op->kind == MX_SOURCE && p->order[i]->op != &mx_op_variable) {
-            int64_t bytes = rounded(&p->order[i]->type);
-            place_of(p, p->order[i], 0)->offset = take(&spaces[0], bytes);
-            p->bytes.inputs += (double)bytes;
-        }
+        n_outputs += p->order[i]->n_out;
+    space s[2];
+    for (int k = 0; k < 2; k++)
+        s[k] = (space){MX_NEW_N(scratch, mx_life, n_outputs + 1),
+                       MX_NEW_N(scratch, mx_place *, n_outputs + 1), 0};
     for (int i = 0; i < p->n; i++) {
-        mx_node *n = p->order[i];
+        const mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
             mx_place *q = place_of(p, n, k), *own = place_of(p, q->root, q->out);
+            bool given = n->op->kind == MX_SOURCE; /* inputs and constants */
             /* The first part of a concat comes before the concat and takes room for all of it. */
-            if (q->root->op != &mx_op_variable && own->offset < 0) {
-                int at = last[index_of(q)];
-                own->offset = take(&spaces[q->hosted], rounded(mx_node_type(q->root, q->out)));
-                next[index_of(q)] = head[at];
-                head[at] = (int)index_of(q);
-            }
-            q->offset = own->offset;
-        }
-        for (int d = head[i]; d >= 0; d = next[d]) {
-            mx_node *owner = p->graph->node[d / MX_MAX_OUT];
-            give(&spaces[p->place[d].hosted], p->place[d].offset,
-                 rounded(mx_node_type(owner, d % MX_MAX_OUT)));
+            if (q->root->op == &mx_op_variable || own->offset >= 0)
+                continue;
+            /* What is given is written before the run begins, so not even an earlier node's value
+             * may lie there. */
+            add_storage(&s[q->hosted], own, given ? 0 : i, given ? p->n : last[index_of(q)]);
+            p->bytes.inputs += given ? (double)rounded(&n->type) : 0;
         }
     }
+    for (int k = 0; k < 2; k++) {
+        end[k] = mx_pack(s[k].life, s[k].n, scratch);
+        for (int i = 0; i < s[k].n; i++)
+            s[k].place[i]->offset = s[k].life[i].at;
+    }
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->order[i]->n_out; k++) {
+            mx_place *q = place_of(p, p->order[i], k);
+            q->offset = place_of(p, q->root, q->out)->offset;
+        }
 }
 
 mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
@@ -183,12 +141,12 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
     p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
     p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
     mx_arena scratch = {0};
-    space s[2] = {{0}};
+    int64_t end[2]; /* on the device, on the host */
     mx_parts found = {.inside = MX_NEW_N(&scratch, mx_part, (size_t)g->n_nodes * MX_MAX_OUT),
                       .copies_nothing = p->copies_nothing};
     if (parts)
         mx_parts_find(&found, p, &scratch);
-    give_addresses(p, &found, s, &scratch);
+    give_addresses(p, &found, end, &scratch);
     size_t work = 0;
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
@@ -202,14 +160,12 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
             p->bytes.on_host += v->on_host ? (double)rounded(&n->type) : 0;
         }
     }
-    p->work_offset = (size_t)s[0].end;
-    p->scratch_bytes = (size_t)s[0].end + work;
-    p->host_bytes = (size_t)s[1].end;
+    p->work_offset = (size_t)end[0];
+    p->scratch_bytes = (size_t)end[0] + work;
+    p->host_bytes = (size_t)end[1];
     p->bytes.workspace = (double)work;
-    p->bytes.activations = (double)s[0].end - p->bytes.inputs;
-    p->bytes.stowed = (double)s[1].end;
-    mx_free(s[0].free);
-    mx_free(s[1].free);
+    p->bytes.activations = (double)end[0] - p->bytes.inputs;
+    p->bytes.stowed = (double)end[1];
     mx_arena_fini(&scratch);
     return MX_OK;
 }
