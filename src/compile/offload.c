@@ -180,13 +180,24 @@ static void move_all(offload *o)
     g->scope = scope;
 }
 
-/* Marks the memory of what is named. Where nothing is, somebody has mistaken the model. */
+/* Does x hold the elements of its input, in another order or in several tensors? */
+static bool moves(const mx_node *x)
+{
+    return x->op->kind == MX_PLAIN && x->n_in == 1 && mx_node_cost(x).flops == 0;
+}
+
+/* Marks the memory of what is named, and of what is made by moving it: the gate and up halves of a
+ * joint projection are kept, not the projection. Where nothing is named, somebody has mistaken the
+ * model. */
 static mx_status find_names(offload *o, const char *names)
 {
     bool any = mx_glob_any(names, "decoder_layer_input");
     mx_str there = {0};
     for (int i = 0; i < o->g->n_forward; i++) {
         const mx_node *x = o->g->node[i];
+        bool moved = moves(x) && o->named[mx_node_memory(x->in[0])];
+        for (int k = 0; k < x->n_out && moved; k++)
+            o->named[mx_node_memory(x) + (size_t)k] = true;
         if (!x->name || x->op->kind == MX_SOURCE)
             continue;
         bool is = mx_glob_any(names, x->name);

@@ -35,7 +35,8 @@ static bool given(const char *argument, const char *const *args)
     return *args != NULL;
 }
 
-static mx_status configure(setting *t, const char *const *args)
+/* `folder`: a checkpoint whose model it is; NULL: of the arguments. */
+static mx_status configure(setting *t, const char *folder, const char *const *args)
 {
     static const char *const small[] = {
         "base_emb_dim=32", "base_num_query_heads=4",    "base_num_kv_heads=2", "head_dim=8",
@@ -52,7 +53,7 @@ static mx_status configure(setting *t, const char *const *args)
                            .args = all, .n_args = n};
     *t = (setting){0};
     MX_TRY(mx_config_load(&t->cfg, &r));
-    MX_TRY(mx_model_open(&t->model, t->cfg, NULL));
+    MX_TRY(mx_model_open(&t->model, t->cfg, folder));
     MX_TRY(mx_batch_plan_make(&t->batch, t->cfg, 1, 1));
     return mx_step_configure(&t->options, t->cfg, &t->model, MX_STEP_TRAIN, B, &t->arena);
 }
@@ -81,7 +82,7 @@ static void land(const mx_exec *e, int at)
     MX_CHECK(from >= 0, "step %d waits for a copy that nobody started", at);
     if (from < 0)
         return;
-    MX_CHECK(products >= 4 && products <= 24, "%s: %d products from %s to its end",
+    MX_CHECK(products >= 4 && products <= 40, "%s: %d products from %s to its end",
              e->step[from].label, products, e->step[from].node->op->name);
     e->step[from].node->op->cpu(&e->step[from].call);
 }
@@ -160,24 +161,29 @@ static mx_status state_after(const setting *t, way how, char **out, size_t *n_by
     return MX_OK;
 }
 
-static void check_bits(const char *const *args)
+static void check_family(const char *folder, const char *const *args)
 {
     setting t;
     size_t n[3] = {0};
     char *state[3] = {0};
-    mx_status st = configure(&t, args);
+    mx_status st = configure(&t, folder, args);
     for (way w = KEPT; w <= LATE && !st; w++)
         st = state_after(&t, w, &state[w], &n[w]);
-    MX_CHECK(!st, "%s %s: %s", args[0], args[1], mx_status_text(st));
+    MX_CHECK(!st, "%s %s %s: %s", folder, args[0], args[1], mx_status_text(st));
     bool same = n[KEPT] > 1000 && n[KEPT] == n[MOVED] && n[KEPT] == n[LATE];
     MX_CHECK(same, "%zu, %zu and %zu bytes", n[KEPT], n[MOVED], n[LATE]);
     for (way w = MOVED; w <= LATE && same; w++)
-        MX_CHECK(memcmp(state[KEPT], state[w], n[KEPT]) == 0, "%s %s: other bits, moved%s", args[0],
-                 args[1], w == LATE ? " late" : "");
+        MX_CHECK(memcmp(state[KEPT], state[w], n[KEPT]) == 0, "%s %s %s: other bits, moved%s",
+                 folder, args[0], args[1], w == LATE ? " late" : "");
     mx_status_free(st);
     for (way w = KEPT; w <= LATE; w++)
         mx_free(state[w]);
     drop(&t);
+}
+
+static void check_bits(const char *const *args)
+{
+    check_family(NULL, args);
 }
 
 #define LLAMA "decoder_block=llama2"
@@ -203,6 +209,19 @@ MX_TEST(stowed_activations_of_other_families)
     check_bits((const char *[]){MIXTRAL, "remat_policy=custom", "moe_mlpwi_1=offload", NULL});
 }
 
+/* Joint projections, compressed keys, a recurrent layer; all with experts. */
+MX_TEST(stowed_activations_of_recorded_models)
+{
+    static const char *const names[] = {"llama4", "gpt-oss", "gemma4-moe", "deepseek-v3",
+                                        "qwen3-next"};
+    for (int i = 0; i < 5; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "tests/fixtures/models/%s", names[i]);
+        check_family(path, (const char *[]){"remat_policy=minimal_offloaded", "dtype=float32",
+                                            NULL});
+    }
+}
+
 /* --- plans --- */
 
 /* Of sequences so long that activations are most of the memory. */
@@ -213,7 +232,7 @@ static void plan_of(const char *const *args, mx_plan *plan)
     const char *all[8] = {"max_target_length=1024"};
     for (int n = 0; args[n]; n++)
         all[n + 1] = args[n];
-    MX_CHECK_OK(configure(&t, all));
+    MX_CHECK_OK(configure(&t, NULL, all));
     MX_CHECK_OK(mx_plan_make(plan, &t.model, &t.options, &t.batch, &d));
     drop(&t);
 }
@@ -244,7 +263,8 @@ MX_TEST(tensors_that_a_model_has_not_are_not_moved)
     setting t;
     mx_plan plan;
     mx_plan_device d = {.apart = true};
-    MX_CHECK_OK(configure(&t, (const char *[]){"remat_policy=custom", "mla_q=offload", NULL}));
+    const char *args[] = {"remat_policy=custom", "mla_q=offload", NULL};
+    MX_CHECK_OK(configure(&t, NULL, args));
     MX_CHECK_ERROR(mx_plan_make(&plan, &t.model, &t.options, &t.batch, &d),
                    "tensors called mla_q are to be moved to host memory, and this model has none; "
                    "it has query_proj,key_proj,value_proj,context,out_proj,mlpwi_0,");
