@@ -161,9 +161,6 @@ mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
     here.compile.gpu = !mx_session_on_host(session);
     here.compile.apart |= here.compile.gpu; /* tests ask for it on the CPU */
     MX_TRY(mx_step_plan(s, m, &here));
-    if (s->program.host_bytes && strcmp(mx_session_device(session)->name, "cuda") == 0)
-        return mx_fail(MX_USAGE, "activations in host memory have not been tried on a GPU; use "
-                                 "remat_policy=minimal or full");
     return mx_session_add(session, &s->program, &s->exec);
 }
 
