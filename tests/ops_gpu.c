@@ -211,8 +211,15 @@ typedef struct {
 static const large_case large[] = {
     {"causal_conv", {5, {{3, {2, 70, 24}}, {2, {24, 4}}, NONE, NONE, NONE}}},
     {"causal_conv", {5, {{3, {2, 70, 9}}, {2, {9, 5}}, {2, {2, 70}, MX_I32, 0, 5}, NONE, NONE}}},
+    {"causal_conv", {5, {{3, {2, 150, 520}}, {2, {520, 4}}, {2, {2, 150}, MX_I32, 0, 2}, NONE,
+                         NONE}}},
+    {"causal_conv", {5, {{3, {300, 5, 9}}, {2, {9, 4}}, NONE, NONE, NONE}}},
     {"causal_conv", {5, {FIXED(3, {2, 70, 24}), FIXED(2, {24, 4}), NONE, FIXED(3, {2, 3, 24}),
                          {2, {2, 70}, MX_I32, 1, 9}}}},
+    {"causal_conv", {5, {FIXED(3, {2, 7, 264}), FIXED(2, {264, 4}), NONE, FIXED(3, {2, 3, 264}),
+                         {2, {2, 7}, MX_I32, 1, 9}}}},
+    {"causal_conv", {5, {FIXED(3, {2, 40, 9}), FIXED(2, {9, 16}), NONE, FIXED(3, {2, 15, 9}),
+                         {2, {2, 40}, MX_I32, 1, 9}}}},
 };
 
 static const struct { int64_t chunk; double scale; } delta = {64, 0.3};
@@ -248,7 +255,14 @@ static const large_case large_sparse[] = {
 static const struct { char dims[2 * MX_MAX_DIMS + 4]; } turns[] = {{"abcd->adcb"}, {"abcd->cabd"}};
 static const struct { mx_shape shape; } sums[] = {{{4, {6, 1, 5, 1}}}, {{4, {1, 300, 1, 40}}}};
 static const struct { bool reverse; } backwards = {true};
+static const struct { int64_t dim; } last = {2};
+static const struct { int64_t n, size[MX_MAX_OUT]; } thirds[] = {{3, {64, 64, 128}},
+                                                                 {3, {3, 62, 1}}};
 static const large_case large_layout[] = {
+    {"concat", {3, {{3, {2, 70, 64}}, {3, {2, 70, 64}}, {3, {2, 70, 128}}}, &last}},
+    {"concat", {3, {{3, {2, 70, 5}}, {3, {2, 70, 2}}, {3, {2, 70, 33}}}, &last}},
+    {"split", {1, {{3, {2, 70, 256}}}, &thirds[0], .n_out = 3}},
+    {"split", {1, {{3, {2, 70, 66}}}, &thirds[1], .n_out = 3}},
     {"transpose", {1, {{4, {3, 70, 40, 33}}}, &turns[0]}},
     {"transpose", {1, {{4, {3, 70, 40, 33}}}, &turns[1]}},
     {"sum_to", {1, {{4, {6, 300, 5, 40}}}, &sums[0]}},

@@ -1,227 +1,455 @@
-/* conv_kernels.cu - the short causal convolution: y[t] = sum_k w[:, k] x[t - (K-1) + k].
+/* conv_kernels.cu - the short causal convolution. By age a = 0, 1, ... of an input, with w_a the
+ * filter's tap K-1-a:
  *
- * Memory bound: a thread takes W neighbouring channels and RUN tokens in a row; what it reads again
- * for the next token lies in the cache. The filter's gradient is summed by parts of the tokens,
- * each by one warp in order, and the parts in order by a second kernel.
+ *     y[t] = sum over a of w_a x[t - a]
+ *     dx[s] = sum over a of w_a dy[s + a]    dw_a = sum over s of x[s] dy[s + a]
+ *
+ * Memory bound. A thread takes W neighbouring channels, 16 bytes of each token, and a run of
+ * tokens: it asks for a run before it computes and slides over it in registers, filter and all.
+ * The warps of a block take runs one after the other in time, so what two runs share is read from
+ * memory once. Where a run lies in one segment, found by the warp at once, nothing is compared.
+ * What dx needs dw needs too: one pass over x and dy. dw is summed by a thread over its tokens,
+ * then over the warps of its block, then over the blocks by a second kernel, always in one order.
+ *
+ * Filters of 4 taps have a kernel of that length; all others one of 16, a channel a thread.
  */
 #include "device/cuda/plugin/recurrent.cuh"
 
-enum { RUN = 8, MOST_TAPS = 16, PARTS = 256 };
+enum { WARPS = 4, RUN = 8, PART = 32, STEP = 4, USUAL_TAPS = 4, MOST_TAPS = 16 };
+enum { MOST_PARTS = 256, GROUPS = 8 };
 
-template <class T> __device__ __forceinline__ float rounded(float x)
+/* W neighbours as they lie in memory. */
+template <class T, int W> struct few {
+    T r;
+    __device__ __forceinline__ void get(float f[W]) const { f[0] = as_float(r); }
+    __device__ __forceinline__ void set(const float f[W]) { put(&r, f[0]); }
+};
+template <> struct few<float, 4> {
+    float4 r;
+    __device__ __forceinline__ void get(float f[4]) const { load4(f, &r.x); }
+    __device__ __forceinline__ void set(const float f[4]) { store4(&r.x, f); }
+};
+/* Of plain words: a struct of pairs of bf16 would be read pair by pair. */
+template <> struct few<uint16_t, 8> {
+    uint4 r;
+    __device__ __forceinline__ void get(float f[8]) const
+    {
+        uint32_t u[4] = {r.x, r.y, r.z, r.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            f[2 * i] = __uint_as_float(u[i] << 16);
+            f[2 * i + 1] = __uint_as_float(u[i] & 0xffff0000u);
+        }
+    }
+    __device__ __forceinline__ void set(const float f[8])
+    {
+        vec8 v = pack8(f);
+        r = *(const uint4 *)&v;
+    }
+};
+template <class T, int W> __device__ __forceinline__ few<T, W> load_few(const T *p)
 {
-    T y;
-    put(&y, x);
-    return as_float(y);
+    return *(const few<T, W> *)p;
 }
-template <class T, int W>
-__device__ __forceinline__ void load_some(float f[W], const T *p)
+template <class T, int W> __device__ __forceinline__ void store_few(T *p, const float f[W])
 {
-    if constexpr (W == 4)
-        load4(f, p);
-    else
-        f[0] = as_float(*p);
-}
-template <class T, int W>
-__device__ __forceinline__ void store_some(T *p, const float f[W])
-{
-    if constexpr (W == 4)
-        store4(p, f);
-    else
-        put(p, f[0]);
+    few<T, W> v;
+    v.set(f);
+    *(few<T, W> *)p = v;
 }
 
-/* What token t of row b reads at time s <= t. */
-template <class T, int W>
-__device__ __forceinline__ void input_at(float f[W], const mx_cuda_conv &c, int b, int t, int s,
-                                         int at, bool anew)
+/* Taps of the filter: known to the compiler where there are the usual 4. */
+template <int TAPS> __device__ __forceinline__ int taps_of(const mx_cuda_conv &c)
 {
-    int64_t row = (int64_t)b * c.len;
+    return TAPS == MOST_TAPS ? c.taps : TAPS;
+}
+
+/* The filter of a thread's channels, by age. */
+template <class T, int W, int TAPS>
+__device__ __forceinline__ void load_filter(float w[TAPS][W], const mx_cuda_conv &c, int at)
+{
+    const T *from = (const T *)c.w + (int64_t)at * taps_of<TAPS>(c);
+    if constexpr (TAPS == MOST_TAPS) {
+        static_assert(W == 1, "long filters take a channel a thread");
+#pragma unroll
+        for (int a = 0; a < TAPS; a++)
+            w[a][0] = a < c.taps ? as_float(from[c.taps - 1 - a]) : 0.f;
+    } else {
+#pragma unroll
+        for (int q = 0; q < TAPS; q++) {
+            float f[W];
+            load_few<T, W>(from + q * W).get(f);
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                w[TAPS - 1 - (q * W + i) % TAPS][(q * W + i) / TAPS] = f[i];
+        }
+    }
+}
+
+/* Whether tokens t, ..., t + n - 1, as far as the row has them, are of one segment. Asked by whole
+ * warps. */
+__device__ __forceinline__ bool one_segment(const mx_cuda_conv &c, int64_t row, int t, int n)
+{
+    bool same = true;
+    int first = max(t, 0), end = min(t + n, c.len);
+    if (!c.segments)
+        return true;
+    for (int i = first + (int)(threadIdx.x & 31); i < end; i += 32)
+        same = same && c.segments[row + i] == c.segments[row + first];
+    return __ballot_sync(~0u, same) == ~0u;
+}
+
+/* Tokens t, ..., t + N - 1 of a row that has `end`; zero outside of it. Where all are there, no
+ * question stands between the loads: all are under way at once. */
+template <int N, class T, int W>
+__device__ __forceinline__ void take(few<T, W> *to, const T *from, const mx_cuda_conv &c,
+                                     int64_t row, int t, int end, int at)
+{
+    from += (row + t) * c.channels + at;
+    if (t >= 0 && t + N <= end) {
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            to[j] = load_few<T, W>(from + (int64_t)j * c.channels);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        to[j] = {};
+        if (t + j >= 0 && t + j < end)
+            to[j] = load_few<T, W>(from + (int64_t)j * c.channels);
+    }
+}
+
+/* --- decoding --- */
+
+/* The input of row b at time t < n; before the row begins that is the state, or zero. */
+template <class T, int W>
+__device__ __forceinline__ few<T, W> input_at(const mx_cuda_conv &c, int b, int t, int at,
+                                              bool anew)
+{
+    if (t >= 0)
+        return load_few<T, W>((const T *)c.x + ((int64_t)b * c.len + t) * c.channels + at);
+    few<T, W> r = {};
+    int keep = c.taps - 1;
+    float f[W];
+    if (!c.state || anew || t < -keep)
+        return r;
 #pragma unroll
     for (int i = 0; i < W; i++)
-        f[i] = 0;
-    if (c.segments && c.segments[row + (s > 0 ? s : 0)] != c.segments[row + t])
-        return;
-    if (s >= 0)
-        load_some<T, W>(f, (const T *)c.x + (row + s) * c.channels + at);
-    else if (c.state && !anew)
-        for (int i = 0; i < W; i++)
-            f[i] = rounded<T>(get_any(c.state, ((int64_t)b * (c.taps - 1) + c.taps - 1 + s) *
-                                                   c.channels + at + i, c.state_f32));
+        f[i] = get_any(c.state, ((int64_t)b * keep + keep + t) * c.channels + at + i, c.state_f32);
+    r.set(f);
+    return r;
 }
 
 /* The last K-1 inputs of these channels; all are read before the first is written. */
-template <class T, int W>
-__device__ void next_state(const mx_cuda_conv &c, int b, int n, int at, bool anew)
+template <class T, int W, int TAPS>
+__device__ __forceinline__ void next_state(const mx_cuda_conv &c, int b, int n, int at, bool anew)
 {
-    int keep = c.taps - 1;
-    float f[MOST_TAPS][W];
+    int keep = taps_of<TAPS>(c) - 1;
+    few<T, W> x[TAPS - 1];
     if (!n)
         return;
 #pragma unroll
-    for (int r = 0; r < MOST_TAPS; r++)
+    for (int r = 0; r < TAPS - 1; r++)
         if (r < keep)
-            input_at<T, W>(f[r], c, b, n - 1, n - keep + r, at, anew);
+            x[r] = input_at<T, W>(c, b, n - keep + r, at, anew);
 #pragma unroll
-    for (int r = 0; r < MOST_TAPS; r++)
-        for (int i = 0; i < W && r < keep; i++)
-            put_any(c.state, ((int64_t)b * keep + r) * c.channels + at + i, f[r][i], c.state_f32);
-}
-
-template <class T, int W>
-__global__ void conv_forward_kernel(const __grid_constant__ mx_cuda_conv c, T *y, int run)
-{
-    int at = (blockIdx.x * blockDim.x + threadIdx.x) * W, b = blockIdx.z, t0 = blockIdx.y * run;
-    int n = c.state ? row_tokens(c.positions, b, c.len) : c.len;
-    if (at >= c.channels)
-        return;
-    bool anew = c.state && n && c.positions[(int64_t)b * c.len] == 0;
-    for (int t = t0; t < t0 + run && t < c.len; t++) {
-        float sum[W] = {}, x[W];
-        for (int k = 0; k < c.taps && t < n; k++) {
-            input_at<T, W>(x, c, b, t, t - (c.taps - 1) + k, at, anew);
+    for (int r = 0; r < TAPS - 1; r++)
+        if (r < keep) {
+            float f[W];
+            x[r].get(f);
 #pragma unroll
             for (int i = 0; i < W; i++)
-                sum[i] += x[i] * as_float(((const T *)c.w)[(int64_t)(at + i) * c.taps + k]);
+                put_any(c.state, ((int64_t)b * keep + r) * c.channels + at + i, f[i], c.state_f32);
         }
-        store_some<T, W>(y + ((int64_t)b * c.len + t) * c.channels + at, sum);
-    }
-    if (c.state && run >= c.len)
-        next_state<T, W>(c, b, n, at, anew);
 }
 
-template <class T, int W>
-__global__ void conv_state_kernel(const __grid_constant__ mx_cuda_conv c)
+/* --- forward --- */
+
+/* Where a warp is: its number among all runs, those of a row of channels first, and the first
+ * channel of its lane. */
+struct spot {
+    int run, at;
+};
+template <int W> __device__ __forceinline__ spot spot_of(const mx_cuda_conv &c)
 {
-    int at = (blockIdx.x * blockDim.x + threadIdx.x) * W, b = blockIdx.z;
-    int n = row_tokens(c.positions, b, c.len);
-    if (at >= c.channels)
-        return;
-    next_state<T, W>(c, b, n, at, n && c.positions[(int64_t)b * c.len] == 0);
+    int across = (c.channels + 32 * W - 1) / (32 * W), i = blockIdx.x;
+    int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+    return {i / across * warps + warp, (i % across * 32 + lane) * W};
+}
+static unsigned blocks_of(const mx_cuda_conv *c, int w, int64_t runs, int warps)
+{
+    int across = (c->channels + 32 * w - 1) / (32 * w);
+    return (unsigned)((runs + warps - 1) / warps * across);
 }
 
-template <class T, int W>
-__global__ void conv_dx_kernel(const __grid_constant__ mx_cuda_conv c, const T *dy, T *dx)
+/* x[j], x[j+1], ... are what token t0 + j reads. WHOLE: all tokens are there, of one segment. */
+template <bool WHOLE, class T, int W, int TAPS>
+__device__ __forceinline__ void filter_run(const few<T, W> *x, const float w[TAPS][W], T *y,
+                                           const mx_cuda_conv &c, int64_t row, int t0, int n,
+                                           bool cut)
 {
-    int at = (blockIdx.x * blockDim.x + threadIdx.x) * W, b = blockIdx.z, t0 = blockIdx.y * RUN;
-    int64_t row = (int64_t)b * c.len;
-    if (at >= c.channels)
-        return;
-    for (int s = t0; s < t0 + RUN && s < c.len; s++) {
-        float sum[W] = {}, d[W];
-        for (int k = 0; k < c.taps; k++) {
-            int t = s + (c.taps - 1) - k;
-            if (t >= c.len || (c.segments && c.segments[row + s] != c.segments[row + t]))
-                continue;
-            load_some<T, W>(d, dy + (row + t) * c.channels + at);
 #pragma unroll
-            for (int i = 0; i < W; i++)
-                sum[i] += d[i] * as_float(((const T *)c.w)[(int64_t)(at + i) * c.taps + k]);
-        }
-        store_some<T, W>(dx + (row + s) * c.channels + at, sum);
-    }
-}
-
-/* partial (parts, K, C): each warp sums its part of the tokens. */
-template <class T, int TAPS>
-__global__ void conv_dw_kernel(const __grid_constant__ mx_cuda_conv c, const T *dy, float *partial,
-                               int parts)
-{
-    int at = blockIdx.x * 32 + threadIdx.x, part = blockIdx.y * blockDim.y + threadIdx.y;
-    int64_t all = (int64_t)c.batch * c.len, each = (all + parts - 1) / parts;
-    if (at >= c.channels || part >= parts)
-        return;
-    float sum[TAPS] = {}, x[1];
-    for (int64_t i = part * each; i < (part + 1) * each && i < all; i++) {
-        int b = (int)(i / c.len), t = (int)(i % c.len);
-        float d = as_float(dy[i * c.channels + at]);
+    for (int j = 0; j < RUN; j++) {
+        int t = t0 + j;
+        float sum[W] = {}, f[W];
 #pragma unroll
-        for (int k = 0; k < TAPS; k++)
-            if (k < c.taps) {
-                input_at<T, 1>(x, c, b, t, t - (c.taps - 1) + k, at, true);
-                sum[k] += d * x[0];
+        for (int a = TAPS - 1; a >= 0; a--)
+            if (a < taps_of<TAPS>(c) && (WHOLE || t < n) &&
+                (WHOLE || !cut || (t >= a && c.segments[row + t - a] == c.segments[row + t]))) {
+                x[TAPS - 1 + j - a].get(f);
+#pragma unroll
+                for (int i = 0; i < W; i++)
+                    sum[i] += f[i] * w[a][i];
             }
+        if (WHOLE || t < c.len)
+            store_few<T, W>(y + (row + t) * c.channels, sum);
     }
-#pragma unroll
-    for (int k = 0; k < TAPS; k++)
-        if (k < c.taps)
-            partial[((int64_t)part * c.taps + k) * c.channels + at] = sum[k];
 }
 
-template <class T>
-__global__ void conv_dw_sum_kernel(const __grid_constant__ mx_cuda_conv c, const float *partial,
-                                   T *dw, int parts)
+template <class T, int W, int TAPS>
+__global__ void __launch_bounds__(32 * WARPS)
+    conv_forward_kernel(const __grid_constant__ mx_cuda_conv c, T *y)
 {
-    int i = blockIdx.x * blockDim.x + threadIdx.x, k = i / c.channels, at = i % c.channels;
-    if (k >= c.taps)
+    enum { BEFORE = TAPS - 1 };
+    spot p = spot_of<W>(c);
+    int runs = (c.len + RUN - 1) / RUN, b = p.run / runs, t0 = p.run % runs * RUN;
+    if (b >= c.batch)
         return;
-    float sum = 0;
-    for (int p = 0; p < parts; p++)
-        sum += partial[((int64_t)p * c.taps + k) * c.channels + at];
-    put(dw + (int64_t)at * c.taps + k, sum);
+    int64_t row = (int64_t)b * c.len;
+    int n = c.state ? row_tokens(c.positions, b, c.len) : c.len;
+    bool cut = !one_segment(c, row, t0 - BEFORE, BEFORE + RUN);
+    bool anew = c.state && n && c.positions[row] == 0;
+    few<T, W> x[BEFORE + RUN];
+    float w[TAPS][W];
+    if (p.at >= c.channels)
+        return;
+    take<BEFORE + RUN, T, W>(x, (const T *)c.x, c, row, t0 - BEFORE, n, p.at);
+    load_filter<T, W, TAPS>(w, c, p.at);
+    if (c.state && t0 < BEFORE)
+#pragma unroll
+        for (int j = 0; j < BEFORE; j++)
+            if (t0 - BEFORE + j < 0)
+                x[j] = input_at<T, W>(c, b, t0 - BEFORE + j, p.at, anew);
+    if (!cut && t0 + RUN <= n)
+        filter_run<true, T, W, TAPS>(x, w, y + p.at, c, row, t0, n, false);
+    else
+        filter_run<false, T, W, TAPS>(x, w, y + p.at, c, row, t0, n, cut);
+    if (c.state && c.len <= RUN)
+        next_state<T, W, TAPS>(c, b, n, p.at, anew);
 }
 
-static dim3 grid_of(const mx_cuda_conv *c, int w, int run, unsigned block)
+/* Of rows that several warps have read. */
+template <class T, int W, int TAPS>
+__global__ void __launch_bounds__(32) conv_state_kernel(const __grid_constant__ mx_cuda_conv c)
 {
-    unsigned across = (unsigned)((c->channels + w - 1) / w);
-    return dim3((across + block - 1) / block, (unsigned)((c->len + run - 1) / run),
-                (unsigned)c->batch);
+    spot p = spot_of<W>(c);
+    int b = p.run, n = row_tokens(c.positions, b, c.len);
+    if (p.at < c.channels)
+        next_state<T, W, TAPS>(c, b, n, p.at, n && c.positions[(int64_t)b * c.len] == 0);
 }
 
-template <class T, int W>
+template <class T, int W, int TAPS>
 static cudaError_t forward(const mx_cuda_conv *c, void *y, cudaStream_t stream)
 {
-    const unsigned block = 128;
-    int run = c->state && c->len <= 2 * RUN ? 2 * RUN : RUN;
-    conv_forward_kernel<T, W><<<grid_of(c, W, run, block), block, 0, stream>>>(*c, (T *)y, run);
-    if (c->state && run < c->len)
-        conv_state_kernel<T, W><<<grid_of(c, W, c->len, block), block, 0, stream>>>(*c);
+    int runs = (c->len + RUN - 1) / RUN, warps = runs < WARPS ? 1 : WARPS;
+    unsigned blocks = blocks_of(c, W, (int64_t)c->batch * runs, warps);
+    if (!blocks)
+        return cudaSuccess;
+    conv_forward_kernel<T, W, TAPS><<<blocks, 32 * warps, 0, stream>>>(*c, (T *)y);
+    if (c->state && c->len > RUN)
+        conv_state_kernel<T, W, TAPS><<<blocks_of(c, W, c->batch, 1), 32, 0, stream>>>(*c);
     return cudaGetLastError();
+}
+
+/* 16 bytes a thread: of a token the channels are whole vectors, and all begins at one. */
+static bool is_wide(const mx_cuda_conv *c, const void *y, const void *dy)
+{
+    uintptr_t all = (uintptr_t)c->x | (uintptr_t)c->w | (uintptr_t)y | (uintptr_t)dy;
+    return c->channels % (c->f32 ? 4 : 8) == 0 && all % 16 == 0;
+}
+
+template <class T, int W>
+static cudaError_t forward_any(const mx_cuda_conv *c, void *y, cudaStream_t stream)
+{
+    if (c->taps != USUAL_TAPS)
+        return forward<T, 1, MOST_TAPS>(c, y, stream);
+    return is_wide(c, y, NULL) ? forward<T, W, USUAL_TAPS>(c, y, stream)
+                               : forward<T, 1, USUAL_TAPS>(c, y, stream);
 }
 
 cudaError_t mx_cuda_conv_forward(const mx_cuda_conv *c, void *y, cudaStream_t stream)
 {
-    bool wide = c->channels % 4 == 0;
-    if (c->f32)
-        return wide ? forward<float, 4>(c, y, stream) : forward<float, 1>(c, y, stream);
-    return wide ? forward<uint16_t, 4>(c, y, stream) : forward<uint16_t, 1>(c, y, stream);
+    return c->f32 ? forward_any<float, 4>(c, y, stream) : forward_any<uint16_t, 8>(c, y, stream);
 }
 
-static int parts_of(const mx_cuda_conv *c)
+/* --- backward --- */
+
+/* What STEP tokens from t on give: x[j] and d[j] are of token t + j. WHOLE: as above. */
+template <bool WHOLE, class T, int W, int TAPS>
+__device__ __forceinline__ void turn_back(const few<T, W> *x, const few<T, W> *d,
+                                          const float w[TAPS][W], float dw[TAPS][W], T *dx,
+                                          const mx_cuda_conv &c, int64_t row, int t, bool cut)
 {
-    int64_t n = ((int64_t)c->batch * c->len + 31) / 32;
-    return (int)(n > PARTS ? PARTS : n < 1 ? 1 : n);
+#pragma unroll
+    for (int j = 0; j < STEP; j++) {
+        float sum[W] = {}, f[W], g[W];
+        x[j].get(g);
+#pragma unroll
+        for (int a = TAPS - 1; a >= 0; a--)
+            if (a < taps_of<TAPS>(c) &&
+                (WHOLE || !cut || (t + j + a < c.len &&
+                                   c.segments[row + t + j + a] == c.segments[row + t + j]))) {
+                d[j + a].get(f);
+#pragma unroll
+                for (int i = 0; i < W; i++) {
+                    sum[i] += f[i] * w[a][i];
+                    dw[a][i] += f[i] * g[i];
+                }
+            }
+        if (WHOLE || t + j < c.len)
+            store_few<T, W>(dx + (row + t + j) * c.channels, sum);
+    }
+}
+
+/* dx of PART tokens from t0 on, and their sums for dw. */
+template <class T, int W, int TAPS>
+__device__ __forceinline__ void back_part(const float w[TAPS][W], float dw[TAPS][W], const T *dy,
+                                          T *dx, const mx_cuda_conv &c, int64_t row, int t0, int at,
+                                          bool cut)
+{
+    enum { AFTER = TAPS - 1 };
+    few<T, W> x[STEP], d[STEP + AFTER];
+    take<AFTER, T, W>(d, dy, c, row, t0, c.len, at);
+    for (int t = t0; t < t0 + PART && t < c.len; t += STEP) {
+        take<STEP, T, W>(x, (const T *)c.x, c, row, t, c.len, at);
+        take<STEP, T, W>(d + AFTER, dy, c, row, t + AFTER, c.len, at);
+        if (!cut && t + STEP <= c.len)
+            turn_back<true, T, W, TAPS>(x, d, w, dw, dx + at, c, row, t, false);
+        else
+            turn_back<false, T, W, TAPS>(x, d, w, dw, dx + at, c, row, t, cut);
+#pragma unroll
+        for (int j = 0; j < AFTER; j++)
+            d[j] = d[STEP + j];
+    }
+}
+
+/* The sums of a block's warps, in their order, into partial (K by age, C). */
+template <int W, int TAPS>
+__device__ __forceinline__ void sum_warps(const float dw[TAPS][W], const mx_cuda_conv &c,
+                                          float *partial, int first)
+{
+    __shared__ float sums[WARPS][TAPS][32 * W];
+    int lane = threadIdx.x & 31, warp = threadIdx.x / 32, taps = taps_of<TAPS>(c);
+#pragma unroll
+    for (int a = 0; a < TAPS; a++)
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            sums[warp][a][i * 32 + lane] = dw[a][i];
+    __syncthreads();
+    for (int k = threadIdx.x; k < taps * 32 * W; k += 32 * WARPS) {
+        int a = k / (32 * W), e = k % (32 * W), from = e % W * 32 + e / W;
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++)
+            sum += sums[i][a][from];
+        if (first + e < c.channels)
+            partial[(int64_t)a * c.channels + first + e] = sum;
+    }
+}
+
+/* Every warp takes `each` parts; a block's sums go to partial (blocks in time, K by age, C). */
+template <class T, int W, int TAPS>
+__global__ void __launch_bounds__(32 * WARPS)
+    conv_backward_kernel(const __grid_constant__ mx_cuda_conv c, const T *dy, T *dx, float *partial,
+                         int each)
+{
+    spot p = spot_of<W>(c);
+    int parts = (c.len + PART - 1) / PART;
+    int64_t all = (int64_t)c.batch * parts, i0 = (int64_t)p.run * each;
+    float w[TAPS][W], dw[TAPS][W] = {};
+    if (p.at < c.channels)
+        load_filter<T, W, TAPS>(w, c, p.at);
+    for (int64_t i = i0; i < i0 + each && i < all; i++) {
+        int64_t row = i / parts * c.len;
+        int t0 = (int)(i % parts) * PART;
+        bool cut = !one_segment(c, row, t0, PART + TAPS - 1);
+        if (p.at < c.channels)
+            back_part<T, W, TAPS>(w, dw, dy, dx, c, row, t0, p.at, cut);
+    }
+    int lane = threadIdx.x & 31, block = p.run / WARPS;
+    int64_t size = (int64_t)taps_of<TAPS>(c) * c.channels;
+    sum_warps<W, TAPS>(dw, c, partial + block * size, p.at - lane * W);
+}
+
+/* A warp's lanes have 32 sums, a block's warps every eighth part of each. */
+template <class T>
+__global__ void __launch_bounds__(32 * GROUPS)
+    conv_dw_kernel(const __grid_constant__ mx_cuda_conv c, const float *partial, T *dw, int parts)
+{
+    __shared__ float sums[GROUPS][32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x / 32, size = c.taps * c.channels;
+    int i = blockIdx.x * 32 + lane, a = i / c.channels, at = i % c.channels;
+    float sum = 0;
+    if (i < size)
+#pragma unroll 8
+        for (int p = warp; p < parts; p += GROUPS)
+            sum += partial[(int64_t)p * size + i];
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp || i >= size)
+        return;
+#pragma unroll
+    for (int g = 1; g < GROUPS; g++)
+        sum += sums[g][lane];
+    put(dw + (int64_t)at * c.taps + c.taps - 1 - a, sum);
+}
+
+/* Parts of a warp, so that there are not too many sums to add. */
+static int each_of(const mx_cuda_conv *c)
+{
+    int64_t parts = (int64_t)c->batch * ((c->len + PART - 1) / PART);
+    int64_t each = (parts + WARPS * MOST_PARTS - 1) / (WARPS * MOST_PARTS);
+    return (int)(each > 1 ? each : 1);
+}
+static int64_t sums_of(const mx_cuda_conv *c)
+{
+    int64_t parts = (int64_t)c->batch * ((c->len + PART - 1) / PART), n = WARPS * each_of(c);
+    return (parts + n - 1) / n;
 }
 
 size_t mx_cuda_conv_backward_bytes(const mx_cuda_conv *c)
 {
-    return sizeof(float) * (size_t)parts_of(c) * (size_t)c->taps * (size_t)c->channels;
+    return sizeof(float) * (size_t)sums_of(c) * (size_t)c->taps * (size_t)c->channels;
 }
 
-template <class T, int W>
+template <class T, int W, int TAPS>
 static cudaError_t backward(const mx_cuda_conv *c, const void *dy, void *dx, void *dw, float *work,
                             cudaStream_t stream)
 {
-    const unsigned block = 128;
-    int parts = parts_of(c);
-    dim3 grid((unsigned)(c->channels + 31) / 32, (unsigned)(parts + 3) / 4), warps(32, 4);
-    unsigned sums = (unsigned)(c->taps * c->channels + 127) / 128;
-    conv_dx_kernel<T, W><<<grid_of(c, W, RUN, block), block, 0, stream>>>(*c, (const T *)dy,
-                                                                          (T *)dx);
-    auto *kernel = c->taps <= 4 ? conv_dw_kernel<T, 4> : conv_dw_kernel<T, MOST_TAPS>;
-    kernel<<<grid, warps, 0, stream>>>(*c, (const T *)dy, work, parts);
-    conv_dw_sum_kernel<T><<<sums, block, 0, stream>>>(*c, work, (T *)dw, parts);
+    int64_t sums = sums_of(c);
+    unsigned blocks = blocks_of(c, W, sums * WARPS, WARPS);
+    unsigned size = (unsigned)(c->taps * c->channels);
+    if (blocks)
+        conv_backward_kernel<T, W, TAPS>
+            <<<blocks, 32 * WARPS, 0, stream>>>(*c, (const T *)dy, (T *)dx, work, each_of(c));
+    conv_dw_kernel<T><<<(size + 31) / 32, 32 * GROUPS, 0, stream>>>(*c, work, (T *)dw, (int)sums);
     return cudaGetLastError();
+}
+
+template <class T, int W>
+static cudaError_t backward_any(const mx_cuda_conv *c, const void *dy, void *dx, void *dw,
+                                float *work, cudaStream_t stream)
+{
+    if (c->taps != USUAL_TAPS)
+        return backward<T, 1, MOST_TAPS>(c, dy, dx, dw, work, stream);
+    return is_wide(c, dx, dy) ? backward<T, W, USUAL_TAPS>(c, dy, dx, dw, work, stream)
+                              : backward<T, 1, USUAL_TAPS>(c, dy, dx, dw, work, stream);
 }
 
 cudaError_t mx_cuda_conv_backward(const mx_cuda_conv *c, const void *dy, void *dx, void *dw,
                                   void *work, cudaStream_t stream)
 {
-    bool wide = c->channels % 4 == 0;
-    float *w = (float *)work;
-    if (c->f32)
-        return wide ? backward<float, 4>(c, dy, dx, dw, w, stream)
-                    : backward<float, 1>(c, dy, dx, dw, w, stream);
-    return wide ? backward<uint16_t, 4>(c, dy, dx, dw, w, stream)
-                : backward<uint16_t, 1>(c, dy, dx, dw, w, stream);
+    return c->f32 ? backward_any<float, 4>(c, dy, dx, dw, (float *)work, stream)
+                  : backward_any<uint16_t, 8>(c, dy, dx, dw, (float *)work, stream);
 }

@@ -1,7 +1,7 @@
-/* op_move.c - concat, split, slice and pad as strided copies: the copy engine's two-dimensional
- * form, so no kernels. A tensor is (outer, dim, inner) around the dim in question. */
+/* op_move.c - concat, split, slice and pad as strided copies (layout.h). A tensor is (outer, dim,
+ * inner) around the dim in question. */
 #include "device/cuda/plugin/context.h"
-
+#include "device/cuda/plugin/layout.h"
 
 static int dim_of(const mx_exec_step *s, const mx_type *t)
 {
@@ -30,17 +30,12 @@ static size_t inner_bytes(const mx_type *t, int d)
 static mx_status copy(mx_cuda *c, const mx_tensor *dst, int64_t to, const mx_tensor *src,
                       int64_t from, int64_t count, int d)
 {
-    size_t inner = inner_bytes(&src->type, d);
-    size_t dst_pitch = inner * (size_t)dst->type.dim[d],
-           src_pitch = inner * (size_t)src->type.dim[d];
-    if (!count || !inner || !outer_of(&src->type, d))
-        return MX_OK;
-    return mx_cuda_check(cudaMemcpy2DAsync((char *)dst->data + inner * (size_t)to, dst_pitch,
-                                           (const char *)src->data + inner * (size_t)from,
-                                           src_pitch, inner * (size_t)count,
-                                           (size_t)outer_of(&src->type, d),
-                                           cudaMemcpyDeviceToDevice, c->stream),
-                         "a copy");
+    int64_t inner = (int64_t)inner_bytes(&src->type, d);
+    mx_cuda_rows r = {.dst = (char *)dst->data + inner * to,
+                      .src = (const char *)src->data + inner * from,
+                      .dst_pitch = inner * dst->type.dim[d], .src_pitch = inner * src->type.dim[d],
+                      .width = inner * count, .rows = outer_of(&src->type, d)};
+    return mx_cuda_check(mx_cuda_copy_rows(&r, c->stream), "a copy");
 }
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
