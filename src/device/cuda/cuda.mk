@@ -57,7 +57,7 @@ $(BUILD)/release/libmaxc_cuda.so: $(CU_OBJ) $(CU_BUILD)/cuda_ops_table.o
 	@echo "  LD  $@"
 	@gcc -shared -o $@ $^ $(CUDA_HOME)/lib64/libcudart_static.a -lrt -lpthread -ldl -lstdc++ \
 	    -Wl,--exclude-libs,ALL
-$(BUILD)/gpu/%: bench/gpu/%.cu $(CU_BLOCKS) $(CU_BASE)
+$(BUILD)/gpu/%: bench/gpu/%.cu $(wildcard bench/gpu/*.cuh) $(CU_BLOCKS) $(CU_BASE)
 	@mkdir -p $(@D)
 	@echo "  NVCC $@"
 	@nvcc $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -ljansson -o $@
