@@ -137,6 +137,8 @@ MX_TEST(gemm_crosses_block_edges)
                         type_sets[t]);
             random_case(&s, 5 + next(&s) % 9, 380 + next(&s) % 400, 5 + next(&s) % 9, type_sets[t]);
             random_case(&s, 250 + next(&s) % 50, 33, 9 + next(&s) % 9, type_sets[t]);
+            random_case(&s, 15 + next(&s) % 20, 500 + next(&s) % 100, 257 + next(&s) % 520,
+                        type_sets[t]);
         }
 }
 
@@ -186,9 +188,10 @@ MX_TEST(gemm_bits_do_not_depend_on_m_or_threads)
 {
     mx_arena a = {0};
     uint32_t s = 3;
-    enum { M = 300, N = 90, K = 1000 };
-    for (int t = 0; t < 2; t++) {
-        mx_num type = t ? MX_NUM_BF16 : MX_NUM_F32;
+    enum { M = 600, N = 540 }; /* enough to be cut by rows and by columns */
+    for (int t = 0; t < 4; t++) {
+        mx_num type = t & 1 ? MX_NUM_BF16 : MX_NUM_F32;
+        const int64_t K = t < 2 ? 1000 : 700;
         mx_gemm_args g = {.m = M, .n = N, .k = K, .lda = K, .ldb = K, .ldc = N, .trans_b = true,
                           .a_type = type, .b_type = type, .alpha = 1};
         g.a = random_array(&a, M * K, type, &s);

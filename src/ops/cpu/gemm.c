@@ -40,14 +40,22 @@ static int64_t ceil_div(int64_t a, int64_t b)
  * rows while many remain (each cut packs B once more), then columns (A once more, and every thread
  * reads all of A: 77 % of the peak instead of 86 for 768 x 768 x 2048). Threads do not share a
  * packed block: where two cores have no cache in common, handing it over costs more than packing it
- * twice (measured: 60 % of the peak instead of 85 for m = 256). Rows are cut evenly and not at
+ * twice (measured: 60 % of the peak instead of 85 for m = 256). Where A is read in place and B is
+ * transposed, in bf16, columns come first: nothing is packed twice (+1 to 2 %; with B as it lies,
+ * its rows get too short to be read well, -3 %). Rows are cut evenly and not at
  * whole register tiles: a short last one costs every thread less than a whole one costs the thread
  * that has it. */
 static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)
 {
-    int64_t mm = 1, nn = ceil_div(g->n, l->nc);
+    bool wide = mx_gemm_is_wide(g, l->kc * l->pair, l->wide_kc * l->pair);
+    bool cols_first = l->pair == 2 && !g->trans_a && g->trans_b && g->k <= l->kc * l->pair;
+    int64_t mm = 1, nn = ceil_div(g->n, wide ? l->wide_nc : l->nc);
+    if (wide && batch * nn < 4 * threads && g->m / threads >= 256)
+        mm = threads; /* also where nn would do */
     while (threads > 1 && batch * mm * nn < 8 * threads && batch * mm * nn % threads) {
-        if (g->m / (mm + 1) >= 256)
+        if (cols_first && g->n / (nn + 1) >= 256)
+            nn++;
+        else if (g->m / (mm + 1) >= 256)
             mm++;
         else if (g->n / (nn + 1) >= 2 * l->nr)
             nn++;

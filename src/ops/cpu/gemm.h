@@ -14,7 +14,7 @@
  * default of 8 MB is enough). No global state. The bits of every element of C depend on its row
  * of op(A), its column of op(B), k, the path (below) and the CPU level; never on the thread
  * count, on m or n, or on what else the machine does. Paths: m <= MX_GEMV_MAX_M with trans_b
- * streams B once (decoding); everything else is packed.
+ * streams B once (decoding); everything else is packed, in blocks of k that trans_a may change.
  */
 #ifndef MX_OPS_CPU_GEMM_H
 #define MX_OPS_CPU_GEMM_H
