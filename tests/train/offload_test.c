@@ -4,7 +4,6 @@
 #include "../test.h"
 
 #include "base/io.h"
-#include "device/cpu/queue.h"
 #include "tiny_run.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,25 +13,6 @@
 #define SHORT "steps=6", "learning_rate_schedule_steps=12", "checkpoint_period=6"
 #define WHOLE "steps=12", "learning_rate_schedule_steps=12", "checkpoint_period=6"
 
-static int64_t train_queued(const char *folder, const char *name, const char *const *args)
-{
-    setenv("MX_TEST_QUEUE", "1", 1);
-    int64_t before = mx_queue_report().hosted_bytes;
-    MX_CHECK_OK(tiny_train(folder, name, args));
-    unsetenv("MX_TEST_QUEUE");
-    return mx_queue_report().hosted_bytes - before;
-}
-
-static void same(const char *folder, const char *a, const char *b)
-{
-    char *x = tiny_tensors(folder, a, 12), *y = tiny_tensors(folder, b, 12);
-    MX_CHECK(strlen(x) > 100 && strcmp(x, y) == 0, "the checkpoints of %s and %s differ", a, b);
-    free(x), free(y);
-    x = tiny_metrics(folder, a), y = tiny_metrics(folder, b);
-    MX_CHECK(strlen(x) > 100 && strcmp(x, y) == 0, "the metrics differ:\n%s\n%s", x, y);
-    free(x), free(y);
-}
-
 MX_TEST(an_offloaded_run_has_the_same_bits)
 {
     static const char *const kinds[] = {"opt_type=adamw", "opt_type=sgd", "opt_type=muon"};
@@ -40,11 +20,12 @@ MX_TEST(an_offloaded_run_has_the_same_bits)
         char folder[256];
         tiny_folder(folder, sizeof folder);
         const char *more = i == 1 ? "sgd_momentum=0.9" : "dtype=bfloat16";
-        int64_t none = train_queued(folder, "a", (const char *[]){WHOLE, kinds[i], more, NULL});
+        int64_t none =
+            tiny_train_queued(folder, "a", (const char *[]){WHOLE, kinds[i], more, NULL});
         int64_t some =
-            train_queued(folder, "b", (const char *[]){WHOLE, kinds[i], more, OFFLOAD, NULL});
+            tiny_train_queued(folder, "b", (const char *[]){WHOLE, kinds[i], more, OFFLOAD, NULL});
         MX_CHECK(none == 0 && some > 0, "%lld and %lld bytes", (long long)none, (long long)some);
-        same(folder, "a", "b");
+        tiny_same(folder, "a", "b", 12);
         mx_status_free(mx_io_remove_tree(NULL, folder));
     }
 }
@@ -54,7 +35,7 @@ MX_TEST(the_whole_state_is_offloaded_and_planned_there)
 {
     char folder[256], expected[64];
     tiny_folder(folder, sizeof folder);
-    int64_t bytes = train_queued(folder, "a", (const char *[]){WHOLE, OFFLOAD, NULL});
+    int64_t bytes = tiny_train_queued(folder, "a", (const char *[]){WHOLE, OFFLOAD, NULL});
     char *plan = tiny_text(folder, "a", "plan.txt"), *at = strstr(plan, "\noptimizer");
     double optimizer = at ? strtod(at + 10, NULL) : 0;
     MX_CHECK(optimizer > 1e5 && (double)bytes >= optimizer - 4 && (double)bytes < optimizer + 65536,
@@ -69,13 +50,13 @@ MX_TEST(an_offloaded_run_resumes_with_and_without_it)
 {
     char folder[256];
     tiny_folder(folder, sizeof folder);
-    train_queued(folder, "a", (const char *[]){WHOLE, OFFLOAD, NULL});
-    train_queued(folder, "b", (const char *[]){SHORT, OFFLOAD, NULL});
-    train_queued(folder, "b", (const char *[]){WHOLE, OFFLOAD, NULL});
-    same(folder, "a", "b");
-    train_queued(folder, "c", (const char *[]){SHORT, OFFLOAD, NULL});
-    train_queued(folder, "c", (const char *[]){WHOLE, NULL});
-    same(folder, "a", "c");
+    tiny_train_queued(folder, "a", (const char *[]){WHOLE, OFFLOAD, NULL});
+    tiny_train_queued(folder, "b", (const char *[]){SHORT, OFFLOAD, NULL});
+    tiny_train_queued(folder, "b", (const char *[]){WHOLE, OFFLOAD, NULL});
+    tiny_same(folder, "a", "b", 12);
+    tiny_train_queued(folder, "c", (const char *[]){SHORT, OFFLOAD, NULL});
+    tiny_train_queued(folder, "c", (const char *[]){WHOLE, NULL});
+    tiny_same(folder, "a", "c", 12);
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
@@ -85,7 +66,7 @@ MX_TEST(offloading_on_the_cpu_says_that_it_changes_nothing)
     tiny_folder(folder, sizeof folder);
     MX_CHECK_OK(tiny_train(folder, "a", (const char *[]){WHOLE, NULL}));
     MX_CHECK_OK(tiny_train(folder, "b", (const char *[]){WHOLE, OFFLOAD, NULL}));
-    same(folder, "a", "b");
+    tiny_same(folder, "a", "b", 12);
     char *log = tiny_text(folder, "b", "log.txt");
     MX_CHECK(strstr(log, "optimizer_memory_host_offload=true changes nothing on the CPU"), "%s",
              log);

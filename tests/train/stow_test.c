@@ -275,25 +275,6 @@ MX_TEST(tensors_that_a_model_has_not_are_not_moved)
 
 #define RUN "steps=8", "checkpoint_period=8", "base_num_decoder_layers=4"
 
-static int64_t train_queued(const char *folder, const char *name, const char *const *args)
-{
-    setenv("MX_TEST_QUEUE", "1", 1);
-    int64_t before = mx_queue_report().hosted_bytes;
-    MX_CHECK_OK(tiny_train(folder, name, args));
-    unsetenv("MX_TEST_QUEUE");
-    return mx_queue_report().hosted_bytes - before;
-}
-
-static void same(const char *folder, const char *a, const char *b)
-{
-    char *x = tiny_tensors(folder, a, 8), *y = tiny_tensors(folder, b, 8);
-    MX_CHECK(strlen(x) > 100 && strcmp(x, y) == 0, "the checkpoints of %s and %s differ", a, b);
-    free(x), free(y);
-    x = tiny_metrics(folder, a), y = tiny_metrics(folder, b);
-    MX_CHECK(strlen(x) > 100 && strcmp(x, y) == 0, "the metrics differ:\n%s\n%s", x, y);
-    free(x), free(y);
-}
-
 MX_TEST(a_run_with_stowed_activations_has_the_same_bits)
 {
     static const char *const more[] = {"dtype=bfloat16", "gradient_accumulation_steps=2",
@@ -301,13 +282,13 @@ MX_TEST(a_run_with_stowed_activations_has_the_same_bits)
     char folder[256];
     for (int i = 0; i < 3; i++) {
         tiny_folder(folder, sizeof folder);
-        int64_t none = train_queued(folder, "a",
+        int64_t none = tiny_train_queued(folder, "a",
                                     (const char *[]){RUN, more[i], "remat_policy=minimal", NULL});
-        int64_t some = train_queued(
+        int64_t some = tiny_train_queued(
             folder, "b", (const char *[]){RUN, more[i], "remat_policy=minimal_offloaded", NULL});
         MX_CHECK(none == 0 && some > 10000, "%lld and %lld bytes", (long long)none,
                  (long long)some);
-        same(folder, "a", "b");
+        tiny_same(folder, "a", "b", 8);
         char *log = tiny_text(folder, "b", "log.txt"), *plan = tiny_text(folder, "b", "plan.txt");
         char expected[96];
         snprintf(expected, sizeof expected, "in host memory %14lld  (of activations",
@@ -326,7 +307,7 @@ MX_TEST(stowing_on_the_cpu_says_that_it_changes_nothing)
     MX_CHECK_OK(tiny_train(folder, "a", (const char *[]){RUN, "remat_policy=minimal", NULL}));
     MX_CHECK_OK(
         tiny_train(folder, "b", (const char *[]){RUN, "remat_policy=minimal_offloaded", NULL}));
-    same(folder, "a", "b");
+    tiny_same(folder, "a", "b", 8);
     char *log = tiny_text(folder, "b", "log.txt");
     MX_CHECK(strstr(log, "no activation is moved to host memory: the memory of the CPU is host"),
              "%s", log);

@@ -3,6 +3,7 @@
 
 #include "../test.h"
 #include "base/io.h"
+#include "device/cpu/queue.h"
 #include "store/checkpoint_read.h"
 #include "train/keys.h"
 #include "train/run.h"
@@ -132,4 +133,23 @@ int tiny_count(const char *text, const char *what)
     for (const char *p = text; p && (p = strstr(p, what)); p++)
         n++;
     return n;
+}
+
+int64_t tiny_train_queued(const char *folder, const char *name, const char *const *extra)
+{
+    setenv("MX_TEST_QUEUE", "1", 1);
+    int64_t before = mx_queue_report().hosted_bytes;
+    MX_CHECK_OK(tiny_train(folder, name, extra));
+    unsetenv("MX_TEST_QUEUE");
+    return mx_queue_report().hosted_bytes - before;
+}
+
+void tiny_same(const char *folder, const char *a, const char *b, int step)
+{
+    char *x = tiny_tensors(folder, a, step), *y = tiny_tensors(folder, b, step);
+    MX_CHECK(strlen(x) > 100 && strcmp(x, y) == 0, "the checkpoints of %s and %s differ", a, b);
+    free(x), free(y);
+    x = tiny_metrics(folder, a), y = tiny_metrics(folder, b);
+    MX_CHECK(strlen(x) > 100 && strcmp(x, y) == 0, "the metrics differ:\n%s\n%s", x, y);
+    free(x), free(y);
 }

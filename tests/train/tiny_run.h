@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include <stddef.h>
+#include <stdint.h>
 
 /* A new folder, in `buf`. */
 char *tiny_folder(char *buf, size_t cap);
@@ -12,6 +13,10 @@ mx_status tiny_run(const char *const *args, int n);
 /* The run FOLDER/NAME/r, with further key=value arguments that end with NULL. Standard output goes
  * nowhere. One thread, float32, no TensorBoard files, unless the arguments say otherwise. */
 mx_status tiny_train(const char *folder, const char *name, const char *const *extra);
+/* The same on a device with memory of its own (device/cpu/queue.h); bytes it had on the host. */
+int64_t tiny_train_queued(const char *folder, const char *name, const char *const *extra);
+/* Fails the test unless checkpoints of this step and metrics of two runs are equal. */
+void tiny_same(const char *folder, const char *a, const char *b, int step);
 /* A file of a run, from malloc; "" when it cannot be read, which fails the test. */
 char *tiny_text(const char *folder, const char *name, const char *file);
 /* metrics.jsonl without times and what depends on them; from malloc. */
