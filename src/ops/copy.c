@@ -32,6 +32,15 @@ void mx_zero_runs(void *dst, size_t dst_stride, size_t run_bytes, int64_t rows)
         }
 }
 
+void mx_copy_cpu(const mx_call *c)
+{
+    const mx_tensor *x = &c->in[0];
+    size_t item = mx_dtype_bytes(x->type.dtype), bytes = mx_type_bytes(&x->type);
+    size_t run = x->pitch ? (size_t)x->run * item : bytes;
+    mx_copy_runs(c->out[0].data, run, x->data, (size_t)x->pitch * item, run,
+                 run ? (int64_t)(bytes / run) : 0);
+}
+
 int64_t mx_dims_before(const mx_type *t, int dim)
 {
     int64_t n = 1;

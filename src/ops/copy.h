@@ -13,6 +13,8 @@ void mx_copy_runs(void *dst, size_t dst_stride, const void *src, size_t src_stri
                   size_t run_bytes, int64_t rows);
 /* The same with zeros instead of a source. */
 void mx_zero_runs(void *dst, size_t dst_stride, size_t run_bytes, int64_t rows);
+/* A kernel: input 0, dense or in runs (a part of another tensor), to output 0, dense. */
+void mx_copy_cpu(const mx_call *c);
 
 int64_t mx_dims_before(const mx_type *t, int dim);      /* product of the dims before dim */
 size_t mx_dims_after_bytes(const mx_type *t, int dim);  /* bytes of one index of dim */

@@ -3,12 +3,6 @@
 #include "ops.h"
 #include "ops/copy.h"
 
-static void fetch_cpu(const mx_call *c)
-{
-    size_t bytes = mx_type_bytes(&c->out[0].type);
-    mx_copy_runs(c->out[0].data, bytes, c->in[0].data, bytes, bytes, 1);
-}
-
 mx_node *mx_fetch(mx_graph *g, mx_node *h)
 {
     return MX_APPLY(g, &mx_op_fetch, NULL, h);
@@ -20,5 +14,5 @@ const mx_op mx_op_fetch = {
     .dims = "*->*",
     .no_cast = true,
     .cost = mx_cost_move,
-    .cpu = fetch_cpu,
+    .cpu = mx_copy_cpu,
 };

@@ -8,7 +8,6 @@
 #include "../test.h"
 
 #include "base/io.h"
-#include "device/cpu/queue.h"
 #include "ops.h"
 #include "tiny_run.h"
 #include "train/keys.h"
