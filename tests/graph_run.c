@@ -6,6 +6,7 @@
 #include "ops/load.h"
 #include "test.h"
 #include <math.h>
+#include <string.h>
 
 void mx_graph_run_init(mx_graph_run *r)
 {
@@ -90,4 +91,14 @@ double mx_test_distance(const double *a, const double *b, int64_t n, double floo
             top = fabs(b[i]);
     }
     return worst / top;
+}
+
+double mx_test_round(double x, mx_dtype d)
+{
+    uint32_t bits;
+    float f = (float)x;
+    memcpy(&bits, &f, sizeof f);
+    bits = d == MX_BF16 ? (bits + 0x8000u) & 0xffff0000u : bits;
+    memcpy(&f, &bits, sizeof f);
+    return f;
 }

@@ -36,6 +36,8 @@ void mx_graph_run_fini(mx_graph_run *r);
 
 /* n values in [lo, hi), a pure function of the seed. */
 void mx_test_fill(double *x, int64_t n, double lo, double hi, uint64_t seed);
+/* x as a tensor of this dtype holds it. */
+double mx_test_round(double x, mx_dtype d);
 /* The largest |a[i] - b[i]|, relative to the largest |b[i]| or to `floor`, whichever is larger. */
 double mx_test_distance(const double *a, const double *b, int64_t n, double floor);
 

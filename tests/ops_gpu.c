@@ -58,14 +58,8 @@ static double *values_of(trial *t, int i, mx_dtype real)
     double *x = MX_NEW_N(&t->arena, double, n + 1);
     mx_test_fill(x, n, given ? in->lo : is_real(t, i) ? -1 : 0, given ? in->hi : is_real(t, i),
                  (uint64_t)(i + 7));
-    for (int64_t k = 0; k < n; k++) {
-        float f = (float)x[k];
-        uint32_t bits;
-        memcpy(&bits, &f, sizeof f);
-        bits = real == MX_BF16 ? (bits + 0x8000u) & 0xffff0000u : bits;
-        memcpy(&f, &bits, sizeof f);
-        x[k] = is_real(t, i) ? f : floor(x[k]);
-    }
+    for (int64_t k = 0; k < n; k++)
+        x[k] = is_real(t, i) ? mx_test_round(x[k], real) : floor(x[k]);
     for (int64_t k = 0; !is_real(t, i) && in->lo == 0 && type.ndim == 2 && k < n; k += row)
         qsort(x + k, (size_t)row, sizeof *x, ascending);
     return x;
