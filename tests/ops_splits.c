@@ -67,7 +67,8 @@ static void check_cut(op_trial *t, const op_outcome *whole, const cut *c)
     for (int k = 0; k < whole->n; k++) {
         double far = mx_test_distance(joined[k], whole->y[k], mx_type_count(&whole->type[k]), 1e-3);
         MX_CHECK(c->skip[k] || !op_trial_has_output(t, k) || far < 1e-12,
-                 "%s, case %d, %s: the halves' output %d is off by %.2g", t->op->name, t->index, c->what, k, far);
+                 "%s, case %d, %s: the halves' output %d is off by %.2g", t->op->name, t->index,
+                 c->what, k, far);
     }
 }
 
