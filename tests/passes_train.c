@@ -367,3 +367,26 @@ MX_TEST(a_step_allocates_nothing)
     mx_program_fini(&p);
     mx_graph_fini(&g);
 }
+
+/* A source that the optimizer pass made late (a weight's copy) would hold the forward pass up, and
+ * what the backward pass computes again would go ahead and be kept. */
+MX_TEST(nothing_waits_for_a_source)
+{
+    mx_compile_options o = {.n_threads = 2, .compute = MX_BF16, .remat = {.policy = "full"}};
+    mx_optimizer adam = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1};
+    mx_graph g;
+    mx_program p;
+    mx_graph_init(&g);
+    MX_CHECK_OK(mx_compile_training(&g, model(&g), MX_GRADS_APPLY, &adam, &o, &p));
+    int sources = 0, again = 0;
+    while (sources < p.n && p.order[sources]->op->kind == MX_SOURCE)
+        sources++;
+    for (int i = sources; i < p.n; i++) {
+        MX_CHECK(p.order[i]->op->kind != MX_SOURCE, "%s comes after %d others", p.order[i]->name,
+                 i - sources);
+        again += p.order[i]->recomputed;
+    }
+    MX_CHECK(sources > 20 && again > 3, "%d sources, %d nodes computed again", sources, again);
+    mx_program_fini(&p);
+    mx_graph_fini(&g);
+}
