@@ -54,9 +54,11 @@ typedef struct mx_device {
     /* Copies that wait for nothing, for devices whose `run` returns before the work is done; all
      * NULL where it does not. `late_open` gives host memory that the device can write by itself,
      * `late_take` puts a copy into it behind the work asked for so far, `late_mark` ends the set,
-     * and `late_wait` returns once the device has come past the mark. */
+     * `late_clock` the device's clock in seconds, and `late_wait` returns once the device has come
+     * past the mark. */
     mx_status (*late_open)(struct mx_device *d, size_t bytes, void **host, void **late);
     mx_status (*late_take)(struct mx_device *d, void *dst, const void *src, size_t bytes);
+    mx_status (*late_clock)(struct mx_device *d, double *dst);
     mx_status (*late_mark)(struct mx_device *d, void *late);
     mx_status (*late_wait)(struct mx_device *d, void *late);
     void (*late_close)(struct mx_device *d, void *host, void *late);
@@ -171,11 +173,15 @@ typedef struct {
     mx_session *session; /* borrows */
     float *value;        /* owns, n of them */
     int n;
-    void *late; /* the device's own; NULL: values are there at once */
+    double *clock; /* behind the values: what mx_late_clock asked for */
+    void *late;    /* the device's own; NULL: values are there at once */
 } mx_late;
 mx_status mx_late_open(mx_late *t, mx_session *s, int n) MX_MUST_USE;
 /* float32, to value[i] and, where it is more than a scalar, those behind it. */
 mx_status mx_exec_take(mx_exec *e, const char *name, mx_late *t, int i) MX_MUST_USE;
+/* The device's clock when it comes by, for differences between two runs; nothing where values are
+ * there at once. */
+mx_status mx_late_clock(mx_late *t) MX_MUST_USE;
 mx_status mx_late_mark(mx_late *t) MX_MUST_USE;
 mx_status mx_late_wait(mx_late *t) MX_MUST_USE;
 void mx_late_close(mx_late *t); /* before the session; a zero object is a no-op */

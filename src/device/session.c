@@ -525,11 +525,12 @@ mx_status mx_late_open(mx_late *t, mx_session *s, int n)
 {
     mx_device *d = s->device;
     void *host = NULL;
-    size_t bytes = sizeof(float) * (size_t)n;
+    size_t bytes = sizeof(double) * ((size_t)n / 2 + 1);
     *t = (mx_late){.session = s, .n = n};
-    MX_TRY(d->late_open ? d->late_open(d, bytes, &host, &t->late)
-                        : mx_alloc(&host, bytes, "the numbers of a step"));
+    MX_TRY(d->late_open ? d->late_open(d, bytes + sizeof(double), &host, &t->late)
+                        : mx_alloc(&host, bytes + sizeof(double), "the numbers of a step"));
     t->value = host;
+    t->clock = (double *)((char *)host + bytes);
     return MX_OK;
 }
 
@@ -541,6 +542,11 @@ mx_status mx_exec_take(mx_exec *e, const char *name, mx_late *t, int i)
               "the program has no %s of at most %d floats", name, t->n - i);
     return (t->late ? d->late_take : d->read)(d, &t->value[i], from.data,
                                               mx_type_bytes(&from.type));
+}
+
+mx_status mx_late_clock(mx_late *t)
+{
+    return t->late ? t->session->device->late_clock(t->session->device, t->clock) : MX_OK;
 }
 
 mx_status mx_late_mark(mx_late *t)

@@ -82,7 +82,7 @@ typedef struct {
     mx_metric *metric;
     bool has_lm_loss;      /* apart from the loss */
     double frozen_squares; /* sum of the squares of weights that are not trained */
-    double last_done, mean_step_s;
+    double last_done, last_clock, mean_step_s;
     mx_carried carried; /* of the checkpoint the run began with or goes on from */
     mx_ckpt *ckpt;   /* NULL: checkpointing is off */
     mx_metrics *metrics;

@@ -183,6 +183,7 @@ static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
     }
     MX_TRY(mx_exec_take(last, "grad_norm", &f->got, update_at(r, GRAD_NORM)));
     MX_TRY(mx_exec_take(last, "param_norm", &f->got, update_at(r, PARAM_NORM)));
+    MX_TRY(mx_late_clock(&f->got));
     return mx_late_mark(&f->got);
 }
 
@@ -282,15 +283,24 @@ static void report(mx_run *r, const mx_flight *f)
         mx_metrics_log(r->metrics, f->step, r->metric, n);
 }
 
-/* The time of a step is that since the one before was done, where the device works by itself. */
+/* The time since the step before was done: by the device's clock where it had this step already
+ * while it worked on that one, since the host looks at both late. */
+static double seconds_of(const mx_run *r, const mx_flight *f)
+{
+    if (f->got.late && f->began <= r->last_done)
+        return *f->got.clock - r->last_clock;
+    return f->done - (f->began > r->last_done ? f->began : r->last_done);
+}
+
 static mx_status arrive(mx_run *r, mx_flight *f)
 {
     mx_run_spend(r, MX_GOODPUT_STEP);
     MX_TRY(mx_late_wait(&f->got));
     if (f->got.late)
         f->done = mx_clock_now();
-    f->step_s = f->done - (f->began > r->last_done ? f->began : r->last_done);
+    f->step_s = seconds_of(r, f);
     r->last_done = f->done;
+    r->last_clock = f->got.late ? *f->got.clock : 0;
     f->flying = false;
     f->loss = sum_of(r, f, LOSS);
     f->grad_norm = f->got.value[update_at(r, GRAD_NORM)];

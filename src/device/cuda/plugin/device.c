@@ -143,6 +143,11 @@ static mx_status cuda_late_take(mx_device *d, void *dst, const void *src, size_t
         "copying from the GPU");
 }
 
+static mx_status cuda_late_clock(mx_device *d, double *dst)
+{
+    return mx_cuda_check(mx_cuda_clock(dst, mx_cuda_of(d)->stream), "the GPU's clock");
+}
+
 static mx_status cuda_late_mark(mx_device *d, void *late)
 {
     return mx_cuda_check(cudaEventRecord(late, mx_cuda_of(d)->stream), "an event");
@@ -539,6 +544,7 @@ mx_status mx_device_open_cuda(mx_device **out)
     d->device.convert = cuda_convert;
     d->device.late_open = cuda_late_open;
     d->device.late_take = cuda_late_take;
+    d->device.late_clock = cuda_late_clock;
     d->device.late_mark = cuda_late_mark;
     d->device.late_wait = cuda_late_wait;
     d->device.late_close = cuda_late_close;

@@ -169,11 +169,6 @@ __device__ __forceinline__ void ldmatrix_trans(uint32_t r[4], const uint16_t *p)
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(s));
 }
-__device__ __forceinline__ uint32_t pack2(float x, float y)
-{
-    __nv_bfloat162 t = __floats2bfloat162_rn(x, y);
-    return *reinterpret_cast<uint32_t *>(&t);
-}
 /* The 16 x 16 A operand made of accumulators 2k and 2k+1. */
 __device__ __forceinline__ void accumulator_as_a(uint32_t a[4], const float lo[4],
                                                  const float hi[4])

@@ -20,9 +20,17 @@ static int64_t pieces_of(int64_t n, int64_t piece)
     return (n + piece - 1) / piece;
 }
 
+/* What a step says to all updates, worked out once: the powers of the betas take longer than a
+ * block's first loads. */
+struct adamw_numbers {
+    float lr, scale, fix1, fix2;
+    uint64_t turn; /* the step's share in the random bits */
+};
+enum { NUMBERS = sizeof(adamw_numbers) / sizeof(double) }; /* at the front of the scratch */
+
 size_t mx_cuda_adamw_bytes(int64_t n)
 {
-    return sizeof(double) * (size_t)pieces_of(n, PIECE);
+    return sizeof(double) * (size_t)(NUMBERS + pieces_of(n, PIECE));
 }
 
 size_t mx_cuda_squares_bytes(int64_t n)
@@ -140,11 +148,6 @@ struct adamw_table {
     pieces p;
     mx_adamw_rule rule;
     mx_adamw_one t[MANY];
-};
-
-struct adamw_numbers {
-    float lr, scale, fix1, fix2;
-    uint64_t turn; /* the step's share in the random bits */
 };
 
 /* x / (sqrt(y) + e). Weights of 16 bits take the chip's own instructions, a few units in the last
@@ -274,19 +277,18 @@ __device__ __forceinline__ double adamw_gradient(const mx_adamw_rule &rule, cons
                    : adamw_piece<W, uint16_t, M>(rule, r, a, from, to);
 }
 
-__global__ void __launch_bounds__(THREADS)
-    adamw_kernel(const __grid_constant__ adamw_table table, double *partial)
+__global__ void numbers_kernel(mx_adamw_rule rule, adamw_numbers *out)
 {
-    __shared__ adamw_numbers r;
-    if (threadIdx.x == 0) {
-        double t = table.rule.hyper[2];
-        r.lr = table.rule.hyper[0];
-        r.scale = table.rule.hyper[1];
-        r.fix1 = (float)(1 / (1 - pow((double)table.rule.b1, t)));
-        r.fix2 = (float)(1 / (1 - pow((double)table.rule.b2, t)));
-        r.turn = (uint64_t)t * 0xd1342543de82ef95ull;
-    }
-    __syncthreads();
+    double t = rule.hyper[2];
+    *out = {rule.hyper[0], rule.hyper[1], (float)(1 / (1 - pow((double)rule.b1, t))),
+            (float)(1 / (1 - pow((double)rule.b2, t))), (uint64_t)t * 0xd1342543de82ef95ull};
+}
+
+__global__ void __launch_bounds__(THREADS)
+    adamw_kernel(const __grid_constant__ adamw_table table, const adamw_numbers *numbers,
+                 double *partial)
+{
+    adamw_numbers r = *numbers;
     int k = tensor_of(table.p, blockIdx.x);
     const mx_adamw_one &a = table.t[k];
     int64_t from = (int64_t)(blockIdx.x - table.p.first[k]) * PIECE;
@@ -308,6 +310,9 @@ __global__ void __launch_bounds__(THREADS)
 cudaError_t mx_cuda_adamw_many(const mx_adamw_one *a, int n, const mx_adamw_rule *rule,
                                double *partial, cudaStream_t stream)
 {
+    adamw_numbers *numbers = (adamw_numbers *)partial;
+    numbers_kernel<<<1, 1, 0, stream>>>(*rule, numbers);
+    partial += NUMBERS;
     for (int at = 0; at < n; at += MANY) {
         adamw_table table = {};
         outputs o = {};
@@ -319,7 +324,7 @@ cudaError_t mx_cuda_adamw_many(const mx_adamw_one *a, int n, const mx_adamw_rule
             table.p.n = i + 1;
         }
         unsigned blocks = table.p.first[table.p.n];
-        adamw_kernel<<<blocks, THREADS, 0, stream>>>(table, partial);
+        adamw_kernel<<<blocks, THREADS, 0, stream>>>(table, numbers, partial);
         finish_kernel<<<(unsigned)table.p.n, THREADS, 0, stream>>>(partial, table.p, o);
         partial += blocks;
     }

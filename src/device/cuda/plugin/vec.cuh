@@ -7,9 +7,8 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
-struct alignas(16) vec8 {
-    __nv_bfloat162 v[4];
-};
+/* Eight neighbours. A struct of four pairs would be copied pair by pair, four bytes at a time. */
+typedef uint4 vec8;
 
 __device__ __forceinline__ vec8 load8(const uint16_t *p)
 {
@@ -18,9 +17,7 @@ __device__ __forceinline__ vec8 load8(const uint16_t *p)
 /* Read once and never again: keep it out of L1. */
 __device__ __forceinline__ vec8 load8_stream(const uint16_t *p)
 {
-    vec8 r;
-    *reinterpret_cast<uint4 *>(&r) = __ldcs(reinterpret_cast<const uint4 *>(p));
-    return r;
+    return __ldcs(reinterpret_cast<const vec8 *>(p));
 }
 __device__ __forceinline__ void store8(uint16_t *p, const vec8 &x)
 {
@@ -28,24 +25,27 @@ __device__ __forceinline__ void store8(uint16_t *p, const vec8 &x)
 }
 __device__ __forceinline__ void store8_stream(uint16_t *p, const vec8 &x)
 {
-    __stcs(reinterpret_cast<uint4 *>(p), *reinterpret_cast<const uint4 *>(&x));
+    __stcs(reinterpret_cast<vec8 *>(p), x);
 }
 __device__ __forceinline__ void unpack8(float f[8], const vec8 &x)
 {
+    uint32_t pair[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float2 t = __bfloat1622float2(x.v[i]);
-        f[2 * i] = t.x;
-        f[2 * i + 1] = t.y;
+        f[2 * i] = __uint_as_float(pair[i] << 16);
+        f[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000u);
     }
+}
+/* a in the low half. */
+__device__ __forceinline__ uint32_t pack2(float a, float b)
+{
+    __nv_bfloat162 t = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<uint32_t *>(&t);
 }
 __device__ __forceinline__ vec8 pack8(const float f[8])
 {
-    vec8 r;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        r.v[i] = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
-    return r;
+    return make_uint4(pack2(f[0], f[1]), pack2(f[2], f[3]), pack2(f[4], f[5]),
+                      pack2(f[6], f[7]));
 }
 __device__ __forceinline__ float bf16_to_f32(uint16_t x)
 {
