@@ -62,9 +62,8 @@ mx_status mx_run_stage_enter(mx_run *r)
     } else {
         mx_step_options o = r->options;
         o.shape.batch = r->microbatch;
-        o.compile.apart = !mx_session_on_host(r->session);
-        MX_TRY(mx_step_plan(&r->small, &r->model, &o));
-        MX_TRY(mx_session_add_within(r->session, &r->small.program, r->step.exec, &r->now));
+        MX_TRY(mx_step_open_within(&r->small, r->session, &r->model, &o, r->step.exec));
+        r->now = r->small.exec;
         r->stage_flops = r->small.program.bytes.flops * (double)r->batch.accumulation;
     }
     mx_progress_say(&r->progress, "step %lld: batches of %lld sequences from here on",

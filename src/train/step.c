@@ -154,14 +154,20 @@ mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options
     return st;
 }
 
-mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
-                       const mx_step_options *o)
+mx_status mx_step_open_within(mx_step *s, mx_session *session, const mx_model_spec *m,
+                              const mx_step_options *o, mx_exec *within)
 {
     mx_step_options here = *o;
     here.compile.gpu = !mx_session_on_host(session);
     here.compile.apart |= here.compile.gpu; /* tests ask for it on the CPU */
     MX_TRY(mx_step_plan(s, m, &here));
-    return mx_session_add(session, &s->program, &s->exec);
+    return mx_session_add_within(session, &s->program, within, &s->exec);
+}
+
+mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
+                       const mx_step_options *o)
+{
+    return mx_step_open_within(s, session, m, o, NULL);
 }
 
 void mx_step_close(mx_step *s)

@@ -35,6 +35,9 @@ typedef struct {
 
 mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
                        const mx_step_options *o) MX_MUST_USE;
+/* In the scratch memory of another, larger program; NULL: in memory of its own. */
+mx_status mx_step_open_within(mx_step *s, mx_session *session, const mx_model_spec *m,
+                              const mx_step_options *o, mx_exec *within) MX_MUST_USE;
 /* Compiles without a session: for plans. */
 mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options *o) MX_MUST_USE;
 void mx_step_close(mx_step *s);

@@ -53,6 +53,20 @@ MX_TEST(a_step_never_waits_for_its_own_numbers)
              (long long)n.runs, (long long)n.idle_waits, (long long)n.reads);
 }
 
+/* The queue's clock counts runs as seconds, and a step of three microbatches has four. */
+MX_TEST(the_time_of_a_step_comes_from_the_device)
+{
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    tiny_train_queued(folder, "a",
+                      (const char *[]){"steps=7", "enable_checkpointing=false",
+                                       "gradient_accumulation_steps=3", NULL});
+    char *text = tiny_text(folder, "a", "metrics.jsonl");
+    MX_CHECK(tiny_count(text, "\"step_seconds\": 4,") == 6, "%s", text); /* all but the first */
+    free(text);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 MX_TEST(saving_on_a_device_that_works_by_itself_has_the_same_bits)
 {
     mx_queue_counts n = both((const char *[]){"steps=12", "checkpoint_period=4", "eval_interval=3",
