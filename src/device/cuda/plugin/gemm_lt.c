@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SEARCH_CHOICES = 32, LONG_CHOICES = 8, LONG_TURNS = 4, LONG_US = 20000 };
+enum { SEARCH_CHOICES = 32, LONG_CHOICES = 6, TURNS = 3, WARM_US = 40000, TIMED_US = 40000 };
 
 struct mx_gemm_lt {
     mx_cuda_libs *libs;
@@ -325,8 +325,9 @@ mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *
  *
  * A large GPU at full load runs into its power limit within milliseconds and lowers its clock;
  * which algorithm is fastest then is a question of energy, and a short run on a cool chip does not
- * answer it. So: a short round drops what is clearly slow, then the rest take turns, each for tens
- * of milliseconds, long enough to be hot, and the best of several turns counts. */
+ * answer it. So: a short round drops what is clearly slow, then the rest take turns. In its turn an
+ * algorithm runs alone until the clock is what its own energy leaves, and only then is timed; the
+ * median of the turns counts, since the best one may only have had a cool start. */
 
 typedef struct {
     cublasLtMatmulAlgo_t algo;
@@ -375,6 +376,28 @@ static int short_round(const mx_gemm_plan *p, const cublasLtMatmulHeuristicResul
     return n;
 }
 
+/* Replaces the times of the first n by hot ones. */
+static void long_round(const mx_gemm_plan *p, contender *c, int n, const void *const abc[3],
+                       void *ws, cudaStream_t stream, cudaEvent_t ev[2])
+{
+    contender turn[LONG_CHOICES][TURNS];
+    for (int t = 0; t < TURNS; t++)
+        for (int i = 0; i < n; i++) {
+            turn[i][t] = c[i];
+            time_algo(p, &c[i].algo, abc, ws, stream, ev, 1 + (int)(WARM_US / c[i].us));
+            turn[i][t].us =
+                time_algo(p, &c[i].algo, abc, ws, stream, ev, 1 + (int)(TIMED_US / c[i].us));
+        }
+    for (int i = 0; i < n; i++) {
+        qsort(turn[i], TURNS, sizeof *c, by_time);
+        if (getenv("MX_GEMM_TRACE"))
+            fprintf(stderr, "%s choice %d: %.1f us cool, %.1f us hot\n", p->key, i, c[i].us,
+                    turn[i][TURNS / 2].us);
+        c[i].us = turn[i][TURNS / 2].us;
+    }
+    qsort(c, (size_t)n, sizeof *c, by_time);
+}
+
 mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream)
 {
@@ -389,30 +412,13 @@ mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, voi
     MX_TRY(mx_cuda_check(cudaEventCreate(&ev[0]), "making an event"));
     MX_TRY(mx_cuda_check(cudaEventCreate(&ev[1]), "making an event"));
     int n = short_round(p, res, found, con, abc, workspace, stream, ev);
-    double best = -1, us[LONG_CHOICES];
-    for (int i = 0; i < n; i++)
-        us[i] = -1;
-    for (int turn = 0; turn < LONG_TURNS; turn++)
-        for (int i = 0; i < n; i++) {
-            double t = time_algo(p, &con[i].algo, abc, workspace, stream, ev,
-                                 1 + (int)(LONG_US / con[i].us));
-            if (turn > 0 && t >= 0 && (us[i] < 0 || t < us[i])) /* the first turn warms the chip */
-                us[i] = t;
-        }
-    for (int i = 0; i < n; i++) {
-        if (getenv("MAXC_GEMM_TRACE"))
-            fprintf(stderr, "%s choice %d: %.1f us cool, %.1f us hot\n", p->key, i, con[i].us,
-                    us[i]);
-        if (us[i] >= 0 && (best < 0 || us[i] < best)) {
-            best = us[i];
-            p->algo = con[i].algo;
-        }
-    }
+    long_round(p, con, n, abc, workspace, stream, ev);
     cudaEventDestroy(ev[0]);
     cudaEventDestroy(ev[1]);
-    if (best < 0)
+    if (n == 0 || con[0].us < 0)
         return mx_fail(MX_DEVICE, "none of cuBLASLt's algorithms ran for %s", p->key);
+    p->algo = con[0].algo;
     p->choice = "searched";
-    cache_add(p, best);
+    cache_add(p, con[0].us);
     return MX_OK;
 }
