@@ -145,6 +145,18 @@ size_t mx_scope_layer(const char *scope)
     return 0;
 }
 
+size_t mx_scope_of_all(const char *scope, char *out, size_t cap)
+{
+    size_t k = 0;
+    for (const char *c = scope; *c && k + 1 < cap; c++) {
+        size_t digits = c == scope || c[-1] == '.' ? strspn(c, "0123456789") : 0;
+        out[k++] = digits ? '*' : *c;
+        c += digits ? digits - 1 : 0;
+    }
+    out[k] = 0;
+    return k;
+}
+
 bool mx_same_layer(const mx_node *a, const mx_node *b)
 {
     size_t n = mx_scope_layer(a->scope);

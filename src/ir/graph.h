@@ -78,6 +78,9 @@ mx_node *mx_scope_end(mx_graph *g, mx_node *x);
  * end, 0 when it is in none. "model.layers.3.mlp" -> 14 */
 size_t mx_scope_layer(const char *scope);
 bool mx_same_layer(const mx_node *a, const mx_node *b); /* false when they are in none */
+/* The scope, or a label that begins with one, with the numbers of layers and experts left open, and
+ * its length: "model.layers.*.mlp". Cut to what fits. */
+size_t mx_scope_of_all(const char *scope, char *out, size_t cap);
 
 /* A root is kept alive and computed; a name makes it readable after a run. */
 mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n);

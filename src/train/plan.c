@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "ops.h"
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,17 +68,7 @@ static int fullest(const mx_program *p, const life *lives, mx_arena *a)
 /* "model.layers.*.mlp mlpwi_0": scope with numbers replaced, and the tensor's name or its op. */
 static void item_name(const mx_node *n, char *out, size_t cap)
 {
-    size_t k = 0;
-    bool digit = false;
-    for (const char *c = n->scope; *c && k + 1 < cap; c++) {
-        bool start = c == n->scope || c[-1] == '.';
-        digit = isdigit((unsigned char)*c) && (start || digit);
-        if (!digit)
-            out[k++] = *c;
-        else if (start)
-            out[k++] = '*';
-    }
-    out[k] = 0;
+    size_t k = mx_scope_of_all(n->scope, out, cap);
     const char *own = n->name && !strchr(n->name, '.') ? n->name : n->op->name;
     snprintf(out + k, cap - k, "%s%s%s", k ? " " : "", own, n->recomputed ? " (again)" : "");
 }

@@ -14,7 +14,6 @@
 #include "train/run_state.h"
 
 #include "data/json_scan.h"
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,28 +80,11 @@ void mx_run_profile_begin(mx_run *r)
     measure(r, r->accumulates ? r->apply.exec : NULL, true);
 }
 
-/* The label with the numbers of layers and experts replaced. */
-static void merged_name(const char *label, char *out, size_t cap)
-{
-    size_t k = 0;
-    for (const char *c = label; *c && k + 1 < cap; c++) {
-        bool start = c == label || c[-1] == '.';
-        if (!start || !isdigit((unsigned char)*c)) {
-            out[k++] = *c;
-            continue;
-        }
-        out[k++] = '*';
-        while (isdigit((unsigned char)c[1]))
-            c++;
-    }
-    out[k] = 0;
-}
-
 static total *find_total(mx_run *r, const char *label)
 {
     mx_run_profile *p = r->profile;
     char name[256];
-    merged_name(label, name, sizeof name);
+    mx_scope_of_all(label, name, sizeof name);
     for (int i = 0; i < p->n_totals; i++)
         if (strcmp(p->total[i].name, name) == 0)
             return &p->total[i];

@@ -8,7 +8,7 @@
 
 static void *open_one(const char *soname, mx_str *tried)
 {
-    const char *dirs[] = {getenv("MAXC_CUDA_LIBS"), "", "/usr/local/cuda/lib64"};
+    const char *dirs[] = {getenv("MX_CUDA_LIBS"), "", "/usr/local/cuda/lib64"};
     for (int i = 0; i < 3; i++) {
         if (!dirs[i])
             continue;
@@ -53,7 +53,7 @@ mx_status mx_cuda_libs_open_lt(mx_cuda_libs *libs)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     MX_TRY(open_named(&libs->lt.so, names, "cuBLASLt",
-                      "install CUDA's cuBLAS or point MAXC_CUDA_LIBS at its directory"));
+                      "install CUDA's cuBLAS or point MX_CUDA_LIBS at its directory"));
     MX_LT_FUNCTIONS(RESOLVE_LT)
     return MX_OK;
 }
@@ -63,7 +63,7 @@ mx_status mx_cuda_libs_open_dnn(mx_cuda_libs *libs)
     static const char *const names[] = {"libcudnn.so.9", NULL};
     MX_TRY(open_named(&libs->dnn.so, names, "cuDNN 9",
                       "attention falls back to maxc's own kernels; install cuDNN 9 or point "
-                      "MAXC_CUDA_LIBS at its directory for the faster ones"));
+                      "MX_CUDA_LIBS at its directory for the faster ones"));
     MX_DNN_FUNCTIONS(RESOLVE_DNN)
     return MX_OK;
 }
@@ -72,7 +72,7 @@ mx_status mx_cuda_libs_open_rtc(mx_cuda_libs *libs)
 {
     static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
     MX_TRY(open_named(&libs->rtc.so, names, "NVRTC",
-                      "install CUDA's run-time compiler or point MAXC_CUDA_LIBS at its directory"));
+                      "install CUDA's run-time compiler or point MX_CUDA_LIBS at its directory"));
     MX_RTC_FUNCTIONS(RESOLVE_RTC)
     return MX_OK;
 }

@@ -5,7 +5,7 @@
  * missing. Their functions are reached as `libs->lt.cublasLtMatmul(...)`; the member types come
  * from the headers, so a call is checked like a direct one.
  *
- * Search order: the directory in MAXC_CUDA_LIBS, the loader's own path (LD_LIBRARY_PATH,
+ * Search order: the directory in MX_CUDA_LIBS, the loader's own path (LD_LIBRARY_PATH,
  * ld.so.cache), /usr/local/cuda/lib64. One mx_cuda_libs serves a process; it is not thread-safe
  * while opening.
  */
