@@ -76,10 +76,6 @@ typedef struct mx_device {
     mx_status (*lane_slot)(struct mx_device *d, void *lane, void **host);
     mx_status (*lane_send)(struct mx_device *d, void *lane, const mx_freight *f);
     mx_status (*lane_close)(struct mx_device *d, void *lane);
-    /* The chip's clock: held at so many MHz (0: left alone), and what it is at this moment with the
-     * share of the power limit that is drawn. NULL where there is no such thing. */
-    mx_status (*hold_clock)(struct mx_device *d, int mhz);
-    mx_status (*see_clock)(struct mx_device *d, int *mhz, double *power);
     bool any_order; /* sums may be made in any order: faster in places, not the same bits twice */
     bool search; /* algorithms are timed and the fastest are kept, where the device can */
 } mx_device;
@@ -122,9 +118,6 @@ mx_device *mx_session_device(mx_session *s);
 void mx_session_allow_any_order(mx_session *s);
 /* Programs added from now on time the algorithms of their products. */
 void mx_session_search(mx_session *s);
-/* The device's clock; an error where the device has none that can be held. */
-mx_status mx_session_hold_clock(mx_session *s, int mhz) MX_MUST_USE;
-mx_status mx_session_see_clock(mx_session *s, int *mhz, double *power) MX_MUST_USE;
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
 /* The same in the scratch memory of another program, where it is large enough. Only one of the two

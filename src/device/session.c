@@ -117,21 +117,6 @@ void mx_session_search(mx_session *s)
     s->device->search = true;
 }
 
-static mx_status no_clock(const mx_session *s)
-{
-    return mx_fail(MX_DEVICE, "the %s device has no clock that can be held", s->device->name);
-}
-
-mx_status mx_session_hold_clock(mx_session *s, int mhz)
-{
-    return s->device->hold_clock ? s->device->hold_clock(s->device, mhz) : no_clock(s);
-}
-
-mx_status mx_session_see_clock(mx_session *s, int *mhz, double *power)
-{
-    return s->device->see_clock ? s->device->see_clock(s->device, mhz, power) : no_clock(s);
-}
-
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;

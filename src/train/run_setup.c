@@ -450,7 +450,6 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     MX_TRY(open_checkpoints(r));
     MX_TRY(mx_run_watch_open(r));
     MX_TRY(mx_run_profile_open(r));
-    MX_TRY(mx_run_clock_open(r));
     MX_TRY(mx_run_open_metrics(r));
     say_unused(r);
     return MX_OK;

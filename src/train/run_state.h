@@ -33,18 +33,6 @@ typedef struct {
     double step_s;
 } mx_flight;
 
-/* The search for the clock at which steps are fastest (run_clock.c). */
-typedef struct {
-    bool searches, first; /* first: the trial under way is the first one */
-    int held;             /* MHz in the trial under way; 0: left alone */
-    int n, n_took;        /* its steps, and those that count */
-    double seconds;       /* since it began, or since its steps count */
-    double took[64];
-    double sum_mhz, sum_power;      /* seen while the clock was left alone */
-    int from, low, high, best;      /* MHz: the first held, the lowest, the highest, the fastest */
-    double best_seconds, free_seconds; /* of a step: there, and left alone */
-} mx_run_clock;
-
 /* What the loop asks for as it goes; read once, before the first step. */
 typedef struct {
     int64_t checkpoint_period, eval_interval, eval_start_step, eval_steps, rollback_after_skips;
@@ -95,7 +83,6 @@ typedef struct {
     bool has_lm_loss;      /* apart from the loss */
     double frozen_squares; /* sum of the squares of weights that are not trained */
     double last_done, last_clock, mean_step_s;
-    mx_run_clock clock;
     mx_carried carried; /* of the checkpoint the run began with or goes on from */
     mx_ckpt *ckpt;   /* NULL: checkpointing is off */
     mx_metrics *metrics;
@@ -152,9 +139,6 @@ mx_status mx_run_profile_open(mx_run *r) MX_MUST_USE;
 void mx_run_profile_begin(mx_run *r);
 void mx_run_profile_take(mx_run *r, const mx_exec *e); /* e has run */
 void mx_run_profile_end(mx_run *r, bool run_is_over);
-/* run_clock.c: the clock that the chip is held at. */
-mx_status mx_run_clock_open(mx_run *r) MX_MUST_USE;
-void mx_run_clock_step(mx_run *r, double seconds); /* a step took so long */
 /* run_stage.c: the batch, and the program of its size. */
 mx_status mx_run_stage_open(mx_run *r) MX_MUST_USE;
 void mx_run_stage_close(mx_run *r);

@@ -325,7 +325,6 @@ mx_status mx_run_settle(mx_run *r, int64_t step)
     if (r->peak_times > 0 && f->step_s > 1 && (step & (step - 1)) == 0 && step > 1)
         mx_run_measure_peak(r);
     report(r, f);
-    mx_run_clock_step(r, f->step_s);
     mx_run_step_done(r, step);
     mx_run_check_saves(r);
     mx_run_lock_beat(&r->lock);

@@ -7,7 +7,6 @@
 #include "ops/load.h"
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { JOBS = 1024, SLOTS = 2, PAGE = 4096 };
@@ -29,17 +28,16 @@ typedef struct {
     pthread_cond_t changed;
     job ring[JOBS];
     int64_t asked, done, last_run; /* jobs; last_run: the number of the latest run */
-    double spent; /* the worker's: seconds of runs that are through, by the clock that it plays */
-    atomic_int held; /* MHz; 0: none */
+    int64_t ran; /* the worker's: runs that are through */
     bool closing;
 } queue;
 
 /* Counted for tests, read by nothing else. */
-static atomic_llong n_runs, n_reads, n_waits, n_idle, hosted_bytes, held_mhz;
+static atomic_llong n_runs, n_reads, n_waits, n_idle, hosted_bytes;
 
 mx_queue_counts mx_queue_report(void)
 {
-    return (mx_queue_counts){n_runs, n_reads, n_waits, n_idle, hosted_bytes, held_mhz};
+    return (mx_queue_counts){n_runs, n_reads, n_waits, n_idle, hosted_bytes};
 }
 
 /* Afterwards the slot is spoilt: nobody may count on it. */
@@ -51,18 +49,12 @@ static void deliver(const mx_freight *f)
     memset((void *)f->src, 0xee, (size_t)f->n * mx_dtype_bytes(f->from));
 }
 
-/* A run takes a second by the device's clock, so that tests know what it will show; less where the
- * chip is held near 1,395 MHz. */
-static double seconds_of_run(queue *q)
-{
-    return q->held ? 0.9 + 0.001 * abs(q->held - 1395) : 1;
-}
-
+/* The clock counts runs, a second each, so that tests know what it will show. */
 static void work(queue *q, const job *j)
 {
-    q->spent += j->kind == RUN ? seconds_of_run(q) : 0;
+    q->ran += j->kind == RUN;
     if (j->kind == CLOCK)
-        *(double *)j->dst = q->spent;
+        *(double *)j->dst = (double)q->ran;
     else if (j->kind == FREIGHT)
         deliver(&j->freight);
     else if (j->kind == COPY)
@@ -205,21 +197,6 @@ static mx_status late_clock(mx_device *d, double *dst)
     return MX_OK;
 }
 
-static mx_status hold_clock(mx_device *d, int mhz)
-{
-    ((queue *)d)->held = mhz;
-    held_mhz = mhz ? mhz : held_mhz;
-    return MX_OK;
-}
-
-static mx_status see_clock(mx_device *d, int *mhz, double *power)
-{
-    (void)d;
-    *mhz = 1502;
-    *power = 0.97;
-    return MX_OK;
-}
-
 static mx_status late_mark(mx_device *d, void *late)
 {
     *(int64_t *)late = ((queue *)d)->asked;
@@ -306,8 +283,6 @@ mx_status mx_device_open_queue(mx_device **out)
                             .late_open = late_open, .late_take = late_take,
                             .late_clock = late_clock, .late_mark = late_mark,
                             .late_wait = late_wait, .late_close = late_close};
-    q->device.hold_clock = hold_clock;
-    q->device.see_clock = see_clock;
     q->device.lane_open = lane_open;
     q->device.lane_slot = lane_slot;
     q->device.lane_send = lane_send;

@@ -17,7 +17,6 @@ typedef struct {
     int64_t waits;     /* late_wait was called */
     int64_t idle_waits; /* ... and no run was queued behind the mark */
     int64_t hosted_bytes; /* of variables that were to lie in host memory */
-    int64_t held_mhz;     /* the clock that was held last */
 } mx_queue_counts;
 mx_queue_counts mx_queue_report(void); /* since the process began */
 

@@ -11,7 +11,6 @@
 
 #include "device/cuda/plugin/documents.h"
 #include "device/cuda/plugin/gemm_lt.h"
-#include "device/cuda/plugin/held_clock.h"
 #include "device/cuda/plugin/nvrtc_cache.h"
 #include "device/cuda/plugin/sdpa_cudnn.h"
 #include "device/device.h"
@@ -38,7 +37,6 @@ typedef struct {
         size_t bytes;
     } hosted[MX_CUDA_HOSTED]; /* blocks of pinned host memory (hosted.c) */
     size_t memory_bytes;      /* of the whole device */
-    mx_held_clock *clock; /* NULL: nobody has asked for it */
     bool any_order;      /* equal runs need not give equal bits */
     bool search;         /* products are timed when they are planned */
     mx_cuda_documents documents[MX_CUDA_ID_INPUTS]; /* inputs that tell documents apart */

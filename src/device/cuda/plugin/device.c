@@ -148,23 +148,6 @@ static mx_status cuda_late_clock(mx_device *d, double *dst)
     return mx_cuda_check(mx_cuda_clock(dst, mx_cuda_of(d)->stream), "the GPU's clock");
 }
 
-static mx_status open_clock(mx_cuda *c)
-{
-    return c->clock ? MX_OK : mx_held_clock_open(&c->clock);
-}
-
-static mx_status cuda_hold_clock(mx_device *d, int mhz)
-{
-    MX_TRY(open_clock(mx_cuda_of(d)));
-    return mx_held_clock_set(mx_cuda_of(d)->clock, mhz);
-}
-
-static mx_status cuda_see_clock(mx_device *d, int *mhz, double *power)
-{
-    MX_TRY(open_clock(mx_cuda_of(d)));
-    return mx_held_clock_see(mx_cuda_of(d)->clock, mhz, power);
-}
-
 static mx_status cuda_late_mark(mx_device *d, void *late)
 {
     return mx_cuda_check(cudaEventRecord(late, mx_cuda_of(d)->stream), "an event");
@@ -503,7 +486,6 @@ static void cuda_close(mx_device *d)
 {
     mx_cuda *c = mx_cuda_of(d);
     cudaStreamSynchronize(c->stream);
-    mx_held_clock_close(c->clock);
     cudaFree(c->work);
     cudaFree(c->gemm_work);
     if (c->stage)
@@ -566,8 +548,6 @@ mx_status mx_device_open_cuda(mx_device **out)
     d->device.late_mark = cuda_late_mark;
     d->device.late_wait = cuda_late_wait;
     d->device.late_close = cuda_late_close;
-    d->device.hold_clock = cuda_hold_clock;
-    d->device.see_clock = cuda_see_clock;
     mx_cuda_lanes(&d->device);
     mx_status st = open_libraries(&d->cuda);
     if (st)
