@@ -126,13 +126,12 @@ static int64_t scored(const mx_attn *a, operand k, int nk)
     return k.packed ? (nk + cols - 1) / cols * cols : nk;
 }
 
-/* Elements between rows of weights, at which a product reads them where they lie; and numbers
- * between rows of scores, which are the same rows before bf16 is laid into them. */
+/* Elements between rows of weights: an odd number of cache lines, at which a product reads them
+ * where they lie. And numbers between rows of scores, which are the same rows before bf16 is laid
+ * into them. */
 static int64_t weights_stride(const mx_attn *a)
 {
-    int64_t least = MX_ATTN_KEYS + 16, n = mx_gemm_row_stride(a->type);
-    least = a->type == MX_NUM_BF16 ? 2 * least : least;
-    return n > least ? n : least;
+    return (MX_ATTN_KEYS + 16) * (a->type == MX_NUM_BF16 ? 2 : 1);
 }
 
 static int64_t scores_stride(const mx_attn *a)

@@ -20,12 +20,6 @@ int mx_gemm_tile_cols(mx_num type)
     return mx_gemm_level_at(type, type, mx_simd_level())->nr;
 }
 
-int64_t mx_gemm_row_stride(mx_num type)
-{
-    const mx_gemm_level *l = mx_gemm_level_at(type, type, mx_simd_level());
-    return (l->kc + MX_GEMM_ROW_PAD) * l->pair;
-}
-
 typedef struct {
     int64_t rows, cols;     /* of a tile */
     int64_t n_rows, n_cols; /* tiles per product */
@@ -47,11 +41,8 @@ static int64_t ceil_div(int64_t a, int64_t b)
  * that has it. */
 static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)
 {
-    bool wide = mx_gemm_is_wide(g, l->kc * l->pair, l->wide_kc * l->pair);
-    bool cols_first = l->pair == 2 && !g->trans_a && g->trans_b && g->k <= l->kc * l->pair;
-    int64_t mm = 1, nn = ceil_div(g->n, wide ? l->wide_nc : l->nc);
-    if (wide && batch * nn < 4 * threads && g->m / threads >= 256)
-        mm = threads; /* also where nn would do */
+    bool cols_first = l->pair == 2 && !g->trans_a && g->trans_b && g->k <= 768;
+    int64_t mm = 1, nn = ceil_div(g->n, l->nc);
     while (threads > 1 && batch * mm * nn < 8 * threads && batch * mm * nn % threads) {
         if (cols_first && g->n / (nn + 1) >= 256)
             nn++;

@@ -10,11 +10,11 @@
  *     f32 / bf16, any mix     f32 or bf16   f32 sums; both bf16 on AVX512_BF16: VDPBF16PS, f32 sums
  *     f64                     f64           f64 (gradient checks)
  *
- * Promises. No allocation: packing buffers are on the stack (at most 4.6 MB per thread; the OpenMP
+ * Promises. No allocation: packing buffers are on the stack (at most 5.1 MB per thread; the OpenMP
  * default of 8 MB is enough). No global state. The bits of every element of C depend on its row
  * of op(A), its column of op(B), k, the path (below) and the CPU level; never on the thread
  * count, on m or n, or on what else the machine does. Paths: m <= MX_GEMV_MAX_M with trans_b
- * streams B once (decoding); everything else is packed, in blocks of k that trans_a may change.
+ * streams B once (decoding); everything else is packed.
  */
 #ifndef MX_OPS_CPU_GEMM_H
 #define MX_OPS_CPU_GEMM_H
@@ -69,9 +69,7 @@ void mx_gemm(const mx_gemm_args *g);
 size_t mx_gemm_pack_bytes(const mx_gemm_args *g);
 void mx_gemm_pack(const mx_gemm_args *g, void *packed);
 
-/* Columns of this machine's register tile, and the distance of rows of A, in elements, at which
- * they are used where they lie (not transposed, k within one block). */
+/* Columns of this machine's register tile. */
 int mx_gemm_tile_cols(mx_num type);
-int64_t mx_gemm_row_stride(mx_num type);
 
 #endif

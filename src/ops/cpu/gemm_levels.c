@@ -5,19 +5,19 @@
  *     AVX2       6 x 16     6 x 8      as f32
  *     AVX-512    14 x 32    14 x 16    as f32
  *     ... BF16                         14 x 32, two k per step (VDPBF16PS)
- * 14 x 2 accumulators, two vectors of B and one broadcast fill the 32 registers of AVX-512. KC and
- * NC put the block of B into 0.8 MB (an L2 of 1 MB and more) and the panel of A into 14 KB of L1;
- * every column of the block pays for a share of packing that panel, so NC is the larger one. Where
- * there is nothing to pack and k is at most 768, f32 blocks are 384 by 512 ("wide", +2 %). For
- * bf16 a block has 768 elements of k, which many models need: their sums are rounded in registers.
+ * 14 x 2 accumulators, two vectors of B and one broadcast fill the 32 registers of AVX-512. Blocks
+ * of k are as long as the stack has room for: at 1,024 words B takes 3 MB. In bf16 those are 2,048
+ * elements; where k is not more, as in many models, results are rounded in registers. Blocks of the
+ * other levels have not been measured since B moved from L2 to L3 (gemm_kernel.inc).
  */
 #include "ops/cpu/gemm_tile.h"
 
 #include "base/vmath.h"
+#include "ops/cpu/gemm_ahead.h"
 #include <string.h>
 
 #define PLAIN_MAC(acc, a, b) ((acc) += (a) * (b))
-#define NO_TRANSPOSE(d, ldd, s, lds) ((void)(d), (void)(s), false)
+#define NO_TRANSPOSE(d, ldd, s, lds) ((void)(d), (void)(s), (void)(lds), false)
 #define NO_HALVES(d, v, w) ((void)(d))
 
 typedef uint32_t v16u __attribute__((vector_size(64)));
@@ -62,8 +62,6 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define MR 4
 #define KC 256
 #define NC 256
-#define WIDE_KC KC
-#define WIDE_NC NC
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
@@ -78,8 +76,6 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define MR 6
 #define KC 384
 #define NC 384
-#define WIDE_KC KC
-#define WIDE_NC NC
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
@@ -92,10 +88,8 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define PAIR 1
 #define VL 16
 #define MR 14
-#define KC 256
+#define KC 1024
 #define NC 768
-#define WIDE_KC 384
-#define WIDE_NC 512
 #define MAC PLAIN_MAC
 #define TRANSPOSE transpose16
 #define HALVES NO_HALVES
@@ -116,10 +110,8 @@ typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 #define PAIR 2
 #define VL 16
 #define MR 14
-#define KC 384
+#define KC 1024
 #define NC 768
-#define WIDE_KC KC
-#define WIDE_NC NC
 #define MAC BF16_MAC
 #define TRANSPOSE transpose16
 #define HALVES BF16_HALVES
@@ -134,8 +126,6 @@ typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 #define MR 4
 #define KC 256
 #define NC 128
-#define WIDE_KC KC
-#define WIDE_NC NC
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
@@ -150,8 +140,6 @@ typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 #define MR 6
 #define KC 256
 #define NC 256
-#define WIDE_KC KC
-#define WIDE_NC NC
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
@@ -166,24 +154,22 @@ typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 #define MR 14
 #define KC 256
 #define NC 192
-#define WIDE_KC KC
-#define WIDE_NC NC
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
 #include "ops/cpu/gemm_kernel.inc"
 
-#define LEVEL(kind, mr, nr, nc, kc, pair, ...)                                                     \
+#define LEVEL(kind, mr, nr, nc, kc, pair)                                                          \
     {                                                                                              \
-        tile_##kind, pack_##kind, mr, nr, nc, kc, pair, __VA_ARGS__                                \
+        tile_##kind, pack_##kind, mr, nr, nc, kc, pair                                             \
     }
 static const mx_gemm_level f32_levels[] = {LEVEL(f32_base, 4, 8, 256, 256, 1),
                                            LEVEL(f32_v3, 6, 16, 384, 384, 1),
-                                           LEVEL(f32_v4, 14, 32, 768, 256, 1, 384, 512)};
+                                           LEVEL(f32_v4, 14, 32, 768, 1024, 1)};
 static const mx_gemm_level f64_levels[] = {LEVEL(f64_base, 4, 4, 128, 256, 1),
                                            LEVEL(f64_v3, 6, 8, 256, 256, 1),
                                            LEVEL(f64_v4, 14, 16, 192, 256, 1)};
-static const mx_gemm_level bf16_level = LEVEL(bf16, 14, 32, 768, 384, 2);
+static const mx_gemm_level bf16_level = LEVEL(bf16, 14, 32, 768, 1024, 2);
 
 const mx_gemm_level *mx_gemm_level_at(mx_num a, mx_num b, mx_simd level)
 {

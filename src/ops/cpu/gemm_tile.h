@@ -28,16 +28,7 @@ typedef struct {
     mx_gemm_pack_fn *pack;
     int mr, nr, nc, kc; /* register tile; most columns of one tile, most words of k of a block */
     int pair;           /* elements of k in a word */
-    int wide_kc, wide_nc; /* kc and nc of wide products; 0: there are none */
 } mx_gemm_level;
-
-/* Wide: a longer block of k, of fewer columns, makes two blocks of three and saves a pass over C.
- * Where A is transposed, packing it for more blocks of columns costs as much. Bits depend on this,
- * so it depends on k and on nothing that is cut. `kc` and `wide` count elements of k. */
-static inline bool mx_gemm_is_wide(const mx_gemm_args *g, int64_t kc, int64_t wide)
-{
-    return wide > kc && !g->trans_a && g->k > kc && g->k <= 2 * wide;
-}
 
 /* The code for operands of these types on a CPU of this level. */
 const mx_gemm_level *mx_gemm_level_at(mx_num a, mx_num b, mx_simd level);
