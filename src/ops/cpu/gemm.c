@@ -33,12 +33,12 @@ static int64_t ceil_div(int64_t a, int64_t b)
 /* Tiles as large as the packing buffers allow, then more of them until every thread has as many.
  * Where A is transposed, rows are cut while many remain: a cut packs B once more, a cut of columns
  * would pack A once more, which is asked for less well ahead (77 % of the peak instead of 86 for
- * 768 x 768 x 2048 once). Otherwise columns come first: nothing is packed twice, and A comes through
- * the caches once for each thread (+1.2 % on two threads over the products of a Llama layer). Threads
- * do not share a packed block: where two cores have no cache in common, handing it over costs more
- * than packing it twice (measured: 60 % of the peak instead of 85 for m = 256). Rows are cut evenly
- * and not at whole register tiles: a short last one costs every thread less than a whole one costs
- * the thread that has it. */
+ * 768 x 768 x 2048 once). Otherwise columns come first: nothing is packed twice, and A comes
+ * through the caches once for each thread (two threads, the products of a Llama layer: +1.2 %).
+ * Threads do not share a packed block: where two cores have no cache in common, handing it over
+ * costs more than packing it twice (measured: 60 % of the peak instead of 85 for m = 256). Rows are
+ * cut evenly and not at whole register tiles: a short last one costs every thread less than a whole
+ * one costs the thread that has it. */
 static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)
 {
     int64_t mm = 1, nn = ceil_div(g->n, l->nc);
