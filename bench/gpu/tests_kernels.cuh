@@ -4,7 +4,7 @@
 
 #include "check.cuh"
 
-static void test_xent(int vocab, float cap)
+static void test_xent(int vocab, float cap, float z_loss)
 {
     const int rows = 24;
     int ld = (vocab + 7) / 8 * 8;
@@ -17,7 +17,7 @@ static void test_xent(int vocab, float cap)
     float *w = device_random<float>(rows, 2, 0.5, 1), *gs = device_random<float>(1, 3, 0, 0.25f);
     float *loss = device_alloc<float>(rows), *lse = device_alloc<float>(rows);
     vec hl = host(l, rows * ld), hw = host(w, rows), rg(rows * vocab), rl(rows), rs(rows);
-    mx_xent_shape s = {rows, vocab, ld, cap, true};
+    mx_xent_shape s = {rows, vocab, ld, cap, z_loss, true};
     CU(mx_cuda_xent(&s, l, t, w, gs, loss, lse, 0));
     vec full = host(l, rows * ld), got(rows * vocab);
     for (int i = 0; i < rows; i++) {
@@ -31,16 +31,17 @@ static void test_xent(int vocab, float cap)
             sum += exp(z[c] - m);
         rs[i] = m + log(sum);
         bool on = tgt[i] >= 0;
-        rl[i] = on ? hw[i] * (rs[i] - z[tgt[i]]) : 0;
+        rl[i] = on ? hw[i] * (rs[i] - z[tgt[i]] + z_loss * rs[i] * rs[i]) : 0;
+        double more = 1 + 2 * z_loss * rs[i];
         for (int c = 0; c < vocab; c++) {
-            double g = on ? (exp(z[c] - rs[i]) - (c == tgt[i])) * hw[i] * 0.25 : 0;
+            double g = on ? (exp(z[c] - rs[i]) * more - (c == tgt[i])) * hw[i] * 0.25 : 0;
             rg[i * vocab + c] = cap > 0 ? g * (1 - z[c] * z[c] / cap / cap) : g;
             got[i * vocab + c] = full[i * ld + c];
         }
         if (!on) /* as everywhere: a token that is not counted has none */
             rs[i] = 0;
     }
-    snprintf(name, sizeof name, "cross-entropy V %d cap %.0f: loss", vocab, cap);
+    snprintf(name, sizeof name, "cross-entropy V %d cap %.0f z %g: loss", vocab, cap, z_loss);
     check(name, rel_error(host(loss, rows), rl), 1e-5);
     check("  lse", rel_error(host(lse, rows), rs), 1e-5);
     check("  gradient", rel_error(got, rg), 4e-3);
@@ -148,8 +149,9 @@ static void test_kernels()
     test_sample(1.3f, 0, 0.9f, 0);
     test_sample(1, 100, 0.8f, 0.05f);
     test_casts();
-    test_xent(1003, 0);
-    test_xent(32000, 30);
+    test_xent(1003, 0, 0);
+    test_xent(1003, 0, 0.02f);
+    test_xent(32000, 30, 0.01f);
 }
 
 #endif

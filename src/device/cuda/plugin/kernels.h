@@ -32,13 +32,13 @@ cudaError_t mx_cuda_embed_grad(float *dtable, const void *dy, bool dy_f32, const
                                cudaStream_t stream);
 
 /* --- softmax cross-entropy over a tile of logits (xent.cu) --- */
-/* logits (T, V) bf16, row stride ld, become their gradient in place: (softmax - onehot) * weight *
- * grad_scale, through the soft-cap. loss[t] = weight (lse - logit[target]) f32; lse[t]; targets < 0
- * are ignored (loss, lse and gradient 0). grad_scale is read from the device (1 / token count);
- * weight NULL: one. */
+/* logits (T, V) bf16, row stride ld, become their gradient in place: (softmax (1 + 2 z_loss lse) -
+ * onehot) * weight * grad_scale, through the soft-cap. loss[t] = weight (lse - logit[target] +
+ * z_loss lse^2) f32; lse[t]; targets < 0 are ignored (loss, lse and gradient 0). grad_scale is read
+ * from the device (1 / token count); weight NULL: one. */
 typedef struct {
     int64_t rows, vocab, ld;
-    float softcap;
+    float softcap, z_loss;
     bool gradient;   /* false: logits stay as they are */
     bool plain_loss; /* the weight counts in the gradient alone */
 } mx_xent_shape;

@@ -92,8 +92,6 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     mx_status st = MX_OK;
     if (tx->dtype != tw->dtype || (tx->dtype != MX_F32 && tx->dtype != MX_BF16))
         st = mx_fail(MX_DEVICE, "cross-entropy of these dtypes");
-    else if (!x->f32 && a->z_loss != 0)
-        st = mx_fail(MX_DEVICE, "z-loss");
     if (!st)
         st = plan_chunk(c, x, 0, x->chunk, (float)a->scale);
     if (!st && x->rows % x->chunk)
@@ -132,7 +130,7 @@ static mx_status softmax(mx_cuda *c, const mx_exec_step *s, const xent *x, int64
                                                 (float)a->z_loss, (float)a->scale},
                                c->work, labels, dloss, loss, lse, c->stream), "cross-entropy");
     mx_xent_shape shape = {.rows = n, .vocab = x->vocab, .ld = x->ld, .softcap = (float)a->softcap,
-                           .gradient = x->grad, .plain_loss = true};
+                           .z_loss = (float)a->z_loss, .gradient = x->grad, .plain_loss = true};
     return mx_cuda_check(
         mx_cuda_xent(&shape, c->work, labels, dloss, x->ones, loss, lse, c->stream),
         "cross-entropy");

@@ -5,7 +5,7 @@
  * a fixed order) and keeps the front of the row in shared memory; pass two takes the front from
  * there and the rest from the second-level cache, and writes the gradient. Memory traffic is one
  * read and one write of the logits. With z = cap tanh(l / cap) the gradient is multiplied by 1 - (z
- * / cap)^2.
+ * / cap)^2. The z-loss adds z_loss lse^2 to the loss and 2 z_loss lse to the softmax's factor.
  */
 #include "device/cuda/plugin/flash.cuh"
 #include "device/cuda/plugin/kernels.h"
@@ -72,12 +72,13 @@ __device__ max_sum block_merge(max_sum t, max_sum *scratch)
     return t;
 }
 
+/* g: of the softmax; hit: of the target's logit, 0 for others. */
 template <bool CAP>
 __device__ __forceinline__ float gradient(float l, float lse, float g, float cap, float inv,
-                                          bool target)
+                                          float hit)
 {
     float z = capped<CAP>(l, cap, inv);
-    float d = (__expf(z - lse) - (target ? 1.f : 0.f)) * g;
+    float d = __expf(z - lse) * g - hit;
     return CAP ? d * (1.f - (z * inv) * (z * inv)) : d;
 }
 
@@ -85,7 +86,7 @@ template <bool CAP>
 __global__ void __launch_bounds__(XENT_THREADS, 2)
     xent_kernel(uint16_t *logits, const int32_t *targets, const float *weight,
                 const float *grad_scale, float *loss, float *lse_out, int64_t vocab, int64_t ld,
-                float cap, bool write, bool plain_loss)
+                float cap, float z_loss, bool write, bool plain_loss)
 {
     extern __shared__ vec8 kept[];
     __shared__ max_sum scratch[XENT_THREADS / 32];
@@ -97,14 +98,14 @@ __global__ void __launch_bounds__(XENT_THREADS, 2)
     float lse = t.m + logf(t.s), w = counts ? (weight ? weight[blockIdx.x] : 1.f) : 0.f;
     if (threadIdx.x == 0) {
         lse_out[blockIdx.x] = counts ? lse : 0.f;
-        loss[blockIdx.x] = counts ? (plain_loss ? 1.f : w) *
-                                        (lse - capped<CAP>(bf16_to_f32(row[target]), cap, inv))
-                                  : 0.f;
+        float own = counts ? capped<CAP>(bf16_to_f32(row[target]), cap, inv) : 0.f;
+        loss[blockIdx.x] =
+            counts ? (plain_loss ? 1.f : w) * (lse - own + z_loss * lse * lse) : 0.f;
     }
     if (!write)
         return;
     __syncthreads(); /* the target's logit has been read */
-    float g = w * *grad_scale, lse2 = lse * LOG2E;
+    float one = w * *grad_scale, g = one * (1.f + 2.f * z_loss * lse), lse2 = lse * LOG2E;
     target = counts ? target : -8;
     int64_t n8 = vocab / 8;
 #pragma unroll 4
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(XENT_THREADS, 2)
             int hit = counts && target / 8 == c ? (int)(target % 8) : -1;
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                f[j] = gradient<CAP>(f[j], lse, g, cap, inv, j == hit);
+                f[j] = gradient<CAP>(f[j], lse, g, cap, inv, j == hit ? one : 0.f);
         } else {
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -124,7 +125,8 @@ __global__ void __launch_bounds__(XENT_THREADS, 2)
         store8_stream(row + 8 * c, pack8(f));
     }
     for (int64_t c = 8 * n8 + threadIdx.x; c < vocab; c += XENT_THREADS)
-        row[c] = f32_to_bf16(gradient<CAP>(bf16_to_f32(row[c]), lse, g, cap, inv, c == target));
+        row[c] = f32_to_bf16(
+            gradient<CAP>(bf16_to_f32(row[c]), lse, g, cap, inv, c == target ? one : 0.f));
     for (int64_t c = vocab + threadIdx.x; c < ld; c += XENT_THREADS)
         row[c] = 0; /* columns that only make the row a multiple of 8 */
 }
@@ -141,7 +143,7 @@ cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t 
     if (e != cudaSuccess)
         return e;
     k<<<(unsigned)s->rows, XENT_THREADS, KEPT * sizeof(vec8), stream>>>(
-        logits, targets, weight, grad_scale, loss, lse, s->vocab, s->ld, s->softcap, s->gradient,
-        s->plain_loss);
+        logits, targets, weight, grad_scale, loss, lse, s->vocab, s->ld, s->softcap, s->z_loss,
+        s->gradient, s->plain_loss);
     return cudaGetLastError();
 }
