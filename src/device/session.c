@@ -2,6 +2,7 @@
 #include "device/device.h"
 
 #include "base/rng.h"
+#include "base/stack.h"
 #include "device/cpu/queue.h"
 #include "ops.h"
 #include "ops/load.h"
@@ -24,6 +25,7 @@ struct mx_session {
 };
 
 enum { ALIGN = 256, RUN = 1 << 20 }; /* of a variable; elements staged at once */
+enum { STACK_SLACK = 1 << 20 };       /* what the system keeps of one does not count */
 
 static void *pass_gate(void *gate)
 {
@@ -51,10 +53,15 @@ static mx_status start_threads(int n)
                        "%d threads were asked for and %d can be had: %s; is memory short, or their "
                        "number limited? num_threads=%d needs fewer",
                        n, started + 1, strerror(error), started + 1);
-    int at_work = 0;
-#pragma omp parallel num_threads(n) reduction(+ : at_work)
-    at_work++;
-    return at_work > 0 ? MX_OK : mx_fail(MX_DEVICE, "OpenMP runs nothing");
+    int64_t stack = MX_STACK_BYTES;
+#pragma omp parallel num_threads(n) reduction(min : stack)
+    stack = mx_stack_bytes();
+    if (stack < MX_STACK_BYTES - STACK_SLACK)
+        return mx_fail(MX_MEMORY,
+                       "kernels need %d KiB of stack and a thread has %lld; leave OMP_STACKSIZE "
+                       "out of the environment, or set it to 8M",
+                       MX_STACK_BYTES >> 10, (long long)stack >> 10);
+    return MX_OK;
 }
 
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
@@ -83,7 +90,9 @@ mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
     if (n_threads > 0)
         omp_set_num_threads(n_threads);
     s->n_threads = omp_get_max_threads();
-    mx_status st = start_threads(s->n_threads);
+    mx_status st = mx_stack_prepare();
+    if (!st)
+        st = start_threads(s->n_threads);
     if (st)
         mx_session_close(s);
     else
