@@ -4,8 +4,8 @@
  * cut affects speed and never bits. There is no split of k: products with small C and large k run
  * on fewer threads and stay reproducible.
  *
- * Why not a library: oneDNN's sgemm is 3-6 % faster on most f32 training shapes and 15 % where k
- * is a vocabulary (bench/kernels_bench measures both), but it allocates, splits k by the thread
+ * Why not a library: oneDNN's sgemm was 3-6 % faster on most f32 training shapes and 15 % where k
+ * is a vocabulary, before blocks of k grew (bench/kernels_bench measures both), but it allocates, splits k by the thread
  * count, so that bits change with it, and its bf16 product wants weights packed beforehand.
  */
 #include "ops/cpu/gemm.h"
@@ -30,20 +30,25 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Tiles as large as the packing buffers allow, then more of them until every thread has as many.
- * Where A is transposed, rows are cut while many remain: a cut packs B once more, a cut of columns
- * would pack A once more, which is asked for less well ahead (77 % of the peak instead of 86 for
- * 768 x 768 x 2048 once). Otherwise columns come first: nothing is packed twice, and A comes
- * through the caches once for each thread (two threads, the products of a Llama layer: +1.2 %).
- * Threads do not share a packed block: where two cores have no cache in common, handing it over
- * costs more than packing it twice (measured: 60 % of the peak instead of 85 for m = 256). Rows are
- * cut evenly and not at whole register tiles: a short last one costs every thread less than a whole
- * one costs the thread that has it. */
+/* Tiles as large as the packing buffers allow, then more of them until every thread has as many:
+ * rows while many remain (each cut packs B once more), then columns (A once more, and every thread
+ * reads all of A: 77 % of the peak instead of 86 for 768 x 768 x 2048 once). Threads do not share a
+ * packed block: where two cores have no cache in common, handing it over costs more than packing it
+ * twice (measured: 60 % of the peak instead of 85 for m = 256). For the same reason rows are cut
+ * where A is not transposed, even if the columns alone would do: what comes before and after such a
+ * product works on rows too, so a thread finds its rows of A in its own cache, and its rows of C
+ * later. Columns make the product alone 1 to 2 % faster, since B is packed once, and a step of
+ * Llama 110M 2 % slower; they are taken in bf16 where B is transposed and k short. Rows are cut
+ * evenly and not at whole register tiles: a short last one costs every thread less than a whole one
+ * costs the thread that has it. */
 static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)
 {
+    bool cols_first = l->pair == 2 && !g->trans_a && g->trans_b && g->k <= 768;
     int64_t mm = 1, nn = ceil_div(g->n, l->nc);
+    if (l->pair == 1 && !g->trans_a && batch * nn < 4 * threads && g->m / threads >= 256)
+        mm = threads;
     while (threads > 1 && batch * mm * nn < 8 * threads && batch * mm * nn % threads) {
-        if (!g->trans_a && g->n / (nn + 1) >= 256)
+        if (cols_first && g->n / (nn + 1) >= 256)
             nn++;
         else if (g->m / (mm + 1) >= 256)
             mm++;
