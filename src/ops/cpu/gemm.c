@@ -5,8 +5,9 @@
  * on fewer threads and stay reproducible.
  *
  * Why not a library: oneDNN's sgemm was 3-6 % faster on most f32 training shapes and 15 % where k
- * is a vocabulary, before blocks of k grew (bench/kernels_bench measures both), but it allocates, splits k by the thread
- * count, so that bits change with it, and its bf16 product wants weights packed beforehand.
+ * is a vocabulary, before blocks of k grew (bench/kernels_bench measures both), but it allocates,
+ * splits k by the thread count, so that bits change with it, and its bf16 product wants weights
+ * packed beforehand.
  */
 #include "ops/cpu/gemm.h"
 
