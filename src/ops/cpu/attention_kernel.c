@@ -16,7 +16,8 @@
 enum {
     BACK_KEYS = 224, /* keys of a tile in the backward pass, at most MX_ATTN_KEYS: whole register
                       * tiles both as rows (14) and as columns (32) */
-    BLOCK = 8,       /* row tiles that share packed keys in the forward pass, at most */
+    BLOCK = 16,      /* row tiles that share packed keys in the forward pass, at most */
+    FEW_BLOCK = 8,   /* where there are few heads to share out */
     ROOM = 64,       /* rows of a tile in whole lanes */
     LANES = 16,      /* row loops run over whole vectors: beyond a row's end they find -inf */
     CLEAR = 16       /* more than the rows of a register tile: weights this far beyond the diagonal
@@ -229,8 +230,9 @@ void mx_attn_forward(const mx_attn *a, const mx_attn_forward_args *p, void *work
         return;
     int64_t heads = MX_ATTN_ROWS / queries < group ? MX_ATTN_ROWS / queries : group;
     int64_t parts = (group + heads - 1) / heads, tiles = (a->q_len + queries - 1) / queries;
-    int64_t blocks = (tiles + BLOCK - 1) / BLOCK, each_block = (tiles + blocks - 1) / blocks;
     int64_t n_heads = a->batch * a->k_heads * parts;
+    int64_t most = n_heads >= 8 * threads ? BLOCK : FEW_BLOCK;
+    int64_t blocks = (tiles + most - 1) / most, each_block = (tiles + blocks - 1) / blocks;
     size_t each = forward_thread_bytes(a);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t i = 0; i < n_heads * blocks; i++) {
