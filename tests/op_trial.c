@@ -90,6 +90,23 @@ bool op_trial_compile(mx_graph_run *r, const op_trial *t, bool merge)
     return ok;
 }
 
+bool op_trial_finish(mx_graph_run *r, op_trial *t, bool merge, op_outcome *out)
+{
+    bool ok = op_trial_compile(r, t, merge);
+    if (ok) {
+        op_trial_write(r, t);
+        mx_graph_run_go(r);
+    }
+    for (int k = 0; ok && k < out->n; k++) {
+        char name[16];
+        out->y[k] = MX_NEW_N(&t->arena, double, mx_type_count(&out->type[k]) + 1);
+        snprintf(name, sizeof name, "y%d", k);
+        mx_graph_run_read(r, name, out->y[k]);
+    }
+    mx_graph_run_fini(r);
+    return ok;
+}
+
 bool op_trial_forward(op_trial *t, mx_dtype real, op_outcome *out)
 {
     mx_graph_run r;
@@ -103,18 +120,7 @@ bool op_trial_forward(op_trial *t, mx_dtype real, op_outcome *out)
         mx_graph_root(&r.graph, name, mx_output(&r.graph, n, k));
         out->type[k] = *mx_node_type(n, k);
     }
-    bool ok = op_trial_compile(&r, t, true);
-    if (ok) {
-        op_trial_write(&r, t);
-        mx_graph_run_go(&r);
-    }
-    for (int k = 0; ok && k < out->n; k++) {
-        out->y[k] = MX_NEW_N(&t->arena, double, mx_type_count(&out->type[k]) + 1);
-        snprintf(name, sizeof name, "y%d", k);
-        mx_graph_run_read(&r, name, out->y[k]);
-    }
-    mx_graph_run_fini(&r);
-    return ok;
+    return op_trial_finish(&r, t, true, out);
 }
 
 bool op_trial_has_output(const op_trial *t, int k)

@@ -33,6 +33,8 @@ void op_each_case(void (*body)(op_trial *t));
 mx_node *op_trial_build(mx_graph *g, const op_trial *t, mx_dtype real, bool wrapped);
 void op_trial_write(mx_graph_run *r, const op_trial *t);
 bool op_trial_compile(mx_graph_run *r, const op_trial *t, bool merge);
+/* Compiles, runs, reads the roots y0, y1, ... whose types are in `out`, and ends r. */
+bool op_trial_finish(mx_graph_run *r, op_trial *t, bool merge, op_outcome *out);
 /* The forward pass. False when it could not be built (which has been reported). */
 bool op_trial_forward(op_trial *t, mx_dtype real, op_outcome *out);
 /* An output that would overwrite an input which is absent holds nothing. */

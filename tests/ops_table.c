@@ -207,18 +207,7 @@ static bool composed(op_trial *t, mx_dtype real, bool merge, op_outcome *out)
         mx_graph_root(g, name, y);
         out->type[out->n++] = y->type;
     }
-    bool ok = op_trial_compile(&r, t, merge);
-    if (ok) {
-        op_trial_write(&r, t);
-        mx_graph_run_go(&r);
-    }
-    for (int k = 0; ok && k < out->n; k++) {
-        out->y[k] = MX_NEW_N(&t->arena, double, mx_type_count(&out->type[k]) + 1);
-        snprintf(name, sizeof name, "y%d", k);
-        mx_graph_run_read(&r, name, out->y[k]);
-    }
-    mx_graph_run_fini(&r);
-    return ok;
+    return op_trial_finish(&r, t, merge, out);
 }
 
 static void check_fused(op_trial *t)

@@ -10,8 +10,8 @@
  *     f32 / bf16, any mix     f32 or bf16   f32 sums; both bf16 on AVX512_BF16: VDPBF16PS, f32 sums
  *     f64                     f64           f64 (gradient checks)
  *
- * Promises. No allocation: packing buffers are on the stack (at most 5.1 MB per thread; the OpenMP
- * default of 8 MB is enough). No global state. The bits of every element of C depend on its row
+ * Promises. No allocation: packing buffers are on the stack (at most 5.1 MB per thread, for
+ * which base/stack.h makes room). No global state. The bits of every element of C depend on its row
  * of op(A), its column of op(B), k, the path (below) and the CPU level; never on the thread
  * count, on m or n, or on what else the machine does. Paths: m <= MX_GEMV_MAX_M with trans_b
  * streams B once (decoding); everything else is packed.
