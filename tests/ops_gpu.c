@@ -246,6 +246,16 @@ static const large_case large_sparse[] = {
                         NONE, NONE, {3, {2, 1, 20}, MX_I32, -1, 90}}, &causal}},
 };
 
+/* Vocabularies that are and are not multiples of what kernels load at a time. */
+static const struct { double scale, softcap, z_loss; } losses[] = {{1, 0, 0}, {0.5, 3, 0.01}};
+#define HEAD(rows, d, vocab)                                                                       \
+    {2, {rows, d}, .lo = -0.3, .hi = 0.3}, {2, {vocab, d}}, {1, {rows}, MX_I32, -1, vocab}
+static const large_case large_head[] = {
+    {"linear_xent", {3, {HEAD(300, 72, 1003)}, &losses[0]}},
+    {"linear_xent", {3, {HEAD(300, 72, 1003)}, &losses[1]}},
+    {"linear_xent", {3, {HEAD(130, 128, 776)}, &losses[1]}},
+};
+
 static const struct { char dims[2 * MX_MAX_DIMS + 4]; } turns[] = {{"abcd->adcb"}, {"abcd->cabd"}};
 static const struct { mx_shape shape; } sums[] = {{{4, {6, 1, 5, 1}}}, {{4, {1, 300, 1, 40}}}};
 static const struct { bool reverse; } backwards = {true};
@@ -292,6 +302,7 @@ MX_TEST(ops_on_the_gpu_in_large)
     compare_all(large, sizeof large / sizeof *large, gpu);
     compare_all(large_delta, sizeof large_delta / sizeof *large_delta, gpu);
     compare_all(large_sparse, sizeof large_sparse / sizeof *large_sparse, gpu);
+    compare_all(large_head, sizeof large_head / sizeof *large_head, gpu);
     compare_all(large_layout, sizeof large_layout / sizeof *large_layout, gpu);
     mx_session_close(gpu);
 }
