@@ -112,10 +112,15 @@ def run(name, steps):
           f"first step {times[0]:.0f} s", flush=True)
 
 
-if len(sys.argv) == 4 and sys.argv[1] == "--row":
-    run(sys.argv[2], int(sys.argv[3]))
-else:
+def main(script, run):
+    """Each row in a process of its own: run(row, steps)."""
+    if len(sys.argv) == 4 and sys.argv[1] == "--row":
+        return run(sys.argv[2], int(sys.argv[3]))
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     for row in sys.argv[2:] or ROWS:
         if row in ROWS:  # bench/gpu/train has more
-            subprocess.run([sys.executable, __file__, "--row", row, str(steps)], check=True)
+            subprocess.run([sys.executable, script, "--row", row, str(steps)], check=True)
+
+
+if __name__ == "__main__":
+    main(__file__, run)
