@@ -98,23 +98,59 @@ size_t mx_cuda_sum_rows_bytes(int64_t rows, int64_t d)
     return columns > all ? columns : all;
 }
 
-/* Block (c, p): 32 columns by 8 rows at a time, rows of part p. */
-template <typename X>
+/* 16 bytes of a row. */
+__device__ __forceinline__ void load_piece(float f[8], const uint16_t *x)
+{
+    unpack8(f, load8(x));
+}
+__device__ __forceinline__ void load_piece(float f[4], const float *x)
+{
+    load4(f, x);
+}
+
+/* Block (c, p): 32 pieces of W columns by 8 rows at a time, rows of part p. W = 1: any width. */
+template <typename X, int W>
 __global__ void rows_kernel(float *partial, const X *x, int64_t rows, int64_t d)
 {
-    __shared__ float sum[8][33];
-    int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    __shared__ float sum[8][32][W + 1];
+    int64_t c = W * ((int64_t)blockIdx.x * 32 + threadIdx.x);
     int64_t from = rows * blockIdx.y / ROW_PARTS, to = rows * (blockIdx.y + 1) / ROW_PARTS;
-    float s = 0;
-    for (int64_t r = from + threadIdx.y; r < to && c < d; r += 8)
-        s += as_float(x[r * d + c]);
-    sum[threadIdx.y][threadIdx.x] = s;
-    __syncthreads();
-    if (threadIdx.y == 0 && c < d) {
-        for (int k = 1; k < 8; k++)
-            s += sum[k][threadIdx.x];
-        partial[(int64_t)blockIdx.y * d + c] = s;
+    float s[W] = {};
+#pragma unroll 4
+    for (int64_t r = from + threadIdx.y; r < to && c < d; r += 8) {
+        float f[W];
+        if constexpr (W == 1)
+            f[0] = as_float(x[r * d + c]);
+        else
+            load_piece(f, x + r * d + c);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            s[j] += f[j];
     }
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        sum[threadIdx.y][threadIdx.x][j] = s[j];
+    __syncthreads();
+    /* The eight rows of threads share the columns out among them. */
+    for (int i = threadIdx.y * 32 + threadIdx.x; i < 32 * W; i += 256) {
+        int64_t column = W * (int64_t)blockIdx.x * 32 + i;
+        float total = 0;
+        for (int k = 0; k < 8; k++)
+            total += sum[k][i / W][i % W];
+        if (column < d)
+            partial[(int64_t)blockIdx.y * d + column] = total;
+    }
+}
+
+template <typename X>
+static void sum_parts(float *partial, const X *x, int64_t rows, int64_t d, cudaStream_t stream)
+{
+    constexpr int W = 16 / sizeof(X);
+    bool wide = d % W == 0 && (uintptr_t)x % 16 == 0;
+    int64_t columns = 32 * (wide ? W : 1);
+    dim3 grid((unsigned)((d + columns - 1) / columns), ROW_PARTS), block(32, 8);
+    auto kernel = wide ? rows_kernel<X, W> : rows_kernel<X, 1>;
+    kernel<<<grid, block, 0, stream>>>(partial, x, rows, d);
 }
 
 /* Block (c, k): 32 columns of sum k, 32 rows at a time. */
@@ -190,11 +226,10 @@ cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows
             tall_kernel<<<blocks, THREADS, 0, stream>>>(out, (const uint16_t *)x, rows, d);
         return cudaGetLastError();
     }
-    dim3 grid((unsigned)((d + 31) / 32), ROW_PARTS), block(32, 8);
     if (x_f32)
-        rows_kernel<<<grid, block, 0, stream>>>((float *)partial, (const float *)x, rows, d);
+        sum_parts((float *)partial, (const float *)x, rows, d, stream);
     else
-        rows_kernel<<<grid, block, 0, stream>>>((float *)partial, (const uint16_t *)x, rows, d);
+        sum_parts((float *)partial, (const uint16_t *)x, rows, d, stream);
     mx_column_sums sums = {{out}, (const float *)partial, 1, ROW_PARTS, d};
     return mx_cuda_column_sums(&sums, stream);
 }
