@@ -84,6 +84,16 @@ const void *mx_attr(const mx_exec_step *s, const char *name);
 int64_t mx_attr_int(const mx_exec_step *s, const char *name);
 double mx_attr_f64(const mx_exec_step *s, const char *name);
 
+/* float32, or one of the dtypes of numbers that kernels are written for. */
+static inline bool mx_is_f32(const mx_tensor *t)
+{
+    return t->type.dtype == MX_F32;
+}
+static inline bool mx_is_float(const mx_tensor *t)
+{
+    return mx_is_f32(t) || t->type.dtype == MX_BF16;
+}
+
 /* Not this dtype or shape: for prepare. */
 #define MX_CUDA_NEEDS(cond, what)                                                                  \
     do {                                                                                           \

@@ -3,16 +3,6 @@
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/recurrent.h"
 
-static bool is_float(const mx_tensor *t)
-{
-    return t->type.dtype == MX_F32 || t->type.dtype == MX_BF16;
-}
-
-static bool f32(const mx_tensor *t)
-{
-    return t->type.dtype == MX_F32;
-}
-
 /* --- causal_conv --- */
 
 enum { X, W, CONV_SEGMENTS, CONV_STATE, CONV_POSITIONS, CONV_DY = 3 };
@@ -22,11 +12,11 @@ static mx_cuda_conv conv_of(const mx_exec_step *s, bool back)
     const mx_tensor *in = s->call.in;
     const mx_type *x = &in[X].type;
     mx_cuda_conv c = {.batch = (int)x->dim[0], .len = (int)x->dim[1], .channels = (int)x->dim[2],
-                      .taps = (int)in[W].type.dim[1], .f32 = f32(&in[X]), .x = in[X].data,
+                      .taps = (int)in[W].type.dim[1], .f32 = mx_is_f32(&in[X]), .x = in[X].data,
                       .w = in[W].data, .segments = in[CONV_SEGMENTS].data};
     if (!back && in[CONV_STATE].data) {
         c.state = in[CONV_STATE].data;
-        c.state_f32 = f32(&in[CONV_STATE]);
+        c.state_f32 = mx_is_f32(&in[CONV_STATE]);
         c.positions = in[CONV_POSITIONS].data;
         c.segments = NULL; /* decoding: a sequence is one document */
     }
@@ -37,8 +27,8 @@ static mx_status prepare_conv(mx_cuda *c, const mx_exec_step *s, void **state, s
 {
     (void)c, (void)state, (void)work;
     const mx_tensor *in = s->call.in;
-    MX_CUDA_NEEDS(is_float(&in[X]) && in[W].type.dtype == in[X].type.dtype &&
-                      (!in[CONV_STATE].data || is_float(&in[CONV_STATE])),
+    MX_CUDA_NEEDS(mx_is_float(&in[X]) && in[W].type.dtype == in[X].type.dtype &&
+                      (!in[CONV_STATE].data || mx_is_float(&in[CONV_STATE])),
                   "a convolution of these dtypes");
     return MX_OK;
 }
@@ -54,7 +44,7 @@ static mx_status prepare_conv_grad(mx_cuda *c, const mx_exec_step *s, void **sta
 {
     (void)c, (void)state;
     const mx_tensor *in = s->call.in;
-    MX_CUDA_NEEDS(is_float(&in[X]) && in[W].type.dtype == in[X].type.dtype &&
+    MX_CUDA_NEEDS(mx_is_float(&in[X]) && in[W].type.dtype == in[X].type.dtype &&
                       in[CONV_DY].type.dtype == in[X].type.dtype,
                   "a convolution of these dtypes");
     mx_cuda_conv d = conv_of(s, true);
@@ -81,13 +71,13 @@ static mx_cuda_delta delta_of(const mx_exec_step *s, bool back)
     const mx_type *q = &in[Q].type, *v = &in[V].type;
     mx_cuda_delta d = {.batch = (int)q->dim[0], .len = (int)q->dim[1], .k_heads = (int)q->dim[2],
                        .v_heads = (int)v->dim[2], .k_dim = (int)q->dim[3], .v_dim = (int)v->dim[3],
-                       .scale = (float)mx_attr_f64(s, "scale"), .f32 = f32(&in[Q]),
-                       .gates_f32 = {f32(&in[G]), f32(&in[BETA])}, .q = in[Q].data,
+                       .scale = (float)mx_attr_f64(s, "scale"), .f32 = mx_is_f32(&in[Q]),
+                       .gates_f32 = {mx_is_f32(&in[G]), mx_is_f32(&in[BETA])}, .q = in[Q].data,
                        .k = in[K].data, .v = in[V].data, .g = in[G].data, .beta = in[BETA].data,
                        .segments = in[SEGMENTS].data};
     if (!back && in[STATE].data) {
         d.state = in[STATE].data;
-        d.state_f32 = f32(&in[STATE]);
+        d.state_f32 = mx_is_f32(&in[STATE]);
         d.positions = in[POSITIONS].data;
         d.segments = NULL; /* decoding: a sequence is one document */
     }
@@ -97,9 +87,9 @@ static mx_cuda_delta delta_of(const mx_exec_step *s, bool back)
 static mx_status check_delta(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
-    MX_CUDA_NEEDS(is_float(&in[Q]) && in[K].type.dtype == in[Q].type.dtype &&
-                      in[V].type.dtype == in[Q].type.dtype && is_float(&in[G]) &&
-                      is_float(&in[BETA]), "a delta rule of these dtypes");
+    MX_CUDA_NEEDS(mx_is_float(&in[Q]) && in[K].type.dtype == in[Q].type.dtype &&
+                      in[V].type.dtype == in[Q].type.dtype && mx_is_float(&in[G]) &&
+                      mx_is_float(&in[BETA]), "a delta rule of these dtypes");
     MX_CUDA_NEEDS(in[Q].type.dim[3] <= MX_CUDA_DELTA_DIM, "keys of more than 128 elements");
     return MX_OK;
 }
@@ -108,7 +98,8 @@ static mx_status prepare_delta(mx_cuda *c, const mx_exec_step *s, void **state, 
 {
     (void)c, (void)state;
     MX_TRY(check_delta(s));
-    MX_CUDA_NEEDS(!s->call.in[STATE].data || is_float(&s->call.in[STATE]), "a state of this dtype");
+    MX_CUDA_NEEDS(!s->call.in[STATE].data || mx_is_float(&s->call.in[STATE]),
+                  "a state of this dtype");
     mx_cuda_delta d = delta_of(s, false);
     *work = mx_cuda_delta_forward_bytes(&d);
     return MX_OK;

@@ -4,11 +4,6 @@
 
 enum { Q, W, K, Q_POS, K_POS, Q_SEG, K_SEG };
 
-static bool is_float(const mx_tensor *t)
-{
-    return t->type.dtype == MX_F32 || t->type.dtype == MX_BF16;
-}
-
 static mx_cuda_select select_of(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
@@ -28,7 +23,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
 {
     (void)c, (void)state;
     const mx_tensor *in = s->call.in;
-    MX_CUDA_NEEDS(is_float(&in[Q]) && is_float(&in[W]) && is_float(&in[K]),
+    MX_CUDA_NEEDS(mx_is_float(&in[Q]) && mx_is_float(&in[W]) && mx_is_float(&in[K]),
                   "a selection of these dtypes");
     MX_CUDA_NEEDS(in[Q].type.dim[3] <= MX_CUDA_SELECT_DIM, "keys of more than 128 elements");
     mx_cuda_select k = select_of(s);

@@ -6,16 +6,6 @@
 
 #include <string.h>
 
-static bool is_float(const mx_type *t)
-{
-    return t->dtype == MX_F32 || t->dtype == MX_BF16;
-}
-
-static bool f32(const mx_tensor *t)
-{
-    return t->type.dtype == MX_F32;
-}
-
 /* Updates of different weights, and sums of different tensors, never depend on each other. */
 static int all(const mx_exec_step *s, void *const *state, int n)
 {
@@ -26,7 +16,8 @@ static int all(const mx_exec_step *s, void *const *state, int n)
 static mx_status prepare_update(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    MX_CUDA_NEEDS(f32(&s->call.in[0]) && is_float(&s->call.in[1].type), "an update of this dtype");
+    MX_CUDA_NEEDS(mx_is_f32(&s->call.in[0]) && mx_is_float(&s->call.in[1]),
+                  "an update of this dtype");
     return MX_OK;
 }
 
@@ -34,7 +25,7 @@ static mx_status prepare_adamw(mx_cuda *c, const mx_exec_step *s, void **state, 
 {
     (void)c, (void)state;
     const mx_tensor *in = s->call.in;
-    MX_CUDA_NEEDS(is_float(&in[0].type) && is_float(&in[1].type) && is_float(&in[2].type) &&
+    MX_CUDA_NEEDS(mx_is_float(&in[0]) && mx_is_float(&in[1]) && mx_is_float(&in[2]) &&
                       in[2].type.dtype == in[3].type.dtype &&
                       (!in[5].data || in[5].type.dtype == MX_BF16), "an update of these dtypes");
     *work = mx_cuda_adamw_bytes(mx_type_count(&in[0].type));
@@ -48,8 +39,9 @@ static mx_adamw_one update_of(const mx_exec_step *s)
                           .copy = in[5].data, .squares = s->call.out[4].data,
                           .n = mx_type_count(&in[0].type),
                           .salt = (uint64_t)mx_attr_int(s, "salt"),
-                          .decay = (float)mx_attr_f64(s, "weight_decay"), .w_f32 = f32(&in[0]),
-                          .g_f32 = f32(&in[1]), .moments_f32 = f32(&in[2])};
+                          .decay = (float)mx_attr_f64(s, "weight_decay"),
+                          .w_f32 = mx_is_f32(&in[0]), .g_f32 = mx_is_f32(&in[1]),
+                          .moments_f32 = mx_is_f32(&in[2])};
 }
 
 static mx_adamw_rule rule_of(const mx_exec_step *s)
@@ -100,7 +92,7 @@ static mx_status sgd(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_tensor *in = s->call.in;
-    return mx_cuda_check(mx_cuda_sgd_one(in[0].data, in[1].data, f32(&in[1]), in[3].data,
+    return mx_cuda_check(mx_cuda_sgd_one(in[0].data, in[1].data, mx_is_f32(&in[1]), in[3].data,
                                          in[2].data, (float)mx_attr_f64(s, "weight_decay"),
                                          mx_type_count(&in[0].type), c->stream),
                          "sgd");
@@ -110,7 +102,7 @@ static mx_status accumulate(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_tensor *in = s->call.in;
-    return mx_cuda_check(mx_cuda_accumulate(in[0].data, in[1].data, f32(&in[1]), in[2].data,
+    return mx_cuda_check(mx_cuda_accumulate(in[0].data, in[1].data, mx_is_f32(&in[1]), in[2].data,
                                             mx_type_count(&in[0].type), c->stream), "accumulate");
 }
 
@@ -118,7 +110,8 @@ static mx_status prepare_squares(mx_cuda *c, const mx_exec_step *s, void **state
 {
     (void)c, (void)state;
     *work = mx_cuda_squares_bytes(mx_type_count(&s->call.in[0].type));
-    MX_CUDA_NEEDS(is_float(&s->call.in[0].type) && f32(&s->call.out[0]), "squares of this dtype");
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) && mx_is_f32(&s->call.out[0]),
+                  "squares of this dtype");
     return MX_OK;
 }
 
@@ -133,7 +126,7 @@ static mx_status squares_many(mx_cuda *c, const mx_exec_step *s, int n)
         for (; k < AT_ONCE && at + k < n; k++) {
             const mx_tensor *x = &s[at + k].call.in[0];
             one[k] = (mx_squares_one){x->data, s[at + k].call.out[0].data, mx_type_count(&x->type),
-                                      f32(x)};
+                                      mx_is_f32(x)};
             bytes += mx_cuda_squares_bytes(one[k].n);
         }
         MX_TRY(mx_cuda_check(mx_cuda_sum_squares(one, k, partial, c->stream), "sum_squares"));
@@ -180,7 +173,7 @@ static void add_dim(mx_dims *d, int64_t size, int64_t stride, bool joined)
 static mx_sum_dims sum_dims_of(const mx_exec_step *s)
 {
     const mx_tensor *x = &s->call.in[0], *o = &s->call.out[0];
-    mx_sum_dims r = {.out = o->data, .x = x->data, .x_f32 = f32(x), .out_f32 = f32(o),
+    mx_sum_dims r = {.out = o->data, .x = x->data, .x_f32 = mx_is_f32(x), .out_f32 = mx_is_f32(o),
                      .outputs = mx_type_count(&o->type)};
     int ndim = x->type.ndim, lead = ndim - o->type.ndim, last = -1;
     int64_t stride = mx_type_count(&x->type);
@@ -204,7 +197,8 @@ static mx_status prepare_sum_to(mx_cuda *c, const mx_exec_step *s, void **state,
 {
     (void)c, (void)state;
     const mx_type *x = &s->call.in[0].type, *o = &s->call.out[0].type;
-    MX_CUDA_NEEDS(is_float(x) && is_float(o) && x->ndim <= MX_SUM_DIMS && mx_type_count(x) > 0,
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) && mx_is_float(&s->call.out[0]) &&
+                      x->ndim <= MX_SUM_DIMS && mx_type_count(x) > 0,
                   "a sum of this dtype or shape");
     int64_t d = mx_type_count(o);
     if (is_sum_of_rows(x, o))
@@ -223,7 +217,8 @@ static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
     }
     size_t before = float_sums_bytes(&o->type);
     float *sums = before ? c->work : o->data;
-    MX_TRY(mx_cuda_check(mx_cuda_sum_rows(sums, x->data, f32(x), mx_type_count(&x->type) / d, d,
+    MX_TRY(mx_cuda_check(mx_cuda_sum_rows(sums, x->data, mx_is_f32(x),
+                                          mx_type_count(&x->type) / d, d,
                                           (char *)c->work + before, c->stream), "sum_to"));
     return before ? mx_cuda_check(mx_cuda_cast_f32_bf16(o->data, sums, d, c->stream), "sum_to")
                   : MX_OK;
@@ -232,7 +227,7 @@ static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    MX_CUDA_NEEDS(is_float(&s->call.in[0].type), "a lookup of this dtype");
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]), "a lookup of this dtype");
     return MX_OK;
 }
 
@@ -248,7 +243,8 @@ static mx_status embed(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_embed_grad(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state;
-    MX_CUDA_NEEDS(f32(&s->call.out[0]) && is_float(&s->call.in[1].type), "a lookup of this dtype");
+    MX_CUDA_NEEDS(mx_is_f32(&s->call.out[0]) && mx_is_float(&s->call.in[1]),
+                  "a lookup of this dtype");
     *work = mx_cuda_embed_scratch_bytes(mx_type_count(&s->call.in[0].type));
     return MX_OK;
 }
@@ -261,7 +257,7 @@ static mx_status embed_grad(mx_cuda *c, const mx_exec_step *s, void *state)
         MX_TRY(mx_cuda_check(cudaMemsetAsync(s->call.out[0].data, 0, mx_type_bytes(o), c->stream),
                              "embed_grad"));
     return mx_cuda_check(mx_cuda_embed_grad(s->call.out[0].data, s->call.in[1].data,
-                                            f32(&s->call.in[1]), s->call.in[0].data,
+                                            mx_is_f32(&s->call.in[1]), s->call.in[0].data,
                                             mx_type_count(&s->call.in[0].type), o->dim[1],
                                             o->dim[0], c->work, c->stream), "embed_grad");
 }
