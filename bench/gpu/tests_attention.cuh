@@ -4,6 +4,8 @@
 
 #include "check.cuh"
 #include "device/cuda/plugin/flash.h"
+#include "device/cuda/plugin/flash_hopper.h"
+#include "device/cuda/plugin/flash_hopper_backward.h"
 
 struct sdpa_case {
     const char *name;
@@ -180,7 +182,20 @@ static void token_tables(const flash_case &c, int n, bool keys, std::vector<int3
         }
 }
 
-template <class T> static void test_flash(const flash_case &c, bool plain)
+static void run_hopper_backward(const mx_flash_shape &s, const mx_flash_args &a)
+{
+    size_t bytes = mx_flash_hopper_backward_bytes(&s);
+    char *scratch = device_alloc<char>((int64_t)bytes);
+    CU(cudaMemset(scratch, 0xff, bytes));
+    CU(mx_flash_hopper_backward(&s, &a, scratch, 0));
+    CU(cudaDeviceSynchronize());
+    cudaFree(scratch);
+}
+
+/* Which kernels: those mx_flash_forward chooses, those without Hopper's instructions, the plain. */
+enum flash_kind { FLASH, FLASH_MMA, FLASH_PLAIN };
+
+template <class T> static void test_flash(const flash_case &c, flash_kind kind)
 {
     mx_flash_shape s = {};
     s.batch = c.b, s.seq_q = c.sq, s.seq_kv = c.sk, s.heads_q = c.hq, s.heads_kv = c.hk;
@@ -216,8 +231,10 @@ template <class T> static void test_flash(const flash_case &c, bool plain)
         a.q_seg = device_copy(qs), a.k_seg = device_copy(ks);
     if (c.spans)
         a.q_span = device_copy(qn), a.k_span = device_copy(kn);
-    bool f32 = sizeof(T) == 4;
-    CU(plain ? mx_flash_plain_forward(&s, &a, f32, 0) : mx_flash_forward(&s, &a, 0));
+    bool f32 = sizeof(T) == 4, plain = kind == FLASH_PLAIN;
+    CU(kind == FLASH_MMA ? mx_flash_mma_forward(&s, &a, 0)
+       : plain           ? mx_flash_plain_forward(&s, &a, f32, 0)
+                         : mx_flash_forward(&s, &a, 0));
     CU(plain ? mx_flash_plain_backward(&s, &a, f32, 0) : mx_flash_backward(&s, &a, 0));
     CU(cudaDeviceSynchronize());
     attention_ref r;
@@ -237,7 +254,8 @@ template <class T> static void test_flash(const flash_case &c, bool plain)
     if (c.sinks)
         r.sinks = host(sinks, c.hq);
     r.run(host(q, nq), host(k, nk), host(v, nv), host(dout, no));
-    std::string n = std::string(f32 ? "f32 " : plain ? "plain " : "flash ") + c.name;
+    std::string n = std::string(f32 ? "f32 " : plain ? "plain " : kind == FLASH ? "flash " : "mma ") +
+                    c.name;
     vec hl = host(lse, nl), rl = r.lse;
     for (size_t i = 0; i < rl.size(); i++)
         if (rl[i] == -INFINITY && hl[i] == -INFINITY)
@@ -250,9 +268,47 @@ template <class T> static void test_flash(const flash_case &c, bool plain)
     check((n + ": dv").c_str(), rel_error(host(dv, nv), r.dvv), loose);
     if (c.sinks)
         check((n + ": dsinks").c_str(), rel_error(host(dsinks, c.hq), r.dsinks), f32 ? 1e-5 : 1e-2);
+    if (kind == FLASH && mx_flash_hopper_backward_can(&s, &a)) {
+        CU(cudaMemset(dq, 0xff, nq * sizeof(T)));
+        CU(cudaMemset(dk, 0xff, nk * sizeof(T)));
+        CU(cudaMemset(dv, 0xff, nv * sizeof(T)));
+        run_hopper_backward(s, a);
+        n = std::string("hopper ") + c.name;
+        check((n + ": dq").c_str(), rel_error(host(dq, nq), r.dq), loose);
+        check((n + ": dk").c_str(), rel_error(host(dk, nk), r.dk), loose);
+        check((n + ": dv").c_str(), rel_error(host(dv, nv), r.dvv), loose);
+    }
     for (void *p :
          {(void *)q, (void *)k, (void *)v, (void *)dout, (void *)o, (void *)dq, (void *)dk,
           (void *)dv, (void *)lse, (void *)dot, (void *)sinks, (void *)dsinks})
+        cudaFree(p);
+}
+
+/* q, k, v and their gradients as columns of one tensor: the same numbers as without. */
+static void test_hopper_joint(int b, int n, int hq, int hk)
+{
+    const int d = 64;
+    int64_t width = (int64_t)(hq + 2 * hk) * d, all = b * n * width, no = (int64_t)b * n * hq * d;
+    mx_flash_shape s = {};
+    s.batch = b, s.seq_q = s.seq_kv = n, s.heads_q = hq, s.heads_kv = hk, s.dim_qk = s.dim_v = d;
+    s.causal = true, s.scale = 0.125f;
+    s.q = s.k = s.v = s.dq = s.dk = s.dv = {n * width, width, d};
+    s.o = s.dout = flash_stride(n, hq, d);
+    mx_bf16 *x = device_random<mx_bf16>(all, 1, 2), *y = device_alloc<mx_bf16>(all);
+    mx_bf16 *o = device_alloc<mx_bf16>(no), *dout = device_random<mx_bf16>(no, 2, 1);
+    float *lse = device_alloc<float>(b * hq * n), *dot = device_alloc<float>(b * hq * n);
+    mx_flash_args a = {};
+    a.q = x, a.k = x + hq * d, a.v = x + (hq + hk) * d, a.o = o, a.stats = lse, a.dout = dout;
+    a.dq = y, a.dk = y + hq * d, a.dv = y + (hq + hk) * d, a.row_dot = dot;
+    if (mx_flash_hopper_backward_can(&s, &a)) {
+        CU(mx_flash_forward(&s, &a, 0));
+        CU(mx_flash_backward(&s, &a, 0));
+        vec first = host(y, all);
+        CU(cudaMemset(y, 0xff, all * 2));
+        run_hopper_backward(s, a);
+        check("hopper joint projection", rel_error(host(y, all), first), 4e-3);
+    }
+    for (void *p : {(void *)x, (void *)y, (void *)o, (void *)dout, (void *)lse, (void *)dot})
         cudaFree(p);
 }
 
@@ -261,6 +317,10 @@ static void test_flash_all()
     const flash_case cases[] = {
         {"full d64", 2, 130, 130, 4, 2, 64, 64},
         {"causal d64", 1, 320, 320, 4, 2, 64, 64, true},
+        {"causal d64, 4 heads a key head", 1, 450, 450, 4, 1, 64, 64, true},
+        {"causal d64, fewer queries", 1, 77, 200, 2, 1, 64, 64, true},
+        {"causal d64, fewer keys", 2, 300, 177, 2, 2, 64, 64, true},
+        {"full d64, fewer keys", 1, 129, 77, 2, 1, 64, 64},
         {"causal d128", 1, 200, 200, 2, 2, 128, 128, true},
         {"causal d256", 1, 150, 150, 2, 1, 256, 256, true},
         {"causal d192/128", 1, 150, 150, 2, 2, 192, 128, true},
@@ -277,10 +337,89 @@ static void test_flash_all()
         {"everything", 2, 200, 200, 4, 2, 128, 128, true, 60, 64, 20, true, true, true, true},
     };
     for (const flash_case &c : cases) {
-        test_flash<mx_bf16>(c, false);
-        test_flash<float>(c, true);
+        test_flash<mx_bf16>(c, FLASH);
+        test_flash<mx_bf16>(c, FLASH_MMA);
+        test_flash<float>(c, FLASH_PLAIN);
     }
-    test_flash<mx_bf16>(cases[15], true);
+    test_flash<mx_bf16>(cases[sizeof cases / sizeof *cases - 1], FLASH_PLAIN);
+}
+
+/* Hopper's forward kernels against ours without its instructions: more rows of tiles than the chip
+ * has room for, groups that pass tiles by, q, k and v as columns of one projection. */
+static void test_hopper(const flash_case &c)
+{
+    mx_flash_shape s = {};
+    int row = (c.hq + 2 * c.hk) * c.d;
+    s.batch = c.b, s.seq_q = c.sq, s.seq_kv = c.sk, s.heads_q = c.hq, s.heads_kv = c.hk;
+    s.dim_qk = s.dim_v = c.d, s.causal = c.causal, s.window = c.window, s.chunk = c.chunk;
+    s.scale = 1 / sqrtf((float)c.d), s.softcap = c.cap;
+    s.q = {(int64_t)c.sq * row, row, c.d}, s.k = s.v = {(int64_t)c.sk * row, row, c.d};
+    s.o = flash_stride(c.sq, c.hq, c.d);
+    int64_t no = (int64_t)c.b * c.sq * c.hq * c.d, nl = (int64_t)c.b * c.hq * c.sq;
+    mx_bf16 *all = device_random<mx_bf16>((int64_t)c.b * std::max(c.sq, c.sk) * row, 1, 3);
+    mx_bf16 *o[2] = {device_alloc<mx_bf16>(no), device_alloc<mx_bf16>(no)};
+    float *lse[2] = {device_alloc<float>(nl), device_alloc<float>(nl)};
+    std::vector<int32_t> qp, qs, qn, kp, ks, kn;
+    token_tables(c, c.sq, false, qp, qs, qn);
+    token_tables(c, c.sk, true, kp, ks, kn);
+    mx_flash_args a = {};
+    a.q = all, a.k = all + c.hq * c.d, a.v = all + (c.hq + c.hk) * c.d;
+    a.sinks = c.sinks ? device_random<float>(c.hq, 5, 1) : NULL;
+    if (c.positions)
+        a.q_pos = device_copy(qp), a.k_pos = device_copy(kp);
+    if (c.segments)
+        a.q_seg = device_copy(qs), a.k_seg = device_copy(ks);
+    if (c.spans)
+        a.q_span = device_copy(qn), a.k_span = device_copy(kn);
+    bool can = false;
+    for (int i = 0; i < 2; i++) {
+        CU(cudaMemset(o[i], 0xff, no * 2));
+        CU(cudaMemset(lse[i], 0xff, nl * 4));
+        a.o = o[i], a.stats = lse[i];
+        can = mx_flash_hopper_can(&s, &a);
+        if (can)
+            CU(i ? mx_flash_hopper_forward(&s, &a, 0) : mx_flash_mma_forward(&s, &a, 0));
+    }
+    CU(cudaDeviceSynchronize());
+    vec x = host(lse[0], nl), y = host(lse[1], nl);
+    for (size_t i = 0; i < x.size(); i++)
+        if (x[i] == -INFINITY && y[i] == -INFINITY)
+            x[i] = y[i] = 0;
+    std::string n = std::string("hopper ") + c.name;
+    if (can) {
+        check((n + ": o").c_str(), rel_error(host(o[1], no), host(o[0], no)), 5e-3);
+        check((n + ": stats").c_str(), rel_error(y, x), 1e-5);
+    }
+    for (const void *p : {(void *)all, (void *)o[0], (void *)o[1], (void *)lse[0], (void *)lse[1],
+                          (void *)a.sinks, (void *)a.q_pos, (void *)a.k_pos, (void *)a.q_seg,
+                          (void *)a.k_seg, (void *)a.q_span, (void *)a.k_span})
+        cudaFree((void *)p);
+}
+
+static void test_hopper_all()
+{
+    const flash_case cases[] = {
+        {"causal", 3, 1100, 1100, 16, 4, 64, 64, true},
+        {"full", 2, 500, 333, 8, 8, 64, 64},
+        {"more queries than keys", 1, 1500, 200, 8, 2, 64, 64, true},
+        {"fewer queries than keys", 2, 200, 1500, 16, 2, 64, 64, true},
+        {"one query", 1, 1, 700, 4, 2, 64, 64},
+        {"window", 2, 1300, 1300, 16, 4, 64, 64, true, 130},
+        {"window both ways", 2, 1300, 1300, 16, 4, 64, 64, false, 70},
+        {"chunk", 2, 2100, 2100, 16, 4, 64, 64, false, 0, 1000},
+        {"chunk beyond the keys", 1, 2100, 600, 16, 4, 64, 64, true, 0, 500},
+        {"softcap, sinks", 2, 900, 900, 16, 4, 64, 64, true, 0, 0, 20, true},
+        {"segments", 3, 1100, 1100, 16, 4, 64, 64, true, 0, 0, 0, false, false, true},
+        {"positions, window", 2, 700, 1100, 16, 4, 64, 64, true, 200, 0, 0, false, true},
+        {"spans, chunk", 2, 1100, 1100, 16, 4, 64, 64, true, 300, 256, 0, true, true, true, true},
+    };
+    for (flash_case c : cases) {
+        test_hopper(c);
+        c.d = c.dv = 128;
+        test_hopper(c);
+    }
+    test_hopper_joint(2, 320, 4, 1);
+    test_hopper_joint(3, 1024, 12, 12);
 }
 
 static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int window, float softcap,
@@ -349,6 +488,7 @@ static void test_decode_all()
 static void test_attention(mx_cuda_libs *libs)
 {
     test_flash_all();
+    test_hopper_all();
     test_decode_all();
     mx_sdpa *dnn;
     mx_status st = mx_sdpa_open(&dnn, libs);

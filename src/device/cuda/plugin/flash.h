@@ -59,6 +59,9 @@ size_t mx_flash_list_bytes(const mx_flash_shape *s);
 cudaError_t mx_flash_list(const mx_flash_shape *s, const int32_t *selected, int n, uint32_t *listed,
                           cudaStream_t stream);
 cudaError_t mx_flash_forward(const mx_flash_shape *s, const mx_flash_args *a, cudaStream_t stream);
+/* The forward pass without the instructions of flash_hopper.h, which it takes where it can. */
+cudaError_t mx_flash_mma_forward(const mx_flash_shape *s, const mx_flash_args *a,
+                                 cudaStream_t stream);
 cudaError_t mx_flash_backward(const mx_flash_shape *s, const mx_flash_args *a, cudaStream_t stream);
 /* f32: tensors are float; else bf16. */
 cudaError_t mx_flash_plain_forward(const mx_flash_shape *s, const mx_flash_args *a, bool f32,

@@ -7,6 +7,7 @@
  * the mask.
  */
 #include "device/cuda/plugin/flash.cuh"
+#include "device/cuda/plugin/flash_hopper.h"
 
 struct fwd_params {
     mx_flash_shape s;
@@ -156,6 +157,14 @@ template <int D, int DV> static cudaError_t launch(const fwd_params &p, cudaStre
 }
 
 cudaError_t mx_flash_forward(const mx_flash_shape *s, const mx_flash_args *a, cudaStream_t stream)
+{
+    if (mx_flash_hopper_can(s, a))
+        return mx_flash_hopper_forward(s, a, stream);
+    return mx_flash_mma_forward(s, a, stream);
+}
+
+cudaError_t mx_flash_mma_forward(const mx_flash_shape *s, const mx_flash_args *a,
+                                 cudaStream_t stream)
 {
     fwd_params p = {*s, *a, make_rule(s, a), make_score(s)};
     int d = s->dim_qk, dv = s->dim_v;

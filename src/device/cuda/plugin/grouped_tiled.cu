@@ -273,24 +273,13 @@ cudaError_t mx_cuda_grouped_tiled(const mx_grouped_call *g, bool wgmma, cudaStre
     }
 }
 
-/* Whether the code that was loaded is the code made for Hopper's own instructions. */
-static bool has_wgmma()
-{
-    cudaFuncAttributes f;
-    int major = 0, device = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess && major == 9 &&
-           cudaFuncGetAttributes(&f, tiled_kernel<MX_GROUPED_NT, true>) == cudaSuccess &&
-           f.ptxVersion >= 90;
-}
-
 cudaError_t mx_cuda_grouped(const mx_grouped_call *g, cudaStream_t stream)
 {
     if (!mx_cuda_grouped_is_tiled(g))
         return mx_cuda_grouped_plain(g, stream);
     if (g->kind != MX_GROUPED_TN && g->rows <= MX_GROUPED_FEW)
         return mx_cuda_grouped_few(g, stream);
-    static const bool wgmma = has_wgmma(); /* of the machine, not of the call */
+    /* of the machine, not of the call */
+    static const bool wgmma = made_for_hopper(tiled_kernel<MX_GROUPED_NT, true>);
     return mx_cuda_grouped_tiled(g, wgmma, stream);
 }

@@ -2,6 +2,7 @@
  *
  *   cuDNN      bf16, causal or full, sliding window; no positions, spans, chunk, softcap or sinks;
  *              packed documents where the host writes their ids (documents.h)
+ *   hopper     our own, backward where additions may come in any order (flash_hopper_backward.h)
  *   decode     our own, one query against a cache: bf16, by positions
  *   flash      our own matrix-unit kernels: bf16 and any mask
  *   plain      our own checking kernels: float32
@@ -9,6 +10,7 @@
  */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/flash.h"
+#include "device/cuda/plugin/flash_hopper_backward.h"
 #include "device/cuda/plugin/kernels.h"
 #include "ir/attention.h"
 
@@ -22,6 +24,7 @@ typedef struct {
     bool finds; /* the first to use these documents: it finds them for the others */
     mx_flash_shape flash;
     bool f32, backward;
+    bool hopper; /* flash_hopper_backward.h */
 } attention;
 
 /* Elements from one token to the next: q, k and v may be columns of one projection. */
@@ -162,6 +165,27 @@ static bool can_decode(const mx_exec_step *s, const attention *t)
            f->dim_v <= 256;
 }
 
+/* What our own kernels read and write; `row_dot` and `listed` come with the launch. */
+static mx_flash_args flash_args(const mx_exec_step *s, bool back)
+{
+    const mx_tensor *in = s->call.in;
+    mx_tensor *out = s->call.out;
+    mx_flash_args a = {.q = in[0].data, .k = in[1].data, .v = in[2].data,
+                       .o = back ? in[OUT].data : out[0].data,
+                       .stats = back ? in[LSE].data : out[1].data, .q_pos = in[Q_POS].data,
+                       .k_pos = in[K_POS].data, .q_seg = in[Q_SEG].data, .k_seg = in[K_SEG].data,
+                       .q_span = in[Q_SPAN].data, .k_span = in[K_SPAN].data,
+                       .sinks = in[SINKS].data};
+    if (back) {
+        a.dout = in[DOUT].data;
+        a.dq = out[0].data;
+        a.dk = out[1].data;
+        a.dv = out[2].data;
+        a.dsinks = in[SINKS].data ? out[3].data : NULL;
+    }
+    return a;
+}
+
 static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes,
                              bool backward)
 {
@@ -174,22 +198,6 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
                   "lists of keys of so many tokens"); /* flash.cuh counts their bits' words so */
     attention *t = mx_realloc(NULL, sizeof *t);
     *t = (attention){.f32 = q->dtype == MX_F32, .backward = backward};
-    if (s->call.in[Q_SEG].data && c->sdpa && !t->f32)
-        t->documents = documents_of(c, s, &t->finds);
-    mx_status st = plan_cudnn(c, s, backward, t->documents, MX_FEW_DOCUMENTS, &t->plan);
-    if (!st && t->documents)
-        st = plan_cudnn(c, s, backward, t->documents, MX_MANY_DOCUMENTS, &t->many);
-    if (st) {
-        mx_sdpa_plan_free(t->plan);
-        t->plan = t->many = NULL;
-    }
-    mx_status_free(st);
-    if (t->documents)
-        t->documents->users++;
-    if (t->documents && !t->plan) {
-        leave_documents(t->documents);
-        t->documents = NULL;
-    }
     const mx_tensor *in = s->call.in, *grad = gradients(s, backward);
     mx_tensor o = {.type = *q};
     o.type.dim[3] = v->dim[3];
@@ -203,7 +211,28 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
                                 .dv = flash_stride(&grad[2]), .causal = a->causal,
                                 .window = a->window, .chunk = a->chunk, .scale = (float)a->scale,
                                 .softcap = (float)a->softcap};
-    size_t own = own_bytes(&t->flash);
+    if (s->call.in[Q_SEG].data && c->sdpa && !t->f32)
+        t->documents = documents_of(c, s, &t->finds);
+    mx_flash_args args = flash_args(s, backward);
+    t->hopper = backward && c->any_order && !t->f32 && !in[SELECTED].data &&
+                mx_flash_hopper_backward_can(&t->flash, &args);
+    mx_status st = MX_OK;
+    if (!t->hopper)
+        st = plan_cudnn(c, s, backward, t->documents, MX_FEW_DOCUMENTS, &t->plan);
+    if (!st && t->documents)
+        st = plan_cudnn(c, s, backward, t->documents, MX_MANY_DOCUMENTS, &t->many);
+    if (st) {
+        mx_sdpa_plan_free(t->plan);
+        t->plan = t->many = NULL;
+    }
+    mx_status_free(st);
+    if (t->documents)
+        t->documents->users++;
+    if (t->documents && !t->plan) {
+        leave_documents(t->documents);
+        t->documents = NULL;
+    }
+    size_t own = t->hopper ? mx_flash_hopper_backward_bytes(&t->flash) : own_bytes(&t->flash);
     *work_bytes = t->plan ? mx_sdpa_plan_workspace(t->plan) : own;
     if (t->documents)
         *work_bytes = documents_bytes(t) + own;
@@ -294,20 +323,12 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
         return t->documents ? launch_documents(c, t, &a)
                             : mx_sdpa_plan_launch(t->plan, &a, c->work, c->stream);
     }
-    mx_flash_args a = {.q = in[0].data, .k = in[1].data, .v = in[2].data,
-                       .o = back ? in[OUT].data : out[0].data,
-                       .stats = back ? in[LSE].data : out[1].data, .q_pos = in[Q_POS].data,
-                       .k_pos = in[K_POS].data, .q_seg = in[Q_SEG].data, .k_seg = in[K_SEG].data,
-                       .q_span = in[Q_SPAN].data, .k_span = in[K_SPAN].data,
-                       .sinks = in[SINKS].data};
-    if (back) {
-        a.dout = in[DOUT].data;
-        a.dq = out[0].data;
-        a.dk = out[1].data;
-        a.dv = out[2].data;
-        a.dsinks = in[SINKS].data ? out[3].data : NULL;
+    mx_flash_args a = flash_args(s, back);
+    if (t->hopper)
+        return mx_cuda_check(mx_flash_hopper_backward(&t->flash, &a, c->work, c->stream),
+                             "attention");
+    if (back)
         a.row_dot = c->work;
-    }
     if (in[SELECTED].data) {
         uint32_t *bits = (uint32_t *)((char *)c->work + own_bytes(&t->flash));
         MX_TRY(mx_cuda_check(mx_flash_list(&t->flash, in[SELECTED].data,

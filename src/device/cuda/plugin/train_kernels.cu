@@ -153,15 +153,19 @@ static void sum_parts(float *partial, const X *x, int64_t rows, int64_t d, cudaS
     kernel<<<grid, block, 0, stream>>>(partial, x, rows, d);
 }
 
-/* Block (c, k): 32 columns of sum k, 32 rows at a time. */
+/* Block (c, k): 32 columns of sum k, 32 rows at a time. Few blocks have all the work, so each
+ * thread asks for many rows before it adds the first. */
 __global__ void column_sums_kernel(mx_column_sums s)
 {
     __shared__ float sum[32][33];
     int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
     const float *part = s.part + (int64_t)blockIdx.y * s.rows * s.cols;
     float x = 0;
-    for (int64_t r = threadIdx.y; r < s.rows && c < s.cols; r += 32)
-        x += part[r * s.cols + c];
+    if (c < s.cols) {
+#pragma unroll 16
+        for (int r = threadIdx.y; r < (int)s.rows; r += 32)
+            x += part[r * s.cols + c];
+    }
     sum[threadIdx.y][threadIdx.x] = x;
     __syncthreads();
     x = sum[threadIdx.x][threadIdx.y]; /* warp y adds up column y */

@@ -6,10 +6,18 @@
  * 2048 bytes on. Sums are in registers: lane l of warp w has rows 16 w + l / 4 and 8 below, and of
  * each 8 columns 2 (l % 4) and the next: d[4 j] and d[4 j + 1] of one row, d[4 j + 2] and
  * d[4 j + 3] of the other. To be compiled for sm_90a alone.
+ *
+ * `wgmma` is 256 columns wide; wgmma_n64 and wgmma_n128 are narrower. The `held` forms take A (64,
+ * 16) from registers: four a lane, two bf16 in each (columns 2 (l % 4) and the next), of row l / 4,
+ * of the row 8 below, and of both with columns 8 further on. Sums rounded to pairs have that very
+ * layout, 16 of their columns for each step of k. What a product in flight reads or writes must not
+ * be touched before wgmma_wait; ptxas says so (C7510 - C7519) where it cannot prove it, and then
+ * makes every product wait.
  */
 #ifndef MX_DEVICE_CUDA_WGMMA_CUH
 #define MX_DEVICE_CUDA_WGMMA_CUH
 
+#include <cuda_runtime_api.h>
 #include <stdint.h>
 
 __device__ __forceinline__ void wgmma_fence()
@@ -24,6 +32,45 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
+/* v[i] of lane q of four becomes v[q] of lane i: first between neighbours, then between pairs. What
+ * was two columns of each of four eights is then eight columns in a row. */
+__device__ __forceinline__ void exchange_near(uint32_t v[4])
+{
+    int q = threadIdx.x & 3;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        uint32_t got = __shfl_xor_sync(~0u, q & 1 ? v[i] : v[i + 1], 1);
+        if (q & 1)
+            v[i] = got;
+        else
+            v[i + 1] = got;
+    }
+}
+__device__ __forceinline__ void exchange_far(uint32_t v[4])
+{
+    int q = threadIdx.x & 3;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t got = __shfl_xor_sync(~0u, q & 2 ? v[i] : v[i + 2], 2);
+        if (q & 2)
+            v[i] = got;
+        else
+            v[i + 2] = got;
+    }
+}
+__device__ __forceinline__ void exchange(uint32_t v[4])
+{
+    exchange_near(v);
+    exchange_far(v);
+}
+/* Sums are not looked at before this: behind the wait for the product that makes them. */
+template <int N> __device__ __forceinline__ void settle(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
 /* A factor at a shared address that is a multiple of 1024: its slabs are so many bytes apart. */
 __device__ __forceinline__ uint64_t describe_slab(uint32_t at, uint32_t slab_bytes)
 {
@@ -83,6 +130,70 @@ __device__ __forceinline__ void wgmma(float d[128], uint64_t a, uint64_t b, int 
           "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]),
           "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
         : "l"(a), "l"(b), "r"(add), "n"(A_OUT), "n"(B_OUT));
+}
+
+/* Operands of the narrower forms. */
+#define WGMMA_NAMES_32                                                                             \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_NAMES_64                                                                             \
+    WGMMA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "      \
+                   "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "        \
+                   "%60, %61, %62, %63"
+#define WGMMA_SUMS_8(d, i)                                                                         \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WGMMA_SUMS_32(d, i)                                                                        \
+    WGMMA_SUMS_8(d, i), WGMMA_SUMS_8(d, i + 8), WGMMA_SUMS_8(d, i + 16), WGMMA_SUMS_8(d, i + 24)
+
+/* d (64, 64) += A (64, 16) B (16, 64), like wgmma. */
+template <bool A_OUT, bool B_OUT>
+__device__ __forceinline__ void wgmma_n64(float *d, uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_NAMES_32
+                 "}, %32, %33, p, 1, 1, %35, %36;\n}\n"
+                 : WGMMA_SUMS_32(d, 0)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_OUT), "n"(B_OUT));
+}
+template <bool B_OUT>
+__device__ __forceinline__ void wgmma_held_n64(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_NAMES_32
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
+                 : WGMMA_SUMS_32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_OUT));
+}
+/* d (64, 128) += A (64, 16) B (16, 128). */
+template <bool A_OUT, bool B_OUT>
+__device__ __forceinline__ void wgmma_n128(float *d, uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_NAMES_64
+                 "}, %64, %65, p, 1, 1, %67, %68;\n}\n"
+                 : WGMMA_SUMS_32(d, 0), WGMMA_SUMS_32(d, 32)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_OUT), "n"(B_OUT));
+}
+template <bool B_OUT>
+__device__ __forceinline__ void wgmma_held_n128(float *d, const uint32_t a[4], uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_NAMES_64
+                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
+                 : WGMMA_SUMS_32(d, 0), WGMMA_SUMS_32(d, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_OUT));
+}
+
+/* Whether this device is a Hopper and the kernel's code that was loaded is the code made for it. */
+template <class Kernel> static bool made_for_hopper(Kernel kernel)
+{
+    cudaFuncAttributes f;
+    int major = 0, device = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess && major == 9 &&
+           cudaFuncGetAttributes(&f, kernel) == cudaSuccess && f.ptxVersion >= 90;
 }
 
 #endif

@@ -1,0 +1,433 @@
+/* flash_hopper_backward.cu - the gradient of attention on Hopper: loads, products, sums by roles.
+ *
+ *   P^T = e^(s K Q^T - L)      dP^T = V dO^T      dS^T = P^T (dP^T - D)
+ *   dV += P^T dO               dK += dS^T Q       dQ += dS K            s: scale; L, D: of a query
+ *
+ * A block of four warpgroups takes items (128 keys of a key head) until none is left and walks all
+ * 64-query tiles that see them, of all heads of the group:
+ *   0     one thread: K and V of the item, then Q, dO and the pairs (L log2 e, D) of every tile
+ *   1     dQ of a tile = dS K, from the shared dS of both groups of keys; to a buffer of shared
+ *         memory, which the copy engine adds to the float32 dQ (flash_hopper_grad.cuh)
+ *   2, 3  64 keys each, as A fragments in registers: K Q^T and V dO^T come out with keys down, so
+ *         P^T and dS^T, rounded, are the A of the products that follow; dS^T also goes to group 1
+ * Rings in shared memory: items (K, V), tiles (Q, dO, pairs), dS; each with barriers full and
+ * empty. A tile above the diagonal of one group's keys is left out by it; group 1 then takes half.
+ *
+ * One H200, hot, in turns with cuDNN 9.19, whose dQ is added in any order as well: GPT-2 64 x 1024,
+ * 12 heads: 0.84 - 0.88 ms (1.05 - 1.07); 4 x 4096, 32 over 8 heads: 1.65 - 1.71 ms (1.91 - 1.92).
+ * A step of 64 queries takes about 2,400 cycles, of which the matrix units are busy 1,280: what a
+ * group does between its products (exponentials, rounding, barriers) is as long as they are, and
+ * issuing a product holds a warp until the ones before it have nearly ended.
+ * Tried and not faster: the scores of the next tile asked for before the sums of this one; groups
+ * that issue in turns; K alone in registers (no fragments at all: 6 % slower); additions by the
+ * lanes (red.v4, 3 % slower). Equal bits were tried in two ways, neither kept: a block that owns
+ * all keys of a head and stores, adds and rounds by itself (GPT-2: 0.90 - 0.96 ms against cuDNN's
+ * 1.16 - 1.29, but it needs a head for every multiprocessor and lengths of a few thousand at most);
+ * blocks that wait for each other's additions tile by tile (twice the time: a flag's way through
+ * memory is as long as a step, and the four warps of group 1, which can only multiply together,
+ * deadlock when each waits by itself).
+ */
+#include "device/cuda/plugin/flash_hopper_backward.h"
+#include "device/cuda/plugin/flash_hopper_grad.cuh"
+#include "device/cuda/plugin/tma.cuh"
+#include "device/cuda/plugin/wgmma.cuh"
+
+enum {
+    THREADS = 512, ITEMS = 2, STAGES = 4, HANDS = 2, OUTS = 2, /* places in the rings */
+    KEYS_BYTES = GRAD_KEYS * 128, ROWS_BYTES = GRAD_ROWS * 128, PAIR_BYTES = GRAD_ROWS * 8,
+    DS_BYTES = GRAD_KEYS * GRAD_ROWS * 2, OUT_BYTES = GRAD_TILE * 4,
+    AT_ROWS = ITEMS * 2 * KEYS_BYTES, AT_DS = AT_ROWS + STAGES * 2 * ROWS_BYTES,
+    AT_OUT = AT_DS + HANDS * DS_BYTES, AT_PAIRS = AT_OUT + OUTS * OUT_BYTES,
+    AT_BARS = AT_PAIRS + STAGES * PAIR_BYTES, BARS = 2 * (ITEMS + STAGES + HANDS),
+    AT_ITEM = AT_BARS + BARS * 8, ROOM_BYTES = AT_ITEM + 4 * ITEMS + 1024
+};
+
+struct grad_maps {
+    CUtensorMap q, k, v, dout;
+};
+/* Addresses in shared memory. */
+struct grad_room {
+    uint32_t at, item_full, item_empty, rows_full, rows_empty, ds_full, ds_empty;
+};
+__device__ __forceinline__ uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+__device__ __forceinline__ int item_in(const grad_room &r, int place)
+{
+    int i;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(i) : "r"(r.at + AT_ITEM + 4 * place) : "memory");
+    return i;
+}
+
+/* Group 0. The next item is asked for while this one's tiles are loaded. */
+__device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m, const grad_room &r)
+{
+    int group = p.s.heads_q / p.s.heads_kv, next = atomicAdd(p.taken, 1);
+    ring_at<ITEMS> at = {0, 1};
+    ring_at<STAGES> stage = {0, 1};
+#pragma unroll 1
+    for (;; at.step()) {
+        int i = next < p.items ? next : -1;
+        uint32_t full = r.item_full + 8 * at.slot, to = r.at + at.slot * 2 * KEYS_BYTES;
+        bar_wait(r.item_empty + 8 * at.slot, at.parity);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(r.at + AT_ITEM + 4 * at.slot), "r"(i)
+                     : "memory");
+        if (i < 0) {
+            bar_arrive(full);
+            return;
+        }
+        next = atomicAdd(p.taken, 1);
+        grad_item t = find_item(p, i);
+        bar_expect(full, 2 * KEYS_BYTES);
+        tma_load(to, &m.k, 0, t.block * GRAD_KEYS, t.head, t.batch, full);
+        tma_load(to + KEYS_BYTES, &m.v, 0, t.block * GRAD_KEYS, t.head, t.batch, full);
+#pragma unroll 1
+        for (int h = t.head * group; h < (t.head + 1) * group; h++)
+#pragma unroll 1
+            for (int q = t.first; q < p.tiles; q++, stage.step()) {
+                const float2 *pairs =
+                    p.stats + ((int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q) * GRAD_ROWS;
+                full = r.rows_full + 8 * stage.slot;
+                to = r.at + AT_ROWS + stage.slot * 2 * ROWS_BYTES;
+                bar_wait(r.rows_empty + 8 * stage.slot, stage.parity);
+                bar_expect(full, 2 * ROWS_BYTES + PAIR_BYTES);
+                tma_load(to, &m.q, 0, q * GRAD_ROWS, h, t.batch, full);
+                tma_load(to + ROWS_BYTES, &m.dout, 0, q * GRAD_ROWS, h, t.batch, full);
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                             "[%0], [%1], %2, [%3];" ::"r"(r.at + AT_PAIRS +
+                                                           stage.slot * PAIR_BYTES),
+                             "l"(pairs), "r"((int)PAIR_BYTES), "r"(full)
+                             : "memory");
+            }
+    }
+}
+
+/* d = dS K over the keys of group 2 alone, or of both. */
+template <int STEPS>
+__device__ __forceinline__ void multiply_ds(float d[32], uint64_t ds, uint64_t k)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+        wgmma_n64<true, true>(d, ds + i * 128, k + i * 128, i > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+}
+/* Adds this warp's 4 KB of a tile to memory, by way of shared memory. */
+__device__ __forceinline__ void add_tile(float *to, uint32_t out, const float d[32], int lane)
+{
+    if (lane == 0) /* the addition before the last has read its buffer */
+        asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(out + j * 512 + lane * 16),
+                     "f"(d[4 * j]), "f"(d[4 * j + 1]), "f"(d[4 * j + 2]), "f"(d[4 * j + 3])
+                     : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (lane == 0) {
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::
+                         "l"(to),
+                     "r"(out), "r"(OUT_BYTES / 4)
+                     : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    }
+}
+/* Group 1. */
+__device__ __forceinline__ void make_dq(const grad_args &p, const grad_room &r)
+{
+    int group = p.s.heads_q / p.s.heads_kv, lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
+    int out = 0;
+    ring_at<ITEMS> at = {0, 0};
+    ring_at<HANDS> hand = {0, 0};
+    for (;; at.step()) {
+        bar_wait(r.item_full + 8 * at.slot, at.parity);
+        int i = item_in(r, at.slot);
+        if (i < 0)
+            break;
+        grad_item t = find_item(p, i);
+        uint64_t k = describe_slab(r.at + at.slot * 2 * KEYS_BYTES, KEYS_BYTES);
+        for (int h = t.head * group; h < (t.head + 1) * group; h++)
+            for (int q = t.first; q < p.tiles; q++, hand.step()) {
+                bool half = p.s.causal && (q + 1) * GRAD_ROWS <= t.block * GRAD_KEYS + 64;
+                int64_t tile = (int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q;
+                float d[32];
+                bar_wait(r.ds_full + 8 * hand.slot, hand.parity);
+                uint64_t ds = describe_slab(r.at + AT_DS + hand.slot * DS_BYTES, 8192);
+                if (half)
+                    multiply_ds<4>(d, ds, k);
+                else
+                    multiply_ds<8>(d, ds, k);
+                settle(d);
+                if (lane == 0)
+                    bar_arrive(r.ds_empty + 8 * hand.slot);
+                add_tile(p.dq_sums + tile * GRAD_TILE + warp * (GRAD_TILE / 4),
+                         r.at + AT_OUT + out * OUT_BYTES + warp * (OUT_BYTES / 4), d, lane);
+                out ^= 1;
+            }
+        if (lane == 0)
+            bar_arrive(r.item_empty + 8 * at.slot);
+    }
+    if (lane == 0)
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Where this lane's row of an 8 x 8 piece lies in a slab of 128-byte rows; ^ (k << 5) for the k-th
+ * 16 columns. */
+__device__ __forceinline__ uint32_t piece_at(int lane)
+{
+    int row = (threadIdx.x / 32 & 3) * 16 + (lane & 15);
+    return row * 128 + (((lane >> 4) ^ (row & 7)) << 4);
+}
+/* (64, 64) of a slab as the A of four products. */
+__device__ __forceinline__ void hold(uint32_t f[16], uint32_t slab, uint32_t piece)
+{
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(f[4 * k]), "=r"(f[4 * k + 1]), "=r"(f[4 * k + 2]), "=r"(f[4 * k + 3])
+                     : "r"(slab + (piece ^ (k << 5)))
+                     : "memory");
+}
+/* d = A B^T, or d += A B where B_OUT. */
+template <bool B_OUT>
+__device__ __forceinline__ void multiply(float d[32], const uint32_t a[16], uint32_t b)
+{
+    uint64_t slab = describe_slab(b, 8192);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        wgmma_held_n64<B_OUT>(d, a + 4 * k, slab + (B_OUT ? 128 : 2) * k, B_OUT || k > 0);
+}
+/* From dots and dP: P and dS. `gap`: the query less the key of the first element. */
+template <bool SOME>
+__device__ __forceinline__ void elements(float s[32], float dp[32], uint32_t pairs, float scale2,
+                                         int gap, bool in0, bool in1)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float4 x;
+        asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                     : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                     : "r"(pairs + j * 64)
+                     : "memory");
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            bool see = !SOME ||
+                       (gap + 8 * j + (e & 1) - (e >> 1) * 8 >= 0 && (e >> 1 ? in1 : in0));
+            float prob = see ? exp2_fast(s[4 * j + e] * scale2 - (e & 1 ? x.z : x.x)) : 0.f;
+            s[4 * j + e] = prob;
+            dp[4 * j + e] = prob * (dp[4 * j + e] - (e & 1 ? x.w : x.y));
+        }
+    }
+}
+__device__ __forceinline__ void round_all(uint32_t f[16], const float d[32])
+{
+#pragma unroll
+    for (int j = 0; j < 16; j++)
+        f[j] = pack2(d[2 * j], d[2 * j + 1]);
+#pragma unroll
+    for (int j = 0; j < 16; j++)
+        asm volatile("" : "+r"(f[j])::"memory");
+}
+/* dS^T to group 1; nothing of it where the tile was left out. */
+__device__ __forceinline__ void hand_over(const grad_room &r, const uint32_t f[16], int n, int to,
+                                          bool any)
+{
+    int slot = n & (HANDS - 1), lane = threadIdx.x & 31;
+    bar_wait(r.ds_empty + 8 * slot, (n / HANDS & 1) ^ 1);
+    if (any) {
+        uint32_t at = r.at + AT_DS + slot * DS_BYTES + to, piece = piece_at(lane);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                             at + (piece ^ (k << 5))),
+                         "r"(f[4 * k]), "r"(f[4 * k + 1]), "r"(f[4 * k + 2]), "r"(f[4 * k + 3])
+                         : "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncwarp();
+    if (lane == 0)
+        bar_arrive(r.ds_full + 8 * slot);
+}
+
+/* Groups 2 and 3 (w = 0, 1). */
+__device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r, int w)
+{
+    const int lane = threadIdx.x & 31;
+    int n = 0; /* tiles so far: says the place and the phase in every ring */
+#pragma unroll 1
+    for (int m = 0;; m++) {
+        const int place = m & (ITEMS - 1);
+        bar_wait(r.item_full + 8 * place, m / ITEMS & 1);
+        int i = item_in(r, place), k0, first, left;
+        if (i < 0)
+            break;
+        {
+            grad_item t = find_item(p, i);
+            k0 = t.block * GRAD_KEYS + 64 * w, first = t.first;
+            left = p.s.heads_q / p.s.heads_kv * (p.tiles - t.first);
+        }
+        uint32_t kf[16], vf[16], pf[16], df[16];
+        const uint32_t slab = r.at + place * 2 * KEYS_BYTES + w * 8192;
+        hold(kf, slab, piece_at(lane));
+        hold(vf, slab + KEYS_BYTES, piece_at(lane));
+        float dk[32] = {}, dv[32] = {}, s[32], dp[32];
+        int q = first;
+#pragma unroll 1
+        for (; left > 0; left--, n++) {
+            const int stage = n & (STAGES - 1);
+            const uint32_t rows = r.at + AT_ROWS + stage * 2 * ROWS_BYTES;
+            bar_wait(r.rows_full + 8 * stage, n / STAGES & 1);
+            if (p.s.causal && (q + 1) * GRAD_ROWS <= k0) {
+                hand_over(r, df, n, 0, false);
+            } else {
+                wgmma_fence();
+                multiply<false>(s, kf, rows);
+                multiply<false>(dp, vf, rows + ROWS_BYTES);
+                wgmma_commit();
+                wgmma_wait<0>();
+                settle(s), settle(dp);
+                const uint32_t pairs = r.at + AT_PAIRS + stage * PAIR_BYTES + (lane & 3) * 16;
+                if ((p.s.causal && q * GRAD_ROWS < k0 + 63) || k0 + 64 > p.s.seq_kv) {
+                    int key = k0 + (threadIdx.x / 32 & 3) * 16 + (lane >> 2);
+                    int gap = p.s.causal ? q * GRAD_ROWS + 2 * (lane & 3) - key : 64;
+                    elements<true>(s, dp, pairs, p.scale2, gap, key < p.s.seq_kv,
+                                   key + 8 < p.s.seq_kv);
+                } else {
+                    elements<false>(s, dp, pairs, p.scale2, 0, true, true);
+                }
+                round_all(pf, s), round_all(df, dp);
+                hand_over(r, df, n, w * 8192, true);
+                wgmma_fence();
+                multiply<true>(dv, pf, rows + ROWS_BYTES);
+                multiply<true>(dk, df, rows);
+                wgmma_commit();
+                wgmma_wait<0>();
+                settle(dk), settle(dv);
+            }
+            if (lane == 0)
+                bar_arrive(r.rows_empty + 8 * stage);
+            if (++q == p.tiles)
+                q = first;
+        }
+        if (lane == 0)
+            bar_arrive(r.item_empty + 8 * place);
+        asm volatile("" : "+r"(i)); /* found again rather than kept in registers */
+        grad_item t = find_item(p, i);
+        int64_t row = t.block * GRAD_KEYS + 64 * w;
+        const mx_flash_stride &sv = p.s.dv, &sk = p.s.dk;
+        store_sums(p.dv + t.batch * sv.batch + t.head * sv.head + row * sv.seq, sv.seq,
+                   p.s.seq_kv - (int)row, dv, 1.f);
+        store_sums(p.dk + t.batch * sk.batch + t.head * sk.head + row * sk.seq, sk.seq,
+                   p.s.seq_kv - (int)row, dk, p.s.scale);
+    }
+}
+
+__global__ __launch_bounds__(THREADS, 1) void flash_grad_kernel(
+    const __grid_constant__ grad_maps m, const __grid_constant__ grad_args p)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ char shared_room[];
+    grad_room r;
+    r.at = (shared_at(shared_room) + 1023) & ~1023u;
+    r.item_full = r.at + AT_BARS, r.item_empty = r.item_full + 8 * ITEMS;
+    r.rows_full = r.item_empty + 8 * ITEMS, r.rows_empty = r.rows_full + 8 * STAGES;
+    r.ds_full = r.rows_empty + 8 * STAGES, r.ds_empty = r.ds_full + 8 * HANDS;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < ITEMS; i++)
+            bar_init(r.item_full + 8 * i, 1), bar_init(r.item_empty + 8 * i, 12);
+        for (int i = 0; i < STAGES; i++)
+            bar_init(r.rows_full + 8 * i, 1), bar_init(r.rows_empty + 8 * i, 8);
+        for (int i = 0; i < HANDS; i++)
+            bar_init(r.ds_full + 8 * i, 8), bar_init(r.ds_empty + 8 * i, 4);
+        bar_ready();
+    }
+    __syncthreads();
+    const int role = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    if (role == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        if (threadIdx.x == 0)
+            load_all(p, m, r);
+    } else if (role == 1) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+        make_dq(p, r);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
+        make_dkv(p, r, role - 2);
+    }
+#endif
+}
+
+static tensor_place place_of(const void *at, mx_flash_stride s, int seq, int heads, int batch)
+{
+    return {at, {GRAD_DIM, seq, heads, batch}, {s.seq, s.head, s.batch}};
+}
+static bool whole_pieces(const void *at, mx_flash_stride s)
+{
+    return (uintptr_t)at % 16 == 0 && s.seq % 8 == 0 && s.head % 8 == 0 && s.batch % 8 == 0;
+}
+bool mx_flash_hopper_backward_can(const mx_flash_shape *s, const mx_flash_args *a)
+{
+    static const bool hopper = made_for_hopper(flash_grad_kernel); /* of the machine */
+    bool mask = a->q_pos || a->k_pos || a->q_seg || a->k_seg || a->q_span || a->k_span ||
+                a->listed || a->sinks || s->window || s->chunk || s->softcap > 0;
+    return hopper && !mask && s->dim_qk == GRAD_DIM && s->dim_v == GRAD_DIM &&
+           tma_can(place_of(a->q, s->q, s->seq_q, s->heads_q, s->batch)) &&
+           tma_can(place_of(a->k, s->k, s->seq_kv, s->heads_kv, s->batch)) &&
+           tma_can(place_of(a->v, s->v, s->seq_kv, s->heads_kv, s->batch)) &&
+           tma_can(place_of(a->dout, s->dout, s->seq_q, s->heads_q, s->batch)) &&
+           whole_pieces(a->o, s->o) && whole_pieces(a->dq, s->dq) && whole_pieces(a->dk, s->dk) &&
+           whole_pieces(a->dv, s->dv);
+}
+
+static size_t all_rows(const mx_flash_shape *s)
+{
+    size_t tiles = ((size_t)s->seq_q + GRAD_ROWS - 1) / GRAD_ROWS;
+    return (size_t)s->batch * (size_t)s->heads_q * tiles * GRAD_ROWS;
+}
+size_t mx_flash_hopper_backward_bytes(const mx_flash_shape *s)
+{
+    return all_rows(s) * (GRAD_DIM * sizeof(float) + sizeof(float2)) + 256;
+}
+
+cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_args *a, void *scratch,
+                                     cudaStream_t stream)
+{
+    int device = 0, sms = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    grad_args p = {*s};
+    p.o = (const uint16_t *)a->o, p.dout = (const uint16_t *)a->dout, p.lse = a->stats;
+    p.dq = (uint16_t *)a->dq, p.dk = (uint16_t *)a->dk, p.dv = (uint16_t *)a->dv;
+    p.dq_sums = (float *)scratch, p.stats = (float2 *)(p.dq_sums + all_rows(s) * GRAD_DIM);
+    p.taken = (int *)(p.stats + all_rows(s));
+    p.tiles = (s->seq_q + GRAD_ROWS - 1) / GRAD_ROWS;
+    p.blocks = (s->seq_kv + GRAD_KEYS - 1) / GRAD_KEYS, p.heads = s->batch * s->heads_kv;
+    p.items = p.heads * p.blocks, p.scale2 = s->scale * LOG2E;
+    p.last = min(p.heads, (2 * sms + p.blocks - 1) / p.blocks);
+    grad_maps m;
+    struct {
+        CUtensorMap *map;
+        tensor_place at;
+        int rows;
+    } maps[] = {{&m.q, place_of(a->q, s->q, s->seq_q, s->heads_q, s->batch), GRAD_ROWS},
+                {&m.dout, place_of(a->dout, s->dout, s->seq_q, s->heads_q, s->batch), GRAD_ROWS},
+                {&m.k, place_of(a->k, s->k, s->seq_kv, s->heads_kv, s->batch), GRAD_KEYS},
+                {&m.v, place_of(a->v, s->v, s->seq_kv, s->heads_kv, s->batch), GRAD_KEYS}};
+    for (auto &one : maps)
+        if (e == cudaSuccess)
+            e = tma_map(one.map, one.at, one.rows);
+    if (e == cudaSuccess)
+        e = cudaFuncSetAttribute(flash_grad_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 ROOM_BYTES);
+    if (e == cudaSuccess)
+        e = flash_hopper_before(p, stream);
+    if (e != cudaSuccess)
+        return e;
+    flash_grad_kernel<<<(unsigned)min(sms, p.items), THREADS, ROOM_BYTES, stream>>>(m, p);
+    e = cudaGetLastError();
+    return e != cudaSuccess ? e : flash_hopper_after(p, stream);
+}

@@ -1,0 +1,29 @@
+/* flash_hopper_backward.h - the gradient of attention on Hopper's own instructions, in one pass.
+ *
+ * For bf16, head size 64, causal or full, keys shared by groups of query heads, any strides of
+ * whole 16-byte pieces; no other mask. Each score is computed once: 5 products, where flash.h's
+ * backward has 7, so dQ is added up in memory by the blocks that own the keys, in the order in
+ * which they come. Equal runs agree within rounding but not in every bit; for equal bits there are
+ * cuDNN's deterministic form and flash.h.
+ */
+#ifndef MX_DEVICE_CUDA_FLASH_HOPPER_BACKWARD_H
+#define MX_DEVICE_CUDA_FLASH_HOPPER_BACKWARD_H
+
+#include "device/cuda/plugin/flash.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The current device, the shape and where the tensors lie allow it. */
+bool mx_flash_hopper_backward_can(const mx_flash_shape *s, const mx_flash_args *a);
+size_t mx_flash_hopper_backward_bytes(const mx_flash_shape *s);
+/* `scratch`: so many bytes, at a multiple of 256. Of the arguments it takes q, k, v, o, stats, dout
+ * and dq, dk, dv. */
+cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_args *a, void *scratch,
+                                     cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
