@@ -7,6 +7,7 @@
 #include "tests_attention.cuh"
 #include "tests_kernels.cuh"
 #include "tests_moe.cuh"
+#include "tests_xent.cuh"
 
 static void test_gemm(mx_gemm_lt *lt, void *ws, bool ta, bool tb, mx_gemm_type in, mx_gemm_type out,
                       int batch, float beta)
@@ -78,12 +79,20 @@ int main(int argc, char **argv)
 {
     if (!device_present())
         return 0;
+    const char *part = argc > 1 ? argv[argc - 1] : "-v"; /* a part's name, or options alone: all */
     checks.loud = argc > 1 && !strcmp(argv[1], "-v");
+    auto wanted = [&](const char *name) { return part[0] == '-' || !strcmp(part, name); };
     mx_cuda_libs libs = {};
-    test_gemms(&libs);
-    test_kernels();
-    test_moe();
-    test_attention(&libs);
+    if (wanted("gemms"))
+        test_gemms(&libs);
+    if (wanted("kernels"))
+        test_kernels();
+    if (wanted("moe"))
+        test_moe();
+    if (wanted("xent"))
+        test_xent_exps();
+    if (wanted("attention"))
+        test_attention(&libs);
     printf("%d passed, %d failed\n", checks.passed, checks.failed);
     return checks.failed != 0;
 }

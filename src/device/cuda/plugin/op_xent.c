@@ -5,6 +5,10 @@
  * never there at once. bf16 logits go through the fast kernel, float32 ones (checking) through the
  * plain one.
  *
+ * Where there is Hopper's matrix unit, gradients in bf16 go another way (xent_exp.h): the product
+ * itself writes exponentials, which differ from the logits' gradient by a factor for each row, and
+ * no pass over the logits is left. x times the factor makes dw, and dx is multiplied by it.
+ *
  * A vocabulary that is no multiple of 8 (GPT-2: 50,257) would send dw to kernels that load one
  * element at a time, 390 instead of 690 TFLOP/s. So dw is made in two products: all rows up to a
  * multiple of 8, and 8 rows beginning there, of which the last have no logits and are zero, into
@@ -13,6 +17,7 @@
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/train_kernels.h"
+#include "device/cuda/plugin/xent_exp.h"
 
 #include <string.h>
 
@@ -38,6 +43,7 @@ typedef struct {
     int64_t wide; /* columns of the products with w: ld where w may be read beyond its end */
     float *ones;   /* one float, 1: the kernel's gradient scale */
     bool f32, train, grad;
+    bool exponentials; /* see above */
     int loss_out, lse_out, dx_out, dw_out; /* -1: not asked for */
 } xent;
 
@@ -64,12 +70,13 @@ static mx_status plan_chunk(mx_cuda *c, const xent *x, chunk_plans *p, int64_t r
     mx_gemm_type t = x->f32 ? MX_GEMM_F32 : MX_GEMM_BF16;
     mx_gemm_shape project = {.m = rows, .n = x->wide, .k = x->d, .trans_b = true, .ldc = x->ld,
                              .in = t, .out = t, .alpha = scale};
-    MX_TRY(mx_cuda_plan_gemm(c, &project, &p->project));
+    if (!x->exponentials)
+        MX_TRY(mx_cuda_plan_gemm(c, &project, &p->project));
     if (!x->grad)
         return MX_OK;
     float back = x->f32 ? 1 : scale; /* the plain kernel has the scale in its gradient already */
-    mx_gemm_shape input = {.m = rows, .n = x->d, .k = x->wide, .lda = x->ld, .in = t, .out = t,
-                           .alpha = back};
+    mx_gemm_shape input = {.m = rows, .n = x->d, .k = x->wide, .lda = x->ld, .in = t,
+                           .out = x->exponentials ? MX_GEMM_F32 : t, .alpha = back};
     MX_TRY(mx_cuda_plan_gemm(c, &input, &p->input));
     int kinds = x->chunk == x->rows ? 1 : 2; /* with one chunk nothing is added */
     for (int add = 0; add < kinds; add++) {
@@ -91,6 +98,54 @@ static size_t logits_bytes(const xent *x)
 static size_t rest_bytes(const xent *x)
 {
     return x->whole < x->vocab ? sizeof(float) * ROW_STEP * (size_t)x->d : 0;
+}
+
+/* The logits, dw's last rows, and losses and lse of a program that does not want them. */
+static size_t common_bytes(const xent *x)
+{
+    return logits_bytes(x) + rest_bytes(x) + 2 * sizeof(float) * (size_t)x->rows;
+}
+
+/* The next n items of the scratch; NULL where there is none yet. */
+static void *take(void *work, size_t *used, int64_t n, size_t item)
+{
+    void *p = work ? (char *)work + *used : NULL;
+    *used += ((size_t)n * item + 255) / 256 * 256;
+    return p;
+}
+
+/* Where a chunk's arrays lie; returns the bytes of all scratch. x times its factors is no longer
+ * needed when dx's sums are made. */
+static size_t lay_out(const xent *x, void *work, mx_xent_exp_args *a, float **sums)
+{
+    size_t used = (common_bytes(x) + 255) / 256 * 256;
+    int64_t tiles = (x->vocab + MX_XENT_WIDE - 1) / MX_XENT_WIDE;
+    *sums = take(work, &used, x->chunk * x->d, sizeof **sums);
+    a->e = work;
+    a->scaled = (mx_bf16 *)*sums;
+    a->parts = take(work, &used, tiles * x->chunk, sizeof *a->parts);
+    a->factor = take(work, &used, x->chunk, sizeof *a->factor);
+    a->own = take(work, &used, x->chunk, sizeof *a->own);
+    a->about = take(work, &used, 2 * x->chunk, sizeof *a->about);
+    a->marked = take(work, &used, x->chunk, sizeof *a->marked);
+    a->bands = take(work, &used, x->chunk / MX_XENT_BAND + 2, sizeof *a->bands);
+    return used;
+}
+
+static mx_xent_exp shape_of(const xent *x, const xent_attr *a, int64_t rows)
+{
+    return (mx_xent_exp){.rows = rows, .d = x->d, .vocab = x->vocab, .ld = x->ld,
+                         .scale = (float)a->scale, .softcap = (float)a->softcap,
+                         .z_loss = (float)a->z_loss};
+}
+
+static size_t work_bytes(const xent *x)
+{
+    if (!x->exponentials)
+        return common_bytes(x);
+    mx_xent_exp_args a;
+    float *sums;
+    return lay_out(x, NULL, &a, &sums);
 }
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
@@ -118,6 +173,8 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     x->chunk = (int64_t)(c->memory_bytes / CHUNK_SHARE / ((size_t)x->ld * item)) / 128 * 128;
     x->chunk = x->chunk < 128 ? 128 : x->chunk;
     x->chunk = x->chunk > x->rows ? x->rows : x->chunk;
+    mx_xent_exp whole = shape_of(x, a, x->chunk);
+    x->exponentials = x->grad && !x->f32 && mx_cuda_xent_exp_is_possible(&whole);
     mx_status st = MX_OK;
     if (tx->dtype != tw->dtype || (tx->dtype != MX_F32 && tx->dtype != MX_BF16))
         st = mx_fail(MX_DEVICE, "cross-entropy of these dtypes");
@@ -130,8 +187,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     if (!st)
         st = mx_cuda_check(cudaMemcpy(x->ones, &(float){1}, 4, cudaMemcpyHostToDevice),
                            "cross-entropy");
-    /* The logits, dw's last rows, and losses and lse of a program that does not want them. */
-    *work = logits_bytes(x) + rest_bytes(x) + 2 * sizeof(float) * (size_t)x->rows;
+    *work = work_bytes(x);
     if (st)
         drop(c, x);
     else
@@ -144,12 +200,17 @@ static void *at(const mx_tensor *t, int64_t row, int64_t width)
     return (char *)t->data + (size_t)(row * width) * mx_dtype_bytes(t->type.dtype);
 }
 
+static float *rows_out(mx_cuda *c, const mx_exec_step *s, const xent *x, bool lse)
+{
+    float *spare = (float *)((char *)c->work + logits_bytes(x) + rest_bytes(x));
+    int out = lse ? x->lse_out : x->loss_out;
+    return out >= 0 ? (float *)s->call.out[out].data : spare + (lse ? x->rows : 0);
+}
+
 static mx_status softmax(mx_cuda *c, const mx_exec_step *s, const xent *x, int64_t from, int64_t n)
 {
     const xent_attr *a = s->node->attr;
-    float *spare = (float *)((char *)c->work + logits_bytes(x) + rest_bytes(x));
-    float *loss = (x->loss_out >= 0 ? (float *)s->call.out[x->loss_out].data : spare) + from;
-    float *lse = (x->lse_out >= 0 ? (float *)s->call.out[x->lse_out].data : spare + x->rows) + from;
+    float *loss = rows_out(c, s, x, false) + from, *lse = rows_out(c, s, x, true) + from;
     const int32_t *labels = (const int32_t *)s->call.in[LABELS].data + from;
     const float *dloss = x->grad ? (const float *)s->call.in[DLOSS].data + from : NULL;
     if (x->f32)
@@ -179,6 +240,25 @@ static mx_status add_dw(mx_cuda *c, const xent *x, const chunk_plans *p, bool ad
                                          cudaMemcpyDeviceToDevice, c->stream), "cross-entropy");
 }
 
+static mx_status launch_exponentials(mx_cuda *c, const mx_exec_step *s, const xent *x,
+                                     const chunk_plans *p, int64_t from, int64_t n)
+{
+    mx_xent_exp shape = shape_of(x, s->node->attr, n);
+    mx_xent_exp_args a = {.x = at(&s->call.in[X], from, x->d), .w = s->call.in[W].data,
+                          .labels = (const int32_t *)s->call.in[LABELS].data + from,
+                          .weight = (const float *)s->call.in[DLOSS].data + from,
+                          .loss = rows_out(c, s, x, false) + from,
+                          .lse = rows_out(c, s, x, true) + from};
+    float *sums;
+    lay_out(x, c->work, &a, &sums);
+    MX_TRY(mx_cuda_check(mx_cuda_xent_exp(&shape, &a, c->stream), "cross-entropy"));
+    MX_TRY(add_dw(c, x, p, from > 0, a.scaled, s->call.out[x->dw_out].data));
+    MX_TRY(mx_gemm_plan_launch(p->input, c->work, s->call.in[W].data, sums, c->gemm_work,
+                               c->stream));
+    return mx_cuda_check(mx_cuda_xent_scale(at(&s->call.out[x->dx_out], from, x->d), sums, a.factor,
+                                            n, x->d, c->stream), "cross-entropy");
+}
+
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     const xent *x = state;
@@ -186,6 +266,10 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
         int64_t n = x->rows - from < x->chunk ? x->rows - from : x->chunk;
         const chunk_plans *p = &x->plans[n < x->chunk];
         const void *in = at(&s->call.in[X], from, x->d);
+        if (x->exponentials) {
+            MX_TRY(launch_exponentials(c, s, x, p, from, n));
+            continue;
+        }
         MX_TRY(mx_gemm_plan_launch(p->project, in, s->call.in[W].data, c->work, c->gemm_work,
                                    c->stream));
         MX_TRY(softmax(c, s, x, from, n));
