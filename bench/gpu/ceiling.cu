@@ -2,14 +2,15 @@
  *     ceiling [CHOICES [ROW...]]      CHOICES: gemm_search's file, added to where it lacks a shape
  *
  * For each row of bench/gpu/train: every product (forward, dx and dW of each layer and of the head,
- * cuBLASLt's best algorithm by the timed search) and every attention (cuDNN, forward and backward)
- * of a step, in the step's order, on random normal numbers, again and again until the chip is hot;
+ * cuBLASLt's best algorithm by the timed search) and every attention (cuDNN, and our own backward
+ * where it is chosen) of a step, in the step's order, on random normal numbers, again and again until the chip is hot;
  * then for two seconds with the energy counter read (NVML; nothing is set). A GPU at its power
  * limit does as many FLOPs as its joules buy, so the time of these kernels together is not the sum
  * of their times alone, and no step built from them is faster. Layers share their operands here, so
  * memory traffic is flattered a little.
  */
 #include "gpu.cuh"
+#include "device/cuda/plugin/flash_hopper_backward.h"
 #include <dlfcn.h>
 #include <functional>
 #include <map>
@@ -112,8 +113,27 @@ struct attention {
     mx_sdpa_plan *plan[2];
     mx_sdpa_args args;
     void *work[2];
+    bool own; /* the backward pass */
+    mx_flash_shape shape;
+    mx_flash_args own_args;
+    void *own_work;
     double flops;
 };
+static void take_own(step *s, attention *a, const mx_sdpa_shape &h)
+{
+    auto stride = [](const mx_sdpa_stride &x) { return mx_flash_stride{x.batch, x.seq, x.head}; };
+    mx_flash_shape f = {};
+    f.batch = (int)h.batch, f.seq_q = f.seq_kv = (int)h.seq_q, f.heads_q = (int)h.heads_q;
+    f.heads_kv = (int)h.heads_kv, f.dim_qk = f.dim_v = (int)h.dim_qk, f.causal = true;
+    f.q = f.k = f.v = f.dq = f.dk = f.dv = stride(h.q), f.o = f.dout = stride(h.o);
+    f.scale = h.scale;
+    mx_flash_args p = {};
+    p.q = a->args.q, p.k = a->args.k, p.v = a->args.v, p.o = a->args.o, p.stats = a->args.stats;
+    p.dout = a->args.dout, p.dq = a->args.dq, p.dk = a->args.dk, p.dv = a->args.dv;
+    a->shape = f, a->own_args = p, a->own = mx_flash_hopper_backward_can(&f, &p);
+    if (a->own)
+        a->own_work = room<char>(s, (int64_t)mx_flash_hopper_backward_bytes(&f));
+}
 /* Lives as long as the program, but for its memory. */
 static attention *attend(step *s, const row *r)
 {
@@ -136,12 +156,17 @@ static attention *attend(step *s, const row *r)
     a->args.o = room<mx_bf16>(s, tokens * r->width), a->args.dout = s->b;
     a->args.stats = room<float>(s, tokens * r->heads);
     a->flops = 2.0 * tokens * r->length * r->width;
+    take_own(s, a, h);
     return a;
 }
 static void add_attention(step *s, attention *a, int back)
 {
-    s->kernels.push_back(
-        [=] { OK(mx_sdpa_plan_launch(a->plan[back], &a->args, a->work[back], 0)); });
+    if (back && a->own)
+        s->kernels.push_back(
+            [=] { CU(mx_flash_hopper_backward(&a->shape, &a->own_args, a->own_work, 0)); });
+    else
+        s->kernels.push_back(
+            [=] { OK(mx_sdpa_plan_launch(a->plan[back], &a->args, a->work[back], 0)); });
     s->flops += (1 + back) * a->flops;
 }
 

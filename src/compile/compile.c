@@ -112,6 +112,10 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
+    if (o->gpu && strcmp(remat.policy, "none") == 0)
+        mx_pass_gelu(g);
+    MX_TRY(after(g, o, "gelu"));
     if (o->gpu)
         mx_pass_bias(g);
     MX_TRY(after(g, o, "bias"));
@@ -123,7 +127,6 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     MX_TRY(after(g, o, "autodiff"));
     use_gradients(g, use, opt, var, grad, n);
     MX_TRY(after(g, o, "optimizer"));
-    mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     MX_TRY(mx_pass_remat(g, remat));
     MX_TRY(after(g, o, "remat"));
     if (o->apart && remat.offload && *remat.offload)

@@ -2,6 +2,7 @@
  *
  *   precision   float32 model -> bfloat16 activations and weight copies; before autodiff
  *   bias        for a GPU: a bias joins the product it is added to; before autodiff
+ *   gelu        for a GPU, where nothing is computed again: a GELU joins the product before it
  *   autodiff    gradient nodes, from each op's gradient builder
  *   optimizer   clip, update, state in place
  *   remat       which forward values the backward pass keeps, which it computes again
@@ -37,6 +38,8 @@ mx_status mx_pass_remat(mx_graph *g, mx_remat how) MX_MUST_USE;
 
 /* What remat has kept and `names` names lies in host memory between the passes. */
 mx_status mx_pass_offload(mx_graph *g, const char *names) MX_MUST_USE;
+
+void mx_pass_gelu(mx_graph *g);
 
 /* merge = false: every elementwise node becomes a group of its own (for comparison). */
 void mx_pass_fuse(mx_graph *g, bool merge);

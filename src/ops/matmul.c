@@ -19,15 +19,9 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct {
-    char spec[48];
-    mx_dtype out;
-    bool has_out; /* the result's dtype is `out`, not the first input's */
-} matmul_attr;
-
 static const char *notation(const mx_node *n)
 {
-    return ((const matmul_attr *)n->attr)->spec;
+    return ((const mx_matmul_attr *)n->attr)->spec;
 }
 
 /* --- letters with sizes and strides --- */
@@ -176,7 +170,7 @@ mx_status mx_matmul_products(const void *attr, const mx_type *a, const mx_type *
     mx_notation nt;
     axes x = {0};
     split s = {0};
-    mx_notation_parse(((const matmul_attr *)attr)->spec, &nt);
+    mx_notation_parse(((const mx_matmul_attr *)attr)->spec, &nt);
     read_term(&x, &nt, 0, a, A);
     read_term(&x, &nt, 1, b, B);
     read_term(&x, &nt, nt.n_in, c, C);
@@ -220,7 +214,7 @@ static void matmul_cpu(const mx_call *c)
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    const matmul_attr *at_ = n->attr;
+    const mx_matmul_attr *at_ = n->attr;
     mx_notation nt;
     mx_notation_parse(at_->spec, &nt);
     if (nt.n_terms != nt.n_in + 1 || nt.n_in < 2 || nt.n_in > 3 || nt.n_in != n->n_in) {
@@ -240,11 +234,11 @@ static void infer(mx_graph *g, mx_node *n)
         n->type.dtype = at_->out;
 }
 
-static mx_cost cost(const mx_node *n)
+mx_cost mx_matmul_cost(const mx_node *n)
 {
     mx_notation nt;
     axes x = {0};
-    mx_notation_parse(((const matmul_attr *)n->attr)->spec, &nt);
+    mx_notation_parse(((const mx_matmul_attr *)n->attr)->spec, &nt);
     read_term(&x, &nt, 0, &n->in[0]->type, A);
     read_term(&x, &nt, 1, &n->in[1]->type, B);
     mx_cost c = {.flops = 2};
@@ -255,7 +249,7 @@ static mx_cost cost(const mx_node *n)
 
 mx_node *mx_matmul(mx_graph *g, const char *spec, mx_node *a, mx_node *b)
 {
-    matmul_attr at_ = {{0}, 0, false};
+    mx_matmul_attr at_ = {{0}, 0, false};
     snprintf(at_.spec, sizeof at_.spec, "%s", spec);
     return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
 }
@@ -263,17 +257,15 @@ mx_node *mx_matmul(mx_graph *g, const char *spec, mx_node *a, mx_node *b)
 /* The same with the result in a dtype of its own (float32 sums of bfloat16 products). */
 mx_node *mx_matmul_as(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_dtype out)
 {
-    matmul_attr at_ = {{0}, out, true};
+    mx_matmul_attr at_ = {{0}, out, true};
     snprintf(at_.spec, sizeof at_.spec, "%s", spec);
     return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
 }
 
-/* A product again with bias (f) added; f is the last dim of the result. Summed letters must stay
- * whole: halves of the sum would each have the bias. */
-mx_node *mx_matmul_bias(mx_graph *g, mx_node *product, mx_node *bias)
+mx_matmul_attr mx_matmul_third(const mx_node *product, const char *third, const char *more_out)
 {
-    matmul_attr at_ = *(const matmul_attr *)product->attr;
-    char text[2 * sizeof at_.spec], last = at_.spec[strlen(at_.spec) - 1];
+    mx_matmul_attr at_ = *(const mx_matmul_attr *)product->attr;
+    char text[2 * sizeof at_.spec];
     const char *arrow = strstr(at_.spec, "->");
     size_t n = 0;
     for (const char *c = at_.spec; c < arrow; c++) {
@@ -281,9 +273,17 @@ mx_node *mx_matmul_bias(mx_graph *g, mx_node *product, mx_node *bias)
             text[n++] = '!';
         text[n++] = *c;
     }
-    snprintf(text + n, sizeof text - n, ",%c%s", last, arrow);
+    snprintf(text + n, sizeof text - n, ",%s%s%s%s", third, arrow, *more_out ? "," : "", more_out);
     MX_ASSERT(strlen(text) < sizeof at_.spec, "%s", text);
     memcpy(at_.spec, text, strlen(text) + 1);
+    return at_;
+}
+
+/* A product again with bias (f) added; f is the last dim of the result. */
+mx_node *mx_matmul_bias(mx_graph *g, mx_node *product, mx_node *bias)
+{
+    const char *spec = notation(product);
+    mx_matmul_attr at_ = mx_matmul_third(product, spec + strlen(spec) - 1, "");
     return MX_APPLY(g, &mx_op_matmul, &at_, product->in[0], product->in[1], bias);
 }
 
@@ -298,30 +298,31 @@ static mx_dtype gradient_dtype(const mx_graph *g, const mx_node *x)
 
 static void matmul_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    const char *spec = ((const matmul_attr *)n->attr)->spec;
+    const char *spec = ((const mx_matmul_attr *)n->attr)->spec;
     const char *comma = strchr(spec, ','), *arrow = strstr(spec, "->");
     int la = (int)(comma - spec), lb = (int)strcspn(comma + 1, ",-");
+    int lc = (int)strcspn(arrow + 2, ","); /* matmul_gelu has a second output */
     char text[48];
     mx_node *dy = mx_cast(g, dout[0], n->in[0]->type.dtype);
-    snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, lb, comma + 1, la, spec);
+    snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, lb, comma + 1, la, spec);
     din[0] = mx_matmul_as(g, text, dy, n->in[1], gradient_dtype(g, n->in[0]));
-    snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, la, spec, lb, comma + 1);
+    snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, la, spec, lb, comma + 1);
     din[1] = mx_matmul_as(g, text, dy, n->in[0], gradient_dtype(g, n->in[1]));
     if (n->n_in > 2)
         din[2] = mx_sum_to(g, dy, mx_shape_of(&n->in[2]->type));
 }
 
-#define CASE_N(n, text, ...) {n, {__VA_ARGS__}, &(matmul_attr){text, 0, false}}
+#define CASE_N(n, text, ...) {n, {__VA_ARGS__}, &(mx_matmul_attr){text, 0, false}}
 #define CASE(text, ...) CASE_N(2, text, __VA_ARGS__)
 const mx_op mx_op_matmul = {
     .name = "matmul",
     .doc = "contraction of two tensors in index notation",
-    .attr_size = sizeof(matmul_attr),
-    .fields = (const mx_attr_field[]){MX_FIELD(matmul_attr, MX_ATTR_TEXT, spec), {0}},
+    .attr_size = sizeof(mx_matmul_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(mx_matmul_attr, MX_ATTR_TEXT, spec), {0}},
     .notation = notation,
     .infer = infer,
     .grad = matmul_vjp,
-    .cost = cost,
+    .cost = mx_matmul_cost,
     .cpu = matmul_cpu,
     .cases = (const mx_case[]){CASE("*d,fd->*f", {3, {2, 3, 4}}, {2, {6, 4}}),
                                CASE("*d,df->*f", {2, {5, 4}}, {2, {4, 6}}),

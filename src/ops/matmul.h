@@ -4,6 +4,17 @@
 
 #include "ir/op.h"
 
+typedef struct {
+    char spec[48];
+    mx_dtype out;
+    bool has_out; /* the result's dtype is `out`, not the first input's */
+} mx_matmul_attr;
+
+/* The attributes of a product with a third input, and perhaps a second output, of these letters.
+ * Summed letters must stay whole: halves of the sum would each have the third input. */
+mx_matmul_attr mx_matmul_third(const mx_node *product, const char *third, const char *more_out);
+mx_cost mx_matmul_cost(const mx_node *n);
+
 /* C (m, n) = op(A) op(B) [+ C], row-major, batched; offsets and strides in elements. */
 typedef struct {
     int64_t m, n, k, lda, ldb, ldc;

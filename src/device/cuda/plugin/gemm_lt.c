@@ -21,6 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { ALIGNED = 256 }; /* an address that nobody reads, aligned as real ones are */
 enum { SEARCH_CHOICES = 32, LONG_CHOICES = 6, TURNS = 3, WARM_US = 40000, TIMED_US = 40000 };
 
 struct mx_gemm_lt {
@@ -95,11 +96,11 @@ static void make_key(mx_gemm_plan *p)
     const mx_gemm_shape *s = &p->shape;
     snprintf(p->key, sizeof p->key,
              "%zu:%s:%" PRId64 "x%" PRId64 "x%" PRId64 "%c%c:ld%" PRId64 ",%" PRId64 ",%" PRId64
-             ":b%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ":t%d%d%d:beta%d:bias%d:ws%zu",
+             ":b%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ":t%d%d%d:beta%d:end%d:ws%zu",
              p->lt->libs->lt.cublasLtGetVersion(), p->lt->device, s->m, s->n, s->k,
              s->trans_a ? 'T' : 'N', s->trans_b ? 'T' : 'N', s->lda, s->ldb, s->ldc, s->batch,
              s->stride_a, s->stride_b, s->stride_c, (int)s->in, (int)s->out, (int)s->tf32,
-             s->beta != 0, (int)s->bias, p->lt->workspace_bytes);
+             s->beta != 0, (int)s->end, p->lt->workspace_bytes);
 }
 
 static bool parse_algo(const char *hex, cublasLtMatmulAlgo_t *algo)
@@ -177,6 +178,13 @@ static mx_status make_layout(const mx_gemm_plan *p, cublasLtMatrixLayout_t *out,
                  "setting a batch stride");
 }
 
+static mx_status set(mx_gemm_plan *p, cublasLtMatmulDescAttributes_t what, const void *value,
+                     size_t bytes)
+{
+    return check(p->lt, p->lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, what, value, bytes),
+                 "describing a product");
+}
+
 static mx_status make_op(mx_gemm_plan *p)
 {
     const mx_gemm_lt *lt = p->lt;
@@ -187,27 +195,27 @@ static mx_status make_op(mx_gemm_plan *p)
                  "describing a product"));
     cublasOperation_t ta = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t tb = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    MX_TRY(check(lt,
-                 lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA,
-                                                             &ta, sizeof ta),
-                 "setting a transpose"));
-    MX_TRY(check(lt,
-                 lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB,
-                                                             &tb, sizeof tb),
-                 "setting a transpose"));
-    cublasLtEpilogue_t epilogue = s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    return check(lt,
-                 lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE,
-                                                             &epilogue, sizeof epilogue),
-                 "asking for a bias");
+    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta));
+    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb));
+    static const cublasLtEpilogue_t ends[] = {
+        [MX_GEMM_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT, [MX_GEMM_BIAS] = CUBLASLT_EPILOGUE_BIAS,
+        [MX_GEMM_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS};
+    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &ends[s->end], sizeof *ends));
+    int64_t ld = s->ldc ? s->ldc : s->n;
+    if (s->end != MX_GEMM_GELU)
+        return MX_OK;
+    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld));
+    /* The library asks where it will lie before it suggests anything. */
+    return mx_gemm_plan_end(p, (void *)ALIGNED, (void *)ALIGNED);
 }
 
-mx_status mx_gemm_plan_bias(mx_gemm_plan *p, const void *bias)
+mx_status mx_gemm_plan_end(mx_gemm_plan *p, const void *bias, void *aux)
 {
-    return check(p->lt,
-                 p->lt->libs->lt.cublasLtMatmulDescSetAttribute(
-                     p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
-                 "setting a bias");
+    if (p->shape.end != MX_GEMM_PLAIN)
+        MX_TRY(set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    return p->shape.end == MX_GEMM_GELU
+               ? set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux)
+               : MX_OK;
 }
 
 static mx_status suggestions(const mx_gemm_plan *p, cublasLtMatmulHeuristicResult_t *res, int want,

@@ -2,7 +2,9 @@
  *
  *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * C     row-major, batched by strides
  *
- * With `bias`, a vector (N) of C's type is added to every row before the result is rounded.
+ * What a product does with its sums at the end, before they are rounded:
+ *     BIAS    C + b, a vector (N) of C's type
+ *     GELU    gelu_tanh(C + b), and C + b itself to another matrix like C, `aux`
  *
  * The three products of a linear layer y = x W^T with W stored (out, in):
  *     forward  y  = x  . W^T     trans_b            (T, in) (out, in)^T
@@ -23,6 +25,8 @@
 
 typedef enum { MX_GEMM_F32, MX_GEMM_BF16, MX_GEMM_F16 } mx_gemm_type;
 
+typedef enum { MX_GEMM_PLAIN, MX_GEMM_BIAS, MX_GEMM_GELU } mx_gemm_end;
+
 typedef struct {
     int64_t m, n, k;
     bool trans_a, trans_b;                /* A is stored (K, M); B is stored (N, K) */
@@ -31,7 +35,7 @@ typedef struct {
     int64_t stride_a, stride_b, stride_c; /* between batch entries, in elements */
     mx_gemm_type in, out;
     bool tf32; /* f32 only: allow the matrix units' 10-bit mantissa */
-    bool bias;
+    mx_gemm_end end;
     float alpha, beta;
 } mx_gemm_shape;
 
@@ -55,8 +59,8 @@ mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, voi
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
-/* Where the next launch finds its bias; plans with one must be told each time. */
-mx_status mx_gemm_plan_bias(mx_gemm_plan *p, const void *bias) MX_MUST_USE;
+/* Where the next launch finds what its end needs; plans with one must be told each time. */
+mx_status mx_gemm_plan_end(mx_gemm_plan *p, const void *bias, void *aux) MX_MUST_USE;
 /* "heuristic", "searched" or "cached"; for reports. */
 const char *mx_gemm_plan_choice(const mx_gemm_plan *p);
 void mx_gemm_plan_free(mx_gemm_plan *p);

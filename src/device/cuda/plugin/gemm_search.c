@@ -36,7 +36,7 @@ static mx_status random_operand(void **out, size_t n, mx_gemm_type type, uint64_
 
 static mx_status search(mx_cuda *c, mx_gemm_plan *p, const mx_gemm_shape *s)
 {
-    void *a = NULL, *b = NULL, *y = NULL, *bias = NULL;
+    void *a = NULL, *b = NULL, *y = NULL, *bias = NULL, *aux = NULL;
     size_t na = s->trans_a ? extent(s->k, s->m, s->lda, s->batch, s->stride_a)
                            : extent(s->m, s->k, s->lda, s->batch, s->stride_a);
     size_t nb = s->trans_b ? extent(s->n, s->k, s->ldb, s->batch, s->stride_b)
@@ -44,17 +44,19 @@ static mx_status search(mx_cuda *c, mx_gemm_plan *p, const mx_gemm_shape *s)
     mx_status st;
     MX_TRY_OUT(st, random_operand(&a, na, s->in, 1, c->stream));
     MX_TRY_OUT(st, random_operand(&b, nb, s->in, 2, c->stream));
-    MX_TRY_OUT(st, random_operand(&y, extent(s->m, s->n, s->ldc, s->batch, s->stride_c), s->out, 3,
-                                  c->stream));
+    size_t ny = extent(s->m, s->n, s->ldc, s->batch, s->stride_c);
+    MX_TRY_OUT(st, random_operand(&y, ny, s->out, 3, c->stream));
     MX_TRY_OUT(st, random_operand(&bias, (size_t)s->n, s->out, 4, c->stream));
-    if (s->bias)
-        MX_TRY_OUT(st, mx_gemm_plan_bias(p, bias));
+    if (s->end == MX_GEMM_GELU)
+        MX_TRY_OUT(st, random_operand(&aux, ny, s->out, 5, c->stream));
+    MX_TRY_OUT(st, mx_gemm_plan_end(p, bias, aux));
     MX_TRY_OUT(st, mx_gemm_plan_search(p, a, b, y, c->gemm_work, c->stream));
 out:
     cudaFree(a);
     cudaFree(b);
     cudaFree(y);
     cudaFree(bias);
+    cudaFree(aux);
     return st;
 }
 

@@ -1,8 +1,10 @@
-/* op_matmul.c - contractions through cuBLASLt: one plan per product of the node. A weight times a
- * few vectors, as in decoding, goes through our own kernel, which reads the weight at memory speed.
+/* op_matmul.c - contractions through cuBLASLt: one plan per product of the node. Our own kernels
+ * are for a weight times a few vectors, as in decoding, which read the weight at memory speed, and
+ * for large products that end in a GELU, where cuBLASLt's own end is slower.
  */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/kernels.h"
+#include "device/cuda/plugin/product_gelu.h"
 #include "ir/source.h"
 #include "ops/matmul.h"
 
@@ -13,12 +15,13 @@ enum { MAX_PRODUCTS = 64 };
 
 typedef struct {
     struct {
-        mx_gemm_plan *plan; /* NULL: a few vectors */
+        mx_gemm_plan *plan; /* NULL: a kernel of ours */
         mx_product at;
     } product[MAX_PRODUCTS];
     int n;
     mx_cuda *cuda;
     const mx_exec_step *step;
+    mx_gemm_end end;
 } matmul;
 
 static mx_gemm_type type_of(mx_dtype d)
@@ -30,17 +33,41 @@ static mx_gemm_type type_of(mx_dtype d)
 static bool is_few_vectors(const matmul *m, const mx_product *p)
 {
     const mx_call *c = &m->step->call;
-    return p->m <= 8 && c->n_in == 2 && p->batch == 1 && !p->accumulate && !p->trans_a &&
+    return p->m <= 8 && m->end == MX_GEMM_PLAIN && p->batch == 1 && !p->accumulate && !p->trans_a &&
            p->trans_b && p->lda == p->k && p->ldb == p->k && p->ldc == p->n && p->k % 8 == 0 &&
            p->a == 0 && p->b == 1 && p->a_at == 0 && p->b_at == 0 && p->c_at == 0 &&
            c->in[0].type.dtype == MX_BF16;
+}
+
+static mx_product_gelu gelu_of(const mx_product *p)
+{
+    return (mx_product_gelu){.m = p->m, .n = p->n, .k = p->k, .b_outside = !p->trans_b};
+}
+
+static bool is_own_gelu(const matmul *m, const mx_product *p)
+{
+    mx_product_gelu g = gelu_of(p);
+    return m->end == MX_GEMM_GELU && p->batch <= 1 && !p->accumulate && !p->trans_a &&
+           p->lda == p->k && p->ldc == p->n && p->ldb == (p->trans_b ? p->k : p->n) &&
+           p->a == 0 && p->b == 1 && p->a_at == 0 && p->b_at == 0 && p->c_at == 0 &&
+           m->step->call.in[0].type.dtype == MX_BF16 &&
+           m->step->call.out[0].type.dtype == MX_BF16 && mx_product_gelu_is_possible(&g);
+}
+
+static mx_status launch_gelu(const mx_product *p, const mx_exec_step *s, cudaStream_t stream)
+{
+    mx_product_gelu g = gelu_of(p);
+    const mx_tensor *in = s->call.in, *out = s->call.out;
+    mx_product_gelu_args a = {.a = in[0].data, .b = in[1].data, .bias = in[2].data,
+                              .y = out[0].data, .u = out[1].data};
+    return mx_cuda_check(mx_product_gelu_launch(&g, &a, stream), "a product with a GELU");
 }
 
 static mx_status plan_product(void *ctx, const mx_product *p)
 {
     matmul *m = ctx;
     MX_CUDA_NEEDS(m->n < MAX_PRODUCTS, "too many products in one contraction");
-    if (is_few_vectors(m, p)) {
+    if (is_few_vectors(m, p) || is_own_gelu(m, p)) {
         m->product[m->n].plan = NULL;
         m->product[m->n++].at = *p;
         return MX_OK;
@@ -50,11 +77,11 @@ static mx_status plan_product(void *ctx, const mx_product *p)
                        .batch = p->batch, .stride_a = p->a_step, .stride_b = p->b_step,
                        .stride_c = p->c_step, .in = type_of(m->step->call.in[0].type.dtype),
                        .out = type_of(m->step->call.out[0].type.dtype), .alpha = 1,
-                       .beta = p->accumulate ? 1 : 0, .bias = m->step->call.n_in > 2};
-    /* A bias goes with rows of the result as it lies, and once. */
-    MX_CUDA_NEEDS(!s.bias || (p->a == 0 && !p->accumulate && p->batch <= 1 &&
-                              p->n == mx_type_count(&m->step->call.in[2].type)),
-                  "a bias of this product");
+                       .beta = p->accumulate ? 1 : 0, .end = m->end};
+    /* An end goes with rows of the result as it lies, and once. */
+    const mx_type *out = &m->step->call.out[0].type;
+    MX_CUDA_NEEDS(!s.end || (p->a == 0 && !p->accumulate && p->batch <= 1 &&
+                             p->n == out->dim[out->ndim - 1]), "this end of a product");
     m->product[m->n].at = *p;
     MX_TRY(mx_cuda_plan_gemm(m->cuda, &s, &m->product[m->n].plan));
     m->n++;
@@ -127,6 +154,20 @@ static bool is_supported(mx_dtype d)
     return d == MX_F32 || d == MX_BF16;
 }
 
+static mx_gemm_end end_of(const mx_exec_step *s)
+{
+    if (s->call.n_out > 1)
+        return MX_GEMM_GELU;
+    return s->call.n_in > 2 ? MX_GEMM_BIAS : MX_GEMM_PLAIN;
+}
+
+/* What the end reads beside the sums, and what it writes beside the result. */
+static mx_status give_end(matmul *m, mx_gemm_plan *plan, const mx_exec_step *s)
+{
+    return mx_gemm_plan_end(plan, m->end == MX_GEMM_PLAIN ? NULL : s->call.in[2].data,
+                            m->end == MX_GEMM_GELU ? s->call.out[1].data : NULL);
+}
+
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
 {
     (void)work_bytes;
@@ -134,7 +175,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     MX_CUDA_NEEDS(a->dtype == b->dtype && is_supported(a->dtype) && is_supported(o->dtype),
                   "products of these dtypes");
     matmul *m = mx_realloc(NULL, sizeof *m);
-    *m = (matmul){.cuda = c, .step = s};
+    *m = (matmul){.cuda = c, .step = s, .end = end_of(s)};
     mx_status st = mx_matmul_products(s->node->attr, a, b, o, plan_product, m);
     if (st)
         drop(c, m);
@@ -153,9 +194,11 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
         void *a = at(&s->call.in[p->a], p->a_at), *b = at(&s->call.in[p->b], p->b_at);
         void *y = at(&s->call.out[0], p->c_at);
         bool f32 = s->call.out[0].type.dtype == MX_F32;
-        if (m->product[i].plan && s->call.n_in > 2)
-            MX_TRY(mx_gemm_plan_bias(m->product[i].plan, s->call.in[2].data));
         if (m->product[i].plan)
+            MX_TRY(give_end(m, m->product[i].plan, s));
+        if (!m->product[i].plan && m->end != MX_GEMM_PLAIN)
+            MX_TRY(launch_gelu(p, s, c->stream));
+        else if (m->product[i].plan)
             MX_TRY(mx_gemm_plan_launch(m->product[i].plan, a, b, y, c->gemm_work, c->stream));
         else
             MX_TRY(mx_cuda_check(mx_cuda_gemv(f32 ? NULL : y, f32 ? y : NULL, a, b, (int)p->m, p->n,
@@ -164,4 +207,5 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     return MX_OK;
 }
 
+const mx_cuda_op mx_cuda_op_matmul_gelu = {"matmul_gelu", prepare, launch, drop};
 const mx_cuda_op mx_cuda_op_matmul = {"matmul", prepare, launch, drop, together, launch_many};

@@ -1,0 +1,36 @@
+/* product_gelu.h - a product that ends in a GELU; bf16, on Hopper.
+ *
+ *     u = A B + bias     y = gelu_tanh(u)     both written
+ *
+ * A (m, k), B (n, k) or (k, n), u and y (m, n), bias (n), all dense.
+ */
+#ifndef MX_DEVICE_CUDA_PRODUCT_GELU_H
+#define MX_DEVICE_CUDA_PRODUCT_GELU_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int64_t m, n, k;
+    bool b_outside; /* B is (k, n) */
+} mx_product_gelu;
+
+typedef struct {
+    const uint16_t *a, *b, *bias;
+    uint16_t *y, *u;
+} mx_product_gelu_args;
+
+/* On this device and of this shape; a few tiles are left to others, which split them better. */
+bool mx_product_gelu_is_possible(const mx_product_gelu *s);
+cudaError_t mx_product_gelu_launch(const mx_product_gelu *s, const mx_product_gelu_args *a,
+                                   cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

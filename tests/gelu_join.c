@@ -1,0 +1,91 @@
+/* gelu_join.c - a GELU inside the product before it (compile/gelu.c): the graph for a GPU, run on
+ * the CPU, against the one without. */
+#include "compile/compile.h"
+#include "device/device.h"
+#include "nn/nn.h"
+#include "ops.h"
+#include "test.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { B = 2, S = 6, D = 16, F = 24, N_WEIGHTS = 3, MAX_SIZE = D * F };
+static const char *const weight[N_WEIGHTS] = {"w", "b", "v"};
+
+/* The mean square of gelu(x w + b) v. */
+static mx_node *model(mx_graph *g)
+{
+    mx_node *x = mx_input(g, "x", MX_SHAPE(B, S, D), MX_F32);
+    mx_node *w = mx_param(g, "w", MX_SHAPE(D, F), NULL, MX_NORMAL(0.4));
+    mx_node *b = mx_param(g, "b", MX_SHAPE(F), NULL, MX_NORMAL(0.4));
+    mx_node *v = mx_param(g, "v", MX_SHAPE(F, D), NULL, MX_NORMAL(0.4));
+    mx_node *u = mx_add(g, mx_matmul(g, "*d,df->*f", x, w), b);
+    mx_node *y = mx_matmul(g, "*f,fd->*d", mx_gelu_tanh(g, u), v);
+    return mx_graph_root(g, "loss", mx_affine(g, mx_sum_all(g, mx_mul(g, y, y)), 1. / (B * S), 0));
+}
+
+typedef struct {
+    float loss, grad[N_WEIGHTS][MAX_SIZE];
+    int joined;
+} outcome;
+
+static outcome gradients(bool gpu, const char *policy)
+{
+    outcome out = {0};
+    mx_graph g;
+    mx_program p;
+    mx_session *s = NULL;
+    mx_exec *e = NULL;
+    mx_graph_init(&g);
+    mx_compile_options o = {.n_threads = 1, .compute = MX_BF16, .gpu = gpu, .remat = {policy}};
+    MX_CHECK_OK(mx_compile_training(&g, model(&g), MX_GRADS_KEEP, NULL, &o, &p));
+    for (int i = 0; i < p.n; i++)
+        out.joined += p.order[i]->op == &mx_op_matmul_gelu;
+    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
+    MX_CHECK_OK(mx_session_add(s, &p, &e));
+    MX_CHECK_OK(mx_session_init(s, 7));
+    MX_CHECK_OK(mx_session_refresh_copies(s));
+    float x[B * S * D];
+    for (int i = 0; i < B * S * D; i++)
+        x[i] = (float)sin(i);
+    MX_CHECK_OK(mx_exec_write(e, "x", x));
+    MX_CHECK_OK(mx_exec_run(e));
+    MX_CHECK_OK(mx_exec_read(e, "loss", &out.loss));
+    for (int i = 0; i < N_WEIGHTS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "grad:%s", weight[i]);
+        MX_CHECK_OK(mx_exec_read(e, name, out.grad[i]));
+    }
+    mx_session_close(s);
+    mx_program_fini(&p);
+    mx_graph_fini(&g);
+    return out;
+}
+
+static void compare(const outcome *a, const outcome *b)
+{
+    MX_CHECK(fabsf(a->loss - b->loss) < 0.01 * b->loss && b->loss > 0.1, "%g and %g", a->loss,
+             b->loss);
+    for (int i = 0; i < N_WEIGHTS; i++) {
+        double most = 0, off = 0;
+        for (int k = 0; k < MAX_SIZE; k++) {
+            most = fmax(most, fabs(b->grad[i][k]));
+            off = fmax(off, fabs(a->grad[i][k] - b->grad[i][k]));
+        }
+        MX_CHECK(off < 0.015 * most && most > 0, "%s: off by %g of %g", weight[i], off, most);
+    }
+}
+
+MX_TEST(a_gelu_joins_the_product_before_it)
+{
+    outcome plain = gradients(false, "none"), joined = gradients(true, "none");
+    MX_CHECK(!plain.joined && joined.joined == 1, "%d, %d", plain.joined, joined.joined);
+    compare(&joined, &plain);
+}
+
+MX_TEST(a_gelu_that_is_computed_again_stays_out_of_its_product)
+{
+    outcome plain = gradients(false, "full"), joined = gradients(true, "full");
+    MX_CHECK(!joined.joined, "%d", joined.joined);
+    compare(&joined, &plain);
+}
