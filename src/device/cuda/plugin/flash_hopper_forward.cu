@@ -83,27 +83,26 @@ template <class F> struct hopper_group {
     }
     __device__ __forceinline__ void ask_scores(uint32_t q_at)
     {
-        uint32_t at = room.at + F::K_AT + k.slot * F::KV_BYTES;
+        uint64_t q = describe_slab(q_at, 0);
+        uint64_t b = describe_slab(room.at + F::K_AT + k.slot * F::KV_BYTES, 0);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < D / 16; i++)
-            wgmma_n128<false, false>(s, describe_slab(q_at + i / 4 * 8192 + i % 4 * 32, 0),
-                                     describe_slab(at + i / 4 * (KEYS * 128) + i % 4 * 32, 0),
-                                     i > 0);
+            wgmma_n128<false, false>(s, slab_on(q, i / 4 * 8192 + i % 4 * 32),
+                                     slab_on(b, i / 4 * (KEYS * 128) + i % 4 * 32), i > 0);
         wgmma_commit();
     }
     __device__ __forceinline__ void ask_values()
     {
         bar_wait(room.full_v(v.slot), v.parity);
-        uint32_t at = room.at + F::V_AT + v.slot * F::KV_BYTES;
+        uint64_t b = describe_slab(room.at + F::V_AT + v.slot * F::KV_BYTES, KEYS * 128);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < KEYS / 16; i++) {
-            uint64_t b = describe_slab(at + i * 2048, KEYS * 128);
             if constexpr (D == 64)
-                wgmma_held_n64<true>(o, pairs + 4 * i, b, 1);
+                wgmma_held_n64<true>(o, pairs + 4 * i, slab_on(b, i * 2048), 1);
             else
-                wgmma_held_n128<true>(o, pairs + 4 * i, b, 1);
+                wgmma_held_n128<true>(o, pairs + 4 * i, slab_on(b, i * 2048), 1);
         }
         wgmma_commit();
     }
@@ -246,7 +245,11 @@ __device__ __forceinline__ void hopper_group<F>::do_row(const tile_row &at, uint
         ask_values();
         wgmma_wait<1>();
         bool moved = finish_scores(r0, shrink);
-        take_powers();
+        /* A loop of one round, which the compiler cannot know: in one stretch of code with the wait
+         * it puts the wait first, and nothing overlaps. */
+#pragma unroll 1
+        for (int i = 0; i < p.once; i++)
+            take_powers();
         wgmma_wait<0>();
         release(room.empty_v(v.slot));
         v.step();
@@ -296,7 +299,7 @@ template <class F>
 __device__ __forceinline__ void load_rows(const hopper_params &p, F room, const CUtensorMap *map_q,
                                           const CUtensorMap *map_k, const CUtensorMap *map_v)
 {
-    hopper_loader<F> load = {p, room, map_k, map_v, {0, 1}, {0, 1}, 0, 0};
+    hopper_loader<F> load = {p, room, map_k, map_v, {0, 1}, {0, 1}, 0, 0, -1};
     ring_at<F::Q_RING> q = {0, 1};
     tile_row row;
 #pragma unroll 1
@@ -318,6 +321,7 @@ __device__ __forceinline__ void load_rows(const hopper_params &p, F room, const 
             load.send_told(row);
         else
             load.send_plain(row.q0);
+        load.send_values();
     }
 }
 template <class F>
@@ -418,7 +422,7 @@ cudaError_t mx_flash_hopper_forward(const mx_flash_shape *s, const mx_flash_args
     int d = s->dim_qk;
     bool cap = s->softcap > 0;
     hopper_params p = {*s, *a, make_rule(s, a), (cap ? s->softcap : s->scale) * LOG2E,
-                       cap ? 2 * LOG2E * s->scale / s->softcap : 0, 0, s->batch * s->heads_q, 0};
+                       cap ? 2 * LOG2E * s->scale / s->softcap : 0, 0, s->batch * s->heads_q, 0, 1};
     int64_t pair_bytes = (int64_t)s->seq_kv * d * 4; /* keys and values of a head */
     int64_t n = SECTION_BYTES / pair_bytes * (s->heads_q / s->heads_kv);
     p.section = n < 1 ? s->heads_q / s->heads_kv : n < p.heads ? (int)n : p.heads;

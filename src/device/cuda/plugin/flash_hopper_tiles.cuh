@@ -24,6 +24,7 @@ struct hopper_params {
     float c;      /* scores to log2 units */
     float to_cap; /* scores to the argument of tanh, times 2 log2 e */
     int blocks, heads, section; /* of queries in a row; over the batch; heads in a section */
+    int once;                   /* 1; see do_row */
 };
 
 /* A form of the kernel and its shared memory. */
@@ -119,7 +120,7 @@ template <class F> struct hopper_loader {
     const F room;
     const CUtensorMap *map_k, *map_v;
     ring_at<F::STAGES> k, v;
-    int batch, kv_head;
+    int batch, kv_head, due; /* due: the tile whose values come next; -1: none */
 
     __device__ __forceinline__ void send(int tile, int word)
     {
@@ -141,14 +142,24 @@ template <class F> struct hopper_loader {
                 tma_load(room.at + F::K_AT + k.slot * F::KV_BYTES + d * KEYS * 2, map_k, d,
                          tile * KEYS, kv_head, batch, room.full_k(k.slot));
         }
+        k.step();
+        send_values();
+        due = tile;
+    }
+    /* Values come a tile behind keys, as they are used. */
+    __device__ __forceinline__ void send_values()
+    {
+        if (due < 0)
+            return;
         bar_wait(room.empty_v(v.slot), v.parity);
-        if (lane == 0) {
+        if ((threadIdx.x & 31) == 0) {
             bar_expect(room.full_v(v.slot), F::KV_BYTES);
             for (int d = 0; d < F::D; d += 64)
                 tma_load(room.at + F::V_AT + v.slot * F::KV_BYTES + d * KEYS * 2, map_v, d,
-                         tile * KEYS, kv_head, batch, room.full_v(v.slot));
+                         due * KEYS, kv_head, batch, room.full_v(v.slot));
         }
-        k.step(), v.step();
+        v.step();
+        due = -1;
     }
     /* A row whose queries' positions are their indices. Every group gets at least one tile. */
     __device__ __forceinline__ void send_plain(int q0)
