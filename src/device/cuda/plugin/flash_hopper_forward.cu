@@ -12,11 +12,11 @@
  * Of a tile a group does
  *     S = Q K^T    O += P V (the tile before)    P = exp2(c S - m), m the running maximum
  * the first two on the matrix unit, the last on units that give 16 exp2 a cycle: at head size 64 as
- * long as the products. They overlap within a group (the softmax begins when S is there, while O is
- * formed) and between groups. Tried and slower: S of the next tile formed ahead in a second set of
- * registers; one set, with O and S asked for together; groups taking turns at the matrix unit by
- * named barriers; part of the powers as polynomials; tiles of 64 and 96 keys; two groups at head
- * size 64.
+ * long as the products. They overlap within a group (powers are taken while O is formed) and
+ * between groups, which ask for products in turn (named barriers). Tried and slower: S of the next
+ * tile formed ahead in a second set of registers; O and S asked for together after the powers;
+ * turns that pass on only when a product is done; part of the powers as polynomials; tiles of 64,
+ * 80 and 96 keys; two groups at head size 64.
  *
  * The maximum may run ahead of m by LAZY before O is rescaled: powers stay below 2^LAZY, and the
  * quotient is the same. Sums of a row stay with the thread that made them until the row ends.
@@ -54,6 +54,16 @@ template <class F> struct hopper_group {
         if (lane() == 0)
             bar_arrive(bar);
     }
+    /* The matrix unit serves all who ask at once, and all would then wait and all take powers
+     * together. So groups ask in turn, for each word one after the other. */
+    __device__ __forceinline__ void my_turn()
+    {
+        asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
+    }
+    __device__ __forceinline__ void your_turn()
+    {
+        asm volatile("bar.arrive %0, 256;" ::"r"(group == F::NW - 1 ? 1 : 2 + group) : "memory");
+    }
     /* Waits for the next tile that this group takes. */
     __device__ __forceinline__ void take_first()
     {
@@ -67,6 +77,8 @@ template <class F> struct hopper_group {
     }
     __device__ __forceinline__ void pass()
     {
+        my_turn();
+        your_turn();
         release(room.empty_k(k.slot));
         bar_wait(room.full_v(v.slot), v.parity);
         release(room.empty_v(v.slot));
@@ -233,7 +245,9 @@ __device__ __forceinline__ void hopper_group<F>::do_row(const tile_row &at, uint
     int r0 = at.q0 + 64 * group;
     float shrink[2];
     take_first();
+    my_turn();
     ask_scores(q_at);
+    your_turn();
     wgmma_wait<0>();
     finish_scores(r0, shrink); /* O is 0 */
     take_powers();
@@ -241,8 +255,10 @@ __device__ __forceinline__ void hopper_group<F>::do_row(const tile_row &at, uint
     while (!word_last(word, group)) {
         bar_wait(room.full_k(k.slot), k.parity);
         word = load_shared(room.word(k.slot));
+        my_turn();
         ask_scores(q_at);
         ask_values();
+        your_turn();
         wgmma_wait<1>();
         bool moved = finish_scores(r0, shrink);
         /* A loop of one round, which the compiler cannot know: in one stretch of code with the wait
@@ -330,6 +346,8 @@ __device__ __forceinline__ void multiply_rows(const hopper_params &p, F room, in
     hopper_group<F> g = {p, room, group, WORD_END, {0, 0}, {0, 0}};
     ring_at<F::Q_RING> q = {0, 0};
     tile_row row;
+    if (group == F::NW - 1)
+        g.your_turn(); /* the first begins */
 #pragma unroll 1
     for (int round = 0; row.find<F>(p, round); round++) {
         int i = q.slot * F::NW + group;
