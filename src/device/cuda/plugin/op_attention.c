@@ -2,7 +2,8 @@
  *
  *   cuDNN      bf16, causal or full, sliding window; no positions, spans, chunk, softcap or sinks;
  *              packed documents where the host writes their ids (documents.h)
- *   hopper     our own, backward where additions may come in any order (flash_hopper_backward.h)
+ *   hopper     our own where it is faster than cuDNN: causal, forward (flash_hopper.h), and backward
+ *              where additions may come in any order (flash_hopper_backward.h)
  *   decode     our own, one query against a cache: bf16, by positions
  *   flash      our own matrix-unit kernels: bf16 and any mask
  *   plain      our own checking kernels: float32
@@ -10,6 +11,7 @@
  */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/flash.h"
+#include "device/cuda/plugin/flash_hopper.h"
 #include "device/cuda/plugin/flash_hopper_backward.h"
 #include "device/cuda/plugin/kernels.h"
 #include "ir/attention.h"
@@ -216,8 +218,10 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
     mx_flash_args args = flash_args(s, backward);
     t->hopper = backward && c->any_order && !t->f32 && !in[SELECTED].data &&
                 mx_flash_hopper_backward_can(&t->flash, &args);
+    bool faster = !backward && !t->f32 && !t->documents && a->causal && !a->window &&
+                  !in[SELECTED].data && mx_flash_hopper_can(&t->flash, &args);
     mx_status st = MX_OK;
-    if (!t->hopper)
+    if (!t->hopper && !faster)
         st = plan_cudnn(c, s, backward, t->documents, MX_FEW_DOCUMENTS, &t->plan);
     if (!st && t->documents)
         st = plan_cudnn(c, s, backward, t->documents, MX_MANY_DOCUMENTS, &t->many);
