@@ -2,7 +2,7 @@
  *
  *   cuDNN      bf16, causal or full, sliding window; no positions, spans, chunk, softcap or sinks;
  *              packed documents where the host writes their ids (documents.h)
- *   hopper     our own where it is faster than cuDNN: causal, forward (flash_hopper.h), and backward
+ *   hopper     our own where it is faster than cuDNN: causal forward (flash_hopper.h), and backward
  *              where sums may come in any order (flash_hopper_backward.h)
  *   decode     our own, one query against a cache: bf16, by positions
  *   flash      our own matrix-unit kernels: bf16 and any mask
