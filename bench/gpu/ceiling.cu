@@ -3,11 +3,12 @@
  *
  * For each row of bench/gpu/train: every product (forward, dx and dW of each layer and of the head,
  * cuBLASLt's best algorithm by the timed search) and every attention (cuDNN, and our own backward
- * where it is chosen) of a step, in the step's order, on random normal numbers, again and again until the chip is hot;
- * then for two seconds with the energy counter read (NVML; nothing is set). A GPU at its power
- * limit does as many FLOPs as its joules buy, so the time of these kernels together is not the sum
- * of their times alone, and no step built from them is faster. Layers share their operands here, so
- * memory traffic is flattered a little.
+ * where it is chosen) of a step, in the step's order, on random normal numbers, again and again
+ * until the chip is hot; then for two seconds with the energy counter read (NVML; nothing is set;
+ * the counter's steps make the watts a few per cent too low). A GPU at its power limit does as many
+ * FLOPs as its joules buy, so the time of these kernels together is not the sum of their times
+ * alone, and no step built from them is faster. Layers share their operands here, so memory traffic
+ * is flattered a little.
  */
 #include "gpu.cuh"
 #include "device/cuda/plugin/flash_hopper_backward.h"
