@@ -93,6 +93,8 @@ static void add_storage(space *s, mx_place *own, int first, int last)
     s->life[s->n] = (mx_life){.bytes = bytes, .first = first, .last = last};
     s->place[s->n++] = own;
     own->offset = 0; /* known */
+    own->first = first;
+    own->last = last;
 }
 
 /* Gives the sizes of the two spaces. */

@@ -18,6 +18,7 @@ typedef struct {
     int64_t offset; /* into the scratch memory; -1: a variable, see the session */
     bool hosted;    /* into the host's instead */
     int64_t at, run, pitch; /* a part of it, in elements (parts.h); all 0: the whole */
+    int first, last; /* of the owner's own place: where in the order the storage begins and ends */
 } mx_place;
 
 /* Where the bytes go, for reports: the plan before step 0 and `maxc plan`. */

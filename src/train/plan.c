@@ -10,50 +10,29 @@
 
 /* ---- what is alive when memory is fullest ---- */
 
-typedef struct {
-    double bytes;
-    int first, last; /* positions in the program's order */
-    const mx_node *node;
-} life;
-
-static size_t slot(const mx_place *q)
+/* The i-th output's place where it owns storage in the device's scratch memory; else NULL. */
+static const mx_place *storage(const mx_program *p, const mx_node *n, int i)
 {
-    return (size_t)q->root->id * MX_MAX_OUT + (size_t)q->out;
+    const mx_place *q = mx_program_place(p, n, i);
+    return q->root == n && q->out == i && q->offset >= 0 && !q->hosted ? q : NULL;
 }
 
-/* The life of every storage in the scratch memory, indexed like the program's places. */
-static life *find_lives(const mx_program *p, mx_arena *a)
+static double bytes_of(const mx_place *q)
 {
-    life *lives = MX_NEW_N(a, life, (size_t)p->graph->n_nodes * MX_MAX_OUT);
-    for (int i = 0; i < p->n; i++) {
-        const mx_node *n = p->order[i];
-        for (int k = 0; k < n->n_out; k++) {
-            const mx_place *q = mx_program_place(p, n, k);
-            if (q->offset < 0 || q->hosted)
-                continue;
-            life *l = &lives[slot(q)];
-            if (!l->node)
-                *l = (life){(double)mx_type_bytes(mx_node_type(q->root, q->out)), i, i, q->root};
-            l->last = i;
-        }
-        for (int k = 0; k < n->n_in; k++) {
-            const mx_node *used = n->op->kind == MX_PROJECT ? n : n->in[k];
-            const mx_place *q = used ? mx_program_place(p, used, 0) : NULL;
-            if (q && q->offset >= 0 && !q->hosted)
-                lives[slot(q)].last = i;
-        }
-    }
-    return lives;
+    return (double)mx_type_bytes(mx_node_type(q->root, q->out));
 }
 
-static int fullest(const mx_program *p, const life *lives, mx_arena *a)
+static int fullest(const mx_program *p, mx_arena *a)
 {
     double *change = MX_NEW_N(a, double, p->n + 2), alive = 0, most = -1;
     int at = 0;
-    for (size_t i = 0; i < (size_t)p->graph->n_nodes * MX_MAX_OUT; i++)
-        if (lives[i].node) {
-            change[lives[i].first] += lives[i].bytes;
-            change[lives[i].last + 1] -= lives[i].bytes;
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->order[i]->n_out; k++) {
+            const mx_place *q = storage(p, p->order[i], k);
+            if (q) {
+                change[q->first] += bytes_of(q);
+                change[q->last + 1] -= bytes_of(q);
+            }
         }
     for (int i = 0; i < p->n; i++) {
         alive += change[i];
@@ -79,29 +58,34 @@ static int by_bytes(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
+/* One of its name more. */
+static void add_item(mx_plan_item **items, int *n, int *cap, const mx_place *q)
+{
+    mx_plan_item item = {.bytes = bytes_of(q), .n = 1};
+    item_name(q->root, item.name, sizeof item.name);
+    int k = 0;
+    while (k < *n && strcmp((*items)[k].name, item.name) != 0)
+        k++;
+    if (k < *n) {
+        (*items)[k].bytes += item.bytes;
+        (*items)[k].n++;
+        return;
+    }
+    MX_GROW(*items, *n, *cap);
+    (*items)[(*n)++] = item;
+}
+
 static void find_largest(mx_plan *plan, const mx_program *p)
 {
     mx_arena a = {0};
-    life *lives = find_lives(p, &a);
-    int at = fullest(p, lives, &a), n = 0, cap = 0;
+    int at = fullest(p, &a), n = 0, cap = 0;
     mx_plan_item *items = NULL;
-    for (size_t i = 0; i < (size_t)p->graph->n_nodes * MX_MAX_OUT; i++) {
-        const life *l = &lives[i];
-        if (!l->node || l->first > at || l->last < at)
-            continue;
-        mx_plan_item item = {.bytes = l->bytes, .n = 1};
-        item_name(l->node, item.name, sizeof item.name);
-        int k = 0;
-        while (k < n && strcmp(items[k].name, item.name) != 0)
-            k++;
-        if (k < n) {
-            items[k].bytes += item.bytes;
-            items[k].n++;
-            continue;
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->order[i]->n_out; k++) {
+            const mx_place *q = storage(p, p->order[i], k);
+            if (q && q->first <= at && at <= q->last)
+                add_item(&items, &n, &cap, q);
         }
-        MX_GROW(items, n, cap);
-        items[n++] = item;
-    }
     qsort(items, (size_t)n, sizeof *items, by_bytes);
     plan->n_largest = n < MX_PLAN_LARGEST ? n : MX_PLAN_LARGEST;
     if (n)
