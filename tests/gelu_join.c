@@ -1,4 +1,4 @@
-/* gelu_join.c - a GELU inside the product before it (compile/gelu.c): the graph for a GPU, run on
+/* gelu_join.c - a GELU inside the product before it (compile/bias.c): the graph for a GPU, run on
  * the CPU, against the one without. */
 #include "compile/compile.h"
 #include "device/device.h"

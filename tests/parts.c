@@ -131,7 +131,7 @@ static void check_joint(bool parts, bool other, bool stow)
     for (int l = 0; l < LAYERS; l++)
         x = joint_attention(&g, x, l, other);
     mx_node *loss = mx_graph_root(&g, "loss", mx_sum_all(&g, mx_mul(&g, x, x)));
-    mx_pass_bias(&g);
+    mx_pass_bias(&g, false);
     int n = 0;
     for (int i = 0; i < g.n_nodes; i++)
         if (g.node[i]->op == &mx_op_variable)

@@ -113,11 +113,8 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
-    if (o->gpu && strcmp(remat.policy, "none") == 0)
-        mx_pass_gelu(g);
-    MX_TRY(after(g, o, "gelu"));
     if (o->gpu)
-        mx_pass_bias(g);
+        mx_pass_bias(g, strcmp(remat.policy, "none") == 0);
     MX_TRY(after(g, o, "bias"));
     g->narrow_grads = o->narrow_grads;
     int n;

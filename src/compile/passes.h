@@ -1,8 +1,7 @@
 /* passes.h - graph to graph. Each pass is one file; the driver (compile.c) runs them in order.
  *
  *   precision   float32 model -> bfloat16 activations and weight copies; before autodiff
- *   bias        for a GPU: a bias joins the product it is added to; before autodiff
- *   gelu        for a GPU, where nothing is computed again: a GELU joins the product before it
+ *   bias        for a GPU: a bias, or it and a GELU, join the product before; before autodiff
  *   autodiff    gradient nodes, from each op's gradient builder
  *   optimizer   clip, update, state in place
  *   remat       which forward values the backward pass keeps, which it computes again
@@ -21,7 +20,8 @@ void mx_pass_precision(mx_graph *g, mx_dtype compute);
 /* Weights that are only read through those casts become variables of that dtype. */
 void mx_pass_narrow_weights(mx_graph *g);
 
-void mx_pass_bias(mx_graph *g);
+/* gelu: a GELU behind it may join too; where nothing is computed again. */
+void mx_pass_bias(mx_graph *g, bool gelu);
 
 /* Gradients of a scalar with respect to variables: grad[i] belongs to var[i] (NULL: no dependence).
  * Sets g->n_forward, by which later passes tell the two sides apart. */
@@ -38,8 +38,6 @@ mx_status mx_pass_remat(mx_graph *g, mx_remat how) MX_MUST_USE;
 
 /* What remat has kept and `names` names lies in host memory between the passes. */
 mx_status mx_pass_offload(mx_graph *g, const char *names) MX_MUST_USE;
-
-void mx_pass_gelu(mx_graph *g);
 
 /* merge = false: every elementwise node becomes a group of its own (for comparison). */
 void mx_pass_fuse(mx_graph *g, bool merge);

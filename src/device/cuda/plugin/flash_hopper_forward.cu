@@ -45,10 +45,6 @@ template <class F> struct hopper_group {
     token_info query[2];
 
     __device__ __forceinline__ int lane() const { return threadIdx.x & 31; }
-    __device__ __forceinline__ int row() const /* within the group; the other is 8 below */
-    {
-        return (threadIdx.x / 32 & 3) * 16 + lane() / 4;
-    }
     __device__ __forceinline__ void release(uint32_t bar)
     {
         if (lane() == 0)
@@ -122,7 +118,7 @@ template <class F> struct hopper_group {
     {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            interval seen = seen_by(p, r0 + row() + 8 * e);
+            interval seen = seen_by(p, r0 + sum_row() + 8 * e);
             int skip = k0 + 2 * (lane() & 3), lo = seen.lo - skip, hi = seen.hi - skip;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++)
@@ -232,7 +228,7 @@ __device__ __forceinline__ void hopper_group<F>::begin_row(const tile_row &at)
         m[e] = sink;
         l[e] = p.a.sinks && (lane() & 3) == 0 ? 1.f : 0.f; /* exp2(sink - m), in one of four */
         if (F::TOLD)
-            query[e] = query_at(p.a, p.s, batch, at.q0 + 64 * group + row() + 8 * e);
+            query[e] = query_at(p.a, p.s, batch, at.q0 + 64 * group + sum_row() + 8 * e);
     }
 #pragma unroll
     for (int i = 0; i < D / 2; i++)
@@ -284,7 +280,7 @@ __device__ __forceinline__ void hopper_group<F>::do_row(const tile_row &at, uint
 template <class F>
 __device__ __forceinline__ void hopper_group<F>::store_row(const tile_row &at)
 {
-    int i0 = at.q0 + 64 * group + row(), batch = at.head / p.s.heads_q, quad = lane() & 3;
+    int i0 = at.q0 + 64 * group + sum_row(), batch = at.head / p.s.heads_q, quad = lane() & 3;
     uint16_t *to = (uint16_t *)p.a.o + batch * p.s.o.batch +
                    (at.head - batch * p.s.heads_q) * p.s.o.head + 8 * quad;
 #pragma unroll

@@ -9,14 +9,14 @@
 enum { LANES = GRAD_DIM / 8, BEFORE = 256, AT_ONCE = BEFORE / LANES, TIMES = GRAD_ROWS / AT_ONCE };
 
 /* The products of 8 pairs of bf16, added up. */
-__device__ __forceinline__ float dot_8(const uint4 &x, const uint4 &y)
+__device__ __forceinline__ float dot_8(const vec8 &x, const vec8 &y)
 {
-    const uint32_t *u = (const uint32_t *)&x, *v = (const uint32_t *)&y;
-    float d = 0;
+    float f[8], g[8], d = 0;
+    unpack8(f, x);
+    unpack8(g, y);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        d += __uint_as_float(u[i] << 16) * __uint_as_float(v[i] << 16) +
-             __uint_as_float(u[i] & 0xffff0000) * __uint_as_float(v[i] & 0xffff0000);
+    for (int i = 0; i < 8; i += 2)
+        d += f[i] * g[i] + f[i + 1] * g[i + 1];
     return d;
 }
 
@@ -29,13 +29,13 @@ __global__ __launch_bounds__(BEFORE) void before_kernel(const __grid_constant__ 
         *p.taken = 0;
     const uint16_t *o = p.o + b * p.s.o.batch + h * p.s.o.head + lane * 8;
     const uint16_t *g = p.dout + b * p.s.dout.batch + h * p.s.dout.head + lane * 8;
-    uint4 x[TIMES] = {}, y[TIMES] = {};
+    vec8 x[TIMES] = {}, y[TIMES] = {};
 #pragma unroll
     for (int n = 0; n < TIMES; n++) {
         int64_t s = tile * GRAD_ROWS + n * AT_ONCE + threadIdx.x / LANES;
         if (s < p.s.seq_q) {
-            x[n] = *(const uint4 *)(o + s * p.s.o.seq);
-            y[n] = *(const uint4 *)(g + s * p.s.dout.seq);
+            x[n] = load8(o + s * p.s.o.seq);
+            y[n] = load8(g + s * p.s.dout.seq);
         }
     }
     float4 *sums = (float4 *)(p.dq_sums + at * GRAD_TILE);

@@ -201,9 +201,9 @@ static mx_status make_op(mx_gemm_plan *p)
         [MX_GEMM_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT, [MX_GEMM_BIAS] = CUBLASLT_EPILOGUE_BIAS,
         [MX_GEMM_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS};
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &ends[s->end], sizeof *ends));
-    int64_t ld = s->ldc ? s->ldc : s->n;
     if (s->end != MX_GEMM_GELU)
         return MX_OK;
+    int64_t ld = s->ldc ? s->ldc : s->n;
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld));
     /* The library asks where it will lie before it suggests anything. */
     return mx_gemm_plan_end(p, (void *)ALIGNED, (void *)ALIGNED);

@@ -193,7 +193,7 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
 {
     const mx_attention_attr *a = s->node->attr;
     const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
-    MX_CUDA_NEEDS(q->dtype == MX_BF16 || q->dtype == MX_F32, "attention of this dtype");
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]), "attention of this dtype");
     MX_CUDA_NEEDS(q->dim[3] <= 512 && v->dim[3] <= 512, "heads of more than 512 elements");
     MX_CUDA_NEEDS(!s->call.in[SELECTED].data ||
                       q->dim[0] * q->dim[1] * ((k->dim[1] + 31) / 32) <= INT32_MAX,

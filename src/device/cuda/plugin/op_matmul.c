@@ -50,8 +50,8 @@ static bool is_own_gelu(const matmul *m, const mx_product *p)
     return m->end == MX_GEMM_GELU && p->batch <= 1 && !p->accumulate && !p->trans_a &&
            p->lda == p->k && p->ldc == p->n && p->ldb == (p->trans_b ? p->k : p->n) &&
            p->a == 0 && p->b == 1 && p->a_at == 0 && p->b_at == 0 && p->c_at == 0 &&
-           m->step->call.in[0].type.dtype == MX_BF16 &&
-           m->step->call.out[0].type.dtype == MX_BF16 && mx_product_gelu_is_possible(&g);
+           !mx_is_f32(&m->step->call.in[0]) && !mx_is_f32(&m->step->call.out[0]) &&
+           mx_product_gelu_is_possible(&g);
 }
 
 static mx_status launch_gelu(const mx_product *p, const mx_exec_step *s, cudaStream_t stream)
@@ -149,11 +149,6 @@ static void drop(mx_cuda *c, void *state)
     mx_free(m);
 }
 
-static bool is_supported(mx_dtype d)
-{
-    return d == MX_F32 || d == MX_BF16;
-}
-
 static mx_gemm_end end_of(const mx_exec_step *s)
 {
     if (s->call.n_out > 1)
@@ -172,8 +167,8 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
 {
     (void)work_bytes;
     const mx_type *a = &s->call.in[0].type, *b = &s->call.in[1].type, *o = &s->call.out[0].type;
-    MX_CUDA_NEEDS(a->dtype == b->dtype && is_supported(a->dtype) && is_supported(o->dtype),
-                  "products of these dtypes");
+    MX_CUDA_NEEDS(a->dtype == b->dtype && mx_is_float(&s->call.in[0]) &&
+                      mx_is_float(&s->call.out[0]), "products of these dtypes");
     matmul *m = mx_realloc(NULL, sizeof *m);
     *m = (matmul){.cuda = c, .step = s, .end = end_of(s)};
     mx_status st = mx_matmul_products(s->node->attr, a, b, o, plan_product, m);
@@ -184,26 +179,30 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     return st;
 }
 
+static mx_status launch_product(mx_cuda *c, const mx_exec_step *s, matmul *m, int i)
+{
+    const mx_product *p = &m->product[i].at;
+    mx_gemm_plan *plan = m->product[i].plan;
+    void *a = at(&s->call.in[p->a], p->a_at), *b = at(&s->call.in[p->b], p->b_at);
+    void *y = at(&s->call.out[0], p->c_at);
+    if (plan) {
+        MX_TRY(give_end(m, plan, s));
+        return mx_gemm_plan_launch(plan, a, b, y, c->gemm_work, c->stream);
+    }
+    if (m->end == MX_GEMM_GELU)
+        return launch_gelu(p, s, c->stream);
+    bool f32 = mx_is_f32(&s->call.out[0]);
+    return mx_cuda_check(mx_cuda_gemv(f32 ? NULL : y, f32 ? y : NULL, a, b, (int)p->m, p->n, p->k,
+                                      c->stream), "a product of few rows");
+}
+
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     matmul *m = state;
     if (single_vector(m))
         return launch_many(c, s, 1);
-    for (int i = 0; i < m->n; i++) {
-        const mx_product *p = &m->product[i].at;
-        void *a = at(&s->call.in[p->a], p->a_at), *b = at(&s->call.in[p->b], p->b_at);
-        void *y = at(&s->call.out[0], p->c_at);
-        bool f32 = s->call.out[0].type.dtype == MX_F32;
-        if (m->product[i].plan)
-            MX_TRY(give_end(m, m->product[i].plan, s));
-        if (!m->product[i].plan && m->end != MX_GEMM_PLAIN)
-            MX_TRY(launch_gelu(p, s, c->stream));
-        else if (m->product[i].plan)
-            MX_TRY(mx_gemm_plan_launch(m->product[i].plan, a, b, y, c->gemm_work, c->stream));
-        else
-            MX_TRY(mx_cuda_check(mx_cuda_gemv(f32 ? NULL : y, f32 ? y : NULL, a, b, (int)p->m, p->n,
-                                              p->k, c->stream), "a product of few rows"));
-    }
+    for (int i = 0; i < m->n; i++)
+        MX_TRY(launch_product(c, s, m, i));
     return MX_OK;
 }
 

@@ -3,11 +3,6 @@
 #include "device/cuda/plugin/moe_kernels.h"
 
 
-static bool is_float(mx_dtype d)
-{
-    return d == MX_F32 || d == MX_BF16;
-}
-
 static mx_moe_type type_of(const mx_tensor *t)
 {
     mx_dtype d = t->type.dtype;
@@ -29,8 +24,8 @@ static int64_t rows_of(const mx_type *t)
 static mx_status prepare_value(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    mx_dtype d = s->call.out[0].type.dtype;
-    MX_CUDA_NEEDS(is_float(d) || d == MX_I32, "values of this dtype");
+    const mx_tensor *out = &s->call.out[0];
+    MX_CUDA_NEEDS(mx_is_float(out) || out->type.dtype == MX_I32, "values of this dtype");
     return MX_OK;
 }
 
@@ -133,7 +128,7 @@ static mx_status permute_rows(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_unpermute(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    MX_CUDA_NEEDS(is_float(s->call.in[0].type.dtype), "sums of this dtype");
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]), "sums of this dtype");
     return MX_OK;
 }
 
@@ -162,10 +157,9 @@ static mx_status random_uniform(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_grouped(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    mx_dtype a = s->call.in[0].type.dtype, b = s->call.in[1].type.dtype;
-    mx_dtype y = s->call.out[0].type.dtype;
-    MX_CUDA_NEEDS(a == b && is_float(a) && is_float(y) && (a == MX_BF16 || y == MX_F32),
-                  "products of these dtypes");
+    const mx_tensor *in = s->call.in, *y = &s->call.out[0];
+    MX_CUDA_NEEDS(in[0].type.dtype == in[1].type.dtype && mx_is_float(&in[0]) && mx_is_float(y) &&
+                      (!mx_is_f32(&in[0]) || mx_is_f32(y)), "products of these dtypes");
     return MX_OK;
 }
 

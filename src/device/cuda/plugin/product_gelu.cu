@@ -24,15 +24,6 @@ __device__ __forceinline__ float gate_of(float x)
 {
     return __fdividef(1.f, 1.f + __expf(-GELU_A * (x + GELU_B * x * x * x)));
 }
-__device__ __forceinline__ float low_of(uint32_t w)
-{
-    return __uint_as_float(w << 16);
-}
-__device__ __forceinline__ float high_of(uint32_t w)
-{
-    return __uint_as_float(w & 0xffff0000u);
-}
-
 /* Word 8 c + 4 h + i of a tile put aside has columns 32 c + 8 i + 2 q and the next, of row l / 4 +
  * 8 h (lane l = 4 (l / 4) + q); after the exchange, columns 32 c + 8 q + 2 i and the next. */
 struct gelu_end {
@@ -59,8 +50,8 @@ struct gelu_end {
     }
     __device__ __forceinline__ void place(const args &p, int m0, int n0)
     {
-        int lane = threadIdx.x & 31, q = lane & 3;
-        int row = m0 + (threadIdx.x / 32 & 3) * 16 + lane / 4;
+        int q = threadIdx.x & 3;
+        int row = m0 + sum_row();
         at = (int64_t)row * p.n + n0 + 8 * q;
         left[0] = row < p.m ? p.n - n0 - 8 * q : 0;
         left[1] = row + 8 < p.m ? p.n - n0 - 8 * q : 0;
@@ -96,9 +87,9 @@ struct gelu_end {
         int h = k / 4;
         uint32_t *w = &v[8 * C + 4 * h];
         if (k % 4 == 0)
-            exchange_near(w);
+            exchange_part<1>(w);
         if (k % 4 == 1)
-            exchange_far(w), store<C>(p.u, h, p.n);
+            exchange_part<2>(w), store<C>(p.u, h, p.n);
         if (k % 4 >= 2)
 #pragma unroll
             for (int i = k % 4 * 2 - 4; i < k % 4 * 2 - 2; i++) {

@@ -33,27 +33,32 @@ static inline bool tma_can(const tensor_place &t)
         ok = ok && t.strides[i] % 8 == 0 && t.strides[i] > 0;
     return ok;
 }
-/* Boxes of 64 columns and `rows` rows (at most 256). The driver's function is found at run time, as
- * nothing here links the driver. */
-static inline cudaError_t tma_map(CUtensorMap *map, const tensor_place &t, int rows)
+/* The driver's function that makes maps, found at run time, as nothing here links the driver. */
+typedef CUresult (*tma_encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                               const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                               const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+static inline tma_encode find_encode()
 {
-    typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                                  const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                                  const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                  CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     void *fn = nullptr;
     cudaDriverEntryPointQueryResult found;
     cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000,
                                                      cudaEnableDefault, &found);
-    if (e != cudaSuccess || !fn)
-        return e != cudaSuccess ? e : cudaErrorNotSupported;
+    return e == cudaSuccess ? (tma_encode)fn : nullptr;
+}
+/* Boxes of 64 columns and `rows` rows (at most 256). */
+static inline cudaError_t tma_map(CUtensorMap *map, const tensor_place &t, int rows)
+{
+    static const tma_encode encode = find_encode(); /* of the machine, not of the call */
+    if (!encode)
+        return cudaErrorNotSupported;
     cuuint64_t dims[4], bytes[3];
     cuuint32_t box[4] = {64, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
     for (int i = 0; i < 4; i++)
         dims[i] = (cuuint64_t)t.dims[i];
     for (int i = 0; i < 3; i++)
         bytes[i] = (cuuint64_t)t.strides[i] * 2;
-    CUresult r = ((encode_fn)fn)(
+    CUresult r = encode(
         map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)t.at, dims, bytes, box, step,
         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

@@ -27,13 +27,22 @@ __device__ __forceinline__ void store8_stream(uint16_t *p, const vec8 &x)
 {
     __stcs(reinterpret_cast<vec8 *>(p), x);
 }
+/* The bf16 in a word's halves. */
+__device__ __forceinline__ float low_of(uint32_t w)
+{
+    return __uint_as_float(w << 16);
+}
+__device__ __forceinline__ float high_of(uint32_t w)
+{
+    return __uint_as_float(w & 0xffff0000u);
+}
 __device__ __forceinline__ void unpack8(float f[8], const vec8 &x)
 {
     uint32_t pair[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        f[2 * i] = __uint_as_float(pair[i] << 16);
-        f[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000u);
+        f[2 * i] = low_of(pair[i]);
+        f[2 * i + 1] = high_of(pair[i]);
     }
 }
 /* a in the low half. */

@@ -32,36 +32,31 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* v[i] of lane q of four becomes v[q] of lane i: first between neighbours, then between pairs. What
- * was two columns of each of four eights is then eight columns in a row. */
-__device__ __forceinline__ void exchange_near(uint32_t v[4])
+/* The row of a group's 64 that this lane has sums of; the other is 8 below. */
+__device__ __forceinline__ int sum_row()
 {
-    int q = threadIdx.x & 3;
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-        uint32_t got = __shfl_xor_sync(~0u, q & 1 ? v[i] : v[i + 1], 1);
-        if (q & 1)
-            v[i] = got;
-        else
-            v[i + 1] = got;
-    }
+    int lane = threadIdx.x & 31;
+    return (threadIdx.x / 32 & 3) * 16 + lane / 4;
 }
-__device__ __forceinline__ void exchange_far(uint32_t v[4])
+/* v[i] of lane q of four becomes v[q] of lane i, in two steps: between neighbours (1) and between
+ * pairs (2). What was two columns of each of four eights is then eight columns in a row. */
+template <int STEP> __device__ __forceinline__ void exchange_part(uint32_t v[4])
 {
     int q = threadIdx.x & 3;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t got = __shfl_xor_sync(~0u, q & 2 ? v[i] : v[i + 2], 2);
-        if (q & 2)
-            v[i] = got;
-        else
-            v[i + 2] = got;
-    }
+    for (int i = 0; i < 4; i++)
+        if (!(i & STEP)) {
+            uint32_t got = __shfl_xor_sync(~0u, q & STEP ? v[i] : v[i + STEP], STEP);
+            if (q & STEP)
+                v[i] = got;
+            else
+                v[i + STEP] = got;
+        }
 }
 __device__ __forceinline__ void exchange(uint32_t v[4])
 {
-    exchange_near(v);
-    exchange_far(v);
+    exchange_part<1>(v);
+    exchange_part<2>(v);
 }
 /* Sums are not looked at before this: behind the wait for the product that makes them. */
 template <int N> __device__ __forceinline__ void settle(float (&d)[N])

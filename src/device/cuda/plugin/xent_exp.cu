@@ -54,7 +54,7 @@ template <what WHAT, bool AGAIN> struct exp_end {
     }
     __device__ __forceinline__ void begin(const args &p, int m0, int)
     {
-        int first = m0 + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
+        int first = m0 + sum_row();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int row = min(first + 8 * h, p.rows - 1);
@@ -65,8 +65,8 @@ template <what WHAT, bool AGAIN> struct exp_end {
     }
     __device__ __forceinline__ void place(const exp_args &p, int m0, int n0)
     {
-        int lane = threadIdx.x & 31, q = lane & 3;
-        int row = m0 + (threadIdx.x / 32 & 3) * 16 + lane / 4;
+        int q = threadIdx.x & 3;
+        int row = m0 + sum_row();
         y = p.e + row * p.ld + n0 + 8 * q;
         part = p.parts + (int64_t)(n0 / TILE_N) * p.rows + row;
 #pragma unroll
@@ -155,13 +155,13 @@ template <what WHAT, bool AGAIN> struct exp_end {
         if (k < 4)
             raise_two<C>(k / 2, k % 2 * 2, p);
         if (k == 3)
-            exchange_near(&v[8 * C]);
+            exchange_part<1>(&v[8 * C]);
         if (k == 4)
-            exchange_far(&v[8 * C]);
+            exchange_part<2>(&v[8 * C]);
         if (k == 5)
-            store<C>(0, p), exchange_near(&v[8 * C + 4]);
+            store<C>(0, p), exchange_part<1>(&v[8 * C + 4]);
         if (k == 6)
-            exchange_far(&v[8 * C + 4]);
+            exchange_part<2>(&v[8 * C + 4]);
         if (k == 7)
             store<C>(1, p);
         if (k == 7 && C == EIGHTHS - 1)
