@@ -4,6 +4,7 @@
  */
 #include "gpu.cuh"
 #include "device/cuda/plugin/flash.h"
+#include "device/cuda/plugin/flash_hopper_backward.h"
 #include "device/cuda/plugin/moe_kernels.h"
 
 static void line(const char *name, double ms, double flops, double bytes)
@@ -74,9 +75,18 @@ static void bench_attention(mx_sdpa *dnn, int b, int s, int hq, int hk, int d, b
     fa.dout = dout, fa.dq = dqkv, fa.dk = dqkv + hq * d, fa.dv = dqkv + (hq + hk) * d;
     if (!deterministic) {
         printf("%s\n", name);
+        line("   own forward, any machine",
+             time_ms([&] { CU(mx_flash_mma_forward(&f, &fa, 0)); }, 5), flops, 0);
         line("   own forward", time_ms([&] { CU(mx_flash_forward(&f, &fa, 0)); }, 5), flops, 0);
-        line("   own backward", time_ms([&] { CU(mx_flash_backward(&f, &fa, 0)); }, 5), 2 * flops,
-             0);
+        line("   own backward, any machine",
+             time_ms([&] { CU(mx_flash_backward(&f, &fa, 0)); }, 5), 2 * flops, 0);
+        if (mx_flash_hopper_backward_can(&f, &fa)) {
+            char *scratch = device_alloc<char>((int64_t)mx_flash_hopper_backward_bytes(&f));
+            line("   own backward on Hopper",
+                 time_ms([&] { CU(mx_flash_hopper_backward(&f, &fa, scratch, 0)); }, 5), 2 * flops,
+                 0);
+            cudaFree(scratch);
+        }
     }
     mx_sdpa_shape sh = {};
     sh.batch = b, sh.seq_q = sh.seq_kv = s, sh.heads_q = hq, sh.heads_kv = hk,
@@ -173,6 +183,50 @@ static void bench_decode()
 }
 
 /* Every expert of a layer: the way up (NT), dx (NN) and dw (TN). uneven: the first has half. */
+/* Masks that cuDNN lacks: our forward kernel on any machine, and the one that is chosen here. */
+struct masked {
+    const char *name;
+    int b, s, hq, hk, d, window, chunk, document;
+    float cap;
+    bool sinks;
+};
+static void bench_masked(const masked &m)
+{
+    int64_t T = (int64_t)m.b * m.s, q = T * m.hq * m.d, k = T * m.hk * m.d;
+    mx_flash_shape f = {};
+    f.batch = m.b, f.seq_q = f.seq_kv = m.s, f.heads_q = m.hq, f.heads_kv = m.hk;
+    f.dim_qk = f.dim_v = m.d, f.causal = true, f.scale = 1 / sqrtf((float)m.d);
+    f.window = m.window, f.chunk = m.chunk, f.softcap = m.cap;
+    f.q = f.o = {(int64_t)m.s * m.hq * m.d, (int64_t)m.hq * m.d, m.d};
+    f.k = f.v = {(int64_t)m.s * m.hk * m.d, (int64_t)m.hk * m.d, m.d};
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < T && m.document; i++)
+        ids.push_back((int32_t)(i % m.s / m.document));
+    mx_flash_args a = {};
+    a.q = device_random<mx_bf16>(q, 1, 1), a.k = device_random<mx_bf16>(k, 2, 1);
+    a.v = device_random<mx_bf16>(k, 3, 1), a.o = device_alloc<mx_bf16>(q);
+    a.stats = device_alloc<float>(T * m.hq);
+    a.sinks = m.sinks ? device_random<float>(m.hq, 4, 1) : NULL;
+    a.q_seg = a.k_seg = m.document ? device_copy(ids) : NULL;
+    printf("%s, b%d s%d h%d/%d d%d causal\n", m.name, m.b, m.s, m.hq, m.hk, m.d);
+    line("   own forward, any machine",
+         time_ms([&] { CU(mx_flash_mma_forward(&f, &a, 0)); }, 5), 0, 4.0 * (q + k));
+    line("   own forward", time_ms([&] { CU(mx_flash_forward(&f, &a, 0)); }, 5), 0, 4.0 * (q + k));
+    for (const void *p : {a.q, a.k, a.v, (const void *)a.o, (const void *)a.stats,
+                          (const void *)a.sinks, (const void *)a.q_seg})
+        cudaFree((void *)p);
+}
+static void bench_masks()
+{
+    const masked masks[] = {{"sinks", 2, 4096, 64, 8, 64, 0, 0, 0, 0, true},
+                            {"sinks, window 128", 2, 4096, 64, 8, 64, 128, 0, 0, 0, true},
+                            {"softcap, window 4096", 2, 8192, 32, 16, 128, 4096, 0, 0, 50, false},
+                            {"chunks of 8192", 1, 16384, 40, 8, 128, 0, 8192, 0, 0, false},
+                            {"documents of 512", 4, 4096, 32, 8, 64, 0, 0, 512, 0, false}};
+    for (const masked &m : masks)
+        bench_masked(m);
+}
+
 static void bench_grouped(int64_t experts, int64_t rows, int64_t d, int64_t f, bool uneven)
 {
     mx_bf16 *x = device_random<mx_bf16>(rows * d, 1, 1), *y = device_random<mx_bf16>(rows * f, 2, 1);
@@ -226,6 +280,8 @@ int main(int argc, char **argv)
     bench_experts();
     mx_sdpa *dnn;
     OK(mx_sdpa_open(&dnn, &libs));
+    bench_masks();
+    bench_attention(dnn, 64, 1024, 12, 12, 64, false);
     bench_attention(dnn, 4, 4096, 32, 8, 64, false);
     bench_attention(dnn, 4, 4096, 32, 8, 64, true);
     bench_attention(dnn, 1, 8192, 32, 8, 128, false);

@@ -1,6 +1,6 @@
 /* blocks_test.cu - the CUDA building blocks against double-precision references on the host.
  *
- *     blocks_test [-v]
+ *     blocks_test [-v] [PART]      gemms, kernels, moe, xent or attention; all without a name
  * Fresh random inputs, outputs poisoned with NaN first. Last line: "N passed, N failed".
  */
 #include "check.cuh"
@@ -81,18 +81,26 @@ int main(int argc, char **argv)
         return 0;
     const char *part = argc > 1 ? argv[argc - 1] : "-v"; /* a part's name, or options alone: all */
     checks.loud = argc > 1 && !strcmp(argv[1], "-v");
-    auto wanted = [&](const char *name) { return part[0] == '-' || !strcmp(part, name); };
     mx_cuda_libs libs = {};
-    if (wanted("gemms"))
-        test_gemms(&libs);
-    if (wanted("kernels"))
-        test_kernels();
-    if (wanted("moe"))
-        test_moe();
-    if (wanted("xent"))
-        test_xent_exps();
-    if (wanted("attention"))
-        test_attention(&libs);
+    const struct {
+        const char *name;
+        std::function<void()> run;
+    } parts[] = {{"gemms", [&] { test_gemms(&libs); }},
+                 {"kernels", test_kernels},
+                 {"moe", test_moe},
+                 {"xent", test_xent_exps},
+                 {"attention", [&] { test_attention(&libs); }}};
+    bool any = false;
+    for (auto &p : parts)
+        if (part[0] == '-' || !strcmp(part, p.name))
+            p.run(), any = true;
+    if (!any) {
+        printf("there is no part %s; the parts are:", part);
+        for (auto &p : parts)
+            printf(" %s", p.name);
+        printf("\n");
+        return 2;
+    }
     printf("%d passed, %d failed\n", checks.passed, checks.failed);
     return checks.failed != 0;
 }

@@ -182,6 +182,24 @@ static void token_tables(const flash_case &c, int n, bool keys, std::vector<int3
         }
 }
 
+/* The tables, and arguments with copies of those that the case gives. */
+static mx_flash_args with_tokens(const flash_case &c, std::vector<int32_t> &qp,
+                                 std::vector<int32_t> &qs, std::vector<int32_t> &qn,
+                                 std::vector<int32_t> &kp, std::vector<int32_t> &ks,
+                                 std::vector<int32_t> &kn)
+{
+    mx_flash_args a = {};
+    token_tables(c, c.sq, false, qp, qs, qn);
+    token_tables(c, c.sk, true, kp, ks, kn);
+    if (c.positions)
+        a.q_pos = device_copy(qp), a.k_pos = device_copy(kp);
+    if (c.segments)
+        a.q_seg = device_copy(qs), a.k_seg = device_copy(ks);
+    if (c.spans)
+        a.q_span = device_copy(qn), a.k_span = device_copy(kn);
+    return a;
+}
+
 static void run_hopper_backward(const mx_flash_shape &s, const mx_flash_args &a)
 {
     size_t bytes = mx_flash_hopper_backward_bytes(&s);
@@ -217,20 +235,12 @@ template <class T> static void test_flash(const flash_case &c, flash_kind kind)
     CU(cudaMemset(dk, 0xff, nk * sizeof(T)));
     CU(cudaMemset(dv, 0xff, nv * sizeof(T)));
     std::vector<int32_t> qp, qs, qn, kp, ks, kn;
-    token_tables(c, c.sq, false, qp, qs, qn);
-    token_tables(c, c.sk, true, kp, ks, kn);
-    mx_flash_args a = {};
+    mx_flash_args a = with_tokens(c, qp, qs, qn, kp, ks, kn);
     a.q = q, a.k = k, a.v = v, a.o = o, a.stats = lse, a.dout = dout, a.dq = dq, a.dk = dk,
     a.dv = dv;
     a.row_dot = dot;
     if (c.sinks)
         a.sinks = sinks, a.dsinks = dsinks;
-    if (c.positions)
-        a.q_pos = device_copy(qp), a.k_pos = device_copy(kp);
-    if (c.segments)
-        a.q_seg = device_copy(qs), a.k_seg = device_copy(ks);
-    if (c.spans)
-        a.q_span = device_copy(qn), a.k_span = device_copy(kn);
     bool f32 = sizeof(T) == 4, plain = kind == FLASH_PLAIN;
     CU(kind == FLASH_MMA ? mx_flash_mma_forward(&s, &a, 0)
        : plain           ? mx_flash_plain_forward(&s, &a, f32, 0)
@@ -360,17 +370,9 @@ static void test_hopper(const flash_case &c)
     mx_bf16 *o[2] = {device_alloc<mx_bf16>(no), device_alloc<mx_bf16>(no)};
     float *lse[2] = {device_alloc<float>(nl), device_alloc<float>(nl)};
     std::vector<int32_t> qp, qs, qn, kp, ks, kn;
-    token_tables(c, c.sq, false, qp, qs, qn);
-    token_tables(c, c.sk, true, kp, ks, kn);
-    mx_flash_args a = {};
+    mx_flash_args a = with_tokens(c, qp, qs, qn, kp, ks, kn);
     a.q = all, a.k = all + c.hq * c.d, a.v = all + (c.hq + c.hk) * c.d;
     a.sinks = c.sinks ? device_random<float>(c.hq, 5, 1) : NULL;
-    if (c.positions)
-        a.q_pos = device_copy(qp), a.k_pos = device_copy(kp);
-    if (c.segments)
-        a.q_seg = device_copy(qs), a.k_seg = device_copy(ks);
-    if (c.spans)
-        a.q_span = device_copy(qn), a.k_span = device_copy(kn);
     bool can = false;
     for (int i = 0; i < 2; i++) {
         CU(cudaMemset(o[i], 0xff, no * 2));
