@@ -5,19 +5,22 @@
  *
  * A block of four warpgroups takes items (128 keys of a key head) until none is left and walks all
  * 64-query tiles that see them, of all heads of the group:
- *   0     one thread: K and V of the item, then Q, dO and the pairs (L log2 e, D) of every tile
+ *   0     one thread: K and V of the item, then Q, dO and statistics (L log2 e, D) of every tile
  *   1     dQ of a tile = dS K, from the shared dS of both groups of keys; to a buffer of shared
  *         memory, which the copy engine adds to the float32 dQ (flash_hopper_grad.cuh)
  *   2, 3  64 keys each, as A fragments in registers: K Q^T and V dO^T come out with keys down, so
  *         P^T and dS^T, rounded, are the A of the products that follow; dS^T also goes to group 1
- * Rings in shared memory: items (K, V), tiles (Q, dO, pairs), dS; each with barriers full and
+ * Rings in shared memory: items (K, V), tiles (Q, dO, statistics), dS; each with barriers full and
  * empty. A tile above the diagonal of one group's keys is left out by it; group 1 then takes half.
  *
+ * A step's products are asked for one by one, each as soon as its factors are there, and what is
+ * computed meanwhile belongs to the next: S, dP (while dV and dK of the tile before end), powers,
+ * dV, dS (while dV is formed), dK. df lies over dp, so dP waits for dK of the tile before.
+ *
  * One H200, hot, in turns with cuDNN 9.19, whose dQ is added in any order as well: GPT-2 64 x 1024,
- * 12 heads: 0.84 - 0.88 ms (1.05 - 1.07); 4 x 4096, 32 over 8 heads: 1.65 - 1.71 ms (1.91 - 1.92).
- * A step of 64 queries takes about 2,400 cycles, of which the matrix units are busy 1,280: what a
- * group does between its products (exponentials, rounding, barriers) is as long as they are, and
- * issuing a product holds a warp until the ones before it have nearly ended.
+ * 12 heads: 0.84 ms (1.06); 4 x 4096, 32 over 8 heads: 1.63 ms (1.93). With all products of a step
+ * in two portions, each waited for at once: 0.93 and 1.79 ms in the same run.
+ * What bounds it then is the additions to dQ, 1.7 TB/s of float32 in the second-level cache.
  * Tried and not faster: the scores of the next tile asked for before the sums of this one; groups
  * that issue in turns; K alone in registers (no fragments at all: 6 % slower); additions by the
  * lanes (red.v4, 3 % slower). Equal bits were tried in two ways, neither kept: a block that owns
@@ -34,11 +37,11 @@
 
 enum {
     THREADS = 512, ITEMS = 2, STAGES = 4, HANDS = 2, OUTS = 2, /* places in the rings */
-    KEYS_BYTES = GRAD_KEYS * 128, ROWS_BYTES = GRAD_ROWS * 128, PAIR_BYTES = GRAD_ROWS * 8,
+    KEYS_BYTES = GRAD_KEYS * 128, ROWS_BYTES = GRAD_ROWS * 128, STATS_BYTES = GRAD_ROWS * 8,
     DS_BYTES = GRAD_KEYS * GRAD_ROWS * 2, OUT_BYTES = GRAD_TILE * 4,
     AT_ROWS = ITEMS * 2 * KEYS_BYTES, AT_DS = AT_ROWS + STAGES * 2 * ROWS_BYTES,
-    AT_OUT = AT_DS + HANDS * DS_BYTES, AT_PAIRS = AT_OUT + OUTS * OUT_BYTES,
-    AT_BARS = AT_PAIRS + STAGES * PAIR_BYTES, BARS = 2 * (ITEMS + STAGES + HANDS),
+    AT_OUT = AT_DS + HANDS * DS_BYTES, AT_STATS = AT_OUT + OUTS * OUT_BYTES,
+    AT_BARS = AT_STATS + STAGES * STATS_BYTES, BARS = 2 * (ITEMS + STAGES + HANDS),
     AT_ITEM = AT_BARS + BARS * 8, ROOM_BYTES = AT_ITEM + 4 * ITEMS + 1024
 };
 
@@ -86,18 +89,17 @@ __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m,
         for (int h = t.head * group; h < (t.head + 1) * group; h++)
 #pragma unroll 1
             for (int q = t.first; q < p.tiles; q++, stage.step()) {
-                const float2 *pairs =
-                    p.stats + ((int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q) * GRAD_ROWS;
+                int64_t tile = (int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q;
                 full = r.rows_full + 8 * stage.slot;
                 to = r.at + AT_ROWS + stage.slot * 2 * ROWS_BYTES;
                 bar_wait(r.rows_empty + 8 * stage.slot, stage.parity);
-                bar_expect(full, 2 * ROWS_BYTES + PAIR_BYTES);
+                bar_expect(full, 2 * ROWS_BYTES + STATS_BYTES);
                 tma_load(to, &m.q, 0, q * GRAD_ROWS, h, t.batch, full);
                 tma_load(to + ROWS_BYTES, &m.dout, 0, q * GRAD_ROWS, h, t.batch, full);
                 asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                             "[%0], [%1], %2, [%3];" ::"r"(r.at + AT_PAIRS +
-                                                           stage.slot * PAIR_BYTES),
-                             "l"(pairs), "r"((int)PAIR_BYTES), "r"(full)
+                             "[%0], [%1], %2, [%3];" ::"r"(r.at + AT_STATS +
+                                                           stage.slot * STATS_BYTES),
+                             "l"(p.stats + tile * (2 * GRAD_ROWS)), "r"((int)STATS_BYTES), "r"(full)
                              : "memory");
             }
     }
@@ -200,26 +202,37 @@ __device__ __forceinline__ void multiply(float d[32], const uint32_t a[16], uint
     for (int k = 0; k < 4; k++)
         wgmma_held_n64<B_OUT>(d, a + 4 * k, slab + (B_OUT ? 128 : 2) * k, B_OUT || k > 0);
 }
-/* From dots and dP: P and dS. `gap`: the query less the key of the first element. */
+__device__ __forceinline__ float2 load_two(uint32_t at)
+{
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+    return x;
+}
+/* P of dots. `gap`: the query less the key of the first element. */
 template <bool SOME>
-__device__ __forceinline__ void elements(float s[32], float dp[32], uint32_t pairs, float scale2,
-                                         int gap, bool in0, bool in1)
+__device__ __forceinline__ void powers(float s[32], uint32_t logs, float scale2, int gap, bool in0,
+                                       bool in1)
 {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        float4 x;
-        asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                     : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                     : "r"(pairs + j * 64)
-                     : "memory");
+        float2 x = load_two(logs + j * 32);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             bool see = !SOME ||
                        (gap + 8 * j + (e & 1) - (e >> 1) * 8 >= 0 && (e >> 1 ? in1 : in0));
-            float prob = see ? exp2_fast(s[4 * j + e] * scale2 - (e & 1 ? x.z : x.x)) : 0.f;
-            s[4 * j + e] = prob;
-            dp[4 * j + e] = prob * (dp[4 * j + e] - (e & 1 ? x.w : x.y));
+            s[4 * j + e] = see ? exp2_fast(s[4 * j + e] * scale2 - (e & 1 ? x.y : x.x)) : 0.f;
         }
+    }
+}
+/* dS of P and dP. */
+__device__ __forceinline__ void slopes(float dp[32], const float s[32], uint32_t dots)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float2 x = load_two(dots + j * 32);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            dp[4 * j + e] = s[4 * j + e] * (dp[4 * j + e] - (e & 1 ? x.y : x.x));
     }
 }
 __device__ __forceinline__ void round_all(uint32_t f[16], const float d[32])
@@ -274,44 +287,61 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r,
         hold(kf, slab, piece_at(lane));
         hold(vf, slab + KEYS_BYTES, piece_at(lane));
         float dk[32] = {}, dv[32] = {}, s[32], dp[32];
-        int q = first;
+        int q = first, was = -1; /* the place of the tile before, still in use */
 #pragma unroll 1
         for (; left > 0; left--, n++) {
             const int stage = n & (STAGES - 1);
             const uint32_t rows = r.at + AT_ROWS + stage * 2 * ROWS_BYTES;
             bar_wait(r.rows_full + 8 * stage, n / STAGES & 1);
             if (p.s.causal && (q + 1) * GRAD_ROWS <= k0) {
+                wgmma_wait<0>();
+                if (lane == 0 && was >= 0)
+                    bar_arrive(r.rows_empty + 8 * was);
                 hand_over(r, df, n, 0, false);
+                if (lane == 0)
+                    bar_arrive(r.rows_empty + 8 * stage);
+                was = -1;
             } else {
                 wgmma_fence();
                 multiply<false>(s, kf, rows);
+                wgmma_commit();
+                wgmma_wait<1>();
+                if (lane == 0 && was >= 0)
+                    bar_arrive(r.rows_empty + 8 * was);
+                wgmma_fence();
                 multiply<false>(dp, vf, rows + ROWS_BYTES);
                 wgmma_commit();
-                wgmma_wait<0>();
-                settle(s), settle(dp);
-                const uint32_t pairs = r.at + AT_PAIRS + stage * PAIR_BYTES + (lane & 3) * 16;
+                wgmma_wait<1>();
+                settle(s);
+                const uint32_t logs = r.at + AT_STATS + stage * STATS_BYTES + (lane & 3) * 8;
                 if ((p.s.causal && q * GRAD_ROWS < k0 + 63) || k0 + 64 > p.s.seq_kv) {
                     int key = k0 + (threadIdx.x / 32 & 3) * 16 + (lane >> 2);
                     int gap = p.s.causal ? q * GRAD_ROWS + 2 * (lane & 3) - key : 64;
-                    elements<true>(s, dp, pairs, p.scale2, gap, key < p.s.seq_kv,
-                                   key + 8 < p.s.seq_kv);
+                    powers<true>(s, logs, p.scale2, gap, key < p.s.seq_kv, key + 8 < p.s.seq_kv);
                 } else {
-                    elements<false>(s, dp, pairs, p.scale2, 0, true, true);
+                    powers<false>(s, logs, p.scale2, 0, true, true);
                 }
-                round_all(pf, s), round_all(df, dp);
-                hand_over(r, df, n, w * 8192, true);
+                round_all(pf, s);
                 wgmma_fence();
                 multiply<true>(dv, pf, rows + ROWS_BYTES);
+                wgmma_commit();
+                wgmma_wait<1>();
+                settle(dp);
+                slopes(dp, s, logs + GRAD_ROWS * 4);
+                round_all(df, dp);
+                hand_over(r, df, n, w * 8192, true);
+                wgmma_fence();
                 multiply<true>(dk, df, rows);
                 wgmma_commit();
-                wgmma_wait<0>();
-                settle(dk), settle(dv);
+                was = stage;
             }
-            if (lane == 0)
-                bar_arrive(r.rows_empty + 8 * stage);
             if (++q == p.tiles)
                 q = first;
         }
+        wgmma_wait<0>();
+        settle(dk), settle(dv);
+        if (lane == 0 && was >= 0)
+            bar_arrive(r.rows_empty + 8 * was);
         if (lane == 0)
             bar_arrive(r.item_empty + 8 * place);
         asm volatile("" : "+r"(i)); /* found again rather than kept in registers */
@@ -389,7 +419,7 @@ static size_t all_rows(const mx_flash_shape *s)
 }
 size_t mx_flash_hopper_backward_bytes(const mx_flash_shape *s)
 {
-    return all_rows(s) * (GRAD_DIM * sizeof(float) + sizeof(float2)) + 256;
+    return all_rows(s) * (GRAD_DIM + 2) * sizeof(float) + 256;
 }
 
 cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_args *a, void *scratch,
@@ -402,8 +432,8 @@ cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_arg
     grad_args p = {*s};
     p.o = (const uint16_t *)a->o, p.dout = (const uint16_t *)a->dout, p.lse = a->stats;
     p.dq = (uint16_t *)a->dq, p.dk = (uint16_t *)a->dk, p.dv = (uint16_t *)a->dv;
-    p.dq_sums = (float *)scratch, p.stats = (float2 *)(p.dq_sums + all_rows(s) * GRAD_DIM);
-    p.taken = (int *)(p.stats + all_rows(s));
+    p.dq_sums = (float *)scratch, p.stats = p.dq_sums + all_rows(s) * GRAD_DIM;
+    p.taken = (int *)(p.stats + 2 * all_rows(s));
     p.tiles = (s->seq_q + GRAD_ROWS - 1) / GRAD_ROWS;
     p.blocks = (s->seq_kv + GRAD_KEYS - 1) / GRAD_KEYS, p.heads = s->batch * s->heads_kv;
     p.items = p.heads * p.blocks, p.scale2 = s->scale * LOG2E;

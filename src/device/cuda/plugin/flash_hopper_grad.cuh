@@ -19,7 +19,7 @@ struct grad_args {
     const uint16_t *o, *dout;
     uint16_t *dq, *dk, *dv;
     const float *lse;
-    float2 *stats;  /* (B, Hq, tiles, 64): lse log2 e and dO . O; beyond the end inf and 0 */
+    float *stats;   /* (B, Hq, tiles, 2, 64): lse log2 e; dO . O. Beyond the end inf and 0 */
     float *dq_sums; /* (B, Hq, tiles) of GRAD_TILE numbers */
     int *taken;     /* items of work */
     int tiles, blocks, heads, items; /* of queries; of keys; pairs of batch and key head */
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_sums(uint16_t *g, int64_t stride, int rows
         }
 }
 
-/* flash_hopper_passes.cu: before the gradient, statistics in pairs, dQ and `taken` 0; after it, dQ
+/* flash_hopper_passes.cu: before the gradient, statistics, dQ and `taken` 0; after it, dQ
  * to bf16. */
 cudaError_t flash_hopper_before(const grad_args &p, cudaStream_t stream);
 cudaError_t flash_hopper_after(const grad_args &p, cudaStream_t stream);
