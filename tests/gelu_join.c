@@ -1,5 +1,5 @@
-/* gelu_join.c - a GELU inside the product before it (compile/bias.c): the graph for a GPU, run on
- * the CPU, against the one without. */
+/* gelu_join.c - a GELU inside the product before it (compile/bias.c), and its slope inside the one
+ * behind it (compile/slope.c): the graph for a GPU, run on the CPU, against the one without. */
 #include "compile/compile.h"
 #include "device/device.h"
 #include "nn/nn.h"
@@ -26,7 +26,7 @@ static mx_node *model(mx_graph *g)
 
 typedef struct {
     float loss, grad[N_WEIGHTS][MAX_SIZE];
-    int joined, biased; /* products with a GELU, and with a bias alone */
+    int joined, slopes, biased; /* products with a GELU, with its slope, and with a bias alone */
 } outcome;
 
 static outcome gradients(bool gpu, const char *policy)
@@ -41,6 +41,7 @@ static outcome gradients(bool gpu, const char *policy)
     MX_CHECK_OK(mx_compile_training(&g, model(&g), MX_GRADS_KEEP, NULL, &o, &p));
     for (int i = 0; i < p.n; i++) {
         out.joined += p.order[i]->op == &mx_op_matmul_gelu;
+        out.slopes += p.order[i]->op == &mx_op_matmul_gelu_slope;
         out.biased += p.order[i]->op == &mx_op_matmul && p.order[i]->n_in == 3;
     }
     MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
@@ -78,10 +79,11 @@ static void compare(const outcome *a, const outcome *b)
     }
 }
 
-MX_TEST(a_gelu_joins_the_product_before_it)
+MX_TEST(a_gelu_and_its_slope_join_the_products_beside_them)
 {
     outcome plain = gradients(false, "none"), joined = gradients(true, "none");
     MX_CHECK(!plain.joined && joined.joined == 1, "%d, %d", plain.joined, joined.joined);
+    MX_CHECK(!plain.slopes && joined.slopes == 1, "%d, %d", plain.slopes, joined.slopes);
     compare(&joined, &plain);
 }
 
@@ -90,5 +92,7 @@ MX_TEST(a_gelu_that_is_computed_again_stays_out_of_its_product)
     outcome plain = gradients(false, "full"), joined = gradients(true, "full");
     /* nor does its bias join alone: it is part of GELU's group */
     MX_CHECK(!joined.joined && !joined.biased, "%d, %d", joined.joined, joined.biased);
+    /* nor does its slope: u is not in memory */
+    MX_CHECK(!joined.slopes, "%d", joined.slopes);
     compare(&joined, &plain);
 }

@@ -3,7 +3,7 @@
 #define MX_TESTS_KERNELS_CUH
 
 #include "check.cuh"
-#include "device/cuda/plugin/product_gelu.h"
+#include "tests_products.cuh"
 
 static void test_xent(int vocab, float cap, float z_loss)
 {
@@ -47,43 +47,6 @@ static void test_xent(int vocab, float cap, float z_loss)
     check("  lse", rel_error(host(lse, rows), rs), 1e-5);
     check("  gradient", rel_error(got, rg), 4e-3);
     cudaFree(t), cudaFree(l), cudaFree(w), cudaFree(gs), cudaFree(loss), cudaFree(lse);
-}
-
-/* Every step-th row is compared: large products go through several tiles a block. */
-static void test_product_gelu(int m, int n, int k, int step, bool b_outside)
-{
-    mx_product_gelu g = {m, n, k, b_outside};
-    mx_bf16 *a = device_random<mx_bf16>((int64_t)m * k, 1, 1);
-    mx_bf16 *b = device_random<mx_bf16>((int64_t)n * k, 2, 2 / sqrtf((float)k));
-    mx_bf16 *bias = device_random<mx_bf16>(n, 3, 1), *y = device_alloc<mx_bf16>((int64_t)m * n);
-    mx_bf16 *u = device_alloc<mx_bf16>((int64_t)m * n);
-    vec ha = host(a, (int64_t)m * k), hb = host(b, (int64_t)n * k), hbias = host(bias, n);
-    vec want_y, want_u, got_y, got_u;
-    mx_product_gelu_args args = {a, b, bias, y, u};
-    cudaError_t e = mx_product_gelu_launch(&g, &args, 0);
-    if (e == cudaErrorNotSupported)
-        printf("     products with a GELU: not on this device\n");
-    else
-        CU(e);
-    vec hy = host(y, (int64_t)m * n), hu = host(u, (int64_t)m * n);
-    for (int i = 0; i < m && e == cudaSuccess; i += step)
-        for (int j = 0; j < n; j++) {
-            double sum = 0;
-            for (int q = 0; q < k; q++)
-                sum += ha[(size_t)i * k + q] * hb[b_outside ? (size_t)q * n + j : (size_t)j * k + q];
-            size_t at = (size_t)i * n + j;
-            double x = sum + hbias[j];
-            double s = 1 / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
-            want_y.push_back(x * s);
-            want_u.push_back(x), got_y.push_back(hy[at]), got_u.push_back(hu[at]);
-        }
-    char name[96];
-    snprintf(name, sizeof name, "product %dx%dx%d%s with GELU", m, n, k, b_outside ? " NN" : " NT");
-    if (e == cudaSuccess) {
-        check(name, rel_error(got_y, want_y), 6e-3);
-        check("  u", rel_error(got_u, want_u), 4e-3);
-    }
-    cudaFree(a), cudaFree(b), cudaFree(bias), cudaFree(y), cudaFree(u);
 }
 
 static void test_casts()
@@ -186,13 +149,7 @@ static void test_kernels()
     test_sample(0.7f, 40, 1, 0);
     test_sample(1.3f, 0, 0.9f, 0);
     test_sample(1, 100, 0.8f, 0.05f);
-    for (int form = 0; form < 2; form++) { /* k of 2, 4, 9 and 12 steps; ragged edges */
-        test_product_gelu(300, 520, 72, 1, form);
-        test_product_gelu(129, 264, 200, 1, form);
-        test_product_gelu(5000, 2312, 72, 41, form);
-        test_product_gelu(9000, 1544, 520, 83, form);
-        test_product_gelu(8192, 3072, 768, 151, form);
-    }
+    test_products();
     test_casts();
     test_xent(1003, 0, 0);
     test_xent(1003, 0, 0.02f);

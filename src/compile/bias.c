@@ -9,8 +9,7 @@
  * part of their group anyway, and there it costs nothing. A GELU joins (bfloat16) so that a layer's
  * widest tensor is not read again by a kernel of its own; but only where nothing is computed again:
  * with u kept and GELU computed again the whole product would be. Its slope in the backward pass
- * stays out of the product beside it: tried in cuBLASLt's end and in our own, it took longer than a
- * kernel that sums up the bias's gradient as well.
+ * joins another product: slope.c.
  */
 #include "compile/passes.h"
 

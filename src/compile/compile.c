@@ -129,6 +129,9 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->apart && remat.offload && *remat.offload)
         MX_TRY(mx_pass_offload(g, remat.offload));
     MX_TRY(after(g, o, "offload"));
+    if (o->gpu)
+        mx_pass_slope(g);
+    MX_TRY(after(g, o, "slope"));
     return finish(g, o, out);
 }
 

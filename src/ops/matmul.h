@@ -24,6 +24,14 @@ typedef struct {
     int64_t batch, a_step, b_step, c_step;
 } mx_product;
 
+/* Input 0's rows times the whole of input 1, both packed, and so is the result. */
+static inline bool mx_product_is_dense(const mx_product *p)
+{
+    return p->batch <= 1 && !p->accumulate && !p->trans_a && p->lda == p->k && p->ldc == p->n &&
+           p->ldb == (p->trans_b ? p->k : p->n) && p->a == 0 && p->b == 1 && p->a_at == 0 &&
+           p->b_at == 0 && p->c_at == 0;
+}
+
 typedef mx_status (*mx_product_fn)(void *ctx, const mx_product *p);
 /* Calls `each` for the products of a matmul node with these attributes and types, in order. */
 mx_status mx_matmul_products(const void *attr, const mx_type *a, const mx_type *b, const mx_type *c,

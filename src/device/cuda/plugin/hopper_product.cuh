@@ -22,6 +22,11 @@
  *     place(p, m0, n0)            that tile is about to be put aside
  *     take(half, d, p)            columns 128 half and on, laid out as in wgmma.cuh
  *     part_of<C>(portion, p)      an eighth, 32 columns
+ * and, where it has use for them (product_end has the defaults):
+ *     ready<C>(p)                 before an eighth and the step that it goes with
+ *     ROOM, prepare(r)            bytes of shared memory for it, and its barriers there (static)
+ *     AIDES, maps                 so many more warps of the loader's group, their tensor maps
+ *     aid(s, p, maps, r, i)       what aide i does (static)
  */
 #ifndef MX_DEVICE_CUDA_HOPPER_PRODUCT_CUH
 #define MX_DEVICE_CUDA_HOPPER_PRODUCT_CUH
@@ -31,8 +36,7 @@
 
 enum { SLAB = 64 * 128, TILE_M = 128, TILE_N = 256, HALF_N = TILE_N / 2 };
 enum { STAGES = 4, STAGE = 6 * SLAB, GROUPS = 2, PRODUCT_THREADS = 128 * (GROUPS + 1) };
-enum { EIGHTHS = 8, PAIR = 2, BAND_M = PAIR * TILE_M, SPARE = 2048 };
-enum { PRODUCT_SHARED = STAGES * STAGE + 16 * STAGES + SPARE + 1024 };
+enum { EIGHTHS = 8, PAIR = 2, BAND_M = PAIR * TILE_M };
 
 struct product_shape {
     int m, n, k;
@@ -41,9 +45,21 @@ struct product_shape {
 
 struct product_room {
     uint32_t stages, full, empty; /* shared addresses; a barrier for each stage */
-    uint32_t spare;               /* SPARE bytes for the End */
+    uint32_t spare;               /* ROOM bytes for the End, from a multiple of 1024 on */
     int rank, mt, nt, steps, clusters, first;
 };
+
+/* Registers a thread: 128 of the loader's and 256 of the groups' come out of one pool. */
+struct product_end {
+    struct maps {};
+    enum { ROOM = 2048, AIDES = 0, LOADER_REGISTERS = 24, GROUP_REGISTERS = 240 };
+    static __device__ __forceinline__ void prepare(const product_room &) {}
+    template <int C, class Args> __device__ __forceinline__ void ready(const Args &) {}
+};
+template <class End> constexpr int product_shared()
+{
+    return STAGES * (STAGE + 16) + End::ROOM + 1024;
+}
 
 struct tile_at {
     int m, n;
@@ -131,6 +147,8 @@ template <class End, bool B_OUT> struct multiplier {
     /* A step that is neither first nor last; with C below EIGHTHS, and with that eighth. */
     template <int C> __device__ __forceinline__ void middle_step()
     {
+        if constexpr (C < EIGHTHS)
+            end.template ready<C>(p);
         next_stage();
 #pragma unroll
         for (int q = 0; q < 4; q++) {
@@ -160,6 +178,7 @@ template <class End, bool B_OUT> struct multiplier {
     {
         if constexpr (C < EIGHTHS) {
             if (C >= first) {
+                end.template ready<C>(p);
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     end.template part_of<C>(k, p);
@@ -225,14 +244,15 @@ template <class End, bool B_OUT> struct multiplier {
 template <class End, bool B_OUT>
 __global__ __launch_bounds__(PRODUCT_THREADS, 1) void product_kernel(
     const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
-    const product_shape s, const typename End::args p)
+    const __grid_constant__ typename End::maps more, const product_shape s,
+    const typename End::args p)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ char room_any[];
     product_room r;
     r.stages = ((uint32_t)__cvta_generic_to_shared(room_any) + 1023) & ~1023u;
-    r.full = r.stages + STAGES * STAGE, r.empty = r.full + 8 * STAGES;
-    r.spare = r.empty + 8 * STAGES;
+    r.spare = r.stages + STAGES * STAGE;
+    r.full = r.spare + End::ROOM, r.empty = r.full + 8 * STAGES;
     r.rank = cluster_rank();
     r.mt = (s.m + BAND_M - 1) / BAND_M, r.nt = (s.n + TILE_N - 1) / TILE_N;
     r.steps = (s.k + 63) / 64, r.clusters = gridDim.x / PAIR, r.first = blockIdx.x / PAIR;
@@ -244,15 +264,21 @@ __global__ __launch_bounds__(PRODUCT_THREADS, 1) void product_kernel(
             bar_init(r.full + 8 * i, 1);
             bar_init(r.empty + 8 * i, 4 * GROUPS * PAIR);
         }
+        End::prepare(r);
         bar_ready();
     }
     cluster_sync();
     if (group == GROUPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)End::LOADER_REGISTERS));
         if (threadIdx.x == GROUPS * 128)
             load_tiles<End, B_OUT>(s, p, r, &map_a, &map_b);
+        if constexpr (End::AIDES) {
+            int aide = (int)(threadIdx.x / 32) - 4 * GROUPS - 1;
+            if (aide >= 0 && aide < End::AIDES)
+                End::aid(s, p, more, r, aide);
+        }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)End::GROUP_REGISTERS));
         multiplier<End, B_OUT> m = {s, p, r, group, (int)(threadIdx.x & 31), End(r, group), {0, 0}};
         m.run();
     }
@@ -262,23 +288,24 @@ __global__ __launch_bounds__(PRODUCT_THREADS, 1) void product_kernel(
 
 /* --- host --- */
 
-static inline cudaLaunchConfig_t product_config(cudaLaunchAttribute *at, int64_t clusters)
+template <class End>
+static cudaLaunchConfig_t product_config(cudaLaunchAttribute *at, int64_t clusters)
 {
     cudaLaunchConfig_t c = {};
     at->id = cudaLaunchAttributeClusterDimension;
     at->val.clusterDim = {PAIR, 1, 1};
     c.gridDim = dim3((unsigned)(PAIR * clusters)), c.blockDim = dim3(PRODUCT_THREADS);
-    c.dynamicSmemBytes = PRODUCT_SHARED, c.attrs = at, c.numAttrs = 1;
+    c.dynamicSmemBytes = product_shared<End>(), c.attrs = at, c.numAttrs = 1;
     return c;
 }
-template <class Kernel> static int product_clusters(Kernel kernel)
+template <class End, class Kernel> static int product_clusters(Kernel kernel)
 {
     cudaLaunchAttribute at;
-    cudaLaunchConfig_t c = product_config(&at, 1);
+    cudaLaunchConfig_t c = product_config<End>(&at, 1);
     int clusters = 0;
     if (!made_for_hopper(kernel) ||
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             PRODUCT_SHARED) != cudaSuccess ||
+                             product_shared<End>()) != cudaSuccess ||
         cudaOccupancyMaxActiveClusters(&clusters, kernel, &c) != cudaSuccess)
         return 0;
     return clusters;
@@ -287,7 +314,7 @@ template <class Kernel> static int product_clusters(Kernel kernel)
  * to be asked before the first launch, which may be into a graph. */
 template <class End, bool B_OUT> static int product_room_for()
 {
-    static const int clusters = product_clusters(product_kernel<End, B_OUT>);
+    static const int clusters = product_clusters<End>(product_kernel<End, B_OUT>);
     return clusters;
 }
 /* Boxes of 64 x 64 of a dense bf16 matrix. */
@@ -298,7 +325,8 @@ static inline cudaError_t product_map(CUtensorMap *map, const void *at, int64_t 
 /* A (m, k), B (n, k) or, B_OUT, (k, n), both dense. */
 template <class End, bool B_OUT>
 static cudaError_t product_launch(int64_t m, int64_t n, int64_t k, const void *a, const void *b,
-                                  const typename End::args &p, cudaStream_t stream)
+                                  const typename End::args &p, cudaStream_t stream,
+                                  const typename End::maps &more = {})
 {
     CUtensorMap map_a, map_b;
     int room = product_room_for<End, B_OUT>();
@@ -312,9 +340,9 @@ static cudaError_t product_launch(int64_t m, int64_t n, int64_t k, const void *a
     int64_t tiles = (m + BAND_M - 1) / BAND_M * ((n + TILE_N - 1) / TILE_N);
     product_shape shape = {(int)m, (int)n, (int)k, (room + 2) / 3};
     cudaLaunchAttribute at;
-    cudaLaunchConfig_t c = product_config(&at, tiles < room ? tiles : room);
+    cudaLaunchConfig_t c = product_config<End>(&at, tiles < room ? tiles : room);
     c.stream = stream;
-    return cudaLaunchKernelEx(&c, product_kernel<End, B_OUT>, map_a, map_b, shape, p);
+    return cudaLaunchKernelEx(&c, product_kernel<End, B_OUT>, map_a, map_b, more, shape, p);
 }
 
 #endif

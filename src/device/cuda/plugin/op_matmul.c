@@ -33,10 +33,8 @@ static mx_gemm_type type_of(mx_dtype d)
 static bool is_few_vectors(const matmul *m, const mx_product *p)
 {
     const mx_call *c = &m->step->call;
-    return p->m <= 8 && m->end == MX_GEMM_PLAIN && p->batch == 1 && !p->accumulate && !p->trans_a &&
-           p->trans_b && p->lda == p->k && p->ldb == p->k && p->ldc == p->n && p->k % 8 == 0 &&
-           p->a == 0 && p->b == 1 && p->a_at == 0 && p->b_at == 0 && p->c_at == 0 &&
-           c->in[0].type.dtype == MX_BF16;
+    return p->m <= 8 && m->end == MX_GEMM_PLAIN && mx_product_is_dense(p) && p->trans_b &&
+           p->k % 8 == 0 && c->in[0].type.dtype == MX_BF16;
 }
 
 static mx_product_gelu gelu_of(const mx_product *p)
@@ -47,9 +45,7 @@ static mx_product_gelu gelu_of(const mx_product *p)
 static bool is_own_gelu(const matmul *m, const mx_product *p)
 {
     mx_product_gelu g = gelu_of(p);
-    return m->end == MX_GEMM_GELU && p->batch <= 1 && !p->accumulate && !p->trans_a &&
-           p->lda == p->k && p->ldc == p->n && p->ldb == (p->trans_b ? p->k : p->n) &&
-           p->a == 0 && p->b == 1 && p->a_at == 0 && p->b_at == 0 && p->c_at == 0 &&
+    return m->end == MX_GEMM_GELU && mx_product_is_dense(p) &&
            !mx_is_f32(&m->step->call.in[0]) && !mx_is_f32(&m->step->call.out[0]) &&
            mx_product_gelu_is_possible(&g);
 }

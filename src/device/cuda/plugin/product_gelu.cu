@@ -4,9 +4,8 @@
  * they are and turned into GELUs. What that saves is memory: u is not read again. The bias of a
  * tile goes through shared memory, since a thread's columns are spread over all of it.
  *
- * Tried and slower: the slope of the backward pass as an end of its product. With u asked for an
- * eighth ahead, from memory or first into the second-level cache, the product took 0.85 - 0.90 ms
- * where it takes 0.49 (65,536 x 3,072 x 768).
+ * Tried and no faster: both stored by the copy engine, from shared memory, with no exchange between
+ * lanes (0.64 ms where this takes 0.62: 65,536 x 3,072 x 768).
  */
 #include "device/cuda/plugin/hopper_product.cuh"
 #include "device/cuda/plugin/product_gelu.h"
@@ -26,7 +25,7 @@ __device__ __forceinline__ float gate_of(float x)
 }
 /* Word 8 c + 4 h + i of a tile put aside has columns 32 c + 8 i + 2 q and the next, of row l / 4 +
  * 8 h (lane l = 4 (l / 4) + q); after the exchange, columns 32 c + 8 q + 2 i and the next. */
-struct gelu_end {
+struct gelu_end : product_end {
     typedef gelu_args args;
     uint32_t v[64];
     int64_t at;    /* of this lane's first 16 bytes */

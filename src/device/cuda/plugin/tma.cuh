@@ -4,7 +4,8 @@
  * where a tensor of up to four dims lies; one thread then asks for a box of it. Here boxes are 64
  * bf16 wide (128 bytes) and `rows` high, and land as wgmma.cuh wants them: 16-byte pieces exchanged
  * by row, the place a multiple of 1024 bytes. What lies outside the tensor arrives as zeros, and
- * counts as bytes all the same.
+ * counts as bytes all the same. Boxes of 32 (64 bytes) lie with piece ^ row / 2 % 4, which keeps a
+ * column of eight rows in eight banks of 16 bytes as well; their place is a multiple of 512.
  *
  * A barrier (8 bytes of shared memory) counts arrivals and bytes; its phase turns when all have
  * come. bar_wait(b, parity) returns once the phase of that parity is over: on a fresh barrier at
@@ -46,21 +47,22 @@ static inline tma_encode find_encode()
                                                      cudaEnableDefault, &found);
     return e == cudaSuccess ? (tma_encode)fn : nullptr;
 }
-/* Boxes of 64 columns and `rows` rows (at most 256). */
-static inline cudaError_t tma_map(CUtensorMap *map, const tensor_place &t, int rows)
+/* Boxes of `cols` columns, 64 or 32, and `rows` rows (at most 256). */
+static inline cudaError_t tma_map(CUtensorMap *map, const tensor_place &t, int rows, int cols = 64)
 {
     static const tma_encode encode = find_encode(); /* of the machine, not of the call */
     if (!encode)
         return cudaErrorNotSupported;
     cuuint64_t dims[4], bytes[3];
-    cuuint32_t box[4] = {64, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    cuuint32_t box[4] = {(cuuint32_t)cols, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
     for (int i = 0; i < 4; i++)
         dims[i] = (cuuint64_t)t.dims[i];
     for (int i = 0; i < 3; i++)
         bytes[i] = (cuuint64_t)t.strides[i] * 2;
     CUresult r = encode(
         map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)t.at, dims, bytes, box, step,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_INTERLEAVE_NONE,
+        cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -73,6 +75,27 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, in
                  " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
                  "l"(map), "r"(col), "r"(row), "r"(c2), "r"(c3), "r"(bar)
                  : "memory");
+}
+/* A box from shared memory, behind tma_written of those who wrote it. Behind this thread's tma_read
+ * the place may be written again, behind tma_stored the box lies in the tensor. */
+__device__ __forceinline__ void tma_store(const CUtensorMap *map, int col, int row, uint32_t from)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %3}],"
+                 " [%4];\ncp.async.bulk.commit_group;" ::"l"(map),
+                 "r"(col), "r"(row), "r"(0), "r"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void tma_written()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void tma_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void tma_stored()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 /* Barriers: by one thread, then bar_ready and __syncthreads. */

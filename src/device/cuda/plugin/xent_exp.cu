@@ -30,7 +30,7 @@ struct exp_args {
 
 /* What a thread keeps of a finished tile. Word 8 c + 4 h + i has columns 32 c + 8 i + 2 q and the
  * next, of row l / 4 + 8 h (lane l = 4 (l / 4) + q). */
-template <what WHAT, bool AGAIN> struct exp_end {
+template <what WHAT, bool AGAIN> struct exp_end : product_end {
     typedef exp_args args;
     uint32_t v[64];
     float sum[2];              /* MOST: the largest so far */

@@ -1,0 +1,151 @@
+/* tests_products.cuh - products that end in something (hopper_product.cuh), against float64. */
+#ifndef MX_BENCH_TESTS_PRODUCTS_CUH
+#define MX_BENCH_TESTS_PRODUCTS_CUH
+
+#include "device/cuda/plugin/product_gelu.h"
+#include "device/cuda/plugin/product_slope.h"
+#include "device/cuda/plugin/train_kernels.h"
+
+struct product_case {
+    int m, n, k, step; /* every step-th row is compared: large products have several tiles a block */
+    bool b_outside;
+};
+/* Random factors, on the device and here. */
+struct factors {
+    mx_bf16 *a, *b;
+    vec ha, hb;
+};
+static factors make_factors(const product_case &c)
+{
+    factors f;
+    f.a = device_random<mx_bf16>((int64_t)c.m * c.k, 1, 1);
+    f.b = device_random<mx_bf16>((int64_t)c.n * c.k, 2, 2 / sqrtf((float)c.k));
+    f.ha = host(f.a, (int64_t)c.m * c.k), f.hb = host(f.b, (int64_t)c.n * c.k);
+    return f;
+}
+static double sum_at(const product_case &c, const factors &f, size_t i, size_t j)
+{
+    double sum = 0;
+    for (size_t q = 0; q < (size_t)c.k; q++)
+        sum += f.ha[i * c.k + q] * f.hb[c.b_outside ? q * c.n + j : j * c.k + q];
+    return sum;
+}
+static double gate_at(double x)
+{
+    return 1 / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
+}
+static double slope_at(double x)
+{
+    double s = gate_at(x);
+    return s + x * s * (1 - s) * 1.5957691216057308 * (1 + 3 * 0.044715 * x * x);
+}
+static std::string product_name(const product_case &c, const char *end)
+{
+    char name[96];
+    snprintf(name, sizeof name, "product %dx%dx%d%s with %s", c.m, c.n, c.k,
+             c.b_outside ? " NN" : " NT", end);
+    return name;
+}
+
+static void test_product_gelu(const product_case &c)
+{
+    int64_t mn = (int64_t)c.m * c.n;
+    factors f = make_factors(c);
+    mx_product_gelu g = {c.m, c.n, c.k, c.b_outside};
+    mx_bf16 *bias = device_random<mx_bf16>(c.n, 3, 1), *y = device_alloc<mx_bf16>(mn);
+    mx_bf16 *u = device_alloc<mx_bf16>(mn);
+    vec hbias = host(bias, c.n), want_y, want_u, got_y, got_u;
+    mx_product_gelu_args args = {f.a, f.b, bias, y, u};
+    cudaError_t e = mx_product_gelu_launch(&g, &args, 0);
+    if (e == cudaErrorNotSupported)
+        printf("     products with a GELU: not on this device\n");
+    else
+        CU(e);
+    vec hy = host(y, mn), hu = host(u, mn);
+    for (int i = 0; i < c.m && e == cudaSuccess; i += c.step)
+        for (int j = 0; j < c.n; j++) {
+            size_t at = (size_t)i * c.n + j;
+            double x = sum_at(c, f, i, j) + hbias[j];
+            want_y.push_back(x * gate_at(x));
+            want_u.push_back(x), got_y.push_back(hy[at]), got_u.push_back(hu[at]);
+        }
+    if (e == cudaSuccess) {
+        check(product_name(c, "GELU").c_str(), rel_error(got_y, want_y), 6e-3);
+        check("  u", rel_error(got_u, want_u), 4e-3);
+    }
+    cudaFree(f.a), cudaFree(f.b), cudaFree(bias), cudaFree(y), cudaFree(u);
+}
+
+static vec sums_of(const float *parts, int64_t rows, int64_t n)
+{
+    float *sums = device_alloc<float>(n);
+    mx_column_sums s = {{sums}, parts, 1, rows, n};
+    CU(mx_cuda_column_sums(&s, 0));
+    vec r = host(sums, n);
+    cudaFree(sums);
+    return r;
+}
+
+/* Sums are compared with those of du as it was stored: all rows count. */
+static void test_product_slope(const product_case &c)
+{
+    int64_t mn = (int64_t)c.m * c.n, rows = mx_product_slope_rows(c.m);
+    factors f = make_factors(c);
+    mx_product_slope s = {c.m, c.n, c.k, c.b_outside};
+    mx_bf16 *u = device_random<mx_bf16>(mn, 3, 4), *du = device_alloc<mx_bf16>(mn);
+    float *parts = device_alloc<float>(rows * c.n);
+    vec hu = host(u, mn), want, got, sums(c.n);
+    mx_product_slope_args args = {f.a, f.b, u, du, parts};
+    cudaError_t e = mx_product_slope_launch(&s, &args, 0);
+    if (e == cudaErrorNotSupported)
+        printf("     products with a slope: not on this device\n");
+    else
+        CU(e);
+    vec all = host(du, mn);
+    for (int i = 0; i < c.m && e == cudaSuccess; i++)
+        for (int j = 0; j < c.n; j++) {
+            size_t at = (size_t)i * c.n + j;
+            sums[j] += all[at];
+            if (i % c.step)
+                continue;
+            want.push_back(sum_at(c, f, i, j) * slope_at(hu[at])), got.push_back(all[at]);
+        }
+    if (e == cudaSuccess) {
+        check(product_name(c, "slope").c_str(), rel_error(got, want), 6e-3);
+        check("  sums", rel_error(sums_of(parts, rows, c.n), sums), 1e-5);
+    }
+    cudaFree(f.a), cudaFree(f.b), cudaFree(u), cudaFree(du), cudaFree(parts);
+}
+
+/* The kernel that follows a product where it cannot end in the slope. */
+template <class T> static void test_gelu_slope(int m, int n, double limit)
+{
+    int64_t mn = (int64_t)m * n, rows = mx_gelu_slope_rows(m);
+    mx_product_slope s = {m, n, 0, false};
+    T *u = device_random<T>(mn, 1, 4), *du = device_random<T>(mn, 2, 1);
+    float *parts = device_alloc<float>(rows * n);
+    vec hu = host(u, mn), want = host(du, mn), sums(n);
+    mx_product_slope_args args = {nullptr, nullptr, u, du, parts};
+    for (int64_t i = 0; i < mn; i++)
+        want[i] *= slope_at(hu[i]), sums[i % n] += want[i];
+    CU(mx_gelu_slope_launch(&s, &args, sizeof(T) == 4, 0));
+    check(sizeof(T) == 4 ? "slope f32" : "slope bf16", rel_error(host(du, mn), want), limit);
+    check("  sums", rel_error(sums_of(parts, rows, n), sums), 1e-5);
+    cudaFree(u), cudaFree(du), cudaFree(parts);
+}
+
+static void test_products()
+{
+    for (bool form : {false, true}) /* k of 2, 4, 9 and 12 steps; ragged edges */
+        for (product_case c : {product_case{300, 520, 72, 1}, product_case{129, 264, 200, 1},
+                               product_case{5000, 2312, 72, 41}, product_case{9000, 1544, 520, 83},
+                               product_case{8192, 3072, 768, 151}}) {
+            c.b_outside = form;
+            test_product_gelu(c);
+            test_product_slope(c);
+        }
+    test_gelu_slope<float>(1000, 1036, 1e-5);
+    test_gelu_slope<mx_bf16>(1000, 1036, 4e-3);
+}
+
+#endif
