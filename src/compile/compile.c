@@ -113,8 +113,12 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
+    bool keeps_all = strcmp(remat.policy, "none") == 0;
+    if (o->gpu && keeps_all)
+        mx_pass_join(g);
+    MX_TRY(after(g, o, "join"));
     if (o->gpu)
-        mx_pass_bias(g, strcmp(remat.policy, "none") == 0);
+        mx_pass_bias(g, keeps_all);
     MX_TRY(after(g, o, "bias"));
     g->narrow_grads = o->narrow_grads;
     int n;

@@ -3,14 +3,15 @@
  *     split    its outputs are columns of its input, read where they lie
  *     concat   its inputs are columns of its output, written there by the nodes that make them
  *
- * Both along the last dim, and only where every reader and writer concerned can do it (parts_in and
- * parts_out of its op): attention, which then finds q, k and v in the one projection that made
- * them and leaves their gradients in one tensor. For devices whose kernels take strides; the CPU's
- * do not.
+ * Both along the last dim, and only where every reader and writer concerned can do it: attention
+ * (parts_in and parts_out of its op), which then finds q, k and v in the one projection that made
+ * them and leaves their gradients in one tensor, and fused groups, such as the rotation of q and k
+ * in between. For devices whose kernels take strides; the CPU's do not.
  */
 #include "compile/parts.h"
 
 #include "ops.h"
+#include "ops/group.h"
 
 typedef struct {
     const mx_program *p;
@@ -48,6 +49,31 @@ static bool fits(const mx_type *t, int64_t run)
 {
     return t->ndim >= 2 && t->dim[t->ndim - 1] * t->dim[t->ndim - 2] == run;
 }
+/* By a group, as rows of its last dim: its runs are whole last dims, any number of them. */
+static bool fits_group(const mx_type *t, int64_t run)
+{
+    int64_t n = 1;
+    for (int i = t->ndim - 1; i >= 0 && n < run; i--)
+        n *= t->dim[i];
+    return n == run;
+}
+static bool reads_part(const mx_node *u, int i, int64_t run)
+{
+    return u->op == &mx_op_fused ? fits_group(&u->in[i]->type, run)
+                                 : u->op->parts_in >> i & 1 && fits(&u->in[i]->type, run);
+}
+/* A group leaves its results in rows, but for sums over columns. */
+static bool writes_part(const mx_node *m, int out, const mx_type *t, int64_t run)
+{
+    if (m->op != &mx_op_fused)
+        return m->op->parts_out >> out & 1 && fits(t, run);
+    const mx_group *g = ((const mx_fused_attr *)m->attr)->group;
+    int64_t all = 1;
+    for (int i = 0; i < g->space.ndim; i++)
+        all *= g->space.dim[i];
+    return mx_type_count(t) == all &&
+           !mx_group_step_sums_columns(&g->step[g->out[out] - g->n_ext]) && fits_group(t, run);
+}
 
 /* May the value x lie in runs? `joined`, a concat, may read it once. */
 static bool all_take(const finder *f, const mx_node *x, int64_t run, const mx_node *joined,
@@ -70,7 +96,7 @@ static bool all_take(const finder *f, const mx_node *x, int64_t run, const mx_no
             continue;
         }
         for (int i = 0; i < u->n_in; i++)
-            if (u->in[i] == x && (!(u->op->parts_in >> i & 1) || !fits(&x->type, run)))
+            if (u->in[i] == x && !reads_part(u, i, run))
                 return false;
     }
     return true;
@@ -128,7 +154,7 @@ static bool can_join(const finder *f, const mx_node *c, int i)
     int out, times = 0;
     const mx_node *m = maker(x, &out);
     int64_t run = c->in[i]->type.dim[c->in[i]->type.ndim - 1];
-    return m->op->parts_out >> out & 1 && x->type.dtype == c->type.dtype && fits(&x->type, run) &&
+    return writes_part(m, out, &x->type, run) && x->type.dtype == c->type.dtype &&
            !f->parts->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out].of &&
            all_take(f, x, run, c, &times);
 }

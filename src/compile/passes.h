@@ -1,6 +1,7 @@
 /* passes.h - graph to graph. Each pass is one file; the driver (compile.c) runs them in order.
  *
  *   precision   float32 model -> bfloat16 activations and weight copies; before autodiff
+ *   join        for a GPU: q, k and v come from one product; before autodiff
  *   bias        for a GPU: a bias, or it and a GELU, join the product before; before autodiff
  *   autodiff    gradient nodes, from each op's gradient builder
  *   optimizer   clip, update, state in place
@@ -21,6 +22,7 @@ void mx_pass_precision(mx_graph *g, mx_dtype compute);
 /* Weights that are only read through those casts become variables of that dtype. */
 void mx_pass_narrow_weights(mx_graph *g);
 
+void mx_pass_join(mx_graph *g);
 /* gelu: a GELU behind it may join too; where nothing is computed again. */
 void mx_pass_bias(mx_graph *g, bool gelu);
 

@@ -291,6 +291,8 @@ mx_node *mx_matmul_bias(mx_graph *g, mx_node *product, mx_node *bias)
  * unless half the memory is preferred (grad_dtype). */
 static mx_dtype gradient_dtype(const mx_graph *g, const mx_node *x)
 {
+    if (x->op == &mx_op_concat) /* several weights in one product */
+        x = x->in[0];
     if (!g->narrow_grads && x->op == &mx_op_cast && x->in[0]->op == &mx_op_variable)
         return x->in[0]->type.dtype;
     return x->type.dtype;

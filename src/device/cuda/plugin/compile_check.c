@@ -15,7 +15,8 @@ static mx_status compile_one(mx_cuda_libs *libs, const mx_node *n, const char *a
     mx_str source = {0};
     mx_fused_launch launch;
     mx_nvrtc_result r = {0};
-    mx_status st = mx_fused_source(((const mx_fused_attr *)n->attr)->group, &source, &launch);
+    mx_status st = mx_fused_source(((const mx_fused_attr *)n->attr)->group, NULL, NULL, &source,
+                                   &launch);
     mx_nvrtc_job job = {.name = "fused.cu", .source = mx_str_text(&source), .arch = arch,
                         .cache_dir = cache_dir};
     if (st) { /* no CUDA form: the device runs it on the CPU and says so */

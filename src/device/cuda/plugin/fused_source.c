@@ -6,7 +6,9 @@
  * All values live in registers; a reduction goes through shuffles (and shared memory between
  * warps); a row map stages its operand in shared memory. With column sums a block takes every
  * grid-th row, adds up its own rows in registers and leaves them in `sums`, which a second kernel
- * adds up in a fixed order.
+ * adds up in a fixed order. Such a block asks for the inputs of its next row before it works on one
+ * (a block of its own for each row has the others on its multiprocessor to hide that wait; one that
+ * holds many sums has few beside it), and loads what all rows share once.
  *
  * W is 8 where 16-byte loads of 8 bf16 are aligned, else 1. Arithmetic is float32. What a step
  * computes is its op's own expression (op.h), the same text the CPU compiles.
@@ -49,8 +51,9 @@ enum { LONGEST_STAGED = 10752 }; /* elements; 9 words of 8 in 48 KB */
 
 typedef struct {
     const mx_group *g;
+    const mx_tensor *in, *results; /* NULL: all dense */
     int64_t rows, cols, total;
-    bool flat;
+    bool flat, ahead; /* ahead: inputs of the next row are asked for early */
     int w, lanes, u, per_block; /* per_block: rows of a block */
     mx_str *out;
 } writer;
@@ -62,20 +65,33 @@ static bool narrow(const writer *k, const mx_type *t)
     return t->ndim == 0 || (t->dim[t->ndim - 1] == 1 && k->cols != 1);
 }
 
+/* Parts of other tensors (op.h): are there any, and do their 16-byte pieces begin at 16 bytes? */
+static void look_at_parts(const writer *k, bool *any, bool *aligned)
+{
+    *any = false, *aligned = true;
+    for (int i = 0; k->in && i < k->g->n_ext + k->g->n_out; i++) {
+        const mx_tensor *t = i < k->g->n_ext ? &k->in[i] : &k->results[i - k->g->n_ext];
+        *any |= t->pitch > 0;
+        *aligned &= !t->pitch || ((t->run | t->pitch) % 8 == 0 && (uintptr_t)t->data % 16 == 0);
+    }
+}
+
 static void geometry(writer *k)
 {
+    bool parts, aligned;
+    look_at_parts(k, &parts, &aligned);
     const mx_shape *s = &k->g->space;
     k->cols = s->ndim ? s->dim[s->ndim - 1] : 1;
     k->rows = 1;
     for (int i = 0; i + 1 < s->ndim; i++)
         k->rows *= s->dim[i];
     k->total = k->rows * k->cols;
-    k->flat = mx_group_is_flat(k->g);
+    k->flat = mx_group_is_flat(k->g) && !parts;
     if (k->flat) {
         k->w = k->total % 8 == 0 ? 8 : 1;
         return;
     }
-    k->w = k->cols % 8 == 0 ? 8 : 1;
+    k->w = k->cols % 8 == 0 && aligned ? 8 : 1;
     int64_t need = (k->cols + k->w - 1) / k->w;
     k->lanes = 1;
     while (k->lanes < need && k->lanes < 1024)
@@ -92,18 +108,22 @@ static const char *c_type(mx_dtype d)
 }
 
 /* The offset of a row of this value, as C text of `row`. Neighbouring dims that the value has, or
- * has not, count as one. */
-static void row_offset(writer *k, const mx_type *t)
+ * has not, count as one; those of a part's runs are not neighbours of those outside. */
+static void row_offset(writer *k, const mx_type *t, const mx_tensor *place)
 {
     const mx_shape *s = &k->g->space;
     int64_t step = t->ndim ? t->dim[t->ndim - 1] : 1, below = 1;
+    int64_t run = place && place->pitch ? place->run : -1;
     const char *plus = "";
+    if (step == run)
+        step = place->pitch;
     for (int i = s->ndim - 2; i >= 0;) {
         int64_t size = 1;
         int at = t->ndim - (s->ndim - i);
         bool has = at >= 0 && t->dim[at] != 1;
         for (; i >= 0; i--, at--) {
-            if (s->dim[i] != 1 && (at >= 0 && t->dim[at] != 1) != has)
+            if ((s->dim[i] != 1 && (at >= 0 && t->dim[at] != 1) != has) ||
+                (has && size > 1 && step * size == run))
                 break;
             size *= s->dim[i];
         }
@@ -115,7 +135,7 @@ static void row_offset(writer *k, const mx_type *t)
                 mx_str_addf(k->out, " %% %lld", (long long)size);
             mx_str_addf(k->out, ") * %lld", (long long)step);
             plus = " + ";
-            step *= size;
+            step = step * size == run ? place->pitch : step * size;
         }
         below *= size;
     }
@@ -123,18 +143,22 @@ static void row_offset(writer *k, const mx_type *t)
         mx_str_add(k->out, "0");
 }
 
+static const mx_tensor *input_at(const writer *k, int i)
+{
+    return k->in ? &k->in[i] : NULL;
+}
 static void load_value(writer *k, int i)
 {
     const mx_type *t = &k->g->ext[i];
     bool bf = t->dtype == MX_BF16;
     if (narrow(k, t)) {
         mx_str_addf(k->out, "  const float v%d = %s(in%d[", i, bf ? "bf_get" : "(float)", i);
-        k->flat ? mx_str_add(k->out, "0") : row_offset(k, t);
+        k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, input_at(k, i));
         mx_str_add(k->out, "]);\n");
         return;
     }
     mx_str_addf(k->out, "  float v%d[N]; { const %s *p = in%d + ", i, c_type(t->dtype), i);
-    k->flat ? mx_str_add(k->out, "0") : row_offset(k, t);
+    k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, input_at(k, i));
     mx_str_add(k->out, ";\n    for (int u = 0; u < U; u++) if (AT(u) < LIMIT) ");
     if (bf && k->w == 8)
         mx_str_addf(k->out, "bf_load8(v%d + u * W, p + AT(u)); }\n", i);
@@ -150,18 +174,75 @@ static void load_value(writer *k, int i)
                     bf ? "bf_get" : "(float)");
 }
 
+/* Does a row of this value depend on which row it is? */
+static bool varies(const mx_type *t)
+{
+    for (int i = 0; i + 1 < t->ndim; i++)
+        if (t->dim[i] != 1)
+            return true;
+    return false;
+}
+/* Where a block's threads wait for each other in every row, and so cannot run ahead by themselves. */
+static bool can_ask_ahead(const writer *k)
+{
+    bool reduces = false;
+    for (int i = 0; i < k->g->n_ext; i++)
+        if (k->g->ext[i].dtype == MX_I32)
+            return false;
+    for (int i = 0; i < k->g->n_steps; i++)
+        reduces |= k->g->step[i].op->kind == MX_ROW_REDUCE;
+    return k->w == 8 && reduces;
+}
+static void declare_asked(writer *k, int i)
+{
+    const mx_type *t = &k->g->ext[i];
+    if (narrow(k, t))
+        mx_str_addf(k->out, "  %s a%d;\n", c_type(t->dtype), i);
+    else
+        mx_str_addf(k->out, "  vec16 a%d[U * %d];\n", i, t->dtype == MX_BF16 ? 1 : 2);
+}
+static void ask(writer *k, int i)
+{
+    const mx_type *t = &k->g->ext[i];
+    mx_str_addf(k->out, "  { const %s *p = in%d + ", c_type(t->dtype), i);
+    row_offset(k, t, input_at(k, i));
+    if (narrow(k, t)) {
+        mx_str_addf(k->out, "; a%d = *p; }\n", i);
+        return;
+    }
+    mx_str_add(k->out, ";\n    for (int u = 0; u < U; u++) if (AT(u) < LIMIT) { ");
+    int words = t->dtype == MX_BF16 ? 1 : 2;
+    for (int h = 0; h < words; h++)
+        mx_str_addf(k->out, "a%d[%d * u + %d] = *(const vec16 *)(p + AT(u) + %d); ", i, words, h,
+                    4 * h);
+    mx_str_add(k->out, "} }\n");
+}
+static void take_asked(writer *k, int i)
+{
+    const mx_type *t = &k->g->ext[i];
+    bool bf = t->dtype == MX_BF16;
+    if (narrow(k, t))
+        mx_str_addf(k->out, "  const float v%d = %s(a%d);\n", i, bf ? "bf_get" : "(float)", i);
+    else if (bf)
+        mx_str_addf(k->out, "  float v%d[N]; for (int u = 0; u < U; u++) "
+                            "bf_open8(v%d + u * W, a%d[u]);\n", i, i, i);
+    else
+        mx_str_addf(k->out, "  float v%d[N]; for (int e = 0; e < N; e++) "
+                            "v%d[e] = __uint_as_float(a%d[e / 4].w[e %% 4]);\n", i, i, i);
+}
+
 static void store_value(writer *k, int out, int value)
 {
     const mx_type *t = mx_group_type(k->g, value);
     bool bf = t->dtype == MX_BF16;
     if (narrow(k, t)) {
         mx_str_addf(k->out, "  if (%s) out%d[", k->flat ? "first == 0" : "lane == 0", out);
-        k->flat ? mx_str_add(k->out, "0") : row_offset(k, t);
+        k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, k->results ? &k->results[out] : NULL);
         mx_str_addf(k->out, "] = %s(v%d);\n", bf ? "bf_put" : "", value);
         return;
     }
     mx_str_addf(k->out, "  { %s *p = out%d + ", c_type(t->dtype), out);
-    k->flat ? mx_str_add(k->out, "0") : row_offset(k, t);
+    k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, k->results ? &k->results[out] : NULL);
     mx_str_add(k->out, ";\n    for (int u = 0; u < U; u++) if (AT(u) < LIMIT) ");
     if (bf && k->w == 8)
         mx_str_addf(k->out, "bf_store8(p + AT(u), v%d + u * W); }\n", value);
@@ -235,9 +316,10 @@ static void write_reduce(writer *k, const mx_group_step *s, int self)
     if (k->lanes > 32) {
         mx_str_addf(
             k->out,
-            "  __syncthreads(); if (threadIdx.x %% 32 == 0) part[threadIdx.x / 32] = r%d; "
-            "__syncthreads();\n  r%d = part[0];\n"
-            "  for (int q = 1; q < %d; q++) { const float a = r%d, b = part[q]; r%d = (float)(",
+            "  turn ^= 32; if (threadIdx.x %% 32 == 0) part[turn + threadIdx.x / 32] = r%d; "
+            "__syncthreads();\n  r%d = part[turn];\n"
+            "  for (int q = 1; q < %d; q++) { const float a = r%d, b = part[turn + q]; "
+            "r%d = (float)(",
             self, self, k->lanes / 32, self, self);
         expression(k, s);
         mx_str_add(k->out, "); }\n");
@@ -344,16 +426,53 @@ static void write_header(writer *k, mx_fused_launch *l)
     if (maps)
         mx_str_addf(o, "  __shared__ float stage[ROWS][PLACE(%lld)];\n"
                        "#define x(k) stage[slot][PLACE(k)]\n", (long long)k->cols);
+    /* In turn two places: nobody writes to one before all have read it, with one barrier. */
     if (reduces && k->lanes > 32)
-        mx_str_add(o, "  __shared__ float part[32];\n");
+        mx_str_add(o, "  __shared__ float part[64]; int turn = 0;\n");
     for (int i = 0; i < l->n_sums; i++)
         mx_str_addf(o, "  float sum%d[N]; for (int e = 0; e < N; e++) sum%d[e] = 0;\n", i, i);
-    if (l->n_sums)
-        mx_str_add(o, "  for (rows base = (rows)blockIdx.x * ROWS; base < ROW_COUNT; "
-                      "base += (rows)gridDim.x * ROWS) {\n  rows row = base + slot; ");
-    else
-        mx_str_add(o, "  rows row = (rows)blockIdx.x * ROWS + slot; ");
-    mx_str_add(o, "const bool live = row < ROW_COUNT; if (!live) row = ROW_COUNT - 1;\n");
+}
+
+static const char live_row[] =
+    "const bool live = row < ROW_COUNT; if (!live) row = ROW_COUNT - 1;\n";
+
+/* Values of a row, and the loop over the rows of a block where there is one. */
+static void write_rows(writer *k, int n_sums)
+{
+    mx_str *o = k->out;
+    const mx_group *g = k->g;
+    if (!n_sums) {
+        if (!k->flat)
+            mx_str_addf(o, "  rows row = (rows)blockIdx.x * ROWS + slot; %s", live_row);
+        for (int i = 0; i < g->n_ext; i++)
+            load_value(k, i);
+        return;
+    }
+    k->ahead = can_ask_ahead(k);
+    mx_str_add(o, "  const rows step = (rows)gridDim.x * ROWS;\n");
+    for (int i = 0; i < g->n_ext && k->ahead; i++)
+        varies(&g->ext[i]) ? declare_asked(k, i) : load_value(k, i);
+    if (k->ahead) {
+        mx_str_addf(o, "  { rows row = (rows)blockIdx.x * ROWS + slot; %s", live_row);
+        for (int i = 0; i < g->n_ext; i++)
+            if (varies(&g->ext[i]))
+                ask(k, i);
+        mx_str_add(o, "  }\n");
+    }
+    mx_str_addf(o, "  for (rows base = (rows)blockIdx.x * ROWS; base < ROW_COUNT; base += step) {\n"
+                   "  rows row = base + slot; %s", live_row);
+    for (int i = 0; i < g->n_ext; i++)
+        if (!k->ahead)
+            load_value(k, i);
+        else if (varies(&g->ext[i]))
+            take_asked(k, i);
+    if (!k->ahead)
+        return;
+    mx_str_addf(o, "  if (base + step < ROW_COUNT) { rows row = base + step + slot; %s", live_row);
+    for (int i = 0; i < g->n_ext; i++)
+        if (varies(&g->ext[i]))
+            ask(k, i);
+    mx_str_add(o, "  }\n");
 }
 
 static void write_sum(writer *k, const mx_group_step *s, int number)
@@ -375,10 +494,11 @@ static void store_sums(writer *k, int n_sums)
                     i, i);
 }
 
-mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launch)
+mx_status mx_fused_source(const mx_group *g, const mx_tensor *in, const mx_tensor *out,
+                          mx_str *text, mx_fused_launch *launch)
 {
     MX_TRY(check_types(g));
-    writer k = {.g = g, .out = out};
+    writer k = {.g = g, .in = in, .results = out, .out = text};
     geometry(&k);
     if (!k.flat && k.cols > LONGEST_STAGED)
         for (int i = 0; i < g->n_steps; i++)
@@ -390,8 +510,7 @@ mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launc
         if (mx_group_step_sums_columns(&g->step[g->out[i] - g->n_ext]))
             launch->sum_out[launch->n_sums++] = i;
     write_header(&k, launch);
-    for (int i = 0; i < g->n_ext; i++)
-        load_value(&k, i);
+    write_rows(&k, launch->n_sums);
     for (int i = 0, sums = 0; i < g->n_steps; i++) {
         const mx_group_step *s = &g->step[i];
         if (mx_group_step_sums_columns(s))
@@ -408,6 +527,6 @@ mx_status mx_fused_source(const mx_group *g, mx_str *out, mx_fused_launch *launc
             store_value(&k, i, g->out[i]);
     if (launch->n_sums)
         store_sums(&k, launch->n_sums);
-    mx_str_add(out, "}\n");
+    mx_str_add(text, "}\n");
     return MX_OK;
 }
