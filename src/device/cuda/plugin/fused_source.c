@@ -6,9 +6,9 @@
  * All values live in registers; a reduction goes through shuffles (and shared memory between
  * warps); a row map stages its operand in shared memory. With column sums a block takes every
  * grid-th row, adds up its own rows in registers and leaves them in `sums`, which a second kernel
- * adds up in a fixed order. Such a block asks for the inputs of its next row before it works on one
- * (a block of its own for each row has the others on its multiprocessor to hide that wait; one that
- * holds many sums has few beside it), and loads what all rows share once.
+ * adds up in a fixed order. A small block of that kind asks for the inputs of its next row before it
+ * works on one, and loads what all rows share once. An input or result that is a part of another
+ * tensor (op.h) is found by its runs.
  *
  * W is 8 where 16-byte loads of 8 bf16 are aligned, else 1. Arithmetic is float32. What a step
  * computes is its op's own expression (op.h), the same text the CPU compiles.
@@ -47,7 +47,10 @@ static const char running_sum[] =
     "  if (reverse) for (int k = n - 1; k >= i; k--) sum += x[PLACE(k)];\n"
     "  else for (int k = 0; k <= i; k++) sum += x[PLACE(k)];\n  return sum;\n}\n";
 
-enum { LONGEST_STAGED = 10752 }; /* elements; 9 words of 8 in 48 KB */
+enum {
+    LONGEST_STAGED = 10752, /* elements; 9 words of 8 in 48 KB */
+    FEW_LANES = 128         /* of a row, whose block asks for the next row ahead */
+};
 
 typedef struct {
     const mx_group *g;
@@ -182,7 +185,9 @@ static bool varies(const mx_type *t)
             return true;
     return false;
 }
-/* Where a block's threads wait for each other in every row, and so cannot run ahead by themselves. */
+/* Where a block's threads wait for each other in every row, and are few: a large block has as many
+ * rows under way as its registers allow, and those that hold the next row cost it a neighbour (rows
+ * of 4,096 took a third longer that way). */
 static bool can_ask_ahead(const writer *k)
 {
     bool reduces = false;
@@ -191,7 +196,7 @@ static bool can_ask_ahead(const writer *k)
             return false;
     for (int i = 0; i < k->g->n_steps; i++)
         reduces |= k->g->step[i].op->kind == MX_ROW_REDUCE;
-    return k->w == 8 && reduces;
+    return k->w == 8 && reduces && k->lanes <= FEW_LANES;
 }
 static void declare_asked(writer *k, int i)
 {
