@@ -94,6 +94,7 @@ MX_TEST(q_k_and_v_from_one_product_have_the_gradients_of_three)
 /* Of a program for a GPU: products with weights, and splits and concats of columns that copy. */
 typedef struct {
     int products, copies, wide; /* wide: gradients of weights in float32 */
+    int over;                   /* groups that leave their result in a part of the product */
 } counts;
 static counts count(bool two, const char *policy, bool narrow)
 {
@@ -111,6 +112,8 @@ static counts count(bool two, const char *policy, bool narrow)
         c.products += n->op == &mx_op_matmul && !n->recomputed;
         c.copies += columns && !p.copies_nothing[n->id];
         c.wide += n->op == &mx_op_matmul && n->type.dtype == MX_F32;
+        c.over += n->op == &mx_op_fused &&
+                  mx_program_place(&p, n, 0)->root->op == &mx_op_matmul;
     }
     mx_program_fini(&p);
     mx_graph_fini(&g);
@@ -121,6 +124,7 @@ MX_TEST(q_k_and_v_are_one_product_on_a_gpu_and_nothing_is_copied)
 {
     counts c = count(false, "none", true); /* qkv and o: forward, dW, and dx of o alone */
     MX_CHECK(c.products == 5 && c.copies == 0, "%d products, %d copies", c.products, c.copies);
+    MX_CHECK(c.over == 2, "%d of q and k are changed in place", c.over);
     c = count(false, "none", false);
     MX_CHECK(c.products == 5 && c.wide == 2, "%d products, %d wide", c.products, c.wide);
 }

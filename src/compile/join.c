@@ -4,7 +4,8 @@
  * The gradient then is one product as well: dx comes out summed instead of as three tensors that a
  * kernel has to read and add, and products too narrow to fill the chip are gone. Split and concat
  * along columns copy nothing (parts.c) where attention and the rotation of q and k are all that
- * touches them; the weights' rows are copied together in every step, and their gradients apart.
+ * touches them; the weights' rows are copied together in every step, and again for the backward
+ * pass, rather than kept so long, and their gradients apart.
  *
  * Where it pays: three or more. Of two (gate and up) the widest tensors of the model would have to
  * be parts and only one sum is saved; measured, the products themselves gain nothing. Weights that
@@ -77,4 +78,20 @@ void mx_pass_join(mx_graph *g)
     g->seq = -1;
     g->scope = scope;
     mx_graph_resolve(g);
+}
+
+void mx_pass_join_backward(mx_graph *g)
+{
+    for (int i = g->n_forward, n = g->n_nodes; i < n && !g->error; i++) {
+        mx_node *user = g->node[i];
+        for (int k = 0; k < user->n_in && user->op == &mx_op_matmul; k++) {
+            const mx_node *c = user->in[k];
+            if (c->id >= g->n_forward || c->op != &mx_op_concat || !is_weight(c->in[0]))
+                continue;
+            g->seq = user->seq;
+            g->scope = user->scope;
+            user->in[k] = mx_concat(g, c->n_in, c->in, *(const int64_t *)c->attr);
+        }
+    }
+    g->seq = -1;
 }

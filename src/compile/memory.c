@@ -37,6 +37,8 @@ static mx_place share(const mx_program *p, const mx_parts *parts, mx_node *n, in
     if (part->of)
         return (mx_place){.root = part->of, .offset = -1, .at = part->at, .run = part->run,
                           .pitch = part->pitch};
+    if (k == 0 && parts->over[n->id])
+        return *place_of(p, parts->over[n->id], 0);
     if (n->op == &mx_op_split && parts->copies_nothing[n->id])
         return column(*place_of(p, n->in[0], 0), n, k);
     if (n->op->kind == MX_VIEW)
@@ -145,7 +147,8 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
     mx_arena scratch = {0};
     int64_t end[2]; /* on the device, on the host */
     mx_parts found = {.inside = MX_NEW_N(&scratch, mx_part, (size_t)g->n_nodes * MX_MAX_OUT),
-                      .copies_nothing = p->copies_nothing};
+                      .copies_nothing = p->copies_nothing,
+                      .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
     if (parts)
         mx_parts_find(&found, p, &scratch);
     give_addresses(p, &found, end, &scratch);

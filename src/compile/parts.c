@@ -6,7 +6,9 @@
  * Both along the last dim, and only where every reader and writer concerned can do it: attention
  * (parts_in and parts_out of its op), which then finds q, k and v in the one projection that made
  * them and leaves their gradients in one tensor, and fused groups, such as the rotation of q and k
- * in between. For devices whose kernels take strides; the CPU's do not.
+ * in between. A group that alone reads a part leaves its result in its place, or the whole tensor
+ * would be kept for the sake of the other parts beside that result. For devices whose kernels take
+ * strides; the CPU's do not.
  */
 #include "compile/parts.h"
 
@@ -177,6 +179,45 @@ static void try_concat(finder *f, mx_node *c)
     }
 }
 
+static bool read_once(const finder *f, const mx_node *x)
+{
+    int n = 0;
+    for (int e = f->first[x->id]; e < f->first[x->id + 1]; e++)
+        n += f->p->graph->node[f->user[e]]->op->kind != MX_PROJECT; /* those are other outputs */
+    return n == 1 && !f->root[x->id];
+}
+/* The free split whose output x is, perhaps as a view, with nobody else reading it; or NULL. */
+static const mx_node *own_part(const finder *f, const mx_node *x, int64_t *run)
+{
+    for (; x->op->kind == MX_VIEW; x = x->in[0])
+        if (!read_once(f, x))
+            return NULL;
+    int out;
+    const mx_node *s = maker(x, &out);
+    *run = x->type.ndim ? x->type.dim[x->type.ndim - 1] : 0;
+    return s->op == &mx_op_split && read_once(f, x) && f->parts->copies_nothing[s->id] &&
+                   read_once(f, s->in[0])
+               ? s
+               : NULL;
+}
+/* Every element of a row is read before one is written, by threads that have no other row. */
+static void try_over(finder *f, mx_node *n)
+{
+    if (n->op != &mx_op_fused || f->parts->inside[(size_t)n->id * MX_MAX_OUT].of)
+        return;
+    for (int i = 0; i < n->n_in; i++) {
+        int64_t run;
+        int none = 0;
+        const mx_type *t = &n->in[i]->type;
+        if (t->dtype == n->type.dtype && mx_shape_equal(t, &n->type) &&
+            own_part(f, n->in[i], &run) && writes_part(n, 0, &n->type, run) &&
+            all_take(f, n, run, NULL, &none)) {
+            f->parts->over[n->id] = n->in[i];
+            return;
+        }
+    }
+}
+
 void mx_parts_find(mx_parts *parts, const mx_program *p, mx_arena *scratch)
 {
     finder f = {.p = p, .parts = parts};
@@ -187,4 +228,6 @@ void mx_parts_find(mx_parts *parts, const mx_program *p, mx_arena *scratch)
         else if (p->order[i]->op == &mx_op_concat)
             try_concat(&f, p->order[i]);
     }
+    for (int i = 0; i < p->n; i++)
+        try_over(&f, p->order[i]);
 }

@@ -13,9 +13,10 @@ typedef struct {
 typedef struct {
     mx_part *inside;      /* of output k of node i: [i * MX_MAX_OUT + k]: inputs of a concat */
     bool *copies_nothing; /* by node id */
+    mx_node **over;       /* by node id: the input in whose place a group leaves its first output */
 } mx_parts;
 
-/* Fills the two tables, which are zero. */
+/* Fills the tables, which are zero. */
 void mx_parts_find(mx_parts *parts, const mx_program *p, mx_arena *scratch);
 
 #endif

@@ -23,6 +23,8 @@ void mx_pass_precision(mx_graph *g, mx_dtype compute);
 void mx_pass_narrow_weights(mx_graph *g);
 
 void mx_pass_join(mx_graph *g);
+/* After autodiff: the backward pass joins its weights itself, so that they are not kept for it. */
+void mx_pass_join_backward(mx_graph *g);
 /* gelu: a GELU behind it may join too; where nothing is computed again. */
 void mx_pass_bias(mx_graph *g, bool gelu);
 

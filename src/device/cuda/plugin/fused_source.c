@@ -6,8 +6,8 @@
  * All values live in registers; a reduction goes through shuffles (and shared memory between
  * warps); a row map stages its operand in shared memory. With column sums a block takes every
  * grid-th row, adds up its own rows in registers and leaves them in `sums`, which a second kernel
- * adds up in a fixed order. A small block of that kind asks for the inputs of its next row before it
- * works on one, and loads what all rows share once. An input or result that is a part of another
+ * adds up in a fixed order. A small block of that kind asks for the inputs of its next row before
+ * it works on one, and loads what all rows share once. An input or result that is a part of another
  * tensor (op.h) is found by its runs.
  *
  * W is 8 where 16-byte loads of 8 bf16 are aligned, else 1. Arithmetic is float32. What a step

@@ -114,7 +114,7 @@ __global__ void rows_kernel(float *partial, const X *x, int64_t rows, int64_t d)
 {
     __shared__ float sum[8][32][W + 1];
     int64_t c = W * ((int64_t)blockIdx.x * 32 + threadIdx.x);
-    int64_t from = rows * blockIdx.y / ROW_PARTS, to = rows * (blockIdx.y + 1) / ROW_PARTS;
+    int64_t from = rows * blockIdx.y / gridDim.y, to = rows * (blockIdx.y + 1) / gridDim.y;
     float s[W] = {};
 #pragma unroll 4
     for (int64_t r = from + threadIdx.y; r < to && c < d; r += 8) {
@@ -142,15 +142,29 @@ __global__ void rows_kernel(float *partial, const X *x, int64_t rows, int64_t d)
     }
 }
 
+/* Blocks that the device runs at once. */
+template <class Kernel> static int64_t at_once(Kernel kernel, int threads)
+{
+    int device = 0, units = 0, blocks = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0);
+    return (int64_t)units * blocks;
+}
+/* Gives the number of parts: no more than run at once, since a few blocks that come after all the
+ * others would take as long as they did. */
 template <typename X>
-static void sum_parts(float *partial, const X *x, int64_t rows, int64_t d, cudaStream_t stream)
+static int64_t sum_parts(float *partial, const X *x, int64_t rows, int64_t d, cudaStream_t stream)
 {
     constexpr int W = 16 / sizeof(X);
     bool wide = d % W == 0 && (uintptr_t)x % 16 == 0;
-    int64_t columns = 32 * (wide ? W : 1);
-    dim3 grid((unsigned)((d + columns - 1) / columns), ROW_PARTS), block(32, 8);
+    int64_t columns = 32 * (wide ? W : 1), across = (d + columns - 1) / columns;
     auto kernel = wide ? rows_kernel<X, W> : rows_kernel<X, 1>;
+    int64_t fit = at_once(kernel, 256) / across;
+    int64_t parts = fit < ROW_PARTS && fit > 0 ? fit : ROW_PARTS;
+    dim3 grid((unsigned)across, (unsigned)parts), block(32, 8);
     kernel<<<grid, block, 0, stream>>>(partial, x, rows, d);
+    return parts;
 }
 
 /* Block (c, k): 32 columns of sum k, 32 rows at a time. Few blocks have all the work, so each
@@ -230,11 +244,9 @@ cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows
             tall_kernel<<<blocks, THREADS, 0, stream>>>(out, (const uint16_t *)x, rows, d);
         return cudaGetLastError();
     }
-    if (x_f32)
-        sum_parts((float *)partial, (const float *)x, rows, d, stream);
-    else
-        sum_parts((float *)partial, (const uint16_t *)x, rows, d, stream);
-    mx_column_sums sums = {{out}, (const float *)partial, 1, ROW_PARTS, d};
+    int64_t parts = x_f32 ? sum_parts((float *)partial, (const float *)x, rows, d, stream)
+                          : sum_parts((float *)partial, (const uint16_t *)x, rows, d, stream);
+    mx_column_sums sums = {{out}, (const float *)partial, 1, parts, d};
     return mx_cuda_column_sums(&sums, stream);
 }
 
