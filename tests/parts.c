@@ -177,6 +177,28 @@ MX_TEST(groups_read_parts_and_leave_their_results_there)
     check_joint(true, false, false, true);
 }
 
+/* Every other element, seen as rows: no run is as long as one. */
+MX_TEST(a_part_of_single_elements_is_copied_for_a_group_over_rows)
+{
+    mx_graph g;
+    mx_graph_init(&g);
+    mx_node *x = mx_input(&g, "x", MX_SHAPE(S, F), MX_F32);
+    mx_node *w = mx_param(&g, "w", MX_SHAPE(F, F), NULL, MX_NORMAL(1));
+    mx_node *pairs = mx_reshape(&g, mx_matmul(&g, "*d,df->*f", x, w), MX_SHAPE(S, F / 2, 2));
+    mx_node *part = mx_split(&g, pairs, 2, (int64_t[]){1, 1}), *v[2];
+    for (int i = 0; i < 2; i++)
+        v[i] = mx_reshape(&g, mx_output(&g, part, i), MX_SHAPE(S, F / 2));
+    mx_graph_root(&g, "y", mx_mul(&g, v[0], mx_silu(&g, v[1])));
+    mx_pass_fuse(&g, true);
+    mx_program p;
+    int all;
+    MX_CHECK_OK(mx_program_init(&p, &g, 2, true));
+    MX_CHECK(count_free(&p, &mx_op_split, &all) == 0 && all == 1, "%d splits", all);
+    play(&p);
+    mx_program_fini(&p);
+    mx_graph_fini(&g);
+}
+
 MX_TEST(a_part_that_others_read_is_copied)
 {
     check_joint(true, true, false, false);

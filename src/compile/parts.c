@@ -54,8 +54,8 @@ static bool fits(const mx_type *t, int64_t run)
 /* By a group, as rows of its last dim: its runs are whole last dims, any number of them. */
 static bool fits_group(const mx_type *t, int64_t run)
 {
-    int64_t n = 1;
-    for (int i = t->ndim - 1; i >= 0 && n < run; i--)
+    int64_t n = t->ndim ? t->dim[t->ndim - 1] : 0;
+    for (int i = t->ndim - 2; i >= 0 && n < run; i--)
         n *= t->dim[i];
     return n == run;
 }
