@@ -76,8 +76,8 @@ static void play(const mx_program *p)
 }
 
 enum turn { STRAIGHT, TURNED, TURNED_AND_READ };
-/* Attention over a joint projection with a bias; `other` reads q as well, or nothing does. TURNED: q
- * and k are changed in between. AND_READ: k as it was serves as v. */
+/* Attention over a joint projection with a bias; `other` reads q as well, or nothing does. TURNED:
+ * q and k are changed in between. AND_READ: k as it was serves as v. */
 static mx_node *joint_attention(mx_graph *g, mx_node *x, int layer, bool other, enum turn turn)
 {
     static const char *const names[] = {"q", "k", "v"};
