@@ -32,6 +32,7 @@
  */
 #include "device/cuda/plugin/flash_hopper_backward.h"
 #include "device/cuda/plugin/flash_hopper_grad.cuh"
+#include "device/cuda/plugin/flash_hopper_wide.h"
 #include "device/cuda/plugin/tma.cuh"
 #include "device/cuda/plugin/wgmma.cuh"
 
@@ -400,6 +401,8 @@ static bool whole_pieces(const void *at, mx_flash_stride s)
 }
 bool mx_flash_hopper_backward_can(const mx_flash_shape *s, const mx_flash_args *a)
 {
+    if (s->dim_qk == 128)
+        return mx_flash_wide_can(s, a);
     static const bool hopper = made_for_hopper(flash_grad_kernel); /* of the machine */
     bool mask = a->q_pos || a->k_pos || a->q_seg || a->k_seg || a->q_span || a->k_span ||
                 a->listed || a->sinks || s->window || s->chunk || s->softcap > 0;
@@ -419,12 +422,16 @@ static size_t all_rows(const mx_flash_shape *s)
 }
 size_t mx_flash_hopper_backward_bytes(const mx_flash_shape *s)
 {
+    if (s->dim_qk == 128)
+        return mx_flash_wide_bytes(s);
     return all_rows(s) * (GRAD_DIM + 2) * sizeof(float) + 256;
 }
 
 cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_args *a, void *scratch,
                                      cudaStream_t stream)
 {
+    if (s->dim_qk == 128)
+        return mx_flash_wide(s, a, scratch, stream);
     int device = 0, sms = 0;
     cudaError_t e = cudaGetDevice(&device);
     if (e == cudaSuccess)

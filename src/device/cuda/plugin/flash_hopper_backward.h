@@ -1,10 +1,10 @@
 /* flash_hopper_backward.h - the gradient of attention on Hopper's own instructions, in one pass.
  *
- * For bf16, head size 64, causal or full, keys shared by groups of query heads, any strides of
- * whole 16-byte pieces; no other mask. Each score is computed once: 5 products, where flash.h's
- * backward has 7, so dQ is added up in memory by the blocks that own the keys, in the order in
- * which they come. Equal runs agree within rounding but not in every bit; for equal bits there are
- * cuDNN's deterministic form and flash.h.
+ * For bf16, head size 64 or 128 (flash_hopper_wide.h), causal or full, keys shared by groups of
+ * query heads, any strides of whole 16-byte pieces; no other mask. Each score is computed once: 5
+ * products, where flash.h's backward has 7, so dQ is added up in memory by the blocks that own the
+ * keys, in the order in which they come. Equal runs agree within rounding but not in every bit; for
+ * equal bits there are cuDNN's deterministic form and flash.h.
  */
 #ifndef MX_DEVICE_CUDA_FLASH_HOPPER_BACKWARD_H
 #define MX_DEVICE_CUDA_FLASH_HOPPER_BACKWARD_H

@@ -100,7 +100,7 @@ __device__ __forceinline__ void load_tiles(const product_shape &s, const typenam
 #pragma unroll
             for (int j = 2 * r.rank; j < 2 * r.rank + 2; j++)
                 tma_load_to_all(to + (2 + j) * SLAB, map_b, B_OUT ? n0 + 64 * j : i * 64,
-                                B_OUT ? i * 64 : n0 + 64 * j, bar, 3);
+                                B_OUT ? i * 64 : n0 + 64 * j, 0, 0, bar, 3);
         }
     }
 }

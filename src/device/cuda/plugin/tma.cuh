@@ -98,6 +98,15 @@ __device__ __forceinline__ void tma_stored()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+/* Bytes of memory that lie in one piece; they count on `bar`. */
+__device__ __forceinline__ void load_bytes(uint32_t to, const void *from, int bytes, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+
 /* Barriers: by one thread, then bar_ready and __syncthreads. */
 __device__ __forceinline__ void bar_init(uint32_t bar, int arrivals)
 {
@@ -146,11 +155,12 @@ __device__ __forceinline__ void bar_arrive_at(uint32_t bar, int rank)
 }
 /* A box to the same place in every block of the mask, each told at its own barrier. */
 __device__ __forceinline__ void tma_load_to_all(uint32_t to, const CUtensorMap *map, int col,
-                                                int row, uint32_t bar, uint16_t mask)
+                                                int row, int c2, int c3, uint32_t bar,
+                                                uint16_t mask)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2, %3, %4, %4}], [%5], %6;" ::"r"(to),
-                 "l"(map), "r"(col), "r"(row), "r"(0), "r"(bar), "h"(mask)
+                 ".multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+                 "l"(map), "r"(col), "r"(row), "r"(c2), "r"(c3), "r"(bar), "h"(mask)
                  : "memory");
 }
 
