@@ -1,13 +1,11 @@
 /* gelu_join.c - a GELU inside the product before it (compile/bias.c), and its slope inside the one
  * behind it (compile/slope.c): the graph for a GPU, run on the CPU, against the one without. */
 #include "compile/compile.h"
-#include "device/device.h"
+#include "graph_run.h"
 #include "nn/nn.h"
 #include "ops.h"
 #include "test.h"
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { B = 2, S = 6, D = 16, F = 24, N_WEIGHTS = 3, MAX_SIZE = D * F };
 static const char *const weight[N_WEIGHTS] = {"w", "b", "v"};
@@ -34,8 +32,6 @@ static outcome gradients(bool gpu, const char *policy)
     outcome out = {0};
     mx_graph g;
     mx_program p;
-    mx_session *s = NULL;
-    mx_exec *e = NULL;
     mx_graph_init(&g);
     mx_compile_options o = {.n_threads = 1, .compute = MX_BF16, .gpu = gpu, .remat = {policy}};
     MX_CHECK_OK(mx_compile_training(&g, model(&g), MX_GRADS_KEEP, NULL, &o, &p));
@@ -44,22 +40,7 @@ static outcome gradients(bool gpu, const char *policy)
         out.slopes += p.order[i]->op == &mx_op_matmul_gelu_slope;
         out.biased += p.order[i]->op == &mx_op_matmul && p.order[i]->n_in == 3;
     }
-    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
-    MX_CHECK_OK(mx_session_add(s, &p, &e));
-    MX_CHECK_OK(mx_session_init(s, 7));
-    MX_CHECK_OK(mx_session_refresh_copies(s));
-    float x[B * S * D];
-    for (int i = 0; i < B * S * D; i++)
-        x[i] = (float)sin(i);
-    MX_CHECK_OK(mx_exec_write(e, "x", x));
-    MX_CHECK_OK(mx_exec_run(e));
-    MX_CHECK_OK(mx_exec_read(e, "loss", &out.loss));
-    for (int i = 0; i < N_WEIGHTS; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "grad:%s", weight[i]);
-        MX_CHECK_OK(mx_exec_read(e, name, out.grad[i]));
-    }
-    mx_session_close(s);
+    out.loss = mx_test_gradients(&p, weight, N_WEIGHTS, out.grad[0], MAX_SIZE);
     mx_program_fini(&p);
     mx_graph_fini(&g);
     return out;
@@ -69,14 +50,7 @@ static void compare(const outcome *a, const outcome *b)
 {
     MX_CHECK(fabsf(a->loss - b->loss) < 0.01 * b->loss && b->loss > 0.1, "%g and %g", a->loss,
              b->loss);
-    for (int i = 0; i < N_WEIGHTS; i++) {
-        double most = 0, off = 0;
-        for (int k = 0; k < MAX_SIZE; k++) {
-            most = fmax(most, fabs(b->grad[i][k]));
-            off = fmax(off, fabs(a->grad[i][k] - b->grad[i][k]));
-        }
-        MX_CHECK(off < 0.015 * most && most > 0, "%s: off by %g of %g", weight[i], off, most);
-    }
+    mx_test_same_gradients(a->grad[0], b->grad[0], weight, N_WEIGHTS, MAX_SIZE, 0.015);
 }
 
 MX_TEST(a_gelu_and_its_slope_join_the_products_beside_them)

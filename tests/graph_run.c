@@ -6,6 +6,7 @@
 #include "ops/load.h"
 #include "test.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 void mx_graph_run_init(mx_graph_run *r)
@@ -69,6 +70,46 @@ void mx_graph_run_fini(mx_graph_run *r)
         mx_session_close(r->session);
     mx_program_fini(&r->program);
     mx_graph_fini(&r->graph);
+}
+
+float mx_test_gradients(const mx_program *p, const char *const *weight, int n, float *grad,
+                        int64_t room)
+{
+    mx_session *s = NULL;
+    mx_exec *e = NULL;
+    float loss, *x;
+    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
+    MX_CHECK_OK(mx_session_add(s, p, &e));
+    MX_CHECK_OK(mx_session_init(s, 7));
+    MX_CHECK_OK(mx_session_refresh_copies(s));
+    int64_t count = mx_type_count(&mx_program_find(p, "x")->type);
+    x = mx_realloc(NULL, sizeof *x * (size_t)count);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = (float)sin((double)i);
+    MX_CHECK_OK(mx_exec_write(e, "x", x));
+    MX_CHECK_OK(mx_exec_run(e));
+    MX_CHECK_OK(mx_exec_read(e, "loss", &loss));
+    for (int i = 0; i < n; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "grad:%s", weight[i]);
+        MX_CHECK_OK(mx_exec_read(e, name, grad + i * room));
+    }
+    mx_free(x);
+    mx_session_close(s);
+    return loss;
+}
+
+void mx_test_same_gradients(const float *a, const float *b, const char *const *weight, int n,
+                            int64_t room, double limit)
+{
+    for (int i = 0; i < n; i++) {
+        double most = 0, off = 0;
+        for (int64_t k = i * room; k < (i + 1) * room; k++) {
+            most = fmax(most, fabs(b[k]));
+            off = fmax(off, fabs(a[k] - b[k]));
+        }
+        MX_CHECK(off < limit * most && most > 0, "%s: off by %g of %g", weight[i], off, most);
+    }
 }
 
 void mx_test_fill(double *x, int64_t n, double lo, double hi, uint64_t seed)

@@ -34,6 +34,14 @@ void mx_graph_run_go(mx_graph_run *r);
 void mx_graph_run_read(mx_graph_run *r, const char *name, double *values);
 void mx_graph_run_fini(mx_graph_run *r);
 
+/* A training program of input x that keeps its gradients (MX_GRADS_KEEP), run once on the CPU from
+ * weights of a fixed seed. Gives its loss; grad has `room` numbers for each weight. */
+float mx_test_gradients(const mx_program *p, const char *const *weight, int n, float *grad,
+                        int64_t room);
+/* Those of two programs are within `limit` of each other, of the largest of each weight. */
+void mx_test_same_gradients(const float *a, const float *b, const char *const *weight, int n,
+                            int64_t room, double limit);
+
 /* n values in [lo, hi), a pure function of the seed. */
 void mx_test_fill(double *x, int64_t n, double lo, double hi, uint64_t seed);
 /* x as a tensor of this dtype holds it. */

@@ -2,14 +2,12 @@
  * three, and no copies of activations on a device that takes parts. */
 #include "compile/compile.h"
 #include "compile/passes.h"
-#include "device/device.h"
 #include "ir/attention.h"
+#include "graph_run.h"
 #include "nn/nn.h"
 #include "ops.h"
 #include "test.h"
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { B = 2, S = 5, HQ = 4, HK = 2, D = 8, F = HQ * D, N_WEIGHTS = 4, MAX_SIZE = F * F };
 static const char *const weight[N_WEIGHTS] = {"q", "k", "v", "o"};
@@ -43,8 +41,6 @@ static outcome gradients(bool joined, mx_dtype compute)
     outcome out = {0};
     mx_graph g;
     mx_program p;
-    mx_session *s = NULL;
-    mx_exec *e = NULL;
     mx_graph_init(&g);
     mx_node *loss = model(&g, false);
     if (joined)
@@ -55,22 +51,7 @@ static outcome gradients(bool joined, mx_dtype compute)
     for (int i = 0; i < p.n; i++)
         splits += p.order[i]->op == &mx_op_split;
     MX_CHECK(splits == joined, "%d splits", splits);
-    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
-    MX_CHECK_OK(mx_session_add(s, &p, &e));
-    MX_CHECK_OK(mx_session_init(s, 7));
-    MX_CHECK_OK(mx_session_refresh_copies(s));
-    float x[B * S * F];
-    for (int i = 0; i < B * S * F; i++)
-        x[i] = (float)sin(i);
-    MX_CHECK_OK(mx_exec_write(e, "x", x));
-    MX_CHECK_OK(mx_exec_run(e));
-    MX_CHECK_OK(mx_exec_read(e, "loss", &out.loss));
-    for (int i = 0; i < N_WEIGHTS; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "grad:%s", weight[i]);
-        MX_CHECK_OK(mx_exec_read(e, name, out.grad[i]));
-    }
-    mx_session_close(s);
+    out.loss = mx_test_gradients(&p, weight, N_WEIGHTS, out.grad[0], MAX_SIZE);
     mx_program_fini(&p);
     mx_graph_fini(&g);
     return out;
@@ -81,14 +62,7 @@ MX_TEST(q_k_and_v_from_one_product_have_the_gradients_of_three)
     outcome apart = gradients(false, MX_F32), joined = gradients(true, MX_F32);
     MX_CHECK(fabsf(apart.loss - joined.loss) < 1e-5f * apart.loss && apart.loss > 0.1f, "%g and %g",
              apart.loss, joined.loss);
-    for (int i = 0; i < N_WEIGHTS; i++) {
-        double most = 0, off = 0;
-        for (int k = 0; k < MAX_SIZE; k++) {
-            most = fmax(most, fabs(apart.grad[i][k]));
-            off = fmax(off, fabs(apart.grad[i][k] - joined.grad[i][k]));
-        }
-        MX_CHECK(off < 1e-5 * most && most > 0, "%s: off by %g of %g", weight[i], off, most);
-    }
+    mx_test_same_gradients(joined.grad[0], apart.grad[0], weight, N_WEIGHTS, MAX_SIZE, 1e-5);
 }
 
 /* Of a program for a GPU: products with weights, and splits and concats of columns that copy. */
