@@ -5,66 +5,41 @@
  *
  * A block of four warpgroups takes items (128 keys of a key head) until none is left and walks all
  * 64-query tiles that see them, of all heads of the group:
- *   0     one thread: K and V of the item, then Q, dO and statistics (L log2 e, D) of every tile
- *   1     dQ of a tile = dS K, from the shared dS of both groups of keys; to a buffer of shared
- *         memory, which the copy engine adds to the float32 dQ (flash_hopper_grad.cuh)
+ *   0     single threads: K and V of the item, then Q, dO and statistics (L log2 e, D) of every
+ *         tile; dQ's ways to memory and back
+ *   1     dQ of a tile = dS K, from the shared dS of both groups of keys (flash_hopper_dq.cuh)
  *   2, 3  64 keys each, as A fragments in registers: K Q^T and V dO^T come out with keys down, so
  *         P^T and dS^T, rounded, are the A of the products that follow; dS^T also goes to group 1
- * Rings in shared memory: items (K, V), tiles (Q, dO, statistics), dS; each with barriers full and
- * empty. A tile above the diagonal of one group's keys is left out by it; group 1 then takes half.
+ * Rings in shared memory are between them (flash_hopper_room.cuh). A tile above the diagonal of one
+ * group's keys is left out by it; group 1 then takes half.
  *
  * A step's products are asked for one by one, each as soon as its factors are there, and what is
  * computed meanwhile belongs to the next: S, dP (while dV and dK of the tile before end), powers,
  * dV, dS (while dV is formed), dK. df lies over dp, so dP waits for dK of the tile before.
  *
- * One H200, hot, in turns with cuDNN 9.19, whose dQ is added in any order as well: GPT-2 64 x 1024,
- * 12 heads: 0.84 ms (1.06); 4 x 4096, 32 over 8 heads: 1.63 ms (1.93). With all products of a step
- * in two portions, each waited for at once: 0.93 and 1.79 ms in the same run.
- * What bounds it then is the additions to dQ, 1.7 TB/s of float32 in the second-level cache.
+ * One H200, in turns with cuDNN 9.19 where its bits repeat as well: GPT-2 64 x 1024, 12 heads:
+ * 0.66 ms (1.14), hot 0.76 - 0.79 (1.15); 4 x 4096, 32 over 8 heads: 1.37 (2.27), hot 1.49 - 1.65
+ * (2.34). With all products of a step in two portions, each waited for at once, a tenth
+ * slower.
  * Tried and not faster: the scores of the next tile asked for before the sums of this one; groups
- * that issue in turns; K alone in registers (no fragments at all: 6 % slower); additions by the
- * lanes (red.v4, 3 % slower). Equal bits were tried in two ways, neither kept: a block that owns
- * all keys of a head and stores, adds and rounds by itself (GPT-2: 0.90 - 0.96 ms against cuDNN's
- * 1.16 - 1.29, but it needs a head for every multiprocessor and lengths of a few thousand at most);
- * blocks that wait for each other's additions tile by tile (twice the time: a flag's way through
- * memory is as long as a step, and the four warps of group 1, which can only multiply together,
- * deadlock when each waits by itself).
+ * that issue in turns; K alone in registers (no fragments at all: 6 % slower). For dQ: additions in
+ * any order to memory that a pass before has set to 0 and a pass after rounds (0.08 ms more for
+ * GPT-2's layer, 0.13 for the other); additions by the lanes (red.v4); turns that the warps of
+ * group 1 wait for themselves (a fifth slower: a way through memory is as long as a step); items
+ * taken when the one before begins (up to three times the time: their turns keep others waiting).
  */
 #include "device/cuda/plugin/flash_hopper_backward.h"
-#include "device/cuda/plugin/flash_hopper_grad.cuh"
+#include "device/cuda/plugin/flash_hopper_dq.cuh"
 #include "device/cuda/plugin/flash_hopper_wide.h"
-#include "device/cuda/plugin/tma.cuh"
-#include "device/cuda/plugin/wgmma.cuh"
 
-enum {
-    THREADS = 512, ITEMS = 2, STAGES = 4, HANDS = 2, OUTS = 2, /* places in the rings */
-    KEYS_BYTES = GRAD_KEYS * 128, ROWS_BYTES = GRAD_ROWS * 128, STATS_BYTES = GRAD_ROWS * 8,
-    DS_BYTES = GRAD_KEYS * GRAD_ROWS * 2, OUT_BYTES = GRAD_TILE * 4,
-    AT_ROWS = ITEMS * 2 * KEYS_BYTES, AT_DS = AT_ROWS + STAGES * 2 * ROWS_BYTES,
-    AT_OUT = AT_DS + HANDS * DS_BYTES, AT_STATS = AT_OUT + OUTS * OUT_BYTES,
-    AT_BARS = AT_STATS + STAGES * STATS_BYTES, BARS = 2 * (ITEMS + STAGES + HANDS),
-    AT_ITEM = AT_BARS + BARS * 8, ROOM_BYTES = AT_ITEM + 4 * ITEMS + 1024
-};
+enum { THREADS = 512 };
 
 struct grad_maps {
     CUtensorMap q, k, v, dout;
 };
-/* Addresses in shared memory. */
-struct grad_room {
-    uint32_t at, item_full, item_empty, rows_full, rows_empty, ds_full, ds_empty;
-};
-__device__ __forceinline__ uint32_t shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-__device__ __forceinline__ int item_in(const grad_room &r, int place)
-{
-    int i;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(i) : "r"(r.at + AT_ITEM + 4 * place) : "memory");
-    return i;
-}
 
-/* Group 0. The next item is asked for while this one's tiles are loaded. */
+/* Warp 0. The next item is asked for with the last tile of this one: a block that takes it earlier
+ * than it comes to it keeps others waiting. */
 __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m, const grad_room &r)
 {
     int group = p.s.heads_q / p.s.heads_kv, next = atomicAdd(p.taken, 1);
@@ -81,8 +56,10 @@ __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m,
             bar_arrive(full);
             return;
         }
-        next = atomicAdd(p.taken, 1);
         grad_item t = find_item(p, i);
+        int left = group * (p.tiles - t.first);
+        if (left == 0)
+            next = atomicAdd(p.taken, 1);
         bar_expect(full, 2 * KEYS_BYTES);
         tma_load(to, &m.k, 0, t.block * GRAD_KEYS, t.head, t.batch, full);
         tma_load(to + KEYS_BYTES, &m.v, 0, t.block * GRAD_KEYS, t.head, t.batch, full);
@@ -91,90 +68,18 @@ __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m,
 #pragma unroll 1
             for (int q = t.first; q < p.tiles; q++, stage.step()) {
                 int64_t tile = (int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q;
+                if (--left == 0)
+                    next = atomicAdd(p.taken, 1);
                 full = r.rows_full + 8 * stage.slot;
                 to = r.at + AT_ROWS + stage.slot * 2 * ROWS_BYTES;
                 bar_wait(r.rows_empty + 8 * stage.slot, stage.parity);
                 bar_expect(full, 2 * ROWS_BYTES + STATS_BYTES);
                 tma_load(to, &m.q, 0, q * GRAD_ROWS, h, t.batch, full);
                 tma_load(to + ROWS_BYTES, &m.dout, 0, q * GRAD_ROWS, h, t.batch, full);
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                             "[%0], [%1], %2, [%3];" ::"r"(r.at + AT_STATS +
-                                                           stage.slot * STATS_BYTES),
-                             "l"(p.stats + tile * (2 * GRAD_ROWS)), "r"((int)STATS_BYTES), "r"(full)
-                             : "memory");
+                load_bytes(r.at + AT_STATS + stage.slot * STATS_BYTES,
+                           p.stats + tile * (2 * GRAD_ROWS), STATS_BYTES, full);
             }
     }
-}
-
-/* d = dS K over the keys of group 2 alone, or of both. */
-template <int STEPS>
-__device__ __forceinline__ void multiply_ds(float d[32], uint64_t ds, uint64_t k)
-{
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < STEPS; i++)
-        wgmma_n64<true, true>(d, ds + i * 128, k + i * 128, i > 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-}
-/* Adds this warp's 4 KB of a tile to memory, by way of shared memory. */
-__device__ __forceinline__ void add_tile(float *to, uint32_t out, const float d[32], int lane)
-{
-    if (lane == 0) /* the addition before the last has read its buffer */
-        asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(out + j * 512 + lane * 16),
-                     "f"(d[4 * j]), "f"(d[4 * j + 1]), "f"(d[4 * j + 2]), "f"(d[4 * j + 3])
-                     : "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncwarp();
-    if (lane == 0) {
-        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::
-                         "l"(to),
-                     "r"(out), "r"(OUT_BYTES / 4)
-                     : "memory");
-        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-    }
-}
-/* Group 1. */
-__device__ __forceinline__ void make_dq(const grad_args &p, const grad_room &r)
-{
-    int group = p.s.heads_q / p.s.heads_kv, lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
-    int out = 0;
-    ring_at<ITEMS> at = {0, 0};
-    ring_at<HANDS> hand = {0, 0};
-    for (;; at.step()) {
-        bar_wait(r.item_full + 8 * at.slot, at.parity);
-        int i = item_in(r, at.slot);
-        if (i < 0)
-            break;
-        grad_item t = find_item(p, i);
-        uint64_t k = describe_slab(r.at + at.slot * 2 * KEYS_BYTES, KEYS_BYTES);
-        for (int h = t.head * group; h < (t.head + 1) * group; h++)
-            for (int q = t.first; q < p.tiles; q++, hand.step()) {
-                bool half = p.s.causal && (q + 1) * GRAD_ROWS <= t.block * GRAD_KEYS + 64;
-                int64_t tile = (int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q;
-                float d[32];
-                bar_wait(r.ds_full + 8 * hand.slot, hand.parity);
-                uint64_t ds = describe_slab(r.at + AT_DS + hand.slot * DS_BYTES, 8192);
-                if (half)
-                    multiply_ds<4>(d, ds, k);
-                else
-                    multiply_ds<8>(d, ds, k);
-                settle(d);
-                if (lane == 0)
-                    bar_arrive(r.ds_empty + 8 * hand.slot);
-                add_tile(p.dq_sums + tile * GRAD_TILE + warp * (GRAD_TILE / 4),
-                         r.at + AT_OUT + out * OUT_BYTES + warp * (OUT_BYTES / 4), d, lane);
-                out ^= 1;
-            }
-        if (lane == 0)
-            bar_arrive(r.item_empty + 8 * at.slot);
-    }
-    if (lane == 0)
-        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 /* Where this lane's row of an 8 x 8 piece lies in a slab of 128-byte rows; ^ (k << 5) for the k-th
@@ -361,26 +266,19 @@ __global__ __launch_bounds__(THREADS, 1) void flash_grad_kernel(
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ char shared_room[];
-    grad_room r;
-    r.at = (shared_at(shared_room) + 1023) & ~1023u;
-    r.item_full = r.at + AT_BARS, r.item_empty = r.item_full + 8 * ITEMS;
-    r.rows_full = r.item_empty + 8 * ITEMS, r.rows_empty = r.rows_full + 8 * STAGES;
-    r.ds_full = r.rows_empty + 8 * STAGES, r.ds_empty = r.ds_full + 8 * HANDS;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < ITEMS; i++)
-            bar_init(r.item_full + 8 * i, 1), bar_init(r.item_empty + 8 * i, 12);
-        for (int i = 0; i < STAGES; i++)
-            bar_init(r.rows_full + 8 * i, 1), bar_init(r.rows_empty + 8 * i, 8);
-        for (int i = 0; i < HANDS; i++)
-            bar_init(r.ds_full + 8 * i, 8), bar_init(r.ds_empty + 8 * i, 4);
-        bar_ready();
-    }
+    grad_room r = room_at((shared_at(shared_room) + 1023) & ~1023u);
+    if (threadIdx.x == 0)
+        room_open(r);
     __syncthreads();
     const int role = __shfl_sync(~0u, threadIdx.x / 128, 0);
     if (role == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         if (threadIdx.x == 0)
             load_all(p, m, r);
+        else if (threadIdx.x == 32 || threadIdx.x == 64)
+            add_tiles(p, r, threadIdx.x / 64);
+        else if (threadIdx.x == 96)
+            fetch_tiles(p, r);
     } else if (role == 1) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
         make_dq(p, r);
@@ -415,6 +313,11 @@ bool mx_flash_hopper_backward_can(const mx_flash_shape *s, const mx_flash_args *
            whole_pieces(a->dv, s->dv);
 }
 
+bool mx_flash_hopper_backward_repeats(const mx_flash_shape *s)
+{
+    return s->dim_qk == GRAD_DIM;
+}
+
 static size_t all_rows(const mx_flash_shape *s)
 {
     size_t tiles = ((size_t)s->seq_q + GRAD_ROWS - 1) / GRAD_ROWS;
@@ -424,27 +327,44 @@ size_t mx_flash_hopper_backward_bytes(const mx_flash_shape *s)
 {
     if (s->dim_qk == 128)
         return mx_flash_wide_bytes(s);
-    return all_rows(s) * (GRAD_DIM + 2) * sizeof(float) + 256;
+    size_t rows = all_rows(s);
+    return rows * (GRAD_DIM + 2) * sizeof(float) + rows / GRAD_ROWS * sizeof(int) + 256;
 }
 
+/* A band has two items for every multiprocessor, so that the blocks of a head begin two steps or
+ * more after each other; fewer where its heads and those under way would leave the second-level
+ * cache. The end is two bands, or as many items. */
+static void order_items(grad_args *p, int sms, int cache)
+{
+    int64_t rows = (int64_t)(p->s.heads_q / p->s.heads_kv) * p->s.seq_q;
+    int64_t head = GRAD_DIM * (rows * (2 + 2 + 4) + (int64_t)p->s.seq_kv * (2 + 2)); /* bytes */
+    int beside = (int)(cache / 3 * 2 / head) - sms / p->blocks, twice = 2 * sms / p->blocks;
+    p->band = max(1, min(p->heads, min(beside, twice)));
+    p->last = min(p->heads, max(2 * p->band, (2 * sms + p->blocks - 1) / p->blocks));
+    p->last += (p->heads - p->last) % p->band;
+}
 cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_args *a, void *scratch,
                                      cudaStream_t stream)
 {
     if (s->dim_qk == 128)
         return mx_flash_wide(s, a, scratch, stream);
-    int device = 0, sms = 0;
+    int device = 0, sms = 0, cache = 0;
     cudaError_t e = cudaGetDevice(&device);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device);
+    if (e != cudaSuccess)
+        return e;
     grad_args p = {*s};
     p.o = (const uint16_t *)a->o, p.dout = (const uint16_t *)a->dout, p.lse = a->stats;
     p.dq = (uint16_t *)a->dq, p.dk = (uint16_t *)a->dk, p.dv = (uint16_t *)a->dv;
     p.dq_sums = (float *)scratch, p.stats = p.dq_sums + all_rows(s) * GRAD_DIM;
-    p.taken = (int *)(p.stats + 2 * all_rows(s));
+    p.added = (int *)(p.stats + 2 * all_rows(s)), p.taken = p.added + all_rows(s) / GRAD_ROWS;
     p.tiles = (s->seq_q + GRAD_ROWS - 1) / GRAD_ROWS;
     p.blocks = (s->seq_kv + GRAD_KEYS - 1) / GRAD_KEYS, p.heads = s->batch * s->heads_kv;
     p.items = p.heads * p.blocks, p.scale2 = s->scale * LOG2E;
-    p.last = min(p.heads, (2 * sms + p.blocks - 1) / p.blocks);
+    order_items(&p, sms, cache);
     grad_maps m;
     struct {
         CUtensorMap *map;
@@ -465,6 +385,5 @@ cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_arg
     if (e != cudaSuccess)
         return e;
     flash_grad_kernel<<<(unsigned)min(sms, p.items), THREADS, ROOM_BYTES, stream>>>(m, p);
-    e = cudaGetLastError();
-    return e != cudaSuccess ? e : flash_hopper_after(p, stream);
+    return cudaGetLastError();
 }

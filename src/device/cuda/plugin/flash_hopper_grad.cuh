@@ -1,9 +1,5 @@
 /* flash_hopper_grad.cuh - what the kernels of flash_hopper_backward.h share: their arguments, the
- * order of the work, the float32 tiles of dQ, and sums on their way to memory.
- *
- * A tile of dQ is 64 queries of a head, 16 KB, kept in the order in which the lanes of a warpgroup
- * hold such sums (wgmma.cuh): warp w has 4 KB, of them 512 bytes for each 8 columns j, of them lane
- * l 16 bytes: d[4 j] .. d[4 j + 3]. So a warp adds 4 KB that lie in one piece.
+ * order of the work, and sums on their way to memory.
  */
 #ifndef MX_DEVICE_CUDA_FLASH_HOPPER_GRAD_CUH
 #define MX_DEVICE_CUDA_FLASH_HOPPER_GRAD_CUH
@@ -21,29 +17,44 @@ struct grad_args {
     const float *lse;
     float *stats;   /* (B, Hq, tiles, 2, 64): lse log2 e; dO . O. Beyond the end inf and 0 */
     float *dq_sums; /* (B, Hq, tiles) of GRAD_TILE numbers */
+    int *added;     /* (B, Hq, tiles): so many blocks have added to dq_sums */
     int *taken;     /* items of work */
     int tiles, blocks, heads, items; /* of queries; of keys; pairs of batch and key head */
     float scale2;                    /* scale log2 e */
-    int last;                        /* so many heads at the end are taken block by block */
+    int band, last; /* heads whose items are taken together; so many at the end */
 };
 
 /* An item: 128 keys of a key head. */
 struct grad_item {
     int batch, head, block, first; /* `first` tile of queries that sees them */
+    bool up;                       /* the blocks of this head add to a tile from the first key on */
 };
-/* Head by head, so that what the blocks of a head share stays in the second-level cache; at the end
- * the longest first over several heads, so that all multiprocessors end together. */
+/* The order of the items is made for the turns in which blocks add to a tile of dQ: a block waits
+ * for items before its own alone, and seldom. Heads are taken in bands, so that what the blocks of
+ * a head share stays in the second-level cache: block by block, the last keys first. Under the
+ * causal mask block j begins with tile 2 j, so tiles come to the blocks before j two steps later
+ * each, in that order. At the end of all, where multiprocessors should end together, the first keys
+ * come first, as they see the most tiles, and add first. */
 __device__ __forceinline__ grad_item find_item(const grad_args &p, int i)
 {
-    int body = (p.heads - p.last) * p.blocks, head, block;
-    if (i < body) {
-        head = i / p.blocks, block = i - head * p.blocks;
-    } else {
-        block = (i - body) / p.last, head = p.heads - p.last + i - body - block * p.last;
-    }
+    int body = (p.heads - p.last) * p.blocks, heads = i < body ? p.band : p.last;
+    int start = i < body ? i / (heads * p.blocks) * heads : p.heads - p.last;
+    int rest = i - start * p.blocks, block = rest / heads, head = start + rest - block * heads;
+    bool up = i >= body || !p.s.causal;
+    if (!up)
+        block = p.blocks - 1 - block;
     int batch = head / p.s.heads_kv;
     return {batch, head - batch * p.s.heads_kv, block,
-            p.s.causal ? min(block * (GRAD_KEYS / GRAD_ROWS), p.tiles) : 0};
+            p.s.causal ? min(block * (GRAD_KEYS / GRAD_ROWS), p.tiles) : 0, up};
+}
+/* So many blocks of keys see tile q, and the turn of an item among them. */
+__device__ __forceinline__ int blocks_of(const grad_args &p, int q)
+{
+    return p.s.causal ? min(q / (GRAD_KEYS / GRAD_ROWS) + 1, p.blocks) : p.blocks;
+}
+__device__ __forceinline__ int turn_of(const grad_item &t, int blocks)
+{
+    return t.up ? t.block : blocks - 1 - t.block;
 }
 
 /* The sums of a warpgroup (64, 64) to bf16 rows at g, `rows` of them there. */
@@ -62,15 +73,15 @@ __device__ __forceinline__ void store_sums(uint16_t *g, int64_t stride, int rows
                 v[i] = pack2(d[at] * scale, d[at + 1] * scale);
             }
             exchange(v);
-            if (row + 8 * h < rows)
-                *(uint4 *)(g + (row + 8 * h) * stride + 32 * c + 8 * (lane & 3)) =
-                    make_uint4(v[0], v[1], v[2], v[3]);
+            if (row + 8 * h < rows) /* a plain assignment may become four stores */
+                asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
+                                 g + (row + 8 * h) * stride + 32 * c + 8 * (lane & 3)),
+                             "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                             : "memory");
         }
 }
 
-/* flash_hopper_passes.cu: before the gradient, statistics, dQ and `taken` 0; after it, dQ
- * to bf16. */
+/* flash_hopper_passes.cu: the statistics; `added` and `taken` 0. */
 cudaError_t flash_hopper_before(const grad_args &p, cudaStream_t stream);
-cudaError_t flash_hopper_after(const grad_args &p, cudaStream_t stream);
 
 #endif

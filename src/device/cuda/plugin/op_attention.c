@@ -2,8 +2,9 @@
  *
  *   cuDNN      bf16, causal or full, sliding window; no positions, spans, chunk, softcap or sinks;
  *              packed documents where the host writes their ids (documents.h)
- *   hopper     our own where it is faster than cuDNN: causal forward (flash_hopper.h), and backward
- *              where sums may come in any order (flash_hopper_backward.h)
+ *   hopper     our own where it is faster than cuDNN: causal forward (flash_hopper.h), and
+ *              backward (flash_hopper_backward.h), at head size 128 only where sums may come in
+ *              any order
  *   decode     our own, one query against a cache: bf16, by positions
  *   flash      our own matrix-unit kernels: bf16 and any mask
  *   plain      our own checking kernels: float32
@@ -216,7 +217,8 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
     if (s->call.in[Q_SEG].data && c->sdpa && !t->f32)
         t->documents = documents_of(c, s, &t->finds);
     mx_flash_args args = flash_args(s, backward);
-    t->hopper = backward && c->any_order && !t->f32 && !in[SELECTED].data &&
+    t->hopper = backward && !t->f32 && !in[SELECTED].data &&
+                (c->any_order || mx_flash_hopper_backward_repeats(&t->flash)) &&
                 mx_flash_hopper_backward_can(&t->flash, &args);
     bool faster = !backward && !t->f32 && !t->documents && a->causal && !a->window &&
                   !in[SELECTED].data && mx_flash_hopper_can(&t->flash, &args);
