@@ -28,15 +28,10 @@
  * group 1 wait for themselves (a fifth slower: a way through memory is as long as a step); items
  * taken when the one before begins (up to three times the time: their turns keep others waiting).
  */
-#include "device/cuda/plugin/flash_hopper_backward.h"
 #include "device/cuda/plugin/flash_hopper_dq.cuh"
-#include "device/cuda/plugin/flash_hopper_wide.h"
 
 enum { THREADS = 512 };
 
-struct grad_maps {
-    CUtensorMap q, k, v, dout;
-};
 
 /* Warp 0. The next item is asked for with the last tile of this one: a block that takes it earlier
  * than it comes to it keeps others waiting. */
@@ -82,13 +77,6 @@ __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m,
     }
 }
 
-/* Where this lane's row of an 8 x 8 piece lies in a slab of 128-byte rows; ^ (k << 5) for the k-th
- * 16 columns. */
-__device__ __forceinline__ uint32_t piece_at(int lane)
-{
-    int row = (threadIdx.x / 32 & 3) * 16 + (lane & 15);
-    return row * 128 + (((lane >> 4) ^ (row & 7)) << 4);
-}
 /* (64, 64) of a slab as the A of four products. */
 __device__ __forceinline__ void hold(uint32_t f[16], uint32_t slab, uint32_t piece)
 {
@@ -107,12 +95,6 @@ __device__ __forceinline__ void multiply(float d[32], const uint32_t a[16], uint
 #pragma unroll
     for (int k = 0; k < 4; k++)
         wgmma_held_n64<B_OUT>(d, a + 4 * k, slab + (B_OUT ? 128 : 2) * k, B_OUT || k > 0);
-}
-__device__ __forceinline__ float2 load_two(uint32_t at)
-{
-    float2 x;
-    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
-    return x;
 }
 /* P of dots. `gap`: the query less the key of the first element. */
 template <bool SOME>
@@ -289,99 +271,15 @@ __global__ __launch_bounds__(THREADS, 1) void flash_grad_kernel(
 #endif
 }
 
-static tensor_place place_of(const void *at, mx_flash_stride s, int seq, int heads, int batch)
+bool flash_narrow_made()
 {
-    return {at, {GRAD_DIM, seq, heads, batch}, {s.seq, s.head, s.batch}};
-}
-static bool whole_pieces(const void *at, mx_flash_stride s)
-{
-    return (uintptr_t)at % 16 == 0 && s.seq % 8 == 0 && s.head % 8 == 0 && s.batch % 8 == 0;
-}
-bool mx_flash_hopper_backward_can(const mx_flash_shape *s, const mx_flash_args *a)
-{
-    if (s->dim_qk == 128)
-        return mx_flash_wide_can(s, a);
     static const bool hopper = made_for_hopper(flash_grad_kernel); /* of the machine */
-    bool mask = a->q_pos || a->k_pos || a->q_seg || a->k_seg || a->q_span || a->k_span ||
-                a->listed || a->sinks || s->window || s->chunk || s->softcap > 0;
-    return hopper && !mask && s->dim_qk == GRAD_DIM && s->dim_v == GRAD_DIM &&
-           tma_can(place_of(a->q, s->q, s->seq_q, s->heads_q, s->batch)) &&
-           tma_can(place_of(a->k, s->k, s->seq_kv, s->heads_kv, s->batch)) &&
-           tma_can(place_of(a->v, s->v, s->seq_kv, s->heads_kv, s->batch)) &&
-           tma_can(place_of(a->dout, s->dout, s->seq_q, s->heads_q, s->batch)) &&
-           whole_pieces(a->o, s->o) && whole_pieces(a->dq, s->dq) && whole_pieces(a->dk, s->dk) &&
-           whole_pieces(a->dv, s->dv);
+    return hopper;
 }
-
-bool mx_flash_hopper_backward_repeats(const mx_flash_shape *s)
+cudaError_t flash_narrow(const grad_args &p, const grad_maps &m, int sms, cudaStream_t stream)
 {
-    return s->dim_qk == GRAD_DIM;
-}
-
-static size_t all_rows(const mx_flash_shape *s)
-{
-    size_t tiles = ((size_t)s->seq_q + GRAD_ROWS - 1) / GRAD_ROWS;
-    return (size_t)s->batch * (size_t)s->heads_q * tiles * GRAD_ROWS;
-}
-size_t mx_flash_hopper_backward_bytes(const mx_flash_shape *s)
-{
-    if (s->dim_qk == 128)
-        return mx_flash_wide_bytes(s);
-    size_t rows = all_rows(s);
-    return rows * (GRAD_DIM + 2) * sizeof(float) + rows / GRAD_ROWS * sizeof(int) + 256;
-}
-
-/* A band has two items for every multiprocessor, so that the blocks of a head begin two steps or
- * more after each other; fewer where its heads and those under way would leave the second-level
- * cache. The end is two bands, or as many items. */
-static void order_items(grad_args *p, int sms, int cache)
-{
-    int64_t rows = (int64_t)(p->s.heads_q / p->s.heads_kv) * p->s.seq_q;
-    int64_t head = GRAD_DIM * (rows * (2 + 2 + 4) + (int64_t)p->s.seq_kv * (2 + 2)); /* bytes */
-    int beside = (int)(cache / 3 * 2 / head) - sms / p->blocks, twice = 2 * sms / p->blocks;
-    p->band = max(1, min(p->heads, min(beside, twice)));
-    p->last = min(p->heads, max(2 * p->band, (2 * sms + p->blocks - 1) / p->blocks));
-    p->last += (p->heads - p->last) % p->band;
-}
-cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_args *a, void *scratch,
-                                     cudaStream_t stream)
-{
-    if (s->dim_qk == 128)
-        return mx_flash_wide(s, a, scratch, stream);
-    int device = 0, sms = 0, cache = 0;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device);
-    if (e != cudaSuccess)
-        return e;
-    grad_args p = {*s};
-    p.o = (const uint16_t *)a->o, p.dout = (const uint16_t *)a->dout, p.lse = a->stats;
-    p.dq = (uint16_t *)a->dq, p.dk = (uint16_t *)a->dk, p.dv = (uint16_t *)a->dv;
-    p.dq_sums = (float *)scratch, p.stats = p.dq_sums + all_rows(s) * GRAD_DIM;
-    p.added = (int *)(p.stats + 2 * all_rows(s)), p.taken = p.added + all_rows(s) / GRAD_ROWS;
-    p.tiles = (s->seq_q + GRAD_ROWS - 1) / GRAD_ROWS;
-    p.blocks = (s->seq_kv + GRAD_KEYS - 1) / GRAD_KEYS, p.heads = s->batch * s->heads_kv;
-    p.items = p.heads * p.blocks, p.scale2 = s->scale * LOG2E;
-    order_items(&p, sms, cache);
-    grad_maps m;
-    struct {
-        CUtensorMap *map;
-        tensor_place at;
-        int rows;
-    } maps[] = {{&m.q, place_of(a->q, s->q, s->seq_q, s->heads_q, s->batch), GRAD_ROWS},
-                {&m.dout, place_of(a->dout, s->dout, s->seq_q, s->heads_q, s->batch), GRAD_ROWS},
-                {&m.k, place_of(a->k, s->k, s->seq_kv, s->heads_kv, s->batch), GRAD_KEYS},
-                {&m.v, place_of(a->v, s->v, s->seq_kv, s->heads_kv, s->batch), GRAD_KEYS}};
-    for (auto &one : maps)
-        if (e == cudaSuccess)
-            e = tma_map(one.map, one.at, one.rows);
-    if (e == cudaSuccess)
-        e = cudaFuncSetAttribute(flash_grad_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 ROOM_BYTES);
-    if (e == cudaSuccess)
-        e = flash_hopper_before(p, stream);
+    cudaError_t e = cudaFuncSetAttribute(
+        flash_grad_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES);
     if (e != cudaSuccess)
         return e;
     flash_grad_kernel<<<(unsigned)min(sms, p.items), THREADS, ROOM_BYTES, stream>>>(m, p);

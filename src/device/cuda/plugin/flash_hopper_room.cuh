@@ -11,7 +11,6 @@
 #define MX_DEVICE_CUDA_FLASH_HOPPER_ROOM_CUH
 
 #include "device/cuda/plugin/flash_hopper_grad.cuh"
-#include "device/cuda/plugin/tma.cuh"
 
 enum {
     ITEMS = 2, STAGES = 4, HANDS = 2, OUTS = 2, /* places in the rings */
@@ -29,10 +28,6 @@ struct grad_room {
     uint32_t at, item_full, item_empty, rows_full, rows_empty, ds_full, ds_empty;
     uint32_t out_full, out_empty, sums_full, sums_empty;
 };
-__device__ __forceinline__ uint32_t shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
 __device__ __forceinline__ grad_room room_at(uint32_t at)
 {
     grad_room r;
@@ -61,9 +56,7 @@ __device__ __forceinline__ void room_open(const grad_room &r)
 /* The number of the item that lies there; below 0 there are no more. */
 __device__ __forceinline__ int item_in(const grad_room &r, int place)
 {
-    int i;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(i) : "r"(r.at + AT_ITEM + 4 * place) : "memory");
-    return i;
+    return load_shared(r.at + AT_ITEM + 4 * place);
 }
 
 #endif

@@ -53,17 +53,6 @@ template <int D_, int NW_, int STAGES_, bool CAP_, bool TOLD_> struct hopper_for
         return at + INFO_AT + i * INFO_BYTES + what * KEYS * 4;
     }
 };
-__device__ __forceinline__ int load_shared(uint32_t at)
-{
-    int x;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-    return x;
-}
-__device__ __forceinline__ void store_shared(uint32_t at, int x)
-{
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-
 /* A row of tiles: QUERIES queries of a head, which counts over the batch. */
 struct tile_row {
     int q0, head;

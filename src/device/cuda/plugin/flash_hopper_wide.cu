@@ -8,9 +8,10 @@
  *   1, 2  64 keys each: S = K Q^T, P, dP = V dO^T, dS, and 64 x 128 sums of dV and of dK
  * dS goes to shared memory of both blocks, and dQ of a tile is dS K over all 256 keys, half of its
  * columns in each block, by group 1 for even tiles and by group 2 for odd ones, a tile behind. Its
- * sums are written where the other block's dS lay, and the copy engine adds them to the float32 dQ
- * (flash_hopper_wide.cuh). These additions in the second-level cache are what bounds a kernel of
- * single blocks (1.75 TB/s; s 8192: 2.54 ms, and 1.57 without them); the pair halves them.
+ * sums are written where the other block's dS lay, and the copy engine adds them to the float32
+ * dQ: for 64 queries two pieces of 64 columns, in the order in which lanes hold sums (wgmma.cuh).
+ * These additions in the second-level cache are what bounds a kernel of single blocks (1.75 TB/s;
+ * s 8192: 2.54 ms, and 1.57 without them); the pair halves them.
  *
  * Registers decide the order: sums of dV and dK take 128 of 240, S and dP 32 each. P is rounded as
  * soon as it is there and S's place then holds dQ; dS is made of the rounded P and lies over dP.
@@ -27,10 +28,10 @@
  * What a block may do to the other's memory: write dS where ds_empty says that both blocks are done
  * with a place, load tiles where rows_empty says so; each arrives at the barriers of both.
  */
-#include "device/cuda/plugin/flash_hopper_wide.cuh"
+#include "device/cuda/plugin/flash_hopper_grad.cuh"
 
 enum {
-    THREADS = 384, STAGES = 2, HANDS = 2, /* places in the rings of tiles and of dS */
+    WIDE = 128, THREADS = 384, STAGES = 2, HANDS = 2, /* places in the rings of tiles and of dS */
     SLAB = GRAD_KEYS * 128, ROWS_SLAB = GRAD_ROWS * 128, /* bytes of 64 columns */
     KEYS_BYTES = 2 * SLAB, ROWS_BYTES = 2 * ROWS_SLAB, STATS_BYTES = GRAD_ROWS * 8,
     PART_BYTES = GRAD_KEYS * GRAD_ROWS * 2, DS_BYTES = 2 * PART_BYTES, /* dS of both blocks */
@@ -52,7 +53,7 @@ struct wide_item {
 };
 /* Pairs of blocks, the longest first, of a few heads at a time: what they share (Q, dO, dQ) stays
  * in the second-level cache. */
-__device__ __forceinline__ wide_item find_pair(const wide_args &p, int rank, int i)
+__device__ __forceinline__ wide_item find_pair(const grad_args &p, int rank, int i)
 {
     int per = SECTION * ((p.blocks + 1) / 2), part = i / per, within = i - part * per;
     int heads = min((int)SECTION, p.heads - part * SECTION), pair = within / heads;
@@ -62,13 +63,13 @@ __device__ __forceinline__ wide_item find_pair(const wide_args &p, int rank, int
 }
 /* The item of a round, -1: none. The first block takes it and leaves it in both; two places, as the
  * other block may still be at the end of the round before. */
-__device__ __forceinline__ int take_item(const wide_args &p, const wide_room &r, int round)
+__device__ __forceinline__ int take_item(const grad_args &p, const wide_room &r, int round)
 {
     uint32_t at = r.at + AT_ITEM + 4 * (round & 1);
     if (r.rank == 1) {
         bar_wait(r.told, round & 1);
         asm volatile("fence.acq_rel.cluster;" ::: "memory");
-        return item_in(at);
+        return load_shared(at);
     }
     int i = atomicAdd(p.taken, 1);
     i = i < p.heads * ((p.blocks + 1) / 2) ? i : -1;
@@ -82,7 +83,7 @@ __device__ __forceinline__ int take_item(const wide_args &p, const wide_room &r,
 }
 
 /* Group 0. */
-__device__ __forceinline__ void load_all(const wide_args &p, const wide_maps &m, const wide_room &r)
+__device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m, const wide_room &r)
 {
     int group = p.s.heads_q / p.s.heads_kv;
     ring_at<STAGES> stage = {0, 1};
@@ -124,7 +125,7 @@ __device__ __forceinline__ void load_all(const wide_args &p, const wide_maps &m,
 
 /* Groups 1 and 2 (w = 0, 1). */
 struct wide_group {
-    const wide_args &p;
+    const grad_args &p;
     const wide_room &r;
     const int w, warp, lane;
     float dk[64], dv[64], s[32], dp[32];
@@ -317,7 +318,7 @@ __device__ __forceinline__ void wide_group::do_item(const wide_item &t)
     const int group = p.s.heads_q / p.s.heads_kv, k0 = t.block * GRAD_KEYS + 64 * w;
     const int first = t.first;
     int64_t tile = (int64_t)(t.batch * p.s.heads_q + t.head * group) * p.tiles + first;
-    float *to = p.dq_sums + (tile * 2 + r.rank) * WIDE_HALF + warp * (WIDE_HALF / 4), *due = to;
+    float *to = p.dq_sums + (tile * 2 + r.rank) * GRAD_TILE + warp * (GRAD_TILE / 4), *due = to;
     int left = group * (p.tiles - first), q = first;
     bool begun = false;
 #pragma unroll
@@ -331,10 +332,10 @@ __device__ __forceinline__ void wide_group::do_item(const wide_item &t)
             skip_tile(makes, due);
         else
             do_tile(q, k0, makes, due);
-        begun = true, due = to, to += 2 * WIDE_HALF, last = hand, was = stage;
+        begun = true, due = to, to += 2 * GRAD_TILE, last = hand, was = stage;
         hand.step(), stage.step();
         if (++q == p.tiles)
-            q = first, to += (int64_t)first * (2 * WIDE_HALF);
+            q = first, to += (int64_t)first * (2 * GRAD_TILE);
     }
     wgmma_wait<0>();
     release_rows();
@@ -349,7 +350,7 @@ __device__ __forceinline__ void wide_group::do_item(const wide_item &t)
     settle(dk), settle(dv);
 }
 
-__device__ __forceinline__ void make_grads(const wide_args &p, const wide_room &r, int w)
+__device__ __forceinline__ void make_grads(const grad_args &p, const wide_room &r, int w)
 {
     wide_group g = {p, r, w, (int)(threadIdx.x / 32 & 3), (int)(threadIdx.x & 31)};
     g.stage = g.was = {0, 0}, g.hand = {0, 0}, g.last = {HANDS - 1, 1};
@@ -362,7 +363,7 @@ __device__ __forceinline__ void make_grads(const wide_args &p, const wide_room &
 #pragma unroll 1
     for (int round = 0;; round++) {
         bar_wait(r.item_full, round & 1);
-        int i = item_in(r.at + AT_ITEM + 4 * (round & 1));
+        int i = load_shared(r.at + AT_ITEM + 4 * (round & 1));
         if (i < 0)
             break;
         g.do_item(find_pair(p, r.rank, i));
@@ -385,12 +386,12 @@ __device__ __forceinline__ void make_grads(const wide_args &p, const wide_room &
 }
 
 __global__ __launch_bounds__(THREADS, 1) void flash_wide_kernel(
-    const __grid_constant__ wide_maps m, const __grid_constant__ wide_args p)
+    const __grid_constant__ grad_maps m, const __grid_constant__ grad_args p)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ char shared_room[];
     wide_room r;
-    r.at = ((uint32_t)__cvta_generic_to_shared(shared_room) + 1023) & ~1023u;
+    r.at = (shared_at(shared_room) + 1023) & ~1023u;
     r.rank = cluster_rank();
     r.told = r.at + AT_BARS, r.item_full = r.told + 8, r.item_empty = r.item_full + 8;
     r.rows_full = r.item_empty + 8, r.rows_empty = r.rows_full + 8 * STAGES;
@@ -422,7 +423,7 @@ bool flash_wide_made()
     static const bool hopper = made_for_hopper(flash_wide_kernel); /* of the machine */
     return hopper;
 }
-cudaError_t flash_wide_main(const wide_args &p, const wide_maps &m, int sms, cudaStream_t stream)
+cudaError_t flash_wide(const grad_args &p, const grad_maps &m, int sms, cudaStream_t stream)
 {
     cudaError_t e = cudaFuncSetAttribute(
         flash_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES);

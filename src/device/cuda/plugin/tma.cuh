@@ -164,6 +164,18 @@ __device__ __forceinline__ void tma_load_to_all(uint32_t to, const CUtensorMap *
                  : "memory");
 }
 
+/* A word of shared memory. */
+__device__ __forceinline__ int load_shared(uint32_t at)
+{
+    int x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+__device__ __forceinline__ void store_shared(uint32_t at, int x)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+
 /* A place in a ring of N, and the parity of its next phase. A loader begins with parity 1. */
 template <int N> struct ring_at {
     int slot, parity;
