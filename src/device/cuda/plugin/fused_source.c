@@ -241,14 +241,15 @@ static void store_value(writer *k, int out, int value)
     const mx_type *t = mx_group_type(k->g, value);
     bool bf = t->dtype == MX_BF16;
     if (narrow(k, t)) {
-        mx_str_addf(k->out, "  if (%s) out%d[", k->flat ? "first == 0" : "lane == 0", out);
+        mx_str_addf(k->out, "  if (%s) out%d[", k->flat ? "first == 0" : "live && lane == 0", out);
         k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, k->results ? &k->results[out] : NULL);
         mx_str_addf(k->out, "] = %s(v%d);\n", bf ? "bf_put" : "", value);
         return;
     }
     mx_str_addf(k->out, "  { %s *p = out%d + ", c_type(t->dtype), out);
     k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, k->results ? &k->results[out] : NULL);
-    mx_str_add(k->out, ";\n    for (int u = 0; u < U; u++) if (AT(u) < LIMIT) ");
+    mx_str_addf(k->out, ";\n    for (int u = 0; u < U; u++) if (%sAT(u) < LIMIT) ",
+                k->flat ? "" : "live && ");
     if (bf && k->w == 8)
         mx_str_addf(k->out, "bf_store8(p + AT(u), v%d + u * W); }\n", value);
     else if (t->dtype == MX_F32 && k->w == 8)
@@ -438,6 +439,8 @@ static void write_header(writer *k, mx_fused_launch *l)
         mx_str_addf(o, "  float sum%d[N]; for (int e = 0; e < N; e++) sum%d[e] = 0;\n", i, i);
 }
 
+/* Lanes beyond the last row compute it too, for the barriers' sake, but store nothing: results may
+ * lie where the row was read (compile/parts.c). */
 static const char live_row[] =
     "const bool live = row < ROW_COUNT; if (!live) row = ROW_COUNT - 1;\n";
 
