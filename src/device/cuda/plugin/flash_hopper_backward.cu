@@ -17,21 +17,19 @@
  * computed meanwhile belongs to the next: S, dP (while dV and dK of the tile before end), powers,
  * dV, dS (while dV is formed), dK. df lies over dp, so dP waits for dK of the tile before.
  *
- * One H200, in turns with cuDNN 9.19 where its bits repeat as well: GPT-2 64 x 1024, 12 heads:
- * 0.66 ms (1.14), hot 0.76 - 0.79 (1.15); 4 x 4096, 32 over 8 heads: 1.37 (2.27), hot 1.49 - 1.65
- * (2.34). With all products of a step in two portions, each waited for at once, a tenth
- * slower.
+ * One H200, hot, in turns with cuDNN 9.19 where its bits repeat as well: GPT-2 64 x 1024, 12 heads:
+ * 0.73 ms (1.19; any order 1.06); 4 x 4096, 32 over 8 heads: 1.49 ms (2.43; any order 1.93). With
+ * all products of a step in two portions, each waited for at once, a tenth slower.
  * Tried and not faster: the scores of the next tile asked for before the sums of this one; groups
  * that issue in turns; K alone in registers (no fragments at all: 6 % slower). For dQ: additions in
- * any order to memory that a pass before has set to 0 and a pass after rounds (0.08 ms more for
- * GPT-2's layer, 0.13 for the other); additions by the lanes (red.v4); turns that the warps of
- * group 1 wait for themselves (a fifth slower: a way through memory is as long as a step); items
- * taken when the one before begins (up to three times the time: their turns keep others waiting).
+ * any order to memory that a pass before has set to 0 and a pass after rounds (0.84 and 1.58 ms in
+ * the same run); additions by the lanes (red.v4); turns that the warps of group 1 wait for
+ * themselves (a fifth slower: a way through memory is as long as a step); items taken when the one
+ * before begins (up to three times the time: their turns keep others waiting).
  */
 #include "device/cuda/plugin/flash_hopper_dq.cuh"
 
 enum { THREADS = 512 };
-
 
 /* Warp 0. The next item is asked for with the last tile of this one: a block that takes it earlier
  * than it comes to it keeps others waiting. */
