@@ -20,7 +20,7 @@
 struct row {
     const char *name;
     int64_t width, mlp;
-    bool gated; /* gate and up, and q, k, v, as products of their own */
+    bool gated; /* gate and up as products of their own */
     int64_t layers, heads, kv, vocab, batch, length;
     double aim; /* of MFU */
 };
@@ -89,6 +89,9 @@ static void product(step *s, int64_t m, int64_t n, int64_t k, bool ta, bool tb, 
         mx_gemm_shape shape = {};
         shape.m = m, shape.n = n, shape.k = k, shape.trans_a = ta, shape.trans_b = tb;
         shape.alpha = 1, shape.in = MX_GEMM_BF16, shape.out = f32 ? MX_GEMM_F32 : MX_GEMM_BF16;
+        shape.lda = ta ? m : k; /* said as a training run says it, whose choices are then found */
+        if (!f32)
+            shape.ldb = tb ? k : n, shape.ldc = n, shape.batch = 1;
         OK(mx_gemm_plan_new(&p, s->lt, &shape));
         OK(mx_gemm_plan_search(p, s->a, s->b, s->c, s->work, 0));
     }
@@ -173,9 +176,9 @@ static void add_attention(step *s, attention *a, int back)
 static void all_of(step *s, const row *r, bool products, bool attentions)
 {
     int64_t t = r->batch * r->length, w = r->width, d = w / r->heads, kv = r->kv * d;
-    std::vector<int64_t> qkv = {w, kv, kv}, up = {r->mlp, r->mlp}, head = {(r->vocab + 7) / 8 * 8};
-    if (!r->gated)
-        qkv = {w + 2 * kv}, up = {r->mlp};
+    std::vector<int64_t> qkv = {w + 2 * kv}, up = {r->mlp}, head = {(r->vocab + 7) / 8 * 8};
+    if (r->gated)
+        up = {r->mlp, r->mlp};
     attention *a = attentions ? attend(s, r) : nullptr;
     for (int64_t l = 0; l < r->layers; l++) {
         if (products)
