@@ -137,6 +137,9 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->gpu)
         mx_pass_slope(g);
     MX_TRY(after(g, o, "slope"));
+    if (o->gpu && keeps_all)
+        mx_pass_swiglu(g);
+    MX_TRY(after(g, o, "swiglu"));
     return finish(g, o, out);
 }
 

@@ -8,6 +8,7 @@
  *   remat       which forward values the backward pass keeps, which it computes again
  *   offload     which of those it keeps in host memory, and when they go and come
  *   slope       for a GPU: the slope of a GELU joins the product beside it
+ *   swiglu      for a GPU: a SwiGLU and its gradient join the products beside them
  *   fuse        elementwise chains and row ops -> one kernel
  *   schedule    = mx_graph_order on (seq, id)
  *   memory      liveness and offsets (memory.h)
@@ -45,6 +46,7 @@ mx_status mx_pass_remat(mx_graph *g, mx_remat how) MX_MUST_USE;
 mx_status mx_pass_offload(mx_graph *g, const char *names) MX_MUST_USE;
 
 void mx_pass_slope(mx_graph *g);
+void mx_pass_swiglu(mx_graph *g);
 
 /* merge = false: every elementwise node becomes a group of its own (for comparison). */
 void mx_pass_fuse(mx_graph *g, bool merge);

@@ -24,6 +24,8 @@
  *     part_of<C>(portion, p)      an eighth, 32 columns
  * and, where it has use for them (product_end has the defaults):
  *     ready<C>(p)                 before an eighth and the step that it goes with
+ *     SPREAD                      eighths go as far apart as the steps of a long k allow
+ *     TWO_FACTORS                 a tile is of 128 columns of B and as many of maps.second
  *     ROOM, prepare(r)            bytes of shared memory for it, and its barriers there (static)
  *     AIDES, maps                 so many more warps of the loader's group, their tensor maps
  *     aid(s, p, maps, r, i)       what aide i does (static)
@@ -49,9 +51,20 @@ struct product_room {
     int rank, mt, nt, steps, clusters, first;
 };
 
+/* 1 / (1 + 2^x): a sigmoid of -x log(2). */
+static constexpr float PRODUCT_LOG2E = 1.4426950408889634f;
+__device__ __forceinline__ float sigmoid_down2(float x)
+{
+    float e, s;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.f + e));
+    return s;
+}
+
 /* Registers a thread: 128 of the loader's and 256 of the groups' come out of one pool. */
 struct product_end {
     struct maps {};
+    enum { TWO_FACTORS = false, SPREAD = false };
     enum { ROOM = 2048, AIDES = 0, LOADER_REGISTERS = 24, GROUP_REGISTERS = 240 };
     static __device__ __forceinline__ void prepare(const product_room &) {}
     template <int C, class Args> __device__ __forceinline__ void ready(const Args &) {}
@@ -71,6 +84,21 @@ __device__ __forceinline__ tile_at find_tile(const product_shape &s, int t, int 
     return {set * s.group + within % height, within / height};
 }
 
+/* Columns from one tile to the next. */
+template <class End> __host__ __device__ constexpr int tile_wide()
+{
+    return End::TWO_FACTORS ? HALF_N : TILE_N;
+}
+/* What this block loads its half of B from. */
+template <class End>
+__device__ __forceinline__ const CUtensorMap *factor_of(const product_room &r, const CUtensorMap *b,
+                                                        const typename End::maps &more)
+{
+    if constexpr (End::TWO_FACTORS)
+        return r.rank ? &more.second : b;
+    return b;
+}
+
 /* t, or the next of this cluster's tiles that is wanted. */
 template <class End>
 __device__ __forceinline__ int next_tile(const product_shape &s, const typename End::args &p,
@@ -86,11 +114,12 @@ __device__ __forceinline__ void load_tiles(const product_shape &s, const typenam
                                            const product_room &r, const CUtensorMap *map_a,
                                            const CUtensorMap *map_b)
 {
+    const int skip = End::TWO_FACTORS ? HALF_N * r.rank : 0; /* either half is of columns n0 on */
     ring_at<STAGES> at = {0, 1};
     for (int t = next_tile<End>(s, p, r, r.first); t < r.mt * r.nt;
          t = next_tile<End>(s, p, r, t + r.clusters)) {
         tile_at tile = find_tile(s, t, r.mt, r.nt);
-        int m0 = (tile.m * PAIR + r.rank) * TILE_M, n0 = tile.n * TILE_N;
+        int m0 = (tile.m * PAIR + r.rank) * TILE_M, n0 = tile.n * tile_wide<End>() - skip;
         for (int i = 0; i < r.steps; i++, at.step()) {
             uint32_t bar = r.full + 8 * at.slot, to = r.stages + at.slot * STAGE;
             bar_wait(r.empty + 8 * at.slot, at.parity);
@@ -165,12 +194,15 @@ template <class End, bool B_OUT> struct multiplier {
         leave_stage();
         at.step();
     }
-    template <int C> __device__ __forceinline__ void first_middle_steps()
+    template <int C> __device__ __forceinline__ void first_middle_steps(int apart)
     {
         if constexpr (C < EIGHTHS)
             if (C + 2 < r.steps) {
                 middle_step<C>();
-                first_middle_steps<C + 1>();
+                if constexpr (End::SPREAD)
+                    for (int i = 1; i < apart; i++)
+                        middle_step<EIGHTHS>();
+                first_middle_steps<C + 1>(apart);
             }
     }
     /* All eighths from `first` on: indices of registers must be known to the compiler. */
@@ -189,7 +221,7 @@ template <class End, bool B_OUT> struct multiplier {
     __device__ __forceinline__ void look_up(int t)
     {
         tile_at tile = find_tile(s, t, r.mt, r.nt);
-        m0 = (tile.m * PAIR + r.rank) * TILE_M + group * 64, n0 = tile.n * TILE_N;
+        m0 = (tile.m * PAIR + r.rank) * TILE_M + group * 64, n0 = tile.n * tile_wide<End>();
         end.begin(p, m0, n0);
     }
     /* Ends tile t, of which the last step but one is under way; begins the next, unless there is
@@ -232,8 +264,9 @@ template <class End, bool B_OUT> struct multiplier {
         do {
             look_up(t);
             at.step();
-            first_middle_steps<0>();
-            for (int i = 1 + EIGHTHS; i + 1 < r.steps; i++)
+            int apart = End::SPREAD ? max((r.steps - 2) / EIGHTHS, 1) : 1;
+            first_middle_steps<0>(apart);
+            for (int i = 1 + EIGHTHS * apart; i + 1 < r.steps; i++)
                 middle_step<EIGHTHS>();
         } while (change_tile(t));
         end.take(1, hi, p);
@@ -254,7 +287,7 @@ __global__ __launch_bounds__(PRODUCT_THREADS, 1) void product_kernel(
     r.spare = r.stages + STAGES * STAGE;
     r.full = r.spare + End::ROOM, r.empty = r.full + 8 * STAGES;
     r.rank = cluster_rank();
-    r.mt = (s.m + BAND_M - 1) / BAND_M, r.nt = (s.n + TILE_N - 1) / TILE_N;
+    r.mt = (s.m + BAND_M - 1) / BAND_M, r.nt = (s.n + tile_wide<End>() - 1) / tile_wide<End>();
     r.steps = (s.k + 63) / 64, r.clusters = gridDim.x / PAIR, r.first = blockIdx.x / PAIR;
     int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     if (!End::asked(p, -1))
@@ -271,7 +304,7 @@ __global__ __launch_bounds__(PRODUCT_THREADS, 1) void product_kernel(
     if (group == GROUPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)End::LOADER_REGISTERS));
         if (threadIdx.x == GROUPS * 128)
-            load_tiles<End, B_OUT>(s, p, r, &map_a, &map_b);
+            load_tiles<End, B_OUT>(s, p, r, &map_a, factor_of<End>(r, &map_b, more));
         if constexpr (End::AIDES) {
             int aide = (int)(threadIdx.x / 32) - 4 * GROUPS - 1;
             if (aide >= 0 && aide < End::AIDES)
@@ -317,6 +350,18 @@ template <class End, bool B_OUT> static int product_room_for()
     static const int clusters = product_clusters<End>(product_kernel<End, B_OUT>);
     return clusters;
 }
+template <class End> static int64_t product_tiles(int64_t m, int64_t n)
+{
+    return (m + BAND_M - 1) / BAND_M * ((n + tile_wide<End>() - 1) / tile_wide<End>());
+}
+/* On this device, and large enough: a few tiles are left to others, who split them better. */
+template <class End, bool B_OUT> static bool product_suits(int64_t m, int64_t n, int64_t k)
+{
+    const int64_t most = 1 << 30, enough = 4;
+    int room = product_room_for<End, B_OUT>();
+    return room && n % 8 == 0 && k % 8 == 0 && k > 64 && m < most && n < most && k < most &&
+           product_tiles<End>(m, n) >= enough * room;
+}
 /* Boxes of 64 x 64 of a dense bf16 matrix. */
 static inline cudaError_t product_map(CUtensorMap *map, const void *at, int64_t rows, int64_t cols)
 {
@@ -337,7 +382,7 @@ static cudaError_t product_launch(int64_t m, int64_t n, int64_t k, const void *a
         e = B_OUT ? product_map(&map_b, b, k, n) : product_map(&map_b, b, n, k);
     if (e != cudaSuccess)
         return e;
-    int64_t tiles = (m + BAND_M - 1) / BAND_M * ((n + TILE_N - 1) / TILE_N);
+    int64_t tiles = product_tiles<End>(m, n);
     product_shape shape = {(int)m, (int)n, (int)k, (room + 2) / 3};
     cudaLaunchAttribute at;
     cudaLaunchConfig_t c = product_config<End>(&at, tiles < room ? tiles : room);

@@ -102,12 +102,8 @@ struct gelu_end : product_end {
 
 bool mx_product_gelu_is_possible(const mx_product_gelu *s)
 {
-    const int64_t most = 1 << 30, enough = 4;
-    int room = s->b_outside ? product_room_for<gelu_end, true>()
-                            : product_room_for<gelu_end, false>();
-    int64_t tiles = (s->m + BAND_M - 1) / BAND_M * ((s->n + TILE_N - 1) / TILE_N);
-    return room && s->n % 8 == 0 && s->k % 8 == 0 && s->k > 64 && s->m < most && s->n < most &&
-           s->k < most && tiles >= enough * room;
+    return s->b_outside ? product_suits<gelu_end, true>(s->m, s->n, s->k)
+                        : product_suits<gelu_end, false>(s->m, s->n, s->k);
 }
 
 cudaError_t mx_product_gelu_launch(const mx_product_gelu *s, const mx_product_gelu_args *a,

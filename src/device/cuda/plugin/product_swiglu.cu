@@ -1,0 +1,173 @@
+/* product_swiglu.cu - products that end in a SwiGLU, on hopper_product.cuh, and in its gradient, on
+ * hopper_stream.cuh.
+ *
+ * Forward, a tile is of 128 columns of both products: half of its B is of one weight, half of the
+ * other, so a thread has g and u of the same places.
+ */
+#include "device/cuda/plugin/hopper_stream.cuh"
+#include "device/cuda/plugin/product_swiglu.h"
+
+__device__ __forceinline__ float sigmoid(float x)
+{
+    return sigmoid_down2(x * -PRODUCT_LOG2E);
+}
+
+/* --- forward --- */
+
+struct swiglu_args {
+    uint16_t *g, *u, *h;
+    int m, n;
+};
+struct swiglu_maps {
+    CUtensorMap second; /* B2 */
+};
+
+/* Put aside: words 8 c + 4 h + i of g (product_gelu.cu), and 32 further on of u. Eighth C is of
+ * columns 32 (C / 2) and on, the rows of half h = C % 2. */
+struct swiglu_end : product_end {
+    typedef swiglu_args args;
+    typedef swiglu_maps maps;
+    enum { TWO_FACTORS = true, SPREAD = true };
+    uint32_t v[64];
+    int64_t at;  /* of this lane's first 16 bytes */
+    int left[2]; /* columns from there on, of its row and the one 8 below; 0: not stored */
+
+    static __device__ __forceinline__ bool asked(const args &, int)
+    {
+        return true;
+    }
+    __device__ swiglu_end(const product_room &, int)
+    {
+        at = 0, left[0] = left[1] = 0; /* nothing aside yet */
+    }
+    __device__ __forceinline__ void begin(const args &, int, int) {}
+    __device__ __forceinline__ void place(const args &p, int m0, int n0)
+    {
+        int q = threadIdx.x & 3, row = m0 + sum_row();
+        at = (int64_t)row * p.n + n0 + 8 * q;
+        left[0] = row < p.m ? p.n - n0 - 8 * q : 0;
+        left[1] = row + 8 < p.m ? p.n - n0 - 8 * q : 0;
+    }
+    __device__ __forceinline__ void take(int half, const float d[64], const args &)
+    {
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                v[32 * half + j / 4 * 8 + 4 * h + j % 4] =
+                    pack2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
+    }
+    template <int C>
+    __device__ __forceinline__ void store(uint16_t *to, const uint32_t w[4], int n)
+    {
+        const int c = C / 2, h = C % 2;
+        if (left[h] > 32 * c)
+            store8(to + at + 32 * c + (h ? 8 * (int64_t)n : 0),
+                   make_uint4(w[0], w[1], w[2], w[3]));
+    }
+    template <int C> __device__ __forceinline__ void part_of(int k, const args &p)
+    {
+        uint32_t *g = &v[8 * (C / 2) + 4 * (C % 2)], *u = g + 32;
+        if (k == 0)
+            exchange_part<1>(g);
+        if (k == 1)
+            exchange_part<2>(g), store<C>(p.g, g, p.n);
+        if (k == 2)
+            exchange_part<1>(u);
+        if (k == 3)
+            exchange_part<2>(u), store<C>(p.u, u, p.n);
+        if (k >= 4) {
+            float x = low_of(g[k - 4]), y = high_of(g[k - 4]);
+            g[k - 4] = pack2(x * sigmoid(x) * low_of(u[k - 4]),
+                             y * sigmoid(y) * high_of(u[k - 4]));
+        }
+        if (k == 7)
+            store<C>(p.h, g, p.n);
+    }
+};
+
+/* --- backward --- */
+
+struct swiglu_slope_end : stream_end<2, 2> {
+    struct args {};
+    enum { SPREAD = true, LOADER_REGISTERS = 40, GROUP_REGISTERS = 232 };
+    uint32_t g[4], u[4]; /* of half of the eighth under way; then dg and du */
+
+    __device__ swiglu_slope_end(const product_room &r, int group) : stream_end(r, group) {}
+    /* g and u become their gradients. */
+    static __device__ __forceinline__ void turn(float d, float &x, float &y)
+    {
+        float s = sigmoid(x), silu = x * s;
+        x = d * y * fmaf(-silu, s, s + silu);
+        y = d * silu;
+    }
+    template <int C> __device__ __forceinline__ void ready(const args &)
+    {
+        arrived<C>();
+        load<C>(g, 0, 0);
+        load<C>(u, 1, 0);
+    }
+    template <int C> __device__ __forceinline__ void part_of(int k, const args &)
+    {
+        uint32_t d = v[8 * C + k], &gw = g[k % 4], &uw = u[k % 4];
+        float g0 = low_of(gw), g1 = high_of(gw), u0 = low_of(uw), u1 = high_of(uw);
+        turn(low_of(d), g0, u0);
+        turn(high_of(d), g1, u1);
+        gw = pack2(g0, g1), uw = pack2(u0, u1);
+        if (k % 4 == 3)
+            store<C>(g, 0, k / 4), store<C>(u, 1, k / 4);
+        if (k == 3)
+            load<C>(g, 0, 1), load<C>(u, 1, 1);
+        if (k == 7)
+            done<C>();
+    }
+    static __device__ __forceinline__ void look(const args &, uint32_t, stream_tile, int) {}
+    static __device__ __forceinline__ void aid(const product_shape &s, const args &p,
+                                               const maps &of, const product_room &r, int group)
+    {
+        serve<swiglu_slope_end>(s, p, of, r, group);
+    }
+};
+
+/* --- host --- */
+
+template <bool B_OUT> static bool is_possible(const mx_product_swiglu *s)
+{
+    return s->backward ? product_suits<swiglu_slope_end, B_OUT>(s->m, s->n, s->k)
+                       : product_suits<swiglu_end, B_OUT>(s->m, s->n, s->k);
+}
+
+bool mx_product_swiglu_is_possible(const mx_product_swiglu *s)
+{
+    return s->b_outside ? is_possible<true>(s) : is_possible<false>(s);
+}
+
+cudaError_t mx_swiglu_product(const mx_product_swiglu *s, const mx_swiglu_forward_args *a,
+                              cudaStream_t stream)
+{
+    int64_t m = s->m, n = s->n, k = s->k;
+    swiglu_args p = {(uint16_t *)a->g, (uint16_t *)a->u, (uint16_t *)a->h, (int)m, (int)n};
+    swiglu_maps of;
+    cudaError_t e = s->b_outside ? product_map(&of.second, a->b2, k, n)
+                                 : product_map(&of.second, a->b2, n, k);
+    if (e != cudaSuccess)
+        return e;
+    return s->b_outside ? product_launch<swiglu_end, true>(m, n, k, a->a, a->b, p, stream, of)
+                        : product_launch<swiglu_end, false>(m, n, k, a->a, a->b, p, stream, of);
+}
+
+cudaError_t mx_swiglu_slope_product(const mx_product_swiglu *s, const mx_swiglu_backward_args *a,
+                                    cudaStream_t stream)
+{
+    int64_t m = s->m, n = s->n, k = s->k;
+    const void *in[2] = {a->g, a->u};
+    void *out[2] = {a->dg, a->du};
+    swiglu_slope_end::args p;
+    stream_maps<2> of;
+    cudaError_t e = stream_maps_of<2>(&of, in, out, m, n);
+    if (e != cudaSuccess)
+        return e;
+    return s->b_outside
+               ? product_launch<swiglu_slope_end, true>(m, n, k, a->a, a->b, p, stream, of)
+               : product_launch<swiglu_slope_end, false>(m, n, k, a->a, a->b, p, stream, of);
+}
