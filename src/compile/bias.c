@@ -15,7 +15,6 @@
 
 #include "ops.h"
 #include "ops/matmul.h"
-#include <string.h>
 
 enum { ALIGN = 8 }; /* elements: rows of what GELU's end reads and writes begin at 16 bytes */
 
@@ -53,12 +52,9 @@ static mx_node *bias_of(const mx_node *add, const uses *u)
                : NULL;
 }
 
-/* Of rows with a matrix, in bfloat16. */
 static bool is_wide(const mx_node *y)
 {
-    const char *spec = ((const mx_matmul_attr *)y->attr)->spec, *out = strstr(spec, "->") + 2;
-    return *spec == '*' && *out == '*' && strlen(out) == 2 && y->type.dtype == MX_BF16 &&
-           y->type.dim[y->type.ndim - 1] % ALIGN == 0;
+    return mx_matmul_is_of_rows(y) && y->type.dim[y->type.ndim - 1] % ALIGN == 0;
 }
 
 /* The product that does this node's work too, or NULL. */

@@ -82,6 +82,7 @@ void mx_pass_join(mx_graph *g)
 
 void mx_pass_join_backward(mx_graph *g)
 {
+    const char *scope = g->scope;
     for (int i = g->n_forward, n = g->n_nodes; i < n && !g->error; i++) {
         mx_node *user = g->node[i];
         for (int k = 0; k < user->n_in && user->op == &mx_op_matmul; k++) {
@@ -94,4 +95,5 @@ void mx_pass_join_backward(mx_graph *g)
         }
     }
     g->seq = -1;
+    g->scope = scope;
 }

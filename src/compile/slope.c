@@ -10,7 +10,6 @@
 
 #include "ops.h"
 #include "ops/matmul.h"
-#include <string.h>
 
 typedef struct {
     int *uses;     /* of each node, by nodes and roots */
@@ -39,22 +38,13 @@ static readers find_readers(mx_graph *g)
     return r;
 }
 
-/* A product of rows with a matrix that nobody else reads, in bfloat16. */
-static bool is_product(const mx_node *y, const readers *r)
-{
-    if (y->op != &mx_op_matmul || y->n_in != 2 || r->uses[y->id] != 1)
-        return false;
-    const char *spec = ((const mx_matmul_attr *)y->attr)->spec, *out = strstr(spec, "->") + 2;
-    return *spec == '*' && *out == '*' && strlen(out) == 2 && y->type.dtype == MX_BF16 &&
-           y->in[0]->type.dtype == MX_BF16;
-}
-
 static void join(mx_graph *g, mx_node *n, const readers *r)
 {
     mx_node *u = n->in[0], *sum = r->sum[n->id];
     if (n->op != &mx_op_gelu_tanh_slope || u->op->kind != MX_PROJECT ||
-        u->in[0]->op != &mx_op_matmul_gelu || !is_product(n->in[1], r) || !sum ||
-        n->type.dtype != MX_BF16 || sum->type.dtype != MX_F32)
+        u->in[0]->op != &mx_op_matmul_gelu || !mx_matmul_is_of_rows(n->in[1]) ||
+        r->uses[n->in[1]->id] != 1 || !sum || n->type.dtype != MX_BF16 ||
+        sum->type.dtype != MX_F32)
         return;
     g->seq = n->seq;
     g->scope = n->scope;

@@ -39,15 +39,6 @@ static readers find_readers(mx_graph *g)
     return r;
 }
 
-/* A product of rows with a matrix, in bfloat16. */
-static bool is_product(const mx_node *y)
-{
-    if (y->op != &mx_op_matmul || y->n_in != 2)
-        return false;
-    const char *spec = ((const mx_matmul_attr *)y->attr)->spec, *out = strstr(spec, "->") + 2;
-    return *spec == '*' && *out == '*' && strlen(out) == 2 && y->type.dtype == MX_BF16 &&
-           y->in[0]->type.dtype == MX_BF16 && y->in[1]->type.ndim == 2;
-}
 static bool same_kind(const mx_node *a, const mx_node *b)
 {
     return a != b && a->in[0] == b->in[0] && mx_shape_equal(&a->in[1]->type, &b->in[1]->type) &&
@@ -74,7 +65,8 @@ static void join_forward(mx_graph *g, mx_node *n, const readers *r)
         if (silu->op != &mx_op_silu)
             continue;
         mx_node *gate = silu->in[0];
-        if (!is_product(gate) || !is_product(up) || !same_kind(gate, up) || !may_go(n, r))
+        if (!mx_matmul_is_of_rows(gate) || !mx_matmul_is_of_rows(up) || !same_kind(gate, up) ||
+            !may_go(n, r))
             continue;
         begin(g, gate->seq > up->seq ? gate : up);
         mx_node *now = mx_matmul_swiglu(g, gate, up);
@@ -105,7 +97,7 @@ static void join_backward(mx_graph *g, mx_node *n, const readers *r)
     mx_node *gate = n->in[0], *by_up = n->in[1];
     for (int k = 0; k < 2 && by_up->op == &mx_op_mul && r->uses[by_up->id] == 1; k++) {
         mx_node *d = by_up->in[k], *up = by_up->in[1 - k];
-        if (!is_product(d) || r->uses[d->id] != 2 || !r->mul[d->id][1])
+        if (!mx_matmul_is_of_rows(d) || r->uses[d->id] != 2 || !r->mul[d->id][1])
             continue;
         mx_node *by_silu = r->mul[d->id][r->mul[d->id][0] == by_up];
         const mx_node *silu = other(by_silu, d);

@@ -279,6 +279,15 @@ mx_matmul_attr mx_matmul_third(const mx_node *product, const char *third, const 
     return at_;
 }
 
+bool mx_matmul_is_of_rows(const mx_node *y)
+{
+    if (y->op != &mx_op_matmul || y->n_in != 2)
+        return false;
+    const char *spec = notation(y), *out = strstr(spec, "->") + 2;
+    return *spec == '*' && *out == '*' && strlen(out) == 2 && y->in[1]->type.ndim == 2 &&
+           y->type.dtype == MX_BF16 && y->in[0]->type.dtype == MX_BF16;
+}
+
 /* A product again with bias (f) added; f is the last dim of the result. */
 mx_node *mx_matmul_bias(mx_graph *g, mx_node *product, mx_node *bias)
 {

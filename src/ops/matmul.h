@@ -24,6 +24,10 @@ typedef struct {
     int64_t batch, a_step, b_step, c_step;
 } mx_product;
 
+/* Is this a product of rows with a matrix, in bfloat16, without a bias? On a GPU such products can
+ * end in something else (compile/bias.c, slope.c, swiglu.c). */
+bool mx_matmul_is_of_rows(const mx_node *y);
+
 /* Input 0's rows times the whole of input 1, both packed, and so is the result. */
 static inline bool mx_product_is_dense(const mx_product *p)
 {

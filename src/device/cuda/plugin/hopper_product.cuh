@@ -34,6 +34,7 @@
 #define MX_DEVICE_CUDA_HOPPER_PRODUCT_CUH
 
 #include "device/cuda/plugin/tma.cuh"
+#include "device/cuda/plugin/vec.cuh"
 #include "device/cuda/plugin/wgmma.cuh"
 
 enum { SLAB = 64 * 128, TILE_M = 128, TILE_N = 256, HALF_N = TILE_N / 2 };
@@ -132,6 +133,18 @@ __device__ __forceinline__ void load_tiles(const product_shape &s, const typenam
                                 B_OUT ? i * 64 : n0 + 64 * j, 0, 0, bar, 3);
         }
     }
+}
+
+/* Half of a tile's sums, rounded, two to a word: word 8 c + 4 h + i has columns 32 c + 8 i + 2 q and
+ * the next, of row l / 4 + 8 h (lane l = 4 (l / 4) + q). */
+__device__ __forceinline__ void put_aside(uint32_t v[64], int half, const float d[64])
+{
+#pragma unroll
+    for (int j = 0; j < 16; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            v[32 * half + j / 4 * 8 + 4 * h + j % 4] =
+                pack2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
 }
 
 template <class End, bool B_OUT> struct multiplier {

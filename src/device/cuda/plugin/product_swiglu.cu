@@ -50,12 +50,7 @@ struct swiglu_end : product_end {
     }
     __device__ __forceinline__ void take(int half, const float d[64], const args &)
     {
-#pragma unroll
-        for (int j = 0; j < 16; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                v[32 * half + j / 4 * 8 + 4 * h + j % 4] =
-                    pack2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
+        put_aside(v, half, d);
     }
     template <int C>
     __device__ __forceinline__ void store(uint16_t *to, const uint32_t w[4], int n)
