@@ -7,9 +7,9 @@
  * touches them; the weights' rows are copied together in every step, and again for the backward
  * pass, rather than kept so long, and their gradients apart.
  *
- * Where it pays: three or more. Of two (gate and up) the widest tensors of the model would have to
- * be parts and only one sum is saved; measured, the products themselves gain nothing. Weights that
- * are not trained (LoRA's) stay as they are. For devices whose kernels take parts.
+ * Where it pays: three or more. Of two, gate and up, the products gain nothing by themselves; they
+ * are joined where SwiGLU is (swiglu.c). Weights that are not trained (LoRA's) stay as they are. For
+ * devices whose kernels take parts.
  */
 #include "compile/passes.h"
 
