@@ -8,8 +8,8 @@
  * pass, rather than kept so long, and their gradients apart.
  *
  * Where it pays: three or more. Of two, gate and up, the products gain nothing by themselves; they
- * are joined where SwiGLU is (swiglu.c). Weights that are not trained (LoRA's) stay as they are. For
- * devices whose kernels take parts.
+ * are joined where SwiGLU is (swiglu.c). Weights that are not trained (LoRA's) stay as they are.
+ * For devices whose kernels take parts.
  */
 #include "compile/passes.h"
 

@@ -135,8 +135,8 @@ __device__ __forceinline__ void load_tiles(const product_shape &s, const typenam
     }
 }
 
-/* Half of a tile's sums, rounded, two to a word: word 8 c + 4 h + i has columns 32 c + 8 i + 2 q and
- * the next, of row l / 4 + 8 h (lane l = 4 (l / 4) + q). */
+/* Half of a tile's sums, rounded, two to a word: word 8 c + 4 h + i has columns 32 c + 8 i + 2 q
+ * and the next, of row l / 4 + 8 h (lane l = 4 (l / 4) + q). */
 __device__ __forceinline__ void put_aside(uint32_t v[64], int half, const float d[64])
 {
 #pragma unroll
