@@ -52,7 +52,7 @@ static void test_product_gelu(const product_case &c)
 {
     int64_t mn = (int64_t)c.m * c.n;
     factors f = make_factors(c);
-    mx_product_gelu g = {c.m, c.n, c.k, c.b_outside};
+    mx_ended_product g = {c.m, c.n, c.k, c.b_outside};
     mx_bf16 *bias = device_random<mx_bf16>(c.n, 3, 1), *y = device_alloc<mx_bf16>(mn);
     mx_bf16 *u = device_alloc<mx_bf16>(mn);
     vec hbias = host(bias, c.n), want_y, want_u, got_y, got_u;
@@ -92,7 +92,7 @@ static void test_product_slope(const product_case &c)
 {
     int64_t mn = (int64_t)c.m * c.n, rows = mx_product_slope_rows(c.m);
     factors f = make_factors(c);
-    mx_product_slope s = {c.m, c.n, c.k, c.b_outside};
+    mx_ended_product s = {c.m, c.n, c.k, c.b_outside};
     mx_bf16 *u = device_random<mx_bf16>(mn, 3, 4), *du = device_alloc<mx_bf16>(mn);
     float *parts = device_alloc<float>(rows * c.n);
     vec hu = host(u, mn), want, got, sums(c.n);
@@ -122,7 +122,7 @@ static void test_product_slope(const product_case &c)
 template <class T> static void test_gelu_slope(int m, int n, double limit)
 {
     int64_t mn = (int64_t)m * n, rows = mx_gelu_slope_rows(m);
-    mx_product_slope s = {m, n, 0, false};
+    mx_ended_product s = {m, n, 0, false};
     T *u = device_random<T>(mn, 1, 4), *du = device_random<T>(mn, 2, 1);
     float *parts = device_alloc<float>(rows * n);
     vec hu = host(u, mn), want = host(du, mn), sums(n);
@@ -145,7 +145,7 @@ static void test_product_swiglu(const product_case &c)
     factors f = make_factors(c), f2 = f;
     f2.b = device_random<mx_bf16>((int64_t)c.n * c.k, 5, 2 / sqrtf((float)c.k));
     f2.hb = host(f2.b, (int64_t)c.n * c.k);
-    mx_product_swiglu s = {c.m, c.n, c.k, c.b_outside, false};
+    mx_ended_product s = {c.m, c.n, c.k, c.b_outside};
     mx_bf16 *y[3] = {device_alloc<mx_bf16>(mn), device_alloc<mx_bf16>(mn),
                      device_alloc<mx_bf16>(mn)};
     mx_swiglu_forward_args a = {f.a, f.b, f2.b, y[0], y[1], y[2]};
@@ -172,7 +172,7 @@ static void test_product_swiglu_slope(const product_case &c)
 {
     int64_t mn = (int64_t)c.m * c.n;
     factors f = make_factors(c);
-    mx_product_swiglu s = {c.m, c.n, c.k, c.b_outside, true};
+    mx_ended_product s = {c.m, c.n, c.k, c.b_outside};
     mx_bf16 *g = device_random<mx_bf16>(mn, 3, 4), *u = device_random<mx_bf16>(mn, 4, 1);
     mx_bf16 *dg = device_alloc<mx_bf16>(mn), *du = device_alloc<mx_bf16>(mn);
     mx_swiglu_backward_args a = {f.a, f.b, g, u, dg, du};

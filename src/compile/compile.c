@@ -125,7 +125,8 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     mx_node **var = mx_trainable(g, &n);
     mx_node **grad = MX_NEW_N(&g->arena, mx_node *, n);
     mx_pass_autodiff(g, loss, var, n, grad);
-    mx_pass_join_backward(g);
+    if (o->gpu && keeps_all)
+        mx_pass_join_backward(g);
     MX_TRY(after(g, o, "autodiff"));
     use_gradients(g, use, opt, var, grad, n);
     MX_TRY(after(g, o, "optimizer"));

@@ -56,7 +56,7 @@ typedef struct {
     const mx_group *g;
     const mx_tensor *in, *results; /* NULL: all dense */
     int64_t rows, cols, total;
-    bool flat, ahead; /* ahead: inputs of the next row are asked for early */
+    bool flat;
     int w, lanes, u, per_block; /* per_block: rows of a block */
     mx_str *out;
 } writer;
@@ -110,10 +110,15 @@ static const char *c_type(mx_dtype d)
     return d == MX_BF16 ? "u16" : d == MX_F32 ? "float" : d == MX_I32 ? "i32" : NULL;
 }
 
-/* The offset of a row of this value, as C text of `row`. Neighbouring dims that the value has, or
- * has not, count as one; those of a part's runs are not neighbours of those outside. */
+/* The offset of a row of this value, as C text of `row`; in the flat form there are no rows.
+ * Neighbouring dims that the value has, or has not, count as one; those of a part's runs are not
+ * neighbours of those outside. place: the tensor it lies in; NULL: dense. */
 static void row_offset(writer *k, const mx_type *t, const mx_tensor *place)
 {
+    if (k->flat) {
+        mx_str_add(k->out, "0");
+        return;
+    }
     const mx_shape *s = &k->g->space;
     int64_t step = t->ndim ? t->dim[t->ndim - 1] : 1, below = 1;
     int64_t run = place && place->pitch ? place->run : -1;
@@ -156,12 +161,12 @@ static void load_value(writer *k, int i)
     bool bf = t->dtype == MX_BF16;
     if (narrow(k, t)) {
         mx_str_addf(k->out, "  const float v%d = %s(in%d[", i, bf ? "bf_get" : "(float)", i);
-        k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, input_at(k, i));
+        row_offset(k, t, input_at(k, i));
         mx_str_add(k->out, "]);\n");
         return;
     }
     mx_str_addf(k->out, "  float v%d[N]; { const %s *p = in%d + ", i, c_type(t->dtype), i);
-    k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, input_at(k, i));
+    row_offset(k, t, input_at(k, i));
     mx_str_add(k->out, ";\n    for (int u = 0; u < U; u++) if (AT(u) < LIMIT) ");
     if (bf && k->w == 8)
         mx_str_addf(k->out, "bf_load8(v%d + u * W, p + AT(u)); }\n", i);
@@ -239,15 +244,16 @@ static void take_asked(writer *k, int i)
 static void store_value(writer *k, int out, int value)
 {
     const mx_type *t = mx_group_type(k->g, value);
+    const mx_tensor *place = k->results ? &k->results[out] : NULL;
     bool bf = t->dtype == MX_BF16;
     if (narrow(k, t)) {
         mx_str_addf(k->out, "  if (%s) out%d[", k->flat ? "first == 0" : "live && lane == 0", out);
-        k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, k->results ? &k->results[out] : NULL);
+        row_offset(k, t, place);
         mx_str_addf(k->out, "] = %s(v%d);\n", bf ? "bf_put" : "", value);
         return;
     }
     mx_str_addf(k->out, "  { %s *p = out%d + ", c_type(t->dtype), out);
-    k->flat ? mx_str_add(k->out, "0") : row_offset(k, t, k->results ? &k->results[out] : NULL);
+    row_offset(k, t, place);
     mx_str_addf(k->out, ";\n    for (int u = 0; u < U; u++) if (%sAT(u) < LIMIT) ",
                 k->flat ? "" : "live && ");
     if (bf && k->w == 8)
@@ -456,11 +462,11 @@ static void write_rows(writer *k, int n_sums)
             load_value(k, i);
         return;
     }
-    k->ahead = can_ask_ahead(k);
+    bool ahead = can_ask_ahead(k);
     mx_str_add(o, "  const rows step = (rows)gridDim.x * ROWS;\n");
-    for (int i = 0; i < g->n_ext && k->ahead; i++)
+    for (int i = 0; i < g->n_ext && ahead; i++)
         varies(&g->ext[i]) ? declare_asked(k, i) : load_value(k, i);
-    if (k->ahead) {
+    if (ahead) {
         mx_str_addf(o, "  { rows row = (rows)blockIdx.x * ROWS + slot; %s", live_row);
         for (int i = 0; i < g->n_ext; i++)
             if (varies(&g->ext[i]))
@@ -470,11 +476,11 @@ static void write_rows(writer *k, int n_sums)
     mx_str_addf(o, "  for (rows base = (rows)blockIdx.x * ROWS; base < ROW_COUNT; base += step) {\n"
                    "  rows row = base + slot; %s", live_row);
     for (int i = 0; i < g->n_ext; i++)
-        if (!k->ahead)
+        if (!ahead)
             load_value(k, i);
         else if (varies(&g->ext[i]))
             take_asked(k, i);
-    if (!k->ahead)
+    if (!ahead)
         return;
     mx_str_addf(o, "  if (base + step < ROW_COUNT) { rows row = base + step + slot; %s", live_row);
     for (int i = 0; i < g->n_ext; i++)

@@ -39,7 +39,7 @@ int64_t mx_gelu_slope_rows(int64_t m)
     return (m + ROWS - 1) / ROWS;
 }
 
-cudaError_t mx_gelu_slope_launch(const mx_product_slope *s, const mx_product_slope_args *a,
+cudaError_t mx_gelu_slope_launch(const mx_ended_product *s, const mx_product_slope_args *a,
                                  bool f32, cudaStream_t stream)
 {
     const int64_t wide = 4 * THREADS;

@@ -33,6 +33,7 @@
 #ifndef MX_DEVICE_CUDA_HOPPER_PRODUCT_CUH
 #define MX_DEVICE_CUDA_HOPPER_PRODUCT_CUH
 
+#include "device/cuda/plugin/ended_product.h"
 #include "device/cuda/plugin/tma.cuh"
 #include "device/cuda/plugin/vec.cuh"
 #include "device/cuda/plugin/wgmma.cuh"
@@ -401,6 +402,22 @@ static cudaError_t product_launch(int64_t m, int64_t n, int64_t k, const void *a
     cudaLaunchConfig_t c = product_config<End>(&at, tiles < room ? tiles : room);
     c.stream = stream;
     return cudaLaunchKernelEx(&c, product_kernel<End, B_OUT>, map_a, map_b, more, shape, p);
+}
+
+/* The same of either B. */
+template <class End> static bool ended_suits(const mx_ended_product *s)
+{
+    return s->b_outside ? product_suits<End, true>(s->m, s->n, s->k)
+                        : product_suits<End, false>(s->m, s->n, s->k);
+}
+template <class End>
+static cudaError_t ended_launch(const mx_ended_product *s, const void *a, const void *b,
+                                const typename End::args &p, cudaStream_t stream,
+                                const typename End::maps &more = {})
+{
+    return s->b_outside
+               ? product_launch<End, true>(s->m, s->n, s->k, a, b, p, stream, more)
+               : product_launch<End, false>(s->m, s->n, s->k, a, b, p, stream, more);
 }
 
 #endif

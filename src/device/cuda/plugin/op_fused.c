@@ -26,13 +26,10 @@ static void drop(mx_cuda *c, void *state)
 /* As many blocks as run at once: each then leaves one row of sums, and none waits for a place. */
 static mx_status fit_grid(fused *f)
 {
-    int blocks = 0, units = 0;
-    MX_TRY(mx_cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                             &blocks, (const void *)f->kernel, (int)f->at.block, 0),
+    int64_t n = 0;
+    MX_TRY(mx_cuda_check(mx_cuda_blocks_at_once(&n, (const void *)f->kernel, (int)f->at.block),
                          "a fused kernel"));
-    MX_TRY(mx_cuda_check(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0),
-                         "looking at the GPU"));
-    unsigned most = (unsigned)(blocks * units);
+    unsigned most = (unsigned)n;
     f->at.grid = f->at.grid > most && most ? most : f->at.grid;
     return MX_OK;
 }

@@ -4,6 +4,7 @@
  */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/kernels.h"
+#include "device/cuda/plugin/op_ended.h"
 #include "device/cuda/plugin/product_gelu.h"
 #include "ir/source.h"
 #include "ops/matmul.h"
@@ -37,14 +38,9 @@ static bool is_few_vectors(const matmul *m, const mx_product *p)
            p->k % 8 == 0 && c->in[0].type.dtype == MX_BF16;
 }
 
-static mx_product_gelu gelu_of(const mx_product *p)
-{
-    return (mx_product_gelu){.m = p->m, .n = p->n, .k = p->k, .b_outside = !p->trans_b};
-}
-
 static bool is_own_gelu(const matmul *m, const mx_product *p)
 {
-    mx_product_gelu g = gelu_of(p);
+    mx_ended_product g = mx_ended_product_of(p);
     return m->end == MX_GEMM_GELU && mx_product_is_dense(p) &&
            !mx_is_f32(&m->step->call.in[0]) && !mx_is_f32(&m->step->call.out[0]) &&
            mx_product_gelu_is_possible(&g);
@@ -52,7 +48,7 @@ static bool is_own_gelu(const matmul *m, const mx_product *p)
 
 static mx_status launch_gelu(const mx_product *p, const mx_exec_step *s, cudaStream_t stream)
 {
-    mx_product_gelu g = gelu_of(p);
+    mx_ended_product g = mx_ended_product_of(p);
     const mx_tensor *in = s->call.in, *out = s->call.out;
     mx_product_gelu_args a = {.a = in[0].data, .b = in[1].data, .bias = in[2].data,
                               .y = out[0].data, .u = out[1].data};

@@ -100,17 +100,14 @@ struct gelu_end : product_end {
     }
 };
 
-bool mx_product_gelu_is_possible(const mx_product_gelu *s)
+bool mx_product_gelu_is_possible(const mx_ended_product *s)
 {
-    return s->b_outside ? product_suits<gelu_end, true>(s->m, s->n, s->k)
-                        : product_suits<gelu_end, false>(s->m, s->n, s->k);
+    return ended_suits<gelu_end>(s);
 }
 
-cudaError_t mx_product_gelu_launch(const mx_product_gelu *s, const mx_product_gelu_args *a,
+cudaError_t mx_product_gelu_launch(const mx_ended_product *s, const mx_product_gelu_args *a,
                                    cudaStream_t stream)
 {
     gelu_args p = {a->y, a->u, a->bias, (int)s->m, (int)s->n};
-    return s->b_outside
-               ? product_launch<gelu_end, true>(s->m, s->n, s->k, a->a, a->b, p, stream)
-               : product_launch<gelu_end, false>(s->m, s->n, s->k, a->a, a->b, p, stream);
+    return ended_launch<gelu_end>(s, a->a, a->b, p, stream);
 }

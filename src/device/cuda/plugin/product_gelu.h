@@ -7,18 +7,11 @@
 #ifndef MX_DEVICE_CUDA_PRODUCT_GELU_H
 #define MX_DEVICE_CUDA_PRODUCT_GELU_H
 
-#include <cuda_runtime_api.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include "device/cuda/plugin/ended_product.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct {
-    int64_t m, n, k;
-    bool b_outside; /* B is (k, n) */
-} mx_product_gelu;
 
 typedef struct {
     const uint16_t *a, *b, *bias;
@@ -26,8 +19,8 @@ typedef struct {
 } mx_product_gelu_args;
 
 /* On this device and of this shape; a few tiles are left to others, which split them better. */
-bool mx_product_gelu_is_possible(const mx_product_gelu *s);
-cudaError_t mx_product_gelu_launch(const mx_product_gelu *s, const mx_product_gelu_args *a,
+bool mx_product_gelu_is_possible(const mx_ended_product *s);
+cudaError_t mx_product_gelu_launch(const mx_ended_product *s, const mx_product_gelu_args *a,
                                    cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -79,10 +79,9 @@ struct slope_end : stream_end<1, 4> {
 
 /* --- host --- */
 
-bool mx_product_slope_is_possible(const mx_product_slope *s)
+bool mx_product_slope_is_possible(const mx_ended_product *s)
 {
-    return s->b_outside ? product_suits<slope_end, true>(s->m, s->n, s->k)
-                        : product_suits<slope_end, false>(s->m, s->n, s->k);
+    return ended_suits<slope_end>(s);
 }
 
 int64_t mx_product_slope_rows(int64_t m)
@@ -90,15 +89,11 @@ int64_t mx_product_slope_rows(int64_t m)
     return (m + BOX_ROWS - 1) / BOX_ROWS;
 }
 
-cudaError_t mx_product_slope_launch(const mx_product_slope *s, const mx_product_slope_args *a,
+cudaError_t mx_product_slope_launch(const mx_ended_product *s, const mx_product_slope_args *a,
                                     cudaStream_t stream)
 {
-    int64_t m = s->m, n = s->n;
-    slope_args p = {a->parts, (int)m, (int)n};
+    slope_args p = {a->parts, (int)s->m, (int)s->n};
     stream_maps<1> of;
-    cudaError_t e = stream_maps_of<1>(&of, &a->u, &a->du, m, n);
-    if (e != cudaSuccess)
-        return e;
-    return s->b_outside ? product_launch<slope_end, true>(m, n, s->k, a->a, a->b, p, stream, of)
-                        : product_launch<slope_end, false>(m, n, s->k, a->a, a->b, p, stream, of);
+    cudaError_t e = stream_maps_of<1>(&of, &a->u, &a->du, s->m, s->n);
+    return e != cudaSuccess ? e : ended_launch<slope_end>(s, a->a, a->b, p, stream, of);
 }

@@ -8,18 +8,11 @@
 #ifndef MX_DEVICE_CUDA_PRODUCT_SLOPE_H
 #define MX_DEVICE_CUDA_PRODUCT_SLOPE_H
 
-#include <cuda_runtime_api.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include "device/cuda/plugin/ended_product.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct {
-    int64_t m, n, k;
-    bool b_outside; /* B is (k, n) */
-} mx_product_slope;
 
 typedef struct {
     const void *a, *b, *u;
@@ -28,14 +21,14 @@ typedef struct {
 } mx_product_slope_args;
 
 /* One kernel, bf16, on Hopper; a few tiles are left to others. */
-bool mx_product_slope_is_possible(const mx_product_slope *s);
+bool mx_product_slope_is_possible(const mx_ended_product *s);
 int64_t mx_product_slope_rows(int64_t m); /* of parts */
-cudaError_t mx_product_slope_launch(const mx_product_slope *s, const mx_product_slope_args *a,
+cudaError_t mx_product_slope_launch(const mx_ended_product *s, const mx_product_slope_args *a,
                                     cudaStream_t stream);
 
 /* A kernel behind the product: du holds A B, and is replaced. n is a multiple of 4. */
 int64_t mx_gelu_slope_rows(int64_t m);
-cudaError_t mx_gelu_slope_launch(const mx_product_slope *s, const mx_product_slope_args *a,
+cudaError_t mx_gelu_slope_launch(const mx_ended_product *s, const mx_product_slope_args *a,
                                  bool f32, cudaStream_t stream);
 
 #ifdef __cplusplus

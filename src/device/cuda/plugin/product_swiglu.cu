@@ -126,43 +126,32 @@ struct swiglu_slope_end : stream_end<2, 2> {
 
 /* --- host --- */
 
-template <bool B_OUT> static bool is_possible(const mx_product_swiglu *s)
+bool mx_swiglu_product_is_possible(const mx_ended_product *s)
 {
-    return s->backward ? product_suits<swiglu_slope_end, B_OUT>(s->m, s->n, s->k)
-                       : product_suits<swiglu_end, B_OUT>(s->m, s->n, s->k);
+    return ended_suits<swiglu_end>(s);
+}
+bool mx_swiglu_slope_product_is_possible(const mx_ended_product *s)
+{
+    return ended_suits<swiglu_slope_end>(s);
 }
 
-bool mx_product_swiglu_is_possible(const mx_product_swiglu *s)
-{
-    return s->b_outside ? is_possible<true>(s) : is_possible<false>(s);
-}
-
-cudaError_t mx_swiglu_product(const mx_product_swiglu *s, const mx_swiglu_forward_args *a,
+cudaError_t mx_swiglu_product(const mx_ended_product *s, const mx_swiglu_forward_args *a,
                               cudaStream_t stream)
 {
-    int64_t m = s->m, n = s->n, k = s->k;
-    swiglu_args p = {(uint16_t *)a->g, (uint16_t *)a->u, (uint16_t *)a->h, (int)m, (int)n};
+    swiglu_args p = {(uint16_t *)a->g, (uint16_t *)a->u, (uint16_t *)a->h, (int)s->m, (int)s->n};
     swiglu_maps of;
-    cudaError_t e = s->b_outside ? product_map(&of.second, a->b2, k, n)
-                                 : product_map(&of.second, a->b2, n, k);
-    if (e != cudaSuccess)
-        return e;
-    return s->b_outside ? product_launch<swiglu_end, true>(m, n, k, a->a, a->b, p, stream, of)
-                        : product_launch<swiglu_end, false>(m, n, k, a->a, a->b, p, stream, of);
+    cudaError_t e = s->b_outside ? product_map(&of.second, a->b2, s->k, s->n)
+                                 : product_map(&of.second, a->b2, s->n, s->k);
+    return e != cudaSuccess ? e : ended_launch<swiglu_end>(s, a->a, a->b, p, stream, of);
 }
 
-cudaError_t mx_swiglu_slope_product(const mx_product_swiglu *s, const mx_swiglu_backward_args *a,
+cudaError_t mx_swiglu_slope_product(const mx_ended_product *s, const mx_swiglu_backward_args *a,
                                     cudaStream_t stream)
 {
-    int64_t m = s->m, n = s->n, k = s->k;
     const void *in[2] = {a->g, a->u};
     void *out[2] = {a->dg, a->du};
     swiglu_slope_end::args p;
     stream_maps<2> of;
-    cudaError_t e = stream_maps_of<2>(&of, in, out, m, n);
-    if (e != cudaSuccess)
-        return e;
-    return s->b_outside
-               ? product_launch<swiglu_slope_end, true>(m, n, k, a->a, a->b, p, stream, of)
-               : product_launch<swiglu_slope_end, false>(m, n, k, a->a, a->b, p, stream, of);
+    cudaError_t e = stream_maps_of<2>(&of, in, out, s->m, s->n);
+    return e != cudaSuccess ? e : ended_launch<swiglu_slope_end>(s, a->a, a->b, p, stream, of);
 }

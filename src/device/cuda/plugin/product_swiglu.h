@@ -8,19 +8,11 @@
 #ifndef MX_DEVICE_CUDA_PRODUCT_SWIGLU_H
 #define MX_DEVICE_CUDA_PRODUCT_SWIGLU_H
 
-#include <cuda_runtime_api.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include "device/cuda/plugin/ended_product.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct {
-    int64_t m, n, k;
-    bool b_outside; /* B and B2 are (k, n) */
-    bool backward;
-} mx_product_swiglu;
 
 typedef struct {
     const void *a, *b, *b2;
@@ -33,10 +25,11 @@ typedef struct {
 } mx_swiglu_backward_args;
 
 /* One kernel, bf16, on Hopper; a few tiles are left to others. */
-bool mx_product_swiglu_is_possible(const mx_product_swiglu *s);
-cudaError_t mx_swiglu_product(const mx_product_swiglu *s, const mx_swiglu_forward_args *a,
+bool mx_swiglu_product_is_possible(const mx_ended_product *s);
+bool mx_swiglu_slope_product_is_possible(const mx_ended_product *s);
+cudaError_t mx_swiglu_product(const mx_ended_product *s, const mx_swiglu_forward_args *a,
                               cudaStream_t stream);
-cudaError_t mx_swiglu_slope_product(const mx_product_swiglu *s, const mx_swiglu_backward_args *a,
+cudaError_t mx_swiglu_slope_product(const mx_ended_product *s, const mx_swiglu_backward_args *a,
                                     cudaStream_t stream);
 
 /* Kernels behind the products, of n elements: forward h from g and u; backward dg, which holds d,

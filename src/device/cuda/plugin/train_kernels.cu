@@ -142,14 +142,16 @@ __global__ void rows_kernel(float *partial, const X *x, int64_t rows, int64_t d)
     }
 }
 
-/* Blocks that the device runs at once. */
-template <class Kernel> static int64_t at_once(Kernel kernel, int threads)
+cudaError_t mx_cuda_blocks_at_once(int64_t *n, const void *kernel, int threads)
 {
     int device = 0, units = 0, blocks = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0);
-    return (int64_t)units * blocks;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
+    if (e == cudaSuccess)
+        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0);
+    *n = (int64_t)units * blocks;
+    return e;
 }
 /* Gives the number of parts: no more than run at once, since a few blocks that come after all the
  * others would take as long as they did. */
@@ -160,8 +162,9 @@ static int64_t sum_parts(float *partial, const X *x, int64_t rows, int64_t d, cu
     bool wide = d % W == 0 && (uintptr_t)x % 16 == 0;
     int64_t columns = 32 * (wide ? W : 1), across = (d + columns - 1) / columns;
     auto kernel = wide ? rows_kernel<X, W> : rows_kernel<X, 1>;
-    int64_t fit = at_once(kernel, 256) / across;
-    int64_t parts = fit < ROW_PARTS && fit > 0 ? fit : ROW_PARTS;
+    int64_t fit = 0;
+    mx_cuda_blocks_at_once(&fit, (const void *)kernel, 256);
+    int64_t parts = fit / across < ROW_PARTS && fit >= across ? fit / across : ROW_PARTS;
     dim3 grid((unsigned)across, (unsigned)parts), block(32, 8);
     kernel<<<grid, block, 0, stream>>>(partial, x, rows, d);
     return parts;
