@@ -65,10 +65,11 @@ mx_node *mx_head_weight_of_part(mx_graph *g, const mx_build *b, int64_t vocab, i
 mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *head_dim)
 {
     if (heads < 1)
-        return mx_fail(MX_INPUT, "\"num_attention_heads\" is 0, expected at least 1");
+        return mx_fail(MX_INPUT, "\"num_attention_heads\" is %lld, expected at least 1",
+                       (long long)heads);
     if (*kv_heads == 0)
         *kv_heads = heads;
-    if (heads % *kv_heads)
+    if (*kv_heads < 0 || heads % *kv_heads)
         return mx_fail(MX_INPUT,
                        "%lld attention heads cannot share %lld key-value heads: the first "
                        "must be a multiple of the second",
@@ -78,9 +79,21 @@ mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *h
                        "\"head_dim\" is not given", (long long)d, (long long)heads);
     if (*head_dim == 0)
         *head_dim = d / heads;
-    if (*head_dim > 1024)
-        return mx_fail(MX_INPUT, "\"head_dim\" is %lld, expected at most 1024",
-                       (long long)*head_dim);
+    if (*head_dim < 1 || *head_dim > MX_MAX_HEAD_DIM)
+        return mx_fail(MX_INPUT, "a head is %lld wide, expected 1 to %d", (long long)*head_dim,
+                       MX_MAX_HEAD_DIM);
+    return MX_OK;
+}
+
+/* What the ramps of llama3 and yarn divide by. */
+static mx_status check_ramp(const mx_rope *r)
+{
+    if (strcmp(r->type, "llama3") == 0 && !(r->high_freq_factor > r->low_freq_factor))
+        return mx_fail(MX_INPUT, "the rope's high_freq_factor is %g and its low_freq_factor %g; "
+                       "expected the first to be larger", r->high_freq_factor, r->low_freq_factor);
+    if (strcmp(r->type, "yarn") == 0 && !(r->theta > 1 && r->original_length > 0))
+        return mx_fail(MX_INPUT, "rope_theta is %g and original_max_position_embeddings %g; yarn "
+                       "needs more than 1 and more than 0", r->theta, r->original_length);
     return MX_OK;
 }
 
@@ -90,15 +103,9 @@ mx_status mx_check_rope(mx_rope *r, int64_t max_positions)
                                         "proportional"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(r->type, known[i]) == 0) {
-            r->max_length = (double)max_positions;
             if (r->original_length == 0)
                 r->original_length = (double)max_positions;
-            if (r->theta <= 0 || r->factor <= 0)
-                return mx_fail(MX_INPUT,
-                               "rope_theta is %g and the rope factor %g, expected positive "
-                               "numbers",
-                               r->theta, r->factor);
-            return MX_OK;
+            return check_ramp(r);
         }
     return mx_fail(MX_INPUT,
                    "rope type \"%s\" is not supported; supported: default, linear, "

@@ -158,14 +158,9 @@ static mx_status finish(void *config_, const json_t *json)
     MX_TRY(mx_deepseek_finish(&c->base, json));
     if (!c->base.mla.q_rank)
         return mx_fail(MX_INPUT, "\"q_lora_rank\" is 0, but the indexer reads the query's latent");
-    if (c->index_heads < 1 || c->index_topk < 1 || c->index_dim < c->base.mla.rope)
-        return mx_fail(MX_INPUT, "the indexer has %lld heads of %lld and keeps %lld keys; expected "
-                       "at least 1, the %lld rotated dims, and 1", (long long)c->index_heads,
-                       (long long)c->index_dim, (long long)c->index_topk,
-                       (long long)c->base.mla.rope);
-    if (c->loss_weight < 0)
-        return mx_fail(MX_INPUT, "\"indexer_loss_scaling_factor\" is %g, expected 0 or more",
-                       c->loss_weight);
+    if (c->index_dim < c->base.mla.rope)
+        return mx_fail(MX_INPUT, "\"index_head_dim\" is %lld, expected at least the %lld rotated "
+                       "dims", (long long)c->index_dim, (long long)c->base.mla.rope);
     return MX_OK;
 }
 
@@ -173,13 +168,13 @@ static const mx_cfg_field fields[] = {
     MX_CFG_DEEPSEEK(8, 3, 1),
     MX_CFG_DEEPSEEK_SIGMOID,
     MX_CFG(mx_deepseek, mlp_types, "mlp_layer_types", MX_CFG_LAYER_TYPES, .text = "dense,sparse"),
-    MX_CFG(config, index_heads, "index_n_heads", MX_CFG_INT, .fallback = 64,
+    MX_CFG(config, index_heads, "index_n_heads", MX_IS_HEADS, .fallback = 64,
            .maxtext = "indexer_n_heads"),
-    MX_CFG(config, index_dim, "index_head_dim", MX_CFG_INT, .fallback = 128,
+    MX_CFG(config, index_dim, "index_head_dim", MX_IS_HEAD_DIM, .fallback = 128,
            .maxtext = "indexer_head_dim"),
-    MX_CFG(config, index_topk, "index_topk", MX_CFG_INT, .fallback = 2048,
+    MX_CFG(config, index_topk, "index_topk", MX_IS_LENGTH, .fallback = 2048,
            .maxtext = "indexer_topk"),
-    MX_CFG(config, loss_weight, "indexer_loss_scaling_factor", MX_CFG_F64,
+    MX_CFG(config, loss_weight, "indexer_loss_scaling_factor", MX_IS_FACTOR_OR_0,
            .maxtext = "indexer_loss_scaling_factor", .run = "indexer_loss_scaling_factor"),
     MX_CFG(config, sparse, "indexer_sparse_training", MX_CFG_BOOL,
            .maxtext = "indexer_sparse_training", .run = "indexer_sparse_training"),

@@ -54,7 +54,8 @@ static const char *other_name(const char *name, char *buf, size_t cap)
 
 static const mx_cfg_field fields[] = {
     MX_CFG_DECODER(mx_decoder, 1000000),
-    MX_CFG(mx_decoder, window, "sliding_window", MX_CFG_INT, .maxtext = "sliding_window_size"),
+    MX_CFG(mx_decoder, window, "sliding_window", MX_IS_LENGTH_OR_0,
+           .maxtext = "sliding_window_size"),
     MX_CFG_MOE(config, "num_local_experts|num_experts", 2),
     {0},
 };

@@ -58,7 +58,6 @@ static mx_status finish_text(void *config_, const json_t *json)
     config *c = config_;
     c->text.qk_norm = true;
     c->text.out_bias = c->text.qkv_bias;
-    MX_TRY(mx_check_sparse_layers(&c->sparse));
     MX_TRY(mx_check_moe(&c->moe));
     return mx_decoder_finish(config_, json);
 }

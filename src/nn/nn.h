@@ -74,6 +74,8 @@ mx_node *mx_embedding(mx_graph *g, const mx_build *b, const char *name, int64_t 
 mx_node *mx_gated_mlp(mx_graph *g, const mx_build *b, mx_node *x, int64_t d_ff, mx_act act,
                       bool bias);
 
+enum { MX_MAX_HEAD_DIM = 1024 };
+
 /* --- rotary embeddings (rope.c) --- */
 
 typedef struct {
@@ -85,7 +87,6 @@ typedef struct {
     bool truncate;                                       /* yarn: whole-numbered correction range */
     double attention_factor;                             /* 0: as the type computes it */
     double original_length;                              /* positions it was first trained on */
-    double max_length;
     double partial;                                      /* share of the head rotated; 0: all */
     int64_t sections[3]; /* pairs that turn by time, height and width, in turns; 0: all by time */
 } mx_rope;
