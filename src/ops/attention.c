@@ -14,6 +14,8 @@
 
 /* Inputs: q k v, then the optional ones in this order. */
 enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, N_IN };
+#define IDS                                                                                        \
+    (1 << Q_POS | 1 << K_POS | 1 << Q_SEG | 1 << K_SEG | 1 << Q_SPAN | 1 << K_SPAN | 1 << SELECTED)
 /* The backward op has these behind them. */
 enum { OUT = N_IN, LSE, DOUT, N_GRAD_IN };
 
@@ -199,6 +201,8 @@ const mx_op mx_op_attention = {
     .saved = 1 << 1,
     .n_cast = 3, /* sinks are never 16-bit */
     .parts_in = 7,
+    .multiplies = true,
+    .ids_in = IDS,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
@@ -225,6 +229,8 @@ const mx_op mx_op_attention_grad = {
     .n_out = 4,
     .parts_in = 7,
     .parts_out = 7,
+    .multiplies = true,
+    .ids_in = IDS,
     .infer = grad_infer,
     .cost = grad_cost,
     .cpu = backward,
