@@ -170,7 +170,7 @@ static void bind(mx_jctx *c, const char *name, mx_jv v)
 static void bind_text(mx_jctx *c, const char *name, const char *text)
 {
     if (text)
-        bind(c, name, mx_jv_borrow(&c->arena, text, strlen(text)));
+        bind(c, name, mx_jv_part(c, text, strlen(text)));
 }
 
 static mx_status bind_json(mx_jctx *c, const char *name, const json_t *j)
@@ -183,7 +183,7 @@ static mx_status bind_json(mx_jctx *c, const char *name, const json_t *j)
 
 static mx_jv key(mx_jctx *c, const char *name)
 {
-    return mx_jv_borrow(&c->arena, name, strlen(name));
+    return mx_jv_part(c, name, strlen(name));
 }
 
 static mx_status alias_reasoning(mx_jctx *c, mx_jv *message)
@@ -290,7 +290,7 @@ static mx_status bind_all(mx_jctx *c, const json_t *messages, const mx_chat_opti
 
 static mx_chat_limits with_defaults(mx_chat_limits l)
 {
-    l.steps = l.steps > 0 ? l.steps : 100000000;
+    l.steps = l.steps > 0 ? l.steps : 20000000;
     l.output_bytes = l.output_bytes ? l.output_bytes : (size_t)64 << 20;
     l.memory_bytes = l.memory_bytes ? l.memory_bytes : (size_t)512 << 20;
     l.depth = l.depth > 0 ? l.depth : 400;
@@ -314,7 +314,8 @@ mx_status mx_chat_render(const mx_chat_template *t, const json_t *messages,
                  .frame = &globals,
                  .spans = spans};
     int first_span = spans ? spans->n : 0;
-    c.steps = c.limits.steps;
+    c.steps = c.allowed = c.limits.steps;
+    c.per_byte = o->limits.steps > 0 ? 0 : 64;
     c.now = o->now ? o->now : (int64_t)time(NULL);
     mx_jframe top = {.parent = &globals};
     mx_status st = bind_all(&c, messages, o);

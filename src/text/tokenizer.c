@@ -151,6 +151,33 @@ static mx_status check_type(const mx_tokenizer *t, const char *path, const char 
                    path ? path : "byte", t->kind, type, type_of(t));
 }
 
+/* Ids that the tokenizer adds by itself must be tokens. */
+static mx_status check_added(const mx_tokenizer *t, const char *path)
+{
+    for (int i = 0; i < 2; i++) {
+        const mx_tokens *v = i ? &t->suffix : &t->prefix;
+        for (int64_t k = 0; k < v->n; k++)
+            if (v->ids[k] < 0 || v->ids[k] >= t->n_tokens || t->token[v->ids[k]].n == MX_NO_PIECE)
+                return mx_fail(MX_INPUT, "%s: the post_processor adds id %d, which no token has",
+                               path, v->ids[k]);
+    }
+    return MX_OK;
+}
+
+mx_status mx_tokenizer_check_model(const mx_tokenizer *t, int64_t vocab)
+{
+    for (int i = 0; i < 2; i++) {
+        const mx_tokens *v = i ? &t->suffix : &t->prefix;
+        for (int64_t k = 0; k < v->n; k++)
+            if (v->ids[k] >= vocab)
+                return mx_fail(MX_INPUT,
+                               "the tokenizer puts id %d at the %s of every text, but the model "
+                               "has %lld tokens; they do not belong together",
+                               v->ids[k], i ? "end" : "beginning", (long long)vocab);
+    }
+    return MX_OK;
+}
+
 static mx_tokenizer *new_tokenizer(void)
 {
     mx_tokenizer *t = mx_realloc(NULL, sizeof *t);
@@ -181,6 +208,8 @@ mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path,
     const char *type = options && options->type ? options->type : "";
     type = strcmp(type, "auto") == 0 ? "" : type;
     mx_status st = load(t, path, type, options);
+    if (!st)
+        st = check_added(t, path);
     return finish_open(out, t, st ? st : check_type(t, path, type));
 }
 
@@ -192,7 +221,8 @@ mx_status mx_tokenizer_open_bytes(mx_tokenizer **out, const char *path, const ch
     char *text = mx_arena_alloc(&a, n + 16);
     if (n)
         memcpy(text, bytes, n);
-    mx_status st = finish_open(out, t, load_bytes(t, path, text, n, options));
+    mx_status st = load_bytes(t, path, text, n, options);
+    st = finish_open(out, t, st ? st : check_added(t, path));
     mx_arena_fini(&a);
     return st;
 }
@@ -287,7 +317,8 @@ static void encode_words(encoder *e, const uint8_t *p, size_t n, const uint8_t *
                     .buffer = e->s->buffer,
                     .ctx = unigram ? (void *)e : &e->bpe,
                     .sink = unigram ? encode_unigram : mx_bpe_encode,
-                    .sink_many = unigram || !e->t->bpe.byte_level ? NULL : mx_bpe_encode_many};
+                    .sink_many = unigram || !e->t->bpe.byte_level ? NULL : mx_bpe_encode_many,
+                    .gave_up = e->gave_up};
     mx_pretok_run(&r, p, n, end, first);
     e->gave_up = e->gave_up || r.gave_up;
 }
@@ -438,8 +469,9 @@ mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t n,
     give_scratch(own, e.s);
     if (e.gave_up)
         return mx_fail(MX_INPUT,
-                       "a regular expression of the tokenizer gave up on a text of %zu bytes; "
-                       "the expression backtracks too much for this text",
+                       "the tokenizer gave up on a text of %zu bytes: a regular expression of its "
+                       "file takes more than 100,000,000 steps, or its replacements make the text "
+                       "more than 64 times as long",
                        n);
     return MX_OK;
 }
@@ -464,14 +496,17 @@ mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, int64_t
         if (t->token[ids[i]].n != MX_NO_PIECE && !(skip && t->special[ids[i]]))
             token[k++] = t->token[ids[i]];
     mx_str bytes = {0};
-    mx_decoder_run(&t->decoder, token, k, &bytes);
-    if (raw)
+    mx_status st = MX_OK;
+    if (!mx_decoder_run(&t->decoder, token, k, &bytes))
+        st = mx_fail(MX_INPUT, "the decoder of the tokenizer file makes the text of %lld tokens "
+                     "more than 64 times as long, which is the limit", (long long)n);
+    else if (raw)
         mx_str_add_n(out, mx_str_text(&bytes), bytes.len);
     else
         mx_add_lossy(out, mx_str_text(&bytes), bytes.len);
     mx_str_fini(&bytes);
     mx_free(token);
-    return MX_OK;
+    return st;
 }
 
 const char *mx_tokenizer_kind(const mx_tokenizer *t)
