@@ -71,7 +71,7 @@ static void add_bytes(mx_record *r, const char *name, size_t name_len, const mx_
     mx_record_commit(r, n);
 }
 
-/* Numbers and control characters grow on their way to JSON; the record is then refused as a whole. */
+/* Numbers and control characters grow on their way to JSON: such a record is refused as a whole. */
 static bool is_too_long(const mx_record *r, size_t limit)
 {
     return r->bytes.len > limit + 4096; /* names are among its bytes */

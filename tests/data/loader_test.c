@@ -228,8 +228,8 @@ static mx_loader *open_bad(setup *s, int n_bad, bool skip)
     return l;
 }
 
-/* A record that fills a window by itself and is cut to one row: the batch is not full when the data
- * ends with a window of no rows. */
+/* A record that fills a chunk and a window by itself and is cut to one row: the batch is not full
+ * when the data ends with a window of no rows. */
 static void one_long_record(mx_pack_kind kind)
 {
     setup s;
@@ -239,8 +239,8 @@ static void one_long_record(mx_pack_kind kind)
     int batches = 0;
     make_setup(&s, kind);
     mx_str_add(&text, "{\"text\": \"");
-    for (int i = 0; i < 5000; i++)
-        mx_str_add(&text, "\\u0000");
+    for (int i = 0; i < 1100000; i++)
+        mx_str_add_n(&text, "\\u0000", 6);
     mx_str_add(&text, "\"}\n");
     s.sets[0] = (mx_dataset_options){
         .paths = temp_file("long.jsonl", text.text, text.len), .weight = 1, .n_epochs = 1};
@@ -250,7 +250,7 @@ static void one_long_record(mx_pack_kind kind)
         MX_CHECK_OK(mx_loader_next(l, &b));
         batches += b != NULL;
     } while (b);
-    MX_CHECK(batches == (kind == MX_PACK_CONCAT ? 7 : 1), "%d batches", batches);
+    MX_CHECK(kind == MX_PACK_CONCAT ? batches > 1000 : batches == 1, "%d batches", batches);
     mx_loader_close(l);
     mx_tokenizer_close(s.tokenizer);
     mx_str_fini(&text);
