@@ -14,6 +14,7 @@
 #include "models/model.h"
 #include "store/hf_dir.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_files.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -116,7 +117,7 @@ static mx_status show_folder(report *r)
         mx_free(names[i]); /* scandir's memory comes from malloc, as ours does */
     }
     mx_free(names);
-    if (!st && (has_file(r->path, "tokenizer.json") || has_file(r->path, "tokenizer.model")))
+    if (!st && mx_tokenizer_is_in(r->path))
         st = show_tokenizer(r, r->path);
     return st;
 }
@@ -169,8 +170,7 @@ static mx_status run(mx_invocation *inv)
         st = show_folder(&r);
     } else if (mx_ends_with(base, ".safetensors"))
         st = show_tensors(&r, r.path);
-    else if (strcmp(base, "tokenizer.json") == 0 || mx_ends_with(base, ".model") ||
-             mx_ends_with(base, ".tiktoken"))
+    else if (mx_tokenizer_is_vocabulary(base) || mx_ends_with(base, ".model"))
         st = show_tokenizer(&r, r.path);
     else {
         st = mx_inspect_data(r.path, r.n, json, &r.out);

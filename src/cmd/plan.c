@@ -6,19 +6,11 @@
 #include "base/json_doc.h"
 #include "base/machine.h"
 #include "cmd/verb.h"
+#include "train/chip.h"
 #include "train/plan.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Dense bf16 rates and memory of accelerators, from their data sheets. */
-static const struct {
-    const char *name;
-    double gib, tflops, gbs;
-} chips[] = {{"a100", 80, 312, 2039},
-             {"h100", 80, 989, 3350},
-             {"h200", 141, 989, 4800},
-             {"b200", 180, 2250, 8000}};
 
 static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "weights",
                                                           [MX_VAR_OPTIMIZER] = "optimizer",
@@ -28,18 +20,17 @@ static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "wei
 
 static mx_plan_device device_of(const mx_config *c)
 {
-    const char *chip = mx_config_text(c, "chip");
+    const mx_chip *chip = mx_chip_find(mx_config_text(c, "chip"));
     mx_plan_device d = {0};
-    if (strcmp(chip, "this") == 0) {
+    if (!chip) {
         mx_machine m;
         mx_machine_read(&m);
         d.memory_bytes = (double)(m.limit_bytes ? m.limit_bytes : m.memory_bytes);
     }
-    for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
-        if (strcmp(chips[i].name, chip) == 0)
-            d = (mx_plan_device){.memory_bytes = chips[i].gib * 0x1p30, .gpu = true, .apart = true,
-                                 .flops_per_second = chips[i].tflops * 1e12,
-                                 .bytes_per_second = chips[i].gbs * 1e9};
+    if (chip)
+        d = (mx_plan_device){.memory_bytes = chip->gib * 0x1p30, .gpu = true, .apart = true,
+                             .flops_per_second = chip->tflops * 1e12,
+                             .bytes_per_second = chip->gbs * 1e9};
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
     const char *arch = mx_config_text(c, "kernels_for");
@@ -188,7 +179,7 @@ out:
 
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
-    {"chip", MX_KEY_ENUM, 0, "this", "this|a100|h100|h200|b200",
+    {"chip", MX_KEY_ENUM, 0, "this", "this" MX_CHIP_CHOICES,
      "the device to plan for; this: the machine", 0, 0},
     {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has", 0, 0},
     {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},

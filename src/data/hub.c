@@ -67,6 +67,15 @@ static bool safe_path(const char *p)
     return true;
 }
 
+bool mx_hub_is_name(const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                  "._-";
+    size_t org = strspn(name, letters), rest = name[org] == '/' ? org + 1 : 0;
+    return org && rest && name[rest] && !name[rest + strspn(name + rest, letters)] &&
+           *name != '.' && name[rest] != '.';
+}
+
 static mx_status set_up(hub *h)
 {
     const char *repo = h->r->repo, *home = env("HF_HOME"), *cache = env("HF_HUB_CACHE");

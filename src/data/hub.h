@@ -13,6 +13,9 @@
 #include "base/arena.h"
 #include "base/str.h"
 
+/* "org/name": one slash, the hub's letters, none of the beginnings of a path. */
+bool mx_hub_is_name(const char *name);
+
 typedef struct {
     const char *repo;     /* "org/name" or "name" */
     bool model;           /* a model repository; otherwise a dataset */

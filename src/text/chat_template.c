@@ -139,6 +139,32 @@ static mx_status open_config(mx_chat_template **t, const char *path, const char 
     return st;
 }
 
+/* Files of a directory that may hold "chat_template"; the second is older processors'. */
+static const char *const configs[] = {"tokenizer_config.json", "chat_template.json"};
+
+static bool config_has(const char *dir, const char *file)
+{
+    mx_str path = {0};
+    mx_str_addf(&path, "%s/%s", dir, file);
+    json_t *config = json_load_file(mx_str_text(&path), 0, NULL);
+    const json_t *v = json_object_get(config, "chat_template");
+    bool has = json_is_string(v) || json_array_size(v);
+    json_decref(config);
+    mx_str_fini(&path);
+    return has;
+}
+
+bool mx_chat_template_in_dir(const char *dir)
+{
+    mx_str path = {0};
+    struct stat about;
+    mx_str_addf(&path, "%s/chat_template.jinja", dir);
+    bool has = stat(mx_str_text(&path), &about) == 0 || config_has(dir, configs[0]) ||
+               config_has(dir, configs[1]);
+    mx_str_fini(&path);
+    return has;
+}
+
 mx_status mx_chat_template_open_dir(mx_chat_template **t, const char *dir, const char *name)
 {
     mx_str path = {0};
@@ -151,8 +177,9 @@ mx_status mx_chat_template_open_dir(mx_chat_template **t, const char *dir, const
     mx_status st =
         !is_default && strchr(name, '/') ? MX_OK : open_file(t, mx_str_text(&path), &found);
     if (!st && !found) {
+        bool second = !config_has(dir, configs[0]) && config_has(dir, configs[1]);
         mx_str_clear(&path);
-        mx_str_addf(&path, "%s/tokenizer_config.json", dir);
+        mx_str_addf(&path, "%s/%s", dir, configs[second]);
         st = open_config(t, mx_str_text(&path), is_default ? "default" : name);
     }
     mx_str_fini(&path);

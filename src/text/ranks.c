@@ -10,6 +10,7 @@
 #include "text/tokenizer_json.h"
 
 #include "base/file.h"
+#include "text/tokenizer_files.h"
 
 enum { MAX_TOKENS = 1 << 24, MAX_HOLES = 1 << 20 };
 
@@ -323,6 +324,9 @@ mx_status mx_tokenizer_load_ranks(mx_tokenizer *t, const char *path, const char 
     table v = {0};
     const rank_kind *kind = NULL;
     t->kind = "tiktoken ranks";
+    if (!pattern || !*pattern)
+        pattern = mx_tokenizer_config_text(mx_tokenizer_folder(path, &t->arena),
+                                           MX_TOKENIZER_PATTERN, &t->arena);
     mx_status st = read_table(t, path, text, n, &v);
     if (!st)
         st = choose_kind(path, pattern, v.n, &kind);

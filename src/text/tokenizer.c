@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/json_tree.h"
+#include "text/tokenizer_files.h"
 
 void mx_tokens_reserve(mx_tokens *t, int64_t more)
 {
@@ -108,8 +109,7 @@ static mx_status load_file(mx_tokenizer *t, const char *path, const mx_tokenizer
     return st;
 }
 
-/* What tokenizer_type calls the kinds. */
-static const char *type_of(const mx_tokenizer *t)
+const char *mx_tokenizer_type(const mx_tokenizer *t)
 {
     return mx_starts_with(t->kind, "tokenizer.json")  ? "huggingface"
            : mx_starts_with(t->kind, "SentencePiece") ? "sentencepiece"
@@ -120,18 +120,17 @@ static const char *type_of(const mx_tokenizer *t)
 static mx_status load(mx_tokenizer *t, const char *path, const char *type,
                       const mx_tokenizer_options *options)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model",
-                                        "qwen.tiktoken"};
     bool any = !*type, json = strcmp(type, "huggingface") == 0;
     if (!path || strcmp(path, "byte") == 0 || strcmp(type, "byte") == 0)
         return mx_tokenizer_load_byte(t);
     if (!mx_dir_exists(path))
         return load_file(t, path, options);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *file = mx_arena_printf(&t->arena, "%s/%s", path, names[i]);
-        if ((any || json == (i == 0)) && mx_file_exists(file))
-            return load_file(t, file, options);
-    }
+    const char *file = mx_tokenizer_vocabulary_in(path, any ? -1 : json, &t->arena);
+    if (file)
+        return load_file(t, file, options);
+    const char *says = mx_tokenizer_config_text(path, MX_TOKENIZER_TYPE, &t->arena);
+    if (any && says && strcmp(says, "byte") == 0)
+        return mx_tokenizer_load_byte(t);
     return mx_fail(MX_INPUT,
                    "%s: no %s in this directory%s%s; name a tokenizer file or a directory that "
                    "has one",
@@ -144,11 +143,11 @@ static mx_status load(mx_tokenizer *t, const char *path, const char *type,
 
 static mx_status check_type(const mx_tokenizer *t, const char *path, const char *type)
 {
-    if (!*type || strcmp(type_of(t), type) == 0)
+    if (!*type || strcmp(mx_tokenizer_type(t), type) == 0)
         return MX_OK;
     return mx_fail(MX_USAGE,
                    "%s is %s, but tokenizer_type=%s; set tokenizer_type=%s or leave it out",
-                   path ? path : "byte", t->kind, type, type_of(t));
+                   path ? path : "byte", t->kind, type, mx_tokenizer_type(t));
 }
 
 /* Ids that the tokenizer adds by itself must be tokens. */

@@ -49,7 +49,7 @@ mx_status mx_run_save_to(mx_run *r, mx_ckpt *c)
     st.loader = position.text;
     st.loader_bytes = position.len;
     st.config = r->config_text;
-    mx_status s = mx_state_save(c, r->session, &r->model, &st, r->last_eval, r->like);
+    mx_status s = mx_state_save(c, r->session, &r->model, &st, r->last_eval, &r->files);
     mx_str_fini(&position);
     return s;
 }

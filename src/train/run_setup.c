@@ -12,13 +12,13 @@
 #include "models/from_config.h"
 #include "ops/load.h"
 #include "store/weights.h"
+#include "train/model_ref.h"
 #include "train/run_config.h"
 #include "train/step_config.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* MFU on a GPU is a share of this, the dense bf16 rate of an H100 or H200, whatever the card. */
 static const double H100_BF16_FLOPS = 989e12;
@@ -38,13 +38,11 @@ static mx_status make_folders(mx_run *r)
 
 static mx_status open_model(mx_run *r)
 {
-    const char *from = mx_config_text(r->c, "load_parameters_path");
-    const char *tokenizer = mx_config_text(r->c, "tokenizer_path");
-    struct stat sb;
-    bool folder = *tokenizer && stat(tokenizer, &sb) == 0 && S_ISDIR(sb.st_mode);
-    r->like = folder ? tokenizer : *from ? from : NULL;
-    if (!*from)
+    if (!*mx_config_text(r->c, "load_parameters_path"))
         return mx_model_from_config(&r->model, r->c);
+    MX_TRY(mx_model_place(mx_config_text(r->c, "load_parameters_path"), MX_FETCH_MODEL, r->c,
+                          &r->arena, &r->weights_dir));
+    const char *from = r->weights_dir;
     mx_hf_dir dir = {0};
     MX_TRY(mx_hf_dir_open(&dir, from, MX_HF_CONFIG_ONLY));
     mx_status st = mx_model_from_checkpoint(&r->model, r->c, dir.config,
@@ -236,7 +234,7 @@ static mx_status restore(mx_run *r)
         own = kept ? kept : own;
     }
     const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
-    const char *weights = mx_config_text(r->c, "load_parameters_path");
+    const char *weights = r->weights_dir ? r->weights_dir : "";
     if (*full) {
         MX_TRY(mx_state_restore(full, r->session, &r->model, &r->at));
         mx_progress_say(&r->progress, "resuming: step %lld, from %s", (long long)r->at.step, full);
@@ -283,7 +281,7 @@ static mx_status measure_frozen(mx_run *r)
 
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evaluation)
 {
-    mx_train_data_request q = {.config = r->c, .model_dir = r->like,
+    mx_train_data_request q = {.config = r->c, .model_dir = r->weights_dir,
                                .vocab = r->model.summary.vocab, .rows = rows,
                                .rank = r->comm->rank, .n_ranks = r->comm->size,
                                .evaluation = evaluation, .model = &r->model,
@@ -313,10 +311,21 @@ static mx_status open_data(mx_run *r)
     return MX_OK;
 }
 
+static mx_status read_files(mx_run *r)
+{
+    const mx_train_data *d = &r->data;
+    mx_model_files_from from = {.tokenizer = d->only_ids ? NULL : d->tokenizer,
+                                .at = d->tokenizer_at, .chat = d->chat_text,
+                                .pattern = mx_config_text(r->c, "tokenizer_pattern"),
+                                .model = r->weights_dir};
+    return mx_model_files_read(&r->files, &from);
+}
+
 static mx_status open_checkpoints(mx_run *r)
 {
     if (!mx_config_bool(r->c, "enable_checkpointing"))
         return MX_OK;
+    MX_TRY(read_files(r));
     int64_t keep = mx_config_int(r->c, "max_num_checkpoints_to_keep");
     int64_t every = mx_config_int(r->c, "keep_checkpoint_every");
     mx_ckpt_opts o = {
@@ -333,7 +342,7 @@ static mx_status open_checkpoints(mx_run *r)
         MX_TRY(mx_comm_split_off(r->comm, &r->writers));
     o.comm = r->writers;
     MX_TRY(mx_ckpt_new(&r->ckpt, &o));
-    return mx_state_reserve(r->ckpt, r->session, &r->model, &r->at, r->like);
+    return mx_state_reserve(r->ckpt, r->session, &r->model, &r->at, &r->files);
 }
 
 mx_status mx_run_open_metrics(mx_run *r)
@@ -466,6 +475,7 @@ void mx_run_close(mx_run *r)
     mx_free(r->pixels);
     mx_free(r->places);
     mx_carried_close(&r->carried);
+    mx_model_files_close(&r->files);
     mx_run_stage_close(r);
     mx_session_close(r->session);
     mx_step_close(&r->step);

@@ -47,7 +47,8 @@ typedef struct {
     mx_run_rules rules;
     mx_arena arena;
     const char *folder;
-    const char *like; /* directory whose tokenizer files go into checkpoints; NULL: none */
+    const char *weights_dir; /* load_parameters_path as a folder here; NULL: not given */
+    mx_model_files files;    /* tokenizer and the like, for checkpoints */
     mx_comm *comm;      /* the ranks of this run; one, usually */
     mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
     bool leads;         /* this is rank 0 */

@@ -8,6 +8,7 @@
 
 #include "models/from_config.h"
 #include "store/hf_dir.h"
+#include "train/model_ref.h"
 #include "train/keys.h"
 #include <string.h>
 #include <sys/stat.h>
@@ -23,16 +24,20 @@ mx_status mx_model_open(mx_model_spec *m, const mx_config *cfg, const char *path
     *m = (mx_model_spec){0};
     if (!path || !*path)
         return mx_model_from_config(m, cfg);
-    if (!is_folder(path))
-        return mx_fail(
-            MX_INPUT,
-            "%s: no such folder; give a Hugging Face directory, or model_name=NAME for a model of "
-            "configs/models (`maxc help models`)",
-            path);
+    mx_arena a = {0};
     mx_hf_dir dir = {0};
-    MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY));
-    mx_status st = mx_model_from_checkpoint(m, cfg, dir.config, path);
+    mx_status st = mx_model_place(path, MX_FETCH_CONFIG, cfg, &a, &path);
+    if (!st && !is_folder(path))
+        st = mx_fail(MX_INPUT,
+                     "%s: no such folder; give a Hugging Face directory, org/name of the hub, or "
+                     "model_name=NAME for a model of configs/models (`maxc help models`)",
+                     path);
+    if (!st)
+        st = mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY);
+    if (!st)
+        st = mx_model_from_checkpoint(m, cfg, dir.config, path);
     mx_hf_dir_close(&dir);
+    mx_arena_fini(&a);
     return st;
 }
 

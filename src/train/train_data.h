@@ -12,7 +12,10 @@
 typedef struct {
     mx_loader *loader;
     mx_tokenizer *tokenizer;
+    const char *tokenizer_at; /* the file or folder it is from, or "byte"; the arena's */
     mx_chat_template *chat;
+    const char *chat_text; /* of a template that the configuration gives; NULL: none */
+    bool only_ids;         /* nothing is tokenized */
     mx_encode_images images; /* table NULL: none */
     mx_arena arena;
 } mx_train_data;

@@ -22,6 +22,9 @@ expect 0 '^memory ' $maxc plan $small
 expect 0 '128 tokens per step = 1 data rank x 4 sequences x 1 microbatch x 32 tokens' $maxc plan $small
 expect 0 '"fits": true' $maxc plan $small format=json
 expect 0 'MFU at most' $maxc plan $small chip=h100
+expect 0 ' of 24.0 GiB' $maxc plan $small chip=rtx4090
+expect 4 'does not fit in 16.0 GiB' $maxc plan model_name=llama3.2-1b chip=t4 per_device_batch_size=1
+expect 2 'rtx5090' $maxc plan $small chip=rtx5091
 expect 4 'does not fit in' $maxc plan $small memory_gib=0.0001
 expect 4 'does not fit in 80.0 GiB' $maxc plan model_name=llama3.1-8b chip=h100 per_device_batch_size=1 dtype=float32
 expect 0 'llama, 1.24 G parameters' $maxc plan model_name=llama3.2-1b chip=h200 per_device_batch_size=1 dtype=float32

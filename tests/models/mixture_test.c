@@ -195,7 +195,7 @@ static void check_round_trip(const char *family)
     MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
     MX_CHECK_OK(mx_step_open(&step, s, &m, &o));
     MX_CHECK_OK(mx_weights_load(s, &m, &in, (mx_load_options){0}));
-    MX_CHECK_OK(mx_weights_save(s, &m, d.path, MX_F32, NULL));
+    MX_CHECK_OK(mx_weights_save(s, &m, d.path, MX_F32));
     MX_CHECK_OK(mx_hf_dir_open(&out, d.path, MX_HF_ALL));
     MX_CHECK(in.n_tensors == out.n_tensors, "%s: %lld tensors became %lld", family,
              (long long)in.n_tensors, (long long)out.n_tensors);
