@@ -218,7 +218,7 @@ const mx_verb mx_verb_generate = {
         "MODEL is a Hugging Face directory, a run or checkpoint folder, org/name of the hub, or a\n"
         "name from configs/models (random weights). Without prompt=, prompts are read from\n"
         "standard input, one a line: plain text, a JSON string, a list of messages\n"
-        "[{\"role\": \"user\", \"content\": \"...\"}], or {\"messages\": [...], \"tools\": [...]}.\n"
+        "[{\"role\": \"user\", \"content\": \"...\"}], {\"messages\": [...], \"tools\": [...]}.\n"
         "A model with a chat template gets a plain text as the user's message, after system=;\n"
         "use_chat_template=false gives it the text as it is. Greedy unless a temperature or a\n"
         "cut is given. stop=A,B ends an answer before the first of these texts.\n"

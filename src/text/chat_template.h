@@ -2,8 +2,9 @@
  *
  * A Hugging Face directory carries a chat template, written in Jinja: chat_template.jinja, or the
  * "chat_template" of tokenizer_config.json (a string, or a list of named ones) or of
- * chat_template.json, or additional_chat_templates/NAME.jinja. mx_chat_render does what transformers' apply_chat_template
- * does before tokenizing, and can say which bytes the assistant wrote ({% generation %} marks).
+ * chat_template.json, or additional_chat_templates/NAME.jinja. mx_chat_render does what
+ * transformers' apply_chat_template does before tokenizing, and can say which bytes the assistant
+ * wrote ({% generation %} marks).
  *
  *     mx_chat_template *t;
  *     MX_TRY(mx_chat_template_open_dir(&t, "Qwen3-0.6B", NULL));

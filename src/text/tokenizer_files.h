@@ -15,7 +15,8 @@
 #define MX_TOKENIZER_PATTERN "tokenizer_pattern"
 
 /* Vocabularies, the preferred first; a `*` stands for anything. Then the files beside them. */
-extern const char *const mx_tokenizer_vocabularies[], *const mx_tokenizer_others[]; /* end in NULL */
+extern const char *const mx_tokenizer_vocabularies[]; /* ends in NULL */
+extern const char *const mx_tokenizer_others[];       /* likewise */
 /* All of them as comma-separated patterns. */
 extern const char mx_tokenizer_patterns[];
 

@@ -1,7 +1,7 @@
 /* tokenizer_path.c - from tokenizer_path to an open tokenizer, and its chat template.
  *
- * A path that exists here is taken as it is. Otherwise "org/name" is a model on the hub, of which the small files that make up a
- * tokenizer are fetched into the shared cache.
+ * A path that exists here is taken as it is. Otherwise "org/name" is a model on the hub, of which
+ * the small files that make up a tokenizer are fetched into the shared cache.
  */
 #include "train/tokenizer_path.h"
 

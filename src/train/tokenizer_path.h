@@ -1,4 +1,4 @@
-/* tokenizer_path.h - the tokenizer and chat template that a configuration names, found and opened. */
+/* tokenizer_path.h - the tokenizer and chat template that a configuration names. */
 #ifndef MX_TRAIN_TOKENIZER_PATH_H
 #define MX_TRAIN_TOKENIZER_PATH_H
 
@@ -13,8 +13,9 @@ mx_status mx_tokenizer_from_config(mx_tokenizer **out, const mx_config *c, const
                                    mx_arena *a, const char **where) MX_MUST_USE;
 
 /* The chat template that the configuration gives (chat_template, chat_template_path), else the one
- * in the folder `dir` (NULL or no folder: none). *out is NULL where there is none, which is an error
- * only with use_chat_template=true. *given, unless NULL, is the text of one that was given. */
+ * in the folder `dir` (NULL or no folder: none). *out is NULL where there is none, which is an
+ * error only with use_chat_template=true. *given, unless NULL, is the text of one that was given.
+ */
 mx_status mx_chat_from_config(mx_chat_template **out, const mx_config *c, const char *dir,
                               mx_arena *a, const char **given) MX_MUST_USE;
 
