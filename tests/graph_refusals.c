@@ -5,6 +5,9 @@
 #include "compile/compile.h"
 #include "nn/nn.h"
 #include "ops.h"
+#include "ops/load.h"
+#include <math.h>
+#include <string.h>
 
 typedef void (*builder)(mx_graph *g, mx_node *x);
 
@@ -135,6 +138,18 @@ MX_TEST(compiling_in_a_dtype_that_is_not_computed_is_refused)
         MX_CHECK_ERROR(mx_compile_forward(&g, &o, &p), "nothing is computed in");
         mx_graph_fini(&g);
     }
+}
+
+MX_TEST(integers_take_the_nearest_number_they_have)
+{
+    const float in[] = {1e30f, -1e30f, NAN, -3.7f, 2147483648.f, -2147483648.f, INFINITY, 200};
+    const int32_t want[] = {INT32_MAX, INT32_MIN, 0, -3, INT32_MAX, INT32_MIN, INT32_MAX, 200};
+    int32_t out[8];
+    uint8_t small[8];
+    mx_store_run_f32(&(mx_tensor){out, {MX_I32, 1, {8}}}, 0, 8, in);
+    MX_CHECK(memcmp(out, want, sizeof out) == 0, "%d %d %d %d", out[0], out[1], out[2], out[3]);
+    mx_store_run_f32(&(mx_tensor){small, {MX_U8, 1, {8}}}, 0, 8, in);
+    MX_CHECK(small[0] == 255 && small[1] == 0 && small[2] == 0 && small[7] == 200);
 }
 
 MX_TEST(rope_refuses_shares_beyond_a_head)

@@ -153,14 +153,17 @@ mx_node *mx_image_spans(mx_graph *g, const mx_build *b, int64_t image_token)
     return mx_cast(g, mx_mul(g, mx_cumsum(g, first, false), image), MX_I32);
 }
 
+enum { MAX_GRID = 256 }; /* patches along an image: tables have a row for each of its square */
+
 mx_status mx_check_vit(const mx_vit *c)
 {
     if (c->d % c->heads || c->d / c->heads > MX_MAX_HEAD_DIM)
         return mx_fail(MX_INPUT, "vision_config: \"hidden_size\" %lld does not divide into "
                        "\"num_attention_heads\" %lld of at most %d", (long long)c->d,
                        (long long)c->heads, MX_MAX_HEAD_DIM);
-    if (c->image_size % c->patch)
-        return mx_fail(MX_INPUT, "vision_config: \"image_size\" %lld is no multiple of "
-                       "\"patch_size\" %lld", (long long)c->image_size, (long long)c->patch);
+    if (c->image_size % c->patch || c->image_size / c->patch > MAX_GRID)
+        return mx_fail(MX_INPUT, "vision_config: \"image_size\" %lld is not 1 to %d times "
+                       "\"patch_size\" %lld", (long long)c->image_size, MAX_GRID,
+                       (long long)c->patch);
     return MX_OK;
 }

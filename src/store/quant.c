@@ -74,7 +74,7 @@ static int64_t block_of(int64_t n, int64_t k, int64_t hint)
 {
     if (k <= 0)
         return 0;
-    if (hint > 0 && (n + hint - 1) / hint == k)
+    if (hint > 0 && n / hint + (n % hint != 0) == k)
         return hint;
     if (n % k == 0)
         return n ? n / k : 1;
