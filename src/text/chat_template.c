@@ -112,6 +112,16 @@ static const json_t *named_template(const json_t *config, const char *name, mx_s
     return NULL;
 }
 
+/* A tokenizer_config.json may list 100,000 tokens; more than this is not one. */
+static json_t *load_json(const char *path, json_error_t *e)
+{
+    struct stat about;
+    *e = (json_error_t){.text = "the file cannot be read, or has more than 64 MiB"};
+    if (stat(path, &about) != 0 || about.st_size > 64 << 20)
+        return NULL;
+    return json_load_file(path, 0, e);
+}
+
 static mx_status open_config(mx_chat_template **t, const char *path, const char *name)
 {
     json_error_t e;
@@ -119,7 +129,7 @@ static mx_status open_config(mx_chat_template **t, const char *path, const char 
     mx_status st;
     struct stat about;
     bool exists = stat(path, &about) == 0;
-    json_t *config = exists ? json_load_file(path, 0, &e) : NULL;
+    json_t *config = exists ? load_json(path, &e) : NULL;
     const json_t *text = config ? named_template(config, name, &others) : NULL;
     if (exists && !config)
         st = mx_fail(MX_INPUT, "%s:%d: not valid JSON: %s", path, e.line, e.text);
@@ -146,7 +156,8 @@ static bool config_has(const char *dir, const char *file)
 {
     mx_str path = {0};
     mx_str_addf(&path, "%s/%s", dir, file);
-    json_t *config = json_load_file(mx_str_text(&path), 0, NULL);
+    json_error_t ignored;
+    json_t *config = load_json(mx_str_text(&path), &ignored);
     const json_t *v = json_object_get(config, "chat_template");
     bool has = json_is_string(v) || json_array_size(v);
     json_decref(config);

@@ -276,6 +276,9 @@ static mx_status read_table(mx_tokenizer *t, const char *path, const char *text,
             MX_GROW(v->piece, v->n_ids, v->cap);
             v->piece[v->n_ids++] = (mx_piece){NULL, MX_NO_PIECE};
         }
+        if (k > MX_MAX_PIECE_BYTES)
+            return mx_fail(MX_INPUT, "%s:%lld: a token of %d bytes; at most %d are accepted", path,
+                           (long long)line, k, MX_MAX_PIECE_BYTES);
         if (v->piece[rank].n != MX_NO_PIECE)
             return mx_fail(MX_INPUT, "%s:%lld: rank %lld appears twice", path, (long long)line,
                            (long long)rank);

@@ -102,7 +102,7 @@ static mx_status load_file(mx_tokenizer *t, const char *path, const mx_tokenizer
     mx_arena a = {0};
     char *text;
     size_t n;
-    mx_status st = mx_file_read(&a, path, ((size_t)1 << 31) - 1, &text, &n);
+    mx_status st = mx_file_read(&a, path, (size_t)256 << 20, &text, &n);
     if (!st)
         st = load_bytes(t, path, text, n, options);
     mx_arena_fini(&a);

@@ -226,6 +226,9 @@ static mx_status read_unigram_vocab(loader *l, const mx_json_node *vocab)
         if (!text || text->type != MX_JSON_STRING ||
             (score->type != MX_JSON_REAL && score->type != MX_JSON_INT))
             return mx_fail(MX_INPUT, "%s: byte %u: expected [text, score]", l->where, m->at);
+        if (text->n > MX_MAX_PIECE_BYTES)
+            return mx_fail(MX_INPUT, "%s: byte %u: a piece of %u bytes; at most %d are accepted",
+                           l->where, m->at, text->n, MX_MAX_PIECE_BYTES);
         const uint8_t *s = mx_arena_copy(&t->arena, text->s, (size_t)text->n + 1);
         mx_vocab_set(&u->vocab, id, s, text->n, true);
         t->token[id] = u->vocab.piece[id];

@@ -131,6 +131,10 @@ MX_TEST(tokenizer_rules_are_limited)
     MX_CHECK_ERROR(open_many("{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[",
                              "{\"type\":\"NFC\"}", 100, "]}" MODEL),
                    "more than 64 normalizers");
+    MX_CHECK_ERROR(open_many("{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"", "a",
+                             3000, "\",-1]]}}"),
+                   "at most 1024");
+    MX_CHECK_ERROR(open_many("", "QUFB", 3000, " 0\n"), "at most 1024");
     /* An object that has a list but is no Sequence still needs room for itself. */
     MX_CHECK_OK(open_text("{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\","
                           "\"pretokenizers\":[]}" MODEL));
