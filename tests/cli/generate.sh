@@ -109,10 +109,10 @@ expect 0 'weights: from' $maxc train $train run_name=hub load_parameters_path=or
 cmp -s "$m/tokenizer.json" "$tmp/runs/hub/checkpoints/1/tokenizer.json" || { echo "$0: the hub's tokenizer"; bad=1; }
 small="model_name=default base_emb_dim=16 base_num_query_heads=2 base_num_kv_heads=2 head_dim=8 base_mlp_dim=32
        base_num_decoder_layers=1 vocab_size=300"
-expect 0 'model: ' $maxc train $train run_name=name $small tokenizer_path=org/tiny
+expect 0 'model: ' $maxc train $train run_name=name $small dataset_path="$tmp/data.jsonl" tokenizer_path=org/tiny
 cmp -s "$m/tokenizer.json" "$tmp/runs/name/checkpoints/1/tokenizer.json" || { echo "$0: tokenizer_path=org/tiny"; bad=1; }
 cp "$m/tokenizer.json" "$tmp/letters.json"
-expect 0 'model: ' $maxc train $train run_name=file $small tokenizer_path="$tmp/letters.json"
+expect 0 'model: ' $maxc train $train run_name=file $small dataset_path="$tmp/data.jsonl" tokenizer_path="$tmp/letters.json"
 cmp -s "$m/tokenizer.json" "$tmp/runs/file/checkpoints/1/tokenizer.json" || { echo "$0: a file's name"; bad=1; }
 i=0 # all bytes and one merge, which no published pattern has: the pattern goes along
 while [ $i -lt 256 ]; do
@@ -120,7 +120,7 @@ while [ $i -lt 256 ]; do
     i=$((i + 1))
 done > "$tmp/own.tiktoken"
 echo "YWI= 256" >> "$tmp/own.tiktoken"
-expect 0 'model: ' $maxc train $train run_name=ranks $small tokenizer_path="$tmp/own.tiktoken" tokenizer_pattern=gpt2
+expect 0 'model: ' $maxc train $train run_name=ranks $small dataset_path="$tmp/data.jsonl" tokenizer_path="$tmp/own.tiktoken" tokenizer_pattern=gpt2
 cmp -s "$tmp/own.tiktoken" "$tmp/runs/ranks/checkpoints/1/tiktoken.model" || { echo "$0: a rank file"; bad=1; }
 rm "$tmp/own.tiktoken"
 expect 0 '"ids"' $maxc generate "$tmp/runs/ranks" prompt=ab max_new_tokens=1 format=json
@@ -130,7 +130,7 @@ printf '%s' '{% for m in messages %}{{ m.content }}|{% endfor %}' > "$tmp/own.ji
 expect 0 'model: ' $maxc train $train run_name=chat $small tokenizer_path="$m" dataset_path="$tmp/chat.jsonl" \
     train_data_columns=messages chat_template_path="$tmp/own.jinja"
 cmp -s "$tmp/own.jinja" "$tmp/runs/chat/checkpoints/1/chat_template.jinja" || { echo "$0: the template trained with"; bad=1; }
-expect 0 'model: ' $maxc train $train run_name=bytes $small
+expect 0 'model: ' $maxc train $train run_name=bytes $small dataset_path="$tmp/data.jsonl"
 expect 0 '"ids"' $maxc generate "$tmp/runs/bytes" prompt=ab max_new_tokens=1 format=json
 if grep -q note: "$tmp/out"; then echo "$0: bytes are the run's own tokenizer:"; cat "$tmp/out"; bad=1; fi
 exit $bad
