@@ -147,7 +147,8 @@ static mx_status try_once(mx_http *h, bool *again)
 mx_status mx_http_get(mx_http *h)
 {
     mx_status st = MX_OK;
-    for (int i = 0; i < TRIES; i++) {
+    int tries = h->tries ? h->tries : TRIES;
+    for (int i = 0; i < tries; i++) {
         bool again;
         int64_t before = h->from;
         mx_status_free(st);
@@ -157,7 +158,7 @@ mx_status mx_http_get(mx_http *h)
         if (h->from > before)
             i = 0; /* it moves: that is not a failure */
         struct timespec wait = {.tv_sec = i ? 1 << (i - 1) : 0, .tv_nsec = 200000000};
-        if (i + 1 < TRIES)
+        if (i + 1 < tries)
             nanosleep(&wait, NULL);
     }
     return st;
