@@ -5,6 +5,7 @@
  * accepted is planned; if that is small, it decodes two tokens and takes one training step, with an
  * image where the family has them. Run from the root of the source tree.
  */
+#include "../models/json_put.h"
 #include "data/image_process.h"
 #include "infer/decode.h"
 #include <dirent.h>
@@ -118,18 +119,9 @@ static json_t *value(const mx_cfg_field *f, bytes *b)
 /* At one of the row's paths. */
 static void put(json_t *at, const char *keys, json_t *v, unsigned which)
 {
-    char path[256];
     for (; which % 2 && strchr(keys, '|'); which /= 2)
         keys = strchr(keys, '|') + 1;
-    snprintf(path, sizeof path, "%.*s", (int)strcspn(keys, "|"), keys);
-    char *part = path;
-    for (char *dot; (dot = strchr(part, '.')); part = dot + 1) {
-        *dot = 0;
-        if (!json_is_object(json_object_get(at, part)))
-            json_object_set_new(at, part, json_object());
-        at = json_object_get(at, part);
-    }
-    json_object_set_new(at, part, v);
+    json_put(at, keys, v);
 }
 
 static void mutate(json_t *json, const mx_model *family, bytes *b)

@@ -2,6 +2,7 @@
  * what lies outside is refused by name before anything is built. */
 #include "../test.h"
 
+#include "json_put.h"
 #include "models/model.h"
 #include <dirent.h>
 #include <math.h>
@@ -38,21 +39,6 @@ MX_TEST(config_numbers_have_ranges)
     }
 }
 
-/* Puts a value at the row's first path; objects on the way are made. */
-static void put(json_t *at, const char *keys, json_t *value)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%.*s", (int)strcspn(keys, "|"), keys);
-    char *part = path;
-    for (char *dot; (dot = strchr(part, '.')); part = dot + 1) {
-        *dot = 0;
-        if (!json_is_object(json_object_get(at, part)))
-            json_object_set_new(at, part, json_object());
-        at = json_object_get(at, part);
-    }
-    json_object_set_new(at, part, value);
-}
-
 static json_t *value_of(const mx_cfg_field *f, double v)
 {
     if (f->kind == MX_CFG_REAL)
@@ -65,7 +51,7 @@ static void refused(const json_t *json, const mx_cfg_field *f, bool in_text, dou
 {
     mx_model_spec m;
     json_t *copy = json_deep_copy(json), *text = json_object_get(copy, "text_config");
-    put(in_text && text ? text : copy, f->key, value_of(f, v));
+    json_put(in_text && text ? text : copy, f->key, value_of(f, v));
     mx_status st = mx_model_from_json(&m, copy, "config.json");
     char key[128], name[160];
     snprintf(key, sizeof key, "%.*s", (int)strcspn(f->key, "|"), f->key);
