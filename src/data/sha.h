@@ -1,23 +1,21 @@
 /* sha.h - SHA-256 and SHA-1, which name files on the Hugging Face hub: large files by the SHA-256
  * of their bytes, small ones as git does, by the SHA-1 of "blob SIZE\0" and their bytes. SHA-1 is
- * used here against damage, not against an adversary. */
+ * used here against damage, not against an adversary. Computed by libcrypto. */
 #ifndef MX_DATA_SHA_H
 #define MX_DATA_SHA_H
 
+#include "base/status.h"
+
 #include <stddef.h>
-#include <stdint.h>
 
 typedef struct {
-    uint32_t h[8];
-    uint64_t n_bytes;
-    uint8_t block[64];
-    int is_sha1;
+    void *context; /* owns; NULL after a failure, which mx_sha_hex reports */
 } mx_sha;
 
 void mx_sha256_init(mx_sha *s);
 void mx_sha1_init(mx_sha *s);
 void mx_sha_add(mx_sha *s, const void *data, size_t n);
-/* Ends it; 64 or 40 hexadecimal digits and a NUL into `hex`, which has room for 65. */
-void mx_sha_hex(mx_sha *s, char *hex);
+/* Ends and frees it; 64 or 40 hexadecimal digits and a NUL into `hex`, which has room for 65. */
+mx_status mx_sha_hex(mx_sha *s, char *hex) MX_MUST_USE;
 
 #endif
