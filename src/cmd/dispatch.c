@@ -19,6 +19,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const mx_verb *mx_verb_find(const char *name)
 {
@@ -172,10 +173,29 @@ static const char *command_line(mx_arena *a, int argc, char **argv)
     return copy;
 }
 
+/* The configuration file: the user's, or one of the program's own recipes. */
+static mx_status find_file(command *c, const char *home)
+{
+    c->file = mx_config_find(c->arena, home, c->file);
+    if (access(c->file, F_OK) == 0 || !home)
+        return MX_OK;
+    char **names;
+    mx_str recipes = {0};
+    int n = mx_config_recipes(c->arena, home, &names);
+    for (int i = 0; i < n; i++)
+        mx_str_addf(&recipes, "%s%s.yml", i ? ", " : "", names[i]);
+    mx_status st = mx_fail(MX_INPUT, "there is no file %s, and no recipe of that name; recipes: %s",
+                           c->file, mx_str_text(&recipes));
+    mx_str_fini(&recipes);
+    return st;
+}
+
 static mx_status run_verb(command *c, int argc, char **argv, char **environment)
 {
     char home[4096];
     mx_config_home(home, sizeof home);
+    if (c->file)
+        MX_TRY(find_file(c, *home ? home : NULL));
     const mx_key **elsewhere = MX_NEW_N(c->arena, const mx_key *, mx_verb_count + 1);
     for (int i = 0, n = 0; i < mx_verb_count; i++)
         if (mx_verb_table[i]->keys)

@@ -131,8 +131,8 @@ static mx_status print_models(const char *home)
 {
     if (!home)
         return mx_fail(MX_INPUT,
-                       "configs/ was not found beside the program; set MAXC_HOME to the folder "
-                       "that holds it");
+                       "configs/ was not found beside the program; let MAXC_CONFIGS name that "
+                       "folder");
     mx_arena arena = {0};
     char **names = NULL;
     int n = mx_config_models(&arena, home, &names);
