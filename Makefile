@@ -53,7 +53,7 @@ endif
 CC ?= cc
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-maybe-uninitialized -Wno-format-zero-length
 CFLAGS := -std=gnu11 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -mprefer-vector-width=512 \
-          -D_GNU_SOURCE -Isrc -I$(B)/gen $(EXTRA_CFLAGS)
+          -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen $(EXTRA_CFLAGS)
 
 # Libraries (tools/packages). make reads build/deps.mk, finds that it is to be made, installs what is missing, and
 # starts over: pkg-config is asked once everything is there, and again when packages have changed.

@@ -240,7 +240,7 @@ static mx_status unknown_verb(const char *name)
     return mx_fail(MX_USAGE, "maxc: unknown verb `%s`; `maxc help` lists them", name);
 }
 
-static mx_status dispatch(mx_arena *arena, int argc, char **argv, char **environment)
+static mx_status dispatch_in(mx_arena *arena, int argc, char **argv, char **environment)
 {
     const char *name = argc > 1 ? argv[1] : "help";
     if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0)
@@ -267,12 +267,18 @@ static mx_status dispatch(mx_arena *arena, int argc, char **argv, char **environ
     return mx_status_wrap(st, "maxc %s", verb->name);
 }
 
-int mx_main(int argc, char **argv, char **environment)
+mx_status mx_dispatch(int argc, char **argv, char **environment)
 {
     mx_arena arena = {0};
-    mx_memory_install();
-    mx_status st = dispatch(&arena, argc, argv, environment);
+    mx_status st = dispatch_in(&arena, argc, argv, environment);
     mx_arena_fini(&arena);
+    return st;
+}
+
+int mx_main(int argc, char **argv, char **environment)
+{
+    mx_memory_install();
+    mx_status st = mx_dispatch(argc, argv, environment);
     int code = (int)mx_status_code(st);
     if (st)
         fprintf(stderr, "%s\n", mx_status_text(st));

@@ -103,27 +103,6 @@ static mx_status encode(state *s, const char *text, mx_tokens *out)
     return st;
 }
 
-static void add_stop_id(state *s, int64_t id)
-{
-    if (id >= 0 && s->n_stop_ids < MAX_STOP_IDS)
-        s->stop_ids[s->n_stop_ids++] = (int32_t)id;
-}
-
-/* End tokens: what generation_config.json or config.json names, and the tokenizer's own. */
-static void find_stop_ids(state *s)
-{
-    const json_t *from[2] = {s->model.dir.generation_config, s->model.spec.json};
-    for (int i = 0; i < 2; i++) {
-        const json_t *eos = json_object_get(from[i], "eos_token_id");
-        for (size_t k = 0; k < json_array_size(eos); k++)
-            add_stop_id(s, json_integer_value(json_array_get(eos, k)));
-        if (json_is_integer(eos))
-            add_stop_id(s, json_integer_value(eos));
-    }
-    if (s->tok)
-        add_stop_id(s, mx_tokenizer_eos(s->tok));
-}
-
 static mx_sampling sampling_of(const mx_config *c)
 {
     const char *how = mx_config_text(c, "decode_sampling_strategy");
@@ -207,7 +186,7 @@ static mx_status open_all(state *s, mx_invocation *inv)
     else
         MX_TRY(read_prompts(s));
     if (!mx_config_bool(c, "ignore_eos"))
-        find_stop_ids(s);
+        s->n_stop_ids = mx_stop_ids(&s->model, s->tok, s->stop_ids, MAX_STOP_IDS);
     const char *const *images;
     int n = mx_config_list(c, "image_path", &images);
     return mx_pictures_open(&s->pictures, &s->model.spec, s->model.path, images, n,

@@ -51,6 +51,8 @@ extern const int mx_verb_count;
 const mx_verb *mx_verb_find(const char *name);    /* NULL when there is none */
 const mx_verb *mx_verb_nearest(const char *name); /* likewise */
 
+/* Finds the verb that argv[1] names and runs it. */
+mx_status mx_dispatch(int argc, char **argv, char **environment) MX_MUST_USE;
 /* The whole program: gives the exit status. Errors are printed to standard error, once. */
 int mx_main(int argc, char **argv, char **environment);
 

@@ -190,3 +190,23 @@ void mx_answer_fini(mx_answer *a)
     mx_str_fini(&a->text);
     *a = (mx_answer){0};
 }
+
+int mx_stop_ids(const mx_model_ref *model, const mx_tokenizer *tok, int32_t *ids, int cap)
+{
+    const json_t *from[2] = {model->dir.generation_config, model->spec.json};
+    int64_t own = tok ? mx_tokenizer_eos(tok) : -1;
+    int n = 0;
+    for (int i = 0; i < 2; i++) {
+        const json_t *eos = json_object_get(from[i], "eos_token_id");
+        size_t count = json_is_array(eos) ? json_array_size(eos) : json_is_integer(eos);
+        for (size_t k = 0; k < count && n < cap; k++) {
+            const json_t *item = json_is_array(eos) ? json_array_get(eos, k) : eos;
+            int64_t id = json_is_integer(item) ? json_integer_value(item) : -1;
+            if (id >= 0 && id <= INT32_MAX)
+                ids[n++] = (int32_t)id;
+        }
+    }
+    if (own >= 0 && n < cap)
+        ids[n++] = (int32_t)own;
+    return n;
+}

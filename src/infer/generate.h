@@ -39,5 +39,8 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
                       void (*stream)(void *ctx, const char *text, size_t n_bytes), void *ctx,
                       mx_answer *answers, mx_generate_counts *counts) MX_MUST_USE;
 void mx_answer_fini(mx_answer *a);
+/* Tokens that end an answer: what generation_config.json or config.json names, and the tokenizer's
+ * own (tok may be NULL). Gives their number, at most cap. */
+int mx_stop_ids(const mx_model_ref *model, const mx_tokenizer *tok, int32_t *ids, int cap);
 
 #endif
