@@ -10,7 +10,7 @@
 
 #include <brotli/decode.h>
 #include <lz4.h>
-#include <openssl/crypto.h>
+#include <nettle/version.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <png.h>
@@ -46,7 +46,8 @@ static json_t *libraries(void)
     unsigned b = BrotliDecoderVersion();
     snprintf(buf, sizeof buf, "%u.%u.%u", b >> 24, b >> 12 & 4095, b & 4095);
     add(l, "Brotli", buf);
-    add(l, "libcrypto", OpenSSL_version(OPENSSL_VERSION_STRING));
+    snprintf(buf, sizeof buf, "%d.%d", nettle_version_major(), nettle_version_minor());
+    add(l, "nettle", buf);
     add(l, "libpng", png_get_libpng_ver(NULL));
     int w = WebPGetDecoderVersion();
     snprintf(buf, sizeof buf, "%d.%d.%d", w >> 16, w >> 8 & 255, w & 255);

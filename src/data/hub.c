@@ -196,7 +196,7 @@ static mx_status check_hash(const entry *f, int fd, const char *path)
     for (int64_t at = 0; (k = pread(fd, buf, 1 << 20, at)) > 0; at += k)
         mx_sha_add(&s, buf, (size_t)k);
     mx_free(buf);
-    MX_TRY(mx_sha_hex(&s, hex));
+    mx_sha_hex(&s, hex);
     if (strcmp(hex, f->hash) == 0)
         return MX_OK;
     unlink(path);
@@ -283,7 +283,7 @@ static mx_status fetch_one(hub *h, const entry *f, char **path)
     mx_sha1_init(&s);
     mx_sha_add(&s, h->commit, strlen(h->commit));
     mx_sha_add(&s, f->path, strlen(f->path));
-    MX_TRY(mx_sha_hex(&s, hex));
+    mx_sha_hex(&s, hex);
     const char *name = *f->hash ? f->hash : mx_arena_strdup(h->a, hex);
     const char *blob = mx_arena_printf(h->a, "%s/blobs/%s", h->folder, name);
     *path = mx_arena_printf(h->a, "%s/snapshots/%s/%s", h->folder, h->commit, f->path);
