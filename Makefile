@@ -11,6 +11,9 @@
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
 #   make readme     the table of model families in README.md, from the program's own
+#   make install    PREFIX (/usr/local), DESTDIR: the program, configs, library, manual pages, completion; also uninstall
+#   make deb        build/*.deb: maxc and libmaxc-dev
+#   make test-bare  make demo, make test and make deb in a bare Debian made by mmdebstrap; needs root
 #
 # There are no lists of files here: directories are scanned, and the op, model, verb and test tables are
 # scanned out of the sources by tools/scan.
@@ -159,6 +162,26 @@ bench: all
 	@bench/run
 bench-mixtures: all $(B)/bench/kernels_bench
 	@bench/mixtures
+
+# --- installing ---
+PREFIX ?= /usr/local
+export PREFIX DESTDIR
+.PHONY: install uninstall deb test-bare
+$(B)/share: export REQUIRES = $(LINKED)
+$(B)/share: export LIBS = $(if $(LIBBACKTRACE),-lbacktrace) -rdynamic -fopenmp -lm -lpthread -ldl
+# The man pages, completion and maxc.pc; maxc.pc names PREFIX, so that they are written each time.
+$(B)/share: $(B)/maxc FORCE
+	@tools/share $(B)/maxc $@
+install: all $(B)/share
+	@tools/install install
+uninstall:
+	@tools/install uninstall
+deb: PREFIX := /usr
+deb: all $(B)/share
+	@tools/deb
+test-bare:
+	@tools/test-bare
+
 lint:
 	@tools/lint
 readme: all
