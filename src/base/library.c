@@ -88,7 +88,7 @@ static void *open_file(const mx_library *lib, const char *file, mx_str *tried)
         void *so = dlopen(path, RTLD_NOW | (lib->needs_gpu ? RTLD_GLOBAL : RTLD_LOCAL));
         if (so)
             return so;
-        mx_str_addf(tried, "\n  %s: %s", path, dlerror());
+        mx_str_addf(tried, "\n  %s", dlerror());
     }
     return NULL;
 }

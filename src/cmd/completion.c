@@ -314,14 +314,17 @@ static void put_fish(list *l)
     put_all_arguments("        case %s\n            printf '%%s\\n'", " (maxc completion %s)",
                       "\n");
     printf("    end\nend\n"
+           "function __maxc_settings\n"
+           "    set -l words (commandline -opc)\n"
+           "    set -l key (string match -r '^(?:--)?(.+?)=' -- (commandline -ct))[2]\n"
+           "    for value in (__maxc_values $words[2].$key 2> /dev/null)\n"
+           "        echo $key=$value\n"
+           "    end\n"
+           "end\n"
            "function __maxc_complete\n"
            "    set -l words (commandline -opc)\n"
-           "    set -l word (commandline -ct)\n"
-           "    set -l key (string match -r '^(?:--)?(.+?)=' -- $word)[2]\n"
-           "    if test -n \"$key\"\n"
-           "        for value in (__maxc_values $words[2].$key 2> /dev/null)\n"
-           "            echo $key=$value\n"
-           "        end\n"
+           "    if string match -q '*=*' -- (commandline -ct)\n"
+           "        __maxc_settings\n"
            "    else\n"
            "        __maxc_arguments $words[2] 2> /dev/null | string match -r '.+'\n"
            "        __maxc_keys $words[2]\n"
@@ -333,7 +336,9 @@ static void put_fish(list *l)
         put_quoted(mx_verb_table[i]->doc, "\\'");
         printf("\n");
     }
-    printf("complete -c maxc -n 'test (count (commandline -opc)) -gt 1' -a '(__maxc_complete)'\n");
+    printf("complete -c maxc -n 'test (count (commandline -opc)) -gt 1' -a '(__maxc_complete)'\n"
+           "# no files where the values are known\n"
+           "complete -c maxc -f -n 'count (__maxc_settings) > /dev/null'\n");
 }
 
 /* ---- the verb ---- */
