@@ -34,7 +34,8 @@ static void print_overview(void)
         printf("  %-12s %s\n", mx_verb_table[i]->name, mx_verb_table[i]->doc);
     printf("\n`maxc help VERB` says what a verb takes, `maxc help KEY` what a key means,\n"
            "`maxc help keys` lists all keys, `maxc help models` the models that have a file,\n"
-           "`maxc help families` the families that are understood, `maxc help recipes` files to train with.\n"
+           "`maxc help families` the families that are understood,\n"
+           "`maxc help recipes` files to train with.\n"
            "`maxc doctor` says what hardware and libraries were found.\n");
 }
 
