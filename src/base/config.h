@@ -85,10 +85,14 @@ int mx_config_unused(const mx_config *cfg, mx_str *names);
  * in a remark and are counted. Keys that only one side knows are ignored. */
 int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused);
 
-/* Where configs/ is: $MAXC_HOME/configs, else beside the program (build/release/../../configs),
- * else the installed ../share/maxc/configs. Gives "" when there is none. The buffer is returned. */
+/* Where configs/ is: $MAXC_CONFIGS, else beside the program (build/release/../../configs), else
+ * installed (../share/maxc/configs). Gives "" when there is none. The buffer is returned. */
 const char *mx_config_home(char *buf, size_t cap);
-/* The names in home/models, sorted; gives their number. */
+/* A configuration file as it was given; where there is none, the file or recipe of that name in
+ * home (demo.yml, configs/recipes/demo.yml), so that recipes are found from any folder. */
+const char *mx_config_find(mx_arena *a, const char *home, const char *file);
+/* The names in home/models and home/recipes without .yml, sorted; give their number. */
 int mx_config_models(mx_arena *a, const char *home, char ***names);
+int mx_config_recipes(mx_arena *a, const char *home, char ***names);
 
 #endif

@@ -19,6 +19,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const mx_verb *mx_verb_find(const char *name)
 {
@@ -172,10 +173,29 @@ static const char *command_line(mx_arena *a, int argc, char **argv)
     return copy;
 }
 
+/* The configuration file: the user's, or one of the program's own recipes. */
+static mx_status find_file(command *c, const char *home)
+{
+    c->file = mx_config_find(c->arena, home, c->file);
+    if (access(c->file, F_OK) == 0 || !home)
+        return MX_OK;
+    char **names;
+    mx_str recipes = {0};
+    int n = mx_config_recipes(c->arena, home, &names);
+    for (int i = 0; i < n; i++)
+        mx_str_addf(&recipes, "%s%s.yml", i ? ", " : "", names[i]);
+    mx_status st = mx_fail(MX_INPUT, "there is no file %s, and no recipe of that name; recipes: %s",
+                           c->file, mx_str_text(&recipes));
+    mx_str_fini(&recipes);
+    return st;
+}
+
 static mx_status run_verb(command *c, int argc, char **argv, char **environment)
 {
     char home[4096];
     mx_config_home(home, sizeof home);
+    if (c->file)
+        MX_TRY(find_file(c, *home ? home : NULL));
     const mx_key **elsewhere = MX_NEW_N(c->arena, const mx_key *, mx_verb_count + 1);
     for (int i = 0, n = 0; i < mx_verb_count; i++)
         if (mx_verb_table[i]->keys)
@@ -220,7 +240,7 @@ static mx_status unknown_verb(const char *name)
     return mx_fail(MX_USAGE, "maxc: unknown verb `%s`; `maxc help` lists them", name);
 }
 
-static mx_status dispatch(mx_arena *arena, int argc, char **argv, char **environment)
+static mx_status dispatch_in(mx_arena *arena, int argc, char **argv, char **environment)
 {
     const char *name = argc > 1 ? argv[1] : "help";
     if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0)
@@ -247,12 +267,18 @@ static mx_status dispatch(mx_arena *arena, int argc, char **argv, char **environ
     return mx_status_wrap(st, "maxc %s", verb->name);
 }
 
-int mx_main(int argc, char **argv, char **environment)
+mx_status mx_dispatch(int argc, char **argv, char **environment)
 {
     mx_arena arena = {0};
-    mx_memory_install();
-    mx_status st = dispatch(&arena, argc, argv, environment);
+    mx_status st = dispatch_in(&arena, argc, argv, environment);
     mx_arena_fini(&arena);
+    return st;
+}
+
+int mx_main(int argc, char **argv, char **environment)
+{
+    mx_memory_install();
+    mx_status st = mx_dispatch(argc, argv, environment);
     int code = (int)mx_status_code(st);
     if (st)
         fprintf(stderr, "%s\n", mx_status_text(st));

@@ -194,6 +194,8 @@ void mx_late_close(mx_late *t); /* before the session; a zero object is a no-op 
 mx_status mx_device_open_cpu(mx_device **out) MX_MUST_USE;
 /* Through the plug-in: an error when it, a driver or a GPU is not there. */
 mx_status mx_device_open_cuda_plugin(mx_device **out) MX_MUST_USE;
+/* Where the plug-in is looked for; there may be none. */
+void mx_device_cuda_plugin(char *path, size_t cap);
 bool mx_device_has_driver(void);
 
 #endif

@@ -111,7 +111,7 @@ MX_TEST(config_precedence_of_all_sources)
     put(&p, "below.yml", "name: below\nwidth: 3\nacts: [below]\nlora.rank: 3\n");
     put(&p, "user.yml",
         "base_config: below.yml\nmodel_name: small\nwidth: 4\nacts: [user]\nlora.rank: 4\n");
-    char *environment[] = {"MAXC_ACTS=env", "MAXC_GOLDEN=x", "MAXC_HOME=/x", "PATH=/bin", NULL};
+    char *environment[] = {"MAXC_ACTS=env", "MAXC_GOLDEN=x", "MAXC_CONFIGS=/x", "PATH=/bin", NULL};
     const char *args[] = {"lora.rank=6", NULL};
     mx_config *cfg = NULL;
     MX_CHECK_OK(load(&cfg, &p, p.file, args, environment));

@@ -70,6 +70,28 @@ MX_TEST(progress_line_never_exceeds_the_width)
     }
 }
 
+/* On 80 columns the bar is there, and its length depends on nothing that changes with each step. */
+MX_TEST(progress_line_does_not_flicker)
+{
+    mx_progress p;
+    falling(&p, MX_CHARSET_UTF8);
+    int length = 0;
+    for (int i = 0; i < 400; i++) {
+        mx_progress_state s = {.step = 400 + i, .steps = 800, .loss = i % 5 ? 0.2 * i : 4.94,
+                               .tokens_per_s = i % 3 ? 818 : 11370, .mfu = i % 2 ? 0.039 : 0.435,
+                               .eta_s = i % 7 ? 4 : 619, .checkpoint = "saved 400"};
+        mx_str out = {0};
+        mx_progress_line(&p, &s, 79, &out);
+        int cells = 0;
+        for (const char *c = strpbrk(out.text, "%"); (c = strstr(c + 1, "\xe2\x94")) != NULL;)
+            cells += c[2] == '\x81' || c[2] == '\x80'; /* ━ and ─ */
+        length = length ? length : cells;
+        MX_CHECK(cells >= 6 && cells == length, "%d cells after %d: %s", cells, length, out.text);
+        mx_str_fini(&out);
+    }
+    mx_progress_fini(&p);
+}
+
 MX_TEST(progress_leaves_out_what_is_unknown)
 {
     mx_progress p;

@@ -60,8 +60,8 @@ expect 0 '^maxc [0-9]' env MAXC_STEPS=12 $maxc version
 # the configuration's folder
 mkdir -p "$tmp/home/configs/models"
 echo 'learning_rat: 1' > "$tmp/home/configs/base.yml"
-expect 2 'base.yml:1: unknown key `learning_rat`' env MAXC_HOME="$tmp/home" $maxc version
-expect 0 '^maxc [0-9]' env MAXC_HOME="$tmp/nowhere" $maxc version
+expect 2 'base.yml:1: unknown key `learning_rat`' env MAXC_CONFIGS="$tmp/home/configs" $maxc version
+expect 0 '^maxc [0-9]' env MAXC_CONFIGS="$tmp/nowhere" $maxc version
 cp "$maxc" "$tmp/maxc"
 expect 0 '^maxc [0-9]' "$tmp/maxc" version
 expect 3 'configs/ was not found' "$tmp/maxc" help models
