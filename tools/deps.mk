@@ -1,6 +1,6 @@
 # deps.mk - where the libraries are. Every one is a Debian package installed by tools/setup.
 PKGS := jansson yaml-0.1 libpcre2-8 libutf8proc libzstd zlib libxxhash liblz4 libbrotlidec libcurl libprotobuf-c \
-        libturbojpeg libpng libwebp libmicrohttpd
+        libturbojpeg libpng libwebp libmicrohttpd nettle
 DEP_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 DEP_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lsnappy
 HAVE_NVCC := $(shell command -v nvcc 2>/dev/null)

@@ -10,6 +10,7 @@
 
 #include <curl/curl.h>
 #include <microhttpd.h>
+#include <nettle/version.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <png.h>
@@ -43,6 +44,8 @@ static json_t *libraries(void)
     add(l, "xxHash", buf);
     add(l, "libcurl", curl_version_info(CURLVERSION_NOW)->version);
     add(l, "libmicrohttpd", MHD_get_version());
+    snprintf(buf, sizeof buf, "%d.%d", nettle_version_major(), nettle_version_minor());
+    add(l, "nettle", buf);
     add(l, "libpng", png_get_libpng_ver(NULL));
     int w = WebPGetDecoderVersion();
     snprintf(buf, sizeof buf, "%d.%d.%d", w >> 16, w >> 8 & 255, w & 255);
