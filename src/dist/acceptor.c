@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double PATIENCE_S = 5, DEAF_S = 0.1;
+static const double PATIENCE_S = 5; /* with a connection that has room */
+static const double TURN_S = 0.1;   /* with one that others wait for */
+static const double DEAF_S = 0.02;
 enum { AT_ONCE = 64 }; /* accepted before those that are there are served */
 
 mx_status mx_acceptor_open(mx_acceptor *a, int listener)
@@ -49,20 +51,29 @@ static void drop(mx_acceptor *a, int i, const char *why)
     char from[MX_SOCKET_TEXT];
     if (why) {
         a->refused++;
-        snprintf(a->last, sizeof a->last, "from %s: %s",
-                 mx_socket_text(&a->pending[i].from, from), why);
+        snprintf(a->last, sizeof a->last, "from %s: %s", mx_socket_text(&a->pending[i].from, from),
+                 why);
         mx_socket_close(&a->pending[i].fd);
     }
     a->pending[i] = a->pending[--a->n];
 }
 
-void mx_acceptor_add(mx_acceptor *a, int fd, const struct sockaddr_storage *from, double now)
+/* False: all that wait have just come, and have their turn first. */
+static bool make_room(mx_acceptor *a, double now)
 {
     int oldest = 0;
     for (int i = 1; i < a->n; i++)
         oldest = a->pending[i].since < a->pending[oldest].since ? i : oldest;
-    if (a->n == MX_ACCEPTOR_PENDING)
-        drop(a, oldest, "said nothing, among many");
+    if (a->n < MX_ACCEPTOR_PENDING)
+        return true;
+    if (now - a->pending[oldest].since < TURN_S)
+        return false;
+    drop(a, oldest, "said nothing, among many");
+    return true;
+}
+
+void mx_acceptor_add(mx_acceptor *a, int fd, const struct sockaddr_storage *from, double now)
+{
     mx_pending *p = &a->pending[a->n++];
     *p = (mx_pending){.fd = fd, .since = now, .from = *from};
 }
@@ -84,8 +95,8 @@ static void serve_one(mx_acceptor *a, int i, double now)
     else if (fate != MX_PENDING_WAITS)
         drop(a, i, why[fate]);
     else if (st != MX_WIRE_MORE)
-        drop(a, i, st == MX_WIRE_CLOSED ? "left before it had said who it is"
-                                        : why[MX_PENDING_ALIEN]);
+        drop(a, i,
+             st == MX_WIRE_CLOSED ? "left before it had said who it is" : why[MX_PENDING_ALIEN]);
     else if (now - p->since > PATIENCE_S)
         drop(a, i, "did not say who it is");
 }
@@ -100,8 +111,9 @@ void mx_acceptor_serve(mx_acceptor *a, const struct pollfd *p, double now)
             serve_one(a, i, now);
     for (int k = 0; calls && k < AT_ONCE; k++) {
         struct sockaddr_storage from;
-        int fd = mx_socket_accept(a->listener, &from);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+        bool room = make_room(a, now);
+        int fd = room ? mx_socket_accept(a->listener, &from) : -1;
+        if (!room || (fd < 0 && (errno == EMFILE || errno == ENFILE)))
             a->deaf_until = now + DEAF_S;
         if (fd < 0)
             break;

@@ -1,8 +1,8 @@
 /* acceptor.h - a listener, and the connections that have not shown yet that they belong here.
  *
  * Anybody can connect; so a connection may wait for a few seconds only, a limited number of them
- * wait at a time, and a new one is never kept waiting for them: when there are too many the oldest
- * is closed. Whoever knows the secret needs milliseconds. Refused connections are counted.
+ * wait at a time, and when there are that many the oldest is closed for a new one after a moment.
+ * Whoever knows the secret needs milliseconds. Refused connections are counted.
  */
 #ifndef MX_DIST_ACCEPTOR_H
 #define MX_DIST_ACCEPTOR_H
@@ -11,7 +11,7 @@
 #include "dist/wire.h"
 #include <poll.h>
 
-enum { MX_ACCEPTOR_PENDING = 128, MX_ACCEPTOR_POLLS = MX_ACCEPTOR_PENDING + 1 };
+enum { MX_ACCEPTOR_PENDING = 256, MX_ACCEPTOR_POLLS = MX_ACCEPTOR_PENDING + 1 };
 
 typedef struct {
     int fd;
@@ -36,7 +36,7 @@ typedef struct {
     /* A whole frame has come. */
     mx_pending_fate (*take)(void *ctx, mx_pending *p);
     void *ctx;
-    double deaf_until; /* no descriptors left: not a reason to spin */
+    double deaf_until; /* no room, or no descriptors left: not a reason to spin */
     int64_t refused;
     char last[160]; /* of the refused: where it came from and why */
 } mx_acceptor;
@@ -49,7 +49,7 @@ void mx_acceptor_close(mx_acceptor *a);
 int mx_acceptor_polls(const mx_acceptor *a, struct pollfd *p, double now);
 /* With what those polls gave. */
 void mx_acceptor_serve(mx_acceptor *a, const struct pollfd *p, double now);
-/* As if this connection had been accepted. */
+/* As if this connection had been accepted; there is room. */
 void mx_acceptor_add(mx_acceptor *a, int fd, const struct sockaddr_storage *from, double now);
 
 #endif

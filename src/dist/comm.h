@@ -16,8 +16,8 @@
  * Sums are taken in the order of ranks, whatever arrives first, so their bits repeat.
  *
  * A kind is a table of calls: `single` (one rank; every call is a no-op) and `tcp` (tcp.c). Ranks,
- * their heartbeat and who is to blame are the coordinator's, whatever the kind: a kind that talks to
- * other processes marks its calls there and watches its alarm. One thread at a time may use a
+ * their heartbeat and who is to blame are the coordinator's, whatever the kind: a kind that talks
+ * to other processes marks its calls there and watches its alarm. One thread at a time may use a
  * communicator; a thread of its own has one of its own (mx_comm_split_off).
  */
 #ifndef MX_DIST_COMM_H

@@ -11,9 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static const double SLICE_S = 0.1;    /* between looks at signals */
-static const double ANSWER_S = 3;     /* for rank 0 to make a verdict of a complaint */
-static const double END_S = 5;        /* from a verdict to the end of the process */
+static const double SLICE_S = 0.1; /* between looks at signals */
+static const double ANSWER_S = 3;  /* for rank 0 to make a verdict of a complaint */
+static const double END_S = 5;     /* from a verdict to the end of the process */
 
 /* --- small questions ------------------------------------------------------------------------ */
 
@@ -173,8 +173,11 @@ void mx_coord_abort(mx_coord *c, const char *why)
 void mx_coord_note_locked(mx_coord *c, const char *fmt, ...)
 {
     va_list ap;
+    size_t n = strlen(c->note); /* what was not said yet comes first */
+    n += (size_t)snprintf(c->note + n, sizeof c->note - n, n ? "; " : "");
     va_start(ap, fmt);
-    vsnprintf(c->note, sizeof c->note, fmt, ap);
+    if (n < sizeof c->note)
+        vsnprintf(c->note + n, sizeof c->note - n, fmt, ap);
     va_end(ap);
 }
 

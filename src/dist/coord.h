@@ -77,8 +77,9 @@ const struct sockaddr_storage *mx_coord_address(const mx_coord *c, int rank);
 /* Of this run; nobody else has it. */
 mx_auth_key mx_coord_key(const mx_coord *c);
 
-/* `bytes` of every rank into all[rank * bytes], at most MX_COORD_BLOB: what a communicator must know
- * of the others before it can talk to them. All ranks call it, in one thread, with the same size. */
+/* `bytes` of every rank into all[rank * bytes], at most MX_COORD_BLOB: what a communicator must
+ * know of the others before it can talk to them. All ranks call it, in one thread, with the same
+ * size. */
 mx_status mx_coord_gather(mx_coord *c, const void *mine, size_t bytes, void *all) MX_MUST_USE;
 
 /* OK while all is well; then the verdict (MX_DEVICE), again and again. */
@@ -94,9 +95,11 @@ mx_status mx_coord_fail(mx_coord *c, int culprit, const char *fmt, ...) MX_PRINT
 void mx_coord_abort(mx_coord *c, const char *why);
 
 /* A lane is one sequence of collective calls: a communicator has one, and all ranks open them in
- * the same order, so that *opened (how many were so far) is the same everywhere. enter: call `number` (1, 2, ...) begins and may wait for other ranks; progress:
- * something has arrived; leave: it is over. `call` is a literal. Cheap; from any thread, one a lane.
- */
+ * the same order, so that *opened (how many were so far) is the same everywhere.
+ *     enter     call `number` (1, 2, ...) begins and may wait for other ranks; `call` is a literal
+ *     progress  something has arrived
+ *     leave     it is over
+ * Cheap; from any thread, one a lane. */
 mx_status mx_coord_lane_open(mx_coord *c, int *lane, uint32_t *opened) MX_MUST_USE;
 void mx_coord_lane_close(mx_coord *c, int lane);
 void mx_coord_enter(mx_coord *c, int lane, const char *call, uint64_t number);

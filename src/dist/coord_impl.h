@@ -61,17 +61,17 @@ typedef struct {
     mx_rank_state state;
     mx_coord_link *link; /* rank 0: to each other rank; others: to rank 0 */
     int n_compared, n_different, different[MX_COORD_DIFFERENT]; /* parts, on rank 0 */
-    uint32_t gathers;             /* it has taken part in, on rank 0 */
-    uint8_t blob[MX_COORD_BLOB];  /* for the last of them */
+    uint32_t gathers;            /* it has taken part in, on rank 0 */
+    uint8_t blob[MX_COORD_BLOB]; /* for the last of them */
     size_t blob_bytes;
     int n_gathered; /* blobs of it that were sent to it */
-    int n_told; /* frames of the table of ranks that were sent to it, on rank 0 */
-    bool knows; /* the verdict, on rank 0 */
+    int n_told;     /* frames of the table of ranks that were sent to it, on rank 0 */
+    bool knows;     /* the verdict, on rank 0 */
     mx_coord_lane_state lane[MX_COORD_LANES]; /* as of its last beat */
 } mx_rank;
 
 typedef struct {
-    _Atomic uint64_t number; /* which communicator this is in the upper bits, and the call */
+    _Atomic uint64_t number;  /* which communicator this is in the upper bits, and the call */
     _Atomic int64_t since_ns; /* monotonic; 0: in no call */
     _Atomic(const char *) call;
     bool open;
@@ -105,10 +105,10 @@ struct mx_coord {
     bool all_here;  /* on rank 0: the table is on its way */
     double done_at; /* when to stop waiting for what is not delivered */
     int n_listed;   /* entries of the table that have come, on other ranks; -1: none expected yet */
-    uint32_t gathers;   /* this rank has begun; on rank 0: that are complete in `gathered` */
-    uint8_t *gathered;  /* size times MX_COORD_BLOB */
+    uint32_t gathers;  /* this rank has begun; on rank 0: that are complete in `gathered` */
+    uint8_t *gathered; /* size times MX_COORD_BLOB */
     size_t blob_bytes;
-    int n_gathered;     /* blobs that have come, on other ranks */
+    int n_gathered; /* blobs that have come, on other ranks */
     /* The verdict. */
     char why[MX_COORD_WHY]; /* "": none */
     mx_code code;
@@ -120,7 +120,7 @@ struct mx_coord {
 };
 
 /* coord.c */
-void *mx_coord_serve(void *coord); /* the thread */
+void *mx_coord_serve(void *coord);                      /* the thread */
 void mx_coord_wait_locked(mx_coord *c, double seconds); /* for the thread to do something */
 void mx_coord_judge_locked(mx_coord *c, mx_code code, int culprit, const char *fmt, ...)
     MX_PRINTF(4, 5);
@@ -148,9 +148,9 @@ int mx_coord_absent_locked(const mx_coord *c, char *list, size_t cap);
 mx_pending_fate mx_coord_root_take(void *ctx, mx_pending *p);
 
 /* coord_gather.c */
-bool mx_coord_take_blob_locked(mx_coord *c, int rank, mx_wire_frame *f);     /* on rank 0 */
-void mx_coord_tell_blobs_locked(mx_coord *c, int rank);                      /* on rank 0 */
-bool mx_coord_take_gathered_locked(mx_coord *c, mx_wire_frame *f);           /* on others */
+bool mx_coord_take_blob_locked(mx_coord *c, int rank, mx_wire_frame *f); /* on rank 0 */
+void mx_coord_tell_blobs_locked(mx_coord *c, int rank);                  /* on rank 0 */
+bool mx_coord_take_gathered_locked(mx_coord *c, mx_wire_frame *f);       /* on others */
 
 /* coord_judge.c: on rank 0, has somebody fallen silent or does not come to a call? On all, does
  * somebody wait for a rank that has left in an orderly way and will never come? */

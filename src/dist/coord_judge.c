@@ -9,7 +9,7 @@
 #include "base/str.h"
 
 enum { MOST_NAMES = 8 };
-static const double LEFT_S = 1; /* of waiting for a rank that has left */
+static const double LEFT_S = 1;                            /* of waiting for a rank that has left */
 static const uint64_t CALL_MASK = ((uint64_t)1 << 40) - 1; /* of a lane's number */
 
 static mx_coord_lane_state lane_of(const mx_coord *c, int rank, int lane)
@@ -29,11 +29,11 @@ static void blame_late(mx_coord *c, int waiter, int lane)
         }
     unsigned long long number = w.number & CALL_MASK;
     if (n)
-        mx_coord_judge_locked(c, MX_DEVICE, n == 1 ? last : -1,
-                              "nothing heard for %.0f s, in %s number %llu, from %s%s: hung, though "
-                              "the process is there",
-                              w.waits_s, w.call, number, mx_str_text(&who),
-                              n > MOST_NAMES ? " and others" : "");
+        mx_coord_judge_locked(
+            c, MX_DEVICE, n == 1 ? last : -1,
+            "nothing heard for %.0f s, in %s number %llu, from %s%s: hung, though "
+            "the process is there",
+            w.waits_s, w.call, number, mx_str_text(&who), n > MOST_NAMES ? " and others" : "");
     else
         mx_coord_judge_locked(c, MX_DEVICE, -1,
                               "%s has waited for %.0f s in %s number %llu, to which all ranks have "

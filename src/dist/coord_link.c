@@ -17,8 +17,7 @@ mx_wire_keys mx_coord_agree(const mx_auth_key *secret, const mx_coord_nonces *n,
 {
     mx_auth_key up = mx_auth_derive(secret, "member to root", n, sizeof *n);
     mx_auth_key down = mx_auth_derive(secret, "root to member", n, sizeof *n);
-    return (mx_wire_keys){
-        .agreed = true, .in = is_root ? up : down, .out = is_root ? down : up};
+    return (mx_wire_keys){.agreed = true, .in = is_root ? up : down, .out = is_root ? down : up};
 }
 
 bool mx_coord_link_queue(mx_coord_link *l, mx_wire_frame *f)
@@ -36,8 +35,8 @@ bool mx_coord_link_queue(mx_coord_link *l, mx_wire_frame *f)
 bool mx_coord_link_flush(mx_coord_link *l)
 {
     while (l->out_at < l->out_n) {
-        ssize_t k = send(l->fd, l->out + l->out_at, l->out_n - l->out_at,
-                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t k =
+            send(l->fd, l->out + l->out_at, l->out_n - l->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0 && errno == EAGAIN)

@@ -13,7 +13,7 @@
 enum { PARTS_A_FRAME = (MX_WIRE_BODY - 4) / 4 };
 static const double FIRST_NOTE_S = 5; /* of waiting for rank 0; then twice as long */
 
-/* --- the handshake -------------------------------------------------------------------------- */
+/* --- what rank 0 says ----------------------------------------------------------------------- */
 
 /* Rank 0 has refused this rank, which the user must know; nothing of it is rank 0's text. */
 static mx_status refused(const mx_coord *c, mx_wire_reason why, uint64_t detail)
@@ -45,160 +45,6 @@ static mx_status refused(const mx_coord *c, mx_wire_reason why, uint64_t detail)
                    "MASTER_PORT, or wait until that job has ended",
                    host, port);
 }
-
-/* The next frame, as long as it takes. */
-static mx_wire_state receive(int fd, mx_wire_frame *f, const mx_wait *w)
-{
-    mx_wire_state st;
-    while ((st = mx_wire_receive(fd, f)) == MX_WIRE_MORE)
-        if (!mx_socket_wait(fd, POLLIN, w))
-            break;
-    return st;
-}
-
-static mx_status find_secret(mx_coord *c, bool in_file, const uint8_t id[MX_AUTH_ID])
-{
-    if (in_file && !c->from_file)
-        return mx_fail(MX_USAGE,
-                       "rank %d was given a rendezvous_secret and rank 0 was not; give it to all "
-                       "ranks",
-                       c->rank);
-    if (!in_file && c->from_file)
-        return mx_fail(MX_USAGE,
-                       "rank 0 was given a rendezvous_secret and rank %d was not; give it to all "
-                       "ranks (MAXC_RENDEZVOUS_SECRET in the environment is the best place)",
-                       c->rank);
-    return in_file ? mx_auth_file_read(c->o.folder, id, &c->secret) : MX_OK;
-}
-
-static bool send_frame(mx_coord_link *l, mx_wire_frame *f, const mx_wait *w)
-{
-    mx_wire_end(f, &l->keys);
-    return mx_socket_send(l->fd, f->bytes, f->n, w);
-}
-
-static bool introduce(mx_coord *c, const mx_wait *w)
-{
-    mx_coord_link *l = c->member[0].link;
-    mx_wire_frame f;
-    int sent = 0, total = c->o.n_parts;
-    mx_wire_begin(&f, MX_WIRE_CARD);
-    mx_wire_put_int(&f, (uint64_t)c->rank, 4);
-    mx_wire_put_int(&f, (uint64_t)c->size, 4);
-    mx_wire_put_int(&f, (uint64_t)c->member[c->rank].pid, 4);
-    mx_wire_put_int(&f, c->job, 4);
-    mx_wire_put_text(&f, c->member[c->rank].host);
-    bool good = send_frame(l, &f, w);
-    do {
-        int n = total - sent < PARTS_A_FRAME ? total - sent : PARTS_A_FRAME;
-        mx_wire_begin(&f, MX_WIRE_PARTS);
-        mx_wire_put_int(&f, (uint64_t)total, 2);
-        mx_wire_put_int(&f, (uint64_t)n, 2);
-        for (int i = 0; i < n; i++)
-            mx_wire_put_int(&f, c->o.parts[sent + i].hash, 4);
-        good = good && send_frame(l, &f, w);
-        sent += n;
-    } while (sent < total);
-    return good;
-}
-
-mx_status mx_coord_member_greet(mx_coord *c, int fd, const mx_wait *w, bool *again)
-{
-    mx_coord_nonces nonce;
-    uint8_t id[MX_AUTH_ID];
-    mx_wire_frame f, in = {0};
-    mx_coord_link *l = c->member[0].link;
-    l->fd = fd;
-    *again = true;
-    MX_TRY(mx_auth_random(nonce.member, sizeof nonce.member));
-    mx_wire_begin(&f, MX_WIRE_HELLO);
-    mx_wire_put_int(&f, MX_WIRE_VERSION, 2);
-    mx_wire_put(&f, nonce.member, sizeof nonce.member);
-    if (!send_frame(l, &f, w) || receive(fd, &in, w) != MX_WIRE_WHOLE)
-        return MX_OK;
-    uint64_t reason = in.kind == MX_WIRE_DENIED ? mx_wire_get_int(&in, 1) : 0;
-    uint64_t version = mx_wire_get_int(&in, 2);
-    if (in.kind == MX_WIRE_DENIED && reason == MX_WIRE_ANOTHER_VERSION)
-        return refused(c, MX_WIRE_ANOTHER_VERSION, version);
-    if (in.kind != MX_WIRE_CHALLENGE || version != MX_WIRE_VERSION)
-        return MX_OK;
-    bool in_file = mx_wire_get_int(&in, 1) != 0;
-    mx_wire_get(&in, id, sizeof id);
-    mx_wire_get(&in, nonce.root, sizeof nonce.root);
-    MX_TRY(find_secret(c, in_file, id));
-    l->keys = mx_coord_agree(&c->secret, &nonce, false);
-    l->in = (mx_wire_frame){0};
-    *again = !introduce(c, w);
-    return MX_OK;
-}
-
-/* --- finding rank 0 ------------------------------------------------------------------------- */
-
-/* Rank 1 speaks for all who wait. */
-static void say_waiting(const mx_coord *c, double begun, double *next, const char *why)
-{
-    char text[MX_COORD_NOTE];
-    if (c->rank != 1 || !c->o.say || mx_clock_now() - begun < *next)
-        return;
-    snprintf(text, sizeof text, "rank 0 does not answer at %s:%d yet: %s", c->launch.host,
-             c->launch.port, why);
-    c->o.say(c->o.ctx, text);
-    *next *= 2;
-}
-
-/* One attempt. OK and *again: nobody, or somebody else, was there. */
-static mx_status call_once(mx_coord *c, double deadline, bool *again, char why[MX_REACH_WHY])
-{
-    mx_rank *root = &c->member[0];
-    struct sockaddr_storage own;
-    socklen_t n = sizeof own;
-    mx_wait w = {.deadline = deadline, .alarm = -1, .stops = true};
-    *again = true;
-    int fd = mx_reach_connect(&c->launch, &w, &root->at, why);
-    if (fd < 0)
-        return MX_OK;
-    double begun = mx_clock_now(), limit = c->o.heartbeat_timeout_s;
-    w.deadline = begun + limit < deadline ? begun + limit : deadline;
-    mx_status st = mx_coord_member_greet(c, fd, &w, again);
-    if (!st && *again && mx_clock_now() - begun >= limit)
-        st = mx_fail(MX_DEVICE,
-                     "nothing heard for %.0f s from rank 0, which takes connections at %s:%d: "
-                     "stopped or hung, or another program is there",
-                     limit, c->launch.host, c->launch.port);
-    if (!st && !*again && getsockname(fd, (struct sockaddr *)&own, &n) == 0)
-        c->member[c->rank].at = own;
-    if (st || *again)
-        mx_socket_close(&root->link->fd);
-    snprintf(why, MX_REACH_WHY, "who answers there is not rank 0 of a run");
-    return st;
-}
-
-mx_status mx_coord_member_connect(mx_coord *c, double deadline)
-{
-    char why[MX_REACH_WHY] = "";
-    double begun = mx_clock_now(), next = FIRST_NOTE_S;
-    bool again = true;
-    const mx_wait w = {.deadline = deadline, .alarm = -1, .stops = true};
-    for (;;) {
-        MX_TRY(call_once(c, deadline, &again, why));
-        if (!again)
-            break;
-        if (mx_stop_signal())
-            return mx_coord_stopped();
-        if (mx_wait_is_over(&w))
-            return mx_fail(MX_DEVICE, "nobody answers at %s:%d: %s; is rank 0 running there?",
-                           c->launch.host, c->launch.port, why);
-        say_waiting(c, begun, &next, why);
-        mx_reach_pause();
-    }
-    c->member[0].state = MX_RANK_HERE;
-    c->member[0].link->heard_at = mx_clock_now();
-    snprintf(c->member[0].who, sizeof c->member[0].who, "rank 0 (at %.60s:%d)", c->launch.host,
-             c->launch.port);
-    return MX_OK;
-}
-
-/* --- what rank 0 says ----------------------------------------------------------------------- */
 
 static void take_refusal(mx_coord *c, mx_wire_frame *f)
 {
@@ -315,14 +161,172 @@ static bool take_frame(mx_coord *c, mx_wire_frame *f)
     }
 }
 
+/* --- the handshake -------------------------------------------------------------------------- */
+
+/* The next frame, as long as it takes. */
+static mx_wire_state receive(int fd, mx_wire_frame *f, const mx_wait *w)
+{
+    mx_wire_state st;
+    while ((st = mx_wire_receive(fd, f)) == MX_WIRE_MORE)
+        if (!mx_socket_wait(fd, POLLIN, w))
+            break;
+    return st;
+}
+
+static mx_status find_secret(mx_coord *c, bool in_file, const uint8_t id[MX_AUTH_ID])
+{
+    if (in_file && !c->from_file)
+        return mx_fail(MX_USAGE,
+                       "rank %d was given a rendezvous_secret and rank 0 was not; give it to all "
+                       "ranks",
+                       c->rank);
+    if (!in_file && c->from_file)
+        return mx_fail(MX_USAGE,
+                       "rank 0 was given a rendezvous_secret and rank %d was not; give it to all "
+                       "ranks (MAXC_RENDEZVOUS_SECRET in the environment is the best place)",
+                       c->rank);
+    return in_file ? mx_auth_file_read(c->o.folder, id, &c->secret) : MX_OK;
+}
+
+static bool send_frame(mx_coord_link *l, mx_wire_frame *f, const mx_wait *w)
+{
+    mx_wire_end(f, &l->keys);
+    return mx_socket_send(l->fd, f->bytes, f->n, w);
+}
+
+static bool introduce(mx_coord *c, const mx_wait *w)
+{
+    mx_coord_link *l = c->member[0].link;
+    mx_wire_frame f;
+    int sent = 0, total = c->o.n_parts;
+    mx_wire_begin(&f, MX_WIRE_CARD);
+    mx_wire_put_int(&f, (uint64_t)c->rank, 4);
+    mx_wire_put_int(&f, (uint64_t)c->size, 4);
+    mx_wire_put_int(&f, (uint64_t)c->member[c->rank].pid, 4);
+    mx_wire_put_int(&f, c->job, 4);
+    mx_wire_put_text(&f, c->member[c->rank].host);
+    bool good = send_frame(l, &f, w);
+    do {
+        int n = total - sent < PARTS_A_FRAME ? total - sent : PARTS_A_FRAME;
+        mx_wire_begin(&f, MX_WIRE_PARTS);
+        mx_wire_put_int(&f, (uint64_t)total, 2);
+        mx_wire_put_int(&f, (uint64_t)n, 2);
+        for (int i = 0; i < n; i++)
+            mx_wire_put_int(&f, c->o.parts[sent + i].hash, 4);
+        good = good && send_frame(l, &f, w);
+        sent += n;
+    } while (sent < total);
+    return good;
+}
+
+mx_status mx_coord_member_greet(mx_coord *c, int fd, const mx_wait *w, bool *again)
+{
+    mx_coord_nonces nonce;
+    uint8_t id[MX_AUTH_ID];
+    mx_wire_frame f, in = {0};
+    mx_coord_link *l = c->member[0].link;
+    l->fd = fd;
+    c->member[0].state = MX_RANK_HERE;
+    *again = true;
+    MX_TRY(mx_auth_random(nonce.member, sizeof nonce.member));
+    mx_wire_begin(&f, MX_WIRE_HELLO);
+    mx_wire_put_int(&f, MX_WIRE_VERSION, 2);
+    mx_wire_put(&f, nonce.member, sizeof nonce.member);
+    if (!send_frame(l, &f, w) || receive(fd, &in, w) != MX_WIRE_WHOLE)
+        return MX_OK;
+    uint64_t reason = in.kind == MX_WIRE_DENIED ? mx_wire_get_int(&in, 1) : 0;
+    uint64_t version = mx_wire_get_int(&in, 2);
+    if (in.kind == MX_WIRE_DENIED && reason == MX_WIRE_ANOTHER_VERSION)
+        return refused(c, MX_WIRE_ANOTHER_VERSION, version);
+    if (in.kind != MX_WIRE_CHALLENGE || version != MX_WIRE_VERSION)
+        return MX_OK;
+    bool in_file = mx_wire_get_int(&in, 1) != 0;
+    mx_wire_get(&in, id, sizeof id);
+    mx_wire_get(&in, nonce.root, sizeof nonce.root);
+    MX_TRY(find_secret(c, in_file, id));
+    l->keys = mx_coord_agree(&c->secret, &nonce, false);
+    l->in = (mx_wire_frame){0};
+    /* Rank 0 answers who it has admitted, with anything signed. */
+    *again = !introduce(c, w) || receive(fd, &l->in, w) != MX_WIRE_WHOLE || !take_frame(c, &l->in);
+    return MX_OK;
+}
+
+/* --- finding rank 0 ------------------------------------------------------------------------- */
+
+/* Rank 1 speaks for all who wait. */
+static void say_waiting(const mx_coord *c, double begun, double *next, const char *why)
+{
+    char text[MX_COORD_NOTE];
+    if (c->rank != 1 || !c->o.say || mx_clock_now() - begun < *next)
+        return;
+    snprintf(text, sizeof text, "rank 0 does not answer at %s:%d yet: %s", c->launch.host,
+             c->launch.port, why);
+    c->o.say(c->o.ctx, text);
+    *next *= 2;
+}
+
+/* One attempt. OK and *again: nobody, or somebody else, was there. */
+static mx_status call_once(mx_coord *c, double deadline, bool *again, char why[MX_REACH_WHY])
+{
+    mx_rank *root = &c->member[0];
+    struct sockaddr_storage own;
+    socklen_t n = sizeof own;
+    mx_wait w = {.deadline = deadline, .alarm = -1, .stops = true};
+    *again = true;
+    int fd = mx_reach_connect(&c->launch, &w, &root->at, why);
+    if (fd < 0)
+        return MX_OK;
+    double begun = mx_clock_now(), limit = c->o.heartbeat_timeout_s;
+    w.deadline = begun + limit < deadline ? begun + limit : deadline;
+    mx_status st = mx_coord_member_greet(c, fd, &w, again);
+    if (!st && *again && mx_clock_now() - begun >= limit)
+        st = mx_fail(MX_DEVICE,
+                     "nothing heard for %.0f s from rank 0, which takes connections at %s:%d: "
+                     "stopped or hung, or another program is there",
+                     limit, c->launch.host, c->launch.port);
+    if (!st && !*again && getsockname(fd, (struct sockaddr *)&own, &n) == 0)
+        c->member[c->rank].at = own;
+    if (st || *again)
+        mx_socket_close(&root->link->fd);
+    snprintf(why, MX_REACH_WHY, "who answers there is not rank 0 of a run");
+    return st;
+}
+
+mx_status mx_coord_member_connect(mx_coord *c, double deadline)
+{
+    char why[MX_REACH_WHY] = "";
+    double begun = mx_clock_now(), next = FIRST_NOTE_S;
+    bool again = true;
+    const mx_wait w = {.deadline = deadline, .alarm = -1, .stops = true};
+    snprintf(c->member[0].who, sizeof c->member[0].who, "rank 0 (at %.60s:%d)", c->launch.host,
+             c->launch.port);
+    for (;;) {
+        MX_TRY(call_once(c, deadline, &again, why));
+        if (!again)
+            break;
+        if (mx_stop_signal())
+            return mx_coord_stopped();
+        if (mx_wait_is_over(&w))
+            return mx_fail(MX_DEVICE, "nobody answers at %s:%d: %s; is rank 0 running there?",
+                           c->launch.host, c->launch.port, why);
+        say_waiting(c, begun, &next, why);
+        mx_reach_pause();
+    }
+    return MX_OK;
+}
+
+/* --- the round ------------------------------------------------------------------------------ */
+
 static void lose(mx_coord *c, bool strange)
 {
     mx_rank *root = &c->member[0];
     mx_socket_close(&root->link->fd);
     if (strange)
-        mx_coord_judge_locked(c, MX_DEVICE, 0,
-                              "%s sends what rank 0 never sends: another program at its address, or "
-                              "a network that changes what it carries", root->who);
+        mx_coord_judge_locked(
+            c, MX_DEVICE, 0,
+            "%s sends what rank 0 never sends: another program at its address, or "
+            "a network that changes what it carries",
+            root->who);
     else if (!c->started)
         mx_coord_judge_locked(c, MX_DEVICE, 0,
                               "%s left before all ranks had come; its output says why", root->who);

@@ -69,10 +69,10 @@ typedef struct {
 static bool suits(mx_coord *c, const card *k, mx_wire_reason *why)
 {
     const mx_rank *m = k->rank < c->size ? &c->member[k->rank] : NULL;
-    *why = k->job != c->job                                    ? MX_WIRE_ANOTHER_JOB
+    *why = k->job != c->job                                       ? MX_WIRE_ANOTHER_JOB
            : k->size != c->size || k->rank >= c->size || !k->rank ? MX_WIRE_ANOTHER_SIZE
-           : m->state != MX_RANK_ABSENT                        ? MX_WIRE_TWICE
-                                                               : (mx_wire_reason)0;
+           : m->state != MX_RANK_ABSENT                           ? MX_WIRE_TWICE
+                                                                  : (mx_wire_reason)0;
     if (*why == MX_WIRE_ANOTHER_SIZE)
         mx_coord_judge_locked(c, MX_USAGE, -1,
                               "process %d on %s says it is rank %lld of %lld, and rank 0 was "
@@ -241,7 +241,8 @@ static void lose(mx_coord *c, int r, bool strange)
     } else if (strange) {
         mx_coord_judge_locked(c, MX_DEVICE, r,
                               "%s sends what no rank sends: another program at its address, or a "
-                              "network that changes what it carries", m->who);
+                              "network that changes what it carries",
+                              m->who);
     } else if (m->state != MX_RANK_LEFT) {
         mx_coord_judge_locked(c, MX_DEVICE, r,
                               "%s is gone: it crashed or was killed; its own output may say more",

@@ -105,7 +105,7 @@ typedef enum {
 } mx_wire_reason;
 
 typedef enum {
-    MX_WIRE_MORE,   /* not whole yet */
+    MX_WIRE_MORE, /* not whole yet */
     MX_WIRE_WHOLE,
     MX_WIRE_CLOSED, /* between frames or inside one */
     MX_WIRE_BROKEN, /* no such frame: another program, or another version */

@@ -1,5 +1,4 @@
-/* run_join.c - how the ranks of a run meet: what they must have in common, and who speaks meanwhile.
- */
+/* run_join.c - how the ranks of a run meet: what they must have in common, and who speaks. */
 #include "train/run_state.h"
 
 #include "store/digest.h"
@@ -113,5 +112,6 @@ mx_status mx_run_ranks_open(mx_run *r)
         MX_TRY(list_parts(r, &o));
     MX_TRY(mx_coord_open(&r->coord, &r->launch, &o));
     MX_TRY(mx_comm_open(&r->comm, r->coord));
-    return mx_comm_share_path(r->comm, &r->arena, &r->folder); /* without a run_name it has the time in it */
+    /* Without a run_name it has the time in it. */
+    return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }

@@ -33,18 +33,19 @@ MX_TEST(launch_is_found_in_the_environment_of_launchers)
     mx_launch p = launch_of((const char *[]){NULL});
     MX_CHECK(p.size == 1 && p.rank == 0 && !p.launcher, "%d of %d", p.rank, p.size);
     p = launch_of((const char *[]){"RANK", "3", "WORLD_SIZE", "4", "MASTER_ADDR", "node7",
-                                  "MASTER_PORT", "1234", NULL});
+                                   "MASTER_PORT", "1234", NULL});
     MX_CHECK(p.rank == 3 && p.size == 4 && p.port == 1234 && strcmp(p.host, "node7") == 0, "%s:%d",
              p.host, p.port);
-    p = launch_of((const char *[]){"RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h", "MASTER_PORT",
-                                  "1234", "TORCHELASTIC_USE_AGENT_STORE", "True", NULL});
+    p = launch_of((const char *[]){"RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h",
+                                   "MASTER_PORT", "1234", "TORCHELASTIC_USE_AGENT_STORE", "True",
+                                   NULL});
     MX_CHECK(p.port == 1235, "torchrun's agent has port %d", p.port);
     p = launch_of((const char *[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2",
-                                  "OMPI_COMM_WORLD_LOCAL_SIZE", "2", NULL});
+                                   "OMPI_COMM_WORLD_LOCAL_SIZE", "2", NULL});
     MX_CHECK(p.rank == 1 && p.size == 2 && strcmp(p.host, "127.0.0.1") == 0, "%s", p.host);
     p = launch_of((const char *[]){"SLURM_PROCID", "5", "SLURM_STEP_NUM_TASKS", "8",
-                                  "SLURM_STEP_NODELIST", "gpu[03-06,09],x1", "SLURM_JOB_ID",
-                                  "20007", NULL});
+                                   "SLURM_STEP_NODELIST", "gpu[03-06,09],x1", "SLURM_JOB_ID",
+                                   "20007", NULL});
     MX_CHECK(p.rank == 5 && p.size == 8 && strcmp(p.host, "gpu03") == 0 && p.port == 29507,
              "%d of %d at %s:%d", p.rank, p.size, p.host, p.port);
     p = launch_of((const char *[]){"PMI_RANK", "0", "PMI_SIZE", "1", NULL});
@@ -338,4 +339,60 @@ static int one_is_hostile(int rank, void *ctx)
 MX_TEST(comm_agree_escapes_text_and_keeps_codes_to_failures)
 {
     ranks_run(2, one_is_hostile, NULL);
+}
+
+/* --- paths --- */
+
+static int shares_paths(int rank, void *ctx)
+{
+    (void)ctx;
+    int bad = 0;
+    static char text[5000];
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
+    mx_arena a = {0};
+    if (!c)
+        return 1;
+    const char *path = rank ? "mine" : "/runs/r";
+    mx_status st = mx_comm_share_path(c, &a, &path);
+    EXPECT(bad, !st && strcmp(path, "/runs/r") == 0, "%s, %s", path, mx_status_text(st));
+    path = rank ? "mine" : NULL;
+    mx_status_free(mx_comm_share_path(c, &a, &path));
+    EXPECT(bad, !path, "%s", path);
+    memset(text, 'x', sizeof text - 1);
+    path = text;
+    st = mx_comm_share_path(c, &a, &path);
+    EXPECT(bad, strstr(mx_status_text(st), "more than 4095 bytes"), "%s", mx_status_text(st));
+    mx_status_free(st);
+    path = "/runs/\033[2J";
+    st = mx_comm_share_path(c, &a, &path);
+    EXPECT(bad, strstr(mx_status_text(st), "cannot be shown"), "%s", mx_status_text(st));
+    mx_status_free(st);
+    /* Rank 0 does what its own code never does: a path without an end, and one with escapes. */
+    for (int i = 0; i < 2; i++) {
+        int64_t fine[2] = {0};
+        path = NULL;
+        if (i)
+            strcpy(text, "/runs/\033[2J");
+        if (rank == 0) {
+            st = mx_comm_max(c, fine, 2);
+            if (!st)
+                st = mx_comm_broadcast(c, text, 4096, 0);
+            EXPECT(bad, !st, "%s", mx_status_text(st));
+        } else {
+            st = mx_comm_share_path(c, &a, &path);
+            EXPECT(bad, strstr(mx_status_text(st), "a path that is none") && !path, "%s",
+                   mx_status_text(st));
+            EXPECT(bad, !strchr(mx_status_text(st), '\033'), "an escape came through");
+        }
+        mx_status_free(st);
+    }
+    mx_arena_fini(&a);
+    ranks_leave(coord, c);
+    return bad;
+}
+
+MX_TEST(comm_shares_paths_that_end_and_can_be_shown)
+{
+    ranks_run(2, shares_paths, NULL);
 }

@@ -1,5 +1,4 @@
-/* fuzz_ranks_test.c - the inputs of the fuzz target, and as many again with bytes changed, in every run
- * of the tests. */
+/* fuzz_ranks_test.c - the inputs of the fuzz target, as they are and with bytes changed. */
 #define LLVMFuzzerTestOneInput fuzz_ranks_once
 #include "../fuzz/fuzz_ranks.c"
 

@@ -1,5 +1,5 @@
-/* heartbeat_test.c - a rank that is stopped, killed or hangs is named by all others within the limit
- * and a few seconds, at whatever instant it happens and whatever it was doing.
+/* heartbeat_test.c - a rank that is stopped, killed or hangs is named by all others within the
+ * limit and a few seconds, at whatever instant it happens and whatever it was doing.
  *
  *     make test-ranks       500 random instants (MX_RANK_FAULTS)
  */
@@ -64,7 +64,8 @@ static int live(int rank, void *ctx)
         st = work(c, second, x, t);
     snprintf(name, sizeof name, "rank %d (", t->victim);
     const char *text = mx_status_text(st), *absent = strstr(text, "not come:");
-    bool named = strstr(text, name) || (absent && absent[strlen("not come: ")] == '0' + t->victim) ||
+    bool named = strstr(text, name) ||
+                 (absent && absent[strlen("not come: ")] == '0' + t->victim) ||
                  (t->victim == 0 && (strstr(text, "is rank 0 running") || strstr(text, "rank 0,")));
     EXPECT(bad, named && mx_status_code(st) == MX_DEVICE, "rank %d, fault %d of rank %d: %s", rank,
            (int)t->fault, t->victim, text);
@@ -92,8 +93,9 @@ static void try_fault(trial *t)
             others[n++] = pids[r];
     double begun = mx_clock_now();
     bool in_time = ranks_wait_for(LIMIT_S + GRACE_S, RANKS - 1, others, status);
-    MX_CHECK(in_time && !status[0] && !status[1], "fault %d of rank %d after %d us: %d and %d in %.1f s",
-             (int)t->fault, t->victim, t->after_us, status[0], status[1], mx_clock_now() - begun);
+    MX_CHECK(in_time && !status[0] && !status[1],
+             "fault %d of rank %d after %d us: %d and %d in %.1f s", (int)t->fault, t->victim,
+             t->after_us, status[0], status[1], mx_clock_now() - begun);
     kill(pids[t->victim], SIGKILL);
     ranks_wait(1, pids + t->victim, status);
 }
@@ -152,7 +154,7 @@ MX_TEST(heartbeat_blames_nobody_when_the_whole_machine_stood_still)
         MX_CHECK(status[r] == 0, "rank %d: %d", r, status[r]);
 }
 
-/* A call may take as long as it wants while something arrives, and work between calls is no wait. */
+/* Work between calls is no silence. */
 static int slow_but_alive(int rank, void *ctx)
 {
     (void)ctx;

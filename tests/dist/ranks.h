@@ -22,8 +22,8 @@ bool ranks_wait_for(double seconds, int size, const pid_t *pids, int *status);
 /* Both; every rank must exit with 0. */
 void ranks_run(int size, int (*run)(int rank, void *ctx), void *ctx);
 
-/* In a rank's process: meets the others. Says why it failed; then both are NULL. The limits are for a
- * heartbeat and for a call; 0: the usual ones. */
+/* In a rank's process: meets the others. Says why it failed; then both are NULL. The limits are for
+ * a heartbeat and for a call; 0: the usual ones. */
 mx_coord *ranks_meet(double heartbeat_s, double call_s);
 mx_comm *ranks_join(mx_coord **coord, double heartbeat_s, double call_s);
 void ranks_leave(mx_coord *coord, mx_comm *comm);
