@@ -233,6 +233,7 @@ static int one_gives_up(int rank, void *ctx)
     mx_comm *c = ranks_join(&coord, 0, 0);
     if (!c)
         return 1;
+    mx_status_free(mx_comm_barrier(c)); /* everybody is there */
     if (rank == 0) {
         mx_coord_abort(coord, "the file x is not there");
         ranks_leave(coord, c);

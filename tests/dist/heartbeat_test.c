@@ -19,13 +19,21 @@
 static const double LIMIT_S = 2, GRACE_S = 15;
 enum { RANKS = 3, FLOATS = 1 << 20 };
 
-typedef enum { STOP, KILL, HANG, FAULTS } fault;
+typedef enum { STOP, KILL, HANG } fault;
+
+/* Memory that the ranks' processes have in common. */
+static void *share(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    MX_CHECK(p != MAP_FAILED);
+    return p;
+}
 
 typedef struct {
     fault fault;
     int victim;
-    int after_us;           /* from the start of the processes */
-    _Atomic int *let_it_go; /* shared: the victim's calls end, but not its process */
+    int after_us;       /* from the start of the processes */
+    _Atomic int *hangs; /* the victim, from now on */
 } trial;
 
 /* Calls of two communicators, long and short, until the run fails. */
@@ -33,7 +41,7 @@ static mx_status work(mx_comm *c, mx_comm *second, float *x, const trial *t)
 {
     mx_status st = MX_OK;
     for (int64_t i = 0, v = 0; !st; i++) {
-        while (*t->let_it_go && c->rank == t->victim)
+        while (*t->hangs && c->rank == t->victim)
             usleep(1000);
         st = i % 3 == 0 ? mx_comm_sum_f32(c, &(mx_span){x, FLOATS}, 1) : mx_comm_max(c, &v, 1);
         if (!st && i % 5 == 0)
@@ -50,7 +58,7 @@ static int live(int rank, void *ctx)
     mx_coord *coord = NULL;
     mx_comm *c = NULL, *second = NULL;
     mx_launch l;
-    mx_coord_options o = ranks_options(LIMIT_S, LIMIT_S);
+    mx_coord_options o = ranks_options(LIMIT_S, t->fault == HANG ? LIMIT_S : 600);
     o.join_timeout_s = LIMIT_S; /* one that was stopped before it came is named as absent */
     float *x = calloc(FLOATS, sizeof *x);
     mx_status st = mx_launch_find(&l, getenv);
@@ -81,11 +89,11 @@ static void try_fault(trial *t)
 {
     pid_t pids[RANKS];
     int status[RANKS], signals[] = {[STOP] = SIGSTOP, [KILL] = SIGKILL, [HANG] = 0};
-    *t->let_it_go = 0;
+    *t->hangs = 0;
     ranks_start(RANKS, live, t, pids);
     usleep((useconds_t)t->after_us);
     if (t->fault == HANG)
-        *t->let_it_go = 1;
+        *t->hangs = 1;
     kill(pids[t->victim], signals[t->fault]);
     pid_t others[RANKS - 1];
     for (int r = 0, n = 0; r < RANKS; r++)
@@ -103,14 +111,14 @@ static void try_fault(trial *t)
 MX_TEST(heartbeat_names_a_rank_that_is_stopped_killed_or_hangs_at_any_instant)
 {
     const char *given = getenv("MX_RANK_FAULTS");
-    int n = given ? (int)strtol(given, NULL, 10) : 3;
-    trial t = {.let_it_go = mmap(NULL, sizeof *t.let_it_go, PROT_READ | PROT_WRITE,
-                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0)};
+    static const fault turns[] = {STOP, STOP, KILL, HANG};
+    int n = given ? (int)strtol(given, NULL, 10) : 4;
+    trial t = {.hangs = share(sizeof *t.hangs)};
     uint64_t seed = given ? (uint64_t)(mx_clock_now() * 1e6) : 7;
     for (int i = 0; i < n; i++) {
         mx_random4 u = mx_philox(seed, 0, (uint64_t)i);
-        t.fault = (fault)(i % FAULTS);
-        t.victim = (int)(u.v[0] % RANKS);
+        t.fault = turns[i % 4];
+        t.victim = i % 4 == 0 ? 0 : i % 4 == 1 ? 1 : (int)(u.v[0] % RANKS); /* both sides of it */
         t.after_us = (int)(u.v[1] % 400000);
         try_fault(&t);
     }
@@ -118,18 +126,25 @@ MX_TEST(heartbeat_names_a_rank_that_is_stopped_killed_or_hangs_at_any_instant)
 
 /* --- who is not to blame --- */
 
+typedef struct {
+    _Atomic int begun, over; /* ranks */
+} shared;
+
 static int count(int rank, void *ctx)
 {
+    shared *all = ctx;
+    int bad = 0;
     (void)rank;
-    int bad = 0, n = *(int *)ctx;
     mx_coord *coord;
     mx_comm *c = ranks_join(&coord, LIMIT_S, LIMIT_S);
     if (!c)
         return 1;
+    all->begun++;
     mx_status st = MX_OK;
-    for (int64_t v = 0; v < n && !st; v++) {
+    for (int64_t end = 0; !end && !st;) {
         usleep(10000);
-        st = mx_comm_max(c, &v, 1);
+        end = all->over;
+        st = mx_comm_max(c, &end, 1);
     }
     EXPECT(bad, !st, "%s", mx_status_text(st));
     mx_status_free(st);
@@ -141,14 +156,19 @@ static int count(int rank, void *ctx)
 MX_TEST(heartbeat_blames_nobody_when_the_whole_machine_stood_still)
 {
     pid_t pids[RANKS];
-    int status[RANKS], steps = 100;
-    ranks_start(RANKS, count, &steps, pids);
-    usleep(500000);
-    for (int r = 0; r < RANKS; r++)
+    int status[RANKS];
+    shared *all = share(sizeof *all);
+    ranks_start(RANKS, count, all, pids);
+    while (all->begun < RANKS)
+        usleep(1000);
+    for (int r = RANKS - 1; r >= 0; r--)
         kill(pids[r], SIGSTOP);
     usleep((useconds_t)(1.5e6 * LIMIT_S));
-    for (int r = 0; r < RANKS; r++)
+    for (int r = 0; r < RANKS; r++) {
         kill(pids[r], SIGCONT);
+        usleep(300000); /* rank 0 has time to miss the others */
+    }
+    all->over = 1;
     MX_CHECK(ranks_wait_for(60, RANKS, pids, status), "not over");
     for (int r = 0; r < RANKS; r++)
         MX_CHECK(status[r] == 0, "rank %d: %d", r, status[r]);

@@ -273,7 +273,15 @@ static void data(input *in)
     mx_coord_close(c);
 }
 
-/* The first frame of a data connection. */
+static int n_linked(const mx_tcp *t)
+{
+    int n = 0;
+    for (int r = 0; r < RANKS; r++)
+        n += t->peer[r].fd >= 0;
+    return n;
+}
+
+/* The first frame of a data connection: only one that is signed makes a link. */
 static void links(input *in)
 {
     uint8_t p[64];
@@ -297,7 +305,11 @@ static void links(input *in)
         else
             (void)!send(fd[0], p, n, MSG_NOSIGNAL);
         poll(polls, (nfds_t)mx_acceptor_polls(&a, polls, 0), 0);
+        bool forged = op % 2 == 0 || (op & 16);
+        int before = n_linked(t);
         mx_acceptor_serve(&a, polls, op & 128 ? 1000 : 0);
+        if (forged && n_linked(t) != before)
+            abort();
         mx_socket_close(&fd[0]);
     }
     mx_acceptor_close(&a);
