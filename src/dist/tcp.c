@@ -14,7 +14,7 @@
  *
  * Whether ranks live is the coordinator's business (coord.h): an exchange has no time limit of its
  * own and ends when the coordinator raises its alarm. A rank that leaves behind a call has taken
- * part in it, so what it sent is read first.
+ * part in it, so what it sent is read first; the next call fails.
  *
  * Not done: trees for many ranks (R^2 connections are fine up to some hundred), encryption. Who
  * connects is known (tcp_mesh.c); what is sent then can be read and changed by whoever owns the
@@ -164,10 +164,10 @@ static mx_status give_up(mx_tcp *t, bool alarmed, const char *call)
 {
     mx_coord *c = t->base.coord;
     int r = closed_one(t);
-    if (alarmed || r < 0)
-        return mx_coord_check(c);
+    if (alarmed)
+        MX_TRY(mx_coord_check(c));
     return mx_coord_fail(c, r, "%s has closed its connection to %s in %s number %llu",
-                         mx_coord_who(c, r), mx_coord_who(c, t->base.rank), call,
+                         r < 0 ? "a rank" : mx_coord_who(c, r), mx_coord_who(c, t->base.rank), call,
                          (unsigned long long)t->calls);
 }
 
@@ -210,14 +210,15 @@ static mx_status exchange(mx_tcp *t, const char *call)
     mx_coord_enter(t->base.coord, t->lane, call, t->calls);
     mx_status st = exchange_all(t, call);
     mx_coord_leave(t->base.coord, t->lane);
-    t->failed = st != MX_OK;
     return st;
 }
 
+/* Nobody completes a call before all have begun it, so whoever is to blame has not been in this
+ * one.
+ */
 static mx_status begin(mx_tcp *t)
 {
-    if (t->failed)
-        return mx_coord_check(t->base.coord);
+    MX_TRY(mx_coord_check(t->base.coord));
     t->calls++;
     return MX_OK;
 }

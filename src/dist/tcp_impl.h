@@ -17,7 +17,6 @@ typedef struct {
     mx_arena arena;
     int lane;          /* of the coordinator */
     uint32_t number;   /* which communicator this is, the same on all ranks */
-    bool failed;       /* a call has; the verdict says why */
     mx_tcp_peer *peer; /* one for each rank; none to itself */
     uint64_t calls;
     struct mx_tcp_move *move;
