@@ -187,7 +187,8 @@ static bool is_delivered_locked(const mx_coord *c)
 {
     for (int r = 0; r < c->size; r++) {
         const mx_coord_link *l = c->member[r].link;
-        if (l && l->fd >= 0 && !mx_coord_link_is_delivered(l))
+        bool said = l && (l->said_bye || c->why[0] || c->member[r].state == MX_RANK_LEFT);
+        if (l && l->fd >= 0 && !(said && mx_coord_link_is_delivered(l)))
             return false;
     }
     return true;
@@ -198,9 +199,12 @@ static bool is_delivered_locked(const mx_coord *c)
 static void forgive_locked(mx_coord *c, double now)
 {
     double gap = now - c->looked_at - mx_coord_beat_s(c);
-    for (int r = 0; r < c->size && gap > 0 && c->looked_at > 0; r++)
+    bool stood_still = gap > 0 && c->looked_at > 0;
+    for (int r = 0; r < c->size && stood_still; r++)
         if (c->member[r].link)
             c->member[r].link->heard_at += gap;
+    if (stood_still)
+        mx_coord_forgive_waits(c, gap);
     c->looked_at = now;
 }
 

@@ -20,6 +20,7 @@ typedef struct {
     mx_wire_keys keys;
     mx_wire_frame in;
     double heard_at, beat_at; /* of the last frame that came; of the last beat that went */
+    bool said_bye;
     uint8_t out[MX_COORD_OUT];
     size_t out_at, out_n;
 } mx_coord_link;
@@ -135,7 +136,11 @@ mx_status mx_coord_stopped(void) MX_MUST_USE; /* by a signal, before all ranks w
 
 /* coord_lanes.c */
 mx_coord_lane_state mx_coord_own_lane(const mx_coord *c, int lane);
+/* This process has stood still for so long. */
+void mx_coord_forgive_waits(mx_coord *c, double seconds);
 void mx_coord_queue_beat(mx_coord *c, mx_coord_link *l, double now);
+/* Where this rank has been, and that it leaves; once. */
+void mx_coord_queue_bye(mx_coord *c, mx_coord_link *l, double now);
 bool mx_coord_take_beat(mx_rank *m, mx_wire_frame *f); /* false: it is none */
 
 /* coord_root.c, on rank 0 */

@@ -47,6 +47,16 @@ void mx_coord_leave(mx_coord *c, int lane)
     atomic_store(&c->lane[lane].since_ns, 0);
 }
 
+void mx_coord_forgive_waits(mx_coord *c, double seconds)
+{
+    for (int i = 0; i < MX_COORD_LANES; i++) {
+        int64_t since = atomic_load(&c->lane[i].since_ns);
+        if (since) /* unless the call has just ended, or moved */
+            atomic_compare_exchange_strong(&c->lane[i].since_ns, &since,
+                                           since + (int64_t)(seconds * 1e9));
+    }
+}
+
 mx_coord_lane_state mx_coord_own_lane(const mx_coord *c, int lane)
 {
     const mx_coord_lane *l = &c->lane[lane];
@@ -76,6 +86,16 @@ void mx_coord_queue_beat(mx_coord *c, mx_coord_link *l, double now)
     }
     if (mx_coord_link_queue(l, f))
         l->beat_at = now;
+}
+
+void mx_coord_queue_bye(mx_coord *c, mx_coord_link *l, double now)
+{
+    mx_wire_frame f;
+    if (l->said_bye || c->why[0])
+        return;
+    mx_coord_queue_beat(c, l, now);
+    mx_wire_begin(&f, MX_WIRE_BYE);
+    l->said_bye = mx_coord_link_queue(l, &f);
 }
 
 bool mx_coord_take_beat(mx_rank *m, mx_wire_frame *f)

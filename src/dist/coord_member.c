@@ -384,7 +384,9 @@ void mx_coord_member_step_locked(mx_coord *c, const struct pollfd *p, double now
     mx_coord_judge_left_locked(c);
     if (l->fd < 0)
         return;
-    if (now - l->beat_at >= mx_coord_beat_s(c) && !c->closing)
+    if (c->closing)
+        mx_coord_queue_bye(c, l, now);
+    else if (now - l->beat_at >= mx_coord_beat_s(c))
         mx_coord_queue_beat(c, l, now);
     double silent = now - l->heard_at;
     if (root->state != MX_RANK_LEFT && silent > c->o.heartbeat_timeout_s)

@@ -12,7 +12,7 @@
 
 enum { JOIN_SECONDS = 300, HEARTBEAT_SECONDS = 30, CALL_SECONDS = 600 };
 static const double SLICE_S = 0.1;    /* between looks at signals */
-static const double GOODBYE_S = 1;    /* for the last frames to be delivered */
+static const double GOODBYE_S = 3;    /* for the last frames to be delivered */
 static const double FIRST_NOTE_S = 5; /* of waiting; then twice as long, and so on */
 
 static mx_status start_thread(mx_coord *c)
@@ -128,12 +128,14 @@ static void give_up(mx_coord *c)
     char list[128];
     pthread_mutex_lock(&c->lock);
     int n = mx_coord_absent_locked(c, list, sizeof list);
-    mx_coord_judge_locked(
-        c, MX_DEVICE, -1,
-        "after %.0f s at %s:%d %d of %d ranks have not come:%s; look at their output, or wait "
-        "longer with distributed_initialization_timeout%s%s",
-        c->o.join_timeout_s, c->launch.host, c->launch.port, n, c->size, list,
-        c->acceptor.refused ? ". Connections were refused, the last one " : "", c->acceptor.last);
+    if (n) /* else they are just being told of each other */
+        mx_coord_judge_locked(
+            c, MX_DEVICE, -1,
+            "after %.0f s at %s:%d %d of %d ranks have not come:%s; look at their output, or wait "
+            "longer with distributed_initialization_timeout%s%s",
+            c->o.join_timeout_s, c->launch.host, c->launch.port, n, c->size, list,
+            c->acceptor.refused ? ". Connections were refused, the last one " : "",
+            c->acceptor.last);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -206,28 +208,14 @@ mx_status mx_coord_open(mx_coord **out, const mx_launch *p, const mx_coord_optio
     return st;
 }
 
-static void say_goodbye_locked(mx_coord *c)
-{
-    c->closing = true;
-    c->done_at = mx_clock_now() + GOODBYE_S;
-    for (int r = 0; r < c->size && !c->why[0]; r++) {
-        mx_wire_frame f;
-        mx_coord_link *l = c->member[r].link;
-        if (!l || l->fd < 0)
-            continue;
-        mx_coord_queue_beat(c, l, c->done_at); /* which calls it has come to */
-        mx_wire_begin(&f, MX_WIRE_BYE);
-        (void)mx_coord_link_queue(l, &f);
-    }
-}
-
 void mx_coord_close(mx_coord *c)
 {
     if (!c)
         return;
     if (c->has_thread) {
         pthread_mutex_lock(&c->lock);
-        say_goodbye_locked(c);
+        c->closing = true;
+        c->done_at = mx_clock_now() + GOODBYE_S;
         pthread_mutex_unlock(&c->lock);
         mx_coord_wake(c);
         pthread_join(c->thread, NULL);

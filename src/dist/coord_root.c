@@ -116,6 +116,7 @@ static mx_pending_fate admit(mx_coord *c, mx_pending *p)
     l->out_at = l->out_n = 0;
     l->heard_at = mx_clock_now();
     l->beat_at = 0;
+    l->said_bye = false;
     return MX_PENDING_TAKEN;
 }
 
@@ -325,7 +326,11 @@ static void tell(mx_coord *c, int r, double now)
         tell_table(c, r);
         mx_coord_tell_blobs_locked(c, r);
     }
-    if (now - l->beat_at >= mx_coord_beat_s(c) && !c->closing)
+    bool knows_all =
+        !c->all_here || (m->n_told == c->size + 2 && (!c->gathers || m->n_gathered == c->size));
+    if (c->closing && knows_all)
+        mx_coord_queue_bye(c, l, now);
+    else if (now - l->beat_at >= mx_coord_beat_s(c))
         mx_coord_queue_beat(c, l, now);
     if (!mx_coord_link_flush(l))
         lose(c, r, false);
@@ -360,7 +365,7 @@ static void begin_when_all_are_here(mx_coord *c)
     if (st)
         mx_coord_judge_locked(c, MX_DEVICE, 0, "%s", mx_status_text(st));
     else
-        c->all_here = c->started = true;
+        c->all_here = true;
     mx_status_free(st);
     c->session = mx_auth_derive(&c->secret, "data", c->session_nonce, sizeof c->session_nonce);
     mx_acceptor_close(&c->acceptor);
@@ -395,6 +400,10 @@ void mx_coord_root_step_locked(mx_coord *c, const struct pollfd *p, double now)
     for (int r = 1; r < c->size; r++)
         if (c->member[r].link->fd >= 0)
             tell(c, r, now);
+    int n_know = 1;
+    for (int r = 1; r < c->size; r++)
+        n_know += c->member[r].n_told == c->size + 2;
+    c->started |= c->all_here && n_know == c->size;
     mx_coord_judge_silence_locked(c, now);
 }
 
