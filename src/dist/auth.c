@@ -1,6 +1,7 @@
 /* auth.c - see auth.h. */
 #include "dist/auth.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <nettle/hmac.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
@@ -66,9 +68,12 @@ mx_status mx_auth_key_of_text(mx_auth_key *key, const char *secret)
 
 /* --- the file ------------------------------------------------------------------------------- */
 
+static const char NAME[] = ".maxc-rendezvous-";
+enum { DAY_S = 24 * 60 * 60 };
+
 static void file_of(char path[PATH_BYTES], const char *dir, const uint8_t id[MX_AUTH_ID])
 {
-    int n = snprintf(path, PATH_BYTES, "%s/.maxc-rendezvous-", *dir ? dir : ".");
+    int n = snprintf(path, PATH_BYTES, "%s/%s", *dir ? dir : ".", NAME);
     for (int i = 0; i < MX_AUTH_ID && n > 0 && n < PATH_BYTES; i++)
         n += snprintf(path + n, (size_t)(PATH_BYTES - n), "%02x", id[i]);
 }
@@ -103,6 +108,23 @@ static int open_file(const char *dir, const uint8_t id[MX_AUTH_ID], int flags,
     return fd;
 }
 
+/* Removes what starts that were killed left beside this file, a day ago or earlier. */
+static void sweep(const char *path)
+{
+    char dir[PATH_BYTES];
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(path, '/') - path), path);
+    DIR *d = opendir(*dir ? dir : "/");
+    for (struct dirent *e; d && (e = readdir(d));) {
+        struct stat s;
+        if (strncmp(e->d_name, NAME, sizeof NAME - 1) == 0 &&
+            fstatat(dirfd(d), e->d_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && s.st_uid == geteuid() &&
+            s.st_mtime < time(NULL) - DAY_S)
+            unlinkat(dirfd(d), e->d_name, 0);
+    }
+    if (d)
+        closedir(d);
+}
+
 mx_status mx_auth_file_make(const char *dir, const uint8_t id[MX_AUTH_ID], mx_auth_key *key,
                             char *path, size_t cap)
 {
@@ -117,6 +139,8 @@ mx_status mx_auth_file_make(const char *dir, const uint8_t id[MX_AUTH_ID], mx_au
     }
     if (fd >= 0 && !good)
         unlink(at);
+    if (good)
+        sweep(at);
     snprintf(path, cap, "%s", at);
     errno = err;
     return good ? MX_OK

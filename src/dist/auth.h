@@ -34,7 +34,7 @@ void mx_auth_sign(const mx_auth_key *key, uint64_t counter, const void *p, size_
 bool mx_auth_equal(const void *a, const void *b, size_t n);
 
 /* A file DIR/.maxc-rendezvous-ID with a new secret; in the nearest folder above that exists, when
- * DIR does not. Its path is put into `path`. */
+ * DIR does not. Its path is put into `path`. Files that killed starts have left are removed. */
 mx_status mx_auth_file_make(const char *dir, const uint8_t id[MX_AUTH_ID], mx_auth_key *key,
                             char *path, size_t cap) MX_MUST_USE;
 /* The secret in that file, provided that nobody but this user can have written or read it. */

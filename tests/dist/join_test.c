@@ -8,6 +8,7 @@
 #include "dist/coord_impl.h"
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -320,6 +321,12 @@ MX_TEST(join_trusts_a_secret_of_this_user_alone)
     struct stat s;
     MX_CHECK(stat(path, &s) == 0 && (s.st_mode & 07777) == 0600, "%o", (unsigned)s.st_mode);
     MX_CHECK_ERROR(mx_auth_file_make(d.path, id, &made, path, sizeof path), "File exists");
+    /* One that was left behind long ago goes, one of today stays. */
+    struct timespec old[2] = {{time(NULL) - 90000, 0}, {time(NULL) - 90000, 0}};
+    MX_CHECK(utimensat(AT_FDCWD, path, old, 0) == 0 && files_in(d.path) == 1);
+    MX_CHECK_OK(mx_auth_file_make(d.path, (uint8_t[MX_AUTH_ID]){4}, &made, path, sizeof path));
+    MX_CHECK_OK(mx_auth_file_make(d.path, id, &made, path, sizeof path));
+    MX_CHECK(files_in(d.path) == 2, "%d files", files_in(d.path));
     chmod(path, 0640);
     MX_CHECK_ERROR(mx_auth_file_read(d.path, id, &read), "is not a secret of this user alone");
     chmod(path, 0600);
