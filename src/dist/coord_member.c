@@ -391,6 +391,9 @@ void mx_coord_member_step_locked(mx_coord *c, const struct pollfd *p, double now
     double silent = now - l->heard_at;
     if (root->state != MX_RANK_LEFT && silent > c->o.heartbeat_timeout_s)
         give_up_root(c, silent);
-    if (!mx_coord_link_flush(l))
+    if (mx_coord_link_flush(l))
+        return;
+    hear(c); /* its last words, if there are any */
+    if (l->fd >= 0)
         lose(c, false);
 }

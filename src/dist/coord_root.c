@@ -332,7 +332,10 @@ static void tell(mx_coord *c, int r, double now)
         mx_coord_queue_bye(c, l, now);
     else if (now - l->beat_at >= mx_coord_beat_s(c))
         mx_coord_queue_beat(c, l, now);
-    if (!mx_coord_link_flush(l))
+    if (mx_coord_link_flush(l))
+        return;
+    hear(c, r); /* its last words, if there are any */
+    if (l->fd >= 0)
         lose(c, r, false);
 }
 
