@@ -6,6 +6,7 @@
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
+#   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
@@ -86,7 +87,7 @@ TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
-.PHONY: all release demo test test-bin test-crash test-memory test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme format clean banner
+.PHONY: all release demo test test-bin test-crash test-memory test-ranks test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme format clean banner
 all: banner $(B)/maxc
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
 banner:
@@ -138,6 +139,11 @@ test-crash: all test-bin
 EVERY ?= 1
 test-memory: test-bin
 	@MX_EVERY_ALLOCATION=$(EVERY) MX_TEST_SECONDS=360000 build/test/tests_run 'memory_that*'
+
+RANK_FAULTS ?= 500
+test-ranks: all test-bin
+	@MX_RANK_FAULTS=$(RANK_FAULTS) MX_TEST_SECONDS=36000 build/test/tests_run 'heartbeat_*'
+	@RANK_FAULTS=$(RANK_FAULTS) sh tests/cli/ranks.sh
 
 ROUND_TRIPS ?= 10000000
 test-roundtrip: test-bin

@@ -147,20 +147,34 @@ static mx_status check_arguments(const command *c)
     return MX_OK;
 }
 
+/* The argument, without the value of a key that is a secret. */
+static const char *without_secret(mx_arena *a, const char *arg)
+{
+    size_t n = strcspn(arg, "=");
+    char *name = mx_arena_printf(a, "%.*s", (int)n, arg);
+    for (const mx_key *const *t = mx_keys.tables; *t && arg[n]; t++) {
+        const mx_key *key = mx_key_find(*t, name);
+        if (key && (key->flags & MX_KEY_SECRET))
+            return mx_arena_printf(a, "%s=(not shown)", name);
+    }
+    return arg;
+}
+
 /* As typed, for command.txt; words that a shell would split are put in single quotes. */
 static const char *command_line(mx_arena *a, int argc, char **argv)
 {
     mx_str line = {0};
     for (int i = 0; i < argc; i++) {
+        const char *arg = without_secret(a, argv[i]);
         static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                     "0123456789_-./=,:+@%";
         mx_str_add(&line, i ? " " : "");
-        if (*argv[i] && !argv[i][strspn(argv[i], plain)]) {
-            mx_str_add(&line, argv[i]);
+        if (*arg && !arg[strspn(arg, plain)]) {
+            mx_str_add(&line, arg);
             continue;
         }
         mx_str_add(&line, "'");
-        for (const char *c = argv[i]; *c; c++) {
+        for (const char *c = arg; *c; c++) {
             if (*c == '\'')
                 mx_str_add(&line, "'\\''");
             else

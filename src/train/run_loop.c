@@ -280,8 +280,8 @@ mx_status mx_run_train(const mx_config *c, const char *command_line)
     mx_status st = mx_run_open(&r, c, command_line);
     if (!st)
         st = mx_run_loop(&r);
-    if (st && r.comm && mx_status_code(st) != MX_STOPPED)
-        mx_comm_abort(r.comm, mx_status_text(st));
+    if (st && r.coord && mx_status_code(st) != MX_STOPPED)
+        mx_coord_abort(r.coord, mx_status_text(st));
     mx_run_profile_end(&r, true);
     mx_run_watch_close(&r, st);
     mx_run_close(&r);

@@ -11,41 +11,13 @@
  * once a step and agreed on: mx_run_look_around. Rank 0 chooses checkpoints, writes the log,
  * metrics and small files, and holds the run's lock.
  *
- * A rank that ends with an error tells the others, which end with its words (mx_run_train).
+ * A rank that ends with an error tells the others, which end with its words (mx_run_train). How
+ * ranks meet is in run_join.c.
  */
 #include "train/run_state.h"
 
 #include "base/reserve.h"
 #include "base/signals.h"
-#include "store/digest.h"
-#include <string.h>
-
-enum { PATH_BYTES = 4096 };
-
-mx_status mx_run_ranks_open(mx_run *r)
-{
-    const mx_config *c = r->c;
-    mx_comm_options o = {mx_config_float(c, "distributed_initialization_timeout"),
-                         mx_config_float(c, "collective_timeout_seconds")};
-    MX_TRY(mx_comm_open(&r->comm, &o));
-    r->leads = r->comm->rank == 0;
-    return mx_run_share_text(r, &r->folder); /* without a run_name it has the time in it */
-}
-
-mx_status mx_run_share_text(mx_run *r, const char **text)
-{
-    char buf[PATH_BYTES] = "";
-    int64_t too_long = r->leads && *text && strlen(*text) >= sizeof buf;
-    MX_TRY(mx_comm_max(r->comm, &too_long, 1));
-    if (too_long)
-        return mx_fail(MX_USAGE, "a path of the run has more than %d bytes", PATH_BYTES - 1);
-    if (r->leads && *text)
-        memcpy(buf, *text, strlen(*text) + 1);
-    MX_TRY(mx_comm_broadcast(r->comm, buf, r->comm->size > 1 ? sizeof buf : 0, 0));
-    if (!r->leads)
-        *text = *buf ? mx_arena_strdup(&r->arena, buf) : NULL;
-    return MX_OK;
-}
 
 mx_status mx_run_ranks_check(mx_run *r)
 {
@@ -56,15 +28,6 @@ mx_status mx_run_ranks_check(mx_run *r)
                        "%d ranks were started and the device is a GPU; several ranks run on the "
                        "CPU so far: device=cpu, or one rank",
                        r->comm->size);
-    mx_digest mine = mx_digest_of(r->config_text, strlen(r->config_text));
-    mx_digest *all = MX_NEW_N(&r->arena, mx_digest, r->comm->size);
-    MX_TRY(mx_comm_gather(r->comm, &mine, sizeof mine, all));
-    for (int k = 1; k < r->comm->size; k++)
-        if (!mx_digest_equal(all[k], all[0]))
-            return mx_fail(MX_USAGE,
-                           "rank %d was started with another configuration than rank 0; give all "
-                           "ranks the same command, files and MAXC_ variables",
-                           k);
     for (int i = 0; i < mx_session_count(r->session); i++)
         r->n_summed += mx_session_var(r->session, i)->attr.kind == MX_VAR_GRADIENT;
     r->summed = MX_NEW_N(&r->arena, mx_span, r->n_summed + 1);

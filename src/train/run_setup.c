@@ -201,7 +201,7 @@ mx_status mx_run_newest(mx_run *r, const char **path)
 {
     *path = NULL;
     MX_TRY(mx_comm_agree(r->comm, r->leads ? find_newest(r, path) : MX_OK));
-    return mx_run_share_text(r, path);
+    return mx_comm_share_path(r->comm, &r->arena, path);
 }
 
 static mx_status load_parameters(mx_run *r, const char *path)
@@ -426,8 +426,9 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
                   .opened = mx_run_now(),
                   .start_rss_bytes = mx_run_rss_bytes()};
     r->folder = mx_run_folder(c, &r->arena);
-    MX_TRY(mx_run_ranks_open(r));
+    MX_TRY(mx_run_ranks_find(r));
     start_progress(r);
+    MX_TRY(mx_run_ranks_open(r));
     read_rules(r);
     MX_TRY(open_model(r));
     MX_TRY(mx_batch_plan_make(&r->batch, c, r->comm->size, r->comm->size));
@@ -485,6 +486,7 @@ void mx_run_close(mx_run *r)
     mx_run_lock_release(&r->lock);
     mx_comm_close(r->writers);
     mx_comm_close(r->comm);
+    mx_coord_close(r->coord);
     mx_free(r->at.loader);
     mx_arena_fini(&r->arena);
 }

@@ -49,6 +49,8 @@ typedef struct {
     const char *folder;
     const char *weights_dir; /* load_parameters_path as a folder here; NULL: not given */
     mx_model_files files;    /* tokenizer and the like, for checkpoints */
+    mx_launch launch;     /* which rank this is, of how many */
+    mx_coord *coord;    /* of the processes of this run */
     mx_comm *comm;      /* the ranks of this run; one, usually */
     mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
     bool leads;         /* this is rank 0 */
@@ -155,11 +157,11 @@ mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row,
 mx_status mx_run_launch(mx_run *r, bool *end) MX_MUST_USE;
 /* Waits for a step, reports it and decides what follows from it; nothing when that was done. */
 mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
-/* run_ranks.c: what ranks do together. */
+/* run_join.c: how ranks meet. First which one this is, then all of them. */
+mx_status mx_run_ranks_find(mx_run *r) MX_MUST_USE;
 mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
-/* Rank 0's text for all, NULL included. */
-mx_status mx_run_share_text(mx_run *r, const char **text) MX_MUST_USE;
-/* Are all ranks of one configuration? Once variables and configuration are known. */
+/* run_ranks.c: what ranks do together. */
+/* Can several ranks run this? Once variables are known. */
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
 /* Adds up gradients, and these numbers, over ranks. */
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n) MX_MUST_USE;
