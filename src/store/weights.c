@@ -390,6 +390,7 @@ char *mx_weights_config(const mx_model_spec *m, mx_dtype dtype)
     const char *key = json_object_get(j, "torch_dtype") ? "torch_dtype" : "dtype";
     json_object_set_new(j, key, json_string(mx_dtype_name(dtype)));
     json_object_del(j, "quantization_config");
+    json_object_del(json_object_get(j, "text_config"), "quantization_config");
     char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);
     json_decref(j);
     return text;

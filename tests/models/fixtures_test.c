@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+extern const mx_model mx_model_kimi_k25;
+
 static const char root[] = "tests/fixtures/models";
 
 /* The model_types of the fixtures, each between commas. */
@@ -47,4 +49,13 @@ MX_TEST(fixtures_hold_every_model_type_of_every_family)
         }
     }
     mx_str_fini(&have);
+}
+
+/* What transformers calls the layers of a Kimi K2.5 that it saves. */
+MX_TEST(fixtures_kimi_layers_may_be_called_blocks)
+{
+    char buf[256];
+    const char *other = mx_model_kimi_k25.other_name("language_model.model.layers.7.x", buf, 256);
+    MX_CHECK(other && strcmp(other, "language_model.model.blocks.7.x") == 0, "%s", other);
+    MX_CHECK(!mx_model_kimi_k25.other_name("language_model.model.norm.weight", buf, 256));
 }
