@@ -2,6 +2,7 @@
 #include "models/model.h"
 
 #include "nn/moe.h"
+#include "nn/qk_clip.h"
 #include "nn/vision.h"
 #include "ops.h"
 #include <string.h>
@@ -18,6 +19,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     mx_shape rows = MX_SHAPE(s.batch, s.seq);
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
                     .cache_dtype = s.cache_dtype, .max_run = s.max_run, .training = s.training,
+                    .qk_clip = s.qk_clip,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
     b->tokens = mx_input(g, "tokens", rows, MX_I32);
     if (s.packed || s.cache_len)
@@ -36,6 +38,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     }
     mx_head head = m->family->build(g, m->config, b);
     mx_balance_finish(g, b);
+    mx_qk_clip_finish(g, b);
     return head;
 }
 

@@ -29,37 +29,6 @@ static int train(int rank, void *ctx)
     return code;
 }
 
-/* The largest difference of two checkpoints' weights, as a share of each tensor's largest value. */
-static double difference(const char *folder, const char *a, const char *b, int step)
-{
-    char path[1024];
-    mx_st_file f[2] = {0};
-    mx_arena mem = {0};
-    double worst = 0;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s/r/checkpoints/%d/model.safetensors", folder, i ? b : a,
-                 step);
-        MX_CHECK_OK(mx_st_open(&f[i], path));
-    }
-    MX_CHECK(f[0].n_tensors == f[1].n_tensors && f[0].n_tensors > 5);
-    for (int64_t t = 0; t < f[0].n_tensors && t < f[1].n_tensors; t++) {
-        const mx_st_tensor *x = &f[0].tensors[t], *y = mx_st_find(&f[1], x->name);
-        float *v = MX_NEW_N(&mem, float, 2 * x->n);
-        MX_CHECK_OK(mx_st_read(x, 0, x->n, MX_ST_F32, v, NULL));
-        MX_CHECK_OK(mx_st_read(y, 0, x->n, MX_ST_F32, v + x->n, NULL));
-        double most = 0, off = 0;
-        for (int64_t i = 0; i < x->n; i++) {
-            most = fmax(most, fabs(v[i]));
-            off = fmax(off, fabs(v[i] - v[x->n + i]));
-        }
-        worst = fmax(worst, off / most);
-    }
-    mx_st_close(&f[0]);
-    mx_st_close(&f[1]);
-    mx_arena_fini(&mem);
-    return worst;
-}
-
 static double metrics_differ(const char *folder, const char *a, const char *b, const char *metric,
                              int n)
 {
@@ -103,7 +72,7 @@ static void compare_ranks(const char *folder, const char *optimizer, double tole
                                                   "gradient_accumulation_steps=2", NULL});
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "four" : "two";
-        double w = difference(folder, "one", name, 8);
+        double w = tiny_difference(folder, "one", name, 8);
         MX_CHECK(w < tolerance && w > 0, "%s: weights differ by %g", name, w);
         double l = metrics_differ(folder, "one", name, "loss", 8);
         MX_CHECK(l < 1e-6, "%s: losses differ by %g", name, l);

@@ -25,6 +25,8 @@ char *tiny_metrics(const char *folder, const char *name);
  * the run's name. */
 char *tiny_checkpoint(const char *path);
 char *tiny_tensors(const char *folder, const char *name, int step);
+/* The largest difference of two checkpoints' weights, as a share of each tensor's largest value. */
+double tiny_difference(const char *folder, const char *a, const char *b, int step);
 int tiny_count(const char *text, const char *what);
 
 #endif
