@@ -57,8 +57,8 @@ typedef struct {
     mx_node *weight; /* (vocab, d) */
     double softcap;  /* of the logits; 0: none */
     double scale;    /* of the logits; 0 means 1 */
-    /* In training, hidden states that predict one, two, ... tokens further, and the weight of the
-     * mean of their losses. */
+    /* In training, and where one is judged, hidden states that predict one, two, ... tokens
+     * further, and the weight of the mean of their losses. */
     mx_node *further[MX_MAX_FURTHER];
     int n_further;
     double further_weight;
@@ -170,6 +170,7 @@ typedef struct {
     bool packed;
     bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */
+    int64_t mtp_eval;  /* the layer that predicts so many tokens further is judged; 0: none */
     double qk_clip;    /* the threshold of QK-clip; 0: none */
     int64_t cache_len; /* 0: no cache */
     int64_t max_run;   /* with a cache: most tokens that a program on it feeds at once */
