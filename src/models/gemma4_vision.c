@@ -32,8 +32,8 @@ typedef struct {
 
 static mx_node *limit(mx_graph *g, mx_node *x, const char *low, const char *high)
 {
-    x = mx_maximum(g, x, mx_buffer(g, low, MX_SCALAR, (mx_init){MX_INIT_VALUE, -INFINITY}));
-    return mx_minimum(g, x, mx_buffer(g, high, MX_SCALAR, (mx_init){MX_INIT_VALUE, INFINITY}));
+    x = mx_maximum(g, x, mx_buffer(g, low, MX_SCALAR, MX_VALUE(-INFINITY)));
+    return mx_minimum(g, x, mx_buffer(g, high, MX_SCALAR, MX_VALUE(INFINITY)));
 }
 
 static mx_node *linear(mx_graph *g, const gemma4_vision *c, const mx_build *b, mx_node *x,

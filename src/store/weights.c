@@ -355,7 +355,7 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
         sv->held = NULL;
         void *raw = NULL;
         mx_type out = v->type;
-        out.dtype = sv->dtype;
+        out.dtype = mx_dtype_is_float(v->type.dtype) ? sv->dtype : v->type.dtype;
         MX_TRY(mx_alloc(&raw, mx_type_bytes(&v->type), v->name));
         mx_status st = mx_var_read(sv->session, v, raw);
         if (!st)
@@ -421,7 +421,9 @@ mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir
         mx_var *v = mx_session_var(s, i);
         if (v->attr.kind != MX_VAR_WEIGHT)
             continue;
-        src[n] = (mx_st_source){.name = v->name, .dtype = mx_st_dtype_of(dtype),
+        bool numbers = mx_dtype_is_float(v->type.dtype); /* a table of places stays one */
+        src[n] = (mx_st_source){.name = v->name,
+                                .dtype = mx_st_dtype_of(numbers ? dtype : v->type.dtype),
                                 .ndim = v->type.ndim, .user = v};
         for (int k = 0; k < v->type.ndim; k++)
             src[n].dim[k] = v->type.dim[k];
