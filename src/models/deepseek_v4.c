@@ -13,7 +13,7 @@
  * experts (hash_moe). The layer that predicts a further token (mtp.*) is not built.
  *
  * Names are those of the published checkpoints; transformers writes other ones.
- * x (B, S, n d), n streams; q (B, S, H, D); kv (B, S, 1, D).
+ * x (B, S, n, d), n streams; q (B, S, H, D); kv (B, S, 1, D).
  */
 #include "models/decoder.h"
 #include "models/mixture.h"
@@ -47,6 +47,12 @@ typedef struct {
     mx_windows sparse, heavy;
 } shared;
 
+static mx_attention_attr mask_of(const mx_decoder *d)
+{
+    return (mx_attention_attr){.causal = true, .window = d->window,
+                               .scale = 1 / sqrt((double)d->head_dim)};
+}
+
 static mx_compressor compressor(const config *c, int64_t dims, bool overlap)
 {
     return (mx_compressor){.dims = dims, .turned = c->rope_dims, .overlap = overlap,
@@ -58,16 +64,6 @@ static mx_node *compress(mx_graph *g, mx_build *b, mx_node *x, const mx_windows 
 {
     mx_scope(g, "compressor");
     return mx_scope_end(g, mx_compress(g, b, x, w, &how));
-}
-
-/* (B, S) int32: 0, 1, 2, ... in every row. */
-static mx_node *indices(mx_graph *g, const mx_build *b)
-{
-    int64_t n = b->batch * b->seq;
-    double *v = MX_NEW_N(&g->arena, double, n);
-    for (int64_t i = 0; i < n; i++)
-        v[i] = (double)(i % b->seq);
-    return mx_table(g, MX_SHAPE(b->batch, b->seq), MX_I32, v);
 }
 
 /* The entries of short windows that a query sees, given its latent: (B, S, k), indices. */
@@ -86,7 +82,7 @@ static mx_node *indexer(mx_graph *g, const config *c, mx_build *b, mx_node *x, m
         keys = mx_cache_write(g, mx_cache_state(g, "keys", MX_SHAPE(B, w->seen, 1, D),
                                                 b->cache_dtype), keys, w->entry);
     keys = mx_reshape(g, keys, MX_SHAPE(B, w->seen, D));
-    mx_node *pos_seg[4] = {b->positions ? b->positions : indices(g, b), w->last,
+    mx_node *pos_seg[4] = {w->q_pos, w->last,
                            w->segments ? b->segments : NULL, w->segments};
     int64_t n = c->index_topk < w->seen ? c->index_topk : w->seen;
     mx_node *chosen = mx_select_keys(g, q, weights, keys, n, 1 / sqrt((double)D), pos_seg);
@@ -140,8 +136,7 @@ static mx_node *attention(mx_graph *g, const config *c, mx_build *b, mx_node *x,
     kv = mx_rope_tail(g, kv, t, c->rope_dims);
     mx_far_attention f = {.q = q, .kv = kv,
                           .sinks = mx_param(g, "attn_sink", MX_SHAPE(H), "heads", MX_ZEROS),
-                          .mask = {.causal = true, .window = d->window,
-                                   .scale = 1 / sqrt((double)D)}};
+                          .mask = mask_of(d)};
     mx_node *o = attend(g, c, b, x, latent, &f, type, s);
     o = mx_reshape(g, o, MX_SHAPE(B, S, H, D));
     /* Values were turned by their own positions; turned back by the query's, they are turned by how
@@ -215,10 +210,11 @@ static mx_head build(mx_graph *g, const void *config_, mx_build *b)
 {
     const config *c = config_;
     const mx_decoder *d = &c->base;
+    mx_attention_attr mask = mask_of(d);
     shared s = {.near = mx_rope_tables(g, b, &d->rope, c->rope_dims, true),
                 .far = mx_rope_tables(g, b, &c->far, c->rope_dims, true),
-                .sparse = mx_windows_of(g, b, c->sparse_ratio),
-                .heavy = mx_windows_of(g, b, c->heavy_ratio)};
+                .sparse = mx_windows_of(g, b, c->sparse_ratio, &mask),
+                .heavy = mx_windows_of(g, b, c->heavy_ratio, &mask)};
     mx_node *x = mx_hyper_begin(g, mx_embedding(g, b, "embed", d->vocab, d->d), &c->hyper);
     for (int64_t l = 0; l < d->layers; l++)
         x = layer(g, c, b, x, l, &s);

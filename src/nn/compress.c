@@ -66,7 +66,7 @@ static void number_tokens(mx_graph *g, const mx_build *b, mx_windows *w, const e
     mx_shape each = MX_SHAPE(B, n, r), column = MX_SHAPE(B, n, 1);
     double *row = MX_NEW_N(&g->arena, double, B);
     for (int64_t i = 0; i < B; i++)
-        row[i] = (double)(i * w->slots);
+        row[i] = (double)(i * w->rows);
     mx_node *base = mx_table(g, MX_SHAPE(B, 1, 1), MX_F32, row);
     mx_node *end = mx_broadcast_to(g, mx_reshape(g, e->end, column), each);
     mx_node *back = counting(g, r, 1 - (double)r, 1), *none = number(g, -1);
@@ -74,7 +74,7 @@ static void number_tokens(mx_graph *g, const mx_build *b, mx_windows *w, const e
         mx_node *at = mx_add(g, mx_reshape(g, e->at, column), back);
         at = mx_affine(g, at, 1, before ? -(double)r : 0);
         if (b->cache_len) /* of a window that is not there: any slot */
-            at = remainder_of(g, mx_maximum(g, at, number(g, 0)), w->slots);
+            at = remainder_of(g, mx_maximum(g, at, number(g, 0)), w->rows);
         mx_node *there = reaches(g, end, (double)(before ? 2 * r - 1 : r - 1));
         mx_node *flat = as_int(g, mx_where(g, there, mx_add(g, at, base), none));
         *(before ? &w->before : &w->own) = mx_reshape(g, flat, MX_SHAPE(B, n * r));
@@ -102,11 +102,11 @@ static ends packed_ends(mx_graph *g, const mx_build *b, mx_windows *w)
     mx_node *ends_here = mx_equal(g, left, number(g, 0));
     mx_node *which = mx_affine(g, mx_cumsum(g, ends_here, false), 1, -1);
     which = as_int(g, mx_where(g, ends_here, which, none));
-    mx_node *index = as_int(g, mx_broadcast_to(g, counting(g, S, 1, 1), MX_SHAPE(B, S)));
-    mx_node *at = mx_affine(g, as_float(g, mx_scatter_last(g, which, index, w->n)), 1, -1);
-    mx_node *end = as_float(g, mx_gather_last(g, b->positions, as_int(g, at)));
+    mx_node *index = mx_broadcast_to(g, counting(g, S, 1, 1), MX_SHAPE(B, S));
+    mx_node *at = mx_affine(g, mx_scatter_last(g, which, index, w->n), 1, -1), *i = as_int(g, at);
+    mx_node *end = mx_gather_last(g, p, i);
     if (b->segments)
-        w->segments = mx_gather_last(g, b->segments, as_int(g, at));
+        w->segments = as_int(g, mx_gather_last(g, as_float(g, b->segments), i));
     return (ends){mx_where(g, reaches(g, at, 0), end, none), at};
 }
 
@@ -124,15 +124,47 @@ static ends cached_ends(mx_graph *g, const mx_build *b, mx_windows *w)
     return (ends){end, end};
 }
 
-mx_windows mx_windows_of(mx_graph *g, const mx_build *b, int64_t ratio)
+/* The near keys of a query, as indices or slots: (B, S, window). */
+static mx_node *near_keys(mx_graph *g, const mx_build *b, const mx_windows *w, int64_t window)
 {
-    mx_windows w = {.ratio = ratio, .slots = b->seq};
+    int64_t B = b->batch, S = b->seq, n = window < w->slots ? window : w->slots;
+    mx_node *back = counting(g, n, 0, -1), *none = number(g, -1), *at;
+    if (b->cache_len)
+        at = mx_reshape(g, as_float(g, b->positions), MX_SHAPE(B, S, 1));
+    else
+        at = mx_reshape(g, counting(g, S, 0, 1), MX_SHAPE(1, S, 1));
+    at = mx_broadcast_to(g, mx_add(g, at, back), MX_SHAPE(B, S, n));
+    mx_node *there = reaches(g, at, 0);
+    if (b->cache_len)
+        at = remainder_of(g, mx_maximum(g, at, number(g, 0)), w->slots);
+    return as_int(g, mx_where(g, there, at, none));
+}
+
+/* Positions and segments of queries and of all keys. */
+static void place_keys(mx_graph *g, const mx_build *b, mx_windows *w)
+{
+    mx_node *pos = b->positions;
+    if (!pos)
+        pos = as_int(g, mx_broadcast_to(g, counting(g, b->seq, 0, 1), MX_SHAPE(b->batch, b->seq)));
+    w->q_pos = pos;
+    if (b->cache_len)
+        pos = mx_cache_positions(g, b, w->slots);
+    w->k_pos = mx_concat(g, 2, (mx_node *[]){pos, w->last}, 1);
+    if (b->segments)
+        w->k_seg = mx_concat(g, 2, (mx_node *[]){b->segments, w->segments}, 1);
+}
+
+mx_windows mx_windows_of(mx_graph *g, const mx_build *b, int64_t ratio,
+                         const mx_attention_attr *mask)
+{
+    mx_windows w = {.ratio = ratio, .rows = b->seq, .slots = b->seq};
     w.seen = w.n = b->seq < ratio ? 1 : b->seq / ratio;
     if (b->cache_len) {
         int64_t ring = 2 * ratio + b->max_run;
-        w.slots = ring < b->cache_len ? ring : b->cache_len;
+        w.rows = ring < b->cache_len ? ring : b->cache_len;
         w.n = (b->seq + ratio - 2) / ratio + 1;
         w.seen = b->cache_len < ratio ? 1 : b->cache_len / ratio;
+        w.slots = mx_cache_span(b, mask);
     }
     ends e = b->cache_len   ? cached_ends(g, b, &w)
              : b->positions ? packed_ends(g, b, &w)
@@ -142,6 +174,8 @@ mx_windows mx_windows_of(mx_graph *g, const mx_build *b, int64_t ratio)
      * any query. */
     mx_node *last = b->cache_len ? counting(g, w.seen, (double)ratio - 1, (double)ratio) : e.end;
     w.last = as_int(g, mx_broadcast_to(g, last, MX_SHAPE(b->batch, w.seen)));
+    w.near = near_keys(g, b, &w, mask->window);
+    place_keys(g, b, &w);
     return w;
 }
 
@@ -163,8 +197,8 @@ static mx_node *rows_of(mx_graph *g, const mx_build *b, mx_node *x, const char *
     int64_t C = x->type.dim[2];
     if (b->cache_len)
         x = mx_cache_enter(g, b, what, mx_reshape(g, x, MX_SHAPE(b->batch, b->seq, 1, C)),
-                           w->slots);
-    return mx_reshape(g, x, MX_SHAPE(b->batch * w->slots, C));
+                           w->rows);
+    return mx_reshape(g, x, MX_SHAPE(b->batch * w->rows, C));
 }
 
 /* Columns [at, at + D) of the tokens of windows, the window's tokens last: (B n, D, ratio). */
@@ -207,67 +241,39 @@ mx_node *mx_compress(mx_graph *g, const mx_build *b, mx_node *x, const mx_window
 
 /* --- attention --- */
 
-/* The keys that a query sees nearby, as indices: (B, S, window). */
-static mx_node *near_keys(mx_graph *g, const mx_build *b, int64_t window, int64_t slots)
+/* Entries among the keys, as indices: (B, S, k). */
+static mx_node *far_keys(mx_graph *g, const mx_build *b, const mx_windows *w, mx_node *chosen)
 {
-    int64_t B = b->batch, S = b->seq;
-    mx_node *back = counting(g, window, 0, -1), *none = number(g, -1), *at;
-    if (b->cache_len)
-        at = mx_reshape(g, as_float(g, b->positions), MX_SHAPE(B, S, 1));
-    else
-        at = mx_reshape(g, counting(g, S, 0, 1), MX_SHAPE(1, S, 1));
-    at = mx_broadcast_to(g, mx_add(g, at, back), MX_SHAPE(B, S, window));
-    mx_node *there = reaches(g, at, 0);
-    if (b->cache_len)
-        at = remainder_of(g, mx_maximum(g, at, number(g, 0)), slots);
-    return as_int(g, mx_where(g, there, at, none));
-}
-
-/* Entries behind the first `slots` keys, as indices: (B, S, k). */
-static mx_node *far_keys(mx_graph *g, const mx_build *b, const mx_windows *w, mx_node *chosen,
-                         int64_t slots)
-{
+    double slots = (double)w->slots;
     if (!chosen)
-        return as_int(g, mx_broadcast_to(g, counting(g, w->seen, (double)slots, 1),
+        return as_int(g, mx_broadcast_to(g, counting(g, w->seen, slots, 1),
                                          MX_SHAPE(b->batch, b->seq, w->seen)));
     mx_node *c = as_float(g, chosen), *none = number(g, -1);
-    return as_int(g, mx_where(g, reaches(g, c, 0), mx_affine(g, c, 1, (double)slots), none));
+    return as_int(g, mx_where(g, reaches(g, c, 0), mx_affine(g, c, 1, slots), none));
 }
 
 /* Near keys and entries in one cache: (B, slots + T, 1, D). */
 static mx_node *keep_both(mx_graph *g, const mx_build *b, const mx_far_attention *f,
-                          const mx_windows *w, int64_t slots)
+                          const mx_windows *w)
 {
-    mx_shape all = MX_SHAPE(b->batch, slots + w->seen, 1, f->kv->type.dim[3]);
+    mx_shape all = MX_SHAPE(b->batch, w->slots + w->seen, 1, f->kv->type.dim[3]);
     mx_node *keys = mx_cache_state(g, "k", all, b->cache_dtype);
     mx_node *none = number(g, -1), *at = as_float(g, w->entry);
-    at = as_int(g, mx_where(g, reaches(g, at, 0), mx_affine(g, at, 1, (double)slots), none));
-    keys = mx_cache_write(g, keys, f->kv, mx_cache_slots(g, b, slots));
-    return mx_cache_write(g, keys, f->entries, at);
+    at = mx_where(g, reaches(g, at, 0), mx_affine(g, at, 1, (double)w->slots), none);
+    keys = mx_cache_write(g, keys, f->kv, mx_cache_slots(g, b, w->slots));
+    return mx_cache_write(g, keys, f->entries, as_int(g, at));
 }
 
-mx_node *mx_attend_far(mx_graph *g, mx_build *b, const mx_far_attention *f, const mx_windows *w)
+mx_node *mx_attend_far(mx_graph *g, const mx_build *b, const mx_far_attention *f,
+                       const mx_windows *w)
 {
     mx_attention_attr mask = f->mask;
-    int64_t B = b->batch, S = b->seq, slots = b->cache_len ? mx_cache_span(b, &mask) : S;
-    int64_t window = mask.window < slots ? mask.window : slots;
-    mx_node *keys, *pos = b->positions;
-    if (!pos)
-        pos = as_int(g, mx_broadcast_to(g, counting(g, S, 0, 1), MX_SHAPE(B, S)));
-    mx_attention_extra e = {.sinks = f->sinks, .q_pos = pos};
-    if (b->cache_len) {
-        keys = keep_both(g, b, f, w, slots);
-        pos = mx_cache_positions(g, b, slots);
-    } else {
-        keys = mx_concat(g, 2, (mx_node *[]){f->kv, f->entries}, 1);
-    }
-    e.k_pos = mx_concat(g, 2, (mx_node *[]){pos, w->last}, 1);
-    if (b->segments) {
-        e.q_seg = b->segments;
-        e.k_seg = mx_concat(g, 2, (mx_node *[]){b->segments, w->segments}, 1);
-    }
-    e.selected = mx_concat(g, 2, (mx_node *[]){near_keys(g, b, window, slots),
-                                               far_keys(g, b, w, f->chosen, slots)}, 2);
+    mx_node *list[2] = {w->near, far_keys(g, b, w, f->chosen)};
+    mx_node *keys = b->cache_len ? keep_both(g, b, f, w)
+                                 : mx_concat(g, 2, (mx_node *[]){f->kv, f->entries}, 1);
+    mx_attention_extra e = {.sinks = f->sinks, .q_pos = w->q_pos, .k_pos = w->k_pos,
+                            .q_seg = w->k_seg ? b->segments : NULL, .k_seg = w->k_seg,
+                            .selected = mx_concat(g, 2, list, 2)};
     mask.window = 0; /* the list says it */
     return mx_attention(g, f->q, keys, keys, mask, e);
 }

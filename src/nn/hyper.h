@@ -1,7 +1,7 @@
 /* hyper.h - manifold-constrained hyper-connections (DeepSeek V4): n residual streams beside each
  * other instead of one.
  *
- *     z = scale * (norm(x) W) + base                  x (B, S, n d): all streams of a token
+ *     z = scale * (norm(x) W) + base                  x (B, S, n, d): all streams of a token
  *     pre = sigmoid(z_1) + eps   post = 2 sigmoid(z_2)   mix = sinkhorn(softmax(z_3) + eps)  (n, n)
  *     in = sum_j pre_j x_j                            what a block reads, (B, S, d)
  *     x_k <- post_k out + sum_j mix_jk x_j            out: what it gave
@@ -22,19 +22,18 @@ typedef struct {
 
 /* A block's way in and out of the streams. */
 typedef struct {
-    mx_node *in;                                       /* (B, S, d) */
-    mx_node *stream[MX_MAX_STREAMS];                   /* (B, S, d) each */
-    mx_node *post[MX_MAX_STREAMS];                     /* (B, S, 1) each */
-    mx_node *mix[MX_MAX_STREAMS][MX_MAX_STREAMS];      /* the same, from stream j to k */
-    int64_t n;
+    mx_node *in;      /* (B, S, d): what the block reads */
+    mx_node *streams; /* (B, S, n, d) */
+    mx_node *post;    /* (B, S, 1, n) */
+    mx_node *mix;     /* (B, S, n, n): from stream j to k */
 } mx_hyper_block;
 
 mx_hyper_block mx_hyper_enter(mx_graph *g, const mx_build *b, mx_node *x, const mx_hyper *c,
                               const char *name);
-/* (B, S, n d): the streams after the block. */
+/* (B, S, n, d): the streams after the block. */
 mx_node *mx_hyper_leave(mx_graph *g, const mx_hyper_block *h, mx_node *out);
 
-/* x (B, S, d) -> (B, S, n d): every stream begins with the embedding. */
+/* x (B, S, d) -> (B, S, n, d): every stream begins with the embedding. */
 mx_node *mx_hyper_begin(mx_graph *g, mx_node *x, const mx_hyper *c);
 /* After the last layer: sum_j (sigmoid(z_j) + eps) x_j, with NAME_fn (n, n d), NAME_base (n) and
  * NAME_scale (1). */
