@@ -1,4 +1,5 @@
 /* help.c - maxc help [VERB | KEY | SECTION | keys | models | families], written from the tables. */
+#include "cmd/help_models.h"
 #include "cmd/verb.h"
 
 #include "models/model.h"
@@ -127,21 +128,6 @@ static bool print_keys_named(const char *name)
     return found;
 }
 
-static mx_status print_models(const char *home)
-{
-    if (!home)
-        return mx_fail(MX_INPUT,
-                       "configs/ was not found beside the program; set MAXC_HOME to the folder "
-                       "that holds it");
-    mx_arena arena = {0};
-    char **names = NULL;
-    int n = mx_config_models(&arena, home, &names);
-    for (int i = 0; i < n; i++)
-        printf("%s\n", names[i]);
-    mx_arena_fini(&arena);
-    return MX_OK;
-}
-
 /* As a Markdown table: README.md shows it, and a test compares the two. */
 static void print_families(void)
 {
@@ -188,7 +174,7 @@ static mx_status run(mx_invocation *inv)
         known = true;
     }
     if (strcmp(name, "models") == 0)
-        return print_models(inv->home);
+        return mx_help_models(inv->home);
     if (strcmp(name, "families") == 0) {
         print_families();
         return MX_OK;

@@ -42,6 +42,30 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     return head;
 }
 
+mx_status mx_model_weights(const mx_model_spec *m, int64_t *out)
+{
+    mx_graph g;
+    mx_build b;
+    mx_image_spec images = {0};
+    mx_model_shape shape = {.batch = 1, .seq = 16};
+    mx_graph_init(&g);
+    if (m->family->images) {
+        m->family->images(m->config, &images);
+        shape.images = 1;
+        shape.seq = images.size ? images.tokens : 16;
+    }
+    mx_model_build(&g, m, shape, &b);
+    *out = 0;
+    for (int i = 0; i < g.n_nodes; i++) {
+        const mx_var_attr *a = g.node[i]->attr;
+        if (g.node[i]->op == &mx_op_variable && a->kind == MX_VAR_WEIGHT)
+            *out += mx_type_count(&g.node[i]->type);
+    }
+    mx_status st = mx_graph_check(&g);
+    mx_graph_fini(&g);
+    return st;
+}
+
 mx_node *mx_model_logits(mx_graph *g, const mx_head *h)
 {
     mx_dtype out = g->param_dtype == MX_F64 ? MX_F64 : MX_F32;

@@ -71,6 +71,7 @@ const mx_model mx_model_deepseek_v3 = {
     .layer_prefix = "model.layers.",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=sigmoid,use_indexer=false",
+    .fixed_keys = "attention_type=mla,routed_bias=true",
 };
 
 const mx_model mx_model_kimi_k25 = {

@@ -434,4 +434,6 @@ const mx_model mx_model_deepseek_v4 = {
     .no_decay = "*norm*,*.bias,*attn_sink,*hc_*_base,*hc_*_scale,*.ape",
     .unused = "mtp.*",
     .decoder_block = "deepseek4",
+    .fixed_keys = "attention_type=compressed,base_num_kv_heads=1,base_mlp_dim=*,norm_topk_prob=true,"
+                  "routed_bias=true",
 };

@@ -143,4 +143,5 @@ const mx_model mx_model_gpt2 = {
     .other_name = other_name,
     .no_decay = "*.ln_*,*.bias",
     .decoder_block = "gpt2,gpt3",
+    .fixed_keys = "attention_bias=true,mlp_bias=true",
 };
