@@ -14,8 +14,8 @@
  * With on_host the state of every weight lies in host memory: only updates touch it, once a step.
  * The arithmetic is the same, to the bit.
  *
- * A root row_scale:NAME multiplies the rows of NAME after its update, in place: w - w (1 - s), which
- * leaves rows alone whose factor is 1.
+ * A root row_scale:NAME multiplies the rows of NAME after its update, in place: w - w (1 - s),
+ * which leaves rows alone whose factor is 1.
  *
  * The root param_norm is the norm of the trained weights after the update, which AdamW sums up as
  * it goes.

@@ -379,8 +379,8 @@ static double normal(uint64_t seed, uint64_t stream, int64_t i)
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * w);
 }
 
-/* The i-th number of rows of different numbers below init.scale: of a row's draws, those that repeat
- * an earlier one do not count. */
+/* The i-th number of rows of different numbers below init.scale: of a row's draws, those that
+ * repeat an earlier one do not count. */
 static double chosen(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
 {
     int64_t row = i / init.cols, n = i % init.cols + 1;

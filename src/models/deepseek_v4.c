@@ -1,16 +1,16 @@
-/* deepseek_v4.c - DeepSeek V4: hyper-connections (nn/hyper.h), keys that are the values too, and far
- * tokens seen through entries that stand for windows of them (nn/compress.h).
+/* deepseek_v4.c - DeepSeek V4: hyper-connections (nn/hyper.h), keys that are the values too, and
+ * far tokens seen through entries that stand for windows of them (nn/compress.h).
  *
- *     q = norm_head(wq_b norm(wq_a x))   kv = norm(wkv x), one head      the last dims of both rotated
+ *     q = norm_head(wq_b norm(wq_a x))   kv = norm(wkv x), one head     last dims of both rotated
  *     o = attention to the last sliding_window tokens, and in most layers to entries, with a sink
- *     x <- wo_b wo_a unrotate(o)                                         wo_a: each group of heads
+ *     x <- wo_b wo_a unrotate(o)                                        wo_a: each group of heads
  * Layers by type: windows alone; the entries of short windows that an indexer chooses (compressed
  * sparse attention); all entries of long windows (heavily compressed attention). The latter two
  * rotate by frequencies of their own. A choice has no gradient: the indexer is not trained.
  *
  * Every layer has experts beside a shared one, with clamped SwiGLUs. Scores sqrt(softplus(logit)),
- * of the chosen ones their shares; a bias for the choice alone, or a table that gives each token its
- * experts (hash_moe). The layer that predicts a further token (mtp.*) is not built.
+ * of the chosen ones their shares; a bias for the choice alone, or a table that gives each token
+ * its experts (hash_moe). The layer that predicts a further token (mtp.*) is not built.
  *
  * Names are those of the published checkpoints; transformers writes other ones.
  * x (B, S, n, d), n streams; q (B, S, H, D); kv (B, S, 1, D).
@@ -231,8 +231,8 @@ static mx_status check_sizes(const config *c)
     const mx_decoder *d = &c->base;
     int64_t D = d->head_dim;
     if (c->rope_dims < 2 || c->rope_dims % 2 || c->rope_dims > D || c->rope_dims > c->index_dim)
-        return mx_fail(MX_INPUT, "%lld dims of a head of %lld are rotated, and of the indexer's %lld"
-                       "; expected an even number, not above either", (long long)c->rope_dims,
+        return mx_fail(MX_INPUT, "%lld dims of a head of %lld are rotated, and of the indexer's "
+                       "%lld; expected an even number, not above either", (long long)c->rope_dims,
                        (long long)D, (long long)c->index_dim);
     if (c->q_rank < 1 || c->o_rank < 1 || c->o_groups < 1 || d->heads % c->o_groups)
         return mx_fail(MX_INPUT, "q_lora_rank is %lld, o_lora_rank %lld, o_groups %lld of %lld "
@@ -434,6 +434,6 @@ const mx_model mx_model_deepseek_v4 = {
     .no_decay = "*norm*,*.bias,*attn_sink,*hc_*_base,*hc_*_scale,*.ape",
     .unused = "mtp.*",
     .decoder_block = "deepseek4",
-    .fixed_keys = "attention_type=compressed,base_num_kv_heads=1,base_mlp_dim=*,norm_topk_prob=true,"
-                  "routed_bias=true",
+    .fixed_keys = "attention_type=compressed,base_num_kv_heads=1,base_mlp_dim=*,"
+                  "norm_topk_prob=true,routed_bias=true",
 };

@@ -2,8 +2,8 @@
  * (DeepSeek V4), beside plain attention to the last few.
  *
  * Every `ratio` tokens of a document make an entry of D numbers, once the last of them is there:
- *     a_j = wkv x_j       g_j = wgate x_j + ape_(j mod ratio)          of the window's tokens j
- *     entry = rope(norm(sum_j softmax_j(g) a_j))                       each number by its own softmax
+ *     a_j = wkv x_j       g_j = wgate x_j + ape_(j mod ratio)        of the window's tokens j
+ *     entry = rope(norm(sum_j softmax_j(g) a_j))                     each number by its own softmax
  * rotated by the position of the window's first token. With `overlap` both projections are 2 D
  * wide, and an entry is also made of the window before: of its first halves, and of the second
  * halves of its own.

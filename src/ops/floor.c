@@ -1,4 +1,4 @@
-/* floor.c - the largest whole number not above x; no gradient. For numbers that stand for places. */
+/* floor.c - the largest whole number not above x; no gradient. For numbers that say a place. */
 #include "ops/tile.h"
 
 MX_TILE1(floor, MX_T_FLOOR(a))

@@ -91,8 +91,8 @@ static mx_status give_up_saving(mx_run *r)
 static void say_accepted(mx_run *r, double accepted, double asked)
 {
     double rate = asked > 0 ? 100 * accepted / asked : 0;
-    mx_progress_say(&r->progress, "step %lld: %.2f %% of %.0f tokens predicted further are accepted",
-                    (long long)r->at.step, rate, asked);
+    mx_progress_say(&r->progress, "step %lld: of %.0f tokens predicted further %.2f %% accepted",
+                    (long long)r->at.step, asked, rate);
     mx_metric m = {"eval/mtp_acceptance_rate_percent", rate};
     if (r->leads)
         mx_metrics_log(r->metrics, r->at.step, &m, 1);

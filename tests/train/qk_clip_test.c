@@ -1,6 +1,5 @@
 /* qk_clip_test.c - QK-clip: which rows of which weights it rescales and by how much, that the next
  * scores keep to the threshold, and that microbatches and ranks agree. */
-#include "../dist/ranks.h"
 #include "../test.h"
 #include "small_step.h"
 #include "tiny_run.h"
@@ -136,22 +135,6 @@ MX_TEST(qk_clip_refuses_a_family_without_such_projections)
     json_decref(json);
 }
 
-typedef struct {
-    const char *folder, *name;
-    const char *const *args;
-} job;
-
-static int train(int rank, void *ctx)
-{
-    const job *j = ctx;
-    mx_status st = tiny_train(j->folder, j->name, j->args);
-    if (st)
-        printf("    rank %d: %s\n", rank, mx_status_text(st));
-    int code = (int)mx_status_code(st);
-    mx_status_free(st);
-    return code;
-}
-
 /* Without a learning rate only the clip moves weights, and the largest of all scores does not
  * depend on how the batch is divided: in one batch, in microbatches, on two ranks. */
 MX_TEST(qk_clip_is_one_decision_of_microbatches_and_ranks)
@@ -167,10 +150,10 @@ MX_TEST(qk_clip_is_one_decision_of_microbatches_and_ranks)
                            "qk_clip_threshold=0.02", NULL};
     const char *ranks[] = {CLIP, "per_device_batch_size=2", "qk_clip_threshold=0.02", NULL};
     const char *never[] = {CLIP, "per_device_batch_size=4", "qk_clip_threshold=1000", NULL};
-    ranks_run(1, train, &(job){folder, "one", one});
-    ranks_run(1, train, &(job){folder, "split", split});
-    ranks_run(2, train, &(job){folder, "ranks", ranks});
-    ranks_run(1, train, &(job){folder, "never", never});
+    tiny_train_ranks(folder, 1, "one", one);
+    tiny_train_ranks(folder, 1, "split", split);
+    tiny_train_ranks(folder, 2, "ranks", ranks);
+    tiny_train_ranks(folder, 1, "never", never);
     double b = tiny_difference(folder, "one", "split", 2);
     double c = tiny_difference(folder, "one", "ranks", 2);
     double d = tiny_difference(folder, "one", "never", 2);

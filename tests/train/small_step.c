@@ -8,11 +8,23 @@
 
 enum { ROWS = 2, SEQ = 12 };
 
+void small_step_feed(mx_exec *step, mx_exec *grads, const int32_t *ids, int n)
+{
+    float one = 1, scale = 1.0f / (float)n, lr = 0.01f;
+    mx_exec *e[2] = {step, grads};
+    for (int i = 0; i < 2; i++) {
+        MX_CHECK_OK(mx_exec_write(e[i], "tokens", ids));
+        MX_CHECK_OK(mx_exec_write(e[i], "labels", ids));
+        MX_CHECK_OK(mx_exec_write(e[i], "loss_scale", &scale));
+    }
+    MX_CHECK_OK(mx_exec_write(step, "lr", &lr));
+    MX_CHECK_OK(mx_exec_write(step, "step", &one));
+}
+
 void small_step_open(small_step *s, const char *fixture, mx_step_options o)
 {
     char path[256];
     int32_t ids[ROWS * SEQ];
-    float one = 1, scale = 1.0f / (ROWS * SEQ), lr = 0.01f;
     snprintf(path, sizeof path, "tests/fixtures/models/%s/config.json", fixture);
     json_t *json = json_load_file(path, 0, NULL);
     MX_CHECK_OK(mx_model_from_json(&s->model, json, path));
@@ -28,14 +40,7 @@ void small_step_open(small_step *s, const char *fixture, mx_step_options o)
     MX_CHECK_OK(mx_session_init(s->session, 1));
     for (int i = 0; i < ROWS * SEQ; i++)
         ids[i] = 3 + i * 37 % 140;
-    mx_exec *e[2] = {s->step.exec, s->grads.exec};
-    for (int i = 0; i < 2; i++) {
-        MX_CHECK_OK(mx_exec_write(e[i], "tokens", ids));
-        MX_CHECK_OK(mx_exec_write(e[i], "labels", ids));
-        MX_CHECK_OK(mx_exec_write(e[i], "loss_scale", &scale));
-    }
-    MX_CHECK_OK(mx_exec_write(e[0], "lr", &lr));
-    MX_CHECK_OK(mx_exec_write(e[0], "step", &one));
+    small_step_feed(s->step.exec, s->grads.exec, ids, ROWS * SEQ);
 }
 
 void small_step_close(small_step *s)

@@ -10,9 +10,11 @@ typedef struct {
     mx_step step, grads; /* a step, and its gradients as roots */
 } small_step;
 
-/* The shape, optimizer and precision are the options'; batch and length are set here. lr is 0.01
- * and the step number 1. */
+/* The shape, optimizer and precision are the options'; batch and length are set here. */
 void small_step_open(small_step *s, const char *fixture, mx_step_options o);
+/* Writes n tokens, which are the labels too, to a step and to its gradients; lr is 0.01 and the
+ * step number 1. */
+void small_step_feed(mx_exec *step, mx_exec *grads, const int32_t *ids, int n);
 void small_step_close(small_step *s);
 /* The first weight whose name matches; NULL fails the test. */
 const mx_var *small_step_weight(small_step *s, const char *pattern);

@@ -1,6 +1,7 @@
 /* tiny_run.c - see tiny_run.h. */
 #include "tiny_run.h"
 
+#include "../dist/ranks.h"
 #include "../test.h"
 #include "base/io.h"
 #include "device/cpu/queue.h"
@@ -76,6 +77,28 @@ mx_status tiny_train(const char *folder, const char *name, const char *const *ex
     for (; *extra && n < 64; extra++)
         args[n++] = *extra;
     return tiny_run(args, n);
+}
+
+typedef struct {
+    const char *folder, *name;
+    const char *const *args;
+} job;
+
+static int train(int rank, void *ctx)
+{
+    const job *j = ctx;
+    mx_status st = tiny_train(j->folder, j->name, j->args);
+    if (st)
+        printf("    rank %d: %s\n", rank, mx_status_text(st));
+    int code = (int)mx_status_code(st);
+    mx_status_free(st);
+    return code;
+}
+
+void tiny_train_ranks(const char *folder, int size, const char *name, const char *const *args)
+{
+    job j = {folder, name, args};
+    ranks_run(size, train, &j);
 }
 
 char *tiny_text(const char *folder, const char *name, const char *file)

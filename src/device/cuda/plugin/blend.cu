@@ -3,7 +3,7 @@
 #include "device/cuda/plugin/blend.h"
 #include "device/cuda/plugin/recurrent.cuh"
 
-enum { MOST = 8, THREADS = 128, LANES = 32, WARPS = THREADS / LANES };
+enum { THREADS = 128, LANES = 32, WARPS = THREADS / LANES };
 
 /* Columns i and i + 1, or i alone where PAIRS is not set. */
 template <class T, bool PAIRS> struct columns;
@@ -104,55 +104,42 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* The pairs of numbers of streams that occur: all to all, all to one, one to all. */
-#define FOR_EACH_PAIR(CASE)                                                                        \
-    CASE(1, 1) CASE(2, 2) CASE(3, 3) CASE(4, 4) CASE(5, 5) CASE(6, 6) CASE(7, 7) CASE(8, 8)        \
-    CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1) CASE(8, 1)                   \
-    CASE(1, 2) CASE(1, 3) CASE(1, 4) CASE(1, 5) CASE(1, 6) CASE(1, 7) CASE(1, 8)
-
-template <class T, bool PAIRS>
-static cudaError_t blend_as(const mx_cuda_blend *s, const void *x, const float *w, void *y,
-                            cudaStream_t stream)
-{
-#define CASE(N, M)                                                                                 \
+#define FOR_EACH_PAIR(CASE, K)                                                                     \
+    CASE(K, 1, 1) CASE(K, 2, 2) CASE(K, 3, 3) CASE(K, 4, 4)                                        \
+    CASE(K, 5, 5) CASE(K, 6, 6) CASE(K, 7, 7) CASE(K, 8, 8)                                        \
+    CASE(K, 2, 1) CASE(K, 3, 1) CASE(K, 4, 1) CASE(K, 5, 1)                                        \
+    CASE(K, 6, 1) CASE(K, 7, 1) CASE(K, 8, 1)                                                      \
+    CASE(K, 1, 2) CASE(K, 1, 3) CASE(K, 1, 4) CASE(K, 1, 5)                                        \
+    CASE(K, 1, 6) CASE(K, 1, 7) CASE(K, 1, 8)
+#define LAUNCH_PAIR(K, N, M)                                                                       \
     if (s->n == N && s->m == M) {                                                                  \
-        blend_kernel<T, PAIRS, N, M><<<(unsigned)s->tokens, THREADS, 0, stream>>>(*s, x, w, y);    \
+        K<T, PAIRS, N, M><<<(unsigned)s->tokens, THREADS, 0, stream>>>(*s, a, b, c);               \
         return cudaGetLastError();                                                                 \
     }
-    FOR_EACH_PAIR(CASE)
-#undef CASE
-    return cudaErrorInvalidValue;
-}
-
-template <class T, bool PAIRS>
-static cudaError_t dots_as(const mx_cuda_blend *s, const void *x, const void *y, float *z,
-                           cudaStream_t stream)
-{
-#define CASE(N, M)                                                                                 \
-    if (s->n == N && s->m == M) {                                                                  \
-        dots_kernel<T, PAIRS, N, M><<<(unsigned)s->tokens, THREADS, 0, stream>>>(*s, x, y, z);     \
-        return cudaGetLastError();                                                                 \
+/* NAME<T, PAIRS>(s, a, b, c, stream) launches the KERNEL for its numbers of streams. */
+#define LAUNCHER(NAME, KERNEL, A, B, C)                                                            \
+    template <class T, bool PAIRS>                                                                 \
+    static cudaError_t NAME(const mx_cuda_blend *s, A a, B b, C c, cudaStream_t stream)            \
+    {                                                                                              \
+        FOR_EACH_PAIR(LAUNCH_PAIR, KERNEL)                                                         \
+        return cudaErrorInvalidValue;                                                              \
     }
-    FOR_EACH_PAIR(CASE)
-#undef CASE
-    return cudaErrorInvalidValue;
-}
+LAUNCHER(blend_as, blend_kernel, const void *, const float *, void *)
+LAUNCHER(dots_as, dots_kernel, const void *, const void *, float *)
+
+/* The launcher for streams of this dtype and width. */
+#define LAUNCHER_FOR(s, NAME)                                                                      \
+    ((s)->f32 ? ((s)->d % 2 ? NAME<float, false> : NAME<float, true>)                              \
+              : ((s)->d % 2 ? NAME<uint16_t, false> : NAME<uint16_t, true>))
 
 extern "C" cudaError_t mx_cuda_blend_streams(const mx_cuda_blend *s, const void *x, const float *w,
                                              void *y, cudaStream_t stream)
 {
-    bool even = s->d % 2 == 0;
-    return s->f32 ? (even ? blend_as<float, true>(s, x, w, y, stream)
-                          : blend_as<float, false>(s, x, w, y, stream))
-                  : (even ? blend_as<uint16_t, true>(s, x, w, y, stream)
-                          : blend_as<uint16_t, false>(s, x, w, y, stream));
+    return LAUNCHER_FOR(s, blend_as)(s, x, w, y, stream);
 }
 
 extern "C" cudaError_t mx_cuda_stream_dots(const mx_cuda_blend *s, const void *x, const void *y,
                                            float *z, cudaStream_t stream)
 {
-    bool even = s->d % 2 == 0;
-    return s->f32 ? (even ? dots_as<float, true>(s, x, y, z, stream)
-                          : dots_as<float, false>(s, x, y, z, stream))
-                  : (even ? dots_as<uint16_t, true>(s, x, y, z, stream)
-                          : dots_as<uint16_t, false>(s, x, y, z, stream));
+    return LAUNCHER_FOR(s, dots_as)(s, x, y, z, stream);
 }

@@ -1,8 +1,8 @@
-/* sinkhorn.cu - see sinkhorn.h. A thread takes a matrix: x, the factors of its rows and columns and,
- * for the gradient, the divisors of every step. */
+/* sinkhorn.cu - see sinkhorn.h. A thread takes a matrix: x, the factors of its rows and columns
+ * and, for the gradient, the divisors of every step. */
 #include "device/cuda/plugin/sinkhorn.h"
 
-enum { MOST = 8, MOST_STEPS = 64, THREADS = 128 };
+enum { MOST_STEPS = 64, THREADS = 128 };
 
 /* by[i] = the sum of row or column i of x r c, with eps; the factors take it in. */
 template <int N>
@@ -94,41 +94,37 @@ __global__ void __launch_bounds__(THREADS)
         dx[m * N * N + i] = d[i];
 }
 
-#define FOR_EACH_SIZE(CASE) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
-
 static unsigned blocks_of(const mx_cuda_sinkhorn *s)
 {
     return (unsigned)((s->matrices + THREADS - 1) / THREADS);
 }
 
+#define LAUNCH_SIZE(N, KERNEL, ...)                                                                \
+    case N:                                                                                        \
+        KERNEL<N><<<blocks_of(s), THREADS, 0, stream>>>(*s, __VA_ARGS__);                          \
+        return cudaGetLastError();
+/* Launches the KERNEL for matrices of this size. */
+#define LAUNCH(KERNEL, ...)                                                                        \
+    switch (s->n) {                                                                                \
+        LAUNCH_SIZE(1, KERNEL, __VA_ARGS__)                                                        \
+        LAUNCH_SIZE(2, KERNEL, __VA_ARGS__)                                                        \
+        LAUNCH_SIZE(3, KERNEL, __VA_ARGS__)                                                        \
+        LAUNCH_SIZE(4, KERNEL, __VA_ARGS__)                                                        \
+        LAUNCH_SIZE(5, KERNEL, __VA_ARGS__)                                                        \
+        LAUNCH_SIZE(6, KERNEL, __VA_ARGS__)                                                        \
+        LAUNCH_SIZE(7, KERNEL, __VA_ARGS__)                                                        \
+        LAUNCH_SIZE(8, KERNEL, __VA_ARGS__)                                                        \
+    }                                                                                              \
+    return cudaErrorInvalidValue
+
 extern "C" cudaError_t mx_cuda_sinkhorn_forward(const mx_cuda_sinkhorn *s, const float *x, float *y,
                                                 cudaStream_t stream)
 {
-    switch (s->n) {
-#define CASE(N)                                                                                    \
-    case N:                                                                                        \
-        sinkhorn_kernel<N><<<blocks_of(s), THREADS, 0, stream>>>(*s, x, y);                        \
-        break;
-        FOR_EACH_SIZE(CASE)
-#undef CASE
-    default:
-        return cudaErrorInvalidValue;
-    }
-    return cudaGetLastError();
+    LAUNCH(sinkhorn_kernel, x, y);
 }
 
 extern "C" cudaError_t mx_cuda_sinkhorn_backward(const mx_cuda_sinkhorn *s, const float *x,
                                                  const float *dy, float *dx, cudaStream_t stream)
 {
-    switch (s->n) {
-#define CASE(N)                                                                                    \
-    case N:                                                                                        \
-        sinkhorn_grad_kernel<N><<<blocks_of(s), THREADS, 0, stream>>>(*s, x, dy, dx);              \
-        break;
-        FOR_EACH_SIZE(CASE)
-#undef CASE
-    default:
-        return cudaErrorInvalidValue;
-    }
-    return cudaGetLastError();
+    LAUNCH(sinkhorn_grad_kernel, x, dy, dx);
 }
