@@ -71,8 +71,9 @@ MX_TEST(ranks_train_as_one_rank_does)
     compare_ranks(folder, "opt_type=sgd", 1e-6);
     mx_status_free(mx_io_remove_tree(NULL, folder));
     compare_ranks(folder, "opt_type=adamw", 1e-4);
-    tiny_train_ranks(folder, 2, "again", (const char *[]){RUN, "opt_type=adamw", "per_device_batch_size=4",
-                                                   "eval_per_device_batch_size=4", NULL});
+    tiny_train_ranks(folder, 2, "again",
+                     (const char *[]){RUN, "opt_type=adamw", "per_device_batch_size=4",
+                                      "eval_per_device_batch_size=4", NULL});
     char *a = tiny_tensors(folder, "two", 8), *b = tiny_tensors(folder, "again", 8);
     MX_CHECK(strlen(a) > 100 && strcmp(a, b) == 0, "the bits do not repeat");
     char *x = tiny_metrics(folder, "two"), *y = tiny_metrics(folder, "again");
@@ -112,10 +113,9 @@ MX_TEST(ranks_resume_with_the_bits_of_a_run_never_stopped)
 /* Ranks of different configurations, and a GPU that nobody sums over, are refused everywhere. */
 static int train_otherwise(int rank, void *ctx)
 {
-    const job *j = ctx;
     int bad;
     const char *const args[] = {RUN, rank ? "learning_rate=1" : "learning_rate=2", NULL};
-    mx_status st = tiny_train(j->folder, j->name, args);
+    mx_status st = tiny_train(ctx, "x", args);
     bad = !st || !strstr(mx_status_text(st), "rank 1 was started with another configuration");
     if (bad)
         printf("    rank %d: %s\n", rank, mx_status_text(st));
@@ -127,6 +127,6 @@ MX_TEST(ranks_of_different_configurations_are_refused)
 {
     char folder[256];
     tiny_folder(folder, sizeof folder);
-    ranks_run(2, train_otherwise, &(job){folder, "x", NULL});
+    ranks_run(2, train_otherwise, folder);
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
