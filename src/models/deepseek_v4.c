@@ -239,11 +239,15 @@ static mx_status check_sizes(const config *c)
                        "heads; expected positive numbers, and groups that divide the heads",
                        (long long)c->q_rank, (long long)c->o_rank, (long long)c->o_groups,
                        (long long)d->heads);
-    if (c->sparse_ratio < 2 || c->heavy_ratio < 2 || c->index_heads < 1 || c->index_topk < 1)
-        return mx_fail(MX_INPUT, "windows of %lld and %lld tokens, and an indexer of %lld heads "
-                       "that keeps %lld entries; expected at least 2, 2, 1 and 1",
-                       (long long)c->sparse_ratio, (long long)c->heavy_ratio,
-                       (long long)c->index_heads, (long long)c->index_topk);
+    if (c->sparse_ratio < 2 || c->sparse_ratio > 65536 || c->heavy_ratio < 2 ||
+        c->heavy_ratio > 65536)
+        return mx_fail(MX_INPUT, "windows of %lld and %lld tokens, expected 2 to 65,536",
+                       (long long)c->sparse_ratio, (long long)c->heavy_ratio);
+    if (c->index_heads < 1 || c->index_dim > 1024 || c->index_topk < 1)
+        return mx_fail(MX_INPUT, "an indexer of %lld heads of %lld that keeps %lld entries; "
+                       "expected at least 1, at most 1024, and at least 1",
+                       (long long)c->index_heads, (long long)c->index_dim,
+                       (long long)c->index_topk);
     if (d->window < 1 || c->limit <= 0)
         return mx_fail(MX_INPUT, "sliding_window is %lld and swiglu_limit %g, expected positive "
                        "numbers", (long long)d->window, c->limit);
@@ -285,6 +289,9 @@ static mx_status finish(void *config_, const json_t *json)
     config *c = config_;
     mx_decoder *d = &c->base;
     mx_layer_types *m = &c->mlp_types;
+    if (!(c->partial > 0 && c->partial <= 1))
+        return mx_fail(MX_INPUT, "\"partial_rotary_factor\" is %g, expected a number above 0 and up "
+                       "to 1", c->partial);
     if (!c->rope_dims)
         c->rope_dims = (int64_t)((double)d->head_dim * c->partial);
     d->kv_heads = 1;

@@ -1,7 +1,7 @@
 /* compress.c - see compress.h.
  *
- * Places are computed in float32, which is exact for whole numbers below 2^24; a product with
- * 1 / ratio is floored a little above, so that rounding cannot lose a whole number.
+ * Places are computed in float32, which is exact for whole numbers below 2^24. A quotient is floored
+ * a quarter of a step above itself: rounding cannot lose a whole number below 2^21.
  */
 #include "nn/compress.h"
 
@@ -166,6 +166,10 @@ mx_windows mx_windows_of(mx_graph *g, const mx_build *b, int64_t ratio,
         w.seen = b->cache_len < ratio ? 1 : b->cache_len / ratio;
         w.slots = mx_cache_span(b, mask);
     }
+    if (b->batch * w.rows >= 1 << 24 || b->seq >= 1 << 21 || b->cache_len >= 1 << 21)
+        mx_graph_fail(g, "%lld rows of %lld tokens; attention to windows of them counts up to 2^24 "
+                      "tokens of a batch and 2^21 of a row", (long long)b->batch,
+                      (long long)(b->cache_len ? b->cache_len : b->seq));
     ends e = b->cache_len   ? cached_ends(g, b, &w)
              : b->positions ? packed_ends(g, b, &w)
                             : plain_ends(g, b, &w);

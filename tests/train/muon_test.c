@@ -108,6 +108,7 @@ MX_TEST(muon_orthogonalises_each_expert)
     check("mixtral", (const layout[]){{"*.w3.weight", 4, false}, {0}}, 0.2);
     check("gpt-oss", (const layout[]){{"*.experts.gate_up_proj", 4, true},
                                       {"*.experts.down_proj", 4, true}, {0}}, 0);
+    check("deepseek-v4", (const layout[]){{"*.attn.wo_a.weight", 2, false}, {0}}, 0); /* groups */
     check("gpt2", (const layout[]){{"*.mlp.c_fc.weight", 1, true},
                                    {"*.mlp.c_proj.weight", 1, true}, {0}}, 0);
 }
