@@ -337,7 +337,10 @@ static const char *as_transformers(const char *name, char *buf, size_t cap)
     return buf;
 }
 
-/* Rotary rows for the member `far`: of layers that have entries. */
+/* Rotary rows for the member `far`: of layers that have entries. Written as released, flat: nested
+ * as transformers writes them, they would have to repeat which share of a head is rotated. */
+#define SCALING(part)                                                                              \
+    "rope_scaling." part "|rope_parameters.compress." part "|rope_parameters." part
 #define FAR(member, keys, kind_, ...) MX_CFG(config, far.member, keys, kind_, __VA_ARGS__)
 static const mx_cfg_field fields[] = {
     MX_CFG(mx_decoder, vocab, "vocab_size", MX_CFG_INT, .fallback = 129280,
@@ -361,26 +364,19 @@ static const mx_cfg_field fields[] = {
            .text = "sliding_attention,compressed_sparse_attention,heavily_compressed_attention"),
     MX_CFG(mx_decoder, rope.type, "rope_parameters.main.rope_type", MX_CFG_TEXT, .text = "default",
            .own = true),
-    MX_CFG(mx_decoder, rope.theta, "rope_parameters.main.rope_theta|rope_theta", MX_CFG_F64,
+    MX_CFG(mx_decoder, rope.theta, "rope_theta|rope_parameters.main.rope_theta", MX_CFG_F64,
            .fallback = 10000, .maxtext = "rope_max_timescale"),
     MX_CFG(mx_decoder, rope.factor, "rope_parameters.main.factor", MX_CFG_F64, .fallback = 1,
            .own = true),
-    FAR(type, "rope_parameters.compress.rope_type|rope_parameters.rope_type|rope_scaling.rope_type"
-              "|rope_scaling.type", MX_CFG_TEXT, .text = "default"),
-    FAR(theta, "rope_parameters.compress.rope_theta|compress_rope_theta", MX_CFG_F64,
+    FAR(theta, "compress_rope_theta|rope_parameters.compress.rope_theta", MX_CFG_F64,
         .fallback = 160000, .maxtext = "compressed_rope_max_timescale"),
-    FAR(factor, "rope_parameters.compress.factor|rope_parameters.factor|rope_scaling.factor",
-        MX_CFG_F64, .fallback = 1),
-    FAR(beta_fast, "rope_parameters.compress.beta_fast|rope_parameters.beta_fast"
-                   "|rope_scaling.beta_fast", MX_CFG_F64, .fallback = 32),
-    FAR(beta_slow, "rope_parameters.compress.beta_slow|rope_parameters.beta_slow"
-                   "|rope_scaling.beta_slow", MX_CFG_F64, .fallback = 1),
+    FAR(type, SCALING("rope_type") "|rope_scaling.type", MX_CFG_TEXT, .text = "default"),
+    FAR(factor, SCALING("factor"), MX_CFG_F64, .fallback = 1),
+    FAR(beta_fast, SCALING("beta_fast"), MX_CFG_F64, .fallback = 32),
+    FAR(beta_slow, SCALING("beta_slow"), MX_CFG_F64, .fallback = 1),
+    FAR(truncate, SCALING("truncate"), MX_CFG_BOOL, .fallback = 1),
+    FAR(original_length, SCALING("original_max_position_embeddings"), MX_CFG_F64),
     FAR(attention_factor, "rope_parameters.compress.attention_factor", MX_CFG_F64, .own = true),
-    FAR(truncate, "rope_parameters.compress.truncate|rope_scaling.truncate", MX_CFG_BOOL,
-        .fallback = 1),
-    FAR(original_length, "rope_parameters.compress.original_max_position_embeddings"
-                         "|rope_parameters.original_max_position_embeddings"
-                         "|rope_scaling.original_max_position_embeddings", MX_CFG_F64),
     MX_CFG(config, partial, "partial_rotary_factor|rope_parameters.main.partial_rotary_factor",
            MX_CFG_F64, .fallback = 0.125, .own = true),
     MX_CFG(config, rope_dims, "qk_rope_head_dim", MX_CFG_INT, .maxtext = "qk_rope_head_dim"),

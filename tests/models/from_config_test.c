@@ -132,6 +132,23 @@ MX_TEST(models_deepseek_by_router)
     json_decref(json);
 }
 
+/* The form in which it is released, which transformers completes. */
+MX_TEST(models_deepseek_v4_is_written_as_released)
+{
+    const char *args[] = {"model_name=deepseek4-284b"};
+    json_t *json = json_of(args, 1);
+    is(json, "rope_theta", "10000.0");
+    is(json, "compress_rope_theta", "160000.0");
+    is(json, "rope_scaling.rope_type", "\"yarn\"");
+    is(json, "rope_scaling.factor", "16.0");
+    is(json, "rope_scaling.original_max_position_embeddings", "65536");
+    is(json, "rope_parameters", "(absent)");
+    is(json, "qk_rope_head_dim", "64");
+    is(json, "num_hash_layers", "3");
+    is(json, "scoring_func", "\"sqrtsoftplus\"");
+    json_decref(json);
+}
+
 MX_TEST(models_global_parameter_scale)
 {
     static const int expected[][5] = {{1, 0, 0, 0, 0}, {2, 0, 1, 1, 0},  {4, 1, 1, 1, 0},
