@@ -99,7 +99,7 @@ static mx_status open_model(maxc_model *m, const char *path, const maxc_model_op
     mx_dtype compute;
     mx_config_home(home, sizeof home);
     MX_TRY(choose_dtype(o->dtype, &compute));
-    MX_TRY(mx_model_ref_open(&m->ref, path, *home ? home : NULL));
+    MX_TRY(mx_model_ref_open(&m->ref, path, *home ? home : NULL, NULL));
     MX_TRY(open_tokenizer(m, o->tokenizer));
     int64_t most = m->ref.spec.summary.max_positions;
     m->max_length = most > 0 && most < USUAL_LENGTH ? most : USUAL_LENGTH;

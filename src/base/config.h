@@ -65,12 +65,23 @@ const char *mx_config_text(const mx_config *cfg, const char *name); /* string or
 int mx_config_list(const mx_config *cfg, const char *name, const char *const **items);
 int mx_config_ints(const mx_config *cfg, const char *name, const int64_t **items);
 
+int mx_config_section(const mx_config *cfg, const char *name); /* as the key's table has it */
 mx_key_type mx_config_type(const mx_config *cfg, const char *name);
 /* Whether the key exists in this configuration, and whether anything above base.yml set it. */
 bool mx_config_has(const mx_config *cfg, const char *name);
 bool mx_config_is_set(const mx_config *cfg, const char *name);
 /* Whether the user did: a file of theirs, the environment, an argument; not the model's file. */
 bool mx_config_is_users(const mx_config *cfg, const char *name);
+/* Whether it was said for this command: the environment, an argument. */
+bool mx_config_is_argument(const mx_config *cfg, const char *name);
+/* Whether its value is this one, as text, or the schema's default. */
+bool mx_config_equals(const mx_config *cfg, const char *name, const char *text);
+bool mx_config_is_default(const mx_config *cfg, const char *name);
+/* The keys one by one, in the order of their names; NULL beyond the last. */
+const mx_key *mx_config_key(const mx_config *cfg, int i);
+/* From now on it is written down which keys are asked for. */
+void mx_config_watch(const mx_config *cfg);
+bool mx_config_was_asked(const mx_config *cfg, const char *name);
 /* Where the value came from: "run.yml:3", "argument steps=5", "environment MAXC_STEPS", "default".
  */
 const char *mx_config_where(const mx_config *cfg, const char *name);

@@ -1,4 +1,5 @@
 /* help.c - maxc help [VERB | KEY | SECTION | keys | models | ...], written from the tables. */
+#include "cmd/help_models.h"
 #include "cmd/verb.h"
 
 #include "models/model.h"
@@ -124,21 +125,6 @@ static bool print_keys_named(const char *name)
     return found;
 }
 
-static mx_status print_models(const char *home)
-{
-    if (!home)
-        return mx_fail(MX_INPUT,
-                       "configs/ was not found beside the program; let MAXC_CONFIGS name that "
-                       "folder");
-    mx_arena arena = {0};
-    char **names = NULL;
-    int n = mx_config_models(&arena, home, &names);
-    for (int i = 0; i < n; i++)
-        printf("%s\n", names[i]);
-    mx_arena_fini(&arena);
-    return MX_OK;
-}
-
 /* Each with the first line of its file. */
 static mx_status print_recipes(const char *home)
 {
@@ -202,7 +188,7 @@ static mx_status run(mx_invocation *inv)
         known = true;
     }
     if (strcmp(name, "models") == 0)
-        return print_models(inv->home);
+        return mx_help_models(inv->home);
     if (strcmp(name, "recipes") == 0)
         return print_recipes(inv->home);
     if (strcmp(name, "families") == 0) {

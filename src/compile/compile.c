@@ -84,6 +84,14 @@ static mx_node *sum_variable(mx_graph *g, const mx_node *w)
     return v;
 }
 
+/* The least of the row factors of a step's microbatches. */
+static void keep_least(mx_graph *g, mx_node *factors, mx_node *first)
+{
+    mx_node *v = mx_row_scale_variable(g, factors), *anew = mx_constant(g, MX_SCALAR, MX_F32, 1);
+    mx_node *least = mx_where(g, first, factors, mx_minimum(g, v, factors));
+    mx_graph_root(g, NULL, mx_accumulate(g, v, least, anew));
+}
+
 static void use_gradients(mx_graph *g, mx_grads_use use, const mx_optimizer *opt, mx_node **var,
                           mx_node **grad, int n)
 {
@@ -102,6 +110,9 @@ static void use_gradients(mx_graph *g, mx_grads_use use, const mx_optimizer *opt
         else /* a copy, so that naming it cannot rename a weight or share another root's node */
             mx_graph_root(g, name, mx_affine(g, mx_cast(g, grad[i], var[i]->type.dtype), 1, 0));
     }
+    for (int i = 0, n_roots = g->n_roots; first && i < n_roots; i++)
+        if (mx_row_scale_of(g->root[i]))
+            keep_least(g, g->root[i], first);
 }
 
 mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
@@ -162,6 +173,10 @@ mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimize
             mx_cast(g, var[n], o->compute); /* its copy follows the update: see optimizer.c */
         n++;
     }
+    for (int i = 0; i < model->n_roots; i++)
+        if (mx_row_scale_of(model->root[i]))
+            mx_graph_root(g, model->root[i]->name,
+                          mx_affine(g, mx_row_scale_variable(g, model->root[i]), 1, 0));
     mx_pass_optimizer(g, opt, var, grad, n);
     MX_TRY(after(g, o, "optimizer"));
     return finish(g, o, out);

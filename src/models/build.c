@@ -2,6 +2,7 @@
 #include "models/model.h"
 
 #include "nn/moe.h"
+#include "nn/qk_clip.h"
 #include "nn/vision.h"
 #include "ops.h"
 #include <string.h>
@@ -18,6 +19,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     mx_shape rows = MX_SHAPE(s.batch, s.seq);
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
                     .cache_dtype = s.cache_dtype, .max_run = s.max_run, .training = s.training,
+                    .qk_clip = s.qk_clip, .mtp_eval = s.mtp_eval,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
     b->tokens = mx_input(g, "tokens", rows, MX_I32);
     if (s.packed || s.cache_len)
@@ -36,7 +38,32 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     }
     mx_head head = m->family->build(g, m->config, b);
     mx_balance_finish(g, b);
+    mx_qk_clip_finish(g, b);
     return head;
+}
+
+mx_status mx_model_weights(const mx_model_spec *m, int64_t *out)
+{
+    mx_graph g;
+    mx_build b;
+    mx_image_spec images = {0};
+    mx_model_shape shape = {.batch = 1, .seq = 16};
+    mx_graph_init(&g);
+    if (m->family->images) {
+        m->family->images(m->config, &images);
+        shape.images = 1;
+        shape.seq = images.size ? images.tokens : 16;
+    }
+    mx_model_build(&g, m, shape, &b);
+    *out = 0;
+    for (int i = 0; i < g.n_nodes; i++) {
+        const mx_var_attr *a = g.node[i]->attr;
+        if (g.node[i]->op == &mx_op_variable && a->kind == MX_VAR_WEIGHT)
+            *out += mx_type_count(&g.node[i]->type);
+    }
+    mx_status st = mx_graph_check(&g);
+    mx_graph_fini(&g);
+    return st;
 }
 
 mx_node *mx_model_logits(mx_graph *g, const mx_head *h)

@@ -115,7 +115,7 @@ mx_head mx_deepseek_build(mx_graph *g, const mx_deepseek *c, mx_build *b,
     }
     mx_head head = {.hidden = mx_rms_norm(g, x, "model.norm", d->eps, false),
                     .weight = mx_head_weight(g, b, d->vocab, d->d, d->tied)};
-    if (b->training)
+    if (b->training || b->mtp_eval)
         predict_further(g, c, b, x, &t, p, &head);
     return head;
 }

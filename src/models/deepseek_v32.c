@@ -26,14 +26,6 @@ typedef struct {
     bool sparse;        /* the second stage */
 } config;
 
-/* Variables declared since there were n nodes get neither gradient nor optimizer state. */
-static void freeze_since(mx_graph *g, int n)
-{
-    for (int i = n; i < g->n_nodes; i++)
-        if (g->node[i]->op == &mx_op_variable)
-            ((mx_var_attr *)g->node[i]->attr)->frozen = true;
-}
-
 /* The rotated dims come first in an indexer's head: x (B, S, H, Di). */
 static mx_node *turn(mx_graph *g, const mx_deepseek *c, mx_node *x, const mx_rope_table *t)
 {
@@ -87,7 +79,7 @@ static mx_deepseek_choice indexer(mx_graph *g, const mx_deepseek *base, mx_build
     if (learns)
         choice.scores = all_scores(g, q, w, k, g->param_dtype == MX_F64 ? MX_F64 : MX_F32);
     else
-        freeze_since(g, before);
+        mx_freeze_since(g, before);
     mx_scope_end(g, k);
     return choice;
 }
@@ -196,4 +188,5 @@ const mx_model mx_model_deepseek_v32 = {
     .layer_prefix = "model.layers.",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=sigmoid,use_indexer=true",
+    .fixed_keys = "attention_type=mla,routed_bias=true",
 };

@@ -32,8 +32,8 @@ typedef struct {
 
 static mx_node *limit(mx_graph *g, mx_node *x, const char *low, const char *high)
 {
-    x = mx_maximum(g, x, mx_buffer(g, low, MX_SCALAR, (mx_init){MX_INIT_VALUE, -INFINITY}));
-    return mx_minimum(g, x, mx_buffer(g, high, MX_SCALAR, (mx_init){MX_INIT_VALUE, INFINITY}));
+    x = mx_maximum(g, x, mx_buffer(g, low, MX_SCALAR, MX_VALUE(-INFINITY)));
+    return mx_minimum(g, x, mx_buffer(g, high, MX_SCALAR, MX_VALUE(INFINITY)));
 }
 
 static mx_node *linear(mx_graph *g, const gemma4_vision *c, const mx_build *b, mx_node *x,
@@ -273,4 +273,7 @@ const mx_model mx_model_gemma4_vision = {
     .vision = "vision transformer over pictures of any proportions, averaged patches",
     .decoder_block = "gemma4,gemma4_small",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=gemma4",
+    .fixed_keys = "image_size_for_vit=*,norm_topk_prob=true,shared_experts=1,"
+                  "use_post_attn_norm=true,use_post_ffw_norm=true,use_qk_norm=true,"
+                  "v_norm_with_scale=false",
 };

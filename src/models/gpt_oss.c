@@ -76,7 +76,8 @@ static mx_status finish(void *config_, const json_t *json)
 }
 
 static const mx_cfg_field fields[] = {
-    MX_CFG_DECODER(mx_decoder, 150000),
+    MX_CFG_SIZES_BY(mx_decoder, "base_moe_mlp_dim"),
+    MX_CFG_DECODER_REST(mx_decoder, 150000),
     MX_CFG(mx_decoder, qkv_bias, "attention_bias", MX_CFG_BOOL, .fallback = 1),
     MX_CFG(mx_decoder, window, "sliding_window", MX_IS_LENGTH_OR_0, .fallback = 128,
            .maxtext = "sliding_window_size"),
@@ -101,4 +102,6 @@ const mx_model mx_model_gpt_oss = {
     .build = build,
     .no_decay = "*norm*,*.bias,*_bias,*.sinks",
     .decoder_block = "gpt_oss",
+    .fixed_keys = "attention_sink=true,base_mlp_dim=*,mlp_bias=true,rope_interleave=false,"
+                  "routed_bias=true",
 };

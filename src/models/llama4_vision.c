@@ -163,4 +163,5 @@ const mx_model mx_model_llama4_vision = {
     .vision = "vision transformer over tiles, pixel shuffle, adapter",
     .decoder_block = "llama4",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=llama4",
+    .fixed_keys = "shared_experts=1",
 };

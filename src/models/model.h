@@ -59,8 +59,8 @@ typedef struct {
     mx_node *weight; /* (vocab, d) */
     double softcap;  /* of the logits; 0: none */
     double scale;    /* of the logits; 0 means 1 */
-    /* In training, hidden states that predict one, two, ... tokens further, and the weight of the
-     * mean of their losses. */
+    /* In training, and where one is judged, hidden states that predict one, two, ... tokens
+     * further, and the weight of the mean of their losses. */
     mx_node *further[MX_MAX_FURTHER];
     int n_further;
     double further_weight;
@@ -143,6 +143,10 @@ struct mx_model {
     /* Values of MaxText's keys that tell families of one decoder_block apart,
      * "key=value,key=value"; NULL: none are needed. */
     const char *decoder_keys;
+    /* What MaxText's keys say of the family whatever its sizes, "key=value,key=value": such a key
+     * may be given with this value and no other. A key of the model that is neither read nor stands
+     * here is refused: the model would not be what its file says. */
+    const char *fixed_keys;
 };
 
 extern const mx_model *const mx_model_table[];
@@ -172,6 +176,8 @@ typedef struct {
     bool packed;
     bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */
+    int64_t mtp_eval;  /* the layer that predicts so many tokens further is judged; 0: none */
+    double qk_clip;    /* the threshold of QK-clip; 0: none */
     int64_t cache_len; /* 0: no cache */
     int64_t max_run;   /* with a cache: most tokens that a program on it feeds at once */
     mx_dtype cache_dtype;
@@ -180,6 +186,8 @@ typedef struct {
 int64_t mx_image_floats(const mx_image_spec *s);
 /* Declares the inputs, builds the model, gives its head. */
 mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape shape, mx_build *b);
+/* How many weights it has, those that are not trained and its image encoder included. */
+mx_status mx_model_weights(const mx_model_spec *m, int64_t *out) MX_MUST_USE;
 /* (B, S, vocab) logits in float32. */
 mx_node *mx_model_logits(mx_graph *g, const mx_head *h);
 
@@ -220,12 +228,13 @@ mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers) MX_MUST_
         MX_CFG(T, vit.patch, "vision_config.patch_size", MX_IS_PATCH, .fallback = patch_,          \
                .maxtext = "patch_size_for_vit")
 
-/* Rows for members vocab, d, d_ff, layers, heads. */
-#define MX_CFG_SIZES(T)                                                                            \
+/* Rows for members vocab, d, d_ff, layers, heads; where every layer has experts, the key of d_ff is
+ * theirs. */
+#define MX_CFG_SIZES(T) MX_CFG_SIZES_BY(T, "base_mlp_dim")
+#define MX_CFG_SIZES_BY(T, d_ff_key_)                                                              \
     MX_CFG(T, vocab, "vocab_size", MX_IS_VOCAB, .required = true, .maxtext = "vocab_size"),        \
         MX_CFG(T, d, "hidden_size", MX_IS_WIDTH, .required = true, .maxtext = "base_emb_dim"),     \
-        MX_CFG(T, d_ff, "intermediate_size", MX_IS_WIDTH, .required = true,                        \
-               .maxtext = "base_mlp_dim"),                                                         \
+        MX_CFG(T, d_ff, "intermediate_size", MX_IS_WIDTH, .required = true, .maxtext = d_ff_key_), \
         MX_CFG(T, layers, "num_hidden_layers", MX_IS_LAYERS, .required = true,                     \
                .maxtext = "base_num_decoder_layers"),                                              \
         MX_CFG(T, heads, "num_attention_heads", MX_IS_HEADS, .required = true,                     \

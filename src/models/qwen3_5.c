@@ -81,6 +81,7 @@ const mx_model mx_model_qwen3_5_moe = {
     .build = mx_qwen3_next_build,
     .unused = "mtp.*",
     .decoder_block = "qwen3_5",
+    .fixed_keys = "base_mlp_dim=*,norm_topk_prob=true,use_qk_norm=true",
     FAMILY,
 };
 

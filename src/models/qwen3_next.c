@@ -121,4 +121,5 @@ const mx_model mx_model_qwen3_next = {
     .no_decay = "*norm*,*.bias,*.dt_bias,*.A_log",
     .unused = "mtp.*",
     .decoder_block = "qwen3_next",
+    .fixed_keys = "use_qk_norm=true",
 };

@@ -355,7 +355,7 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
         sv->held = NULL;
         void *raw = NULL;
         mx_type out = v->type;
-        out.dtype = sv->dtype;
+        out.dtype = mx_dtype_is_float(v->type.dtype) ? sv->dtype : v->type.dtype;
         MX_TRY(mx_alloc(&raw, mx_type_bytes(&v->type), v->name));
         mx_status st = mx_var_read(sv->session, v, raw);
         if (!st)
@@ -384,6 +384,7 @@ char *mx_weights_config(const mx_model_spec *m, mx_dtype dtype)
     const char *key = json_object_get(j, "torch_dtype") ? "torch_dtype" : "dtype";
     json_object_set_new(j, key, json_string(mx_dtype_name(dtype)));
     json_object_del(j, "quantization_config");
+    json_object_del(json_object_get(j, "text_config"), "quantization_config");
     char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);
     json_decref(j);
     return text;
@@ -399,7 +400,9 @@ mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir
         mx_var *v = mx_session_var(s, i);
         if (v->attr.kind != MX_VAR_WEIGHT)
             continue;
-        src[n] = (mx_st_source){.name = v->name, .dtype = mx_st_dtype_of(dtype),
+        bool numbers = mx_dtype_is_float(v->type.dtype); /* a table of places stays one */
+        src[n] = (mx_st_source){.name = v->name,
+                                .dtype = mx_st_dtype_of(numbers ? dtype : v->type.dtype),
                                 .ndim = v->type.ndim, .user = v};
         for (int k = 0; k < v->type.ndim; k++)
             src[n].dim[k] = v->type.dim[k];

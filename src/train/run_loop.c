@@ -87,33 +87,60 @@ static mx_status give_up_saving(mx_run *r)
     return MX_OK;
 }
 
+/* How often a layer that predicts further tokens was right, of the tokens it was asked for. */
+static void say_accepted(mx_run *r, double accepted, double asked)
+{
+    double rate = asked > 0 ? 100 * accepted / asked : 0;
+    mx_progress_say(&r->progress, "step %lld: of %.0f tokens predicted further %.2f %% accepted",
+                    (long long)r->at.step, asked, rate);
+    mx_metric m = {"eval/mtp_acceptance_rate_percent", rate};
+    if (r->leads)
+        mx_metrics_log(r->metrics, r->at.step, &m, 1);
+}
+
+/* Adds the batch's loss, and what it was asked about further tokens, to v. */
+static mx_status add_evaluated(mx_run *r, bool lm, bool further, double v[4])
+{
+    float loss, accepted, asked;
+    MX_TRY(mx_exec_read(r->eval.exec, lm ? "lm_loss" : "loss", &loss));
+    v[0] += loss;
+    if (further) {
+        MX_TRY(mx_exec_read(r->eval.exec, "mtp_accepted", &accepted));
+        MX_TRY(mx_exec_read(r->eval.exec, "mtp_asked", &asked));
+        v[2] += accepted;
+        v[3] += asked;
+    }
+    return MX_OK;
+}
+
 static mx_status evaluate(mx_run *r)
 {
     int64_t limit = r->rules.eval_steps, n = 0;
     bool lm = mx_exec_tensor(r->eval.exec, "lm_loss").data != NULL;
-    double v[2] = {0}, *sum = &v[0], *tokens = &v[1];
+    bool further = mx_exec_tensor(r->eval.exec, "mtp_asked").data != NULL;
+    double v[4] = {0}, *sum = &v[0], *tokens = &v[1];
     const mx_batch *b;
     mx_run_spend(r, MX_GOODPUT_EVAL);
     /* The same batches every time: evaluation starts from the beginning of its data. */
     mx_train_data_close(&r->eval_data);
     MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch * r->comm->size, true));
     for (; limit < 0 || n < limit; n++) {
-        float loss;
         MX_TRY(mx_loader_next(r->eval_data.loader, &b));
         if (!b)
             break;
         MX_TRY(mx_run_feed(r, r->eval.exec, b, 0, 1));
         MX_TRY(mx_exec_run(r->eval.exec));
-        MX_TRY(mx_exec_read(r->eval.exec, lm ? "lm_loss" : "loss", &loss));
-        *sum += loss;
+        MX_TRY(add_evaluated(r, lm, further, v));
         *tokens += (double)b->n_trained;
     }
-    MX_TRY(mx_comm_sum_f64(r->comm, v, 2));
+    MX_TRY(mx_comm_sum_f64(r->comm, v, 4));
     r->last_eval = *tokens > 0 ? *sum / *tokens : NAN;
     mx_progress_say(&r->progress, "step %lld: evaluation loss %.4f over %.0f tokens",
                     (long long)r->at.step, r->last_eval, *tokens);
     if (r->leads)
         mx_metrics_log(r->metrics, r->at.step, (mx_metric[]){{"eval/loss", r->last_eval}}, 1);
+    if (further)
+        say_accepted(r, v[2], v[3]);
     return MX_OK;
 }
 

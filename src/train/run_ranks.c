@@ -19,6 +19,38 @@
 #include "base/reserve.h"
 #include "base/signals.h"
 
+#include <string.h>
+
+static bool is_summed(const mx_var *v)
+{
+    return v->attr.kind == MX_VAR_GRADIENT && !v->attr.minimum;
+}
+
+/* Of factors between 0 and 1 (compile/optimizer.h) the least of all ranks: as whole numbers, the
+ * bits of positive floats have the floats' order. */
+static mx_status share_least(mx_run *r)
+{
+    for (int i = 0; i < mx_session_count(r->session); i++) {
+        mx_var *v = mx_session_var(r->session, i);
+        float *x = v->data;
+        int64_t n = mx_type_count(&v->type), bits[256];
+        for (int64_t at = 0; v->attr.minimum && at < n; at += 256) {
+            int m = (int)(n - at < 256 ? n - at : 256);
+            uint32_t u;
+            for (int k = 0; k < m; k++) {
+                memcpy(&u, x + at + k, sizeof u);
+                bits[k] = -(int64_t)u;
+            }
+            MX_TRY(mx_comm_max(r->comm, bits, m));
+            for (int k = 0; k < m; k++) {
+                u = (uint32_t)-bits[k];
+                memcpy(x + at + k, &u, sizeof u);
+            }
+        }
+    }
+    return MX_OK;
+}
+
 mx_status mx_run_ranks_check(mx_run *r)
 {
     if (r->comm->size == 1)
@@ -29,11 +61,11 @@ mx_status mx_run_ranks_check(mx_run *r)
                        "CPU so far: device=cpu, or one rank",
                        r->comm->size);
     for (int i = 0; i < mx_session_count(r->session); i++)
-        r->n_summed += mx_session_var(r->session, i)->attr.kind == MX_VAR_GRADIENT;
+        r->n_summed += is_summed(mx_session_var(r->session, i));
     r->summed = MX_NEW_N(&r->arena, mx_span, r->n_summed + 1);
     for (int i = 0, k = 0; i < mx_session_count(r->session); i++) {
         mx_var *v = mx_session_var(r->session, i);
-        if (v->attr.kind != MX_VAR_GRADIENT)
+        if (!is_summed(v))
             continue;
         MX_ASSERT(v->type.dtype == MX_F32, "%s", v->name);
         r->summed[k++] = (mx_span){v->data, mx_type_count(&v->type)};
@@ -46,6 +78,7 @@ mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n)
     if (r->comm->size == 1)
         return MX_OK;
     r->summed[r->n_summed] = (mx_span){numbers, n};
+    MX_TRY(share_least(r));
     return mx_comm_sum_f32(r->comm, r->summed, r->n_summed + 1);
 }
 

@@ -168,6 +168,7 @@ static mx_status build_steps(mx_run *r)
         mx_step_options o = r->options;
         o.kind = MX_STEP_LOSS;
         o.shape.batch = r->eval_batch;
+        o.shape.mtp_eval = mx_config_int(r->c, "mtp_eval_target_module");
         MX_TRY(mx_step_open(&r->eval, r->session, &r->model, &o));
     }
     r->flops_per_step = r->step.program.bytes.flops * (double)r->batch.accumulation;

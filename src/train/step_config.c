@@ -159,6 +159,11 @@ static mx_status storage_of(const mx_config *cfg, mx_step_options *o)
                        "%s: bfloat16 weights are rounded at random, which opt_type=%s does not do; "
                        "use adamw or weight_dtype=float32",
                        mx_config_where(cfg, key), mx_config_text(cfg, "opt_type"));
+    if (weights && o->shape.qk_clip > 0)
+        return mx_fail(MX_USAGE,
+                       "%s: use_qk_clip rescales weights by less than bfloat16 can tell; use "
+                       "weight_dtype=float32",
+                       mx_config_where(cfg, "use_qk_clip"));
     o->compile.narrow_weights = weights;
     o->compile.narrow_grads = grads;
     return MX_OK;
@@ -248,6 +253,8 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     o->shape = (mx_model_shape){.batch = batch,
                                 .seq = mx_config_int(cfg, "max_target_length"),
                                 .packed = mx_config_bool(cfg, "packing")};
+    if (mx_config_bool(cfg, "use_qk_clip"))
+        o->shape.qk_clip = mx_config_float(cfg, "qk_clip_threshold");
     o->z_loss = mx_config_float(cfg, "z_loss_multiplier");
     o->trainable = joined(cfg, "trainable_parameters_mask", a);
     MX_TRY(configure_images(o, cfg, m));
