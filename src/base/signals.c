@@ -66,7 +66,13 @@ mx_status mx_signals_install(void)
     /* Whoever was reading, or the terminal, is gone: no reason to stop. */
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR || signal(SIGHUP, SIG_IGN) == SIG_ERR)
         return mx_fail_errno(MX_DEVICE, "cannot ignore SIGPIPE and SIGHUP");
+    mx_signals_limit_files();
     return MX_OK;
+}
+
+void mx_signals_limit_files(void)
+{
+    (void)signal(SIGXFSZ, SIG_IGN);
 }
 
 int mx_stop_signal(void)

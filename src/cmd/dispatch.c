@@ -14,6 +14,7 @@
 #include "cmd/verb.h"
 
 #include "base/reserve.h"
+#include "base/signals.h"
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -251,6 +252,7 @@ int mx_main(int argc, char **argv, char **environment)
 {
     mx_arena arena = {0};
     mx_memory_install();
+    mx_signals_limit_files();
     mx_status st = dispatch(&arena, argc, argv, environment);
     mx_arena_fini(&arena);
     int code = (int)mx_status_code(st);
