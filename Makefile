@@ -89,12 +89,12 @@ $(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ)
 	@rm -f $@ && ar rcs $@ $^
 $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 	@echo "  LD  $@"
-	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
+	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 
 # --- tests ---
 $(B)/tests_run: $(TEST_OBJ) $(B)/gen/tests_table.o $(B)/libmaxc.a
 	@echo "  LD  $@"
-	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
+	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 test-bin: setup
 	@$(MAKE) --no-print-directory MODE=test build/test/tests_run build/test/maxc
 test: setup banner
@@ -131,7 +131,7 @@ demo: all
 	@tools/demo
 # one measurement program per file: make build/release/bench/kernels_bench
 $(B)/bench/%: $(B)/bench/%.o $(B)/libmaxc.a
-	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
+	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 bench: all
 	@bench/run
 bench-mixtures: all $(B)/bench/kernels_bench

@@ -11,3 +11,5 @@ ifneq ($(LIBBACKTRACE),)
   DEP_CFLAGS += -DMX_HAVE_BACKTRACE
   DEP_LIBS += $(LIBBACKTRACE)
 endif
+# libgomp, statically where gcc brings it so: src/base/threads.c has a word before it begins.
+OPENMP := $(or $(wildcard $(shell $(CC) -print-file-name=libgomp.a)),-fopenmp)

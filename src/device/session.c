@@ -3,12 +3,11 @@
 
 #include "base/rng.h"
 #include "base/stack.h"
+#include "base/threads.h"
 #include "device/cpu/queue.h"
 #include "ops.h"
 #include "ops/load.h"
 #include <math.h>
-#include <omp.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,44 +24,6 @@ struct mx_session {
 };
 
 enum { ALIGN = 256, RUN = 1 << 20 }; /* of a variable; elements staged at once */
-enum { STACK_SLACK = 1 << 20 };       /* what the system keeps of one does not count */
-
-static void *pass_gate(void *gate)
-{
-    pthread_mutex_lock(gate);
-    pthread_mutex_unlock(gate);
-    return NULL;
-}
-
-/* OpenMP ends the program when it cannot start a thread. So it is tried first whether there can be
- * so many at once, and then OpenMP starts them here, before memory is used for anything else. */
-static mx_status start_threads(int n)
-{
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t *thread = mx_small_alloc(sizeof *thread * (size_t)n);
-    int started = 0, error = 0;
-    pthread_mutex_lock(&gate);
-    while (started < n - 1 && !(error = pthread_create(&thread[started], NULL, pass_gate, &gate)))
-        started++;
-    pthread_mutex_unlock(&gate);
-    for (int i = 0; i < started; i++)
-        pthread_join(thread[i], NULL);
-    mx_free(thread);
-    if (error)
-        return mx_fail(MX_MEMORY,
-                       "%d threads were asked for and %d can be had: %s; is memory short, or their "
-                       "number limited? num_threads=%d needs fewer",
-                       n, started + 1, strerror(error), started + 1);
-    int64_t stack = MX_STACK_BYTES;
-#pragma omp parallel num_threads(n) reduction(min : stack)
-    stack = mx_stack_bytes();
-    if (stack < MX_STACK_BYTES - STACK_SLACK)
-        return mx_fail(MX_MEMORY,
-                       "kernels need %d KiB of stack and a thread has %lld; leave OMP_STACKSIZE "
-                       "out of the environment, or set it to 8M",
-                       MX_STACK_BYTES >> 10, (long long)stack >> 10);
-    return MX_OK;
-}
 
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
 {
@@ -87,12 +48,9 @@ mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
         return mx_fail(MX_USAGE, "device=%s is not known; use auto, cpu or cuda", device);
     mx_session *s = mx_realloc(NULL, sizeof *s);
     *s = (mx_session){.device = d};
-    if (n_threads > 0)
-        omp_set_num_threads(n_threads);
-    s->n_threads = omp_get_max_threads();
     mx_status st = mx_stack_prepare();
     if (!st)
-        st = start_threads(s->n_threads);
+        st = mx_threads_start(n_threads, &s->n_threads);
     if (st)
         mx_session_close(s);
     else
