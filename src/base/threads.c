@@ -2,8 +2,8 @@
  *
  * Left to itself, libgomp's threads spin for milliseconds wherever they wait. On a quiet machine
  * that costs nothing; beside another busy process they hold the very cores that the thread they
- * wait for needs, and a run has a tenth of its speed. So they spin for SPIN_SECONDS, which is longer
- * than most waits between the loops of a step, and then sleep. libgomp can be told this only by the
+ * wait for needs, and a run has a tenth of its speed. So they spin for SPIN_SECONDS, longer than
+ * most waits between the loops of a step, and then sleep. libgomp can be told this only by the
  * environment that it finds when it begins: the program links it statically, and begin_short_spins
  * comes before it. OMP_WAIT_POLICY and GOMP_SPINCOUNT of the user's own win.
  */

@@ -3,8 +3,9 @@
  * A storage is memory that one or more values live in. Views, projections and updates in place
  * share the storage of what they refer to. Variables have storage of their own that outlives the
  * program (the session's); everything else lies in one buffer, the program's scratch memory, at
- * offsets chosen so that values alive at the same time do not overlap. What waits in host memory
- * for the backward pass (offload.c) lies in a second such buffer there.
+ * offsets chosen so that values alive at the same time do not overlap. Inputs and constants lie in
+ * front, the rest is free between two runs. What waits in host memory for the backward pass
+ * (offload.c) lies in a second such buffer there.
  */
 #ifndef MX_COMPILE_PROGRAM_H
 #define MX_COMPILE_PROGRAM_H
@@ -38,6 +39,7 @@ typedef struct {
     mx_place *place; /* of output k of node i: [i * MX_MAX_OUT + k] */
     bool *copies_nothing; /* by node id: a split or concat of parts in place */
     size_t scratch_bytes; /* the buffer, workspace included */
+    size_t given_bytes;   /* of that, inputs and constants, in front */
     size_t work_offset;
     size_t host_bytes; /* a second buffer, in host memory (ops with `hosted` outputs) */
     mx_plan_bytes bytes;

@@ -21,6 +21,10 @@ struct mx_session {
     mx_exec *execs;     /* owns, a list */
     void **block;       /* owns; the variables a program brought lie in one */
     int n_blocks, cap_blocks;
+    struct { /* owns; what programs work in, one at a time */
+        char *scratch, *stowed;
+        size_t scratch_bytes, stowed_bytes;
+    } shared;
 };
 
 enum { ALIGN = 256, RUN = 1 << 20 }; /* of a variable; elements staged at once */
@@ -67,6 +71,8 @@ void mx_session_close(mx_session *s)
     for (int i = 0; i < s->n_blocks; i++)
         s->device->release(s->device, s->block[i]);
     mx_free(s->block);
+    s->device->release(s->device, s->shared.scratch);
+    s->device->release(s->device, s->shared.stowed);
     s->device->close(s->device);
     mx_arena_fini(&s->arena);
     mx_free(s->var);
@@ -158,9 +164,11 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
 static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
 {
     const mx_place *q = mx_program_place(e->program, n, k);
-    void *data = q->offset < 0 ? mx_session_find(e->session, q->root->name)->data
-                 : q->hosted   ? e->stowed + q->offset
-                               : e->scratch + q->offset;
+    int64_t given = (int64_t)e->program->given_bytes;
+    void *data = q->offset < 0       ? mx_session_find(e->session, q->root->name)->data
+                 : q->hosted         ? e->stowed + q->offset
+                 : q->offset < given ? e->given + q->offset
+                                     : e->scratch + (q->offset - given);
     mx_tensor t = {data, *mx_node_type(n, k), q->run, q->pitch};
     t.data = (char *)data + (size_t)q->at * mx_dtype_bytes(t.type.dtype);
     return t;
@@ -195,7 +203,8 @@ static void bind_step(mx_exec *e, const mx_node *n)
     const char *own = n->name ? n->name : n->op->name;
     bool whole = !*n->scope || strchr(own, '.'); /* a variable's name has the scope in it */
     st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
-    st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
+    size_t work = e->program->work_offset - e->program->given_bytes;
+    st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + work};
 }
 
 /* With room for rows up to the next multiple of 8, which nobody writes: a product may read them as
@@ -251,14 +260,6 @@ static mx_status place_variables(mx_session *s, int first)
     return st;
 }
 
-mx_status mx_exec_refresh(mx_exec *e)
-{
-    for (int i = 0; i < e->program->n; i++)
-        if (e->program->order[i]->op == &mx_op_constant)
-            MX_TRY(fill_constant(e, e->program->order[i]));
-    return MX_OK;
-}
-
 void mx_exec_close(mx_exec *e)
 {
     if (!e)
@@ -269,7 +270,8 @@ void mx_exec_close(mx_exec *e)
         link = &(*link)->next;
     *link = e->next;
     d->drop(d, e->state);
-    if (!e->within) {
+    d->release(d, e->given);
+    if (!e->shares) {
         d->release(d, e->scratch);
         d->release(d, e->stowed);
     }
@@ -277,31 +279,45 @@ void mx_exec_close(mx_exec *e)
     mx_free(e);
 }
 
-/* Memory for a program's values: another program's, or its own. */
-static mx_status find_room(mx_exec *e, const mx_exec *host)
+size_t mx_program_shared_bytes(const mx_program *p)
+{
+    return p->scratch_bytes - p->given_bytes;
+}
+
+static mx_status take_room(mx_device *d, size_t bytes, size_t host_bytes, char **scratch,
+                           char **stowed)
+{
+    allocator take = d->alloc_host ? d->alloc_host : d->alloc;
+    MX_TRY(d->alloc(d, (void **)scratch, bytes, "activations"));
+    return host_bytes ? take(d, (void **)stowed, host_bytes, "activations in host memory") : MX_OK;
+}
+
+mx_status mx_session_share(mx_session *s, size_t scratch_bytes, size_t host_bytes)
+{
+    MX_ASSERT(!s->shared.scratch, "shared memory is taken once");
+    MX_TRY(take_room(s->device, scratch_bytes, host_bytes, &s->shared.scratch, &s->shared.stowed));
+    s->shared.scratch_bytes = scratch_bytes;
+    s->shared.stowed_bytes = host_bytes;
+    return MX_OK;
+}
+
+/* Memory for a program's values. */
+static mx_status find_room(mx_exec *e)
 {
     const mx_program *p = e->program;
-    mx_device *d = e->session->device;
-    e->within = host && host->program->scratch_bytes >= p->scratch_bytes &&
-                host->program->host_bytes >= p->host_bytes;
-    if (e->within) {
-        e->scratch = host->scratch;
-        e->stowed = host->stowed;
-        return MX_OK;
-    }
-    MX_TRY(d->alloc(d, (void **)&e->scratch, p->scratch_bytes, "activations"));
-    if (!p->host_bytes)
-        return MX_OK;
-    allocator take = d->alloc_host ? d->alloc_host : d->alloc;
-    return take(d, (void **)&e->stowed, p->host_bytes, "activations in host memory");
+    mx_session *s = e->session;
+    MX_TRY(s->device->alloc(s->device, (void **)&e->given, p->given_bytes, "inputs"));
+    e->shares = s->shared.scratch && s->shared.scratch_bytes >= mx_program_shared_bytes(p) &&
+                s->shared.stowed_bytes >= p->host_bytes;
+    if (!e->shares)
+        return take_room(s->device, mx_program_shared_bytes(p), p->host_bytes, &e->scratch,
+                         &e->stowed);
+    e->scratch = s->shared.scratch;
+    e->stowed = s->shared.stowed;
+    return MX_OK;
 }
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
-{
-    return mx_session_add_within(s, p, NULL, out);
-}
-
-mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host, mx_exec **out)
 {
     *out = NULL;
     int first = s->n_vars;
@@ -315,7 +331,7 @@ mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *hos
     mx_exec *e = mx_realloc(NULL, sizeof *e);
     *e = (mx_exec){.session = s, .program = p, .next = s->execs};
     s->execs = e;
-    MX_TRY(find_room(e, host));
+    MX_TRY(find_room(e));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
@@ -447,6 +463,17 @@ mx_status mx_var_write(mx_session *s, mx_var *v, const void *src)
 bool mx_session_on_host(const mx_session *s)
 {
     return strcmp(s->device->name, "cpu") == 0;
+}
+
+mx_memory_room mx_session_room(const mx_session *s)
+{
+    size_t bytes = 0;
+    if (!s->device->free_bytes)
+        return mx_memory_room_now();
+    mx_status st = s->device->free_bytes(s->device, &bytes);
+    mx_memory_room room = {st ? INT64_MAX : (int64_t)bytes, "the GPU has free"};
+    mx_status_free(st); /* what cannot be asked will be found out */
+    return room;
 }
 
 mx_status mx_var_read_part(mx_session *s, const mx_var *v, size_t at, void *dst, size_t n)

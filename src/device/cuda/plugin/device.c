@@ -166,6 +166,13 @@ static void cuda_late_close(mx_device *d, void *host, void *late)
     cudaFreeHost(host);
 }
 
+static mx_status cuda_free_bytes(mx_device *d, size_t *bytes)
+{
+    size_t all;
+    (void)d;
+    return mx_cuda_check(cudaMemGetInfo(bytes, &all), "the GPU's free memory");
+}
+
 static const mx_cuda_op *find_op(const char *name)
 {
     for (int i = 0; mx_cuda_op_table[i]; i++)
@@ -455,7 +462,7 @@ static int way_of(const mx_cuda *c, const mx_exec *e)
     for (int i = 0; i < MX_CUDA_ID_INPUTS; i++) {
         const mx_cuda_documents *d = &c->documents[i];
         const char *at = (const char *)d->ids;
-        if (!d->users || at < e->scratch || at >= e->scratch + e->program->scratch_bytes)
+        if (!d->users || at < e->given || at >= e->given + e->program->given_bytes)
             continue;
         int needs = d->n <= d->slots_of[0]   ? MX_FEW_DOCUMENTS
                     : d->n <= d->slots_of[1] ? MX_MANY_DOCUMENTS
@@ -540,6 +547,7 @@ mx_status mx_device_open_cuda(mx_device **out)
                             .write = cuda_write, .read = cuda_read, .prepare = cuda_prepare,
                             .run = cuda_run, .drop = cuda_drop, .close = cuda_close};
     d->device.alloc_host = mx_cuda_hosted_alloc;
+    d->device.free_bytes = cuda_free_bytes;
     d->device.fill = cuda_fill;
     d->device.convert = cuda_convert;
     d->device.late_open = cuda_late_open;
