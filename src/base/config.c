@@ -185,7 +185,8 @@ int mx_config_diff(const mx_config *old, const mx_config *new, const char *const
     for (int i = 0; i < new->n; i++) {
         const mx_config_entry *b = &new->entries[i];
         const mx_config_entry *a = mx_config_entry_find(old, b->key->name);
-        if (!a || is_one_of(b->key->name, without) || a->key->type != b->key->type || (b->key->flags & MX_KEY_SECRET) ||
+        if (!a || is_one_of(b->key->name, without) || a->key->type != b->key->type ||
+            (b->key->flags & MX_KEY_SECRET) ||
             mx_value_equal(b->key, &a->value, &b->value))
             continue;
         n++;

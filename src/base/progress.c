@@ -1,4 +1,5 @@
-/* progress.c - when the lines are written, and where: see progress.h. progress_line.c has their text.
+/* progress.c - when the lines are written, and where: see progress.h. Their text is in
+ * progress_line.c.
  *
  * A thread of its own sees to it that something is said, and the seconds of the live line go on,
  * while the run is busy with one thing for long.

@@ -1,7 +1,7 @@
 /* plan.c - maxc plan: what a training run will need, for one device, without one.
  *
- * The programs are compiled as for the run and thrown away; see train/plan.h. Exit status 4 when they
- * do not fit in the device's memory, with changes that would make them fit.
+ * The programs are compiled as for the run and thrown away; see train/plan.h. Exit status 4 when
+ * they do not fit in the device's memory, with changes that would make them fit.
  */
 #include "base/json_doc.h"
 #include "cmd/verb.h"
@@ -187,7 +187,8 @@ static const mx_key keys[] = {
     MX_KEY_FORMAT,
     {"chip", MX_KEY_ENUM, 0, "this", "this|a100|h100|h200|b200",
      "the device to plan for; this: the one that a run on this machine would take", 0, 0},
-    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free", 0, 0},
+    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free", 0,
+     0},
     {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},
     {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has", 0, 0},
     {"kernels_for", MX_KEY_STRING, 0, "", 0,
@@ -200,9 +201,10 @@ const mx_verb mx_verb_plan = {
     .doc = "what a training run will need: memory by class, FLOPs, time; needs no device",
     .usage = "[FILE.yml] [MODEL] [chip=h100] [key=value ...]",
     .help =
-        "MODEL is a Hugging Face directory; without it the model is that of load_parameters_path,\n"
-        "or what the keys describe (model_name=NAME for one of configs/models). Exit status 4 when\n"
-        "the run would not fit: in the chip's memory, or in what this machine has free now.",
+        "MODEL is a Hugging Face directory; without it the model is that of\n"
+        "load_parameters_path, or what the keys describe (model_name=NAME for one of\n"
+        "configs/models). Exit status 4 when the run would not fit: in the chip's memory, or in\n"
+        "what this machine has free now.",
     .max_args = 1,
     .takes_file = true,
     .sections = MX_TAKES_TRAIN,

@@ -45,8 +45,8 @@ static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pas
     return MX_OK;
 }
 
-/* A gradient is added to its sum as soon as it is there, so that it need not be kept: at the end all
- * of them would be alive at once. Behind fuse, so that no group is cut apart. */
+/* A gradient is added to its sum as soon as it is there, so that it need not be kept: at the end
+ * all of them would be alive at once. Behind fuse, so that no group is cut apart. */
 static void hasten_sums(mx_graph *g)
 {
     for (int i = 0; i < g->n_nodes; i++)

@@ -318,6 +318,22 @@ static mx_status open_mixture(mx_loader *l)
     return mx_mixture_open(&l->mixture, sets, l->o.n_datasets);
 }
 
+/* Before the threads begin, with the datasets that are open anyway. Pictures take too long. */
+static void look_at_data(mx_loader *l)
+{
+    if (!(l->o.sample_seconds > 0) || l->o.encoder.images)
+        return;
+    l->samples = MX_NEW_N(&l->arena, mx_data_sample, l->mixture.n);
+    for (int k = 0; k < l->mixture.n; k++)
+        l->samples[k] = mx_data_sample_take(l->mixture.sets[k], &l->o.encoder, &l->o.pack,
+                                            l->o.sample_seconds / l->mixture.n);
+}
+
+const mx_data_sample *mx_loader_samples(const mx_loader *l)
+{
+    return l->samples;
+}
+
 mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
 {
     *out = NULL;
@@ -339,6 +355,7 @@ mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
     l->chunks = MX_NEW_N(&l->arena, mx_loader_chunk, l->n_chunks);
     l->threads = MX_NEW_N(&l->arena, pthread_t, l->o.n_threads + 2);
     make_slots(l);
+    look_at_data(l);
     reset(l);
     MX_TRY_OUT(st, start(l));
 out:

@@ -44,8 +44,8 @@ static mx_status check_host(mx_run *r)
     r->snapshots = saves_beside_steps(r) && need + p->snapshot <= (double)room.bytes;
     if (saves_beside_steps(r) && !r->snapshots)
         mx_progress_say(&r->progress,
-                        "note: a copy of the state to save from (%s) does not fit beside the run in "
-                        "the %s that %s: steps wait while checkpoints are written",
+                        "note: a copy of the state to save from (%s) does not fit beside the run "
+                        "in the %s that %s: steps wait while checkpoints are written",
                         mx_format_bytes(a, sizeof a, p->snapshot),
                         mx_format_bytes(b, sizeof b, (double)room.bytes), room.why);
     if (on_host || need <= (double)room.bytes)

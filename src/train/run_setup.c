@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "ops/load.h"
 #include "store/weights.h"
+#include "train/data_size.h"
 #include "train/run_config.h"
 #include "train/step_config.h"
 #include <math.h>
@@ -134,6 +135,7 @@ mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evalu
                                .vocab = r->model.summary.vocab, .rows = rows,
                                .rank = r->comm->rank, .n_ranks = r->comm->size,
                                .evaluation = evaluation, .model = &r->model,
+                               .look = r->leads && !evaluation,
                                .images_per_row = r->request.options.shape.images_per_row};
     if (r->ramp.n_stages && !evaluation) {
         q.rows = mx_ramp_unit(&r->ramp);
@@ -142,10 +144,31 @@ mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evalu
     return mx_train_data_open_as(d, &q);
 }
 
+/* How long the data lasts, and how much of it is not used. */
+static void say_data(mx_run *r)
+{
+    const mx_data_sample *samples = mx_loader_samples(r->data.loader);
+    int n = r->data.n_sets;
+    double *weights = MX_NEW_N(&r->arena, double, n);
+    for (int k = 0; k < n; k++)
+        weights[k] = r->data.sets[k].weight > 0 ? r->data.sets[k].weight : 1;
+    mx_data_size_request q = {.samples = samples, .weights = weights, .n = samples ? n : 0,
+                              .rows = r->request.batch.global_sequences,
+                              .length = r->request.batch.length, .steps = r->steps,
+                              .epochs = r->data.sets[0].n_epochs};
+    mx_str text = {0};
+    mx_data_size_print(&q, &text);
+    if (text.len)
+        mx_progress_say(&r->progress, "%.*s", (int)text.len - 1, text.text);
+    mx_str_fini(&text);
+}
+
 /* Before there are weights: what is wrong with files and tokenizers is found at once. */
 static mx_status open_data(mx_run *r)
 {
     MX_TRY(mx_run_open_data(r, &r->data, r->request.batch.global_sequences, false));
+    if (r->leads)
+        say_data(r);
     if (r->request.eval_batch)
         MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->comm->size, true));
     return MX_OK;
@@ -154,7 +177,8 @@ static mx_status open_data(mx_run *r)
 static mx_status room_for_images(mx_run *r)
 {
     if (r->request.options.shape.images_per_row) {
-        int64_t rows = r->request.eval_batch > r->request.batch.microbatch ? r->request.eval_batch : r->request.batch.microbatch;
+        int64_t train = r->request.batch.microbatch, eval = r->request.eval_batch;
+        int64_t rows = eval > train ? eval : train;
         int64_t images = rows * r->request.options.shape.images_per_row;
         size_t floats = (size_t)(images * mx_image_floats(&r->data.images.processor.spec));
         MX_TRY(mx_alloc((void **)&r->pixels, sizeof(float) * floats, "the images of a batch"));

@@ -22,13 +22,14 @@ mx_status mx_run_stage_open(mx_run *r)
         return mx_fail(MX_USAGE,
                        "%s: a batch that grows cannot hold images yet; leave one of the two out",
                        mx_config_where(r->c, "enable_rampup_batch_size"));
-    int64_t n = r->request.batch.microbatch * r->request.batch.accumulation * r->request.batch.length;
+    const mx_batch_plan *b = &r->request.batch;
+    int64_t n = b->microbatch * b->accumulation * b->length;
     int32_t *p = MX_NEW_N(&r->arena, int32_t, 4 * n);
     r->gathered = (mx_batch){.tokens = p,
                              .labels = p + n,
                              .segments = p + 2 * n,
                              .positions = p + 3 * n,
-                             .seq_len = r->request.batch.length};
+                             .seq_len = b->length};
     return MX_OK;
 }
 

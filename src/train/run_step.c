@@ -143,7 +143,7 @@ static mx_status feed_update(const mx_run *r, mx_exec *e, mx_flight *f)
         return MX_OK;
     if (!r->programs.accumulates)
         MX_TRY(mx_exec_write(e, "loss_limit", &f->loss_limit));
-    if (r->programs.accumulates) { /* the loss is known before the update: nothing is below this norm */
+    if (r->programs.accumulates) { /* the loss is known before: nothing is below this norm */
         MX_TRY(mx_late_mark(&f->got));
         MX_TRY(mx_late_wait(&f->got));
         limit = sum_of(r, f, LOSS) > f->loss_limit ? &nothing : limit;

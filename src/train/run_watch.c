@@ -199,7 +199,8 @@ static void say_memory(mx_run *r)
     bool host = mx_session_on_host(r->session);
     double used = mx_run_rss_bytes() - r->start_rss_bytes;
     mx_progress_say(&r->progress, "memory: %s planned%s, %s of host memory really used",
-                    mx_format_bytes(a, sizeof a, mx_run_planned_bytes(r)), host ? "" : " on the device",
+                    mx_format_bytes(a, sizeof a, mx_run_planned_bytes(r)),
+                    host ? "" : " on the device",
                     mx_format_bytes(b, sizeof b, used));
 }
 

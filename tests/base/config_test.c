@@ -298,7 +298,8 @@ MX_TEST(config_resolved_file_reads_back_the_same)
         mx_config_write(second, &again);
         MX_CHECK(strcmp(text.text, again.text) == 0, "first:\n%s\nagain:\n%s", text.text,
                  again.text);
-        MX_CHECK(mx_config_diff(first, second, NULL, &report, &refused) <= 1, "%s", mx_str_text(&report));
+        MX_CHECK(mx_config_diff(first, second, NULL, &report, &refused) <= 1, "%s",
+                 mx_str_text(&report));
     }
     mx_str_fini(&text);
     mx_str_fini(&again);

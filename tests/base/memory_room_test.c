@@ -1,5 +1,5 @@
-/* memory_room_test.c - the least of what machine, control groups and limits leave, from folders that
- * look like /proc and /sys. */
+/* memory_room_test.c - the least of what machine, control groups and limits leave, from folders
+ * that look like /proc and /sys. */
 #include "base/memory_room.h"
 
 #include "../test.h"

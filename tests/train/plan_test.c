@@ -176,8 +176,8 @@ MX_TEST(step_config_policies_and_refusals)
     drop(&p);
     const char *own[] = {"remat_policy=custom", "context=device", "mlpwo=device"};
     MX_CHECK_OK(make(&p, own, 3));
-    MX_CHECK(strcmp(p.request.options.compile.remat.save, "decoder_layer_input,context,mlpwo") == 0, "%s",
-             p.request.options.compile.remat.save);
+    const char *save = p.request.options.compile.remat.save;
+    MX_CHECK(strcmp(save, "decoder_layer_input,context,mlpwo") == 0, "%s", save);
     drop(&p);
     const char *host[] = {"remat_policy=custom", "context=offload", "out_proj=device"};
     MX_CHECK_OK(make(&p, host, 3));
