@@ -76,6 +76,14 @@ FORCE:
 .PHONY: FORCE
 .SECONDARY: $(TABLES:%=$(B)/gen/%_table.c) $(B)/gen/tests_table.c
 
+# --- the letters of pictures, rendered from a font when the program is built ---
+FONT ?= $(firstword $(wildcard $(addsuffix /DejaVuSans.ttf,/usr/share/fonts/truetype/dejavu /usr/share/fonts/dejavu-sans-fonts)))
+$(B)/gen/font_maker: tools/font.c
+	@mkdir -p $(@D)
+	@$(CC) -O1 $(WARN) $< $$(pkg-config --cflags --libs freetype2) -o $@
+$(B)/gen/font.c: $(B)/gen/font_maker
+	@$< $(FONT) > $@.tmp && mv $@.tmp $@
+
 $(B)/gen/%.o: $(B)/gen/%.c
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 $(B)/%.o: %.c | $(B)/gen/ops.h
@@ -85,7 +93,7 @@ $(B)/%.o: %.c | $(B)/gen/ops.h
 
 $(B)/src/cmd/version.o: CFLAGS += -DMX_BUILD_FLAGS='"$(MODE): $(OPT)"'
 
-$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ)
+$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ) $(B)/gen/font.o
 	@rm -f $@ && ar rcs $@ $^
 $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 	@echo "  LD  $@"

@@ -1,8 +1,8 @@
 /* plan.h - what a training run will need, before anything is allocated.
  *
  * The programs (programs.h) are compiled exactly as for the run, so their bytes are the run's
- * bytes: every variable by class, inputs and constants, and the scratch memory they have in common, in
- * which activations, their gradients and work space lie.
+ * bytes: every variable by class, inputs and constants, and the scratch memory they have in common,
+ * in which activations, their gradients and work space lie.
  *
  * The time is a floor: each node takes at least max(FLOPs / rate, bytes / bandwidth). MFU counts
  * the FLOPs of the model alone, without what is computed again.
