@@ -25,6 +25,8 @@ struct mx_session {
         char *scratch, *stowed;
         size_t scratch_bytes, stowed_bytes;
     } shared;
+    void *work;         /* owns; the workspace of all programs */
+    size_t work_bytes;
 };
 
 enum { ALIGN = 256, RUN = 1 << 20 }; /* of a variable; elements staged at once */
@@ -70,6 +72,8 @@ void mx_session_close(mx_session *s)
         mx_exec_close(s->execs);
     for (int i = 0; i < s->n_blocks; i++)
         s->device->release(s->device, s->block[i]);
+    if (s->work)
+        s->device->release(s->device, s->work);
     mx_free(s->block);
     s->device->release(s->device, s->shared.scratch);
     s->device->release(s->device, s->shared.stowed);
@@ -203,8 +207,7 @@ static void bind_step(mx_exec *e, const mx_node *n)
     const char *own = n->name ? n->name : n->op->name;
     bool whole = !*n->scope || strchr(own, '.'); /* a variable's name has the scope in it */
     st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
-    size_t work = e->program->work_offset - e->program->given_bytes;
-    st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + work};
+    st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->session->work};
 }
 
 /* With room for rows up to the next multiple of 8, which nobody writes: a product may read them as
@@ -281,7 +284,7 @@ void mx_exec_close(mx_exec *e)
 
 size_t mx_program_shared_bytes(const mx_program *p)
 {
-    return p->scratch_bytes - p->given_bytes;
+    return p->value_bytes - p->given_bytes;
 }
 
 static mx_status take_room(mx_device *d, size_t bytes, size_t host_bytes, char **scratch,
@@ -299,6 +302,41 @@ mx_status mx_session_share(mx_session *s, size_t scratch_bytes, size_t host_byte
     s->shared.scratch_bytes = scratch_bytes;
     s->shared.stowed_bytes = host_bytes;
     return MX_OK;
+}
+
+/* Programs that are there already go on in the new workspace. */
+static void move_work(mx_session *s)
+{
+    for (mx_exec *e = s->execs; e; e = e->next) {
+        for (int i = 0; i < e->n_steps; i++)
+            e->step[i].call.work = s->work;
+        if (s->device->forget && e->state)
+            s->device->forget(s->device, e->state);
+    }
+}
+
+static mx_status take_work(mx_session *s, size_t bytes)
+{
+    mx_status st = s->device->alloc(s->device, &s->work, bytes, "workspace");
+    s->work_bytes = st ? 0 : bytes;
+    if (st)
+        s->work = NULL;
+    return st;
+}
+
+/* The one there is goes first, so that no more is used than the larger. */
+static mx_status grow_work(mx_session *s, size_t bytes)
+{
+    size_t had = s->work_bytes;
+    if (bytes <= had)
+        return MX_OK;
+    if (s->work)
+        s->device->release(s->device, s->work);
+    mx_status st = take_work(s, bytes);
+    if (st && had) /* what was there is there again */
+        mx_status_free(take_work(s, had));
+    move_work(s);
+    return st;
 }
 
 /* Memory for a program's values. */
@@ -331,14 +369,15 @@ mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
     mx_exec *e = mx_realloc(NULL, sizeof *e);
     *e = (mx_exec){.session = s, .program = p, .next = s->execs};
     s->execs = e;
+    e->work_bytes = s->device->gpu_work ? p->gpu_work_bytes : p->work_bytes;
+    MX_TRY(grow_work(s, e->work_bytes));
     MX_TRY(find_room(e));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
-        mx_op_kind k = n->op->kind;
         if (n->op == &mx_op_constant)
             MX_TRY(fill_constant(e, n));
-        else if (k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id])
+        else if (mx_program_runs(p, n))
             bind_step(e, n);
     }
     MX_TRY(s->device->prepare(s->device, e, &e->state));
@@ -512,6 +551,8 @@ mx_status mx_exec_read(mx_exec *e, const char *name, void *dst)
 
 mx_status mx_exec_run(mx_exec *e)
 {
+    MX_ASSERT(e->work_bytes <= e->session->work_bytes, "%zu bytes of workspace, %zu planned",
+              e->session->work_bytes, e->work_bytes);
     return e->session->device->run(e->session->device, e, e->state);
 }
 

@@ -119,10 +119,10 @@ static void add_memory(mx_plan *plan, const mx_program *p)
     plan->on_host = fmax(plan->on_host, plan->apart ? p->bytes.on_host : 0);
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
         plan->variables[k] = fmax(plan->variables[k], p->bytes.variables[k]);
-    if (p->bytes.activations + p->bytes.workspace <= plan->activations + plan->workspace)
+    plan->workspace = fmax(plan->workspace, p->bytes.workspace);
+    if (p->bytes.activations <= plan->activations)
         return;
     plan->activations = p->bytes.activations;
-    plan->workspace = p->bytes.workspace;
     find_largest(plan, p);
 }
 

@@ -27,7 +27,7 @@ typedef struct {
     double parameters, trainable;          /* numbers */
     double variables[MX_VAR_KIND_COUNT];   /* bytes, by class */
     double inputs;                         /* bytes, of all programs */
-    double activations, workspace;         /* bytes, of the program that needs the most */
+    double activations, workspace;         /* bytes, of the programs that need the most */
     double total;                          /* bytes, on the device */
     double on_host;                        /* bytes beside it, of variables in host memory */
     double stowed;                         /* ... and of activations */

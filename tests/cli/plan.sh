@@ -34,11 +34,11 @@ expect 4 'deepseek_v3, 1.03 T parameters' $maxc plan model_name=kimi-k2-1t chip=
 host="$small optimizer_memory_host_offload=true"
 total() { $maxc plan format=json "$@" | sed -n "s/.*\"$key\": \([0-9.e+]*\).*/\1/p"; }
 expect 0 '^host .*, pinned' $maxc plan $host chip=h200
-key=total all=$(total $small chip=h200) less=$(total $host chip=h200) here=$(total $host)
+key=total all=$(total $small chip=h200) less=$(total $host chip=h200) here=$(total $host) cpu=$(total $small)
 key=optimizer state=$(total $small) key=host hosted=$(total $host chip=h200) none=$(total $host)
-awk -v all="$all" -v less="$less" -v here="$here" -v s="$state" -v h="$hosted" -v none="$none" \
-    'BEGIN { exit !(h > 100000 && s - h <= 64 && all - less == h && here == all && none == 0) }' ||
-    { echo "plan.sh: $all bytes, offloaded $less, of $state: $hosted; on the CPU $here, $none"; bad=1; }
+awk -v all="$all" -v less="$less" -v here="$here" -v cpu="$cpu" -v s="$state" -v h="$hosted" -v none="$none" \
+    'BEGIN { exit !(h > 100000 && s - h <= 64 && all - less == h && here == cpu && none == 0) }' ||
+    { echo "plan.sh: $all bytes, offloaded $less, of $state: $hosted; on the CPU $cpu and $here, $none"; bad=1; }
 expect 4 'optimizer_memory_host_offload=true it needs' $maxc plan model_name=llama3.2-1b chip=h100 memory_gib=14 \
     per_device_batch_size=1 max_target_length=1024 dtype=bfloat16
 # Activations in host memory likewise: beside a GPU's, and not at all on the CPU.
