@@ -246,6 +246,15 @@ static void remember(mx_progress *p, const mx_progress_state *s)
     p->since = mx_clock_now();
 }
 
+static void draw_last(mx_progress *p)
+{
+    p->last_drawn = mx_clock_now();
+    mx_str_clear(&p->line);
+    /* the last column is left free: writing it makes some terminals wrap */
+    mx_progress_line(p, &p->last, columns(p) - 1, &p->line);
+    draw(p);
+}
+
 static void update(mx_progress *p, const mx_progress_state *s)
 {
     double now = mx_clock_now();
@@ -257,13 +266,8 @@ static void update(mx_progress *p, const mx_progress_state *s)
     remember(p, s);
     if (first || last || late || s->step % p->o.plain_every == 0)
         put_plain(p);
-    if (!p->live || (now - p->last_drawn < p->o.interval_s && !last))
-        return;
-    p->last_drawn = now;
-    mx_str_clear(&p->line);
-    /* the last column is left free: writing it makes some terminals wrap */
-    mx_progress_line(p, s, columns(p) - 1, &p->line);
-    draw(p);
+    if (p->live && (last || now - p->last_drawn >= p->o.interval_s))
+        draw_last(p);
 }
 
 void mx_progress_update(mx_progress *p, const mx_progress_state *s)
@@ -276,8 +280,11 @@ void mx_progress_update(mx_progress *p, const mx_progress_state *s)
 void mx_progress_end(mx_progress *p)
 {
     pthread_mutex_lock(&p->lock);
-    if (p->n_loss && p->o.mode != MX_PROGRESS_OFF && p->told != p->last.step)
+    bool shown = p->n_loss && p->o.mode != MX_PROGRESS_OFF;
+    if (shown && p->told != p->last.step)
         put_plain(p);
+    if (shown && p->live)
+        draw_last(p);
     pthread_mutex_unlock(&p->lock);
     mx_progress_doing(p, "ending the run");
 }
