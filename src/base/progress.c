@@ -177,7 +177,7 @@ void mx_progress_init(mx_progress *p, const mx_progress_options *o)
         o->mode == MX_PROGRESS_LIVE || (o->mode == MX_PROGRESS_AUTO && isatty(o->fd) && !dumb);
     p->utf8 = o->charset == MX_CHARSET_AUTO ? environment_is_utf8() : o->charset == MX_CHARSET_UTF8;
     p->o.plain_every = o->plain_every > 0 ? o->plain_every : 1;
-    if (o->plain_seconds > 0)
+    if (o->plain_seconds > 0 && o->mode != MX_PROGRESS_OFF)
         start_ticks(p);
 }
 

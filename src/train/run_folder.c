@@ -65,6 +65,7 @@ static mx_status find_end(mx_run *r, mx_ckpt_entry *end)
     MX_TRY(mx_ckpt_list(root, &r->arena, &all, &n));
     if (!n || all[n - 1].step < r->steps)
         return MX_OK;
+    mx_progress_doing(&r->progress, "checking the last checkpoint");
     mx_str notes = {0}; /* said when the run goes on from an older one */
     mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, HASH_THREADS, &r->arena, end, &notes);
     mx_str_fini(&notes);

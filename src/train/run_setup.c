@@ -75,6 +75,7 @@ static mx_status restore(mx_run *r)
     const char *own = NULL;
     if (mx_config_bool(r->c, "enable_checkpointing")) {
         const char *kept;
+        mx_progress_doing(&r->progress, "checking the newest checkpoint");
         MX_TRY(mx_run_newest(r, &own));
         int64_t step = own ? strtoll(strrchr(own, '/') + 1, NULL, 10) : -1;
         MX_TRY(mx_run_refuge_newest(r, step, &kept));
