@@ -55,6 +55,8 @@ else
 endif
 
 CC ?= cc
+# libgomp, statically where gcc brings it so: src/base/threads.c has a word before it begins.
+OPENMP = $(or $(wildcard $(shell $(CC) -print-file-name=libgomp.a)),-fopenmp)
 # A warning is an error with the compiler that the tests are run with; another one may know more of them, which is no
 # reason for the program not to be built.
 WERROR ?= $(if $(filter 12,$(shell $(CC) -dumpversion 2> /dev/null | cut -d. -f1)),-Werror)
@@ -104,6 +106,14 @@ FORCE:
 .PHONY: FORCE
 .SECONDARY: $(TABLES:%=$(B)/gen/%_table.c) $(B)/gen/tests_table.c
 
+# --- the letters of pictures, rendered from a font when the program is built ---
+FONT ?= $(shell find /usr/share/fonts -name DejaVuSans.ttf 2> /dev/null | head -n 1)
+$(B)/gen/font_maker: tools/font.c
+	@mkdir -p $(@D)
+	@$(CC) -O1 $(WARN) $< $$(pkg-config --cflags --libs freetype2) -o $@
+$(B)/gen/font.c: $(B)/gen/font_maker
+	@$< $(FONT) > $@.tmp && mv $@.tmp $@
+
 $(B)/gen/%.o: $(B)/gen/%.c
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 $(B)/%.o: %.c | $(B)/gen/ops.h
@@ -113,16 +123,16 @@ $(B)/%.o: %.c | $(B)/gen/ops.h
 
 $(B)/src/cmd/version.o: CFLAGS += -DMX_BUILD_FLAGS='"$(MODE): $(OPT)"'
 
-$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ)
+$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ) $(B)/gen/font.o
 	@rm -f $@ && ar rcs $@ $^
 $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 	@echo "  LD  $@"
-	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
+	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 
 # --- tests ---
 $(B)/tests_run: $(TEST_OBJ) $(B)/gen/tests_table.o $(B)/libmaxc.a
 	@echo "  LD  $@"
-	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) $(TEST_LIBS) -o $@
+	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(TEST_LIBS) $(OPENMP) -o $@
 .PHONY: test-programs
 test-programs: $(B)/tests_run $(B)/maxc
 test-bin:
@@ -166,7 +176,7 @@ demo: all
 	@tools/demo || [ $$? = 75 ]
 # one measurement program per file: make build/release/bench/kernels_bench
 $(B)/bench/%: $(B)/bench/%.o $(B)/libmaxc.a
-	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
+	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 bench: all
 	@bench/run
 bench-mixtures: all $(B)/bench/kernels_bench

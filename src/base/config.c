@@ -215,14 +215,23 @@ int mx_config_unused(const mx_config *cfg, mx_str *names)
     return n;
 }
 
-int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused)
+static bool is_one_of(const char *name, const char *const *list)
+{
+    while (list && *list && strcmp(*list, name) != 0)
+        list++;
+    return list && *list;
+}
+
+int mx_config_diff(const mx_config *old, const mx_config *new, const char *const *without,
+                   mx_str *report, int *n_refused)
 {
     int n = 0;
     *n_refused = 0;
     for (int i = 0; i < new->n; i++) {
         const mx_config_entry *b = &new->entries[i];
         const mx_config_entry *a = mx_config_entry_find(old, b->key->name);
-        if (!a || a->key->type != b->key->type || (b->key->flags & MX_KEY_SECRET) ||
+        if (!a || is_one_of(b->key->name, without) || a->key->type != b->key->type ||
+            (b->key->flags & MX_KEY_SECRET) ||
             mx_value_equal(b->key, &a->value, &b->value))
             continue;
         n++;

@@ -93,8 +93,10 @@ void mx_config_write(const mx_config *cfg, mx_str *out);
  * list; gives their number. For what a program accepts and does not act on. */
 int mx_config_unused(const mx_config *cfg, mx_str *names);
 /* One line per key that differs, "key: old -> new"; lines of keys that may not change on resume end
- * in a remark and are counted. Keys that only one side knows are ignored. */
-int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused);
+ * in a remark and are counted. Keys that only one side knows, and those of `without` (ends with
+ * NULL; NULL: none), are ignored. */
+int mx_config_diff(const mx_config *old, const mx_config *new, const char *const *without,
+                   mx_str *report, int *n_refused);
 
 /* Where configs/ is: $MAXC_CONFIGS, else beside the program (build/release/../../configs), else
  * installed (../share/maxc/configs). Gives "" when there is none. The buffer is returned. */

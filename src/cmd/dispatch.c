@@ -14,6 +14,7 @@
 #include "cmd/verb.h"
 
 #include "base/reserve.h"
+#include "base/signals.h"
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -292,6 +293,7 @@ mx_status mx_dispatch(int argc, char **argv, char **environment)
 int mx_main(int argc, char **argv, char **environment)
 {
     mx_memory_install();
+    mx_signals_limit_files();
     mx_status st = mx_dispatch(argc, argv, environment);
     int code = (int)mx_status_code(st);
     if (st)

@@ -40,10 +40,9 @@ static mx_node *state(mx_graph *g, const mx_optimizer *o, const mx_node *w, cons
     return n;
 }
 
-/* First casts by the node they read: cast[id]. */
-static mx_node **find_casts(const mx_graph *g, mx_arena *scratch)
+mx_node **mx_first_casts(const mx_graph *g, mx_arena *arena)
 {
-    mx_node **cast = MX_NEW_N(scratch, mx_node *, g->n_nodes);
+    mx_node **cast = MX_NEW_N(arena, mx_node *, g->n_nodes);
     for (int i = 0; i < g->n_nodes; i++) {
         mx_node *c = g->node[i];
         if (c->op == &mx_op_cast && !c->forward && !cast[c->in[0]->id])
@@ -52,8 +51,7 @@ static mx_node **find_casts(const mx_graph *g, mx_arena *scratch)
     return cast;
 }
 
-/* The cast of a weight to the compute dtype becomes a variable that the update rewrites. */
-static mx_node *compute_copy(mx_graph *g, const mx_node *w, mx_node *cast)
+mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast)
 {
     if (!cast)
         return NULL;
@@ -213,12 +211,12 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
     mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
                         mx_reshape(g, step, MX_SHAPE(1)), zero};
     rates r = {lr, scale, step, mx_concat(g, 4, part, 0)};
-    mx_node **cast = find_casts(g, &scratch);
+    mx_node **cast = mx_first_casts(g, &scratch);
     int n_updates = 0;
     for (int i = 0; i < n; i++)
         if (grad[i])
             squares[n_updates++] = update(g, o, var[i], grad[i], &r,
-                                          compute_copy(g, var[i], cast[var[i]->id]));
+                                          mx_weight_copy(g, var[i], cast[var[i]->id]));
     for (int i = 0, k = 0; i < n; i++) /* apart: updates in a row are one kernel on a GPU */
         if (grad[i]) {
             squares[k] = rescale(g, var[i], squares[k], &r);

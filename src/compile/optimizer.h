@@ -35,6 +35,12 @@ mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root);
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
                        mx_node *const *grad, int n);
 
+/* The first cast of each node, by the node's id; NULL: none. In the arena. */
+mx_node **mx_first_casts(const mx_graph *g, mx_arena *arena);
+/* The cast of a weight to the compute dtype becomes a variable that updates rewrite; NULL: NULL.
+ * Takes effect in mx_graph_resolve. */
+mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast);
+
 /* muon.c. How far to go along a direction: w <- w - lr (factor direction + decay w); where the clip
  * scale is not finite nothing happens. */
 typedef struct {

@@ -181,10 +181,10 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
     mx_head h = mx_model_build(&model, m, shape, &b);
     loss_of(&model, &h, &b, 0);
     freeze(&model, o);
-    if (o->compile.narrow_weights) { /* the weights as the step that made the gradients has them */
-        mx_pass_precision(&model, o->compile.compute);
+    /* the weights, and their copies, as the step that made the gradients has them */
+    mx_pass_precision(&model, o->compile.compute);
+    if (o->compile.narrow_weights)
         mx_pass_narrow_weights(&model);
-    }
     mx_status st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
     mx_graph_fini(&model);
     return st;
@@ -202,20 +202,20 @@ mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options
     return st;
 }
 
-mx_status mx_step_open_within(mx_step *s, mx_session *session, const mx_model_spec *m,
-                              const mx_step_options *o, mx_exec *within)
+mx_step_options mx_step_options_for(const mx_session *session, const mx_step_options *o)
 {
     mx_step_options here = *o;
     here.compile.gpu = !mx_session_on_host(session);
     here.compile.apart |= here.compile.gpu; /* tests ask for it on the CPU */
-    MX_TRY(mx_step_plan(s, m, &here));
-    return mx_session_add_within(session, &s->program, within, &s->exec);
+    return here;
 }
 
 mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
                        const mx_step_options *o)
 {
-    return mx_step_open_within(s, session, m, o, NULL);
+    mx_step_options here = mx_step_options_for(session, o);
+    MX_TRY(mx_step_plan(s, m, &here));
+    return mx_session_add(session, &s->program, &s->exec);
 }
 
 void mx_step_close(mx_step *s)

@@ -7,6 +7,8 @@
 #include "train/train_sets.h"
 #include <string.h>
 
+static const double LOOK_SECONDS = 0.5;
+
 static mx_status open_tokenizer(mx_train_data *d, const mx_config *c, const char *model_dir)
 {
     const char *otherwise = model_dir && mx_tokenizer_is_in(model_dir) ? model_dir : NULL;
@@ -133,6 +135,8 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
                        "vocab_size or choose another tokenizer",
                        tokens, (long long)r.vocab);
     fill_sets(sets, n, &r);
+    d->sets = sets;
+    d->n_sets = n;
     const char *cache = mx_config_text(c, "tokenizer_cache_dir");
     mx_loader_options o = {.datasets = sets, .n_datasets = n, .pack = pack_of(c),
                            .batch_rows = r.rows, .rank = r.rank, .n_ranks = r.n_ranks,
@@ -141,7 +145,8 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
                                       (r.pieces > 1 ? r.pieces : 1),
                            .skip_bad = strcmp(mx_config_text(c, "bad_record_policy"), "skip") == 0,
                            .bad_budget = mx_config_float(c, "bad_record_budget"),
-                           .cache_dir = *cache ? cache : NULL};
+                           .cache_dir = *cache ? cache : NULL,
+                           .sample_seconds = r.look ? LOOK_SECONDS : 0};
     if (r.pairs) {
         o.pack.kind = MX_PACK_NONE;
         o.pack.truncate = true;

@@ -27,7 +27,7 @@ static void open_logits(mx_step *s, mx_session *session, const mx_model_spec *m,
     mx_graph_root(&s->graph, "draft", mx_model_logits(&s->graph, &draft));
     mx_compile_options o = {.n_threads = 1};
     MX_CHECK_OK(mx_compile_forward(&s->graph, &o, &s->program));
-    MX_CHECK_OK(mx_session_add_within(session, &s->program, NULL, &s->exec));
+    MX_CHECK_OK(mx_session_add(session, &s->program, &s->exec));
 }
 
 static int best(const float *x)
