@@ -46,6 +46,7 @@ typedef struct {
     const char *user;               /* who asks, for messages: "train" */
     const char *home; /* folder that holds base.yml and models/; NULL: defaults of the table only */
     const char *file; /* the user's file; NULL for none */
+    const char *const *defaults; /* key=value of the verb, above base.yml; NULL: none */
     bool is_resolved; /* the file holds every key: base.yml and the model's file are not read */
     const char *const *args; /* key=value, `n_args` of them; without `=`, the value is missing */
     int n_args;

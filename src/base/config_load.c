@@ -240,6 +240,19 @@ static void add_arguments(loader *ld)
     }
 }
 
+/* What the verb takes for a key that nobody sets. */
+static void add_defaults(loader *ld)
+{
+    mx_arena *a = &ld->cfg->arena;
+    for (const char *const *d = ld->req->defaults; d && *d; d++) {
+        size_t n = strcspn(*d, "=");
+        const mx_key *key = find_key(ld, mx_arena_printf(a, "%.*s", (int)n, *d));
+        MX_ASSERT(key && (*d)[n], "the default %s of `maxc %s`", *d, ld->req->user);
+        add(ld, (setting){.key = key, .text = *d + n + 1, .layer = MX_LAYER_BASE,
+                          .where = "default"});
+    }
+}
+
 /* ---- the model's file ---- */
 
 /* The last setting of a text key among what was read so far, or its default. */
@@ -385,7 +398,7 @@ static void resolve(loader *ld, mx_layer first, mx_layer last)
         if (!e)
             continue; /* a retired key, reported above */
         report_conflict(ld, e, s);
-        if (s->layer <= MX_LAYER_FILE && e->layer == s->layer && s->node->key &&
+        if (s->layer <= MX_LAYER_FILE && e->layer == s->layer && s->node && s->node->key &&
             same_file(e->where, s->where) && strcmp(s->node->key, e->key->name) != 0)
             mx_problem_add(&ld->problems, "%s: `%s` is another name of `%s`, set in %s; keep one",
                            s->where, s->node->key, e->key->name, e->where);
@@ -435,6 +448,8 @@ mx_status mx_config_load(mx_config **out, const mx_config_request *request)
         if (root)
             add_map(&ld, base, "", root, MX_LAYER_BASE);
     }
+    if (!request->is_resolved)
+        add_defaults(&ld);
     if (request->file)
         add_file(&ld, request->file, 0);
     add_environment(&ld);

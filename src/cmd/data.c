@@ -1,16 +1,17 @@
 /* data.c - maxc data: what training will see, before any training.
  *
- * Opens the data exactly as `maxc train` would, makes batches, and shows rows as text: what is
- * trained in one colour, what is masked in another, documents apart. Without colour, masked text
- * stands between ‹ and ›. Then the counts: documents, tokens, how full the rows are, what was
- * cut off.
+ * Opens the data exactly as `maxc train`, `maxc sft` or `maxc dpo` would, makes batches, and shows
+ * rows as text: what is trained in one colour, what is masked in another, documents apart. Without
+ * colour, masked text stands between ‹ and ›. Then the counts: documents, tokens, how full the
+ * rows are, what was cut off.
  *
  *     maxc data dataset_path=my.jsonl tokenizer=DIR max_target_length=512
- *     maxc data dataset_path=chat.jsonl sft_train_on_completion_only=true show=tokens
+ *     maxc data sft dataset_path=chat.jsonl loss_on=assistant show=tokens
  */
 #include "base/utf8.h"
 #include "cmd/verb.h"
-#include "train/train_data.h"
+#include "train/model_ref.h"
+#include "train/objective.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -161,24 +162,53 @@ static mx_status show_all(view *v, const mx_config *c)
     return MX_OK;
 }
 
+/* The objective whose verb the first argument is; NULL: train, or none is given. */
+static mx_status objective_of(const mx_invocation *inv, const mx_objective **out)
+{
+    const char *verb = inv->n_args ? inv->args[0] : "train";
+    for (int i = 0; i < mx_objective_count && !*out; i++)
+        if (strcmp(mx_objective_table[i]->verb, verb) == 0)
+            *out = mx_objective_table[i];
+    if (*out || strcmp(verb, "train") == 0)
+        return MX_OK;
+    return mx_fail(MX_USAGE, "`%s` is no verb that trains; expected train, or one that `maxc help "
+                   "objectives` lists", verb);
+}
+
+/* Tokenizer and chat template are looked for beside the weights, as the run does. */
+static mx_status find_model(const mx_config *c, mx_arena *a, const char **dir)
+{
+    const char *from = mx_config_text(c, "load_parameters_path");
+    return *from ? mx_model_place(from, MX_FETCH_CONFIG, c, a, dir) : MX_OK;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
     const char *colour = mx_config_text(c, "colour");
     mx_train_data d = {0};
-    mx_train_data_request r = {
-        .config = c, .rows = mx_config_int(c, "batch_rows"),
-        .evaluation = mx_config_bool(c, "evaluation"),
-        .pairs = mx_config_bool(c, "pairs"),
-        .completion_only = mx_config_is_set(c, "sft_train_on_completion_only") &&
-                           mx_config_bool(c, "sft_train_on_completion_only")};
+    const mx_objective *o = NULL;
+    mx_train_data_request r = {.config = c, .rows = mx_config_int(c, "batch_rows"),
+                               .evaluation = mx_config_bool(c, "evaluation")};
+    MX_TRY(objective_of(inv, &o));
+    mx_objective_request(o, c, &r);
+    if (!o) {
+        bool answers = mx_config_is_set(c, "sft_train_on_completion_only") &&
+                       mx_config_bool(c, "sft_train_on_completion_only");
+        r.loss_on = answers ? MX_LOSS_ASSISTANT : MX_LOSS_ALL;
+        r.pairs = mx_config_bool(c, "pairs");
+    }
+    mx_arena a = {0};
     view v = {.d = &d,
               .tokens = strcmp(mx_config_text(c, "show"), "tokens") == 0,
               .colour =
                   strcmp(colour, "always") == 0 || (strcmp(colour, "auto") == 0 && isatty(1))};
-    mx_status st = mx_train_data_open_as(&d, &r);
+    mx_status st = find_model(c, &a, &r.model_dir);
+    if (!st)
+        st = mx_train_data_open_as(&d, &r);
     if (!st)
         st = show_all(&v, c);
+    mx_arena_fini(&a);
     mx_str_fini(&v.text);
     mx_train_data_close(&d);
     return st;
@@ -199,13 +229,16 @@ static const mx_key keys[] = {
 const mx_verb mx_verb_data = {
     .name = "data",
     .doc = "look at what training will see: tokenized, packed, masked",
-    .usage = "[FILE.yml] [key=value ...]",
-    .help = "Rows are printed as text; trained parts and masked parts differ in colour (without "
-            "colour, "
-            "masked parts stand between ‹ and ›). Counts follow.",
+    .usage = "[VERB] [FILE.yml] [key=value ...]",
+    .max_args = 1,
+    .takes_verb = true,
+    .help = "VERB is the one whose data is shown: train (the default), sft, dpo. Rows are printed\n"
+            "as text; trained parts and masked parts differ in colour (without colour, masked\n"
+            "parts stand between ‹ and ›). Counts follow.",
     .takes_file = true,
     .sections =
-        MX_TAKES(RUN) | MX_TAKES(TRAIN) | MX_TAKES(DATA) | MX_TAKES(TOKENIZER) | MX_TAKES(POST),
+        MX_TAKES(RUN) | MX_TAKES(TRAIN) | MX_TAKES(DATA) | MX_TAKES(TOKENIZER) | MX_TAKES(POST) |
+        MX_TAKES(CHECKPOINT),
     .keys = keys,
     .run = run,
 };

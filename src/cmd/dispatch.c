@@ -215,7 +215,9 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
     for (int i = 0, n = 0; i < mx_verb_count; i++)
         if (mx_verb_table[i]->keys)
             elsewhere[n++] = mx_verb_table[i]->keys;
+    const mx_verb *whose = c->verb->takes_verb && c->n_args ? mx_verb_find(c->args[0]) : c->verb;
     mx_config_request request = {
+        .defaults = whose ? whose->defaults : NULL,
         .schema = &mx_keys,
         .extra = c->verb->keys,
         .elsewhere = elsewhere,

@@ -134,6 +134,8 @@ static mx_status open_all(state *s, mx_invocation *inv)
 {
     const mx_config *c = inv->config;
     MX_TRY(mx_model_ref_open(&s->model, inv->args[0], inv->home, c));
+    if (*mx_config_text(c, "lora.lora_restore_path"))
+        MX_TRY(mx_model_ref_adapt(&s->model, mx_config_text(c, "lora.lora_restore_path")));
     MX_TRY(open_tokenizer(s, c));
     const char *prompt = mx_config_text(c, "prompt");
     if (*prompt || mx_config_is_set(c, "prompt"))
@@ -222,11 +224,13 @@ const mx_verb mx_verb_generate = {
         "A model with a chat template gets a plain text as the user's message, after system=;\n"
         "use_chat_template=false gives it the text as it is. Greedy unless a temperature or a\n"
         "cut is given. stop=A,B ends an answer before the first of these texts.\n"
+        "adapter=DIR puts a PEFT adapter, or a run of one, beside the model.\n"
         "image=FILE (JPEG, PNG, WebP; several with commas) shows the model pictures: before the\n"
         "prompt, or where its image mark stands.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(DECODE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION),
+    .sections = MX_TAKES(DECODE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION) |
+                MX_TAKES(LORA),
     .keys = keys,
     .run = run,
 };

@@ -35,6 +35,8 @@ struct mx_verb {
     bool takes_file;    /* an argument that ends in .yml or .yaml is the configuration file */
     bool takes_no_keys; /* no configuration is read at all (help) */
     unsigned sections;  /* MX_TAKES(...) | ...: keys of the schema it accepts as arguments */
+    const char *const *defaults; /* key=value, ending with NULL: above base.yml; NULL for none */
+    bool takes_verb;    /* its first argument may be a verb, whose defaults count */
     const mx_key *keys; /* keys of its own, ending with a NULL name; NULL for none */
     mx_status (*run)(mx_invocation *inv);
 };

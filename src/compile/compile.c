@@ -66,8 +66,8 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
 {
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
-    if (o->weights_fixed || o->narrow_weights)
-        mx_pass_narrow_weights(g);
+    if (o->weights_fixed || o->narrow_weights || o->narrow_frozen)
+        mx_pass_narrow_weights(g, o->weights_fixed || o->narrow_weights);
     MX_TRY(after(g, o, "precision"));
     return finish(g, o, out);
 }
@@ -144,8 +144,8 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
 {
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
-    if (o->narrow_weights)
-        mx_pass_narrow_weights(g);
+    if (o->narrow_weights || o->narrow_frozen)
+        mx_pass_narrow_weights(g, o->narrow_weights);
     MX_TRY(after(g, o, "precision"));
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     bool keeps_all = strcmp(remat.policy, "none") == 0;

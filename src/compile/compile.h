@@ -12,6 +12,7 @@ typedef struct {
     mx_remat remat;            /* policy NULL: none */
     bool weights_fixed;        /* no update will come: weights lie in the compute dtype */
     bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
+    bool narrow_frozen;        /* weights that are not trained lie in the compute dtype */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     bool apart;                /* the device's memory is not the host's: tensors can be moved */

@@ -21,7 +21,7 @@
 /* Casts what matmuls, attention and lookups read to `compute`; elementwise ops follow. */
 void mx_pass_precision(mx_graph *g, mx_dtype compute);
 /* Weights that are only read through those casts become variables of that dtype. */
-void mx_pass_narrow_weights(mx_graph *g);
+void mx_pass_narrow_weights(mx_graph *g, bool trained_too);
 
 void mx_pass_join(mx_graph *g);
 /* After autodiff: the backward pass joins its weights itself, so that they are not kept for it. */

@@ -58,7 +58,7 @@ void mx_pass_precision(mx_graph *g, mx_dtype compute)
     mx_arena_fini(&scratch);
 }
 
-void mx_pass_narrow_weights(mx_graph *g)
+void mx_pass_narrow_weights(mx_graph *g, bool trained_too)
 {
     if (g->error)
         return;
@@ -78,7 +78,7 @@ void mx_pass_narrow_weights(mx_graph *g)
     for (int i = 0; i < g->n_nodes; i++) {
         mx_node *w = g->node[i];
         if (w->op != &mx_op_variable || ((const mx_var_attr *)w->attr)->kind != MX_VAR_WEIGHT ||
-            !cast[i] || wide[i])
+            !cast[i] || wide[i] || !(trained_too || ((const mx_var_attr *)w->attr)->frozen))
             continue;
         w->type.dtype = cast[i]->type.dtype;
         mx_node_forward(cast[i], w);

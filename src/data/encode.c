@@ -59,11 +59,12 @@ static void finish(const mx_encoder *e, mx_document *d)
         mx_encode_id(mx_tokenizer_eos(e->tokenizer), true, d);
 }
 
-static mx_status encode_completion(const mx_encoder *e, mx_slice prompt, mx_slice completion,
-                              mx_document *d)
+static mx_status encode_completion(const mx_encoder *e, mx_text_range prompt,
+                                   mx_text_range completion, mx_document *d)
 {
     begin(e, d);
-    MX_TRY(mx_encode_text(e, prompt.text, prompt.len, e->parse_special, !e->completion_only, d));
+    bool all = e->loss_on == MX_LOSS_ALL;
+    MX_TRY(mx_encode_text(e, prompt.text, prompt.len, e->parse_special, all, d));
     MX_TRY(mx_encode_text(e, completion.text, completion.len, e->parse_special, true, d));
     finish(e, d);
     return MX_OK;
@@ -88,15 +89,15 @@ static mx_status encode_ids(const mx_encoder *e, const mx_example *x, mx_documen
  * have in common up to the last line break is the prompt). Only what differs is trained. */
 static mx_status encode_preference(const mx_encoder *e, const mx_example *x, mx_document out[2])
 {
-    mx_slice side[2] = {x->chosen, x->rejected}, prompt = x->prompt;
+    mx_text_range side[2] = {x->chosen, x->rejected}, prompt = x->prompt;
     if (!prompt.len) {
         size_t n = 0, cut = 0;
         while (n < side[0].len && n < side[1].len && side[0].text[n] == side[1].text[n])
             if (side[0].text[n++] == '\n')
                 cut = n;
-        prompt = (mx_slice){side[0].text, cut};
+        prompt = (mx_text_range){side[0].text, cut};
         for (int k = 0; k < 2; k++)
-            side[k] = (mx_slice){side[k].text + cut, side[k].len - cut};
+            side[k] = (mx_text_range){side[k].text + cut, side[k].len - cut};
     }
     for (int k = 0; k < 2; k++) {
         begin(e, &out[k]);
@@ -111,6 +112,8 @@ static mx_status encode_example(const mx_encoder *e, const mx_example *x, mx_doc
 {
     if (x->kind != MX_EXAMPLE_IDS && !e->tokenizer)
         return mx_fail(MX_USAGE, "the data is text and there is no tokenizer; set tokenizer_path");
+    if (e->whole && !e->images && x->kind != MX_EXAMPLE_IDS)
+        return mx_encode_whole(e, x, out);
     switch (x->kind) {
     case MX_EXAMPLE_TEXT:
         begin(e, &out[0]);
@@ -154,6 +157,20 @@ static mx_status encode_with_pictures(const mx_encoder *e, const mx_record *r, m
     return st;
 }
 
+/* A preference says which of two answers is better: to train on both of them would be wrong. */
+static mx_status check_kind(const mx_encoder *e, const mx_example *x)
+{
+    bool pair = x->kind == MX_EXAMPLE_PREFERENCE;
+    if (pair && !e->takes_pairs)
+        return mx_fail(MX_INPUT, "the record has a chosen and a rejected answer, which `maxc dpo` "
+                       "trains on; to train on the chosen ones alone, name the columns: "
+                       "train_data_columns=prompt,chosen");
+    if (!pair && e->takes_pairs)
+        return mx_fail(MX_INPUT, "expected preferences: columns prompt (it may be part of the "
+                       "others), chosen and rejected");
+    return MX_OK;
+}
+
 mx_status mx_encode_record(const mx_encoder *e, const mx_record *r, mx_document out[2], int *n)
 {
     mx_example x;
@@ -162,8 +179,9 @@ mx_status mx_encode_record(const mx_encoder *e, const mx_record *r, mx_document 
     *n = 0;
     MX_TRY(mx_example_from_record(&x, r, e->columns, e->n_columns));
     *n = x.kind == MX_EXAMPLE_PREFERENCE ? 2 : 1;
-    mx_status st = e->images ? encode_with_pictures(e, r, &x, out, *n)
-                             : encode_example(e, &x, out);
+    mx_status st = check_kind(e, &x);
+    if (!st)
+        st = e->images ? encode_with_pictures(e, r, &x, out, *n) : encode_example(e, &x, out);
     /* an empty text is an empty document, not one of two marks */
     if (!st && x.kind == MX_EXAMPLE_TEXT && x.text.len == 0)
         out[0].ids.n = 0;

@@ -14,21 +14,14 @@
 
 #include <string.h>
 
-typedef struct {
-    size_t begin, end;
-} range;
-
-typedef struct {
-    range *v;
-    int n, cap;
-} ranges;
+typedef mx_chat_spans ranges;
 
 static void add_range(ranges *r, size_t begin, size_t end)
 {
     if (end <= begin)
         return;
     MX_GROW(r->v, r->n, r->cap);
-    r->v[r->n++] = (range){begin, end};
+    r->v[r->n++] = (mx_chat_span){begin, end};
 }
 
 static bool inside(const ranges *r, int *i, size_t at)
@@ -111,8 +104,7 @@ static mx_status added_by(const mx_encoder *e, json_t *messages, json_t *tools, 
             MX_INPUT,
             "the chat template has no {%% generation %%} marks, and it renders earlier "
             "messages differently once message %zu follows, so what the assistant wrote cannot be "
-            "told; add the marks to the template, or train on everything with "
-            "sft_train_on_completion_only=false",
+            "told; add the marks to the template, or train on everything with loss_on=all",
             k);
     mx_str_fini(&before);
     mx_str_fini(&after);
@@ -122,7 +114,7 @@ static mx_status added_by(const mx_encoder *e, json_t *messages, json_t *tools, 
 static mx_status find_trained(const mx_encoder *e, json_t *messages, json_t *tools,
                               const mx_str *text, const mx_chat_spans *spans, ranges *trained)
 {
-    if (!e->completion_only) {
+    if (e->loss_on != MX_LOSS_ASSISTANT) {
         add_range(trained, 0, text->len);
         return MX_OK;
     }
@@ -194,18 +186,18 @@ static mx_status plain_message(const mx_encoder *e, json_t *m, mx_str *line, mx_
 {
     const char *role = role_of(m);
     json_t *content = json_object_get(m, "content");
-    bool assistant = strcmp(role, "assistant") == 0, trained = assistant || !e->completion_only;
+    bool all = e->loss_on != MX_LOSS_ASSISTANT, assistant = strcmp(role, "assistant") == 0;
     if (json_is_array(content))
         return mx_fail(MX_INPUT, "a message has a list as content, which needs a chat template");
     mx_str_clear(line);
     mx_str_addf(line, "%c%s: ", *role >= 'a' && *role <= 'z' ? *role - 32 : *role,
                 *role ? role + 1 : "");
-    MX_TRY(mx_encode_text(e, line->text, line->len, false, !e->completion_only, d));
+    MX_TRY(mx_encode_text(e, line->text, line->len, false, all, d));
     mx_str_clear(line);
     if (json_is_string(content))
         mx_str_add_n(line, json_string_value(content), json_string_length(content));
     mx_str_add(line, "\n");
-    MX_TRY(mx_encode_text(e, line->text, line->len, e->parse_special, trained, d));
+    MX_TRY(mx_encode_text(e, line->text, line->len, e->parse_special, all || assistant, d));
     if (assistant && e->add_eos)
         mx_encode_id(mx_tokenizer_eos(e->tokenizer), true, d);
     return MX_OK;
@@ -220,6 +212,31 @@ static mx_status encode_plain(const mx_encoder *e, json_t *messages, mx_document
     for (size_t k = 0; !st && k < json_array_size(messages); k++)
         st = plain_message(e, json_array_get(messages, k), &line, d);
     mx_str_fini(&line);
+    return st;
+}
+
+mx_status mx_chat_text(const mx_encoder *e, json_t *messages, json_t *tools, size_t n, bool prompt,
+                       mx_str *out)
+{
+    return render(e, messages, tools, n, prompt, out, NULL);
+}
+
+mx_status mx_chat_assistant(const mx_encoder *e, json_t *messages, json_t *tools, mx_str *out,
+                            mx_chat_spans *spans, bool *plain)
+{
+    ranges trained = {0}, contents = {0};
+    mx_status st;
+    *plain = false;
+    MX_TRY_OUT(st, render(e, messages, tools, json_array_size(messages), false, out, spans));
+    MX_TRY_OUT(st, find_contents(e, messages, out, &contents));
+    *plain = contents.n > 0;
+    MX_TRY_OUT(st, find_trained(e, messages, tools, out, spans, &trained));
+    mx_chat_spans_fini(spans);
+    *spans = trained;
+    trained = (ranges){0};
+out:
+    mx_free(trained.v);
+    mx_free(contents.v);
     return st;
 }
 

@@ -41,17 +41,17 @@ static bool is_ids(const ctx *c, int i)
     return *p == '-' || (*p >= '0' && *p <= '9');
 }
 
-static mx_slice slice(const ctx *c, int i)
+static mx_text_range slice(const ctx *c, int i)
 {
     if (i < 0)
-        return (mx_slice){0};
-    return (mx_slice){mx_record_data(c->r, i), c->r->cells[i].len_bytes};
+        return (mx_text_range){0};
+    return (mx_text_range){mx_record_data(c->r, i), c->r->cells[i].len_bytes};
 }
 
 static mx_status parse(const ctx *c, int i, json_t **out)
 {
     json_error_t err;
-    mx_slice s = slice(c, i);
+    mx_text_range s = slice(c, i);
     /* NUL bytes are allowed in content; duplicate keys are not */
     *out =
         json_loadb(s.text, s.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &err);
@@ -122,7 +122,7 @@ static void push(json_t *list, const char *role, const char *text, size_t n)
 static mx_status extend(const ctx *c, int i, const char *role, json_t *list)
 {
     if (is_text(c, i)) {
-        mx_slice s = slice(c, i);
+        mx_text_range s = slice(c, i);
         push(list, role, s.text, s.len);
         return MX_OK;
     }
@@ -156,7 +156,7 @@ static mx_status make_chat(ctx *c, int i)
 static mx_status make_alpaca(ctx *c, int instruction, int output)
 {
     int input = find(c, "input");
-    mx_slice a = slice(c, instruction), b = slice(c, input), o = slice(c, output);
+    mx_text_range a = slice(c, instruction), b = slice(c, input), o = slice(c, output);
     if (!is_text(c, instruction) || !is_text(c, output))
         return mx_fail(MX_INPUT, "columns \"instruction\" and \"output\" must be text");
     mx_str user = {0};
@@ -184,6 +184,7 @@ static mx_status make_completion(ctx *c, int prompt, int completion)
     c->e->kind = MX_EXAMPLE_CHAT;
     c->e->messages = json_array();
     MX_TRY(extend(c, prompt, "user", c->e->messages));
+    c->e->n_prompt = json_array_size(c->e->messages);
     return extend(c, completion, "assistant", c->e->messages);
 }
 
@@ -194,7 +195,7 @@ static mx_status make_preference(ctx *c, int prompt, int chosen, int rejected)
     if (is_text(c, chosen) != is_text(c, rejected))
         return mx_fail(MX_INPUT, "columns \"chosen\" and \"rejected\" must be of the same kind");
     if (is_text(c, chosen) && (prompt < 0 || is_text(c, prompt))) {
-        e->prompt = prompt < 0 ? (mx_slice){"", 0} : slice(c, prompt);
+        e->prompt = prompt < 0 ? (mx_text_range){"", 0} : slice(c, prompt);
         e->chosen = slice(c, chosen);
         e->rejected = slice(c, rejected);
         return MX_OK;
@@ -210,6 +211,7 @@ static mx_status make_preference(ctx *c, int prompt, int chosen, int rejected)
         const char *role = json_string_value(json_object_get(json_array_get(tail, 0), "role"));
         if (!st && prompt >= 0 && role && strcmp(role, "assistant") == 0)
             st = extend(c, prompt, "user", lists[k]);
+        e->n_prompt = json_array_size(lists[k]);
         json_array_extend(lists[k], tail);
         json_decref(tail);
         MX_TRY(st);

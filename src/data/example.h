@@ -30,17 +30,18 @@ typedef enum {
 typedef struct {
     const char *text; /* borrowed from the record; NULL: none */
     size_t len;
-} mx_slice;
+} mx_text_range;
 
 /* Release with mx_example_fini; the record must outlive it. */
 typedef struct {
     mx_example_kind kind;
-    mx_slice text;             /* TEXT */
-    mx_slice prompt, completion; /* COMPLETION; PREFERENCE of strings: prompt may be empty */
-    mx_slice chosen, rejected; /* PREFERENCE of strings */
+    mx_text_range text;             /* TEXT */
+    mx_text_range prompt, completion; /* COMPLETION; PREFERENCE of strings: prompt may be empty */
+    mx_text_range chosen, rejected; /* PREFERENCE of strings */
     json_t *messages; /* CHAT: array of {role, content, ...}. Owned, as are the next three */
     json_t *chosen_messages,
         *rejected_messages;    /* PREFERENCE of messages: the whole conversations */
+    size_t n_prompt;           /* messages that are the prompt, where the record says; else 0 */
     json_t *tools;             /* CHAT: schemas, when the record has a `tools` column */
     const int32_t *ids,
         *labels; /* IDS; labels NULL: every token is trained. Owned when `own_ids` */

@@ -250,9 +250,9 @@ static uint64_t shape_hash(const mx_loader *l)
                     l->o.datasets[k].weight);
     mx_str_addf(&s, "%d %lld %lld %lld %d", l->o.pack.kind, (long long)l->o.pack.seq_len,
                 (long long)l->o.pack.max_segments, (long long)l->o.pack.window_rows,
-                l->o.pack.truncate);
-    mx_str_addf(&s, " %d %d %d %d %d", e->add_bos, e->add_eos, e->completion_only, e->parse_special,
-                e->tokenizer ? mx_tokenizer_vocab_size(e->tokenizer) : 0);
+                l->o.pack.truncate + 2 * l->o.pack.exact + 4 * l->o.pack.drop_untrained);
+    mx_str_addf(&s, " %d %d %d %d %d", e->add_bos, e->add_eos, mx_encoder_mode(e),
+                e->parse_special, e->tokenizer ? mx_tokenizer_vocab_size(e->tokenizer) : 0);
     if (e->images)
         mx_str_addf(&s, " %lld %lld %lld %lld %d", (long long)e->images->processor.spec.size,
                     (long long)e->images->processor.spec.max_tiles,

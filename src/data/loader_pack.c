@@ -79,6 +79,11 @@ static mx_status add_record(mx_loader *l, mx_loader_item *it)
     note_record(l, it);
     if (it->n_docs == 0) /* a bad record counts as an empty document, so that numbers agree */
         mx_packer_add(l->packer, NULL, NULL, 0);
+    bool pair = it->n_docs == 2 && l->o.pack.drop_untrained, trains = true;
+    for (int k = 0; k < it->n_docs && pair; k++) /* both sides, or none */
+        trains &= mx_packer_trains(l->packer, it->docs[k].trained, it->docs[k].ids.n);
+    for (int k = 0; k < it->n_docs && !trains; k++)
+        memset(it->docs[k].trained, false, (size_t)it->docs[k].ids.n);
     for (int k = 0; k < it->n_docs; k++)
         mx_packer_add(l->packer, it->docs[k].ids.ids, it->docs[k].trained, it->docs[k].ids.n);
     return MX_OK;

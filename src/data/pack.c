@@ -43,6 +43,7 @@ mx_status mx_pack_kind_parse(const char *name, mx_pack_kind *out)
     } kinds[] = {{"none", MX_PACK_NONE},
                  {"first_fit", MX_PACK_FIRST_FIT},
                  {"best_fit", MX_PACK_BEST_FIT},
+                 {"bfd", MX_PACK_BFD},
                  {"concat", MX_PACK_CONCAT},
                  {"concat_then_split", MX_PACK_CONCAT}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -51,7 +52,8 @@ mx_status mx_pack_kind_parse(const char *name, mx_pack_kind *out)
             return MX_OK;
         }
     return mx_fail(
-        MX_USAGE, "packing type %s: expected none, first_fit, best_fit or concat_then_split", name);
+        MX_USAGE, "packing type %s: expected none, first_fit, best_fit, bfd or concat_then_split",
+        name);
 }
 
 mx_packer *mx_packer_new(const mx_pack_options *o)
@@ -95,10 +97,11 @@ static void cut(mx_packer *p, int64_t at, int64_t n)
         add_piece(p, at, n, false);
         return;
     }
-    if (n > s + 1 && p->o.truncate) {
+    int64_t most = p->o.exact ? s : s + 1;
+    if (n > most && p->o.truncate) {
         p->counts.truncated++;
-        p->counts.truncated_tokens += n - s - 1;
-        n = s + 1;
+        p->counts.truncated_tokens += n - most;
+        n = most;
     }
     while (n > s) {
         add_piece(p, at, s, true);
@@ -110,9 +113,21 @@ static void cut(mx_packer *p, int64_t at, int64_t n)
     add_piece(p, at, n, false);
 }
 
+bool mx_packer_trains(const mx_packer *p, const uint8_t *trained, int64_t n)
+{
+    int64_t most = p->o.exact ? p->o.seq_len : p->o.seq_len + 1;
+    if (p->o.truncate && n > most)
+        n = most;
+    return n > 1 && memchr(trained + 1, true, (size_t)(n - 1)) != NULL;
+}
+
 void mx_packer_add(mx_packer *p, const int32_t *ids, const uint8_t *trained, int64_t n)
 {
     MX_ASSERT(!p->closed, "a document is added to a closed window");
+    if (p->o.drop_untrained && n && !mx_packer_trains(p, trained, n)) {
+        p->counts.untrained++;
+        n = 0;
+    }
     int64_t skip = p->n_docs == 0 ? p->skip : 0;
     MX_GROW(p->doc_at, p->n_docs, p->cap_docs);
     p->doc_at[p->n_docs++] =
@@ -272,7 +287,7 @@ void mx_packer_close(mx_packer *p, bool last)
     p->end_skip = 0;
     if (p->o.kind == MX_PACK_FIRST_FIT)
         pack_first_fit(p);
-    else if (p->o.kind == MX_PACK_BEST_FIT)
+    else if (p->o.kind == MX_PACK_BEST_FIT || p->o.kind == MX_PACK_BFD)
         pack_best_fit(p);
     else if (p->o.kind == MX_PACK_CONCAT)
         pack_concat(p, last);

@@ -16,6 +16,7 @@
  *   none       one document a row
  *   first_fit  in the order of arrival, each into the first row with room
  *   best_fit   the longest first, each into the fullest row with room; rows then come shuffled
+ *   bfd        the same, and rows come in the order in which they were begun (TRL's)
  *   concat     end to end, cut every S tokens; what is left over begins the next window
  * A document longer than S is cut off (truncate) or cut into pieces; a piece that is followed by
  * another keeps the label of its last place, as the next token is known.
@@ -28,7 +29,13 @@
 
 enum { MX_NO_LABEL = -100 };
 
-typedef enum { MX_PACK_NONE, MX_PACK_FIRST_FIT, MX_PACK_BEST_FIT, MX_PACK_CONCAT } mx_pack_kind;
+typedef enum {
+    MX_PACK_NONE,
+    MX_PACK_FIRST_FIT,
+    MX_PACK_BEST_FIT,
+    MX_PACK_BFD,
+    MX_PACK_CONCAT
+} mx_pack_kind;
 
 typedef struct {
     mx_pack_kind kind;
@@ -36,12 +43,15 @@ typedef struct {
     int64_t max_segments; /* documents per row; 0: no limit */
     int64_t window_rows;  /* 0: about a million tokens, 16 to 1024 rows */
     bool truncate;        /* not with concat */
+    bool exact;           /* cut to S tokens, of which S - 1 are predicted (TRL's), not to S + 1 */
+    bool drop_untrained;  /* a document none of whose tokens would be trained is left out */
     int32_t pad_id;
     uint64_t seed;        /* order of the rows of a best_fit window */
 } mx_pack_options;
 
 typedef struct {
-    int64_t documents, empty, truncated, tokens, truncated_tokens, trained_tokens, rows, places;
+    int64_t documents, empty, untrained, truncated, tokens, truncated_tokens, trained_tokens, rows,
+        places;
 } mx_pack_counts; /* places = rows * S; efficiency is tokens / places */
 
 typedef struct mx_packer mx_packer;
@@ -50,6 +60,8 @@ mx_packer *mx_packer_new(const mx_pack_options *o);
 void mx_packer_free(mx_packer *p);
 /* Adds a document; its number in the window is the count of those added before. */
 void mx_packer_add(mx_packer *p, const int32_t *ids, const uint8_t *trained, int64_t n);
+/* Would anything of such a document be predicted? */
+bool mx_packer_trains(const mx_packer *p, const uint8_t *trained, int64_t n);
 bool mx_packer_full(const mx_packer *p);
 bool mx_packer_empty(const mx_packer *p); /* no tokens in the window yet */
 /* Concat, on a window without documents: the first document's first `skip` tokens were in the last.

@@ -137,14 +137,14 @@ static mx_status from_messages(mx_record_pictures *p, json_t *messages)
 
 /* --- places for pictures that have none --- */
 
-static mx_slice with_marks(mx_record_pictures *p, mx_slice text)
+static mx_text_range with_marks(mx_record_pictures *p, mx_text_range text)
 {
     mx_str s = {0};
     const mx_image_spec *spec = &p->images->processor.spec;
     for (int i = 0; i < p->n; i++)
         mx_str_add(&s, spec->alone ? spec->alone : spec->mark);
     mx_str_add_n(&s, text.text, text.len);
-    mx_slice out = {mx_arena_copy(&p->arena, mx_str_text(&s), s.len + 1), s.len};
+    mx_text_range out = {mx_arena_copy(&p->arena, mx_str_text(&s), s.len + 1), s.len};
     mx_str_fini(&s);
     return out;
 }
@@ -161,8 +161,8 @@ static void mark_messages(mx_record_pictures *p, json_t *messages)
         for (int k = 0; k < p->n && json_is_array(content); k++)
             json_array_insert_new(content, 0, json_pack("{s:s}", "type", "image"));
         if (json_is_string(content)) {
-            mx_slice old = {json_string_value(content), json_string_length(content)};
-            mx_slice new = with_marks(p, old);
+            mx_text_range old = {json_string_value(content), json_string_length(content)};
+            mx_text_range new = with_marks(p, old);
             json_object_set_new(m, "content", json_stringn(new.text, new.len));
         }
         return;
@@ -172,7 +172,8 @@ static void mark_messages(mx_record_pictures *p, json_t *messages)
 static mx_status make_places(mx_record_pictures *p, mx_example *x)
 {
     const mx_image_spec *s = &p->images->processor.spec;
-    mx_slice text[3] = {x->kind == MX_EXAMPLE_TEXT ? x->text : x->prompt, x->completion, x->chosen};
+    mx_text_range text[3] = {x->kind == MX_EXAMPLE_TEXT ? x->text : x->prompt, x->completion,
+                             x->chosen};
     json_t *messages = x->messages ? x->messages : x->chosen_messages;
     int64_t places = places_in(p, messages);
     for (int i = 0; i < 3; i++)

@@ -154,7 +154,7 @@ static uint64_t settings_hash(const mx_encoder *e)
     mx_str s = {0};
     mx_tokens t = {0};
     int32_t v = e->tokenizer ? mx_tokenizer_vocab_size(e->tokenizer) : 0;
-    mx_str_addf(&s, "%d %d %d %d %d %lld", v, e->add_bos, e->add_eos, e->completion_only,
+    mx_str_addf(&s, "%d %d %d %d %d %lld", v, e->add_bos, e->add_eos, mx_encoder_mode(e),
                 e->parse_special, (long long)e->vocab_size);
     for (int i = 0; i < e->n_columns; i++)
         mx_str_addf(&s, " %s", e->columns[i]);

@@ -415,6 +415,10 @@ static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
         return chosen(init, seed, stream, i);
     if (init.kind == MX_INIT_NORMAL)
         return init.scale * normal(seed, stream, i);
+    if (init.kind == MX_INIT_UNIFORM) {
+        mx_random4 r = mx_philox(seed, stream, (uint64_t)i);
+        return init.scale * (2 * mx_uniform_f64(r.v[0], r.v[1]) - 1);
+    }
     if (init.kind == MX_INIT_LOG_UNIFORM) {
         mx_random4 r = mx_philox(seed, stream, (uint64_t)i);
         return log(0.01 + (init.scale - 0.01) * mx_uniform_f64(r.v[0], r.v[1]));

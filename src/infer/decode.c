@@ -61,7 +61,7 @@ static int64_t images_of(const mx_decode *d)
 static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, int64_t seq,
                              const mx_decode_settings *o)
 {
-    mx_step_options so = {.kind = MX_STEP_NEXT, .compile = o->compile,
+    mx_step_options so = {.kind = MX_STEP_NEXT, .compile = o->compile, .lora = o->lora,
                           .shape = {.batch = d->batch, .seq = seq, .cache_len = d->max_length,
                                     .images = r == &d->image ? images_of(d) : 0,
                                     .places = d->spec.places,

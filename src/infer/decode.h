@@ -17,6 +17,7 @@ typedef struct {
     int64_t prompt_hint; /* length of the longest prompt, to size the prompt program; 0: unknown */
     int64_t image_tokens; /* of the longest image that prompts hold (mx_image_longest); 0: none */
     mx_compile_options compile;
+    const struct mx_lora *lora; /* adapters; NULL: none */
 } mx_decode_settings;
 
 /* Adds programs to the session. Weights are loaded by the caller, before or after. */

@@ -209,7 +209,8 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
     mx_decode_settings ds = {.batch = batch, .max_length = length,
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&model->spec, o),
-                             .compile = {.compute = o->compute, .weights_fixed = true}};
+                             .compile = {.compute = o->compute, .weights_fixed = true},
+                             .lora = model->has_adapter ? &model->adapter.lora : NULL};
     MX_TRY_OUT(st, mx_session_open(&session, o->device, o->n_threads));
     MX_TRY_OUT(st, mx_decode_open(&j.decode, session, &model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(model, session, o->sampling.seed));

@@ -223,3 +223,16 @@ bool mx_node_depends(const mx_graph *g, const mx_node *n, const mx_node *on)
     mx_arena_fini(&scratch);
     return found;
 }
+
+void mx_graph_renumber(mx_graph *g)
+{
+    mx_arena scratch = {0};
+    int n;
+    mx_node **order = mx_graph_order(g, &scratch, &n);
+    for (int i = 0; i < n; i++) {
+        g->node[i] = order[i];
+        order[i]->id = order[i]->seq = i;
+    }
+    g->n_nodes = n;
+    mx_arena_fini(&scratch);
+}

@@ -10,6 +10,7 @@ typedef enum {
     MX_INIT_NORMAL,
     MX_INIT_VALUE,
     MX_INIT_LOG_UNIFORM, /* the logarithm of a number between 0.01 and scale */
+    MX_INIT_UNIFORM,     /* between -scale and scale */
     MX_INIT_CHOICE,      /* in each row different whole numbers below scale */
 } mx_init_kind;
 
@@ -39,6 +40,7 @@ typedef struct {
     mx_init init;
     mx_var_kind kind;
     bool frozen;         /* no gradient, no optimizer state */
+    bool adapter;        /* a weight beside the model's own (compile/lora.h) */
     bool on_host;        /* kept in host memory, where the device has memory of its own */
     const char *copy_of; /* MX_VAR_COPY: the weight it follows */
     bool minimum;        /* MX_VAR_GRADIENT: of microbatches and ranks the least, not the sum */

@@ -113,6 +113,7 @@ static mx_status describe(mx_ckpt *c, const mx_ckpt_request *r)
     mx_ckpt_snapshot *s = &c->snap;
     mx_arena_fini(&s->arena);
     *s = (mx_ckpt_snapshot){.step = r->step, .metric = r->metric};
+    s->stem = mx_arena_strdup(&s->arena, r->stem ? r->stem : "model");
     s->from = (mx_st_writer){.fetch = r->fetch, .fetch_ctx = r->fetch_ctx};
     MX_ASSERT(r->step >= 0 && r->n_weights > 0, "step %" PRId64, r->step);
     mx_st_source *weights;

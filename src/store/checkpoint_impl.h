@@ -11,6 +11,7 @@ typedef struct {
     mx_arena arena; /* names, texts, file contents */
     int64_t step;
     double metric;
+    const char *stem;
     mx_st_source *weights, *optimizer;
     int64_t n_weights, n_optimizer;
     mx_hf_extra *extras; /* state.json is the last */

@@ -133,8 +133,12 @@ static mx_status open_view(mx_ckpt_view *v, const char *path, mx_check_level lev
     MX_TRY(verify(path, level, n_threads, &v->manifest));
     mx_manifest_get_head(v->manifest, &v->head);
     json_t *files = json_object_get(v->manifest, "files");
-    MX_TRY(mx_hf_dir_open(&v->model, path,
-                          json_object_get(files, "config.json") ? MX_HF_ALL : MX_HF_WEIGHTS_ONLY));
+    if (json_object_get(files, "adapter_config.json"))
+        MX_TRY(mx_hf_dir_open_set(&v->model, path, "adapter_model"));
+    else
+        MX_TRY(mx_hf_dir_open(&v->model, path, json_object_get(files, "config.json")
+                                                   ? MX_HF_ALL
+                                                   : MX_HF_WEIGHTS_ONLY));
     v->has_optimizer = json_object_get(files, "optimizer.safetensors") ||
                        json_object_get(files, "optimizer.safetensors.index.json");
     if (v->has_optimizer)

@@ -78,7 +78,7 @@ static void make_set(tensor_set *s, const mx_ckpt *c, const char *dir, const cha
 static int make_sets(tensor_set *set, const mx_ckpt *c, const char *dir)
 {
     const mx_ckpt_snapshot *s = &c->snap;
-    make_set(&set[0], c, dir, "model");
+    make_set(&set[0], c, dir, s->stem);
     make_set(&set[1], c, dir, "optimizer");
     set[0].tensors = s->weights;
     set[0].n = s->n_weights;

@@ -191,7 +191,7 @@ static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, cons
 {
     list bad = {0};
     for (int i = 0; i < mx_session_count(s); i++)
-        if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT)
+        if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT && !mx_session_var(s, i)->attr.adapter)
             match_one(mt, m, mx_session_var(s, i), &mt->from[i], &bad);
     for (int64_t i = 0; i < mt->q.n_tensors; i++)
         if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m))
@@ -398,7 +398,7 @@ mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir
     mx_st_source *src = MX_NEW_N(&scratch, mx_st_source, mx_session_count(s));
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *v = mx_session_var(s, i);
-        if (v->attr.kind != MX_VAR_WEIGHT)
+        if (v->attr.kind != MX_VAR_WEIGHT || v->attr.adapter)
             continue;
         bool numbers = mx_dtype_is_float(v->type.dtype); /* a table of places stays one */
         src[n] = (mx_st_source){.name = v->name,

@@ -29,7 +29,7 @@ static const mx_key_section sections[] = {
 };
 
 static const mx_key *const tables[] = {mx_keys_run,  mx_keys_model, mx_keys_train,
-                                       mx_keys_data, mx_keys_infer, NULL};
+                                       mx_keys_data, mx_keys_infer, mx_keys_goal, NULL};
 
 static void exclude(const mx_config *cfg, mx_problems *p, const char *a, const char *b,
                     const char *why)

@@ -49,6 +49,6 @@ typedef enum {
 extern const mx_schema mx_keys;
 /* The tables mx_keys is made of. */
 extern const mx_key mx_keys_run[], mx_keys_model[], mx_keys_train[], mx_keys_data[],
-    mx_keys_infer[];
+    mx_keys_infer[], mx_keys_goal[];
 
 #endif

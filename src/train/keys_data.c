@@ -51,7 +51,7 @@ const mx_key mx_keys_data[] = {
     {"eval_image_column", TEXT, DATA, "image", 0, "the same for evaluation", 0, 0},
     {"packing", BOOL, DATA, "true", 0, "several documents in a sequence", "pack sample_packing",
      FIXED},
-    {"packing_type", ENUM, DATA, "first_fit", "first_fit|best_fit|concat_then_split",
+    {"packing_type", ENUM, DATA, "first_fit", "first_fit|best_fit|bfd|concat_then_split",
      "how they are placed", "=grain_packing_type packing_strategy", FIXED},
     {"max_segments_per_seq", INT, DATA, "-1", "-1|1..", "documents in a sequence; -1: any", 0,
      FIXED},

@@ -78,11 +78,11 @@ const mx_key mx_keys_infer[] = {
      "storage of the frozen weights (QLoRA)", "=lora_weight_qtype load_in_4bit load_in_8bit",
      MX_KEY_FIXED},
     {"lora.lora_restore_path", TEXT, LORA, "", 0, "adapter to start from",
-     "=hf_lora_adapter_path adapter_path", 0},
+     "=hf_lora_adapter_path =adapter adapter_path", 0},
 
     {"sft_train_on_completion_only", BOOL, POST, "true", 0, "no loss on prompts",
      "train_on_inputs completion_only_loss assistant_only_loss", MX_KEY_FIXED},
-    {"dpo.algo", ENUM, POST, "dpo", "dpo|orpo", "preference loss", "loss_type", MX_KEY_FIXED},
+    {"dpo.algo", ENUM, POST, "dpo", "dpo|orpo", "preference loss", 0, MX_KEY_FIXED},
     {"dpo.dpo_beta", FLOAT, POST, "0.1", "0..", "strength of the preference", "=dpo_beta beta", 0},
     {"dpo.dpo_label_smoothing", FLOAT, POST, "0", "0..0.5", "share of wrong labels assumed",
      "=dpo_label_smoothing label_smoothing", 0},

@@ -83,7 +83,8 @@ const mx_key mx_keys_train[] = {
 
     {"learning_rate", FLOAT, SCHEDULE, "3e-05", "0..", "the peak", "lr max_lr peak_learning_rate",
      0},
-    {"lr_schedule_type", ENUM, SCHEDULE, "cosine", "cosine|wsd|constant", "shape after the warmup",
+    {"lr_schedule_type", ENUM, SCHEDULE, "cosine", "cosine|wsd|linear|constant",
+     "shape after the warmup",
      "lr_scheduler_type lr_scheduler lr_decay_style", 0},
     {"learning_rate_final_fraction", FLOAT, SCHEDULE, "0.1", "0..1",
      "last rate as a share of the peak", "=cosine_learning_rate_final_fraction min_lr min_lr_ratio",

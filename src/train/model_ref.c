@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+static mx_status open_dir(mx_model_ref *r, const char *path);
+
 static bool exists(mx_arena *a, const char *dir, const char *name)
 {
     return access(mx_arena_printf(a, "%s/%s", dir, name), F_OK) == 0;
@@ -50,8 +52,24 @@ mx_status mx_model_place(const char *given, mx_fetch_what what, const mx_config 
     return MX_OK;
 }
 
+/* The model that an adapter names, and the adapter. */
+static mx_status open_adapter(mx_model_ref *r, const char *path)
+{
+    MX_TRY(mx_adapter_open(&r->adapter, path));
+    r->has_adapter = true;
+    const char *base = r->adapter.base;
+    if (!*base || !exists(&r->arena, base, "config.json"))
+        return mx_fail(MX_INPUT,
+                       "%s is an adapter for \"%s\", which is no model's folder here; give the "
+                       "model, and adapter=%s beside it",
+                       path, base, path);
+    return open_dir(r, base);
+}
+
 static mx_status open_dir(mx_model_ref *r, const char *path)
 {
+    if (!exists(&r->arena, path, "config.json") && mx_adapter_in_dir(path))
+        return open_adapter(r, path);
     MX_TRY(mx_hf_dir_open(&r->dir, path, MX_HF_ALL));
     r->has_weights = true;
     r->path = mx_arena_strdup(&r->arena, path);
@@ -59,7 +77,7 @@ static mx_status open_dir(mx_model_ref *r, const char *path)
                               mx_arena_printf(&r->arena, "%s/config.json", path));
 }
 
-static mx_status open_run(mx_model_ref *r, const char *path)
+static mx_status newest_of(mx_model_ref *r, const char *path, const char **out)
 {
     mx_ckpt_entry newest = {0};
     mx_str notes = {0};
@@ -71,7 +89,26 @@ static mx_status open_run(mx_model_ref *r, const char *path)
     MX_TRY(st);
     if (!newest.path)
         return mx_fail(MX_INPUT, "%s is a run folder without a checkpoint yet", path);
-    return open_dir(r, newest.path);
+    *out = newest.path;
+    return MX_OK;
+}
+
+static mx_status open_run(mx_model_ref *r, const char *path)
+{
+    MX_TRY(newest_of(r, path, &path));
+    return open_dir(r, path);
+}
+
+mx_status mx_model_ref_adapt(mx_model_ref *r, const char *path)
+{
+    if (r->has_adapter)
+        return mx_fail(MX_USAGE, "%s is an adapter already; give the model it is for",
+                       r->adapter.dir.path);
+    if (!mx_adapter_in_dir(path) && exists(&r->arena, path, "checkpoints"))
+        MX_TRY(newest_of(r, path, &path));
+    MX_TRY(mx_adapter_open(&r->adapter, path));
+    r->has_adapter = true;
+    return MX_OK;
 }
 
 static mx_status open_name(mx_model_ref *r, const char *name, const char *home)
@@ -94,7 +131,7 @@ mx_status mx_model_ref_open(mx_model_ref *r, const char *what, const char *home,
     bool is_dir = !st && mx_dir_exists(what);
     if (st)
         ; /* said already */
-    else if (is_dir && exists(&r->arena, what, "config.json"))
+    else if (is_dir && (exists(&r->arena, what, "config.json") || mx_adapter_in_dir(what)))
         st = open_dir(r, what);
     else if (is_dir && exists(&r->arena, what, "checkpoints"))
         st = open_run(r, what);
@@ -118,6 +155,7 @@ void mx_model_ref_close(mx_model_ref *r)
 {
     mx_model_spec_fini(&r->spec);
     mx_hf_dir_close(&r->dir);
+    mx_adapter_close(&r->adapter);
     mx_arena_fini(&r->arena);
     *r = (mx_model_ref){0};
 }
@@ -131,5 +169,7 @@ mx_status mx_model_ref_weights(const mx_model_ref *r, mx_session *s, uint64_t se
     if (notes.len)
         fputs(mx_str_text(&notes), stderr);
     mx_str_fini(&notes);
+    if (!st && r->has_adapter)
+        st = mx_adapter_load(s, (mx_hf_dir *)&r->adapter.dir);
     return st ? st : mx_session_init(s, seed);
 }

@@ -134,7 +134,7 @@ static mx_status evaluate(mx_run *r)
         MX_TRY(mx_run_feed(r, r->programs.eval.exec, b, 0, 1));
         MX_TRY(mx_exec_run(r->programs.eval.exec));
         MX_TRY(add_evaluated(r, lm, further, v));
-        *tokens += (double)b->n_trained;
+        *tokens += (double)mx_run_counted(r, b);
     }
     MX_TRY(mx_comm_sum_f64(r->comm, v, 4));
     r->last_eval = *tokens > 0 ? *sum / *tokens : NAN;
@@ -308,9 +308,15 @@ mx_status mx_run_loop(mx_run *r)
 
 mx_status mx_run_train(const mx_config *c, const char *command_line)
 {
+    return mx_run_objective(c, NULL, command_line);
+}
+
+mx_status mx_run_objective(const mx_config *c, const mx_objective *objective,
+                           const char *command_line)
+{
     mx_run r;
     MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
-    mx_status st = mx_run_open(&r, c, command_line);
+    mx_status st = mx_run_open(&r, c, objective, command_line);
     if (!st && !r.finished)
         st = mx_run_loop(&r);
     if (st && r.coord && mx_status_code(st) != MX_STOPPED)

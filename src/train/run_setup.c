@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "ops/load.h"
+#include "store/adapter.h"
 #include "store/weights.h"
 #include "train/data_size.h"
 #include "train/model_ref.h"
@@ -68,6 +69,25 @@ static mx_status load_parameters(mx_run *r, const char *path)
     return st;
 }
 
+/* The model that adapters are for, and, at the beginning, the adapter to start from. */
+static mx_status load_base(mx_run *r, bool resumes)
+{
+    const char *from = mx_config_text(r->c, "lora.lora_restore_path");
+    if (!r->weights_dir)
+        return mx_fail(MX_USAGE, "adapters are for a model that is there already; set "
+                       "load_parameters_path");
+    MX_TRY(load_parameters(r, r->weights_dir));
+    if (*from && !resumes) {
+        mx_adapter a;
+        MX_TRY(mx_adapter_open(&a, from));
+        mx_status st = mx_adapter_load(r->session, &a.dir);
+        mx_adapter_close(&a);
+        MX_TRY(st);
+        mx_progress_say(&r->progress, "adapter: from %s", from);
+    }
+    return resumes ? MX_OK : mx_adapter_begin(r->session);
+}
+
 static mx_status restore(mx_run *r)
 {
     const char *own = NULL;
@@ -82,6 +102,8 @@ static mx_status restore(mx_run *r)
     }
     const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
     const char *weights = r->weights_dir ? r->weights_dir : "";
+    if (r->at.lora)
+        MX_TRY(load_base(r, *full != 0));
     mx_progress_phase(&r->progress, *full || *weights ? "loading %s" : "making the first weights",
                       *full ? full : weights);
     if (*full) {
@@ -97,12 +119,12 @@ static mx_status restore(mx_run *r)
                             "note: the run used %d ranks before and uses %d now; it goes on, but "
                             "not bit for bit",
                             r->at.ranks, r->comm->size);
-    } else if (*weights) {
+    } else if (*weights && !r->at.lora) {
         MX_TRY(load_parameters(r, weights));
     }
     r->at.threads = mx_session_threads(r->session);
     r->at.ranks = r->comm->size;
-    if (*full || *weights) {
+    if ((*full || *weights) && !r->at.lora) {
         MX_TRY(mx_carried_open(&r->carried, *full ? full : weights, &r->model, r->session));
         r->at.carried = &r->carried;
     }
@@ -136,6 +158,7 @@ mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evalu
                                .evaluation = evaluation, .model = &r->model,
                                .look = r->leads && !evaluation,
                                .images_per_row = r->request.options.shape.images_per_row};
+    mx_objective_request(r->goal.objective, r->c, &q);
     if (r->ramp.n_stages && !evaluation) {
         q.rows = mx_ramp_unit(&r->ramp);
         q.pieces = (int)(rows / q.rows);
@@ -278,9 +301,10 @@ static void start_progress(mx_run *r)
 }
 
 /* Who runs what, and where: nothing is opened yet. */
-static mx_status begin(mx_run *r, const mx_config *c)
+static mx_status begin(mx_run *r, const mx_config *c, const mx_objective *objective)
 {
     *r = (mx_run){.c = c,
+                  .goal = {.objective = objective, .config = c},
                   .last_eval = NAN,
                   .rolled_to = -1,
                   .own_step = -1,
@@ -306,6 +330,7 @@ static mx_status open_work(mx_run *r)
 {
     MX_TRY(open_model(r));
     MX_TRY(mx_programs_configure(&r->request, r->c, &r->model, r->comm->size, &r->arena));
+    MX_TRY(mx_run_goal_read(r));
     MX_TRY(mx_ramp_make(&r->ramp, r->c, &r->request.batch));
     mx_progress_phase(&r->progress, "opening the data");
     MX_TRY(open_data(r));
@@ -321,6 +346,10 @@ static mx_status open_work(mx_run *r)
 static mx_status open_state(mx_run *r)
 {
     MX_TRY(mx_run_refuge_open(r));
+    r->at.lora = r->request.options.lora;
+    char *real = r->at.lora && r->weights_dir ? realpath(r->weights_dir, NULL) : NULL;
+    r->at.base = real ? mx_arena_strdup(&r->arena, real) : "";
+    free(real);
     if (mx_config_bool(r->c, "skip_step_on_spikes")) {
         mx_spikes_init(&r->spikes, &r->arena, mx_config_int(r->c, "skip_step_interval"),
                        mx_config_float(r->c, "skip_step_scaling_factor"));
@@ -333,9 +362,10 @@ static mx_status open_state(mx_run *r)
     return MX_OK;
 }
 
-mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
+mx_status mx_run_open(mx_run *r, const mx_config *c, const mx_objective *objective,
+                      const char *command_line)
 {
-    MX_TRY(begin(r, c));
+    MX_TRY(begin(r, c, objective));
     MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_open(r) : MX_OK));
     if (!r->leads)
         mx_run_log_open(r);
@@ -344,6 +374,7 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
         return MX_OK;
     MX_TRY(open_work(r));
     MX_TRY(open_state(r));
+    MX_TRY(mx_run_goal_open(r));
     MX_TRY(room_for_images(r));
     MX_TRY(mx_run_flights_open(r));
     MX_TRY(mx_run_stage_open(r));
@@ -361,6 +392,8 @@ void mx_run_close(mx_run *r)
     mx_ckpt_free(r->ckpt);
     mx_status_free(mx_metrics_close(r->metrics));
     mx_progress_fini(&r->progress);
+    if (r->goal.objective && r->goal.objective->close)
+        r->goal.objective->close(&r->goal);
     mx_train_data_close(&r->data);
     mx_train_data_close(&r->eval_data);
     mx_run_flights_close(r);

@@ -96,6 +96,9 @@ static void pad_rows(mx_batch *to, int64_t rows)
 
 mx_status mx_run_next_batch(mx_run *r, const mx_batch **out)
 {
+    r->goal.step = r->at.step + 1;
+    if (r->goal.objective && r->goal.objective->next)
+        return r->goal.objective->next(&r->goal, out);
     if (!r->ramp.n_stages)
         return mx_loader_next(r->data.loader, out);
     int64_t rows = r->microbatch * r->request.batch.accumulation;

@@ -9,6 +9,7 @@
 #include "train/batch_plan.h"
 #include "train/goodput.h"
 #include "train/metrics.h"
+#include "train/objective.h"
 #include "train/plan.h"
 #include "train/ramp.h"
 #include "train/schedule.h"
@@ -26,7 +27,9 @@ typedef struct {
     bool flying;
     float loss_limit, norm_limit; /* infinite: none */
     double lr, wait_s, began, done, flops;
-    int64_t tokens, trained;
+    int64_t tokens, trained, counted; /* counted: what the loss is a mean over */
+    mx_metric host[MX_HOST_METRICS]; /* of the objective, about the batch */
+    int n_host;
     mx_late got;
     float loss, grad_norm;
     bool skipped;
@@ -44,6 +47,7 @@ typedef struct {
 
 typedef struct {
     const mx_config *c;
+    mx_objective_run goal; /* objective NULL: none */
     mx_run_rules rules;
     mx_arena arena;
     const char *folder;
@@ -116,7 +120,8 @@ typedef struct {
 } mx_run;
 
 /* run_setup.c: everything before the first step. */
-mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line) MX_MUST_USE;
+mx_status mx_run_open(mx_run *r, const mx_config *c, const mx_objective *objective,
+                      const char *command_line) MX_MUST_USE;
 void mx_run_close(mx_run *r);
 /* The data of training or evaluation, in batches of `rows`. */
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows,
@@ -159,6 +164,11 @@ void mx_run_stage_close(mx_run *r);
 mx_status mx_run_stage_enter(mx_run *r) MX_MUST_USE; /* that of the step after at.step */
 /* NULL when there is no more data. */
 mx_status mx_run_next_batch(mx_run *r, const mx_batch **out) MX_MUST_USE;
+/* run_goal.c: the run's objective, where it has one. */
+mx_status mx_run_goal_read(mx_run *r) MX_MUST_USE; /* its keys, once the batch is planned */
+mx_status mx_run_goal_open(mx_run *r) MX_MUST_USE; /* once there are weights */
+/* What the loss of a batch is a mean over. */
+int64_t mx_run_counted(const mx_run *r, const mx_batch *b);
 /* run_step.c: one step. */
 mx_status mx_run_flights_open(mx_run *r) MX_MUST_USE;
 void mx_run_flights_close(mx_run *r);

@@ -51,7 +51,7 @@ mx_status mx_run_flights_open(mx_run *r)
     for (int i = 0; i < 2; i++)
         MX_TRY(mx_late_open(&r->flight[i].got, r->session, update_at(r, N_UPDATE)));
     r->has_lm_loss = mx_exec_tensor(r->programs.step.exec, "lm_loss").data != NULL;
-    r->metric = MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->n_extra);
+    r->metric = MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->n_extra + MX_HOST_METRICS);
     return MX_OK;
 }
 
@@ -122,6 +122,8 @@ mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, flo
     MX_TRY(mx_exec_write(e, "labels", b->labels + at));
     MX_TRY(mx_exec_write(e, "segments", b->segments + at));
     MX_TRY(mx_exec_write(e, "positions", b->positions + at));
+    if (r->goal.objective && r->goal.objective->feed)
+        MX_TRY(r->goal.objective->feed(&r->goal, e, b, row));
     return mx_exec_write(e, "loss_scale", &scale);
 }
 
@@ -161,14 +163,24 @@ static mx_status take_each(const mx_run *r, mx_exec *e, mx_flight *f, int64_t mi
     return MX_OK;
 }
 
+/* Another one for every microbatch of the run, whenever it is resumed. */
+static int64_t dropout_seed(const mx_run *r, int64_t step, int64_t microbatch)
+{
+    int64_t n = r->request.batch.accumulation * r->comm->size;
+    int64_t number = (step - 1) * n + microbatch * r->comm->size + r->comm->rank;
+    return number + (mx_config_int(r->c, "init_weights_seed") << 40);
+}
+
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
 {
-    float scale = f->trained ? 1.0f / (float)f->trained : 0;
+    float scale = f->counted ? 1.0f / (float)f->counted : 0;
     mx_exec *each = r->now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
     for (int64_t k = 0; k < r->request.batch.accumulation; k++) {
         float first = k == 0;
         MX_TRY(mx_run_feed(r, each, b, k * r->microbatch, scale));
         MX_TRY(mx_exec_write(each, "first", &first));
+        int64_t seed = dropout_seed(r, f->step, k);
+        MX_TRY(mx_exec_write(each, "dropout_seed", &seed));
         if (!r->programs.accumulates)
             MX_TRY(feed_update(r, last, f));
         MX_TRY(mx_exec_run(each));
@@ -202,8 +214,9 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     MX_TRY(mx_run_next_batch(r, &b));
     f->wait_s = mx_clock_now() - start;
     mx_run_spend(r, MX_GOODPUT_STEP);
-    int64_t of_all[3] = {b ? b->n_tokens : 0, b ? b->n_trained : 0, !b};
-    MX_TRY(mx_comm_sum(r->comm, of_all, 3));
+    int64_t of_all[4] = {b ? b->n_tokens : 0, b ? b->n_trained : 0, !b,
+                         b ? mx_run_counted(r, b) : 0};
+    MX_TRY(mx_comm_sum(r->comm, of_all, 4));
     *end = of_all[2] > 0;
     if (*end)
         return MX_OK;
@@ -213,6 +226,9 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     f->flops = r->stage_flops;
     f->tokens = of_all[0];
     f->trained = of_all[1];
+    f->counted = of_all[3];
+    if (r->goal.objective && r->goal.objective->report)
+        f->n_host = r->goal.objective->report(&r->goal, f->host);
     MX_TRY(run_programs(r, b, f));
     f->done = mx_clock_now();
     f->flying = true;
@@ -257,9 +273,11 @@ static void report(mx_run *r, const mx_flight *f)
                                            .mfu = flops / r->peak_flops,
                                            .eta_s = r->mean_step_s * (double)(r->steps - f->step),
                                            .checkpoint = *state ? state : NULL});
+    const mx_objective *o = r->goal.objective;
     const mx_metric m[] = {{"loss", f->loss},
-                           {"lm_loss", lm},
-                           {"perplexity", exp(lm)},
+                           {o ? NULL : "lm_loss", lm},
+                           {o ? "num_tokens" : NULL, (double)r->at.inputs},
+                           {o && !o->is_nll ? NULL : "perplexity", exp(lm)},
                            {"grad_norm", f->grad_norm},
                            {"param_norm", sqrt(norm * norm + r->frozen_squares)},
                            {"learning_rate", f->lr},
@@ -273,12 +291,16 @@ static void report(mx_run *r, const mx_flight *f)
                            {"skipped_steps", (double)r->at.skipped},
                            {"rollbacks", (double)r->at.rollbacks},
                            {"host_memory_bytes", mx_run_rss_bytes()}};
-    int n = (int)(sizeof m / sizeof *m);
-    MX_ASSERT(n <= MX_RUN_METRICS, "%d metrics", n);
-    memcpy(r->metric, m, sizeof m);
+    int n = 0, known = (int)(sizeof m / sizeof *m);
+    MX_ASSERT(known <= MX_RUN_METRICS, "%d metrics", known);
+    for (int i = 0; i < known; i++)
+        if (m[i].name)
+            r->metric[n++] = m[i];
     for (int i = 0; i < r->n_extra; i++)
         r->metric[n++] =
             (mx_metric){r->extra[i] + sizeof METRIC - 1, mean_of(r, f, N_FIXED + i)};
+    memcpy(r->metric + n, f->host, sizeof *f->host * (size_t)f->n_host);
+    n += f->n_host;
     if (r->leads)
         mx_metrics_log(r->metrics, f->step, r->metric, n);
 }
@@ -317,6 +339,7 @@ mx_status mx_run_settle(mx_run *r, int64_t step)
         return MX_OK;
     MX_TRY(mx_status_wrap(arrive(r, f), "step %lld", (long long)step));
     r->at.tokens += f->trained;
+    r->at.inputs += r->goal.objective ? f->tokens : 0;
     r->at.skipped += f->skipped;
     r->at.skipped_in_row = f->skipped ? r->at.skipped_in_row + 1 : 0;
     if (r->spikes.cap)

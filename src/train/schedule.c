@@ -26,6 +26,10 @@ mx_schedule mx_schedule_make(const mx_config *cfg)
         s.shape = linear ? MX_DECAY_LINEAR : MX_DECAY_COSINE;
         s.decay = (int64_t)((double)s.steps * mx_config_float(cfg, "wsd_decay_steps_fraction"));
     }
+    if (strcmp(type, "linear") == 0) {
+        s.shape = MX_DECAY_TO_ZERO;
+        s.decay = s.steps - s.warmup;
+    }
     return s;
 }
 
@@ -39,6 +43,8 @@ double mx_schedule_rate(const mx_schedule *s, int64_t step)
     int64_t i = step - (s->steps - s->decay);
     if (i < 0 || s->shape == MX_DECAY_NONE)
         return s->peak;
+    if (s->shape == MX_DECAY_TO_ZERO)
+        return s->peak * (double)(s->decay - i) / (double)s->decay;
     double x = s->decay > 1 ? (double)i / (double)(s->decay - 1) : 1;
     if (s->shape == MX_DECAY_LINEAR)
         return s->peak + (s->final - s->peak) * x;

@@ -11,13 +11,14 @@
  * x = i / (d - 1):  linear  peak + (final - peak) x      cosine  a = (cos(pi x) + 1) / 2,
  * peak a + final (1 - a).  A decay of one step is at the final rate. After n steps the rate is 0:
  * a run with more steps than its schedule measures what was trained. The same as MaxText's.
+ * linear (transformers') is peak (n - step) / (n - w) after the warmup: 0 after the last step.
  */
 #ifndef MX_TRAIN_SCHEDULE_H
 #define MX_TRAIN_SCHEDULE_H
 
 #include "base/config.h"
 
-typedef enum { MX_DECAY_NONE, MX_DECAY_LINEAR, MX_DECAY_COSINE } mx_decay;
+typedef enum { MX_DECAY_NONE, MX_DECAY_LINEAR, MX_DECAY_COSINE, MX_DECAY_TO_ZERO } mx_decay;
 
 typedef struct {
     double peak, final;

@@ -2,6 +2,7 @@
 #include "train/state.h"
 
 #include "compile/optimizer.h"
+#include "store/adapter.h"
 #include "store/haul.h"
 #include "store/weights.h"
 #include <math.h>
@@ -38,6 +39,8 @@ static char *state_text(const mx_run_state *st)
                           (json_int_t)st->rollbacks, "threads", st->threads);
     if (st->ranks > 1)
         json_object_set_new(j, "ranks", json_integer(st->ranks));
+    if (st->inputs)
+        json_object_set_new(j, "inputs", json_integer(st->inputs));
     json_t *loader = st->loader ? json_loadb(st->loader, st->loader_bytes, 0, NULL) : NULL;
     if (loader)
         json_object_set_new(j, "loader", loader);
@@ -52,6 +55,21 @@ static char *state_text(const mx_run_state *st)
 static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst, size_t n)
 {
     return mx_var_read_part(ctx, s->user, at, dst, n);
+}
+
+/* Adapters and what is trained whole, as PEFT calls them. */
+static int64_t collect_adapter(mx_session *s, mx_arena *a, mx_st_source **out)
+{
+    int64_t n = 0;
+    *out = MX_NEW_N(a, mx_st_source, mx_session_count(s));
+    for (int i = 0; i < mx_session_count(s); i++) {
+        mx_var *v = mx_session_var(s, i);
+        if (v->attr.kind != MX_VAR_WEIGHT || v->attr.frozen)
+            continue;
+        (*out)[n] = source_of(s, v);
+        (*out)[n++].name = mx_adapter_tensor_name(a, v);
+    }
+    return n;
 }
 
 /* The session's weights and what is carried along. */
@@ -74,7 +92,9 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
     mx_arena scratch = {0};
     mx_ckpt_request r = {.step = st->step, .metric = metric, .fetch = fetch, .fetch_ctx = s};
     mx_st_source *weights, *moments;
-    r.n_weights = collect_weights(s, st->carried, &scratch, &weights);
+    r.n_weights = st->lora ? collect_adapter(s, &scratch, &weights)
+                           : collect_weights(s, st->carried, &scratch, &weights);
+    r.stem = st->lora ? "adapter_model" : NULL;
     if (st->carried) {
         r.fetch = mx_carried_fetch;
         r.fetch_ctx = st->carried;
@@ -88,14 +108,16 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
             dtype = mx_session_var(s, i)->type.dtype;
     int n_files = files ? files->n : 0;
     mx_hf_extra *extra = MX_NEW_N(&scratch, mx_hf_extra, n_files + 2);
-    char *config = mx_weights_config(m, dtype), *state = state_text(st);
+    char *config = st->lora ? mx_adapter_config(s, st->lora, st->base) : mx_weights_config(m, dtype);
+    char *state = state_text(st);
     r.state_json = state;
     r.extras = extra;
     if (n_files)
         memcpy(extra, files->v, sizeof *extra * (size_t)n_files);
     r.n_extras = n_files;
     extra[r.n_extras++] =
-        (mx_hf_extra){.name = "config.json", .data = config, .n_bytes = strlen(config)};
+        (mx_hf_extra){.name = st->lora ? "adapter_config.json" : "config.json", .data = config,
+                      .n_bytes = strlen(config)};
     if (st->config)
         extra[r.n_extras++] = (mx_hf_extra){.name = "maxc_config.yml", .data = st->config,
                                             .n_bytes = strlen(st->config)};
@@ -115,8 +137,9 @@ mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const
 mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
                            const mx_run_state *st, const mx_model_files *files)
 {
-    return with_request(c, s, m, &(mx_run_state){.carried = st->carried}, NAN, files,
-                        mx_ckpt_reserve);
+    return with_request(c, s, m,
+                        &(mx_run_state){.carried = st->carried, .lora = st->lora, .base = st->base},
+                        NAN, files, mx_ckpt_reserve);
 }
 
 /* Moments by name. A weight that was frozen in the saved run has none: it starts from zero. */
@@ -155,15 +178,18 @@ mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model
                            mx_run_state *st)
 {
     mx_ckpt_view v = {0};
-    *st = (mx_run_state){.spikes = st->spikes, .carried = st->carried};
+    *st = (mx_run_state){.spikes = st->spikes, .carried = st->carried, .lora = st->lora,
+                         .base = st->base};
     /* Already verified by whoever chose this checkpoint; sizes are checked once more. */
     MX_TRY(mx_ckpt_open(&v, checkpoint, MX_CHECK_SIZES, mx_session_threads(s)));
-    mx_status status = mx_weights_load(s, m, &v.model, (mx_load_options){0});
+    mx_status status = st->lora ? mx_adapter_load(s, &v.model)
+                                : mx_weights_load(s, m, &v.model, (mx_load_options){0});
     if (!status)
         status = restore_moments(&v, s);
     if (!status) {
         st->step = json_integer_value(json_object_get(v.state, "step"));
         st->tokens = json_integer_value(json_object_get(v.state, "tokens"));
+        st->inputs = json_integer_value(json_object_get(v.state, "inputs"));
         st->skipped = json_integer_value(json_object_get(v.state, "skipped"));
         st->skipped_in_row = json_integer_value(json_object_get(v.state, "skipped_in_row"));
         st->rollbacks = json_integer_value(json_object_get(v.state, "rollbacks"));

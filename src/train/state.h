@@ -15,6 +15,7 @@
 typedef struct {
     int64_t step;    /* updates done */
     int64_t tokens;  /* trained on so far */
+    int64_t inputs;  /* tokens fed so far, those that are not trained included; 0: not counted */
     int64_t skipped; /* steps among them that changed nothing */
     int64_t skipped_in_row, rollbacks;
     mx_spikes *spikes; /* borrows; NULL: no such statistics */
@@ -23,6 +24,8 @@ typedef struct {
     int threads;       /* part of a run's identity: bits may depend on it */
     char *loader;      /* position in the data, JSON; NULL: none */
     size_t loader_bytes;
+    const struct mx_lora *lora; /* borrows: adapters are saved, not the model; NULL: none */
+    const char *base;           /* of adapters: the model they are for */
     const char *config; /* borrows: goes along as maxc_config.yml; NULL: none */
 } mx_run_state;
 

@@ -6,7 +6,9 @@
  */
 #include "train/step.h"
 
+#include "compile/lora.h"
 #include "ops.h"
+#include "train/objective.h"
 #include <string.h>
 
 /* Weights that are not trained get neither gradient nor optimizer state. */
@@ -131,6 +133,13 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_los
     return mx_graph_root(g, "loss", loss);
 }
 
+static mx_node *wanted_loss(mx_graph *g, const mx_head *h, mx_build *b, const mx_step_options *o)
+{
+    if (o->objective)
+        return o->objective->loss(g, h, b, o->settings);
+    return loss_of(g, h, b, o->z_loss);
+}
+
 /* Row `last` of each sequence: x (B, S, d) -> (B, d). The host gives row numbers of the flat x. */
 static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x)
 {
@@ -147,16 +156,17 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     shape.training = o->kind == MX_STEP_TRAIN || o->kind == MX_STEP_ACCUMULATE ||
                      o->kind == MX_STEP_GRADS;
     mx_head h = mx_model_build(g, m, shape, &b);
-    if (o->kind == MX_STEP_LOGITS) {
-        mx_graph_root(g, "logits", mx_model_logits(g, &h));
-        return mx_compile_forward(g, &o->compile, &s->program);
-    }
-    if (o->kind == MX_STEP_NEXT) {
+    mx_node *loss = NULL;
+    if (o->kind == MX_STEP_NEXT)
         h.hidden = last_rows(g, &b, h.hidden);
+    if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
+    else
+        loss = wanted_loss(g, &h, &b, o);
+    if (o->lora)
+        mx_pass_lora(g, o->lora, shape.training);
+    if (!loss)
         return mx_compile_forward(g, &o->compile, &s->program);
-    }
-    mx_node *loss = loss_of(g, &h, &b, o->z_loss);
     freeze(g, o);
     switch (o->kind) {
     case MX_STEP_LOSS:
@@ -179,12 +189,14 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
     mx_model_shape shape = o->shape;
     shape.training = true; /* with every weight that is trained */
     mx_head h = mx_model_build(&model, m, shape, &b);
-    loss_of(&model, &h, &b, 0);
+    wanted_loss(&model, &h, &b, o);
+    if (o->lora)
+        mx_pass_lora(&model, o->lora, false);
     freeze(&model, o);
     /* the weights, and their copies, as the step that made the gradients has them */
     mx_pass_precision(&model, o->compile.compute);
-    if (o->compile.narrow_weights)
-        mx_pass_narrow_weights(&model);
+    if (o->compile.narrow_weights || o->compile.narrow_frozen)
+        mx_pass_narrow_weights(&model, o->compile.narrow_weights);
     mx_status st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
     mx_graph_fini(&model);
     return st;

@@ -16,7 +16,8 @@ typedef enum {
     MX_STEP_APPLY,      /* root grad_norm; the sum is applied */
 } mx_step_kind;
 
-typedef struct {
+typedef struct mx_step_options mx_step_options;
+struct mx_step_options {
     mx_step_kind kind;
     mx_model_shape shape;
     mx_optimizer optimizer;
@@ -24,7 +25,10 @@ typedef struct {
     double z_loss;
     const char *trainable; /* comma-separated patterns; NULL or "": every weight */
     const char *frozen;    /* of those, patterns that are not; NULL: none */
-} mx_step_options;
+    const struct mx_objective *objective; /* NULL: the next token of every document */
+    const void *settings;          /* of the objective */
+    const struct mx_lora *lora;    /* adapters; NULL: none */
+};
 
 /* A program with what it was made from. Close before its session. */
 typedef struct {

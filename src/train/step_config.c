@@ -10,6 +10,7 @@
 #include "store/hf_dir.h"
 #include "train/model_ref.h"
 #include "train/keys.h"
+#include "train/lora_config.h"
 #include <string.h>
 #include <sys/stat.h>
 
@@ -186,11 +187,6 @@ static mx_status refuse(const mx_config *cfg)
                                           "%s: quantization=%s is not done yet; leave it empty",
                                           mx_config_where(cfg, "quantization"),
                                           mx_config_text(cfg, "quantization")));
-    if (mx_config_bool(cfg, "lora.enable_lora"))
-        all = mx_status_join(all, mx_fail(MX_USAGE,
-                                          "%s: adapters are not done yet; leave it out to train "
-                                          "all weights",
-                                          mx_config_where(cfg, "lora.enable_lora")));
     for (size_t i = 0; i < sizeof parallel / sizeof *parallel; i++)
         if (mx_config_int(cfg, parallel[i]) > 1)
             all = mx_status_join(all, mx_fail(MX_USAGE,
@@ -258,6 +254,8 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     o->z_loss = mx_config_float(cfg, "z_loss_multiplier");
     o->trainable = joined(cfg, "trainable_parameters_mask", a);
     MX_TRY(configure_images(o, cfg, m));
+    MX_TRY(mx_lora_from_config(cfg, a, &o->lora));
+    o->compile.narrow_frozen = o->lora != NULL;
     o->compile.n_threads = (int)mx_config_int(cfg, "num_threads");
     const char *dump = mx_config_text(cfg, "dump_ir");
     o->compile.dump_ir = *dump ? dump : NULL;

@@ -23,6 +23,7 @@ static mx_pack_options pack_of(const mx_config *c)
     return (mx_pack_options){
         .kind = !mx_config_bool(c, "packing")              ? MX_PACK_NONE
                 : strcmp(type, "best_fit") == 0            ? MX_PACK_BEST_FIT
+                : strcmp(type, "bfd") == 0                 ? MX_PACK_BFD
                 : strcmp(type, "concat_then_split") == 0   ? MX_PACK_CONCAT
                                                            : MX_PACK_FIRST_FIT,
         .seq_len = mx_config_int(c, "max_target_length"),
@@ -61,7 +62,7 @@ static void fill_encoder(mx_encoder *e, const mx_train_data *d, const mx_train_d
                       .add_eos = mx_config_bool(c, "add_eos"),
                       .parse_special =
                           strcmp(mx_config_text(c, "special_in_text"), "parse") == 0,
-                      .completion_only = r->completion_only};
+                      .loss_on = r->loss_on, .whole = r->post, .takes_pairs = r->pairs};
     if (mx_config_is_set(c, name)) {
         e->n_columns = mx_config_list(c, name, &columns);
         e->columns = columns;
@@ -147,6 +148,7 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
                            .bad_budget = mx_config_float(c, "bad_record_budget"),
                            .cache_dir = *cache ? cache : NULL,
                            .sample_seconds = r.look ? LOOK_SECONDS : 0};
+    o.pack.exact = o.pack.drop_untrained = r.post;
     if (r.pairs) {
         o.pack.kind = MX_PACK_NONE;
         o.pack.truncate = true;

@@ -36,7 +36,8 @@ typedef struct {
     int pieces;            /* batches that are used together: so many more are kept ready; 0: 1 */
     int rank, n_ranks;     /* data ranks; 0 of 0 is the whole batch */
     bool evaluation;
-    bool completion_only;  /* train on completions and assistant messages alone */
+    mx_loss_on loss_on;
+    bool post;             /* records as post-training sees them: data/encode_whole.c */
     bool pairs;            /* chosen and rejected: two rows each, never packed */
     const mx_model_spec *model; /* with use_multimodal its images are read; NULL: text alone */
     int64_t images_per_row;     /* at most, to the model */

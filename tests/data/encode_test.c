@@ -42,6 +42,7 @@ static void check(mx_encoder e, const char *template, const char *json, const ch
         MX_CHECK_OK(mx_chat_template_open(&chat, template));
     e.tokenizer = t;
     e.chat = chat;
+    e.takes_pairs = strchr(want, '|') != NULL;
     MX_CHECK_OK(mx_json_scan_object(&s, json, strlen(json), &r));
     mx_status st = mx_encode_record(&e, &r, d, &n);
     if (*want == '!') {
@@ -69,7 +70,7 @@ static void check(mx_encoder e, const char *template, const char *json, const ch
 MX_TEST(encode_every_shape)
 {
     mx_encoder both = {.add_bos = true, .add_eos = true},
-               sft = {.completion_only = true, .add_eos = true};
+               sft = {.loss_on = MX_LOSS_ASSISTANT, .add_eos = true};
     check(both, NULL, "{\"text\": \"hi\"}", "<B>hiE");
     check(both, NULL, "{\"text\": \"\"}", "");
     check(both, NULL, "{\"text\": null}", "");
@@ -99,14 +100,14 @@ MX_TEST(encode_every_shape)
     check(both, NULL, "{\"messages\": [{\"role\": \"user\", \"content\": 3}]}",
           "!neither text nor a list");
     const char *columns[] = {"a", "b"};
-    mx_encoder named = {.columns = columns, .n_columns = 2, .completion_only = true};
+    mx_encoder named = {.columns = columns, .n_columns = 2, .loss_on = MX_LOSS_ASSISTANT};
     check(named, NULL, "{\"a\": \"p\", \"b\": \"c\", \"text\": \"t\"}", "<p>c");
     check(named, NULL, "{\"a\": \"p\"}", "!expected b, found a");
 }
 
 MX_TEST(encode_chat_masks_all_but_the_assistant)
 {
-    mx_encoder sft = {.completion_only = true, .add_bos = true, .add_eos = true}, all = {0};
+    mx_encoder sft = {.loss_on = MX_LOSS_ASSISTANT, .add_bos = true, .add_eos = true}, all = {0};
     check(sft, chatml, "{\"messages\": " CHAT "}",
           "<<|im_start|>user/q<|im_end|>/<|im_start|>assistant/>a<|im_end|>/");
     check(all, chatml, "{\"conversations\": " SHARE "}",
@@ -158,7 +159,7 @@ MX_TEST(encode_never_promotes_special_tokens_of_data)
             mx_record r = {0};
             mx_document d[2] = {0};
             int n, want = (k ? 2 : 0) + (parse && k < 2);
-            mx_encoder e = {.tokenizer = t, .chat = chat, .completion_only = true,
+            mx_encoder e = {.tokenizer = t, .chat = chat, .loss_on = MX_LOSS_ASSISTANT,
                             .parse_special = parse};
             MX_CHECK_OK(mx_json_scan_object(&s, lines[k], strlen(lines[k]), &r));
             MX_CHECK_OK(mx_encode_record(&e, &r, d, &n));

@@ -107,6 +107,7 @@ static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
             cudaMemsetAsync(dst, 0, (size_t)f->n * mx_dtype_bytes(f->dtype), c->stream),
             "the first weights");
     MX_CUDA_NEEDS(f->dtype == MX_F32 || f->dtype == MX_BF16, "weights of this dtype");
+    MX_CUDA_NEEDS(f->init.kind != MX_INIT_UNIFORM, "uniform weights");
     mx_cuda_fill fill = {.scale = f->init.kind == MX_INIT_ONES ? 1.0 : f->init.scale, .n = f->n,
                          .seed = f->seed, .stream = f->stream, .f32 = f->dtype == MX_F32};
     fill.kind = f->init.kind == MX_INIT_NORMAL        ? MX_CUDA_FILL_NORMAL

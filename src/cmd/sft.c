@@ -1,0 +1,32 @@
+/* sft.c - maxc sft: fine-tune a model on answers; resumes by itself. */
+#include "cmd/verb.h"
+#include "train/objective.h"
+#include "train/run.h"
+
+extern const mx_objective mx_objective_sft;
+
+static mx_status run(mx_invocation *inv)
+{
+    return mx_run_objective(inv->config, &mx_objective_sft, inv->command_line);
+}
+
+/* TRL's. */
+static const char *const defaults[] = {
+    "packing=false",          "packing_type=bfd",      "max_target_length=1024",
+    "learning_rate=2e-5",     "lr_schedule_type=linear", "warmup_steps_fraction=0",
+    "adam_b2=0.999",          "adam_weight_decay=0",   "gradient_clipping_threshold=1",
+    "per_device_batch_size=8", NULL};
+
+const mx_verb mx_verb_sft = {
+    .name = "sft",
+    .doc = "fine-tune a model on answers: completions, conversations",
+    .usage = "[FILE.yml] load_parameters_path=DIR dataset_path=... run_name=NAME [key=value ...]",
+    .help = "Records are prompt and completion, messages, instruction and output (Alpaca),\n"
+            "conversations (ShareGPT) or text. loss_on=completion (where records have a prompt),\n"
+            "assistant (what the assistant wrote) or all says what is trained; `maxc data sft`\n"
+            "with the same keys shows it. Runs, checkpoints and metrics are those of `maxc train`.",
+    .takes_file = true,
+    .sections = MX_TAKES_TRAIN | MX_TAKES(POST),
+    .defaults = defaults,
+    .run = run,
+};

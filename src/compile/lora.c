@@ -1,0 +1,228 @@
+/* lora.c - see lora.h.
+ *
+ * A use of a weight as the matrix of a product gets the adapter beside it, on the activations. Any
+ * other use (a latent attention's absorbed projection, a head fused with its loss) reads W + s B A
+ * instead of W. Both are made where the use stands, so that remat and the order of
+ * execution see them as part of their layer.
+ */
+#include "compile/lora.h"
+
+#include "base/rng.h"
+#include "ops.h"
+#include "ops/matmul.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The adapter of a weight. */
+typedef struct {
+    mx_node *a, *b, *m; /* m: DoRA's lengths, or NULL */
+    mx_node *merged;    /* W + s B A, once some use needs it */
+    double scale;
+} adapter;
+
+typedef struct {
+    mx_graph *g;
+    const mx_lora *l;
+    adapter **of; /* by the id of a variable */
+    mx_node *seed;
+    int n_adapters;
+} pass;
+
+bool mx_lora_names(const char *list, const char *module)
+{
+    size_t n = strlen(module);
+    for (const char *p = list; p && *p;) {
+        size_t k = strcspn(p, ", ");
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)k, p);
+        bool tail = k && n >= k && memcmp(module + n - k, name, k) == 0 &&
+                    (n == k || module[n - k - 1] == '.');
+        if (tail || (strchr(name, '*') && mx_glob_match(name, module)))
+            return true;
+        p += k + strspn(p + k, ", ");
+    }
+    return false;
+}
+
+/* Embeddings, heads and routers are no linear layers to an adapter. */
+static bool is_linear(const char *module)
+{
+    static const char others[] = "*embed*,*lm_head,*wte,*wpe,*.gate,*.router,*shared_expert_gate,"
+                                 "score,*conv*";
+    return !mx_glob_any(others, module);
+}
+
+static const mx_lora_rule *rule_of(const mx_lora_rule *rules, int n, const char *module, bool exact)
+{
+    for (int i = 0; i < n; i++)
+        if (exact ? strcmp(rules[i].module, module) == 0 : mx_lora_names(rules[i].module, module))
+            return &rules[i];
+    return NULL;
+}
+
+/* The module's rank, 0: it has no adapter. */
+static int64_t rank_of(const mx_lora *l, const char *module)
+{
+    if (l->only) {
+        const mx_lora_rule *o = rule_of(l->only, l->n_only, module, true);
+        return o ? o->rank : 0;
+    }
+    bool chosen = *l->targets ? mx_lora_names(l->targets, module) : is_linear(module);
+    const mx_lora_rule *r = rule_of(l->rules, l->n_rules, module, false);
+    return !chosen || mx_lora_names(l->save, module) ? 0 : r && r->rank ? r->rank : l->rank;
+}
+
+double mx_lora_scale(const mx_lora *l, const char *module)
+{
+    const mx_lora_rule *r = rule_of(l->rules, l->n_rules, module, false);
+    double alpha = r && r->alpha > 0 ? r->alpha : l->alpha, rank = (double)rank_of(l, module);
+    return alpha / (l->rslora ? sqrt(rank) : rank);
+}
+
+/* "model.layers.0.mlp.up_proj.weight" without its end; false when it has another. */
+static bool module_of(const char *name, char *out, size_t cap)
+{
+    if (!mx_ends_with(name, ".weight"))
+        return false;
+    snprintf(out, cap, "%.*s", (int)(strlen(name) - strlen(".weight")), name);
+    return true;
+}
+
+static mx_node *declare(pass *p, const char *module, const char *what, mx_shape shape, mx_init init)
+{
+    char name[640];
+    snprintf(name, sizeof name, MX_LORA_PREFIX "%s.%s", module, what);
+    mx_var_attr at = {.init = init, .kind = MX_VAR_WEIGHT, .adapter = true};
+    return mx_variable(p->g, name, mx_type_of(p->g->param_dtype, shape), at);
+}
+
+static void add_adapter(pass *p, const mx_node *w)
+{
+    char module[512];
+    const mx_var_attr *at = w->attr;
+    if (w->type.ndim != 2 || !module_of(w->name, module, sizeof module))
+        return;
+    int64_t r = rank_of(p->l, module), in = w->type.dim[at->in_out ? 0 : 1],
+            out = w->type.dim[at->in_out ? 1 : 0];
+    if (!r)
+        return;
+    adapter *a = MX_NEW(&p->g->arena, adapter);
+    mx_init uniform = {.kind = MX_INIT_UNIFORM, .scale = 1 / sqrt((double)in)};
+    a->a = declare(p, module, "lora_A.weight", MX_SHAPE(r, in), uniform);
+    a->b = declare(p, module, "lora_B.weight", MX_SHAPE(out, r), MX_ZEROS);
+    if (p->l->dora) /* its first value is written when the weights are there: store/adapter.c */
+        a->m = declare(p, module, "lora_magnitude_vector", MX_SHAPE(out), MX_ZEROS);
+    a->scale = mx_lora_scale(p->l, module);
+    p->of[w->id] = a;
+    p->n_adapters++;
+}
+
+/* W + s B A. */
+static mx_node *merged(pass *p, mx_node *w, mx_node *b, mx_node *a, double scale)
+{
+    bool in_out = ((const mx_var_attr *)w->attr)->in_out;
+    mx_node *ba = mx_matmul(p->g, in_out ? "or,ri->io" : "or,ri->oi", b, a);
+    return mx_add(p->g, w, mx_affine(p->g, ba, scale, 0));
+}
+
+/* DoRA: by what each row of W + s B A, (out), is multiplied to have its length. */
+static mx_node *stretch(pass *p, mx_node *w, const adapter *a)
+{
+    mx_graph *g = p->g;
+    mx_node *sum = merged(p, w, mx_detach(g, a->b), mx_detach(g, a->a), a->scale);
+    if (((const mx_var_attr *)w->attr)->in_out)
+        sum = mx_transpose(g, sum, "ab->ba");
+    mx_node *length = mx_detach(g, mx_sqrt(g, mx_row_sum(g, mx_mul(g, sum, sum))));
+    return mx_div(g, a->m, mx_reshape(g, length, mx_shape_of(&a->m->type)));
+}
+
+static mx_node *dropped(pass *p, mx_node *x, const mx_node *w)
+{
+    if (!p->seed)
+        return x;
+    return mx_dropout(p->g, x, p->seed, (int64_t)mx_stream_of(w->name), p->l->dropout);
+}
+
+/* y = x W^T, again, with the adapter's part added. */
+static mx_node *beside(pass *p, mx_node *y, const adapter *a)
+{
+    mx_graph *g = p->g;
+    mx_node *own = mx_apply(g, y->op, y->attr, y->n_in, y->in);
+    mx_node *low = mx_matmul(g, "*d,rd->*r", dropped(p, y->in[0], y->in[1]), a->a);
+    mx_node *more = mx_affine(g, mx_matmul(g, "*r,fr->*f", low, a->b), a->scale, 0);
+    mx_node *sum = mx_add(g, own, mx_cast(g, more, own->type.dtype));
+    if (a->m)
+        sum = mx_mul(g, sum, stretch(p, y->in[1], a));
+    if (y->name && !mx_graph_find(g, y->name))
+        sum->name = y->name;
+    return sum;
+}
+
+static bool is_plain_product(const mx_node *n, int k)
+{
+    if (n->op != &mx_op_matmul || k != 1 || n->n_in != 2)
+        return false;
+    const char *spec = ((const mx_matmul_attr *)n->attr)->spec;
+    return strcmp(spec, "*d,fd->*f") == 0 || strcmp(spec, "*d,df->*f") == 0;
+}
+
+static void adapt_use(pass *p, mx_node *n, int k, adapter *a)
+{
+    const char *scope = p->g->scope;
+    p->g->scope = n->scope;
+    p->g->seq = n->seq;
+    if (is_plain_product(n, k)) {
+        mx_node_forward(n, beside(p, n, a));
+    } else if (a->m) {
+        mx_graph_fail(p->g, "use_dora: %s is not used as a plain linear layer here; leave it out "
+                      "of lora_module_path", n->in[k]->name);
+    } else {
+        a->merged = a->merged ? a->merged : merged(p, n->in[k], a->b, a->a, a->scale);
+        n->in[k] = a->merged;
+    }
+    p->g->seq = -1;
+    p->g->scope = scope;
+}
+
+static void freeze_others(pass *p)
+{
+    for (int i = 0; i < p->g->n_nodes; i++) {
+        char module[512];
+        mx_node *n = p->g->node[i];
+        mx_var_attr *at = n->op == &mx_op_variable ? (mx_var_attr *)n->attr : NULL;
+        if (!at || at->kind != MX_VAR_WEIGHT || at->adapter)
+            continue;
+        bool saved = module_of(n->name, module, sizeof module) && mx_lora_names(p->l->save, module);
+        at->frozen |= !saved;
+    }
+}
+
+void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training)
+{
+    int n_old = g->n_nodes;
+    mx_arena scratch = {0};
+    pass p = {.g = g, .l = l, .of = MX_NEW_N(&scratch, adapter *, n_old)};
+    if (g->error)
+        return;
+    if (training && l->dropout > 0)
+        p.seed = mx_input(g, "dropout_seed", MX_SCALAR, MX_I64);
+    for (int i = 0; i < n_old; i++)
+        if (g->node[i]->op == &mx_op_variable &&
+            ((const mx_var_attr *)g->node[i]->attr)->kind == MX_VAR_WEIGHT)
+            add_adapter(&p, g->node[i]);
+    if (!p.n_adapters)
+        mx_graph_fail(g, "no weight of the model has an adapter: %s%s matches none of them",
+                      l->only ? "the adapter's file" : "lora_module_path=",
+                      l->only ? "" : l->targets);
+    for (int i = 0; i < n_old && !g->error; i++)
+        for (int k = 0; k < g->node[i]->n_in; k++) {
+            mx_node *x = g->node[i]->in[k];
+            if (x && x->id < n_old && p.of[x->id])
+                adapt_use(&p, g->node[i], k, p.of[x->id]);
+        }
+    freeze_others(&p);
+    mx_arena_fini(&scratch);
+    mx_graph_resolve(g);
+    mx_graph_renumber(g);
+}

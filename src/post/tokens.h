@@ -1,0 +1,44 @@
+/* tokens.h - the log-probabilities of a batch's tokens in the graph, and what is known about the
+ * distributions they come from. B rows of S places, n = B S, V the vocabulary.
+ */
+#ifndef MX_POST_TOKENS_H
+#define MX_POST_TOKENS_H
+
+#include "models/model.h"
+
+typedef struct {
+    int64_t batch, seq;
+    mx_node *x;       /* (n, d) hidden states */
+    mx_node *labels;  /* (n) int32, the input "labels"; below 0: not counted */
+    mx_node *counts;  /* (n) 1 where a token counts, else 0 */
+    mx_node *logp;    /* (n) of the labels; 0 where none counts */
+    mx_node *lse;     /* (n) of the logits, likewise */
+    mx_node *scale;   /* the input "loss_scale" */
+    double tempered;  /* the head's factor on logits, divided by the temperature */
+} mx_token_logps;
+
+/* Declares the inputs. temperature divides the logits. */
+mx_token_logps mx_logps_of(mx_graph *g, const mx_head *h, const mx_build *b, double temperature);
+
+/* Sum over the places of each row: (n) -> (B, 1). */
+mx_node *mx_row_sums(mx_graph *g, const mx_token_logps *t, mx_node *each);
+/* The mean of `each` over the places where `counts` is 1, a scalar; 0 where there is none. */
+mx_node *mx_mean_counted(mx_graph *g, mx_node *each, mx_node *counts);
+
+/* Of the distribution at every place, without gradients; all (n), 0 where none counts. */
+typedef struct {
+    mx_node *entropy; /* in nats */
+    mx_node *top1;    /* 1 where the label is the likeliest token */
+    mx_node *logit;   /* the mean of the logits over the vocabulary */
+    mx_node *squares; /* log sum p^2 */
+} mx_token_facts;
+mx_token_facts mx_facts_of(mx_graph *g, const mx_head *h, const mx_token_logps *t);
+
+/* A scalar that is logged as NAME. */
+void mx_metric_root(mx_graph *g, const char *name, mx_node *x);
+
+/* The root "loss": with the losses that the model's own blocks add, weighted by this microbatch's
+ * share of what the loss is a mean over (share: a scalar). */
+mx_node *mx_loss_root(mx_graph *g, const mx_build *b, mx_node *loss, mx_node *share);
+
+#endif

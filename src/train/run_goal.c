@@ -1,0 +1,46 @@
+/* run_goal.c - a run that trains for an objective: where the two meet. */
+#include "train/run_state.h"
+
+mx_status mx_run_goal_read(mx_run *r)
+{
+    const mx_objective *o = r->goal.objective;
+    mx_step_options *s = &r->request.options;
+    if (!o)
+        return MX_OK;
+    if (o->read)
+        MX_TRY(o->read(r->c, &r->arena, &r->goal.settings));
+    if (s->shape.images_per_row && o->rows != MX_ROWS_DOCUMENTS)
+        return mx_fail(MX_USAGE, "%s: maxc %s does not take images yet; set use_multimodal=false",
+                       mx_config_where(r->c, "use_multimodal"), o->verb);
+    if (o->rows == MX_ROWS_PAIRS) { /* per_device_batch_size counts pairs */
+        mx_batch_plan *b = &r->request.batch;
+        b->microbatch *= 2;
+        b->global_microbatch *= 2;
+        b->global_sequences *= 2;
+        b->global_tokens *= 2;
+        r->request.eval_batch *= 2;
+        s->shape.batch = b->microbatch;
+        s->shape.packed = false;
+    }
+    s->objective = o;
+    s->settings = r->goal.settings;
+    return MX_OK;
+}
+
+mx_status mx_run_goal_open(mx_run *r)
+{
+    mx_objective_run *o = &r->goal;
+    o->model = &r->model;
+    o->options = &r->request.options;
+    o->model_dir = r->weights_dir;
+    o->session = r->session;
+    o->data = &r->data;
+    o->microbatch = r->request.batch.microbatch;
+    return o->objective && o->objective->open ? o->objective->open(o) : MX_OK;
+}
+
+int64_t mx_run_counted(const mx_run *r, const mx_batch *b)
+{
+    const mx_objective *o = r->goal.objective;
+    return o && o->count ? o->count(b) : b->n_trained;
+}
