@@ -191,11 +191,11 @@ MX_TEST(step_config_policies_and_refusals)
              !mx_glob_any(p.request.options.compile.remat.offload, "context"));
     drop(&p);
     const char *alone[] = {"context=offload", "remat_policy=full"},
-               *adapters[] = {"lora.enable_lora=true"};
+               *adapters[] = {"lora.enable_lora=true", "lora_module_path=no_such"};
     MX_CHECK_ERROR(make(&p, alone, 2), "argument context=offload: context=offload goes with "
                                        "remat_policy=custom; remat_policy=full decides");
     drop(&p);
-    MX_CHECK_ERROR(make(&p, adapters, 1), "adapters are not done yet");
+    MX_CHECK_ERROR(make(&p, adapters, 2), "lora_module_path=no_such matches none of them");
     drop(&p);
     mx_model_spec m;
     MX_CHECK_ERROR(mx_model_open(&m, NULL, "/nonexistent"), "/nonexistent: no such folder");

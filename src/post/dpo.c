@@ -1,0 +1,235 @@
+/* dpo.c - direct preference optimisation, with TRL's losses.
+ *
+ *     c = sum over the chosen answer's tokens of log p - log p_ref,  r the same of the rejected one
+ *     loss = mean over pairs of sum_k w_k loss_k(c, r, ...)        loss_type, loss_weights
+ * ld_alpha weighs tokens beyond the shorter answer's length (LD-DPO); use_weighting multiplies a
+ * pair's loss by how likely the model is to say both answers (WPO), without gradient.
+ */
+#include "ops.h"
+#include "post/dpo_losses.h"
+#include "post/pairs.h"
+#include "post/reference.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_LOSSES = 8 };
+
+typedef struct {
+    const mx_dpo_loss *loss[MAX_LOSSES];
+    double weight[MAX_LOSSES];
+    int n;
+    double beta, smoothing, tau, alpha, ld_alpha;
+    const char *divergence;
+    bool weighting, conservative;
+} settings;
+
+/* --- keys --- */
+
+static mx_status read_losses(const mx_config *c, mx_arena *a, settings *s)
+{
+    const char *types = mx_config_text(c, "loss_type");
+    types = *types ? types : "sigmoid";
+    for (const char *p = types; *p;) {
+        size_t k = strcspn(p, ", ");
+        const mx_dpo_loss *l = mx_dpo_loss_find(p, k);
+        if (!l || s->n == MAX_LOSSES)
+            return mx_fail(MX_USAGE, "%s: loss_type=%s: %.*s is none of dpo's losses: %s, orpo",
+                           mx_config_where(c, "loss_type"), types, (int)k, p,
+                           mx_dpo_loss_names(a));
+        s->weight[s->n] = 1;
+        s->loss[s->n++] = l;
+        p += k + strspn(p + k, ", ");
+    }
+    const char *const *items;
+    int n = mx_config_list(c, "loss_weights", &items);
+    for (int i = 0; i < n && n == s->n; i++)
+        if (!mx_parse_f64(items[i], &s->weight[i]))
+            n = -1;
+    if (n && n != s->n)
+        return mx_fail(MX_USAGE, "%s: expected a number for each of the %d losses of loss_type",
+                       mx_config_where(c, "loss_weights"), s->n);
+    return MX_OK;
+}
+
+static bool uses(const settings *s, const char *name)
+{
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->loss[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
+static mx_status read(const mx_config *c, mx_arena *a, const void **out)
+{
+    settings *s = MX_NEW(a, settings);
+    *s = (settings){.beta = mx_beta_of(c, "dpo.dpo_beta"),
+                    .smoothing = mx_config_float(c, "dpo.dpo_label_smoothing"),
+                    .tau = mx_config_float(c, "discopop_tau"),
+                    .alpha = mx_config_float(c, "f_alpha_divergence_coef"),
+                    .ld_alpha = mx_config_float(c, "ld_alpha"),
+                    .divergence = mx_config_text(c, "f_divergence_type"),
+                    .weighting = mx_config_bool(c, "use_weighting"),
+                    .conservative = strcmp(mx_config_text(c, "semantics"), "maxtext") == 0};
+    MX_TRY(read_losses(c, a, s));
+    *out = s;
+    bool divides = uses(s, "ipo") || uses(s, "sppo_hard");
+    if (divides && s->beta <= 0)
+        return mx_fail(MX_USAGE, "%s: this loss divides by beta, which is 0",
+                       mx_config_where(c, "beta"));
+    if (uses(s, "exo_pair") && s->smoothing <= 0)
+        return mx_fail(MX_USAGE, "loss_type=exo_pair is infinite without label smoothing; set "
+                       "label_smoothing=1e-3");
+    if (uses(s, "robust") && s->smoothing >= 0.5)
+        return mx_fail(MX_USAGE, "loss_type=robust needs label_smoothing below 0.5");
+    return MX_OK;
+}
+
+/* --- the loss --- */
+
+/* 1 for tokens that both answers have, by number; ld_alpha for those beyond: (n). */
+static mx_node *length_weights(mx_graph *g, const mx_token_logps *t, double alpha)
+{
+    mx_shape rows = MX_SHAPE(t->batch, t->seq);
+    mx_node *counts = mx_reshape(g, t->counts, rows), *number = mx_cumsum(g, counts, false);
+    mx_node *n = mx_row_sum(g, counts);
+    mx_node *least = mx_minimum(g, mx_side(g, n, 0), mx_side(g, n, 1)); /* (P, 1) */
+    mx_node *both = mx_reshape(g, mx_concat(g, 2, (mx_node *[]){least, least}, 1),
+                               MX_SHAPE(t->batch, 1));
+    mx_node *beyond = mx_greater(g, number, mx_affine(g, both, 1, 0.5));
+    return mx_reshape(g, mx_affine(g, beyond, alpha - 1, 1), MX_SHAPE(t->batch * t->seq));
+}
+
+static mx_node *score(mx_graph *g, const settings *s, mx_node *x)
+{
+    if (strcmp(s->divergence, "forward_kl") == 0)
+        return mx_affine(g, mx_exp(g, mx_affine(g, x, -1, 0)), -1, 1);
+    if (strcmp(s->divergence, "js_divergence") == 0)
+        return mx_affine(g, mx_log_sigmoid(g, x), 1, log(2));
+    if (strcmp(s->divergence, "alpha_divergence") == 0 && fabs(s->alpha - 1) >= 1e-6) {
+        double a = s->alpha - 1;
+        mx_node *most = mx_constant(g, MX_SCALAR, MX_F32, 80);
+        mx_node *power = mx_exp(g, mx_minimum(g, mx_affine(g, x, a, 0), most));
+        return mx_affine(g, power, 1 / a, -1 / a);
+    }
+    return x;
+}
+
+static mx_pair make_pair(mx_graph *g, const settings *s, const mx_token_logps *t, mx_node *own,
+                         mx_node *ref)
+{
+    mx_pair p = {.g = g, .beta = s->beta, .smoothing = s->smoothing, .tau = s->tau,
+                 .conservative = s->conservative};
+    mx_node *ratio = mx_sub(g, own, ref), *n = mx_row_sums(g, t, t->counts);
+    mx_node *one = mx_constant(g, MX_SCALAR, MX_F32, 1);
+    p.c = mx_side(g, ratio, 0);
+    p.r = mx_side(g, ratio, 1);
+    p.c_score = score(g, s, p.c);
+    p.r_score = score(g, s, p.r);
+    p.delta = mx_sub(g, p.c_score, p.r_score);
+    p.c_length = mx_maximum(g, mx_side(g, n, 0), one);
+    p.r_length = mx_maximum(g, mx_side(g, n, 1), one);
+    p.ratio = mx_sub(g, mx_side(g, own, 0), mx_side(g, own, 1));
+    p.ref_ratio = mx_sub(g, mx_side(g, ref, 0), mx_side(g, ref, 1));
+    mx_shape rows = MX_SHAPE(t->batch, t->seq);
+    p.nll = mx_affine(g, mx_mean_counted(g, mx_side(g, mx_reshape(g, t->logp, rows), 0),
+                                         mx_side(g, mx_reshape(g, t->counts, rows), 0)), -1, 0);
+    return p;
+}
+
+/* exp(mean over the answer's tokens of log p - log sum p^2), of both sides: (P, 1). */
+static mx_node *wpo_weight(mx_graph *g, const mx_token_logps *t, const mx_token_facts *f)
+{
+    mx_node *one = mx_constant(g, MX_SCALAR, MX_F32, 1);
+    mx_node *sum = mx_row_sums(g, t, mx_sub(g, t->logp, f->squares));
+    mx_node *n = mx_maximum(g, mx_row_sums(g, t, t->counts), one);
+    mx_node *w = mx_detach(g, mx_exp(g, mx_div(g, sum, n)));
+    return mx_mul(g, mx_side(g, w, 0), mx_side(g, w, 1));
+}
+
+static void side_metrics(mx_graph *g, const mx_token_logps *t, const mx_token_facts *f,
+                         mx_node *own, mx_node *there)
+{
+    static const char *const names[2][2] = {{"logps/chosen", "logits/chosen"},
+                                            {"logps/rejected", "logits/rejected"}};
+    mx_shape rows = MX_SHAPE(t->batch, t->seq);
+    mx_node *counts = mx_reshape(g, t->counts, rows), *logit = mx_reshape(g, f->logit, rows);
+    for (int k = 0; k < 2; k++) {
+        mx_metric_root(g, names[k][0], mx_pair_mean(g, mx_side(g, own, k), there));
+        mx_metric_root(g, names[k][1],
+                       mx_mean_counted(g, mx_side(g, logit, k), mx_side(g, counts, k)));
+    }
+    mx_metric_root(g, "entropy", mx_mean_counted(g, f->entropy, t->counts));
+    mx_metric_root(g, "mean_token_accuracy",
+                   mx_mean_counted(g, mx_side(g, mx_reshape(g, f->top1, rows), 0),
+                                   mx_side(g, counts, 0)));
+}
+
+static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *given)
+{
+    const settings *s = given;
+    mx_token_logps t = mx_logps_of(g, h, b, 1);
+    mx_node *ref = mx_reshape(g, mx_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32),
+                              MX_SHAPE(b->batch * b->seq));
+    mx_node *logp = t.logp;
+    if (s->ld_alpha >= 0) {
+        mx_node *w = length_weights(g, &t, s->ld_alpha);
+        logp = mx_mul(g, logp, w);
+        ref = mx_mul(g, ref, w);
+    }
+    mx_node *own = mx_row_sums(g, &t, logp);
+    mx_pair p = make_pair(g, s, &t, own, mx_row_sums(g, &t, ref));
+    mx_node *n = mx_row_sums(g, &t, t.counts), *half = mx_constant(g, MX_SCALAR, MX_F32, 0.5);
+    mx_node *there = mx_greater(g, mx_side(g, n, 0), half); /* (P, 1): not padding */
+    mx_token_facts f = {0};
+    if (b->training || s->weighting)
+        f = mx_facts_of(g, h, &t);
+    mx_node *each = NULL;
+    for (int i = 0; i < s->n; i++) {
+        mx_node *one = mx_affine(g, s->loss[i]->build(&p), s->weight[i], 0);
+        each = each ? mx_add(g, each, one) : one;
+    }
+    if (s->weighting)
+        each = mx_mul(g, each, wpo_weight(g, &t, &f));
+    if (b->training) {
+        mx_reward_metrics(g, mx_affine(g, p.c, s->beta, 0), mx_affine(g, p.r, s->beta, 0), there);
+        side_metrics(g, &t, &f, own, there);
+    }
+    mx_node *sum = mx_sum_all(g, mx_mul(g, each, there));
+    return mx_loss_root(g, b, mx_mul(g, sum, t.scale),
+                        mx_mul(g, mx_sum_all(g, there), t.scale));
+}
+
+/* --- the run --- */
+
+static mx_status open(mx_objective_run *o)
+{
+    return mx_reference_open((mx_reference **)&o->state, o, 1);
+}
+
+static void close(mx_objective_run *o)
+{
+    mx_reference_close(o->state);
+    o->state = NULL;
+}
+
+static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
+{
+    const float *logps;
+    MX_TRY(mx_reference_run(o->state, b, row, mx_exec_tensor(e, "tokens").type.dim[0], &logps));
+    return mx_exec_write(e, "reference", logps);
+}
+
+const mx_objective mx_objective_dpo = {
+    .name = "dpo",
+    .doc = "preferences, against a reference: sigmoid, hinge, ipo, robust, ... of TRL",
+    .verb = "dpo",
+    .data = "prompt, chosen and rejected",
+    .rows = MX_ROWS_PAIRS,
+    .read = read,
+    .loss = loss,
+    .count = mx_count_pairs,
+    .open = open,
+    .close = close,
+    .feed = feed,
+};

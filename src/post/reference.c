@@ -1,0 +1,149 @@
+/* reference.c - see reference.h. */
+#include "post/reference.h"
+
+#include "compile/lora.h"
+#include "ops.h"
+#include "post/tokens.h"
+#include "store/adapter.h"
+#include "store/weights.h"
+#include "train/model_ref.h"
+#include "train/step.h"
+#include <string.h>
+
+enum { MAX_SIZES = 4 };
+
+typedef struct {
+    double temperature;
+} settings;
+
+/* A program for batches of one size. */
+typedef struct {
+    mx_step step;
+    int64_t rows;
+    float *logps;
+} sized;
+
+struct mx_reference {
+    const mx_objective_run *o;
+    mx_session *session;
+    bool own; /* the session is the reference's own */
+    mx_step_options options;
+    settings settings;
+    sized size[MAX_SIZES];
+    int n;
+};
+
+static mx_node *logps(mx_graph *g, const mx_head *h, mx_build *b, const void *given)
+{
+    const settings *s = given;
+    mx_token_logps t = mx_logps_of(g, h, b, s->temperature);
+    mx_graph_root(g, "logps", mx_affine(g, t.logp, 1, 0));
+    return mx_graph_root(g, "loss", mx_mul(g, mx_sum_all(g, t.logp), t.scale));
+}
+
+static const mx_objective token_logps = {.name = "reference", .loss = logps};
+
+static mx_status size_for(mx_reference *r, int64_t rows, sized **out)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->size[i].rows == rows) {
+            *out = &r->size[i];
+            return MX_OK;
+        }
+    MX_ASSERT(r->n < MAX_SIZES, "%d sizes of batches", r->n);
+    sized *s = *out = &r->size[r->n];
+    mx_step_options o = r->options;
+    o.shape.batch = rows;
+    MX_TRY(mx_step_open(&s->step, r->session, r->o->model, &o));
+    s->rows = rows;
+    r->n++;
+    return mx_alloc((void **)&s->logps, sizeof(float) * (size_t)(rows * o.shape.seq),
+                    "log-probabilities of the reference");
+}
+
+/* The weights of a session of its own: the model's, and the adapter that training began with. */
+static mx_status load(mx_reference *r)
+{
+    const char *path = mx_config_text(r->o->config, "reference_path");
+    const char *adapter = mx_config_text(r->o->config, "lora.lora_restore_path");
+    mx_arena scratch = {0};
+    mx_hf_dir dir = {0};
+    mx_adapter a = {0};
+    mx_status st = MX_OK;
+    if (!*path)
+        path = r->o->model_dir;
+    if (!path)
+        MX_TRY_OUT(st, mx_fail(MX_USAGE, "there is no reference: the run begins with random "
+                               "weights; set load_parameters_path, or reference_path"));
+    MX_TRY_OUT(st, mx_model_place(path, MX_FETCH_MODEL, r->o->config, &scratch, &path));
+    MX_TRY_OUT(st, mx_hf_dir_open(&dir, path, MX_HF_ALL));
+    MX_TRY_OUT(st, mx_status_wrap(mx_weights_load(r->session, r->o->model, &dir,
+                                                  (mx_load_options){0}), "the reference"));
+    if (r->options.lora) {
+        MX_TRY_OUT(st, mx_adapter_open(&a, adapter));
+        st = mx_adapter_load(r->session, &a.dir);
+    }
+out:
+    mx_adapter_close(&a);
+    mx_hf_dir_close(&dir);
+    mx_arena_fini(&scratch);
+    return st;
+}
+
+mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, double temperature)
+{
+    const mx_config *c = o->config;
+    mx_reference *r = mx_realloc(NULL, sizeof *r);
+    *r = (mx_reference){.o = o, .options = *o->options, .settings = {temperature}};
+    bool restored = *mx_config_text(c, "lora.lora_restore_path") != 0;
+    *out = r;
+    r->options.kind = MX_STEP_LOSS;
+    r->options.objective = &token_logps;
+    r->options.settings = &r->settings;
+    r->options.compile.weights_fixed = true;
+    r->own = !r->options.lora || restored || *mx_config_text(c, "reference_path");
+    if (!restored)
+        r->options.lora = NULL;
+    r->session = o->session;
+    if (r->own)
+        MX_TRY(mx_session_open(&r->session, mx_config_text(c, "device"),
+                               mx_session_threads(o->session)));
+    sized *first;
+    MX_TRY(size_for(r, o->microbatch, &first));
+    return r->own ? load(r) : MX_OK;
+}
+
+void mx_reference_close(mx_reference *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < r->n; i++)
+        mx_free(r->size[i].logps);
+    if (r->own)
+        mx_session_close(r->session);
+    else
+        for (int i = 0; i < r->n; i++)
+            mx_exec_close(r->size[i].step.exec);
+    for (int i = 0; i < r->n; i++)
+        mx_step_close(&r->size[i].step);
+    mx_free(r);
+}
+
+mx_status mx_reference_run(mx_reference *r, const mx_batch *b, int64_t row, int64_t rows,
+                           const float **out)
+{
+    sized *s;
+    float one = 1;
+    int64_t at = row * b->seq_len;
+    MX_TRY(size_for(r, rows, &s));
+    mx_exec *e = s->step.exec;
+    MX_TRY(mx_exec_write(e, "tokens", b->tokens + at));
+    MX_TRY(mx_exec_write(e, "labels", b->labels + at));
+    MX_TRY(mx_exec_write(e, "segments", b->segments + at));
+    MX_TRY(mx_exec_write(e, "positions", b->positions + at));
+    MX_TRY(mx_exec_write(e, "loss_scale", &one));
+    MX_TRY(mx_exec_run(e));
+    MX_TRY(mx_exec_read(e, "logps", s->logps));
+    *out = s->logps;
+    return MX_OK;
+}

@@ -1,0 +1,25 @@
+/* reference.h - what the model that training began with thinks of a batch: the log-probabilities of
+ * its tokens under frozen weights.
+ *
+ * Where adapters are trained from nothing, the reference is the model without them: the same
+ * weights in the same memory. Otherwise it is a second copy, in the compute dtype, of
+ * reference_path, else of what the run began with.
+ */
+#ifndef MX_POST_REFERENCE_H
+#define MX_POST_REFERENCE_H
+
+#include "train/objective.h"
+
+typedef struct mx_reference mx_reference;
+
+/* temperature divides the logits. */
+mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o,
+                            double temperature) MX_MUST_USE;
+void mx_reference_close(mx_reference *r); /* NULL is a no-op */
+
+/* Rows [row, row + rows) of b: (rows, S) log-probabilities of their labels, 0 where there is none;
+ * borrowed until the next call. */
+mx_status mx_reference_run(mx_reference *r, const mx_batch *b, int64_t row, int64_t rows,
+                           const float **logps) MX_MUST_USE;
+
+#endif
