@@ -62,16 +62,6 @@ static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *ou
     return mx_program_init(out, g, o->n_threads, o->gpu);
 }
 
-mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)
-{
-    MX_TRY(after(g, o, "build"));
-    mx_pass_precision(g, o->compute);
-    if (o->weights_fixed || o->narrow_weights || o->narrow_frozen)
-        mx_pass_narrow_weights(g, o->weights_fixed || o->narrow_weights);
-    MX_TRY(after(g, o, "precision"));
-    return finish(g, o, out);
-}
-
 mx_node **mx_trainable(mx_graph *g, int *n)
 {
     mx_node **v = MX_NEW_N(&g->arena, mx_node *, g->n_nodes);
@@ -82,6 +72,33 @@ mx_node **mx_trainable(mx_graph *g, int *n)
             v[(*n)++] = g->node[i];
     }
     return v;
+}
+
+/* Weights are read from the copies that the update writes: where gradients are summed up, and where
+ * the weights of a training step are used beside it. */
+static void read_copies(mx_graph *g, mx_node **var, int n)
+{
+    mx_arena scratch = {0};
+    mx_node **cast = mx_first_casts(g, &scratch);
+    for (int i = 0; i < n; i++)
+        mx_weight_copy(g, var[i], cast[var[i]->id]);
+    mx_arena_fini(&scratch);
+    mx_graph_resolve(g);
+}
+
+mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)
+{
+    MX_TRY(after(g, o, "build"));
+    mx_pass_precision(g, o->compute);
+    if (o->weights_fixed || o->narrow_weights || o->narrow_frozen)
+        mx_pass_narrow_weights(g, o->weights_fixed || o->narrow_weights);
+    if (o->reads_copies) {
+        int n;
+        mx_node **var = mx_trainable(g, &n);
+        read_copies(g, var, n);
+    }
+    MX_TRY(after(g, o, "precision"));
+    return finish(g, o, out);
 }
 
 static mx_node *sum_variable(mx_graph *g, const mx_node *w)
@@ -100,18 +117,6 @@ static void keep_least(mx_graph *g, mx_node *factors, mx_node *first)
     mx_node *v = mx_row_scale_variable(g, factors), *anew = mx_constant(g, MX_SCALAR, MX_F32, 1);
     mx_node *least = mx_where(g, first, factors, mx_minimum(g, v, factors));
     mx_graph_root(g, NULL, mx_accumulate(g, v, least, anew));
-}
-
-/* Gradients are summed up: weights are read from the copies that the update (mx_compile_apply)
- * writes, as in a step that updates by itself. */
-static void read_copies(mx_graph *g, mx_node **var, int n)
-{
-    mx_arena scratch = {0};
-    mx_node **cast = mx_first_casts(g, &scratch);
-    for (int i = 0; i < n; i++)
-        mx_weight_copy(g, var[i], cast[var[i]->id]);
-    mx_arena_fini(&scratch);
-    mx_graph_resolve(g);
 }
 
 static void use_gradients(mx_graph *g, mx_grads_use use, const mx_optimizer *opt, mx_node **var,

@@ -14,6 +14,7 @@ typedef struct {
     bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
     bool narrow_frozen;        /* weights that are not trained lie in the compute dtype */
     bool narrow_grads;         /* weight gradients in the compute dtype */
+    bool reads_copies;         /* weights are read from the copies that a training step writes */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     bool apart;                /* the device's memory is not the host's: tensors can be moved */
     bool gpu;                  /* for kernels that take strides: see parts.c */

@@ -204,7 +204,7 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 
 static mx_status open(mx_objective_run *o)
 {
-    return mx_reference_open((mx_reference **)&o->state, o, 1);
+    return mx_reference_open((mx_reference **)&o->state, o, 1, false);
 }
 
 static void close(mx_objective_run *o)

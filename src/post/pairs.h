@@ -18,7 +18,7 @@ void mx_reward_metrics(mx_graph *g, mx_node *chosen, mx_node *rejected, mx_node 
 mx_node *mx_log_sigmoid(mx_graph *g, mx_node *x);
 
 /* Pairs of a batch that are not padding. */
-int64_t mx_count_pairs(const mx_batch *b);
+int64_t mx_count_pairs(const mx_objective_run *o, const mx_batch *b);
 
 /* `beta`, else the other key. */
 double mx_beta_of(const mx_config *c, const char *other);

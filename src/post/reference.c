@@ -90,7 +90,8 @@ out:
     return st;
 }
 
-mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, double temperature)
+mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, double temperature,
+                            bool policy)
 {
     const mx_config *c = o->config;
     mx_reference *r = mx_realloc(NULL, sizeof *r);
@@ -100,9 +101,9 @@ mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, doubl
     r->options.kind = MX_STEP_LOSS;
     r->options.objective = &token_logps;
     r->options.settings = &r->settings;
-    r->options.compile.weights_fixed = true;
-    r->own = !r->options.lora || restored || *mx_config_text(c, "reference_path");
-    if (!restored)
+    r->options.compile.weights_fixed = !policy;
+    r->own = !policy && (!r->options.lora || restored || *mx_config_text(c, "reference_path"));
+    if (!restored && !policy)
         r->options.lora = NULL;
     r->session = o->session;
     if (r->own)

@@ -12,9 +12,10 @@
 
 typedef struct mx_reference mx_reference;
 
-/* temperature divides the logits. */
-mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o,
-                            double temperature) MX_MUST_USE;
+/* temperature divides the logits. `policy`: the weights that are trained, as they are when
+ * mx_reference_run is called. */
+mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, double temperature,
+                            bool policy) MX_MUST_USE;
 void mx_reference_close(mx_reference *r); /* NULL is a no-op */
 
 /* Rows [row, row + rows) of b: (rows, S) log-probabilities of their labels, 0 where there is none;

@@ -95,7 +95,7 @@ const mx_key mx_keys_infer[] = {
      0},
     {"rl.grpo_beta", FLOAT, POST, "0.08", "0..", "weight of the KL to the reference",
      "=grpo_beta kl_coef", 0},
-    {"rl.grpo_epsilon", FLOAT, POST, "0.2", "0..1", "clip of the ratio", "=grpo_epsilon cliprange",
+    {"rl.grpo_epsilon", FLOAT, POST, "0.2", "0..1", "clip of the ratio", "=grpo_epsilon =epsilon cliprange",
      0},
     {"rl.epsilon_high", FLOAT, POST, "-1", "-1|0..", "upper clip; -1: as grpo_epsilon",
      "=epsilon_high", 0},

@@ -20,6 +20,7 @@ static mx_loss_on loss_on(const mx_config *c)
 void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_data_request *r)
 {
     r->post = o != NULL;
+    r->no_loader = o && o->rows == MX_ROWS_SAMPLED;
     r->pairs = o && o->rows == MX_ROWS_PAIRS;
     r->loss_on = !o ? MX_LOSS_ALL : r->pairs ? MX_LOSS_COMPLETION : loss_on(c);
 }

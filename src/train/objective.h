@@ -20,6 +20,7 @@ typedef struct mx_step_options mx_step_options;
 /* What a row of the batch is. */
 typedef enum {
     MX_ROWS_DOCUMENTS, /* documents, packed or not */
+    MX_ROWS_SAMPLED,   /* made by `next`: there is no loader */
     MX_ROWS_PAIRS,     /* a chosen answer and the rejected one, in turn */
 } mx_objective_rows;
 
@@ -35,7 +36,12 @@ typedef struct {
     const char *model_dir;          /* load_parameters_path as a folder; NULL: none */
     mx_session *session;
     mx_train_data *data;
+    const char *folder; /* of the run */
+    int rank, n_ranks;
     int64_t microbatch; /* rows of one on this rank */
+    int64_t accumulation; /* microbatches of a step */
+    const char *position; /* what `position` gave when the checkpoint was written; NULL: none */
+    size_t n_position;
     int64_t step;       /* the one that is being made, from 1 */
     void *state;        /* the objective's own */
 } mx_objective_run;
@@ -51,15 +57,19 @@ struct mx_objective {
     /* The loss: a scalar, the root "loss". The input loss_scale is 1 / what `count` counts in the
      * whole step, over all microbatches and ranks. */
     mx_node *(*loss)(mx_graph *g, const mx_head *h, mx_build *b, const void *settings);
+    /* Rows of the batch for each of what per_device_batch_size counts; NULL: 1, of a pair 2. */
+    int64_t (*rows_each)(const void *settings);
     /* What the loss is a mean over; NULL: tokens that are trained. */
-    int64_t (*count)(const mx_batch *b);
+    int64_t (*count)(const mx_objective_run *o, const mx_batch *b);
     /* Around the steps of a run; each may be NULL. `feed` writes what the loss needs besides the
-     * rows [row, row + microbatch) of b themselves; `report` gives numbers of the last batch. */
+     * rows [row, row + microbatch) of b themselves; `report` gives numbers of the last batch;
+     * `position` is where `next` stands in the data, JSON, for checkpoints. */
     mx_status (*open)(mx_objective_run *o);
     void (*close)(mx_objective_run *o);
     mx_status (*next)(mx_objective_run *o, const mx_batch **b);
     mx_status (*feed)(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row);
     int (*report)(const mx_objective_run *o, mx_metric *out);
+    void (*position)(const mx_objective_run *o, mx_str *json);
 };
 
 extern const mx_objective *const mx_objective_table[];

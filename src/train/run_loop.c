@@ -44,7 +44,10 @@ static void wait_for_writer(mx_run *r)
 mx_status mx_run_save_to(mx_run *r, mx_ckpt *c)
 {
     mx_str position = {0};
-    mx_loader_position(r->data.loader, &position);
+    if (r->data.loader)
+        mx_loader_position(r->data.loader, &position);
+    else
+        r->goal.objective->position(&r->goal, &position);
     mx_run_state st = r->at;
     st.loader = position.text;
     st.loader_bytes = position.len;

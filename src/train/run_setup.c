@@ -189,7 +189,7 @@ static void say_data(mx_run *r)
 static mx_status open_data(mx_run *r)
 {
     MX_TRY(mx_run_open_data(r, &r->data, r->request.batch.global_sequences, false));
-    if (r->leads)
+    if (r->leads && r->data.loader)
         say_data(r);
     if (r->request.eval_batch)
         MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->comm->size, true));
@@ -357,7 +357,7 @@ static mx_status open_state(mx_run *r)
     }
     MX_TRY(restore(r));
     MX_TRY(measure_frozen(r));
-    if (r->at.loader)
+    if (r->at.loader && r->data.loader)
         MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
     return MX_OK;
 }

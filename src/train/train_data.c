@@ -160,7 +160,7 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
         o.encoder.images = &d->images;
         o.pack.window_rows = 64; /* a window's documents may hold the bytes of their pictures */
     }
-    return mx_loader_open(&d->loader, &o);
+    return r.no_loader ? MX_OK : mx_loader_open(&d->loader, &o);
 }
 
 mx_status mx_train_data_open(mx_train_data *d, const mx_config *c, const char *model_dir,

@@ -37,6 +37,7 @@ typedef struct {
     int rank, n_ranks;     /* data ranks; 0 of 0 is the whole batch */
     bool evaluation;
     mx_loss_on loss_on;
+    bool no_loader;        /* the sets and the tokenizer alone */
     bool post;             /* records as post-training sees them: data/encode_whole.c */
     bool pairs;            /* chosen and rejected: two rows each, never packed */
     const mx_model_spec *model; /* with use_multimodal its images are read; NULL: text alone */

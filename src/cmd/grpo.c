@@ -1,0 +1,32 @@
+/* grpo.c - maxc grpo: learn from rewards; resumes by itself. */
+#include "cmd/verb.h"
+#include "train/objective.h"
+#include "train/run.h"
+
+extern const mx_objective mx_objective_grpo;
+
+static mx_status run(mx_invocation *inv)
+{
+    return mx_run_objective(inv->config, &mx_objective_grpo, inv->command_line);
+}
+
+/* TRL's. */
+static const char *const defaults[] = {
+    "packing=false",          "max_target_length=1024",  "learning_rate=1e-6",
+    "lr_schedule_type=linear", "warmup_steps_fraction=0", "adam_b2=0.999",
+    "adam_weight_decay=0",    "gradient_clipping_threshold=1", "per_device_batch_size=1",
+    "rl.num_generations=8",   "rl.grpo_beta=0",          NULL};
+
+const mx_verb mx_verb_grpo = {
+    .name = "grpo",
+    .doc = "learn from rewards, relative to a group of own answers: GRPO and its family",
+    .usage = "[FILE.yml] load_parameters_path=DIR dataset_path=... reward=... run_name=NAME",
+    .help = "Records have a prompt (text or messages) and what rewards need (answer, solution).\n"
+            "num_generations answers are sampled to each, with the weights that are trained;\n"
+            "per_device_batch_size counts prompts. reward= names built-in rewards, reward_command=\n"
+            "a program that judges. rollout_path=FILE trains on recorded groups instead.",
+    .takes_file = true,
+    .sections = MX_TAKES_TRAIN | MX_TAKES(POST) | MX_TAKES(DECODE),
+    .defaults = defaults,
+    .run = run,
+};

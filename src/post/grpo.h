@@ -1,0 +1,78 @@
+/* grpo.h - group-relative policy optimisation: what its parts share.
+ *
+ * G answers to each of P prompts; rows of the batch are prompt 0's answers, prompt 1's, ...
+ */
+#ifndef MX_POST_GRPO_H
+#define MX_POST_GRPO_H
+
+#include "post/prompts.h"
+#include "post/reward.h"
+#include "train/objective.h"
+
+/* How the losses of tokens become one number (grpo_loss.c). */
+typedef enum {
+    MX_MEAN_OF_SEQUENCES, /* each sequence's mean, and the mean of these */
+    MX_MEAN_OF_MICROBATCH, /* over the tokens of a microbatch */
+    MX_SUM_BY_LENGTH,     /* over sequences x max_completion_length */
+    MX_MEAN_OF_TOKENS,    /* over the tokens of the step */
+    MX_SUM_OF_SEQUENCES,  /* each sequence's sum, and the mean of these */
+} mx_grpo_mean;
+
+typedef struct mx_grpo_loss mx_grpo_loss;
+
+typedef struct {
+    const mx_grpo_loss *loss;
+    int64_t generations, iterations, max_completion;
+    double temperature, beta, epsilon, epsilon_high, delta; /* delta 0: none */
+    double sapo_positive, sapo_negative;
+    bool by_sequence; /* importance weights of whole sequences */
+    bool bias_correction, mask_truncated, record;
+    bool sampled; /* answers are sampled here, not read from rollout_path */
+    const char *scale; /* group, batch or none */
+} mx_grpo;
+
+struct mx_grpo_loss {
+    const char *name;
+    mx_grpo_mean mean;
+    /* The loss of each token, (B, S). ratio: (B, S), or (B, 1) by sequence; logp (B, S). */
+    mx_node *(*build)(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *advantage,
+                      mx_node *logp);
+    bool clips; /* has clip_ratio metrics */
+};
+const mx_grpo_loss *mx_grpo_loss_find(const char *name); /* NULL: none */
+const char *mx_grpo_loss_names(mx_arena *a);
+/* The objective's loss over the graph. Inputs: advantage (B), old and reference (B, S), has_old (B):
+ * 0 where the policy that answered is the present one. */
+mx_node *mx_grpo_build(mx_graph *g, const mx_head *h, mx_build *b, const void *settings);
+
+/* --- answers --- */
+
+typedef struct {
+    mx_tokens ids; /* with the end token, where it ended by itself */
+    float *logp;   /* of each under the sampler; owns; NULL: not known */
+    mx_str text;
+    bool truncated;
+    double reward; /* as recorded; NAN: to be judged */
+} mx_completion;
+void mx_completion_fini(mx_completion *c);
+
+/* rollout.c: answers by the weights of the run's own session, in place. */
+typedef struct mx_sampler mx_sampler;
+mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_grpo *s,
+                          int64_t rows) MX_MUST_USE;
+void mx_sampler_close(mx_sampler *s); /* NULL is a no-op */
+/* G answers to each of n prompts; draws are a function of (seed, generation, answer). */
+mx_status mx_sampler_run(mx_sampler *s, const mx_asked *prompts, int64_t n, int64_t generation,
+                         mx_completion *out) MX_MUST_USE;
+/* The answers of a record of rollout_path. */
+mx_status mx_recorded_answers(const mx_train_data *d, const mx_asked *asked, const mx_grpo *s,
+                              mx_completion *out) MX_MUST_USE;
+
+/* advantage.c: from rewards (n answers in groups of G, NAN: not judged) to advantages; the share of
+ * answers whose group's rewards are all equal. */
+typedef struct {
+    double mean, std, zero_share;
+} mx_reward_facts;
+mx_reward_facts mx_advantages(const mx_grpo *s, const double *reward, int64_t n, float *advantage);
+
+#endif

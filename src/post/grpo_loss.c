@@ -1,0 +1,205 @@
+/* grpo_loss.c - the losses of group-relative policy optimisation over the graph, as TRL has them.
+ *
+ *     d = log p - log p_old     rho = e^d, or by sequence exp(mean d over its tokens)
+ *     grpo, bnpo, dr_grpo, dapo, luspo   -min(rho A, clip(rho, 1 - eps, 1 + eps_high) A)
+ *     cispo                              -sg(min(rho, eps_high)) A log p
+ *     sapo                               -(4 / T) sigmoid(T (rho - 1)) A,  T by the sign of A
+ *     + beta k3, k3 = e^(ref - log p) - (ref - log p) - 1, times rho (use_bias_correction_kl)
+ * They differ in what the sum over tokens is divided by.
+ */
+#include "post/grpo.h"
+
+#include "ops.h"
+#include "post/tokens.h"
+#include <string.h>
+
+static mx_node *number(mx_graph *g, double x)
+{
+    return mx_constant(g, MX_SCALAR, MX_F32, x);
+}
+
+static mx_node *clipped(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *advantage,
+                        mx_node *logp)
+{
+    (void)logp;
+    mx_node *inside = mx_clamp(g, ratio, 1 - s->epsilon, 1 + s->epsilon_high);
+    if (s->delta > 0)
+        ratio = mx_clamp(g, ratio, 0, s->delta);
+    mx_node *free = mx_mul(g, ratio, advantage), *held = mx_mul(g, inside, advantage);
+    /* Their minimum; where they are equal, as on policy, the gradient is the first one's. */
+    mx_node *less = mx_detach(g, mx_greater(g, free, held));
+    mx_node *least = mx_add(g, free, mx_mul(g, less, mx_sub(g, held, free)));
+    return mx_affine(g, least, -1, 0);
+}
+
+static mx_node *cispo(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *advantage,
+                      mx_node *logp)
+{
+    mx_node *w = mx_detach(g, mx_minimum(g, ratio, number(g, s->epsilon_high)));
+    return mx_affine(g, mx_mul(g, mx_mul(g, w, advantage), logp), -1, 0);
+}
+
+static mx_node *sapo(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *advantage,
+                     mx_node *logp)
+{
+    (void)logp;
+    mx_node *good = mx_greater(g, advantage, number(g, 0));
+    double up = s->sapo_positive, down = s->sapo_negative;
+    mx_node *t = mx_affine(g, good, up - down, down), *by = mx_affine(g, good, 4 / up - 4 / down,
+                                                                      4 / down);
+    mx_node *soft = mx_sigmoid(g, mx_mul(g, t, mx_affine(g, ratio, 1, -1)));
+    return mx_affine(g, mx_mul(g, mx_mul(g, soft, by), advantage), -1, 0);
+}
+
+static const mx_grpo_loss losses[] = {
+    {"dapo", MX_MEAN_OF_TOKENS, clipped, true},
+    {"grpo", MX_MEAN_OF_SEQUENCES, clipped, true},
+    {"bnpo", MX_MEAN_OF_MICROBATCH, clipped, true},
+    {"dr_grpo", MX_SUM_BY_LENGTH, clipped, true},
+    {"luspo", MX_SUM_OF_SEQUENCES, clipped, true},
+    {"gspo", MX_MEAN_OF_SEQUENCES, clipped, true},
+    {"cispo", MX_MEAN_OF_TOKENS, cispo, false},
+    {"sapo", MX_MEAN_OF_SEQUENCES, sapo, false},
+};
+
+const mx_grpo_loss *mx_grpo_loss_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof losses / sizeof *losses; i++)
+        if (strcmp(losses[i].name, name) == 0)
+            return &losses[i];
+    return NULL;
+}
+
+const char *mx_grpo_loss_names(mx_arena *a)
+{
+    const char *text = "";
+    for (size_t i = 0; i < sizeof losses / sizeof *losses; i++)
+        text = mx_arena_printf(a, "%s%s%s", text, i ? ", " : "", losses[i].name);
+    return text;
+}
+
+/* --- the graph --- */
+
+/* Tokens of a batch by row. */
+typedef struct {
+    mx_graph *g;
+    const mx_grpo *s;
+    mx_token_logps t;
+    mx_node *counts, *logp; /* (B, S) */
+    mx_node *tokens;        /* (B, 1), at least 1 */
+    mx_node *advantage;     /* (B, 1) */
+    mx_node *ratio;         /* (B, S), or (B, 1) by sequence */
+    mx_node *kl;            /* (B, S); NULL: none */
+} rows;
+
+static rows rows_of(mx_graph *g, const mx_head *h, const mx_build *b, const mx_grpo *s)
+{
+    mx_shape shape = MX_SHAPE(b->batch, b->seq);
+    rows r = {.g = g, .s = s, .t = mx_logps_of(g, h, b, s->temperature)};
+    r.counts = mx_reshape(g, r.t.counts, shape);
+    r.logp = mx_reshape(g, r.t.logp, shape);
+    r.tokens = mx_maximum(g, mx_row_sum(g, r.counts), number(g, 1));
+    r.advantage = mx_reshape(g, mx_input(g, "advantage", MX_SHAPE(b->batch), MX_F32),
+                             MX_SHAPE(b->batch, 1));
+    mx_node *known = mx_reshape(g, mx_input(g, "has_old", MX_SHAPE(b->batch), MX_F32),
+                                MX_SHAPE(b->batch, 1));
+    mx_node *now = mx_detach(g, r.logp), *old = mx_input(g, "old", shape, MX_F32);
+    old = mx_add(g, now, mx_mul(g, mx_sub(g, old, now), known));
+    mx_node *d = mx_mul(g, mx_sub(g, r.logp, old), r.counts);
+    if (s->by_sequence)
+        d = mx_div(g, mx_row_sum(g, d), r.tokens);
+    r.ratio = mx_exp(g, d);
+    if (s->beta > 0) {
+        mx_node *ref = mx_input(g, "reference", shape, MX_F32);
+        mx_node *far = mx_mul(g, mx_sub(g, ref, r.logp), r.counts);
+        r.kl = mx_affine(g, mx_sub(g, mx_exp(g, far), far), 1, -1);
+        if (s->bias_correction)
+            r.kl = mx_mul(g, r.kl, r.ratio);
+    }
+    return r;
+}
+
+/* Per token, or per sequence where x is (B, 1): a scalar. */
+static mx_node *mean_over(const rows *r, mx_node *x)
+{
+    mx_graph *g = r->g;
+    if (x->type.dim[1] == 1)
+        return mx_affine(g, mx_sum_all(g, x), 1 / (double)r->t.batch, 0);
+    return mx_mean_counted(g, x, r->counts);
+}
+
+/* (1, 1): the largest over sequences of each one's mean. */
+static mx_node *most_of(const rows *r, mx_node *x)
+{
+    mx_graph *g = r->g;
+    if (x->type.dim[1] != 1)
+        x = mx_div(g, mx_row_sum(g, mx_mul(g, x, r->counts)), r->tokens);
+    return mx_row_max(g, mx_reshape(g, x, MX_SHAPE(1, r->t.batch)));
+}
+
+static void clip_metrics(const rows *r)
+{
+    mx_graph *g = r->g;
+    mx_node *low = mx_greater(g, number(g, 1 - r->s->epsilon), r->ratio);
+    mx_node *high = mx_greater(g, r->ratio, number(g, 1 + r->s->epsilon_high));
+    low = mx_mul(g, low, mx_greater(g, number(g, 0), r->advantage));
+    high = mx_mul(g, high, mx_greater(g, r->advantage, number(g, 0)));
+    mx_metric_root(g, "clip_ratio/low_mean", mean_over(r, low));
+    mx_metric_root(g, "clip_ratio/high_mean", mean_over(r, high));
+    mx_metric_root(g, "clip_ratio/region_mean", mean_over(r, mx_add(g, low, high)));
+    mx_node *least = most_of(r, mx_affine(g, low, -1, 0));
+    mx_metric_root(g, "clip_ratio/low_min", mx_affine(g, least, -1, 0));
+    mx_metric_root(g, "clip_ratio/high_max", most_of(r, high));
+}
+
+/* How far the sampler's log-probabilities are from training's. */
+static void gap_metrics(const rows *r)
+{
+    mx_graph *g = r->g;
+    mx_node *drawn = mx_input(g, "drawn", MX_SHAPE(r->t.batch, r->t.seq), MX_F32);
+    mx_node *d = mx_mul(g, mx_sub(g, mx_detach(g, r->logp), drawn), r->counts);
+    mx_node *gap = mx_maximum(g, d, mx_affine(g, d, -1, 0));
+    mx_metric_root(g, "sampling/sampling_logp_difference/mean", mx_mean_counted(g, gap, r->counts));
+    int64_t n = r->t.batch * r->t.seq;
+    mx_metric_root(g, "sampling/sampling_logp_difference/max",
+                   mx_row_max(g, mx_reshape(g, gap, MX_SHAPE(1, n))));
+}
+
+static mx_node *add_up(const rows *r, mx_node *each)
+{
+    mx_graph *g = r->g;
+    mx_node *counted = mx_mul(g, each, r->counts), *sums = mx_row_sum(g, counted);
+    switch (r->s->loss->mean) {
+    case MX_MEAN_OF_SEQUENCES: return mx_sum_all(g, mx_div(g, sums, r->tokens));
+    case MX_MEAN_OF_MICROBATCH: return mx_mean_counted(g, each, r->counts);
+    default: return mx_sum_all(g, sums);
+    }
+}
+
+mx_node *mx_grpo_build(mx_graph *g, const mx_head *h, mx_build *b, const void *settings)
+{
+    const mx_grpo *s = settings;
+    rows r = rows_of(g, h, b, s);
+    mx_node *each = s->loss->build(g, s, r.ratio, r.advantage, r.logp);
+    if (r.kl)
+        each = mx_add(g, each, mx_affine(g, r.kl, s->beta, 0));
+    if (each->type.dim[1] == 1)
+        each = mx_broadcast_to(g, each, MX_SHAPE(b->batch, b->seq));
+    if (b->training) {
+        mx_token_facts f = mx_facts_of(g, h, &r.t);
+        mx_metric_root(g, "entropy", mx_mean_counted(g, f.entropy, r.t.counts));
+        if (r.kl)
+            mx_metric_root(g, "kl", mean_over(&r, r.kl));
+        if (s->loss->clips)
+            clip_metrics(&r);
+        if (strcmp(s->loss->name, "cispo") == 0)
+            mx_metric_root(g, "cispo_clip_ratio",
+                           mean_over(&r, mx_mul(g, mx_greater(g, r.ratio,
+                                                              number(g, s->epsilon_high)),
+                                                mx_greater(g, r.advantage, number(g, 0)))));
+        if (s->sampled)
+            gap_metrics(&r);
+    }
+    mx_node *share = mx_affine(g, r.t.scale, (double)b->batch, 0);
+    return mx_loss_root(g, b, mx_mul(g, add_up(&r, each), r.t.scale), share);
+}

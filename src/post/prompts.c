@@ -1,0 +1,148 @@
+/* prompts.c - see prompts.h. */
+#include "post/prompts.h"
+
+#include "data/dataset.h"
+#include "data/encode.h"
+#include <string.h>
+
+struct mx_prompts {
+    const mx_train_data *d;
+    mx_mixture mixture;
+    mx_record record;
+};
+
+mx_status mx_prompts_open(mx_prompts **out, const mx_train_data *d, const mx_dataset_options *sets,
+                          int n)
+{
+    mx_prompts *p = mx_realloc(NULL, sizeof *p);
+    *p = (mx_prompts){.d = d};
+    *out = p;
+    return mx_mixture_open(&p->mixture, sets, n);
+}
+
+void mx_prompts_close(mx_prompts *p)
+{
+    if (!p)
+        return;
+    mx_mixture_close(&p->mixture);
+    mx_record_fini(&p->record);
+    mx_free(p);
+}
+
+void mx_asked_fini(mx_asked *a)
+{
+    json_decref(a->record);
+    mx_tokens_fini(&a->ids);
+    mx_free((char *)a->text);
+    *a = (mx_asked){0};
+}
+
+/* Every column as JSON: texts as strings, anything else as it is. */
+static mx_status to_json(const mx_record *r, json_t **out)
+{
+    *out = json_object();
+    for (int i = 0; i < r->n_cells; i++) {
+        const mx_cell *c = &r->cells[i];
+        const char *data = mx_record_data(r, i);
+        json_t *v = NULL;
+        json_error_t error;
+        if (c->kind == MX_CELL_TEXT)
+            v = json_stringn(data, c->len_bytes);
+        else if (c->kind == MX_CELL_JSON)
+            v = json_loadb(data, c->len_bytes, JSON_DECODE_ANY, &error);
+        else if (c->kind == MX_CELL_NULL)
+            v = json_null();
+        if (c->kind == MX_CELL_JSON && !v)
+            return mx_fail(MX_INPUT, "column \"%s\" is not valid JSON: %s", mx_record_name(r, i),
+                           error.text);
+        if (v)
+            json_object_set_new(*out, mx_record_name(r, i), v);
+    }
+    return MX_OK;
+}
+
+static char *copy_text(const char *text, size_t n)
+{
+    char *s = mx_realloc(NULL, n + 1);
+    memcpy(s, text, n);
+    s[n] = 0;
+    return s;
+}
+
+mx_status mx_prompt_ids(const mx_train_data *d, const json_t *prompt, const json_t *tools,
+                        mx_asked *out)
+{
+    mx_str text = {0};
+    bool chat = json_is_array(prompt);
+    mx_encoder e = {.tokenizer = d->tokenizer, .chat = d->chat};
+    mx_encode_options o = {.add_special = !chat,
+                           .special_in_text = chat ? MX_SPECIAL_PARSE : MX_SPECIAL_TEXT};
+    mx_status st = MX_OK;
+    if (chat && !d->chat)
+        st = mx_fail(MX_INPUT, "the prompt is a conversation, and the model has no chat template; "
+                     "set chat_template_path");
+    else if (chat)
+        st = mx_chat_text(&e, (json_t *)prompt, (json_t *)tools, json_array_size(prompt), true,
+                          &text);
+    else
+        mx_str_add_n(&text, json_string_value(prompt), json_string_length(prompt));
+    out->ids.n = 0;
+    if (!st)
+        st = mx_tokenizer_encode(d->tokenizer, mx_str_text(&text), text.len, &o, &out->ids);
+    if (!st && !out->ids.n)
+        st = mx_fail(MX_INPUT, "the prompt is empty");
+    mx_free((char *)out->text);
+    out->text = copy_text(mx_str_text(&text), text.len);
+    mx_str_fini(&text);
+    return st;
+}
+
+mx_status mx_prompts_next(mx_prompts *p, mx_asked *a, bool *end)
+{
+    int which;
+    mx_asked_fini(a);
+    MX_TRY(mx_mixture_next(&p->mixture, &p->record, &which, end));
+    if (*end)
+        return MX_OK;
+    mx_status st = to_json(&p->record, &a->record);
+    const json_t *prompt = json_object_get(a->record, "prompt");
+    prompt = prompt ? prompt : json_object_get(a->record, "messages");
+    prompt = prompt ? prompt : json_object_get(a->record, "question");
+    if (!st && !json_is_string(prompt) && !json_is_array(prompt))
+        st = mx_fail(MX_INPUT, "expected a prompt (a text or a list of messages), messages or a "
+                     "question");
+    if (!st)
+        st = mx_prompt_ids(p->d, prompt, json_object_get(a->record, "tools"), a);
+    return mx_record_place(st, &p->record);
+}
+
+/* --- the place in the data --- */
+
+void mx_prompts_position(const mx_prompts *p, mx_str *json)
+{
+    const mx_mixture_position *at = &p->mixture.at;
+    mx_str_addf(json, "{\"t\": %lld, \"cursors\": [", (long long)at->t);
+    for (int i = 0; i < at->n; i++)
+        mx_str_addf(json, "%s[%lld, %lld, %lld, %lld]", i ? ", " : "",
+                    (long long)at->cursors[i].epoch, (long long)at->cursors[i].index,
+                    (long long)at->cursors[i].file, (long long)at->cursors[i].record);
+    mx_str_add(json, "]}");
+}
+
+mx_status mx_prompts_seek(mx_prompts *p, const char *text, size_t n)
+{
+    mx_mixture_position *at = &p->mixture.at;
+    json_t *j = json_loadb(text, n, 0, NULL), *list = json_object_get(j, "cursors");
+    bool fits = (int)json_array_size(list) == at->n;
+    for (int i = 0; i < at->n && fits; i++) {
+        json_t *c = json_array_get(list, (size_t)i);
+        int64_t v[4];
+        for (size_t k = 0; k < 4; k++)
+            v[k] = json_integer_value(json_array_get(c, k));
+        at->cursors[i] = (mx_cursor){v[0], v[1], v[2], v[3]};
+    }
+    at->t = json_integer_value(json_object_get(j, "t"));
+    json_decref(j);
+    return fits ? MX_OK
+                : mx_fail(MX_INPUT, "the checkpoint's place in the data is of other datasets");
+}

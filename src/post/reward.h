@@ -1,0 +1,57 @@
+/* reward.h - what an answer is worth.
+ *
+ * A built-in reward is one const struct (`const mx_reward mx_reward_NAME`) in a file of src/post,
+ * found by tools/scan. Others come from a command (reward_command.c). NAN says that the answer
+ * cannot be judged: it is left out of its group's baseline and teaches nothing.
+ */
+#ifndef MX_POST_REWARD_H
+#define MX_POST_REWARD_H
+
+#include "base/config.h"
+#include "text/regex.h"
+#include <jansson.h>
+
+/* One answer to be judged; everything is borrowed. */
+typedef struct {
+    const char *prompt;
+    const char *answer; /* its text, without special tokens */
+    size_t n_answer;
+    const json_t *record; /* every column of the prompt's record */
+    int64_t tokens, max_tokens;
+    bool truncated; /* ended by max_completion_length */
+} mx_judged;
+
+/* What rewards are told; read once. */
+typedef struct {
+    mx_regex *pattern; /* of `format` */
+    mx_regex_scratch *scratch;
+} mx_reward_context;
+
+typedef struct {
+    const char *name, *doc;
+    double (*score)(const mx_reward_context *c, const mx_judged *j);
+} mx_reward;
+
+extern const mx_reward *const mx_reward_table[];
+extern const int mx_reward_count;
+
+enum { MX_MAX_REWARDS = 16 };
+
+/* The rewards of a run. */
+typedef struct mx_rewards mx_rewards;
+mx_status mx_rewards_open(mx_rewards **out, const mx_config *c) MX_MUST_USE;
+void mx_rewards_close(mx_rewards *r); /* NULL is a no-op */
+int mx_rewards_count(const mx_rewards *r);
+const char *mx_rewards_name(const mx_rewards *r, int k);
+double mx_rewards_weight(const mx_rewards *r, int k);
+/* score[i * count + k]: reward k of answer i. */
+mx_status mx_rewards_judge(mx_rewards *r, const mx_judged *answers, int64_t n,
+                           double *score) MX_MUST_USE;
+
+/* The answer that a record wants: the first of answer, solution, ground_truth, completion, as
+ * text; what follows "#### " where it has that (GSM8K). NULL: none. */
+const char *mx_wanted_answer(const json_t *record, char *buf, size_t cap);
+/* What stands between <answer> and </answer>, else the whole, without spaces around it. */
+void mx_given_answer(const mx_judged *j, const char **text, size_t *n);
+
+#endif
