@@ -11,6 +11,8 @@
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
 #   make readme     the table of model families in README.md, from the program's own
+#   make base-yml   configs/base.yml, from the tables of keys
+#   make fuzz-keys  N (3000) random settings of all keys, a few steps each, under ASan
 #
 # There are no lists of files here: directories are scanned, and the op, model, verb and test tables are
 # scanned out of the sources by tools/scan.
@@ -51,12 +53,12 @@ SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
 CUDA_ONLY := $(filter src/device/cuda/plugin/%,$(SRC))
 LIB_SRC := $(filter-out src/cmd/main.c $(CUDA_ONLY),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
-TABLES := ops models verbs $(if $(wildcard src/data/source.h),sources benches)
+TABLES := ops models verbs keys $(if $(wildcard src/data/source.h),sources benches)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
-.PHONY: all release demo test test-bin test-crash test-memory test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme format clean setup banner
+.PHONY: all release demo test test-bin test-crash test-memory test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme base-yml fuzz-keys format clean setup banner
 all: setup banner $(B)/maxc
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
 
@@ -140,6 +142,8 @@ lint:
 	@tools/lint
 readme: all
 	@tools/readme
+base-yml: all
+	@$(B)/maxc help base.yml > $(BUILD)/base.yml && mv $(BUILD)/base.yml configs/base.yml
 format:
 	@find src tests bench -name '*.[ch]' -o -name '*.cu' | xargs clang-format -i
 clean:

@@ -120,7 +120,21 @@ bool mx_config_is_set(const mx_config *cfg, const char *name)
 
 bool mx_config_is_users(const mx_config *cfg, const char *name)
 {
-    return entry(cfg, name)->layer >= MX_LAYER_FILE;
+    mx_layer layer = entry(cfg, name)->layer;
+    return layer == MX_LAYER_OWN_BASE || layer >= MX_LAYER_FILE;
+}
+
+bool mx_config_equals(const mx_config *cfg, const char *name, const char *text)
+{
+    const mx_config_entry *e = asked(cfg, name);
+    mx_arena a = {0};
+    mx_value v;
+    mx_str why = {0};
+    bool same = mx_value_read_text(&a, e->key, text, &v, &why) &&
+                mx_value_equal(e->key, &e->value, &v);
+    mx_str_fini(&why);
+    mx_arena_fini(&a);
+    return same;
 }
 
 const char *mx_config_where(const mx_config *cfg, const char *name)
@@ -137,25 +151,37 @@ void mx_config_print(const mx_config *cfg, const char *name, mx_str *out)
         mx_value_write(e->key, &e->value, out);
 }
 
-/* In the order of the table, so that the file reads like base.yml. base_config is left out: what
- * those files said is in the values, and they may be gone when the resolved file is read. */
+const char *mx_config_notes(const mx_config *cfg)
+{
+    return cfg->notes;
+}
+
+static bool is_written(const mx_config *cfg, const mx_key *k)
+{
+    return k->type != MX_KEY_FOREIGN && !(k->flags & MX_KEY_SECRET) &&
+           strcmp(k->name, "base_config") != 0 && mx_key_is_taken(k, cfg->user, cfg->like);
+}
+
+/* By sections, so that the file reads like base.yml. base_config is left out: what those files said
+ * is in the values, and they may be gone when the resolved file is read. */
 void mx_config_write(const mx_config *cfg, mx_str *out)
 {
-    int section = -1;
-    for (const mx_key *const *t = cfg->schema->tables; *t; t++)
-        for (const mx_key *k = *t; k->name; k++) {
-            bool wanted = cfg->sections >> k->section & 1;
-            if (!wanted || k->type == MX_KEY_RETIRED || (k->flags & MX_KEY_SECRET) ||
-                strcmp(k->name, "base_config") == 0)
-                continue;
-            const mx_key_section *s = &cfg->schema->sections[k->section];
-            if (k->section != section)
-                mx_str_addf(out, "%s# %s: %s\n", out->len ? "\n" : "", s->name, s->doc);
-            section = k->section;
-            mx_str_addf(out, "%s: ", k->name);
-            mx_value_write(k, &entry(cfg, k->name)->value, out);
-            mx_str_add(out, "\n");
-        }
+    for (int i = 0; cfg->schema->sections[i].name; i++) {
+        const mx_key_section *section = &cfg->schema->sections[i];
+        bool begun = false;
+        for (const mx_key *const *t = cfg->schema->tables; *t; t++)
+            for (const mx_key *k = *t; k->name; k++) {
+                if (k->section != i || !is_written(cfg, k))
+                    continue;
+                if (!begun)
+                    mx_str_addf(out, "%s# %s: %s\n", out->len ? "\n" : "", section->name,
+                                section->doc);
+                begun = true;
+                mx_str_addf(out, "%s: ", k->name);
+                mx_value_write(k, &entry(cfg, k->name)->value, out);
+                mx_str_add(out, "\n");
+            }
+    }
 }
 
 int mx_config_unused(const mx_config *cfg, mx_str *names)
@@ -163,11 +189,39 @@ int mx_config_unused(const mx_config *cfg, mx_str *names)
     int n = 0;
     for (int i = 0; i < cfg->n; i++) {
         const mx_config_entry *e = &cfg->entries[i];
-        if (e->asked || e->layer <= MX_LAYER_MODEL || e->key->type == MX_KEY_RETIRED)
-            continue;
-        mx_str_addf(names, "%s%s", n++ ? ", " : "", e->key->name);
+        if (!e->asked && mx_config_is_users(cfg, e->key->name) &&
+            mx_key_state_of(e->key) == MX_KEY_IS_DONE)
+            mx_str_addf(names, "%s%s", n++ ? ", " : "", e->key->name);
     }
     return n;
+}
+
+int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const char ***names)
+{
+    int n = 0;
+    *names = MX_NEW_N(a, const char *, cfg->n);
+    for (int i = 0; i < cfg->n; i++) {
+        mx_config_entry *e = &cfg->entries[i];
+        if (e->asked || (e->key->flags & flags) != flags || e->layer <= MX_LAYER_BASE)
+            continue;
+        if (!mx_config_equals(cfg, e->key->name, e->key->fallback))
+            (*names)[n++] = e->key->name;
+        e->asked = false;
+    }
+    return n;
+}
+
+void mx_config_derive(const mx_config *cfg, const char *name, const char *text, const char *where)
+{
+    mx_config_entry *e = mx_config_entry_find(cfg, name);
+    mx_arena *a = &((mx_config *)cfg)->arena; /* what is settled later was open, not changed */
+    mx_str why = {0};
+    MX_ASSERT(e && e->layer <= MX_LAYER_BASE, "`%s` is set by %s", name, e ? e->where : "nothing");
+    bool ok = mx_value_read_text(a, e->key, text, &e->value, &why);
+    MX_ASSERT(ok, "%s", mx_str_text(&why));
+    mx_str_fini(&why);
+    e->layer = MX_LAYER_MODEL;
+    e->where = mx_arena_strdup(a, where);
 }
 
 int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused)
@@ -178,6 +232,8 @@ int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, i
         const mx_config_entry *b = &new->entries[i];
         const mx_config_entry *a = mx_config_entry_find(old, b->key->name);
         if (!a || a->key->type != b->key->type || (b->key->flags & MX_KEY_SECRET) ||
+            mx_key_state_of(b->key) != MX_KEY_IS_DONE ||
+            !mx_key_is_taken(b->key, new->user, new->like) ||
             mx_value_equal(b->key, &a->value, &b->value))
             continue;
         n++;

@@ -42,6 +42,18 @@ const mx_verb *mx_verb_nearest(const char *name)
     return best && mx_is_near(name, distance) ? best : NULL;
 }
 
+/* A verb's own key of the same name takes the place of the schema's. */
+bool mx_verb_takes(const mx_verb *v, const mx_key *key)
+{
+    return !v->takes_no_keys && !mx_key_find(v->keys, key->name) &&
+           mx_key_is_taken(key, v->name, v->like);
+}
+
+bool mx_verb_reads(const mx_verb *v, const mx_key *key)
+{
+    return mx_verb_takes(v, key) && mx_word_among(key->verbs, v->name);
+}
+
 typedef struct {
     mx_arena *arena;
     const mx_verb *verb;
@@ -140,6 +152,10 @@ static mx_status check_arguments(const command *c)
                        c->args[v->max_args], v->name, v->usage);
     if (c->n_args < v->min_args)
         return mx_fail(MX_USAGE, "an argument is missing; usage: maxc %s %s", v->name, v->usage);
+    for (int i = 0; i < c->n_args; i++)
+        if (mx_path_advice(c->args[i]))
+            return mx_fail(MX_USAGE, "`%s` is not on this machine; %s", c->args[i],
+                           mx_path_advice(c->args[i]));
     if (v->takes_no_keys && c->n_settings)
         return mx_fail(MX_USAGE, "takes no keys, found `%s`; usage: maxc %s %s", c->settings[0],
                        v->name, v->usage);
@@ -184,8 +200,8 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
         .schema = &mx_keys,
         .extra = c->verb->keys,
         .elsewhere = elsewhere,
-        .sections = c->verb->sections,
         .user = c->verb->name,
+        .like = c->verb->like,
         .home = *home ? home : NULL,
         .file = c->file,
         .args = c->settings,
@@ -203,6 +219,8 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
     mx_config *config = NULL;
     if (!c->verb->takes_no_keys)
         MX_TRY(mx_config_load(&config, &request));
+    if (config)
+        fputs(mx_config_notes(config), stderr);
     inv.config = config;
     mx_status st = mx_memory_check();
     if (!st)

@@ -282,7 +282,6 @@ const mx_verb mx_verb_generate = {
         "commas) shows the model pictures: before the prompt, or where its image mark stands.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(DECODE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION),
     .keys = keys,
     .run = run,
 };

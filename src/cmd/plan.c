@@ -189,12 +189,16 @@ out:
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
     {"chip", MX_KEY_ENUM, 0, "this", "this|a100|h100|h200|b200",
-     "the device to plan for; this: the machine", 0, 0},
-    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has", 0, 0},
-    {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},
-    {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has", 0, 0},
+     "the device to plan for; this: the machine", .example = "chip=h100"},
+    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has",
+     .example = "memory_gib=24"},
+    {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has",
+     .example = "peak_tflops=90"},
+    {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has",
+     .example = "bandwidth_gbs=900"},
     {"kernels_for", MX_KEY_STRING, 0, "", 0,
-     "compile the generated GPU kernels for this architecture (sm_90a); needs no GPU", 0, 0},
+     "compile the generated GPU kernels for this architecture (sm_90a); needs no GPU",
+     .example = "kernels_for=sm_90a"},
     {0},
 };
 
@@ -207,7 +211,7 @@ const mx_verb mx_verb_plan = {
         "(model_name=NAME for one of configs/models). Exit status 4 when the run would not fit.",
     .max_args = 1,
     .takes_file = true,
-    .sections = MX_TAKES_TRAIN,
+    .like = "train",
     .keys = keys,
     .run = run,
 };

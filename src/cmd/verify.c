@@ -61,11 +61,15 @@ static mx_status run(mx_invocation *inv)
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
     {"golden", MX_KEY_STRING, 0, "", 0,
-     "file with the recorded numbers; empty: MODEL/golden.safetensors", 0, 0},
-    {"tolerance", MX_KEY_FLOAT, 0, "2e-4", "0..", "largest error over largest magnitude", 0, 0},
-    {"no_fuse", MX_KEY_BOOL, 0, "false", 0, "run every elementwise op alone", 0, 0},
+     "file with the recorded numbers; empty: MODEL/golden.safetensors", 0, MX_KEY_PATH,
+     .example = "golden=other.safetensors"},
+    {"tolerance", MX_KEY_FLOAT, 0, "2e-4", "0..", "largest error over largest magnitude",
+     .example = "tolerance=1e-12"},
+    {"no_fuse", MX_KEY_BOOL, 0, "false", 0, "run every elementwise op alone",
+     .example = "no_fuse=true dump_ir=fuse"},
     {"exact", MX_KEY_BOOL, 0, "false", 0,
-     "float64, so that only the recorded numbers are rounded; logits, loss and gradients", 0, 0},
+     "float64, so that only the recorded numbers are rounded; logits, loss and gradients",
+     .example = "exact=true"},
     {0},
 };
 
@@ -78,7 +82,6 @@ const mx_verb mx_verb_verify = {
             "it. Exit status 0 only when everything present was checked and is within tolerance.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(PRECISION) | MX_TAKES(DEVICE) | MX_TAKES(MEMORY) | MX_TAKES(PROFILE),
     .keys = keys,
     .run = run,
 };

@@ -56,4 +56,5 @@ const mx_model mx_model_deepseek_v2 = {
     .no_decay = "*norm*,*.bias",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=softmax",
+    .always = "attention_type=mla",
 };

@@ -42,4 +42,5 @@ const mx_model mx_model_deepseek_v3 = {
     .layer_prefix = "model.layers.",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=sigmoid,use_indexer=false",
+    .always = "attention_type=mla,routed_bias=true",
 };

@@ -201,4 +201,5 @@ const mx_model mx_model_deepseek_v32 = {
     .layer_prefix = "model.layers.",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=sigmoid,use_indexer=true",
+    .always = "attention_type=mla,routed_bias=true",
 };

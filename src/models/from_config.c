@@ -31,30 +31,13 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
-/* Do the keys have these values, "key=value,key=value"? Texts and booleans only. */
-static bool agrees(const mx_config *cfg, const char *pairs)
-{
-    for (const char *p = pairs; p && *p;) {
-        char key[64];
-        size_t k = strcspn(p, "="), n = strcspn(p, ",");
-        snprintf(key, sizeof key, "%.*s", (int)k, p);
-        const char *have = mx_config_type(cfg, key) != MX_KEY_BOOL ? mx_config_text(cfg, key)
-                           : mx_config_bool(cfg, key)              ? "true"
-                                                                   : "false";
-        if (strlen(have) != n - k - 1 || memcmp(have, p + k + 1, n - k - 1) != 0)
-            return false;
-        p += n + (p[n] == ',');
-    }
-    return true;
-}
-
 /* The first of the table that the keys name; a family with images only where they ask for them. */
 static const mx_model *choose(const mx_config *cfg, const char *block, bool images)
 {
     for (int i = 0; i < mx_model_count; i++) {
         const mx_model *m = mx_model_table[i];
         if ((m->images != NULL) == images && listed(m->decoder_block, block) &&
-            agrees(cfg, m->decoder_keys))
+            mx_model_keys_agree(cfg, m->decoder_keys))
             return m;
     }
     return NULL;
@@ -329,6 +312,10 @@ mx_status mx_model_from_config(mx_model_spec *m, const mx_config *cfg)
     MX_TRY(mx_model_config_json(cfg, &json));
     mx_status st = mx_model_from_json(m, json, mx_config_where(cfg, "decoder_block"));
     json_decref(json);
+    if (!st)
+        st = mx_model_check_keys(cfg, m->family);
+    if (st)
+        mx_model_spec_fini(m);
     return st;
 }
 

@@ -32,4 +32,6 @@ const mx_model mx_model_gemma2 = {
     .fields = fields,
     MX_GEMMA_FAMILY(finish),
     .decoder_block = "gemma2",
+    .always = "logits_via_embedding=true,use_post_attn_norm=true,"
+              "use_post_ffw_norm=true",
 };

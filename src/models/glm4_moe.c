@@ -95,4 +95,5 @@ const mx_model mx_model_glm4_moe = {
     .no_decay = "*norm*,*.bias",
     .layer_prefix = "model.layers.",
     .decoder_block = "glm4_moe",
+    .always = "routed_bias=true,routed_score_func=sigmoid",
 };

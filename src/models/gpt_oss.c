@@ -103,4 +103,6 @@ const mx_model mx_model_gpt_oss = {
     .build = build,
     .no_decay = "*norm*,*.bias,*_bias,*.sinks",
     .decoder_block = "gpt_oss",
+    .always = "attention_sink=true,base_moe_mlp_dim=base_mlp_dim,mlp_bias=true,"
+              "rope_interleave=false,routed_bias=true",
 };

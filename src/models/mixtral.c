@@ -73,4 +73,5 @@ const mx_model mx_model_mixtral = {
     .other_parts = mx_joined_experts,
     .no_decay = "*norm*",
     .decoder_block = "mixtral",
+    .always = "base_moe_mlp_dim=base_mlp_dim",
 };

@@ -141,6 +141,10 @@ struct mx_model {
     /* Values of MaxText's keys that tell families of one decoder_block apart,
      * "key=value,key=value"; NULL: none are needed. */
     const char *decoder_keys;
+    /* Values that such keys always have in this family, whose configuration has no field for them:
+     * another value is refused. A key that is neither here nor in the fields is the family's only
+     * with its default. NULL: none. */
+    const char *always;
 };
 
 extern const mx_model *const mx_model_table[];

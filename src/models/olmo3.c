@@ -119,4 +119,5 @@ const mx_model mx_model_olmo3 = {
     .build = build,
     .no_decay = "*norm*,*.bias",
     .decoder_block = "olmo3",
+    .always = "rope_attention_scaling=true,rope_interleave=false,use_qk_norm=true",
 };

@@ -81,6 +81,7 @@ const mx_model mx_model_qwen3_5_moe = {
     .build = mx_qwen3_next_build,
     .unused = "mtp.*",
     .decoder_block = "qwen3_5",
+    .always = "norm_topk_prob=true",
     FAMILY,
 };
 

@@ -63,4 +63,5 @@ const mx_model mx_model_qwen3_moe = {
     .other_parts = mx_joined_experts,
     .no_decay = "*norm*,*.bias",
     .decoder_block = "qwen3_moe",
+    .always = "use_qk_norm=true",
 };

