@@ -24,10 +24,31 @@ void mx_problem_add(mx_problems *p, const char *fmt, ...)
         mx_str_add(&p->text, "\n  (further problems are not shown)");
 }
 
+/* Tests compare what a verb reads with what the tables of keys say: with MAXC_TEST_READS=FILE each
+ * configuration leaves lines "VERB KEY" there. */
+#ifdef MX_TEST_BUILD
+static void record_reads(const mx_config *cfg)
+{
+    const char *path = getenv("MAXC_TEST_READS");
+    FILE *f = path && cfg->user ? fopen(path, "a") : NULL;
+    for (int i = 0; f && i < cfg->n; i++)
+        if (cfg->entries[i].asked)
+            fprintf(f, "%s %s\n", cfg->user, cfg->entries[i].key->name);
+    if (f)
+        fclose(f);
+}
+#else
+static void record_reads(const mx_config *cfg)
+{
+    (void)cfg;
+}
+#endif
+
 void mx_config_free(mx_config *cfg)
 {
     if (!cfg)
         return;
+    record_reads(cfg);
     mx_arena arena = cfg->arena; /* holds cfg itself */
     mx_arena_fini(&arena);
 }

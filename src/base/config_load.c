@@ -32,7 +32,9 @@ void mx_settings_add_problem(mx_settings *s, mx_layer layer, const char *where,
 
 const mx_key *mx_settings_key(const mx_settings *s, const char *name)
 {
-    const mx_key *k = mx_key_find(s->req->extra, name);
+    const mx_config_entry *e = mx_config_entry_find(s->cfg, name);
+    const mx_key *k = mx_key_find(s->req->extra, name); /* by its other names too, first of all */
+    k = !k && e ? e->key : k;
     for (const mx_key *const *t = s->req->schema->tables; !k && *t; t++)
         k = mx_key_find(*t, name);
     return k;
@@ -308,6 +310,17 @@ static void check_relations(mx_settings *s)
         s->cfg->entries[i].asked = false; /* a check is no use */
 }
 
+/* What had its effect on other keys. */
+static void mark_used(mx_settings *s)
+{
+    static const char *const names[] = {"base_config", "model_name"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        mx_config_entry *e = mx_config_entry_find(s->cfg, names[i]);
+        if (e && !s->req->is_resolved)
+            e->asked = e->layer > MX_LAYER_BASE;
+    }
+}
+
 mx_status mx_config_load(mx_config **out, const mx_config_request *request)
 {
     *out = NULL;
@@ -335,6 +348,7 @@ mx_status mx_config_load(mx_config **out, const mx_config_request *request)
     resolve(&s, MX_LAYER_FILE, MX_LAYER_ARGUMENT);
     check_required(&s);
     check_relations(&s);
+    mark_used(&s);
     if (s.foreign.len)
         mx_str_addf(&s.notes, "note: without a meaning here: %s\n", mx_str_text(&s.foreign));
     cfg->notes = mx_arena_strdup(&cfg->arena, mx_str_text(&s.notes));

@@ -43,8 +43,9 @@ static mx_status run(mx_invocation *inv)
 
 static const mx_key keys[] = {
     {"megabytes", MX_KEY_INT, 0, "64", "1..100000", "size of generated data",
-     .example = "megabytes=1", .seen_by = "tests/cli/readme.sh"},
-    MX_KEY_FORMAT,
+     .example = "megabytes=1", .seen_by = "tests/cli/keys.sh"},
+    {"format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", .example = "format=json",
+     .seen_by = "tests/cli/keys.sh"},
     {0},
 };
 

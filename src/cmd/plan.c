@@ -7,6 +7,7 @@
 #include "base/machine.h"
 #include "cmd/verb.h"
 #include "train/plan.h"
+#include "train/tokenizer_path.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -170,6 +171,8 @@ static mx_status run(mx_invocation *inv)
     mx_batch_plan batch;
     mx_plan plan;
     mx_plan_device d = device_of(c);
+    if (!inv->n_args)
+        MX_TRY(mx_vocab_from_tokenizer(c));
     mx_status st = mx_model_open(&m, c, inv->n_args ? inv->args[0] : NULL);
     if (st)
         return st;

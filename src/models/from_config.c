@@ -212,6 +212,8 @@ static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *
         return layer_types(cfg, f);
     if (mx_starts_with(path, "rope_") || strcmp(part, "partial_rotary_factor") == 0)
         return rope_value(cfg, part);
+    if (strcmp(path, "vision_config.vision_output_dim") == 0)
+        return json_integer(mx_config_int(cfg, "projector_output_dim_for_vit"));
     if (strcmp(path, "vision_config.vision_use_head") == 0)
         return json_false();
     if (strcmp(path, "vision_config.head_dim") == 0)
@@ -336,10 +338,79 @@ static bool put_run_keys(json_t *json, const mx_cfg_field *f, const mx_config *c
     return any;
 }
 
+/* The value at "a.b.c"; NULL when there is none. */
+static const json_t *get(const json_t *json, const char *path)
+{
+    char part[128];
+    const char *dot;
+    for (; (dot = strchr(path, '.')); path = dot + 1) {
+        snprintf(part, sizeof part, "%.*s", (int)(dot - path), path);
+        json = json_object_get(json, part);
+    }
+    return json_object_get(json, path);
+}
+
+/* Numbers alike whether they are written 1 or 1.0. */
+static bool same(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                  : json_equal(a, b);
+}
+
+/* A checkpoint is what it is: a key of the user's that says otherwise would be ignored. Of a
+ * model's file, which may be about a model of the same shape, the width and the depth. */
+static void check_fields(const json_t *json, const mx_cfg_field *f, const mx_config *cfg,
+                         const char *where, mx_problems *p)
+{
+    for (; f->key; f++) {
+        char path[128];
+        snprintf(path, sizeof path, "%.*s", (int)strcspn(f->key, "|"), f->key);
+        const json_t *has = get(json, path);
+        if (!f->maxtext || !has || f->run || !mx_config_is_set(cfg, f->maxtext))
+            continue;
+        bool size = strcmp(f->maxtext, "base_emb_dim") == 0 ||
+                    strcmp(f->maxtext, "base_num_decoder_layers") == 0;
+        json_t *says = size || mx_config_is_users(cfg, f->maxtext)
+                           ? value_of(cfg, f->maxtext, f->kind)
+                           : NULL;
+        if (says && !same(says, has)) {
+            mx_str value = {0};
+            char *text = json_dumps(has, JSON_ENCODE_ANY | JSON_COMPACT);
+            mx_config_print(cfg, f->maxtext, &value);
+            mx_problem_add(p, "%s: `%s` is %s, but %s has \"%s\" %s; leave it out",
+                           mx_config_where(cfg, f->maxtext), f->maxtext, mx_str_text(&value), where,
+                           path, text ? text : "?");
+            mx_str_fini(&value);
+            mx_free(text);
+        }
+        json_decref(says);
+    }
+}
+
+static mx_status check_checkpoint(const mx_model *family, const json_t *json, const mx_config *cfg,
+                                  const char *where)
+{
+    mx_problems p = {0};
+    const json_t *inner = json_object_get(json, "text_config");
+    check_fields(json, family->fields, cfg, where, &p);
+    if (family->text)
+        check_fields(inner ? inner : json, family->text->fields, cfg, where, &p);
+    mx_status st = p.n ? mx_fail(MX_USAGE, "the checkpoint is not what the keys say:%s",
+                                 mx_str_text(&p.text))
+                       : MX_OK;
+    mx_str_fini(&p.text);
+    return st;
+}
+
 mx_status mx_model_from_checkpoint(mx_model_spec *m, const mx_config *cfg, const json_t *json,
                                    const char *where)
 {
     MX_TRY(mx_model_from_json(m, json, where));
+    mx_status fits = check_checkpoint(m->family, json, cfg, where);
+    if (fits) {
+        mx_model_spec_fini(m);
+        return fits;
+    }
     json_t *changed = json_deep_copy(json), *inner = json_object_get(changed, "text_config");
     const mx_model *text = m->family->text;
     bool any = put_run_keys(changed, m->family->fields, cfg);

@@ -80,11 +80,20 @@ static void check_fractions(const mx_config *cfg, mx_problems *p)
             mx_config_where(cfg, "wsd_decay_steps_fraction"), warmup + decay);
 }
 
+static void check_eval_split(const mx_config *cfg, mx_problems *p)
+{
+    double share;
+    const char *text = mx_config_text(cfg, "eval_split");
+    if (mx_parse_f64(text, &share) && !(share > 0 && share < 1))
+        mx_problem_add(p, "%s: eval_split=%s: a share that is held out is above 0 and below 1",
+                       mx_config_where(cfg, "eval_split"), text);
+}
+
 static void check_heads(const mx_config *cfg, mx_problems *p)
 {
     int64_t q = mx_config_int(cfg, "base_num_query_heads"),
             kv = mx_config_int(cfg, "base_num_kv_heads");
-    if (q % kv != 0)
+    if (q % kv != 0 && mx_config_is_set(cfg, "base_num_kv_heads"))
         mx_problem_add(
             p, "%s: base_num_query_heads is %lld, not a multiple of base_num_kv_heads, %lld (%s)",
             mx_config_where(cfg, "base_num_query_heads"), (long long)q, (long long)kv,
@@ -104,6 +113,7 @@ static void check(const mx_config *cfg, mx_problems *p)
     check_degrees(cfg, p, "ici_");
     check_degrees(cfg, p, "dcn_");
     check_fractions(cfg, p);
+    check_eval_split(cfg, p);
     check_heads(cfg, p);
     bool ends =
         mx_config_int(cfg, "steps") > 0 || mx_config_int(cfg, "learning_rate_schedule_steps") > 0;

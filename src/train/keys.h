@@ -40,7 +40,7 @@ typedef enum {
 #define MX_BY_TRAIN "train"
 #define MX_BY_STEP "train plan bench" /* what builds a model and its step */
 #define MX_BY_DATA "train data"
-#define MX_BY_TEXT "train data tokenize detokenize generate"
+#define MX_BY_TEXT "train data plan tokenize detokenize generate"
 #define MX_BY_GENERATE "generate"
 
 /* What keys that place a tensor of remat_policy=custom accept. */

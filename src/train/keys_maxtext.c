@@ -302,6 +302,7 @@ const mx_key mx_keys_maxtext[] = {
     FOREIGN("enable_padding_causal_mask",
             "the attention kernel follows from device, shapes and mask"),
     FOREIGN("dtype_mm", "the vision encoder computes in dtype"),
+    FOREIGN("vision_output_dim_for_vit", "it is projector_output_dim_for_vit"),
     FOREIGN("posemb_type_for_vit", "the family decides"),
     FOREIGN("vllm_hf_config_path", "nothing is served by vLLM"),
     FOREIGN("vllm_hf_overrides", "nothing is served by vLLM"),

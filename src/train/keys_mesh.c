@@ -54,7 +54,7 @@ const mx_key mx_keys_mesh[] = {
      MX_BY_TRAIN, "distributed_initialization_timeout=60", .seen_by = "tests/cli/ranks.sh"},
     {"collective_timeout_seconds", FLOAT, PARALLEL, "600", ">0",
      "seconds after which a rank that is not heard of ends the run", 0, 0, MX_BY_TRAIN,
-     "collective_timeout_seconds=60", .seen_by = "tests/cli/ranks.sh"},
+     "collective_timeout_seconds=60", .seen_by = "tests/cli/keys.sh"},
     {"num_slices", INT, PARALLEL, "-1", DEGREE, "nodes; -1 takes what the launcher says", "nnodes",
      PLANNED},
     {"mesh", TEXT, PARALLEL, "", 0, "the mesh in short, fsdp=4,tensor=2; overrides the degrees", 0,

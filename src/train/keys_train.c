@@ -49,15 +49,15 @@ const mx_key mx_keys_train[] = {
      "enable_rampup_batch_size=true per_device_batch_size=4 per_device_batch_size_start=2 "
      "global_rampup_samples=4"},
     {"per_device_batch_size_start", FLOAT, TRAIN, "4", ">0", "first batch size of the ramp", 0, 0,
-     "train plan",
+     MX_BY_TRAIN,
      "per_device_batch_size_start=1 enable_rampup_batch_size=true per_device_batch_size=4 "
      "per_device_batch_size_increment=1 global_rampup_samples=4"},
     {"per_device_batch_size_increment", FLOAT, TRAIN, "2", ">0", "growth per stage of the ramp", 0,
-     0, "train plan",
+     0, MX_BY_TRAIN,
      "per_device_batch_size_increment=1 enable_rampup_batch_size=true per_device_batch_size=4 "
      "per_device_batch_size_start=2 global_rampup_samples=4"},
     {"global_rampup_samples", INT, TRAIN, "500", "1..", "sequences seen during the ramp", 0, 0,
-     "train plan",
+     MX_BY_TRAIN,
      "global_rampup_samples=4 enable_rampup_batch_size=true per_device_batch_size=4 "
      "per_device_batch_size_start=2"},
     {"training_objective", ENUM, TRAIN, "causal_lm", "causal_lm|!block_diffusion", "what is learnt",

@@ -16,7 +16,7 @@
 
 const mx_key mx_keys_vision[] = {
     {"use_multimodal", BOOL, VISION, "false", 0, "images (and sound) as input", 0, FIXED,
-     "train plan", "use_multimodal=true vision_encoder_block=gemma3 decoder_block=gemma3"},
+     MX_BY_STEP, "use_multimodal=true vision_encoder_block=gemma3 decoder_block=gemma3"},
     {"vision_encoder_block", ENUM, VISION, "",
      "|gemma3|gemma4|llama4|qwen3_vl|!qwen3_omni|!qwen3_5", "family of the vision encoder", 0,
      FIXED, "train plan", "vision_encoder_block=gemma3 use_multimodal=true decoder_block=gemma3"},
@@ -31,7 +31,7 @@ const mx_key mx_keys_vision[] = {
      FIXED, "train plan",
      "image_size_for_vit=56 use_multimodal=true vision_encoder_block=gemma3 decoder_block=gemma3"},
     {"hidden_size_for_vit", INT, VISION, "1408", "1..", "width", 0, FIXED, "train plan",
-     "hidden_size_for_vit=32 use_multimodal=true vision_encoder_block=gemma3 decoder_block=gemma3"},
+     "hidden_size_for_vit=64 use_multimodal=true vision_encoder_block=gemma3 decoder_block=gemma3"},
     {"intermediate_size_for_vit", INT, VISION, "5632", "1..", "hidden size of the MLP", 0, FIXED,
      "train plan",
      "intermediate_size_for_vit=64 use_multimodal=true vision_encoder_block=gemma3 "
@@ -59,13 +59,9 @@ const mx_key mx_keys_vision[] = {
      FIXED, "train plan",
      "projector_output_dim_for_vit=32 use_multimodal=true vision_encoder_block=llama4 "
      "decoder_block=llama4 num_experts=4"},
-    {"vision_output_dim_for_vit", INT, VISION, "4096", "1..", "width of the encoder's output", 0,
-     FIXED, "train plan",
-     "vision_output_dim_for_vit=32 use_multimodal=true vision_encoder_block=llama4 "
-     "decoder_block=llama4 num_experts=4"},
     {"vision_output_length", INT, VISION, "-1", "-1|1..", "tokens of an image; -1: as the family",
      0, FIXED, "train plan",
-     "vision_output_length=4 use_multimodal=true vision_encoder_block=gemma3 decoder_block=gemma3"},
+     "vision_output_length=1 use_multimodal=true vision_encoder_block=gemma3 decoder_block=gemma3"},
     {"rope_theta_for_vit", INT, VISION, "10000", "1..", "base of its RoPE", 0, FIXED, "train plan",
      "rope_theta_for_vit=100 use_multimodal=true vision_encoder_block=gemma4 decoder_block=gemma4 "
      "base_num_decoder_layers=6"},
@@ -83,7 +79,7 @@ const mx_key mx_keys_vision[] = {
      "decoder_block=qwen3"},
     {"out_hidden_size_for_vit", INT, VISION, "512", "1..", "width handed to the decoder", 0, FIXED,
      "train plan",
-     "out_hidden_size_for_vit=32 use_multimodal=true vision_encoder_block=qwen3_vl "
+     "out_hidden_size_for_vit=64 use_multimodal=true vision_encoder_block=qwen3_vl "
      "decoder_block=qwen3"},
     {"num_position_embeddings_for_vit", INT, VISION, "1024", "1..", "learned positions", 0, FIXED,
      "train plan",

@@ -1,8 +1,9 @@
 /* run_setup.c - a run from its configuration to the moment before its first step.
  *
- * Order: folder and lock; model; plan (programs, memory); state, from the first of these that
- * exists: the run's own newest whole checkpoint, load_full_state_path, load_parameters_path, fresh
- * weights; data, moved to where the state left off.
+ * Order: model; tokenizer and data, to the first batch; plan (programs, memory); folder and lock;
+ * state, from the first of these that exists: the run's own newest whole checkpoint,
+ * load_full_state_path, load_parameters_path, fresh weights; data, moved to where the state left
+ * off.
  */
 #include "train/run.h"
 #include "train/run_state.h"
@@ -14,6 +15,7 @@
 #include "store/weights.h"
 #include "train/run_config.h"
 #include "train/step_config.h"
+#include "train/tokenizer_path.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -144,18 +146,34 @@ static mx_status say_plan(mx_run *r)
     return r->leads ? write_plan(r, kind) : MX_OK;
 }
 
+static mx_status configure_steps(mx_run *r)
+{
+    double eval_batch = mx_config_float(r->c, "eval_per_device_batch_size");
+    r->evaluates = r->rules.eval_interval > 0;
+    r->eval_batch = eval_batch >= 1 ? (int64_t)eval_batch : r->batch.microbatch;
+    r->accumulates = r->batch.accumulation > 1 || r->comm->size > 1;
+    return mx_step_configure(&r->options, r->c, &r->model,
+                             r->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN,
+                             r->batch.microbatch, &r->arena);
+}
+
+/* What a GPU makes a choice of, the CPU does in one way. */
+static void say_without_choice(mx_run *r, const char *key, bool asked)
+{
+    if (asked && mx_session_on_host(r->session))
+        mx_progress_say(&r->progress, "note: %s changes nothing on the CPU", key);
+}
+
 static mx_status build_steps(mx_run *r)
 {
-    r->accumulates = r->batch.accumulation > 1 || r->comm->size > 1;
-    MX_TRY(mx_step_configure(&r->options, r->c, &r->model,
-                             r->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN,
-                             r->batch.microbatch, &r->arena));
     MX_TRY(mx_session_open(&r->session, mx_config_text(r->c, "device"),
                            (int)mx_config_int(r->c, "num_threads")));
     if (!mx_config_bool(r->c, "deterministic"))
         mx_session_allow_any_order(r->session);
     if (mx_config_bool(r->c, "gemm_search"))
         mx_session_search(r->session);
+    say_without_choice(r, "deterministic=false", !mx_config_bool(r->c, "deterministic"));
+    say_without_choice(r, "gemm_search=true", mx_config_bool(r->c, "gemm_search"));
     r->options.compile.n_threads = mx_session_threads(r->session);
     MX_TRY(mx_step_open(&r->step, r->session, &r->model, &r->options));
     if (r->accumulates) {
@@ -163,9 +181,6 @@ static mx_status build_steps(mx_run *r)
         o.kind = MX_STEP_APPLY;
         MX_TRY(mx_step_open(&r->apply, r->session, &r->model, &o));
     }
-    r->evaluates = r->rules.eval_interval > 0;
-    double eval_batch = mx_config_float(r->c, "eval_per_device_batch_size");
-    r->eval_batch = eval_batch >= 1 ? (int64_t)eval_batch : r->batch.microbatch;
     if (r->evaluates) {
         mx_step_options o = r->options;
         o.kind = MX_STEP_LOSS;
@@ -295,13 +310,22 @@ mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evalu
     return mx_train_data_open_as(d, &q);
 }
 
+/* Tokenizer and data, to the first batch: whatever is wrong with them is said before there are
+ * weights. */
 static mx_status open_data(mx_run *r)
 {
     MX_TRY(mx_run_open_data(r, &r->data, r->batch.global_sequences, false));
-    if (r->at.loader)
-        MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
+    MX_TRY(mx_loader_ready(r->data.loader));
     if (r->evaluates)
         MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch * r->comm->size, true));
+    return r->evaluates ? mx_loader_ready(r->eval_data.loader) : MX_OK;
+}
+
+/* The data where the state left off, and room for what goes with it. */
+static mx_status place_data(mx_run *r)
+{
+    if (r->at.loader)
+        MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
     if (r->options.shape.images_per_row) {
         int64_t rows = r->eval_batch > r->batch.microbatch ? r->eval_batch : r->batch.microbatch;
         int64_t images = rows * r->options.shape.images_per_row;
@@ -373,9 +397,6 @@ static void read_rules(mx_run *r)
 static void say_unused(mx_run *r)
 {
     mx_str names = {0};
-    const char *const *files;
-    (void)mx_config_text(r->c, "model_name"); /* these two had their effect: on other keys */
-    (void)mx_config_list(r->c, "base_config", &files);
     if (mx_config_unused(r->c, &names))
         mx_progress_say(&r->progress, "note: these keys are set and have no effect on this run: %s",
                         mx_str_text(&names));
@@ -420,9 +441,12 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     MX_TRY(mx_run_ranks_open(r));
     start_progress(r);
     read_rules(r);
+    MX_TRY(mx_vocab_from_tokenizer(c));
     MX_TRY(open_model(r));
     MX_TRY(mx_batch_plan_make(&r->batch, c, r->comm->size, r->comm->size));
     MX_TRY(mx_ramp_make(&r->ramp, c, &r->batch));
+    MX_TRY(configure_steps(r));
+    MX_TRY(open_data(r));
     MX_TRY(build_steps(r));
     r->compiled = mx_run_now();
     mx_str text = {0};
@@ -444,13 +468,15 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     MX_TRY(say_plan(r));
     MX_TRY(restore(r));
     MX_TRY(measure_frozen(r));
-    MX_TRY(open_data(r));
+    MX_TRY(place_data(r));
     MX_TRY(mx_run_flights_open(r));
     MX_TRY(mx_run_stage_open(r));
     MX_TRY(open_checkpoints(r));
     MX_TRY(mx_run_watch_open(r));
     MX_TRY(mx_run_profile_open(r));
     MX_TRY(mx_run_open_metrics(r));
+    if (mx_config_bool(c, "log_config"))
+        mx_progress_say(&r->progress, "%s", r->config_text);
     say_unused(r);
     return MX_OK;
 }

@@ -48,7 +48,7 @@ static const char *joined(const mx_config *cfg, const char *key, mx_arena *a)
 
 static bool is_place(const mx_key *k)
 {
-    return k->section == MX_SECTION_MEMORY && k->accept && strcmp(k->accept, MX_PLACES) == 0 &&
+    return k->section == MX_SECTION_MEMORY && k->accept && mx_ends_with(k->accept, MX_PLACES) &&
            mx_key_state_of(k) == MX_KEY_IS_DONE;
 }
 

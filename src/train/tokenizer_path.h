@@ -11,4 +11,7 @@
 mx_status mx_tokenizer_from_config(mx_tokenizer **out, const mx_config *c, const char *otherwise,
                                    mx_arena *a, const char **where) MX_MUST_USE;
 
+/* vocab_size is the tokenizer's where nothing says it and text is to be tokenized. */
+mx_status mx_vocab_from_tokenizer(const mx_config *c) MX_MUST_USE;
+
 #endif

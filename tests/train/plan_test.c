@@ -136,12 +136,9 @@ MX_TEST(step_config_policies_and_refusals)
              mx_glob_any(p.options.compile.remat.offload, "mlpwi_1") &&
              !mx_glob_any(p.options.compile.remat.offload, "context"));
     drop(&p);
-    const char *alone[] = {"context=offload", "remat_policy=full"},
-               *adapters[] = {"lora.enable_lora=true"};
+    const char *alone[] = {"context=offload", "remat_policy=full"};
     MX_CHECK_ERROR(make(&p, alone, 2), "argument context=offload: context=offload goes with "
                                        "remat_policy=custom; remat_policy=full decides");
-    drop(&p);
-    MX_CHECK_ERROR(make(&p, adapters, 1), "adapters are not done yet");
     drop(&p);
     mx_model_spec m;
     MX_CHECK_ERROR(mx_model_open(&m, NULL, "/nonexistent"), "/nonexistent: no such folder");
