@@ -129,6 +129,12 @@ fuzz: setup
 	        -artifact_prefix=build/fuzz/$$t- -print_final_stats=1 build/fuzz/corpus/$$t tests/fuzz/corpus/$$t \
 	        || exit 1; done
 
+# N random settings of all keys, a few steps each; SEED=... repeats them
+N ?= 3000
+SEED ?= $(shell date +%s)
+fuzz-keys: test-bin
+	@MX_KEY_CASES=$(N) MX_KEY_SEED=$(SEED) MX_TEST_SECONDS=360000 build/test/tests_run 'keys_at_random*'
+
 demo: all
 	@tools/demo
 # one measurement program per file: make build/release/bench/kernels_bench

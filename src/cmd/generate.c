@@ -4,6 +4,7 @@
 #include "infer/generate.h"
 #include "infer/pictures.h"
 #include "text/chat_template.h"
+#include "train/step_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,8 +240,7 @@ static mx_status run(mx_invocation *inv)
                              .n_threads = (int)mx_config_int(c, "num_threads")};
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
-    const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
-    mx_dtype_parse(dtype, &o.compute);
+    MX_TRY_OUT(st, mx_compute_dtype(c, "float32", &o.compute));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)

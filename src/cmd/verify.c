@@ -1,5 +1,6 @@
 /* verify.c - maxc verify MODEL: does this model compute what it should? */
 #include "cmd/verb.h"
+#include "train/step_config.h"
 #include "train/verify.h"
 
 #include <stdio.h>
@@ -37,9 +38,7 @@ static mx_status run(mx_invocation *inv)
     if (strcmp(o.device, "auto") == 0)
         o.device = "cpu"; /* the specification, unless asked otherwise */
     mx_verify_report report;
-    const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
-    if (!mx_dtype_parse(dtype, &o.compile.compute))
-        return mx_fail(MX_USAGE, "dtype=%s is not known; use float32 or bfloat16", dtype);
+    MX_TRY(mx_compute_dtype(c, "float32", &o.compile.compute));
     o.compile.remat.policy =
         mx_config_is_set(c, "remat_policy") ? mx_config_text(c, "remat_policy") : "none";
     if (mx_config_bool(c, "exact") && strcmp(o.device, "cpu") != 0)

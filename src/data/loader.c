@@ -188,7 +188,10 @@ static mx_status start(mx_loader *l)
     for (int i = 0; i < l->o.n_threads + 2; i++) {
         int rc = pthread_create(&l->threads[i], NULL, i < 2 ? mains[i] : tokenizer_main, l);
         if (rc)
-            return mx_fail(MX_DEVICE, "a loader thread could not be started: %s", strerror(rc));
+            return mx_fail(MX_DEVICE,
+                           "a loader thread could not be started: %s; memory or threads may be "
+                           "limited (ulimit -v, ulimit -u)",
+                           strerror(rc));
         l->n_running++;
     }
     return MX_OK;

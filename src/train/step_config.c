@@ -215,6 +215,17 @@ static mx_status configure_images(mx_step_options *o, const mx_config *cfg, cons
     return MX_OK;
 }
 
+mx_status mx_compute_dtype(const mx_config *cfg, const char *unset, mx_dtype *out)
+{
+    const char *name = mx_config_text(cfg, "dtype");
+    if (unset && !mx_config_is_set(cfg, "dtype"))
+        name = unset;
+    if (mx_dtype_parse(name, out) && (*out == MX_F32 || *out == MX_BF16))
+        return MX_OK;
+    return mx_fail(MX_USAGE, "%s: nothing is computed in dtype=%s; use bfloat16 or float32",
+                   mx_config_where(cfg, "dtype"), name);
+}
+
 mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m,
                             mx_step_kind kind, int64_t batch, mx_arena *a)
 {
@@ -228,9 +239,7 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     o->compile.n_threads = (int)mx_config_int(cfg, "num_threads");
     const char *dump = mx_config_text(cfg, "dump_ir");
     o->compile.dump_ir = *dump ? dump : NULL;
-    if (!mx_dtype_parse(mx_config_text(cfg, "dtype"), &o->compile.compute))
-        return mx_fail(MX_USAGE, "%s: dtype `%s` is not there yet; use float32 or bfloat16",
-                       mx_config_where(cfg, "dtype"), mx_config_text(cfg, "dtype"));
+    MX_TRY(mx_compute_dtype(cfg, NULL, &o->compile.compute));
     MX_TRY(remat_of(cfg, a, &o->compile.remat));
     MX_TRY(optimizer_of(cfg, m, a, &o->optimizer));
     return storage_of(cfg, o);

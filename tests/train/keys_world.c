@@ -37,23 +37,29 @@ static void put_stories(const char *name, int n, const char *word)
     fclose(f);
 }
 
+static void run_command(const char *command)
+{
+    MX_ASSERT(system(command) == 0, "%s", command);
+}
+
 static void make_files(const char *root)
 {
     static const struct {
-        const char *to, *name;
-    } links[] = {{"tests/fixtures/models/llama3", "model"},
-                 {"tests/fixtures/vision/gemma3", "chat"},
-                 {"tests/fixtures/vision/gemma3", "tokenizer"},
-                 {"tests/data/fixtures/text.arrayrecord", "data.arrayrecord"},
-                 {"tests/data/fixtures/examples.tfrecord", "data.tfrecord"},
-                 {"tests/fuzz/corpus/image/plain.jpg", "photo.jpg"},
-                 {"tests/fixtures/models/llama2/golden.safetensors", "other.safetensors"}};
+        const char *of, *name;
+    } copies[] = {{"tests/fixtures/models/llama3", "model"},
+                  {"tests/fixtures/vision/gemma3", "chat"},
+                  {"tests/fixtures/vision/gemma3", "tokenizer"},
+                  {"tests/data/fixtures/text.arrayrecord", "data.arrayrecord"},
+                  {"tests/data/fixtures/examples.tfrecord", "data.tfrecord"},
+                  {"tests/fuzz/corpus/image/plain.jpg", "photo.jpg"},
+                  {"tests/fixtures/models/llama2/golden.safetensors", "other.safetensors"}};
     static const char *const folders[] = {"hub",       "hub/data",        "hub/second",     "tfds",
                                           "tfds/tale", "tfds/tale/1.0.0", "tfds/tale/2.0.0"};
-    char path[4096];
-    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
-        snprintf(path, sizeof path, "%.3000s/%s", root, links[i].to);
-        MX_ASSERT(symlink(path, links[i].name) == 0, "%s", path);
+    char command[4096];
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
+        snprintf(command, sizeof command, "cp -RL '%.3000s/%s' %s", root, copies[i].of,
+                 copies[i].name);
+        run_command(command);
     }
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
         MX_ASSERT(mkdir(folders[i], 0755) == 0, "%s", folders[i]);
@@ -86,15 +92,22 @@ static int without_dots(const struct dirent *e)
     return e->d_name[0] != '.';
 }
 
+void world_copy(const char *world, const char *name)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "cp -R '%.200s/files' '%.200s/%.200s'", world, world, name);
+    run_command(command);
+}
+
 /* Runs take place in a folder of links to the files: what is no link there, a run has made. */
 static void link_files(void)
 {
     struct dirent **names = NULL;
-    int n = scandir(".", &names, without_dots, alphasort);
+    int n = scandir("files", &names, without_dots, alphasort);
     MX_ASSERT(mkdir("here", 0755) == 0 && chdir("here") == 0);
     for (int i = 0; i < n; i++) {
         char to[512];
-        snprintf(to, sizeof to, "../%s", names[i]->d_name);
+        snprintf(to, sizeof to, "../files/%s", names[i]->d_name);
         MX_ASSERT(symlink(to, names[i]->d_name) == 0, "%s", to);
         free(names[i]);
     }
@@ -107,7 +120,9 @@ void world_make(char *path, size_t cap)
     MX_ASSERT(getcwd(root, sizeof root));
     tiny_folder(path, cap);
     MX_ASSERT(chdir(path) == 0);
+    MX_ASSERT(mkdir("files", 0755) == 0 && chdir("files") == 0);
     make_files(root);
+    MX_ASSERT(chdir("..") == 0);
     link_files();
 }
 
@@ -159,11 +174,6 @@ static int line_of(const char *verb)
     return -1;
 }
 
-bool world_has(const char *verb)
-{
-    return line_of(verb) >= 0;
-}
-
 /* Splits at spaces, in place. */
 static int split(char *text, char **words, int n, int most)
 {
@@ -194,8 +204,10 @@ static bool stays(const char *setting, char *const *own, int n_own)
     return true;
 }
 
-static int command_line(int line, const char *settings, mx_arena *a, char **argv, int most)
+int world_command(const char *verb, const char *settings, mx_arena *a, char **argv, int most)
 {
+    int line = line_of(verb);
+    MX_ASSERT(line >= 0, "no command line for %s", verb);
     char *own[64], *usual[64];
     int n = 0, n_own = split(mx_arena_strdup(a, settings), own, 0, 64);
     static const struct {
@@ -206,7 +218,8 @@ static int command_line(int line, const char *settings, mx_arena *a, char **argv
                    {"use_indexer=true", TINY_INDEXER}};
     char *text = mx_arena_printf(a, "%s ", lines[line].settings);
     for (size_t i = 0; i < sizeof further / sizeof *further; i++)
-        if (strstr(settings, further[i].with) && strstr(text, "base_emb_dim"))
+        if (strstr(settings, further[i].with) && strstr(text, "base_emb_dim") &&
+            !strstr(settings, "load_parameters_path"))
             text = mx_arena_printf(a, "%s%s", text, further[i].more);
     bool evaluates = strstr(settings, "eval_interval") && strcmp(lines[line].verb, "data") == 0;
     text = mx_arena_printf(a, "%s%s", text, evaluates ? "evaluation=true" : "");
@@ -368,10 +381,8 @@ int world_run(const char *verb, const char *settings, mx_str *seen)
 {
     mx_arena a = {0};
     char *argv[160];
-    int line = line_of(verb);
-    MX_ASSERT(line >= 0, "no command line for %s", verb);
-    int argc = command_line(line, settings, &a, argv, 100);
-    int code = call(argv, argc, lines[line].input);
+    int argc = world_command(verb, settings, &a, argv, 100);
+    int code = call(argv, argc, lines[line_of(verb)].input);
     char *text = read_text(".out");
     mx_str_addf(seen, "exit status %d\n", code);
     add_lines(seen, verb, text);
