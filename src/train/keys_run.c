@@ -77,6 +77,6 @@ const mx_key mx_keys_run[] = {
     {"profile_periodically_period", INT, PROFILE, "-1", "-1|1..", "trace again after so many steps",
      0, PLANNED},
     {"dump_ir", TEXT, PROFILE, "", 0, "print the graph after this pass (or: all)",
-     "dump_hlo dump_jaxpr", 0, "train plan bench verify", "dump_ir=fuse"},
+     "dump_hlo dump_jaxpr", 0, "train plan bench verify", "dump_ir=build"},
     {0},
 };

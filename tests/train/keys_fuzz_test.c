@@ -385,7 +385,7 @@ static int64_t setting(const char *name, int64_t otherwise)
 
 MX_TEST(keys_at_random_end_in_a_loss_or_an_error)
 {
-    int64_t cases = setting("MX_KEY_CASES", 24), seed = setting("MX_KEY_SEED", 1);
+    int64_t cases = setting("MX_KEY_CASES", 20), seed = setting("MX_KEY_SEED", 1);
     int64_t bad = 0, worked = 0;
     int64_t first = setting("MX_KEY_FIRST", 0);
     char world[256], program[4096];
