@@ -14,10 +14,12 @@
 #include "cmd/verb.h"
 
 #include "base/reserve.h"
+#include "dist/place.h"
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const mx_verb *mx_verb_find(const char *name)
@@ -188,6 +190,16 @@ static const char *command_line(mx_arena *a, int argc, char **argv)
     return copy;
 }
 
+/* Of several ranks the first speaks. */
+static bool leads(void)
+{
+    mx_place p;
+    mx_status st = mx_place_find(&p, getenv);
+    bool first = st || p.rank == 0;
+    mx_status_free(st);
+    return first;
+}
+
 static mx_status run_verb(command *c, int argc, char **argv, char **environment)
 {
     char home[4096];
@@ -219,7 +231,7 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
     mx_config *config = NULL;
     if (!c->verb->takes_no_keys)
         MX_TRY(mx_config_load(&config, &request));
-    if (config)
+    if (config && leads())
         fputs(mx_config_notes(config), stderr);
     inv.config = config;
     mx_status st = mx_memory_check();
