@@ -1,16 +1,7 @@
 /* keys_checkpoint.c - keys of checkpoints, and of what is kept, recomputed or moved to host memory.
  * The columns are those of mx_key (base/key.h). */
-#include "train/keys.h"
+#include "train/key_row.h"
 
-#define BOOL MX_KEY_BOOL
-#define INT MX_KEY_INT
-#define TEXT MX_KEY_STRING
-#define ENUM MX_KEY_ENUM
-#define CHECKPOINT MX_SECTION_CHECKPOINT
-#define MEMORY MX_SECTION_MEMORY
-#define OPTIONAL MX_KEY_OPTIONAL
-#define PLANNED MX_KEY_PLANNED
-#define PATH MX_KEY_PATH
 #define PLACE MX_PLACES
 
 const mx_key mx_keys_checkpoint[] = {

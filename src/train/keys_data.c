@@ -1,19 +1,6 @@
 /* keys_data.c - keys of the data and the tokenizer. The columns are those of mx_key (base/key.h).
  */
-#include "train/keys.h"
-
-#define BOOL MX_KEY_BOOL
-#define INT MX_KEY_INT
-#define FLOAT MX_KEY_FLOAT
-#define TEXT MX_KEY_STRING
-#define ENUM MX_KEY_ENUM
-#define LIST MX_KEY_LIST
-#define DATA MX_SECTION_DATA
-#define TOKENIZER MX_SECTION_TOKENIZER
-#define FIXED MX_KEY_FIXED
-#define SECRET MX_KEY_SECRET
-#define PLANNED MX_KEY_PLANNED
-#define PATH MX_KEY_PATH
+#include "train/key_row.h"
 
 const mx_key mx_keys_data[] = {
     {"dataset_type", ENUM, DATA, "",

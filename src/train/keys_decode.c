@@ -1,17 +1,5 @@
 /* keys_decode.c - keys of decoding and serving. The columns are those of mx_key (base/key.h). */
-#include "train/keys.h"
-
-#define BOOL MX_KEY_BOOL
-#define INT MX_KEY_INT
-#define FLOAT MX_KEY_FLOAT
-#define TEXT MX_KEY_STRING
-#define ENUM MX_KEY_ENUM
-#define LIST MX_KEY_LIST
-#define DECODE MX_SECTION_DECODE
-#define SERVE MX_SECTION_SERVE
-#define SECRET MX_KEY_SECRET
-#define PLANNED MX_KEY_PLANNED
-#define PATH MX_KEY_PATH
+#include "train/key_row.h"
 
 const mx_key mx_keys_decode[] = {
     {"prompt", TEXT, DECODE, "", 0,

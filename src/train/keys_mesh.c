@@ -1,16 +1,7 @@
 /* keys_mesh.c - keys of the mesh and of what is split over it. The columns are those of mx_key
  * (base/key.h). */
-#include "train/keys.h"
+#include "train/key_row.h"
 
-#define BOOL MX_KEY_BOOL
-#define INT MX_KEY_INT
-#define FLOAT MX_KEY_FLOAT
-#define TEXT MX_KEY_STRING
-#define ENUM MX_KEY_ENUM
-#define RULES MX_KEY_RULES
-#define PARALLEL MX_SECTION_PARALLEL
-#define OPTIONAL MX_KEY_OPTIONAL
-#define PLANNED MX_KEY_PLANNED
 #define DEGREE "-1|1|!2.."
 
 const mx_key mx_keys_mesh[] = {

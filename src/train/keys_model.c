@@ -3,20 +3,7 @@
  * These are what the files of configs/models set. They may not change when a run is resumed. SHAPE:
  * a model whose family does not have the key refuses it (models/from_config.h).
  */
-#include "train/keys.h"
-
-#define BOOL MX_KEY_BOOL
-#define INT MX_KEY_INT
-#define FLOAT MX_KEY_FLOAT
-#define TEXT MX_KEY_STRING
-#define ENUM MX_KEY_ENUM
-#define LIST MX_KEY_LIST
-#define INTS MX_KEY_INTS
-#define MODEL MX_SECTION_MODEL
-#define FIXED MX_KEY_FIXED
-#define PLANNED MX_KEY_PLANNED
-#define SHAPE MX_KEY_SHAPE
-#define CHECKED MX_KEY_CHECKED
+#include "train/key_row.h"
 
 const mx_key mx_keys_model[] = {
     {"decoder_block", TEXT, MODEL, "llama2", 0, "family of the decoder layers, in MaxText's words",

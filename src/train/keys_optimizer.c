@@ -1,16 +1,7 @@
 /* keys_optimizer.c - keys of the update rule and of the learning rate. The columns are those of
  * mx_key (base/key.h). */
-#include "train/keys.h"
+#include "train/key_row.h"
 
-#define INT MX_KEY_INT
-#define FLOAT MX_KEY_FLOAT
-#define ENUM MX_KEY_ENUM
-#define LIST MX_KEY_LIST
-#define OPTIMIZER MX_SECTION_OPTIMIZER
-#define SCHEDULE MX_SECTION_SCHEDULE
-#define FIXED MX_KEY_FIXED
-#define OPTIONAL MX_KEY_OPTIONAL
-#define PLANNED MX_KEY_PLANNED
 #define STORED "float32~f32~fp32~float|bfloat16~bf16"
 
 const mx_key mx_keys_optimizer[] = {

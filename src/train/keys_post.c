@@ -1,19 +1,6 @@
 /* keys_post.c - keys of adapters and post-training. The columns are those of mx_key (base/key.h).
  */
-#include "train/keys.h"
-
-#define BOOL MX_KEY_BOOL
-#define INT MX_KEY_INT
-#define FLOAT MX_KEY_FLOAT
-#define TEXT MX_KEY_STRING
-#define ENUM MX_KEY_ENUM
-#define INTS MX_KEY_INTS
-#define LORA MX_SECTION_LORA
-#define POST MX_SECTION_POST
-#define FIXED MX_KEY_FIXED
-#define OPTIONAL MX_KEY_OPTIONAL
-#define PLANNED MX_KEY_PLANNED
-#define PATH MX_KEY_PATH
+#include "train/key_row.h"
 
 const mx_key mx_keys_post[] = {
     {"lora.enable_lora", BOOL, LORA, "false", 0, "train adapters, not the weights",

@@ -1,14 +1,7 @@
 /* keys_precision.c - keys of storage and arithmetic types, and of quantization. The columns are
  * those of mx_key (base/key.h). */
-#include "train/keys.h"
+#include "train/key_row.h"
 
-#define BOOL MX_KEY_BOOL
-#define TEXT MX_KEY_STRING
-#define ENUM MX_KEY_ENUM
-#define PRECISION MX_SECTION_PRECISION
-#define FIXED MX_KEY_FIXED
-#define PLANNED MX_KEY_PLANNED
-#define PATH MX_KEY_PATH
 #define FLOATS "bfloat16~bf16|float32~f32~fp32~float|!float16=f16=fp16=half"
 #define STORED "float32~f32~fp32~float|bfloat16~bf16"
 

@@ -1,20 +1,6 @@
 /* keys_run.c - keys of the run, its device, its metrics and profiles. The columns are those of
  * mx_key (base/key.h). */
-#include "train/keys.h"
-
-#define BOOL MX_KEY_BOOL
-#define INT MX_KEY_INT
-#define FLOAT MX_KEY_FLOAT
-#define TEXT MX_KEY_STRING
-#define ENUM MX_KEY_ENUM
-#define LIST MX_KEY_LIST
-#define RUN MX_SECTION_RUN
-#define DEVICE MX_SECTION_DEVICE
-#define METRICS MX_SECTION_METRICS
-#define PROFILE MX_SECTION_PROFILE
-#define FIXED MX_KEY_FIXED
-#define PLANNED MX_KEY_PLANNED
-#define PATH MX_KEY_PATH
+#include "train/key_row.h"
 
 const mx_key mx_keys_run[] = {
     {"run_name", TEXT, RUN, "", 0,

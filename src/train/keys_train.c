@@ -1,15 +1,6 @@
 /* keys_train.c - keys of the training loop and of evaluation. The columns are those of mx_key
  * (base/key.h). */
-#include "train/keys.h"
-
-#define BOOL MX_KEY_BOOL
-#define INT MX_KEY_INT
-#define FLOAT MX_KEY_FLOAT
-#define ENUM MX_KEY_ENUM
-#define TRAIN MX_SECTION_TRAIN
-#define EVAL MX_SECTION_EVAL
-#define FIXED MX_KEY_FIXED
-#define PLANNED MX_KEY_PLANNED
+#include "train/key_row.h"
 
 const mx_key mx_keys_train[] = {
     {"steps", INT, TRAIN, "150001", "-1|1..", "steps in all; -1 takes learning_rate_schedule_steps",

@@ -1,18 +1,6 @@
 /* keys_vision.c - keys of the vision encoder and the audio encoder. The columns are those of mx_key
  * (base/key.h). */
-#include "train/keys.h"
-
-#define BOOL MX_KEY_BOOL
-#define INT MX_KEY_INT
-#define FLOAT MX_KEY_FLOAT
-#define TEXT MX_KEY_STRING
-#define ENUM MX_KEY_ENUM
-#define INTS MX_KEY_INTS
-#define VISION MX_SECTION_VISION
-#define AUDIO MX_SECTION_AUDIO
-#define FIXED MX_KEY_FIXED
-#define OPTIONAL MX_KEY_OPTIONAL
-#define PLANNED MX_KEY_PLANNED
+#include "train/key_row.h"
 
 const mx_key mx_keys_vision[] = {
     {"use_multimodal", BOOL, VISION, "false", 0, "images (and sound) as input", 0, FIXED,
