@@ -47,8 +47,8 @@ const mx_verb *mx_verb_nearest(const char *name)
 /* A verb's own key of the same name takes the place of the schema's. */
 bool mx_verb_takes(const mx_verb *v, const mx_key *key)
 {
-    return !v->takes_no_keys && !mx_key_find(v->keys, key->name) &&
-           mx_key_is_taken(key, v->name, v->like);
+    return !v->takes_no_keys && mx_key_state_of(key) == MX_KEY_IS_DONE &&
+           !mx_key_find(v->keys, key->name) && mx_key_is_taken(key, v->name, v->like);
 }
 
 bool mx_verb_reads(const mx_verb *v, const mx_key *key)

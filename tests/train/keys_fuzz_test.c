@@ -348,6 +348,7 @@ static const char *judge(const char *world, const job *j, int status, bool late)
         size_t n = strlen(said);
         printf("    %s: %s (status %d):%s\n%s\n", j->folder, wrong, code, mx_str_text(&line),
                said + (n > 3000 ? n - 3000 : 0));
+        fflush(stdout);
         mx_str_fini(&line);
     }
     free(said);
