@@ -158,6 +158,11 @@ bool mx_config_equals(const mx_config *cfg, const char *name, const char *text)
     return same;
 }
 
+bool mx_config_is_argument(const mx_config *cfg, const char *name)
+{
+    return entry(cfg, name)->layer >= MX_LAYER_ENVIRONMENT;
+}
+
 const char *mx_config_where(const mx_config *cfg, const char *name)
 {
     return entry(cfg, name)->where;
@@ -245,16 +250,29 @@ void mx_config_derive(const mx_config *cfg, const char *name, const char *text, 
     e->where = mx_arena_strdup(a, where);
 }
 
-int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused)
+static bool is_one_of(const char *name, const char *const *list)
+{
+    while (list && *list && strcmp(*list, name) != 0)
+        list++;
+    return list && *list;
+}
+
+/* Whether a difference of the key's value would be one of the run. */
+static bool is_compared(const mx_config *cfg, const mx_key *k, const char *const *without)
+{
+    return !is_one_of(k->name, without) && !(k->flags & MX_KEY_SECRET) &&
+           mx_key_state_of(k) == MX_KEY_IS_DONE && mx_key_is_taken(k, cfg->user, cfg->like);
+}
+
+int mx_config_diff(const mx_config *old, const mx_config *new, const char *const *without,
+                   mx_str *report, int *n_refused)
 {
     int n = 0;
     *n_refused = 0;
     for (int i = 0; i < new->n; i++) {
         const mx_config_entry *b = &new->entries[i];
         const mx_config_entry *a = mx_config_entry_find(old, b->key->name);
-        if (!a || a->key->type != b->key->type || (b->key->flags & MX_KEY_SECRET) ||
-            mx_key_state_of(b->key) != MX_KEY_IS_DONE ||
-            !mx_key_is_taken(b->key, new->user, new->like) ||
+        if (!a || a->key->type != b->key->type || !is_compared(new, b->key, without) ||
             mx_value_equal(b->key, &a->value, &b->value))
             continue;
         n++;

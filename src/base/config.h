@@ -73,6 +73,8 @@ bool mx_config_has(const mx_config *cfg, const char *name);
 bool mx_config_is_set(const mx_config *cfg, const char *name);
 /* Whether the user did: a file of theirs, the environment, an argument; not the model's file. */
 bool mx_config_is_users(const mx_config *cfg, const char *name);
+/* Whether it was said for this command: the environment, an argument. */
+bool mx_config_is_argument(const mx_config *cfg, const char *name);
 /* Whether the value is what this text means to the key; false when the text is no value of it. */
 bool mx_config_equals(const mx_config *cfg, const char *name, const char *text);
 /* Where the value came from: "run.yml:3", "argument steps=5", "environment MAXC_STEPS", "default".
@@ -98,14 +100,21 @@ int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const c
  * list; gives their number. For what a program accepts and does not act on. */
 int mx_config_unused(const mx_config *cfg, mx_str *names);
 /* One line per key that the new one's user reads and that differs, "key: old -> new"; lines of keys
- * that may not change on resume end in a remark and are counted. Keys that only one side knows are
- * ignored. */
-int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused);
+ * that may not change on resume end in a remark and are counted. Keys that only one side knows, and
+ * those of `without` (ends with NULL; NULL: none), are ignored. */
+int mx_config_diff(const mx_config *old, const mx_config *new, const char *const *without,
+                   mx_str *report, int *n_refused);
 
-/* Where configs/ is: $MAXC_HOME/configs, else beside the program (build/release/../../configs),
- * else the installed ../share/maxc/configs. Gives "" when there is none. The buffer is returned. */
+/* Where configs/ is: $MAXC_CONFIGS, else beside the program (build/release/../../configs), else
+ * installed (../share/maxc/configs). Gives "" when there is none. The buffer is returned. */
 const char *mx_config_home(char *buf, size_t cap);
-/* The names in home/models, sorted; gives their number. */
+/* Whether a file of this name is a base.yml, the lowest layer wherever it is named. */
+bool mx_config_is_base(const char *path);
+/* A configuration file as it was given; where there is none, the file or recipe of that name in
+ * home (demo.yml, configs/recipes/demo.yml), so that recipes are found from any folder. */
+const char *mx_config_find(mx_arena *a, const char *home, const char *file);
+/* The names in home/models and home/recipes without .yml, sorted; give their number. */
 int mx_config_models(mx_arena *a, const char *home, char ***names);
+int mx_config_recipes(mx_arena *a, const char *home, char ***names);
 
 #endif

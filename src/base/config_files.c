@@ -112,7 +112,7 @@ static const char *base_path(mx_settings *s, const char *from, const char *name)
     return path;
 }
 
-static bool is_base_yml(const char *path)
+bool mx_config_is_base(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return strcmp(slash ? slash + 1 : path, "base.yml") == 0;
@@ -122,7 +122,7 @@ static bool is_base_yml(const char *path)
 static bool is_own_base(mx_settings *s, const char *path)
 {
     struct stat own, st;
-    if (!is_base_yml(path) || stat(own_base(s), &own) != 0)
+    if (!mx_config_is_base(path) || stat(own_base(s), &own) != 0)
         return false;
     if (stat(path, &st) == 0)
         return st.st_dev == own.st_dev && st.st_ino == own.st_ino;
@@ -188,7 +188,7 @@ static void add_file(chain *c, const char *path, const char *from, int depth)
             add_named(c, path, name, depth);
     }
     if (root)
-        add_map(s, path, "", root, is_base_yml(path) ? MX_LAYER_OWN_BASE : MX_LAYER_FILE);
+        add_map(s, path, "", root, mx_config_is_base(path) ? MX_LAYER_OWN_BASE : MX_LAYER_FILE);
     if (f)
         f->is_open = false;
 }

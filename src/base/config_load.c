@@ -87,7 +87,7 @@ void mx_settings_unknown(mx_settings *s, mx_layer layer, const char *where, cons
 
 static bool is_reserved(const char *name)
 {
-    return strcmp(name, "home") == 0 || mx_starts_with(name, "test_");
+    return strcmp(name, "configs") == 0 || mx_starts_with(name, "test_");
 }
 
 static bool is_known_elsewhere(const mx_settings *s, const char *name)
@@ -234,13 +234,22 @@ static void note_foreign(mx_settings *s, const mx_setting *t)
                     t->key->help);
 }
 
+/* Whether a later source sets the key again. */
+static bool is_overridden(const mx_settings *s, const mx_setting *t)
+{
+    for (const mx_setting *u = s->list; u < s->list + s->n; u++)
+        if (u->key == t->key && (u->layer > t->layer || (u->layer == t->layer && u > t)))
+            return true;
+    return false;
+}
+
 /* Gives the setting a type; false, with a problem, when it cannot be used. */
 static bool read_setting(mx_settings *s, const mx_setting *t, mx_value *v)
 {
     mx_str why = {0};
     bool ok = t->node ? mx_value_read(&s->cfg->arena, t->key, t->node, v, &why)
                       : mx_value_read_text(&s->cfg->arena, t->key, t->text, v, &why);
-    ok = ok && (s->req->is_resolved || mx_value_is_built(t->key, v, &why));
+    ok = ok && (s->req->is_resolved || is_overridden(s, t) || mx_value_is_built(t->key, v, &why));
     ok = ok && mx_value_is_local(t->key, v, &why);
     bool from_file = strcmp(t->key->name, "base_config") != 0 || t->layer <= MX_LAYER_FILE;
     if (ok && !from_file) {

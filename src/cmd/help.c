@@ -1,6 +1,7 @@
 /* help.c - maxc help [VERB | KEY | SECTION | ...], written from the tables. */
 #include "base/key_accept.h"
 #include "cmd/base_yml.h"
+#include "cmd/help_models.h"
 #include "cmd/verb.h"
 
 #include "models/model.h"
@@ -87,7 +88,8 @@ static void print_overview(void)
            "`maxc help keys` lists all keys, `maxc help planned` those that are not built yet,\n"
            "`maxc help foreign` those of MaxText that have no meaning here,\n"
            "`maxc help models` the models that have a file,\n"
-           "`maxc help families` the families that are understood.\n"
+           "`maxc help families` the families that are understood,\n"
+           "`maxc help recipes` files to train with.\n"
            "`maxc doctor` says what hardware and libraries were found.\n");
 }
 
@@ -103,11 +105,7 @@ static void print_verb(const mx_verb *v)
     }
     for (int s = 0; s < MX_SECTION_COUNT && !v->takes_no_keys; s++)
         print_section(v, s, is_in_part);
-    printf("\nexit status: 0 done, 1 a check failed, 2 usage or configuration, 3 bad or missing "
-           "input,\n"
-           "4 would not fit in memory, 5 device, communicator or I/O failure, 75 stopped on "
-           "request with\n"
-           "a durable checkpoint (run again to resume), 128+n signal n\n");
+    printf("\nexit status: %s", mx_exit_statuses);
 }
 
 /* The verbs that read the key, and those that only take it with the command line of another. */
@@ -212,19 +210,21 @@ static bool print_keys_named(const char *name)
     return found;
 }
 
-static mx_status print_models(const char *home)
+/* Each with the first line of its file. */
+static mx_status print_recipes(const char *home)
 {
-    if (!home)
-        return mx_fail(MX_INPUT,
-                       "configs/ was not found beside the program; set MAXC_HOME to the folder "
-                       "that holds it");
     mx_arena arena = {0};
-    char **names = NULL;
-    int n = mx_config_models(&arena, home, &names);
-    for (int i = 0; i < n; i++)
-        printf("%s\n", names[i]);
+    char **names = NULL, line[256];
+    int n = home ? mx_config_recipes(&arena, home, &names) : 0;
+    for (int i = 0; i < n; i++) {
+        FILE *f = fopen(mx_arena_printf(&arena, "%s/recipes/%s.yml", home, names[i]), "r");
+        const char *dash = f && fgets(line, sizeof line, f) ? strstr(line, " - ") : NULL;
+        printf("%s.yml%s%s", names[i], dash ? dash : "", dash ? "" : "\n");
+        if (f)
+            fclose(f);
+    }
     mx_arena_fini(&arena);
-    return MX_OK;
+    return n ? MX_OK : mx_fail(MX_INPUT, "no recipes; let MAXC_CONFIGS name the folder configs/");
 }
 
 /* As a Markdown table: README.md shows it, and a test compares the two. */
@@ -277,7 +277,9 @@ static bool print_sections(const char *name, bool quiet)
 static bool print_topic(const mx_invocation *inv, const char *name, mx_status *st)
 {
     if (strcmp(name, "models") == 0)
-        *st = print_models(inv->home);
+        *st = mx_help_models(inv->home);
+    else if (strcmp(name, "recipes") == 0)
+        *st = print_recipes(inv->home);
     else if (strcmp(name, "families") == 0)
         print_families();
     else if (strcmp(name, "foreign") == 0)
@@ -316,7 +318,8 @@ static mx_status run(mx_invocation *inv)
 const mx_verb mx_verb_help = {
     .name = "help",
     .doc = "what a verb takes, what a key means",
-    .usage = "[VERB | KEY | SECTION | keys | planned | foreign | models | families | base.yml]",
+    .usage = "[VERB | KEY | SECTION | keys | planned | foreign | models | families | recipes | "
+             "base.yml]",
     .help = "base.yml prints the file configs/base.yml as the tables have it.",
     .max_args = 1,
     .takes_no_keys = true,

@@ -2,7 +2,7 @@
  *
  * A key of the model's shape that the family does not read would be ignored in silence: a decoder
  * without the norm or the window that was asked for. So each such key must be a field of the family
- * (then it was read), or agree with what the family always is (mx_model.always), or have its
+ * (then it was read), or agree with what the family always is (mx_model.fixed_keys), or have its
  * default.
  */
 #include "models/from_config.h"
@@ -50,11 +50,13 @@ static void resolve(const mx_config *cfg, const char *value, char *out, size_t c
     snprintf(out, cap, "%lld", (long long)v);
 }
 
-static void check_always(const mx_config *cfg, const mx_model *m, mx_problems *p)
+static void check_fixed(const mx_config *cfg, const mx_model *m, mx_problems *p)
 {
     pair a;
-    for (const char *rest = m->always; next_pair(&rest, &a);) {
+    for (const char *rest = m->fixed_keys; next_pair(&rest, &a);) {
         char value[64];
+        if (strcmp(a.value, "*") == 0)
+            continue;
         resolve(cfg, a.value, value, sizeof value);
         if (mx_config_equals(cfg, a.key, value))
             continue;
@@ -72,7 +74,7 @@ static bool has_field(const mx_model *m, const char *key)
         if ((f->maxtext && strcmp(f->maxtext, key) == 0) || (f->run && strcmp(f->run, key) == 0))
             return true;
     pair a;
-    for (const char *rest = m->always; next_pair(&rest, &a);)
+    for (const char *rest = m->fixed_keys; next_pair(&rest, &a);)
         if (strcmp(a.key, key) == 0)
             return true;
     return false;
@@ -98,17 +100,40 @@ static void report_unread(const mx_config *cfg, const char *key, const mx_model 
     mx_str_fini(&others);
 }
 
+/* Whether the family leaves the key open and the model's file, which says how the family is used
+ * elsewhere, is what gives it. */
+static bool is_left_open(const mx_config *cfg, const char *key, const mx_model *m)
+{
+    pair a;
+    for (const char *rest = m ? m->fixed_keys : NULL; next_pair(&rest, &a);)
+        if (strcmp(a.key, key) == 0)
+            return strcmp(a.value, "*") == 0 && !mx_config_is_argument(cfg, key);
+    return false;
+}
+
+static void check_images(const mx_config *cfg, const mx_model *family, mx_problems *p)
+{
+    if (mx_config_bool(cfg, "use_multimodal") && !family->images)
+        mx_problem_add(p,
+                       "%s: `use_multimodal` is true, but %s is a family without images: name a "
+                       "model whose vision_encoder_block is built (gemma3, gemma4, llama4, "
+                       "qwen3_vl); use_multimodal=false leaves images out",
+                       mx_config_where(cfg, "use_multimodal"), family->name);
+}
+
 mx_status mx_model_check_keys(const mx_config *cfg, const mx_model *family)
 {
     mx_problems p = {0};
     mx_arena a = {0};
     const char **names = NULL;
-    check_always(cfg, family, &p);
+    check_images(cfg, family, &p);
+    check_fixed(cfg, family, &p);
     if (family->text)
-        check_always(cfg, family->text, &p);
+        check_fixed(cfg, family->text, &p);
     int n = mx_config_unasked(cfg, MX_KEY_SHAPE, &a, &names);
     for (int i = 0; i < n; i++)
-        report_unread(cfg, names[i], family, &p);
+        if (!is_left_open(cfg, names[i], family) && !is_left_open(cfg, names[i], family->text))
+            report_unread(cfg, names[i], family, &p);
     mx_status st = p.n ? mx_fail(MX_USAGE, "the model is not what its keys say:%s",
                                  mx_str_text(&p.text))
                        : MX_OK;

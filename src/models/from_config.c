@@ -112,7 +112,7 @@ static json_t *value_of(const mx_config *cfg, const char *key, mx_cfg_kind kind)
         return json_boolean(mx_config_bool(cfg, key));
     case MX_KEY_INT: {
         int64_t v = whole(cfg, key);
-        return v < 0 ? NULL : kind == MX_CFG_F64 ? json_real((double)v) : json_integer(v);
+        return v < 0 ? NULL : kind == MX_CFG_REAL ? json_real((double)v) : json_integer(v);
     }
     case MX_KEY_FLOAT:
         return mx_config_float(cfg, key) < 0 ? NULL : json_real(mx_config_float(cfg, key));
@@ -122,7 +122,7 @@ static json_t *value_of(const mx_config *cfg, const char *key, mx_cfg_kind kind)
     case MX_KEY_INTS: {
         json_t *list = json_array();
         int n = mx_config_ints(cfg, key, &ints);
-        if (kind == MX_CFG_INT) { /* height and width: a square */
+        if (kind == MX_CFG_WHOLE) { /* height and width: a square */
             json_decref(list);
             return n ? json_integer(ints[0]) : NULL;
         }

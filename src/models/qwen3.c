@@ -26,5 +26,5 @@ const mx_model mx_model_qwen3 = {
     .fields = fields,
     MX_DECODER_FAMILY(finish),
     .decoder_block = "qwen3",
-    .always = "use_qk_norm=true",
+    .fixed_keys = "use_qk_norm=true",
 };

@@ -11,10 +11,13 @@
 #include "ops/cpu/attention_kernel.h"
 #include "ops/gpu_work.h"
 #include "ops/num.h"
+#include <math.h>
 #include <string.h>
 
 /* Inputs: q k v, then the optional ones in this order. */
 enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, N_IN };
+#define IDS                                                                                        \
+    (1 << Q_POS | 1 << K_POS | 1 << Q_SEG | 1 << K_SEG | 1 << Q_SPAN | 1 << K_SPAN | 1 << SELECTED)
 /* The backward op has these behind them. */
 enum { OUT = N_IN, LSE, DOUT, N_GRAD_IN };
 
@@ -171,6 +174,8 @@ static double pairs(const mx_node *n)
     double span = (double)(a->window ? a->window : a->chunk);
     if (by_index && span > 0 && span < sk)
         p = p < sq * span ? p : sq * span;
+    if (n->in[SELECTED])
+        p = fmin(p, sq * (double)n->in[SELECTED]->type.dim[2]);
     return p * (double)(n->in[0]->type.dim[0] * n->in[0]->type.dim[2]);
 }
 
@@ -243,6 +248,8 @@ const mx_op mx_op_attention = {
     .saved = 1 << 1,
     .n_cast = 3, /* sinks are never 16-bit */
     .parts_in = 7,
+    .multiplies = true,
+    .ids_in = IDS,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
@@ -270,6 +277,8 @@ const mx_op mx_op_attention_grad = {
     .n_out = 4,
     .parts_in = 7,
     .parts_out = 7,
+    .multiplies = true,
+    .ids_in = IDS,
     .infer = grad_infer,
     .cost = grad_cost,
     .cpu = backward,

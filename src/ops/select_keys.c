@@ -261,6 +261,8 @@ const mx_op mx_op_select_keys = {
     .attr_size = sizeof(select_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(select_attr, MX_ATTR_INT, n),
                                       MX_FIELD(select_attr, MX_ATTR_F64, scale), {0}},
+    .multiplies = true,
+    .ids_in = 1 << Q_POS | 1 << K_POS | 1 << Q_SEG | 1 << K_SEG,
     .infer = infer,
     .cost = cost,
     .cpu = select_cpu,

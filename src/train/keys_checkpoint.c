@@ -110,7 +110,7 @@ const mx_key mx_keys_checkpoint[] = {
      MX_BY_STEP, "value_proj=device remat_policy=custom"},
     {"qkv_proj", ENUM, MEMORY, "remat", PLACE, "custom policy: merged q, k, v projection", 0, 0,
      MX_BY_STEP,
-     "qkv_proj=device remat_policy=custom decoder_block=qwen3_5 num_experts=4 "
+     "qkv_proj=device remat_policy=custom decoder_block=qwen3_5 num_experts=4 shared_experts=1 "
      "base_num_decoder_layers=2 inhomogeneous_layer_cycle_interval=2 gdn_num_key_heads=2 "
      "gdn_num_value_heads=4 gdn_key_head_dim=8 gdn_value_head_dim=8"},
     {"out_proj", ENUM, MEMORY, "remat", PLACE, "custom policy: attention output projection", 0, 0,

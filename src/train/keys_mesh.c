@@ -46,6 +46,13 @@ const mx_key mx_keys_mesh[] = {
     {"collective_timeout_seconds", FLOAT, PARALLEL, "600", "0.001..1e9",
      "seconds after which a rank that is not heard of ends the run", 0, 0, MX_BY_TRAIN,
      "collective_timeout_seconds=60", .seen_by = "tests/cli/keys.sh"},
+    {"heartbeat_timeout_seconds", FLOAT, PARALLEL, "30", "0.001..1e9",
+     "seconds without a sign of life after which a rank is given up", 0, 0, MX_BY_TRAIN,
+     "heartbeat_timeout_seconds=5", .seen_by = "tests/cli/ranks.sh"},
+    {"rendezvous_secret", TEXT, PARALLEL, "", 0,
+     "text by which ranks know each other, better given in the environment; empty: rank 0 makes "
+     "one and keeps it in base_output_directory while ranks join",
+     0, SECRET, MX_BY_TRAIN, "rendezvous_secret=word", .seen_by = "tests/cli/ranks.sh"},
     {"num_slices", INT, PARALLEL, "-1", DEGREE, "nodes; -1 takes what the launcher says", "nnodes",
      PLANNED},
     {"mesh", TEXT, PARALLEL, "", 0, "the mesh in short, fsdp=4,tensor=2; overrides the degrees", 0,

@@ -123,12 +123,15 @@ const mx_key mx_keys_model[] = {
      "qk_rope_head_dim=16 decoder_block=deepseek routed_score_func=sigmoid num_experts=4"},
     {"v_head_dim", INT, MODEL, "128", "1..", "MLA: size of a value head", 0, FIXED | SHAPE,
      MX_BY_STEP, "v_head_dim=16 decoder_block=deepseek routed_score_func=sigmoid num_experts=4"},
-    {"o_lora_rank", INT, MODEL, "0", "0..", "rank of the output compression", 0, FIXED | PLANNED},
-    {"o_groups", INT, MODEL, "0", "0..", "groups of the output projection", 0, FIXED | PLANNED},
+    {"o_lora_rank", INT, MODEL, "0", "0..", "rank of the output compression", 0, FIXED | SHAPE,
+     MX_BY_STEP, "o_lora_rank=4 decoder_block=deepseek4"},
+    {"o_groups", INT, MODEL, "0", "0..", "groups of the output projection", 0, FIXED | SHAPE,
+     MX_BY_STEP, "o_groups=4 decoder_block=deepseek4"},
     {"compress_ratios", INTS, MODEL, "", "0..", "key/value compression of each layer", 0,
-     FIXED | PLANNED},
+     FIXED | SHAPE, MX_BY_STEP, "compress_ratios=4 decoder_block=deepseek4"},
     {"compressed_rope_max_timescale", INT, MODEL, "160000", "1..", "RoPE base of compressed keys",
-     0, FIXED | PLANNED},
+     0, FIXED | SHAPE, MX_BY_STEP,
+     "compressed_rope_max_timescale=500 decoder_block=deepseek4 compress_ratios=4"},
     {"use_indexer", BOOL, MODEL, "false", 0, "sparse attention: an indexer chooses keys", 0,
      FIXED | SHAPE, MX_BY_STEP,
      "use_indexer=true decoder_block=deepseek routed_score_func=sigmoid num_experts=4 "
@@ -153,10 +156,10 @@ const mx_key mx_keys_model[] = {
      SHAPE, MX_BY_STEP,
      "indexer_loss_scaling_factor=0.1 decoder_block=deepseek routed_score_func=sigmoid "
      "num_experts=4 use_indexer=true q_lora_rank=16"},
-    {"use_qk_clip", BOOL, MODEL, "false", 0, "rescale q and k when a logit is too large", 0,
-     PLANNED},
-    {"qk_clip_threshold", FLOAT, MODEL, "100", ">0", "logit above which they are rescaled", 0,
-     PLANNED},
+    {"use_qk_clip", BOOL, MODEL, "false", 0, "rescale q and k when a logit is too large", 0, 0,
+     MX_BY_STEP, "use_qk_clip=true"},
+    {"qk_clip_threshold", FLOAT, MODEL, "100", ">0", "logit above which they are rescaled", 0, 0,
+     MX_BY_STEP, "qk_clip_threshold=1 use_qk_clip=true"},
 
     {"rope_type", ENUM, MODEL, "default", "default|llama3.1|yarn", "frequency scaling",
      "rope_scaling", FIXED | SHAPE, MX_BY_STEP, "rope_type=yarn"},
@@ -234,11 +237,11 @@ const mx_key mx_keys_model[] = {
      "first_num_dense_layers=1 decoder_block=deepseek routed_score_func=sigmoid num_experts=4 "
      "base_num_decoder_layers=2"},
     {"first_num_hash_layers", INT, MODEL, "0", "0..", "first layers routed by token id", 0,
-     FIXED | PLANNED},
+     FIXED | SHAPE, MX_BY_STEP, "first_num_hash_layers=1 decoder_block=deepseek4"},
     {"interleave_moe_layer_step", INT, MODEL, "1", "1..", "every n-th layer has experts",
      "decoder_sparse_step", FIXED | SHAPE, MX_BY_STEP,
      "interleave_moe_layer_step=2 base_num_decoder_layers=2 decoder_block=qwen3_moe num_experts=4"},
-    {"routed_score_func", ENUM, MODEL, "", "|softmax|sigmoid|!sqrtsoftplus", "score of an expert",
+    {"routed_score_func", ENUM, MODEL, "", "|softmax|sigmoid|sqrtsoftplus", "score of an expert",
      "scoring_func", FIXED | SHAPE, MX_BY_STEP,
      "routed_score_func=sigmoid decoder_block=deepseek num_experts=4"},
     {"routed_bias", BOOL, MODEL, "false", 0, "a bias on scores decides the choice", 0,
@@ -280,42 +283,48 @@ const mx_key mx_keys_model[] = {
      MX_BY_STEP,
      "mtp_loss_scaling_factor=0.5 mtp_num_layers=1 decoder_block=deepseek "
      "routed_score_func=sigmoid num_experts=4"},
+    {"mtp_eval_target_module", INT, MODEL, "0", "0..",
+     "which of these heads evaluations compare with the model's own predictions; 0: none", 0, 0,
+     "train plan",
+     "mtp_eval_target_module=1 mtp_num_layers=1 decoder_block=deepseek routed_score_func=sigmoid "
+     "num_experts=4 eval_interval=1 eval_steps=1 eval_split=0.2 dataset_path=data.jsonl"},
     {"gdn_conv_kernel_dim", INT, MODEL, "4", "1..", "delta rule: width of the convolution",
      "linear_conv_kernel_dim", FIXED | SHAPE, MX_BY_STEP,
-     "gdn_conv_kernel_dim=2 decoder_block=qwen3_next num_experts=4 base_num_decoder_layers=4 "
-     "inhomogeneous_layer_cycle_interval=4 gdn_num_key_heads=2 gdn_num_value_heads=4 "
-     "gdn_key_head_dim=8 gdn_value_head_dim=8"},
+     "gdn_conv_kernel_dim=2 decoder_block=qwen3_next num_experts=4 shared_experts=1 "
+     "base_num_decoder_layers=4 inhomogeneous_layer_cycle_interval=4 "
+     "gdn_num_key_heads=2 gdn_num_value_heads=4 gdn_key_head_dim=8 gdn_value_head_dim=8"},
     {"gdn_key_head_dim", INT, MODEL, "128", "1..", "delta rule: size of a key head",
      "linear_key_head_dim", FIXED | SHAPE, MX_BY_STEP,
-     "gdn_key_head_dim=16 decoder_block=qwen3_next num_experts=4 base_num_decoder_layers=4 "
-     "inhomogeneous_layer_cycle_interval=4 gdn_num_key_heads=2 gdn_num_value_heads=4 "
-     "gdn_value_head_dim=8"},
+     "gdn_key_head_dim=16 decoder_block=qwen3_next num_experts=4 shared_experts=1 "
+     "base_num_decoder_layers=4 inhomogeneous_layer_cycle_interval=4 "
+     "gdn_num_key_heads=2 gdn_num_value_heads=4 gdn_value_head_dim=8"},
     {"gdn_value_head_dim", INT, MODEL, "128", "1..", "delta rule: size of a value head",
      "linear_value_head_dim", FIXED | SHAPE, MX_BY_STEP,
-     "gdn_value_head_dim=16 decoder_block=qwen3_next num_experts=4 base_num_decoder_layers=4 "
-     "inhomogeneous_layer_cycle_interval=4 gdn_num_key_heads=2 gdn_num_value_heads=4 "
-     "gdn_key_head_dim=8"},
+     "gdn_value_head_dim=16 decoder_block=qwen3_next num_experts=4 shared_experts=1 "
+     "base_num_decoder_layers=4 inhomogeneous_layer_cycle_interval=4 "
+     "gdn_num_key_heads=2 gdn_num_value_heads=4 gdn_key_head_dim=8"},
     {"gdn_num_key_heads", INT, MODEL, "16", "1..", "delta rule: key heads", "linear_num_key_heads",
      FIXED | SHAPE, MX_BY_STEP,
-     "gdn_num_key_heads=4 decoder_block=qwen3_next num_experts=4 base_num_decoder_layers=4 "
-     "inhomogeneous_layer_cycle_interval=4 gdn_num_value_heads=4 gdn_key_head_dim=8 "
-     "gdn_value_head_dim=8"},
+     "gdn_num_key_heads=4 decoder_block=qwen3_next num_experts=4 shared_experts=1 "
+     "base_num_decoder_layers=4 inhomogeneous_layer_cycle_interval=4 "
+     "gdn_num_value_heads=4 gdn_key_head_dim=8 gdn_value_head_dim=8"},
     {"gdn_num_value_heads", INT, MODEL, "32", "1..", "delta rule: value heads",
      "linear_num_value_heads", FIXED | SHAPE, MX_BY_STEP,
-     "gdn_num_value_heads=2 decoder_block=qwen3_next num_experts=4 base_num_decoder_layers=4 "
-     "inhomogeneous_layer_cycle_interval=4 gdn_num_key_heads=2 gdn_key_head_dim=8 "
-     "gdn_value_head_dim=8"},
+     "gdn_num_value_heads=2 decoder_block=qwen3_next num_experts=4 shared_experts=1 "
+     "base_num_decoder_layers=4 inhomogeneous_layer_cycle_interval=4 "
+     "gdn_num_key_heads=2 gdn_key_head_dim=8 gdn_value_head_dim=8"},
     {"gdn_chunk_size", INT, MODEL, "64", "1..", "delta rule: chunk of the scan", 0, SHAPE,
      MX_BY_STEP,
-     "gdn_chunk_size=16 decoder_block=qwen3_next num_experts=4 base_num_decoder_layers=4 "
-     "inhomogeneous_layer_cycle_interval=4 gdn_num_key_heads=2 gdn_num_value_heads=4 "
-     "gdn_key_head_dim=8 gdn_value_head_dim=8"},
+     "gdn_chunk_size=16 decoder_block=qwen3_next num_experts=4 shared_experts=1 "
+     "base_num_decoder_layers=4 inhomogeneous_layer_cycle_interval=4 "
+     "gdn_num_key_heads=2 gdn_num_value_heads=4 gdn_key_head_dim=8 gdn_value_head_dim=8"},
     {"use_qk_norm_in_gdn", BOOL, MODEL, "true", 0, "delta rule: unit queries and keys", 0,
      FIXED | PLANNED},
     {"mhc_expansion_rate", INT, MODEL, "1", "1..", "parallel residual streams; 1: one", "hc_mult",
-     FIXED | PLANNED},
+     FIXED | SHAPE, MX_BY_STEP, "mhc_expansion_rate=2 decoder_block=deepseek4"},
     {"sinkhorn_iterations", INT, MODEL, "20", "1..",
-     "steps that make their mixing doubly stochastic", "hc_sinkhorn_iters", FIXED | PLANNED},
+     "steps that make their mixing doubly stochastic", "hc_sinkhorn_iters", FIXED | SHAPE,
+     MX_BY_STEP, "sinkhorn_iterations=2 decoder_block=deepseek4 mhc_expansion_rate=2"},
     {"engram_layers", INTS, MODEL, "", "0..", "layers with n-gram memory", 0, FIXED | PLANNED},
     {"engram_max_ngram_size", INT, MODEL, "3", "1..", "longest n-gram", 0, FIXED | PLANNED},
     {"engram_num_heads", INT, MODEL, "8", "1..", "hash heads of that memory", 0, FIXED | PLANNED},
@@ -325,8 +334,6 @@ const mx_key mx_keys_model[] = {
     {"engram_kernel_size", INT, MODEL, "4", "1..", "width of its convolution", 0, FIXED | PLANNED},
     {"engram_seed", INT, MODEL, "0", "0..", "seed of its hashes", 0, FIXED | PLANNED},
 
-    {"mtp_eval_target_module", INT, MODEL, "0", "0..", "head whose acceptance rate is measured", 0,
-     PLANNED},
     {"ragged_buffer_factor", FLOAT, MODEL, "-1", 0,
      "tokens an expert shard takes, relative; negative: all", 0, PLANNED},
     {"moba", BOOL, MODEL, "false", 0, "mixture of block attention", 0, PLANNED},

@@ -145,6 +145,10 @@ void world_remove(const char *path)
     "projector_input_dim_for_vit=16 projector_output_dim_for_vit=16 "                              \
     "vision_output_length=4 "
 #define TINY_LATENT "kv_lora_rank=8 qk_nope_head_dim=8 qk_rope_head_dim=8 v_head_dim=8 "
+#define TINY_COMPRESSED                                                                            \
+    "sliding_window_size=8 q_lora_rank=8 qk_rope_head_dim=8 o_lora_rank=8 o_groups=2 "             \
+    "compress_ratios=0 indexer_n_heads=2 indexer_head_dim=16 indexer_topk=8 num_experts=4 "        \
+    "shared_experts=1 routed_score_func=sqrtsoftplus mlp_activations_limit=10 "
 #define TINY_INDEXER "indexer_n_heads=2 indexer_head_dim=16 indexer_topk=8 "
 
 static const struct {
@@ -196,7 +200,8 @@ static bool stays(const char *setting, char *const *own, int n_own)
         if (sized && (mx_starts_with(setting, "base_") || mx_starts_with(setting, "head_dim") ||
                       mx_starts_with(setting, "vocab_size")))
             return false;
-        if (strstr(own[i], "=gpt2") && mx_starts_with(setting, "base_num_kv_heads"))
+        bool one_size = strstr(own[i], "=gpt2") || strstr(own[i], "=deepseek4");
+        if (one_size && mx_starts_with(setting, "base_num_kv_heads"))
             return false;
         if (strstr(own[i], "checkpoint") && mx_starts_with(setting, "enable_checkpointing"))
             return false;
@@ -212,13 +217,15 @@ int world_command(const char *verb, const char *settings, mx_arena *a, char **ar
     int n = 0, n_own = split(mx_arena_strdup(a, settings), own, 0, 64);
     static const struct {
         const char *with, *more;
-    } further[] = {{"use_multimodal=true", TINY_VISION},
-                   {"decoder_block=deepseek", TINY_LATENT},
-                   {"vision_encoder_block=qwen3_vl", "mrope_section=2,1,1 "},
-                   {"use_indexer=true", TINY_INDEXER}};
+    } further[] = {{"use_multimodal=true ", TINY_VISION},
+                   {"decoder_block=deepseek ", TINY_LATENT},
+                   {"decoder_block=deepseek4 ", TINY_COMPRESSED},
+                   {"vision_encoder_block=qwen3_vl ", "mrope_section=2,1,1 "},
+                   {"use_indexer=true ", TINY_INDEXER}};
     char *text = mx_arena_printf(a, "%s ", lines[line].settings);
+    const char *all = mx_arena_printf(a, "%s ", settings);
     for (size_t i = 0; i < sizeof further / sizeof *further; i++)
-        if (strstr(settings, further[i].with) && strstr(text, "base_emb_dim") &&
+        if (strstr(all, further[i].with) && strstr(text, "base_emb_dim") &&
             !strstr(settings, "load_parameters_path"))
             text = mx_arena_printf(a, "%s%s", text, further[i].more);
     bool evaluates = strstr(settings, "eval_interval") && strcmp(lines[line].verb, "data") == 0;
