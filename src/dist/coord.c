@@ -27,6 +27,11 @@ int mx_coord_size(const mx_coord *c)
     return c->size;
 }
 
+const char *mx_coord_launcher(const mx_coord *c)
+{
+    return c->launch.launcher;
+}
+
 double mx_coord_join_timeout(const mx_coord *c)
 {
     return c->o.join_timeout_s;
