@@ -13,8 +13,8 @@ static mx_status find_plugin(const mx_mpi_plugin **out)
     void *so = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!so)
         return mx_fail(MX_DEVICE,
-                       "the MPI plug-in cannot be opened (%s); build it with `make mpi` where mpicc "
-                       "is installed, or use collectives=tcp",
+                       "the MPI plug-in cannot be opened (%s); build it with `make mpi` where "
+                       "mpicc is installed, or use collectives=tcp",
                        dlerror());
     mx_mpi_plugin_get *get;
     *(void **)&get = dlsym(so, "mx_mpi_plugin_of");

@@ -61,8 +61,8 @@ static mx_status start(mx_coord *coord, char *library, size_t cap)
         return MX_OK;
     return mx_fail(MX_DEVICE,
                    "the launcher has started rank %d of %d, but the MPI plug-in (%s) is rank %d of "
-                   "%d: its MPI is not the launcher's; build it with that one's compiler, `make mpi "
-                   "MPICC=...`, or use collectives=tcp",
+                   "%d: its MPI is not the launcher's; build it with that one's compiler, `make "
+                   "mpi MPICC=...`, or use collectives=tcp",
                    mx_coord_rank(coord), mx_coord_size(coord), library, rank, size);
 }
 
