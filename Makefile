@@ -8,6 +8,7 @@
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
 #   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
+#   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
@@ -169,6 +170,9 @@ test-ranks: all test-bin
 	@RANK_FAULTS=$(RANK_FAULTS) sh tests/cli/ranks.sh
 
 ROUND_TRIPS ?= 10000000
+.PHONY: test-slurm
+test-slurm: all
+	@tools/test-slurm
 test-roundtrip: test-bin
 	@MX_ROUND_TRIPS=$(ROUND_TRIPS) MX_TEST_SECONDS=36000 build/test/tests_run byte_level_kinds_round_trip
 

@@ -27,9 +27,9 @@ int mx_coord_size(const mx_coord *c)
     return c->size;
 }
 
-const char *mx_coord_launcher(const mx_coord *c)
+const mx_launch *mx_coord_launch(const mx_coord *c)
 {
-    return c->launch.launcher;
+    return &c->launch;
 }
 
 double mx_coord_join_timeout(const mx_coord *c)

@@ -25,18 +25,13 @@ static mx_status find_plugin(const mx_mpi_plugin **out)
                    path);
 }
 
-/* Whether MPI's own launcher started these ranks: nobody else's can be joined by it. */
-static bool is_launched(const mx_coord *c)
-{
-    const char *by = mx_coord_launcher(c);
-    return by && (strstr(by, "MPI") || strstr(by, "Slurm"));
-}
-
 static mx_status start(mx_coord *coord, const mx_mpi_plugin **p, char *library, size_t cap)
 {
-    if (!is_launched(coord))
-        return mx_fail(MX_USAGE, "collectives=mpi needs ranks that mpirun or srun has started; "
-                                 "these were started by %s", mx_coord_launcher(coord));
+    if (!mx_coord_launch(coord)->mpi)
+        return mx_fail(MX_USAGE,
+                       "collectives=mpi needs ranks that mpirun, or srun --mpi=pmix, has started; "
+                       "these were started by %s",
+                       mx_coord_launch(coord)->launcher);
     MX_TRY(find_plugin(p));
     return (*p)->start(coord, library, cap);
 }
@@ -70,7 +65,7 @@ mx_status mx_mpi_open(mx_comm **out, mx_coord *coord, mx_comm_choice *choice)
     const mx_mpi_plugin *p = NULL;
     char library[MX_COORD_BLOB] = "";
     bool may_fail = strcmp(choice->how, "auto") == 0, all;
-    if (may_fail && !is_launched(coord))
+    if (may_fail && !mx_coord_launch(coord)->mpi)
         return MX_OK;
     mx_status st = start(coord, &p, library, sizeof library);
     st = agree(coord, st, library, &all);

@@ -208,7 +208,7 @@ const mx_key mx_keys_run[] = {
      "text by which ranks know each other, better given in the environment; empty: rank 0 makes "
      "one and keeps it in base_output_directory while ranks join", 0, MX_KEY_SECRET},
     {"collectives", ENUM, PARALLEL, "auto", "auto|mpi|tcp",
-     "how ranks talk; auto: MPI where mpirun or srun has started them and the plug-in is there", 0,
+     "how ranks talk; auto: MPI where its launcher has started them and the plug-in is there", 0,
      0},
     {"num_slices", INT, PARALLEL, "-1", DEGREE, "nodes; -1 takes what the launcher says", "nnodes",
      0},
