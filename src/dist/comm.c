@@ -96,6 +96,8 @@ mx_status mx_comm_gather(mx_comm *c, const void *mine, size_t bytes, void *all)
 {
     int n = 0;
     char *at = all, *here = at + bytes * (size_t)c->rank;
+    if (c->kind->gather)
+        return c->kind->gather(c, mine, bytes, all);
     if (bytes && here != mine)
         memmove(here, mine, bytes);
     for (int r = 0; r < c->size; r++)
@@ -109,6 +111,8 @@ mx_status mx_comm_gather(mx_comm *c, const void *mine, size_t bytes, void *all)
 mx_status mx_comm_broadcast(mx_comm *c, void *data, size_t bytes, int root)
 {
     int n = 0;
+    if (c->kind->broadcast)
+        return c->kind->broadcast(c, data, bytes, root);
     for (int r = 0; r < c->size; r++)
         if (r != c->rank)
             c->moves[n++] = (mx_comm_move){.rank = r, .out = data, .in = data,

@@ -49,6 +49,10 @@ typedef struct {
     const char *name;
     /* Each rank of a move has a move with this one in its own call; `call` is a literal. */
     mx_status (*exchange)(mx_comm *c, const char *call, const mx_comm_move *moves, int n);
+    /* Optional: quicker ways than by exchanges. */
+    mx_status (*gather)(mx_comm *c, const void *mine, size_t bytes, void *all);
+    mx_status (*broadcast)(mx_comm *c, void *data, size_t bytes, int root);
+    mx_status (*sum_f32)(mx_comm *c, const mx_span *spans, int n);
     mx_status (*split_off)(mx_comm *c, mx_comm **out);
     void (*close)(mx_comm *c);
 } mx_comm_kind;

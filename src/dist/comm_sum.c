@@ -84,6 +84,8 @@ mx_status mx_comm_sum_f32(mx_comm *c, const mx_span *spans, int n_spans)
     int64_t total = 0;
     if (c->size == 1)
         return MX_OK;
+    if (c->kind->sum_f32)
+        return c->kind->sum_f32(c, spans, n_spans);
     for (int i = 0; i < n_spans; i++)
         total += spans[i].n;
     if (!c->arrived)
