@@ -36,11 +36,12 @@ const mx_verb mx_verb_dpo = {
     .doc = "learn from preferences: DPO and its family, ORPO",
     .usage = "[FILE.yml] load_parameters_path=DIR dataset_path=... run_name=NAME [loss_type=...]",
     .help = "Records are prompt, chosen and rejected: texts, or lists of messages.\n"
-            "per_device_batch_size counts pairs. loss_type is one of TRL's losses, several of them\n"
-            "with loss_weights, or orpo. The reference is the model at the start; with adapters it\n"
-            "is the model without them. Runs, checkpoints and metrics are those of `maxc train`.",
+            "per_device_batch_size counts pairs. loss_type is one of TRL's losses, several of\n"
+            "them with loss_weights, or orpo. The reference is the model at the start; with\n"
+            "adapters it is the model without them. Runs, checkpoints and metrics are those of\n"
+            "`maxc train`.",
     .takes_file = true,
-    .sections = MX_TAKES_TRAIN | MX_TAKES(POST),
+    .like = "train",
     .defaults = defaults,
     .run = run,
 };

@@ -23,10 +23,11 @@ const mx_verb mx_verb_grpo = {
     .usage = "[FILE.yml] load_parameters_path=DIR dataset_path=... reward=... run_name=NAME",
     .help = "Records have a prompt (text or messages) and what rewards need (answer, solution).\n"
             "num_generations answers are sampled to each, with the weights that are trained;\n"
-            "per_device_batch_size counts prompts. reward= names built-in rewards, reward_command=\n"
-            "a program that judges. rollout_path=FILE trains on recorded groups instead.",
+            "per_device_batch_size counts prompts. reward= names built-in rewards,\n"
+            "reward_command= a program that judges. rollout_path=FILE trains on recorded groups\n"
+            "instead.",
     .takes_file = true,
-    .sections = MX_TAKES_TRAIN | MX_TAKES(POST) | MX_TAKES(DECODE),
+    .like = "train",
     .defaults = defaults,
     .run = run,
 };

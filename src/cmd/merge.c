@@ -53,7 +53,7 @@ static mx_status merge(state *s, mx_invocation *inv)
     const mx_lora *l = &s->model.adapter.lora;
     mx_step_options o = {.kind = MX_STEP_LOGITS, .shape = {.batch = 1, .seq = 8}, .lora = l,
                          .compile = {.compute = MX_F32}};
-    MX_TRY(mx_session_open(&s->session, "cpu", (int)mx_config_int(c, "num_threads")));
+    MX_TRY(mx_session_open(&s->session, "cpu", 0));
     MX_TRY(mx_step_open(&s->step, s->session, &s->model.spec, &o));
     MX_TRY(mx_model_ref_weights(&s->model, s->session, 0));
     MX_TRY(mx_adapter_merge(s->session, l));
@@ -77,7 +77,8 @@ static mx_status run(mx_invocation *inv)
 }
 
 static const mx_key keys[] = {
-    {"output", MX_KEY_STRING, 0, "", 0, "folder to write, not there yet", 0, 0},
+    {"output", MX_KEY_STRING, 0, "", 0, "folder to write, not there yet",
+     .example = "output=merged", .seen_by = "tests/post/keys_test.c"},
     {0},
 };
 
@@ -89,7 +90,6 @@ const mx_verb mx_verb_merge = {
             "The result is a Hugging Face directory in the model's own dtype.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(LORA) | MX_TAKES(DEVICE),
     .keys = keys,
     .run = run,
 };

@@ -26,7 +26,7 @@ const mx_verb mx_verb_sft = {
             "assistant (what the assistant wrote) or all says what is trained; `maxc data sft`\n"
             "with the same keys shows it. Runs, checkpoints and metrics are those of `maxc train`.",
     .takes_file = true,
-    .sections = MX_TAKES_TRAIN | MX_TAKES(POST),
+    .like = "train",
     .defaults = defaults,
     .run = run,
 };

@@ -39,17 +39,9 @@ typedef struct {
 
 static mx_status check(const mx_config *c, mx_arena *a, const mx_grpo *s, const char *type)
 {
-    static const char *const cuts[] = {"decode_sampling_top_k", "min_p", "repetition_penalty",
-                                       "presence_penalty", "frequency_penalty",
-                                       "decode_sampling_nucleus_p"};
     if (!s->loss)
         return mx_fail(MX_USAGE, "%s: loss_type=%s is none of grpo's: %s",
                        mx_config_where(c, "loss_type"), type, mx_grpo_loss_names(a));
-    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
-        if (!mx_config_is_default(c, cuts[i]))
-            return mx_fail(MX_USAGE, "%s: answers are drawn from the model's whole distribution, "
-                           "which is what the loss is about; leave %s out",
-                           mx_config_where(c, cuts[i]), cuts[i]);
     if (strcmp(mx_config_text(c, "semantics"), "trl") != 0)
         return mx_fail(MX_USAGE, "%s: grpo has TRL's formulas alone so far",
                        mx_config_where(c, "semantics"));
@@ -228,7 +220,8 @@ static mx_status judge(grpo_run *r)
     int count = r->rewards ? mx_rewards_count(r->rewards) : 0;
     mx_judged *j = mx_realloc(NULL, sizeof *j * (size_t)n);
     for (int64_t i = 0; i < n; i++)
-        j[i] = (mx_judged){.prompt = r->asked[i / G].text, .answer = mx_str_text(&r->answer[i].text),
+        j[i] = (mx_judged){.prompt = r->asked[i / G].text,
+                           .answer = mx_str_text(&r->answer[i].text),
                            .n_answer = r->answer[i].text.len, .record = r->asked[i / G].record,
                            .tokens = r->answer[i].ids.n, .max_tokens = r->s->max_completion,
                            .truncated = r->answer[i].truncated};

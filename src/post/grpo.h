@@ -41,8 +41,8 @@ struct mx_grpo_loss {
 };
 const mx_grpo_loss *mx_grpo_loss_find(const char *name); /* NULL: none */
 const char *mx_grpo_loss_names(mx_arena *a);
-/* The objective's loss over the graph. Inputs: advantage (B), old and reference (B, S), has_old (B):
- * 0 where the policy that answered is the present one. */
+/* The objective's loss over the graph. Inputs: advantage (B), old and reference (B, S), has_old
+ * (B): 0 where the policy that answered is the present one. */
 mx_node *mx_grpo_build(mx_graph *g, const mx_head *h, mx_build *b, const void *settings);
 
 /* --- answers --- */

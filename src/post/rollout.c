@@ -5,7 +5,7 @@
  * of the answer, token), so that neither the size of the batches nor a restart changes it. The
  * log-probability of a token is that of the softmax of logits / temperature over the whole
  * vocabulary, as training computes it; cuts of the distribution (top_k, top_p, min_p) would make
- * the two differ and are refused.
+ * the two differ and are not there.
  */
 #include "post/grpo.h"
 

@@ -24,7 +24,7 @@ void mx_adapter_close(mx_adapter *a);
 /* The session's adapters, and weights that are trained whole, from the directory's tensors. What is
  * missing, misshapen or belongs to no module of the model is listed. */
 mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir) MX_MUST_USE;
-/* Once weights are there: lengths of DoRA that nobody has written are those of the weights' rows. */
+/* Once weights are there: lengths of DoRA that nobody has written are the weights' rows'. */
 mx_status mx_adapter_begin(mx_session *s) MX_MUST_USE;
 /* Adds every adapter to its weight; the adapters themselves become zero. In the host's memory. */
 mx_status mx_adapter_merge(mx_session *s, const mx_lora *l) MX_MUST_USE;

@@ -108,7 +108,8 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
             dtype = mx_session_var(s, i)->type.dtype;
     int n_files = files ? files->n : 0;
     mx_hf_extra *extra = MX_NEW_N(&scratch, mx_hf_extra, n_files + 2);
-    char *config = st->lora ? mx_adapter_config(s, st->lora, st->base) : mx_weights_config(m, dtype);
+    char *config =
+        st->lora ? mx_adapter_config(s, st->lora, st->base) : mx_weights_config(m, dtype);
     char *state = state_text(st);
     r.state_json = state;
     r.extras = extra;
