@@ -4,6 +4,7 @@
 #   make cuda       the CUDA plug-in beside it, where nvcc is found
 #   make mpi        the MPI plug-in beside it; make does so by itself where mpicc is found
 #   make demo       train a small model and let it write, in a few minutes
+#   make demo-grpo  the same model learns to add, by reward alone
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
@@ -95,7 +96,7 @@ TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
-.PHONY: all release demo test test-bin test-crash test-memory test-ranks test-roundtrip fuzz fuzz-bin fuzz-keys bench bench-mixtures lint readme base-yml format clean banner
+.PHONY: all release demo demo-grpo test test-bin test-crash test-memory test-ranks test-roundtrip fuzz fuzz-bin fuzz-keys bench bench-mixtures lint readme base-yml format clean banner
 all: banner $(B)/maxc $(if $(HAVE_MPICC),$(if $(filter release,$(MODE)),mpi))
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
 banner:
@@ -199,6 +200,8 @@ fuzz-keys: test-bin
 # Stopped on request (75) is no failure.
 demo: all
 	@tools/demo || [ $$? = 75 ]
+demo-grpo: all
+	@tools/demo-grpo || [ $$? = 75 ]
 # one measurement program per file: make build/release/bench/kernels_bench
 $(B)/bench/%: $(B)/bench/%.o $(B)/libmaxc.a
 	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@

@@ -5,6 +5,8 @@
 #include "cmd/verb.h"
 
 #include "models/model.h"
+#include "post/reward.h"
+#include "train/objective.h"
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -89,6 +91,7 @@ static void print_overview(void)
            "`maxc help foreign` those of MaxText that have no meaning here,\n"
            "`maxc help models` the models that have a file,\n"
            "`maxc help families` the families that are understood,\n"
+           "`maxc help objectives` what else than the next token is learned, `maxc help rewards`,\n"
            "`maxc help recipes` files to train with.\n"
            "`maxc doctor` says what hardware and libraries were found.\n");
 }
@@ -239,6 +242,26 @@ static void print_families(void)
     }
 }
 
+/* The same of objectives, and of the rewards that are built in. */
+static void print_objectives(void)
+{
+    printf("| command | what it learns from | records |\n|---|---|---|\n");
+    for (int i = 0; i < mx_objective_count; i++) {
+        const mx_objective *o = mx_objective_table[i];
+        bool own = strcmp(o->verb, o->name) == 0;
+        printf("| maxc %s%s%s | %s | %s |\n", o->verb, own ? "" : " loss_type=",
+               own ? "" : o->name, o->doc, o->data);
+    }
+}
+
+static void print_rewards(void)
+{
+    printf("| reward | what it is |\n|---|---|\n");
+    for (int i = 0; i < mx_reward_count; i++)
+        printf("| %s | %s |\n", mx_reward_table[i]->name, mx_reward_table[i]->doc);
+    printf("| reward_command=PROGRAM | what the program says |\n");
+}
+
 static const char *nearest(const char *name, int *distance)
 {
     const char *best = "";
@@ -282,6 +305,10 @@ static bool print_topic(const mx_invocation *inv, const char *name, mx_status *s
         *st = print_recipes(inv->home);
     else if (strcmp(name, "families") == 0)
         print_families();
+    else if (strcmp(name, "objectives") == 0)
+        print_objectives();
+    else if (strcmp(name, "rewards") == 0)
+        print_rewards();
     else if (strcmp(name, "foreign") == 0)
         print_keys(is_foreign, NULL);
     else if (strcmp(name, "base.yml") == 0)
@@ -319,7 +346,7 @@ const mx_verb mx_verb_help = {
     .name = "help",
     .doc = "what a verb takes, what a key means",
     .usage = "[VERB | KEY | SECTION | keys | planned | foreign | models | families | recipes | "
-             "base.yml]",
+             "objectives | rewards | base.yml]",
     .help = "base.yml prints the file configs/base.yml as the tables have it.",
     .max_args = 1,
     .takes_no_keys = true,

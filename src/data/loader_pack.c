@@ -58,6 +58,21 @@ static void note_record(mx_loader *l, const mx_loader_item *it)
     l->window_which[l->n_window++] = it->which;
 }
 
+/* So many records without a token to train on are no accident. */
+enum { MOST_UNTRAINED = 4096 };
+
+static mx_status nothing_trained(const mx_loader *l, int64_t least)
+{
+    mx_pack_counts c = mx_packer_counts(l->packer);
+    if (c.untrained < least || c.rows || !mx_packer_empty(l->packer))
+        return MX_OK;
+    return mx_fail(MX_INPUT,
+                   "%lld records, and nothing to train on in any of them: their answers are empty, "
+                   "or cut off by max_target_length=%lld, or loss_on leaves all of it out; `maxc "
+                   "data` with the verb and the same keys shows what is trained",
+                   (long long)c.untrained, (long long)l->o.pack.seq_len);
+}
+
 static mx_status add_record(mx_loader *l, mx_loader_item *it)
 {
     pthread_mutex_lock(&l->lock);
@@ -73,6 +88,7 @@ static mx_status add_record(mx_loader *l, mx_loader_item *it)
     if (it->n_docs == 2 && !l->o.pack.truncate)
         return mx_fail(MX_USAGE, "pairs (chosen, rejected) cannot be cut into pieces; set "
                        "use_truncation=true");
+    MX_TRY(nothing_trained(l, MOST_UNTRAINED));
     if (l->n_window > 1 << 20 && mx_packer_empty(l->packer))
         return mx_fail(MX_INPUT,
                        "a million records in a row hold no text; are these the right columns?");
@@ -181,6 +197,8 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
         if (l->stop)
             return MX_OK;
         if (l->at.row >= mx_packer_rows(l->packer)) {
+            if (l->exhausted)
+                MX_TRY(nothing_trained(l, 1));
             if (l->exhausted)
                 break;
             next_window(l);

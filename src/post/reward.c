@@ -78,7 +78,7 @@ mx_status mx_rewards_open(mx_rewards **out, const mx_config *c)
     MX_TRY(read_weights(r, c));
     if (!mx_rewards_count(r))
         return mx_fail(MX_USAGE, "nothing says what an answer is worth; set reward=exact (or "
-                       "another that `maxc help objectives` lists), or reward_command=PROGRAM");
+                       "another that `maxc help rewards` lists), or reward_command=PROGRAM");
     return MX_OK;
 }
 

@@ -1,10 +1,10 @@
 /* reward_command.h - a program that judges answers.
  *
  * It is started once, as `sh -c COMMAND`, in several copies (reward_workers). It reads a JSON
- * object a line, {"prompt", "completion", "tokens", "truncated", and the record's columns}, and writes one
- * line for each, in order: a number, null (cannot be judged), or {"reward": number}. A line that
- * takes longer than reward_timeout, an end, or anything else is an error with what the program said
- * last on standard error. By default it runs without network and may gain no rights
+ * object a line, {"prompt", "completion", "tokens", "truncated", and the record's columns}, and
+ * writes one line for each, in order: a number, null (cannot be judged), or {"reward": number}. A
+ * line that takes longer than reward_timeout, an end, or anything else is an error with what the
+ * program said last on standard error. By default it runs without network and may gain no rights
  * (reward_sandbox).
  */
 #ifndef MX_POST_REWARD_COMMAND_H

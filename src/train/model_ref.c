@@ -19,6 +19,23 @@ static bool exists(mx_arena *a, const char *dir, const char *name)
     return access(mx_arena_printf(a, "%s/%s", dir, name), F_OK) == 0;
 }
 
+/* The newest whole checkpoint of a run folder. */
+static mx_status newest_of(mx_arena *a, const char *path, const char **out)
+{
+    mx_ckpt_entry newest = {0};
+    mx_str notes = {0};
+    const char *root = mx_arena_printf(a, "%s/checkpoints", path);
+    mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, 2, a, &newest, &notes);
+    if (notes.len)
+        fprintf(stderr, "%s\n", mx_str_text(&notes));
+    mx_str_fini(&notes);
+    MX_TRY(st);
+    if (!newest.path)
+        return mx_fail(MX_INPUT, "%s is a run folder without a checkpoint yet", path);
+    *out = newest.path;
+    return MX_OK;
+}
+
 /* One line for each file that is not in the cache yet. */
 static void say_fetch(void *ctx, const char *file, int64_t done, int64_t total)
 {
@@ -35,6 +52,8 @@ mx_status mx_model_place(const char *given, mx_fetch_what what, const mx_config 
                          const char **dir)
 {
     *dir = given;
+    if (exists(a, given, "checkpoints") && !exists(a, given, "config.json"))
+        return newest_of(a, given, dir);
     if (!mx_hub_is_name(given) || access(given, F_OK) == 0)
         return MX_OK;
     char **paths, *folder, latest[256] = "";
@@ -77,27 +96,6 @@ static mx_status open_dir(mx_model_ref *r, const char *path)
                               mx_arena_printf(&r->arena, "%s/config.json", path));
 }
 
-static mx_status newest_of(mx_model_ref *r, const char *path, const char **out)
-{
-    mx_ckpt_entry newest = {0};
-    mx_str notes = {0};
-    const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", path);
-    mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, 2, &r->arena, &newest, &notes);
-    if (notes.len)
-        fprintf(stderr, "%s\n", mx_str_text(&notes));
-    mx_str_fini(&notes);
-    MX_TRY(st);
-    if (!newest.path)
-        return mx_fail(MX_INPUT, "%s is a run folder without a checkpoint yet", path);
-    *out = newest.path;
-    return MX_OK;
-}
-
-static mx_status open_run(mx_model_ref *r, const char *path)
-{
-    MX_TRY(newest_of(r, path, &path));
-    return open_dir(r, path);
-}
 
 mx_status mx_model_ref_adapt(mx_model_ref *r, const char *path)
 {
@@ -105,7 +103,7 @@ mx_status mx_model_ref_adapt(mx_model_ref *r, const char *path)
         return mx_fail(MX_USAGE, "%s is an adapter already; give the model it is for",
                        r->adapter.dir.path);
     if (!mx_adapter_in_dir(path) && exists(&r->arena, path, "checkpoints"))
-        MX_TRY(newest_of(r, path, &path));
+        MX_TRY(newest_of(&r->arena, path, &path));
     MX_TRY(mx_adapter_open(&r->adapter, path));
     r->has_adapter = true;
     return MX_OK;
@@ -133,8 +131,6 @@ mx_status mx_model_ref_open(mx_model_ref *r, const char *what, const char *home,
         ; /* said already */
     else if (is_dir && (exists(&r->arena, what, "config.json") || mx_adapter_in_dir(what)))
         st = open_dir(r, what);
-    else if (is_dir && exists(&r->arena, what, "checkpoints"))
-        st = open_run(r, what);
     else if (is_dir)
         st = mx_fail(MX_INPUT, "%s has neither config.json (a model) nor checkpoints/ (a run)",
                      what);
