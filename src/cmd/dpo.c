@@ -29,7 +29,8 @@ static mx_status run(mx_invocation *inv)
 static const char *const defaults[] = {
     "packing=false",          "max_target_length=1024",  "learning_rate=1e-6",
     "lr_schedule_type=linear", "warmup_steps_fraction=0", "adam_b2=0.999",
-    "adam_weight_decay=0",    "gradient_clipping_threshold=1", "per_device_batch_size=8", NULL};
+    "adam_weight_decay=0",    "gradient_clipping_threshold=1", "per_device_batch_size=8",
+    "num_epoch=-1",           "steps=1000",              NULL};
 
 const mx_verb mx_verb_dpo = {
     .name = "dpo",

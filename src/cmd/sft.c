@@ -15,7 +15,7 @@ static const char *const defaults[] = {
     "packing=false",          "packing_type=bfd",      "max_target_length=1024",
     "learning_rate=2e-5",     "lr_schedule_type=linear", "warmup_steps_fraction=0",
     "adam_b2=0.999",          "adam_weight_decay=0",   "gradient_clipping_threshold=1",
-    "per_device_batch_size=8", NULL};
+    "per_device_batch_size=8", "num_epoch=-1",         "steps=1000",          NULL};
 
 const mx_verb mx_verb_sft = {
     .name = "sft",

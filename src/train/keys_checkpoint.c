@@ -6,7 +6,7 @@
 
 const mx_key mx_keys_checkpoint[] = {
     {"load_parameters_path", TEXT, CHECKPOINT, "", 0, "folder whose weights the run starts from",
-     "init_from pretrained_model_name_or_path model_name_or_path", PATH, MX_BY_STEP,
+     "init_from pretrained_model_name_or_path model_name_or_path", PATH, "train data plan bench",
      "load_parameters_path=model"},
     {"load_full_state_path", TEXT, CHECKPOINT, "", 0,
      "checkpoint whose weights, optimizer and step the run starts from", "resume_from_checkpoint",

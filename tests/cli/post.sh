@@ -1,0 +1,49 @@
+#!/bin/sh
+# post.sh - the commands of docs/post-training.md on the fixture's model: fine-tune, look, adapt, merge, prefer, reward.
+set -u
+cd "$(dirname "$0")/../.."
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+bad=0
+fail() { echo "post.sh: $*"; cat "$tmp/out"; bad=1; }
+maxc=build/test/maxc
+post=tests/fixtures/post
+tiny="load_parameters_path=$post/model base_output_directory=$tmp/runs steps=2 dtype=float32 num_threads=1 enable_tensorboard=false"
+run() { "$maxc" "$@" > "$tmp/out" 2>&1; }
+
+# shellcheck disable=SC2086
+run sft $tiny dataset_path=$post/messages.jsonl run_name=chat lora.enable_lora=true loss_on=assistant max_target_length=64 || fail "sft"
+for f in adapter_config.json adapter_model.safetensors tokenizer.json; do
+    [ -f "$tmp/runs/chat/checkpoints/2/$f" ] || fail "the checkpoint has no $f"
+done
+[ ! -e "$tmp/runs/chat/checkpoints/2/model.safetensors" ] || fail "the frozen model was saved"
+run generate "$tmp/runs/chat" prompt=hello max_new_tokens=4 || fail "generate with a run's adapter"
+run generate $post/model adapter="$tmp/runs/chat" prompt=hello max_new_tokens=4 format=json || fail "generate adapter="
+beside=$(sed 's/.*"ids"://; s/,"log.*//' "$tmp/out")
+run merge "$tmp/runs/chat" output="$tmp/merged" || fail "merge"
+run generate "$tmp/merged" prompt=hello max_new_tokens=4 format=json || fail "generate of what was merged"
+[ "$(sed 's/.*"ids"://; s/,"log.*//' "$tmp/out")" = "$beside" ] || fail "merged and beside the model differ"
+run merge "$tmp/runs/chat" output="$tmp/merged" && fail "a folder that is there is written over"
+grep -q 'is there already' "$tmp/out" || fail "it does not say why"
+
+# what sft trains on, by the same code
+run data sft load_parameters_path=$post/model dataset_path=$post/messages.jsonl loss_on=assistant colour=never enable_data_shuffling=false \
+    max_target_length=64 rows=1 || fail "data sft"
+grep -q '‹<|im_start|>user' "$tmp/out" || fail "what the user says is not masked"
+grep -q '›four\.<|im_end|>' "$tmp/out" || fail "what the assistant says is not trained"
+run data dpo load_parameters_path=$post/model dataset_path=$post/pairs.jsonl colour=never enable_data_shuffling=false max_target_length=64 \
+    rows=2 || fail "data dpo"
+grep -q '› four\.' "$tmp/out" || fail "the chosen answer is not trained"
+
+# shellcheck disable=SC2086
+run dpo $tiny dataset_path=$post/pairs.jsonl run_name=dpo per_device_batch_size=2 max_target_length=64 || fail "dpo"
+grep -q '"rewards/margins"' "$tmp/runs/dpo/metrics.jsonl" || fail "dpo has no margins"
+# shellcheck disable=SC2086
+run dpo $tiny dataset_path=$post/pairs.jsonl run_name=orpo loss_type=orpo per_device_batch_size=2 max_target_length=64 || fail "orpo"
+grep -q '"log_odds_ratio"' "$tmp/runs/orpo/metrics.jsonl" || fail "orpo has no odds"
+# shellcheck disable=SC2086
+run grpo $tiny dataset_path=$post/pairs.jsonl run_name=grpo lora.enable_lora=true num_generations=4 max_completion_length=8 max_target_length=32 \
+    reward=format,length reward_pattern='[^a-m]*' || fail "grpo with an adapter"
+grep -q '"rewards/format/mean"' "$tmp/runs/grpo/metrics.jsonl" || fail "grpo has no rewards"
+run help objectives && grep -q '^| maxc grpo |' "$tmp/out" || fail "help objectives"
+exit $bad
