@@ -16,7 +16,7 @@ const mx_key mx_keys_post[] = {
      0, BY_ADAPTERS, "lora.lora_dropout=0.5 lora.enable_lora=true", "tests/post/keys_test.c"},
     {"lora.lora_module_path", TEXT, LORA, "", 0,
      "modules with adapters: ends of names, or patterns with *; empty: every linear layer",
-     "=lora_target_modules =target_modules", FIXED, BY_ADAPTERS,
+     "=lora_module_path =lora_target_modules =target_modules", FIXED, BY_ADAPTERS,
      "lora.lora_module_path=q_proj,v_proj lora.enable_lora=true", "tests/post/keys_test.c"},
     {"lora.lora_weight_qtype", ENUM, LORA, "", "|int8|nf4|fp8",
      "storage of the frozen weights (QLoRA)", "=lora_weight_qtype load_in_4bit load_in_8bit",

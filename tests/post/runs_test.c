@@ -128,7 +128,7 @@ MX_TEST(post_adapters_of_other_models_are_refused)
 {
     char folder[300], settings[600];
     post_folder(folder, sizeof folder);
-    snprintf(settings, sizeof settings, "load_parameters_path=tests/fixtures/models/llama3 "
+    snprintf(settings, sizeof settings, "load_parameters_path=tests/fixtures/models/qwen3 "
              "adapter=" POST "lora_plain dataset_type=synthetic max_target_length=16");
     MX_CHECK_ERROR(post_run("sft", folder, "other", settings), "is for another model");
     post_remove(folder);
