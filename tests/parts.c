@@ -113,12 +113,12 @@ static int count_free(const mx_program *p, const mx_op *op, int *all)
     return n;
 }
 
-/* q, k and v of all layers but the last are stowed from where they lie, as tensors of their own. */
-static void check_stowed(const mx_program *p, int n_layers)
+/* q, k and v of all layers but the last are offloaded from where they lie, as tensors of their own. */
+static void check_offloaded(const mx_program *p, int n_layers)
 {
     int n = 0;
     for (int i = 0; i < p->n; i++)
-        if (p->order[i]->op == &mx_op_stow) {
+        if (p->order[i]->op == &mx_op_offload) {
             const mx_place *from = mx_program_place(p, p->order[i]->in[0], 0);
             const mx_place *to = mx_program_place(p, p->order[i], 0);
             MX_CHECK(from->pitch == 3 * F && !from->hosted && to->hosted && !to->pitch);
@@ -128,7 +128,7 @@ static void check_stowed(const mx_program *p, int n_layers)
              "%d values, %zu bytes", n, p->host_bytes);
 }
 
-static void check_joint(bool parts, bool other, bool stow, enum turn turn)
+static void check_joint(bool parts, bool other, bool offload, enum turn turn)
 {
     enum { LAYERS = 3 };
     mx_graph g;
@@ -145,7 +145,7 @@ static void check_joint(bool parts, bool other, bool stow, enum turn turn)
     mx_pass_autodiff(&g, loss, var, n, grad);
     for (int i = 0; i < n; i++)
         mx_graph_root(&g, NULL, grad[i]);
-    if (stow) {
+    if (offload) {
         MX_CHECK_OK(mx_pass_remat(&g, (mx_remat){.policy = "none", .offload = "q,k,v"}));
         MX_CHECK_OK(mx_pass_offload(&g, "q,k,v"));
     }
@@ -163,8 +163,8 @@ static void check_joint(bool parts, bool other, bool stow, enum turn turn)
     for (int i = 0; i < p.n; i++)
         joined += p.order[i]->op == &mx_op_matmul && p.order[i]->n_in == 3;
     MX_CHECK(joined == LAYERS, "%d biases joined their products", joined);
-    if (stow)
-        check_stowed(&p, LAYERS);
+    if (offload)
+        check_offloaded(&p, LAYERS);
     play(&p);
     mx_program_fini(&p);
     mx_graph_fini(&g);
@@ -217,7 +217,7 @@ MX_TEST(without_parts_every_split_copies)
     check_joint(false, false, false, STRAIGHT);
 }
 
-MX_TEST(parts_are_stowed_from_where_they_lie)
+MX_TEST(strided_views_are_offloaded_from_where_they_lie)
 {
     check_joint(true, false, true, STRAIGHT);
 }

@@ -93,10 +93,10 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     print_bytes("inputs", p->inputs);
     print_bytes("activations", p->activations);
     print_bytes("work space", p->workspace);
-    if (p->on_host + p->stowed > 0) {
-        printf("host      %s, pinned\n", mx_format_bytes(a, sizeof a, p->on_host + p->stowed));
+    if (p->on_host + p->offloaded > 0) {
+        printf("host      %s, pinned\n", mx_format_bytes(a, sizeof a, p->on_host + p->offloaded));
         print_bytes("optimizer", p->on_host);
-        print_bytes("activations", p->stowed);
+        print_bytes("activations", p->offloaded);
     }
     printf("largest when memory is fullest\n");
     for (int i = 0; i < p->n_largest; i++) {
@@ -118,8 +118,8 @@ static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     json_object_set_new(memory, "activations", json_real(p->activations));
     json_object_set_new(memory, "work space", json_real(p->workspace));
     json_object_set_new(memory, "total", json_real(p->total));
-    json_object_set_new(memory, "host", json_real(p->on_host + p->stowed));
-    json_object_set_new(memory, "host activations", json_real(p->stowed));
+    json_object_set_new(memory, "host", json_real(p->on_host + p->offloaded));
+    json_object_set_new(memory, "host activations", json_real(p->offloaded));
     for (int i = 0; i < p->n_largest; i++)
         json_array_append_new(largest,
                               json_pack("{s:s, s:f, s:i}", "name", p->largest[i].name, "bytes",

@@ -170,7 +170,7 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
     p->host_bytes = (size_t)end[1];
     p->bytes.workspace = (double)work;
     p->bytes.activations = (double)end[0] - p->bytes.inputs;
-    p->bytes.stowed = (double)end[1];
+    p->bytes.offloaded = (double)end[1];
     mx_arena_fini(&scratch);
     return MX_OK;
 }

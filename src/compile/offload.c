@@ -3,14 +3,14 @@
  * Runs after remat, which has decided what the backward pass reads of the forward pass. What it
  * reads of a value x that is to be moved becomes
  *
- *     h = landed(stow(x), x)      in the forward pass: to the host
- *     y = landed(fetch(h), h)     in the backward pass: back, into memory of its own
+ *     h = wait(offload(x), x)      in the forward pass: to the host
+ *     y = wait(prefetch(h), h)     in the backward pass: back, into memory of its own
  *
- * A copy goes on beside the computation from its stow or fetch to its landed, which reads both
+ * A copy goes on beside the computation from its offload or prefetch to its wait, which reads both
  * ends, so that lifetimes as the memory pass finds them hold for it. What is left to decide is how
- * far apart the two stand. Let L be the bytes of the layer that stows most:
+ * far apart the two stand. Let L be the bytes of the layer that offloads most:
  *
- *     out    lands before the value L bytes further on in the order of making is made
+ *     out    ends before the value L bytes further on in the order of making is made
  *     back   starts before the value L bytes earlier in the order of reading is read
  *
  * so that a copy has about one layer's computation to hide behind, and about a layer and a half of
@@ -29,9 +29,9 @@
 typedef struct {
     mx_node *x; /* as its first reader sees it */
     int64_t bytes;
-    /* Positions in the order: of x, of its first reader; where the copy out has to have landed and
+    /* Positions in the order: of x, of its first reader; where the copy out has to have ended and
      * the copy back begins, -1: nowhere. */
-    int made, read, lands, starts;
+    int made, read, ends, starts;
 } item;
 
 typedef struct {
@@ -87,7 +87,7 @@ static void find_items(offload *o, bool inputs)
             if (o->found[m] || !(o->named[m] || passed_on))
                 continue;
             MX_GROW(o->items, o->n_items, o->cap_items);
-            o->items[o->n_items++] = (item){.x = x, .made = o->at[x->id], .read = i, .lands = -1,
+            o->items[o->n_items++] = (item){.x = x, .made = o->at[x->id], .read = i, .ends = -1,
                                             .starts = -1,
                                             .bytes = (int64_t)mx_type_bytes(&x->type)};
             o->found[m] = true;
@@ -124,7 +124,7 @@ static void place_copies(offload *o)
     for (int i = 0, j = 0; i < n; i++) { /* ahead: bytes of i + 1 to j */
         while (ahead < layer && j + 1 < n)
             ahead += it[++j].bytes;
-        it[i].lands = ahead >= layer ? it[j].made : -1;
+        it[i].ends = ahead >= layer ? it[j].made : -1;
         ahead -= i + 1 < n ? it[i + 1].bytes : 0;
     }
     qsort(it, (size_t)n, sizeof *it, by_reading);
@@ -142,14 +142,14 @@ static mx_node *move(mx_graph *g, const item *it)
 {
     g->scope = it->x->scope;
     g->seq = 2 * it->made + 1;
-    mx_node *h = mx_stow(g, it->x);
-    g->seq = 2 * it->lands;
-    h = mx_landed(g, h, it->x);
+    mx_node *h = mx_offload(g, it->x);
+    g->seq = 2 * it->ends;
+    h = mx_wait(g, h, it->x);
     g->seq = 2 * it->starts;
-    mx_node *y = mx_fetch(g, h);
+    mx_node *y = mx_prefetch(g, h);
     y->name = it->x->name;
     g->seq = 2 * it->read;
-    return mx_landed(g, y, h);
+    return mx_wait(g, y, h);
 }
 
 static void move_all(offload *o)
@@ -160,7 +160,7 @@ static void move_all(offload *o)
         o->order[i]->seq = 2 * i + 1;
     for (int i = 0; i < o->n_items; i++) {
         const item *it = &o->items[i];
-        if (it->lands >= 0 && it->starts >= 0)
+        if (it->ends >= 0 && it->starts >= 0)
             o->moved[mx_node_memory(it->x)] = move(g, it);
     }
     for (int i = 0; i < o->n; i++)

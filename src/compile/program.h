@@ -26,7 +26,7 @@ typedef struct {
     double variables[MX_VAR_KIND_COUNT];
     double on_host; /* of the variables, what is kept in host memory */
     double inputs, activations, workspace; /* activations: high-water mark of everything alive */
-    double stowed; /* of activations in host memory, beside those */
+    double offloaded; /* of activations in host memory, beside those */
     double flops;                          /* of one run, recomputation not counted */
 } mx_plan_bytes;
 

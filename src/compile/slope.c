@@ -1,6 +1,6 @@
 /* slope.c - the slope of a GELU, and the gradient of the bias in it, join the product beside it:
  *
- *     du = gelu_tanh_slope(u, matmul(dy, v)); sum_to(du)     ->  matmul_gelu_slope(dy, v, u)
+ *     du = gelu_tanh_grad(u, matmul(dy, v)); sum_to(du)     ->  matmul_gelu_slope(dy, v, u)
  *
  * For devices whose products can; behind remat, since it makes gradients. Only where u lies in
  * memory because a matmul_gelu left it there (compile/bias.c): a u that is computed again, or comes
@@ -41,7 +41,7 @@ static readers find_readers(mx_graph *g)
 static void join(mx_graph *g, mx_node *n, const readers *r)
 {
     mx_node *u = n->in[0], *sum = r->sum[n->id];
-    if (n->op != &mx_op_gelu_tanh_slope || u->op->kind != MX_PROJECT ||
+    if (n->op != &mx_op_gelu_tanh_grad || u->op->kind != MX_PROJECT ||
         u->in[0]->op != &mx_op_matmul_gelu || !mx_matmul_is_of_rows(n->in[1]) ||
         r->uses[n->in[1]->id] != 1 || !sum || n->type.dtype != MX_BF16 ||
         sum->type.dtype != MX_F32)

@@ -1,7 +1,7 @@
 /* swiglu.c - a SwiGLU joins the products before it, and its gradient the product behind it:
  *
  *     g = matmul(x, w); u = matmul(x, w2); mul(silu(g), u)          ->  matmul_swiglu(x, w, w2)
- *     d = matmul(dy, v); silu_slope(g, mul(d, u)); mul(d, silu(g))  ->  matmul_swiglu_slope
+ *     d = matmul(dy, v); silu_grad(g, mul(d, u)); mul(d, silu(g))  ->  matmul_swiglu_slope
  *
  * For devices whose products can; behind remat, when it is known who reads what, and in bfloat16;
  * but only where nothing is computed again, so that what is kept in host memory changes no bit.
@@ -91,7 +91,7 @@ static mx_node *other(const mx_node *mul, const mx_node *x)
     return mul->in[mul->in[0] == x];
 }
 
-/* n is silu_slope(g, mul(d, u)). */
+/* n is silu_grad(g, mul(d, u)). */
 static void join_backward(mx_graph *g, mx_node *n, const readers *r)
 {
     mx_node *gate = n->in[0], *by_up = n->in[1];
@@ -130,5 +130,5 @@ static void for_each(mx_graph *g, const mx_op *op,
 void mx_pass_swiglu(mx_graph *g)
 {
     for_each(g, &mx_op_mul, join_forward);
-    for_each(g, &mx_op_silu_slope, join_backward);
+    for_each(g, &mx_op_silu_grad, join_backward);
 }

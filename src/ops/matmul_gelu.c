@@ -44,7 +44,7 @@ mx_node *mx_matmul_gelu(mx_graph *g, mx_node *product, mx_node *bias)
 
 static void matmul_gelu_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    mx_node *du = mx_gelu_tanh_slope(g, mx_output(g, n, 1), dout[0]);
+    mx_node *du = mx_gelu_tanh_grad(g, mx_output(g, n, 1), dout[0]);
     mx_op_matmul.grad(g, n, &du, din);
 }
 

@@ -102,7 +102,7 @@ static void add_program(mx_plan *plan, const mx_program *p, double times, const 
     plan->inputs += p->bytes.inputs;
     plan->activations += p->bytes.activations;
     plan->workspace += p->bytes.workspace;
-    plan->stowed += p->bytes.stowed;
+    plan->offloaded += p->bytes.offloaded;
     plan->on_host = fmax(plan->on_host, d->apart ? p->bytes.on_host : 0);
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
         plan->variables[k] = fmax(plan->variables[k], p->bytes.variables[k]);

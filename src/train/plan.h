@@ -30,7 +30,7 @@ typedef struct {
     double inputs, activations, workspace; /* bytes, of all programs */
     double total;                          /* bytes, on the device */
     double on_host;                        /* bytes beside it, of variables in host memory */
-    double stowed;                         /* ... and of activations */
+    double offloaded;                         /* ... and of activations */
     bool gpu, apart;                       /* as the device says */
     double flops, model_flops;             /* of one update, on one device */
     double moved_bytes;                    /* read and written by one update */

@@ -17,7 +17,7 @@
 
 enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_ID_INPUTS = 8, MX_CUDA_HOSTED = 8 };
 
-typedef struct mx_cuda_copy mx_cuda_copy; /* op_stow.c */
+typedef struct mx_cuda_copy mx_cuda_copy; /* op_offload.c */
 
 typedef struct {
     mx_cuda_libs libs;
@@ -26,7 +26,7 @@ typedef struct {
     cudaStream_t stream;
     cudaStream_t copies; /* between device and host, beside it; NULL: none so far */
     mx_cuda_copy *copy;  /* those of all programs, the last prepared first */
-    void *mark;          /* a word that nobody reads (op_stow.c) */
+    void *mark;          /* a word that nobody reads (op_offload.c) */
     void *gemm_work;     /* MX_CUDA_GEMM_WORK bytes */
     void *work;          /* shared scratch, as large as the largest op asked for */
     size_t work_bytes;

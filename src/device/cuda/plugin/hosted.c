@@ -1,5 +1,5 @@
 /* hosted.c - pinned host memory: variables that are kept there and used from there, and activations
- * that wait there for the backward pass (op_stow.c).
+ * that wait there for the backward pass (op_offload.c).
  *
  * Pinned memory has an address on the GPU: a kernel reads and writes it like its own, over the bus.
  * So every op takes such a variable as it is, and one that goes through each element once (an

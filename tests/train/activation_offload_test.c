@@ -1,8 +1,8 @@
-/* stow_test.c - activations that wait for the backward pass in host memory (compile/offload.c).
+/* activation_offload_test.c - activations that wait for the backward pass in host memory (compile/offload.c).
  *
  * Steps of small models with and without it must give the same bits. They are played three times:
  * with tensors kept on the device, moved with copies that are made at once, and moved with copies
- * that are put off until they have to have landed. Where something is overwritten or read too
+ * that are put off until somebody waits for them. Where something is overwritten or read too
  * early, the last two differ.
  */
 #include "../test.h"
@@ -68,11 +68,11 @@ static void drop(setting *t)
 
 static bool starts_copy(const mx_exec_step *s)
 {
-    return s->node->op == &mx_op_stow || s->node->op == &mx_op_fetch;
+    return s->node->op == &mx_op_offload || s->node->op == &mx_op_prefetch;
 }
 
 /* The copy that the step at `at` waits for. It has had about a layer's products to hide behind. */
-static void land(const mx_exec *e, int at)
+static void make_copy(const mx_exec *e, int at)
 {
     const void *to = e->step[at].call.in[0].data;
     int from = at, products = 0;
@@ -95,8 +95,8 @@ static int run_late(const mx_exec *e)
             n++;
             continue;
         }
-        if (e->step[i].node->op == &mx_op_landed)
-            land(e, i);
+        if (e->step[i].node->op == &mx_op_wait)
+            make_copy(e, i);
         e->step[i].node->op->cpu(&e->step[i].call);
     }
     return n;
@@ -189,7 +189,7 @@ static void check_bits(const char *const *args)
 #define GPT2 "decoder_block=gpt2", "base_num_kv_heads=4"
 #define MIXTRAL "decoder_block=mixtral", "num_experts=4", "num_experts_per_tok=2"
 
-MX_TEST(stowed_activations_keep_the_bits)
+MX_TEST(offloaded_activations_keep_the_bits)
 {
     check_bits((const char *[]){LLAMA, "remat_policy=minimal_offloaded", NULL});
     check_bits((const char *[]){LLAMA, "remat_policy=qkv_proj_offloaded", NULL});
@@ -199,7 +199,7 @@ MX_TEST(stowed_activations_keep_the_bits)
     check_bits((const char *[]){LLAMA, "remat_policy=minimal_offloaded", "dtype=bfloat16", NULL});
 }
 
-MX_TEST(stowed_activations_of_other_families)
+MX_TEST(offloaded_activations_of_other_families)
 {
     check_bits((const char *[]){GPT2, "remat_policy=minimal_offloaded", NULL});
     check_bits((const char *[]){GPT2, "remat_policy=custom", "decoder_layer_input=offload",
@@ -209,7 +209,7 @@ MX_TEST(stowed_activations_of_other_families)
 }
 
 /* Joint projections, compressed keys, a recurrent layer; all with experts. */
-MX_TEST(stowed_activations_of_recorded_models)
+MX_TEST(offloaded_activations_of_recorded_models)
 {
     static const char *const names[] = {"llama4", "gpt-oss", "gemma4-moe", "deepseek-v3",
                                         "qwen3-next"};
@@ -237,24 +237,24 @@ static void plan_of(const char *const *args, mx_plan *plan)
 }
 
 /* Of five layers the last stays. So does its input: what it gives itself is read by no layer. */
-MX_TEST(a_plan_has_stowed_bytes_beside_the_device)
+MX_TEST(a_plan_has_offloaded_bytes_beside_the_device)
 {
     mx_plan kept, moved;
     double wide = 4.0 * B * LONG * 64, narrow = 4.0 * B * LONG * 32;
     plan_of((const char *[]){"remat_policy=custom", "mlpwi_0=device", NULL}, &kept);
     plan_of((const char *[]){"remat_policy=custom", "mlpwi_0=offload", NULL}, &moved);
-    MX_CHECK(kept.stowed == 0 && moved.stowed == 4 * wide, "%g, expected %g", moved.stowed,
+    MX_CHECK(kept.offloaded == 0 && moved.offloaded == 4 * wide, "%g, expected %g", moved.offloaded,
              4 * wide);
     MX_CHECK(moved.total + 2 * wide < kept.total, "%g and %g", moved.total, kept.total);
     plan_of((const char *[]){"remat_policy=full", NULL}, &kept);
     plan_of((const char *[]){"remat_policy=custom", "decoder_layer_input=offload", NULL}, &moved);
-    MX_CHECK(moved.stowed == 4 * narrow, "%g, expected %g", moved.stowed, 4 * narrow);
+    MX_CHECK(moved.offloaded == 4 * narrow, "%g, expected %g", moved.offloaded, 4 * narrow);
     MX_CHECK(moved.flops == kept.flops && moved.total + 2 * narrow < kept.total, "%g and %g",
              moved.total, kept.total);
     plan_of((const char *[]){"remat_policy=minimal", NULL}, &kept);
     plan_of((const char *[]){"remat_policy=minimal_offloaded", NULL}, &moved);
-    MX_CHECK(moved.total + 0.5 * moved.stowed < kept.total, "%g of %g stowed, and %g", moved.total,
-             moved.stowed, kept.total);
+    MX_CHECK(moved.total + 0.5 * moved.offloaded < kept.total, "%g of %g offloaded, and %g", moved.total,
+             moved.offloaded, kept.total);
 }
 
 MX_TEST(tensors_that_a_model_has_not_are_not_moved)
@@ -274,7 +274,7 @@ MX_TEST(tensors_that_a_model_has_not_are_not_moved)
 
 #define RUN "steps=8", "checkpoint_period=8", "base_num_decoder_layers=4"
 
-MX_TEST(a_run_with_stowed_activations_has_the_same_bits)
+MX_TEST(a_run_with_offloaded_activations_has_the_same_bits)
 {
     static const char *const more[] = {"dtype=bfloat16", "gradient_accumulation_steps=2",
                                        "eval_interval=4"};
@@ -299,7 +299,7 @@ MX_TEST(a_run_with_stowed_activations_has_the_same_bits)
     }
 }
 
-MX_TEST(stowing_on_the_cpu_says_that_it_changes_nothing)
+MX_TEST(offloading_activations_on_the_cpu_says_that_it_changes_nothing)
 {
     char folder[256];
     tiny_folder(folder, sizeof folder);

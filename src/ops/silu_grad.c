@@ -1,8 +1,8 @@
-/* silu_slope.c - the gradient of silu: with s = sigmoid(a), b s (1 + a (1 - s)).
+/* silu_grad.c - the gradient of silu: with s = sigmoid(a), b s (1 + a (1 - s)).
  * An op of its own so that the backward pass needs a alone and makes one pass over it. */
 #include "ops/tile.h"
 
-MX_TILE2(silu_slope, b *MX_T_SIGMOID(a) * (1 + a * (1 - MX_T_SIGMOID(a))))
+MX_TILE2(silu_grad, b *MX_T_SIGMOID(a) * (1 + a * (1 - MX_T_SIGMOID(a))))
 
 /* silu itself and its slope times b. */
 static MX_CLONES void both_f32(const mx_tile *t)
@@ -19,13 +19,13 @@ static MX_CLONES void both_f32(const mx_tile *t)
 
 static const mx_twin twin = {&mx_op_silu, both_f32};
 
-mx_node *mx_silu_slope(mx_graph *g, mx_node *a, mx_node *b)
+mx_node *mx_silu_grad(mx_graph *g, mx_node *a, mx_node *b)
 {
-    return MX_APPLY(g, &mx_op_silu_slope, NULL, a, b);
+    return MX_APPLY(g, &mx_op_silu_grad, NULL, a, b);
 }
 
-const mx_op mx_op_silu_slope = {
-    MX_ELEMENTWISE_FIELDS(silu_slope),
+const mx_op mx_op_silu_grad = {
+    MX_ELEMENTWISE_FIELDS(silu_grad),
     .doc = "b d silu(a) / da",
     .twin = &twin,
     .cases =

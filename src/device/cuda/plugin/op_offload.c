@@ -1,12 +1,12 @@
-/* op_stow.c - copies between device and host memory that go on beside the computation.
+/* op_offload.c - copies between device and host memory that go on beside the computation.
  *
- * stow and fetch put their copy on a stream of its own, behind what the compute stream has been
- * given so far; landed lets the compute stream wait for it. Both by events, which a capture turns
- * into edges of the graph. There is one such stream: copies run in the order in which they were
- * asked for, so that what is fetched has been stowed.
+ * offload and prefetch put their copy on a stream of its own, behind what the compute stream has
+ * been given so far; wait lets the compute stream wait for it. Both by events, which a capture
+ * turns into edges of the graph. There is one such stream: copies run in the order in which they
+ * were issued, so that what is prefetched has been offloaded.
  *
- * landed knows the copy it waits for by where it goes to. An address may serve several values of a
- * program one after the other; the copy asked for last is the one.
+ * wait knows its copy by the address it goes to. An address may serve several values of a program
+ * one after the other; the copy issued last is the one.
  */
 #include "device/cuda/plugin/context.h"
 
@@ -63,7 +63,7 @@ static mx_status launch_copy(mx_cuda *c, const mx_exec_step *s, void *state)
     return mx_cuda_check(cudaEventRecord(p->end, c->copies), "an event");
 }
 
-static mx_status prepare_landed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
+static mx_status prepare_wait(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
 {
     (void)work_bytes;
     mx_cuda_copy *p = c->copy;
@@ -76,7 +76,7 @@ static mx_status prepare_landed(mx_cuda *c, const mx_exec_step *s, void **state,
 
 /* The mark is something for the next kernel to follow. Kernels that start early (early.h) do so by
  * the end of the kernel before them; a copy on another stream is no kernel. */
-static mx_status launch_landed(mx_cuda *c, const mx_exec_step *s, void *state)
+static mx_status launch_wait(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     const mx_cuda_copy *p = state;
     (void)s;
@@ -89,6 +89,6 @@ static void drop_nothing(mx_cuda *c, void *state)
     (void)c, (void)state; /* the copy's own step drops it */
 }
 
-const mx_cuda_op mx_cuda_op_stow = {"stow", prepare_copy, launch_copy, drop_copy};
-const mx_cuda_op mx_cuda_op_fetch = {"fetch", prepare_copy, launch_copy, drop_copy};
-const mx_cuda_op mx_cuda_op_landed = {"landed", prepare_landed, launch_landed, drop_nothing};
+const mx_cuda_op mx_cuda_op_offload = {"offload", prepare_copy, launch_copy, drop_copy};
+const mx_cuda_op mx_cuda_op_prefetch = {"prefetch", prepare_copy, launch_copy, drop_copy};
+const mx_cuda_op mx_cuda_op_wait = {"wait", prepare_wait, launch_wait, drop_nothing};
