@@ -29,7 +29,7 @@ static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "wei
 static mx_plan_device device_of(const mx_config *c)
 {
     const char *chip = mx_config_text(c, "chip");
-    mx_plan_device d = {0};
+    mx_plan_device d = {.traits = &mx_cpu_traits};
     if (strcmp(chip, "this") == 0) {
         mx_machine m;
         mx_machine_read(&m);
@@ -37,14 +37,15 @@ static mx_plan_device device_of(const mx_config *c)
     }
     for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
         if (strcmp(chips[i].name, chip) == 0)
-            d = (mx_plan_device){.memory_bytes = chips[i].gib * 0x1p30, .gpu = true, .apart = true,
+            d = (mx_plan_device){.memory_bytes = chips[i].gib * 0x1p30, .traits = &mx_cuda_traits,
                                  .flops_per_second = chips[i].tflops * 1e12,
                                  .bytes_per_second = chips[i].gbs * 1e9};
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
     const char *arch = mx_config_text(c, "kernels_for");
     d.kernels_for = *arch ? arch : NULL;
-    d.gpu |= *arch != 0;
+    if (*arch)
+        d.traits = &mx_cuda_traits;
     d.memory_bytes = gib > 0 ? gib * 0x1p30 : d.memory_bytes;
     d.flops_per_second = tflops > 0 ? tflops * 1e12 : d.flops_per_second;
     d.bytes_per_second = gbs > 0 ? gbs * 1e9 : d.bytes_per_second;

@@ -4,7 +4,7 @@
  * readable after a run, so they live to the end. pack.c gives the addresses.
  */
 #include "compile/pack.h"
-#include "compile/parts.h"
+#include "compile/strided_views.h"
 
 #include "ops.h"
 #include <string.h>
@@ -31,15 +31,15 @@ static mx_place column(mx_place whole, const mx_node *split, int k)
 }
 
 /* Whose memory is output k of n? */
-static mx_place share(const mx_program *p, const mx_parts *parts, mx_node *n, int k)
+static mx_place share(const mx_program *p, const mx_strided_views *views, mx_node *n, int k)
 {
-    const mx_part *part = &parts->inside[(size_t)n->id * MX_MAX_OUT + (size_t)k];
-    if (part->of)
-        return (mx_place){.root = part->of, .offset = -1, .at = part->at, .run = part->run,
-                          .pitch = part->pitch};
-    if (k == 0 && parts->over[n->id])
-        return *place_of(p, parts->over[n->id], 0);
-    if (n->op == &mx_op_split && parts->copies_nothing[n->id])
+    const mx_strided_view *view = &views->inside[(size_t)n->id * MX_MAX_OUT + (size_t)k];
+    if (view->of)
+        return (mx_place){.root = view->of, .offset = -1, .at = view->at, .run = view->run,
+                          .pitch = view->pitch};
+    if (k == 0 && views->over[n->id])
+        return *place_of(p, views->over[n->id], 0);
+    if (n->op == &mx_op_split && views->copies_nothing[n->id])
         return column(*place_of(p, n->in[0], 0), n, k);
     if (n->op->kind == MX_VIEW)
         return *place_of(p, n->in[0], 0);
@@ -62,13 +62,13 @@ static size_t index_of(const mx_place *q)
     return (size_t)q->root->id * MX_MAX_OUT + (size_t)q->out;
 }
 
-static void find_lives(const mx_program *p, const mx_parts *parts, int *last)
+static void find_lives(const mx_program *p, const mx_strided_views *views, int *last)
 {
     for (int i = 0; i < p->n; i++) {
         mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
             mx_place *q = place_of(p, n, k);
-            *q = share(p, parts, n, k);
+            *q = share(p, views, n, k);
             last[index_of(q)] = i;
         }
         for (int k = 0; k < n->n_in; k++)
@@ -100,11 +100,12 @@ static void add_storage(space *s, mx_place *own, int first, int last)
 }
 
 /* Gives the sizes of the two spaces. */
-static void give_addresses(mx_program *p, const mx_parts *parts, int64_t *end, mx_arena *scratch)
+static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t *end,
+                           mx_arena *scratch)
 {
     size_t n_places = (size_t)p->graph->n_nodes * MX_MAX_OUT;
     int *last = MX_NEW_N(scratch, int, n_places), n_outputs = 0;
-    find_lives(p, parts, last);
+    find_lives(p, views, last);
     for (int i = 0; i < p->n; i++)
         n_outputs += p->order[i]->n_out;
     space s[2];
@@ -116,7 +117,7 @@ static void give_addresses(mx_program *p, const mx_parts *parts, int64_t *end, m
         for (int k = 0; k < n->n_out; k++) {
             mx_place *q = place_of(p, n, k), *own = place_of(p, q->root, q->out);
             bool given = n->op->kind == MX_SOURCE; /* inputs and constants */
-            /* The first part of a concat comes before the concat and takes room for all of it. */
+            /* The first input of a concat comes before it and takes room for all of it. */
             if (q->root->op == &mx_op_variable || own->offset >= 0)
                 continue;
             /* What is given is written before the run begins, so not even an earlier node's value
@@ -137,24 +138,28 @@ static void give_addresses(mx_program *p, const mx_parts *parts, int64_t *end, m
         }
 }
 
-mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool strided_views)
 {
     MX_TRY(mx_graph_check(g));
     *p = (mx_program){.graph = g, .n_threads = n_threads};
     p->order = mx_graph_order(g, &p->arena, &p->n);
     p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
     p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
+    p->updates = MX_NEW_N(&p->arena, bool, g->n_nodes);
     mx_arena scratch = {0};
     int64_t end[2]; /* on the device, on the host */
-    mx_parts found = {.inside = MX_NEW_N(&scratch, mx_part, (size_t)g->n_nodes * MX_MAX_OUT),
-                      .copies_nothing = p->copies_nothing,
-                      .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
-    if (parts)
-        mx_parts_find(&found, p, &scratch);
-    give_addresses(p, &found, end, &scratch);
+    mx_strided_views views = {
+        .inside = MX_NEW_N(&scratch, mx_strided_view, (size_t)g->n_nodes * MX_MAX_OUT),
+        .copies_nothing = p->copies_nothing,
+        .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
+    if (strided_views)
+        mx_strided_views_find(&views, p);
+    give_addresses(p, &views, end, &scratch);
     size_t work = 0;
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
+        for (int k = 0; k < n->n_out; k++)
+            p->updates[place_of(p, n, k)->root->id] |= mx_node_overwrites(n, k) != NULL;
         size_t w = n->op->work_bytes ? n->op->work_bytes(n, n_threads) : 0;
         work = w > work ? w : work;
         if (!n->recomputed)

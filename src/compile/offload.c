@@ -43,18 +43,17 @@ typedef struct {
     bool *mixed;         /* by memory: readers in several layers, or in none */
     mx_node **from;      /* by memory: the first backward reader */
     mx_node **moved;     /* by memory: what has come back */
-    mx_node **back;      /* by id of a forward node: what is read instead of it */
+    mx_node **back;      /* by node id: what is read instead of it */
     item *items;
     int n_items, cap_items;
 } offload;
 
 /* Is input k of a node a value of the forward pass that the backward pass waits for? (A projection
  * that is made here reads another output than it has as its input: small ones, which stay.) */
-static bool waits(const offload *o, const mx_node *reader, int k)
+static bool waits(const mx_node *reader, int k)
 {
     const mx_node *x = reader->in[k];
-    if (!x || reader->id < o->g->n_forward || x->id >= o->g->n_forward ||
-        reader->op->kind == MX_PROJECT)
+    if (!x || !reader->backward || x->backward || reader->op->kind == MX_PROJECT)
         return false;
     while (x->op->kind == MX_VIEW)
         x = x->in[0];
@@ -66,7 +65,7 @@ static void find_readers(offload *o)
     for (int i = 0; i < o->n; i++)
         for (int k = 0; k < o->order[i]->n_in; k++) {
             mx_node *reader = o->order[i];
-            if (!waits(o, reader, k))
+            if (!waits(reader, k))
                 continue;
             size_t m = mx_node_memory(reader->in[k]);
             if (!o->from[m])
@@ -80,7 +79,7 @@ static void find_items(offload *o, bool inputs)
     for (int i = 0; i < o->n; i++)
         for (int k = 0; k < o->order[i]->n_in; k++) {
             mx_node *reader = o->order[i], *x = reader->in[k];
-            if (!waits(o, reader, k))
+            if (!waits(reader, k))
                 continue;
             size_t m = mx_node_memory(x);
             bool passed_on = inputs && !o->mixed[m] && !mx_same_layer(x, reader);
@@ -166,7 +165,7 @@ static void move_all(offload *o)
     for (int i = 0; i < o->n; i++)
         for (int k = 0; k < o->order[i]->n_in; k++) {
             mx_node *x = o->order[i]->in[k];
-            mx_node *y = waits(o, o->order[i], k) ? o->moved[mx_node_memory(x)] : NULL;
+            mx_node *y = waits(o->order[i], k) ? o->moved[mx_node_memory(x)] : NULL;
             if (!y)
                 continue;
             g->seq = 2 * i;
@@ -193,8 +192,10 @@ static mx_status find_names(offload *o, const char *names)
 {
     bool any = mx_glob_any(names, "decoder_layer_input");
     mx_str there = {0};
-    for (int i = 0; i < o->g->n_forward; i++) {
-        const mx_node *x = o->g->node[i];
+    for (int i = 0; i < o->n; i++) {
+        const mx_node *x = o->order[i];
+        if (x->backward)
+            continue;
         bool moved = moves(x) && o->named[mx_node_memory(x->in[0])];
         for (int k = 0; k < x->n_out && moved; k++)
             o->named[mx_node_memory(x) + (size_t)k] = true;
@@ -227,10 +228,10 @@ mx_status mx_pass_offload(mx_graph *g, const char *names)
                  .mixed = MX_NEW_N(&scratch, bool, n_memory),
                  .from = MX_NEW_N(&scratch, mx_node *, n_memory),
                  .moved = MX_NEW_N(&scratch, mx_node *, n_memory),
-                 .back = MX_NEW_N(&scratch, mx_node *, g->n_forward)};
+                 .back = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
+    o.order = mx_graph_order(g, &scratch, &o.n);
     mx_status st = find_names(&o, names);
     if (!st) {
-        o.order = mx_graph_order(g, &scratch, &o.n);
         for (int i = 0; i < o.n; i++)
             o.at[o.order[i]->id] = i;
         find_readers(&o);

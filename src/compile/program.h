@@ -17,7 +17,7 @@ typedef struct {
     int out;       /* which of its outputs */
     int64_t offset; /* into the scratch memory; -1: a variable, see the session */
     bool hosted;    /* into the host's instead */
-    int64_t at, run, pitch; /* a part of it, in elements (parts.h); all 0: the whole */
+    int64_t at, run, pitch; /* a strided view of it, in elements; all 0: the whole */
     int first, last; /* of the owner's own place: where in the order the storage begins and ends */
 } mx_place;
 
@@ -36,7 +36,8 @@ typedef struct {
     mx_node **order;
     int n;
     mx_place *place; /* of output k of node i: [i * MX_MAX_OUT + k] */
-    bool *copies_nothing; /* by node id: a split or concat of parts in place */
+    bool *updates; /* by node id: a variable that a node of the program writes */
+    bool *copies_nothing; /* by node id: a split or concat of strided views */
     size_t scratch_bytes; /* the buffer, workspace included */
     size_t work_offset;
     size_t host_bytes; /* a second buffer, in host memory (ops with `hosted` outputs) */
@@ -45,7 +46,8 @@ typedef struct {
 } mx_program;
 
 /* Orders and places. The graph must not change afterwards. */
-mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts) MX_MUST_USE;
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads,
+                          bool strided_views) MX_MUST_USE;
 void mx_program_fini(mx_program *p);
 
 const mx_place *mx_program_place(const mx_program *p, const mx_node *n, int k);

@@ -52,13 +52,24 @@ static mx_status find_in_plugin(const char *symbol, void **out)
                           path);
 }
 
+static const mx_rule *const before_autodiff[] = {&mx_rule_merge_qkv, &mx_rule_bias,
+                                                 &mx_rule_bias_before_gelu, NULL};
+static const mx_rule *const behind_remat[] = {&mx_rule_gelu, &mx_rule_gelu_grad, &mx_rule_swiglu,
+                                              &mx_rule_swiglu_grad, NULL};
+const mx_device_traits mx_cuda_traits = {.name = "cuda",
+                                         .before_autodiff = before_autodiff,
+                                         .behind_remat = behind_remat,
+                                         .strided_views = true};
+
 mx_status mx_device_open_cuda_plugin(mx_device **out)
 {
     mx_status (*open_device)(mx_device **);
     *out = NULL;
     MX_TRY(mx_status_wrap(find_in_plugin("mx_device_open_cuda", (void **)&open_device),
                           "device=cuda"));
-    return open_device(out);
+    MX_TRY(open_device(out));
+    (*out)->traits = &mx_cuda_traits;
+    return MX_OK;
 }
 
 mx_status mx_device_compile_kernels(const mx_program *p, const char *arch, int *n_kernels)

@@ -14,6 +14,7 @@
 #ifndef MX_DEVICE_DEVICE_H
 #define MX_DEVICE_DEVICE_H
 
+#include "compile/device_traits.h"
 #include "compile/program.h"
 
 typedef struct mx_session mx_session;
@@ -38,7 +39,7 @@ typedef struct {
 
 /* What a device must offer. Handles are opaque to the caller. */
 typedef struct mx_device {
-    const char *name;
+    const mx_device_traits *traits;
     mx_status (*alloc)(struct mx_device *d, void **out, size_t bytes, const char *what);
     /* Host memory, zeroed, that everything here takes like the device's own; NULL where that is
      * host memory anyway. */
@@ -89,8 +90,10 @@ void mx_device_cache_dir(char *path, size_t cap);
 
 /* One node of a program with its memory bound. */
 typedef struct {
-    const mx_node *node;
+    const mx_op *op;
     mx_call call;
+    mx_cost cost;
+    const char *scope; /* "model.layers.3.mlp" */
     const char *label; /* "model.layers.3.mlp matmul": for crash reports and profiles */
 } mx_exec_step;
 
@@ -114,6 +117,7 @@ mx_status mx_session_open(mx_session **out, const char *device, int n_threads) M
 void mx_session_close(mx_session *s);
 int mx_session_threads(const mx_session *s);
 mx_device *mx_session_device(mx_session *s);
+const mx_device_traits *mx_session_traits(const mx_session *s);
 /* Programs added from now on need not give the same bits twice. */
 void mx_session_allow_any_order(mx_session *s);
 /* Programs added from now on time the algorithms of their products. */
@@ -150,8 +154,6 @@ mx_status mx_var_write_part(mx_session *s, mx_var *v, int64_t at, int64_t n,
 /* Bytes [at, at + n) of it. */
 mx_status mx_var_read_part(mx_session *s, const mx_var *v, size_t at, void *dst,
                            size_t n) MX_MUST_USE;
-/* Does mx_var.data lie in memory that the host can read? */
-bool mx_session_on_host(const mx_session *s);
 /* Copies in the compute dtype follow their weights; call after writing weights. */
 mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
 
@@ -191,5 +193,7 @@ mx_status mx_device_open_cpu(mx_device **out) MX_MUST_USE;
 /* Through the plug-in: an error when it, a driver or a GPU is not there. */
 mx_status mx_device_open_cuda_plugin(mx_device **out) MX_MUST_USE;
 bool mx_device_has_driver(void);
+
+extern const mx_device_traits mx_cpu_traits, mx_cuda_traits;
 
 #endif

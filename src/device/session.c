@@ -136,6 +136,11 @@ mx_device *mx_session_device(mx_session *s)
     return s->device;
 }
 
+const mx_device_traits *mx_session_traits(const mx_session *s)
+{
+    return s->device->traits;
+}
+
 int mx_session_count(const mx_session *s)
 {
     return s->n_vars;
@@ -197,6 +202,25 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
     return MX_OK;
 }
 
+/* With room for rows up to the next multiple of 8, which nobody writes: a product may read them as
+ * zeros (op_xent.c of the CUDA device), where a neighbour's bits could be NaN. */
+static size_t place_bytes(const mx_var *v)
+{
+    mx_type t = v->type;
+    if (t.ndim == 2)
+        t.dim[0] = (t.dim[0] + 7) / 8 * 8;
+    return (mx_type_bytes(&t) + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static mx_origin origin_of(const mx_program *p, const mx_node *root)
+{
+    if (root->op->kind != MX_SOURCE)
+        return MX_ORIGIN_NODE;
+    if (root->op == &mx_op_input)
+        return MX_ORIGIN_INPUT;
+    return p->updates[root->id] ? MX_ORIGIN_STATE : MX_ORIGIN_FIXED;
+}
+
 static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
 {
     const mx_place *q = mx_program_place(e->program, n, k);
@@ -205,6 +229,10 @@ static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
                                : e->scratch + q->offset;
     mx_tensor t = {data, *mx_node_type(n, k), q->run, q->pitch};
     t.data = (char *)data + (size_t)q->at * mx_dtype_bytes(t.type.dtype);
+    t.origin = origin_of(e->program, q->root);
+    t.room = q->offset < 0 && !q->pitch
+                 ? place_bytes(mx_session_find(e->session, q->root->name))
+                 : 0;
     return t;
 }
 
@@ -233,21 +261,13 @@ static void bind_step(mx_exec *e, const mx_node *n)
             in[i] = bind(e, n->in[i], 0);
     for (int k = 0; k < n->n_out; k++)
         out[k] = bind(e, n, k);
-    st->node = n;
+    st->op = n->op;
+    st->cost = mx_node_cost(n);
+    st->scope = n->scope;
     const char *own = n->name ? n->name : n->op->name;
     bool whole = !*n->scope || strchr(own, '.'); /* a variable's name has the scope in it */
     st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
     st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
-}
-
-/* With room for rows up to the next multiple of 8, which nobody writes: a product may read them as
- * zeros (op_xent.c of the CUDA device), where a neighbour's bits could be NaN. */
-static size_t place_bytes(const mx_var *v)
-{
-    mx_type t = v->type;
-    if (t.ndim == 2)
-        t.dim[0] = (t.dim[0] + 7) / 8 * 8;
-    return (mx_type_bytes(&t) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 typedef mx_status (*allocator)(mx_device *d, void **out, size_t bytes, const char *what);
@@ -484,11 +504,6 @@ mx_status mx_var_write(mx_session *s, mx_var *v, const void *src)
 {
     v->written = true;
     return s->device->write(s->device, v->data, src, mx_type_bytes(&v->type));
-}
-
-bool mx_session_on_host(const mx_session *s)
-{
-    return strcmp(s->device->name, "cpu") == 0;
 }
 
 mx_status mx_var_read_part(mx_session *s, const mx_var *v, size_t at, void *dst, size_t n)

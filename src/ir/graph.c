@@ -260,6 +260,7 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
     n->id = g->n_nodes;
     n->seq = g->seq >= 0 ? g->seq : n->id;
     n->op = op;
+    n->backward = g->backward;
     if (op->attr_size)
         n->attr = attr ? mx_arena_copy(&g->arena, attr, op->attr_size)
                        : mx_arena_alloc(&g->arena, op->attr_size);

@@ -33,6 +33,7 @@ struct mx_node {
     const char *scope;  /* "model.layers.3.mlp" */
     const char *axes;   /* logical axis of each dim, "vocab,embed"; NULL: none */
     mx_node *forward;   /* replaced by; see mx_node_forward */
+    bool backward;      /* made by autodiff or behind it; see mx_graph.backward */
     bool recomputed;    /* made by the remat pass */
 };
 
@@ -47,7 +48,7 @@ struct mx_graph {
     int n_scopes;
     char *error;         /* first error, in the arena; NULL: none */
     int seq;             /* given to new nodes; -1 (default): their id */
-    int n_forward;       /* nodes below this id make the loss, others its gradients; 0: no loss */
+    bool backward;       /* given to new nodes: true from autodiff on */
     mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
     bool narrow_grads; /* a weight's gradient has the dtype of the copy that was multiplied */
     void *context; /* what nn/ blocks need to know about this build (decode cache…); borrowed */
@@ -113,6 +114,8 @@ typedef struct {
     int *start, *node;
 } mx_edges;
 mx_edges mx_graph_before(const mx_graph *g, mx_arena *arena);
+/* By node id: does a root need it? */
+bool *mx_graph_live(const mx_graph *g, mx_arena *arena);
 /* Which memory n's output 0 lies in, as a number below n_nodes * MX_MAX_OUT: equal for a value, its
  * views and its projections. */
 size_t mx_node_memory(const mx_node *n);

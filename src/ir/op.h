@@ -23,12 +23,22 @@ enum { MX_MAX_IN = 16, MX_MAX_OUT = 8 };
 
 /* --- kernels --- */
 
+/* Where values come from, as far as a kernel may care. */
+typedef enum {
+    MX_ORIGIN_NODE,  /* a node of the program makes them */
+    MX_ORIGIN_INPUT, /* the host writes them before a run */
+    MX_ORIGIN_FIXED, /* a variable or constant that no node of the program writes */
+    MX_ORIGIN_STATE, /* a variable that the program updates */
+} mx_origin;
+
 typedef struct {
     void *data; /* NULL: an optional input that is absent */
     mx_type type;
-    /* A part of another tensor: runs of contiguous elements, `pitch` elements from start to start.
-     * Both 0: dense. Only where the op says that it takes parts. */
+    /* A strided view of another tensor: runs of contiguous elements, `pitch` elements from start to
+     * start. Both 0: dense. Only where the op says that it takes strided views. */
     int64_t run, pitch;
+    mx_origin origin;
+    size_t room; /* bytes that may be read from data on, zeros behind the tensor's own; 0: none */
 } mx_tensor;
 
 typedef struct {
@@ -85,13 +95,14 @@ static inline bool mx_op_kind_is_tiled(mx_op_kind k)
 /* --- attributes: an op's own struct, described field by field for printing --- */
 
 typedef enum {
-    MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS
+    MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS, MX_ATTR_LIST
 } mx_attr_kind;
 
 typedef struct {
     const char *name; /* NULL ends the list */
-    mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape */
+    mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape, uint8_t[] up to a 0 */
     size_t offset;
+    const char *(*label)(uint8_t item); /* of a list's items */
 } mx_attr_field;
 #define MX_FIELD(T, KIND, member) {#member, KIND, offsetof(T, member)}
 
@@ -134,8 +145,9 @@ struct mx_op {
     bool keep_f32;               /* 16-bit float inputs give a float32 output */
     bool costly;                 /* elementwise, but not worth recomputing (sin, cos) */
     bool no_cast;                /* the precision pass leaves its float inputs as they are */
-    /* Bit i: on a GPU, input (output) i may be a part whose runs are its last two dims. */
-    unsigned parts_in, parts_out;
+    /* Bit i: on devices that take strided views, input (output) i may be one whose runs are its
+     * last two dims. */
+    unsigned strided_in, strided_out;
     unsigned hosted;             /* bit k: output k lies in host memory */
 
     int n_cast;                  /* it casts its first n inputs only; 0: all */

@@ -25,7 +25,7 @@ const mx_op mx_op_wait = {
     .dims = "*,*->*",
     .alias = {1},
     .no_cast = true,
-    .parts_in = 2,
+    .strided_in = 2,
     .cost = cost,
     .cpu = wait_cpu,
 };

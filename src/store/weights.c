@@ -254,7 +254,7 @@ static mx_status load_part(const mx_quant_tensor *t, const mx_weight_part *p, co
 /* A weight from parts: put together in the weight where the host can write it, else in a buffer. */
 static mx_status load_parts(mx_session *s, mx_var *v, const origin *o, mx_st_scan *scan)
 {
-    bool direct = mx_session_on_host(s);
+    bool direct = mx_session_traits(s)->host_memory;
     void *host = v->data;
     if (!direct)
         MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));

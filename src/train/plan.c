@@ -103,7 +103,7 @@ static void add_program(mx_plan *plan, const mx_program *p, double times, const 
     plan->activations += p->bytes.activations;
     plan->workspace += p->bytes.workspace;
     plan->offloaded += p->bytes.offloaded;
-    plan->on_host = fmax(plan->on_host, d->apart ? p->bytes.on_host : 0);
+    plan->on_host = fmax(plan->on_host, d->traits->host_memory ? 0 : p->bytes.on_host);
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
         plan->variables[k] = fmax(plan->variables[k], p->bytes.variables[k]);
     for (int i = 0; i < p->n; i++) {
@@ -137,8 +137,7 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
 {
     mx_step step = {0};
     o.kind = kind;
-    o.compile.gpu = d->gpu;
-    o.compile.apart = d->apart;
+    o.compile.device = d->traits;
     o.shape.batch = plan->batch.microbatch;
     MX_TRY(mx_step_plan(&step, m, &o));
     double before = plan->activations;
@@ -157,7 +156,7 @@ static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options
 mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
                        const mx_batch_plan *batch, const mx_plan_device *device)
 {
-    *p = (mx_plan){.batch = *batch, .gpu = device->gpu, .apart = device->apart};
+    *p = (mx_plan){.batch = *batch, .traits = device->traits};
     double start = mx_clock_now();
     if (batch->accumulation > 1) {
         MX_TRY(add_step(p, m, *o, MX_STEP_ACCUMULATE, (double)batch->accumulation, device));
@@ -178,7 +177,7 @@ mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options
 static void try_change(const mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
                        const mx_batch_plan *batch, mx_plan_advice *out, int *n)
 {
-    mx_plan_device nothing = {.gpu = p->gpu, .apart = p->apart};
+    mx_plan_device nothing = {.traits = p->traits};
     mx_plan smaller;
     mx_status st = mx_plan_make(&smaller, m, o, batch, &nothing);
     if (!st && smaller.total < p->total)
@@ -199,7 +198,7 @@ int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_step_optio
             snprintf(out[n].keys, sizeof out[n].keys, "remat_policy=%s", policies[i]);
             try_change(p, m, &changed, &batch, out, &n);
         }
-    if (p->apart && n < cap) {
+    if (!p->traits->host_memory && n < cap) {
         changed.compile.remat = (mx_remat){.policy = "custom", .offload = "decoder_layer_input"};
         snprintf(out[n].keys, sizeof out[n].keys,
                  "remat_policy=custom decoder_layer_input=offload");
@@ -216,7 +215,7 @@ int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_step_optio
                  (long long)batch.accumulation);
         try_change(p, m, &changed, &batch, out, &n);
     }
-    if (p->apart && !o->optimizer.on_host && n < cap) {
+    if (!p->traits->host_memory && !o->optimizer.on_host && n < cap) {
         mx_step_options hosted = *o;
         hosted.optimizer.on_host = true;
         hosted.compile.remat = (mx_remat){.policy = "full"};

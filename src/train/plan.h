@@ -31,7 +31,7 @@ typedef struct {
     double total;                          /* bytes, on the device */
     double on_host;                        /* bytes beside it, of variables in host memory */
     double offloaded;                         /* ... and of activations */
-    bool gpu, apart;                       /* as the device says */
+    const mx_device_traits *traits;        /* what it was compiled for */
     double flops, model_flops;             /* of one update, on one device */
     double moved_bytes;                    /* read and written by one update */
     double seconds; /* the floor of one update; 0 when the rates are unknown */
@@ -44,9 +44,8 @@ typedef struct {
 
 /* What the device offers; 0: unknown. */
 typedef struct {
+    const mx_device_traits *traits;
     double memory_bytes, flops_per_second, bytes_per_second;
-    bool gpu;   /* compile for a GPU's kernels */
-    bool apart; /* its memory is not the host's */
     const char *kernels_for; /* compile the generated kernels for this architecture; NULL: do not */
 } mx_plan_device;
 

@@ -51,7 +51,7 @@ mx_status mx_run_ranks_check(mx_run *r)
 {
     if (r->comm->size == 1)
         return MX_OK;
-    if (!mx_session_on_host(r->session))
+    if (!mx_session_traits(r->session)->host_memory)
         return mx_fail(MX_USAGE,
                        "%d ranks were started and the device is a GPU; several ranks run on the "
                        "CPU so far: device=cpu, or one rank",

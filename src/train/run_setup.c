@@ -102,14 +102,15 @@ static mx_status say_plan(mx_run *r)
         if (v->attr.kind == MX_VAR_WEIGHT)
             weights += (double)mx_type_count(&v->type);
         kind[v->attr.kind] += (double)mx_type_bytes(&v->type);
-        if (v->attr.on_host && !mx_session_on_host(r->session))
+        if (v->attr.on_host && !mx_session_traits(r->session)->host_memory)
             r->hosted_bytes += (double)mx_type_bytes(&v->type);
         else
             total += (double)mx_type_bytes(&v->type);
     }
     r->snapshot_bytes = kind[MX_VAR_WEIGHT] + kind[MX_VAR_OPTIMIZER];
     bool copies = mx_config_bool(r->c, "enable_checkpointing") &&
-                  mx_config_bool(r->c, "async_checkpointing") && mx_session_on_host(r->session);
+                  mx_config_bool(r->c, "async_checkpointing") &&
+                  mx_session_traits(r->session)->host_memory;
     r->planned_bytes = total + (copies ? r->snapshot_bytes : 0);
     mx_progress_say(&r->progress, "model: %s, %s parameters", r->model.family->name,
                     mx_format_count(buf, sizeof buf, weights));
@@ -137,7 +138,7 @@ static mx_status say_plan(mx_run *r)
                         mx_format_bytes(buf, sizeof buf, (double)r->step.program.host_bytes));
     else if (r->options.compile.remat.offload && *r->options.compile.remat.offload)
         mx_progress_say(&r->progress, "note: no activation is moved to host memory: %s",
-                        mx_session_on_host(r->session)
+                        mx_session_traits(r->session)->host_memory
                             ? "the memory of the CPU is host memory"
                             : "the model has one layer, whose activations are needed at once");
     mx_str_fini(&line);
@@ -174,7 +175,7 @@ static mx_status build_steps(mx_run *r)
     }
     r->flops_per_step = r->step.program.bytes.flops * (double)r->batch.accumulation;
     bool bf16 = r->options.compile.compute == MX_BF16;
-    if (!mx_session_on_host(r->session)) {
+    if (!mx_session_traits(r->session)->host_memory) {
         r->peak_flops = H100_BF16_FLOPS;
         return MX_OK;
     }

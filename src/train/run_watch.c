@@ -196,7 +196,7 @@ void mx_run_check_saves(mx_run *r)
 static void say_memory(mx_run *r)
 {
     char a[32], b[32];
-    bool host = mx_session_on_host(r->session);
+    bool host = mx_session_traits(r->session)->host_memory;
     double used = mx_run_rss_bytes() - r->start_rss_bytes;
     mx_progress_say(&r->progress, "memory: %s planned%s, %s of host memory really used",
                     mx_format_bytes(a, sizeof a, r->planned_bytes), host ? "" : " on the device",

@@ -14,7 +14,7 @@ static mx_st_source source_of(const mx_session *session, mx_var *v)
                       .dtype = mx_st_dtype_of(v->type.dtype),
                       .ndim = v->type.ndim,
                       .user = v,
-                      .data = mx_session_on_host(session) ? v->data : NULL};
+                      .data = mx_session_traits(session)->host_memory ? v->data : NULL};
     for (int i = 0; i < v->type.ndim; i++)
         s.dim[i] = v->type.dim[i];
     return s;

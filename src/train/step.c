@@ -158,8 +158,8 @@ mx_status mx_step_open_within(mx_step *s, mx_session *session, const mx_model_sp
                               const mx_step_options *o, mx_exec *within)
 {
     mx_step_options here = *o;
-    here.compile.gpu = !mx_session_on_host(session);
-    here.compile.apart |= here.compile.gpu; /* tests ask for it on the CPU */
+    if (!here.compile.device)
+        here.compile.device = mx_session_traits(session);
     MX_TRY(mx_step_plan(s, m, &here));
     return mx_session_add_within(session, &s->program, within, &s->exec);
 }

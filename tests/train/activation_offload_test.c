@@ -1,4 +1,5 @@
-/* activation_offload_test.c - activations that wait for the backward pass in host memory (compile/offload.c).
+/* activation_offload_test.c - activations that wait for the backward pass in host memory
+ * (compile/offload.c).
  *
  * Steps of small models with and without it must give the same bits. They are played three times:
  * with tensors kept on the device, moved with copies that are made at once, and moved with copies
@@ -6,6 +7,7 @@
  * early, the last two differ.
  */
 #include "../test.h"
+#include "../test_devices.h"
 
 #include "base/io.h"
 #include "ops.h"
@@ -68,7 +70,7 @@ static void drop(setting *t)
 
 static bool starts_copy(const mx_exec_step *s)
 {
-    return s->node->op == &mx_op_offload || s->node->op == &mx_op_prefetch;
+    return s->op == &mx_op_offload || s->op == &mx_op_prefetch;
 }
 
 /* The copy that the step at `at` waits for. It has had about a layer's products to hide behind. */
@@ -77,13 +79,13 @@ static void make_copy(const mx_exec *e, int at)
     const void *to = e->step[at].call.in[0].data;
     int from = at, products = 0;
     while (from >= 0 && !(starts_copy(&e->step[from]) && e->step[from].call.out[0].data == to))
-        products += e->step[from--].node->op == &mx_op_matmul;
+        products += e->step[from--].op == &mx_op_matmul;
     MX_CHECK(from >= 0, "step %d waits for a copy that nobody started", at);
     if (from < 0)
         return;
     MX_CHECK(products >= 4 && products <= 40, "%s: %d products from %s to its end",
-             e->step[from].label, products, e->step[from].node->op->name);
-    e->step[from].node->op->cpu(&e->step[from].call);
+             e->step[from].label, products, e->step[from].op->name);
+    e->step[from].op->cpu(&e->step[from].call);
 }
 
 /* Gives the number of copies. */
@@ -95,9 +97,9 @@ static int run_late(const mx_exec *e)
             n++;
             continue;
         }
-        if (e->step[i].node->op == &mx_op_wait)
+        if (e->step[i].op == &mx_op_wait)
             make_copy(e, i);
-        e->step[i].node->op->cpu(&e->step[i].call);
+        e->step[i].op->cpu(&e->step[i].call);
     }
     return n;
 }
@@ -127,7 +129,7 @@ static mx_status state_after(const setting *t, way how, char **out, size_t *n_by
     mx_step_options o = t->options;
     float loss[STEPS] = {0};
     o.compile.n_threads = 1;
-    o.compile.apart = how != KEPT;
+    o.compile.device = how != KEPT ? &mx_test_remote : NULL;
     MX_TRY(mx_step_plan(&step, &t->model, &o));
     MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
     MX_CHECK_OK(mx_session_add(s, &step.program, &step.exec));
@@ -224,16 +226,33 @@ MX_TEST(offloaded_activations_of_recorded_models)
 /* --- plans --- */
 
 /* Of sequences so long that activations are most of the memory. */
-static void plan_of(const char *const *args, mx_plan *plan)
+static void plan_for(const mx_device_traits *device, const char *const *args, mx_plan *plan)
 {
     setting t;
-    mx_plan_device d = {.apart = true};
+    mx_plan_device d = {.traits = device};
     const char *all[8] = {"max_target_length=1024"};
     for (int n = 0; args[n]; n++)
         all[n + 1] = args[n];
     MX_CHECK_OK(configure(&t, NULL, all));
     MX_CHECK_OK(mx_plan_make(plan, &t.model, &t.options, &t.batch, &d));
     drop(&t);
+}
+
+static void plan_of(const char *const *args, mx_plan *plan)
+{
+    plan_for(&mx_test_remote, args, plan);
+}
+
+/* Names go over to what rules make: as much is offloaded of a GELU that is an epilogue. */
+MX_TEST(tensors_are_found_behind_rewrites)
+{
+    mx_device_traits fusing = mx_test_fusing();
+    const char *const args[] = {GPT2, "remat_policy=minimal_offloaded", "dtype=bfloat16", NULL};
+    mx_plan plain, rewritten;
+    plan_of(args, &plain);
+    plan_for(&fusing, args, &rewritten);
+    MX_CHECK(plain.offloaded > 0 && plain.offloaded == rewritten.offloaded, "%g and %g bytes",
+             plain.offloaded, rewritten.offloaded);
 }
 
 /* Of five layers the last stays. So does its input: what it gives itself is read by no layer. */
@@ -253,15 +272,15 @@ MX_TEST(a_plan_has_offloaded_bytes_beside_the_device)
              moved.total, kept.total);
     plan_of((const char *[]){"remat_policy=minimal", NULL}, &kept);
     plan_of((const char *[]){"remat_policy=minimal_offloaded", NULL}, &moved);
-    MX_CHECK(moved.total + 0.5 * moved.offloaded < kept.total, "%g of %g offloaded, and %g", moved.total,
-             moved.offloaded, kept.total);
+    MX_CHECK(moved.total + 0.5 * moved.offloaded < kept.total, "%g of %g offloaded, and %g",
+             moved.total, moved.offloaded, kept.total);
 }
 
 MX_TEST(tensors_that_a_model_has_not_are_not_moved)
 {
     setting t;
     mx_plan plan;
-    mx_plan_device d = {.apart = true};
+    mx_plan_device d = {.traits = &mx_test_remote};
     const char *args[] = {"remat_policy=custom", "mla_q=offload", NULL};
     MX_CHECK_OK(configure(&t, NULL, args));
     MX_CHECK_ERROR(mx_plan_make(&plan, &t.model, &t.options, &t.batch, &d),

@@ -33,7 +33,8 @@ static mx_status make(planned *p, const char *const *args, int n)
     MX_TRY(mx_model_open(&p->model, p->cfg, NULL));
     MX_TRY(mx_batch_plan_make(&p->batch, p->cfg, 1, 1));
     MX_TRY(mx_step_configure(&p->options, p->cfg, &p->model, MX_STEP_TRAIN, 4, &p->arena));
-    mx_plan_device d = {.flops_per_second = 1e12, .bytes_per_second = 1e11};
+    mx_plan_device d = {.traits = &mx_cpu_traits, .flops_per_second = 1e12,
+                        .bytes_per_second = 1e11};
     return mx_plan_make(&p->plan, &p->model, &p->options, &p->batch, &d);
 }
 

@@ -30,9 +30,9 @@ static mx_status cpu_prepare(mx_device *d, mx_exec *e, void **state)
     (void)d;
     *state = NULL;
     for (int i = 0; i < e->n_steps; i++)
-        if (!e->step[i].node->op->cpu)
+        if (!e->step[i].op->cpu)
             return mx_fail(MX_DEVICE, "the op %s has no CPU kernel (elementwise ops run as groups: "
-                           "was the fuse pass left out?)", e->step[i].node->op->name);
+                           "was the fuse pass left out?)", e->step[i].op->name);
     return MX_OK;
 }
 
@@ -43,7 +43,7 @@ static mx_status cpu_run(mx_device *d, mx_exec *e, void *state)
         mx_crash_set_node(e->step[i].label);
         if (e->took)
             e->took[2 * i] = mx_clock_now();
-        e->step[i].node->op->cpu(&e->step[i].call);
+        e->step[i].op->cpu(&e->step[i].call);
         if (e->took)
             e->took[2 * i + 1] = mx_clock_now();
     }
@@ -61,12 +61,14 @@ static void cpu_close(mx_device *d)
     mx_free(d);
 }
 
+const mx_device_traits mx_cpu_traits = {.name = "cpu", .host_memory = true};
+
 mx_status mx_device_open_cpu(mx_device **out)
 {
     mx_device *d = mx_realloc(NULL, sizeof *d);
-    *d = (mx_device){.name = "cpu", .alloc = cpu_alloc, .release = cpu_release, .write = cpu_copy,
-                     .read = cpu_copy, .prepare = cpu_prepare, .run = cpu_run, .drop = cpu_drop,
-                     .close = cpu_close};
+    *d = (mx_device){.traits = &mx_cpu_traits, .alloc = cpu_alloc, .release = cpu_release,
+                     .write = cpu_copy, .read = cpu_copy, .prepare = cpu_prepare, .run = cpu_run,
+                     .drop = cpu_drop, .close = cpu_close};
     *out = d;
     return MX_OK;
 }

@@ -269,6 +269,8 @@ static mx_status lane_close(mx_device *d, void *p)
     return MX_OK;
 }
 
+static const mx_device_traits queue_traits = {.name = "queue"};
+
 mx_status mx_device_open_queue(mx_device **out)
 {
     void *memory;
@@ -276,7 +278,7 @@ mx_status mx_device_open_queue(mx_device **out)
     MX_TRY(mx_alloc(&memory, sizeof(queue), "a queue"));
     queue *q = memory;
     mx_status st = mx_device_open_cpu(&q->cpu);
-    q->device = (mx_device){.name = "queue", .alloc = queue_alloc,
+    q->device = (mx_device){.traits = &queue_traits, .alloc = queue_alloc,
                             .alloc_host = queue_alloc_host, .release = queue_release,
                             .write = queue_write, .read = queue_read, .prepare = queue_prepare,
                             .run = queue_run, .drop = queue_drop, .close = queue_close,

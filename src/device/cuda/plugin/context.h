@@ -1,10 +1,10 @@
 /* context.h - what the CUDA device's ops share, and what an op is here.
  *
  * An op's CUDA side is one const struct, found by the graph op's name in a table scanned out of
- * this directory. prepare plans (library algorithms, generated kernels, scratch size) when a
- * program is added; launch enqueues on the stream and nothing else, so that a whole step can be
- * captured as one CUDA graph. An op without an entry runs its CPU kernel on copies of its tensors:
- * right everywhere, slow, and said.
+ * this directory. It sees a step's tensors and attributes, never the graph. prepare plans (library
+ * algorithms, generated kernels, scratch size) when a program is added; launch enqueues on the
+ * stream and nothing else, so that a whole step can be captured as one CUDA graph. An op without an
+ * entry runs its CPU kernel on copies of its tensors: right everywhere, slow, and said.
  */
 #ifndef MX_DEVICE_CUDA_CONTEXT_H
 #define MX_DEVICE_CUDA_CONTEXT_H
@@ -58,6 +58,8 @@ typedef struct mx_cuda_op {
     int (*together)(const mx_exec_step *s, void *const *state, int n);
     /* Launches that many at once; they find the sum of their scratch. */
     mx_status (*launch_many)(mx_cuda *cuda, const mx_exec_step *s, int n);
+    /* Several entries may serve one op, told apart by attributes. NULL: it takes any step. */
+    bool (*takes)(const mx_exec_step *s);
 } mx_cuda_op;
 
 extern const mx_cuda_op *const mx_cuda_op_table[];

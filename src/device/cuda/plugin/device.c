@@ -166,11 +166,13 @@ static void cuda_late_close(mx_device *d, void *host, void *late)
     cudaFreeHost(host);
 }
 
-static const mx_cuda_op *find_op(const char *name)
+static const mx_cuda_op *find_op(const mx_exec_step *s)
 {
-    for (int i = 0; mx_cuda_op_table[i]; i++)
-        if (strcmp(mx_cuda_op_table[i]->op, name) == 0)
-            return mx_cuda_op_table[i];
+    for (int i = 0; mx_cuda_op_table[i]; i++) {
+        const mx_cuda_op *op = mx_cuda_op_table[i];
+        if (strcmp(op->op, s->op->name) == 0 && (!op->takes || op->takes(s)))
+            return op;
+    }
     return NULL;
 }
 
@@ -238,8 +240,7 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
     bool told = getenv("MX_CUDA_QUIET") != NULL;
     for (int i = 0; i < e->n_steps; i++) {
         need[i] = 0;
-        const char *name = e->step[i].node->op->name;
-        const mx_cuda_op *op = find_op(name);
+        const mx_cuda_op *op = find_op(&e->step[i]);
         mx_status st = op ? op->prepare(c, &e->step[i], &p->step[i].state, &need[i])
                           : mx_fail(MX_DEVICE, "no CUDA kernel");
         if (!st) {
@@ -248,8 +249,8 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
         }
         p->n_fallback++;
         if (!told)
-            fprintf(stderr, "note: %s in %s runs on the CPU: %s\n", name, e->step[i].node->scope,
-                    mx_status_text(st));
+            fprintf(stderr, "note: %s in %s runs on the CPU: %s\n", e->step[i].op->name,
+                    e->step[i].scope, mx_status_text(st));
         told |= p->n_fallback >= 5;
         mx_status_free(st);
     }
@@ -272,7 +273,7 @@ static mx_status copy_dense(const mx_tensor *t, void *host, bool to_host)
 }
 
 /* The specification, on host copies. */
-static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
+static mx_status run_on_host(mx_cuda *c, const mx_exec *e, const mx_exec_step *s)
 {
     mx_tensor in[MX_MAX_IN] = {{0}}, out[MX_MAX_OUT] = {{0}};
     mx_call call = s->call;
@@ -288,26 +289,25 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
             st = copy_dense(&call.in[i], in[i].data, true);
     }
     for (int k = 0; k < call.n_out && !st; k++) {
-        int alias = s->node->op->alias[k];
+        int alias = s->op->alias[k];
         out[k].type = call.out[k].type;
         if (alias && in[alias - 1].data)
             out[k].data = in[alias - 1].data;
         else
             st = mx_alloc(&out[k].data, mx_type_bytes(&out[k].type), "a copy for the CPU");
     }
-    size_t bytes = s->node->op->work_bytes ? s->node->op->work_bytes(s->node, 256) : 0;
     if (!st)
-        st = mx_alloc(&work, bytes, "a copy for the CPU");
+        st = mx_alloc(&work, (size_t)e->program->bytes.workspace, "a copy for the CPU");
     if (!st) {
         call.in = in;
         call.out = out;
         call.work = work;
-        s->node->op->cpu(&call);
+        s->op->cpu(&call);
     }
     for (int k = 0; k < call.n_out; k++) {
         if (!st)
             st = copy_dense(&s->call.out[k], out[k].data, false);
-        if (!s->node->op->alias[k])
+        if (!s->op->alias[k])
             mx_free(out[k].data);
     }
     for (int i = 0; i < s->call.n_in; i++)
@@ -324,9 +324,9 @@ static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
     int n = b->together > 1 ? b->together : 1;
     mx_status st = n > 1   ? b->op->launch_many(c, s, n)
                    : b->op ? b->op->launch(c, s, b->state)
-                           : run_on_host(c, s);
+                           : run_on_host(c, e, s);
     *i += n;
-    return st ? mx_status_wrap(st, "%s in %s", s->node->op->name, s->node->scope) : MX_OK;
+    return st ? mx_status_wrap(st, "%s in %s", s->op->name, s->scope) : MX_OK;
 }
 
 static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
@@ -336,10 +336,11 @@ static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
     return MX_OK;
 }
 
-static bool alike(const mx_node *a, const mx_node *b)
+static bool alike(const mx_exec_step *a, const mx_exec_step *b)
 {
-    return a->op == b->op && mx_shape_equal(&a->type, &b->type) && a->n_in == b->n_in &&
-           a->n_out == b->n_out && a->type.dtype == b->type.dtype;
+    const mx_type *x = &a->call.out[0].type, *y = &b->call.out[0].type;
+    return a->op == b->op && mx_shape_equal(x, y) && a->call.n_in == b->call.n_in &&
+           a->call.n_out == b->call.n_out && x->dtype == y->dtype;
 }
 
 static void print_profile(const mx_exec *e, const float *ms, int n)
@@ -353,17 +354,17 @@ static void print_profile(const mx_exec *e, const float *ms, int n)
         float sum = 0;
         int count = 0, first = i;
         for (int k = 0; k < n; k++)
-            if (alike(e->step[i].node, e->step[k].node)) {
+            if (alike(&e->step[i], &e->step[k])) {
                 first = k < first ? k : first;
                 sum += ms[k];
                 count++;
             }
-        mx_type_print(&type, &e->step[i].node->type);
+        mx_type_print(&type, &e->step[i].call.out[0].type);
         if (first == i && sum > 0.002f * total)
             fprintf(stderr, "%8.3f ms %5.1f%%  %4d x %-18s %d->%d %s (%s)\n", (double)sum,
-                    100.0 * (double)(sum / total), count, e->step[i].node->op->name,
-                    e->step[i].node->n_in, e->step[i].node->n_out, mx_str_text(&type),
-                    e->step[i].node->scope);
+                    100.0 * (double)(sum / total), count, e->step[i].op->name,
+                    e->step[i].call.n_in, e->step[i].call.n_out, mx_str_text(&type),
+                    e->step[i].scope);
         mx_str_fini(&type);
     }
 }
@@ -433,7 +434,8 @@ static mx_status launch_timed(mx_cuda *c, mx_exec *e, program *p)
         const bound *b = &p->step[i];
         MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(begin, c->stream), "an event"));
         MX_TRY_OUT(st,
-                   b->op ? b->op->launch(c, &e->step[i], b->state) : run_on_host(c, &e->step[i]));
+                   b->op ? b->op->launch(c, &e->step[i], b->state)
+                         : run_on_host(c, e, &e->step[i]));
         MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(end, c->stream), "an event"));
         MX_TRY_OUT(st, mx_cuda_check(cudaEventSynchronize(end), e->step[i].label));
         cudaEventElapsedTime(&ms, first, begin);
@@ -536,7 +538,7 @@ mx_status mx_device_open_cuda(mx_device **out)
                                   "device=cpu runs without one");
     cuda_device *d = mx_realloc(NULL, sizeof *d);
     memset(d, 0, sizeof *d);
-    d->device = (mx_device){.name = "cuda", .alloc = cuda_alloc, .release = cuda_release,
+    d->device = (mx_device){.alloc = cuda_alloc, .release = cuda_release,
                             .write = cuda_write, .read = cuda_read, .prepare = cuda_prepare,
                             .run = cuda_run, .drop = cuda_drop, .close = cuda_close};
     d->device.alloc_host = mx_cuda_hosted_alloc;

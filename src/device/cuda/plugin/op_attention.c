@@ -68,7 +68,7 @@ static mx_cuda_documents *documents_of(mx_cuda *c, const mx_exec_step *s, bool *
     const mx_tensor *q = &s->call.in[Q_SEG], *k = &s->call.in[K_SEG];
     mx_cuda_documents *free_entry = NULL;
     *fresh = false;
-    if (q->data != k->data || s->node->in[Q_SEG]->op->kind != MX_SOURCE)
+    if (q->data != k->data || q->origin != MX_ORIGIN_INPUT)
         return NULL;
     for (int i = 0; i < MX_CUDA_ID_INPUTS; i++) {
         if (c->documents[i].users && c->documents[i].ids == q->data)
@@ -102,7 +102,7 @@ static void leave_documents(mx_cuda_documents *d)
 static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward,
                             const mx_cuda_documents *docs, int way, mx_sdpa_plan **out)
 {
-    const mx_attention_attr *a = s->node->attr;
+    const mx_attention_attr *a = s->call.attr;
     const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
     MX_CUDA_NEEDS(c->sdpa, "cuDNN was not found");
     for (int i = Q_POS; i <= SELECTED; i++)
@@ -192,7 +192,7 @@ static mx_flash_args flash_args(const mx_exec_step *s, bool back)
 static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes,
                              bool backward)
 {
-    const mx_attention_attr *a = s->node->attr;
+    const mx_attention_attr *a = s->call.attr;
     const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
     MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]), "attention of this dtype");
     MX_CUDA_NEEDS(q->dim[3] <= 512 && v->dim[3] <= 512, "heads of more than 512 elements");

@@ -1,57 +1,33 @@
-/* parts.c - split and concat that copy nothing: values that lie inside others.
+/* strided_views.c - split and concat that copy nothing: values that lie inside others.
  *
  *     split    its outputs are columns of its input, read where they lie
  *     concat   its inputs are columns of its output, written there by the nodes that make them
  *
- * Both along the last dim, and only where every reader and writer concerned can do it: attention
- * (parts_in and parts_out of its op), which then finds q, k and v in the one projection that made
- * them and leaves their gradients in one tensor, and fused groups, such as the rotation of q and k
- * in between. A group that alone reads a part leaves its result in its place, or the whole tensor
- * would be kept for the sake of the other parts beside that result. For devices whose kernels take
- * strides; the CPU's do not.
+ * Both along the last dim, and only where every reader and writer concerned takes strides:
+ * attention (strided_in and strided_out of its op), which then finds q, k and v in the one
+ * projection that made them and leaves their gradients in one tensor, and fused groups, such as the
+ * rotation of q and k in between. A group that alone reads a strided view leaves its result in its
+ * place, or the whole tensor would be kept for the sake of the other views beside that result. For
+ * devices with the trait strided_views.
  */
-#include "compile/parts.h"
+#include "compile/strided_views.h"
 
+#include "compile/uses.h"
 #include "ops.h"
 #include "ops/group.h"
 
 typedef struct {
     const mx_program *p;
-    mx_parts *parts;
-    int *first, *user; /* users of node i: user[first[i]] up to user[first[i + 1]] */
-    bool *root;
+    mx_strided_views *views;
+    mx_uses uses;
 } finder;
 
-static void find_users(finder *f, mx_arena *a)
-{
-    const mx_program *p = f->p;
-    int n = p->graph->n_nodes;
-    f->first = MX_NEW_N(a, int, n + 2);
-    f->root = MX_NEW_N(a, bool, n);
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < p->n; i++)
-            for (int k = 0; k < p->order[i]->n_in; k++) {
-                const mx_node *in = p->order[i]->in[k];
-                if (in && !pass)
-                    f->first[in->id + 2]++;
-                else if (in)
-                    f->user[f->first[in->id + 1]++] = p->order[i]->id;
-            }
-        for (int i = 0; i < n && !pass; i++)
-            f->first[i + 2] += f->first[i + 1];
-        if (!pass)
-            f->user = MX_NEW_N(a, int, f->first[n + 1] + 1);
-    }
-    for (int i = 0; i < p->graph->n_roots; i++)
-        f->root[p->graph->root[i]->id] = true;
-}
-
-/* A part is seen by attention as rows of heads: its runs are the last two dims. */
+/* An op sees a strided view as rows of heads: its runs are the last two dims. */
 static bool fits(const mx_type *t, int64_t run)
 {
     return t->ndim >= 2 && t->dim[t->ndim - 1] * t->dim[t->ndim - 2] == run;
 }
-/* By a group, as rows of its last dim: its runs are whole last dims, any number of them. */
+/* A group, as rows of its last dim: its runs are whole last dims, any number of them. */
 static bool fits_group(const mx_type *t, int64_t run)
 {
     int64_t n = t->ndim ? t->dim[t->ndim - 1] : 0;
@@ -59,16 +35,16 @@ static bool fits_group(const mx_type *t, int64_t run)
         n *= t->dim[i];
     return n == run;
 }
-static bool reads_part(const mx_node *u, int i, int64_t run)
+static bool reads_view(const mx_node *u, int i, int64_t run)
 {
     return u->op == &mx_op_fused ? fits_group(&u->in[i]->type, run)
-                                 : u->op->parts_in >> i & 1 && fits(&u->in[i]->type, run);
+                                 : u->op->strided_in >> i & 1 && fits(&u->in[i]->type, run);
 }
 /* A group leaves its results in rows, but for sums over columns. */
-static bool writes_part(const mx_node *m, int out, const mx_type *t, int64_t run)
+static bool writes_view(const mx_node *m, int out, const mx_type *t, int64_t run)
 {
     if (m->op != &mx_op_fused)
-        return m->op->parts_out >> out & 1 && fits(t, run);
+        return m->op->strided_out >> out & 1 && fits(t, run);
     const mx_group *g = ((const mx_fused_attr *)m->attr)->group;
     int64_t all = 1;
     for (int i = 0; i < g->space.ndim; i++)
@@ -77,29 +53,29 @@ static bool writes_part(const mx_node *m, int out, const mx_type *t, int64_t run
            !mx_group_step_sums_columns(&g->step[g->out[out] - g->n_ext]) && fits_group(t, run);
 }
 
-/* May the value x lie in runs? `joined`, a concat, may read it once. */
-static bool all_take(const finder *f, const mx_node *x, int64_t run, const mx_node *joined,
+/* May the value x lie in runs? `concat` may read it once. */
+static bool all_take(const finder *f, const mx_node *x, int64_t run, const mx_node *concat,
                      int *times)
 {
-    if (f->root[x->id])
+    const mx_use_list *l = mx_uses_of(&f->uses, x);
+    if (l->n_roots)
         return false;
-    for (int e = f->first[x->id]; e < f->first[x->id + 1]; e++) {
-        const mx_node *u = f->p->graph->node[f->user[e]];
+    for (int e = 0; e < l->n; e++) {
+        const mx_node *u = l->use[e].by;
         if (u->op->kind == MX_PROJECT)
             continue; /* another output of x */
         if (u->op->kind == MX_VIEW) {
-            if (!all_take(f, u, run, joined, times))
+            if (!all_take(f, u, run, concat, times))
                 return false;
             continue;
         }
-        if (u == joined) {
+        if (u == concat) {
             if (++*times > 1)
                 return false;
             continue;
         }
-        for (int i = 0; i < u->n_in; i++)
-            if (u->in[i] == x && !reads_part(u, i, run))
-                return false;
+        if (!reads_view(u, l->use[e].input, run))
+            return false;
     }
     return true;
 }
@@ -111,8 +87,9 @@ static bool overwritten(const finder *f, const mx_node *x)
         return true;
     if (x->op->kind == MX_VIEW)
         return overwritten(f, x->in[0]);
-    for (int e = f->first[x->id]; e < f->first[x->id + 1]; e++) {
-        const mx_node *u = f->p->graph->node[f->user[e]];
+    const mx_use_list *l = mx_uses_of(&f->uses, x);
+    for (int e = 0; e < l->n; e++) {
+        const mx_node *u = l->use[e].by;
         for (int k = 0; k < u->n_out; k++)
             if (u->op->alias[k] && u->in[u->op->alias[k] - 1] == x)
                 return true;
@@ -126,13 +103,14 @@ static void try_split(finder *f, const mx_node *n)
     if (overwritten(f, n->in[0]) ||
         !all_take(f, n, n->type.dim[n->type.ndim - 1], NULL, &none))
         return;
-    for (int e = f->first[n->id]; e < f->first[n->id + 1]; e++) {
-        const mx_node *u = f->p->graph->node[f->user[e]];
+    const mx_use_list *l = mx_uses_of(&f->uses, n);
+    for (int e = 0; e < l->n; e++) {
+        const mx_node *u = l->use[e].by;
         if (u->op->kind == MX_PROJECT &&
             !all_take(f, u, u->type.dim[u->type.ndim - 1], NULL, &none))
             return;
     }
-    f->parts->copies_nothing[n->id] = true;
+    f->views->copies_nothing[n->id] = true;
 }
 
 static const mx_node *behind_views(const mx_node *x)
@@ -150,14 +128,14 @@ static const mx_node *maker(const mx_node *x, int *out)
     return project ? x->in[0] : x;
 }
 
-static bool can_join(const finder *f, const mx_node *c, int i)
+static bool can_lie_in(const finder *f, const mx_node *c, int i)
 {
     const mx_node *x = behind_views(c->in[i]);
     int out, times = 0;
     const mx_node *m = maker(x, &out);
     int64_t run = c->in[i]->type.dim[c->in[i]->type.ndim - 1];
-    return writes_part(m, out, &x->type, run) && x->type.dtype == c->type.dtype &&
-           !f->parts->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out].of &&
+    return writes_view(m, out, &x->type, run) && x->type.dtype == c->type.dtype &&
+           !f->views->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out].of &&
            all_take(f, x, run, c, &times);
 }
 
@@ -167,27 +145,29 @@ static void try_concat(finder *f, mx_node *c)
     if (*(const int64_t *)c->attr != c->type.ndim - 1) /* its only attribute: the dim */
         return;
     for (int i = 0; i < c->n_in; i++)
-        if (!can_join(f, c, i))
+        if (!can_lie_in(f, c, i))
             return;
-    f->parts->copies_nothing[c->id] = true;
+    f->views->copies_nothing[c->id] = true;
     for (int i = 0; i < c->n_in; i++) {
         int out;
         const mx_node *m = maker(behind_views(c->in[i]), &out);
         int64_t run = c->in[i]->type.dim[c->in[i]->type.ndim - 1];
-        f->parts->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out] = (mx_part){c, at, run, pitch};
+        f->views->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out] =
+            (mx_strided_view){c, at, run, pitch};
         at += run;
     }
 }
 
 static bool read_once(const finder *f, const mx_node *x)
 {
+    const mx_use_list *l = mx_uses_of(&f->uses, x);
     int n = 0;
-    for (int e = f->first[x->id]; e < f->first[x->id + 1]; e++)
-        n += f->p->graph->node[f->user[e]]->op->kind != MX_PROJECT; /* those are other outputs */
-    return n == 1 && !f->root[x->id];
+    for (int e = 0; e < l->n; e++)
+        n += l->use[e].by->op->kind != MX_PROJECT; /* those are other outputs */
+    return n == 1 && !l->n_roots;
 }
 /* The free split whose output x is, perhaps as a view, with nobody else reading it; or NULL. */
-static const mx_node *own_part(const finder *f, const mx_node *x, int64_t *run)
+static const mx_node *own_view(const finder *f, const mx_node *x, int64_t *run)
 {
     for (; x->op->kind == MX_VIEW; x = x->in[0])
         if (!read_once(f, x))
@@ -195,7 +175,7 @@ static const mx_node *own_part(const finder *f, const mx_node *x, int64_t *run)
     int out;
     const mx_node *s = maker(x, &out);
     *run = x->type.ndim ? x->type.dim[x->type.ndim - 1] : 0;
-    return s->op == &mx_op_split && read_once(f, x) && f->parts->copies_nothing[s->id] &&
+    return s->op == &mx_op_split && read_once(f, x) && f->views->copies_nothing[s->id] &&
                    read_once(f, s->in[0])
                ? s
                : NULL;
@@ -203,25 +183,25 @@ static const mx_node *own_part(const finder *f, const mx_node *x, int64_t *run)
 /* Every element of a row is read before one is written, by threads that have no other row. */
 static void try_over(finder *f, mx_node *n)
 {
-    if (n->op != &mx_op_fused || f->parts->inside[(size_t)n->id * MX_MAX_OUT].of)
+    if (n->op != &mx_op_fused || f->views->inside[(size_t)n->id * MX_MAX_OUT].of)
         return;
     for (int i = 0; i < n->n_in; i++) {
         int64_t run;
         int none = 0;
         const mx_type *t = &n->in[i]->type;
         if (t->dtype == n->type.dtype && mx_shape_equal(t, &n->type) &&
-            own_part(f, n->in[i], &run) && writes_part(n, 0, &n->type, run) &&
+            own_view(f, n->in[i], &run) && writes_view(n, 0, &n->type, run) &&
             all_take(f, n, run, NULL, &none)) {
-            f->parts->over[n->id] = n->in[i];
+            f->views->over[n->id] = n->in[i];
             return;
         }
     }
 }
 
-void mx_parts_find(mx_parts *parts, const mx_program *p, mx_arena *scratch)
+void mx_strided_views_find(mx_strided_views *views, const mx_program *p)
 {
-    finder f = {.p = p, .parts = parts};
-    find_users(&f, scratch);
+    finder f = {.p = p, .views = views};
+    mx_uses_init(&f.uses, p->graph);
     for (int i = 0; i < p->n; i++) {
         if (p->order[i]->op == &mx_op_split)
             try_split(&f, p->order[i]);
@@ -230,4 +210,5 @@ void mx_parts_find(mx_parts *parts, const mx_program *p, mx_arena *scratch)
     }
     for (int i = 0; i < p->n; i++)
         try_over(&f, p->order[i]);
+    mx_uses_fini(&f.uses);
 }

@@ -1,14 +1,13 @@
-/* product_gelu.cu - a product that ends in a GELU, on hopper_product.cuh.
+/* gemm_gelu.cu - a GEMM with bias and GELU as its epilogue, on hopper_product.cuh.
  *
  * A finished tile is put aside as bf16 pairs of u, its bias added. Its eighths are then stored as
  * they are and turned into GELUs. What that saves is memory: u is not read again. The bias of a
  * tile goes through shared memory, since a thread's columns are spread over all of it.
  *
- * Tried and no faster: both stored by the copy engine, from shared memory, with no exchange between
- * lanes (0.64 ms where this takes 0.62: 65,536 x 3,072 x 768).
+ * Tried and no faster: both stored by TMA, from shared memory, with no exchange between lanes.
  */
+#include "device/cuda/plugin/gemm_gelu.h"
 #include "device/cuda/plugin/hopper_product.cuh"
-#include "device/cuda/plugin/product_gelu.h"
 #include "device/cuda/plugin/vec.cuh"
 
 struct gelu_args {
@@ -100,13 +99,13 @@ struct gelu_end : product_end {
     }
 };
 
-bool mx_product_gelu_is_possible(const mx_ended_product *s)
+bool mx_gemm_gelu_is_possible(const mx_epilogue_gemm *s)
 {
     return ended_suits<gelu_end>(s);
 }
 
-cudaError_t mx_product_gelu_launch(const mx_ended_product *s, const mx_product_gelu_args *a,
-                                   cudaStream_t stream)
+cudaError_t mx_gemm_gelu_launch(const mx_epilogue_gemm *s, const mx_gemm_gelu_args *a,
+                                cudaStream_t stream)
 {
     gelu_args p = {a->y, a->u, a->bias, (int)s->m, (int)s->n};
     return ended_launch<gelu_end>(s, a->a, a->b, p, stream);

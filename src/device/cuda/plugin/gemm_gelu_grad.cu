@@ -1,28 +1,28 @@
-/* product_slope.cu - a product that ends in GELU's slope, on hopper_stream.cuh: u comes, du goes,
- * and the aide sums up the columns of what goes.
+/* gemm_gelu_grad.cu - a GEMM with GELU's derivative as its epilogue, on hopper_stream.cuh: u comes,
+ * du goes, and the helper warp sums up the columns of what goes.
  */
+#include "device/cuda/plugin/gemm_gelu_grad.h"
 #include "device/cuda/plugin/hopper_stream.cuh"
-#include "device/cuda/plugin/product_slope.h"
 
-struct slope_args {
+struct gelu_grad_args {
     float *parts;
     int m, n;
 };
 
 /* gelu_tanh'(x) = s + s (1 - s) x (A + 3 A B x^2), s a sigmoid of A (x + B x^3). */
-__device__ __forceinline__ float slope_of(float x)
+__device__ __forceinline__ float gelu_grad_of(float x)
 {
     const float A = 1.5957691216057308f, B = 0.044715f, A2 = -A * PRODUCT_LOG2E;
     float t = x * x, s = sigmoid_down2(x * fmaf(t, A2 * B, A2)), r = x * fmaf(t, 3 * A * B, A);
     return fmaf(s, fmaf(-s, r, r), s);
 }
 
-struct slope_end : stream_end<1, 4> {
-    typedef slope_args args;
+struct gelu_grad_end : stream_end<1, 4> {
+    typedef gelu_grad_args args;
     enum { LOADER_REGISTERS = 56, GROUP_REGISTERS = 224 };
     uint32_t w[8]; /* of the eighth under way: u, then du */
 
-    __device__ slope_end(const product_room &r, int g) : stream_end(r, g) {}
+    __device__ gelu_grad_end(const product_room &r, int g) : stream_end(r, g) {}
     template <int C> __device__ __forceinline__ void ready(const args &)
     {
         arrived<C>();
@@ -32,15 +32,16 @@ struct slope_end : stream_end<1, 4> {
     template <int C> __device__ __forceinline__ void part_of(int k, const args &)
     {
         uint32_t x = v[8 * C + k];
-        w[k] = pack2(low_of(x) * slope_of(low_of(w[k])), high_of(x) * slope_of(high_of(w[k])));
+        w[k] = pack2(low_of(x) * gelu_grad_of(low_of(w[k])),
+                     high_of(x) * gelu_grad_of(high_of(w[k])));
         if (k == 3)
             store<C>(w, 0, 0);
         if (k == 7)
             store<C>(w + 4, 0, 1), done<C>();
     }
 
-    /* The sum of a box's column 2 (lane % 16) + lane / 16. Many words are asked for before the
-     * first is used: one after the other took longer than the group needs for an eighth. */
+    /* The sum of a box's column 2 (lane % 16) + lane / 16. Many loads are issued before the first
+     * is used: one after the other they would take longer than the group needs for an eighth. */
     static __device__ __forceinline__ float sum_of(uint32_t from)
     {
         enum { AT_ONCE = 16 };
@@ -73,27 +74,27 @@ struct slope_end : stream_end<1, 4> {
     static __device__ __forceinline__ void aid(const product_shape &s, const args &p,
                                                const maps &of, const product_room &r, int group)
     {
-        serve<slope_end>(s, p, of, r, group);
+        serve<gelu_grad_end>(s, p, of, r, group);
     }
 };
 
 /* --- host --- */
 
-bool mx_product_slope_is_possible(const mx_ended_product *s)
+bool mx_gemm_gelu_grad_is_possible(const mx_epilogue_gemm *s)
 {
-    return ended_suits<slope_end>(s);
+    return ended_suits<gelu_grad_end>(s);
 }
 
-int64_t mx_product_slope_rows(int64_t m)
+int64_t mx_gemm_gelu_grad_rows(int64_t m)
 {
     return (m + BOX_ROWS - 1) / BOX_ROWS;
 }
 
-cudaError_t mx_product_slope_launch(const mx_ended_product *s, const mx_product_slope_args *a,
-                                    cudaStream_t stream)
+cudaError_t mx_gemm_gelu_grad_launch(const mx_epilogue_gemm *s, const mx_gemm_gelu_grad_args *a,
+                                     cudaStream_t stream)
 {
-    slope_args p = {a->parts, (int)s->m, (int)s->n};
+    gelu_grad_args p = {a->parts, (int)s->m, (int)s->n};
     stream_maps<1> of;
     cudaError_t e = stream_maps_of<1>(&of, &a->u, &a->du, s->m, s->n);
-    return e != cudaSuccess ? e : ended_launch<slope_end>(s, a->a, a->b, p, stream, of);
+    return e != cudaSuccess ? e : ended_launch<gelu_grad_end>(s, a->a, a->b, p, stream, of);
 }

@@ -1,12 +1,13 @@
-/* parts.c - values that lie inside others (src/compile/parts.c), and biases that join products.
+/* strided_views.c - values that lie inside others (compile/strided_views.c), and biases that join
+ * GEMMs.
  *
  * A program is played with numbered elements instead of values: every step writes the number of the
- * element it makes to where it lies, and finds at its inputs the numbers it expects. A part that
- * overlaps another value, begins too late or ends too early shows as a wrong number. So does one in
- * host memory.
+ * element it makes to where it lies, and finds at its inputs the numbers it expects. A strided
+ * view that overlaps another value, begins too late or ends too early shows as a wrong number. So
+ * does one in host memory.
  */
-#include "compile/passes.h"
 #include "compile/program.h"
+#include "compile/rules.h"
 #include "ir/attention.h"
 #include "ops.h"
 #include "test.h"
@@ -113,7 +114,7 @@ static int count_free(const mx_program *p, const mx_op *op, int *all)
     return n;
 }
 
-/* q, k and v of all layers but the last are offloaded from where they lie, as tensors of their own. */
+/* q, k and v of all layers but the last are offloaded from where they lie, as dense tensors. */
 static void check_offloaded(const mx_program *p, int n_layers)
 {
     int n = 0;
@@ -128,7 +129,7 @@ static void check_offloaded(const mx_program *p, int n_layers)
              "%d values, %zu bytes", n, p->host_bytes);
 }
 
-static void check_joint(bool parts, bool other, bool offload, enum turn turn)
+static void check_joint(bool views, bool other, bool offload, enum turn turn)
 {
     enum { LAYERS = 3 };
     mx_graph g;
@@ -137,7 +138,8 @@ static void check_joint(bool parts, bool other, bool offload, enum turn turn)
     for (int l = 0; l < LAYERS; l++)
         x = joint_attention(&g, x, l, other, turn);
     mx_node *loss = mx_graph_root(&g, "loss", mx_sum_all(&g, mx_mul(&g, x, x)));
-    mx_pass_bias(&g, false);
+    const mx_rule *const bias[] = {&mx_rule_bias, NULL};
+    mx_rewrite(&g, bias, (mx_remat){.policy = "none"});
     int n = 0;
     for (int i = 0; i < g.n_nodes; i++)
         if (g.node[i]->op == &mx_op_variable)
@@ -152,17 +154,17 @@ static void check_joint(bool parts, bool other, bool offload, enum turn turn)
     mx_pass_fuse(&g, true);
     MX_CHECK_OK(mx_graph_verify(&g));
     mx_program p;
-    MX_CHECK_OK(mx_program_init(&p, &g, 2, parts));
+    MX_CHECK_OK(mx_program_init(&p, &g, 2, views));
     int all, splits = count_free(&p, &mx_op_split, &all);
-    MX_CHECK(splits == (parts && !other ? LAYERS : 0) && all == LAYERS,
+    MX_CHECK(splits == (views && !other ? LAYERS : 0) && all == LAYERS,
              "%d of %d splits copy nothing", splits, all);
-    int concats = count_free(&p, &mx_op_concat, &all); /* a group that adds can leave a part too */
-    MX_CHECK(concats == (parts ? LAYERS : 0) && all == LAYERS, "%d of %d concats copy nothing",
+    int concats = count_free(&p, &mx_op_concat, &all); /* a group that adds can too */
+    MX_CHECK(concats == (views ? LAYERS : 0) && all == LAYERS, "%d of %d concats copy nothing",
              concats, all);
     int joined = 0;
     for (int i = 0; i < p.n; i++)
         joined += p.order[i]->op == &mx_op_matmul && p.order[i]->n_in == 3;
-    MX_CHECK(joined == LAYERS, "%d biases joined their products", joined);
+    MX_CHECK(joined == LAYERS, "%d biases joined their GEMMs", joined);
     if (offload)
         check_offloaded(&p, LAYERS);
     play(&p);
@@ -175,18 +177,18 @@ MX_TEST(joint_projections_are_read_where_they_lie)
     check_joint(true, false, false, STRAIGHT);
 }
 
-MX_TEST(a_part_that_is_read_after_a_group_is_not_written_over)
+MX_TEST(a_strided_view_that_is_read_after_a_group_is_not_written_over)
 {
     check_joint(true, false, false, TURNED_AND_READ);
 }
 
-MX_TEST(groups_read_parts_and_leave_their_results_there)
+MX_TEST(groups_read_strided_views_and_leave_their_results_there)
 {
     check_joint(true, false, false, TURNED);
 }
 
 /* Every other element, seen as rows: no run is as long as one. */
-MX_TEST(a_part_of_single_elements_is_copied_for_a_group_over_rows)
+MX_TEST(a_strided_view_of_single_elements_is_copied_for_a_group_over_rows)
 {
     mx_graph g;
     mx_graph_init(&g);
@@ -207,12 +209,12 @@ MX_TEST(a_part_of_single_elements_is_copied_for_a_group_over_rows)
     mx_graph_fini(&g);
 }
 
-MX_TEST(a_part_that_others_read_is_copied)
+MX_TEST(a_strided_view_that_others_read_is_copied)
 {
     check_joint(true, true, false, STRAIGHT);
 }
 
-MX_TEST(without_parts_every_split_copies)
+MX_TEST(without_strided_views_every_split_copies)
 {
     check_joint(false, false, false, STRAIGHT);
 }

@@ -1,11 +1,11 @@
-/* product_swiglu.cu - products that end in a SwiGLU, on hopper_product.cuh, and in its gradient, on
- * hopper_stream.cuh.
+/* gemm_swiglu.cu - GEMMs with SwiGLU as their epilogue, on hopper_product.cuh, and one with its
+ * gradient, on hopper_stream.cuh.
  *
- * Forward, a tile is of 128 columns of both products: half of its B is of one weight, half of the
+ * Forward, a tile is of 128 columns of both GEMMs: half of its B is of one weight, half of the
  * other, so a thread has g and u of the same places.
  */
+#include "device/cuda/plugin/gemm_swiglu.h"
 #include "device/cuda/plugin/hopper_stream.cuh"
-#include "device/cuda/plugin/product_swiglu.h"
 
 __device__ __forceinline__ float sigmoid(float x)
 {
@@ -22,7 +22,7 @@ struct swiglu_maps {
     CUtensorMap second; /* B2 */
 };
 
-/* Put aside: words 8 c + 4 h + i of g (product_gelu.cu), and 32 further on of u. Eighth C is of
+/* Put aside: words 8 c + 4 h + i of g (gemm_gelu.cu), and 32 further on of u. Eighth C is of
  * columns 32 (C / 2) and on, the rows of half h = C % 2. */
 struct swiglu_end : product_end {
     typedef swiglu_args args;
@@ -83,12 +83,12 @@ struct swiglu_end : product_end {
 
 /* --- backward --- */
 
-struct swiglu_slope_end : stream_end<2, 2> {
+struct swiglu_grad_end : stream_end<2, 2> {
     struct args {};
     enum { SPREAD = true, LOADER_REGISTERS = 40, GROUP_REGISTERS = 232 };
     uint32_t g[4], u[4]; /* of half of the eighth under way; then dg and du */
 
-    __device__ swiglu_slope_end(const product_room &r, int group) : stream_end(r, group) {}
+    __device__ swiglu_grad_end(const product_room &r, int group) : stream_end(r, group) {}
     /* g and u become their gradients. */
     static __device__ __forceinline__ void turn(float d, float &x, float &y)
     {
@@ -120,23 +120,23 @@ struct swiglu_slope_end : stream_end<2, 2> {
     static __device__ __forceinline__ void aid(const product_shape &s, const args &p,
                                                const maps &of, const product_room &r, int group)
     {
-        serve<swiglu_slope_end>(s, p, of, r, group);
+        serve<swiglu_grad_end>(s, p, of, r, group);
     }
 };
 
 /* --- host --- */
 
-bool mx_swiglu_product_is_possible(const mx_ended_product *s)
+bool mx_gemm_swiglu_is_possible(const mx_epilogue_gemm *s)
 {
     return ended_suits<swiglu_end>(s);
 }
-bool mx_swiglu_slope_product_is_possible(const mx_ended_product *s)
+bool mx_gemm_swiglu_grad_is_possible(const mx_epilogue_gemm *s)
 {
-    return ended_suits<swiglu_slope_end>(s);
+    return ended_suits<swiglu_grad_end>(s);
 }
 
-cudaError_t mx_swiglu_product(const mx_ended_product *s, const mx_swiglu_forward_args *a,
-                              cudaStream_t stream)
+cudaError_t mx_gemm_swiglu(const mx_epilogue_gemm *s, const mx_swiglu_forward_args *a,
+                           cudaStream_t stream)
 {
     swiglu_args p = {(uint16_t *)a->g, (uint16_t *)a->u, (uint16_t *)a->h, (int)s->m, (int)s->n};
     swiglu_maps of;
@@ -145,13 +145,13 @@ cudaError_t mx_swiglu_product(const mx_ended_product *s, const mx_swiglu_forward
     return e != cudaSuccess ? e : ended_launch<swiglu_end>(s, a->a, a->b, p, stream, of);
 }
 
-cudaError_t mx_swiglu_slope_product(const mx_ended_product *s, const mx_swiglu_backward_args *a,
-                                    cudaStream_t stream)
+cudaError_t mx_gemm_swiglu_grad(const mx_epilogue_gemm *s, const mx_swiglu_backward_args *a,
+                                cudaStream_t stream)
 {
     const void *in[2] = {a->g, a->u};
     void *out[2] = {a->dg, a->du};
-    swiglu_slope_end::args p;
+    swiglu_grad_end::args p;
     stream_maps<2> of;
     cudaError_t e = stream_maps_of<2>(&of, in, out, s->m, s->n);
-    return e != cudaSuccess ? e : ended_launch<swiglu_slope_end>(s, a->a, a->b, p, stream, of);
+    return e != cudaSuccess ? e : ended_launch<swiglu_grad_end>(s, a->a, a->b, p, stream, of);
 }
