@@ -10,6 +10,7 @@
 #include "compile/rules.h"
 #include "ir/attention.h"
 #include "ops.h"
+#include "device/device.h"
 #include "test.h"
 #include <string.h>
 
@@ -154,7 +155,7 @@ static void check_joint(bool views, bool other, bool offload, enum turn turn)
     mx_pass_fuse(&g, true);
     MX_CHECK_OK(mx_graph_verify(&g));
     mx_program p;
-    MX_CHECK_OK(mx_program_init(&p, &g, 2, views));
+    MX_CHECK_OK(mx_program_init(&p, &g, 2, views ? &mx_cuda_traits : &mx_plain_traits));
     int all, splits = count_free(&p, &mx_op_split, &all);
     MX_CHECK(splits == (views && !other ? LAYERS : 0) && all == LAYERS,
              "%d of %d splits copy nothing", splits, all);
@@ -202,7 +203,7 @@ MX_TEST(a_strided_view_of_single_elements_is_copied_for_a_group_over_rows)
     mx_pass_fuse(&g, true);
     mx_program p;
     int all;
-    MX_CHECK_OK(mx_program_init(&p, &g, 2, true));
+    MX_CHECK_OK(mx_program_init(&p, &g, 2, &mx_cuda_traits));
     MX_CHECK(count_free(&p, &mx_op_split, &all) == 0 && all == 1, "%d splits", all);
     play(&p);
     mx_program_fini(&p);

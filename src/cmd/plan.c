@@ -6,19 +6,11 @@
 #include "base/json_doc.h"
 #include "base/machine.h"
 #include "cmd/verb.h"
+#include "device/chips.h"
 #include "train/plan.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Dense bf16 rates and memory of accelerators, from their data sheets. */
-static const struct {
-    const char *name;
-    double gib, tflops, gbs;
-} chips[] = {{"a100", 80, 312, 2039},
-             {"h100", 80, 989, 3350},
-             {"h200", 141, 989, 4800},
-             {"b200", 180, 2250, 8000}};
 
 static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "weights",
                                                           [MX_VAR_OPTIMIZER] = "optimizer",
@@ -26,30 +18,31 @@ static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "wei
                                                           [MX_VAR_CACHE] = "cache",
                                                           [MX_VAR_COPY] = "weight copies"};
 
-static mx_plan_device device_of(const mx_config *c)
+/* The device that is planned for: this machine's CPU, or a GPU of this kind. `traits` is filled. */
+static mx_plan_device device_of(const mx_config *c, mx_device_traits *traits)
 {
-    const char *chip = mx_config_text(c, "chip");
-    mx_plan_device d = {.traits = &mx_cpu_traits};
-    if (strcmp(chip, "this") == 0) {
+    const mx_chip *chip = mx_chip_find(mx_config_text(c, "chip"));
+    const char *arch = mx_config_text(c, "kernels_for");
+    mx_dtype dtype = MX_F32;
+    mx_dtype_parse(mx_config_text(c, "dtype"), &dtype);
+    *traits = chip || *arch ? mx_cuda_traits : mx_cpu_traits;
+    if (chip) {
+        traits->chip = *chip;
+    } else {
         mx_machine m;
         mx_machine_read(&m);
-        d.memory_bytes = (double)(m.limit_bytes ? m.limit_bytes : m.memory_bytes);
+        traits->chip.memory_bytes = (double)(m.limit_bytes ? m.limit_bytes : m.memory_bytes);
     }
-    for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
-        if (strcmp(chips[i].name, chip) == 0)
-            d = (mx_plan_device){.memory_bytes = chips[i].gib * 0x1p30, .traits = &mx_cuda_traits,
-                                 .flops_per_second = chips[i].tflops * 1e12,
-                                 .bytes_per_second = chips[i].gbs * 1e9};
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
-    const char *arch = mx_config_text(c, "kernels_for");
-    d.kernels_for = *arch ? arch : NULL;
-    if (*arch)
-        d.traits = &mx_cuda_traits;
-    d.memory_bytes = gib > 0 ? gib * 0x1p30 : d.memory_bytes;
-    d.flops_per_second = tflops > 0 ? tflops * 1e12 : d.flops_per_second;
-    d.bytes_per_second = gbs > 0 ? gbs * 1e9 : d.bytes_per_second;
-    return d;
+    const mx_chip *is = &traits->chip;
+    return (mx_plan_device){
+        .traits = traits,
+        .kernels_for = *arch ? arch : NULL,
+        .memory_bytes = gib > 0 ? gib * 0x1p30 : is->memory_bytes,
+        .flops_per_second = tflops > 0 ? tflops * 1e12 : is->flops_per_second[dtype],
+        .bytes_per_second = gbs > 0 ? gbs * 1e9 : is->bytes_per_second,
+    };
 }
 
 static void print_bytes(const char *name, double bytes)
@@ -170,7 +163,8 @@ static mx_status run(mx_invocation *inv)
     mx_step_options o;
     mx_batch_plan batch;
     mx_plan plan;
-    mx_plan_device d = device_of(c);
+    mx_device_traits traits;
+    mx_plan_device d = device_of(c, &traits);
     mx_status st = mx_model_open(&m, c, inv->n_args ? inv->args[0] : NULL);
     if (st)
         return st;

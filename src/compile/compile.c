@@ -45,17 +45,18 @@ static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pas
     return MX_OK;
 }
 
+const mx_device_traits mx_plain_traits = {.name = "host", .host_memory = true};
+
 static const mx_device_traits *traits_of(const mx_compile_options *o)
 {
-    static const mx_device_traits plain = {.name = "host", .host_memory = true};
-    return o->device ? o->device : &plain;
+    return o->device ? o->device : &mx_plain_traits;
 }
 
 static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *out)
 {
     mx_pass_fuse(g, !o->no_fuse);
     MX_TRY(after(g, o, "fuse"));
-    return mx_program_init(out, g, o->n_threads, traits_of(o)->strided_views);
+    return mx_program_init(out, g, o->n_threads, traits_of(o));
 }
 
 mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)

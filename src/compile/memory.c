@@ -9,7 +9,7 @@
 #include "ops.h"
 #include <string.h>
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64 }; /* where the device does not say */
 
 static mx_place *place_of(const mx_program *p, const mx_node *n, int k)
 {
@@ -51,10 +51,10 @@ static mx_place share(const mx_program *p, const mx_strided_views *views, mx_nod
     return (mx_place){.root = n, .out = k, .offset = -1, .hosted = n->op->hosted >> k & 1};
 }
 
-static int64_t rounded(const mx_type *t)
+static int64_t rounded(const mx_program *p, const mx_type *t)
 {
     int64_t b = (int64_t)mx_type_bytes(t);
-    return (b + ALIGN - 1) / ALIGN * ALIGN;
+    return (b + p->align - 1) / p->align * p->align;
 }
 
 static size_t index_of(const mx_place *q)
@@ -89,14 +89,13 @@ typedef struct {
     int n;
 } space;
 
-static void add_storage(space *s, mx_place *own, int first, int last)
+static void add_storage(space *s, mx_place *own, mx_life life)
 {
-    int64_t bytes = rounded(mx_node_type(own->root, own->out));
-    s->life[s->n] = (mx_life){.bytes = bytes, .first = first, .last = last};
+    s->life[s->n] = life;
     s->place[s->n++] = own;
     own->offset = 0; /* known */
-    own->first = first;
-    own->last = last;
+    own->first = life.first;
+    own->last = life.last;
 }
 
 /* Gives the sizes of the two spaces. */
@@ -122,8 +121,10 @@ static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t
                 continue;
             /* What is given is written before the run begins, so not even an earlier node's value
              * may lie there. */
-            add_storage(&s[q->hosted], own, given ? 0 : i, given ? p->n : last[index_of(q)]);
-            p->bytes.inputs += given ? (double)rounded(&n->type) : 0;
+            mx_life life = {.bytes = rounded(p, mx_node_type(own->root, own->out)),
+                            .first = given ? 0 : i, .last = given ? p->n : last[index_of(q)]};
+            add_storage(&s[q->hosted], own, life);
+            p->bytes.inputs += given ? (double)rounded(p, &n->type) : 0;
         }
     }
     for (int k = 0; k < 2; k++) {
@@ -138,10 +139,11 @@ static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t
         }
 }
 
-mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool strided_views)
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_device_traits *device)
 {
     MX_TRY(mx_graph_check(g));
-    *p = (mx_program){.graph = g, .n_threads = n_threads};
+    *p = (mx_program){.graph = g, .n_threads = n_threads,
+                      .align = device->align ? (int64_t)device->align : ALIGN};
     p->order = mx_graph_order(g, &p->arena, &p->n);
     p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
     p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
@@ -152,7 +154,7 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool stride
         .inside = MX_NEW_N(&scratch, mx_strided_view, (size_t)g->n_nodes * MX_MAX_OUT),
         .copies_nothing = p->copies_nothing,
         .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
-    if (strided_views)
+    if (device->strided_views)
         mx_strided_views_find(&views, p);
     give_addresses(p, &views, end, &scratch);
     size_t work = 0;
@@ -166,8 +168,8 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool stride
             p->bytes.flops += mx_node_cost(n).flops;
         if (n->op == &mx_op_variable) {
             const mx_var_attr *v = n->attr;
-            p->bytes.variables[v->kind] += (double)rounded(&n->type);
-            p->bytes.on_host += v->on_host ? (double)rounded(&n->type) : 0;
+            p->bytes.variables[v->kind] += (double)rounded(p, &n->type);
+            p->bytes.on_host += v->on_host ? (double)rounded(p, &n->type) : 0;
         }
     }
     p->work_offset = (size_t)end[0];

@@ -9,7 +9,7 @@
 #ifndef MX_COMPILE_PROGRAM_H
 #define MX_COMPILE_PROGRAM_H
 
-#include "ir/graph.h"
+#include "compile/device_traits.h"
 #include "ir/source.h"
 
 typedef struct {
@@ -42,12 +42,13 @@ typedef struct {
     size_t work_offset;
     size_t host_bytes; /* a second buffer, in host memory (ops with `hosted` outputs) */
     mx_plan_bytes bytes;
+    int64_t align; /* of every value, in bytes */
     int n_threads;
 } mx_program;
 
-/* Orders and places. The graph must not change afterwards. */
+/* Orders and places, for this device. The graph must not change afterwards. */
 mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads,
-                          bool strided_views) MX_MUST_USE;
+                          const mx_device_traits *device) MX_MUST_USE;
 void mx_program_fini(mx_program *p);
 
 const mx_place *mx_program_place(const mx_program *p, const mx_node *n, int k);

@@ -90,7 +90,7 @@ static mx_status give_up_saving(mx_run *r)
 static mx_status evaluate(mx_run *r)
 {
     int64_t limit = r->rules.eval_steps, n = 0;
-    bool lm = mx_exec_tensor(r->eval.exec, "lm_loss").data != NULL;
+    bool lm = mx_exec_type(r->eval.exec, "lm_loss") != NULL;
     double v[2] = {0}, *sum = &v[0], *tokens = &v[1];
     const mx_batch *b;
     mx_run_spend(r, MX_GOODPUT_EVAL);

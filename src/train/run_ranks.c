@@ -73,7 +73,7 @@ mx_status mx_run_ranks_check(mx_run *r)
         if (v->attr.kind != MX_VAR_GRADIENT)
             continue;
         MX_ASSERT(v->type.dtype == MX_F32, "%s", v->name);
-        r->summed[k++] = (mx_span){v->data, mx_type_count(&v->type)};
+        r->summed[k++] = (mx_span){mx_var_host(r->session, v), mx_type_count(&v->type)};
     }
     return MX_OK;
 }

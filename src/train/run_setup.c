@@ -8,7 +8,6 @@
 #include "train/run_state.h"
 
 #include "base/clock.h"
-#include "base/simd.h"
 #include "models/from_config.h"
 #include "ops/load.h"
 #include "store/weights.h"
@@ -20,8 +19,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* MFU on a GPU is a share of this, the dense bf16 rate of an H100 or H200, whatever the card. */
-static const double H100_BF16_FLOPS = 989e12;
 
 static mx_status make_folders(mx_run *r)
 {
@@ -174,13 +171,8 @@ static mx_status build_steps(mx_run *r)
         MX_TRY(mx_step_open(&r->eval, r->session, &r->model, &o));
     }
     r->flops_per_step = r->step.program.bytes.flops * (double)r->batch.accumulation;
-    bool bf16 = r->options.compile.compute == MX_BF16;
-    if (!mx_session_traits(r->session)->host_memory) {
-        r->peak_flops = H100_BF16_FLOPS;
-        return MX_OK;
-    }
-    /* VDPBF16PS does two products where a multiply-add does one. */
-    r->peak_times = bf16 && mx_simd_level() >= MX_SIMD_BF16 ? 2 : 1;
+    mx_dtype compute = r->options.compile.compute;
+    r->measures_peak = mx_session_traits(r->session)->chip.flops_per_second[compute] <= 0;
     mx_run_measure_peak(r);
     return MX_OK;
 }

@@ -9,7 +9,6 @@
 #include "train/run_state.h"
 
 #include "base/crash.h"
-#include "device/cpu/peak.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,12 +27,10 @@ double mx_run_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What the CPU could do: the most that was seen, since somebody else may be using it just now. */
+/* What the device could do: the most that was seen, since others may be using it just now. */
 void mx_run_measure_peak(mx_run *r)
 {
-    int threads = mx_session_threads(r->session);
-    double peak =
-        r->peak_times * mx_cpu_peak_remember(threads, mx_cpu_peak_flops(threads));
+    double peak = mx_session_peak_flops(r->session, r->options.compile.compute);
     r->peak_flops = peak > r->peak_flops ? peak : r->peak_flops;
 }
 

@@ -30,9 +30,6 @@ static mx_status compile_one(mx_cuda_libs *libs, const mx_node *n, const char *a
     return st ? mx_status_wrap(st, "the kernel of %s", n->scope) : MX_OK;
 }
 
-/* Looked up by name when the plug-in is opened. */
-mx_status mx_cuda_compile_kernels(const mx_program *p, const char *arch, const char *cache_dir,
-                                  int *n_kernels);
 mx_status mx_cuda_compile_kernels(const mx_program *p, const char *arch, const char *cache_dir,
                                   int *n_kernels)
 {

@@ -41,6 +41,7 @@ typedef struct {
     bool search;         /* products are timed when they are planned */
     mx_cuda_documents documents[MX_CUDA_ID_INPUTS]; /* inputs that tell documents apart */
     int way;             /* of this run: how many of them there are (documents.h) */
+    char name[256];      /* "NVIDIA H200" */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
     char choices[544];   /* the file with those of products */
@@ -70,16 +71,24 @@ mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **o
 mx_cuda *mx_cuda_of(mx_device *d);
 
 /* hosted.c: pinned host memory: variables that kernels use from there, activations that wait. */
-mx_status mx_cuda_hosted_alloc(mx_device *d, void **out, size_t bytes,
-                               const char *what) MX_MUST_USE;
+mx_status mx_cuda_hosted_alloc(mx_cuda *c, void **out, size_t bytes, const char *what) MX_MUST_USE;
 bool mx_cuda_is_hosted(const mx_cuda *c, const void *p);
 bool mx_cuda_hosted_release(mx_cuda *c, void *p); /* false: it is none */
 mx_status mx_cuda_hosted_copy(mx_cuda *c, void *dst, const void *src, size_t bytes) MX_MUST_USE;
 
-/* lanes.c: large data on its way to the GPU. */
-void mx_cuda_lanes(mx_device *d); /* sets lane_* */
-/* src on the GPU as well; float32 and bfloat16, or the same type. */
-cudaError_t mx_cuda_convert(const mx_freight *f, cudaStream_t stream);
+/* staging.c: large data on its way to the GPU. */
+extern const mx_device_staging mx_cuda_staging;
+typedef struct {
+    void *at;
+    mx_dtype dtype;
+} mx_cuda_values;
+/* n values, both on the GPU; float32 and bfloat16, or the same type. */
+cudaError_t mx_cuda_convert(mx_cuda_values to, mx_cuda_values from, int64_t n,
+                            cudaStream_t stream);
+
+/* compile_check.c */
+mx_status mx_cuda_compile_kernels(const mx_program *p, const char *arch, const char *cache_dir,
+                                  int *n_kernels) MX_MUST_USE;
 
 /* attr.c: an attribute of a step's node, by the name its op gave it; a bug where it has none. */
 const void *mx_attr(const mx_exec_step *s, const char *name);

@@ -7,14 +7,17 @@
 #include "device/cuda/plugin/context.h"
 
 #include "base/arena.h"
+#include "device/chips.h"
 #include "device/cuda/plugin/kernels.h"
+#include "interface.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 typedef struct {
-    mx_device device; /* first: the vtable the session sees */
+    mx_device device; /* first: what the session sees */
+    mx_device_traits traits;
     mx_cuda cuda;
 } cuda_device;
 
@@ -31,6 +34,7 @@ typedef struct {
     bound *step;
     int n, n_fallback, runs[MX_WAYS];
     cudaGraphExec_t graph[MX_WAYS]; /* by the number of documents in the batch (documents.h) */
+    bool reads[MX_CUDA_ID_INPUTS];  /* the documents that this program tells apart */
 } program;
 
 mx_cuda *mx_cuda_of(mx_device *d)
@@ -38,10 +42,20 @@ mx_cuda *mx_cuda_of(mx_device *d)
     return &((cuda_device *)d)->cuda;
 }
 
-static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *what)
+/* A handle is an address on the GPU. */
+static void *cuda_address(mx_device *d, mx_device_buffer b)
 {
     (void)d;
-    cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
+    return (char *)b.handle + b.offset;
+}
+
+static mx_status cuda_alloc(mx_device *d, mx_memory where, size_t bytes, const char *what,
+                            mx_device_buffer *out)
+{
+    *out = (mx_device_buffer){.bytes = bytes};
+    if (where == MX_MEMORY_HOST)
+        return mx_cuda_hosted_alloc(mx_cuda_of(d), &out->handle, bytes, what);
+    cudaError_t e = cudaMalloc(&out->handle, bytes ? bytes : 1);
     if (e == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError();
@@ -55,30 +69,27 @@ static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *
                        (double)total / (1 << 30));
     }
     MX_TRY(mx_cuda_check(e, what));
-    /* Room that nobody writes is read as zeros (session.c). Waited for: the clearing runs on
-     * another stream than the copies that may follow at once. */
-    MX_TRY(mx_cuda_check(cudaMemset(*out, 0, bytes), what));
+    /* Waited for: the clearing runs on another stream than the copies that may follow at once. */
+    MX_TRY(mx_cuda_check(cudaMemset(out->handle, 0, bytes), what));
     return mx_cuda_check(cudaDeviceSynchronize(), what);
 }
 
-static void cuda_release(mx_device *d, void *p)
+static void cuda_release(mx_device *d, mx_device_buffer b)
 {
-    if (!mx_cuda_hosted_release(mx_cuda_of(d), p))
-        cudaFree(p);
+    if (!mx_cuda_hosted_release(mx_cuda_of(d), b.handle))
+        cudaFree(b.handle);
 }
 
 /* The driver waits for the stream before it copies more than 64 KiB of ordinary memory. The inputs
  * of a step go through pinned memory instead, so that they can be given while the step before still
  * runs; the stream is waited for once in STAGE_BYTES. */
-static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t bytes)
+static mx_status cuda_write(mx_device *d, mx_device_buffer to, const void *src)
 {
     mx_cuda *c = mx_cuda_of(d);
+    void *dst = cuda_address(d, to);
+    size_t bytes = to.bytes;
     if (mx_cuda_is_hosted(c, dst))
         return mx_cuda_hosted_copy(c, dst, src, bytes);
-    for (int i = 0; i < MX_CUDA_ID_INPUTS; i++)
-        if (c->documents[i].users && c->documents[i].ids == dst)
-            c->documents[i].n = mx_cuda_documents_count(src, c->documents[i].rows,
-                                                        c->documents[i].cols);
     if (c->stage && bytes <= STAGE_BYTES / 4) {
         if (c->stage_at + bytes > STAGE_BYTES) {
             MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "copying to the GPU"));
@@ -91,19 +102,21 @@ static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t byt
                          "copying to the GPU");
 }
 
-static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t bytes)
+static mx_status cuda_read(mx_device *d, void *dst, mx_device_buffer from)
 {
     mx_cuda *c = mx_cuda_of(d);
+    const void *src = cuda_address(d, from);
     if (mx_cuda_is_hosted(c, src))
-        return mx_cuda_hosted_copy(c, dst, src, bytes);
-    MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream),
+        return mx_cuda_hosted_copy(c, dst, src, from.bytes);
+    MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, from.bytes, cudaMemcpyDeviceToHost, c->stream),
                          "copying from the GPU"));
     return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
 }
 
-static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
+static mx_status cuda_fill(mx_device *d, mx_device_buffer to, const mx_fill *f)
 {
     mx_cuda *c = mx_cuda_of(d);
+    void *dst = cuda_address(d, to);
     MX_CUDA_NEEDS(!mx_cuda_is_hosted(c, dst), "values in host memory");
     if (f->init.kind == MX_INIT_ZEROS)
         return mx_cuda_check(
@@ -118,53 +131,57 @@ static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
     return mx_cuda_check(mx_cuda_fill_with(dst, &fill, c->stream), "the first weights");
 }
 
-static mx_status cuda_convert(mx_device *d, void *dst, mx_dtype to, const void *src, mx_dtype from,
-                              int64_t n)
+static mx_status cuda_convert(mx_device *d, mx_device_buffer dst, mx_dtype to, mx_device_buffer src,
+                              mx_dtype from)
 {
-    mx_freight f = {.dst = dst, .to = to, .src = src, .from = from, .n = n};
-    return mx_cuda_check(mx_cuda_convert(&f, mx_cuda_of(d)->stream), "copies of weights");
+    mx_cuda_values a = {cuda_address(d, src), from}, b = {cuda_address(d, dst), to};
+    int64_t n = (int64_t)(dst.bytes / mx_dtype_bytes(to));
+    return mx_cuda_check(mx_cuda_convert(b, a, n, mx_cuda_of(d)->stream), "copies of weights");
 }
 
-/* Numbers of a step, read while the next one runs: pinned memory and an event. */
-static mx_status cuda_late_open(mx_device *d, size_t bytes, void **host, void **late)
+/* Readback: pinned memory and an event. */
+static mx_status readback_open(mx_device *d, size_t bytes, void **host, void **mark)
 {
     cudaEvent_t event;
     (void)d;
     MX_TRY(mx_cuda_check(cudaHostAlloc(host, bytes, cudaHostAllocDefault), "pinned memory"));
     MX_TRY(mx_cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event"));
-    *late = event;
+    *mark = event;
     return MX_OK;
 }
 
-static mx_status cuda_late_take(mx_device *d, void *dst, const void *src, size_t bytes)
+static mx_status readback_copy(mx_device *d, void *dst, mx_device_buffer src)
 {
-    return mx_cuda_check(
-        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, mx_cuda_of(d)->stream),
-        "copying from the GPU");
+    return mx_cuda_check(cudaMemcpyAsync(dst, cuda_address(d, src), src.bytes,
+                                         cudaMemcpyDeviceToHost, mx_cuda_of(d)->stream),
+                         "copying from the GPU");
 }
 
-static mx_status cuda_late_clock(mx_device *d, double *dst)
+static mx_status readback_clock(mx_device *d, double *dst)
 {
     return mx_cuda_check(mx_cuda_clock(dst, mx_cuda_of(d)->stream), "the GPU's clock");
 }
 
-static mx_status cuda_late_mark(mx_device *d, void *late)
+static mx_status readback_mark(mx_device *d, void *mark)
 {
-    return mx_cuda_check(cudaEventRecord(late, mx_cuda_of(d)->stream), "an event");
+    return mx_cuda_check(cudaEventRecord(mark, mx_cuda_of(d)->stream), "an event");
 }
 
-static mx_status cuda_late_wait(mx_device *d, void *late)
+static mx_status readback_wait(mx_device *d, void *mark)
 {
     (void)d;
-    return mx_cuda_check(cudaEventSynchronize(late), "a step on the GPU");
+    return mx_cuda_check(cudaEventSynchronize(mark), "a step on the GPU");
 }
 
-static void cuda_late_close(mx_device *d, void *host, void *late)
+static void readback_close(mx_device *d, void *host, void *mark)
 {
     cudaStreamSynchronize(mx_cuda_of(d)->stream);
-    cudaEventDestroy(late);
+    cudaEventDestroy(mark);
     cudaFreeHost(host);
 }
+
+static const mx_device_readback readback = {readback_open, readback_copy, readback_clock,
+                                            readback_mark, readback_wait, readback_close};
 
 static const mx_cuda_op *find_op(const mx_exec_step *s)
 {
@@ -238,6 +255,9 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
     *state = p;
     size_t *need = mx_realloc(NULL, sizeof *need * (size_t)(e->n_steps + 1));
     bool told = getenv("MX_CUDA_QUIET") != NULL;
+    int users[MX_CUDA_ID_INPUTS];
+    for (int i = 0; i < MX_CUDA_ID_INPUTS; i++)
+        users[i] = c->documents[i].users;
     for (int i = 0; i < e->n_steps; i++) {
         need[i] = 0;
         const mx_cuda_op *op = find_op(&e->step[i]);
@@ -254,6 +274,8 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
         told |= p->n_fallback >= 5;
         mx_status_free(st);
     }
+    for (int i = 0; i < MX_CUDA_ID_INPUTS; i++)
+        p->reads[i] = c->documents[i].users > users[i];
     size_t work = most_work(e, p, need);
     mx_free(need);
     return grow_work(c, work);
@@ -450,18 +472,18 @@ out:
     return st;
 }
 
-/* Which way the number of documents in this batch asks for. */
-static int way_of(const mx_cuda *c, const mx_exec *e)
+/* The graph variant for as many documents as whoever wrote the ids has said there are. */
+static int way_of(const mx_cuda *c, const mx_exec *e, const program *p)
 {
     int way = MX_FEW_DOCUMENTS;
+    int64_t n = e->n_documents;
     for (int i = 0; i < MX_CUDA_ID_INPUTS; i++) {
         const mx_cuda_documents *d = &c->documents[i];
-        const char *at = (const char *)d->ids;
-        if (!d->users || at < e->scratch || at >= e->scratch + e->program->scratch_bytes)
+        if (!p->reads[i])
             continue;
-        int needs = d->n <= d->slots_of[0]   ? MX_FEW_DOCUMENTS
-                    : d->n <= d->slots_of[1] ? MX_MANY_DOCUMENTS
-                                             : MX_ANY_DOCUMENTS;
+        int needs = n > 0 && n <= d->slots_of[0]   ? MX_FEW_DOCUMENTS
+                    : n > 0 && n <= d->slots_of[1] ? MX_MANY_DOCUMENTS
+                                                   : MX_ANY_DOCUMENTS;
         way = needs > way ? needs : way;
     }
     return way;
@@ -471,7 +493,7 @@ static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 {
     mx_cuda *c = mx_cuda_of(d);
     program *p = state;
-    c->way = way_of(c, e);
+    c->way = way_of(c, e, p);
     int way = c->way, runs = ++p->runs[way];
     if (e->took)
         return launch_timed(c, e, p);
@@ -502,10 +524,22 @@ static void cuda_close(mx_device *d)
     mx_free(d);
 }
 
-static mx_status open_libraries(mx_cuda *c)
+/* What the GPU is; its rates, where its model is known. */
+static void describe(mx_chip *chip, char *name, size_t cap, const struct cudaDeviceProp *prop)
+{
+    const mx_chip *known = mx_chip_of_model(prop->name);
+    if (known)
+        *chip = *known;
+    snprintf(name, cap, "%s", prop->name);
+    chip->name = name;
+    chip->memory_bytes = (double)prop->totalGlobalMem;
+}
+
+static mx_status open_libraries(mx_cuda *c, mx_chip *chip)
 {
     struct cudaDeviceProp prop;
     MX_TRY(mx_cuda_check(cudaGetDeviceProperties(&prop, 0), "looking at the GPU"));
+    describe(chip, c->name, sizeof c->name, &prop);
     c->memory_bytes = prop.totalGlobalMem;
     snprintf(c->arch, sizeof c->arch, "sm_%d%d%s", prop.major, prop.minor,
              prop.major == 9 ? "a" : "");
@@ -527,9 +561,7 @@ static mx_status open_libraries(mx_cuda *c)
     return MX_OK;
 }
 
-/* Looked up by name when the plug-in is opened. */
-mx_status mx_device_open_cuda(mx_device **out);
-mx_status mx_device_open_cuda(mx_device **out)
+static mx_status open_device(const mx_device_traits *traits, mx_device **out)
 {
     int n = 0;
     *out = NULL;
@@ -538,23 +570,21 @@ mx_status mx_device_open_cuda(mx_device **out)
                                   "device=cpu runs without one");
     cuda_device *d = mx_realloc(NULL, sizeof *d);
     memset(d, 0, sizeof *d);
-    d->device = (mx_device){.alloc = cuda_alloc, .release = cuda_release,
-                            .write = cuda_write, .read = cuda_read, .prepare = cuda_prepare,
-                            .run = cuda_run, .drop = cuda_drop, .close = cuda_close};
-    d->device.alloc_host = mx_cuda_hosted_alloc;
-    d->device.fill = cuda_fill;
-    d->device.convert = cuda_convert;
-    d->device.late_open = cuda_late_open;
-    d->device.late_take = cuda_late_take;
-    d->device.late_clock = cuda_late_clock;
-    d->device.late_mark = cuda_late_mark;
-    d->device.late_wait = cuda_late_wait;
-    d->device.late_close = cuda_late_close;
-    mx_cuda_lanes(&d->device);
-    mx_status st = open_libraries(&d->cuda);
+    d->traits = *traits;
+    d->device = (mx_device){.traits = &d->traits, .alloc = cuda_alloc, .release = cuda_release,
+                            .write = cuda_write, .read = cuda_read, .address = cuda_address,
+                            .prepare = cuda_prepare, .run = cuda_run, .drop = cuda_drop,
+                            .close = cuda_close, .readback = &readback,
+                            .staging = &mx_cuda_staging, .fill = cuda_fill,
+                            .convert = cuda_convert};
+    mx_status st = open_libraries(&d->cuda, &d->traits.chip);
     if (st)
         mx_free(d);
     else
         *out = &d->device;
     return st;
 }
+
+/* Looked up by name when the plug-in is opened. */
+extern const mx_plugin mx_plugin_table;
+const mx_plugin mx_plugin_table = {MX_INTERFACE, open_device, mx_cuda_compile_kernels};

@@ -3,15 +3,6 @@
 
 enum { THREADS = 1024 };
 
-int64_t mx_cuda_documents_count(const int32_t *ids, int64_t rows, int64_t cols)
-{
-    int64_t n = 0;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            n += c == 0 || ids[r * cols + c] != ids[r * cols + c - 1];
-    return n;
-}
-
 /* One block walks over the tokens, THREADS at a time: a token that begins a document gets the
  * number of those before it as its slot. */
 __global__ void find_kernel(mx_cuda_documents d)

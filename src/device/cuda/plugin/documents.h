@@ -3,8 +3,9 @@
  * A row of tokens holds several documents, told apart by their ids (B, S), and attention stays
  * within a document. cuDNN does that when it is given a fixed number of slots, each with a start
  * and a length, empty ones included; empty slots cost a little. How many documents a batch has is
- * known to the host when it writes the ids, so there are plans for few slots and for many, and a
- * batch that fits neither takes our own kernel: three ways through a program (device.c).
+ * known to whoever writes the ids and says so (mx_exec_documents), so there are plans for few slots
+ * and for many, and a batch that fits neither takes our own kernel: three graph variants of a
+ * program (device.c).
  */
 #ifndef MX_DEVICE_CUDA_DOCUMENTS_H
 #define MX_DEVICE_CUDA_DOCUMENTS_H
@@ -25,12 +26,9 @@ typedef struct {
     int slots_of[2]; /* for few documents, for many */
     int slots;       /* of the plan at hand */
     int32_t *start, *length; /* (slots + 1), (slots) on the device; start counts tokens */
-    int64_t n;               /* documents in the ids that were written last */
     int users;
 } mx_cuda_documents;
 
-/* Runs of equal ids within a row, of ids in host memory. */
-int64_t mx_cuda_documents_count(const int32_t *ids, int64_t rows, int64_t cols);
 /* Fills start and length from the ids. */
 cudaError_t mx_cuda_documents_find(const mx_cuda_documents *d, cudaStream_t stream);
 /* out[k][slot] = start[slot] * step[k], for slots + 1 entries. */

@@ -82,7 +82,7 @@ static mx_cuda_documents *documents_of(mx_cuda *c, const mx_exec_step *s, bool *
     int64_t many = cols / SHORT_DOCUMENT, slots = rows * (many < 2 * LEAST ? 2 * LEAST : many);
     *free_entry = (mx_cuda_documents){
         .ids = q->data, .rows = rows, .cols = cols,
-        .slots_of = {(int)(rows * (few < LEAST ? LEAST : few)), (int)slots}, .n = rows};
+        .slots_of = {(int)(rows * (few < LEAST ? LEAST : few)), (int)slots}};
     if (cudaMalloc((void **)&free_entry->start, sizeof(int32_t) * (size_t)(2 * slots + 1)) !=
         cudaSuccess)
         return NULL;

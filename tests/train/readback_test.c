@@ -1,4 +1,4 @@
-/* late_test.c - the numbers of a step are read when the next one is under way, and nothing else
+/* readback_test.c - the numbers of a step are read when the next one is under way, and nothing else
  * changes by it. A device that works by itself is played by the CPU behind a queue
  * (device/cpu/queue.h): what the run forgot to wait for would be read too early. */
 #include "../test.h"

@@ -1,11 +1,12 @@
-/* haul_test.c - many tensors to a device at once: the values are those that a plain read gives, on
- * the host and through lanes (device/cpu/queue.h), past the page cache and through it. */
+/* staged_load_test.c - many tensors to a device at once: the values are those that a plain read
+ * gives, on the host and through staging buffers (device/cpu/queue.h), past the page cache and
+ * through it. */
 #include "../graph_run.h"
 #include "../test.h"
 #include "base/io.h"
 #include "ops.h"
 #include "models/from_config.h"
-#include "store/haul.h"
+#include "store/staged_load.h"
 #include "store/weights.h"
 #include "test_dir.h"
 #include "train/step.h"
@@ -80,15 +81,15 @@ static void open_session(mx_graph_run *r, bool queued)
     unsetenv("MX_TEST_QUEUE");
 }
 
-static mx_status haul(mx_session *s, mx_st_file *f, mx_haul *h)
+static mx_status load(mx_session *s, mx_st_file *f, mx_staged_load *h)
 {
     static mx_quant_tensor from[N];
     for (int i = 0; i < N; i++) {
         const mx_st_tensor *t = mx_st_find(f, wanted[i].name);
         from[i] = (mx_quant_tensor){.name = t->name, .kind = MX_QUANT_PLAIN, .n = t->n, .data = t};
-        h[i] = (mx_haul){.var = mx_session_find(s, wanted[i].name), .from = &from[i]};
+        h[i] = (mx_staged_load){.var = mx_session_find(s, wanted[i].name), .from = &from[i]};
     }
-    return mx_haul_all(s, h, N);
+    return mx_staged_load_all(s, h, N);
 }
 
 static void compare(mx_session *s, const mx_st_file *f)
@@ -111,16 +112,16 @@ static void load_and_compare(bool queued, int pad)
     test_dir d;
     mx_graph_run r;
     mx_st_file f;
-    mx_haul h[N];
+    mx_staged_load h[N];
     test_dir_make(&d);
     const char *path = test_dir_file(&d, "x.safetensors");
     write_file(path, pad);
     open_session(&r, queued);
     MX_CHECK_OK(mx_st_open(&f, path));
     drop_from_cache(path);
-    MX_CHECK_OK(haul(r.session, &f, h));
+    MX_CHECK_OK(load(r.session, &f, h));
     compare(r.session, &f); /* which has it in the page cache again */
-    MX_CHECK_OK(haul(r.session, &f, h));
+    MX_CHECK_OK(load(r.session, &f, h));
     compare(r.session, &f);
     for (int i = 0; i < N; i++)
         MX_CHECK(h[i].scan.n_nan == 0 && h[i].scan.n_inf == 0, "%s", wanted[i].name);
@@ -129,25 +130,25 @@ static void load_and_compare(bool queued, int pad)
     test_dir_remove(&d);
 }
 
-MX_TEST(a_haul_gives_what_is_stored)
+MX_TEST(a_staged_load_gives_what_is_stored)
 {
     load_and_compare(false, 0);
     load_and_compare(false, 3);
 }
 
-MX_TEST(a_haul_through_lanes_gives_what_is_stored)
+MX_TEST(a_load_through_staging_buffers_gives_what_is_stored)
 {
     load_and_compare(true, 0);
     load_and_compare(true, 3);
 }
 
-MX_TEST(a_haul_counts_what_is_not_finite)
+MX_TEST(a_staged_load_counts_what_is_not_finite)
 {
     for (int queued = 0; queued < 2; queued++) {
         test_dir d;
         mx_graph_run r;
         mx_st_file f;
-        mx_haul h[N];
+        mx_staged_load h[N];
         test_dir_make(&d);
         const char *path = test_dir_file(&d, "x.safetensors");
         write_file(path, 0);
@@ -159,7 +160,7 @@ MX_TEST(a_haul_counts_what_is_not_finite)
         MX_CHECK(pwrite(fd, bad + 1, 4, (off_t)(at + 2 * 4499998)) == 4);
         close(fd);
         open_session(&r, queued);
-        MX_CHECK_OK(haul(r.session, &f, h));
+        MX_CHECK_OK(load(r.session, &f, h));
         MX_CHECK(h[2].scan.n_nan == 1 && h[2].scan.n_inf == 2, "%lld NaN, %lld Inf",
                  (long long)h[2].scan.n_nan, (long long)h[2].scan.n_inf);
         MX_CHECK(h[0].scan.n_nan + h[1].scan.n_nan + h[3].scan.n_nan == 0);
@@ -169,13 +170,13 @@ MX_TEST(a_haul_counts_what_is_not_finite)
     }
 }
 
-MX_TEST(a_haul_from_a_file_cut_short_names_file_and_byte)
+MX_TEST(a_staged_load_from_a_file_cut_short_names_file_and_byte)
 {
     for (int queued = 0; queued < 2; queued++) {
         test_dir d;
         mx_graph_run r;
         mx_st_file f;
-        mx_haul h[N];
+        mx_staged_load h[N];
         char expected[1200];
         test_dir_make(&d);
         const char *path = test_dir_file(&d, "x.safetensors");
@@ -188,7 +189,7 @@ MX_TEST(a_haul_from_a_file_cut_short_names_file_and_byte)
             mx_session_find(r.session, wanted[i].name)->written = false;
         snprintf(expected, sizeof expected, "%s: the file ends at byte %llu", path,
                  (unsigned long long)end);
-        MX_CHECK_ERROR(haul(r.session, &f, h), expected);
+        MX_CHECK_ERROR(load(r.session, &f, h), expected);
         MX_CHECK(!h[0].var->written && !h[5].var->written, "taken for loaded");
         mx_st_close(&f);
         mx_graph_run_fini(&r);
@@ -230,7 +231,7 @@ MX_TEST(a_fetch_past_the_page_cache_gives_the_same_bytes)
     test_dir_remove(&d);
 }
 
-/* Weights of a model on the CPU and through lanes, against each tensor read whole. */
+/* Weights of a model on the CPU and through staging buffers, against each tensor read whole. */
 static void compare_model(const char *path, bool queued, int64_t *quantised, int64_t *stacks)
 {
     mx_arena a = {0};
@@ -271,7 +272,7 @@ static void compare_model(const char *path, bool queued, int64_t *quantised, int
     mx_arena_fini(&a);
 }
 
-MX_TEST(quantised_and_stacked_weights_are_hauled_as_they_are_read)
+MX_TEST(quantised_and_stacked_weights_are_loaded_as_they_are_read)
 {
     for (int queued = 0; queued < 2; queued++) {
         int64_t quantised = 0, stacks = 0;

@@ -1,17 +1,19 @@
-/* haul.c - pieces of a few MiB, in the order of the disk, by several threads.
+/* staged_load.c - pieces of a few MiB, in the order of the disk, by several threads.
  *
  * Every thread takes the next piece, reads it and hands it on; none waits for another, so while one
  * looks for NaN, others read, and the disk always has several requests to work on.
  *
- *     CPU     the piece is read, and converted, straight into the variable; pieces a little further
- *             on have been asked for
- *     device  each thread has a lane (device.h): the piece is read into a slot that the device
- *             copies from, as it is stored where the device can convert it, else as it is wanted
+ *     host memory   the piece is read, and converted, straight into the variable; pieces a little
+ *                   further on have been asked for
+ *     staging       each thread has staging buffers of its own (device.h): the piece is read into
+ *                   one that the device copies from, as it is stored where the device can convert
+ *                   it, else as it is wanted
+ *     neither       the thread reads the piece into memory of its own and writes it
  *
  * Quantised weights are made into numbers by the thread, a matrix or a few rows at a time, in
- * memory of its own. Beyond that the host needs N_LANES * 2 slots, however large the model is.
+ * memory of its own. Beyond that the host needs two buffers a thread, however large the model is.
  */
-#include "store/haul.h"
+#include "store/staged_load.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,8 +22,8 @@
 
 enum {
     PIECE_BYTES = 8 << 20,
-    SLOT_BYTES = PIECE_BYTES + 2 * MX_ST_BLOCK,
-    N_LANES = 12,
+    BUFFER_BYTES = PIECE_BYTES + 2 * MX_ST_BLOCK,
+    STAGING_THREADS = 12,
     MAX_THREADS = 32,
     QUANT_ELEMENTS = 4 << 20,
     AHEAD = 64 /* pieces that are asked for before they are read */
@@ -31,24 +33,25 @@ typedef struct {
     const mx_quant_tensor *t; /* not a stack: one of its parts then */
     int64_t first, count;     /* elements of t */
     int64_t at;               /* element of the variable where they go */
-    mx_haul *haul;
+    mx_staged_load *load;
 } piece;
 
 typedef struct {
+    mx_session *session;
     mx_device *device;
-    bool lanes; /* else the host writes the variables itself */
+    const mx_device_staging *staging; /* NULL: the host writes the variables itself */
     piece *pieces;
     int64_t n, cap;
     atomic_llong next, done;
     atomic_bool stop;
-    pthread_mutex_t lock; /* of what follows, and of the hauls' scans */
+    pthread_mutex_t lock; /* of what follows, and of the loads' scans */
     mx_status failed;     /* the first to fail */
-    mx_status no_lane;    /* why a thread could not work */
+    mx_status no_staging; /* why a thread could not work */
 } works;
 
 /* --- what is to be done --------------------------------------------------------------------- */
 /* How many elements are read at once: a matrix when transposed, as its blocks are read whole; whole
- * rows of what has scales; else what fits a slot, as it is stored and as it is wanted. */
+ * rows of what has scales; else what fits a buffer, as it is stored and as it is wanted. */
 static int64_t piece_elements(const mx_quant_tensor *t, mx_dtype to)
 {
     if (t->kind == MX_QUANT_PLAIN) {
@@ -61,26 +64,26 @@ static int64_t piece_elements(const mx_quant_tensor *t, mx_dtype to)
                                                : QUANT_ELEMENTS;
 }
 
-static void cut(works *w, mx_haul *h, const mx_quant_tensor *t, int64_t at)
+static void cut(works *w, mx_staged_load *l, const mx_quant_tensor *t, int64_t at)
 {
-    int64_t step = piece_elements(t, h->var->type.dtype);
+    int64_t step = piece_elements(t, l->var->type.dtype);
     for (int64_t i = 0; i < t->n; i += step) {
         MX_GROW(w->pieces, w->n, w->cap);
-        w->pieces[w->n++] = (piece){.t = t, .first = i, .at = at + i, .haul = h,
+        w->pieces[w->n++] = (piece){.t = t, .first = i, .at = at + i, .load = l,
                                     .count = t->n - i < step ? t->n - i : step};
     }
 }
 
-static void cut_all(works *w, mx_haul *h)
+static void cut_all(works *w, mx_staged_load *l)
 {
-    const mx_quant_tensor *t = h->from;
-    MX_ASSERT(t->n == mx_type_count(&h->var->type), "%s does not fit %s", t->name, h->var->name);
-    h->scan = (mx_st_scan){0};
+    const mx_quant_tensor *t = l->from;
+    MX_ASSERT(t->n == mx_type_count(&l->var->type), "%s does not fit %s", t->name, l->var->name);
+    l->scan = (mx_st_scan){0};
     if (t->kind != MX_QUANT_STACK)
-        cut(w, h, t, 0);
+        cut(w, l, t, 0);
     else
         for (int64_t i = 0, each = t->parts[0]->n; i < t->dim[0]; i++)
-            cut(w, h, t->parts[i], i * each);
+            cut(w, l, t->parts[i], i * each);
 }
 
 static int by_place(const void *a, const void *b)
@@ -101,35 +104,29 @@ static void expect(const works *w, int64_t i)
 }
 
 /* --- one piece ------------------------------------------------------------------------------ */
-static char *place_of(const piece *p)
-{
-    const mx_var *v = p->haul->var;
-    return (char *)v->data + (size_t)p->at * mx_dtype_bytes(v->type.dtype);
-}
-
 static mx_st_dtype wanted(const piece *p)
 {
-    return mx_st_dtype_of(p->haul->var->type.dtype);
+    return mx_st_dtype_of(p->load->var->type.dtype);
 }
 
-/* Numbers that the host has made, a slot at a time. */
-static mx_status send_made(works *w, void *lane, const piece *p, mx_st_scan *scan)
+/* Numbers that the host has made, a buffer at a time. */
+static mx_status send_made(works *w, void *staging, const piece *p, mx_st_scan *scan)
 {
-    mx_dtype to = p->haul->var->type.dtype;
+    mx_dtype to = p->load->var->type.dtype;
     size_t size = mx_dtype_bytes(to);
     int64_t step = PIECE_BYTES / (int64_t)size;
-    void *made, *slot;
+    void *made, *buffer;
     MX_TRY(mx_alloc(&made, (size_t)p->count * size, p->t->name));
     mx_status st = mx_quant_read(p->t, p->first, p->count, wanted(p), made, scan);
     for (int64_t i = 0; i < p->count && !st; i += step) {
         int64_t n = p->count - i < step ? p->count - i : step;
-        st = w->device->lane_slot(w->device, lane, &slot);
+        st = w->staging->next(w->device, staging, &buffer);
         if (st)
             break;
-        memcpy(slot, (char *)made + (size_t)i * size, (size_t)n * size);
-        st = w->device->lane_send(w->device, lane,
-                                  &(mx_freight){.dst = place_of(p) + (size_t)i * size, .to = to,
-                                                .src = slot, .from = to, .n = n});
+        memcpy(buffer, (char *)made + (size_t)i * size, (size_t)n * size);
+        mx_upload u = {.dst = mx_var_range(p->load->var, p->at + i, n), .to = to, .src = buffer,
+                       .from = to, .n = n};
+        st = w->staging->send(w->device, staging, &u);
     }
     mx_free(made);
     return st;
@@ -144,28 +141,47 @@ static bool device_converts(mx_st_dtype stored, mx_dtype to, mx_dtype *from)
     return both || *from == to;
 }
 
-static mx_status send_plain(works *w, void *lane, const piece *p, mx_st_scan *scan)
+static mx_status send_plain(works *w, void *staging, const piece *p, mx_st_scan *scan)
 {
     const mx_st_tensor *t = p->t->data;
-    mx_freight f = {.dst = place_of(p), .to = p->haul->var->type.dtype, .n = p->count};
-    void *slot;
-    MX_TRY(w->device->lane_slot(w->device, lane, &slot));
-    if (device_converts(t->dtype, f.to, &f.from)) {
-        MX_TRY(mx_st_fetch(t, p->first, p->count, slot, &f.src));
-        mx_st_scan_add(scan, t->dtype, f.src, p->count);
+    mx_upload u = {.dst = mx_var_range(p->load->var, p->at, p->count),
+                   .to = p->load->var->type.dtype, .n = p->count};
+    void *buffer;
+    MX_TRY(w->staging->next(w->device, staging, &buffer));
+    if (device_converts(t->dtype, u.to, &u.from)) {
+        MX_TRY(mx_st_fetch(t, p->first, p->count, buffer, &u.src));
+        mx_st_scan_add(scan, t->dtype, u.src, p->count);
     } else {
-        MX_TRY(mx_st_read(t, p->first, p->count, wanted(p), slot, scan));
-        f.from = f.to;
-        f.src = slot;
+        MX_TRY(mx_st_read(t, p->first, p->count, wanted(p), buffer, scan));
+        u.from = u.to;
+        u.src = buffer;
     }
-    return w->device->lane_send(w->device, lane, &f);
+    return w->staging->send(w->device, staging, &u);
 }
 
-static mx_status do_piece(works *w, void *lane, const piece *p, mx_st_scan *scan)
+/* Into the variable itself, or into memory of the thread's own and from there. */
+static mx_status read_piece(works *w, const piece *p, mx_st_scan *scan)
 {
-    if (!w->lanes)
-        return mx_quant_read(p->t, p->first, p->count, wanted(p), place_of(p), scan);
-    return (p->t->kind == MX_QUANT_PLAIN ? send_plain : send_made)(w, lane, p, scan);
+    mx_var *v = p->load->var;
+    size_t item = mx_dtype_bytes(v->type.dtype);
+    char *host = mx_var_host(w->session, v);
+    if (host)
+        return mx_quant_read(p->t, p->first, p->count, wanted(p), host + (size_t)p->at * item,
+                             scan);
+    void *made;
+    MX_TRY(mx_alloc(&made, (size_t)p->count * item, p->t->name));
+    mx_status st = mx_quant_read(p->t, p->first, p->count, wanted(p), made, scan);
+    if (!st)
+        st = mx_var_write_part(w->session, v, p->at, p->count, made);
+    mx_free(made);
+    return st;
+}
+
+static mx_status do_piece(works *w, void *staging, const piece *p, mx_st_scan *scan)
+{
+    if (!w->staging)
+        return read_piece(w, p, scan);
+    return (p->t->kind == MX_QUANT_PLAIN ? send_plain : send_made)(w, staging, p, scan);
 }
 
 /* --- the threads ---------------------------------------------------------------------------- */
@@ -184,33 +200,34 @@ static void add_scan(works *w, const piece *p, const mx_st_scan *scan)
     if (!scan->n_nan && !scan->n_inf)
         return;
     pthread_mutex_lock(&w->lock);
-    p->haul->scan.n_nan += scan->n_nan;
-    p->haul->scan.n_inf += scan->n_inf;
+    p->load->scan.n_nan += scan->n_nan;
+    p->load->scan.n_inf += scan->n_inf;
     pthread_mutex_unlock(&w->lock);
 }
 
 static void *work(void *arg)
 {
     works *w = arg;
-    void *lane = NULL;
-    mx_status st = w->lanes ? w->device->lane_open(w->device, SLOT_BYTES, &lane) : MX_OK;
-    report(w, &w->no_lane, st);
+    void *staging = NULL;
+    mx_status st =
+        w->staging ? w->staging->open(w->device, BUFFER_BYTES, &staging) : MX_OK;
+    report(w, &w->no_staging, st);
     for (bool idle = st != MX_OK; !idle && !w->stop;) {
         int64_t i = w->next++;
         if (i >= w->n)
             break;
-        if (!w->lanes)
+        if (!w->staging)
             expect(w, i + AHEAD);
         mx_st_scan scan = {0};
-        mx_status bad = do_piece(w, lane, &w->pieces[i], &scan);
+        mx_status bad = do_piece(w, staging, &w->pieces[i], &scan);
         add_scan(w, &w->pieces[i], &scan);
         w->done++;
         if (bad)
             w->stop = true;
         report(w, &w->failed, bad);
     }
-    if (w->lanes)
-        report(w, &w->failed, w->device->lane_close(w->device, lane));
+    if (w->staging)
+        report(w, &w->failed, w->staging->close(w->device, staging));
     return NULL;
 }
 
@@ -226,31 +243,33 @@ static void work_together(works *w, int64_t n_threads)
         pthread_join(thread[i], NULL);
 }
 
-mx_status mx_haul_all(mx_session *s, mx_haul *hauls, int64_t n)
+mx_status mx_staged_load_all(mx_session *s, mx_staged_load *loads, int64_t n)
 {
-    works w = {.device = mx_session_device(s)};
-    w.lanes = w.device->lane_open != NULL;
+    works w = {.session = s, .device = mx_session_device(s)};
+    w.staging = w.device->staging;
     pthread_mutex_init(&w.lock, NULL);
     for (int64_t i = 0; i < n; i++)
-        cut_all(&w, &hauls[i]);
+        cut_all(&w, &loads[i]);
     if (w.n)
         qsort(w.pieces, (size_t)w.n, sizeof *w.pieces, by_place);
-    for (int64_t i = 0; i < w.n && w.lanes; i++)
+    for (int64_t i = 0; i < w.n && w.staging; i++)
         mx_st_go_direct(w.pieces[i].t->data->file);
-    for (int64_t i = 0; i < AHEAD && !w.lanes; i++)
+    for (int64_t i = 0; i < AHEAD && !w.staging; i++)
         expect(&w, i);
-    /* On the CPU two more than work at once: some wait for the disk. */
-    int64_t threads = w.lanes ? N_LANES : mx_session_threads(s) + 2;
+    /* Without staging two more than work at once: some wait for the disk. */
+    int64_t threads = w.staging                           ? STAGING_THREADS
+                      : mx_session_traits(s)->host_memory ? mx_session_threads(s) + 2
+                                                          : 1; /* a device's `write` is for one */
     threads = threads < MAX_THREADS ? threads : MAX_THREADS;
     if (w.n)
         work_together(&w, threads < w.n ? threads : w.n);
     if (!w.failed && w.done < w.n) {
-        w.failed = w.no_lane;
-        w.no_lane = NULL;
+        w.failed = w.no_staging;
+        w.no_staging = NULL;
     }
-    mx_status_free(w.no_lane);
+    mx_status_free(w.no_staging);
     for (int64_t i = 0; i < n && !w.failed; i++)
-        hauls[i].var->written = true;
+        loads[i].var->written = true;
     pthread_mutex_destroy(&w.lock);
     mx_free(w.pieces);
     return w.failed;
