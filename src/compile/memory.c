@@ -141,7 +141,7 @@ static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t
 
 mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_device_traits *device)
 {
-    MX_TRY(mx_graph_check(g));
+    MX_TRY(mx_graph_check_final(g));
     *p = (mx_program){.graph = g, .n_threads = n_threads,
                       .align = device->align ? (int64_t)device->align : ALIGN};
     p->order = mx_graph_order(g, &p->arena, &p->n);

@@ -20,6 +20,8 @@
 void mx_pass_precision(mx_graph *g, mx_dtype compute);
 /* Weights that are only read through those casts become variables of that dtype. */
 void mx_pass_narrow_weights(mx_graph *g);
+/* In which dtype gradients of weights are summed: `narrow`, or MX_DTYPE_COUNT: each in its own. */
+void mx_pass_grad_dtypes(mx_graph *g, mx_dtype narrow);
 
 /* Gradients of a scalar with respect to variables: grad[i] belongs to var[i] (NULL: no dependence).
  * Every node from here on is marked `backward`. */

@@ -109,10 +109,79 @@ void mx_graph_fail_inputs(mx_graph *g, const mx_node *n, const char *fmt, ...)
     mx_str_fini(&inputs);
 }
 
+/* An input whose dtype the op does not take, or -1. */
+static int wrong_dtype(const mx_node *n)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        mx_dtypes takes = n->op->dtypes_at[i] ? n->op->dtypes_at[i] : n->op->dtypes;
+        if (n->in[i] && !(takes >> n->in[i]->type.dtype & 1))
+            return i;
+    }
+    return -1;
+}
+
+static void say_dtypes(mx_str *s, mx_dtypes set)
+{
+    for (int d = 0, n = 0; d < MX_DTYPE_COUNT; d++)
+        if (set >> d & 1)
+            mx_str_addf(s, "%s%s", n++ ? ", " : "", mx_dtype_name((mx_dtype)d));
+}
+
+static mx_status check_dtypes(const mx_node *n)
+{
+    int i = wrong_dtype(n);
+    if (i < 0)
+        return MX_OK;
+    mx_str takes = {0};
+    say_dtypes(&takes, n->op->dtypes_at[i] ? n->op->dtypes_at[i] : n->op->dtypes);
+    mx_status st = mx_fail(
+        MX_USAGE, "the model cannot be built: %s%s%s has %s as input %d and takes %s; cast it",
+        n->scope, *n->scope ? ": " : "", n->op->name, mx_dtype_name(n->in[i]->type.dtype), i,
+        mx_str_text(&takes));
+    mx_str_fini(&takes);
+    return st;
+}
+
+static mx_status check_alike(const mx_node *n)
+{
+    const mx_node *first = NULL;
+    for (int i = 0; i < n->n_in; i++) {
+        const mx_node *x = n->op->alike >> i & 1 ? n->in[i] : NULL;
+        first = first ? first : x;
+        if (x && x->type.dtype != first->type.dtype)
+            return mx_fail(MX_USAGE,
+                           "the model cannot be built: %s%s%s has %s as input %d beside %s; they "
+                           "must be of one dtype",
+                           n->scope, *n->scope ? ": " : "", n->op->name,
+                           mx_dtype_name(x->type.dtype), i, mx_dtype_name(first->type.dtype));
+    }
+    return MX_OK;
+}
+
+static mx_status check_live(const mx_graph *g, mx_status (*check)(const mx_node *n))
+{
+    mx_arena scratch = {0};
+    mx_status st = MX_OK;
+    const bool *live = mx_graph_live(g, &scratch);
+    for (int i = 0; i < g->n_nodes && !st; i++)
+        if (live[i])
+            st = check(g->node[i]);
+    mx_arena_fini(&scratch);
+    return st;
+}
+
 mx_status mx_graph_check(const mx_graph *g)
 {
-    return g->error ? mx_fail(MX_USAGE, "the model cannot be built: %s", g->error)
-                    : mx_memory_check();
+    if (g->error)
+        return mx_fail(MX_USAGE, "the model cannot be built: %s", g->error);
+    MX_TRY(check_live(g, check_dtypes));
+    return mx_memory_check();
+}
+
+mx_status mx_graph_check_final(const mx_graph *g)
+{
+    MX_TRY(mx_graph_check(g));
+    return check_live(g, check_alike);
 }
 
 void mx_scope(mx_graph *g, const char *fmt, ...)
@@ -166,6 +235,16 @@ bool mx_same_layer(const mx_node *a, const mx_node *b)
 const mx_type *mx_node_type(const mx_node *n, int k)
 {
     return k ? &n->more[k - 1] : &n->type;
+}
+
+mx_dtype mx_node_grad_dtype(const mx_node *n)
+{
+    return n->grad_dtype ? (mx_dtype)(n->grad_dtype - 1) : n->type.dtype;
+}
+
+void mx_node_set_grad_dtype(mx_node *n, mx_dtype d)
+{
+    n->grad_dtype = (uint8_t)(1 + d); /* 0: its own */
 }
 
 /* numpy broadcasting; the result takes the dtype of its largest input (the wider on a tie), so
@@ -244,6 +323,8 @@ void mx_node_infer(mx_graph *g, mx_node *n)
     }
     if (op->infer && !g->error)
         op->infer(g, n);
+    if (op->same_value && n->in[0])
+        n->grad_dtype = n->in[0]->grad_dtype;
 }
 
 mx_node *mx_apply(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in)

@@ -133,8 +133,20 @@ typedef struct {
     int n_out;        /* outputs of this case, for an op without a fixed number */
 } mx_case;
 
+/* --- dtypes: sets, bit d for dtype d --- */
+
+typedef uint32_t mx_dtypes;
+#define MX_REALS ((mx_dtypes)(1u << MX_F32 | 1u << MX_F64 | 1u << MX_BF16)) /* are computed with */
+#define MX_F32_ONLY ((mx_dtypes)(1u << MX_F32))
+#define MX_INDICES ((mx_dtypes)(1u << MX_I32))
+#define MX_ANY_DTYPE ((mx_dtypes)((1u << MX_DTYPE_COUNT) - 1)) /* moved, or converted by load.h */
+
 struct mx_op {
     const char *name, *doc;
+    /* What its inputs may be: every kernel of the op knows all of these, and no others. */
+    mx_dtypes dtypes;
+    mx_dtypes dtypes_at[MX_MAX_IN]; /* of input i; 0: as dtypes */
+    unsigned alike; /* bit i: these inputs are of one dtype, once the precision pass has run */
     mx_op_kind kind;
     const char *dims; /* index notation; NULL where infer says everything */
     size_t attr_size;
@@ -145,6 +157,7 @@ struct mx_op {
     bool keep_f32;               /* 16-bit float inputs give a float32 output */
     bool costly;                 /* elementwise, but not worth recomputing (sin, cos) */
     bool no_cast;                /* the precision pass leaves its float inputs as they are */
+    bool same_value; /* input 0's values, moved or cast: a gradient keeps the dtype it has there */
     /* Bit i: on devices that take strided views, input (output) i may be one whose runs are its
      * last two dims. */
     unsigned strided_in, strided_out;

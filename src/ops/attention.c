@@ -186,19 +186,30 @@ static const mx_attr_field fields[] = {
     {0},
 };
 
+enum { QKV = 7 }; /* bits of the first three inputs */
+#define MASK_DTYPES                                                                                \
+    {                                                                                              \
+        [Q_POS] = MX_INDICES, [K_POS] = MX_INDICES, [Q_SEG] = MX_INDICES, [K_SEG] = MX_INDICES,    \
+        [Q_SPAN] = MX_INDICES, [K_SPAN] = MX_INDICES, [SELECTED] = MX_INDICES,                     \
+        [SINKS] = 1u << MX_F32 | 1u << MX_F64 /* never 16 bits wide */                             \
+    }
+
 #define NONE {.absent = true}
 #define SEGMENTS {2, {2, 6}, MX_I32, 0, 2}
 const mx_op mx_op_attention = {
     .name = "attention",
     .doc = "softmax(scale q k^T + mask) v",
+    .dtypes = MX_REALS,
+    .alike = QKV,
+    .dtypes_at = MASK_DTYPES,
     /* Batch splits freely; heads split together; sequence and head dims stay whole. */
     .dims = "b!s!h!d,b!t!k!d,b!t!k!e,b!s,b!t,b!s,b!t,b!s,b!t,!h,b!s!n->b!s!h!e,b!h!s",
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
     .n_out = 2,
     .saved = 1 << 1,
-    .n_cast = 3, /* sinks are never 16-bit */
-    .strided_in = 7,
+    .n_cast = 3,
+    .strided_in = QKV,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
@@ -220,6 +231,9 @@ const mx_op mx_op_attention = {
 const mx_op mx_op_attention_grad = {
     .name = "attention_grad",
     .doc = "dq, dk, dv and dsinks of attention",
+    .dtypes = MX_REALS,
+    .alike = QKV | 1 << OUT | 1 << DOUT,
+    .dtypes_at = MASK_DTYPES,
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
     .n_out = 4,

@@ -57,6 +57,8 @@ static mx_cost cost(const mx_node *n)
 const mx_op mx_op_cache_write = {
     .name = "cache_write",
     .doc = "new entries into a decode cache, in place",
+    .dtypes = MX_ANY_DTYPE,
+    .dtypes_at = {[2] = MX_INDICES},
     .notation = notation,
     .alias = {1},
     .no_cast = true,

@@ -155,6 +155,8 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 const mx_op mx_op_causal_conv = {
     .name = "causal_conv",
     .doc = "short causal convolution over time, one filter per channel",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES, [4] = MX_INDICES},
     .dims = "b!sc,c!k,b!s,b!mc,b!s->b!sc,b!mc",
     .n_out = 2,
     .saved = 1 << 1,
@@ -176,6 +178,8 @@ const mx_op mx_op_causal_conv = {
 const mx_op mx_op_causal_conv_grad = {
     .name = "causal_conv_grad",
     .doc = "gradients of causal_conv: of the input and of the filter",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
     .n_out = 2,
     .infer = grad_infer,
     .cost = grad_cost,

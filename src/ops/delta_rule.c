@@ -226,6 +226,8 @@ static const mx_attr_field fields[] = {MX_FIELD(delta_attr, MX_ATTR_INT, chunk),
 const mx_op mx_op_delta_rule = {
     .name = "delta_rule",
     .doc = "gated delta rule: linear attention with a corrected memory",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[5] = MX_INDICES, [7] = MX_INDICES},
     /* Batch splits freely; heads would have to be cut together. */
     .dims = "b!s!k!d,b!s!k!d,b!s!h!e,b!s!h,b!s!h,b!s,b!h!d!e,b!s->b!s!h!e,b!h!d!e",
     .attr_size = sizeof(delta_attr),
@@ -256,6 +258,8 @@ const mx_op mx_op_delta_rule = {
 const mx_op mx_op_delta_rule_grad = {
     .name = "delta_rule_grad",
     .doc = "gradients of delta_rule: of q, k, v, g and beta",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[5] = MX_INDICES},
     .attr_size = sizeof(delta_attr),
     .fields = fields,
     .n_out = 5,

@@ -48,6 +48,8 @@ static void embed_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
 const mx_op mx_op_embed = {
     .name = "embed",
     .doc = "rows of a table by number",
+    .dtypes = MX_ANY_DTYPE,
+    .dtypes_at = {[1] = MX_INDICES},
     .dims = "!vd,*->*d",
     .infer = infer,
     .grad = embed_vjp,

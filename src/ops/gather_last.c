@@ -46,6 +46,8 @@ static void gather_last_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_no
 const mx_op mx_op_gather_last = {
     .name = "gather_last",
     .doc = "entries of the last dim by index",
+    .dtypes = MX_ANY_DTYPE,
+    .dtypes_at = {[1] = MX_INDICES},
     .dims = "*!d,*k->*k",
     .no_cast = true,
     .infer = check,

@@ -28,8 +28,8 @@ static void outer_cpu(const mx_call *c)
     int32_t *start = c->work;
     mx_grouped_starts(c->in[2].data, y->type.dim[0], a->type.dim[0], start);
     mx_grouped g = {.groups = y->type.dim[0], .d_in = a->type.dim[1], .d_out = b->type.dim[1],
-                    .offsets = start, .type = mx_grouped_num(a->type.dtype),
-                    .out_type = mx_grouped_num(y->type.dtype)};
+                    .offsets = start, .type = mx_num_of(a->type.dtype),
+                    .out_type = mx_num_of(y->type.dtype)};
     mx_grouped_dw(&g, b->data, a->data, y->data, false);
 }
 
@@ -62,6 +62,8 @@ static void outer_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
 const mx_op mx_op_grouped_outer = {
     .name = "grouped_outer",
     .doc = "sum of outer products per expert",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
     .dims = "!nd,!nf,!s->!efd",
     .attr_size = sizeof(outer_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(outer_attr, MX_ATTR_DTYPE, out), {0}},

@@ -56,6 +56,7 @@ mx_node *mx_limit_experts(mx_graph *g, mx_node *expert, int64_t experts, int64_t
 const mx_op mx_op_limit_experts = {
     .name = "limit_experts",
     .doc = "choices beyond an expert's capacity in a row become none",
+    .dtypes = MX_INDICES,
     .dims = "b!m->b!m",
     .attr_size = sizeof(limit_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(limit_attr, MX_ATTR_INT, experts),

@@ -152,6 +152,8 @@ static const mx_attr_field fields[] = {
 const mx_op mx_op_linear_xent = {
     .name = "linear_xent",
     .doc = "cross-entropy of x w^T",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
     .dims = "n!d,!v!d,n->n,n",
     .attr_size = sizeof(xent_attr),
     .fields = fields,
@@ -169,6 +171,8 @@ const mx_op mx_op_linear_xent = {
 const mx_op mx_op_linear_xent_grad = {
     .name = "linear_xent_grad",
     .doc = "dx and dw of linear_xent, projecting again",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
     .attr_size = sizeof(xent_attr),
     .fields = fields,
     .n_out = 2,
@@ -181,6 +185,8 @@ const mx_op mx_op_linear_xent_grad = {
 const mx_op mx_op_linear_xent_train = {
     .name = "linear_xent_train",
     .doc = "loss, lse, dx and dw of linear_xent in one pass",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
     .attr_size = sizeof(xent_attr),
     .fields = fields,
     .n_out = 4,

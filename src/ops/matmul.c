@@ -341,17 +341,6 @@ mx_node *mx_matmul_epilogue(mx_graph *g, const mx_node *n, mx_epilogues list, mx
     return mx_apply_n(g, &mx_op_matmul, &at_, n_in, all, n_out);
 }
 
-/* A weight's gradient is kept in the weight's own dtype even when a bfloat16 copy was multiplied,
- * unless half the memory is preferred (grad_dtype). */
-static mx_dtype gradient_dtype(const mx_graph *g, const mx_node *x)
-{
-    if (x->op == &mx_op_concat) /* several weights in one product */
-        x = x->in[0];
-    if (!g->narrow_grads && x->op == &mx_op_cast && x->in[0]->op == &mx_op_variable)
-        return x->in[0]->type.dtype;
-    return x->type.dtype;
-}
-
 /* Through the epilogues, last first: d[e] is the gradient of what epilogue e gives. */
 static mx_node *through_epilogues(mx_graph *g, mx_node *n, mx_node *dy, mx_node **d)
 {
@@ -385,9 +374,9 @@ static void matmul_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
     if (!dy)
         return;
     snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, lb, comma + 1, la, spec);
-    din[0] = mx_matmul_as(g, text, dy, n->in[1], gradient_dtype(g, n->in[0]));
+    din[0] = mx_matmul_as(g, text, dy, n->in[1], mx_node_grad_dtype(n->in[0]));
     snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, la, spec, lb, comma + 1);
-    din[1] = mx_matmul_as(g, text, dy, n->in[0], gradient_dtype(g, n->in[1]));
+    din[1] = mx_matmul_as(g, text, dy, n->in[0], mx_node_grad_dtype(n->in[1]));
     const mx_epilogues *list = &((const mx_matmul_attr *)n->attr)->epilogues;
     for (int e = 0, in = 2; list->of[e]; in += (int)strlen(mx_epilogue_kinds[list->of[e++]].in))
         if (mx_epilogue_kinds[list->of[e]].grad_in)
@@ -409,6 +398,7 @@ static const char *epilogue_name(uint8_t e)
 const mx_op mx_op_matmul = {
     .name = "matmul",
     .doc = "contraction of two tensors in index notation, with epilogues",
+    .dtypes = MX_REALS,
     .n_out = -1,
     .saved = ~1u,
     .attr_size = sizeof(mx_matmul_attr),

@@ -12,6 +12,7 @@ mx_node *mx_offload(mx_graph *g, mx_node *x)
 const mx_op mx_op_offload = {
     .name = "offload",
     .doc = "starts a copy to host memory",
+    .dtypes = MX_ANY_DTYPE,
     .dims = "*->*",
     .no_cast = true,
     .strided_in = 1,

@@ -11,6 +11,7 @@ mx_node *mx_prefetch(mx_graph *g, mx_node *h)
 const mx_op mx_op_prefetch = {
     .name = "prefetch",
     .doc = "starts a copy from host memory",
+    .dtypes = MX_ANY_DTYPE,
     .dims = "*->*",
     .no_cast = true,
     .cost = mx_cost_move,

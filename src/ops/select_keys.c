@@ -249,6 +249,8 @@ mx_node *mx_select_keys(mx_graph *g, mx_node *q, mx_node *w, mx_node *k, int64_t
 const mx_op mx_op_select_keys = {
     .name = "select_keys",
     .doc = "the keys a sparse attention looks at, by the indexer's scores",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[3] = MX_INDICES, [4] = MX_INDICES, [5] = MX_INDICES, [6] = MX_INDICES},
     .dims = "b!s!h!d,b!s!h,b!t!d,b!s,b!t,b!s,b!t->b!s!n",
     .attr_size = sizeof(select_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(select_attr, MX_ATTR_INT, n),

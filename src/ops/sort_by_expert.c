@@ -62,6 +62,7 @@ mx_node *mx_sort_by_expert(mx_graph *g, mx_node *expert, int64_t experts)
 const mx_op mx_op_sort_by_expert = {
     .name = "sort_by_expert",
     .doc = "token choices grouped by expert",
+    .dtypes = MX_INDICES,
     .dims = "!n!k->!p,!e,!p",
     .n_out = 3,
     .attr_size = sizeof(sort_attr),

@@ -81,6 +81,7 @@ static mx_cost cost(const mx_node *n)
 const mx_op mx_op_sum_squares = {
     .name = "sum_squares",
     .doc = "sum of the squares of all elements",
+    .dtypes = MX_REALS,
     .dims = "*->",
     .keep_f32 = true,
     .no_cast = true,

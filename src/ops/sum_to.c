@@ -310,6 +310,7 @@ static void sum_to_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 const mx_op mx_op_sum_to = {
     .name = "sum_to",
     .doc = "x summed to a shape that broadcasts to x's",
+    .dtypes = MX_REALS,
     .attr_size = sizeof(sum_to_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(sum_to_attr, MX_ATTR_DIMS, shape), {0}},
     .keep_f32 = true,

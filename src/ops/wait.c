@@ -22,6 +22,7 @@ mx_node *mx_wait(mx_graph *g, mx_node *y, mx_node *x)
 const mx_op mx_op_wait = {
     .name = "wait",
     .doc = "y, once the copy from x to it has ended",
+    .dtypes = MX_ANY_DTYPE,
     .dims = "*,*->*",
     .alias = {1},
     .no_cast = true,
