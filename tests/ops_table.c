@@ -202,7 +202,7 @@ static bool composed(op_trial *t, mx_dtype real, bool merge, op_outcome *out)
         if (mx_dtype_is_float(y->type.dtype) && y->type.ndim)
             y = mx_mul(g, mx_silu(g, y), mx_add(g, y, mx_row_sum(g, y)));
         else
-            y = mx_affine(g, mx_cast(g, y, real), 3, 1);
+            y = mx_affine(g, y, 3, 1);
         snprintf(name, sizeof name, "y%d", out->n);
         mx_graph_root(g, name, y);
         out->type[out->n++] = y->type;

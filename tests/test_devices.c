@@ -7,5 +7,7 @@ mx_device_traits mx_test_fusing(void)
 {
     mx_device_traits t = mx_cuda_traits;
     t.strided_views = false;
+    t.work_bytes = NULL;
+    t.gemm_work_bytes = 0;
     return t;
 }

@@ -6,7 +6,8 @@
 
 /* A CPU with memory of its own. */
 extern const mx_device_traits mx_test_remote;
-/* One that wants what CUDA's kernels do but for strided views, which the CPU's do not take. */
+/* One that wants what CUDA's kernels do, but for strided views, which the CPU's do not take, and
+ * their workspace. */
 mx_device_traits mx_test_fusing(void);
 
 #endif

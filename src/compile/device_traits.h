@@ -27,6 +27,10 @@ typedef struct mx_device_traits {
     /* It decides itself what shares memory: every value of a program is allocated by itself, and
      * the offsets of the memory pass are not used. */
     bool plans_memory;
+    /* The workspace of a node's kernel, where one that could use any amount may take `most`; NULL:
+     * what ops say of their CPU kernels. */
+    size_t (*work_bytes)(const mx_node *n, size_t most);
+    size_t gemm_work_bytes; /* beside that, of a library's GEMMs */
     size_t align; /* values begin at multiples of so many bytes; 0: 64 */
     int pad_rows; /* a variable of two dims has room, zeroed, for rows up to a multiple; 0: none */
 

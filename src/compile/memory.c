@@ -139,6 +139,67 @@ static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t
         }
 }
 
+bool mx_program_runs(const mx_program *p, const mx_node *n)
+{
+    mx_op_kind k = n->op->kind;
+    return k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id];
+}
+
+/* What a kernel may take that could use any amount: a share of what the program needs anyway, so
+ * that it matters on no device, large or small. */
+enum { WORK_SHARE = 6, WORK_LEAST = 256 << 20 };
+#define WORK_MOST ((size_t)8 << 30)
+
+static size_t work_share(const mx_program *p, size_t values)
+{
+    size_t all = values;
+    for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
+        all += (size_t)p->bytes.variables[k];
+    size_t share = all / WORK_SHARE;
+    return share < WORK_LEAST ? WORK_LEAST : share > WORK_MOST ? WORK_MOST : share;
+}
+
+/* Neighbours of an op that adds may be launched together, and then need the sum. */
+static size_t device_work(const mx_program *p, const mx_device_traits *device, size_t most)
+{
+    const mx_op *before = NULL;
+    size_t work = 0, sum = 0;
+    for (int i = 0; i < p->n; i++) {
+        const mx_node *n = p->order[i];
+        if (!mx_program_runs(p, n))
+            continue;
+        size_t own = device->work_bytes(n, most);
+        sum = n->op == before && n->op->gpu_work_adds ? sum + own : own;
+        before = n->op;
+        work = sum > work ? sum : work;
+    }
+    return work;
+}
+
+static size_t host_work(const mx_program *p)
+{
+    size_t work = 0;
+    for (int i = 0; i < p->n; i++) {
+        const mx_node *n = p->order[i];
+        size_t own = n->op->work_bytes ? n->op->work_bytes(n, p->n_threads) : 0;
+        work = own > work ? own : work;
+    }
+    return work;
+}
+
+static void count_bytes(mx_program *p, const mx_node *n)
+{
+    const mx_var_attr *v = n->attr;
+    for (int k = 0; k < n->n_out; k++)
+        p->updates[place_of(p, n, k)->root->id] |= mx_node_overwrites(n, k) != NULL;
+    if (!n->recomputed)
+        p->bytes.flops += mx_node_cost(n).flops;
+    if (n->op != &mx_op_variable)
+        return;
+    p->bytes.variables[v->kind] += (double)rounded(p, &n->type);
+    p->bytes.on_host += v->on_host ? (double)rounded(p, &n->type) : 0;
+}
+
 mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_device_traits *device)
 {
     MX_TRY(mx_graph_check_final(g));
@@ -157,25 +218,15 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_de
     if (device->strided_views)
         mx_strided_views_find(&views, p);
     give_addresses(p, &views, end, &scratch);
-    size_t work = 0;
-    for (int i = 0; i < p->n; i++) {
-        const mx_node *n = p->order[i];
-        for (int k = 0; k < n->n_out; k++)
-            p->updates[place_of(p, n, k)->root->id] |= mx_node_overwrites(n, k) != NULL;
-        size_t w = n->op->work_bytes ? n->op->work_bytes(n, n_threads) : 0;
-        work = w > work ? w : work;
-        if (!n->recomputed)
-            p->bytes.flops += mx_node_cost(n).flops;
-        if (n->op == &mx_op_variable) {
-            const mx_var_attr *v = n->attr;
-            p->bytes.variables[v->kind] += (double)rounded(p, &n->type);
-            p->bytes.on_host += v->on_host ? (double)rounded(p, &n->type) : 0;
-        }
-    }
-    p->work_offset = (size_t)end[0];
-    p->scratch_bytes = (size_t)end[0] + work;
+    for (int i = 0; i < p->n; i++)
+        count_bytes(p, p->order[i]);
+    p->value_bytes = (size_t)end[0];
+    p->host_work_bytes = host_work(p);
+    p->work_bytes = device->work_bytes ? device_work(p, device, work_share(p, p->value_bytes))
+                                       : p->host_work_bytes;
+    p->scratch_bytes = p->value_bytes + p->work_bytes;
     p->host_bytes = (size_t)end[1];
-    p->bytes.workspace = (double)work;
+    p->bytes.workspace = (double)(p->work_bytes + device->gemm_work_bytes);
     p->bytes.activations = (double)end[0] - p->bytes.inputs;
     p->bytes.offloaded = (double)end[1];
     mx_arena_fini(&scratch);

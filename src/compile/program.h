@@ -4,7 +4,8 @@
  * share the storage of what they refer to. Variables have storage of their own that outlives the
  * program (the session's); everything else lies in one buffer, the program's scratch memory, at
  * offsets chosen so that values alive at the same time do not overlap. What waits in host memory
- * for the backward pass (offload.c) lies in a second such buffer there.
+ * for the backward pass (offload.c) lies in a second such buffer there. The workspace of kernels is
+ * used by one node at a time, so the programs of a session share one.
  */
 #ifndef MX_COMPILE_PROGRAM_H
 #define MX_COMPILE_PROGRAM_H
@@ -25,7 +26,8 @@ typedef struct {
 typedef struct {
     double variables[MX_VAR_KIND_COUNT];
     double on_host; /* of the variables, what is kept in host memory */
-    double inputs, activations, workspace; /* activations: high-water mark of everything alive */
+    double inputs, activations, workspace; /* activations: high-water mark of everything alive;
+                                              workspace: with that of the device's GEMMs */
     double offloaded; /* of activations in host memory, beside those */
     double flops;                          /* of one run, recomputation not counted */
 } mx_plan_bytes;
@@ -38,8 +40,10 @@ typedef struct {
     mx_place *place; /* of output k of node i: [i * MX_MAX_OUT + k] */
     bool *updates; /* by node id: a variable that a node of the program writes */
     bool *copies_nothing; /* by node id: a split or concat of strided views */
-    size_t scratch_bytes; /* the buffer, workspace included */
-    size_t work_offset;
+    size_t value_bytes;   /* the buffer */
+    size_t work_bytes; /* the largest workspace of a launch, on the device it was compiled for */
+    size_t host_work_bytes; /* of a node, on the CPU */
+    size_t scratch_bytes;   /* the buffer and the workspace */
     size_t host_bytes; /* a second buffer, in host memory (ops with `hosted` outputs) */
     mx_plan_bytes bytes;
     int64_t align; /* of every value, in bytes */
@@ -49,6 +53,8 @@ typedef struct {
 /* Orders and places, for this device. The graph must not change afterwards. */
 mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads,
                           const mx_device_traits *device) MX_MUST_USE;
+/* Has a kernel to run: not a source, a view, or a split or concat in place. */
+bool mx_program_runs(const mx_program *p, const mx_node *n);
 void mx_program_fini(mx_program *p);
 
 const mx_place *mx_program_place(const mx_program *p, const mx_node *n, int k);

@@ -6,6 +6,7 @@
 #include "device/device.h"
 
 #include "interface.h"
+#include "ops/gpu_work.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,11 +65,18 @@ static const mx_rule *const before_autodiff[] = {&mx_rule_merge_qkv, &mx_rule_bi
 static const mx_rule *const behind_remat[] = {&mx_rule_gelu, &mx_rule_gelu_grad, &mx_rule_swiglu,
                                               &mx_rule_swiglu_grad, NULL};
 
+static size_t work_bytes(const mx_node *n, size_t most)
+{
+    return n->op->gpu_work_bytes ? n->op->gpu_work_bytes(n, most) : 0;
+}
+
 const mx_device_traits mx_cuda_traits = {
     .name = "cuda",
     .before_autodiff = before_autodiff,
     .behind_remat = behind_remat,
     .strided_views = true,
+    .work_bytes = work_bytes,
+    .gemm_work_bytes = MX_GPU_GEMM_WORK,
     .pad_rows = 8, /* a GEMM over a vocabulary that is no multiple of 8 reads the rows behind it */
 };
 

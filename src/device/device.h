@@ -2,7 +2,8 @@
  *
  * A session holds variables by name and any number of programs that share them (a training step, an
  * evaluation, a decode step). Everything is allocated when a program is added; running allocates
- * nothing. A process may have several sessions, each with a device of its own, even of one kind.
+ * nothing. Programs run one at a time and share one workspace, as large as the largest needs. A
+ * process may have several sessions, each with a device of its own, even of one kind.
  *
  *     mx_session_open(&s, "cpu", 0);
  *     mx_session_add(s, &program, &exec);
@@ -101,6 +102,8 @@ struct mx_device {
     /* Optional; NULL where the host does it, or there is nothing to do. */
     const mx_device_readback *readback; /* NULL: a run is over when it returns */
     const mx_device_staging *staging;   /* NULL: the host writes large data like any other */
+    /* The workspace of a program's steps has moved; NULL: nothing kept says where it was. */
+    void (*forget)(mx_device *d, void *state);
     mx_status (*fill)(mx_device *d, mx_device_buffer dst, const mx_fill *f); /* may refuse some */
     mx_status (*convert)(mx_device *d, mx_device_buffer dst, mx_dtype to, mx_device_buffer src,
                          mx_dtype from);
@@ -156,13 +159,13 @@ typedef struct {
 struct mx_exec {
     mx_session *session;        /* borrows */
     const mx_program *program;  /* borrows */
-    mx_device_buffer scratch;   /* on the device; owns it, unless `within` */
+    mx_device_buffer scratch;   /* values, on the device; owns it, unless `within` */
     mx_device_buffer offloaded; /* for values that wait in host memory. Likewise */
     mx_device_buffer *own;      /* by storage, where the device plans memory itself; else NULL */
     bool within;                /* they are those of another program */
+    size_t work_bytes;          /* of the session's workspace, what this program needs */
     mx_exec_step *step;         /* nodes that do something, in order */
     int n_steps;
-    int64_t n_documents; /* of the next run: see mx_exec_documents */
     mx_arena arena;
     void *state;
     double *took; /* borrows; begin and end of every step in seconds; NULL: not measured */
@@ -232,9 +235,6 @@ mx_status mx_exec_read(mx_exec *e, const char *name, void *dst) MX_MUST_USE;
 /* The type of an input or result; NULL when the program has no use for such a name. */
 const mx_type *mx_exec_type(const mx_exec *e, const char *name);
 mx_status mx_exec_run(mx_exec *e) MX_MUST_USE;
-/* How many documents the segment ids of the next runs hold, said by whoever writes the ids: a
- * device may have kernels for few. 0, or nothing said: any number. */
-void mx_exec_documents(mx_exec *e, int64_t n);
 
 /* Numbers of a run that are read while the next one goes on: copied right after it was started,
  * waited for later. On a device that works by itself the host never stands still for them.

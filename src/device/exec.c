@@ -5,15 +5,6 @@
 #include "ops/load.h"
 #include <string.h>
 
-static mx_origin origin_of(const mx_program *p, const mx_node *root)
-{
-    if (root->op->kind != MX_SOURCE)
-        return MX_ORIGIN_NODE;
-    if (root->op == &mx_op_input)
-        return MX_ORIGIN_INPUT;
-    return p->updates[root->id] ? MX_ORIGIN_STATE : MX_ORIGIN_FIXED;
-}
-
 static size_t storage_of(const mx_place *q)
 {
     return (size_t)q->root->id * MX_MAX_OUT + (size_t)q->out;
@@ -45,7 +36,8 @@ static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
     mx_device *d = e->session->device;
     const mx_place *q = mx_program_place(e->program, n, k);
     mx_tensor t = {d->address(d, buffer_of(e, n, k)), *mx_node_type(n, k), q->run, q->pitch};
-    t.origin = origin_of(e->program, q->root);
+    t.fixed = (q->root->op == &mx_op_variable || q->root->op == &mx_op_constant) &&
+              !e->program->updates[q->root->id];
     if (q->offset < 0 && !q->pitch)
         t.room = mx_session_find(e->session, q->root->name)->room;
     return t;
@@ -66,7 +58,12 @@ static mx_status fill_constant(mx_exec *e, const mx_node *n)
     return st;
 }
 
-static void bind_step(mx_exec *e, const mx_node *n, void *work)
+static void *work_of(const mx_session *s)
+{
+    return s->work.handle ? s->device->address(s->device, s->work) : NULL;
+}
+
+static void bind_step(mx_exec *e, const mx_node *n)
 {
     mx_exec_step *st = &e->step[e->n_steps++];
     mx_tensor *in = MX_NEW_N(&e->arena, mx_tensor, n->n_in);
@@ -83,7 +80,7 @@ static void bind_step(mx_exec *e, const mx_node *n, void *work)
     bool whole = !*n->scope || strchr(own, '.'); /* a variable's name has the scope in it */
     st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
     st->call = (mx_call){.n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out,
-                         .attr = n->attr, .work = work};
+                         .attr = n->attr, .work = work_of(e->session)};
 }
 
 mx_status mx_exec_refresh(mx_exec *e)
@@ -147,15 +144,38 @@ void mx_exec_close(mx_exec *e)
     mx_free(e);
 }
 
-/* Every value by itself; the scratch memory is the kernels' workspace alone. */
-static mx_status find_own_room(mx_exec *e)
+/* Programs that are there already go on in the new workspace. */
+static void move_work(mx_session *s)
 {
-    const mx_program *p = e->program;
-    mx_device *d = e->session->device;
-    e->own = MX_NEW_N(&e->arena, mx_device_buffer, (size_t)p->graph->n_nodes * MX_MAX_OUT);
-    MX_TRY(for_each_storage(e, allocate_one));
-    return d->alloc(d, MX_MEMORY_DEVICE, p->scratch_bytes - p->work_offset, "workspace",
-                    &e->scratch);
+    for (mx_exec *e = s->execs; e; e = e->next) {
+        for (int i = 0; i < e->n_steps; i++)
+            e->step[i].call.work = work_of(s);
+        if (s->device->forget && e->state)
+            s->device->forget(s->device, e->state);
+    }
+}
+
+static mx_status take_work(mx_session *s, size_t bytes)
+{
+    mx_status st =
+        s->device->alloc(s->device, MX_MEMORY_DEVICE, bytes, "workspace", &s->work);
+    if (st)
+        s->work = (mx_device_buffer){0};
+    return st;
+}
+
+/* The one there is goes first, so that no more is used than the larger. */
+static mx_status grow_work(mx_session *s, size_t bytes)
+{
+    size_t had = s->work.bytes;
+    if (bytes <= had)
+        return MX_OK;
+    s->device->release(s->device, s->work);
+    mx_status st = take_work(s, bytes);
+    if (st && had) /* what was there is there again */
+        mx_status_free(take_work(s, had));
+    move_work(s);
+    return st;
 }
 
 /* Memory for a program's values: another program's, or its own. */
@@ -163,16 +183,18 @@ static mx_status find_room(mx_exec *e, const mx_exec *host)
 {
     const mx_program *p = e->program;
     mx_device *d = e->session->device;
-    if (d->traits->plans_memory)
-        return find_own_room(e);
-    e->within = host && host->program->scratch_bytes >= p->scratch_bytes &&
+    if (d->traits->plans_memory) { /* every value by itself */
+        e->own = MX_NEW_N(&e->arena, mx_device_buffer, (size_t)p->graph->n_nodes * MX_MAX_OUT);
+        return for_each_storage(e, allocate_one);
+    }
+    e->within = host && host->program->value_bytes >= p->value_bytes &&
                 host->program->host_bytes >= p->host_bytes;
     if (e->within) {
         e->scratch = host->scratch;
         e->offloaded = host->offloaded;
         return MX_OK;
     }
-    MX_TRY(d->alloc(d, MX_MEMORY_DEVICE, p->scratch_bytes, "activations", &e->scratch));
+    MX_TRY(d->alloc(d, MX_MEMORY_DEVICE, p->value_bytes, "activations", &e->scratch));
     return p->host_bytes ? d->alloc(d, MX_MEMORY_HOST, p->host_bytes,
                                     "activations in host memory", &e->offloaded)
                          : MX_OK;
@@ -191,18 +213,16 @@ mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *hos
     mx_exec *e = mx_realloc(NULL, sizeof *e);
     *e = (mx_exec){.session = s, .program = p, .next = s->execs};
     s->execs = e;
+    e->work_bytes = d->traits->work_bytes ? p->work_bytes : p->host_work_bytes;
+    MX_TRY(grow_work(s, e->work_bytes));
     MX_TRY(find_room(e, host));
-    size_t work_at = e->own ? 0 : p->work_offset;
-    void *work = d->address(d, mx_device_range(e->scratch, work_at,
-                                               p->scratch_bytes - p->work_offset));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
-        mx_op_kind k = n->op->kind;
         if (n->op == &mx_op_constant)
             MX_TRY(fill_constant(e, n));
-        else if (k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id])
-            bind_step(e, n, work);
+        else if (mx_program_runs(p, n))
+            bind_step(e, n);
     }
     MX_TRY(d->prepare(d, e, &e->state));
     *out = e;
@@ -247,10 +267,7 @@ mx_status mx_exec_read(mx_exec *e, const char *name, void *dst)
 
 mx_status mx_exec_run(mx_exec *e)
 {
+    MX_ASSERT(e->work_bytes <= e->session->work.bytes, "%zu bytes of workspace, %zu planned",
+              e->session->work.bytes, e->work_bytes);
     return e->session->device->run(e->session->device, e, e->state);
-}
-
-void mx_exec_documents(mx_exec *e, int64_t n)
-{
-    e->n_documents = n;
 }

@@ -81,6 +81,7 @@ void mx_session_close(mx_session *s)
         mx_exec_close(s->execs);
     for (int i = 0; i < s->n_blocks; i++)
         s->device->release(s->device, s->block[i]);
+    s->device->release(s->device, s->work);
     mx_free(s->block);
     s->device->close(s->device);
     mx_arena_fini(&s->arena);

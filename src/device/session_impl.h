@@ -15,6 +15,7 @@ struct mx_session {
     mx_exec *execs;     /* owns, a list */
     mx_device_buffer *block;   /* owns; the variables a program brought lie in one */
     int n_blocks, cap_blocks;
+    mx_device_buffer work; /* owns; the workspace of all programs */
 };
 
 /* The variables of a program that the session does not have yet, with memory. */

@@ -23,21 +23,13 @@ enum { MX_MAX_IN = 16, MX_MAX_OUT = 8 };
 
 /* --- kernels --- */
 
-/* Where values come from, as far as a kernel may care. */
-typedef enum {
-    MX_ORIGIN_NODE,  /* a node of the program makes them */
-    MX_ORIGIN_INPUT, /* the host writes them before a run */
-    MX_ORIGIN_FIXED, /* a variable or constant that no node of the program writes */
-    MX_ORIGIN_STATE, /* a variable that the program updates */
-} mx_origin;
-
 typedef struct {
     void *data; /* NULL: an optional input that is absent */
     mx_type type;
     /* A strided view of another tensor: runs of contiguous elements, `pitch` elements from start to
      * start. Both 0: dense. Only where the op says that it takes strided views. */
     int64_t run, pitch;
-    mx_origin origin;
+    bool fixed;  /* a variable or constant that no node of the program writes */
     size_t room; /* bytes that may be read from data on, zeros behind the tensor's own; 0: none */
 } mx_tensor;
 
@@ -139,6 +131,8 @@ typedef uint32_t mx_dtypes;
 #define MX_REALS ((mx_dtypes)(1u << MX_F32 | 1u << MX_F64 | 1u << MX_BF16)) /* are computed with */
 #define MX_F32_ONLY ((mx_dtypes)(1u << MX_F32))
 #define MX_INDICES ((mx_dtypes)(1u << MX_I32))
+/* What tiles take: int32 is computed with as float and truncated, exact up to 2^24. */
+#define MX_NUMBERS (MX_REALS | MX_INDICES)
 #define MX_ANY_DTYPE ((mx_dtypes)((1u << MX_DTYPE_COUNT) - 1)) /* moved, or converted by load.h */
 
 struct mx_op {
@@ -173,6 +167,10 @@ struct mx_op {
     void (*grad)(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din);
     mx_cost (*cost)(const mx_node *n);
     size_t (*work_bytes)(const mx_node *n, int n_threads);
+    /* The same for the GPU's kernels (ops/gpu_work.h). most: what an op that could use any amount
+     * may take; one that cannot do with so little takes what it needs. */
+    size_t (*gpu_work_bytes)(const mx_node *n, size_t most);
+    bool gpu_work_adds; /* neighbours of this op are launched at once, each with its own */
 
     mx_kernel cpu;                /* required unless there are tiles: the specification */
     mx_tile_fn tile_f32, tile_f64;

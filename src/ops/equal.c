@@ -16,7 +16,7 @@ mx_node *mx_equal(mx_graph *g, mx_node *a, mx_node *b)
 }
 
 const mx_op mx_op_equal = {
-    MX_ELEMENTWISE_OF(equal, MX_REALS | MX_INDICES),
+    MX_ELEMENTWISE_FIELDS(equal),
     .doc = "1 where a = b, else 0",
     .infer = as_float,
     .cases = (const mx_case[]){{2, {{2, {3, 8}, MX_I32, 0, 3}, {2, {3, 8}, MX_I32, 0, 3}}}, {0}},

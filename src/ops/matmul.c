@@ -12,6 +12,7 @@
  */
 #include "ops.h"
 #include "ir/notation.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/matmul.h"
 #include "ops/num.h"
@@ -383,6 +384,18 @@ static void matmul_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
             din[in] = mx_epilogue_kinds[list->of[e]].grad_in(g, d[e], n->in[in]);
 }
 
+/* Sums over rows are made of sums of some. */
+static size_t gpu_work(const mx_node *n, size_t most)
+{
+    const mx_epilogues *list = &((const mx_matmul_attr *)n->attr)->epilogues;
+    int64_t cols = n->type.ndim ? n->type.dim[n->type.ndim - 1] : 1;
+    (void)most;
+    for (int e = 0; list->of[e]; e++)
+        if (list->of[e] == MX_EPILOGUE_BIAS_GRAD)
+            return mx_gpu_gelu_grad_bytes(mx_type_count(&n->type) / (cols ? cols : 1), cols);
+    return 0;
+}
+
 static const char *epilogue_name(uint8_t e)
 {
     return mx_epilogue_kinds[e].name;
@@ -411,6 +424,7 @@ const mx_op mx_op_matmul = {
     .grad = matmul_vjp,
     .cost = matmul_cost,
     .cpu = matmul_cpu,
+    .gpu_work_bytes = gpu_work,
     .cases =
         (const mx_case[]){
             CASE("*d,fd->*f", {3, {2, 3, 4}}, {2, {6, 4}}),

@@ -53,7 +53,7 @@ static void scatter_last_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_n
 const mx_op mx_op_scatter_last = {
     .name = "scatter_last",
     .doc = "values added into rows of zeros by index",
-    .dtypes = MX_REALS | MX_INDICES,
+    .dtypes = MX_NUMBERS,
     .dtypes_at = {[0] = MX_INDICES},
     .dims = "*k,*k->*!d",
     .attr_size = sizeof(scatter_attr),

@@ -8,6 +8,7 @@
  */
 #include "base/simd.h"
 #include "ops.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 
 #include <string.h>
@@ -307,6 +308,13 @@ static void sum_to_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
     din[0] = mx_broadcast_to(g, dout[0], mx_shape_of(&n->in[0]->type));
 }
 
+/* Of sums of whole rows; others need none. */
+static size_t sum_to_gpu_work(const mx_node *n, size_t most)
+{
+    (void)most;
+    return mx_gpu_sum_rows_bytes(mx_type_count(&n->type), n->type.dtype != MX_F32);
+}
+
 const mx_op mx_op_sum_to = {
     .name = "sum_to",
     .doc = "x summed to a shape that broadcasts to x's",
@@ -319,6 +327,7 @@ const mx_op mx_op_sum_to = {
     .grad = sum_to_vjp,
     .cpu = sum_to_cpu,
     .work_bytes = sum_to_work,
+    .gpu_work_bytes = sum_to_gpu_work,
     .cases = (const mx_case[]){{1, {{3, {2, 70, 9}}}, &(sum_to_attr){{1, {9}}}},
                                {1, {{3, {2, 3, 4}}}, &(sum_to_attr){{3, {2, 1, 4}}}},
                                {1, {{4, {2, 3, 4, 5}}}, &(sum_to_attr){{3, {3, 1, 5}}}},

@@ -81,6 +81,6 @@
 #define MX_ELEMENTWISE_OF(id, takes)                                                               \
     .name = #id, .kind = MX_ELEMENTWISE, .tile_f32 = id##_f32, .tile_f64 = id##_f64,               \
     .expr = id##_expr, .dtypes = (takes)
-#define MX_ELEMENTWISE_FIELDS(id) MX_ELEMENTWISE_OF(id, MX_REALS)
+#define MX_ELEMENTWISE_FIELDS(id) MX_ELEMENTWISE_OF(id, MX_NUMBERS)
 
 #endif

@@ -117,11 +117,10 @@ mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, flo
 {
     if (r->options.shape.images_per_row)
         MX_TRY(feed_images(r, e, b, row));
-    int64_t at = row * b->seq_len, rows = mx_exec_type(e, "tokens")->dim[0];
+    int64_t at = row * b->seq_len;
     MX_TRY(mx_exec_write(e, "tokens", b->tokens + at));
     MX_TRY(mx_exec_write(e, "labels", b->labels + at));
     MX_TRY(mx_exec_write(e, "segments", b->segments + at));
-    mx_exec_documents(e, mx_count_documents(b->segments + at, rows, b->seq_len));
     MX_TRY(mx_exec_write(e, "positions", b->positions + at));
     return mx_exec_write(e, "loss_scale", &scale);
 }

@@ -188,12 +188,3 @@ int64_t mx_shift_labels(const int32_t *labels, int64_t batch, int64_t seq, int32
         }
     return n;
 }
-
-int64_t mx_count_documents(const int32_t *ids, int64_t rows, int64_t cols)
-{
-    int64_t n = 0;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            n += c == 0 || ids[r * cols + c] != ids[r * cols + c - 1];
-    return n;
-}

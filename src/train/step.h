@@ -42,9 +42,6 @@ mx_status mx_step_open_within(mx_step *s, mx_session *session, const mx_model_sp
 mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options *o) MX_MUST_USE;
 void mx_step_close(mx_step *s);
 
-/* Documents of packed rows: runs of equal ids within a row (rows, cols). For mx_exec_documents. */
-int64_t mx_count_documents(const int32_t *ids, int64_t rows, int64_t cols);
-
 /* labels[i] = what position i should predict: the next token's label, -100 where there is none.
  * Rows of `seq`; gives the number of labels that count. */
 int64_t mx_shift_labels(const int32_t *labels, int64_t batch, int64_t seq, int32_t *out);

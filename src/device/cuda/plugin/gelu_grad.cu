@@ -2,6 +2,7 @@
  * it cannot be the GEMM's epilogue. A thread has four columns of so many rows. */
 #include "device/cuda/plugin/gemm_gelu_grad.h"
 #include "device/cuda/plugin/vec.cuh"
+#include "ops/gpu_work.h"
 
 enum { THREADS = 128, ROWS = 256 };
 
@@ -34,9 +35,10 @@ __global__ __launch_bounds__(THREADS) void gelu_grad_kernel(T *du, const T *u, f
     store4(parts + blockIdx.x * n + col, sum);
 }
 
+static_assert((int)ROWS >= (int)MX_GPU_GELU_GRAD_ROWS, "no more than planned");
 int64_t mx_gelu_grad_rows(int64_t m)
 {
-    return (m + ROWS - 1) / ROWS;
+    return mx_gpu_parts(m, ROWS);
 }
 
 cudaError_t mx_gelu_grad_launch(const mx_epilogue_gemm *s, const mx_gemm_gelu_grad_args *a,

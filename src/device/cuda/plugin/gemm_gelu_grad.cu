@@ -3,6 +3,7 @@
  */
 #include "device/cuda/plugin/gemm_gelu_grad.h"
 #include "device/cuda/plugin/hopper_stream.cuh"
+#include "ops/gpu_work.h"
 
 struct gelu_grad_args {
     float *parts;
@@ -85,9 +86,10 @@ bool mx_gemm_gelu_grad_is_possible(const mx_epilogue_gemm *s)
     return ended_suits<gelu_grad_end>(s);
 }
 
+static_assert((int)BOX_ROWS == (int)MX_GPU_GELU_GRAD_ROWS, "as planned");
 int64_t mx_gemm_gelu_grad_rows(int64_t m)
 {
-    return (m + BOX_ROWS - 1) / BOX_ROWS;
+    return mx_gpu_parts(m, BOX_ROWS);
 }
 
 cudaError_t mx_gemm_gelu_grad_launch(const mx_epilogue_gemm *s, const mx_gemm_gelu_grad_args *a,

@@ -5,6 +5,7 @@
 #include "device/cuda/plugin/gemm_gelu_grad.h"
 #include "device/cuda/plugin/op_epilogue.h"
 #include "device/cuda/plugin/train_kernels.h"
+#include "ops/gpu_work.h"
 
 static bool takes(const mx_exec_step *s)
 {
@@ -26,7 +27,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *step, void **state, siz
     mx_epilogue_plan *s = NULL;
     MX_TRY(mx_epilogue_prepare(c, step, mx_gemm_gelu_grad_is_possible, &s));
     *state = s;
-    *work_bytes = sizeof(float) * (size_t)(part_rows(s) * s->shape.n);
+    *work_bytes = mx_gpu_gelu_grad_bytes(s->shape.m, s->shape.n);
     return MX_OK;
 }
 
@@ -35,7 +36,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *step, void *state)
     const mx_epilogue_plan *s = state;
     const mx_tensor *in = step->call.in, *out = step->call.out;
     mx_gemm_gelu_grad_args a = {.a = in[0].data, .b = in[1].data, .u = in[2].data,
-                                .du = out[0].data, .parts = c->work};
+                                .du = out[0].data, .parts = step->call.work};
     if (s->plan) {
         MX_TRY(mx_gemm_plan_launch(s->plan, in[0].data, in[1].data, out[0].data, c->gemm_work,
                                    c->stream));
@@ -44,8 +45,8 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *step, void *state)
         MX_TRY(mx_cuda_check(mx_gemm_gelu_grad_launch(&s->shape, &a, c->stream),
                              "a GEMM with gelu_grad"));
     }
-    mx_column_sums sums = {.n = 1, .rows = part_rows(s), .cols = s->shape.n, .part = c->work,
-                           .out = {out[1].data}};
+    mx_column_sums sums = {.n = 1, .rows = part_rows(s), .cols = s->shape.n,
+                           .part = step->call.work, .out = {out[1].data}};
     return mx_cuda_check(mx_cuda_column_sums(&sums, c->stream), "column sums");
 }
 

@@ -109,7 +109,7 @@ static const mx_matmul_gemm *single_vector(const matmul *m)
 {
     bool single = m->n == 1 && !m->gemm[0].plan && m->gemm[0].at.m == 1 &&
                   m->epilogue == MX_GEMM_PLAIN;
-    return single && m->step->call.in[1].origin == MX_ORIGIN_FIXED ? &m->gemm[0].at : NULL;
+    return single && m->step->call.in[1].fixed ? &m->gemm[0].at : NULL;
 }
 
 static void *at(const mx_tensor *t, int64_t i)
