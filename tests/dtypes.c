@@ -47,23 +47,6 @@ MX_TEST(an_input_of_another_dtype_is_refused)
     MX_CHECK(refused > 80, "%d inputs were tried", refused);
 }
 
-/* The compute dtype that nothing computes in. */
-MX_TEST(a_program_in_float16_is_refused_after_precision)
-{
-    mx_graph g;
-    mx_program p;
-    mx_graph_init(&g);
-    mx_node *x = mx_input(&g, "x", MX_SHAPE(2, 8), MX_F32);
-    mx_scope(&g, "layers.3");
-    mx_node *w = mx_param(&g, "w", MX_SHAPE(8, 4), NULL, MX_NORMAL(1));
-    mx_graph_root(&g, "y", mx_scope_end(&g, mx_matmul(&g, "*d,df->*f", x, w)));
-    mx_compile_options o = {.n_threads = 1, .compute = MX_F16};
-    MX_CHECK_ERROR(mx_compile_forward(&g, &o, &p),
-                   "layers.3: matmul has float16 as input 0 and takes float32, float64, bfloat16; "
-                   "cast it");
-    mx_graph_fini(&g);
-}
-
 MX_TEST(inputs_that_must_agree_are_checked_when_kernels_will_run)
 {
     mx_graph g;

@@ -1,10 +1,9 @@
 /* plan.c - maxc plan: what a training run will need, for one device, without one.
  *
- * The step is compiled as for the run and thrown away; see train/plan.h. Exit status 4 when it does
- * not fit in the device's memory, with changes that would make it fit.
+ * The programs are compiled as for the run and thrown away; see train/plan.h. Exit status 4 when
+ * they do not fit in the device's memory, with changes that would make them fit.
  */
 #include "base/json_doc.h"
-#include "base/machine.h"
 #include "cmd/verb.h"
 #include "device/chips.h"
 #include "train/plan.h"
@@ -18,31 +17,55 @@ static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "wei
                                                           [MX_VAR_CACHE] = "cache",
                                                           [MX_VAR_COPY] = "weight copies"};
 
-/* The device that is planned for: this machine's CPU, or a GPU of this kind. `traits` is filled. */
-static mx_plan_device device_of(const mx_config *c, mx_device_traits *traits)
+/* What is planned for. */
+typedef struct {
+    mx_device_traits traits;
+    mx_plan_device device;
+    mx_memory_room room;
+    int n_threads;
+} target;
+
+/* The device that a run on this machine would take, with the memory it has left now. */
+static mx_status this_device(const mx_config *c, target *t)
+{
+    mx_session *s;
+    MX_TRY(mx_status_wrap(mx_session_open(&s, mx_config_text(c, "device"),
+                                          (int)mx_config_int(c, "num_threads")),
+                          "chip=this"));
+    t->room = mx_session_room(s);
+    t->n_threads = mx_session_threads(s);
+    t->traits = *mx_session_traits(s);
+    mx_session_close(s);
+    return MX_OK;
+}
+
+static mx_status find_target(const mx_config *c, target *t)
 {
     const mx_chip *chip = mx_chip_find(mx_config_text(c, "chip"));
     const char *arch = mx_config_text(c, "kernels_for");
-    mx_dtype dtype = MX_F32;
-    mx_dtype_parse(mx_config_text(c, "dtype"), &dtype);
-    *traits = chip || *arch ? mx_cuda_traits : mx_cpu_traits;
-    if (chip) {
-        traits->chip = *chip;
-    } else {
-        mx_machine m;
-        mx_machine_read(&m);
-        traits->chip.memory_bytes = (double)(m.limit_bytes ? m.limit_bytes : m.memory_bytes);
-    }
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
-    const mx_chip *is = &traits->chip;
-    return (mx_plan_device){
-        .traits = traits,
+    mx_dtype dtype = MX_F32;
+    mx_dtype_parse(mx_config_text(c, "dtype"), &dtype);
+    if (!chip)
+        MX_TRY(this_device(c, t));
+    if (chip || *arch)
+        t->traits = mx_cuda_traits;
+    if (chip) {
+        t->traits.chip = *chip;
+        t->room = (mx_memory_room){(int64_t)chip->memory_bytes, "the chip has"};
+    }
+    if (gib > 0)
+        t->room = (mx_memory_room){(int64_t)(gib * 0x1p30), "memory_gib gives"};
+    const mx_chip *is = &t->traits.chip;
+    t->device = (mx_plan_device){
+        .traits = &t->traits,
         .kernels_for = *arch ? arch : NULL,
-        .memory_bytes = gib > 0 ? gib * 0x1p30 : is->memory_bytes,
+        .memory_bytes = t->room.bytes < INT64_MAX ? (double)t->room.bytes : 0,
         .flops_per_second = tflops > 0 ? tflops * 1e12 : is->flops_per_second[dtype],
         .bytes_per_second = gbs > 0 ? gbs * 1e9 : is->bytes_per_second,
     };
+    return MX_OK;
 }
 
 static void print_bytes(const char *name, double bytes)
@@ -132,27 +155,10 @@ static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     json_decref(all);
 }
 
-static mx_status too_large(const mx_model_spec *m, const mx_step_options *o, const mx_plan *p,
-                           const mx_plan_device *d)
+/* MODEL, or the checkpoint that training would begin with. */
+static const char *model_path(const mx_invocation *inv)
 {
-    char a[32], b[32];
-    mx_plan_advice advice[12];
-    mx_str text = {0};
-    bool found = false;
-    int n = mx_plan_advise(p, m, o, advice, 12);
-    for (int i = 0; i < n && !found; i++) {
-        found = advice[i].total <= d->memory_bytes;
-        if (found || i == n - 1)
-            mx_str_addf(&text, "%s %s needs %s", found ? "; it would with" : "; even",
-                        advice[i].keys, mx_format_bytes(a, sizeof a, advice[i].total));
-    }
-    mx_status st =
-        mx_fail(MX_MEMORY, "the run needs %s and does not fit in %s%s%s",
-                mx_format_bytes(a, sizeof a, p->total),
-                mx_format_bytes(b, sizeof b, d->memory_bytes), mx_str_text(&text),
-                found ? "" : "; use a shorter max_target_length, a smaller model or more devices");
-    mx_str_fini(&text);
-    return st;
+    return inv->n_args ? inv->args[0] : mx_config_text(inv->config, "load_parameters_path");
 }
 
 static mx_status run(mx_invocation *inv)
@@ -160,21 +166,20 @@ static mx_status run(mx_invocation *inv)
     const mx_config *c = inv->config;
     mx_arena arena = {0};
     mx_model_spec m = {0};
-    mx_step_options o;
-    mx_batch_plan batch;
-    mx_plan plan;
-    mx_device_traits traits;
-    mx_plan_device d = device_of(c, &traits);
-    mx_status st = mx_model_open(&m, c, inv->n_args ? inv->args[0] : NULL);
+    mx_programs_request q;
+    mx_plan plan = {0};
+    target t = {.room.bytes = INT64_MAX};
+    mx_status st = mx_model_open(&m, c, model_path(inv));
     if (st)
         return st;
-    MX_TRY_OUT(st, mx_batch_plan_make(&batch, c, 1, 1));
-    MX_TRY_OUT(st, mx_step_configure(&o, c, &m, MX_STEP_TRAIN, batch.microbatch, &arena));
-    MX_TRY_OUT(st, mx_plan_make(&plan, &m, &o, &batch, &d));
+    MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, 1, &arena));
+    MX_TRY_OUT(st, find_target(c, &t));
+    if (t.n_threads)
+        q.options.compile.n_threads = t.n_threads;
+    MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &t.device));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
-    json ? print_json(&m, &plan, &d) : print_text(&m, &plan, &d);
-    if (d.memory_bytes > 0 && plan.total > d.memory_bytes)
-        st = too_large(&m, &o, &plan, &d);
+    json ? print_json(&m, &plan, &t.device) : print_text(&m, &plan, &t.device);
+    st = mx_plan_check(&plan, &m, &q, t.room);
 out:
     mx_model_spec_fini(&m);
     mx_arena_fini(&arena);
@@ -183,9 +188,10 @@ out:
 
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
-    {"chip", MX_KEY_ENUM, 0, "this", "this|a100|h100|h200|b200",
-     "the device to plan for; this: the machine", 0, 0},
-    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has", 0, 0},
+    {"chip", MX_KEY_ENUM, 0, "this", "this" MX_CHIP_CHOICES,
+     "the device to plan for; this: the one that a run on this machine would take", 0, 0},
+    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free", 0,
+     0},
     {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},
     {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has", 0, 0},
     {"kernels_for", MX_KEY_STRING, 0, "", 0,
@@ -198,8 +204,10 @@ const mx_verb mx_verb_plan = {
     .doc = "what a training run will need: memory by class, FLOPs, time; needs no device",
     .usage = "[FILE.yml] [MODEL] [chip=h100] [key=value ...]",
     .help =
-        "MODEL is a Hugging Face directory; without it the model is what the keys describe\n"
-        "(model_name=NAME for one of configs/models). Exit status 4 when the run would not fit.",
+        "MODEL is a Hugging Face directory; without it the model is that of\n"
+        "load_parameters_path, or what the keys describe (model_name=NAME for one of\n"
+        "configs/models). Exit status 4 when the run would not fit: in the chip's memory, or in\n"
+        "what this machine has free now.",
     .max_args = 1,
     .takes_file = true,
     .sections = MX_TAKES_TRAIN,

@@ -1,6 +1,7 @@
 /* memory.c - the memory pass: who shares storage, how long it lives, where it lies.
  *
- * Inputs and constants are never reused: the host writes them before a run. Named roots are
+ * Inputs and constants are never reused: the host writes them before a run. They lie in front of
+ * everything else, so that programs can have the rest in common (program.h). Named roots are
  * readable after a run, so they live to the end. pack.c gives the addresses.
  */
 #include "compile/pack.h"
@@ -82,12 +83,13 @@ static void find_lives(const mx_program *p, const mx_strided_views *views, int *
         last[index_of(place_of(p, p->graph->root[i], 0))] = p->n;
 }
 
-/* The storages of one space, on the device or on the host, with their places. */
+/* The storages of one space, with their places. */
 typedef struct {
     mx_life *life;
     mx_place **place;
     int n;
 } space;
+enum { ON_DEVICE, ON_HOST, GIVEN, N_SPACES };
 
 static void add_storage(space *s, mx_place *own, mx_life life)
 {
@@ -98,19 +100,11 @@ static void add_storage(space *s, mx_place *own, mx_life life)
     own->last = life.last;
 }
 
-/* Gives the sizes of the two spaces. */
-static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t *end,
-                           mx_arena *scratch)
+static void find_storages(const mx_program *p, const mx_strided_views *views, space s[N_SPACES],
+                          mx_arena *scratch)
 {
-    size_t n_places = (size_t)p->graph->n_nodes * MX_MAX_OUT;
-    int *last = MX_NEW_N(scratch, int, n_places), n_outputs = 0;
+    int *last = MX_NEW_N(scratch, int, (size_t)p->graph->n_nodes * MX_MAX_OUT);
     find_lives(p, views, last);
-    for (int i = 0; i < p->n; i++)
-        n_outputs += p->order[i]->n_out;
-    space s[2];
-    for (int k = 0; k < 2; k++)
-        s[k] = (space){MX_NEW_N(scratch, mx_life, n_outputs + 1),
-                       MX_NEW_N(scratch, mx_place *, n_outputs + 1), 0};
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
@@ -119,18 +113,30 @@ static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t
             /* The first input of a concat comes before it and takes room for all of it. */
             if (q->root->op == &mx_op_variable || own->offset >= 0)
                 continue;
-            /* What is given is written before the run begins, so not even an earlier node's value
-             * may lie there. */
             mx_life life = {.bytes = rounded(p, mx_node_type(own->root, own->out)),
                             .first = given ? 0 : i, .last = given ? p->n : last[index_of(q)]};
-            add_storage(&s[q->hosted], own, life);
-            p->bytes.inputs += given ? (double)rounded(p, &n->type) : 0;
+            add_storage(&s[given ? GIVEN : q->hosted ? ON_HOST : ON_DEVICE], own, life);
         }
     }
-    for (int k = 0; k < 2; k++) {
+}
+
+/* Gives the sizes of the spaces; that of the device is behind what is given. */
+static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t end[N_SPACES],
+                           mx_arena *scratch)
+{
+    int n_outputs = 0;
+    for (int i = 0; i < p->n; i++)
+        n_outputs += p->order[i]->n_out;
+    space s[N_SPACES];
+    for (int k = 0; k < N_SPACES; k++)
+        s[k] = (space){MX_NEW_N(scratch, mx_life, n_outputs + 1),
+                       MX_NEW_N(scratch, mx_place *, n_outputs + 1), 0};
+    find_storages(p, views, s, scratch);
+    for (int k = N_SPACES - 1; k >= 0; k--) {
+        int64_t from = k == ON_DEVICE ? end[GIVEN] : 0;
         end[k] = mx_pack(s[k].life, s[k].n, scratch);
         for (int i = 0; i < s[k].n; i++)
-            s[k].place[i]->offset = s[k].life[i].at;
+            s[k].place[i]->offset = from + s[k].life[i].at;
     }
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->order[i]->n_out; k++) {
@@ -210,7 +216,7 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_de
     p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
     p->updates = MX_NEW_N(&p->arena, bool, g->n_nodes);
     mx_arena scratch = {0};
-    int64_t end[2]; /* on the device, on the host */
+    int64_t end[N_SPACES];
     mx_strided_views views = {
         .inside = MX_NEW_N(&scratch, mx_strided_view, (size_t)g->n_nodes * MX_MAX_OUT),
         .copies_nothing = p->copies_nothing,
@@ -220,15 +226,17 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_de
     give_addresses(p, &views, end, &scratch);
     for (int i = 0; i < p->n; i++)
         count_bytes(p, p->order[i]);
-    p->value_bytes = (size_t)end[0];
+    p->given_bytes = (size_t)end[GIVEN];
+    p->value_bytes = p->given_bytes + (size_t)end[ON_DEVICE];
     p->host_work_bytes = host_work(p);
     p->work_bytes = device->work_bytes ? device_work(p, device, work_share(p, p->value_bytes))
                                        : p->host_work_bytes;
     p->scratch_bytes = p->value_bytes + p->work_bytes;
-    p->host_bytes = (size_t)end[1];
+    p->host_bytes = (size_t)end[ON_HOST];
+    p->bytes.inputs = (double)end[GIVEN];
     p->bytes.workspace = (double)(p->work_bytes + device->gemm_work_bytes);
-    p->bytes.activations = (double)end[0] - p->bytes.inputs;
-    p->bytes.offloaded = (double)end[1];
+    p->bytes.activations = (double)end[ON_DEVICE];
+    p->bytes.offloaded = (double)end[ON_HOST];
     mx_arena_fini(&scratch);
     return MX_OK;
 }

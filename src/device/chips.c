@@ -1,55 +1,38 @@
-/* chips.c - dense matmul rates by the dtype of the operands, without sparsity; float32 on its own
- * units, not TF32, which is what GEMMs of float32 run on. A rate that is not stated is not known.
- */
+/* chips.c - see chips.h. */
 #include "device/chips.h"
 
 #include <string.h>
 
-#define TFLOPS 1e12
-#define GBS 1e9
+#define ROW(key, model, gib, gbs, f32, bf16, i8, f8)                                               \
+    {key, model,                                                                                   \
+     {key, (gib) * 0x1p30, (gbs) * 1e9,                                                            \
+      {[MX_F32] = (f32) * 1e12, [MX_BF16] = (bf16) * 1e12, [MX_F16] = (bf16) * 1e12,               \
+       [MX_I8] = (i8) * 1e12, [MX_F8_E4M3] = (f8) * 1e12, [MX_F8_E5M2] = (f8) * 1e12}}},
+static const struct {
+    const char *key, *model;
+    mx_chip chip;
+} table[] = {MX_CHIPS(ROW)};
 
-/* A name that contains another comes before it. */
-const mx_chip_entry mx_chip_table[] = {
-    {"a100", "A100", {"A100 80GB", 80 * 0x1p30, 2039 * GBS,
-                      {[MX_F32] = 19.5 * TFLOPS, [MX_BF16] = 312 * TFLOPS, [MX_F16] = 312 * TFLOPS,
-                       [MX_I8] = 624 * TFLOPS}}},
-    {NULL, "H100 PCIe", {"H100 PCIe", 80 * 0x1p30, 2000 * GBS,
-                                {[MX_F32] = 51 * TFLOPS, [MX_BF16] = 756 * TFLOPS,
-                                 [MX_F16] = 756 * TFLOPS, [MX_I8] = 1513 * TFLOPS,
-                                 [MX_F8_E4M3] = 1513 * TFLOPS, [MX_F8_E5M2] = 1513 * TFLOPS}}},
-    {"h100", "H100", {"H100 SXM", 80 * 0x1p30, 3350 * GBS,
-                      {[MX_F32] = 67 * TFLOPS, [MX_BF16] = 989 * TFLOPS, [MX_F16] = 989 * TFLOPS,
-                       [MX_I8] = 1979 * TFLOPS, [MX_F8_E4M3] = 1979 * TFLOPS,
-                       [MX_F8_E5M2] = 1979 * TFLOPS}}},
-    {NULL, "GH200", {"GH200", 96 * 0x1p30, 4000 * GBS,
-                     {[MX_F32] = 67 * TFLOPS, [MX_BF16] = 989 * TFLOPS, [MX_F16] = 989 * TFLOPS,
-                      [MX_I8] = 1979 * TFLOPS, [MX_F8_E4M3] = 1979 * TFLOPS,
-                      [MX_F8_E5M2] = 1979 * TFLOPS}}},
-    {"h200", "H200", {"H200 SXM", 141 * 0x1p30, 4800 * GBS,
-                      {[MX_F32] = 67 * TFLOPS, [MX_BF16] = 989 * TFLOPS, [MX_F16] = 989 * TFLOPS,
-                       [MX_I8] = 1979 * TFLOPS, [MX_F8_E4M3] = 1979 * TFLOPS,
-                       [MX_F8_E5M2] = 1979 * TFLOPS}}},
-    {NULL, "GB200", {"GB200", 186 * 0x1p30, 8000 * GBS,
-                     {[MX_BF16] = 2500 * TFLOPS, [MX_F16] = 2500 * TFLOPS, [MX_I8] = 5000 * TFLOPS,
-                      [MX_F8_E4M3] = 5000 * TFLOPS, [MX_F8_E5M2] = 5000 * TFLOPS}}},
-    {"b200", "B200", {"B200", 180 * 0x1p30, 8000 * GBS,
-                      {[MX_BF16] = 2250 * TFLOPS, [MX_F16] = 2250 * TFLOPS, [MX_I8] = 4500 * TFLOPS,
-                       [MX_F8_E4M3] = 4500 * TFLOPS, [MX_F8_E5M2] = 4500 * TFLOPS}}},
-    {0},
-};
+enum { N_CHIPS = sizeof table / sizeof *table };
 
 const mx_chip *mx_chip_find(const char *key)
 {
-    for (const mx_chip_entry *e = mx_chip_table; e->model; e++)
-        if (e->key && strcmp(e->key, key) == 0)
-            return &e->chip;
+    for (int i = 0; i < N_CHIPS; i++)
+        if (strcmp(table[i].key, key) == 0)
+            return &table[i].chip;
     return NULL;
 }
 
 const mx_chip *mx_chip_of_model(const char *name)
 {
-    for (const mx_chip_entry *e = mx_chip_table; e->model; e++)
-        if (strstr(name, e->model))
-            return &e->chip;
-    return NULL;
+    size_t longest = 0;
+    const mx_chip *found = NULL;
+    for (int i = 0; i < N_CHIPS; i++) {
+        size_t n = strlen(table[i].model);
+        if (n > longest && strstr(name, table[i].model)) {
+            longest = n;
+            found = &table[i].chip;
+        }
+    }
+    return found;
 }

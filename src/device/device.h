@@ -15,6 +15,7 @@
 #ifndef MX_DEVICE_DEVICE_H
 #define MX_DEVICE_DEVICE_H
 
+#include "base/memory_room.h"
 #include "compile/device_traits.h"
 #include "compile/program.h"
 
@@ -102,6 +103,8 @@ struct mx_device {
     /* Optional; NULL where the host does it, or there is nothing to do. */
     const mx_device_readback *readback; /* NULL: a run is over when it returns */
     const mx_device_staging *staging;   /* NULL: the host writes large data like any other */
+    /* How much `alloc` can still give; NULL where that is host memory. */
+    mx_status (*free_bytes)(mx_device *d, size_t *bytes);
     /* The workspace of a program's steps has moved; NULL: nothing kept says where it was. */
     void (*forget)(mx_device *d, void *state);
     mx_status (*fill)(mx_device *d, mx_device_buffer dst, const mx_fill *f); /* may refuse some */
@@ -159,10 +162,11 @@ typedef struct {
 struct mx_exec {
     mx_session *session;        /* borrows */
     const mx_program *program;  /* borrows */
-    mx_device_buffer scratch;   /* values, on the device; owns it, unless `within` */
+    mx_device_buffer given;     /* owns; inputs and constants */
+    mx_device_buffer scratch;   /* other values; owns it, unless `shares` */
     mx_device_buffer offloaded; /* for values that wait in host memory. Likewise */
     mx_device_buffer *own;      /* by storage, where the device plans memory itself; else NULL */
-    bool within;                /* they are those of another program */
+    bool shares;                /* they are the session's */
     size_t work_bytes;          /* of the session's workspace, what this program needs */
     mx_exec_step *step;         /* nodes that do something, in order */
     int n_steps;
@@ -189,11 +193,11 @@ void mx_session_allow_any_order(mx_session *s);
 void mx_session_search(mx_session *s);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
-/* The same in the scratch memory of another program, where it is large enough. Only one of the two
- * can be used at a time, and mx_exec_refresh comes between. */
-mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host,
-                                mx_exec **out) MX_MUST_USE;
-mx_status mx_exec_refresh(mx_exec *e) MX_MUST_USE; /* writes the program's constants again */
+/* Memory that programs added from now on work in, where they fit, instead of having their own: what
+ * one has computed there is gone when another runs. Once a session. */
+mx_status mx_session_share(mx_session *s, size_t scratch_bytes, size_t host_bytes) MX_MUST_USE;
+/* What a program takes of it. */
+size_t mx_program_shared_bytes(const mx_program *p);
 void mx_exec_close(mx_exec *e); /* before its session is; variables stay. NULL is a no-op */
 /* Gives every variable that has not been written its initial value:
  * a pure function of (seed, name). */
@@ -225,6 +229,8 @@ mx_status mx_var_read_part(mx_session *s, const mx_var *v, size_t at, void *dst,
 mx_device_buffer mx_var_range(const mx_var *v, int64_t at, int64_t n);
 /* Where the host itself finds it; NULL on a device with memory of its own. */
 void *mx_var_host(const mx_session *s, const mx_var *v);
+/* What its device can still give; on the CPU what the process can. */
+mx_memory_room mx_session_room(const mx_session *s);
 /* Copies in the compute dtype follow their weights; call after writing weights. */
 mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
 
@@ -264,5 +270,7 @@ void mx_readback_close(mx_readback *r); /* before the session; a zero object is 
 
 mx_status mx_device_open_cpu(mx_device **out) MX_MUST_USE;
 extern const mx_device_traits mx_cpu_traits, mx_cuda_traits;
+/* Where the CUDA plug-in is looked for; there may be none. */
+void mx_device_cuda_plugin(char *path, size_t cap);
 
 #endif

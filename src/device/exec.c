@@ -17,8 +17,12 @@ static mx_device_buffer storage(const mx_exec *e, const mx_place *q)
         return mx_session_find(e->session, q->root->name)->buffer;
     if (e->own)
         return e->own[storage_of(q)];
-    return mx_device_range(q->hosted ? e->offloaded : e->scratch, (size_t)q->offset,
-                           mx_type_bytes(mx_node_type(q->root, q->out)));
+    size_t bytes = mx_type_bytes(mx_node_type(q->root, q->out)), at = (size_t)q->offset;
+    size_t given = e->program->given_bytes;
+    if (q->hosted)
+        return mx_device_range(e->offloaded, at, bytes);
+    return at < given ? mx_device_range(e->given, at, bytes)
+                      : mx_device_range(e->scratch, at - given, bytes);
 }
 
 /* From the first element of output k of n on. */
@@ -83,14 +87,6 @@ static void bind_step(mx_exec *e, const mx_node *n)
                          .attr = n->attr, .work = work_of(e->session)};
 }
 
-mx_status mx_exec_refresh(mx_exec *e)
-{
-    for (int i = 0; i < e->program->n; i++)
-        if (e->program->order[i]->op == &mx_op_constant)
-            MX_TRY(fill_constant(e, e->program->order[i]));
-    return MX_OK;
-}
-
 /* Calls `each` for every storage of the program that is not a variable's. */
 static mx_status for_each_storage(mx_exec *e,
                                   mx_status (*each)(mx_exec *e, const mx_place *own))
@@ -136,7 +132,8 @@ void mx_exec_close(mx_exec *e)
     d->drop(d, e->state);
     if (e->own)
         mx_status_free(for_each_storage(e, release_one));
-    if (!e->within) {
+    d->release(d, e->given);
+    if (!e->shares) {
         d->release(d, e->scratch);
         d->release(d, e->offloaded);
     }
@@ -178,34 +175,51 @@ static mx_status grow_work(mx_session *s, size_t bytes)
     return st;
 }
 
-/* Memory for a program's values: another program's, or its own. */
-static mx_status find_room(mx_exec *e, const mx_exec *host)
+size_t mx_program_shared_bytes(const mx_program *p)
+{
+    return p->value_bytes - p->given_bytes;
+}
+
+static mx_status take_room(mx_device *d, size_t bytes, size_t host_bytes, mx_device_buffer *scratch,
+                           mx_device_buffer *offloaded)
+{
+    MX_TRY(d->alloc(d, MX_MEMORY_DEVICE, bytes, "activations", scratch));
+    return host_bytes ? d->alloc(d, MX_MEMORY_HOST, host_bytes, "activations in host memory",
+                                 offloaded)
+                      : MX_OK;
+}
+
+mx_status mx_session_share(mx_session *s, size_t scratch_bytes, size_t host_bytes)
+{
+    MX_ASSERT(!s->shared.scratch.handle, "shared memory is taken once");
+    if (s->device->traits->plans_memory)
+        return MX_OK;
+    return take_room(s->device, scratch_bytes, host_bytes, &s->shared.scratch,
+                     &s->shared.offloaded);
+}
+
+/* Memory for a program's values. */
+static mx_status find_room(mx_exec *e)
 {
     const mx_program *p = e->program;
-    mx_device *d = e->session->device;
+    mx_session *s = e->session;
+    mx_device *d = s->device;
     if (d->traits->plans_memory) { /* every value by itself */
         e->own = MX_NEW_N(&e->arena, mx_device_buffer, (size_t)p->graph->n_nodes * MX_MAX_OUT);
         return for_each_storage(e, allocate_one);
     }
-    e->within = host && host->program->value_bytes >= p->value_bytes &&
-                host->program->host_bytes >= p->host_bytes;
-    if (e->within) {
-        e->scratch = host->scratch;
-        e->offloaded = host->offloaded;
-        return MX_OK;
-    }
-    MX_TRY(d->alloc(d, MX_MEMORY_DEVICE, p->value_bytes, "activations", &e->scratch));
-    return p->host_bytes ? d->alloc(d, MX_MEMORY_HOST, p->host_bytes,
-                                    "activations in host memory", &e->offloaded)
-                         : MX_OK;
+    size_t bytes = mx_program_shared_bytes(p);
+    MX_TRY(d->alloc(d, MX_MEMORY_DEVICE, p->given_bytes, "inputs", &e->given));
+    e->shares = s->shared.scratch.handle && s->shared.scratch.bytes >= bytes &&
+                s->shared.offloaded.bytes >= p->host_bytes;
+    if (!e->shares)
+        return take_room(d, bytes, p->host_bytes, &e->scratch, &e->offloaded);
+    e->scratch = s->shared.scratch;
+    e->offloaded = s->shared.offloaded;
+    return MX_OK;
 }
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
-{
-    return mx_session_add_within(s, p, NULL, out);
-}
-
-mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host, mx_exec **out)
 {
     mx_device *d = s->device;
     *out = NULL;
@@ -215,7 +229,7 @@ mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *hos
     s->execs = e;
     e->work_bytes = d->traits->work_bytes ? p->work_bytes : p->host_work_bytes;
     MX_TRY(grow_work(s, e->work_bytes));
-    MX_TRY(find_room(e, host));
+    MX_TRY(find_room(e));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];

@@ -15,8 +15,27 @@ static double normal(uint64_t seed, uint64_t stream, int64_t i)
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * w);
 }
 
+/* The i-th number of rows of different numbers below init.scale: of a row's draws, those that
+ * repeat an earlier one do not count. */
+static double chosen(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
+{
+    int64_t row = i / init.cols, n = i % init.cols + 1;
+    double have[64];
+    for (int64_t k = 0, draw = 0; k < n; draw++) {
+        mx_random4 r = mx_philox(seed, stream + (uint64_t)draw, (uint64_t)row);
+        bool again = false;
+        have[k] = floor(init.scale * mx_uniform_f64(r.v[0], r.v[1]));
+        for (int64_t j = 0; j < k; j++)
+            again |= have[j] == have[k];
+        k += !again;
+    }
+    return have[n - 1];
+}
+
 static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
 {
+    if (init.kind == MX_INIT_CHOICE)
+        return chosen(init, seed, stream, i);
     if (init.kind == MX_INIT_NORMAL)
         return init.scale * normal(seed, stream, i);
     if (init.kind == MX_INIT_LOG_UNIFORM) {

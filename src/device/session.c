@@ -3,51 +3,12 @@
 
 #include "base/rng.h"
 #include "base/stack.h"
+#include "base/threads.h"
 #include "ops.h"
-#include <omp.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 256 };           /* of a variable */
-enum { STACK_SLACK = 1 << 20 }; /* what the system keeps of one does not count */
-
-static void *pass_gate(void *gate)
-{
-    pthread_mutex_lock(gate);
-    pthread_mutex_unlock(gate);
-    return NULL;
-}
-
-/* OpenMP ends the program when it cannot start a thread. So it is tried first whether there can be
- * so many at once, and then OpenMP starts them here, before memory is used for anything else. */
-static mx_status start_threads(int n)
-{
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t *thread = mx_small_alloc(sizeof *thread * (size_t)n);
-    int started = 0, error = 0;
-    pthread_mutex_lock(&gate);
-    while (started < n - 1 && !(error = pthread_create(&thread[started], NULL, pass_gate, &gate)))
-        started++;
-    pthread_mutex_unlock(&gate);
-    for (int i = 0; i < started; i++)
-        pthread_join(thread[i], NULL);
-    mx_free(thread);
-    if (error)
-        return mx_fail(MX_MEMORY,
-                       "%d threads were asked for and %d can be had: %s; is memory short, or their "
-                       "number limited? num_threads=%d needs fewer",
-                       n, started + 1, strerror(error), started + 1);
-    int64_t stack = MX_STACK_BYTES;
-#pragma omp parallel num_threads(n) reduction(min : stack)
-    stack = mx_stack_bytes();
-    if (stack < MX_STACK_BYTES - STACK_SLACK)
-        return mx_fail(MX_MEMORY,
-                       "kernels need %d KiB of stack and a thread has %lld; leave OMP_STACKSIZE "
-                       "out of the environment, or set it to 8M",
-                       MX_STACK_BYTES >> 10, (long long)stack >> 10);
-    return MX_OK;
-}
+enum { ALIGN = 256 }; /* of a variable */
 
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
 {
@@ -61,12 +22,9 @@ mx_status mx_session_open_on(mx_session **out, mx_device *d, int n_threads)
 {
     mx_session *s = mx_realloc(NULL, sizeof *s);
     *s = (mx_session){.device = d};
-    if (n_threads > 0)
-        omp_set_num_threads(n_threads);
-    s->n_threads = omp_get_max_threads();
     mx_status st = mx_stack_prepare();
     if (!st)
-        st = start_threads(s->n_threads);
+        st = mx_threads_start(n_threads, &s->n_threads);
     if (st)
         mx_session_close(s);
     *out = st ? NULL : s;
@@ -82,6 +40,8 @@ void mx_session_close(mx_session *s)
     for (int i = 0; i < s->n_blocks; i++)
         s->device->release(s->device, s->block[i]);
     s->device->release(s->device, s->work);
+    s->device->release(s->device, s->shared.scratch);
+    s->device->release(s->device, s->shared.offloaded);
     mx_free(s->block);
     s->device->close(s->device);
     mx_arena_fini(&s->arena);
@@ -121,6 +81,17 @@ double mx_session_peak_flops(mx_session *s, mx_dtype dtype)
     return rate > 0 || !s->device->measure_flops
                ? rate
                : s->device->measure_flops(s->device, dtype, s->n_threads);
+}
+
+mx_memory_room mx_session_room(const mx_session *s)
+{
+    size_t bytes = 0;
+    if (!s->device->free_bytes)
+        return mx_memory_room_now();
+    mx_status st = s->device->free_bytes(s->device, &bytes);
+    mx_memory_room room = {st ? INT64_MAX : (int64_t)bytes, "the GPU has free"};
+    mx_status_free(st); /* what cannot be asked will be found out */
+    return room;
 }
 
 /* --- variables --- */

@@ -15,6 +15,9 @@ struct mx_session {
     mx_exec *execs;     /* owns, a list */
     mx_device_buffer *block;   /* owns; the variables a program brought lie in one */
     int n_blocks, cap_blocks;
+    struct { /* owns; what programs work in, one at a time */
+        mx_device_buffer scratch, offloaded;
+    } shared;
     mx_device_buffer work; /* owns; the workspace of all programs */
 };
 

@@ -109,39 +109,6 @@ void mx_graph_fail_inputs(mx_graph *g, const mx_node *n, const char *fmt, ...)
     mx_str_fini(&inputs);
 }
 
-/* An input whose dtype the op does not take, or -1. */
-static int wrong_dtype(const mx_node *n)
-{
-    for (int i = 0; i < n->n_in; i++) {
-        mx_dtypes takes = n->op->dtypes_at[i] ? n->op->dtypes_at[i] : n->op->dtypes;
-        if (n->in[i] && !(takes >> n->in[i]->type.dtype & 1))
-            return i;
-    }
-    return -1;
-}
-
-static void say_dtypes(mx_str *s, mx_dtypes set)
-{
-    for (int d = 0, n = 0; d < MX_DTYPE_COUNT; d++)
-        if (set >> d & 1)
-            mx_str_addf(s, "%s%s", n++ ? ", " : "", mx_dtype_name((mx_dtype)d));
-}
-
-static mx_status check_dtypes(const mx_node *n)
-{
-    int i = wrong_dtype(n);
-    if (i < 0)
-        return MX_OK;
-    mx_str takes = {0};
-    say_dtypes(&takes, n->op->dtypes_at[i] ? n->op->dtypes_at[i] : n->op->dtypes);
-    mx_status st = mx_fail(
-        MX_USAGE, "the model cannot be built: %s%s%s has %s as input %d and takes %s; cast it",
-        n->scope, *n->scope ? ": " : "", n->op->name, mx_dtype_name(n->in[i]->type.dtype), i,
-        mx_str_text(&takes));
-    mx_str_fini(&takes);
-    return st;
-}
-
 static mx_status check_alike(const mx_node *n)
 {
     const mx_node *first = NULL;
@@ -174,7 +141,6 @@ mx_status mx_graph_check(const mx_graph *g)
 {
     if (g->error)
         return mx_fail(MX_USAGE, "the model cannot be built: %s", g->error);
-    MX_TRY(check_live(g, check_dtypes));
     return mx_memory_check();
 }
 
@@ -281,6 +247,56 @@ static void infer_elementwise(mx_graph *g, mx_node *n)
     n->type = t;
 }
 
+void mx_node_check_sizes(mx_graph *g, mx_node *n)
+{
+    for (int k = 0; k < n->n_out; k++) {
+        mx_type *t = k ? &n->more[k - 1] : &n->type;
+        if (mx_type_fits(t))
+            continue;
+        mx_str s = {0};
+        mx_type_print(&s, t);
+        mx_graph_fail_inputs(g, n, "a tensor cannot be %s: a size is negative, or there are more "
+                             "than 2^46 elements", mx_str_text(&s));
+        mx_str_fini(&s);
+        for (int i = 0; i < t->ndim; i++)
+            t->dim[i] = 1;
+    }
+}
+
+static void say_dtypes(mx_str *s, mx_dtypes set)
+{
+    for (int d = 0; d < MX_DTYPE_COUNT; d++)
+        if (set >> d & 1)
+            mx_str_addf(s, "%s%s", !s->len ? "" : set >> (d + 1) ? ", " : " or ",
+                        mx_dtype_name((mx_dtype)d));
+}
+
+/* Kernels do not look at dtypes that no op gives them: what they cannot read ends here. */
+static void check_dtype(mx_graph *g, const mx_node *n, mx_dtype d, mx_dtypes takes,
+                        const char *which)
+{
+    if (takes >> d & 1)
+        return;
+    mx_str text = {0};
+    say_dtypes(&text, takes);
+    mx_graph_fail_inputs(g, n, "%s %s, expected %s; cast it", which, mx_dtype_name(d),
+                         mx_str_text(&text));
+    mx_str_fini(&text);
+}
+
+static void check_dtypes(mx_graph *g, const mx_node *n)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        char which[32];
+        snprintf(which, sizeof which, "input %d is", i);
+        if (n->in[i])
+            check_dtype(g, n, n->in[i]->type.dtype,
+                        n->op->dtypes_at[i] ? n->op->dtypes_at[i] : n->op->dtypes, which);
+    }
+    if (n->op->gives)
+        check_dtype(g, n, n->type.dtype, n->op->gives, "the result would be");
+}
+
 void mx_node_infer(mx_graph *g, mx_node *n)
 {
     const mx_op *op = n->op;
@@ -325,6 +341,9 @@ void mx_node_infer(mx_graph *g, mx_node *n)
         op->infer(g, n);
     if (op->same_value && n->in[0])
         n->grad_dtype = n->in[0]->grad_dtype;
+    if (!g->error)
+        check_dtypes(g, n);
+    mx_node_check_sizes(g, n);
 }
 
 mx_node *mx_apply(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in)

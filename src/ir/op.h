@@ -140,6 +140,7 @@ struct mx_op {
     /* What its inputs may be: every kernel of the op knows all of these, and no others. */
     mx_dtypes dtypes;
     mx_dtypes dtypes_at[MX_MAX_IN]; /* of input i; 0: as dtypes */
+    mx_dtypes gives; /* what an attribute may make of output 0; 0: it follows from the inputs */
     unsigned alike; /* bit i: these inputs are of one dtype, once the precision pass has run */
     mx_op_kind kind;
     const char *dims; /* index notation; NULL where infer says everything */

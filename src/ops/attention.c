@@ -11,6 +11,7 @@
 #include "ops/cpu/attention_kernel.h"
 #include "ops/gpu_work.h"
 #include "ops/num.h"
+#include <math.h>
 #include <string.h>
 
 /* Inputs: q k v, then the optional ones in this order. */
@@ -171,6 +172,8 @@ static double pairs(const mx_node *n)
     double span = (double)(a->window ? a->window : a->chunk);
     if (by_index && span > 0 && span < sk)
         p = p < sq * span ? p : sq * span;
+    if (n->in[SELECTED])
+        p = fmin(p, sq * (double)n->in[SELECTED]->type.dim[2]);
     return p * (double)(n->in[0]->type.dim[0] * n->in[0]->type.dim[2]);
 }
 

@@ -12,13 +12,6 @@
 
 enum { WORTH = 1 << 16 };
 
-static void infer(mx_graph *g, mx_node *n)
-{
-    if (n->in[1]->type.dtype != MX_I32)
-        mx_graph_fail(g, "embed: the ids are %s; cast them to int32",
-                      mx_dtype_name(n->in[1]->type.dtype));
-}
-
 static void embed_cpu(const mx_call *c)
 {
     const mx_type *table = &c->in[0].type;
@@ -51,7 +44,6 @@ const mx_op mx_op_embed = {
     .dtypes = MX_ANY_DTYPE,
     .dtypes_at = {[1] = MX_INDICES},
     .dims = "!vd,*->*d",
-    .infer = infer,
     .grad = embed_vjp,
     .cost = mx_cost_move,
     .cpu = embed_cpu,

@@ -45,6 +45,8 @@ static void grouped_cpu(const mx_call *c)
     const mx_tensor *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
     int64_t rows = x->type.dim[0], E = w->type.dim[0];
     int32_t *start = c->work;
+    MX_ASSERT(x->type.dtype == w->type.dtype, "x is %s, w %s", mx_dtype_name(x->type.dtype),
+              mx_dtype_name(w->type.dtype));
     mx_grouped_starts(c->in[2].data, E, rows, start);
     mx_grouped g = {.groups = E, .d_in = x->type.dim[1], .d_out = y->type.dim[1], .offsets = start,
                     .w_in_out = ((const grouped_attr *)c->attr)->in_out,
@@ -96,6 +98,7 @@ const mx_op mx_op_grouped_matmul = {
     .name = "grouped_matmul",
     .doc = "one product per expert over rows sorted by expert",
     .dtypes = MX_REALS,
+    .gives = MX_REALS,
     .dtypes_at = {[2] = MX_INDICES},
     .attr_size = sizeof(grouped_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out), {0}},

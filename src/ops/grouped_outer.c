@@ -26,6 +26,8 @@ static void outer_cpu(const mx_call *c)
 {
     const mx_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     int32_t *start = c->work;
+    MX_ASSERT(a->type.dtype == b->type.dtype, "a is %s, b %s", mx_dtype_name(a->type.dtype),
+              mx_dtype_name(b->type.dtype));
     mx_grouped_starts(c->in[2].data, y->type.dim[0], a->type.dim[0], start);
     mx_grouped g = {.groups = y->type.dim[0], .d_in = a->type.dim[1], .d_out = b->type.dim[1],
                     .offsets = start, .type = mx_num_of(a->type.dtype),
@@ -63,6 +65,7 @@ const mx_op mx_op_grouped_outer = {
     .name = "grouped_outer",
     .doc = "sum of outer products per expert",
     .dtypes = MX_REALS,
+    .gives = MX_REALS,
     .dtypes_at = {[2] = MX_INDICES},
     .dims = "!nd,!nf,!s->!efd",
     .attr_size = sizeof(outer_attr),

@@ -30,6 +30,8 @@ static mx_xent describe(const xent_attr *a, const mx_type *x, const mx_type *w)
 
 static mx_xent bound(const mx_call *c)
 {
+    MX_ASSERT(c->in[X].type.dtype == c->in[W].type.dtype, "x is %s, w %s",
+              mx_dtype_name(c->in[X].type.dtype), mx_dtype_name(c->in[W].type.dtype));
     mx_xent d = describe(c->attr, &c->in[X].type, &c->in[W].type);
     d.x = c->in[X].data;
     d.w = c->in[W].data;

@@ -412,6 +412,7 @@ const mx_op mx_op_matmul = {
     .name = "matmul",
     .doc = "contraction of two tensors in index notation, with epilogues",
     .dtypes = MX_REALS,
+    .gives = MX_REALS,
     .n_out = -1,
     .saved = ~1u,
     .attr_size = sizeof(mx_matmul_attr),

@@ -8,9 +8,7 @@ typedef struct {
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    if (n->in[0]->type.dtype != MX_I32)
-        mx_graph_fail(g, "one_hot: the ids are %s, expected int32",
-                      mx_dtype_name(n->in[0]->type.dtype));
+    (void)g;
     n->type.dim[n->type.ndim - 1] = ((const one_hot_attr *)n->attr)->n;
     n->type.dtype = MX_F32;
 }

@@ -20,9 +20,9 @@ static void infer(mx_graph *g, mx_node *n)
 {
     const sort_attr *at = n->attr;
     const mx_type *x = &n->in[0]->type;
-    if (x->dtype != MX_I32 || at->experts < 1)
-        mx_graph_fail(g, "sort_by_expert: %s choices of %lld experts; expected int32 and 1 or more",
-                      mx_dtype_name(x->dtype), (long long)at->experts);
+    if (at->experts < 1)
+        mx_graph_fail(g, "sort_by_expert: choices of %lld experts; expected 1 or more",
+                      (long long)at->experts);
     n->type.dim[0] = n->more[1].dim[0] = mx_type_count(x);
     n->more[0].dim[0] = at->experts + 1;
 }

@@ -183,6 +183,13 @@ static void readback_close(mx_device *d, void *host, void *mark)
 static const mx_device_readback readback = {readback_open, readback_copy, readback_clock,
                                             readback_mark, readback_wait, readback_close};
 
+static mx_status cuda_free_bytes(mx_device *d, size_t *bytes)
+{
+    size_t all;
+    (void)d;
+    return mx_cuda_check(cudaMemGetInfo(bytes, &all), "the GPU's free memory");
+}
+
 static const mx_cuda_op *find_op(const mx_exec_step *s)
 {
     for (int i = 0; mx_cuda_op_table[i]; i++) {
@@ -548,8 +555,8 @@ static mx_status open_device(const mx_device_traits *traits, mx_device **out)
                             .write = cuda_write, .read = cuda_read, .address = cuda_address,
                             .prepare = cuda_prepare, .run = cuda_run, .drop = cuda_drop,
                             .close = cuda_close, .readback = &readback,
-                            .staging = &mx_cuda_staging, .forget = cuda_forget,
-                            .fill = cuda_fill, .convert = cuda_convert};
+                            .staging = &mx_cuda_staging, .free_bytes = cuda_free_bytes,
+                            .forget = cuda_forget, .fill = cuda_fill, .convert = cuda_convert};
     mx_status st = open_libraries(&d->cuda, &d->traits.chip);
     if (st)
         mx_free(d);
