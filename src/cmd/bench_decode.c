@@ -12,7 +12,7 @@
 #include "base/simd.h"
 #include "infer/decode.h"
 #include "models/from_config.h"
-#include "train/step_config.h"
+#include "exec/step_config.h"
 #include <omp.h>
 #include <string.h>
 

@@ -1,12 +1,12 @@
 /* plan.c - maxc plan: what a training run will need, for one device, without one.
  *
- * The programs are compiled as for the run and thrown away; see train/plan.h. Exit status 4 when
+ * The programs are compiled as for the run and thrown away; see exec/plan.h. Exit status 4 when
  * they do not fit in the device's memory, with changes that would make them fit.
  */
 #include "base/json_doc.h"
 #include "cmd/verb.h"
 #include "device/chips.h"
-#include "train/plan.h"
+#include "exec/plan.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "infer/sample.h"
 #include "store/weights.h"
 #include "train/golden_images.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "device/chips.h"
 #include "device/device.h"
 #include "store/hf_dir.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -5,7 +5,7 @@
 
 #include "base/arena.h"
 #include "store/weights.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include "train/verify.h"
 #include <math.h>
 #include <stdio.h>

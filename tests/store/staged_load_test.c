@@ -9,7 +9,7 @@
 #include "store/staged_load.h"
 #include "store/weights.h"
 #include "test_dir.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

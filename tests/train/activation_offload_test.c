@@ -13,7 +13,7 @@
 #include "ops.h"
 #include "tiny_run.h"
 #include "train/keys.h"
-#include "train/plan.h"
+#include "exec/plan.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

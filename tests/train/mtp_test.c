@@ -8,7 +8,7 @@
 #include "ops.h"
 #include "store/weights.h"
 #include "train/metrics.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,11 +4,11 @@
  * Moving tensors to host memory is no part of the CPU device, so policies that ask for it are
  * refused.
  */
-#include "train/step_config.h"
+#include "exec/step_config.h"
 
 #include "models/from_config.h"
 #include "store/hf_dir.h"
-#include "train/model_ref.h"
+#include "exec/model_ref.h"
 #include "train/keys.h"
 #include <string.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 /* programs.c - see programs.h. */
-#include "train/programs.h"
+#include "exec/programs.h"
 
 mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
                                 const mx_model_spec *m, int64_t ranks, mx_arena *a)

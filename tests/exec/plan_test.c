@@ -1,5 +1,5 @@
 /* plan_test.c - a plan against numbers worked out by hand, and keys to what steps are made with. */
-#include "train/plan.h"
+#include "exec/plan.h"
 
 #include "../test.h"
 #include "train/keys.h"

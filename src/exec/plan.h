@@ -7,11 +7,11 @@
  * The time is a floor: each node takes at least max(FLOPs / rate, bytes / bandwidth). MFU counts
  * the FLOPs of the model alone, without what is computed again.
  */
-#ifndef MX_TRAIN_PLAN_H
-#define MX_TRAIN_PLAN_H
+#ifndef MX_EXEC_PLAN_H
+#define MX_EXEC_PLAN_H
 
 #include "base/memory_room.h"
-#include "train/programs.h"
+#include "exec/programs.h"
 
 enum { MX_PLAN_LARGEST = 12 };
 

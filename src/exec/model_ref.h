@@ -6,8 +6,8 @@
  *   a name from configs/models                     that size with random weights
  *   org/name                                       that model of the hub, through its cache
  */
-#ifndef MX_TRAIN_MODEL_REF_H
-#define MX_TRAIN_MODEL_REF_H
+#ifndef MX_EXEC_MODEL_REF_H
+#define MX_EXEC_MODEL_REF_H
 
 #include "base/config.h"
 #include "device/device.h"

@@ -4,7 +4,7 @@
  * count in the whole step, over all microbatches and ranks, so that the loss is a mean over tokens
  * whatever the accumulation. lr and step feed the optimizer.
  */
-#include "train/step.h"
+#include "exec/step.h"
 
 #include "ops.h"
 #include <string.h>

@@ -1,5 +1,5 @@
 /* model_ref.c - finding a model by directory, run or name. */
-#include "train/model_ref.h"
+#include "exec/model_ref.h"
 
 #include "base/file.h"
 #include "data/hub.h"

@@ -1,9 +1,9 @@
 /* step_config.h - from configuration keys to what models, steps and passes take. */
-#ifndef MX_TRAIN_STEP_CONFIG_H
-#define MX_TRAIN_STEP_CONFIG_H
+#ifndef MX_EXEC_STEP_CONFIG_H
+#define MX_EXEC_STEP_CONFIG_H
 
 #include "base/config.h"
-#include "train/step.h"
+#include "exec/step.h"
 
 /* The model to work on: `path` is a Hugging Face directory (its config.json), or a name in
  * configs/models; NULL or "": the model that the keys describe. */

@@ -8,8 +8,8 @@
  * stage axes); it may be a fraction then. What must be whole is the number of sequences of a
  * microbatch, and its share of every data rank.
  */
-#ifndef MX_TRAIN_BATCH_PLAN_H
-#define MX_TRAIN_BATCH_PLAN_H
+#ifndef MX_EXEC_BATCH_PLAN_H
+#define MX_EXEC_BATCH_PLAN_H
 
 #include "base/config.h"
 

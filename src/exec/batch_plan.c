@@ -1,5 +1,5 @@
 /* batch_plan.c - see batch.h. */
-#include "train/batch_plan.h"
+#include "exec/batch_plan.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* plan.c - see plan.h. */
-#include "train/plan.h"
+#include "exec/plan.h"
 
 #include "base/clock.h"
 #include "ops.h"

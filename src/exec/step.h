@@ -1,6 +1,6 @@
 /* step.h - a model as programs of a session: logits, loss, gradients, a training step. */
-#ifndef MX_TRAIN_STEP_H
-#define MX_TRAIN_STEP_H
+#ifndef MX_EXEC_STEP_H
+#define MX_EXEC_STEP_H
 
 #include "compile/compile.h"
 #include "device/device.h"

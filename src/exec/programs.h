@@ -8,11 +8,11 @@
  * (plan.h). Only one of them runs at a time: they have one scratch memory, as large as the largest
  * needs it, and each its own inputs and constants.
  */
-#ifndef MX_TRAIN_PROGRAMS_H
-#define MX_TRAIN_PROGRAMS_H
+#ifndef MX_EXEC_PROGRAMS_H
+#define MX_EXEC_PROGRAMS_H
 
-#include "train/batch_plan.h"
-#include "train/step_config.h"
+#include "exec/batch_plan.h"
+#include "exec/step_config.h"
 
 typedef struct {
     mx_step_options options; /* how all of them are compiled; kinds and batches are set here */
