@@ -7,6 +7,7 @@
 #include "cmd/verb.h"
 #include "device/chips.h"
 #include "exec/plan.h"
+#include "train/tokenizer_path.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -169,6 +170,8 @@ static mx_status run(mx_invocation *inv)
     mx_programs_request q;
     mx_plan plan = {0};
     target t = {.room.bytes = INT64_MAX};
+    if (!inv->n_args)
+        MX_TRY(mx_vocab_from_tokenizer(c));
     mx_status st = mx_model_open(&m, c, model_path(inv));
     if (st)
         return st;
@@ -189,13 +192,17 @@ out:
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
     {"chip", MX_KEY_ENUM, 0, "this", "this" MX_CHIP_CHOICES,
-     "the device to plan for; this: the one that a run on this machine would take", 0, 0},
-    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free", 0,
-     0},
-    {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},
-    {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has", 0, 0},
+     "the device to plan for; this: the one that a run on this machine would take",
+     .example = "chip=h100"},
+    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free",
+     .example = "memory_gib=24"},
+    {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has",
+     .example = "peak_tflops=90"},
+    {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has",
+     .example = "bandwidth_gbs=900"},
     {"kernels_for", MX_KEY_STRING, 0, "", 0,
-     "compile the generated GPU kernels for this architecture (sm_90a); needs no GPU", 0, 0},
+     "compile the generated GPU kernels for this architecture (sm_90a); needs no GPU",
+     .example = "kernels_for=sm_90a"},
     {0},
 };
 
@@ -210,7 +217,7 @@ const mx_verb mx_verb_plan = {
         "what this machine has free now.",
     .max_args = 1,
     .takes_file = true,
-    .sections = MX_TAKES_TRAIN,
+    .like = "train",
     .keys = keys,
     .run = run,
 };

@@ -36,8 +36,37 @@ out:
     return st;
 }
 
+/* What dump_ir may name; a pass that is not here asserts. */
+static const char *const passes[] = {"build",     "precision", "join",    "bias",  "autodiff",
+                                     "optimizer", "remat",     "offload", "slope", "swiglu",
+                                     "fuse"};
+enum { N_PASSES = sizeof passes / sizeof *passes };
+
+static bool is_pass(const char *name)
+{
+    bool found = false;
+    for (int i = 0; i < N_PASSES; i++)
+        found |= strcmp(passes[i], name) == 0;
+    return found;
+}
+
+static mx_status check_dump(const char *name)
+{
+    if (!name || !*name || strcmp(name, "all") == 0 || is_pass(name))
+        return MX_OK;
+    mx_str known = {0};
+    for (int i = 0; i < N_PASSES; i++)
+        mx_str_addf(&known, "%s, ", passes[i]);
+    mx_status st = mx_fail(MX_USAGE, "dump_ir=%s: there is no such pass; use one of %sall", name,
+                           mx_str_text(&known));
+    mx_str_fini(&known);
+    return st;
+}
+
 static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pass)
 {
+    MX_ASSERT(is_pass(pass), "%s", pass);
+    MX_TRY(check_dump(o->dump_ir));
     MX_TRY(mx_graph_check(g));
     MX_TRY(dump(g, o, pass));
     if (MX_VERIFY_PASSES)

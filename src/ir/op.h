@@ -87,12 +87,14 @@ static inline bool mx_op_kind_is_tiled(mx_op_kind k)
 /* --- attributes: an op's own struct, described field by field for printing --- */
 
 typedef enum {
-    MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS, MX_ATTR_LIST
+    MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS,
+    MX_ATTR_TABLE, MX_ATTR_LIST
 } mx_attr_kind;
 
 typedef struct {
     const char *name; /* NULL ends the list */
-    mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape, uint8_t[] up to a 0 */
+    mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape, const double * with a
+                          value for each element or NULL, uint8_t[] up to a 0 */
     size_t offset;
     const char *(*label)(uint8_t item); /* of a list's items */
 } mx_attr_field;
