@@ -3,7 +3,7 @@
 #include "train/run_config.h"
 
 #include "../test.h"
-#include "train/batch_plan.h"
+#include "exec/batch_plan.h"
 #include "train/keys.h"
 #include <stdio.h>
 #include <stdlib.h>
