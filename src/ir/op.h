@@ -93,8 +93,9 @@ typedef enum {
 
 typedef struct {
     const char *name; /* NULL ends the list */
-    mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape, const double * with a
-                          value for each element or NULL, uint8_t[] up to a 0 */
+    mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape,
+                          const double * with a value for each element, or NULL,
+                          uint8_t[] up to a 0 */
     size_t offset;
     const char *(*label)(uint8_t item); /* of a list's items */
 } mx_attr_field;
