@@ -10,7 +10,7 @@
  */
 #include "base/utf8.h"
 #include "cmd/verb.h"
-#include "train/model_ref.h"
+#include "exec/model_ref.h"
 #include "train/objective.h"
 
 #include <stdio.h>

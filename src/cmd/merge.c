@@ -4,8 +4,8 @@
 #include "cmd/verb.h"
 #include "store/weights.h"
 #include "train/model_files.h"
-#include "train/model_ref.h"
-#include "train/step.h"
+#include "exec/model_ref.h"
+#include "exec/step.h"
 
 #include <stdio.h>
 #include <string.h>

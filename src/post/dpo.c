@@ -216,7 +216,7 @@ static void close(mx_objective_run *o)
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
     const float *logps;
-    MX_TRY(mx_reference_run(o->state, b, row, mx_exec_tensor(e, "tokens").type.dim[0], &logps));
+    MX_TRY(mx_reference_run(o->state, b, row, mx_exec_type(e, "tokens")->dim[0], &logps));
     return mx_exec_write(e, "reference", logps);
 }
 

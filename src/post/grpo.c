@@ -10,7 +10,7 @@
 #include "base/io.h"
 #include "post/pairs.h"
 #include "post/reference.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -411,7 +411,7 @@ static mx_status next(mx_objective_run *o, const mx_batch **b)
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
     grpo_run *r = o->state;
-    int64_t rows = mx_exec_tensor(e, "tokens").type.dim[0], at = row * r->seq;
+    int64_t rows = mx_exec_type(e, "tokens")->dim[0], at = row * r->seq;
     if (r->reference) {
         const float *logps;
         MX_TRY(mx_reference_run(r->reference, b, row, rows, &logps));

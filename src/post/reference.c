@@ -6,8 +6,8 @@
 #include "post/tokens.h"
 #include "store/adapter.h"
 #include "store/weights.h"
-#include "train/model_ref.h"
-#include "train/step.h"
+#include "exec/model_ref.h"
+#include "exec/step.h"
 #include <string.h>
 
 enum { MAX_SIZES = 4 };
@@ -40,8 +40,6 @@ static mx_node *logps(mx_graph *g, const mx_head *h, mx_build *b, const void *gi
     mx_graph_root(g, "logps", mx_affine(g, t.logp, 1, 0));
     return mx_graph_root(g, "loss", mx_mul(g, mx_sum_all(g, t.logp), t.scale));
 }
-
-static const mx_objective token_logps = {.name = "reference", .loss = logps};
 
 static mx_status size_for(mx_reference *r, int64_t rows, sized **out)
 {
@@ -99,7 +97,7 @@ mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, doubl
     bool restored = *mx_config_text(c, "lora.lora_restore_path") != 0;
     *out = r;
     r->options.kind = MX_STEP_LOSS;
-    r->options.objective = &token_logps;
+    r->options.loss = logps;
     r->options.settings = &r->settings;
     r->options.compile.weights_fixed = !policy;
     r->own = !policy && (!r->options.lora || restored || *mx_config_text(c, "reference_path"));

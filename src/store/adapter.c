@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "ops/load.h"
-#include "store/haul.h"
+#include "store/staged_load.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -165,7 +165,7 @@ static void add(list *l, const char *what, const char *name, const char *more)
         mx_str_addf(&l->text, "\n  %s: %.200s%s%s", what, name, *more ? " " : "", more);
 }
 
-/* What is wrong with a variable's tensor, into the list; else a haul. */
+/* What is wrong with a variable's tensor, into the list; else it is loaded. */
 static bool match(const mx_var *v, const mx_st_tensor *t, const char *name, list *bad)
 {
     mx_str want = {0};
@@ -198,7 +198,7 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
     mx_arena scratch = {0};
     list bad = {0};
     int64_t n = 0, used = 0;
-    mx_haul *hauls = MX_NEW_N(&scratch, mx_haul, mx_session_count(s));
+    mx_staged_load *loads = MX_NEW_N(&scratch, mx_staged_load, mx_session_count(s));
     mx_quant_tensor *from = MX_NEW_N(&scratch, mx_quant_tensor, mx_session_count(s));
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *v = mx_session_var(s, i);
@@ -210,7 +210,7 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
         if (!match(v, t, name, &bad))
             continue;
         from[n] = (mx_quant_tensor){.name = t->name, .kind = MX_QUANT_PLAIN, .n = t->n, .data = t};
-        hauls[n] = (mx_haul){v, &from[n], {0}};
+        loads[n] = (mx_staged_load){v, &from[n], {0}};
         n++;
     }
     for (int64_t i = 0; i < dir->n_tensors && used < dir->n_tensors; i++) {
@@ -221,7 +221,7 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
     }
     mx_status st = report(&bad, dir, n);
     if (!st)
-        st = mx_haul_all(s, hauls, n);
+        st = mx_staged_load_all(s, loads, n);
     if (!st)
         st = mx_session_refresh_copies(s);
     mx_arena_fini(&scratch);

@@ -23,7 +23,7 @@ mx_status mx_run_goal_read(mx_run *r)
         s->shape.batch = b->microbatch;
         s->shape.packed = false;
     }
-    s->objective = o;
+    s->loss = o->loss;
     s->settings = r->goal.settings;
     return MX_OK;
 }

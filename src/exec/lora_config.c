@@ -1,0 +1,83 @@
+/* lora_config.c - see lora_config.h. */
+#include "exec/lora_config.h"
+
+#include "store/adapter.h"
+#include <string.h>
+
+static const char *joined(const mx_config *c, const char *key, mx_arena *a)
+{
+    const char *const *items = NULL, *text = "";
+    int n = mx_config_list(c, key, &items);
+    for (int i = 0; i < n; i++)
+        text = mx_arena_printf(a, "%s%s%s", text, i ? "," : "", items[i]);
+    return text;
+}
+
+static mx_status from_keys(const mx_config *c, mx_arena *a, mx_lora *l)
+{
+    const char *targets = mx_config_text(c, "lora.lora_module_path");
+    *l = (mx_lora){.targets = strcmp(targets, "all-linear") == 0 ? "" : targets,
+                   .rank = mx_config_int(c, "lora.lora_rank"),
+                   .alpha = mx_config_float(c, "lora.lora_alpha"),
+                   .rslora = mx_config_bool(c, "use_rslora"),
+                   .dora = mx_config_bool(c, "use_dora"),
+                   .dropout = mx_config_float(c, "lora.lora_dropout"),
+                   .save = joined(c, "modules_to_save", a)};
+    if (l->dropout >= 1)
+        return mx_fail(MX_USAGE, "%s: lora_dropout=1 would leave nothing of the input",
+                       mx_config_where(c, "lora.lora_dropout"));
+    if (strpbrk(targets, "()|\\[]^$+?"))
+        return mx_fail(MX_USAGE,
+                       "%s: lora_module_path=%s looks like a regular expression; give last parts "
+                       "of names (q_proj,v_proj) or patterns of whole names with * "
+                       "(model.layers.1?.mlp.* is not one of them: only * stands for anything)",
+                       mx_config_where(c, "lora.lora_module_path"), targets);
+    return MX_OK;
+}
+
+/* An adapter that is trained further keeps what it is; only the dropout may be another. */
+static mx_status from_files(const mx_config *c, const char *path, mx_arena *a, mx_lora *l)
+{
+    mx_adapter from = {0};
+    MX_TRY(mx_adapter_open(&from, path));
+    *l = from.lora;
+    mx_lora_rule *only = MX_NEW_N(a, mx_lora_rule, l->n_only),
+                 *rules = MX_NEW_N(a, mx_lora_rule, l->n_rules + 1);
+    for (int i = 0; i < l->n_only; i++) {
+        only[i] = l->only[i];
+        only[i].module = mx_arena_strdup(a, l->only[i].module);
+    }
+    for (int i = 0; i < l->n_rules; i++) {
+        rules[i] = l->rules[i];
+        rules[i].module = mx_arena_strdup(a, l->rules[i].module);
+    }
+    l->only = only;
+    l->rules = rules;
+    l->save = mx_arena_strdup(a, l->save);
+    l->targets = mx_arena_strdup(a, l->targets);
+    if (mx_config_is_users(c, "lora.lora_dropout"))
+        l->dropout = mx_config_float(c, "lora.lora_dropout");
+    mx_adapter_close(&from);
+    return MX_OK;
+}
+
+mx_status mx_lora_from_config(const mx_config *c, mx_arena *a, const mx_lora **out)
+{
+    const char *path = mx_config_text(c, "lora.lora_restore_path");
+    *out = NULL;
+    if (!*path && !mx_config_bool(c, "lora.enable_lora"))
+        return MX_OK;
+    if (*mx_config_text(c, "lora.lora_weight_qtype"))
+        return mx_fail(MX_USAGE, "%s: lora_weight_qtype=%s is not done yet; leave it empty",
+                       mx_config_where(c, "lora.lora_weight_qtype"),
+                       mx_config_text(c, "lora.lora_weight_qtype"));
+    if (mx_config_is_users(c, "trainable_parameters_mask"))
+        return mx_fail(MX_USAGE,
+                       "%s: with adapters, weights that are trained whole are named by "
+                       "modules_to_save; leave trainable_parameters_mask out",
+                       mx_config_where(c, "trainable_parameters_mask"));
+    mx_lora *l = MX_NEW(a, mx_lora);
+    MX_TRY(*path ? from_files(c, path, a, l) : from_keys(c, a, l));
+    *out = l;
+    return MX_OK;
+}

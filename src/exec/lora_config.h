@@ -1,0 +1,12 @@
+/* lora_config.h - the adapters that a configuration asks for. */
+#ifndef MX_EXEC_LORA_CONFIG_H
+#define MX_EXEC_LORA_CONFIG_H
+
+#include "base/config.h"
+#include "compile/lora.h"
+
+/* NULL: none. From lora.lora_restore_path, if that is set, which knows its own ranks and modules;
+ * else from the keys. In the arena. */
+mx_status mx_lora_from_config(const mx_config *c, mx_arena *a, const mx_lora **out) MX_MUST_USE;
+
+#endif
