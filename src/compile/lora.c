@@ -148,7 +148,7 @@ static mx_node *dropped(pass *p, mx_node *x, const mx_node *w)
 static mx_node *beside(pass *p, mx_node *y, const adapter *a)
 {
     mx_graph *g = p->g;
-    mx_node *own = mx_apply(g, y->op, y->attr, y->n_in, y->in);
+    mx_node *own = mx_apply_n(g, y->op, y->attr, y->n_in, y->in, y->n_out);
     mx_node *low = mx_matmul(g, "*d,rd->*r", dropped(p, y->in[0], y->in[1]), a->a);
     mx_node *more = mx_affine(g, mx_matmul(g, "*r,fr->*f", low, a->b), a->scale, 0);
     mx_node *sum = mx_add(g, own, mx_cast(g, more, own->type.dtype));
