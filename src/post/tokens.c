@@ -48,8 +48,8 @@ static facts facts_of_rows(mx_graph *g, const mx_head *h, const mx_token_logps *
                            int64_t rows)
 {
     int64_t V = h->weight->type.dim[0];
-    mx_node *some = mx_slice(g, mx_detach(g, t->x), 0, at, rows);
-    mx_node *z = mx_matmul_as(g, "*d,vd->*v", some, mx_detach(g, h->weight), MX_F32);
+    mx_node *some = mx_slice(g, t->x, 0, at, rows);
+    mx_node *z = mx_matmul_as(g, "*d,vd->*v", some, h->weight, MX_F32);
     z = t->tempered != 1 ? mx_affine(g, z, t->tempered, 0) : z;
     if (h->softcap > 0)
         z = mx_affine(g, mx_tanh(g, mx_affine(g, z, 1 / h->softcap, 0)), h->softcap, 0);
