@@ -309,6 +309,12 @@ mx_node *mx_name(mx_graph *g, const char *name, mx_node *n)
     return n;
 }
 
+mx_node *mx_axes(const char *axes, mx_node *n)
+{
+    n->axes = axes;
+    return n;
+}
+
 void mx_node_forward(mx_node *old, mx_node *now)
 {
     MX_ASSERT(old != now);
