@@ -1,0 +1,17 @@
+/* partition.h - the partition pass: a graph at global shapes becomes the graph of one rank. */
+#ifndef MX_COMPILE_PARTITION_H
+#define MX_COMPILE_PARTITION_H
+
+#include "compile/axis_rules.h"
+
+typedef struct {
+    const mx_mesh *mesh;
+    const mx_axis_rules *rules;
+    int rank;
+    mx_str *report; /* where each tensor lies, a line each; NULL: not asked for */
+} mx_partition;
+
+/* Replaces g by the graph of one rank; nodes found before are gone, names stay. Before autodiff. */
+mx_status mx_pass_partition(mx_graph *g, const mx_partition *p) MX_MUST_USE;
+
+#endif
