@@ -2,6 +2,8 @@
  * verifies between them in test builds. */
 #include "compile/compile.h"
 
+#include "compile/partition.h"
+
 #include "ops.h"
 #include <stdio.h>
 #include <string.h>
@@ -45,6 +47,19 @@ static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pas
     return MX_OK;
 }
 
+static mx_status partition(mx_graph *g, const mx_compile_options *o)
+{
+    return o->partition ? mx_pass_partition(g, o->partition) : MX_OK;
+}
+
+static mx_node *find_root(const mx_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, name) == 0)
+            return g->root[i];
+    return NULL;
+}
+
 static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *out)
 {
     mx_pass_fuse(g, !o->no_fuse);
@@ -59,6 +74,8 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
     if (o->weights_fixed || o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    MX_TRY(partition(g, o));
+    MX_TRY(after(g, o, "partition"));
     return finish(g, o, out);
 }
 
@@ -112,6 +129,14 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    if (o->partition) {
+        const char *name = loss->name;
+        MX_ASSERT(name, "the loss is a named root");
+        MX_TRY(partition(g, o));
+        loss = find_root(g, "loss");
+        MX_ASSERT(loss, "the loss is lost");
+    }
+    MX_TRY(after(g, o, "partition"));
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     bool keeps_all = strcmp(remat.policy, "none") == 0;
     if (o->gpu && keeps_all)

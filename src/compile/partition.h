@@ -4,7 +4,7 @@
 
 #include "compile/axis_rules.h"
 
-typedef struct {
+typedef struct mx_partition {
     const mx_mesh *mesh;
     const mx_axis_rules *rules;
     int rank;

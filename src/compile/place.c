@@ -120,6 +120,7 @@ static void assign_summed(const mx_node *n, letters *l, const mx_partition_call 
 {
     const mx_cut *alike = NULL, *activation = NULL;
     bool all = true, weights_whole = true;
+    mx_axis_set in_weights = ~0u;
     for (int i = 0; i < n->n_in; i++) {
         const mx_cut *x = cut_of(n, l, p, i, c);
         if (!x)
@@ -128,11 +129,13 @@ static void assign_summed(const mx_node *n, letters *l, const mx_partition_call 
         alike = alike ? alike : x;
         if (!p->weight[i] && x->n && !activation)
             activation = x;
-        else if (x->n)
-            weights_whole = false;
+        else
+            in_weights &= mx_cut_axes(x), weights_whole &= !x->n;
     }
     if (alike && all)
         assign(l, c, alike);
+    else if (activation && (mx_cut_axes(activation) & ~in_weights) == 0)
+        assign(l, c, activation); /* the weight has it, and more that is gathered */
     else if (activation && weights_whole && !weight_has(n, l, p, mx_cut_axes(activation)))
         assign(l, c, activation);
 }

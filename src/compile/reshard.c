@@ -173,31 +173,27 @@ static bool same_factors(const mx_cut *a, const mx_cut *b)
     return same;
 }
 
-static void change_dim(move *m, int d, const mx_cut *to, mx_axis_set *vary)
+/* What is cut and should not be is gathered; what is left is cut by outer axes of the target. */
+static void gather_dim(move *m, int d, const mx_cut *to, mx_axis_set *vary)
 {
     mx_cut *at = &m->at.dim[d];
-    if (mx_cut_equal(at, to))
-        return;
-    mx_cut want = *to;
-    if (!at->n) /* whole: it is a product of whatever factors the target has */
-        for (int f = 0; f < want.n; f++)
-            at->n = want.n, at->size[f] = want.size[f], at->axes[f] = 0;
-    else if (!want.n)
-        for (int f = 0; f < at->n; f++)
-            want.n = at->n, want.size[f] = at->size[f], want.axes[f] = 0;
-    bool same = same_factors(at, &want);
+    bool same = same_factors(at, to);
     for (int f = at->n - 1; f >= 0; f--) {
-        mx_axis_set keep = same ? want.axes[f] : 0;
+        mx_axis_set keep = same ? to->axes[f] : 0;
         gather(m, d, f, beyond(at->axes[f], keep), vary);
     }
-    if (!same) {
-        *at = want;
-        for (int f = 0; f < at->n; f++)
-            at->axes[f] = 0;
-    }
+    *at = mx_cut_without(at, 0);
     trim(m, d);
-    for (int f = 0; f < at->n; f++)
-        shard(m, d, f, want.axes[f] & ~at->axes[f]);
+}
+
+static void shard_dim(move *m, int d, const mx_cut *to)
+{
+    mx_cut *at = &m->at.dim[d];
+    if (!at->n) /* whole: it is a product of whatever factors the target has */
+        for (int f = 0; f < to->n; f++)
+            at->n = to->n, at->size[f] = to->size[f], at->axes[f] = 0;
+    for (int f = 0; f < to->n; f++)
+        shard(m, d, f, to->axes[f] & ~at->axes[f]);
     *at = *to;
 }
 
@@ -212,7 +208,12 @@ mx_node *mx_reshard(mx_partitioner *p, mx_node *x, const mx_type *whole, const m
         m.x = mx_vary(p->to, m.x, group(&m, plain, 0));
     vary &= ~plain;
     exchange(&m, to);
+    /* First everything that is gathered: an axis may come back in another dim. */
     for (int d = 0; d < whole->ndim; d++)
-        change_dim(&m, d, &to->dim[d], &vary);
+        if (!mx_cut_equal(&m.at.dim[d], &to->dim[d]))
+            gather_dim(&m, d, &to->dim[d], &vary);
+    for (int d = 0; d < whole->ndim; d++)
+        if (!mx_cut_equal(&m.at.dim[d], &to->dim[d]))
+            shard_dim(&m, d, &to->dim[d]);
     return m.x;
 }

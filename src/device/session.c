@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "base/stack.h"
 #include "device/cpu/queue.h"
+#include "ir/mesh.h"
 #include "ops.h"
 #include "ops/load.h"
 #include <math.h>
@@ -22,6 +23,8 @@ struct mx_session {
     mx_exec *execs;     /* owns, a list */
     void **block;       /* owns; the variables a program brought lie in one */
     int n_blocks, cap_blocks;
+    mx_group_finder find_group; /* NULL: this rank is alone */
+    void *group_ctx;
 };
 
 enum { ALIGN = 256, RUN = 1 << 20 }; /* of a variable; elements staged at once */
@@ -126,6 +129,12 @@ void mx_session_search(mx_session *s)
     s->device->search = true;
 }
 
+void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx)
+{
+    s->find_group = find;
+    s->group_ctx = ctx;
+}
+
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;
@@ -188,6 +197,7 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
     if (v->attr.copy_of)
         v->attr.copy_of = mx_arena_strdup(&s->arena, v->attr.copy_of);
     v->axes = n->axes ? mx_arena_strdup(&s->arena, n->axes) : NULL;
+    v->box = n->box ? mx_arena_copy(&s->arena, n->box, sizeof *n->box) : NULL;
     MX_GROW(s->var, s->n_vars, s->cap_vars);
     s->var[s->n_vars++] = v;
     if (2 * s->n_vars > s->n_slots)
@@ -238,6 +248,11 @@ static void bind_step(mx_exec *e, const mx_node *n)
     bool whole = !*n->scope || strchr(own, '.'); /* a variable's name has the scope in it */
     st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
     st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
+    const mx_collective_attr *c = n->op->collective ? n->attr : NULL;
+    if (c && c->size > 1 && e->session->find_group) {
+        st->call.group = e->session->find_group(e->session->group_ctx, (mx_axis_set)c->axes);
+        st->call.status = &e->failed;
+    }
 }
 
 /* With room for rows up to the next multiple of 8, which nobody writes: a product may read them as
@@ -390,6 +405,20 @@ static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
     return init.kind == MX_INIT_ONES ? 1.0 : init.scale;
 }
 
+/* The place of element i in the whole tensor: values do not depend on how it is cut. */
+static int64_t global_index(const mx_var *v, int64_t i)
+{
+    int64_t at = 0, step = 1;
+    if (!v->box)
+        return i;
+    for (int d = v->type.ndim - 1; d >= 0; d--) {
+        at += (v->box->from[d] + i % v->type.dim[d]) * step;
+        i /= v->type.dim[d];
+        step *= v->box->whole.dim[d];
+    }
+    return at;
+}
+
 /* Runs of elements through one buffer: a model that just fits has no room for a second embedding
  * table. */
 static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *buffer)
@@ -400,7 +429,7 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
     v->written = true;
     if (init.kind == MX_INIT_ZEROS && lies_on_host(s, v))
         return MX_OK; /* as it was given; a large state takes seconds to write */
-    if (s->device->fill) {
+    if (s->device->fill && !v->box) {
         mx_fill f = {init, v->type.dtype, n, seed, stream};
         mx_status st = s->device->fill(s->device, v->data, &f);
         if (!st)
@@ -415,7 +444,7 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
         if (init.kind != MX_INIT_ZEROS) {
 #pragma omp parallel for schedule(static)
             for (int64_t i = 0; i < m; i++)
-                mx_store_f64(&t, i, initial(init, seed, stream, from + i));
+                mx_store_f64(&t, i, initial(init, seed, stream, global_index(v, from + i)));
         }
         MX_TRY(mx_var_write_part(s, v, from, m, buffer));
     }

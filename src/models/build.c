@@ -19,13 +19,14 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
                     .cache_dtype = s.cache_dtype, .max_run = s.max_run, .training = s.training,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
-    b->tokens = mx_input(g, "tokens", rows, MX_I32);
+    const char *axes = "activation_batch,activation_length";
+    b->tokens = mx_axes(axes, mx_input(g, "tokens", rows, MX_I32));
     if (s.packed || s.cache_len)
-        b->positions = mx_input(g, "positions", rows, MX_I32);
+        b->positions = mx_axes(axes, mx_input(g, "positions", rows, MX_I32));
     if (s.places)
         b->places = mx_input(g, "places", MX_SHAPE(3, s.batch, s.seq), MX_I32);
     if (s.packed)
-        b->segments = mx_input(g, "segments", rows, MX_I32);
+        b->segments = mx_axes(axes, mx_input(g, "segments", rows, MX_I32));
     int64_t images = s.images + s.images_per_row * s.batch;
     if (images && m->family->images) {
         mx_image_spec i;

@@ -51,14 +51,29 @@ static int64_t last_dim(const mx_node *x)
     return x->type.ndim ? x->type.dim[x->type.ndim - 1] : 1;
 }
 
+/* How the result (B, S, f) of a linear map lies, from the name of its weight's first dim. What goes
+ * back into the residual stream is cut along the sequence as that is between blocks. */
+static const char *result_axes(mx_graph *g, const char *axes, const mx_node *y)
+{
+    size_t n = strcspn(axes, ",");
+    if (y->type.ndim != 3)
+        return NULL;
+    bool back = n == strlen("embed") && memcmp(axes, "embed", n) == 0;
+    return mx_arena_printf(&g->arena, "activation_batch,activation_%slength,activation_%.*s",
+                           back ? "norm_" : "", (int)n, axes);
+}
+
 mx_node *mx_linear(mx_graph *g, const mx_build *b, mx_node *x, const char *name, int64_t out,
                    const char *axes, bool bias)
 {
     mx_scope(g, "%s", name);
     mx_node *w = mx_param(g, "weight", MX_SHAPE(out, last_dim(x)), axes, MX_NORMAL(b->init_scale));
     mx_node *y = mx_matmul(g, "*d,fd->*f", x, w);
-    if (bias)
-        y = mx_add(g, y, mx_param(g, "bias", MX_SHAPE(out), NULL, MX_ZEROS));
+    y->axes = result_axes(g, axes, y);
+    if (bias) {
+        const char *own = mx_arena_printf(&g->arena, "%.*s", (int)strcspn(axes, ","), axes);
+        y = mx_add(g, y, mx_param(g, "bias", MX_SHAPE(out), own, MX_ZEROS));
+    }
     return mx_scope_end(g, y);
 }
 
@@ -101,7 +116,8 @@ mx_node *mx_embedding(mx_graph *g, const mx_build *b, const char *name, int64_t 
     mx_scope(g, "%s", name);
     mx_node *table = mx_param(g, "weight", MX_SHAPE(vocab, d), "vocab,embed",
                               MX_NORMAL(b->init_scale));
-    return mx_scope_end(g, mx_embed(g, table, b->tokens));
+    mx_node *x = mx_embed(g, table, b->tokens);
+    return mx_scope_end(g, mx_axes("activation_batch,activation_norm_length,activation_embed", x));
 }
 
 mx_node *mx_gated_mlp(mx_graph *g, const mx_build *b, mx_node *x, int64_t d_ff, mx_act act,

@@ -7,6 +7,8 @@
  */
 #include "ir/attention.h"
 
+#include "ir/partition.h"
+
 #include "ops.h"
 #include "ops/cpu/attention_kernel.h"
 #include "ops/num.h"
@@ -177,6 +179,71 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
         din[SINKS] = mx_output(g, d, 3);
 }
 
+/* --- on a mesh: cut by batch, by heads, and by the queries' place in the sequence --- */
+
+/* Axes that cut the query heads and still can: heads of a rank are whole groups of one key head, or
+ * all belong to one. */
+static mx_cut head_cut(const mx_node *n, const mx_partition_call *p)
+{
+    mx_cut c = p->have[0].dim[2];
+    int64_t pieces = mx_mesh_size(p->mesh, mx_cut_axes(&c));
+    int64_t h = n->in[0]->type.dim[2], k = n->in[1]->type.dim[2];
+    bool fits = c.n <= 1 && h % pieces == 0 && (k % pieces == 0 || pieces % k == 0);
+    return fits ? c : (mx_cut){0};
+}
+
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    mx_cut batch = p->have[0].dim[0], length = p->have[0].dim[1], heads = head_cut(n, p);
+    int64_t pieces = mx_mesh_size(p->mesh, mx_cut_axes(&heads));
+    bool keys_too = n->in[1]->type.dim[2] % pieces == 0; /* else each rank takes what it needs */
+    for (int i = 0; i < N_IN; i++) {
+        bool of_query = i == 0 || i == Q_POS || i == Q_SEG || i == Q_SPAN || i == SELECTED;
+        p->in[i] = (mx_placement){0};
+        if (!n->in[i])
+            continue;
+        if (i == SINKS) {
+            p->in[i].dim[0] = heads;
+            continue;
+        }
+        p->in[i].dim[0] = n->in[i]->type.dim[0] == 1 ? (mx_cut){0} : batch;
+        p->in[i].dim[1] = of_query ? length : (mx_cut){0};
+        if (i < 3)
+            p->in[i].dim[2] = i == 0 || keys_too ? heads : (mx_cut){0};
+    }
+    p->out[0] = (mx_placement){{batch, length, heads}};
+    p->out[1] = (mx_placement){{batch, heads, length}};
+}
+
+/* The numbers from, from + 1, ... as (rows, n). */
+static mx_node *places_from(mx_graph *g, int64_t rows, int64_t from, int64_t n)
+{
+    double *v = mx_arena_alloc(&g->arena, sizeof *v * (size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (double)(from + i);
+    return mx_broadcast_to(g, mx_table(g, MX_SHAPE(1, n), MX_I32, v), MX_SHAPE(rows, n));
+}
+
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, const mx_partition_call *p)
+{
+    mx_node *now[N_IN];
+    memcpy(now, in, sizeof now);
+    mx_box mine = mx_box_of(p->mesh, p->rank, &n->type, &p->out[0]);
+    int64_t kv = in[1]->type.dim[2], heads = in[0]->type.dim[2];
+    int64_t share = n->in[0]->type.dim[2] / n->in[1]->type.dim[2]; /* query heads of a key head */
+    if (heads < kv * share) { /* the key heads are all here */
+        int64_t first = mine.from[2] / share, count = (heads + share - 1) / share;
+        now[1] = mx_slice(g, in[1], 2, first, count);
+        now[2] = mx_slice(g, in[2], 2, first, count);
+    }
+    if (p->out[0].dim[1].n && !in[Q_POS]) {
+        int64_t b = in[0]->type.dim[0], s = in[0]->type.dim[1];
+        now[Q_POS] = places_from(g, b, mine.from[1], s);
+        now[K_POS] = places_from(g, b, 0, in[1]->type.dim[1]);
+    }
+    return mx_apply(g, n->op, n->attr, N_IN, now);
+}
+
 static const mx_attr_field fields[] = {
     MX_FIELD(mx_attention_attr, MX_ATTR_BOOL, causal),
     MX_FIELD(mx_attention_attr, MX_ATTR_INT, window),
@@ -199,6 +266,8 @@ const mx_op mx_op_attention = {
     .saved = 1 << 1,
     .n_cast = 3, /* sinks are never 16-bit */
     .parts_in = 7,
+    .place = place,
+    .local = local,
     .infer = infer,
     .grad = vjp,
     .cost = cost,

@@ -114,6 +114,7 @@ static void concat_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 const mx_op mx_op_concat = {
     .name = "concat",
     .doc = "tensors joined along one dim",
+    .linear = true,
     .attr_size = sizeof(concat_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(concat_attr, MX_ATTR_INT, dim), {0}},
     .notation = notation,

@@ -5,6 +5,7 @@
  * such ids with the record's name, long before they come here), and negative ids mark padding. The
  * gradient is embed_grad.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/copy.h"
 
@@ -45,10 +46,38 @@ static void embed_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
     din[0] = mx_embed_grad(g, n->in[1], dout[0], n->in[0]->type.dim[0]);
 }
 
+/* On a mesh the ids stay where they are. A table of weights may be cut by rows: ids of others' rows
+ * give zeros, so the result is a partial sum. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    int ids = n->in[1]->type.ndim;
+    p->in[1] = p->have[1];
+    p->in[0] = p->out[0] = (mx_placement){0};
+    mx_axis_set used = mx_placement_axes(&p->in[1]);
+    memcpy(p->out[0].dim, p->in[1].dim, sizeof(mx_cut) * (size_t)ids);
+    if (p->weight[0]) {
+        p->in[0].dim[0] = mx_cut_without(&p->have[0].dim[0], used);
+        p->out[0].partial = mx_cut_axes(&p->in[0].dim[0]);
+    }
+    mx_cut width = mx_cut_without(&p->have[0].dim[1], used | p->out[0].partial);
+    if (p->has_want && !mx_cut_equal(&width, &p->want.dim[ids]))
+        width = (mx_cut){0};
+    p->in[0].dim[1] = p->out[0].dim[ids] = width;
+}
+
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, const mx_partition_call *p)
+{
+    mx_box mine = mx_box_of(p->mesh, p->rank, &n->in[0]->type, &p->in[0]);
+    mx_node *ids = mine.from[0] ? mx_affine(g, in[1], 1, -(double)mine.from[0]) : in[1];
+    return mx_embed(g, in[0], ids);
+}
+
 const mx_op mx_op_embed = {
     .name = "embed",
     .doc = "rows of a table by number",
     .dims = "!vd,*->*d",
+    .place = place,
+    .local = local,
     .infer = infer,
     .grad = embed_vjp,
     .cost = mx_cost_move,

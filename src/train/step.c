@@ -62,6 +62,7 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_los
     int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
     mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, d));
     mx_node *rows = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
+    rows->axes = "activation_batch,activation_length";
     mx_node *labels = mx_reshape(g, rows, MX_SHAPE(n));
     mx_node *each = mx_linear_xent(g, x, h->weight, labels, h->scale, h->softcap, z_loss);
     mx_node *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);

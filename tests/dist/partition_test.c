@@ -1,0 +1,215 @@
+/* partition_test.c - a model on a mesh of virtual ranks: loss and every gradient as on one device. */
+#include "compile/partition.h"
+#include "dist/local.h"
+#include "ops.h"
+#include "store/hf_dir.h"
+#include "../test.h"
+#include "train/step.h"
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { B = 8, S = 16 };
+
+typedef struct {
+    mx_local_world *world;
+    mx_axis_rules *rules;
+    mx_mesh mesh;
+    const mx_model_spec *model;
+    mx_step whole; /* on one device, run */
+    mx_session *one;
+    double worst;
+    char where[256];
+    pthread_mutex_t lock;
+} trial;
+
+typedef struct {
+    trial *t;
+    int rank;
+} rank_arg;
+
+static mx_process_group *find_group(void *ctx, unsigned axes)
+{
+    rank_arg *a = ctx;
+    return mx_local_group(a->t->world, a->rank, axes);
+}
+
+static mx_step_options options(const mx_partition *p)
+{
+    mx_step_options o = {.kind = MX_STEP_GRADS, .shape = {.batch = B, .seq = S}};
+    o.compile.compute = MX_F32;
+    o.compile.partition = p;
+    return o;
+}
+
+/* What this rank has of a row-major int32 (B, S). */
+static void write_rows(mx_step *s, const char *name, int32_t (*value)(int64_t b, int64_t i))
+{
+    int32_t rows[B * S];
+    mx_node *n = mx_program_find(&s->program, name);
+    if (!n)
+        return;
+    int64_t from[2] = {n->box ? n->box->from[0] : 0, n->box ? n->box->from[1] : 0};
+    for (int64_t b = 0; b < n->type.dim[0]; b++)
+        for (int64_t i = 0; i < n->type.dim[1]; i++)
+            rows[b * n->type.dim[1] + i] = value(from[0] + b, from[1] + i);
+    MX_CHECK_OK(mx_exec_write(s->exec, name, rows));
+}
+
+static int32_t token(int64_t b, int64_t i)
+{
+    return (int32_t)((b * 37 + i * i * 7 + 3) % 60);
+}
+static int32_t label(int64_t b, int64_t i)
+{
+    return i % 5 == 4 ? -100 : token(b, i + 1);
+}
+
+static void run(mx_step *s)
+{
+    float scale = 1.0f / (B * S * 0.8f);
+    write_rows(s, "tokens", token);
+    write_rows(s, "labels", label);
+    MX_CHECK_OK(mx_exec_write(s->exec, "loss_scale", &scale));
+    MX_CHECK_OK(mx_exec_run(s->exec));
+}
+
+/* The largest difference of a gradient's part from the whole, relative to its largest number. */
+static double compare(trial *t, mx_step *s, const mx_node *v)
+{
+    char name[512];
+    snprintf(name, sizeof name, "grad:%s", v->name);
+    mx_tensor mine = mx_exec_tensor(s->exec, name), all = mx_exec_tensor(t->whole.exec, name);
+    MX_CHECK(mine.data && all.data, "%s", name);
+    if (!mine.data || !all.data)
+        return INFINITY;
+    const float *a = mine.data, *b = all.data;
+    double top = 1e-12, off = 0;
+    for (int64_t i = 0; i < mx_type_count(&all.type); i++)
+        top = fmax(top, fabs((double)b[i]));
+    for (int64_t i = 0; i < mx_type_count(&mine.type); i++) {
+        int64_t at = 0, step = 1, k = i;
+        bool pad = false;
+        for (int d = v->type.ndim - 1; d >= 0; d--) {
+            int64_t j = v->box->from[d] + k % v->type.dim[d];
+            pad |= j >= all.type.dim[d];
+            at += j * step;
+            k /= v->type.dim[d];
+            step *= all.type.dim[d];
+        }
+        if (!pad)
+            off = fmax(off, fabs((double)a[i] - (double)b[at]));
+    }
+    return off / top;
+}
+
+static void *rank_main(void *arg)
+{
+    rank_arg *a = arg;
+    trial *t = a->t;
+    mx_partition p = {&t->mesh, t->rules, a->rank, NULL};
+    mx_step_options o = options(&p);
+    mx_session *s = NULL;
+    mx_step step = {0};
+    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
+    mx_session_set_groups(s, find_group, a);
+    mx_status st = mx_step_open(&step, s, t->model, &o);
+    if (st) {
+        mx_local_abort(t->world, a->rank, "cannot compile");
+        MX_CHECK_OK(st);
+        mx_session_close(s);
+        return NULL;
+    }
+    MX_CHECK_OK(mx_session_init(s, 11));
+    run(&step);
+    float mine = 0, whole = 0;
+    MX_CHECK_OK(mx_exec_read(step.exec, "loss", &mine));
+    MX_CHECK_OK(mx_exec_read(t->whole.exec, "loss", &whole));
+    pthread_mutex_lock(&t->lock);
+    double off = fabs((double)mine - (double)whole) / (double)whole;
+    if (off > t->worst)
+        t->worst = off, snprintf(t->where, sizeof t->where, "loss %g, expected %g", mine, whole);
+    for (int i = 0; i < step.graph.n_nodes; i++) {
+        const mx_node *v = step.graph.node[i];
+        if (v->op != &mx_op_variable || ((const mx_var_attr *)v->attr)->kind != MX_VAR_WEIGHT)
+            continue;
+        off = compare(t, &step, v);
+        if (off > t->worst)
+            t->worst = off, snprintf(t->where, sizeof t->where, "%s", v->name);
+    }
+    pthread_mutex_unlock(&t->lock);
+    mx_session_close(s);
+    mx_step_close(&step);
+    return NULL;
+}
+
+static void check_mesh(trial *t, mx_mesh mesh)
+{
+    int n = mx_mesh_ranks(&mesh);
+    pthread_t thread[64];
+    rank_arg arg[64];
+    t->mesh = mesh;
+    t->worst = 0;
+    t->world = mx_local_world_new(&mesh);
+    for (int r = 0; r < n; r++) {
+        arg[r] = (rank_arg){t, r};
+        pthread_create(&thread[r], NULL, rank_main, &arg[r]);
+    }
+    for (int r = 0; r < n; r++)
+        pthread_join(thread[r], NULL);
+    mx_local_world_free(t->world);
+    mx_str s = {0};
+    for (int a = 0; a < MX_AXIS_COUNT; a++)
+        if (mx_mesh_degree(&mesh, (mx_axis)a) > 1)
+            mx_str_addf(&s, "%s=%d ", mx_axis_name((mx_axis)a), mx_mesh_degree(&mesh, (mx_axis)a));
+    MX_CHECK(t->worst < 2e-5, "%s: %s off by %.3g", mx_str_text(&s), t->where, t->worst);
+    mx_str_fini(&s);
+}
+
+static void with_model(const char *path, void (*body)(trial *t))
+{
+    mx_hf_dir dir = {0};
+    mx_model_spec m = {0};
+    mx_axis_rules rules;
+    trial t = {.model = &m, .rules = &rules};
+    pthread_mutex_init(&t.lock, NULL);
+    mx_axis_rules_init(&rules);
+    MX_CHECK_OK(mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY));
+    MX_CHECK_OK(mx_model_from_json(&m, dir.config, path));
+    mx_step_options o = options(NULL);
+    MX_CHECK_OK(mx_session_open(&t.one, "cpu", 1));
+    MX_CHECK_OK(mx_step_open(&t.whole, t.one, &m, &o));
+    MX_CHECK_OK(mx_session_init(t.one, 11));
+    run(&t.whole);
+    body(&t);
+    mx_session_close(t.one);
+    mx_step_close(&t.whole);
+    mx_axis_rules_fini(&rules);
+    mx_model_spec_fini(&m);
+    mx_hf_dir_close(&dir);
+}
+
+static void single_axes(trial *t)
+{
+    static const mx_axis axis[] = {MX_AXIS_DATA, MX_AXIS_FSDP, MX_AXIS_FSDP_TRANSPOSE,
+                                   MX_AXIS_TENSOR, MX_AXIS_SEQUENCE, MX_AXIS_CONTEXT,
+                                   MX_AXIS_EXPERT};
+    for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
+        for (int n = 2; n <= 4; n *= 2) {
+            mx_mesh m = {0};
+            m.ici[axis[i]] = n;
+            check_mesh(t, m);
+        }
+    for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
+        for (size_t j = 0; j < i; j++) {
+            mx_mesh m = {0};
+            m.ici[axis[i]] = m.ici[axis[j]] = 2;
+            check_mesh(t, m);
+        }
+}
+
+MX_TEST(dense_model_on_meshes)
+{
+    with_model("tests/fixtures/models/llama3", single_axes);
+}
