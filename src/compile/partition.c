@@ -111,6 +111,7 @@ static void decide(mx_partitioner *p, const mx_node *n, mx_partition_call *c)
 {
     c->mesh = p->how->mesh;
     c->rank = p->how->rank;
+    c->exchange_factor = p->how->exchange_factor;
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i]) {
             c->have[i] = p->value[n->in[i]->id].at;

@@ -8,6 +8,7 @@ typedef struct mx_partition {
     const mx_mesh *mesh;
     const mx_axis_rules *rules;
     int rank;
+    double exchange_factor; /* see ir/partition.h */
     mx_str *report; /* where each tensor lies, a line each; NULL: not asked for */
 } mx_partition;
 

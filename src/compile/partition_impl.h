@@ -22,11 +22,20 @@ typedef struct {
     mx_moved *moved;
 } mx_local_value;
 
+/* How rows sorted by one node go to the ranks of their experts. */
+typedef struct mx_exchange_plan {
+    int sorted_by;
+    mx_axis_set axes;
+    mx_node *plan;
+    struct mx_exchange_plan *next;
+} mx_exchange_plan;
+
 typedef struct {
     const mx_partition *how;
     const mx_graph *from;
     mx_graph *to;
     mx_local_value *value; /* by the global node's id */
+    mx_exchange_plan *plans;
 } mx_partitioner;
 
 /* Node `x` of the local graph, a value of type `whole` that lies as `at`, brought to `to`. `vary`:

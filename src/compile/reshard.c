@@ -197,10 +197,60 @@ static void shard_dim(move *m, int d, const mx_cut *to)
     *at = *to;
 }
 
+/* --- rows of experts --- */
+
+static mx_node *plan_of(move *m, const mx_cut *c)
+{
+    mx_partitioner *p = m->p;
+    for (mx_exchange_plan *q = p->plans; q; q = q->next)
+        if (q->sorted_by == c->sorted_by && q->axes == c->exchanged)
+            return q->plan;
+    mx_node *starts = mx_output(p->to, p->value[c->sorted_by - 1].node, 1);
+    mx_exchange_plan *q = MX_NEW(&p->to->arena, mx_exchange_plan);
+    *q = (mx_exchange_plan){c->sorted_by, c->exchanged, NULL, p->plans};
+    q->plan = mx_exchange_plan_rows(p->to, starts, group(m, c->exchanged, 0));
+    p->plans = q;
+    return q->plan;
+}
+
+/* To the ranks of the experts, in a buffer of c->rows. */
+static void send_rows(move *m, const mx_cut *c)
+{
+    mx_collective_attr g = group(m, c->exchanged, 0);
+    g.to = c->rows;
+    m->x = mx_exchange_rows(m->p->to, m->x, plan_of(m, c), g);
+    m->at.dim[0] = *c;
+}
+
+static void bring_back(move *m)
+{
+    mx_cut *c = &m->at.dim[0];
+    mx_collective_attr g = group(m, c->exchanged, 0);
+    mx_cut own = *c;
+    own.exchanged = 0;
+    mx_placement p = {{own}};
+    g.to = mx_placement_local(mesh_of(m), m->whole, &p).dim[0];
+    m->x = mx_return_rows(m->p->to, m->x, plan_of(m, c), g);
+    *c = own;
+}
+
 mx_node *mx_reshard(mx_partitioner *p, mx_node *x, const mx_type *whole, const mx_placement *at,
                     const mx_placement *to, mx_axis_set vary)
 {
     move m = {p, x, whole, *at};
+    const mx_cut *rows = &to->dim[0];
+    if (rows->exchanged && !rows->n) /* where each expert's rows begin in the buffer */
+        return mx_output(p->to, plan_of(&m, rows), 1);
+    if (m.at.dim[0].exchanged && !mx_cut_equal(&m.at.dim[0], rows))
+        bring_back(&m);
+    if (rows->exchanged && !m.at.dim[0].exchanged) {
+        mx_placement before = *to;
+        before.dim[0].exchanged = 0;
+        m.x = mx_reshard(p, m.x, whole, &m.at, &before, vary);
+        m.at = before;
+        send_rows(&m, rows);
+        return m.x;
+    }
     reduce(&m, to);
     mx_axis_set cut = mx_placement_axes(&m.at);
     mx_axis_set plain = vary & ~cut & ~mx_placement_axes(to);

@@ -153,7 +153,7 @@ mx_axis_set mx_cut_axes(const mx_cut *c)
 
 bool mx_cut_equal(const mx_cut *a, const mx_cut *b)
 {
-    bool same = a->n == b->n;
+    bool same = a->n == b->n && a->sorted_by == b->sorted_by && a->exchanged == b->exchanged;
     for (int i = 0; i < a->n && same; i++)
         same = a->size[i] == b->size[i] && a->axes[i] == b->axes[i];
     return same;
@@ -162,6 +162,8 @@ bool mx_cut_equal(const mx_cut *a, const mx_cut *b)
 mx_cut mx_cut_without(const mx_cut *c, mx_axis_set axes)
 {
     mx_cut out = *c;
+    if (out.sorted_by && (mx_cut_axes(c) & axes)) /* their order is this rank's own */
+        return (mx_cut){0};
     for (int i = 0; i < out.n; i++)
         out.axes[i] &= ~axes;
     for (int i = out.n - 1; i > 0 && !out.axes[i]; i--) {
@@ -194,7 +196,7 @@ mx_type mx_placement_local(const mx_mesh *m, const mx_type *whole, const mx_plac
     mx_type t = *whole;
     for (int d = 0; d < t.ndim; d++) {
         int64_t n = mx_mesh_size(m, mx_cut_axes(&p->dim[d]));
-        t.dim[d] = (t.dim[d] + n - 1) / n;
+        t.dim[d] = p->dim[d].exchanged ? p->dim[d].rows : (t.dim[d] + n - 1) / n;
     }
     return t;
 }

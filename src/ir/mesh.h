@@ -60,6 +60,12 @@ typedef struct {
     int n;
     int64_t size[MX_MAX_FACTORS];
     mx_axis_set axes[MX_MAX_FACTORS];
+    /* Rows that were sorted by expert: by which node (1 + its id in the global graph; 0: none). */
+    int sorted_by;
+    /* They were then exchanged over these axes: a rank has the rows of its experts, whoever's
+     * tokens they are, in a buffer of `rows`. */
+    mx_axis_set exchanged;
+    int64_t rows;
 } mx_cut;
 
 typedef struct {

@@ -13,6 +13,8 @@
 typedef struct mx_partition_call {
     const mx_mesh *mesh;
     int rank;
+    double exchange_factor; /* of a rank's own rows: what its buffer for experts' rows holds; <= 0:
+                               all there can be */
     /* Told: */
     mx_placement have[MX_MAX_IN];
     bool weight[MX_MAX_IN]; /* made of variables and constants alone */

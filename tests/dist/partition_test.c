@@ -8,6 +8,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { B = 8, S = 16 };
@@ -108,7 +109,7 @@ static void *rank_main(void *arg)
 {
     rank_arg *a = arg;
     trial *t = a->t;
-    mx_partition p = {&t->mesh, t->rules, a->rank, NULL};
+    mx_partition p = {.mesh = &t->mesh, .rules = t->rules, .rank = a->rank};
     mx_step_options o = options(&p);
     mx_session *s = NULL;
     mx_step step = {0};
@@ -211,5 +212,6 @@ static void single_axes(trial *t)
 
 MX_TEST(dense_model_on_meshes)
 {
-    with_model("tests/fixtures/models/llama3", single_axes);
+    const char *model = getenv("MX_MESH_MODEL");
+    with_model(model ? model : "tests/fixtures/models/llama3", single_axes);
 }
