@@ -167,9 +167,10 @@ static void copy_node(mx_partitioner *p, const mx_node *n)
     mx_local_value *v = &p->value[n->id];
     v->weight = weight;
     set_value(p, n, y, &c.out[0]);
-    if (n->n_out > 1)
+    if (n->n_out > 1) {
         v->more = mx_arena_copy(arena(p), c.out, sizeof c.out);
-    else if (c.has_want && !mx_placement_equal(&c.out[0], &c.want))
+        v->made = mx_arena_copy(arena(p), c.made, sizeof c.made);
+    } else if (c.has_want && !mx_placement_equal(&c.out[0], &c.want))
         set_value(p, n, mx_reshard(p, y, &n->type, &c.out[0], &c.want, 0), &c.want);
     if (n->name && !v->node->name)
         v->node->name = mx_arena_strdup(arena(p), n->name);
@@ -180,7 +181,7 @@ static void copy_output(mx_partitioner *p, const mx_node *n)
     int64_t k = *(const int64_t *)n->attr;
     const mx_local_value *v = &p->value[n->in[0]->id];
     mx_placement at = k ? v->more[k] : v->at;
-    mx_node *y = mx_output(p->to, v->node, (int)k);
+    mx_node *y = k && v->made[k] ? v->made[k] : mx_output(p->to, v->node, (int)k);
     mx_placement want;
     p->value[n->id].weight = v->weight;
     if (wanted(p, n, &want) && !mx_placement_equal(&at, &want)) {

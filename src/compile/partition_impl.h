@@ -18,6 +18,7 @@ typedef struct {
     mx_node *node;
     mx_placement at;
     const mx_placement *more; /* of outputs 1.. of a node with several */
+    mx_node **made;           /* those outputs, where they are nodes of their own */
     bool weight;              /* made of variables and constants alone */
     mx_moved *moved;
 } mx_local_value;

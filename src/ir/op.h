@@ -155,7 +155,7 @@ struct mx_op {
      * the same attributes. */
     void (*place)(const mx_node *n, struct mx_partition_call *p);
     mx_node *(*local)(mx_graph *g, const mx_node *n, mx_node *const *in,
-                      const struct mx_partition_call *p);
+                      struct mx_partition_call *p);
 
     /* After notation: dtypes, extra shapes, checks. Errors through mx_graph_fail. */
     void (*infer)(mx_graph *g, mx_node *n);

@@ -22,6 +22,8 @@ typedef struct mx_partition_call {
     mx_placement want;      /* of output 0 */
     /* Decided: */
     mx_placement in[MX_MAX_IN], out[MX_MAX_OUT];
+    /* `local` may give outputs 1.. as nodes of their own; NULL: those of the node it returns. */
+    mx_node *made[MX_MAX_OUT];
 } mx_partition_call;
 
 /* The notation's own answer, for a `place` that changes it in places. */

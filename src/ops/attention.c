@@ -224,7 +224,7 @@ static mx_node *places_from(mx_graph *g, int64_t rows, int64_t from, int64_t n)
     return mx_broadcast_to(g, mx_table(g, MX_SHAPE(1, n), MX_I32, v), MX_SHAPE(rows, n));
 }
 
-static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, const mx_partition_call *p)
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
 {
     mx_node *now[N_IN];
     memcpy(now, in, sizeof now);

@@ -57,7 +57,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     }
 }
 
-static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, const mx_partition_call *p)
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
 {
     mx_type t = mx_placement_local(p->mesh, &n->type, &p->out[0]);
     return mx_broadcast_to(g, in[0], mx_shape_of(&t));

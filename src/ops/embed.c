@@ -65,7 +65,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     p->in[0].dim[1] = p->out[0].dim[ids] = width;
 }
 
-static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, const mx_partition_call *p)
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
 {
     mx_box mine = mx_box_of(p->mesh, p->rank, &n->in[0]->type, &p->in[0]);
     mx_node *ids = mine.from[0] ? mx_affine(g, in[1], 1, -(double)mine.from[0]) : in[1];

@@ -124,7 +124,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     p->out[0] = (mx_placement){{tokens, width}, .partial = n->in[3] ? 0 : sum};
 }
 
-static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, const mx_partition_call *p)
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
 {
     return mx_unpermute_sum(g, in, mx_placement_local(p->mesh, &n->type, &p->out[0]).dim[0]);
 }
