@@ -233,3 +233,20 @@ bool mx_axis_rules_place(const mx_axis_rules *r, const mx_mesh *m, const char *a
                                                     name[d].uneven, report));
     return true;
 }
+
+void mx_axis_rules_zigzag(const char *axes, const mx_mesh *m, const mx_type *t, mx_placement *p)
+{
+    static const char end[] = "length";
+    dim_name name[MX_MAX_DIMS];
+    if (!read_names(axes, t, name))
+        return;
+    for (int d = 0; d < t->ndim; d++) {
+        mx_cut *c = &p->dim[d];
+        size_t n = name[d].n, k = sizeof end - 1;
+        bool sequence = n >= k && memcmp(name[d].name + n - k, end, k) == 0;
+        int64_t pieces = mx_mesh_size(m, mx_cut_axes(c));
+        if (sequence && c->n == 1 && c->axes[0] >> MX_AXIS_CONTEXT & 1 &&
+            t->dim[d] % (2 * pieces) == 0)
+            c->zigzag[0] = true;
+    }
+}

@@ -27,6 +27,9 @@ void mx_axis_rules_fini(mx_axis_rules *r);
  * first of them; `more` adds behind those that are there. */
 mx_status mx_axis_rules_set(mx_axis_rules *r, const char *text, bool more) MX_MUST_USE;
 
+/* Sequence dims, by their names, get chunks of equal work where they are cut by `context`. */
+void mx_axis_rules_zigzag(const char *axes, const mx_mesh *m, const mx_type *t, mx_placement *p);
+
 /* What a dim was not cut by although its rule says so. */
 typedef struct {
     int dim;

@@ -26,6 +26,8 @@ static bool wanted(mx_partitioner *p, const mx_node *n, mx_placement *out)
                       n->name ? n->name : n->op->name, n->axes, n->type.ndim);
         return false;
     }
+    if (p->how->zigzag && n->op != &mx_op_variable)
+        mx_axis_rules_zigzag(n->axes, p->how->mesh, &n->type, out);
     for (int i = 0; i < report.n_dropped && p->how->report; i++) {
         const mx_axis_dropped *d = &report.dropped[i];
         mx_str_addf(p->how->report, "%s: dim %d (%lld) does not divide by %s=%d\n",
@@ -112,6 +114,7 @@ static void decide(mx_partitioner *p, const mx_node *n, mx_partition_call *c)
     c->mesh = p->how->mesh;
     c->rank = p->how->rank;
     c->exchange_factor = p->how->exchange_factor;
+    c->context = p->how->context;
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i]) {
             c->have[i] = p->value[n->in[i]->id].at;

@@ -3,12 +3,15 @@
 #define MX_COMPILE_PARTITION_H
 
 #include "compile/axis_rules.h"
+#include "ir/partition.h"
 
 typedef struct mx_partition {
     const mx_mesh *mesh;
     const mx_axis_rules *rules;
     int rank;
     double exchange_factor; /* see ir/partition.h */
+    mx_context_strategy context;
+    bool zigzag; /* sequences cut by `context` are shared in chunks of equal work */
     mx_str *report; /* where each tensor lies, a line each; NULL: not asked for */
 } mx_partition;
 

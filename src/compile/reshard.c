@@ -36,6 +36,21 @@ static bool innermost(mx_axis_set of, mx_axis_set beside)
     return !of || (beside & ~of) < (of & -of);
 }
 
+/* --- sequences in chunks of equal work --- */
+
+static int context_ranks(const move *m)
+{
+    return mx_mesh_degree(mesh_of(m), MX_AXIS_CONTEXT);
+}
+
+/* Before dim d, whole as far as `context` goes, is cut by axes with that one among them; and after
+ * it has been gathered. */
+static void zigzag(move *m, int d, mx_axis_set axes, bool chunks, bool back)
+{
+    if (chunks && axes >> MX_AXIS_CONTEXT & 1)
+        m->x = mx_zigzag(m->p->to, m->x, d, context_ranks(m), back);
+}
+
 /* --- partial sums --- */
 
 /* Can a sum over `axes` be scattered along dim d on the way to `to`? */
@@ -54,6 +69,7 @@ static void reduce(move *m, const mx_placement *to)
         mx_axis_set axes = sum & mx_cut_axes(&to->dim[d]);
         if (!scatters(m, d, axes, &to->dim[d]))
             continue;
+        zigzag(m, d, axes, to->dim[d].zigzag[0], false);
         m->x = mx_reduce_scatter(m->p->to, m->x, group(m, axes, d));
         m->at.dim[d] = to->dim[d];
         m->at.partial &= ~axes;
@@ -75,14 +91,17 @@ static void exchange(move *m, const mx_placement *to)
             mx_axis_set comes = mx_cut_axes(b) & ~mx_cut_axes(&m->at.dim[j]);
             int64_t pieces = mx_mesh_size(mesh_of(m), leaves);
             if (i == j || !leaves || leaves != comes || a->n != 1 || b->n != 1 ||
-                m->at.dim[j].n > 1 || !innermost(leaves, a->axes[0]) ||
+                m->at.dim[j].n > 1 || (b->axes[0] & ~leaves) != mx_cut_axes(&m->at.dim[j]) ||
+                !innermost(leaves, a->axes[0]) ||
                 !innermost(leaves, b->axes[0]) || m->x->type.dim[j] % pieces)
                 continue;
             mx_collective_attr g = group(m, leaves, i);
             g.to = j;
+            zigzag(m, j, leaves, b->zigzag[0], false);
             m->x = mx_all_to_all(m->p->to, m->x, g);
+            zigzag(m, i, leaves, a->zigzag[0], true);
             m->at.dim[i] = mx_cut_without(a, leaves);
-            m->at.dim[j] = mx_cut_of(m->whole->dim[j], mx_cut_axes(&m->at.dim[j]) | leaves);
+            m->at.dim[j] = *b;
         }
 }
 
@@ -108,20 +127,26 @@ static mx_shape around(const move *m, int d, int f)
 
 typedef mx_node *(*collective)(mx_graph *g, mx_node *x, mx_collective_attr a);
 
-/* Applies a collective over `axes` along factor f of dim d. */
-static void along(move *m, int d, int f, mx_collective_attr g, collective op)
+/* Applies a collective along factor f of dim d; `chunks`: in the order of zigzag, which is made
+ * before a shard and undone after a gather. */
+static void along(move *m, int d, int f, mx_collective_attr g, collective op, bool chunks)
 {
-    if (m->at.dim[d].n <= 1) {
-        m->x = op(m->p->to, m->x, g);
-        return;
-    }
+    bool gathers = op == mx_all_gather;
+    bool views = m->at.dim[d].n > 1;
     mx_shape after = mx_shape_of(&m->x->type);
-    mx_node *y = mx_reshape(m->p->to, m->x, around(m, d, f));
-    int64_t before = y->type.dim[1];
-    g.dim = 1;
-    y = op(m->p->to, y, g);
-    after.dim[d] = after.dim[d] / before * y->type.dim[1];
-    m->x = mx_reshape(m->p->to, y, after);
+    int at = views ? 1 : d;
+    if (views)
+        m->x = mx_reshape(m->p->to, m->x, around(m, d, f));
+    int64_t before = m->x->type.dim[at];
+    g.dim = at;
+    if (!gathers)
+        zigzag(m, at, (mx_axis_set)g.axes, chunks, false);
+    m->x = op(m->p->to, m->x, g);
+    if (gathers)
+        zigzag(m, at, (mx_axis_set)g.axes, chunks, true);
+    after.dim[d] = after.dim[d] / before * m->x->type.dim[at];
+    if (views)
+        m->x = mx_reshape(m->p->to, m->x, after);
 }
 
 /* A dim whose pieces were rounded up, back to its size. */
@@ -140,21 +165,21 @@ static void gather(move *m, int d, int f, mx_axis_set axes, mx_axis_set *vary)
             now = 1u << (31 - __builtin_clz(axes));
         mx_collective_attr g = group(m, now, d);
         g.varying = (now & *vary) != 0;
-        along(m, d, f, g, mx_all_gather);
+        along(m, d, f, g, mx_all_gather, m->at.dim[d].zigzag[f]);
         m->at.dim[d].axes[f] &= ~now;
         *vary &= ~now;
         axes &= ~now;
     }
 }
 
-static void shard(move *m, int d, int f, mx_axis_set axes)
+static void shard(move *m, int d, int f, mx_axis_set axes, bool chunks)
 {
     if (!axes)
         return;
     int64_t n = mx_mesh_size(mesh_of(m), axes), rest = m->x->type.dim[d] % n;
     if (rest && m->at.dim[d].n <= 1)
         m->x = mx_pad(m->p->to, m->x, d, 0, n - rest);
-    along(m, d, f, group(m, axes, d), mx_shard);
+    along(m, d, f, group(m, axes, d), mx_shard, chunks);
     m->at.dim[d].axes[f] |= axes;
 }
 
@@ -168,8 +193,9 @@ static mx_axis_set beyond(mx_axis_set of, mx_axis_set with)
 static bool same_factors(const mx_cut *a, const mx_cut *b)
 {
     bool same = a->n == b->n;
-    for (int i = 0; i < a->n && same; i++)
-        same = a->size[i] == b->size[i];
+    for (int i = 0; i < a->n && same; i++) /* an order that stays must be the same */
+        same = a->size[i] == b->size[i] &&
+               (a->zigzag[i] == b->zigzag[i] || !(a->axes[i] & b->axes[i] & 1u << MX_AXIS_CONTEXT));
     return same;
 }
 
@@ -193,7 +219,7 @@ static void shard_dim(move *m, int d, const mx_cut *to)
         for (int f = 0; f < to->n; f++)
             at->n = to->n, at->size[f] = to->size[f], at->axes[f] = 0;
     for (int f = 0; f < to->n; f++)
-        shard(m, d, f, to->axes[f] & ~at->axes[f]);
+        shard(m, d, f, to->axes[f] & ~at->axes[f], to->zigzag[f]);
     *at = *to;
 }
 

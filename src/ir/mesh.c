@@ -155,7 +155,7 @@ bool mx_cut_equal(const mx_cut *a, const mx_cut *b)
 {
     bool same = a->n == b->n && a->sorted_by == b->sorted_by && a->exchanged == b->exchanged;
     for (int i = 0; i < a->n && same; i++)
-        same = a->size[i] == b->size[i] && a->axes[i] == b->axes[i];
+        same = a->size[i] == b->size[i] && a->axes[i] == b->axes[i] && a->zigzag[i] == b->zigzag[i];
     return same;
 }
 
@@ -164,8 +164,10 @@ mx_cut mx_cut_without(const mx_cut *c, mx_axis_set axes)
     mx_cut out = *c;
     if (out.sorted_by && (mx_cut_axes(c) & axes)) /* their order is this rank's own */
         return (mx_cut){0};
-    for (int i = 0; i < out.n; i++)
+    for (int i = 0; i < out.n; i++) {
         out.axes[i] &= ~axes;
+        out.zigzag[i] &= out.axes[i] >> MX_AXIS_CONTEXT & 1;
+    }
     for (int i = out.n - 1; i > 0 && !out.axes[i]; i--) {
         out.size[i - 1] *= out.size[i]; /* an inner factor that is whole belongs to the one before */
         out.n--;
@@ -213,6 +215,19 @@ void mx_placement_print(mx_str *s, const mx_type *whole, const mx_placement *p)
         mx_str_add(s, " sum over ");
         mx_axis_set_print(s, p->partial);
     }
+}
+
+int64_t mx_cut_index(const mx_mesh *m, int rank, const mx_cut *c, int64_t i)
+{
+    if (!c->n)
+        return i;
+    int64_t local = c->size[0] / mx_mesh_size(m, c->axes[0]);
+    int64_t at = local * mx_mesh_index(m, rank, c->axes[0]) + i; /* in the order of pieces */
+    if (!c->zigzag[0])
+        return at;
+    int64_t chunks = 2 * mx_mesh_degree(m, MX_AXIS_CONTEXT), run = c->size[0] / chunks;
+    int64_t chunk = at / run, natural = chunk % 2 ? chunks - 1 - chunk / 2 : chunk / 2;
+    return natural * run + at % run;
 }
 
 mx_box mx_box_of(const mx_mesh *m, int rank, const mx_type *whole, const mx_placement *p)

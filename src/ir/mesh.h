@@ -60,6 +60,9 @@ typedef struct {
     int n;
     int64_t size[MX_MAX_FACTORS];
     mx_axis_set axes[MX_MAX_FACTORS];
+    /* A sequence cut by `context` in chunks of equal work (ops/zigzag.c). A whole sequence is always
+     * in its natural order. */
+    bool zigzag[MX_MAX_FACTORS];
     /* Rows that were sorted by expert: by which node (1 + its id in the global graph; 0: none). */
     int sorted_by;
     /* They were then exchanged over these axes: a rank has the rows of its experts, whoever's
@@ -81,6 +84,9 @@ mx_cut mx_cut_without(const mx_cut *c, mx_axis_set axes);
 
 mx_axis_set mx_placement_axes(const mx_placement *p); /* that cut some dim */
 bool mx_placement_equal(const mx_placement *a, const mx_placement *b);
+/* Where in the whole sequence element i of this rank's part of a dim is that zigzag or plain cuts
+ * have made; the dim has one factor. */
+int64_t mx_cut_index(const mx_mesh *m, int rank, const mx_cut *c, int64_t i);
 /* What a rank holds of a tensor. Dims that do not divide are rounded up. */
 mx_type mx_placement_local(const mx_mesh *m, const mx_type *whole, const mx_placement *p);
 void mx_placement_print(mx_str *s, const mx_type *whole, const mx_placement *p);

@@ -10,9 +10,13 @@
 #include "ir/graph.h"
 #include "ir/mesh.h"
 
+/* How attention reaches keys that other ranks of the `context` axis have. */
+typedef enum { MX_CONTEXT_ALL_GATHER, MX_CONTEXT_RING, MX_CONTEXT_ULYSSES } mx_context_strategy;
+
 typedef struct mx_partition_call {
     const mx_mesh *mesh;
     int rank;
+    mx_context_strategy context;
     double exchange_factor; /* of a rank's own rows: what its buffer for experts' rows holds; <= 0:
                                all there can be */
     /* Told: */

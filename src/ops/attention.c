@@ -7,17 +7,15 @@
  */
 #include "ir/attention.h"
 
-#include "ir/partition.h"
+#include "ops/attention.h"
 
 #include "ops.h"
 #include "ops/cpu/attention_kernel.h"
 #include "ops/num.h"
 #include <string.h>
 
-/* Inputs: q k v, then the optional ones in this order. */
-enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, N_IN };
 /* The backward op has these behind them. */
-enum { OUT = N_IN, LSE, DOUT, N_GRAD_IN };
+enum { OUT = MX_ATTN_N_IN, LSE, DOUT, DLSE, N_GRAD_IN };
 
 /* The shape and mask of a node, from its types alone or, at run time, with the mask's data. */
 static mx_attn describe(const mx_attention_attr *a, const mx_type *q, const mx_type *k,
@@ -33,15 +31,15 @@ static mx_attn describe(const mx_attention_attr *a, const mx_type *q, const mx_t
 static mx_attn bound(const mx_call *c)
 {
     mx_attn d = describe(c->attr, &c->in[0].type, &c->in[1].type, &c->in[2].type);
-    d.mask.q_pos = c->in[Q_POS].data;
-    d.mask.k_pos = c->in[K_POS].data;
-    d.mask.q_seg = c->in[Q_SEG].data;
-    d.mask.k_seg = c->in[K_SEG].data;
-    d.mask.q_span = c->in[Q_SPAN].data;
-    d.mask.k_span = c->in[K_SPAN].data;
-    d.mask.selected = c->in[SELECTED].data;
-    d.mask.n_selected = c->in[SELECTED].data ? c->in[SELECTED].type.dim[2] : 0;
-    d.sinks = c->in[SINKS].data;
+    d.mask.q_pos = c->in[MX_ATTN_Q_POS].data;
+    d.mask.k_pos = c->in[MX_ATTN_K_POS].data;
+    d.mask.q_seg = c->in[MX_ATTN_Q_SEG].data;
+    d.mask.k_seg = c->in[MX_ATTN_K_SEG].data;
+    d.mask.q_span = c->in[MX_ATTN_Q_SPAN].data;
+    d.mask.k_span = c->in[MX_ATTN_K_SPAN].data;
+    d.mask.selected = c->in[MX_ATTN_SELECTED].data;
+    d.mask.n_selected = c->in[MX_ATTN_SELECTED].data ? c->in[MX_ATTN_SELECTED].type.dim[2] : 0;
+    d.sinks = c->in[MX_ATTN_SINKS].data;
     /* The graph may be built with a bfloat16 cache beside float32 queries; by now it must agree. */
     MX_ASSERT(c->in[0].type.dtype == c->in[1].type.dtype &&
               c->in[0].type.dtype == c->in[2].type.dtype, "q is %s, k %s, v %s",
@@ -62,7 +60,8 @@ static void backward(const mx_call *c)
     mx_attn d = bound(c);
     mx_attn_backward_args p = {.q = c->in[0].data, .k = c->in[1].data, .v = c->in[2].data,
                                .out = c->in[OUT].data, .lse = c->in[LSE].data,
-                               .dout = c->in[DOUT].data, .dq = c->out[0].data,
+                               .dout = c->in[DOUT].data, .dlse = c->in[DLSE].data,
+                               .dq = c->out[0].data,
                                .dk = c->out[1].data, .dv = c->out[2].data,
                                .dsinks = d.sinks ? c->out[3].data : NULL};
     mx_attn_backward(&d, &p, c->work);
@@ -74,13 +73,13 @@ static mx_attn planned(const mx_node *n, int n_threads)
     static const int32_t there[1] = {0};
     mx_attn d = describe(n->attr, &n->in[0]->type, &n->in[1]->type, &n->in[2]->type);
     d.threads = n_threads;
-    d.mask.q_pos = n->in[Q_POS] ? there : NULL;
-    d.mask.k_pos = n->in[K_POS] ? there : NULL;
-    d.mask.q_seg = d.mask.k_seg = n->in[Q_SEG] ? there : NULL;
-    d.mask.q_span = d.mask.k_span = n->in[Q_SPAN] ? there : NULL;
-    d.mask.selected = n->in[SELECTED] ? there : NULL;
-    d.mask.n_selected = n->in[SELECTED] ? n->in[SELECTED]->type.dim[2] : 0;
-    d.sinks = n->in[SINKS] ? there : NULL;
+    d.mask.q_pos = n->in[MX_ATTN_Q_POS] ? there : NULL;
+    d.mask.k_pos = n->in[MX_ATTN_K_POS] ? there : NULL;
+    d.mask.q_seg = d.mask.k_seg = n->in[MX_ATTN_Q_SEG] ? there : NULL;
+    d.mask.q_span = d.mask.k_span = n->in[MX_ATTN_Q_SPAN] ? there : NULL;
+    d.mask.selected = n->in[MX_ATTN_SELECTED] ? there : NULL;
+    d.mask.n_selected = n->in[MX_ATTN_SELECTED] ? n->in[MX_ATTN_SELECTED]->type.dim[2] : 0;
+    d.sinks = n->in[MX_ATTN_SINKS] ? there : NULL;
     return d;
 }
 
@@ -123,7 +122,7 @@ static double pairs(const mx_node *n)
 {
     const mx_attention_attr *a = n->attr;
     double sq = (double)n->in[0]->type.dim[1], sk = (double)n->in[1]->type.dim[1], p = sq * sk;
-    bool by_index = !n->in[K_POS];
+    bool by_index = !n->in[MX_ATTN_K_POS];
     if (a->causal && by_index && sq == sk)
         p = sq * (sq + 1) / 2;
     double span = (double)(a->window ? a->window : a->chunk);
@@ -152,96 +151,33 @@ static void grad_infer(mx_graph *g, mx_node *n)
     n->type = n->in[0]->type;
     n->more[0] = n->in[1]->type;
     n->more[1] = n->in[2]->type;
-    n->more[2] = n->in[SINKS] ? n->in[SINKS]->type : mx_type_of(MX_F32, MX_SCALAR);
+    n->more[2] = n->in[MX_ATTN_SINKS] ? n->in[MX_ATTN_SINKS]->type : mx_type_of(MX_F32, MX_SCALAR);
 }
 
 mx_node *mx_attention(mx_graph *g, mx_node *q, mx_node *k, mx_node *v, mx_attention_attr a,
                       mx_attention_extra e)
 {
-    mx_node *in[N_IN] = {q, k, v, e.q_pos, e.k_pos, e.q_seg, e.k_seg,
+    mx_node *in[MX_ATTN_N_IN] = {q, k, v, e.q_pos, e.k_pos, e.q_seg, e.k_seg,
                          e.q_span, e.k_span, e.sinks, e.selected};
-    return mx_apply(g, &mx_op_attention, &a, N_IN, in);
+    return mx_apply(g, &mx_op_attention, &a, MX_ATTN_N_IN, in);
 }
 
 static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    if (!dout[0])
-        return; /* lse is for the backward pass only and has no gradient of its own */
-    mx_node *in[N_GRAD_IN];
-    memcpy(in, n->in, sizeof(mx_node *) * N_IN);
+    if (!dout[0] && !dout[1])
+        return;
+    mx_node *in[N_GRAD_IN] = {0};
+    memcpy(in, n->in, sizeof(mx_node *) * MX_ATTN_N_IN);
     in[OUT] = n;
     in[LSE] = mx_output(g, n, 1);
-    in[DOUT] = mx_cast(g, dout[0], n->type.dtype);
+    in[DOUT] = dout[0] ? mx_cast(g, dout[0], n->type.dtype)
+                       : mx_constant(g, mx_shape_of(&n->type), n->type.dtype, 0);
+    in[DLSE] = dout[1] ? mx_cast(g, dout[1], n->more[0].dtype) : NULL;
     mx_node *d = mx_apply(g, &mx_op_attention_grad, n->attr, N_GRAD_IN, in);
     for (int i = 0; i < 3; i++)
         din[i] = mx_output(g, d, i);
-    if (n->in[SINKS])
-        din[SINKS] = mx_output(g, d, 3);
-}
-
-/* --- on a mesh: cut by batch, by heads, and by the queries' place in the sequence --- */
-
-/* Axes that cut the query heads and still can: heads of a rank are whole groups of one key head, or
- * all belong to one. */
-static mx_cut head_cut(const mx_node *n, const mx_partition_call *p)
-{
-    mx_cut c = p->have[0].dim[2];
-    int64_t pieces = mx_mesh_size(p->mesh, mx_cut_axes(&c));
-    int64_t h = n->in[0]->type.dim[2], k = n->in[1]->type.dim[2];
-    bool fits = c.n <= 1 && h % pieces == 0 && (k % pieces == 0 || pieces % k == 0);
-    return fits ? c : (mx_cut){0};
-}
-
-static void place(const mx_node *n, mx_partition_call *p)
-{
-    mx_cut batch = p->have[0].dim[0], length = p->have[0].dim[1], heads = head_cut(n, p);
-    int64_t pieces = mx_mesh_size(p->mesh, mx_cut_axes(&heads));
-    bool keys_too = n->in[1]->type.dim[2] % pieces == 0; /* else each rank takes what it needs */
-    for (int i = 0; i < N_IN; i++) {
-        bool of_query = i == 0 || i == Q_POS || i == Q_SEG || i == Q_SPAN || i == SELECTED;
-        p->in[i] = (mx_placement){0};
-        if (!n->in[i])
-            continue;
-        if (i == SINKS) {
-            p->in[i].dim[0] = heads;
-            continue;
-        }
-        p->in[i].dim[0] = n->in[i]->type.dim[0] == 1 ? (mx_cut){0} : batch;
-        p->in[i].dim[1] = of_query ? length : (mx_cut){0};
-        if (i < 3)
-            p->in[i].dim[2] = i == 0 || keys_too ? heads : (mx_cut){0};
-    }
-    p->out[0] = (mx_placement){{batch, length, heads}};
-    p->out[1] = (mx_placement){{batch, heads, length}};
-}
-
-/* The numbers from, from + 1, ... as (rows, n). */
-static mx_node *places_from(mx_graph *g, int64_t rows, int64_t from, int64_t n)
-{
-    double *v = mx_arena_alloc(&g->arena, sizeof *v * (size_t)n);
-    for (int64_t i = 0; i < n; i++)
-        v[i] = (double)(from + i);
-    return mx_broadcast_to(g, mx_table(g, MX_SHAPE(1, n), MX_I32, v), MX_SHAPE(rows, n));
-}
-
-static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
-{
-    mx_node *now[N_IN];
-    memcpy(now, in, sizeof now);
-    mx_box mine = mx_box_of(p->mesh, p->rank, &n->type, &p->out[0]);
-    int64_t kv = in[1]->type.dim[2], heads = in[0]->type.dim[2];
-    int64_t share = n->in[0]->type.dim[2] / n->in[1]->type.dim[2]; /* query heads of a key head */
-    if (heads < kv * share) { /* the key heads are all here */
-        int64_t first = mine.from[2] / share, count = (heads + share - 1) / share;
-        now[1] = mx_slice(g, in[1], 2, first, count);
-        now[2] = mx_slice(g, in[2], 2, first, count);
-    }
-    if (p->out[0].dim[1].n && !in[Q_POS]) {
-        int64_t b = in[0]->type.dim[0], s = in[0]->type.dim[1];
-        now[Q_POS] = places_from(g, b, mine.from[1], s);
-        now[K_POS] = places_from(g, b, 0, in[1]->type.dim[1]);
-    }
-    return mx_apply(g, n->op, n->attr, N_IN, now);
+    if (n->in[MX_ATTN_SINKS])
+        din[MX_ATTN_SINKS] = mx_output(g, d, 3);
 }
 
 static const mx_attr_field fields[] = {
@@ -263,24 +199,23 @@ const mx_op mx_op_attention = {
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
     .n_out = 2,
-    .saved = 1 << 1,
     .n_cast = 3, /* sinks are never 16-bit */
     .parts_in = 7,
-    .place = place,
-    .local = local,
+    .place = mx_attention_place,
+    .local = mx_attention_local,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
     .cpu = forward,
     .work_bytes = forward_work,
     .cases = (const mx_case[]){
-        {N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 6}}, NONE, NONE, NONE, NONE,
+        {MX_ATTN_N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 6}}, NONE, NONE, NONE, NONE,
                 NONE, NONE, NONE, NONE},
          &(mx_attention_attr){.causal = true, .scale = 0.5}},
-        {N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, SEGMENTS,
+        {MX_ATTN_N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, SEGMENTS,
                 SEGMENTS, SEGMENTS, SEGMENTS, {1, {4}}, NONE},
          &(mx_attention_attr){.causal = true, .window = 3, .softcap = 2, .scale = 0.7}},
-        {N_IN, {{4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, NONE, NONE,
+        {MX_ATTN_N_IN, {{4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, NONE, NONE,
                 NONE, NONE, NONE, {3, {2, 6, 3}, MX_I32, 0, 6}},
          &(mx_attention_attr){.chunk = 4, .scale = 0.7}},
         {0}},

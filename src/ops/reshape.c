@@ -39,6 +39,7 @@ enum { MAX_ATOMS = 2 * MX_MAX_DIMS * MX_MAX_FACTORS };
 typedef struct {
     int64_t size;
     mx_axis_set axes;
+    bool zigzag;
     int dim;
 } atom;
 
@@ -48,24 +49,24 @@ static int atoms_of(const mx_type *t, const mx_placement *p, atom *out)
     for (int d = 0; d < t->ndim; d++) {
         const mx_cut *c = &p->dim[d];
         if (!c->n && t->dim[d] != 1)
-            out[n++] = (atom){t->dim[d], 0, d};
+            out[n++] = (atom){t->dim[d], 0, false, d};
         for (int f = 0; f < c->n; f++)
-            out[n++] = (atom){c->size[f], c->axes[f], d};
+            out[n++] = (atom){c->size[f], c->axes[f], c->zigzag[f], d};
     }
     return n;
 }
 
 /* Adds a factor to the cut of a result's dim; false when there are too many. */
-static bool add_factor(mx_cut *c, int64_t size, mx_axis_set axes)
+static bool add_factor(mx_cut *c, int64_t size, mx_axis_set axes, bool zigzag)
 {
-    bool joins = c->n && (!axes || (c->n == 1 && !c->axes[0] && !axes));
-    if (joins) {
+    if (c->n && !axes) {
         c->size[c->n - 1] *= size;
         return true;
     }
     if (c->n == MX_MAX_FACTORS)
         return false;
     c->size[c->n] = size;
+    c->zigzag[c->n] = zigzag;
     c->axes[c->n++] = axes;
     return true;
 }
@@ -83,8 +84,9 @@ static bool regroup(const mx_mesh *m, const mx_type *to, atom *a, int n, mx_plac
             int64_t pieces = mx_mesh_size(m, a[i].axes);
             *whole = i;
             int64_t take = a[i].size <= need ? a[i].size : need;
-            if (need % take || a[i].size % take || take % pieces ||
-                !add_factor(&c, take, a[i].axes))
+            bool parts = take < a[i].size; /* chunks must not be taken apart */
+            if (need % take || a[i].size % take || take % pieces || (parts && a[i].zigzag) ||
+                !add_factor(&c, take, a[i].axes, a[i].zigzag))
                 return false;
             need /= take;
             a[i].size /= take;

@@ -20,6 +20,8 @@ typedef struct {
     const mx_model_spec *model;
     mx_step whole; /* on one device, run */
     mx_session *one;
+    mx_context_strategy context;
+    bool zigzag;
     double worst;
     char where[256];
     pthread_mutex_t lock;
@@ -38,23 +40,27 @@ static mx_process_group *find_group(void *ctx, unsigned axes)
 
 static mx_step_options options(const mx_partition *p)
 {
-    mx_step_options o = {.kind = MX_STEP_GRADS, .shape = {.batch = B, .seq = S}};
+    mx_step_options o = {.kind = MX_STEP_GRADS,
+                         .shape = {.batch = B, .seq = S, .packed = getenv("MX_MESH_PACKED")}};
     o.compile.compute = MX_F32;
     o.compile.partition = p;
     return o;
 }
 
 /* What this rank has of a row-major int32 (B, S). */
-static void write_rows(mx_step *s, const char *name, int32_t (*value)(int64_t b, int64_t i))
+static void write_rows(mx_step *s, const mx_partition *p, const char *name,
+                       int32_t (*value)(int64_t b, int64_t i))
 {
     int32_t rows[B * S];
     mx_node *n = mx_program_find(&s->program, name);
     if (!n)
         return;
-    int64_t from[2] = {n->box ? n->box->from[0] : 0, n->box ? n->box->from[1] : 0};
     for (int64_t b = 0; b < n->type.dim[0]; b++)
-        for (int64_t i = 0; i < n->type.dim[1]; i++)
-            rows[b * n->type.dim[1] + i] = value(from[0] + b, from[1] + i);
+        for (int64_t i = 0; i < n->type.dim[1]; i++) {
+            int64_t row = p ? mx_cut_index(p->mesh, p->rank, &n->box->at.dim[0], b) : b;
+            int64_t at = p ? mx_cut_index(p->mesh, p->rank, &n->box->at.dim[1], i) : i;
+            rows[b * n->type.dim[1] + i] = value(row, at);
+        }
     MX_CHECK_OK(mx_exec_write(s->exec, name, rows));
 }
 
@@ -67,11 +73,22 @@ static int32_t label(int64_t b, int64_t i)
     return i % 5 == 4 ? -100 : token(b, i + 1);
 }
 
-static void run(mx_step *s)
+static int32_t position(int64_t b, int64_t i)
+{
+    return (int32_t)(i < 5 + b ? i : i - 5 - b);
+}
+static int32_t segment(int64_t b, int64_t i)
+{
+    return i < 5 + b ? 1 : 2;
+}
+
+static void run(mx_step *s, const mx_partition *p)
 {
     float scale = 1.0f / (B * S * 0.8f);
-    write_rows(s, "tokens", token);
-    write_rows(s, "labels", label);
+    write_rows(s, p, "tokens", token);
+    write_rows(s, p, "labels", label);
+    write_rows(s, p, "positions", position);
+    write_rows(s, p, "segments", segment);
     MX_CHECK_OK(mx_exec_write(s->exec, "loss_scale", &scale));
     MX_CHECK_OK(mx_exec_run(s->exec));
 }
@@ -109,7 +126,8 @@ static void *rank_main(void *arg)
 {
     rank_arg *a = arg;
     trial *t = a->t;
-    mx_partition p = {.mesh = &t->mesh, .rules = t->rules, .rank = a->rank};
+    mx_partition p = {.mesh = &t->mesh, .rules = t->rules, .rank = a->rank,
+                      .context = t->context, .zigzag = t->zigzag};
     mx_step_options o = options(&p);
     mx_session *s = NULL;
     mx_step step = {0};
@@ -123,7 +141,7 @@ static void *rank_main(void *arg)
         return NULL;
     }
     MX_CHECK_OK(mx_session_init(s, 11));
-    run(&step);
+    run(&step, &p);
     float mine = 0, whole = 0;
     MX_CHECK_OK(mx_exec_read(step.exec, "loss", &mine));
     MX_CHECK_OK(mx_exec_read(t->whole.exec, "loss", &whole));
@@ -133,7 +151,8 @@ static void *rank_main(void *arg)
         t->worst = off, snprintf(t->where, sizeof t->where, "loss %g, expected %g", mine, whole);
     for (int i = 0; i < step.graph.n_nodes; i++) {
         const mx_node *v = step.graph.node[i];
-        if (v->op != &mx_op_variable || ((const mx_var_attr *)v->attr)->kind != MX_VAR_WEIGHT)
+        const mx_var_attr *attr = v->attr;
+        if (v->op != &mx_op_variable || attr->kind != MX_VAR_WEIGHT || attr->frozen)
             continue;
         off = compare(t, &step, v);
         if (off > t->worst)
@@ -164,6 +183,7 @@ static void check_mesh(trial *t, mx_mesh mesh)
     for (int a = 0; a < MX_AXIS_COUNT; a++)
         if (mx_mesh_degree(&mesh, (mx_axis)a) > 1)
             mx_str_addf(&s, "%s=%d ", mx_axis_name((mx_axis)a), mx_mesh_degree(&mesh, (mx_axis)a));
+    mx_str_addf(&s, "(strategy %d%s)", t->context, t->zigzag ? ", zigzag" : "");
     MX_CHECK(t->worst < 2e-5, "%s: %s off by %.3g", mx_str_text(&s), t->where, t->worst);
     mx_str_fini(&s);
 }
@@ -182,7 +202,7 @@ static void with_model(const char *path, void (*body)(trial *t))
     MX_CHECK_OK(mx_session_open(&t.one, "cpu", 1));
     MX_CHECK_OK(mx_step_open(&t.whole, t.one, &m, &o));
     MX_CHECK_OK(mx_session_init(t.one, 11));
-    run(&t.whole);
+    run(&t.whole, NULL);
     body(&t);
     mx_session_close(t.one);
     mx_step_close(&t.whole);
@@ -208,6 +228,25 @@ static void single_axes(trial *t)
             m.ici[axis[i]] = m.ici[axis[j]] = 2;
             check_mesh(t, m);
         }
+}
+
+static void sequences(trial *t)
+{
+    for (int k = 0; k < 6; k++) {
+        t->context = (mx_context_strategy)(k / 2);
+        t->zigzag = k % 2;
+        check_mesh(t, (mx_mesh){.ici[MX_AXIS_CONTEXT] = 2});
+        check_mesh(t, (mx_mesh){.ici[MX_AXIS_CONTEXT] = 4});
+        check_mesh(t, (mx_mesh){.ici[MX_AXIS_CONTEXT] = 2, .ici[MX_AXIS_TENSOR] = 2});
+        check_mesh(t, (mx_mesh){.ici[MX_AXIS_CONTEXT] = 2, .ici[MX_AXIS_SEQUENCE] = 2});
+        check_mesh(t, (mx_mesh){.ici[MX_AXIS_CONTEXT] = 2, .ici[MX_AXIS_FSDP] = 2});
+    }
+}
+
+MX_TEST(sequences_on_meshes)
+{
+    const char *model = getenv("MX_MESH_MODEL");
+    with_model(model ? model : "tests/fixtures/models/llama3", sequences);
 }
 
 MX_TEST(dense_model_on_meshes)
