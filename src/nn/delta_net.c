@@ -15,7 +15,7 @@ static mx_node *unit(mx_graph *g, mx_node *x)
 static mx_node *convolve(mx_graph *g, const mx_build *b, mx_node *x, const mx_delta_net *c)
 {
     int64_t C = x->type.dim[2];
-    mx_node *w = mx_param(g, "conv1d.weight", MX_SHAPE(C, 1, c->taps), "heads,norm,norm",
+    mx_node *w = mx_param(g, "conv1d.weight", MX_SHAPE(C, 1, c->taps), "heads,,",
                           MX_NORMAL(b->init_scale));
     mx_node *state = NULL;
     if (b->cache_len)

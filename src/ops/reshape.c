@@ -41,6 +41,7 @@ typedef struct {
     mx_axis_set axes;
     bool zigzag;
     int dim;
+    const mx_cut *sorted; /* rows in an order of their own: all of them, or gathered; NULL: none */
 } atom;
 
 static int atoms_of(const mx_type *t, const mx_placement *p, atom *out)
@@ -48,10 +49,14 @@ static int atoms_of(const mx_type *t, const mx_placement *p, atom *out)
     int n = 0;
     for (int d = 0; d < t->ndim; d++) {
         const mx_cut *c = &p->dim[d];
+        if (c->sorted_by) {
+            out[n++] = (atom){t->dim[d], mx_cut_axes(c), false, d, c};
+            continue;
+        }
         if (!c->n && t->dim[d] != 1)
-            out[n++] = (atom){t->dim[d], 0, false, d};
+            out[n++] = (atom){t->dim[d], 0, false, d, NULL};
         for (int f = 0; f < c->n; f++)
-            out[n++] = (atom){c->size[f], c->axes[f], c->zigzag[f], d};
+            out[n++] = (atom){c->size[f], c->axes[f], c->zigzag[f], d, NULL};
     }
     return n;
 }
@@ -80,12 +85,16 @@ static bool regroup(const mx_mesh *m, const mx_type *to, atom *a, int n, mx_plac
     for (int d = 0; d < to->ndim; d++) {
         int64_t need = to->dim[d];
         mx_cut c = {0};
+        if (i < n && a[i].sorted && a[i].size == need) {
+            out->dim[d] = *a[i++].sorted;
+            continue;
+        }
         while (need > 1 && i < n) {
             int64_t pieces = mx_mesh_size(m, a[i].axes);
             *whole = i;
             int64_t take = a[i].size <= need ? a[i].size : need;
             bool parts = take < a[i].size; /* chunks must not be taken apart */
-            if (need % take || a[i].size % take || take % pieces || (parts && a[i].zigzag) ||
+            if (a[i].sorted || need % take || a[i].size % take || take % pieces || (parts && a[i].zigzag) ||
                 !add_factor(&c, take, a[i].axes, a[i].zigzag))
                 return false;
             need /= take;
@@ -109,7 +118,7 @@ static void place(const mx_node *n, mx_partition_call *p)
         if (regroup(p->mesh, &n->type, a, count, &p->out[0], &whole))
             return;
         mx_cut *c = &p->in[0].dim[a[whole].dim];
-        if (!c->n) { /* nothing to gather there: give up */
+        if (!c->n && !c->sorted_by) { /* nothing to gather there: give up */
             p->in[0] = p->out[0] = (mx_placement){.partial = partial};
             return;
         }
