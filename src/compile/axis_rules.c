@@ -1,8 +1,8 @@
-/* axis_rules.c - see axis_rules.h. The defaults are those of MaxText's base.yml. */
+/* axis_rules.c - the list of rules: MaxText's defaults (base.yml) and what a user sets. See
+ * axis_rules.h. */
 #include "compile/axis_rules.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -10,7 +10,8 @@ static const struct {
 } defaults[] = {
     {"circular_repeats", ""},
     {"activation_embed_and_logits_batch", "data stage fsdp fsdp_transpose expert"},
-    {"activation_embed_and_logits_batch_sequence", "data stage fsdp fsdp_transpose context context_usp_ulysses expert"},
+    {"activation_embed_and_logits_batch_sequence",
+     "data stage fsdp fsdp_transpose context context_usp_ulysses expert"},
     {"activation_vocab", "tensor sequence"},
     {"activation_vocab", "tensor"},
     {"activation_vocab", "sequence"},
@@ -153,100 +154,4 @@ mx_status mx_axis_rules_set(mx_axis_rules *r, const char *text, bool more)
     r->n = kept;
     insert(r, at, text, n, axes);
     return MX_OK;
-}
-
-/* --- placements --- */
-
-typedef struct {
-    const char *name;
-    size_t n;
-    int64_t unit;
-    bool uneven; /* pieces may be rounded up */
-} dim_name;
-
-static bool named(const dim_name *d, const char *name)
-{
-    return strlen(name) == d->n && memcmp(d->name, name, d->n) == 0;
-}
-
-/* False when there are not as many names as dims, or a name occurs twice. */
-static bool read_names(const char *axes, const mx_type *t, dim_name *out)
-{
-    const char *p = axes;
-    for (int d = 0; d < t->ndim; d++) {
-        size_t n = strcspn(p, ",");
-        const char *star = memchr(p, '*', n);
-        out[d] = (dim_name){.name = p, .n = star ? (size_t)(star - p) : n, .unit = 1};
-        if (star)
-            out[d].unit = strtoll(star + 1, NULL, 10);
-        if (out[d].unit < 1 || t->dim[d] % out[d].unit)
-            return false;
-        out[d].uneven = named(&out[d], "vocab") || named(&out[d], "activation_vocab");
-        for (int e = 0; e < d; e++)
-            if (out[d].n && out[e].n == out[d].n && memcmp(out[e].name, out[d].name, out[d].n) == 0)
-                return false;
-        if (!p[n] && d + 1 < t->ndim)
-            return false;
-        p += n + (p[n] != 0);
-    }
-    return !*p;
-}
-
-/* The axes of a rule that divide the dim, outermost first. */
-static mx_axis_set dividing(const mx_mesh *m, mx_axis_set axes, int dim, int64_t count, bool uneven,
-                            mx_axis_report *report)
-{
-    mx_axis_set kept = 0;
-    int64_t pieces = 1;
-    for (int a = 0; a < MX_AXIS_COUNT; a++) {
-        int degree = mx_mesh_degree(m, (mx_axis)a);
-        if (!(axes >> a & 1) || degree == 1)
-            continue;
-        if (uneven ? count >= pieces * degree : count % (pieces * degree) == 0) {
-            kept |= 1u << a;
-            pieces *= degree;
-        } else if (report && report->n_dropped < MX_MAX_DROPPED) {
-            report->dropped[report->n_dropped++] = (mx_axis_dropped){dim, (mx_axis)a, count};
-        }
-    }
-    return kept;
-}
-
-bool mx_axis_rules_place(const mx_axis_rules *r, const mx_mesh *m, const char *axes,
-                         const mx_type *t, mx_placement *out, mx_axis_report *report)
-{
-    dim_name name[MX_MAX_DIMS];
-    mx_axis_set used = 0, of[MX_MAX_DIMS] = {0};
-    bool done[MX_MAX_DIMS] = {0};
-    *out = (mx_placement){0};
-    if (!read_names(axes, t, name))
-        return false;
-    for (int i = 0; i < r->n; i++)
-        for (int d = 0; d < t->ndim; d++)
-            if (!done[d] && named(&name[d], r->rule[i].name) && !(used & r->rule[i].axes)) {
-                done[d] = true;
-                of[d] = r->rule[i].axes;
-                used |= of[d];
-            }
-    for (int d = 0; d < t->ndim; d++)
-        out->dim[d] = mx_cut_of(t->dim[d], dividing(m, of[d], d, t->dim[d] / name[d].unit,
-                                                    name[d].uneven, report));
-    return true;
-}
-
-void mx_axis_rules_zigzag(const char *axes, const mx_mesh *m, const mx_type *t, mx_placement *p)
-{
-    static const char end[] = "length";
-    dim_name name[MX_MAX_DIMS];
-    if (!read_names(axes, t, name))
-        return;
-    for (int d = 0; d < t->ndim; d++) {
-        mx_cut *c = &p->dim[d];
-        size_t n = name[d].n, k = sizeof end - 1;
-        bool sequence = n >= k && memcmp(name[d].name + n - k, end, k) == 0;
-        int64_t pieces = mx_mesh_size(m, mx_cut_axes(c));
-        if (sequence && c->n == 1 && c->axes[0] >> MX_AXIS_CONTEXT & 1 &&
-            t->dim[d] % (2 * pieces) == 0)
-            c->zigzag[0] = true;
-    }
 }

@@ -28,11 +28,10 @@ static bool wanted(mx_partitioner *p, const mx_node *n, mx_placement *out)
     }
     if (p->how->zigzag && n->op != &mx_op_variable)
         mx_axis_rules_zigzag(n->axes, p->how->mesh, &n->type, out);
-    for (int i = 0; i < report.n_dropped && p->how->report; i++) {
-        const mx_axis_dropped *d = &report.dropped[i];
-        mx_str_addf(p->how->report, "%s: dim %d (%lld) does not divide by %s=%d\n",
-                    n->name ? n->name : n->op->name, d->dim, (long long)d->size,
-                    mx_axis_name(d->axis), mx_mesh_degree(p->how->mesh, d->axis));
+    for (int i = 0; i < report.n && p->how->report; i++) {
+        mx_axis_loss_print(p->how->report, n->name ? n->name : n->op->name, n->axes, p->how->mesh,
+                           &report.loss[i]);
+        mx_str_add(p->how->report, "\n");
     }
     return true;
 }
@@ -169,11 +168,13 @@ static void copy_node(mx_partitioner *p, const mx_node *n)
     check_shape(p, n, y, &c);
     mx_local_value *v = &p->value[n->id];
     v->weight = weight;
+    v->made_by = y;
     set_value(p, n, y, &c.out[0]);
     if (n->n_out > 1) {
         v->more = mx_arena_copy(arena(p), c.out, sizeof c.out);
         v->made = mx_arena_copy(arena(p), c.made, sizeof c.made);
-    } else if (c.has_want && !mx_placement_equal(&c.out[0], &c.want))
+    }
+    if (c.has_want && !mx_placement_equal(&c.out[0], &c.want))
         set_value(p, n, mx_reshard(p, y, &n->type, &c.out[0], &c.want, 0), &c.want);
     if (n->name && !v->node->name)
         v->node->name = mx_arena_strdup(arena(p), n->name);
@@ -184,7 +185,7 @@ static void copy_output(mx_partitioner *p, const mx_node *n)
     int64_t k = *(const int64_t *)n->attr;
     const mx_local_value *v = &p->value[n->in[0]->id];
     mx_placement at = k ? v->more[k] : v->at;
-    mx_node *y = k && v->made[k] ? v->made[k] : mx_output(p->to, v->node, (int)k);
+    mx_node *y = k && v->made[k] ? v->made[k] : k ? mx_output(p->to, v->made_by, (int)k) : v->node;
     mx_placement want;
     p->value[n->id].weight = v->weight;
     if (wanted(p, n, &want) && !mx_placement_equal(&at, &want)) {

@@ -4,7 +4,7 @@
 #include "base/rng.h"
 #include "base/stack.h"
 #include "device/cpu/queue.h"
-#include "ir/mesh.h"
+#include "ir/placement.h"
 #include "ops.h"
 #include "ops/load.h"
 #include <math.h>
@@ -408,15 +408,7 @@ static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
 /* The place of element i in the whole tensor: values do not depend on how it is cut. */
 static int64_t global_index(const mx_var *v, int64_t i)
 {
-    int64_t at = 0, step = 1;
-    if (!v->box)
-        return i;
-    for (int d = v->type.ndim - 1; d >= 0; d--) {
-        at += (v->box->from[d] + i % v->type.dim[d]) * step;
-        i /= v->type.dim[d];
-        step *= v->box->whole.dim[d];
-    }
-    return at;
+    return v->box ? mx_box_element(v->box, &v->type, i) : i;
 }
 
 /* Runs of elements through one buffer: a model that just fits has no room for a second embedding

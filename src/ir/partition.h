@@ -8,7 +8,7 @@
 #define MX_IR_PARTITION_H
 
 #include "ir/graph.h"
-#include "ir/mesh.h"
+#include "ir/placement.h"
 
 /* How attention reaches keys that other ranks of the `context` axis have. */
 typedef enum { MX_CONTEXT_ALL_GATHER, MX_CONTEXT_RING, MX_CONTEXT_ULYSSES } mx_context_strategy;

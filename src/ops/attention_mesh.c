@@ -77,8 +77,9 @@ static mx_node *places_of(mx_graph *g, const mx_partition_call *p, int rank, con
                           mx_shape s)
 {
     double *v = mx_arena_alloc(&g->arena, sizeof *v * (size_t)s.dim[1]);
+    int64_t whole = s.dim[1] * mx_mesh_size(p->mesh, mx_cut_axes(length));
     for (int64_t i = 0; i < s.dim[1]; i++)
-        v[i] = (double)mx_cut_index(p->mesh, rank, length, i);
+        v[i] = (double)mx_cut_index(p->mesh, rank, length, whole, i);
     return mx_broadcast_to(g, mx_table(g, MX_SHAPE(1, s.dim[1]), MX_I32, v),
                            MX_SHAPE(s.dim[0], s.dim[1]));
 }
@@ -90,8 +91,8 @@ static void take_heads(mx_graph *g, const mx_node *n, mx_node **in, const mx_par
     int64_t share = heads_of(n, MX_ATTN_Q) / heads_of(n, MX_ATTN_K);
     if (heads >= kv * share)
         return;
-    mx_box mine = mx_box_of(p->mesh, p->rank, &n->type, &p->out[0]);
-    int64_t first = mine.from[2] / share, count = (heads + share - 1) / share;
+    int64_t mine = mx_cut_from(p->mesh, p->rank, &p->out[0].dim[2], n->type.dim[2]);
+    int64_t first = mine / share, count = (heads + share - 1) / share;
     in[MX_ATTN_K] = mx_slice(g, in[MX_ATTN_K], 2, first, count);
     in[MX_ATTN_V] = mx_slice(g, in[MX_ATTN_V], 2, first, count);
 }

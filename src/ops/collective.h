@@ -7,7 +7,7 @@
 #ifndef MX_OPS_COLLECTIVE_H
 #define MX_OPS_COLLECTIVE_H
 
-#include "ir/mesh.h"
+#include "ir/placement.h"
 #include "ir/op.h"
 #include "ir/process_group.h"
 

@@ -67,9 +67,11 @@ static void place(const mx_node *n, mx_partition_call *p)
 
 static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
 {
-    mx_box mine = mx_box_of(p->mesh, p->rank, &n->in[0]->type, &p->in[0]);
-    mx_node *ids = mine.from[0] ? mx_affine(g, in[1], 1, -(double)mine.from[0]) : in[1];
-    return mx_embed(g, in[0], ids);
+    const mx_cut *rows = &p->in[0].dim[0];
+    if (!rows->n)
+        return mx_embed(g, in[0], in[1]);
+    int64_t first = mx_cut_from(p->mesh, p->rank, rows, n->in[0]->type.dim[0]);
+    return mx_embed(g, in[0], mx_affine(g, in[1], 1, -(double)first));
 }
 
 const mx_op mx_op_embed = {

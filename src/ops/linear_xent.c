@@ -168,10 +168,10 @@ static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_part
     mx_axis_set axes = mx_cut_axes(&p->in[W].dim[0]);
     if (!axes)
         return mx_apply(g, n->op, a, 3, in);
-    mx_box mine = mx_box_of(p->mesh, p->rank, &n->in[W]->type, &p->in[W]);
+    int64_t words = n->in[W]->type.dim[0];
+    int64_t first = mx_cut_from(p->mesh, p->rank, &p->in[W].dim[0], words);
     mx_node *lse = mx_linear_xent_slice(g, in[X], in[W], in[LABELS],
-                                        (mx_xent_slice){a->scale, a->softcap, mine.from[0],
-                                                        n->in[W]->type.dim[0]});
+                                        (mx_xent_slice){a->scale, a->softcap, first, words});
     mx_collective_attr c = {.axes = axes, .size = mx_mesh_size(p->mesh, axes),
                             .index = mx_mesh_index(p->mesh, p->rank, axes)};
     mx_node *picked = mx_all_reduce(g, mx_output(g, lse, 1), c);

@@ -57,8 +57,8 @@ static void write_rows(mx_step *s, const mx_partition *p, const char *name,
         return;
     for (int64_t b = 0; b < n->type.dim[0]; b++)
         for (int64_t i = 0; i < n->type.dim[1]; i++) {
-            int64_t row = p ? mx_cut_index(p->mesh, p->rank, &n->box->at.dim[0], b) : b;
-            int64_t at = p ? mx_cut_index(p->mesh, p->rank, &n->box->at.dim[1], i) : i;
+            int64_t row = p ? mx_cut_index(p->mesh, p->rank, &n->box->at.dim[0], B, b) : b;
+            int64_t at = p ? mx_cut_index(p->mesh, p->rank, &n->box->at.dim[1], S, i) : i;
             rows[b * n->type.dim[1] + i] = value(row, at);
         }
     MX_CHECK_OK(mx_exec_write(s->exec, name, rows));
@@ -107,16 +107,8 @@ static double compare(trial *t, mx_step *s, const mx_node *v)
     for (int64_t i = 0; i < mx_type_count(&all.type); i++)
         top = fmax(top, fabs((double)b[i]));
     for (int64_t i = 0; i < mx_type_count(&mine.type); i++) {
-        int64_t at = 0, step = 1, k = i;
-        bool pad = false;
-        for (int d = v->type.ndim - 1; d >= 0; d--) {
-            int64_t j = v->box->from[d] + k % v->type.dim[d];
-            pad |= j >= all.type.dim[d];
-            at += j * step;
-            k /= v->type.dim[d];
-            step *= all.type.dim[d];
-        }
-        if (!pad)
+        int64_t at = mx_box_element(v->box, &v->type, i);
+        if (at >= 0)
             off = fmax(off, fabs((double)a[i] - (double)b[at]));
     }
     return off / top;
