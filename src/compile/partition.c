@@ -79,12 +79,32 @@ static void copy_constant(mx_partitioner *p, const mx_node *n)
 
 /* --- everything else --- */
 
+/* A rank's part of a constant is a constant; NULL where it is no box. */
+static mx_node *local_constant(mx_partitioner *p, const mx_node *x, const mx_placement *to)
+{
+    const mx_const_attr *a = x->attr;
+    mx_type t = mx_placement_local(p->how->mesh, &x->type, to);
+    if (!a->table)
+        return mx_constant(p->to, mx_shape_of(&t), t.dtype, a->value);
+    for (int d = 0; d < t.ndim; d++)
+        if (to->dim[d].sorted_by || (to->dim[d].n > 1 && !to->dim[d].n_blocks))
+            return NULL;
+    mx_box box = mx_box_of(p->how->mesh, p->how->rank, &x->type, to);
+    double *table = MX_NEW_N(arena(p), double, mx_type_count(&t));
+    for (int64_t i = 0; i < mx_type_count(&t); i++) {
+        int64_t at = mx_box_element(&box, &t, i);
+        table[i] = at < 0 ? 0 : a->table[at];
+    }
+    return mx_table(p->to, mx_shape_of(&t), t.dtype, table);
+}
+
 /* Value of global node x at a placement, made once. */
 static mx_node *bring(mx_partitioner *p, const mx_node *x, const mx_placement *to, mx_axis_set vary)
 {
     mx_local_value *v = &p->value[x->id];
+    bool constant = x->op == &mx_op_constant;
     vary &= ~mx_placement_axes(to);
-    if (!mx_dtype_is_float(x->type.dtype))
+    if (!mx_dtype_is_float(x->type.dtype) || constant)
         vary = 0;
     if (!vary && mx_placement_equal(&v->at, to))
         return v->node;
@@ -93,7 +113,9 @@ static mx_node *bring(mx_partitioner *p, const mx_node *x, const mx_placement *t
             return m->node;
     mx_moved *m = MX_NEW(arena(p), mx_moved);
     *m = (mx_moved){*to, vary, NULL, v->moved};
-    m->node = mx_reshard(p, v->node, &x->type, &v->at, to, vary);
+    m->node = constant ? local_constant(p, x, to) : NULL;
+    if (!m->node)
+        m->node = mx_reshard(p, v->node, &x->type, &v->at, to, vary);
     v->moved = m;
     return m->node;
 }
@@ -124,6 +146,17 @@ static void decide(mx_partitioner *p, const mx_node *n, mx_partition_call *c)
         n->op->place(n, c);
     else
         mx_place_by_notation(n, c);
+}
+
+/* An op that overwrites a variable must read it where it lies. */
+static void check_alias(mx_partitioner *p, const mx_node *n, const mx_partition_call *c)
+{
+    for (int k = 0; k < n->n_out; k++) {
+        int i = n->op->alias[k] - 1;
+        if (i >= 0 && i < n->n_in && n->in[i] && !mx_placement_equal(&c->in[i], &c->have[i]))
+            mx_graph_fail(p->to, "partition: %s would write to a copy of %s", n->op->name,
+                          n->in[i]->name ? n->in[i]->name : "its input");
+    }
 }
 
 /* Axes over which the ranks do different work in this op. */
@@ -157,6 +190,7 @@ static void copy_node(mx_partitioner *p, const mx_node *n)
     mx_node *in[MX_MAX_IN] = {0};
     bool weight = n->n_in > 0;
     decide(p, n, &c);
+    check_alias(p, n, &c);
     mx_axis_set work = work_axes(n, &c);
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i]) {

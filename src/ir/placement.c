@@ -36,6 +36,24 @@ mx_cut mx_cut_inside(const mx_mesh *m, const mx_cut *c, int64_t size, mx_axis_se
     return out;
 }
 
+mx_cut mx_cut_shared(const mx_mesh *m, const mx_cut *c, int64_t size, mx_axis_set axes)
+{
+    int64_t pieces = mx_mesh_size(m, mx_cut_axes(c) | axes);
+    bool divides = size % pieces == 0 && c->n < MX_MAX_FACTORS && !(mx_cut_axes(c) & axes);
+    for (int b = 0; b < c->n_blocks; b++)
+        divides &= c->block[b] % pieces == 0;
+    return divides ? mx_cut_inside(m, c, size, axes) : *c;
+}
+
+mx_cut mx_cut_resized(const mx_cut *c, int64_t from, int64_t to)
+{
+    mx_cut out = *c;
+    MX_ASSERT(!c->n_blocks, "a dim of blocks");
+    if (c->n)
+        out.size[c->n - 1] = out.size[c->n - 1] * to / from;
+    return out;
+}
+
 /* One block: a dim of its own, of as many factors. */
 static mx_cut one_block(const mx_mesh *m, const mx_cut *c, int64_t size)
 {

@@ -40,8 +40,12 @@ mx_cut mx_cut_of(int64_t size, mx_axis_set axes);
 mx_cut mx_cut_of_blocks(int n, const int64_t *block, mx_axis_set axes);
 /* The pieces of `c`, a dim of `size`, cut once more by axes that it does not have. */
 mx_cut mx_cut_inside(const mx_mesh *m, const mx_cut *c, int64_t size, mx_axis_set axes);
+/* The same where it and what is left of it divide; otherwise c itself. */
+mx_cut mx_cut_shared(const mx_mesh *m, const mx_cut *c, int64_t size, mx_axis_set axes);
 /* Blocks [first, first + n) of a dim that is cut in blocks. */
 mx_cut mx_cut_blocks(const mx_mesh *m, const mx_cut *c, int first, int n);
+/* The same of a dim of another size: the last factor grows or shrinks with it. */
+mx_cut mx_cut_resized(const mx_cut *c, int64_t from, int64_t to);
 mx_axis_set mx_cut_axes(const mx_cut *c);
 bool mx_cut_equal(const mx_cut *a, const mx_cut *b);
 /* Are the same axes in the same order, whatever the sizes? */

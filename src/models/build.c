@@ -54,13 +54,13 @@ mx_node *mx_model_logits(mx_graph *g, const mx_head *h)
 mx_node *mx_head_weight(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied)
 {
     const char *name = tied ? "model.embed_tokens.weight" : "lm_head.weight";
-    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed", MX_NORMAL(b->init_scale));
+    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed_vocab", MX_NORMAL(b->init_scale));
 }
 
 mx_node *mx_head_weight_of_part(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied)
 {
     const char *name = tied ? "model.language_model.embed_tokens.weight" : "lm_head.weight";
-    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed", MX_NORMAL(b->init_scale));
+    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed_vocab", MX_NORMAL(b->init_scale));
 }
 
 mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *head_dim)

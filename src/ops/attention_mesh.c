@@ -27,12 +27,11 @@ static int64_t heads_of(const mx_node *n, int i)
     return n->in[i]->type.dim[2];
 }
 
-/* Can query heads be cut so? */
-static bool heads_fit(const mx_node *n, const mx_partition_call *p, const mx_cut *c)
+/* Can query heads be cut in so many pieces? */
+static bool heads_fit(const mx_node *n, int64_t pieces)
 {
-    int64_t pieces = mx_mesh_size(p->mesh, mx_cut_axes(c));
     int64_t h = heads_of(n, MX_ATTN_Q), k = heads_of(n, MX_ATTN_K);
-    return c->n <= 1 && h % pieces == 0 && (k % pieces == 0 || pieces % k == 0);
+    return h % pieces == 0 && (k % pieces == 0 || pieces % k == 0);
 }
 
 static bool takes_turns(const mx_node *n, const mx_partition_call *p, const mx_cut *length)
@@ -45,15 +44,17 @@ void mx_attention_place(const mx_node *n, mx_partition_call *p)
 {
     mx_cut batch = p->have[MX_ATTN_Q].dim[0], length = p->have[MX_ATTN_Q].dim[1];
     mx_cut heads = p->have[MX_ATTN_Q].dim[2];
-    if (!heads_fit(n, p, &heads))
+    int64_t h = heads_of(n, MX_ATTN_Q), k = heads_of(n, MX_ATTN_K);
+    if (!heads_fit(n, mx_mesh_size(p->mesh, mx_cut_axes(&heads))))
         heads = (mx_cut){0};
-    mx_cut both = mx_cut_of(heads_of(n, MX_ATTN_Q), mx_cut_axes(&heads) | mx_cut_axes(&length));
-    if (p->context == MX_CONTEXT_ULYSSES && length.n && heads_fit(n, p, &both)) {
-        heads = both;
+    mx_axis_set both = mx_cut_axes(&heads) | mx_cut_axes(&length);
+    if (p->context == MX_CONTEXT_ULYSSES && heads_fit(n, mx_mesh_size(p->mesh, both))) {
+        heads = mx_cut_inside(p->mesh, &heads, h, mx_cut_axes(&length));
         length = (mx_cut){0};
     }
-    int64_t pieces = mx_mesh_size(p->mesh, mx_cut_axes(&heads));
-    bool keys_too = heads_of(n, MX_ATTN_K) % pieces == 0; /* else each takes what it needs */
+    /* Where there are fewer keys than ranks each takes what it needs. */
+    bool keys_too = k % mx_mesh_size(p->mesh, mx_cut_axes(&heads)) == 0;
+    mx_cut keys = keys_too ? mx_cut_resized(&heads, h, k) : (mx_cut){0};
     for (int i = 0; i < MX_ATTN_N_IN; i++) {
         p->in[i] = (mx_placement){0};
         if (!n->in[i])
@@ -66,15 +67,14 @@ void mx_attention_place(const mx_node *n, mx_partition_call *p)
         if (of_query(i) || takes_turns(n, p, &length))
             p->in[i].dim[1] = length;
         if (i <= MX_ATTN_V)
-            p->in[i].dim[2] = i == MX_ATTN_Q || keys_too ? heads : (mx_cut){0};
+            p->in[i].dim[2] = i == MX_ATTN_Q ? heads : keys;
     }
     p->out[0] = (mx_placement){{batch, length, heads}};
     p->out[1] = (mx_placement){{batch, heads, length}};
 }
 
-/* The places in the sequence of what a rank has of it, (rows, n). */
-static mx_node *places_of(mx_graph *g, const mx_partition_call *p, int rank, const mx_cut *length,
-                          mx_shape s)
+mx_node *mx_attention_places(mx_graph *g, const mx_partition_call *p, int rank,
+                             const mx_cut *length, mx_shape s)
 {
     double *v = mx_arena_alloc(&g->arena, sizeof *v * (size_t)s.dim[1]);
     int64_t whole = s.dim[1] * mx_mesh_size(p->mesh, mx_cut_axes(length));
@@ -149,7 +149,7 @@ static mx_node *ring(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_c
         int source = mx_mesh_member(p->mesh, p->rank, axes, (index - i + size) % size);
         mx_shape s = MX_SHAPE(in[MX_ATTN_K]->type.dim[0], in[MX_ATTN_K]->type.dim[1]);
         if (!placed)
-            in[MX_ATTN_K_POS] = places_of(g, p, source, &p->in[MX_ATTN_K].dim[1], s);
+            in[MX_ATTN_K_POS] = mx_attention_places(g, p, source, &p->in[MX_ATTN_K].dim[1], s);
         part[i] = attend(g, n, in);
         in[MX_ATTN_SINKS] = NULL; /* it is in the first sum */
         for (int k = MX_ATTN_K; k < MX_ATTN_SINKS && i + 1 < size; k++)
@@ -169,9 +169,9 @@ mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, m
     if (length->n && !in[MX_ATTN_Q_POS]) {
         mx_shape q = MX_SHAPE(now[MX_ATTN_Q]->type.dim[0], now[MX_ATTN_Q]->type.dim[1]);
         mx_shape k = MX_SHAPE(now[MX_ATTN_K]->type.dim[0], now[MX_ATTN_K]->type.dim[1]);
-        now[MX_ATTN_Q_POS] = places_of(g, p, p->rank, length, q);
+        now[MX_ATTN_Q_POS] = mx_attention_places(g, p, p->rank, length, q);
         if (!turns)
-            now[MX_ATTN_K_POS] = places_of(g, p, p->rank, &(mx_cut){0}, k);
+            now[MX_ATTN_K_POS] = mx_attention_places(g, p, p->rank, &(mx_cut){0}, k);
     }
     return turns ? ring(g, n, now, p) : mx_apply(g, n->op, n->attr, MX_ATTN_N_IN, now);
 }

@@ -3,8 +3,8 @@
  * M rows of this rank, sorted by expert; E experts, of which each of the R ranks of the group has
  * E / R, in order; C rows of room.
  *     exchange_plan  start (E + 1)             ->  table (R, E + 1), start (E / R + 1)
- *     exchange_rows  x (M, d)  table           ->  (C, d)
- *     return_rows    y (C, d)  table           ->  (M, d)
+ *     exchange_rows  x (M, *)  table           ->  (C, *)
+ *     return_rows    y (C, *)  table           ->  (M, *)
  * The table is every rank's starts. What a rank receives lies by expert, and inside an expert by the
  * rank it came from; the second output says where its experts begin. Rows beyond the last are 0, and
  * so are, on the way back, rows that belong to no expert. Each of the two is the other's gradient.
@@ -185,8 +185,8 @@ static void infer_rows(mx_graph *g, mx_node *n)
     const mx_collective_attr *a = n->attr;
     n->type = n->in[0]->type;
     n->type.dim[0] = a->to;
-    if (n->type.ndim != 2 || n->in[1]->type.ndim != 2)
-        mx_graph_fail_inputs(g, n, "expected rows (M, d) and a table of starts");
+    if (n->type.ndim < 1 || n->in[1]->type.ndim != 2)
+        mx_graph_fail_inputs(g, n, "expected rows (M, *) and a table of starts");
 }
 
 static size_t exchange_work(const mx_node *n, int n_threads)

@@ -94,11 +94,13 @@ static void grouped_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node *
 
 /* --- on a mesh --- */
 
-/* Rows that go with these experts: where the experts are cut, each rank's own from everywhere. */
-static mx_cut rows_for(const mx_partition_call *p, const mx_cut *rows, const mx_cut *experts)
+mx_cut mx_grouped_rows(const mx_partition_call *p, const mx_cut *rows, mx_cut *experts)
 {
     mx_cut out = *rows;
-    if (!experts->n || out.exchanged || !out.sorted_by)
+    /* The tokens must be cut by what cuts the experts; otherwise every rank has all experts. */
+    if (!rows->sorted_by || (mx_cut_axes(experts) & ~mx_cut_axes(rows)))
+        *experts = (mx_cut){0};
+    if (!experts->n || out.exchanged)
         return out;
     int64_t mine = out.size[0] / mx_mesh_size(p->mesh, out.axes[0]);
     for (int f = 1; f < out.n; f++)
@@ -115,11 +117,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     bool in_out = ((const grouped_attr *)n->attr)->in_out;
     int of_in = in_out ? 1 : 2, of_out = in_out ? 2 : 1;
     mx_cut experts = p->have[1].dim[0];
-    /* The tokens must be cut by what cuts the experts; otherwise every rank has all experts. */
-    if (!p->have[0].dim[0].sorted_by ||
-        (mx_cut_axes(&experts) & ~mx_cut_axes(&p->have[0].dim[0])))
-        experts = (mx_cut){0};
-    mx_cut rows = rows_for(p, &p->have[0].dim[0], &experts);
+    mx_cut rows = mx_grouped_rows(p, &p->have[0].dim[0], &experts);
     mx_axis_set used = mx_cut_axes(&rows);
     mx_cut out = mx_cut_without(&p->have[1].dim[of_out], used);
     mx_cut in = mx_cut_without(&p->have[1].dim[of_in], used | mx_cut_axes(&out));

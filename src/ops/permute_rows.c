@@ -51,17 +51,16 @@ static void permute_rows_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_n
     din[0] = mx_unpermute_sum(g, in, rows);
 }
 
-/* Tokens lie as those that were sorted. */
+/* Tokens lie as those that were sorted. Their rows are gathered before they are copied. */
 static void place(const mx_node *n, mx_partition_call *p)
 {
     mx_cut entries = p->have[1].dim[0], tokens = entries;
     if (tokens.n)
         tokens.size[tokens.n - 1] /= n->in[1]->type.dim[0] / n->in[0]->type.dim[0];
     tokens.sorted_by = 0;
-    mx_cut width = mx_cut_without(&p->have[0].dim[1], mx_cut_axes(&entries));
-    p->in[0] = (mx_placement){{tokens, width}};
+    p->in[0] = (mx_placement){{tokens}};
     p->in[1] = p->in[2] = (mx_placement){{entries}};
-    p->out[0] = (mx_placement){{entries, width}};
+    p->out[0] = (mx_placement){{entries}};
 }
 
 const mx_op mx_op_permute_rows = {

@@ -41,7 +41,7 @@ typedef struct {
     mx_axis_set axes;
     bool zigzag;
     int dim;
-    const mx_cut *sorted; /* rows in an order of their own: all of them, or gathered; NULL: none */
+    const mx_cut *whole; /* rows in an order of their own, or blocks: all of it, or gathered */
 } atom;
 
 static int atoms_of(const mx_type *t, const mx_placement *p, atom *out)
@@ -49,7 +49,7 @@ static int atoms_of(const mx_type *t, const mx_placement *p, atom *out)
     int n = 0;
     for (int d = 0; d < t->ndim; d++) {
         const mx_cut *c = &p->dim[d];
-        if (c->sorted_by) {
+        if (c->sorted_by || c->n_blocks) {
             out[n++] = (atom){t->dim[d], mx_cut_axes(c), false, d, c};
             continue;
         }
@@ -85,8 +85,8 @@ static bool regroup(const mx_mesh *m, const mx_type *to, atom *a, int n, mx_plac
     for (int d = 0; d < to->ndim; d++) {
         int64_t need = to->dim[d];
         mx_cut c = {0};
-        if (i < n && a[i].sorted && a[i].size == need) {
-            out->dim[d] = *a[i++].sorted;
+        if (i < n && a[i].whole && a[i].size == need) {
+            out->dim[d] = *a[i++].whole;
             continue;
         }
         while (need > 1 && i < n) {
@@ -94,8 +94,8 @@ static bool regroup(const mx_mesh *m, const mx_type *to, atom *a, int n, mx_plac
             *whole = i;
             int64_t take = a[i].size <= need ? a[i].size : need;
             bool parts = take < a[i].size; /* chunks must not be taken apart */
-            if (a[i].sorted || need % take || a[i].size % take || take % pieces || (parts && a[i].zigzag) ||
-                !add_factor(&c, take, a[i].axes, a[i].zigzag))
+            if (a[i].whole || need % take || a[i].size % take || take % pieces ||
+                (parts && a[i].zigzag) || !add_factor(&c, take, a[i].axes, a[i].zigzag))
                 return false;
             need /= take;
             a[i].size /= take;

@@ -2,6 +2,7 @@
 #include "compile/partition.h"
 #include "dist/local.h"
 #include "ops.h"
+#include "ops/load.h"
 #include "store/hf_dir.h"
 #include "../test.h"
 #include "train/step.h"
@@ -42,7 +43,7 @@ static mx_step_options options(const mx_partition *p)
 {
     mx_step_options o = {.kind = MX_STEP_GRADS,
                          .shape = {.batch = B, .seq = S, .packed = getenv("MX_MESH_PACKED")}};
-    o.compile.compute = MX_F32;
+    o.compile.compute = getenv("MX_MESH_F64") ? MX_F64 : MX_F32;
     o.compile.partition = p;
     return o;
 }
@@ -102,14 +103,13 @@ static double compare(trial *t, mx_step *s, const mx_node *v)
     MX_CHECK(mine.data && all.data, "%s", name);
     if (!mine.data || !all.data)
         return INFINITY;
-    const float *a = mine.data, *b = all.data;
     double top = 1e-12, off = 0;
     for (int64_t i = 0; i < mx_type_count(&all.type); i++)
-        top = fmax(top, fabs((double)b[i]));
+        top = fmax(top, fabs(mx_load_f64(&all, i)));
     for (int64_t i = 0; i < mx_type_count(&mine.type); i++) {
         int64_t at = mx_box_element(v->box, &v->type, i);
         if (at >= 0)
-            off = fmax(off, fabs((double)a[i] - (double)b[at]));
+            off = fmax(off, fabs(mx_load_f64(&mine, i) - mx_load_f64(&all, at)));
     }
     return off / top;
 }
@@ -134,11 +134,10 @@ static void *rank_main(void *arg)
     }
     MX_CHECK_OK(mx_session_init(s, 11));
     run(&step, &p);
-    float mine = 0, whole = 0;
-    MX_CHECK_OK(mx_exec_read(step.exec, "loss", &mine));
-    MX_CHECK_OK(mx_exec_read(t->whole.exec, "loss", &whole));
+    mx_tensor loss = mx_exec_tensor(step.exec, "loss"), all = mx_exec_tensor(t->whole.exec, "loss");
+    double mine = mx_load_f64(&loss, 0), whole = mx_load_f64(&all, 0);
     pthread_mutex_lock(&t->lock);
-    double off = fabs((double)mine - (double)whole) / (double)whole;
+    double off = fabs(mine - whole) / whole;
     if (off > t->worst)
         t->worst = off, snprintf(t->where, sizeof t->where, "loss %g, expected %g", mine, whole);
     for (int i = 0; i < step.graph.n_nodes; i++) {
@@ -176,7 +175,7 @@ static void check_mesh(trial *t, mx_mesh mesh)
         if (mx_mesh_degree(&mesh, (mx_axis)a) > 1)
             mx_str_addf(&s, "%s=%d ", mx_axis_name((mx_axis)a), mx_mesh_degree(&mesh, (mx_axis)a));
     mx_str_addf(&s, "(strategy %d%s)", t->context, t->zigzag ? ", zigzag" : "");
-    MX_CHECK(t->worst < 2e-5, "%s: %s off by %.3g", mx_str_text(&s), t->where, t->worst);
+    MX_CHECK(t->worst < (getenv("MX_MESH_F64") ? 1e-9 : 2e-5), "%s: %s off by %.3g", mx_str_text(&s), t->where, t->worst);
     mx_str_fini(&s);
 }
 
