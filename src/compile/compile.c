@@ -98,16 +98,12 @@ static mx_node *sum_variable(mx_graph *g, const mx_node *w)
     mx_type t = mx_type_of(MX_F32, mx_shape_of(&w->type));
     mx_node *v = mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_GRADIENT});
     v->axes = w->axes;
+    v->box = w->box;
     return v;
 }
 
-static void use_gradients(mx_graph *g, mx_grads_use use, const mx_optimizer *opt, mx_node **var,
-                          mx_node **grad, int n)
+static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node **grad, int n)
 {
-    if (use == MX_GRADS_APPLY) {
-        mx_pass_optimizer(g, opt, var, grad, n);
-        return;
-    }
     mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_input(g, "first", MX_SCALAR, MX_F32) : NULL;
     for (int i = 0; i < n; i++) {
         char name[512];
@@ -153,7 +149,10 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->gpu && keeps_all)
         mx_pass_join_backward(g);
     MX_TRY(after(g, o, "autodiff"));
-    use_gradients(g, use, opt, var, grad, n);
+    if (use == MX_GRADS_APPLY)
+        mx_pass_optimizer(g, opt, var, grad, n, o->partition);
+    else
+        keep_gradients(g, use, var, grad, n);
     MX_TRY(after(g, o, "optimizer"));
     MX_TRY(mx_pass_remat(g, remat));
     MX_TRY(after(g, o, "remat"));
@@ -181,13 +180,14 @@ mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimize
         if (w->op != &mx_op_variable || a->kind != MX_VAR_WEIGHT || a->frozen)
             continue;
         var[n] = mx_variable(g, w->name, w->type, *a);
-        var[n]->axes = w->axes;
+        var[n]->axes = w->axes ? mx_arena_strdup(&g->arena, w->axes) : NULL;
+        var[n]->box = w->box ? mx_arena_copy(&g->arena, w->box, sizeof *w->box) : NULL;
         grad[n] = sum_variable(g, var[n]);
         if (o->compute != w->type.dtype)
             mx_cast(g, var[n], o->compute); /* its copy follows the update: see optimizer.c */
         n++;
     }
-    mx_pass_optimizer(g, opt, var, grad, n);
+    mx_pass_optimizer(g, opt, var, grad, n, o->partition);
     MX_TRY(after(g, o, "optimizer"));
     return finish(g, o, out);
 }

@@ -22,9 +22,11 @@ typedef struct {
 /* How many steps changed nothing: a scalar variable that the pass adds. */
 #define MX_SKIPPED_STEPS "skipped_steps"
 
-/* grad[i] is the gradient of var[i]; NULL leaves the weight alone. */
+struct mx_partition;
+/* grad[i] is the gradient of var[i]; NULL leaves the weight alone. `on`: the mesh that they are cut
+ * over; NULL: one device. */
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
-                       mx_node *const *grad, int n);
+                       mx_node *const *grad, int n, const struct mx_partition *on);
 
 /* muon.c. How far to go along a direction: w <- w - lr (factor direction + decay w); where the clip
  * scale is not finite nothing happens. */

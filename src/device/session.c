@@ -405,10 +405,12 @@ static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
     return init.kind == MX_INIT_ONES ? 1.0 : init.scale;
 }
 
-/* The place of element i in the whole tensor: values do not depend on how it is cut. */
-static int64_t global_index(const mx_var *v, int64_t i)
+/* Of element i of what a rank has: by its place in the whole tensor, so values do not depend on how
+ * that is cut. Padding is 0. */
+static double initial_at(const mx_var *v, uint64_t seed, uint64_t stream, int64_t i)
 {
-    return v->box ? mx_box_element(v->box, &v->type, i) : i;
+    int64_t at = v->box ? mx_box_element(v->box, &v->type, i) : i;
+    return at < 0 ? 0 : initial(v->attr.init, seed, stream, at);
 }
 
 /* Runs of elements through one buffer: a model that just fits has no room for a second embedding
@@ -436,7 +438,7 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
         if (init.kind != MX_INIT_ZEROS) {
 #pragma omp parallel for schedule(static)
             for (int64_t i = 0; i < m; i++)
-                mx_store_f64(&t, i, initial(init, seed, stream, global_index(v, from + i)));
+                mx_store_f64(&t, i, initial_at(v, seed, stream, from + i));
         }
         MX_TRY(mx_var_write_part(s, v, from, m, buffer));
     }

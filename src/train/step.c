@@ -6,6 +6,7 @@
  */
 #include "train/step.h"
 
+#include "compile/partition.h"
 #include "ops.h"
 #include <string.h>
 
@@ -138,7 +139,9 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
         mx_pass_precision(&model, o->compile.compute);
         mx_pass_narrow_weights(&model);
     }
-    mx_status st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
+    mx_status st = o->compile.partition ? mx_pass_partition(&model, o->compile.partition) : MX_OK;
+    if (!st)
+        st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
     mx_graph_fini(&model);
     return st;
 }
