@@ -48,7 +48,7 @@ static int64_t *element(const mx_program *p, int64_t **memory, const mx_node *n,
 
 static void play(const mx_program *p)
 {
-    size_t bytes[2] = {p->scratch_bytes, p->host_bytes};
+    size_t bytes[2] = {p->value_bytes, p->host_bytes};
     int64_t *memory[2];
     for (int i = 0; i < 2; i++) {
         memory[i] = mx_realloc(NULL, sizeof **memory * (bytes[i] / ITEM + 1));

@@ -324,7 +324,7 @@ static void check_plan(const mx_program *p, uint64_t seed)
     MX_ASSERT(p->n * 2 < 2048);
     int n = lifetimes(p, life);
     for (int a = 0; a < n; a++) {
-        MX_CHECK(life[a].at % 64 == 0 && life[a].at + life[a].bytes <= (int64_t)p->work_offset,
+        MX_CHECK(life[a].at % 64 == 0 && life[a].at + life[a].bytes <= (int64_t)p->value_bytes,
                  "graph %llu: a value at %lld", (unsigned long long)seed, (long long)life[a].at);
         for (int b = 0; b < a; b++) {
             bool same_time = life[a].from <= life[b].to && life[b].from <= life[a].to;

@@ -1,8 +1,9 @@
 /* blocks_bench.cu - each block alone at the sizes of a real model, against its floor.
- *     blocks_bench [experts]      all of them, or grouped products alone
+ *     blocks_bench [experts|packed]      all of them, or grouped products or packed rows alone
  * Floors: bytes over 4.3 TB/s (a device-to-device copy), FLOPs over 989 TFLOP/s.
  */
 #include "gpu.cuh"
+#include "packed.cuh"
 #include "device/cuda/plugin/flash.h"
 #include "device/cuda/plugin/flash_hopper_backward.h"
 #include "device/cuda/plugin/moe_kernels.h"
@@ -116,6 +117,50 @@ static void bench_attention(mx_sdpa *dnn, int b, int s, int hq, int hk, int d, b
             mx_sdpa_plan_free(p);
         }
     cudaFree(qkv), cudaFree(o), cudaFree(dqkv), cudaFree(dout), cudaFree(lse), cudaFree(dot);
+}
+
+/* Milliseconds of the forward and the backward pass, as an op runs them. */
+static void time_packed(const packed_case &c, bool packed, double ms[2])
+{
+    packed_data p(c, 3);
+    char *scratch = device_alloc<char>((int64_t)mx_flash_hopper_backward_bytes(&p.s));
+    const int32_t *ids = packed ? p.ids : NULL;
+    bool hopper = mx_flash_hopper_backward_can(&p.s, &p.a);
+    p.a.q_seg = p.a.k_seg = ids;
+    ms[0] = time_ms([&] {
+        if (packed)
+            CU(mx_flash_segments_find(&p.s, &p.a, 0, p.tables, 0));
+        CU(mx_flash_forward(&p.s, &p.a, 0));
+    });
+    ms[1] = time_ms([&] {
+        CU(hopper ? mx_flash_hopper_backward(&p.s, &p.a, scratch, 0)
+                  : mx_flash_backward(&p.s, &p.a, 0));
+    });
+    cudaFree(scratch);
+}
+/* Packed rows against one document a row with the same kernels, and against none. */
+static void bench_packed()
+{
+    printf("%-28s %22s %22s %22s\n", "packed: forward, backward ms", "unpacked", "one document",
+           "mixed documents");
+    for (int d : {64, 128, 256})
+        for (int s : {1024, 4096, 16384, 32768}) {
+            int b = 16384 / s > 0 ? 16384 / s : 1;
+            packed_case c = {b, s, 32, 8, d, d, PACK_ONE}, mixed = c;
+            mixed.how = PACK_MIXED;
+            double ms[3][2];
+            if (d == 256 && s > 4096)
+                continue;
+            time_packed(c, false, ms[0]), time_packed(c, true, ms[1]);
+            time_packed(mixed, true, ms[2]);
+            char name[64];
+            snprintf(name, sizeof name, "b%d s%d h32/8 d%d", b, s, d);
+            printf("%-28s", name);
+            for (auto &m : ms)
+                printf(" %11.4f %10.4f", m[0], m[1]);
+            printf("\n");
+            fflush(stdout);
+        }
 }
 
 static void bench_decode()
@@ -274,6 +319,10 @@ int main(int argc, char **argv)
         bench_experts();
         return 0;
     }
+    if (argc > 1 && !strcmp(argv[1], "packed")) {
+        bench_packed();
+        return 0;
+    }
     mx_cuda_libs libs = {};
     bench_memory();
     bench_decode();
@@ -281,11 +330,13 @@ int main(int argc, char **argv)
     mx_sdpa *dnn;
     OK(mx_sdpa_open(&dnn, &libs));
     bench_masks();
+    bench_packed();
     bench_attention(dnn, 64, 1024, 12, 12, 64, false);
     bench_attention(dnn, 4, 4096, 32, 8, 64, false);
     bench_attention(dnn, 4, 4096, 32, 8, 64, true);
     bench_attention(dnn, 1, 8192, 32, 8, 128, false);
     bench_attention(dnn, 1, 8192, 32, 8, 128, true);
+    bench_attention(dnn, 4, 4096, 32, 8, 128, false);
     bench_gemm(&libs, 8192, 8192, 8192, false, true);
     bench_gemm(&libs, 16384, 16384, 2048, false, true);
     bench_gemm(&libs, 16384, 2048, 8192, false, true);

@@ -6,6 +6,7 @@
 #include "device/cuda/plugin/flash.h"
 #include "device/cuda/plugin/flash_hopper.h"
 #include "device/cuda/plugin/flash_hopper_backward.h"
+#include "packed.cuh"
 
 struct sdpa_case {
     const char *name;
@@ -13,7 +14,7 @@ struct sdpa_case {
     bool causal;
     int window;
     float cap;
-    bool sinks, padded, packed, deterministic;
+    bool sinks, padded, deterministic;
     bool may_lack; /* cuDNN may refuse it: say so, do not fail */
 };
 
@@ -22,38 +23,17 @@ static mx_sdpa_stride packed_stride(int s, int h, int d)
     return {(int64_t)s * h * d, (int64_t)h * d, d};
 }
 
-/* Documents of lengths 100, 0, 60, ... fill the batch's rows one after another. */
-static void document_tables(const sdpa_case &c, std::vector<int32_t> &len,
-                            std::vector<int32_t> &start)
-{
-    int total = c.b * c.s, at = 0;
-    for (int i = 0; i < 8; i++) {
-        int n = i == 1 ? 0 : i == 7 ? total - at : std::min(total - at, 40 + 30 * i);
-        n = std::min(n, c.s);
-        len.push_back(n);
-        start.push_back(at);
-        at += n;
-    }
-    start.push_back(at);
-}
-
 static void test_sdpa(mx_sdpa *dnn, const sdpa_case &c)
 {
-    std::vector<int32_t> len, start;
-    int docs = c.b;
+    std::vector<int32_t> len;
     int64_t T = (int64_t)c.b * c.s;
-    if (c.packed) {
-        document_tables(c, len, start);
-        docs = (int)len.size();
-    } else if (c.padded) {
-        for (int i = 0; i < c.b; i++)
-            len.push_back(c.s - 37 * i - 5);
-    }
+    for (int i = 0; c.padded && i < c.b; i++)
+        len.push_back(c.s - 37 * i - 5);
     mx_sdpa_shape sh = {};
-    sh.batch = docs, sh.seq_q = sh.seq_kv = c.s, sh.heads_q = c.hq, sh.heads_kv = c.hk;
+    sh.batch = c.b, sh.seq_q = sh.seq_kv = c.s, sh.heads_q = c.hq, sh.heads_kv = c.hk;
     sh.dim_qk = c.d, sh.dim_v = c.dv, sh.scale = 1 / sqrtf((float)c.d), sh.softcap = c.cap;
     sh.window = c.window, sh.causal = c.causal, sh.sinks = c.sinks, sh.padded = c.padded;
-    sh.packed = c.packed, sh.deterministic = c.deterministic, sh.stats = true, sh.total_tokens = T;
+    sh.deterministic = c.deterministic, sh.stats = true;
     sh.q = sh.dq = packed_stride(c.s, c.hq, c.d), sh.k = sh.dk = packed_stride(c.s, c.hk, c.d);
     sh.v = sh.dv = packed_stride(c.s, c.hk, c.dv), sh.o = sh.dout = packed_stride(c.s, c.hq, c.dv);
     mx_sdpa_plan *f = NULL, *b = NULL;
@@ -72,7 +52,7 @@ static void test_sdpa(mx_sdpa *dnn, const sdpa_case &c)
         return;
     }
     int64_t nq = T * c.hq * c.d, nk = T * c.hk * c.d, nv = T * c.hk * c.dv, no = T * c.hq * c.dv;
-    int64_t nl = (int64_t)docs * c.hq * c.s;
+    int64_t nl = (int64_t)c.b * c.hq * c.s;
     mx_bf16 *q = device_random<mx_bf16>(nq, 1, 2), *k = device_random<mx_bf16>(nk, 2, 2);
     mx_bf16 *v = device_random<mx_bf16>(nv, 3, 1), *dout = device_random<mx_bf16>(no, 4, 1);
     mx_bf16 *o = device_alloc<mx_bf16>(no), *dq = device_alloc<mx_bf16>(nq);
@@ -90,17 +70,8 @@ static void test_sdpa(mx_sdpa *dnn, const sdpa_case &c)
     a.q = q, a.k = k, a.v = v, a.o = o, a.stats = lse, a.dout = dout, a.dq = dq, a.dk = dk,
     a.dv = dv;
     a.sinks = sinks, a.dsinks = dsinks;
-    std::vector<int32_t> oq, ok, ov, oo;
-    if (c.packed || c.padded)
+    if (c.padded)
         a.len_q = a.len_kv = device_copy(len);
-    if (c.packed) {
-        for (int x : start) {
-            oq.push_back(x * c.hq * c.d), ok.push_back(x * c.hk * c.d);
-            ov.push_back(x * c.hk * c.dv), oo.push_back(x * c.hq * c.dv);
-        }
-        a.off_q = a.off_dq = device_copy(oq), a.off_k = a.off_dk = device_copy(ok);
-        a.off_v = a.off_dv = device_copy(ov), a.off_o = a.off_dout = device_copy(oo);
-    }
     void *ws = device_alloc<char>(std::max(mx_sdpa_plan_workspace(f), mx_sdpa_plan_workspace(b)));
     st = mx_sdpa_plan_launch(f, &a, ws, 0);
     if (!st)
@@ -112,17 +83,10 @@ static void test_sdpa(mx_sdpa *dnn, const sdpa_case &c)
         check_status(c.name, st);
         return;
     }
-    /* The reference sees packed documents as one long row with a document mask. */
     attention_ref r;
-    r.b = c.packed ? 1 : c.b, r.sq = r.sk = c.packed ? (int)T : c.s;
+    r.b = c.b, r.sq = r.sk = c.s;
     r.hq = c.hq, r.hk = c.hk, r.d = c.d, r.dv = c.dv, r.scale = sh.scale, r.cap = c.cap;
-    std::vector<int> doc(T, -1);
-    for (size_t i = 0; c.packed && i < len.size(); i++)
-        for (int j = 0; j < len[i]; j++)
-            doc[start[i] + j] = (int)i;
     r.keep = [&](int bi, int i, int j) {
-        if (c.packed && (doc[i] < 0 || doc[i] != doc[j]))
-            return false;
         if (c.padded && (i >= len[bi] || j >= len[bi]))
             return false;
         return (!c.causal || j <= i) && (!c.window || i - j < c.window);
@@ -138,7 +102,7 @@ static void test_sdpa(mx_sdpa *dnn, const sdpa_case &c)
                                                return rel_error(x, ref);
     };
     check((n + ": o").c_str(), masked(host(o, no), r.o), 8e-3);
-    if (!c.packed && !c.padded)
+    if (!c.padded)
         check((n + ": stats").c_str(), rel_error(host(lse, nl), r.lse), 1e-3);
     check((n + ": dq").c_str(), masked(host(dq, nq), r.dq), 1.5e-2);
     check((n + ": dk").c_str(), masked(host(dk, nk), r.dk), 1.5e-2);
@@ -162,11 +126,6 @@ struct flash_case {
     float cap;
     bool sinks, positions, segments, spans;
 };
-
-static mx_flash_stride flash_stride(int s, int h, int d)
-{
-    return {(int64_t)s * h * d, (int64_t)h * d, d};
-}
 
 /* Positions with a gap and some empty slots; three documents; two image spans. */
 static void token_tables(const flash_case &c, int n, bool keys, std::vector<int32_t> &pos,
@@ -198,16 +157,6 @@ static mx_flash_args with_tokens(const flash_case &c, std::vector<int32_t> &qp,
     if (c.spans)
         a.q_span = device_copy(qn), a.k_span = device_copy(kn);
     return a;
-}
-
-static void run_hopper_backward(const mx_flash_shape &s, const mx_flash_args &a)
-{
-    size_t bytes = mx_flash_hopper_backward_bytes(&s);
-    char *scratch = device_alloc<char>((int64_t)bytes);
-    CU(cudaMemset(scratch, 0xff, bytes));
-    CU(mx_flash_hopper_backward(&s, &a, scratch, 0));
-    CU(cudaDeviceSynchronize());
-    cudaFree(scratch);
 }
 
 /* Which kernels: those mx_flash_forward chooses, those without Hopper's instructions, the plain. */
@@ -331,8 +280,7 @@ static void test_hopper_joint(int b, int n, int hq, int hk, int d, bool causal,
         run_hopper_backward(s, a);
         check("hopper joint projection", rel_error(host(y, n * width), first),
               d == 64 ? 4e-3 : 5e-3);
-        if (mx_flash_hopper_backward_repeats(&s))
-            check("hopper launches of other bits", differing_launches(s, a, y, all, launches), 0);
+        check("hopper launches of other bits", differing_launches(s, a, y, all, launches), 0);
     }
     for (void *p : {(void *)x, (void *)y, (void *)o, (void *)dout, (void *)lse, (void *)dot})
         cudaFree(p);
@@ -445,8 +393,10 @@ static void test_hopper_all()
     test_hopper_joint(12, 1000, 12, 12, 64, true, 10); /* many items a multiprocessor, both orders */
     test_hopper_joint(12, 1024, 8, 8, 64, false, 6);
     test_hopper_joint(2, 2048, 16, 4, 64, true, 8);
-    test_hopper_joint(2, 320, 4, 1, 128, true, 0);
-    test_hopper_joint(3, 1100, 12, 12, 128, true, 0); /* more pairs of blocks than there are places */
+    test_hopper_joint(2, 320, 4, 1, 128, true, 4);
+    test_hopper_joint(3, 1100, 12, 12, 128, true, 8); /* more pairs of blocks than there are places */
+    test_hopper_joint(2, 1024, 8, 8, 128, false, 6);
+    test_hopper_joint(2, 2048, 16, 4, 128, true, 8);
 }
 
 static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int window, float softcap,
@@ -529,15 +479,13 @@ static void test_attention(mx_cuda_libs *libs)
         {"cudnn full d64", 2, 256, 4, 4, 64, 64},
         {"cudnn causal d64 grouped", 2, 256, 8, 2, 64, 64, true},
         {"cudnn causal d128 grouped, odd length", 1, 333, 4, 2, 128, 128, true},
-        {"cudnn causal d256", 1, 256, 2, 1, 256, 256, true, 0, 0, false, false, false, false, true},
-        {"cudnn causal d192/128", 1, 256, 2, 2, 192, 128, true, 0, 0, false, false, false, false,
-         true},
+        {"cudnn causal d256", 1, 256, 2, 1, 256, 256, true, 0, 0, false, false, false, true},
+        {"cudnn causal d192/128", 1, 256, 2, 2, 192, 128, true, 0, 0, false, false, false, true},
         {"cudnn window 100", 1, 384, 4, 2, 128, 128, true, 100},
-        {"cudnn deterministic", 1, 256, 4, 2, 64, 64, true, 0, 0, false, false, false, true, true},
-        {"cudnn padded", 2, 256, 4, 2, 64, 64, true, 0, 0, false, true, false, false, true},
-        {"cudnn packed", 2, 384, 4, 2, 64, 64, true, 0, 0, false, false, true, false, true},
-        {"cudnn sinks", 1, 256, 4, 2, 64, 64, true, 0, 0, true, false, false, false, true},
-        {"cudnn softcap", 1, 256, 4, 2, 128, 128, true, 0, 20, false, false, false, false, true},
+        {"cudnn deterministic", 1, 256, 4, 2, 64, 64, true, 0, 0, false, false, true, true},
+        {"cudnn padded", 2, 256, 4, 2, 64, 64, true, 0, 0, false, true, false, true},
+        {"cudnn sinks", 1, 256, 4, 2, 64, 64, true, 0, 0, true, false, false, true},
+        {"cudnn softcap", 1, 256, 4, 2, 128, 128, true, 0, 20, false, false, false, true},
     };
     for (const sdpa_case &c : cases)
         test_sdpa(dnn, c);

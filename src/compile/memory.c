@@ -7,6 +7,7 @@
 #include "compile/parts.h"
 
 #include "ops.h"
+#include "ops/gpu_work.h"
 #include <string.h>
 
 enum { ALIGN = 64 };
@@ -137,7 +138,66 @@ static void give_addresses(mx_program *p, const mx_parts *parts, int64_t *end, m
         }
 }
 
-mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
+bool mx_program_runs(const mx_program *p, const mx_node *n)
+{
+    mx_op_kind k = n->op->kind;
+    return k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id];
+}
+
+/* What a GPU kernel may take that could use any amount: a share of what the program needs anyway,
+ * so that it matters on no device, large or small. */
+enum { WORK_SHARE = 6, WORK_LEAST = 256 << 20 };
+#define WORK_MOST ((size_t)8 << 30)
+
+static size_t gpu_share(const mx_program *p, size_t values)
+{
+    size_t all = values;
+    for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
+        all += (size_t)p->bytes.variables[k];
+    size_t share = all / WORK_SHARE;
+    return share < WORK_LEAST ? WORK_LEAST : share > WORK_MOST ? WORK_MOST : share;
+}
+
+/* Neighbours of an op that adds may be launched together, and then need the sum. */
+static size_t gpu_work(const mx_program *p, size_t most)
+{
+    const mx_op *before = NULL;
+    size_t work = 0, sum = 0;
+    for (int i = 0; i < p->n; i++) {
+        const mx_node *n = p->order[i];
+        if (!mx_program_runs(p, n))
+            continue;
+        size_t own = n->op->gpu_work_bytes ? n->op->gpu_work_bytes(n, most) : 0;
+        sum = n->op == before && n->op->gpu_work_adds ? sum + own : own;
+        before = n->op;
+        work = sum > work ? sum : work;
+    }
+    return work;
+}
+
+static size_t cpu_work(const mx_program *p)
+{
+    size_t work = 0;
+    for (int i = 0; i < p->n; i++) {
+        const mx_node *n = p->order[i];
+        size_t own = n->op->work_bytes ? n->op->work_bytes(n, p->n_threads) : 0;
+        work = own > work ? own : work;
+    }
+    return work;
+}
+
+static void count_bytes(mx_program *p, const mx_node *n)
+{
+    const mx_var_attr *v = n->attr;
+    if (!n->recomputed)
+        p->bytes.flops += mx_node_cost(n).flops;
+    if (n->op != &mx_op_variable)
+        return;
+    p->bytes.variables[v->kind] += (double)rounded(&n->type);
+    p->bytes.on_host += v->on_host ? (double)rounded(&n->type) : 0;
+}
+
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool gpu)
 {
     MX_TRY(mx_graph_check(g));
     *p = (mx_program){.graph = g, .n_threads = n_threads};
@@ -149,26 +209,17 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts)
     mx_parts found = {.inside = MX_NEW_N(&scratch, mx_part, (size_t)g->n_nodes * MX_MAX_OUT),
                       .copies_nothing = p->copies_nothing,
                       .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
-    if (parts)
+    if (gpu)
         mx_parts_find(&found, p, &scratch);
     give_addresses(p, &found, end, &scratch);
-    size_t work = 0;
-    for (int i = 0; i < p->n; i++) {
-        const mx_node *n = p->order[i];
-        size_t w = n->op->work_bytes ? n->op->work_bytes(n, n_threads) : 0;
-        work = w > work ? w : work;
-        if (!n->recomputed)
-            p->bytes.flops += mx_node_cost(n).flops;
-        if (n->op == &mx_op_variable) {
-            const mx_var_attr *v = n->attr;
-            p->bytes.variables[v->kind] += (double)rounded(&n->type);
-            p->bytes.on_host += v->on_host ? (double)rounded(&n->type) : 0;
-        }
-    }
-    p->work_offset = (size_t)end[0];
-    p->scratch_bytes = (size_t)end[0] + work;
+    for (int i = 0; i < p->n; i++)
+        count_bytes(p, p->order[i]);
+    p->value_bytes = (size_t)end[0];
+    p->work_bytes = cpu_work(p);
+    p->gpu_work_bytes = gpu_work(p, gpu_share(p, p->value_bytes));
+    p->scratch_bytes = p->value_bytes + (gpu ? p->gpu_work_bytes : p->work_bytes);
     p->host_bytes = (size_t)end[1];
-    p->bytes.workspace = (double)work;
+    p->bytes.workspace = (double)(gpu ? p->gpu_work_bytes + MX_GPU_GEMM_WORK : p->work_bytes);
     p->bytes.activations = (double)end[0] - p->bytes.inputs;
     p->bytes.stowed = (double)end[1];
     mx_arena_fini(&scratch);

@@ -4,7 +4,8 @@
  * share the storage of what they refer to. Variables have storage of their own that outlives the
  * program (the session's); everything else lies in one buffer, the program's scratch memory, at
  * offsets chosen so that values alive at the same time do not overlap. What waits in host memory
- * for the backward pass (offload.c) lies in a second such buffer there.
+ * for the backward pass (offload.c) lies in a second such buffer there. The workspace of kernels is
+ * used by one node at a time, so the programs of a session share one.
  */
 #ifndef MX_COMPILE_PROGRAM_H
 #define MX_COMPILE_PROGRAM_H
@@ -25,7 +26,8 @@ typedef struct {
 typedef struct {
     double variables[MX_VAR_KIND_COUNT];
     double on_host; /* of the variables, what is kept in host memory */
-    double inputs, activations, workspace; /* activations: high-water mark of everything alive */
+    double inputs, activations, workspace; /* activations: high-water mark of everything alive;
+                                              workspace: for a GPU with that of its GEMMs */
     double stowed; /* of activations in host memory, beside those */
     double flops;                          /* of one run, recomputation not counted */
 } mx_plan_bytes;
@@ -37,15 +39,20 @@ typedef struct {
     int n;
     mx_place *place; /* of output k of node i: [i * MX_MAX_OUT + k] */
     bool *copies_nothing; /* by node id: a split or concat of parts in place */
-    size_t scratch_bytes; /* the buffer, workspace included */
-    size_t work_offset;
+    size_t value_bytes;   /* the buffer */
+    size_t work_bytes;     /* the largest workspace of a node, on the CPU */
+    size_t gpu_work_bytes; /* on a GPU, also of neighbours that are launched at once */
+    size_t scratch_bytes;  /* the buffer and the workspace of what it was compiled for */
     size_t host_bytes; /* a second buffer, in host memory (ops with `hosted` outputs) */
     mx_plan_bytes bytes;
     int n_threads;
 } mx_program;
 
-/* Orders and places. The graph must not change afterwards. */
-mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool parts) MX_MUST_USE;
+/* Orders and places. gpu: for a GPU's kernels, which take strides (parts.c) and have their own
+ * workspace. The graph must not change afterwards. */
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool gpu) MX_MUST_USE;
+/* Has a kernel to run: not a source, a view, or a split or concat in place. */
+bool mx_program_runs(const mx_program *p, const mx_node *n);
 void mx_program_fini(mx_program *p);
 
 const mx_place *mx_program_place(const mx_program *p, const mx_node *n, int k);

@@ -2,7 +2,7 @@
  *
  * A session holds variables by name and any number of programs that share them (a training step, an
  * evaluation, a decode step). Everything is allocated when a program is added; running allocates
- * nothing.
+ * nothing. Programs run one at a time and share one workspace, as large as the largest needs.
  *
  *     mx_session_open(&s, "cpu", 0);
  *     mx_session_add(s, &program, &exec);
@@ -49,6 +49,8 @@ typedef struct mx_device {
     /* Chooses kernels for a program whose tensors are bound; `state` is the device's own. */
     mx_status (*prepare)(struct mx_device *d, mx_exec *e, void **state);
     mx_status (*run)(struct mx_device *d, mx_exec *e, void *state);
+    /* The workspace of a program's steps has moved; NULL: nothing kept says where it was. */
+    void (*forget)(struct mx_device *d, void *state);
     void (*drop)(struct mx_device *d, void *state);
     void (*close)(struct mx_device *d);
     /* Copies that wait for nothing, for devices whose `run` returns before the work is done; all
@@ -76,6 +78,7 @@ typedef struct mx_device {
     mx_status (*lane_slot)(struct mx_device *d, void *lane, void **host);
     mx_status (*lane_send)(struct mx_device *d, void *lane, const mx_freight *f);
     mx_status (*lane_close)(struct mx_device *d, void *lane);
+    bool gpu_work;  /* workspace is what GPU kernels need, not the CPU's */
     bool any_order; /* sums may be made in any order: faster in places, not the same bits twice */
     bool search; /* algorithms are timed and the fastest are kept, where the device can */
 } mx_device;
@@ -97,9 +100,10 @@ typedef struct {
 struct mx_exec {
     mx_session *session;       /* borrows */
     const mx_program *program; /* borrows */
-    char *scratch;             /* on the device; owns it, unless `within` */
+    char *scratch;             /* values, on the device; owns it, unless `within` */
     char *stowed;              /* for values that wait in host memory; NULL: none. Likewise */
     bool within;               /* they are those of another program */
+    size_t work_bytes;         /* of the session's workspace, what this program was planned with */
     mx_exec_step *step;        /* nodes that do something, in order */
     int n_steps;
     mx_arena arena;

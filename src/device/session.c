@@ -25,6 +25,8 @@ struct mx_session {
     int n_blocks, cap_blocks;
     mx_group_finder find_group; /* NULL: this rank is alone */
     void *group_ctx;
+    void *work;         /* owns; the workspace of all programs */
+    size_t work_bytes;
 };
 
 enum { ALIGN = 256, RUN = 1 << 20 }; /* of a variable; elements staged at once */
@@ -111,6 +113,8 @@ void mx_session_close(mx_session *s)
         mx_exec_close(s->execs);
     for (int i = 0; i < s->n_blocks; i++)
         s->device->release(s->device, s->block[i]);
+    if (s->work)
+        s->device->release(s->device, s->work);
     mx_free(s->block);
     s->device->close(s->device);
     mx_arena_fini(&s->arena);
@@ -247,7 +251,7 @@ static void bind_step(mx_exec *e, const mx_node *n)
     const char *own = n->name ? n->name : n->op->name;
     bool whole = !*n->scope || strchr(own, '.'); /* a variable's name has the scope in it */
     st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
-    st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->scratch + e->program->work_offset};
+    st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->session->work};
     const mx_collective_attr *c = n->op->collective ? n->attr : NULL;
     if (c && c->size > 1 && e->session->find_group) {
         st->call.group = e->session->find_group(e->session->group_ctx, (mx_axis_set)c->axes);
@@ -334,19 +338,54 @@ void mx_exec_close(mx_exec *e)
     mx_free(e);
 }
 
+/* Programs that are there already go on in the new workspace. */
+static void move_work(mx_session *s)
+{
+    for (mx_exec *e = s->execs; e; e = e->next) {
+        for (int i = 0; i < e->n_steps; i++)
+            e->step[i].call.work = s->work;
+        if (s->device->forget && e->state)
+            s->device->forget(s->device, e->state);
+    }
+}
+
+static mx_status take_work(mx_session *s, size_t bytes)
+{
+    mx_status st = s->device->alloc(s->device, &s->work, bytes, "workspace");
+    s->work_bytes = st ? 0 : bytes;
+    if (st)
+        s->work = NULL;
+    return st;
+}
+
+/* The one there is goes first, so that no more is used than the larger. */
+static mx_status grow_work(mx_session *s, size_t bytes)
+{
+    size_t had = s->work_bytes;
+    if (bytes <= had)
+        return MX_OK;
+    if (s->work)
+        s->device->release(s->device, s->work);
+    mx_status st = take_work(s, bytes);
+    if (st && had) /* what was there is there again */
+        mx_status_free(take_work(s, had));
+    move_work(s);
+    return st;
+}
+
 /* Memory for a program's values: another program's, or its own. */
 static mx_status find_room(mx_exec *e, const mx_exec *host)
 {
     const mx_program *p = e->program;
     mx_device *d = e->session->device;
-    e->within = host && host->program->scratch_bytes >= p->scratch_bytes &&
+    e->within = host && host->program->value_bytes >= p->value_bytes &&
                 host->program->host_bytes >= p->host_bytes;
     if (e->within) {
         e->scratch = host->scratch;
         e->stowed = host->stowed;
         return MX_OK;
     }
-    MX_TRY(d->alloc(d, (void **)&e->scratch, p->scratch_bytes, "activations"));
+    MX_TRY(d->alloc(d, (void **)&e->scratch, p->value_bytes, "activations"));
     if (!p->host_bytes)
         return MX_OK;
     allocator take = d->alloc_host ? d->alloc_host : d->alloc;
@@ -372,14 +411,15 @@ mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *hos
     mx_exec *e = mx_realloc(NULL, sizeof *e);
     *e = (mx_exec){.session = s, .program = p, .next = s->execs};
     s->execs = e;
+    e->work_bytes = s->device->gpu_work ? p->gpu_work_bytes : p->work_bytes;
+    MX_TRY(grow_work(s, e->work_bytes));
     MX_TRY(find_room(e, host));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
-        mx_op_kind k = n->op->kind;
         if (n->op == &mx_op_constant)
             MX_TRY(fill_constant(e, n));
-        else if (k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id])
+        else if (mx_program_runs(p, n))
             bind_step(e, n);
     }
     MX_TRY(s->device->prepare(s->device, e, &e->state));
@@ -550,6 +590,8 @@ mx_status mx_exec_read(mx_exec *e, const char *name, void *dst)
 
 mx_status mx_exec_run(mx_exec *e)
 {
+    MX_ASSERT(e->work_bytes <= e->session->work_bytes, "%zu bytes of workspace, %zu planned",
+              e->session->work_bytes, e->work_bytes);
     return e->session->device->run(e->session->device, e, e->state);
 }
 

@@ -165,6 +165,10 @@ struct mx_op {
     void (*grad)(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din);
     mx_cost (*cost)(const mx_node *n);
     size_t (*work_bytes)(const mx_node *n, int n_threads);
+    /* The same for the GPU's kernels (ops/gpu_work.h). most: what an op that could use any amount
+     * may take; one that cannot do with so little takes what it needs. */
+    size_t (*gpu_work_bytes)(const mx_node *n, size_t most);
+    bool gpu_work_adds; /* neighbours of this op are launched at once, each with its own */
 
     mx_kernel cpu;                /* required unless there are tiles: the specification */
     mx_tile_fn tile_f32, tile_f64;

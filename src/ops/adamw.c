@@ -18,6 +18,7 @@
 #include "base/simd.h"
 #include "ir/placement.h"
 #include "ops.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 
 #include <math.h>
@@ -162,6 +163,12 @@ static void infer(mx_graph *g, mx_node *n)
     n->more[3] = mx_type_of(wide ? MX_F64 : MX_F32, MX_SCALAR);
 }
 
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    return mx_gpu_adamw_bytes(mx_type_count(&n->in[0]->type));
+}
+
 const mx_op mx_op_adamw = {
     .name = "adamw",
     .doc = "one AdamW update, in place",
@@ -180,6 +187,8 @@ const mx_op mx_op_adamw = {
     .cost = cost,
     .cpu = adamw_cpu,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
+    .gpu_work_adds = true,
     .cases = (const mx_case[]){
         {6, {{2, {4, 6}, .no_grad = true}, {2, {4, 6}, .no_grad = true},
              {2, {4, 6}, .no_grad = true}, {2, {4, 6}, .lo = 0.1, .hi = 1, .no_grad = true},

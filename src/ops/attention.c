@@ -11,6 +11,7 @@
 
 #include "ops.h"
 #include "ops/cpu/attention_kernel.h"
+#include "ops/gpu_work.h"
 #include "ops/num.h"
 #include <string.h>
 
@@ -93,6 +94,50 @@ static size_t backward_work(const mx_node *n, int n_threads)
 {
     mx_attn d = planned(n, n_threads);
     return mx_attn_backward_work_bytes(&d);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* cuDNN's own: dP of the deterministic backward pass comes on top, where there is room. */
+enum { CUDNN_BYTES = 32 << 20 };
+
+/* The largest of what any of the GPU's kernels for this node (op_attention.c of the CUDA device)
+ * needs; cuDNN is taken where what it asks for is no more. */
+static size_t gpu_work(const mx_node *n, size_t most, bool back)
+{
+    const mx_type *q = &n->in[0]->type, *k = &n->in[1]->type;
+    int64_t B = q->dim[0], S = q->dim[1], T = k->dim[1], H = q->dim[2], D = q->dim[3];
+    int64_t E = n->in[2]->type.dim[3];
+    size_t rows = back ? mx_gpu_room(B * H * S, sizeof(float)) : 0, work = rows;
+    size_t tables = n->in[MX_ATTN_Q_SEG] ? mx_gpu_segments_bytes(B, S, T) : 0;
+    bool lists = n->in[MX_ATTN_SELECTED] != NULL;
+    work += tables + (lists ? mx_gpu_room((int64_t)mx_gpu_list_bytes(B, S, T), 1) : 0);
+    if (q->dtype != MX_BF16)
+        return work;
+    if (!back && S == 1)
+        work = larger(work, mx_gpu_decode_bytes(B, H, mx_gpu_decode_splits(B, k->dim[2], T), E));
+    if (back && D == E && (D == 64 || D == 128))
+        work = larger(work, mx_gpu_flash_grad_bytes(B * H, S, D) + mx_gpu_segments_bytes(B, S, T));
+    for (int i = MX_ATTN_Q_POS; i < MX_ATTN_N_IN; i++)
+        if (n->in[i])
+            return work;
+    size_t sums = back ? rows + mx_gpu_room(B * H * S * D, sizeof(float)) : 0;
+    size_t probs = back ? (size_t)(B * H * S * T) * 2 + rows + CUDNN_BYTES : 0;
+    work = larger(work, sums + CUDNN_BYTES);
+    return probs <= most ? larger(work, probs) : work;
+}
+
+static size_t forward_gpu_work(const mx_node *n, size_t most)
+{
+    return gpu_work(n, most, false);
+}
+
+static size_t backward_gpu_work(const mx_node *n, size_t most)
+{
+    return gpu_work(n, most, true);
 }
 
 /* --- the graph's side --- */
@@ -208,6 +253,7 @@ const mx_op mx_op_attention = {
     .cost = cost,
     .cpu = forward,
     .work_bytes = forward_work,
+    .gpu_work_bytes = forward_gpu_work,
     .cases = (const mx_case[]){
         {MX_ATTN_N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 6}}, NONE, NONE, NONE, NONE,
                 NONE, NONE, NONE, NONE},
@@ -234,4 +280,5 @@ const mx_op mx_op_attention_grad = {
     .cost = grad_cost,
     .cpu = backward,
     .work_bytes = backward_work,
+    .gpu_work_bytes = backward_gpu_work,
 };

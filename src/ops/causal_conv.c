@@ -8,6 +8,7 @@
 #include "ir/partition.h"
 #include "ops.h"
 #include "ops/cpu/conv_kernel.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/num.h"
 #include "ops/recurrent.h"
@@ -127,6 +128,13 @@ static size_t backward_work_bytes(const mx_node *n, int n_threads)
     return wide + mx_conv_work_bytes(&d);
 }
 
+static size_t backward_gpu_work(const mx_node *n, size_t most)
+{
+    const mx_type *x = &n->in[X]->type;
+    (void)most;
+    return mx_gpu_conv_bytes(x->dim[0], x->dim[1], n->in[W]->type.dim[1], x->dim[2]);
+}
+
 static void grad_infer(mx_graph *g, mx_node *n)
 {
     (void)g;
@@ -200,4 +208,5 @@ const mx_op mx_op_causal_conv_grad = {
     .cost = grad_cost,
     .cpu = backward,
     .work_bytes = backward_work_bytes,
+    .gpu_work_bytes = backward_gpu_work,
 };

@@ -13,6 +13,7 @@
 #include "ir/partition.h"
 #include "ops.h"
 #include "ops/cpu/delta_kernel.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/num.h"
 #include "ops/recurrent.h"
@@ -143,6 +144,20 @@ static size_t work_bytes(const mx_node *n, int n_threads)
     return bytes + (n->in[STATE] ? widened_bytes(&n->in[STATE]->type) : 0);
 }
 
+static mx_gpu_delta gpu_shape(const mx_node *n)
+{
+    const mx_type *q = &n->in[Q]->type, *v = &n->in[V]->type;
+    return (mx_gpu_delta){.batch = q->dim[0], .len = q->dim[1], .k_heads = q->dim[2],
+                          .v_heads = v->dim[2], .k_dim = q->dim[3], .v_dim = v->dim[3]};
+}
+
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    mx_gpu_delta d = gpu_shape(n);
+    (void)most;
+    return mx_gpu_delta_forward_bytes(&d, n->in[STATE] != NULL);
+}
+
 /* Per token and head: read, correct and read the memory; inside a chunk two products with it. */
 static mx_cost cost(const mx_node *n)
 {
@@ -191,6 +206,13 @@ static size_t backward_work_bytes(const mx_node *n, int n_threads)
     mx_delta d = describe(n->attr, &n->in[Q]->type, &n->in[V]->type);
     d.threads = n_threads;
     return 4 * widened_bytes(&n->in[G]->type) + mx_delta_backward_work_bytes(&d);
+}
+
+static size_t backward_gpu_work(const mx_node *n, size_t most)
+{
+    mx_gpu_delta d = gpu_shape(n);
+    (void)most;
+    return mx_gpu_delta_backward_bytes(&d);
 }
 
 static void grad_infer(mx_graph *g, mx_node *n)
@@ -260,6 +282,7 @@ const mx_op mx_op_delta_rule = {
     .cost = cost,
     .cpu = forward,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){
         {N_IN, {{4, {2, 7, 2, 4}}, {4, {2, 7, 2, 4}}, {4, {2, 7, 4, 6}}, {3, {2, 7, 4}, .lo = -1},
                 {3, {2, 7, 4}, .lo = 0.1, .hi = 0.9}, NONE, NONE, NONE},
@@ -284,4 +307,5 @@ const mx_op mx_op_delta_rule_grad = {
     .cost = grad_cost,
     .cpu = backward,
     .work_bytes = backward_work_bytes,
+    .gpu_work_bytes = backward_gpu_work,
 };

@@ -11,6 +11,7 @@
 #include "base/vmath.h"
 #include "ops.h"
 #include "ops/copy.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 
 typedef struct {
@@ -115,6 +116,12 @@ static mx_cost cost(const mx_node *n)
                                 2 * moved * (double)mx_dtype_bytes(n->type.dtype)};
 }
 
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    return mx_gpu_embed_bytes(mx_type_count(&n->in[0]->type));
+}
+
 const mx_op mx_op_embed_grad = {
     .name = "embed_grad",
     .doc = "rows added into a table by number",
@@ -127,6 +134,7 @@ const mx_op mx_op_embed_grad = {
     .no_cast = true,
     .infer = infer,
     .grad = embed_grad_vjp,
+    .gpu_work_bytes = gpu_work_bytes,
     .cost = cost,
     .cpu = embed_grad_cpu,
     .cases = (const mx_case[]){{3, {{2, {2, 6}, MX_I32, -1, 6}, {3, {2, 6, 8}},

@@ -4,6 +4,7 @@
 
 #include "ir/graph.h"
 #include "ops.h"
+#include "ops/gpu_work.h"
 
 bool mx_group_sums_columns(const mx_node *n)
 {
@@ -80,6 +81,19 @@ static size_t fused_work(const mx_node *n, int n_threads)
     return mx_group_work_bytes(((const mx_fused_attr *)n->attr)->group, n_threads);
 }
 
+static size_t fused_gpu_work(const mx_node *n, size_t most)
+{
+    const mx_group *g = ((const mx_fused_attr *)n->attr)->group;
+    int64_t rows = 1, cols = g->space.ndim ? g->space.dim[g->space.ndim - 1] : 1;
+    int sums = 0;
+    (void)most;
+    for (int i = 0; i + 1 < g->space.ndim; i++)
+        rows *= g->space.dim[i];
+    for (int i = 0; i < g->n_steps; i++)
+        sums += mx_group_step_sums_columns(&g->step[i]);
+    return mx_gpu_fused_bytes(sums, rows, cols);
+}
+
 static mx_cost fused_cost(const mx_node *n)
 {
     const mx_group *g = ((const mx_fused_attr *)n->attr)->group;
@@ -103,6 +117,7 @@ const mx_op mx_op_fused = {
     .cost = fused_cost,
     .cpu = fused_cpu,
     .work_bytes = fused_work,
+    .gpu_work_bytes = fused_gpu_work,
 };
 
 bool mx_group_is_flat(const mx_group *g)

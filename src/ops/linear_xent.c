@@ -13,6 +13,7 @@
 #include "ir/partition.h"
 #include "ops.h"
 #include "ops/cpu/xent_kernel.h"
+#include "ops/gpu_work.h"
 #include "ops/linear_xent.h"
 #include "ops/num.h"
 
@@ -71,6 +72,24 @@ static size_t backward_work(const mx_node *n, int n_threads)
     mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
     d.threads = n_threads;
     return mx_xent_work_bytes(&d, true);
+}
+
+static size_t gpu_work(const mx_node *n, size_t most, bool grad)
+{
+    const mx_type *x = &n->in[X]->type, *w = &n->in[W]->type;
+    mx_gpu_xent s = {.rows = x->dim[0], .d = x->dim[1], .vocab = w->dim[0],
+                     .f32 = x->dtype != MX_BF16, .grad = grad};
+    return mx_gpu_xent_bytes(&s, mx_gpu_xent_chunk(&s, most));
+}
+
+static size_t forward_gpu_work(const mx_node *n, size_t most)
+{
+    return gpu_work(n, most, false);
+}
+
+static size_t backward_gpu_work(const mx_node *n, size_t most)
+{
+    return gpu_work(n, most, true);
 }
 
 /* --- the graph's side --- */
@@ -211,6 +230,7 @@ const mx_op mx_op_linear_xent = {
     .cost = cost,
     .cpu = forward,
     .work_bytes = forward_work,
+    .gpu_work_bytes = forward_gpu_work,
     .cases = (const mx_case[]){{3, {SIZES}, &(xent_attr){1, 0, 0}},
                                {3, {SIZES}, &(xent_attr){0.5, 2, 0.01}}, {0}},
 };
@@ -225,6 +245,7 @@ const mx_op mx_op_linear_xent_grad = {
     .cost = cost_3,
     .cpu = backward,
     .work_bytes = backward_work,
+    .gpu_work_bytes = backward_gpu_work,
 };
 
 const mx_op mx_op_linear_xent_train = {
@@ -237,4 +258,5 @@ const mx_op mx_op_linear_xent_train = {
     .cost = cost_3,
     .cpu = train,
     .work_bytes = backward_work,
+    .gpu_work_bytes = backward_gpu_work,
 };

@@ -7,6 +7,7 @@
  * again. Graphs for a GPU get it from a pass (compile/slope.c).
  */
 #include "ops.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/matmul.h"
 #include "ops/tile.h"
@@ -57,6 +58,13 @@ mx_node *mx_matmul_gelu_slope(mx_graph *g, mx_node *product, mx_node *u)
     return MX_APPLY(g, &mx_op_matmul_gelu_slope, &a, product->in[0], product->in[1], u);
 }
 
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    int64_t cols = n->type.dim[n->type.ndim - 1];
+    (void)most;
+    return mx_gpu_slope_bytes(mx_type_count(&n->type) / (cols ? cols : 1), cols);
+}
+
 const mx_op mx_op_matmul_gelu_slope = {
     .name = "matmul_gelu_slope",
     .doc = "a product times the slope of GELU, and the sum of its rows",
@@ -67,6 +75,7 @@ const mx_op mx_op_matmul_gelu_slope = {
     .infer = infer,
     .cost = mx_matmul_cost,
     .cpu = matmul_gelu_slope_cpu,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){{3, {{3, {2, 3, 8}, .no_grad = true}, {2, {16, 8}, .no_grad = true},
                                     {3, {2, 3, 16}, .lo = -3, .hi = 3, .no_grad = true}},
                                 &(mx_matmul_attr){"*!d,f!d,*f->*f,f", 0, false}},

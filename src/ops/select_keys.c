@@ -13,6 +13,7 @@
  */
 #include "ops.h"
 #include "ops/attention.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/num.h"
 #include "ops/recurrent.h"
@@ -231,6 +232,13 @@ static size_t work_bytes(const mx_node *n, int n_threads)
     return bench_bytes(n->in[K]->type.dim[1], n->in[Q]->type.dim[2]) * (size_t)n_threads;
 }
 
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    const mx_type *q = &n->in[Q]->type;
+    (void)most;
+    return mx_gpu_select_bytes(q->dim[0] * q->dim[1], n->in[K]->type.dim[1]);
+}
+
 /* Causal: half of the pairs, where both sides are one sequence. */
 static mx_cost cost(const mx_node *n)
 {
@@ -285,6 +293,7 @@ const mx_op mx_op_select_keys = {
     .cost = cost,
     .cpu = select_cpu,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){
         {N_IN, {{4, {2, 6, 3, 4}, .no_grad = true}, {3, {2, 6, 3}, .no_grad = true},
                 {3, {2, 6, 4}, .no_grad = true}, NONE, NONE, NONE, NONE}, &(select_attr){3, 0.5}},

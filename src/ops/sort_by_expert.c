@@ -9,6 +9,7 @@
  */
 #include "ir/partition.h"
 #include "ops.h"
+#include "ops/gpu_work.h"
 
 #include <string.h>
 
@@ -54,6 +55,13 @@ static size_t work_bytes(const mx_node *n, int n_threads)
     return sizeof(int32_t) * (size_t)(((const sort_attr *)n->attr)->experts + 1);
 }
 
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    return mx_gpu_experts_bytes(mx_type_count(&n->in[0]->type),
+                                ((const sort_attr *)n->attr)->experts);
+}
+
 /* order is the node itself, start mx_output(g, node, 1), place mx_output(g, node, 2). */
 mx_node *mx_sort_by_expert(mx_graph *g, mx_node *expert, int64_t experts)
 {
@@ -84,6 +92,7 @@ const mx_op mx_op_sort_by_expert = {
     .infer = infer,
     .cpu = sort_cpu,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){{1, {{2, {6, 2}, MX_I32, -1, 5}}, &(sort_attr){4}},
                                {1, {{2, {1, 1}, MX_I32, 0, 1}}, &(sort_attr){3}},
                                {1, {{2, {700, 3}, MX_I32, -1, 70}}, &(sort_attr){67}}, {0}},

@@ -8,6 +8,7 @@
 #include "base/simd.h"
 #include "base/vmath.h"
 #include "ops.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 
 enum { BLOCK = 8192, TILE = 1024 };
@@ -89,6 +90,12 @@ static mx_cost cost(const mx_node *n)
     return (mx_cost){.flops = 2 * (double)mx_type_count(&n->in[0]->type)};
 }
 
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    return mx_gpu_squares_bytes(mx_type_count(&n->in[0]->type));
+}
+
 const mx_op mx_op_sum_squares = {
     .name = "sum_squares",
     .doc = "sum of the squares of all elements",
@@ -101,6 +108,8 @@ const mx_op mx_op_sum_squares = {
     .cost = cost,
     .cpu = sum_squares_cpu,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
+    .gpu_work_adds = true,
     .cases = (const mx_case[]){{1, {{3, {2, 3, 7}, .no_grad = true}}, &(squares_attr){0}},
                                {1, {{2, {130, 70}, .no_grad = true}}, &(squares_attr){0}},
                                {1, {{0, {0}, .no_grad = true}}, &(squares_attr){0}}, {0}},

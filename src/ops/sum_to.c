@@ -9,6 +9,7 @@
 #include "base/simd.h"
 #include "ir/partition.h"
 #include "ops.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 
 #include <string.h>
@@ -329,6 +330,13 @@ static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_part
     return mx_sum_to(g, in[0], mx_shape_of(&t));
 }
 
+/* Of sums of whole rows; others need none. */
+static size_t sum_to_gpu_work(const mx_node *n, size_t most)
+{
+    (void)most;
+    return mx_gpu_sum_rows_bytes(mx_type_count(&n->type), n->type.dtype != MX_F32);
+}
+
 const mx_op mx_op_sum_to = {
     .name = "sum_to",
     .doc = "x summed to a shape that broadcasts to x's",
@@ -343,6 +351,7 @@ const mx_op mx_op_sum_to = {
     .grad = sum_to_vjp,
     .cpu = sum_to_cpu,
     .work_bytes = sum_to_work,
+    .gpu_work_bytes = sum_to_gpu_work,
     .cases = (const mx_case[]){{1, {{3, {2, 70, 9}}}, &(sum_to_attr){{1, {9}}}},
                                {1, {{3, {2, 3, 4}}}, &(sum_to_attr){{3, {2, 1, 4}}}},
                                {1, {{4, {2, 3, 4, 5}}}, &(sum_to_attr){{3, {3, 1, 5}}}},

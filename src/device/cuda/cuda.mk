@@ -23,6 +23,7 @@ CU_BASE := $(patsubst src/base/%.c,$(CU_BUILD)/base_%.o,src/base/status.c src/ba
 # CU_ARCH="$(CU_ARCH_ALL)" builds machine code for all of them (several minutes).
 CU_ARCH_ALL := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a \
                -gencode=arch=compute_100,code=sm_100 -gencode=arch=compute_100,code=compute_100
+NVCC ?= nvcc
 CU_ARCH ?= -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
 NVCCFLAGS := -std=c++17 -O3 -lineinfo -Isrc -I$(CUDA_HOME)/include -Xcompiler -fPIC,-Wall \
              -Wno-deprecated-gpu-targets --expt-relaxed-constexpr
@@ -44,7 +45,7 @@ $(CU_BUILD)/base_%.o: src/base/%.c
 $(CU_BUILD)/%.cu.o: $(CU_DIR)/%.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"
-	@nvcc $(NVCCFLAGS) $(CU_ARCH) -MMD -c $< -o $@
+	@$(NVCC) $(NVCCFLAGS) $(CU_ARCH) -MMD -c $< -o $@
 # The blocks stand alone; the glue (device, ops) needs the program it is opened by.
 CU_BLOCKS := $(filter-out $(CU_BUILD)/device.o $(CU_BUILD)/lanes.o $(CU_BUILD)/hosted.o $(CU_BUILD)/op_% $(CU_BUILD)/fused_source.o $(CU_BUILD)/compile_check.o,$(CU_OBJ))
 $(CU_BUILD)/cuda_ops_table.c: tools/scan $(CU_C)
@@ -60,7 +61,7 @@ $(BUILD)/release/libmaxc_cuda.so: $(CU_OBJ) $(CU_BUILD)/cuda_ops_table.o
 $(BUILD)/gpu/%: bench/gpu/%.cu $(wildcard bench/gpu/*.cuh) $(CU_BLOCKS) $(CU_BASE)
 	@mkdir -p $(@D)
 	@echo "  NVCC $@"
-	@nvcc $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -ljansson -o $@
+	@$(NVCC) $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -ljansson -o $@
 test-gpu: all cuda $(BUILD)/gpu/blocks_test
 	@$(MAKE) --no-print-directory MODE=plain $(BUILD)/plain/tests_run
 	@tools/test-gpu

@@ -13,8 +13,9 @@
  */
 #include "device/cuda/plugin/moe_kernels.h"
 #include "device/cuda/plugin/vec.cuh"
+#include "ops/gpu_work.h"
 
-enum { CHUNK = 1024, WARPS = 4, BLOCK = 256, FEW = 32, SHORT = 16, BATCH = 8 };
+enum { CHUNK = MX_GPU_EXPERTS_CHUNK, WARPS = 4, BLOCK = 256, FEW = 32, SHORT = 16, BATCH = 8 };
 
 /* --- the k largest --- */
 
@@ -296,7 +297,7 @@ static int64_t chunks_of(int64_t m)
 
 size_t mx_cuda_sort_experts_bytes(int64_t m, int64_t experts)
 {
-    return m <= CHUNK ? 0 : sizeof(int) * (size_t)((experts + 1) * chunks_of(m));
+    return mx_gpu_experts_bytes(m, experts);
 }
 
 cudaError_t mx_cuda_sort_experts(int32_t *order, int32_t *start, int32_t *place,

@@ -9,13 +9,12 @@
 #ifndef MX_DEVICE_CUDA_CONTEXT_H
 #define MX_DEVICE_CUDA_CONTEXT_H
 
-#include "device/cuda/plugin/documents.h"
 #include "device/cuda/plugin/gemm_lt.h"
 #include "device/cuda/plugin/nvrtc_cache.h"
 #include "device/cuda/plugin/sdpa_cudnn.h"
 #include "device/device.h"
 
-enum { MX_CUDA_GEMM_WORK = 64 << 20, MX_CUDA_ID_INPUTS = 8, MX_CUDA_HOSTED = 8 };
+enum { MX_CUDA_HOSTED = 8 };
 
 typedef struct mx_cuda_copy mx_cuda_copy; /* op_stow.c */
 
@@ -27,20 +26,16 @@ typedef struct {
     cudaStream_t copies; /* between device and host, beside it; NULL: none so far */
     mx_cuda_copy *copy;  /* those of all programs, the last prepared first */
     void *mark;          /* a word that nobody reads (op_stow.c) */
-    void *gemm_work;     /* MX_CUDA_GEMM_WORK bytes */
-    void *work;          /* shared scratch, as large as the largest op asked for */
-    size_t work_bytes;
+    void *gemm_work;     /* MX_GPU_GEMM_WORK bytes */
+    size_t work_bytes;   /* of the program that is being prepared: what any launch of it gets */
     char *stage;         /* pinned: inputs on their way to the GPU; NULL: none could be had */
     size_t stage_at;     /* bytes handed out since the stream was last waited for */
     struct {
         char *at; /* NULL: none */
         size_t bytes;
     } hosted[MX_CUDA_HOSTED]; /* blocks of pinned host memory (hosted.c) */
-    size_t memory_bytes;      /* of the whole device */
     bool any_order;      /* equal runs need not give equal bits */
     bool search;         /* products are timed when they are planned */
-    mx_cuda_documents documents[MX_CUDA_ID_INPUTS]; /* inputs that tell documents apart */
-    int way;             /* of this run: how many of them there are (documents.h) */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
     char choices[544];   /* the file with those of products */
@@ -48,15 +43,16 @@ typedef struct {
 
 typedef struct mx_cuda_op {
     const char *op;
-    /* *work_bytes: scratch that launch finds at cuda->work. An error means "not this shape": the
-     * device then falls back to the CPU kernel and says why. */
+    /* *work_bytes: what launch uses of s->call.work, no more than the op's gpu_work_bytes unless
+     * cuda->work_bytes allows it. An error means "not this shape": the device then falls back to
+     * the CPU kernel and says why. */
     mx_status (*prepare)(mx_cuda *cuda, const mx_exec_step *s, void **state, size_t *work_bytes);
     mx_status (*launch)(mx_cuda *cuda, const mx_exec_step *s, void *state);
     void (*drop)(mx_cuda *cuda, void *state); /* NULL: mx_free */
     /* How many of n neighbouring steps of this op, from the first on, go together; asked once, when
      * the program is prepared. NULL: one by one. */
     int (*together)(const mx_exec_step *s, void *const *state, int n);
-    /* Launches that many at once; they find the sum of their scratch. */
+    /* Launches that many at once; they find the sum of their workspace (op->gpu_work_adds). */
     mx_status (*launch_many)(mx_cuda *cuda, const mx_exec_step *s, int n);
 } mx_cuda_op;
 

@@ -16,6 +16,7 @@
  * Filters of 4 taps have a kernel of that length; all others one of 16, a channel a thread.
  */
 #include "device/cuda/plugin/recurrent.cuh"
+#include "ops/gpu_work.h"
 
 enum { WARPS = 4, RUN = 16, PART = 64, STEP = 8 }; /* warps of a block; tokens */
 enum { WIDE = 4, USUAL_TAPS = 4, MOST_TAPS = 16, MOST_PARTS = 256, GROUPS = 8 };
@@ -417,21 +418,20 @@ __global__ void __launch_bounds__(32 * GROUPS)
 }
 
 /* Parts of a warp, so that there are not too many sums to add. */
+static_assert((int)PART == (int)MX_GPU_CONV_PART && (int)WARPS == (int)MX_GPU_CONV_WARPS &&
+                  (int)MOST_PARTS == (int)MX_GPU_CONV_SUMS, "as planned");
 static int each_of(const mx_cuda_conv *c)
 {
-    int64_t parts = (int64_t)c->batch * ((c->len + PART - 1) / PART);
-    int64_t each = (parts + WARPS * MOST_PARTS - 1) / (WARPS * MOST_PARTS);
-    return (int)(each > 1 ? each : 1);
+    return (int)mx_gpu_conv_each(c->batch, c->len);
 }
 static int64_t sums_of(const mx_cuda_conv *c)
 {
-    int64_t parts = (int64_t)c->batch * ((c->len + PART - 1) / PART), n = WARPS * each_of(c);
-    return (parts + n - 1) / n;
+    return mx_gpu_conv_sums(c->batch, c->len);
 }
 
 size_t mx_cuda_conv_backward_bytes(const mx_cuda_conv *c)
 {
-    return sizeof(float) * (size_t)sums_of(c) * (size_t)c->taps * (size_t)c->channels;
+    return mx_gpu_conv_bytes(c->batch, c->len, c->taps, c->channels);
 }
 
 template <class T, int W, int TAPS>

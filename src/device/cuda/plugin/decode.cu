@@ -9,6 +9,7 @@
 #include "device/cuda/plugin/early.cuh"
 #include "device/cuda/plugin/flash.cuh"
 #include "device/cuda/plugin/kernels.h"
+#include "ops/gpu_work.h"
 
 /* --- y (M, N) = x (M, K) W (N, K)^T --- */
 
@@ -196,7 +197,7 @@ cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16
 
 /* --- attention of one query a sequence --- */
 
-enum { DECODE_THREADS = 128, KEYS_AT_ONCE = 4, TARGET_BLOCKS = 132 * 3 }; /* one wave */
+enum { DECODE_THREADS = 128, KEYS_AT_ONCE = 4, TARGET_BLOCKS = MX_GPU_DECODE_BLOCKS };
 
 struct decode_params {
     mx_decode_shape s;
@@ -211,9 +212,7 @@ struct decode_params {
 
 static int decode_splits(const mx_decode_shape *s)
 {
-    int64_t want = TARGET_BLOCKS / (s->batch * s->heads_kv);
-    int64_t most = (s->capacity + 127) / 128;
-    return (int)(want < 1 ? 1 : want > most ? (most < 1 ? 1 : most) : want);
+    return (int)mx_gpu_decode_splits(s->batch, s->heads_kv, s->capacity);
 }
 
 /* LANES lanes share a key; H query heads (of the group, from head h0) are done together.
@@ -448,7 +447,7 @@ __global__ void decode_combine_kernel(const __grid_constant__ decode_params p)
 
 size_t mx_cuda_decode_scratch_bytes(const mx_decode_shape *s)
 {
-    return (size_t)s->batch * s->heads_q * decode_splits(s) * (2 + s->dim_v) * sizeof(float);
+    return mx_gpu_decode_bytes(s->batch, s->heads_q, decode_splits(s), s->dim_v);
 }
 
 template <int LANES, int H> static void decode_go(const decode_params &p, cudaStream_t stream)

@@ -9,6 +9,7 @@
 
 #include "device/cuda/plugin/recurrent.cuh"
 #include "device/cuda/plugin/tiles.cuh"
+#include "ops/gpu_work.h"
 
 enum { CL = C + 4, SQUARE = C * C }; /* row length of a (C, C) matrix in shared memory; its size */
 
@@ -137,9 +138,17 @@ cudaError_t mx_cuda_delta_chunk_grads(const mx_cuda_delta *d, const delta_back *
 /* Rows of one to a few tokens, token by token (delta_step.cu). */
 cudaError_t mx_cuda_delta_step(const mx_cuda_delta *d, void *out, cudaStream_t stream);
 
+static_assert((int)C == (int)MX_GPU_DELTA_CHUNK &&
+                  sizeof(vectors) == 4 * (MX_GPU_DELTA_VECTORS * C + MX_GPU_DELTA_MORE),
+              "as planned");
+static inline mx_gpu_delta delta_shape(const mx_cuda_delta *d)
+{
+    return {d->batch, d->len, d->k_heads, d->v_heads, d->k_dim, d->v_dim};
+}
 static inline int64_t delta_chunks(const mx_cuda_delta *d)
 {
-    return (int64_t)d->batch * d->v_heads * ((d->len + C - 1) / C);
+    mx_gpu_delta shape = delta_shape(d);
+    return mx_gpu_delta_chunks(&shape);
 }
 
 /* Whether sweeps by blocks of 64 columns fill the device; blocks of 32 are slower, and more. */

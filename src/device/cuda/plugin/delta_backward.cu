@@ -147,41 +147,24 @@ static cudaError_t join(const mx_cuda_delta *d, void *y, const float *x, cudaStr
     return cudaGetLastError();
 }
 
-/* Floats of each part of the scratch: T, P, vectors, states, ends, U, dR, dq, dk. */
+/* The parts of the scratch, as mx_gpu_delta_part counts them. */
 enum { TERM_T, TERM_P, TERM_W, STATES, ENDS, OWN_U, OWN_DR, OWN_DQ, OWN_DK, N_PARTS };
-static size_t part_floats(const mx_cuda_delta *d, int part)
-{
-    size_t n = (size_t)delta_chunks(d), D = (size_t)d->k_dim, E = (size_t)d->v_dim, count;
-    if (part <= TERM_P)
-        count = n * SQUARE;
-    else if (part == TERM_W)
-        count = n * sizeof(vectors) / sizeof(float);
-    else if (part <= ENDS)
-        count = n * D * E;
-    else if (part <= OWN_DR)
-        count = n * C * E;
-    else
-        count = d->v_heads == d->k_heads
-                    ? 0
-                    : (size_t)d->batch * (size_t)d->len * (size_t)d->v_heads * D;
-    return (count + 63) / 64 * 64;
-}
+static_assert((int)N_PARTS == (int)MX_GPU_DELTA_PARTS, "as planned");
 
 size_t mx_cuda_delta_backward_bytes(const mx_cuda_delta *d)
 {
-    size_t n = 0;
-    for (int i = 0; i < N_PARTS; i++)
-        n += part_floats(d, i);
-    return sizeof(float) * n;
+    mx_gpu_delta shape = delta_shape(d);
+    return mx_gpu_delta_backward_bytes(&shape);
 }
 
 cudaError_t mx_cuda_delta_backward(const mx_cuda_delta *d, const mx_cuda_delta_grads *g, void *work,
                                    cudaStream_t stream)
 {
+    mx_gpu_delta shape = delta_shape(d);
     float *part[N_PARTS], *at = (float *)work;
     for (int i = 0; i < N_PARTS; i++) {
         part[i] = at;
-        at += part_floats(d, i);
+        at += mx_gpu_delta_part(&shape, i);
     }
     bool shared = d->v_heads != d->k_heads;
     delta_terms x = {part[TERM_T], part[TERM_P], (vectors *)part[TERM_W]};

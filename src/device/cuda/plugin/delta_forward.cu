@@ -170,7 +170,7 @@ cudaError_t mx_cuda_delta_sweep(const mx_cuda_delta *d, const delta_sweep *s, cu
                                   : sweep_any<uint16_t, true, 32>(d, s, stream);
 }
 
-enum { FEW = 16 }; /* tokens a row that are taken one by one */
+enum { FEW = MX_GPU_DELTA_FEW }; /* tokens a row that are taken one by one */
 
 static bool by_steps(const mx_cuda_delta *d)
 {
@@ -179,8 +179,8 @@ static bool by_steps(const mx_cuda_delta *d)
 
 size_t mx_cuda_delta_forward_bytes(const mx_cuda_delta *d)
 {
-    size_t each = sizeof(float) * 2 * SQUARE + sizeof(vectors);
-    return by_steps(d) ? 0 : each * (size_t)delta_chunks(d);
+    mx_gpu_delta shape = delta_shape(d);
+    return mx_gpu_delta_forward_bytes(&shape, d->state != NULL);
 }
 
 cudaError_t mx_cuda_delta_forward(const mx_cuda_delta *d, void *out, void *work,

@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "device/cuda/plugin/kernels.h"
+#include "ops/gpu_work.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +30,8 @@ typedef struct {
 
 typedef struct {
     bound *step;
-    int n, n_fallback, runs[MX_WAYS];
-    cudaGraphExec_t graph[MX_WAYS]; /* by the number of documents in the batch (documents.h) */
+    int n, n_fallback, runs;
+    cudaGraphExec_t graph; /* NULL: not captured yet */
 } program;
 
 mx_cuda *mx_cuda_of(mx_device *d)
@@ -75,10 +76,6 @@ static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t byt
     mx_cuda *c = mx_cuda_of(d);
     if (mx_cuda_is_hosted(c, dst))
         return mx_cuda_hosted_copy(c, dst, src, bytes);
-    for (int i = 0; i < MX_CUDA_ID_INPUTS; i++)
-        if (c->documents[i].users && c->documents[i].ids == dst)
-            c->documents[i].n = mx_cuda_documents_count(src, c->documents[i].rows,
-                                                        c->documents[i].cols);
     if (c->stage && bytes <= STAGE_BYTES / 4) {
         if (c->stage_at + bytes > STAGE_BYTES) {
             MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "copying to the GPU"));
@@ -174,14 +171,15 @@ static const mx_cuda_op *find_op(const char *name)
     return NULL;
 }
 
-static mx_status grow_work(mx_cuda *c, size_t bytes)
+/* Its graph has addresses of workspace that is no longer there. */
+static void cuda_forget(mx_device *d, void *state)
 {
-    if (bytes <= c->work_bytes)
-        return MX_OK;
-    cudaFree(c->work);
-    c->work = NULL;
-    c->work_bytes = bytes;
-    return mx_cuda_check(cudaMalloc(&c->work, bytes), "scratch memory for kernels");
+    program *p = state;
+    cudaStreamSynchronize(mx_cuda_of(d)->stream);
+    if (p && p->graph)
+        cudaGraphExecDestroy(p->graph);
+    if (p)
+        p->graph = NULL;
 }
 
 static void cuda_drop(mx_device *d, void *state)
@@ -189,10 +187,7 @@ static void cuda_drop(mx_device *d, void *state)
     program *p = state;
     if (!p)
         return;
-    cudaStreamSynchronize(mx_cuda_of(d)->stream);
-    for (int i = 0; i < MX_WAYS; i++)
-        if (p->graph[i])
-            cudaGraphExecDestroy(p->graph[i]);
+    cuda_forget(d, p);
     for (int i = 0; i < p->n; i++) {
         if (p->step[i].op && p->step[i].op->drop)
             p->step[i].op->drop(mx_cuda_of(d), p->step[i].state);
@@ -203,11 +198,10 @@ static void cuda_drop(mx_device *d, void *state)
     mx_free(p);
 }
 
-/* Finds which neighbours go together, and how much scratch any launch needs. */
-static size_t most_work(mx_exec *e, program *p, const size_t *need)
+/* Finds which neighbours go together. What any launch needs was planned. */
+static void gather(mx_exec *e, program *p, const size_t *need)
 {
     enum { MOST = 256 };
-    size_t work = 0;
     for (int i = 0, n; i < p->n; i += n) {
         const mx_cuda_op *op = p->step[i].op;
         void *state[MOST];
@@ -218,9 +212,9 @@ static size_t most_work(mx_exec *e, program *p, const size_t *need)
         p->step[i].together = n;
         for (int k = 0; k < n; k++)
             sum += op ? need[i + k] : 0;
-        work = sum > work ? sum : work;
+        MX_ASSERT(sum <= e->work_bytes, "%s needs %zu bytes of workspace, planned are %zu",
+                  e->step[i].label, sum, e->work_bytes);
     }
-    return work;
 }
 
 static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
@@ -228,6 +222,7 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
     mx_cuda *c = mx_cuda_of(d);
     c->any_order = d->any_order;
     c->search = d->search;
+    c->work_bytes = e->work_bytes;
     mx_gemm_lt_remember(c->lt, c->search ? c->choices : NULL);
     program *p = mx_realloc(NULL, sizeof *p);
     *p = (program){.n = e->n_steps};
@@ -253,9 +248,9 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
         told |= p->n_fallback >= 5;
         mx_status_free(st);
     }
-    size_t work = most_work(e, p, need);
+    gather(e, p, need);
     mx_free(need);
-    return grow_work(c, work);
+    return MX_OK;
 }
 
 /* A tensor to dense host memory, and back. */
@@ -409,7 +404,7 @@ static mx_status capture(mx_cuda *c, mx_exec *e, program *p)
     if (!st)
         st = mx_cuda_check(err, "capturing a step");
     if (!st)
-        st = mx_cuda_check(cudaGraphInstantiate(&p->graph[c->way], graph, 0),
+        st = mx_cuda_check(cudaGraphInstantiate(&p->graph, graph, 0),
                            "making a CUDA graph");
     if (graph)
         cudaGraphDestroy(graph);
@@ -448,45 +443,26 @@ out:
     return st;
 }
 
-/* Which way the number of documents in this batch asks for. */
-static int way_of(const mx_cuda *c, const mx_exec *e)
-{
-    int way = MX_FEW_DOCUMENTS;
-    for (int i = 0; i < MX_CUDA_ID_INPUTS; i++) {
-        const mx_cuda_documents *d = &c->documents[i];
-        const char *at = (const char *)d->ids;
-        if (!d->users || at < e->scratch || at >= e->scratch + e->program->scratch_bytes)
-            continue;
-        int needs = d->n <= d->slots_of[0]   ? MX_FEW_DOCUMENTS
-                    : d->n <= d->slots_of[1] ? MX_MANY_DOCUMENTS
-                                             : MX_ANY_DOCUMENTS;
-        way = needs > way ? needs : way;
-    }
-    return way;
-}
-
 static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 {
     mx_cuda *c = mx_cuda_of(d);
     program *p = state;
-    c->way = way_of(c, e);
-    int way = c->way, runs = ++p->runs[way];
+    int runs = ++p->runs;
     if (e->took)
         return launch_timed(c, e, p);
     if (p->n_fallback || runs == 1)
         return launch_all(c, e, p);
     if (runs == 3 && getenv("MX_CUDA_PROFILE"))
         return profile(c, e, p);
-    if (!p->graph[way])
+    if (!p->graph)
         MX_TRY(capture(c, e, p));
-    return mx_cuda_check(cudaGraphLaunch(p->graph[way], c->stream), "a step on the GPU");
+    return mx_cuda_check(cudaGraphLaunch(p->graph, c->stream), "a step on the GPU");
 }
 
 static void cuda_close(mx_device *d)
 {
     mx_cuda *c = mx_cuda_of(d);
     cudaStreamSynchronize(c->stream);
-    cudaFree(c->work);
     cudaFree(c->gemm_work);
     if (c->stage)
         cudaFreeHost(c->stage);
@@ -504,11 +480,10 @@ static mx_status open_libraries(mx_cuda *c)
 {
     struct cudaDeviceProp prop;
     MX_TRY(mx_cuda_check(cudaGetDeviceProperties(&prop, 0), "looking at the GPU"));
-    c->memory_bytes = prop.totalGlobalMem;
     snprintf(c->arch, sizeof c->arch, "sm_%d%d%s", prop.major, prop.minor,
              prop.major == 9 ? "a" : "");
     MX_TRY(mx_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"));
-    MX_TRY(mx_cuda_check(cudaMalloc(&c->gemm_work, MX_CUDA_GEMM_WORK), "workspace"));
+    MX_TRY(mx_cuda_check(cudaMalloc(&c->gemm_work, MX_GPU_GEMM_WORK), "workspace"));
     if (cudaHostAlloc((void **)&c->stage, STAGE_BYTES, cudaHostAllocDefault) != cudaSuccess) {
         cudaGetLastError(); /* slower, not wrong */
         c->stage = NULL;
@@ -516,7 +491,7 @@ static mx_status open_libraries(mx_cuda *c)
     mx_device_cache_dir(c->cache_dir, sizeof c->cache_dir);
     snprintf(c->choices, sizeof c->choices, "%s/products.txt", c->cache_dir);
     MX_TRY(mx_cuda_libs_open_lt(&c->libs));
-    MX_TRY(mx_gemm_lt_open(&c->lt, &c->libs, MX_CUDA_GEMM_WORK, NULL));
+    MX_TRY(mx_gemm_lt_open(&c->lt, &c->libs, MX_GPU_GEMM_WORK, NULL));
     MX_TRY(mx_cuda_libs_open_rtc(&c->libs));
     mx_status st = mx_cuda_libs_open_dnn(&c->libs);
     if (!st)
@@ -538,7 +513,9 @@ mx_status mx_device_open_cuda(mx_device **out)
     memset(d, 0, sizeof *d);
     d->device = (mx_device){.name = "cuda", .alloc = cuda_alloc, .release = cuda_release,
                             .write = cuda_write, .read = cuda_read, .prepare = cuda_prepare,
-                            .run = cuda_run, .drop = cuda_drop, .close = cuda_close};
+                            .run = cuda_run, .forget = cuda_forget, .drop = cuda_drop,
+                            .close = cuda_close};
+    d->device.gpu_work = true;
     d->device.alloc_host = mx_cuda_hosted_alloc;
     d->device.fill = cuda_fill;
     d->device.convert = cuda_convert;

@@ -107,7 +107,7 @@ void mx_dnn_fini(mx_dnn_graph *g)
 /* --- tensors --- */
 
 static int add_tensor(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape,
-                      bool is_virtual, bool by_value, int ragged)
+                      bool is_virtual, bool by_value)
 {
     MX_ASSERT(g->n_tensors < MX_DNN_TENSORS, "n_tensors=%d", g->n_tensors);
     int id = g->n_tensors++;
@@ -126,40 +126,32 @@ static int add_tensor(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape 
         set(g, t->desc, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
     if (by_value)
         set(g, t->desc, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
-    if (ragged)
-        set_tensor(g, t->desc, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, ragged);
     finalize(g, t->desc, "describing a tensor");
     return id;
 }
 
-int mx_dnn_tensor_in(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape, int ragged)
+int mx_dnn_tensor_in(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape)
 {
-    return add_tensor(g, type, shape, false, false, ragged);
+    return add_tensor(g, type, shape, false, false);
 }
 
 int mx_dnn_virtual(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape)
 {
-    return add_tensor(g, type, shape, true, false, 0);
-}
-
-int mx_dnn_virtual_ragged(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape,
-                          int ragged)
-{
-    return add_tensor(g, type, shape, true, false, ragged);
+    return add_tensor(g, type, shape, true, false);
 }
 
 static const mx_dnn_shape scalar_shape = {{1, 1, 1, 1}, {1, 1, 1, 1}};
 
 int mx_dnn_scalar_f32(mx_dnn_graph *g, float v)
 {
-    int id = add_tensor(g, CUDNN_DATA_FLOAT, &scalar_shape, false, true, 0);
+    int id = add_tensor(g, CUDNN_DATA_FLOAT, &scalar_shape, false, true);
     g->tensors[id].value.f = v;
     return id;
 }
 
 int mx_dnn_scalar_i32(mx_dnn_graph *g, int32_t v)
 {
-    int id = add_tensor(g, CUDNN_DATA_INT32, &scalar_shape, false, true, 0);
+    int id = add_tensor(g, CUDNN_DATA_INT32, &scalar_shape, false, true);
     g->tensors[id].value.i = v;
     return id;
 }

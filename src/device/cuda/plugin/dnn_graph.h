@@ -43,7 +43,7 @@ typedef struct {
     int first_choice, choice, n_choices; /* wanted, taken, and offered engine configurations */
 } mx_dnn_graph;
 
-/* Sequence-length and ragged-offset tensors a matmul or tensor may carry; 0 means none. */
+/* Sequence-length tensors a matmul may carry; 0 means none. */
 typedef struct {
     int m, n, k;
 } mx_dnn_override;
@@ -51,11 +51,9 @@ typedef struct {
 void mx_dnn_init(mx_dnn_graph *g, mx_cuda_libs *libs, cudnnHandle_t handle);
 void mx_dnn_fini(mx_dnn_graph *g);
 
-/* A tensor that will be bound to memory (ragged: id of its offset tensor, or 0). */
-int mx_dnn_tensor_in(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape, int ragged);
+/* A tensor that will be bound to memory. */
+int mx_dnn_tensor_in(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape);
 int mx_dnn_virtual(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape);
-int mx_dnn_virtual_ragged(mx_dnn_graph *g, cudnnDataType_t type, const mx_dnn_shape *shape,
-                          int ragged);
 int mx_dnn_scalar_f32(mx_dnn_graph *g, float v);
 int mx_dnn_scalar_i32(mx_dnn_graph *g, int32_t v);
 

@@ -8,6 +8,7 @@
  */
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/vec.cuh"
+#include "ops/gpu_work.h"
 #include <cub/device/device_radix_sort.cuh>
 
 __global__ void iota_kernel(int32_t *p, int64_t n)
@@ -17,16 +18,9 @@ __global__ void iota_kernel(int32_t *p, int64_t n)
         p[i] = (int32_t)i;
 }
 
-/* The sort's own need is not known without a device; it is bounded by two spare copies of the pairs
- * and the histograms, and checked when it runs. */
-static size_t sort_bytes(int64_t rows)
-{
-    return (size_t)rows * 24 + (4u << 20);
-}
-
 size_t mx_cuda_embed_scratch_bytes(int64_t rows)
 {
-    return sort_bytes(rows) + 3 * (((size_t)rows * 4 + 255) / 256 * 256);
+    return mx_gpu_embed_bytes(rows);
 }
 
 /* (token, row) pairs sorted by token into *token and *row, which lie in scratch. */
@@ -35,7 +29,7 @@ static cudaError_t sort_rows(const int32_t *tokens, int64_t rows, int64_t vocab,
 {
     if (rows > INT32_MAX)
         return cudaErrorInvalidValue;
-    size_t part = ((size_t)rows * 4 + 255) / 256 * 256;
+    size_t part = mx_gpu_room(rows, sizeof(int32_t));
     int32_t *order = (int32_t *)scratch, *token = (int32_t *)((char *)scratch + part);
     int32_t *row = (int32_t *)((char *)scratch + 2 * part);
     void *temp = (char *)scratch + 3 * part;
@@ -45,7 +39,7 @@ static cudaError_t sort_rows(const int32_t *tokens, int64_t rows, int64_t vocab,
     size_t need = 0;
     cudaError_t e = cub::DeviceRadixSort::SortPairs(nullptr, need, tokens, token, order, row,
                                                     (int)rows, 0, bits, stream);
-    if (e == cudaSuccess && need > sort_bytes(rows))
+    if (e == cudaSuccess && need > mx_gpu_sort_bytes(rows))
         e = cudaErrorMemoryAllocation;
     if (e != cudaSuccess)
         return e;

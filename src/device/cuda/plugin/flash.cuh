@@ -19,7 +19,11 @@ enum { TILE = 64, FLASH_THREADS = 128 };
 struct mask_rule {
     bool causal;
     int32_t window, chunk;
-    bool plain; /* positions are indices, no segments, no spans: tiles can be judged whole */
+    bool indexed; /* positions are indices, no spans: causal, window and chunk hold by index */
+    bool plain;   /* and no segments: tiles can be judged whole by index alone */
+    const int4 *q_sees; /* of mx_flash_segments; NULL: none */
+    const int2 *k_seen;
+    int q_tiles, k_tiles;
     const uint32_t *listed; /* bits of the keys in each query's list: no tile is seen whole */
 };
 struct token_info {
@@ -29,8 +33,11 @@ struct token_info {
 
 static inline mask_rule make_rule(const mx_flash_shape *s, const mx_flash_args *a)
 {
-    bool plain = !a->q_pos && !a->k_pos && !a->q_seg && !a->k_seg && !a->q_span && !a->k_span;
-    return {s->causal, (int32_t)s->window, (int32_t)s->chunk, plain, a->listed};
+    bool indexed = !a->q_pos && !a->k_pos && !a->q_span && !a->k_span;
+    const mx_flash_segments &t = a->segments;
+    return {s->causal, (int32_t)s->window, (int32_t)s->chunk, indexed,
+            indexed && !a->q_seg && !a->k_seg, (const int4 *)t.q_sees, (const int2 *)t.k_seen,
+            t.q_tiles, t.k_tiles, a->listed};
 }
 
 __device__ __forceinline__ bool visible(const mask_rule &r, const token_info &q,
@@ -62,13 +69,14 @@ __device__ __forceinline__ token_info query_at(const mx_flash_args &a, const mx_
     q.at = (b * s.seq_q + i) * ((s.seq_kv + 31) / 32);
     return q;
 }
-/* Keys [lo, hi) that queries [q0, q1] may see, when the rule is plain. */
-__device__ __forceinline__ void key_range(const mask_rule &r, int q0, int q1, int n, int &lo,
+/* Keys [lo, hi) that the tile of queries [q0, q1] of sequence b may see. */
+__device__ __forceinline__ void key_range(const mask_rule &r, int b, int q0, int q1, int n, int &lo,
                                           int &hi)
 {
-    lo = 0;
-    hi = n;
-    if (!r.plain)
+    int4 sees = r.q_sees ? r.q_sees[(int64_t)b * r.q_tiles + q0 / TILE] : int4{0, n, 0, 0};
+    lo = sees.x;
+    hi = sees.y;
+    if (!r.indexed)
         return;
     if (r.causal)
         hi = min(hi, q1 + 1);
@@ -83,13 +91,14 @@ __device__ __forceinline__ void key_range(const mask_rule &r, int q0, int q1, in
     }
     lo = lo / TILE * TILE;
 }
-/* Queries [lo, hi) that may see keys [k0, k1]. */
-__device__ __forceinline__ void query_range(const mask_rule &r, int k0, int k1, int n, int &lo,
-                                            int &hi)
+/* Queries [lo, hi) that may see the tile of keys [k0, k1] of sequence b. */
+__device__ __forceinline__ void query_range(const mask_rule &r, int b, int k0, int k1, int n,
+                                            int &lo, int &hi)
 {
-    lo = 0;
-    hi = n;
-    if (!r.plain)
+    int2 seen = r.k_seen ? r.k_seen[(int64_t)b * r.k_tiles + k0 / TILE] : int2{0, n};
+    lo = seen.x;
+    hi = seen.y;
+    if (!r.indexed)
         return;
     if (r.causal)
         lo = max(lo, k0);
@@ -105,9 +114,15 @@ __device__ __forceinline__ void query_range(const mask_rule &r, int k0, int k1, 
     lo = lo / TILE * TILE;
 }
 /* Every query of [q0, q0+64) sees every key of [k0, k0+64), all inside the sequences. */
-__device__ __forceinline__ bool tile_full(const mask_rule &r, int q0, int k0, int nq, int nk)
+__device__ __forceinline__ bool tile_full(const mask_rule &r, int b, int q0, int k0, int nq, int nk)
 {
-    return r.plain && !r.listed && !r.chunk && k0 + TILE <= nk && q0 + TILE <= nq &&
+    if (!r.plain && r.q_sees) {
+        int4 sees = r.q_sees[(int64_t)b * r.q_tiles + q0 / TILE];
+        if (k0 < sees.z || k0 + TILE > sees.w)
+            return false;
+    }
+    return r.indexed && (r.plain || r.q_sees) && !r.listed && !r.chunk && k0 + TILE <= nk &&
+           q0 + TILE <= nq &&
            (!r.causal || k0 + TILE - 1 <= q0) &&
            (!r.window ||
             (q0 + TILE - 1 - k0 < r.window && (r.causal || k0 + TILE - 1 - q0 < r.window)));

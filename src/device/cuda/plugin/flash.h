@@ -39,6 +39,20 @@ typedef struct {
     float scale, softcap;  /* softcap 0: none */
 } mx_flash_shape;
 
+/* What segments mean for tiles of 64 queries and 64 keys, for kernels that skip what nobody sees;
+ * flash_segments.cu fills it on the device. Ids beyond the end of a sequence repeat its last. */
+typedef struct {
+    int32_t *q_ids;   /* (B, q_tiles, MX_FLASH_IDS): 64 ids, the least, the greatest; NULL: none */
+    int32_t *k_ids;   /* (B, k_tiles, 64) */
+    int32_t *k_range; /* (B, k_tiles, 2): the least id, the greatest */
+    int32_t *q_sees;  /* (B, q_tiles, 4): keys [lo, hi) some see, keys [lo, hi) all see */
+    int32_t *k_seen;  /* (B, k_tiles, 2): queries [lo, hi) that some are seen by */
+    int32_t *items;   /* (B, items, 2): tiles of queries [first, end) for each block of keys */
+    int32_t *order;   /* (B, q_tiles, 2): the first block of keys whose dQ a tile gets; how many */
+    int q_tiles, k_tiles, n_items; /* k_tiles: a multiple of 4 */
+} mx_flash_segments;
+enum { MX_FLASH_IDS = 68 }; /* of a multiple of 16 bytes */
+
 typedef struct {
     const void *q, *k, *v;
     void *o;
@@ -46,6 +60,7 @@ typedef struct {
     const int32_t *q_pos, *k_pos;   /* (B, Sq), (B, Skv); NULL: the index */
     const int32_t *q_seg, *k_seg;   /* NULL: one segment */
     const int32_t *q_span, *k_span; /* NULL: no spans */
+    mx_flash_segments segments; /* of q_seg and k_seg; not filled: every tile is looked at */
     const uint32_t *listed; /* (B, Sq, ceil(Skv / 32)) bits: keys each query may see; NULL: all */
     const float *sinks;             /* (Hq) or NULL */
     const void *dout;
@@ -54,6 +69,12 @@ typedef struct {
     float *row_dot; /* (B, Hq, Sq) scratch of the backward pass */
 } mx_flash_args;
 
+/* Scratch for `segments`; 0: a sequence too long for them. */
+size_t mx_flash_segments_bytes(const mx_flash_shape *s);
+/* Fills a->segments, in `scratch`. With block_tiles, the causal mask and the window are looked at
+ * too, for blocks of so many tiles of keys: `items` and `order`. */
+cudaError_t mx_flash_segments_find(const mx_flash_shape *s, mx_flash_args *a, int block_tiles,
+                                   void *scratch, cudaStream_t stream);
 /* Lists of n keys (B, Sq, n), -1 where unused, as bits: `listed` above (flash_list.cu). */
 size_t mx_flash_list_bytes(const mx_flash_shape *s);
 cudaError_t mx_flash_list(const mx_flash_shape *s, const int32_t *selected, int n, uint32_t *listed,

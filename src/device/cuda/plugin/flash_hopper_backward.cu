@@ -33,6 +33,7 @@ enum { THREADS = 512 };
 
 /* Warp 0. The next item is asked for with the last tile of this one: a block that takes it earlier
  * than it comes to it keeps others waiting. */
+template <bool SEGS>
 __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m, const grad_room &r)
 {
     int group = p.s.heads_q / p.s.heads_kv, next = atomicAdd(p.taken, 1);
@@ -42,31 +43,41 @@ __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m,
     for (;; at.step()) {
         int i = next < p.items ? next : -1;
         uint32_t full = r.item_full + 8 * at.slot, to = r.at + at.slot * 2 * KEYS_BYTES;
+        uint32_t record = r.at + AT_RECORDS + at.slot * RECORD_BYTES;
         bar_wait(r.item_empty + 8 * at.slot, at.parity);
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(r.at + AT_ITEM + 4 * at.slot), "r"(i)
-                     : "memory");
         if (i < 0) {
+            store_shared(record, i);
             bar_arrive(full);
             return;
         }
-        grad_item t = find_item(p, i);
-        int left = group * (p.tiles - t.first);
-        if (left == 0)
-            next = atomicAdd(p.taken, 1);
-        bar_expect(full, 2 * KEYS_BYTES);
+        grad_item t = find_item<NARROW_TILES>(p, i);
+        if (SEGS)
+            store_record(p, record, i, t, t.block);
+        else
+            store_shared(record, i);
+        int left = group * (t.end - t.first);
+        bar_expect(full, 2 * KEYS_BYTES + (SEGS ? KEY_IDS_BYTES : 0));
+        if (SEGS)
+            load_bytes(r.at + AT_KEY_IDS + at.slot * KEY_IDS_BYTES,
+                       p.seg.k_ids + ((int64_t)t.batch * p.seg.k_tiles + 2 * t.block) * 64,
+                       KEY_IDS_BYTES, full);
         tma_load(to, &m.k, 0, t.block * GRAD_KEYS, t.head, t.batch, full);
         tma_load(to + KEYS_BYTES, &m.v, 0, t.block * GRAD_KEYS, t.head, t.batch, full);
 #pragma unroll 1
         for (int h = t.head * group; h < (t.head + 1) * group; h++)
 #pragma unroll 1
-            for (int q = t.first; q < p.tiles; q++, stage.step()) {
+            for (int q = t.first; q < t.end; q++, stage.step()) {
                 int64_t tile = (int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q;
                 if (--left == 0)
                     next = atomicAdd(p.taken, 1);
                 full = r.rows_full + 8 * stage.slot;
                 to = r.at + AT_ROWS + stage.slot * 2 * ROWS_BYTES;
                 bar_wait(r.rows_empty + 8 * stage.slot, stage.parity);
-                bar_expect(full, 2 * ROWS_BYTES + STATS_BYTES);
+                bar_expect(full, 2 * ROWS_BYTES + STATS_BYTES + (SEGS ? IDS_BYTES : 0));
+                if (SEGS)
+                    load_bytes(r.at + AT_IDS + stage.slot * IDS_BYTES,
+                               p.seg.q_ids + ((int64_t)t.batch * p.tiles + q) * MX_FLASH_IDS,
+                               IDS_BYTES, full);
                 tma_load(to, &m.q, 0, q * GRAD_ROWS, h, t.batch, full);
                 tma_load(to + ROWS_BYTES, &m.dout, 0, q * GRAD_ROWS, h, t.batch, full);
                 load_bytes(r.at + AT_STATS + stage.slot * STATS_BYTES,
@@ -94,20 +105,18 @@ __device__ __forceinline__ void multiply(float d[32], const uint32_t a[16], uint
     for (int k = 0; k < 4; k++)
         wgmma_held_n64<B_OUT>(d, a + 4 * k, slab + (B_OUT ? 128 : 2) * k, B_OUT || k > 0);
 }
-/* P of dots. `gap`: the query less the key of the first element. */
-template <bool SOME>
-__device__ __forceinline__ void powers(float s[32], uint32_t logs, float scale2, int gap, bool in0,
-                                       bool in1)
+/* P of dots. seen(see, j) says which elements of the j-th queries count. */
+template <class Seen>
+__device__ __forceinline__ void powers(float s[32], uint32_t logs, float scale2, Seen seen)
 {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         float2 x = load_two(logs + j * 32);
+        bool see[4] = {true, true, true, true};
+        seen(see, j);
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            bool see = !SOME ||
-                       (gap + 8 * j + (e & 1) - (e >> 1) * 8 >= 0 && (e >> 1 ? in1 : in0));
-            s[4 * j + e] = see ? exp2_fast(s[4 * j + e] * scale2 - (e & 1 ? x.y : x.x)) : 0.f;
-        }
+        for (int e = 0; e < 4; e++)
+            s[4 * j + e] = see[e] ? exp2_fast(s[4 * j + e] * scale2 - (e & 1 ? x.y : x.x)) : 0.f;
     }
 }
 /* dS of P and dP. */
@@ -152,6 +161,7 @@ __device__ __forceinline__ void hand_over(const grad_room &r, const uint32_t f[1
 }
 
 /* Groups 2 and 3 (w = 0, 1). */
+template <bool SEGS>
 __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r, int w)
 {
     const int lane = threadIdx.x & 31;
@@ -160,13 +170,13 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r,
     for (int m = 0;; m++) {
         const int place = m & (ITEMS - 1);
         bar_wait(r.item_full + 8 * place, m / ITEMS & 1);
-        int i = item_in(r, place), k0, first, left;
+        int i = item_in(r, place), k0, first, end, left;
         if (i < 0)
             break;
         {
-            grad_item t = find_item(p, i);
-            k0 = t.block * GRAD_KEYS + 64 * w, first = t.first;
-            left = p.s.heads_q / p.s.heads_kv * (p.tiles - t.first);
+            grad_item t = item_of<SEGS>(p, r, place, i);
+            k0 = t.block * GRAD_KEYS + 64 * w, first = t.first, end = t.end;
+            left = p.s.heads_q / p.s.heads_kv * (t.end - t.first);
         }
         uint32_t kf[16], vf[16], pf[16], df[16];
         const uint32_t slab = r.at + place * 2 * KEYS_BYTES + w * 8192;
@@ -178,12 +188,19 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r,
         for (; left > 0; left--, n++) {
             const int stage = n & (STAGES - 1);
             const uint32_t rows = r.at + AT_ROWS + stage * 2 * ROWS_BYTES;
+            const uint32_t ids = r.at + AT_IDS + stage * IDS_BYTES;
             bar_wait(r.rows_full + 8 * stage, n / STAGES & 1);
-            if (p.s.causal && (q + 1) * GRAD_ROWS <= k0) {
+            const tile_kind kind = kind_of_tile<SEGS>(
+                p, q, k0, ids, r.at + AT_RECORDS + place * RECORD_BYTES + 16 + 8 * w);
+            if (kind == TILE_UNSEEN) {
                 wgmma_wait<0>();
                 if (lane == 0 && was >= 0)
                     bar_arrive(r.rows_empty + 8 * was);
-                hand_over(r, df, n, 0, false);
+                bool zero = SEGS || w == 0; /* group 1 leaves out what lies above the diagonal */
+#pragma unroll
+                for (int j = 0; j < 16; j++)
+                    df[j] = 0;
+                hand_over(r, df, n, w * 8192, zero);
                 if (lane == 0)
                     bar_arrive(r.rows_empty + 8 * stage);
                 was = -1;
@@ -200,12 +217,12 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r,
                 wgmma_wait<1>();
                 settle(s);
                 const uint32_t logs = r.at + AT_STATS + stage * STATS_BYTES + (lane & 3) * 8;
-                if ((p.s.causal && q * GRAD_ROWS < k0 + 63) || k0 + 64 > p.s.seq_kv) {
-                    int key = k0 + (threadIdx.x / 32 & 3) * 16 + (lane >> 2);
-                    int gap = p.s.causal ? q * GRAD_ROWS + 2 * (lane & 3) - key : 64;
-                    powers<true>(s, logs, p.scale2, gap, key < p.s.seq_kv, key + 8 < p.s.seq_kv);
+                if (kind == TILE_MASKED) {
+                    uint32_t keys = r.at + AT_KEY_IDS + place * KEY_IDS_BYTES + 256 * w;
+                    score_mask<SEGS> mask(p, q, k0, keys, ids);
+                    powers(s, logs, p.scale2, [&](bool see[4], int j) { mask.seen(see, j); });
                 } else {
-                    powers<false>(s, logs, p.scale2, 0, true, true);
+                    powers(s, logs, p.scale2, [](bool *, int) {});
                 }
                 round_all(pf, s);
                 wgmma_fence();
@@ -221,7 +238,7 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r,
                 wgmma_commit();
                 was = stage;
             }
-            if (++q == p.tiles)
+            if (++q == end)
                 q = first;
         }
         wgmma_wait<0>();
@@ -231,7 +248,7 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r,
         if (lane == 0)
             bar_arrive(r.item_empty + 8 * place);
         asm volatile("" : "+r"(i)); /* found again rather than kept in registers */
-        grad_item t = find_item(p, i);
+        grad_item t = find_item<NARROW_TILES>(p, i);
         int64_t row = t.block * GRAD_KEYS + 64 * w;
         const mx_flash_stride &sv = p.s.dv, &sk = p.s.dk;
         store_sums(p.dv + t.batch * sv.batch + t.head * sv.head + row * sv.seq, sv.seq,
@@ -241,6 +258,7 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r,
     }
 }
 
+template <bool SEGS>
 __global__ __launch_bounds__(THREADS, 1) void flash_grad_kernel(
     const __grid_constant__ grad_maps m, const __grid_constant__ grad_args p)
 {
@@ -254,32 +272,33 @@ __global__ __launch_bounds__(THREADS, 1) void flash_grad_kernel(
     if (role == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         if (threadIdx.x == 0)
-            load_all(p, m, r);
+            load_all<SEGS>(p, m, r);
         else if (threadIdx.x == 32 || threadIdx.x == 64)
-            add_tiles(p, r, threadIdx.x / 64);
+            add_tiles<SEGS>(p, r, threadIdx.x / 64);
         else if (threadIdx.x == 96)
-            fetch_tiles(p, r);
+            fetch_tiles<SEGS>(p, r);
     } else if (role == 1) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
-        make_dq(p, r);
+        make_dq<SEGS>(p, r);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
-        make_dkv(p, r, role - 2);
+        make_dkv<SEGS>(p, r, role - 2);
     }
 #endif
 }
 
 bool flash_narrow_made()
 {
-    static const bool hopper = made_for_hopper(flash_grad_kernel); /* of the machine */
+    static const bool hopper = made_for_hopper(flash_grad_kernel<false>); /* of the machine */
     return hopper;
 }
 cudaError_t flash_narrow(const grad_args &p, const grad_maps &m, int sms, cudaStream_t stream)
 {
-    cudaError_t e = cudaFuncSetAttribute(
-        flash_grad_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES);
+    auto *kernel = p.seg.order ? flash_grad_kernel<true> : flash_grad_kernel<false>;
+    cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES);
     if (e != cudaSuccess)
         return e;
-    flash_grad_kernel<<<(unsigned)min(sms, p.items), THREADS, ROOM_BYTES, stream>>>(m, p);
+    kernel<<<(unsigned)min(sms, p.items), THREADS, ROOM_BYTES, stream>>>(m, p);
     return cudaGetLastError();
 }

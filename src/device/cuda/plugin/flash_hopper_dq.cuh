@@ -46,7 +46,7 @@ __device__ __forceinline__ int64_t number_of(const grad_args &p, const dq_tile &
 /* --- the threads beside group 1 --- */
 
 /* each(tile, turn, blocks) for the tiles of all items of this block, in their order. */
-template <class Each>
+template <bool SEGS, class Each>
 __device__ __forceinline__ void for_tiles(const grad_args &p, const grad_room &r, Each each)
 {
     const int group = p.s.heads_q / p.s.heads_kv;
@@ -57,61 +57,42 @@ __device__ __forceinline__ void for_tiles(const grad_args &p, const grad_room &r
         int i = item_in(r, at.slot);
         if (i < 0)
             return;
-        grad_item t = find_item(p, i);
-        bar_arrive(r.item_empty + 8 * at.slot);
+        grad_item t = item_of<SEGS>(p, r, at.slot, i);
+        arrive_behind(t, r.item_empty + 8 * at.slot);
 #pragma unroll 1
         for (int h = t.head * group; h < (t.head + 1) * group; h++)
 #pragma unroll 1
-            for (int q = t.first; q < p.tiles; q++) {
-                int blocks = blocks_of(p, q);
-                each(dq_tile{t.batch, h, q}, turn_of(t, blocks), blocks);
+            for (int q = t.first; q < t.end; q++) {
+                dq_order x = order_of<NARROW_TILES, SEGS>(p, t, q);
+                each(dq_tile{t.batch, h, q}, x.turn, x.n);
             }
     }
 }
-/* Until so many parts are in memory; what the copy engine then does comes after them. */
-__device__ __forceinline__ void wait_turn(const int *added, int turn)
-{
-    int parts;
-    do
-        asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(parts) : "l"(added) : "memory");
-    while (parts < turn);
-    asm volatile("fence.acq_rel.gpu;\nfence.proxy.async.global;" ::: "memory");
-}
 /* Every second tile that group 1 leaves in `out`. */
+template <bool SEGS>
 __device__ __forceinline__ void add_tiles(const grad_args &p, const grad_room &r, int mine)
 {
     const uint32_t from = r.at + AT_OUT + mine * TILE_BYTES;
     int n = 0, parity = 0;
-    for_tiles(p, r, [&](const dq_tile &t, int turn, int blocks) {
+    for_tiles<SEGS>(p, r, [&](const dq_tile &t, int turn, int blocks) {
         if (turn == blocks - 1 || (n++ & 1) != mine)
             return;
         int64_t tile = number_of(p, t);
-        float *to = p.dq_sums + tile * GRAD_TILE;
         if (turn > 0)
             wait_turn(p.added + tile, turn);
         bar_wait(r.out_full + 8 * mine, parity);
         parity ^= 1;
-        if (turn == 0)
-            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-                         "r"(from), "r"((int)TILE_BYTES)
-                         : "memory");
-        else
-            asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 "
-                         "[%0], [%1], %2;" ::"l"(to),
-                         "r"(from), "r"((int)TILE_BYTES)
-                         : "memory");
-        asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+        send_part(p.dq_sums + tile * GRAD_TILE, from, turn);
         bar_arrive(r.out_empty + 8 * mine);
-        asm volatile("cp.async.bulk.wait_group 0;\nfence.acq_rel.gpu;\n"
-                     "st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(p.added + tile), "r"(turn + 1)
-                     : "memory");
+        count_part(p.added + tile, turn + 1);
     });
 }
 /* The sums of tiles whose last part is this block's. */
+template <bool SEGS>
 __device__ __forceinline__ void fetch_tiles(const grad_args &p, const grad_room &r)
 {
     int parity = 1;
-    for_tiles(p, r, [&](const dq_tile &t, int turn, int blocks) {
+    for_tiles<SEGS>(p, r, [&](const dq_tile &t, int turn, int blocks) {
         if (blocks == 1 || turn != blocks - 1)
             return;
         int64_t tile = number_of(p, t);
@@ -135,17 +116,6 @@ __device__ __forceinline__ void multiply_ds(float d[32], uint64_t ds, uint64_t k
         wgmma_n64<true, true>(d, ds + i * 128, k + i * 128, i > 0);
     wgmma_commit();
     wgmma_wait<0>();
-}
-/* This lane's sums to its place of a tile in shared memory, for the copy engine. */
-__device__ __forceinline__ void put_sums(uint32_t to, const float d[32])
-{
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + j * 512), "f"(d[4 * j]),
-                     "f"(d[4 * j + 1]), "f"(d[4 * j + 2]), "f"(d[4 * j + 3])
-                     : "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncwarp();
 }
 __device__ __forceinline__ void add_sums(float d[32], uint32_t from)
 {
@@ -180,6 +150,7 @@ __device__ __forceinline__ void finish_tile(const grad_args &p, const grad_room 
     if (!alone && lane == 0)
         bar_arrive(r.sums_empty);
 }
+template <bool SEGS>
 __device__ __forceinline__ void make_dq(const grad_args &p, const grad_room &r)
 {
     const int group = p.s.heads_q / p.s.heads_kv, lane = threadIdx.x & 31;
@@ -193,11 +164,12 @@ __device__ __forceinline__ void make_dq(const grad_args &p, const grad_room &r)
         int i = item_in(r, at.slot);
         if (i < 0)
             break;
-        grad_item t = find_item(p, i);
+        grad_item t = item_of<SEGS>(p, r, at.slot, i);
         uint64_t k = describe_slab(r.at + at.slot * 2 * KEYS_BYTES, KEYS_BYTES);
         for (int h = t.head * group; h < (t.head + 1) * group; h++)
-            for (int q = t.first; q < p.tiles; q++, hand.step()) {
+            for (int q = t.first; q < t.end; q++, hand.step()) {
                 bool half = p.s.causal && (q + 1) * GRAD_ROWS <= t.block * GRAD_KEYS + 64;
+                dq_order x = order_of<NARROW_TILES, SEGS>(p, t, q);
                 float d[32];
                 bar_wait(r.ds_full + 8 * hand.slot, hand.parity);
                 uint64_t ds = describe_slab(r.at + AT_DS + hand.slot * DS_BYTES, 8192);
@@ -208,8 +180,7 @@ __device__ __forceinline__ void make_dq(const grad_args &p, const grad_room &r)
                 settle(d);
                 if (lane == 0)
                     bar_arrive(r.ds_empty + 8 * hand.slot);
-                int blocks = blocks_of(p, q);
-                if (turn_of(t, blocks) < blocks - 1) {
+                if (x.turn < x.n - 1) {
                     bar_wait(r.out_empty + 8 * out.slot, out.parity);
                     put_sums(r.at + AT_OUT + out.slot * TILE_BYTES + piece, d);
                     if (lane == 0)
@@ -219,8 +190,8 @@ __device__ __forceinline__ void make_dq(const grad_args &p, const grad_room &r)
                     dq_tile to = {t.batch, h, q};
                     /* nothing of the addresses is kept over the tiles */
                     asm volatile("" : "+r"(to.batch), "+r"(to.head), "+r"(to.q));
-                    finish_tile(p, r, d, to, blocks == 1, parity);
-                    parity ^= blocks > 1;
+                    finish_tile(p, r, d, to, x.n == 1, parity);
+                    parity ^= x.n > 1;
                 }
             }
         if (lane == 0)

@@ -42,7 +42,8 @@ template <class F> struct hopper_group {
     float s[KEYS / 2], o[D / 2]; /* (64, KEYS) and (64, D) among 128 threads, as wgmma.cuh says */
     uint32_t pairs[KEYS / 4];    /* P */
     float m[2], l[2];            /* of this thread's two rows; -inf: nothing seen, l its own part */
-    token_info query[2];
+    token_info query[2];         /* TOLD */
+    int own[2];                  /* SEGMENTS: their ids */
 
     __device__ __forceinline__ int lane() const { return threadIdx.x & 31; }
     __device__ __forceinline__ void release(uint32_t bar)
@@ -128,6 +129,18 @@ template <class F> struct hopper_group {
                         s[4 * j + 2 * e + f] = -INFINITY;
         }
     }
+    __device__ __forceinline__ void mask_segments(int slot)
+    {
+        uint32_t ids = room.info(slot, 0) + 8 * (lane() & 3);
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++) {
+            int key[2] = {load_shared(ids + 32 * j), load_shared(ids + 32 * j + 4)};
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (key[i & 1] != own[i >> 1])
+                    s[4 * j + i] = -INFINITY;
+        }
+    }
     __device__ __forceinline__ void mask_told(int slot)
     {
         mask_rule rule = p.rule;
@@ -151,20 +164,24 @@ template <class F> struct hopper_group {
      * what O is to be multiplied by. */
     __device__ __forceinline__ bool finish_scores(int r0, float shrink[2])
     {
-        if (!F::TOLD)
+        bool masked = word_kind(word, group) == MASKED;
+        bool late = F::TOLD || (F::SEGMENTS && masked);
+        if (!late)
             release(room.empty_k(k.slot));
         if (F::CAP)
 #pragma unroll
             for (int i = 0; i < KEYS / 2; i++)
                 s[i] = 1.f - __fdividef(2.f, 1.f + exp2_fast(s[i] * p.to_cap));
-        if (word_kind(word, group) == MASKED) {
+        if (masked) {
             if (F::TOLD)
                 mask_told(k.slot);
             else
                 mask_plain(r0, (word & WORD_TILE) * KEYS);
+            if (F::SEGMENTS)
+                mask_segments(k.slot);
         }
         bool moved = move_maximum(shrink);
-        if (F::TOLD)
+        if (late)
             release(room.empty_k(k.slot));
         k.step();
         return moved;
@@ -227,8 +244,14 @@ __device__ __forceinline__ void hopper_group<F>::begin_row(const tile_row &at)
     for (int e = 0; e < 2; e++) {
         m[e] = sink;
         l[e] = p.a.sinks && (lane() & 3) == 0 ? 1.f : 0.f; /* exp2(sink - m), in one of four */
+        int i = at.q0 + 64 * group + sum_row() + 8 * e;
         if (F::TOLD)
-            query[e] = query_at(p.a, p.s, batch, at.q0 + 64 * group + sum_row() + 8 * e);
+            query[e] = query_at(p.a, p.s, batch, i);
+        if (F::SEGMENTS) {
+            i = min(i, p.s.seq_q - 1);
+            int tile = batch * p.a.segments.q_tiles + i / TILE;
+            own[e] = p.a.segments.q_ids[(int64_t)tile * MX_FLASH_IDS + i % TILE];
+        }
     }
 #pragma unroll
     for (int i = 0; i < D / 2; i++)
@@ -417,10 +440,23 @@ static cudaError_t launch(hopper_params &p, const tensor_place &q, const tensor_
     kernel<<<rows < units ? rows : units, F::THREADS, F::BYTES, stream>>>(map_q, map_k, map_v, p);
     return cudaGetLastError();
 }
+/* Three groups at head size 64, where their registers suffice for the mask. */
+template <mask_kind MASK>
+static cudaError_t launch_masked(hopper_params &p, const tensor_place &q, const tensor_place &k,
+                                 const tensor_place &v, cudaStream_t stream)
+{
+    enum { GROUPS = MASK == MASK_TOLD ? 2 : 3 };
+    bool cap = p.s.softcap > 0;
+    if (p.s.dim_qk == 64)
+        return cap ? launch<hopper_form<64, GROUPS, 4, true, MASK>>(p, q, k, v, stream)
+                   : launch<hopper_form<64, GROUPS, 4, false, MASK>>(p, q, k, v, stream);
+    return cap ? launch<hopper_form<128, 2, 2, true, MASK>>(p, q, k, v, stream)
+               : launch<hopper_form<128, 2, 2, false, MASK>>(p, q, k, v, stream);
+}
 bool mx_flash_hopper_can(const mx_flash_shape *s, const mx_flash_args *a)
 {
     static const bool hopper = /* of the machine, not of the call */
-        made_for_hopper(flash_hopper_kernel<hopper_form<64, 3, 4, false, false>>);
+        made_for_hopper(flash_hopper_kernel<hopper_form<64, 3, 4, false, MASK_PLAIN>>);
     int d = s->dim_qk;
     return hopper && (d == 64 || d == 128) && s->dim_v == d && !a->listed && s->scale > 0 &&
            s->seq_q > 0 && s->seq_kv > 0 && s->seq_kv < 1 << 26 &&
@@ -443,16 +479,8 @@ cudaError_t mx_flash_hopper_forward(const mx_flash_shape *s, const mx_flash_args
     tensor_place q = place_of(a->q, d, s->seq_q, s->heads_q, s->batch, s->q);
     tensor_place k = place_of(a->k, d, s->seq_kv, s->heads_kv, s->batch, s->k);
     tensor_place v = place_of(a->v, d, s->seq_kv, s->heads_kv, s->batch, s->v);
-    bool told = !p.rule.plain;
-    if (d == 64 && !told)
-        return cap ? launch<hopper_form<64, 3, 4, true, false>>(p, q, k, v, stream)
-                   : launch<hopper_form<64, 3, 4, false, false>>(p, q, k, v, stream);
-    if (d == 64)
-        return cap ? launch<hopper_form<64, 2, 4, true, true>>(p, q, k, v, stream)
-                   : launch<hopper_form<64, 2, 4, false, true>>(p, q, k, v, stream);
-    if (!told)
-        return cap ? launch<hopper_form<128, 2, 2, true, false>>(p, q, k, v, stream)
-                   : launch<hopper_form<128, 2, 2, false, false>>(p, q, k, v, stream);
-    return cap ? launch<hopper_form<128, 2, 2, true, true>>(p, q, k, v, stream)
-               : launch<hopper_form<128, 2, 2, false, true>>(p, q, k, v, stream);
+    if (p.rule.plain)
+        return launch_masked<MASK_PLAIN>(p, q, k, v, stream);
+    return p.rule.indexed && p.rule.q_sees ? launch_masked<MASK_SEGMENTS>(p, q, k, v, stream)
+                                           : launch_masked<MASK_TOLD>(p, q, k, v, stream);
 }

@@ -1,8 +1,8 @@
 /* flash_hopper_room.cuh - the shared memory of flash_hopper_backward.cu: rings of places, and two
  * barriers for each, full and empty.
  *
- *   item    K and V of 128 keys          the loader -> all; its number also to the adders
- *   rows    Q, dO, statistics of a tile  the loader -> groups 2 and 3
+ *   item    K and V of 128 keys, ids     the loader -> all; its number also to the adders
+ *   rows    Q, dO, statistics, ids       the loader -> groups 2 and 3
  *   ds      dS of both groups of keys    groups 2 and 3 -> group 1
  *   out     dQ of a tile, float32        group 1 -> the adders, a place each
  *   sums    dQ that others added         the fetcher -> group 1
@@ -15,12 +15,13 @@
 enum {
     ITEMS = 2, STAGES = 4, HANDS = 2, OUTS = 2, /* places in the rings */
     KEYS_BYTES = GRAD_KEYS * 128, ROWS_BYTES = GRAD_ROWS * 128, STATS_BYTES = GRAD_ROWS * 8,
-    DS_BYTES = GRAD_KEYS * GRAD_ROWS * 2, TILE_BYTES = GRAD_TILE * 4,
+    DS_BYTES = GRAD_KEYS * GRAD_ROWS * 2,
     AT_ROWS = ITEMS * 2 * KEYS_BYTES, AT_DS = AT_ROWS + STAGES * 2 * ROWS_BYTES,
     AT_OUT = AT_DS + HANDS * DS_BYTES, AT_SUMS = AT_OUT + OUTS * TILE_BYTES,
-    AT_STATS = AT_SUMS + TILE_BYTES, AT_BARS = AT_STATS + STAGES * STATS_BYTES,
-    BARS = 2 * (ITEMS + STAGES + HANDS + OUTS + 1),
-    AT_ITEM = AT_BARS + BARS * 8, ROOM_BYTES = AT_ITEM + 4 * ITEMS + 1024
+    AT_STATS = AT_SUMS + TILE_BYTES, AT_RECORDS = AT_STATS + STAGES * STATS_BYTES,
+    AT_IDS = AT_RECORDS + ITEMS * RECORD_BYTES, AT_KEY_IDS = AT_IDS + STAGES * IDS_BYTES,
+    AT_BARS = AT_KEY_IDS + ITEMS * KEY_IDS_BYTES, BARS = 2 * (ITEMS + STAGES + HANDS + OUTS + 1),
+    ROOM_BYTES = AT_BARS + BARS * 8 + 1024
 };
 
 /* Addresses in shared memory. */
@@ -56,7 +57,16 @@ __device__ __forceinline__ void room_open(const grad_room &r)
 /* The number of the item that lies there; below 0 there are no more. */
 __device__ __forceinline__ int item_in(const grad_room &r, int place)
 {
-    return load_shared(r.at + AT_ITEM + 4 * place);
+    return load_shared(r.at + AT_RECORDS + place * RECORD_BYTES);
+}
+template <bool SEGS>
+__device__ __forceinline__ grad_item item_of(const grad_args &p, const grad_room &r, int place,
+                                             int i)
+{
+    grad_item t = find_item<NARROW_TILES>(p, i);
+    if (SEGS)
+        load_record(t, r.at + AT_RECORDS + place * RECORD_BYTES);
+    return t;
 }
 
 #endif

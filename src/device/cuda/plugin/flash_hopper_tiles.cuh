@@ -4,9 +4,10 @@
  * A row of tiles belongs to QUERIES queries of one head. Its tiles come from the last to the first,
  * each with a word about it in shared memory. Where positions are indices, the keys a query sees
  * are an interval, and the intervals of its neighbours move with it: what a group sees of a tile
- * follows from its first and last query. Where positions, segments or spans are told by arrays, the
- * warp compares the ranges of the row's queries and of each tile's keys, and leaves the latter in
- * shared memory for those who mask.
+ * follows from its first and last query. Segments (packed documents) narrow that by the tables of
+ * flash_segments.cu, and the ids of a tile's keys come to shared memory with them. Where positions
+ * or spans are given by arrays too, the warp compares the ranges of the row's queries and of each
+ * tile's keys, and leaves the latter in shared memory for those who mask.
  */
 #ifndef MX_DEVICE_CUDA_FLASH_HOPPER_TILES_CUH
 #define MX_DEVICE_CUDA_FLASH_HOPPER_TILES_CUH
@@ -16,6 +17,8 @@
 
 enum { KEYS = 128 };
 enum { PASS = 0, MASKED = 1, WHOLE = 2 };
+/* What a mask is made of besides indices: nothing; segments, with their tables; any arrays. */
+enum mask_kind { MASK_PLAIN, MASK_SEGMENTS, MASK_TOLD };
 
 struct hopper_params {
     mx_flash_shape s;
@@ -28,13 +31,13 @@ struct hopper_params {
 };
 
 /* A form of the kernel and its shared memory. */
-template <int D_, int NW_, int STAGES_, bool CAP_, bool TOLD_> struct hopper_form {
+template <int D_, int NW_, int STAGES_, bool CAP_, mask_kind MASK_> struct hopper_form {
     enum {
         D = D_, NW = NW_, STAGES = STAGES_, THREADS = 128 * (NW + 1),
         CAP = CAP_,   /* scores are capped */
-        TOLD = TOLD_, /* positions, segments or spans are given */
-        QUERIES = 64 * NW, Q_RING = D == 64 ? 1 : 2,
-        Q_BYTES = 64 * D * 2, KV_BYTES = KEYS * D * 2, INFO_BYTES = TOLD ? KEYS * 12 : 0,
+        TOLD = MASK_ == MASK_TOLD, SEGMENTS = MASK_ == MASK_SEGMENTS,
+        QUERIES = 64 * NW, Q_RING = D == 64 ? 1 : 2, Q_BYTES = 64 * D * 2, KV_BYTES = KEYS * D * 2,
+        IDS_BYTES = SEGMENTS ? KEYS * 4 : 0, INFO_BYTES = TOLD ? KEYS * 12 : IDS_BYTES,
         K_AT = Q_RING * NW * Q_BYTES, V_AT = K_AT + STAGES * KV_BYTES,
         INFO_AT = V_AT + STAGES * KV_BYTES, WORD_AT = INFO_AT + STAGES * INFO_BYTES,
         BAR_AT = WORD_AT + 8 * STAGES, BYTES = BAR_AT + 8 * (4 * STAGES + 2 * Q_RING * NW) + 1024,
@@ -126,7 +129,11 @@ template <class F> struct hopper_loader {
         __syncwarp();
         if (lane == 0) {
             store_shared(room.word(k.slot), word | tile);
-            bar_expect(room.full_k(k.slot), F::KV_BYTES);
+            bar_expect(room.full_k(k.slot), F::KV_BYTES + F::IDS_BYTES);
+            if (F::SEGMENTS)
+                load_bytes(room.info(k.slot, 0),
+                           p.a.segments.k_ids + (int64_t)batch * p.a.segments.k_tiles * TILE +
+                               tile * KEYS, F::IDS_BYTES, room.full_k(k.slot));
             for (int d = 0; d < F::D; d += 64)
                 tma_load(room.at + F::K_AT + k.slot * F::KV_BYTES + d * KEYS * 2, map_k, d,
                          tile * KEYS, kv_head, batch, room.full_k(k.slot));
@@ -157,6 +164,12 @@ template <class F> struct hopper_loader {
         for (int g = 0; g < F::NW; g++) {
             int r0 = q0 + 64 * g;
             interval a = seen_by(p, r0), b = seen_by(p, min(r0 + 63, p.s.seq_q - 1));
+            if (F::SEGMENTS) {
+                int tile = min(r0 / TILE, p.a.segments.q_tiles - 1);
+                int4 x = p.rule.q_sees[(int64_t)batch * p.a.segments.q_tiles + tile];
+                a.lo = max(a.lo, x.x), b.hi = min(b.hi, x.y);
+                b.lo = max(b.lo, x.z), a.hi = min(a.hi, x.w);
+            }
             bool none = r0 >= p.s.seq_q || a.lo >= b.hi;
             lo[g] = none ? -1 : a.lo / KEYS, hi[g] = none ? -1 : (b.hi + KEYS - 1) / KEYS;
             whole_lo[g] = (b.lo + KEYS - 1) / KEYS, whole_hi[g] = a.hi / KEYS;

@@ -8,8 +8,11 @@
  *   1, 2  64 keys each: S = K Q^T, P, dP = V dO^T, dS, and 64 x 128 sums of dV and of dK
  * dS goes to shared memory of both blocks, and dQ of a tile is dS K over all 256 keys, half of its
  * columns in each block, by group 1 for even tiles and by group 2 for odd ones, a tile behind. Its
- * sums are written where the other block's dS lay, and the copy engine adds them to the float32
- * dQ: for 64 queries two pieces of 64 columns, in the order in which lanes hold sums (wgmma.cuh).
+ * sums are written where the other block's dS lay, and two threads beside the loader (adders, one
+ * for even and one for odd tiles) have the copy engine add them to the float32 dQ: for 64 queries
+ * two pieces of 64 columns, in the order in which lanes hold sums (wgmma.cuh). Pairs add to a tile
+ * in an order that is the same in every run, and so are the bits (flash_hopper_dq.cuh); the first
+ * stores. A pass over dQ rounds it afterwards.
  * These additions in the second-level cache are what bounds a kernel of single blocks (1.75 TB/s;
  * s 8192: 2.54 ms, and 1.57 without them); the pair halves them.
  *
@@ -23,7 +26,8 @@
  * (3.29); 1 x 8192: 2.62 (3.02); 2 x 4096, 24 over 8: 1.07 - 1.09 (1.24). Sections of 2 - 64 heads
  * differ by less than runs do. Tried and slower: single blocks (3.35, 2.92, 1.16); the same with
  * additions by the lanes (red.v4, another 2 - 4 %); all products waited for before S of the next
- * tile. Not tried: parts of dQ in turns, as at head size 64, which would spare both other passes.
+ * tile. Not tried: the last pair's part added and rounded in registers, as at head size 64, which
+ * would spare the pass afterwards.
  *
  * What a block may do to the other's memory: write dS where ds_empty says that both blocks are done
  * with a place, load tiles where rows_empty says so; each arrives at the barriers of both.
@@ -37,30 +41,18 @@ enum {
     PART_BYTES = GRAD_KEYS * GRAD_ROWS * 2, DS_BYTES = 2 * PART_BYTES, /* dS of both blocks */
     AT_VALUES = KEYS_BYTES, AT_OTHER = 2 * KEYS_BYTES, AT_ROWS = AT_OTHER + SLAB,
     AT_DS = AT_ROWS + STAGES * 2 * ROWS_BYTES, AT_STATS = AT_DS + HANDS * DS_BYTES,
-    AT_BARS = AT_STATS + STAGES * STATS_BYTES, BARS = 1 + 2 * (1 + STAGES + HANDS),
-    AT_ITEM = AT_BARS + BARS * 8, ROOM_BYTES = AT_ITEM + 8 + 1024,
-    SECTION = 8 /* key heads */
+    AT_RECORD = AT_STATS + STAGES * STATS_BYTES, AT_IDS = AT_RECORD + RECORD_BYTES,
+    AT_KEY_IDS = AT_IDS + STAGES * IDS_BYTES, AT_BARS = AT_KEY_IDS + KEY_IDS_BYTES,
+    BARS = 1 + 2 * (1 + STAGES + HANDS) + HANDS, AT_ITEM = AT_BARS + BARS * 8,
+    ROOM_BYTES = AT_ITEM + 8 + 1024
 };
 
 /* Addresses in shared memory; which of the two blocks this is. */
 struct wide_room {
-    uint32_t at, told, item_full, item_empty, rows_full, rows_empty, ds_full, ds_empty;
+    uint32_t at, told, item_full, item_empty, rows_full, rows_empty, ds_full, ds_empty, out_full;
     int rank;
 };
 
-struct wide_item {
-    int batch, head, block, first; /* `first` tile of queries that sees the pair */
-};
-/* Pairs of blocks, the longest first, of a few heads at a time: what they share (Q, dO, dQ) stays
- * in the second-level cache. */
-__device__ __forceinline__ wide_item find_pair(const grad_args &p, int rank, int i)
-{
-    int per = SECTION * ((p.blocks + 1) / 2), part = i / per, within = i - part * per;
-    int heads = min((int)SECTION, p.heads - part * SECTION), pair = within / heads;
-    int head = part * SECTION + within - pair * heads, batch = head / p.s.heads_kv;
-    return {batch, head - batch * p.s.heads_kv, 2 * pair + rank,
-            p.s.causal ? min(pair * (2 * GRAD_KEYS / GRAD_ROWS), p.tiles) : 0};
-}
 /* The item of a round, -1: none. The first block takes it and leaves it in both; two places, as the
  * other block may still be at the end of the round before. */
 __device__ __forceinline__ int take_item(const grad_args &p, const wide_room &r, int round)
@@ -72,7 +64,7 @@ __device__ __forceinline__ int take_item(const grad_args &p, const wide_room &r,
         return load_shared(at);
     }
     int i = atomicAdd(p.taken, 1);
-    i = i < p.heads * ((p.blocks + 1) / 2) ? i : -1;
+    i = i < p.items ? i : -1;
     asm volatile("{\n.reg .b32 to;\nst.shared.b32 [%0], %1;\n"
                  "mapa.shared::cluster.u32 to, %0, 1;\nst.shared::cluster.b32 [to], %1;\n"
                  "mapa.shared::cluster.u32 to, %2, 1;\n"
@@ -82,7 +74,18 @@ __device__ __forceinline__ int take_item(const grad_args &p, const wide_room &r,
     return i;
 }
 
-/* Group 0. */
+/* The item that take_item left here; with segments what store_record did. */
+template <bool SEGS>
+__device__ __forceinline__ grad_item item_of(const grad_args &p, const wide_room &r, int i)
+{
+    grad_item t = find_item<WIDE_TILES>(p, i);
+    if (SEGS)
+        load_record(t, r.at + AT_RECORD);
+    return t;
+}
+
+/* A thread of group 0. */
+template <bool SEGS>
 __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m, const wide_room &r)
 {
     int group = p.s.heads_q / p.s.heads_kv;
@@ -95,36 +98,81 @@ __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m,
             bar_arrive(r.item_full);
             return;
         }
-        wide_item t = find_pair(p, r.rank, i);
-        bar_expect(r.item_full, 2 * KEYS_BYTES + SLAB);
+        grad_item t = find_item<WIDE_TILES>(p, i);
+        const int block = 2 * t.block + r.rank;
+        if (SEGS)
+            store_record(p, r.at + AT_RECORD, i, t, block);
+        bar_expect(r.item_full, 2 * KEYS_BYTES + SLAB + (SEGS ? KEY_IDS_BYTES : 0));
+        if (SEGS)
+            load_bytes(r.at + AT_KEY_IDS,
+                       p.seg.k_ids + ((int64_t)t.batch * p.seg.k_tiles + 2 * block) * 64,
+                       KEY_IDS_BYTES, r.item_full);
         for (int x = 0; x < 2; x++) {
-            tma_load(r.at + x * SLAB, &m.k, 64 * x, t.block * GRAD_KEYS, t.head, t.batch,
+            tma_load(r.at + x * SLAB, &m.k, 64 * x, block * GRAD_KEYS, t.head, t.batch,
                      r.item_full);
-            tma_load(r.at + AT_VALUES + x * SLAB, &m.v, 64 * x, t.block * GRAD_KEYS, t.head,
-                     t.batch, r.item_full);
+            tma_load(r.at + AT_VALUES + x * SLAB, &m.v, 64 * x, block * GRAD_KEYS, t.head, t.batch,
+                     r.item_full);
         }
-        tma_load(r.at + AT_OTHER, &m.k, 64 * r.rank, (t.block ^ 1) * GRAD_KEYS, t.head, t.batch,
+        tma_load(r.at + AT_OTHER, &m.k, 64 * r.rank, (block ^ 1) * GRAD_KEYS, t.head, t.batch,
                  r.item_full);
 #pragma unroll 1
         for (int h = t.head * group; h < (t.head + 1) * group; h++)
 #pragma unroll 1
-            for (int q = t.first; q < p.tiles; q++, stage.step()) {
+            for (int q = t.first; q < t.end; q++, stage.step()) {
                 int64_t tile = (int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q;
                 uint32_t full = r.rows_full + 8 * stage.slot;
                 uint32_t to = r.at + AT_ROWS + stage.slot * 2 * ROWS_BYTES + r.rank * ROWS_SLAB;
                 bar_wait(r.rows_empty + 8 * stage.slot, stage.parity);
-                bar_expect(full, 2 * ROWS_BYTES + STATS_BYTES);
+                bar_expect(full, 2 * ROWS_BYTES + STATS_BYTES + (SEGS ? IDS_BYTES : 0));
                 tma_load_to_all(to, &m.q, 64 * r.rank, q * GRAD_ROWS, h, t.batch, full, 3);
                 tma_load_to_all(to + ROWS_BYTES, &m.dout, 64 * r.rank, q * GRAD_ROWS, h, t.batch,
                                 full, 3);
                 load_bytes(r.at + AT_STATS + stage.slot * STATS_BYTES,
                            p.stats + tile * (2 * GRAD_ROWS), STATS_BYTES, full);
+                if (SEGS)
+                    load_bytes(r.at + AT_IDS + stage.slot * IDS_BYTES,
+                               p.seg.q_ids + ((int64_t)t.batch * p.tiles + q) * MX_FLASH_IDS,
+                               IDS_BYTES, full);
+            }
+    }
+}
+/* Another, for every second tile: dQ that group `mine` left where the other block's dS was. */
+template <bool SEGS>
+__device__ __forceinline__ void add_tiles(const grad_args &p, const wide_room &r, int mine)
+{
+    const int group = p.s.heads_q / p.s.heads_kv;
+    const uint32_t from = r.at + AT_DS + mine * DS_BYTES + (r.rank ^ 1) * PART_BYTES;
+    int n = 0, parity = 0;
+#pragma unroll 1
+    for (int round = 0;; round++) {
+        bar_wait(r.item_full, round & 1);
+        int i = load_shared(r.at + AT_ITEM + 4 * (round & 1));
+        if (i < 0)
+            return;
+        grad_item t = item_of<SEGS>(p, r, i);
+        arrive_behind(t, r.item_empty);
+#pragma unroll 1
+        for (int h = t.head * group; h < (t.head + 1) * group; h++)
+#pragma unroll 1
+            for (int q = t.first; q < t.end; q++) {
+                if ((n++ & 1) != mine)
+                    continue;
+                dq_order x = order_of<WIDE_TILES, SEGS>(p, t, q);
+                int64_t at = ((int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q) * 2 + r.rank;
+                if (x.turn > 0)
+                    wait_turn(p.added + at, x.turn);
+                bar_wait(r.out_full + 8 * mine, parity);
+                parity ^= 1;
+                send_part(p.dq_sums + at * GRAD_TILE, from, x.turn);
+                bar_arrive(r.ds_empty + 8 * mine);
+                bar_arrive_at(r.ds_empty + 8 * mine, r.rank ^ 1);
+                count_part(p.added + at, x.turn + 1);
             }
     }
 }
 
 /* Groups 1 and 2 (w = 0, 1). */
-struct wide_group {
+template <bool SEGS> struct wide_group {
     const grad_args &p;
     const wide_room &r;
     const int w, warp, lane;
@@ -133,7 +181,7 @@ struct wide_group {
     ring_at<STAGES> stage, was;  /* of this tile and of the one before */
     ring_at<HANDS> hand, last;
     uint64_t keys, values, columns[2]; /* the last: of K, of the two blocks */
-    bool held, owes; /* the place of the tile before is in use; so is what add_dq wrote */
+    bool held; /* the place of the tile before is in use */
 
     __device__ __forceinline__ uint32_t rows() const
     {
@@ -151,14 +199,6 @@ struct wide_group {
         if (held)
             arrive_at_both(r.rows_empty + 8 * was.slot);
         held = false;
-    }
-    __device__ __forceinline__ void release_ds()
-    {
-        if (owes && lane == 0)
-            asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-        if (owes)
-            arrive_at_both(r.ds_empty + 8 * w);
-        owes = false;
     }
     /* d (64 keys, 64 queries) = A B^T. */
     __device__ __forceinline__ void ask_scores(float d[32], uint64_t a, uint32_t b_at)
@@ -192,44 +232,56 @@ struct wide_group {
             wgmma_n64<true, true>(s, slab_on(ds, i * 2048), slab_on(columns[i / 8], i % 8 * 2048),
                                   i > 0);
     }
-    /* It has come: this warp's 4 KB to memory. */
-    __device__ __forceinline__ void add_dq(float *to)
+    /* It has come: to an adder, which frees the place. */
+    __device__ __forceinline__ void leave_dq()
     {
         uint32_t part = r.at + AT_DS + last.slot * DS_BYTES + (r.rank ^ 1) * PART_BYTES;
         settle(s);
-        add_quarter(to, part + warp * 4096, s);
-        owes = true;
+        put_sums(part + warp * 4096 + lane * 16, s);
+        if (lane == 0)
+            bar_arrive(r.out_full + 8 * w);
+    }
+    __device__ __forceinline__ uint32_t ids() const
+    {
+        return r.at + AT_IDS + stage.slot * IDS_BYTES;
     }
     template <bool SOME> __device__ __forceinline__ void powers(uint32_t logs, int q, int k0);
     __device__ __forceinline__ void slopes(uint32_t dots);
     __device__ __forceinline__ void hand_over();
-    __device__ __forceinline__ void do_tile(int q, int k0, bool makes, float *due);
-    __device__ __forceinline__ void skip_tile(bool makes, float *due);
-    __device__ __forceinline__ void do_item(const wide_item &t);
+    __device__ __forceinline__ void do_tile(int q, int k0, bool masked, bool makes);
+    __device__ __forceinline__ void skip_tile(bool makes);
+    __device__ __forceinline__ void do_item(const grad_item &t);
 };
 
 /* P of S, rounded. SOME: of these keys and queries not all see each other. */
+template <bool SEGS>
 template <bool SOME>
-__device__ __forceinline__ void wide_group::powers(uint32_t logs, int q, int k0)
+__device__ __forceinline__ void wide_group<SEGS>::powers(uint32_t logs, int q, int k0)
 {
-    int key = k0 + warp * 16 + (lane >> 2);
-    int gap = p.s.causal ? q * GRAD_ROWS + 2 * (lane & 3) - key : GRAD_ROWS;
-    bool in[2] = {key < p.s.seq_kv, key + 8 < p.s.seq_kv};
+    auto each = [&](auto seen) {
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        float2 x = load_two(logs + j * 32);
-        float v[4];
+        for (int j = 0; j < 8; j++) {
+            float2 x = load_two(logs + j * 32);
+            float v[4];
+            bool see[4] = {true, true, true, true};
+            seen(see, j);
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            bool see = !SOME || (gap + 8 * j + (e & 1) - (e >> 1) * 8 >= 0 && in[e >> 1]);
-            v[e] = see ? exp2_fast(s[4 * j + e] * p.scale2 - (e & 1 ? x.y : x.x)) : 0.f;
+            for (int e = 0; e < 4; e++)
+                v[e] = see[e] ? exp2_fast(s[4 * j + e] * p.scale2 - (e & 1 ? x.y : x.x)) : 0.f;
+            pf[2 * j] = pack2(v[0], v[1]), pf[2 * j + 1] = pack2(v[2], v[3]);
         }
-        pf[2 * j] = pack2(v[0], v[1]), pf[2 * j + 1] = pack2(v[2], v[3]);
+    };
+    if constexpr (SOME) {
+        const score_mask<SEGS> mask(p, q, k0, r.at + AT_KEY_IDS + 256 * w, ids());
+        each([&](bool see[4], int j) { mask.seen(see, j); });
+    } else {
+        each([](bool *, int) {});
     }
     settle_pairs(pf);
 }
 /* dS of P and dP. */
-__device__ __forceinline__ void wide_group::slopes(uint32_t dots)
+template <bool SEGS>
+__device__ __forceinline__ void wide_group<SEGS>::slopes(uint32_t dots)
 {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -245,7 +297,8 @@ __device__ __forceinline__ void wide_group::slopes(uint32_t dots)
     settle_pairs(df);
 }
 /* This warp's 2 KB of dS^T to both blocks; the other's barrier counts them as bytes. */
-__device__ __forceinline__ void wide_group::hand_over()
+template <bool SEGS>
+__device__ __forceinline__ void wide_group<SEGS>::hand_over()
 {
     uint32_t slab = r.at + AT_DS + hand.slot * DS_BYTES + r.rank * PART_BYTES + w * 8192;
     uint32_t full = r.ds_full + 8 * hand.slot;
@@ -265,8 +318,9 @@ __device__ __forceinline__ void wide_group::hand_over()
     }
 }
 
-/* `makes`: dQ of the tile before is this group's, and goes to `due`. */
-__device__ __forceinline__ void wide_group::do_tile(int q, int k0, bool makes, float *due)
+/* `makes`: dQ of the tile before is this group's. */
+template <bool SEGS>
+__device__ __forceinline__ void wide_group<SEGS>::do_tile(int q, int k0, bool masked, bool makes)
 {
     const uint32_t logs = r.at + AT_STATS + stage.slot * STATS_BYTES + (lane & 3) * 8;
     ask_scores(s, keys, rows());
@@ -275,8 +329,7 @@ __device__ __forceinline__ void wide_group::do_tile(int q, int k0, bool makes, f
     ask_scores(dp, values, rows() + ROWS_BYTES);
     wgmma_wait<1>();
     settle(s);
-    release_ds();
-    if ((p.s.causal && q * GRAD_ROWS < k0 + 63) || k0 + 64 > p.s.seq_kv)
+    if (masked)
         powers<true>(logs, q, k0);
     else
         powers<false>(logs, q, k0);
@@ -291,21 +344,21 @@ __device__ __forceinline__ void wide_group::do_tile(int q, int k0, bool makes, f
     ask_sums(dk, df, rows());
     wgmma_wait<1>();
     if (makes)
-        add_dq(due);
+        leave_dq();
     held = true;
 }
 /* Nobody here sees a query of this tile. */
-__device__ __forceinline__ void wide_group::skip_tile(bool makes, float *due)
+template <bool SEGS>
+__device__ __forceinline__ void wide_group<SEGS>::skip_tile(bool makes)
 {
     wgmma_wait<0>();
     release_rows();
     arrive_at_both(r.rows_empty + 8 * stage.slot);
-    release_ds();
     if (makes) {
         ask_dq();
         wgmma_commit();
         wgmma_wait<0>();
-        add_dq(due);
+        leave_dq();
     }
 #pragma unroll
     for (int j = 0; j < 16; j++)
@@ -313,13 +366,12 @@ __device__ __forceinline__ void wide_group::skip_tile(bool makes, float *due)
     hand_over();
 }
 
-__device__ __forceinline__ void wide_group::do_item(const wide_item &t)
+template <bool SEGS>
+__device__ __forceinline__ void wide_group<SEGS>::do_item(const grad_item &t)
 {
-    const int group = p.s.heads_q / p.s.heads_kv, k0 = t.block * GRAD_KEYS + 64 * w;
-    const int first = t.first;
-    int64_t tile = (int64_t)(t.batch * p.s.heads_q + t.head * group) * p.tiles + first;
-    float *to = p.dq_sums + (tile * 2 + r.rank) * GRAD_TILE + warp * (GRAD_TILE / 4), *due = to;
-    int left = group * (p.tiles - first), q = first;
+    const int group = p.s.heads_q / p.s.heads_kv;
+    const int k0 = (2 * t.block + r.rank) * GRAD_KEYS + 64 * w, first = t.first, end = t.end;
+    int left = group * (end - first), q = first;
     bool begun = false;
 #pragma unroll
     for (int i = 0; i < 64; i++)
@@ -328,33 +380,33 @@ __device__ __forceinline__ void wide_group::do_item(const wide_item &t)
     for (; left > 0; left--) {
         bool makes = begun && last.slot == w;
         bar_wait(r.rows_full + 8 * stage.slot, stage.parity);
-        if (p.s.causal && (q + 1) * GRAD_ROWS <= k0)
-            skip_tile(makes, due);
+        tile_kind kind = kind_of_tile<SEGS>(p, q, k0, ids(), r.at + AT_RECORD + 16 + 8 * w);
+        if (kind == TILE_UNSEEN)
+            skip_tile(makes);
         else
-            do_tile(q, k0, makes, due);
-        begun = true, due = to, to += 2 * GRAD_TILE, last = hand, was = stage;
+            do_tile(q, k0, kind == TILE_MASKED, makes);
+        begun = true, last = hand, was = stage;
         hand.step(), stage.step();
-        if (++q == p.tiles)
-            q = first, to += (int64_t)first * (2 * GRAD_TILE);
+        if (++q == end)
+            q = first;
     }
     wgmma_wait<0>();
     release_rows();
-    release_ds();
     if (begun && last.slot == w) {
         ask_dq();
         wgmma_commit();
         wgmma_wait<0>();
-        add_dq(due);
-        release_ds();
+        leave_dq();
     }
     settle(dk), settle(dv);
 }
 
+template <bool SEGS>
 __device__ __forceinline__ void make_grads(const grad_args &p, const wide_room &r, int w)
 {
-    wide_group g = {p, r, w, (int)(threadIdx.x / 32 & 3), (int)(threadIdx.x & 31)};
+    wide_group<SEGS> g = {p, r, w, (int)(threadIdx.x / 32 & 3), (int)(threadIdx.x & 31)};
     g.stage = g.was = {0, 0}, g.hand = {0, 0}, g.last = {HANDS - 1, 1};
-    g.held = g.owes = false;
+    g.held = false;
     g.keys = describe_slab(r.at + w * 8192, 0);
     g.values = describe_slab(r.at + AT_VALUES + w * 8192, 0);
     uint64_t own = describe_slab(r.at + r.rank * SLAB, 0);
@@ -366,12 +418,12 @@ __device__ __forceinline__ void make_grads(const grad_args &p, const wide_room &
         int i = load_shared(r.at + AT_ITEM + 4 * (round & 1));
         if (i < 0)
             break;
-        g.do_item(find_pair(p, r.rank, i));
+        g.do_item(item_of<SEGS>(p, r, i));
         if (g.lane == 0)
             bar_arrive(r.item_empty);
         asm volatile("" : "+r"(i)); /* found again rather than kept in registers */
-        wide_item t = find_pair(p, r.rank, i);
-        int64_t row = t.block * GRAD_KEYS + 64 * w;
+        grad_item t = find_item<WIDE_TILES>(p, i);
+        int64_t row = (2 * t.block + r.rank) * GRAD_KEYS + 64 * w;
         const mx_flash_stride &sv = p.s.dv, &sk = p.s.dk;
         uint16_t *dv = p.dv + t.batch * sv.batch + t.head * sv.head + row * sv.seq;
         uint16_t *dk = p.dk + t.batch * sk.batch + t.head * sk.head + row * sk.seq;
@@ -381,10 +433,9 @@ __device__ __forceinline__ void make_grads(const grad_args &p, const wide_room &
             store_sums(dk + 64 * x, sk.seq, p.s.seq_kv - (int)row, g.dk + 32 * x, p.s.scale);
         }
     }
-    if (g.lane == 0)
-        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+template <bool SEGS>
 __global__ __launch_bounds__(THREADS, 1) void flash_wide_kernel(
     const __grid_constant__ grad_maps m, const __grid_constant__ grad_args p)
 {
@@ -396,12 +447,15 @@ __global__ __launch_bounds__(THREADS, 1) void flash_wide_kernel(
     r.told = r.at + AT_BARS, r.item_full = r.told + 8, r.item_empty = r.item_full + 8;
     r.rows_full = r.item_empty + 8, r.rows_empty = r.rows_full + 8 * STAGES;
     r.ds_full = r.rows_empty + 8 * STAGES, r.ds_empty = r.ds_full + 8 * HANDS;
+    r.out_full = r.ds_empty + 8 * HANDS;
     if (threadIdx.x == 0) {
-        bar_init(r.told, 1), bar_init(r.item_full, 1), bar_init(r.item_empty, 8);
+        bar_init(r.told, 1), bar_init(r.item_full, 1), bar_init(r.item_empty, 8 + 2);
         for (int i = 0; i < STAGES; i++)
             bar_init(r.rows_full + 8 * i, 1), bar_init(r.rows_empty + 8 * i, 16);
-        for (int i = 0; i < HANDS; i++)
-            bar_init(r.ds_full + 8 * i, 8), bar_init(r.ds_empty + 8 * i, 8);
+        for (int i = 0; i < HANDS; i++) {
+            bar_init(r.ds_full + 8 * i, 8), bar_init(r.ds_empty + 8 * i, 2);
+            bar_init(r.out_full + 8 * i, 4);
+        }
         bar_ready();
     }
     cluster_sync();
@@ -409,10 +463,12 @@ __global__ __launch_bounds__(THREADS, 1) void flash_wide_kernel(
     if (role == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 0)
-            load_all(p, m, r);
+            load_all<SEGS>(p, m, r);
+        else if (threadIdx.x == 32 || threadIdx.x == 64)
+            add_tiles<SEGS>(p, r, threadIdx.x / 64);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        make_grads(p, r, role - 1);
+        make_grads<SEGS>(p, r, role - 1);
     }
     cluster_sync(); /* nobody leaves while the other writes to its memory */
 #endif
@@ -420,20 +476,21 @@ __global__ __launch_bounds__(THREADS, 1) void flash_wide_kernel(
 
 bool flash_wide_made()
 {
-    static const bool hopper = made_for_hopper(flash_wide_kernel); /* of the machine */
+    static const bool hopper = made_for_hopper(flash_wide_kernel<false>); /* of the machine */
     return hopper;
 }
 cudaError_t flash_wide(const grad_args &p, const grad_maps &m, int sms, cudaStream_t stream)
 {
-    cudaError_t e = cudaFuncSetAttribute(
-        flash_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES);
+    auto *kernel = p.seg.order ? flash_wide_kernel<true> : flash_wide_kernel<false>;
+    cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES);
     if (e != cudaSuccess)
         return e;
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension, cluster.val.clusterDim = {2, 1, 1};
     cudaLaunchConfig_t c = {};
-    c.gridDim = dim3(2 * (unsigned)min(sms / 2, p.heads * ((p.blocks + 1) / 2)));
+    c.gridDim = dim3(2 * (unsigned)min(sms / 2, p.items));
     c.blockDim = dim3(THREADS), c.dynamicSmemBytes = ROOM_BYTES, c.stream = stream;
     c.attrs = &cluster, c.numAttrs = 1;
-    return cudaLaunchKernelEx(&c, flash_wide_kernel, m, p);
+    return cudaLaunchKernelEx(&c, kernel, m, p);
 }

@@ -1,6 +1,7 @@
 /* flash_list.cu - a query's list of keys as a row of bits. A list may name a key twice, and in any
  * order; the attention kernels, which go over keys by tiles, ask for one key at a time. */
 #include "device/cuda/plugin/flash.h"
+#include "ops/gpu_work.h"
 
 __global__ void flash_list_kernel(const int32_t *selected, int n, uint32_t *listed, int words,
                                   int keys)
@@ -17,7 +18,7 @@ __global__ void flash_list_kernel(const int32_t *selected, int n, uint32_t *list
 
 size_t mx_flash_list_bytes(const mx_flash_shape *s)
 {
-    return sizeof(uint32_t) * (size_t)s->batch * (size_t)s->seq_q * (size_t)((s->seq_kv + 31) / 32);
+    return mx_gpu_list_bytes(s->batch, s->seq_q, s->seq_kv);
 }
 
 cudaError_t mx_flash_list(const mx_flash_shape *s, const int32_t *selected, int n, uint32_t *listed,

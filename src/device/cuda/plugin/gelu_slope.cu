@@ -2,6 +2,7 @@
  * the product cannot end in it. A thread has four columns of so many rows. */
 #include "device/cuda/plugin/product_slope.h"
 #include "device/cuda/plugin/vec.cuh"
+#include "ops/gpu_work.h"
 
 enum { THREADS = 128, ROWS = 256 };
 
@@ -34,9 +35,10 @@ __global__ __launch_bounds__(THREADS) void slope_kernel(T *du, const T *u, float
     store4(parts + blockIdx.x * n + col, sum);
 }
 
+static_assert((int)ROWS >= (int)MX_GPU_SLOPE_ROWS, "no more than planned");
 int64_t mx_gelu_slope_rows(int64_t m)
 {
-    return (m + ROWS - 1) / ROWS;
+    return mx_gpu_parts(m, ROWS);
 }
 
 cudaError_t mx_gelu_slope_launch(const mx_ended_product *s, const mx_product_slope_args *a,

@@ -11,9 +11,12 @@
  */
 #include "device/cuda/plugin/train_kernels.h"
 #include "device/cuda/plugin/vec.cuh"
+#include "ops/gpu_work.h"
 
 /* A block's piece is short enough to keep many blocks reading while others write. */
 enum { THREADS = 256, PIECE = 4 * 4 * THREADS, SQUARES_PIECE = 16 * 4 * THREADS, MANY = 32 };
+static_assert((int)PIECE == (int)MX_GPU_ADAMW_PIECE &&
+                  (int)SQUARES_PIECE == (int)MX_GPU_SQUARES_PIECE, "as planned");
 
 static int64_t pieces_of(int64_t n, int64_t piece)
 {
@@ -27,15 +30,16 @@ struct adamw_numbers {
     uint64_t turn; /* the step's share in the random bits */
 };
 enum { NUMBERS = sizeof(adamw_numbers) / sizeof(double) }; /* at the front of the scratch */
+static_assert((int)NUMBERS == (int)MX_GPU_ADAMW_NUMBERS, "as planned");
 
 size_t mx_cuda_adamw_bytes(int64_t n)
 {
-    return sizeof(double) * (size_t)(NUMBERS + pieces_of(n, PIECE));
+    return mx_gpu_adamw_bytes(n);
 }
 
 size_t mx_cuda_squares_bytes(int64_t n)
 {
-    return sizeof(double) * (size_t)pieces_of(n, SQUARES_PIECE);
+    return mx_gpu_squares_bytes(n);
 }
 
 /* Where the pieces of each tensor begin; first[n] is their number. */

@@ -3,6 +3,7 @@
 #include "device/cuda/plugin/early.h"
 #include "device/cuda/plugin/fused_source.h"
 #include "device/cuda/plugin/train_kernels.h"
+#include "ops/gpu_work.h"
 
 #include <string.h>
 
@@ -29,7 +30,7 @@ static mx_status fit_grid(fused *f)
     int64_t n = 0;
     MX_TRY(mx_cuda_check(mx_cuda_blocks_at_once(&n, (const void *)f->kernel, (int)f->at.block),
                          "a fused kernel"));
-    unsigned most = (unsigned)n;
+    unsigned most = (unsigned)(n < MX_GPU_SUM_BLOCKS ? n : MX_GPU_SUM_BLOCKS);
     f->at.grid = f->at.grid > most && most ? most : f->at.grid;
     return MX_OK;
 }
@@ -76,7 +77,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
         pointer[n++] = s->call.in[i].data;
     for (int k = 0; k < s->call.n_out; k++)
         pointer[n++] = s->call.out[k].data;
-    pointer[n++] = c->work;
+    pointer[n++] = s->call.work;
     for (int i = 0; i < n; i++)
         args[i] = &pointer[i];
     if (!f->at.grid)
@@ -90,7 +91,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     if (!f->at.n_sums)
         return MX_OK;
     mx_column_sums sums = {.n = f->at.n_sums, .rows = sum_rows(f), .cols = f->at.cols,
-                           .part = c->work};
+                           .part = s->call.work};
     for (int i = 0; i < sums.n; i++)
         sums.out[i] = s->call.out[f->at.sum_out[i]].data;
     return mx_cuda_check(mx_cuda_column_sums(&sums, c->stream), "column sums");

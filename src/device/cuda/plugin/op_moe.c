@@ -59,7 +59,7 @@ static mx_status sort(mx_cuda *c, const mx_exec_step *s, void *state)
     const mx_tensor *x = &s->call.in[0], *out = s->call.out;
     return mx_cuda_check(mx_cuda_sort_experts(out[0].data, out[1].data, out[2].data, x->data,
                                               mx_type_count(&x->type), mx_attr_int(s, "experts"),
-                                              c->work, c->stream), "sort_by_expert");
+                                              s->call.work, c->stream), "sort_by_expert");
 }
 
 static mx_status prepare_limit(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)

@@ -57,7 +57,7 @@ static mx_status conv_grad(mx_cuda *c, const mx_exec_step *s, void *state)
     (void)state;
     mx_cuda_conv d = conv_of(s, true);
     return mx_cuda_check(mx_cuda_conv_backward(&d, s->call.in[CONV_DY].data, s->call.out[0].data,
-                                               s->call.out[1].data, c->work, c->stream),
+                                               s->call.out[1].data, s->call.work, c->stream),
                          "causal_conv_grad");
 }
 
@@ -109,7 +109,7 @@ static mx_status delta(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     mx_cuda_delta d = delta_of(s, false);
-    return mx_cuda_check(mx_cuda_delta_forward(&d, s->call.out[0].data, c->work, c->stream),
+    return mx_cuda_check(mx_cuda_delta_forward(&d, s->call.out[0].data, s->call.work, c->stream),
                          "delta_rule");
 }
 
@@ -131,7 +131,8 @@ static mx_status delta_grad(mx_cuda *c, const mx_exec_step *s, void *state)
     const mx_tensor *out = s->call.out;
     mx_cuda_delta_grads g = {.dout = s->call.in[DOUT].data, .dq = out[0].data, .dk = out[1].data,
                              .dv = out[2].data, .dg = out[3].data, .dbeta = out[4].data};
-    return mx_cuda_check(mx_cuda_delta_backward(&d, &g, c->work, c->stream), "delta_rule_grad");
+    return mx_cuda_check(mx_cuda_delta_backward(&d, &g, s->call.work, c->stream),
+                         "delta_rule_grad");
 }
 
 const mx_cuda_op mx_cuda_op_causal_conv = {"causal_conv", prepare_conv, conv, NULL};

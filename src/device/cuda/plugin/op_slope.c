@@ -5,6 +5,7 @@
 #include "device/cuda/plugin/op_ended.h"
 #include "device/cuda/plugin/product_slope.h"
 #include "device/cuda/plugin/train_kernels.h"
+#include "ops/gpu_work.h"
 
 static int64_t part_rows(const mx_ended *s)
 {
@@ -21,7 +22,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *step, void **state, siz
     mx_ended *s = NULL;
     MX_TRY(mx_ended_prepare(c, step, mx_product_slope_is_possible, &s));
     *state = s;
-    *work_bytes = sizeof(float) * (size_t)(part_rows(s) * s->shape.n);
+    *work_bytes = mx_gpu_slope_bytes(s->shape.m, s->shape.n);
     return MX_OK;
 }
 
@@ -30,7 +31,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *step, void *state)
     const mx_ended *s = state;
     const mx_tensor *in = step->call.in, *out = step->call.out;
     mx_product_slope_args a = {.a = in[0].data, .b = in[1].data, .u = in[2].data,
-                               .du = out[0].data, .parts = c->work};
+                               .du = out[0].data, .parts = step->call.work};
     if (s->plan) {
         MX_TRY(mx_gemm_plan_launch(s->plan, in[0].data, in[1].data, out[0].data, c->gemm_work,
                                    c->stream));
@@ -39,8 +40,8 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *step, void *state)
         MX_TRY(mx_cuda_check(mx_product_slope_launch(&s->shape, &a, c->stream),
                              "a product with a slope"));
     }
-    mx_column_sums sums = {.n = 1, .rows = part_rows(s), .cols = s->shape.n, .part = c->work,
-                           .out = {out[1].data}};
+    mx_column_sums sums = {.n = 1, .rows = part_rows(s), .cols = s->shape.n,
+                           .part = step->call.work, .out = {out[1].data}};
     return mx_cuda_check(mx_cuda_column_sums(&sums, c->stream), "column sums");
 }
 

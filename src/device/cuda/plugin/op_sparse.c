@@ -35,7 +35,7 @@ static mx_status select_keys(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     mx_cuda_select k = select_of(s);
-    return mx_cuda_check(mx_cuda_select_keys(&k, s->call.out[0].data, c->work, c->stream),
+    return mx_cuda_check(mx_cuda_select_keys(&k, s->call.out[0].data, s->call.work, c->stream),
                          "select_keys");
 }
 

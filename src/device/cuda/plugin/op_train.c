@@ -3,6 +3,7 @@
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/train_kernels.h"
+#include "ops/gpu_work.h"
 
 #include <string.h>
 
@@ -56,7 +57,7 @@ static mx_status adamw_many(mx_cuda *c, const mx_exec_step *s, int n)
 {
     enum { AT_ONCE = 64 };
     mx_adamw_one one[AT_ONCE];
-    double *partial = c->work;
+    double *partial = s->call.work;
     for (int at = 0; at < n;) {
         mx_adamw_rule rule = rule_of(&s[at]);
         size_t bytes = 0;
@@ -119,7 +120,7 @@ static mx_status squares_many(mx_cuda *c, const mx_exec_step *s, int n)
 {
     enum { AT_ONCE = 64 };
     mx_squares_one one[AT_ONCE];
-    double *partial = c->work;
+    double *partial = s->call.work;
     for (int at = 0; at < n; at += AT_ONCE) {
         size_t bytes = 0;
         int k = 0;
@@ -156,7 +157,7 @@ static bool is_sum_of_rows(const mx_type *x, const mx_type *o)
 /* Sums of rows are floats; those that are kept in 16 bits are made in front of the scratch. */
 static size_t float_sums_bytes(const mx_type *o)
 {
-    return o->dtype == MX_F32 ? 0 : (sizeof(float) * (size_t)mx_type_count(o) + 255) / 256 * 256;
+    return mx_gpu_room(o->dtype == MX_F32 ? 0 : mx_type_count(o), sizeof(float));
 }
 
 static void add_dim(mx_dims *d, int64_t size, int64_t stride, bool joined)
@@ -202,7 +203,7 @@ static mx_status prepare_sum_to(mx_cuda *c, const mx_exec_step *s, void **state,
                   "a sum of this dtype or shape");
     int64_t d = mx_type_count(o);
     if (is_sum_of_rows(x, o))
-        *work = mx_cuda_sum_rows_bytes(mx_type_count(x) / d, d) + float_sums_bytes(o);
+        *work = mx_gpu_sum_rows_bytes(d, !mx_is_f32(&s->call.out[0]));
     return MX_OK;
 }
 
@@ -216,10 +217,10 @@ static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
         return mx_cuda_check(mx_cuda_sum_dims(&dims, c->stream), "sum_to");
     }
     size_t before = float_sums_bytes(&o->type);
-    float *sums = before ? c->work : o->data;
+    float *sums = before ? s->call.work : o->data;
     MX_TRY(mx_cuda_check(mx_cuda_sum_rows(sums, x->data, mx_is_f32(x),
                                           mx_type_count(&x->type) / d, d,
-                                          (char *)c->work + before, c->stream), "sum_to"));
+                                          (char *)s->call.work + before, c->stream), "sum_to"));
     return before ? mx_cuda_check(mx_cuda_cast_f32_bf16(o->data, sums, d, c->stream), "sum_to")
                   : MX_OK;
 }
@@ -259,7 +260,7 @@ static mx_status embed_grad(mx_cuda *c, const mx_exec_step *s, void *state)
     return mx_cuda_check(mx_cuda_embed_grad(s->call.out[0].data, s->call.in[1].data,
                                             mx_is_f32(&s->call.in[1]), s->call.in[0].data,
                                             mx_type_count(&s->call.in[0].type), o->dim[1],
-                                            o->dim[0], c->work, c->stream), "embed_grad");
+                                            o->dim[0], s->call.work, c->stream), "embed_grad");
 }
 
 static int cache_type(mx_dtype d)

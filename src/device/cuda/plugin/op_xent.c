@@ -18,14 +18,12 @@
 #include "device/cuda/plugin/kernels.h"
 #include "device/cuda/plugin/train_kernels.h"
 #include "device/cuda/plugin/xent_exp.h"
+#include "ops/gpu_work.h"
 
 #include <string.h>
 
 enum { X, W, LABELS, DLOSS };
-/* Logits at once, as a share of the device's memory: products over few rows leave half of the chip
- * idle in their last wave. */
-enum { CHUNK_SHARE = 16 };
-enum { ROW_STEP = 8 }; /* elements in 16 bytes, what fast kernels load at a time */
+enum { ROW_STEP = MX_GPU_XENT_STEP }; /* elements in 16 bytes, what fast kernels load at a time */
 
 typedef struct {
     double scale, softcap, z_loss;
@@ -100,36 +98,24 @@ static size_t rest_bytes(const xent *x)
     return x->whole < x->vocab ? sizeof(float) * ROW_STEP * (size_t)x->d : 0;
 }
 
-/* The logits, dw's last rows, and losses and lse of a program that does not want them. */
-static size_t common_bytes(const xent *x)
+static mx_gpu_xent planned(const xent *x)
 {
-    return logits_bytes(x) + rest_bytes(x) + 2 * sizeof(float) * (size_t)x->rows;
+    return (mx_gpu_xent){.rows = x->rows, .d = x->d, .vocab = x->vocab, .f32 = x->f32,
+                         .grad = x->grad};
 }
 
-/* The next n items of the scratch; NULL where there is none yet. */
-static void *take(void *work, size_t *used, int64_t n, size_t item)
+/* Where a chunk's arrays lie. x times its factors is no longer needed when dx's sums are made. */
+static void lay_out(const xent *x, void *work, mx_xent_exp_args *a, float **sums)
 {
-    void *p = work ? (char *)work + *used : NULL;
-    *used += ((size_t)n * item + 255) / 256 * 256;
-    return p;
-}
-
-/* Where a chunk's arrays lie; returns the bytes of all scratch. x times its factors is no longer
- * needed when dx's sums are made. */
-static size_t lay_out(const xent *x, void *work, mx_xent_exp_args *a, float **sums)
-{
-    size_t used = (common_bytes(x) + 255) / 256 * 256;
-    int64_t tiles = (x->vocab + MX_XENT_WIDE - 1) / MX_XENT_WIDE;
-    *sums = take(work, &used, x->chunk * x->d, sizeof **sums);
-    a->e = work;
+    mx_gpu_xent shape = planned(x);
+    void **part[MX_GPU_XENT_PARTS] = {(void **)&a->e,      (void **)sums,      (void **)&a->parts,
+                                      (void **)&a->factor, (void **)&a->own,   (void **)&a->about,
+                                      (void **)&a->marked, (void **)&a->bands};
+    for (int i = 0; i < MX_GPU_XENT_PARTS; i++) {
+        *part[i] = work;
+        work = (char *)work + mx_gpu_xent_part(&shape, x->chunk, i);
+    }
     a->scaled = (mx_bf16 *)*sums;
-    a->parts = take(work, &used, tiles * x->chunk, sizeof *a->parts);
-    a->factor = take(work, &used, x->chunk, sizeof *a->factor);
-    a->own = take(work, &used, x->chunk, sizeof *a->own);
-    a->about = take(work, &used, 2 * x->chunk, sizeof *a->about);
-    a->marked = take(work, &used, x->chunk, sizeof *a->marked);
-    a->bands = take(work, &used, x->chunk / MX_XENT_BAND + 2, sizeof *a->bands);
-    return used;
 }
 
 static mx_xent_exp shape_of(const xent *x, const xent_attr *a, int64_t rows)
@@ -137,15 +123,6 @@ static mx_xent_exp shape_of(const xent *x, const xent_attr *a, int64_t rows)
     return (mx_xent_exp){.rows = rows, .d = x->d, .vocab = x->vocab, .ld = x->ld,
                          .scale = (float)a->scale, .softcap = (float)a->softcap,
                          .z_loss = (float)a->z_loss};
-}
-
-static size_t work_bytes(const xent *x)
-{
-    if (!x->exponentials)
-        return common_bytes(x);
-    mx_xent_exp_args a;
-    float *sums;
-    return lay_out(x, NULL, &a, &sums);
 }
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
@@ -169,10 +146,8 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     bool roomy = strcmp(s->node->in[W]->op->name, "variable") == 0 && !x->f32;
     x->wide = roomy ? x->ld : x->vocab;
     x->whole = x->f32 || x->vocab < ROW_STEP ? x->vocab : x->vocab / ROW_STEP * ROW_STEP;
-    size_t item = x->f32 ? 4 : 2;
-    x->chunk = (int64_t)(c->memory_bytes / CHUNK_SHARE / ((size_t)x->ld * item)) / 128 * 128;
-    x->chunk = x->chunk < 128 ? 128 : x->chunk;
-    x->chunk = x->chunk > x->rows ? x->rows : x->chunk;
+    mx_gpu_xent shape = planned(x);
+    x->chunk = mx_gpu_xent_chunk(&shape, c->work_bytes);
     mx_xent_exp whole = shape_of(x, a, x->chunk);
     x->exponentials = x->grad && !x->f32 && mx_cuda_xent_exp_is_possible(&whole);
     mx_status st = MX_OK;
@@ -187,7 +162,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     if (!st)
         st = mx_cuda_check(cudaMemcpy(x->ones, &(float){1}, 4, cudaMemcpyHostToDevice),
                            "cross-entropy");
-    *work = work_bytes(x);
+    *work = mx_gpu_xent_bytes(&shape, x->chunk);
     if (st)
         drop(c, x);
     else
@@ -200,9 +175,9 @@ static void *at(const mx_tensor *t, int64_t row, int64_t width)
     return (char *)t->data + (size_t)(row * width) * mx_dtype_bytes(t->type.dtype);
 }
 
-static float *rows_out(mx_cuda *c, const mx_exec_step *s, const xent *x, bool lse)
+static float *rows_out(const mx_exec_step *s, const xent *x, bool lse)
 {
-    float *spare = (float *)((char *)c->work + logits_bytes(x) + rest_bytes(x));
+    float *spare = (float *)((char *)s->call.work + logits_bytes(x) + rest_bytes(x));
     int out = lse ? x->lse_out : x->loss_out;
     return out >= 0 ? (float *)s->call.out[out].data : spare + (lse ? x->rows : 0);
 }
@@ -210,30 +185,31 @@ static float *rows_out(mx_cuda *c, const mx_exec_step *s, const xent *x, bool ls
 static mx_status softmax(mx_cuda *c, const mx_exec_step *s, const xent *x, int64_t from, int64_t n)
 {
     const xent_attr *a = s->node->attr;
-    float *loss = rows_out(c, s, x, false) + from, *lse = rows_out(c, s, x, true) + from;
+    float *loss = rows_out(s, x, false) + from, *lse = rows_out(s, x, true) + from;
     const int32_t *labels = (const int32_t *)s->call.in[LABELS].data + from;
     const float *dloss = x->grad ? (const float *)s->call.in[DLOSS].data + from : NULL;
     if (x->f32)
         return mx_cuda_check(
             mx_cuda_xent_plain(&(mx_xent_plain){n, x->vocab, x->ld, (float)a->softcap,
                                                 (float)a->z_loss, (float)a->scale},
-                               c->work, labels, dloss, loss, lse, c->stream), "cross-entropy");
+                               s->call.work, labels, dloss, loss, lse, c->stream), "cross-entropy");
     mx_xent_shape shape = {.rows = n, .vocab = x->vocab, .ld = x->ld, .softcap = (float)a->softcap,
                            .z_loss = (float)a->z_loss, .gradient = x->grad, .plain_loss = true};
     return mx_cuda_check(
-        mx_cuda_xent(&shape, c->work, labels, dloss, x->ones, loss, lse, c->stream),
+        mx_cuda_xent(&shape, s->call.work, labels, dloss, x->ones, loss, lse, c->stream),
         "cross-entropy");
 }
 
-/* dw from the chunk's logit gradients, which lie in c->work. */
-static mx_status add_dw(mx_cuda *c, const xent *x, const chunk_plans *p, bool add, const void *in,
-                        float *dw)
+/* dw from the chunk's logit gradients, which lie in the workspace. */
+static mx_status add_dw(mx_cuda *c, const mx_exec_step *s, const xent *x, const chunk_plans *p,
+                        bool add, const void *in)
 {
-    float *rest = (float *)((char *)c->work + logits_bytes(x));
-    MX_TRY(mx_gemm_plan_launch(p->dw[add], c->work, in, dw, c->gemm_work, c->stream));
+    float *dw = s->call.out[x->dw_out].data;
+    float *rest = (float *)((char *)s->call.work + logits_bytes(x));
+    MX_TRY(mx_gemm_plan_launch(p->dw[add], s->call.work, in, dw, c->gemm_work, c->stream));
     if (x->whole == x->vocab)
         return MX_OK;
-    MX_TRY(mx_gemm_plan_launch(p->dw_rest[add], (mx_bf16 *)c->work + x->whole, in, rest,
+    MX_TRY(mx_gemm_plan_launch(p->dw_rest[add], (mx_bf16 *)s->call.work + x->whole, in, rest,
                                c->gemm_work, c->stream));
     size_t bytes = sizeof(float) * (size_t)((x->vocab - x->whole) * x->d);
     return mx_cuda_check(cudaMemcpyAsync(dw + x->whole * x->d, rest, bytes,
@@ -247,13 +223,13 @@ static mx_status launch_exponentials(mx_cuda *c, const mx_exec_step *s, const xe
     mx_xent_exp_args a = {.x = at(&s->call.in[X], from, x->d), .w = s->call.in[W].data,
                           .labels = (const int32_t *)s->call.in[LABELS].data + from,
                           .weight = (const float *)s->call.in[DLOSS].data + from,
-                          .loss = rows_out(c, s, x, false) + from,
-                          .lse = rows_out(c, s, x, true) + from};
+                          .loss = rows_out(s, x, false) + from,
+                          .lse = rows_out(s, x, true) + from};
     float *sums;
-    lay_out(x, c->work, &a, &sums);
+    lay_out(x, s->call.work, &a, &sums);
     MX_TRY(mx_cuda_check(mx_cuda_xent_exp(&shape, &a, c->stream), "cross-entropy"));
-    MX_TRY(add_dw(c, x, p, from > 0, a.scaled, s->call.out[x->dw_out].data));
-    MX_TRY(mx_gemm_plan_launch(p->input, c->work, s->call.in[W].data, sums, c->gemm_work,
+    MX_TRY(add_dw(c, s, x, p, from > 0, a.scaled));
+    MX_TRY(mx_gemm_plan_launch(p->input, s->call.work, s->call.in[W].data, sums, c->gemm_work,
                                c->stream));
     return mx_cuda_check(mx_cuda_xent_scale(at(&s->call.out[x->dx_out], from, x->d), sums, a.factor,
                                             n, x->d, c->stream), "cross-entropy");
@@ -270,15 +246,15 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
             MX_TRY(launch_exponentials(c, s, x, p, from, n));
             continue;
         }
-        MX_TRY(mx_gemm_plan_launch(p->project, in, s->call.in[W].data, c->work, c->gemm_work,
+        MX_TRY(mx_gemm_plan_launch(p->project, in, s->call.in[W].data, s->call.work, c->gemm_work,
                                    c->stream));
         MX_TRY(softmax(c, s, x, from, n));
         if (!x->grad)
             continue;
-        MX_TRY(mx_gemm_plan_launch(p->input, c->work, s->call.in[W].data,
+        MX_TRY(mx_gemm_plan_launch(p->input, s->call.work, s->call.in[W].data,
                                    at(&s->call.out[x->dx_out], from, x->d), c->gemm_work,
                                    c->stream));
-        MX_TRY(add_dw(c, x, p, from > 0, in, s->call.out[x->dw_out].data));
+        MX_TRY(add_dw(c, s, x, p, from > 0, in));
     }
     return MX_OK;
 }

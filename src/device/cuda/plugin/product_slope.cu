@@ -3,6 +3,7 @@
  */
 #include "device/cuda/plugin/hopper_stream.cuh"
 #include "device/cuda/plugin/product_slope.h"
+#include "ops/gpu_work.h"
 
 struct slope_args {
     float *parts;
@@ -84,9 +85,10 @@ bool mx_product_slope_is_possible(const mx_ended_product *s)
     return ended_suits<slope_end>(s);
 }
 
+static_assert((int)BOX_ROWS == (int)MX_GPU_SLOPE_ROWS, "as planned");
 int64_t mx_product_slope_rows(int64_t m)
 {
-    return (m + BOX_ROWS - 1) / BOX_ROWS;
+    return mx_gpu_parts(m, BOX_ROWS);
 }
 
 cudaError_t mx_product_slope_launch(const mx_ended_product *s, const mx_product_slope_args *a,

@@ -29,7 +29,6 @@ struct mx_sdpa_plan {
     mx_dnn_graph g;
     mx_sdpa_shape shape;
     int q, k, v, o, stats, sinks, len_q, len_kv;
-    int off_q, off_k, off_v, off_o, off_dout, off_dq, off_dk, off_dv;
     int dout, dq, dk, dv, dsinks, row_dot, dq_sum;
     size_t row_dot_bytes, dq_sum_bytes; /* our part of the workspace, after cuDNN's */
     mx_sdpa *sdpa;
@@ -73,12 +72,12 @@ static cudnnDataType_t io_type(const mx_sdpa_plan *p)
 
 /* (B, H, S, D), or with `transposed` (B, H, D, S) over the same memory. */
 static int io_tensor(mx_sdpa_plan *p, int64_t h, int64_t s, int64_t d, mx_sdpa_stride st,
-                     bool transposed, int ragged)
+                     bool transposed)
 {
     mx_dnn_shape t = {{p->shape.batch, h, s, d}, {st.batch, st.head, st.seq, 1}};
     if (transposed)
         t = (mx_dnn_shape){{p->shape.batch, h, d, s}, {st.batch, st.head, 1, st.seq}};
-    return mx_dnn_tensor_in(&p->g, io_type(p), &t, ragged);
+    return mx_dnn_tensor_in(&p->g, io_type(p), &t);
 }
 
 static mx_dnn_shape scores_shape(const mx_sdpa_plan *p)
@@ -93,36 +92,26 @@ static mx_dnn_shape rows_shape(const mx_sdpa_plan *p)
     return (mx_dnn_shape){{b, h, m, 1}, {h * m, m, 1, 1}};
 }
 
-static int offsets_tensor(mx_sdpa_plan *p)
-{
-    mx_dnn_shape t = {{p->shape.batch + 1, 1, 1, 1}, {1, 1, 1, 1}};
-    return p->shape.packed ? mx_dnn_tensor_in(&p->g, CUDNN_DATA_INT32, &t, 0) : 0;
-}
-
 static void lengths_tensors(mx_sdpa_plan *p)
 {
-    if (!p->shape.padded && !p->shape.packed)
+    if (!p->shape.padded)
         return;
     mx_dnn_shape t = {{p->shape.batch, 1, 1, 1}, {1, 1, 1, 1}};
-    p->len_q = mx_dnn_tensor_in(&p->g, CUDNN_DATA_INT32, &t, 0);
-    p->len_kv = mx_dnn_tensor_in(&p->g, CUDNN_DATA_INT32, &t, 0);
+    p->len_q = mx_dnn_tensor_in(&p->g, CUDNN_DATA_INT32, &t);
+    p->len_kv = mx_dnn_tensor_in(&p->g, CUDNN_DATA_INT32, &t);
 }
 
 static void inputs(mx_sdpa_plan *p, bool transpose_v)
 {
     const mx_sdpa_shape *s = &p->shape;
     lengths_tensors(p);
-    p->off_q = offsets_tensor(p);
-    p->off_k = offsets_tensor(p);
-    p->off_v = offsets_tensor(p);
-    p->off_o = offsets_tensor(p);
-    p->q = io_tensor(p, s->heads_q, s->seq_q, s->dim_qk, s->q, false, p->off_q);
-    p->k = io_tensor(p, s->heads_kv, s->seq_kv, s->dim_qk, s->k, true, p->off_k);
-    p->v = io_tensor(p, s->heads_kv, s->seq_kv, s->dim_v, s->v, transpose_v, p->off_v);
-    p->o = io_tensor(p, s->heads_q, s->seq_q, s->dim_v, s->o, false, p->off_o);
+    p->q = io_tensor(p, s->heads_q, s->seq_q, s->dim_qk, s->q, false);
+    p->k = io_tensor(p, s->heads_kv, s->seq_kv, s->dim_qk, s->k, true);
+    p->v = io_tensor(p, s->heads_kv, s->seq_kv, s->dim_v, s->v, transpose_v);
+    p->o = io_tensor(p, s->heads_q, s->seq_q, s->dim_v, s->o, false);
     if (s->sinks) {
         mx_dnn_shape t = {{1, s->heads_q, 1, 1}, {s->heads_q, 1, 1, 1}};
-        p->sinks = mx_dnn_tensor_in(&p->g, CUDNN_DATA_FLOAT, &t, 0);
+        p->sinks = mx_dnn_tensor_in(&p->g, CUDNN_DATA_FLOAT, &t);
     }
 }
 
@@ -207,7 +196,7 @@ static void build_forward(mx_sdpa_plan *p)
     } else {
         mx_dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, l);
     }
-    p->stats = p->shape.stats ? mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &rows, 0)
+    p->stats = p->shape.stats ? mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &rows)
                               : mx_dnn_virtual(g, CUDNN_DATA_FLOAT, &rows);
     mx_dnn_binary(g, CUDNN_POINTWISE_ADD, m, mx_dnn_unary(g, CUDNN_POINTWISE_LOG, l, 0), p->stats);
     int prob = mx_dnn_virtual(g, io_type(p), &full);
@@ -240,11 +229,11 @@ static int build_row_dot(mx_sdpa_plan *p)
         mx_dnn_binary(g, CUDNN_POINTWISE_SUB, p->sinks, p->stats, w);
         w = mx_dnn_unary(g, CUDNN_POINTWISE_EXP, w, 0);
         mx_dnn_shape t = {{1, h, 1, 1}, {h, 1, 1, 1}};
-        p->dsinks = mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &t, 0);
+        p->dsinks = mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &t);
         mx_dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, mx_dnn_binary(g, CUDNN_POINTWISE_MUL, w, dot, 0),
                       p->dsinks);
     }
-    p->row_dot = mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &rows, 0);
+    p->row_dot = mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &rows);
     p->row_dot_bytes = (size_t)(b * h * m) * sizeof(float);
     return mx_dnn_binary(g, CUDNN_POINTWISE_MUL, dot, mx_dnn_scalar_f32(g, 1), p->row_dot);
 }
@@ -276,7 +265,7 @@ static void build_dq(mx_sdpa_plan *p, int ds)
     const mx_sdpa_shape *s = &p->shape;
     mx_dnn_shape plain = {{s->batch, s->heads_kv, s->seq_kv, s->dim_qk},
                           {s->k.batch, s->k.head, s->k.seq, 1}};
-    int keys = mx_dnn_virtual_ragged(g, io_type(p), &plain, p->off_k);
+    int keys = mx_dnn_virtual(g, io_type(p), &plain);
     mx_dnn_reshape(g, p->k, keys);
     mx_dnn_override over = {.m = p->len_q, .k = p->len_kv};
     if (s->deterministic) {
@@ -286,11 +275,7 @@ static void build_dq(mx_sdpa_plan *p, int ds)
     int64_t h = s->heads_q, m = s->seq_q, d = s->dim_qk;
     mx_dnn_shape acc = {{s->batch, h, m, d}, {h * m * d, m * d, d, 1}};
     p->dq_sum_bytes = (size_t)(s->batch * h * m * d) * sizeof(float);
-    if (s->packed) { /* laid out like dq itself: by tokens, not by slots */
-        acc = (mx_dnn_shape){{s->batch, h, m, d}, {s->dq.batch, s->dq.head, s->dq.seq, 1}};
-        p->dq_sum_bytes = (size_t)(s->total_tokens * s->dq.seq) * sizeof(float);
-    }
-    p->dq_sum = mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &acc, p->off_dq);
+    p->dq_sum = mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &acc);
     mx_dnn_matmul(g, ds, keys, p->dq_sum, over, false);
     mx_dnn_unary(g, CUDNN_POINTWISE_IDENTITY, p->dq_sum, p->dq);
 }
@@ -300,16 +285,12 @@ static void build_backward(mx_sdpa_plan *p)
     mx_dnn_graph *g = &p->g;
     const mx_sdpa_shape *s = &p->shape;
     inputs(p, true);
-    p->off_dout = offsets_tensor(p);
-    p->off_dq = offsets_tensor(p);
-    p->off_dk = offsets_tensor(p);
-    p->off_dv = offsets_tensor(p);
-    p->dout = io_tensor(p, s->heads_q, s->seq_q, s->dim_v, s->dout, false, p->off_dout);
-    p->dq = io_tensor(p, s->heads_q, s->seq_q, s->dim_qk, s->dq, false, p->off_dq);
-    p->dk = io_tensor(p, s->heads_kv, s->seq_kv, s->dim_qk, s->dk, false, p->off_dk);
-    p->dv = io_tensor(p, s->heads_kv, s->seq_kv, s->dim_v, s->dv, false, p->off_dv);
+    p->dout = io_tensor(p, s->heads_q, s->seq_q, s->dim_v, s->dout, false);
+    p->dq = io_tensor(p, s->heads_q, s->seq_q, s->dim_qk, s->dq, false);
+    p->dk = io_tensor(p, s->heads_kv, s->seq_kv, s->dim_qk, s->dk, false);
+    p->dv = io_tensor(p, s->heads_kv, s->seq_kv, s->dim_v, s->dv, false);
     mx_dnn_shape rows = rows_shape(p), full = scores_shape(p);
-    p->stats = mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &rows, 0);
+    p->stats = mx_dnn_tensor_in(g, CUDNN_DATA_FLOAT, &rows);
     int row_dot = build_row_dot(p);
 
     int scale = mx_dnn_scalar_f32(g, s->scale), inner = 0;
@@ -349,9 +330,9 @@ static bool same_shape(const mx_sdpa_shape *a, const mx_sdpa_shape *b)
            a->heads_q == b->heads_q && a->heads_kv == b->heads_kv && a->dim_qk == b->dim_qk &&
            a->dim_v == b->dim_v && a->scale == b->scale && a->softcap == b->softcap &&
            a->window == b->window && a->f16 == b->f16 && a->causal == b->causal &&
-           a->sinks == b->sinks && a->padded == b->padded && a->packed == b->packed &&
+           a->sinks == b->sinks && a->padded == b->padded &&
            a->deterministic == b->deterministic && a->backward == b->backward &&
-           a->stats == b->stats && a->total_tokens == b->total_tokens && a->choice == b->choice;
+           a->stats == b->stats && a->choice == b->choice;
 }
 
 mx_status mx_sdpa_plan_new(mx_sdpa_plan **out, mx_sdpa *sdpa, const mx_sdpa_shape *shape)
@@ -441,14 +422,6 @@ mx_status mx_sdpa_plan_launch(mx_sdpa_plan *p, const mx_sdpa_args *a, void *work
     bind(p, p->sinks, a->sinks);
     bind(p, p->len_q, a->len_q);
     bind(p, p->len_kv, a->len_kv);
-    bind(p, p->off_q, a->off_q);
-    bind(p, p->off_k, a->off_k);
-    bind(p, p->off_v, a->off_v);
-    bind(p, p->off_o, a->off_o);
-    bind(p, p->off_dout, a->off_dout);
-    bind(p, p->off_dq, a->off_dq);
-    bind(p, p->off_dk, a->off_dk);
-    bind(p, p->off_dv, a->off_dv);
     bind(p, p->dout, a->dout);
     bind(p, p->dq, a->dq);
     bind(p, p->dk, a->dk);

@@ -9,11 +9,11 @@
  * gradient.
  *
  * Masks: causal (key <= query, both counted from the start), sliding window (query - key < window),
- * padding (per-sequence lengths), packed documents (`packed`: the batch is a list of documents laid
- * out one after another, given by element offsets; lengths may be 0, so a fixed number of slots
- * serves every batch). Sinks (one extra logit per head) and logit soft-cap are asked for like the
- * rest; what cuDNN cannot do comes back as an error from mx_sdpa_plan_new, and the caller takes our
- * own kernel.
+ * padding (per-sequence lengths). Packed documents are for our own kernels: cuDNN takes them as a
+ * fixed number of sequences with offsets, and its deterministic backward then wants workspace for
+ * each of them at full length. Sinks (one extra logit per head) and logit soft-cap are asked for
+ * like the rest; what cuDNN cannot do comes back as an error from mx_sdpa_plan_new, and the caller
+ * takes our own kernel.
  *
  * Deterministic backward: cuDNN's default adds dQ with atomics; `deterministic` asks for the
  * variant that keeps dP in workspace instead (more memory, slower).
@@ -34,20 +34,17 @@ typedef struct {
     float scale, softcap;                        /* softcap 0: none */
     int64_t window;                              /* 0: none */
     bool f16;                                    /* else bf16 */
-    bool causal, sinks, padded, packed, deterministic;
-    bool backward;        /* the backward plan; else the forward one */
-    bool stats;           /* forward: write the row statistics */
-    int64_t total_tokens; /* packed: rows of the packed tensors, sizes the workspace */
-    int choice;           /* take cuDNN's suggestions from this one on (0: the first that plans) */
+    bool causal, sinks, padded, deterministic;
+    bool backward; /* the backward plan; else the forward one */
+    bool stats;    /* forward: write the row statistics */
+    int choice;    /* take cuDNN's suggestions from this one on (0: the first that plans) */
 } mx_sdpa_shape;
 
 typedef struct {
     const void *q, *k, *v;
     void *o; /* written forward, read backward */
     float *stats;
-    const int32_t *len_q, *len_kv;                /* (B) padded or packed */
-    const int32_t *off_q, *off_k, *off_v, *off_o; /* (B + 1) packed: element offsets */
-    const int32_t *off_dout, *off_dq, *off_dk, *off_dv;
+    const int32_t *len_q, *len_kv; /* (B) padded */
     const float *sinks; /* (Hq) */
     const void *dout;
     void *dq, *dk, *dv;

@@ -8,6 +8,7 @@
 #include "device/cuda/plugin/select.h"
 #include "device/cuda/plugin/recurrent.cuh"
 #include "device/cuda/plugin/tiles.cuh"
+#include "ops/gpu_work.h"
 
 enum { TILES = 8 }; /* of 64 keys, for one block */
 
@@ -274,15 +275,13 @@ __global__ void __launch_bounds__(THREADS)
 /* Rows whose scores are in scratch at a time. */
 static int64_t rows_at_once(const mx_cuda_select *s)
 {
-    int64_t all = (int64_t)s->batch * s->queries;
-    int64_t most = (64 << 20) / (int64_t)sizeof(float) / s->keys;
-    most = most < 256 ? 256 : most > 32768 ? 32768 : most;
-    return all < most ? all : most;
+    return mx_gpu_select_rows((int64_t)s->batch * s->queries, s->keys);
 }
 
+static_assert(sizeof(entry) == 8, "as planned");
 size_t mx_cuda_select_bytes(const mx_cuda_select *s)
 {
-    return (sizeof(float) + sizeof(entry)) * (size_t)(rows_at_once(s) * s->keys + 64);
+    return mx_gpu_select_bytes((int64_t)s->batch * s->queries, s->keys);
 }
 
 template <class TQ, class TK, bool FAST, int DP>

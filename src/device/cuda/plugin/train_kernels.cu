@@ -7,8 +7,9 @@
 #include "device/cuda/plugin/train_kernels.h"
 #include "device/cuda/plugin/early.cuh"
 #include "device/cuda/plugin/vec.cuh"
+#include "ops/gpu_work.h"
 
-enum { THREADS = 256, PARTS = 1024 };
+enum { THREADS = 256, PARTS = MX_GPU_SUM_PARTS };
 
 static unsigned blocks_for(int64_t n, int64_t per_block)
 {
@@ -89,13 +90,11 @@ __global__ void finish_kernel(float *out, const double *partial)
         *out = (float)total;
 }
 
-enum { ROW_PARTS = 128, MANY_ROWS = 512, MANY_COLUMNS = 1 << 16 };
+enum { ROW_PARTS = MX_GPU_ROW_PARTS, MANY_ROWS = 512, MANY_COLUMNS = 1 << 16 };
 
-size_t mx_cuda_sum_rows_bytes(int64_t rows, int64_t d)
+size_t mx_cuda_sum_rows_bytes(int64_t d)
 {
-    (void)rows;
-    size_t columns = sizeof(float) * ROW_PARTS * (size_t)d, all = sizeof(double) * PARTS;
-    return columns > all ? columns : all;
+    return mx_gpu_sum_rows_bytes(d, false);
 }
 
 /* 16 bytes of a row. */

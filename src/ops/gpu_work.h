@@ -1,0 +1,269 @@
+/* gpu_work.h - the workspace of the GPU's kernels, by shape alone: what the plan counts before
+ * anything is allocated and what the kernels (src/device/cuda/plugin) then lay out.
+ *
+ * Each function is the one place where its size is known: an op's gpu_work_bytes calls it with the
+ * node's types, and the kernel's own code with its shape. Nothing here depends on the device, so a
+ * plan holds for every one.
+ */
+#ifndef MX_OPS_GPU_WORK_H
+#define MX_OPS_GPU_WORK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* cuBLASLt's, beside that of the ops: once for all programs of a device. */
+enum { MX_GPU_GEMM_WORK = 64 << 20 };
+
+static inline int64_t mx_gpu_parts(int64_t n, int64_t of)
+{
+    return (n + of - 1) / of;
+}
+/* n items at a place that every copy and vector load can begin at. */
+static inline size_t mx_gpu_room(int64_t n, size_t item)
+{
+    return ((size_t)n * item + 255) / 256 * 256;
+}
+
+/* --- updates and sums (many_kernels.cu, train_kernels.cu) --- */
+
+enum { MX_GPU_ADAMW_PIECE = 4096, MX_GPU_ADAMW_NUMBERS = 3, MX_GPU_SQUARES_PIECE = 16384 };
+static inline size_t mx_gpu_adamw_bytes(int64_t n)
+{
+    return sizeof(double) *
+           (size_t)(MX_GPU_ADAMW_NUMBERS + mx_gpu_parts(n, MX_GPU_ADAMW_PIECE));
+}
+static inline size_t mx_gpu_squares_bytes(int64_t n)
+{
+    return sizeof(double) * (size_t)mx_gpu_parts(n, MX_GPU_SQUARES_PIECE);
+}
+enum { MX_GPU_SUM_PARTS = 1024, MX_GPU_ROW_PARTS = 128 };
+/* The sum of rows of d elements; `rounded`: to a dtype other than float32. */
+static inline size_t mx_gpu_sum_rows_bytes(int64_t d, bool rounded)
+{
+    size_t columns = sizeof(float) * MX_GPU_ROW_PARTS * (size_t)d;
+    size_t all = sizeof(double) * MX_GPU_SUM_PARTS, sums = mx_gpu_room(rounded ? d : 0, 4);
+    return (columns > all ? columns : all) + sums;
+}
+/* Column sums of a fused group: a row for each block, or each slice of one. */
+enum { MX_GPU_SUM_BLOCKS = 1184, MX_GPU_SUM_BLOCK = 2048 };
+static inline size_t mx_gpu_fused_bytes(int sums, int64_t rows, int64_t cols)
+{
+    int64_t wide = cols > MX_GPU_SUM_BLOCK ? cols : MX_GPU_SUM_BLOCK;
+    int64_t most = MX_GPU_SUM_BLOCKS * wide, all = rows * cols + MX_GPU_SUM_BLOCK;
+    return sizeof(float) * (size_t)(sums * (all < most ? all : most));
+}
+/* Sums of rows of a GEMM's epilogue, or of the kernel behind it (product_slope.cu, gelu_slope.cu).
+ */
+enum { MX_GPU_SLOPE_ROWS = 64 };
+static inline size_t mx_gpu_slope_bytes(int64_t m, int64_t n)
+{
+    return sizeof(float) * (size_t)(mx_gpu_parts(m, MX_GPU_SLOPE_ROWS) * n);
+}
+
+/* --- lookups and experts (embed.cu, choose.cu) --- */
+
+/* cub's radix sort: two spare copies of the pairs, and histograms. */
+static inline size_t mx_gpu_sort_bytes(int64_t rows)
+{
+    return (size_t)rows * 24 + (4u << 20);
+}
+static inline size_t mx_gpu_embed_bytes(int64_t rows)
+{
+    return mx_gpu_sort_bytes(rows) + 3 * mx_gpu_room(rows, 4);
+}
+enum { MX_GPU_EXPERTS_CHUNK = 1024 };
+static inline size_t mx_gpu_experts_bytes(int64_t m, int64_t experts)
+{
+    int64_t chunks = mx_gpu_parts(m, MX_GPU_EXPERTS_CHUNK);
+    return chunks <= 1 ? 0 : sizeof(int32_t) * (size_t)((experts + 1) * chunks);
+}
+
+/* --- recurrent ops (conv_kernels.cu, delta_*.cu) --- */
+
+enum { MX_GPU_CONV_PART = 64, MX_GPU_CONV_WARPS = 4, MX_GPU_CONV_SUMS = 256 };
+/* Parts of a sequence that a warp takes one after the other. */
+static inline int64_t mx_gpu_conv_each(int64_t batch, int64_t len)
+{
+    int64_t parts = batch * mx_gpu_parts(len, MX_GPU_CONV_PART);
+    int64_t each = mx_gpu_parts(parts, MX_GPU_CONV_WARPS * MX_GPU_CONV_SUMS);
+    return each > 1 ? each : 1;
+}
+static inline int64_t mx_gpu_conv_sums(int64_t batch, int64_t len)
+{
+    int64_t parts = batch * mx_gpu_parts(len, MX_GPU_CONV_PART);
+    return mx_gpu_parts(parts, MX_GPU_CONV_WARPS * mx_gpu_conv_each(batch, len));
+}
+static inline size_t mx_gpu_conv_bytes(int64_t batch, int64_t len, int64_t taps, int64_t channels)
+{
+    return sizeof(float) * (size_t)(mx_gpu_conv_sums(batch, len) * taps * channels);
+}
+
+typedef struct {
+    int64_t batch, len, k_heads, v_heads, k_dim, v_dim;
+} mx_gpu_delta;
+/* Tokens of a chunk; floats kept of each token of it, and of the chunk; the fewest tokens that are
+ * not taken one by one. */
+enum { MX_GPU_DELTA_CHUNK = 64, MX_GPU_DELTA_VECTORS = 5, MX_GPU_DELTA_MORE = 4,
+       MX_GPU_DELTA_FEW = 16 };
+static inline int64_t mx_gpu_delta_chunks(const mx_gpu_delta *d)
+{
+    return d->batch * d->v_heads * mx_gpu_parts(d->len, MX_GPU_DELTA_CHUNK);
+}
+static inline int64_t mx_gpu_delta_terms(void) /* floats of a chunk: T, P and its vectors */
+{
+    return 2 * MX_GPU_DELTA_CHUNK * MX_GPU_DELTA_CHUNK +
+           MX_GPU_DELTA_VECTORS * MX_GPU_DELTA_CHUNK + MX_GPU_DELTA_MORE;
+}
+static inline size_t mx_gpu_delta_forward_bytes(const mx_gpu_delta *d, bool state)
+{
+    bool steps = state && d->len <= MX_GPU_DELTA_FEW;
+    return steps ? 0 : sizeof(float) * (size_t)(mx_gpu_delta_terms() * mx_gpu_delta_chunks(d));
+}
+/* Floats of each part of the backward pass: T, P, vectors, states, ends, U, dR, dq, dk. */
+enum { MX_GPU_DELTA_PARTS = 9 };
+static inline int64_t mx_gpu_delta_part(const mx_gpu_delta *d, int part)
+{
+    int64_t n = mx_gpu_delta_chunks(d), c = MX_GPU_DELTA_CHUNK, count;
+    if (part < 2)
+        count = n * c * c;
+    else if (part == 2)
+        count = n * (MX_GPU_DELTA_VECTORS * c + MX_GPU_DELTA_MORE);
+    else if (part < 5)
+        count = n * d->k_dim * d->v_dim;
+    else if (part < 7)
+        count = n * c * d->v_dim;
+    else
+        count = d->v_heads == d->k_heads ? 0 : d->batch * d->len * d->v_heads * d->k_dim;
+    return (count + 63) / 64 * 64;
+}
+static inline size_t mx_gpu_delta_backward_bytes(const mx_gpu_delta *d)
+{
+    int64_t n = 0;
+    for (int i = 0; i < MX_GPU_DELTA_PARTS; i++)
+        n += mx_gpu_delta_part(d, i);
+    return sizeof(float) * (size_t)n;
+}
+
+/* --- sparse attention's choice (select_kernels.cu) --- */
+
+/* Rows whose scores are there at a time. */
+static inline int64_t mx_gpu_select_rows(int64_t rows, int64_t keys)
+{
+    int64_t most = (64 << 20) / (int64_t)sizeof(float) / keys;
+    most = most < 256 ? 256 : most > 32768 ? 32768 : most;
+    return rows < most ? rows : most;
+}
+/* A score, and a score with its key. */
+static inline size_t mx_gpu_select_bytes(int64_t rows, int64_t keys)
+{
+    return (4 + 8) * (size_t)(mx_gpu_select_rows(rows, keys) * keys + 64);
+}
+
+/* --- attention --- */
+
+/* One query against a cache, in pieces of the keys (decode.cu). */
+enum { MX_GPU_DECODE_BLOCKS = 396 };
+static inline int64_t mx_gpu_decode_splits(int64_t batch, int64_t heads_kv, int64_t capacity)
+{
+    int64_t want = MX_GPU_DECODE_BLOCKS / (batch * heads_kv), most = mx_gpu_parts(capacity, 128);
+    int64_t n = want < most ? want : most;
+    return n < 1 ? 1 : n;
+}
+static inline size_t mx_gpu_decode_bytes(int64_t batch, int64_t heads_q, int64_t splits,
+                                         int64_t dim_v)
+{
+    return sizeof(float) * (size_t)(batch * heads_q * splits * (2 + dim_v));
+}
+
+/* The tables of segments (flash_segments.cu): ids of queries and of keys, ranges of keys, what
+ * tiles see and are seen by, items, order. */
+enum { MX_GPU_TILE = 64, MX_GPU_TILE_IDS = 68, MX_GPU_SEGMENT_PARTS = 7,
+       MX_GPU_MOST_ITEMS = 3072 }; /* of 128 keys; longer sequences have no tables */
+static inline int64_t mx_gpu_key_tiles(int64_t sk)
+{
+    return mx_gpu_parts(mx_gpu_parts(sk, MX_GPU_TILE), 4) * 4;
+}
+static inline size_t mx_gpu_segments_part(int64_t batch, int64_t sq, int64_t sk, int part)
+{
+    int64_t q = mx_gpu_parts(sq, MX_GPU_TILE), k = mx_gpu_key_tiles(sk);
+    const int64_t count[MX_GPU_SEGMENT_PARTS] = {
+        q * MX_GPU_TILE_IDS, k * MX_GPU_TILE, k * 2, q * 4, k * 2, k, q * 2};
+    return mx_gpu_room(batch * count[part], sizeof(int32_t));
+}
+static inline size_t mx_gpu_segments_bytes(int64_t batch, int64_t sq, int64_t sk)
+{
+    size_t n = 0;
+    for (int i = 0; i < MX_GPU_SEGMENT_PARTS; i++)
+        n += mx_gpu_segments_part(batch, sq, sk, i);
+    return mx_gpu_key_tiles(sk) / 2 > MX_GPU_MOST_ITEMS ? 0 : n;
+}
+/* Lists of keys as bits (flash_list.cu). */
+static inline size_t mx_gpu_list_bytes(int64_t batch, int64_t sq, int64_t sk)
+{
+    return sizeof(uint32_t) * (size_t)(batch * sq * mx_gpu_parts(sk, 32));
+}
+/* The backward pass on Hopper without the tables: dQ, two statistics and counts by tile of queries,
+ * one count of items. */
+static inline int64_t mx_gpu_flash_rows(int64_t heads, int64_t sq) /* heads: of the batch */
+{
+    return heads * mx_gpu_parts(sq, MX_GPU_TILE) * MX_GPU_TILE;
+}
+static inline size_t mx_gpu_flash_grad_bytes(int64_t heads, int64_t sq, int64_t dim)
+{
+    int64_t rows = mx_gpu_flash_rows(heads, sq), counts = rows / MX_GPU_TILE * (dim / 64) + 1;
+    return mx_gpu_room(rows * (dim + 2) + counts, sizeof(float));
+}
+
+/* --- the vocabulary projection with its loss (op_xent.c) --- */
+
+typedef struct {
+    int64_t rows, d, vocab;
+    bool f32, grad;
+} mx_gpu_xent;
+enum { MX_GPU_XENT_STEP = 8, MX_GPU_XENT_TILE = 256, MX_GPU_XENT_ROWS = 128 };
+static inline int64_t mx_gpu_xent_width(const mx_gpu_xent *x)
+{
+    return mx_gpu_parts(x->vocab, MX_GPU_XENT_STEP) * MX_GPU_XENT_STEP;
+}
+/* Of `chunk` rows at once: logits, dw's last rows, losses and lse of all rows; for gradients in
+ * bf16 also dx's sums, sums by tile of columns, factors, the labels' logits, two shifts and marks
+ * of each row, and marks of tiles of rows. */
+enum { MX_GPU_XENT_PARTS = 8 };
+static inline size_t mx_gpu_xent_part(const mx_gpu_xent *x, int64_t chunk, int part)
+{
+    bool cut = !x->f32 && x->vocab > MX_GPU_XENT_STEP && x->vocab % MX_GPU_XENT_STEP;
+    int64_t wide = mx_gpu_xent_width(x), tail = cut ? MX_GPU_XENT_STEP : 0;
+    size_t logits = (size_t)(chunk * wide) * (x->f32 ? 4 : 2);
+    size_t rows = sizeof(float) * (size_t)(tail * x->d + 2 * x->rows);
+    if (part == 0)
+        return mx_gpu_room((int64_t)(logits + rows), 1);
+    const int64_t count[MX_GPU_XENT_PARTS] = {0,
+                                              chunk * x->d,
+                                              mx_gpu_parts(x->vocab, MX_GPU_XENT_TILE) * chunk,
+                                              chunk,
+                                              chunk,
+                                              2 * chunk,
+                                              chunk,
+                                              chunk / MX_GPU_XENT_TILE + 2};
+    return x->grad && !x->f32 ? mx_gpu_room(count[part], 4) : 0;
+}
+static inline size_t mx_gpu_xent_bytes(const mx_gpu_xent *x, int64_t chunk)
+{
+    size_t n = 0;
+    for (int i = 0; i < MX_GPU_XENT_PARTS; i++)
+        n += mx_gpu_xent_part(x, chunk, i);
+    return n;
+}
+/* As many rows at once as `most` bytes hold, in chunks of about the same size. */
+static inline int64_t mx_gpu_xent_chunk(const mx_gpu_xent *x, size_t most)
+{
+    int64_t chunk = x->rows, chunks = 1;
+    while (chunk > MX_GPU_XENT_ROWS && mx_gpu_xent_bytes(x, chunk) > most) {
+        chunk = mx_gpu_parts(mx_gpu_parts(x->rows, ++chunks), MX_GPU_XENT_ROWS) * MX_GPU_XENT_ROWS;
+        chunk = chunk < x->rows ? chunk : x->rows;
+    }
+    return chunk;
+}
+
+#endif
