@@ -128,12 +128,18 @@ static void shard_factor(mx_move *m, int d, int f, const mx_cut *to, mx_axis_set
 
 /* --- the whole dim --- */
 
-/* Can `at` become `to` by cutting its pieces further? */
-static bool extends(const mx_cut *to, const mx_cut *at)
+static bool uneven(const mx_move *m, int d, const mx_cut *c)
+{
+    return !c->sorted_by && m->whole->dim[d] % mx_mesh_size(mesh_of(m), mx_cut_axes(c)) != 0;
+}
+
+/* Can `at` become `to` by cutting its pieces further? Pieces that were rounded up begin elsewhere
+ * than those of a cut by fewer axes. */
+static bool extends(const mx_move *m, int d, const mx_cut *to, const mx_cut *at)
 {
     mx_axis_set more = mx_cut_axes(to) & ~mx_cut_axes(at);
     mx_cut outer = mx_cut_without(to, more);
-    bool fits = !at->n || mx_cut_equal(&outer, at);
+    bool fits = !at->n || (mx_cut_equal(&outer, at) && !(more && uneven(m, d, to)));
     for (int f = 0; f < to->n && fits; f++)
         fits = inside(to->axes[f] & more, to->axes[f]);
     return fits;
@@ -149,15 +155,15 @@ static void trim(mx_move *m, int d)
 void mx_move_gather(mx_move *m, int d, const mx_cut *to, mx_axis_set *vary)
 {
     mx_cut *at = &m->at.dim[d];
-    if (at->sorted_by && !extends(to, at)) { /* each rank's are in an order of their own */
+    if (at->sorted_by && !extends(m, d, to, at)) { /* each rank's are in an order of their own */
         mx_graph_fail(m->p->to, "partition: rows sorted by expert cannot be gathered");
         return;
     }
-    while (!extends(to, at)) {
+    while (!extends(m, d, to, at)) {
         int f = at->n - 1;
         mx_axis_set drop = 0;
         mx_cut then = *at;
-        while ((drop != at->axes[f]) && (!drop || !extends(to, &then))) {
+        while ((drop != at->axes[f]) && (!drop || !extends(m, d, to, &then))) {
             drop |= 1u << (31 - __builtin_clz(at->axes[f] & ~drop));
             then = mx_cut_without(at, drop);
         }

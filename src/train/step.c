@@ -61,6 +61,8 @@ static mx_node *further_loss(mx_graph *g, const mx_head *h, const mx_build *b, m
 static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_loss)
 {
     int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
+    /* The vocabulary is cut by more than the tokens are: these come together for it. */
+    h->hidden->axes = "activation_embed_and_logits_batch,activation_length,";
     mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, d));
     mx_node *rows = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
     rows->axes = "activation_batch,activation_length";

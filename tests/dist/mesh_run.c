@@ -268,6 +268,27 @@ static void compare_variables(mesh_run *r, mx_session *s)
     }
 }
 
+/* What is multiplied is the weight in the compute dtype, as it lies on this rank. */
+static void check_copies(mx_session *s)
+{
+    for (int i = 0; i < mx_session_count(s); i++) {
+        const mx_var *v = mx_session_var(s, i);
+        const mx_var *w = v->attr.kind == MX_VAR_COPY ? mx_session_find(s, v->attr.copy_of) : NULL;
+        mx_tensor copy = {.data = v->data, .type = v->type};
+        if (!w || !mx_shape_equal(&w->type, &v->type))
+            continue;
+        mx_tensor from = {.data = w->data, .type = w->type};
+        int64_t off = 0;
+        for (int64_t k = 0; k < mx_type_count(&v->type); k++) {
+            uint64_t room = 0;
+            mx_tensor one = {.data = &room, .type = {.dtype = v->type.dtype}};
+            mx_store_f64(&one, 0, mx_load_f64(&from, k));
+            off += mx_load_f64(&one, 0) != mx_load_f64(&copy, k);
+        }
+        MX_CHECK(off == 0, "%s: %lld numbers differ from the weight's", v->name, (long long)off);
+    }
+}
+
 static void compare_number(mesh_run *r, mx_step *s, mx_step *one, const char *name)
 {
     mx_tensor mine = mx_exec_tensor(s->exec, name), all = mx_exec_tensor(one->exec, name);
@@ -338,6 +359,7 @@ static void *rank_main(void *arg)
         r->n_collectives = n;
         compare_numbers(r, &step, &r->step);
         compare_numbers(r, &apply, &r->apply);
+        check_copies(s);
         if (r->c.steps)
             compare_variables(r, s);
         else

@@ -38,5 +38,6 @@ MX_TEST(bfloat16_copies_on_meshes)
 {
     mesh_case c = train_case("tests/fixtures/models/llama3");
     c.compute = MX_BF16;
-    on_meshes(&c, 1e-2);
+    c.optimizer.kind = MX_SGD; /* its steps are as small as the differences of gradients */
+    on_meshes(&c, 1e-3);
 }
