@@ -167,29 +167,19 @@ static mx_status run_steps(const mesh_case *c, mx_step *s, mx_step *apply)
 /* Initial values that the case changes, by their place in the whole tensor. */
 static void prepare(const mesh_case *c, mx_session *s)
 {
-    for (int i = 0; i < mx_session_count(s) && c->prepare; i++) {
+    for (int i = 0; i < mx_session_count(s) && c->initial; i++) {
         mx_var *v = mx_session_var(s, i);
-        const mx_type *whole = v->box ? &v->box->whole : &v->type;
         if (v->attr.kind != MX_VAR_WEIGHT)
             continue;
-        double *all = mx_realloc(NULL, sizeof *all * (size_t)mx_type_count(whole));
         mx_tensor t = {.data = mx_realloc(NULL, mx_type_bytes(&v->type)), .type = v->type};
         MX_CHECK_OK(mx_var_read(s, v, t.data));
-        for (int64_t k = 0; k < mx_type_count(whole); k++)
-            all[k] = NAN;
         for (int64_t k = 0; k < mx_type_count(&v->type); k++) {
             int64_t at = v->box ? mx_box_element(v->box, &v->type, k) : k;
             if (at >= 0)
-                all[at] = mx_load_f64(&t, k);
-        }
-        c->prepare(s, v, all);
-        for (int64_t k = 0; k < mx_type_count(&v->type); k++) {
-            int64_t at = v->box ? mx_box_element(v->box, &v->type, k) : k;
-            mx_store_f64(&t, k, at < 0 ? 0 : all[at]);
+                mx_store_f64(&t, k, c->initial(v, at, mx_load_f64(&t, k)));
         }
         MX_CHECK_OK(mx_var_write(s, v, t.data));
         mx_free(t.data);
-        mx_free(all);
     }
     MX_CHECK_OK(mx_session_refresh_copies(s));
 }

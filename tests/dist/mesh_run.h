@@ -24,8 +24,8 @@ typedef struct {
     mx_remat remat;
     mx_partition how; /* all but mesh, rules and rank */
     const char *rules[4]; /* set beside the defaults */
-    void (*prepare)(mx_session *s, mx_var *v, double *values); /* changes initial values, by the
-                                                                  whole tensor's order */
+    /* Initial value of element i of a whole weight, where it shall be another than x. */
+    double (*initial)(const mx_var *v, int64_t i, double x);
 } mesh_case;
 
 typedef struct {
