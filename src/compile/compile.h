@@ -33,7 +33,8 @@ typedef enum {
 /* Forward graph with a scalar loss -> program that computes it and its gradients. */
 mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
                               const mx_compile_options *o, mx_program *out) MX_MUST_USE;
-/* The update by accumulated gradients: a program of its own, for the weights of `model`. */
+/* The update by accumulated gradients: a program of its own, for the weights of `model`, which has
+ * been through the precision pass. */
 mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimizer *opt,
                            const mx_compile_options *o, mx_program *out) MX_MUST_USE;
 

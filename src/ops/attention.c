@@ -13,8 +13,12 @@
 #include "ops/cpu/attention_kernel.h"
 #include "ops/gpu_work.h"
 #include "ops/num.h"
+#include <math.h>
 #include <string.h>
 
+#define IDS                                                                                        \
+    (1 << MX_ATTN_Q_POS | 1 << MX_ATTN_K_POS | 1 << MX_ATTN_Q_SEG | 1 << MX_ATTN_K_SEG |           \
+     1 << MX_ATTN_Q_SPAN | 1 << MX_ATTN_K_SPAN | 1 << MX_ATTN_SELECTED)
 /* The backward op has these behind them. */
 enum { OUT = MX_ATTN_N_IN, LSE, DOUT, DLSE, N_GRAD_IN };
 
@@ -173,6 +177,8 @@ static double pairs(const mx_node *n)
     double span = (double)(a->window ? a->window : a->chunk);
     if (by_index && span > 0 && span < sk)
         p = p < sq * span ? p : sq * span;
+    if (n->in[MX_ATTN_SELECTED])
+        p = fmin(p, sq * (double)n->in[MX_ATTN_SELECTED]->type.dim[2]);
     return p * (double)(n->in[0]->type.dim[0] * n->in[0]->type.dim[2]);
 }
 
@@ -248,6 +254,8 @@ const mx_op mx_op_attention = {
     .parts_in = 7,
     .place = mx_attention_place,
     .local = mx_attention_local,
+    .multiplies = true,
+    .ids_in = IDS,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
@@ -276,6 +284,8 @@ const mx_op mx_op_attention_grad = {
     .n_out = 4,
     .parts_in = 7,
     .parts_out = 7,
+    .multiplies = true,
+    .ids_in = IDS,
     .infer = grad_infer,
     .cost = grad_cost,
     .cpu = backward,

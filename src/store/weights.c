@@ -355,7 +355,7 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
         sv->held = NULL;
         void *raw = NULL;
         mx_type out = v->type;
-        out.dtype = sv->dtype;
+        out.dtype = mx_dtype_is_float(v->type.dtype) ? sv->dtype : v->type.dtype;
         MX_TRY(mx_alloc(&raw, mx_type_bytes(&v->type), v->name));
         mx_status st = mx_var_read(sv->session, v, raw);
         if (!st)
@@ -378,41 +378,21 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
     return MX_OK;
 }
 
-static const char *const tokenizer_files[] = {
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "chat_template.jinja", "generation_config.json", "vocab.json", "merges.txt",
-    "processor_config.json", "preprocessor_config.json", "chat_template.json"};
-enum { N_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
-
 char *mx_weights_config(const mx_model_spec *m, mx_dtype dtype)
 {
     json_t *j = json_deep_copy(m->json);
     const char *key = json_object_get(j, "torch_dtype") ? "torch_dtype" : "dtype";
     json_object_set_new(j, key, json_string(mx_dtype_name(dtype)));
     json_object_del(j, "quantization_config");
+    json_object_del(json_object_get(j, "text_config"), "quantization_config");
     char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);
     json_decref(j);
     return text;
 }
 
-int mx_weights_extras(const char *config, const char *like, mx_arena *a, mx_hf_extra *out)
-{
-    _Static_assert(1 + N_TOKENIZER_FILES <= MX_WEIGHTS_MAX_EXTRAS, "room for every file");
-    int n = 0;
-    out[n++] = (mx_hf_extra){.name = "config.json", .data = config, .n_bytes = strlen(config)};
-    for (int i = 0; like && i < N_TOKENIZER_FILES; i++) {
-        const char *path = mx_arena_printf(a, "%s/%s", like, tokenizer_files[i]);
-        if (access(path, R_OK) == 0)
-            out[n++] = (mx_hf_extra){.name = tokenizer_files[i], .from = path};
-    }
-    return n;
-}
-
-mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir, mx_dtype dtype,
-                          const char *like)
+mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir, mx_dtype dtype)
 {
     mx_arena scratch = {0};
-    mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS];
     saver sv = {.session = s, .dtype = dtype};
     int64_t n = 0;
     mx_st_source *src = MX_NEW_N(&scratch, mx_st_source, mx_session_count(s));
@@ -420,16 +400,18 @@ mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir
         mx_var *v = mx_session_var(s, i);
         if (v->attr.kind != MX_VAR_WEIGHT)
             continue;
-        src[n] = (mx_st_source){.name = v->name, .dtype = mx_st_dtype_of(dtype),
+        bool numbers = mx_dtype_is_float(v->type.dtype); /* a table of places stays one */
+        src[n] = (mx_st_source){.name = v->name,
+                                .dtype = mx_st_dtype_of(numbers ? dtype : v->type.dtype),
                                 .ndim = v->type.ndim, .user = v};
         for (int k = 0; k < v->type.ndim; k++)
             src[n].dim[k] = v->type.dim[k];
         n++;
     }
     char *config = mx_weights_config(m, dtype);
-    int n_extra = mx_weights_extras(config, like, &scratch, extra);
+    mx_hf_extra extra = {.name = "config.json", .data = config, .n_bytes = strlen(config)};
     mx_hf_save_opts opts = {.writer = {.fetch = fetch, .fetch_ctx = &sv}};
-    mx_status st = mx_hf_save(dir, src, n, extra, n_extra, &opts);
+    mx_status st = mx_hf_save(dir, src, n, &extra, 1, &opts);
     mx_free(sv.host);
     mx_free(config);
     mx_arena_fini(&scratch);

@@ -202,6 +202,11 @@ const mx_key mx_keys_run[] = {
      "seconds in which all ranks must be there", "=jax_distributed_initialization_timeout", 0},
     {"collective_timeout_seconds", FLOAT, PARALLEL, "600", ">0",
      "seconds after which a rank that is not heard of ends the run", 0, 0},
+    {"heartbeat_timeout_seconds", FLOAT, PARALLEL, "30", ">0",
+     "seconds without a sign of life after which a rank is given up", 0, 0},
+    {"rendezvous_secret", TEXT, PARALLEL, "", 0,
+     "text by which ranks know each other, better given in the environment; empty: rank 0 makes "
+     "one and keeps it in base_output_directory while ranks join", 0, MX_KEY_SECRET},
     {"num_slices", INT, PARALLEL, "-1", DEGREE, "nodes; -1 takes what the launcher says", "nnodes",
      0},
     {"mesh", TEXT, PARALLEL, "", 0, "the mesh in short, fsdp=4,tensor=2; overrides the degrees", 0,

@@ -56,7 +56,7 @@ mx_status mx_run_refuge_open(mx_run *r)
 {
     if (r->leads)
         name_refuge(r);
-    return mx_run_share_text(r, &r->refuge);
+    return mx_comm_share_path(r->comm, &r->arena, &r->refuge);
 }
 
 /* Ours alone? Whoever may write to /dev/shm could have made a folder of this name. */
@@ -95,7 +95,7 @@ mx_status mx_run_refuge_newest(mx_run *r, int64_t newer_than, const char **path)
     if (r->leads)
         find_kept(r, newer_than, path);
     MX_TRY(mx_comm_broadcast(r->comm, &r->refuge_step, sizeof r->refuge_step, 0));
-    return mx_run_share_text(r, path);
+    return mx_comm_share_path(r->comm, &r->arena, path);
 }
 
 void mx_run_refuge_clear(mx_run *r, int64_t durable_step)

@@ -199,7 +199,8 @@ static void say_memory(mx_run *r)
     bool host = mx_session_on_host(r->session);
     double used = mx_run_rss_bytes() - r->start_rss_bytes;
     mx_progress_say(&r->progress, "memory: %s planned%s, %s of host memory really used",
-                    mx_format_bytes(a, sizeof a, r->planned_bytes), host ? "" : " on the device",
+                    mx_format_bytes(a, sizeof a, mx_run_planned_bytes(r)),
+                    host ? "" : " on the device",
                     mx_format_bytes(b, sizeof b, used));
 }
 
@@ -207,7 +208,7 @@ void mx_run_watch_close(mx_run *r, mx_status st)
 {
     mx_watchdog_close(r->watchdog);
     r->watchdog = NULL;
-    if (r->session && r->planned_bytes > 0)
+    if (r->session && r->plan.total > 0)
         say_memory(r);
     if (r->accounts) {
         mx_str table = {0};

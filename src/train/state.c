@@ -68,7 +68,7 @@ static int64_t collect_weights(mx_session *s, mx_carried *carried, mx_arena *a, 
 
 /* The request of a save, handed to mx_ckpt_save or mx_ckpt_reserve. */
 static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
-                              const mx_run_state *st, double metric, const char *like,
+                              const mx_run_state *st, double metric, const mx_model_files *files,
                               mx_status (*use)(mx_ckpt *c, const mx_ckpt_request *r))
 {
     mx_arena scratch = {0};
@@ -86,11 +86,16 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
     for (int i = 0; i < mx_session_count(s); i++)
         if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT)
             dtype = mx_session_var(s, i)->type.dtype;
-    mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS + 1];
+    int n_files = files ? files->n : 0;
+    mx_hf_extra *extra = MX_NEW_N(&scratch, mx_hf_extra, n_files + 2);
     char *config = mx_weights_config(m, dtype), *state = state_text(st);
     r.state_json = state;
     r.extras = extra;
-    r.n_extras = mx_weights_extras(config, like, &scratch, extra);
+    if (n_files)
+        memcpy(extra, files->v, sizeof *extra * (size_t)n_files);
+    r.n_extras = n_files;
+    extra[r.n_extras++] =
+        (mx_hf_extra){.name = "config.json", .data = config, .n_bytes = strlen(config)};
     if (st->config)
         extra[r.n_extras++] = (mx_hf_extra){.name = "maxc_config.yml", .data = st->config,
                                             .n_bytes = strlen(st->config)};
@@ -102,15 +107,15 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
 }
 
 mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
-                        double metric, const char *like)
+                        double metric, const mx_model_files *files)
 {
-    return with_request(c, s, m, st, metric, like, mx_ckpt_save);
+    return with_request(c, s, m, st, metric, files, mx_ckpt_save);
 }
 
 mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
-                           const mx_run_state *st, const char *like)
+                           const mx_run_state *st, const mx_model_files *files)
 {
-    return with_request(c, s, m, &(mx_run_state){.carried = st->carried}, NAN, like,
+    return with_request(c, s, m, &(mx_run_state){.carried = st->carried}, NAN, files,
                         mx_ckpt_reserve);
 }
 
