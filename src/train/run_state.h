@@ -4,7 +4,7 @@
 
 #include "base/progress.h"
 #include "data/loader.h"
-#include "dist/comm.h"
+#include "dist/comm_group.h"
 #include "dist/local.h"
 #include "store/run_lock.h"
 #include "train/batch_plan.h"
@@ -50,8 +50,8 @@ typedef struct {
     const mx_mesh_plan *mesh;
     mx_partition how; /* of this rank */
     int rank, n_threads;
-    mx_group_finder find_group; /* is given the seat */
-    mx_local_world *world;      /* of virtual ranks */
+    mx_group_finder find_group; /* of virtual ranks; is given the seat */
+    mx_local_world *world;      /* of virtual ranks; NULL: ranks are processes */
 } mx_run_seat;
 
 typedef struct {
@@ -66,6 +66,7 @@ typedef struct {
     mx_launch launch;     /* which rank this is, of how many */
     mx_coord *coord;    /* of the processes of this run */
     mx_comm *comm;      /* the ranks of this run; one, usually */
+    mx_comm_groups *groups; /* of processes on a mesh, by its axes; NULL: none */
     mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
     bool leads;         /* this is rank 0 */
     bool stops, writer_busy; /* some rank was asked to stop, is still writing a checkpoint */
@@ -187,6 +188,8 @@ mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
 /* run_join.c: how ranks meet. First which one this is, then all of them. */
 mx_status mx_run_ranks_find(mx_run *r) MX_MUST_USE;
 mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
+/* Tells the session where the groups of its collectives are. */
+void mx_run_set_groups(mx_run *r);
 /* run_ranks.c: what ranks do together. */
 /* Can several ranks run this? Once variables are known. */
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
