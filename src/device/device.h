@@ -154,6 +154,7 @@ typedef struct {
     void *data; /* device memory */
     bool written;
 } mx_var;
+const mx_type *mx_var_whole(const mx_var *v); /* the type of the whole tensor */
 int mx_session_count(const mx_session *s);
 mx_var *mx_session_var(mx_session *s, int i);             /* in the order of declaration */
 mx_var *mx_session_find(mx_session *s, const char *name); /* NULL: none */

@@ -113,6 +113,11 @@ mx_device *mx_session_device(mx_session *s)
     return s->device;
 }
 
+const mx_type *mx_var_whole(const mx_var *v)
+{
+    return v->box ? &v->box->whole : &v->type;
+}
+
 int mx_session_count(const mx_session *s)
 {
     return s->n_vars;

@@ -39,7 +39,7 @@ static mx_memory_room share_of(const mx_run *r, mx_memory_room room)
 static bool saves_beside_steps(const mx_run *r)
 {
     return mx_config_bool(r->c, "enable_checkpointing") &&
-           mx_config_bool(r->c, "async_checkpointing");
+           mx_config_bool(r->c, "async_checkpointing") && !r->seat;
 }
 
 /* What lies in host memory: everything on the CPU, what was moved there beside a GPU. */

@@ -21,12 +21,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static mx_status open_model(mx_run *r)
+static mx_status open_own_model(mx_run *r)
 {
     const char *from = mx_config_text(r->c, "load_parameters_path");
     if (*from)
         MX_TRY(mx_model_place(from, MX_FETCH_MODEL, r->c, &r->arena, &r->weights_dir));
     return mx_model_open(&r->model, r->c, r->weights_dir);
+}
+
+/* Virtual ranks one after the other: building a model watches which keys are asked for, and they
+ * have one configuration (mx_config_watch). */
+static mx_status open_model(mx_run *r)
+{
+    if (!r->seat)
+        return open_own_model(r);
+    for (int k = 0; k < r->comm->size; k++)
+        MX_TRY(mx_comm_agree(r->comm, k == r->comm->rank ? open_own_model(r) : MX_OK));
+    return MX_OK;
 }
 
 static mx_status find_newest(mx_run *r, const char **path)
@@ -212,9 +223,6 @@ static mx_status open_checkpoints(mx_run *r)
 {
     if (!mx_config_bool(r->c, "enable_checkpointing"))
         return MX_OK;
-    if (r->seat)
-        return mx_fail(MX_USAGE, "checkpoints of a mesh are not done yet; set "
-                       "enable_checkpointing=false");
     MX_TRY(read_files(r));
     int64_t keep = mx_config_int(r->c, "max_num_checkpoints_to_keep");
     int64_t every = mx_config_int(r->c, "keep_checkpoint_every");
@@ -227,6 +235,7 @@ static mx_status open_checkpoints(mx_run *r)
         .max_shard_bytes =
             (uint64_t)mx_config_int(r->c, "checkpoint_storage_target_data_file_size_bytes"),
         .synchronous = !r->snapshots,
+        .boxes = r->seat != NULL,
     };
     if (r->comm->size > 1)
         MX_TRY(mx_comm_split_off(r->comm, &r->writers));

@@ -13,8 +13,7 @@
 enum { STEPS = 4 };
 #define RUN                                                                                        \
     "learning_rate_schedule_steps=8", "steps=4", "eval_interval=2", "eval_steps=2",                \
-        "base_num_decoder_layers=2", "dataset_type=corpus", "sharding_tolerance=1",                \
-        "enable_checkpointing=false"
+        "base_num_decoder_layers=2", "dataset_type=corpus", "sharding_tolerance=1"
 
 /* The largest difference of a metric, as a share of its value. */
 static double differ(const char *folder, const char *a, const char *b, const char *metric)
@@ -98,6 +97,60 @@ MX_TEST(mesh_of_processes_has_the_bits_of_virtual_ranks)
         MX_CHECK(strlen(a) > 100 && strcmp(a, b) == 0, "%s:\n%s\n%s", meshes[i], a, b);
         free(a), free(b);
     }
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* The checkpoint of a run that begins at the end of another: what it read is what it writes. */
+static void pass_on(const char *folder, const char *from, const char *to, const char *mesh)
+{
+    static const char state[] = "checkpoints/4/state.json";
+    char load[512];
+    snprintf(load, sizeof load, "load_full_state_path=%s/%s/r/checkpoints/4", folder, from);
+    MX_CHECK_OK(tiny_train(folder, to, (const char *[]){RUN, load, mesh, "vocab_size=301", NULL}));
+    char *a = tiny_tensors(folder, from, STEPS), *b = tiny_tensors(folder, to, STEPS);
+    const char *end = strstr(a, "\"state.json\""); /* which says how many ranks there were */
+    MX_CHECK(end && end - a > 100 && strncmp(a, b, (size_t)(end - a)) == 0,
+             "%s: weights and moments are not %s's:\n%s\n%s", to, from, a, b);
+    free(a);
+    free(b);
+    a = tiny_text(folder, from, state);
+    b = tiny_text(folder, to, state);
+    const char *x = strstr(a, "\"loader\""), *y = strstr(b, "\"loader\"");
+    MX_CHECK(x && y && strncmp(x, y, strcspn(x, "}")) == 0, "the place in the data:\n%s\n%s", a, b);
+    free(a);
+    free(b);
+}
+
+/* Words that do not divide, so that tables have padding on the mesh and none in the file. */
+MX_TEST(mesh_state_goes_from_any_mesh_to_any_other)
+{
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "one", (const char *[]){RUN, "vocab_size=301", NULL}));
+    pass_on(folder, "one", "a", "mesh=fsdp=2,tensor=2");
+    pass_on(folder, "a", "b", "mesh=data=2,sequence=2");
+    pass_on(folder, "b", "c", "mesh=tensor=4");
+    pass_on(folder, "c", "d", "mesh=fsdp=2,context=2");
+    pass_on(folder, "d", "e", "packing=true"); /* no mesh */
+    MX_CHECK(tiny_difference(folder, "one", "e", STEPS) == 0, "after five meshes");
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* A run that was stopped goes on with the bits of one that was not. */
+MX_TEST(mesh_run_resumes_with_the_same_bits)
+{
+    static const char mesh[] = "mesh=fsdp=2,expert=2";
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    const char *moe[] = {RUN, mesh, "decoder_block=mixtral", "num_experts=4",
+                         "num_experts_per_tok=2", "checkpoint_period=2", NULL};
+    MX_CHECK_OK(tiny_train(folder, "whole", moe));
+    const char *half[sizeof moe / sizeof *moe];
+    memcpy(half, moe, sizeof moe);
+    half[1] = "steps=2";
+    MX_CHECK_OK(tiny_train(folder, "twice", half));
+    MX_CHECK_OK(tiny_train(folder, "twice", moe));
+    tiny_same(folder, "whole", "twice", STEPS);
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
