@@ -16,10 +16,8 @@ static const double H100_BF16_FLOPS = 989e12;
 
 static mx_status open_session(mx_run *r)
 {
-    int threads = r->seat ? r->seat->n_threads : (int)mx_config_int(r->c, "num_threads");
-    MX_TRY(mx_session_open(&r->session, mx_config_text(r->c, "device"), threads));
-    if (r->seat)
-        mx_session_set_groups(r->session, r->seat->find_group, (void *)r->seat);
+    MX_TRY(mx_seat_session(&r->session, r->seat, mx_config_text(r->c, "device"),
+                           (int)mx_config_int(r->c, "num_threads")));
     if (!mx_config_bool(r->c, "deterministic"))
         mx_session_allow_any_order(r->session);
     if (mx_config_bool(r->c, "gemm_search"))

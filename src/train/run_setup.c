@@ -301,7 +301,7 @@ static void start_progress(mx_run *r)
 }
 
 /* Who runs what, and where: nothing is opened yet. */
-static mx_status begin(mx_run *r, const mx_config *c, const mx_run_seat *seat)
+static mx_status begin(mx_run *r, const mx_config *c, const mx_seat *seat)
 {
     *r = (mx_run){.c = c,
                   .seat = seat,
@@ -361,7 +361,7 @@ static mx_status open_state(mx_run *r)
 }
 
 mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line,
-                      const mx_run_seat *seat)
+                      const mx_seat *seat)
 {
     MX_TRY(begin(r, c, seat));
     MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_open(r) : MX_OK));

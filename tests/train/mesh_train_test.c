@@ -15,6 +15,8 @@ enum { STEPS = 4 };
     "learning_rate_schedule_steps=8", "steps=4", "eval_interval=2", "eval_steps=2",                \
         "base_num_decoder_layers=2", "dataset_type=corpus", "sharding_tolerance=1"
 
+#define MIXTURE "decoder_block=mixtral", "num_experts=4", "num_experts_per_tok=2"
+
 /* The largest difference of a metric, as a share of its value. */
 static double differ(const char *folder, const char *a, const char *b, const char *metric)
 {
@@ -123,8 +125,7 @@ MX_TEST(mesh_run_resumes_with_the_same_bits)
     static const char mesh[] = "mesh=fsdp=2,expert=2";
     char folder[256];
     tiny_folder(folder, sizeof folder);
-    const char *moe[] = {RUN, mesh, "decoder_block=mixtral", "num_experts=4",
-                         "num_experts_per_tok=2", "checkpoint_period=2", NULL};
+    const char *moe[] = {RUN, mesh, MIXTURE, "checkpoint_period=2", NULL};
     MX_CHECK_OK(tiny_train(folder, "whole", moe));
     const char *half[sizeof moe / sizeof *moe];
     memcpy(half, moe, sizeof moe);
@@ -132,6 +133,27 @@ MX_TEST(mesh_run_resumes_with_the_same_bits)
     MX_CHECK_OK(tiny_train(folder, "twice", half));
     MX_CHECK_OK(tiny_train(folder, "twice", moe));
     tiny_same(folder, "whole", "twice", STEPS);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* A rank is one more microbatch: the same sums in the same order, bit for bit. */
+MX_TEST(mesh_of_rows_has_the_bits_of_microbatches)
+{
+    static const char *const meshes[] = {"mesh=data=4", "mesh=fsdp=4"};
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "one", (const char *[]){RUN, MIXTURE, "packing=false",
+                                                           "gradient_accumulation_steps=4",
+                                                           NULL}));
+    for (int i = 0; i < 2; i++) {
+        const char *name = meshes[i] + strlen("mesh=");
+        MX_CHECK_OK(tiny_train(folder, name, (const char *[]){RUN, MIXTURE, "packing=false",
+                                                              meshes[i], NULL}));
+        MX_CHECK(tiny_difference(folder, "one", name, STEPS) == 0, "%s: weights differ by %g",
+                 meshes[i], tiny_difference(folder, "one", name, STEPS));
+        MX_CHECK(differ(folder, "one", name, "loss") == 0, "%s: losses differ by %g", meshes[i],
+                 differ(folder, "one", name, "loss"));
+    }
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
