@@ -35,6 +35,13 @@ static mx_memory_room share_of(const mx_run *r, mx_memory_room room)
     return room;
 }
 
+/* What a GPU makes a choice of, the CPU does in one way. */
+static void say_without_choice(mx_run *r, const char *key, bool asked)
+{
+    if (asked && mx_session_on_host(r->session))
+        mx_progress_say(&r->progress, "note: %s changes nothing on the CPU", key);
+}
+
 static bool saves_beside_steps(const mx_run *r)
 {
     return mx_config_bool(r->c, "enable_checkpointing") &&
@@ -181,4 +188,6 @@ void mx_run_say_plan(mx_run *r)
                     (r->plan.activations + r->plan.workspace) / (1 << 20),
                     r->flops_per_step / 1e9, mx_session_threads(r->session));
     say_host_memory(r);
+    say_without_choice(r, "deterministic=false", !mx_config_bool(r->c, "deterministic"));
+    say_without_choice(r, "gemm_search=true", mx_config_bool(r->c, "gemm_search"));
 }
