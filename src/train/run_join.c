@@ -135,8 +135,6 @@ void mx_run_set_groups(mx_run *r)
 {
     if (r->groups)
         mx_session_set_groups(r->session, find_group, r->groups);
-    else if (r->seat)
-        mx_session_set_groups(r->session, r->seat->find_group, (void *)r->seat);
 }
 
 mx_status mx_run_ranks_open(mx_run *r)

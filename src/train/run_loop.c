@@ -317,7 +317,7 @@ mx_status mx_run_loop(mx_run *r)
     return finish(r, r->stops && r->at.step < r->steps);
 }
 
-mx_status mx_run_rank(const mx_config *c, const char *command_line, const mx_run_seat *seat)
+mx_status mx_run_rank(const mx_config *c, const char *command_line, const mx_seat *seat)
 {
     mx_run r;
     mx_status st = mx_run_open(&r, c, command_line, seat);
@@ -331,11 +331,22 @@ mx_status mx_run_rank(const mx_config *c, const char *command_line, const mx_run
     return st;
 }
 
+typedef struct {
+    const mx_config *config;
+    const char *command_line;
+} start;
+
+static mx_status virtual_rank(void *ctx, const mx_seat *seat)
+{
+    const start *s = ctx;
+    return mx_run_rank(s->config, s->command_line, seat);
+}
+
 /* This process is one rank of the mesh. */
 static mx_status run_process(const mx_config *c, const char *command_line, const mx_mesh_plan *mesh,
                              int rank)
 {
-    mx_run_seat seat = {.mesh = mesh, .how = mesh->how, .rank = rank,
+    mx_seat seat = {.mesh = mesh, .how = mesh->how, .rank = rank,
                         .n_threads = (int)mx_config_int(c, "num_threads")};
     seat.how.rank = rank;
     return mx_run_rank(c, command_line, &seat);
@@ -349,8 +360,10 @@ mx_status mx_run_train(const mx_config *c, const char *command_line)
     MX_TRY(mx_launch_find(&launch, getenv));
     mx_status st = mx_mesh_configure(&mesh, c, launch.size);
     if (!st && mesh.ranks > 1)
-        st = launch.size == 1 ? mx_run_virtual(c, command_line, &mesh)
-                              : run_process(c, command_line, &mesh, launch.rank);
+        st = launch.size == 1
+                 ? mx_virtual_ranks(&mesh, (int)mx_config_int(c, "num_threads"), virtual_rank,
+                                    &(start){c, command_line})
+                 : run_process(c, command_line, &mesh, launch.rank);
     else if (!st)
         st = mx_run_rank(c, command_line, NULL);
     mx_mesh_plan_fini(&mesh);
