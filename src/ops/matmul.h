@@ -8,6 +8,7 @@ typedef struct {
     char spec[48];
     mx_dtype out;
     bool has_out; /* the result's dtype is `out`, not the first input's */
+    bool one_path; /* the bits of a row do not depend on how many there are; the graph's (infer) */
 } mx_matmul_attr;
 
 /* The attributes of a product with a third input, and perhaps a second output, of these letters.
