@@ -27,9 +27,15 @@ static mx_step_options step_options(const mx_batch_settings *o, int64_t tokens)
 {
     int64_t last = tokens < o->sequences ? tokens : o->sequences;
     return (mx_step_options){
-        .kind = MX_STEP_NEXT, .compile = o->compile,
-        .shape = {.batch = tokens, .seq = 1, .last = last, .pages = o->pages, .page = o->page,
-                  .page_rows = o->sequences, .cache_dtype = o->compile.compute,
+        .kind = MX_STEP_NEXT,
+        .compile = o->compile,
+        .shape = {.batch = tokens,
+                  .seq = 1,
+                  .last = last,
+                  .pages = o->pages,
+                  .page = o->page,
+                  .page_rows = o->sequences,
+                  .cache_dtype = o->compile.compute,
                   .cache_len = (o->max_length + o->page - 1) / o->page * o->page}};
 }
 
@@ -99,8 +105,10 @@ mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
     b->in.table = MX_NEW_N(&b->arena, int32_t, o->sequences * columns);
     mx_status st = MX_OK;
     if (o->sequences > INT_MAX / b->vocab)
-        st = mx_fail(MX_USAGE, "%lld sequences of a vocabulary of %lld are too many at once; lower "
-                     "batch", (long long)o->sequences, (long long)b->vocab);
+        st = mx_fail(MX_USAGE,
+                     "%lld sequences of a vocabulary of %lld are too many at once; lower "
+                     "batch",
+                     (long long)o->sequences, (long long)b->vocab);
     if (!st)
         st = mx_late_open(&b->logits, s, (int)(o->sequences * b->vocab));
     if (!st)

@@ -11,8 +11,11 @@ enum { USUAL_SEQUENCES = 32, USUAL_STEP = 256, USUAL_LENGTH = 32768, LEAST_CACHE
 
 static mx_batch_settings settings_of(const mx_engine_options *o, int64_t pages)
 {
-    return (mx_batch_settings){.tokens = o->step_tokens, .sequences = o->sequences,
-                               .max_length = o->max_length, .page = MX_ENGINE_PAGE, .pages = pages,
+    return (mx_batch_settings){.tokens = o->step_tokens,
+                               .sequences = o->sequences,
+                               .max_length = o->max_length,
+                               .page = MX_ENGINE_PAGE,
+                               .pages = pages,
                                .compile = {.compute = o->compute, .weights_fixed = true}};
 }
 
@@ -24,8 +27,8 @@ mx_status mx_engine_can(const mx_model_spec *m)
     return mx_batch_token_bytes(m, &one, &bytes);
 }
 
-/* A cache for every sequence at its longest, where a quarter of the memory that is left has room for
- * that, and for one of them at least. */
+/* A cache for every sequence at its longest, where a quarter of the memory that is left has room
+ * for that, and for one of them at least. */
 static mx_status choose_pages(mx_engine *e, int64_t *pages)
 {
     mx_engine_options *o = &e->o;
@@ -41,8 +44,10 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
     }
     *pages = (tokens + MX_ENGINE_PAGE - 1) / MX_ENGINE_PAGE;
     if (*pages * MX_ENGINE_PAGE > INT32_MAX)
-        return mx_fail(MX_USAGE, "a cache of %lld tokens is more than can be numbered; lower "
-                       "cache_tokens", (long long)tokens);
+        return mx_fail(MX_USAGE,
+                       "a cache of %lld tokens is more than can be numbered; lower "
+                       "cache_tokens",
+                       (long long)tokens);
     return MX_OK;
 }
 
@@ -62,7 +67,8 @@ static mx_status choose(mx_engine *e)
     if (o->step_tokens < o->sequences)
         o->step_tokens = o->sequences;
     e->model_vocab = e->vocab = o->model->spec.summary.vocab;
-    /* The embedding may be padded beyond the last token; such ids have no text, and are not drawn. */
+    /* The embedding may be padded beyond the last token; such ids have no text, and are not drawn.
+     */
     if (o->tokenizer && mx_tokenizer_vocab_size(o->tokenizer) < e->vocab)
         e->vocab = mx_tokenizer_vocab_size(o->tokenizer);
     return MX_OK;
@@ -143,15 +149,18 @@ static mx_status check(const mx_engine *e, const mx_tokens *prompt, const mx_req
 {
     if (prompt->n == 0)
         return mx_fail(MX_USAGE, "the prompt is empty and the tokenizer adds no start token; give "
-                       "some text");
+                                 "some text");
     for (int64_t i = 0; i < prompt->n; i++)
         if (prompt->ids[i] < 0 || prompt->ids[i] >= e->model_vocab)
-            return mx_fail(MX_INPUT, "token %lld of the prompt is %d, but the model has tokens 0 to "
-                           "%lld", (long long)i, prompt->ids[i], (long long)e->model_vocab - 1);
+            return mx_fail(MX_INPUT,
+                           "token %lld of the prompt is %d, but the model has tokens 0 to "
+                           "%lld",
+                           (long long)i, prompt->ids[i], (long long)e->model_vocab - 1);
     int64_t pages = mx_pages_count(e->pages), most = pages * MX_ENGINE_PAGE;
     most = most < e->o.max_length ? most : e->o.max_length;
     if (prompt->n > most || o->max_new > most - prompt->n)
-        return mx_fail(MX_USAGE, "%lld tokens of prompt and %lld new ones are more than there is "
+        return mx_fail(MX_USAGE,
+                       "%lld tokens of prompt and %lld new ones are more than there is "
                        "room for, %lld; shorten the prompt or ask for fewer tokens",
                        (long long)prompt->n, (long long)o->max_new, (long long)most);
     return MX_OK;
@@ -199,8 +208,9 @@ mx_status mx_engine_admit(mx_engine *e, const mx_tokens *prompt, const mx_reques
     *out = NULL;
     MX_TRY(check(e, prompt, o));
     mx_seq *s = mx_realloc(NULL, sizeof *s);
-    *s = (mx_seq){.row = -1, .r = {.n_prompt = prompt->n, .stop_id = -1, .owner = o->owner,
-                                   .arrived = mx_clock_now()}};
+    *s = (mx_seq){
+        .row = -1,
+        .r = {.n_prompt = prompt->n, .stop_id = -1, .owner = o->owner, .arrived = mx_clock_now()}};
     copy_options(e, s, o);
     mx_reply_init(&s->r.reply, e->o.tokenizer, !o->show_special, s->o.stop, s->o.n_stop);
     s->r.reply.keep_stop = o->keep_stop;

@@ -9,8 +9,8 @@
  *     }
  *
  * A step is one batch: the next token of every running answer, and pieces of prompts as far as the
- * batch has room. Requests that find no room wait, in the order in which they came; when the cache is
- * full, the request that came last gives up its pages and is computed again later. None of this
+ * batch has room. Requests that find no room wait, in the order in which they came; when the cache
+ * is full, the request that came last gives up its pages and is computed again later. None of this
  * changes what a request gets: tokens and log-probabilities are the same bits alone and in company.
  *
  * One thread at a time.
@@ -30,12 +30,12 @@ typedef struct {
     const char *device;
     int n_threads;
     mx_dtype compute;
-    int64_t sequences;    /* answers written together; 0: chosen */
-    int64_t step_tokens;  /* of a batch at most; 0: chosen */
-    int64_t max_length;   /* of prompt and answer; 0: the model's, at most 32,768 */
-    int64_t cache_tokens; /* that the cache has room for; 0: chosen */
-    bool no_prefix_cache; /* equal beginnings of prompts are not shared */
-    uint64_t seed;        /* of random weights */
+    int64_t sequences;       /* answers written together; 0: chosen */
+    int64_t step_tokens;     /* of a batch at most; 0: chosen */
+    int64_t max_length;      /* of prompt and answer; 0: the model's, at most 32,768 */
+    int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
+    bool no_prefix_cache;    /* equal beginnings of prompts are not shared */
+    uint64_t seed;           /* of random weights */
     const int32_t *stop_ids; /* tokens that end every answer (mx_stop_ids); borrowed */
     int n_stop_ids;
 } mx_engine_options;
@@ -55,38 +55,39 @@ typedef enum {
 
 typedef struct {
     mx_sampling sampling;
-    uint64_t stream;           /* of the random numbers: which of several answers to a prompt */
-    int64_t max_new, min_new;  /* tokens */
-    const int32_t *stop_ids;   /* besides the engine's */
+    uint64_t stream;          /* of the random numbers: which of several answers to a prompt */
+    int64_t max_new, min_new; /* tokens */
+    const int32_t *stop_ids;  /* besides the engine's */
     int n_stop_ids;
-    bool ignore_eos;           /* the engine's stop ids do not end it */
-    const char *const *stop;   /* texts */
+    bool ignore_eos;         /* the engine's stop ids do not end it */
+    const char *const *stop; /* texts */
     int n_stop;
-    bool keep_stop;            /* the stop text stays in the text */
-    bool show_special;         /* special tokens have text */
+    bool keep_stop;    /* the stop text stays in the text */
+    bool show_special; /* special tokens have text */
     const mx_logit_bias *bias;
     int n_bias;
-    bool log_probs;            /* of each token, */
-    int n_top;                 /* and the so many likeliest beside it */
-    bool prompt_log_probs;     /* of the prompt's tokens too */
-    const char *salt;          /* beginnings are shared with requests of this salt alone; NULL: none */
-    void *owner;               /* the caller's */
-} mx_request_options; /* everything is copied */
+    bool log_probs;        /* of each token, */
+    int n_top;             /* and the so many likeliest beside it */
+    bool prompt_log_probs; /* of the prompt's tokens too */
+    const char *salt;      /* beginnings are shared with requests of this salt alone; NULL: none */
+    void *owner;           /* the caller's */
+} mx_request_options;      /* everything is copied */
 
 /* A request, to be read by its owner. */
 typedef struct {
     mx_tokens tokens; /* prompt and answer; a stop id is the last one */
     int64_t n_prompt;
-    int64_t n_text;   /* tokens of the answer, a stop id left out */
-    mx_reply reply;   /* the answer's text */
-    float *log_prob;  /* of each token, where asked for; NaN: not known (a prompt's first) */
-    mx_choice *top;   /* (tokens, n_top) */
+    int64_t n_text;  /* tokens of the answer, a stop id left out */
+    mx_reply reply;  /* the answer's text */
+    float *log_prob; /* of each token, where asked for; NaN: not known (a prompt's first) */
+    mx_choice *top;  /* (tokens, n_top) */
     int n_top;
     mx_finish finish;
     int32_t stop_id;  /* that ended it; -1: none */
     mx_status error;  /* with MX_FINISH_ERROR */
     int64_t n_cached; /* tokens of the prompt that were found in the cache */
-    double arrived, started, first, last; /* seconds: queued, first in a batch, first and last token */
+    double arrived, started, first,
+        last; /* seconds: queued, first in a batch, first and last token */
     void *owner;
 } mx_request;
 

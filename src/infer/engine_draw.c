@@ -22,11 +22,20 @@ static mx_choice draw(const mx_engine *e, const mx_seq *s, const float *logits, 
 {
     const mx_request *r = &s->r;
     int64_t n_new = r->tokens.n - r->n_prompt;
-    mx_sample_args a = {.how = s->o.sampling, .logits = logits, .vocab = e->vocab,
-                        .seen = r->tokens.ids, .n_prompt = r->n_prompt, .n_seen = r->tokens.n,
-                        .banned = s->banned, .n_banned = n_new < s->o.min_new ? s->n_banned : 0,
-                        .bias = s->o.bias, .n_bias = s->o.n_bias, .stream = s->o.stream,
-                        .step = (uint64_t)n_new, .no_log_prob = true, .work = work};
+    mx_sample_args a = {.how = s->o.sampling,
+                        .logits = logits,
+                        .vocab = e->vocab,
+                        .seen = r->tokens.ids,
+                        .n_prompt = r->n_prompt,
+                        .n_seen = r->tokens.n,
+                        .banned = s->banned,
+                        .n_banned = n_new < s->o.min_new ? s->n_banned : 0,
+                        .bias = s->o.bias,
+                        .n_bias = s->o.n_bias,
+                        .stream = s->o.stream,
+                        .step = (uint64_t)n_new,
+                        .no_log_prob = true,
+                        .work = work};
     return mx_sample_next(&a);
 }
 
@@ -49,7 +58,8 @@ static mx_status accept(const mx_engine *e, mx_seq *s, mx_choice c)
 {
     mx_request *r = &s->r;
     if (isnan(c.log_prob))
-        return mx_fail(MX_INPUT, "token %lld of an answer: the model's logits are not numbers; its "
+        return mx_fail(MX_INPUT,
+                       "token %lld of an answer: the model's logits are not numbers; its "
                        "weights are damaged, or dtype=%s is too narrow for it",
                        (long long)(r->tokens.n - r->n_prompt + 1), mx_dtype_name(e->o.compute));
     int64_t n_new = r->tokens.n - r->n_prompt;
@@ -119,8 +129,8 @@ void mx_engine_draw(mx_engine *e)
         if (unread > 0)
             e->counts.prompt_tokens += s->take < unread ? s->take : unread;
         if (s->r.n_prompt > s->computed && s->n_rows)
-            s->scored = s->computed + s->take < s->r.n_prompt ? s->computed + s->take + 1
-                                                              : s->r.n_prompt;
+            s->scored =
+                s->computed + s->take < s->r.n_prompt ? s->computed + s->take + 1 : s->r.n_prompt;
         advance(e, s);
         if (draws)
             settle(e, s, e->drawn[i]);

@@ -18,11 +18,11 @@ struct mx_seq {
     int64_t scored;   /* tokens before this have their log-probabilities */
     int32_t row;      /* of the table; -1: not running */
     int32_t *page;
-    int64_t n_pages, n_named; /* of those, the first n_named are known to others */
-    mx_page_name name;        /* of the last of them */
+    int64_t n_pages, n_named;        /* of those, the first n_named are known to others */
+    mx_page_name name;               /* of the last of them */
     int64_t take, first_row, n_rows; /* of this step: tokens, and rows of logits */
-    bool news, listed;        /* has something new; stands in the list of those */
-    mx_seq *prev, *next;      /* all requests; waiting ones by next_waiting */
+    bool news, listed;               /* has something new; stands in the list of those */
+    mx_seq *prev, *next;             /* all requests; waiting ones by next_waiting */
     mx_seq *next_waiting;
     mx_arena arena;
 };
@@ -42,7 +42,7 @@ struct mx_engine {
     mx_seq **news;
     int64_t n_news, cap_news;
     mx_choice *drawn; /* (sequences): the next token of running[i] in this step; id -1: none */
-    char *work; /* of the sampler, for each thread */
+    char *work;       /* of the sampler, for each thread */
     int n_threads;
     mx_engine_counts counts;
     mx_arena arena;

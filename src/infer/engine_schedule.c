@@ -74,7 +74,8 @@ static void share_beginning(mx_engine *e, mx_seq *s)
         return;
     const int32_t *ids = s->r.tokens.ids;
     while ((s->n_pages + 1) * MX_ENGINE_PAGE < s->r.tokens.n) {
-        int32_t page = mx_pages_find(e->pages, s->name, ids + s->n_pages * MX_ENGINE_PAGE, &s->name);
+        int32_t page =
+            mx_pages_find(e->pages, s->name, ids + s->n_pages * MX_ENGINE_PAGE, &s->name);
         if (page < 0)
             break;
         seat_page(e, s, page);

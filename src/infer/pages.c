@@ -8,20 +8,20 @@
 enum { NONE = -1 };
 
 typedef struct {
-    int32_t held;         /* by so many sequences */
-    int32_t prev, next;   /* in the list of pages that nobody holds */
-    int32_t chain;        /* next known page of the same bucket */
-    mx_page_name name;    /* 0: not known */
+    int32_t held;       /* by so many sequences */
+    int32_t prev, next; /* in the list of pages that nobody holds */
+    int32_t chain;      /* next known page of the same bucket */
+    mx_page_name name;  /* 0: not known */
     mx_page_name before;
 } page;
 
 struct mx_pages {
     int64_t n, size, n_held;
-    uint64_t n_buckets;   /* a power of two */
+    uint64_t n_buckets; /* a power of two */
     page *page;
-    int32_t *tokens;      /* (n, size), of known pages */
-    int32_t *bucket;      /* (n_buckets) */
-    int32_t first, last;  /* of the list */
+    int32_t *tokens;     /* (n, size), of known pages */
+    int32_t *bucket;     /* (n_buckets) */
+    int32_t first, last; /* of the list */
     mx_page_name n_names;
 };
 

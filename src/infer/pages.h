@@ -1,10 +1,10 @@
 /* pages.h - the pages of a key-value cache: who has them, and which of them hold a known beginning.
  *
- * A page holds the entries of `size` successive tokens. Entries depend on all tokens before them, so
- * a full page is known by the page before it and its own tokens: a chain. Its name is a number that
- * is never given twice; a page is looked up by (name of the page before, tokens), compared in full,
- * so that two beginnings are never taken for each other. Several sequences may hold one page; one
- * that nobody holds keeps its entries until its room is needed, the least recently used first.
+ * A page holds the entries of `size` successive tokens. Entries depend on all tokens before them,
+ * so a full page is known by the page before it and its own tokens: a chain. Its name is a number
+ * that is never given twice; a page is looked up by (name of the page before, tokens), compared in
+ * full, so that two beginnings are never taken for each other. Several sequences may hold one page;
+ * one that nobody holds keeps its entries until its room is needed, the least recently used first.
  */
 #ifndef MX_INFER_PAGES_H
 #define MX_INFER_PAGES_H

@@ -1,8 +1,8 @@
 /* sample.c - see sample.h.
  *
- * What is kept is taken from a heap, the likeliest first, so that a cut that keeps few of many costs
- * little more than reading them. The draw is one uniform number from Philox: an answer depends on
- * the seed, the sequence and the step alone, not on the batch.
+ * What is kept is taken from a heap, the likeliest first, so that a cut that keeps few of many
+ * costs little more than reading them. The draw is one uniform number from Philox: an answer
+ * depends on the seed, the sequence and the step alone, not on the batch.
  */
 #include "infer/sample.h"
 
@@ -267,7 +267,12 @@ mx_choice mx_sample_next(const mx_sample_args *a)
 mx_choice mx_sample(const mx_sampling *s, const float *logits, int64_t vocab, const int32_t *seen,
                     int64_t n_seen, uint64_t stream, uint64_t step, void *work)
 {
-    return mx_sample_next(&(mx_sample_args){.how = *s, .logits = logits, .vocab = vocab,
-                                            .seen = seen, .n_seen = n_seen, .stream = stream,
-                                            .step = step, .work = work});
+    return mx_sample_next(&(mx_sample_args){.how = *s,
+                                            .logits = logits,
+                                            .vocab = vocab,
+                                            .seen = seen,
+                                            .n_seen = n_seen,
+                                            .stream = stream,
+                                            .step = step,
+                                            .work = work});
 }

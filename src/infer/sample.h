@@ -53,8 +53,8 @@ mx_choice mx_sample(const mx_sampling *s, const float *logits, int64_t vocab, co
 
 /* log sum exp, which turns logits into log-probabilities; NaN where a logit is. */
 double mx_log_sum_exp(const float *logits, int64_t n);
-/* The k most likely ids with their log-probabilities, the likeliest first; gives their number. `work`
- * as above. */
+/* The k most likely ids with their log-probabilities, the likeliest first; gives their number.
+ * `work` as above. */
 int mx_most_likely(const float *logits, int64_t vocab, double log_sum, int k, mx_choice *out,
                    void *work);
 

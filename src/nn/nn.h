@@ -36,9 +36,9 @@ typedef struct {
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
     double init_scale;  /* standard deviation of new weights (initializer_range) */
     int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */
-    int64_t pages;      /* 0: caches are rows of slots. Otherwise a token is a row of the batch, and */
-    int64_t page;       /* caches are so many pages of so many slots (ops/paged_attention.c), of */
-    int64_t page_rows;  /* so many sequences */
+    int64_t pages;      /* 0: caches are rows of slots. Otherwise a token is a row of the batch, */
+    int64_t page;       /* and caches are pages of `page` slots (ops/paged_attention.c) that */
+    int64_t page_rows;  /* so many sequences share */
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
     bool training;      /* blocks may update state of their own (router biases) */
@@ -135,8 +135,8 @@ mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots);
 mx_node *mx_cache_state(mx_graph *g, const char *what, mx_shape shape, mx_dtype dtype);
 /* What the current scope keeps cannot lie in pages: an error where caches do. */
 void mx_cache_unpaged(mx_graph *g, const mx_build *b);
-/* Attention to keys and values that mx_cache_enter has given, in pages; v NULL: a value is the first
- * v_dim elements of its key. */
+/* Attention to keys and values that mx_cache_enter has given, in pages; v NULL: a value is the
+ * first v_dim elements of its key. */
 mx_node *mx_attend_paged(mx_graph *g, const mx_build *b, mx_node *q, mx_kv kv, int64_t v_dim,
                          mx_attention_attr a, mx_node *sinks);
 

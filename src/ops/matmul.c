@@ -194,8 +194,8 @@ static mx_status run_product(void *ctx, const mx_product *p)
         .lda = p->lda, .ldb = p->ldb, .ldc = p->ldc, .trans_a = p->trans_a, .trans_b = p->trans_b,
         .a_type = mx_num_of(a->type.dtype), .b_type = mx_num_of(b->type.dtype),
         .c_type = mx_num_of(out->type.dtype),
-        .one_path = ((const mx_matmul_attr *)c->attr)->one_path, .batch = p->batch, .a_step = p->a_step,
-        .b_step = p->b_step, .c_step = p->c_step});
+        .one_path = ((const mx_matmul_attr *)c->attr)->one_path, .batch = p->batch,
+        .a_step = p->a_step, .b_step = p->b_step, .c_step = p->c_step});
     return MX_OK;
 }
 

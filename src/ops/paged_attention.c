@@ -22,14 +22,21 @@ enum { K = 1, V, POSITIONS, ROW, TABLE, SINKS, N_IN };
 static mx_paged describe(const mx_paged_attr *a, const mx_type *q, const mx_type *k,
                          const mx_type *v, const mx_type *table)
 {
-    mx_paged g = {.attn = {.batch = q->dim[0], .q_len = 1, .q_heads = q->dim[2],
-                           .k_heads = k->dim[2], .qk_dim = q->dim[3],
+    mx_paged g = {.attn = {.batch = q->dim[0],
+                           .q_len = 1,
+                           .q_heads = q->dim[2],
+                           .k_heads = k->dim[2],
+                           .qk_dim = q->dim[3],
                            .v_dim = a->v_dim ? a->v_dim : v->dim[3],
                            .v_row = a->v_dim ? k->dim[2] * k->dim[3] : 0,
                            .type = mx_num_of(q->dtype),
                            .mask = {.scale = (float)a->scale, .softcap = (float)a->softcap}},
-                  .slots = k->dim[1], .page = a->page, .rows = table->dim[0],
-                  .columns = table->dim[1], .window = a->window, .chunk = a->chunk};
+                  .slots = k->dim[1],
+                  .page = a->page,
+                  .rows = table->dim[0],
+                  .columns = table->dim[1],
+                  .window = a->window,
+                  .chunk = a->chunk};
     return g;
 }
 
@@ -40,9 +47,11 @@ static void forward(const mx_call *c)
     MX_ASSERT(in[0].type.dtype == in[K].type.dtype, "q is %s, k %s",
               mx_dtype_name(in[0].type.dtype), mx_dtype_name(in[K].type.dtype));
     g.attn.sinks = in[SINKS].data;
-    mx_paged_forward(&g, &(mx_paged_args){in[0].data, in[K].data,
-                                          in[V].data ? in[V].data : in[K].data, in[POSITIONS].data,
-                                          in[ROW].data, in[TABLE].data, c->out[0].data}, c->work);
+    mx_paged_forward(&g,
+                     &(mx_paged_args){in[0].data, in[K].data, in[V].data ? in[V].data : in[K].data,
+                                      in[POSITIONS].data, in[ROW].data, in[TABLE].data,
+                                      c->out[0].data},
+                     c->work);
 }
 
 static size_t work_bytes(const mx_node *n, int n_threads)
@@ -90,14 +99,24 @@ mx_node *mx_paged_attention(mx_graph *g, mx_node *q, mx_node *k, mx_node *v, mx_
 }
 
 static const mx_attr_field fields[] = {
-    MX_FIELD(mx_paged_attr, MX_ATTR_INT, page),    MX_FIELD(mx_paged_attr, MX_ATTR_INT, v_dim),
-    MX_FIELD(mx_paged_attr, MX_ATTR_INT, window),  MX_FIELD(mx_paged_attr, MX_ATTR_INT, chunk),
-    MX_FIELD(mx_paged_attr, MX_ATTR_F64, softcap), MX_FIELD(mx_paged_attr, MX_ATTR_F64, scale),
+    MX_FIELD(mx_paged_attr, MX_ATTR_INT, page),
+    MX_FIELD(mx_paged_attr, MX_ATTR_INT, v_dim),
+    MX_FIELD(mx_paged_attr, MX_ATTR_INT, window),
+    MX_FIELD(mx_paged_attr, MX_ATTR_INT, chunk),
+    MX_FIELD(mx_paged_attr, MX_ATTR_F64, softcap),
+    MX_FIELD(mx_paged_attr, MX_ATTR_F64, scale),
     {0},
 };
 
-#define NO_GRAD(...) {4, {__VA_ARGS__}, .no_grad = true}
-#define WHERE {2, {5, 1}, MX_I32, -1, 12}, {1, {5}, MX_I32, 0, 2}, {2, {2, 3}, MX_I32, 0, 5}
+#define NO_GRAD(...)                                                                               \
+    {                                                                                              \
+        4, {__VA_ARGS__}, .no_grad = true                                                          \
+    }
+#define WHERE                                                                                      \
+    {2, {5, 1}, MX_I32, -1, 12}, {1, {5}, MX_I32, 0, 2},                                           \
+    {                                                                                              \
+        2, {2, 3}, MX_I32, 0, 5                                                                    \
+    }
 const mx_op mx_op_paged_attention = {
     .name = "paged_attention",
     .doc = "attention of single tokens over a cache in pages",
@@ -111,14 +130,27 @@ const mx_op mx_op_paged_attention = {
     .cost = cost,
     .cpu = forward,
     .work_bytes = work_bytes,
-    .cases = (const mx_case[]){
-        {N_IN, {NO_GRAD(5, 1, 4, 6), NO_GRAD(1, 20, 2, 6), NO_GRAD(1, 20, 2, 4), WHERE,
-                {.absent = true}}, &(mx_paged_attr){.page = 4, .scale = 0.5}},
-        {N_IN, {NO_GRAD(5, 1, 4, 6), NO_GRAD(1, 20, 2, 6), NO_GRAD(1, 20, 2, 4), WHERE,
-                {1, {4}, .no_grad = true}},
-         &(mx_paged_attr){.page = 4, .window = 3, .softcap = 2, .scale = 0.7}},
-        {N_IN, {NO_GRAD(5, 1, 20, 6), NO_GRAD(1, 20, 1, 6), {.absent = true}, WHERE,
-                {.absent = true}},
-         &(mx_paged_attr){.page = 4, .v_dim = 4, .chunk = 5, .scale = 0.7}},
-        {0}},
+    .cases =
+        (const mx_case[]){{N_IN,
+                           {NO_GRAD(5, 1, 4, 6),
+                            NO_GRAD(1, 20, 2, 6),
+                            NO_GRAD(1, 20, 2, 4),
+                            WHERE,
+                            {.absent = true}},
+                           &(mx_paged_attr){.page = 4, .scale = 0.5}},
+                          {N_IN,
+                           {NO_GRAD(5, 1, 4, 6),
+                            NO_GRAD(1, 20, 2, 6),
+                            NO_GRAD(1, 20, 2, 4),
+                            WHERE,
+                            {1, {4}, .no_grad = true}},
+                           &(mx_paged_attr){.page = 4, .window = 3, .softcap = 2, .scale = 0.7}},
+                          {N_IN,
+                           {NO_GRAD(5, 1, 20, 6),
+                            NO_GRAD(1, 20, 1, 6),
+                            {.absent = true},
+                            WHERE,
+                            {.absent = true}},
+                           &(mx_paged_attr){.page = 4, .v_dim = 4, .chunk = 5, .scale = 0.7}},
+                          {0}},
 };

@@ -1,5 +1,6 @@
-/* engine_test.c - requests through the engine give what transformers gave, alone and in company, bit
- * for bit: with prompts cut into pieces, shared beginnings, too few pages, and requests that leave. */
+/* engine_test.c - requests through the engine give what transformers gave, alone and in company,
+ * bit for bit: with prompts cut into pieces, shared beginnings, too few pages, and requests that
+ * leave. */
 #include "../test.h"
 
 #include "base/rng.h"
@@ -48,15 +49,22 @@ static void family_close(family *f)
 
 static mx_engine_options options_of(const family *f)
 {
-    return (mx_engine_options){.model = &f->model, .device = "cpu", .n_threads = 1,
-                               .compute = MX_F32, .sequences = 1, .step_tokens = 64,
-                               .max_length = 48, .cache_tokens = 48};
+    return (mx_engine_options){.model = &f->model,
+                               .device = "cpu",
+                               .n_threads = 1,
+                               .compute = MX_F32,
+                               .sequences = 1,
+                               .step_tokens = 64,
+                               .max_length = 48,
+                               .cache_tokens = 48};
 }
 
 static mx_request_options greedy(const family *f, void *owner)
 {
     return (mx_request_options){.sampling = {.repetition_penalty = 1},
-                                .max_new = f->total - f->n_prompt, .log_probs = true, .n_top = 2,
+                                .max_new = f->total - f->n_prompt,
+                                .log_probs = true,
+                                .n_top = 2,
                                 .owner = owner};
 }
 

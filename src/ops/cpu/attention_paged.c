@@ -48,8 +48,7 @@ static reach reach_of(const mx_paged *g, const mx_paged_args *p, int64_t n)
 static int64_t slot_of(const mx_paged *g, const reach *r, int64_t position)
 {
     int64_t page = r->table[position / g->page % g->columns];
-    return page < 0 || (page + 1) * g->page > g->slots ? -1
-                                                       : page * g->page + position % g->page;
+    return page < 0 || (page + 1) * g->page > g->slots ? -1 : page * g->page + position % g->page;
 }
 
 /* How many positions from `at` on lie side by side. */
