@@ -95,7 +95,8 @@ static mx_status open_all(mx_engine *e)
     for (e->n_free_rows = 0; e->n_free_rows < n; e->n_free_rows++)
         e->free_rows[e->n_free_rows] = (int32_t)(n - 1 - e->n_free_rows);
     int32_t *ids = MX_NEW_N(&e->arena, int32_t, o->n_stop_ids);
-    memcpy(ids, o->stop_ids, sizeof *ids * (size_t)o->n_stop_ids);
+    for (int i = 0; i < o->n_stop_ids; i++)
+        ids[i] = o->stop_ids[i];
     o->stop_ids = ids;
     return MX_OK;
 }

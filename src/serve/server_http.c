@@ -78,6 +78,10 @@ static enum MHD_Result queue(mx_exchange *x, struct MHD_Response *r, const char 
     mhd->add_response_header(r, "Content-Type", type);
     mhd->add_response_header(r, "Cache-Control", "no-cache");
     mhd->add_response_header(r, "X-Content-Type-Options", "nosniff");
+    mhd->add_response_header(r, "Content-Security-Policy",
+                             "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                             "'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors "
+                             "'none'");
     if (x->status == 401)
         mhd->add_response_header(r, "WWW-Authenticate", "Bearer");
     if (x->status == 429 || x->status == 503)
