@@ -262,6 +262,18 @@ out:
     return st;
 }
 
+/* On a GPU, attention over pages is not as fast as over rows. */
+static bool suits_engine(const mx_model_ref *model, const mx_generate_options *o)
+{
+    bool gpu = strcmp(o->device, "cuda") == 0 ||
+               (strcmp(o->device, "auto") == 0 && mx_device_has_driver());
+    if (o->n_images || gpu)
+        return false;
+    mx_status cannot = mx_engine_can(&model->spec);
+    mx_status_free(cannot);
+    return !cannot;
+}
+
 mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const mx_tokens *prompts,
                       int64_t n, const mx_generate_options *o,
                       void (*give)(void *ctx, const char *text, size_t n_bytes), void *ctx,
@@ -280,10 +292,8 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
         longest = prompts[i].n > longest ? prompts[i].n : longest;
     if (__builtin_add_overflow(longest, o->max_new_tokens, &length))
         length = INT64_MAX; /* refused below: no model has so many positions */
-    mx_status cannot = o->n_images ? MX_OK : mx_engine_can(&model->spec);
-    bool batches = cannot || o->n_images;
-    mx_status_free(cannot);
-    return batches ? run_batches(&j, n, batch, length, longest) : run_engine(&j, n, batch, length);
+    return suits_engine(model, o) ? run_engine(&j, n, batch, length)
+                                  : run_batches(&j, n, batch, length, longest);
 }
 
 void mx_answer_fini(mx_answer *a)
