@@ -34,8 +34,8 @@ static void begin_anew(talk *t)
 {
     json_array_clear(t->messages);
     if (*t->system)
-        json_array_append_new(t->messages, json_pack("{s:s, s:s}", "role", "system", "content",
-                                                     t->system));
+        json_array_append_new(t->messages,
+                              json_pack("{s:s, s:s}", "role", "system", "content", t->system));
 }
 
 /* --- answers --- */
@@ -81,17 +81,18 @@ static mx_status answer(talk *t)
     int64_t room = mx_engine_max_length(t->engine) - prompt.n;
     o.max_new = o.max_new < room ? o.max_new : room;
     if (!st && room < 1)
-        st = mx_fail(MX_USAGE, "the conversation has %lld tokens and fills the context; /new begins "
-                     "another", (long long)prompt.n);
+        st = mx_fail(MX_USAGE,
+                     "the conversation has %lld tokens and fills the context; /new begins "
+                     "another",
+                     (long long)prompt.n);
     if (!st)
         st = mx_engine_admit(t->engine, &prompt, &o, &r);
     if (!st)
         st = follow(t, r);
     if (!st)
-        json_array_append_new(t->messages,
-                              json_pack("{s:s, s:o}", "role", "assistant", "content",
-                                        json_stringn(mx_str_text(&r->reply.text),
-                                                     r->reply.text.len)));
+        json_array_append_new(
+            t->messages, json_pack("{s:s, s:o}", "role", "assistant", "content",
+                                   json_stringn(mx_str_text(&r->reply.text), r->reply.text.len)));
     if (r)
         mx_engine_cancel(t->engine, r);
     t->o.sampling.seed++;
@@ -104,8 +105,8 @@ static bool take_back(talk *t, bool keep_question)
 {
     size_t n = json_array_size(t->messages);
     while (n > 0) {
-        const char *role = json_string_value(
-            json_object_get(json_array_get(t->messages, --n), "role"));
+        const char *role =
+            json_string_value(json_object_get(json_array_get(t->messages, --n), "role"));
         bool user = strcmp(role, "user") == 0;
         if (strcmp(role, "system") == 0)
             return false;
@@ -247,18 +248,21 @@ static mx_status open_talk(talk *t, mx_invocation *inv)
     const mx_config *c = inv->config;
     MX_TRY(mx_model_text_open(&t->m, inv));
     if (!t->m.chat)
-        return mx_fail(MX_USAGE, "%s has no chat template; give chat_template_path=FILE, or let it "
-                       "go on with a text: maxc generate", inv->args[0]);
-    mx_engine_options eo = {.model = &t->m.ref, .tokenizer = t->m.tok,
+        return mx_fail(MX_USAGE,
+                       "%s has no chat template; give chat_template_path=FILE, or let it "
+                       "go on with a text: maxc generate",
+                       inv->args[0]);
+    mx_engine_options eo = {.model = &t->m.ref,
+                            .tokenizer = t->m.tok,
                             .device = mx_config_text(c, "device"),
                             .n_threads = (int)mx_config_int(c, "num_threads"),
-                            .compute = t->m.compute, .sequences = 1, .stop_ids = t->m.stop_ids,
+                            .compute = t->m.compute,
+                            .sequences = 1,
+                            .stop_ids = t->m.stop_ids,
                             .n_stop_ids = t->m.n_stop_ids};
-    t->o = (mx_request_options){
-        .max_new = mx_config_int(c, "answer_tokens"),
-        .sampling = {.temperature = mx_config_float(c, "sampling_temperature"), .top_p = 1,
-                     .repetition_penalty = 1, .seed = 1}};
-    t->system = mx_config_text(c, "system_message");
+    t->o = (mx_request_options){.max_new = mx_config_int(c, "max_new_tokens"),
+                                .sampling = mx_sampling_of(c)};
+    t->system = mx_config_text(c, "system");
     t->terminal = isatty(0) && isatty(1);
     t->messages = json_array();
     begin_anew(t);
@@ -279,3 +283,15 @@ static mx_status run(mx_invocation *inv)
     mx_model_text_close(&t.m);
     return st;
 }
+
+const mx_verb mx_verb_chat = {
+    .name = "chat",
+    .doc = "talk to a model in the terminal",
+    .usage = "MODEL [system=\"...\"] [temperature=0.8] [max_new_tokens=256]",
+    .help = "MODEL as in `maxc help generate`; it needs a chat template. Messages are lines of\n"
+            "standard input, answers go to standard output; /help lists commands. Greedy unless a\n"
+            "temperature or a cut is given.",
+    .min_args = 1,
+    .max_args = 1,
+    .run = run,
+};

@@ -47,24 +47,6 @@ static mx_status read_prompts(state *s)
     return st;
 }
 
-static mx_sampling sampling_of(const mx_config *c)
-{
-    const char *how = mx_config_text(c, "decode_sampling_strategy");
-    mx_sampling s = {.temperature = mx_config_float(c, "decode_sampling_temperature"),
-                     .top_k = mx_config_int(c, "decode_sampling_top_k"),
-                     .top_p = mx_config_float(c, "decode_sampling_nucleus_p"),
-                     .min_p = mx_config_float(c, "min_p"),
-                     .repetition_penalty = mx_config_float(c, "repetition_penalty"),
-                     .presence_penalty = mx_config_float(c, "presence_penalty"),
-                     .frequency_penalty = mx_config_float(c, "frequency_penalty"),
-                     .seed = (uint64_t)mx_config_int(c, "seed")};
-    bool asked = mx_config_is_set(c, "decode_sampling_temperature") || s.top_k > 0 ||
-                 (s.top_p > 0 && s.top_p < 1) || s.min_p > 0;
-    if (strcmp(how, "greedy") == 0 || (!*how && !asked))
-        s.temperature = 0;
-    return s;
-}
-
 static void print_stream(void *ctx, const char *text, size_t n)
 {
     (void)ctx;
@@ -132,11 +114,14 @@ static mx_status run(mx_invocation *inv)
     for (int64_t i = 0; i < total; i++)
         MX_TRY_OUT(st, mx_prompt_encode(&s.prompts[i / copies], &way, &s.ids[i]));
     const char *const *stop;
-    mx_generate_options o = {.sampling = sampling_of(c),
+    mx_generate_options o = {.sampling = mx_sampling_of(c),
                              .max_new_tokens = mx_config_int(c, "max_new_tokens"),
                              .batch = mx_config_int(c, "batch"), .stop_ids = s.m.stop_ids,
                              .n_stop_ids = mx_config_bool(c, "ignore_eos") ? 0 : s.m.n_stop_ids,
-                             .compute = s.m.compute, .pixels = s.pictures.pixels,
+                             .compute = s.m.compute,
+                             .step_tokens = mx_config_int(c, "prefill_chunk_size"),
+                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
+                             .pixels = s.pictures.pixels,
                              .n_images = s.pictures.n_images, .device = mx_config_text(c, "device"),
                              .n_threads = (int)mx_config_int(c, "num_threads")};
     o.n_stop = mx_config_list(c, "stop", &stop);
@@ -185,7 +170,6 @@ const mx_verb mx_verb_generate = {
         "prompt, or where its image mark stands.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(DECODE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION),
     .keys = keys,
     .run = run,
 };

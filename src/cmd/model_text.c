@@ -2,6 +2,7 @@
 #include "cmd/model_text.h"
 
 #include "base/file.h"
+#include "exec/step_config.h"
 #include "text/tokenizer_files.h"
 #include "train/tokenizer_path.h"
 #include <stdio.h>
@@ -30,15 +31,31 @@ static mx_status open_tokenizer(mx_model_text *m, const mx_config *c)
                           "use_chat_template=false takes the prompt as it is");
 }
 
+mx_sampling mx_sampling_of(const mx_config *c)
+{
+    const char *how = mx_config_text(c, "decode_sampling_strategy");
+    mx_sampling s = {.temperature = mx_config_float(c, "decode_sampling_temperature"),
+                     .top_k = mx_config_int(c, "decode_sampling_top_k"),
+                     .top_p = mx_config_float(c, "decode_sampling_nucleus_p"),
+                     .min_p = mx_config_float(c, "min_p"),
+                     .repetition_penalty = mx_config_float(c, "repetition_penalty"),
+                     .presence_penalty = mx_config_float(c, "presence_penalty"),
+                     .frequency_penalty = mx_config_float(c, "frequency_penalty"),
+                     .seed = (uint64_t)mx_config_int(c, "seed")};
+    bool asked = mx_config_is_set(c, "decode_sampling_temperature") || s.top_k > 0 ||
+                 (s.top_p > 0 && s.top_p < 1) || s.min_p > 0;
+    if (strcmp(how, "greedy") == 0 || (!*how && !asked))
+        s.temperature = 0;
+    return s;
+}
+
 mx_status mx_model_text_open(mx_model_text *m, const mx_invocation *inv)
 {
     const mx_config *c = inv->config;
-    const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
     MX_TRY(mx_model_ref_open(&m->ref, inv->args[0], inv->home, c));
     MX_TRY(open_tokenizer(m, c));
     m->n_stop_ids = mx_stop_ids(&m->ref, m->tok, m->stop_ids, MX_MAX_STOP_IDS);
-    if (!mx_dtype_parse(dtype, &m->compute))
-        return mx_fail(MX_USAGE, "dtype=%s is not known; expected float32 or bfloat16", dtype);
+    MX_TRY(mx_compute_dtype(c, "float32", &m->compute));
     return mx_tokenizer_check_model(m->tok, m->ref.spec.summary.vocab);
 }
 

@@ -23,4 +23,7 @@ typedef struct {
 mx_status mx_model_text_open(mx_model_text *m, const mx_invocation *inv) MX_MUST_USE;
 void mx_model_text_close(mx_model_text *m);
 
+/* What the keys of sampling say: greedy unless one of them asks for something else. */
+mx_sampling mx_sampling_of(const mx_config *c);
+
 #endif

@@ -74,11 +74,11 @@ static mx_status run(mx_invocation *inv)
                             .device = mx_config_text(c, "device"),
                             .n_threads = (int)mx_config_int(c, "num_threads"),
                             .compute = m.compute,
-                            .sequences = mx_config_int(c, "max_num_seqs"),
-                            .step_tokens = mx_config_int(c, "max_num_batched_tokens"),
+                            .sequences = mx_config_int(c, "batch"),
+                            .step_tokens = mx_config_int(c, "prefill_chunk_size"),
                             .max_length = mx_config_int(c, "max_model_len"),
                             .cache_tokens = mx_config_int(c, "cache_tokens"),
-                            .no_prefix_cache = !mx_config_bool(c, "prefix_caching"),
+                            .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
                             .stop_ids = m.stop_ids,
                             .n_stop_ids = m.n_stop_ids};
     if (!st)
@@ -90,25 +90,6 @@ static mx_status run(mx_invocation *inv)
     return st;
 }
 
-static const mx_key keys[] = {
-    {"max_num_seqs", MX_KEY_INT, 0, "0", "0..4096", "answers written together; 0: 32", 0, 0},
-    {"max_num_batched_tokens", MX_KEY_INT, 0, "256", "1..65536", "tokens of a batch at most", 0, 0},
-    {"max_model_len", MX_KEY_INT, 0, "0", "0..",
-     "tokens of prompt and answer; 0: the model's, at most 32,768", 0, 0},
-    {"cache_tokens", MX_KEY_INT, 0, "0", "0..",
-     "tokens that the cache has room for; 0: all answers at their longest, or a quarter of the "
-     "memory",
-     0, 0},
-    {"prefix_caching", MX_KEY_BOOL, 0, "true", 0, "prompts share the cache of equal beginnings", 0,
-     0},
-    {"max_body_bytes", MX_KEY_INT, 0, "33554432", "1..", "largest request", 0, 0},
-    {"drain_seconds", MX_KEY_FLOAT, 0, "30", "0..",
-     "how long requests under way may take after SIGTERM", 0, 0},
-    {"request_seconds", MX_KEY_FLOAT, 0, "0", "0..", "how long a request may take; 0: any time", 0,
-     0},
-    {0},
-};
-
 const mx_verb mx_verb_serve = {
     .name = "serve",
     .doc = "serve a model over HTTP, as OpenAI's API does",
@@ -119,7 +100,5 @@ const mx_verb mx_verb_serve = {
             "at once. See docs/serving.md.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(SERVE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION),
-    .keys = keys,
     .run = run,
 };

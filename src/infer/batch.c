@@ -19,7 +19,7 @@ struct mx_batch {
     size sizes[MAX_SIZES];
     int n_sizes;
     mx_batch_input in;
-    mx_late logits; /* (sequences, vocab) */
+    mx_readback logits; /* (sequences, vocab) */
     mx_arena arena;
 };
 
@@ -110,7 +110,7 @@ mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
                      "batch",
                      (long long)o->sequences, (long long)b->vocab);
     if (!st)
-        st = mx_late_open(&b->logits, s, (int)(o->sequences * b->vocab));
+        st = mx_readback_open(&b->logits, s, (int)(o->sequences * b->vocab));
     if (!st)
         st = open_programs(b, m);
     if (st)
@@ -126,7 +126,7 @@ void mx_batch_close(mx_batch *b)
         return;
     for (int i = 0; i < b->n_sizes; i++)
         mx_step_close(&b->sizes[i].step);
-    mx_late_close(&b->logits);
+    mx_readback_close(&b->logits);
     mx_arena_fini(&b->arena);
     mx_free(b);
 }
@@ -164,9 +164,9 @@ mx_status mx_batch_run(mx_batch *b)
     MX_TRY(mx_exec_write(e, "page_table", in->table));
     MX_TRY(mx_exec_write(e, "last", in->last));
     MX_TRY(mx_exec_run(e));
-    MX_TRY(mx_exec_take(e, "logits", &b->logits, 0));
-    MX_TRY(mx_late_mark(&b->logits));
-    return mx_late_wait(&b->logits);
+    MX_TRY(mx_readback_copy(&b->logits, e, "logits", 0));
+    MX_TRY(mx_readback_mark(&b->logits));
+    return mx_readback_wait(&b->logits);
 }
 
 const float *mx_batch_logits(const mx_batch *b, int64_t i)

@@ -7,7 +7,7 @@
 #ifndef MX_INFER_BATCH_H
 #define MX_INFER_BATCH_H
 
-#include "train/step.h"
+#include "exec/step.h"
 
 typedef struct mx_batch mx_batch;
 

@@ -79,7 +79,8 @@ static mx_status open_all(mx_engine *e)
     mx_engine_options *o = &e->o;
     int64_t pages;
     MX_TRY(choose(e));
-    MX_TRY(mx_session_open(&e->session, o->device, o->n_threads));
+    if (!e->session)
+        MX_TRY(mx_session_open(&e->session, o->device, o->n_threads));
     MX_TRY(choose_pages(e, &pages));
     mx_batch_settings bs = settings_of(o, pages);
     MX_TRY(mx_batch_open(&e->batch, e->session, &o->model->spec, &bs));
@@ -104,7 +105,7 @@ static mx_status open_all(mx_engine *e)
 mx_status mx_engine_open(mx_engine **out, const mx_engine_options *o)
 {
     mx_engine *e = mx_realloc(NULL, sizeof *e);
-    *e = (mx_engine){.o = *o};
+    *e = (mx_engine){.o = *o, .session = o->session};
     *out = NULL;
     mx_status st = open_all(e);
     if (st)

@@ -20,15 +20,16 @@
 
 #include "infer/reply.h"
 #include "infer/sample.h"
-#include "train/model_ref.h"
+#include "exec/model_ref.h"
 
 typedef struct mx_engine mx_engine;
 
 typedef struct {
     const mx_model_ref *model;     /* borrowed */
     const mx_tokenizer *tokenizer; /* borrowed; NULL: no texts, no stop texts */
-    const char *device;
-    int n_threads;
+    mx_session *session;           /* without programs; taken, on failure too. NULL: opened, on */
+    const char *device;            /* this device, */
+    int n_threads;                 /* with so many threads */
     mx_dtype compute;
     int64_t sequences;       /* answers written together; 0: chosen */
     int64_t step_tokens;     /* of a batch at most; 0: chosen */

@@ -58,7 +58,8 @@ static mx_status take(job *j, mx_answer *a, mx_choice c, mx_reply *r, bool *goes
 {
     *goes_on = false;
     if (isnan(c.log_prob))
-        return mx_fail(MX_INPUT, "token %lld of an answer: the model's logits are not numbers; its "
+        return mx_fail(MX_INPUT,
+                       "token %lld of an answer: the model's logits are not numbers; its "
                        "weights are damaged, or dtype=%s is too narrow for it",
                        (long long)a->ids.n + 1, mx_dtype_name(j->o->compute));
     for (int i = 0; i < j->o->n_stop_ids; i++)
@@ -162,16 +163,16 @@ static int64_t longest_image(const mx_model_spec *m, const mx_generate_options *
 
 /* Batches of prompts, each until its last answer has ended: for models and prompts that the engine
  * does not take. */
-static mx_status run_batches(job *j, int64_t n, int64_t batch, int64_t length, int64_t longest)
+static mx_status run_batches(job *j, mx_session *session, int64_t n, int64_t batch, int64_t length,
+                             int64_t longest)
 {
     const mx_generate_options *o = j->o;
-    mx_session *session = NULL;
     mx_status st;
-    mx_decode_settings ds = {.batch = batch, .max_length = length,
+    mx_decode_settings ds = {.batch = batch,
+                             .max_length = length,
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&j->model->spec, o),
                              .compile = {.compute = o->compute, .weights_fixed = true}};
-    MX_TRY_OUT(st, mx_session_open(&session, o->device, o->n_threads));
     MX_TRY_OUT(st, mx_decode_open(&j->decode, session, &j->model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(j->model, session, o->sampling.seed));
     MX_TRY_OUT(st, mx_alloc(&j->work, 8 * (size_t)j->vocab, "the sampler"));
@@ -180,7 +181,6 @@ static mx_status run_batches(job *j, int64_t n, int64_t batch, int64_t length, i
 out:
     mx_free(j->work);
     mx_decode_close(j->decode);
-    mx_session_close(session);
     return st;
 }
 
@@ -191,9 +191,13 @@ static mx_status admit_all(job *j, mx_engine *e, int64_t n)
     const mx_generate_options *o = j->o;
     for (int64_t i = 0; i < n; i++) {
         mx_request *r;
-        mx_request_options q = {.sampling = o->sampling, .stream = (uint64_t)i,
-                                .max_new = o->max_new_tokens, .stop = o->stop,
-                                .n_stop = o->n_stop, .log_probs = true, .owner = &j->answers[i]};
+        mx_request_options q = {.sampling = o->sampling,
+                                .stream = (uint64_t)i,
+                                .max_new = o->max_new_tokens,
+                                .stop = o->stop,
+                                .n_stop = o->n_stop,
+                                .log_probs = true,
+                                .owner = &j->answers[i]};
         MX_TRY(mx_engine_admit(e, &j->prompts[i], &q, &r));
     }
     return MX_OK;
@@ -235,7 +239,8 @@ static mx_status step(job *j, mx_engine *e)
     return MX_OK;
 }
 
-static mx_status run_engine(job *j, int64_t n, int64_t batch, int64_t length)
+/* Takes the session. */
+static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batch, int64_t length)
 {
     const mx_generate_options *o = j->o;
     int64_t total = 0, page = 64, most;
@@ -245,11 +250,18 @@ static mx_status run_engine(job *j, int64_t n, int64_t batch, int64_t length)
         total += j->prompts[i].n;
     if (length > INT32_MAX || __builtin_mul_overflow(batch, length + page, &most))
         most = 0; /* as much as there is memory for */
-    mx_engine_options eo = {.model = j->model, .tokenizer = j->tok, .device = o->device,
-                            .n_threads = o->n_threads, .compute = o->compute, .sequences = batch,
-                            .step_tokens = total < 256 ? total : 256, .max_length = length,
-                            .cache_tokens = most, .seed = o->sampling.seed,
-                            .stop_ids = o->stop_ids, .n_stop_ids = o->n_stop_ids};
+    mx_engine_options eo = {.model = j->model,
+                            .tokenizer = j->tok,
+                            .session = session,
+                            .compute = o->compute,
+                            .sequences = batch,
+                            .step_tokens = total < o->step_tokens ? total : o->step_tokens,
+                            .no_prefix_cache = o->no_prefix_cache,
+                            .max_length = length,
+                            .cache_tokens = most,
+                            .seed = o->sampling.seed,
+                            .stop_ids = o->stop_ids,
+                            .n_stop_ids = o->n_stop_ids};
     MX_TRY_OUT(st, mx_engine_open(&e, &eo));
     MX_TRY_OUT(st, admit_all(j, e, n));
     while (mx_engine_busy(e)) {
@@ -263,13 +275,11 @@ out:
 }
 
 /* On a GPU, attention over pages is not as fast as over rows. */
-static bool suits_engine(const mx_model_ref *model, const mx_generate_options *o)
+static bool suits_engine(const job *j, const mx_session *session)
 {
-    bool gpu = strcmp(o->device, "cuda") == 0 ||
-               (strcmp(o->device, "auto") == 0 && mx_device_has_driver());
-    if (o->n_images || gpu)
+    if (j->o->n_images || !mx_session_traits(session)->host_memory)
         return false;
-    mx_status cannot = mx_engine_can(&model->spec);
+    mx_status cannot = mx_engine_can(&j->model->spec);
     mx_status_free(cannot);
     return !cannot;
 }
@@ -279,8 +289,15 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
                       void (*give)(void *ctx, const char *text, size_t n_bytes), void *ctx,
                       mx_answer *answers, mx_generate_counts *counts)
 {
-    job j = {.model = model, .tok = tok, .prompts = prompts, .o = o, .stream = give, .ctx = ctx,
-             .answers = answers, .counts = counts, .vocab = model->spec.summary.vocab};
+    job j = {.model = model,
+             .tok = tok,
+             .prompts = prompts,
+             .o = o,
+             .stream = give,
+             .ctx = ctx,
+             .answers = answers,
+             .counts = counts,
+             .vocab = model->spec.summary.vocab};
     *counts = (mx_generate_counts){0};
     MX_TRY(check_prompts(&j, n));
     /* The embedding may be padded beyond the last token; such ids have no text and are not
@@ -292,8 +309,13 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
         longest = prompts[i].n > longest ? prompts[i].n : longest;
     if (__builtin_add_overflow(longest, o->max_new_tokens, &length))
         length = INT64_MAX; /* refused below: no model has so many positions */
-    return suits_engine(model, o) ? run_engine(&j, n, batch, length)
-                                  : run_batches(&j, n, batch, length, longest);
+    mx_session *session;
+    MX_TRY(mx_session_open(&session, o->device, o->n_threads));
+    if (suits_engine(&j, session))
+        return run_engine(&j, session, n, batch, length);
+    mx_status st = run_batches(&j, session, n, batch, length, longest);
+    mx_session_close(session);
+    return st;
 }
 
 void mx_answer_fini(mx_answer *a)

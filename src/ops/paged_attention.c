@@ -124,8 +124,10 @@ const mx_op mx_op_paged_attention = {
     .attr_size = sizeof(mx_paged_attr),
     .fields = fields,
     .n_cast = 3, /* sinks are never 16-bit */
-    .multiplies = true,
-    .ids_in = 1 << POSITIONS | 1 << ROW | 1 << TABLE,
+    .dtypes = MX_REALS,
+    .alike = 7, /* q, k and v */
+    .dtypes_at = {[POSITIONS] = MX_INDICES, [ROW] = MX_INDICES, [TABLE] = MX_INDICES,
+                  [SINKS] = 1u << MX_F32 | 1u << MX_F64},
     .infer = infer,
     .cost = cost,
     .cpu = forward,

@@ -157,12 +157,12 @@ static bool hung_up(mx_server *s, mx_exchange *x)
     return gone;
 }
 
-/* Calls whose clients have gone, and those that have taken too long. */
-static void look_after(mx_server *s)
+/* Calls that have taken too long and, where `looks`, those whose clients have gone. */
+static void look_after(mx_server *s, bool looks)
 {
     for (mx_exchange *x = s->calls, *next; x; x = next) {
         next = x->next;
-        if (hung_up(s, x)) {
+        if (looks && hung_up(s, x)) {
             mx_exchange_give(x, NULL, 499, true);
             drop(s, x, true);
         } else if (s->o.call_s > 0 && mx_clock_now() - x->began > s->o.call_s) {
@@ -255,10 +255,9 @@ mx_status mx_server_run(mx_server *s)
         }
         for (mx_request *r; !st && (r = mx_engine_take(s->engine));)
             give_news(s, r);
-        if (mx_clock_now() - looked > LOOK_S) {
-            look_after(s);
-            looked = mx_clock_now();
-        }
+        bool looks = mx_clock_now() - looked > LOOK_S;
+        look_after(s, looks);
+        looked = looks ? mx_clock_now() : looked;
     }
     flush_and_stop(s);
     return MX_OK;

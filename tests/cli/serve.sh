@@ -42,7 +42,7 @@ wrong() {
     case $got in '{"error":{"message":"'*"$2"*"\"type\":"*" $1") ;; *) say "$4: not $1 '$2': $got" ;; esac
 }
 
-start max_model_len=200 max_num_seqs=4 max_num_batched_tokens=32 max_body_bytes=100000
+start max_model_len=200 batch=4 prefill_chunk_size=32 max_body_bytes=100000 host=127.0.0.1 cache_tokens=4000
 c=/v1/completions chat=/v1/chat/completions
 hi='"messages":[{"role":"user","content":"hi"}],"temperature":0,"ignore_eos":true'
 text=$($maxc generate "$m" prompt=hi max_new_tokens=12 ignore_eos=true num_threads=1)
@@ -157,13 +157,22 @@ wait $last
 grep -q '"completion_tokens":150' "$tmp/last" || say "a request under way was not finished: $(cat "$tmp/last")"
 
 # --- a key ---
-start api_key=secret served_model_name=other max_model_len=64
+start api_key=secret served_model_name=other max_model_len=250 enable_prefix_caching=false max_concurrent_requests=2 request_seconds=0.3 drain_seconds=0.1
 wrong 401 'API key' $chat "{$hi}"
 got=$(curl -s -H 'Authorization: Bearer wrong!' "$url/v1/models")
 case $got in *'API key'*) ;; *) say "a wrong key: $got" ;; esac
 got=$(curl -s -H 'Authorization: Bearer secret' "$url/v1/models")
 case $got in *'"id":"other"'*) ;; *) say "the right key: $got" ;; esac
 [ "$(get /health)" = '{"status":"ok"}' ] || say "health without a key"
+with_key() { curl -s --max-time 60 -w ' %{http_code}' -H 'Authorization: Bearer secret' "$url$1" ${2:+-d "$2"}; }
+for k in 1 2; do with_key $c '{"prompt":"abababababababababababababababababababab","max_tokens":1}' > "$tmp/null"; done
+case $(with_key /metrics) in *'vllm:prefix_cache_hits_total{model_name="other"} 0'*) ;; *) say "enable_prefix_caching=false" ;; esac
+with_key $c '{"prompt":"a","max_tokens":240,"n":128,"ignore_eos":true}' > "$tmp/long" &
+long=$!
+sleep 0.1
+case $(with_key $c '{"prompt":"a","max_tokens":60,"n":2,"ignore_eos":true}') in *'come back later'*' 429') ;; *) say "max_concurrent_requests" ;; esac
+wait $long
+grep -q 'took longer than 0.3 s' "$tmp/long" || say "request_seconds: $(cut -c1-300 "$tmp/long")"
 stop
 
 expect 5 'cannot listen' $maxc serve "$m" port=1 host=192.0.2.1
