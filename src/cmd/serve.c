@@ -54,12 +54,21 @@ static mx_status serve(mx_model_text *m, mx_invocation *inv, mx_engine *e)
                             .body_bytes = mx_config_int(c, "max_body_bytes"),
                             .drain_s = mx_config_float(c, "drain_seconds"),
                             .call_s = mx_config_float(c, "request_seconds")};
+    mx_token_bytes *bytes = NULL;
     MX_TRY(mx_signals_install());
-    MX_TRY(mx_server_open(&s, e, &served, &so));
+    mx_status st = mx_token_bytes_open(&bytes, m->tok, served.vocab);
+    served.bytes = bytes;
+    if (!st)
+        st = mx_server_open(&s, e, &served, &so);
+    if (st) {
+        mx_token_bytes_close(bytes);
+        return st;
+    }
     printf("%s: http://%s:%d\n", served.name, so.host, mx_server_port(s));
     fflush(stdout);
-    mx_status st = mx_server_run(s);
+    st = mx_server_run(s);
     mx_server_close(s);
+    mx_token_bytes_close(bytes);
     return st;
 }
 

@@ -120,6 +120,7 @@ static void free_seq(mx_seq *s)
     mx_tokens_fini(&s->r.tokens);
     mx_reply_fini(&s->r.reply);
     mx_status_free(s->r.error);
+    mx_constraint_close(s->o.constraint);
     mx_free(s->page);
     mx_free(s->r.log_prob);
     mx_free(s->r.top);
@@ -221,6 +222,7 @@ mx_status mx_engine_admit(mx_engine *e, const mx_tokens *prompt, const mx_reques
         mx_tokens_add(&s->r.tokens, prompt->ids[i]);
     mx_status st = make_room(s);
     if (st) {
+        s->o.constraint = NULL; /* still the caller's */
         free_seq(s);
         return st;
     }

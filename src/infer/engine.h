@@ -18,6 +18,7 @@
 #ifndef MX_INFER_ENGINE_H
 #define MX_INFER_ENGINE_H
 
+#include "infer/constraint.h"
 #include "infer/reply.h"
 #include "infer/sample.h"
 #include "exec/model_ref.h"
@@ -67,6 +68,8 @@ typedef struct {
     bool show_special; /* special tokens have text */
     const mx_logit_bias *bias;
     int n_bias;
+    mx_constraint
+        *constraint;       /* what the answer must be like; taken by an admitted request; NULL */
     bool log_probs;        /* of each token, */
     int n_top;             /* and the so many likeliest beside it */
     bool prompt_log_probs; /* of the prompt's tokens too */

@@ -6,6 +6,9 @@
 #include <omp.h>
 #include <string.h>
 
+/* In place of a token: the answer cannot go on (DEAD_END), or has no place in this step. */
+enum { NO_TOKEN = -1, DEAD_END = -2 };
+
 /* What the model thought of token t, whose logits these are. */
 static void score(const mx_engine *e, mx_seq *s, int64_t t, const float *logits, char *work)
 {
@@ -22,6 +25,14 @@ static mx_choice draw(const mx_engine *e, const mx_seq *s, const float *logits, 
 {
     const mx_request *r = &s->r;
     int64_t n_new = r->tokens.n - r->n_prompt;
+    bool early = n_new < s->o.min_new;
+    const uint32_t *allowed = NULL;
+    if (s->o.constraint && early)
+        allowed = mx_constraint_mask(s->o.constraint, NULL, 0);
+    if (s->o.constraint && !allowed)
+        allowed = mx_constraint_mask(s->o.constraint, s->banned, s->n_banned);
+    if (s->o.constraint && !allowed)
+        return (mx_choice){DEAD_END, 0};
     mx_sample_args a = {.how = s->o.sampling,
                         .logits = logits,
                         .vocab = e->vocab,
@@ -29,7 +40,8 @@ static mx_choice draw(const mx_engine *e, const mx_seq *s, const float *logits, 
                         .n_prompt = r->n_prompt,
                         .n_seen = r->tokens.n,
                         .banned = s->banned,
-                        .n_banned = n_new < s->o.min_new ? s->n_banned : 0,
+                        .n_banned = early && !allowed ? s->n_banned : 0,
+                        .allowed = allowed,
                         .bias = s->o.bias,
                         .n_bias = s->o.n_bias,
                         .stream = s->o.stream,
@@ -69,9 +81,11 @@ static mx_status accept(const mx_engine *e, mx_seq *s, mx_choice c)
         return finish(e, s, MX_FINISH_STOP);
     }
     r->n_text++;
+    if (s->o.constraint && !mx_constraint_take(s->o.constraint, c.id))
+        return mx_fail(MX_INPUT, "the model's logits are not numbers, and no token is allowed");
     if (e->o.tokenizer)
         MX_TRY(mx_reply_push(&r->reply, c.id, n_new > s->o.min_new));
-    if (r->reply.stopped_by >= 0)
+    if (r->reply.stopped_by >= 0 || (s->o.constraint && mx_constraint_done(s->o.constraint)))
         return finish(e, s, MX_FINISH_STOP);
     return n_new >= s->o.max_new ? finish(e, s, MX_FINISH_LENGTH) : MX_OK;
 }
@@ -87,6 +101,13 @@ static void advance(mx_engine *e, mx_seq *s)
     }
 }
 
+static void fail(mx_seq *s, mx_status why)
+{
+    s->r.error = why;
+    s->r.finish = MX_FINISH_ERROR;
+    s->news = true;
+}
+
 static void settle(mx_engine *e, mx_seq *s, mx_choice c)
 {
     mx_request *r = &s->r;
@@ -96,9 +117,9 @@ static void settle(mx_engine *e, mx_seq *s, mx_choice c)
     if (r->tokens.n == r->n_prompt + 1)
         r->first = now;
     r->last = now;
-    r->error = accept(e, s, c);
-    if (r->error)
-        r->finish = MX_FINISH_ERROR;
+    mx_status st = accept(e, s, c);
+    if (st)
+        fail(s, st);
     s->news = true;
     e->counts.new_tokens++;
 }
@@ -114,17 +135,19 @@ void mx_engine_draw(mx_engine *e)
         for (int64_t k = 0; k < s->n_rows; k++) {
             const float *logits = mx_batch_logits(e->batch, s->first_row + k);
             int64_t t = in->position[in->last[s->first_row + k]] + 1;
-            e->drawn[i].id = -1;
+            e->drawn[i].id = NO_TOKEN;
             if (t == s->r.tokens.n) {
                 e->drawn[i] = draw(e, s, logits, work);
                 s->r.tokens.ids[t] = e->drawn[i].id; /* there is room for all of them */
             }
-            score(e, s, t, logits, work);
+            if (e->drawn[i].id != DEAD_END)
+                score(e, s, t, logits, work);
         }
     }
     for (int64_t i = 0; i < e->n_running; i++) {
         mx_seq *s = e->running[i];
         bool draws = s->n_rows && e->drawn[i].id >= 0;
+        bool stuck = s->n_rows && e->drawn[i].id == DEAD_END;
         int64_t unread = s->r.n_prompt - s->computed;
         if (unread > 0)
             e->counts.prompt_tokens += s->take < unread ? s->take : unread;
@@ -134,5 +157,8 @@ void mx_engine_draw(mx_engine *e)
         advance(e, s);
         if (draws)
             settle(e, s, e->drawn[i]);
+        if (stuck)
+            fail(s, mx_fail(MX_USAGE, "the tokenizer has no token that the answer could go on with "
+                                      "under its pattern"));
     }
 }

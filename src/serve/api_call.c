@@ -186,6 +186,8 @@ bool mx_api_call_read(mx_api_call *c, const mx_served *s, const mx_api *api, con
         f.object = doc;
         read_common(c, &f);
         if (!f.param)
+            mx_api_call_read_form(c, &f);
+        if (!f.param)
             api->read(c, &f);
         if (!f.param)
             make_parts(c, &f);
@@ -316,7 +318,7 @@ json_t *mx_token_name(const mx_served *s, int32_t id)
     return j ? j : json_string("");
 }
 
-json_t *mx_token_bytes(const mx_served *s, int32_t id)
+json_t *mx_token_byte_list(const mx_served *s, int32_t id)
 {
     mx_str raw = {0};
     json_t *list = json_array();

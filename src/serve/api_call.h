@@ -19,6 +19,7 @@ typedef struct {
     const char *name;             /* of the model, in answers */
     int64_t max_length, vocab;    /* of prompt and answer; ids that can be drawn */
     mx_sampling usual;            /* where a call does not say */
+    const mx_token_bytes *bytes;  /* for answers of a given form */
     uint64_t seed;                /* calls without a seed get one from here */
 } mx_served;
 
@@ -59,6 +60,7 @@ struct mx_api_call {
     int n_top; /* likeliest tokens shown beside each */
     int64_t n; /* answers to each prompt */
     mx_request_options o;
+    const mx_pattern *pattern; /* that answers must be like; NULL: any */
     mx_tokens *prompts;
     const char **texts; /* of the prompts, for echo; NULL where they were given as ids */
     int n_prompts;
@@ -77,6 +79,8 @@ void mx_api_call_fini(mx_api_call *c);
 /* An error object, as OpenAI's: param and code may be NULL. */
 void mx_error_object(mx_str *out, int status, const char *message, const char *param,
                      const char *code);
+/* response_format, structured_outputs. */
+void mx_api_call_read_form(mx_api_call *c, mx_fields *f);
 /* Checks one prompt, in tokens, against what fits. */
 void mx_api_call_add_prompt(mx_api_call *c, mx_fields *f, const mx_tokens *t, const char *text);
 
@@ -89,7 +93,7 @@ void mx_api_call_fail(mx_api_call *c, mx_status why, int *status, mx_str *out);
 /* The name that a token goes by in log-probabilities: its text, or "bytes:\xe2" where it is none.
  */
 json_t *mx_token_name(const mx_served *s, int32_t id);
-json_t *mx_token_bytes(const mx_served *s, int32_t id);
+json_t *mx_token_byte_list(const mx_served *s, int32_t id);
 const char *mx_finish_name(const mx_request *r);
 
 #endif

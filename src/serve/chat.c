@@ -67,14 +67,9 @@ static void refuse(mx_fields *f)
 {
     static const char *const fields[] = {"tools",      "functions",  "audio",
                                          "modalities", "prediction", "web_search_options"};
-    const json_t *format = mx_field_get(f, "response_format");
-    const char *type = json_string_value(json_object_get(format, "type"));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (mx_field_get(f, fields[i]) && json_array_size(mx_field_get(f, fields[i])))
             mx_field_wrong(f, fields[i], "is not supported");
-    if (format && (!type || strcmp(type, "text") != 0))
-        mx_field_wrong(f, "response_format", "of type `%s` is not supported; `text` is",
-                       type ? type : "?");
 }
 
 static void read(mx_api_call *c, mx_fields *f)
@@ -113,7 +108,7 @@ static json_t *entry(const mx_part *p, int32_t id, float log_prob)
 {
     return json_pack("{s:o, s:f, s:o}", "token", mx_token_name(p->call->served, id), "logprob",
                      isfinite(log_prob) ? log_prob : -9999.0, "bytes",
-                     mx_token_bytes(p->call->served, id));
+                     mx_token_byte_list(p->call->served, id));
 }
 
 /* Tokens [from, to). */

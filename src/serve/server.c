@@ -106,7 +106,12 @@ static void admit(mx_server *s, mx_exchange *x)
         mx_request_options o = c->o;
         o.stream = (uint64_t)(i % c->n);
         o.owner = p;
-        st = mx_engine_admit(s->engine, &c->prompts[p->prompt], &o, &p->r);
+        if (c->pattern)
+            st = mx_constraint_open(&o.constraint, c->served->bytes, c->pattern);
+        if (!st)
+            st = mx_engine_admit(s->engine, &c->prompts[p->prompt], &o, &p->r);
+        if (st)
+            mx_constraint_close(o.constraint);
     }
     if (st)
         fail_call(s, x, st);
