@@ -210,6 +210,7 @@ bool mx_api_call_read(mx_api_call *c, const mx_served *s, const mx_api *api, con
 void mx_api_call_fini(mx_api_call *c)
 {
     json_decref(c->choices);
+    json_decref(c->tools);
     mx_arena_fini(&c->arena);
     *c = (mx_api_call){0};
 }

@@ -61,6 +61,8 @@ struct mx_api_call {
     int64_t n; /* answers to each prompt */
     mx_request_options o;
     const mx_pattern *pattern; /* that answers must be like; NULL: any */
+    json_t *tools;             /* functions that the model may call; owns; NULL: none */
+    bool forced;               /* it must */
     mx_tokens *prompts;
     const char **texts; /* of the prompts, for echo; NULL where they were given as ids */
     int n_prompts;

@@ -1,7 +1,7 @@
 /* chat.c - /v1/chat/completions: messages through the model's own template. */
 #include "base/json_doc.h"
 #include "infer/prompt.h"
-#include "serve/api_call.h"
+#include "serve/tools.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,6 +42,7 @@ static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages)
     mx_chat_options o = {.add_generation_prompt =
                              mx_field_bool(f, "add_generation_prompt", !goes_on),
                          .continue_final_message = goes_on,
+                         .tools = c->tools,
                          .variables = mx_field_get(f, "chat_template_kwargs")};
     mx_str text = {0};
     mx_tokens t = {0};
@@ -65,8 +66,8 @@ static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages)
 
 static void refuse(mx_fields *f)
 {
-    static const char *const fields[] = {"tools",      "functions",  "audio",
-                                         "modalities", "prediction", "web_search_options"};
+    static const char *const fields[] = {"functions", "audio", "modalities", "prediction",
+                                         "web_search_options"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (mx_field_get(f, fields[i]) && json_array_size(mx_field_get(f, fields[i])))
             mx_field_wrong(f, fields[i], "is not supported");
@@ -82,6 +83,7 @@ static void read(mx_api_call *c, mx_fields *f)
     c->o.log_probs = c->logprobs;
     c->o.n_top = c->n_top;
     refuse(f);
+    mx_tools_read(c, f);
     more = mx_field_get(f, "chat_template_kwargs");
     if (more && !json_is_object(more))
         mx_field_wrong(f, "chat_template_kwargs", "must be an object, not %s", mx_json_kind(more));
@@ -132,13 +134,26 @@ static json_t *logprobs_of(const mx_part *p, int64_t from, int64_t to)
     return json_pack("{s:o}", "content", content);
 }
 
+/* An answer that has ended by itself, and has calls, has ended for them. */
+static const char *finish_of(const mx_part *p, bool calls)
+{
+    return calls && p->r->finish == MX_FINISH_STOP ? "tool_calls" : mx_finish_name(p->r);
+}
+
 static json_t *whole(const mx_part *p)
 {
     const mx_request *r = p->r;
-    return json_pack(
-        "{s:i, s:{s:s, s:o}, s:o, s:s?}", "index", p->index, "message", "role", "assistant",
-        "content", json_stringn(mx_str_text(&r->reply.text), r->reply.text.len), "logprobs",
-        logprobs_of(p, r->n_prompt, r->n_prompt + r->n_text), "finish_reason", mx_finish_name(r));
+    size_t n;
+    json_t *calls = mx_tools_calls(p, &n), *message;
+    bool any = json_array_size(calls) > 0;
+    message = json_pack("{s:s, s:o}", "role", "assistant", "content",
+                        any && !n ? json_null() : json_stringn(mx_str_text(&r->reply.text), n));
+    if (any)
+        json_object_set(message, "tool_calls", calls);
+    json_decref(calls);
+    return json_pack("{s:i, s:o, s:o, s:s?}", "index", p->index, "message", message, "logprobs",
+                     logprobs_of(p, r->n_prompt, r->n_prompt + r->n_text), "finish_reason",
+                     finish_of(p, any));
 }
 
 static json_t *first(const mx_part *p)
@@ -147,22 +162,47 @@ static json_t *first(const mx_part *p)
                      "assistant", "content", "", "logprobs", "finish_reason");
 }
 
+/* What is new of calls: a forced one as it is written, free ones once they are whole. */
+static json_t *new_calls(mx_part *p, bool last, bool *any)
+{
+    size_t n;
+    *any = p->call->forced;
+    json_t *delta = mx_tools_delta(p, last);
+    if (delta)
+        return json_pack("[o]", delta);
+    if (p->call->forced || !last)
+        return NULL;
+    json_t *calls = mx_tools_calls(p, &n);
+    *any = json_array_size(calls) > 0;
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        json_object_set_new(json_array_get(calls, i), "index", json_integer((json_int_t)i));
+    if (*any)
+        return calls;
+    json_decref(calls);
+    return NULL;
+}
+
 static json_t *piece(mx_part *p, bool last)
 {
     const mx_request *r = p->r;
     int64_t to = r->n_prompt + r->n_text;
-    size_t n = r->reply.settled - p->sent;
+    bool any;
     if (!p->begun)
         p->scored = r->n_prompt;
     p->begun = true;
-    if (!n && !last)
+    json_t *calls = new_calls(p, last, &any);
+    size_t shown = last && !any ? r->reply.settled : mx_tools_visible(p);
+    size_t n = shown > p->sent ? shown - p->sent : 0;
+    if (!n && !last && !calls)
         return NULL;
     json_t *delta = json_object();
     if (n)
         json_object_set_new(delta, "content",
                             json_stringn(mx_str_text(&r->reply.text) + p->sent, n));
+    if (calls)
+        json_object_set_new(delta, "tool_calls", calls);
     json_t *o = json_pack("{s:i, s:o, s:o, s:s?}", "index", p->index, "delta", delta, "logprobs",
-                          logprobs_of(p, p->scored, to), "finish_reason", mx_finish_name(r));
+                          logprobs_of(p, p->scored, to), "finish_reason", finish_of(p, any));
     p->sent += n;
     p->scored = to;
     return o;

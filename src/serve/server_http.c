@@ -37,7 +37,7 @@ void mx_exchange_give(mx_exchange *x, const mx_str *text, int status, bool done)
     pthread_mutex_lock(&x->lock);
     if (text)
         mx_str_add_n(&x->out, mx_str_text(text), text->len);
-    if (!x->status)
+    if (!x->status && (done || x->out.len))
         x->status = status;
     x->done |= done;
     bool wakes = x->suspended && (done || x->given < x->out.len);

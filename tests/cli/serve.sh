@@ -6,7 +6,7 @@ m="$tmp/model"
 mkdir "$m"
 cp tests/fixtures/models/llama3/config.json tests/fixtures/models/llama3/model.safetensors "$m/"
 letters='"<unk>":0,"<s>":1,"</s>":2' i=3
-for c in a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 Ġ ab : '|'; do
+for c in a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 Ġ ab : '|' '{' '}' '[' ']' , '\"' '\\\\' . - + E '<' '>' / _ true; do
     letters="$letters,\"$c\":$i" i=$((i + 1))
 done
 cat > "$m/tokenizer.json" <<JSON
@@ -82,6 +82,29 @@ has 'a stop id' '"content":""' $chat "{$hi,\"max_tokens\":12,\"stop_token_ids\":
 got=$(post $chat "{$hi,\"max_tokens\":12,\"stop_token_ids\":[$id],\"min_tokens\":2}")
 case $got in *'"content":""'*) say "min_tokens has no effect: $got" ;; esac
 
+# --- answers of a given form ---
+i=0
+while [ $i -lt 8 ]; do
+    i=$((i + 1))
+    got=$(post $c "{\"prompt\":\"a\",\"max_tokens\":60,\"seed\":$i,\"structured_outputs\":{\"regex\":\"[0-9]{3}-(ab|c){2}\"}}" | sed 's/.*"text":"\([^"]*\)".*/\1/')
+    echo "$got" | grep -qxE '[0-9]{3}-(ab|c){2}' || say "a regular expression gave $got"
+    got=$(post $chat "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":60,\"seed\":$i,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{
+        \"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[a-z]{1,3}\$\"},\"b\":{\"enum\":[1,true]}},\"required\":[\"b\"]}}}}")
+    echo "$got" | grep -qE '"content":"\{(\\"a\\": ?\\"[a-z]{1,3}\\", ?)?\\"b\\": ?(1|true)\}".*"finish_reason":"stop"' || say "a schema gave $got"
+done
+has 'a choice' '"text":"cab"' $c '{"prompt":"a","max_tokens":9,"structured_outputs":{"choice":["cab"]}}'
+tools='"tools":[{"type":"function","function":{"name":"look_up","parameters":{"type":"object","properties":{"n":{"enum":[7]}},"required":["n"]}}}]'
+has 'a forced call' '"content":null,"tool_calls":[{"id":"call_' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":80}"
+has 'its arguments' '"function":{"name":"look_up","arguments":"{\"n\":' $chat "{$hi,$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"look_up\"}},\"max_tokens\":80}"
+has 'its end' '"finish_reason":"tool_calls"' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":80}"
+got=$(post $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":80,\"stream\":true}" | sed -n 's/.*"arguments":"\(.*\)"}}\]}.*/\1/p' | tr -d '\n')
+echo "$got" | grep -qxE '\{\\"n\\": ?7\}' || say "arguments in a stream: $got"
+has 'a call cut short' '"finish_reason":"length"' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":20}"
+free='"structured_outputs":{"regex":"c<tool_call>[{]\"name\": \"look_up\", \"arguments\": [{]\"n\": 7[}][}]</tool_call>"}'
+has 'a free call' '"content":"c","tool_calls":[{"id":"call_' $chat "{$hi,$tools,$free,\"max_tokens\":80}"
+has 'a free call in a stream' '"delta":{"tool_calls":[{"id":"call_' $chat "{$hi,$tools,$free,\"max_tokens\":80,\"stream\":true}"
+has 'what stands before it' '"delta":{"content":"c"}' $chat "{$hi,$tools,$free,\"max_tokens\":80,\"stream\":true}"
+
 # --- log-probabilities ---
 echo=$(post $c '{"prompt":"user:hi","max_tokens":0,"echo":true,"logprobs":1,"temperature":0}')
 case $echo in *'"text":"user:hi"'*'"tokens":["u","s","e","r",":","h","i"],"token_logprobs":[null,-'*'"top_logprobs":[null,{'*'"text_offset":[0,1,2,3,4,5,6]'*) ;;
@@ -130,7 +153,12 @@ wrong 400 'neither text nor a list' $chat '{"messages":[{"role":"user","content"
 wrong 400 'takes text alone' $chat '{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:"}}]}]}'
 wrong 400 'top_logprobs' $chat "{$hi,\"top_logprobs\":2}"
 wrong 400 'max_tokens' $chat "{$hi,\"max_tokens\":0}"
-wrong 400 'not supported' $chat "{$hi,\"tools\":[{\"type\":\"function\"}]}"
+wrong 400 'tools' $chat "{$hi,\"tools\":[{\"type\":\"function\"}]}"
+wrong 400 'tool_choice' $chat "{$hi,\"tool_choice\":\"required\"}"
+wrong 400 'functions' $chat "{$hi,\"functions\":[{}]}"
+for f in '"type":"x"' '"type":"json_schema"' '"type":"json_schema","json_schema":{"schema":{"type":"object","patternProperties":{}}}' \
+    '"type":"json_schema","json_schema":{"schema":{"$ref":"#"}}'; do wrong 400 'response_format' $chat "{$hi,\"response_format\":{$f}}"; done
+for f in '"regex":"("' '"choice":[]' '"choice":[1]' '"json":5' '"other":1' ''; do wrong 400 'structured_outputs' $c "{\"prompt\":\"a\",\"structured_outputs\":{$f}}"; done
 wrong 400 'not valid JSON' $c "$(printf '{"prompt":"\377"}')"
 wrong 400 'tokens' /detokenize '{"tokens":[9999]}'
 wrong 400 'prompt' /tokenize '{}'
