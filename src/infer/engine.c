@@ -285,6 +285,7 @@ static void list_news(mx_engine *e)
 
 mx_status mx_engine_step(mx_engine *e)
 {
+    double began = mx_clock_now();
     mx_engine_schedule(e);
     const mx_batch_input *in = mx_batch_input_of(e->batch);
     if (!in->n)
@@ -294,10 +295,12 @@ mx_status mx_engine_step(mx_engine *e)
         if (e->running[i]->take && !e->running[i]->r.started)
             e->running[i]->r.started = now;
     MX_TRY(mx_batch_run(e->batch));
+    e->counts.model_s += mx_clock_now() - now;
     e->counts.steps++;
     e->counts.batch_tokens += in->n;
     mx_engine_draw(e);
     list_news(e);
+    e->counts.step_s += mx_clock_now() - began;
     return MX_OK;
 }
 

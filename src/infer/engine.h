@@ -110,6 +110,7 @@ typedef struct {
     int64_t running, waiting, pages, pages_held;
     int64_t steps, batch_tokens, prompt_tokens, new_tokens, preemptions;
     int64_t prefix_queries, prefix_hits; /* tokens */
+    double step_s, model_s;              /* seconds of steps, and of those in the model itself */
 } mx_engine_counts;
 mx_engine_counts mx_engine_count(const mx_engine *e);
 int64_t mx_engine_max_length(const mx_engine *e);

@@ -207,4 +207,8 @@ expect 5 'cannot listen' $maxc serve "$m" port=1 host=192.0.2.1
 expect 2 'is no address' $maxc serve "$m" host=not.an.address.
 expect 2 'the model was made for 256' $maxc serve "$m" max_model_len=1000
 expect 2 'does not lie in pages' $maxc serve tests/fixtures/models/qwen3-next tokenizer_path="$m"
+
+# --- the engine under load ---
+expect 0 'output tokens per second' $maxc bench serve model_name=llama-15m requests=6 concurrency=3 input_tokens=20 output_tokens=5 num_threads=1
+expect 0 'time between tokens, 99 of 100' $maxc bench serve model_name=llama-15m requests=4 input_tokens=6 output_tokens=5 lengths=sharegpt request_rate=1000 num_threads=1
 [ "$bad" = 0 ]
