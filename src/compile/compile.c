@@ -37,9 +37,8 @@ out:
 }
 
 /* What dump_ir may name; a pass that is not here asserts. */
-static const char *const passes[] = {"build",     "precision", "join",    "bias",  "autodiff",
-                                     "optimizer", "remat",     "offload", "slope", "swiglu",
-                                     "fuse"};
+static const char *const passes[] = {"build", "precision", "rewrites",  "autodiff", "optimizer",
+                                     "remat", "epilogues", "offload",   "fuse"};
 enum { N_PASSES = sizeof passes / sizeof *passes };
 
 static bool is_pass(const char *name)
