@@ -111,20 +111,13 @@ static mx_status drive(load *l)
     return MX_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void print_times(const mx_invocation *inv, const char *what, double *v, int64_t n)
 {
     char name[64];
     if (!n)
         return;
-    qsort(v, (size_t)n, sizeof *v, by_value);
     snprintf(name, sizeof name, "%s, median", what);
-    mx_bench_print(inv, name, 1e3 * v[n / 2], "ms");
+    mx_bench_print(inv, name, 1e3 * mx_bench_median(v, (int)n), "ms");
     snprintf(name, sizeof name, "%s, 99 of 100 within", what);
     mx_bench_print(inv, name, 1e3 * v[n * 99 / 100], "ms");
 }

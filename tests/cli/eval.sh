@@ -1,18 +1,9 @@
 #!/bin/sh
 # eval.sh - `maxc eval`: its figures follow from what `maxc serve` and `maxc generate` say of the same model.
 . tests/cli/expect.inc
+. tests/cli/letters.inc
 m="$tmp/model"
-mkdir "$m"
-cp tests/fixtures/models/llama3/config.json tests/fixtures/models/llama3/model.safetensors "$m/"
-letters='"<unk>":0,"<s>":1,"</s>":2' i=3
-for c in a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 Ġ ab : '|'; do
-    letters="$letters,\"$c\":$i" i=$((i + 1))
-done
-cat > "$m/tokenizer.json" <<JSON
-{"added_tokens":[{"id":1,"content":"<s>","special":true},{"id":2,"content":"</s>","special":true}],
- "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},"post_processor":null,
- "decoder":{"type":"ByteLevel"},"model":{"type":"BPE","unk_token":"<unk>","vocab":{$letters},"merges":["a b"]}}
-JSON
+letters_model "$m"
 text=$($maxc generate "$m" prompt=hi max_new_tokens=3 num_threads=1)
 first=$(printf %s "$text" | cut -c1)
 other=x

@@ -2,18 +2,9 @@
 # serve.sh - `maxc serve` as clients meet it: answers and streams, log-probabilities, errors for every wrong field, keys,
 # limits, clients that leave, and a polite end.
 . tests/cli/expect.inc
+. tests/cli/letters.inc
 m="$tmp/model"
-mkdir "$m"
-cp tests/fixtures/models/llama3/config.json tests/fixtures/models/llama3/model.safetensors "$m/"
-letters='"<unk>":0,"<s>":1,"</s>":2' i=3
-for c in a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 Ġ ab : '|' '{' '}' '[' ']' , '\"' '\\\\' . - + E '<' '>' / _ true; do
-    letters="$letters,\"$c\":$i" i=$((i + 1))
-done
-cat > "$m/tokenizer.json" <<JSON
-{"added_tokens":[{"id":1,"content":"<s>","special":true},{"id":2,"content":"</s>","special":true}],
- "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},"post_processor":null,
- "decoder":{"type":"ByteLevel"},"model":{"type":"BPE","unk_token":"<unk>","vocab":{$letters},"merges":["a b"]}}
-JSON
+letters_model "$m" '{' '}' '[' ']' , '\"' '\\\\' . - + E '<' '>' / _ true
 printf '%s' '{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}' \
     > "$m/chat_template.jinja"
 say() { echo "serve.sh: $*"; bad=1; }
