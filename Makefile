@@ -124,6 +124,12 @@ $(B)/gen/font_maker: tools/font.c
 $(B)/gen/font.c: $(B)/gen/font_maker
 	@$< $(FONT) > $@.tmp && mv $@.tmp $@
 
+# --- the page that `maxc serve` shows, as bytes ---
+$(B)/gen/page.c: src/serve/page.html
+	@mkdir -p $(@D)
+	@{ echo '#include "serve/page.h"'; echo 'const unsigned char mx_page[] = {'; od -An -v -tx1 $< | sed 's/ \(..\)/0x\1,/g'; \
+	   echo '};'; echo 'const size_t mx_page_bytes = sizeof mx_page;'; } > $@.tmp && mv $@.tmp $@
+
 $(B)/gen/%.o: $(B)/gen/%.c
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 $(B)/%.o: %.c | $(B)/gen/ops.h $(B)/gen/interface.h
@@ -133,7 +139,7 @@ $(B)/%.o: %.c | $(B)/gen/ops.h $(B)/gen/interface.h
 
 $(B)/src/cmd/version.o: CFLAGS += -DMX_BUILD_FLAGS='"$(MODE): $(OPT)"'
 
-$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ) $(B)/gen/font.o
+$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ) $(B)/gen/font.o $(B)/gen/page.o
 	@rm -f $@ && ar rcs $@ $^
 $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 	@echo "  LD  $@"
