@@ -73,7 +73,7 @@ typedef struct mx_arrow_dictionary {
     struct mx_arrow_dictionary *last; /* its latest extension; itself without one */
 } mx_arrow_dictionary;
 
-mx_status mx_arrow_message_at(mx_shard *f, int64_t at, mx_arrow_message *m) MX_MUST_USE;
+mx_status mx_arrow_message_at(mx_shard_file *f, int64_t at, mx_arrow_message *m) MX_MUST_USE;
 mx_status mx_arrow_schema_read(mx_arrow_schema *s, mx_flatbuf *f, size_t table) MX_MUST_USE;
 
 /* Decodes the record batch table `batch`; memory from `a`. `wanted` (per field) may be NULL. */

@@ -12,7 +12,7 @@
 
 enum { MAX_META = 256 << 20, MAX_FIELDS = 10000, MAX_DEPTH = 32 };
 
-mx_status mx_arrow_message_at(mx_shard *f, int64_t at, mx_arrow_message *m)
+mx_status mx_arrow_message_at(mx_shard_file *f, int64_t at, mx_arrow_message *m)
 {
     const uint8_t *p;
     size_t got;

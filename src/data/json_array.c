@@ -13,7 +13,7 @@ static bool is_blank(uint8_t c)
 }
 
 /* The offset of the first byte that is no blank; the file's size when there is none near. */
-static mx_status first_byte(mx_shard *f, int64_t *at, uint8_t *byte)
+static mx_status first_byte(mx_shard_file *f, int64_t *at, uint8_t *byte)
 {
     const uint8_t *p;
     size_t got, i;
@@ -26,7 +26,7 @@ static mx_status first_byte(mx_shard *f, int64_t *at, uint8_t *byte)
     return MX_OK;
 }
 
-mx_status mx_json_array_is(mx_shard *f, bool *yes)
+mx_status mx_json_array_is(mx_shard_file *f, bool *yes)
 {
     int64_t at;
     uint8_t c;
@@ -84,7 +84,7 @@ static bool step(scan *s, uint8_t c, int64_t at)
     return s->depth >= 0;
 }
 
-mx_status mx_json_array_index(mx_json_array *a, mx_shard *f)
+mx_status mx_json_array_index(mx_json_array *a, mx_shard_file *f)
 {
     scan s = {.a = a, .begin = -1};
     int64_t at;

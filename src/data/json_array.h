@@ -10,10 +10,10 @@ typedef struct {
 } mx_json_array;
 
 /* Does the file begin with '[' (after blanks and a byte-order mark)? */
-mx_status mx_json_array_is(mx_shard *f, bool *yes) MX_MUST_USE;
+mx_status mx_json_array_is(mx_shard_file *f, bool *yes) MX_MUST_USE;
 /* One pass over the file. Finds elements by brackets, strings and commas; what is inside them is
  * checked when they are read. */
-mx_status mx_json_array_index(mx_json_array *a, mx_shard *f) MX_MUST_USE;
+mx_status mx_json_array_index(mx_json_array *a, mx_shard_file *f) MX_MUST_USE;
 void mx_json_array_fini(mx_json_array *a);
 
 #endif

@@ -17,7 +17,7 @@ static bool blank(const char *p, size_t n)
 
 /* The line at `at`: how long it is without its end, whether it is blank, where the next one begins.
  * Goes through the line in parts, so that a line of any length costs no memory. */
-static mx_status line_at(mx_shard *f, int64_t at, size_t *n, bool *empty, int64_t *next)
+static mx_status line_at(mx_shard_file *f, int64_t at, size_t *n, bool *empty, int64_t *next)
 {
     int64_t pos = at;
     uint8_t last = 0;
@@ -41,14 +41,14 @@ static mx_status line_at(mx_shard *f, int64_t at, size_t *n, bool *empty, int64_
     }
 }
 
-static int64_t first_offset(mx_shard *f, const uint8_t *p, size_t n)
+static int64_t first_offset(mx_shard_file *f, const uint8_t *p, size_t n)
 {
     (void)f;
     return n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
 /* From `at`: the next record's offset and length and where the one after it may begin. */
-static mx_status record_at(const mx_lines *l, mx_shard *f, int64_t at, size_t max_bytes,
+static mx_status record_at(const mx_lines *l, mx_shard_file *f, int64_t at, size_t max_bytes,
                            int64_t *offset, size_t *n, int64_t *next)
 {
     size_t k;
@@ -76,7 +76,7 @@ static mx_status record_at(const mx_lines *l, mx_shard *f, int64_t at, size_t ma
     return MX_OK;
 }
 
-mx_status mx_lines_index(mx_lines *l, mx_shard *f, bool paragraphs)
+mx_status mx_lines_index(mx_lines *l, mx_shard_file *f, bool paragraphs)
 {
     *l = (mx_lines){.paragraphs = paragraphs};
     const uint8_t *p;
@@ -99,8 +99,8 @@ mx_status mx_lines_index(mx_lines *l, mx_shard *f, bool paragraphs)
     return MX_OK;
 }
 
-mx_status mx_lines_get(mx_lines *l, mx_shard *f, int64_t i, size_t max_bytes, const char **text,
-                       size_t *n, int64_t *offset)
+mx_status mx_lines_get(mx_lines *l, mx_shard_file *f, int64_t i, size_t max_bytes,
+                       const char **text, size_t *n, int64_t *offset)
 {
     int64_t lo = 0, hi = l->n_marks;
     while (hi - lo > 1) {

@@ -20,10 +20,10 @@ typedef struct {
     int64_t at_record, at_offset; /* walked to: record at_record is searched from at_offset on */
 } mx_lines;
 
-mx_status mx_lines_index(mx_lines *l, mx_shard *f, bool paragraphs) MX_MUST_USE;
+mx_status mx_lines_index(mx_lines *l, mx_shard_file *f, bool paragraphs) MX_MUST_USE;
 /* Record i: borrowed until the next call, without its line end. */
-mx_status mx_lines_get(mx_lines *l, mx_shard *f, int64_t i, size_t max_bytes, const char **text,
-                       size_t *n, int64_t *offset) MX_MUST_USE;
+mx_status mx_lines_get(mx_lines *l, mx_shard_file *f, int64_t i, size_t max_bytes,
+                       const char **text, size_t *n, int64_t *offset) MX_MUST_USE;
 void mx_lines_fini(mx_lines *l);
 
 #endif

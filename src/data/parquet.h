@@ -58,7 +58,7 @@ typedef struct {
     char *created_by;
 } mx_pq_meta;
 
-mx_status mx_pq_meta_read(mx_pq_meta *m, mx_shard *f) MX_MUST_USE;
+mx_status mx_pq_meta_read(mx_pq_meta *m, mx_shard_file *f) MX_MUST_USE;
 /* The footer's Thrift alone, for the fuzz target as well. */
 mx_status mx_pq_meta_parse(mx_pq_meta *m, const uint8_t *p, size_t n, const char *path,
                            int64_t file_bytes) MX_MUST_USE;
@@ -81,7 +81,7 @@ typedef struct {
     int64_t *row_at;      /* (n_rows + 1) entry at which each row begins; NULL: row r is entry r */
 } mx_pq_column;
 
-mx_status mx_pq_column_read(mx_pq_column *c, mx_shard *f, const mx_pq_node *leaf,
+mx_status mx_pq_column_read(mx_pq_column *c, mx_shard_file *f, const mx_pq_node *leaf,
                             const mx_pq_chunk *chunk, int64_t n_rows) MX_MUST_USE;
 void mx_pq_column_fini(mx_pq_column *c);
 

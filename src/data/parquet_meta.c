@@ -273,7 +273,7 @@ mx_status mx_pq_meta_parse(mx_pq_meta *m, const uint8_t *p, size_t n, const char
     return MX_OK;
 }
 
-mx_status mx_pq_meta_read(mx_pq_meta *m, mx_shard *f)
+mx_status mx_pq_meta_read(mx_pq_meta *m, mx_shard_file *f)
 {
     uint8_t tail[8], head[4];
     if (f->size_bytes < 12)

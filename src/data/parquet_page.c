@@ -227,7 +227,7 @@ static mx_status read_pages(ctx *x, const uint8_t *p, const uint8_t *end)
     return MX_OK;
 }
 
-mx_status mx_pq_column_read(mx_pq_column *c, mx_shard *f, const mx_pq_node *leaf,
+mx_status mx_pq_column_read(mx_pq_column *c, mx_shard_file *f, const mx_pq_node *leaf,
                             const mx_pq_chunk *chunk, int64_t n_rows)
 {
     *c = (mx_pq_column){.n = chunk->n_values};

@@ -31,10 +31,10 @@ static mx_status open_fd(const char *path, int *fd, struct stat *st)
     return MX_OK;
 }
 
-mx_status mx_shard_open(mx_shard *f, const char *path)
+mx_status mx_shard_open(mx_shard_file *f, const char *path)
 {
     struct stat st;
-    *f = (mx_shard){.fd = -1};
+    *f = (mx_shard_file){.fd = -1};
     MX_TRY(open_fd(path, &f->fd, &st));
     f->path = memcpy(mx_realloc(NULL, strlen(path) + 1), path, strlen(path) + 1);
     f->size_bytes = st.st_size;
@@ -42,7 +42,7 @@ mx_status mx_shard_open(mx_shard *f, const char *path)
     return MX_OK;
 }
 
-static mx_status wake(mx_shard *f)
+static mx_status wake(mx_shard_file *f)
 {
     struct stat st;
     if (f->fd >= 0)
@@ -55,7 +55,7 @@ static mx_status wake(mx_shard *f)
     return MX_OK;
 }
 
-mx_status mx_shard_read(mx_shard *f, int64_t at, void *buf, size_t n)
+mx_status mx_shard_read(mx_shard_file *f, int64_t at, void *buf, size_t n)
 {
     if (at < 0 || at > f->size_bytes || (uint64_t)n > (uint64_t)(f->size_bytes - at))
         return mx_fail(MX_INPUT,
@@ -79,7 +79,7 @@ mx_status mx_shard_read(mx_shard *f, int64_t at, void *buf, size_t n)
     return MX_OK;
 }
 
-mx_status mx_shard_peek(mx_shard *f, int64_t at, size_t n, const uint8_t **p, size_t *got)
+mx_status mx_shard_peek(mx_shard_file *f, int64_t at, size_t n, const uint8_t **p, size_t *got)
 {
     if (at < 0 || at > f->size_bytes)
         return mx_fail(MX_INPUT, "%s: offset %lld is past the end (%lld): the file is damaged",
@@ -112,7 +112,7 @@ mx_status mx_shard_peek(mx_shard *f, int64_t at, size_t n, const uint8_t **p, si
     return MX_OK;
 }
 
-void mx_shard_park(mx_shard *f)
+void mx_shard_park(mx_shard_file *f)
 {
     if (f->path && f->fd >= 0) {
         close(f->fd);
@@ -120,10 +120,10 @@ void mx_shard_park(mx_shard *f)
     }
 }
 
-void mx_shard_close(mx_shard *f)
+void mx_shard_close(mx_shard_file *f)
 {
     mx_shard_park(f);
     mx_free(f->path);
     mx_free(f->window);
-    *f = (mx_shard){.fd = -1};
+    *f = (mx_shard_file){.fd = -1};
 }

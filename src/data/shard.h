@@ -23,17 +23,17 @@ typedef struct {
     int64_t at;
     size_t n;
     int run; /* refills in a row that continued the one before: reads grow with it */
-} mx_shard;
+} mx_shard_file;
 
-mx_status mx_shard_open(mx_shard *f, const char *path) MX_MUST_USE;
+mx_status mx_shard_open(mx_shard_file *f, const char *path) MX_MUST_USE;
 /* Exactly n bytes at `at`, past the window. A file that ends earlier is an error. */
-mx_status mx_shard_read(mx_shard *f, int64_t at, void *buf, size_t n) MX_MUST_USE;
+mx_status mx_shard_read(mx_shard_file *f, int64_t at, void *buf, size_t n) MX_MUST_USE;
 /* Points *p at the bytes from `at` on: at least n of them, or as many as the file has. *got says
  * how many. Valid until the next call. */
-mx_status mx_shard_peek(mx_shard *f, int64_t at, size_t n, const uint8_t **p,
+mx_status mx_shard_peek(mx_shard_file *f, int64_t at, size_t n, const uint8_t **p,
                         size_t *got) MX_MUST_USE;
-void mx_shard_park(mx_shard *f);
-void mx_shard_close(mx_shard *f);
+void mx_shard_park(mx_shard_file *f);
+void mx_shard_close(mx_shard_file *f);
 
 static inline uint32_t mx_le32(const uint8_t *p)
 {

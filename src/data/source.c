@@ -109,7 +109,7 @@ mx_status mx_source_kind_detect(const char *path, const mx_source_kind **out)
     *out = kind_by_name(path);
     if (*out)
         return MX_OK;
-    mx_shard f;
+    mx_shard_file f;
     uint8_t head[64] = {0};
     MX_TRY(mx_shard_open(&f, path));
     size_t n = f.size_bytes < 64 ? (size_t)f.size_bytes : 64;

@@ -74,7 +74,7 @@ typedef struct mx_source_kind mx_source_kind;
 typedef struct mx_source {
     const mx_source_kind *kind;
     mx_source_options options;
-    mx_shard file;           /* owned; closed by mx_source_close after the kind's close */
+    mx_shard_file file;           /* owned; closed by mx_source_close after the kind's close */
     int64_t n_records;       /* -1: a stream */
     int64_t n_blocks;
     int64_t *block_first;    /* owns; n_blocks + 1 record numbers */

@@ -10,7 +10,7 @@
 enum { STEP = 256 * 1024, WINDOW_LOG = 27, MAX_RATIO = 2000,
        BOMB_BYTES = 64 << 20 };
 
-mx_status mx_stream_open(mx_stream *s, mx_shard *file, mx_stream_codec codec)
+mx_status mx_stream_open(mx_stream *s, mx_shard_file *file, mx_stream_codec codec)
 {
     *s = (mx_stream){.file = file, .codec = codec};
     if (codec == MX_STREAM_ZSTD) {

@@ -11,7 +11,7 @@
 
 typedef enum { MX_STREAM_GZIP, MX_STREAM_ZSTD } mx_stream_codec;
 typedef struct {
-    mx_shard *file; /* borrowed */
+    mx_shard_file *file; /* borrowed */
     mx_stream_codec codec;
     void *decoder;  /* owns: z_stream or ZSTD_DCtx */
     int64_t in_at;  /* next compressed byte */
@@ -21,7 +21,7 @@ typedef struct {
     int64_t out_at; /* decompressed offset of buf[from] */
 } mx_stream;
 
-mx_status mx_stream_open(mx_stream *s, mx_shard *file, mx_stream_codec codec) MX_MUST_USE;
+mx_status mx_stream_open(mx_stream *s, mx_shard_file *file, mx_stream_codec codec) MX_MUST_USE;
 /* At least `need` bytes at buf + from, or all that are left. */
 mx_status mx_stream_fill(mx_stream *s, size_t need) MX_MUST_USE;
 /* The next line without its line end; *end when there is none. Borrowed until the next call. */

@@ -7,6 +7,7 @@
 #include "exec/step.h"
 
 #include "compile/lora.h"
+#include "compile/partition.h"
 #include "ops.h"
 #include <string.h>
 
@@ -107,8 +108,11 @@ static void judge_further(mx_graph *g, const mx_head *h, const mx_build *b, mx_n
 static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_loss)
 {
     int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
+    /* The vocabulary is cut by more than the tokens are: these come together for it. */
+    h->hidden->axes = "activation_embed_and_logits_batch,activation_length,";
     mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, d));
     mx_node *rows = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
+    rows->axes = "activation_batch,activation_length";
     mx_node *labels = mx_reshape(g, rows, MX_SHAPE(n));
     mx_node *each = mx_linear_xent(g, x, h->weight, labels, h->scale, h->softcap, z_loss);
     mx_node *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);
@@ -140,10 +144,10 @@ static mx_node *wanted_loss(mx_graph *g, const mx_head *h, mx_build *b, const mx
 }
 
 /* Row `last` of each sequence: x (B, S, d) -> (B, d). The host gives row numbers of the flat x. */
-static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x)
+static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x, int64_t n)
 {
     int64_t d = x->type.dim[2];
-    mx_node *last = mx_input(g, "last", MX_SHAPE(b->batch), MX_I32);
+    mx_node *last = mx_input(g, "last", MX_SHAPE(n ? n : b->batch), MX_I32);
     return mx_embed(g, mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d)), last);
 }
 
@@ -157,11 +161,13 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     mx_head h = mx_model_build(g, m, shape, &b);
     mx_node *loss = NULL;
     if (o->kind == MX_STEP_NEXT)
-        h.hidden = last_rows(g, &b, h.hidden);
+        h.hidden = last_rows(g, &b, h.hidden, shape.last);
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
     else
         loss = wanted_loss(g, &h, &b, o);
+    if (o->lora && o->compile.partition)
+        mx_graph_fail(g, "adapters do not run on a mesh yet; leave mesh= or lora.enable_lora out");
     if (o->lora)
         mx_pass_lora(g, o->lora, shape.training);
     if (!loss)
@@ -196,7 +202,9 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
     mx_pass_precision(&model, o->compile.compute);
     if (o->compile.narrow_weights || o->compile.narrow_frozen)
         mx_pass_narrow_weights(&model, o->compile.narrow_weights);
-    mx_status st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
+    mx_status st = o->compile.partition ? mx_pass_partition(&model, o->compile.partition) : MX_OK;
+    if (!st)
+        st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
     mx_graph_fini(&model);
     return st;
 }
