@@ -1,5 +1,5 @@
-/* paged.cu - see paged.h. A block takes a head of a query. Its warps take the keys in turn, a key at
- * a time: lanes hold the query and the sum of values, and the softmax is kept up to date as keys
+/* paged.cu - see paged.h. A block takes a head of a query. Its warps take the keys in turn, a key
+ * at a time: lanes hold the query and the sum of values, and the softmax is kept up to date as keys
  * come (max m, sum l, values o). The warps' parts are put together at the end, in order, so that
  * the bits of a query depend on nothing but its own keys. */
 #include "device/cuda/plugin/paged.h"
