@@ -96,6 +96,52 @@ static mx_status open_all(state *s, mx_invocation *inv)
                             mx_config_bool(c, "do_pan_and_scan"));
 }
 
+typedef void text_taker(void *ctx, const char *text, size_t n_bytes);
+
+/* What every rank of a mesh is asked to do. */
+typedef struct {
+    const state *s;
+    int64_t n;
+    const mx_generate_options *o;
+    text_taker *give;
+    mx_answer *answers; /* rank 0's; those of the others are the same */
+    mx_generate_counts *counts;
+} job;
+
+static mx_status answer_as(void *ctx, const mx_seat *seat)
+{
+    const job *j = ctx;
+    mx_generate_options o = *j->o;
+    mx_generate_counts counts, *own = seat && seat->rank ? &counts : j->counts;
+    mx_answer *answers = j->answers;
+    size_t bytes = sizeof *answers * (size_t)j->n;
+    o.seat = seat;
+    if (seat && seat->rank) {
+        answers = mx_realloc(NULL, bytes);
+        memset(answers, 0, bytes);
+    }
+    mx_status st = mx_generate(&j->s->m.ref, j->s->m.tok, j->s->ids, j->n, &o,
+                               answers == j->answers ? j->give : NULL, NULL, answers, own);
+    for (int64_t i = 0; i < j->n && answers != j->answers; i++)
+        mx_answer_fini(&answers[i]);
+    if (answers != j->answers)
+        mx_free(answers);
+    return st;
+}
+
+static mx_status answer(job *j, const mx_config *c)
+{
+    mx_mesh_plan mesh = {0};
+    mx_status st = mx_mesh_configure(&mesh, c, 1);
+    if (!mx_config_is_users(c, "sharding_tolerance"))
+        mesh.how.sharding_tolerance = 1; /* nothing is trained: copies cost memory and no more */
+    if (!st)
+        st = mesh.ranks > 1 ? mx_virtual_ranks(&mesh, j->o->n_threads, answer_as, j)
+                            : answer_as(j, NULL);
+    mx_mesh_plan_fini(&mesh);
+    return st;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
@@ -130,8 +176,9 @@ static mx_status run(mx_invocation *inv)
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)
         fputs(s.prompts[0].text, stdout);
-    MX_TRY_OUT(st, mx_generate(&s.m.ref, s.m.tok, s.ids, total, &o, streamed ? print_stream : NULL,
-                               NULL, answers, &counts));
+    job j = {.s = &s, .n = total, .o = &o, .give = streamed ? print_stream : NULL,
+             .answers = answers, .counts = &counts};
+    MX_TRY_OUT(st, answer(&j, c));
     print_answers(&s, answers, copies, json, echo, streamed);
     if (isatty(2))
         fprintf(stderr, "prompt: %.0f tokens in %.2f s; answer: %.0f tokens, %.1f tokens/s\n",

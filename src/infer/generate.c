@@ -172,7 +172,8 @@ static mx_status run_batches(job *j, mx_session *session, int64_t n, int64_t bat
                              .max_length = length,
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&j->model->spec, o),
-                             .compile = {.compute = o->compute, .weights_fixed = true}};
+                             .compile = {.compute = o->compute, .weights_fixed = true,
+                                         .partition = o->seat ? &o->seat->how : NULL}};
     MX_TRY_OUT(st, mx_decode_open(&j->decode, session, &j->model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(j->model, session, o->sampling.seed));
     MX_TRY_OUT(st, mx_alloc(&j->work, 8 * (size_t)j->vocab, "the sampler"));
@@ -310,8 +311,8 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
     if (__builtin_add_overflow(longest, o->max_new_tokens, &length))
         length = INT64_MAX; /* refused below: no model has so many positions */
     mx_session *session;
-    MX_TRY(mx_session_open(&session, o->device, o->n_threads));
-    if (suits_engine(&j, session))
+    MX_TRY(mx_seat_session(&session, o->seat, o->device, o->n_threads));
+    if (!o->seat && suits_engine(&j, session))
         return run_engine(&j, session, n, batch, length);
     mx_status st = run_batches(&j, session, n, batch, length, longest);
     mx_session_close(session);

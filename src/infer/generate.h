@@ -5,6 +5,7 @@
 #include "infer/sample.h"
 #include "text/tokenizer.h"
 #include "exec/model_ref.h"
+#include "exec/virtual_ranks.h"
 
 typedef struct {
     mx_sampling sampling;
@@ -21,6 +22,7 @@ typedef struct {
     const char *device;
     int n_threads;
     mx_dtype compute;
+    const mx_seat *seat; /* the rank of a mesh; all ranks make the same answers. NULL: alone */
 } mx_generate_options;
 
 typedef struct {
