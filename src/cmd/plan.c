@@ -7,6 +7,7 @@
 #include "cmd/verb.h"
 #include "device/chips.h"
 #include "exec/plan.h"
+#include "exec/mesh_config.h"
 #include "train/tokenizer_path.h"
 
 #include <stdio.h>
@@ -91,7 +92,8 @@ static void print_time(const mx_plan *p, const mx_plan_device *d)
            100 * p->model_flops / p->seconds / d->flops_per_second);
 }
 
-static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d)
+static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d,
+                       const mx_mesh_plan *mesh)
 {
     char a[32], b[32];
     mx_str line = {0};
@@ -101,6 +103,12 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     printf(p->trainable < p->parameters ? ", %s trained\n" : "\n",
            mx_format_count(b, sizeof b, p->trainable));
     printf("batch     %s\n", mx_str_text(&line));
+    if (mesh->ranks > 1) {
+        mx_str_clear(&line);
+        mx_mesh_print(&line, &mesh->mesh);
+        printf("mesh      %s, %d ranks; what follows is one rank's\n", mx_str_text(&line),
+               mesh->ranks);
+    }
     mx_str_fini(&line);
     print_time(p, d);
     printf("memory    %s", mx_format_bytes(a, sizeof a, p->total));
@@ -168,6 +176,7 @@ static mx_status run(mx_invocation *inv)
     mx_arena arena = {0};
     mx_model_spec m = {0};
     mx_programs_request q;
+    mx_mesh_plan mesh = {0};
     mx_plan plan = {0};
     target t = {.room.bytes = INT64_MAX};
     if (!inv->n_args)
@@ -175,15 +184,22 @@ static mx_status run(mx_invocation *inv)
     mx_status st = mx_model_open(&m, c, model_path(inv));
     if (st)
         return st;
-    MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, 1, &arena));
+    MX_TRY_OUT(st, mx_mesh_configure(&mesh, c, 1));
+    bool meshed = mesh.ranks > 1;
+    if (meshed)
+        MX_TRY_OUT(st, mx_mesh_check(&mesh, c, &m));
+    mx_programs_ranks by = {mesh.ranks, 1, meshed ? &mesh.how : NULL};
+    by.data_ranks = meshed ? mx_mesh_size(&mesh.mesh, mx_mesh_rows(&mesh)) : 1;
+    MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, by, &arena));
     MX_TRY_OUT(st, find_target(c, &t));
     if (t.n_threads)
         q.options.compile.n_threads = t.n_threads;
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &t.device));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
-    json ? print_json(&m, &plan, &t.device) : print_text(&m, &plan, &t.device);
+    json ? print_json(&m, &plan, &t.device) : print_text(&m, &plan, &t.device, &mesh);
     st = mx_plan_check(&plan, &m, &q, t.room);
 out:
+    mx_mesh_plan_fini(&mesh);
     mx_model_spec_fini(&m);
     mx_arena_fini(&arena);
     return st;

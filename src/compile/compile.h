@@ -16,6 +16,7 @@ typedef struct {
     bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool no_fuse;              /* every elementwise op alone, for comparison */
+    const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */
 } mx_compile_options;

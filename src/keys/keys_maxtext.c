@@ -27,7 +27,6 @@ const mx_key mx_keys_maxtext[] = {
     FOREIGN("float32_gate_logits", "the router's logits are always float32"),
     FOREIGN("num_vocab_tiling", "the loss is computed in tiles that are chosen by size"),
     FOREIGN("attention", "the kernel follows from device, shapes and mask"),
-    FOREIGN("sharding_tolerance", "nothing is split over a mesh yet, so nothing can stay whole"),
     FOREIGN("log_period", "metrics are written at every step"),
     FOREIGN("wandb_project_name", "nothing is sent to Weights & Biases"),
     FOREIGN("wandb_run_name", "nothing is sent to Weights & Biases"),
