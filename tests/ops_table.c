@@ -282,6 +282,7 @@ MX_TEST(ops_all_have_cases)
         {"causal_conv_grad", "the gradient checks of causal_conv run it"},
         {"delta_rule_grad", "the gradient checks of delta_rule run it"},
         {"linear_xent_grad", "the gradient check of linear_xent on squares runs it"},
+        {"linear_xent_slice_grad", "the gradient check of linear_xent_slice runs it"},
         {"linear_xent_train", "the gradient check of linear_xent runs it"},
         {"stow", "of use with landed alone: tests/train/stow_test.c"},
         {"fetch", "likewise"}, {"landed", "likewise"},

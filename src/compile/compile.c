@@ -2,6 +2,8 @@
  * verifies between them in test builds. */
 #include "compile/compile.h"
 
+#include "compile/partition.h"
+
 #include "ops.h"
 #include <stdio.h>
 #include <string.h>
@@ -45,6 +47,19 @@ static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pas
     return MX_OK;
 }
 
+static mx_status partition(mx_graph *g, const mx_compile_options *o)
+{
+    return o->partition ? mx_pass_partition(g, o->partition) : MX_OK;
+}
+
+static mx_node *find_root(const mx_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, name) == 0)
+            return g->root[i];
+    return NULL;
+}
+
 /* A gradient is added to its sum as soon as it is there, so that it need not be kept: at the end
  * all of them would be alive at once. Behind fuse, so that no group is cut apart. */
 static void hasten_sums(mx_graph *g)
@@ -69,6 +84,8 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
     if (o->weights_fixed || o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    MX_TRY(partition(g, o));
+    MX_TRY(after(g, o, "partition"));
     return finish(g, o, out);
 }
 
@@ -91,6 +108,7 @@ static mx_node *sum_variable(mx_graph *g, const mx_node *w)
     mx_type t = mx_type_of(MX_F32, mx_shape_of(&w->type));
     mx_node *v = mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_GRADIENT});
     v->axes = w->axes;
+    v->box = w->box;
     return v;
 }
 
@@ -114,13 +132,8 @@ static void read_copies(mx_graph *g, mx_node **var, int n)
     mx_graph_resolve(g);
 }
 
-static void use_gradients(mx_graph *g, mx_grads_use use, const mx_optimizer *opt, mx_node **var,
-                          mx_node **grad, int n)
+static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node **grad, int n)
 {
-    if (use == MX_GRADS_APPLY) {
-        mx_pass_optimizer(g, opt, var, grad, n);
-        return;
-    }
     if (use == MX_GRADS_ACCUMULATE)
         read_copies(g, var, n);
     mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_input(g, "first", MX_SCALAR, MX_F32) : NULL;
@@ -147,6 +160,14 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    if (o->partition) {
+        const char *name = loss->name;
+        MX_ASSERT(name, "the loss is a named root");
+        MX_TRY(partition(g, o));
+        loss = find_root(g, "loss");
+        MX_ASSERT(loss, "the loss is lost");
+    }
+    MX_TRY(after(g, o, "partition"));
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     bool keeps_all = strcmp(remat.policy, "none") == 0;
     if (o->gpu && keeps_all)
@@ -163,7 +184,10 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->gpu && keeps_all)
         mx_pass_join_backward(g);
     MX_TRY(after(g, o, "autodiff"));
-    use_gradients(g, use, opt, var, grad, n);
+    if (use == MX_GRADS_APPLY)
+        mx_pass_optimizer(g, opt, var, grad, n, o->partition);
+    else
+        keep_gradients(g, use, var, grad, n);
     MX_TRY(after(g, o, "optimizer"));
     MX_TRY(mx_pass_remat(g, remat));
     MX_TRY(after(g, o, "remat"));
@@ -192,7 +216,8 @@ mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimize
         if (w->op != &mx_op_variable || a->kind != MX_VAR_WEIGHT || a->frozen)
             continue;
         var[n] = mx_variable(g, w->name, w->type, *a);
-        var[n]->axes = w->axes;
+        var[n]->axes = w->axes ? mx_arena_strdup(&g->arena, w->axes) : NULL;
+        var[n]->box = w->box ? mx_arena_copy(&g->arena, w->box, sizeof *w->box) : NULL;
         grad[n] = sum_variable(g, var[n]);
         if (cast[w->id])
             mx_cast(g, var[n], o->compute); /* its copy follows the update: see optimizer.c */
@@ -202,7 +227,7 @@ mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimize
         if (mx_row_scale_of(model->root[i]))
             mx_graph_root(g, model->root[i]->name,
                           mx_affine(g, mx_row_scale_variable(g, model->root[i]), 1, 0));
-    mx_pass_optimizer(g, opt, var, grad, n);
+    mx_pass_optimizer(g, opt, var, grad, n, o->partition);
     MX_TRY(after(g, o, "optimizer"));
     return finish(g, o, out);
 }

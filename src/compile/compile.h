@@ -16,6 +16,7 @@ typedef struct {
     bool no_fuse;              /* every elementwise op alone, for comparison */
     bool apart;                /* the device's memory is not the host's: tensors can be moved */
     bool gpu;                  /* for kernels that take strides: see parts.c */
+    const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */
 } mx_compile_options;

@@ -112,6 +112,7 @@ struct mx_exec {
     int n_steps;
     mx_arena arena;
     void *state;
+    mx_status failed; /* of a collective during a run */
     double *took; /* borrows; begin and end of every step in seconds; NULL: not measured */
     mx_exec *next;
 };
@@ -126,6 +127,11 @@ mx_device *mx_session_device(mx_session *s);
 void mx_session_allow_any_order(mx_session *s);
 /* Programs added from now on time the algorithms of their products. */
 void mx_session_search(mx_session *s);
+
+/* Where collectives of programs added from now on find their group: of these axes (ir/mesh.h), for
+ * this rank. Without it they are alone. */
+typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
+void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
 /* Memory that programs added from now on work in, where they fit, instead of having their own: what
@@ -144,6 +150,7 @@ typedef struct {
     mx_type type;
     mx_var_attr attr;
     const char *axes;
+    const struct mx_box *box; /* the part of the whole tensor that this is; NULL: the whole */
     void *data; /* device memory */
     bool written;
 } mx_var;

@@ -5,6 +5,7 @@
 #include "base/stack.h"
 #include "base/threads.h"
 #include "device/cpu/queue.h"
+#include "ir/placement.h"
 #include "ops.h"
 #include "ops/load.h"
 #include <math.h>
@@ -21,6 +22,8 @@ struct mx_session {
     mx_exec *execs;     /* owns, a list */
     void **block;       /* owns; the variables a program brought lie in one */
     int n_blocks, cap_blocks;
+    mx_group_finder find_group; /* NULL: this rank is alone */
+    void *group_ctx;
     struct { /* owns; what programs work in, one at a time */
         char *scratch, *stowed;
         size_t scratch_bytes, stowed_bytes;
@@ -94,6 +97,12 @@ void mx_session_search(mx_session *s)
     s->device->search = true;
 }
 
+void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx)
+{
+    s->find_group = find;
+    s->group_ctx = ctx;
+}
+
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;
@@ -156,6 +165,7 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
     if (v->attr.copy_of)
         v->attr.copy_of = mx_arena_strdup(&s->arena, v->attr.copy_of);
     v->axes = n->axes ? mx_arena_strdup(&s->arena, n->axes) : NULL;
+    v->box = n->box ? mx_arena_copy(&s->arena, n->box, sizeof *n->box) : NULL;
     MX_GROW(s->var, s->n_vars, s->cap_vars);
     s->var[s->n_vars++] = v;
     if (2 * s->n_vars > s->n_slots)
@@ -208,6 +218,11 @@ static void bind_step(mx_exec *e, const mx_node *n)
     bool whole = !*n->scope || strchr(own, '.'); /* a variable's name has the scope in it */
     st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
     st->call = (mx_call){n->n_in, n->n_out, in, out, n->attr, e->session->work};
+    const mx_collective_attr *c = n->op->collective ? n->attr : NULL;
+    if (c && c->size > 1 && e->session->find_group) {
+        st->call.group = e->session->find_group(e->session->group_ctx, (mx_axis_set)c->axes);
+        st->call.status = &e->failed;
+    }
 }
 
 /* With room for rows up to the next multiple of 8, which nobody writes: a product may read them as
@@ -422,6 +437,14 @@ static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
     return init.kind == MX_INIT_ONES ? 1.0 : init.scale;
 }
 
+/* Of element i of what a rank has: by its place in the whole tensor, so values do not depend on how
+ * that is cut. Padding is 0. */
+static double initial_at(const mx_var *v, uint64_t seed, uint64_t stream, int64_t i)
+{
+    int64_t at = v->box ? mx_box_element(v->box, &v->type, i) : i;
+    return at < 0 ? 0 : initial(v->attr.init, seed, stream, at);
+}
+
 /* Runs of elements through one buffer: a model that just fits has no room for a second embedding
  * table. */
 static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *buffer)
@@ -432,7 +455,7 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
     v->written = true;
     if (init.kind == MX_INIT_ZEROS && lies_on_host(s, v))
         return MX_OK; /* as it was given; a large state takes seconds to write */
-    if (s->device->fill) {
+    if (s->device->fill && !v->box) {
         mx_fill f = {init, v->type.dtype, n, seed, stream};
         mx_status st = s->device->fill(s->device, v->data, &f);
         if (!st)
@@ -447,7 +470,7 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
         if (init.kind != MX_INIT_ZEROS) {
 #pragma omp parallel for schedule(static)
             for (int64_t i = 0; i < m; i++)
-                mx_store_f64(&t, i, initial(init, seed, stream, from + i));
+                mx_store_f64(&t, i, initial_at(v, seed, stream, from + i));
         }
         MX_TRY(mx_var_write_part(s, v, from, m, buffer));
     }

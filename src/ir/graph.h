@@ -32,6 +32,7 @@ struct mx_node {
     const char *name;   /* variables, inputs, outputs, named tensors; NULL otherwise */
     const char *scope;  /* "model.layers.3.mlp" */
     const char *axes;   /* logical axis of each dim, "vocab,embed"; NULL: none */
+    const struct mx_box *box; /* variables and inputs of one rank of several; NULL: whole */
     mx_node *forward;   /* replaced by; see mx_node_forward */
     bool recomputed;    /* made by the remat pass */
 };
@@ -89,6 +90,11 @@ size_t mx_scope_of_all(const char *scope, char *out, size_t cap);
 mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n);
 /* Names a tensor for remat policies and dumps ("mlp_out"); gives n back. */
 mx_node *mx_name(mx_graph *g, const char *name, mx_node *n);
+/* Says how an activation lies on a mesh, by logical names of its dims (compile/axis_rules.h); gives
+ * n back. */
+mx_node *mx_axes(const char *axes, mx_node *n);
+/* Such names with numbers in them, in the graph's arena. */
+const char *mx_axes_text(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);
 
 /* The variable or input of this full name, or NULL. */
 mx_node *mx_graph_find(const mx_graph *g, const char *name);

@@ -33,7 +33,8 @@ mx_node *mx_cache_slots(mx_graph *g, const mx_build *b, int64_t slots)
     char name[64];
     snprintf(name, sizeof name, "cache_slots.%lld", (long long)slots);
     mx_node *n = mx_graph_find(g, name);
-    return n ? n : mx_input(g, name, MX_SHAPE(b->batch, b->seq), MX_I32);
+    mx_shape s = MX_SHAPE(b->batch, b->seq);
+    return n ? n : mx_axes("decode_batch,decode_length", mx_input(g, name, s, MX_I32));
 }
 
 mx_node *mx_cache_state(mx_graph *g, const char *what, mx_shape shape, mx_dtype dtype)
@@ -52,8 +53,8 @@ mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots)
     if (done)
         return done;
     mx_type t = mx_type_of(MX_I32, MX_SHAPE(b->batch, slots));
-    mx_node *n = mx_cache_write(g, cache_variable(g, name, t, -1), b->positions,
-                                mx_cache_slots(g, b, slots));
+    mx_node *cache = mx_axes("decode_batch,cache_sequence", cache_variable(g, name, t, -1));
+    mx_node *n = mx_cache_write(g, cache, b->positions, mx_cache_slots(g, b, slots));
     n->name = mx_arena_strdup(&g->arena, written);
     mx_graph_enter(g, n);
     return n;
@@ -65,7 +66,7 @@ mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_nod
     mx_shape shape = mx_shape_of(&x->type);
     shape.dim[1] = slots;
     mx_node *cache = mx_cache_state(g, what, shape, b->cache_dtype);
-    cache->axes = "batch,length,kv_heads,head_dim";
+    cache->axes = "decode_batch,cache_sequence,cache_heads,cache_kv";
     return mx_cache_write(g, cache, x, mx_cache_slots(g, b, slots));
 }
 
@@ -118,6 +119,7 @@ mx_node *mx_attend_kept(mx_graph *g, mx_build *b, mx_node *q, mx_kv kv, mx_atten
         e.q_pos = e.k_pos = b->positions; /* chunks begin with each packed document */
     }
     mx_node *o = mx_name(g, "context", mx_attention(g, q, kv.k, kv.v, a, e));
+    o->axes = "activation_batch_attn,activation_length_attn,activation_heads,";
     return mx_reshape(g, o, MX_SHAPE(b->batch, b->seq, o->type.dim[2] * o->type.dim[3]));
 }
 

@@ -57,9 +57,20 @@ const char *mx_act_names(void); /* for error messages */
 mx_node *mx_activation(mx_graph *g, mx_node *x, mx_act act);
 
 /* x (*, in) -> (*, out) with NAME.weight (out, in) and, if asked, NAME.bias (out). `axes` are the
- * logical axes of the weight, "mlp,embed". */
+ * logical axes of the weight, "mlp,embed"; the result lies as mx_result_axes says. */
 mx_node *mx_linear(mx_graph *g, const mx_build *b, mx_node *x, const char *name, int64_t out,
                    const char *axes, bool bias);
+
+/* Logical axes of a result (B, S, f), from the name of the weight's dim f: "mlp". */
+const char *mx_result_axes(mx_graph *g, const char *name);
+/* Those of the weights of an attention whose heads lie in one dim, D each: of queries, of keys and
+ * values, and of the projection back. */
+typedef struct {
+    const char *q, *kv, *out;
+} mx_head_axes;
+mx_head_axes mx_attention_axes(mx_graph *g, int64_t head_dim);
+/* Between blocks: what is added to the residual stream. */
+#define MX_RESIDUAL_AXES "activation_batch,activation_norm_length,activation_embed"
 
 /* Variables declared since there were n nodes get neither gradient nor optimizer state. */
 void mx_freeze_since(mx_graph *g, int n);

@@ -8,6 +8,7 @@
  *
  * Backward: dx is the same op with the other layout, dw is grouped_outer.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/cpu/grouped_kernel.h"
 #include "ops/grouped.h"
@@ -93,6 +94,49 @@ static void grouped_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node *
                     : mx_grouped_outer(g, x, dy, start, dtype);
 }
 
+/* --- on a mesh --- */
+
+mx_cut mx_grouped_rows(const mx_partition_call *p, const mx_cut *rows, mx_cut *experts)
+{
+    mx_cut out = *rows;
+    /* The tokens must be cut by what cuts the experts; otherwise every rank has all experts. */
+    if (!rows->sorted_by || (mx_cut_axes(experts) & ~mx_cut_axes(rows)))
+        *experts = (mx_cut){0};
+    if (!experts->n || out.exchanged)
+        return out;
+    int64_t mine = out.size[0] / mx_mesh_size(p->mesh, out.axes[0]);
+    for (int f = 1; f < out.n; f++)
+        mine *= out.size[f] / mx_mesh_size(p->mesh, out.axes[f]);
+    int64_t most = mine * mx_mesh_size(p->mesh, mx_cut_axes(experts));
+    double some = p->exchange_factor * (double)mine;
+    out.exchanged = mx_cut_axes(experts);
+    out.rows = p->exchange_factor > 0 && some < (double)most ? (int64_t)some : most;
+    return out;
+}
+
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    bool in_out = ((const grouped_attr *)n->attr)->in_out;
+    int of_in = in_out ? 1 : 2, of_out = in_out ? 2 : 1;
+    mx_cut experts = p->have[1].dim[0];
+    mx_cut rows = mx_grouped_rows(p, &p->have[0].dim[0], &experts);
+    mx_axis_set used = mx_cut_axes(&rows);
+    mx_cut out = mx_cut_without(&p->have[1].dim[of_out], used);
+    mx_cut in = mx_cut_without(&p->have[1].dim[of_in], used | mx_cut_axes(&out));
+    if (!mx_cut_equal(&in, &p->have[0].dim[1])) /* summed: both alike, or both whole */
+        in = (mx_cut){0};
+    p->in[0] = (mx_placement){{rows, in}};
+    p->in[1].dim[0] = experts;
+    p->in[1].dim[of_in] = in;
+    p->in[1].dim[of_out] = out;
+    p->in[2] = p->have[2]; /* this rank's own starts, whatever they are a sum of */
+    if (rows.exchanged)
+        p->in[2] = (mx_placement){{{.sorted_by = rows.sorted_by, .exchanged = rows.exchanged,
+                                    .rows = n->in[1]->type.dim[0] /
+                                                mx_mesh_size(p->mesh, rows.exchanged) + 1}}};
+    p->out[0] = (mx_placement){{rows, out}, .partial = mx_cut_axes(&in)};
+}
+
 #define START(n) {1, {n}, MX_I32, 0, 8}
 #define ROWS(n, rows) {1, {n}, MX_I32, -rows / 8, rows + 9}
 #define LARGE(n, ...) {n, {__VA_ARGS__}, .no_grad = true}
@@ -102,6 +146,7 @@ const mx_op mx_op_grouped_matmul = {
     .attr_size = sizeof(grouped_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out), {0}},
     .notation = notation,
+    .place = place,
     .multiplies = true,
     .ids_in = 1 << 2,
     .infer = infer,

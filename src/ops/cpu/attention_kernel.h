@@ -59,6 +59,7 @@ typedef struct {
 
 typedef struct {
     const void *q, *k, *v, *out, *lse, *dout;
+    const void *dlse;   /* (B, Hq, Sq), of the type of lse; NULL: 0 */
     void *dq, *dk, *dv; /* overwritten */
     void *dsinks;       /* (Hq), overwritten; NULL without sinks */
 } mx_attn_backward_args;

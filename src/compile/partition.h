@@ -1,0 +1,23 @@
+/* partition.h - the partition pass: a graph at global shapes becomes the graph of one rank. */
+#ifndef MX_COMPILE_PARTITION_H
+#define MX_COMPILE_PARTITION_H
+
+#include "compile/axis_rules.h"
+#include "ir/partition.h"
+
+typedef struct mx_partition {
+    const mx_mesh *mesh;
+    const mx_axis_rules *rules;
+    int rank;
+    double exchange_factor; /* see ir/partition.h */
+    mx_context_strategy context;
+    bool zigzag; /* sequences cut by `context` are shared in chunks of equal work */
+    /* Share of all weights that may lie whole along an axis that should cut them; 0: 0.02. */
+    double sharding_tolerance;
+    mx_str *report; /* where each tensor lies, a line each; NULL: not asked for */
+} mx_partition;
+
+/* Replaces g by the graph of one rank; nodes found before are gone, names stay. Before autodiff. */
+mx_status mx_pass_partition(mx_graph *g, const mx_partition *p) MX_MUST_USE;
+
+#endif
