@@ -43,6 +43,15 @@ static mx_status run(mx_invocation *inv)
 
 static const mx_key keys[] = {
     {"megabytes", MX_KEY_INT, 0, "64", "1..100000", "size of generated data", 0, 0},
+    {"table", MX_KEY_STRING, 0, "bench/layouts.csv", 0, "plan: the published runs", 0, 0},
+    {"models", MX_KEY_STRING, 0, "bench/layout_models.yml", 0,
+     "plan: models of the table that configs/models lacks", 0, 0},
+    {"systems", MX_KEY_STRING, 0, "bench/layout_systems.yml", 0,
+     "plan: what is known of the systems that published them", 0, 0},
+    {"chip_file", MX_KEY_STRING, 0, "", 0, "plan: chips of the user's own, over configs/chips.yml",
+     0, 0},
+    {"network_file", MX_KEY_STRING, 0, "", 0, "plan: links likewise, over configs/networks.yml", 0,
+     0},
     MX_KEY_FORMAT,
     {0},
 };

@@ -5,7 +5,7 @@
  */
 #include "base/json_doc.h"
 #include "cmd/verb.h"
-#include "train/chip.h"
+#include "plan/chips.h"
 #include "train/plan.h"
 
 #include <stdio.h>
@@ -32,17 +32,27 @@ static mx_status this_device(const mx_config *c, mx_plan_device *d, mx_memory_ro
     return MX_OK;
 }
 
-static mx_status device_of(const mx_config *c, mx_plan_device *d, mx_memory_room *room,
+/* What operands are multiplied in, by the keys. */
+static mx_rate rate_of(const mx_config *c)
+{
+    return strcmp(mx_config_text(c, "dtype"), "float32") == 0 ? MX_RATE_F32 : MX_RATE_BF16;
+}
+
+static mx_status device_of(const mx_invocation *inv, mx_plan_device *d, mx_memory_room *room,
                            int *n_threads)
 {
-    const mx_chip *chip = mx_chip_find(mx_config_text(c, "chip"));
-    if (!chip)
+    const mx_config *c = inv->config;
+    const char *name = mx_config_text(c, "chip");
+    if (strcmp(name, "this") == 0) {
         MX_TRY(this_device(c, d, room, n_threads));
-    if (chip) {
-        *room = (mx_memory_room){(int64_t)(chip->gib * 0x1p30), "the chip has"};
+    } else {
+        mx_chip chip;
+        MX_TRY(mx_chip_read(&chip, inv->home, mx_config_text(c, "chip_file"), name));
+        double peak = chip.peak[rate_of(c)];
+        *room = (mx_memory_room){(int64_t)chip.memory_bytes, "the chip has"};
         *d = (mx_plan_device){.gpu = true, .apart = true,
-                              .flops_per_second = chip->tflops * 1e12,
-                              .bytes_per_second = chip->gbs * 1e9};
+                              .flops_per_second = peak > 0 ? peak : chip.peak[MX_RATE_BF16],
+                              .bytes_per_second = chip.bytes_per_second};
     }
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
@@ -163,7 +173,7 @@ static mx_status run(mx_invocation *inv)
     if (st)
         return st;
     MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, 1, &arena));
-    MX_TRY_OUT(st, device_of(c, &d, &room, &q.options.compile.n_threads));
+    MX_TRY_OUT(st, device_of(inv, &d, &room, &q.options.compile.n_threads));
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &d));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     json ? print_json(&m, &plan, &d) : print_text(&m, &plan, &d);
@@ -176,8 +186,10 @@ out:
 
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
-    {"chip", MX_KEY_ENUM, 0, "this", "this" MX_CHIP_CHOICES,
-     "the device to plan for; this: the one that a run on this machine would take", 0, 0},
+    {"chip", MX_KEY_STRING, 0, "this", 0,
+     "the device to plan for, of configs/chips.yml; this: what a run on this machine would take", 0,
+     0},
+    {"chip_file", MX_KEY_STRING, 0, "", 0, "chips of the user's own, over configs/chips.yml", 0, 0},
     {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free", 0,
      0},
     {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},

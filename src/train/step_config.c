@@ -75,7 +75,7 @@ static mx_status custom_tensors(const mx_config *cfg, mx_arena *a, bool custom, 
 
 #define QKV "query_proj,key_proj,value_proj"
 
-static mx_status remat_of(const mx_config *cfg, mx_arena *a, mx_remat *out)
+bool mx_remat_named(const char *policy, mx_remat *out)
 {
     static const struct {
         const char *name;
@@ -96,16 +96,21 @@ static mx_status remat_of(const mx_config *cfg, mx_arena *a, mx_remat *out)
          {"minimal", .offload = QKV ",qkv_proj,out_proj,mlpwi_0,mlpwi_1,mlpwi,mlpwo,moe_mlpwi_0,"
                                 "moe_mlpwi_1,moe_mlpwo"}},
     };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, policy) == 0) {
+            *out = known[i].is;
+            return true;
+        }
+    return false;
+}
+
+static mx_status remat_of(const mx_config *cfg, mx_arena *a, mx_remat *out)
+{
     const char *policy = mx_config_text(cfg, "remat_policy");
     bool custom = strcmp(policy, "custom") == 0;
     *out = (mx_remat){.policy = "custom"};
     MX_TRY(custom_tensors(cfg, a, custom, out));
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].name, policy) == 0) {
-            *out = known[i].is;
-            return MX_OK;
-        }
-    MX_ASSERT(custom, "remat_policy=%s", policy);
+    MX_ASSERT(mx_remat_named(policy, out) || custom, "remat_policy=%s", policy);
     return MX_OK;
 }
 

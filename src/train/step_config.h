@@ -9,6 +9,9 @@
  * configs/models; NULL or "": the model that the keys describe. */
 mx_status mx_model_open(mx_model_spec *m, const mx_config *cfg, const char *path) MX_MUST_USE;
 
+/* What a value of remat_policy means; false for custom, which other keys describe. */
+bool mx_remat_named(const char *policy, mx_remat *out);
+
 /* Options of a step of `kind` for `batch` sequences of max_target_length. Texts live in the arena.
  */
 mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m,
