@@ -91,7 +91,7 @@ typedef struct {
     mx_arena arena;
     const mx_yaml_node *models;  /* those that configs/models lacks */
     const mx_yaml_node *systems; /* what is known of those that published */
-    char *key[MAX_ROWS];        /* of profiles made so far */
+    char *key[MAX_ROWS];         /* of profiles made so far */
     mx_profile *profile[MAX_ROWS];
     int n;
 } bench;
@@ -119,8 +119,12 @@ static mx_status make_profile(bench *b, const char *model, int64_t length, int64
     args[n++] = "dtype=bfloat16";
     if (layers)
         args[n++] = mx_arena_printf(&b->arena, "base_num_decoder_layers=%lld", (long long)layers);
-    mx_config_request q = {.schema = &mx_keys, .sections = ~0u, .user = "bench",
-                           .home = b->inv->home, .args = args, .n_args = n};
+    mx_config_request q = {.schema = &mx_keys,
+                           .sections = ~0u,
+                           .user = "bench",
+                           .home = b->inv->home,
+                           .args = args,
+                           .n_args = n};
     mx_config *c;
     mx_model_spec m = {0};
     MX_TRY(mx_config_load(&c, &q));
@@ -197,8 +201,8 @@ static void run_of(const bench *b, const csv *t, int row, mx_run_kind *r)
                        .again = -1,
                        .frozen = strcmp(cell(t, row, "task"), "lora") == 0,
                        .unfused = says(t, row, "eager") || trait(b, t, row, "unfused", 0) > 0,
-                       .overlap_tensor = says(t, row, "async TP") ||
-                                         trait(b, t, row, "overlap_tensor", 0) > 0,
+                       .overlap_tensor =
+                           says(t, row, "async TP") || trait(b, t, row, "overlap_tensor", 0) > 0,
                        .deduplicate = trait(b, t, row, "deduplicate", 0) > 0,
                        .attention_share = trait(b, t, row, "attention_share", 1),
                        .host_seconds = 1e-6 * trait(b, t, row, "host_us", 0),
@@ -300,8 +304,8 @@ static mx_status predict(bench *b, const csv *t, int row, prediction *out)
     for (char *s = name; *s; s++)
         *s = (char)tolower((unsigned char)*s);
     MX_TRY(mx_chip_read(&chip, b->inv->home, mx_config_text(b->inv->config, "chip_file"), name));
-    MX_TRY(mx_network_read(&network, b->inv->home,
-                           mx_config_text(b->inv->config, "network_file"), chip.network));
+    MX_TRY(mx_network_read(&network, b->inv->home, mx_config_text(b->inv->config, "network_file"),
+                           chip.network));
     layout_of(t, row, &l);
     run_of(b, t, row, &r);
     mx_cost_request q = {NULL, &l, &r, &chip, &network};
@@ -365,14 +369,15 @@ static void report(const mx_invocation *inv, const double *published, const doub
 static void print_row(const csv *t, int row, double published, const prediction *p)
 {
     const mx_step_time *s = &p->time;
-    printf("%-24s %6s %5s %-5s tp%-2s pp%-2s cp%-2s ep%-2s %9.4g %9.4g %+6.1f %%  %2.0f %2.0f %2.0f %2.0f  "
+    printf("%-24s %6s %5s %-5s tp%-2s pp%-2s cp%-2s ep%-2s %9.4g %9.4g %+6.1f %%  %2.0f %2.0f "
+           "%2.0f %2.0f  "
            "%4.0f GiB %-8.8s %.50s\n",
            cell(t, row, "model"), cell(t, row, "seq"), cell(t, row, "gpus"),
            cell(t, row, "precision"), cell(t, row, "tp"), cell(t, row, "pp"), cell(t, row, "cp"),
            cell(t, row, "ep"), published, p->tokens, 100 * (p->tokens / published - 1),
            100 * s->compute / s->seconds, 100 * s->network / s->seconds,
-           100 * s->bubble / s->seconds, 100 * s->optimizer / s->seconds,
-           p->memory.total / 0x1p30, p->remat, cell(t, row, "source"));
+           100 * s->bubble / s->seconds, 100 * s->optimizer / s->seconds, p->memory.total / 0x1p30,
+           p->remat, cell(t, row, "source"));
 }
 
 static mx_status run(mx_invocation *inv)
@@ -389,8 +394,9 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, mx_yaml_read(&b.arena, mx_config_text(inv->config, "systems"), &root));
     b.systems = root;
     MX_TRY_OUT(st, read_csv(t, mx_config_text(inv->config, "table"), &b.arena));
-    printf("%-24s %6s %5s %-21s %9s %9s %9s  percent of the step: compute, network, bubble, update\n",
-           "model", "tokens", "chips", "", "published", "predicted", "");
+    printf(
+        "%-24s %6s %5s %-21s %9s %9s %9s  percent of the step: compute, network, bubble, update\n",
+        "model", "tokens", "chips", "", "published", "predicted", "");
     for (int i = 0; i < t->n; i++) {
         prediction p = {0};
         mx_status row = predict(&b, t, i, &p);

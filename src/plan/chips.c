@@ -16,7 +16,10 @@ typedef struct {
     double scale, min, max; /* of the figure as it is written */
 } field;
 
-#define FIGURE(T, name, member, scale, min, max) {name, offsetof(T, member), scale, min, max}
+#define FIGURE(T, name, member, scale, min, max)                                                   \
+    {                                                                                              \
+        name, offsetof(T, member), scale, min, max                                                 \
+    }
 
 static const field chip_fields[] = {
     FIGURE(mx_chip, "memory_gib", memory_bytes, 0x1p30, 0.01, 1e5),
@@ -83,8 +86,10 @@ static mx_status read_rates(const char *file, const mx_yaml_node *map, double ou
         while (r < MX_RATES && strcmp(rate_names[r], v->key) != 0)
             r++;
         if (r == MX_RATES)
-            return mx_fail(MX_USAGE, "%s:%d: no rate for `%s`; there are float32, bfloat16, "
-                           "float8, int8 and float4", file, v->line, v->key);
+            return mx_fail(MX_USAGE,
+                           "%s:%d: no rate for `%s`; there are float32, bfloat16, "
+                           "float8, int8 and float4",
+                           file, v->line, v->key);
         MX_TRY(number(file, v, 1e-3, 1e6, &out[r]));
         out[r] *= 1e12;
     }
@@ -100,8 +105,10 @@ static mx_status read_attention(const char *file, const mx_yaml_node *map, mx_ch
         mx_curve *curve = &c->attention[k];
         int n = 0;
         if (!rate || rate->n != at->n)
-            return mx_fail(MX_USAGE, "%s:%d: attention: expected lists length, forward and "
-                           "backward of one size", file, map->line);
+            return mx_fail(MX_USAGE,
+                           "%s:%d: attention: expected lists length, forward and "
+                           "backward of one size",
+                           file, map->line);
         MX_TRY(numbers(file, at, 1, 1e9, curve->at, MX_CURVE_POINTS, &curve->n));
         MX_TRY(numbers(file, rate, 1e-6, 1e6, curve->rate, MX_CURVE_POINTS, &n));
         for (int i = 0; i < n; i++) {
@@ -160,8 +167,10 @@ static mx_status chip_entry(const char *file, const mx_yaml_node *v, mx_chip *c)
         return MX_OK;
     }
     return known ? MX_OK
-                 : mx_fail(MX_USAGE, "%s:%d: a chip has no `%s`; configs/chips.yml says what "
-                           "there is", file, v->line, v->key);
+                 : mx_fail(MX_USAGE,
+                           "%s:%d: a chip has no `%s`; configs/chips.yml says what "
+                           "there is",
+                           file, v->line, v->key);
 }
 
 /* ---- rows of a table ---- */
@@ -188,8 +197,8 @@ static mx_status unknown(const char *what, const char *name, const mx_yaml_node 
     mx_str near = {0};
     for (int i = 0; i < 3 && best[i]; i++)
         mx_str_addf(&near, "%s%s", i ? ", " : "", best[i]);
-    mx_status st = mx_fail(MX_USAGE, "no %s `%s`; the nearest are %s", what, name,
-                           mx_str_text(&near));
+    mx_status st =
+        mx_fail(MX_USAGE, "no %s `%s`; the nearest are %s", what, name, mx_str_text(&near));
     mx_str_fini(&near);
     return st;
 }
@@ -227,12 +236,16 @@ static mx_status lay_chip(mx_chip *c, const char *file, const mx_yaml_node *row)
     for (const mx_yaml_node *v = row->first; v; v = v->next)
         MX_TRY(chip_entry(file, v, c));
     if (c->memory_bytes <= 0 || c->bytes_per_second <= 0 || c->peak[MX_RATE_BF16] <= 0)
-        return mx_fail(MX_USAGE, "%s:%d: %s: a chip needs memory_gib, memory_gbs and tflops with "
-                       "bfloat16", file, row->line, row->key);
+        return mx_fail(MX_USAGE,
+                       "%s:%d: %s: a chip needs memory_gib, memory_gbs and tflops with "
+                       "bfloat16",
+                       file, row->line, row->key);
     for (int r = 0; r < MX_RATES; r++)
         if (c->sustained[r] > c->peak[r])
-            return mx_fail(MX_USAGE, "%s:%d: %s: sustained %s is %g TFLOP/s, more than the peak, "
-                           "%g", file, row->line, row->key, rate_names[r], c->sustained[r] / 1e12,
+            return mx_fail(MX_USAGE,
+                           "%s:%d: %s: sustained %s is %g TFLOP/s, more than the peak, "
+                           "%g",
+                           file, row->line, row->key, rate_names[r], c->sustained[r] / 1e12,
                            c->peak[r] / 1e12);
     return MX_OK;
 }
@@ -240,9 +253,8 @@ static mx_status lay_chip(mx_chip *c, const char *file, const mx_yaml_node *row)
 static void fill_in(mx_chip *c)
 {
     static const double share = 0.75; /* of the peak, where nothing is known of GEMMs */
-    double known = c->sustained[MX_RATE_BF16] > 0
-                       ? c->sustained[MX_RATE_BF16] / c->peak[MX_RATE_BF16]
-                       : share;
+    double known =
+        c->sustained[MX_RATE_BF16] > 0 ? c->sustained[MX_RATE_BF16] / c->peak[MX_RATE_BF16] : share;
     for (int r = 0; r < MX_RATES; r++)
         if (c->sustained[r] <= 0)
             c->sustained[r] = c->peak[r] * known;
@@ -253,7 +265,10 @@ mx_status mx_chip_read(mx_chip *out, const char *home, const char *file, const c
     tables t;
     bool found = false;
     mx_status st = open_tables(&t, home, "chips.yml", file);
-    *out = (mx_chip){.memory_share = 0.85, .k_half = 100, .launch_seconds = 1.5e-6, .units = 1,
+    *out = (mx_chip){.memory_share = 0.85,
+                     .k_half = 100,
+                     .launch_seconds = 1.5e-6,
+                     .units = 1,
                      .network = "pcie4 x 8, ethernet-100"};
     snprintf(out->name, sizeof out->name, "%s", name);
     for (int i = 0; i < t.n && !st; i++) {
@@ -319,13 +334,17 @@ static mx_status parse_levels(mx_network *w, const char *text)
         s += used;
         s += strspn(s, " ");
         if ((*s && *s != ',') || (chips == 0 && *s) || chips < 0)
-            return mx_fail(MX_USAGE, "network=%s: expected LINK x CHIPS, LINK: every level but "
-                           "the last says how many chips it joins", text);
+            return mx_fail(MX_USAGE,
+                           "network=%s: expected LINK x CHIPS, LINK: every level but "
+                           "the last says how many chips it joins",
+                           text);
         s += *s == ',';
         l->chips = chips;
         if (w->n && chips && chips <= w->level[w->n - 1].chips)
-            return mx_fail(MX_USAGE, "network=%s: each level must join more chips than the one "
-                           "inside it", text);
+            return mx_fail(MX_USAGE,
+                           "network=%s: each level must join more chips than the one "
+                           "inside it",
+                           text);
         w->n++;
     }
     return w->n ? MX_OK : mx_fail(MX_USAGE, "network: expected LINK x CHIPS, LINK");

@@ -11,7 +11,14 @@
 #include "base/yaml.h"
 
 /* What operands are multiplied in. */
-typedef enum { MX_RATE_F32, MX_RATE_BF16, MX_RATE_FP8, MX_RATE_INT8, MX_RATE_FP4, MX_RATES } mx_rate;
+typedef enum {
+    MX_RATE_F32,
+    MX_RATE_BF16,
+    MX_RATE_FP8,
+    MX_RATE_INT8,
+    MX_RATE_FP4,
+    MX_RATES
+} mx_rate;
 
 enum { MX_CURVE_POINTS = 16, MX_GEMM_POINTS = 64, MX_LEVELS = 2 };
 
@@ -40,7 +47,7 @@ typedef struct {
 /* One level of a network, from the inside out. */
 typedef struct {
     char name[32];
-    int64_t chips; /* that it joins; the last joins any number */
+    int64_t chips;           /* that it joins; the last joins any number */
     double bytes_per_second; /* per chip and direction, as large collectives reach it */
     double latency;          /* seconds, of a step of a ring */
 } mx_level;

@@ -84,8 +84,7 @@ static void expert_gemm(layer *l, const mx_profile_gemm *g)
     double rows = l->tokens * g->rows * et / (double)(o->sequence || et > 1 ? o->tensor : 1);
     rows = o->tensor > 1 && et == 1 ? l->tokens * g->rows / (double)o->tensor : rows;
     time_gemm(l, (mx_gemm_shape){rows / here, g->cut == MX_GEMM_COLUMN ? g->n / et : g->n,
-                                 g->cut == MX_GEMM_ROW ? g->k / et : g->k, here,
-                                 l->q->run->rate});
+                                 g->cut == MX_GEMM_ROW ? g->k / et : g->k, here, l->q->run->rate});
 }
 
 /* Of the copies of a row that cross nodes, the part that is left when each node gets one. */
@@ -158,8 +157,7 @@ static void stream(layer *l, const mx_profile_passes *p)
 {
     double times = l->q->run->unfused ? UNFUSED : 1;
     for (int pass = 0; pass < 2; pass++)
-        l->to->stream[pass] += mx_stream_seconds(l->q->chip,
-                                                 times * cut_bytes(l, p->stream[pass]),
+        l->to->stream[pass] += mx_stream_seconds(l->q->chip, times * cut_bytes(l, p->stream[pass]),
                                                  times * p->kernels[pass]);
     l->to->saved_bytes = cut_bytes(l, p->saved);
 }
@@ -294,8 +292,8 @@ mx_rank_weights mx_rank_weights_of(const mx_cost_request *q)
     }
     w.ends = o->stage > 1 ? fmax(p->embedding, p->head) / t
                           : (p->embedding + (p->tied ? 0 : p->head)) / t;
-    double spread = (double)(o->tensor * o->context * o->data) /
-                    (double)(o->expert * o->expert_tensor);
+    double spread =
+        (double)(o->tensor * o->context * o->data) / (double)(o->expert * o->expert_tensor);
     w.dense_kept = w.dense / cut;
     w.ends_kept = w.ends / cut;
     w.expert_kept = w.expert / (o->shard > 1 ? fmin(spread, cut) : 1);
@@ -330,8 +328,7 @@ mx_rank_memory mx_rank_memory_of(const mx_cost_request *q, const mx_layer_costs 
         const mx_profile_work *work = &p->kind[k].work;
         saved += p->kind[k].layers / (double)o->stage * c->kind[k].saved_bytes;
         largest = fmax(largest, work->weights_cut / (double)o->tensor + work->weights_whole +
-                                    work->weights_expert /
-                                        (double)(o->expert * o->expert_tensor));
+                                    work->weights_expert / (double)(o->expert * o->expert_tensor));
     }
     m.activations = saved * most_in_flight(o) + tokens * p->working / (double)o->tensor;
     /* two layers of gathered weights, and the gradient of one on its way out */

@@ -19,15 +19,15 @@
 
 /* How a run computes, beside its layout. */
 typedef struct {
-    mx_rate rate;            /* of the layers' GEMMs; the head multiplies in bf16 at most */
-    double rate_share;       /* of the table's sustained rate, for a slower recipe; 0: 1 */
-    double again;            /* FLOPs computed again; < 0: as the profile's program does */
-    bool frozen;             /* adapters are trained: no gradients of weights */
-    bool unfused;            /* every elementwise op alone */
-    bool overlap_tensor;     /* GEMMs in pieces, whose collectives run beside the next piece */
-    bool deduplicate;        /* a row goes once to each node that has experts for it */
-    double attention_share;  /* of the curve's rate, for an older kernel; 0: 1 */
-    double host_seconds;     /* per kernel, to launch it from the host; 0: CUDA graphs, none */
+    mx_rate rate;           /* of the layers' GEMMs; the head multiplies in bf16 at most */
+    double rate_share;      /* of the table's sustained rate, for a slower recipe; 0: 1 */
+    double again;           /* FLOPs computed again; < 0: as the profile's program does */
+    bool frozen;            /* adapters are trained: no gradients of weights */
+    bool unfused;           /* every elementwise op alone */
+    bool overlap_tensor;    /* GEMMs in pieces, whose collectives run beside the next piece */
+    bool deduplicate;       /* a row goes once to each node that has experts for it */
+    double attention_share; /* of the curve's rate, for an older kernel; 0: 1 */
+    double host_seconds;    /* per kernel, to launch it from the host; 0: CUDA graphs, none */
     /* bytes per parameter: weight, its copy for GEMMs, gradient, optimizer state; and what an
      * update reads and writes */
     double weight_bytes, copy_bytes, gradient_bytes, state_bytes, update_bytes;
@@ -44,8 +44,8 @@ typedef struct {
 /* A layer, or the embedding, or the head: of one microbatch. Forward, backward. */
 typedef struct {
     double gemm[2], attention[2], stream[2]; /* seconds */
-    double exposed[2];  /* collectives that kernels wait for: tensor, context, expert */
-    double hidden[2];   /* collectives that run beside kernels */
+    double exposed[2];         /* collectives that kernels wait for: tensor, context, expert */
+    double hidden[2];          /* collectives that run beside kernels */
     double gather[2], scatter; /* of weights and their gradients (fsdp) */
     double saved_bytes;        /* kept for the backward pass */
 } mx_layer_cost;
@@ -60,8 +60,8 @@ double mx_layer_seconds(const mx_layer_cost *c, int pass); /* kernels and what t
 
 /* Parameters that a rank of the middle of a stage computes with, and keeps state of. */
 typedef struct {
-    double dense, expert;             /* of its layers, after tensor, expert and stage */
-    double ends;                      /* of embedding and head, on a rank that has them */
+    double dense, expert;                      /* of its layers, after tensor, expert and stage */
+    double ends;                               /* of embedding and head, on a rank that has them */
     double dense_kept, expert_kept, ends_kept; /* of those, what it holds between steps */
 } mx_rank_weights;
 mx_rank_weights mx_rank_weights_of(const mx_cost_request *q);

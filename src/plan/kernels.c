@@ -7,8 +7,11 @@ enum { TILE_M = 128, TILE_N = 256 };
 
 static double operand_bytes(mx_rate r)
 {
-    static const double bytes[MX_RATES] = {[MX_RATE_F32] = 4, [MX_RATE_BF16] = 2, [MX_RATE_FP8] = 1,
-                                           [MX_RATE_INT8] = 1, [MX_RATE_FP4] = 0.5};
+    static const double bytes[MX_RATES] = {[MX_RATE_F32] = 4,
+                                           [MX_RATE_BF16] = 2,
+                                           [MX_RATE_FP8] = 1,
+                                           [MX_RATE_INT8] = 1,
+                                           [MX_RATE_FP4] = 0.5};
     return bytes[r];
 }
 
@@ -51,11 +54,12 @@ double mx_attention_seconds(const mx_chip *c, double flops, double length, doubl
     static const double share[2][2] = {{0.70, 1.0}, {0.54, 0.84}}; /* at 2k and from 32k on */
     const mx_curve *curve = &c->attention[backward];
     double w = fmin(fmax(log2(length / 2048) / 4, 0), 1);
-    double rate = curve->n ? mx_curve_at(curve, length)
-                           : c->sustained[MX_RATE_BF16] *
-                                 (share[backward][0] + w * (share[backward][1] - share[backward][0]));
-    double fill = head_dim < 128 ? pow(head_dim / 128, backward ? 0.2 : 0.4)
-                                 : pow(128 / head_dim, 0.3);
+    double rate = curve->n
+                      ? mx_curve_at(curve, length)
+                      : c->sustained[MX_RATE_BF16] *
+                            (share[backward][0] + w * (share[backward][1] - share[backward][0]));
+    double fill =
+        head_dim < 128 ? pow(head_dim / 128, backward ? 0.2 : 0.4) : pow(128 / head_dim, 0.3);
     return flops / (rate * fill) + c->launch_seconds;
 }
 

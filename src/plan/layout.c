@@ -3,12 +3,14 @@
 
 const char *mx_group_name(mx_group g)
 {
-    static const char *const names[MX_GROUPS] = {
-        [MX_GROUP_TENSOR] = "tensor",   [MX_GROUP_CONTEXT] = "context",
-        [MX_GROUP_SHARD] = "fsdp",      [MX_GROUP_REPLICA] = "data",
-        [MX_GROUP_STAGE] = "stage",     [MX_GROUP_EXPERT] = "expert",
-        [MX_GROUP_EXPERT_TENSOR] = "expert tensor",
-        [MX_GROUP_EXPERT_REPLICA] = "data of experts"};
+    static const char *const names[MX_GROUPS] = {[MX_GROUP_TENSOR] = "tensor",
+                                                 [MX_GROUP_CONTEXT] = "context",
+                                                 [MX_GROUP_SHARD] = "fsdp",
+                                                 [MX_GROUP_REPLICA] = "data",
+                                                 [MX_GROUP_STAGE] = "stage",
+                                                 [MX_GROUP_EXPERT] = "expert",
+                                                 [MX_GROUP_EXPERT_TENSOR] = "expert tensor",
+                                                 [MX_GROUP_EXPERT_REPLICA] = "data of experts"};
     return names[g];
 }
 
@@ -51,8 +53,11 @@ void mx_layout_print(const mx_layout *l, mx_str *out)
     const struct {
         const char *name;
         int64_t degree;
-    } axes[] = {{"data", l->data / l->shard}, {"stage", l->stage}, {"fsdp", l->shard},
-                {"context", l->context}, {l->sequence ? "sequence" : "tensor", l->tensor},
+    } axes[] = {{"data", l->data / l->shard},
+                {"stage", l->stage},
+                {"fsdp", l->shard},
+                {"context", l->context},
+                {l->sequence ? "sequence" : "tensor", l->tensor},
                 {"expert", l->expert}};
     bool first = true;
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)

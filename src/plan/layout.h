@@ -13,18 +13,25 @@
 typedef struct {
     int64_t chips;
     int64_t tensor, context, stage, data; /* their product is chips */
-    int64_t shard;         /* data ranks over which parameters are cut (FSDP); 1: none */
-    bool sequence;         /* norms and residuals are cut by tensor as well */
-    bool shard_optimizer;  /* replicas each update a part (ZeRO-1) */
+    int64_t shard;        /* data ranks over which parameters are cut (FSDP); 1: none */
+    bool sequence;        /* norms and residuals are cut by tensor as well */
+    bool shard_optimizer; /* replicas each update a part (ZeRO-1) */
     int64_t expert, expert_tensor;
-    int64_t chunks;        /* of a stage's layers, for the interleaved schedule; 1: 1F1B */
+    int64_t chunks; /* of a stage's layers, for the interleaved schedule; 1: 1F1B */
     int64_t microbatch, n_microbatches; /* sequences; of a data rank, per update */
-    int64_t per_node;      /* chips that share the innermost links */
+    int64_t per_node;                   /* chips that share the innermost links */
 } mx_layout;
 
 typedef enum {
-    MX_GROUP_TENSOR, MX_GROUP_CONTEXT, MX_GROUP_SHARD, MX_GROUP_REPLICA, MX_GROUP_STAGE,
-    MX_GROUP_EXPERT, MX_GROUP_EXPERT_TENSOR, MX_GROUP_EXPERT_REPLICA, MX_GROUPS
+    MX_GROUP_TENSOR,
+    MX_GROUP_CONTEXT,
+    MX_GROUP_SHARD,
+    MX_GROUP_REPLICA,
+    MX_GROUP_STAGE,
+    MX_GROUP_EXPERT,
+    MX_GROUP_EXPERT_TENSOR,
+    MX_GROUP_EXPERT_REPLICA,
+    MX_GROUPS
 } mx_group;
 const char *mx_group_name(mx_group g);
 /* The ranks of a group and how many of them share the innermost links. */

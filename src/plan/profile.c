@@ -113,8 +113,7 @@ static void see_grouped(walk *w, int layer, const mx_node *n)
         return;
     double rows = (double)n->type.dim[0] / w->tokens, out = last_dim(&n->type);
     double k = (double)weight->type.dim[1] * (double)weight->type.dim[2] / out;
-    mx_profile_gemm g = {.rows = rows, .n = out, .k = k,
-                         .experts = (double)weight->type.dim[0]};
+    mx_profile_gemm g = {.rows = rows, .n = out, .k = k, .experts = (double)weight->type.dim[0]};
     g.cut = cut_of(w, weight, out, true);
     w->work[layer].top_k = rows;
     w->work[layer].experts = g.experts;
@@ -125,8 +124,10 @@ static void see_attention(walk *w, int layer, const mx_node *n)
 {
     mx_profile_work *work = &w->work[layer];
     const mx_type *q = &n->in[0]->type, *k = &n->in[1]->type, *v = &n->in[2]->type;
-    mx_profile_attention a = {.heads = (double)q->dim[2], .kv_heads = (double)k->dim[2],
-                              .d_qk = (double)q->dim[3], .d_v = (double)v->dim[3],
+    mx_profile_attention a = {.heads = (double)q->dim[2],
+                              .kv_heads = (double)k->dim[2],
+                              .d_qk = (double)q->dim[3],
+                              .d_v = (double)v->dim[3],
                               .flops = mx_node_cost(n).flops / w->tokens};
     a.keys = a.flops / (2 * a.heads * (a.d_qk + a.d_v));
     if (work->n_attention < MX_PROFILE_ATTENTIONS)
@@ -144,9 +145,9 @@ static void see_variable(walk *w, mx_profile *p, int layer, const mx_node *n)
     if (layer < 0)
         return;
     mx_profile_work *work = &w->work[layer];
-    *(expert                 ? &work->weights_expert
-      : cut_dims(w, n) != 0  ? &work->weights_cut
-                             : &work->weights_whole) += size;
+    *(expert                ? &work->weights_expert
+      : cut_dims(w, n) != 0 ? &work->weights_cut
+                            : &work->weights_whole) += size;
 }
 
 static void see(walk *w, mx_profile *p, const mx_node *n)
@@ -177,8 +178,10 @@ static mx_status name_kinds(mx_profile *p, const walk *w)
         while (k < p->n_kinds && memcmp(&p->kind[k].work, &w->work[l], sizeof w->work[l]) != 0)
             k++;
         if (k == MX_PROFILE_KINDS)
-            return mx_fail(MX_USAGE, "the model has layers of more than %d kinds, which a plan for "
-                           "a mesh cannot take", MX_PROFILE_KINDS);
+            return mx_fail(MX_USAGE,
+                           "the model has layers of more than %d kinds, which a plan for "
+                           "a mesh cannot take",
+                           MX_PROFILE_KINDS);
         if (k == p->n_kinds)
             p->kind[p->n_kinds++].work = w->work[l];
         p->kind[k].layers++;
@@ -193,13 +196,15 @@ mx_status mx_profile_model(mx_profile *p, const mx_model_spec *m, int64_t length
     mx_graph g;
     mx_build b;
     walk *w = MX_NEW(&arena, walk);
-    *p = (mx_profile){.width = (double)m->summary.d_model, .vocab = (double)m->summary.vocab,
-                      .length = (double)length, .tied = m->summary.tied};
+    *p = (mx_profile){.width = (double)m->summary.d_model,
+                      .vocab = (double)m->summary.vocab,
+                      .length = (double)length,
+                      .tied = m->summary.tied};
     mx_graph_init(&g);
     w->tokens = (double)length;
     mx_axis_rules_init(&w->rules);
-    mx_head head = mx_model_build(&g, m, (mx_model_shape){.batch = 1, .seq = length,
-                                                           .training = true}, &b);
+    mx_head head =
+        mx_model_build(&g, m, (mx_model_shape){.batch = 1, .seq = length, .training = true}, &b);
     mx_status st = mx_graph_check(&g);
     for (int i = 0; i < g.n_nodes && !st; i++)
         see(w, p, g.node[i]);
@@ -259,8 +264,7 @@ static void see_stream(const mx_profile *p, mx_profile_passes *s, const mx_node 
     s->kernels[pass] += 1;
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i] && !weight_of(n->in[i]))
-            add_bytes(p, &s->stream[pass], &n->in[i]->type,
-                      (double)mx_type_bytes(&n->in[i]->type));
+            add_bytes(p, &s->stream[pass], &n->in[i]->type, (double)mx_type_bytes(&n->in[i]->type));
     for (int k = 0; k < n->n_out; k++) {
         const mx_type *t = mx_node_type(n, k);
         add_bytes(p, &s->stream[pass], t, (double)mx_type_bytes(t));
@@ -283,8 +287,7 @@ static void see_saved(const mx_profile *p, mx_profile_passes *s, const mx_progra
         const mx_place *q = mx_program_place(program, n, k);
         bool own = q->root == n && q->out == k && q->offset >= 0 && !q->hosted;
         if (own && q->first < loss && q->last > loss && n->op->kind != MX_SOURCE)
-            add_bytes(p, &s->saved, mx_node_type(n, k),
-                      (double)mx_type_bytes(mx_node_type(n, k)));
+            add_bytes(p, &s->saved, mx_node_type(n, k), (double)mx_type_bytes(mx_node_type(n, k)));
     }
 }
 

@@ -17,7 +17,8 @@ enum { MX_PROFILE_GEMMS = 24, MX_PROFILE_KINDS = 16, MX_PROFILE_ATTENTIONS = 4 }
 
 typedef enum { MX_GEMM_WHOLE, MX_GEMM_COLUMN, MX_GEMM_ROW } mx_gemm_cut;
 
-/* (rows x tokens, k) x (k, n). Those that read one input are one GEMM, as the program merges them. */
+/* (rows x tokens, k) x (k, n). Those that read one input are one GEMM, as the program merges them.
+ */
 typedef struct {
     double rows, n, k; /* rows per token: 1, or how many experts a token goes to */
     double experts;    /* 0: dense */
@@ -40,9 +41,9 @@ typedef struct {
     int n_gemm;
     mx_profile_attention attention[MX_PROFILE_ATTENTIONS];
     int n_attention;
-    double recurrent_flops, recurrent_bytes;              /* delta rule and convolution, forward */
-    double weights_cut, weights_whole, weights_expert;    /* numbers of parameters */
-    double top_k, experts;                                /* 0: dense */
+    double recurrent_flops, recurrent_bytes;           /* delta rule and convolution, forward */
+    double weights_cut, weights_whole, weights_expert; /* numbers of parameters */
+    double top_k, experts;                             /* 0: dense */
 } mx_profile_work;
 
 /* From a compiled program; per token. */

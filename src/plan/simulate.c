@@ -28,9 +28,9 @@ void mx_trace_fini(mx_trace *t)
 typedef struct {
     const mx_cost_request *q;
     const mx_layer_costs *c;
-    int n_chunks;      /* of all stages */
+    int n_chunks; /* of all stages */
     mx_trace *trace;
-    double kernels;    /* seconds so far, by the last pass */
+    double kernels; /* seconds so far, by the last pass */
 } engine;
 
 /* Layers [first, end) of a chunk. Where they do not divide, those at the ends have one less: they
@@ -86,8 +86,8 @@ static double slowed(const mx_chip *c, double kernels, double comm)
     return kernels + fmin(kernels, comm) * taken;
 }
 
-static void note_event(const engine *e, const char *what, int layer, mx_stream stream,
-                       double start, double end)
+static void note_event(const engine *e, const char *what, int layer, mx_stream stream, double start,
+                       double end)
 {
     mx_event ev = {.stream = stream, .start = start, .end = end};
     if (layer >= 0)
@@ -139,10 +139,10 @@ typedef struct {
 typedef struct {
     engine *e;
     int p, v, m;
-    double *end[2];      /* of chunk (of all) x microbatch; < 0: not yet */
-    double *seconds[2];  /* of a chunk */
-    double hop;          /* from stage to stage */
-    action **list;       /* by stage */
+    double *end[2];     /* of chunk (of all) x microbatch; < 0: not yet */
+    double *seconds[2]; /* of a chunk */
+    double hop;         /* from stage to stage */
+    action **list;      /* by stage */
     int *next;
     double *free_at, *busy;
 } pipeline;
@@ -177,9 +177,10 @@ static double ready(const pipeline *l, int stage, action a)
 {
     int j = a.chunk * l->p + stage, n = l->p * l->v;
     if (!a.pass)
-        return j == 0                                  ? 0
-               : l->end[0][(j - 1) * l->m + a.micro] < 0 ? -1
-                                                        : l->end[0][(j - 1) * l->m + a.micro] + l->hop;
+        return j == 0 ? 0
+               : l->end[0][(j - 1) * l->m + a.micro] < 0
+                   ? -1
+                   : l->end[0][(j - 1) * l->m + a.micro] + l->hop;
     double own = l->end[0][j * l->m + a.micro];
     if (own < 0 || j == n - 1)
         return own;
@@ -235,8 +236,7 @@ static void pipeline_init(pipeline *l, engine *e, mx_arena *a)
     int chunks = l->p * l->v;
     double bytes = (double)o->microbatch * e->q->profile->length / (double)o->context *
                    e->q->profile->width * 2 / (o->sequence ? (double)o->tensor : 1);
-    l->hop = mx_traffic_seconds(e->q->network, MX_SEND, bytes,
-                                mx_layout_span(o, MX_GROUP_STAGE));
+    l->hop = mx_traffic_seconds(e->q->network, MX_SEND, bytes, mx_layout_span(o, MX_GROUP_STAGE));
     for (int pass = 0; pass < 2; pass++) {
         l->end[pass] = MX_NEW_N(a, double, chunks * l->m);
         l->seconds[pass] = MX_NEW_N(a, double, chunks);
@@ -309,15 +309,15 @@ static double run_update(const mx_cost_request *q, double window)
     if (r->frozen)
         return 0;
     double dense = w.dense_kept + w.ends_kept, expert = w.expert_kept;
-    double sums = mx_traffic_seconds(q->network, MX_REDUCE_SCATTER, dense * r->gradient_bytes,
-                                     replicas) +
-                  mx_traffic_seconds(q->network, MX_REDUCE_SCATTER, expert * r->gradient_bytes,
-                                     experts);
-    double back = mx_traffic_seconds(q->network, MX_ALL_GATHER,
-                                     dense * (o->shard_optimizer ? 2 : r->gradient_bytes), replicas) +
-                  mx_traffic_seconds(q->network, MX_ALL_GATHER, expert * 2, experts);
-    double mine = o->shard_optimizer ? dense / replicas.size + expert / experts.size
-                                     : dense + expert;
+    double sums =
+        mx_traffic_seconds(q->network, MX_REDUCE_SCATTER, dense * r->gradient_bytes, replicas) +
+        mx_traffic_seconds(q->network, MX_REDUCE_SCATTER, expert * r->gradient_bytes, experts);
+    double back =
+        mx_traffic_seconds(q->network, MX_ALL_GATHER,
+                           dense * (o->shard_optimizer ? 2 : r->gradient_bytes), replicas) +
+        mx_traffic_seconds(q->network, MX_ALL_GATHER, expert * 2, experts);
+    double mine =
+        o->shard_optimizer ? dense / replicas.size + expert / experts.size : dense + expert;
     double exposed = fmax(sums * 0.1, sums - window) + fmax(back * 0.1, back - window / 2);
     return exposed + mx_stream_seconds(q->chip, mine * r->update_bytes, 0);
 }

@@ -27,12 +27,12 @@ void mx_trace_add(mx_trace *t, mx_event e); /* t may be NULL */
 void mx_trace_fini(mx_trace *t);
 
 typedef struct {
-    double seconds;      /* of an update */
-    double compute;      /* of which kernels, on the busiest stage */
-    double network;      /* waiting for collectives */
-    double bubble;       /* waiting for other stages */
-    double optimizer;    /* update and what is left of summing gradients */
-    double stragglers;   /* waiting for the slowest of all nodes */
+    double seconds;    /* of an update */
+    double compute;    /* of which kernels, on the busiest stage */
+    double network;    /* waiting for collectives */
+    double bubble;     /* waiting for other stages */
+    double optimizer;  /* update and what is left of summing gradients */
+    double stragglers; /* waiting for the slowest of all nodes */
 } mx_step_time;
 
 /* trace: NULL, or where the events go. */
