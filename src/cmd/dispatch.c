@@ -15,6 +15,7 @@
 
 #include "base/reserve.h"
 #include "base/signals.h"
+#include "train/mesh_config.h"
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -205,6 +206,20 @@ static mx_status find_file(command *c, const char *home)
     return st;
 }
 
+/* A verb that knows no meshes must not pass over keys that ask for one. */
+static mx_status check_mesh(const mx_verb *v, const mx_config *c)
+{
+    mx_mesh_plan mesh = {0};
+    if (v->on_meshes || !(v->sections & MX_TAKES(PARALLEL)))
+        return MX_OK;
+    mx_status st = mx_mesh_configure(&mesh, c, 1);
+    if (!st && mesh.ranks > 1)
+        st = mx_fail(MX_USAGE, "%d ranks are asked for, and `maxc %s` runs on one device; leave "
+                     "mesh, the degrees and virtual_ranks out", mesh.ranks, v->name);
+    mx_mesh_plan_fini(&mesh);
+    return st;
+}
+
 static mx_status run_verb(command *c, int argc, char **argv, char **environment)
 {
     char home[4096];
@@ -240,6 +255,8 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
         MX_TRY(mx_config_load(&config, &request));
     inv.config = config;
     mx_status st = mx_memory_check();
+    if (!st)
+        st = check_mesh(c->verb, config);
     if (!st)
         st = c->verb->run(&inv);
     mx_config_free(config);

@@ -172,7 +172,7 @@ static mx_status run(mx_invocation *inv)
     mx_status st = mx_model_open(&m, c, model_path(inv));
     if (st)
         return st;
-    MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, 1, &arena));
+    MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, (mx_programs_ranks){1, 1, NULL}, &arena));
     MX_TRY_OUT(st, device_of(inv, &d, &room, &q.options.compile.n_threads));
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &d));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;

@@ -33,6 +33,7 @@ struct mx_verb {
     const char *help;  /* further paragraphs, or NULL */
     int min_args, max_args;
     bool takes_file;    /* an argument that ends in .yml or .yaml is the configuration file */
+    bool on_meshes;     /* it can run on a mesh; others refuse keys that ask for one */
     bool takes_no_keys; /* no configuration is read at all (help) */
     unsigned sections;  /* MX_TAKES(...) | ...: keys of the schema it accepts as arguments */
     const mx_key *keys; /* keys of its own, ending with a NULL name; NULL for none */

@@ -65,13 +65,13 @@ void mx_placement_print(mx_str *s, const mx_type *whole, const mx_placement *p);
 /* Elements [from, from + n) of a dim. */
 typedef struct {
     int64_t from, n;
-} mx_run;
+} mx_cut_run;
 enum { MX_MAX_RUNS = MX_MAX_BLOCKS };
 
 /* What a rank has of a dim, in the order in which it lies; gives their number. Where the last piece
  * was rounded up the runs hold fewer elements than the local dim, whose end is padding. Not for
  * rows of experts. */
-int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_run *out);
+int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_cut_run *out);
 /* Where its first run begins. */
 int64_t mx_cut_from(const mx_mesh *m, int rank, const mx_cut *c, int64_t size);
 /* Where in the whole dim local element i is; -1: padding. */
@@ -81,8 +81,9 @@ int64_t mx_cut_index(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, 
 typedef struct mx_box {
     mx_type whole;
     mx_placement at;
+    bool first; /* of the ranks that have the same part, this is the first: its numbers count */
     int n_runs[MX_MAX_DIMS];
-    mx_run run[MX_MAX_DIMS][MX_MAX_RUNS];
+    mx_cut_run run[MX_MAX_DIMS][MX_MAX_RUNS];
 } mx_box;
 mx_box mx_box_of(const mx_mesh *m, int rank, const mx_type *whole, const mx_placement *p);
 /* The place in the whole tensor of element i of this rank's, of type `local`, both row-major; -1:

@@ -52,8 +52,8 @@ static mx_node *features(mx_graph *g, const gemma3_vision *c, const mx_build *b)
     mx_node *x = mx_pool_patches(g, tower(g, &c->vit, b), pool_side(c));
     mx_scope(g, "multi_modal_projector");
     x = mx_rms_norm(g, x, "mm_soft_emb_norm", c->vit.eps, true);
-    mx_node *w = mx_param(g, "mm_input_projection_weight", MX_SHAPE(c->vit.d, c->text.d), "mlp,embed",
-                          MX_NORMAL(b->init_scale));
+    mx_node *w = mx_param(g, "mm_input_projection_weight", MX_SHAPE(c->vit.d, c->text.d),
+                          "mlp,embed", MX_NORMAL(b->init_scale));
     x = mx_matmul(g, "*d,df->*f", x, w);
     x = mx_reshape(g, x, MX_SHAPE(x->type.dim[0] * x->type.dim[1], c->text.d));
     return mx_scope_end(g, x);

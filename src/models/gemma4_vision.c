@@ -105,8 +105,8 @@ static mx_node *embeddings(mx_graph *g, const gemma4_vision *c, const mx_build *
     mx_scope(g, "patch_embedder");
     mx_node *x = mx_affine(g, p->patches, 2, -1);
     x = mx_linear(g, b, x, "input_proj", c->d, "embed,", false);
-    mx_node *table = mx_param(g, "position_embedding_table", MX_SHAPE(2, c->positions, c->d), ",,embed",
-                              MX_ONES);
+    mx_node *table = mx_param(g, "position_embedding_table", MX_SHAPE(2, c->positions, c->d),
+                              ",,embed", MX_ONES);
     table = mx_reshape(g, table, MX_SHAPE(2 * c->positions, c->d));
     x = mx_add(g, x, place_of(g, table, p->column, 0));
     return mx_scope_end(g, mx_add(g, x, place_of(g, table, p->row, c->positions)));

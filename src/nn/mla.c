@@ -83,8 +83,8 @@ mx_node *mx_mla_attend(mx_graph *g, mx_build *b, mx_node *x, mx_node *q_latent, 
 {
     int64_t B = b->batch, S = b->seq, H = heads, d = x->type.dim[2];
     query_parts q = query(g, b, q_latent, m, H, t);
-    mx_node *kv = mx_linear(g, b, x, "kv_a_proj_with_mqa", m->kv_rank + m->rope, "kv_lora_up_proj,embed",
-                            m->bias);
+    mx_node *kv = mx_linear(g, b, x, "kv_a_proj_with_mqa", m->kv_rank + m->rope,
+                            "kv_lora_up_proj,embed", m->bias);
     kv = mx_split(g, mx_name(g, "mla_kv", kv), 2, (int64_t[]){m->kv_rank, m->rope});
     mx_node *k_rope = mx_reshape(g, mx_output(g, kv, 1), MX_SHAPE(B, S, 1, m->rope));
     k_rope = mx_rope_apply(g, k_rope, t);

@@ -240,6 +240,7 @@ static const mx_attr_field fields[] = {
     {0},
 };
 
+enum { N_IN = MX_ATTN_N_IN };
 #define NONE {.absent = true}
 #define SEGMENTS {2, {2, 6}, MX_I32, 0, 2}
 const mx_op mx_op_attention = {
@@ -263,14 +264,14 @@ const mx_op mx_op_attention = {
     .work_bytes = forward_work,
     .gpu_work_bytes = forward_gpu_work,
     .cases = (const mx_case[]){
-        {MX_ATTN_N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 6}}, NONE, NONE, NONE, NONE,
+        {N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 6}}, NONE, NONE, NONE, NONE,
                 NONE, NONE, NONE, NONE},
          &(mx_attention_attr){.causal = true, .scale = 0.5}},
-        {MX_ATTN_N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, SEGMENTS,
+        {N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, SEGMENTS,
                 SEGMENTS, SEGMENTS, SEGMENTS, {1, {4}}, NONE},
          &(mx_attention_attr){.causal = true, .window = 3, .softcap = 2, .scale = 0.7}},
         /* A query that sees nothing has no logarithm: the sinks are always there. */
-        {MX_ATTN_N_IN, {{4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, NONE, NONE,
+        {N_IN, {{4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, NONE, NONE,
                 NONE, NONE, {1, {2}}, {3, {2, 6, 3}, MX_I32, 0, 6}},
          &(mx_attention_attr){.chunk = 4, .scale = 0.7}},
         {0}},

@@ -25,8 +25,9 @@ static inline void mx_grouped_check(mx_graph *g, const mx_node *n, int64_t exper
                              (long long)experts, (long long)experts + 1);
 }
 
-/* On a mesh: how rows that were sorted by expert lie for experts that are cut so. Each rank then has
- * the rows of its own experts from everywhere; where that cannot be, the experts become whole. */
+/* On a mesh: how rows that were sorted by expert lie for experts that are cut so. Each rank then
+ * has the rows of its own experts from everywhere; where that cannot be, the experts become whole.
+ */
 mx_cut mx_grouped_rows(const mx_partition_call *p, const mx_cut *rows, mx_cut *experts);
 
 #endif

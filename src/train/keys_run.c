@@ -211,6 +211,8 @@ const mx_key mx_keys_run[] = {
      0},
     {"mesh", TEXT, PARALLEL, "", 0, "the mesh in short, fsdp=4,tensor=2; overrides the degrees", 0,
      0},
+    {"virtual_ranks", INT, PARALLEL, "0", "0..1024",
+     "ranks inside this process, as threads; 0: as many as the mesh has", 0, 0},
     {"logical_axis_rules", RULES, PARALLEL, "", 0,
      "[logical axis, [mesh axes]]; replaces the default rule of that name", 0, 0},
     {"override_logical_axis_rules", BOOL, PARALLEL, "false", 0,

@@ -88,16 +88,40 @@ static void end(void *ctx, const char *why)
     _exit(MX_DEVICE);
 }
 
+/* On a mesh ranks that differ only in axes that do not share rows have the same ones. */
+static void share_rows(mx_run *r)
+{
+    r->data_rank = r->launch.rank;
+    r->data_ranks = r->launch.size;
+    if (!r->seat)
+        return;
+    mx_axis_set rows = mx_mesh_rows(r->seat->mesh);
+    r->data_rank = mx_mesh_index(&r->seat->mesh->mesh, r->seat->rank, rows);
+    r->data_ranks = mx_mesh_size(&r->seat->mesh->mesh, rows);
+}
+
 mx_status mx_run_ranks_find(mx_run *r)
 {
-    MX_TRY(mx_launch_find(&r->launch, getenv));
+    if (r->seat)
+        r->launch = (mx_launch){.rank = r->seat->rank, .size = r->seat->mesh->ranks};
+    else
+        MX_TRY(mx_launch_find(&r->launch, getenv));
     r->leads = r->launch.rank == 0;
+    share_rows(r);
     return MX_OK;
+}
+
+static mx_status open_virtual(mx_run *r)
+{
+    MX_TRY(mx_local_comm_open(&r->comm, r->seat->world, r->seat->rank));
+    return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }
 
 mx_status mx_run_ranks_open(mx_run *r)
 {
     const mx_config *c = r->c;
+    if (r->seat)
+        return open_virtual(r);
     mx_coord_options o = {
         .join_timeout_s = mx_config_float(c, "distributed_initialization_timeout"),
         .heartbeat_timeout_s = mx_config_float(c, "heartbeat_timeout_seconds"),

@@ -16,8 +16,10 @@ static const double H100_BF16_FLOPS = 989e12;
 
 static mx_status open_session(mx_run *r)
 {
-    MX_TRY(mx_session_open(&r->session, mx_config_text(r->c, "device"),
-                           (int)mx_config_int(r->c, "num_threads")));
+    int threads = r->seat ? r->seat->n_threads : (int)mx_config_int(r->c, "num_threads");
+    MX_TRY(mx_session_open(&r->session, mx_config_text(r->c, "device"), threads));
+    if (r->seat)
+        mx_session_set_groups(r->session, r->seat->find_group, (void *)r->seat);
     if (!mx_config_bool(r->c, "deterministic"))
         mx_session_allow_any_order(r->session);
     if (mx_config_bool(r->c, "gemm_search"))
@@ -25,6 +27,14 @@ static mx_status open_session(mx_run *r)
     r->request.options = mx_step_options_for(r->session, &r->request.options);
     r->request.options.compile.n_threads = mx_session_threads(r->session);
     return MX_OK;
+}
+
+/* Virtual ranks have one memory. */
+static mx_memory_room share_of(const mx_run *r, mx_memory_room room)
+{
+    if (r->seat && r->seat->world)
+        room.bytes /= r->comm->size;
+    return room;
 }
 
 static bool saves_beside_steps(const mx_run *r)
@@ -39,7 +49,7 @@ static mx_status check_host(mx_run *r)
     const mx_plan *p = &r->plan;
     bool on_host = mx_session_on_host(r->session);
     double need = on_host ? p->total : p->on_host + p->stowed;
-    mx_memory_room room = mx_memory_room_now();
+    mx_memory_room room = share_of(r, mx_memory_room_now());
     char a[32], b[32];
     r->snapshots = saves_beside_steps(r) && need + p->snapshot <= (double)room.bytes;
     if (saves_beside_steps(r) && !r->snapshots)
@@ -62,7 +72,8 @@ static mx_status check_memory(mx_run *r)
     bool gpu = !mx_session_on_host(r->session);
     mx_plan_device d = {.gpu = gpu, .apart = r->request.options.compile.apart};
     mx_plan_of(&r->plan, &r->programs, &r->request.batch, &d);
-    MX_TRY(mx_plan_check(&r->plan, &r->model, &r->request, mx_session_room(r->session)));
+    MX_TRY(
+        mx_plan_check(&r->plan, &r->model, &r->request, share_of(r, mx_session_room(r->session))));
     return check_host(r);
 }
 

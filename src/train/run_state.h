@@ -5,9 +5,11 @@
 #include "base/progress.h"
 #include "data/loader.h"
 #include "dist/comm.h"
+#include "dist/local.h"
 #include "store/run_lock.h"
 #include "train/batch_plan.h"
 #include "train/goodput.h"
+#include "train/mesh_config.h"
 #include "train/metrics.h"
 #include "train/plan.h"
 #include "train/ramp.h"
@@ -42,8 +44,20 @@ typedef struct {
     double target_eval_loss, step_timeout;
 } mx_run_rules;
 
+/* A rank of a mesh. Its collectives do what several ranks do together: a program's loss, norms and
+ * metrics are those of all. */
+typedef struct {
+    const mx_mesh_plan *mesh;
+    mx_partition how; /* of this rank */
+    int rank, n_threads;
+    mx_group_finder find_group; /* is given the seat */
+    mx_local_world *world;      /* of virtual ranks */
+} mx_run_seat;
+
 typedef struct {
     const mx_config *c;
+    const mx_run_seat *seat; /* NULL: one device, or processes that each have the whole model */
+    int data_rank, data_ranks; /* who has which rows of a batch */
     mx_run_rules rules;
     mx_arena arena;
     const char *folder;
@@ -79,6 +93,7 @@ typedef struct {
     mx_train_data data, eval_data;
     float *pixels;   /* of a microbatch, with images, as the program takes them */
     int32_t *places; /* (3, rows, length), where tokens have them */
+    int32_t *cut;    /* rows of a microbatch, where a rank has a part of each */
     mx_run_state at; /* progress; at.step counts steps that were started */
     mx_flight flight[2];
     const char **extra; /* roots of the program to be logged: "metric:NAME" */
@@ -116,7 +131,8 @@ typedef struct {
 } mx_run;
 
 /* run_setup.c: everything before the first step. */
-mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line) MX_MUST_USE;
+mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line,
+                      const mx_run_seat *seat) MX_MUST_USE;
 void mx_run_close(mx_run *r);
 /* The data of training or evaluation, in batches of `rows`. */
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows,
@@ -174,7 +190,9 @@ mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
 /* run_ranks.c: what ranks do together. */
 /* Can several ranks run this? Once variables are known. */
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
-/* Adds up gradients, and these numbers, over ranks. */
+/* Adds up what a rank counted in its rows; ranks that have the same rows count once. */
+mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n) MX_MUST_USE;
+/* Adds up gradients, and these numbers, over ranks; on a mesh the programs have done that. */
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n) MX_MUST_USE;
 mx_status mx_run_look_around(mx_run *r) MX_MUST_USE; /* before each step */
 /* run_refuge.c: where the state goes when checkpoints cannot be written. */
@@ -189,6 +207,12 @@ void mx_run_refuge_clear(mx_run *r, int64_t durable_step);
 mx_status mx_run_save_to(mx_run *r, mx_ckpt *c) MX_MUST_USE;
 /* run_loop.c: what to do about a step that changed nothing. */
 mx_status mx_run_after_skip(mx_run *r, const mx_flight *f) MX_MUST_USE;
+/* run_loop.c: the whole run of one rank; NULL: a process, alone or with others. */
+mx_status mx_run_rank(const mx_config *c, const char *command_line,
+                      const mx_run_seat *seat) MX_MUST_USE;
+/* run_virtual.c: every rank of the mesh in a thread of this process. */
+mx_status mx_run_virtual(const mx_config *c, const char *command_line,
+                         const mx_mesh_plan *mesh) MX_MUST_USE;
 /* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
 mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 

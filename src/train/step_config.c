@@ -177,9 +177,6 @@ static mx_status storage_of(const mx_config *cfg, mx_step_options *o)
 /* Keys that are understood but ask for something this version does not do: all of them at once. */
 static mx_status refuse(const mx_config *cfg)
 {
-    static const char *const parallel[] = {"ici_tensor_parallelism", "ici_context_parallelism",
-                                           "ici_expert_parallelism", "ici_pipeline_parallelism",
-                                           "ici_sequence_parallelism"};
     mx_status all = MX_OK;
     if (mx_config_has(cfg, "enable_wandb") && mx_config_bool(cfg, "enable_wandb"))
         all = mx_fail(MX_USAGE,
@@ -196,12 +193,6 @@ static mx_status refuse(const mx_config *cfg)
                                           "%s: adapters are not done yet; leave it out to train "
                                           "all weights",
                                           mx_config_where(cfg, "lora.enable_lora")));
-    for (size_t i = 0; i < sizeof parallel / sizeof *parallel; i++)
-        if (mx_config_int(cfg, parallel[i]) > 1)
-            all = mx_status_join(all, mx_fail(MX_USAGE,
-                                              "%s: %s above 1 is not done yet; this version "
-                                              "runs on one device",
-                                              mx_config_where(cfg, parallel[i]), parallel[i]));
     return all;
 }
 

@@ -43,7 +43,8 @@ static mx_status make(planned *p, const char *const *args, int n)
     *p = (planned){0};
     MX_TRY(mx_config_load(&p->cfg, &r));
     MX_TRY(mx_model_open(&p->model, p->cfg, NULL));
-    MX_TRY(mx_programs_configure(&p->request, p->cfg, &p->model, 1, &p->arena));
+    MX_TRY(mx_programs_configure(&p->request, p->cfg, &p->model,
+                                 (mx_programs_ranks){1, 1, NULL}, &p->arena));
     mx_plan_device d = {.flops_per_second = 1e12, .bytes_per_second = 1e11};
     return mx_plan_make(&p->plan, &p->model, &p->request, &d);
 }
