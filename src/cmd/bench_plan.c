@@ -168,13 +168,14 @@ static void layout_of(const csv *t, int row, mx_layout *l)
                      .context = whole(t, row, "cp", 1),
                      .stage = whole(t, row, "pp", 1),
                      .data = dp,
-                     .shard = fsdp > 1 ? fsdp : 1,
+                     .shard = fsdp > 0 ? fsdp * whole(t, row, "cp", 1) : 1,
                      .shard_optimizer = fsdp == 0,
                      .expert = whole(t, row, "ep", 1),
                      .chunks = whole(t, row, "vp", 1),
                      .microbatch = whole(t, row, "mbs", 1),
                      .per_node = 8};
     l->expert_tensor = l->expert > 1 ? whole(t, row, "etp", l->tensor) : l->tensor;
+    l->expert_shard = l->shard > 1 ? l->chips / (l->stage * l->expert * l->expert_tensor) : 1;
     l->sequence = l->tensor > 1;
     l->n_microbatches = whole(t, row, "gbs", 1) / (l->microbatch * dp);
     l->n_microbatches = l->n_microbatches < 1 ? 1 : l->n_microbatches;
@@ -285,6 +286,7 @@ static mx_status predict_experts(bench *b, const csv *t, int row, const mx_cost_
         prediction p = {0};
         l.expert = e;
         l.expert_tensor = 1;
+        l.expert_shard = l.chips / (l.stage * e);
         MX_TRY(predict_fitting(b, t, row, &at, &p));
         if (p.tokens > out->tokens)
             *out = p;

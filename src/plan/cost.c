@@ -174,19 +174,17 @@ static void compute_again(layer *l, const mx_profile_passes *p)
         l->to->stream[1] += gemm * l->to->stream[0];
 }
 
-static void gather_weights(layer *l, double dense, double expert)
+/* Weights that lie cut are gathered for each pass, and their gradients scattered. */
+static void gather_weights(layer *l, mx_group group, double weights)
 {
-    const mx_layout *o = l->q->layout;
     const mx_run_kind *r = l->q->run;
-    double copy = r->rate == MX_RATE_FP8 ? BF16_BYTES : fmax(r->copy_bytes, BF16_BYTES);
-    if (o->shard * o->context <= 1 || o->shard <= 1)
+    if (mx_layout_span(l->q->layout, group).size <= 1)
         return;
-    double bytes = (dense + expert) * copy;
+    double copy = r->rate == MX_RATE_F32 ? r->weight_bytes : BF16_BYTES;
     for (int pass = 0; pass < 2; pass++)
-        l->to->gather[pass] += wire(l, MX_GROUP_SHARD, MX_ALL_GATHER, bytes);
+        l->to->gather[pass] += wire(l, group, MX_ALL_GATHER, weights * copy);
     if (!r->frozen)
-        l->to->scatter += wire(l, MX_GROUP_SHARD, MX_REDUCE_SCATTER,
-                               (dense + expert) * fmin(r->gradient_bytes, 4));
+        l->to->scatter += wire(l, group, MX_REDUCE_SCATTER, weights * r->gradient_bytes);
 }
 
 /* Kernels cannot run faster than the host launches them. */
@@ -214,8 +212,10 @@ static void cost_layer(layer *l, const mx_layer_kind *k)
     stream(l, &k->passes);
     compute_again(l, &k->passes);
     wait_for_host(l, &k->passes);
-    gather_weights(l, w->weights_cut / (double)o->tensor + w->weights_whole,
-                   o->expert > 1 ? 0 : w->weights_expert / (double)o->expert_tensor);
+    gather_weights(l, MX_GROUP_SHARD, w->weights_cut / (double)o->tensor + w->weights_whole);
+    if (w->weights_expert > 0)
+        gather_weights(l, MX_GROUP_EXPERT_SHARD,
+                       w->weights_expert / (double)(o->expert * o->expert_tensor));
 }
 
 static void cost_ends(layer *embedding, layer *head)
@@ -230,12 +230,12 @@ static void cost_ends(layer *embedding, layer *head)
     stream(head, &p->ends);
     double logits = head->tokens * p->vocab / t * BF16_BYTES;
     head->to->stream[0] += mx_stream_seconds(q->chip, logits * (q->run->unfused ? 8 : 1), 3);
-    gather_weights(head, p->head / t, 0);
+    gather_weights(head, MX_GROUP_SHARD, p->head / t);
     double bytes = 3 * head->tokens * p->width * BF16_BYTES;
     for (int pass = 0; pass < 2; pass++)
         embedding->to->stream[pass] += mx_stream_seconds(q->chip, bytes, 2);
     if (!p->tied)
-        gather_weights(embedding, p->embedding / t, 0);
+        gather_weights(embedding, MX_GROUP_SHARD, p->embedding / t);
 }
 
 /* Gradients of weights that several ranks have, once per update. */
@@ -243,11 +243,11 @@ static void send_gradients(const mx_cost_request *q, mx_layer_costs *out)
 {
     mx_rank_weights w = mx_rank_weights_of(q);
     layer l = {.q = q, .layers = 1, .all = out};
-    double dense = (w.dense + w.ends) / (q->layout->shard > 1 ? (double)q->layout->shard : 1);
+    double dense = w.dense_kept + w.ends_kept;
     if (q->run->frozen)
         return;
     send(&l, MX_GROUP_REPLICA, MX_ALL_REDUCE, dense * q->run->gradient_bytes, 1);
-    send(&l, MX_GROUP_EXPERT_REPLICA, MX_ALL_REDUCE, w.expert * q->run->gradient_bytes, 1);
+    send(&l, MX_GROUP_EXPERT_REPLICA, MX_ALL_REDUCE, w.expert_kept * q->run->gradient_bytes, 1);
 }
 
 void mx_layer_costs_of(const mx_cost_request *q, mx_layer_costs *out)
@@ -282,7 +282,7 @@ mx_rank_weights mx_rank_weights_of(const mx_cost_request *q)
 {
     const mx_profile *p = q->profile;
     const mx_layout *o = q->layout;
-    double t = (double)o->tensor, cut = o->shard > 1 ? (double)(o->shard * o->context) : 1;
+    double t = (double)o->tensor, cut = (double)o->shard;
     mx_rank_weights w = {0};
     for (int k = 0; k < p->n_kinds; k++) {
         const mx_profile_work *work = &p->kind[k].work;
@@ -292,11 +292,9 @@ mx_rank_weights mx_rank_weights_of(const mx_cost_request *q)
     }
     w.ends = o->stage > 1 ? fmax(p->embedding, p->head) / t
                           : (p->embedding + (p->tied ? 0 : p->head)) / t;
-    double spread =
-        (double)(o->tensor * o->context * o->data) / (double)(o->expert * o->expert_tensor);
     w.dense_kept = w.dense / cut;
     w.ends_kept = w.ends / cut;
-    w.expert_kept = w.expert / (o->shard > 1 ? fmin(spread, cut) : 1);
+    w.expert_kept = w.expert / (double)o->expert_shard;
     return w;
 }
 

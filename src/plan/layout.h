@@ -1,25 +1,28 @@
 /* layout.h - how a run is spread over chips, in the degrees that costs depend on.
  *
- * Ranks are numbered with tensor innermost, then context, then data (of which shard, the group over
- * which parameters lie cut, is the inner part), then stage. experts lie over neighbours of tensor,
- * context and data ranks of one stage, or of data ranks only.
+ * Made from a mesh, which says for each axis how much of it lies inside a node; or, without one, for
+ * ranks numbered with tensor innermost, then context, then data, then stage. Parameters that are cut
+ * over data ranks (FSDP) are cut over `shard` of the context and data ranks. Experts lie over
+ * neighbours of one stage.
  */
 #ifndef MX_PLAN_LAYOUT_H
 #define MX_PLAN_LAYOUT_H
 
 #include "base/str.h"
+#include "ir/mesh.h"
 #include "plan/kernels.h"
 
 typedef struct {
-    int64_t chips;
+    int64_t chips, per_node;              /* per_node: chips that share the innermost links */
     int64_t tensor, context, stage, data; /* their product is chips */
-    int64_t shard;        /* data ranks over which parameters are cut (FSDP); 1: none */
+    int64_t shard;        /* ranks over which a parameter lies cut, beside tensor; 1: whole */
+    int64_t expert_shard; /* the same of an expert's parameters */
     bool sequence;        /* norms and residuals are cut by tensor as well */
     bool shard_optimizer; /* replicas each update a part (ZeRO-1) */
     int64_t expert, expert_tensor;
     int64_t chunks; /* of a stage's layers, for the interleaved schedule; 1: 1F1B */
     int64_t microbatch, n_microbatches; /* sequences; of a data rank, per update */
-    int64_t per_node;                   /* chips that share the innermost links */
+    const mx_mesh *mesh;                /* NULL: ranks are numbered as above */
 } mx_layout;
 
 typedef enum {
@@ -30,13 +33,16 @@ typedef enum {
     MX_GROUP_STAGE,
     MX_GROUP_EXPERT,
     MX_GROUP_EXPERT_TENSOR,
+    MX_GROUP_EXPERT_SHARD,
     MX_GROUP_EXPERT_REPLICA,
     MX_GROUPS
 } mx_group;
 const char *mx_group_name(mx_group g);
 /* The ranks of a group and how many of them share the innermost links. */
 mx_span mx_layout_span(const mx_layout *l, mx_group g);
-/* "tensor=8, stage=4, fsdp=16, microbatch 1 x 32": for people. */
-void mx_layout_print(const mx_layout *l, mx_str *out);
+/* Of a mesh, which must outlive it. Batches are left to the caller. */
+void mx_layout_of_mesh(mx_layout *l, const mx_mesh *mesh);
+/* "data=4,stage=2,tensor=8": what mesh= takes. */
+void mx_mesh_print(const mx_mesh *m, mx_str *out);
 
 #endif
