@@ -4,7 +4,7 @@
  * they do not fit in the device's memory, with changes that would make them fit.
  */
 #include "base/json_doc.h"
-#include "cmd/verb.h"
+#include "cmd/plan_mesh.h"
 #include "plan/chips.h"
 #include "train/plan.h"
 
@@ -172,6 +172,12 @@ static mx_status run(mx_invocation *inv)
     mx_status st = mx_model_open(&m, c, model_path(inv));
     if (st)
         return st;
+    bool mesh = false;
+    MX_TRY_OUT(st, mx_plan_wants_mesh(c, &mesh));
+    if (mesh) {
+        st = mx_plan_mesh(inv, &m);
+        goto out;
+    }
     MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, (mx_programs_ranks){1, 1, NULL}, &arena));
     MX_TRY_OUT(st, device_of(inv, &d, &room, &q.options.compile.n_threads));
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &d));
@@ -189,6 +195,14 @@ static const mx_key keys[] = {
     {"chip", MX_KEY_STRING, 0, "this", 0,
      "the device to plan for, of configs/chips.yml; this: what a run on this machine would take", 0,
      0},
+    {"compile_topology", MX_KEY_STRING, 0, "", 0,
+     "the machine to plan for: h100x1024, or a TPU slice (v5e-256, v5p-128, v6e-256)", 0, 0},
+    {"compile_topology_num_slices", MX_KEY_INT, 0, "1", "1..", "so many of them", 0, 0},
+    {"network", MX_KEY_STRING, 0, "", 0,
+     "its links, from the inside out: \"nvlink4 x 8, efa-400\"; empty: as the chip's row says", 0, 0},
+    {"network_file", MX_KEY_STRING, 0, "", 0, "links of the user's own, over configs/networks.yml",
+     0, 0},
+    {"train_tokens", MX_KEY_FLOAT, 0, "0", "0..", "say how long so many tokens take", 0, 0},
     {"chip_file", MX_KEY_STRING, 0, "", 0, "chips of the user's own, over configs/chips.yml", 0, 0},
     {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free", 0,
      0},
@@ -210,6 +224,7 @@ const mx_verb mx_verb_plan = {
         "what this machine has free now.",
     .max_args = 1,
     .takes_file = true,
+    .on_meshes = true,
     .sections = MX_TAKES_TRAIN,
     .keys = keys,
     .run = run,

@@ -1,0 +1,251 @@
+/* plan_mesh.c - maxc plan compile_topology=h100x1024 mesh=...: see plan/forecast.h. */
+#include "cmd/plan_mesh.h"
+
+#include "base/clock.h"
+#include "base/json_doc.h"
+#include "plan/forecast.h"
+#include <stdio.h>
+#include <string.h>
+
+mx_status mx_plan_wants_mesh(const mx_config *c, bool *out)
+{
+    int64_t ranks = 0;
+    *out = *mx_config_text(c, "compile_topology");
+    if (!*out)
+        MX_TRY(mx_mesh_asked(c, &ranks));
+    *out |= ranks > 0;
+    return MX_OK;
+}
+
+/* ---- for people ---- */
+
+typedef struct {
+    const char *name;
+    double bytes;
+} memory_row;
+
+enum { MEMORY_ROWS = 8 };
+
+static void memory_rows(const mx_forecast *f, memory_row rows[MEMORY_ROWS])
+{
+    const mx_rank_memory *m = &f->memory;
+    const memory_row all[MEMORY_ROWS] = {{"weights", m->weights},
+                                         {"weight copies", m->copies},
+                                         {"gradients", m->gradients},
+                                         {"optimizer", m->optimizer},
+                                         {"activations", m->activations},
+                                         {"communication", m->communication},
+                                         {"work space", m->workspace},
+                                         {"fragmentation", f->fragmentation}};
+    memcpy(rows, all, sizeof all);
+}
+
+static void print_machine(const mx_forecast *f, const mx_model_spec *m)
+{
+    char a[32], b[32];
+    const mx_chip *c = &f->machine.chip;
+    mx_str mesh = {0}, batch = {0};
+    mx_mesh_print(&f->mesh, &mesh);
+    mx_batch_plan_print(&f->batch, &batch);
+    printf("model     %s, %s parameters\n", m->family->name,
+           mx_format_count(a, sizeof a, f->profile.parameters));
+    printf("machine   %lld x %s, %s and %.0f TFLOP/s of %s each; %s\n",
+           (long long)f->machine.chips, c->name, mx_format_bytes(b, sizeof b, c->memory_bytes),
+           c->peak[f->run.rate] / 1e12, f->run.rate == MX_RATE_F32 ? "float32" : "bfloat16",
+           c->network);
+    printf("mesh      %s\n", mx_str_text(&mesh));
+    printf("batch     %s\n", mx_str_text(&batch));
+    mx_str_fini(&mesh);
+    mx_str_fini(&batch);
+}
+
+static void print_memory(const mx_forecast *f)
+{
+    char a[32], b[32];
+    memory_row rows[MEMORY_ROWS];
+    memory_rows(f, rows);
+    printf("memory    %s of %s per rank, remat_policy=%s%s\n",
+           mx_format_bytes(a, sizeof a, f->memory.total),
+           mx_format_bytes(b, sizeof b, f->machine.chip.memory_bytes), f->remat,
+           f->exact ? "" : " (estimated: stages are not compiled)");
+    for (int i = 0; i < MEMORY_ROWS; i++)
+        if (rows[i].bytes > 0)
+            printf("  %-16s %12s\n", rows[i].name, mx_format_bytes(a, sizeof a, rows[i].bytes));
+}
+
+static const char *level_name(const mx_forecast *f, int level)
+{
+    return level < f->machine.network.n ? f->machine.network.level[level].name : "";
+}
+
+static void print_sent(const double sent[MX_LEVELS])
+{
+    char a[32];
+    for (int l = 0; l < MX_LEVELS; l++)
+        printf(" %14s", sent[l] > 0 ? mx_format_bytes(a, sizeof a, sent[l]) : "-");
+    printf("\n");
+}
+
+static void print_traffic(const mx_forecast *f)
+{
+    if (f->layout.chips == 1)
+        return;
+    printf("network   sent by a rank in a step%*s %14s %14s\n", 13, "", level_name(f, 0),
+           level_name(f, 1));
+    for (int i = 0; i < f->traffic.n && f->exact; i++) {
+        const mx_traffic_row *r = &f->traffic.row[i];
+        mx_str axes = {0};
+        mx_axis_set_print(&axes, r->axes);
+        printf("  %-16s %-20.20s %6.0f", r->op->name, mx_str_text(&axes), r->times);
+        print_sent(r->sent);
+        mx_str_fini(&axes);
+    }
+    for (int g = 0; g < MX_GROUPS && !f->exact; g++)
+        if (f->costs.sent[g][0] + f->costs.sent[g][1] > 0) {
+            printf("  %-44s", mx_group_name((mx_group)g));
+            print_sent(f->costs.sent[g]);
+        }
+}
+
+static void print_time(const mx_forecast *f)
+{
+    char a[32], b[32];
+    const mx_step_time *t = &f->time;
+    double whole = t->seconds / 100, tokens = mx_forecast_tokens(f);
+    printf("work      %sFLOP per step", mx_format_count(a, sizeof a, f->model_flops));
+    if (f->exact)
+        printf(", %sFLOP by a rank, %s moved", mx_format_count(a, sizeof a, f->plan.flops),
+               mx_format_bytes(b, sizeof b, f->plan.moved_bytes));
+    printf("\ntime      %.4g s per step, %stokens/s, %.4g per chip, MFU %.1f%%\n", t->seconds,
+           mx_format_count(a, sizeof a, tokens), tokens / (double)f->machine.chips,
+           100 * mx_forecast_mfu(f));
+    printf("          kernels %.1f%%, waiting for the network %.1f%%, for other stages %.1f%%, "
+           "update %.1f%%, stragglers %.1f%%\n",
+           t->compute / whole, t->network / whole, t->bubble / whole, t->optimizer / whole,
+           t->stragglers / whole);
+}
+
+static void print_long_run(const mx_forecast *f, const mx_config *c)
+{
+    double tokens = mx_config_float(c, "train_tokens");
+    char a[32], b[32];
+    if (tokens <= 0)
+        return;
+    double seconds = tokens / mx_forecast_tokens(f);
+    printf("run       %stokens in %.1f days: %schip-hours\n", mx_format_count(a, sizeof a, tokens),
+           seconds / 86400,
+           mx_format_count(b, sizeof b, seconds / 3600 * (double)f->machine.chips));
+}
+
+/* ---- for programs ---- */
+
+static json_t *traffic_json(const mx_forecast *f)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < f->traffic.n && f->exact; i++) {
+        const mx_traffic_row *r = &f->traffic.row[i];
+        mx_str axes = {0};
+        mx_axis_set_print(&axes, r->axes);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:[f, f]}", "collective",
+                                              r->op->name, "axes", mx_str_text(&axes), "times",
+                                              r->times, "sent_bytes", r->sent[0], r->sent[1]));
+        mx_str_fini(&axes);
+    }
+    for (int g = 0; g < MX_GROUPS && !f->exact; g++)
+        if (f->costs.sent[g][0] + f->costs.sent[g][1] > 0)
+            json_array_append_new(list, json_pack("{s:s, s:[f, f]}", "axes",
+                                                  mx_group_name((mx_group)g), "sent_bytes",
+                                                  f->costs.sent[g][0], f->costs.sent[g][1]));
+    return list;
+}
+
+static void print_json(const mx_forecast *f, const mx_model_spec *m)
+{
+    memory_row rows[MEMORY_ROWS];
+    json_t *memory = json_object();
+    const mx_step_time *t = &f->time;
+    mx_str mesh = {0};
+    mx_mesh_print(&f->mesh, &mesh);
+    memory_rows(f, rows);
+    for (int i = 0; i < MEMORY_ROWS; i++)
+        json_object_set_new(memory, rows[i].name, json_real(rows[i].bytes));
+    json_object_set_new(memory, "total", json_real(f->memory.total));
+    json_t *time = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "seconds", t->seconds, "kernels",
+                             t->compute, "network", t->network, "bubble", t->bubble, "update",
+                             t->optimizer, "stragglers", t->stragglers);
+    json_t *all = json_pack(
+        "{s:s, s:f, s:s, s:I, s:s, s:s, s:I, s:f, s:f, s:f, s:b, s:b, s:f, s:o, s:o, s:o}",
+        "family", m->family->name, "parameters", f->profile.parameters, "chip",
+        f->machine.chip.name, "chips", (json_int_t)f->machine.chips, "mesh", mx_str_text(&mesh),
+        "remat_policy", f->remat, "global_tokens", (json_int_t)f->batch.global_tokens,
+        "model_flops", f->model_flops, "tokens_per_second", mx_forecast_tokens(f), "mfu",
+        mx_forecast_mfu(f), "exact", f->exact, "fits",
+        f->memory.total <= f->machine.chip.memory_bytes, "chip_memory_bytes",
+        f->machine.chip.memory_bytes, "memory_bytes", memory, "time", time, "network",
+        traffic_json(f));
+    char *text = mx_json_text(all, 2);
+    printf("%s\n", text);
+    mx_free(text);
+    json_decref(all);
+    mx_str_fini(&mesh);
+}
+
+/* ---- the verb ---- */
+
+static mx_status open_machine(mx_topology *t, const mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    mx_topology_tables from = {inv->home, mx_config_text(c, "chip_file"),
+                               mx_config_text(c, "network_file"), mx_config_text(c, "network"),
+                               mx_config_int(c, "compile_topology_num_slices")};
+    const char *name = mx_config_text(c, "compile_topology");
+    if (*name)
+        return mx_topology_open(t, name, &from);
+    if (strcmp(mx_config_text(c, "chip"), "this") == 0)
+        return mx_fail(MX_USAGE, "a plan for a mesh needs the machine: compile_topology=h100x1024, "
+                       "or chip=h100 for as many as the mesh has");
+    int64_t ranks;
+    char text[64];
+    MX_TRY(mx_mesh_asked(c, &ranks));
+    snprintf(text, sizeof text, "%.31sx%lld", mx_config_text(c, "chip"), (long long)ranks);
+    return mx_topology_open(t, text, &from);
+}
+
+static mx_status check_memory(const mx_forecast *f)
+{
+    char a[32], b[32];
+    if (f->memory.total <= f->machine.chip.memory_bytes)
+        return MX_OK;
+    return mx_fail(MX_MEMORY, "a rank needs %s and a %s has %s; use more chips, a mesh with more "
+                   "fsdp, tensor or stage, remat_policy=full or a smaller batch; mesh=auto finds "
+                   "what fits", mx_format_bytes(a, sizeof a, f->memory.total),
+                   f->machine.chip.name,
+                   mx_format_bytes(b, sizeof b, f->machine.chip.memory_bytes));
+}
+
+mx_status mx_plan_mesh(const mx_invocation *inv, const mx_model_spec *m)
+{
+    const mx_config *c = inv->config;
+    mx_arena arena = {0};
+    mx_forecast *f = MX_NEW(&arena, mx_forecast);
+    double start = mx_clock_now();
+    mx_status st;
+    MX_TRY_OUT(st, open_machine(&f->machine, inv));
+    MX_TRY_OUT(st, mx_mesh_read(&f->mesh, c, f->machine.chips / f->machine.per_node,
+                                f->machine.per_node));
+    MX_TRY_OUT(st, mx_forecast_make(f, c, m));
+    if (strcmp(mx_config_text(c, "format"), "json") == 0) {
+        print_json(f, m);
+    } else {
+        print_machine(f, m);
+        print_time(f);
+        print_memory(f);
+        print_traffic(f);
+        print_long_run(f, c);
+        printf("planned   in %.2f s\n", mx_clock_now() - start);
+    }
+    st = check_memory(f);
+out:
+    mx_arena_fini(&arena);
+    return st;
+}
