@@ -176,7 +176,6 @@ static void layout_of(const csv *t, int row, mx_layout *l)
                      .per_node = 8};
     l->expert_tensor = l->expert > 1 ? whole(t, row, "etp", l->tensor) : l->tensor;
     l->expert_shard = l->shard > 1 ? l->chips / (l->stage * l->expert * l->expert_tensor) : 1;
-    l->sequence = l->tensor > 1;
     l->n_microbatches = whole(t, row, "gbs", 1) / (l->microbatch * dp);
     l->n_microbatches = l->n_microbatches < 1 ? 1 : l->n_microbatches;
     if (says(t, row, "interleaved"))

@@ -29,14 +29,11 @@ enum { MEMORY_ROWS = 8 };
 static void memory_rows(const mx_forecast *f, memory_row rows[MEMORY_ROWS])
 {
     const mx_rank_memory *m = &f->memory;
-    const memory_row all[MEMORY_ROWS] = {{"weights", m->weights},
-                                         {"weight copies", m->copies},
-                                         {"gradients", m->gradients},
-                                         {"optimizer", m->optimizer},
-                                         {"activations", m->activations},
-                                         {"communication", m->communication},
-                                         {"work space", m->workspace},
-                                         {"fragmentation", f->fragmentation}};
+    const memory_row all[MEMORY_ROWS] = {
+        {"weights", m->weights},         {"weight copies", m->copies},
+        {"gradients", m->gradients},     {"optimizer", m->optimizer},
+        {"activations", m->activations}, {"communication", m->communication},
+        {"work space", m->workspace},    {"fragmentation", f->fragmentation}};
     memcpy(rows, all, sizeof all);
 }
 
@@ -49,10 +46,9 @@ static void print_machine(const mx_forecast *f, const mx_model_spec *m)
     mx_batch_plan_print(&f->batch, &batch);
     printf("model     %s, %s parameters\n", m->family->name,
            mx_format_count(a, sizeof a, f->profile.parameters));
-    printf("machine   %lld x %s, %s and %.0f TFLOP/s of %s each; %s\n",
-           (long long)f->machine.chips, c->name, mx_format_bytes(b, sizeof b, c->memory_bytes),
-           c->peak[f->run.rate] / 1e12, f->run.rate == MX_RATE_F32 ? "float32" : "bfloat16",
-           c->network);
+    printf("machine   %lld x %s, %s and %.0f TFLOP/s of %s each; %s\n", (long long)f->machine.chips,
+           c->name, mx_format_bytes(b, sizeof b, c->memory_bytes), c->peak[f->run.rate] / 1e12,
+           f->run.rate == MX_RATE_F32 ? "float32" : "bfloat16", c->network);
     printf("mesh      %s\n", mx_str_text(&mesh));
     printf("batch     %s\n", mx_str_text(&batch));
     mx_str_fini(&mesh);
@@ -69,7 +65,7 @@ static void print_memory(const mx_forecast *f)
            mx_format_bytes(b, sizeof b, f->machine.chip.memory_bytes), f->remat,
            f->exact ? "" : " (estimated: stages are not compiled)");
     for (int i = 0; i < MEMORY_ROWS; i++)
-        if (rows[i].bytes > 0)
+        if (rows[i].bytes >= 0x1p20 || (rows[i].bytes > 0 && f->memory.total < 0x1p30))
             printf("  %-16s %12s\n", rows[i].name, mx_format_bytes(a, sizeof a, rows[i].bytes));
 }
 
@@ -170,6 +166,7 @@ static void print_json(const mx_forecast *f, const mx_model_spec *m)
     for (int i = 0; i < MEMORY_ROWS; i++)
         json_object_set_new(memory, rows[i].name, json_real(rows[i].bytes));
     json_object_set_new(memory, "total", json_real(f->memory.total));
+    json_object_set_new(memory, "estimated", json_real(f->estimate.total));
     json_t *time = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "seconds", t->seconds, "kernels",
                              t->compute, "network", t->network, "bubble", t->bubble, "update",
                              t->optimizer, "stragglers", t->stragglers);
@@ -203,7 +200,7 @@ static mx_status open_machine(mx_topology *t, const mx_invocation *inv)
         return mx_topology_open(t, name, &from);
     if (strcmp(mx_config_text(c, "chip"), "this") == 0)
         return mx_fail(MX_USAGE, "a plan for a mesh needs the machine: compile_topology=h100x1024, "
-                       "or chip=h100 for as many as the mesh has");
+                                 "or chip=h100 for as many as the mesh has");
     int64_t ranks;
     char text[64];
     MX_TRY(mx_mesh_asked(c, &ranks));
@@ -216,10 +213,11 @@ static mx_status check_memory(const mx_forecast *f)
     char a[32], b[32];
     if (f->memory.total <= f->machine.chip.memory_bytes)
         return MX_OK;
-    return mx_fail(MX_MEMORY, "a rank needs %s and a %s has %s; use more chips, a mesh with more "
+    return mx_fail(MX_MEMORY,
+                   "a rank needs %s and a %s has %s; use more chips, a mesh with more "
                    "fsdp, tensor or stage, remat_policy=full or a smaller batch; mesh=auto finds "
-                   "what fits", mx_format_bytes(a, sizeof a, f->memory.total),
-                   f->machine.chip.name,
+                   "what fits",
+                   mx_format_bytes(a, sizeof a, f->memory.total), f->machine.chip.name,
                    mx_format_bytes(b, sizeof b, f->machine.chip.memory_bytes));
 }
 
@@ -231,8 +229,8 @@ mx_status mx_plan_mesh(const mx_invocation *inv, const mx_model_spec *m)
     double start = mx_clock_now();
     mx_status st;
     MX_TRY_OUT(st, open_machine(&f->machine, inv));
-    MX_TRY_OUT(st, mx_mesh_read(&f->mesh, c, f->machine.chips / f->machine.per_node,
-                                f->machine.per_node));
+    MX_TRY_OUT(
+        st, mx_mesh_read(&f->mesh, c, f->machine.chips / f->machine.per_node, f->machine.per_node));
     MX_TRY_OUT(st, mx_forecast_make(f, c, m));
     if (strcmp(mx_config_text(c, "format"), "json") == 0) {
         print_json(f, m);

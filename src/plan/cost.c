@@ -66,10 +66,9 @@ static void dense_gemm(layer *l, const mx_profile_gemm *g)
         return;
     double bytes = l->tokens * l->q->profile->width * BF16_BYTES;
     for (int pass = 0; pass < 2; pass++) {
-        double comm = o->sequence ? wire(l, MX_GROUP_TENSOR, MX_ALL_GATHER, bytes) +
-                                        wire(l, MX_GROUP_TENSOR, MX_REDUCE_SCATTER, bytes)
-                                  : wire(l, MX_GROUP_TENSOR, MX_ALL_REDUCE, bytes);
-        if (pass && o->sequence && !l->q->run->frozen)
+        double comm = wire(l, MX_GROUP_TENSOR, MX_ALL_GATHER, bytes) +
+                      wire(l, MX_GROUP_TENSOR, MX_REDUCE_SCATTER, bytes);
+        if (pass && !l->q->run->frozen)
             comm += wire(l, MX_GROUP_TENSOR, MX_ALL_GATHER, bytes);
         /* its neighbour, cut by columns, has as much work as it has itself */
         double work = 2 * (l->to->gemm[pass] - before[pass]);
@@ -81,8 +80,7 @@ static void expert_gemm(layer *l, const mx_profile_gemm *g)
 {
     const mx_layout *o = l->q->layout;
     double et = (double)o->expert_tensor, here = g->experts / (double)o->expert;
-    double rows = l->tokens * g->rows * et / (double)(o->sequence || et > 1 ? o->tensor : 1);
-    rows = o->tensor > 1 && et == 1 ? l->tokens * g->rows / (double)o->tensor : rows;
+    double rows = l->tokens * g->rows * et / (double)o->tensor;
     time_gemm(l, (mx_gemm_shape){rows / here, g->cut == MX_GEMM_COLUMN ? g->n / et : g->n,
                                  g->cut == MX_GEMM_ROW ? g->k / et : g->k, here, l->q->run->rate});
 }
@@ -143,11 +141,10 @@ static void recur(layer *l, const mx_profile_work *w)
     l->to->attention[1] += 2.5 * s;
 }
 
-static double cut_bytes(layer *l, mx_profile_bytes b)
+/* Norms and residuals are cut by the tensor axis as well, along their width or their length. */
+static double on_rank(const layer *l, double per_token)
 {
-    const mx_layout *o = l->q->layout;
-    double t = (double)o->tensor;
-    return l->tokens * (b.wide / (o->sequence ? t : 1) + b.cut / t);
+    return l->tokens * per_token / (double)l->q->layout->tensor;
 }
 
 /* An op alone reads and writes what a fused group keeps in registers. */
@@ -157,9 +154,9 @@ static void stream(layer *l, const mx_profile_passes *p)
 {
     double times = l->q->run->unfused ? UNFUSED : 1;
     for (int pass = 0; pass < 2; pass++)
-        l->to->stream[pass] += mx_stream_seconds(l->q->chip, times * cut_bytes(l, p->stream[pass]),
+        l->to->stream[pass] += mx_stream_seconds(l->q->chip, times * on_rank(l, p->stream[pass]),
                                                  times * p->kernels[pass]);
-    l->to->saved_bytes = cut_bytes(l, p->saved);
+    l->to->saved_bytes = on_rank(l, p->saved);
 }
 
 /* Forward work that is done a second time before the backward pass, with its collectives. */
@@ -266,7 +263,7 @@ void mx_layer_costs_of(const mx_cost_request *q, mx_layer_costs *out)
     if (o->stage > 1) {
         layer l = {q, NULL, tokens, 1, out};
         double bytes = tokens * q->profile->width * BF16_BYTES;
-        send(&l, MX_GROUP_STAGE, MX_SEND, bytes / (o->sequence ? (double)o->tensor : 1),
+        send(&l, MX_GROUP_STAGE, MX_SEND, bytes / (double)o->tensor,
              2 * (double)(o->n_microbatches * o->chunks));
     }
 }
@@ -329,8 +326,8 @@ mx_rank_memory mx_rank_memory_of(const mx_cost_request *q, const mx_layer_costs 
                                     work->weights_expert / (double)(o->expert * o->expert_tensor));
     }
     m.activations = saved * most_in_flight(o) + tokens * p->working / (double)o->tensor;
-    /* two layers of gathered weights, and the gradient of one on its way out */
-    m.communication = o->shard > 1 ? largest * (2 * BF16_BYTES + r->gradient_bytes) : 0;
+    /* the gathered weights of a layer */
+    m.communication = o->shard * o->expert_shard > 1 ? largest * BF16_BYTES : 0;
     m.communication += o->tensor > 1 ? 2 * tokens * p->width * BF16_BYTES : 0;
     m.workspace = 0x1p28;
     m.total = m.weights + m.copies + m.gradients + m.optimizer + m.activations + m.communication +

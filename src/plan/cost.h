@@ -2,9 +2,9 @@
  *
  * The profile's work is divided by the layout's degrees and timed kernel by kernel. Collectives are
  * those of the partition pass:
- *   tensor    each GEMM whose k is cut leaves a sum: with `sequence` a gather before and a
- *             scatter behind, else one all_reduce; the same again backward, and with `sequence` one
- *             more gather of the input for the weight's gradient
+ *   tensor    each GEMM whose k is cut leaves a sum: a gather before its pair, a scatter behind
+ *             it; the same again backward, and one more gather of the input for the weight's
+ *             gradient
  *   context   keys and values go round: gathered forward, and backward with their gradients
  *             scattered
  *   expert    rows to their experts and back, forward and backward

@@ -100,8 +100,7 @@ static void take_program(mx_forecast *f, mx_programs *programs)
                           .copies = p->variables[MX_VAR_COPY],
                           .gradients = p->variables[MX_VAR_GRADIENT],
                           .optimizer = p->variables[MX_VAR_OPTIMIZER] - p->on_host,
-                          .activations = p->inputs + p->activations - buffers -
-                                         f->fragmentation,
+                          .activations = p->inputs + p->activations - buffers - f->fragmentation,
                           .communication = buffers,
                           .workspace = p->workspace};
     m->total = p->total;
@@ -114,15 +113,15 @@ static mx_status compile_rank(mx_forecast *f, const mx_config *c, const mx_model
     mx_mesh_plan on = {0};
     mx_programs programs = {0};
     mx_programs_request q;
-    mx_plan_device d = {.gpu = true, .apart = true,
+    mx_plan_device d = {.gpu = true,
+                        .apart = true,
                         .flops_per_second = f->machine.chip.peak[f->run.rate],
                         .bytes_per_second = f->machine.chip.bytes_per_second,
                         .memory_bytes = f->machine.chip.memory_bytes};
     mx_status st;
     MX_TRY_OUT(st, mx_mesh_use(&on, c, &f->mesh));
     MX_TRY_OUT(st, mx_mesh_check(&on, c, m));
-    mx_programs_ranks by = {f->layout.chips, f->layout.data,
-                            f->layout.chips > 1 ? &on.how : NULL};
+    mx_programs_ranks by = {f->layout.chips, f->layout.data, f->layout.chips > 1 ? &on.how : NULL};
     MX_TRY_OUT(st, mx_programs_configure(&q, c, m, by, &arena));
     q.options.compile.gpu = q.options.compile.apart = true;
     mx_remat_named(f->remat, &q.options.compile.remat);
@@ -154,6 +153,6 @@ mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_sp
     mx_layer_costs_of(&q, &f->costs);
     mx_simulate_step(&q, &f->costs, &f->time, NULL);
     f->model_flops = 3 * mx_profile_flops(&f->profile) * (double)f->batch.global_tokens;
-    f->memory = mx_rank_memory_of(&q, &f->costs);
+    f->memory = f->estimate = mx_rank_memory_of(&q, &f->costs);
     return f->layout.stage > 1 ? MX_OK : compile_rank(f, c, m);
 }

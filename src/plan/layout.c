@@ -91,7 +91,6 @@ void mx_layout_of_mesh(mx_layout *l, const mx_mesh *m)
                      .stage = size_of(m, MX_GROUP_STAGE),
                      .shard = size_of(m, MX_GROUP_SHARD),
                      .expert_shard = size_of(m, MX_GROUP_EXPERT_SHARD),
-                     .sequence = mx_mesh_degree(m, MX_AXIS_SEQUENCE) > 1,
                      .expert = size_of(m, MX_GROUP_EXPERT),
                      .expert_tensor = size_of(m, MX_GROUP_TENSOR),
                      .chunks = 1,

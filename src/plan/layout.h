@@ -1,9 +1,9 @@
 /* layout.h - how a run is spread over chips, in the degrees that costs depend on.
  *
- * Made from a mesh, which says for each axis how much of it lies inside a node; or, without one, for
- * ranks numbered with tensor innermost, then context, then data, then stage. Parameters that are cut
- * over data ranks (FSDP) are cut over `shard` of the context and data ranks. Experts lie over
- * neighbours of one stage.
+ * Made from a mesh, which says for each axis how much of it lies inside a node; or, without one,
+ * for ranks numbered with tensor innermost, then context, then data, then stage. Parameters that
+ * are cut over data ranks (FSDP) are cut over `shard` of the context and data ranks. Experts lie
+ * over neighbours of one stage.
  */
 #ifndef MX_PLAN_LAYOUT_H
 #define MX_PLAN_LAYOUT_H
@@ -17,7 +17,6 @@ typedef struct {
     int64_t tensor, context, stage, data; /* their product is chips */
     int64_t shard;        /* ranks over which a parameter lies cut, beside tensor; 1: whole */
     int64_t expert_shard; /* the same of an expert's parameters */
-    bool sequence;        /* norms and residuals are cut by tensor as well */
     bool shard_optimizer; /* replicas each update a part (ZeRO-1) */
     int64_t expert, expert_tensor;
     int64_t chunks; /* of a stage's layers, for the interleaved schedule; 1: 1F1B */

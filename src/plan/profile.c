@@ -241,16 +241,6 @@ typedef struct {
     double again[MX_MAX_LAYERS][2], forward[MX_MAX_LAYERS][2]; /* FLOPs of GEMMs, attention */
 } sums;
 
-static bool is_wide(const mx_profile *p, const mx_type *t)
-{
-    return last_dim(t) == p->width && (double)mx_type_count(t) == p->width * p->length;
-}
-
-static void add_bytes(const mx_profile *p, mx_profile_bytes *to, const mx_type *t, double bytes)
-{
-    *(is_wide(p, t) ? &to->wide : &to->cut) += bytes / p->length;
-}
-
 /* Is the value as large as a weight and not as a sequence? Sums of gradients are. */
 static bool of_weights(const mx_node *n)
 {
@@ -264,11 +254,9 @@ static void see_stream(const mx_profile *p, mx_profile_passes *s, const mx_node 
     s->kernels[pass] += 1;
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i] && !weight_of(n->in[i]))
-            add_bytes(p, &s->stream[pass], &n->in[i]->type, (double)mx_type_bytes(&n->in[i]->type));
-    for (int k = 0; k < n->n_out; k++) {
-        const mx_type *t = mx_node_type(n, k);
-        add_bytes(p, &s->stream[pass], t, (double)mx_type_bytes(t));
-    }
+            s->stream[pass] += (double)mx_type_bytes(&n->in[i]->type) / p->length;
+    for (int k = 0; k < n->n_out; k++)
+        s->stream[pass] += (double)mx_type_bytes(mx_node_type(n, k)) / p->length;
 }
 
 /* Where the forward pass ends: at the loss. */
@@ -287,7 +275,7 @@ static void see_saved(const mx_profile *p, mx_profile_passes *s, const mx_progra
         const mx_place *q = mx_program_place(program, n, k);
         bool own = q->root == n && q->out == k && q->offset >= 0 && !q->hosted;
         if (own && q->first < loss && q->last > loss && n->op->kind != MX_SOURCE)
-            add_bytes(p, &s->saved, mx_node_type(n, k), (double)mx_type_bytes(mx_node_type(n, k)));
+            s->saved += (double)mx_type_bytes(mx_node_type(n, k)) / p->length;
     }
 }
 
@@ -316,12 +304,12 @@ static double share_out(mx_profile *p, sums *s)
         for (int i = 0; i < 2; i++)
             s->layer[l].again[i] = s->forward[l][i] > 0 ? s->again[l][i] / s->forward[l][i] : 0;
         add_passes(&p->kind[p->of[l]].passes, &s->layer[l]);
-        saved += s->layer[l].saved.wide + s->layer[l].saved.cut;
+        saved += s->layer[l].saved;
     }
     for (int k = 0; k < p->n_kinds; k++)
         divide(&p->kind[k].passes, p->kind[k].layers);
     p->ends = s->ends;
-    return saved + s->ends.saved.wide + s->ends.saved.cut;
+    return saved + s->ends.saved;
 }
 
 void mx_profile_program(mx_profile *p, const mx_program *program)

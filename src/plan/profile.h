@@ -31,11 +31,6 @@ typedef struct {
     double flops; /* per token, forward */
 } mx_profile_attention;
 
-/* Of tensors as wide as the model, which tensor parallelism alone does not cut, and of others. */
-typedef struct {
-    double wide, cut;
-} mx_profile_bytes;
-
 typedef struct {
     mx_profile_gemm gemm[MX_PROFILE_GEMMS];
     int n_gemm;
@@ -48,10 +43,10 @@ typedef struct {
 
 /* From a compiled program; per token. */
 typedef struct {
-    mx_profile_bytes stream[2]; /* forward, backward: read and written by elementwise kernels */
-    mx_profile_bytes saved;     /* waiting for the backward pass */
-    double kernels[2];          /* per layer and microbatch */
-    double again[2];            /* computed again, share of the forward pass: GEMMs, attention */
+    double stream[2];  /* bytes, forward, backward: read and written by elementwise kernels */
+    double saved;      /* bytes waiting for the backward pass */
+    double kernels[2]; /* per layer and microbatch */
+    double again[2];   /* computed again, share of the forward pass: GEMMs, attention */
 } mx_profile_passes;
 
 typedef struct {

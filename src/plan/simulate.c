@@ -235,7 +235,7 @@ static void pipeline_init(pipeline *l, engine *e, mx_arena *a)
     *l = (pipeline){.e = e, .p = (int)o->stage, .v = (int)o->chunks, .m = (int)o->n_microbatches};
     int chunks = l->p * l->v;
     double bytes = (double)o->microbatch * e->q->profile->length / (double)o->context *
-                   e->q->profile->width * 2 / (o->sequence ? (double)o->tensor : 1);
+                   e->q->profile->width * 2 / (double)o->tensor;
     l->hop = mx_traffic_seconds(e->q->network, MX_SEND, bytes, mx_layout_span(o, MX_GROUP_STAGE));
     for (int pass = 0; pass < 2; pass++) {
         l->end[pass] = MX_NEW_N(a, double, chunks * l->m);

@@ -7,8 +7,10 @@
 
 static mx_status malformed(const char *name)
 {
-    return mx_fail(MX_USAGE, "compile_topology=%s: expected CHIPxNUMBER (h100x1024), or a TPU slice "
-                   "(v5e-256, v5p-128, v6e-256), of 1 to %d chips", name, MX_TOPOLOGY_MAX_CHIPS);
+    return mx_fail(MX_USAGE,
+                   "compile_topology=%s: expected CHIPxNUMBER (h100x1024), or a TPU slice "
+                   "(v5e-256, v5p-128, v6e-256), of 1 to %d chips",
+                   name, MX_TOPOLOGY_MAX_CHIPS);
 }
 
 /* "h100x1024", "v5p-128" into the chip's name and a number of chips. */
@@ -17,7 +19,10 @@ static mx_status split_name(const char *name, char *chip, size_t cap, int64_t *c
     static const struct {
         const char *slice, *chip;
         int64_t cores; /* that the number counts, per chip */
-    } slices[] = {{"v4", "v4", 2}, {"v5e", "v5e", 1}, {"v5litepod", "v5e", 1}, {"v5p", "v5p", 2},
+    } slices[] = {{"v4", "v4", 2},
+                  {"v5e", "v5e", 1},
+                  {"v5litepod", "v5e", 1},
+                  {"v5p", "v5p", 2},
                   {"v6e", "v6e", 1}};
     const char *x = strrchr(name, 'x'), *dash = strrchr(name, '-');
     const char *at = x && x[1] >= '0' && x[1] <= '9' && (!dash || x > dash) ? x : dash;
@@ -58,7 +63,6 @@ mx_status mx_topology_open(mx_topology *t, const char *name, const mx_topology_t
     t->per_node = inner < t->chips ? inner : t->chips;
     if (t->chips % t->per_node)
         return mx_fail(MX_USAGE, "compile_topology=%s: %lld chips are not whole nodes of %lld (%s)",
-                       name, (long long)t->chips, (long long)t->per_node,
-                       t->network.level[0].name);
+                       name, (long long)t->chips, (long long)t->per_node, t->network.level[0].name);
     return MX_OK;
 }

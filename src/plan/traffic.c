@@ -7,8 +7,7 @@
 
 bool mx_is_collective(const mx_node *n)
 {
-    return n->op->fields == mx_collective_fields && n->op != &mx_op_shard &&
-           n->op != &mx_op_vary;
+    return n->op->fields == mx_collective_fields && n->op != &mx_op_shard && n->op != &mx_op_vary;
 }
 
 static mx_traffic kind_of(const mx_node *n)
@@ -67,8 +66,7 @@ void mx_traffic_add(mx_traffic_table *t, const mx_program *p, const mx_mesh *m, 
 
 static bool owns_storage(const mx_node *n, int k, const mx_place *q)
 {
-    return q->root == n && q->out == k && q->offset >= 0 && !q->hosted &&
-           n->op->kind != MX_SOURCE;
+    return q->root == n && q->out == k && q->offset >= 0 && !q->hosted && n->op->kind != MX_SOURCE;
 }
 
 mx_peak mx_program_peak(const mx_program *p)
