@@ -3,14 +3,19 @@
 
 #include "base/clock.h"
 #include "base/json_doc.h"
-#include "plan/forecast.h"
+#include "plan/search.h"
 #include <stdio.h>
 #include <string.h>
+
+static bool chooses(const mx_config *c)
+{
+    return strcmp(mx_config_text(c, "mesh"), "auto") == 0;
+}
 
 mx_status mx_plan_wants_mesh(const mx_config *c, bool *out)
 {
     int64_t ranks = 0;
-    *out = *mx_config_text(c, "compile_topology");
+    *out = *mx_config_text(c, "compile_topology") || chooses(c);
     if (!*out)
         MX_TRY(mx_mesh_asked(c, &ranks));
     *out |= ranks > 0;
@@ -198,6 +203,9 @@ static mx_status open_machine(mx_topology *t, const mx_invocation *inv)
     const char *name = mx_config_text(c, "compile_topology");
     if (*name)
         return mx_topology_open(t, name, &from);
+    if (chooses(c))
+        return mx_fail(MX_USAGE, "mesh=auto: expected the machine to choose for; say "
+                                 "compile_topology=h100x1024");
     if (strcmp(mx_config_text(c, "chip"), "this") == 0)
         return mx_fail(MX_USAGE, "a plan for a mesh needs the machine: compile_topology=h100x1024, "
                                  "or chip=h100 for as many as the mesh has");
@@ -221,17 +229,116 @@ static mx_status check_memory(const mx_forecast *f)
                    mx_format_bytes(b, sizeof b, f->machine.chip.memory_bytes));
 }
 
+/* ---- the choice of a layout ---- */
+
+enum { SHOWN = 5, COMPILED = 8 };
+
+static void print_choice(const mx_search *s, int i, const mx_forecast *f)
+{
+    const mx_choice *c = &s->best[i];
+    mx_str keys = {0}, reason = {0};
+    char a[32];
+    double tokens = (double)f->batch.global_tokens / c->time.seconds / (double)c->layout.chips;
+    mx_search_keys(s, i, &keys);
+    mx_search_reason(s, i, &reason);
+    printf("  %d  %8.4g s  %8.4g tokens/s per chip  %10s  %s\n     %s\n", i + 1, c->time.seconds,
+           tokens, mx_format_bytes(a, sizeof a, c->memory.total), mx_str_text(&keys),
+           mx_str_text(&reason));
+    mx_str_fini(&keys);
+    mx_str_fini(&reason);
+}
+
+static void print_choices(const mx_search *s, const mx_forecast *f)
+{
+    printf(
+        "layouts   %lld tried, %lld do not fit; the best, with the estimated memory of a rank:\n",
+        (long long)s->tried, (long long)s->too_large);
+    for (int i = 0; i < s->n && i < SHOWN; i++)
+        print_choice(s, i, f);
+}
+
+static mx_status nothing_fits(const mx_search *s, const mx_topology *t)
+{
+    char a[32], b[32];
+    mx_str mesh = {0};
+    mx_mesh_print(&s->least_mesh, &mesh);
+    mx_status st =
+        s->too_large
+            ? mx_fail(MX_MEMORY,
+                      "no layout fits in the %s of a %s: of %lld tried, %s needs the "
+                      "least, %s; use more chips, a smaller batch or a shorter max_target_length",
+                      mx_format_bytes(b, sizeof b, t->chip.memory_bytes), t->chip.name,
+                      (long long)s->tried, mx_str_text(&mesh),
+                      mx_format_bytes(a, sizeof a, s->least.total))
+            : mx_fail(MX_USAGE,
+                      "no mesh of %lld chips can share the batch; change "
+                      "per_device_batch_size",
+                      (long long)t->chips);
+    mx_str_fini(&mesh);
+    return st;
+}
+
+static void drop(mx_search *s, int i)
+{
+    s->n--;
+    s->too_large++;
+    memmove(&s->best[i], &s->best[i + 1], sizeof *s->best * (size_t)(s->n - i));
+}
+
+/* The best layout whose programs, compiled, fit as the model of costs says. */
+static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f)
+{
+    MX_TRY(mx_search_run(s, q));
+    for (int tries = 0; s->n && tries < COMPILED; tries++) {
+        mx_forecast fresh = {.machine = f->machine};
+        *f = fresh;
+        mx_search_take(s, 0, q, f);
+        mx_status st = mx_forecast_make(f, q->config, q->model);
+        if (!st && f->memory.total <= f->machine.chip.memory_bytes)
+            return MX_OK;
+        mx_status_free(st);
+        drop(s, 0);
+    }
+    return nothing_fits(s, &f->machine);
+}
+
+static mx_status plan_choice(const mx_invocation *inv, const mx_model_spec *m, mx_search *s,
+                             mx_forecast *f)
+{
+    const mx_config *c = inv->config;
+    mx_batch_plan all;
+    MX_TRY(mx_batch_plan_make(&all, c, f->machine.chips, 1));
+    mx_search_request q = {&f->machine, m, c, all.global_sequences, true};
+    mx_topology machine = f->machine;
+    q.machine = &machine;
+    return choose(s, &q, f);
+}
+
+static mx_status plan_given(const mx_config *c, const mx_model_spec *m, mx_forecast *f)
+{
+    MX_TRY(mx_mesh_read(&f->mesh, c, f->machine.chips / f->machine.per_node, f->machine.per_node));
+    return mx_forecast_make(f, c, m);
+}
+
+static mx_status plan(const mx_invocation *inv, const mx_model_spec *m, mx_search *s,
+                      mx_forecast *f)
+{
+    int64_t asked = 0;
+    MX_TRY(open_machine(&f->machine, inv));
+    if (!chooses(inv->config))
+        MX_TRY(mx_mesh_asked(inv->config, &asked));
+    return asked ? plan_given(inv->config, m, f) : plan_choice(inv, m, s, f);
+}
+
 mx_status mx_plan_mesh(const mx_invocation *inv, const mx_model_spec *m)
 {
     const mx_config *c = inv->config;
     mx_arena arena = {0};
     mx_forecast *f = MX_NEW(&arena, mx_forecast);
+    mx_search s = {0};
     double start = mx_clock_now();
     mx_status st;
-    MX_TRY_OUT(st, open_machine(&f->machine, inv));
-    MX_TRY_OUT(
-        st, mx_mesh_read(&f->mesh, c, f->machine.chips / f->machine.per_node, f->machine.per_node));
-    MX_TRY_OUT(st, mx_forecast_make(f, c, m));
+    MX_TRY_OUT(st, plan(inv, m, &s, f));
     if (strcmp(mx_config_text(c, "format"), "json") == 0) {
         print_json(f, m);
     } else {
@@ -239,11 +346,14 @@ mx_status mx_plan_mesh(const mx_invocation *inv, const mx_model_spec *m)
         print_time(f);
         print_memory(f);
         print_traffic(f);
+        if (s.n)
+            print_choices(&s, f);
         print_long_run(f, c);
         printf("planned   in %.2f s\n", mx_clock_now() - start);
     }
     st = check_memory(f);
 out:
+    mx_search_fini(&s);
     mx_arena_fini(&arena);
     return st;
 }

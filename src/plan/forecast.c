@@ -139,16 +139,21 @@ out:
 
 mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_spec *m)
 {
-    bool named = *f->remat;
+    bool chosen = f->batch.devices > 0;
+    mx_layout given = f->layout;
     mx_layout_of_mesh(&f->layout, &f->mesh);
     f->layout.per_node = f->machine.per_node;
-    if (!named)
-        snprintf(f->remat, sizeof f->remat, "%s", mx_config_text(c, "remat_policy"));
     MX_TRY(mx_run_kind_of(&f->run, c, m));
-    if (!f->batch.devices)
+    MX_TRY(mx_profile_of(&f->profile, c, m, chosen ? f->remat : NULL));
+    if (chosen) {
+        f->layout.microbatch = given.microbatch;
+        f->layout.n_microbatches = given.n_microbatches;
+        f->layout.chunks = given.chunks;
+    } else {
+        snprintf(f->remat, sizeof f->remat, "%s", mx_config_text(c, "remat_policy"));
         MX_TRY(mx_batch_plan_make(&f->batch, c, f->layout.chips, f->layout.data));
-    MX_TRY(mx_profile_of(&f->profile, c, m, named ? f->remat : NULL));
-    MX_TRY(cut_batch(f, c));
+        MX_TRY(cut_batch(f, c));
+    }
     mx_cost_request q = mx_forecast_request(f);
     mx_layer_costs_of(&q, &f->costs);
     mx_simulate_step(&q, &f->costs, &f->time, NULL);

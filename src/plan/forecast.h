@@ -34,7 +34,8 @@ typedef struct {
 
 /* How the keys have weights, gradients and optimizer state stored and multiplied. */
 mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec *m) MX_MUST_USE;
-/* f->machine and f->mesh are given. */
+/* f->machine and f->mesh are given; a choice of a search also gives batch, remat and the layout's
+ * microbatches and chunks. */
 mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_spec *m) MX_MUST_USE;
 mx_cost_request mx_forecast_request(const mx_forecast *f);
 /* The axes over which rows of a batch are shared, by this mesh. */
