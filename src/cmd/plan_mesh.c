@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/json_doc.h"
 #include "plan/search.h"
+#include "plan/trace_file.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -330,6 +331,22 @@ static mx_status plan(const mx_invocation *inv, const mx_model_spec *m, mx_searc
     return asked ? plan_given(inv->config, m, f) : plan_choice(inv, m, s, f);
 }
 
+static mx_status write_files(const mx_forecast *f, const mx_config *c)
+{
+    const char *trace = mx_config_text(c, "trace"), *svg = mx_config_text(c, "svg");
+    mx_cost_request q = mx_forecast_request(f);
+    mx_trace t = {0};
+    mx_step_time time;
+    if (!*trace && !*svg)
+        return MX_OK;
+    mx_simulate_step(&q, &f->costs, &time, &t);
+    mx_status st = *trace ? mx_trace_write(&t, trace) : MX_OK;
+    if (!st && *svg)
+        st = mx_picture_write(f, &t, svg);
+    mx_trace_fini(&t);
+    return st;
+}
+
 mx_status mx_plan_mesh(const mx_invocation *inv, const mx_model_spec *m)
 {
     const mx_config *c = inv->config;
@@ -351,6 +368,7 @@ mx_status mx_plan_mesh(const mx_invocation *inv, const mx_model_spec *m)
         print_long_run(f, c);
         printf("planned   in %.2f s\n", mx_clock_now() - start);
     }
+    MX_TRY_OUT(st, write_files(f, c));
     st = check_memory(f);
 out:
     mx_search_fini(&s);

@@ -102,7 +102,7 @@ static mx_status read_attention(const char *file, const mx_yaml_node *map, mx_ch
     const mx_yaml_node *at = map->kind == MX_YAML_MAP ? child(map, "length") : NULL;
     for (int k = 0; k < 2; k++) {
         const mx_yaml_node *rate = at ? child(map, names[k]) : NULL;
-        mx_curve *curve = &c->attention[k];
+        mx_rate_curve *curve = &c->attention[k];
         int n = 0;
         if (!rate || rate->n != at->n)
             return mx_fail(MX_USAGE,
@@ -362,7 +362,7 @@ mx_status mx_network_read(mx_network *out, const char *home, const char *file, c
     return st;
 }
 
-double mx_curve_at(const mx_curve *c, double at)
+double mx_rate_curve_at(const mx_rate_curve *c, double at)
 {
     if (at <= c->at[0])
         return c->rate[0];

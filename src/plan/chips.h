@@ -26,7 +26,7 @@ enum { MX_CURVE_POINTS = 16, MX_GEMM_POINTS = 64, MX_LEVELS = 2 };
 typedef struct {
     int n;
     double at[MX_CURVE_POINTS], rate[MX_CURVE_POINTS];
-} mx_curve;
+} mx_rate_curve;
 
 /* A GEMM that was measured: (m, k) x (k, n). */
 typedef struct {
@@ -38,7 +38,7 @@ typedef struct {
     double memory_bytes, bytes_per_second;
     double peak[MX_RATES], sustained[MX_RATES]; /* FLOP/s; 0: the chip has no such rate */
     double watts, units, memory_share, k_half, launch_seconds, comm_units;
-    mx_curve attention[2]; /* forward, backward: FLOP/s by length; n = 0: shares of sustained */
+    mx_rate_curve attention[2]; /* forward, backward: FLOP/s by length; n = 0: shares of sustained */
     mx_gemm_point gemm[MX_GEMM_POINTS];
     int n_gemm;
     char network[128];
@@ -66,6 +66,6 @@ mx_status mx_network_read(mx_network *out, const char *home, const char *file,
                           const char *text) MX_MUST_USE;
 
 /* The rate at a size; beyond the ends, that of the end. */
-double mx_curve_at(const mx_curve *c, double at);
+double mx_rate_curve_at(const mx_rate_curve *c, double at);
 
 #endif

@@ -104,6 +104,9 @@ static void take_program(mx_forecast *f, mx_programs *programs)
                           .communication = buffers,
                           .workspace = p->workspace};
     m->total = p->total;
+    const mx_program *step = &programs->step.program;
+    f->n_curve = step->n < MX_FORECAST_POINTS ? step->n : MX_FORECAST_POINTS;
+    mx_program_curve(step, f->curve, f->n_curve);
 }
 
 /* The programs of rank 0. */

@@ -14,6 +14,8 @@
 #include "train/mesh_config.h"
 #include "train/plan.h"
 
+enum { MX_FORECAST_POINTS = 480 };
+
 typedef struct {
     mx_topology machine;
     mx_mesh mesh;
@@ -29,6 +31,8 @@ typedef struct {
     mx_rank_memory memory, estimate; /* estimate: by the model of costs, also where exact */
     double fragmentation;            /* bytes between values that no other has the size for */
     double model_flops;              /* of an update on all chips, nothing computed again */
+    double curve[MX_FORECAST_POINTS]; /* bytes alive over a microbatch, where exact */
+    int n_curve;
     char remat[40];
 } mx_forecast;
 

@@ -52,10 +52,10 @@ double mx_attention_seconds(const mx_chip *c, double flops, double length, doubl
                             bool backward)
 {
     static const double share[2][2] = {{0.70, 1.0}, {0.54, 0.84}}; /* at 2k and from 32k on */
-    const mx_curve *curve = &c->attention[backward];
+    const mx_rate_curve *curve = &c->attention[backward];
     double w = fmin(fmax(log2(length / 2048) / 4, 0), 1);
     double rate = curve->n
-                      ? mx_curve_at(curve, length)
+                      ? mx_rate_curve_at(curve, length)
                       : c->sustained[MX_RATE_BF16] *
                             (share[backward][0] + w * (share[backward][1] - share[backward][0]));
     double fill =

@@ -69,10 +69,10 @@ static bool owns_storage(const mx_node *n, int k, const mx_place *q)
     return q->root == n && q->out == k && q->offset >= 0 && !q->hosted && n->op->kind != MX_SOURCE;
 }
 
-mx_peak mx_program_peak(const mx_program *p)
+/* What begins and ends before each node. */
+static mx_peak *changes(const mx_program *p, mx_arena *arena)
 {
-    mx_arena arena = {0};
-    mx_peak *change = MX_NEW_N(&arena, mx_peak, p->n + 2), now = {0}, most = {0};
+    mx_peak *change = MX_NEW_N(arena, mx_peak, p->n + 2);
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->order[i]->n_out; k++) {
             const mx_place *q = mx_program_place(p, p->order[i], k);
@@ -85,6 +85,13 @@ mx_peak mx_program_peak(const mx_program *p)
             change[q->first].collectives += sent;
             change[q->last + 1].collectives -= sent;
         }
+    return change;
+}
+
+mx_peak mx_program_peak(const mx_program *p)
+{
+    mx_arena arena = {0};
+    mx_peak *change = changes(p, &arena), now = {0}, most = {0};
     for (int i = 0; i < p->n; i++) {
         now.alive += change[i].alive;
         now.collectives += change[i].collectives;
@@ -92,4 +99,19 @@ mx_peak mx_program_peak(const mx_program *p)
     }
     mx_arena_fini(&arena);
     return most;
+}
+
+void mx_program_curve(const mx_program *p, double *out, int n)
+{
+    mx_arena arena = {0};
+    mx_peak *change = changes(p, &arena);
+    double alive = 0;
+    for (int i = 0; i < n; i++)
+        out[i] = 0;
+    for (int i = 0; i < p->n; i++) {
+        int at = (int)((int64_t)i * n / p->n);
+        alive += change[i].alive;
+        out[at] = alive > out[at] ? alive : out[at];
+    }
+    mx_arena_fini(&arena);
 }
