@@ -202,6 +202,7 @@ static const mx_key keys[] = {
      "its links, from the inside out: \"nvlink4 x 8, efa-400\"; empty: as the chip's row says", 0, 0},
     {"network_file", MX_KEY_STRING, 0, "", 0, "links of the user's own, over configs/networks.yml",
      0, 0},
+    {"auto_stages", MX_KEY_BOOL, 0, "true", 0, "mesh=auto may cut the layers into stages", 0, 0},
     {"trace", MX_KEY_STRING, 0, "", 0, "write the simulated step of a mesh, for ui.perfetto.dev", 0,
      0},
     {"svg", MX_KEY_STRING, 0, "", 0, "write a picture of its memory and timeline", 0, 0},

@@ -309,9 +309,9 @@ static mx_status plan_choice(const mx_invocation *inv, const mx_model_spec *m, m
     const mx_config *c = inv->config;
     mx_batch_plan all;
     MX_TRY(mx_batch_plan_make(&all, c, f->machine.chips, 1));
-    mx_search_request q = {&f->machine, m, c, all.global_sequences, true};
     mx_topology machine = f->machine;
-    q.machine = &machine;
+    mx_search_request q = {&machine, m, c, all.global_sequences, mx_config_bool(c, "auto_stages"),
+                           false};
     return choose(s, &q, f);
 }
 

@@ -38,7 +38,8 @@ typedef struct {
     double memory_bytes, bytes_per_second;
     double peak[MX_RATES], sustained[MX_RATES]; /* FLOP/s; 0: the chip has no such rate */
     double watts, units, memory_share, k_half, launch_seconds, comm_units;
-    mx_rate_curve attention[2]; /* forward, backward: FLOP/s by length; n = 0: shares of sustained */
+    mx_rate_curve
+        attention[2]; /* forward, backward: FLOP/s by length; n = 0: shares of sustained */
     mx_gemm_point gemm[MX_GEMM_POINTS];
     int n_gemm;
     char network[128];

@@ -26,11 +26,11 @@ typedef struct {
     mx_layer_costs costs;
     mx_step_time time;
     bool exact;
-    mx_plan plan;                    /* of one rank, where exact */
-    mx_traffic_table traffic;        /* likewise */
-    mx_rank_memory memory, estimate; /* estimate: by the model of costs, also where exact */
-    double fragmentation;            /* bytes between values that no other has the size for */
-    double model_flops;              /* of an update on all chips, nothing computed again */
+    mx_plan plan;                     /* of one rank, where exact */
+    mx_traffic_table traffic;         /* likewise */
+    mx_rank_memory memory, estimate;  /* estimate: by the model of costs, also where exact */
+    double fragmentation;             /* bytes between values that no other has the size for */
+    double model_flops;               /* of an update on all chips, nothing computed again */
     double curve[MX_FORECAST_POINTS]; /* bytes alive over a microbatch, where exact */
     int n_curve;
     char remat[40];

@@ -82,8 +82,7 @@ static void name_largest(const mx_forecast *f, mx_str *out)
     for (int i = 0; i < f->plan.n_largest && i < 8 && f->exact; i++) {
         const mx_plan_item *it = &f->plan.largest[i];
         mx_str line = {0};
-        mx_str_addf(&line, "%s  %s x %d", mx_format_bytes(a, sizeof a, it->bytes), it->name,
-                    it->n);
+        mx_str_addf(&line, "%s  %s x %d", mx_format_bytes(a, sizeof a, it->bytes), it->name, it->n);
         text(out, LEFT + PLOT - 8, TOP + 18 + 15 * i, "end", mx_str_text(&line));
         mx_str_fini(&line);
     }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIMULATED = 256, MOST_DEGREES = 64 };
+enum { SIMULATED = 1024, MOST_DEGREES = 64 };
 
 const char *const mx_search_remats[MX_SEARCH_REMATS] = {"none", "minimal", "full"};
 
@@ -200,7 +200,8 @@ static void simulate_best(search *s)
     if (!out->n)
         return;
     qsort(out->best, (size_t)out->n, sizeof *out->best, by_bound);
-    out->n = out->n < SIMULATED ? out->n : SIMULATED;
+    if (!s->q->simulate_all && out->n > SIMULATED)
+        out->n = SIMULATED;
     for (int i = 0; i < out->n; i++) {
         mx_choice *c = &out->best[i];
         mx_layer_costs costs;

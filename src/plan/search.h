@@ -27,6 +27,7 @@ typedef struct {
     const mx_config *config;
     int64_t sequences; /* of an update */
     bool stages;       /* also pipelines */
+    bool simulate_all; /* not only the best by their bounds */
 } mx_search_request;
 
 typedef struct {

@@ -30,7 +30,8 @@ typedef struct {
     double alive, collectives; /* bytes */
 } mx_peak;
 mx_peak mx_program_peak(const mx_program *p);
-/* Bytes alive at `n` moments, equally far apart in the order of nodes: at each the most around it. */
+/* Bytes alive at `n` moments, equally far apart in the order of nodes: at each the most around it.
+ */
 void mx_program_curve(const mx_program *p, double *out, int n);
 
 #endif
