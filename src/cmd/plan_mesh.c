@@ -30,7 +30,7 @@ typedef struct {
     double bytes;
 } memory_row;
 
-enum { MEMORY_ROWS = 8 };
+enum { MEMORY_ROWS = 8, SHOWN = 5, COMPILED = 8 };
 
 static void memory_rows(const mx_forecast *f, memory_row rows[MEMORY_ROWS])
 {
@@ -161,7 +161,24 @@ static json_t *traffic_json(const mx_forecast *f)
     return list;
 }
 
-static void print_json(const mx_forecast *f, const mx_model_spec *m)
+static json_t *choices_json(const mx_search *s)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < s->n && i < SHOWN; i++) {
+        mx_str keys = {0}, reason = {0};
+        mx_search_keys(s, i, &keys);
+        mx_search_reason(s, i, &reason);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:f}", "keys", mx_str_text(&keys),
+                                              "reason", mx_str_text(&reason), "seconds",
+                                              s->best[i].time.seconds, "estimated_memory_bytes",
+                                              s->best[i].memory.total));
+        mx_str_fini(&keys);
+        mx_str_fini(&reason);
+    }
+    return list;
+}
+
+static void print_json(const mx_forecast *f, const mx_model_spec *m, const mx_search *s)
 {
     memory_row rows[MEMORY_ROWS];
     json_t *memory = json_object();
@@ -186,6 +203,8 @@ static void print_json(const mx_forecast *f, const mx_model_spec *m)
         f->memory.total <= f->machine.chip.memory_bytes, "chip_memory_bytes",
         f->machine.chip.memory_bytes, "memory_bytes", memory, "time", time, "network",
         traffic_json(f));
+    if (s->tried)
+        json_object_set_new(all, "layouts", choices_json(s));
     char *text = mx_json_text(all, 2);
     printf("%s\n", text);
     mx_free(text);
@@ -231,8 +250,6 @@ static mx_status check_memory(const mx_forecast *f)
 }
 
 /* ---- the choice of a layout ---- */
-
-enum { SHOWN = 5, COMPILED = 8 };
 
 static void print_choice(const mx_search *s, int i, const mx_forecast *f)
 {
@@ -357,7 +374,7 @@ mx_status mx_plan_mesh(const mx_invocation *inv, const mx_model_spec *m)
     mx_status st;
     MX_TRY_OUT(st, plan(inv, m, &s, f));
     if (strcmp(mx_config_text(c, "format"), "json") == 0) {
-        print_json(f, m);
+        print_json(f, m, &s);
     } else {
         print_machine(f, m);
         print_time(f);

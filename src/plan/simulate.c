@@ -293,7 +293,7 @@ static double run_alone(engine *e, mx_step_time *out, mx_trace *trace, double *l
     kernels += e->kernels;
     *last_backward = backward;
     out->compute = m * kernels;
-    out->network = m * (forward + backward - kernels);
+    out->network = fmax(0, m * (forward + backward - kernels));
     return m * (forward + backward);
 }
 

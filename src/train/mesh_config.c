@@ -229,8 +229,9 @@ mx_status mx_mesh_read(mx_mesh *m, const mx_config *c, int64_t nodes, int64_t pe
     int64_t here = short_form ? nodes * per_node : per_node;
     MX_TRY(fill_in(where, p.mesh.ici, here));
     if (product(p.mesh.ici) != here)
-        return mx_fail(MX_USAGE, "%s: the degrees multiply to %lld, and there are %lld chips%s; make "
-                       "them equal, or give one axis -1", where, (long long)product(p.mesh.ici),
+        return mx_fail(MX_USAGE, "%s: the degrees multiply to %lld, and there are %lld chips%s; "
+                       "make them equal, or give one axis -1", where,
+                       (long long)product(p.mesh.ici),
                        (long long)here, short_form ? "" : " in a node");
     if (short_form)
         fill_nodes(&p.mesh, per_node);
