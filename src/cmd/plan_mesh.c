@@ -118,7 +118,7 @@ static void print_time(const mx_forecast *f)
     if (f->exact)
         printf(", %sFLOP by a rank, %s moved", mx_format_count(a, sizeof a, f->plan.flops),
                mx_format_bytes(b, sizeof b, f->plan.moved_bytes));
-    printf("\ntime      %.4g s per step, %stokens/s, %.4g per chip, MFU %.1f%%\n", t->seconds,
+    printf("\ntime      %.4g s per step, %stokens/s, %.0f per chip, MFU %.1f%%\n", t->seconds,
            mx_format_count(a, sizeof a, tokens), tokens / (double)f->machine.chips,
            100 * mx_forecast_mfu(f));
     printf("          kernels %.1f%%, waiting for the network %.1f%%, for other stages %.1f%%, "
@@ -259,7 +259,7 @@ static void print_choice(const mx_search *s, int i, const mx_forecast *f)
     double tokens = (double)f->batch.global_tokens / c->time.seconds / (double)c->layout.chips;
     mx_search_keys(s, i, &keys);
     mx_search_reason(s, i, &reason);
-    printf("  %d  %8.4g s  %8.4g tokens/s per chip  %10s  %s\n     %s\n", i + 1, c->time.seconds,
+    printf("  %d  %8.4g s  %7.0f tokens/s per chip  %10s  %s\n     %s\n", i + 1, c->time.seconds,
            tokens, mx_format_bytes(a, sizeof a, c->memory.total), mx_str_text(&keys),
            mx_str_text(&reason));
     mx_str_fini(&keys);
@@ -312,7 +312,7 @@ static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f
         *f = fresh;
         mx_search_take(s, 0, q, f);
         mx_status st = mx_forecast_make(f, q->config, q->model);
-        if (!st && f->memory.total <= f->machine.chip.memory_bytes)
+        if (!st && f->memory.total <= mx_search_room(&f->machine.chip))
             return MX_OK;
         mx_status_free(st);
         drop(s, 0);
