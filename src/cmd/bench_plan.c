@@ -160,7 +160,7 @@ static bool says(const csv *t, int row, const char *text)
     return strstr(cell(t, row, "note"), text) || strstr(cell(t, row, "source"), text);
 }
 
-static void layout_of(const csv *t, int row, mx_layout *l)
+static void layout_of(const csv *t, int row, int64_t per_node, mx_layout *l)
 {
     int64_t dp = whole(t, row, "dp", 1), fsdp = whole(t, row, "fsdp", 0);
     *l = (mx_layout){.chips = whole(t, row, "gpus", 1),
@@ -173,7 +173,7 @@ static void layout_of(const csv *t, int row, mx_layout *l)
                      .expert = whole(t, row, "ep", 1),
                      .chunks = whole(t, row, "vp", 1),
                      .microbatch = whole(t, row, "mbs", 1),
-                     .per_node = 8};
+                     .per_node = per_node};
     l->expert_tensor = l->expert > 1 ? whole(t, row, "etp", l->tensor) : l->tensor;
     l->expert_shard = l->shard > 1 ? l->chips / (l->stage * l->expert * l->expert_tensor) : 1;
     l->n_microbatches = whole(t, row, "gbs", 1) / (l->microbatch * dp);
@@ -196,8 +196,10 @@ static double trait(const bench *b, const csv *t, int row, const char *name, dou
 
 static void run_of(const bench *b, const csv *t, int row, mx_run_kind *r)
 {
-    bool fp8 = strcmp(cell(t, row, "precision"), "fp8") == 0;
-    *r = (mx_run_kind){.rate = fp8 ? MX_RATE_FP8 : MX_RATE_BF16,
+    mx_rate rate = strstr(cell(t, row, "precision"), "fp4")   ? MX_RATE_FP4
+                   : strstr(cell(t, row, "precision"), "fp8") ? MX_RATE_FP8
+                                                              : MX_RATE_BF16;
+    *r = (mx_run_kind){.rate = rate,
                        .again = -1,
                        .frozen = strcmp(cell(t, row, "task"), "lora") == 0,
                        .unfused = says(t, row, "eager") || trait(b, t, row, "unfused", 0) > 0,
@@ -307,7 +309,7 @@ static mx_status predict(bench *b, const csv *t, int row, prediction *out)
     MX_TRY(mx_chip_read(&chip, b->inv->home, mx_config_text(b->inv->config, "chip_file"), name));
     MX_TRY(mx_network_read(&network, b->inv->home, mx_config_text(b->inv->config, "network_file"),
                            chip.network));
-    layout_of(t, row, &l);
+    layout_of(t, row, network.n > 1 ? network.level[0].chips : 1, &l);
     run_of(b, t, row, &r);
     mx_cost_request q = {NULL, &l, &r, &chip, &network};
     out->remat = remat_of(t, row, &r);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/json_doc.h"
+#include "plan/failures.h"
 #include "plan/search.h"
 #include "plan/trace_file.h"
 #include <stdio.h>
@@ -127,13 +128,30 @@ static void print_time(const mx_forecast *f)
            t->stragglers / whole);
 }
 
+static double print_failures(const mx_forecast *f, const mx_config *c)
+{
+    double hours = mx_config_float(c, "simulate_failures");
+    if (hours <= 0)
+        return 1;
+    mx_failures x = {hours * 3600 / (double)f->machine.chips,
+                     mx_config_float(c, "checkpoint_seconds"),
+                     mx_config_float(c, "restart_seconds")};
+    mx_goodput_forecast g = mx_failures_goodput(&x);
+    printf("goodput   %.1f%%: a failure every %.2f h, a checkpoint every %.1f min; writing %.1f%%, "
+           "work lost %.1f%%, restarts %.1f%%\n",
+           100 * g.goodput, x.between / 3600, g.interval / 60, 100 * g.writing, 100 * g.lost,
+           100 * g.restarting);
+    return g.goodput;
+}
+
 static void print_long_run(const mx_forecast *f, const mx_config *c)
 {
+    double goodput = print_failures(f, c);
     double tokens = mx_config_float(c, "train_tokens");
     char a[32], b[32];
     if (tokens <= 0)
         return;
-    double seconds = tokens / mx_forecast_tokens(f);
+    double seconds = tokens / mx_forecast_tokens(f) / goodput;
     printf("run       %stokens in %.1f days: %schip-hours\n", mx_format_count(a, sizeof a, tokens),
            seconds / 86400,
            mx_format_count(b, sizeof b, seconds / 3600 * (double)f->machine.chips));
