@@ -120,8 +120,7 @@ static mx_status make_profile(bench *b, const char *model, int64_t length, int64
     if (layers)
         args[n++] = mx_arena_printf(&b->arena, "base_num_decoder_layers=%lld", (long long)layers);
     mx_config_request q = {.schema = &mx_keys,
-                           .sections = ~0u,
-                           .user = "bench",
+                           .user = NULL,
                            .home = b->inv->home,
                            .args = args,
                            .n_args = n};

@@ -14,11 +14,11 @@ static bool chooses(const mx_config *c)
     return strcmp(mx_config_text(c, "mesh"), "auto") == 0;
 }
 
-mx_status mx_plan_wants_mesh(const mx_config *c, bool *out)
+mx_status mx_plan_wants_machine(const mx_config *c, bool *out)
 {
     int64_t ranks = 0;
     *out = *mx_config_text(c, "compile_topology") || chooses(c);
-    if (!*out)
+    if (!*out && strcmp(mx_config_text(c, "chip"), "this") != 0)
         MX_TRY(mx_mesh_asked(c, &ranks));
     *out |= ranks > 0;
     return MX_OK;
@@ -49,7 +49,7 @@ static void print_machine(const mx_forecast *f, const mx_model_spec *m)
     char a[32], b[32];
     const mx_chip *c = &f->machine.chip;
     mx_str mesh = {0}, batch = {0};
-    mx_mesh_print(&f->mesh, &mesh);
+    mx_mesh_print(&mesh, &f->mesh);
     mx_batch_plan_print(&f->batch, &batch);
     printf("model     %s, %s parameters\n", m->family->name,
            mx_format_count(a, sizeof a, f->profile.parameters));
@@ -202,7 +202,7 @@ static void print_json(const mx_forecast *f, const mx_model_spec *m, const mx_se
     json_t *memory = json_object();
     const mx_step_time *t = &f->time;
     mx_str mesh = {0};
-    mx_mesh_print(&f->mesh, &mesh);
+    mx_mesh_print(&mesh, &f->mesh);
     memory_rows(f, rows);
     for (int i = 0; i < MEMORY_ROWS; i++)
         json_object_set_new(memory, rows[i].name, json_real(rows[i].bytes));
@@ -244,9 +244,6 @@ static mx_status open_machine(mx_topology *t, const mx_invocation *inv)
     if (chooses(c))
         return mx_fail(MX_USAGE, "mesh=auto: expected the machine to choose for; say "
                                  "compile_topology=h100x1024");
-    if (strcmp(mx_config_text(c, "chip"), "this") == 0)
-        return mx_fail(MX_USAGE, "a plan for a mesh needs the machine: compile_topology=h100x1024, "
-                                 "or chip=h100 for as many as the mesh has");
     int64_t ranks;
     char text[64];
     MX_TRY(mx_mesh_asked(c, &ranks));
@@ -297,7 +294,7 @@ static mx_status nothing_fits(const mx_search *s, const mx_topology *t)
 {
     char a[32], b[32];
     mx_str mesh = {0};
-    mx_mesh_print(&s->least_mesh, &mesh);
+    mx_mesh_print(&mesh, &s->least_mesh);
     mx_status st =
         s->too_large
             ? mx_fail(MX_MEMORY,
@@ -382,7 +379,7 @@ static mx_status write_files(const mx_forecast *f, const mx_config *c)
     return st;
 }
 
-mx_status mx_plan_mesh(const mx_invocation *inv, const mx_model_spec *m)
+mx_status mx_plan_machine(const mx_invocation *inv, const mx_model_spec *m)
 {
     const mx_config *c = inv->config;
     mx_arena arena = {0};

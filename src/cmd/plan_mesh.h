@@ -5,8 +5,8 @@
 #include "cmd/verb.h"
 #include "models/model.h"
 
-/* Whether the keys ask for one: compile_topology or a mesh. */
-mx_status mx_plan_wants_mesh(const mx_config *c, bool *out) MX_MUST_USE;
-mx_status mx_plan_mesh(const mx_invocation *inv, const mx_model_spec *m) MX_MUST_USE;
+/* Whether the keys ask for one: compile_topology, mesh=auto, or a mesh of chips that have a name. */
+mx_status mx_plan_wants_machine(const mx_config *c, bool *out) MX_MUST_USE;
+mx_status mx_plan_machine(const mx_invocation *inv, const mx_model_spec *m) MX_MUST_USE;
 
 #endif

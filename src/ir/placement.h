@@ -90,4 +90,23 @@ mx_box mx_box_of(const mx_mesh *m, int rank, const mx_type *whole, const mx_plac
  * padding. */
 int64_t mx_box_element(const mx_box *b, const mx_type *local, int64_t i);
 
+/* Elements [whole, whole + n) of the tensor are [local, local + n) of what the rank has
+ * (box_walk.c). In rising order of both; padding is passed over.
+ *
+ *     for (mx_box_walk w = mx_box_begin(b, &local); mx_box_next(&w, &span);)
+ */
+typedef struct {
+    int64_t whole, local, n;
+} mx_box_span;
+typedef struct {
+    const mx_box *box;
+    const mx_type *local;
+    int dim;       /* the innermost that is cut */
+    int64_t inner; /* elements behind it */
+    int64_t row, rows, at;
+    int run;
+} mx_box_walk;
+mx_box_walk mx_box_begin(const mx_box *b, const mx_type *local);
+bool mx_box_next(mx_box_walk *w, mx_box_span *out);
+
 #endif

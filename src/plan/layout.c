@@ -99,16 +99,3 @@ void mx_layout_of_mesh(mx_layout *l, const mx_mesh *m)
                      .mesh = m};
     l->data = l->chips / (l->tensor * l->context * l->stage);
 }
-
-void mx_mesh_print(const mx_mesh *m, mx_str *out)
-{
-    const char *sep = "";
-    for (int a = 0; a < MX_AXIS_COUNT; a++)
-        if (mx_mesh_degree(m, (mx_axis)a) > 1) {
-            mx_str_addf(out, "%s%s=%d", sep, mx_axis_name((mx_axis)a),
-                        mx_mesh_degree(m, (mx_axis)a));
-            sep = ",";
-        }
-    if (!*sep)
-        mx_str_add(out, "one chip");
-}

@@ -41,7 +41,5 @@ const char *mx_group_name(mx_group g);
 mx_span mx_layout_span(const mx_layout *l, mx_group g);
 /* Of a mesh, which must outlive it. Batches are left to the caller. */
 void mx_layout_of_mesh(mx_layout *l, const mx_mesh *mesh);
-/* "data=4,stage=2,tensor=8": what mesh= takes. */
-void mx_mesh_print(const mx_mesh *m, mx_str *out);
 
 #endif

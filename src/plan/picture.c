@@ -135,7 +135,7 @@ mx_status mx_picture_write(const mx_forecast *f, const mx_trace *t, const char *
         "rect.h{fill:#3a4656}}</style>\n";
     mx_str out = {0}, mesh = {0}, title = {0};
     double top = TOP + MEMORY + 40, rows = rows_of(t, f->layout.stage > 1);
-    mx_mesh_print(&f->mesh, &mesh);
+    mx_mesh_print(&mesh, &f->mesh);
     mx_str_addf(&title, "%lld x %s, %s: memory of a rank and the step of %.4g s",
                 (long long)f->machine.chips, f->machine.chip.name, mx_str_text(&mesh),
                 f->time.seconds);

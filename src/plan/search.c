@@ -269,7 +269,7 @@ void mx_search_keys(const mx_search *s, int i, mx_str *out)
     bool piped = l->stage > 1;
     int64_t rows = l->microbatch * (piped ? l->n_microbatches : 1) * l->data;
     mx_str_add(out, "mesh=");
-    mx_mesh_print(&c->mesh, out);
+    mx_mesh_print(out, &c->mesh);
     mx_str_addf(out, " remat_policy=%s per_device_batch_size=%g", mx_search_remats[c->remat],
                 (double)rows / (double)l->chips);
     if (piped)
