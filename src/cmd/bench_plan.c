@@ -119,11 +119,8 @@ static mx_status make_profile(bench *b, const char *model, int64_t length, int64
     args[n++] = "dtype=bfloat16";
     if (layers)
         args[n++] = mx_arena_printf(&b->arena, "base_num_decoder_layers=%lld", (long long)layers);
-    mx_config_request q = {.schema = &mx_keys,
-                           .user = NULL,
-                           .home = b->inv->home,
-                           .args = args,
-                           .n_args = n};
+    mx_config_request q = {
+        .schema = &mx_keys, .user = NULL, .home = b->inv->home, .args = args, .n_args = n};
     mx_config *c;
     mx_model_spec m = {0};
     MX_TRY(mx_config_load(&c, &q));

@@ -44,6 +44,16 @@ static void memory_rows(const mx_forecast *f, memory_row rows[MEMORY_ROWS])
     memcpy(rows, all, sizeof all);
 }
 
+static void print_network(const mx_network *w)
+{
+    for (int i = 0; i < w->n; i++) {
+        printf("%s%s", i ? ", " : "", w->level[i].name);
+        if (w->level[i].chips > 0)
+            printf(" x %lld", (long long)w->level[i].chips);
+    }
+    printf("\n");
+}
+
 static void print_machine(const mx_forecast *f, const mx_model_spec *m)
 {
     char a[32], b[32];
@@ -53,9 +63,10 @@ static void print_machine(const mx_forecast *f, const mx_model_spec *m)
     mx_batch_plan_print(&f->batch, &batch);
     printf("model     %s, %s parameters\n", m->family->name,
            mx_format_count(a, sizeof a, f->profile.parameters));
-    printf("machine   %lld x %s, %s and %.0f TFLOP/s of %s each; %s\n", (long long)f->machine.chips,
+    printf("machine   %lld x %s, %s and %.0f TFLOP/s of %s each; ", (long long)f->machine.chips,
            c->name, mx_format_bytes(b, sizeof b, c->memory_bytes), c->peak[f->run.rate] / 1e12,
-           f->run.rate == MX_RATE_F32 ? "float32" : "bfloat16", c->network);
+           f->run.rate == MX_RATE_F32 ? "float32" : "bfloat16");
+    print_network(&f->machine.network);
     printf("mesh      %s\n", mx_str_text(&mesh));
     printf("batch     %s\n", mx_str_text(&batch));
     mx_str_fini(&mesh);

@@ -21,7 +21,7 @@ static void open_model(subject *s, const char *name, const char *length)
     const char *args[] = {model, seq, "remat_policy=full", "per_device_batch_size=1",
                           "gradient_accumulation_steps=2"};
     mx_config_request r = {.schema = &mx_keys,
-                           
+
                            .user = NULL,
                            .home = "configs",
                            .args = args,
