@@ -329,21 +329,29 @@ static void drop(mx_search *s, int i)
     memmove(&s->best[i], &s->best[i + 1], sizeof *s->best * (size_t)(s->n - i));
 }
 
-/* The best layout whose programs, compiled, fit as the model of costs says. */
+/* The best layout whose programs can be compiled, and then fit as the model of costs says. */
 static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f)
 {
+    mx_status why = MX_OK;
     MX_TRY(mx_search_run(s, q));
     for (int tries = 0; s->n && tries < COMPILED; tries++) {
-        mx_forecast fresh = {.machine = f->machine};
-        *f = fresh;
+        mx_topology machine = f->machine;
+        memset(f, 0, sizeof *f);
+        f->machine = machine;
         mx_search_take(s, 0, q, f);
         mx_status st = mx_forecast_make(f, q->config, q->model);
-        if (!st && f->memory.total <= mx_search_room(&f->machine.chip))
+        if (!st && f->memory.total <= mx_search_room(&f->machine.chip)) {
+            mx_status_free(why);
             return MX_OK;
-        mx_status_free(st);
+        }
+        if (st) {
+            mx_status_free(why);
+            why = st;
+        }
         drop(s, 0);
     }
-    return nothing_fits(s, &f->machine);
+    return why ? mx_status_wrap(why, "none of the best layouts can be compiled; the last")
+               : nothing_fits(s, &f->machine);
 }
 
 static mx_status plan_choice(const mx_invocation *inv, const mx_model_spec *m, mx_search *s,
@@ -354,7 +362,7 @@ static mx_status plan_choice(const mx_invocation *inv, const mx_model_spec *m, m
     MX_TRY(mx_batch_plan_make(&all, c, f->machine.chips, 1));
     mx_topology machine = f->machine;
     mx_search_request q = {&machine, m, c, all.global_sequences, mx_config_bool(c, "auto_stages"),
-                           false};
+                           mx_config_bool(c, "exhaustive")};
     return choose(s, &q, f);
 }
 

@@ -29,13 +29,6 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
     return MX_OK;
 }
 
-int64_t mx_forecast_data_ranks(const mx_mesh *m)
-{
-    mx_layout l;
-    mx_layout_of_mesh(&l, m);
-    return l.data;
-}
-
 mx_cost_request mx_forecast_request(const mx_forecast *f)
 {
     return (mx_cost_request){&f->profile, &f->layout, &f->run, &f->machine.chip,

@@ -42,8 +42,6 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
  * microbatches and chunks. */
 mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_spec *m) MX_MUST_USE;
 mx_cost_request mx_forecast_request(const mx_forecast *f);
-/* The axes over which rows of a batch are shared, by this mesh. */
-int64_t mx_forecast_data_ranks(const mx_mesh *m);
 double mx_forecast_tokens(const mx_forecast *f); /* per second, of all chips */
 double mx_forecast_mfu(const mx_forecast *f);
 

@@ -131,7 +131,8 @@ static void fill_mesh(search *s, const degrees *d)
     mx_choice c = {.mesh = mesh_of(d, s->q->machine->per_node)};
     mx_layout_of_mesh(&c.layout, &c.mesh);
     c.layout.per_node = s->q->machine->per_node;
-    if (s->q->sequences % c.layout.data)
+    /* weights are cut along the model's width */
+    if (s->q->sequences % c.layout.data || (int64_t)s->profile[0]->width % c.layout.shard)
         return;
     int64_t rows = s->q->sequences / c.layout.data;
     for (int64_t b = 1; b <= rows && b <= 16; b *= 2) {

@@ -33,6 +33,9 @@ expect 0 'limited by ' $plan compile_topology=h100x8 mesh=auto
 expect 0 '^  5 .* mesh=' $plan compile_topology=h100x8 mesh=auto
 expect 4 'no layout fits in the 16.0 GiB of a t4' $maxc plan model_name=llama3-70b compile_topology=t4x8 max_target_length=512
 expect 2 'mesh=auto: expected the machine' $plan mesh=auto
+seconds() { $plan compile_topology=h100x8 "$@" | sed -n 's/^  1  *\([^ ]*\) s .*/\1/p'; }
+some=$(seconds) all=$(seconds exhaustive=true)
+awk -v s="$some" -v a="$all" 'BEGIN { exit !(a > 0 && s >= a && s <= 1.02 * a) }' || { echo "plan_mesh.sh: $some s, of all layouts $all"; bad=1; }
 # What it chose can be given back, and needs what it said.
 keys=$($plan compile_topology=h100x8 auto_stages=false | sed -n 's/^  1 .*GiB  //p')
 one=$($plan compile_topology=h100x8 auto_stages=false | sed -n 's/^time *\([^ ]*\) s .*/\1/p')
