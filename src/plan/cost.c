@@ -156,7 +156,8 @@ static void stream(layer *l, const mx_profile_passes *p)
     for (int pass = 0; pass < 2; pass++)
         l->to->stream[pass] += mx_stream_seconds(l->q->chip, times * on_rank(l, p->stream[pass]),
                                                  times * p->kernels[pass]);
-    l->to->saved_bytes = on_rank(l, p->saved);
+    double room = l->q->run->even_rows ? 0 : (double)l->q->layout->expert - 1;
+    l->to->saved_bytes = on_rank(l, p->saved + room * p->saved_rows);
 }
 
 /* Forward work that is done a second time before the backward pass, with its collectives. */

@@ -268,14 +268,26 @@ static int find_loss(const mx_program *program)
     return program->n;
 }
 
+/* Of rows that were copied to their experts? */
+static bool is_expert_rows(const mx_profile *p, int layer, const mx_type *t)
+{
+    double top_k = layer < 0 ? 0 : p->kind[p->of[layer]].work.top_k;
+    return top_k > 0 && t->ndim == 2 && (double)t->dim[0] == top_k * p->length;
+}
+
 static void see_saved(const mx_profile *p, mx_profile_passes *s, const mx_program *program,
                       const mx_node *n, int loss)
 {
+    int layer = layer_of(n->scope);
     for (int k = 0; k < n->n_out; k++) {
         const mx_place *q = mx_program_place(program, n, k);
+        const mx_type *t = mx_node_type(n, k);
         bool own = q->root == n && q->out == k && q->offset >= 0 && !q->hosted;
-        if (own && q->first < loss && q->last > loss && n->op->kind != MX_SOURCE)
-            s->saved += (double)mx_type_bytes(mx_node_type(n, k)) / p->length;
+        if (!own || q->first >= loss || q->last <= loss || n->op->kind == MX_SOURCE)
+            continue;
+        s->saved += (double)mx_type_bytes(t) / p->length;
+        if (is_expert_rows(p, layer, t))
+            s->saved_rows += (double)mx_type_bytes(t) / p->length;
     }
 }
 

@@ -45,6 +45,7 @@ typedef struct {
 typedef struct {
     double stream[2];  /* bytes, forward, backward: read and written by elementwise kernels */
     double saved;      /* bytes waiting for the backward pass */
+    double saved_rows; /* of those, rows of experts */
     double kernels[2]; /* per layer and microbatch */
     double again[2];   /* computed again, share of the forward pass: GEMMs, attention */
 } mx_profile_passes;

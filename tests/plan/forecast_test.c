@@ -13,12 +13,13 @@ typedef struct {
     mx_model_spec model;
 } subject;
 
-static void open_model(subject *s, const char *name, const char *length)
+static void open_model(subject *s, const char *name, const char *length, const char *remat)
 {
-    char model[64], seq[64];
+    char model[64], seq[64], policy[64];
+    snprintf(policy, sizeof policy, "remat_policy=%s", remat);
     snprintf(model, sizeof model, "model_name=%s", name);
     snprintf(seq, sizeof seq, "max_target_length=%s", length);
-    const char *args[] = {model, seq, "remat_policy=full", "per_device_batch_size=1",
+    const char *args[] = {model, seq, policy, "per_device_batch_size=1",
                           "gradient_accumulation_steps=2"};
     mx_config_request r = {.schema = &mx_keys,
 
@@ -76,14 +77,30 @@ static void check_estimate(subject *s, const char *topology, const char *mesh)
 MX_TEST(estimates_are_near_what_is_compiled)
 {
     subject s;
-    open_model(&s, "llama3.2-1b", "2048");
+    open_model(&s, "llama3.2-1b", "2048", "full");
     check_estimate(&s, "h100x8", "fsdp=8");
     check_estimate(&s, "h100x8", "data=2,fsdp=4");
     check_estimate(&s, "h100x16", "fsdp=8,tensor=2");
     close_model(&s);
-    open_model(&s, "moe-100m", "1024");
+    open_model(&s, "moe-100m", "1024", "full");
     check_estimate(&s, "h100x8", "fsdp=4,expert=2");
     close_model(&s);
+}
+
+/* A copy of all weights on every rank would be what fsdp is there to avoid. */
+MX_TEST(gathered_weights_are_not_kept_beside_replicas)
+{
+    subject s;
+    mx_arena a = {0};
+    mx_forecast *f = MX_NEW(&a, mx_forecast);
+    open_model(&s, "llama3.2-1b", "1024", "minimal");
+    MX_CHECK_OK(mx_topology_open(&f->machine, "h100x8", &tables));
+    f->mesh = mesh_of("data=2,fsdp=4", 8);
+    MX_CHECK_OK(mx_forecast_make(f, s.cfg, &s.model));
+    MX_CHECK(f->exact && f->memory.communication < 0.3 * 2 * f->profile.parameters,
+             "%.0f MiB of collectives' results alive", f->memory.communication / 0x1p20);
+    close_model(&s);
+    mx_arena_fini(&a);
 }
 
 /* Every layout that fits, simulated. */
@@ -104,7 +121,7 @@ static void check_search(const char *model, const char *length, const char *topo
     subject s;
     mx_topology t;
     mx_search some = {0};
-    open_model(&s, model, length);
+    open_model(&s, model, length, "full");
     MX_CHECK_OK(mx_topology_open(&t, topology, &tables));
     mx_search_request q = {&t, &s.model, s.cfg, sequences, true, false};
     MX_CHECK_OK(mx_search_run(&some, &q));
@@ -127,7 +144,7 @@ MX_TEST(a_machine_that_is_too_small_says_what_is_least)
     subject s;
     mx_topology t;
     mx_search r = {0};
-    open_model(&s, "llama3.1-8b", "4096");
+    open_model(&s, "llama3.1-8b", "4096", "full");
     MX_CHECK_OK(mx_topology_open(&t, "t4x4", &tables));
     mx_search_request q = {&t, &s.model, s.cfg, 8, true, false};
     MX_CHECK_OK(mx_search_run(&r, &q));
