@@ -329,6 +329,14 @@ static void drop(mx_search *s, int i)
     memmove(&s->best[i], &s->best[i + 1], sizeof *s->best * (size_t)(s->n - i));
 }
 
+/* Those of a remat policy that would not fit either if compiling made them as much larger. */
+static void drop_larger(mx_search *s, int remat, double more, double room)
+{
+    for (int i = s->n - 1; i >= 0; i--)
+        if (s->best[i].remat == remat && s->best[i].memory.total * more > room)
+            drop(s, i);
+}
+
 /* The best layout whose programs can be compiled, and then fit as the model of costs says. */
 static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f)
 {
@@ -344,11 +352,12 @@ static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f
             mx_status_free(why);
             return MX_OK;
         }
-        if (st) {
-            mx_status_free(why);
-            why = st;
-        }
+        double more = st ? 1 : f->memory.total / s->best[0].memory.total;
+        int remat = s->best[0].remat;
+        mx_status_free(st ? why : MX_OK);
+        why = st ? st : why;
         drop(s, 0);
+        drop_larger(s, remat, more, mx_search_room(&f->machine.chip));
     }
     return why ? mx_status_wrap(why, "none of the best layouts can be compiled; the last")
                : nothing_fits(s, &f->machine);
@@ -361,7 +370,11 @@ static mx_status plan_choice(const mx_invocation *inv, const mx_model_spec *m, m
     mx_batch_plan all;
     MX_TRY(mx_batch_plan_make(&all, c, f->machine.chips, 1));
     mx_topology machine = f->machine;
-    mx_search_request q = {&machine, m, c, all.global_sequences, mx_config_bool(c, "auto_stages"),
+    mx_search_request q = {&machine,
+                           m,
+                           c,
+                           all.global_sequences,
+                           mx_config_bool(c, "auto_stages"),
                            mx_config_bool(c, "exhaustive")};
     return choose(s, &q, f);
 }
