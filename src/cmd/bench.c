@@ -62,6 +62,20 @@ static const mx_key keys[] = {
      .example = "chip_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
     {"network_file", MX_KEY_STRING, 0, "", 0, "plan: links likewise, over configs/networks.yml",
      .example = "network_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
+#define SEEN .seen_by = "tests/cli/serve.sh"
+    {"requests", MX_KEY_INT, 0, "64", "1..1000000", "serve: how many", .example = "requests=8",
+     SEEN},
+    {"concurrency", MX_KEY_INT, 0, "32", "1..4096", "serve: at a time",
+     .example = "concurrency=4", SEEN},
+    {"input_tokens", MX_KEY_INT, 0, "128", "1..1000000", "serve: of a prompt",
+     .example = "input_tokens=20", SEEN},
+    {"output_tokens", MX_KEY_INT, 0, "128", "1..1000000", "serve: of an answer",
+     .example = "output_tokens=10", SEEN},
+    {"request_rate", MX_KEY_FLOAT, 0, "0", "0..", "serve: requests a second, at random; 0: all at "
+     "once", .example = "request_rate=100", SEEN},
+    {"lengths", MX_KEY_ENUM, 0, "fixed", "fixed|sharegpt", "serve: of prompts and answers",
+     .example = "lengths=sharegpt", SEEN},
+#undef SEEN
     {"format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", .example = "format=json",
      .seen_by = "tests/cli/keys.sh"},
     {0},

@@ -84,8 +84,7 @@ static mx_status measure(const machine *m, void (*build)(mx_graph *g, const int6
     trial t = {0};
     mx_compile_options o = {.compute = m->dtype,
                             .n_threads = mx_session_threads(m->session),
-                            .gpu = m->gpu,
-                            .apart = m->gpu,
+                            .device = m->gpu ? &mx_cuda_traits : &mx_cpu_traits,
                             .weights_fixed = !backward};
     mx_graph_init(&t.graph);
     build(&t.graph, size);
@@ -230,7 +229,7 @@ static mx_status run(mx_invocation *inv)
                        mx_config_text(c, "dtype"));
     MX_TRY_OUT(st, mx_session_open(&m.session, mx_config_text(c, "device"),
                                    (int)mx_config_int(c, "num_threads")));
-    m.gpu = !mx_session_on_host(m.session);
+    m.gpu = !mx_session_traits(m.session)->host_memory;
     m.enough = mx_config_float(c, "seconds");
     MX_TRY_OUT(st, write_chip(inv, &m, &out));
     MX_TRY_OUT(st, mx_io_write_file(NULL, path, out.text, out.len));

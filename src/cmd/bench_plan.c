@@ -296,14 +296,15 @@ static mx_status predict(bench *b, const csv *t, int row, prediction *out)
 {
     mx_layout l;
     mx_run_kind r;
-    mx_chip chip;
+    mx_plan_chip chip;
     mx_network network;
     char name[32];
     snprintf(name, sizeof name, "%s%s", cell(t, row, "chip"),
              says(t, row, "500 W") || trait(b, t, row, "watts", 700) == 500 ? "-500w" : "");
     for (char *s = name; *s; s++)
         *s = (char)tolower((unsigned char)*s);
-    MX_TRY(mx_chip_read(&chip, b->inv->home, mx_config_text(b->inv->config, "chip_file"), name));
+    MX_TRY(
+        mx_plan_chip_read(&chip, b->inv->home, mx_config_text(b->inv->config, "chip_file"), name));
     MX_TRY(mx_network_read(&network, b->inv->home, mx_config_text(b->inv->config, "network_file"),
                            chip.network));
     layout_of(t, row, network.n > 1 ? network.level[0].chips : 1, &l);

@@ -57,7 +57,7 @@ static void print_network(const mx_network *w)
 static void print_machine(const mx_forecast *f, const mx_model_spec *m)
 {
     char a[32], b[32];
-    const mx_chip *c = &f->machine.chip;
+    const mx_plan_chip *c = &f->machine.chip;
     mx_str mesh = {0}, batch = {0};
     mx_mesh_print(&mesh, &f->mesh);
     mx_batch_plan_print(&f->batch, &batch);

@@ -70,6 +70,7 @@ static mx_cost plan_cost(const mx_node *n)
 const mx_op mx_op_exchange_plan = {
     .name = "exchange_plan",
     .doc = "how many rows go to each expert from each rank",
+    .dtypes = MX_INDICES,
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .collective = true,
@@ -246,6 +247,7 @@ static void return_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 const mx_op mx_op_exchange_rows = {
     .name = "exchange_rows",
     .doc = "rows to the ranks of their experts",
+    .dtypes = MX_ANY_DTYPE,
     ROWS_OP,
     .grad = exchange_vjp,
     .cpu = exchange_cpu,
@@ -256,6 +258,7 @@ const mx_op mx_op_exchange_rows = {
 const mx_op mx_op_return_rows = {
     .name = "return_rows",
     .doc = "rows of experts back to their tokens' ranks",
+    .dtypes = MX_ANY_DTYPE,
     ROWS_OP,
     .grad = return_vjp,
     .cpu = return_cpu,

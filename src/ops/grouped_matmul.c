@@ -19,6 +19,7 @@ typedef struct {
     bool in_out;  /* w is (e, d, f) */
     mx_dtype out; /* of the result, where has_out says so; otherwise x's */
     bool has_out;
+    bool one_path; /* as in ops/matmul.h */
 } grouped_attr;
 
 static const char *notation(const mx_node *n)
@@ -32,6 +33,8 @@ static void infer(mx_graph *g, mx_node *n)
     mx_grouped_check(g, n, n->in[1]->type.dim[0], n->in[2]);
     if (at->has_out)
         n->type.dtype = at->out;
+    if (g->one_path)
+        ((grouped_attr *)n->attr)->one_path = true;
 }
 
 /* Rows that no expert has. */
@@ -51,6 +54,7 @@ static void grouped_cpu(const mx_call *c)
     mx_grouped_starts(c->in[2].data, E, rows, start);
     mx_grouped g = {.groups = E, .d_in = x->type.dim[1], .d_out = y->type.dim[1], .offsets = start,
                     .w_in_out = ((const grouped_attr *)c->attr)->in_out,
+                    .one_path = ((const grouped_attr *)c->attr)->one_path,
                     .type = mx_num_of(x->type.dtype),
                     .out_type = mx_num_of(y->type.dtype)};
     clear(y, 0, start[0]);
@@ -86,9 +90,7 @@ static void grouped_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node *
     mx_node *x = n->in[0], *w = n->in[1], *start = n->in[2];
     bool in_out = ((const grouped_attr *)n->attr)->in_out;
     mx_node *dy = mx_cast(g, dout[0], x->type.dtype);
-    /* A weight's gradient is kept in the weight's own dtype even when a copy was multiplied. */
-    bool copy = w->op == &mx_op_cast && w->in[0]->op == &mx_op_variable;
-    mx_dtype dtype = copy ? w->in[0]->type.dtype : w->type.dtype;
+    mx_dtype dtype = mx_node_grad_dtype(w);
     din[0] = apply(g, dy, w, start, (grouped_attr){!in_out, x->type.dtype, true});
     din[1] = in_out ? mx_grouped_outer(g, dy, x, start, dtype)
                     : mx_grouped_outer(g, x, dy, start, dtype);
@@ -143,12 +145,13 @@ static void place(const mx_node *n, mx_partition_call *p)
 const mx_op mx_op_grouped_matmul = {
     .name = "grouped_matmul",
     .doc = "one product per expert over rows sorted by expert",
+    .dtypes = MX_REALS,
+    .gives = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
     .attr_size = sizeof(grouped_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out), {0}},
     .notation = notation,
     .place = place,
-    .multiplies = true,
-    .ids_in = 1 << 2,
     .infer = infer,
     .grad = grouped_vjp,
     .cost = cost,

@@ -102,6 +102,7 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 const mx_op mx_op_reorder = {
     .name = "reorder",
     .doc = "chunks of a dim as ranks share them",
+    .dtypes = MX_ANY_DTYPE,
     .linear = true,
     .attr_size = sizeof(reorder_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(reorder_attr, MX_ATTR_INT, dim),

@@ -31,6 +31,7 @@ mx_node *mx_sum_in_order(mx_graph *g, mx_node *x)
 const mx_op mx_op_sum_in_order = {
     .name = "sum_in_order",
     .doc = "numbers added up one after the other, in float32",
+    .dtypes = MX_REALS,
     .dims = "!n->",
     .no_cast = true,
     .infer = infer,

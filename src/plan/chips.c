@@ -2,6 +2,7 @@
 #include "plan/chips.h"
 
 #include "base/key.h"
+#include "device/chips.h"
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,14 +23,14 @@ typedef struct {
     }
 
 static const field chip_fields[] = {
-    FIGURE(mx_chip, "memory_gib", memory_bytes, 0x1p30, 0.01, 1e5),
-    FIGURE(mx_chip, "memory_gbs", bytes_per_second, 1e9, 0.1, 1e6),
-    FIGURE(mx_chip, "watts", watts, 1, 1, 1e5),
-    FIGURE(mx_chip, "units", units, 1, 1, 1e5),
-    FIGURE(mx_chip, "memory_share", memory_share, 1, 0.01, 1),
-    FIGURE(mx_chip, "k_half", k_half, 1, 0, 1e5),
-    FIGURE(mx_chip, "launch_us", launch_seconds, 1e-6, 0, 1e4),
-    FIGURE(mx_chip, "comm_units", comm_units, 1, 0, 1e5),
+    FIGURE(mx_plan_chip, "memory_gib", memory_bytes, 0x1p30, 0.01, 1e5),
+    FIGURE(mx_plan_chip, "memory_gbs", bytes_per_second, 1e9, 0.1, 1e6),
+    FIGURE(mx_plan_chip, "watts", watts, 1, 1, 1e5),
+    FIGURE(mx_plan_chip, "units", units, 1, 1, 1e5),
+    FIGURE(mx_plan_chip, "memory_share", memory_share, 1, 0.01, 1),
+    FIGURE(mx_plan_chip, "k_half", k_half, 1, 0, 1e5),
+    FIGURE(mx_plan_chip, "launch_us", launch_seconds, 1e-6, 0, 1e4),
+    FIGURE(mx_plan_chip, "comm_units", comm_units, 1, 0, 1e5),
     {0},
 };
 
@@ -96,7 +97,7 @@ static mx_status read_rates(const char *file, const mx_yaml_node *map, double ou
     return MX_OK;
 }
 
-static mx_status read_attention(const char *file, const mx_yaml_node *map, mx_chip *c)
+static mx_status read_attention(const char *file, const mx_yaml_node *map, mx_plan_chip *c)
 {
     static const char *const names[2] = {"forward", "backward"};
     const mx_yaml_node *at = map->kind == MX_YAML_MAP ? child(map, "length") : NULL;
@@ -120,7 +121,7 @@ static mx_status read_attention(const char *file, const mx_yaml_node *map, mx_ch
     return MX_OK;
 }
 
-static mx_status read_gemm(const char *file, const mx_yaml_node *list, mx_chip *c)
+static mx_status read_gemm(const char *file, const mx_yaml_node *list, mx_plan_chip *c)
 {
     c->n_gemm = 0;
     if (list->kind != MX_YAML_LIST || list->n > MX_GEMM_POINTS)
@@ -150,7 +151,7 @@ static mx_status read_figure(const char *file, const mx_yaml_node *v, const fiel
     return MX_OK;
 }
 
-static mx_status chip_entry(const char *file, const mx_yaml_node *v, mx_chip *c)
+static mx_status chip_entry(const char *file, const mx_yaml_node *v, mx_plan_chip *c)
 {
     bool known = false;
     MX_TRY(read_figure(file, v, chip_fields, c, &known));
@@ -228,7 +229,7 @@ static mx_status open_tables(tables *t, const char *home, const char *name, cons
     return MX_OK;
 }
 
-static mx_status lay_chip(mx_chip *c, const char *file, const mx_yaml_node *row)
+static mx_status lay_chip(mx_plan_chip *c, const char *file, const mx_yaml_node *row)
 {
     if (row->kind != MX_YAML_MAP)
         return mx_fail(MX_USAGE, "%s:%d: %s: expected the figures of a chip", file, row->line,
@@ -250,7 +251,7 @@ static mx_status lay_chip(mx_chip *c, const char *file, const mx_yaml_node *row)
     return MX_OK;
 }
 
-static void fill_in(mx_chip *c)
+static void fill_in(mx_plan_chip *c)
 {
     static const double share = 0.75; /* of the peak, where nothing is known of GEMMs */
     double known =
@@ -260,17 +261,32 @@ static void fill_in(mx_chip *c)
             c->sustained[r] = c->peak[r] * known;
 }
 
-mx_status mx_chip_read(mx_chip *out, const char *home, const char *file, const char *name)
+/* What the data sheet says, where the program has it. */
+static bool take_known(mx_plan_chip *c, const char *name)
+{
+    const mx_chip *known = mx_chip_find(name);
+    if (!known)
+        return false;
+    c->memory_bytes = known->memory_bytes;
+    c->bytes_per_second = known->bytes_per_second;
+    c->peak[MX_RATE_F32] = known->flops_per_second[MX_F32];
+    c->peak[MX_RATE_BF16] = known->flops_per_second[MX_BF16];
+    c->peak[MX_RATE_INT8] = known->flops_per_second[MX_I8];
+    c->peak[MX_RATE_FP8] = known->flops_per_second[MX_F8_E4M3];
+    return true;
+}
+
+mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *file, const char *name)
 {
     tables t;
-    bool found = false;
     mx_status st = open_tables(&t, home, "chips.yml", file);
-    *out = (mx_chip){.memory_share = 0.85,
-                     .k_half = 100,
-                     .launch_seconds = 1.5e-6,
-                     .units = 1,
-                     .network = "pcie4 x 8, ethernet-100"};
+    *out = (mx_plan_chip){.memory_share = 0.85,
+                          .k_half = 100,
+                          .launch_seconds = 1.5e-6,
+                          .units = 1,
+                          .network = "pcie4 x 8, ethernet-100"};
     snprintf(out->name, sizeof out->name, "%s", name);
+    bool found = take_known(out, name);
     for (int i = 0; i < t.n && !st; i++) {
         const mx_yaml_node *row = child(t.root[i], name);
         if (row)

@@ -43,7 +43,7 @@ typedef struct {
     mx_gemm_point gemm[MX_GEMM_POINTS];
     int n_gemm;
     char network[128];
-} mx_chip;
+} mx_plan_chip;
 
 /* One level of a network, from the inside out. */
 typedef struct {
@@ -60,8 +60,8 @@ typedef struct {
 
 /* The chip of this name: of `file` where that is given ("" for none) and has it, else of
  * home/chips.yml. An unknown name gets the nearest ones. */
-mx_status mx_chip_read(mx_chip *out, const char *home, const char *file,
-                       const char *name) MX_MUST_USE;
+mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *file,
+                            const char *name) MX_MUST_USE;
 /* "nvlink4 x 8, infiniband-400": links by their names in home/networks.yml or `file`. */
 mx_status mx_network_read(mx_network *out, const char *home, const char *file,
                           const char *text) MX_MUST_USE;

@@ -25,7 +25,7 @@ static double rate_share(const mx_run_kind *r)
 static void time_gemm(layer *l, mx_gemm_shape g)
 {
     const mx_run_kind *run = l->q->run;
-    const mx_chip *c = l->q->chip;
+    const mx_plan_chip *c = l->q->chip;
     double share = g.rate == run->rate ? rate_share(run) : 1;
     mx_gemm_shape dx = {g.m, g.k, g.n, g.groups, g.rate}, dw = {g.n, g.k, g.m, g.groups, g.rate};
     l->to->gemm[0] += mx_gemm_seconds(c, &g) / share;
@@ -131,7 +131,7 @@ static void attend(layer *l, const mx_profile_attention *a)
 
 static void recur(layer *l, const mx_profile_work *w)
 {
-    const mx_chip *c = l->q->chip;
+    const mx_plan_chip *c = l->q->chip;
     double t = (double)l->q->layout->tensor;
     double flops = l->tokens * w->recurrent_flops / t, bytes = l->tokens * w->recurrent_bytes / t;
     /* chunks of 64 tokens in tf32: a third of the rate of large GEMMs */

@@ -38,7 +38,7 @@ typedef struct {
     const mx_profile *profile;
     const mx_layout *layout;
     const mx_run_kind *run;
-    const mx_chip *chip;
+    const mx_plan_chip *chip;
     const mx_network *network;
 } mx_cost_request;
 

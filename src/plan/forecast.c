@@ -109,8 +109,7 @@ static mx_status compile_rank(mx_forecast *f, const mx_config *c, const mx_model
     mx_mesh_plan on = {0};
     mx_programs programs = {0};
     mx_programs_request q;
-    mx_plan_device d = {.gpu = true,
-                        .apart = true,
+    mx_plan_device d = {.traits = &mx_cuda_traits,
                         .flops_per_second = f->machine.chip.peak[f->run.rate],
                         .bytes_per_second = f->machine.chip.bytes_per_second,
                         .memory_bytes = f->machine.chip.memory_bytes};
@@ -119,8 +118,8 @@ static mx_status compile_rank(mx_forecast *f, const mx_config *c, const mx_model
     MX_TRY_OUT(st, mx_mesh_check(&on, c, m));
     mx_programs_ranks by = {f->layout.chips, f->layout.data, f->layout.chips > 1 ? &on.how : NULL};
     MX_TRY_OUT(st, mx_programs_configure(&q, c, m, by, &arena));
-    q.options.compile.gpu = q.options.compile.apart = true;
-    mx_remat_named(f->remat, &q.options.compile.remat);
+    q.options.compile.device = &mx_cuda_traits;
+    mx_remat_find(f->remat, &q.options.compile.remat);
     q.batch = f->batch;
     MX_TRY_OUT(st, mx_programs_plan(&programs, m, &q));
     mx_plan_of(&f->plan, &programs, &f->batch, &d);

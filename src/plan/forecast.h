@@ -11,8 +11,8 @@
 #include "plan/simulate.h"
 #include "plan/topology.h"
 #include "plan/traffic.h"
-#include "train/mesh_config.h"
-#include "train/plan.h"
+#include "exec/mesh_config.h"
+#include "exec/plan.h"
 
 enum { MX_FORECAST_POINTS = 480 };
 

@@ -15,7 +15,7 @@ static double operand_bytes(mx_rate r)
     return bytes[r];
 }
 
-static double formula(const mx_chip *c, const mx_gemm_shape *g)
+static double formula(const mx_plan_chip *c, const mx_gemm_shape *g)
 {
     double tiles = ceil(g->m / TILE_M) * ceil(g->n / TILE_N) * g->groups;
     double waves = tiles / c->units, full = waves / (0.5 * (waves + ceil(waves)));
@@ -25,7 +25,7 @@ static double formula(const mx_chip *c, const mx_gemm_shape *g)
 }
 
 /* Measured over predicted, of the points near this shape. */
-static double correction(const mx_chip *c, const mx_gemm_shape *g)
+static double correction(const mx_plan_chip *c, const mx_gemm_shape *g)
 {
     double sum = 0, weight = 0;
     for (int i = 0; i < c->n_gemm; i++) {
@@ -39,7 +39,7 @@ static double correction(const mx_chip *c, const mx_gemm_shape *g)
     return weight > 0 ? sum / weight : 1;
 }
 
-double mx_gemm_seconds(const mx_chip *c, const mx_gemm_shape *g)
+double mx_gemm_seconds(const mx_plan_chip *c, const mx_gemm_shape *g)
 {
     double b = operand_bytes(g->rate);
     double bytes = g->groups * (b * (g->m * g->k + g->k * g->n) + 2 * g->m * g->n);
@@ -48,7 +48,7 @@ double mx_gemm_seconds(const mx_chip *c, const mx_gemm_shape *g)
     return fmax(compute, memory) + c->launch_seconds;
 }
 
-double mx_attention_seconds(const mx_chip *c, double flops, double length, double head_dim,
+double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, double head_dim,
                             bool backward)
 {
     static const double share[2][2] = {{0.70, 1.0}, {0.54, 0.84}}; /* at 2k and from 32k on */
@@ -63,7 +63,7 @@ double mx_attention_seconds(const mx_chip *c, double flops, double length, doubl
     return flops / (rate * fill) + c->launch_seconds;
 }
 
-double mx_stream_seconds(const mx_chip *c, double bytes, double kernels)
+double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels)
 {
     return bytes / (c->bytes_per_second * c->memory_share) + kernels * c->launch_seconds;
 }

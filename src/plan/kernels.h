@@ -15,16 +15,16 @@ typedef struct {
     double m, n, k, groups;
     mx_rate rate;
 } mx_gemm_shape;
-double mx_gemm_seconds(const mx_chip *c, const mx_gemm_shape *g);
+double mx_gemm_seconds(const mx_plan_chip *c, const mx_gemm_shape *g);
 
 /* Attention of one pass over `flops`, at sequences of `length`. backward: its own rate, which
  * counts 2.5 times the forward pass's FLOPs. Head sizes other than 128 fill the matrix units less.
  */
-double mx_attention_seconds(const mx_chip *c, double flops, double length, double head_dim,
+double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, double head_dim,
                             bool backward);
 
 /* Kernels that stream so many bytes. */
-double mx_stream_seconds(const mx_chip *c, double bytes, double kernels);
+double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels);
 
 /* A group of `size` ranks, of which `inside` at a time share the innermost links. */
 typedef struct {

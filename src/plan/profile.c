@@ -6,6 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Is its time arithmetic, and not bytes that come and go? GEMMs, attention, recurrences. */
+static bool multiplies(const mx_node *n)
+{
+    mx_cost c = mx_node_cost(n);
+    return n->op->kind == MX_PLAIN && c.flops > 4 * c.bytes;
+}
+
 /* ---- the forward graph ---- */
 
 typedef struct {
@@ -164,7 +171,7 @@ static void see(walk *w, mx_profile *p, const mx_node *n)
         see_grouped(w, layer, n);
     else if (n->op == &mx_op_attention)
         see_attention(w, layer, n);
-    else if (n->op->multiplies) {
+    else if (multiplies(n)) {
         mx_cost c = mx_node_cost(n);
         w->work[layer].recurrent_flops += c.flops / w->tokens;
         w->work[layer].recurrent_bytes += c.bytes / 2 / w->tokens; /* built in float32 */
@@ -337,9 +344,9 @@ void mx_profile_program(mx_profile *p, const mx_program *program)
         if (!mx_program_runs(program, n))
             continue;
         bool attention = n->op == &mx_op_attention;
-        if (l >= 0 && n->op->multiplies && (n->recomputed || !pass))
+        if (l >= 0 && multiplies(n) && (n->recomputed || !pass))
             (n->recomputed ? s->again : s->forward)[l][attention] += mx_node_cost(n).flops;
-        if (n->op->multiplies)
+        if (multiplies(n))
             to->kernels[pass] += 1;
         else
             see_stream(p, to, n, pass);

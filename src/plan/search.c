@@ -100,7 +100,7 @@ static mx_cost_request request_of(const search *s, const mx_choice *c)
                              &s->q->machine->network};
 }
 
-double mx_search_room(const mx_chip *c)
+double mx_search_room(const mx_plan_chip *c)
 {
     return 0.96 * c->memory_bytes;
 }

@@ -51,7 +51,7 @@ mx_status mx_topology_open(mx_topology *t, const char *name, const mx_topology_t
     char chip[32];
     *t = (mx_topology){0};
     MX_TRY(split_name(name, chip, sizeof chip, &t->chips));
-    MX_TRY(mx_status_wrap(mx_chip_read(&t->chip, from->home, from->chip_file, chip),
+    MX_TRY(mx_status_wrap(mx_plan_chip_read(&t->chip, from->home, from->chip_file, chip),
                           "compile_topology=%s", name));
     t->chips *= from->slices > 1 ? from->slices : 1;
     if (t->chips > MX_TOPOLOGY_MAX_CHIPS)

@@ -12,7 +12,7 @@
 enum { MX_TOPOLOGY_MAX_CHIPS = 1 << 20 };
 
 typedef struct {
-    mx_chip chip;
+    mx_plan_chip chip;
     mx_network network;
     int64_t chips;    /* of all slices */
     int64_t per_node; /* that share the innermost links */

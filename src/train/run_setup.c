@@ -13,9 +13,9 @@
 #include "ops/load.h"
 #include "store/weights.h"
 #include "train/data_size.h"
-#include "train/model_ref.h"
+#include "exec/model_ref.h"
 #include "train/run_config.h"
-#include "train/step_config.h"
+#include "exec/step_config.h"
 #include "train/tokenizer_path.h"
 #include <math.h>
 #include <stdio.h>
@@ -410,6 +410,7 @@ void mx_run_close(mx_run *r)
     mx_run_folder_leave(r); /* while it is locked */
     mx_run_lock_release(&r->lock);
     mx_comm_close(r->writers);
+    mx_comm_groups_free(r->groups);
     mx_comm_close(r->comm);
     mx_coord_close(r->coord);
     mx_free(r->at.loader);

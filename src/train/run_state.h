@@ -4,17 +4,17 @@
 
 #include "base/progress.h"
 #include "data/loader.h"
-#include "dist/comm.h"
+#include "dist/comm_group.h"
 #include "store/run_lock.h"
-#include "train/batch_plan.h"
+#include "exec/batch_plan.h"
 #include "train/goodput.h"
 #include "train/metrics.h"
-#include "train/plan.h"
+#include "exec/plan.h"
 #include "train/ramp.h"
 #include "train/schedule.h"
 #include "train/state.h"
 #include "train/train_data.h"
-#include "train/virtual_ranks.h"
+#include "exec/virtual_ranks.h"
 #include "train/watchdog.h"
 
 typedef struct mx_run_profile mx_run_profile;
@@ -28,7 +28,7 @@ typedef struct {
     float loss_limit, norm_limit; /* infinite: none */
     double lr, wait_s, began, done, flops;
     int64_t tokens, trained;
-    mx_late got;
+    mx_readback got;
     float loss, grad_norm;
     bool skipped;
     double step_s;
@@ -55,6 +55,7 @@ typedef struct {
     mx_launch launch;     /* which rank this is, of how many */
     mx_coord *coord;    /* of the processes of this run */
     mx_comm *comm;      /* the ranks of this run; one, usually */
+    mx_comm_groups *groups; /* of processes on a mesh, by its axes; NULL: none */
     mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
     bool leads;         /* this is rank 0 */
     bool stops, writer_busy; /* some rank was asked to stop, is still writing a checkpoint */
@@ -96,7 +97,7 @@ typedef struct {
     mx_metrics *metrics;
     mx_progress progress;
     double flops_per_step, peak_flops;
-    double peak_times; /* the CPU's: so many times its rate of multiply-adds; 0: not measured */
+    bool measures_peak; /* the chip's rate is not known: it is measured now and then */
     mx_spikes spikes;        /* cap 0: spikes are not looked for */
     int64_t own_step;        /* the run's checkpoint that the state was last read from, -1: none */
     int64_t rolled_to;       /* the checkpoint the run went back to last, -1: never */
@@ -150,7 +151,7 @@ void mx_run_step_done(mx_run *r, int64_t step);
 void mx_run_saved(mx_run *r);                     /* a save has begun at the present step */
 void mx_run_check_saves(mx_run *r);               /* says so when checkpoints fail */
 void mx_run_watch_close(mx_run *r, mx_status st); /* prints and records; st is borrowed */
-void mx_run_measure_peak(mx_run *r);              /* of the CPU; raises peak_flops */
+void mx_run_measure_peak(mx_run *r);              /* raises peak_flops */
 double mx_run_now(void);                          /* seconds since 1970 */
 double mx_run_rss_bytes(void);                    /* the most memory this process has had */
 /* run_profile.c: the time of every node, for the steps of profile_steps. */
@@ -176,6 +177,8 @@ mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
 /* run_join.c: how ranks meet. First which one this is, then all of them. */
 mx_status mx_run_ranks_find(mx_run *r) MX_MUST_USE;
 mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
+/* Tells the session of a process where the groups of its collectives are. */
+void mx_run_set_groups(mx_run *r);
 /* run_ranks.c: what ranks do together. */
 /* Can several ranks run this? Once variables are known. */
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;

@@ -15,9 +15,9 @@ MX_TEST(every_chip_and_its_links_are_read)
     mx_yaml_node *root = NULL;
     MX_CHECK_OK(mx_yaml_read(&a, "configs/chips.yml", &root));
     for (const mx_yaml_node *n = root->first; n; n = n->next) {
-        mx_chip c;
+        mx_plan_chip c;
         mx_network w;
-        MX_CHECK_OK(mx_chip_read(&c, "configs", "", n->key));
+        MX_CHECK_OK(mx_plan_chip_read(&c, "configs", "", n->key));
         MX_CHECK_OK(mx_network_read(&w, "configs", "", c.network));
         MX_CHECK(c.sustained[MX_RATE_BF16] > 0.3 * c.peak[MX_RATE_BF16], "%s", n->key);
         MX_CHECK(w.level[w.n - 1].bytes_per_second > 0, "%s", n->key);
@@ -70,20 +70,20 @@ MX_TEST(topologies_that_are_refused)
 }
 
 /* A chip out of a file with this text. */
-static mx_status chip_of(const char *text, mx_chip *c)
+static mx_status chip_of(const char *text, mx_plan_chip *c)
 {
     char path[] = "/tmp/mx-chips-XXXXXX";
     int fd = mkstemp(path);
     MX_CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text), "%s", path);
     close(fd);
-    mx_status st = mx_chip_read(c, "configs", path, "mine");
+    mx_status st = mx_plan_chip_read(c, "configs", path, "mine");
     unlink(path);
     return st;
 }
 
 MX_TEST(tables_of_the_users_own)
 {
-    mx_chip c;
+    mx_plan_chip c;
     MX_CHECK_OK(chip_of("mine: {memory_gib: 80, memory_gbs: 3000, tflops: {bfloat16: 900}}\n", &c));
     MX_CHECK(c.sustained[MX_RATE_BF16] == 0.75 * 900e12 && c.memory_bytes == 80 * 0x1p30, "%g",
              c.sustained[MX_RATE_BF16]);

@@ -3,7 +3,7 @@
 #include "../test.h"
 #include "models/from_config.h"
 #include "plan/search.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

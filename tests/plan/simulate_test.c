@@ -5,13 +5,13 @@
 #include <string.h>
 
 /* A chip without losses: 1e12 FLOP/s, 1e15 bytes/s. */
-static mx_chip ideal(void)
+static mx_plan_chip ideal(void)
 {
-    mx_chip c = {.name = "ideal",
-                 .memory_bytes = 1e18,
-                 .bytes_per_second = 1e15,
-                 .units = 1,
-                 .memory_share = 1};
+    mx_plan_chip c = {.name = "ideal",
+                      .memory_bytes = 1e18,
+                      .bytes_per_second = 1e15,
+                      .units = 1,
+                      .memory_share = 1};
     for (int r = 0; r < MX_RATES; r++)
         c.peak[r] = c.sustained[r] = 1e12;
     return c;
@@ -32,7 +32,7 @@ static mx_profile plain(int layers)
 static double step(int layers, int stage, int chunks, int micro)
 {
     mx_profile p = plain(layers);
-    mx_chip c = ideal();
+    mx_plan_chip c = ideal();
     mx_run_kind r = {.rate = MX_RATE_BF16, .again = 0};
     mx_layout l = {.chips = stage,
                    .per_node = 8,
@@ -106,7 +106,7 @@ MX_TEST(traffic_of_collectives)
 
 MX_TEST(measured_gemms_correct_the_formula)
 {
-    mx_chip c = ideal();
+    mx_plan_chip c = ideal();
     mx_gemm_shape g = {4096, 4096, 4096, 1, MX_RATE_BF16};
     double before = mx_gemm_seconds(&c, &g);
     c.gemm[c.n_gemm++] = (mx_gemm_point){4096, 4096, 4096, 0.5e12};

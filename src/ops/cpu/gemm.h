@@ -14,7 +14,7 @@
  * which base/stack.h makes room). No global state. The bits of every element of C depend on its row
  * of op(A), its column of op(B), k, the path (below) and the CPU level; never on the thread
  * count, on m or n, or on what else the machine does. Paths: m <= MX_GEMV_MAX_M with trans_b
- * streams B once (decoding); everything else is packed.
+ * streams B once (decoding); everything else is packed, and so is what asks for one path.
  */
 #ifndef MX_OPS_CPU_GEMM_H
 #define MX_OPS_CPU_GEMM_H
@@ -36,7 +36,7 @@ typedef enum {
     MX_GEMM_LOWER_C, /* what is beyond in C may hold anything afterwards */
     MX_GEMM_LOWER_A, /* what is beyond in op(A) is zero; only with `accumulate` and a k that */
     MX_GEMM_UPPER_A, /* mx_gemm_pack_bytes takes */
-} mx_gemm_shape;
+} mx_gemm_sizes;
 
 /* What `threads` of every kernel means: 0 is all of OpenMP's, inside a parallel region one. */
 static inline int mx_kernel_threads(int asked)
@@ -53,8 +53,9 @@ typedef struct {
     mx_num a_type, b_type, c_type;
     double alpha;
     bool accumulate;                /* C += instead of C = */
+    bool one_path;                  /* never gemv: bits do not depend on m */
     bool b_packed;                  /* b is from mx_gemm_pack, ldb the k that it was packed with */
-    mx_gemm_shape shape;
+    mx_gemm_sizes shape;
     int64_t diagonal;
     int64_t batch;                  /* 0 and 1: one product */
     int64_t a_step, b_step, c_step; /* from one product of the batch to the next; 0 shares it */
