@@ -69,6 +69,8 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
     if (o->weights_fixed || o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    mx_pass_quantize(g, o->quantization, false);
+    MX_TRY(after(g, o, "quantize"));
     return finish(g, o, out);
 }
 
@@ -123,7 +125,7 @@ static void use_gradients(mx_graph *g, mx_grads_use use, const mx_optimizer *opt
     }
     if (use == MX_GRADS_ACCUMULATE)
         read_copies(g, var, n);
-    mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_input(g, "first", MX_SCALAR, MX_F32) : NULL;
+    mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_graph_find(g, "first") : NULL;
     for (int i = 0; i < n; i++) {
         char name[512];
         snprintf(name, sizeof name, "grad:%s", var[i]->name);
@@ -142,6 +144,8 @@ static void use_gradients(mx_graph *g, mx_grads_use use, const mx_optimizer *opt
 mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
                               const mx_compile_options *o, mx_program *out)
 {
+    if (use == MX_GRADS_ACCUMULATE)
+        mx_input(g, "first", MX_SCALAR, MX_F32);
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
     if (o->narrow_weights)
@@ -152,6 +156,8 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->gpu && keeps_all)
         mx_pass_join(g);
     MX_TRY(after(g, o, "join"));
+    mx_pass_quantize(g, o->quantization, use != MX_GRADS_KEEP);
+    MX_TRY(after(g, o, "quantize"));
     if (o->gpu)
         mx_pass_bias(g, keeps_all);
     MX_TRY(after(g, o, "bias"));
@@ -162,6 +168,8 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     mx_pass_autodiff(g, loss, var, n, grad);
     if (o->gpu && keeps_all)
         mx_pass_join_backward(g);
+    if (o->quantization)
+        mx_pass_quantize_share(g);
     MX_TRY(after(g, o, "autodiff"));
     use_gradients(g, use, opt, var, grad, n);
     MX_TRY(after(g, o, "optimizer"));

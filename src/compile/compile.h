@@ -5,6 +5,7 @@
 #include "compile/optimizer.h"
 #include "compile/passes.h"
 #include "compile/program.h"
+#include "compile/quantize.h"
 
 typedef struct {
     int n_threads;
@@ -13,6 +14,7 @@ typedef struct {
     bool weights_fixed;        /* no update will come: weights lie in the compute dtype */
     bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
     bool narrow_grads;         /* weight gradients in the compute dtype */
+    const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     bool apart;                /* the device's memory is not the host's: tensors can be moved */
     bool gpu;                  /* for kernels that take strides: see parts.c */

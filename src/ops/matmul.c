@@ -296,9 +296,7 @@ mx_node *mx_matmul_bias(mx_graph *g, mx_node *product, mx_node *bias)
     return MX_APPLY(g, &mx_op_matmul, &at_, product->in[0], product->in[1], bias);
 }
 
-/* A weight's gradient is kept in the weight's own dtype even when a bfloat16 copy was multiplied,
- * unless half the memory is preferred (grad_dtype). */
-static mx_dtype gradient_dtype(const mx_graph *g, const mx_node *x)
+mx_dtype mx_matmul_gradient_dtype(const mx_graph *g, const mx_node *x)
 {
     if (x->op == &mx_op_concat) /* several weights in one product */
         x = x->in[0];
@@ -316,9 +314,9 @@ static void matmul_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
     char text[48];
     mx_node *dy = mx_cast(g, dout[0], n->in[0]->type.dtype);
     snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, lb, comma + 1, la, spec);
-    din[0] = mx_matmul_as(g, text, dy, n->in[1], gradient_dtype(g, n->in[0]));
+    din[0] = mx_matmul_as(g, text, dy, n->in[1], mx_matmul_gradient_dtype(g, n->in[0]));
     snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, la, spec, lb, comma + 1);
-    din[1] = mx_matmul_as(g, text, dy, n->in[0], gradient_dtype(g, n->in[1]));
+    din[1] = mx_matmul_as(g, text, dy, n->in[0], mx_matmul_gradient_dtype(g, n->in[1]));
     if (n->n_in > 2)
         din[2] = mx_sum_to(g, dy, mx_shape_of(&n->in[2]->type));
 }

@@ -14,6 +14,9 @@ typedef struct {
  * Summed letters must stay whole: halves of the sum would each have the third input. */
 mx_matmul_attr mx_matmul_third(const mx_node *product, const char *third, const char *more_out);
 mx_cost mx_matmul_cost(const mx_node *n);
+/* A weight's gradient is kept in the weight's own dtype even when a bfloat16 copy was multiplied,
+ * unless half the memory is preferred (grad_dtype). */
+mx_dtype mx_matmul_gradient_dtype(const mx_graph *g, const mx_node *factor);
 
 /* C (m, n) = op(A) op(B) [+ C], row-major, batched; offsets and strides in elements. */
 typedef struct {

@@ -10,6 +10,7 @@
 #include "store/hf_dir.h"
 #include "train/model_ref.h"
 #include "train/keys.h"
+#include "train/quant_config.h"
 #include <string.h>
 #include <sys/stat.h>
 
@@ -181,11 +182,6 @@ static mx_status refuse(const mx_config *cfg)
                       "%s: nothing is sent to Weights & Biases; leave it out and use `wandb sync "
                       "--sync-tensorboard RUN/tensorboard`, which reads the event files",
                       mx_config_where(cfg, "enable_wandb"));
-    if (*mx_config_text(cfg, "quantization"))
-        all = mx_status_join(all, mx_fail(MX_USAGE,
-                                          "%s: quantization=%s is not done yet; leave it empty",
-                                          mx_config_where(cfg, "quantization"),
-                                          mx_config_text(cfg, "quantization")));
     if (mx_config_bool(cfg, "lora.enable_lora"))
         all = mx_status_join(all, mx_fail(MX_USAGE,
                                           "%s: adapters are not done yet; leave it out to train "
@@ -266,5 +262,6 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
                        mx_config_where(cfg, "dtype"), mx_config_text(cfg, "dtype"));
     MX_TRY(remat_of(cfg, a, &o->compile.remat));
     MX_TRY(optimizer_of(cfg, m, a, &o->optimizer));
+    MX_TRY(mx_quant_configure(&o->compile.quantization, cfg, a));
     return storage_of(cfg, o);
 }
