@@ -2,11 +2,13 @@
 #
 #   make            build/maxc, for the CPU
 #   make cuda       the CUDA plug-in beside it, where nvcc is found
+#   make mpi        the MPI plug-in beside it; make does so by itself where mpicc is found
 #   make demo       train a small model and let it write, in a few minutes
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
 #   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
+#   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
@@ -73,6 +75,8 @@ $(BUILD)/deps.mk: tools/packages tools/setup tools/deps $(wildcard /var/lib/dpkg
 	@tools/setup --quiet
 	@mkdir -p $(@D) && tools/deps > $@.tmp && mv $@.tmp $@
 HAVE_NVCC := $(shell command -v nvcc 2> /dev/null)
+MPICC ?= mpicc
+HAVE_MPICC := $(shell command -v $(MPICC) 2> /dev/null)
 BANNER := maxc: $(notdir $(CC)) $(shell $(CC) -dumpfullversion 2> /dev/null), OpenMP; \
           $(if $(HAVE_NVCC),nvcc found: make cuda builds the GPU plug-in,no nvcc: CPU only)
 # libbacktrace comes with gcc; without it, stack traces have symbols but no lines.
@@ -81,8 +85,8 @@ CFLAGS += $(DEP_CFLAGS) $(if $(LIBBACKTRACE),-DMX_HAVE_BACKTRACE)
 LDLIBS := $(DEP_LIBS) $(LIBBACKTRACE) -lm -lpthread -ldl
 
 SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
-CUDA_ONLY := $(filter src/device/cuda/plugin/%,$(SRC))
-LIB_SRC := $(filter-out src/cmd/main.c $(CUDA_ONLY),$(SRC))
+PLUGINS := $(filter src/device/cuda/plugin/% src/dist/mpi/%,$(SRC))
+LIB_SRC := $(filter-out src/cmd/main.c $(PLUGINS),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
 TABLES := ops models verbs $(if $(wildcard src/data/source.h),sources benches)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
@@ -90,7 +94,7 @@ TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*'
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
 .PHONY: all release demo test test-bin test-crash test-memory test-ranks test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme format clean banner
-all: banner $(B)/maxc
+all: banner $(B)/maxc $(if $(HAVE_MPICC),$(if $(filter release,$(MODE)),mpi))
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
 banner:
 	@echo "$(BANNER)"
@@ -129,6 +133,16 @@ $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 	@echo "  LD  $@"
 	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 
+# --- the MPI plug-in; of another MPI than mpicc's: make mpi MPICC=mpicc.mpich ---
+.PHONY: mpi
+mpi: $(BUILD)/release/libmaxc_mpi.so
+$(BUILD)/release/libmaxc_mpi.so: src/dist/mpi/plugin.c src/dist/mpi.h src/dist/comm.h src/dist/coord.h $(BUILD)/mpicc.txt
+	@mkdir -p $(@D)
+	@echo "  MPICC $@"
+	@$(MPICC) -std=gnu11 -O2 -g -fPIC -shared $(WARN) -D_GNU_SOURCE -Isrc $< -o $@
+$(BUILD)/mpicc.txt: FORCE
+	@mkdir -p $(@D); echo "$(HAVE_MPICC)" | cmp -s - $@ || echo "$(HAVE_MPICC)" > $@
+
 # --- tests ---
 $(B)/tests_run: $(TEST_OBJ) $(B)/gen/tests_table.o $(B)/libmaxc.a
 	@echo "  LD  $@"
@@ -156,6 +170,9 @@ test-ranks: all test-bin
 	@RANK_FAULTS=$(RANK_FAULTS) sh tests/cli/ranks.sh
 
 ROUND_TRIPS ?= 10000000
+.PHONY: test-slurm
+test-slurm: all
+	@tools/test-slurm
 test-roundtrip: test-bin
 	@MX_ROUND_TRIPS=$(ROUND_TRIPS) MX_TEST_SECONDS=36000 build/test/tests_run byte_level_kinds_round_trip
 

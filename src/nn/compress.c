@@ -1,7 +1,7 @@
 /* compress.c - see compress.h.
  *
- * Places are computed in float32, which is exact for whole numbers below 2^24. A quotient is floored
- * a quarter of a step above itself: rounding cannot lose a whole number below 2^21.
+ * Places are computed in float32, which is exact for whole numbers below 2^24. A quotient is
+ * floored a quarter of a step above itself: rounding cannot lose a whole number below 2^21.
  */
 #include "nn/compress.h"
 

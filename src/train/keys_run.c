@@ -210,6 +210,9 @@ const mx_key mx_keys_run[] = {
     {"rendezvous_secret", TEXT, PARALLEL, "", 0,
      "text by which ranks know each other, better given in the environment; empty: rank 0 makes "
      "one and keeps it in base_output_directory while ranks join", 0, MX_KEY_SECRET},
+    {"collectives", ENUM, PARALLEL, "auto", "auto|mpi|tcp",
+     "how ranks talk; auto: MPI where its launcher has started them and the plug-in is there", 0,
+     0},
     {"num_slices", INT, PARALLEL, "-1", DEGREE, "nodes; -1 takes what the launcher says", "nnodes",
      0},
     {"mesh", TEXT, PARALLEL, "", 0, "the mesh in short, fsdp=4,tensor=2; overrides the degrees", 0,
