@@ -14,6 +14,7 @@
 
 #include "ops.h"
 #include "ops/matmul.h"
+#include <stdio.h>
 #include <string.h>
 
 #define E4M3 MX_F8_E4M3
@@ -155,13 +156,13 @@ static void keep(const quantize *p, const mx_node *n, const mx_node *w)
         return;
     mx_scope_of_all(w->name, name, sizeof name);
     const mx_type *x = &n->in[0]->type, *t = &n->in[1]->type;
-    mx_str line = {0};
-    mx_str_addf(&line, "%s: %lld rows times (%lld, %lld); multiples of 16 are needed\n", name,
-                (long long)(mx_type_count(x) / x->dim[x->ndim - 1]), (long long)t->dim[0],
-                (long long)t->dim[1]);
-    if (!strstr(mx_str_text(&r->kept), mx_str_text(&line)))
-        mx_str_add(&r->kept, mx_str_text(&line));
-    mx_str_fini(&line);
+    char line[512];
+    size_t have = strlen(r->kept);
+    snprintf(line, sizeof line, "%s: %lld rows times (%lld, %lld); multiples of 16 are needed\n",
+             name, (long long)(mx_type_count(x) / x->dim[x->ndim - 1]), (long long)t->dim[0],
+             (long long)t->dim[1]);
+    if (!strstr(r->kept, line) && have + strlen(line) < sizeof r->kept)
+        memcpy(r->kept + have, line, strlen(line) + 1);
 }
 
 static void visit(quantize *p, mx_node *n, mx_quant_report *r)

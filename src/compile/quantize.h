@@ -13,7 +13,7 @@ typedef struct {
 /* What a pass has done, for the user to read. */
 typedef struct {
     int n_quantized, n_high; /* matmuls with a layer's weight; those left as they are by a rule */
-    mx_str kept;             /* lines: those that a recipe cannot quantize, and why */
+    char kept[2048];         /* lines: those that a recipe cannot quantize, and why */
 } mx_quant_report;
 
 typedef struct {

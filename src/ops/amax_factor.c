@@ -3,7 +3,7 @@
  *     history (n + 1) float32   first () float32  ->  () float32:  most / max(history)
  * Entry 0 is the newest step. Where `first` is 0, a microbatch of the current step has left its
  * amax there already (amax_record.c), and the n entries behind it count instead of the n first: all
- * microbatches of a step have one factor. An empty history gives 1.
+ * microbatches of a step have one factor. An empty history gives 0: the tensor's own is to be used.
  */
 #include "ops.h"
 
@@ -26,7 +26,7 @@ static void factor_cpu(const mx_call *c)
     float most = 0;
     for (int64_t i = skip; i < n - 1 + skip; i++)
         most = history[i] > most ? history[i] : most;
-    *(float *)c->out[0].data = mx_quant_factor(most, a->dtype, a->power_of_two);
+    *(float *)c->out[0].data = most > 0 ? mx_quant_factor(most, a->dtype, a->power_of_two) : 0;
 }
 
 mx_node *mx_amax_factor(mx_graph *g, mx_node *history, mx_node *first, mx_dtype d, bool pow2)
@@ -47,6 +47,6 @@ const mx_op mx_op_amax_factor = {
     .infer = infer,
     .cpu = factor_cpu,
     .cases = (const mx_case[]){{2, {HISTORY(9), FIRST(1, 2)}, &(factor_attr){MX_F8_E4M3, false}},
-                               {2, {HISTORY(9), FIRST(0, 1e-300)}, &(factor_attr){MX_F8_E5M2, true}},
+                               {2, {HISTORY(9), FIRST(0, 1e-300)}, &(factor_attr){MX_I8, true}},
                                {0}},
 };

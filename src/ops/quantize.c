@@ -2,7 +2,8 @@
  *
  *     x (*, d)   f: a factor () float32, optional
  *     -> q (*, d) 8 bits    scale (grid rows, grid cols) float32    amax () float32
- * For each block: f = most / amax(block), q = x f, scale = 1 / f; f as it is given where it is.
+ * For each block: f = most / amax(block), q = x f, scale = 1 / f; f as it is given where it is and
+ * is not 0.
  * float8 is rounded to nearest even and saturates; int8 is rounded to nearest even, or at random:
  * floor(x f + u) with u uniform in [0, 1). The random bits are a function of the salt, the block's
  * factor and the element: fresh in every step, since factors follow the data, and the same when a
@@ -211,7 +212,7 @@ static void quantize_cpu(const mx_call *c)
 {
     const mx_quantize_attr *a = c->attr;
     layout l = layout_of(a, &c->in[0].type);
-    const float *given = c->n_in > 1 ? c->in[1].data : NULL;
+    float given = c->n_in > 1 ? *(const float *)c->in[1].data : 0;
     int64_t n_blocks = l.matrices * l.grid_rows * l.grid_cols;
     float *scale = c->out[1].data, *factor = c->work;
     uint32_t *most = (uint32_t *)(factor + n_blocks), all = 0;
@@ -219,8 +220,9 @@ static void quantize_cpu(const mx_call *c)
     find_most(&l, &c->in[0], most, most + n_blocks);
     for (int64_t i = 0; i < n_blocks; i++) {
         all = most[i] > all ? most[i] : all;
-        factor[i] = given ? *given
-                          : mx_quant_factor(mx_float_of_bits(most[i]), a->dtype, a->power_of_two);
+        factor[i] = given != 0 ? given
+                               : mx_quant_factor(mx_float_of_bits(most[i]), a->dtype,
+                                                 a->power_of_two);
         scale[i] = 1 / factor[i];
     }
     *(float *)c->out[2].data = mx_float_of_bits(all);
@@ -238,7 +240,7 @@ static size_t work_bytes(const mx_node *n, int n_threads)
     return sizeof(float) * (size_t)(l.matrices * (2 * l.grid_rows * l.grid_cols + l.rows));
 }
 
-/* factor: () float32, used instead of the tensor's own; NULL: none. */
+/* factor: () float32, used instead of the tensor's own unless it is 0; NULL: none. */
 mx_node *mx_quantize(mx_graph *g, mx_node *x, mx_node *factor, const mx_quantize_attr *a)
 {
     return factor ? MX_APPLY(g, &mx_op_quantize, a, x, factor)

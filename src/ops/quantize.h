@@ -64,7 +64,7 @@ typedef struct {
     bool stochastic;
     const mx_node *of; /* the layer's weight, by whose name the history of a delayed recipe goes */
     const char *role;  /* input, weight, grad: its suffix */
-    mx_node *made;     /* the tensor as it was quantized in the same granularity; NULL: it was not */
+    mx_node *made;     /* the tensor as quantized before in the same granularity; NULL: it was not */
     bool records;      /* this step's amax goes into the history */
 } mx_quant_operand;
 mx_quantized mx_quant_operand_make(mx_graph *g, mx_node *x, const mx_quant_operand *o);

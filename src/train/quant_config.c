@@ -3,7 +3,8 @@
  * Rules, first match wins:
  *   1. those of the file quant_cfg_path, in its order:
  *        {"PATTERN": "RECIPE",          a recipe of `quantization=`; "" leaves matmuls as they are
- *         "PATTERN": {"forward": "RECIPE", "input_gradient": "RECIPE", "weight_gradient": "RECIPE"}}
+ *         "PATTERN": {"forward": "RECIPE", "input_gradient": "RECIPE",
+ *                     "weight_gradient": "RECIPE"}}
  *   2. routers and vision encoders stay in high precision
  *   3. quantization= for the weights that quantization_pattern= matches
  * Patterns are shell patterns of weights' names.
