@@ -156,7 +156,7 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->gpu && keeps_all)
         mx_pass_join(g);
     MX_TRY(after(g, o, "join"));
-    mx_pass_quantize(g, o->quantization, use != MX_GRADS_KEEP);
+    mx_pass_quantize(g, o->quantization, true);
     MX_TRY(after(g, o, "quantize"));
     if (o->gpu)
         mx_pass_bias(g, keeps_all);

@@ -104,7 +104,7 @@ static const mx_quant_rule *rule_of(const mx_quantization *q, const char *name)
 typedef struct {
     mx_graph *g;
     const mx_quantization *q;
-    bool records;
+    bool training;
     struct {
         const mx_quant_recipe *recipe;
         mx_quantized is;
@@ -115,7 +115,7 @@ static mx_quantized input_of(quantize *p, mx_node *n, const mx_quant_recipe *r)
 {
     mx_node *x = n->in[0];
     mx_quant_operand o = {.recipe = r, .grain = r->forward, .dtype = r->value, .of = n->in[1],
-                          .role = "input", .records = p->records};
+                          .role = "input", .training = p->training};
     if (p->made[x->id].recipe != r) {
         p->made[x->id].recipe = r;
         p->made[x->id].is = mx_quant_operand_make(p->g, x, &o);
@@ -129,7 +129,7 @@ static void replace(quantize *p, mx_node *n, const mx_quant_recipe *r, bool in_o
     const char *scope = g->scope;
     mx_quant_operand w = {.recipe = r, .grain = r->forward, .dtype = r->value, .weight = true,
                           .over_rows = in_out, .of = n->in[1], .role = "weight",
-                          .records = p->records};
+                          .training = p->training};
     g->scope = n->scope;
     g->seq = n->seq;
     mx_quantized x = input_of(p, n, r);
@@ -183,14 +183,14 @@ static void visit(quantize *p, mx_node *n, mx_quant_report *r)
         keep(p, n, w);
 }
 
-void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool records)
+void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
 {
     if (!q || g->error)
         return;
     mx_arena scratch = {0};
     mx_quant_report unread = {0}, *r = q->report ? q->report : &unread;
     int n_old = g->n_nodes;
-    quantize p = {.g = g, .q = q, .records = records};
+    quantize p = {.g = g, .q = q, .training = training};
     p.made = mx_arena_alloc(&scratch, sizeof *p.made * (size_t)n_old);
     r->n_quantized = r->n_high = 0;
     for (int i = 0; i < n_old && !g->error; i++)

@@ -28,8 +28,9 @@ const mx_quant_recipe *mx_quant_recipe_find(const char *name);
 void mx_quant_recipe_list(mx_str *out);
 bool mx_quantization_is_delayed(const mx_quantization *q); /* does a rule keep histories? */
 
-/* After precision and join. records: histories of a delayed recipe are written. */
-void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool records);
+/* After precision and join. training: gradients will follow, and histories of a delayed recipe are
+ * written. */
+void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training);
 /* After autodiff: tensors that several matmuls quantize or transpose alike are made once. */
 void mx_pass_quantize_share(mx_graph *g);
 

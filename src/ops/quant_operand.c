@@ -1,7 +1,6 @@
 /* quant_operand.c - builds a quantized factor of a matmul: granularity, layout, delayed scales. */
 #include "ops.h"
 #include "base/rng.h"
-#include "ops/copy.h"
 
 #include <stdio.h>
 
@@ -18,13 +17,10 @@ mx_node *mx_first_microbatch(mx_graph *g)
     return first ? first : mx_constant(g, MX_SCALAR, MX_F32, 1);
 }
 
-/* x as a matrix. */
-static mx_node *flat(mx_graph *g, mx_node *x)
+/* The same numbers serve sums over rows and over columns. */
+static bool serves_both(const mx_quant_operand *o)
 {
-    const mx_type *t = &x->type;
-    if (t->ndim == 2)
-        return x;
-    return mx_reshape(g, x, MX_SHAPE(mx_dims_before(t, t->ndim - 1), t->dim[t->ndim - 1]));
+    return o->grain == MX_GRAIN_TENSOR || (o->weight && o->grain == MX_GRAIN_BLOCK);
 }
 
 /* The factor of a delayed recipe, from a history that this step's amax is added to. */
@@ -40,7 +36,7 @@ static mx_node *quantize_delayed(mx_graph *g, mx_node *x, const mx_quant_operand
                               (mx_var_attr){.kind = MX_VAR_OPTIMIZER});
     mx_node *factor = mx_amax_factor(g, history, first, a->dtype, a->power_of_two);
     mx_node *q = mx_quantize(g, x, factor, a);
-    if (o->records)
+    if (o->training)
         mx_graph_root(g, NULL, mx_amax_record(g, history, mx_output(g, q, 2), first));
     return q;
 }
@@ -52,6 +48,7 @@ static mx_node *quantize(mx_graph *g, mx_node *x, const mx_quant_operand *o)
     int64_t along = o->grain == MX_GRAIN_BLOCK ? MX_QUANT_BLOCK : 0;
     int64_t across = o->grain == MX_GRAIN_TENSOR ? 0 : o->grain == MX_GRAIN_ROW ? 1
                      : o->weight                  ? MX_QUANT_BLOCK : 1;
+    a.both = o->over_rows || (o->training && serves_both(o));
     a.block_rows = o->over_rows ? along : across;
     a.block_cols = o->over_rows ? across : along;
     if (a.stochastic)
@@ -61,12 +58,11 @@ static mx_node *quantize(mx_graph *g, mx_node *x, const mx_quant_operand *o)
 
 mx_quantized mx_quant_operand_make(mx_graph *g, mx_node *x, const mx_quant_operand *o)
 {
-    bool both_ways = o->grain == MX_GRAIN_TENSOR || (o->weight && o->grain == MX_GRAIN_BLOCK);
-    mx_node *q = both_ways && o->made ? o->made : quantize(g, x, o);
+    mx_node *q = serves_both(o) && o->made ? o->made : quantize(g, x, o);
     mx_quantized out = {q, mx_output(g, q, 1)};
     if (!o->over_rows)
         return out;
-    out.q = mx_transpose(g, flat(g, q), "ab->ba");
+    out.q = mx_output(g, q, 3);
     if (o->grain == MX_GRAIN_ROW)
         out.scale = mx_reshape(g, out.scale, MX_SHAPE(out.q->type.dim[0], 1));
     else if (o->grain == MX_GRAIN_BLOCK)

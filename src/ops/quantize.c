@@ -2,6 +2,8 @@
  *
  *     x (*, d)   f: a factor () float32, optional
  *     -> q (*, d) 8 bits    scale (grid rows, grid cols) float32    amax () float32
+ *        q^T (d, rows), where it is asked for: a matrix unit sums over the last dim alone, and the
+ *        backward pass sums over the other one
  * For each block: f = most / amax(block), q = x f, scale = 1 / f; f as it is given where it is and
  * is not 0.
  * float8 is rounded to nearest even and saturates; int8 is rounded to nearest even, or at random:
@@ -18,6 +20,7 @@
 #include "base/fp8.h"
 #include "base/rng.h"
 #include "base/simd.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/quantize.h"
 
@@ -73,6 +76,9 @@ static void infer(mx_graph *g, mx_node *n)
                      ? mx_type_of(MX_F32, MX_SHAPE(l.matrices, l.grid_rows, l.grid_cols))
                      : mx_type_of(MX_F32, MX_SHAPE(l.grid_rows, l.grid_cols));
     n->more[1] = mx_type_of(MX_F32, MX_SCALAR);
+    n->more[2] = mx_type_of(a->dtype, !a->both    ? MX_SHAPE(0)
+                                      : a->stacked ? MX_SHAPE(l.matrices, l.cols, l.rows)
+                                                   : MX_SHAPE(l.cols, l.rows));
 }
 
 enum { RUN = 1024 };
@@ -208,6 +214,18 @@ static void quantize_row(const mx_quantize_attr *a, const layout *l, const mx_ca
     }
 }
 
+/* y (cols, rows) = x (rows, cols)^T, by squares that fit the cache. */
+static void turn(const uint8_t *x, int64_t rows, int64_t cols, uint8_t *y)
+{
+    enum { SIDE = 64 };
+#pragma omp parallel for schedule(static) if (rows * cols > 1 << 15)
+    for (int64_t c0 = 0; c0 < cols; c0 += SIDE)
+        for (int64_t r0 = 0; r0 < rows; r0 += SIDE)
+            for (int64_t c = c0; c < least(c0 + SIDE, cols); c++)
+                for (int64_t r = r0; r < least(r0 + SIDE, rows); r++)
+                    y[c * rows + r] = x[r * cols + c];
+}
+
 static void quantize_cpu(const mx_call *c)
 {
     const mx_quantize_attr *a = c->attr;
@@ -231,6 +249,10 @@ static void quantize_cpu(const mx_call *c)
         int64_t t = r / l.rows * l.grid_rows + r % l.rows / l.block_rows;
         quantize_row(a, &l, c, r, factor + t * l.grid_cols);
     }
+    for (int64_t m = 0; a->both && m < l.matrices; m++) {
+        int64_t at = m * l.rows * l.cols;
+        turn((uint8_t *)c->out[0].data + at, l.rows, l.cols, (uint8_t *)c->out[3].data + at);
+    }
 }
 
 static size_t work_bytes(const mx_node *n, int n_threads)
@@ -238,6 +260,12 @@ static size_t work_bytes(const mx_node *n, int n_threads)
     (void)n_threads;
     layout l = layout_of(n->attr, &n->in[0]->type);
     return sizeof(float) * (size_t)(l.matrices * (2 * l.grid_rows * l.grid_cols + l.rows));
+}
+
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    return mx_gpu_quantize_bytes(mx_type_count(&n->more[0]));
 }
 
 /* factor: () float32, used instead of the tensor's own unless it is 0; NULL: none. */
@@ -249,14 +277,19 @@ mx_node *mx_quantize(mx_graph *g, mx_node *x, mx_node *factor, const mx_quantize
 
 static void quantize_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    (void)g, (void)n;
+    (void)n;
     din[0] = dout[0];
+    if (!dout[3])
+        return;
+    mx_node *turned = mx_transpose(g, dout[3], "ab->ba");
+    din[0] = din[0] ? mx_add(g, din[0], turned) : turned;
 }
 
 static mx_cost cost(const mx_node *n)
 {
     return (mx_cost){.bytes = 2 * (double)mx_type_bytes(&n->in[0]->type) +
-                              (double)mx_type_bytes(&n->type)};
+                              (double)mx_type_bytes(&n->type) +
+                              (double)mx_type_bytes(&n->more[2])};
 }
 
 #define IN(...) {__VA_ARGS__, .lo = -3, .hi = 5, .no_grad = true}
@@ -272,15 +305,17 @@ const mx_op mx_op_quantize = {
                                       MX_FIELD(mx_quantize_attr, MX_ATTR_BOOL, power_of_two),
                                       MX_FIELD(mx_quantize_attr, MX_ATTR_BOOL, stochastic),
                                       MX_FIELD(mx_quantize_attr, MX_ATTR_BOOL, stacked),
+                                      MX_FIELD(mx_quantize_attr, MX_ATTR_BOOL, both),
                                       MX_FIELD(mx_quantize_attr, MX_ATTR_INT, salt), {0}},
-    .n_out = 3,
-    .saved = 1 << 1 | 1 << 2,
+    .n_out = 4,
+    .saved = 1 << 1 | 1 << 2 | 1 << 3,
     .no_cast = true,
     .infer = infer,
     .grad = quantize_vjp,
     .cost = cost,
     .cpu = quantize_cpu,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){
         CASE(MX_F8_E4M3, 0, 0), CASE(MX_F8_E5M2, 1, 0), CASE(MX_F8_E4M3, 0, 1),
         CASE(MX_F8_E4M3, 1, 8, .power_of_two = true), CASE(MX_F8_E4M3, 4, 8, .power_of_two = true),
@@ -291,6 +326,7 @@ const mx_op mx_op_quantize = {
         {1, {IN(2, {300, 260})}, &(mx_quantize_attr){MX_F8_E4M3, 1, 128, true}},
         {1, {IN(2, {300, 260})}, &(mx_quantize_attr){MX_F8_E4M3, 128, 128, true}},
         {1, {IN(2, {300, 260})}, &(mx_quantize_attr){MX_F8_E5M2, 128, 1, false}},
-        {1, {IN(2, {300, 264})}, &(mx_quantize_attr){MX_F8_E4M3}},
+        {1, {IN(2, {300, 264})}, &(mx_quantize_attr){MX_F8_E4M3, .both = true}},
+        {1, {IN(3, {3, 40, 264})}, &(mx_quantize_attr){MX_I8, .both = true, .stacked = true}},
         {1, {IN(2, {300, 264})}, &(mx_quantize_attr){MX_I8, 0, 1}}, {0}},
 };

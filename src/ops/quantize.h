@@ -27,6 +27,7 @@ typedef struct {
     bool power_of_two;              /* scales are rounded to one, downwards: q is exact */
     bool stochastic;                /* int8: rounded at random, see quantize.c */
     bool stacked;                   /* dim 0 counts matrices with grids of their own */
+    bool both;                      /* output 3 is q transposed, (cols, rows); otherwise empty */
     int64_t salt;                   /* of the random bits */
 } mx_quantize_attr;
 
@@ -64,8 +65,8 @@ typedef struct {
     bool stochastic;
     const mx_node *of; /* the layer's weight, by whose name the history of a delayed recipe goes */
     const char *role;  /* input, weight, grad: its suffix */
-    mx_node *made;     /* the tensor as quantized before in the same granularity; NULL: it was not */
-    bool records;      /* this step's amax goes into the history */
+    mx_node *made;     /* the tensor as it was quantized before in this granularity; NULL: not */
+    bool training;     /* a gradient will need it too; this step's amax goes into the history */
 } mx_quant_operand;
 mx_quantized mx_quant_operand_make(mx_graph *g, mx_node *x, const mx_quant_operand *o);
 /* The variable behind a layer's weight: through casts, views and what merges several. */

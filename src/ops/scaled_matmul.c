@@ -13,6 +13,7 @@
 #include "ops.h"
 #include "ops/copy.h"
 #include "ops/cpu/gemm.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/matmul.h"
 
@@ -20,6 +21,7 @@
 
 typedef struct {
     mx_dtype out;
+    bool fast;              /* a unit may keep sums in less than float32 */
     mx_quant_recipe recipe; /* of the gradient */
 } scaled_attr;
 
@@ -158,6 +160,15 @@ static size_t work_bytes(const mx_node *n, int n_threads)
     return padded(mx_type_count(a), 2) + padded(mx_type_count(b), 2) + 2 * padded(rows * wide, 4);
 }
 
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    const mx_type *a = &n->in[0]->type, *sa = &n->in[1]->type, *sb = &n->in[3]->type;
+    return mx_gpu_scaled_bytes(mx_dims_before(a, a->ndim - 1), n->in[2]->type.dim[0],
+                               sa->dim[1] > sb->dim[1] ? sa->dim[1] : sb->dim[1],
+                               a->dtype == MX_I8);
+}
+
 static bool fits(const mx_type *q, const mx_type *scale)
 {
     int64_t rows = mx_dims_before(q, q->ndim - 1), k = q->dim[q->ndim - 1];
@@ -196,11 +207,12 @@ static mx_cost cost(const mx_node *n)
     return (mx_cost){.flops = 2.0 * (double)mx_type_count(a) * (double)n->in[2]->type.dim[0]};
 }
 
-/* recipe: of the gradient; NULL where there will be none. */
+/* recipe: of the gradient; NULL where there will be none. Sums of gradients keep all their bits. */
 mx_node *mx_scaled_matmul(mx_graph *g, mx_quantized a, mx_quantized b, mx_dtype out,
                           const mx_quant_recipe *recipe)
 {
     scaled_attr at = {.out = out};
+    at.fast = recipe != NULL;
     if (recipe)
         at.recipe = *recipe;
     return MX_APPLY(g, &mx_op_scaled_matmul, &at, a.q, a.scale, b.q, b.scale);
@@ -209,11 +221,9 @@ mx_node *mx_scaled_matmul(mx_graph *g, mx_quantized a, mx_quantized b, mx_dtype 
 /* The quantize node that a factor comes from; is the factor its transpose? */
 static mx_node *origin(mx_node *q, bool *turned)
 {
-    *turned = false;
-    for (; q->op != &mx_op_quantize; q = q->in[0]) {
-        MX_ASSERT(q->op == &mx_op_transpose || q->op->kind == MX_VIEW, "%s", q->op->name);
-        *turned ^= q->op == &mx_op_transpose;
-    }
+    *turned = q->op == &mx_op_output;
+    q = *turned ? q->in[0] : q;
+    MX_ASSERT(q->op == &mx_op_quantize, "%s", q->op->name);
     return q;
 }
 
@@ -230,7 +240,7 @@ static mx_quant_operand operand_of(const backward *b, mx_grain grain, const char
     bool grad = *role == 'g';
     return (mx_quant_operand){.recipe = b->recipe, .grain = grain, .role = role, .of = b->w,
                               .dtype = grad ? b->recipe->grad : b->recipe->value,
-                              .stochastic = grad && b->recipe->stochastic, .records = true};
+                              .stochastic = grad && b->recipe->stochastic, .training = true};
 }
 
 static mx_node *input_gradient(mx_graph *g, backward *b)
@@ -282,13 +292,15 @@ const mx_op mx_op_scaled_matmul = {
     .name = "scaled_matmul",
     .doc = "matmul of 8-bit numbers with scales",
     .attr_size = sizeof(scaled_attr),
-    .fields = (const mx_attr_field[]){MX_FIELD(scaled_attr, MX_ATTR_DTYPE, out), {0}},
+    .fields = (const mx_attr_field[]){MX_FIELD(scaled_attr, MX_ATTR_DTYPE, out),
+                                      MX_FIELD(scaled_attr, MX_ATTR_BOOL, fast), {0}},
     .no_cast = true,
     .infer = infer,
     .grad = scaled_vjp,
     .cost = cost,
     .cpu = scaled_cpu,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){
         {4, {Q(MX_F8_E4M3, 3, {2, 8, 16}), S(1, 1), Q(MX_F8_E4M3, 2, {32, 16}), S(1, 1)}, OUT},
         {4, {Q(MX_F8_E5M2, 2, {16, 32}), S(16, 1), Q(MX_F8_E4M3, 2, {48, 32}), S(48, 1)}, OUT},
