@@ -54,7 +54,8 @@ static mx_status prepare_quantize(mx_cuda *c, const mx_exec_step *s, void **stat
     mx_cuda_quantize_shape q = shape_of(s);
     MX_CUDA_NEEDS(is_tiled(q.block_rows, q.rows) && is_tiled(q.block_cols, q.cols) &&
                       q.cols % 8 == 0 && q.rows > 0 && q.cols > 0 && q.matrices > 0 &&
-                      q.matrices < 65536 && (!q.both || q.rows % 4 == 0) && q.rows < (int64_t)65535 * 128,
+                      q.matrices < 65536 && (!q.both || q.rows % 4 == 0) &&
+                      q.rows < (int64_t)65535 * 128,
                   "quantizing in these blocks");
     *work = mx_gpu_quantize_bytes(mx_type_count(&s->call.out[1].type));
     return MX_OK;
@@ -66,7 +67,8 @@ static mx_status quantize(mx_cuda *c, const mx_exec_step *s, void *state)
     mx_cuda_quantize_shape q = shape_of(s);
     mx_cuda_quantize_args a = {.x = s->call.in[0].data,
                                .given = s->call.n_in > 1 ? s->call.in[1].data : NULL,
-                               .q = s->call.out[0].data, .turned = s->call.out[3].data, .scale = s->call.out[1].data,
+                               .q = s->call.out[0].data, .turned = s->call.out[3].data,
+                               .scale = s->call.out[1].data,
                                .amax = s->call.out[2].data, .factor = s->call.work};
     return mx_cuda_check(mx_cuda_quantize(&q, &a, c->stream), "quantize");
 }
