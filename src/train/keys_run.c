@@ -60,8 +60,8 @@ const mx_key mx_keys_run[] = {
     {"quantization", ENUM, PRECISION, "",
      "|fp8|fp8_tensorwise|fp8_rowwise|fp8_rowwise_gw_hp|fp8_blockwise|fp8_blockwise_hybrid|int8|"
      "int8_rowwise|int8_tensorwise|fp8_e4m3|fp8_e5m2|fp8_full|fp8_gpu|te_fp8_delayedscaling|"
-     "te_fp8_currentscaling|te_fp8_blockscaling|int4|intmp|fp4|te_mxfp8|te_nvfp4|te_nvfp4_no_rht|"
-     "nanoo_fp8|fp8_nanoo",
+     "te_fp8_currentscaling|te_fp8_blockscaling|int4|nf4|intmp|fp4|te_mxfp8|te_nvfp4|"
+     "te_nvfp4_no_rht|nanoo_fp8|fp8_nanoo",
      "recipe by which matmuls of layers' weights are quantized; empty for none", "quant", 0},
     {"quantization_pattern", TEXT, PRECISION, "*", 0, "weights whose matmuls are quantized", 0, 0},
     {"quant_cfg_path", TEXT, PRECISION, "", 0,
