@@ -14,6 +14,8 @@
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
 #   make readme     the table of model families in README.md, from the program's own
+#   make base-yml   configs/base.yml, from the tables of keys
+#   make fuzz-keys  N (3000) random settings of all keys, a few steps each, under ASan
 #   make install    PREFIX (/usr/local), DESTDIR: the program, configs, library, manual pages, completion; also uninstall
 #   make deb        build/*.deb: maxc and libmaxc-dev
 #   make test-bare  make demo, make test and make deb in a bare Debian made by mmdebstrap; needs root
@@ -88,12 +90,12 @@ SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
 PLUGINS := $(filter src/device/cuda/plugin/% src/dist/mpi/%,$(SRC))
 LIB_SRC := $(filter-out src/cmd/main.c $(PLUGINS),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
-TABLES := ops models verbs $(if $(wildcard src/data/source.h),sources benches)
+TABLES := ops models verbs keys device_kinds $(if $(wildcard src/data/source.h),sources benches)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
-.PHONY: all release demo test test-bin test-crash test-memory test-ranks test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme format clean banner
+.PHONY: all release demo test test-bin test-crash test-memory test-ranks test-roundtrip fuzz fuzz-bin fuzz-keys bench bench-mixtures lint readme base-yml format clean banner
 all: banner $(B)/maxc $(if $(HAVE_MPICC),$(if $(filter release,$(MODE)),mpi))
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
 banner:
@@ -106,6 +108,9 @@ $(B)/gen/%_table.c: tools/scan FORCE
 $(B)/gen/ops.h: tools/scan FORCE
 	@mkdir -p $(@D)
 	@tools/scan builders > $@.tmp; cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@
+$(B)/gen/interface.h: tools/scan FORCE
+	@mkdir -p $(@D)
+	@tools/scan interface > $@.tmp; cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@
 FORCE:
 .PHONY: FORCE
 .SECONDARY: $(TABLES:%=$(B)/gen/%_table.c) $(B)/gen/tests_table.c
@@ -120,7 +125,7 @@ $(B)/gen/font.c: $(B)/gen/font_maker
 
 $(B)/gen/%.o: $(B)/gen/%.c
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
-$(B)/%.o: %.c | $(B)/gen/ops.h
+$(B)/%.o: %.c | $(B)/gen/ops.h $(B)/gen/interface.h
 	@mkdir -p $(@D)
 	@echo "  CC  $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
@@ -188,6 +193,12 @@ fuzz:
 	        -artifact_prefix=build/fuzz/$$t- -print_final_stats=1 build/fuzz/corpus/$$t tests/fuzz/corpus/$$t \
 	        || exit 1; done
 
+# N random settings of all keys, a few steps each; SEED=... repeats them
+N ?= 3000
+SEED ?= $(shell date +%s)
+fuzz-keys: test-bin
+	@MX_KEY_CASES=$(N) MX_KEY_SEED=$(SEED) MX_TEST_SECONDS=360000 build/test/tests_run 'keys_at_random*'
+
 # Stopped on request (75) is no failure.
 demo: all
 	@tools/demo || [ $$? = 75 ]
@@ -222,6 +233,8 @@ lint:
 	@tools/lint
 readme: all
 	@tools/readme
+base-yml: all
+	@$(B)/maxc help base.yml > $(BUILD)/base.yml && mv $(BUILD)/base.yml configs/base.yml
 format:
 	@find src tests bench -name '*.[ch]' -o -name '*.cu' | xargs clang-format -i
 clean:

@@ -4,6 +4,7 @@
 #include "infer/generate.h"
 #include "infer/prompt.h"
 #include "text/tokenizer_files.h"
+#include "exec/step_config.h"
 #include "train/tokenizer_path.h"
 
 #include <stdio.h>
@@ -175,10 +176,7 @@ static mx_status run(mx_invocation *inv)
                              .n_threads = (int)mx_config_int(c, "num_threads")};
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
-    const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
-    if (!mx_dtype_parse(dtype, &o.compute))
-        MX_TRY_OUT(st, mx_fail(MX_USAGE, "dtype=%s is not known; expected float32 or bfloat16",
-                               dtype));
+    MX_TRY_OUT(st, mx_compute_dtype(c, "float32", &o.compute));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)
@@ -226,7 +224,6 @@ const mx_verb mx_verb_generate = {
         "prompt, or where its image mark stands.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(DECODE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION),
     .keys = keys,
     .run = run,
 };

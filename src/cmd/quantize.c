@@ -117,17 +117,26 @@ out:
     return st;
 }
 
+#define SEEN .seen_by = "tests/cli/quantize.sh"
 static const mx_key keys[] = {
-    {"output", MX_KEY_STRING, 0, "", 0, "folder to write", 0, 0},
-    {"group_size", MX_KEY_INT, 0, "128", "8..4096", "of int4: weights of a row under one scale", 0,
-     0},
+    {"output", MX_KEY_STRING, 0, "", 0,
+     "folder to write", 0, 0, 0,
+     "output=quantized quantization=int8", SEEN},
+    {"group_size", MX_KEY_INT, 0, "128", "8..4096",
+     "of int4: weights of a row under one scale", 0, 0, 0,
+     "group_size=32 output=quantized quantization=int4", SEEN},
     {"quantize_activations", MX_KEY_BOOL, 0, "false", 0,
-     "fp8, int8: who loads it computes with 8-bit activations too, a scale for each token", 0, 0},
-    {"keep", MX_KEY_STRING, 0, "", 0, "patterns of weights that stay as they are, with commas", 0,
-     0},
-    {"eval_text", MX_KEY_STRING, 0, "", 0, "text by which perplexity is measured before and after",
-     0, 0},
-    {"eval_tokens", MX_KEY_INT, 0, "16384", "2..", "as many of its tokens at most", 0, 0},
+     "fp8, int8: who loads it computes with 8-bit activations too, a scale for each token", 0, 0, 0,
+     "quantize_activations=true output=quantized quantization=int8", SEEN},
+    {"keep", MX_KEY_STRING, 0, "", 0,
+     "patterns of weights that stay as they are, with commas", 0, 0, 0,
+     "keep=*.mlp.* output=quantized quantization=int8", SEEN},
+    {"eval_text", MX_KEY_STRING, 0, "", 0,
+     "text by which perplexity is measured before and after", 0, MX_KEY_PATH, 0,
+     "eval_text=text.txt output=quantized quantization=int8", SEEN},
+    {"eval_tokens", MX_KEY_INT, 0, "16384", "2..",
+     "as many of its tokens at most", 0, 0, 0,
+     "eval_tokens=100 eval_text=text.txt output=quantized quantization=int8", SEEN},
     {0}};
 
 const mx_verb mx_verb_quantize = {
@@ -140,7 +149,6 @@ const mx_verb mx_verb_quantize = {
             "are. maxc reads the directory like any other.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(DEVICE) | MX_TAKES(TOKENIZER) | MX_TAKES(PRECISION),
     .keys = keys,
     .run = run,
 };

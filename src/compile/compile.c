@@ -36,13 +36,49 @@ out:
     return st;
 }
 
+/* What dump_ir may name; a pass that is not here asserts. */
+static const char *const passes[] = {"build",    "precision", "merge",     "quantize",
+                                     "rewrites", "autodiff",  "optimizer", "remat",
+                                     "epilogues", "offload",  "fuse"};
+enum { N_PASSES = sizeof passes / sizeof *passes };
+
+static bool is_pass(const char *name)
+{
+    bool found = false;
+    for (int i = 0; i < N_PASSES; i++)
+        found |= strcmp(passes[i], name) == 0;
+    return found;
+}
+
+static mx_status check_dump(const char *name)
+{
+    if (!name || !*name || strcmp(name, "all") == 0 || is_pass(name))
+        return MX_OK;
+    mx_str known = {0};
+    for (int i = 0; i < N_PASSES; i++)
+        mx_str_addf(&known, "%s, ", passes[i]);
+    mx_status st = mx_fail(MX_USAGE, "dump_ir=%s: there is no such pass; use one of %sall", name,
+                           mx_str_text(&known));
+    mx_str_fini(&known);
+    return st;
+}
+
 static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pass)
 {
+    MX_ASSERT(is_pass(pass), "%s", pass);
+    MX_TRY(check_dump(o->dump_ir));
     MX_TRY(mx_graph_check(g));
     MX_TRY(dump(g, o, pass));
     if (MX_VERIFY_PASSES)
         MX_TRY(mx_status_wrap(mx_graph_verify(g), "after the pass %s", pass));
     return MX_OK;
+}
+
+const mx_device_traits mx_plain_traits = {.name = "host", .host_memory = true};
+
+static const mx_device_traits *traits_of(const mx_compile_options *o)
+{
+    return o->device ? o->device : &mx_plain_traits;
 }
 
 /* A gradient is added to its sum as soon as it is there, so that it need not be kept: at the end
@@ -59,7 +95,7 @@ static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *ou
     mx_pass_fuse(g, !o->no_fuse);
     hasten_sums(g);
     MX_TRY(after(g, o, "fuse"));
-    return mx_program_init(out, g, o->n_threads, o->gpu);
+    return mx_program_init(out, g, o->n_threads, traits_of(o));
 }
 
 mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)
@@ -151,23 +187,19 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    mx_pass_grad_dtypes(g, o->narrow_grads ? o->compute : MX_DTYPE_COUNT);
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
-    bool keeps_all = strcmp(remat.policy, "none") == 0;
-    if (o->gpu && keeps_all)
-        mx_pass_join(g);
-    MX_TRY(after(g, o, "join"));
+    const mx_device_traits *d = traits_of(o);
+    mx_rewrite(g, d->before_quantize, remat);
+    MX_TRY(after(g, o, "merge"));
     mx_pass_quantize(g, o->quantization, true);
     MX_TRY(after(g, o, "quantize"));
-    if (o->gpu)
-        mx_pass_bias(g, keeps_all);
-    MX_TRY(after(g, o, "bias"));
-    g->narrow_grads = o->narrow_grads;
+    mx_rewrite(g, d->before_autodiff, remat);
+    MX_TRY(after(g, o, "rewrites"));
     int n;
     mx_node **var = mx_trainable(g, &n);
     mx_node **grad = MX_NEW_N(&g->arena, mx_node *, n);
     mx_pass_autodiff(g, loss, var, n, grad);
-    if (o->gpu && keeps_all)
-        mx_pass_join_backward(g);
     if (o->quantization)
         mx_pass_quantize_share(g);
     MX_TRY(after(g, o, "autodiff"));
@@ -175,15 +207,11 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     MX_TRY(after(g, o, "optimizer"));
     MX_TRY(mx_pass_remat(g, remat));
     MX_TRY(after(g, o, "remat"));
-    if (o->apart && remat.offload && *remat.offload)
+    mx_rewrite(g, d->behind_remat, remat);
+    MX_TRY(after(g, o, "epilogues"));
+    if (!d->host_memory && remat.offload && *remat.offload)
         MX_TRY(mx_pass_offload(g, remat.offload));
     MX_TRY(after(g, o, "offload"));
-    if (o->gpu)
-        mx_pass_slope(g);
-    MX_TRY(after(g, o, "slope"));
-    if (o->gpu && keeps_all)
-        mx_pass_swiglu(g);
-    MX_TRY(after(g, o, "swiglu"));
     return finish(g, o, out);
 }
 

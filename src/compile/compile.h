@@ -2,12 +2,14 @@
 #ifndef MX_COMPILE_COMPILE_H
 #define MX_COMPILE_COMPILE_H
 
+#include "compile/device_traits.h"
 #include "compile/optimizer.h"
 #include "compile/passes.h"
 #include "compile/program.h"
 #include "compile/quantize.h"
 
 typedef struct {
+    const mx_device_traits *device; /* borrows; NULL: host memory, and nothing special */
     int n_threads;
     mx_dtype compute;          /* dtype of activations */
     mx_remat remat;            /* policy NULL: none */
@@ -16,8 +18,6 @@ typedef struct {
     bool narrow_grads;         /* weight gradients in the compute dtype */
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
-    bool apart;                /* the device's memory is not the host's: tensors can be moved */
-    bool gpu;                  /* for kernels that take strides: see parts.c */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */
 } mx_compile_options;

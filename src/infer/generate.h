@@ -4,7 +4,7 @@
 
 #include "infer/sample.h"
 #include "text/tokenizer.h"
-#include "train/model_ref.h"
+#include "exec/model_ref.h"
 
 typedef struct {
     mx_sampling sampling;

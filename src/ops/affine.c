@@ -38,6 +38,7 @@ static void affine_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 const mx_op mx_op_affine = {
     .name = "affine",
     .doc = "scale x + shift, constants",
+    .dtypes = MX_NUMBERS,
     .kind = MX_ELEMENTWISE,
     .tile_f32 = affine_f32,
     .tile_f64 = affine_f64,

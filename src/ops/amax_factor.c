@@ -43,6 +43,7 @@ const mx_op mx_op_amax_factor = {
     .attr_size = sizeof(factor_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(factor_attr, MX_ATTR_DTYPE, dtype),
                                       MX_FIELD(factor_attr, MX_ATTR_BOOL, power_of_two), {0}},
+    .dtypes = MX_F32_ONLY,
     .no_cast = true,
     .infer = infer,
     .cpu = factor_cpu,

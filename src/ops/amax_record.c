@@ -37,6 +37,7 @@ const mx_op mx_op_amax_record = {
     .name = "amax_record",
     .doc = "a largest magnitude into its history, in place",
     .alias = {1},
+    .dtypes = MX_F32_ONLY,
     .no_cast = true,
     .infer = infer,
     .cpu = record_cpu,

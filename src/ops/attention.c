@@ -16,8 +16,6 @@
 
 /* Inputs: q k v, then the optional ones in this order. */
 enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, N_IN };
-#define IDS                                                                                        \
-    (1 << Q_POS | 1 << K_POS | 1 << Q_SEG | 1 << K_SEG | 1 << Q_SPAN | 1 << K_SPAN | 1 << SELECTED)
 /* The backward op has these behind them. */
 enum { OUT = N_IN, LSE, DOUT, N_GRAD_IN };
 
@@ -235,21 +233,30 @@ static const mx_attr_field fields[] = {
     {0},
 };
 
+enum { QKV = 7 }; /* bits of the first three inputs */
+#define MASK_DTYPES                                                                                \
+    {                                                                                              \
+        [Q_POS] = MX_INDICES, [K_POS] = MX_INDICES, [Q_SEG] = MX_INDICES, [K_SEG] = MX_INDICES,    \
+        [Q_SPAN] = MX_INDICES, [K_SPAN] = MX_INDICES, [SELECTED] = MX_INDICES,                     \
+        [SINKS] = 1u << MX_F32 | 1u << MX_F64 /* never 16 bits wide */                             \
+    }
+
 #define NONE {.absent = true}
 #define SEGMENTS {2, {2, 6}, MX_I32, 0, 2}
 const mx_op mx_op_attention = {
     .name = "attention",
     .doc = "softmax(scale q k^T + mask) v",
+    .dtypes = MX_REALS,
+    .alike = QKV,
+    .dtypes_at = MASK_DTYPES,
     /* Batch splits freely; heads split together; sequence and head dims stay whole. */
     .dims = "b!s!h!d,b!t!k!d,b!t!k!e,b!s,b!t,b!s,b!t,b!s,b!t,!h,b!s!n->b!s!h!e,b!h!s",
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
     .n_out = 2,
     .saved = 1 << 1,
-    .n_cast = 3, /* sinks are never 16-bit */
-    .parts_in = 7,
-    .multiplies = true,
-    .ids_in = IDS,
+    .n_cast = 3,
+    .strided_in = QKV,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
@@ -272,13 +279,14 @@ const mx_op mx_op_attention = {
 const mx_op mx_op_attention_grad = {
     .name = "attention_grad",
     .doc = "dq, dk, dv and dsinks of attention",
+    .dtypes = MX_REALS,
+    .alike = QKV | 1 << OUT | 1 << DOUT,
+    .dtypes_at = MASK_DTYPES,
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
     .n_out = 4,
-    .parts_in = 7,
-    .parts_out = 7,
-    .multiplies = true,
-    .ids_in = IDS,
+    .strided_in = 7,
+    .strided_out = 7,
     .infer = grad_infer,
     .cost = grad_cost,
     .cpu = backward,

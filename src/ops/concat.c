@@ -114,10 +114,12 @@ static void concat_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 const mx_op mx_op_concat = {
     .name = "concat",
     .doc = "tensors joined along one dim",
+    .dtypes = MX_ANY_DTYPE,
     .attr_size = sizeof(concat_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(concat_attr, MX_ATTR_INT, dim), {0}},
     .notation = notation,
     .no_cast = true,
+    .same_value = true,
     .infer = infer,
     .grad = concat_vjp,
     .cost = mx_cost_move,

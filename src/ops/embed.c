@@ -41,8 +41,9 @@ static void embed_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
 const mx_op mx_op_embed = {
     .name = "embed",
     .doc = "rows of a table by number",
+    .dtypes = MX_ANY_DTYPE,
+    .dtypes_at = {[1] = MX_INDICES},
     .dims = "!vd,*->*d",
-    .ids_in = 1 << 1,
     .grad = embed_vjp,
     .cost = mx_cost_move,
     .cpu = embed_cpu,

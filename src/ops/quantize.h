@@ -21,6 +21,9 @@
 
 enum { MX_QUANT_BLOCK = 128, MX_AMAX_SLOTS = 1025 };
 
+/* Quantized numbers. */
+#define MX_CODES ((mx_dtypes)(1u << MX_I8 | 1u << MX_F8_E4M3 | 1u << MX_F8_E5M2))
+
 typedef struct {
     mx_dtype dtype;                 /* float8_e4m3fn, float8_e5m2 or int8 */
     int64_t block_rows, block_cols; /* 0: all */

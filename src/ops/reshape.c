@@ -33,6 +33,7 @@ static void reshape_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node *
 const mx_op mx_op_reshape = {
     .name = "reshape",
     .doc = "the same elements under another shape",
+    .dtypes = MX_ANY_DTYPE,
     .kind = MX_VIEW,
     .attr_size = sizeof(reshape_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(reshape_attr, MX_ATTR_DIMS, shape), {0}},

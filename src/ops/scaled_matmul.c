@@ -261,7 +261,7 @@ static mx_node *input_gradient(mx_graph *g, backward *b)
 static mx_node *weight_gradient(mx_graph *g, const backward *b)
 {
     mx_grain grain = b->recipe->wgrad;
-    mx_dtype out = mx_matmul_gradient_dtype(g, b->w);
+    mx_dtype out = mx_node_grad_dtype(b->w);
     if (grain == MX_GRAIN_HIGH)
         return mx_matmul_as(g, "*f,*d->fd", b->dy, b->x, out);
     mx_quant_operand dy = operand_of(b, grain, "grad"), x = operand_of(b, grain, "input");
@@ -294,6 +294,9 @@ const mx_op mx_op_scaled_matmul = {
     .attr_size = sizeof(scaled_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(scaled_attr, MX_ATTR_DTYPE, out),
                                       MX_FIELD(scaled_attr, MX_ATTR_BOOL, fast), {0}},
+    .dtypes = MX_CODES,
+    .dtypes_at = {[1] = MX_F32_ONLY, [3] = MX_F32_ONLY},
+    .gives = MX_REALS,
     .no_cast = true,
     .infer = infer,
     .grad = scaled_vjp,

@@ -64,6 +64,7 @@ static void split_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
 const mx_op mx_op_split = {
     .name = "split",
     .doc = "the last dim cut into parts",
+    .dtypes = MX_ANY_DTYPE,
     .dims = "*!a->*!b,*!c,*!d,*!e,*!f,*!g,*!h,*!i",
     .n_out = -1,
     .attr_size = sizeof(split_attr),

@@ -88,6 +88,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 const mx_op mx_op_sum_squares = {
     .name = "sum_squares",
     .doc = "sum of the squares of all elements",
+    .dtypes = MX_REALS,
     .dims = "*->",
     .keep_f32 = true,
     .no_cast = true,

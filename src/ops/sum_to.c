@@ -318,6 +318,7 @@ static size_t sum_to_gpu_work(const mx_node *n, size_t most)
 const mx_op mx_op_sum_to = {
     .name = "sum_to",
     .doc = "x summed to a shape that broadcasts to x's",
+    .dtypes = MX_REALS,
     .attr_size = sizeof(sum_to_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(sum_to_attr, MX_ATTR_DIMS, shape), {0}},
     .keep_f32 = true,

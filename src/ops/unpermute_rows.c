@@ -112,11 +112,12 @@ static void unpermute_rows_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx
 const mx_op mx_op_unpermute_rows = {
     .name = "unpermute_rows",
     .doc = "the rows of each token's choices added up",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[1] = MX_INDICES, [2] = MX_INDICES},
     .dims = "!md,!m,!m,!md->!nd",
     .attr_size = sizeof(unpermute_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(unpermute_attr, MX_ATTR_INT, rows), {0}},
     .no_cast = true,
-    .ids_in = 1 << 1 | 1 << 2,
     .infer = infer,
     .grad = unpermute_rows_vjp,
     .cost = mx_cost_move,

@@ -1,7 +1,7 @@
 /* perplexity.c - windows of a text through the loss program, one after the other. */
 #include "train/perplexity.h"
 
-#include "train/step.h"
+#include "exec/step.h"
 #include <math.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #ifndef MX_TRAIN_PERPLEXITY_H
 #define MX_TRAIN_PERPLEXITY_H
 
-#include "train/model_ref.h"
+#include "exec/model_ref.h"
 
 typedef struct {
     const int32_t *ids;

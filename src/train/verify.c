@@ -9,7 +9,7 @@
 #include "infer/sample.h"
 #include "store/weights.h"
 #include "train/golden_images.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,10 +101,10 @@ static mx_status read_golden(verifier *v)
 /* Floats into an input, which a program in float64 has in float64. */
 static mx_status write_input(mx_exec *e, const char *name, const float *values)
 {
-    mx_tensor t = mx_exec_tensor(e, name);
-    if (t.type.dtype != MX_F64)
+    const mx_type *t = mx_exec_type(e, name);
+    if (!t || t->dtype != MX_F64)
         return mx_exec_write(e, name, values);
-    int64_t n = mx_type_count(&t.type);
+    int64_t n = mx_type_count(t);
     mx_arena scratch = {0};
     double *wide = MX_NEW_N(&scratch, double, n);
     for (int64_t i = 0; i < n; i++)
@@ -117,10 +117,10 @@ static mx_status write_input(mx_exec *e, const char *name, const float *values)
 /* The result called `name`, as floats. */
 static mx_status read_result(mx_exec *e, const char *name, float *out)
 {
-    mx_tensor t = mx_exec_tensor(e, name);
-    if (t.type.dtype != MX_F64)
+    const mx_type *t = mx_exec_type(e, name);
+    if (!t || t->dtype != MX_F64)
         return mx_exec_read(e, name, out);
-    int64_t n = mx_type_count(&t.type);
+    int64_t n = mx_type_count(t);
     mx_arena scratch = {0};
     double *wide = MX_NEW_N(&scratch, double, n);
     mx_status st = mx_exec_read(e, name, wide);
@@ -217,21 +217,21 @@ out:
 
 /* The gradient of a checkpoint's tensor. One expert's lies in the stack of all: its name has a `*`
  * where the tensor's has a number. *first is where it begins. */
-static mx_tensor find_gradient(mx_exec *e, const char *tensor, char *name, size_t cap,
-                               int64_t *first)
+static const mx_type *find_gradient(mx_exec *e, const char *tensor, char *name, size_t cap,
+                                    int64_t *first)
 {
     *first = 0;
     snprintf(name, cap, "grad:%s", tensor);
-    mx_tensor d = mx_exec_tensor(e, name);
-    for (const char *p = tensor; !d.data && *p; p++) {
+    const mx_type *d = mx_exec_type(e, name);
+    for (const char *p = tensor; !d && *p; p++) {
         char *end = NULL;
         long long i = p > tensor && p[-1] == '.' ? strtoll(p, &end, 10) : 0;
         if (!end || end == p || *end != '.')
             continue;
         snprintf(name, cap, "grad:%.*s*%s", (int)(p - tensor), tensor, end);
-        d = mx_exec_tensor(e, name);
-        if (d.data && i < d.type.dim[0])
-            *first = i * (mx_type_count(&d.type) / d.type.dim[0]);
+        d = mx_exec_type(e, name);
+        if (d && i < d->dim[0])
+            *first = i * (mx_type_count(d) / d->dim[0]);
     }
     return d;
 }
@@ -288,15 +288,15 @@ static mx_status compare_gradients(verifier *v, mx_step *step)
         int64_t first = 0;
         float *want;
         mx_status st = read_floats(&scratch, t, &want);
-        mx_tensor d = find_gradient(step->exec, t->name, name, sizeof name, &first);
-        int64_t n = d.data ? mx_type_count(&d.type) : 0;
+        const mx_type *d = find_gradient(step->exec, t->name, name, sizeof name, &first);
+        int64_t n = d ? mx_type_count(d) : 0;
         float *have = MX_NEW_N(&scratch, float, n > first + t->n ? n : first + t->n);
         /* A weight that nothing depends on has no gradient, which the file records as 0. */
-        if (!st && d.data)
+        if (!st && d)
             st = read_result(step->exec, name, have);
         double size = st ? 0 : largest(want, t->n);
         bool vanishes = size > 0 && size <= rounding && largest(have + first, t->n) <= rounding;
-        if (!st && !vanishes && (d.data || !is_buffer(v, &scratch, t, want)))
+        if (!st && !vanishes && (d || !is_buffer(v, &scratch, t, want)))
             compare(row, have + first, want, t->n, v->o->tolerance, t->name);
         mx_arena_fini(&scratch);
         MX_TRY(st);

@@ -43,7 +43,7 @@ static const double *variable(bench *t, const char *name)
     for (int i = 0; i < mx_session_count(t->r.session); i++) {
         mx_var *v = mx_session_var(t->r.session, i);
         if (strcmp(v->name, name) == 0)
-            return v->data;
+            return mx_var_host(t->r.session, v);
     }
     MX_CHECK(false, "no variable %s", name);
     return NULL;

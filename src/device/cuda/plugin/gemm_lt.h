@@ -2,7 +2,7 @@
  *
  *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * C     row-major, batched by strides
  *
- * What a product does with its sums at the end, before they are rounded:
+ * Epilogues, on sums that are not rounded yet:
  *     BIAS    C + b, a vector (N) of C's type
  *     GELU    gelu_tanh(C + b), and C + b itself to another matrix like C, `aux`
  *
@@ -43,7 +43,7 @@ typedef enum {
     MX_SCALE_SQUARES
 } mx_gemm_scale;
 
-typedef enum { MX_GEMM_PLAIN, MX_GEMM_BIAS, MX_GEMM_GELU } mx_gemm_end;
+typedef enum { MX_GEMM_PLAIN, MX_GEMM_BIAS, MX_GEMM_GELU } mx_gemm_epilogue;
 
 typedef struct {
     int64_t m, n, k;
@@ -56,7 +56,7 @@ typedef struct {
     mx_gemm_scale scale_a, scale_b;
     bool fast; /* 8-bit floats: sums may lose some bits */
     bool tf32; /* f32 only: allow the matrix units' 10-bit mantissa */
-    mx_gemm_end end;
+    mx_gemm_epilogue epilogue;
     float alpha, beta;
 } mx_gemm_shape;
 
@@ -80,8 +80,8 @@ mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, voi
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
-/* Where the next launch finds what its end needs; plans with one must be told each time. */
-mx_status mx_gemm_plan_end(mx_gemm_plan *p, const void *bias, void *aux) MX_MUST_USE;
+/* Where the next launch finds what its epilogue needs; plans with one must be told each time. */
+mx_status mx_gemm_plan_epilogue(mx_gemm_plan *p, const void *bias, void *aux) MX_MUST_USE;
 /* The same for the scales of its factors. */
 mx_status mx_gemm_plan_scales(mx_gemm_plan *p, const float *a, const float *b) MX_MUST_USE;
 /* "heuristic", "searched" or "cached"; for reports. */
