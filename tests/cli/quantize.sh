@@ -3,7 +3,6 @@
 cd "$(dirname "$0")/../.." || exit 1
 . tests/cli/expect.inc
 model=tests/fixtures/models/qwen3
-printf 'a text to be read by a model that has learned nothing\n' > "$tmp/text"
 q() { # NAME [key=value...]
     name=$1
     shift
@@ -29,6 +28,18 @@ grep -q '"input_activations": null' "$tmp/int8/config.json" || { echo "$0: int8 
 expect 0 'weights quantized' q w8a8 quantization=int8 quantize_activations=true
 grep -q '"dynamic": true' "$tmp/w8a8/config.json" || { echo "$0: w8a8 does not ask for activations"; bad=1; }
 expect 0 '7 weights quantized' q some quantization=int8 keep='*.layers.1.*'
+# perplexity, of a model of bytes
+printf 'a text to be read by a model that has learned little, and then by the same model in fewer bits\n' > "$tmp/text"
+"$maxc" train decoder_block=llama2 vocab_size=320 base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 head_dim=16 \
+    base_mlp_dim=128 base_num_decoder_layers=2 max_target_length=32 num_threads=1 per_device_batch_size=1 steps=2 \
+    enable_tensorboard=false base_output_directory="$tmp" run_name=run device=cpu > "$tmp/out" 2>&1 || cat "$tmp/out"
+model=$tmp/run
+expect 0 'perplexity .* before, .* after (.*), 40 tokens of' \
+    q bytes quantization=int8 tokenizer_type=byte eval_text="$tmp/text" eval_tokens=40
+off=$(sed -n 's/.*after (\([-+0-9.]*\) %).*/\1/p' "$tmp/out")
+awk -v a="$off" 'BEGIN { exit !(a > -2 && a < 2) }' || { echo "$0: int8 changes perplexity by $off %"; bad=1; }
+expect 3 'expected at least two tokens' q no quantization=int8 tokenizer_type=byte eval_text=/dev/null
+model=tests/fixtures/models/qwen3
 # what cannot be
 expect 2 'weights are stored as quantization=fp8' q no quantization=fp8_rowwise
 expect 2 'weights are stored as quantization=fp8' q no
