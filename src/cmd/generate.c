@@ -1,6 +1,7 @@
 /* generate.c - maxc generate MODEL prompt="...": the model writes. */
 #include "base/file.h"
 #include "cmd/verb.h"
+#include "exec/quant_config.h"
 #include "infer/generate.h"
 #include "infer/prompt.h"
 #include "text/tokenizer_files.h"
@@ -177,6 +178,7 @@ static mx_status run(mx_invocation *inv)
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
     MX_TRY_OUT(st, mx_compute_dtype(c, "float32", &o.compute));
+    MX_TRY_OUT(st, mx_int8_weights_configure(&o.int8_weights, c));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)

@@ -106,6 +106,8 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
     mx_pass_quantize(g, o->quantization, false);
+    if (o->weights_fixed && o->int8_weights)
+        mx_pass_int8_weights(g);
     MX_TRY(after(g, o, "quantize"));
     return finish(g, o, out);
 }

@@ -16,6 +16,7 @@ typedef struct {
     bool weights_fixed;        /* no update will come: weights lie in the compute dtype */
     bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
     bool narrow_grads;         /* weight gradients in the compute dtype */
+    bool int8_weights;         /* with weights_fixed: those of layers lie as int8 */
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */

@@ -199,6 +199,54 @@ void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
     mx_graph_resolve(g);
 }
 
+/* Is the weight read by such matmuls alone? */
+static bool read_otherwise(const mx_graph *g, const mx_node *w)
+{
+    bool in_out;
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->node[i]->n_in; k++)
+            if (g->node[i]->in[k] == w && !g->node[i]->forward &&
+                (k != 1 || weight_of(g->node[i], &in_out) != w || in_out))
+                return true;
+    return false;
+}
+
+static mx_node *row_scales(mx_graph *g, mx_node *w)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s" MX_ROW_SCALES, w->name);
+    mx_node *s = mx_graph_find(g, name);
+    return s ? s : mx_variable(g, name, mx_type_of(MX_F32, MX_SHAPE(w->type.dim[0], 1)),
+                               (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = ""});
+}
+
+void mx_pass_int8_weights(mx_graph *g)
+{
+    int n_old = g->n_nodes;
+    for (int i = 0; i < n_old && !g->error; i++) {
+        mx_node *n = g->node[i], *w = n->n_in > 1 ? n->in[1] : NULL;
+        bool in_out;
+        if (!w || weight_of(n, &in_out) != w || in_out ||
+            mx_glob_any("*router*,*.gate.weight", w->name))
+            continue;
+        mx_var_attr *a = (mx_var_attr *)w->attr;
+        if (!a->quantized && read_otherwise(g, w))
+            continue;
+        a->quantized = true;
+        w->type.dtype = MX_I8;
+        const char *scope = g->scope;
+        g->scope = "";
+        mx_node *s = row_scales(g, w);
+        g->scope = n->scope;
+        g->seq = n->seq;
+        mx_node *y = mx_int8_matmul(g, n->in[0], w, s);
+        g->seq = -1;
+        g->scope = scope;
+        mx_node_forward(n, n->type.dtype == y->type.dtype ? y : mx_cast(g, y, n->type.dtype));
+    }
+    mx_graph_resolve(g);
+}
+
 static bool same(const mx_node *a, const mx_node *b)
 {
     if (a->op != b->op || a->n_in != b->n_in ||

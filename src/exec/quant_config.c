@@ -129,3 +129,13 @@ mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, 
     *out = q;
     return MX_OK;
 }
+
+mx_status mx_int8_weights_configure(bool *out, const mx_config *cfg)
+{
+    const char *name = mx_config_text(cfg, "quantization");
+    *out = strcmp(name, "int8") == 0;
+    if (*name && !*out)
+        return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are or as quantization=int8, "
+                       "not as %s", mx_config_where(cfg, "quantization"), name);
+    return MX_OK;
+}

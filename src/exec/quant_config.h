@@ -10,4 +10,7 @@
 mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg,
                              mx_arena *a) MX_MUST_USE;
 
+/* For programs that only predict: quantization=int8 keeps weights so; nothing else is there. */
+mx_status mx_int8_weights_configure(bool *out, const mx_config *cfg) MX_MUST_USE;
+
 #endif

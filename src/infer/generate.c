@@ -209,8 +209,12 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
     mx_decode_settings ds = {.batch = batch, .max_length = length,
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&model->spec, o),
-                             .compile = {.compute = o->compute, .weights_fixed = true}};
+                             .compile = {.compute = o->compute, .weights_fixed = true,
+                                         .int8_weights = o->int8_weights}};
     MX_TRY_OUT(st, mx_session_open(&session, o->device, o->n_threads));
+    if (o->int8_weights && !mx_session_traits(session)->host_memory)
+        MX_TRY_OUT(st, mx_fail(MX_USAGE, "quantization=int8 decodes on the CPU alone; use "
+                               "device=cpu, or leave it out"));
     MX_TRY_OUT(st, mx_decode_open(&j.decode, session, &model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(model, session, o->sampling.seed));
     MX_TRY_OUT(st, mx_alloc(&j.work, 8 * (size_t)j.vocab, "the sampler"));

@@ -19,6 +19,7 @@ typedef struct {
     const char *device;
     int n_threads;
     mx_dtype compute;
+    bool int8_weights; /* weights of layers lie as int8 */
 } mx_generate_options;
 
 typedef struct {

@@ -179,6 +179,16 @@ static MX_CLONES void to_int8(const float *x, int64_t n, const float *f, int8_t 
     }
 }
 
+float mx_quant_int8_row(const float *x, int64_t n, int8_t *q)
+{
+    float factor = mx_quant_factor(mx_float_of_bits(most_bits(x, n, 0)), MX_I8, false), f[RUN];
+    for (int i = 0; i < RUN; i++)
+        f[i] = factor;
+    for (int64_t i = 0; i < n; i += RUN)
+        to_int8(x + i, least(n - i, RUN), f, q + i);
+    return 1 / factor;
+}
+
 /* Two elements share 64 random bits. */
 static void to_int8_at_random(const float *x, int64_t n, const float *f, uint64_t salt, int64_t at,
                               int8_t *q)
@@ -287,7 +297,8 @@ static void quantize_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node 
 
 static mx_cost cost(const mx_node *n)
 {
-    return (mx_cost){.bytes = 2 * (double)mx_type_bytes(&n->in[0]->type) +
+    double reads = n->n_in > 1 ? 1 : 2; /* without a factor it is read for its maximum first */
+    return (mx_cost){.bytes = reads * (double)mx_type_bytes(&n->in[0]->type) +
                               (double)mx_type_bytes(&n->type) +
                               (double)mx_type_bytes(&n->more[2])};
 }

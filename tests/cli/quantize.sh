@@ -38,7 +38,17 @@ expect 0 'perplexity .* before, .* after (.*), 40 tokens of' \
     q bytes quantization=int8 tokenizer_type=byte eval_text="$tmp/text" eval_tokens=40
 off=$(sed -n 's/.*after (\([-+0-9.]*\) %).*/\1/p' "$tmp/out")
 awk -v a="$off" 'BEGIN { exit !(a > -2 && a < 2) }' || { echo "$0: int8 changes perplexity by $off %"; bad=1; }
-expect 3 'expected at least two tokens' q no quantization=int8 tokenizer_type=byte eval_text=/dev/null
+: > "$tmp/empty"
+expect 3 'expected at least two tokens' q no quantization=int8 tokenizer_type=byte eval_text="$tmp/empty"
+# decoding with weights of int8: another number, hardly
+log_prob() {
+    "$maxc" generate "$tmp/run" prompt=abc max_new_tokens=4 tokenizer_type=byte format=json device=cpu num_threads=1 "$@" \
+        2> "$tmp/err" | sed -n 's/.*"log_prob": *\([-0-9.e]*\).*/\1/p'
+}
+awk -v a="$(log_prob)" -v b="$(log_prob quantization=int8)" 'BEGIN { exit !(a != b && a < 0 && b / a > 0.97 && b / a < 1.03) }' ||
+    { echo "$0: log-probabilities $(log_prob) and, in int8, $(log_prob quantization=int8)"; cat "$tmp/err"; bad=1; }
+expect 2 'decoding keeps weights as they are or as quantization=int8, not as nf4' \
+    "$maxc" generate "$tmp/run" prompt=abc quantization=nf4
 model=tests/fixtures/models/qwen3
 # what cannot be
 expect 2 'weights are stored as quantization=fp8' q no quantization=fp8_rowwise
