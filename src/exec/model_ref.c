@@ -7,7 +7,7 @@
 #include "store/checkpoint_read.h"
 #include "store/weights.h"
 #include "text/tokenizer_files.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

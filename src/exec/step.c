@@ -17,7 +17,7 @@ static void freeze(mx_graph *g, const mx_step_options *o)
         mx_node *n = g->node[i];
         if (n->op == &mx_op_variable && ((some && !mx_glob_any(o->trainable, n->name)) ||
                                          (o->frozen && mx_glob_any(o->frozen, n->name))))
-            ((mx_var_attr *)n->attr)->frozen = true;
+            mx_freeze(n);
     }
 }
 

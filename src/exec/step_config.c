@@ -10,7 +10,7 @@
 #include "models/from_config.h"
 #include "store/hf_dir.h"
 #include "exec/model_ref.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <string.h>
 #include <sys/stat.h>
 

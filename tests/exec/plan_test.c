@@ -2,7 +2,7 @@
 #include "exec/plan.h"
 
 #include "../test.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <math.h>
 #include <string.h>
 

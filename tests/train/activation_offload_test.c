@@ -12,7 +12,7 @@
 #include "base/io.h"
 #include "ops.h"
 #include "tiny_run.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include "exec/plan.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* key_row.h - short names for the rows of key tables. Only for files that hold one (keys_AREA.c).
  */
-#ifndef MX_TRAIN_KEY_ROW_H
-#define MX_TRAIN_KEY_ROW_H
+#ifndef MX_KEYS_KEY_ROW_H
+#define MX_KEYS_KEY_ROW_H
 
-#include "train/keys.h"
+#include "keys/keys.h"
 
 /* types */
 #define BOOL MX_KEY_BOOL

@@ -6,8 +6,8 @@
  * hold it to both (tests/train/keys_effect_test.c). A new area is a new file. Help and base.yml
  * follow from the rows.
  */
-#ifndef MX_TRAIN_KEYS_H
-#define MX_TRAIN_KEYS_H
+#ifndef MX_KEYS_KEYS_H
+#define MX_KEYS_KEYS_H
 
 #include "base/config.h"
 

@@ -1,5 +1,5 @@
 /* keys.c - the schema as a whole: the sections, the tables, and the relations between keys. */
-#include "train/keys.h"
+#include "keys/keys.h"
 
 #include <string.h>
 

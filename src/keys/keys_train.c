@@ -1,6 +1,6 @@
 /* keys_train.c - keys of the training loop and of evaluation. The columns are those of mx_key
  * (base/key.h). */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 const mx_key mx_keys_train[] = {
     {"steps", INT, TRAIN, "150001", "-1|1..", "steps in all; -1 takes learning_rate_schedule_steps",
@@ -20,9 +20,9 @@ const mx_key mx_keys_train[] = {
     {"z_loss_multiplier", FLOAT, TRAIN, "0", "0..", "weight of the squared log-partition", "z_loss",
      0, MX_BY_STEP, "z_loss_multiplier=0.1"},
     {"abort_on_nan_loss", BOOL, TRAIN, "true", 0, "stop when the loss is NaN", 0, 0, MX_BY_TRAIN,
-     "abort_on_nan_loss=false", .seen_by = "tests/train/late_test.c"},
+     "abort_on_nan_loss=false", .seen_by = "tests/train/readback_test.c"},
     {"abort_on_inf_loss", BOOL, TRAIN, "true", 0, "stop when the loss is infinite", 0, 0,
-     MX_BY_TRAIN, "abort_on_inf_loss=false", .seen_by = "tests/train/late_test.c"},
+     MX_BY_TRAIN, "abort_on_inf_loss=false", .seen_by = "tests/train/readback_test.c"},
     {"skip_step_on_spikes", BOOL, TRAIN, "false", 0, "skip updates on outliers of loss or norm", 0,
      0, MX_BY_STEP, "skip_step_on_spikes=true"},
     {"skip_step_interval", INT, TRAIN, "128", "2..", "steps in the statistics of spikes", 0, 0,

@@ -1,6 +1,6 @@
 /* keys_data.c - keys of the data and the tokenizer. The columns are those of mx_key (base/key.h).
  */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 const mx_key mx_keys_data[] = {
     {"dataset_type", ENUM, DATA, "",

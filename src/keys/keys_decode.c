@@ -1,5 +1,5 @@
 /* keys_decode.c - keys of decoding and serving. The columns are those of mx_key (base/key.h). */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 const mx_key mx_keys_decode[] = {
     {"prompt", TEXT, DECODE, "", 0,

@@ -1,6 +1,6 @@
 /* keys_run.c - keys of the run, its device, its metrics and profiles. The columns are those of
  * mx_key (base/key.h). */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 const mx_key mx_keys_run[] = {
     {"run_name", TEXT, RUN, "", 0,

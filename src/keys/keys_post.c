@@ -1,6 +1,6 @@
 /* keys_post.c - keys of adapters and post-training. The columns are those of mx_key (base/key.h).
  */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 const mx_key mx_keys_post[] = {
     {"lora.enable_lora", BOOL, LORA, "false", 0, "train adapters, not the weights",

@@ -1,6 +1,6 @@
 /* keys_checkpoint.c - keys of checkpoints, and of what is kept, recomputed or moved to host memory.
  * The columns are those of mx_key (base/key.h). */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 #define PLACE MX_PLACES
 

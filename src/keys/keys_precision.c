@@ -1,6 +1,6 @@
 /* keys_precision.c - keys of storage and arithmetic types, and of quantization. The columns are
  * those of mx_key (base/key.h). */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 #define FLOATS "bfloat16~bf16|float32~f32~fp32~float|!float16=f16=fp16=half"
 #define STORED "float32~f32~fp32~float|bfloat16~bf16"

@@ -1,6 +1,6 @@
 /* keys_vision.c - keys of the vision encoder and the audio encoder. The columns are those of mx_key
  * (base/key.h). */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 const mx_key mx_keys_vision[] = {
     {"use_multimodal", BOOL, VISION, "false", 0, "images (and sound) as input", 0, FIXED,

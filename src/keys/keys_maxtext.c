@@ -1,7 +1,7 @@
 /* keys_maxtext.c - keys of MaxText that are about its own implementation, and why they have no
  * meaning here. They are accepted with a note, so that its command lines run.
  */
-#include "train/keys.h"
+#include "keys/keys.h"
 
 #define FOREIGN(name, why)                                                                         \
     {                                                                                              \

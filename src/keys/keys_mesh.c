@@ -1,6 +1,6 @@
 /* keys_mesh.c - keys of the mesh and of what is split over it. The columns are those of mx_key
  * (base/key.h). */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 #define DEGREE "-1|1|!2.."
 

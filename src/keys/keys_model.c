@@ -3,7 +3,7 @@
  * These are what the files of configs/models set. They may not change when a run is resumed. SHAPE:
  * a model whose family does not have the key refuses it (models/from_config.h).
  */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 const mx_key mx_keys_model[] = {
     {"decoder_block", TEXT, MODEL, "llama2", 0, "family of the decoder layers, in MaxText's words",

@@ -1,6 +1,6 @@
 /* keys_optimizer.c - keys of the update rule and of the learning rate. The columns are those of
  * mx_key (base/key.h). */
-#include "train/key_row.h"
+#include "keys/key_row.h"
 
 #define STORED "float32~f32~fp32~float|bfloat16~bf16"
 
