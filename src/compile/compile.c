@@ -195,6 +195,8 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
     if (use == MX_GRADS_ACCUMULATE)
         read_copies(g, var, n);
     mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_graph_find(g, "first") : NULL;
+    if (use == MX_GRADS_ACCUMULATE && !first) /* the partition keeps what the model reads */
+        first = mx_input(g, "first", MX_SCALAR, MX_F32);
     for (int i = 0; i < n; i++) {
         char name[512];
         snprintf(name, sizeof name, "grad:%s", var[i]->name);
