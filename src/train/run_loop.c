@@ -129,8 +129,8 @@ static mx_status sum_evaluated(mx_run *r, double v[4])
 static mx_status evaluate(mx_run *r)
 {
     int64_t limit = r->rules.eval_steps, n = 0;
-    bool lm = mx_exec_tensor(r->programs.eval.exec, "lm_loss").data != NULL;
-    bool further = mx_exec_tensor(r->programs.eval.exec, "mtp_asked").data != NULL;
+    bool lm = mx_exec_type(r->programs.eval.exec, "lm_loss") != NULL;
+    bool further = mx_exec_type(r->programs.eval.exec, "mtp_asked") != NULL;
     double v[4] = {0}, *sum = &v[0], *tokens = &v[1];
     const mx_batch *b;
     mx_run_spend(r, MX_GOODPUT_EVAL);
