@@ -49,13 +49,21 @@ static bool is_named(const remat *r, const mx_node *n)
     return n->name && (mx_glob_any(r->save, n->name) || mx_glob_any(r->offload, n->name));
 }
 
+static mx_node *behind_views(mx_node *x)
+{
+    while (x && x->op->kind == MX_VIEW)
+        x = x->in[0];
+    return x;
+}
+
 /* A weight that ranks have put together. It is gathered again for the backward pass, whatever the
  * policy ("reshard after forward"): kept, it would be a copy of the model on every rank. */
 static bool gathers_weight(const mx_node *n)
 {
     if (n->op->kind == MX_VIEW)
         return gathers_weight(n->in[0]);
-    return n->op == &mx_op_all_gather && (is_source(n->in[0]) || gathers_weight(n->in[0]));
+    return n->op == &mx_op_all_gather &&
+           (is_source(behind_views(n->in[0])) || gathers_weight(n->in[0]));
 }
 
 /* Is the value there in the backward pass without being kept for its own sake? */
@@ -182,13 +190,6 @@ static mx_status parse(mx_remat how, remat *r)
                        how.policy);
     r->keep = policy[i].keep;
     return MX_OK;
-}
-
-static mx_node *behind_views(mx_node *x)
-{
-    while (x && x->op->kind == MX_VIEW)
-        x = x->in[0];
-    return x;
 }
 
 /* Keeps what n is made from instead of n, where that is no more to keep: numbers per row, and at
