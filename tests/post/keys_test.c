@@ -56,7 +56,7 @@ static const struct {
     {"grpo", "rl.grpo_beta=0.5", SHORT},
     {"grpo", "rl.grpo_epsilon=0.05", SHORT},
     {"grpo", "rl.epsilon_high=0.01", SHORT},
-    {"grpo", "rl.reward=ended", SAMPLES " reward_weights=1 reward_command=cat>/dev/null"},
+    {"grpo", "rl.reward=format", SAMPLES " reward_pattern=[^a-m]*"},
     {"grpo", "max_completion_length=9", GROUPS " loss_type=dr_grpo"},
     {"grpo", "scale_rewards=none", SHORT},
     {"grpo", "importance_sampling_level=sequence", SHORT},
