@@ -1,7 +1,8 @@
 /* int8_matmul.c - y = x w^T with a weight of int8 and a scale for each of its rows: decoding.
  *
  *     x (*, k)   w (n, k) int8   scale (n, 1) float32  ->  y (*, n):   y_n = scale_n (x . w_n)
- * A few rows of x read the weight once, half the bytes of bfloat16: it is widened in registers. Many rows go through the GEMM, some columns at a time: int8 is exact in bfloat16.
+ * A few rows of x read the weight once, half the bytes of bfloat16: it is widened in registers.
+ * Many rows go through the GEMM, some columns at a time: int8 is exact in bfloat16.
  * Bits of a row do not depend on the others. No gradient.
  */
 #include "ops.h"
