@@ -231,3 +231,32 @@ MX_TEST(fuse_runs_many_short_rows_at_a_time)
         MX_CHECK(memcmp(col[threads], col[0], sizeof col[0]) == 0, "%d threads", threads);
     }
 }
+
+/* {g1, g2} -> m -> {p, b} -> x -> {g1, g2}: neither group leads back to itself when it is closed,
+ * and one of the two waits for itself. */
+MX_TEST(fuse_takes_groups_apart_that_wait_for_each_other)
+{
+    mx_graph_run r;
+    mx_graph_run_init(&r);
+    mx_graph *g = &r.graph;
+    mx_node *w = mx_input(g, "w", MX_SHAPE(2, 2), MX_F64);
+    mx_node *i1 = mx_input(g, "i1", MX_SHAPE(2, 2), MX_F64);
+    mx_node *i2 = mx_input(g, "i2", MX_SHAPE(2, 2), MX_F64);
+    mx_node *p = mx_affine(g, i1, 2, 0);
+    mx_node *x = mx_matmul(g, "mk,kn->mn", p, w);
+    mx_node *g1 = mx_affine(g, i2, 3, 0);
+    mx_node *m = mx_matmul(g, "mk,kn->mn", g1, w);
+    mx_graph_root(g, "b", mx_mul(g, p, m));
+    mx_graph_root(g, "g2", mx_mul(g, g1, x));
+    MX_CHECK_OK(mx_graph_run_compile(&r, true));
+    mx_graph_run_write(&r, "w", (double[]){1, 2, 3, 4});
+    mx_graph_run_write(&r, "i1", (double[]){1, 0, 0, 1});
+    mx_graph_run_write(&r, "i2", (double[]){1, 1, 1, 1});
+    mx_graph_run_go(&r);
+    double b[4], g2[4];
+    mx_graph_run_read(&r, "b", b);
+    mx_graph_run_read(&r, "g2", g2);
+    MX_CHECK(b[0] == 24 && b[1] == 0 && b[3] == 36, "b is %g %g %g", b[0], b[1], b[3]);
+    MX_CHECK(g2[0] == 6 && g2[3] == 24, "g2 is %g %g", g2[0], g2[3]);
+    mx_graph_run_fini(&r);
+}

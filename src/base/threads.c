@@ -56,6 +56,11 @@ __attribute__((constructor(BEFORE_LIBGOMP))) static void begin_short_spins(void)
     (void)setenv(SPIN_COUNT, count, 0);
 }
 
+int mx_threads_offered(void)
+{
+    return omp_get_max_threads();
+}
+
 static void *pass_gate(void *gate)
 {
     pthread_mutex_lock(gate);

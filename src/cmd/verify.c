@@ -48,7 +48,15 @@ static mx_status run(mx_invocation *inv)
         o.compile.compute = MX_F64;
     o.compile.no_fuse = mx_config_bool(c, "no_fuse");
     o.compile.dump_ir = mx_config_text(c, "dump_ir");
-    MX_TRY(mx_verify(inv->args[0], &o, &report));
+    mx_mesh_plan mesh = {0};
+    mx_status st = mx_mesh_configure(&mesh, c, 1);
+    if (!mx_config_is_users(c, "sharding_tolerance"))
+        mesh.how.sharding_tolerance = 1; /* models to be verified are often small */
+    o.mesh = &mesh;
+    if (!st)
+        st = mx_verify(inv->args[0], &o, &report);
+    mx_mesh_plan_fini(&mesh);
+    MX_TRY(st);
     strcmp(mx_config_text(c, "format"), "json") == 0 ? print_json(&report) : print_text(&report);
     for (int i = 0; i < report.n; i++)
         if (!report.row[i].ok)
@@ -75,10 +83,12 @@ static const mx_key keys[] = {
 const mx_verb mx_verb_verify = {
     .name = "verify",
     .doc = "compare a model with recorded numbers",
-    .usage = "MODEL [golden=FILE] [tolerance=2e-4] [exact=true] [dtype=...] [device=cpu|cuda]",
+    .usage = "MODEL [golden=FILE] [tolerance=2e-4] [exact=true] [dtype=...] [device=cpu|cuda] "
+             "[mesh=fsdp=2,tensor=2]",
     .help = "Reads input_ids, labels, logits, loss, adamw_losses, adamw_grad_norms and generated\n"
             "from the golden file as far as present, and gradients from grad.safetensors beside\n"
-            "it. Exit status 0 only when everything present was checked and is within tolerance.",
+            "it. mesh= runs it on as many virtual ranks. Exit status 0 only when everything\n"
+            "present was checked and is within tolerance.",
     .min_args = 1,
     .max_args = 1,
     .keys = keys,

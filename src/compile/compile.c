@@ -2,15 +2,24 @@
  * verifies between them in test builds. */
 #include "compile/compile.h"
 
+#include "compile/partition.h"
+
 #include "ops.h"
 #include <stdio.h>
 #include <string.h>
 
+/* Of the ranks of a mesh the first one speaks. */
+static bool dumps(const mx_compile_options *o, const char *pass)
+{
+    if (!o->dump_ir || !*o->dump_ir || (o->partition && o->partition->rank != 0))
+        return false;
+    return strcmp(o->dump_ir, pass) == 0 || strcmp(o->dump_ir, "all") == 0;
+}
+
 /* Text and Graphviz of the graph as it stands after a pass, where the user asked for it. */
 static mx_status dump(const mx_graph *g, const mx_compile_options *o, const char *pass)
 {
-    if (!o->dump_ir || !*o->dump_ir ||
-        (strcmp(o->dump_ir, pass) != 0 && strcmp(o->dump_ir, "all") != 0))
+    if (!dumps(o, pass))
         return MX_OK;
     mx_str text = {0}, dot = {0}, path = {0};
     mx_status st = MX_OK;
@@ -37,9 +46,9 @@ out:
 }
 
 /* What dump_ir may name; a pass that is not here asserts. */
-static const char *const passes[] = {"build",    "precision", "merge",     "quantize",
-                                     "rewrites", "autodiff",  "optimizer", "remat",
-                                     "epilogues", "offload",  "fuse"};
+static const char *const passes[] = {"build",     "precision", "partition", "merge",
+                                     "quantize",  "rewrites",  "autodiff",  "optimizer",
+                                     "remat",     "epilogues", "offload",   "fuse"};
 enum { N_PASSES = sizeof passes / sizeof *passes };
 
 static bool is_pass(const char *name)
@@ -74,6 +83,30 @@ static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pas
     return MX_OK;
 }
 
+/* With dump_ir it is said how every weight and input lies on the mesh, and what rules could not
+ * give. */
+static mx_status partition(mx_graph *g, const mx_compile_options *o)
+{
+    if (!o->partition)
+        return MX_OK;
+    mx_str report = {0};
+    mx_partition how = *o->partition;
+    how.report = dumps(o, "partition") ? &report : how.report;
+    mx_status st = mx_pass_partition(g, &how);
+    if (report.len)
+        fprintf(stderr, "-- placements on the mesh\n%s", mx_str_text(&report));
+    mx_str_fini(&report);
+    return st;
+}
+
+static mx_node *find_root(const mx_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, name) == 0)
+            return g->root[i];
+    return NULL;
+}
+
 const mx_device_traits mx_plain_traits = {.name = "host", .host_memory = true};
 
 static const mx_device_traits *traits_of(const mx_compile_options *o)
@@ -105,6 +138,8 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
     if (o->weights_fixed || o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    MX_TRY(partition(g, o));
+    MX_TRY(after(g, o, "partition"));
     mx_pass_quantize(g, o->quantization, false);
     if (o->weights_fixed && o->int8_weights)
         mx_pass_int8_weights(g);
@@ -131,6 +166,7 @@ static mx_node *sum_variable(mx_graph *g, const mx_node *w)
     mx_type t = mx_type_of(MX_F32, mx_shape_of(&w->type));
     mx_node *v = mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_GRADIENT});
     v->axes = w->axes;
+    v->box = w->box;
     return v;
 }
 
@@ -154,16 +190,13 @@ static void read_copies(mx_graph *g, mx_node **var, int n)
     mx_graph_resolve(g);
 }
 
-static void use_gradients(mx_graph *g, mx_grads_use use, const mx_optimizer *opt, mx_node **var,
-                          mx_node **grad, int n)
+static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node **grad, int n)
 {
-    if (use == MX_GRADS_APPLY) {
-        mx_pass_optimizer(g, opt, var, grad, n);
-        return;
-    }
     if (use == MX_GRADS_ACCUMULATE)
         read_copies(g, var, n);
     mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_graph_find(g, "first") : NULL;
+    if (use == MX_GRADS_ACCUMULATE && !first) /* the partition keeps what the model reads */
+        first = mx_input(g, "first", MX_SCALAR, MX_F32);
     for (int i = 0; i < n; i++) {
         char name[512];
         snprintf(name, sizeof name, "grad:%s", var[i]->name);
@@ -189,6 +222,14 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->narrow_weights)
         mx_pass_narrow_weights(g);
     MX_TRY(after(g, o, "precision"));
+    if (o->partition) {
+        const char *name = loss->name;
+        MX_ASSERT(name, "the loss is a named root");
+        MX_TRY(partition(g, o));
+        loss = find_root(g, "loss");
+        MX_ASSERT(loss, "the loss is lost");
+    }
+    MX_TRY(after(g, o, "partition"));
     mx_pass_grad_dtypes(g, o->narrow_grads ? o->compute : MX_DTYPE_COUNT);
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     const mx_device_traits *d = traits_of(o);
@@ -205,7 +246,10 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (o->quantization)
         mx_pass_quantize_share(g);
     MX_TRY(after(g, o, "autodiff"));
-    use_gradients(g, use, opt, var, grad, n);
+    if (use == MX_GRADS_APPLY)
+        mx_pass_optimizer(g, opt, var, grad, n, o->partition);
+    else
+        keep_gradients(g, use, var, grad, n);
     MX_TRY(after(g, o, "optimizer"));
     MX_TRY(mx_pass_remat(g, remat));
     MX_TRY(after(g, o, "remat"));
@@ -230,7 +274,8 @@ mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimize
         if (w->op != &mx_op_variable || a->kind != MX_VAR_WEIGHT || a->frozen)
             continue;
         var[n] = mx_variable(g, w->name, w->type, *a);
-        var[n]->axes = w->axes;
+        var[n]->axes = w->axes ? mx_arena_strdup(&g->arena, w->axes) : NULL;
+        var[n]->box = w->box ? mx_arena_copy(&g->arena, w->box, sizeof *w->box) : NULL;
         grad[n] = sum_variable(g, var[n]);
         if (cast[w->id])
             mx_cast(g, var[n], o->compute); /* its copy follows the update: see optimizer.c */
@@ -240,7 +285,7 @@ mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimize
         if (mx_row_scale_of(model->root[i]))
             mx_graph_root(g, model->root[i]->name,
                           mx_affine(g, mx_row_scale_variable(g, model->root[i]), 1, 0));
-    mx_pass_optimizer(g, opt, var, grad, n);
+    mx_pass_optimizer(g, opt, var, grad, n, o->partition);
     MX_TRY(after(g, o, "optimizer"));
     return finish(g, o, out);
 }

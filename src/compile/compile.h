@@ -19,6 +19,7 @@ typedef struct {
     bool int8_weights;         /* with weights_fixed: those of layers lie as int8 */
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
+    const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */
 } mx_compile_options;

@@ -5,7 +5,9 @@
  * three tensors: one kernel reads each of them once). A group may grow as long as no path leaves it
  * and comes back: then everything it reads can run before it, and everything that reads it after.
  * Paths are looked for backwards from the group through what lies between its first and last
- * member, updates in place included, and a search that takes too long counts as a path.
+ * member, updates in place included, and a search that takes too long counts as a path. A path may
+ * also lead through a group that began before and has grown since: the search does not see those,
+ * and a group that turns out to wait for itself is taken apart again.
  *
  * The group runs where its last member stood. The scheduler moves what has to wait for it.
  */
@@ -286,6 +288,102 @@ static void visit(fuser *f, mx_node *n, mx_arena *scratch)
             f->read_by[n->in[i]->id] = c;
 }
 
+/* --- groups that wait for themselves --- */
+
+enum { NEW, OPEN, DONE };
+
+typedef struct {
+    int id;   /* a node, for the whole of its group */
+    int m, e; /* the member and the edge to look at next */
+} frame;
+
+/* What must run before the frame's node or group, one after the other; -1: that was all. */
+static int next_before(const fuser *f, frame *at)
+{
+    const cluster *c = alive(f->of[at->id]);
+    for (;; at->m++, at->e = 0) {
+        if (at->m == (c ? c->n : 1))
+            return -1;
+        int x = c ? c->member[at->m]->id : at->id;
+        while (at->e < f->before.start[x + 1] - f->before.start[x]) {
+            int y = f->before.node[f->before.start[x] + at->e++];
+            const cluster *of = alive(f->of[y]);
+            if (!c || of != c)
+                return of ? of->member[0]->id : y;
+        }
+    }
+}
+
+/* The group that was closed last among those of a cycle that ends the stack and comes back to
+ * `id`. */
+static cluster *latest_of(const fuser *f, const frame *stack, int depth, int id)
+{
+    cluster *latest = NULL;
+    int closed = -1;
+    for (int i = depth - 1; i >= 0; i--) {
+        cluster *c = alive(f->of[stack[i].id]);
+        int at = c ? f->at[c->member[c->n - 1]->id] : -1;
+        if (at > closed) {
+            latest = c;
+            closed = at;
+        }
+        if (stack[i].id == id)
+            break;
+    }
+    MX_ASSERT(latest, "the graph had a cycle before");
+    return latest;
+}
+
+/* A group on a cycle, found depth first from this node or group; NULL: there is none. */
+static cluster *find_cycle(const fuser *f, int from, char *state, frame *stack)
+{
+    int depth = 0;
+    const cluster *own = alive(f->of[from]);
+    from = own ? own->member[0]->id : from;
+    if (state[from] == NEW) {
+        state[from] = OPEN;
+        stack[depth++] = (frame){from, 0, 0};
+    }
+    while (depth) {
+        int y = next_before(f, &stack[depth - 1]);
+        if (y < 0) {
+            state[stack[--depth].id] = DONE;
+        } else if (state[y] == OPEN) {
+            return latest_of(f, stack, depth, y);
+        } else if (state[y] == NEW) {
+            state[y] = OPEN;
+            stack[depth++] = (frame){y, 0, 0};
+        }
+    }
+    return NULL;
+}
+
+static void take_apart(fuser *f, cluster *c, mx_arena *scratch)
+{
+    for (int m = 0; m < c->n; m++) {
+        cluster *one = MX_NEW(scratch, cluster);
+        *one = (cluster){.space = mx_group_space(c->member[m])};
+        add_member(one, c->member[m]);
+        f->of[c->member[m]->id] = one;
+    }
+    mx_free(c->member);
+    *c = (cluster){0};
+}
+
+static void break_cycles(fuser *f, mx_node *const *order, int n, mx_arena *scratch)
+{
+    char *state = MX_NEW_N(scratch, char, f->g->n_nodes);
+    frame *stack = MX_NEW_N(scratch, frame, n + 1);
+    for (int i = 0; i < n; i++) {
+        cluster *c = find_cycle(f, order[i]->id, state, stack);
+        if (!c)
+            continue;
+        take_apart(f, c, scratch);
+        memset(state, NEW, (size_t)f->g->n_nodes);
+        i = -1;
+    }
+}
+
 /* --- emitting --- */
 
 static bool leaves(const fuser *f, const mx_node *n, const int *inside_uses)
@@ -393,6 +491,8 @@ void mx_pass_fuse(mx_graph *g, bool merge_)
     }
     for (int i = 0; i < n; i++)
         visit(&f, order[i], &scratch);
+    if (merge_)
+        break_cycles(&f, order, n, &scratch);
     int *uses = MX_NEW_N(&scratch, int, n_nodes);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < order[i]->n_in; k++)

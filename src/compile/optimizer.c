@@ -23,6 +23,8 @@
 #include "compile/optimizer.h"
 
 #include "base/rng.h"
+#include "compile/norms.h"
+#include "compile/update_part.h"
 #include "ops.h"
 #include <math.h>
 #include <stdio.h>
@@ -37,6 +39,7 @@ static mx_node *state(mx_graph *g, const mx_optimizer *o, const mx_node *w, cons
     mx_var_attr attr = {.kind = MX_VAR_OPTIMIZER, .on_host = o->on_host};
     mx_node *n = mx_variable(g, name, t, attr);
     n->axes = w->axes;
+    n->box = w->box;
     return n;
 }
 
@@ -60,39 +63,23 @@ mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast)
     mx_node *v =
         mx_variable(g, name, cast->type, (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = w->name});
     v->axes = w->axes;
+    v->box = w->box;
     mx_node_forward(cast, v);
     return v;
-}
-
-/* The root of the sum of these numbers. They are all made before the first is added: a device can
- * then make many of them at once. */
-static mx_node *root_of_sum(mx_graph *g, mx_node *const *x, int n)
-{
-    mx_node *sum = mx_constant(g, MX_SCALAR, MX_F32, 0);
-    for (int i = 0; i < n; i++)
-        sum = mx_add(g, sum, x[i]);
-    return mx_sqrt(g, sum);
-}
-
-static mx_node *global_norm(mx_graph *g, mx_node *const *grad, int n, mx_node **squares)
-{
-    int n_squares = 0;
-    for (int i = 0; i < n; i++)
-        if (grad[i])
-            squares[n_squares++] = mx_sum_squares(g, grad[i]);
-    return root_of_sum(g, squares, n_squares);
 }
 
 /* What every update of a step is told. */
 typedef struct {
     mx_node *lr, *scale, *step;
     mx_node *hyper; /* the same as one vector */
+    const mx_partition *on;
 } rates;
 
-static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, const rates *r,
+static mx_node *update(mx_graph *g, const mx_optimizer *o, const mx_update_part *p, const rates *r,
                        mx_node *copy)
 {
-    double decay = mx_glob_any(o->no_decay, w->name) ? 0 : o->weight_decay;
+    mx_node *w = p->w, *d = p->d;
+    double decay = mx_glob_any(o->no_decay, p->like->name) ? 0 : o->weight_decay;
     mx_node *u;
     if (o->kind == MX_SGD && o->momentum > 0) {
         mx_node *m = state(g, o, w, "momentum", MX_F32);
@@ -102,14 +89,17 @@ static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *
         u = mx_sgd(g, (mx_node *[]){w, d, r->hyper, copy}, decay);
     } else if (o->kind == MX_MUON && mx_muon_takes(w)) {
         mx_node *in[4] = {w, d, state(g, o, w, "momentum", MX_F32), copy};
-        u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step);
+        u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step, r->on);
     } else {
-        mx_node *m = state(g, o, w, "exp_avg", o->mu_dtype);
-        mx_node *v = state(g, o, w, "exp_avg_sq", o->nu_dtype);
-        u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, copy},
+        mx_node *m = state(g, o, p->like, "exp_avg", o->mu_dtype);
+        mx_node *v = state(g, o, p->like, "exp_avg_sq", o->nu_dtype);
+        u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, p->cut ? NULL : copy},
                      (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay,
-                                      (int64_t)mx_stream_of(w->name)});
+                                      (int64_t)mx_stream_of(p->like->name), p->like->box,
+                                      r->on != NULL});
     }
+    if (p->cut)
+        mx_update_part_back(g, p, u, copy, r->on);
     return mx_graph_root(g, NULL, u);
 }
 
@@ -149,9 +139,9 @@ static mx_node *rescale(mx_graph *g, const mx_node *w, mx_node *u, const rates *
 }
 
 /* The sum of the squares of the weight that an update has made. */
-static mx_node *squares_of(mx_graph *g, mx_node *u)
+static mx_node *squares_of(mx_graph *g, mx_node *u, const mx_partition *on)
 {
-    return u->op == &mx_op_adamw ? mx_output(g, u, 4) : mx_sum_squares(g, u);
+    return u->op == &mx_op_adamw ? mx_output(g, u, 4) : mx_squares(g, u, on);
 }
 
 static mx_node *loss_root(const mx_graph *g)
@@ -182,14 +172,10 @@ static mx_node *update_number(mx_graph *g, mx_node *scale)
     return number;
 }
 
-void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
-                       mx_node *const *grad, int n)
+/* The clip scale, NaN where the step must be skipped. */
+static mx_node *clip_scale(mx_graph *g, const mx_optimizer *o, mx_node *norm)
 {
-    mx_arena scratch = {0};
-    mx_node **squares = MX_NEW_N(&scratch, mx_node *, n + 1);
-    mx_node *norm = global_norm(g, grad, n, squares);
-    mx_graph_root(g, "grad_norm", norm);
-    mx_node *scale;
+    mx_node *scale, *loss = loss_root(g);
     if (o->clip > 0) {
         mx_node *limit = mx_constant(g, MX_SCALAR, MX_F32, o->clip);
         scale = mx_div(g, limit, mx_affine(g, norm, 1, 1e-6));
@@ -200,31 +186,52 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
     }
     /* 0 for a finite norm, NaN for an infinite one: then the update is skipped. */
     scale = mx_add(g, scale, mx_affine(g, norm, 0, 0));
-    mx_node *loss = loss_root(g);
     if (o->skips_spikes)
         scale = stop_above(g, scale, norm, "norm_limit");
     if (o->skips_spikes && loss)
         scale = stop_above(g, scale, loss, "loss_limit");
+    return scale;
+}
+
+/* The inputs of every update: after the clip scale, which nothing of them enters. */
+static rates read_rates(mx_graph *g, mx_node *scale, const mx_partition *on)
+{
     mx_node *lr = mx_input(g, "lr", MX_SCALAR, MX_F32);
     mx_node *step = update_number(g, scale);
     mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
     mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
                         mx_reshape(g, step, MX_SHAPE(1)), zero};
-    rates r = {lr, scale, step, mx_concat(g, 4, part, 0)};
-    mx_node **cast = mx_first_casts(g, &scratch);
-    int n_updates = 0;
+    return (rates){lr, scale, step, mx_concat(g, 4, part, 0), on};
+}
+
+void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
+                       mx_node *const *grad, int n, const mx_partition *on)
+{
+    mx_arena scratch = {0};
+    mx_node **made = MX_NEW_N(&scratch, mx_node *, n + 1);
+    const mx_node **of = MX_NEW_N(&scratch, const mx_node *, n + 1);
+    int m = 0;
+    mx_update_part *part = MX_NEW_N(&scratch, mx_update_part, n + 1);
     for (int i = 0; i < n; i++)
-        if (grad[i])
-            squares[n_updates++] = update(g, o, var[i], grad[i], &r,
-                                          mx_weight_copy(g, var[i], cast[var[i]->id]));
-    for (int i = 0, k = 0; i < n; i++) /* apart: updates in a row are one kernel on a GPU */
         if (grad[i]) {
-            squares[k] = rescale(g, var[i], squares[k], &r);
-            k++;
+            part[m] = mx_update_part_of(g, var[i], grad[i], o->kind == MX_ADAMW ? on : NULL);
+            of[m] = part[m].like;
+            made[m] = mx_squares(g, part[m].d, on);
+            m++;
         }
-    for (int i = 0; i < n_updates; i++)
-        squares[i] = squares_of(g, squares[i]);
-    mx_graph_root(g, "param_norm", root_of_sum(g, squares, n_updates));
+    mx_node *norm = mx_norm_of(g, made, of, m, on);
+    mx_graph_root(g, "grad_norm", norm);
+    rates r = read_rates(g, clip_scale(g, o, norm), on);
+    mx_node **cast = mx_first_casts(g, &scratch);
+    for (int i = 0; i < m; i++) {
+        mx_node *w = part[i].weight;
+        made[i] = update(g, o, &part[i], &r, mx_weight_copy(g, w, cast[w->id]));
+    }
+    for (int i = 0; i < m; i++) /* apart: updates in a row are one kernel on a GPU */
+        made[i] = rescale(g, of[i], made[i], &r);
+    for (int i = 0; i < m; i++)
+        made[i] = squares_of(g, made[i], on);
+    mx_graph_root(g, "param_norm", mx_norm_of(g, made, of, m, on));
     mx_arena_fini(&scratch);
     mx_graph_resolve(g);
 }

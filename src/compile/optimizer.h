@@ -22,6 +22,7 @@ typedef struct {
 /* How many steps changed nothing: a scalar variable that the pass adds. */
 #define MX_SKIPPED_STEPS "skipped_steps"
 
+struct mx_partition;
 /* A root of this name and a weight's, "row_scale:NAME", (rows of NAME): after the update the rows
  * are multiplied by it. Where a step has several microbatches or ranks, the smallest factor counts:
  * programs that accumulate leave it in a variable "NAME.row_scale". */
@@ -31,9 +32,10 @@ const char *mx_row_scale_of(const mx_node *root);
 /* That variable. */
 mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root);
 
-/* grad[i] is the gradient of var[i]; NULL leaves the weight alone. */
+/* grad[i] is the gradient of var[i]; NULL leaves the weight alone. `on`: the mesh that they are cut
+ * over; NULL: one device. */
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
-                       mx_node *const *grad, int n);
+                       mx_node *const *grad, int n, const struct mx_partition *on);
 
 /* The first cast of each node, by the node's id; NULL: none. In the arena. */
 mx_node **mx_first_casts(const mx_graph *g, mx_arena *arena);
@@ -50,7 +52,7 @@ typedef struct {
 bool mx_muon_takes(const mx_node *w); /* is this a weight for Muon? The rest gets AdamW */
 /* in: weight, gradient, momentum, copy in the compute dtype or NULL. */
 mx_node *mx_muon(mx_graph *g, const mx_optimizer *o, mx_node *const in[4], mx_step_rule r,
-                 mx_node *step);
+                 mx_node *step, const struct mx_partition *on);
 /* m <- keep m + take scale d; gives the new m. */
 mx_node *mx_momentum(mx_graph *g, mx_node *m, mx_node *d, mx_node *scale, double keep, double take);
 mx_node *mx_step_along(mx_graph *g, mx_node *w, mx_node *direction, mx_step_rule r, mx_node *copy);

@@ -4,13 +4,10 @@
  * nothing inside a fused group and saves the memory (SwiGLU keeps its two projections, not their
  * product; a norm keeps its input).
  *
- *   none         the fastest: of those keep what the forward pass writes for a matmul anyway
- *   elementwise  compute them all again, keep everything else
- *   minimal      keep results of matmuls and attention, compute the rest again
- *   full         keep what passes from layer to layer, compute each layer again
- *   custom       keep what passes from layer to layer
+ * What else is kept is the policy's (keys/remat_policies.h), and with each of them the tensors
+ * named in `save` or `offload` (offload.c moves those).
  *
- * and with each of them the tensors named in `save` or `offload` (offload.c moves those).
+ * On a mesh a weight that was gathered is gathered again, with every policy.
  *
  * A value that is made from one tensor of its size and small ones (a product and its bias, a row
  * less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
@@ -20,6 +17,7 @@
  */
 #include "compile/passes.h"
 
+#include "keys/remat_policies.h"
 #include "ops.h"
 #include <string.h>
 
@@ -51,10 +49,27 @@ static bool is_named(const remat *r, const mx_node *n)
     return n->name && (mx_glob_any(r->save, n->name) || mx_glob_any(r->offload, n->name));
 }
 
+static mx_node *behind_views(mx_node *x)
+{
+    while (x && x->op->kind == MX_VIEW)
+        x = x->in[0];
+    return x;
+}
+
+/* A weight that ranks have put together. It is gathered again for the backward pass, whatever the
+ * policy ("reshard after forward"): kept, it would be a copy of the model on every rank. */
+static bool gathers_weight(const mx_node *n)
+{
+    if (n->op->kind == MX_VIEW)
+        return gathers_weight(n->in[0]);
+    return n->op == &mx_op_all_gather &&
+           (is_source(behind_views(n->in[0])) || gathers_weight(n->in[0]));
+}
+
 /* Is the value there in the backward pass without being kept for its own sake? */
 static bool available(remat *r, const mx_node *n)
 {
-    if (is_source(n) || r->needed[n->id])
+    if (is_source(n) || r->needed[n->id] || gathers_weight(n))
         return true;
     if (!r->available[n->id]) {
         bool yes = elementwise(n) || n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT;
@@ -91,7 +106,7 @@ static bool kept(remat *r, const mx_node *n, const mx_node *user)
 {
     if (is_source(n) || is_models_split(n) || is_named(r, n))
         return true;
-    if (joins_weights(n))
+    if (gathers_weight(n) || joins_weights(n))
         return false;
     if (r->keep == KEEP_WRITTEN && elementwise(n) && r->written[n->id])
         return true;
@@ -137,42 +152,44 @@ static mx_node *again(remat *r, mx_node *n, mx_node *user, int seq)
 static const struct {
     const char *name;
     keeping keep;
-} policy[] = {{"none", KEEP_WRITTEN}, {"elementwise", KEEP_ALL}, {"minimal", KEEP_PRODUCTS},
-              {"full", KEEP_BOUNDARIES}, {"custom", KEEP_BOUNDARIES}};
+    const char *save, *offload;
+} policy[] = {
+#define ROW(name, keep, save, offload) {name, KEEP_##keep, save, offload},
+    MX_REMAT_POLICIES(ROW){"custom", KEEP_BOUNDARIES, "", ""}};
 
-static bool find_policy(const char *name, keeping *keep)
+static int find_policy(const char *name)
 {
-    for (size_t i = 0; i < sizeof policy / sizeof *policy; i++)
-        if (strcmp(name, policy[i].name) == 0) {
-            *keep = policy[i].keep;
-            return true;
-        }
-    return false;
+    int i = (int)(sizeof policy / sizeof *policy) - 1;
+    while (i >= 0 && strcmp(name, policy[i].name) != 0)
+        i--;
+    return i;
+}
+
+bool mx_remat_find(const char *name, mx_remat *out)
+{
+    int i = find_policy(name);
+    if (i >= 0)
+        *out = (mx_remat){policy[i].name, policy[i].save, policy[i].offload};
+    return i >= 0;
 }
 
 bool mx_remat_keeps_gemm(mx_remat how, const mx_node *gemm)
 {
     remat r = {.save = how.save, .offload = how.offload};
-    return !find_policy(how.policy, &r.keep) || r.keep != KEEP_BOUNDARIES || is_named(&r, gemm);
+    int i = find_policy(how.policy);
+    return i < 0 || policy[i].keep != KEEP_BOUNDARIES || is_named(&r, gemm);
 }
 
 static mx_status parse(mx_remat how, remat *r)
 {
     r->save = how.save;
     r->offload = how.offload;
-    if (find_policy(how.policy, &r->keep))
-        return MX_OK;
-    return mx_fail(MX_USAGE,
-                   "remat_policy=%s is not known; use none, elementwise, minimal, full or custom "
-                   "(with the names of the tensors to keep)",
-                   how.policy);
-}
-
-static mx_node *behind_views(mx_node *x)
-{
-    while (x && x->op->kind == MX_VIEW)
-        x = x->in[0];
-    return x;
+    int i = find_policy(how.policy);
+    if (i < 0)
+        return mx_fail(MX_USAGE, "remat_policy=%s is not known; use one of " MX_REMAT_CHOICES,
+                       how.policy);
+    r->keep = policy[i].keep;
+    return MX_OK;
 }
 
 /* Keeps what n is made from instead of n, where that is no more to keep: numbers per row, and at
@@ -214,7 +231,7 @@ static void find_uses(remat *r, mx_node *const *order, int n, bool *used)
                 r->written[x->id] = true;
         }
     for (int i = 0; i < n; i++)
-        if (used[order[i]->id] && !elementwise(order[i]))
+        if (used[order[i]->id] && !elementwise(order[i]) && !gathers_weight(order[i]))
             r->needed[order[i]->id] = true;
     /* An elementwise value that is used and cannot be made from kept ones is kept itself; in the
      * order of execution, so that what is made from it can rely on it. */

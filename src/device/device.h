@@ -172,6 +172,7 @@ struct mx_exec {
     int n_steps;
     mx_arena arena;
     void *state;
+    mx_status failed; /* of a collective during a run */
     double *took; /* borrows; begin and end of every step in seconds; NULL: not measured */
     mx_exec *next;
 };
@@ -192,6 +193,11 @@ void mx_session_allow_any_order(mx_session *s);
 /* Programs added from now on time the algorithms of their GEMMs. */
 void mx_session_search(mx_session *s);
 
+/* Where collectives of programs added from now on find their group: of these axes (ir/mesh.h), for
+ * this rank. Without it they are alone. */
+typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
+void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx);
+
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
 /* Memory that programs added from now on work in, where they fit, instead of having their own: what
  * one has computed there is gone when another runs. Once a session. */
@@ -210,10 +216,12 @@ typedef struct {
     mx_type type;
     mx_var_attr attr;
     const char *axes;
+    const struct mx_box *box; /* the part of the whole tensor that this is; NULL: the whole */
     mx_device_buffer buffer;
     size_t room; /* bytes from its beginning that may be read, zeros behind its own */
     bool written;
 } mx_var;
+const mx_type *mx_var_whole(const mx_var *v); /* the type of the whole tensor */
 int mx_session_count(const mx_session *s);
 mx_var *mx_session_var(mx_session *s, int i);             /* in the order of declaration */
 mx_var *mx_session_find(mx_session *s, const char *name); /* NULL: none */
@@ -237,6 +245,8 @@ mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
 /* --- inputs and named roots of one program --- */
 
 mx_status mx_exec_write(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
+/* The same from the whole tensor, of which a rank of a mesh may have a part. */
+mx_status mx_exec_write_whole(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
 mx_status mx_exec_read(mx_exec *e, const char *name, void *dst) MX_MUST_USE;
 /* The type of an input or result; NULL when the program has no use for such a name. */
 const mx_type *mx_exec_type(const mx_exec *e, const char *name);

@@ -1,6 +1,7 @@
 /* exec.c - programs bound to memory: every tensor of every node, inputs and results by name. */
 #include "device/session_impl.h"
 
+#include "ir/placement.h"
 #include "ops.h"
 #include "ops/load.h"
 #include <string.h>
@@ -85,6 +86,11 @@ static void bind_step(mx_exec *e, const mx_node *n)
     st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
     st->call = (mx_call){.n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out,
                          .attr = n->attr, .work = work_of(e->session)};
+    const mx_collective_attr *c = n->op->collective ? n->attr : NULL;
+    if (c && c->size > 1 && e->session->find_group) {
+        st->call.group = e->session->find_group(e->session->group_ctx, (mx_axis_set)c->axes);
+        st->call.status = &e->failed;
+    }
 }
 
 /* Calls `each` for every storage of the program that is not a variable's. */
@@ -269,6 +275,23 @@ mx_status mx_exec_write(mx_exec *e, const char *name, const void *src)
     mx_device *d = e->session->device;
     mx_device_buffer b = mx_exec_buffer(e, name);
     return b.handle ? d->write(d, b, src) : MX_OK; /* an input that this program has no use for */
+}
+
+mx_status mx_exec_write_whole(mx_exec *e, const char *name, const void *src)
+{
+    const mx_node *n = mx_program_find(e->program, name);
+    if (!n || !n->box)
+        return mx_exec_write(e, name, src);
+    char *part = NULL;
+    mx_box_span p;
+    size_t item = mx_dtype_bytes(n->type.dtype);
+    MX_TRY(mx_alloc((void **)&part, mx_type_bytes(&n->type), name));
+    for (mx_box_walk w = mx_box_begin(n->box, &n->type); mx_box_next(&w, &p);)
+        memcpy(part + (size_t)p.local * item, (const char *)src + (size_t)p.whole * item,
+               (size_t)p.n * item);
+    mx_status st = mx_exec_write(e, name, part);
+    mx_free(part);
+    return st;
 }
 
 mx_status mx_exec_read(mx_exec *e, const char *name, void *dst)

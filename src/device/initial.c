@@ -2,6 +2,7 @@
 #include "device/session_impl.h"
 
 #include "base/rng.h"
+#include "ir/placement.h"
 #include "ops/load.h"
 #include <math.h>
 #include <string.h>
@@ -45,6 +46,14 @@ static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
     return init.kind == MX_INIT_ONES ? 1.0 : init.scale;
 }
 
+/* Of element i of what a rank has: by its place in the whole tensor, so values do not depend on how
+ * that is cut. Padding is 0. */
+static double initial_at(const mx_var *v, uint64_t seed, uint64_t stream, int64_t i)
+{
+    int64_t at = v->box ? mx_box_element(v->box, &v->type, i) : i;
+    return at < 0 ? 0 : initial(v->attr.init, seed, stream, at);
+}
+
 /* Runs of elements through one buffer: a model that just fits has no room for a second embedding
  * table. */
 static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *buffer)
@@ -55,7 +64,7 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
     v->written = true;
     if (init.kind == MX_INIT_ZEROS && mx_session_keeps_on_host(s, v))
         return MX_OK; /* as it was given; a large state takes seconds to write */
-    if (s->device->fill) {
+    if (s->device->fill && !v->box) {
         mx_fill f = {init, v->type.dtype, n, seed, stream};
         mx_status st = s->device->fill(s->device, v->buffer, &f);
         if (!st)
@@ -70,7 +79,7 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
         if (init.kind != MX_INIT_ZEROS) {
 #pragma omp parallel for schedule(static)
             for (int64_t i = 0; i < m; i++)
-                mx_store_f64(&t, i, initial(init, seed, stream, from + i));
+                mx_store_f64(&t, i, initial_at(v, seed, stream, from + i));
         }
         MX_TRY(mx_var_write_part(s, v, from, m, buffer));
     }

@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "base/stack.h"
 #include "base/threads.h"
+#include "ir/placement.h"
 #include "ops.h"
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,12 @@ void mx_session_search(mx_session *s)
     s->device->search = true;
 }
 
+void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx)
+{
+    s->find_group = find;
+    s->group_ctx = ctx;
+}
+
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;
@@ -68,6 +75,11 @@ int mx_session_threads(const mx_session *s)
 mx_device *mx_session_device(mx_session *s)
 {
     return s->device;
+}
+
+const mx_type *mx_var_whole(const mx_var *v)
+{
+    return v->box ? &v->box->whole : &v->type;
 }
 
 const mx_device_traits *mx_session_traits(const mx_session *s)
@@ -148,6 +160,7 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
     if (v->attr.copy_of)
         v->attr.copy_of = mx_arena_strdup(&s->arena, v->attr.copy_of);
     v->axes = n->axes ? mx_arena_strdup(&s->arena, n->axes) : NULL;
+    v->box = n->box ? mx_arena_copy(&s->arena, n->box, sizeof *n->box) : NULL;
     MX_GROW(s->var, s->n_vars, s->cap_vars);
     s->var[s->n_vars++] = v;
     if (2 * s->n_vars > s->n_slots)

@@ -2,6 +2,7 @@
 #include "exec/plan.h"
 
 #include "base/clock.h"
+#include "ir/placement.h"
 #include "ops.h"
 #include <math.h>
 #include <stdarg.h>
@@ -142,7 +143,8 @@ static void count_parameters(mx_plan *plan, const mx_graph *g)
         const mx_var_attr *v = n->attr;
         if (n->op != &mx_op_variable || v->kind != MX_VAR_WEIGHT)
             continue;
-        double size = (double)mx_type_bytes(&n->type) / (double)mx_dtype_bytes(n->type.dtype);
+        const mx_type *whole = n->box ? &n->box->whole : &n->type;
+        double size = (double)mx_type_bytes(whole) / (double)mx_dtype_bytes(whole->dtype);
         plan->parameters += size;
         plan->trainable += v->frozen ? 0 : size;
     }

@@ -2,15 +2,23 @@
 #include "exec/programs.h"
 
 mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
-                                const mx_model_spec *m, int64_t ranks, mx_arena *a)
+                                const mx_model_spec *m, mx_programs_ranks by, mx_arena *a)
 {
-    *q = (mx_programs_request){.always_applies = ranks > 1};
-    MX_TRY(mx_batch_plan_make(&q->batch, cfg, ranks, ranks));
+    *q = (mx_programs_request){.always_applies = by.ranks > 1 && !by.on};
+    MX_TRY(mx_batch_plan_make(&q->batch, cfg, by.ranks, by.data_ranks));
     double eval = mx_config_float(cfg, "eval_per_device_batch_size");
+    eval *= (double)by.ranks / (double)by.data_ranks;
     if (mx_config_int(cfg, "eval_interval") > 0)
         q->eval_batch = eval >= 1 ? (int64_t)eval : q->batch.microbatch;
     q->mtp_eval = mx_config_int(cfg, "mtp_eval_target_module");
-    return mx_step_configure(&q->options, cfg, m, MX_STEP_TRAIN, q->batch.microbatch, a);
+    MX_TRY(mx_step_configure(&q->options, cfg, m, MX_STEP_TRAIN, q->batch.microbatch, a));
+    q->options.compile.partition = by.on;
+    return MX_OK;
+}
+
+int64_t mx_programs_rows(const mx_programs_request *q, int64_t n)
+{
+    return q->options.compile.partition ? n * q->batch.data_ranks : n;
 }
 
 int mx_programs_list(mx_programs *p, mx_step *list[MX_PROGRAMS])
@@ -30,13 +38,13 @@ mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_prog
     *p = (mx_programs){.accumulates = q->batch.accumulation > 1 || q->always_applies,
                        .evaluates = q->eval_batch > 0};
     o.kind = p->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
-    o.shape.batch = q->batch.microbatch;
+    o.shape.batch = mx_programs_rows(q, q->batch.microbatch);
     MX_TRY(mx_step_plan(&p->step, m, &o));
     o.kind = MX_STEP_APPLY;
     if (p->accumulates)
         MX_TRY(mx_step_plan(&p->apply, m, &o));
     o.kind = MX_STEP_LOSS;
-    o.shape.batch = q->eval_batch;
+    o.shape.batch = mx_programs_rows(q, q->eval_batch);
     o.shape.mtp_eval = q->mtp_eval;
     return p->evaluates ? mx_step_plan(&p->eval, m, &o) : MX_OK;
 }

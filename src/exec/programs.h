@@ -11,6 +11,7 @@
 #ifndef MX_EXEC_PROGRAMS_H
 #define MX_EXEC_PROGRAMS_H
 
+#include "compile/partition.h"
 #include "exec/batch_plan.h"
 #include "exec/step_config.h"
 
@@ -19,7 +20,8 @@ typedef struct {
     mx_batch_plan batch;
     int64_t eval_batch;  /* sequences of a batch of evaluation; 0: there is none */
     int64_t mtp_eval;    /* the MTP module whose guesses an evaluation counts; 0: none */
-    bool always_applies; /* accumulates also where a step has one microbatch: several ranks do */
+    bool
+        always_applies; /* accumulates also where a step has one microbatch: several processes do */
 } mx_programs_request;
 
 /* Zero-initialise. Close after the session they were opened in. */
@@ -28,9 +30,18 @@ typedef struct {
     bool accumulates, evaluates;
 } mx_programs;
 
-/* What the keys say, for so many ranks. Texts live in the arena. */
+/* Who runs them: so many ranks, of which so many have rows of their own; `on` the rank of a mesh
+ * that they are compiled for, NULL: each has the whole model. */
+typedef struct {
+    int64_t ranks, data_ranks;
+    const mx_partition *on;
+} mx_programs_ranks;
+/* What the keys say. Texts live in the arena. */
 mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
-                                const mx_model_spec *m, int64_t ranks, mx_arena *a) MX_MUST_USE;
+                                const mx_model_spec *m, mx_programs_ranks by,
+                                mx_arena *a) MX_MUST_USE;
+/* Sequences of a program's batch, of which a rank has n: on a mesh programs are built whole. */
+int64_t mx_programs_rows(const mx_programs_request *q, int64_t n);
 mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m,
                            const mx_programs_request *q) MX_MUST_USE;
 /* Takes the memory and binds what was planned. */

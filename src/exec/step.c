@@ -6,6 +6,7 @@
  */
 #include "exec/step.h"
 
+#include "compile/partition.h"
 #include "ops.h"
 #include <string.h>
 
@@ -106,8 +107,11 @@ static void judge_further(mx_graph *g, const mx_head *h, const mx_build *b, mx_n
 static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_loss)
 {
     int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
+    /* The vocabulary is cut by more than the tokens are: these come together for it. */
+    h->hidden->axes = "activation_embed_and_logits_batch,activation_length,";
     mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, d));
     mx_node *rows = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
+    rows->axes = "activation_batch,activation_length";
     mx_node *labels = mx_reshape(g, rows, MX_SHAPE(n));
     mx_node *each = mx_linear_xent(g, x, h->weight, labels, h->scale, h->softcap, z_loss);
     mx_node *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);
@@ -132,10 +136,10 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_los
 }
 
 /* Row `last` of each sequence: x (B, S, d) -> (B, d). The host gives row numbers of the flat x. */
-static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x)
+static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x, int64_t n)
 {
     int64_t d = x->type.dim[2];
-    mx_node *last = mx_input(g, "last", MX_SHAPE(b->batch), MX_I32);
+    mx_node *last = mx_input(g, "last", MX_SHAPE(n ? n : b->batch), MX_I32);
     return mx_embed(g, mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d)), last);
 }
 
@@ -152,7 +156,7 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
         return mx_compile_forward(g, &o->compile, &s->program);
     }
     if (o->kind == MX_STEP_NEXT) {
-        h.hidden = last_rows(g, &b, h.hidden);
+        h.hidden = last_rows(g, &b, h.hidden, shape.last);
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
         return mx_compile_forward(g, &o->compile, &s->program);
     }
@@ -185,7 +189,9 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
     mx_pass_precision(&model, o->compile.compute);
     if (o->compile.narrow_weights)
         mx_pass_narrow_weights(&model);
-    mx_status st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
+    mx_status st = o->compile.partition ? mx_pass_partition(&model, o->compile.partition) : MX_OK;
+    if (!st)
+        st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
     mx_graph_fini(&model);
     return st;
 }

@@ -3,6 +3,7 @@
 
 #include "base/reserve.h"
 #include "ir/notation.h"
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -408,6 +409,23 @@ mx_node *mx_name(mx_graph *g, const char *name, mx_node *n)
 {
     n->name = mx_arena_strdup(&g->arena, name);
     return n;
+}
+
+mx_node *mx_axes(const char *axes, mx_node *n)
+{
+    n->axes = axes;
+    return n;
+}
+
+const char *mx_axes_text(mx_graph *g, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    MX_ASSERT(n >= 0 && n < (int)sizeof text, "%s", text);
+    return mx_arena_strdup(&g->arena, text);
 }
 
 void mx_node_forward(mx_node *old, mx_node *now)

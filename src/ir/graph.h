@@ -32,6 +32,7 @@ struct mx_node {
     const char *name;   /* variables, inputs, outputs, named tensors; NULL otherwise */
     const char *scope;  /* "model.layers.3.mlp" */
     const char *axes;   /* logical axis of each dim, "vocab,embed"; NULL: none */
+    const struct mx_box *box; /* variables and inputs of one rank of several; NULL: whole */
     mx_node *forward;   /* replaced by; see mx_node_forward */
     uint8_t grad_dtype; /* see mx_node_grad_dtype */
     bool backward;      /* made by autodiff or behind it; see mx_graph.backward */
@@ -51,6 +52,7 @@ struct mx_graph {
     int seq;             /* given to new nodes; -1 (default): their id */
     bool backward;       /* given to new nodes: true from autodiff on */
     mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
+    bool one_path; /* matmuls made from now on: a row's bits do not depend on how many there are */
     void *context; /* what nn/ blocks need to know about this build (decode cache…); borrowed */
     struct mx_name_map *names; /* variables and inputs by name */
 };
@@ -90,6 +92,11 @@ size_t mx_scope_of_all(const char *scope, char *out, size_t cap);
 mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n);
 /* Names a tensor for remat policies and dumps ("mlp_out"); gives n back. */
 mx_node *mx_name(mx_graph *g, const char *name, mx_node *n);
+/* Says how an activation lies on a mesh, by logical names of its dims (compile/axis_rules.h); gives
+ * n back. */
+mx_node *mx_axes(const char *axes, mx_node *n);
+/* Such names with numbers in them, in the graph's arena. */
+const char *mx_axes_text(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);
 
 /* The variable or input of this full name, or NULL. */
 mx_node *mx_graph_find(const mx_graph *g, const char *name);

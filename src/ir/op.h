@@ -18,6 +18,8 @@
 typedef struct mx_graph mx_graph;
 typedef struct mx_node mx_node;
 typedef struct mx_op mx_op;
+struct mx_partition_call;
+struct mx_process_group;
 
 enum { MX_MAX_IN = 16, MX_MAX_OUT = 8 };
 
@@ -39,6 +41,8 @@ typedef struct {
     mx_tensor *out;
     const void *attr;
     void *work; /* work_bytes(node) bytes, 64-byte aligned */
+    struct mx_process_group *group; /* of a collective; NULL: this rank is alone */
+    mx_status *status;              /* where a collective enters its error; NULL: nowhere */
 } mx_call;
 
 typedef void (*mx_kernel)(const mx_call *c);
@@ -106,6 +110,7 @@ typedef struct {
 typedef struct {
     double flops;
     double bytes; /* read + written, each once */
+    double wire_bytes; /* sent to other ranks */
 } mx_cost;
 
 /* --- test cases: the table-driven tests need nothing else --- */
@@ -162,6 +167,18 @@ struct mx_op {
     unsigned hosted;             /* bit k: output k lies in host memory */
 
     int n_cast;                  /* it casts its first n inputs only; 0: all */
+
+    /* Ranks run it together; its attributes are an mx_collective_attr (ops/collective.h). */
+    bool collective;
+    /* Partial sums of all float inputs give a partial sum; the callback where attributes decide. */
+    bool linear;
+    bool (*is_linear)(const mx_node *n);
+    /* Where its inputs must lie and its outputs then do, for what notation cannot say; and the node
+     * of one rank, where attributes have global sizes. See ir/partition.h. NULL: by notation, and
+     * the same attributes. */
+    void (*place)(const mx_node *n, struct mx_partition_call *p);
+    mx_node *(*local)(mx_graph *g, const mx_node *n, mx_node *const *in,
+                      struct mx_partition_call *p);
 
     /* After notation: dtypes, extra shapes, checks. Errors through mx_graph_fail. */
     void (*infer)(mx_graph *g, mx_node *n);

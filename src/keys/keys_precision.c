@@ -7,8 +7,8 @@
 
 const mx_key mx_keys_precision[] = {
     {"dtype", ENUM, PRECISION, "bfloat16", FLOATS, "arithmetic and activations",
-     "compute_dtype torch_dtype precision bf16", 0, "train plan bench generate verify",
-     "dtype=float32"},
+     "compute_dtype torch_dtype precision bf16", 0,
+     "train plan bench generate verify serve chat eval", "dtype=float32"},
     {"weight_dtype", ENUM, PRECISION, "float32", STORED, "storage of master weights",
      "param_dtype master_dtype", FIXED, MX_BY_STEP, "weight_dtype=bfloat16"},
     {"grad_dtype", ENUM, PRECISION, "float32", STORED, "storage of gradients", 0, 0, MX_BY_STEP,

@@ -19,15 +19,18 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     mx_shape rows = MX_SHAPE(s.batch, s.seq);
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
                     .cache_dtype = s.cache_dtype, .max_run = s.max_run, .training = s.training,
+                    .pages = s.pages, .page = s.page, .page_rows = s.page_rows,
                     .qk_clip = s.qk_clip, .mtp_eval = s.mtp_eval,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
-    b->tokens = mx_input(g, "tokens", rows, MX_I32);
+    g->one_path = s.pages > 0; /* what a sequence gives does not depend on who shares its batch */
+    const char *axes = "activation_batch,activation_length";
+    b->tokens = mx_axes(axes, mx_input(g, "tokens", rows, MX_I32));
     if (s.packed || s.cache_len)
-        b->positions = mx_input(g, "positions", rows, MX_I32);
+        b->positions = mx_axes(axes, mx_input(g, "positions", rows, MX_I32));
     if (s.places)
         b->places = mx_input(g, "places", MX_SHAPE(3, s.batch, s.seq), MX_I32);
     if (s.packed)
-        b->segments = mx_input(g, "segments", rows, MX_I32);
+        b->segments = mx_axes(axes, mx_input(g, "segments", rows, MX_I32));
     int64_t images = s.images + s.images_per_row * s.batch;
     if (images && m->family->images) {
         mx_image_spec i;
@@ -80,13 +83,13 @@ mx_node *mx_model_logits(mx_graph *g, const mx_head *h)
 mx_node *mx_head_weight(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied)
 {
     const char *name = tied ? "model.embed_tokens.weight" : "lm_head.weight";
-    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed", MX_NORMAL(b->init_scale));
+    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed_vocab", MX_NORMAL(b->init_scale));
 }
 
 mx_node *mx_head_weight_of_part(mx_graph *g, const mx_build *b, int64_t vocab, int64_t d, bool tied)
 {
     const char *name = tied ? "model.language_model.embed_tokens.weight" : "lm_head.weight";
-    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed", MX_NORMAL(b->init_scale));
+    return mx_param(g, name, MX_SHAPE(vocab, d), "vocab,embed_vocab", MX_NORMAL(b->init_scale));
 }
 
 mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *head_dim)

@@ -94,7 +94,9 @@ static void predict_further(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_n
         e = mx_rms_norm(g, e, "enorm", d->eps, false);
         mx_node *h = mx_rms_norm(g, x, "hnorm", d->eps, false);
         h = mx_concat(g, 2, (mx_node *[]){e, h}, 2);
-        h = mx_linear(g, b, h, "eh_proj", d->d, "embed,norm", false);
+        const char *axes = mx_axes_text(g, "embed,mlp(%lld+%lld)", (long long)d->d,
+                                        (long long)d->d);
+        h = mx_linear(g, b, h, "eh_proj", d->d, axes, false);
         x = layer(g, c, b, h, l, t, p);
         head->further[head->n_further++] = mx_rms_norm(g, x, "shared_head.norm", d->eps, false);
         mx_scope_end(g, x);

@@ -58,9 +58,9 @@ static mx_deepseek_choice indexer(mx_graph *g, const mx_deepseek *base, mx_build
     }
     mx_scope(g, "indexer");
     mx_rope_table t = mx_rope_tables(g, b, &base->base.rope, base->mla.rope, false);
-    mx_node *q = mx_linear(g, b, q_latent, "wq_b", H * D, "heads,q_lora", false);
-    mx_node *k = mx_linear(g, b, x, "wk", D, "norm,embed", false);
-    mx_node *w = mx_linear(g, b, x, "weights_proj", H, "heads,embed", false);
+    mx_node *q = mx_linear(g, b, q_latent, "wq_b", H * D, "q_lora_up_proj,q_lora", false);
+    mx_node *k = mx_linear(g, b, x, "wk", D, "kv_lora_up_proj,embed", false);
+    mx_node *w = mx_linear(g, b, x, "weights_proj", H, "q_lora_up_proj,embed", false);
     k = mx_reshape(g, mx_layer_norm(g, k, "k_norm", 1e-6), MX_SHAPE(B, S, 1, D));
     k = turn(g, base, k, &t);
     q = turn(g, base, mx_reshape(g, q, MX_SHAPE(B, S, H, D)), &t);

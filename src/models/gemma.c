@@ -24,9 +24,10 @@ static mx_node *attention(mx_graph *g, const mx_gemma *c, mx_build *b, mx_node *
 {
     mx_scope(g, "self_attn");
     int64_t B = b->batch, S = b->seq, H = c->heads, K = c->kv_heads, D = c->head_dim;
-    mx_node *q = mx_linear(g, b, x, "q_proj", H * D, "heads,embed", c->attention_bias);
-    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, "kv_heads,embed", c->attention_bias);
-    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, "kv_heads,embed", c->attention_bias);
+    mx_head_axes axes = mx_attention_axes(g, D);
+    mx_node *q = mx_linear(g, b, x, "q_proj", H * D, axes.q, c->attention_bias);
+    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, axes.kv, c->attention_bias);
+    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, axes.kv, c->attention_bias);
     q = mx_name(g, "query_proj", mx_reshape(g, q, MX_SHAPE(B, S, H, D)));
     k = mx_name(g, "key_proj", mx_reshape(g, k, MX_SHAPE(B, S, K, D)));
     v = mx_name(g, "value_proj", mx_reshape(g, v, MX_SHAPE(B, S, K, D)));
@@ -38,7 +39,7 @@ static mx_node *attention(mx_graph *g, const mx_gemma *c, mx_build *b, mx_node *
                            .scale = 1 / sqrt(c->query_scalar),
                            .window = slides(c, l) ? c->window : 0};
     mx_node *o = mx_attend(g, b, mx_rope_apply(g, q, t), mx_rope_apply(g, k, t), v, a, NULL);
-    o = mx_linear(g, b, o, "o_proj", c->d, "embed,heads", c->attention_bias);
+    o = mx_linear(g, b, o, "o_proj", c->d, axes.out, c->attention_bias);
     return mx_scope_end(g, mx_name(g, "out_proj", o));
 }
 

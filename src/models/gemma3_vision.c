@@ -26,13 +26,13 @@ static mx_node *tower(mx_graph *g, const mx_vit *v, const mx_build *b)
     mx_scope(g, "embeddings");
     mx_node *x = mx_patches(g, b->pixels, p);
     mx_scope(g, "patch_embedding");
-    mx_node *w = mx_param(g, "weight", MX_SHAPE(v->d, v->channels, p, p), NULL,
+    mx_node *w = mx_param(g, "weight", MX_SHAPE(v->d, v->channels, p, p), "embed,,,",
                           MX_NORMAL(b->init_scale));
     x = mx_matmul(g, "*d,fd->*f", x, mx_reshape(g, w, MX_SHAPE(v->d, in)));
-    x = mx_add(g, x, mx_param(g, "bias", MX_SHAPE(v->d), NULL, MX_ZEROS));
+    x = mx_add(g, x, mx_param(g, "bias", MX_SHAPE(v->d), "embed", MX_ZEROS));
     mx_scope_end(g, x);
-    x = mx_add(g, x, mx_param(g, "position_embedding.weight", MX_SHAPE(x->type.dim[1], v->d), NULL,
-                              MX_NORMAL(b->init_scale)));
+    x = mx_add(g, x, mx_param(g, "position_embedding.weight", MX_SHAPE(x->type.dim[1], v->d),
+                              ",embed", MX_NORMAL(b->init_scale)));
     mx_scope_end(g, x);
     for (int64_t l = 0; l < v->layers; l++) {
         mx_scope(g, "encoder.layers.%lld", (long long)l);
@@ -52,8 +52,8 @@ static mx_node *features(mx_graph *g, const gemma3_vision *c, const mx_build *b)
     mx_node *x = mx_pool_patches(g, tower(g, &c->vit, b), pool_side(c));
     mx_scope(g, "multi_modal_projector");
     x = mx_rms_norm(g, x, "mm_soft_emb_norm", c->vit.eps, true);
-    mx_node *w = mx_param(g, "mm_input_projection_weight", MX_SHAPE(c->vit.d, c->text.d), NULL,
-                          MX_NORMAL(b->init_scale));
+    mx_node *w = mx_param(g, "mm_input_projection_weight", MX_SHAPE(c->vit.d, c->text.d),
+                          "mlp,embed", MX_NORMAL(b->init_scale));
     x = mx_matmul(g, "*d,df->*f", x, w);
     x = mx_reshape(g, x, MX_SHAPE(x->type.dim[0] * x->type.dim[1], c->text.d));
     return mx_scope_end(g, x);

@@ -48,14 +48,15 @@ static mx_node *attention(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node 
             D = full ? c->global_head_dim : c->head_dim;
     mx_attention_attr a = {.causal = strcmp(c->bidirectional, "all") != 0, .scale = 1,
                            .window = full ? 0 : c->window};
-    mx_node *q = mx_linear(g, b, x, "q_proj", H * D, "heads,embed", c->attention_bias);
+    mx_head_axes axes = mx_attention_axes(g, D);
+    mx_node *q = mx_linear(g, b, x, "q_proj", H * D, axes.q, c->attention_bias);
     q = mx_name(g, "query_proj", mx_reshape(g, q, MX_SHAPE(B, S, H, D)));
     q = mx_rope_apply(g, norm(g, c, q, "q_norm"), &y->table[kind]);
     if (!is_shared(c, l)) {
-        mx_node *k = mx_linear(g, b, x, "k_proj", K * D, "kv_heads,embed", c->attention_bias);
+        mx_node *k = mx_linear(g, b, x, "k_proj", K * D, axes.kv, c->attention_bias);
         mx_node *v = k;
         if (!(full && c->k_eq_v))
-            v = mx_linear(g, b, x, "v_proj", K * D, "kv_heads,embed", c->attention_bias);
+            v = mx_linear(g, b, x, "v_proj", K * D, axes.kv, c->attention_bias);
         k = mx_name(g, "key_proj", mx_reshape(g, k, MX_SHAPE(B, S, K, D)));
         v = mx_name(g, "value_proj", mx_reshape(g, v, MX_SHAPE(B, S, K, D)));
         k = mx_rope_apply(g, norm(g, c, k, "k_norm"), &y->table[kind]);
@@ -65,7 +66,7 @@ static mx_node *attention(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node 
     b->spans = full ? NULL : spans; /* images see themselves both ways in sliding layers alone */
     o = mx_attend_kept(g, b, q, y->kept[kind], a, NULL);
     b->spans = spans;
-    o = mx_linear(g, b, o, "o_proj", c->d, "embed,heads", c->attention_bias);
+    o = mx_linear(g, b, o, "o_proj", c->d, axes.out, c->attention_bias);
     return mx_scope_end(g, mx_name(g, "out_proj", o));
 }
 
@@ -81,7 +82,7 @@ static mx_routing route(mx_graph *g, const mx_gemma4 *c, const mx_build *b, mx_n
     mx_node *logits = mx_router_logits(g, b, x, "proj", m->experts, false);
     mx_gating choice = {.k = m->k, .renormalise = true};
     mx_routing r = mx_route(g, logits, mx_softmax(g, logits), choice);
-    mx_node *factor = mx_param(g, "per_expert_scale", MX_SHAPE(m->experts), "exp", MX_ONES);
+    mx_node *factor = mx_param(g, "per_expert_scale", MX_SHAPE(m->experts), "", MX_ONES);
     factor = mx_embed(g, mx_reshape(g, factor, MX_SHAPE(m->experts, 1)), r.expert);
     r.weight = mx_mul(g, r.weight, mx_reshape(g, factor, MX_SHAPE(N, m->k)));
     mx_scope_end(g, r.weight);
@@ -96,11 +97,11 @@ static mx_node *mixture(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_node *x
     x = norm(g, c, x, "pre_feedforward_layernorm_2");
     mx_dispatch t = mx_dispatch_tokens(g, b, x, &r, m->capacity);
     mx_scope(g, "experts");
-    mx_node *h = mx_expert_linear(g, b, &t, t.rows, "gate_up_proj", 2 * m->d_ff, "exp,mlp,embed",
-                                  false);
+    mx_node *h = mx_expert_linear(g, b, &t, t.rows, "gate_up_proj", 2 * m->d_ff,
+                                  mx_gate_up_axes(g, m->d_ff, false), false);
     mx_node *both = mx_split(g, mx_name(g, "moe_mlpwi_0", h), 2, (int64_t[]){m->d_ff, m->d_ff});
     h = mx_weigh(g, &t, mx_mul(g, mx_activation(g, both, c->act), mx_output(g, both, 1)));
-    h = mx_expert_linear(g, b, &t, h, "down_proj", c->d, "exp,embed,mlp", false);
+    h = mx_expert_linear(g, b, &t, h, "down_proj", c->d, "exp,embed_moe,mlp_moe", false);
     mx_scope_end(g, h);
     h = mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h));
     return norm(g, c, h, "post_feedforward_layernorm_2");
@@ -139,7 +140,8 @@ static mx_node *layer_inputs(mx_graph *g, const mx_gemma4 *c, mx_build *b, mx_no
     mx_node *own = mx_embedding(g, b, "embed_tokens_per_layer", c->vocab_input, L * p);
     if (images)
         own = add_padding(g, c, b, own);
-    mx_node *seen = mx_linear(g, b, x, "per_layer_model_projection", L * p, "mlp,embed", false);
+    const char *by_layer = mx_axes_text(g, "mlp*%lld,embed", (long long)p);
+    mx_node *seen = mx_linear(g, b, x, "per_layer_model_projection", L * p, by_layer, false);
     seen = mx_affine(g, seen, 1 / sqrt((double)c->d), 0);
     seen = mx_reshape(g, seen, MX_SHAPE(B, S, L, p));
     seen = norm(g, c, seen, "per_layer_projection_norm");

@@ -68,14 +68,15 @@ static mx_node *attention(mx_graph *g, const gemma4_vision *c, const mx_build *b
 {
     int64_t B = x->type.dim[0], P = x->type.dim[1], H = c->heads, K = c->kv_heads, D = c->head_dim;
     mx_scope(g, "self_attn");
-    mx_node *q = linear(g, c, b, x, "q_proj", H * D, "heads,embed");
-    mx_node *k = linear(g, c, b, x, "k_proj", K * D, "kv_heads,embed");
-    mx_node *v = linear(g, c, b, x, "v_proj", K * D, "kv_heads,embed");
+    mx_head_axes axes = mx_attention_axes(g, D);
+    mx_node *q = linear(g, c, b, x, "q_proj", H * D, axes.q);
+    mx_node *k = linear(g, c, b, x, "k_proj", K * D, axes.kv);
+    mx_node *v = linear(g, c, b, x, "v_proj", K * D, axes.kv);
     q = norm(g, c, mx_reshape(g, q, MX_SHAPE(B, P, H, D)), "q_norm");
     k = norm(g, c, mx_reshape(g, k, MX_SHAPE(B, P, K, D)), "k_norm");
     v = mx_rms_scale(g, mx_reshape(g, v, MX_SHAPE(B, P, K, D)), c->eps);
     mx_node *o = mx_piece_attention(g, p, turn(g, q, t), turn(g, k, t), v, 1);
-    return mx_scope_end(g, linear(g, c, b, o, "o_proj", c->d, "embed,heads"));
+    return mx_scope_end(g, linear(g, c, b, o, "o_proj", c->d, axes.out));
 }
 
 static mx_node *block(mx_graph *g, const gemma4_vision *c, const mx_build *b, const mx_pieces *p,
@@ -103,9 +104,9 @@ static mx_node *embeddings(mx_graph *g, const gemma4_vision *c, const mx_build *
 {
     mx_scope(g, "patch_embedder");
     mx_node *x = mx_affine(g, p->patches, 2, -1);
-    x = mx_linear(g, b, x, "input_proj", c->d, NULL, false);
-    mx_node *table = mx_param(g, "position_embedding_table", MX_SHAPE(2, c->positions, c->d), NULL,
-                              MX_ONES);
+    x = mx_linear(g, b, x, "input_proj", c->d, "embed,", false);
+    mx_node *table = mx_param(g, "position_embedding_table", MX_SHAPE(2, c->positions, c->d),
+                              ",,embed", MX_ONES);
     table = mx_reshape(g, table, MX_SHAPE(2 * c->positions, c->d));
     x = mx_add(g, x, place_of(g, table, p->column, 0));
     return mx_scope_end(g, mx_add(g, x, place_of(g, table, p->row, c->positions)));
@@ -148,7 +149,7 @@ static mx_node *features(mx_graph *g, const gemma4_vision *c, const mx_build *b)
     }
     mx_scope_end(g, x);
     x = mx_rms_scale(g, x, c->eps);
-    return mx_linear(g, b, x, "embed_vision.embedding_projection", c->text.d, NULL, false);
+    return mx_linear(g, b, x, "embed_vision.embedding_projection", c->text.d, "embed,mlp", false);
 }
 
 /* Tokens of what is not there count as padding: a film's, a sound's, and an image's in a program

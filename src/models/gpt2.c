@@ -16,7 +16,7 @@ typedef struct {
     bool tied, scale_attention, scale_by_layer;
 } config;
 
-/* x (*, in) -> (*, out) with weight (in, out) and bias. */
+/* x (*, in) -> (*, out) with weight (in, out) and bias. `axes` are the weight's. */
 static mx_node *conv1d(mx_graph *g, const mx_build *b, mx_node *x, const char *name, int64_t out,
                        const char *axes)
 {
@@ -26,8 +26,9 @@ static mx_node *conv1d(mx_graph *g, const mx_build *b, mx_node *x, const char *n
     mx_var_attr *attr = mx_var_edit(w);
     if (attr)
         attr->in_out = true;
-    mx_node *y = mx_matmul(g, "*d,df->*f", x, w);
-    return mx_scope_end(g, mx_add(g, y, mx_param(g, "bias", MX_SHAPE(out), NULL, MX_ZEROS)));
+    const char *own = strchr(axes, ',') + 1;
+    mx_node *y = mx_axes(mx_result_axes(g, own), mx_matmul(g, "*d,df->*f", x, w));
+    return mx_scope_end(g, mx_add(g, y, mx_param(g, "bias", MX_SHAPE(out), own, MX_ZEROS)));
 }
 
 static mx_node *attention(mx_graph *g, const config *c, mx_build *b, mx_node *x, int64_t l)
@@ -35,7 +36,10 @@ static mx_node *attention(mx_graph *g, const config *c, mx_build *b, mx_node *x,
     mx_scope(g, "attn");
     int64_t D = c->d / c->heads;
     mx_shape heads = MX_SHAPE(b->batch, b->seq, c->heads, D);
-    mx_node *qkv = conv1d(g, b, x, "c_attn", 3 * c->d, "embed,qkv");
+    long long d = c->d, each = D;
+    const char *axes = mx_axes_text(g, "embed,q_heads(%lld*%lld+%lld*%lld+%lld*%lld)", d, each, d,
+                                    each, d, each);
+    mx_node *qkv = conv1d(g, b, x, "c_attn", 3 * c->d, axes);
     mx_node *part = mx_split(g, qkv, 3, (int64_t[]){c->d, c->d, c->d});
     mx_node *q = mx_name(g, "query_proj", mx_reshape(g, part, heads));
     mx_node *k = mx_name(g, "key_proj", mx_reshape(g, mx_output(g, part, 1), heads));
@@ -44,7 +48,8 @@ static mx_node *attention(mx_graph *g, const config *c, mx_build *b, mx_node *x,
     if (c->scale_by_layer)
         a.scale /= (double)(l + 1);
     mx_node *o = mx_attend(g, b, q, k, v, a, NULL);
-    return mx_scope_end(g, mx_name(g, "out_proj", conv1d(g, b, o, "c_proj", c->d, "heads,embed")));
+    o = conv1d(g, b, o, "c_proj", c->d, mx_axes_text(g, "heads*%lld,embed", each));
+    return mx_scope_end(g, mx_name(g, "out_proj", o));
 }
 
 static mx_node *mlp(mx_graph *g, const config *c, mx_build *b, mx_node *x)
@@ -58,7 +63,7 @@ static mx_node *mlp(mx_graph *g, const config *c, mx_build *b, mx_node *x)
 static mx_node *positions(mx_graph *g, const config *c, mx_build *b)
 {
     mx_node *table = mx_param(g, "transformer.wpe.weight", MX_SHAPE(c->max_positions, c->d),
-                              "length,embed", MX_NORMAL(b->init_scale));
+                              ",embed_vocab", MX_NORMAL(b->init_scale));
     if (b->positions)
         return mx_embed(g, table, b->positions);
     return mx_slice(g, table, 0, 0, b->seq); /* (S, d), the same in every row */
@@ -80,7 +85,7 @@ static mx_head build(mx_graph *g, const void *config_, mx_build *b)
     }
     x = mx_layer_norm(g, x, "transformer.ln_f", c->eps);
     mx_node *w = mx_param(g, c->tied ? "transformer.wte.weight" : "lm_head.weight",
-                          MX_SHAPE(c->vocab, c->d), "vocab,embed", MX_NORMAL(b->init_scale));
+                          MX_SHAPE(c->vocab, c->d), "vocab,embed_vocab", MX_NORMAL(b->init_scale));
     return (mx_head){.hidden = x, .weight = w};
 }
 

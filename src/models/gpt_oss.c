@@ -46,11 +46,12 @@ static mx_node *mlp(mx_graph *g, const mx_decoder *base, mx_build *b, mx_node *x
     mx_scope(g, "experts");
     mx_dispatch t = mx_dispatch_tokens(g, b, x, &r, c->moe.capacity);
     mx_node *h = mx_expert_linear(g, b, &t, t.rows, "gate_up_proj", 2 * c->moe.d_ff,
-                                  "exp,embed,mlp", true);
-    h = mx_expert_bias(g, &t, mx_name(g, "moe_mlpwi_0", h), "gate_up_proj_bias");
+                                  "exp,embed_moe,mlp_moe*2", true); /* in pairs */
+    h = mx_expert_bias(g, &t, mx_name(g, "moe_mlpwi_0", h), "gate_up_proj_bias", "exp,mlp_moe*2");
     h = clamped_swiglu(g, c, h);
-    h = mx_expert_linear(g, b, &t, h, "down_proj", base->d, "exp,mlp,embed", true);
-    h = mx_expert_bias(g, &t, mx_name(g, "moe_mlpwo", h), "down_proj_bias");
+    h = mx_expert_linear(g, b, &t, h, "down_proj", base->d, "exp,mlp_moe,embed_moe", true);
+    h = mx_expert_bias(g, &t, mx_name(g, "moe_mlpwo", h), "down_proj_bias",
+                       "exp,embed_moe");
     mx_scope_end(g, h);
     return mx_scope_end(g, mx_combine(g, b, &t, mx_weigh(g, &t, h)));
 }

@@ -62,9 +62,10 @@ static mx_node *attention(mx_graph *g, const mx_llama4 *c, mx_build *b, mx_node 
 {
     mx_scope(g, "self_attn");
     int64_t B = b->batch, S = b->seq, H = c->heads, K = c->kv_heads, D = c->head_dim;
-    mx_node *q = mx_linear(g, b, x, "q_proj", H * D, "heads,embed", c->bias);
-    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, "kv_heads,embed", c->bias);
-    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, "kv_heads,embed", c->bias);
+    mx_head_axes axes = mx_attention_axes(g, D);
+    mx_node *q = mx_linear(g, b, x, "q_proj", H * D, axes.q, c->bias);
+    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, axes.kv, c->bias);
+    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, axes.kv, c->bias);
     q = mx_name(g, "query_proj", mx_reshape(g, q, MX_SHAPE(B, S, H, D)));
     k = mx_name(g, "key_proj", mx_reshape(g, k, MX_SHAPE(B, S, K, D)));
     v = mx_name(g, "value_proj", mx_reshape(g, v, MX_SHAPE(B, S, K, D)));
@@ -80,7 +81,7 @@ static mx_node *attention(mx_graph *g, const mx_llama4 *c, mx_build *b, mx_node 
     }
     mx_attention_attr a = {.causal = true, .scale = 1 / sqrt((double)D), .chunk = chunk_of(c, l)};
     mx_node *o = mx_attend(g, b, q, k, v, a, NULL);
-    o = mx_linear(g, b, o, "o_proj", c->d, "embed,heads", c->bias);
+    o = mx_linear(g, b, o, "o_proj", c->d, axes.out, c->bias);
     return mx_scope_end(g, mx_name(g, "out_proj", o));
 }
 
@@ -95,10 +96,11 @@ static mx_node *mixture(mx_graph *g, const mx_llama4 *c, mx_build *b, mx_node *x
     mx_dispatch t = mx_dispatch_tokens(g, b, x, &r, m->capacity);
     mx_node *h = mx_weigh(g, &t, t.rows);
     mx_scope(g, "experts");
-    h = mx_expert_linear(g, b, &t, h, "gate_up_proj", 2 * m->d_ff, "exp,embed,mlp", true);
+    h = mx_expert_linear(g, b, &t, h, "gate_up_proj", 2 * m->d_ff,
+                         mx_gate_up_axes(g, m->d_ff, true), true);
     mx_node *both = mx_split(g, mx_name(g, "moe_mlpwi_0", h), 2, (int64_t[]){m->d_ff, m->d_ff});
     h = mx_mul(g, mx_activation(g, both, c->act), mx_output(g, both, 1));
-    h = mx_expert_linear(g, b, &t, h, "down_proj", c->d, "exp,mlp,embed", true);
+    h = mx_expert_linear(g, b, &t, h, "down_proj", c->d, "exp,mlp_moe,embed_moe", true);
     mx_scope_end(g, h);
     h = mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h));
     return mx_add(g, mx_shared_expert(g, b, x, "shared_expert", m->d_ff, c->act, NULL), h);

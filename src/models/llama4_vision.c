@@ -34,13 +34,14 @@ static mx_node *embeddings(mx_graph *g, const llama4_vision *c, const mx_build *
 {
     const mx_vit *v = &c->vit;
     mx_node *x = mx_patches(g, b->pixels, v->patch);
-    x = mx_linear(g, b, x, "patch_embedding.linear", v->d, NULL, false);
+    x = mx_linear(g, b, x, "patch_embedding.linear", v->d, "embed,", false);
     int64_t N = x->type.dim[0], P = x->type.dim[1];
     mx_init init = MX_NORMAL(1 / sqrt((double)v->d));
-    mx_node *class = mx_param(g, "class_embedding", MX_SHAPE(v->d), NULL, init);
+    mx_node *class = mx_param(g, "class_embedding", MX_SHAPE(v->d), "embed", init);
     class = mx_broadcast_to(g, class, MX_SHAPE(N, 1, v->d));
     x = mx_concat(g, 2, (mx_node *[]){x, class}, 1);
-    return mx_add(g, x, mx_param(g, "positional_embedding_vlm", MX_SHAPE(P + 1, v->d), NULL, init));
+    return mx_add(g, x, mx_param(g, "positional_embedding_vlm", MX_SHAPE(P + 1, v->d), ",embed",
+                                 init));
 }
 
 static mx_node *tower(mx_graph *g, const llama4_vision *c, const mx_build *b)
@@ -56,8 +57,8 @@ static mx_node *tower(mx_graph *g, const llama4_vision *c, const mx_build *b)
     x = mx_layer_norm(g, x, "layernorm_post", v->eps);
     x = mx_join_patches(g, mx_slice(g, x, 1, 0, grid(c) * grid(c)), shuffle_side(c));
     mx_scope(g, "vision_adapter.mlp");
-    x = mx_gelu_erf(g, mx_linear(g, b, x, "fc1", c->adapter_in, NULL, false));
-    x = mx_gelu_erf(g, mx_linear(g, b, x, "fc2", c->adapter_out, NULL, false));
+    x = mx_gelu_erf(g, mx_linear(g, b, x, "fc1", c->adapter_in, "mlp,embed", false));
+    x = mx_gelu_erf(g, mx_linear(g, b, x, "fc2", c->adapter_out, "embed,mlp", false));
     mx_scope_end(g, x);
     return mx_scope_end(g, x);
 }
@@ -65,7 +66,7 @@ static mx_node *tower(mx_graph *g, const llama4_vision *c, const mx_build *b)
 static mx_node *features(mx_graph *g, const llama4_vision *c, const mx_build *b)
 {
     mx_node *x = tower(g, c, b);
-    x = mx_linear(g, b, x, "multi_modal_projector.linear_1", c->text.d, NULL, false);
+    x = mx_linear(g, b, x, "multi_modal_projector.linear_1", c->text.d, "embed,mlp", false);
     return mx_reshape(g, x, MX_SHAPE(x->type.dim[0] * x->type.dim[1], c->text.d));
 }
 

@@ -22,9 +22,10 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
 {
     mx_scope(g, "self_attn");
     int64_t B = b->batch, S = b->seq, H = c->heads, K = c->kv_heads, D = c->head_dim;
-    mx_node *q = mx_linear(g, b, x, "q_proj", H * D, "heads,embed", c->qkv_bias);
-    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, "kv_heads,embed", c->qkv_bias);
-    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, "kv_heads,embed", c->qkv_bias);
+    mx_head_axes axes = mx_attention_axes(g, D);
+    mx_node *q = mx_linear(g, b, x, "q_proj", H * D, axes.q, c->qkv_bias);
+    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, axes.kv, c->qkv_bias);
+    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, axes.kv, c->qkv_bias);
     q = mx_rms_norm(g, mx_name(g, "query_proj", q), "q_norm", c->eps, false);
     k = mx_rms_norm(g, mx_name(g, "key_proj", k), "k_norm", c->eps, false);
     q = mx_rope_apply(g, mx_reshape(g, q, MX_SHAPE(B, S, H, D)), t);
@@ -33,7 +34,7 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
     mx_attention_attr a = {.causal = true, .scale = 1 / sqrt((double)D),
                            .window = full ? 0 : c->window};
     mx_node *o = mx_attend(g, b, q, k, v, a, NULL);
-    o = mx_linear(g, b, o, "o_proj", c->d, "embed,heads", c->qkv_bias);
+    o = mx_linear(g, b, o, "o_proj", c->d, axes.out, c->qkv_bias);
     return mx_scope_end(g, mx_name(g, "out_proj", o));
 }
 

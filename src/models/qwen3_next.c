@@ -18,9 +18,11 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
                           const mx_rope_table *t)
 {
     int64_t B = b->batch, S = b->seq, H = c->heads, K = c->kv_heads, D = c->head_dim;
-    mx_node *q = mx_linear(g, b, x, "q_proj", 2 * H * D, "heads,embed", c->qkv_bias);
-    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, "kv_heads,embed", c->qkv_bias);
-    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, "kv_heads,embed", c->qkv_bias);
+    mx_head_axes axes = mx_attention_axes(g, D);
+    const char *q_gate = mx_attention_axes(g, 2 * D).q; /* a head's query, then its gate */
+    mx_node *q = mx_linear(g, b, x, "q_proj", 2 * H * D, q_gate, c->qkv_bias);
+    mx_node *k = mx_linear(g, b, x, "k_proj", K * D, axes.kv, c->qkv_bias);
+    mx_node *v = mx_linear(g, b, x, "v_proj", K * D, axes.kv, c->qkv_bias);
     q = mx_name(g, "query_proj", mx_reshape(g, q, MX_SHAPE(B, S, H, 2 * D)));
     k = mx_name(g, "key_proj", mx_reshape(g, k, MX_SHAPE(B, S, K, D)));
     v = mx_name(g, "value_proj", mx_reshape(g, v, MX_SHAPE(B, S, K, D)));
@@ -30,7 +32,7 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
     k = mx_rope_apply(g, mx_rms_norm(g, k, "k_norm", c->eps, true), t);
     mx_attention_attr a = {.causal = true, .scale = 1 / sqrt((double)D)};
     mx_node *o = mx_mul(g, mx_attend(g, b, q, k, v, a, NULL), mx_sigmoid(g, gate));
-    o = mx_linear(g, b, o, "o_proj", c->d, "embed,heads", c->qkv_bias);
+    o = mx_linear(g, b, o, "o_proj", c->d, axes.out, c->qkv_bias);
     return mx_name(g, "out_proj", o);
 }
 

@@ -57,7 +57,7 @@ static mx_node *place_embedding(mx_graph *g, const mx_qwen3_tower *v, const mx_b
 {
     int64_t grid = (int64_t)lround(sqrt((double)v->positions));
     mx_shape ids = MX_SHAPE(p->row->type.dim[0], p->row->type.dim[1]);
-    mx_node *table = mx_param(g, "pos_embed.weight", MX_SHAPE(v->positions, v->d), NULL,
+    mx_node *table = mx_param(g, "pos_embed.weight", MX_SHAPE(v->positions, v->d), ",embed",
                               MX_NORMAL(b->init_scale));
     between y = find_between(g, p->row, p->height, grid);
     between x = find_between(g, p->column, p->width, grid);
@@ -79,10 +79,10 @@ static mx_node *embeddings(mx_graph *g, const mx_qwen3_tower *v, const mx_build 
 {
     int64_t s = v->patch, floats = v->channels * v->frames * s * s;
     mx_scope(g, "patch_embed.proj");
-    mx_node *w = mx_param(g, "weight", MX_SHAPE(v->d, v->channels, v->frames, s, s), NULL,
+    mx_node *w = mx_param(g, "weight", MX_SHAPE(v->d, v->channels, v->frames, s, s), "embed,,,,",
                           MX_NORMAL(b->init_scale));
     mx_node *x = mx_matmul(g, "*d,fd->*f", p->patches, mx_reshape(g, w, MX_SHAPE(v->d, floats)));
-    x = mx_scope_end(g, mx_add(g, x, mx_param(g, "bias", MX_SHAPE(v->d), NULL, MX_ZEROS)));
+    x = mx_scope_end(g, mx_add(g, x, mx_param(g, "bias", MX_SHAPE(v->d), "embed", MX_ZEROS)));
     return mx_add(g, x, place_embedding(g, v, b, p));
 }
 
@@ -92,13 +92,16 @@ static mx_node *block(mx_graph *g, const mx_qwen3_tower *v, const mx_build *b, c
     int64_t H = v->heads, D = v->d / H;
     mx_shape heads = MX_SHAPE(x->type.dim[0], x->type.dim[1], H, D);
     mx_node *h = mx_layer_norm(g, x, "norm1", EPS);
-    h = mx_linear(g, b, h, "attn.qkv", 3 * v->d, "heads,embed", true);
+    long long d = v->d, each = D;
+    const char *qkv = mx_axes_text(g, "q_heads(%lld*%lld+%lld*%lld+%lld*%lld),embed", d, each, d,
+                                   each, d, each);
+    h = mx_linear(g, b, h, "attn.qkv", 3 * v->d, qkv, true);
     mx_node *q = mx_split(g, h, 3, (int64_t[]){v->d, v->d, v->d});
     mx_node *k = mx_reshape(g, mx_output(g, q, 1), heads);
     mx_node *value = mx_reshape(g, mx_output(g, q, 2), heads);
     q = mx_rope_apply(g, mx_reshape(g, q, heads), t);
     h = mx_piece_attention(g, p, q, mx_rope_apply(g, k, t), value, 1 / sqrt((double)D));
-    x = mx_add(g, x, mx_linear(g, b, h, "attn.proj", v->d, "embed,heads", true));
+    x = mx_add(g, x, mx_linear(g, b, h, "attn.proj", v->d, mx_attention_axes(g, D).out, true));
     h = mx_layer_norm(g, x, "norm2", EPS);
     h = mx_linear(g, b, h, "mlp.linear_fc1", v->d_ff, "mlp,embed", true);
     h = mx_linear(g, b, mx_activation(g, h, v->act), "mlp.linear_fc2", v->d, "embed,mlp", true);

@@ -33,11 +33,11 @@ static mx_node *mlp(mx_graph *g, const mx_decoder *text, mx_build *b, mx_node *x
     mx_balance(g, b, m, &r);
     mx_dispatch t = mx_dispatch_tokens(g, b, x, &r, m->capacity);
     mx_scope(g, "experts");
-    mx_node *h = mx_expert_linear(g, b, &t, t.rows, "gate_up_proj", 2 * m->d_ff, "exp,mlp,embed",
-                                  false);
+    mx_node *h = mx_expert_linear(g, b, &t, t.rows, "gate_up_proj", 2 * m->d_ff,
+                                  mx_gate_up_axes(g, m->d_ff, false), false);
     mx_node *both = mx_split(g, mx_name(g, "moe_mlpwi_0", h), 2, (int64_t[]){m->d_ff, m->d_ff});
     h = mx_weigh(g, &t, mx_mul(g, mx_activation(g, both, text->act), mx_output(g, both, 1)));
-    h = mx_expert_linear(g, b, &t, h, "down_proj", text->d, "exp,embed,mlp", false);
+    h = mx_expert_linear(g, b, &t, h, "down_proj", text->d, "exp,embed_moe,mlp_moe", false);
     mx_scope_end(g, h);
     return mx_scope_end(g, mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h)));
 }

@@ -51,14 +51,48 @@ static int64_t last_dim(const mx_node *x)
     return x->type.ndim ? x->type.dim[x->type.ndim - 1] : 1;
 }
 
+const char *mx_result_axes(mx_graph *g, const char *name)
+{
+    static const struct {
+        const char *weight, *batch_and_length, *features;
+    } rows[] = {
+        {"q_heads", "activation_batch_attn,activation_length_attn", "activation_heads"},
+        {"kv_heads", "activation_kv_batch,activation_length_attn", "activation_kv_heads"},
+        {"gdn_head", "activation_batch_attn,activation_length_attn", "activation_heads"},
+        {"q_lora_up_proj", "activation_batch_attn,activation_length_attn", ""},
+        {"kv_lora_up_proj", "activation_kv_batch,activation_length_attn", ""},
+        {"mlp", "activation_batch,activation_length", "activation_mlp"},
+        /* What goes back into the residual stream is cut along the sequence as that is. */
+        {"embed", "activation_batch,activation_norm_length", "activation_embed"},
+    };
+    size_t n = strcspn(name, "*(,"), all = strcspn(name, ",");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strlen(rows[i].weight) == n && memcmp(rows[i].weight, name, n) == 0)
+            return mx_axes_text(g, "%s,%s%.*s", rows[i].batch_and_length, rows[i].features,
+                                *rows[i].features ? (int)(all - n) : 0, name + n);
+    return "activation_batch,activation_length,";
+}
+
+mx_head_axes mx_attention_axes(mx_graph *g, int64_t head_dim)
+{
+    long long D = head_dim;
+    return (mx_head_axes){.q = mx_axes_text(g, "q_heads*%lld,embed", D),
+                          .kv = mx_axes_text(g, "kv_heads*%lld,embed", D),
+                          .out = mx_axes_text(g, "embed,heads*%lld", D)};
+}
+
 mx_node *mx_linear(mx_graph *g, const mx_build *b, mx_node *x, const char *name, int64_t out,
                    const char *axes, bool bias)
 {
     mx_scope(g, "%s", name);
     mx_node *w = mx_param(g, "weight", MX_SHAPE(out, last_dim(x)), axes, MX_NORMAL(b->init_scale));
     mx_node *y = mx_matmul(g, "*d,fd->*f", x, w);
-    if (bias)
-        y = mx_add(g, y, mx_param(g, "bias", MX_SHAPE(out), NULL, MX_ZEROS));
+    if (y->type.ndim == 3)
+        y->axes = mx_result_axes(g, axes);
+    if (bias) {
+        const char *own = mx_axes_text(g, "%.*s", (int)strcspn(axes, ","), axes);
+        y = mx_add(g, y, mx_param(g, "bias", MX_SHAPE(out), own, MX_ZEROS));
+    }
     return mx_scope_end(g, y);
 }
 
@@ -70,7 +104,7 @@ void mx_freeze_since(mx_graph *g, int n)
 
 mx_node *mx_buffer(mx_graph *g, const char *name, mx_shape shape, mx_init init)
 {
-    mx_node *n = mx_param(g, name, shape, "norm", init);
+    mx_node *n = mx_param(g, name, shape, shape.ndim == 1 ? "norm" : "", init);
     mx_freeze(n);
     return n;
 }
@@ -104,9 +138,9 @@ mx_node *mx_layer_norm(mx_graph *g, mx_node *x, const char *name, double eps)
 mx_node *mx_embedding(mx_graph *g, const mx_build *b, const char *name, int64_t vocab, int64_t d)
 {
     mx_scope(g, "%s", name);
-    mx_node *table = mx_param(g, "weight", MX_SHAPE(vocab, d), "vocab,embed",
+    mx_node *table = mx_param(g, "weight", MX_SHAPE(vocab, d), "vocab,embed_vocab",
                               MX_NORMAL(b->init_scale));
-    return mx_scope_end(g, mx_embed(g, table, b->tokens));
+    return mx_scope_end(g, mx_axes(MX_RESIDUAL_AXES, mx_embed(g, table, b->tokens)));
 }
 
 mx_node *mx_gated_mlp(mx_graph *g, const mx_build *b, mx_node *x, int64_t d_ff, mx_act act,

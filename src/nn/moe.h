@@ -109,11 +109,14 @@ mx_node *mx_combine(mx_graph *g, const mx_build *b, const mx_dispatch *t, mx_nod
 mx_node *mx_weigh(mx_graph *g, const mx_dispatch *t, mx_node *h);
 
 /* h (N k, in) -> (N k, out): each row by its expert's weight. in_out: stored (E, in, out),
- * otherwise (E, out, in). `axes` as stored, "exp,mlp,embed". */
+ * otherwise (E, out, in). `axes` as stored, "exp,mlp_moe,embed_moe". */
 mx_node *mx_expert_linear(mx_graph *g, const mx_build *b, const mx_dispatch *t, mx_node *h,
                           const char *name, int64_t out, const char *axes, bool in_out);
-/* + NAME (E, out), each row its expert's. */
-mx_node *mx_expert_bias(mx_graph *g, const mx_dispatch *t, mx_node *h, const char *name);
+/* Those of a gate and an up projection in one, f each. */
+const char *mx_gate_up_axes(mx_graph *g, int64_t f, bool in_out);
+/* + NAME (E, out), each row its expert's; `axes` "exp,mlp_moe". */
+mx_node *mx_expert_bias(mx_graph *g, const mx_dispatch *t, mx_node *h, const char *name,
+                        const char *axes);
 
 /* down(act(gate(x)) * up(x)) of the chosen experts, weighted: experts.N.NAME.weight. */
 typedef struct {

@@ -20,12 +20,12 @@ mx_node *mx_router_logits(mx_graph *g, const mx_build *b, mx_node *x, const char
     int64_t d = x->type.dim[x->type.ndim - 1];
     mx_dtype out = g->param_dtype == MX_F64 ? MX_F64 : MX_F32;
     mx_scope(g, "%s", name);
-    mx_node *w = mx_param(g, "weight", MX_SHAPE(experts, d), "exp,embed",
+    mx_node *w = mx_param(g, "weight", MX_SHAPE(experts, d), ",embed",
                           MX_NORMAL(b->init_scale));
     x = mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d));
     mx_node *y = mx_matmul_as(g, "nd,ed->ne", x, w, out);
     if (bias)
-        y = mx_add(g, y, mx_param(g, "bias", MX_SHAPE(experts), NULL, MX_ZEROS));
+        y = mx_add(g, y, mx_param(g, "bias", MX_SHAPE(experts), "", MX_ZEROS));
     return mx_scope_end(g, y);
 }
 
@@ -172,7 +172,7 @@ mx_node *mx_router_table(mx_graph *g, const mx_build *b, const char *name, int64
 
 mx_node *mx_router_bias(mx_graph *g, const char *name, int64_t experts)
 {
-    mx_node *bias = mx_param(g, name, MX_SHAPE(experts), "exp", MX_ZEROS);
+    mx_node *bias = mx_param(g, name, MX_SHAPE(experts), "", MX_ZEROS);
     mx_freeze(bias);
     return bias;
 }

@@ -67,9 +67,10 @@ static mx_node *attention(mx_graph *g, const mx_build *b, const mx_vit *c, mx_no
 {
     int64_t N = x->type.dim[0], P = x->type.dim[1], H = c->heads, D = c->d / c->heads;
     mx_scope(g, "self_attn");
-    mx_node *q = mx_linear(g, b, x, "q_proj", c->d, "heads,embed", true);
-    mx_node *k = mx_linear(g, b, x, "k_proj", c->d, "heads,embed", true);
-    mx_node *v = mx_linear(g, b, x, "v_proj", c->d, "heads,embed", true);
+    mx_head_axes axes = mx_attention_axes(g, D);
+    mx_node *q = mx_linear(g, b, x, "q_proj", c->d, axes.q, true);
+    mx_node *k = mx_linear(g, b, x, "k_proj", c->d, axes.kv, true);
+    mx_node *v = mx_linear(g, b, x, "v_proj", c->d, axes.kv, true);
     q = mx_reshape(g, q, MX_SHAPE(N, P, H, D));
     k = mx_reshape(g, k, MX_SHAPE(N, P, H, D));
     v = mx_reshape(g, v, MX_SHAPE(N, P, H, D));
@@ -80,7 +81,7 @@ static mx_node *attention(mx_graph *g, const mx_build *b, const mx_vit *c, mx_no
     mx_attention_attr a = {.scale = 1 / sqrt((double)D)};
     mx_node *o = mx_attention(g, q, k, v, a, (mx_attention_extra){0});
     o = mx_reshape(g, o, MX_SHAPE(N, P, c->d));
-    return mx_scope_end(g, mx_linear(g, b, o, c->out_proj, c->d, "embed,heads", true));
+    return mx_scope_end(g, mx_linear(g, b, o, c->out_proj, c->d, axes.out, true));
 }
 
 mx_node *mx_vit_block(mx_graph *g, const mx_build *b, const mx_vit *c, mx_node *x,

@@ -8,26 +8,22 @@
  *
  * A bfloat16 weight is rounded at random, up with the probability of the fraction that is lost: to
  * nearest, most steps would be smaller than half a unit and never move it. The random bits are a
- * function of (salt, step, element): equal runs round alike.
+ * function of (salt, step, element of the whole weight): equal runs round alike on any mesh.
  *
  * Decoupled weight decay; eps outside the root (as AdamW), or inside as well (eps_root, as
  * adam_pax). The scale, learning rate and step are inputs so that one compiled program serves every
  * step. When the clip scale is not finite (a gradient was NaN or infinite) nothing is changed.
  * Memory-bound: 7 words per parameter; runs of RUN elements keep the conversions in cache.
  */
-#include "ops.h"
 #include "base/rng.h"
 #include "base/simd.h"
+#include "ir/placement.h"
+#include "ops.h"
 #include "ops/gpu_work.h"
 #include "ops/load.h"
 
 #include <math.h>
 #include <string.h>
-
-typedef struct {
-    double b1, b2, eps, eps_root, weight_decay;
-    int64_t salt; /* of the random bits of a bfloat16 weight */
-} adamw_attr;
 
 enum { RUN = 1024 };
 
@@ -59,11 +55,11 @@ static float *open_run(const mx_tensor *t, int64_t at, int64_t n, float *buffer)
 /* bfloat16 is the upper half of float32: the lower half, plus 16 random bits, carries into it. Four
  * elements share 64 bits. */
 static void store_rounded_at_random(const mx_tensor *t, int64_t at, int64_t n, const float *run,
-                                    uint64_t key)
+                                    uint64_t key, const mx_box *box)
 {
     uint16_t *out = (uint16_t *)t->data + at;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t element = (uint64_t)(at + i);
+        uint64_t element = (uint64_t)(box ? mx_box_element(box, &t->type, at + i) : at + i);
         uint32_t u, bits = mx_hash64(key, element / 4) >> (16 * (element % 4)) & 0xffff;
         memcpy(&u, &run[i], 4);
         bool finite = (u & 0x7f800000u) != 0x7f800000u;
@@ -93,7 +89,7 @@ static void close_run(const mx_tensor *t, int64_t at, int64_t n, const float *ru
 
 static void adamw_cpu(const mx_call *c)
 {
-    const adamw_attr *a = c->attr;
+    const mx_adamw_rates *a = c->attr;
     const mx_tensor *w = &c->in[0], *g = &c->in[1], *m = &c->in[2], *v = &c->in[3];
     const mx_tensor *copy = c->n_in > 5 && c->in[5].data ? &c->in[5] : NULL;
     const float *hyper = c->in[4].data;
@@ -115,7 +111,7 @@ static void adamw_cpu(const mx_call *c)
             float *pv = open_run(v, at, k, bv);
             update(k, &r, pw, pg, pm, pv);
             if (w->type.dtype == MX_BF16)
-                store_rounded_at_random(w, at, k, pw, key);
+                store_rounded_at_random(w, at, k, pw, key, a->box);
             else
                 close_run(w, at, k, pw);
             close_run(m, at, k, pm);
@@ -136,10 +132,8 @@ static size_t work_bytes(const mx_node *n, int n_threads)
     return sizeof(double) * (size_t)((mx_type_count(&n->type) + RUN - 1) / RUN);
 }
 
-mx_node *mx_adamw(mx_graph *g, mx_node *const in[6], mx_adamw_rates rates_)
+mx_node *mx_adamw(mx_graph *g, mx_node *const in[6], mx_adamw_rates a)
 {
-    adamw_attr a = {rates_.b1, rates_.b2, rates_.eps, rates_.eps_root, rates_.weight_decay,
-                    rates_.salt};
     return mx_apply(g, &mx_op_adamw, &a, 6, in);
 }
 
@@ -158,7 +152,8 @@ static void infer(mx_graph *g, mx_node *n)
     n->more[0] = n->in[2]->type;
     n->more[1] = n->in[3]->type;
     n->more[2] = n->in[5] ? n->in[5]->type : (mx_type){0};
-    n->more[3] = mx_type_of(n->type.dtype == MX_F64 ? MX_F64 : MX_F32, MX_SCALAR);
+    bool wide = n->type.dtype == MX_F64 || ((const mx_adamw_rates *)n->attr)->wide;
+    n->more[3] = mx_type_of(wide ? MX_F64 : MX_F32, MX_SCALAR);
 }
 
 static size_t gpu_work_bytes(const mx_node *n, size_t most)
@@ -172,12 +167,13 @@ const mx_op mx_op_adamw = {
     .doc = "one AdamW update, in place",
     .dtypes = MX_REALS,
     .dtypes_at = {[4] = MX_F32_ONLY},
-    .attr_size = sizeof(adamw_attr),
+    .attr_size = sizeof(mx_adamw_rates),
     .fields = (const mx_attr_field[]){
-        MX_FIELD(adamw_attr, MX_ATTR_F64, b1), MX_FIELD(adamw_attr, MX_ATTR_F64, b2),
-        MX_FIELD(adamw_attr, MX_ATTR_F64, eps), MX_FIELD(adamw_attr, MX_ATTR_F64, eps_root),
-        MX_FIELD(adamw_attr, MX_ATTR_F64, weight_decay),
-        MX_FIELD(adamw_attr, MX_ATTR_INT, salt), {0}},
+        MX_FIELD(mx_adamw_rates, MX_ATTR_F64, b1), MX_FIELD(mx_adamw_rates, MX_ATTR_F64, b2),
+        MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps), MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps_root),
+        MX_FIELD(mx_adamw_rates, MX_ATTR_F64, weight_decay),
+        MX_FIELD(mx_adamw_rates, MX_ATTR_INT, salt),
+        MX_FIELD(mx_adamw_rates, MX_ATTR_BOOL, wide), {0}},
     .n_out = 5,
     .alias = {1, 3, 4, 6},
     .no_cast = true,
@@ -193,9 +189,9 @@ const mx_op mx_op_adamw = {
              {2, {4, 6}, .no_grad = true}, {2, {4, 6}, .lo = 0.1, .hi = 1, .no_grad = true},
              {1, {4}, .lo = 1, .hi = 2, .no_grad = true, .fixed = true},
              {2, {4, 6}, .no_grad = true}},
-         &(adamw_attr){0.9, 0.95, 1e-8, 0, 0.1, 0}},
+         &(mx_adamw_rates){0.9, 0.95, 1e-8, 0, 0.1, 0}},
         {6, {{1, {2100}, .no_grad = true}, {1, {2100}, .no_grad = true},
              {1, {2100}, .no_grad = true}, {1, {2100}, .lo = 0.1, .hi = 1, .no_grad = true},
              {1, {4}, .lo = 1, .hi = 2, .no_grad = true, .fixed = true}, {.absent = true}},
-         &(adamw_attr){0.9, 0.999, 0, 1e-6, 0, 0}}, {0}},
+         &(mx_adamw_rates){0.9, 0.999, 0, 1e-6, 0, 0}}, {0}},
 };

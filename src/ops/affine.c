@@ -35,11 +35,17 @@ static void affine_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
     din[0] = at->scale == 1 ? dout[0] : mx_affine(g, dout[0], at->scale, 0);
 }
 
+static bool is_linear(const mx_node *n)
+{
+    return ((const affine_attr *)n->attr)->shift == 0;
+}
+
 const mx_op mx_op_affine = {
     .name = "affine",
     .doc = "scale x + shift, constants",
     .dtypes = MX_NUMBERS,
     .kind = MX_ELEMENTWISE,
+    .is_linear = is_linear,
     .tile_f32 = affine_f32,
     .tile_f64 = affine_f64,
     .expr = "(real)$scale * a + (real)$shift",

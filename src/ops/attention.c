@@ -7,6 +7,8 @@
  */
 #include "ir/attention.h"
 
+#include "ops/attention.h"
+
 #include "ops.h"
 #include "ops/cpu/attention_kernel.h"
 #include "ops/gpu_work.h"
@@ -14,10 +16,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Inputs: q k v, then the optional ones in this order. */
-enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, N_IN };
 /* The backward op has these behind them. */
-enum { OUT = N_IN, LSE, DOUT, N_GRAD_IN };
+enum { OUT = MX_ATTN_N_IN, LSE, DOUT, DLSE, N_GRAD_IN };
 
 /* The shape and mask of a node, from its types alone or, at run time, with the mask's data. */
 static mx_attn describe(const mx_attention_attr *a, const mx_type *q, const mx_type *k,
@@ -33,15 +33,15 @@ static mx_attn describe(const mx_attention_attr *a, const mx_type *q, const mx_t
 static mx_attn bound(const mx_call *c)
 {
     mx_attn d = describe(c->attr, &c->in[0].type, &c->in[1].type, &c->in[2].type);
-    d.mask.q_pos = c->in[Q_POS].data;
-    d.mask.k_pos = c->in[K_POS].data;
-    d.mask.q_seg = c->in[Q_SEG].data;
-    d.mask.k_seg = c->in[K_SEG].data;
-    d.mask.q_span = c->in[Q_SPAN].data;
-    d.mask.k_span = c->in[K_SPAN].data;
-    d.mask.selected = c->in[SELECTED].data;
-    d.mask.n_selected = c->in[SELECTED].data ? c->in[SELECTED].type.dim[2] : 0;
-    d.sinks = c->in[SINKS].data;
+    d.mask.q_pos = c->in[MX_ATTN_Q_POS].data;
+    d.mask.k_pos = c->in[MX_ATTN_K_POS].data;
+    d.mask.q_seg = c->in[MX_ATTN_Q_SEG].data;
+    d.mask.k_seg = c->in[MX_ATTN_K_SEG].data;
+    d.mask.q_span = c->in[MX_ATTN_Q_SPAN].data;
+    d.mask.k_span = c->in[MX_ATTN_K_SPAN].data;
+    d.mask.selected = c->in[MX_ATTN_SELECTED].data;
+    d.mask.n_selected = c->in[MX_ATTN_SELECTED].data ? c->in[MX_ATTN_SELECTED].type.dim[2] : 0;
+    d.sinks = c->in[MX_ATTN_SINKS].data;
     /* The graph may be built with a bfloat16 cache beside float32 queries; by now it must agree. */
     MX_ASSERT(c->in[0].type.dtype == c->in[1].type.dtype &&
               c->in[0].type.dtype == c->in[2].type.dtype, "q is %s, k %s, v %s",
@@ -62,7 +62,8 @@ static void backward(const mx_call *c)
     mx_attn d = bound(c);
     mx_attn_backward_args p = {.q = c->in[0].data, .k = c->in[1].data, .v = c->in[2].data,
                                .out = c->in[OUT].data, .lse = c->in[LSE].data,
-                               .dout = c->in[DOUT].data, .dq = c->out[0].data,
+                               .dout = c->in[DOUT].data, .dlse = c->in[DLSE].data,
+                               .dq = c->out[0].data,
                                .dk = c->out[1].data, .dv = c->out[2].data,
                                .dsinks = d.sinks ? c->out[3].data : NULL};
     mx_attn_backward(&d, &p, c->work);
@@ -74,13 +75,13 @@ static mx_attn planned(const mx_node *n, int n_threads)
     static const int32_t there[1] = {0};
     mx_attn d = describe(n->attr, &n->in[0]->type, &n->in[1]->type, &n->in[2]->type);
     d.threads = n_threads;
-    d.mask.q_pos = n->in[Q_POS] ? there : NULL;
-    d.mask.k_pos = n->in[K_POS] ? there : NULL;
-    d.mask.q_seg = d.mask.k_seg = n->in[Q_SEG] ? there : NULL;
-    d.mask.q_span = d.mask.k_span = n->in[Q_SPAN] ? there : NULL;
-    d.mask.selected = n->in[SELECTED] ? there : NULL;
-    d.mask.n_selected = n->in[SELECTED] ? n->in[SELECTED]->type.dim[2] : 0;
-    d.sinks = n->in[SINKS] ? there : NULL;
+    d.mask.q_pos = n->in[MX_ATTN_Q_POS] ? there : NULL;
+    d.mask.k_pos = n->in[MX_ATTN_K_POS] ? there : NULL;
+    d.mask.q_seg = d.mask.k_seg = n->in[MX_ATTN_Q_SEG] ? there : NULL;
+    d.mask.q_span = d.mask.k_span = n->in[MX_ATTN_Q_SPAN] ? there : NULL;
+    d.mask.selected = n->in[MX_ATTN_SELECTED] ? there : NULL;
+    d.mask.n_selected = n->in[MX_ATTN_SELECTED] ? n->in[MX_ATTN_SELECTED]->type.dim[2] : 0;
+    d.sinks = n->in[MX_ATTN_SINKS] ? there : NULL;
     return d;
 }
 
@@ -112,15 +113,16 @@ static size_t gpu_work(const mx_node *n, size_t most, bool back)
     int64_t B = q->dim[0], S = q->dim[1], T = k->dim[1], H = q->dim[2], D = q->dim[3];
     int64_t E = n->in[2]->type.dim[3];
     size_t rows = back ? mx_gpu_room(B * H * S, sizeof(float)) : 0, work = rows;
-    size_t tables = n->in[Q_SEG] ? mx_gpu_segments_bytes(B, S, T) : 0;
-    work += tables + (n->in[SELECTED] ? mx_gpu_room((int64_t)mx_gpu_list_bytes(B, S, T), 1) : 0);
+    size_t tables = n->in[MX_ATTN_Q_SEG] ? mx_gpu_segments_bytes(B, S, T) : 0;
+    bool lists = n->in[MX_ATTN_SELECTED] != NULL;
+    work += tables + (lists ? mx_gpu_room((int64_t)mx_gpu_list_bytes(B, S, T), 1) : 0);
     if (q->dtype != MX_BF16)
         return work;
     if (!back && S == 1)
         work = larger(work, mx_gpu_decode_bytes(B, H, mx_gpu_decode_splits(B, k->dim[2], T), E));
     if (back && D == E && (D == 64 || D == 128))
         work = larger(work, mx_gpu_flash_grad_bytes(B * H, S, D) + mx_gpu_segments_bytes(B, S, T));
-    for (int i = Q_POS; i < N_IN; i++)
+    for (int i = MX_ATTN_Q_POS; i < MX_ATTN_N_IN; i++)
         if (n->in[i])
             return work;
     size_t sums = back ? rows + mx_gpu_room(B * H * S * D, sizeof(float)) : 0;
@@ -166,14 +168,14 @@ static double pairs(const mx_node *n)
 {
     const mx_attention_attr *a = n->attr;
     double sq = (double)n->in[0]->type.dim[1], sk = (double)n->in[1]->type.dim[1], p = sq * sk;
-    bool by_index = !n->in[K_POS];
+    bool by_index = !n->in[MX_ATTN_K_POS];
     if (a->causal && by_index && sq == sk)
         p = sq * (sq + 1) / 2;
     double span = (double)(a->window ? a->window : a->chunk);
     if (by_index && span > 0 && span < sk)
         p = p < sq * span ? p : sq * span;
-    if (n->in[SELECTED])
-        p = fmin(p, sq * (double)n->in[SELECTED]->type.dim[2]);
+    if (n->in[MX_ATTN_SELECTED])
+        p = fmin(p, sq * (double)n->in[MX_ATTN_SELECTED]->type.dim[2]);
     return p * (double)(n->in[0]->type.dim[0] * n->in[0]->type.dim[2]);
 }
 
@@ -197,31 +199,33 @@ static void grad_infer(mx_graph *g, mx_node *n)
     n->type = n->in[0]->type;
     n->more[0] = n->in[1]->type;
     n->more[1] = n->in[2]->type;
-    n->more[2] = n->in[SINKS] ? n->in[SINKS]->type : mx_type_of(MX_F32, MX_SCALAR);
+    n->more[2] = n->in[MX_ATTN_SINKS] ? n->in[MX_ATTN_SINKS]->type : mx_type_of(MX_F32, MX_SCALAR);
 }
 
 mx_node *mx_attention(mx_graph *g, mx_node *q, mx_node *k, mx_node *v, mx_attention_attr a,
                       mx_attention_extra e)
 {
-    mx_node *in[N_IN] = {q, k, v, e.q_pos, e.k_pos, e.q_seg, e.k_seg,
+    mx_node *in[MX_ATTN_N_IN] = {q, k, v, e.q_pos, e.k_pos, e.q_seg, e.k_seg,
                          e.q_span, e.k_span, e.sinks, e.selected};
-    return mx_apply(g, &mx_op_attention, &a, N_IN, in);
+    return mx_apply(g, &mx_op_attention, &a, MX_ATTN_N_IN, in);
 }
 
 static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    if (!dout[0])
-        return; /* lse is for the backward pass only and has no gradient of its own */
-    mx_node *in[N_GRAD_IN];
-    memcpy(in, n->in, sizeof(mx_node *) * N_IN);
+    if (!dout[0] && !dout[1])
+        return;
+    mx_node *in[N_GRAD_IN] = {0};
+    memcpy(in, n->in, sizeof(mx_node *) * MX_ATTN_N_IN);
     in[OUT] = n;
     in[LSE] = mx_output(g, n, 1);
-    in[DOUT] = mx_cast(g, dout[0], n->type.dtype);
+    in[DOUT] = dout[0] ? mx_cast(g, dout[0], n->type.dtype)
+                       : mx_constant(g, mx_shape_of(&n->type), n->type.dtype, 0);
+    in[DLSE] = dout[1] ? mx_cast(g, dout[1], n->more[0].dtype) : NULL;
     mx_node *d = mx_apply(g, &mx_op_attention_grad, n->attr, N_GRAD_IN, in);
     for (int i = 0; i < 3; i++)
         din[i] = mx_output(g, d, i);
-    if (n->in[SINKS])
-        din[SINKS] = mx_output(g, d, 3);
+    if (n->in[MX_ATTN_SINKS])
+        din[MX_ATTN_SINKS] = mx_output(g, d, 3);
 }
 
 static const mx_attr_field fields[] = {
@@ -233,12 +237,13 @@ static const mx_attr_field fields[] = {
     {0},
 };
 
-enum { QKV = 7 }; /* bits of the first three inputs */
+enum { N_IN = MX_ATTN_N_IN, QKV = 7 }; /* QKV: bits of the first three inputs */
 #define MASK_DTYPES                                                                                \
     {                                                                                              \
-        [Q_POS] = MX_INDICES, [K_POS] = MX_INDICES, [Q_SEG] = MX_INDICES, [K_SEG] = MX_INDICES,    \
-        [Q_SPAN] = MX_INDICES, [K_SPAN] = MX_INDICES, [SELECTED] = MX_INDICES,                     \
-        [SINKS] = 1u << MX_F32 | 1u << MX_F64 /* never 16 bits wide */                             \
+        [MX_ATTN_Q_POS] = MX_INDICES, [MX_ATTN_K_POS] = MX_INDICES, [MX_ATTN_Q_SEG] = MX_INDICES,  \
+        [MX_ATTN_K_SEG] = MX_INDICES, [MX_ATTN_Q_SPAN] = MX_INDICES,                               \
+        [MX_ATTN_K_SPAN] = MX_INDICES, [MX_ATTN_SELECTED] = MX_INDICES,                            \
+        [MX_ATTN_SINKS] = 1u << MX_F32 | 1u << MX_F64 /* never 16 bits wide */                     \
     }
 
 #define NONE {.absent = true}
@@ -257,6 +262,8 @@ const mx_op mx_op_attention = {
     .saved = 1 << 1,
     .n_cast = 3,
     .strided_in = QKV,
+    .place = mx_attention_place,
+    .local = mx_attention_local,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
@@ -270,8 +277,9 @@ const mx_op mx_op_attention = {
         {N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, SEGMENTS,
                 SEGMENTS, SEGMENTS, SEGMENTS, {1, {4}}, NONE},
          &(mx_attention_attr){.causal = true, .window = 3, .softcap = 2, .scale = 0.7}},
+        /* A query that sees nothing has no logarithm: the sinks are always there. */
         {N_IN, {{4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, NONE, NONE,
-                NONE, NONE, NONE, {3, {2, 6, 3}, MX_I32, 0, 6}},
+                NONE, NONE, {1, {2}}, {3, {2, 6, 3}, MX_I32, 0, 6}},
          &(mx_attention_attr){.chunk = 4, .scale = 0.7}},
         {0}},
 };

@@ -1,5 +1,6 @@
 /* broadcast_to.c - x repeated up to a larger shape. Elementwise, so it fuses; used where an op that
  * is not elementwise needs the full tensor. */
+#include "ir/partition.h"
 #include "ops/tile.h"
 
 typedef struct {
@@ -39,9 +40,35 @@ static void broadcast_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node
     din[0] = mx_sum_like(g, dout[0], n, n->in[0]);
 }
 
+/* A dim that is repeated is cut where the node's logical axes want it. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    const mx_type *x = &n->in[0]->type;
+    int lead = n->type.ndim - x->ndim;
+    p->in[0] = p->have[0];
+    p->out[0] = (mx_placement){.partial = p->have[0].partial};
+    for (int d = 0; d < n->type.ndim; d++) {
+        bool same = d >= lead && x->dim[d - lead] == n->type.dim[d];
+        if (same)
+            p->out[0].dim[d] = p->in[0].dim[d - lead];
+        else if (p->has_want)
+            p->out[0].dim[d] = mx_cut_without(&p->want.dim[d], mx_placement_axes(&p->have[0]) |
+                                                                   p->have[0].partial);
+    }
+}
+
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
+{
+    mx_type t = mx_placement_local(p->mesh, &n->type, &p->out[0]);
+    return mx_broadcast_to(g, in[0], mx_shape_of(&t));
+}
+
 const mx_op mx_op_broadcast_to = {
     MX_ELEMENTWISE_FIELDS(broadcast_to),
     .doc = "x repeated up to a larger shape",
+    .linear = true,
+    .place = place,
+    .local = local,
     .attr_size = sizeof(broadcast_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(broadcast_attr, MX_ATTR_DIMS, shape), {0}},
     .infer = check,

@@ -36,6 +36,7 @@ static void cast_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **di
 const mx_op mx_op_cast = {
     MX_ELEMENTWISE_OF(cast, MX_ANY_DTYPE),
     .doc = "the same values in another dtype",
+    .linear = true,
     .attr_size = sizeof(cast_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(cast_attr, MX_ATTR_DTYPE, dtype), {0}},
     .infer = set_dtype,

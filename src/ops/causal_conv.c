@@ -5,6 +5,7 @@
  * last K-1 inputs of every sequence (B, K-1, C), and the positions (recurrent.h); output 1 is the
  * state's own memory. There is no gradient with a state.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/cpu/conv_kernel.h"
 #include "ops/gpu_work.h"
@@ -159,6 +160,23 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
     din[W] = mx_output(g, d, 1);
 }
 
+/* On a mesh every rank has the whole sequence of its channels: those that share the sequence share
+ * the channels instead, where they divide. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    int64_t C = n->type.dim[2];
+    mx_cut batch = p->have[X].dim[0], channels = p->have[X].dim[2];
+    if (n->in[STATE]) { /* it stays where it is */
+        batch = p->have[STATE].dim[0];
+        channels = p->have[STATE].dim[2];
+    } else {
+        channels = mx_cut_shared(p->mesh, &channels, C, mx_cut_axes(&p->have[X].dim[1]));
+    }
+    p->in[X] = p->in[STATE] = p->out[0] = p->out[1] = (mx_placement){{batch, {0}, channels}};
+    p->in[W] = (mx_placement){{channels}};
+    p->in[SEGMENTS] = p->in[POSITIONS] = (mx_placement){{batch}};
+}
+
 #define NONE {.absent = true}
 const mx_op mx_op_causal_conv = {
     .name = "causal_conv",
@@ -170,6 +188,7 @@ const mx_op mx_op_causal_conv = {
     .saved = 1 << 1,
     .alias = {0, 1 + STATE},
     .n_cast = 2,
+    .place = place,
     .infer = infer,
     .grad = vjp,
     .cost = cost,

@@ -2,9 +2,12 @@
  * Floats of several dtypes take the dtype of the largest input, as elementwise ops do, so that one
  * float32 part does not widen a bfloat16 activation. The gradient of each input is its slice of the
  * output's. */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/copy.h"
 #include "ops/load.h"
+
+#include <string.h>
 
 typedef struct {
     int64_t dim;
@@ -111,10 +114,37 @@ static void concat_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
         din[i] = last ? mx_output(g, parts, i) : mx_slice(g, dout[0], d, at, sizes[i]);
 }
 
+/* On a mesh, inputs that are cut alike along the joined dim become blocks of it. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    int d = (int)((const concat_attr *)n->attr)->dim;
+    const mx_cut *first = &p->have[0].dim[d];
+    mx_cut joined = *first;
+    joined.n_blocks = 0;
+    memset(joined.size, 0, sizeof joined.size);
+    mx_place_by_notation(n, p);
+    if (!first->n || first->zigzag[0] || first->sorted_by ||
+        (mx_cut_axes(first) & (mx_placement_axes(&p->in[0]) | p->in[0].partial)))
+        return;
+    for (int i = 0; i < n->n_in; i++) {
+        const mx_cut *c = &p->have[i].dim[d];
+        int more = c->n_blocks ? c->n_blocks : 1;
+        if (!mx_cut_alike(c, first) || joined.n_blocks + more > MX_MAX_BLOCKS)
+            return;
+        for (int b = 0; b < more; b++)
+            joined.block[joined.n_blocks++] = c->n_blocks ? c->block[b] : n->in[i]->type.dim[d];
+    }
+    for (int i = 0; i < n->n_in; i++)
+        p->in[i].dim[d] = p->have[i].dim[d];
+    p->out[0].dim[d] = joined;
+}
+
 const mx_op mx_op_concat = {
     .name = "concat",
     .doc = "tensors joined along one dim",
     .dtypes = MX_ANY_DTYPE,
+    .linear = true,
+    .place = place,
     .attr_size = sizeof(concat_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(concat_attr, MX_ATTR_INT, dim), {0}},
     .notation = notation,

@@ -10,6 +10,7 @@
  *
  * In bfloat16 q, k, v and o are narrow; g, beta and M are float32, since errors in a memory stay.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/cpu/delta_kernel.h"
 #include "ops/gpu_work.h"
@@ -240,6 +241,26 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
         din[i] = mx_output(g, d, i);
 }
 
+/* On a mesh a rank has whole groups of heads with the whole sequence: ranks that share the sequence
+ * share the heads instead, where they divide. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    int64_t k = n->in[K]->type.dim[2], h = n->in[V]->type.dim[2];
+    mx_cut batch = p->have[Q].dim[0], keys = p->have[K].dim[2], values;
+    if (n->in[STATE]) { /* it stays where it is */
+        batch = p->have[STATE].dim[0];
+        values = p->have[STATE].dim[1];
+        keys = mx_cut_resized(&values, h, k);
+    } else {
+        keys = mx_cut_shared(p->mesh, &keys, k, mx_cut_axes(&p->have[V].dim[1]));
+        values = mx_cut_resized(&keys, k, h);
+    }
+    p->in[Q] = p->in[K] = (mx_placement){{batch, {0}, keys}};
+    p->in[V] = p->in[G] = p->in[BETA] = p->out[0] = (mx_placement){{batch, {0}, values}};
+    p->in[STATE] = p->out[1] = (mx_placement){{batch, values}};
+    p->in[SEGMENTS] = p->in[POSITIONS] = (mx_placement){{batch}};
+}
+
 static const mx_attr_field fields[] = {MX_FIELD(delta_attr, MX_ATTR_INT, chunk),
                                        MX_FIELD(delta_attr, MX_ATTR_F64, scale), {0}};
 
@@ -250,7 +271,6 @@ const mx_op mx_op_delta_rule = {
     .doc = "gated delta rule: linear attention with a corrected memory",
     .dtypes = MX_REALS,
     .dtypes_at = {[5] = MX_INDICES, [7] = MX_INDICES},
-    /* Batch splits freely; heads would have to be cut together. */
     .dims = "b!s!k!d,b!s!k!d,b!s!h!e,b!s!h,b!s!h,b!s,b!h!d!e,b!s->b!s!h!e,b!h!d!e",
     .attr_size = sizeof(delta_attr),
     .fields = fields,
@@ -258,6 +278,7 @@ const mx_op mx_op_delta_rule = {
     .saved = 1 << 1,
     .alias = {0, 1 + STATE},
     .n_cast = 3,
+    .place = place,
     .infer = infer,
     .grad = vjp,
     .cost = cost,

@@ -12,5 +12,6 @@ mx_node *mx_detach(mx_graph *g, mx_node *x)
 const mx_op mx_op_detach = {
     MX_ELEMENTWISE_FIELDS(detach),
     .doc = "x without a gradient",
+    .linear = true,
     .cases = (const mx_case[]){{1, {{2, {3, 8}, .no_grad = true}}}, {0}},
 };

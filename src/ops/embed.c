@@ -5,8 +5,10 @@
  * such ids with the record's name, long before they come here), and negative ids mark padding. The
  * gradient is embed_grad.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/copy.h"
+#include "ops/grouped.h"
 
 #include <string.h>
 
@@ -38,12 +40,61 @@ static void embed_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
     din[0] = mx_embed_grad(g, n->in[1], dout[0], n->in[0]->type.dim[0]);
 }
 
+/* A row for each expert, and the experts of sorted rows: these go to their experts' ranks, as they
+ * do for the experts' products. */
+static bool place_experts(const mx_node *n, mx_partition_call *p)
+{
+    mx_cut experts = p->have[0].dim[0];
+    if (n->in[1]->type.ndim != 1 || !p->have[1].dim[0].sorted_by)
+        return false;
+    mx_cut rows = mx_grouped_rows(p, &p->have[1].dim[0], &experts);
+    mx_cut width = mx_cut_without(&p->have[0].dim[1], mx_cut_axes(&rows));
+    if (!rows.exchanged)
+        return false;
+    p->in[0] = (mx_placement){{experts, width}};
+    p->in[1] = (mx_placement){{rows}};
+    p->out[0] = (mx_placement){{rows, width}};
+    return true;
+}
+
+/* On a mesh the ids stay where they are. A table of weights may be cut by rows: ids of others' rows
+ * give zeros, so the result is a partial sum. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    int ids = n->in[1]->type.ndim;
+    if (place_experts(n, p))
+        return;
+    p->in[1] = p->have[1];
+    p->in[0] = p->out[0] = (mx_placement){0};
+    mx_axis_set used = mx_placement_axes(&p->in[1]);
+    memcpy(p->out[0].dim, p->in[1].dim, sizeof(mx_cut) * (size_t)ids);
+    if (p->weight[0]) {
+        p->in[0].dim[0] = mx_cut_without(&p->have[0].dim[0], used);
+        p->out[0].partial = mx_cut_axes(&p->in[0].dim[0]);
+    }
+    mx_cut width = mx_cut_without(&p->have[0].dim[1], used | p->out[0].partial);
+    if (p->has_want && !mx_cut_equal(&width, &p->want.dim[ids]))
+        width = (mx_cut){0};
+    p->in[0].dim[1] = p->out[0].dim[ids] = width;
+}
+
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
+{
+    const mx_cut *rows = &p->in[0].dim[0];
+    if (!rows->n)
+        return mx_embed(g, in[0], in[1]);
+    int64_t first = mx_cut_from(p->mesh, p->rank, rows, n->in[0]->type.dim[0]);
+    return mx_embed(g, in[0], mx_affine(g, in[1], 1, -(double)first));
+}
+
 const mx_op mx_op_embed = {
     .name = "embed",
     .doc = "rows of a table by number",
     .dtypes = MX_ANY_DTYPE,
     .dtypes_at = {[1] = MX_INDICES},
     .dims = "!vd,*->*d",
+    .place = place,
+    .local = local,
     .grad = embed_vjp,
     .cost = mx_cost_move,
     .cpu = embed_cpu,

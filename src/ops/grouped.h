@@ -2,7 +2,7 @@
 #ifndef MX_OPS_GROUPED_H
 #define MX_OPS_GROUPED_H
 
-#include "ir/graph.h"
+#include "ir/partition.h"
 #include "ops/num.h"
 
 /* The given starts as a partition of the rows: none below its predecessor, none beyond the rows. */
@@ -24,5 +24,10 @@ static inline void mx_grouped_check(mx_graph *g, const mx_node *n, int64_t exper
         mx_graph_fail_inputs(g, n, "the starts of %lld experts are %lld numbers",
                              (long long)experts, (long long)experts + 1);
 }
+
+/* On a mesh: how rows that were sorted by expert lie for experts that are cut so. Each rank then
+ * has the rows of its own experts from everywhere; where that cannot be, the experts become whole.
+ */
+mx_cut mx_grouped_rows(const mx_partition_call *p, const mx_cut *rows, mx_cut *experts);
 
 #endif

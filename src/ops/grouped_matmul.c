@@ -8,6 +8,7 @@
  *
  * Backward: dx is the same op with the other layout, dw is grouped_outer.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/cpu/grouped_kernel.h"
 #include "ops/grouped.h"
@@ -18,6 +19,7 @@ typedef struct {
     bool in_out;  /* w is (e, d, f) */
     mx_dtype out; /* of the result, where has_out says so; otherwise x's */
     bool has_out;
+    bool one_path; /* as in ops/matmul.h */
 } grouped_attr;
 
 static const char *notation(const mx_node *n)
@@ -31,6 +33,8 @@ static void infer(mx_graph *g, mx_node *n)
     mx_grouped_check(g, n, n->in[1]->type.dim[0], n->in[2]);
     if (at->has_out)
         n->type.dtype = at->out;
+    if (g->one_path)
+        ((grouped_attr *)n->attr)->one_path = true;
 }
 
 /* Rows that no expert has. */
@@ -50,6 +54,7 @@ static void grouped_cpu(const mx_call *c)
     mx_grouped_starts(c->in[2].data, E, rows, start);
     mx_grouped g = {.groups = E, .d_in = x->type.dim[1], .d_out = y->type.dim[1], .offsets = start,
                     .w_in_out = ((const grouped_attr *)c->attr)->in_out,
+                    .one_path = ((const grouped_attr *)c->attr)->one_path,
                     .type = mx_num_of(x->type.dtype),
                     .out_type = mx_num_of(y->type.dtype)};
     clear(y, 0, start[0]);
@@ -91,6 +96,49 @@ static void grouped_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node *
                     : mx_grouped_outer(g, x, dy, start, dtype);
 }
 
+/* --- on a mesh --- */
+
+mx_cut mx_grouped_rows(const mx_partition_call *p, const mx_cut *rows, mx_cut *experts)
+{
+    mx_cut out = *rows;
+    /* The tokens must be cut by what cuts the experts; otherwise every rank has all experts. */
+    if (!rows->sorted_by || (mx_cut_axes(experts) & ~mx_cut_axes(rows)))
+        *experts = (mx_cut){0};
+    if (!experts->n || out.exchanged)
+        return out;
+    int64_t mine = out.size[0] / mx_mesh_size(p->mesh, out.axes[0]);
+    for (int f = 1; f < out.n; f++)
+        mine *= out.size[f] / mx_mesh_size(p->mesh, out.axes[f]);
+    int64_t most = mine * mx_mesh_size(p->mesh, mx_cut_axes(experts));
+    double some = p->exchange_factor * (double)mine;
+    out.exchanged = mx_cut_axes(experts);
+    out.rows = p->exchange_factor > 0 && some < (double)most ? (int64_t)some : most;
+    return out;
+}
+
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    bool in_out = ((const grouped_attr *)n->attr)->in_out;
+    int of_in = in_out ? 1 : 2, of_out = in_out ? 2 : 1;
+    mx_cut experts = p->have[1].dim[0];
+    mx_cut rows = mx_grouped_rows(p, &p->have[0].dim[0], &experts);
+    mx_axis_set used = mx_cut_axes(&rows);
+    mx_cut out = mx_cut_without(&p->have[1].dim[of_out], used);
+    mx_cut in = mx_cut_without(&p->have[1].dim[of_in], used | mx_cut_axes(&out));
+    if (!mx_cut_equal(&in, &p->have[0].dim[1])) /* summed: both alike, or both whole */
+        in = (mx_cut){0};
+    p->in[0] = (mx_placement){{rows, in}};
+    p->in[1].dim[0] = experts;
+    p->in[1].dim[of_in] = in;
+    p->in[1].dim[of_out] = out;
+    p->in[2] = p->have[2]; /* this rank's own starts, whatever they are a sum of */
+    if (rows.exchanged)
+        p->in[2] = (mx_placement){{{.sorted_by = rows.sorted_by, .exchanged = rows.exchanged,
+                                    .rows = n->in[1]->type.dim[0] /
+                                                mx_mesh_size(p->mesh, rows.exchanged) + 1}}};
+    p->out[0] = (mx_placement){{rows, out}, .partial = mx_cut_axes(&in)};
+}
+
 #define START(n) {1, {n}, MX_I32, 0, 8}
 #define ROWS(n, rows) {1, {n}, MX_I32, -rows / 8, rows + 9}
 #define LARGE(n, ...) {n, {__VA_ARGS__}, .no_grad = true}
@@ -103,6 +151,7 @@ const mx_op mx_op_grouped_matmul = {
     .attr_size = sizeof(grouped_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out), {0}},
     .notation = notation,
+    .place = place,
     .infer = infer,
     .grad = grouped_vjp,
     .cost = cost,

@@ -10,9 +10,11 @@
  * each chunk's logits into their gradient on the spot: no projection is computed twice. Otherwise
  * linear_xent_grad projects again.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/cpu/xent_kernel.h"
 #include "ops/gpu_work.h"
+#include "ops/linear_xent.h"
 #include "ops/num.h"
 
 typedef struct {
@@ -162,6 +164,51 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
     mx_node_forward(n, t);
 }
 
+/* --- on a mesh: tokens cut as they are, words as the weight is --- */
+
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    (void)n;
+    mx_cut tokens = p->have[X].dim[0];
+    mx_cut words = mx_cut_without(&p->have[W].dim[0], mx_cut_axes(&tokens));
+    p->in[X] = p->in[LABELS] = (mx_placement){{tokens}};
+    p->in[W] = (mx_placement){{words}};
+    p->out[0] = p->out[1] = (mx_placement){{tokens}};
+}
+
+/* 1 where a label counts. */
+static mx_node *counted(mx_graph *g, mx_node *labels, mx_dtype dtype)
+{
+    return mx_greater(g, mx_cast(g, labels, dtype), mx_constant(g, MX_SCALAR, dtype, -0.5));
+}
+
+/* Each rank's lse and label's logit, put together over the ranks that share the vocabulary. */
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
+{
+    const xent_attr *a = n->attr;
+    mx_axis_set axes = mx_cut_axes(&p->in[W].dim[0]);
+    if (!axes)
+        return mx_apply(g, n->op, a, 3, in);
+    int64_t words = n->in[W]->type.dim[0];
+    int64_t first = mx_cut_from(p->mesh, p->rank, &p->in[W].dim[0], words);
+    mx_node *lse = mx_linear_xent_slice(g, in[X], in[W], in[LABELS],
+                                        (mx_xent_slice){a->scale, a->softcap, first, words});
+    mx_collective_attr c = {.axes = axes, .size = mx_mesh_size(p->mesh, axes),
+                            .index = mx_mesh_index(p->mesh, p->rank, axes)};
+    mx_node *picked = mx_all_reduce(g, mx_output(g, lse, 1), c);
+    c.to = MX_REDUCE_MAX;
+    mx_node *top = mx_all_reduce(g, mx_detach(g, lse), c);
+    c.to = MX_REDUCE_SUM;
+    mx_node *sum = mx_all_reduce(g, mx_exp(g, mx_sub(g, lse, top)), c);
+    mx_node *counts = counted(g, in[LABELS], lse->type.dtype);
+    mx_node *all = mx_mul(g, mx_add(g, top, mx_log(g, sum)), counts);
+    mx_node *loss = mx_mul(g, mx_sub(g, all, picked), counts);
+    if (a->z_loss != 0)
+        loss = mx_add(g, loss, mx_affine(g, mx_mul(g, all, all), a->z_loss, 0));
+    p->made[1] = all;
+    return loss;
+}
+
 static const mx_attr_field fields[] = {
     MX_FIELD(xent_attr, MX_ATTR_F64, scale),
     MX_FIELD(xent_attr, MX_ATTR_F64, softcap),
@@ -180,6 +227,8 @@ const mx_op mx_op_linear_xent = {
     .fields = fields,
     .n_out = 2,
     .saved = 1 << 1,
+    .place = place,
+    .local = local,
     .infer = infer,
     .grad = vjp,
     .cost = cost,

@@ -4,6 +4,7 @@
  * order and place are inverse to each other, so the gradient gathers too (unpermute_rows) and
  * nothing has to be added under a lock. k follows from the sizes.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/copy.h"
 
@@ -50,6 +51,18 @@ static void permute_rows_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_n
     din[0] = mx_unpermute_sum(g, in, rows);
 }
 
+/* Tokens lie as those that were sorted. Their rows are gathered before they are copied. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    mx_cut entries = p->have[1].dim[0], tokens = entries;
+    if (tokens.n)
+        tokens.size[tokens.n - 1] /= n->in[1]->type.dim[0] / n->in[0]->type.dim[0];
+    tokens.sorted_by = 0;
+    p->in[0] = (mx_placement){{tokens}};
+    p->in[1] = p->in[2] = (mx_placement){{entries}};
+    p->out[0] = (mx_placement){{entries}};
+}
+
 const mx_op mx_op_permute_rows = {
     .name = "permute_rows",
     .doc = "rows once per choice, grouped by expert",
@@ -57,6 +70,7 @@ const mx_op mx_op_permute_rows = {
     .dtypes_at = {[1] = MX_INDICES, [2] = MX_INDICES},
     .dims = "!nd,!m,!m->!md",
     .no_cast = true,
+    .place = place,
     .infer = check,
     .grad = permute_rows_vjp,
     .cost = mx_cost_move,

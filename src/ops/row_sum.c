@@ -40,6 +40,7 @@ const mx_op mx_op_row_sum = {
     .name = "row_sum",
     .doc = "sum of the last dim",
     .dtypes = MX_NUMBERS,
+    .linear = true,
     .kind = MX_ROW_REDUCE,
     .tile_f32 = row_sum_f32,
     .tile_f64 = row_sum_f64,

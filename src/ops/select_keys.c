@@ -12,6 +12,7 @@
  * with the median of the second, middle and last entry as its pivot leaves in front.
  */
 #include "ops.h"
+#include "ops/attention.h"
 #include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/num.h"
@@ -20,6 +21,7 @@
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { Q, W, K, Q_POS, K_POS, Q_SEG, K_SEG, N_IN };
 enum { TILE = 256 };
@@ -253,6 +255,30 @@ mx_node *mx_select_keys(mx_graph *g, mx_node *q, mx_node *w, mx_node *k, int64_t
                     pos_seg[3]);
 }
 
+/* On a mesh queries stay where they are; each sees every head, and every key in its place. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    mx_cut batch = p->have[Q].dim[0], length = p->have[Q].dim[1];
+    (void)n;
+    p->in[Q] = p->in[W] = p->in[Q_POS] = p->in[Q_SEG] = (mx_placement){{batch, length}};
+    p->in[K] = p->in[K_POS] = p->in[K_SEG] = (mx_placement){{batch}};
+    p->out[0] = p->in[Q];
+}
+
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
+{
+    mx_node *now[N_IN];
+    const mx_cut *length = &p->out[0].dim[1];
+    memcpy(now, in, sizeof now);
+    if (length->n && !in[Q_POS]) {
+        mx_shape q = MX_SHAPE(in[Q]->type.dim[0], in[Q]->type.dim[1]);
+        mx_shape k = MX_SHAPE(in[K]->type.dim[0], in[K]->type.dim[1]);
+        now[Q_POS] = mx_attention_places(g, p, p->rank, length, q);
+        now[K_POS] = mx_attention_places(g, p, p->rank, &(mx_cut){0}, k);
+    }
+    return mx_apply(g, n->op, n->attr, N_IN, now);
+}
+
 #define NONE {.absent = true}
 const mx_op mx_op_select_keys = {
     .name = "select_keys",
@@ -263,6 +289,8 @@ const mx_op mx_op_select_keys = {
     .attr_size = sizeof(select_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(select_attr, MX_ATTR_INT, n),
                                       MX_FIELD(select_attr, MX_ATTR_F64, scale), {0}},
+    .place = place,
+    .local = local,
     .infer = infer,
     .cost = cost,
     .cpu = select_cpu,

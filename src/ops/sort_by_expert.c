@@ -7,6 +7,7 @@
  * start[E], where grouped matmuls give zeros. A counting sort by one thread: N k steps against
  * N k d of moving the rows. No gradient: choices are not differentiable.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/gpu_work.h"
 
@@ -67,6 +68,19 @@ mx_node *mx_sort_by_expert(mx_graph *g, mx_node *expert, int64_t experts)
     return MX_APPLY(g, &mx_op_sort_by_expert, &(sort_attr){experts}, expert);
 }
 
+/* On a mesh every rank sorts its own tokens. The starts are sums of counts, so those of all tokens
+ * are the sum over ranks. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    mx_cut tokens = p->have[0].dim[0], entries = tokens;
+    if (entries.n)
+        entries.size[entries.n - 1] *= n->in[0]->type.dim[1];
+    entries.sorted_by = n->id + 1;
+    p->in[0] = (mx_placement){{tokens}};
+    p->out[0] = p->out[2] = (mx_placement){{entries}};
+    p->out[1] = (mx_placement){.partial = mx_cut_axes(&tokens)};
+}
+
 const mx_op mx_op_sort_by_expert = {
     .name = "sort_by_expert",
     .doc = "token choices grouped by expert",
@@ -75,6 +89,7 @@ const mx_op mx_op_sort_by_expert = {
     .n_out = 3,
     .attr_size = sizeof(sort_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(sort_attr, MX_ATTR_INT, experts), {0}},
+    .place = place,
     .infer = infer,
     .cpu = sort_cpu,
     .work_bytes = work_bytes,

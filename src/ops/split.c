@@ -4,8 +4,11 @@
  * Used where one matmul makes several things (q, k, v; gate and up). The gradient puts the parts
  * together again; a part that nothing depends on counts as zeros.
  */
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/copy.h"
+
+#include <string.h>
 
 typedef struct {
     int64_t n;
@@ -61,12 +64,57 @@ static void split_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
     din[0] = mx_concat(g, n->n_out, part, -1);
 }
 
+/* --- on a mesh: a dim cut in blocks comes apart between them --- */
+
+/* Cuts of the parts of the last dim; false when a part ends inside a block. */
+static bool parts_of(const mx_node *n, const mx_partition_call *p, const mx_cut *c, mx_cut *part)
+{
+    const split_attr *at = n->attr;
+    int block = 0;
+    for (int k = 0; k < at->n; k++) {
+        int first = block;
+        int64_t sum = 0;
+        while (block < c->n_blocks && sum < at->size[k])
+            sum += c->block[block++];
+        if (sum != at->size[k])
+            return false;
+        part[k] = mx_cut_blocks(p->mesh, c, first, block - first);
+    }
+    return true;
+}
+
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    int last = n->type.ndim - 1;
+    mx_cut part[MX_MAX_OUT] = {0};
+    p->in[0] = p->have[0];
+    if (!parts_of(n, p, &p->have[0].dim[last], part)) {
+        memset(part, 0, sizeof part);
+        p->in[0].dim[last] = (mx_cut){0};
+    }
+    for (int k = 0; k < n->n_out; k++) {
+        p->out[k] = p->in[0];
+        p->out[k].dim[last] = part[k];
+    }
+}
+
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
+{
+    split_attr at = *(const split_attr *)n->attr;
+    for (int k = 0; k < at.n; k++)
+        at.size[k] = mx_cut_local(p->mesh, &p->out[k].dim[n->type.ndim - 1], at.size[k]);
+    return mx_split(g, in[0], n->n_out, at.size);
+}
+
 const mx_op mx_op_split = {
     .name = "split",
     .doc = "the last dim cut into parts",
     .dtypes = MX_ANY_DTYPE,
     .dims = "*!a->*!b,*!c,*!d,*!e,*!f,*!g,*!h,*!i",
     .n_out = -1,
+    .linear = true,
+    .place = place,
+    .local = local,
     .attr_size = sizeof(split_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(split_attr, MX_ATTR_INT, n), {0}},
     .no_cast = true,

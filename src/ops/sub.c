@@ -17,6 +17,7 @@ static void sub_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din
 const mx_op mx_op_sub = {
     MX_ELEMENTWISE_FIELDS(sub),
     .doc = "a - b",
+    .linear = true,
     .grad = sub_vjp,
     .cases = (const mx_case[]){{2, {{2, {3, 8}}, {2, {3, 8}}}},
                                {2, {{3, {2, 3, 8}}, {1, {8}}}},

@@ -2,7 +2,8 @@
  *
  * Blocks of BLOCK elements are summed in double, block by block, and the block sums are added in
  * order: the blocks do not depend on the number of threads, so neither does the result. The result
- * is float32 (float64 for float64). It has no gradient: nothing is trained through a norm.
+ * is float32 (float64 for float64, and where it is one part of a larger sum: `wide`). It has no
+ * gradient: nothing is trained through a norm.
  */
 #include "base/simd.h"
 #include "base/vmath.h"
@@ -12,10 +13,15 @@
 
 enum { BLOCK = 8192, TILE = 1024 };
 
+typedef struct {
+    bool wide;
+} squares_attr;
+
 static void infer(mx_graph *g, mx_node *n)
 {
     (void)g;
-    n->type.dtype = n->type.dtype == MX_F64 ? MX_F64 : MX_F32;
+    bool wide = n->type.dtype == MX_F64 || ((const squares_attr *)n->attr)->wide;
+    n->type.dtype = wide ? MX_F64 : MX_F32;
 }
 
 #define SQUARES(T, name)                                                                           \
@@ -71,7 +77,12 @@ static size_t work_bytes(const mx_node *n, int n_threads)
 
 mx_node *mx_sum_squares(mx_graph *g, mx_node *x)
 {
-    return MX_APPLY(g, &mx_op_sum_squares, NULL, x);
+    return MX_APPLY(g, &mx_op_sum_squares, &(squares_attr){0}, x);
+}
+
+mx_node *mx_sum_squares_wide(mx_graph *g, mx_node *x)
+{
+    return MX_APPLY(g, &mx_op_sum_squares, &(squares_attr){true}, x);
 }
 
 static mx_cost cost(const mx_node *n)
@@ -90,6 +101,8 @@ const mx_op mx_op_sum_squares = {
     .doc = "sum of the squares of all elements",
     .dtypes = MX_REALS,
     .dims = "*->",
+    .attr_size = sizeof(squares_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(squares_attr, MX_ATTR_BOOL, wide), {0}},
     .keep_f32 = true,
     .no_cast = true,
     .infer = infer,
@@ -98,7 +111,7 @@ const mx_op mx_op_sum_squares = {
     .work_bytes = work_bytes,
     .gpu_work_bytes = gpu_work_bytes,
     .gpu_work_adds = true,
-    .cases = (const mx_case[]){{1, {{3, {2, 3, 7}, .no_grad = true}}},
-                               {1, {{2, {130, 70}, .no_grad = true}}},
-                               {1, {{0, {0}, .no_grad = true}}}, {0}},
+    .cases = (const mx_case[]){{1, {{3, {2, 3, 7}, .no_grad = true}}, &(squares_attr){0}},
+                               {1, {{2, {130, 70}, .no_grad = true}}, &(squares_attr){0}},
+                               {1, {{0, {0}, .no_grad = true}}, &(squares_attr){0}}, {0}},
 };

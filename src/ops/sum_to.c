@@ -7,6 +7,7 @@
  * Threads split the output or the fixed blocks, so the result does not depend on their number.
  */
 #include "base/simd.h"
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/gpu_work.h"
 #include "ops/load.h"
@@ -308,6 +309,27 @@ static void sum_to_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
     din[0] = mx_broadcast_to(g, dout[0], mx_shape_of(&n->in[0]->type));
 }
 
+/* Dims that are summed may be cut: the result is a partial sum. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    const mx_type *x = &n->in[0]->type, *y = &n->type;
+    p->in[0] = p->have[0];
+    p->out[0] = (mx_placement){.partial = p->have[0].partial};
+    for (int d = 0; d < x->ndim; d++) {
+        int to = d - (x->ndim - y->ndim);
+        if (to >= 0 && y->dim[to] == x->dim[d])
+            p->out[0].dim[to] = p->in[0].dim[d];
+        else
+            p->out[0].partial |= mx_cut_axes(&p->in[0].dim[d]);
+    }
+}
+
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
+{
+    mx_type t = mx_placement_local(p->mesh, &n->type, &p->out[0]);
+    return mx_sum_to(g, in[0], mx_shape_of(&t));
+}
+
 /* Of sums of whole rows; others need none. */
 static size_t sum_to_gpu_work(const mx_node *n, size_t most)
 {
@@ -319,6 +341,9 @@ const mx_op mx_op_sum_to = {
     .name = "sum_to",
     .doc = "x summed to a shape that broadcasts to x's",
     .dtypes = MX_REALS,
+    .place = place,
+    .local = local,
+    .linear = true,
     .attr_size = sizeof(sum_to_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(sum_to_attr, MX_ATTR_DIMS, shape), {0}},
     .keep_f32 = true,

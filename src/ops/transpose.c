@@ -255,6 +255,7 @@ const mx_op mx_op_transpose = {
     .name = "transpose",
     .doc = "dims in another order",
     .dtypes = MX_ANY_DTYPE,
+    .linear = true,
     .attr_size = sizeof(transpose_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(transpose_attr, MX_ATTR_TEXT, dims), {0}},
     .notation = notation,

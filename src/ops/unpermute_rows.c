@@ -7,6 +7,7 @@
  * gated MLP's rows have two gradients, the gate's and the other: their sum is never written.
  */
 #include "base/simd.h"
+#include "ir/partition.h"
 #include "ops.h"
 #include "ops/copy.h"
 #include "ops/load.h"
@@ -109,6 +110,25 @@ static void unpermute_rows_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx
         din[3] = din[0];
 }
 
+/* Back to where the tokens are that were sorted. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    mx_cut entries = p->have[1].dim[0], tokens = entries;
+    if (tokens.n)
+        tokens.size[tokens.n - 1] /= n->in[1]->type.dim[0] / n->type.dim[0];
+    tokens.sorted_by = 0;
+    mx_cut width = mx_cut_without(&p->have[0].dim[1], mx_cut_axes(&entries));
+    mx_axis_set sum = p->have[0].partial & ~mx_cut_axes(&entries);
+    p->in[0] = p->in[3] = (mx_placement){{entries, width}, .partial = n->in[3] ? 0 : sum};
+    p->in[1] = p->in[2] = (mx_placement){{entries}};
+    p->out[0] = (mx_placement){{tokens, width}, .partial = n->in[3] ? 0 : sum};
+}
+
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
+{
+    return mx_unpermute_sum(g, in, mx_placement_local(p->mesh, &n->type, &p->out[0]).dim[0]);
+}
+
 const mx_op mx_op_unpermute_rows = {
     .name = "unpermute_rows",
     .doc = "the rows of each token's choices added up",
@@ -118,6 +138,8 @@ const mx_op mx_op_unpermute_rows = {
     .attr_size = sizeof(unpermute_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(unpermute_attr, MX_ATTR_INT, rows), {0}},
     .no_cast = true,
+    .place = place,
+    .local = local,
     .infer = infer,
     .grad = unpermute_rows_vjp,
     .cost = mx_cost_move,

@@ -10,6 +10,7 @@
 #include "store/weights.h"
 
 #include "compile/quantize.h"
+#include "ir/placement.h"
 #include "ops/load.h"
 #include "store/staged_load.h"
 #include "store/quant.h"
@@ -147,7 +148,8 @@ static mx_status match_parts(matching *mt, const mx_model *family, const mx_var 
                              list *bad)
 {
     char have[256];
-    int n = family->other_parts ? family->other_parts(v->name, &v->type, o->part) : 0;
+    const mx_type *want = mx_var_whole(v);
+    int n = family->other_parts ? family->other_parts(v->name, want, o->part) : 0;
     for (int i = 0; i < n; i++) {
         MX_TRY(mx_quant_resolve(&mt->q, o->part[i].name, &mt->arena, &o->tensor[i]));
         if (!o->tensor[i].name)
@@ -155,7 +157,7 @@ static mx_status match_parts(matching *mt, const mx_model *family, const mx_var 
     }
     for (int i = 0; i < n; i++) {
         mark_used(mt, &o->tensor[i]);
-        if (!part_fits(&o->tensor[i], &o->part[i], &v->type))
+        if (!part_fits(&o->tensor[i], &o->part[i], want))
             add(bad, "shape: %s is %s, which does not make %s", o->tensor[i].name,
                 mx_quant_describe(&o->tensor[i], have, sizeof have), v->name);
     }
@@ -168,9 +170,9 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
     mx_quant_tensor *t = &o->whole;
     char have[256];
     mx_str want = {0};
-    mx_type_print(&want, &v->type);
+    mx_type_print(&want, mx_var_whole(v));
     mx_status st = find_tensor(&mt->q, m->family, v->name, &mt->arena, t);
-    if (!st && (!t->name || !same_shape(t, &v->type)))
+    if (!st && (!t->name || !same_shape(t, mx_var_whole(v))))
         st = match_parts(mt, m->family, v, o, bad);
     bad->no_memory |= mx_status_code(st) == MX_MEMORY;
     if (st)
@@ -179,7 +181,7 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
         mt->n_new++; /* left to its initial value */
     else if (!t->name && !o->n_parts)
         add(bad, "missing: %s %s", v->name, mx_str_text(&want));
-    else if (t->name && !o->n_parts && !same_shape(t, &v->type))
+    else if (t->name && !o->n_parts && !same_shape(t, mx_var_whole(v)))
         add(bad, "shape: %s is %s, expected %s", t->name,
             mx_quant_describe(t, have, sizeof have), mx_str_text(&want));
     if (t->name)
@@ -252,17 +254,29 @@ static mx_status load_part(const mx_quant_tensor *t, const mx_weight_part *p, co
     return st;
 }
 
+/* This rank's part of a tensor that is whole in host memory. */
+static mx_status write_box(mx_session *s, mx_var *v, const void *whole)
+{
+    mx_box_span p;
+    size_t item = mx_dtype_bytes(v->type.dtype);
+    for (mx_box_walk w = mx_box_begin(v->box, &v->type); mx_box_next(&w, &p);)
+        MX_TRY(mx_var_write_part(s, v, p.local, p.n, (const char *)whole + (size_t)p.whole * item));
+    return MX_OK;
+}
+
 /* A weight from parts: put together in the weight where the host can write it, else in a buffer. */
 static mx_status load_parts(mx_session *s, mx_var *v, const origin *o, mx_st_scan *scan)
 {
     void *host = mx_var_host(s, v);
-    bool direct = host != NULL;
+    bool direct = host && !v->box;
     if (!direct)
-        MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
+        MX_TRY(mx_alloc(&host, mx_type_bytes(mx_var_whole(v)), v->name));
     mx_status st = MX_OK;
     for (int i = 0; i < o->n_parts && !st; i++)
-        st = load_part(&o->tensor[i], &o->part[i], &v->type, host, scan);
-    if (!st && !direct)
+        st = load_part(&o->tensor[i], &o->part[i], mx_var_whole(v), host, scan);
+    if (!st && v->box)
+        st = write_box(s, v, host);
+    else if (!st && !direct)
         st = mx_var_write(s, v, host);
     v->written |= !st;
     if (!direct)

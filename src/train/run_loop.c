@@ -115,6 +115,17 @@ static mx_status add_evaluated(mx_run *r, bool lm, bool further, double v[4])
     return MX_OK;
 }
 
+/* On a mesh the programs have added up everything but the tokens. */
+static mx_status sum_evaluated(mx_run *r, double v[4])
+{
+    int64_t tokens = (int64_t)v[1];
+    if (!r->seat)
+        return mx_comm_sum_f64(r->comm, v, 4);
+    MX_TRY(mx_run_sum_rows(r, &tokens, 1));
+    v[1] = (double)tokens;
+    return MX_OK;
+}
+
 static mx_status evaluate(mx_run *r)
 {
     int64_t limit = r->rules.eval_steps, n = 0;
@@ -126,7 +137,7 @@ static mx_status evaluate(mx_run *r)
     mx_progress_doing(&r->progress, "evaluating");
     /* The same batches every time: evaluation starts from the beginning of its data. */
     mx_train_data_close(&r->eval_data);
-    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->comm->size, true));
+    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
     for (; limit < 0 || n < limit; n++) {
         MX_TRY(mx_loader_next(r->eval_data.loader, &b));
         if (!b)
@@ -136,7 +147,7 @@ static mx_status evaluate(mx_run *r)
         MX_TRY(add_evaluated(r, lm, further, v));
         *tokens += (double)b->n_trained;
     }
-    MX_TRY(mx_comm_sum_f64(r->comm, v, 4));
+    MX_TRY(sum_evaluated(r, v));
     r->last_eval = *tokens > 0 ? *sum / *tokens : NAN;
     mx_progress_say(&r->progress, "step %lld: evaluation loss %.4f over %.0f tokens",
                     (long long)r->at.step, r->last_eval, *tokens);
@@ -306,11 +317,10 @@ mx_status mx_run_loop(mx_run *r)
     return finish(r, r->stops && r->at.step < r->steps);
 }
 
-mx_status mx_run_train(const mx_config *c, const char *command_line)
+mx_status mx_run_rank(const mx_config *c, const char *command_line, const mx_seat *seat)
 {
     mx_run r;
-    MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
-    mx_status st = mx_run_open(&r, c, command_line);
+    mx_status st = mx_run_open(&r, c, command_line, seat);
     if (!st && !r.finished)
         st = mx_run_loop(&r);
     if (st && r.coord && mx_status_code(st) != MX_STOPPED)
@@ -318,5 +328,44 @@ mx_status mx_run_train(const mx_config *c, const char *command_line)
     mx_run_profile_end(&r, true);
     mx_run_watch_close(&r, st);
     mx_run_close(&r);
+    return st;
+}
+
+typedef struct {
+    const mx_config *config;
+    const char *command_line;
+} start;
+
+static mx_status virtual_rank(void *ctx, const mx_seat *seat)
+{
+    const start *s = ctx;
+    return mx_run_rank(s->config, s->command_line, seat);
+}
+
+/* This process is one rank of the mesh. */
+static mx_status run_process(const mx_config *c, const char *command_line, const mx_mesh_plan *mesh,
+                             int rank)
+{
+    mx_seat seat = {.mesh = mesh, .how = mesh->how, .rank = rank,
+                        .n_threads = (int)mx_config_int(c, "num_threads")};
+    seat.how.rank = rank;
+    return mx_run_rank(c, command_line, &seat);
+}
+
+mx_status mx_run_train(const mx_config *c, const char *command_line)
+{
+    mx_launch launch;
+    mx_mesh_plan mesh = {0};
+    MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
+    MX_TRY(mx_launch_find(&launch, getenv));
+    mx_status st = mx_mesh_configure(&mesh, c, launch.size);
+    if (!st && mesh.ranks > 1)
+        st = launch.size == 1
+                 ? mx_virtual_ranks(&mesh, (int)mx_config_int(c, "num_threads"), virtual_rank,
+                                    &(start){c, command_line})
+                 : run_process(c, command_line, &mesh, launch.rank);
+    else if (!st)
+        st = mx_run_rank(c, command_line, NULL);
+    mx_mesh_plan_fini(&mesh);
     return st;
 }

@@ -12,8 +12,9 @@
 
 static mx_status open_session(mx_run *r)
 {
-    MX_TRY(mx_session_open(&r->session, mx_config_text(r->c, "device"),
+    MX_TRY(mx_seat_session(&r->session, r->seat, mx_config_text(r->c, "device"),
                            (int)mx_config_int(r->c, "num_threads")));
+    mx_run_set_groups(r);
     if (!mx_config_bool(r->c, "deterministic"))
         mx_session_allow_any_order(r->session);
     if (mx_config_bool(r->c, "gemm_search"))
@@ -21,6 +22,14 @@ static mx_status open_session(mx_run *r)
     r->request.options = mx_step_options_for(r->session, &r->request.options);
     r->request.options.compile.n_threads = mx_session_threads(r->session);
     return MX_OK;
+}
+
+/* Virtual ranks have one memory. */
+static mx_memory_room share_of(const mx_run *r, mx_memory_room room)
+{
+    if (r->seat && r->seat->world)
+        room.bytes /= r->comm->size;
+    return room;
 }
 
 /* What a GPU makes a choice of, the CPU does in one way. */
@@ -33,7 +42,7 @@ static void say_without_choice(mx_run *r, const char *key, bool asked)
 static bool saves_beside_steps(const mx_run *r)
 {
     return mx_config_bool(r->c, "enable_checkpointing") &&
-           mx_config_bool(r->c, "async_checkpointing");
+           mx_config_bool(r->c, "async_checkpointing") && !r->seat;
 }
 
 /* What lies in host memory: everything on the CPU, what was moved there beside a GPU. */
@@ -42,7 +51,7 @@ static mx_status check_host(mx_run *r)
     const mx_plan *p = &r->plan;
     bool on_host = p->traits->host_memory;
     double need = on_host ? p->total : p->on_host + p->offloaded;
-    mx_memory_room room = mx_memory_room_now();
+    mx_memory_room room = share_of(r, mx_memory_room_now());
     char a[32], b[32];
     r->snapshots = saves_beside_steps(r) && need + p->snapshot <= (double)room.bytes;
     if (saves_beside_steps(r) && !r->snapshots)
@@ -64,7 +73,8 @@ static mx_status check_memory(mx_run *r)
 {
     mx_plan_device d = {.traits = r->request.options.compile.device};
     mx_plan_of(&r->plan, &r->programs, &r->request.batch, &d);
-    MX_TRY(mx_plan_check(&r->plan, &r->model, &r->request, mx_session_room(r->session)));
+    MX_TRY(
+        mx_plan_check(&r->plan, &r->model, &r->request, share_of(r, mx_session_room(r->session))));
     return check_host(r);
 }
 

@@ -11,6 +11,9 @@
  * once a step and agreed on: mx_run_look_around. Rank 0 chooses checkpoints, writes the log,
  * metrics and small files, and holds the run's lock.
  *
+ * On a mesh (run_state.h, seat) the programs themselves hold the collectives: gradients, losses and
+ * norms are everybody's when they have run, and nothing is added here.
+ *
  * A rank that ends with an error tells the others, which end with its words (mx_run_train). How
  * ranks meet is in run_join.c.
  */
@@ -60,10 +63,10 @@ mx_status mx_run_ranks_check(mx_run *r)
                        "%d ranks were started and the device is a GPU; several ranks run on the "
                        "CPU so far: device=cpu, or one rank",
                        r->comm->size);
-    for (int i = 0; i < mx_session_count(r->session); i++)
+    for (int i = 0; i < mx_session_count(r->session) && !r->seat; i++)
         r->n_summed += is_summed(mx_session_var(r->session, i));
     r->summed = MX_NEW_N(&r->arena, mx_span, r->n_summed + 1);
-    for (int i = 0, k = 0; i < mx_session_count(r->session); i++) {
+    for (int i = 0, k = 0; i < mx_session_count(r->session) && k < r->n_summed; i++) {
         mx_var *v = mx_session_var(r->session, i);
         if (!is_summed(v))
             continue;
@@ -73,9 +76,17 @@ mx_status mx_run_ranks_check(mx_run *r)
     return MX_OK;
 }
 
+mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n)
+{
+    MX_TRY(mx_comm_sum(r->comm, v, n));
+    for (int i = 0; i < n; i++)
+        v[i] /= r->comm->size / r->data_ranks;
+    return MX_OK;
+}
+
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n)
 {
-    if (r->comm->size == 1)
+    if (r->comm->size == 1 || r->seat)
         return MX_OK;
     r->summed[r->n_summed] = (mx_span){numbers, n};
     MX_TRY(share_least(r));

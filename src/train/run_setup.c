@@ -9,6 +9,7 @@
 #include "train/run_state.h"
 
 #include "base/clock.h"
+#include "ir/placement.h"
 #include "ops/load.h"
 #include "store/weights.h"
 #include "train/data_size.h"
@@ -21,12 +22,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static mx_status open_model(mx_run *r)
+static mx_status open_own_model(mx_run *r)
 {
+    MX_TRY(mx_vocab_from_tokenizer(r->c));
     const char *from = mx_config_text(r->c, "load_parameters_path");
     if (*from)
         MX_TRY(mx_model_place(from, MX_FETCH_MODEL, r->c, &r->arena, &r->weights_dir));
     return mx_model_open(&r->model, r->c, r->weights_dir);
+}
+
+/* Virtual ranks one after the other: building a model watches which keys are asked for, and they
+ * have one configuration (mx_config_watch). */
+static mx_status open_model(mx_run *r)
+{
+    if (!r->seat)
+        return open_own_model(r);
+    for (int k = 0; k < r->comm->size; k++)
+        MX_TRY(mx_comm_agree(r->comm, k == r->comm->rank ? open_own_model(r) : MX_OK));
+    return MX_OK;
 }
 
 static mx_status find_newest(mx_run *r, const char **path)
@@ -113,27 +126,29 @@ static mx_status restore(mx_run *r)
 /* Weights that are not trained do not change: their part of the norm is computed once. */
 static mx_status measure_frozen(mx_run *r)
 {
+    double sum = 0;
     for (int i = 0; i < mx_session_count(r->session); i++) {
         const mx_var *v = mx_session_var(r->session, i);
-        if (v->attr.kind != MX_VAR_WEIGHT || !v->attr.frozen)
+        if (v->attr.kind != MX_VAR_WEIGHT || !v->attr.frozen || (v->box && !v->box->first))
             continue;
         void *host = NULL;
         MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
         mx_status st = mx_var_read(r->session, v, host);
         mx_tensor t = {host, v->type};
         for (int64_t k = 0; !st && k < mx_type_count(&v->type); k++)
-            r->frozen_squares += mx_load_f64(&t, k) * mx_load_f64(&t, k);
+            sum += mx_load_f64(&t, k) * mx_load_f64(&t, k);
         mx_free(host);
         MX_TRY(st);
     }
-    return MX_OK;
+    r->frozen_squares = sum;
+    return r->seat ? mx_comm_sum_f64(r->comm, &r->frozen_squares, 1) : MX_OK;
 }
 
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evaluation)
 {
     mx_train_data_request q = {.config = r->c, .model_dir = r->weights_dir,
                                .vocab = r->model.summary.vocab, .rows = rows,
-                               .rank = r->comm->rank, .n_ranks = r->comm->size,
+                               .rank = r->data_rank, .n_ranks = r->data_ranks,
                                .evaluation = evaluation, .model = &r->model,
                                .look = r->leads && !evaluation,
                                .images_per_row = r->request.options.shape.images_per_row};
@@ -173,7 +188,7 @@ static mx_status open_data(mx_run *r)
     MX_TRY(mx_loader_ready(r->data.loader));
     if (!r->request.eval_batch)
         return MX_OK;
-    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->comm->size, true));
+    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
     return mx_loader_ready(r->eval_data.loader);
 }
 
@@ -189,6 +204,14 @@ static mx_status room_for_images(mx_run *r)
         MX_TRY(mx_alloc((void **)&r->places, 3 * sizeof(int32_t) * tokens, "places of tokens"));
     }
     return MX_OK;
+}
+
+/* Where the length is cut a rank's part of each row is put together here. */
+static mx_status room_for_parts(mx_run *r)
+{
+    int64_t train = r->request.batch.microbatch, eval = r->request.eval_batch;
+    size_t tokens = (size_t)((eval > train ? eval : train) * r->request.options.shape.seq);
+    return r->seat ? mx_alloc((void **)&r->cut, sizeof *r->cut * tokens, "parts of rows") : MX_OK;
 }
 
 static mx_status read_files(mx_run *r)
@@ -217,6 +240,7 @@ static mx_status open_checkpoints(mx_run *r)
         .max_shard_bytes =
             (uint64_t)mx_config_int(r->c, "checkpoint_storage_target_data_file_size_bytes"),
         .synchronous = !r->snapshots,
+        .boxes = r->seat != NULL,
     };
     if (r->comm->size > 1)
         MX_TRY(mx_comm_split_off(r->comm, &r->writers));
@@ -280,9 +304,10 @@ static void start_progress(mx_run *r)
 
 /* Who runs what, and where. The model is opened here, for it settles keys that nothing set
  * (vocab_size), and those are compared with the ones that the folder holds. */
-static mx_status begin(mx_run *r, const mx_config *c)
+static mx_status begin(mx_run *r, const mx_config *c, const mx_seat *seat)
 {
     *r = (mx_run){.c = c,
+                  .seat = seat,
                   .last_eval = NAN,
                   .rolled_to = -1,
                   .own_step = -1,
@@ -296,7 +321,6 @@ static mx_status begin(mx_run *r, const mx_config *c)
     read_rules(r);
     r->schedule = mx_schedule_make(c);
     r->steps = mx_schedule_run_steps(c);
-    MX_TRY(mx_vocab_from_tokenizer(c));
     MX_TRY(open_model(r));
     mx_str text = {0};
     mx_run_config_text(c, &text);
@@ -308,7 +332,10 @@ static mx_status begin(mx_run *r, const mx_config *c)
 /* The data and the programs. */
 static mx_status open_work(mx_run *r)
 {
-    MX_TRY(mx_programs_configure(&r->request, r->c, &r->model, r->comm->size, &r->arena));
+    if (r->seat)
+        MX_TRY(mx_mesh_check(r->seat->mesh, r->c, &r->model));
+    mx_programs_ranks by = {r->comm->size, r->data_ranks, r->seat ? &r->seat->how : NULL};
+    MX_TRY(mx_programs_configure(&r->request, r->c, &r->model, by, &r->arena));
     MX_TRY(mx_ramp_make(&r->ramp, r->c, &r->request.batch));
     mx_progress_phase(&r->progress, "opening the data");
     MX_TRY(open_data(r));
@@ -336,11 +363,12 @@ static mx_status open_state(mx_run *r)
     return MX_OK;
 }
 
-mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
+mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line,
+                      const mx_seat *seat)
 {
-    MX_TRY(begin(r, c));
+    MX_TRY(begin(r, c, seat));
     MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_open(r) : MX_OK));
-    if (!r->leads)
+    if (!r->leads && !r->seat)
         mx_run_log_open(r);
     MX_TRY(mx_run_look_for_end(r));
     if (r->finished)
@@ -348,6 +376,7 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
     MX_TRY(open_work(r));
     MX_TRY(open_state(r));
     MX_TRY(room_for_images(r));
+    MX_TRY(room_for_parts(r));
     MX_TRY(mx_run_flights_open(r));
     MX_TRY(mx_run_stage_open(r));
     MX_TRY(open_checkpoints(r));
@@ -371,6 +400,7 @@ void mx_run_close(mx_run *r)
     mx_run_flights_close(r);
     mx_free(r->pixels);
     mx_free(r->places);
+    mx_free(r->cut);
     mx_carried_close(&r->carried);
     mx_model_files_close(&r->files);
     mx_run_stage_close(r);
@@ -380,6 +410,7 @@ void mx_run_close(mx_run *r)
     mx_run_folder_leave(r); /* while it is locked */
     mx_run_lock_release(&r->lock);
     mx_comm_close(r->writers);
+    mx_comm_groups_free(r->groups);
     mx_comm_close(r->comm);
     mx_coord_close(r->coord);
     mx_free(r->at.loader);

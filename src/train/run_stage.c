@@ -62,7 +62,7 @@ mx_status mx_run_stage_enter(mx_run *r)
     } else {
         mx_step_options o = r->request.options;
         o.kind = r->programs.accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
-        o.shape.batch = r->microbatch;
+        o.shape.batch = mx_programs_rows(&r->request, r->microbatch);
         MX_TRY(mx_step_open(&r->small, r->session, &r->model, &o));
         r->now = r->small.exec;
         r->stage_flops = r->small.program.bytes.flops * (double)r->request.batch.accumulation;

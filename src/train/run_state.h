@@ -4,7 +4,7 @@
 
 #include "base/progress.h"
 #include "data/loader.h"
-#include "dist/comm.h"
+#include "dist/comm_group.h"
 #include "store/run_lock.h"
 #include "exec/batch_plan.h"
 #include "train/goodput.h"
@@ -14,6 +14,7 @@
 #include "train/schedule.h"
 #include "train/state.h"
 #include "train/train_data.h"
+#include "exec/virtual_ranks.h"
 #include "train/watchdog.h"
 
 typedef struct mx_run_profile mx_run_profile;
@@ -44,6 +45,8 @@ typedef struct {
 
 typedef struct {
     const mx_config *c;
+    const mx_seat *seat; /* NULL: one device, or processes that each have the whole model */
+    int data_rank, data_ranks; /* who has which rows of a batch */
     mx_run_rules rules;
     mx_arena arena;
     const char *folder;
@@ -52,6 +55,7 @@ typedef struct {
     mx_launch launch;     /* which rank this is, of how many */
     mx_coord *coord;    /* of the processes of this run */
     mx_comm *comm;      /* the ranks of this run; one, usually */
+    mx_comm_groups *groups; /* of processes on a mesh, by its axes; NULL: none */
     mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
     bool leads;         /* this is rank 0 */
     bool stops, writer_busy; /* some rank was asked to stop, is still writing a checkpoint */
@@ -79,6 +83,7 @@ typedef struct {
     mx_train_data data, eval_data;
     float *pixels;   /* of a microbatch, with images, as the program takes them */
     int32_t *places; /* (3, rows, length), where tokens have them */
+    int32_t *cut;    /* rows of a microbatch, where a rank has a part of each */
     mx_run_state at; /* progress; at.step counts steps that were started */
     mx_flight flight[2];
     const char **extra; /* roots of the program to be logged: "metric:NAME" */
@@ -116,7 +121,8 @@ typedef struct {
 } mx_run;
 
 /* run_setup.c: everything before the first step. */
-mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line) MX_MUST_USE;
+mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line,
+                      const mx_seat *seat) MX_MUST_USE;
 void mx_run_close(mx_run *r);
 /* The data of training or evaluation, in batches of `rows`. */
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows,
@@ -171,10 +177,14 @@ mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
 /* run_join.c: how ranks meet. First which one this is, then all of them. */
 mx_status mx_run_ranks_find(mx_run *r) MX_MUST_USE;
 mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
+/* Tells the session of a process where the groups of its collectives are. */
+void mx_run_set_groups(mx_run *r);
 /* run_ranks.c: what ranks do together. */
 /* Can several ranks run this? Once variables are known. */
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
-/* Adds up gradients, and these numbers, over ranks. */
+/* Adds up what a rank counted in its rows; ranks that have the same rows count once. */
+mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n) MX_MUST_USE;
+/* Adds up gradients, and these numbers, over ranks; on a mesh the programs have done that. */
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n) MX_MUST_USE;
 mx_status mx_run_look_around(mx_run *r) MX_MUST_USE; /* before each step */
 /* run_refuge.c: where the state goes when checkpoints cannot be written. */
@@ -189,6 +199,9 @@ void mx_run_refuge_clear(mx_run *r, int64_t durable_step);
 mx_status mx_run_save_to(mx_run *r, mx_ckpt *c) MX_MUST_USE;
 /* run_loop.c: what to do about a step that changed nothing. */
 mx_status mx_run_after_skip(mx_run *r, const mx_flight *f) MX_MUST_USE;
+/* run_loop.c: the whole run of one rank; NULL: a process, alone or with others. */
+mx_status mx_run_rank(const mx_config *c, const char *command_line,
+                      const mx_seat *seat) MX_MUST_USE;
 /* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
 mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/signals.h"
+#include "ir/placement.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -112,16 +113,33 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
     return mx_exec_write(e, "pixels", r->pixels);
 }
 
+/* Rows of a batch into an input of a program, or what this rank has of each of them. */
+static mx_status feed_rows(mx_run *r, mx_exec *e, const char *name, const int32_t *rows)
+{
+    const mx_node *n = mx_program_find(e->program, name);
+    const mx_box *box = n ? n->box : NULL;
+    if (!box || !box->at.dim[1].n)
+        return mx_exec_write(e, name, rows);
+    int64_t width = box->whole.dim[1], to = 0;
+    for (int64_t i = 0; i < n->type.dim[0]; i++)
+        for (int k = 0; k < box->n_runs[1]; k++) {
+            const mx_cut_run *run = &box->run[1][k];
+            memcpy(r->cut + to, rows + i * width + run->from, sizeof *rows * (size_t)run->n);
+            to += run->n;
+        }
+    return mx_exec_write(e, name, r->cut);
+}
+
 /* Rows [row, row + microbatch) of a batch into a program's inputs. */
 mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, float scale)
 {
     if (r->request.options.shape.images_per_row)
         MX_TRY(feed_images(r, e, b, row));
     int64_t at = row * b->seq_len;
-    MX_TRY(mx_exec_write(e, "tokens", b->tokens + at));
-    MX_TRY(mx_exec_write(e, "labels", b->labels + at));
-    MX_TRY(mx_exec_write(e, "segments", b->segments + at));
-    MX_TRY(mx_exec_write(e, "positions", b->positions + at));
+    MX_TRY(feed_rows(r, e, "tokens", b->tokens + at));
+    MX_TRY(feed_rows(r, e, "labels", b->labels + at));
+    MX_TRY(feed_rows(r, e, "segments", b->segments + at));
+    MX_TRY(feed_rows(r, e, "positions", b->positions + at));
     return mx_exec_write(e, "loss_scale", &scale);
 }
 
@@ -203,7 +221,7 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     f->wait_s = mx_clock_now() - start;
     mx_run_spend(r, MX_GOODPUT_STEP);
     int64_t of_all[3] = {b ? b->n_tokens : 0, b ? b->n_trained : 0, !b};
-    MX_TRY(mx_comm_sum(r->comm, of_all, 3));
+    MX_TRY(mx_run_sum_rows(r, of_all, 3));
     *end = of_all[2] > 0;
     if (*end)
         return MX_OK;
@@ -238,7 +256,8 @@ static void checkpoint_state(mx_run *r, char *out, size_t cap)
 
 static double mean_of(const mx_run *r, const mx_flight *f, int k)
 {
-    return (double)sum_of(r, f, k) / (double)(r->request.batch.accumulation * r->comm->size);
+    int ranks = r->seat ? 1 : r->comm->size;
+    return (double)sum_of(r, f, k) / (double)(r->request.batch.accumulation * ranks);
 }
 
 static void report(mx_run *r, const mx_flight *f)

@@ -10,13 +10,16 @@
 
 static mx_st_source source_of(const mx_session *session, mx_var *v)
 {
+    const mx_type *whole = mx_var_whole(v);
     mx_st_source s = {.name = v->name,
                       .dtype = mx_st_dtype_of(v->type.dtype),
                       .ndim = v->type.ndim,
                       .user = v,
-                      .data = mx_var_host(session, v)};
-    for (int i = 0; i < v->type.ndim; i++)
-        s.dim[i] = v->type.dim[i];
+                      .data = mx_var_host(session, v),
+                      .box = v->box,
+                      .local = &v->type};
+    for (int i = 0; i < whole->ndim; i++)
+        s.dim[i] = whole->dim[i];
     return s;
 }
 
@@ -137,10 +140,10 @@ static mx_status restore_moments(const mx_ckpt_view *v, mx_session *s)
             MX_TRY_OUT(st, mx_var_write(s, var, &skipped)); /* without moments it counts too */
         if (!t)
             continue;
-        if (t->n != mx_type_count(&var->type))
+        if (t->n != mx_type_count(mx_var_whole(var)))
             MX_TRY_OUT(st, mx_fail(MX_INPUT, "the checkpoint's %s has %lld values, the run needs "
                                    "%lld", t->name, (long long)t->n,
-                                   (long long)mx_type_count(&var->type)));
+                                   (long long)mx_type_count(mx_var_whole(var))));
         from[n] = (mx_quant_tensor){.name = t->name, .kind = MX_QUANT_PLAIN, .n = t->n, .data = t};
         loads[n] = (mx_staged_load){var, &from[n], {0}};
         n++;

@@ -42,7 +42,8 @@ static mx_status make(planned *p, const char *const *args, int n)
     *p = (planned){0};
     MX_TRY(mx_config_load(&p->cfg, &r));
     MX_TRY(mx_model_open(&p->model, p->cfg, NULL));
-    MX_TRY(mx_programs_configure(&p->request, p->cfg, &p->model, 1, &p->arena));
+    MX_TRY(mx_programs_configure(&p->request, p->cfg, &p->model,
+                                 (mx_programs_ranks){1, 1, NULL}, &p->arena));
     mx_plan_device d = {.traits = &mx_cpu_traits, .flops_per_second = 1e12,
                         .bytes_per_second = 1e11};
     return mx_plan_make(&p->plan, &p->model, &p->request, &d);
@@ -171,7 +172,7 @@ MX_TEST(step_config_policies_and_refusals)
     planned p;
     const char *named[] = {"remat_policy=save_qkv_proj"};
     MX_CHECK_OK(make(&p, named, 1));
-    MX_CHECK(strcmp(p.request.options.compile.remat.policy, "custom") == 0 &&
+    MX_CHECK(strcmp(p.request.options.compile.remat.policy, "save_qkv_proj") == 0 &&
              strcmp(p.request.options.compile.remat.save, "query_proj,key_proj,value_proj") == 0);
     drop(&p);
     const char *own[] = {"remat_policy=custom", "context=device", "mlpwo=device"};
@@ -186,7 +187,7 @@ MX_TEST(step_config_policies_and_refusals)
     drop(&p);
     const char *moved[] = {"remat_policy=minimal_offloaded"};
     MX_CHECK_OK(make(&p, moved, 1));
-    MX_CHECK(strcmp(p.request.options.compile.remat.policy, "minimal") == 0 &&
+    MX_CHECK(strcmp(p.request.options.compile.remat.policy, "minimal_offloaded") == 0 &&
              mx_glob_any(p.request.options.compile.remat.offload, "mlpwi_1") &&
              !mx_glob_any(p.request.options.compile.remat.offload, "context"));
     drop(&p);

@@ -58,11 +58,15 @@ static mx_status cpu_run(mx_device *d, mx_exec *e, void *state)
         if (e->took)
             e->took[2 * i] = mx_clock_now();
         e->step[i].op->cpu(&e->step[i].call);
+        if (e->failed)
+            break;
         if (e->took)
             e->took[2 * i + 1] = mx_clock_now();
     }
     mx_crash_set_node(NULL); /* the label goes with the program */
-    return MX_OK;
+    mx_status st = e->failed;
+    e->failed = MX_OK;
+    return st;
 }
 
 static void cpu_drop(mx_device *d, void *state)

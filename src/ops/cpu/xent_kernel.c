@@ -46,8 +46,8 @@ static bool all_ignored(const mx_xent *c, int64_t i0, int64_t n)
 {
     bool all = true;
     for (int64_t i = i0; i < i0 + n; i++) {
-        MX_ASSERT(c->labels[i] < c->vocab, "label %d of token %ld, vocabulary %ld", c->labels[i],
-                  (long)i, (long)c->vocab);
+        MX_ASSERT(c->slice || c->labels[i] < c->vocab, "label %d of token %ld, vocabulary %ld",
+                  c->labels[i], (long)i, (long)c->vocab);
         all &= c->labels[i] < 0;
     }
     return all;
@@ -56,6 +56,12 @@ static bool all_ignored(const mx_xent *c, int64_t i0, int64_t n)
 static double scale_of(const mx_xent *c)
 {
     return c->scale == 0 ? 1 : (double)c->scale;
+}
+
+/* The label as a number of the words that are here; another number where it is not. */
+static int32_t label_here(const mx_xent *c, int64_t i)
+{
+    return (int32_t)(c->labels[i] - c->first);
 }
 
 static mx_num sums_type(const mx_xent *c)
@@ -132,10 +138,10 @@ void mx_xent_forward(const mx_xent *c, void *loss, void *lse, void *work)
 #pragma omp parallel for schedule(static) num_threads(threads)
             for (int64_t i = 0; i < rows; i++)
                 if (f64)
-                    row_take_f64(&r64[i], (double *)work + i * TILE, v0, n, c->labels[i0 + i],
-                                 (double)c->softcap);
+                    row_take_f64(&r64[i], (double *)work + i * TILE, v0, n,
+                                 label_here(c, i0 + i), (double)c->softcap);
                 else
-                    row_take_f32(&r32[i], (float *)work + i * TILE, v0, n, c->labels[i0 + i],
+                    row_take_f32(&r32[i], (float *)work + i * TILE, v0, n, label_here(c, i0 + i),
                                  c->softcap);
         }
         for (int64_t i = 0; i < rows; i++) {
@@ -143,7 +149,7 @@ void mx_xent_forward(const mx_xent *c, void *loss, void *lse, void *work)
             double top = f64 ? r64[i].top : (double)r32[i].top, z = (double)c->z_loss;
             double l = top + (f64 ? log(r64[i].sum) : log((double)r32[i].sum));
             double label = f64 ? r64[i].label : (double)r32[i].label;
-            put(c, loss, i0 + i, used ? l - label + z * l * l : 0);
+            put(c, loss, i0 + i, !used ? 0 : c->slice ? label : l - label + z * l * l);
             put(c, lse, i0 + i, used ? l : 0);
         }
     }
@@ -190,9 +196,11 @@ void mx_xent_backward(const mx_xent *c, const mx_xent_grads *g, void *work)
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t i = 0; i < rows; i++)
             if (c->type == MX_NUM_F64)
-                row_grad_f64(c, g, i0 + i, (double *)work + i * stride);
+                (c->slice ? slice_grad_f64 : row_grad_f64)(c, g, i0 + i,
+                                                           (double *)work + i * stride);
             else
-                row_grad_f32(c, g, i0 + i, (float *)work + i * stride);
+                (c->slice ? slice_grad_f32 : row_grad_f32)(c, g, i0 + i,
+                                                           (float *)work + i * stride);
         if (g->dx)
             add_dx(c, g, i0, rows, work, lds);
         if (g->dw)

@@ -29,10 +29,16 @@ typedef struct {
     float softcap; /* 0: none */
     float z_loss;  /* 0: none */
     int threads;   /* 0: all of OpenMP's */
+    /* A slice of a larger vocabulary: w has the words from `first` on. Labels are numbers of all
+     * words, and a row counts whether its label is here or not. In place of the loss stands the
+     * label's logit, 0 where it is not here. */
+    bool slice;
+    int64_t first;
 } mx_xent;
 
 typedef struct {
-    const void *dloss;  /* (N) */
+    const void *dloss;  /* (N); of a slice: the gradient of the label's logit */
+    const void *dlse;   /* (N), of a slice */
     const void *lse_in; /* (N) from a forward, or NULL: computed here */
     void *loss, *lse;   /* (N), or NULL */
     void *dx;           /* (N, d), overwritten; or NULL */

@@ -1,0 +1,13 @@
+/* norms.h - norms over many tensors; see norms.c. */
+#ifndef MX_COMPILE_NORMS_H
+#define MX_COMPILE_NORMS_H
+
+#include "compile/partition.h"
+
+/* The sum of the squares of a tensor, or of this rank's part of it (on != NULL). */
+mx_node *mx_squares(mx_graph *g, mx_node *x, const mx_partition *on);
+/* The root of the sum of such numbers; of[i] is the variable whose box squares[i] is about. */
+mx_node *mx_norm_of(mx_graph *g, mx_node *const *squares, const mx_node *const *of, int n,
+                    const mx_partition *on);
+
+#endif

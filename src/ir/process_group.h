@@ -1,0 +1,51 @@
+/* process_group.h - what collectives need of the ranks they join; src/dist implements it.
+ *
+ * Every call is made by all ranks of the group, in the same order. `bytes` and `n` are those of one
+ * rank's piece. Input and output are different memory. Sums are made in the order of ranks, in
+ * float64 for float64 and in float32 for everything else.
+ */
+#ifndef MX_IR_PROCESS_GROUP_H
+#define MX_IR_PROCESS_GROUP_H
+
+#include "ir/type.h"
+
+typedef struct mx_process_group mx_process_group;
+
+typedef enum { MX_REDUCE_SUM, MX_REDUCE_MAX } mx_reduction;
+
+/* Numbers to be reduced: n elements of one dtype. */
+typedef struct {
+    const void *in;
+    void *out;
+    int64_t n;
+    mx_dtype dtype;
+    mx_reduction how;
+} mx_reduce_args;
+
+/* Pieces of any size: bytes [at[k], at[k] + bytes[k]) go to, or come from, rank k of the group. */
+typedef struct {
+    const void *in;
+    void *out;
+    const int64_t *in_at, *in_bytes, *out_at, *out_bytes;
+} mx_exchange_args;
+
+typedef struct {
+    const char *name;
+    /* out: every rank's piece, in order. */
+    mx_status (*all_gather)(mx_process_group *g, const void *in, void *out, size_t bytes);
+    /* in: n elements for every rank; out: n elements. */
+    mx_status (*reduce_scatter)(mx_process_group *g, const mx_reduce_args *a);
+    mx_status (*all_reduce)(mx_process_group *g, const mx_reduce_args *a);
+    /* in and out: a piece of `bytes` for, and from, every rank. */
+    mx_status (*all_to_all)(mx_process_group *g, const void *in, void *out, size_t bytes);
+    mx_status (*exchange)(mx_process_group *g, const mx_exchange_args *a);
+    /* To the rank `by` places further on; what the rank `by` places before sends arrives. */
+    mx_status (*shift)(mx_process_group *g, const void *in, void *out, size_t bytes, int by);
+} mx_process_group_kind;
+
+struct mx_process_group {
+    const mx_process_group_kind *kind;
+    int rank, size; /* within the group */
+};
+
+#endif

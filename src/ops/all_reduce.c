@@ -1,0 +1,64 @@
+/* all_reduce.c - the sum, or the maximum, over the ranks of a group, for all of them.
+ *
+ * Made of a partial sum that everybody needs whole. The result is the same on all ranks and so is
+ * its gradient, which each rank's term has unchanged. `to` is the mx_reduction; a maximum has no
+ * gradient (it only keeps exponentials in range).
+ */
+#include "ops.h"
+#include "ops/collective.h"
+
+#include <string.h>
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    (void)g;
+    n->type = n->in[0]->type;
+}
+
+static void all_reduce_cpu(const mx_call *c)
+{
+    const mx_collective_attr *a = c->attr;
+    if (!c->group) {
+        memcpy(c->out[0].data, c->in[0].data, mx_type_bytes(&c->in[0].type));
+        return;
+    }
+    mx_reduce_args r = {.in = c->in[0].data, .out = c->out[0].data,
+                        .n = mx_type_count(&c->in[0].type), .dtype = c->in[0].type.dtype,
+                        .how = (mx_reduction)a->to};
+    mx_call_fail(c, c->group->kind->all_reduce(c->group, &r));
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    const mx_collective_attr *a = n->attr;
+    double bytes = (double)mx_type_bytes(&n->type), others = (double)(a->size - 1);
+    return (mx_cost){.flops = others * (double)mx_type_count(&n->type), .bytes = 3 * bytes,
+                     .wire_bytes = 2 * bytes * others / (double)a->size};
+}
+
+mx_node *mx_all_reduce(mx_graph *g, mx_node *x, mx_collective_attr a)
+{
+    return MX_APPLY(g, &mx_op_all_reduce, &a, x);
+}
+
+static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    (void)g;
+    if (((const mx_collective_attr *)n->attr)->to == MX_REDUCE_SUM)
+        din[0] = dout[0];
+}
+
+const mx_op mx_op_all_reduce = {
+    .name = "all_reduce",
+    .doc = "the sum over ranks, for all of them",
+    .dtypes = MX_NUMBERS,
+    .attr_size = sizeof(mx_collective_attr),
+    .fields = mx_collective_fields,
+    .collective = true,
+    .no_cast = true,
+    .infer = infer,
+    .grad = vjp,
+    .cost = cost,
+    .cpu = all_reduce_cpu,
+    .cases = (const mx_case[]){{1, {{2, {3, 4}}}, &(mx_collective_attr){.size = 1}}, {0}},
+};

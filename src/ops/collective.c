@@ -1,0 +1,50 @@
+/* collective.c - what the collectives' kernels share. */
+#include "ops/collective.h"
+
+#include "ops/copy.h"
+
+const mx_attr_field mx_collective_fields[] = {
+    MX_FIELD(mx_collective_attr, MX_ATTR_INT, axes),
+    MX_FIELD(mx_collective_attr, MX_ATTR_INT, size),
+    MX_FIELD(mx_collective_attr, MX_ATTR_INT, index),
+    MX_FIELD(mx_collective_attr, MX_ATTR_INT, dim),
+    MX_FIELD(mx_collective_attr, MX_ATTR_INT, to),
+    MX_FIELD(mx_collective_attr, MX_ATTR_BOOL, varying),
+    {0},
+};
+
+bool mx_pieces_are_packed(const mx_type *t, int d)
+{
+    return mx_dims_before(t, d) == 1;
+}
+
+static size_t run_bytes(const mx_type *piece, int d)
+{
+    return (size_t)piece->dim[d] * mx_dims_after_bytes(piece, d);
+}
+
+void mx_pieces_pack(void *pieces, const void *whole, const mx_type *piece, int d, int64_t size)
+{
+    size_t run = run_bytes(piece, d), bytes = mx_type_bytes(piece);
+    for (int64_t k = 0; k < size; k++)
+        mx_copy_runs((char *)pieces + (size_t)k * bytes, run,
+                     (const char *)whole + (size_t)k * run, (size_t)size * run, run,
+                     mx_dims_before(piece, d));
+}
+
+void mx_pieces_unpack(void *whole, const void *pieces, const mx_type *piece, int d, int64_t size)
+{
+    size_t run = run_bytes(piece, d), bytes = mx_type_bytes(piece);
+    for (int64_t k = 0; k < size; k++)
+        mx_copy_runs((char *)whole + (size_t)k * run, (size_t)size * run,
+                     (const char *)pieces + (size_t)k * bytes, run, run,
+                     mx_dims_before(piece, d));
+}
+
+void mx_call_fail(const mx_call *c, mx_status st)
+{
+    if (st && c->status && !*c->status)
+        *c->status = st;
+    else
+        mx_status_free(st);
+}

@@ -1,0 +1,34 @@
+/* collective.h - attributes and kernels' helpers of the ops in which ranks take part together.
+ *
+ * A group of ranks is named by mesh axes; the device finds its communicator (mx_call.group). Size
+ * and index are those of this rank's group: shapes and slices depend on them. Without a group (size
+ * 1) every collective is a copy.
+ */
+#ifndef MX_OPS_COLLECTIVE_H
+#define MX_OPS_COLLECTIVE_H
+
+#include "ir/placement.h"
+#include "ir/op.h"
+#include "ir/process_group.h"
+
+typedef struct {
+    int64_t axes;        /* an mx_axis_set */
+    int64_t size, index; /* of the group; this rank's place in it */
+    int64_t dim;         /* along which pieces lie */
+    int64_t to;          /* all_to_all: the dim that is cut instead. ring_shift: places to go */
+    bool varying;        /* ranks do different work with the result: see all_gather.c */
+} mx_collective_attr;
+
+/* Fields for printing. */
+extern const mx_attr_field mx_collective_fields[];
+
+/* Pieces of dim d of a tensor: (outer, size * run bytes) as [size][outer][run] and back. */
+void mx_pieces_pack(void *pieces, const void *whole, const mx_type *piece, int d, int64_t size);
+void mx_pieces_unpack(void *whole, const void *pieces, const mx_type *piece, int d, int64_t size);
+/* Do the pieces of this dim lie one behind the other anyway? */
+bool mx_pieces_are_packed(const mx_type *t, int d);
+
+/* Enters an error of a collective into the call; the device ends the run with it. */
+void mx_call_fail(const mx_call *c, mx_status st);
+
+#endif

@@ -1,0 +1,13 @@
+/* linear_xent.h - attributes of linear_xent_slice. */
+#ifndef MX_OPS_LINEAR_XENT_H
+#define MX_OPS_LINEAR_XENT_H
+
+#include <stdint.h>
+
+typedef struct {
+    double scale, softcap;
+    int64_t first; /* number of the first word that is here */
+    int64_t words; /* of the whole vocabulary: rows of w beyond them are padding */
+} mx_xent_slice;
+
+#endif

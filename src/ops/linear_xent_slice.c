@@ -1,0 +1,158 @@
+/* linear_xent_slice.c - what a slice of the vocabulary contributes to the cross-entropy of a head
+ * whose words are spread over ranks.
+ *
+ *     x (n, d)   w (v, d): words first, first + 1, ...   labels (n) int32, numbers of all words
+ *         ->  lse (n): log of the sum of e^z over the words here,   z[label] (n), 0 if not here
+ * Logits of a chunk of rows at a time are projected, reduced and forgotten; the gradient projects
+ * again. Rows of w beyond the vocabulary's last word count for nothing and get no gradient. Rows
+ * whose label is below 0 give 0 and 0.
+ */
+#include "ops/linear_xent.h"
+
+#include "ops.h"
+#include "ops/cpu/xent_kernel.h"
+#include "ops/num.h"
+#include <string.h>
+
+enum { X, W, LABELS, LSE, DLSE, DPICKED };
+
+static int64_t words_here(const mx_xent_slice *a, const mx_type *w)
+{
+    int64_t left = a->words - a->first;
+    return left < 0 ? 0 : left < w->dim[0] ? left : w->dim[0];
+}
+
+static mx_xent describe(const mx_xent_slice *a, const mx_type *x, const mx_type *w)
+{
+    return (mx_xent){.n = x->dim[0], .dim = x->dim[1], .vocab = words_here(a, w),
+                     .type = mx_num_of(x->dtype), .scale = (float)a->scale,
+                     .softcap = (float)a->softcap, .slice = true, .first = a->first};
+}
+
+static mx_xent bound(const mx_call *c)
+{
+    mx_xent d = describe(c->attr, &c->in[X].type, &c->in[W].type);
+    d.x = c->in[X].data;
+    d.w = c->in[W].data;
+    d.labels = c->in[LABELS].data;
+    return d;
+}
+
+static void forward(const mx_call *c)
+{
+    mx_xent d = bound(c);
+    mx_xent_forward(&d, c->out[1].data, c->out[0].data, c->work);
+}
+
+static void backward(const mx_call *c)
+{
+    mx_xent d = bound(c);
+    size_t row = (size_t)d.dim * mx_dtype_bytes(c->out[1].type.dtype);
+    memset((char *)c->out[1].data + (size_t)d.vocab * row, 0,
+           (size_t)(c->out[1].type.dim[0] - d.vocab) * row);
+    mx_xent_backward(&d, &(mx_xent_grads){.lse_in = c->in[LSE].data, .dlse = c->in[DLSE].data,
+                                          .dloss = c->in[DPICKED].data, .dx = c->out[0].data,
+                                          .dw = c->out[1].data}, c->work);
+}
+
+static size_t forward_work(const mx_node *n, int n_threads)
+{
+    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
+    d.threads = n_threads;
+    return mx_xent_work_bytes(&d, false);
+}
+
+static size_t backward_work(const mx_node *n, int n_threads)
+{
+    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
+    d.threads = n_threads;
+    return mx_xent_work_bytes(&d, true);
+}
+
+static mx_dtype sum_dtype(const mx_node *n)
+{
+    return n->in[X]->type.dtype == MX_F64 ? MX_F64 : MX_F32;
+}
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    (void)g;
+    n->type.dtype = n->more[0].dtype = sum_dtype(n);
+}
+
+static void infer_grad(mx_graph *g, mx_node *n)
+{
+    (void)g;
+    n->type = n->in[X]->type;
+    n->more[0] = n->in[W]->type;
+    n->more[0].dtype = sum_dtype(n);
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    return (mx_cost){.flops = 2.0 * (double)mx_type_count(&n->in[X]->type) *
+                              (double)n->in[W]->type.dim[0]};
+}
+
+static mx_cost grad_cost(const mx_node *n)
+{
+    return (mx_cost){.flops = 2 * cost(n).flops};
+}
+
+mx_node *mx_linear_xent_slice(mx_graph *g, mx_node *x, mx_node *w, mx_node *labels, mx_xent_slice a)
+{
+    a.scale = a.scale != 0 ? a.scale : 1;
+    return MX_APPLY(g, &mx_op_linear_xent_slice, &a, x, w, labels);
+}
+
+static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    mx_node *none = mx_constant(g, mx_shape_of(&n->type), n->type.dtype, 0);
+    mx_node *in[6] = {n->in[X], n->in[W], n->in[LABELS], n, dout[0] ? dout[0] : none,
+                      dout[1] ? dout[1] : none};
+    mx_node *d = mx_apply(g, &mx_op_linear_xent_slice_grad, n->attr, 6, in);
+    din[X] = d;
+    din[W] = mx_output(g, d, 1);
+}
+
+static const mx_attr_field fields[] = {
+    MX_FIELD(mx_xent_slice, MX_ATTR_F64, scale),
+    MX_FIELD(mx_xent_slice, MX_ATTR_F64, softcap),
+    MX_FIELD(mx_xent_slice, MX_ATTR_INT, first),
+    MX_FIELD(mx_xent_slice, MX_ATTR_INT, words),
+    {0},
+};
+
+#define SIZES {2, {6, 4}}, {2, {10, 4}}, {1, {6}, MX_I32, -1, 30}
+const mx_op mx_op_linear_xent_slice = {
+    .name = "linear_xent_slice",
+    .doc = "lse and label's logit of a slice of the vocabulary",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
+    .dims = "n!d,!v!d,n->n,n",
+    .attr_size = sizeof(mx_xent_slice),
+    .fields = fields,
+    .n_out = 2,
+    .infer = infer,
+    .grad = vjp,
+    .cost = cost,
+    .cpu = forward,
+    .work_bytes = forward_work,
+    .cases = (const mx_case[]){{3, {SIZES}, &(mx_xent_slice){1, 0, 10, 30}},
+                               {3, {SIZES}, &(mx_xent_slice){0.5, 2, 20, 27}},
+                               {3, {SIZES}, &(mx_xent_slice){1, 0, 0, 30}}, {0}},
+};
+
+const mx_op mx_op_linear_xent_slice_grad = {
+    .name = "linear_xent_slice_grad",
+    .doc = "dx and dw of linear_xent_slice, projecting again",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
+    .attr_size = sizeof(mx_xent_slice),
+    .fields = fields,
+    .n_out = 2,
+    .infer = infer_grad,
+    .cost = grad_cost,
+    .cpu = backward,
+    .work_bytes = backward_work,
+};

@@ -1,0 +1,85 @@
+/* reduce_scatter.c - the sum over the ranks of a group, of which each keeps its piece of one dim.
+ *
+ *     x (.., size n, ..)  ->  (.., n, ..)
+ * Made of a partial sum that a cut tensor is wanted of. The gradient: every rank's piece, gathered.
+ */
+#include "ops.h"
+#include "ops/collective.h"
+#include "ops/copy.h"
+
+#include <string.h>
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const mx_collective_attr *a = n->attr;
+    n->type = n->in[0]->type;
+    int64_t d = mx_dim_index(g, n->op->name, n->in[0], a->dim);
+    if (g->error)
+        return;
+    if (n->type.dim[d] % a->size)
+        mx_graph_fail_inputs(g, n, "dim %lld does not divide by the %lld ranks of the group",
+                             (long long)d, (long long)a->size);
+    n->type.dim[d] /= a->size;
+}
+
+static void reduce_scatter_cpu(const mx_call *c)
+{
+    const mx_collective_attr *a = c->attr;
+    const mx_type *piece = &c->out[0].type;
+    if (!c->group) {
+        memcpy(c->out[0].data, c->in[0].data, mx_type_bytes(piece));
+        return;
+    }
+    bool packed = mx_pieces_are_packed(piece, (int)a->dim);
+    if (!packed)
+        mx_pieces_pack(c->work, c->in[0].data, piece, (int)a->dim, a->size);
+    mx_reduce_args r = {.in = packed ? c->in[0].data : c->work, .out = c->out[0].data,
+                        .n = mx_type_count(piece), .dtype = piece->dtype};
+    mx_call_fail(c, c->group->kind->reduce_scatter(c->group, &r));
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    const mx_collective_attr *a = n->attr;
+    (void)n_threads;
+    bool packed = mx_pieces_are_packed(&n->type, (int)a->dim);
+    return packed ? 0 : mx_type_bytes(&n->in[0]->type);
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    const mx_collective_attr *a = n->attr;
+    double bytes = (double)mx_type_bytes(&n->type);
+    return (mx_cost){.flops = (double)(a->size - 1) * (double)mx_type_count(&n->type),
+                     .bytes = 2 * bytes * (double)a->size,
+                     .wire_bytes = (double)(a->size - 1) * bytes};
+}
+
+mx_node *mx_reduce_scatter(mx_graph *g, mx_node *x, mx_collective_attr a)
+{
+    return MX_APPLY(g, &mx_op_reduce_scatter, &a, x);
+}
+
+static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    mx_collective_attr a = *(const mx_collective_attr *)n->attr;
+    a.varying = true;
+    din[0] = mx_all_gather(g, dout[0], a);
+}
+
+const mx_op mx_op_reduce_scatter = {
+    .name = "reduce_scatter",
+    .doc = "the sum over ranks, a piece for each",
+    .dtypes = MX_NUMBERS,
+    .attr_size = sizeof(mx_collective_attr),
+    .fields = mx_collective_fields,
+    .collective = true,
+    .no_cast = true,
+    .infer = infer,
+    .grad = vjp,
+    .cost = cost,
+    .cpu = reduce_scatter_cpu,
+    .work_bytes = work_bytes,
+    .cases = (const mx_case[]){{1, {{3, {2, 3, 4}}}, &(mx_collective_attr){.size = 1, .dim = 1}},
+                               {0}},
+};

@@ -1,0 +1,57 @@
+/* ring_shift.c - to the rank `to` places further on in the group, round the ring; what is given is
+ * what the rank as many places before sent. The gradient travels back. */
+#include "ops.h"
+#include "ops/collective.h"
+
+#include <string.h>
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    (void)g;
+    n->type = n->in[0]->type;
+}
+
+static void ring_shift_cpu(const mx_call *c)
+{
+    const mx_collective_attr *a = c->attr;
+    size_t bytes = mx_type_bytes(&c->in[0].type);
+    if (!c->group) {
+        memcpy(c->out[0].data, c->in[0].data, bytes);
+        return;
+    }
+    mx_call_fail(c, c->group->kind->shift(c->group, c->in[0].data, c->out[0].data, bytes,
+                                          (int)a->to));
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    double bytes = (double)mx_type_bytes(&n->type);
+    return (mx_cost){.bytes = 2 * bytes, .wire_bytes = bytes};
+}
+
+mx_node *mx_ring_shift(mx_graph *g, mx_node *x, mx_collective_attr a)
+{
+    return MX_APPLY(g, &mx_op_ring_shift, &a, x);
+}
+
+static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
+{
+    mx_collective_attr a = *(const mx_collective_attr *)n->attr;
+    a.to = -a.to;
+    din[0] = mx_ring_shift(g, dout[0], a);
+}
+
+const mx_op mx_op_ring_shift = {
+    .name = "ring_shift",
+    .doc = "to a rank further on in the ring",
+    .dtypes = MX_ANY_DTYPE,
+    .attr_size = sizeof(mx_collective_attr),
+    .fields = mx_collective_fields,
+    .collective = true,
+    .no_cast = true,
+    .infer = infer,
+    .grad = vjp,
+    .cost = cost,
+    .cpu = ring_shift_cpu,
+    .cases = (const mx_case[]){{1, {{2, {3, 4}}}, &(mx_collective_attr){.size = 1, .to = 1}}, {0}},
+};
