@@ -1,8 +1,8 @@
 /* int8_matmul.c - y = x w^T with a weight of int8 and a scale for each of its rows: decoding.
  *
  *     x (*, k)   w (n, k) int8   scale (n, 1) float32  ->  y (*, n):   y_n = scale_n (x . w_n)
- * A few rows of x read the weight once, at memory speed, half the bytes of bfloat16: it is widened
- * in registers. Many rows go through the GEMM, some columns at a time: int8 is exact in bfloat16.
+ * A few rows of x read the weight once, half the bytes of bfloat16: it is widened in registers.
+ * Many rows go through the GEMM, some columns at a time: int8 is exact in bfloat16.
  * Bits of a row do not depend on the others. No gradient.
  */
 #include "ops.h"
@@ -15,6 +15,8 @@
 enum { FEW = MX_GEMV_MAX_M, SUMS = 4, AT_ONCE = 4, COLUMNS = 512 };
 
 typedef int8_t codes_any __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef int16_t shorts __attribute__((vector_size(2 * LANES)));
+typedef int32_t numbers __attribute__((vector_size(4 * LANES)));
 
 /* sums[i] = x_i . w for m rows of x; m is a constant where this is inlined. */
 MX_INLINE void dots(const float *x, int64_t ldx, const int8_t *w, int64_t k, const int m,
@@ -28,7 +30,9 @@ MX_INLINE void dots(const float *x, int64_t ldx, const int8_t *w, int64_t k, con
     for (; i + SUMS * LANES <= k; i += SUMS * LANES) {
 #pragma GCC unroll 4
         for (int u = 0; u < SUMS; u++) {
-            lanes v = __builtin_convertvector(*(const codes_any *)(w + i + u * LANES), lanes);
+            /* step by step: gcc 12 makes a larger one number by number */
+            shorts h = __builtin_convertvector(*(const codes_any *)(w + i + u * LANES), shorts);
+            lanes v = __builtin_convertvector(__builtin_convertvector(h, numbers), lanes);
 #pragma GCC unroll 4
             for (int r = 0; r < m; r++)
                 acc[r][u] += *(const lanes_any *)(x + r * ldx + i + u * LANES) * v;
