@@ -1,5 +1,6 @@
 /* generate.c - maxc generate MODEL prompt="...": the model writes. */
 #include "cmd/model_text.h"
+#include "exec/quant_config.h"
 #include "infer/prompt.h"
 
 #include <stdio.h>
@@ -172,6 +173,7 @@ static mx_status run(mx_invocation *inv)
                              .n_threads = (int)mx_config_int(c, "num_threads")};
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
+    MX_TRY_OUT(st, mx_int8_weights_configure(&o.int8_weights, c));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)

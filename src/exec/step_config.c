@@ -5,6 +5,7 @@
  * refused.
  */
 #include "exec/step_config.h"
+#include "exec/quant_config.h"
 
 #include "models/from_config.h"
 #include "store/hf_dir.h"
@@ -231,5 +232,6 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     MX_TRY(mx_compute_dtype(cfg, NULL, &o->compile.compute));
     MX_TRY(remat_of(cfg, a, &o->compile.remat));
     MX_TRY(optimizer_of(cfg, m, a, &o->optimizer));
+    MX_TRY(mx_quant_configure(&o->compile.quantization, cfg, a));
     return storage_of(cfg, o);
 }

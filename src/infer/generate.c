@@ -173,7 +173,11 @@ static mx_status run_batches(job *j, mx_session *session, int64_t n, int64_t bat
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&j->model->spec, o),
                              .compile = {.compute = o->compute, .weights_fixed = true,
+                                         .int8_weights = o->int8_weights,
                                          .partition = o->seat ? &o->seat->how : NULL}};
+    if (o->int8_weights && !mx_session_traits(session)->host_memory)
+        MX_TRY_OUT(st, mx_fail(MX_USAGE, "quantization=int8 decodes on the CPU alone; use "
+                               "device=cpu, or leave it out"));
     MX_TRY_OUT(st, mx_decode_open(&j->decode, session, &j->model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(j->model, session, o->sampling.seed));
     MX_TRY_OUT(st, mx_alloc(&j->work, 8 * (size_t)j->vocab, "the sampler"));
@@ -312,7 +316,7 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
         length = INT64_MAX; /* refused below: no model has so many positions */
     mx_session *session;
     MX_TRY(mx_seat_session(&session, o->seat, o->device, o->n_threads));
-    if (!o->seat && suits_engine(&j, session))
+    if (!o->seat && !o->int8_weights && suits_engine(&j, session))
         return run_engine(&j, session, n, batch, length);
     mx_status st = run_batches(&j, session, n, batch, length, longest);
     mx_session_close(session);

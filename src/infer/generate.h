@@ -23,6 +23,7 @@ typedef struct {
     int n_threads;
     mx_dtype compute;
     const mx_seat *seat; /* the rank of a mesh; all ranks make the same answers. NULL: alone */
+    bool int8_weights; /* weights of layers lie as int8 */
 } mx_generate_options;
 
 typedef struct {

@@ -40,7 +40,7 @@ typedef enum {
 #define MX_BY_TRAIN "train"
 #define MX_BY_STEP "train plan bench" /* what builds a model and its step */
 #define MX_BY_DATA "train data"
-#define MX_BY_TEXT "train data plan tokenize detokenize generate serve chat eval"
+#define MX_BY_TEXT "train data plan tokenize detokenize generate serve chat eval quantize"
 #define MX_BY_GENERATE "generate"
 #define MX_BY_WRITERS "generate chat"
 

@@ -103,7 +103,7 @@ const mx_key mx_keys_data[] = {
     {"tokenizer_path", TEXT, TOKENIZER, "", 0,
      "file, folder or hub name; empty: bytes, or the model's",
      "=tokenizer tokenizer_name tokenizer_name_or_path vocab_file", FIXED | PATH,
-     "train data plan bench tokenize detokenize generate serve chat eval",
+     "train data plan bench tokenize detokenize generate serve chat eval quantize",
      "tokenizer_path=tokenizer"},
     {"tokenizer_type", ENUM, TOKENIZER, "auto", "auto|sentencepiece|huggingface|tiktoken|byte",
      "format of the tokenizer", 0, 0, MX_BY_TEXT, "tokenizer_type=byte tokenizer_path=tokenizer"},

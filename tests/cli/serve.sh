@@ -11,6 +11,7 @@ say() { echo "serve.sh: $*"; bad=1; }
 
 # start KEY=VALUE...: a server, its address in $url
 start() {
+    : > "$tmp/out"
     $maxc serve "$m" port=0 num_threads=1 "$@" > "$tmp/out" 2> "$tmp/err" &
     server=$!
     n=0
