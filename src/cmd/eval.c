@@ -318,7 +318,8 @@ static mx_status run(mx_invocation *inv)
 }
 
 static const mx_key keys[] = {
-    MX_KEY_FORMAT,
+    {"format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", .example = "format=json",
+     .seen_by = "tests/cli/eval.sh"},
     {"limit", MX_KEY_INT, 0, "0", "0..", "examples; 0: all", .example = "limit=10",
      .seen_by = "tests/cli/eval.sh"},
     {0},

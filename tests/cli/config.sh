@@ -67,9 +67,9 @@ expect 0 '^maxc [0-9]' env MAXC_STEPS=12 $maxc version
 
 # what is not built is refused whatever the verb; what is about MaxText itself is noted once
 expect 2 '`dropout_rate` (probability of dropout) cannot be 0.1 yet' $maxc version dropout_rate=0.1
-expect 2 'environment MAXC_QUANTIZATION' env MAXC_QUANTIZATION=int8 $maxc version
+expect 2 'environment MAXC_ENABLE_WANDB' env MAXC_ENABLE_WANDB=true $maxc version
 expect 0 'note: without a meaning here: scan_layers' $maxc version scan_layers=false
-expect 0 '^maxc [0-9]' $maxc version ici_fsdp_parallelism=-1 ici_tensor_parallelism=1
+expect 0 '^maxc [0-9]' $maxc version
 for dtype in bf16 f32 fp32 bfloat; do
     expect 2 'did you mean `\(bfloat16\|float32\)`' $maxc train dtype=$dtype
 done

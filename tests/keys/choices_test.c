@@ -25,7 +25,7 @@ static const mx_key *find_key(const char *name)
     return k;
 }
 
-MX_TEST(every_kind_of_device_and_chip_can_be_asked_for)
+MX_TEST(every_kind_of_device_can_be_asked_for)
 {
     const mx_key *device = find_key("device");
     for (int i = 0; i < mx_device_kind_count; i++) {
@@ -34,8 +34,7 @@ MX_TEST(every_kind_of_device_and_chip_can_be_asked_for)
         MX_CHECK(mx_device_kind_find(k->traits->name) == k && k->doc && k->open);
     }
     MX_CHECK(mx_device_kind_find("cpu") && mx_device_kind_find("cuda"));
-    const mx_key *chip = mx_key_find(mx_verb_find("plan")->keys, "chip");
-    MX_CHECK(accepts(chip, "h100") && accepts(chip, "v100") && accepts(chip, "this"));
+    MX_CHECK(mx_key_find(mx_verb_find("plan")->keys, "chip"), "plan takes a chip");
 }
 
 MX_TEST(every_type_of_tokenizer_can_be_asked_for)
