@@ -31,16 +31,15 @@ expect 0 'maxc doctor \[format=json\]' $maxc doctor --help
 expect 0 '^kernels' $maxc doctor
 expect 0 '"cores_usable": [1-9]' $maxc doctor format=json
 expect 0 'max_target_length - tokens in a sequence' $maxc help max_target_length
-expect 0 'accepted: one of cosine, wsd, constant' $maxc help lr_schedule_type
+expect 0 'accepted: one of cosine, wsd, linear, constant' $maxc help lr_schedule_type
 expect 0 'learning_rate_final_fraction - ' $maxc help cosine_learning_rate_final_fraction
 expect 0 'layers are always unrolled' $maxc help scan_layers
 expect 0 '^state:    done$' $maxc help adam_b1
 expect 0 '^read by:  bench, plan, train$' $maxc help adam_b1
 expect 0 '^example:  maxc train adam_b1=' $maxc help adam_b1
-expect 0 '^state:    planned' $maxc help quantization
-expect 0 '^state:    planned: at least 2' $maxc help ici_tensor_parallelism
+expect 0 '^state:    planned' $maxc help enable_wandb
 expect 0 '^state:    done, but for nsys' $maxc help profiler
-expect 0 '^  quantization ' $maxc help planned
+expect 0 '^  enable_wandb ' $maxc help planned
 expect 0 '^  scan_layers ' $maxc help foreign
 expect 0 '^optimizer - ' $maxc help optimizer
 expect 0 '^  adam_b1 ' $maxc help keys
