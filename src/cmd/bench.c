@@ -1,6 +1,7 @@
 /* bench.c - maxc bench NAME: the measurements behind docs/performance.md that the program can make
  * by itself. Without a name, what there is. */
 #include "cmd/bench.h"
+#include "exec/mesh_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +28,21 @@ double mx_bench_median(double *v, int n)
     return v[n / 2];
 }
 
+/* It takes the command line of train; one device is all that it measures. */
+static mx_status refuse_mesh(const mx_config *c)
+{
+    mx_mesh_plan mesh = {0};
+    mx_status st = mx_mesh_configure(&mesh, c, 1);
+    if (!st && mesh.ranks > 1)
+        st = mx_fail(MX_USAGE, "%d ranks are asked for, and `maxc bench` measures one device; "
+                     "leave mesh, the degrees and virtual_ranks out", mesh.ranks);
+    mx_mesh_plan_fini(&mesh);
+    return st;
+}
+
 static mx_status run(mx_invocation *inv)
 {
+    MX_TRY(refuse_mesh(inv->config));
     if (inv->n_args == 0) {
         for (int i = 0; i < mx_bench_count; i++)
             printf("%-12s %s\n", mx_bench_table[i]->name, mx_bench_table[i]->doc);
@@ -44,6 +58,38 @@ static mx_status run(mx_invocation *inv)
 static const mx_key keys[] = {
     {"megabytes", MX_KEY_INT, 0, "64", "1..100000", "size of generated data",
      .example = "megabytes=1", .seen_by = "tests/cli/keys.sh"},
+    {"table", MX_KEY_STRING, 0, "bench/layouts.csv", 0, "plan: the published runs",
+     .example = "table=bench/own_rows.csv", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"models", MX_KEY_STRING, 0, "bench/layout_models.yml", 0,
+     "plan: models of the table that configs/models lacks", .example = "models=mine.yml",
+     .seen_by = "tests/cli/plan_mesh.sh"},
+    {"systems", MX_KEY_STRING, 0, "bench/layout_systems.yml", 0,
+     "plan: what is known of the systems that published them", .example = "systems=mine.yml",
+     .seen_by = "tests/cli/plan_mesh.sh"},
+    {"output", MX_KEY_STRING, 0, "", 0, "calibrate: the file to write",
+     .example = "output=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"name", MX_KEY_STRING, 0, "mine", 0, "calibrate: what the chip is called there",
+     .example = "name=laptop", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"seconds", MX_KEY_FLOAT, 0, "0.3", ">0", "calibrate: of each measurement",
+     .example = "seconds=1", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"chip_file", MX_KEY_STRING, 0, "", 0, "plan: chips of the user's own, over configs/chips.yml",
+     .example = "chip_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"network_file", MX_KEY_STRING, 0, "", 0, "plan: links likewise, over configs/networks.yml",
+     .example = "network_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
+#define SEEN .seen_by = "tests/cli/serve.sh"
+    {"requests", MX_KEY_INT, 0, "64", "1..1000000", "serve: how many", .example = "requests=8",
+     SEEN},
+    {"concurrency", MX_KEY_INT, 0, "32", "1..4096", "serve: at a time",
+     .example = "concurrency=4", SEEN},
+    {"input_tokens", MX_KEY_INT, 0, "128", "1..1000000", "serve: of a prompt",
+     .example = "input_tokens=20", SEEN},
+    {"output_tokens", MX_KEY_INT, 0, "128", "1..1000000", "serve: of an answer",
+     .example = "output_tokens=10", SEEN},
+    {"request_rate", MX_KEY_FLOAT, 0, "0", "0..", "serve: requests a second, at random; 0: all at "
+     "once", .example = "request_rate=100", SEEN},
+    {"lengths", MX_KEY_ENUM, 0, "fixed", "fixed|sharegpt", "serve: of prompts and answers",
+     .example = "lengths=sharegpt", SEEN},
+#undef SEEN
     {"format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", .example = "format=json",
      .seen_by = "tests/cli/keys.sh"},
     {0},

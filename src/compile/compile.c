@@ -46,8 +46,9 @@ out:
 }
 
 /* What dump_ir may name; a pass that is not here asserts. */
-static const char *const passes[] = {"build",    "precision", "partition", "rewrites", "autodiff",
-                                     "optimizer", "remat",     "epilogues", "offload",  "fuse"};
+static const char *const passes[] = {"build",     "precision", "partition", "merge",
+                                     "quantize",  "rewrites",  "autodiff",  "optimizer",
+                                     "remat",     "epilogues", "offload",   "fuse"};
 enum { N_PASSES = sizeof passes / sizeof *passes };
 
 static bool is_pass(const char *name)
@@ -139,6 +140,10 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
     MX_TRY(after(g, o, "precision"));
     MX_TRY(partition(g, o));
     MX_TRY(after(g, o, "partition"));
+    mx_pass_quantize(g, o->quantization, false);
+    if (o->weights_fixed && o->int8_weights)
+        mx_pass_int8_weights(g);
+    MX_TRY(after(g, o, "quantize"));
     return finish(g, o, out);
 }
 
@@ -189,7 +194,9 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
 {
     if (use == MX_GRADS_ACCUMULATE)
         read_copies(g, var, n);
-    mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_input(g, "first", MX_SCALAR, MX_F32) : NULL;
+    mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_graph_find(g, "first") : NULL;
+    if (use == MX_GRADS_ACCUMULATE && !first) /* the partition keeps what the model reads */
+        first = mx_input(g, "first", MX_SCALAR, MX_F32);
     for (int i = 0; i < n; i++) {
         char name[512];
         snprintf(name, sizeof name, "grad:%s", var[i]->name);
@@ -208,6 +215,8 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
 mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
                               const mx_compile_options *o, mx_program *out)
 {
+    if (use == MX_GRADS_ACCUMULATE)
+        mx_input(g, "first", MX_SCALAR, MX_F32);
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
     if (o->narrow_weights)
@@ -224,12 +233,18 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     mx_pass_grad_dtypes(g, o->narrow_grads ? o->compute : MX_DTYPE_COUNT);
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     const mx_device_traits *d = traits_of(o);
+    mx_rewrite(g, d->before_quantize, remat);
+    MX_TRY(after(g, o, "merge"));
+    mx_pass_quantize(g, o->quantization, true);
+    MX_TRY(after(g, o, "quantize"));
     mx_rewrite(g, d->before_autodiff, remat);
     MX_TRY(after(g, o, "rewrites"));
     int n;
     mx_node **var = mx_trainable(g, &n);
     mx_node **grad = MX_NEW_N(&g->arena, mx_node *, n);
     mx_pass_autodiff(g, loss, var, n, grad);
+    if (o->quantization)
+        mx_pass_quantize_share(g);
     MX_TRY(after(g, o, "autodiff"));
     if (use == MX_GRADS_APPLY)
         mx_pass_optimizer(g, opt, var, grad, n, o->partition);

@@ -5,7 +5,7 @@
 #define DEGREE "-1|1|!2.."
 /* Axes that there are. */
 #define CUTS "-1|1..1024"
-#define BY "train plan verify generate"
+#define BY "train plan verify generate bench"
 #define SEEN .seen_by = "tests/train/mesh_train_test.c"
 
 const mx_key mx_keys_mesh[] = {
@@ -97,10 +97,11 @@ const mx_key mx_keys_mesh[] = {
     {"sharding_tolerance", FLOAT, PARALLEL, "0.02", "0..1",
      "share of weights that may stay whole along an axis that should cut them", 0, 0, BY,
      "sharding_tolerance=1", SEEN},
-    {"num_pipeline_microbatches", INT, PARALLEL, "-1", DEGREE, "microbatches in flight; -1: stages",
-     0, PLANNED},
-    {"num_pipeline_repeats", INT, PARALLEL, "-1", DEGREE, "layers per stage are split so often", 0,
-     PLANNED},
+    {"num_pipeline_microbatches", INT, PARALLEL, "-1", "-1|1..",
+     "microbatches in flight; -1: stages", 0, 0, "plan", "num_pipeline_microbatches=4",
+     .seen_by = "tests/cli/plan_mesh.sh"},
+    {"num_pipeline_repeats", INT, PARALLEL, "-1", "-1|1..", "layers per stage are split so often",
+     0, 0, "plan", "num_pipeline_repeats=2", .seen_by = "tests/cli/plan_mesh.sh"},
     {"num_layers_per_pipeline_stage", INT, PARALLEL, "1", "1..", "consecutive layers of a stage", 0,
      PLANNED},
     {"pipeline_schedule", ENUM, PARALLEL, "1f1b", "gpipe|1f1b|interleaved|zero_bubble",
