@@ -35,7 +35,7 @@ static void put_title(const char *verb)
     printf(".TH MAXC");
     for (const char *c = verb ? verb : ""; *c; c++)
         printf("%s%c", c == verb ? "\\-" : "", toupper((unsigned char)*c));
-    printf(" 1 \"\" \"maxc " MX_VERSION "\" \"maxc manual\"\n");
+    printf(" 1 \"\" \"maxc " MX_VERSION "\" \"maxc manual\"\n.ad l\n");
 }
 
 static void put_key(void *ctx, const mx_key *k, const mx_key_section *section)

@@ -5,7 +5,7 @@
 #define DEGREE "-1|1|!2.."
 /* Axes that there are. */
 #define CUTS "-1|1..1024"
-#define BY "train plan verify generate"
+#define BY "train plan verify generate bench"
 #define SEEN .seen_by = "tests/train/mesh_train_test.c"
 
 const mx_key mx_keys_mesh[] = {
