@@ -88,7 +88,7 @@ MX_TEST(preferences_are_no_text_to_train_on)
         data_file(folder, "p.jsonl",
                   "{\"prompt\": \"who %d?\", \"chosen\": \"me %d\", \"rejected\": \"you\"}\n", 30));
     MX_CHECK_ERROR(tiny_train(folder, "a", (const char *[]){"steps=1", path, NULL}),
-                   "set train_data_columns=prompt,chosen");
+                   "name the columns: train_data_columns=prompt,chosen");
     MX_CHECK_OK(tiny_train(
         folder, "b", (const char *[]){"steps=1", "train_data_columns=prompt,chosen", path, NULL}));
     mx_status_free(mx_io_remove_tree(NULL, folder));
