@@ -23,7 +23,7 @@ expect 0 '"ids":[201,82,82,26]' $maxc generate $gemma image=$pictures/wide.png p
     n=2 max_new_tokens=4 ignore_eos=true format=json use_chat_template=false num_threads=1
 [ "$(grep -c '"ids":\[201,82,82,26\]' "$tmp/out")" = 2 ] || { echo "vision.sh: not two answers"; bad=1; }
 
-expect 2 'family llama, which takes no images' $maxc generate tests/store/fixtures/llama_fp8 tokenizer_path=byte \
+expect 2 'family llama, which takes no images' $maxc generate tests/fixtures/post/model \
     image=$pictures/plain.png prompt=x
 expect 2 'a place for an image, <start_of_image>, but none is given' $maxc generate $gemma \
     prompt='a <start_of_image>'
