@@ -58,6 +58,9 @@ const mx_key mx_keys_post[] = {
      "tests/post/keys_test.c"},
     {"reference_path", TEXT, POST, "", 0, "the reference; empty: the model at the start",
      "ref_model", FIXED | PATH, "dpo grpo", "reference_path=other", "tests/post/keys_test.c"},
+    {"precompute_ref_log_probs", BOOL, POST, "false", 0,
+     "the reference is asked once, before the first step, and not kept", 0, FIXED, "dpo",
+     "precompute_ref_log_probs=true", "tests/post/preference_test.c"},
     {"dpo.algo", ENUM, POST, "dpo", "dpo|orpo", "preference loss; loss_type says more", 0, FIXED,
      "dpo", "dpo.algo=orpo", "tests/post/keys_test.c"},
     {"dpo.dpo_beta", FLOAT, POST, "0.1", "0..", "strength of the preference", "=dpo_beta", 0, "dpo",
@@ -79,6 +82,11 @@ const mx_key mx_keys_post[] = {
      "dpo", "use_weighting=true", "tests/post/keys_test.c"},
     {"discopop_tau", FLOAT, POST, "0.05", ">0", "temperature of loss_type=discopop", 0, FIXED,
      "dpo", "discopop_tau=0.5 loss_type=discopop", "tests/post/keys_test.c"},
+
+    {"desirable_weight", FLOAT, POST, "1", "0..", "loss_type=kto: weight of good answers", 0, FIXED,
+     "dpo", "desirable_weight=0.5 loss_type=kto", "tests/post/keys_test.c"},
+    {"undesirable_weight", FLOAT, POST, "1", "0..", "loss_type=kto: weight of bad answers", 0,
+     FIXED, "dpo", "undesirable_weight=0.5 loss_type=kto", "tests/post/keys_test.c"},
 
     {"rl.loss_algo", ENUM, POST, "grpo", "grpo|gspo-token",
      "policy loss; loss_type is the key that is read", "=loss_algo", FIXED | PLANNED},

@@ -86,7 +86,7 @@ static void check_steps(const json_t *c, const json_t *ours)
 /* The case's settings with the fixture's paths. */
 static void settings_of(const json_t *c, mx_str *out)
 {
-    static const char paths[] = "adapter=*,rollout_path=*,teacher_path=*";
+    static const char paths[] = "adapter=*,rollout_path=*,teacher_path=*,reference_path=*";
     const char *data = json_string_value(json_object_get(c, "data"));
     size_t i;
     json_t *v;
@@ -159,4 +159,9 @@ MX_TEST(post_distill_is_maxtext_and_trl)
 {
     check_cases("distill_");
     check_cases("gkd_");
+}
+
+MX_TEST(post_kto_is_trl)
+{
+    check_cases("kto_");
 }
