@@ -8,6 +8,7 @@
 
 #include "compile/lora.h"
 #include "compile/partition.h"
+#include "models/classes.h"
 #include "ops.h"
 #include <string.h>
 
@@ -151,6 +152,14 @@ static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x, int64_t n)
     return mx_embed(g, mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d)), last);
 }
 
+static bool has_root(const mx_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
 static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
 {
     mx_graph *g = &s->graph;
@@ -166,6 +175,9 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
     else
         loss = wanted_loss(g, &h, &b, o);
+    if (mx_classes_of(m->json) && !has_root(g, "scores"))
+        mx_graph_fail(g, "this model gives scores, not tokens (%s): it is what loss_type=reward "
+                      "trains and reward_model_path judges with", MX_SCORE_WEIGHT);
     if (o->lora && o->compile.partition)
         mx_graph_fail(g, "adapters do not run on a mesh yet; leave mesh= or lora.enable_lora out");
     if (o->lora)

@@ -11,6 +11,7 @@
 
 #include "compile/quantize.h"
 #include "ir/placement.h"
+#include "models/classes.h"
 #include "ops/load.h"
 #include "store/staged_load.h"
 #include "store/quant.h"
@@ -38,7 +39,7 @@ static bool is_ignorable(const char *name, const mx_model_spec *m)
         return true;
     if (mx_glob_any(m->family->unused, name) || mx_glob_any(m->family->not_built, name))
         return true;
-    return m->summary.tied && mx_ends_with(name, "lm_head.weight");
+    return (m->summary.tied || mx_classes_of(m->json)) && mx_ends_with(name, "lm_head.weight");
 }
 
 static mx_status find_tensor(const mx_quant_set *q, const mx_model *family, const char *name,
@@ -114,6 +115,8 @@ typedef struct {
     bool *used; /* of each of the set's tensors */
     int n_new, n_passed; /* in layers that predict further tokens: not there, and not asked for */
     int n_not_built;     /* of parts that the family leaves out */
+    bool may_score;      /* a head for scores may be new: the directory's model has none */
+    int n_heads;         /* such heads */
 } matching;
 
 static void mark_used(matching *mt, const mx_quant_tensor *t)
@@ -179,6 +182,8 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
         add(bad, "%s", mx_status_text(st));
     else if (!t->name && !o->n_parts && is_behind(v->name, m))
         mt->n_new++; /* left to its initial value */
+    else if (!t->name && mt->may_score && strcmp(v->name, MX_SCORE_WEIGHT) == 0)
+        mt->n_heads++; /* likewise */
     else if (!t->name && !o->n_parts)
         add(bad, "missing: %s %s", v->name, mx_str_text(&want));
     else if (t->name && !o->n_parts && !same_shape(t, mx_var_whole(v)))
@@ -193,6 +198,7 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
 static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, const mx_hf_dir *dir)
 {
     list bad = {0};
+    mt->may_score = !mx_classes_of(dir->config);
     for (int i = 0; i < mx_session_count(s); i++)
         if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT && !mx_session_var(s, i)->attr.adapter)
             match_one(mt, m, mx_session_var(s, i), &mt->from[i], &bad);
@@ -323,6 +329,9 @@ static void note_unused(const matching *mt, const mx_model *family, const mx_hf_
     if (mt->n_passed)
         mx_str_addf(notes, "%s: %d tensors behind the last layer are not used (layers that predict "
                     "further tokens; mtp_num_layers trains them)\n", dir->path, mt->n_passed);
+    if (mt->n_heads)
+        mx_str_addf(notes, "%s: " MX_SCORE_WEIGHT " is not there and begins at random\n",
+                    dir->path);
     if (mt->n_new)
         mx_str_addf(notes, "%s: %d weights of layers that predict further tokens are not there and "
                     "begin at random\n", dir->path, mt->n_new);

@@ -10,6 +10,8 @@ mx_status mx_run_goal_read(mx_run *r)
     if (r->seat)
         return mx_fail(MX_USAGE, "maxc %s does not run on a mesh yet; leave mesh= and the keys of "
                        "parallelism out", o->verb);
+    if (o->adapt)
+        MX_TRY(o->adapt(&r->model));
     if (o->read)
         MX_TRY(o->read(r->c, &r->arena, &r->goal.settings));
     if (s->shape.images_per_row && o->rows != MX_ROWS_DOCUMENTS)

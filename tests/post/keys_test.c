@@ -55,6 +55,7 @@ static const struct {
     {"dpo", "ld_alpha=0.5", DPO},
     {"dpo", "use_weighting=true", DPO},
     {"dpo", "discopop_tau=0.5", DPO " loss_type=discopop"},
+    {"dpo", "center_rewards_coefficient=0.5", DPO " loss_type=reward"},
     {"dpo", "desirable_weight=0.5", KTO},
     {"dpo", "undesirable_weight=0.5", KTO},
     {"distill", "loss_type=gkd", TAUGHT " lmbda=0"},
