@@ -3,6 +3,7 @@
 #include "compile/compile.h"
 
 #include "compile/partition.h"
+#include "compile/stages.h"
 
 #include "ops.h"
 #include <stdio.h>
@@ -96,7 +97,9 @@ static mx_node *sum_variable(mx_graph *g, const mx_node *w)
     char name[512];
     snprintf(name, sizeof name, "%s.grad", w->name);
     mx_type t = mx_type_of(MX_F32, mx_shape_of(&w->type));
-    mx_node *v = mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_GRADIENT});
+    const mx_node *twin = mx_graph_find(g, name); /* another stage has the weight too */
+    mx_node *v = twin ? mx_node_copy(g, twin, NULL)
+                      : mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_GRADIENT});
     v->axes = w->axes;
     v->box = w->box;
     return v;
@@ -110,15 +113,18 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
         snprintf(name, sizeof name, "grad:%s", var[i]->name);
         if (!grad[i])
             continue;
+        g->stage = var[i]->stage;
         if (first)
             mx_graph_root(g, NULL, mx_accumulate(g, sum_variable(g, var[i]), grad[i], first));
         else /* a copy, so that naming it cannot rename a weight or share another root's node */
             mx_graph_root(g, name, mx_affine(g, mx_cast(g, grad[i], var[i]->type.dtype), 1, 0));
     }
+    g->stage = 0;
 }
 
-mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
-                              const mx_compile_options *o, mx_program *out)
+/* Everything before fusion. */
+static mx_status training_passes(mx_graph *g, mx_node *loss, mx_grads_use use,
+                                 const mx_optimizer *opt, const mx_compile_options *o)
 {
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
@@ -133,6 +139,9 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
         MX_ASSERT(loss, "the loss is lost");
     }
     MX_TRY(after(g, o, "partition"));
+    if (o->stages)
+        MX_TRY(mx_pass_stages(g, o->stages));
+    MX_TRY(after(g, o, "stages"));
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     bool keeps_all = strcmp(remat.policy, "none") == 0;
     if (o->gpu && keeps_all)
@@ -164,8 +173,38 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     MX_TRY(after(g, o, "slope"));
     if (o->gpu && keeps_all)
         mx_pass_swiglu(g);
-    MX_TRY(after(g, o, "swiglu"));
+    return after(g, o, "swiglu");
+}
+
+mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
+                              const mx_compile_options *o, mx_program *out)
+{
+    MX_TRY(training_passes(g, loss, use, opt, o));
     return finish(g, o, out);
+}
+
+mx_status mx_compile_joint(mx_graph *g, mx_node *loss, mx_grads_use use,
+                           const mx_compile_options *o)
+{
+    MX_ASSERT(o->stages && use != MX_GRADS_APPLY, "updates are programs of their own");
+    return training_passes(g, loss, use, NULL, o);
+}
+
+mx_status mx_compile_chunk(const mx_graph *joint, int k, const mx_compile_options *o,
+                           mx_stage_chunk *out)
+{
+    MX_TRY(mx_stage_cut(joint, o->stages, k, out));
+    mx_status st = MX_OK;
+    for (int p = 0; p < MX_STAGE_PARTS && !st; p++) {
+        mx_pass_fuse(&out->graph[p], !o->no_fuse);
+        st = after(&out->graph[p], o, "fuse");
+        if (!st)
+            st = mx_program_init_kept(&out->program[p], &out->graph[p], o->n_threads, o->gpu,
+                                      (mx_kept_list){out->kept[p], out->n_kept[p]});
+    }
+    if (st)
+        mx_stage_chunk_fini(out);
+    return st;
 }
 
 mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimizer *opt,

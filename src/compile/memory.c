@@ -100,12 +100,29 @@ static void add_storage(space *s, mx_place *own, int first, int last)
     own->last = last;
 }
 
+static void place_kept(mx_program *p, mx_kept_list kept)
+{
+    for (int i = 0; i < kept.n; i++) {
+        const mx_kept *v = &kept.v[i];
+        const mx_place *q = place_of(p, v->input ? v->input : p->graph->root[v->root], 0);
+        if (!q->root)
+            continue; /* an input that nothing reads */
+        mx_place *own = place_of(p, q->root, q->out);
+        MX_ASSERT(!q->pitch && own->offset < 0 && q->root->op != &mx_op_variable,
+                  "%s is no memory of its own", q->root->op->name);
+        own->offset = v->at;
+        own->kept = true;
+    }
+}
+
 /* Gives the sizes of the two spaces. */
-static void give_addresses(mx_program *p, const mx_parts *parts, int64_t *end, mx_arena *scratch)
+static void give_addresses(mx_program *p, const mx_parts *parts, mx_kept_list kept, int64_t *end,
+                           mx_arena *scratch)
 {
     size_t n_places = (size_t)p->graph->n_nodes * MX_MAX_OUT;
     int *last = MX_NEW_N(scratch, int, n_places), n_outputs = 0;
     find_lives(p, parts, last);
+    place_kept(p, kept);
     for (int i = 0; i < p->n; i++)
         n_outputs += p->order[i]->n_out;
     space s[2];
@@ -135,6 +152,7 @@ static void give_addresses(mx_program *p, const mx_parts *parts, int64_t *end, m
         for (int k = 0; k < p->order[i]->n_out; k++) {
             mx_place *q = place_of(p, p->order[i], k);
             q->offset = place_of(p, q->root, q->out)->offset;
+            q->kept = place_of(p, q->root, q->out)->kept;
         }
 }
 
@@ -199,6 +217,12 @@ static void count_bytes(mx_program *p, const mx_node *n)
 
 mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool gpu)
 {
+    return mx_program_init_kept(p, g, n_threads, gpu, (mx_kept_list){0});
+}
+
+mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads, bool gpu,
+                               mx_kept_list kept)
+{
     MX_TRY(mx_graph_check(g));
     *p = (mx_program){.graph = g, .n_threads = n_threads};
     p->order = mx_graph_order(g, &p->arena, &p->n);
@@ -211,7 +235,7 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool gpu)
                       .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
     if (gpu)
         mx_parts_find(&found, p, &scratch);
-    give_addresses(p, &found, end, &scratch);
+    give_addresses(p, &found, kept, end, &scratch);
     for (int i = 0; i < p->n; i++)
         count_bytes(p, p->order[i]);
     p->value_bytes = (size_t)end[0];

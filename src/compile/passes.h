@@ -1,6 +1,7 @@
 /* passes.h - graph to graph. Each pass is one file; the driver (compile.c) runs them in order.
  *
  *   precision   float32 model -> bfloat16 activations and weight copies; before autodiff
+ *   stages      which chunk of a pipeline a node belongs to (stages.h); before autodiff
  *   join        for a GPU: q, k and v come from one product; before autodiff
  *   bias        for a GPU: a bias, or it and a GELU, join the product before; before autodiff
  *   autodiff    gradient nodes, from each op's gradient builder

@@ -15,7 +15,7 @@
  * A value that is made from one tensor of its size and small ones (a product and its bias, a row
  * less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
  *
- * A copy is scheduled right
+ * Stages of a pipeline keep what they receive. A copy is scheduled right
  * before the first backward node that needs it, so only one layer's activations live at a time.
  */
 #include "compile/passes.h"
@@ -70,7 +70,7 @@ static bool available(remat *r, const mx_node *n)
 /* Should this forward value be kept? `for_layer` is the node on whose behalf we ask. */
 static bool kept(remat *r, const mx_node *n, const mx_node *user)
 {
-    if (is_source(n) || n->op->n_out < 0 || is_named(r, n))
+    if (is_source(n) || n->op->n_out < 0 || is_named(r, n) || n->stage != user->stage)
         return true;
     if (r->keep == KEEP_WRITTEN && elementwise(n) && r->written[n->id])
         return true;
@@ -103,9 +103,11 @@ static mx_node *again(remat *r, mx_node *n, mx_node *user, int seq)
             in[i] = n->in[i] ? again(r, n->in[i], n, seq) : NULL;
         const char *scope = r->g->scope;
         r->g->scope = n->scope;
+        r->g->stage = n->stage;
         r->g->seq = seq;
         mx_node *c = mx_apply_n(r->g, n->op, n->attr, n->n_in, in, n->n_out);
         r->g->seq = -1;
+        r->g->stage = 0;
         r->g->scope = scope;
         c->recomputed = true;
         r->copy[n->id] = c;
@@ -176,6 +178,8 @@ static void find_uses(remat *r, mx_node *const *order, int n, bool *used)
                 continue;
             if (order[i]->id >= n_forward)
                 used[x->id] = true;
+            else if (order[i]->stage != x->stage) /* what another stage sends is there */
+                r->needed[x->id] = true;
             else if (kind == MX_PLAIN)
                 r->written[x->id] = true;
         }

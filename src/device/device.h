@@ -103,6 +103,7 @@ struct mx_exec {
     char *scratch;             /* values, on the device; owns it, unless `within` */
     char *stowed;              /* for values that wait in host memory; NULL: none. Likewise */
     bool within;               /* they are those of another program */
+    char *slot;                /* borrows; for values shared with other programs (mx_kept) */
     size_t work_bytes;         /* of the session's workspace, what this program was planned with */
     mx_exec_step *step;        /* nodes that do something, in order */
     int n_steps;
@@ -134,6 +135,10 @@ mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_M
  * can be used at a time, and mx_exec_refresh comes between. */
 mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host,
                                 mx_exec **out) MX_MUST_USE;
+/* The same with values in a slot, device memory of the caller's. A program is added once for each of
+ * its slots; all of them run in the scratch memory of the first. */
+mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_exec *host, void *slot,
+                              mx_exec **out) MX_MUST_USE;
 mx_status mx_exec_refresh(mx_exec *e) MX_MUST_USE; /* writes the program's constants again */
 void mx_exec_close(mx_exec *e); /* before its session is; variables stay. NULL is a no-op */
 /* Gives every variable that has not been written its initial value:

@@ -215,6 +215,7 @@ static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
 {
     const mx_place *q = mx_program_place(e->program, n, k);
     void *data = q->offset < 0 ? mx_session_find(e->session, q->root->name)->data
+                 : q->kept     ? e->slot + q->offset
                  : q->hosted   ? e->stowed + q->offset
                                : e->scratch + q->offset;
     mx_tensor t = {data, *mx_node_type(n, k), q->run, q->pitch};
@@ -399,6 +400,12 @@ mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
 
 mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host, mx_exec **out)
 {
+    return mx_session_add_slot(s, p, host, NULL, out);
+}
+
+mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_exec *host, void *slot,
+                              mx_exec **out)
+{
     *out = NULL;
     int first = s->n_vars;
     mx_status st = MX_OK;
@@ -409,7 +416,7 @@ mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *hos
     mx_status_free(st ? placed : NULL);
     MX_TRY(st ? st : placed);
     mx_exec *e = mx_realloc(NULL, sizeof *e);
-    *e = (mx_exec){.session = s, .program = p, .next = s->execs};
+    *e = (mx_exec){.session = s, .program = p, .slot = slot, .next = s->execs};
     s->execs = e;
     e->work_bytes = s->device->gpu_work ? p->gpu_work_bytes : p->work_bytes;
     MX_TRY(grow_work(s, e->work_bytes));

@@ -35,6 +35,7 @@ struct mx_node {
     const struct mx_box *box; /* variables and inputs of one rank of several; NULL: whole */
     mx_node *forward;   /* replaced by; see mx_node_forward */
     bool recomputed;    /* made by the remat pass */
+    int stage;          /* of a pipeline (compile/stages.h); 0 where there is none */
 };
 
 struct mx_graph {
@@ -48,6 +49,7 @@ struct mx_graph {
     int n_scopes;
     char *error;         /* first error, in the arena; NULL: none */
     int seq;             /* given to new nodes; -1 (default): their id */
+    int stage;           /* given to new nodes */
     int n_forward;       /* nodes below this id make the loss, others its gradients; 0: no loss */
     mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
     bool narrow_grads; /* a weight's gradient has the dtype of the copy that was multiplied */
@@ -66,6 +68,10 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
 #define MX_APPLY(g, op, attr, ...)                                                                 \
     mx_apply((g), (op), (attr), (int)(sizeof((mx_node *[]){__VA_ARGS__}) / sizeof(mx_node *)),     \
              (mx_node *[]){__VA_ARGS__})
+
+/* A second node like n, which may be another graph's, with these inputs. It shares n's attributes and
+ * name, so n's graph must outlive it; its name is not entered. */
+mx_node *mx_node_copy(mx_graph *g, const mx_node *n, mx_node *const *in);
 
 /* Infers type and shape again after an input was replaced. */
 void mx_node_infer(mx_graph *g, mx_node *n);

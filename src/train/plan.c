@@ -14,7 +14,7 @@
 static const mx_place *storage(const mx_program *p, const mx_node *n, int i)
 {
     const mx_place *q = mx_program_place(p, n, i);
-    return q->root == n && q->out == i && q->offset >= 0 && !q->hosted ? q : NULL;
+    return q->root == n && q->out == i && q->offset >= 0 && !q->hosted && !q->kept ? q : NULL;
 }
 
 static double bytes_of(const mx_place *q)

@@ -95,6 +95,17 @@ static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x)
     return mx_embed(g, mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d)), last);
 }
 
+mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o)
+{
+    mx_build b;
+    mx_model_shape shape = o->shape;
+    shape.training = true;
+    mx_head h = mx_model_build(g, m, shape, &b);
+    mx_node *loss = loss_of(g, &h, &b, o->z_loss);
+    freeze(g, o);
+    return loss;
+}
+
 static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
 {
     mx_graph *g = &s->graph;

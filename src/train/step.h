@@ -41,6 +41,8 @@ mx_status mx_step_open_within(mx_step *s, mx_session *session, const mx_model_sp
 /* Compiles without a session: for plans. */
 mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options *o) MX_MUST_USE;
 void mx_step_close(mx_step *s);
+/* The forward graph of a training step and its loss, for a pipeline (exec/pipeline.h). */
+mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o);
 
 /* labels[i] = what position i should predict: the next token's label, -100 where there is none.
  * Rows of `seq`; gives the number of labels that count. */

@@ -1,0 +1,307 @@
+/* pipeline_test.c - models as pipelines of virtual ranks: loss and every gradient as on one device
+ * that takes the same microbatches one after the other, to the bit where nothing else is cut. */
+#include "../test.h"
+#include "compile/partition.h"
+#include "dist/local.h"
+#include "exec/pipeline.h"
+#include "ops.h"
+#include "ops/load.h"
+#include "store/hf_dir.h"
+#include "train/step.h"
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_RANKS = 16, MAX_MICROBATCHES = 16, BATCH = 4, SEQ = 16 };
+
+typedef struct {
+    const char *dir;
+    mx_mesh mesh;
+    mx_pipeline_kind kind;
+    int repeats, microbatches, layers_each;
+    bool packed;
+    int64_t images;
+    const char *remat;
+    mx_context_strategy context;
+    bool exact; /* to the bit */
+    double limit;
+} pipe_case;
+
+typedef struct {
+    const pipe_case *c;
+    mx_model_spec model;
+    mx_axis_rules rules;
+    mx_session *session; /* on one device */
+    mx_step step;
+    double loss[MAX_MICROBATCHES];
+    mx_local_world *world;
+    pthread_mutex_t lock;
+    double worst;
+    char where[512], refused[1024];
+} trial;
+
+typedef struct {
+    trial *t;
+    int rank;
+    double loss[MAX_MICROBATCHES];
+} rank_arg;
+
+/* --- inputs --- */
+
+static int32_t token(int64_t b, int64_t i)
+{
+    return (int32_t)((b * 37 + i * i * 7 + 3) % 60);
+}
+static int32_t label(int64_t b, int64_t i)
+{
+    return i % 5 == 4 ? -100 : token(b, i + 1);
+}
+static int32_t position(int64_t b, int64_t i)
+{
+    return (int32_t)(i < 5 + b % 7 ? i : i - 5 - b % 7);
+}
+static int32_t segment(int64_t b, int64_t i)
+{
+    return i < 5 + b % 7 ? 1 : 2;
+}
+
+static void write_rows(mx_exec *e, int microbatch, const char *name,
+                       int32_t (*value)(int64_t b, int64_t i))
+{
+    mx_node *n = mx_program_find(e->program, name);
+    int32_t rows[BATCH * SEQ];
+    if (!n)
+        return;
+    for (int64_t i = 0; i < mx_type_count(&n->type); i++) {
+        int64_t at = n->box ? mx_box_element(n->box, &n->type, i) : i;
+        rows[i] = value(microbatch * BATCH + at / SEQ, at % SEQ);
+    }
+    MX_CHECK_OK(mx_exec_write(e, name, rows));
+}
+
+static void write_pixels(mx_exec *e, int microbatch)
+{
+    mx_node *n = mx_program_find(e->program, "pixels");
+    if (!n)
+        return;
+    mx_tensor t = {.data = mx_realloc(NULL, mx_type_bytes(&n->type)), .type = n->type};
+    for (int64_t i = 0; i < mx_type_count(&n->type); i++) {
+        int64_t at = n->box ? mx_box_element(n->box, &n->type, i) : i;
+        mx_store_f64(&t, i, sin((double)at * 0.37 + microbatch));
+    }
+    MX_CHECK_OK(mx_exec_write(e, "pixels", t.data));
+    mx_free(t.data);
+}
+
+static mx_status write_inputs(trial *t, int microbatch, mx_exec *e)
+{
+    float scale = 1.0f / (float)(BATCH * SEQ * t->c->microbatches), first = microbatch == 0;
+    write_rows(e, microbatch, "tokens", token);
+    write_rows(e, microbatch, "labels", label);
+    write_rows(e, microbatch, "positions", position);
+    write_rows(e, microbatch, "segments", segment);
+    write_pixels(e, microbatch);
+    MX_TRY(mx_exec_write(e, "loss_scale", &scale));
+    return mx_exec_write(e, "first", &first);
+}
+
+static mx_status feed_write(void *ctx, int microbatch, mx_exec *e)
+{
+    return write_inputs(((rank_arg *)ctx)->t, microbatch, e);
+}
+
+static double loss_of(mx_exec *e)
+{
+    mx_tensor t = mx_exec_tensor(e, "loss");
+    return t.data ? mx_load_f64(&t, 0) : NAN;
+}
+
+static mx_status feed_read(void *ctx, int microbatch, mx_exec *e)
+{
+    ((rank_arg *)ctx)->loss[microbatch] = loss_of(e);
+    return MX_OK;
+}
+
+/* --- comparing --- */
+
+static void note(trial *t, double off, const char *what)
+{
+    if (off > t->worst || isnan(off)) {
+        t->worst = isnan(off) ? INFINITY : off;
+        snprintf(t->where, sizeof t->where, "%s", what);
+    }
+}
+
+/* Relative to the largest number of the whole tensor; to the bit: 0 or infinite. */
+static double distance(const trial *t, const mx_var *mine, const mx_var *all)
+{
+    mx_tensor a = {.data = mine->data, .type = mine->type};
+    mx_tensor b = {.data = all->data, .type = all->type};
+    double off = 0, top = 1e-30;
+    for (int64_t i = 0; i < mx_type_count(&b.type); i++)
+        top = fmax(top, fabs(mx_load_f64(&b, i)));
+    for (int64_t i = 0; i < mx_type_count(&a.type); i++) {
+        int64_t at = mine->box ? mx_box_element(mine->box, &a.type, i) : i;
+        double x = mx_load_f64(&a, i), y = at < 0 ? 0 : mx_load_f64(&b, at);
+        off = fmax(off, isfinite(x) ? fabs(x - y) : INFINITY);
+    }
+    return t->c->exact ? (off == 0 ? 0 : INFINITY) : off / top;
+}
+
+static int compare(rank_arg *a, mx_session *s)
+{
+    trial *t = a->t;
+    int found = 0;
+    for (int i = 0; i < mx_session_count(s); i++) {
+        const mx_var *v = mx_session_var(s, i), *w = mx_session_find(t->session, v->name);
+        MX_CHECK(w, "%s is not on one device", v->name);
+        if (v->attr.kind == MX_VAR_GRADIENT || v->attr.kind == MX_VAR_WEIGHT)
+            note(t, distance(t, v, w), v->name);
+        found += v->attr.kind == MX_VAR_GRADIENT;
+    }
+    return found;
+}
+
+static void compare_loss(rank_arg *a)
+{
+    for (int m = 0; m < a->t->c->microbatches; m++) {
+        double off = fabs(a->loss[m] - a->t->loss[m]);
+        note(a->t, a->t->c->exact && off > 0 ? INFINITY : off / a->t->loss[m], "loss");
+    }
+}
+
+/* --- ranks --- */
+
+static mx_process_group *find_group(void *ctx, unsigned axes)
+{
+    rank_arg *a = ctx;
+    return mx_local_group(a->t->world, a->rank, axes);
+}
+
+static mx_step_options options(const pipe_case *c)
+{
+    mx_step_options o = {.kind = MX_STEP_ACCUMULATE,
+                         .shape = {.batch = BATCH, .seq = SEQ, .packed = c->packed,
+                                   .images = c->images}};
+    o.compile.remat.policy = c->remat;
+    return o;
+}
+
+static mx_status run_rank(rank_arg *a, mx_session *s, mx_pipeline *p)
+{
+    trial *t = a->t;
+    const pipe_case *c = t->c;
+    int inner = 0;
+    mx_mesh mesh = mx_mesh_without(&c->mesh, MX_AXIS_STAGE, a->rank, &inner);
+    mx_partition cut = {.mesh = &mesh, .rules = &t->rules, .rank = inner, .context = c->context,
+                        .sharding_tolerance = 1};
+    mx_step_options o = options(c);
+    mx_pipeline_options how = {.kind = c->kind, .repeats = c->repeats ? c->repeats : 1,
+                               .stages = mx_mesh_degree(&c->mesh, MX_AXIS_STAGE),
+                               .stage = mx_mesh_coordinate(&c->mesh, a->rank, MX_AXIS_STAGE),
+                               .microbatches = c->microbatches, .layers_each = c->layers_each,
+                               .group = find_group(a, 1u << MX_AXIS_STAGE),
+                               .compile = o.compile};
+    how.compile.partition = mx_mesh_ranks(&mesh) > 1 ? &cut : NULL;
+    mx_graph_init(&p->joint);
+    MX_TRY(mx_pipeline_open(p, s, mx_step_build(&p->joint, &t->model, &o), &how));
+    MX_TRY(mx_session_init(s, 11));
+    return mx_pipeline_run(p, &(mx_pipeline_feed){feed_write, feed_read, a});
+}
+
+static void *rank_main(void *arg)
+{
+    rank_arg *a = arg;
+    trial *t = a->t;
+    mx_session *s = NULL;
+    mx_pipeline p = {0};
+    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
+    mx_session_set_groups(s, find_group, a);
+    mx_status st = run_rank(a, s, &p);
+    if (st)
+        mx_local_abort(t->world, a->rank, mx_status_text(st));
+    pthread_mutex_lock(&t->lock);
+    int stages = mx_mesh_degree(&t->c->mesh, MX_AXIS_STAGE);
+    if (st && !*t->refused)
+        snprintf(t->refused, sizeof t->refused, "%s", mx_status_text(st));
+    if (!st) {
+        MX_CHECK(compare(a, s) > 0, "rank %d has no gradients", a->rank);
+        if (mx_mesh_coordinate(&t->c->mesh, a->rank, MX_AXIS_STAGE) == stages - 1)
+            compare_loss(a);
+    }
+    pthread_mutex_unlock(&t->lock);
+    mx_status_free(st);
+    mx_pipeline_close(&p);
+    mx_session_close(s);
+    return NULL;
+}
+
+static void open_one(trial *t)
+{
+    mx_hf_dir dir = {0};
+    mx_step_options o = options(t->c);
+    mx_axis_rules_init(&t->rules);
+    pthread_mutex_init(&t->lock, NULL);
+    MX_CHECK_OK(mx_hf_dir_open(&dir, t->c->dir, MX_HF_CONFIG_ONLY));
+    MX_CHECK_OK(mx_model_from_json(&t->model, dir.config, t->c->dir));
+    mx_hf_dir_close(&dir);
+    MX_CHECK_OK(mx_session_open(&t->session, "cpu", 1));
+    MX_CHECK_OK(mx_step_open(&t->step, t->session, &t->model, &o));
+    MX_CHECK_OK(mx_session_init(t->session, 11));
+    for (int m = 0; m < t->c->microbatches; m++) {
+        MX_CHECK_OK(write_inputs(t, m, t->step.exec));
+        MX_CHECK_OK(mx_exec_run(t->step.exec));
+        t->loss[m] = loss_of(t->step.exec);
+    }
+}
+
+static void close_one(trial *t)
+{
+    mx_session_close(t->session);
+    mx_step_close(&t->step);
+    mx_axis_rules_fini(&t->rules);
+    mx_model_spec_fini(&t->model);
+    pthread_mutex_destroy(&t->lock);
+}
+
+static void run_ranks(trial *t)
+{
+    int n = mx_mesh_ranks(&t->c->mesh);
+    pthread_t thread[MAX_RANKS];
+    rank_arg arg[MAX_RANKS];
+    MX_ASSERT(n <= MAX_RANKS, "%d ranks", n);
+    t->world = mx_local_world_new(&t->c->mesh);
+    for (int k = 0; k < n; k++) {
+        arg[k] = (rank_arg){.t = t, .rank = k};
+        pthread_create(&thread[k], NULL, rank_main, &arg[k]);
+    }
+    for (int k = 0; k < n; k++)
+        pthread_join(thread[k], NULL);
+    mx_local_world_free(t->world);
+}
+
+static void check(const pipe_case *c)
+{
+    trial t = {.c = c};
+    double limit = c->limit > 0 ? c->limit : 2e-5;
+    open_one(&t);
+    run_ranks(&t);
+    MX_CHECK(!*t.refused, "%s: %s", c->dir, t.refused);
+    MX_CHECK(t.worst <= limit, "%s, %s of %d stages, %d chunks each, %d microbatches: %s is off by "
+             "%.3g", c->dir, mx_pipeline_kind_name(c->kind),
+             mx_mesh_degree(&c->mesh, MX_AXIS_STAGE), c->repeats, c->microbatches, t.where, t.worst);
+    close_one(&t);
+}
+
+#define MODEL(name) "tests/fixtures/models/" name
+#define STAGES(n) {.ici = {[MX_AXIS_STAGE] = (n)}}
+
+MX_TEST(pipeline_of_a_dense_model)
+{
+    check(&(pipe_case){.dir = MODEL("llama3"), .mesh = STAGES(2), .kind = MX_PIPELINE_1F1B,
+                       .microbatches = 4, .exact = true});
+    check(&(pipe_case){.dir = MODEL("llama3"), .mesh = STAGES(2), .kind = MX_PIPELINE_GPIPE,
+                       .microbatches = 3, .exact = true});
+}
