@@ -49,8 +49,8 @@ typedef struct {
     int n_threads;
 } mx_program;
 
-/* A value that other programs write or read as well: it lies in memory that they share, a slot, which
- * is given when the program is added to a session. */
+/* A value that other programs write or read as well: it lies in memory that they share, a slot,
+ * which is given when the program is added to a session. */
 typedef struct {
     mx_node *input; /* an input, or NULL: */
     int root;       /* a root, by its number in the graph; it has memory of its own */

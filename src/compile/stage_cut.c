@@ -1,8 +1,8 @@
 /* stage_cut.c - the programs of one chunk of layers, out of the joint graph; see stages.h.
  *
- * Every node has a home: a chunk, and F, B or W of it. Nodes made of weights alone or of inputs alone
- * have none, they are copied into each program that reads them, and so are views. A value that is
- * read away from home lies in slots:
+ * Every node has a home: a chunk, and F, B or W of it. Nodes made of weights alone or of inputs
+ * alone have none, they are copied into each program that reads them, and so are views. A value
+ * that is read away from home lies in slots:
  *
  *     in        forward values of chunks before, read here or behind
  *     out       forward values of this chunk and of those before, read behind
@@ -28,6 +28,7 @@ typedef struct {
     mx_node **order;
     int n;
     mx_made_of *made_of;
+    const mx_node **same; /* by id, of projections: the first of the same output */
     mx_stage_part *part; /* by id */
     int *first, *last;   /* by id: the chunks between which a value is needed */
     unsigned *read_at;   /* by id: bit p: read by part p of its own chunk, away from home */
@@ -47,29 +48,46 @@ static int64_t output_of(const mx_node *n)
     return *(const int64_t *)n->attr;
 }
 
-static bool is_view(const mx_node *n)
+/* Shares the memory of another value: a view, output 0, an output that another node picks too. */
+static bool is_view(const cut *c, const mx_node *n)
 {
-    return n->op->kind == MX_VIEW || (n->op->kind == MX_PROJECT && output_of(n) == 0);
+    return n->op->kind == MX_VIEW ||
+           (n->op->kind == MX_PROJECT && (output_of(n) == 0 || c->same[n->id] != n));
 }
 
 /* The value behind views, which lies somewhere. */
-static const mx_node *value_of(const mx_node *n)
+static const mx_node *value_of(const cut *c, const mx_node *n)
 {
-    while (is_view(n))
-        n = n->in[0];
+    while (is_view(c, n))
+        n = n->op->kind == MX_PROJECT && output_of(n) ? c->same[n->id] : n->in[0];
     return n;
 }
 
 /* The node that makes it. */
-static const mx_node *maker_of(const mx_node *n)
+static const mx_node *maker_of(const cut *c, const mx_node *n)
 {
-    n = value_of(n);
+    n = value_of(c, n);
     return n->op->kind == MX_PROJECT ? n->in[0] : n;
+}
+
+static void find_same(cut *c)
+{
+    const mx_node **first = MX_NEW_N(&c->scratch, const mx_node *,
+                                     (size_t)c->g->n_nodes * MX_MAX_OUT);
+    c->same = MX_NEW_N(&c->scratch, const mx_node *, c->g->n_nodes);
+    for (int i = 0; i < c->n; i++) {
+        const mx_node *x = c->order[i];
+        if (x->op->kind != MX_PROJECT)
+            continue;
+        const mx_node **f = &first[(size_t)x->in[0]->id * MX_MAX_OUT + (size_t)output_of(x)];
+        *f = *f ? *f : x;
+        c->same[x->id] = *f;
+    }
 }
 
 static bool has_home(const cut *c, const mx_node *n)
 {
-    return !is_free(c, n) && !is_view(n) && n->op->kind != MX_PROJECT;
+    return !is_free(c, n) && !is_view(c, n) && n->op->kind != MX_PROJECT;
 }
 
 /* --- homes and uses --- */
@@ -99,7 +117,7 @@ static void find_split(cut *c)
         if (c->part[x->id] != MX_STAGE_B)
             c->part[x->id] = MX_STAGE_W;
         for (int k = 0; k < x->n_in; k++) {
-            const mx_node *y = x->in[k] ? maker_of(x->in[k]) : NULL;
+            const mx_node *y = x->in[k] ? maker_of(c, x->in[k]) : NULL;
             if (!y || is_free(c, y) || c->part[y->id] == MX_STAGE_F)
                 continue;
             if (y->stage != x->stage || c->part[x->id] == MX_STAGE_B)
@@ -126,7 +144,7 @@ static void find_parts(cut *c)
 
 static void use(cut *c, const mx_node *user, const mx_node *x)
 {
-    const mx_node *v = value_of(x), *m = maker_of(x);
+    const mx_node *v = value_of(c, x), *m = maker_of(c, x);
     if (is_free(c, v))
         return;
     if (user->stage < c->first[v->id])
@@ -144,7 +162,7 @@ static void find_uses(cut *c)
     c->read_at = MX_NEW_N(&c->scratch, unsigned, c->g->n_nodes);
     for (int i = 0; i < c->n; i++) {
         const mx_node *x = c->order[i];
-        c->first[x->id] = c->last[x->id] = maker_of(x)->stage;
+        c->first[x->id] = c->last[x->id] = maker_of(c, x)->stage;
     }
     for (int i = 0; i < c->n; i++)
         for (int k = 0; k < c->order[i]->n_in && has_home(c, c->order[i]); k++)
@@ -163,18 +181,18 @@ static int64_t take(cut *c, const mx_node *v)
 
 static bool is_value(const cut *c, const mx_node *n)
 {
-    return !is_free(c, n) && !is_view(n);
+    return !is_free(c, n) && !is_view(c, n);
 }
 
 static bool is_forward(const cut *c, const mx_node *v)
 {
-    return c->part[maker_of(v)->id] == MX_STAGE_F;
+    return c->part[maker_of(c, v)->id] == MX_STAGE_F;
 }
 
 /* Does the message between chunks b - 1 and b have this value? */
 static bool crosses(const cut *c, const mx_node *v, int b, bool forward)
 {
-    int home = maker_of(v)->stage;
+    int home = maker_of(c, v)->stage;
     if (!is_value(c, v) || is_forward(c, v) != forward)
         return false;
     return forward ? home < b && c->last[v->id] >= b : home >= b && c->first[v->id] < b;
@@ -216,7 +234,7 @@ static places lay_out(cut *c)
     c->at = nowhere(c);
     for (int i = 0; i < c->n; i++) {
         const mx_node *v = c->order[i];
-        bool here = maker_of(v)->stage == c->k;
+        bool here = maker_of(c, v)->stage == c->k;
         if (!is_value(c, v))
             continue;
         c->at[v->id] = here ? p.leaves[v->id] : p.arrives[v->id];
@@ -261,12 +279,16 @@ static bool is_home(const cut *c, mx_stage_part p, const mx_node *maker)
 static mx_node *get(cut *c, mx_stage_part p, const mx_node *n)
 {
     mx_graph *g = &c->out->graph[p];
+    if (n->op == &mx_op_input || n->op == &mx_op_variable)
+        n = mx_graph_find(c->g, n->name); /* chunks have the same one under the same name */
     mx_node **m = &c->map[n->id], *in[MX_MAX_IN] = {0};
     if (*m)
         return *m;
-    bool copied = is_free(c, n) || is_view(n) || is_home(c, p, maker_of(n));
+    bool copied = is_free(c, n) || is_view(c, n) || is_home(c, p, maker_of(c, n));
     if (n->op == &mx_op_input || !copied)
         return *m = input_of(c, p, n);
+    if (n->op->kind == MX_PROJECT && is_view(c, n) && !is_free(c, n))
+        return *m = get(c, p, value_of(c, n));
     for (int k = 0; k < n->n_in; k++)
         in[k] = n->in[k] ? get(c, p, n->in[k]) : NULL;
     *m = mx_node_copy(g, n, in);
@@ -278,7 +300,7 @@ static mx_node *get(cut *c, mx_stage_part p, const mx_node *n)
 static mx_node *own_memory(cut *c, mx_stage_part p, const mx_node *v)
 {
     mx_node *n = get(c, p, v);
-    const mx_node *m = maker_of(v);
+    const mx_node *m = maker_of(c, v);
     int k = v->op->kind == MX_PROJECT ? (int)output_of(v) : 0;
     bool shared = n->op->kind == MX_SOURCE || mx_node_overwrites(m, k);
     if (shared && !mx_dtype_is_float(v->type.dtype))
@@ -301,8 +323,8 @@ static void write_results(cut *c, mx_stage_part p, const places *where)
         const mx_node *v = c->order[i];
         if (!is_value(c, v))
             continue;
-        bool home = is_home(c, p, maker_of(v));
-        bool passes = maker_of(v)->stage != c->k && where->leaves[v->id] >= 0 &&
+        bool home = is_home(c, p, maker_of(c, v));
+        bool passes = maker_of(c, v)->stage != c->k && where->leaves[v->id] >= 0 &&
                       p == (is_forward(c, v) ? MX_STAGE_F : MX_STAGE_B);
         if (home && c->at[v->id] >= 0)
             leave(c, p, v, c->at[v->id]);
@@ -323,7 +345,7 @@ static void write_part(cut *c, mx_stage_part p, const places *where)
             get(c, p, c->order[i]);
     write_results(c, p, where);
     for (int i = 0; i < c->g->n_roots; i++) {
-        const mx_node *r = c->g->root[i], *m = maker_of(r);
+        const mx_node *r = c->g->root[i], *m = maker_of(c, r);
         bool here = is_free(c, r) ? r->stage == c->k && p == MX_STAGE_F : is_home(c, p, m);
         if (here)
             mx_graph_root(g, NULL, get(c, p, r));
@@ -338,6 +360,7 @@ mx_status mx_stage_cut(const mx_graph *joint, const mx_stages *s, int k, mx_stag
     cut c = {.g = joint, .k = k, .chunks = s->chunks, .split = s->split, .out = out};
     c.order = mx_graph_order(joint, &c.scratch, &c.n);
     c.made_of = mx_made_of_sources(joint, c.order, c.n, &c.scratch);
+    find_same(&c);
     find_parts(&c);
     find_uses(&c);
     places where = lay_out(&c);

@@ -1,9 +1,9 @@
 /* stages.c - which chunk of layers each node of the forward graph belongs to; see stages.h.
  *
- * Layers are scopes with a number ("model.layers.3"), in the order in which they first appear: those
- * of a vision tower come before the decoder's, those of an MTP head behind them. A node outside of
- * all layers counts with the last layer that it depends on, so embeddings count with the first and
- * head and loss with the last. Chunks are runs of layers such that the most expensive one costs as
+ * Layers are scopes with a number ("model.layers.3"), in the order in which they first appear:
+ * those of a vision tower come before the decoder's, those of an MTP head behind them. A node
+ * outside of all layers counts with the last layer that it depends on, so embeddings count with the
+ * first and head and loss with the last. Chunks are runs of layers such that the most expensive one costs as
  * little as can be, and of those cuts the most even one.
  *
  * What is made of weights alone or of inputs alone is doubled in every chunk that reads it, down to
@@ -33,6 +33,7 @@ typedef struct {
     int n_layers;
     int *chunk_of; /* by layer */
     mx_node **twin; /* of node i in chunk c: [i * chunks + c] */
+    mx_node ***was; /* by id: its inputs before they were replaced by twins */
     mx_arena scratch;
 } stager;
 
@@ -113,8 +114,8 @@ static void find_layers(stager *s)
 
 /* --- chunks of equal cost --- */
 
-/* best[k][i]: of the first i layers in k chunks, the least `worse` of all; from[k][i] says where the
- * last of them begins. Squares are added where no chunk costs more than `most`; without a limit
+/* best[k][i]: of the first i layers in k chunks, the least `worse` of all; from[k][i] says where
+ * the last of them begins. Squares are added where no chunk costs more than `most`; without a limit
  * (most < 0) the largest counts. */
 typedef struct {
     const double *before; /* cost of the first i layers */
@@ -171,8 +172,8 @@ static mx_status cut_layers(stager *s, const mx_stages *how)
     int each = how->layers_each, need = each ? (s->chunks - 1) * each + 1 : s->chunks;
     if (s->n_layers < need)
         return mx_fail(MX_USAGE,
-                       "the model has %d layers, and %d chunks of a pipeline%s need at least %d; use "
-                       "fewer stages, or fewer chunks for each (num_pipeline_repeats)",
+                       "the model has %d layers, and %d chunks of a pipeline%s need at least %d; "
+                       "use fewer stages, or fewer chunks for each (num_pipeline_repeats)",
                        s->n_layers, s->chunks, each > 1 ? " of so many layers each" : "", need);
     if (!each)
         cut_evenly(s);
@@ -194,7 +195,7 @@ static mx_node *twin(stager *s, mx_node *n, int c)
         first &= !all[i];
     mx_node *in[MX_MAX_IN] = {0};
     for (int k = 0; k < n->n_in; k++)
-        in[k] = n->in[k] ? twin(s, n->in[k], c) : NULL;
+        in[k] = s->was[n->id][k] ? twin(s, s->was[n->id][k], c) : NULL;
     s->g->seq = n->seq;
     *t = first ? n : mx_node_copy(s->g, n, in);
     s->g->seq = -1;
@@ -207,9 +208,11 @@ static mx_node *twin(stager *s, mx_node *n, int c)
 static void mark(stager *s)
 {
     s->twin = MX_NEW_N(&s->scratch, mx_node *, (size_t)s->n_nodes * (size_t)s->chunks);
+    s->was = MX_NEW_N(&s->scratch, mx_node **, s->n_nodes);
     for (int i = 0; i < s->n; i++) {
         mx_node *x = s->order[i];
         int at = s->layer_of[x->id];
+        s->was[x->id] = mx_arena_copy(&s->scratch, x->in, sizeof *x->in * (size_t)x->n_in);
         if (is_doubled(s, x))
             continue;
         x->stage = at < 0 ? 0 : s->chunk_of[at];

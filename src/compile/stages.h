@@ -1,7 +1,7 @@
-/* stages.h - pipeline parallelism: a graph in chunks of consecutive layers, and the programs of one.
+/* stages.h - pipeline parallelism: a graph in chunks of consecutive layers, the programs of one.
  *
- * A model is cut into `chunks` of layers. A rank of the mesh's `stage` axis has one of them, or with
- * interleaving several: chunk k belongs to stage k mod (degree of the axis).
+ * A model is cut into `chunks` of layers. A rank of the mesh's `stage` axis has one of them, or
+ * with interleaving several: chunk k belongs to stage k mod (degree of the axis).
  *
  * mx_pass_stages runs on the forward graph of one rank, behind partition and before autodiff: every
  * node gets the number of its chunk (mx_node.stage), layers by cost, everything else where its
@@ -56,7 +56,12 @@ void mx_stage_chunk_fini(mx_stage_chunk *c);
 /* --- for both files --- */
 
 /* What a node is made of: sources of one kind, or more than that. */
-typedef enum { MX_MADE_OF_CONSTANTS, MX_MADE_OF_WEIGHTS, MX_MADE_OF_INPUTS, MX_MADE_OF_MORE } mx_made_of;
+typedef enum {
+    MX_MADE_OF_CONSTANTS,
+    MX_MADE_OF_WEIGHTS,
+    MX_MADE_OF_INPUTS,
+    MX_MADE_OF_MORE
+} mx_made_of;
 /* By id, of the nodes in `order`. State that a forward node overwrites counts as more. */
 mx_made_of *mx_made_of_sources(const mx_graph *g, mx_node *const *order, int n, mx_arena *scratch);
 

@@ -135,8 +135,8 @@ mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_M
  * can be used at a time, and mx_exec_refresh comes between. */
 mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host,
                                 mx_exec **out) MX_MUST_USE;
-/* The same with values in a slot, device memory of the caller's. A program is added once for each of
- * its slots; all of them run in the scratch memory of the first. */
+/* The same with values in a slot, device memory of the caller's. A program is added once for each
+ * of its slots; all of them run in the scratch memory of the first. */
 mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_exec *host, void *slot,
                               mx_exec **out) MX_MUST_USE;
 mx_status mx_exec_refresh(mx_exec *e) MX_MUST_USE; /* writes the program's constants again */

@@ -177,8 +177,8 @@ static mx_status shift(mx_process_group *g, const void *in, void *out, size_t by
 
 /* --- messages --- */
 
-/* A message that was sent and not received waits in the sender's memory, one that was posted and not
- * sent has room in the receiver's; whoever comes second copies. */
+/* A message that was sent and not received waits in the sender's memory, one that was posted and
+ * not sent has room in the receiver's; whoever comes second copies. */
 static letter **find_letter(shared *s, int from, int to, int64_t tag)
 {
     letter **l = &s->letters;

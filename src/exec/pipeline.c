@@ -161,7 +161,9 @@ static mx_status run_action(mx_pipeline *p, const mx_action *a, const mx_pipelin
     case MX_DO_SEND_GRAD:
         return pass(p, g->send, message(p, a, k, true));
     default:
-        return pass(p, g->sent, message(p, a, k, true));
+        if (k < p->schedule.chunks - 1)
+            MX_TRY(pass(p, g->sent, message(p, a, k + 1, false)));
+        return k ? pass(p, g->sent, message(p, a, k, true)) : MX_OK;
     }
 }
 

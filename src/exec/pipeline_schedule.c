@@ -4,8 +4,8 @@
  *     1f1b         p - i - 1 times F, then F and B in turns, then the B that are left
  *     zb-h1        the same; W of microbatch j follows B of microbatch j + i, so no more than p are
  *                  in flight on any stage
- *     interleaved  microbatches go in groups of at least p; a group passes chunk after chunk. 2 (p -
- *                  i - 1) + (r - 1) group times F, then F and B in turns
+ *     interleaved  microbatches go in groups of at least p; a group passes chunk after chunk.
+ *                  2 (p - i - 1) + (r - 1) group times F, then F and B in turns
  */
 #include "exec/pipeline_schedule.h"
 
@@ -99,7 +99,7 @@ typedef struct {
     mx_pipeline_schedule *s;
     mx_action_list *to;
     int *holds; /* of chunk k, slot i: 1 + the microbatch in it, [k * microbatches + i] */
-    int *sent;  /* likewise: 1 + the microbatch whose gradient may not have been taken */
+    int *sent;  /* likewise: 1 + the microbatch whose messages may not have been taken */
 } lowering;
 
 static void put(lowering *w, mx_action_kind kind, const mx_action *a, int slot)
@@ -147,10 +147,9 @@ static void lower(lowering *w, const mx_action *a)
     if (a->kind == MX_DO_B && a->chunk < w->s->chunks - 1)
         put(w, MX_DO_RECEIVE_GRAD, a, slot);
     put(w, a->kind, a, slot);
-    if (a->kind == MX_DO_B && a->chunk > 0) {
+    if (a->kind == MX_DO_B && a->chunk > 0)
         put(w, MX_DO_SEND_GRAD, a, slot);
-        w->sent[base + (size_t)slot] = a->microbatch + 1;
-    }
+    w->sent[base + (size_t)slot] = a->microbatch + 1;
     if (a->kind == MX_DO_W || !w->s->split)
         holds[slot] = 0;
 }
@@ -175,13 +174,13 @@ static mx_status check(mx_pipeline_kind kind, int stages, int repeats, int micro
 {
     if (stages < 2 || repeats < 1 || microbatches < 1)
         return mx_fail(MX_USAGE,
-                       "a pipeline of %d stages with %d chunks each and %d microbatches: expected at "
-                       "least 2, 1 and 1",
+                       "a pipeline of %d stages with %d chunks each and %d microbatches: expected "
+                       "at least 2, 1 and 1",
                        stages, repeats, microbatches);
     if (repeats > 1 && kind != MX_PIPELINE_INTERLEAVED)
         return mx_fail(MX_USAGE,
-                       "a %s pipeline has one chunk of layers for each stage, and num_pipeline_repeats "
-                       "asks for %d; use the interleaved schedule",
+                       "a %s pipeline has one chunk of layers for each stage, and "
+                       "num_pipeline_repeats asks for %d; use the interleaved schedule",
                        names[kind], repeats);
     return MX_OK;
 }

@@ -36,7 +36,7 @@ typedef enum {
     MX_DO_POST_GRAD,    /* there is room for what B reads: its sender need not wait */
     MX_DO_RECEIVE_GRAD, /* what B reads, from the chunk behind */
     MX_DO_SEND_GRAD,    /* to the chunk before */
-    MX_DO_AWAIT,        /* until what SEND_GRAD sent has been taken: the slot is needed */
+    MX_DO_AWAIT,        /* until what was sent from the slot has been taken: it is needed */
     MX_DO_KINDS
 } mx_action_kind;
 

@@ -1,6 +1,6 @@
 /* pipeline_shared.c - weights that several stages have (tied embeddings): each of them has its own
- * copy and its own gradient; behind the last microbatch every holder adds up the gradients of all, in
- * the order of stages, so that the copies stay the same to the bit. */
+ * copy and its own gradient; behind the last microbatch every holder adds up the gradients of all,
+ * in the order of stages, so that the copies stay the same to the bit. */
 #include "exec/pipeline.h"
 
 #include "ops.h"
@@ -37,7 +37,7 @@ static mx_status build_sum(mx_pipeline *p, mx_shared_weight *w, const mx_node *v
                                 p->how.compile.gpu, (mx_kept_list){kept, n});
 }
 
-/* The stages whose chunks have a sum of gradients of this name; -1: one stage has it in two chunks. */
+/* The stages whose chunks have a sum of gradients of this name; -1: one has it in two chunks. */
 static int find_holders(const mx_pipeline *p, const char *name, int *holder)
 {
     int n = 0;
@@ -67,7 +67,8 @@ static bool is_mine(const mx_pipeline *p, const mx_shared_weight *w)
 
 static mx_status enter(mx_pipeline *p, const mx_node *v, int tag, size_t *most)
 {
-    mx_shared_weight w = {.name = v->name, .tag = tag, .holder = MX_NEW_N(&p->arena, int, p->how.stages)};
+    mx_shared_weight w = {.name = v->name, .tag = tag};
+    w.holder = MX_NEW_N(&p->arena, int, p->how.stages);
     w.n = find_holders(p, v->name, w.holder);
     if (w.n < 0)
         return mx_fail(MX_USAGE,

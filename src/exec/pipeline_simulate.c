@@ -37,7 +37,7 @@ static const double *waits_for(const player *p, const mx_action *a)
     case MX_DO_RECEIVE_GRAD:
         return when(p, MX_DO_SEND_GRAD, a->chunk + 1, a->microbatch);
     case MX_DO_AWAIT:
-        return when(p, MX_DO_POST_GRAD, a->chunk - 1, a->microbatch);
+        return a->chunk ? when(p, MX_DO_POST_GRAD, a->chunk - 1, a->microbatch) : NULL;
     default:
         return NULL;
     }
@@ -62,7 +62,7 @@ static bool has_inputs(const player *p, const mx_action *a)
     case MX_DO_RECEIVE_GRAD:
         return *when(p, MX_DO_POST_GRAD, k, m) >= 0;
     case MX_DO_AWAIT:
-        return *when(p, MX_DO_SEND_GRAD, k, m) >= 0;
+        return *when(p, p->s->split ? MX_DO_W : MX_DO_B, k, m) >= 0;
     default:
         return true;
     }
@@ -89,8 +89,7 @@ static mx_status check_slot(player *p, int stage, const mx_action *a)
 /* A slot is free once the last reader is through and what leaves from it has been taken. */
 static void release(player *p, const mx_action *a)
 {
-    mx_action_kind last = a->chunk ? MX_DO_AWAIT : p->s->split ? MX_DO_W : MX_DO_B;
-    if (a->kind == last)
+    if (a->kind == MX_DO_AWAIT)
         p->slot_of[(size_t)a->chunk * (size_t)p->s->microbatches + (size_t)a->microbatch] = 0;
 }
 

@@ -69,8 +69,8 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
     mx_apply((g), (op), (attr), (int)(sizeof((mx_node *[]){__VA_ARGS__}) / sizeof(mx_node *)),     \
              (mx_node *[]){__VA_ARGS__})
 
-/* A second node like n, which may be another graph's, with these inputs. It shares n's attributes and
- * name, so n's graph must outlive it; its name is not entered. */
+/* A second node like n, which may be another graph's, with these inputs. It shares n's attributes
+ * and name, so n's graph must outlive it; its name is not entered. */
 mx_node *mx_node_copy(mx_graph *g, const mx_node *n, mx_node *const *in);
 
 /* Infers type and shape again after an input was replaced. */

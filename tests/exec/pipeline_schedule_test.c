@@ -1,5 +1,5 @@
-/* pipeline_schedule_test.c - schedules of pipelines: right for all sizes, as short as their formulas
- * say, and within their memory. */
+/* pipeline_schedule_test.c - schedules of pipelines: right for all sizes, as short as their
+ * formulas say, and within their memory. */
 #include "../test.h"
 #include "exec/pipeline_schedule.h"
 #include <math.h>
