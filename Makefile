@@ -6,15 +6,32 @@
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
+#   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
 #   make readme     the table of model families in README.md, from the program's own
+#   make install    PREFIX (/usr/local), DESTDIR: the program, configs, library, manual pages, completion; also uninstall
+#   make deb        build/*.deb: maxc and libmaxc-dev
+#   make test-bare  make demo, make test and make deb in a bare Debian made by mmdebstrap; needs root
 #
 # There are no lists of files here: directories are scanned, and the op, model, verb and test tables are
 # scanned out of the sources by tools/scan.
 
+# All cores unless -j says otherwise (which wins); a make inside this one shares its jobs.
+ifeq ($(MAKELEVEL),0)
+  MAKEFLAGS += -j$(shell nproc)
+endif
+# Several goals (make clean all) are made in the order given, one after the other.
+ifneq ($(word 2,$(MAKECMDGOALS)),)
+.NOTPARALLEL:
+.PHONY: $(MAKECMDGOALS)
+$(MAKECMDGOALS):
+	@$(MAKE) --no-print-directory $@
+else
+
+.DEFAULT_GOAL := all
 MODE ?= release
 BUILD := build
 ifeq ($(MODE),test)
@@ -38,14 +55,30 @@ else
 endif
 
 CC ?= cc
-WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-maybe-uninitialized -Wno-format-zero-length
+# libgomp, statically where gcc brings it so: src/base/threads.c has a word before it begins.
+OPENMP = $(or $(wildcard $(shell $(CC) -print-file-name=libgomp.a)),-fopenmp)
+# A warning is an error with the compiler that the tests are run with; another one may know more of them, which is no
+# reason for the program not to be built.
+WERROR ?= $(if $(filter 12,$(shell $(CC) -dumpversion 2> /dev/null | cut -d. -f1)),-Werror)
+WARN := -Wall -Wextra $(WERROR) -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-maybe-uninitialized -Wno-format-zero-length
 CFLAGS := -std=gnu11 $(OPT) -g $(WARN) -fopenmp -fno-math-errno -fno-trapping-math -mprefer-vector-width=512 \
-          -D_GNU_SOURCE -Isrc -I$(B)/gen $(EXTRA_CFLAGS)
+          -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen $(EXTRA_CFLAGS)
 
-# Libraries: each is a Debian package named in tools/setup. The banner says what was found.
-include tools/deps.mk
-CFLAGS += $(DEP_CFLAGS)
-LDLIBS := $(DEP_LIBS) -lm -lpthread -ldl
+# Libraries (tools/packages). make reads build/deps.mk, finds that it is to be made, installs what is missing, and
+# starts over: pkg-config is asked once everything is there, and again when packages have changed.
+ifeq ($(filter clean format lint uninstall test-bare,$(MAKECMDGOALS)),)
+include $(BUILD)/deps.mk
+endif
+$(BUILD)/deps.mk: tools/packages tools/setup tools/deps $(wildcard /var/lib/dpkg/status)
+	@tools/setup --quiet
+	@mkdir -p $(@D) && tools/deps > $@.tmp && mv $@.tmp $@
+HAVE_NVCC := $(shell command -v nvcc 2> /dev/null)
+BANNER := maxc: $(notdir $(CC)) $(shell $(CC) -dumpfullversion 2> /dev/null), OpenMP; \
+          $(if $(HAVE_NVCC),nvcc found: make cuda builds the GPU plug-in,no nvcc: CPU only)
+# libbacktrace comes with gcc; without it, stack traces have symbols but no lines.
+LIBBACKTRACE := $(wildcard $(shell $(CC) -print-file-name=libbacktrace.a 2> /dev/null))
+CFLAGS += $(DEP_CFLAGS) $(if $(LIBBACKTRACE),-DMX_HAVE_BACKTRACE)
+LDLIBS := $(DEP_LIBS) $(LIBBACKTRACE) -lm -lpthread -ldl
 
 SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
 CUDA_ONLY := $(filter src/device/cuda/plugin/%,$(SRC))
@@ -56,14 +89,11 @@ TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
-.PHONY: all release demo test test-bin test-crash test-memory test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme format clean setup banner
-all: setup banner $(B)/maxc
+.PHONY: all release demo test test-bin test-crash test-memory test-ranks test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme format clean banner
+all: banner $(B)/maxc
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
-
-setup:
-	@tools/setup --quiet
 banner:
-	@echo "$(DEP_BANNER)"
+	@echo "$(BANNER)"
 
 # --- tables scanned out of the sources ---
 $(B)/gen/%_table.c: tools/scan FORCE
@@ -76,6 +106,14 @@ FORCE:
 .PHONY: FORCE
 .SECONDARY: $(TABLES:%=$(B)/gen/%_table.c) $(B)/gen/tests_table.c
 
+# --- the letters of pictures, rendered from a font when the program is built ---
+FONT ?= $(shell find /usr/share/fonts -name DejaVuSans.ttf 2> /dev/null | head -n 1)
+$(B)/gen/font_maker: tools/font.c
+	@mkdir -p $(@D)
+	@$(CC) -O1 $(WARN) $< $$(pkg-config --cflags --libs freetype2) -o $@
+$(B)/gen/font.c: $(B)/gen/font_maker
+	@$< $(FONT) > $@.tmp && mv $@.tmp $@
+
 $(B)/gen/%.o: $(B)/gen/%.c
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 $(B)/%.o: %.c | $(B)/gen/ops.h
@@ -85,21 +123,22 @@ $(B)/%.o: %.c | $(B)/gen/ops.h
 
 $(B)/src/cmd/version.o: CFLAGS += -DMX_BUILD_FLAGS='"$(MODE): $(OPT)"'
 
-$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ)
+$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ) $(B)/gen/font.o
 	@rm -f $@ && ar rcs $@ $^
 $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 	@echo "  LD  $@"
-	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
+	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 
 # --- tests ---
 $(B)/tests_run: $(TEST_OBJ) $(B)/gen/tests_table.o $(B)/libmaxc.a
 	@echo "  LD  $@"
-	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
-test-bin: setup
-	@$(MAKE) --no-print-directory MODE=test build/test/tests_run build/test/maxc
-test: setup banner
-	@$(MAKE) --no-print-directory all
-	@$(MAKE) --no-print-directory MODE=test build/test/tests_run build/test/maxc
+	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(TEST_LIBS) $(OPENMP) -o $@
+.PHONY: test-programs
+test-programs: $(B)/tests_run $(B)/maxc
+test-bin:
+	@$(MAKE) --no-print-directory MODE=test test-programs
+test: all
+	@$(MAKE) --no-print-directory MODE=test test-programs
 	@tools/run-tests
 
 KILLS ?= 1000
@@ -111,6 +150,11 @@ EVERY ?= 1
 test-memory: test-bin
 	@MX_EVERY_ALLOCATION=$(EVERY) MX_TEST_SECONDS=360000 build/test/tests_run 'memory_that*'
 
+RANK_FAULTS ?= 500
+test-ranks: all test-bin
+	@MX_RANK_FAULTS=$(RANK_FAULTS) MX_TEST_SECONDS=36000 build/test/tests_run 'heartbeat_*'
+	@RANK_FAULTS=$(RANK_FAULTS) sh tests/cli/ranks.sh
+
 ROUND_TRIPS ?= 10000000
 test-roundtrip: test-bin
 	@MX_ROUND_TRIPS=$(ROUND_TRIPS) MX_TEST_SECONDS=36000 build/test/tests_run byte_level_kinds_round_trip
@@ -120,22 +164,43 @@ FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(B)/fuzz_%: tests/fuzz/fuzz_%.c $(B)/libmaxc.a
 	@$(CC) $(CFLAGS) $(LDOPT) -rdynamic $^ $(LDLIBS) -o $@
 fuzz-bin: $(FUZZ_BIN)
-fuzz: setup
+fuzz:
 	@$(MAKE) --no-print-directory MODE=fuzz fuzz-bin
 	@for t in $(FUZZ_BIN:$(B)/fuzz_%=%); do mkdir -p build/fuzz/corpus/$$t; echo "fuzz $$t"; \
 	    build/fuzz/fuzz_$$t -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -verbosity=0 \
 	        -artifact_prefix=build/fuzz/$$t- -print_final_stats=1 build/fuzz/corpus/$$t tests/fuzz/corpus/$$t \
 	        || exit 1; done
 
+# Stopped on request (75) is no failure.
 demo: all
-	@tools/demo
+	@tools/demo || [ $$? = 75 ]
 # one measurement program per file: make build/release/bench/kernels_bench
 $(B)/bench/%: $(B)/bench/%.o $(B)/libmaxc.a
-	@$(CC) $(LDOPT) -rdynamic -fopenmp $^ $(LDLIBS) -o $@
+	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 bench: all
 	@bench/run
 bench-mixtures: all $(B)/bench/kernels_bench
 	@bench/mixtures
+
+# --- installing ---
+PREFIX ?= /usr/local
+export PREFIX DESTDIR
+.PHONY: install uninstall deb test-bare
+$(B)/share: export REQUIRES = $(LINKED)
+$(B)/share: export LIBS = $(if $(LIBBACKTRACE),-lbacktrace) -rdynamic -fopenmp -lm -lpthread -ldl
+# The man pages, completion and maxc.pc; maxc.pc names PREFIX, so that they are written each time.
+$(B)/share: $(B)/maxc FORCE
+	@tools/share $(B)/maxc $@
+install: all $(B)/share
+	@tools/install install
+uninstall:
+	@tools/install uninstall
+deb: PREFIX := /usr
+deb: all $(B)/share
+	@tools/deb
+test-bare:
+	@tools/test-bare
+
 lint:
 	@tools/lint
 readme: all
@@ -150,3 +215,4 @@ print-%:
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 -include src/device/cuda/cuda.mk
+endif

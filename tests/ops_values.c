@@ -409,3 +409,39 @@ MX_TEST(sum_to_adds_the_right_elements)
             mx_graph_run_fini(&r);
         }
 }
+
+/* Every visible pair, one at a time: 70 queries are more than a tile, 2 of 4 heads share keys. */
+MX_TEST(max_logits_is_the_largest_visible_score)
+{
+    enum { S = 70, H = 4, K = 2, D = 8, WINDOW = 30 };
+    double q[S * H * D], k[S * K * D], seg[S], want[H];
+    for (int i = 0; i < S * H * D; i++)
+        q[i] = mx_uniform_f64(mx_philox(1, 2, (uint64_t)i).v[0], 0) - 0.5;
+    for (int i = 0; i < S * K * D; i++)
+        k[i] = mx_uniform_f64(mx_philox(1, 3, (uint64_t)i).v[0], 0) - 0.5;
+    for (int i = 0; i < S; i++)
+        seg[i] = i < 41 ? 1 : 2;
+    for (int h = 0; h < H; h++) {
+        want[h] = -INFINITY;
+        for (int s = 0; s < S; s++)
+            for (int t = s > WINDOW - 1 ? s - WINDOW + 1 : 0; t <= s; t++) {
+                double sum = 0;
+                for (int i = 0; i < D; i++)
+                    sum += q[(s * H + h) * D + i] * k[(t * K + h / 2) * D + i];
+                if (seg[s] == seg[t])
+                    want[h] = fmax(want[h], 0.5 * sum);
+            }
+    }
+    mx_graph_run r;
+    mx_graph_run_init(&r);
+    mx_node *x0 = mx_input(&r.graph, "x0", MX_SHAPE(1, S, H, D), MX_F64);
+    mx_node *x1 = mx_input(&r.graph, "x1", MX_SHAPE(1, S, K, D), MX_F64);
+    mx_node *x2 = mx_input(&r.graph, "x2", MX_SHAPE(1, S), MX_I32);
+    mx_graph_root(&r.graph, "y", mx_max_logits(&r.graph, x0, x1, x2, WINDOW, 0.5));
+    START(&r, q, k, seg);
+    double have[H];
+    mx_graph_run_read(&r, "y", have);
+    for (int h = 0; h < H; h++)
+        MX_CHECK(fabs(have[h] - want[h]) < 1e-12, "head %d: %g, expected %g", h, have[h], want[h]);
+    mx_graph_run_fini(&r);
+}

@@ -53,7 +53,7 @@ static const mx_config_entry *asked(const mx_config *cfg, const char *name)
 {
     mx_config_entry *e = mx_config_entry_find(cfg, name);
     MX_ASSERT(e, "no key `%s` in the schema", name);
-    e->asked = true;
+    e->asked = e->watched = true;
     return e;
 }
 
@@ -103,6 +103,11 @@ int mx_config_ints(const mx_config *cfg, const char *name, const int64_t **items
     return v->n;
 }
 
+int mx_config_section(const mx_config *cfg, const char *name)
+{
+    return entry(cfg, name)->key->section;
+}
+
 mx_key_type mx_config_type(const mx_config *cfg, const char *name)
 {
     return entry(cfg, name)->key->type;
@@ -121,6 +126,46 @@ bool mx_config_is_set(const mx_config *cfg, const char *name)
 bool mx_config_is_users(const mx_config *cfg, const char *name)
 {
     return entry(cfg, name)->layer >= MX_LAYER_FILE;
+}
+
+bool mx_config_is_argument(const mx_config *cfg, const char *name)
+{
+    return entry(cfg, name)->layer >= MX_LAYER_ENVIRONMENT;
+}
+
+bool mx_config_equals(const mx_config *cfg, const char *name, const char *text)
+{
+    const mx_config_entry *e = entry(cfg, name);
+    mx_arena scratch = {0};
+    mx_value v = {0};
+    mx_str why = {0};
+    bool same = mx_value_read_text(&scratch, e->key, text, &v, &why) &&
+                mx_value_equal(e->key, &e->value, &v);
+    mx_str_fini(&why);
+    mx_arena_fini(&scratch);
+    return same;
+}
+
+bool mx_config_is_default(const mx_config *cfg, const char *name)
+{
+    const mx_key *k = entry(cfg, name)->key;
+    return k->type == MX_KEY_RETIRED || mx_config_equals(cfg, name, k->fallback);
+}
+
+const mx_key *mx_config_key(const mx_config *cfg, int i)
+{
+    return i < cfg->n ? cfg->entries[i].key : NULL;
+}
+
+void mx_config_watch(const mx_config *cfg)
+{
+    for (int i = 0; i < cfg->n; i++)
+        cfg->entries[i].watched = false;
+}
+
+bool mx_config_was_asked(const mx_config *cfg, const char *name)
+{
+    return entry(cfg, name)->watched;
 }
 
 const char *mx_config_where(const mx_config *cfg, const char *name)
@@ -170,14 +215,23 @@ int mx_config_unused(const mx_config *cfg, mx_str *names)
     return n;
 }
 
-int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused)
+static bool is_one_of(const char *name, const char *const *list)
+{
+    while (list && *list && strcmp(*list, name) != 0)
+        list++;
+    return list && *list;
+}
+
+int mx_config_diff(const mx_config *old, const mx_config *new, const char *const *without,
+                   mx_str *report, int *n_refused)
 {
     int n = 0;
     *n_refused = 0;
     for (int i = 0; i < new->n; i++) {
         const mx_config_entry *b = &new->entries[i];
         const mx_config_entry *a = mx_config_entry_find(old, b->key->name);
-        if (!a || a->key->type != b->key->type || (b->key->flags & MX_KEY_SECRET) ||
+        if (!a || is_one_of(b->key->name, without) || a->key->type != b->key->type ||
+            (b->key->flags & MX_KEY_SECRET) ||
             mx_value_equal(b->key, &a->value, &b->value))
             continue;
         n++;

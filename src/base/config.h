@@ -65,12 +65,23 @@ const char *mx_config_text(const mx_config *cfg, const char *name); /* string or
 int mx_config_list(const mx_config *cfg, const char *name, const char *const **items);
 int mx_config_ints(const mx_config *cfg, const char *name, const int64_t **items);
 
+int mx_config_section(const mx_config *cfg, const char *name); /* as the key's table has it */
 mx_key_type mx_config_type(const mx_config *cfg, const char *name);
 /* Whether the key exists in this configuration, and whether anything above base.yml set it. */
 bool mx_config_has(const mx_config *cfg, const char *name);
 bool mx_config_is_set(const mx_config *cfg, const char *name);
 /* Whether the user did: a file of theirs, the environment, an argument; not the model's file. */
 bool mx_config_is_users(const mx_config *cfg, const char *name);
+/* Whether it was said for this command: the environment, an argument. */
+bool mx_config_is_argument(const mx_config *cfg, const char *name);
+/* Whether its value is this one, as text, or the schema's default. */
+bool mx_config_equals(const mx_config *cfg, const char *name, const char *text);
+bool mx_config_is_default(const mx_config *cfg, const char *name);
+/* The keys one by one, in the order of their names; NULL beyond the last. */
+const mx_key *mx_config_key(const mx_config *cfg, int i);
+/* From now on it is written down which keys are asked for. */
+void mx_config_watch(const mx_config *cfg);
+bool mx_config_was_asked(const mx_config *cfg, const char *name);
 /* Where the value came from: "run.yml:3", "argument steps=5", "environment MAXC_STEPS", "default".
  */
 const char *mx_config_where(const mx_config *cfg, const char *name);
@@ -82,13 +93,19 @@ void mx_config_write(const mx_config *cfg, mx_str *out);
  * list; gives their number. For what a program accepts and does not act on. */
 int mx_config_unused(const mx_config *cfg, mx_str *names);
 /* One line per key that differs, "key: old -> new"; lines of keys that may not change on resume end
- * in a remark and are counted. Keys that only one side knows are ignored. */
-int mx_config_diff(const mx_config *old, const mx_config *new, mx_str *report, int *n_refused);
+ * in a remark and are counted. Keys that only one side knows, and those of `without` (ends with
+ * NULL; NULL: none), are ignored. */
+int mx_config_diff(const mx_config *old, const mx_config *new, const char *const *without,
+                   mx_str *report, int *n_refused);
 
-/* Where configs/ is: $MAXC_HOME/configs, else beside the program (build/release/../../configs),
- * else the installed ../share/maxc/configs. Gives "" when there is none. The buffer is returned. */
+/* Where configs/ is: $MAXC_CONFIGS, else beside the program (build/release/../../configs), else
+ * installed (../share/maxc/configs). Gives "" when there is none. The buffer is returned. */
 const char *mx_config_home(char *buf, size_t cap);
-/* The names in home/models, sorted; gives their number. */
+/* A configuration file as it was given; where there is none, the file or recipe of that name in
+ * home (demo.yml, configs/recipes/demo.yml), so that recipes are found from any folder. */
+const char *mx_config_find(mx_arena *a, const char *home, const char *file);
+/* The names in home/models and home/recipes without .yml, sorted; give their number. */
 int mx_config_models(mx_arena *a, const char *home, char ***names);
+int mx_config_recipes(mx_arena *a, const char *home, char ***names);
 
 #endif

@@ -20,6 +20,7 @@ typedef struct {
     mx_layer layer;
     const char *where;
     bool asked; /* somebody wanted to know its value */
+    bool watched; /* the same, since mx_config_watch */
 } mx_config_entry;
 
 struct mx_config {

@@ -169,7 +169,7 @@ static void add_file(loader *ld, const char *path, int depth)
 
 static bool is_reserved(const char *name)
 {
-    return strcmp(name, "home") == 0 || mx_starts_with(name, "test_");
+    return strcmp(name, "configs") == 0 || mx_starts_with(name, "test_");
 }
 
 static bool is_known_elsewhere(const loader *ld, const char *name)

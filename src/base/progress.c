@@ -1,6 +1,13 @@
-/* progress.c - drawing the live line and the plain one. */
+/* progress.c - when the lines are written, and where: see progress.h. Their text is in
+ * progress_line.c.
+ *
+ * A thread of its own sees to it that something is said, and the seconds of the live line go on,
+ * while the run is busy with one thing for long.
+ */
 #include "base/progress.h"
 
+#include "base/clock.h"
+#include "base/signals.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,257 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static double monotonic(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* --- small formats --- */
-const char *mx_format_duration(char *buf, size_t cap, double seconds)
-{
-    if (!(seconds >= 0) || seconds > 1e10) {
-        snprintf(buf, cap, "?");
-        return buf;
-    }
-    long long s = (long long)(seconds + 0.5);
-    if (s < 60)
-        snprintf(buf, cap, "%llds", s);
-    else if (s < 3600)
-        snprintf(buf, cap, "%lldm%02llds", s / 60, s % 60);
-    else if (s < 86400)
-        snprintf(buf, cap, "%lldh%02lldm", s / 3600, s / 60 % 60);
-    else
-        snprintf(buf, cap, "%lldd%02lldh", s / 86400, s / 3600 % 24);
-    return buf;
-}
-
-int mx_text_columns(const char *text)
-{
-    int n = 0;
-    for (; *text; text++)
-        n += ((unsigned char)*text & 0xC0) != 0x80;
-    return n;
-}
-
-static void add_grouped(mx_str *s, int64_t v)
-{
-    char buf[32];
-    int n = snprintf(buf, sizeof buf, "%lld", (long long)v);
-    for (int i = 0; i < n; i++) {
-        if (i && (n - i) % 3 == 0 && buf[i - 1] != '-')
-            mx_str_add(s, ",");
-        mx_str_add_n(s, &buf[i], 1);
-    }
-}
-
-static void add_rate(mx_str *s, double tokens_per_s)
-{
-    char buf[32];
-    mx_format_count(buf, sizeof buf, tokens_per_s);
-    for (char *space = strchr(buf, ' '); space; space = strchr(space, ' '))
-        memmove(space, space + 1, strlen(space));
-    mx_str_addf(s, "%s tok/s", buf);
-}
-
-static void add_loss(mx_str *s, double loss)
-{
-    double size = fabs(loss);
-    mx_str_addf(s, size != 0 && (size < 1e-3 || size >= 1e5) ? "%.3e" : "%.4f", loss);
-}
-
-/* --- trend --- */
-static int history(const mx_progress *p)
-{
-    return p->n_loss < MX_PROGRESS_HISTORY ? (int)p->n_loss : MX_PROGRESS_HISTORY;
-}
-
-/* The k-th of the kept losses, oldest first. */
-static double past_loss(const mx_progress *p, int k)
-{
-    int64_t first = p->n_loss - history(p);
-    return p->loss[(first + k) % MX_PROGRESS_HISTORY];
-}
-
-static double mean_loss(const mx_progress *p, int from, int to)
-{
-    double sum = 0;
-    int n = 0;
-    for (int k = from; k < to; k++)
-        if (isfinite(past_loss(p, k))) {
-            sum += past_loss(p, k);
-            n++;
-        }
-    return n ? sum / n : NAN;
-}
-
-/* Newer half against older half: falling, flat (within 0.5 %) or rising. */
-static const char *arrow(const mx_progress *p)
-{
-    int n = history(p);
-    double older = mean_loss(p, 0, n / 2), newer = mean_loss(p, n / 2, n);
-    if (n < 4 || !isfinite(older) || !isfinite(newer))
-        return "";
-    double change = (newer - older) / (fabs(older) > 1e-12 ? fabs(older) : 1e-12);
-    int way = change < -0.005 ? 0 : change > 0.005 ? 2 : 1;
-    static const char *const sign[2][3] = {{"v", "-", "^"}, {"↘", "→", "↗"}};
-    return sign[p->utf8][way];
-}
-
-static void add_sparkline(const mx_progress *p, int cells, mx_str *s)
-{
-    static const char *const bar[2][8] = {{"_", ".", ",", "-", "~", "=", "*", "#"},
-                                          {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}};
-    int n = history(p), used = n < cells ? n : cells;
-    double low = INFINITY, high = -INFINITY, v[MX_PROGRESS_HISTORY];
-    for (int k = 0; k < used; k++) {
-        v[k] = mean_loss(p, k * n / used, (k + 1) * n / used);
-        low = isfinite(v[k]) && v[k] < low ? v[k] : low;
-        high = isfinite(v[k]) && v[k] > high ? v[k] : high;
-    }
-    for (int k = 0; k < used; k++) {
-        double level = high > low ? (v[k] - low) / (high - low) : 0;
-        mx_str_add(s, isfinite(v[k]) ? bar[p->utf8][(int)(level * 7.999)] : "!");
-    }
-}
-
-/* --- the live line --- */
-static void add_bar(const mx_progress *p, const mx_progress_state *s, int cells, mx_str *out)
-{
-    double done = s->steps > 0 ? (double)s->step / (double)s->steps : 0;
-    done = done < 0 ? 0 : done > 1 ? 1 : done;
-    int full = (int)(done * cells);
-    mx_str_add(out, p->utf8 ? "" : "[");
-    for (int i = 0; i < cells; i++)
-        mx_str_add(out, i < full    ? (p->utf8 ? "━" : "=")
-                        : i == full ? (p->utf8 ? "╺" : ">")
-                        : p->utf8   ? "─"
-                                    : " ");
-    mx_str_add(out, p->utf8 ? "" : "]");
-}
-
-enum { STEP, BAR, LOSS, SPARK, RATE, MFU, ETA, CHECKPOINT, N_FIELDS };
-
-static void add_field(const mx_progress *p, const mx_progress_state *s, int field, mx_str *out)
-{
-    char buf[32];
-    switch (field) {
-    case STEP:
-        add_grouped(out, s->step);
-        if (s->steps > 0) {
-            mx_str_add(out, "/");
-            add_grouped(out, s->steps);
-            mx_str_addf(out, " %d%%", (int)(100 * s->step / s->steps));
-        }
-        break;
-    case BAR:
-        if (s->steps > 0)
-            add_bar(p, s, 16, out);
-        break;
-    case LOSS:
-        if (p->n_loss) {
-            mx_str_add(out, "loss ");
-            add_loss(out, s->loss);
-            mx_str_addf(out, "%s%s", *arrow(p) ? " " : "", arrow(p));
-        }
-        break;
-    case SPARK:
-        if (p->n_loss >= 4)
-            add_sparkline(p, 12, out);
-        break;
-    case RATE:
-        if (isfinite(s->tokens_per_s))
-            add_rate(out, s->tokens_per_s);
-        break;
-    case MFU:
-        if (isfinite(s->mfu))
-            mx_str_addf(out, "MFU %.1f%%", 100 * s->mfu);
-        break;
-    case ETA:
-        if (isfinite(s->eta_s))
-            mx_str_addf(out, "eta %s", mx_format_duration(buf, sizeof buf, s->eta_s));
-        break;
-    case CHECKPOINT:
-        mx_str_add(out, s->checkpoint ? s->checkpoint : "");
-        break;
-    default:
-        break;
-    }
-}
-
-/* Cuts the text to `width` columns, at a character. */
-static void cut(mx_str *s, size_t from, int width)
-{
-    int n = 0;
-    for (size_t i = from; i < s->len; i++) {
-        n += ((unsigned char)s->text[i] & 0xC0) != 0x80;
-        if (n > width) {
-            s->text[i] = 0;
-            s->len = i;
-            return;
-        }
-    }
-}
-
-static void join_fields(const mx_progress *p, const mx_progress_state *s, unsigned shown,
-                        mx_str *out)
-{
-    bool first = true;
-    for (int f = 0; f < N_FIELDS; f++) {
-        if (!(shown >> f & 1))
-            continue;
-        size_t before = out->len;
-        if (!first)
-            mx_str_add(out, f == BAR || f == SPARK ? " " : p->utf8 ? " │ " : " | ");
-        size_t start = out->len;
-        add_field(p, s, f, out);
-        if (out->len == start) { /* unknown: no separator either */
-            out->len = before;
-            if (out->text)
-                out->text[before] = 0;
-        } else {
-            first = false;
-        }
-    }
-}
-
-void mx_progress_line(const mx_progress *p, const mx_progress_state *s, int width, mx_str *out)
-{
-    static const int drop[] = {SPARK, BAR, MFU, CHECKPOINT, RATE, ETA, LOSS};
-    unsigned shown = (1u << N_FIELDS) - 1;
-    size_t from = out->len;
-    for (int k = 0;; k++) {
-        out->len = from;
-        join_fields(p, s, shown, out);
-        if (k == (int)(sizeof drop / sizeof *drop) ||
-            mx_text_columns(mx_str_text(out) + from) <= width)
-            break;
-        shown &= ~(1u << drop[k]);
-    }
-    cut(out, from, width);
-}
-
-void mx_progress_plain(const mx_progress_state *s, mx_str *out)
-{
-    char buf[32];
-    mx_str_addf(out, "step %lld", (long long)s->step);
-    if (s->steps > 0)
-        mx_str_addf(out, "/%lld", (long long)s->steps);
-    mx_str_add(out, "  loss ");
-    add_loss(out, s->loss);
-    if (isfinite(s->tokens_per_s)) {
-        mx_str_add(out, "  ");
-        add_rate(out, s->tokens_per_s);
-    }
-    if (isfinite(s->mfu))
-        mx_str_addf(out, "  MFU %.1f%%", 100 * s->mfu);
-    if (isfinite(s->eta_s))
-        mx_str_addf(out, "  eta %s", mx_format_duration(buf, sizeof buf, s->eta_s));
-    if (s->checkpoint && *s->checkpoint)
-        mx_str_addf(out, "  %s", s->checkpoint);
-    mx_str_add(out, "\n");
-}
+static const double LIVE_SECONDS = 1; /* between rewrites while nothing comes */
 
 /* --- the terminal --- */
 static bool environment_is_utf8(void)
@@ -285,17 +42,6 @@ static int columns(const mx_progress *p)
     return env && mx_parse_i64(env, &n) && n > 0 && n < 10000 ? (int)n : 80;
 }
 
-void mx_progress_init(mx_progress *p, const mx_progress_options *o)
-{
-    *p = (mx_progress){.o = *o, .last_drawn = -1e9};
-    const char *term = getenv("TERM");
-    bool dumb = !term || !*term || strcmp(term, "dumb") == 0;
-    p->live =
-        o->mode == MX_PROGRESS_LIVE || (o->mode == MX_PROGRESS_AUTO && isatty(o->fd) && !dumb);
-    p->utf8 = o->charset == MX_CHARSET_AUTO ? environment_is_utf8() : o->charset == MX_CHARSET_UTF8;
-    p->o.plain_every = o->plain_every > 0 ? o->plain_every : 1;
-}
-
 /* A terminal that went away, or a full disk, is no reason to stop a run: what cannot be written is
  * dropped. */
 static void put_to(int fd, const char *text, size_t n)
@@ -312,11 +58,6 @@ static void put_to(int fd, const char *text, size_t n)
 static void put(const mx_progress *p, const char *text, size_t n)
 {
     put_to(p->o.fd, text, n);
-}
-
-void mx_progress_log_to(mx_progress *p, int fd)
-{
-    p->o.log_fd = fd;
 }
 
 /* Text that ends with a newline, led by the time. */
@@ -343,63 +84,240 @@ static void draw(mx_progress *p)
     mx_str_add(&p->frame, "\x1b[K");
     put(p, p->frame.text, p->frame.len);
     p->drawn = true;
+    mx_stop_clears_line(true);
 }
 
-void mx_progress_update(mx_progress *p, const mx_progress_state *s)
+/* Above the live line, or as it is. */
+static void put_line(mx_progress *p, const char *text)
 {
-    p->loss[p->n_loss++ % MX_PROGRESS_HISTORY] = s->loss;
-    if (p->o.mode == MX_PROGRESS_OFF)
-        return;
-    bool last = s->steps > 0 && s->step >= s->steps;
-    bool due = s->step % p->o.plain_every == 0 || last;
-    if (due && p->o.log_fd > 0) {
-        mx_str_clear(&p->line);
-        mx_progress_plain(s, &p->line);
-        put_log(p, mx_str_text(&p->line));
-    }
-    if (!p->live) {
-        if (!due)
-            return;
-        mx_str_clear(&p->line);
-        mx_progress_plain(s, &p->line);
-        put(p, p->line.text, p->line.len);
-        return;
-    }
-    double now = monotonic();
-    if (now - p->last_drawn < p->o.interval_s && !last)
-        return;
-    p->last_drawn = now;
-    mx_str_clear(&p->line);
-    /* the last column is left free: writing it makes some terminals wrap */
-    mx_progress_line(p, s, columns(p) - 1, &p->line);
-    draw(p);
-}
-
-void mx_progress_say(mx_progress *p, const char *fmt, ...)
-{
-    va_list ap;
-    char text[1024];
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    mx_str_clear(&p->frame);
-    mx_str_addf(&p->frame, "%s\n", text);
-    put_log(p, mx_str_text(&p->frame));
+    p->last_said = mx_clock_now();
     if (p->o.mode == MX_PROGRESS_OFF)
         return;
     mx_str_clear(&p->frame);
-    mx_str_addf(&p->frame, "%s%s\n", p->drawn ? "\r\x1b[K" : "", text);
+    mx_str_addf(&p->frame, "%s%s", p->drawn ? "\r\x1b[K" : "", text);
     put(p, p->frame.text, p->frame.len);
     if (p->drawn)
         draw(p);
 }
 
+/* --- what is being done --- */
+
+/* "loading weights: 42s so far": the phase, or the step that has not ended. */
+static void add_busy(const mx_progress *p, mx_str *out)
+{
+    char took[32];
+    mx_format_duration(took, sizeof took, mx_clock_now() - p->since);
+    if (*p->phase)
+        mx_str_addf(out, "%s: %s so far", p->phase, took);
+    else
+        mx_str_addf(out, "step %lld: %s so far", (long long)p->step + 1, took);
+}
+
+/* Nothing has come for a while. */
+static void tick(mx_progress *p)
+{
+    double now = mx_clock_now();
+    bool silent = now - p->last_said >= p->o.plain_seconds;
+    mx_str_clear(&p->busy);
+    add_busy(p, &p->busy);
+    if (p->live && (*p->phase || !p->n_loss)) {
+        mx_str_clear(&p->line);
+        mx_str_add(&p->line, mx_str_text(&p->busy));
+        mx_progress_cut(&p->line, 0, columns(p) - 1);
+        draw(p);
+    }
+    if (!silent)
+        return;
+    mx_str_add(&p->busy, "\n");
+    put_log(p, mx_str_text(&p->busy));
+    p->last_said = now;
+    if (!p->live)
+        put_line(p, mx_str_text(&p->busy));
+}
+
+static void *tick_on(void *arg)
+{
+    mx_progress *p = arg;
+    pthread_mutex_lock(&p->lock);
+    while (!p->closing) {
+        struct timespec until;
+        double wait = p->live && LIVE_SECONDS < p->o.plain_seconds ? LIVE_SECONDS
+                                                                   : p->o.plain_seconds;
+        double at = fmax(p->last_said + p->o.plain_seconds, mx_clock_now());
+        at = fmin(at, mx_clock_now() + wait) + 1e-3;
+        until = (struct timespec){.tv_sec = (time_t)at, .tv_nsec = (long)(1e9 * fmod(at, 1))};
+        pthread_cond_timedwait(&p->wake, &p->lock, &until);
+        if (!p->closing)
+            tick(p);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+static void start_ticks(mx_progress *p)
+{
+    pthread_condattr_t a;
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->wake, &a);
+    pthread_condattr_destroy(&a);
+    p->ticks = pthread_create(&p->ticker, NULL, tick_on, p) == 0; /* without it, less is said */
+    if (p->ticks)
+        pthread_setname_np(p->ticker, "progress");
+}
+
+void mx_progress_init(mx_progress *p, const mx_progress_options *o)
+{
+    double now = mx_clock_now();
+    *p = (mx_progress){.o = *o, .last_drawn = -1e9, .last_said = now, .since = now,
+                       .lock = PTHREAD_MUTEX_INITIALIZER};
+    const char *term = getenv("TERM");
+    bool dumb = !term || !*term || strcmp(term, "dumb") == 0;
+    p->live =
+        o->mode == MX_PROGRESS_LIVE || (o->mode == MX_PROGRESS_AUTO && isatty(o->fd) && !dumb);
+    p->utf8 = o->charset == MX_CHARSET_AUTO ? environment_is_utf8() : o->charset == MX_CHARSET_UTF8;
+    p->o.plain_every = o->plain_every > 0 ? o->plain_every : 1;
+    if (o->plain_seconds > 0 && o->mode != MX_PROGRESS_OFF)
+        start_ticks(p);
+}
+
+void mx_progress_log_to(mx_progress *p, int fd)
+{
+    pthread_mutex_lock(&p->lock);
+    p->o.log_fd = fd;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void mx_progress_phase(mx_progress *p, const char *fmt, ...)
+{
+    va_list ap;
+    pthread_mutex_lock(&p->lock);
+    va_start(ap, fmt);
+    vsnprintf(p->phase, sizeof p->phase, fmt, ap);
+    va_end(ap);
+    p->since = mx_clock_now();
+    mx_str_clear(&p->busy);
+    mx_str_addf(&p->busy, "%s\n", p->phase);
+    put_log(p, mx_str_text(&p->busy));
+    if (!p->live)
+        put_line(p, mx_str_text(&p->busy));
+    else
+        tick(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void mx_progress_doing(mx_progress *p, const char *what)
+{
+    pthread_mutex_lock(&p->lock);
+    snprintf(p->phase, sizeof p->phase, "%s", what);
+    p->since = mx_clock_now();
+    pthread_mutex_unlock(&p->lock);
+}
+
+void mx_progress_begin(mx_progress *p, int64_t step)
+{
+    pthread_mutex_lock(&p->lock);
+    *p->phase = 0;
+    p->step = step;
+    p->since = mx_clock_now();
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* --- steps --- */
+
+static void put_plain(mx_progress *p)
+{
+    mx_str_clear(&p->busy);
+    mx_progress_plain(&p->last, &p->busy);
+    put_log(p, mx_str_text(&p->busy));
+    p->last_said = mx_clock_now();
+    p->told = p->last.step;
+    if (!p->live)
+        put_line(p, mx_str_text(&p->busy));
+}
+
+static void remember(mx_progress *p, const mx_progress_state *s)
+{
+    p->last = *s;
+    snprintf(p->last_checkpoint, sizeof p->last_checkpoint, "%s",
+             s->checkpoint ? s->checkpoint : "");
+    p->last.checkpoint = p->last_checkpoint;
+    p->step = s->step;
+    p->since = mx_clock_now();
+}
+
+static void draw_last(mx_progress *p)
+{
+    p->last_drawn = mx_clock_now();
+    mx_str_clear(&p->line);
+    /* the last column is left free: writing it makes some terminals wrap */
+    mx_progress_line(p, &p->last, columns(p) - 1, &p->line);
+    draw(p);
+}
+
+static void update(mx_progress *p, const mx_progress_state *s)
+{
+    double now = mx_clock_now();
+    bool first = !p->n_loss, last = s->steps > 0 && s->step >= s->steps;
+    bool late = p->o.plain_seconds > 0 && now - p->last_said >= p->o.plain_seconds;
+    p->loss[p->n_loss++ % MX_PROGRESS_HISTORY] = s->loss;
+    if (p->o.mode == MX_PROGRESS_OFF)
+        return;
+    remember(p, s);
+    if (first || last || late || s->step % p->o.plain_every == 0)
+        put_plain(p);
+    if (p->live && (last || now - p->last_drawn >= p->o.interval_s))
+        draw_last(p);
+}
+
+void mx_progress_update(mx_progress *p, const mx_progress_state *s)
+{
+    pthread_mutex_lock(&p->lock);
+    update(p, s);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void mx_progress_end(mx_progress *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool shown = p->n_loss && p->o.mode != MX_PROGRESS_OFF;
+    if (shown && p->told != p->last.step)
+        put_plain(p);
+    if (shown && p->live)
+        draw_last(p);
+    pthread_mutex_unlock(&p->lock);
+    mx_progress_doing(p, "ending the run");
+}
+
+void mx_progress_say(mx_progress *p, const char *fmt, ...)
+{
+    va_list ap;
+    pthread_mutex_lock(&p->lock);
+    mx_str_clear(&p->busy);
+    va_start(ap, fmt);
+    mx_str_addv(&p->busy, fmt, ap);
+    va_end(ap);
+    mx_str_add(&p->busy, "\n");
+    put_log(p, mx_str_text(&p->busy));
+    put_line(p, mx_str_text(&p->busy));
+    pthread_mutex_unlock(&p->lock);
+}
+
 void mx_progress_fini(mx_progress *p)
 {
+    if (p->ticks) {
+        pthread_mutex_lock(&p->lock);
+        p->closing = true;
+        pthread_cond_signal(&p->wake);
+        pthread_mutex_unlock(&p->lock);
+        pthread_join(p->ticker, NULL);
+    }
     if (p->drawn)
         put(p, "\n", 1);
+    mx_stop_clears_line(false);
     mx_str_fini(&p->line);
     mx_str_fini(&p->frame);
     mx_str_fini(&p->entry);
+    mx_str_fini(&p->busy);
     *p = (mx_progress){0};
 }

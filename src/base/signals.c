@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -16,6 +17,7 @@ enum { IMPATIENT = 3 };
 static struct {
     atomic_int signal, count, interrupts;
     _Atomic int64_t at_ns;
+    atomic_bool clears_line;
 } stop;
 
 static int64_t monotonic_ns(void)
@@ -44,9 +46,12 @@ static void on_stop(int sig)
     mx_stop_request(sig);
     if (sig == SIGINT) {
         int n = atomic_fetch_add(&stop.interrupts, 1) + 1;
-        if (n == 1)
-            say("\nmaxc: stopping after this step, with a checkpoint; Ctrl-C twice more stops at "
+        if (n == 1) {
+            if (atomic_load(&stop.clears_line)) /* the terminal's ^C stands there, too */
+                say("\r\x1b[K");
+            say("maxc: stopping after this step, with a checkpoint; Ctrl-C twice more stops at "
                 "once\n");
+        }
         if (n >= IMPATIENT) {
             signal(SIGINT, SIG_DFL);
             raise(SIGINT);
@@ -66,7 +71,18 @@ mx_status mx_signals_install(void)
     /* Whoever was reading, or the terminal, is gone: no reason to stop. */
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR || signal(SIGHUP, SIG_IGN) == SIG_ERR)
         return mx_fail_errno(MX_DEVICE, "cannot ignore SIGPIPE and SIGHUP");
+    mx_signals_limit_files();
     return MX_OK;
+}
+
+void mx_signals_limit_files(void)
+{
+    (void)signal(SIGXFSZ, SIG_IGN);
+}
+
+void mx_stop_clears_line(bool on)
+{
+    atomic_store(&stop.clears_line, on);
 }
 
 int mx_stop_signal(void)

@@ -41,9 +41,15 @@ typedef enum {
 #define MX_TARGET_V3 __attribute__((target("arch=x86-64-v3")))
 #define MX_TARGET_V4 __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
 #define MX_TARGET_BF16 __attribute__((target("arch=x86-64-v4,avx512bf16,prefer-vector-width=512")))
-/* acc (16 floats) += sums of two products per lane; a, b hold 16 pairs of bf16. */
+/* acc (16 floats) += sums of two products per lane; a, b hold 16 pairs of bf16, for which gcc has a
+ * type since version 13. */
+#if __GNUC__ >= 13
+typedef __bf16 mx_v32bf16 __attribute__((vector_size(64)));
+#else
+typedef short mx_v32bf16 __attribute__((vector_size(64)));
+#endif
 #define MX_BF16_DOT(acc, a, b) \
-    __builtin_ia32_dpbf16ps_v16sf((acc), (mx_v32i16)(a), (mx_v32i16)(b))
+    __builtin_ia32_dpbf16ps_v16sf((acc), (mx_v32bf16)(a), (mx_v32bf16)(b))
 /* out (64 bytes) = lo and hi (16 floats each) rounded to bf16; what is too small to be normal
  * becomes 0. */
 #define MX_BF16_ROUND(out, lo, hi)                                                                 \

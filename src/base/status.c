@@ -12,6 +12,14 @@ struct mx_error {
     char text[];
 };
 
+/* Messages quote what files and peers say: what a terminal would obey is not passed on. */
+static void disarm(char *text)
+{
+    for (unsigned char *s = (unsigned char *)text; *s; s++)
+        if ((*s < 0x20 && *s != '\n' && *s != '\t') || *s == 0x7f)
+            *s = '?';
+}
+
 static mx_status make(mx_code code, const char *fmt, va_list ap, const char *suffix)
 {
     va_list again;
@@ -25,6 +33,7 @@ static mx_status make(mx_code code, const char *fmt, va_list ap, const char *suf
     vsnprintf(e->text, (size_t)n + 1, fmt, ap);
     if (suffix)
         snprintf(e->text + n, extra + 1, ": %s", suffix);
+    disarm(e->text);
     return e;
 }
 

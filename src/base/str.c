@@ -31,10 +31,9 @@ void mx_str_add(mx_str *s, const char *text)
     mx_str_add_n(s, text, strlen(text));
 }
 
-void mx_str_addf(mx_str *s, const char *fmt, ...)
+void mx_str_addv(mx_str *s, const char *fmt, va_list ap)
 {
-    va_list ap, again;
-    va_start(ap, fmt);
+    va_list again;
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
     MX_ASSERT(n >= 0);
@@ -42,6 +41,13 @@ void mx_str_addf(mx_str *s, const char *fmt, ...)
     vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
     s->len += (size_t)n;
     va_end(again);
+}
+
+void mx_str_addf(mx_str *s, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    mx_str_addv(s, fmt, ap);
     va_end(ap);
 }
 

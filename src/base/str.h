@@ -3,6 +3,7 @@
 #define MX_BASE_STR_H
 
 #include "base/status.h"
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,7 @@ typedef struct {
 void mx_str_add(mx_str *s, const char *text);
 void mx_str_add_n(mx_str *s, const char *text, size_t n);
 void mx_str_addf(mx_str *s, const char *fmt, ...) MX_PRINTF(2, 3);
+void mx_str_addv(mx_str *s, const char *fmt, va_list ap) MX_PRINTF(2, 0);
 const char *mx_str_text(const mx_str *s); /* never NULL; borrowed */
 void mx_str_clear(mx_str *s);             /* empties, keeps the memory */
 void mx_str_fini(mx_str *s);

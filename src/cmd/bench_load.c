@@ -170,7 +170,7 @@ static mx_status open_all(bench *b, const mx_config *c)
     MX_TRY(mx_io_make_dir(NULL, root));
     b->folder = mx_arena_printf(&b->arena, "%s/bench-load-%d", root, (int)getpid());
     b->path = b->folder;
-    return mx_weights_save(b->session, &b->model, b->folder, MX_BF16, NULL);
+    return mx_weights_save(b->session, &b->model, b->folder, MX_BF16);
 }
 
 static void print(mx_invocation *inv, bench *b)

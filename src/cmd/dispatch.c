@@ -14,11 +14,14 @@
 #include "cmd/verb.h"
 
 #include "base/reserve.h"
+#include "base/signals.h"
+#include "train/mesh_config.h"
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const mx_verb *mx_verb_find(const char *name)
 {
@@ -146,20 +149,34 @@ static mx_status check_arguments(const command *c)
     return MX_OK;
 }
 
+/* The argument, without the value of a key that is a secret. */
+static const char *without_secret(mx_arena *a, const char *arg)
+{
+    size_t n = strcspn(arg, "=");
+    char *name = mx_arena_printf(a, "%.*s", (int)n, arg);
+    for (const mx_key *const *t = mx_keys.tables; *t && arg[n]; t++) {
+        const mx_key *key = mx_key_find(*t, name);
+        if (key && (key->flags & MX_KEY_SECRET))
+            return mx_arena_printf(a, "%s=(not shown)", name);
+    }
+    return arg;
+}
+
 /* As typed, for command.txt; words that a shell would split are put in single quotes. */
 static const char *command_line(mx_arena *a, int argc, char **argv)
 {
     mx_str line = {0};
     for (int i = 0; i < argc; i++) {
+        const char *arg = without_secret(a, argv[i]);
         static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                     "0123456789_-./=,:+@%";
         mx_str_add(&line, i ? " " : "");
-        if (*argv[i] && !argv[i][strspn(argv[i], plain)]) {
-            mx_str_add(&line, argv[i]);
+        if (*arg && !arg[strspn(arg, plain)]) {
+            mx_str_add(&line, arg);
             continue;
         }
         mx_str_add(&line, "'");
-        for (const char *c = argv[i]; *c; c++) {
+        for (const char *c = arg; *c; c++) {
             if (*c == '\'')
                 mx_str_add(&line, "'\\''");
             else
@@ -172,10 +189,43 @@ static const char *command_line(mx_arena *a, int argc, char **argv)
     return copy;
 }
 
+/* The configuration file: the user's, or one of the program's own recipes. */
+static mx_status find_file(command *c, const char *home)
+{
+    c->file = mx_config_find(c->arena, home, c->file);
+    if (access(c->file, F_OK) == 0 || !home)
+        return MX_OK;
+    char **names;
+    mx_str recipes = {0};
+    int n = mx_config_recipes(c->arena, home, &names);
+    for (int i = 0; i < n; i++)
+        mx_str_addf(&recipes, "%s%s.yml", i ? ", " : "", names[i]);
+    mx_status st = mx_fail(MX_INPUT, "there is no file %s, and no recipe of that name; recipes: %s",
+                           c->file, mx_str_text(&recipes));
+    mx_str_fini(&recipes);
+    return st;
+}
+
+/* A verb that knows no meshes must not pass over keys that ask for one. */
+static mx_status check_mesh(const mx_verb *v, const mx_config *c)
+{
+    mx_mesh_plan mesh = {0};
+    if (v->on_meshes || !(v->sections & MX_TAKES(PARALLEL)))
+        return MX_OK;
+    mx_status st = mx_mesh_configure(&mesh, c, 1);
+    if (!st && mesh.ranks > 1)
+        st = mx_fail(MX_USAGE, "%d ranks are asked for, and `maxc %s` runs on one device; leave "
+                     "mesh, the degrees and virtual_ranks out", mesh.ranks, v->name);
+    mx_mesh_plan_fini(&mesh);
+    return st;
+}
+
 static mx_status run_verb(command *c, int argc, char **argv, char **environment)
 {
     char home[4096];
     mx_config_home(home, sizeof home);
+    if (c->file)
+        MX_TRY(find_file(c, *home ? home : NULL));
     const mx_key **elsewhere = MX_NEW_N(c->arena, const mx_key *, mx_verb_count + 1);
     for (int i = 0, n = 0; i < mx_verb_count; i++)
         if (mx_verb_table[i]->keys)
@@ -206,6 +256,8 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
     inv.config = config;
     mx_status st = mx_memory_check();
     if (!st)
+        st = check_mesh(c->verb, config);
+    if (!st)
         st = c->verb->run(&inv);
     mx_config_free(config);
     return st;
@@ -220,7 +272,7 @@ static mx_status unknown_verb(const char *name)
     return mx_fail(MX_USAGE, "maxc: unknown verb `%s`; `maxc help` lists them", name);
 }
 
-static mx_status dispatch(mx_arena *arena, int argc, char **argv, char **environment)
+static mx_status dispatch_in(mx_arena *arena, int argc, char **argv, char **environment)
 {
     const char *name = argc > 1 ? argv[1] : "help";
     if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0)
@@ -247,12 +299,19 @@ static mx_status dispatch(mx_arena *arena, int argc, char **argv, char **environ
     return mx_status_wrap(st, "maxc %s", verb->name);
 }
 
-int mx_main(int argc, char **argv, char **environment)
+mx_status mx_dispatch(int argc, char **argv, char **environment)
 {
     mx_arena arena = {0};
-    mx_memory_install();
-    mx_status st = dispatch(&arena, argc, argv, environment);
+    mx_status st = dispatch_in(&arena, argc, argv, environment);
     mx_arena_fini(&arena);
+    return st;
+}
+
+int mx_main(int argc, char **argv, char **environment)
+{
+    mx_memory_install();
+    mx_signals_limit_files();
+    mx_status st = mx_dispatch(argc, argv, environment);
     int code = (int)mx_status_code(st);
     if (st)
         fprintf(stderr, "%s\n", mx_status_text(st));

@@ -1,138 +1,25 @@
 /* doctor.c - maxc doctor: what hardware and libraries were found, what is missing, what installs
  * it.
  *
- * CUDA's libraries are opened at run time and asked for their version through the one function each
- * has for that; nothing here needs their headers. A library that is missing is a problem only where
- * it would be used: without a driver the GPU libraries are listed as not needed.
+ * Libraries are those of base/library.h: what the program opens at run time. One that is missing is
+ * a problem only where it would be used: without a GPU the libraries for it are not needed.
  */
 #include "base/json_doc.h"
+#include "base/library.h"
 #include "base/machine.h"
 #include "base/simd.h"
 #include "cmd/verb.h"
+#include "device/device.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
-
-/* How a library says its version. */
-typedef enum {
-    SAYS_SIZE, /* size_t f(void): 90501 is 9.5.1 */
-    SAYS_NCCL, /* int f(int *): 22304 is 2.23.4 */
-    SAYS_CUDA, /* int f(int *): 12040 is 12.4 */
-    SAYS_PAIR, /* int f(int *, int *) */
-    SAYS_TEXT, /* char *f(void) */
-    SAYS_MPI,  /* int f(char *, int *) */
-} manner;
-
-typedef struct {
-    const char *name, *use, *symbol, *install;
-    manner says;
-    bool needs_gpu;
-    const char *files[6]; /* tried in order; ends with NULL */
-} library;
-
-static const library known[] = {
-    {"CUDA driver",
-     "GPUs",
-     "cuDriverGetVersion",
-     "apt-get install nvidia-driver",
-     SAYS_CUDA,
-     true,
-     {"libcuda.so.1", NULL}},
-    {"cuBLASLt",
-     "matrix products on GPUs",
-     "cublasLtGetVersion",
-     "apt-get install libcublas-13-0",
-     SAYS_SIZE,
-     true,
-     {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", NULL}},
-    {"cuDNN",
-     "attention on GPUs",
-     "cudnnGetVersion",
-     "apt-get install libcudnn9-cuda-13",
-     SAYS_SIZE,
-     true,
-     {"libcudnn.so.9", "libcudnn.so", NULL}},
-    {"NVRTC",
-     "fused kernels on GPUs",
-     "nvrtcVersion",
-     "apt-get install cuda-nvrtc-13-0",
-     SAYS_PAIR,
-     true,
-     {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", NULL}},
-    {"NCCL",
-     "several GPUs",
-     "ncclGetVersion",
-     "apt-get install libnccl2",
-     SAYS_NCCL,
-     true,
-     {"libnccl.so.2", "libnccl.so", NULL}},
-    {"OpenBLAS",
-     "matrix products on CPUs, where oneDNN is slow",
-     "openblas_get_config",
-     "apt-get install libopenblas0-openmp",
-     SAYS_TEXT,
-     false,
-     {"libopenblas.so.0", "libopenblas.so", NULL}},
-    {"MPI",
-     "several machines",
-     "MPI_Get_library_version",
-     "apt-get install libopenmpi3",
-     SAYS_MPI,
-     false,
-     {"libmpi.so.40", "libmpi.so.12", "libmpi.so", NULL}},
-};
-enum { N_KNOWN = sizeof known / sizeof *known };
+#include <unistd.h>
 
 typedef struct {
     bool found;
     char version[128];
 } finding;
-
-static void say_version(const library *lib, void *symbol, char *out, size_t cap)
-{
-    int a = 0, b = 0;
-    size_t v = 0;
-    switch (lib->says) {
-    case SAYS_SIZE:
-        v = ((size_t(*)(void))symbol)();
-        snprintf(out, cap, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
-        break;
-    case SAYS_NCCL:
-        ((int (*)(int *))symbol)(&a);
-        snprintf(out, cap, "%d.%d.%d", a / 10000, a / 100 % 100, a % 100);
-        break;
-    case SAYS_CUDA:
-        ((int (*)(int *))symbol)(&a);
-        snprintf(out, cap, "CUDA %d.%d", a / 1000, a % 1000 / 10);
-        break;
-    case SAYS_PAIR:
-        ((int (*)(int *, int *))symbol)(&a, &b);
-        snprintf(out, cap, "%d.%d", a, b);
-        break;
-    case SAYS_TEXT:
-        snprintf(out, cap, "%s", ((const char *(*)(void))symbol)());
-        break;
-    case SAYS_MPI: {
-        char text[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING is at most this */
-        ((int (*)(char *, int *))symbol)(text, &a);
-        snprintf(out, cap, "%.*s", (int)strcspn(text, ",\n"), text);
-    }
-    }
-}
-
-static void look_for(const library *lib, finding *f)
-{
-    *f = (finding){0};
-    for (int i = 0; lib->files[i] && !f->found; i++) {
-        void *handle = dlopen(lib->files[i], RTLD_LAZY | RTLD_LOCAL);
-        void *symbol = handle ? dlsym(handle, lib->symbol) : NULL;
-        if (symbol)
-            say_version(lib, symbol, f->version, sizeof f->version);
-        f->found = symbol != NULL;
-        /* not closed: some of these do not survive being unloaded */
-    }
-}
 
 /* ---- GPUs, through the driver's own interface ---- */
 
@@ -144,7 +31,9 @@ typedef struct {
 
 static int find_gpus(gpu *g, int cap)
 {
-    void *h = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    void *h = NULL;
+    mx_status st = mx_library_open(MX_LIBRARY_CUDA_DRIVER, &h);
+    mx_status_free(st);
     if (!h)
         return 0;
     int (*init)(unsigned) = (int (*)(unsigned))dlsym(h, "cuInit");
@@ -170,22 +59,25 @@ static int find_gpus(gpu *g, int cap)
 
 typedef struct {
     mx_machine machine;
-    finding found[N_KNOWN];
+    finding found[MX_LIBRARY_COUNT];
     gpu gpus[64];
     int n_gpus;
+    char plugin[4096]; /* the CUDA plug-in; empty: none was built */
 } report;
 
 /* The instructions our own kernels run with on this machine. */
 static const char *kernel_level(void)
 {
     mx_simd l = mx_simd_level();
-    return l >= MX_SIMD_BF16 ? "AVX-512 BF16" : l >= MX_SIMD_V4 ? "AVX-512"
-           : l >= MX_SIMD_V3 ? "AVX2" : "baseline";
+    return l >= MX_SIMD_BF16 ? "AVX-512 BF16"
+           : l >= MX_SIMD_V4 ? "AVX-512"
+           : l >= MX_SIMD_V3 ? "AVX2"
+                             : "baseline";
 }
 
 static bool is_missing(const report *r, int i)
 {
-    return !r->found[i].found && (!known[i].needs_gpu || r->machine.nvidia_devices > 0);
+    return !r->found[i].found && (!mx_libraries[i].needs_gpu || r->machine.nvidia_devices > 0);
 }
 
 /* Facts that will hurt, each with what to do. */
@@ -201,12 +93,17 @@ static json_t *advice(const report *r)
         json_array_append_new(
             list, json_string("fewer than 1024 open files are allowed: ulimit -n 65536"));
     if (m->shm_bytes < 64 << 20)
-        json_array_append_new(list, json_string("/dev/shm has less than 64 MiB free, which several "
-                                                "ranks on one machine need: mount it larger"));
-    for (int i = 0; i < N_KNOWN; i++)
+        json_array_append_new(list,
+                              json_string("/dev/shm has less than 64 MiB free; a run keeps its "
+                                          "state there when it cannot save: mount it larger, "
+                                          "or set local_checkpoint_directory"));
+    for (int i = 0; i < MX_LIBRARY_COUNT; i++)
         if (is_missing(r, i))
-            json_array_append_new(list, json_sprintf("%s is missing (%s): %s", known[i].name,
-                                                     known[i].use, known[i].install));
+            json_array_append_new(list, json_sprintf("%s is missing (%s): %s", mx_libraries[i].name,
+                                                     mx_libraries[i].use, mx_libraries[i].install));
+    if (!*r->plugin && m->nvidia_devices > 0)
+        json_array_append_new(list, json_string("there is a GPU, but no CUDA plug-in was built: "
+                                                "make cuda (needs nvcc)"));
     return list;
 }
 
@@ -214,23 +111,23 @@ static json_t *to_json(const report *r)
 {
     const mx_machine *m = &r->machine;
     json_t *libraries = json_array(), *gpus = json_array();
-    for (int i = 0; i < N_KNOWN; i++)
-        json_array_append_new(libraries,
-                              json_pack("{s:s, s:s, s:b, s:s, s:b}", "name", known[i].name, "use",
-                                        known[i].use, "found", r->found[i].found, "version",
-                                        r->found[i].version, "missing", is_missing(r, i)));
+    for (int i = 0; i < MX_LIBRARY_COUNT; i++)
+        json_array_append_new(
+            libraries, json_pack("{s:s, s:s, s:b, s:s, s:b}", "name", mx_libraries[i].name, "use",
+                                 mx_libraries[i].use, "found", r->found[i].found, "version",
+                                 r->found[i].version, "missing", is_missing(r, i)));
     for (int i = 0; i < r->n_gpus; i++)
         json_array_append_new(gpus, json_pack("{s:s, s:I, s:i, s:i}", "name", r->gpus[i].name,
                                               "memory_bytes", (json_int_t)r->gpus[i].memory_bytes,
                                               "compute_major", r->gpus[i].major, "compute_minor",
                                               r->gpus[i].minor));
     return json_pack(
-        "{s:{s:s, s:s, s:i, s:i, s:f}, s:{s:I, s:I, s:I}, s:s, s:I, s:I, s:s, s:o, s:o, s:o}",
+        "{s:{s:s, s:s, s:i, s:i, s:f}, s:{s:I, s:I, s:I}, s:s, s:I, s:I, s:s, s:s, s:o, s:o, s:o}",
         "cpu", "name", m->cpu, "features", m->features, "cores_online", m->cores_online,
         "cores_usable", m->cores_usable, "quota", m->cpu_quota, "memory", "total_bytes",
         (json_int_t)m->memory_bytes, "free_bytes", (json_int_t)m->free_bytes, "limit_bytes",
         (json_int_t)m->limit_bytes, "kernel", m->kernel, "open_files", (json_int_t)m->open_files,
-        "shm_bytes", (json_int_t)m->shm_bytes, "kernels", kernel_level(),
+        "shm_bytes", (json_int_t)m->shm_bytes, "kernels", kernel_level(), "cuda_plugin", r->plugin,
         "libraries", libraries, "gpus", gpus, "advice", advice(r));
 }
 
@@ -253,12 +150,13 @@ static void print_text(const report *r)
                r->gpus[i].minor);
     if (r->n_gpus == 0)
         printf("gpu       none\n");
-    for (int i = 0; i < N_KNOWN; i++)
-        printf("%-13s %-9s %s%s\n", known[i].name,
+    printf("plug-in   %s\n", *r->plugin ? r->plugin : "none for CUDA");
+    for (int i = 0; i < MX_LIBRARY_COUNT; i++)
+        printf("%-13s %-9s %-10s for %s\n", mx_libraries[i].name,
                r->found[i].found  ? "found"
                : is_missing(r, i) ? "missing"
                                   : "no need",
-               r->found[i].found ? r->found[i].version : known[i].use, "");
+               r->found[i].version, mx_libraries[i].use);
     json_t *list = advice(r), *line;
     size_t i;
     if (json_array_size(list))
@@ -271,8 +169,11 @@ static mx_status run(mx_invocation *inv)
 {
     report r = {0};
     mx_machine_read(&r.machine);
-    for (int i = 0; i < N_KNOWN; i++)
-        look_for(&known[i], &r.found[i]);
+    for (int i = 0; i < MX_LIBRARY_COUNT; i++)
+        r.found[i].found = mx_library_version(i, r.found[i].version, sizeof r.found[i].version);
+    mx_device_cuda_plugin(r.plugin, sizeof r.plugin);
+    if (access(r.plugin, R_OK) != 0)
+        *r.plugin = 0;
     r.n_gpus = find_gpus(r.gpus, (int)(sizeof r.gpus / sizeof *r.gpus));
     if (strcmp(mx_config_text(inv->config, "format"), "json") != 0) {
         print_text(&r);

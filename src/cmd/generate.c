@@ -1,9 +1,10 @@
 /* generate.c - maxc generate MODEL prompt="...": the model writes. */
-#include "base/json_doc.h"
+#include "base/file.h"
 #include "cmd/verb.h"
 #include "infer/generate.h"
-#include "infer/pictures.h"
-#include "text/chat_template.h"
+#include "infer/prompt.h"
+#include "text/tokenizer_files.h"
+#include "train/tokenizer_path.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,25 +18,22 @@ typedef struct {
     mx_tokenizer *tok;
     mx_chat_template *chat;
     mx_pictures pictures;
-    char **text; /* prompts */
+    mx_prompt *prompts;
     mx_tokens *ids;
     int64_t n, cap;
     int32_t stop_ids[MAX_STOP_IDS];
     int n_stop_ids;
+    mx_arena arena;
 } state;
 
-static void add_prompt(state *s, const char *text, size_t len)
+static mx_prompt *new_prompt(state *s)
 {
-    if (s->n == s->cap) {
-        s->cap = s->cap ? 2 * s->cap : 16;
-        s->text = mx_realloc(s->text, sizeof *s->text * (size_t)s->cap);
-    }
-    s->text[s->n] = mx_realloc(NULL, len + 1);
-    memcpy(s->text[s->n], text, len);
-    s->text[s->n++][len] = 0;
+    MX_GROW(s->prompts, s->n, s->cap);
+    s->prompts[s->n] = (mx_prompt){0};
+    return &s->prompts[s->n++];
 }
 
-/* One prompt a line: a JSON string, which may hold newlines, or plain text. */
+/* One prompt a line: see infer/prompt.h. */
 static mx_status read_prompts(state *s)
 {
     char *line = NULL;
@@ -46,12 +44,11 @@ static mx_status read_prompts(state *s)
         while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r'))
             len--;
         line[len] = 0;
-        json_t *j = line[0] == '"' ? json_loads(line, JSON_DECODE_ANY, NULL) : NULL;
-        if (json_is_string(j))
-            add_prompt(s, json_string_value(j), json_string_length(j));
-        else
-            add_prompt(s, line, (size_t)len);
-        json_decref(j);
+        mx_prompt *p = new_prompt(s);
+        st = mx_status_wrap(mx_prompt_from_line(p, line, (size_t)len),
+                            "line %lld of standard input looks like a conversation (a text that "
+                            "begins like one is written as a JSON string)",
+                            (long long)s->n);
     }
     free(line);
     if (!st && !s->n)
@@ -59,69 +56,6 @@ static mx_status read_prompts(state *s)
                      "there is no prompt: give prompt=\"...\", or prompts on standard input, one "
                      "a line");
     return st;
-}
-
-/* The user's message. Pictures that the text has no place for come before it, as parts of a list.
- */
-static json_t *message_of(const state *s, const char *text)
-{
-    if (!s->pictures.n || mx_pictures_marked(&s->pictures, text, strlen(text)))
-        return json_pack("[{s:s, s:s}]", "role", "user", "content", text);
-    json_t *parts = json_array();
-    for (int i = 0; i < s->pictures.n; i++)
-        json_array_append_new(parts, json_pack("{s:s}", "type", "image"));
-    json_array_append_new(parts, json_pack("{s:s, s:s}", "type", "text", "text", text));
-    return json_pack("[{s:s, s:o}]", "role", "user", "content", parts);
-}
-
-static mx_status encode(state *s, const char *text, mx_tokens *out)
-{
-    mx_encode_options plain = {.add_special = true, .special_in_text = MX_SPECIAL_TEXT};
-    if (!s->pictures.n && mx_pictures_marked(&s->pictures, text, strlen(text)))
-        return mx_fail(MX_USAGE, "the prompt has a place for an image, %s, but none is given; add "
-                       "image=FILE", s->pictures.processor.spec.mark);
-    if (!s->chat && s->pictures.n)
-        return mx_pictures_encode(&s->pictures, s->tok, text, strlen(text), true, out);
-    if (!s->chat)
-        return mx_tokenizer_encode(s->tok, text, strlen(text), &plain, out);
-    mx_str rendered = {0};
-    json_t *messages = message_of(s, text);
-    size_t len;
-    const char *bos = mx_tokenizer_token(s->tok, mx_tokenizer_bos(s->tok), &len);
-    const char *eos = mx_tokenizer_token(s->tok, mx_tokenizer_eos(s->tok), &len);
-    mx_chat_options o = {.add_generation_prompt = true, .bos_token = bos, .eos_token = eos};
-    mx_status st = messages ? mx_chat_render(s->chat, messages, &o, &rendered, NULL)
-                            : mx_fail(MX_INPUT, "the prompt is not valid UTF-8");
-    mx_encode_options marks = {.special_in_text = MX_SPECIAL_PARSE};
-    if (!st && s->pictures.n)
-        st = mx_pictures_encode(&s->pictures, s->tok, mx_str_text(&rendered), rendered.len, false,
-                                out);
-    else if (!st)
-        st = mx_tokenizer_encode(s->tok, mx_str_text(&rendered), rendered.len, &marks, out);
-    json_decref(messages);
-    mx_str_fini(&rendered);
-    return st;
-}
-
-static void add_stop_id(state *s, int64_t id)
-{
-    if (id >= 0 && s->n_stop_ids < MAX_STOP_IDS)
-        s->stop_ids[s->n_stop_ids++] = (int32_t)id;
-}
-
-/* End tokens: what generation_config.json or config.json names, and the tokenizer's own. */
-static void find_stop_ids(state *s)
-{
-    const json_t *from[2] = {s->model.dir.generation_config, s->model.spec.json};
-    for (int i = 0; i < 2; i++) {
-        const json_t *eos = json_object_get(from[i], "eos_token_id");
-        for (size_t k = 0; k < json_array_size(eos); k++)
-            add_stop_id(s, json_integer_value(json_array_get(eos, k)));
-        if (json_is_integer(eos))
-            add_stop_id(s, json_integer_value(eos));
-    }
-    if (s->tok)
-        add_stop_id(s, mx_tokenizer_eos(s->tok));
 }
 
 static mx_sampling sampling_of(const mx_config *c)
@@ -153,7 +87,7 @@ static void print_answers(const state *s, const mx_answer *a, int64_t copies, bo
                           bool streamed)
 {
     for (int64_t i = 0; i < s->n * copies; i++) {
-        const char *prompt = s->text[i / copies];
+        const char *prompt = s->prompts[i / copies].text;
         if (json) {
             json_t *ids = json_array();
             for (int64_t k = 0; k < a[i].ids.n; k++)
@@ -176,42 +110,43 @@ static void print_answers(const state *s, const mx_answer *a, int64_t copies, bo
     }
 }
 
-static bool in_dir(const char *dir, const char *name)
+/* Weights and tokenizer are the model's own, or it is said that they are not. */
+static mx_status open_tokenizer(state *s, const mx_config *c)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return access(path, R_OK) == 0;
-}
-
-/* A checkpoint of our own without tokenizer files was trained on bytes. */
-static bool trained_on_bytes(const char *dir)
-{
-    return in_dir(dir, "state.json") && !in_dir(dir, "tokenizer.json") &&
-           !in_dir(dir, "tokenizer.model") && !in_dir(dir, "tiktoken.model");
+    const char *dir = s->model.path, *at;
+    bool given = *mx_config_text(c, "tokenizer_path") != 0, own = dir && mx_tokenizer_is_in(dir);
+    bool bytes = !given && !own && (!dir || access(mx_arena_printf(&s->arena, "%s/state.json", dir),
+                                                   R_OK) == 0);
+    if (!s->model.has_weights)
+        fprintf(stderr, "note: the weights are random: a name from configs/models has none\n");
+    if (bytes)
+        fprintf(stderr, "note: text is read and written as bytes: %s has no tokenizer; "
+                "tokenizer_path= names one\n", dir ? dir : "the model");
+    MX_TRY(mx_tokenizer_from_config(&s->tok, c, bytes ? NULL : dir, &s->arena, &at));
+    if (strcmp(mx_config_text(c, "use_chat_template"), "false") == 0)
+        return MX_OK;
+    bool there = given && mx_dir_exists(at) && mx_chat_template_in_dir(at);
+    return mx_status_wrap(mx_chat_from_config(&s->chat, c, there ? at : dir, &s->arena, NULL),
+                          "use_chat_template=false takes the prompt as it is");
 }
 
 static mx_status open_all(state *s, mx_invocation *inv)
 {
     const mx_config *c = inv->config;
-    MX_TRY(mx_model_ref_open(&s->model, inv->args[0], inv->home));
-    const char *path = mx_config_text(c, "tokenizer_path");
-    mx_tokenizer_options to = {.pattern = mx_config_text(c, "tokenizer_pattern"),
-                               .type = mx_config_text(c, "tokenizer_type")};
-    if (!*path && s->model.path && !trained_on_bytes(s->model.path))
-        path = s->model.path;
-    MX_TRY(mx_tokenizer_open(&s->tok, *path ? path : "byte", &to));
-    if (mx_config_bool(c, "use_chat_template"))
-        MX_TRY(mx_chat_template_open_dir(&s->chat, s->model.path ? s->model.path : ".", NULL));
-    if (*mx_config_text(c, "prompt") || mx_config_is_set(c, "prompt"))
-        add_prompt(s, mx_config_text(c, "prompt"), strlen(mx_config_text(c, "prompt")));
+    MX_TRY(mx_model_ref_open(&s->model, inv->args[0], inv->home, c));
+    MX_TRY(open_tokenizer(s, c));
+    const char *prompt = mx_config_text(c, "prompt");
+    if (*prompt || mx_config_is_set(c, "prompt"))
+        mx_prompt_from_text(new_prompt(s), prompt, strlen(prompt));
     else
         MX_TRY(read_prompts(s));
     if (!mx_config_bool(c, "ignore_eos"))
-        find_stop_ids(s);
+        s->n_stop_ids = mx_stop_ids(&s->model, s->tok, s->stop_ids, MAX_STOP_IDS);
     const char *const *images;
     int n = mx_config_list(c, "image_path", &images);
-    return mx_pictures_open(&s->pictures, &s->model.spec, s->model.path, images, n,
-                            mx_config_bool(c, "do_pan_and_scan"));
+    MX_TRY(mx_pictures_open(&s->pictures, &s->model.spec, s->model.path, images, n,
+                            mx_config_bool(c, "do_pan_and_scan")));
+    return mx_tokenizer_check_model(s->tok, s->model.spec.summary.vocab);
 }
 
 static mx_status run(mx_invocation *inv)
@@ -228,8 +163,9 @@ static mx_status run(mx_invocation *inv)
     answers = mx_realloc(NULL, sizeof *answers * (size_t)total);
     memset(s.ids, 0, sizeof *s.ids * (size_t)total);
     memset(answers, 0, sizeof *answers * (size_t)total);
+    mx_prompt_way way = {s.tok, s.chat, &s.pictures, mx_config_text(c, "system")};
     for (int64_t i = 0; i < total; i++)
-        MX_TRY_OUT(st, encode(&s, s.text[i / copies], &s.ids[i]));
+        MX_TRY_OUT(st, mx_prompt_encode(&s.prompts[i / copies], &way, &s.ids[i]));
     const char *const *stop;
     mx_generate_options o = {.sampling = sampling_of(c),
                              .max_new_tokens = mx_config_int(c, "max_new_tokens"),
@@ -240,11 +176,13 @@ static mx_status run(mx_invocation *inv)
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
     const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
-    mx_dtype_parse(dtype, &o.compute);
+    if (!mx_dtype_parse(dtype, &o.compute))
+        MX_TRY_OUT(st, mx_fail(MX_USAGE, "dtype=%s is not known; expected float32 or bfloat16",
+                               dtype));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)
-        fputs(s.text[0], stdout);
+        fputs(s.prompts[0].text, stdout);
     MX_TRY_OUT(st, mx_generate(&s.model, s.tok, s.ids, total, &o, streamed ? print_stream : NULL,
                                NULL, answers, &counts));
     print_answers(&s, answers, copies, json, echo, streamed);
@@ -258,14 +196,15 @@ out:
         mx_tokens_fini(&s.ids[i]);
     }
     for (int64_t i = 0; i < s.n; i++)
-        mx_free(s.text[i]);
-    mx_free(s.text);
+        mx_prompt_close(&s.prompts[i]);
+    mx_free(s.prompts);
     mx_free(s.ids);
     mx_free(answers);
     mx_pictures_close(&s.pictures);
     mx_chat_template_close(s.chat);
     mx_tokenizer_close(s.tok);
     mx_model_ref_close(&s.model);
+    mx_arena_fini(&s.arena);
     return st;
 }
 
@@ -276,10 +215,15 @@ const mx_verb mx_verb_generate = {
     .doc = "let a model write",
     .usage = "MODEL prompt=\"...\" [image=FILE] [temperature=0.8] [max_new_tokens=256]",
     .help =
-        "Without prompt=, prompts are read from standard input, one a line (plain text or a JSON\n"
-        "string). Greedy unless a temperature or a cut is given. use_chat_template=true wraps\n"
-        "the prompt as the model's chat template says. image=FILE (JPEG, PNG, WebP; several with\n"
-        "commas) shows the model pictures: before the prompt, or where its image mark stands.",
+        "MODEL is a Hugging Face directory, a run or checkpoint folder, org/name of the hub, or a\n"
+        "name from configs/models (random weights). Without prompt=, prompts are read from\n"
+        "standard input, one a line: plain text, a JSON string, a list of messages\n"
+        "[{\"role\": \"user\", \"content\": \"...\"}], {\"messages\": [...], \"tools\": [...]}.\n"
+        "A model with a chat template gets a plain text as the user's message, after system=;\n"
+        "use_chat_template=false gives it the text as it is. Greedy unless a temperature or a\n"
+        "cut is given. stop=A,B ends an answer before the first of these texts.\n"
+        "image=FILE (JPEG, PNG, WebP; several with commas) shows the model pictures: before the\n"
+        "prompt, or where its image mark stands.",
     .min_args = 1,
     .max_args = 1,
     .sections = MX_TAKES(DECODE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION),

@@ -1,4 +1,5 @@
-/* help.c - maxc help [VERB | KEY | SECTION | keys | models | families], written from the tables. */
+/* help.c - maxc help [VERB | KEY | SECTION | keys | models | ...], written from the tables. */
+#include "cmd/help_models.h"
 #include "cmd/verb.h"
 
 #include "models/model.h"
@@ -34,7 +35,8 @@ static void print_overview(void)
         printf("  %-12s %s\n", mx_verb_table[i]->name, mx_verb_table[i]->doc);
     printf("\n`maxc help VERB` says what a verb takes, `maxc help KEY` what a key means,\n"
            "`maxc help keys` lists all keys, `maxc help models` the models that have a file,\n"
-           "`maxc help families` the families that are understood.\n"
+           "`maxc help families` the families that are understood,\n"
+           "`maxc help recipes` files to train with.\n"
            "`maxc doctor` says what hardware and libraries were found.\n");
 }
 
@@ -51,11 +53,7 @@ static void print_verb(const mx_verb *v)
     for (int s = 0; s < MX_SECTION_COUNT; s++)
         if (v->sections >> s & 1)
             print_section(s);
-    printf("\nexit status: 0 done, 1 a check failed, 2 usage or configuration, 3 bad or missing "
-           "input,\n"
-           "4 would not fit in memory, 5 device, communicator or I/O failure, 75 stopped on "
-           "request with\n"
-           "a durable checkpoint (run again to resume), 128+n signal n\n");
+    printf("\nexit status: %s", mx_exit_statuses);
 }
 
 static void print_users(const mx_key *key)
@@ -127,19 +125,21 @@ static bool print_keys_named(const char *name)
     return found;
 }
 
-static mx_status print_models(const char *home)
+/* Each with the first line of its file. */
+static mx_status print_recipes(const char *home)
 {
-    if (!home)
-        return mx_fail(MX_INPUT,
-                       "configs/ was not found beside the program; set MAXC_HOME to the folder "
-                       "that holds it");
     mx_arena arena = {0};
-    char **names = NULL;
-    int n = mx_config_models(&arena, home, &names);
-    for (int i = 0; i < n; i++)
-        printf("%s\n", names[i]);
+    char **names = NULL, line[256];
+    int n = home ? mx_config_recipes(&arena, home, &names) : 0;
+    for (int i = 0; i < n; i++) {
+        FILE *f = fopen(mx_arena_printf(&arena, "%s/recipes/%s.yml", home, names[i]), "r");
+        const char *dash = f && fgets(line, sizeof line, f) ? strstr(line, " - ") : NULL;
+        printf("%s.yml%s%s", names[i], dash ? dash : "", dash ? "" : "\n");
+        if (f)
+            fclose(f);
+    }
     mx_arena_fini(&arena);
-    return MX_OK;
+    return n ? MX_OK : mx_fail(MX_INPUT, "no recipes; let MAXC_CONFIGS name the folder configs/");
 }
 
 /* As a Markdown table: README.md shows it, and a test compares the two. */
@@ -188,7 +188,9 @@ static mx_status run(mx_invocation *inv)
         known = true;
     }
     if (strcmp(name, "models") == 0)
-        return print_models(inv->home);
+        return mx_help_models(inv->home);
+    if (strcmp(name, "recipes") == 0)
+        return print_recipes(inv->home);
     if (strcmp(name, "families") == 0) {
         print_families();
         return MX_OK;
@@ -213,7 +215,7 @@ static mx_status run(mx_invocation *inv)
 const mx_verb mx_verb_help = {
     .name = "help",
     .doc = "what a verb takes, what a key means",
-    .usage = "[VERB | KEY | SECTION | keys | models | families]",
+    .usage = "[VERB | KEY | SECTION | keys | models | families | recipes]",
     .max_args = 1,
     .takes_no_keys = true,
     .run = run,

@@ -4,16 +4,20 @@
  *   a tokenizer (file or folder)              kind, vocabulary, special tokens
  *   a data file of any kind                   format, records, columns, and the first records
  *                                             (inspect_data.c)
- *   a run folder                              command, last step, checkpoints (inspect_run.c)
+ *   a run folder                              command, last step, checkpoints (inspect_run.c),
+ *                                             the curve of its loss (inspect_curve.c)
+ *   a folder of runs, several run folders     a table; of two what differs (inspect_runs.c)
  * A folder may be a model's: then its tensors and its tokenizer are both shown. Folders in a folder
  * are listed by name.
  */
 #include "cmd/inspect_data.h"
 #include "cmd/inspect_run.h"
+#include "cmd/run_glance.h"
 #include "cmd/verb.h"
 #include "models/model.h"
 #include "store/hf_dir.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_files.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -116,7 +120,7 @@ static mx_status show_folder(report *r)
         mx_free(names[i]); /* scandir's memory comes from malloc, as ours does */
     }
     mx_free(names);
-    if (!st && (has_file(r->path, "tokenizer.json") || has_file(r->path, "tokenizer.model")))
+    if (!st && mx_tokenizer_is_in(r->path))
         st = show_tokenizer(r, r->path);
     return st;
 }
@@ -130,7 +134,30 @@ static void print_json(const mx_str *text)
     json_decref(o);
 }
 
-/* The family and the number of weights of a folder with config.json and weights. */
+/* A number of the configuration by MaxText's name for it; 0: the family has none. */
+static int64_t number_of(const mx_model_spec *m, const char *maxtext)
+{
+    for (const mx_model *f = m->family; f; f = f->text)
+        for (const mx_cfg_field *k = f->fields; k && k->key; k++)
+            if (k->kind == MX_CFG_WHOLE && k->maxtext && strcmp(k->maxtext, maxtext) == 0)
+                return *(const int64_t *)((const char *)m->config + k->offset);
+    return 0;
+}
+
+static void show_sizes(report *r, const mx_model_spec *m)
+{
+    int64_t heads = number_of(m, "base_num_query_heads"), kv = number_of(m, "base_num_kv_heads");
+    mx_str_addf(&r->out, "layers: %lld\nwidth: %lld\n", (long long)m->summary.n_layers,
+                (long long)m->summary.d_model);
+    if (heads)
+        mx_str_addf(&r->out, "heads: %lld\n", (long long)heads);
+    if (kv)
+        mx_str_addf(&r->out, "heads of keys and values: %lld\n", (long long)kv);
+    if (m->summary.max_positions)
+        mx_str_addf(&r->out, "context: %lld\n", (long long)m->summary.max_positions);
+}
+
+/* The family, its sizes and the number of weights of a folder with config.json and weights. */
 static mx_status show_model(report *r)
 {
     mx_hf_dir dir = {0};
@@ -144,6 +171,8 @@ static mx_status show_model(report *r)
     mx_str_addf(&r->out, "family: %s\nparameters: %s (%lld)\nbytes: %s\n",
                 st ? "not known" : m.family->name, mx_format_count(count, sizeof count, (double)n),
                 (long long)n, mx_format_bytes(size, sizeof size, (double)dir.total_bytes));
+    if (!st)
+        show_sizes(r, &m);
     mx_status_free(st); /* a model we cannot run can be looked at */
     mx_model_spec_fini(&m);
     mx_hf_dir_close(&dir);
@@ -151,49 +180,94 @@ static mx_status show_model(report *r)
     return MX_OK;
 }
 
+/* What is no run. */
+static mx_status show_path(report *r, bool is_folder, bool *json)
+{
+    const char *base = strrchr(r->path, '/');
+    base = base ? base + 1 : r->path;
+    if (is_folder) {
+        if (has_file(r->path, "config.json"))
+            mx_status_free(show_model(r)); /* what is wrong with it shows below */
+        return show_folder(r);
+    }
+    if (mx_ends_with(base, ".safetensors"))
+        return show_tensors(r, r->path);
+    if (mx_tokenizer_is_vocabulary(base) || mx_ends_with(base, ".model"))
+        return show_tokenizer(r, r->path);
+    mx_status st = mx_inspect_data(r->path, r->n, *json, &r->out);
+    *json = false; /* it is JSON already */
+    return st;
+}
+
+/* One run, or several; pictures come with the text. */
+static mx_status show_runs(report *r, const mx_config *c, const char *const *paths, int n,
+                           bool *json)
+{
+    mx_inspect_pictures p = {mx_config_text(c, "svg"), mx_config_text(c, "png"),
+                             strcmp(mx_config_text(c, "theme"), "dark") == 0};
+    mx_str curve = {0};
+    bool one = n == 1;
+    mx_status st = one ? mx_inspect_run(paths[0], &r->out)
+                       : mx_inspect_runs(paths, n, *json, &r->out);
+    if (!st && (one || *p.svg || *p.png))
+        st = mx_inspect_curve(paths, n, &p, &curve);
+    if (!st && !*json)
+        mx_str_add(&r->out, mx_str_text(&curve));
+    *json = *json && one; /* a table is JSON already */
+    mx_str_fini(&curve);
+    return st;
+}
+
+static mx_status are_runs(const mx_invocation *inv)
+{
+    for (int i = 0; i < inv->n_args; i++)
+        if (!mx_is_run_folder(inv->args[i]))
+            return mx_fail(MX_USAGE,
+                           "%s is no run folder; of several paths all must be runs, which are then "
+                           "compared",
+                           inv->args[i]);
+    return MX_OK;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     report r = {.path = inv->args[0], .n = mx_config_int(inv->config, "limit")};
     bool json = strcmp(mx_config_text(inv->config, "format"), "json") == 0;
+    mx_arena arena = {0};
+    const char **runs;
     struct stat s;
     mx_status st;
     if (stat(r.path, &s) != 0)
         return mx_fail_errno(MX_INPUT, "%s: cannot be opened", r.path);
-    const char *base = strrchr(r.path, '/');
-    base = base ? base + 1 : r.path;
-    if (S_ISDIR(s.st_mode) && mx_is_run_folder(r.path))
-        st = mx_inspect_run(r.path, &r.out);
-    else if (S_ISDIR(s.st_mode)) {
-        if (has_file(r.path, "config.json"))
-            mx_status_free(show_model(&r)); /* what is wrong with it shows below */
-        st = show_folder(&r);
-    } else if (mx_ends_with(base, ".safetensors"))
-        st = show_tensors(&r, r.path);
-    else if (strcmp(base, "tokenizer.json") == 0 || mx_ends_with(base, ".model") ||
-             mx_ends_with(base, ".tiktoken"))
-        st = show_tokenizer(&r, r.path);
-    else {
-        st = mx_inspect_data(r.path, r.n, json, &r.out);
-        json = false; /* it is JSON already */
+    int n = S_ISDIR(s.st_mode) && !has_file(r.path, "config.json")
+                ? mx_inspect_find_runs(r.path, &arena, &runs)
+                : 0;
+    if (inv->n_args > 1 || mx_is_run_folder(r.path)) {
+        st = are_runs(inv);
+        if (!st)
+            st = show_runs(&r, inv->config, inv->args, inv->n_args, &json);
+    } else if (n > 1) {
+        st = show_runs(&r, inv->config, runs, n, &json);
+    } else {
+        st = n == 1 ? show_runs(&r, inv->config, runs, 1, &json)
+                    : show_path(&r, S_ISDIR(s.st_mode), &json);
     }
-    mx_str curve = {0};
-    if (!st && S_ISDIR(s.st_mode) && mx_is_run_folder(r.path))
-        st = mx_inspect_curve(r.path, mx_config_text(inv->config, "svg"),
-                              mx_config_text(inv->config, "png"), &curve);
     if (!st && json)
         print_json(&r.out);
     else if (!st)
-        printf("%s%s", mx_str_text(&r.out), mx_str_text(&curve));
-    mx_str_fini(&curve);
+        printf("%s", mx_str_text(&r.out));
     mx_str_fini(&r.out);
+    mx_arena_fini(&arena);
     return st;
 }
 
 static const mx_key keys[] = {
     {"limit", MX_KEY_INT, 0, "20", "0..", "tensors to list; at most three records are shown", 0, 0},
-    {"svg", MX_KEY_STRING, 0, "", 0, "of a run folder: writes the curve of the loss to this file",
-     0, 0},
+    {"svg", MX_KEY_STRING, 0, "", 0, "of runs: writes the curves of their losses to this file", 0,
+     0},
     {"png", MX_KEY_STRING, 0, "", 0, "the same as a PNG", 0, 0},
+    {"theme", MX_KEY_ENUM, 0, "light", "light|dark", "the PNG; an SVG is as its reader's screen", 0,
+     0},
     MX_KEY_FORMAT,
     {0},
 };
@@ -201,9 +275,11 @@ static const mx_key keys[] = {
 const mx_verb mx_verb_inspect = {
     .name = "inspect",
     .doc = "what is in a checkpoint, a run folder, a dataset file or a tokenizer",
-    .usage = "PATH [limit=20] [svg=FILE] [png=FILE] [format=json]",
+    .usage = "PATH [PATH ...] [limit=20] [svg=FILE] [png=FILE] [theme=dark] [format=json]",
+    .help = "A folder of runs is a table of them. Two run folders are compared: the keys that\n"
+            "differ, and their losses.",
     .min_args = 1,
-    .max_args = 1,
+    .max_args = 64,
     .keys = keys,
     .run = run,
 };

@@ -2,99 +2,55 @@
  * saved.
  *
  *     RUN/command.txt      the command
- *     RUN/metrics.jsonl    one object per step; the last whole line is where the run is
+ *     RUN/metrics.jsonl    where it is (run_glance.h)
  *     RUN/checkpoints/N/   checkpoints, by rising step
  *     RUN/goodput.json     where the time went, over all restarts
- * The run may be going on meanwhile: a last line without its end is left out, nothing is locked.
  */
 #include "cmd/inspect_run.h"
 
-#include "base/json_doc.h"
+#include "base/io.h"
+#include "cmd/run_glance.h"
 #include "store/checkpoint_read.h"
-#include "train/curve.h"
 #include "train/goodput.h"
-#include "train/metrics.h"
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-enum { TAIL_BYTES = 1 << 16 };
-
-static bool has(const char *dir, const char *name)
+static void add_number(mx_str *out, const char *format, double v)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return access(path, R_OK) == 0;
+    if (!isnan(v))
+        mx_str_addf(out, format, v);
 }
 
-bool mx_is_run_folder(const char *path)
+static void add_progress(const char *path, mx_arena *a, mx_str *out)
 {
-    return has(path, "config.yml") && (has(path, "checkpoints") || has(path, "metrics.jsonl"));
-}
-
-/* The last whole line of a file, in `buf`; NULL when there is none. */
-static char *last_line(const char *path, char *buf, size_t cap)
-{
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return NULL;
-    long at = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : 0;
-    at = at > (long)cap - 1 ? at - (long)cap + 1 : 0;
-    size_t n = fseek(f, at, SEEK_SET) == 0 ? fread(buf, 1, cap - 1, f) : 0;
-    fclose(f);
-    while (n && buf[n - 1] != '\n')
-        n--;
-    if (!n)
-        return NULL;
-    buf[n - 1] = 0;
-    char *before = strrchr(buf, '\n');
-    return before ? before + 1 : buf;
-}
-
-static void add_number(mx_str *out, const json_t *o, const char *key, const char *format)
-{
-    const json_t *v = json_object_get(o, key);
-    if (json_is_number(v))
-        mx_str_addf(out, format, json_number_value(v));
-}
-
-static void add_progress(const char *path, mx_str *out)
-{
-    char name[4096], buf[TAIL_BYTES], when[64] = "";
-    snprintf(name, sizeof name, "%s/metrics.jsonl", path);
-    char *line = last_line(name, buf, sizeof buf);
-    json_t *o = NULL;
-    mx_status st = line ? mx_json_parse(line, strlen(line), name, NULL, &o) : MX_OK;
-    if (st || !o) {
+    mx_run_glance g;
+    char when[64];
+    mx_run_glance_at(&g, path, a);
+    mx_str_addf(out, "state: %s\n", g.state);
+    if (isnan(g.step)) {
         mx_str_add(out, "steps: none is recorded\n");
-        mx_status_free(st);
         return;
     }
-    time_t t = (time_t)json_number_value(json_object_get(o, "time"));
-    struct tm tm;
-    if (t > 0 && localtime_r(&t, &tm))
-        strftime(when, sizeof when, " at %Y-%m-%d %H:%M:%S", &tm);
-    add_number(out, o, "step", "last step: %.0f");
-    mx_str_addf(out, "%s\n", when);
-    add_number(out, o, "loss", "loss: %.4f\n");
-    add_number(out, o, "learning_rate", "learning rate: %.3g\n");
-    add_number(out, o, "tokens", "tokens: %.0f\n");
-    add_number(out, o, "tokens_per_second", "tokens per second: %.0f\n");
-    add_number(out, o, "skipped_steps", "skipped steps: %.0f\n");
-    add_number(out, o, "rollbacks", "rollbacks: %.0f\n");
-    json_decref(o);
+    mx_str_addf(out, "last step: %.0f at %s\n", g.step, mx_format_time(when, sizeof when, g.time));
+    add_number(out, "steps: %.0f\n", g.steps);
+    add_number(out, "loss: %.4f\n", g.loss);
+    add_number(out, "evaluation loss: %.4f\n", g.eval_loss);
+    add_number(out, "learning rate: %.3g\n", g.learning_rate);
+    add_number(out, "tokens: %.0f\n", g.tokens);
+    add_number(out, "tokens per second: %.0f\n", g.tokens_per_second);
+    add_number(out, "skipped steps: %.0f\n", g.skipped);
+    add_number(out, "rollbacks: %.0f\n", g.rollbacks);
 }
 
-static void add_command(const char *path, mx_str *out)
+static void add_command(const char *path, mx_arena *a, mx_str *out)
 {
-    char name[4096], buf[TAIL_BYTES];
-    snprintf(name, sizeof name, "%s/command.txt", path);
-    char *line = last_line(name, buf, sizeof buf);
-    if (line)
-        mx_str_addf(out, "command: %s\n", line);
+    char *text = NULL;
+    size_t n = 0;
+    mx_status_free(
+        mx_io_read_file(NULL, mx_arena_printf(a, "%s/command.txt", path), 1 << 20, &text, &n));
+    if (n)
+        mx_str_addf(out, "command: %.*s\n", (int)strcspn(text, "\n"), text);
+    mx_free(text);
 }
 
 static void add_goodput(const char *path, mx_str *out)
@@ -111,51 +67,14 @@ static void add_goodput(const char *path, mx_str *out)
     mx_status_free(st); /* a run without an account has a story all the same */
 }
 
-mx_status mx_inspect_curve(const char *path, const char *svg, const char *png, mx_str *out)
-{
-    mx_arena arena = {0};
-    mx_series loss = {0}, eval = {0};
-    const char *file = mx_arena_printf(&arena, "%s/metrics.jsonl", path);
-    mx_status st =
-        has(path, "metrics.jsonl") ? mx_metrics_read(file, "loss", &arena, &loss) : MX_OK;
-    if (!st && loss.n)
-        st = mx_metrics_read(file, "eval/loss", &arena, &eval);
-    mx_curve_series series[2] = {{"loss", loss.x, loss.y, loss.n},
-                                 {"eval", eval.x, eval.y, eval.n}};
-    const char *lang = getenv("LC_ALL") ? getenv("LC_ALL") : getenv("LANG");
-    bool utf8 = lang && (strcasestr(lang, "utf-8") || strcasestr(lang, "utf8"));
-    mx_curve c = {.title = "loss",
-                  .x_label = "step",
-                  .series = series,
-                  .smooth = 0.9,
-                  .n_series = eval.n ? 2 : 1,
-                  .ascii = !utf8};
-    if (!st && loss.n > 1)
-        mx_curve_text(&c, 78, 14, out);
-    const struct {
-        const char *file;
-        void (*draw)(const mx_curve *c, int width, int height, mx_str *out);
-    } pictures[] = {{svg, mx_curve_svg}, {png, mx_curve_png}};
-    for (int i = 0; i < 2; i++) {
-        mx_str picture = {0};
-        if (st || !*pictures[i].file)
-            continue;
-        pictures[i].draw(&c, 960, 480, &picture);
-        st = mx_io_write_file(NULL, pictures[i].file, picture.text, picture.len);
-        mx_str_fini(&picture);
-    }
-    mx_arena_fini(&arena);
-    return st;
-}
-
 mx_status mx_inspect_run(const char *path, mx_str *out)
 {
     mx_arena arena = {0};
     mx_ckpt_entry *e = NULL;
     int n = 0;
     mx_str_addf(out, "run: %s\n", path);
-    add_command(path, out);
-    add_progress(path, out);
+    add_command(path, &arena, out);
+    add_progress(path, &arena, out);
     add_goodput(path, out);
     mx_status st = mx_ckpt_list(mx_arena_printf(&arena, "%s/checkpoints", path), &arena, &e, &n);
     if (!st && n == 0)

@@ -1,24 +1,15 @@
 /* plan.c - maxc plan: what a training run will need, for one device, without one.
  *
- * The step is compiled as for the run and thrown away; see train/plan.h. Exit status 4 when it does
- * not fit in the device's memory, with changes that would make it fit.
+ * The programs are compiled as for the run and thrown away; see train/plan.h. Exit status 4 when
+ * they do not fit in the device's memory, with changes that would make them fit.
  */
 #include "base/json_doc.h"
-#include "base/machine.h"
 #include "cmd/verb.h"
+#include "train/chip.h"
 #include "train/plan.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Dense bf16 rates and memory of accelerators, from their data sheets. */
-static const struct {
-    const char *name;
-    double gib, tflops, gbs;
-} chips[] = {{"a100", 80, 312, 2039},
-             {"h100", 80, 989, 3350},
-             {"h200", 141, 989, 4800},
-             {"b200", 180, 2250, 8000}};
 
 static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "weights",
                                                           [MX_VAR_OPTIMIZER] = "optimizer",
@@ -26,29 +17,44 @@ static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "wei
                                                           [MX_VAR_CACHE] = "cache",
                                                           [MX_VAR_COPY] = "weight copies"};
 
-static mx_plan_device device_of(const mx_config *c)
+/* The device that a run on this machine would take, with the memory it has left now. */
+static mx_status this_device(const mx_config *c, mx_plan_device *d, mx_memory_room *room,
+                             int *n_threads)
 {
-    const char *chip = mx_config_text(c, "chip");
-    mx_plan_device d = {0};
-    if (strcmp(chip, "this") == 0) {
-        mx_machine m;
-        mx_machine_read(&m);
-        d.memory_bytes = (double)(m.limit_bytes ? m.limit_bytes : m.memory_bytes);
+    mx_session *s;
+    MX_TRY(mx_status_wrap(mx_session_open(&s, mx_config_text(c, "device"),
+                                          (int)mx_config_int(c, "num_threads")),
+                          "chip=this"));
+    *room = mx_session_room(s);
+    *n_threads = mx_session_threads(s);
+    d->gpu = d->apart = !mx_session_on_host(s);
+    mx_session_close(s);
+    return MX_OK;
+}
+
+static mx_status device_of(const mx_config *c, mx_plan_device *d, mx_memory_room *room,
+                           int *n_threads)
+{
+    const mx_chip *chip = mx_chip_find(mx_config_text(c, "chip"));
+    if (!chip)
+        MX_TRY(this_device(c, d, room, n_threads));
+    if (chip) {
+        *room = (mx_memory_room){(int64_t)(chip->gib * 0x1p30), "the chip has"};
+        *d = (mx_plan_device){.gpu = true, .apart = true,
+                              .flops_per_second = chip->tflops * 1e12,
+                              .bytes_per_second = chip->gbs * 1e9};
     }
-    for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
-        if (strcmp(chips[i].name, chip) == 0)
-            d = (mx_plan_device){.memory_bytes = chips[i].gib * 0x1p30, .gpu = true, .apart = true,
-                                 .flops_per_second = chips[i].tflops * 1e12,
-                                 .bytes_per_second = chips[i].gbs * 1e9};
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
     const char *arch = mx_config_text(c, "kernels_for");
-    d.kernels_for = *arch ? arch : NULL;
-    d.gpu |= *arch != 0;
-    d.memory_bytes = gib > 0 ? gib * 0x1p30 : d.memory_bytes;
-    d.flops_per_second = tflops > 0 ? tflops * 1e12 : d.flops_per_second;
-    d.bytes_per_second = gbs > 0 ? gbs * 1e9 : d.bytes_per_second;
-    return d;
+    d->kernels_for = *arch ? arch : NULL;
+    d->gpu |= *arch != 0;
+    if (gib > 0)
+        *room = (mx_memory_room){(int64_t)(gib * 0x1p30), "memory_gib gives"};
+    d->flops_per_second = tflops > 0 ? tflops * 1e12 : d->flops_per_second;
+    d->bytes_per_second = gbs > 0 ? gbs * 1e9 : d->bytes_per_second;
+    d->memory_bytes = room->bytes < INT64_MAX ? (double)room->bytes : 0;
+    return MX_OK;
 }
 
 static void print_bytes(const char *name, double bytes)
@@ -138,27 +144,10 @@ static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     json_decref(all);
 }
 
-static mx_status too_large(const mx_model_spec *m, const mx_step_options *o, const mx_plan *p,
-                           const mx_plan_device *d)
+/* MODEL, or the checkpoint that training would begin with. */
+static const char *model_path(const mx_invocation *inv)
 {
-    char a[32], b[32];
-    mx_plan_advice advice[12];
-    mx_str text = {0};
-    bool found = false;
-    int n = mx_plan_advise(p, m, o, advice, 12);
-    for (int i = 0; i < n && !found; i++) {
-        found = advice[i].total <= d->memory_bytes;
-        if (found || i == n - 1)
-            mx_str_addf(&text, "%s %s needs %s", found ? "; it would with" : "; even",
-                        advice[i].keys, mx_format_bytes(a, sizeof a, advice[i].total));
-    }
-    mx_status st =
-        mx_fail(MX_MEMORY, "the run needs %s and does not fit in %s%s%s",
-                mx_format_bytes(a, sizeof a, p->total),
-                mx_format_bytes(b, sizeof b, d->memory_bytes), mx_str_text(&text),
-                found ? "" : "; use a shorter max_target_length, a smaller model or more devices");
-    mx_str_fini(&text);
-    return st;
+    return inv->n_args ? inv->args[0] : mx_config_text(inv->config, "load_parameters_path");
 }
 
 static mx_status run(mx_invocation *inv)
@@ -166,20 +155,19 @@ static mx_status run(mx_invocation *inv)
     const mx_config *c = inv->config;
     mx_arena arena = {0};
     mx_model_spec m = {0};
-    mx_step_options o;
-    mx_batch_plan batch;
-    mx_plan plan;
-    mx_plan_device d = device_of(c);
-    mx_status st = mx_model_open(&m, c, inv->n_args ? inv->args[0] : NULL);
+    mx_programs_request q;
+    mx_plan plan = {0};
+    mx_plan_device d = {0};
+    mx_memory_room room = {.bytes = INT64_MAX};
+    mx_status st = mx_model_open(&m, c, model_path(inv));
     if (st)
         return st;
-    MX_TRY_OUT(st, mx_batch_plan_make(&batch, c, 1, 1));
-    MX_TRY_OUT(st, mx_step_configure(&o, c, &m, MX_STEP_TRAIN, batch.microbatch, &arena));
-    MX_TRY_OUT(st, mx_plan_make(&plan, &m, &o, &batch, &d));
+    MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, (mx_programs_ranks){1, 1, NULL}, &arena));
+    MX_TRY_OUT(st, device_of(c, &d, &room, &q.options.compile.n_threads));
+    MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &d));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     json ? print_json(&m, &plan, &d) : print_text(&m, &plan, &d);
-    if (d.memory_bytes > 0 && plan.total > d.memory_bytes)
-        st = too_large(&m, &o, &plan, &d);
+    st = mx_plan_check(&plan, &m, &q, room);
 out:
     mx_model_spec_fini(&m);
     mx_arena_fini(&arena);
@@ -188,9 +176,10 @@ out:
 
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
-    {"chip", MX_KEY_ENUM, 0, "this", "this|a100|h100|h200|b200",
-     "the device to plan for; this: the machine", 0, 0},
-    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has", 0, 0},
+    {"chip", MX_KEY_ENUM, 0, "this", "this" MX_CHIP_CHOICES,
+     "the device to plan for; this: the one that a run on this machine would take", 0, 0},
+    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free", 0,
+     0},
     {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},
     {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has", 0, 0},
     {"kernels_for", MX_KEY_STRING, 0, "", 0,
@@ -203,8 +192,10 @@ const mx_verb mx_verb_plan = {
     .doc = "what a training run will need: memory by class, FLOPs, time; needs no device",
     .usage = "[FILE.yml] [MODEL] [chip=h100] [key=value ...]",
     .help =
-        "MODEL is a Hugging Face directory; without it the model is what the keys describe\n"
-        "(model_name=NAME for one of configs/models). Exit status 4 when the run would not fit.",
+        "MODEL is a Hugging Face directory; without it the model is that of\n"
+        "load_parameters_path, or what the keys describe (model_name=NAME for one of\n"
+        "configs/models). Exit status 4 when the run would not fit: in the chip's memory, or in\n"
+        "what this machine has free now.",
     .max_args = 1,
     .takes_file = true,
     .sections = MX_TAKES_TRAIN,

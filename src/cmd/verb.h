@@ -33,6 +33,7 @@ struct mx_verb {
     const char *help;  /* further paragraphs, or NULL */
     int min_args, max_args;
     bool takes_file;    /* an argument that ends in .yml or .yaml is the configuration file */
+    bool on_meshes;     /* it can run on a mesh; others refuse keys that ask for one */
     bool takes_no_keys; /* no configuration is read at all (help) */
     unsigned sections;  /* MX_TAKES(...) | ...: keys of the schema it accepts as arguments */
     const mx_key *keys; /* keys of its own, ending with a NULL name; NULL for none */
@@ -51,6 +52,17 @@ extern const int mx_verb_count;
 const mx_verb *mx_verb_find(const char *name);    /* NULL when there is none */
 const mx_verb *mx_verb_nearest(const char *name); /* likewise */
 
+/* Whether the verb takes a key of the schema. */
+bool mx_verb_takes(const mx_verb *v, const mx_key *key);
+/* Every key the verb takes, for help, manual pages and completion: its own (section NULL), then
+ * those of the schema, section by section. */
+typedef void mx_key_visit(void *ctx, const mx_key *key, const mx_key_section *section);
+void mx_verb_each_key(const mx_verb *v, mx_key_visit *visit, void *ctx);
+/* What the exit statuses mean, in lines of 100 columns. */
+extern const char mx_exit_statuses[];
+
+/* Finds the verb that argv[1] names and runs it. */
+mx_status mx_dispatch(int argc, char **argv, char **environment) MX_MUST_USE;
 /* The whole program: gives the exit status. Errors are printed to standard error, once. */
 int mx_main(int argc, char **argv, char **environment);
 

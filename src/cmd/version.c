@@ -1,15 +1,16 @@
 /* version.c - maxc version: the program, how it was built, and the libraries it was built with.
  *
  * MX_BUILD_FLAGS comes from the Makefile. Library versions are what is loaded now, not what was
- * there at build time, as far as the library can say.
+ * there at build time, as far as the library can say. Libraries opened at run time: maxc doctor.
  */
 #include "base/version.h"
 #include "base/arena.h"
 #include "base/json_doc.h"
 #include "cmd/verb.h"
 
-#include <curl/curl.h>
-#include <microhttpd.h>
+#include <brotli/decode.h>
+#include <lz4.h>
+#include <nettle/version.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <png.h>
@@ -41,8 +42,12 @@ static json_t *libraries(void)
     unsigned x = XXH_versionNumber();
     snprintf(buf, sizeof buf, "%u.%u.%u", x / 10000, x / 100 % 100, x % 100);
     add(l, "xxHash", buf);
-    add(l, "libcurl", curl_version_info(CURLVERSION_NOW)->version);
-    add(l, "libmicrohttpd", MHD_get_version());
+    add(l, "LZ4", LZ4_versionString());
+    unsigned b = BrotliDecoderVersion();
+    snprintf(buf, sizeof buf, "%u.%u.%u", b >> 24, b >> 12 & 4095, b & 4095);
+    add(l, "Brotli", buf);
+    snprintf(buf, sizeof buf, "%d.%d", nettle_version_major(), nettle_version_minor());
+    add(l, "nettle", buf);
     add(l, "libpng", png_get_libpng_ver(NULL));
     int w = WebPGetDecoderVersion();
     snprintf(buf, sizeof buf, "%d.%d.%d", w >> 16, w >> 8 & 255, w & 255);

@@ -61,9 +61,19 @@ static mx_node *find_root(const mx_graph *g, const char *name)
     return NULL;
 }
 
+/* A gradient is added to its sum as soon as it is there, so that it need not be kept: at the end
+ * all of them would be alive at once. Behind fuse, so that no group is cut apart. */
+static void hasten_sums(mx_graph *g)
+{
+    for (int i = 0; i < g->n_nodes; i++)
+        if (g->node[i]->op == &mx_op_accumulate)
+            g->node[i]->seq = g->node[i]->in[1]->seq;
+}
+
 static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *out)
 {
     mx_pass_fuse(g, !o->no_fuse);
+    hasten_sums(g);
     MX_TRY(after(g, o, "fuse"));
     return mx_program_init(out, g, o->n_threads, o->gpu);
 }
@@ -105,8 +115,30 @@ static mx_node *sum_variable(mx_graph *g, const mx_node *w)
     return v;
 }
 
+/* The least of the row factors of a step's microbatches. */
+static void keep_least(mx_graph *g, mx_node *factors, mx_node *first)
+{
+    mx_node *v = mx_row_scale_variable(g, factors), *anew = mx_constant(g, MX_SCALAR, MX_F32, 1);
+    mx_node *least = mx_where(g, first, factors, mx_minimum(g, v, factors));
+    mx_graph_root(g, NULL, mx_accumulate(g, v, least, anew));
+}
+
+/* Gradients are summed up: weights are read from the copies that the update (mx_compile_apply)
+ * writes, as in a step that updates by itself. */
+static void read_copies(mx_graph *g, mx_node **var, int n)
+{
+    mx_arena scratch = {0};
+    mx_node **cast = mx_first_casts(g, &scratch);
+    for (int i = 0; i < n; i++)
+        mx_weight_copy(g, var[i], cast[var[i]->id]);
+    mx_arena_fini(&scratch);
+    mx_graph_resolve(g);
+}
+
 static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node **grad, int n)
 {
+    if (use == MX_GRADS_ACCUMULATE)
+        read_copies(g, var, n);
     mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_input(g, "first", MX_SCALAR, MX_F32) : NULL;
     for (int i = 0; i < n; i++) {
         char name[512];
@@ -119,6 +151,9 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
         else /* a copy, so that naming it cannot rename a weight or share another root's node */
             mx_graph_root(g, name, mx_affine(g, mx_cast(g, grad[i], var[i]->type.dtype), 1, 0));
     }
+    for (int i = 0, n_roots = g->n_roots; first && i < n_roots; i++)
+        if (mx_row_scale_of(g->root[i]))
+            keep_least(g, g->root[i], first);
     g->stage = 0;
 }
 
@@ -207,25 +242,48 @@ mx_status mx_compile_chunk(const mx_graph *joint, int k, const mx_compile_option
     return st;
 }
 
+/* A variable like that of another graph, which need not live as long. */
+static mx_node *declare(mx_graph *g, const mx_node *w)
+{
+    mx_node *v = mx_node_copy(g, w, NULL);
+    v->attr = mx_arena_copy(&g->arena, w->attr, sizeof(mx_var_attr));
+    v->name = mx_arena_strdup(&g->arena, w->name);
+    v->scope = g->scope;
+    v->axes = w->axes ? mx_arena_strdup(&g->arena, w->axes) : NULL;
+    v->box = w->box ? mx_arena_copy(&g->arena, w->box, sizeof *w->box) : NULL;
+    mx_graph_enter(g, v);
+    return v;
+}
+
 mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimizer *opt,
                            const mx_compile_options *o, mx_program *out)
 {
-    int n = 0;
+    int n = 0, n_all = model->n_nodes;
     mx_node **var = MX_NEW_N(&g->arena, mx_node *, model->n_nodes);
     mx_node **grad = MX_NEW_N(&g->arena, mx_node *, model->n_nodes);
-    for (int i = 0; i < model->n_nodes; i++) {
-        const mx_node *w = model->node[i];
+    mx_node **cast = mx_first_casts(model, &g->arena);
+    const mx_node **all = (const mx_node **)model->node;
+    if (o->stages)
+        n_all = mx_stage_weights(model, o->stages, &g->arena, &all);
+    for (int i = 0; i < n_all; i++) {
+        const mx_node *w = all[i];
         const mx_var_attr *a = w->attr;
-        if (w->op != &mx_op_variable || a->kind != MX_VAR_WEIGHT || a->frozen)
+        if (w->op != &mx_op_variable || a->kind != MX_VAR_WEIGHT || (a->frozen && !o->stages))
             continue;
-        var[n] = mx_variable(g, w->name, w->type, *a);
-        var[n]->axes = w->axes ? mx_arena_strdup(&g->arena, w->axes) : NULL;
-        var[n]->box = w->box ? mx_arena_copy(&g->arena, w->box, sizeof *w->box) : NULL;
+        var[n] = declare(g, w);
+        if (a->frozen) { /* all stages have the same weights in the same order */
+            mx_graph_root(g, NULL, var[n]);
+            continue;
+        }
         grad[n] = sum_variable(g, var[n]);
-        if (o->compute != w->type.dtype)
+        if (cast[w->id])
             mx_cast(g, var[n], o->compute); /* its copy follows the update: see optimizer.c */
         n++;
     }
+    for (int i = 0; i < model->n_roots; i++)
+        if (mx_row_scale_of(model->root[i]))
+            mx_graph_root(g, model->root[i]->name,
+                          mx_affine(g, mx_row_scale_variable(g, model->root[i]), 1, 0));
     mx_pass_optimizer(g, opt, var, grad, n, o->partition);
     MX_TRY(after(g, o, "optimizer"));
     return finish(g, o, out);

@@ -41,7 +41,8 @@ mx_status mx_compile_joint(mx_graph *g, mx_node *loss, mx_grads_use use,
 struct mx_stage_chunk;
 mx_status mx_compile_chunk(const mx_graph *joint, int k, const mx_compile_options *o,
                            struct mx_stage_chunk *out) MX_MUST_USE;
-/* The update by accumulated gradients: a program of its own, for the weights of `model`. */
+/* The update by accumulated gradients: a program of its own, for the weights of `model`, which has
+ * been through the precision pass. */
 mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimizer *opt,
                            const mx_compile_options *o, mx_program *out) MX_MUST_USE;
 

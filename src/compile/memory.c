@@ -1,6 +1,7 @@
 /* memory.c - the memory pass: who shares storage, how long it lives, where it lies.
  *
- * Inputs and constants are never reused: the host writes them before a run. Named roots are
+ * Inputs and constants are never reused: the host writes them before a run. They lie in front of
+ * everything else, so that programs can have the rest in common (program.h). Named roots are
  * readable after a run, so they live to the end. pack.c gives the addresses.
  */
 #include "compile/pack.h"
@@ -83,12 +84,13 @@ static void find_lives(const mx_program *p, const mx_parts *parts, int *last)
         last[index_of(place_of(p, p->graph->root[i], 0))] = p->n;
 }
 
-/* The storages of one space, on the device or on the host, with their places. */
+/* The storages of one space, with their places. */
 typedef struct {
     mx_life *life;
     mx_place **place;
     int n;
 } space;
+enum { ON_DEVICE, ON_HOST, GIVEN, N_SPACES };
 
 static void add_storage(space *s, mx_place *own, int first, int last)
 {
@@ -115,20 +117,12 @@ static void place_kept(mx_program *p, mx_kept_list kept)
     }
 }
 
-/* Gives the sizes of the two spaces. */
-static void give_addresses(mx_program *p, const mx_parts *parts, mx_kept_list kept, int64_t *end,
-                           mx_arena *scratch)
+static void find_storages(const mx_program *p, const mx_parts *parts, mx_kept_list kept,
+                          space s[N_SPACES], mx_arena *scratch)
 {
-    size_t n_places = (size_t)p->graph->n_nodes * MX_MAX_OUT;
-    int *last = MX_NEW_N(scratch, int, n_places), n_outputs = 0;
+    int *last = MX_NEW_N(scratch, int, (size_t)p->graph->n_nodes * MX_MAX_OUT);
     find_lives(p, parts, last);
-    place_kept(p, kept);
-    for (int i = 0; i < p->n; i++)
-        n_outputs += p->order[i]->n_out;
-    space s[2];
-    for (int k = 0; k < 2; k++)
-        s[k] = (space){MX_NEW_N(scratch, mx_life, n_outputs + 1),
-                       MX_NEW_N(scratch, mx_place *, n_outputs + 1), 0};
+    place_kept((mx_program *)p, kept);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
@@ -137,16 +131,29 @@ static void give_addresses(mx_program *p, const mx_parts *parts, mx_kept_list ke
             /* The first part of a concat comes before the concat and takes room for all of it. */
             if (q->root->op == &mx_op_variable || own->offset >= 0)
                 continue;
-            /* What is given is written before the run begins, so not even an earlier node's value
-             * may lie there. */
-            add_storage(&s[q->hosted], own, given ? 0 : i, given ? p->n : last[index_of(q)]);
-            p->bytes.inputs += given ? (double)rounded(&n->type) : 0;
+            add_storage(&s[given ? GIVEN : q->hosted ? ON_HOST : ON_DEVICE], own, given ? 0 : i,
+                        given ? p->n : last[index_of(q)]);
         }
     }
-    for (int k = 0; k < 2; k++) {
+}
+
+/* Gives the sizes of the spaces; that of the device is behind what is given. */
+static void give_addresses(mx_program *p, const mx_parts *parts, mx_kept_list kept,
+                           int64_t end[N_SPACES], mx_arena *scratch)
+{
+    int n_outputs = 0;
+    for (int i = 0; i < p->n; i++)
+        n_outputs += p->order[i]->n_out;
+    space s[N_SPACES];
+    for (int k = 0; k < N_SPACES; k++)
+        s[k] = (space){MX_NEW_N(scratch, mx_life, n_outputs + 1),
+                       MX_NEW_N(scratch, mx_place *, n_outputs + 1), 0};
+    find_storages(p, parts, kept, s, scratch);
+    for (int k = N_SPACES - 1; k >= 0; k--) {
+        int64_t from = k == ON_DEVICE ? end[GIVEN] : 0;
         end[k] = mx_pack(s[k].life, s[k].n, scratch);
         for (int i = 0; i < s[k].n; i++)
-            s[k].place[i]->offset = s[k].life[i].at;
+            s[k].place[i]->offset = from + s[k].life[i].at;
     }
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->order[i]->n_out; k++) {
@@ -229,7 +236,7 @@ mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads, bool g
     p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
     p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
     mx_arena scratch = {0};
-    int64_t end[2]; /* on the device, on the host */
+    int64_t end[N_SPACES];
     mx_parts found = {.inside = MX_NEW_N(&scratch, mx_part, (size_t)g->n_nodes * MX_MAX_OUT),
                       .copies_nothing = p->copies_nothing,
                       .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
@@ -238,14 +245,16 @@ mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads, bool g
     give_addresses(p, &found, kept, end, &scratch);
     for (int i = 0; i < p->n; i++)
         count_bytes(p, p->order[i]);
-    p->value_bytes = (size_t)end[0];
+    p->given_bytes = (size_t)end[GIVEN];
+    p->value_bytes = p->given_bytes + (size_t)end[ON_DEVICE];
     p->work_bytes = cpu_work(p);
     p->gpu_work_bytes = gpu_work(p, gpu_share(p, p->value_bytes));
     p->scratch_bytes = p->value_bytes + (gpu ? p->gpu_work_bytes : p->work_bytes);
-    p->host_bytes = (size_t)end[1];
+    p->host_bytes = (size_t)end[ON_HOST];
+    p->bytes.inputs = (double)end[GIVEN];
     p->bytes.workspace = (double)(gpu ? p->gpu_work_bytes + MX_GPU_GEMM_WORK : p->work_bytes);
-    p->bytes.activations = (double)end[0] - p->bytes.inputs;
-    p->bytes.stowed = (double)end[1];
+    p->bytes.activations = (double)end[ON_DEVICE];
+    p->bytes.stowed = (double)end[ON_HOST];
     mx_arena_fini(&scratch);
     return MX_OK;
 }

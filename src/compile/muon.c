@@ -8,23 +8,41 @@
  *
  * with (a, b, c) = (3.4445, -4.7750, 2.0315). As optax.contrib.muon, which is what MaxText runs.
  * Both updates are sgd nodes: M is "trained" with the rate 1 and the decay 1-b, so a clip scale
- * that is not finite leaves M and W alone like every other update. Vectors, embeddings, the head
- * and stacks of experts keep AdamW; momentum stays float32 whatever mu_dtype says, since the sgd
- * kernels of devices update float32.
+ * that is not finite leaves M and W alone like every other update. Of a stack of matrices (experts,
+ * or the groups of a block-diagonal projection) each is orthogonalised on its own, with a norm and
+ * a shape of its own. Vectors, embeddings and the head keep AdamW; momentum stays float32 whatever
+ * mu_dtype says, since the sgd kernels of devices update float32.
  */
 #include "compile/optimizer.h"
 
+#include "ir/source.h"
 #include "ops.h"
 #include <math.h>
-#include <string.h>
+
+/* A weight as n matrices of (rows, cols), one after the other in memory. */
+typedef struct {
+    int64_t n, rows, cols;
+    bool in_out;
+} matrices;
+
+static matrices matrices_of(const mx_node *w)
+{
+    const mx_var_attr *a = w->attr;
+    const mx_type *t = &w->type;
+    int64_t stacked = t->ndim == 3 ? t->dim[0] : 1, parts = a->matrices > 1 ? a->matrices : 1;
+    return (matrices){.n = stacked * parts, .rows = t->dim[t->ndim - 2] / parts,
+                      .cols = t->dim[t->ndim - 1], .in_out = a->in_out};
+}
 
 bool mx_muon_takes(const mx_node *w)
 {
-    static const char *const others[] = {"*embed*", "*lm_head*", "*wte*", "*wpe*", "*score.weight"};
+    static const char *const others[] = {"*embed*", "*lm_head*", "*wte*", "*wpe*", "*score.weight",
+                                         "*bias", "*.ape"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (mx_glob_match(others[i], w->name))
             return false;
-    return w->type.ndim == 2 && !strchr(w->name, '*');
+    bool experts = w->type.ndim == 3 && w->axes && mx_starts_with(w->axes, "exp,");
+    return w->type.ndim == 2 || experts;
 }
 
 static mx_node *hyper(mx_graph *g, mx_node *rate, mx_node *scale)
@@ -49,18 +67,29 @@ mx_node *mx_step_along(mx_graph *g, mx_node *w, mx_node *direction, mx_step_rule
     return mx_sgd(g, (mx_node *[]){w, direction, h, copy}, r.decay);
 }
 
-static mx_node *orthogonal(mx_graph *g, mx_node *x, int steps, double eps)
+/* |x| of each matrix: a scalar, or (n, 1, 1). */
+static mx_node *norms(mx_graph *g, mx_node *x, const matrices *m)
+{
+    if (x->type.ndim == 2)
+        return mx_sqrt(g, mx_sum_squares(g, x));
+    mx_node *flat = mx_reshape(g, x, MX_SHAPE(m->n, m->rows * m->cols));
+    mx_node *sum = mx_row_sum(g, mx_mul(g, flat, flat));
+    return mx_reshape(g, mx_sqrt(g, sum), MX_SHAPE(m->n, 1, 1));
+}
+
+static mx_node *orthogonal(mx_graph *g, mx_node *x, const matrices *m, int steps, double eps)
 {
     static const double a = 3.4445, b = -4.7750, c = 2.0315;
-    bool tall = x->type.dim[0] > x->type.dim[1];
-    mx_node *norm = mx_affine(g, mx_sqrt(g, mx_sum_squares(g, x)), 1, eps);
-    x = mx_div(g, x, norm);
+    bool tall = m->rows > m->cols, one = x->type.ndim == 2;
+    const char *outer = tall ? one ? "km,kn->mn" : "ekm,ekn->emn" : one ? "mk,nk->mn"
+                                                                     : "emk,enk->emn";
+    const char *inner = one ? "mk,kn->mn" : "emk,ekn->emn";
+    x = mx_div(g, x, mx_affine(g, norms(g, x, m), 1, eps));
     for (int i = 0; i < steps; i++) {
-        mx_node *gram = mx_matmul(g, tall ? "km,kn->mn" : "mk,nk->mn", x, x);
-        mx_node *square = mx_matmul(g, "mk,kn->mn", gram, gram);
+        mx_node *gram = mx_matmul(g, outer, x, x);
+        mx_node *square = mx_matmul(g, inner, gram, gram);
         mx_node *poly = mx_add(g, mx_affine(g, gram, b, 0), mx_affine(g, square, c, 0));
-        mx_node *turned =
-            tall ? mx_matmul(g, "mk,kn->mn", x, poly) : mx_matmul(g, "mk,kn->mn", poly, x);
+        mx_node *turned = tall ? mx_matmul(g, inner, x, poly) : mx_matmul(g, inner, poly, x);
         x = mx_add(g, mx_affine(g, x, a, 0), turned);
     }
     return x;
@@ -70,14 +99,19 @@ mx_node *mx_muon(mx_graph *g, const mx_optimizer *o, mx_node *const in[4], mx_st
                  mx_node *step)
 {
     mx_node *w = in[0], *d = mx_cast(g, in[1], MX_F32), *m = in[2], *copy = in[3];
-    double b = o->muon_beta, out = (double)w->type.dim[0], fan_in = (double)w->type.dim[1];
+    matrices k = matrices_of(w);
+    double b = o->muon_beta, out = (double)(k.in_out ? k.cols : k.rows);
+    double fan_in = (double)(k.in_out ? k.rows : k.cols);
     m = mx_momentum(g, m, d, r.scale, b, 1 - b);
     /* p = b^t; the ratio of the two bias corrections */
     mx_node *p = mx_exp(g, mx_affine(g, step, log(b > 0 ? b : 1e-30), 0));
     mx_node *ratio = mx_div(g, mx_affine(g, p, -1, 1), mx_affine(g, p, -b, 1));
     mx_node *u = mx_add(g, mx_mul(g, m, mx_affine(g, ratio, b, 0)),
                         mx_mul(g, d, mx_affine(g, r.scale, 1 - b, 0)));
-    u = orthogonal(g, u, o->muon_steps, o->eps);
+    if (k.n > 1)
+        u = mx_reshape(g, u, MX_SHAPE(k.n, k.rows, k.cols));
+    u = orthogonal(g, u, &k, o->muon_steps, o->eps);
+    u = mx_reshape(g, u, mx_shape_of(&w->type));
     r.factor = sqrt(fmax(1, out / fan_in));
     if (o->muon_rms > 0)
         r.factor = o->muon_rms * sqrt(fmax(out, fan_in));

@@ -34,11 +34,9 @@ static mx_node *vector_of(mx_graph *g, mx_node *const *x, int n)
 static mx_node *counted(mx_graph *g, const mx_node *const *of, int n, const mx_partition *on)
 {
     double *one = MX_NEW_N(&g->arena, double, n);
-    for (int i = 0; i < n; i++) {
-        mx_axis_set same = mx_mesh_axes(on->mesh);
-        same &= ~(of[i]->box ? mx_placement_axes(&of[i]->box->at) : 0);
-        one[i] = mx_mesh_index(on->mesh, on->rank, same) == 0;
-    }
+    int everybody = mx_mesh_index(on->mesh, on->rank, mx_mesh_axes(on->mesh));
+    for (int i = 0; i < n; i++)
+        one[i] = of[i]->box ? of[i]->box->first : everybody == 0;
     return mx_table(g, MX_SHAPE(n), MX_F64, one);
 }
 

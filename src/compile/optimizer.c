@@ -14,6 +14,9 @@
  * With on_host the state of every weight lies in host memory: only updates touch it, once a step.
  * The arithmetic is the same, to the bit.
  *
+ * A root row_scale:NAME multiplies the rows of NAME after its update, in place: w - w (1 - s),
+ * which leaves rows alone whose factor is 1.
+ *
  * The root param_norm is the norm of the trained weights after the update, which AdamW sums up as
  * it goes.
  */
@@ -39,10 +42,9 @@ static mx_node *state(mx_graph *g, const mx_optimizer *o, const mx_node *w, cons
     return n;
 }
 
-/* First casts by the node they read: cast[id]. */
-static mx_node **find_casts(const mx_graph *g, mx_arena *scratch)
+mx_node **mx_first_casts(const mx_graph *g, mx_arena *arena)
 {
-    mx_node **cast = MX_NEW_N(scratch, mx_node *, g->n_nodes);
+    mx_node **cast = MX_NEW_N(arena, mx_node *, g->n_nodes);
     for (int i = 0; i < g->n_nodes; i++) {
         mx_node *c = g->node[i];
         if (c->op == &mx_op_cast && !c->forward && !cast[c->in[0]->id])
@@ -51,15 +53,16 @@ static mx_node **find_casts(const mx_graph *g, mx_arena *scratch)
     return cast;
 }
 
-/* The cast of a weight to the compute dtype becomes a variable that the update rewrites. */
-static mx_node *compute_copy(mx_graph *g, const mx_node *w, mx_node *cast)
+mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast)
 {
     if (!cast)
         return NULL;
     char name[512];
     snprintf(name, sizeof name, "%s.copy", w->name);
-    mx_node *v =
-        mx_variable(g, name, cast->type, (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = w->name});
+    const mx_node *twin = mx_graph_find(g, name); /* another stage has the weight too */
+    mx_var_attr a = {.kind = MX_VAR_COPY, .copy_of = w->name};
+    mx_node *v = twin ? mx_node_copy(g, twin, NULL) : mx_variable(g, name, cast->type, a);
+    v->stage = w->stage;
     v->axes = w->axes;
     v->box = w->box;
     mx_node_forward(cast, v);
@@ -94,6 +97,41 @@ static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *
                      (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay,
                                       (int64_t)mx_stream_of(w->name), w->box, r->on != NULL});
     }
+    return mx_graph_root(g, NULL, u);
+}
+
+const char *mx_row_scale_of(const mx_node *root)
+{
+    static const char prefix[] = MX_ROW_SCALE_ROOT;
+    return root->name && mx_starts_with(root->name, prefix) ? root->name + sizeof prefix - 1 : NULL;
+}
+
+mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s.row_scale", mx_row_scale_of(root));
+    return mx_variable(g, name, root->type,
+                       (mx_var_attr){.kind = MX_VAR_GRADIENT, .minimum = true});
+}
+
+/* The weight as an update has made it, its rows rescaled where a root says so. */
+static mx_node *rescale(mx_graph *g, const mx_node *w, mx_node *u, const rates *r)
+{
+    int copies = u->op == &mx_op_adamw ? 3 : 1; /* the output that is the copy */
+    const mx_node *has = u->in[u->op == &mx_op_adamw ? 5 : 3];
+    mx_node *s = NULL;
+    for (int i = 0; i < g->n_roots; i++) {
+        const char *of = mx_row_scale_of(g->root[i]);
+        s = of && strcmp(of, w->name) == 0 ? g->root[i] : s;
+    }
+    if (!s)
+        return u;
+    if (w->type.ndim == 2)
+        s = mx_reshape(g, s, MX_SHAPE(w->type.dim[0], 1));
+    mx_node *one = mx_constant(g, MX_SCALAR, MX_F32, 1);
+    mx_node *copy = has ? mx_output(g, u, copies) : NULL;
+    u = mx_step_along(g, u, mx_mul(g, u, mx_affine(g, s, -1, 1)),
+                      (mx_step_rule){one, r->scale, 1, 0}, copy);
     return mx_graph_root(g, NULL, u);
 }
 
@@ -178,11 +216,13 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
     mx_node *norm = mx_norm_of(g, made, of, m, on);
     mx_graph_root(g, "grad_norm", norm);
     rates r = read_rates(g, clip_scale(g, o, norm), on);
-    mx_node **cast = find_casts(g, &scratch);
+    mx_node **cast = mx_first_casts(g, &scratch);
     for (int i = 0, k = 0; i < n; i++)
         if (grad[i])
             made[k++] = update(g, o, var[i], grad[i], &r,
-                               compute_copy(g, var[i], cast[var[i]->id]));
+                               mx_weight_copy(g, var[i], cast[var[i]->id]));
+    for (int i = 0; i < m; i++) /* apart: updates in a row are one kernel on a GPU */
+        made[i] = rescale(g, of[i], made[i], &r);
     for (int i = 0; i < m; i++)
         made[i] = squares_of(g, made[i], on);
     mx_graph_root(g, "param_norm", mx_norm_of(g, made, of, m, on));

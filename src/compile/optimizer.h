@@ -23,10 +23,25 @@ typedef struct {
 #define MX_SKIPPED_STEPS "skipped_steps"
 
 struct mx_partition;
+/* A root of this name and a weight's, "row_scale:NAME", (rows of NAME): after the update the rows
+ * are multiplied by it. Where a step has several microbatches or ranks, the smallest factor counts:
+ * programs that accumulate leave it in a variable "NAME.row_scale". */
+#define MX_ROW_SCALE_ROOT "row_scale:"
+/* The weight that a root rescales; NULL: none. */
+const char *mx_row_scale_of(const mx_node *root);
+/* That variable. */
+mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root);
+
 /* grad[i] is the gradient of var[i]; NULL leaves the weight alone. `on`: the mesh that they are cut
  * over; NULL: one device. */
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
                        mx_node *const *grad, int n, const struct mx_partition *on);
+
+/* The first cast of each node, by the node's id; NULL: none. In the arena. */
+mx_node **mx_first_casts(const mx_graph *g, mx_arena *arena);
+/* The cast of a weight to the compute dtype becomes a variable that updates rewrite; NULL: NULL.
+ * Takes effect in mx_graph_resolve. */
+mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast);
 
 /* muon.c. How far to go along a direction: w <- w - lr (factor direction + decay w); where the clip
  * scale is not finite nothing happens. */

@@ -28,6 +28,9 @@ static bool wants_cast(const mx_node *n, int k_in)
 
 void mx_pass_precision(mx_graph *g, mx_dtype compute)
 {
+    if (!mx_dtype_is_computed(compute))
+        mx_graph_fail(g, "nothing is computed in %s; expected float32, bfloat16 or float64",
+                      mx_dtype_name(compute));
     if (compute == MX_F32 || compute == MX_F64 || g->error)
         return;
     mx_arena scratch = {0};

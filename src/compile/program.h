@@ -3,9 +3,10 @@
  * A storage is memory that one or more values live in. Views, projections and updates in place
  * share the storage of what they refer to. Variables have storage of their own that outlives the
  * program (the session's); everything else lies in one buffer, the program's scratch memory, at
- * offsets chosen so that values alive at the same time do not overlap. What waits in host memory
- * for the backward pass (offload.c) lies in a second such buffer there. The workspace of kernels is
- * used by one node at a time, so the programs of a session share one.
+ * offsets chosen so that values alive at the same time do not overlap. Inputs and constants lie in
+ * front, the rest is free between two runs. What waits in host memory for the backward pass
+ * (offload.c) lies in a second such buffer there. The workspace of kernels is used by one node at a
+ * time, so the programs of a session share one.
  */
 #ifndef MX_COMPILE_PROGRAM_H
 #define MX_COMPILE_PROGRAM_H
@@ -41,6 +42,7 @@ typedef struct {
     mx_place *place; /* of output k of node i: [i * MX_MAX_OUT + k] */
     bool *copies_nothing; /* by node id: a split or concat of parts in place */
     size_t value_bytes;   /* the buffer */
+    size_t given_bytes;   /* of that, inputs and constants, in front */
     size_t work_bytes;     /* the largest workspace of a node, on the CPU */
     size_t gpu_work_bytes; /* on a GPU, also of neighbours that are launched at once */
     size_t scratch_bytes;  /* the buffer and the workspace of what it was compiled for */

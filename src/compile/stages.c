@@ -3,14 +3,15 @@
  * Layers are scopes with a number ("model.layers.3"), in the order in which they first appear:
  * those of a vision tower come before the decoder's, those of an MTP head behind them. A node
  * outside of all layers counts with the last layer that it depends on, so embeddings count with the
- * first and head and loss with the last. Chunks are runs of layers such that the most expensive one costs as
- * little as can be, and of those cuts the most even one.
+ * first and head and loss with the last. Chunks are runs of layers such that the most expensive one
+ * costs as little as can be, and of those cuts the most even one.
  *
  * What is made of weights alone or of inputs alone is doubled in every chunk that reads it, down to
  * the source. A tied weight is thus a variable of two chunks, and has a gradient in each.
  */
 #include "compile/stages.h"
 
+#include "ir/placement.h"
 #include "ops.h"
 #include <math.h>
 #include <string.h>
@@ -232,6 +233,24 @@ static void mark(stager *s)
     }
 }
 
+/* Of the chunks that have the same weight the first counts: for norms, and for checkpoints. */
+static void count_once(stager *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        const mx_node *x = s->order[i];
+        bool found = false;
+        for (int c = 0; c < s->chunks && x->op == &mx_op_variable; c++) {
+            mx_node *t = s->twin[(size_t)x->id * (size_t)s->chunks + (size_t)c];
+            if (t && found && t->box) {
+                mx_box *b = mx_arena_copy(&s->g->arena, t->box, sizeof *t->box);
+                b->first = false;
+                t->box = b;
+            }
+            found |= t != NULL;
+        }
+    }
+}
+
 /* Numbers that a step reports are all found on the last stage. */
 static void send_numbers(mx_graph *g, int last)
 {
@@ -259,8 +278,45 @@ mx_status mx_pass_stages(mx_graph *g, const mx_stages *how)
     mx_status st = cut_layers(&s, how);
     if (!st) {
         mark(&s);
+        count_once(&s);
         send_numbers(g, how->chunks - 1);
     }
     mx_arena_fini(&s.scratch);
     return st;
+}
+
+static bool is_weight(const mx_node *n)
+{
+    return n->op == &mx_op_variable && ((const mx_var_attr *)n->attr)->kind == MX_VAR_WEIGHT;
+}
+
+/* Nothing of a weight: all its dims are empty. */
+static const mx_node *none_of(const mx_node *w, mx_arena *arena)
+{
+    mx_node *n = mx_arena_copy(arena, w, sizeof *w);
+    mx_box *b = mx_arena_copy(arena, w->box, sizeof *w->box);
+    for (int d = 0; d < n->type.ndim; d++)
+        n->type.dim[d] = b->n_runs[d] = 0;
+    b->first = false;
+    n->box = b;
+    return n;
+}
+
+int mx_stage_weights(const mx_graph *model, const mx_stages *s, mx_arena *arena,
+                     const mx_node ***out)
+{
+    int n = 0;
+    *out = MX_NEW_N(arena, const mx_node *, model->n_nodes);
+    for (int i = 0; i < model->n_nodes; i++) {
+        const mx_node *w = model->node[i], *mine = NULL;
+        if (!is_weight(w) || mx_graph_find(model, w->name) != w)
+            continue;
+        for (int k = i; k < model->n_nodes && !mine; k++) {
+            const mx_node *t = model->node[k];
+            bool here = is_weight(t) && t->name == w->name && t->stage % s->stages == s->stage;
+            mine = here ? t : NULL;
+        }
+        (*out)[n++] = mine ? mine : none_of(w, arena);
+    }
+    return n;
 }

@@ -23,6 +23,7 @@
 
 typedef struct mx_stages {
     int chunks;
+    int stages, stage; /* of the mesh, and this rank's: it has every `stages`-th chunk */
     int layers_each; /* of every chunk but the last ones; 0: chunks of nearly equal cost */
     bool split;      /* weight gradients are programs of their own */
 } mx_stages;
@@ -52,6 +53,12 @@ typedef struct mx_stage_chunk {
 mx_status mx_stage_cut(const mx_graph *joint, const mx_stages *s, int k,
                        mx_stage_chunk *out) MX_MUST_USE;
 void mx_stage_chunk_fini(mx_stage_chunk *c);
+
+/* The weights of a model that has been through mx_pass_stages, each name once, in the arena: those
+ * of this rank's chunks, and for those of others an empty part, so that all stages know of the same
+ * weights in the same order. Gives their number. */
+int mx_stage_weights(const mx_graph *model, const mx_stages *s, mx_arena *arena,
+                     const mx_node ***out);
 
 /* --- for both files --- */
 

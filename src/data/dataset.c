@@ -381,6 +381,21 @@ int64_t mx_dataset_records(const mx_dataset *d)
     return d->n_records;
 }
 
+double mx_dataset_guess(const mx_dataset *d)
+{
+    double records = 0, bytes = 0;
+    if (d->kind->no_file)
+        return 0;
+    if (d->n_records >= 0)
+        return (double)d->n_records;
+    for (int i = 0; i < d->n_files; i++) {
+        const mx_source *s = &d->files[i];
+        records += (double)(s->n_records < 0 ? s->record : s->n_records);
+        bytes += (double)(s->n_records < 0 ? s->consumed : s->file.size_bytes);
+    }
+    return bytes > 0 ? records / bytes * (double)d->bytes : 0;
+}
+
 int64_t mx_dataset_bytes(const mx_dataset *d)
 {
     return d->bytes;

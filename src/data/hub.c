@@ -35,6 +35,7 @@ typedef struct {
     const char *endpoint, *token, *folder, *commit; /* folder: cache of this repository */
     entry *files;
     int n_files;
+    bool from_cache; /* the listing is of what is there, not of what the hub has */
 } hub;
 
 /* --- where things are --- */
@@ -65,6 +66,15 @@ static bool safe_path(const char *p)
             return false;
     }
     return true;
+}
+
+bool mx_hub_is_name(const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                  "._-";
+    size_t org = strspn(name, letters), rest = name[org] == '/' ? org + 1 : 0;
+    return org && rest && name[rest] && !name[rest + strspn(name + rest, letters)] &&
+           *name != '.' && name[rest] != '.';
 }
 
 static mx_status set_up(hub *h)
@@ -156,9 +166,9 @@ static const char *revision(const hub *h)
     return h->r->revision && *h->r->revision ? h->r->revision : "main";
 }
 
-static mx_status ask_listing(hub *h)
+static mx_status ask_listing(hub *h, int tries)
 {
-    mx_http q = {.token = h->token, .max_bytes = (int64_t)256 << 20, .fd = -1};
+    mx_http q = {.token = h->token, .max_bytes = (int64_t)256 << 20, .fd = -1, .tries = tries};
     json_error_t err;
     q.url = mx_arena_printf(h->a, "%s/api/%s/%s/revision/%s?blobs=true", h->endpoint,
                             h->r->model ? "models" : "datasets", h->r->repo, revision(h));
@@ -382,11 +392,34 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const entry *)a)->path, ((const entry *)b)->path);
 }
 
+/* Without a network what was fetched before is still there. */
+static mx_status list_files(hub *h)
+{
+    h->from_cache = is_offline();
+    if (h->from_cache)
+        return list_cache(h);
+    mx_status none = list_cache(h);
+    bool cached = !none;
+    hub there = *h;
+    mx_status_free(none);
+    h->files = NULL;
+    h->n_files = 0;
+    mx_status st = ask_listing(h, cached ? 2 : 0);
+    if (mx_status_code(st) != MX_DEVICE || !cached)
+        return st;
+    fprintf(stderr, "note: the hub cannot be reached; what was fetched of %s before is used\n",
+            h->r->repo);
+    mx_status_free(st);
+    *h = there;
+    h->from_cache = true;
+    return MX_OK;
+}
+
 static mx_status open_hub(hub *h, const mx_hub_request *r, mx_arena *a)
 {
     *h = (hub){.r = r, .a = a};
     MX_TRY(set_up(h));
-    MX_TRY(is_offline() ? list_cache(h) : ask_listing(h));
+    MX_TRY(list_files(h));
     qsort(h->files, (size_t)h->n_files, sizeof *h->files, by_path);
     return MX_OK;
 }
@@ -414,7 +447,7 @@ mx_status mx_hub_fetch(const mx_hub_request *r, mx_arena *a, char ***paths, int 
     if (*n == 0)
         return mx_fail(MX_INPUT, "%s: none of its %d files matches \"%s\"", r->repo, h.n_files,
                        r->pattern ? r->pattern : "");
-    if (!is_offline())
+    if (!h.from_cache)
         write_ref(&h);
     *folder = mx_arena_printf(a, "%s/snapshots/%s", h.folder, h.commit);
     return MX_OK;

@@ -4,14 +4,18 @@
  *       datasets--ORG--NAME/refs/main               the commit that "main" was when last asked
  *                           blobs/ETAG              contents, named by their hash
  *                           snapshots/COMMIT/PATH   links to blobs
- * What is in the cache is not fetched again; HF_HUB_OFFLINE=1 uses the cache alone. HF_TOKEN (or
- * $HF_HOME/token) is sent to the hub's own address only. HF_ENDPOINT is another address.
+ * What is in the cache is not fetched again, and is used when the hub cannot be reached;
+ * HF_HUB_OFFLINE=1 uses the cache alone. HF_TOKEN (or $HF_HOME/token) is sent to the hub's own
+ * address only. HF_ENDPOINT is another address.
  */
 #ifndef MX_DATA_HUB_H
 #define MX_DATA_HUB_H
 
 #include "base/arena.h"
 #include "base/str.h"
+
+/* "org/name": one slash, the hub's letters, none of the beginnings of a path. */
+bool mx_hub_is_name(const char *name);
 
 typedef struct {
     const char *repo;     /* "org/name" or "name" */

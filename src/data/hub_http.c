@@ -7,7 +7,7 @@
 #include "data/hub_http.h"
 
 #include "base/arena.h"
-#include <curl/curl.h>
+#include "data/hub_curl.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +18,7 @@ enum { TRIES = 5 };
 
 typedef struct {
     mx_http *h;
+    const mx_curl *lib;
     CURL *curl;
     int64_t got; /* bytes of this try */
     int error;   /* errno of a failed write */
@@ -30,7 +31,7 @@ static size_t on_data(char *p, size_t size, size_t n, void *arg)
     mx_http *h = t->h;
     size_t bytes = size * n;
     long code = 0;
-    curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
+    t->lib->easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
     if (code >= 400 || code < 200) { /* an error page: keep its beginning for the message */
         if (h->body.len < 500)
             mx_str_add_n(&h->body, p, bytes < 500 ? bytes : 500);
@@ -61,25 +62,27 @@ static size_t on_data(char *p, size_t size, size_t n, void *arg)
     return bytes;
 }
 
-static void set_up(CURL *c, transfer *t, struct curl_slist *headers, const char *range)
+static void set_up(transfer *t, struct curl_slist *headers, const char *range)
 {
     const mx_http *h = t->h;
+    CURL *c = t->curl;
+    __typeof__(&curl_easy_setopt) set = t->lib->easy_setopt;
     bool plain = strncmp(h->url, "http://", 7) == 0; /* only where the endpoint itself is so */
-    curl_easy_setopt(c, CURLOPT_URL, h->url);
-    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
-    curl_easy_setopt(c, CURLOPT_MAXREDIRS, 10L);
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, plain ? "http,https" : "https");
-    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, plain ? "http,https" : "https");
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 20L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 100L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 60L);
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c, CURLOPT_USERAGENT, "maxc");
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_data);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, t);
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
+    set(c, CURLOPT_URL, h->url);
+    set(c, CURLOPT_FOLLOWLOCATION, 1L);
+    set(c, CURLOPT_MAXREDIRS, 10L);
+    set(c, CURLOPT_PROTOCOLS_STR, plain ? "http,https" : "https");
+    set(c, CURLOPT_REDIR_PROTOCOLS_STR, plain ? "http,https" : "https");
+    set(c, CURLOPT_CONNECTTIMEOUT, 20L);
+    set(c, CURLOPT_LOW_SPEED_LIMIT, 100L);
+    set(c, CURLOPT_LOW_SPEED_TIME, 60L);
+    set(c, CURLOPT_NOSIGNAL, 1L);
+    set(c, CURLOPT_USERAGENT, "maxc");
+    set(c, CURLOPT_WRITEFUNCTION, on_data);
+    set(c, CURLOPT_WRITEDATA, t);
+    set(c, CURLOPT_HTTPHEADER, headers);
     if (range)
-        curl_easy_setopt(c, CURLOPT_RANGE, range);
+        set(c, CURLOPT_RANGE, range);
 }
 
 /* *again: worth another try. */
@@ -108,14 +111,14 @@ static mx_status outcome(const transfer *t, CURLcode rc, long code, bool *again)
         return mx_fail(MX_DEVICE,
                        "%s: %s; check the network, or set HF_HUB_OFFLINE=1 to use what is in "
                        "the cache",
-                       h->url, curl_easy_strerror(rc));
+                       h->url, t->lib->easy_strerror(rc));
     return mx_fail(MX_DEVICE, "%s: the hub answers %ld: %.200s", h->url, code,
                    mx_str_text(&h->body));
 }
 
-static mx_status try_once(mx_http *h, bool *again)
+static mx_status try_once(mx_http *h, const mx_curl *lib, bool *again)
 {
-    transfer t = {.h = h, .curl = curl_easy_init()};
+    transfer t = {.h = h, .lib = lib, .curl = lib->easy_init()};
     struct curl_slist *headers = NULL;
     char range[64];
     mx_str auth = {0};
@@ -125,21 +128,21 @@ static mx_status try_once(mx_http *h, bool *again)
         return mx_fail(MX_MEMORY, "libcurl could not be started");
     if (h->token && *h->token) {
         mx_str_addf(&auth, "Authorization: Bearer %s", h->token);
-        headers = curl_slist_append(headers, auth.text);
+        headers = lib->slist_append(headers, auth.text);
     }
     mx_str_clear(&h->body);
     snprintf(range, sizeof range, "%lld-", (long long)h->from);
-    set_up(t.curl, &t, headers, h->fd >= 0 && h->from > 0 ? range : NULL);
-    CURLcode rc = curl_easy_perform(t.curl);
-    curl_easy_getinfo(t.curl, CURLINFO_RESPONSE_CODE, &code);
+    set_up(&t, headers, h->fd >= 0 && h->from > 0 ? range : NULL);
+    CURLcode rc = lib->easy_perform(t.curl);
+    lib->easy_getinfo(t.curl, CURLINFO_RESPONSE_CODE, &code);
     mx_status st = outcome(&t, rc, code, again);
     h->from += h->fd >= 0 && code >= 200 && code < 300 ? t.got : 0;
     if (code == 416) { /* the part we have is no part of the file: begin again */
         *again = h->from > 0 && ftruncate(h->fd, 0) == 0;
         h->from = 0;
     }
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(t.curl);
+    lib->slist_free_all(headers);
+    lib->easy_cleanup(t.curl);
     mx_str_fini(&auth);
     return st;
 }
@@ -147,17 +150,20 @@ static mx_status try_once(mx_http *h, bool *again)
 mx_status mx_http_get(mx_http *h)
 {
     mx_status st = MX_OK;
-    for (int i = 0; i < TRIES; i++) {
+    mx_curl lib;
+    MX_TRY(mx_curl_open(&lib));
+    int tries = h->tries ? h->tries : TRIES;
+    for (int i = 0; i < tries; i++) {
         bool again;
         int64_t before = h->from;
         mx_status_free(st);
-        st = try_once(h, &again);
+        st = try_once(h, &lib, &again);
         if (!st || !again)
             return st;
         if (h->from > before)
             i = 0; /* it moves: that is not a failure */
         struct timespec wait = {.tv_sec = i ? 1 << (i - 1) : 0, .tv_nsec = 200000000};
-        if (i + 1 < TRIES)
+        if (i + 1 < tries)
             nanosleep(&wait, NULL);
     }
     return st;

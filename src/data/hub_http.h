@@ -14,6 +14,7 @@ typedef struct {
     void *ctx;
     const char *name;        /* of the file, for progress */
     mx_str body;             /* owned by the caller */
+    int tries;               /* at most so many; 0: as many as help */
     bool restarted;          /* the server sent everything again: the file was emptied first */
 } mx_http;
 

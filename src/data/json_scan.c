@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 128 };
+enum { MAX_DEPTH = 128, MAX_COLUMNS = 4096 };
 
 typedef struct {
     const char *start, *p, *end;
@@ -259,6 +259,8 @@ static bool member(scan *s, const mx_source *source, mx_record *r)
         return skip_value(s, 1);
     if (mx_record_find(r, key) >= 0)
         return fail(s, "a key appears twice");
+    if (r->n_cells == MAX_COLUMNS)
+        return fail(s, "more than 4,096 keys");
     const char *from = s->p;
     if (s->p < s->end && *s->p == '"') {
         s->p++;

@@ -99,6 +99,7 @@ static mx_status jsonl_next(mx_source *s, mx_record *r, bool *end)
             mx_stream_line(&t->stream, s->options.max_record_bytes, &text, &n, &r->offset, end);
         s->broken = st != MX_OK;
         MX_TRY(st);
+        s->consumed = mx_stream_consumed(&t->stream);
         if (*end)
             return MX_OK;
         if (r->offset == 0 && n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {

@@ -188,7 +188,10 @@ static mx_status start(mx_loader *l)
     for (int i = 0; i < l->o.n_threads + 2; i++) {
         int rc = pthread_create(&l->threads[i], NULL, i < 2 ? mains[i] : tokenizer_main, l);
         if (rc)
-            return mx_fail(MX_DEVICE, "a loader thread could not be started: %s", strerror(rc));
+            return mx_fail(MX_MEMORY,
+                           "a thread to read data could not be started: %s; is memory short, or "
+                           "the number of threads limited? loader_threads=1 needs the fewest",
+                           strerror(rc));
         l->n_running++;
     }
     return MX_OK;
@@ -318,6 +321,22 @@ static mx_status open_mixture(mx_loader *l)
     return mx_mixture_open(&l->mixture, sets, l->o.n_datasets);
 }
 
+/* Before the threads begin, with the datasets that are open anyway. Pictures take too long. */
+static void look_at_data(mx_loader *l)
+{
+    if (!(l->o.sample_seconds > 0) || l->o.encoder.images)
+        return;
+    l->samples = MX_NEW_N(&l->arena, mx_data_sample, l->mixture.n);
+    for (int k = 0; k < l->mixture.n; k++)
+        l->samples[k] = mx_data_sample_take(l->mixture.sets[k], &l->o.encoder, &l->o.pack,
+                                            l->o.sample_seconds / l->mixture.n);
+}
+
+const mx_data_sample *mx_loader_samples(const mx_loader *l)
+{
+    return l->samples;
+}
+
 mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
 {
     *out = NULL;
@@ -339,6 +358,7 @@ mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
     l->chunks = MX_NEW_N(&l->arena, mx_loader_chunk, l->n_chunks);
     l->threads = MX_NEW_N(&l->arena, pthread_t, l->o.n_threads + 2);
     make_slots(l);
+    look_at_data(l);
     reset(l);
     MX_TRY_OUT(st, start(l));
 out:

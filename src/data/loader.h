@@ -23,6 +23,7 @@
 #include "data/dataset.h"
 #include "data/encode.h"
 #include "data/pack.h"
+#include "data/sample.h"
 
 typedef struct {
     const mx_dataset_options
@@ -39,6 +40,7 @@ typedef struct {
         bad_budget; /* largest fraction of bad records; default 1e-4, and 10 are always allowed */
     bool drop_last; /* leave out the last batch when it is not full; otherwise it is padded */
     const char *cache_dir;  /* keep tokenized records there; NULL: do not */
+    double sample_seconds;  /* to look how large each dataset is, when it is opened; 0: do not */
 } mx_loader_options;
 
 typedef struct {
@@ -69,6 +71,8 @@ mx_status mx_loader_next(mx_loader *l, const mx_batch **batch) MX_MUST_USE;
 void mx_loader_position(const mx_loader *l, mx_str *json);
 /* Refused when the data or the packing is not what the position was made with. */
 mx_status mx_loader_seek(mx_loader *l, const char *json, size_t n) MX_MUST_USE;
+/* What was found with sample_seconds: one a dataset, borrowed; NULL: nobody looked. */
+const mx_data_sample *mx_loader_samples(const mx_loader *l);
 /* Up to the batch given last, whose packing window counts as a whole. */
 mx_loader_counts mx_loader_report(mx_loader *l);
 void mx_loader_close(mx_loader *l); /* NULL is a no-op */

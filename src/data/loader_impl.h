@@ -46,6 +46,7 @@ struct mx_loader {
     mx_mixture mixture;
     mx_packer *packer;
     mx_token_cache *cache; /* NULL: none */
+    mx_data_sample *samples; /* of the datasets; NULL: none */
     uint64_t hash;         /* of the data and everything that shapes documents and rows */
 
     pthread_mutex_t lock; /* guards everything below, not the contents of chunks and slots in use */

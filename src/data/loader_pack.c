@@ -169,7 +169,7 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
     *full = false;
     clear_batch(l, &slot->batch);
     while (row < l->o.batch_rows && !l->stop) {
-        if (!mx_packer_rows(l->packer))
+        if (!mx_packer_closed(l->packer))
             MX_TRY(fill_window(l));
         while (row < l->o.batch_rows && l->at.row < mx_packer_rows(l->packer))
             MX_TRY(take_row(l, &slot->batch, row++));

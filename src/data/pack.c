@@ -282,6 +282,11 @@ void mx_packer_close(mx_packer *p, bool last)
     sort_by_row(p);
 }
 
+bool mx_packer_closed(const mx_packer *p)
+{
+    return p->closed;
+}
+
 int64_t mx_packer_rows(const mx_packer *p)
 {
     return p->closed ? p->n_bins : 0;

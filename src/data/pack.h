@@ -57,6 +57,7 @@ bool mx_packer_empty(const mx_packer *p); /* no tokens in the window yet */
 void mx_packer_skip(mx_packer *p, int64_t skip);
 /* No more documents: makes rows. `last`: a concat remainder becomes a padded row. */
 void mx_packer_close(mx_packer *p, bool last);
+bool mx_packer_closed(const mx_packer *p); /* a window may be closed and have no rows */
 int64_t mx_packer_rows(const mx_packer *p);
 /* Row `row` into four arrays of S; counted as given out once per call. */
 void mx_packer_write(mx_packer *p, int64_t row, int32_t *tokens, int32_t *labels, int32_t *segments,

@@ -71,7 +71,13 @@ static void add_bytes(mx_record *r, const char *name, size_t name_len, const mx_
     mx_record_commit(r, n);
 }
 
-static bool bytes_list(mx_proto list, mx_record *r, const char *name, size_t name_len)
+/* Numbers and control characters grow on their way to JSON: such a record is refused as a whole. */
+static bool is_too_long(const mx_record *r, size_t limit)
+{
+    return r->bytes.len > limit + 4096; /* names are among its bytes */
+}
+
+static bool bytes_list(mx_proto list, size_t limit, mx_record *r, const char *name, size_t name_len)
 {
     int number, wire, n = 0;
     uint64_t v;
@@ -91,7 +97,7 @@ static bool bytes_list(mx_proto list, mx_record *r, const char *name, size_t nam
     mx_record_reserve(r, name, name_len, MX_CELL_JSON, 0);
     size_t from = r->bytes.len;
     mx_str_add(&r->bytes, "[");
-    for (n = 0; mx_proto_next(&list, &number, &wire, &v, &item); n++) {
+    for (n = 0; !is_too_long(r, limit) && mx_proto_next(&list, &number, &wire, &v, &item); n++) {
         size_t len = (size_t)(item.end - item.p);
         mx_str_add(&r->bytes, n ? ", " : "");
         if (mx_utf8_valid((const char *)item.p, len) == len)
@@ -117,7 +123,7 @@ static void add_number(mx_str *out, bool is_float, uint64_t v, int index)
     }
 }
 
-static bool number_list(mx_proto list, bool is_float, mx_record *r, const char *name,
+static bool number_list(mx_proto list, bool is_float, size_t limit, mx_record *r, const char *name,
                         size_t name_len)
 {
     int number, wire, n = 0;
@@ -126,14 +132,14 @@ static bool number_list(mx_proto list, bool is_float, mx_record *r, const char *
     mx_record_reserve(r, name, name_len, MX_CELL_JSON, 0);
     size_t from = r->bytes.len;
     mx_str_add(&r->bytes, "[");
-    while (mx_proto_next(&list, &number, &wire, &v, &packed)) {
+    while (!is_too_long(r, limit) && mx_proto_next(&list, &number, &wire, &v, &packed)) {
         if (number != 1 || (wire != 2 && wire != (is_float ? 5 : 0)))
             return false;
         if (wire != 2) {
             add_number(&r->bytes, is_float, v, n++);
             continue;
         }
-        while (packed.p < packed.end) {
+        while (packed.p < packed.end && !is_too_long(r, limit)) {
             if (is_float) {
                 if (packed.end - packed.p < 4)
                     return false;
@@ -155,7 +161,7 @@ static bool number_list(mx_proto list, bool is_float, mx_record *r, const char *
     return !list.bad;
 }
 
-static bool feature(mx_proto f, mx_record *r, const char *name, size_t name_len)
+static bool feature(mx_proto f, size_t limit, mx_record *r, const char *name, size_t name_len)
 {
     int number, wire;
     uint64_t v;
@@ -167,9 +173,10 @@ static bool feature(mx_proto f, mx_record *r, const char *name, size_t name_len)
     }
     if (!mx_proto_next(&f, &number, &wire, &v, &list) || wire != 2 || f.p != f.end)
         return false;
-    return number == 1                  ? bytes_list(list, r, name, name_len)
-           : number == 2 || number == 3 ? number_list(list, number == 2, r, name, name_len)
-                                        : false;
+    if (number == 1)
+        return bytes_list(list, limit, r, name, name_len);
+    return (number == 2 || number == 3) &&
+           number_list(list, number == 2, limit, r, name, name_len);
 }
 
 static bool map_entry(const mx_source *s, mx_proto entry, mx_record *r)
@@ -187,7 +194,7 @@ static bool map_entry(const mx_source *s, mx_proto entry, mx_record *r)
         return false;
     if (!mx_source_wants(s, (const char *)key.p, n))
         return true;
-    return feature(value, r, (const char *)key.p, n);
+    return feature(value, s->options.max_record_bytes, r, (const char *)key.p, n);
 }
 
 /* Exactly an Example, nothing around it. */
@@ -216,8 +223,13 @@ mx_status mx_payload_decode(const mx_source *s, const uint8_t *p, size_t n, mx_r
     if (n > s->options.max_record_bytes)
         return mx_fail(MX_INPUT, "the record has %zu bytes, max_record_bytes is %zu", n,
                        s->options.max_record_bytes);
-    if (example(s, p, n, r))
+    if (example(s, p, n, r)) {
+        if (is_too_long(r, s->options.max_record_bytes))
+            return mx_fail(MX_INPUT, "the record has %zu bytes, but its values are more than "
+                           "max_record_bytes, %zu, when they are written out", n,
+                           s->options.max_record_bytes);
         return MX_OK;
+    }
     mx_record_clear(r);
     r->offset = offset;
     if (n && p[0] == '{') {

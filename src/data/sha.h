@@ -1,17 +1,20 @@
 /* sha.h - SHA-256 and SHA-1, which name files on the Hugging Face hub: large files by the SHA-256
  * of their bytes, small ones as git does, by the SHA-1 of "blob SIZE\0" and their bytes. SHA-1 is
- * used here against damage, not against an adversary. */
+ * used here against damage, not against an adversary. Computed by nettle. */
 #ifndef MX_DATA_SHA_H
 #define MX_DATA_SHA_H
 
+#include <nettle/sha1.h>
+#include <nettle/sha2.h>
+#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 typedef struct {
-    uint32_t h[8];
-    uint64_t n_bytes;
-    uint8_t block[64];
-    int is_sha1;
+    union {
+        struct sha256_ctx sha256;
+        struct sha1_ctx sha1;
+    } state;
+    bool is_sha1;
 } mx_sha;
 
 void mx_sha256_init(mx_sha *s);

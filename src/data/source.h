@@ -79,6 +79,7 @@ typedef struct mx_source {
     int64_t n_blocks;
     int64_t *block_first;    /* owns; n_blocks + 1 record numbers */
     int64_t record;          /* streams: number of the record that `next` will give */
+    int64_t consumed;        /* streams: bytes of the file that they came from so far, about */
     bool broken;             /* streams: set by `next` when nothing can be read after an error */
     void *state;             /* the kind's own */
 } mx_source;

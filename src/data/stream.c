@@ -122,6 +122,12 @@ void mx_stream_take(mx_stream *s, size_t n)
     s->out_at += (int64_t)n;
 }
 
+int64_t mx_stream_consumed(const mx_stream *s)
+{
+    double made = (double)s->out_at + (double)(s->to - s->from);
+    return made > 0 ? (int64_t)((double)s->in_at * (double)s->out_at / made) : 0;
+}
+
 mx_status mx_stream_line(mx_stream *s, size_t max_bytes, const char **text, size_t *n,
                          int64_t *offset, bool *end)
 {

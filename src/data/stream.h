@@ -28,6 +28,8 @@ mx_status mx_stream_fill(mx_stream *s, size_t need) MX_MUST_USE;
 mx_status mx_stream_line(mx_stream *s, size_t max_bytes, const char **text, size_t *n,
                          int64_t *offset, bool *end) MX_MUST_USE;
 void mx_stream_take(mx_stream *s, size_t n);
+/* Compressed bytes that what was taken so far came from, about. */
+int64_t mx_stream_consumed(const mx_stream *s);
 void mx_stream_close(mx_stream *s);
 
 #endif

@@ -119,6 +119,7 @@ static mx_status next_in_stream(mx_source *s, const uint8_t **p, size_t *n, mx_r
     *p = (const uint8_t *)z->buf + z->from + 12;
     *n = len;
     mx_stream_take(z, len + 16);
+    s->consumed = mx_stream_consumed(z);
     return MX_OK;
 }
 

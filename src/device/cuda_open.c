@@ -1,7 +1,7 @@
 /* cuda_open.c - the CUDA plug-in, opened when it is asked for.
  *
- * libmaxc_cuda.so lies beside the program, or where MX_CUDA_PLUGIN says. The CPU build never
- * needs it; without it, device=cuda says what to do.
+ * libmaxc_cuda.so is where MX_CUDA_PLUGIN says, beside the program (build tree), or in
+ * ../lib/maxc (installed). The CPU build never needs it; without it, device=cuda says what to do.
  */
 #include "device/device.h"
 
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void plugin_path(char *path, size_t cap)
+void mx_device_cuda_plugin(char *path, size_t cap)
 {
     const char *given = getenv("MX_CUDA_PLUGIN");
     if (given && *given) {
@@ -23,7 +23,10 @@ static void plugin_path(char *path, size_t cap)
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     char *slash = strrchr(self, '/');
-    snprintf(path, cap, "%.*slibmaxc_cuda.so", slash ? (int)(slash - self + 1) : 0, self);
+    int folder = slash ? (int)(slash - self + 1) : 0;
+    snprintf(path, cap, "%.*s../lib/maxc/libmaxc_cuda.so", folder, self);
+    if (access(path, R_OK) != 0)
+        snprintf(path, cap, "%.*slibmaxc_cuda.so", folder, self);
 }
 
 /* NVIDIA's driver brings this library; opening it is quick, and on most machines without a GPU it
@@ -39,7 +42,7 @@ bool mx_device_has_driver(void)
 static mx_status find_in_plugin(const char *symbol, void **out)
 {
     char path[4096];
-    plugin_path(path, sizeof path);
+    mx_device_cuda_plugin(path, sizeof path);
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so)
         return mx_fail(MX_DEVICE,

@@ -14,6 +14,7 @@
 #ifndef MX_DEVICE_DEVICE_H
 #define MX_DEVICE_DEVICE_H
 
+#include "base/memory_room.h"
 #include "compile/program.h"
 
 typedef struct mx_session mx_session;
@@ -44,6 +45,8 @@ typedef struct mx_device {
      * host memory anyway. */
     mx_status (*alloc_host)(struct mx_device *d, void **out, size_t bytes, const char *what);
     void (*release)(struct mx_device *d, void *p);
+    /* How much `alloc` can still give; NULL where that is host memory. */
+    mx_status (*free_bytes)(struct mx_device *d, size_t *bytes);
     mx_status (*write)(struct mx_device *d, void *dst, const void *src, size_t bytes);
     mx_status (*read)(struct mx_device *d, void *dst, const void *src, size_t bytes);
     /* Chooses kernels for a program whose tensors are bound; `state` is the device's own. */
@@ -100,9 +103,10 @@ typedef struct {
 struct mx_exec {
     mx_session *session;       /* borrows */
     const mx_program *program; /* borrows */
-    char *scratch;             /* values, on the device; owns it, unless `within` */
+    char *given;               /* owns; inputs and constants */
+    char *scratch;             /* other values; owns it, unless `shares` */
     char *stowed;              /* for values that wait in host memory; NULL: none. Likewise */
-    bool within;               /* they are those of another program */
+    bool shares;               /* they are the session's */
     char *slot;                /* borrows; for values shared with other programs (mx_kept) */
     size_t work_bytes;         /* of the session's workspace, what this program was planned with */
     mx_exec_step *step;        /* nodes that do something, in order */
@@ -131,15 +135,15 @@ typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
 void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
-/* The same in the scratch memory of another program, where it is large enough. Only one of the two
- * can be used at a time, and mx_exec_refresh comes between. */
-mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host,
-                                mx_exec **out) MX_MUST_USE;
-/* The same with values in a slot, device memory of the caller's. A program is added once for each
- * of its slots; all of them run in the scratch memory of the first. */
-mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_exec *host, void *slot,
+/* Memory that programs added from now on work in, where they fit, instead of having their own: what
+ * one has computed there is gone when another runs. Once a session. */
+mx_status mx_session_share(mx_session *s, size_t scratch_bytes, size_t host_bytes) MX_MUST_USE;
+/* What a program takes of it. */
+size_t mx_program_shared_bytes(const mx_program *p);
+/* The same as mx_session_add with values in a slot, device memory of the caller's. A program is
+ * added once for each of its slots. */
+mx_status mx_session_add_slot(mx_session *s, const mx_program *p, void *slot,
                               mx_exec **out) MX_MUST_USE;
-mx_status mx_exec_refresh(mx_exec *e) MX_MUST_USE; /* writes the program's constants again */
 void mx_exec_close(mx_exec *e); /* before its session is; variables stay. NULL is a no-op */
 /* Gives every variable that has not been written its initial value:
  * a pure function of (seed, name). */
@@ -155,6 +159,7 @@ typedef struct {
     void *data; /* device memory */
     bool written;
 } mx_var;
+const mx_type *mx_var_whole(const mx_var *v); /* the type of the whole tensor */
 int mx_session_count(const mx_session *s);
 mx_var *mx_session_var(mx_session *s, int i);             /* in the order of declaration */
 mx_var *mx_session_find(mx_session *s, const char *name); /* NULL: none */
@@ -168,6 +173,8 @@ mx_status mx_var_read_part(mx_session *s, const mx_var *v, size_t at, void *dst,
                            size_t n) MX_MUST_USE;
 /* Does mx_var.data lie in memory that the host can read? */
 bool mx_session_on_host(const mx_session *s);
+/* What its device can still give; on the CPU what the process can. */
+mx_memory_room mx_session_room(const mx_session *s);
 /* Copies in the compute dtype follow their weights; call after writing weights. */
 mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
 
@@ -206,6 +213,8 @@ void mx_late_close(mx_late *t); /* before the session; a zero object is a no-op 
 mx_status mx_device_open_cpu(mx_device **out) MX_MUST_USE;
 /* Through the plug-in: an error when it, a driver or a GPU is not there. */
 mx_status mx_device_open_cuda_plugin(mx_device **out) MX_MUST_USE;
+/* Where the plug-in is looked for; there may be none. */
+void mx_device_cuda_plugin(char *path, size_t cap);
 bool mx_device_has_driver(void);
 
 #endif

@@ -3,13 +3,12 @@
 
 #include "base/rng.h"
 #include "base/stack.h"
+#include "base/threads.h"
 #include "device/cpu/queue.h"
 #include "ir/placement.h"
 #include "ops.h"
 #include "ops/load.h"
 #include <math.h>
-#include <omp.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,49 +24,15 @@ struct mx_session {
     int n_blocks, cap_blocks;
     mx_group_finder find_group; /* NULL: this rank is alone */
     void *group_ctx;
+    struct { /* owns; what programs work in, one at a time */
+        char *scratch, *stowed;
+        size_t scratch_bytes, stowed_bytes;
+    } shared;
     void *work;         /* owns; the workspace of all programs */
     size_t work_bytes;
 };
 
 enum { ALIGN = 256, RUN = 1 << 20 }; /* of a variable; elements staged at once */
-enum { STACK_SLACK = 1 << 20 };       /* what the system keeps of one does not count */
-
-static void *pass_gate(void *gate)
-{
-    pthread_mutex_lock(gate);
-    pthread_mutex_unlock(gate);
-    return NULL;
-}
-
-/* OpenMP ends the program when it cannot start a thread. So it is tried first whether there can be
- * so many at once, and then OpenMP starts them here, before memory is used for anything else. */
-static mx_status start_threads(int n)
-{
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t *thread = mx_small_alloc(sizeof *thread * (size_t)n);
-    int started = 0, error = 0;
-    pthread_mutex_lock(&gate);
-    while (started < n - 1 && !(error = pthread_create(&thread[started], NULL, pass_gate, &gate)))
-        started++;
-    pthread_mutex_unlock(&gate);
-    for (int i = 0; i < started; i++)
-        pthread_join(thread[i], NULL);
-    mx_free(thread);
-    if (error)
-        return mx_fail(MX_MEMORY,
-                       "%d threads were asked for and %d can be had: %s; is memory short, or their "
-                       "number limited? num_threads=%d needs fewer",
-                       n, started + 1, strerror(error), started + 1);
-    int64_t stack = MX_STACK_BYTES;
-#pragma omp parallel num_threads(n) reduction(min : stack)
-    stack = mx_stack_bytes();
-    if (stack < MX_STACK_BYTES - STACK_SLACK)
-        return mx_fail(MX_MEMORY,
-                       "kernels need %d KiB of stack and a thread has %lld; leave OMP_STACKSIZE "
-                       "out of the environment, or set it to 8M",
-                       MX_STACK_BYTES >> 10, (long long)stack >> 10);
-    return MX_OK;
-}
 
 mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
 {
@@ -92,12 +57,9 @@ mx_status mx_session_open(mx_session **out, const char *device, int n_threads)
         return mx_fail(MX_USAGE, "device=%s is not known; use auto, cpu or cuda", device);
     mx_session *s = mx_realloc(NULL, sizeof *s);
     *s = (mx_session){.device = d};
-    if (n_threads > 0)
-        omp_set_num_threads(n_threads);
-    s->n_threads = omp_get_max_threads();
     mx_status st = mx_stack_prepare();
     if (!st)
-        st = start_threads(s->n_threads);
+        st = mx_threads_start(n_threads, &s->n_threads);
     if (st)
         mx_session_close(s);
     else
@@ -116,6 +78,8 @@ void mx_session_close(mx_session *s)
     if (s->work)
         s->device->release(s->device, s->work);
     mx_free(s->block);
+    s->device->release(s->device, s->shared.scratch);
+    s->device->release(s->device, s->shared.stowed);
     s->device->close(s->device);
     mx_arena_fini(&s->arena);
     mx_free(s->var);
@@ -147,6 +111,11 @@ int mx_session_threads(const mx_session *s)
 mx_device *mx_session_device(mx_session *s)
 {
     return s->device;
+}
+
+const mx_type *mx_var_whole(const mx_var *v)
+{
+    return v->box ? &v->box->whole : &v->type;
 }
 
 int mx_session_count(const mx_session *s)
@@ -214,10 +183,12 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
 static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
 {
     const mx_place *q = mx_program_place(e->program, n, k);
-    void *data = q->offset < 0 ? mx_session_find(e->session, q->root->name)->data
-                 : q->kept     ? e->slot + q->offset
-                 : q->hosted   ? e->stowed + q->offset
-                               : e->scratch + q->offset;
+    int64_t given = (int64_t)e->program->given_bytes;
+    void *data = q->offset < 0       ? mx_session_find(e->session, q->root->name)->data
+                 : q->kept           ? e->slot + q->offset
+                 : q->hosted         ? e->stowed + q->offset
+                 : q->offset < given ? e->given + q->offset
+                                     : e->scratch + (q->offset - given);
     mx_tensor t = {data, *mx_node_type(n, k), q->run, q->pitch};
     t.data = (char *)data + (size_t)q->at * mx_dtype_bytes(t.type.dtype);
     return t;
@@ -313,14 +284,6 @@ static mx_status place_variables(mx_session *s, int first)
     return st;
 }
 
-mx_status mx_exec_refresh(mx_exec *e)
-{
-    for (int i = 0; i < e->program->n; i++)
-        if (e->program->order[i]->op == &mx_op_constant)
-            MX_TRY(fill_constant(e, e->program->order[i]));
-    return MX_OK;
-}
-
 void mx_exec_close(mx_exec *e)
 {
     if (!e)
@@ -331,12 +294,35 @@ void mx_exec_close(mx_exec *e)
         link = &(*link)->next;
     *link = e->next;
     d->drop(d, e->state);
-    if (!e->within) {
+    d->release(d, e->given);
+    if (!e->shares) {
         d->release(d, e->scratch);
         d->release(d, e->stowed);
     }
     mx_arena_fini(&e->arena);
     mx_free(e);
+}
+
+size_t mx_program_shared_bytes(const mx_program *p)
+{
+    return p->value_bytes - p->given_bytes;
+}
+
+static mx_status take_room(mx_device *d, size_t bytes, size_t host_bytes, char **scratch,
+                           char **stowed)
+{
+    allocator take = d->alloc_host ? d->alloc_host : d->alloc;
+    MX_TRY(d->alloc(d, (void **)scratch, bytes, "activations"));
+    return host_bytes ? take(d, (void **)stowed, host_bytes, "activations in host memory") : MX_OK;
+}
+
+mx_status mx_session_share(mx_session *s, size_t scratch_bytes, size_t host_bytes)
+{
+    MX_ASSERT(!s->shared.scratch, "shared memory is taken once");
+    MX_TRY(take_room(s->device, scratch_bytes, host_bytes, &s->shared.scratch, &s->shared.stowed));
+    s->shared.scratch_bytes = scratch_bytes;
+    s->shared.stowed_bytes = host_bytes;
+    return MX_OK;
 }
 
 /* Programs that are there already go on in the new workspace. */
@@ -374,37 +360,28 @@ static mx_status grow_work(mx_session *s, size_t bytes)
     return st;
 }
 
-/* Memory for a program's values: another program's, or its own. */
-static mx_status find_room(mx_exec *e, const mx_exec *host)
+/* Memory for a program's values. */
+static mx_status find_room(mx_exec *e)
 {
     const mx_program *p = e->program;
-    mx_device *d = e->session->device;
-    e->within = host && host->program->value_bytes >= p->value_bytes &&
-                host->program->host_bytes >= p->host_bytes;
-    if (e->within) {
-        e->scratch = host->scratch;
-        e->stowed = host->stowed;
-        return MX_OK;
-    }
-    MX_TRY(d->alloc(d, (void **)&e->scratch, p->value_bytes, "activations"));
-    if (!p->host_bytes)
-        return MX_OK;
-    allocator take = d->alloc_host ? d->alloc_host : d->alloc;
-    return take(d, (void **)&e->stowed, p->host_bytes, "activations in host memory");
+    mx_session *s = e->session;
+    MX_TRY(s->device->alloc(s->device, (void **)&e->given, p->given_bytes, "inputs"));
+    e->shares = s->shared.scratch && s->shared.scratch_bytes >= mx_program_shared_bytes(p) &&
+                s->shared.stowed_bytes >= p->host_bytes;
+    if (!e->shares)
+        return take_room(s->device, mx_program_shared_bytes(p), p->host_bytes, &e->scratch,
+                         &e->stowed);
+    e->scratch = s->shared.scratch;
+    e->stowed = s->shared.stowed;
+    return MX_OK;
 }
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
 {
-    return mx_session_add_within(s, p, NULL, out);
+    return mx_session_add_slot(s, p, NULL, out);
 }
 
-mx_status mx_session_add_within(mx_session *s, const mx_program *p, mx_exec *host, mx_exec **out)
-{
-    return mx_session_add_slot(s, p, host, NULL, out);
-}
-
-mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_exec *host, void *slot,
-                              mx_exec **out)
+mx_status mx_session_add_slot(mx_session *s, const mx_program *p, void *slot, mx_exec **out)
 {
     *out = NULL;
     int first = s->n_vars;
@@ -420,7 +397,7 @@ mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_exec *host,
     s->execs = e;
     e->work_bytes = s->device->gpu_work ? p->gpu_work_bytes : p->work_bytes;
     MX_TRY(grow_work(s, e->work_bytes));
-    MX_TRY(find_room(e, host));
+    MX_TRY(find_room(e));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
@@ -441,8 +418,27 @@ static double normal(uint64_t seed, uint64_t stream, int64_t i)
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * w);
 }
 
+/* The i-th number of rows of different numbers below init.scale: of a row's draws, those that
+ * repeat an earlier one do not count. */
+static double chosen(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
+{
+    int64_t row = i / init.cols, n = i % init.cols + 1;
+    double have[64];
+    for (int64_t k = 0, draw = 0; k < n; draw++) {
+        mx_random4 r = mx_philox(seed, stream + (uint64_t)draw, (uint64_t)row);
+        bool again = false;
+        have[k] = floor(init.scale * mx_uniform_f64(r.v[0], r.v[1]));
+        for (int64_t j = 0; j < k; j++)
+            again |= have[j] == have[k];
+        k += !again;
+    }
+    return have[n - 1];
+}
+
 static double initial(mx_init init, uint64_t seed, uint64_t stream, int64_t i)
 {
+    if (init.kind == MX_INIT_CHOICE)
+        return chosen(init, seed, stream, i);
     if (init.kind == MX_INIT_NORMAL)
         return init.scale * normal(seed, stream, i);
     if (init.kind == MX_INIT_LOG_UNIFORM) {
@@ -559,6 +555,17 @@ mx_status mx_var_write(mx_session *s, mx_var *v, const void *src)
 bool mx_session_on_host(const mx_session *s)
 {
     return strcmp(s->device->name, "cpu") == 0;
+}
+
+mx_memory_room mx_session_room(const mx_session *s)
+{
+    size_t bytes = 0;
+    if (!s->device->free_bytes)
+        return mx_memory_room_now();
+    mx_status st = s->device->free_bytes(s->device, &bytes);
+    mx_memory_room room = {st ? INT64_MAX : (int64_t)bytes, "the GPU has free"};
+    mx_status_free(st); /* what cannot be asked will be found out */
+    return room;
 }
 
 mx_status mx_var_read_part(mx_session *s, const mx_var *v, size_t at, void *dst, size_t n)

@@ -2,10 +2,9 @@
 #include "dist/comm.h"
 
 #include "base/arena.h"
-#include "dist/place.h"
+#include "base/printable.h"
 #include "dist/tcp.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* --- one rank ------------------------------------------------------------------------------- */
@@ -30,11 +29,6 @@ static mx_status alone_sum(mx_comm *c, const mx_span *spans, int n)
     return MX_OK;
 }
 
-static void alone_abort(mx_comm *c, const char *why)
-{
-    (void)c, (void)why;
-}
-
 static void alone_close(mx_comm *c)
 {
     mx_free(c->small);
@@ -54,7 +48,6 @@ static const mx_comm_kind single = {.name = "single",
                                     .broadcast = alone_broadcast,
                                     .sum_f32 = alone_sum,
                                     .split_off = alone_split_off,
-                                    .abort = alone_abort,
                                     .close = alone_close};
 
 static mx_status alone_open(mx_comm **out)
@@ -71,23 +64,16 @@ static mx_status alone_open(mx_comm **out)
 
 /* --- every kind ----------------------------------------------------------------------------- */
 
-mx_status mx_comm_open(mx_comm **out, const mx_comm_options *o)
+mx_status mx_comm_open(mx_comm **out, mx_coord *coord)
 {
-    mx_place p;
     *out = NULL;
-    MX_TRY(mx_place_find(&p, getenv));
-    return p.size == 1 ? alone_open(out) : mx_tcp_open(out, &p, o);
+    return mx_coord_size(coord) == 1 ? alone_open(out) : mx_tcp_open(out, coord);
 }
 
 void mx_comm_close(mx_comm *c)
 {
     if (c)
         c->kind->close(c);
-}
-
-void mx_comm_abort(mx_comm *c, const char *why)
-{
-    c->kind->abort(c, why);
 }
 
 mx_status mx_comm_gather(mx_comm *c, const void *mine, size_t bytes, void *all)
@@ -156,6 +142,12 @@ mx_status mx_comm_max(mx_comm *c, int64_t *v, int n)
     return MX_OK;
 }
 
+/* What another rank says does not decide how this process ends, beyond that it failed. */
+static mx_code failure_of(int32_t code)
+{
+    return code >= MX_CHECK_FAILED && code <= MX_DEVICE ? (mx_code)code : MX_DEVICE;
+}
+
 mx_status mx_comm_agree(mx_comm *c, mx_status mine)
 {
     struct {
@@ -172,8 +164,45 @@ mx_status mx_comm_agree(mx_comm *c, mx_status mine)
     all = (void *)c->small;
     for (int r = 0; r < c->size; r++)
         if (all[r].code) {
-            all[r].text[sizeof all[r].text - 1] = 0;
-            return mx_fail((mx_code)all[r].code, "rank %d: %s", r, all[r].text);
+            char text[sizeof note.text];
+            return mx_fail(failure_of(all[r].code), "rank %d: %s", r,
+                           mx_printable(text, sizeof text, all[r].text, sizeof all[r].text));
         }
+    return MX_OK;
+}
+
+/* --- paths ---------------------------------------------------------------------------------- */
+
+enum { PATH_BYTES = 4096 };
+
+static bool is_plain(const char *path)
+{
+    char shown[PATH_BYTES];
+    return strcmp(mx_printable(shown, sizeof shown, path, PATH_BYTES), path) == 0;
+}
+
+mx_status mx_comm_share_path(mx_comm *c, mx_arena *a, const char **path)
+{
+    char buf[PATH_BYTES] = "", shown[256];
+    bool mine = c->rank == 0 && *path;
+    if (c->size == 1)
+        return MX_OK;
+    int64_t bad[] = {mine && strlen(*path) >= sizeof buf, 0};
+    bad[1] = mine && !bad[0] && !is_plain(*path);
+    MX_TRY(mx_comm_max(c, bad, 2));
+    if (bad[0])
+        return mx_fail(MX_USAGE, "a path of the run has more than %d bytes", PATH_BYTES - 1);
+    if (bad[1])
+        return mx_fail(MX_USAGE, "a path of the run has characters that cannot be shown, which "
+                                 "several ranks do not take; choose another run_name or "
+                                 "base_output_directory");
+    if (mine)
+        memcpy(buf, *path, strlen(*path) + 1);
+    MX_TRY(mx_comm_broadcast(c, buf, sizeof buf, 0));
+    if (!memchr(buf, 0, sizeof buf) || !is_plain(buf))
+        return mx_fail(MX_DEVICE, "rank 0 has sent a path that is none: %s",
+                       mx_printable(shown, sizeof shown, buf, sizeof buf));
+    if (c->rank)
+        *path = *buf ? mx_arena_strdup(a, buf) : NULL;
     return MX_OK;
 }

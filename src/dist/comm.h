@@ -1,12 +1,13 @@
-/* comm.h - the processes of one run, and what they say to each other.
+/* comm.h - how ranks exchange data.
  *
  * A communicator joins `size` ranks. Every call is collective: all ranks make the same calls in the
- * same order. A call either succeeds everywhere or fails with a message that names the rank to
- * blame: the one that died, that is silent for longer than the limit, or that made another call.
- * After a failure every further call fails with the same words.
+ * same order. A call either succeeds or fails with a message that names the rank to blame: the one
+ * that died, that is silent for longer than the limit, or that made another call. That is the
+ * verdict of the coordinator (coord.h), which is the same on all ranks; after it every further call
+ * fails with the same words.
  *
  *     mx_comm *c;
- *     MX_TRY(mx_comm_open(&c, &options));          alone, or as the launcher's environment says
+ *     MX_TRY(mx_comm_open(&c, coord));             alone, or with the other processes
  *     MX_TRY(mx_comm_sum_f32(c, spans, n));        gradients
  *     MX_TRY(mx_comm_max(c, &stop, 1));            flags
  *     st = mx_comm_agree(c, st);                   one failed: all failed, with its message
@@ -14,13 +15,16 @@
  *
  * Sums are taken in the order of ranks, whatever arrives first, so their bits repeat.
  *
- * Kinds: `single` (one rank; every call is a no-op) and `tcp` (tcp.c). One thread at a time may use
- * a communicator; a thread of its own has one of its own (mx_comm_split_off).
+ * A kind is a table of calls: `single` (one rank; every call is a no-op) and `tcp` (tcp.c). Ranks,
+ * their heartbeat and who is to blame are the coordinator's, whatever the kind: a kind that talks
+ * to other processes marks its calls there and watches its alarm. One thread at a time may use a
+ * communicator; a thread of its own has one of its own (mx_comm_split_off).
  */
 #ifndef MX_DIST_COMM_H
 #define MX_DIST_COMM_H
 
-#include "base/status.h"
+#include "base/arena.h"
+#include "dist/coord.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,29 +43,21 @@ typedef struct {
     mx_status (*broadcast)(mx_comm *c, void *data, size_t bytes, int root);
     mx_status (*sum_f32)(mx_comm *c, const mx_span *spans, int n);
     mx_status (*split_off)(mx_comm *c, mx_comm **out);
-    void (*abort)(mx_comm *c, const char *why);
     void (*close)(mx_comm *c);
 } mx_comm_kind;
 
 struct mx_comm {
     const mx_comm_kind *kind;
+    mx_coord *coord; /* borrowed; NULL where there is one process */
     int rank, size;
     char *small; /* owns: MX_COMM_SMALL bytes for each rank */
 };
-enum { MX_COMM_SMALL = 1024, MX_COMM_MAX_RANKS = 1024 };
+enum { MX_COMM_SMALL = 1024 };
 
-typedef struct {
-    double join_timeout_s; /* for all ranks to be there; 0: 300 */
-    double call_timeout_s; /* for a rank to be heard of during a call; 0: 600 */
-} mx_comm_options;
-
-/* As place.h finds it in the environment. */
-mx_status mx_comm_open(mx_comm **out, const mx_comm_options *o) MX_MUST_USE;
+/* Of all ranks of the coordinator, which must be closed after it. */
+mx_status mx_comm_open(mx_comm **out, mx_coord *coord) MX_MUST_USE;
 /* Waits for nobody. NULL is a no-op. */
 void mx_comm_close(mx_comm *c);
-/* Tells the others why this rank leaves; their next call, or the present one, fails with it. Does
- * nothing when they know already. */
-void mx_comm_abort(mx_comm *c, const char *why);
 
 mx_status mx_comm_gather(mx_comm *c, const void *mine, size_t bytes, void *all) MX_MUST_USE;
 mx_status mx_comm_broadcast(mx_comm *c, void *data, size_t bytes, int root) MX_MUST_USE;
@@ -73,8 +69,12 @@ mx_status mx_comm_sum_f64(mx_comm *c, double *v, int n) MX_MUST_USE;
 mx_status mx_comm_sum(mx_comm *c, int64_t *v, int n) MX_MUST_USE;
 mx_status mx_comm_max(mx_comm *c, int64_t *v, int n) MX_MUST_USE;
 /* Takes `mine`. OK when it is OK on every rank; else this rank's own error, or that of the first
- * rank that has one, with its number. */
+ * rank that has one, with its number. Another rank chooses among the codes of failures (status.h)
+ * and no others. */
 mx_status mx_comm_agree(mx_comm *c, mx_status mine) MX_MUST_USE;
+/* Rank 0's path for all, NULL included; the others' is in the arena. Paths that are too long, or
+ * would not be printed as they are (printable.h), are refused on all ranks. */
+mx_status mx_comm_share_path(mx_comm *c, mx_arena *a, const char **path) MX_MUST_USE;
 /* A second communicator of the same ranks, for another thread. */
 mx_status mx_comm_split_off(mx_comm *c, mx_comm **out) MX_MUST_USE;
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { PROGRAMS = -1 }; /* the channel of collectives that are ops */
+
 typedef enum { SENT, POSTED, ARRIVED } letter_state;
 
 /* A message under way. */
@@ -22,6 +24,7 @@ typedef struct letter {
 typedef struct shared {
     mx_local_world *world;
     mx_axis_set axes;
+    int channel;
     int first, size; /* the member at index 0, by which the group is known */
     const void **in; /* of each member, for the call going on */
     const int64_t **at;
@@ -124,7 +127,7 @@ static mx_status all_gather(mx_process_group *g, const void *in, void *out, size
 {
     member *m = (member *)g;
     MX_TRY(begin(m, in));
-    for (int k = 0; k < g->size; k++)
+    for (int k = 0; k < g->size && bytes; k++)
         memcpy((char *)out + (size_t)k * bytes, m->s->in[k], bytes);
     return meet(m->s);
 }
@@ -298,14 +301,14 @@ static const mx_process_group_kind kind = {
     .receive = receive,
 };
 
-static shared *find(mx_local_world *w, mx_axis_set axes, int first)
+static shared *find(mx_local_world *w, mx_axis_set axes, int channel, int first)
 {
     for (shared *s = w->groups; s; s = s->next)
-        if (s->axes == axes && s->first == first)
+        if (s->axes == axes && s->channel == channel && s->first == first)
             return s;
     shared *s = MX_NEW(&w->arena, shared);
-    *s = (shared){.world = w, .axes = axes, .first = first, .next = w->groups,
-                  .size = mx_mesh_size(&w->mesh, axes)};
+    *s = (shared){.world = w, .axes = axes, .channel = channel, .first = first,
+                  .next = w->groups, .size = mx_mesh_size(&w->mesh, axes)};
     s->in = MX_NEW_N(&w->arena, const void *, s->size);
     s->at = MX_NEW_N(&w->arena, const int64_t *, s->size);
     pthread_mutex_init(&s->lock, NULL);
@@ -314,12 +317,42 @@ static shared *find(mx_local_world *w, mx_axis_set axes, int first)
     return s;
 }
 
-mx_process_group *mx_local_group(mx_local_world *w, int rank, mx_axis_set axes)
+static mx_process_group *join(mx_local_world *w, int first, int index, mx_axis_set axes,
+                              int channel)
 {
     pthread_mutex_lock(&w->lock);
     member *m = MX_NEW(&w->arena, member);
-    m->s = find(w, axes, mx_mesh_member(&w->mesh, rank, axes, 0));
-    m->base = (mx_process_group){&kind, mx_mesh_index(&w->mesh, rank, axes), m->s->size};
+    m->s = find(w, axes, channel, first);
+    m->base = (mx_process_group){&kind, index, m->s->size};
     pthread_mutex_unlock(&w->lock);
     return &m->base;
+}
+
+mx_process_group *mx_local_group(mx_local_world *w, int rank, mx_axis_set axes)
+{
+    const mx_mesh *m = &w->mesh;
+    return join(w, mx_mesh_member(m, rank, axes, 0), mx_mesh_index(m, rank, axes), axes, PROGRAMS);
+}
+
+/* In the order of ranks, which is not that of coordinates where there are nodes. */
+mx_process_group *mx_local_everybody(mx_local_world *w, int rank, int channel)
+{
+    return join(w, 0, rank, mx_mesh_axes(&w->mesh), channel);
+}
+
+mx_status mx_local_broadcast(mx_process_group *g, void *data, size_t bytes, int root)
+{
+    member *m = (member *)g;
+    MX_TRY(begin(m, data));
+    if (g->rank != root && bytes)
+        memcpy(data, m->s->in[root], bytes);
+    return meet(m->s);
+}
+
+int mx_local_failed(mx_local_world *w)
+{
+    pthread_mutex_lock(&w->lock);
+    int rank = w->failed ? w->failed_rank : -1;
+    pthread_mutex_unlock(&w->lock);
+    return rank;
 }

@@ -1,9 +1,9 @@
-/* tcp.c - collectives over TCP, each rank connected with each.
+/* tcp.c - collectives over TCP, each rank connected with each: what there is without MPI and NCCL.
  *
  * There is one primitive: exchange. Every rank sends every other rank a header (which call this is,
  * the how many-th, how many bytes follow) and its bytes, and receives as much; all at once, in the
  * order in which the sockets are ready. A header that does not fit is a rank that made another
- * call. From it follow
+ * call; what a header says is compared, never used. From it follow
  *
  *     gather      everybody sends the same bytes to everybody
  *     broadcast   only the root's header is followed by bytes
@@ -12,27 +12,27 @@
  *                 everybody. Each rank sends and receives 2 (R-1)/R of the vector, as in a ring,
  *                 and the order of additions is one for every element.
  *
- * A rank that leaves because of an error first says why on its control connections. So when a
- * connection closes in the middle of a call, the words of the one who closed it decide whom to
- * blame; only a rank that closed without a word is called gone. What is heard is said on, once, so
- * all ranks end with the same name. A rank that leaves behind a call has taken part in it: what it
- * sent is read first, and its words end this call only if the others keep silent, too.
+ * Whether ranks live is the coordinator's business (coord.h): an exchange has no time limit of its
+ * own and ends when the coordinator raises its alarm. A rank that leaves behind a call has taken
+ * part in it, so what it sent is read first; the next call fails.
  *
- * Not done: trees for many ranks (R^2 connections are fine up to some hundred), encryption,
- * authentication beyond a random token. Ranks belong into a private network, as with MPI.
+ * Not done: trees for many ranks (R^2 connections are fine up to some hundred), encryption. Who
+ * connects is known (tcp_mesh.c); what is sent then can be read and changed by whoever owns the
+ * network, as with MPI.
  */
 #include "dist/tcp_impl.h"
 
 #include "base/clock.h"
-#include "base/str.h"
+#include "base/printable.h"
+#include "dist/socket.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { JOIN_SECONDS = 300, CALL_SECONDS = 600, LAST_WORDS_SECONDS = 5 };
 enum { STAGE_NUMBERS = 4 << 20, MIN_SLICE = 16 << 10 };
+/* After an alarm: for what is on its way from the rank to blame, and from the others. */
+static const double LAST_BYTES_S = 1, OTHERS_S = 5;
 
 typedef struct {
     char call[16];
@@ -48,6 +48,11 @@ typedef struct mx_tcp_move {
     size_t sent, got; /* header included */
 } move;
 
+static bool has_gone(const move *m)
+{
+    return m->sent == sizeof m->say + m->out_bytes;
+}
+
 static bool has_come(const move *m)
 {
     return m->got == sizeof m->heard + m->in_bytes;
@@ -55,58 +60,7 @@ static bool has_come(const move *m)
 
 static bool is_done(const move *m)
 {
-    return m->sent == sizeof m->say + m->out_bytes && has_come(m);
-}
-
-/* --- failing -------------------------------------------------------------------------------- */
-
-static void tell(mx_tcp *t)
-{
-    double deadline = mx_clock_now() + 1;
-    for (int r = 0; r < t->base.size && !t->told; r++)
-        if (t->peer[r].control >= 0)
-            (void)mx_tcp_send_all(t->peer[r].control, t->why, sizeof t->why, deadline);
-    t->told = true;
-}
-
-static mx_status fail(mx_tcp *t, const char *fmt, ...) MX_PRINTF(2, 3);
-static mx_status fail(mx_tcp *t, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    if (!t->why[0])
-        vsnprintf(t->why, sizeof t->why, fmt, ap);
-    va_end(ap);
-    tell(t);
-    return mx_fail(MX_DEVICE, "%s", t->why);
-}
-
-/* A connection has closed, or a control connection has something: the words of that rank, or none.
- */
-static mx_status left(mx_tcp *t, int r)
-{
-    char words[MX_TCP_WHY];
-    bool heard = mx_tcp_receive_all(t->peer[r].control, words, sizeof words,
-                                    mx_clock_now() + LAST_WORDS_SECONDS);
-    words[sizeof words - 1] = 0;
-    if (heard)
-        return fail(t, "%s", words);
-    return fail(t, "%s is gone: it crashed or was killed; its own output may say more",
-                t->peer[r].who);
-}
-
-static mx_status silent(mx_tcp *t, const char *call)
-{
-    mx_str who = {0};
-    int n = 0;
-    for (int r = 0; r < t->base.size; r++)
-        if (r != t->base.rank && !is_done(&t->move[r]) && ++n <= 8)
-            mx_str_addf(&who, "%s%s", n > 1 ? ", " : "", t->peer[r].who);
-    mx_status st = fail(t, "nothing heard for %.0f s, in %s number %llu, from %s%s: hung, stopped "
-                        "or cut off", t->call_timeout_s, call, (unsigned long long)t->calls,
-                        mx_str_text(&who), n > 8 ? " and others" : "");
-    mx_str_fini(&who);
-    return st;
+    return has_gone(m) && has_come(m);
 }
 
 /* --- exchange ------------------------------------------------------------------------------- */
@@ -140,84 +94,131 @@ static bool may_retry(ssize_t k)
 
 static mx_status check_header(mx_tcp *t, int r, const char *call)
 {
-    header *h = &t->move[r].heard;
-    h->call[sizeof h->call - 1] = 0;
-    if (strcmp(h->call, call) == 0 && h->number == t->calls && h->bytes == t->move[r].in_bytes)
+    const header *h = &t->move[r].heard;
+    char name[4 * sizeof h->call];
+    if (strncmp(h->call, call, sizeof h->call) == 0 && h->number == t->calls &&
+        h->bytes == t->move[r].in_bytes)
         return MX_OK;
-    return fail(t, "%s is at %s number %llu with %llu bytes, and %s at %s number %llu with %zu: "
-                "ranks do not do the same; were they started with one command?", t->peer[r].who,
-                h->call, (unsigned long long)h->number, (unsigned long long)h->bytes,
-                t->peer[t->base.rank].who, call, (unsigned long long)t->calls, t->move[r].in_bytes);
+    return mx_coord_fail(t->base.coord, -1,
+                         "%s is at %s number %llu with %llu bytes, and %s at %s number %llu with "
+                         "%zu: ranks do not do the same; were they started with one command?",
+                         mx_coord_who(t->base.coord, r),
+                         mx_printable(name, sizeof name, h->call, sizeof h->call),
+                         (unsigned long long)h->number, (unsigned long long)h->bytes,
+                         mx_coord_who(t->base.coord, t->base.rank), call,
+                         (unsigned long long)t->calls, t->move[r].in_bytes);
 }
 
-/* What is ready at one rank's sockets. */
-static mx_status serve(mx_tcp *t, int r, short data, short control, const char *call, bool *moved,
-                       int *leaving)
+/* What is ready at one rank's socket. */
+static mx_status serve(mx_tcp *t, int r, short ready, const char *call)
 {
     move *m = &t->move[r];
+    mx_tcp_peer *p = &t->peer[r];
     size_t before = m->got;
-    if ((data & POLLOUT) && !may_retry(push(t->peer[r].data, m)))
-        return left(t, r);
-    if ((data & (POLLIN | POLLHUP | POLLERR)) && !is_done(m)) {
-        ssize_t k = !has_come(m) ? pull(t->peer[r].data, m) : -1;
-        if (!may_retry(k))
-            return left(t, r);
-    }
-    while (control && !has_come(m) && pull(t->peer[r].data, m) > 0)
-        ;
+    if ((ready & POLLOUT) && !has_gone(m))
+        p->closed |= !may_retry(push(p->fd, m));
+    if (ready & ~POLLOUT)
+        p->closed |= has_come(m) || !may_retry(pull(p->fd, m));
     if (before < sizeof m->heard && m->got >= sizeof m->heard)
-        MX_TRY(check_header(t, r, call));
-    char word;
-    if (control && recv(t->peer[r].control, &word, 1, MSG_PEEK) > 0) {
-        if (!has_come(m))
-            return left(t, r);
-        *leaving = r;
-    } else if (control) {
-        /* It has closed, perhaps in an orderly way behind data that is still on its way: that
-         * connection will tell. */
-        t->peer[r].quiet = true;
+        return check_header(t, r, call);
+    return MX_OK;
+}
+
+/* Fills in what to wait for. True: nothing, all is done. */
+static bool watch(mx_tcp *t, bool alarmed)
+{
+    bool done = true;
+    int n = t->base.size;
+    for (int r = 0; r < n; r++) {
+        const move *m = &t->move[r];
+        bool over = r == t->base.rank || is_done(m);
+        short want = (short)((has_gone(m) ? 0 : POLLOUT) | (has_come(m) ? 0 : POLLIN));
+        t->polls[r] = (struct pollfd){over || t->peer[r].closed ? -1 : t->peer[r].fd, want, 0};
+        done &= over;
     }
-    *moved |= data || control;
+    t->polls[n] = (struct pollfd){alarmed ? -1 : mx_coord_alarm(t->base.coord), POLLIN, 0};
+    return done;
+}
+
+/* A rank that has closed its connection and still owes something; -1: none. */
+static int closed_one(const mx_tcp *t)
+{
+    for (int r = 0; r < t->base.size; r++)
+        if (r != t->base.rank && t->peer[r].closed && !is_done(&t->move[r]))
+            return r;
+    return -1;
+}
+
+/* Seconds without any movement after which this exchange will not end well. */
+static double patience(mx_tcp *t, bool alarmed)
+{
+    int closed = closed_one(t);
+    if (!alarmed)
+        return closed < 0 ? 1e9 : OTHERS_S; /* the coordinator will say what happened */
+    int culprit = mx_coord_culprit(t->base.coord);
+    bool owes = culprit < 0 || (culprit != t->base.rank && !is_done(&t->move[culprit]));
+    return closed >= 0 ? 0 : owes ? LAST_BYTES_S : OTHERS_S;
+}
+
+static mx_status give_up(mx_tcp *t, bool alarmed, const char *call)
+{
+    mx_coord *c = t->base.coord;
+    int r = closed_one(t);
+    if (alarmed)
+        MX_TRY(mx_coord_check(c));
+    return mx_coord_fail(c, r, "%s has closed its connection to %s in %s number %llu",
+                         r < 0 ? "a rank" : mx_coord_who(c, r), mx_coord_who(c, t->base.rank), call,
+                         (unsigned long long)t->calls);
+}
+
+/* So much has been sent and received, and so many have closed: does anything move? */
+static size_t movement(const mx_tcp *t, bool closings)
+{
+    size_t n = 0;
+    for (int r = 0; r < t->base.size; r++)
+        n += closings ? t->peer[r].closed : t->move[r].sent + t->move[r].got;
+    return n;
+}
+
+static mx_status exchange_all(mx_tcp *t, const char *call)
+{
+    int n = t->base.size;
+    bool alarmed = false;
+    double moved_at = mx_clock_now();
+    while (!watch(t, alarmed)) {
+        size_t bytes = movement(t, false), closings = movement(t, true);
+        double rest = patience(t, alarmed) - (mx_clock_now() - moved_at);
+        if (rest <= 0)
+            return give_up(t, alarmed, call);
+        if (poll(t->polls, (nfds_t)n + 1, rest > 60 ? 60000 : (int)(rest * 1000) + 1) < 0)
+            continue; /* interrupted */
+        for (int r = 0; r < n; r++)
+            if (t->polls[r].revents)
+                MX_TRY(serve(t, r, t->polls[r].revents, call));
+        bool rings = t->polls[n].revents != 0, moved = movement(t, false) != bytes;
+        if (moved)
+            mx_coord_progress(t->base.coord, t->lane);
+        if (moved || rings || movement(t, true) != closings)
+            moved_at = mx_clock_now();
+        alarmed |= rings;
+    }
     return MX_OK;
 }
 
 static mx_status exchange(mx_tcp *t, const char *call)
 {
-    int n = t->base.size, me = t->base.rank;
-    int leaving = -1; /* has done its part and then said why it ends */
-    double heard_at = mx_clock_now();
-    for (;;) {
-        bool done = true, moved = false;
-        for (int r = 0; r < n; r++) {
-            move *m = &t->move[r];
-            bool over = r == me || is_done(m);
-            bool deaf = r == me || t->peer[r].quiet || (leaving >= 0 && has_come(m));
-            short want = m->sent < sizeof m->say + m->out_bytes ? POLLOUT : 0;
-            want |= has_come(m) ? 0 : POLLIN;
-            t->polls[2 * r] = (struct pollfd){over ? -1 : t->peer[r].data, want, 0};
-            t->polls[2 * r + 1] = (struct pollfd){deaf ? -1 : t->peer[r].control, POLLIN, 0};
-            done &= over;
-        }
-        if (done)
-            return MX_OK;
-        double patience = leaving < 0 ? t->call_timeout_s : LAST_WORDS_SECONDS;
-        double rest = patience - (mx_clock_now() - heard_at);
-        if (rest <= 0)
-            return leaving < 0 ? silent(t, call) : left(t, leaving);
-        if (poll(t->polls, 2 * (nfds_t)n, (int)(rest * 1000) + 1) < 0)
-            continue; /* interrupted */
-        for (int r = 0; r < n; r++)
-            if (t->polls[2 * r].revents || t->polls[2 * r + 1].revents)
-                MX_TRY(serve(t, r, t->polls[2 * r].revents, t->polls[2 * r + 1].revents, call,
-                             &moved, &leaving));
-        heard_at = moved ? mx_clock_now() : heard_at;
-    }
+    mx_coord_enter(t->base.coord, t->lane, call, t->calls);
+    mx_status st = exchange_all(t, call);
+    mx_coord_leave(t->base.coord, t->lane);
+    return st;
 }
 
+/* Nobody completes a call before all have begun it, so whoever is to blame has not been in this
+ * one.
+ */
 static mx_status begin(mx_tcp *t)
 {
-    if (t->why[0])
-        return mx_fail(MX_DEVICE, "%s", t->why);
+    MX_TRY(mx_coord_check(t->base.coord));
     t->calls++;
     return MX_OK;
 }
@@ -329,23 +330,12 @@ static mx_status tcp_sum(mx_comm *c, const mx_span *spans, int n_spans)
 
 /* --- life ----------------------------------------------------------------------------------- */
 
-static void tcp_abort(mx_comm *c, const char *why)
-{
-    mx_tcp *t = (mx_tcp *)c;
-    if (!t->why[0])
-        snprintf(t->why, sizeof t->why, "%s has ended: %s", t->peer[c->rank].who, why);
-    tell(t);
-}
-
 static void tcp_close(mx_comm *c)
 {
     mx_tcp *t = (mx_tcp *)c;
-    for (int r = 0; r < c->size; r++) {
-        if (t->peer[r].data >= 0)
-            close(t->peer[r].data);
-        if (t->peer[r].control >= 0)
-            close(t->peer[r].control);
-    }
+    for (int r = 0; r < c->size; r++)
+        mx_socket_close(&t->peer[r].fd);
+    mx_coord_lane_close(c->coord, t->lane);
     mx_free(t->stage);
     mx_free(t->arrived);
     mx_free(c->small);
@@ -353,80 +343,51 @@ static void tcp_close(mx_comm *c)
     mx_free(t);
 }
 
-static mx_status tcp_split_off(mx_comm *c, mx_comm **out);
+static mx_status tcp_split_off(mx_comm *c, mx_comm **out)
+{
+    return mx_tcp_open(out, c->coord);
+}
 
 static const mx_comm_kind kind = {.name = "tcp",
                                   .gather = tcp_gather,
                                   .broadcast = tcp_broadcast,
                                   .sum_f32 = tcp_sum,
                                   .split_off = tcp_split_off,
-                                  .abort = tcp_abort,
                                   .close = tcp_close};
 
-static mx_status make(mx_tcp **out, int rank, int size)
+mx_status mx_tcp_new(mx_tcp **out, mx_coord *coord)
 {
     mx_tcp *t = NULL;
-    MX_TRY(mx_alloc((void **)&t, sizeof *t, "a communicator"));
-    t->base = (mx_comm){.kind = &kind, .rank = rank, .size = size};
-    mx_status st = mx_alloc((void **)&t->base.small, (size_t)MX_COMM_SMALL * (size_t)size,
-                            "a communicator");
+    int lane = -1, size = mx_coord_size(coord);
+    uint32_t number;
+    MX_TRY(mx_coord_lane_open(coord, &lane, &number));
+    mx_status st = mx_alloc((void **)&t, sizeof *t, "a communicator");
     if (st) {
-        mx_free(t);
+        mx_coord_lane_close(coord, lane);
         return st;
     }
+    t->base = (mx_comm){.kind = &kind, .coord = coord, .rank = mx_coord_rank(coord), .size = size};
+    t->lane = lane;
+    t->number = number;
     t->peer = MX_NEW_N(&t->arena, mx_tcp_peer, size);
     t->move = MX_NEW_N(&t->arena, move, size);
-    t->polls = MX_NEW_N(&t->arena, struct pollfd, 2 * size);
+    t->polls = MX_NEW_N(&t->arena, struct pollfd, size + 1);
     for (int r = 0; r < size; r++)
-        t->peer[r].data = t->peer[r].control = -1;
-    *out = t;
-    return MX_OK;
-}
-
-mx_status mx_tcp_open(mx_comm **out, const mx_place *p, const mx_comm_options *o)
-{
-    mx_tcp *t;
-    int listener;
-    *out = NULL;
-    MX_TRY(make(&t, p->rank, p->size));
-    t->join_timeout_s = o->join_timeout_s > 0 ? o->join_timeout_s : JOIN_SECONDS;
-    t->call_timeout_s = o->call_timeout_s > 0 ? o->call_timeout_s : CALL_SECONDS;
-    double deadline = mx_clock_now() + t->join_timeout_s;
-    mx_status st = mx_tcp_meet(t, p, deadline, &listener);
-    if (!st)
-        st = mx_tcp_mesh(t, listener, deadline);
+        t->peer[r].fd = -1;
+    st = mx_alloc((void **)&t->base.small, (size_t)MX_COMM_SMALL * (size_t)size, "a communicator");
     if (st)
         tcp_close(&t->base);
     else
-        *out = &t->base;
+        *out = t;
     return st;
 }
 
-static mx_status tcp_split_off(mx_comm *c, mx_comm **out)
+mx_status mx_tcp_open(mx_comm **out, mx_coord *coord)
 {
-    mx_tcp *from = (mx_tcp *)c, *t;
-    int listener = -1;
-    MX_TRY(make(&t, c->rank, c->size));
-    t->join_timeout_s = from->join_timeout_s;
-    t->call_timeout_s = from->call_timeout_s;
-    t->token = from->token * 6364136223846793005u + from->calls; /* nobody else knows the first */
-    struct sockaddr_storage *at = MX_NEW_N(&t->arena, struct sockaddr_storage, c->size);
-    t->peer[c->rank].at = from->peer[c->rank].at;
-    mx_status st = mx_tcp_listen(t, &listener);
-    if (!st)
-        st = tcp_gather(c, &t->peer[c->rank].at, sizeof *at, at);
-    for (int r = 0; r < c->size && !st; r++) {
-        memcpy(t->peer[r].who, from->peer[r].who, sizeof t->peer[r].who);
-        if (r == c->rank)
-            continue;
-        /* A rank's own idea of its address may be "any": the one it was reached at counts. */
-        t->peer[r].at = from->peer[r].at;
-        *mx_tcp_port(&t->peer[r].at) = *mx_tcp_port(&at[r]);
-    }
-    if (!st)
-        st = mx_tcp_mesh(t, listener, mx_clock_now() + t->join_timeout_s);
-    else if (listener >= 0)
-        close(listener);
+    mx_tcp *t;
+    *out = NULL;
+    MX_TRY(mx_tcp_new(&t, coord));
+    mx_status st = mx_tcp_mesh(t);
     if (st)
         tcp_close(&t->base);
     else

@@ -18,6 +18,29 @@ static mx_exec **execs_of(const mx_pipeline *p, int i, int part)
     return p->exec[i * MX_STAGE_PARTS + part];
 }
 
+mx_stages mx_pipeline_stages(const mx_pipeline_options *o)
+{
+    return (mx_stages){.chunks = o->stages * o->repeats, .stages = o->stages, .stage = o->stage,
+                       .layers_each = o->layers_each, .split = o->kind == MX_PIPELINE_ZB_H1};
+}
+
+mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_options *o)
+{
+    *p = (mx_pipeline){.how = *o, .joint = p->joint};
+    mx_compile_options c = o->compile;
+    c.stages = &p->stages;
+    MX_TRY(mx_pipeline_schedule_init(&p->schedule, o->kind, o->stages, o->repeats,
+                                     o->microbatches));
+    p->stages = mx_pipeline_stages(o);
+    p->chunk = MX_NEW_N(&p->arena, mx_stage_chunk, o->repeats);
+    p->slots = MX_NEW_N(&p->arena, char *, o->repeats);
+    p->exec = MX_NEW_N(&p->arena, mx_exec **, o->repeats * MX_STAGE_PARTS);
+    MX_TRY(mx_compile_joint(&p->joint, loss, MX_GRADS_ACCUMULATE, &c));
+    for (int i = 0; i < o->repeats; i++)
+        MX_TRY(mx_compile_chunk(&p->joint, chunk_number(p, i), &c, &p->chunk[i]));
+    return mx_pipeline_share_plan(p);
+}
+
 static mx_status bind_chunk(mx_pipeline *p, int i)
 {
     const mx_stage_chunk *c = &p->chunk[i];
@@ -29,48 +52,26 @@ static mx_status bind_chunk(mx_pipeline *p, int i)
         mx_exec **e = MX_NEW_N(&p->arena, mx_exec *, n);
         p->exec[i * MX_STAGE_PARTS + part] = e;
         for (int k = 0; k < n && c->has[part]; k++)
-            MX_TRY(mx_session_add_slot(p->session, &c->program[part], e[0],
+            MX_TRY(mx_session_add_slot(p->session, &c->program[part],
                                        p->slots[i] + c->slot_bytes * (size_t)k, &e[k]));
     }
     return MX_OK;
 }
 
-static mx_status open(mx_pipeline *p, mx_node *loss)
+mx_status mx_pipeline_bind(mx_pipeline *p, mx_session *s, mx_process_group *group)
 {
-    const mx_pipeline_options *o = &p->how;
-    mx_compile_options c = o->compile;
-    c.stages = &p->stages;
-    c.n_threads = mx_session_threads(p->session);
-    MX_TRY(mx_pipeline_schedule_init(&p->schedule, o->kind, o->stages, o->repeats,
-                                     o->microbatches));
-    p->stages = (mx_stages){.chunks = p->schedule.chunks, .layers_each = o->layers_each,
-                            .split = p->schedule.split};
-    p->chunk = MX_NEW_N(&p->arena, mx_stage_chunk, o->repeats);
-    p->slots = MX_NEW_N(&p->arena, char *, o->repeats);
-    p->exec = MX_NEW_N(&p->arena, mx_exec **, o->repeats * MX_STAGE_PARTS);
-    MX_TRY(mx_compile_joint(&p->joint, loss, MX_GRADS_ACCUMULATE, &c));
-    for (int i = 0; i < o->repeats; i++) {
-        MX_TRY(mx_compile_chunk(&p->joint, chunk_number(p, i), &c, &p->chunk[i]));
+    p->session = s;
+    p->group = group;
+    for (int i = 0; i < p->how.repeats; i++)
         MX_TRY(bind_chunk(p, i));
-    }
-    return mx_pipeline_share(p);
-}
-
-mx_status mx_pipeline_open(mx_pipeline *p, mx_session *s, mx_node *loss,
-                           const mx_pipeline_options *o)
-{
-    *p = (mx_pipeline){.how = *o, .session = s, .joint = p->joint};
-    mx_status st = open(p, loss);
-    if (st)
-        mx_pipeline_close(p);
-    return st;
+    return mx_pipeline_share_bind(p);
 }
 
 static void close_execs(mx_pipeline *p, int i)
 {
     int n = p->schedule.n_slots[chunk_number(p, i)];
     for (int part = 0; part < MX_STAGE_PARTS; part++)
-        for (int k = n - 1; k >= 0 && execs_of(p, i, part); k--) /* the first has their memory */
+        for (int k = 0; k < n && execs_of(p, i, part); k++)
             mx_exec_close(execs_of(p, i, part)[k]);
 }
 
@@ -102,6 +103,25 @@ size_t mx_pipeline_slot_bytes(const mx_pipeline *p)
     for (int i = 0; i < p->how.repeats; i++)
         bytes += p->chunk[i].slot_bytes * (size_t)p->schedule.n_slots[chunk_number(p, i)];
     return bytes;
+}
+
+size_t mx_pipeline_shared_bytes(const mx_pipeline *p)
+{
+    size_t most = 0;
+    for (int i = 0; i < p->how.repeats * MX_STAGE_PARTS; i++) {
+        size_t bytes = mx_program_shared_bytes(
+            &p->chunk[i / MX_STAGE_PARTS].program[i % MX_STAGE_PARTS]);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+double mx_pipeline_flops(const mx_pipeline *p)
+{
+    double flops = 0;
+    for (int i = 0; i < p->how.repeats * MX_STAGE_PARTS; i++)
+        flops += p->chunk[i / MX_STAGE_PARTS].program[i % MX_STAGE_PARTS].bytes.flops;
+    return flops;
 }
 
 /* --- running --- */
@@ -136,12 +156,12 @@ typedef mx_status (*messenger)(mx_process_group *g, const mx_message *m);
 
 static mx_status pass(mx_pipeline *p, messenger how, mx_message m)
 {
-    return m.bytes ? how(p->how.group, &m) : MX_OK;
+    return m.bytes ? how(p->group, &m) : MX_OK;
 }
 
 static mx_status run_action(mx_pipeline *p, const mx_action *a, const mx_pipeline_feed *feed)
 {
-    const mx_process_group_kind *g = p->how.group->kind;
+    const mx_process_group_kind *g = p->group->kind;
     int k = a->chunk;
     switch (a->kind) {
     case MX_DO_F:

@@ -2,11 +2,13 @@
  *
  *     mx_pipeline p;
  *     mx_graph_init(&p.joint);  loss = ... the forward graph, at global shapes ...
- *     mx_pipeline_open(&p, session, loss, &options);
- *     mx_pipeline_run(&p, &feed);       all microbatches of one step
- *     mx_pipeline_close(&p);            before the session
+ *     mx_pipeline_plan(&p, loss, &options);      compiles
+ *     mx_pipeline_bind(&p, session, group);      takes memory
+ *     mx_pipeline_run(&p, &feed);                all microbatches of one step
+ *     mx_pipeline_close(&p);                     before the session
  *
- * The session's group of the `stage` axis carries the messages. Gradients are added up in the
+ * The programs of a stage run one at a time, in the memory that the session shares among programs
+ * (mx_session_share). Gradients are added up in the
  * session's variables NAME.grad; those of weights that several stages have are summed over them.
  */
 #ifndef MX_EXEC_PIPELINE_H
@@ -24,7 +26,6 @@ typedef struct {
     int repeats;        /* chunks of each stage */
     int microbatches;
     int layers_each;    /* of a chunk; 0: chunks of nearly equal cost */
-    mx_process_group *group; /* of the stage axis */
     mx_compile_options compile;
 } mx_pipeline_options;
 
@@ -52,6 +53,7 @@ typedef struct {
     mx_stages stages;
     mx_pipeline_schedule schedule;
     mx_session *session;
+    mx_process_group *group; /* borrows; of the stage axis, for the messages */
     mx_arena arena;
     mx_stage_chunk *chunk; /* owns, this stage's */
     char **slots;          /* owns, of each: device memory */
@@ -59,19 +61,27 @@ typedef struct {
     mx_shared_weight *shared;
     int n_shared;
     char *others; /* owns: device memory for the gradients of other holders */
+    size_t others_bytes;
 } mx_pipeline;
 
-/* Takes the graph in p->joint, also when it fails. */
-mx_status mx_pipeline_open(mx_pipeline *p, mx_session *s, mx_node *loss,
+/* How the model is cut for it. */
+mx_stages mx_pipeline_stages(const mx_pipeline_options *o);
+/* Takes the graph in p->joint; close it also when it fails. */
+mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss,
                            const mx_pipeline_options *o) MX_MUST_USE;
+mx_status mx_pipeline_bind(mx_pipeline *p, mx_session *s, mx_process_group *group) MX_MUST_USE;
 mx_status mx_pipeline_run(mx_pipeline *p, const mx_pipeline_feed *feed) MX_MUST_USE;
 void mx_pipeline_close(mx_pipeline *p);
 
-/* Bytes of one stage's slots, beside the scratch memory of its programs. */
+/* Bytes of one stage's slots, and the most that a program needs of shared memory beside them. */
 size_t mx_pipeline_slot_bytes(const mx_pipeline *p);
+size_t mx_pipeline_shared_bytes(const mx_pipeline *p);
+/* Of one microbatch on this stage, recomputation not counted. */
+double mx_pipeline_flops(const mx_pipeline *p);
 
 /* pipeline_shared.c: weights that other stages have too. */
-mx_status mx_pipeline_share(mx_pipeline *p) MX_MUST_USE;
+mx_status mx_pipeline_share_plan(mx_pipeline *p) MX_MUST_USE;
+mx_status mx_pipeline_share_bind(mx_pipeline *p) MX_MUST_USE;
 mx_status mx_pipeline_sum_shared(mx_pipeline *p) MX_MUST_USE;
 
 #endif

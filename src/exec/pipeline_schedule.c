@@ -2,7 +2,7 @@
  *
  * On stage i of p:
  *     1f1b         p - i - 1 times F, then F and B in turns, then the B that are left
- *     zb-h1        the same; W of microbatch j follows B of microbatch j + i, so no more than p are
+ *     zero_bubble  the same; W of microbatch j follows B of microbatch j + i, so no more than p are
  *                  in flight on any stage
  *     interleaved  microbatches go in groups of at least p; a group passes chunk after chunk.
  *                  2 (p - i - 1) + (r - 1) group times F, then F and B in turns
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-static const char *const names[MX_PIPELINE_KINDS] = {"gpipe", "1f1b", "interleaved", "zb-h1"};
+static const char *const names[MX_PIPELINE_KINDS] = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
 
 bool mx_pipeline_kind_parse(const char *name, mx_pipeline_kind *out)
 {

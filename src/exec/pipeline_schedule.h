@@ -8,7 +8,7 @@
  *     gpipe        all F, then all B
  *     1f1b         F and B in turns, as soon as there is a B to do
  *     interleaved  the same with several chunks for each stage: a shorter way to fill and drain it
- *     zb-h1        1f1b with W put off until a stage would be idle ("Zero Bubble", H1)
+ *     zero_bubble  1f1b with W put off until a stage would be idle (ZB-H1)
  *
  * Any number of microbatches is possible. B and W of a chunk come in the order of microbatches, so
  * that sums of gradients have the bits of one device that takes one after the other.

@@ -33,8 +33,8 @@ static mx_status build_sum(mx_pipeline *p, mx_shared_weight *w, const mx_node *v
     mx_node *all = mx_constant(g, MX_SCALAR, MX_F32, 1);
     mx_graph_root(g, NULL, mx_accumulate(g, own, sum, all));
     mx_pass_fuse(g, true);
-    return mx_program_init_kept(&w->program, g, mx_session_threads(p->session),
-                                p->how.compile.gpu, (mx_kept_list){kept, n});
+    return mx_program_init_kept(&w->program, g, p->how.compile.n_threads, p->how.compile.gpu,
+                                (mx_kept_list){kept, n});
 }
 
 /* The stages whose chunks have a sum of gradients of this name; -1: one has it in two chunks. */
@@ -65,7 +65,7 @@ static bool is_mine(const mx_pipeline *p, const mx_shared_weight *w)
     return false;
 }
 
-static mx_status enter(mx_pipeline *p, const mx_node *v, int tag, size_t *most)
+static mx_status enter(mx_pipeline *p, const mx_node *v, int tag)
 {
     mx_shared_weight w = {.name = v->name, .tag = tag};
     w.holder = MX_NEW_N(&p->arena, int, p->how.stages);
@@ -77,7 +77,7 @@ static mx_status enter(mx_pipeline *p, const mx_node *v, int tag, size_t *most)
     if (w.n < 2 || !is_mine(p, &w))
         return MX_OK;
     size_t bytes = (mx_type_bytes(&v->type) + ALIGN) * (size_t)w.n;
-    *most = bytes > *most ? bytes : *most;
+    p->others_bytes = bytes > p->others_bytes ? bytes : p->others_bytes;
     p->shared[p->n_shared++] = w;
     return build_sum(p, &p->shared[p->n_shared - 1], v);
 }
@@ -96,21 +96,25 @@ static bool is_doubled(const mx_pipeline *p, const mx_node *v)
     return found;
 }
 
-mx_status mx_pipeline_share(mx_pipeline *p)
+mx_status mx_pipeline_share_plan(mx_pipeline *p)
 {
-    size_t most = 0;
     int n = 0, tag = 0;
     for (int i = 0; i < p->joint.n_nodes; i++)
         n += is_doubled(p, p->joint.node[i]);
     p->shared = MX_NEW_N(&p->arena, mx_shared_weight, n);
     for (int i = 0; i < p->joint.n_nodes; i++)
         if (is_doubled(p, p->joint.node[i]))
-            MX_TRY(enter(p, p->joint.node[i], --tag, &most));
+            MX_TRY(enter(p, p->joint.node[i], --tag));
+    return MX_OK;
+}
+
+mx_status mx_pipeline_share_bind(mx_pipeline *p)
+{
     mx_device *d = mx_session_device(p->session);
     if (p->n_shared)
-        MX_TRY(d->alloc(d, (void **)&p->others, most, "gradients of shared weights"));
+        MX_TRY(d->alloc(d, (void **)&p->others, p->others_bytes, "gradients of shared weights"));
     for (int i = 0; i < p->n_shared; i++)
-        MX_TRY(mx_session_add_slot(p->session, &p->shared[i].program, NULL, p->others,
+        MX_TRY(mx_session_add_slot(p->session, &p->shared[i].program, p->others,
                                    &p->shared[i].exec));
     return MX_OK;
 }
@@ -129,14 +133,14 @@ static mx_status exchange(mx_pipeline *p, int which, messenger how, bool arrives
         mx_message m = {.peer = w->holder[i], .tag = w->tag, .bytes = bytes,
                         .data = arrives ? p->others + at : v->data};
         at += (bytes + ALIGN - 1) / ALIGN * ALIGN;
-        MX_TRY(how(p->how.group, &m));
+        MX_TRY(how(p->group, &m));
     }
     return MX_OK;
 }
 
 mx_status mx_pipeline_sum_shared(mx_pipeline *p)
 {
-    const mx_process_group_kind *g = p->how.group->kind;
+    const mx_process_group_kind *g = p->group->kind;
     for (int i = 0; i < p->n_shared; i++) {
         MX_TRY(exchange(p, i, g->send, false));
         MX_TRY(exchange(p, i, g->receive, true));

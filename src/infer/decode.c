@@ -10,6 +10,7 @@
 #include "infer/decode.h"
 
 #include "data/image_process.h"
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -112,8 +113,15 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
     d->next = MX_NEW_N(&d->arena, int64_t, d->batch);
     int64_t run = o->prompt_hint > 0 && o->prompt_hint < PROMPT_RUN ? o->prompt_hint : PROMPT_RUN;
     run = run < d->max_length ? run : d->max_length;
-    mx_status st = mx_late_open(&d->fresh, s, (int)(d->batch * d->vocab));
-    d->logits = d->batch == 1 ? d->fresh.value : MX_NEW_N(&d->arena, float, d->batch * d->vocab);
+    mx_status st = MX_OK;
+    if (d->batch > INT_MAX / d->vocab)
+        st = mx_fail(MX_USAGE, "%lld sequences of a vocabulary of %lld are too many at once; lower "
+                     "batch", (long long)d->batch, (long long)d->vocab);
+    else
+        st = mx_late_open(&d->fresh, s, (int)(d->batch * d->vocab));
+    if (!st)
+        d->logits =
+            d->batch == 1 ? d->fresh.value : MX_NEW_N(&d->arena, float, d->batch * d->vocab);
     if (!st)
         st = open_runner(d, &d->one, m, 1, o);
     if (!st && run > 1) {

@@ -12,7 +12,7 @@ typedef struct {
     int64_t batch;             /* sequences decoded together; 0: all prompts, at most 32 */
     const int32_t *stop_ids;   /* tokens that end an answer */
     int n_stop_ids;
-    const char *const *stop;   /* texts that end an answer (cut off) */
+    const char *const *stop;   /* texts that end an answer; they are cut off, their ids stay */
     int n_stop;
     const float *pixels; /* images of every prompt, as the model takes them; NULL: none */
     int64_t n_images;
@@ -33,11 +33,15 @@ typedef struct {
 } mx_generate_counts;
 
 /* One answer per prompt, in answers[0..n) (zeroed by the caller). Text of answer 0 is given to
- * `stream` as it is made, when not NULL. The tokenizer may be NULL (no text, no stop texts). */
+ * `give` as it is made, when not NULL: never what may become a stop text. The tokenizer may be NULL
+ * (no text, no stop texts). */
 mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const mx_tokens *prompts,
                       int64_t n, const mx_generate_options *o,
-                      void (*stream)(void *ctx, const char *text, size_t n_bytes), void *ctx,
+                      void (*give)(void *ctx, const char *text, size_t n_bytes), void *ctx,
                       mx_answer *answers, mx_generate_counts *counts) MX_MUST_USE;
 void mx_answer_fini(mx_answer *a);
+/* Tokens that end an answer: what generation_config.json or config.json names, and the tokenizer's
+ * own (tok may be NULL). Gives their number, at most cap. */
+int mx_stop_ids(const mx_model_ref *model, const mx_tokenizer *tok, int32_t *ids, int cap);
 
 #endif

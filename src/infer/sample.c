@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Below it quotients may be infinite, and the highest logit is all there is anyway. */
+static const double LEAST_TEMPERATURE = 1e-30;
+
 typedef struct {
     float value;
     int32_t id;
@@ -19,7 +22,9 @@ typedef struct {
 static int by_value(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
-    if (x->value != y->value)
+    if (isnan(x->value) != isnan(y->value)) /* an order for sorting needs them all in one place */
+        return isnan(x->value) ? 1 : -1;
+    if (x->value != y->value && !isnan(x->value))
         return x->value > y->value ? -1 : 1;
     return (x->id > y->id) - (x->id < y->id);
 }
@@ -31,17 +36,18 @@ static void penalise(const mx_sampling *s, candidate *c, int64_t vocab, const in
         return;
     for (int64_t i = 0; i < n_seen; i++) {
         int32_t id = seen[i];
-        bool first = id >= 0 && id < vocab;
-        for (int64_t k = 0; k < i && first; k++)
-            first = seen[k] != id;
         if (id < 0 || id >= vocab)
             continue;
-        if (first) {
+        if (c[id].id == id) { /* the first time; then it is marked until the end */
+            c[id].id = ~id;
             double v = c[id].value, r = s->repetition_penalty > 0 ? s->repetition_penalty : 1;
             c[id].value = (float)((v < 0 ? v * r : v / r) - s->presence_penalty);
         }
         c[id].value -= (float)s->frequency_penalty;
     }
+    for (int64_t i = 0; i < n_seen; i++)
+        if (seen[i] >= 0 && seen[i] < vocab)
+            c[seen[i]].id = seen[i];
 }
 
 static double log_sum(const float *z, int64_t n, float *top)
@@ -85,7 +91,7 @@ mx_choice mx_sample(const mx_sampling *s, const float *logits, int64_t vocab, co
         c[i] = (candidate){logits[i], (int32_t)i};
     penalise(s, c, vocab, seen, n_seen);
     int32_t pick = 0;
-    if (s->temperature <= 0) {
+    if (s->temperature < LEAST_TEMPERATURE) {
         for (int64_t i = 1; i < vocab; i++)
             if (c[i].value > c[pick].value)
                 pick = (int32_t)i;

@@ -203,6 +203,42 @@ static void infer_elementwise(mx_graph *g, mx_node *n)
     n->type = t;
 }
 
+void mx_node_check_sizes(mx_graph *g, mx_node *n)
+{
+    for (int k = 0; k < n->n_out; k++) {
+        mx_type *t = k ? &n->more[k - 1] : &n->type;
+        if (mx_type_fits(t))
+            continue;
+        mx_str s = {0};
+        mx_type_print(&s, t);
+        mx_graph_fail_inputs(g, n, "a tensor cannot be %s: a size is negative, or there are more "
+                             "than 2^46 elements", mx_str_text(&s));
+        mx_str_fini(&s);
+        for (int i = 0; i < t->ndim; i++)
+            t->dim[i] = 1;
+    }
+}
+
+/* Kernels do not look at dtypes that no op gives them: what they cannot read ends here. */
+static void check_dtypes(mx_graph *g, const mx_node *n)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        if (!n->in[i])
+            continue;
+        mx_dtype d = n->in[i]->type.dtype;
+        if (n->op->ids_in >> i & 1 ? d != MX_I32
+                                   : n->op->multiplies && !mx_dtype_is_computed(d))
+            mx_graph_fail_inputs(g, n, "input %d is %s, expected %s; cast it", i, mx_dtype_name(d),
+                                 n->op->ids_in >> i & 1 ? "int32" : "float32, bfloat16 or float64");
+    }
+    for (int k = 0; n->op->multiplies && k < n->n_out; k++) {
+        mx_dtype d = mx_node_type(n, k)->dtype;
+        if (mx_dtype_is_float(d) && !mx_dtype_is_computed(d))
+            mx_graph_fail_inputs(g, n, "the result would be %s, expected float32, bfloat16 or "
+                                 "float64", mx_dtype_name(d));
+    }
+}
+
 void mx_node_infer(mx_graph *g, mx_node *n)
 {
     const mx_op *op = n->op;
@@ -245,6 +281,9 @@ void mx_node_infer(mx_graph *g, mx_node *n)
     }
     if (op->infer && !g->error)
         op->infer(g, n);
+    if (!g->error)
+        check_dtypes(g, n);
+    mx_node_check_sizes(g, n);
 }
 
 mx_node *mx_apply(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx_node *const *in)

@@ -75,6 +75,9 @@ mx_node *mx_node_copy(mx_graph *g, const mx_node *n, mx_node *const *in);
 
 /* Infers type and shape again after an input was replaced. */
 void mx_node_infer(mx_graph *g, mx_node *n);
+/* Refuses outputs that cannot be (mx_type_fits); then they are made small, since model code goes on
+ * asking for sizes. */
+void mx_node_check_sizes(mx_graph *g, mx_node *n);
 
 /* Scopes. mx_scope_end gives x back, so that a function can end with
  * `return mx_scope_end(g, x)`. */

@@ -1,6 +1,8 @@
 /* mesh.c - coordinates and groups. See mesh.h. */
 #include "ir/mesh.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const names[MX_AXIS_COUNT] = {
@@ -40,6 +42,42 @@ bool mx_axis_parse(const char *name, size_t n, mx_axis *out)
             return true;
         }
     return false;
+}
+
+enum { MOST = 1 << 20 }; /* of a degree */
+
+static mx_status parse_degree(const char *text, size_t n, const char *axis, int *out)
+{
+    char word[16];
+    char *end = word;
+    snprintf(word, sizeof word, "%.*s", (int)n, text);
+    long v = strtol(word, &end, 10);
+    if (!n || n >= sizeof word || *end || v > MOST || (v < 1 && v != -1))
+        return mx_fail(MX_USAGE, "%s=%.*s: a degree is a number from 1 on, or -1 for what is left",
+                       axis, (int)n, text);
+    *out = (int)v;
+    return MX_OK;
+}
+
+mx_status mx_mesh_parse(mx_mesh *m, const char *text)
+{
+    mx_axis a;
+    *m = (mx_mesh){0};
+    for (const char *p = text + strspn(text, " ,"); *p; p += strspn(p, " ,")) {
+        size_t n = strcspn(p, " ,"), name = strcspn(p, "= ,");
+        if (name >= n)
+            return mx_fail(MX_USAGE, "`%.*s` is not AXIS=DEGREE, such as fsdp=4,tensor=2", (int)n,
+                           p);
+        if (!mx_axis_parse(p, name, &a))
+            return mx_fail(MX_USAGE, "no mesh has an axis `%.*s`; there are data, fsdp, "
+                           "fsdp_transpose, tensor, sequence (tensor_sequence), context, expert, "
+                           "stage (pipeline)", (int)name, p);
+        if (m->ici[a])
+            return mx_fail(MX_USAGE, "%s has two degrees", names[a]);
+        MX_TRY(parse_degree(p + name + 1, n - name - 1, names[a], &m->ici[a]));
+        p += n;
+    }
+    return MX_OK;
 }
 
 void mx_axis_set_print(mx_str *s, mx_axis_set axes)

@@ -37,6 +37,9 @@ typedef struct {
 const char *mx_axis_name(mx_axis a);
 /* Also MaxText's names (tensor_sequence, pipeline); false when unknown. */
 bool mx_axis_parse(const char *name, size_t n, mx_axis *out);
+/* "fsdp=4,tensor=2" into the degrees inside a node, -1 among them; axes that are not named have 0.
+ * What is wrong is said by name. */
+mx_status mx_mesh_parse(mx_mesh *m, const char *text) MX_MUST_USE;
 void mx_axis_set_print(mx_str *s, mx_axis_set axes); /* "fsdp,tensor"; "-" for none */
 
 int mx_mesh_degree(const mx_mesh *m, mx_axis a);

@@ -142,6 +142,8 @@ struct mx_op {
     /* Bit i: on a GPU, input (output) i may be a part whose runs are its last two dims. */
     unsigned parts_in, parts_out;
     unsigned hosted;             /* bit k: output k lies in host memory */
+    unsigned ids_in;             /* bit i: input i, where it is given, must be int32 */
+    bool multiplies;             /* its float inputs and outputs must be mx_dtype_is_computed */
 
     int n_cast;                  /* it casts its first n inputs only; 0: all */
 

@@ -131,7 +131,8 @@ mx_cut mx_cut_without(const mx_cut *c, mx_axis_set axes)
     for (int i = out.n - 1; i > 0; i--) {
         if (out.axes[i])
             continue;
-        out.size[i - 1] *= out.size[i]; /* an inner factor that is whole belongs to the one before */
+        /* An inner factor that is whole belongs to the one before. */
+        out.size[i - 1] *= out.size[i];
         for (int k = i; k + 1 < out.n; k++) {
             out.size[k] = out.size[k + 1];
             out.axes[k] = out.axes[k + 1];
@@ -215,7 +216,7 @@ static int64_t piece_of(const mx_mesh *m, int rank, const mx_cut *c)
     return at;
 }
 
-static int zigzag_runs(const mx_mesh *m, const mx_cut *c, mx_run piece, mx_run *out)
+static int zigzag_runs(const mx_mesh *m, const mx_cut *c, mx_cut_run piece, mx_cut_run *out)
 {
     int64_t chunks = 2 * mx_mesh_degree(m, MX_AXIS_CONTEXT), size = c->size[0] / chunks;
     int n = 0;
@@ -224,20 +225,20 @@ static int zigzag_runs(const mx_mesh *m, const mx_cut *c, mx_run piece, mx_run *
         int64_t inside = piece.from % size, most = size - inside;
         int64_t count = piece.n < most ? piece.n : most;
         MX_ASSERT(n < MX_MAX_RUNS, "a piece of %lld chunks", (long long)chunks);
-        out[n++] = (mx_run){natural * size + inside, count};
+        out[n++] = (mx_cut_run){natural * size + inside, count};
         piece.from += count;
         piece.n -= count;
     }
     return n;
 }
 
-int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_run *out)
+int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_cut_run *out)
 {
     int64_t pieces = mx_mesh_size(m, mx_cut_axes(c)), at = piece_of(m, rank, c), before = 0;
     MX_ASSERT(!c->sorted_by, "rows of experts have no runs");
     for (int b = 0; b < c->n_blocks; b++) {
         int64_t n = c->block[b] / pieces;
-        out[b] = (mx_run){before + at * n, n};
+        out[b] = (mx_cut_run){before + at * n, n};
         before += c->block[b];
     }
     if (c->n_blocks)
@@ -245,7 +246,7 @@ int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_ru
     for (int f = 0; f + 1 < c->n; f++)
         MX_ASSERT(c->size[f] == mx_mesh_size(m, c->axes[f]), "factor %d is not one piece", f);
     int64_t n = (size + pieces - 1) / pieces;
-    mx_run piece = {at * n < size ? at * n : size, n};
+    mx_cut_run piece = {at * n < size ? at * n : size, n};
     if (piece.from + n > size)
         piece.n = size - piece.from;
     if (c->n && c->zigzag[0])
@@ -256,12 +257,12 @@ int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_ru
 
 int64_t mx_cut_from(const mx_mesh *m, int rank, const mx_cut *c, int64_t size)
 {
-    mx_run run[MX_MAX_RUNS];
+    mx_cut_run run[MX_MAX_RUNS];
     mx_cut_runs(m, rank, c, size, run);
     return run[0].from;
 }
 
-static int64_t index_in(const mx_run *run, int n, int64_t i)
+static int64_t index_in(const mx_cut_run *run, int n, int64_t i)
 {
     for (int k = 0; k < n; k++) {
         if (i < run[k].n)
@@ -273,13 +274,14 @@ static int64_t index_in(const mx_run *run, int n, int64_t i)
 
 int64_t mx_cut_index(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, int64_t i)
 {
-    mx_run run[MX_MAX_RUNS];
+    mx_cut_run run[MX_MAX_RUNS];
     return index_in(run, mx_cut_runs(m, rank, c, size, run), i);
 }
 
 mx_box mx_box_of(const mx_mesh *m, int rank, const mx_type *whole, const mx_placement *p)
 {
-    mx_box b = {.whole = *whole, .at = *p};
+    mx_axis_set same = mx_mesh_axes(m) & ~mx_placement_axes(p);
+    mx_box b = {.whole = *whole, .at = *p, .first = mx_mesh_index(m, rank, same) == 0};
     for (int d = 0; d < whole->ndim; d++)
         b.n_runs[d] = mx_cut_runs(m, rank, &p->dim[d], whole->dim[d], b.run[d]);
     return b;

@@ -65,13 +65,13 @@ void mx_placement_print(mx_str *s, const mx_type *whole, const mx_placement *p);
 /* Elements [from, from + n) of a dim. */
 typedef struct {
     int64_t from, n;
-} mx_run;
+} mx_cut_run;
 enum { MX_MAX_RUNS = MX_MAX_BLOCKS };
 
 /* What a rank has of a dim, in the order in which it lies; gives their number. Where the last piece
  * was rounded up the runs hold fewer elements than the local dim, whose end is padding. Not for
  * rows of experts. */
-int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_run *out);
+int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_cut_run *out);
 /* Where its first run begins. */
 int64_t mx_cut_from(const mx_mesh *m, int rank, const mx_cut *c, int64_t size);
 /* Where in the whole dim local element i is; -1: padding. */
@@ -81,12 +81,32 @@ int64_t mx_cut_index(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, 
 typedef struct mx_box {
     mx_type whole;
     mx_placement at;
+    bool first; /* of the ranks that have the same part, this is the first: its numbers count */
     int n_runs[MX_MAX_DIMS];
-    mx_run run[MX_MAX_DIMS][MX_MAX_RUNS];
+    mx_cut_run run[MX_MAX_DIMS][MX_MAX_RUNS];
 } mx_box;
 mx_box mx_box_of(const mx_mesh *m, int rank, const mx_type *whole, const mx_placement *p);
 /* The place in the whole tensor of element i of this rank's, of type `local`, both row-major; -1:
  * padding. */
 int64_t mx_box_element(const mx_box *b, const mx_type *local, int64_t i);
+
+/* Elements [whole, whole + n) of the tensor are [local, local + n) of what the rank has
+ * (box_walk.c). In rising order of both; padding is passed over.
+ *
+ *     for (mx_box_walk w = mx_box_begin(b, &local); mx_box_next(&w, &span);)
+ */
+typedef struct {
+    int64_t whole, local, n;
+} mx_box_span;
+typedef struct {
+    const mx_box *box;
+    const mx_type *local;
+    int dim;       /* the innermost that is cut */
+    int64_t inner; /* elements behind it */
+    int64_t row, rows, at;
+    int run;
+} mx_box_walk;
+mx_box_walk mx_box_begin(const mx_box *b, const mx_type *local);
+bool mx_box_next(mx_box_walk *w, mx_box_span *out);
 
 #endif

@@ -1,8 +1,8 @@
 /* process_group.h - what collectives need of the ranks they join; src/dist implements it.
  *
  * Every call but those for messages is made by all ranks of the group, in the same order. `bytes`
- * and `n` are those of one rank's piece. Input and output are different memory. Sums are made in the
- * order of ranks, in float64 for float64 and in float32 for everything else.
+ * and `n` are those of one rank's piece. Input and output are different memory. Sums are made in
+ * the order of ranks, in float64 for float64 and in float32 for everything else.
  */
 #ifndef MX_IR_PROCESS_GROUP_H
 #define MX_IR_PROCESS_GROUP_H

@@ -10,16 +10,21 @@ typedef enum {
     MX_INIT_NORMAL,
     MX_INIT_VALUE,
     MX_INIT_LOG_UNIFORM, /* the logarithm of a number between 0.01 and scale */
+    MX_INIT_CHOICE,      /* in each row different whole numbers below scale */
 } mx_init_kind;
 
 typedef struct {
     mx_init_kind kind;
     double scale; /* standard deviation of a normal, or the value */
+    int64_t cols; /* of a choice: numbers in a row, at most scale */
 } mx_init;
-#define MX_ZEROS ((mx_init){MX_INIT_ZEROS, 0})
-#define MX_ONES ((mx_init){MX_INIT_ONES, 1})
-#define MX_NORMAL(sd) ((mx_init){MX_INIT_NORMAL, (sd)})
-#define MX_LOG_UNIFORM(high) ((mx_init){MX_INIT_LOG_UNIFORM, (high)})
+#define MX_ZEROS ((mx_init){.kind = MX_INIT_ZEROS})
+#define MX_ONES ((mx_init){.kind = MX_INIT_ONES, .scale = 1})
+#define MX_NORMAL(sd) ((mx_init){.kind = MX_INIT_NORMAL, .scale = (sd)})
+#define MX_VALUE(v) ((mx_init){.kind = MX_INIT_VALUE, .scale = (v)})
+#define MX_CHOICE(of, n)                                                                           \
+    ((mx_init){.kind = MX_INIT_CHOICE, .scale = (double)(of), .cols = (n)})
+#define MX_LOG_UNIFORM(high) ((mx_init){.kind = MX_INIT_LOG_UNIFORM, .scale = (high)})
 
 typedef enum {
     MX_VAR_WEIGHT,    /* in the checkpoint, trained unless frozen */
@@ -36,6 +41,9 @@ typedef struct {
     bool frozen;         /* no gradient, no optimizer state */
     bool on_host;        /* kept in host memory, where the device has memory of its own */
     const char *copy_of; /* MX_VAR_COPY: the weight it follows */
+    bool minimum;        /* MX_VAR_GRADIENT: of microbatches and ranks the least, not the sum */
+    bool in_out;         /* a matrix that is stored (in, out), not (out, in) */
+    int64_t matrices;    /* so many of equal size lie one below the other; 0: one */
 } mx_var_attr;
 
 /* Constants of an AdamW update (src/ops/adamw.c). */

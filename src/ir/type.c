@@ -6,11 +6,11 @@
 static const struct {
     const char *name, *brief;
     size_t bytes;
-    bool is_float;
+    bool is_float, is_computed;
 } dtype[MX_DTYPE_COUNT] = {
-    [MX_F32] = {"float32", "f32", 4, true},
-    [MX_F64] = {"float64", "f64", 8, true},
-    [MX_BF16] = {"bfloat16", "bf16", 2, true},
+    [MX_F32] = {"float32", "f32", 4, true, true},
+    [MX_F64] = {"float64", "f64", 8, true, true},
+    [MX_BF16] = {"bfloat16", "bf16", 2, true, true},
     [MX_F16] = {"float16", "f16", 2, true},
     [MX_I32] = {"int32", "i32", 4, false},
     [MX_I64] = {"int64", "i64", 8, false},
@@ -36,6 +36,11 @@ bool mx_dtype_is_float(mx_dtype d)
     return dtype[d].is_float;
 }
 
+bool mx_dtype_is_computed(mx_dtype d)
+{
+    return dtype[d].is_computed;
+}
+
 bool mx_dtype_parse(const char *name, mx_dtype *d)
 {
     for (int i = 0; i < MX_DTYPE_COUNT; i++)
@@ -52,6 +57,18 @@ int64_t mx_type_count(const mx_type *t)
     for (int i = 0; i < t->ndim; i++)
         n *= t->dim[i];
     return n;
+}
+
+bool mx_type_fits(const mx_type *t)
+{
+    const int64_t most = (int64_t)1 << 46;
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->dim[i] < 0 || (t->dim[i] && n > most / t->dim[i]))
+            return false;
+        n *= t->dim[i];
+    }
+    return true;
 }
 
 size_t mx_type_bytes(const mx_type *t)

@@ -34,9 +34,13 @@ size_t mx_dtype_bytes(mx_dtype d);
 const char *mx_dtype_name(mx_dtype d);              /* "float32", "bfloat16", ... */
 bool mx_dtype_parse(const char *name, mx_dtype *d); /* also "f32", "bf16", ... */
 bool mx_dtype_is_float(mx_dtype d);
+bool mx_dtype_is_computed(mx_dtype d); /* kernels multiply in it; others are for storage */
 
 int64_t mx_type_count(const mx_type *t); /* elements */
 size_t mx_type_bytes(const mx_type *t);
+/* No dim is negative, and there are at most 2^46 elements: sums of the bytes of all tensors of a
+ * program then stay within 64 bits. */
+bool mx_type_fits(const mx_type *t);
 bool mx_shape_equal(const mx_type *a, const mx_type *b);
 void mx_type_print(mx_str *s, const mx_type *t); /* "bfloat16(4, 512, 768)" */
 

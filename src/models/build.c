@@ -2,6 +2,7 @@
 #include "models/model.h"
 
 #include "nn/moe.h"
+#include "nn/qk_clip.h"
 #include "nn/vision.h"
 #include "ops.h"
 #include <string.h>
@@ -18,6 +19,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     mx_shape rows = MX_SHAPE(s.batch, s.seq);
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
                     .cache_dtype = s.cache_dtype, .max_run = s.max_run, .training = s.training,
+                    .qk_clip = s.qk_clip, .mtp_eval = s.mtp_eval,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
     const char *axes = "activation_batch,activation_length";
     b->tokens = mx_axes(axes, mx_input(g, "tokens", rows, MX_I32));
@@ -37,7 +39,32 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     }
     mx_head head = m->family->build(g, m->config, b);
     mx_balance_finish(g, b);
+    mx_qk_clip_finish(g, b);
     return head;
+}
+
+mx_status mx_model_weights(const mx_model_spec *m, int64_t *out)
+{
+    mx_graph g;
+    mx_build b;
+    mx_image_spec images = {0};
+    mx_model_shape shape = {.batch = 1, .seq = 16};
+    mx_graph_init(&g);
+    if (m->family->images) {
+        m->family->images(m->config, &images);
+        shape.images = 1;
+        shape.seq = images.size ? images.tokens : 16;
+    }
+    mx_model_build(&g, m, shape, &b);
+    *out = 0;
+    for (int i = 0; i < g.n_nodes; i++) {
+        const mx_var_attr *a = g.node[i]->attr;
+        if (g.node[i]->op == &mx_op_variable && a->kind == MX_VAR_WEIGHT)
+            *out += mx_type_count(&g.node[i]->type);
+    }
+    mx_status st = mx_graph_check(&g);
+    mx_graph_fini(&g);
+    return st;
 }
 
 mx_node *mx_model_logits(mx_graph *g, const mx_head *h)
@@ -66,10 +93,11 @@ mx_node *mx_head_weight_of_part(mx_graph *g, const mx_build *b, int64_t vocab, i
 mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *head_dim)
 {
     if (heads < 1)
-        return mx_fail(MX_INPUT, "\"num_attention_heads\" is 0, expected at least 1");
+        return mx_fail(MX_INPUT, "\"num_attention_heads\" is %lld, expected at least 1",
+                       (long long)heads);
     if (*kv_heads == 0)
         *kv_heads = heads;
-    if (heads % *kv_heads)
+    if (*kv_heads < 0 || heads % *kv_heads)
         return mx_fail(MX_INPUT,
                        "%lld attention heads cannot share %lld key-value heads: the first "
                        "must be a multiple of the second",
@@ -79,9 +107,21 @@ mx_status mx_check_heads(int64_t d, int64_t heads, int64_t *kv_heads, int64_t *h
                        "\"head_dim\" is not given", (long long)d, (long long)heads);
     if (*head_dim == 0)
         *head_dim = d / heads;
-    if (*head_dim > 1024)
-        return mx_fail(MX_INPUT, "\"head_dim\" is %lld, expected at most 1024",
-                       (long long)*head_dim);
+    if (*head_dim < 1 || *head_dim > MX_MAX_HEAD_DIM)
+        return mx_fail(MX_INPUT, "a head is %lld wide, expected 1 to %d", (long long)*head_dim,
+                       MX_MAX_HEAD_DIM);
+    return MX_OK;
+}
+
+/* What the ramps of llama3 and yarn divide by. */
+static mx_status check_ramp(const mx_rope *r)
+{
+    if (strcmp(r->type, "llama3") == 0 && !(r->high_freq_factor > r->low_freq_factor))
+        return mx_fail(MX_INPUT, "the rope's high_freq_factor is %g and its low_freq_factor %g; "
+                       "expected the first to be larger", r->high_freq_factor, r->low_freq_factor);
+    if (strcmp(r->type, "yarn") == 0 && !(r->theta > 1 && r->original_length > 0))
+        return mx_fail(MX_INPUT, "rope_theta is %g and original_max_position_embeddings %g; yarn "
+                       "needs more than 1 and more than 0", r->theta, r->original_length);
     return MX_OK;
 }
 
@@ -91,15 +131,9 @@ mx_status mx_check_rope(mx_rope *r, int64_t max_positions)
                                         "proportional"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(r->type, known[i]) == 0) {
-            r->max_length = (double)max_positions;
             if (r->original_length == 0)
                 r->original_length = (double)max_positions;
-            if (r->theta <= 0 || r->factor <= 0)
-                return mx_fail(MX_INPUT,
-                               "rope_theta is %g and the rope factor %g, expected positive "
-                               "numbers",
-                               r->theta, r->factor);
-            return MX_OK;
+            return check_ramp(r);
         }
     return mx_fail(MX_INPUT,
                    "rope type \"%s\" is not supported; supported: default, linear, "

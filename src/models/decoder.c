@@ -2,6 +2,7 @@
  * SwiGLU. x (B, S, d); q (B, S, H, D); k, v (B, S, K, D). */
 #include "models/decoder.h"
 
+#include "nn/qk_clip.h"
 #include "ops.h"
 #include <math.h>
 
@@ -34,6 +35,8 @@ static mx_node *attention(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node
     }
     mx_attention_attr a = {.causal = true, .scale = 1 / sqrt((double)D),
                            .window = slides(c, l) ? c->window : 0};
+    if (!c->qk_norm)
+        mx_qk_clip_plain(g, mx_qk_clip(g, b, q, k, &a), H, K, D, c->qkv_bias);
     mx_node *sinks = c->sinks ? mx_param(g, "sinks", MX_SHAPE(H), "heads", MX_ZEROS) : NULL;
     mx_node *o = mx_attend(g, b, q, k, v, a, sinks);
     o = mx_linear(g, b, o, "o_proj", c->d, axes.out, c->out_bias);

@@ -49,22 +49,22 @@ void mx_decoder_summary(const void *config, mx_model_summary *s);
 
 #define MX_CFG_DECODER(T, theta_) MX_CFG_SIZES(T), MX_CFG_DECODER_REST(T, theta_)
 #define MX_CFG_DECODER_REST(T, theta_)                                                             \
-    MX_CFG(T, kv_heads, "num_key_value_heads", MX_CFG_INT, .maxtext = "base_num_kv_heads"),        \
-        MX_CFG(T, head_dim, "head_dim", MX_CFG_INT, .maxtext = "head_dim"),                        \
-        MX_CFG(T, max_positions, "max_position_embeddings", MX_CFG_INT, .fallback = 32768,         \
+    MX_CFG(T, kv_heads, "num_key_value_heads", MX_IS_HEADS_OR_0, .maxtext = "base_num_kv_heads"),  \
+        MX_CFG(T, head_dim, "head_dim", MX_IS_HEAD_DIM_OR_0, .maxtext = "head_dim"),               \
+        MX_CFG(T, max_positions, "max_position_embeddings", MX_IS_POSITIONS, .fallback = 32768,    \
                .maxtext = "max_position_embeddings"),                                              \
         MX_CFG(T, act, "hidden_act", MX_CFG_ACT, .fallback = MX_ACT_SILU),                         \
-        MX_CFG(T, eps, "rms_norm_eps", MX_CFG_F64, .fallback = 1e-6,                               \
+        MX_CFG(T, eps, "rms_norm_eps", MX_IS_EPSILON, .fallback = 1e-6,                            \
                .maxtext = "normalization_layer_epsilon"),                                          \
-        MX_CFG(T, init_scale, "initializer_range", MX_CFG_F64, .fallback = 0.02),                  \
+        MX_CFG(T, init_scale, "initializer_range", MX_IS_DEVIATION, .fallback = 0.02),             \
         MX_CFG(T, tied, "tie_word_embeddings", MX_CFG_BOOL, .maxtext = "logits_via_embedding"),    \
         MX_CFG_ROPE(T, theta_)
 
 /* Qwen's way to say which layers slide. */
 #define MX_CFG_WINDOWED_LAYERS(T)                                                                  \
-    MX_CFG(T, window, "sliding_window", MX_CFG_INT, .maxtext = "sliding_window_size"),             \
+    MX_CFG(T, window, "sliding_window", MX_IS_LENGTH_OR_0, .maxtext = "sliding_window_size"),      \
         MX_CFG(T, use_window, "use_sliding_window", MX_CFG_BOOL),                                  \
-        MX_CFG(T, first_window_layer, "max_window_layers", MX_CFG_INT, .fallback = 28),            \
+        MX_CFG(T, first_window_layer, "max_window_layers", MX_IS_COUNT_OR_0, .fallback = 28),      \
         MX_CFG(T, layer_types, "layer_types", MX_CFG_LAYER_TYPES,                                  \
                .text = "sliding_attention,full_attention")
 

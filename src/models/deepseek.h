@@ -52,40 +52,42 @@ mx_status mx_deepseek_finish(mx_deepseek *c, const json_t *json) MX_MUST_USE;
 /* Rows that all of them have; C is the family's struct, whose first member is an mx_deepseek. */
 #define MX_CFG_DEEPSEEK(k_, dense_, shared_)                                                       \
     MX_CFG_DECODER(mx_decoder, 10000),                                                             \
-        MX_CFG(mx_deepseek, mla.q_rank, "q_lora_rank", MX_CFG_INT, .maxtext = "q_lora_rank"),      \
-        MX_CFG(mx_deepseek, mla.kv_rank, "kv_lora_rank", MX_CFG_INT, .fallback = 512,              \
+        MX_CFG(mx_deepseek, mla.q_rank, "q_lora_rank", MX_IS_WIDTH_OR_0,                           \
+               .maxtext = "q_lora_rank"),                                                          \
+        MX_CFG(mx_deepseek, mla.kv_rank, "kv_lora_rank", MX_IS_WIDTH, .fallback = 512,             \
                .maxtext = "kv_lora_rank"),                                                         \
-        MX_CFG(mx_deepseek, mla.nope, "qk_nope_head_dim", MX_CFG_INT, .fallback = 128,             \
+        MX_CFG(mx_deepseek, mla.nope, "qk_nope_head_dim", MX_IS_HEAD_DIM, .fallback = 128,         \
                .maxtext = "qk_nope_head_dim"),                                                     \
-        MX_CFG(mx_deepseek, mla.rope, "qk_rope_head_dim", MX_CFG_INT, .fallback = 64,              \
+        MX_CFG(mx_deepseek, mla.rope, "qk_rope_head_dim", MX_IS_HEAD_DIM, .fallback = 64,          \
                .maxtext = "qk_rope_head_dim"),                                                     \
-        MX_CFG(mx_deepseek, mla.v, "v_head_dim", MX_CFG_INT, .fallback = 128,                      \
+        MX_CFG(mx_deepseek, mla.v, "v_head_dim", MX_IS_HEAD_DIM, .fallback = 128,                  \
                .maxtext = "v_head_dim"),                                                           \
         MX_CFG(mx_deepseek, mla.bias, "attention_bias", MX_CFG_BOOL),                              \
         MX_CFG(mx_deepseek, moe.experts, "n_routed_experts|num_local_experts|num_experts",         \
-               MX_CFG_INT, .required = true, .maxtext = "num_experts"),                            \
-        MX_CFG(mx_deepseek, moe.k, "num_experts_per_tok", MX_CFG_INT, .fallback = k_,              \
+               MX_IS_COUNT, .required = true, .maxtext = "num_experts"),                           \
+        MX_CFG(mx_deepseek, moe.k, "num_experts_per_tok", MX_IS_COUNT, .fallback = k_,             \
                .maxtext = "num_experts_per_tok"),                                                  \
-        MX_CFG(mx_deepseek, moe.d_ff, "moe_intermediate_size", MX_CFG_INT, .required = true,       \
+        MX_CFG(mx_deepseek, moe.d_ff, "moe_intermediate_size", MX_IS_WIDTH, .required = true,      \
                .maxtext = "base_moe_mlp_dim"),                                                     \
-        MX_CFG(mx_deepseek, moe.scale, "routed_scaling_factor", MX_CFG_F64, .fallback = 1,         \
+        MX_CFG(mx_deepseek, moe.scale, "routed_scaling_factor", MX_IS_FACTOR_OR_0, .fallback = 1,  \
                .maxtext = "routed_scaling_factor"),                                                \
-        MX_CFG(mx_deepseek, dense_layers, "first_k_dense_replace", MX_CFG_INT, .fallback = dense_, \
-               .maxtext = "first_num_dense_layers"),                                               \
-        MX_CFG(mx_deepseek, shared_experts, "n_shared_experts", MX_CFG_INT, .fallback = shared_,   \
-               .maxtext = "shared_experts"),                                                       \
+        MX_CFG(mx_deepseek, dense_layers, "first_k_dense_replace", MX_IS_COUNT_OR_0,               \
+               .fallback = dense_, .maxtext = "first_num_dense_layers"),                           \
+        MX_CFG(mx_deepseek, shared_experts, "n_shared_experts", MX_IS_COUNT_OR_0,                  \
+               .fallback = shared_, .maxtext = "shared_experts"),                                  \
         MX_CFG_MOE_LOSSES(mx_deepseek)
 
 /* Rows of V3's router and of its layers that predict further tokens. */
 #define MX_CFG_DEEPSEEK_SIGMOID                                                                    \
-    MX_CFG(mx_deepseek, groups, "n_group", MX_CFG_INT, .fallback = 8),                             \
-        MX_CFG(mx_deepseek, open_groups, "topk_group", MX_CFG_INT, .fallback = 4),                 \
+    MX_CFG(mx_deepseek, groups, "n_group", MX_IS_COUNT_OR_0, .fallback = 8),                       \
+        MX_CFG(mx_deepseek, open_groups, "topk_group", MX_IS_COUNT_OR_0, .fallback = 4),           \
         MX_CFG(mx_deepseek, moe.renormalise, "norm_topk_prob", MX_CFG_BOOL, .fallback = 1),        \
-        MX_CFG(mx_deepseek, bias_rate, "routed_bias_update_rate", MX_CFG_F64,                      \
+        MX_CFG(mx_deepseek, bias_rate, "routed_bias_update_rate", MX_IS_SHARE,                     \
                .maxtext = "routed_bias_update_rate", .run = "routed_bias_update_rate"),            \
-        MX_CFG(mx_deepseek, mtp_layers, "mtp_num_layers", MX_CFG_INT, .maxtext = "mtp_num_layers", \
-               .run = "mtp_num_layers"),                                                           \
-        MX_CFG(mx_deepseek, mtp_weight, "mtp_loss_scaling_factor", MX_CFG_F64, .fallback = 0.1,    \
+        MX_CFG(mx_deepseek, mtp_layers, "mtp_num_layers", MX_IS_FURTHER,                           \
+               .maxtext = "mtp_num_layers", .run = "mtp_num_layers"),                              \
+        MX_CFG(mx_deepseek, mtp_weight, "mtp_loss_scaling_factor", MX_IS_FACTOR_OR_0,              \
+               .fallback = 0.1,                                                                    \
                .maxtext = "mtp_loss_scaling_factor", .run = "mtp_loss_scaling_factor")
 
 #endif

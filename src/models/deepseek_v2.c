@@ -36,8 +36,8 @@ static mx_status finish(void *config, const json_t *json)
 
 static const mx_cfg_field fields[] = {
     MX_CFG_DEEPSEEK(6, 0, 2),
-    MX_CFG(mx_deepseek, groups, "n_group", MX_CFG_INT),
-    MX_CFG(mx_deepseek, open_groups, "topk_group", MX_CFG_INT),
+    MX_CFG(mx_deepseek, groups, "n_group", MX_IS_COUNT_OR_0),
+    MX_CFG(mx_deepseek, open_groups, "topk_group", MX_IS_COUNT_OR_0),
     MX_CFG(mx_deepseek, topk_method, "topk_method", MX_CFG_TEXT, .text = "greedy"),
     {0},
 };
@@ -56,4 +56,5 @@ const mx_model mx_model_deepseek_v2 = {
     .no_decay = "*norm*,*.bias",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=softmax",
+    .fixed_keys = "attention_type=mla",
 };

@@ -26,14 +26,6 @@ typedef struct {
     bool sparse;        /* the second stage */
 } config;
 
-/* Variables declared since there were n nodes get neither gradient nor optimizer state. */
-static void freeze_since(mx_graph *g, int n)
-{
-    for (int i = n; i < g->n_nodes; i++)
-        if (g->node[i]->op == &mx_op_variable)
-            ((mx_var_attr *)g->node[i]->attr)->frozen = true;
-}
-
 /* The rotated dims come first in an indexer's head: x (B, S, H, Di). */
 static mx_node *turn(mx_graph *g, const mx_deepseek *c, mx_node *x, const mx_rope_table *t)
 {
@@ -87,7 +79,7 @@ static mx_deepseek_choice indexer(mx_graph *g, const mx_deepseek *base, mx_build
     if (learns)
         choice.scores = all_scores(g, q, w, k, g->param_dtype == MX_F64 ? MX_F64 : MX_F32);
     else
-        freeze_since(g, before);
+        mx_freeze_since(g, before);
     mx_scope_end(g, k);
     return choice;
 }
@@ -158,14 +150,9 @@ static mx_status finish(void *config_, const json_t *json)
     MX_TRY(mx_deepseek_finish(&c->base, json));
     if (!c->base.mla.q_rank)
         return mx_fail(MX_INPUT, "\"q_lora_rank\" is 0, but the indexer reads the query's latent");
-    if (c->index_heads < 1 || c->index_topk < 1 || c->index_dim < c->base.mla.rope)
-        return mx_fail(MX_INPUT, "the indexer has %lld heads of %lld and keeps %lld keys; expected "
-                       "at least 1, the %lld rotated dims, and 1", (long long)c->index_heads,
-                       (long long)c->index_dim, (long long)c->index_topk,
-                       (long long)c->base.mla.rope);
-    if (c->loss_weight < 0)
-        return mx_fail(MX_INPUT, "\"indexer_loss_scaling_factor\" is %g, expected 0 or more",
-                       c->loss_weight);
+    if (c->index_dim < c->base.mla.rope)
+        return mx_fail(MX_INPUT, "\"index_head_dim\" is %lld, expected at least the %lld rotated "
+                       "dims", (long long)c->index_dim, (long long)c->base.mla.rope);
     return MX_OK;
 }
 
@@ -173,13 +160,13 @@ static const mx_cfg_field fields[] = {
     MX_CFG_DEEPSEEK(8, 3, 1),
     MX_CFG_DEEPSEEK_SIGMOID,
     MX_CFG(mx_deepseek, mlp_types, "mlp_layer_types", MX_CFG_LAYER_TYPES, .text = "dense,sparse"),
-    MX_CFG(config, index_heads, "index_n_heads", MX_CFG_INT, .fallback = 64,
+    MX_CFG(config, index_heads, "index_n_heads", MX_IS_HEADS, .fallback = 64,
            .maxtext = "indexer_n_heads"),
-    MX_CFG(config, index_dim, "index_head_dim", MX_CFG_INT, .fallback = 128,
+    MX_CFG(config, index_dim, "index_head_dim", MX_IS_HEAD_DIM, .fallback = 128,
            .maxtext = "indexer_head_dim"),
-    MX_CFG(config, index_topk, "index_topk", MX_CFG_INT, .fallback = 2048,
+    MX_CFG(config, index_topk, "index_topk", MX_IS_LENGTH, .fallback = 2048,
            .maxtext = "indexer_topk"),
-    MX_CFG(config, loss_weight, "indexer_loss_scaling_factor", MX_CFG_F64,
+    MX_CFG(config, loss_weight, "indexer_loss_scaling_factor", MX_IS_FACTOR_OR_0,
            .maxtext = "indexer_loss_scaling_factor", .run = "indexer_loss_scaling_factor"),
     MX_CFG(config, sparse, "indexer_sparse_training", MX_CFG_BOOL,
            .maxtext = "indexer_sparse_training", .run = "indexer_sparse_training"),
@@ -201,4 +188,5 @@ const mx_model mx_model_deepseek_v32 = {
     .layer_prefix = "model.layers.",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=sigmoid,use_indexer=true",
+    .fixed_keys = "attention_type=mla,routed_bias=true",
 };

@@ -129,7 +129,7 @@ static json_t *value_of(const mx_config *cfg, const char *key, mx_cfg_kind kind)
         return json_boolean(mx_config_bool(cfg, key));
     case MX_KEY_INT: {
         int64_t v = whole(cfg, key);
-        return v < 0 ? NULL : kind == MX_CFG_F64 ? json_real((double)v) : json_integer(v);
+        return v < 0 ? NULL : kind == MX_CFG_REAL ? json_real((double)v) : json_integer(v);
     }
     case MX_KEY_FLOAT:
         return mx_config_float(cfg, key) < 0 ? NULL : json_real(mx_config_float(cfg, key));
@@ -139,7 +139,7 @@ static json_t *value_of(const mx_config *cfg, const char *key, mx_cfg_kind kind)
     case MX_KEY_INTS: {
         json_t *list = json_array();
         int n = mx_config_ints(cfg, key, &ints);
-        if (kind == MX_CFG_INT) { /* height and width: a square */
+        if (kind == MX_CFG_WHOLE) { /* height and width: a square */
             json_decref(list);
             return n ? json_integer(ints[0]) : NULL;
         }
@@ -298,11 +298,173 @@ static void put_fields(json_t *json, const mx_cfg_field *f, const mx_config *cfg
     }
 }
 
+/* ---- keys that the family knows nothing about ---- */
+
+/* The value that the pairs "key=value,key=value" have for the key; NULL: none. */
+static const char *value_in(const char *pairs, const char *key, char *buf, size_t cap)
+{
+    size_t n = strlen(key);
+    for (const char *p = pairs; p && *p;) {
+        size_t k = strcspn(p, ",");
+        if (strncmp(p, key, n) == 0 && p[n] == '=') {
+            snprintf(buf, cap, "%.*s", (int)(k - n - 1), p + n + 1);
+            return buf;
+        }
+        p += k + (p[k] == ',');
+    }
+    return NULL;
+}
+
+/* Does the key say what a model is, not how it is trained? */
+static bool describes_a_model(const mx_config *cfg, const mx_key *k)
+{
+    static const char *const like[] = {"decoder_block", "use_multimodal", "use_audio"};
+    bool section = false;
+    for (size_t i = 0; i < sizeof like / sizeof *like; i++)
+        section |= mx_config_has(cfg, like[i]) && k->section == mx_config_section(cfg, like[i]);
+    return section && (k->flags & MX_KEY_FIXED);
+}
+
+/* Is the key about a part that this model does not have: its image encoder, sound, positions of
+ * images, a scaling of frequencies? Whether it has such a part is another key's affair. */
+static bool is_beside_the_point(const mx_config *cfg, const mx_model *m, const char *key)
+{
+    static const char *const scaling[] = {"rope_factor", "original_max_position_embeddings",
+                                          "beta_fast", "beta_slow", "mscale", "rope_truncate",
+                                          "rope_attention_scaling"};
+    static const char *const places[] = {"use_mrope", "mrope_section", "position_id_per_seconds"};
+    int section = mx_config_section(cfg, key);
+    if (mx_starts_with(key, "engram_") && strcmp(key, "engram_layers") != 0)
+        return true;
+    bool images = m->images && mx_config_bool(cfg, "use_multimodal");
+    if (section == mx_config_section(cfg, "use_multimodal"))
+        return !images && strcmp(key, "use_multimodal") != 0;
+    if (section == mx_config_section(cfg, "use_audio"))
+        return strcmp(key, "use_audio") != 0;
+    for (size_t i = 0; !images && i < sizeof places / sizeof *places; i++)
+        if (strcmp(key, places[i]) == 0)
+            return true;
+    const char *type = mx_config_text(cfg, "rope_type");
+    bool scaled_rope = strcmp(type, "default") != 0 &&
+                       (strcmp(type, "llama3.1") != 0 || mx_config_bool(cfg, "rope_use_scale"));
+    for (size_t i = 0; !scaled_rope && i < sizeof scaling / sizeof *scaling; i++)
+        if (strcmp(key, scaling[i]) == 0)
+            return true;
+    return false;
+}
+
+/* What a family that does not read a size has in its place; 0: nothing to compare with. */
+static int64_t implied(const mx_config *cfg, const char *key)
+{
+    int64_t heads = scaled(cfg, "base_num_query_heads");
+    if (strcmp(key, "base_num_kv_heads") == 0)
+        return heads;
+    if (strcmp(key, "head_dim") == 0)
+        return scaled(cfg, "base_emb_dim") / heads;
+    if (strcmp(key, "conv_stride_for_vit") == 0)
+        return mx_config_int(cfg, "patch_size_for_vit");
+    return 0;
+}
+
+/* The value that the family always has of the key, as text; "*": the key says nothing about it;
+ * NULL: it has no such thing. */
+static const char *fixed_value(const mx_config *cfg, const mx_model *m, const mx_key *k, char *buf,
+                               size_t cap)
+{
+    /* Logits are what transformers has: of a tied embedding as they are. */
+    static const char of_all[] = "normalize_embedding_logits=false";
+    const char *v = value_in(m->fixed_keys, k->name, buf, cap);
+    v = v ? v : value_in(of_all, k->name, buf, cap);
+    if (v || !implied(cfg, k->name))
+        return v;
+    snprintf(buf, cap, "%lld", (long long)implied(cfg, k->name));
+    return buf;
+}
+
+/* A key that describes another model than the family builds; `fixed` is what it has instead, NULL:
+ * no such thing. */
+typedef struct {
+    const mx_key *key;
+    const char *fixed;
+    char buf[64];
+} misfit;
+
+static bool fits(const mx_config *cfg, const mx_model *m, misfit *x)
+{
+    const char *name = x->key->name;
+    if (is_beside_the_point(cfg, m, name))
+        return true;
+    x->fixed = fixed_value(cfg, m, x->key, x->buf, sizeof x->buf);
+    if (x->fixed && (strcmp(x->fixed, "*") == 0 || mx_config_equals(cfg, name, x->fixed)))
+        return true;
+    /* A default is nobody's word, unless it was given. */
+    return mx_config_is_default(cfg, name) && !(x->fixed && mx_config_is_argument(cfg, name));
+}
+
+/* The keys that do not fit, of those that nobody has asked for since mx_config_watch. */
+static int find_misfits(const mx_config *cfg, const mx_model *m, mx_arena *a, misfit **out)
+{
+    int n = 0, n_unread = 0, n_bad = 0;
+    while (mx_config_key(cfg, n))
+        n++;
+    misfit *x = MX_NEW_N(a, misfit, n + 1);
+    for (int i = 0; i < n; i++) {
+        const mx_key *k = mx_config_key(cfg, i);
+        if (describes_a_model(cfg, k) && !mx_config_was_asked(cfg, k->name))
+            x[n_unread++].key = k;
+    }
+    for (int i = 0; i < n_unread; i++) /* checking asks, too */
+        if (!fits(cfg, m, &x[i]))
+            x[n_bad++].key = x[i].key;
+    for (int i = 0; i < n_bad; i++)
+        (void)fits(cfg, m, &x[i]); /* its text is in its own place now */
+    *out = x;
+    return n_bad;
+}
+
+static mx_status refuse(const mx_config *cfg, const mx_model *m, const misfit *x)
+{
+    const char *name = x->key->name, *where = mx_config_where(cfg, name);
+    if (strcmp(name, "use_multimodal") == 0)
+        return mx_fail(MX_USAGE,
+                       "%s: use_multimodal is true, but %s is a family without images: name a "
+                       "model whose vision_encoder_block is built (gemma3, gemma4, llama4, "
+                       "qwen3_vl); use_multimodal=false leaves images out",
+                       where, m->name);
+    mx_str has = {0};
+    mx_config_print(cfg, name, &has);
+    mx_status st =
+        x->fixed ? mx_fail(MX_USAGE, "%s: %s is %s, but this model of the family %s has %s", where,
+                           name, mx_str_text(&has), m->name, x->fixed)
+                 : mx_fail(MX_USAGE,
+                           "%s: %s is %s, which the family %s does not have: the model would not "
+                           "be what it says; %s=%s leaves it out",
+                           where, name, mx_str_text(&has), m->name, name, x->key->fallback);
+    mx_str_fini(&has);
+    return st;
+}
+
+/* All of them at once. */
+static mx_status check_keys(const mx_config *cfg, const mx_model *m)
+{
+    mx_arena scratch = {0};
+    mx_status all = MX_OK;
+    misfit *x = NULL;
+    int n = find_misfits(cfg, m, &scratch, &x);
+    for (int i = 0; i < n; i++)
+        all = mx_status_join(all, refuse(cfg, m, &x[i]));
+    mx_arena_fini(&scratch);
+    return all;
+}
+
 mx_status mx_model_config_json(const mx_config *cfg, json_t **out)
 {
     const mx_model *family = NULL;
     *out = NULL;
     MX_TRY(find_family(cfg, &family));
+    mx_config_watch(cfg);
+    agrees(cfg, family->decoder_keys);
+    mx_config_text(cfg, "decoder_block");
     json_t *json = json_object();
     json_object_set_new(json, "model_type", first_name(family->model_types));
     json_object_set_new(json, "architectures", json_pack("[o]", first_name(family->architecture)));
@@ -318,8 +480,12 @@ mx_status mx_model_config_json(const mx_config *cfg, json_t **out)
         json_object_set_new(json, "text_config", text);
     }
     put_fields(json, family->fields, cfg);
-    *out = json;
-    return MX_OK;
+    mx_status st = check_keys(cfg, family);
+    if (st)
+        json_decref(json);
+    else
+        *out = json;
+    return st;
 }
 
 mx_status mx_model_from_config(mx_model_spec *m, const mx_config *cfg)

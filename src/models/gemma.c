@@ -134,4 +134,5 @@ const mx_model mx_model_gemma = {
     .fields = fields_1,
     MX_GEMMA_FAMILY(finish_1),
     .decoder_block = "gemma",
+    .fixed_keys = "logits_via_embedding=true",
 };

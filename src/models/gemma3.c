@@ -22,4 +22,6 @@ const mx_model mx_model_gemma3 = {
     .fields = fields,
     MX_GEMMA_FAMILY(finish),
     .decoder_block = "gemma3",
+    .fixed_keys = "logits_via_embedding=true,use_post_attn_norm=true,use_post_ffw_norm=true,"
+                  "use_qk_norm=true",
 };

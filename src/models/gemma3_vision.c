@@ -52,8 +52,8 @@ static mx_node *features(mx_graph *g, const gemma3_vision *c, const mx_build *b)
     mx_node *x = mx_pool_patches(g, tower(g, &c->vit, b), pool_side(c));
     mx_scope(g, "multi_modal_projector");
     x = mx_rms_norm(g, x, "mm_soft_emb_norm", c->vit.eps, true);
-    mx_node *w = mx_param(g, "mm_input_projection_weight", MX_SHAPE(c->vit.d, c->text.d), "mlp,embed",
-                          MX_NORMAL(b->init_scale));
+    mx_node *w = mx_param(g, "mm_input_projection_weight", MX_SHAPE(c->vit.d, c->text.d),
+                          "mlp,embed", MX_NORMAL(b->init_scale));
     x = mx_matmul(g, "*d,df->*f", x, w);
     x = mx_reshape(g, x, MX_SHAPE(x->type.dim[0] * x->type.dim[1], c->text.d));
     return mx_scope_end(g, x);
@@ -102,7 +102,7 @@ static mx_status finish(void *config, const json_t *json)
     c->vit.out_proj = "out_proj";
     MX_TRY(mx_check_vit(&c->vit));
     int64_t side = (int64_t)lround(sqrt((double)c->tokens_per_image));
-    if (side < 1 || side * side != c->tokens_per_image ||
+    if (side * side != c->tokens_per_image ||
         c->vit.image_size / c->vit.patch % side)
         return mx_fail(MX_INPUT, "\"mm_tokens_per_image\" is %lld, expected a square whose side "
                        "divides the %lld patches along an image", (long long)c->tokens_per_image,
@@ -125,11 +125,11 @@ static const mx_cfg_field fields[] = {
     MX_CFG(gemma3_vision, vit.act, "vision_config.hidden_act", MX_CFG_ACT,
            .fallback = MX_ACT_GELU_TANH,
            .own = true),
-    MX_CFG(gemma3_vision, vit.eps, "vision_config.layer_norm_eps", MX_CFG_F64, .fallback = 1e-6),
+    MX_CFG(gemma3_vision, vit.eps, "vision_config.layer_norm_eps", MX_IS_EPSILON, .fallback = 1e-6),
     MX_CFG(gemma3_vision, use_head, "vision_config.vision_use_head", MX_CFG_BOOL, .fallback = 1),
-    MX_CFG(gemma3_vision, image_token, "image_token_index|image_token_id", MX_CFG_INT,
+    MX_CFG(gemma3_vision, image_token, "image_token_index|image_token_id", MX_IS_TOKEN,
            .fallback = 262144),
-    MX_CFG(gemma3_vision, tokens_per_image, "mm_tokens_per_image", MX_CFG_INT, .fallback = 256,
+    MX_CFG(gemma3_vision, tokens_per_image, "mm_tokens_per_image", MX_IS_COUNT, .fallback = 256,
            .maxtext = "vision_output_length"),
     {0},
 };
@@ -152,4 +152,6 @@ const mx_model mx_model_gemma3_vision = {
     .vision = "SigLIP, averaged patches; the tokens of an image see each other both ways",
     .decoder_block = "gemma3",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=gemma3",
+    .fixed_keys = "logits_via_embedding=true,use_post_attn_norm=true,use_post_ffw_norm=true,"
+                  "use_qk_norm=true",
 };

@@ -62,9 +62,6 @@ mx_status mx_gemma4_finish(void *config, const json_t *json)
     mx_gemma4 *c = config;
     mx_layer_types *t = &c->layer_types;
     MX_TRY(mx_check_layer_types(t, c->layers));
-    if (c->layers < 1 || c->layers > MX_MAX_LAYERS)
-        return mx_fail(MX_INPUT, "the number of layers is %lld, expected 1 to %d",
-                       (long long)c->layers, MX_MAX_LAYERS);
     for (int64_t l = 0; !t->n && l < c->layers; l++)
         t->type[l] = (l + 1) % 6 ? MX_GEMMA4_SLIDING : MX_GEMMA4_FULL;
     t->n = (int)c->layers;

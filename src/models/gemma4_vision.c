@@ -32,8 +32,8 @@ typedef struct {
 
 static mx_node *limit(mx_graph *g, mx_node *x, const char *low, const char *high)
 {
-    x = mx_maximum(g, x, mx_buffer(g, low, MX_SCALAR, (mx_init){MX_INIT_VALUE, -INFINITY}));
-    return mx_minimum(g, x, mx_buffer(g, high, MX_SCALAR, (mx_init){MX_INIT_VALUE, INFINITY}));
+    x = mx_maximum(g, x, mx_buffer(g, low, MX_SCALAR, MX_VALUE(-INFINITY)));
+    return mx_minimum(g, x, mx_buffer(g, high, MX_SCALAR, MX_VALUE(INFINITY)));
 }
 
 static mx_node *linear(mx_graph *g, const gemma4_vision *c, const mx_build *b, mx_node *x,
@@ -105,8 +105,8 @@ static mx_node *embeddings(mx_graph *g, const gemma4_vision *c, const mx_build *
     mx_scope(g, "patch_embedder");
     mx_node *x = mx_affine(g, p->patches, 2, -1);
     x = mx_linear(g, b, x, "input_proj", c->d, "embed,", false);
-    mx_node *table = mx_param(g, "position_embedding_table", MX_SHAPE(2, c->positions, c->d), ",,embed",
-                              MX_ONES);
+    mx_node *table = mx_param(g, "position_embedding_table", MX_SHAPE(2, c->positions, c->d),
+                              ",,embed", MX_ONES);
     table = mx_reshape(g, table, MX_SHAPE(2 * c->positions, c->d));
     x = mx_add(g, x, place_of(g, table, p->column, 0));
     return mx_scope_end(g, mx_add(g, x, place_of(g, table, p->row, c->positions)));
@@ -207,51 +207,48 @@ static mx_status finish(void *config, const json_t *json)
     mx_vit v = {.d = c->heads * c->head_dim, .d_ff = c->d_ff, .layers = c->layers,
                 .heads = c->heads, .channels = 3, .image_size = c->patch, .patch = c->patch};
     MX_TRY(mx_check_vit(&v));
-    if (c->kv_heads < 1 || c->heads % c->kv_heads || c->head_dim % 4 || !(c->theta > 0) || c->d < 1)
+    if (c->heads % c->kv_heads || c->head_dim % 4)
         return mx_fail(MX_INPUT, "vision_config: %lld heads of %lld share %lld keys and turn by "
                        "column and row: the first must be a multiple of the third, the second of "
-                       "4, and rope_theta %g positive", (long long)c->heads,
-                       (long long)c->head_dim, (long long)c->kv_heads, c->theta);
-    if (c->side < 1 || c->side > 64 || c->positions < c->side || c->max_tokens < 1 ||
-        c->max_tokens > 1 << 16)
-        return mx_fail(MX_INPUT, "vision_config: \"pooling_kernel_size\" is %lld, "
-                       "\"position_embedding_size\" %lld and an image has %lld tokens; expected 1 "
-                       "to 64, at least as much, and 1 to 65536", (long long)c->side,
-                       (long long)c->positions, (long long)c->max_tokens);
+                       "4", (long long)c->heads, (long long)c->head_dim, (long long)c->kv_heads);
+    if (c->positions < c->side)
+        return mx_fail(MX_INPUT, "vision_config: \"position_embedding_size\" is %lld, expected at "
+                       "least \"pooling_kernel_size\", %lld", (long long)c->positions,
+                       (long long)c->side);
     return MX_OK;
 }
 
 #define VISION "vision_config."
 static const mx_cfg_field fields[] = {
-    MX_CFG(gemma4_vision, d, VISION "hidden_size", MX_CFG_INT, .fallback = 768,
+    MX_CFG(gemma4_vision, d, VISION "hidden_size", MX_IS_WIDTH, .fallback = 768,
            .maxtext = "hidden_size_for_vit"),
-    MX_CFG(gemma4_vision, d_ff, VISION "intermediate_size", MX_CFG_INT, .fallback = 3072,
+    MX_CFG(gemma4_vision, d_ff, VISION "intermediate_size", MX_IS_WIDTH, .fallback = 3072,
            .maxtext = "intermediate_size_for_vit"),
-    MX_CFG(gemma4_vision, layers, VISION "num_hidden_layers", MX_CFG_INT, .fallback = 16,
+    MX_CFG(gemma4_vision, layers, VISION "num_hidden_layers", MX_IS_LAYERS, .fallback = 16,
            .maxtext = "num_hidden_layers_for_vit"),
-    MX_CFG(gemma4_vision, heads, VISION "num_attention_heads", MX_CFG_INT, .fallback = 12,
+    MX_CFG(gemma4_vision, heads, VISION "num_attention_heads", MX_IS_HEADS, .fallback = 12,
            .maxtext = "num_attention_heads_for_vit"),
-    MX_CFG(gemma4_vision, kv_heads, VISION "num_key_value_heads", MX_CFG_INT, .fallback = 12,
+    MX_CFG(gemma4_vision, kv_heads, VISION "num_key_value_heads", MX_IS_HEADS, .fallback = 12,
            .maxtext = "num_attention_heads_for_vit"),
-    MX_CFG(gemma4_vision, head_dim, VISION "head_dim", MX_CFG_INT, .fallback = 64),
+    MX_CFG(gemma4_vision, head_dim, VISION "head_dim", MX_IS_HEAD_DIM, .fallback = 64),
     MX_CFG(gemma4_vision, act, VISION "hidden_activation", MX_CFG_ACT,
            .fallback = MX_ACT_GELU_TANH,
            .own = true),
-    MX_CFG(gemma4_vision, eps, VISION "rms_norm_eps", MX_CFG_F64, .fallback = 1e-6),
-    MX_CFG(gemma4_vision, theta, VISION "rope_parameters.rope_theta", MX_CFG_F64, .fallback = 100,
+    MX_CFG(gemma4_vision, eps, VISION "rms_norm_eps", MX_IS_EPSILON, .fallback = 1e-6),
+    MX_CFG(gemma4_vision, theta, VISION "rope_parameters.rope_theta", MX_IS_THETA, .fallback = 100,
            .maxtext = "rope_theta_for_vit"),
-    MX_CFG(gemma4_vision, side, VISION "pooling_kernel_size", MX_CFG_INT, .fallback = 3),
-    MX_CFG(gemma4_vision, patch, VISION "patch_size", MX_CFG_INT, .fallback = 16,
+    MX_CFG(gemma4_vision, side, VISION "pooling_kernel_size", MX_IS_SIDE, .fallback = 3),
+    MX_CFG(gemma4_vision, patch, VISION "patch_size", MX_IS_PATCH, .fallback = 16,
            .maxtext = "patch_size_for_vit"),
-    MX_CFG(gemma4_vision, positions, VISION "position_embedding_size", MX_CFG_INT,
+    MX_CFG(gemma4_vision, positions, VISION "position_embedding_size", MX_IS_PLACES,
            .fallback = 10240,
            .maxtext = "num_position_embeddings_for_vit"),
     MX_CFG(gemma4_vision, clipped, VISION "use_clipped_linears", MX_CFG_BOOL),
     MX_CFG(gemma4_vision, standardise, VISION "standardize", MX_CFG_BOOL),
-    MX_CFG(gemma4_vision, image_token, "image_token_id", MX_CFG_INT, .fallback = 258880),
-    MX_CFG(gemma4_vision, video_token, "video_token_id", MX_CFG_INT, .fallback = 258884),
-    MX_CFG(gemma4_vision, audio_token, "audio_token_id", MX_CFG_INT, .fallback = 258881),
-    MX_CFG(gemma4_vision, max_tokens, "vision_soft_tokens_per_image", MX_CFG_INT, .fallback = 280,
+    MX_CFG(gemma4_vision, image_token, "image_token_id", MX_IS_TOKEN, .fallback = 258880),
+    MX_CFG(gemma4_vision, video_token, "video_token_id", MX_IS_TOKEN, .fallback = 258884),
+    MX_CFG(gemma4_vision, audio_token, "audio_token_id", MX_IS_TOKEN, .fallback = 258881),
+    MX_CFG(gemma4_vision, max_tokens, "vision_soft_tokens_per_image", MX_IS_COUNT, .fallback = 280,
            .maxtext = "vision_output_length"),
     {0},
 };
@@ -277,4 +274,7 @@ const mx_model mx_model_gemma4_vision = {
     .vision = "vision transformer over pictures of any proportions, averaged patches",
     .decoder_block = "gemma4,gemma4_small",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=gemma4",
+    .fixed_keys = "image_size_for_vit=*,norm_topk_prob=true,shared_experts=1,"
+                  "use_post_attn_norm=true,use_post_ffw_norm=true,use_qk_norm=true,"
+                  "v_norm_with_scale=false",
 };

@@ -23,6 +23,8 @@ static mx_node *conv1d(mx_graph *g, const mx_build *b, mx_node *x, const char *n
     mx_scope(g, "%s", name);
     mx_node *w = mx_param(g, "weight", MX_SHAPE(x->type.dim[x->type.ndim - 1], out), axes,
                           MX_NORMAL(b->init_scale));
+    if (w->attr)
+        ((mx_var_attr *)w->attr)->in_out = true;
     const char *own = strchr(axes, ',') + 1;
     mx_node *y = mx_axes(mx_result_axes(g, own), mx_matmul(g, "*d,df->*f", x, w));
     return mx_scope_end(g, mx_add(g, y, mx_param(g, "bias", MX_SHAPE(out), own, MX_ZEROS)));
@@ -113,19 +115,20 @@ static const char *other_name(const char *name, char *buf, size_t cap)
 }
 
 static const mx_cfg_field fields[] = {
-    MX_CFG(config, vocab, "vocab_size", MX_CFG_INT, .fallback = 50257, .maxtext = "vocab_size"),
-    MX_CFG(config, d, "n_embd|hidden_size", MX_CFG_INT, .fallback = 768, .maxtext = "base_emb_dim"),
-    MX_CFG(config, d_ff, "n_inner", MX_CFG_INT, .maxtext = "base_mlp_dim"),
-    MX_CFG(config, layers, "n_layer|num_hidden_layers", MX_CFG_INT, .fallback = 12,
+    MX_CFG(config, vocab, "vocab_size", MX_IS_VOCAB, .fallback = 50257, .maxtext = "vocab_size"),
+    MX_CFG(config, d, "n_embd|hidden_size", MX_IS_WIDTH, .fallback = 768,
+           .maxtext = "base_emb_dim"),
+    MX_CFG(config, d_ff, "n_inner", MX_IS_WIDTH_OR_0, .maxtext = "base_mlp_dim"),
+    MX_CFG(config, layers, "n_layer|num_hidden_layers", MX_IS_LAYERS, .fallback = 12,
            .maxtext = "base_num_decoder_layers"),
-    MX_CFG(config, heads, "n_head|num_attention_heads", MX_CFG_INT, .fallback = 12,
+    MX_CFG(config, heads, "n_head|num_attention_heads", MX_IS_HEADS, .fallback = 12,
            .maxtext = "base_num_query_heads"),
-    MX_CFG(config, max_positions, "n_positions|max_position_embeddings", MX_CFG_INT,
+    MX_CFG(config, max_positions, "n_positions|max_position_embeddings", MX_IS_POSITIONS,
            .fallback = 1024, .maxtext = "trainable_position_size"),
     MX_CFG(config, act, "activation_function", MX_CFG_ACT, .fallback = MX_ACT_GELU_TANH),
-    MX_CFG(config, eps, "layer_norm_epsilon", MX_CFG_F64, .fallback = 1e-5,
+    MX_CFG(config, eps, "layer_norm_epsilon", MX_IS_EPSILON, .fallback = 1e-5,
            .maxtext = "normalization_layer_epsilon"),
-    MX_CFG(config, init_scale, "initializer_range", MX_CFG_F64, .fallback = 0.02),
+    MX_CFG(config, init_scale, "initializer_range", MX_IS_DEVIATION, .fallback = 0.02),
     MX_CFG(config, tied, "tie_word_embeddings", MX_CFG_BOOL, .fallback = 1,
            .maxtext = "logits_via_embedding"),
     MX_CFG(config, scale_attention, "scale_attn_weights", MX_CFG_BOOL, .fallback = 1),
@@ -146,4 +149,5 @@ const mx_model mx_model_gpt2 = {
     .other_name = other_name,
     .no_decay = "*.ln_*,*.bias",
     .decoder_block = "gpt2,gpt3",
+    .fixed_keys = "attention_bias=true,mlp_bias=true",
 };

@@ -72,22 +72,21 @@ static mx_status finish(void *config_, const json_t *json)
         t->type[l] = l % 2 ? 2 : 1;
     if (!t->n)
         t->n = (int)(c->base.layers < MX_MAX_LAYERS ? c->base.layers : MX_MAX_LAYERS);
-    if (!(c->limit > 0))
-        return mx_fail(MX_INPUT, "\"swiglu_limit\" is %g, expected a positive number", c->limit);
     MX_TRY(mx_check_moe(&c->moe));
     return mx_decoder_finish(config_, json);
 }
 
 static const mx_cfg_field fields[] = {
-    MX_CFG_DECODER(mx_decoder, 150000),
+    MX_CFG_SIZES_BY(mx_decoder, "base_moe_mlp_dim"),
+    MX_CFG_DECODER_REST(mx_decoder, 150000),
     MX_CFG(mx_decoder, qkv_bias, "attention_bias", MX_CFG_BOOL, .fallback = 1),
-    MX_CFG(mx_decoder, window, "sliding_window", MX_CFG_INT, .fallback = 128,
+    MX_CFG(mx_decoder, window, "sliding_window", MX_IS_LENGTH_OR_0, .fallback = 128,
            .maxtext = "sliding_window_size"),
     MX_CFG(mx_decoder, layer_types, "layer_types", MX_CFG_LAYER_TYPES,
            .text = "sliding_attention,full_attention"),
     MX_CFG_MOE(config, "num_local_experts|num_experts", 4),
-    MX_CFG(config, alpha, "swiglu_alpha", MX_CFG_F64, .fallback = 1.702),
-    MX_CFG(config, limit, "swiglu_limit", MX_CFG_F64, .fallback = 7,
+    MX_CFG(config, alpha, "swiglu_alpha", MX_IS_SIGNED_FACTOR, .fallback = 1.702),
+    MX_CFG(config, limit, "swiglu_limit", MX_IS_FACTOR, .fallback = 7,
            .maxtext = "mlp_activations_limit"),
     {0},
 };
@@ -104,4 +103,6 @@ const mx_model mx_model_gpt_oss = {
     .build = build,
     .no_decay = "*norm*,*.bias,*_bias,*.sinks",
     .decoder_block = "gpt_oss",
+    .fixed_keys = "attention_sink=true,base_mlp_dim=*,mlp_bias=true,rope_interleave=false,"
+                  "routed_bias=true",
 };

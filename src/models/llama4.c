@@ -140,9 +140,6 @@ mx_status mx_llama4_finish(void *config, const json_t *json)
     if (c->rope_layers.n && c->rope_layers.n < c->layers)
         return mx_fail(MX_INPUT, "\"no_rope_layers\" names %d layers, but there are %lld",
                        c->rope_layers.n, (long long)c->layers);
-    if (c->moe_step < 1 || !(c->floor_scale > 0))
-        return mx_fail(MX_INPUT, "\"interleave_moe_layer_step\" is %lld and \"floor_scale\" %g, "
-                       "expected positive numbers", (long long)c->moe_step, c->floor_scale);
     MX_TRY(mx_check_moe(&c->moe));
     MX_TRY(mx_check_heads(c->d, c->heads, &c->kv_heads, &c->head_dim));
     MX_TRY(mx_check_layer_types(&c->layer_types, c->layers));
@@ -157,37 +154,38 @@ static void summary(const void *config, mx_model_summary *s)
 
 static const mx_cfg_field fields[] = {
     MX_CFG_SIZES(mx_llama4), /* intermediate_size is an expert's: the next two rows */
-    MX_CFG(mx_llama4, moe.d_ff, "intermediate_size", MX_CFG_INT, .required = true,
+    MX_CFG(mx_llama4, moe.d_ff, "intermediate_size", MX_IS_WIDTH, .required = true,
            .maxtext = "base_moe_mlp_dim"),
-    MX_CFG(mx_llama4, d_ff, "intermediate_size_mlp", MX_CFG_INT, .fallback = 16384,
+    MX_CFG(mx_llama4, d_ff, "intermediate_size_mlp", MX_IS_WIDTH, .fallback = 16384,
            .maxtext = "base_mlp_dim"),
-    MX_CFG(mx_llama4, kv_heads, "num_key_value_heads", MX_CFG_INT, .fallback = 8,
+    MX_CFG(mx_llama4, kv_heads, "num_key_value_heads", MX_IS_HEADS_OR_0, .fallback = 8,
            .maxtext = "base_num_kv_heads"),
-    MX_CFG(mx_llama4, head_dim, "head_dim", MX_CFG_INT, .fallback = 128, .maxtext = "head_dim"),
-    MX_CFG(mx_llama4, max_positions, "max_position_embeddings", MX_CFG_INT, .fallback = 131072,
+    MX_CFG(mx_llama4, head_dim, "head_dim", MX_IS_HEAD_DIM_OR_0, .fallback = 128,
+           .maxtext = "head_dim"),
+    MX_CFG(mx_llama4, max_positions, "max_position_embeddings", MX_IS_POSITIONS, .fallback = 131072,
            .maxtext = "max_position_embeddings"),
     MX_CFG(mx_llama4, act, "hidden_act", MX_CFG_ACT, .fallback = MX_ACT_SILU),
-    MX_CFG(mx_llama4, eps, "rms_norm_eps", MX_CFG_F64, .fallback = 1e-5,
+    MX_CFG(mx_llama4, eps, "rms_norm_eps", MX_IS_EPSILON, .fallback = 1e-5,
            .maxtext = "normalization_layer_epsilon"),
-    MX_CFG(mx_llama4, init_scale, "initializer_range", MX_CFG_F64, .fallback = 0.02),
+    MX_CFG(mx_llama4, init_scale, "initializer_range", MX_IS_DEVIATION, .fallback = 0.02),
     MX_CFG(mx_llama4, tied, "tie_word_embeddings", MX_CFG_BOOL, .maxtext = "logits_via_embedding"),
     MX_CFG(mx_llama4, bias, "attention_bias", MX_CFG_BOOL),
     MX_CFG(mx_llama4, qk_norm, "use_qk_norm", MX_CFG_BOOL, .fallback = 1,
            .maxtext = "use_qk_norm"),
     MX_CFG_ROPE(mx_llama4, 500000),
-    MX_CFG(mx_llama4, chunk, "attention_chunk_size", MX_CFG_INT,
+    MX_CFG(mx_llama4, chunk, "attention_chunk_size", MX_IS_LENGTH_OR_0,
            .maxtext = "chunk_attn_window_size"),
     MX_CFG(mx_llama4, layer_types, "layer_types", MX_CFG_LAYER_TYPES,
            .text = "chunked_attention,full_attention"),
-    MX_CFG(mx_llama4, rope_layers, "no_rope_layers", MX_CFG_INTS),
-    MX_CFG(mx_llama4, no_rope_interval, "no_rope_layer_interval", MX_CFG_INT, .fallback = 4,
+    MX_CFG(mx_llama4, rope_layers, "no_rope_layers", MX_CFG_INTS(0, 1)),
+    MX_CFG(mx_llama4, no_rope_interval, "no_rope_layer_interval", MX_IS_COUNT_OR_0, .fallback = 4,
            .maxtext = "nope_layer_interval"),
     MX_CFG(mx_llama4, tune, "attn_temperature_tuning", MX_CFG_BOOL, .fallback = 1,
            .maxtext = "temperature_tuning"),
-    MX_CFG(mx_llama4, floor_scale, "floor_scale", MX_CFG_F64, .fallback = 8192),
-    MX_CFG(mx_llama4, attn_scale, "attn_scale", MX_CFG_F64, .fallback = 0.1),
-    MX_CFG(mx_llama4, moe_layers, "moe_layers", MX_CFG_INTS),
-    MX_CFG(mx_llama4, moe_step, "interleave_moe_layer_step", MX_CFG_INT, .fallback = 1,
+    MX_CFG(mx_llama4, floor_scale, "floor_scale", MX_CFG_F64(1, INT32_MAX), .fallback = 8192),
+    MX_CFG(mx_llama4, attn_scale, "attn_scale", MX_IS_SIGNED_FACTOR, .fallback = 0.1),
+    MX_CFG(mx_llama4, moe_layers, "moe_layers", MX_IS_LAYER_LIST),
+    MX_CFG(mx_llama4, moe_step, "interleave_moe_layer_step", MX_IS_COUNT, .fallback = 1,
            .maxtext = "interleave_moe_layer_step"),
     MX_CFG_MOE(mx_llama4, "num_local_experts|num_experts", 1),
     {0},
@@ -206,4 +204,5 @@ const mx_model mx_model_llama4 = {
     .other_parts = mx_single_experts_transposed,
     .no_decay = "*norm*,*.bias",
     .decoder_block = "llama4",
+    .fixed_keys = "shared_experts=1",
 };

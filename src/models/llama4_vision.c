@@ -113,40 +113,35 @@ static mx_status finish(void *config, const json_t *json)
     c->vit.act = MX_ACT_GELU_ERF;
     c->vit.eps = 1e-5; /* the reference's, whatever norm_eps says */
     MX_TRY(mx_check_vit(&c->vit));
-    if (c->vit.d / c->vit.heads % 4 || !(c->theta > 0))
+    if (c->vit.d / c->vit.heads % 4)
         return mx_fail(MX_INPUT, "vision_config: heads of %lld turn by row and column, so their "
-                       "size must be a multiple of 4, and rope_theta %g positive",
-                       (long long)(c->vit.d / c->vit.heads), c->theta);
-    if (!(c->shuffle > 0.01 && c->shuffle <= 1) || grid(c) % shuffle_side(c) ||
+                       "size must be a multiple of 4", (long long)(c->vit.d / c->vit.heads));
+    if (grid(c) % shuffle_side(c) ||
         fabs(c->shuffle * (double)shuffle_side(c) - 1) > 1e-6)
         return mx_fail(MX_INPUT, "vision_config: \"pixel_shuffle_ratio\" is %g, expected 1 over a "
                        "number that divides the %lld patches along an image", c->shuffle,
                        (long long)grid(c));
-    if (c->adapter_in < 1 || c->adapter_out < 1)
-        return mx_fail(MX_INPUT, "vision_config: \"projector_input_dim\" is %lld and "
-                       "\"projector_output_dim\" %lld, expected at least 1",
-                       (long long)c->adapter_in, (long long)c->adapter_out);
     return MX_OK;
 }
 
 static const mx_cfg_field fields[] = {
     MX_CFG_VIT(llama4_vision, 768, 5632, 34, 16, 448, 14),
     MX_CFG(llama4_vision, theta,
-           "vision_config.rope_parameters.rope_theta|vision_config.rope_theta", MX_CFG_F64,
+           "vision_config.rope_parameters.rope_theta|vision_config.rope_theta", MX_IS_THETA,
            .fallback = 10000,
            .maxtext = "rope_theta_for_vit"),
-    MX_CFG(llama4_vision, shuffle, "vision_config.pixel_shuffle_ratio", MX_CFG_F64,
+    MX_CFG(llama4_vision, shuffle, "vision_config.pixel_shuffle_ratio", MX_CFG_F64(0.01, 1),
            .fallback = 0.5,
            .maxtext = "pixel_shuffle_ratio_for_vit"),
-    MX_CFG(llama4_vision, adapter_in, "vision_config.projector_input_dim", MX_CFG_INT,
+    MX_CFG(llama4_vision, adapter_in, "vision_config.projector_input_dim", MX_IS_WIDTH,
            .fallback = 4096,
            .maxtext = "projector_input_dim_for_vit"),
-    MX_CFG(llama4_vision, adapter_out, "vision_config.projector_output_dim", MX_CFG_INT,
+    MX_CFG(llama4_vision, adapter_out, "vision_config.projector_output_dim", MX_IS_WIDTH,
            .fallback = 4096,
            .maxtext = "projector_output_dim_for_vit"),
-    MX_CFG(llama4_vision, out, "vision_config.vision_output_dim", MX_CFG_INT, .fallback = 7680,
+    MX_CFG(llama4_vision, out, "vision_config.vision_output_dim", MX_IS_WIDTH, .fallback = 7680,
            .maxtext = "vision_output_dim_for_vit"),
-    MX_CFG(llama4_vision, image_token, "image_token_index|image_token_id", MX_CFG_INT,
+    MX_CFG(llama4_vision, image_token, "image_token_index|image_token_id", MX_IS_TOKEN,
            .fallback = 200092),
     {0},
 };
@@ -169,4 +164,5 @@ const mx_model mx_model_llama4_vision = {
     .vision = "vision transformer over tiles, pixel shuffle, adapter",
     .decoder_block = "llama4",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=llama4",
+    .fixed_keys = "shared_experts=1",
 };

@@ -11,7 +11,8 @@ static mx_status finish(void *config, const json_t *json)
 
 static const mx_cfg_field fields[] = {
     MX_CFG_DECODER(mx_decoder, 10000),
-    MX_CFG(mx_decoder, window, "sliding_window", MX_CFG_INT, .maxtext = "sliding_window_size"),
+    MX_CFG(mx_decoder, window, "sliding_window", MX_IS_LENGTH_OR_0,
+           .maxtext = "sliding_window_size"),
     {0},
 };
 

@@ -53,8 +53,10 @@ static const char *other_name(const char *name, char *buf, size_t cap)
 }
 
 static const mx_cfg_field fields[] = {
-    MX_CFG_DECODER(mx_decoder, 1000000),
-    MX_CFG(mx_decoder, window, "sliding_window", MX_CFG_INT, .maxtext = "sliding_window_size"),
+    MX_CFG_SIZES_BY(mx_decoder, "base_moe_mlp_dim"),
+    MX_CFG_DECODER_REST(mx_decoder, 1000000),
+    MX_CFG(mx_decoder, window, "sliding_window", MX_IS_LENGTH_OR_0,
+           .maxtext = "sliding_window_size"),
     MX_CFG_MOE(config, "num_local_experts|num_experts", 2),
     {0},
 };
@@ -73,4 +75,5 @@ const mx_model mx_model_mixtral = {
     .other_parts = mx_joined_experts,
     .no_decay = "*norm*",
     .decoder_block = "mixtral",
+    .fixed_keys = "base_mlp_dim=*,norm_topk_prob=true",
 };

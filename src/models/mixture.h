@@ -5,8 +5,7 @@
 #include "models/model.h"
 #include "nn/moe.h"
 
-/* At least one expert, 1 to all of them for a token, a hidden size;
- * losses and capacity in range. */
+/* 1 to all of the experts for a token, a hidden size. */
 mx_status mx_check_moe(const mx_moe *m) MX_MUST_USE;
 
 /* Qwen's way to say which layers have experts: every step-th that the list does not name. */
@@ -15,7 +14,6 @@ typedef struct {
     mx_int_list dense;
 } mx_sparse_layers;
 bool mx_is_dense(const mx_moe *m, const mx_sparse_layers *s, int64_t l);
-mx_status mx_check_sparse_layers(const mx_sparse_layers *s) MX_MUST_USE;
 /* Qwen's mixture under the current scope: softmax over all experts, the best k, their shares if
  * asked. x (B, S, d) -> the same. */
 mx_node *mx_qwen_experts(mx_graph *g, mx_build *b, const mx_moe *m, mx_node *x, mx_act act);
@@ -26,28 +24,30 @@ mx_status mx_check_groups(const mx_moe *m, int64_t groups, int64_t open) MX_MUST
 /* Rows for an mx_moe member called `moe`. capacity_factor and router_z_loss_coef are not keys of
  * transformers' configurations; it ignores them. */
 #define MX_CFG_MOE(T, experts_key, k_)                                                             \
-    MX_CFG(T, moe.experts, experts_key, MX_CFG_INT, .required = true, .maxtext = "num_experts"),   \
-        MX_CFG(T, moe.k, "num_experts_per_tok", MX_CFG_INT, .fallback = k_,                        \
+    MX_CFG(T, moe.experts, experts_key, MX_IS_COUNT_OR_0, .required = true,                        \
+           .maxtext = "num_experts"),                                                              \
+        MX_CFG(T, moe.k, "num_experts_per_tok", MX_IS_COUNT_OR_0, .fallback = k_,                  \
                .maxtext = "num_experts_per_tok"),                                                  \
         MX_CFG_MOE_LOSSES(T)
 /* Rows of Qwen's mixtures, for members `moe` and `sparse`. */
 #define MX_CFG_QWEN_MOE(T, k_, d_ff_, renormalise_)                                                \
     MX_CFG_MOE(T, "num_experts|num_local_experts", k_),                                            \
-        MX_CFG(T, moe.d_ff, "moe_intermediate_size", MX_CFG_INT, .fallback = d_ff_,                \
+        MX_CFG(T, moe.d_ff, "moe_intermediate_size", MX_IS_WIDTH, .fallback = d_ff_,               \
                .maxtext = "base_moe_mlp_dim"),                                                     \
         MX_CFG(T, moe.renormalise, "norm_topk_prob", MX_CFG_BOOL, .fallback = renormalise_,        \
                .maxtext = "norm_topk_prob"),                                                       \
-        MX_CFG(T, sparse.step, "decoder_sparse_step", MX_CFG_INT, .fallback = 1,                   \
+        MX_CFG(T, sparse.step, "decoder_sparse_step", MX_IS_COUNT, .fallback = 1,                  \
                .maxtext = "interleave_moe_layer_step"),                                            \
-        MX_CFG(T, sparse.dense, "mlp_only_layers", MX_CFG_INTS)
+        MX_CFG(T, sparse.dense, "mlp_only_layers", MX_IS_LAYER_LIST)
 #define MX_CFG_MOE_LOSSES(T)                                                                       \
     MX_CFG(T, moe.balance, "output_router_logits", MX_CFG_BOOL,                                    \
            .run = "load_balance_loss_weight"),                                                     \
-        MX_CFG(T, moe.balance_weight, "router_aux_loss_coef", MX_CFG_F64, .fallback = 0.001,       \
+        MX_CFG(T, moe.balance_weight, "router_aux_loss_coef", MX_IS_FACTOR_OR_0,                   \
+               .fallback = 0.001,                                                                  \
                .maxtext = "load_balance_loss_weight", .run = "load_balance_loss_weight"),          \
-        MX_CFG(T, moe.z_weight, "router_z_loss_coef", MX_CFG_F64),                                 \
-        MX_CFG(T, moe.capacity, "capacity_factor", MX_CFG_F64, .maxtext = "capacity_factor",       \
-               .run = "capacity_factor")
+        MX_CFG(T, moe.z_weight, "router_z_loss_coef", MX_IS_FACTOR_OR_0),                          \
+        MX_CFG(T, moe.capacity, "capacity_factor", MX_CFG_F64(-1, 1e6),                            \
+               .maxtext = "capacity_factor", .run = "capacity_factor")
 
 /* For mx_model.other_parts. A checkpoint has either a tensor per expert and projection,
  *     X.experts.N.gate_proj.weight (f, d)   ...up_proj... (f, d)   ...down_proj... (d, f)

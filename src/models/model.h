@@ -7,17 +7,18 @@
 #ifndef MX_MODELS_MODEL_H
 #define MX_MODELS_MODEL_H
 
+#include "models/range.h"
 #include "nn/nn.h"
 #include <jansson.h>
 
 typedef enum {
-    MX_CFG_INT,  /* int64_t */
-    MX_CFG_F64,  /* double */
+    MX_CFG_WHOLE, /* int64_t; in tables MX_CFG_INT(min, max) */
+    MX_CFG_REAL,  /* double; MX_CFG_F64(min, max) */
     MX_CFG_BOOL, /* bool */
     MX_CFG_ACT,  /* mx_act, by its name */
     MX_CFG_TEXT, /* char[24] */
     MX_CFG_LAYER_TYPES, /* mx_layer_types, from a list of strings */
-    MX_CFG_INTS, /* mx_int_list */
+    MX_CFG_WHOLES, /* mx_int_list; MX_CFG_INTS(min, max) */
 } mx_cfg_kind;
 
 enum { MX_MAX_LAYERS = 256 };
@@ -40,7 +41,8 @@ typedef struct {
     const char *key; /* NULL ends the table */
     mx_cfg_kind kind;
     size_t offset;
-    double fallback;      /* when absent (INT, F64, BOOL, ACT) */
+    double min, max;      /* of a number, and of each number of a list: range.h */
+    double fallback;      /* when absent (numbers, BOOL, ACT); may lie outside: "not given" */
     bool required;        /* absence is an error */
     const char *maxtext;  /* the same thing in MaxText's configurations; NULL: none */
     const char *text;     /* fallback of TEXT; the type names of LAYER_TYPES, comma-separated */
@@ -57,8 +59,8 @@ typedef struct {
     mx_node *weight; /* (vocab, d) */
     double softcap;  /* of the logits; 0: none */
     double scale;    /* of the logits; 0 means 1 */
-    /* In training, hidden states that predict one, two, ... tokens further, and the weight of the
-     * mean of their losses. */
+    /* In training, and where one is judged, hidden states that predict one, two, ... tokens
+     * further, and the weight of the mean of their losses. */
     mx_node *further[MX_MAX_FURTHER];
     int n_further;
     double further_weight;
@@ -141,6 +143,10 @@ struct mx_model {
     /* Values of MaxText's keys that tell families of one decoder_block apart,
      * "key=value,key=value"; NULL: none are needed. */
     const char *decoder_keys;
+    /* What MaxText's keys say of the family whatever its sizes, "key=value,key=value": such a key
+     * may be given with this value and no other. A key of the model that is neither read nor stands
+     * here is refused: the model would not be what its file says. */
+    const char *fixed_keys;
 };
 
 extern const mx_model *const mx_model_table[];
@@ -170,6 +176,8 @@ typedef struct {
     bool packed;
     bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */
+    int64_t mtp_eval;  /* the layer that predicts so many tokens further is judged; 0: none */
+    double qk_clip;    /* the threshold of QK-clip; 0: none */
     int64_t cache_len; /* 0: no cache */
     int64_t max_run;   /* with a cache: most tokens that a program on it feeds at once */
     mx_dtype cache_dtype;
@@ -178,6 +186,8 @@ typedef struct {
 int64_t mx_image_floats(const mx_image_spec *s);
 /* Declares the inputs, builds the model, gives its head. */
 mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape shape, mx_build *b);
+/* How many weights it has, those that are not trained and its image encoder included. */
+mx_status mx_model_weights(const mx_model_spec *m, int64_t *out) MX_MUST_USE;
 /* (B, S, vocab) logits in float32. */
 mx_node *mx_model_logits(mx_graph *g, const mx_head *h);
 
@@ -203,73 +213,75 @@ mx_status mx_check_layer_types(const mx_layer_types *t, int64_t layers) MX_MUST_
 
 /* Rows for an mx_vit member called `vit`, except for what towers name differently. */
 #define MX_CFG_VIT(T, d_, d_ff_, layers_, heads_, size_, patch_)                                   \
-    MX_CFG(T, vit.d, "vision_config.hidden_size", MX_CFG_INT, .fallback = d_,                      \
+    MX_CFG(T, vit.d, "vision_config.hidden_size", MX_IS_WIDTH, .fallback = d_,                     \
                .maxtext = "hidden_size_for_vit"),                                                  \
-        MX_CFG(T, vit.d_ff, "vision_config.intermediate_size", MX_CFG_INT, .fallback = d_ff_,      \
+        MX_CFG(T, vit.d_ff, "vision_config.intermediate_size", MX_IS_WIDTH, .fallback = d_ff_,     \
                .maxtext = "intermediate_size_for_vit"),                                            \
-        MX_CFG(T, vit.layers, "vision_config.num_hidden_layers", MX_CFG_INT, .fallback = layers_,  \
-               .maxtext = "num_hidden_layers_for_vit"),                                            \
-        MX_CFG(T, vit.heads, "vision_config.num_attention_heads", MX_CFG_INT, .fallback = heads_,  \
+        MX_CFG(T, vit.layers, "vision_config.num_hidden_layers", MX_IS_LAYERS,                     \
+               .fallback = layers_, .maxtext = "num_hidden_layers_for_vit"),                       \
+        MX_CFG(T, vit.heads, "vision_config.num_attention_heads", MX_IS_HEADS, .fallback = heads_, \
                .maxtext = "num_attention_heads_for_vit"),                                          \
-        MX_CFG(T, vit.channels, "vision_config.num_channels", MX_CFG_INT, .fallback = 3,           \
+        MX_CFG(T, vit.channels, "vision_config.num_channels", MX_IS_CHANNELS, .fallback = 3,       \
                .maxtext = "num_channels_for_vit"),                                                 \
-        MX_CFG(T, vit.image_size, "vision_config.image_size", MX_CFG_INT, .fallback = size_,       \
+        MX_CFG(T, vit.image_size, "vision_config.image_size", MX_IS_PIXELS, .fallback = size_,     \
                .maxtext = "image_size_for_vit"),                                                   \
-        MX_CFG(T, vit.patch, "vision_config.patch_size", MX_CFG_INT, .fallback = patch_,           \
+        MX_CFG(T, vit.patch, "vision_config.patch_size", MX_IS_PATCH, .fallback = patch_,          \
                .maxtext = "patch_size_for_vit")
 
-/* Rows for members vocab, d, d_ff, layers, heads. */
-#define MX_CFG_SIZES(T)                                                                            \
-    MX_CFG(T, vocab, "vocab_size", MX_CFG_INT, .required = true, .maxtext = "vocab_size"),         \
-        MX_CFG(T, d, "hidden_size", MX_CFG_INT, .required = true, .maxtext = "base_emb_dim"),      \
-        MX_CFG(T, d_ff, "intermediate_size", MX_CFG_INT, .required = true,                         \
-               .maxtext = "base_mlp_dim"),                                                         \
-        MX_CFG(T, layers, "num_hidden_layers", MX_CFG_INT, .required = true,                       \
+/* Rows for members vocab, d, d_ff, layers, heads; where every layer has experts, the key of d_ff is
+ * theirs. */
+#define MX_CFG_SIZES(T) MX_CFG_SIZES_BY(T, "base_mlp_dim")
+#define MX_CFG_SIZES_BY(T, d_ff_key_)                                                              \
+    MX_CFG(T, vocab, "vocab_size", MX_IS_VOCAB, .required = true, .maxtext = "vocab_size"),        \
+        MX_CFG(T, d, "hidden_size", MX_IS_WIDTH, .required = true, .maxtext = "base_emb_dim"),     \
+        MX_CFG(T, d_ff, "intermediate_size", MX_IS_WIDTH, .required = true, .maxtext = d_ff_key_), \
+        MX_CFG(T, layers, "num_hidden_layers", MX_IS_LAYERS, .required = true,                     \
                .maxtext = "base_num_decoder_layers"),                                              \
-        MX_CFG(T, heads, "num_attention_heads", MX_CFG_INT, .required = true,                      \
+        MX_CFG(T, heads, "num_attention_heads", MX_IS_HEADS, .required = true,                     \
                .maxtext = "base_num_query_heads")
 
 /* The same for a family whose configurations leave out what is as transformers has it. */
 #define MX_CFG_SIZES_OR(T, vocab_, d_, d_ff_, layers_, heads_)                                     \
-    MX_CFG(T, vocab, "vocab_size", MX_CFG_INT, .fallback = vocab_, .maxtext = "vocab_size"),       \
-        MX_CFG(T, d, "hidden_size", MX_CFG_INT, .fallback = d_, .maxtext = "base_emb_dim"),        \
-        MX_CFG(T, d_ff, "intermediate_size", MX_CFG_INT, .fallback = d_ff_,                        \
+    MX_CFG(T, vocab, "vocab_size", MX_IS_VOCAB, .fallback = vocab_, .maxtext = "vocab_size"),      \
+        MX_CFG(T, d, "hidden_size", MX_IS_WIDTH, .fallback = d_, .maxtext = "base_emb_dim"),       \
+        MX_CFG(T, d_ff, "intermediate_size", MX_IS_WIDTH, .fallback = d_ff_,                       \
                .maxtext = "base_mlp_dim"),                                                         \
-        MX_CFG(T, layers, "num_hidden_layers", MX_CFG_INT, .fallback = layers_,                    \
+        MX_CFG(T, layers, "num_hidden_layers", MX_IS_LAYERS, .fallback = layers_,                  \
                .maxtext = "base_num_decoder_layers"),                                              \
-        MX_CFG(T, heads, "num_attention_heads", MX_CFG_INT, .fallback = heads_,                    \
+        MX_CFG(T, heads, "num_attention_heads", MX_IS_HEADS, .fallback = heads_,                   \
                .maxtext = "base_num_query_heads")
 
 /* Rows for an mx_rope member called `rope`, in both spellings that exist on the hub. */
 #define MX_CFG_ROPE(T, theta_)                                                                     \
     MX_CFG(T, rope.type, "rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type",     \
            MX_CFG_TEXT, .text = "default"),                                                        \
-        MX_CFG(T, rope.theta, "rope_parameters.rope_theta|rope_theta|rotary_emb_base", MX_CFG_F64, \
-               .fallback = theta_, .maxtext = "rope_max_timescale"),                               \
-        MX_CFG(T, rope.factor, "rope_parameters.factor|rope_scaling.factor", MX_CFG_F64,           \
+        MX_CFG(T, rope.theta, "rope_parameters.rope_theta|rope_theta|rotary_emb_base",             \
+               MX_IS_THETA, .fallback = theta_, .maxtext = "rope_max_timescale"),                  \
+        MX_CFG(T, rope.factor, "rope_parameters.factor|rope_scaling.factor", MX_IS_FACTOR,         \
                .fallback = 1),                                                                     \
         MX_CFG(T, rope.low_freq_factor,                                                            \
-               "rope_parameters.low_freq_factor|rope_scaling.low_freq_factor", MX_CFG_F64,         \
+               "rope_parameters.low_freq_factor|rope_scaling.low_freq_factor", MX_IS_FACTOR,       \
                .fallback = 1),                                                                     \
         MX_CFG(T, rope.high_freq_factor,                                                           \
-               "rope_parameters.high_freq_factor|rope_scaling.high_freq_factor", MX_CFG_F64,       \
+               "rope_parameters.high_freq_factor|rope_scaling.high_freq_factor", MX_IS_FACTOR,     \
                .fallback = 4),                                                                     \
-        MX_CFG(T, rope.beta_fast, "rope_parameters.beta_fast|rope_scaling.beta_fast", MX_CFG_F64,  \
-               .fallback = 32),                                                                    \
-        MX_CFG(T, rope.beta_slow, "rope_parameters.beta_slow|rope_scaling.beta_slow", MX_CFG_F64,  \
-               .fallback = 1),                                                                     \
-        MX_CFG(T, rope.mscale, "rope_parameters.mscale|rope_scaling.mscale", MX_CFG_F64),          \
+        MX_CFG(T, rope.beta_fast, "rope_parameters.beta_fast|rope_scaling.beta_fast",              \
+               MX_IS_FACTOR, .fallback = 32),                                                      \
+        MX_CFG(T, rope.beta_slow, "rope_parameters.beta_slow|rope_scaling.beta_slow",              \
+               MX_IS_FACTOR, .fallback = 1),                                                       \
+        MX_CFG(T, rope.mscale, "rope_parameters.mscale|rope_scaling.mscale", MX_IS_FACTOR_OR_0),   \
         MX_CFG(T, rope.mscale_all_dim,                                                             \
-               "rope_parameters.mscale_all_dim|rope_scaling.mscale_all_dim", MX_CFG_F64),          \
+               "rope_parameters.mscale_all_dim|rope_scaling.mscale_all_dim", MX_IS_FACTOR_OR_0),   \
         MX_CFG(T, rope.truncate, "rope_parameters.truncate|rope_scaling.truncate", MX_CFG_BOOL,    \
                .fallback = 1),                                                                     \
         MX_CFG(T, rope.attention_factor,                                                           \
-               "rope_parameters.attention_factor|rope_scaling.attention_factor", MX_CFG_F64),      \
+               "rope_parameters.attention_factor|rope_scaling.attention_factor",                   \
+               MX_IS_FACTOR_OR_0),                                                                 \
         MX_CFG(T, rope.original_length,                                                            \
                "rope_parameters.original_max_position_embeddings|"                                 \
                "rope_scaling.original_max_position_embeddings|original_max_position_embeddings",   \
-               MX_CFG_F64),                                                                        \
+               MX_IS_REAL_LENGTH_OR_0),                                                            \
         MX_CFG(T, rope.partial,                                                                    \
-               "rope_parameters.partial_rotary_factor|partial_rotary_factor", MX_CFG_F64)
+               "rope_parameters.partial_rotary_factor|partial_rotary_factor", MX_IS_SHARE)
 
 #endif

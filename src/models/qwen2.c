@@ -22,4 +22,5 @@ const mx_model mx_model_qwen2 = {
     .fields = fields,
     MX_DECODER_FAMILY(finish),
     .decoder_block = "qwen2",
+    .fixed_keys = "attention_bias=true",
 };

@@ -26,4 +26,5 @@ const mx_model mx_model_qwen3 = {
     .fields = fields,
     MX_DECODER_FAMILY(finish),
     .decoder_block = "qwen3",
+    .fixed_keys = "use_qk_norm=true",
 };

@@ -44,9 +44,9 @@ static const mx_cfg_field moe_fields[] = {
     MX_CFG_DECODER_REST(mx_decoder, 10000),
     MX_CFG_DELTA_NET(mx_qwen3_next),
     MX_CFG_MOE(mx_qwen3_next, "num_experts", 8),
-    MX_CFG(mx_qwen3_next, moe.d_ff, "moe_intermediate_size", MX_CFG_INT, .fallback = 512,
+    MX_CFG(mx_qwen3_next, moe.d_ff, "moe_intermediate_size", MX_IS_WIDTH, .fallback = 512,
            .maxtext = "base_moe_mlp_dim"),
-    MX_CFG(mx_qwen3_next, shared_d_ff, "shared_expert_intermediate_size", MX_CFG_INT,
+    MX_CFG(mx_qwen3_next, shared_d_ff, "shared_expert_intermediate_size", MX_IS_WIDTH,
            .fallback = 512),
     {0},
 };
@@ -81,6 +81,7 @@ const mx_model mx_model_qwen3_5_moe = {
     .build = mx_qwen3_next_build,
     .unused = "mtp.*",
     .decoder_block = "qwen3_5",
+    .fixed_keys = "base_mlp_dim=*,norm_topk_prob=true,use_qk_norm=true",
     FAMILY,
 };
 

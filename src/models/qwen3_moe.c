@@ -34,7 +34,6 @@ static mx_status finish(void *config_, const json_t *json)
     c->base.out_bias = c->base.qkv_bias;
     c->base.first_window_layer = 0;
     c->base.use_window &= c->base.window > 0;
-    MX_TRY(mx_check_sparse_layers(&c->sparse));
     if (c->moe.experts)
         MX_TRY(mx_check_moe(&c->moe));
     return mx_decoder_finish(config_, json);
@@ -43,7 +42,7 @@ static mx_status finish(void *config_, const json_t *json)
 static const mx_cfg_field fields[] = {
     MX_CFG_DECODER(mx_decoder, 10000),
     MX_CFG(mx_decoder, qkv_bias, "attention_bias", MX_CFG_BOOL),
-    MX_CFG(mx_decoder, window, "sliding_window", MX_CFG_INT, .fallback = 4096,
+    MX_CFG(mx_decoder, window, "sliding_window", MX_IS_LENGTH_OR_0, .fallback = 4096,
            .maxtext = "sliding_window_size"),
     MX_CFG(mx_decoder, use_window, "use_sliding_window", MX_CFG_BOOL),
     MX_CFG_QWEN_MOE(config, 8, 768, 0),
@@ -63,4 +62,5 @@ const mx_model mx_model_qwen3_moe = {
     .other_parts = mx_joined_experts,
     .no_decay = "*norm*,*.bias",
     .decoder_block = "qwen3_moe",
+    .fixed_keys = "use_qk_norm=true",
 };

@@ -25,19 +25,19 @@ mx_status mx_qwen3_next_finish(void *config, const json_t *json) MX_MUST_USE;
     MX_CFG(T, base.qkv_bias, "attention_bias", MX_CFG_BOOL),                                       \
         MX_CFG(T, base.layer_types, "layer_types", MX_CFG_LAYER_TYPES,                             \
                .text = "linear_attention,full_attention"),                                         \
-        MX_CFG(T, full_interval, "full_attention_interval", MX_CFG_INT, .fallback = 4,             \
+        MX_CFG(T, full_interval, "full_attention_interval", MX_IS_COUNT, .fallback = 4,            \
                .maxtext = "inhomogeneous_layer_cycle_interval"),                                   \
-        MX_CFG(T, net.k_heads, "linear_num_key_heads", MX_CFG_INT, .fallback = 16,                 \
+        MX_CFG(T, net.k_heads, "linear_num_key_heads", MX_IS_HEADS, .fallback = 16,                \
                .maxtext = "gdn_num_key_heads"),                                                    \
-        MX_CFG(T, net.v_heads, "linear_num_value_heads", MX_CFG_INT, .fallback = 32,               \
+        MX_CFG(T, net.v_heads, "linear_num_value_heads", MX_IS_HEADS, .fallback = 32,              \
                .maxtext = "gdn_num_value_heads"),                                                  \
-        MX_CFG(T, net.k_dim, "linear_key_head_dim", MX_CFG_INT, .fallback = 128,                   \
+        MX_CFG(T, net.k_dim, "linear_key_head_dim", MX_IS_HEAD_DIM, .fallback = 128,               \
                .maxtext = "gdn_key_head_dim"),                                                     \
-        MX_CFG(T, net.v_dim, "linear_value_head_dim", MX_CFG_INT, .fallback = 128,                 \
+        MX_CFG(T, net.v_dim, "linear_value_head_dim", MX_IS_HEAD_DIM, .fallback = 128,             \
                .maxtext = "gdn_value_head_dim"),                                                   \
-        MX_CFG(T, net.taps, "linear_conv_kernel_dim", MX_CFG_INT, .fallback = 4,                   \
+        MX_CFG(T, net.taps, "linear_conv_kernel_dim", MX_CFG_INT(2, 16), .fallback = 4,            \
                .maxtext = "gdn_conv_kernel_dim"),                                                  \
-        MX_CFG(T, net.chunk, "gdn_chunk_size", MX_CFG_INT, .fallback = 64,                         \
+        MX_CFG(T, net.chunk, "gdn_chunk_size", MX_CFG_INT(1, 128), .fallback = 64,                 \
                .maxtext = "gdn_chunk_size")
 
 #endif

@@ -194,7 +194,7 @@ static mx_status check_deep(const mx_decoder *c, const mx_qwen3_tower *v)
                        MAX_DEEP, (long long)c->layers);
     for (int i = 0; i < v->deep.n; i++) {
         bool twice = i > 0 && v->deep.v[i] <= v->deep.v[i - 1];
-        if (v->deep.v[i] < 0 || v->deep.v[i] >= v->layers || twice)
+        if (v->deep.v[i] >= v->layers || twice)
             return mx_fail(MX_INPUT, "vision_config: \"deepstack_visual_indexes\"[%d] is %lld, "
                            "expected rising numbers below the tower's %lld layers", i,
                            (long long)v->deep.v[i], (long long)v->layers);
@@ -214,18 +214,14 @@ mx_status mx_qwen3_vl_finish(mx_decoder *c, mx_qwen3_tower *v, const json_t *jso
                   .channels = v->channels, .image_size = v->patch, .patch = v->patch};
     int64_t grid = (int64_t)lround(sqrt((double)v->positions)), pairs = 0;
     MX_TRY(mx_check_vit(&vit));
-    if (v->d / v->heads % 4 || !(v->theta > 0) || v->out != c->d)
+    if (v->d / v->heads % 4 || v->out != c->d)
         return mx_fail(MX_INPUT, "vision_config: heads of %lld turn by row and column, so their "
-                       "size must be a multiple of 4; rope_theta %g must be positive, and "
-                       "\"out_hidden_size\" %lld the decoder's %lld",
-                       (long long)(v->d / v->heads), v->theta, (long long)v->out,
+                       "size must be a multiple of 4, and \"out_hidden_size\" %lld must be the "
+                       "decoder's %lld", (long long)(v->d / v->heads), (long long)v->out,
                        (long long)c->d);
-    if (v->side < 1 || v->side > 64 || v->frames < 1 || v->frames > 64 || grid < 1 ||
-        grid > 4096 || grid * grid != v->positions)
-        return mx_fail(MX_INPUT, "vision_config: \"spatial_merge_size\" is %lld, "
-                       "\"temporal_patch_size\" %lld and \"num_position_embeddings\" %lld; "
-                       "expected 1 to 64, 1 to 64 and a square", (long long)v->side,
-                       (long long)v->frames, (long long)v->positions);
+    if (grid * grid != v->positions)
+        return mx_fail(MX_INPUT, "vision_config: \"num_position_embeddings\" is %lld, expected a "
+                       "square", (long long)v->positions);
     MX_TRY(check_deep(c, v));
     static const int64_t usual[3] = {24, 20, 20};
     for (int i = 0; i < 3; i++) {
@@ -233,7 +229,7 @@ mx_status mx_qwen3_vl_finish(mx_decoder *c, mx_qwen3_tower *v, const json_t *jso
         pairs += c->rope.sections[i];
     }
     if ((v->sections.n && v->sections.n != 3) || pairs != c->head_dim / 2 ||
-        c->rope.sections[0] < 1 || c->rope.sections[1] < 0 || c->rope.sections[2] < 0)
+        c->rope.sections[0] < 1)
         return mx_fail(MX_INPUT, "\"mrope_section\" must be three numbers of %lld pairs in all "
                        "(head_dim / 2); found %lld", (long long)c->head_dim / 2, (long long)pairs);
     return MX_OK;
@@ -304,4 +300,5 @@ const mx_model mx_model_qwen3_vl = {
     .vision = "vision transformer over pictures of any proportions, merger, deep features",
     .decoder_block = "qwen3",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=qwen3_vl",
+    .fixed_keys = "image_size_for_vit=*,use_mrope=true,use_qk_norm=true",
 };

@@ -58,7 +58,6 @@ static mx_status finish_text(void *config_, const json_t *json)
     config *c = config_;
     c->text.qk_norm = true;
     c->text.out_bias = c->text.qkv_bias;
-    MX_TRY(mx_check_sparse_layers(&c->sparse));
     MX_TRY(mx_check_moe(&c->moe));
     return mx_decoder_finish(config_, json);
 }
@@ -113,4 +112,5 @@ const mx_model mx_model_qwen3_vl_moe = {
     .vision = "vision transformer over pictures of any proportions, merger, deep features",
     .decoder_block = "qwen3_moe",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=qwen3_vl",
+    .fixed_keys = "image_size_for_vit=*,use_mrope=true,use_qk_norm=true",
 };

@@ -27,18 +27,19 @@ static mx_status finish(void *config, const json_t *json)
 
 static const mx_cfg_field fields[] = {
     MX_CFG_DECODER(mx_decoder, 2000000),
-    MX_CFG(mx_decoder, kv_heads, "num_key_value_heads", MX_CFG_INT, .fallback = 4,
+    MX_CFG(mx_decoder, kv_heads, "num_key_value_heads", MX_IS_HEADS_OR_0, .fallback = 4,
            .maxtext = "base_num_kv_heads"),
     MX_CFG(mx_decoder, tied, "tie_word_embeddings", MX_CFG_BOOL, .fallback = 1,
            .maxtext = "logits_via_embedding"),
     MX_CFG(mx_decoder, qkv_bias, "attention_bias", MX_CFG_BOOL),
     MX_CFG(mx_decoder, mlp_bias, "mlp_bias", MX_CFG_BOOL),
-    MX_CFG(mx_decoder, window, "sliding_window", MX_CFG_INT, .maxtext = "sliding_window_size"),
+    MX_CFG(mx_decoder, window, "sliding_window", MX_IS_LENGTH_OR_0,
+           .maxtext = "sliding_window_size"),
     MX_CFG(mx_decoder, use_window, "use_sliding_window", MX_CFG_BOOL),
     MX_CFG(mx_decoder, layer_types, "layer_types", MX_CFG_LAYER_TYPES,
            .text = "sliding_attention,full_attention", .own = true),
-    MX_CFG(mx_decoder, rope_layers, "no_rope_layers", MX_CFG_INTS),
-    MX_CFG(mx_decoder, nope_interval, "no_rope_layer_interval", MX_CFG_INT, .fallback = 4,
+    MX_CFG(mx_decoder, rope_layers, "no_rope_layers", MX_CFG_INTS(0, 1)),
+    MX_CFG(mx_decoder, nope_interval, "no_rope_layer_interval", MX_IS_COUNT_OR_0, .fallback = 4,
            .maxtext = "nope_layer_interval"),
     {0},
 };

@@ -14,7 +14,7 @@
 #include "ops.h"
 #include <stdio.h>
 
-static int64_t slots_for(const mx_build *b, const mx_attention_attr *a)
+int64_t mx_cache_span(const mx_build *b, const mx_attention_attr *a)
 {
     int64_t span = a->window ? a->window : a->chunk;
     int64_t need = span ? span + b->max_run : b->cache_len;
@@ -25,11 +25,10 @@ static mx_node *cache_variable(mx_graph *g, const char *name, mx_type t, double 
 {
     mx_node *v = mx_graph_find(g, name);
     return v ? v : mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_CACHE,
-                                                     .init = {MX_INIT_VALUE, value}});
+                                                     .init = MX_VALUE(value)});
 }
 
-/* The input that says where each token goes in a cache of this many slots; host-written. */
-static mx_node *slot_input(mx_graph *g, const mx_build *b, int64_t slots)
+mx_node *mx_cache_slots(mx_graph *g, const mx_build *b, int64_t slots)
 {
     char name[64];
     snprintf(name, sizeof name, "cache_slots.%lld", (long long)slots);
@@ -55,7 +54,7 @@ mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots)
         return done;
     mx_type t = mx_type_of(MX_I32, MX_SHAPE(b->batch, slots));
     mx_node *cache = mx_axes("decode_batch,cache_sequence", cache_variable(g, name, t, -1));
-    mx_node *n = mx_cache_write(g, cache, b->positions, slot_input(g, b, slots));
+    mx_node *n = mx_cache_write(g, cache, b->positions, mx_cache_slots(g, b, slots));
     n->name = mx_arena_strdup(&g->arena, written);
     mx_graph_enter(g, n);
     return n;
@@ -68,7 +67,7 @@ mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_nod
     shape.dim[1] = slots;
     mx_node *cache = mx_cache_state(g, what, shape, b->cache_dtype);
     cache->axes = "decode_batch,cache_sequence,cache_heads,cache_kv";
-    return mx_cache_write(g, cache, x, slot_input(g, b, slots));
+    return mx_cache_write(g, cache, x, mx_cache_slots(g, b, slots));
 }
 
 /* Which slots hold tokens of the image that this run feeds: a run is one image whole, or text, so
@@ -92,10 +91,19 @@ mx_kv mx_kv_keep(mx_graph *g, mx_build *b, mx_node *k, mx_node *v, mx_attention_
 {
     if (!b->cache_len)
         return (mx_kv){.k = k, .v = v};
-    int64_t slots = slots_for(b, &a);
+    int64_t slots = mx_cache_span(b, &a);
     return (mx_kv){.k = mx_cache_enter(g, b, "k", k, slots),
                    .v = mx_cache_enter(g, b, "v", v, slots),
                    .positions = mx_cache_positions(g, b, slots)};
+}
+
+mx_kv mx_kv_keep_one(mx_graph *g, mx_build *b, mx_node *kv, mx_attention_attr a)
+{
+    if (!b->cache_len)
+        return (mx_kv){.k = kv, .v = kv};
+    int64_t slots = mx_cache_span(b, &a);
+    mx_node *kept = mx_cache_enter(g, b, "k", kv, slots);
+    return (mx_kv){.k = kept, .v = kept, .positions = mx_cache_positions(g, b, slots)};
 }
 
 mx_node *mx_attend_kept(mx_graph *g, mx_build *b, mx_node *q, mx_kv kv, mx_attention_attr a,

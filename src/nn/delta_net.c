@@ -24,8 +24,8 @@ static const char *channels(mx_graph *g, const mx_delta_net *c, const char *befo
 static mx_node *convolve(mx_graph *g, const mx_build *b, mx_node *x, const mx_delta_net *c)
 {
     int64_t C = x->type.dim[2];
-    mx_node *w = mx_param(g, "conv1d.weight", MX_SHAPE(C, 1, c->taps), channels(g, c, "gdn_head", ",,"),
-                          MX_NORMAL(b->init_scale));
+    mx_node *w = mx_param(g, "conv1d.weight", MX_SHAPE(C, 1, c->taps),
+                          channels(g, c, "gdn_head", ",,"), MX_NORMAL(b->init_scale));
     mx_node *state = NULL;
     if (b->cache_len) {
         state = mx_cache_state(g, "conv", MX_SHAPE(b->batch, c->taps - 1, C), b->cache_dtype);
@@ -70,7 +70,8 @@ static projections project(mx_graph *g, const mx_build *b, mx_node *x, const mx_
     long long r = H / c->k_heads;
     const char *of_v = mx_axes_text(g, "gdn_head*%lld,embed", r * (long long)c->v_dim);
     const char *gates = mx_axes_text(g, "gdn_head*%lld,embed", r);
-    mx_node *p = mx_linear(g, b, x, "in_proj_qkv", qkv, channels(g, c, "gdn_head", ",embed"), false);
+    mx_node *p =
+        mx_linear(g, b, x, "in_proj_qkv", qkv, channels(g, c, "gdn_head", ",embed"), false);
     mx_node *z = mx_linear(g, b, x, "in_proj_z", values, of_v, false);
     mx_node *beta = mx_linear(g, b, x, "in_proj_b", H, gates, false);
     mx_node *a = mx_linear(g, b, x, "in_proj_a", H, gates, false);

@@ -1,6 +1,7 @@
 /* mla.c - see mla.h. The norms of the latents have an epsilon of their own: 1e-6 everywhere. */
 #include "nn/mla.h"
 
+#include "nn/qk_clip.h"
 #include "ops.h"
 
 static const double eps = 1e-6;
@@ -31,6 +32,14 @@ static query_parts query(mx_graph *g, const mx_build *b, mx_node *latent, const 
     return (query_parts){q, mx_rope_apply(g, mx_output(g, q, 1), t)};
 }
 
+static void clip(mx_graph *g, const mx_mla *m, mx_node *factor)
+{
+    mx_clip_part query[2] = {{m->nope, MX_CLIP_ROOT}, {m->rope, MX_CLIP_WHOLE}};
+    mx_clip_part kv[2] = {{m->nope, MX_CLIP_ROOT}, {m->v, MX_CLIP_NOT}};
+    mx_qk_clip_rows(g, m->q_rank ? "q_b_proj.weight" : "q_proj.weight", factor, query, 2);
+    mx_qk_clip_rows(g, "kv_b_proj.weight", factor, kv, 2);
+}
+
 /* Keys and values of every head, as in training. latent (B, S, R), k_rope (B, S, 1, P). */
 static mx_node *plain(mx_graph *g, mx_build *b, query_parts q, mx_node *latent, mx_node *k_rope,
                       mx_node *w, const mx_mla *m, mx_node *selected, mx_mla_seen *seen)
@@ -46,6 +55,7 @@ static mx_node *plain(mx_graph *g, mx_build *b, query_parts q, mx_node *latent, 
     mx_node *query = mx_concat(g, 2, (mx_node *[]){q.nope, q.rope}, 3);
     *seen = (mx_mla_seen){query, k};
     mx_attention_attr a = {.causal = true, .scale = m->scale};
+    clip(g, m, mx_qk_clip(g, b, query, k, &a));
     mx_attention_extra e = {.q_seg = b->segments, .k_seg = b->segments, .selected = selected};
     return mx_attention(g, query, k, mx_output(g, kv, 1), a, e);
 }
@@ -73,8 +83,8 @@ mx_node *mx_mla_attend(mx_graph *g, mx_build *b, mx_node *x, mx_node *q_latent, 
 {
     int64_t B = b->batch, S = b->seq, H = heads, d = x->type.dim[2];
     query_parts q = query(g, b, q_latent, m, H, t);
-    mx_node *kv = mx_linear(g, b, x, "kv_a_proj_with_mqa", m->kv_rank + m->rope, "kv_lora_up_proj,embed",
-                            m->bias);
+    mx_node *kv = mx_linear(g, b, x, "kv_a_proj_with_mqa", m->kv_rank + m->rope,
+                            "kv_lora_up_proj,embed", m->bias);
     kv = mx_split(g, mx_name(g, "mla_kv", kv), 2, (int64_t[]){m->kv_rank, m->rope});
     mx_node *k_rope = mx_reshape(g, mx_output(g, kv, 1), MX_SHAPE(B, S, 1, m->rope));
     k_rope = mx_rope_apply(g, k_rope, t);

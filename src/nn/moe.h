@@ -56,6 +56,7 @@ typedef struct {
     mx_node *bias;       /* (E) added to the scores for the choice, not for the weights */
     int64_t groups;      /* experts in as many equal groups, of which the best are open; 0: none */
     int64_t open_groups;
+    mx_node *expert;     /* (N, k) int32: chosen beforehand, by a table; NULL: by the scores */
     int64_t group_best; /* a group is as good as the sum of this many best experts (V2: 1, V3: 2) */
 } mx_choice;
 
@@ -64,6 +65,11 @@ typedef struct {
 mx_routing mx_route(mx_graph *g, mx_node *logits, mx_node *scores, mx_choice c);
 /* The k highest logits; the weights are the softmax of these alone (GPT-OSS). */
 mx_routing mx_route_top(mx_graph *g, mx_node *logits, int64_t k);
+
+/* The experts of each token by a table of the checkpoint, NAME (vocab, k) int32, which is never
+ * trained: (N, k) int32. In a new model every token has k experts at random. */
+mx_node *mx_router_table(mx_graph *g, const mx_build *b, const char *name, int64_t vocab,
+                         const mx_moe *m);
 
 /* The bias that balances without a loss: a frozen weight (E), in training moved by `rate` towards
  * the experts with less than their share of the tokens (rate 0: not moved). Declare before routing,

@@ -39,6 +39,9 @@ typedef struct {
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
     bool training;      /* blocks may update state of their own (router biases) */
+    int64_t mtp_eval;   /* which of the layers that predict further tokens to judge; 0: none */
+    double qk_clip;     /* in training: attention scores above this rescale q and k; 0: none do */
+    mx_node *max_logit; /* the largest of them so far, (1); NULL: none looked at (qk_clip.h) */
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */
     mx_node *index_loss; /* of sparse attention's indexers, for aux_loss; NULL: none */
     mx_router_sums routers;
@@ -69,6 +72,8 @@ mx_head_axes mx_attention_axes(mx_graph *g, int64_t head_dim);
 /* Between blocks: what is added to the residual stream. */
 #define MX_RESIDUAL_AXES "activation_batch,activation_norm_length,activation_embed"
 
+/* Variables declared since there were n nodes get neither gradient nor optimizer state. */
+void mx_freeze_since(mx_graph *g, int n);
 /* A weight of the checkpoint that is never trained (torch's buffers). */
 mx_node *mx_buffer(mx_graph *g, const char *name, mx_shape shape, mx_init init);
 
@@ -85,6 +90,8 @@ mx_node *mx_embedding(mx_graph *g, const mx_build *b, const char *name, int64_t 
 mx_node *mx_gated_mlp(mx_graph *g, const mx_build *b, mx_node *x, int64_t d_ff, mx_act act,
                       bool bias);
 
+enum { MX_MAX_HEAD_DIM = 1024 };
+
 /* --- rotary embeddings (rope.c) --- */
 
 typedef struct {
@@ -96,7 +103,6 @@ typedef struct {
     bool truncate;                                       /* yarn: whole-numbered correction range */
     double attention_factor;                             /* 0: as the type computes it */
     double original_length;                              /* positions it was first trained on */
-    double max_length;
     double partial;                                      /* share of the head rotated; 0: all */
     int64_t sections[3]; /* pairs that turn by time, height and width, in turns; 0: all by time */
 } mx_rope;
@@ -117,6 +123,10 @@ double mx_rope_score_factor(const mx_rope *r);
 
 /* --- attention (attention.c) --- */
 
+/* Slots that the cache of such an attention has: what a query can still see, and a run. */
+int64_t mx_cache_span(const mx_build *b, const mx_attention_attr *a);
+/* The input that says where each token of a run goes in caches of this many slots; host-written. */
+mx_node *mx_cache_slots(mx_graph *g, const mx_build *b, int64_t slots);
 /* Enters x (B, S, heads, dims), one entry a token, into the cache WHAT of the current scope and
  * gives the whole of it, (B, slots, heads, dims). Only where b->cache_len > 0. */
 mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_node *x,
@@ -137,6 +147,8 @@ typedef struct {
     mx_node *positions; /* of the keys, with a cache; NULL: none */
 } mx_kv;
 mx_kv mx_kv_keep(mx_graph *g, mx_build *b, mx_node *k, mx_node *v, mx_attention_attr a);
+/* Keys that are the values too: one cache. */
+mx_kv mx_kv_keep_one(mx_graph *g, mx_build *b, mx_node *kv, mx_attention_attr a);
 mx_node *mx_attend_kept(mx_graph *g, mx_build *b, mx_node *q, mx_kv kv, mx_attention_attr a,
                         mx_node *sinks);
 

@@ -20,8 +20,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_DIMS = 1024 };
-
 static double yarn_mscale(double scale, double mscale)
 {
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
@@ -123,7 +121,7 @@ static mx_node *angles(mx_graph *g, const mx_build *b, const mx_rope *r, const d
         return mx_mul(g, position_column(g, b), mx_table(g, dims, g->param_dtype, f));
     mx_node *sum = NULL;
     for (int axis = 0; axis < 3; axis++) {
-        double own[MAX_DIMS] = {0};
+        double own[MX_MAX_HEAD_DIM] = {0};
         for (int64_t i = 0; i < 2 * half; i++)
             own[i] = axis_of(r, i % half) == axis ? f[i] : 0;
         mx_node *p = mx_reshape(g, mx_slice(g, b->places, 0, axis, 1), column);
@@ -136,6 +134,11 @@ static mx_node *angles(mx_graph *g, const mx_build *b, const mx_rope *r, const d
 mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, int64_t head_dim,
                              bool interleaved)
 {
+    if (head_dim < 1 || head_dim > MX_MAX_HEAD_DIM || !(r->partial >= 0 && r->partial <= 1)) {
+        mx_graph_fail(g, "rope: a share of %g of a head of %lld dims; expected 0 to 1 of 1 to %d",
+                      r->partial, (long long)head_dim, MX_MAX_HEAD_DIM);
+        return (mx_rope_table){0};
+    }
     bool proportional = strcmp(r->type, "proportional") == 0;
     int64_t dims = r->partial > 0 ? (int64_t)((double)head_dim * r->partial) : head_dim;
     int64_t turned = dims / 2 * 2;
@@ -143,16 +146,12 @@ mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, i
         /* Pairs lie half a head apart; the frequencies beyond the share are 0. */
         dims = head_dim;
     }
-    if (head_dim > MAX_DIMS || dims > head_dim) {
-        mx_graph_fail(g, "rope: %lld dims of a head of %lld; at most %d are supported",
-                      (long long)dims, (long long)head_dim, MAX_DIMS);
-        return (mx_rope_table){0};
-    }
     int64_t longest = b->seq > b->cache_len ? b->seq : b->cache_len;
     if (strcmp(r->type, "dynamic") == 0 && (double)longest > r->original_length)
         mx_graph_fail(g, "rope: type dynamic is supported up to the %g positions the model was "
                       "trained on, not for %lld", r->original_length, (long long)longest);
-    double f[MAX_DIMS] = {0}, on[MAX_DIMS] = {0}, factor = mx_rope_attention_factor(r);
+    double f[MX_MAX_HEAD_DIM] = {0}, on[MX_MAX_HEAD_DIM] = {0};
+    double factor = mx_rope_attention_factor(r);
     for (int64_t i = 0; i < dims / 2; i++) {
         double v = proportional && 2 * i >= turned ? 0 : frequency(r, dims, head_dim, i);
         int64_t first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + dims / 2;

@@ -12,6 +12,7 @@
 
 #include "ops.h"
 #include <math.h>
+#include <stdio.h>
 
 mx_node *mx_router_logits(mx_graph *g, const mx_build *b, mx_node *x, const char *name,
                           int64_t experts, bool bias)
@@ -52,14 +53,18 @@ static mx_node *close_groups(mx_graph *g, mx_node *choice, const mx_choice *c)
 
 mx_routing mx_route(mx_graph *g, mx_node *logits, mx_node *scores, mx_choice c)
 {
-    mx_routing r = {.logits = logits, .experts = scores->type.dim[1], .k = c.k};
-    bool plain = !c.bias && c.groups <= 1;
-    mx_node *choice = c.bias ? mx_add(g, scores, c.bias) : scores;
-    if (c.groups > 1)
-        choice = close_groups(g, choice, &c);
-    mx_node *top = mx_top_k(g, choice, c.k);
-    r.expert = mx_output(g, top, 1);
-    r.weight = plain ? top : mx_gather_last(g, scores, r.expert);
+    mx_routing r = {.logits = logits, .experts = scores->type.dim[1], .k = c.k,
+                    .expert = c.expert};
+    bool plain = !c.bias && c.groups <= 1 && !c.expert;
+    if (!r.expert) {
+        mx_node *choice = c.bias ? mx_add(g, scores, c.bias) : scores;
+        if (c.groups > 1)
+            choice = close_groups(g, choice, &c);
+        r.weight = mx_top_k(g, choice, c.k);
+        r.expert = mx_output(g, r.weight, 1);
+    }
+    if (!plain)
+        r.weight = mx_gather_last(g, scores, r.expert);
     if (c.renormalise) /* the small number: sigmoids of very negative logits are 0 */
         r.weight = mx_div(g, r.weight, mx_affine(g, mx_row_sum(g, r.weight), 1, 1e-20));
     if (c.scale != 0 && c.scale != 1)
@@ -151,6 +156,18 @@ void mx_balance_finish(mx_graph *g, mx_build *b)
         mx_graph_root(g, MX_METRIC_ROOT "expert_load_min", mx_reshape(g, s->least, MX_SCALAR));
     }
     *s = (mx_router_sums){0};
+}
+
+mx_node *mx_router_table(mx_graph *g, const mx_build *b, const char *name, int64_t vocab,
+                         const mx_moe *m)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s.%s", g->scope, name);
+    mx_type t = mx_type_of(MX_I32, MX_SHAPE(vocab, m->k));
+    mx_var_attr a = {.kind = MX_VAR_WEIGHT, .frozen = true, .init = MX_CHOICE(m->experts, m->k)};
+    mx_node *table = mx_graph_find(g, full);
+    table = table ? table : mx_variable(g, full, t, a);
+    return mx_embed(g, table, mx_reshape(g, b->tokens, MX_SHAPE(b->batch * b->seq)));
 }
 
 mx_node *mx_router_bias(mx_graph *g, const char *name, int64_t experts)

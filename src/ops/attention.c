@@ -13,8 +13,12 @@
 #include "ops/cpu/attention_kernel.h"
 #include "ops/gpu_work.h"
 #include "ops/num.h"
+#include <math.h>
 #include <string.h>
 
+#define IDS                                                                                        \
+    (1 << MX_ATTN_Q_POS | 1 << MX_ATTN_K_POS | 1 << MX_ATTN_Q_SEG | 1 << MX_ATTN_K_SEG |           \
+     1 << MX_ATTN_Q_SPAN | 1 << MX_ATTN_K_SPAN | 1 << MX_ATTN_SELECTED)
 /* The backward op has these behind them. */
 enum { OUT = MX_ATTN_N_IN, LSE, DOUT, DLSE, N_GRAD_IN };
 
@@ -173,6 +177,8 @@ static double pairs(const mx_node *n)
     double span = (double)(a->window ? a->window : a->chunk);
     if (by_index && span > 0 && span < sk)
         p = p < sq * span ? p : sq * span;
+    if (n->in[MX_ATTN_SELECTED])
+        p = fmin(p, sq * (double)n->in[MX_ATTN_SELECTED]->type.dim[2]);
     return p * (double)(n->in[0]->type.dim[0] * n->in[0]->type.dim[2]);
 }
 
@@ -234,6 +240,7 @@ static const mx_attr_field fields[] = {
     {0},
 };
 
+enum { N_IN = MX_ATTN_N_IN };
 #define NONE {.absent = true}
 #define SEGMENTS {2, {2, 6}, MX_I32, 0, 2}
 const mx_op mx_op_attention = {
@@ -248,6 +255,8 @@ const mx_op mx_op_attention = {
     .parts_in = 7,
     .place = mx_attention_place,
     .local = mx_attention_local,
+    .multiplies = true,
+    .ids_in = IDS,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
@@ -255,14 +264,14 @@ const mx_op mx_op_attention = {
     .work_bytes = forward_work,
     .gpu_work_bytes = forward_gpu_work,
     .cases = (const mx_case[]){
-        {MX_ATTN_N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 6}}, NONE, NONE, NONE, NONE,
+        {N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 6}}, NONE, NONE, NONE, NONE,
                 NONE, NONE, NONE, NONE},
          &(mx_attention_attr){.causal = true, .scale = 0.5}},
-        {MX_ATTN_N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, SEGMENTS,
+        {N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, SEGMENTS,
                 SEGMENTS, SEGMENTS, SEGMENTS, {1, {4}}, NONE},
          &(mx_attention_attr){.causal = true, .window = 3, .softcap = 2, .scale = 0.7}},
         /* A query that sees nothing has no logarithm: the sinks are always there. */
-        {MX_ATTN_N_IN, {{4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, NONE, NONE,
+        {N_IN, {{4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, NONE, NONE,
                 NONE, NONE, {1, {2}}, {3, {2, 6, 3}, MX_I32, 0, 6}},
          &(mx_attention_attr){.chunk = 4, .scale = 0.7}},
         {0}},
@@ -276,6 +285,8 @@ const mx_op mx_op_attention_grad = {
     .n_out = 4,
     .parts_in = 7,
     .parts_out = 7,
+    .multiplies = true,
+    .ids_in = IDS,
     .infer = grad_infer,
     .cost = grad_cost,
     .cpu = backward,

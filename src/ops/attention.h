@@ -25,7 +25,8 @@ enum {
 void mx_attention_place(const mx_node *n, mx_partition_call *p);
 mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in,
                             mx_partition_call *p);
-/* The places in the sequence of what a rank has of it: rows and elements as in s, all rows alike. */
+/* The places in the sequence of what a rank has of it: rows and elements as in s, all rows alike.
+ */
 mx_node *mx_attention_places(mx_graph *g, const mx_partition_call *p, int rank,
                              const mx_cut *length, mx_shape s);
 

@@ -11,13 +11,6 @@
 #include "ops/copy.h"
 #include "ops/load.h"
 
-static void check(mx_graph *g, mx_node *n)
-{
-    if (n->in[2]->type.dtype != MX_I32)
-        mx_graph_fail(g, "cache_write: the slots are %s, expected int32",
-                      mx_dtype_name(n->in[2]->type.dtype));
-}
-
 static const char *notation(const mx_node *n)
 {
     static const char *const dims[] = {"b!s,b!t,b!t->b!s", "b!sd,b!td,b!t->b!sd",
@@ -60,7 +53,7 @@ const mx_op mx_op_cache_write = {
     .notation = notation,
     .alias = {1},
     .no_cast = true,
-    .infer = check,
+    .ids_in = 1 << 2,
     .cost = cost,
     .cpu = cache_write_cpu,
     .cases = (const mx_case[]){{3, {{4, {2, 6, 2, 4}, .no_grad = true},

@@ -14,13 +14,6 @@
 
 enum { WORTH = 1 << 16 };
 
-static void infer(mx_graph *g, mx_node *n)
-{
-    if (n->in[1]->type.dtype != MX_I32)
-        mx_graph_fail(g, "embed: the ids are %s; cast them to int32",
-                      mx_dtype_name(n->in[1]->type.dtype));
-}
-
 static void embed_cpu(const mx_call *c)
 {
     const mx_type *table = &c->in[0].type;
@@ -100,7 +93,7 @@ const mx_op mx_op_embed = {
     .dims = "!vd,*->*d",
     .place = place,
     .local = local,
-    .infer = infer,
+    .ids_in = 1 << 1,
     .grad = embed_vjp,
     .cost = mx_cost_move,
     .cpu = embed_cpu,

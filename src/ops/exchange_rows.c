@@ -5,9 +5,10 @@
  *     exchange_plan  start (E + 1)             ->  table (R, E + 1), start (E / R + 1)
  *     exchange_rows  x (M, *)  table           ->  (C, *)
  *     return_rows    y (C, *)  table           ->  (M, *)
- * The table is every rank's starts. What a rank receives lies by expert, and inside an expert by the
- * rank it came from; the second output says where its experts begin. Rows beyond the last are 0, and
- * so are, on the way back, rows that belong to no expert. Each of the two is the other's gradient.
+ * The table is every rank's starts. What a rank receives lies by expert, and inside an expert by
+ * the rank it came from; the second output says where its experts begin. Rows beyond the last are
+ * 0, and so are, on the way back, rows that belong to no expert. Each of the two is the other's
+ * gradient.
  *
  * Counts differ from rank to rank and from step to step. A buffer that is too small (C is less than
  * the worst case) ends the run with what to change: nothing is dropped.
@@ -107,8 +108,8 @@ static void count(const mx_call *c, const int32_t *table, int64_t width, size_t 
 }
 
 /* Rows by (rank, expert) into (expert, rank), or back. */
-static void regroup(const mx_call *c, const int32_t *table, int64_t width, size_t row, char *by_rank,
-                    char *by_expert, bool back)
+static void regroup(const mx_call *c, const int32_t *table, int64_t width, size_t row,
+                    char *by_rank, char *by_expert, bool back)
 {
     const mx_collective_attr *a = c->attr;
     int64_t mine = (width - 1) / a->size, first = a->index * mine, at = 0;

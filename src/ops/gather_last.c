@@ -8,13 +8,6 @@
 
 #include <string.h>
 
-static void check(mx_graph *g, mx_node *n)
-{
-    if (n->in[1]->type.dtype != MX_I32)
-        mx_graph_fail(g, "gather_last: the indices are %s, expected int32",
-                      mx_dtype_name(n->in[1]->type.dtype));
-}
-
 static void gather_last_cpu(const mx_call *c)
 {
     const mx_type *x = &c->in[0].type, *y = &c->out[0].type;
@@ -48,7 +41,7 @@ const mx_op mx_op_gather_last = {
     .doc = "entries of the last dim by index",
     .dims = "*!d,*k->*k",
     .no_cast = true,
-    .infer = check,
+    .ids_in = 1 << 1,
     .grad = gather_last_vjp,
     .cost = mx_cost_move,
     .cpu = gather_last_cpu,

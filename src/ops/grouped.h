@@ -3,7 +3,7 @@
 #define MX_OPS_GROUPED_H
 
 #include "ir/partition.h"
-#include "ops/cpu/gemm.h"
+#include "ops/num.h"
 
 /* The given starts as a partition of the rows: none below its predecessor, none beyond the rows. */
 static inline void mx_grouped_starts(const int32_t *given, int64_t experts, int64_t rows,
@@ -17,21 +17,17 @@ static inline void mx_grouped_starts(const int32_t *given, int64_t experts, int6
     }
 }
 
-static inline mx_num mx_grouped_num(mx_dtype d)
-{
-    return d == MX_F64 ? MX_NUM_F64 : d == MX_BF16 ? MX_NUM_BF16 : MX_NUM_F32;
-}
-
 static inline void mx_grouped_check(mx_graph *g, const mx_node *n, int64_t experts,
                                     const mx_node *start)
 {
-    if (start->type.dtype != MX_I32 || start->type.dim[0] != experts + 1 || experts < 1)
-        mx_graph_fail_inputs(g, n, "the starts of %lld experts are %lld int32 numbers",
+    if (start->type.dim[0] != experts + 1 || experts < 1)
+        mx_graph_fail_inputs(g, n, "the starts of %lld experts are %lld numbers",
                              (long long)experts, (long long)experts + 1);
 }
 
-/* On a mesh: how rows that were sorted by expert lie for experts that are cut so. Each rank then has
- * the rows of its own experts from everywhere; where that cannot be, the experts become whole. */
+/* On a mesh: how rows that were sorted by expert lie for experts that are cut so. Each rank then
+ * has the rows of its own experts from everywhere; where that cannot be, the experts become whole.
+ */
 mx_cut mx_grouped_rows(const mx_partition_call *p, const mx_cut *rows, mx_cut *experts);
 
 #endif

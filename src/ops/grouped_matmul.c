@@ -46,11 +46,13 @@ static void grouped_cpu(const mx_call *c)
     const mx_tensor *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
     int64_t rows = x->type.dim[0], E = w->type.dim[0];
     int32_t *start = c->work;
+    MX_ASSERT(x->type.dtype == w->type.dtype, "x is %s, w %s", mx_dtype_name(x->type.dtype),
+              mx_dtype_name(w->type.dtype));
     mx_grouped_starts(c->in[2].data, E, rows, start);
     mx_grouped g = {.groups = E, .d_in = x->type.dim[1], .d_out = y->type.dim[1], .offsets = start,
                     .w_in_out = ((const grouped_attr *)c->attr)->in_out,
-                    .type = mx_grouped_num(x->type.dtype),
-                    .out_type = mx_grouped_num(y->type.dtype)};
+                    .type = mx_num_of(x->type.dtype),
+                    .out_type = mx_num_of(y->type.dtype)};
     clear(y, 0, start[0]);
     mx_grouped_forward(&g, x->data, w->data, y->data);
     clear(y, start[E], rows);
@@ -145,6 +147,8 @@ const mx_op mx_op_grouped_matmul = {
     .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out), {0}},
     .notation = notation,
     .place = place,
+    .multiplies = true,
+    .ids_in = 1 << 2,
     .infer = infer,
     .grad = grouped_vjp,
     .cost = cost,

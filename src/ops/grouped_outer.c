@@ -26,10 +26,12 @@ static void outer_cpu(const mx_call *c)
 {
     const mx_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     int32_t *start = c->work;
+    MX_ASSERT(a->type.dtype == b->type.dtype, "a is %s, b %s", mx_dtype_name(a->type.dtype),
+              mx_dtype_name(b->type.dtype));
     mx_grouped_starts(c->in[2].data, y->type.dim[0], a->type.dim[0], start);
     mx_grouped g = {.groups = y->type.dim[0], .d_in = a->type.dim[1], .d_out = b->type.dim[1],
-                    .offsets = start, .type = mx_grouped_num(a->type.dtype),
-                    .out_type = mx_grouped_num(y->type.dtype)};
+                    .offsets = start, .type = mx_num_of(a->type.dtype),
+                    .out_type = mx_num_of(y->type.dtype)};
     mx_grouped_dw(&g, b->data, a->data, y->data, false);
 }
 
@@ -65,6 +67,8 @@ const mx_op mx_op_grouped_outer = {
     .dims = "!nd,!nf,!s->!efd",
     .attr_size = sizeof(outer_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(outer_attr, MX_ATTR_DTYPE, out), {0}},
+    .multiplies = true,
+    .ids_in = 1 << 2,
     .infer = infer,
     .grad = outer_vjp,
     .cost = cost,

@@ -16,12 +16,9 @@ typedef struct {
 static void infer(mx_graph *g, mx_node *n)
 {
     const limit_attr *at = n->attr;
-    if (n->in[0]->type.dtype != MX_I32 || at->experts < 1 || at->capacity < 0)
-        mx_graph_fail(g,
-                      "limit_experts: %s choices, %lld experts with %lld places; expected int32, "
-                      "1 or more, 0 or more",
-                      mx_dtype_name(n->in[0]->type.dtype), (long long)at->experts,
-                      (long long)at->capacity);
+    if (at->experts < 1 || at->capacity < 0)
+        mx_graph_fail(g, "limit_experts: %lld experts with %lld places; expected 1 or more, 0 or "
+                      "more", (long long)at->experts, (long long)at->capacity);
 }
 
 static void limit_cpu(const mx_call *c)
@@ -60,6 +57,7 @@ const mx_op mx_op_limit_experts = {
     .attr_size = sizeof(limit_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(limit_attr, MX_ATTR_INT, experts),
                                       MX_FIELD(limit_attr, MX_ATTR_INT, capacity), {0}},
+    .ids_in = 1 << 0,
     .infer = infer,
     .cpu = limit_cpu,
     .work_bytes = work_bytes,

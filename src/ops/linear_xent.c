@@ -32,6 +32,8 @@ static mx_xent describe(const xent_attr *a, const mx_type *x, const mx_type *w)
 
 static mx_xent bound(const mx_call *c)
 {
+    MX_ASSERT(c->in[X].type.dtype == c->in[W].type.dtype, "x is %s, w %s",
+              mx_dtype_name(c->in[X].type.dtype), mx_dtype_name(c->in[W].type.dtype));
     mx_xent d = describe(c->attr, &c->in[X].type, &c->in[W].type);
     d.x = c->in[X].data;
     d.w = c->in[W].data;
@@ -225,6 +227,8 @@ const mx_op mx_op_linear_xent = {
     .saved = 1 << 1,
     .place = place,
     .local = local,
+    .multiplies = true,
+    .ids_in = 1 << LABELS,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
@@ -241,6 +245,8 @@ const mx_op mx_op_linear_xent_grad = {
     .attr_size = sizeof(xent_attr),
     .fields = fields,
     .n_out = 2,
+    .multiplies = true,
+    .ids_in = 1 << LABELS,
     .infer = infer_grad,
     .cost = cost_3,
     .cpu = backward,
@@ -254,6 +260,8 @@ const mx_op mx_op_linear_xent_train = {
     .attr_size = sizeof(xent_attr),
     .fields = fields,
     .n_out = 4,
+    .multiplies = true,
+    .ids_in = 1 << LABELS,
     .infer = infer_train,
     .cost = cost_3,
     .cpu = train,

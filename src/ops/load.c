@@ -52,7 +52,7 @@ static uint32_t pack(double x, int e, int m, bool has_inf)
     return sign | (bits > limit ? limit : (uint32_t)bits);
 }
 
-#define PLAIN_RUNS(T, suffix)                                                                      \
+#define PLAIN_RUNS(T, suffix, as)                                                                  \
     static MX_CLONES void read32_##suffix(const void *p, int64_t n, float *out)                    \
     {                                                                                              \
         const T *x = p;                                                                            \
@@ -69,20 +69,29 @@ static uint32_t pack(double x, int e, int m, bool has_inf)
     {                                                                                              \
         T *x = p;                                                                                  \
         for (int64_t i = 0; i < n; i++)                                                            \
-            x[i] = (T)in[i];                                                                       \
+            x[i] = as(T, in[i]);                                                                   \
     }                                                                                              \
     static MX_CLONES void write64_##suffix(void *p, int64_t n, const double *in)                   \
     {                                                                                              \
         T *x = p;                                                                                  \
         for (int64_t i = 0; i < n; i++)                                                            \
-            x[i] = (T)in[i];                                                                       \
+            x[i] = as(T, in[i]);                                                                   \
     }
-PLAIN_RUNS(float, f32)
-PLAIN_RUNS(double, f64)
-PLAIN_RUNS(int32_t, i32)
-PLAIN_RUNS(int64_t, i64)
-PLAIN_RUNS(int8_t, i8)
-PLAIN_RUNS(uint8_t, u8)
+/* Integers take the nearest number they have, and 0 for what is no number: C leaves it open. The
+ * bounds are exact as floats, which the largest integers of 32 and 64 bits are not. */
+#define AS_IS(T, v) (T)(v)
+#define NEAREST(T, v, low, beyond, most)                                                           \
+    ((v) < (low) ? (T)(low) : (v) >= (beyond) ? (T)(most) : (v) == (v) ? (T)(v) : 0)
+#define AS_I32(T, v) NEAREST(T, v, -0x1p31f, 0x1p31f, INT32_MAX)
+#define AS_I64(T, v) NEAREST(T, v, -0x1p63f, 0x1p63f, INT64_MAX)
+#define AS_I8(T, v) NEAREST(T, v, -128.f, 128.f, 127)
+#define AS_U8(T, v) NEAREST(T, v, 0.f, 256.f, 255)
+PLAIN_RUNS(float, f32, AS_IS)
+PLAIN_RUNS(double, f64, AS_IS)
+PLAIN_RUNS(int32_t, i32, AS_I32)
+PLAIN_RUNS(int64_t, i64, AS_I64)
+PLAIN_RUNS(int8_t, i8, AS_I8)
+PLAIN_RUNS(uint8_t, u8, AS_U8)
 
 #define CODED_RUNS(T, suffix, decode, encode)                                                      \
     static MX_CLONES void read32_##suffix(const void *p, int64_t n, float *out)                    \

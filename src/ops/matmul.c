@@ -331,6 +331,7 @@ const mx_op mx_op_matmul = {
     .attr_size = sizeof(mx_matmul_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(mx_matmul_attr, MX_ATTR_TEXT, spec), {0}},
     .notation = notation,
+    .multiplies = true,
     .infer = infer,
     .grad = matmul_vjp,
     .cost = mx_matmul_cost,

@@ -56,6 +56,7 @@ const mx_op mx_op_matmul_gelu = {
     .attr_size = sizeof(mx_matmul_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(mx_matmul_attr, MX_ATTR_TEXT, spec), {0}},
     .notation = notation,
+    .multiplies = true,
     .grad = matmul_gelu_vjp,
     .cost = mx_matmul_cost,
     .cpu = matmul_gelu_cpu,

@@ -72,6 +72,7 @@ const mx_op mx_op_matmul_gelu_slope = {
     .attr_size = sizeof(mx_matmul_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(mx_matmul_attr, MX_ATTR_TEXT, spec), {0}},
     .notation = notation,
+    .multiplies = true,
     .infer = infer,
     .cost = mx_matmul_cost,
     .cpu = matmul_gelu_slope_cpu,

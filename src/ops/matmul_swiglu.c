@@ -98,6 +98,7 @@ const mx_op mx_op_matmul_swiglu = {
     .attr_size = sizeof(mx_matmul_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(mx_matmul_attr, MX_ATTR_TEXT, spec), {0}},
     .notation = notation,
+    .multiplies = true,
     .cost = twice,
     .cpu = matmul_swiglu_cpu,
     .cases = (const mx_case[]){{3, {IN(3, {2, 3, 8}), IN(2, {16, 8}), IN(2, {16, 8})},

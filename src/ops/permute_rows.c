@@ -13,8 +13,8 @@
 static void check(mx_graph *g, mx_node *n)
 {
     int64_t rows = n->in[0]->type.dim[0], m = n->in[1]->type.dim[0];
-    if (!rows || m % rows || n->in[1]->type.dtype != MX_I32 || n->in[2]->type.dtype != MX_I32)
-        mx_graph_fail(g, "permute_rows: %lld entries for %lld rows; expected int32 and a multiple",
+    if (!rows || m % rows)
+        mx_graph_fail(g, "permute_rows: %lld entries for %lld rows; expected a multiple",
                       (long long)m, (long long)rows);
 }
 
@@ -69,6 +69,7 @@ const mx_op mx_op_permute_rows = {
     .dims = "!nd,!m,!m->!md",
     .no_cast = true,
     .place = place,
+    .ids_in = 1 << 1 | 1 << 2,
     .infer = check,
     .grad = permute_rows_vjp,
     .cost = mx_cost_move,

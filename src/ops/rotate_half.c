@@ -37,7 +37,7 @@ ROTATE(double, rotate_f64)
 static void check(mx_graph *g, mx_node *n)
 {
     const rotate_attr *at = n->attr;
-    if (at->dims % 2 || at->dims > n->type.dim[n->type.ndim - 1])
+    if (at->dims < 0 || at->dims % 2 || at->dims > n->type.dim[n->type.ndim - 1])
         mx_graph_fail(g, "rotate_half: %lld rotary dims in a head of %lld; the number must be even "
                       "and fit", (long long)at->dims, (long long)n->type.dim[n->type.ndim - 1]);
 }

@@ -289,6 +289,8 @@ const mx_op mx_op_select_keys = {
                                       MX_FIELD(select_attr, MX_ATTR_F64, scale), {0}},
     .place = place,
     .local = local,
+    .multiplies = true,
+    .ids_in = 1 << Q_POS | 1 << K_POS | 1 << Q_SEG | 1 << K_SEG,
     .infer = infer,
     .cost = cost,
     .cpu = select_cpu,

@@ -21,9 +21,9 @@ static void infer(mx_graph *g, mx_node *n)
 {
     const sort_attr *at = n->attr;
     const mx_type *x = &n->in[0]->type;
-    if (x->dtype != MX_I32 || at->experts < 1)
-        mx_graph_fail(g, "sort_by_expert: %s choices of %lld experts; expected int32 and 1 or more",
-                      mx_dtype_name(x->dtype), (long long)at->experts);
+    if (at->experts < 1)
+        mx_graph_fail(g, "sort_by_expert: choices of %lld experts; expected 1 or more",
+                      (long long)at->experts);
     n->type.dim[0] = n->more[1].dim[0] = mx_type_count(x);
     n->more[0].dim[0] = at->experts + 1;
 }
@@ -89,6 +89,7 @@ const mx_op mx_op_sort_by_expert = {
     .attr_size = sizeof(sort_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(sort_attr, MX_ATTR_INT, experts), {0}},
     .place = place,
+    .ids_in = 1 << 0,
     .infer = infer,
     .cpu = sort_cpu,
     .work_bytes = work_bytes,

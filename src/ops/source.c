@@ -15,7 +15,23 @@ static mx_node *make(mx_graph *g, const mx_op *op, const void *attr, mx_type typ
 {
     mx_node *n = mx_apply(g, op, attr, 0, (mx_node *[]){NULL});
     n->type = type;
+    mx_node_check_sizes(g, n);
     return n;
+}
+
+/* What a model declares is not empty: a size of 0 is a mistake in a configuration. What is beside a
+ * weight is as large as it is, and that may be nothing: another stage has it. */
+static void check_not_empty(mx_graph *g, const mx_node *n)
+{
+    const mx_var_attr *a = n->attr;
+    bool beside = a->kind == MX_VAR_OPTIMIZER || a->kind == MX_VAR_GRADIENT ||
+                  a->kind == MX_VAR_COPY;
+    if (mx_type_count(&n->type) || beside)
+        return;
+    mx_str s = {0};
+    mx_type_print(&s, &n->type);
+    mx_graph_fail(g, "%s would be %s, which holds nothing", n->name, mx_str_text(&s));
+    mx_str_fini(&s);
 }
 
 mx_node *mx_input(mx_graph *g, const char *name, mx_shape shape, mx_dtype dtype)
@@ -30,6 +46,7 @@ mx_node *mx_variable(mx_graph *g, const char *name, mx_type type, mx_var_attr at
 {
     mx_node *n = make(g, &mx_op_variable, &attr, type);
     n->name = mx_arena_strdup(&g->arena, name);
+    check_not_empty(g, n);
     mx_graph_enter(g, n);
     return n;
 }
@@ -62,6 +79,8 @@ mx_node *mx_constant(mx_graph *g, mx_shape shape, mx_dtype dtype, double value)
 mx_node *mx_table(mx_graph *g, mx_shape shape, mx_dtype dtype, const double *values)
 {
     mx_type t = mx_type_of(dtype, shape);
+    if (!mx_type_fits(&t))
+        return mx_constant(g, shape, dtype, 0);
     mx_const_attr a = {.table = mx_arena_copy(&g->arena, values,
                                               sizeof(double) * (size_t)mx_type_count(&t))};
     return make(g, &mx_op_constant, &a, t);

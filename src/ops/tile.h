@@ -20,6 +20,7 @@
 #define MX_T_TANH(x) _Generic((x), float: mx_vtanhf, double: tanh)(x)
 #define MX_T_ERF(x) _Generic((x), float: mx_verff, double: erf)(x)
 #define MX_T_SQRT(x) _Generic((x), float: sqrtf, double: sqrt)(x)
+#define MX_T_FLOOR(x) _Generic((x), float: floorf, double: floor)(x)
 #define MX_T_SIN(x) _Generic((x), float: sinf, double: sin)(x)
 #define MX_T_COS(x) _Generic((x), float: cosf, double: cos)(x)
 #define MX_T_SIGMOID(x) (1 / (1 + MX_T_EXP(-(x))))

@@ -23,8 +23,8 @@ enum { TILE = 1024, LINE = 64 };
 static void infer(mx_graph *g, mx_node *n)
 {
     int64_t rows = ((const unpermute_attr *)n->attr)->rows, m = n->in[0]->type.dim[0];
-    if (rows < 1 || m % rows || n->in[1]->type.dtype != MX_I32 || n->in[2]->type.dtype != MX_I32)
-        mx_graph_fail(g, "unpermute_rows: %lld entries for %lld rows; expected int32, a multiple",
+    if (rows < 1 || m % rows)
+        mx_graph_fail(g, "unpermute_rows: %lld entries for %lld rows; expected a multiple",
                       (long long)m, (long long)rows);
     n->type.dim[0] = rows;
 }
@@ -138,6 +138,7 @@ const mx_op mx_op_unpermute_rows = {
     .no_cast = true,
     .place = place,
     .local = local,
+    .ids_in = 1 << 1 | 1 << 2,
     .infer = infer,
     .grad = unpermute_rows_vjp,
     .cost = mx_cost_move,

@@ -12,7 +12,8 @@
  *
  * Several ranks save together (opts.comm): every rank calls with the same tensors, each writes its
  * share of the files into one folder, and rank 0 commits it when all have succeeded; when one has
- * not, all report its failure and nothing is committed. The files do not depend on the number of
+ * not, all report its failure and nothing is committed. Ranks of a mesh write their parts of every
+ * tensor into the same files (st_boxes.c). The files do not depend on the number of
  * ranks. A rank that dies before the commit leaves a folder nobody reads, swept at the next start.
  *
  * Back-pressure: there is one snapshot. A save that comes while the one before is being written
@@ -37,6 +38,7 @@ typedef struct {
     bool synchronous;         /* write inside mx_ckpt_save */
     const mx_io *io;          /* NULL: the system's */
     mx_comm *comm;            /* the ranks that save together; nobody else uses it. NULL: alone */
+    bool boxes; /* they have parts of the tensors, each writes its own; only with `synchronous` */
 } mx_ckpt_opts;
 
 typedef struct {

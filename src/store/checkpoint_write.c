@@ -101,6 +101,22 @@ static mx_status write_tensors(const mx_ckpt *c, tensor_set *set, int n_sets)
     return mx_status_join(set[0].st, set[1].st);
 }
 
+static mx_status write_boxes(const mx_ckpt *c, tensor_set *set, int n_sets)
+{
+    mx_hf_boxes b[N_SETS];
+    mx_status st = MX_OK;
+    for (int k = 0; k < n_sets; k++) {
+        b[k] = (mx_hf_boxes){.dir = set[k].dir, .opts = &set[k].opts, .saved = &set[k].saved};
+        mx_hf_boxes_plan(&b[k], set[k].tensors, set[k].n, &set[k].arena);
+    }
+    for (int phase = MX_BOXES_BEGIN; phase <= MX_BOXES_END && !st; phase++) {
+        for (int k = 0; k < n_sets && !st; k++)
+            st = mx_hf_boxes_do(&b[k], (mx_hf_boxes_phase)phase);
+        st = mx_ckpt_agree(c, st);
+    }
+    return st;
+}
+
 /* What the others wrote, for the manifest: each shard's record comes from its rank. */
 static mx_status share_records(const mx_ckpt *c, tensor_set *set, int n_sets)
 {
@@ -178,9 +194,12 @@ static mx_status write_folder(const mx_ckpt *c, const char *dir)
     int n_sets = make_sets(set, c, dir);
     json_t *files = json_object();
     mx_status st = mx_ckpt_leads(c) ? write_extras(c, dir, files) : MX_OK;
+    if (c->opts.boxes)
+        st = mx_ckpt_agree(c, st);
     if (!st)
-        st = write_tensors(c, set, n_sets);
-    st = mx_ckpt_agree(c, st);
+        st = c->opts.boxes ? write_boxes(c, set, n_sets) : write_tensors(c, set, n_sets);
+    if (!c->opts.boxes)
+        st = mx_ckpt_agree(c, st);
     if (!st)
         st = share_records(c, set, n_sets);
     if (!st && mx_ckpt_leads(c))

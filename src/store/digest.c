@@ -2,11 +2,14 @@
 #include "store/digest.h"
 
 #include "base/arena.h"
+#include "base/io.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #define XXH_STATIC_LINKING_ONLY /* the size of a state, so that its memory is ours */
 #include <xxhash.h>
+
+enum { PIECE_BYTES = 1 << 20 };
 
 mx_digest mx_digest_of(const void *p, size_t n)
 {
@@ -58,4 +61,21 @@ mx_digest mx_digest_end(mx_digest_state *s)
     XXH128_hash_t h = XXH3_128bits_digest((XXH3_state_t *)s);
     mx_free(s);
     return (mx_digest){h.high64, h.low64};
+}
+
+mx_status mx_digest_of_file(int fd, const char *path, uint64_t at, uint64_t n, mx_digest *out)
+{
+    void *piece;
+    MX_TRY(mx_alloc(&piece, PIECE_BYTES, "a piece of a file"));
+    mx_digest_state *h = mx_digest_start();
+    mx_status st = MX_OK;
+    for (uint64_t i = 0; i < n && !st; i += PIECE_BYTES) {
+        size_t k = n - i < PIECE_BYTES ? (size_t)(n - i) : PIECE_BYTES;
+        st = mx_io_read_at(NULL, fd, piece, k, at + i, path);
+        if (!st)
+            mx_digest_add(h, piece, k);
+    }
+    *out = mx_digest_end(h);
+    mx_free(piece);
+    return st;
 }

@@ -3,6 +3,7 @@
 #ifndef MX_STORE_DIGEST_H
 #define MX_STORE_DIGEST_H
 
+#include "base/status.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +18,10 @@ mx_digest mx_digest_of(const void *p, size_t n);
 bool mx_digest_equal(mx_digest a, mx_digest b);
 const char *mx_digest_text(mx_digest d, char buf[MX_DIGEST_TEXT]);
 bool mx_digest_parse(const char *text, mx_digest *out);
+
+/* Of n bytes of a file at `at`. */
+mx_status mx_digest_of_file(int fd, const char *path, uint64_t at, uint64_t n,
+                            mx_digest *out) MX_MUST_USE;
 
 /* In pieces: start, add..., end (which frees). */
 typedef struct mx_digest_state mx_digest_state;

@@ -13,6 +13,7 @@
  */
 #include "store/haul.h"
 
+#include "ir/placement.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -61,26 +62,43 @@ static int64_t piece_elements(const mx_quant_tensor *t, mx_dtype to)
                                                : QUANT_ELEMENTS;
 }
 
-static void cut(works *w, mx_haul *h, const mx_quant_tensor *t, int64_t at)
+/* Elements [first, first + n) of t, to `at` of the variable. */
+static void cut(works *w, mx_haul *h, const mx_quant_tensor *t, mx_box_span s)
 {
     int64_t step = piece_elements(t, h->var->type.dtype);
-    for (int64_t i = 0; i < t->n; i += step) {
+    for (int64_t i = 0; i < s.n; i += step) {
         MX_GROW(w->pieces, w->n, w->cap);
-        w->pieces[w->n++] = (piece){.t = t, .first = i, .at = at + i, .haul = h,
-                                    .count = t->n - i < step ? t->n - i : step};
+        w->pieces[w->n++] = (piece){.t = t, .first = s.whole + i, .at = s.local + i, .haul = h,
+                                    .count = s.n - i < step ? s.n - i : step};
+    }
+}
+
+/* The same of a tensor that may be a stack of others. */
+static void cut_stack(works *w, mx_haul *h, mx_box_span s)
+{
+    const mx_quant_tensor *t = h->from;
+    if (t->kind != MX_QUANT_STACK) {
+        cut(w, h, t, s);
+        return;
+    }
+    for (int64_t each = t->parts[0]->n; s.n > 0;) {
+        int64_t inside = s.whole % each, n = each - inside < s.n ? each - inside : s.n;
+        cut(w, h, t->parts[s.whole / each], (mx_box_span){inside, s.local, n});
+        s = (mx_box_span){s.whole + n, s.local + n, s.n - n};
     }
 }
 
 static void cut_all(works *w, mx_haul *h)
 {
-    const mx_quant_tensor *t = h->from;
-    MX_ASSERT(t->n == mx_type_count(&h->var->type), "%s does not fit %s", t->name, h->var->name);
+    const mx_var *v = h->var;
+    mx_box_span s = {0, 0, h->from->n};
+    MX_ASSERT(s.n == mx_type_count(mx_var_whole(v)), "%s does not fit %s", h->from->name, v->name);
     h->scan = (mx_st_scan){0};
-    if (t->kind != MX_QUANT_STACK)
-        cut(w, h, t, 0);
+    if (!v->box)
+        cut_stack(w, h, s);
     else
-        for (int64_t i = 0, each = t->parts[0]->n; i < t->dim[0]; i++)
-            cut(w, h, t->parts[i], i * each);
+        for (mx_box_walk walk = mx_box_begin(v->box, &v->type); mx_box_next(&walk, &s);)
+            cut_stack(w, h, s);
 }
 
 static int by_place(const void *a, const void *b)

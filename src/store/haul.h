@@ -6,7 +6,7 @@
 #include "device/device.h"
 #include "store/quant.h"
 
-/* One variable whole, from a tensor of as many elements. */
+/* One variable from a tensor of as many elements as it has as a whole: all, or its part of them. */
 typedef struct {
     mx_var *var;
     const mx_quant_tensor *from;

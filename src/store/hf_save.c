@@ -16,6 +16,7 @@
 #include <string.h>
 
 enum { MAX_THREADS = 16, MAX_METADATA = 32 };
+#define FORMAT ((mx_st_pair){"format", "pt"}) /* transformers asks for it */
 static const size_t MAX_EXTRA_BYTES = (size_t)1 << 30;
 
 typedef struct {
@@ -48,7 +49,7 @@ int64_t mx_hf_split_stacks(const mx_st_source *t, int64_t n, mx_arena *a, mx_st_
         for (int64_t e = 0; e < t[i].dim[0]; e++) {
             one.name = mx_arena_printf(a, "%.*s%" PRId64 "%s", (int)(star - t[i].name), t[i].name,
                                        e, star + 1);
-            if (t[i].data)
+            if (t[i].data && !t[i].box)
                 one.data = (const char *)t[i].data + (uint64_t)e * bytes;
             one.skip = t[i].skip + (uint64_t)e * bytes;
             (*out)[k++] = one;
@@ -148,6 +149,53 @@ static mx_status write_index(const char *dir, const char *stem, const mx_st_sour
     return st;
 }
 
+/* --- by ranks that have parts of tensors --- */
+
+static mx_st_file_of file_of(const mx_hf_boxes *b, int shard)
+{
+    const mx_hf_shard *s = &b->saved->shards[shard];
+    return (mx_st_file_of){.tensors = b->tensors + s->first, .n = s->count,
+                           .digests = b->saved->digests + s->first,
+                           .mine = mx_hf_shard_rank(b->opts, shard) == b->opts->rank};
+}
+
+void mx_hf_boxes_plan(mx_hf_boxes *b, const mx_st_source *tensors, int64_t n, mx_arena *arena)
+{
+    const mx_hf_save_opts *o = b->opts;
+    mx_st_pair *meta = MX_NEW_N(arena, mx_st_pair, o->n_metadata + 1);
+    const mx_st_source **list = MX_NEW_N(arena, const mx_st_source *, n + 1);
+    *b->saved = (mx_hf_saved){.digests = MX_NEW_N(arena, mx_digest, n + 1)};
+    mx_hf_plan_shards(tensors, n, o, arena, b->saved);
+    meta[0] = FORMAT;
+    for (int i = 0; i < o->n_metadata; i++)
+        meta[i + 1] = o->metadata[i];
+    for (int64_t i = 0; i < n; i++)
+        list[i] = &tensors[i];
+    b->tensors = list;
+    b->writer = o->writer;
+    b->writer.metadata = meta;
+    b->writer.n_metadata = o->n_metadata + 1;
+}
+
+mx_status mx_hf_boxes_do(mx_hf_boxes *b, mx_hf_boxes_phase phase)
+{
+    mx_status st = MX_OK;
+    mx_str path = {0};
+    for (int i = 0; i < b->saved->n_shards && !st; i++) {
+        mx_st_file_of of = file_of(b, i);
+        mx_str_clear(&path);
+        mx_str_addf(&path, "%s/%s", b->dir, b->saved->shards[i].name);
+        if (phase == MX_BOXES_PUT)
+            st = mx_st_boxes_put(path.text, &of, &b->writer);
+        else if (of.mine && phase == MX_BOXES_BEGIN)
+            st = mx_st_boxes_begin(path.text, &of, &b->writer);
+        else if (of.mine)
+            st = mx_st_boxes_end(path.text, &of, &b->writer, &b->saved->shards[i].st);
+    }
+    mx_str_fini(&path);
+    return st || phase != MX_BOXES_END ? st : mx_io_sync_dir(b->opts->writer.io, b->dir);
+}
+
 /* Whether `name` is a weight file of this stem ("stem.safetensors", "stem-00001-of-00002...", the
  * index) that the present save did not write. */
 static bool is_stale(const char *name, const char *stem, const mx_hf_saved *out)
@@ -192,7 +240,7 @@ static mx_status remove_stale(const char *dir, const char *stem, const mx_hf_sav
 mx_status mx_hf_save_shards(const char *dir, const mx_st_source *tensors, int64_t n,
                             const mx_hf_save_opts *opts, mx_arena *arena, mx_hf_saved *out)
 {
-    mx_st_pair meta[MAX_METADATA] = {{"format", "pt"}};
+    mx_st_pair meta[MAX_METADATA] = {FORMAT};
     MX_ASSERT(opts->n_metadata < MAX_METADATA, "%d metadata pairs", opts->n_metadata);
     for (int i = 0; i < opts->n_metadata; i++)
         meta[i + 1] = opts->metadata[i];

@@ -59,6 +59,18 @@ int mx_hf_shard_rank(const mx_hf_save_opts *opts, int shard);
 mx_status mx_hf_save_shards(const char *dir, const mx_st_source *tensors, int64_t n,
                             const mx_hf_save_opts *opts, mx_arena *arena,
                             mx_hf_saved *out) MX_MUST_USE;
+/* The same by ranks that have parts of tensors (mx_st_source.box): plan, then begin, put and end,
+ * each when every rank is through with the one before. */
+typedef struct {
+    const char *dir;
+    const mx_hf_save_opts *opts;
+    mx_hf_saved *saved;
+    const mx_st_source *const *tensors; /* from here on the plan's */
+    mx_st_writer writer;
+} mx_hf_boxes;
+typedef enum { MX_BOXES_BEGIN, MX_BOXES_PUT, MX_BOXES_END } mx_hf_boxes_phase;
+void mx_hf_boxes_plan(mx_hf_boxes *b, const mx_st_source *tensors, int64_t n, mx_arena *arena);
+mx_status mx_hf_boxes_do(mx_hf_boxes *b, mx_hf_boxes_phase phase) MX_MUST_USE;
 /* The second half, of one rank, when every shard is there. */
 mx_status mx_hf_save_index(const char *dir, const mx_st_source *tensors,
                            const mx_hf_save_opts *opts, mx_arena *arena,

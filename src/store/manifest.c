@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { VERSION = 1, PIECE_BYTES = 1 << 20, MAX_LISTED = 10 };
+enum { VERSION = 1, MAX_LISTED = 10 };
 /* A trillion parameters in 140,000 tensors with two moments each make a manifest of some 50 MB. */
 static const mx_json_limits LIMITS = {
     .max_bytes = (size_t)512 << 20, .max_depth = 8, .max_values = 8000000};
@@ -196,24 +196,6 @@ static bool get_digest(const json_t *entry, const char *key, mx_digest *out)
     return text && mx_digest_parse(text, out);
 }
 
-/* Digest of n bytes of the file at `at`. */
-static mx_status digest_range(int fd, const char *path, uint64_t at, uint64_t n, mx_digest *out)
-{
-    void *piece;
-    MX_TRY(mx_alloc(&piece, PIECE_BYTES, "a piece of a file"));
-    mx_digest_state *h = mx_digest_start();
-    mx_status st = MX_OK;
-    for (uint64_t i = 0; i < n && !st; i += PIECE_BYTES) {
-        size_t k = n - i < PIECE_BYTES ? (size_t)(n - i) : PIECE_BYTES;
-        st = mx_io_read_at(NULL, fd, piece, k, at + i, path);
-        if (!st)
-            mx_digest_add(h, piece, k);
-    }
-    *out = mx_digest_end(h);
-    mx_free(piece);
-    return st;
-}
-
 /* Size, and for safetensors the header, else (at the hash level) the whole of a plain file. */
 static mx_status check_file(const char *path, const json_t *entry, mx_check_level level)
 {
@@ -237,7 +219,7 @@ static mx_status check_file(const char *path, const json_t *entry, mx_check_leve
     else if (head > size)
         st = mx_fail(MX_INPUT, "%s: its entry in the manifest is wrong", path);
     else if (!plain || level == MX_CHECK_HASHES)
-        st = digest_range(fd, path, 0, head, &found);
+        st = mx_digest_of_file(fd, path, 0, head, &found);
     else
         found = want;
     if (!st && !mx_digest_equal(want, found))
@@ -253,7 +235,7 @@ static mx_status check_tensor(const mx_st_tensor *t, const json_t *digests)
     mx_digest want, found;
     if (!text || !mx_digest_parse(text, &want))
         return mx_fail(MX_INPUT, "%s: tensor %s is not in the manifest", t->file->path, t->name);
-    MX_TRY(digest_range(t->file->fd, t->file->path, t->at, t->n_bytes, &found));
+    MX_TRY(mx_digest_of_file(t->file->fd, t->file->path, t->at, t->n_bytes, &found));
     if (!mx_digest_equal(want, found))
         return mx_fail(MX_INPUT,
                        "%s: tensor %s is damaged: its hash is not the one in the manifest",

@@ -74,7 +74,7 @@ static int64_t block_of(int64_t n, int64_t k, int64_t hint)
 {
     if (k <= 0)
         return 0;
-    if (hint > 0 && (n + hint - 1) / hint == k)
+    if (hint > 0 && n / hint + (n % hint != 0) == k)
         return hint;
     if (n % k == 0)
         return n ? n / k : 1;
@@ -158,6 +158,26 @@ static bool pair_scaled(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
         return false;
     }
     return fit_scales(p, w);
+}
+
+/* Two E2M1 in a byte, a scale for 32 of them: (rows, cols / 2) I8, (rows, cols / 32) F8_E8M0. */
+static bool is_fp4_pair(const mx_st_tensor *t, const mx_st_tensor *s)
+{
+    return t->dtype == MX_ST_I8 && s->dtype == MX_ST_F8_E8M0 && t->ndim == 2 && s->ndim == 2 &&
+           t->dim[0] == s->dim[0] && t->dim[1] % 16 == 0 && t->dim[1] / 16 == s->dim[1];
+}
+
+static bool pair_fp4(const mx_st_tensor *t, mx_quant_tensor *w)
+{
+    int64_t dim[2] = {t->dim[0], 2 * t->dim[1]};
+    w->kind = MX_QUANT_MXFP4;
+    set_shape(w, 2, dim);
+    as_matrices(w, 2, dim);
+    w->scale_rows = w->rows;
+    w->scale_cols = w->cols / 32;
+    w->block_rows = 1;
+    w->block_cols = 32;
+    return true;
 }
 
 static bool pair_mxfp4(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
@@ -260,6 +280,13 @@ static bool pair_packed(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
     return true;
 }
 
+/* DeepSeek V4's: the scales of X.weight are X.scale. */
+static const mx_st_tensor *scale_beside(pairing *p, const char *weight)
+{
+    const char *stem = stem_of(p, weight, ".weight");
+    return stem ? sibling(p, stem, ".scale") : NULL;
+}
+
 /* Whether t is a part of a weight that another tensor stands for. */
 static bool is_part(pairing *p, const mx_st_tensor *t)
 {
@@ -272,6 +299,10 @@ static bool is_part(pairing *p, const mx_st_tensor *t)
         return true;
     if ((stem = stem_of(p, t->name, "_scale_inv")) || (stem = stem_of(p, t->name, "_scale"))) {
         const mx_st_tensor *w = mx_hf_dir_find(p->dir, stem);
+        return w && (is_fp8(w) || w->dtype == MX_ST_I8);
+    }
+    if ((stem = stem_of(p, t->name, ".scale"))) {
+        const mx_st_tensor *w = sibling(p, stem, ".weight");
         return w && (is_fp8(w) || w->dtype == MX_ST_I8);
     }
     return false;
@@ -303,6 +334,10 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
     w->scale = sibling(p, t->name, "_scale_inv");
     if (!w->scale)
         w->scale = sibling(p, t->name, "_scale");
+    if (!w->scale)
+        w->scale = scale_beside(p, t->name);
+    if (w->scale && is_fp4_pair(t, w->scale))
+        return !is_empty(p, t, w->scale) && pair_fp4(t, w);
     if (is_fp8(t) || (t->dtype == MX_ST_I8 && w->scale)) {
         if (w->scale)
             return !is_empty(p, t, w->scale) && pair_scaled(p, t, w);

@@ -3,18 +3,21 @@
  * A quantised checkpoint stores one weight in several tensors. This file joins them again under the
  * weight's own name and reads it as plain numbers, a piece at a time:
  *
- *     kind       stored                                       meaning
- *     plain      X                                            X
- *     scaled     X F8_E4M3 / F8_E5M2 / I8 (..., R, C)         X[r, c] * s[r / br, c / bc]
- *                X_scale_inv or X_scale, a grid of scales
- *                (DeepSeek V3, Kimi K2: 128 x 128 blocks, the last of a row or column cut short)
- *     mxfp4      X_blocks U8 (..., R, G, 16), two E2M1 each,  value[nibble] * 2^(scale - 127)
- *                X_scales U8 (..., R, G)                      (..., 32 G, R) for experts:
- * transposed, (GPT-OSS)                                    as transformers keeps them packed
- * X_packed I32 (..., R, C * bits / 32)         (q - 2^(bits-1) - zero) * s[r, c / group] X_scale,
- * X_shape, perhaps X_zero_point (compressed-tensors "pack-quantized", 4 and 8 bits) with X mostly
- * "NAME.weight". Products are formed in float32 and rounded once, to the type asked for. Scales of
- * type U8 are exponents (2^(s - 127)).
+ *     kind     stored                                        meaning
+ *     plain    X                                             X
+ *     scaled   X F8_E4M3 / F8_E5M2 / I8 (..., R, C)          X[r, c] * s[r / br, c / bc]
+ *              X_scale_inv or X_scale, a grid of scales      (DeepSeek V3, Kimi K2: 128 x 128
+ *              Y.weight, Y.scale: the same (DeepSeek V4)     blocks, the last cut short)
+ *     mxfp4    X_blocks U8 (..., R, G, 16), two E2M1 each,   value[nibble] * 2^(scale - 127)
+ *              X_scales U8 (..., R, G)  (GPT-OSS)            (..., 32 G, R) for experts:
+ *                                                            transposed, as transformers has them
+ *              Y.weight I8 (R, 16 G), Y.scale F8_E8M0        (R, 32 G)
+ *              (R, G)  (experts of DeepSeek V4)
+ *     packed   X_packed I32 (..., R, C * bits / 32)          (q - 2^(bits-1) - zero) * s[r, c / g]
+ *              X_scale, X_shape, perhaps X_zero_point        for groups of g columns
+ *              (compressed-tensors, 4 and 8 bits)
+ * with X mostly "NAME.weight". Products are formed in float32 and rounded once, to the type asked
+ * for. Scales of type U8 are exponents (2^(s - 127)).
  */
 #ifndef MX_STORE_QUANT_H
 #define MX_STORE_QUANT_H

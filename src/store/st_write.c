@@ -11,7 +11,7 @@
  * disk-block boundary on, as a checkpoint's snapshot does) nothing is copied at all: the header is
  * padded to a block, the body is written from where it is, and another thread hashes meanwhile.
  */
-#include "store/st_write.h"
+#include "store/st_write_impl.h"
 
 #include "base/json_doc.h"
 #include "base/str.h"
@@ -45,18 +45,8 @@ static json_t *entry_json(const mx_st_source *s, uint64_t begin, uint64_t end)
                      "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
-typedef struct {
-    const mx_st_source *const *t;
-    const int64_t *order; /* of the tensors in the file */
-    int64_t n;
-    uint64_t body_bytes;
-    const char *image;  /* the body in memory, when it lies there as in the file; else NULL */
-    mx_digest *digests; /* may be NULL */
-} layout;
-
-/* The length and the header, padded with spaces so that the data begins on 64 bytes, or on a disk
- * block for an image. */
-static mx_status make_header(const char *path, const layout *l, const mx_st_writer *w, mx_str *out)
+mx_status mx_st_layout_header(const char *path, const mx_st_layout *l, const mx_st_writer *w,
+                              mx_str *out)
 {
     const size_t align = l->image ? DISK_ALIGN : HEADER_ALIGN;
     json_t *root = json_object();
@@ -191,20 +181,20 @@ static mx_status create(out_file *o, uint64_t size, bool want_direct)
 }
 
 typedef struct {
-    const layout *l;
+    const mx_st_layout *l;
     pthread_t thread;
     bool started;
 } hasher;
 
 static void *hash_tensors(void *arg)
 {
-    const layout *l = ((hasher *)arg)->l;
+    const mx_st_layout *l = ((hasher *)arg)->l;
     for (int64_t i = 0; i < l->n; i++)
         l->digests[i] = mx_digest_of(l->t[i]->data, (size_t)mx_st_source_bytes(l->t[i]));
     return NULL;
 }
 
-static mx_status put_image(out_file *o, const layout *l)
+static mx_status put_image(out_file *o, const mx_st_layout *l)
 {
     hasher h = {.l = l};
     h.started = l->digests && !pthread_create(&h.thread, NULL, hash_tensors, &h);
@@ -231,7 +221,7 @@ static mx_status put_image(out_file *o, const layout *l)
     return st;
 }
 
-static mx_status put_body(out_file *o, const layout *l)
+static mx_status put_body(out_file *o, const mx_st_layout *l)
 {
     if (l->image)
         return put_image(o, l);
@@ -240,7 +230,8 @@ static mx_status put_body(out_file *o, const layout *l)
     return MX_OK;
 }
 
-static mx_status write_once(out_file *o, const mx_str *header, const layout *l, bool want_direct)
+static mx_status write_once(out_file *o, const mx_str *header, const mx_st_layout *l,
+                            bool want_direct)
 {
     const mx_io *io = o->io;
     mx_status st = MX_OK;
@@ -266,7 +257,7 @@ out:
 }
 
 /* Widest element first, else as given: every tensor is then aligned to its element. */
-static void plan(mx_arena *a, layout *l)
+void mx_st_layout_plan(mx_arena *a, mx_st_layout *l)
 {
     int64_t *order = MX_NEW_N(a, int64_t, l->n + 1), k = 0;
     for (int bytes = 8; bytes; bytes /= 2)
@@ -294,13 +285,13 @@ mx_status mx_st_write(const char *path, const mx_st_source *const *tensors, int6
 {
     mx_arena arena = {0};
     mx_str header = {0};
-    layout l = {.t = tensors, .n = n, .digests = digests};
-    plan(&arena, &l);
+    mx_st_layout l = {.t = tensors, .n = n, .digests = digests};
+    mx_st_layout_plan(&arena, &l);
     out_file o = {.io = w->io ? w->io : &mx_io_system,
                   .w = w,
                   .path = mx_arena_printf(&arena, "%s.tmp", path)};
     mx_status st = MX_OK;
-    MX_TRY_OUT(st, make_header(path, &l, w, &header));
+    MX_TRY_OUT(st, mx_st_layout_header(path, &l, w, &header));
     uint64_t size = (header.len + l.body_bytes) / DISK_ALIGN * DISK_ALIGN + DISK_ALIGN;
     o.stage_bytes = size < STAGE_BYTES ? (size_t)size : STAGE_BYTES;
     MX_TRY_OUT(st, mx_alloc(&o.memory, o.stage_bytes + DISK_ALIGN, "a checkpoint writer's stage"));

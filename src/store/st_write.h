@@ -3,6 +3,7 @@
 #define MX_STORE_ST_WRITE_H
 
 #include "base/io.h"
+#include "ir/type.h"
 #include "store/digest.h"
 #include "store/safetensors.h"
 
@@ -16,6 +17,10 @@ typedef struct {
     const void *data; /* borrows */
     void *user;       /* for fetch */
     uint64_t skip;    /* for fetch: where its bytes begin in what `user` stands for */
+    /* What lies at `data`, or comes from `fetch`, is a rank's part of a tensor, `local` its type;
+     * this one is bytes [skip, ...) of that tensor (st_boxes.c). NULL: it is whole. */
+    const struct mx_box *box;
+    const mx_type *local;
 } mx_st_source;
 
 uint64_t mx_st_source_bytes(const mx_st_source *s);
@@ -42,5 +47,19 @@ typedef struct {
  * widest element first, so that each is aligned; digests[i] (may be NULL) belongs to tensors[i]. */
 mx_status mx_st_write(const char *path, const mx_st_source *const *tensors, int64_t n,
                       const mx_st_writer *w, mx_digest *digests, mx_st_written *out) MX_MUST_USE;
+
+/* --- by many ranks, each its parts (st_boxes.c) --- */
+typedef struct {
+    const mx_st_source *const *tensors;
+    int64_t n;
+    mx_digest *digests; /* for end */
+    bool mine;          /* this rank begins and ends it, and writes what every rank has whole */
+} mx_st_file_of;
+mx_status mx_st_boxes_begin(const char *path, const mx_st_file_of *of,
+                            const mx_st_writer *w) MX_MUST_USE;
+mx_status mx_st_boxes_put(const char *path, const mx_st_file_of *of,
+                          const mx_st_writer *w) MX_MUST_USE;
+mx_status mx_st_boxes_end(const char *path, const mx_st_file_of *of, const mx_st_writer *w,
+                          mx_st_written *out) MX_MUST_USE;
 
 #endif

@@ -9,6 +9,7 @@
  */
 #include "store/weights.h"
 
+#include "ir/placement.h"
 #include "ops/load.h"
 #include "store/haul.h"
 #include "store/quant.h"
@@ -146,7 +147,8 @@ static mx_status match_parts(matching *mt, const mx_model *family, const mx_var 
                              list *bad)
 {
     char have[256];
-    int n = family->other_parts ? family->other_parts(v->name, &v->type, o->part) : 0;
+    const mx_type *want = mx_var_whole(v);
+    int n = family->other_parts ? family->other_parts(v->name, want, o->part) : 0;
     for (int i = 0; i < n; i++) {
         MX_TRY(mx_quant_resolve(&mt->q, o->part[i].name, &mt->arena, &o->tensor[i]));
         if (!o->tensor[i].name)
@@ -154,7 +156,7 @@ static mx_status match_parts(matching *mt, const mx_model *family, const mx_var 
     }
     for (int i = 0; i < n; i++) {
         mark_used(mt, &o->tensor[i]);
-        if (!part_fits(&o->tensor[i], &o->part[i], &v->type))
+        if (!part_fits(&o->tensor[i], &o->part[i], want))
             add(bad, "shape: %s is %s, which does not make %s", o->tensor[i].name,
                 mx_quant_describe(&o->tensor[i], have, sizeof have), v->name);
     }
@@ -167,9 +169,9 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
     mx_quant_tensor *t = &o->whole;
     char have[256];
     mx_str want = {0};
-    mx_type_print(&want, &v->type);
+    mx_type_print(&want, mx_var_whole(v));
     mx_status st = find_tensor(&mt->q, m->family, v->name, &mt->arena, t);
-    if (!st && (!t->name || !same_shape(t, &v->type)))
+    if (!st && (!t->name || !same_shape(t, mx_var_whole(v))))
         st = match_parts(mt, m->family, v, o, bad);
     bad->no_memory |= mx_status_code(st) == MX_MEMORY;
     if (st)
@@ -178,7 +180,7 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
         mt->n_new++; /* left to its initial value */
     else if (!t->name && !o->n_parts)
         add(bad, "missing: %s %s", v->name, mx_str_text(&want));
-    else if (t->name && !o->n_parts && !same_shape(t, &v->type))
+    else if (t->name && !o->n_parts && !same_shape(t, mx_var_whole(v)))
         add(bad, "shape: %s is %s, expected %s", t->name,
             mx_quant_describe(t, have, sizeof have), mx_str_text(&want));
     if (t->name)
@@ -251,17 +253,29 @@ static mx_status load_part(const mx_quant_tensor *t, const mx_weight_part *p, co
     return st;
 }
 
+/* This rank's part of a tensor that is whole in host memory. */
+static mx_status write_box(mx_session *s, mx_var *v, const void *whole)
+{
+    mx_box_span p;
+    size_t item = mx_dtype_bytes(v->type.dtype);
+    for (mx_box_walk w = mx_box_begin(v->box, &v->type); mx_box_next(&w, &p);)
+        MX_TRY(mx_var_write_part(s, v, p.local, p.n, (const char *)whole + (size_t)p.whole * item));
+    return MX_OK;
+}
+
 /* A weight from parts: put together in the weight where the host can write it, else in a buffer. */
 static mx_status load_parts(mx_session *s, mx_var *v, const origin *o, mx_st_scan *scan)
 {
-    bool direct = mx_session_on_host(s);
+    bool direct = mx_session_on_host(s) && !v->box;
     void *host = v->data;
     if (!direct)
-        MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
+        MX_TRY(mx_alloc(&host, mx_type_bytes(mx_var_whole(v)), v->name));
     mx_status st = MX_OK;
     for (int i = 0; i < o->n_parts && !st; i++)
-        st = load_part(&o->tensor[i], &o->part[i], &v->type, host, scan);
-    if (!st && !direct)
+        st = load_part(&o->tensor[i], &o->part[i], mx_var_whole(v), host, scan);
+    if (!st && v->box)
+        st = write_box(s, v, host);
+    else if (!st && !direct)
         st = mx_var_write(s, v, host);
     v->written |= !st;
     if (!direct)
@@ -355,7 +369,7 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
         sv->held = NULL;
         void *raw = NULL;
         mx_type out = v->type;
-        out.dtype = sv->dtype;
+        out.dtype = mx_dtype_is_float(v->type.dtype) ? sv->dtype : v->type.dtype;
         MX_TRY(mx_alloc(&raw, mx_type_bytes(&v->type), v->name));
         mx_status st = mx_var_read(sv->session, v, raw);
         if (!st)
@@ -378,41 +392,21 @@ static mx_status fetch(void *ctx, const mx_st_source *src, uint64_t at, void *ds
     return MX_OK;
 }
 
-static const char *const tokenizer_files[] = {
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "chat_template.jinja", "generation_config.json", "vocab.json", "merges.txt",
-    "processor_config.json", "preprocessor_config.json", "chat_template.json"};
-enum { N_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
-
 char *mx_weights_config(const mx_model_spec *m, mx_dtype dtype)
 {
     json_t *j = json_deep_copy(m->json);
     const char *key = json_object_get(j, "torch_dtype") ? "torch_dtype" : "dtype";
     json_object_set_new(j, key, json_string(mx_dtype_name(dtype)));
     json_object_del(j, "quantization_config");
+    json_object_del(json_object_get(j, "text_config"), "quantization_config");
     char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);
     json_decref(j);
     return text;
 }
 
-int mx_weights_extras(const char *config, const char *like, mx_arena *a, mx_hf_extra *out)
-{
-    _Static_assert(1 + N_TOKENIZER_FILES <= MX_WEIGHTS_MAX_EXTRAS, "room for every file");
-    int n = 0;
-    out[n++] = (mx_hf_extra){.name = "config.json", .data = config, .n_bytes = strlen(config)};
-    for (int i = 0; like && i < N_TOKENIZER_FILES; i++) {
-        const char *path = mx_arena_printf(a, "%s/%s", like, tokenizer_files[i]);
-        if (access(path, R_OK) == 0)
-            out[n++] = (mx_hf_extra){.name = tokenizer_files[i], .from = path};
-    }
-    return n;
-}
-
-mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir, mx_dtype dtype,
-                          const char *like)
+mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir, mx_dtype dtype)
 {
     mx_arena scratch = {0};
-    mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS];
     saver sv = {.session = s, .dtype = dtype};
     int64_t n = 0;
     mx_st_source *src = MX_NEW_N(&scratch, mx_st_source, mx_session_count(s));
@@ -420,16 +414,18 @@ mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir
         mx_var *v = mx_session_var(s, i);
         if (v->attr.kind != MX_VAR_WEIGHT)
             continue;
-        src[n] = (mx_st_source){.name = v->name, .dtype = mx_st_dtype_of(dtype),
+        bool numbers = mx_dtype_is_float(v->type.dtype); /* a table of places stays one */
+        src[n] = (mx_st_source){.name = v->name,
+                                .dtype = mx_st_dtype_of(numbers ? dtype : v->type.dtype),
                                 .ndim = v->type.ndim, .user = v};
         for (int k = 0; k < v->type.ndim; k++)
             src[n].dim[k] = v->type.dim[k];
         n++;
     }
     char *config = mx_weights_config(m, dtype);
-    int n_extra = mx_weights_extras(config, like, &scratch, extra);
+    mx_hf_extra extra = {.name = "config.json", .data = config, .n_bytes = strlen(config)};
     mx_hf_save_opts opts = {.writer = {.fetch = fetch, .fetch_ctx = &sv}};
-    mx_status st = mx_hf_save(dir, src, n, extra, n_extra, &opts);
+    mx_status st = mx_hf_save(dir, src, n, &extra, 1, &opts);
     mx_free(sv.host);
     mx_free(config);
     mx_arena_fini(&scratch);

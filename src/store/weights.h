@@ -18,15 +18,11 @@ mx_status mx_weights_load(mx_session *s, const mx_model_spec *m, mx_hf_dir *dir,
                           mx_load_options o) MX_MUST_USE;
 
 /* The session's weights as a Hugging Face directory that transformers loads: config.json and
- * safetensors, plus the tokenizer files of `like` (a directory; NULL: none). */
-mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir, mx_dtype dtype,
-                          const char *like) MX_MUST_USE;
+ * safetensors. */
+mx_status mx_weights_save(mx_session *s, const mx_model_spec *m, const char *dir,
+                          mx_dtype dtype) MX_MUST_USE;
 
 /* config.json as it was read, with the dtype the weights are written in. Free with mx_free. */
 char *mx_weights_config(const mx_model_spec *m, mx_dtype dtype);
-/* The files beside the weights: config.json with this text, and the tokenizer files that `like`
- * has. Gives their number; paths live in the arena. */
-enum { MX_WEIGHTS_MAX_EXTRAS = 12 };
-int mx_weights_extras(const char *config, const char *like, mx_arena *a, mx_hf_extra *out);
 
 #endif

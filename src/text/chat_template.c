@@ -112,6 +112,16 @@ static const json_t *named_template(const json_t *config, const char *name, mx_s
     return NULL;
 }
 
+/* A tokenizer_config.json may list 100,000 tokens; more than this is not one. */
+static json_t *load_json(const char *path, json_error_t *e)
+{
+    struct stat about;
+    *e = (json_error_t){.text = "the file cannot be read, or has more than 64 MiB"};
+    if (stat(path, &about) != 0 || about.st_size > 64 << 20)
+        return NULL;
+    return json_load_file(path, 0, e);
+}
+
 static mx_status open_config(mx_chat_template **t, const char *path, const char *name)
 {
     json_error_t e;
@@ -119,7 +129,7 @@ static mx_status open_config(mx_chat_template **t, const char *path, const char 
     mx_status st;
     struct stat about;
     bool exists = stat(path, &about) == 0;
-    json_t *config = exists ? json_load_file(path, 0, &e) : NULL;
+    json_t *config = exists ? load_json(path, &e) : NULL;
     const json_t *text = config ? named_template(config, name, &others) : NULL;
     if (exists && !config)
         st = mx_fail(MX_INPUT, "%s:%d: not valid JSON: %s", path, e.line, e.text);
@@ -139,6 +149,33 @@ static mx_status open_config(mx_chat_template **t, const char *path, const char 
     return st;
 }
 
+/* Files of a directory that may hold "chat_template"; the second is older processors'. */
+static const char *const configs[] = {"tokenizer_config.json", "chat_template.json"};
+
+static bool config_has(const char *dir, const char *file)
+{
+    mx_str path = {0};
+    mx_str_addf(&path, "%s/%s", dir, file);
+    json_error_t ignored;
+    json_t *config = load_json(mx_str_text(&path), &ignored);
+    const json_t *v = json_object_get(config, "chat_template");
+    bool has = json_is_string(v) || json_array_size(v);
+    json_decref(config);
+    mx_str_fini(&path);
+    return has;
+}
+
+bool mx_chat_template_in_dir(const char *dir)
+{
+    mx_str path = {0};
+    struct stat about;
+    mx_str_addf(&path, "%s/chat_template.jinja", dir);
+    bool has = stat(mx_str_text(&path), &about) == 0 || config_has(dir, configs[0]) ||
+               config_has(dir, configs[1]);
+    mx_str_fini(&path);
+    return has;
+}
+
 mx_status mx_chat_template_open_dir(mx_chat_template **t, const char *dir, const char *name)
 {
     mx_str path = {0};
@@ -151,8 +188,9 @@ mx_status mx_chat_template_open_dir(mx_chat_template **t, const char *dir, const
     mx_status st =
         !is_default && strchr(name, '/') ? MX_OK : open_file(t, mx_str_text(&path), &found);
     if (!st && !found) {
+        bool second = !config_has(dir, configs[0]) && config_has(dir, configs[1]);
         mx_str_clear(&path);
-        mx_str_addf(&path, "%s/tokenizer_config.json", dir);
+        mx_str_addf(&path, "%s/%s", dir, configs[second]);
         st = open_config(t, mx_str_text(&path), is_default ? "default" : name);
     }
     mx_str_fini(&path);
@@ -170,7 +208,7 @@ static void bind(mx_jctx *c, const char *name, mx_jv v)
 static void bind_text(mx_jctx *c, const char *name, const char *text)
 {
     if (text)
-        bind(c, name, mx_jv_borrow(&c->arena, text, strlen(text)));
+        bind(c, name, mx_jv_part(c, text, strlen(text)));
 }
 
 static mx_status bind_json(mx_jctx *c, const char *name, const json_t *j)
@@ -183,7 +221,7 @@ static mx_status bind_json(mx_jctx *c, const char *name, const json_t *j)
 
 static mx_jv key(mx_jctx *c, const char *name)
 {
-    return mx_jv_borrow(&c->arena, name, strlen(name));
+    return mx_jv_part(c, name, strlen(name));
 }
 
 static mx_status alias_reasoning(mx_jctx *c, mx_jv *message)
@@ -290,7 +328,7 @@ static mx_status bind_all(mx_jctx *c, const json_t *messages, const mx_chat_opti
 
 static mx_chat_limits with_defaults(mx_chat_limits l)
 {
-    l.steps = l.steps > 0 ? l.steps : 100000000;
+    l.steps = l.steps > 0 ? l.steps : 20000000;
     l.output_bytes = l.output_bytes ? l.output_bytes : (size_t)64 << 20;
     l.memory_bytes = l.memory_bytes ? l.memory_bytes : (size_t)512 << 20;
     l.depth = l.depth > 0 ? l.depth : 400;
@@ -314,7 +352,8 @@ mx_status mx_chat_render(const mx_chat_template *t, const json_t *messages,
                  .frame = &globals,
                  .spans = spans};
     int first_span = spans ? spans->n : 0;
-    c.steps = c.limits.steps;
+    c.steps = c.allowed = c.limits.steps;
+    c.per_byte = o->limits.steps > 0 ? 0 : 64;
     c.now = o->now ? o->now : (int64_t)time(NULL);
     mx_jframe top = {.parent = &globals};
     mx_status st = bind_all(&c, messages, o);

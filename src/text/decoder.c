@@ -8,6 +8,8 @@ typedef struct {
     mx_piece *token;
     int64_t n;
     mx_arena arena;
+    size_t limit; /* bytes that the texts may have together */
+    bool too_long;
 } work;
 
 static mx_piece keep(work *w, const mx_str *s)
@@ -29,10 +31,11 @@ void mx_add_lossy(mx_str *out, const char *text, size_t n)
     }
 }
 
-static void replace_in(const mx_dec_step *d, const mx_piece *t, mx_regex_scratch *rx, mx_str *out)
+static void replace_in(const mx_dec_step *d, const mx_piece *t, mx_regex_scratch *rx, size_t limit,
+                       mx_str *out)
 {
     size_t n = (size_t)t->n, done = 0, start = 0, end = 0;
-    for (;;) {
+    while (out->len <= limit) {
         if (d->regex) {
             if (mx_regex_next(d->regex, rx, t->s, n, done, &start, &end) != MX_REGEX_FOUND ||
                 start == end)
@@ -54,13 +57,17 @@ static void replace_in(const mx_dec_step *d, const mx_piece *t, mx_regex_scratch
 static void replace_all(work *w, const mx_dec_step *d)
 {
     mx_str s = {0};
+    size_t made = 0;
     mx_regex_scratch *rx = d->regex ? mx_regex_scratch_new() : NULL;
-    for (int64_t i = 0; i < w->n; i++) {
+    for (int64_t i = 0; i < w->n && !w->too_long; i++) {
         if (!d->regex && !mx_find(w->token[i].s, (size_t)w->token[i].n, d->find, d->n_find))
             continue;
         mx_str_clear(&s);
-        replace_in(d, &w->token[i], rx, &s);
-        w->token[i] = keep(w, &s);
+        replace_in(d, &w->token[i], rx, w->limit, &s);
+        made += s.len;
+        w->too_long = made > w->limit;
+        if (!w->too_long)
+            w->token[i] = keep(w, &s);
     }
     mx_regex_scratch_free(rx);
     mx_str_fini(&s);
@@ -143,7 +150,8 @@ static void metaspace(work *w, const mx_dec_step *d)
     drop.n_content = 0;
     space.n_content = 1;
     if (w->n && d->drop_first) { /* every mark of the first token goes */
-        work first = {.token = w->token, .n = 1, .arena = w->arena};
+        work first = *w;
+        first.n = 1;
         replace_all(&first, &drop);
         w->arena = first.arena;
     }
@@ -156,16 +164,26 @@ static void suffix(work *w, const mx_dec_step *d)
         mx_dec_step to = *d;
         to.content = " ";
         to.n_content = i + 1 < w->n;
-        work one = {.token = &w->token[i], .n = 1, .arena = w->arena};
+        work one = *w;
+        one.token = &w->token[i];
+        one.n = 1;
         replace_all(&one, &to);
         w->arena = one.arena;
     }
 }
 
-void mx_decoder_run(const mx_decoder *d, mx_piece *token, int64_t n, mx_str *out)
+static size_t limit_of(const mx_piece *token, int64_t n)
 {
-    work w = {.token = token, .n = n};
-    for (int i = 0; i < d->n; i++) {
+    size_t bytes = 0;
+    for (int64_t i = 0; i < n; i++)
+        bytes += (size_t)token[i].n;
+    return mx_text_limit(bytes);
+}
+
+bool mx_decoder_run(const mx_decoder *d, mx_piece *token, int64_t n, mx_str *out)
+{
+    work w = {.token = token, .n = n, .limit = limit_of(token, n)};
+    for (int i = 0; i < d->n && !w.too_long; i++) {
         const mx_dec_step *s = &d->step[i];
         switch (s->kind) {
         case MX_DEC_BYTES:
@@ -189,12 +207,13 @@ void mx_decoder_run(const mx_decoder *d, mx_piece *token, int64_t n, mx_str *out
             break;
         }
     }
-    for (int64_t i = 0; i < w.n; i++) {
+    for (int64_t i = 0; i < w.n && !w.too_long; i++) {
         if (i && d->join)
             mx_str_add(out, d->join);
         mx_str_add_n(out, (const char *)w.token[i].s, (size_t)w.token[i].n);
     }
     mx_arena_fini(&w.arena);
+    return !w.too_long;
 }
 
 void mx_decoder_fini(mx_decoder *d)

@@ -31,8 +31,9 @@ typedef struct {
     const char *join; /* between tokens when there is no decoder at all */
 } mx_decoder;
 
-/* Appends the text of the tokens to `out`; `token` is changed. */
-void mx_decoder_run(const mx_decoder *d, mx_piece *token, int64_t n, mx_str *out);
+/* Appends the text of the tokens to `out`; `token` is changed. False when a step makes it longer
+ * than mx_text_limit allows. */
+bool mx_decoder_run(const mx_decoder *d, mx_piece *token, int64_t n, mx_str *out);
 void mx_decoder_fini(mx_decoder *d);
 
 /* Appends p[0..n) with U+FFFD for each maximal piece that is not UTF-8. */

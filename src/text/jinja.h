@@ -298,7 +298,9 @@ struct mx_jctx {
     mx_str *out;   /* where output goes now: the result or a capture */
     size_t before; /* bytes of the result that come before `out` starts */
     mx_chat_limits limits;
-    int64_t steps;
+    int64_t steps;   /* left */
+    int64_t allowed; /* in all */
+    int64_t per_byte; /* more for each byte of the conversation */
     int depth, line;
     enum { MX_FLOW_NONE, MX_FLOW_BREAK, MX_FLOW_CONTINUE } flow;
     mx_jframe *frame;
@@ -309,6 +311,10 @@ struct mx_jctx {
 mx_status mx_jerror(const mx_jctx *c, const char *fmt, ...) MX_PRINTF(2, 3) MX_MUST_USE;
 /* `n` units of work are about to be done. */
 mx_status mx_jcharge(mx_jctx *c, size_t n) MX_MUST_USE;
+/* The same where no status can be given: the next charge misses what was spent. */
+void mx_jspend(mx_jctx *c, size_t n);
+/* One more item of a loop inside a builtin: a unit of work, and a look at the memory. */
+mx_status mx_jstep(mx_jctx *c) MX_MUST_USE;
 /* `n` bytes are about to be made, in one operation whose size the template chooses. */
 mx_status mx_jroom(mx_jctx *c, size_t n) MX_MUST_USE;
 
@@ -336,6 +342,7 @@ mx_jv mx_jv_float(double f);
 mx_jv mx_jv_undefined(const char *hint);
 mx_jv mx_jv_text(mx_arena *a, const char *p, size_t n);   /* copies */
 mx_jv mx_jv_borrow(mx_arena *a, const char *p, size_t n); /* p must outlive the render */
+mx_jv mx_jv_part(mx_jctx *c, const char *p, size_t n);    /* likewise, during a render: charged */
 mx_jv mx_jv_take(mx_jctx *c, mx_str *s);                  /* copies, then clears and frees s */
 mx_jv mx_jv_list(mx_jctx *c, mx_jv_kind kind, size_t cap);
 void mx_jv_push(mx_jctx *c, mx_jlist *l, mx_jv v);
@@ -396,8 +403,11 @@ mx_status mx_jtext_replace(mx_jctx *c, const mx_jtext *s, const mx_jtext *from, 
                            int64_t count, mx_jv *out) MX_MUST_USE;
 mx_status mx_jtext_slice(mx_jctx *c, mx_jv s, int64_t start, int64_t step, int64_t n,
                          mx_jv *out) MX_MUST_USE;
-const char *mx_jtext_find(const mx_jtext *s, size_t from, const char *p, size_t n);
-const char *mx_jtext_rfind(const mx_jtext *s, const char *p, size_t n);
+/* Where x stands first at or after byte `from`, and where it stands last; *hit NULL: nowhere. */
+mx_status mx_jtext_find(mx_jctx *c, const mx_jtext *s, size_t from, const mx_jtext *x,
+                        const char **hit) MX_MUST_USE;
+mx_status mx_jtext_rfind(mx_jctx *c, const mx_jtext *s, const mx_jtext *x,
+                         const char **hit) MX_MUST_USE;
 mx_status mx_jtext_percent(mx_jctx *c, const mx_jtext *fmt, mx_jv args, mx_jv *out) MX_MUST_USE;
 mx_status mx_jtext_format(mx_jctx *c, const mx_jtext *fmt, const mx_jargs *a,
                           mx_jv *out) MX_MUST_USE;

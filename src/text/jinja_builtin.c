@@ -117,7 +117,7 @@ static mx_status fill_dict(mx_jctx *c, const mx_jargs *a, mx_jdict *d)
         }
     }
     for (int i = 0; i < a->n_kw; i++) {
-        mx_jv key = mx_jv_borrow(&c->arena, a->kw_name[i], strlen(a->kw_name[i]));
+        mx_jv key = mx_jv_part(c, a->kw_name[i], strlen(a->kw_name[i]));
         MX_TRY(mx_jdict_set(c, d, key, a->kw[i]));
     }
     return MX_OK;
@@ -140,7 +140,7 @@ static mx_status f_namespace(mx_jctx *c, mx_jv self, const mx_jargs *a, mx_jv *o
 static mx_status f_raise(mx_jctx *c, mx_jv self, const mx_jargs *a, mx_jv *out)
 {
     (void)self;
-    mx_jv text = mx_jv_borrow(&c->arena, "", 0);
+    mx_jv text = mx_jv_part(c, "", 0);
     if (a->n)
         MX_TRY(mx_jv_str(c, a->v[0], &text));
     *out = text;
@@ -159,6 +159,7 @@ static mx_status f_strftime(mx_jctx *c, mx_jv self, const mx_jargs *a, mx_jv *ou
     memcpy(form, a->v[0].s->p, a->v[0].s->n);
     localtime_r(&now, &tm);
     size_t n = strftime(text, sizeof text, form, &tm);
+    mx_jspend(c, 64);
     *out = mx_jv_text(&c->arena, text, n);
     return MX_OK;
 }
@@ -360,6 +361,7 @@ static const char *c_string(mx_jctx *c, mx_jv v)
 {
     if (v.kind != MX_JV_STRING)
         return "";
+    mx_jspend(c, 1 + v.s->n / 16);
     char *s = mx_arena_alloc(&c->arena, v.s->n + 1);
     return memcpy(s, v.s->p, v.s->n);
 }

@@ -117,7 +117,7 @@ static mx_status from_object(mx_jctx *c, const json_t *j, int depth, mx_jv *out)
     /* jansson's keys are unique, so no search is needed while filling */
     json_object_foreach((json_t *)j, name, item)
     {
-        mx_jv v, key = mx_jv_borrow(&c->arena, name, strlen(name));
+        mx_jv v, key = mx_jv_part(c, name, strlen(name));
         MX_TRY(mx_jv_from_json(c, item, depth + 1, &v));
         append(c, out->dict, key, hash_bytes(name, key.s->n), v);
     }
@@ -143,7 +143,9 @@ mx_status mx_jv_from_json(mx_jctx *c, const json_t *j, int depth, mx_jv *out)
         }
         return MX_OK;
     case JSON_STRING:
-        *out = mx_jv_borrow(&c->arena, json_string_value(j), json_string_length(j));
+        c->allowed += c->per_byte * (int64_t)json_string_length(j);
+        c->steps += c->per_byte * (int64_t)json_string_length(j);
+        *out = mx_jv_part(c, json_string_value(j), json_string_length(j));
         return MX_OK;
     case JSON_INTEGER:
         *out = mx_jv_int(json_integer_value(j));

@@ -23,14 +23,24 @@ mx_status mx_jcharge(mx_jctx *c, size_t n)
 {
     if (n > (size_t)c->steps) {
         c->steps = 0;
-        return mx_jerror(
-            c,
-            "the template did more than %lld steps of work and was stopped; it loops too "
-            "often, or mx_chat_limits.steps is too low",
-            (long long)c->limits.steps);
+        return mx_jerror(c,
+                         "the template did more than %lld steps of work, which is the limit for "
+                         "this conversation, and was stopped",
+                         (long long)c->allowed);
     }
     c->steps -= (int64_t)n;
     return MX_OK;
+}
+
+void mx_jspend(mx_jctx *c, size_t n)
+{
+    c->steps -= n < (size_t)c->steps ? (int64_t)n : c->steps;
+}
+
+mx_status mx_jstep(mx_jctx *c)
+{
+    MX_TRY(mx_jcharge(c, 1));
+    return mx_jroom(c, 0);
 }
 
 mx_status mx_jroom(mx_jctx *c, size_t n)
@@ -47,12 +57,14 @@ static mx_status is_undefined(const mx_jctx *c, mx_jv v, const char *doing)
 }
 
 /* --- names, attributes, items --- */
-static mx_jv lookup(const mx_jctx *c, const char *name)
+static mx_jv lookup(mx_jctx *c, const char *name)
 {
-    for (const mx_jframe *f = c->frame; f; f = f->parent)
+    for (const mx_jframe *f = c->frame; f; f = f->parent) {
         for (int i = 0; i < f->n; i++)
             if (f->v[i].name == name)
                 return f->v[i].value;
+        mx_jspend(c, (size_t)f->n / 8);
+    }
     const mx_jbuiltin *fn = mx_jfunction_find(name);
     return fn ? (mx_jv){MX_JV_FUNCTION, {.fn = fn}} : mx_jv_undefined(name);
 }
@@ -94,13 +106,13 @@ static mx_status plain_attr(mx_jctx *c, mx_jv of, const char *name, mx_jv *out, 
     if (of.kind == MX_JV_LOOP)
         return mx_jloop_attr(c, of.loop, name, out);
     if (of.kind == MX_JV_NAMESPACE)
-        return mx_jdict_get(c, of.dict, mx_jv_borrow(&c->arena, name, strlen(name)), out, found);
+        return mx_jdict_get(c, of.dict, mx_jv_part(c, name, strlen(name)), out, found);
     if (of.kind == MX_JV_TUPLE && of.list->grouped && strcmp(name, "grouper") == 0)
         *out = of.list->v[0];
     else if (of.kind == MX_JV_TUPLE && of.list->grouped && strcmp(name, "list") == 0)
         *out = of.list->v[1];
     else if (of.kind == MX_JV_MACRO && strcmp(name, "name") == 0)
-        *out = mx_jv_borrow(&c->arena, of.macro->node->name, strlen(of.macro->node->name));
+        *out = mx_jv_part(c, of.macro->node->name, strlen(of.macro->node->name));
     else
         *found = bound_method(c, of, name, out);
     return MX_OK;
@@ -113,7 +125,7 @@ mx_status mx_jattr(mx_jctx *c, mx_jv of, const char *name, mx_jv *out)
         return is_undefined(c, of, mx_arena_printf(&c->arena, "it has no attribute '%s'", name));
     MX_TRY(plain_attr(c, of, name, out, &found));
     if (!found)
-        MX_TRY(by_key(c, of, mx_jv_borrow(&c->arena, name, strlen(name)), out, &found));
+        MX_TRY(by_key(c, of, mx_jv_part(c, name, strlen(name)), out, &found));
     if (!found)
         *out = mx_jv_undefined(name);
     return MX_OK;
@@ -132,6 +144,8 @@ mx_status mx_jitem(mx_jctx *c, mx_jv of, mx_jv key, mx_jv *out)
         return MX_OK;
     char *name = NULL;
     if (key.kind == MX_JV_STRING) {
+        MX_TRY(mx_jroom(c, key.s->n));
+        MX_TRY(mx_jcharge(c, key.s->n / 16));
         name = mx_arena_alloc(&c->arena, key.s->n + 1);
         memcpy(name, key.s->p, key.s->n);
         MX_TRY(plain_attr(c, of, name, out, &found));
@@ -225,6 +239,8 @@ static mx_status keyword_arguments(mx_jctx *c, const mx_jnode *n, mx_jargs *a)
         if (extra.dict->key[i].kind != MX_JV_STRING)
             return mx_jerror(c, "the keys of **dict must be strings");
         const mx_jtext *key = extra.dict->key[i].s;
+        MX_TRY(mx_jstep(c));
+        MX_TRY(mx_jcharge(c, key->n / 16 + (size_t)c->t->n_names));
         char *copy = mx_arena_alloc(&c->arena, key->n + 1);
         memcpy(copy, key->p, key->n);
         const char *known = mx_jinja_interned(c->t, copy);
@@ -470,8 +486,7 @@ mx_status mx_jeval(mx_jctx *c, const mx_jnode *n, mx_jv *out)
     if (++c->depth > c->limits.depth)
         return mx_jerror(c, "nested more than %d deep; a macro may be calling itself",
                          c->limits.depth);
-    MX_TRY(mx_jcharge(c, 1));
-    MX_TRY(mx_jroom(c, 0));
+    MX_TRY(mx_jstep(c));
     MX_TRY(dispatch(c, n, out));
     c->depth--;
     return MX_OK;

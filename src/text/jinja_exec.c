@@ -21,6 +21,7 @@ void mx_jbind(mx_jctx *c, mx_jframe *f, const char *name, mx_jv v)
             f->v[i].value = v;
             return;
         }
+    mx_jspend(c, (size_t)f->n / 8);
     if (f->n == f->cap) {
         int cap = f->cap ? 2 * f->cap : 2;
         mx_jbinding *more = MX_NEW_N(&c->arena, mx_jbinding, cap);
@@ -76,7 +77,7 @@ static mx_status assign(mx_jctx *c, mx_jframe *f, const mx_jnode *target, mx_jv 
         if (ns.kind != MX_JV_NAMESPACE)
             return mx_jerror(c, "cannot set '%s.%s': '%s' is not a namespace", target->a->name,
                              target->name, mx_jv_type(ns));
-        return mx_jdict_set(c, ns.dict, mx_jv_borrow(&c->arena, target->name, strlen(target->name)),
+        return mx_jdict_set(c, ns.dict, mx_jv_part(c, target->name, strlen(target->name)),
                             v);
     }
     mx_jlist *items;
@@ -112,6 +113,7 @@ static mx_status fetch(mx_jctx *c, mx_jloop *l, mx_jv *v, bool *got)
     for (*got = false; !*got && l->next < l->source.list->n;) {
         *v = l->source.list->v[l->next++];
         *got = true;
+        MX_TRY(mx_jstep(c));
         if (!l->node->c || l->counted)
             break;
         mx_jframe *outer = c->frame;
@@ -253,6 +255,7 @@ mx_status mx_jloop_run(mx_jctx *c, const mx_jnode *n, mx_jv source, int64_t dept
         l->current = v;
         l->have_after = false;
         l->index0++;
+        MX_TRY(mx_jstep(c));
         mx_jframe *f = new_frame(c, l->outer);
         mx_jbind(c, f, c->t->names[0], (mx_jv){MX_JV_LOOP, {.loop = l}});
         MX_TRY(assign(c, f, n->a, v));
@@ -276,6 +279,7 @@ static bool is_parameter(const mx_jnode *m, const char *name)
 
 static mx_status extra_arguments(mx_jctx *c, const mx_jnode *m, const mx_jargs *a, mx_jframe *f)
 {
+    MX_TRY(mx_jcharge(c, (size_t)m->n_params * (size_t)a->n_kw / 4));
     mx_jv varargs = mx_jv_list(c, MX_JV_TUPLE, 0), kwargs = mx_jv_dict(c);
     for (int i = m->n_params; i < a->n; i++) {
         if (!m->uses_varargs)
@@ -288,7 +292,7 @@ static mx_status extra_arguments(mx_jctx *c, const mx_jnode *m, const mx_jargs *
             continue;
         if (!m->uses_kwargs)
             return mx_jerror(c, "macro '%s' has no parameter '%s'", m->name, a->kw_name[i]);
-        mx_jv key = mx_jv_borrow(&c->arena, a->kw_name[i], strlen(a->kw_name[i]));
+        mx_jv key = mx_jv_part(c, a->kw_name[i], strlen(a->kw_name[i]));
         MX_TRY(mx_jdict_set(c, kwargs.dict, key, a->kw[i]));
     }
     if (a->caller.kind == MX_JV_MACRO && !m->uses_caller)
@@ -305,6 +309,7 @@ static mx_status extra_arguments(mx_jctx *c, const mx_jnode *m, const mx_jargs *
 
 static mx_status bind_parameters(mx_jctx *c, const mx_jnode *m, const mx_jargs *a, mx_jframe *f)
 {
+    MX_TRY(mx_jcharge(c, (size_t)m->n_params * (size_t)a->n_kw / 4));
     for (int i = 0; i < m->n_params; i++) {
         const char *name = m->kw_name[i];
         const mx_jv *given = i < a->n ? &a->v[i] : NULL;
@@ -463,7 +468,7 @@ mx_status mx_jexec(mx_jctx *c, const mx_jnodes *body)
                          c->limits.depth);
     for (int i = 0; i < body->n && c->flow == MX_FLOW_NONE; i++) {
         c->line = body->v[i]->line;
-        MX_TRY(mx_jcharge(c, 1));
+        MX_TRY(mx_jstep(c));
         MX_TRY(exec_one(c, body->v[i]));
     }
     c->depth--;

@@ -13,6 +13,7 @@
 
 static const char *c_string(mx_jctx *c, mx_jv v)
 {
+    mx_jspend(c, 1 + v.s->n / 16);
     char *s = mx_arena_alloc(&c->arena, v.s->n + 1);
     return memcpy(s, v.s->p, v.s->n);
 }
@@ -21,6 +22,7 @@ static const char *c_string(mx_jctx *c, mx_jv v)
 static mx_status path(mx_jctx *c, mx_jv v, const mx_jv *attribute, mx_jv *out)
 {
     *out = v;
+    MX_TRY(mx_jstep(c));
     if (!attribute || attribute->kind == MX_JV_NONE)
         return MX_OK;
     if (attribute->kind != MX_JV_STRING)
@@ -29,7 +31,7 @@ static mx_status path(mx_jctx *c, mx_jv v, const mx_jv *attribute, mx_jv *out)
     while (p <= end) {
         const char *dot = memchr(p, '.', (size_t)(end - p));
         const char *stop = dot ? dot : end;
-        mx_jv key = mx_jv_borrow(&c->arena, p, (size_t)(stop - p));
+        mx_jv key = mx_jv_part(c, p, (size_t)(stop - p));
         int64_t index;
         bool digits = key.s->n > 0 && strspn(c_string(c, key), "0123456789") == key.s->n;
         if (digits && mx_parse_i64(c_string(c, key), &index))
@@ -64,7 +66,7 @@ static mx_status sort_key(mx_jctx *c, mx_jv v, const mx_jv *attribute, bool case
     while (p <= end) {
         const char *comma = memchr(p, ',', (size_t)(end - p));
         const char *stop = comma ? comma : end;
-        mx_jv name = mx_jv_borrow(&c->arena, p, (size_t)(stop - p)), part;
+        mx_jv name = mx_jv_part(c, p, (size_t)(stop - p)), part;
         MX_TRY(path(c, v, &name, &part));
         MX_TRY(fold(c, &part, case_sensitive));
         mx_jv_push(c, out->list, part);
@@ -114,6 +116,7 @@ FILTER(f_sort)
     const mx_jv *reverse = ARG(0, params), *sensitive = ARG(1, params), *attribute = ARG(2, params);
     mx_jlist *l;
     MX_TRY(mx_jv_items(c, v, &l));
+    MX_TRY(mx_jroom(c, l->n * sizeof(sortable)));
     sortable *s = MX_NEW_N(&c->arena, sortable, l->n);
     for (size_t i = 0; i < l->n; i++) {
         s[i].value = l->v[i];
@@ -129,8 +132,10 @@ FILTER(f_dictsort)
     if (v.kind != MX_JV_DICT)
         return mx_jerror(c, "dictsort needs a dict, not %s", mx_jv_type(v));
     bool by_value = by && by->kind == MX_JV_STRING && by->s->n == 5;
+    MX_TRY(mx_jroom(c, v.dict->n * sizeof(sortable)));
     sortable *s = MX_NEW_N(&c->arena, sortable, v.dict->n);
     for (size_t i = 0; i < v.dict->n; i++) {
+        MX_TRY(mx_jstep(c));
         s[i].key = by_value ? v.dict->val[i] : v.dict->key[i];
         s[i].value = mx_jv_pair(c, v.dict->key[i], v.dict->val[i]);
         MX_TRY(fold(c, &s[i].key, sensitive && mx_jv_truth(*sensitive)));
@@ -146,6 +151,7 @@ FILTER(f_groupby)
     mx_jv order;
     bool exact = sensitive && mx_jv_truth(*sensitive);
     MX_TRY(mx_jv_items(c, v, &l));
+    MX_TRY(mx_jroom(c, l->n * sizeof(sortable)));
     sortable *s = MX_NEW_N(&c->arena, sortable, l->n);
     for (size_t i = 0; i < l->n; i++) {
         mx_jv key;
@@ -357,7 +363,7 @@ FILTER(f_join)
 {
     const mx_jv *d = ARG(0, "d attribute"), *attribute = ARG(1, "d attribute");
     mx_jlist *l;
-    mx_jv sep = mx_jv_borrow(&c->arena, "", 0);
+    mx_jv sep = mx_jv_part(c, "", 0);
     MX_TRY(mx_jv_items(c, v, &l));
     if (d)
         MX_TRY(mx_jv_str(c, *d, &sep));
@@ -440,6 +446,7 @@ FILTER(f_batch)
     *out = mx_jv_list(c, MX_JV_GENERATOR, 0);
     mx_jv row = {0};
     for (size_t i = 0; i < l->n; i++) {
+        MX_TRY(mx_jstep(c));
         if (i % (size_t)n == 0) {
             row = mx_jv_list(c, MX_JV_LIST, 0);
             mx_jv_push(c, out->list, row);

@@ -92,7 +92,7 @@ FILTER(f_default)
     const mx_jv *other = ARG(0, "default_value boolean"),
                 *boolean = ARG(1, "default_value boolean");
     bool use = v.kind == MX_JV_UNDEFINED || (boolean && mx_jv_truth(*boolean) && !mx_jv_truth(v));
-    *out = !use ? v : other ? *other : mx_jv_borrow(&c->arena, "", 0);
+    *out = !use ? v : other ? *other : mx_jv_part(c, "", 0);
     return MX_OK;
 }
 
@@ -144,10 +144,10 @@ FILTER(f_indent)
     } else {
         if (width && !mx_jv_integer(*width, &n))
             return mx_jerror(c, "indent: the width must be a number or a string");
-        MX_TRY(mx_jbinary(c, '*', mx_jv_borrow(&c->arena, " ", 1), mx_jv_int(n), &pad));
+        MX_TRY(mx_jbinary(c, '*', mx_jv_part(c, " ", 1), mx_jv_int(n), &pad));
     }
     /* a last newline survives, because Jinja adds one before it splits */
-    MX_TRY(mx_jbinary(c, '+', mx_jv_borrow(&c->arena, s->p, s->n), mx_jv_borrow(&c->arena, "\n", 1),
+    MX_TRY(mx_jbinary(c, '+', mx_jv_part(c, s->p, s->n), mx_jv_part(c, "\n", 1),
                       &text));
     MX_TRY(mx_jmethod_find(text, "splitlines")->run(c, text, &(mx_jargs){0}, &lines));
     MX_TRY(mx_jroom(c, s->n + lines.list->n * (pad.s->n + 1)));
@@ -174,7 +174,7 @@ FILTER(f_truncate)
                 *lee = ARG(3, params);
     const mx_jtext *s;
     int64_t n = 255, leeway = 5;
-    mx_jv tail = end && end->kind == MX_JV_STRING ? *end : mx_jv_borrow(&c->arena, "...", 3), cut;
+    mx_jv tail = end && end->kind == MX_JV_STRING ? *end : mx_jv_part(c, "...", 3), cut;
     if (v.kind != MX_JV_STRING)
         return mx_jerror(c, "truncate needs a string, not %s", mx_jv_type(v));
     MX_TRY(as_text(c, v, &s));
@@ -183,13 +183,15 @@ FILTER(f_truncate)
         return mx_jerror(c, "truncate: length and leeway must be integers");
     if (n < (int64_t)tail.s->chars || leeway < 0)
         return mx_jerror(c, "truncate: the length is shorter than the end that is added");
-    *out = mx_jv_borrow(&c->arena, s->p, s->n);
+    *out = mx_jv_part(c, s->p, s->n);
     if ((int64_t)s->chars - leeway <= n)
         return MX_OK;
     MX_TRY(mx_jtext_slice(c, *out, 0, 1, n - (int64_t)tail.s->chars, &cut));
-    const char *space = kill && mx_jv_truth(*kill) ? NULL : mx_jtext_rfind(cut.s, " ", 1);
+    const char *space = NULL;
+    if (!kill || !mx_jv_truth(*kill))
+        MX_TRY(mx_jtext_rfind(c, cut.s, &(mx_jtext){" ", 1, 1}, &space));
     if (space)
-        cut = mx_jv_borrow(&c->arena, cut.s->p, (size_t)(space - cut.s->p));
+        cut = mx_jv_part(c, cut.s->p, (size_t)(space - cut.s->p));
     return mx_jbinary(c, '+', cut, tail, out);
 }
 
@@ -247,6 +249,7 @@ FILTER(f_format)
 /* Python's int() and float() of a string: white space around, underscores between digits. */
 static bool number_text(mx_jctx *c, mx_jv v, char buf[64])
 {
+    mx_jspend(c, v.s->n / 16);
     const mx_jtext *s = mx_jtext_strip(c, v.s, NULL, true, true).s;
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) {

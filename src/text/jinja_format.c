@@ -166,7 +166,7 @@ static mx_status percent(mx_jctx *c, const mx_jtext *fmt, mx_jv args, mx_str *ou
             if (!close || args.kind != MX_JV_DICT)
                 return mx_jerror(c, "format: %%(name) needs a dict of values");
             MX_TRY(mx_jdict_get(c, args.dict,
-                                mx_jv_borrow(&c->arena, p + 1, (size_t)(close - p - 1)), &value,
+                                mx_jv_part(c, p + 1, (size_t)(close - p - 1)), &value,
                                 &named));
             if (!named)
                 return mx_jerror(c, "format: no value named %.*s", (int)(close - p - 1), p + 1);

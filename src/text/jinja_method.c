@@ -6,23 +6,25 @@
 
 #define METHOD(fn) static mx_status fn(mx_jctx *c, mx_jv self, const mx_jargs *a, mx_jv *out)
 
-static mx_jv dict_part(mx_jctx *c, const mx_jdict *d, char what)
+static mx_status dict_part(mx_jctx *c, const mx_jdict *d, char what, mx_jv *out)
 {
-    mx_jv l = mx_jv_list(c, MX_JV_LIST, d->n);
-    for (size_t i = 0; i < d->n; i++)
-        mx_jv_push(c, l.list,
+    MX_TRY(mx_jroom(c, d->n * sizeof(mx_jv)));
+    *out = mx_jv_list(c, MX_JV_LIST, d->n);
+    for (size_t i = 0; i < d->n; i++) {
+        MX_TRY(mx_jstep(c));
+        mx_jv_push(c, out->list,
                    what == 'k'   ? d->key[i]
                    : what == 'v' ? d->val[i]
                                  : mx_jv_pair(c, d->key[i], d->val[i]));
-    return l;
+    }
+    return MX_OK;
 }
 
 #define DICT_PART(fn, what)                                                                        \
     METHOD(fn)                                                                                     \
     {                                                                                              \
         (void)a;                                                                                   \
-        *out = dict_part(c, self.dict, what);                                                      \
-        return mx_jcharge(c, self.dict->n);                                                        \
+        return dict_part(c, self.dict, what, out);                                                 \
     }
 DICT_PART(d_items, 'i')
 DICT_PART(d_keys, 'k')

@@ -32,7 +32,7 @@ static mx_status want_int(mx_jctx *c, const mx_jv *v, int64_t absent, int64_t *o
 
 static mx_jv slice_of(mx_jctx *c, const char *p, const char *end)
 {
-    return mx_jv_borrow(&c->arena, p, (size_t)(end - p));
+    return mx_jv_part(c, p, (size_t)(end - p));
 }
 
 /* --- strip, case, affixes --- */
@@ -113,11 +113,13 @@ static mx_status affix(mx_jctx *c, mx_jv self, const mx_jargs *a, bool end, mx_j
         for (size_t i = 0; i < a->v[0].list->n; i++) {
             const mx_jtext *x;
             MX_TRY(want_text(c, &a->v[0].list->v[i], &x));
+            MX_TRY(mx_jcharge(c, 1 + x->n / 16));
             any |= has_affix(s.s, x, end);
         }
     } else {
         const mx_jtext *x;
         MX_TRY(want_text(c, a->n ? &a->v[0] : NULL, &x));
+        MX_TRY(mx_jcharge(c, x->n / 16));
         any = has_affix(s.s, x, end);
     }
     *out = mx_jv_bool(any);
@@ -137,6 +139,7 @@ static mx_status remove_affix(mx_jctx *c, mx_jv self, const mx_jargs *a, bool en
 {
     const mx_jtext *x, *s = self.s;
     MX_TRY(want_text(c, a->n ? &a->v[0] : NULL, &x));
+    MX_TRY(mx_jcharge(c, x->n / 16));
     *out = self;
     if (has_affix(s, x, end))
         *out = end ? slice_of(c, s->p, s->p + s->n - x->n) : slice_of(c, s->p + x->n, s->p + s->n);
@@ -216,8 +219,9 @@ static mx_status split(mx_jctx *c, mx_jv self, const mx_jargs *a, bool from_righ
     *out = mx_jv_list(c, MX_JV_LIST, 0);
     mx_jtext rest = *s;
     while (max < 0 || (int64_t)out->list->n < max) {
-        const char *hit = from_right && max >= 0 ? mx_jtext_rfind(&rest, sep->p, sep->n)
-                                                 : mx_jtext_find(&rest, 0, sep->p, sep->n);
+        const char *hit;
+        MX_TRY(from_right && max >= 0 ? mx_jtext_rfind(c, &rest, sep, &hit)
+                                      : mx_jtext_find(c, &rest, 0, sep, &hit));
         if (!hit)
             break;
         if (from_right && max >= 0) {
@@ -277,9 +281,9 @@ static mx_status partition(mx_jctx *c, mx_jv self, const mx_jargs *a, bool right
     MX_TRY(mx_jcharge(c, s->n));
     if (sep->n == 0)
         return mx_jerror(c, "partition: the separator is empty");
-    const char *hit =
-        right ? mx_jtext_rfind(s, sep->p, sep->n) : mx_jtext_find(s, 0, sep->p, sep->n);
-    mx_jv empty = mx_jv_borrow(&c->arena, "", 0), part[3] = {self, empty, empty};
+    const char *hit;
+    MX_TRY(right ? mx_jtext_rfind(c, s, sep, &hit) : mx_jtext_find(c, s, 0, sep, &hit));
+    mx_jv empty = mx_jv_part(c, "", 0), part[3] = {self, empty, empty};
     if (hit) {
         part[0] = slice_of(c, s->p, hit);
         part[1] = slice_of(c, hit, hit + sep->n);
@@ -313,9 +317,9 @@ static mx_status search(mx_jctx *c, mx_jv self, const mx_jargs *a, bool right, b
     MX_TRY(want_int(c, a->n > 1 ? &a->v[1] : NULL, 0, &from));
     MX_TRY(mx_jcharge(c, s->n));
     from += from < 0 ? (int64_t)s->chars : 0;
-    const char *hit =
-        right ? mx_jtext_rfind(s, x->p, x->n)
-              : mx_jtext_find(s, mx_jtext_offset(s, from > 0 ? (size_t)from : 0), x->p, x->n);
+    const char *hit;
+    size_t at = right ? 0 : mx_jtext_offset(s, from > 0 ? (size_t)from : 0);
+    MX_TRY(right ? mx_jtext_rfind(c, s, x, &hit) : mx_jtext_find(c, s, at, x, &hit));
     if (!hit && must)
         return mx_jerror(c, "index: substring not found");
     *out = mx_jv_int(hit ? (int64_t)slice_of(c, s->p, hit).s->chars : -1);
@@ -344,9 +348,11 @@ METHOD(s_count)
     if (x->n == 0)
         n = (int64_t)self.s->chars + 1;
     else
-        for (const char *hit = self.s->p;
-             (hit = mx_jtext_find(self.s, (size_t)(hit - self.s->p), x->p, x->n)); hit += x->n)
-            n++;
+        for (const char *hit = self.s->p; hit; n++, hit += x->n) {
+            MX_TRY(mx_jtext_find(c, self.s, (size_t)(hit - self.s->p), x, &hit));
+            if (!hit)
+                break;
+        }
     *out = mx_jv_int(n);
     return MX_OK;
 }
@@ -380,7 +386,7 @@ METHOD(s_join)
 static mx_status pad(mx_jctx *c, mx_jv self, const mx_jargs *a, char side, mx_jv *out)
 {
     int64_t width;
-    const mx_jtext *fill = mx_jv_borrow(&c->arena, side == 'z' ? "0" : " ", 1).s;
+    const mx_jtext *fill = mx_jv_part(c, side == 'z' ? "0" : " ", 1).s;
     MX_TRY(want_int(c, a->n ? &a->v[0] : NULL, 0, &width));
     if (a->n > 1 && side != 'z')
         MX_TRY(want_text(c, &a->v[1], &fill));

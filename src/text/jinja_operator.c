@@ -101,7 +101,7 @@ static mx_status repeat(mx_jctx *c, mx_jv v, int64_t times, mx_jv *out)
     char *p = mx_arena_alloc(&c->arena, all);
     for (int64_t t = 0; n && t < times; t++)
         memcpy(p + (size_t)t * n, v.s->p, n);
-    *out = mx_jv_borrow(&c->arena, p, all);
+    *out = mx_jv_part(c, p, all);
     return MX_OK;
 }
 
@@ -114,7 +114,7 @@ static mx_status join(mx_jctx *c, mx_jv a, mx_jv b, mx_jv *out)
         char *p = mx_arena_alloc(&c->arena, n);
         memcpy(p, a.s->p, a.s->n);
         memcpy(p + a.s->n, b.s->p, b.s->n);
-        *out = mx_jv_borrow(&c->arena, p, n);
+        *out = mx_jv_part(c, p, n);
         return MX_OK;
     }
     MX_TRY(mx_jroom(c, (a.list->n + b.list->n) * sizeof(mx_jv)));

@@ -148,7 +148,7 @@ mx_status mx_jv_repr(mx_jctx *c, mx_jv v, int depth, mx_str *out)
         return MX_OK;
     case MX_JV_FLOAT:
         mx_jfloat_print(v.f, out);
-        return MX_OK;
+        return mx_jcharge(c, 32); /* up to 17 conversions there and back */
     case MX_JV_STRING:
         MX_TRY(mx_jcharge(c, v.s->n));
         repr_text(v.s, out);
@@ -251,7 +251,7 @@ static mx_status json_key(const json_style *y, mx_jv key)
 {
     if (key.kind == MX_JV_STRING) {
         json_text(y, key.s);
-        return MX_OK;
+        return mx_jcharge(y->c, key.s->n);
     }
     if (key.kind > MX_JV_FLOAT || key.kind == MX_JV_UNDEFINED)
         return mx_jerror(y->c, "tojson: a key must be a string or a number, not %s",
@@ -375,6 +375,7 @@ mx_status mx_jv_json(mx_jctx *c, mx_jv v, const mx_jargs *a, mx_str *out)
 {
     json_style y = {.c = c, .out = out};
     mx_status st = json_options(&y, a);
+    mx_jspend(c, (y.indent.len + y.item.len + y.key.len) / 16);
     if (!st)
         st = json_value(&y, v, 0);
     mx_str_fini(&y.indent);

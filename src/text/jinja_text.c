@@ -91,7 +91,7 @@ mx_jv mx_jtext_strip(mx_jctx *c, const mx_jtext *s, const mx_jtext *set, bool le
             break;
         end = k;
     }
-    return mx_jv_borrow(&c->arena, s->p + begin, end - begin);
+    return mx_jv_part(c, s->p + begin, end - begin);
 }
 
 static void add_cased(mx_str *out, int32_t cp, bool upper)
@@ -136,19 +136,42 @@ mx_jv mx_jtext_case(mx_jctx *c, const mx_jtext *s, int how)
     return mx_jv_take(c, &out);
 }
 
-const char *mx_jtext_find(const mx_jtext *s, size_t from, const char *p, size_t n)
+/* Every place with the first byte is compared, and charged: a text and a pattern of equal letters
+ * would otherwise take the product of their lengths. */
+mx_status mx_jtext_find(mx_jctx *c, const mx_jtext *s, size_t from, const mx_jtext *x,
+                        const char **hit)
 {
-    if (from > s->n)
-        return NULL;
-    return n ? memmem(s->p + from, s->n - from, p, n) : s->p + from;
+    const char *p = s->p + from, *begin = p, *end = s->p + s->n;
+    *hit = NULL;
+    if (from > s->n || (size_t)(end - p) < x->n)
+        return MX_OK;
+    if (!x->n) {
+        *hit = p;
+        return MX_OK;
+    }
+    while ((size_t)(end - p) >= x->n && (p = memchr(p, *x->p, (size_t)(end - p) - x->n + 1))) {
+        MX_TRY(mx_jcharge(c, 1 + x->n / 16));
+        if (memcmp(p, x->p, x->n) == 0) {
+            *hit = p;
+            break;
+        }
+        p++;
+    }
+    return mx_jcharge(c, (size_t)((p ? p : end) - begin) / 16);
 }
 
-const char *mx_jtext_rfind(const mx_jtext *s, const char *p, size_t n)
+mx_status mx_jtext_rfind(mx_jctx *c, const mx_jtext *s, const mx_jtext *x, const char **hit)
 {
-    for (size_t at = n <= s->n ? s->n - n + 1 : 0; at-- > 0;)
-        if (memcmp(s->p + at, p, n) == 0)
-            return s->p + at;
-    return NULL;
+    const char *end = s->p + s->n, *p = x->n <= s->n ? end - x->n + 1 : s->p;
+    *hit = NULL;
+    while (!*hit && p > s->p) {
+        const char *at = x->n ? memrchr(s->p, *x->p, (size_t)(p - s->p)) : p - 1;
+        MX_TRY(mx_jcharge(c, 1 + x->n / 16 + (size_t)(p - (at ? at : s->p)) / 16));
+        if (at && memcmp(at, x->p, x->n) == 0)
+            *hit = at;
+        p = at ? at : s->p;
+    }
+    return MX_OK;
 }
 
 /* Python: an empty `from` matches before every character and at the end. */
@@ -185,15 +208,20 @@ mx_status mx_jtext_replace(mx_jctx *c, const mx_jtext *s, const mx_jtext *from, 
     MX_TRY(mx_jroom(c, s->n + s->n / from->n * to->n));
     MX_TRY(mx_jcharge(c, s->n / from->n * (to->n / 16)));
     mx_str text = {0};
+    mx_status st = MX_OK;
     size_t at = 0;
-    for (const char *hit; count-- > 0 && (hit = mx_jtext_find(s, at, from->p, from->n));) {
+    while (count-- > 0) {
+        const char *hit;
+        st = mx_jtext_find(c, s, at, from, &hit);
+        if (st || !hit)
+            break;
         mx_str_add_n(&text, s->p + at, (size_t)(hit - s->p) - at);
         mx_str_add_n(&text, to->p, to->n);
         at = (size_t)(hit - s->p) + from->n;
     }
     mx_str_add_n(&text, s->p + at, s->n - at);
     *out = mx_jv_take(c, &text);
-    return MX_OK;
+    return st;
 }
 
 /* `n` code points: start, start + step, ... The caller has clipped them to the text. */
@@ -201,13 +229,13 @@ mx_status mx_jtext_slice(mx_jctx *c, mx_jv v, int64_t start, int64_t step, int64
 {
     const mx_jtext *s = v.s;
     if (n <= 0) {
-        *out = mx_jv_borrow(&c->arena, "", 0);
+        *out = mx_jv_part(c, "", 0);
         return MX_OK;
     }
     MX_TRY(mx_jcharge(c, s->chars == s->n ? (size_t)n / 16 : s->n / 4));
     if (step == 1) {
         size_t a = mx_jtext_offset(s, (size_t)start), b = mx_jtext_offset(s, (size_t)(start + n));
-        *out = mx_jv_borrow(&c->arena, s->p + a, b - a);
+        *out = mx_jv_part(c, s->p + a, b - a);
         return MX_OK;
     }
     MX_TRY(mx_jroom(c, s->chars * sizeof(size_t)));

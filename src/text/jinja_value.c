@@ -39,6 +39,12 @@ mx_jv mx_jv_borrow(mx_arena *a, const char *p, size_t n)
     return (mx_jv){MX_JV_STRING, {.s = s}};
 }
 
+mx_jv mx_jv_part(mx_jctx *c, const char *p, size_t n)
+{
+    mx_jspend(c, 1 + n / 16);
+    return mx_jv_borrow(&c->arena, p, n);
+}
+
 mx_jv mx_jv_text(mx_arena *a, const char *p, size_t n)
 {
     return mx_jv_borrow(a, mx_arena_copy(a, p, n), n);
@@ -46,6 +52,7 @@ mx_jv mx_jv_text(mx_arena *a, const char *p, size_t n)
 
 mx_jv mx_jv_take(mx_jctx *c, mx_str *s)
 {
+    mx_jspend(c, 1 + s->len / 8);
     mx_jv v = mx_jv_text(&c->arena, mx_str_text(s), s->len);
     mx_str_fini(s);
     return v;
@@ -181,7 +188,7 @@ mx_status mx_jv_equal(mx_jctx *c, mx_jv a, mx_jv b, int depth, bool *out)
         return MX_OK;
     case MX_JV_STRING:
         *out = a.s->n == b.s->n && (a.s->p == b.s->p || memcmp(a.s->p, b.s->p, a.s->n) == 0);
-        return *out ? mx_jcharge(c, a.s->n / 16) : MX_OK;
+        return a.s->n == b.s->n ? mx_jcharge(c, a.s->n / 16) : MX_OK;
     case MX_JV_LIST:
     case MX_JV_TUPLE:
         return equal_lists(c, a.list, b.list, depth, out);
@@ -238,8 +245,10 @@ mx_status mx_jv_contains(mx_jctx *c, mx_jv in, mx_jv item, bool *out)
         if (item.kind != MX_JV_STRING)
             return mx_jerror(c, "'in <string>' needs a string on its left, not %s",
                              mx_jv_type(item));
-        *out = mx_jtext_find(in.s, 0, item.s->p, item.s->n) != NULL;
-        return mx_jcharge(c, in.s->n / 16);
+        const char *hit;
+        MX_TRY(mx_jtext_find(c, in.s, 0, item.s, &hit));
+        *out = hit != NULL;
+        return MX_OK;
     }
     if (in.kind == MX_JV_DICT) {
         mx_jv ignored;

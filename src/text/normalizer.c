@@ -29,10 +29,11 @@ static void strip_accents(const mx_unicode *u, const uint8_t *p, size_t n, mx_st
             mx_str_add_n(out, (const char *)p, (size_t)k);
 }
 
-static void replace_string(const mx_norm_step *z, const uint8_t *p, size_t n, mx_str *out)
+static bool replace_string(const mx_norm_step *z, const uint8_t *p, size_t n, size_t limit,
+                           mx_str *out)
 {
     const uint8_t *end = p + n;
-    while (p < end && z->n_find) {
+    while (p < end && z->n_find && out->len <= limit) {
         const uint8_t *q = mx_find(p, (size_t)(end - p), z->find, z->n_find);
         if (!q)
             break;
@@ -41,13 +42,14 @@ static void replace_string(const mx_norm_step *z, const uint8_t *p, size_t n, mx
         p = q + z->n_find;
     }
     mx_str_add_n(out, (const char *)p, (size_t)(end - p));
+    return out->len <= limit;
 }
 
 static bool replace_regex(const mx_norm_step *z, mx_regex_scratch *s, const uint8_t *p, size_t n,
-                          mx_str *out)
+                          size_t limit, mx_str *out)
 {
     size_t done = 0, at = 0, start, end;
-    while (at <= n) {
+    while (at <= n && out->len <= limit) {
         mx_regex_result r = mx_regex_next(z->regex, s, p, n, at, &start, &end);
         if (r == MX_REGEX_GAVE_UP)
             return false;
@@ -64,7 +66,7 @@ static bool replace_regex(const mx_norm_step *z, mx_regex_scratch *s, const uint
         }
     }
     mx_str_add_n(out, (const char *)p + done, n - done);
-    return true;
+    return out->len <= limit;
 }
 
 static void nmt(const uint8_t *p, size_t n, mx_str *out)
@@ -85,9 +87,15 @@ static void nmt(const uint8_t *p, size_t n, mx_str *out)
     }
 }
 
-static bool run_step(const mx_norm_step *z, const mx_unicode *u, mx_regex_scratch *s,
-                     const uint8_t *p, size_t n, mx_str *out)
+typedef struct {
+    const mx_unicode *unicode;
+    mx_regex_scratch *regex;
+    size_t limit; /* of the bytes of a result */
+} run;
+
+static bool run_step(const mx_norm_step *z, const run *r, const uint8_t *p, size_t n, mx_str *out)
 {
+    const mx_unicode *u = r->unicode;
     switch (z->kind) {
     case MX_NORM_FORM:
         mx_unicode_normalize(z->form, p, n, out);
@@ -107,10 +115,8 @@ static bool run_step(const mx_norm_step *z, const mx_unicode *u, mx_regex_scratc
         mx_str_add_n(out, (const char *)p, n);
         break;
     case MX_NORM_REPLACE:
-        if (z->regex)
-            return replace_regex(z, s, p, n, out);
-        replace_string(z, p, n, out);
-        break;
+        return z->regex ? replace_regex(z, r->regex, p, n, r->limit, out)
+                        : replace_string(z, p, n, r->limit, out);
     case MX_NORM_CHARSMAP:
         mx_charsmap_run_graphemes(&z->charsmap, p, n, out);
         break;
@@ -118,16 +124,17 @@ static bool run_step(const mx_norm_step *z, const mx_unicode *u, mx_regex_scratc
         nmt(p, n, out);
         break;
     }
-    return true;
+    return out->len <= r->limit;
 }
 
 const mx_str *mx_normalizer_run(const mx_normalizer *z, const mx_unicode *u, mx_regex_scratch *s,
                                 const uint8_t *p, size_t n, mx_str buf[2])
 {
     int to = 0;
+    run r = {u, s, mx_text_limit(n)};
     for (int i = 0; i < z->n; i++, to ^= 1) {
         mx_str_clear(&buf[to]);
-        if (!run_step(&z->step[i], u, s, p, n, &buf[to]))
+        if (!run_step(&z->step[i], &r, p, n, &buf[to]))
             return NULL;
         p = (const uint8_t *)mx_str_text(&buf[to]);
         n = buf[to].len;

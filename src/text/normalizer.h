@@ -34,7 +34,7 @@ typedef struct {
 } mx_normalizer;
 
 /* Runs all steps over p[0..n); the result is in buf[0] or buf[1], which is returned. NULL when a
- * regular expression gave up. */
+ * regular expression gave up, or replacements made the text longer than mx_text_limit(n). */
 const mx_str *mx_normalizer_run(const mx_normalizer *z, const mx_unicode *u, mx_regex_scratch *s,
                                 const uint8_t *p, size_t n, mx_str buf[2]);
 void mx_normalizer_fini(mx_normalizer *z);

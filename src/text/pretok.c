@@ -55,6 +55,8 @@ static bool in_class(const mx_pre_run *r, const mx_pre_step *s, const uint8_t *p
 static bool next_match(mx_pre_run *r, const mx_pre_step *s, const piece *w, size_t at,
                        size_t *start, size_t *end)
 {
+    if (s->kind == MX_PRE_REGEX && r->gave_up)
+        return false; /* the text is lost: no more work for it */
     if (s->kind == MX_PRE_REGEX) {
         mx_regex_result k = mx_regex_next(s->regex, r->regex, w->p, w->n, at, start, end);
         r->gave_up = r->gave_up || k == MX_REGEX_GAVE_UP;

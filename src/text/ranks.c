@@ -10,8 +10,9 @@
 #include "text/tokenizer_json.h"
 
 #include "base/file.h"
+#include "text/tokenizer_files.h"
 
-enum { MAX_TOKENS = 1 << 24 };
+enum { MAX_TOKENS = 1 << 24, MAX_HOLES = 1 << 20 };
 
 /* Special tokens at base + at, base + at + 1, ...: one name, or `count` made from a format. */
 typedef struct {
@@ -185,29 +186,33 @@ static void add_table(mx_tokenizer *t, const special_run *run, int32_t base)
 }
 
 /* {"added_tokens_decoder": {"128000": {"content": "<|begin_of_text|>", "special": true}}} */
-static bool add_from_config(mx_tokenizer *t, const char *path)
+static mx_status add_from_config(mx_tokenizer *t, const char *path, bool *any)
 {
+    mx_status st = MX_OK;
     mx_arena a = {0};
     const mx_json_node *root = NULL;
     const char *slash = strrchr(path, '/');
     const char *name =
         mx_arena_printf(&a, "%.*stokenizer_config.json", slash ? (int)(slash - path) + 1 : 0, path);
-    int n = 0;
+    *any = false;
     if (mx_file_exists(name))
         mx_status_free(mx_json_tree_load(&root, &a, name)); /* works without it */
     const mx_json_node *table = mx_json_get(root, "added_tokens_decoder");
-    for (const mx_json_node *m = table && table->type == MX_JSON_OBJECT ? table->first : NULL; m;
-         m = m->next) {
+    for (const mx_json_node *m = table && table->type == MX_JSON_OBJECT ? table->first : NULL;
+         m && !st; m = m->next) {
         int64_t id;
         const char *content = mx_json_get_text(m, "content", NULL);
-        if (!content || !mx_parse_i64(m->key, &id) || id < 0 || id >= MAX_TOKENS)
-            continue;
+        if (!content || !mx_parse_i64(m->key, &id) || id < 0 || id > t->n_tokens + MAX_HOLES) {
+            st = mx_fail(MX_INPUT, "%s: byte %u: expected a token id not far beyond %d with a "
+                         "\"content\", found \"%.40s\"", name, m->at, t->n_tokens, m->key);
+            break;
+        }
         add_special(t, (int32_t)id, mx_arena_strdup(&t->arena, content),
                     mx_json_get_bool(m, "special", true));
-        n++;
+        *any = true;
     }
     mx_arena_fini(&a);
-    return n > 0;
+    return st;
 }
 
 static const int8_t *base64_values(mx_arena *a)
@@ -262,15 +267,18 @@ static mx_status read_table(mx_tokenizer *t, const char *path, const char *text,
             continue;
         }
         next = read_line(value, p, blob, &k, &rank);
-        if (!next || !k || rank >= MAX_TOKENS)
+        if (!next || !k || rank >= MAX_TOKENS || rank > v->n + MAX_HOLES)
             return mx_fail(MX_INPUT,
-                           "%s:%lld: expected base64, a space and a rank below 16777216; is this "
-                           "a tiktoken rank file?",
+                           "%s:%lld: expected base64, a space and a rank below 16777216 and not "
+                           "far beyond the others; is this a tiktoken rank file?",
                            path, (long long)line);
         while (v->n_ids <= rank) {
             MX_GROW(v->piece, v->n_ids, v->cap);
             v->piece[v->n_ids++] = (mx_piece){NULL, MX_NO_PIECE};
         }
+        if (k > MX_MAX_PIECE_BYTES)
+            return mx_fail(MX_INPUT, "%s:%lld: a token of %d bytes; at most %d are accepted", path,
+                           (long long)line, k, MX_MAX_PIECE_BYTES);
         if (v->piece[rank].n != MX_NO_PIECE)
             return mx_fail(MX_INPUT, "%s:%lld: rank %lld appears twice", path, (long long)line,
                            (long long)rank);
@@ -319,21 +327,27 @@ mx_status mx_tokenizer_load_ranks(mx_tokenizer *t, const char *path, const char 
     table v = {0};
     const rank_kind *kind = NULL;
     t->kind = "tiktoken ranks";
+    if (!pattern || !*pattern)
+        pattern = mx_tokenizer_config_text(mx_tokenizer_folder(path, &t->arena),
+                                           MX_TOKENIZER_PATTERN, &t->arena);
     mx_status st = read_table(t, path, text, n, &v);
     if (!st)
         st = choose_kind(path, pattern, v.n, &kind);
     if (!st)
         st = fill(t, path, &v);
+    bool any = false;
     if (!st)
         st = add_steps(t, kind);
+    if (!st)
+        st = add_from_config(t, path, &any);
     if (!st) {
-        if (!add_from_config(t, path))
+        if (!any)
             add_table(t, kind->special, v.n_ids);
         mx_tokenizer_read_config(t, path);
         t->bos = t->bos >= 0 ? t->bos : find_name(t, kind->bos);
         t->eos = t->eos >= 0 ? t->eos : find_name(t, kind->eos);
         t->pad = t->pad >= 0 ? t->pad : find_name(t, kind->pad);
-        if (strcmp(kind->name, "llama3") == 0 || v.n == 200000)
+        if (t->bos >= 0 && (strcmp(kind->name, "llama3") == 0 || v.n == 200000))
             mx_tokens_add(&t->prefix, t->bos);
         t->decoder.step = MX_NEW(&t->arena, mx_dec_step);
         t->decoder.n = 1;

@@ -8,6 +8,10 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+/* The longest pattern of a published tokenizer has 1,000 bytes. Looking for the end of a class is
+ * linear, for each of its brackets. */
+enum { MAX_PATTERN = 16 << 10, MAX_TRANSLATION = 256 << 10, MAX_MATCH_STEPS = 100000000 };
+
 struct mx_regex {
     pcre2_code *code;             /* owns */
     pcre2_match_context *context; /* owns */
@@ -157,8 +161,18 @@ static void translate(const char *p, size_t n, mx_str *out)
 mx_status mx_regex_open(mx_regex **out, const char *pattern, size_t n)
 {
     *out = NULL;
+    if (n > MAX_PATTERN)
+        return mx_fail(MX_INPUT, "a regular expression of %zu bytes; at most %d are accepted", n,
+                       MAX_PATTERN);
     mx_str text = {0};
     translate(pattern, n, &text);
+    if (text.len > MAX_TRANSLATION) {
+        mx_status st = mx_fail(MX_INPUT, "the regular expression \"%.200s\" becomes one of %zu "
+                               "bytes; at most %d are accepted", pattern, text.len,
+                               MAX_TRANSLATION);
+        mx_str_fini(&text);
+        return st;
+    }
     int error;
     PCRE2_SIZE at;
     /* Never \C, which would split characters. */
@@ -178,7 +192,7 @@ mx_status mx_regex_open(mx_regex **out, const char *pattern, size_t n)
     mx_regex *r = mx_realloc(NULL, sizeof *r);
     r->code = code;
     r->context = pcre2_match_context_create(NULL);
-    pcre2_set_match_limit(r->context, 1000000000);
+    pcre2_set_match_limit(r->context, MAX_MATCH_STEPS);
     pcre2_set_heap_limit(r->context, 1024 * 1024); /* KiB */
     *out = r;
     return MX_OK;
@@ -222,7 +236,8 @@ mx_regex_result mx_regex_next(const mx_regex *r, mx_regex_scratch *s, const uint
     if (rc < 0)
         return MX_REGEX_GAVE_UP;
     const PCRE2_SIZE *v = pcre2_get_ovector_pointer(s->data);
-    *start = v[0];
-    *end = v[1] < v[0] ? v[0] : v[1]; /* \K in a look-ahead can put the start after the end */
+    /* \K in a look-around can put the start before `at`, and after the end */
+    *start = v[0] < at ? at : v[0];
+    *end = v[1] < *start ? *start : v[1];
     return MX_REGEX_FOUND;
 }

@@ -3,7 +3,8 @@
  * The files are written for Oniguruma (Ruby syntax). What differs is rewritten when a pattern is
  * compiled: \s is the White_Space property, \w and \b follow UTS 18, ^ and $ match at lines, \uHHHH
  * is a character, [A&&[^B]] is a set difference. Text must be valid UTF-8. A scratch belongs to one
- * thread.
+ * thread. Patterns come from strangers: their length, what they become and the work of a match are
+ * limited.
  */
 #ifndef MX_TEXT_REGEX_H
 #define MX_TEXT_REGEX_H

@@ -115,6 +115,8 @@ static mx_status read_piece(loader *l, wire w)
         return damaged(l, &w, "a piece is cut short");
     if (!e.n || e.n > INT32_MAX || !e.type || e.score != e.score)
         return damaged(l, &w, "a piece without text, or with a type or score that does not exist");
+    if (e.n > MX_MAX_PIECE_BYTES)
+        return damaged(l, &w, "a piece of more than 1,024 bytes");
     if (mx_utf8_valid_prefix(e.s, e.n) != e.n)
         return damaged(l, &w, "a piece that is not UTF-8");
     if (l->n == MAX_PIECES)

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/json_tree.h"
+#include "text/tokenizer_files.h"
 
 void mx_tokens_reserve(mx_tokens *t, int64_t more)
 {
@@ -101,15 +102,14 @@ static mx_status load_file(mx_tokenizer *t, const char *path, const mx_tokenizer
     mx_arena a = {0};
     char *text;
     size_t n;
-    mx_status st = mx_file_read(&a, path, ((size_t)1 << 31) - 1, &text, &n);
+    mx_status st = mx_file_read(&a, path, (size_t)256 << 20, &text, &n);
     if (!st)
         st = load_bytes(t, path, text, n, options);
     mx_arena_fini(&a);
     return st;
 }
 
-/* What tokenizer_type calls the kinds. */
-static const char *type_of(const mx_tokenizer *t)
+const char *mx_tokenizer_type(const mx_tokenizer *t)
 {
     return mx_starts_with(t->kind, "tokenizer.json")  ? "huggingface"
            : mx_starts_with(t->kind, "SentencePiece") ? "sentencepiece"
@@ -120,18 +120,17 @@ static const char *type_of(const mx_tokenizer *t)
 static mx_status load(mx_tokenizer *t, const char *path, const char *type,
                       const mx_tokenizer_options *options)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model",
-                                        "qwen.tiktoken"};
     bool any = !*type, json = strcmp(type, "huggingface") == 0;
     if (!path || strcmp(path, "byte") == 0 || strcmp(type, "byte") == 0)
         return mx_tokenizer_load_byte(t);
     if (!mx_dir_exists(path))
         return load_file(t, path, options);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *file = mx_arena_printf(&t->arena, "%s/%s", path, names[i]);
-        if ((any || json == (i == 0)) && mx_file_exists(file))
-            return load_file(t, file, options);
-    }
+    const char *file = mx_tokenizer_vocabulary_in(path, any ? -1 : json, &t->arena);
+    if (file)
+        return load_file(t, file, options);
+    const char *says = mx_tokenizer_config_text(path, MX_TOKENIZER_TYPE, &t->arena);
+    if (any && says && strcmp(says, "byte") == 0)
+        return mx_tokenizer_load_byte(t);
     return mx_fail(MX_INPUT,
                    "%s: no %s in this directory%s%s; name a tokenizer file or a directory that "
                    "has one",
@@ -144,11 +143,38 @@ static mx_status load(mx_tokenizer *t, const char *path, const char *type,
 
 static mx_status check_type(const mx_tokenizer *t, const char *path, const char *type)
 {
-    if (!*type || strcmp(type_of(t), type) == 0)
+    if (!*type || strcmp(mx_tokenizer_type(t), type) == 0)
         return MX_OK;
     return mx_fail(MX_USAGE,
                    "%s is %s, but tokenizer_type=%s; set tokenizer_type=%s or leave it out",
-                   path ? path : "byte", t->kind, type, type_of(t));
+                   path ? path : "byte", t->kind, type, mx_tokenizer_type(t));
+}
+
+/* Ids that the tokenizer adds by itself must be tokens. */
+static mx_status check_added(const mx_tokenizer *t, const char *path)
+{
+    for (int i = 0; i < 2; i++) {
+        const mx_tokens *v = i ? &t->suffix : &t->prefix;
+        for (int64_t k = 0; k < v->n; k++)
+            if (v->ids[k] < 0 || v->ids[k] >= t->n_tokens || t->token[v->ids[k]].n == MX_NO_PIECE)
+                return mx_fail(MX_INPUT, "%s: the post_processor adds id %d, which no token has",
+                               path, v->ids[k]);
+    }
+    return MX_OK;
+}
+
+mx_status mx_tokenizer_check_model(const mx_tokenizer *t, int64_t vocab)
+{
+    for (int i = 0; i < 2; i++) {
+        const mx_tokens *v = i ? &t->suffix : &t->prefix;
+        for (int64_t k = 0; k < v->n; k++)
+            if (v->ids[k] >= vocab)
+                return mx_fail(MX_INPUT,
+                               "the tokenizer puts id %d at the %s of every text, but the model "
+                               "has %lld tokens; they do not belong together",
+                               v->ids[k], i ? "end" : "beginning", (long long)vocab);
+    }
+    return MX_OK;
 }
 
 static mx_tokenizer *new_tokenizer(void)
@@ -181,6 +207,8 @@ mx_status mx_tokenizer_open(mx_tokenizer **out, const char *path,
     const char *type = options && options->type ? options->type : "";
     type = strcmp(type, "auto") == 0 ? "" : type;
     mx_status st = load(t, path, type, options);
+    if (!st)
+        st = check_added(t, path);
     return finish_open(out, t, st ? st : check_type(t, path, type));
 }
 
@@ -192,7 +220,8 @@ mx_status mx_tokenizer_open_bytes(mx_tokenizer **out, const char *path, const ch
     char *text = mx_arena_alloc(&a, n + 16);
     if (n)
         memcpy(text, bytes, n);
-    mx_status st = finish_open(out, t, load_bytes(t, path, text, n, options));
+    mx_status st = load_bytes(t, path, text, n, options);
+    st = finish_open(out, t, st ? st : check_added(t, path));
     mx_arena_fini(&a);
     return st;
 }
@@ -287,7 +316,8 @@ static void encode_words(encoder *e, const uint8_t *p, size_t n, const uint8_t *
                     .buffer = e->s->buffer,
                     .ctx = unigram ? (void *)e : &e->bpe,
                     .sink = unigram ? encode_unigram : mx_bpe_encode,
-                    .sink_many = unigram || !e->t->bpe.byte_level ? NULL : mx_bpe_encode_many};
+                    .sink_many = unigram || !e->t->bpe.byte_level ? NULL : mx_bpe_encode_many,
+                    .gave_up = e->gave_up};
     mx_pretok_run(&r, p, n, end, first);
     e->gave_up = e->gave_up || r.gave_up;
 }
@@ -438,8 +468,9 @@ mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t n,
     give_scratch(own, e.s);
     if (e.gave_up)
         return mx_fail(MX_INPUT,
-                       "a regular expression of the tokenizer gave up on a text of %zu bytes; "
-                       "the expression backtracks too much for this text",
+                       "the tokenizer gave up on a text of %zu bytes: a regular expression of its "
+                       "file takes more than 100,000,000 steps, or its replacements make the text "
+                       "more than 64 times as long",
                        n);
     return MX_OK;
 }
@@ -464,14 +495,17 @@ mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, int64_t
         if (t->token[ids[i]].n != MX_NO_PIECE && !(skip && t->special[ids[i]]))
             token[k++] = t->token[ids[i]];
     mx_str bytes = {0};
-    mx_decoder_run(&t->decoder, token, k, &bytes);
-    if (raw)
+    mx_status st = MX_OK;
+    if (!mx_decoder_run(&t->decoder, token, k, &bytes))
+        st = mx_fail(MX_INPUT, "the decoder of the tokenizer file makes the text of %lld tokens "
+                     "more than 64 times as long, which is the limit", (long long)n);
+    else if (raw)
         mx_str_add_n(out, mx_str_text(&bytes), bytes.len);
     else
         mx_add_lossy(out, mx_str_text(&bytes), bytes.len);
     mx_str_fini(&bytes);
     mx_free(token);
-    return MX_OK;
+    return st;
 }
 
 const char *mx_tokenizer_kind(const mx_tokenizer *t)

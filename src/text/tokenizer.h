@@ -62,7 +62,7 @@ mx_status mx_tokenizer_open_bytes(mx_tokenizer **out, const char *path, const ch
 void mx_tokenizer_close(mx_tokenizer *t);
 
 /* Appends to `out`. NULL options: nothing added, special_in_text as the library. Fails only when a
- * regular expression of the tokenizer file gives up (its match limit). */
+ * rule of the tokenizer file takes too much work or room for the text. */
 mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t n,
                               const mx_encode_options *options, mx_tokens *out) MX_MUST_USE;
 /* Appends to `out`. An id outside the vocabulary is an error that names it and its position. */
@@ -71,10 +71,15 @@ mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, int64_t
 
 /* "byte", "tokenizer.json (BPE)", ... for reports. */
 const char *mx_tokenizer_kind(const mx_tokenizer *t);
+/* What tokenizer_type calls it: huggingface, sentencepiece, tiktoken or byte. */
+const char *mx_tokenizer_type(const mx_tokenizer *t);
 /* Whether the kind's own library adds special tokens when it is not told (tokenizer.json: yes). */
 bool mx_tokenizer_adds_special(const mx_tokenizer *t);
 /* One more than the largest id. */
 int32_t mx_tokenizer_vocab_size(const mx_tokenizer *t);
+/* An error when ids that the tokenizer adds by itself (begin, end) are beyond a model's vocabulary.
+ * Others may be: a text that has them is refused when it comes. */
+mx_status mx_tokenizer_check_model(const mx_tokenizer *t, int64_t vocab) MX_MUST_USE;
 /* Ids, or -1 where the tokenizer has none. */
 int32_t mx_tokenizer_bos(const mx_tokenizer *t);
 int32_t mx_tokenizer_eos(const mx_tokenizer *t);

@@ -16,7 +16,8 @@
 #include "base/file.h"
 #include <stdio.h>
 
-enum { MAX_ID = 1 << 24 };
+/* Ids may have holes, but a file of ten tokens has no use for id 10,000,000. */
+enum { MAX_ID = 1 << 24, MAX_HOLES = 1 << 20 };
 
 /* Printable stand-ins: the bytes that are printable in Latin-1 stand for themselves; the other 68
  * are U+0100, U+0101, ... in order. map[cp] is the byte + 1, or 0. */
@@ -61,6 +62,15 @@ static mx_status check_id(const loader *l, const mx_json_node *v)
                    v ? v->at : 0, MAX_ID - 1);
 }
 
+/* `tokens`: how many there are besides. */
+static mx_status check_far(const loader *l, const mx_json_node *v, int64_t tokens)
+{
+    if (v->i <= tokens + MAX_HOLES)
+        return MX_OK;
+    return mx_fail(MX_INPUT, "%s: byte %u: the token id %lld is too far beyond the %lld tokens",
+                   l->where, v->at, (long long)v->i, (long long)tokens);
+}
+
 static mx_status read_vocab(loader *l, const mx_json_node *vocab)
 {
     if (!vocab || vocab->type != MX_JSON_OBJECT)
@@ -70,6 +80,7 @@ static mx_status read_vocab(loader *l, const mx_json_node *vocab)
     size_t bytes = 0;
     for (const mx_json_node *m = vocab->first; m; m = m->next) {
         MX_TRY(check_id(l, m));
+        MX_TRY(check_far(l, m, vocab->n));
         if (m->i >= n_ids)
             n_ids = (int32_t)m->i + 1;
         bytes += m->key_len;
@@ -215,6 +226,9 @@ static mx_status read_unigram_vocab(loader *l, const mx_json_node *vocab)
         if (!text || text->type != MX_JSON_STRING ||
             (score->type != MX_JSON_REAL && score->type != MX_JSON_INT))
             return mx_fail(MX_INPUT, "%s: byte %u: expected [text, score]", l->where, m->at);
+        if (text->n > MX_MAX_PIECE_BYTES)
+            return mx_fail(MX_INPUT, "%s: byte %u: a piece of %u bytes; at most %d are accepted",
+                           l->where, m->at, text->n, MX_MAX_PIECE_BYTES);
         const uint8_t *s = mx_arena_copy(&t->arena, text->s, (size_t)text->n + 1);
         mx_vocab_set(&u->vocab, id, s, text->n, true);
         t->token[id] = u->vocab.piece[id];
@@ -272,6 +286,7 @@ static mx_status read_added_token(loader *l, const mx_json_node *v, mx_regex_scr
     mx_tokenizer *t = l->t;
     const mx_json_node *id = mx_json_get(v, "id"), *content = mx_json_get(v, "content");
     MX_TRY(check_id(l, id));
+    MX_TRY(check_far(l, id, t->n_tokens));
     if (!content || content->type != MX_JSON_STRING)
         return mx_fail(MX_INPUT, "%s: byte %u: an added token needs a \"content\" string", l->where,
                        v->at);
@@ -382,15 +397,7 @@ static mx_status load_root(mx_tokenizer *t, const mx_json_node *root, const char
     MX_TRY(mx_json_read_post(t, mx_json_get(root, "post_processor"), path));
     l.byte_decoder = has_byte_decoder(t);
     MX_TRY(read_model(&l, mx_json_get(root, "model")));
-    MX_TRY(read_added(&l, mx_json_get(root, "added_tokens")));
-    for (int i = 0; i < 2; i++) {
-        const mx_tokens *v = i ? &t->suffix : &t->prefix;
-        for (int64_t k = 0; k < v->n; k++)
-            if (v->ids[k] >= t->n_tokens)
-                return mx_fail(MX_INPUT, "%s: the post_processor adds id %d, which no token has",
-                               path, v->ids[k]);
-    }
-    return MX_OK;
+    return read_added(&l, mx_json_get(root, "added_tokens"));
 }
 
 mx_status mx_tokenizer_load_json(mx_tokenizer *t, const char *path, char *text, size_t n)

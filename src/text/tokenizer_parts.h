@@ -18,6 +18,10 @@
 #include "text/unigram.h"
 #include <pthread.h>
 
+/* Bytes of a piece that is looked for at every place of a text, or cut at every place when it is
+ * loaded; published ones have up to 200. */
+enum { MX_MAX_PIECE_BYTES = 1024 };
+
 typedef enum { MX_MODEL_BPE, MX_MODEL_UNIGRAM } mx_text_model;
 typedef struct mx_scratch mx_scratch;
 

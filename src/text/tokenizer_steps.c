@@ -41,15 +41,27 @@ static mx_status unknown(const mx_json_node *v, const char *where, const char *p
                    mx_json_get_text(v, "type", "?"));
 }
 
+/* Published tokenizers have up to ten; every step is a level of recursion when it runs. */
+enum { MAX_STEPS = 64, MOST_OF_ONE = 3 /* steps that one object becomes */ };
+
+/* An object may have a list whatever its type is: both are counted. */
 static int count_steps(const mx_json_node *v, const char *list)
 {
     const mx_json_node *inner = mx_json_get(v, list);
-    if (!inner || inner->type != MX_JSON_ARRAY)
-        return 3; /* the most that one object becomes */
-    int n = 0;
-    for (const mx_json_node *m = inner->first; m; m = m->next)
+    int n = MOST_OF_ONE;
+    for (const mx_json_node *m = inner && inner->type == MX_JSON_ARRAY ? inner->first : NULL;
+         m && n <= MAX_STEPS * MOST_OF_ONE; m = m->next)
         n += count_steps(m, list);
     return n;
+}
+
+/* Room for the steps of v. */
+static mx_status check_steps(const mx_json_node *v, const char *list, const char *where, int *n)
+{
+    *n = count_steps(v, list);
+    if (*n <= MAX_STEPS * MOST_OF_ONE)
+        return MX_OK;
+    return mx_fail(MX_INPUT, "%s: byte %u: more than %d %s", where, v->at, MAX_STEPS, list);
 }
 
 static int decode_base64(const char *s, size_t n, uint8_t *out)
@@ -143,7 +155,9 @@ mx_status mx_json_read_normalizer(mx_tokenizer *t, const mx_json_node *v, const 
 {
     if (!v)
         return MX_OK;
-    t->normalizer.step = MX_NEW_N(&t->arena, mx_norm_step, count_steps(v, "normalizers"));
+    int n;
+    MX_TRY(check_steps(v, "normalizers", where, &n));
+    t->normalizer.step = MX_NEW_N(&t->arena, mx_norm_step, n);
     return add_normalizer(t, v, where);
 }
 
@@ -292,7 +306,9 @@ mx_status mx_json_read_pretok(mx_tokenizer *t, const mx_json_node *v, const char
 {
     if (!v)
         return MX_OK;
-    t->pretok.step = MX_NEW_N(&t->arena, mx_pre_step, count_steps(v, "pretokenizers"));
+    int n;
+    MX_TRY(check_steps(v, "pretokenizers", where, &n));
+    t->pretok.step = MX_NEW_N(&t->arena, mx_pre_step, n);
     return add_pretok(t, v, where, byte_level);
 }
 
@@ -354,8 +370,23 @@ mx_status mx_json_read_decoder(mx_tokenizer *t, const mx_json_node *v, const cha
         t->decoder.join = " ";
         return MX_OK;
     }
-    t->decoder.step = MX_NEW_N(&t->arena, mx_dec_step, count_steps(v, "decoders"));
+    int n;
+    MX_TRY(check_steps(v, "decoders", where, &n));
+    t->decoder.step = MX_NEW_N(&t->arena, mx_dec_step, n);
     return add_decoder(t, v, where);
+}
+
+/* Whether a token has the id is checked when all are known. */
+static mx_status add_id(mx_tokens *to, const mx_json_node *v, const char *where)
+{
+    if (v->type != MX_JSON_INT || v->i < 0 || v->i > INT32_MAX)
+        return mx_fail(MX_INPUT, "%s: byte %u: the post_processor's id is no token's id", where,
+                       v->at);
+    if (to->n == MAX_STEPS)
+        return mx_fail(MX_INPUT, "%s: byte %u: the post_processor adds more than %d ids", where,
+                       v->at, MAX_STEPS);
+    mx_tokens_add(to, (int32_t)v->i);
+    return MX_OK;
 }
 
 /* {"SpecialToken": {"id": name}} and {"Sequence": {"id": "A"}} items of a template. */
@@ -377,22 +408,21 @@ static mx_status read_template(mx_tokenizer *t, const mx_json_node *v, const cha
                            "%s: byte %u: the template names \"%.60s\", which is not in its "
                            "special_tokens",
                            where, m->at, name);
-        for (const mx_json_node *k = ids->first; k; k = k->next) {
-            if (k->type != MX_JSON_INT || k->i < 0 || k->i > INT32_MAX)
-                return mx_fail(MX_INPUT, "%s: byte %u: expected a token id", where, k->at);
-            mx_tokens_add(to, (int32_t)k->i);
-        }
+        for (const mx_json_node *k = ids->first; k; k = k->next)
+            MX_TRY(add_id(to, k, where));
     }
     return MX_OK;
 }
 
 /* "cls": ["[CLS]", 101] */
-static void add_pair_id(const mx_json_node *v, const char *key, mx_tokens *to)
+static mx_status add_pair_id(const mx_json_node *v, const char *key, const char *where,
+                             mx_tokens *to)
 {
     const mx_json_node *pair = mx_json_get(v, key);
-    if (pair && pair->type == MX_JSON_ARRAY && pair->n == 2 &&
-        pair->first->next->type == MX_JSON_INT)
-        mx_tokens_add(to, (int32_t)pair->first->next->i);
+    if (!pair || pair->type != MX_JSON_ARRAY || pair->n != 2)
+        return mx_fail(MX_INPUT, "%s: byte %u: the post_processor's \"%s\" must be [text, id]",
+                       where, v->at, key);
+    return add_id(to, pair->first->next, where);
 }
 
 mx_status mx_json_read_post(mx_tokenizer *t, const mx_json_node *v, const char *where)
@@ -410,9 +440,8 @@ mx_status mx_json_read_post(mx_tokenizer *t, const mx_json_node *v, const char *
     if (strcmp(type, "TemplateProcessing") == 0)
         return read_template(t, v, where);
     if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
-        add_pair_id(v, "cls", &t->prefix);
-        add_pair_id(v, "sep", &t->suffix);
-        return MX_OK;
+        MX_TRY(add_pair_id(v, "cls", where, &t->prefix));
+        return add_pair_id(v, "sep", where, &t->suffix);
     }
     if (strcmp(type, "ByteLevel") == 0) /* changes offsets only */
         return MX_OK;

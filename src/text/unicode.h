@@ -64,6 +64,13 @@ static inline const uint8_t *mx_find(const uint8_t *p, size_t n, const char *fin
     return NULL;
 }
 
+/* What a text of n bytes may become by the rules of a tokenizer file. Unicode's own forms make it
+ * 11 times as long at most; replacements that feed each other would double it at every step. */
+static inline size_t mx_text_limit(size_t n)
+{
+    return 64 * n + (64 << 10);
+}
+
 typedef enum { MX_NFC, MX_NFD, MX_NFKC, MX_NFKD } mx_normal_form;
 /* Appends the normal form of valid UTF-8. Linear time, however many marks follow one another. */
 void mx_unicode_normalize(mx_normal_form form, const uint8_t *p, size_t n, mx_str *out);

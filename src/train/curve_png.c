@@ -10,10 +10,20 @@
  */
 #include "train/curve_impl.h"
 
-#include "base/arena.h"
+#include "base/utf8.h"
+#include "train/font.h"
 #include <math.h>
 #include <string.h>
 #include <zlib.h>
+
+/* The colours of everything but the series. */
+typedef struct {
+    unsigned char ground[3], ink[3], rule[3];
+} theme;
+static const theme light = {{0xff, 0xff, 0xff}, {0x33, 0x33, 0x33}, {0xe4, 0xe4, 0xe4}};
+static const theme dark = {{0x16, 0x18, 0x1d}, {0xcc, 0xcc, 0xcc}, {0x2b, 0x2f, 0x38}};
+
+enum { MARGIN = 20, THICK = 2, DOT = 7 }; /* pixels */
 
 typedef struct {
     int w, h;
@@ -21,40 +31,9 @@ typedef struct {
     float *cover;       /* of the series being drawn, 0..1 */
     double left, top, plot_w, plot_h;
     mx_curve_range r;
+    const theme *theme;
     mx_arena arena;
 } canvas;
-
-/* Rows of five dots, the leftmost the highest bit. */
-static const struct {
-    char c;
-    unsigned char row[7];
-} font[] = {
-    {'0', {14, 17, 19, 21, 25, 17, 14}}, {'1', {4, 12, 4, 4, 4, 4, 14}},
-    {'2', {14, 17, 1, 2, 4, 8, 31}}, {'3', {14, 17, 1, 6, 1, 17, 14}},
-    {'4', {2, 6, 10, 18, 31, 2, 2}}, {'5', {31, 16, 30, 1, 1, 17, 14}},
-    {'6', {6, 8, 16, 30, 17, 17, 14}}, {'7', {31, 1, 2, 4, 4, 8, 8}},
-    {'8', {14, 17, 17, 14, 17, 17, 14}}, {'9', {14, 17, 17, 15, 1, 2, 12}},
-    {'.', {0, 0, 0, 0, 0, 12, 12}}, {'-', {0, 0, 0, 14, 0, 0, 0}}, {'+', {0, 4, 4, 31, 4, 4, 0}},
-    {'/', {1, 2, 2, 4, 8, 8, 16}}, {'a', {0, 0, 14, 1, 15, 17, 15}},
-    {'b', {16, 16, 22, 25, 17, 17, 30}}, {'c', {0, 0, 14, 16, 16, 17, 14}},
-    {'d', {1, 1, 13, 19, 17, 17, 15}}, {'e', {0, 0, 14, 17, 31, 16, 14}},
-    {'f', {6, 9, 8, 28, 8, 8, 8}}, {'g', {0, 15, 17, 17, 15, 1, 14}},
-    {'h', {16, 16, 22, 25, 17, 17, 17}}, {'i', {4, 0, 12, 4, 4, 4, 14}},
-    {'j', {2, 0, 6, 2, 2, 18, 12}}, {'k', {16, 16, 18, 20, 24, 20, 18}},
-    {'l', {12, 4, 4, 4, 4, 4, 14}}, {'m', {0, 0, 26, 21, 21, 17, 17}},
-    {'n', {0, 0, 22, 25, 17, 17, 17}}, {'o', {0, 0, 14, 17, 17, 17, 14}},
-    {'p', {0, 0, 30, 17, 30, 16, 16}}, {'q', {0, 0, 13, 19, 15, 1, 1}},
-    {'r', {0, 0, 22, 25, 16, 16, 16}}, {'s', {0, 0, 14, 16, 14, 1, 30}},
-    {'t', {8, 8, 28, 8, 8, 9, 6}}, {'u', {0, 0, 17, 17, 17, 19, 13}},
-    {'v', {0, 0, 17, 17, 17, 10, 4}}, {'w', {0, 0, 17, 17, 21, 21, 10}},
-    {'x', {0, 0, 17, 10, 4, 10, 17}}, {'y', {0, 0, 17, 17, 15, 1, 14}},
-    {'z', {0, 0, 31, 2, 4, 8, 31}},
-};
-enum { LETTER_W = 6, LETTER_H = 7 };
-
-static const unsigned char colors[6][3] = {{0x2f, 0x6f, 0xde}, {0xd9, 0x64, 0x2a},
-                                           {0x2c, 0x9c, 0x5f}, {0x9a, 0x4f, 0xd0},
-                                           {0xc8, 0xa0, 0x13}, {0xd1, 0x42, 0x7f}};
 
 static void blend(canvas *k, int x, int y, const unsigned char *color, double part)
 {
@@ -67,15 +46,40 @@ static void blend(canvas *k, int x, int y, const unsigned char *color, double pa
 
 /* --- text --- */
 
-static void text(canvas *k, double x, double y, const char *s, double anchor)
+static void letter(canvas *k, const mx_font *f, const mx_glyph *g, int x, int y)
 {
-    static const unsigned char ink[3] = {0x33, 0x33, 0x33};
-    int at = (int)lround(x - anchor * LETTER_W * (double)strlen(s)), top = (int)lround(y);
-    for (; *s; s++, at += LETTER_W)
-        for (size_t g = 0; g < sizeof font / sizeof *font; g++)
-            for (int i = 0; font[g].c == *s && i < LETTER_H * 5; i++)
-                if (font[g].row[i / 5] >> (4 - i % 5) & 1)
-                    blend(k, at + i % 5, top + i / 5, ink, 1);
+    for (int i = 0; i < g->w * g->h; i++)
+        if (f->alpha[g->at + (uint32_t)i])
+            blend(k, x + g->left + i % g->w, y - g->top + i / g->w, k->theme->ink,
+                  f->alpha[g->at + (uint32_t)i] / 255.0);
+}
+
+/* Beside x: 0 begins there, 0.5 is in the middle, 1 ends there. y is the base line. */
+static void text(canvas *k, const mx_font *f, double x, double y, const char *s, double anchor)
+{
+    const uint8_t *p = (const uint8_t *)s, *end = p + strlen(s);
+    int at = (int)lround(x - anchor * mx_font_width(f, s)), base = (int)lround(y);
+    for (uint32_t code; p < end;) {
+        int n = mx_utf8_decode(p, end, &code);
+        const mx_glyph *g = mx_font_find(f, n ? code : 0xfffd);
+        letter(k, f, g, at, base);
+        at += g->advance;
+        p += n ? n : 1;
+    }
+}
+
+/* As much of it as fits, in the middle. */
+static void title(canvas *k, const char *s)
+{
+    char *cut = mx_arena_strdup(&k->arena, s);
+    const char *shown = cut;
+    for (size_t n = strlen(cut); n && mx_font_width(&mx_font_large, shown) > k->w - 2 * MARGIN;) {
+        do
+            cut[--n] = 0;
+        while (n && ((unsigned char)s[n] & 0xc0) == 0x80); /* whole characters */
+        shown = mx_arena_printf(&k->arena, "%s…", cut);
+    }
+    text(k, &mx_font_large, k->w / 2.0, 30, shown, 0.5);
 }
 
 /* --- lines --- */
@@ -116,30 +120,36 @@ static void place(const canvas *k, double x, double y, double out[2])
     out[1] = k->top + (r->y1 - (r->log_y ? log10(y) : y)) / (r->y1 - r->y0) * k->plot_h;
 }
 
-/* The values, or with `smooth` their exponential mean, which starts unbiased. */
-static void series(canvas *k, const mx_curve_series *s, double smooth, double width)
+static void series(canvas *k, const mx_curve_series *s, const double *y, double width)
 {
-    double mean = 0, weight = 0, from[2] = {0}, to[2];
+    double from[2] = {0}, to[2];
     bool pen = false;
     for (int64_t i = 0; i < s->n; i++) {
-        if (!mx_curve_drawable(s->x[i], s->y[i], k->r.log_y)) {
+        if (!mx_curve_drawable(s->x[i], y[i], k->r.log_y)) {
             pen = false;
             continue;
         }
-        mean = smooth * mean + (1 - smooth) * s->y[i];
-        weight = smooth * weight + (1 - smooth);
-        place(k, s->x[i], mean / weight, to);
+        place(k, s->x[i], y[i], to);
         segment(k, pen ? from : to, to, width);
         memcpy(from, to, sizeof from);
         pen = true;
     }
 }
 
+static void dots(canvas *k, const mx_curve_series *s)
+{
+    double at[2];
+    for (int64_t i = 0; i < s->n; i++)
+        if (mx_curve_drawable(s->x[i], s->y[i], k->r.log_y)) {
+            place(k, s->x[i], s->y[i], at);
+            segment(k, at, at, DOT);
+        }
+}
+
 static void rule(canvas *k, double x0, double y0, double x1, double y1)
 {
-    static const unsigned char gray[3] = {0xe4, 0xe4, 0xe4};
     segment(k, (double[]){x0, y0}, (double[]){x1, y1}, 1);
-    lay(k, gray, 1);
+    lay(k, k->theme->rule, 1);
 }
 
 static void axes(canvas *k)
@@ -154,7 +164,7 @@ static void axes(canvas *k)
         double y = round(k->top + (r->y1 - v) / (r->y1 - r->y0) * k->plot_h);
         rule(k, k->left, y, k->left + k->plot_w, y);
         mx_curve_tick_label(label, sizeof label, v, step, r->log_y);
-        text(k, k->left - 6, y - 3, label, 1);
+        text(k, &mx_font_small, k->left - 8, y + 5, label, 1);
     }
     mx_curve_ticks(r->x0, r->x1, 8, &first, &step, &n);
     for (int t = 0; t < n; t++) {
@@ -162,8 +172,16 @@ static void axes(canvas *k)
         double x = round(k->left + (v - r->x0) / (r->x1 - r->x0) * k->plot_w);
         rule(k, x, k->top, x, k->top + k->plot_h);
         mx_curve_tick_label(label, sizeof label, v, step, false);
-        text(k, x, k->top + k->plot_h + 8, label, 0.5);
+        text(k, &mx_font_small, x, k->top + k->plot_h + 20, label, 0.5);
     }
+}
+
+static void legend(canvas *k, const char *name, int i)
+{
+    double x = k->left + k->plot_w - 12, y = k->top + 20 + 24 * i;
+    segment(k, (double[]){x - 24, y}, (double[]){x, y}, THICK);
+    lay(k, mx_curve_colors[i % MX_CURVE_COLORS], 1);
+    text(k, &mx_font_small, x - 32, y + 5, name, 1);
 }
 
 static void draw(canvas *k, const mx_curve *c)
@@ -172,20 +190,19 @@ static void draw(canvas *k, const mx_curve *c)
     k->r.y0 -= room;
     k->r.y1 += room;
     axes(k);
-    for (int s = 0; s < c->n_series; s++) {
-        bool both = c->smooth > 0 && c->smooth < 1;
-        series(k, &c->series[s], 0, both ? 1 : 2);
-        lay(k, colors[s % 6], both ? 0.35 : 1);
-        if (both) {
-            series(k, &c->series[s], c->smooth, 2);
-            lay(k, colors[s % 6], 1);
+    for (int i = 0; i < c->n_series; i++) {
+        const mx_curve_series *s = &c->series[i];
+        const unsigned char *color = mx_curve_colors[i % MX_CURVE_COLORS];
+        if (s->window > 0) {
+            series(k, s, s->y, 1);
+            lay(k, color, c->dark ? 0.5 : 0.35);
         }
-        double x = k->left + k->plot_w - 10, y = k->top + 14 + 18 * s;
-        if (c->series[s].name) {
-            segment(k, (double[]){x - 20, y}, (double[]){x, y}, 2);
-            lay(k, colors[s % 6], 1);
-            text(k, x - 26, y - 3, c->series[s].name, 1);
-        }
+        series(k, s, mx_curve_means(s, k->r.log_y, &k->arena), THICK);
+        if (s->dots)
+            dots(k, s);
+        lay(k, color, 1);
+        if (s->name)
+            legend(k, s->name, i);
     }
 }
 
@@ -229,23 +246,31 @@ static void encode(canvas *k, mx_str *out)
     chunk(out, "IEND", NULL, 0);
 }
 
+static void fill(canvas *k)
+{
+    for (size_t i = 0; i < (size_t)k->w * (size_t)k->h; i++)
+        memcpy(k->rgb + 3 * i, k->theme->ground, 3);
+}
+
 void mx_curve_png(const mx_curve *c, int width, int height, mx_str *out)
 {
-    canvas k = {.w = width < 200 ? 200 : width, .h = height < 120 ? 120 : height};
+    canvas k = {.w = width < 200 ? 200 : width, .h = height < 120 ? 120 : height,
+                .theme = c->dark ? &dark : &light};
     size_t n = (size_t)k.w * (size_t)k.h;
-    k.rgb = memset(mx_arena_alloc(&k.arena, 3 * n), 255, 3 * n);
+    k.rgb = mx_arena_alloc(&k.arena, 3 * n);
     k.cover = MX_NEW_N(&k.arena, float, n);
-    k.left = 62;
-    k.top = c->title ? 36 : 14;
-    k.plot_w = k.w - k.left - 18;
-    k.plot_h = k.h - k.top - (c->x_label ? 44 : 26);
+    fill(&k);
+    k.left = 72;
+    k.top = c->title ? 48 : MARGIN;
+    k.plot_w = k.w - k.left - MARGIN;
+    k.plot_h = k.h - k.top - (c->x_label ? 56 : 32);
     k.r = mx_curve_find_range(c);
     if (c->title)
-        text(&k, k.w / 2.0, 14, c->title, 0.5);
+        title(&k, c->title);
     if (c->x_label)
-        text(&k, k.left + k.plot_w / 2, k.h - 16, c->x_label, 0.5);
+        text(&k, &mx_font_small, k.left + k.plot_w / 2, k.h - 12, c->x_label, 0.5);
     if (k.r.empty)
-        text(&k, k.w / 2.0, k.h / 2.0, "no finite values", 0.5);
+        text(&k, &mx_font_small, k.w / 2.0, k.h / 2.0, "no finite values", 0.5);
     else
         draw(&k, c);
     encode(&k, out);

@@ -18,6 +18,8 @@
 const mx_key mx_keys_infer[] = {
     {"prompt", TEXT, DECODE, "", 0,
      "text to continue; empty: one prompt per line of standard input", 0, 0},
+    {"system", TEXT, DECODE, "", 0, "what the chat template is told before the prompt",
+     "system_prompt system_message", 0},
     {"image_path", LIST, DECODE, "", 0, "pictures of the prompt: JPEG, PNG or WebP files",
      "=image =images", 0},
     {"max_new_tokens", INT, DECODE, "256", "1..", "tokens to write",
@@ -44,7 +46,8 @@ const mx_key mx_keys_infer[] = {
     {"seed", INT, DECODE, "0", "0..", "seed of the sampling", "random_seed", 0},
     {"n", INT, DECODE, "1", "1..4096", "answers per prompt", "num_return_sequences", 0},
     {"batch", INT, DECODE, "0", "0..65536", "sequences decoded together; 0: chosen", 0, 0},
-    {"stop", LIST, DECODE, "", 0, "texts that end an answer", "stop_sequences eos_token", 0},
+    {"stop", LIST, DECODE, "", 0, "texts that end an answer and are not part of it",
+     "stop_sequences eos_token", 0},
     {"ignore_eos", BOOL, DECODE, "false", 0, "go on after the end token", 0, 0},
     {"echo", BOOL, DECODE, "false", 0, "print the prompt too", "return_full_text", 0},
     {"return_log_prob", BOOL, DECODE, "false", 0, "print the log-probability of each token",

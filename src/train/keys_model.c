@@ -193,6 +193,8 @@ const mx_key mx_keys_model[] = {
     {"mtp_num_layers", INT, MODEL, "0", "0..", "heads that predict further tokens",
      "num_nextn_predict_layers", FIXED},
     {"mtp_loss_scaling_factor", FLOAT, MODEL, "0.1", "0..", "weight of their loss", 0, 0},
+    {"mtp_eval_target_module", INT, MODEL, "0", "0..",
+     "which of these heads evaluations compare with the model's own predictions; 0: none", 0, 0},
     {"gdn_conv_kernel_dim", INT, MODEL, "4", "1..", "delta rule: width of the convolution",
      "linear_conv_kernel_dim", FIXED},
     {"gdn_key_head_dim", INT, MODEL, "128", "1..", "delta rule: size of a key head",

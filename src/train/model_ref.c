@@ -1,17 +1,53 @@
 /* model_ref.c - finding a model by directory, run or name. */
 #include "train/model_ref.h"
 
+#include "base/file.h"
+#include "data/hub.h"
 #include "models/from_config.h"
 #include "store/checkpoint_read.h"
 #include "store/weights.h"
+#include "text/tokenizer_files.h"
 #include "train/keys.h"
 #include <stdio.h>
-#include <sys/stat.h>
+#include <string.h>
 #include <unistd.h>
 
 static bool exists(mx_arena *a, const char *dir, const char *name)
 {
     return access(mx_arena_printf(a, "%s/%s", dir, name), F_OK) == 0;
+}
+
+/* One line for each file that is not in the cache yet. */
+static void say_fetch(void *ctx, const char *file, int64_t done, int64_t total)
+{
+    char size[32];
+    (void)done;
+    if (strcmp(ctx, file) == 0)
+        return;
+    snprintf(ctx, 256, "%s", file);
+    fprintf(stderr, "fetching %s%s%s\n", file, total > 0 ? ", " : "",
+            total > 0 ? mx_format_bytes(size, sizeof size, (double)total) : "");
+}
+
+mx_status mx_model_place(const char *given, mx_fetch_what what, const mx_config *c, mx_arena *a,
+                         const char **dir)
+{
+    *dir = given;
+    if (!mx_hub_is_name(given) || access(given, F_OK) == 0)
+        return MX_OK;
+    char **paths, *folder, latest[256] = "";
+    int n;
+    const char *all = mx_arena_printf(a, "%s%s", mx_tokenizer_patterns,
+                                      "config.json,generation_config.json,*processor_config.json,"
+                                      "model*.safetensors,model.safetensors.index.json");
+    mx_hub_request q = {.repo = given, .model = true, .progress = say_fetch, .ctx = latest,
+                        .pattern = what == MX_FETCH_CONFIG ? "config.json" : all};
+    if (c && mx_config_has(c, "hf_access_token"))
+        q.token = mx_config_text(c, "hf_access_token");
+    MX_TRY(mx_status_wrap(mx_hub_fetch(&q, a, &paths, &n, &folder),
+                          "%s is no folder here, so it was looked for on the hub", given));
+    *dir = folder;
+    return MX_OK;
 }
 
 static mx_status open_dir(mx_model_ref *r, const char *path)
@@ -50,13 +86,15 @@ static mx_status open_name(mx_model_ref *r, const char *name, const char *home)
     return st;
 }
 
-mx_status mx_model_ref_open(mx_model_ref *r, const char *what, const char *home)
+mx_status mx_model_ref_open(mx_model_ref *r, const char *what, const char *home,
+                            const mx_config *c)
 {
     *r = (mx_model_ref){0};
-    struct stat sb;
-    bool is_dir = stat(what, &sb) == 0 && S_ISDIR(sb.st_mode);
-    mx_status st;
-    if (is_dir && exists(&r->arena, what, "config.json"))
+    mx_status st = mx_model_place(what, MX_FETCH_MODEL, c, &r->arena, &what);
+    bool is_dir = !st && mx_dir_exists(what);
+    if (st)
+        ; /* said already */
+    else if (is_dir && exists(&r->arena, what, "config.json"))
         st = open_dir(r, what);
     else if (is_dir && exists(&r->arena, what, "checkpoints"))
         st = open_run(r, what);
@@ -68,7 +106,8 @@ mx_status mx_model_ref_open(mx_model_ref *r, const char *what, const char *home)
     else
         st = mx_fail(MX_INPUT,
                      "%s is neither a directory nor a model of configs/models; give a Hugging "
-                     "Face directory, a run folder, or a name such as llama3.2-1b",
+                     "Face directory, a run folder, org/name of the hub, or a name such as "
+                     "llama3.2-1b",
                      what);
     if (st)
         mx_model_ref_close(r);

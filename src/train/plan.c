@@ -2,11 +2,13 @@
 #include "train/plan.h"
 
 #include "base/clock.h"
+#include "ir/placement.h"
 #include "ops.h"
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- what is alive when memory is fullest ---- */
 
@@ -96,16 +98,8 @@ static void find_largest(mx_plan *plan, const mx_program *p)
 
 /* ---- sums ---- */
 
-static void add_program(mx_plan *plan, const mx_program *p, double times, const mx_plan_device *d)
+static void add_cost(mx_plan *plan, const mx_program *p, double times, const mx_plan_device *d)
 {
-    plan->n_nodes += p->n;
-    plan->inputs += p->bytes.inputs;
-    plan->activations += p->bytes.activations;
-    plan->workspace += p->bytes.workspace;
-    plan->stowed += p->bytes.stowed;
-    plan->on_host = fmax(plan->on_host, d->apart ? p->bytes.on_host : 0);
-    for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
-        plan->variables[k] = fmax(plan->variables[k], p->bytes.variables[k]);
     for (int i = 0; i < p->n; i++) {
         mx_cost c = mx_node_cost(p->order[i]);
         double compute = d->flops_per_second > 0 ? c.flops / d->flops_per_second : 0;
@@ -118,119 +112,214 @@ static void add_program(mx_plan *plan, const mx_program *p, double times, const 
     }
 }
 
+static void add_memory(mx_plan *plan, const mx_program *p)
+{
+    plan->n_nodes += p->n;
+    plan->inputs += p->bytes.inputs;
+    plan->stowed = fmax(plan->stowed, p->bytes.stowed);
+    plan->on_host = fmax(plan->on_host, plan->apart ? p->bytes.on_host : 0);
+    for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
+        plan->variables[k] = fmax(plan->variables[k], p->bytes.variables[k]);
+    plan->workspace = fmax(plan->workspace, p->bytes.workspace);
+    if (p->bytes.activations <= plan->activations)
+        return;
+    plan->activations = p->bytes.activations;
+    find_largest(plan, p);
+}
+
 static void count_parameters(mx_plan *plan, const mx_graph *g)
 {
     plan->parameters = plan->trainable = 0;
     for (int i = 0; i < g->n_nodes; i++) {
         const mx_node *n = g->node[i];
         const mx_var_attr *v = n->attr;
-        if (n->op != &mx_op_variable || v->kind != MX_VAR_WEIGHT)
+        if (n->op != &mx_op_variable || v->kind != MX_VAR_WEIGHT ||
+            mx_graph_find(g, n->name) != n) /* several stages may have it */
             continue;
-        double size = (double)mx_type_bytes(&n->type) / (double)mx_dtype_bytes(n->type.dtype);
+        const mx_type *whole = n->box ? &n->box->whole : &n->type;
+        double size = (double)mx_type_bytes(whole) / (double)mx_dtype_bytes(whole->dtype);
         plan->parameters += size;
         plan->trainable += v->frozen ? 0 : size;
     }
 }
 
-static mx_status add_step(mx_plan *plan, const mx_model_spec *m, mx_step_options o,
-                          mx_step_kind kind, double times, const mx_plan_device *d)
+/* The programs of a stage, with room for its microbatches in flight. */
+static void add_pipeline(mx_plan *plan, const mx_pipeline *p, const mx_plan_device *d)
 {
-    mx_step step = {0};
-    o.kind = kind;
-    o.compile.gpu = d->gpu;
-    o.compile.apart = d->apart;
-    o.shape.batch = plan->batch.microbatch;
-    MX_TRY(mx_step_plan(&step, m, &o));
-    double before = plan->activations;
-    if (kind != MX_STEP_APPLY)
-        count_parameters(plan, &step.graph);
-    add_program(plan, &step.program, times, d);
-    if (plan->activations - before > before)
-        find_largest(plan, &step.program);
-    mx_status st = d->kernels_for
-                       ? mx_device_compile_kernels(&step.program, d->kernels_for, &plan->n_kernels)
-                       : MX_OK;
-    mx_step_close(&step);
-    return st;
+    for (int i = 0; i < p->how.repeats; i++) {
+        int slots = p->schedule.n_slots[i * p->how.stages + p->how.stage];
+        for (int part = 0; part < MX_STAGE_PARTS; part++) {
+            const mx_program *one = &p->chunk[i].program[part];
+            add_memory(plan, one);
+            plan->inputs += (slots - 1) * one->bytes.inputs;
+            add_cost(plan, one, p->how.microbatches, d);
+        }
+    }
+    plan->activations += (double)mx_pipeline_slot_bytes(p);
+    count_parameters(plan, &p->joint);
 }
 
-mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
-                       const mx_batch_plan *batch, const mx_plan_device *device)
+void mx_plan_of(mx_plan *p, mx_programs *programs, const mx_batch_plan *batch,
+                const mx_plan_device *device)
 {
+    mx_step *list[MX_PROGRAMS];
+    int n = mx_programs_list(programs, list);
     *p = (mx_plan){.batch = *batch, .gpu = device->gpu, .apart = device->apart};
-    double start = mx_clock_now();
-    if (batch->accumulation > 1) {
-        MX_TRY(add_step(p, m, *o, MX_STEP_ACCUMULATE, (double)batch->accumulation, device));
-        MX_TRY(add_step(p, m, *o, MX_STEP_APPLY, 1, device));
+    for (int i = 0; i < n; i++)
+        add_memory(p, &list[i]->program);
+    if (programs->pipelined) {
+        add_pipeline(p, &programs->pipeline, device);
     } else {
-        MX_TRY(add_step(p, m, *o, MX_STEP_TRAIN, 1, device));
+        count_parameters(p, &programs->step.graph);
+        add_cost(p, &programs->step.program, (double)batch->accumulation, device);
     }
+    if (programs->accumulates)
+        add_cost(p, &programs->apply.program, 1, device);
     p->total = p->inputs + p->activations + p->workspace;
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
         p->total += p->variables[k];
     p->total -= p->on_host;
+    p->snapshot = p->variables[MX_VAR_WEIGHT] + p->variables[MX_VAR_OPTIMIZER];
+}
+
+mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
+                       const mx_plan_device *device)
+{
+    mx_programs programs = {0};
+    mx_programs_request here = *q;
+    mx_step *list[MX_PROGRAMS];
+    double start = mx_clock_now();
+    int n_kernels = 0;
+    here.options.compile.gpu = device->gpu;
+    here.options.compile.apart = device->apart;
+    mx_status st = mx_programs_plan(&programs, m, &here);
+    if (!st)
+        mx_plan_of(p, &programs, &q->batch, device);
+    int n = mx_programs_list(&programs, list);
+    for (int i = 0; i < n && !st && device->kernels_for; i++)
+        st = mx_device_compile_kernels(&list[i]->program, device->kernels_for, &n_kernels);
+    mx_programs_close(&programs);
+    p->n_kernels = n_kernels;
     p->compile_seconds = mx_clock_now() - start;
-    return MX_OK;
+    return st;
 }
 
 /* ---- what to change ---- */
 
-static void try_change(const mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
-                       const mx_batch_plan *batch, mx_plan_advice *out, int *n)
+typedef struct {
+    const mx_plan *plan;
+    const mx_model_spec *model;
+    mx_plan_advice *out;
+    int n, cap;
+} advice;
+
+static MX_PRINTF(3, 4) void try_change(advice *a, const mx_programs_request *q, const char *fmt,
+                                       ...)
 {
-    mx_plan_device nothing = {.gpu = p->gpu, .apart = p->apart};
-    mx_plan smaller;
-    mx_status st = mx_plan_make(&smaller, m, o, batch, &nothing);
-    if (!st && smaller.total < p->total)
-        out[(*n)++].total = smaller.total;
+    mx_plan_device nothing = {.gpu = a->plan->gpu, .apart = a->plan->apart};
+    mx_plan smaller = {0};
+    if (a->n == a->cap)
+        return;
+    mx_status st = mx_plan_make(&smaller, a->model, q, &nothing);
+    if (!st && smaller.total < a->plan->total) {
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(a->out[a->n].keys, sizeof a->out[a->n].keys, fmt, ap);
+        va_end(ap);
+        a->out[a->n++].total = smaller.total;
+    }
     mx_status_free(st);
 }
 
-int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
-                   mx_plan_advice *out, int cap)
+static void keep_less(advice *a, mx_programs_request q)
 {
     static const char *const policies[] = {"minimal", "full"};
-    mx_step_options changed = *o;
-    mx_batch_plan batch = p->batch;
-    int n = 0;
-    for (int i = 0; i < 2 && n < cap; i++)
-        if (strcmp(o->compile.remat.policy, policies[i]) != 0) {
-            changed.compile.remat = (mx_remat){.policy = policies[i]};
-            snprintf(out[n].keys, sizeof out[n].keys, "remat_policy=%s", policies[i]);
-            try_change(p, m, &changed, &batch, out, &n);
+    const char *now = q.options.compile.remat.policy;
+    for (int i = 0; i < 2; i++)
+        if (strcmp(now, policies[i]) != 0) {
+            q.options.compile.remat = (mx_remat){.policy = policies[i]};
+            try_change(a, &q, "remat_policy=%s", policies[i]);
         }
-    if (p->apart && n < cap) {
-        changed.compile.remat = (mx_remat){.policy = "custom", .offload = "decoder_layer_input"};
-        snprintf(out[n].keys, sizeof out[n].keys,
-                 "remat_policy=custom decoder_layer_input=offload");
-        try_change(p, m, &changed, &batch, out, &n);
+    if (!a->plan->apart)
+        return;
+    q.options.compile.remat = (mx_remat){.policy = "custom", .offload = "decoder_layer_input"};
+    try_change(a, &q, "remat_policy=custom decoder_layer_input=offload");
+}
+
+/* Down to one sequence, or an odd number of them. */
+static mx_programs_request halve_batch(advice *a, mx_programs_request q)
+{
+    mx_batch_plan *b = &q.batch;
+    while (b->microbatch % 2 == 0) {
+        b->microbatch /= 2;
+        b->global_microbatch /= 2;
+        b->accumulation *= 2;
+        q.eval_batch = q.eval_batch > b->microbatch ? b->microbatch : q.eval_batch;
+        try_change(a, &q,
+                   "remat_policy=full per_device_batch_size=%g gradient_accumulation_steps=%lld",
+                   (double)b->global_microbatch / (double)b->devices, (long long)b->accumulation);
     }
-    while (batch.microbatch % 2 == 0 && n < cap) {
-        batch.microbatch /= 2;
-        batch.global_microbatch /= 2;
-        batch.accumulation *= 2;
-        changed.compile.remat = (mx_remat){.policy = "full"};
-        snprintf(out[n].keys, sizeof out[n].keys,
-                 "remat_policy=full per_device_batch_size=%g gradient_accumulation_steps=%lld",
-                 (double)batch.global_microbatch / (double)batch.devices,
-                 (long long)batch.accumulation);
-        try_change(p, m, &changed, &batch, out, &n);
+    return q;
+}
+
+/* With the least batch: what weights and their state are kept in. */
+static void narrow(advice *a, mx_programs_request q)
+{
+    mx_step_options *o = &q.options;
+    const char *least = q.batch.microbatch < a->plan->batch.microbatch ? " with the least batch"
+                                                                       : "";
+    if (o->optimizer.mu_dtype != MX_BF16 || o->optimizer.nu_dtype != MX_BF16) {
+        o->optimizer.mu_dtype = o->optimizer.nu_dtype = MX_BF16;
+        try_change(a, &q, "remat_policy=full mu_dtype=bfloat16 nu_dtype=bfloat16%s", least);
     }
-    if (p->apart && !o->optimizer.on_host && n < cap) {
-        mx_step_options hosted = *o;
-        hosted.optimizer.on_host = true;
-        hosted.compile.remat = (mx_remat){.policy = "full"};
-        snprintf(out[n].keys, sizeof out[n].keys,
-                 "remat_policy=full optimizer_memory_host_offload=true");
-        try_change(p, m, &hosted, &p->batch, out, &n);
+    if (o->optimizer.kind != MX_ADAMW || o->compile.narrow_weights)
+        return;
+    o->compile.compute = MX_BF16;
+    o->compile.narrow_weights = o->compile.narrow_grads = true;
+    try_change(a, &q,
+               "remat_policy=full dtype=bfloat16 weight_dtype=bfloat16 grad_dtype=bfloat16%s",
+               least);
+}
+
+int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
+                   mx_plan_advice *out, int cap)
+{
+    advice a = {.plan = p, .model = m, .out = out, .cap = cap};
+    mx_programs_request changed = *q;
+    keep_less(&a, changed);
+    changed.options.compile.remat = (mx_remat){.policy = "full"};
+    mx_programs_request least = halve_batch(&a, changed);
+    if (p->apart && !q->options.optimizer.on_host) {
+        changed.options.optimizer.on_host = true;
+        try_change(&a, &changed, "remat_policy=full optimizer_memory_host_offload=true");
     }
-    changed.optimizer.mu_dtype = changed.optimizer.nu_dtype = MX_BF16;
-    if (o->optimizer.mu_dtype != MX_BF16 && n < cap) {
-        size_t k = (size_t)snprintf(out[n].keys, sizeof out[n].keys,
-                                    "remat_policy=full mu_dtype=bfloat16 nu_dtype=bfloat16");
-        if (batch.accumulation != p->batch.accumulation)
-            snprintf(out[n].keys + k, sizeof out[n].keys - k, " with the smallest batch");
-        try_change(p, m, &changed, &batch, out, &n);
+    narrow(&a, least);
+    return a.n;
+}
+
+mx_status mx_plan_check(const mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
+                        mx_memory_room device)
+{
+    enum { MOST = 16 };
+    char a[32], b[32];
+    mx_plan_advice ways[MOST];
+    mx_str text = {0};
+    bool found = false;
+    if (p->total <= (double)device.bytes)
+        return MX_OK;
+    int n = mx_plan_advise(p, m, q, ways, MOST), least = 0;
+    for (int i = 0; i < n && !found; i++) {
+        found = ways[i].total <= (double)device.bytes;
+        least = found || ways[i].total < ways[least].total ? i : least;
     }
-    return n;
+    if (n)
+        mx_str_addf(&text, found ? "; with %s it needs %s" : "; even with %s it needs %s",
+                    ways[least].keys, mx_format_bytes(a, sizeof a, ways[least].total));
+    mx_status st =
+        mx_fail(MX_MEMORY, "the run needs %s of memory and does not fit in the %s that %s%s%s",
+                mx_format_bytes(a, sizeof a, p->total),
+                mx_format_bytes(b, sizeof b, (double)device.bytes), device.why, mx_str_text(&text),
+                found ? "" : "; use a shorter max_target_length, a smaller model or more devices");
+    mx_str_fini(&text);
+    return st;
 }

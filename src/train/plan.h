@@ -1,9 +1,8 @@
 /* plan.h - what a training run will need, before anything is allocated.
  *
- * The step is compiled exactly as for the run, so its bytes are the run's bytes: every variable by
- * class, and the scratch memory in which activations, their gradients and work space lie. With
- * gradient accumulation there are two programs (accumulate, apply) that share variables and have a
- * scratch memory each.
+ * The programs (programs.h) are compiled exactly as for the run, so their bytes are the run's
+ * bytes: every variable by class, inputs and constants, and the scratch memory they have in common,
+ * in which activations, their gradients and work space lie.
  *
  * The time is a floor: each node takes at least max(FLOPs / rate, bytes / bandwidth). MFU counts
  * the FLOPs of the model alone, without what is computed again.
@@ -11,8 +10,8 @@
 #ifndef MX_TRAIN_PLAN_H
 #define MX_TRAIN_PLAN_H
 
-#include "train/batch_plan.h"
-#include "train/step_config.h"
+#include "base/memory_room.h"
+#include "train/programs.h"
 
 enum { MX_PLAN_LARGEST = 12 };
 
@@ -27,10 +26,12 @@ typedef struct {
     mx_batch_plan batch;
     double parameters, trainable;          /* numbers */
     double variables[MX_VAR_KIND_COUNT];   /* bytes, by class */
-    double inputs, activations, workspace; /* bytes, of all programs */
+    double inputs;                         /* bytes, of all programs */
+    double activations, workspace;         /* bytes, of the programs that need the most */
     double total;                          /* bytes, on the device */
     double on_host;                        /* bytes beside it, of variables in host memory */
     double stowed;                         /* ... and of activations */
+    double snapshot; /* host memory to copy weights and optimizer to, for saves beside the steps */
     bool gpu, apart;                       /* as the device says */
     double flops, model_flops;             /* of one update, on one device */
     double moved_bytes;                    /* read and written by one update */
@@ -50,17 +51,23 @@ typedef struct {
     const char *kernels_for; /* compile the generated kernels for this architecture; NULL: do not */
 } mx_plan_device;
 
-/* `o` says how steps are compiled; its kind and batch are set here. */
-mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
-                       const mx_batch_plan *batch, const mx_plan_device *device) MX_MUST_USE;
+/* Of programs that are compiled. */
+void mx_plan_of(mx_plan *p, mx_programs *programs, const mx_batch_plan *batch,
+                const mx_plan_device *device);
+/* Compiles them for the device; what was compiled is thrown away. */
+mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
+                       const mx_plan_device *device) MX_MUST_USE;
 
 /* A change of keys that makes the run smaller, with what it would need then. */
 typedef struct {
-    char keys[96]; /* "remat_policy=full" */
+    char keys[128]; /* "remat_policy=full" */
     double total;
 } mx_plan_advice;
 /* Tries changes, least harmful first; gives the number written to `out`. */
-int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_step_options *o,
+int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
                    mx_plan_advice *out, int cap);
+/* MX_MEMORY with advice where the device has no room for it. */
+mx_status mx_plan_check(const mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
+                        mx_memory_room device) MX_MUST_USE;
 
 #endif

@@ -2,8 +2,10 @@
 #include "train/run_config.h"
 
 #include "base/version.h"
+#include "store/checkpoint_read.h"
 #include "train/keys.h"
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,13 +25,30 @@ const char *mx_run_folder(const mx_config *cfg, mx_arena *a)
     return mx_arena_printf(a, "%s%s%s", root, slash, name);
 }
 
+/* Has the folder anything that was made with its configuration: steps, checkpoints? */
+static bool has_begun(const char *folder)
+{
+    mx_arena a = {0};
+    mx_ckpt_entry *all = NULL;
+    struct stat s;
+    int n = 0;
+    mx_status_free(mx_ckpt_list(mx_arena_printf(&a, "%s/checkpoints", folder), &a, &all, &n));
+    bool steps = stat(mx_arena_printf(&a, "%s/metrics.jsonl", folder), &s) == 0 && s.st_size > 0;
+    mx_arena_fini(&a);
+    return steps || n > 0;
+}
+
+/* Keys that say how a run is started, not what it is: no difference worth a word. */
+static const char *const of_the_start[] = {"allow_config_change", "base_config",
+                                           "base_output_directory", "run_name", NULL};
+
 mx_status mx_run_config_compare(const mx_config *cfg, const char *folder, mx_str *report)
 {
     mx_str path = {0};
     mx_config *old = NULL;
     mx_status st = MX_OK;
     mx_str_addf(&path, "%s/config.yml", folder);
-    if (access(path.text, F_OK) == 0) {
+    if (access(path.text, F_OK) == 0 && has_begun(folder)) {
         mx_config_request r = {.schema = &mx_keys,
                                .sections = MX_TAKES_ALL,
                                .user = "train",
@@ -38,9 +57,10 @@ mx_status mx_run_config_compare(const mx_config *cfg, const char *folder, mx_str
         st = mx_status_wrap(mx_config_load(&old, &r), "the run's own configuration");
     }
     int refused = 0;
+    bool allowed = mx_config_bool(cfg, "allow_config_change");
     if (old)
-        mx_config_diff(old, cfg, report, &refused);
-    if (refused && !mx_config_bool(cfg, "allow_config_change"))
+        mx_config_diff(old, cfg, of_the_start, report, &refused);
+    if (refused && !allowed)
         st = mx_fail(
             MX_USAGE,
             "%s was begun with another configuration:\n%suse another run_name, restore these "

@@ -1,4 +1,4 @@
-/* run_config.h - the configuration of a run folder: written once, compared on every resume.
+/* run_config.h - the configuration of a run folder: written by every start, compared on resume.
  *
  * base_output_directory/run_name/config.yml holds every key, so it can be given back as it is. A
  * run that is resumed with other values says which; keys that would make the saved state
@@ -15,8 +15,8 @@
  * model's name and the local time. */
 const char *mx_run_folder(const mx_config *cfg, mx_arena *a);
 
-/* Compares with folder/config.yml where that exists; `report` gets one line per difference.
- * MX_USAGE when something differs that cannot change. */
+/* Compares with folder/config.yml where that exists and steps were made with it; `report` gets one
+ * line per difference. MX_USAGE when something differs that cannot change. */
 mx_status mx_run_config_compare(const mx_config *cfg, const char *folder,
                                 mx_str *report) MX_MUST_USE;
 

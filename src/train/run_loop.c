@@ -49,7 +49,7 @@ mx_status mx_run_save_to(mx_run *r, mx_ckpt *c)
     st.loader = position.text;
     st.loader_bytes = position.len;
     st.config = r->config_text;
-    mx_status s = mx_state_save(c, r->session, &r->model, &st, r->last_eval, r->like);
+    mx_status s = mx_state_save(c, r->session, &r->model, &st, r->last_eval, &r->files);
     mx_str_fini(&position);
     return s;
 }
@@ -59,9 +59,11 @@ static mx_status save(mx_run *r)
     if (!r->ckpt)
         return MX_OK;
     mx_run_spend(r, MX_GOODPUT_CHECKPOINT);
+    mx_progress_doing(&r->progress, "saving");
     wait_for_writer(r);
     MX_TRY(mx_run_save_to(r, r->ckpt));
     mx_run_saved(r);
+    mx_progress_begin(&r->progress, r->at.step);
     return MX_OK;
 }
 
@@ -87,33 +89,73 @@ static mx_status give_up_saving(mx_run *r)
     return MX_OK;
 }
 
+/* How often a layer that predicts further tokens was right, of the tokens it was asked for. */
+static void say_accepted(mx_run *r, double accepted, double asked)
+{
+    double rate = asked > 0 ? 100 * accepted / asked : 0;
+    mx_progress_say(&r->progress, "step %lld: of %.0f tokens predicted further %.2f %% accepted",
+                    (long long)r->at.step, asked, rate);
+    mx_metric m = {"eval/mtp_acceptance_rate_percent", rate};
+    if (r->leads)
+        mx_metrics_log(r->metrics, r->at.step, &m, 1);
+}
+
+/* Adds the batch's loss, and what it was asked about further tokens, to v. */
+static mx_status add_evaluated(mx_run *r, bool lm, bool further, double v[4])
+{
+    float loss, accepted, asked;
+    MX_TRY(mx_exec_read(r->programs.eval.exec, lm ? "lm_loss" : "loss", &loss));
+    v[0] += loss;
+    if (further) {
+        MX_TRY(mx_exec_read(r->programs.eval.exec, "mtp_accepted", &accepted));
+        MX_TRY(mx_exec_read(r->programs.eval.exec, "mtp_asked", &asked));
+        v[2] += accepted;
+        v[3] += asked;
+    }
+    return MX_OK;
+}
+
+/* On a mesh the programs have added up everything but the tokens. */
+static mx_status sum_evaluated(mx_run *r, double v[4])
+{
+    int64_t tokens = (int64_t)v[1];
+    if (!r->seat)
+        return mx_comm_sum_f64(r->comm, v, 4);
+    MX_TRY(mx_run_sum_rows(r, &tokens, 1));
+    v[1] = (double)tokens;
+    return MX_OK;
+}
+
 static mx_status evaluate(mx_run *r)
 {
     int64_t limit = r->rules.eval_steps, n = 0;
-    bool lm = mx_exec_tensor(r->eval.exec, "lm_loss").data != NULL;
-    double v[2] = {0}, *sum = &v[0], *tokens = &v[1];
+    bool lm = mx_exec_tensor(r->programs.eval.exec, "lm_loss").data != NULL;
+    bool further = mx_exec_tensor(r->programs.eval.exec, "mtp_asked").data != NULL;
+    double v[4] = {0}, *sum = &v[0], *tokens = &v[1];
     const mx_batch *b;
     mx_run_spend(r, MX_GOODPUT_EVAL);
+    mx_progress_doing(&r->progress, "evaluating");
     /* The same batches every time: evaluation starts from the beginning of its data. */
     mx_train_data_close(&r->eval_data);
-    MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch * r->comm->size, true));
+    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
     for (; limit < 0 || n < limit; n++) {
-        float loss;
         MX_TRY(mx_loader_next(r->eval_data.loader, &b));
         if (!b)
             break;
-        MX_TRY(mx_run_feed(r, r->eval.exec, b, 0, 1));
-        MX_TRY(mx_exec_run(r->eval.exec));
-        MX_TRY(mx_exec_read(r->eval.exec, lm ? "lm_loss" : "loss", &loss));
-        *sum += loss;
+        MX_TRY(mx_run_feed(r, r->programs.eval.exec, b, 0, 1));
+        MX_TRY(mx_exec_run(r->programs.eval.exec));
+        MX_TRY(add_evaluated(r, lm, further, v));
         *tokens += (double)b->n_trained;
     }
-    MX_TRY(mx_comm_sum_f64(r->comm, v, 2));
+    MX_TRY(sum_evaluated(r, v));
     r->last_eval = *tokens > 0 ? *sum / *tokens : NAN;
     mx_progress_say(&r->progress, "step %lld: evaluation loss %.4f over %.0f tokens",
                     (long long)r->at.step, r->last_eval, *tokens);
+    mx_progress_begin(&r->progress, r->at.step);
     if (r->leads)
         mx_metrics_log(r->metrics, r->at.step, (mx_metric[]){{"eval/loss", r->last_eval}}, 1);
+    if (further)
+        say_accepted(r, v[2], v[3]);
     return MX_OK;
 }
 
@@ -218,7 +260,7 @@ static bool must_know(const mx_run *r)
 static bool evaluates_at(const mx_run *r, int64_t step)
 {
     const mx_run_rules *u = &r->rules;
-    return r->evaluates && step % u->eval_interval == 0 && step >= u->eval_start_step;
+    return r->programs.evaluates && step % u->eval_interval == 0 && step >= u->eval_start_step;
 }
 
 static bool saves_at(mx_run *r, int64_t step)
@@ -233,6 +275,7 @@ static bool saves_at(mx_run *r, int64_t step)
 mx_status mx_run_loop(mx_run *r)
 {
     bool reached = false;
+    mx_progress_begin(&r->progress, r->at.step);
     bool in_refuge = r->refuge_step >= 0; /* make it durable before anything else */
     if (r->ckpt && ((r->rules.save_on_start && r->at.step == 0) || in_refuge))
         MX_TRY(save(r));
@@ -270,20 +313,46 @@ mx_status mx_run_loop(mx_run *r)
             MX_TRY(save(r));
     }
     MX_TRY(mx_run_settle(r, r->at.step));
+    mx_progress_end(&r->progress);
     return finish(r, r->stops && r->at.step < r->steps);
+}
+
+mx_status mx_run_rank(const mx_config *c, const char *command_line, const mx_run_seat *seat)
+{
+    mx_run r;
+    mx_status st = mx_run_open(&r, c, command_line, seat);
+    if (!st && !r.finished)
+        st = mx_run_loop(&r);
+    if (st && r.coord && mx_status_code(st) != MX_STOPPED)
+        mx_coord_abort(r.coord, mx_status_text(st));
+    mx_run_profile_end(&r, true);
+    mx_run_watch_close(&r, st);
+    mx_run_close(&r);
+    return st;
+}
+
+static mx_status check_processes(const mx_mesh_plan *mesh, int n)
+{
+    if (n > 1 && mesh->ranks > 1 && mx_mesh_degree(&mesh->mesh, MX_AXIS_DATA) != n)
+        return mx_fail(MX_USAGE, "%d processes were started: between processes the only axis so "
+                       "far is data (mesh=\"data=%d\"); a mesh of other axes runs on virtual ranks "
+                       "in one process", n, n);
+    return MX_OK;
 }
 
 mx_status mx_run_train(const mx_config *c, const char *command_line)
 {
-    mx_run r;
+    mx_launch launch;
+    mx_mesh_plan mesh = {0};
     MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
-    mx_status st = mx_run_open(&r, c, command_line);
+    MX_TRY(mx_launch_find(&launch, getenv));
+    mx_status st = mx_mesh_configure(&mesh, c, launch.size);
     if (!st)
-        st = mx_run_loop(&r);
-    if (st && r.comm && mx_status_code(st) != MX_STOPPED)
-        mx_comm_abort(r.comm, mx_status_text(st));
-    mx_run_profile_end(&r, true);
-    mx_run_watch_close(&r, st);
-    mx_run_close(&r);
+        st = check_processes(&mesh, launch.size);
+    if (!st && mesh.ranks > 1 && launch.size == 1)
+        st = mx_run_virtual(c, command_line, &mesh);
+    else if (!st)
+        st = mx_run_rank(c, command_line, NULL);
+    mx_mesh_plan_fini(&mesh);
     return st;
 }

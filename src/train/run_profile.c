@@ -77,7 +77,7 @@ void mx_run_profile_begin(mx_run *r)
     if (!p || step < p->first || step > p->last)
         return;
     measure(r, r->now, true);
-    measure(r, r->accumulates ? r->apply.exec : NULL, true);
+    measure(r, r->programs.accumulates ? r->programs.apply.exec : NULL, true);
 }
 
 static total *find_total(mx_run *r, const char *label)
@@ -175,7 +175,7 @@ void mx_run_profile_end(mx_run *r, bool run_is_over)
     if (!p || (!run_is_over && r->at.step < p->last))
         return;
     measure(r, r->now, false);
-    measure(r, r->accumulates ? r->apply.exec : NULL, false);
+    measure(r, r->programs.accumulates ? r->programs.apply.exec : NULL, false);
     if (p->n_totals) {
         qsort(p->total, (size_t)p->n_totals, sizeof *p->total, by_seconds);
         mx_status st = write_all(r);

@@ -11,39 +11,46 @@
  * once a step and agreed on: mx_run_look_around. Rank 0 chooses checkpoints, writes the log,
  * metrics and small files, and holds the run's lock.
  *
- * A rank that ends with an error tells the others, which end with its words (mx_run_train).
+ * On a mesh (run_state.h, seat) the programs themselves hold the collectives: gradients, losses and
+ * norms are everybody's when they have run, and nothing is added here.
+ *
+ * A rank that ends with an error tells the others, which end with its words (mx_run_train). How
+ * ranks meet is in run_join.c.
  */
 #include "train/run_state.h"
 
 #include "base/reserve.h"
 #include "base/signals.h"
-#include "store/digest.h"
+
 #include <string.h>
 
-enum { PATH_BYTES = 4096 };
-
-mx_status mx_run_ranks_open(mx_run *r)
+static bool is_summed(const mx_var *v)
 {
-    const mx_config *c = r->c;
-    mx_comm_options o = {mx_config_float(c, "distributed_initialization_timeout"),
-                         mx_config_float(c, "collective_timeout_seconds")};
-    MX_TRY(mx_comm_open(&r->comm, &o));
-    r->leads = r->comm->rank == 0;
-    return mx_run_share_text(r, &r->folder); /* without a run_name it has the time in it */
+    return v->attr.kind == MX_VAR_GRADIENT && !v->attr.minimum;
 }
 
-mx_status mx_run_share_text(mx_run *r, const char **text)
+/* Of factors between 0 and 1 (compile/optimizer.h) the least of all ranks: as whole numbers, the
+ * bits of positive floats have the floats' order. */
+static mx_status share_least(mx_run *r)
 {
-    char buf[PATH_BYTES] = "";
-    int64_t too_long = r->leads && *text && strlen(*text) >= sizeof buf;
-    MX_TRY(mx_comm_max(r->comm, &too_long, 1));
-    if (too_long)
-        return mx_fail(MX_USAGE, "a path of the run has more than %d bytes", PATH_BYTES - 1);
-    if (r->leads && *text)
-        memcpy(buf, *text, strlen(*text) + 1);
-    MX_TRY(mx_comm_broadcast(r->comm, buf, r->comm->size > 1 ? sizeof buf : 0, 0));
-    if (!r->leads)
-        *text = *buf ? mx_arena_strdup(&r->arena, buf) : NULL;
+    for (int i = 0; i < mx_session_count(r->session); i++) {
+        mx_var *v = mx_session_var(r->session, i);
+        float *x = v->data;
+        int64_t n = mx_type_count(&v->type), bits[256];
+        for (int64_t at = 0; v->attr.minimum && at < n; at += 256) {
+            int m = (int)(n - at < 256 ? n - at : 256);
+            uint32_t u;
+            for (int k = 0; k < m; k++) {
+                memcpy(&u, x + at + k, sizeof u);
+                bits[k] = -(int64_t)u;
+            }
+            MX_TRY(mx_comm_max(r->comm, bits, m));
+            for (int k = 0; k < m; k++) {
+                u = (uint32_t)-bits[k];
+                memcpy(x + at + k, &u, sizeof u);
+            }
+        }
+    }
     return MX_OK;
 }
 
@@ -56,21 +63,12 @@ mx_status mx_run_ranks_check(mx_run *r)
                        "%d ranks were started and the device is a GPU; several ranks run on the "
                        "CPU so far: device=cpu, or one rank",
                        r->comm->size);
-    mx_digest mine = mx_digest_of(r->config_text, strlen(r->config_text));
-    mx_digest *all = MX_NEW_N(&r->arena, mx_digest, r->comm->size);
-    MX_TRY(mx_comm_gather(r->comm, &mine, sizeof mine, all));
-    for (int k = 1; k < r->comm->size; k++)
-        if (!mx_digest_equal(all[k], all[0]))
-            return mx_fail(MX_USAGE,
-                           "rank %d was started with another configuration than rank 0; give all "
-                           "ranks the same command, files and MAXC_ variables",
-                           k);
-    for (int i = 0; i < mx_session_count(r->session); i++)
-        r->n_summed += mx_session_var(r->session, i)->attr.kind == MX_VAR_GRADIENT;
+    for (int i = 0; i < mx_session_count(r->session) && !r->seat; i++)
+        r->n_summed += is_summed(mx_session_var(r->session, i));
     r->summed = MX_NEW_N(&r->arena, mx_span, r->n_summed + 1);
-    for (int i = 0, k = 0; i < mx_session_count(r->session); i++) {
+    for (int i = 0, k = 0; i < mx_session_count(r->session) && k < r->n_summed; i++) {
         mx_var *v = mx_session_var(r->session, i);
-        if (v->attr.kind != MX_VAR_GRADIENT)
+        if (!is_summed(v))
             continue;
         MX_ASSERT(v->type.dtype == MX_F32, "%s", v->name);
         r->summed[k++] = (mx_span){v->data, mx_type_count(&v->type)};
@@ -78,11 +76,20 @@ mx_status mx_run_ranks_check(mx_run *r)
     return MX_OK;
 }
 
+mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n)
+{
+    MX_TRY(mx_comm_sum(r->comm, v, n));
+    for (int i = 0; i < n; i++)
+        v[i] /= r->comm->size / r->data_ranks;
+    return MX_OK;
+}
+
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n)
 {
-    if (r->comm->size == 1)
+    if (r->comm->size == 1 || r->seat)
         return MX_OK;
     r->summed[r->n_summed] = (mx_span){numbers, n};
+    MX_TRY(share_least(r));
     return mx_comm_sum_f32(r->comm, r->summed, r->n_summed + 1);
 }
 

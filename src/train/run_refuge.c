@@ -56,7 +56,7 @@ mx_status mx_run_refuge_open(mx_run *r)
 {
     if (r->leads)
         name_refuge(r);
-    return mx_run_share_text(r, &r->refuge);
+    return mx_comm_share_path(r->comm, &r->arena, &r->refuge);
 }
 
 /* Ours alone? Whoever may write to /dev/shm could have made a folder of this name. */
@@ -95,7 +95,7 @@ mx_status mx_run_refuge_newest(mx_run *r, int64_t newer_than, const char **path)
     if (r->leads)
         find_kept(r, newer_than, path);
     MX_TRY(mx_comm_broadcast(r->comm, &r->refuge_step, sizeof r->refuge_step, 0));
-    return mx_run_share_text(r, path);
+    return mx_comm_share_path(r->comm, &r->arena, path);
 }
 
 void mx_run_refuge_clear(mx_run *r, int64_t durable_step)
@@ -124,7 +124,9 @@ static mx_status write_state(mx_run *r)
     mx_ckpt_opts o = {.run_dir = r->refuge,
                       .run_id = mx_config_text(r->c, "run_name"),
                       .retention = {.keep_last = 1},
-                      .synchronous = true};
+                      .synchronous = true,
+                      .comm = r->seat ? r->comm : NULL,
+                      .boxes = r->seat != NULL};
     MX_TRY(mx_ckpt_new(&c, &o));
     mx_status st = mx_run_save_to(r, c);
     if (!st)
@@ -146,8 +148,8 @@ static bool in_memory(const char *path)
 
 mx_status mx_run_refuge_take(mx_run *r, const char *why, bool *kept)
 {
-    /* Every rank has the whole state; one copy is enough. */
-    mx_status st = mx_comm_agree(r->comm, r->leads ? write_state(r) : MX_OK);
+    /* On a mesh the state is everybody's; else every rank has it and one copy is enough. */
+    mx_status st = mx_comm_agree(r->comm, r->leads || r->seat ? write_state(r) : MX_OK);
     *kept = !st;
     if (st) {
         r->refuge_failed++;

@@ -1,186 +1,42 @@
 /* run_setup.c - a run from its configuration to the moment before its first step.
  *
- * Order: folder and lock; model; plan (programs, memory); state, from the first of these that
+ * Order: folder and lock; model; data; plan (programs, memory); state, from the first of these that
  * exists: the run's own newest whole checkpoint, load_full_state_path, load_parameters_path, fresh
- * weights; data, moved to where the state left off.
+ * weights; the data's place in it. Only then is the start accepted and written down
+ * (run_folder.c).
  */
 #include "train/run.h"
 #include "train/run_state.h"
 
 #include "base/clock.h"
-#include "base/simd.h"
-#include "models/from_config.h"
+#include "ir/placement.h"
 #include "ops/load.h"
 #include "store/weights.h"
+#include "train/data_size.h"
+#include "train/model_ref.h"
 #include "train/run_config.h"
 #include "train/step_config.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-/* MFU on a GPU is a share of this, the dense bf16 rate of an H100 or H200, whatever the card. */
-static const double H100_BF16_FLOPS = 989e12;
-
-static mx_status make_folders(mx_run *r)
-{
-    mx_status st = MX_OK;
-    char *path = mx_arena_strdup(&r->arena, r->folder);
-    for (char *p = path + 1; *p && !st; p++)
-        if (*p == '/') {
-            *p = 0;
-            st = mx_io_make_dir(NULL, path);
-            *p = '/';
-        }
-    return st ? st : mx_io_make_dir(NULL, path);
-}
-
-static mx_status open_model(mx_run *r)
+static mx_status open_own_model(mx_run *r)
 {
     const char *from = mx_config_text(r->c, "load_parameters_path");
-    const char *tokenizer = mx_config_text(r->c, "tokenizer_path");
-    struct stat sb;
-    bool folder = *tokenizer && stat(tokenizer, &sb) == 0 && S_ISDIR(sb.st_mode);
-    r->like = folder ? tokenizer : *from ? from : NULL;
-    if (!*from)
-        return mx_model_from_config(&r->model, r->c);
-    mx_hf_dir dir = {0};
-    MX_TRY(mx_hf_dir_open(&dir, from, MX_HF_CONFIG_ONLY));
-    mx_status st = mx_model_from_checkpoint(&r->model, r->c, dir.config,
-                                            mx_arena_printf(&r->arena, "%s/config.json", from));
-    mx_hf_dir_close(&dir);
-    return st;
+    if (*from)
+        MX_TRY(mx_model_place(from, MX_FETCH_MODEL, r->c, &r->arena, &r->weights_dir));
+    return mx_model_open(&r->model, r->c, r->weights_dir);
 }
 
-/* plan.txt: every class of memory in bytes, and what a step computes. */
-static mx_status write_plan(const mx_run *r, const double *kind_bytes)
+/* Virtual ranks one after the other: building a model watches which keys are asked for, and they
+ * have one configuration (mx_config_watch). */
+static mx_status open_model(mx_run *r)
 {
-    static const char *const kinds[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "weights",
-                                                         [MX_VAR_OPTIMIZER] = "optimizer",
-                                                         [MX_VAR_GRADIENT] = "gradients",
-                                                         [MX_VAR_COPY] = "copies"};
-    mx_str text = {0};
-    char path[4096], buf[32];
-    mx_batch_plan_print(&r->batch, &text);
-    mx_str_addf(&text, "\n\n%-14s %14s\n", "memory", "bytes");
-    for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
-        if (kind_bytes[k] > 0)
-            mx_str_addf(&text, "%-14s %14.0f\n", kinds[k] ? kinds[k] : "state", kind_bytes[k]);
-    mx_str_addf(&text, "%-14s %14.0f\n", "train step", (double)r->step.program.scratch_bytes);
-    if (r->accumulates)
-        mx_str_addf(&text, "%-14s %14.0f\n", "apply step", (double)r->apply.program.scratch_bytes);
-    if (r->evaluates)
-        mx_str_addf(&text, "%-14s %14.0f\n", "evaluation", (double)r->eval.program.scratch_bytes);
-    if (mx_config_bool(r->c, "enable_checkpointing") && mx_config_bool(r->c, "async_checkpointing"))
-        mx_str_addf(&text, "%-14s %14.0f\n", "snapshot", r->snapshot_bytes);
-    if (r->hosted_bytes > 0)
-        mx_str_addf(&text, "%-14s %14.0f  (of the optimizer, not in the total)\n", "in host memory",
-                    r->hosted_bytes);
-    if (r->step.program.host_bytes)
-        mx_str_addf(&text, "%-14s %14.0f  (of activations, not in the total)\n", "in host memory",
-                    (double)r->step.program.host_bytes);
-    mx_str_addf(&text, "%-14s %14.0f  (%s)\n\n%.4g GFLOP a step, %d threads\n", "total",
-                r->planned_bytes, mx_format_bytes(buf, sizeof buf, r->planned_bytes),
-                r->flops_per_step / 1e9, mx_session_threads(r->session));
-    snprintf(path, sizeof path, "%.4000s/plan.txt", r->folder);
-    mx_status st = mx_io_write_file(NULL, path, text.text, text.len);
-    mx_str_fini(&text);
-    return st;
-}
-
-static mx_status say_plan(mx_run *r)
-{
-    const mx_plan_bytes *b = &r->step.program.bytes;
-    mx_str line = {0};
-    char buf[32];
-    double total = (double)(r->step.program.scratch_bytes + r->apply.program.scratch_bytes +
-                            r->eval.program.scratch_bytes);
-    double weights = 0, kind[MX_VAR_KIND_COUNT] = {0};
-    for (int i = 0; i < mx_session_count(r->session); i++) {
-        const mx_var *v = mx_session_var(r->session, i);
-        if (v->attr.kind == MX_VAR_WEIGHT)
-            weights += (double)mx_type_count(&v->type);
-        kind[v->attr.kind] += (double)mx_type_bytes(&v->type);
-        if (v->attr.on_host && !mx_session_on_host(r->session))
-            r->hosted_bytes += (double)mx_type_bytes(&v->type);
-        else
-            total += (double)mx_type_bytes(&v->type);
-    }
-    r->snapshot_bytes = kind[MX_VAR_WEIGHT] + kind[MX_VAR_OPTIMIZER];
-    bool copies = mx_config_bool(r->c, "enable_checkpointing") &&
-                  mx_config_bool(r->c, "async_checkpointing") && mx_session_on_host(r->session);
-    r->planned_bytes = total + (copies ? r->snapshot_bytes : 0);
-    mx_progress_say(&r->progress, "model: %s, %s parameters", r->model.family->name,
-                    mx_format_count(buf, sizeof buf, weights));
-    mx_batch_plan_print(&r->batch, &line);
-    mx_progress_say(&r->progress, "batch: %s", mx_str_text(&line));
-    if (r->ramp.n_stages)
-        mx_progress_say(&r->progress,
-                        "batch: from %lld sequences, in %lld stages over the first %lld steps",
-                        (long long)(r->ramp.start * r->ramp.per_sequence),
-                        (long long)r->ramp.n_stages, (long long)mx_ramp_steps(&r->ramp));
-    mx_progress_say(&r->progress,
-                    "memory: %s planned, of which activations %.0f MiB; %.2f GFLOP a step; "
-                    "%d threads",
-                    mx_format_bytes(buf, sizeof buf, r->planned_bytes),
-                    (b->activations + b->workspace) / (1 << 20), r->flops_per_step / 1e9,
-                    mx_session_threads(r->session));
-    if (r->hosted_bytes > 0)
-        mx_progress_say(&r->progress, "memory: %s of host memory for the optimizer, beside that",
-                        mx_format_bytes(buf, sizeof buf, r->hosted_bytes));
-    else if (mx_config_bool(r->c, "optimizer_memory_host_offload"))
-        mx_progress_say(&r->progress, "note: optimizer_memory_host_offload=true changes nothing "
-                                      "on the CPU: its memory is host memory");
-    if (r->step.program.host_bytes)
-        mx_progress_say(&r->progress, "memory: %s of host memory for activations, beside that",
-                        mx_format_bytes(buf, sizeof buf, (double)r->step.program.host_bytes));
-    else if (r->options.compile.remat.offload && *r->options.compile.remat.offload)
-        mx_progress_say(&r->progress, "note: no activation is moved to host memory: %s",
-                        mx_session_on_host(r->session)
-                            ? "the memory of the CPU is host memory"
-                            : "the model has one layer, whose activations are needed at once");
-    mx_str_fini(&line);
-    return r->leads ? write_plan(r, kind) : MX_OK;
-}
-
-static mx_status build_steps(mx_run *r)
-{
-    r->accumulates = r->batch.accumulation > 1 || r->comm->size > 1;
-    MX_TRY(mx_step_configure(&r->options, r->c, &r->model,
-                             r->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN,
-                             r->batch.microbatch, &r->arena));
-    MX_TRY(mx_session_open(&r->session, mx_config_text(r->c, "device"),
-                           (int)mx_config_int(r->c, "num_threads")));
-    if (!mx_config_bool(r->c, "deterministic"))
-        mx_session_allow_any_order(r->session);
-    if (mx_config_bool(r->c, "gemm_search"))
-        mx_session_search(r->session);
-    r->options.compile.n_threads = mx_session_threads(r->session);
-    MX_TRY(mx_step_open(&r->step, r->session, &r->model, &r->options));
-    if (r->accumulates) {
-        mx_step_options o = r->options;
-        o.kind = MX_STEP_APPLY;
-        MX_TRY(mx_step_open(&r->apply, r->session, &r->model, &o));
-    }
-    r->evaluates = r->rules.eval_interval > 0;
-    double eval_batch = mx_config_float(r->c, "eval_per_device_batch_size");
-    r->eval_batch = eval_batch >= 1 ? (int64_t)eval_batch : r->batch.microbatch;
-    if (r->evaluates) {
-        mx_step_options o = r->options;
-        o.kind = MX_STEP_LOSS;
-        o.shape.batch = r->eval_batch;
-        MX_TRY(mx_step_open(&r->eval, r->session, &r->model, &o));
-    }
-    r->flops_per_step = r->step.program.bytes.flops * (double)r->batch.accumulation;
-    bool bf16 = r->options.compile.compute == MX_BF16;
-    if (!mx_session_on_host(r->session)) {
-        r->peak_flops = H100_BF16_FLOPS;
-        return MX_OK;
-    }
-    /* VDPBF16PS does two products where a multiply-add does one. */
-    r->peak_times = bf16 && mx_simd_level() >= MX_SIMD_BF16 ? 2 : 1;
-    mx_run_measure_peak(r);
+    if (!r->seat)
+        return open_own_model(r);
+    for (int k = 0; k < r->comm->size; k++)
+        MX_TRY(mx_comm_agree(r->comm, k == r->comm->rank ? open_own_model(r) : MX_OK));
     return MX_OK;
 }
 
@@ -203,7 +59,7 @@ mx_status mx_run_newest(mx_run *r, const char **path)
 {
     *path = NULL;
     MX_TRY(mx_comm_agree(r->comm, r->leads ? find_newest(r, path) : MX_OK));
-    return mx_run_share_text(r, path);
+    return mx_comm_share_path(r->comm, &r->arena, path);
 }
 
 static mx_status load_parameters(mx_run *r, const char *path)
@@ -229,6 +85,7 @@ static mx_status restore(mx_run *r)
     const char *own = NULL;
     if (mx_config_bool(r->c, "enable_checkpointing")) {
         const char *kept;
+        mx_progress_doing(&r->progress, "checking the newest checkpoint");
         MX_TRY(mx_run_newest(r, &own));
         int64_t step = own ? strtoll(strrchr(own, '/') + 1, NULL, 10) : -1;
         MX_TRY(mx_run_refuge_newest(r, step, &kept));
@@ -236,7 +93,9 @@ static mx_status restore(mx_run *r)
         own = kept ? kept : own;
     }
     const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
-    const char *weights = mx_config_text(r->c, "load_parameters_path");
+    const char *weights = r->weights_dir ? r->weights_dir : "";
+    mx_progress_phase(&r->progress, *full || *weights ? "loading %s" : "making the first weights",
+                      *full ? full : weights);
     if (*full) {
         MX_TRY(mx_state_restore(full, r->session, &r->model, &r->at));
         mx_progress_say(&r->progress, "resuming: step %lld, from %s", (long long)r->at.step, full);
@@ -265,29 +124,32 @@ static mx_status restore(mx_run *r)
 /* Weights that are not trained do not change: their part of the norm is computed once. */
 static mx_status measure_frozen(mx_run *r)
 {
+    double sum = 0;
     for (int i = 0; i < mx_session_count(r->session); i++) {
         const mx_var *v = mx_session_var(r->session, i);
-        if (v->attr.kind != MX_VAR_WEIGHT || !v->attr.frozen)
+        if (v->attr.kind != MX_VAR_WEIGHT || !v->attr.frozen || (v->box && !v->box->first))
             continue;
         void *host = NULL;
         MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
         mx_status st = mx_var_read(r->session, v, host);
         mx_tensor t = {host, v->type};
         for (int64_t k = 0; !st && k < mx_type_count(&v->type); k++)
-            r->frozen_squares += mx_load_f64(&t, k) * mx_load_f64(&t, k);
+            sum += mx_load_f64(&t, k) * mx_load_f64(&t, k);
         mx_free(host);
         MX_TRY(st);
     }
-    return MX_OK;
+    r->frozen_squares = sum;
+    return r->seat ? mx_comm_sum_f64(r->comm, &r->frozen_squares, 1) : MX_OK;
 }
 
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evaluation)
 {
-    mx_train_data_request q = {.config = r->c, .model_dir = r->like,
+    mx_train_data_request q = {.config = r->c, .model_dir = r->weights_dir,
                                .vocab = r->model.summary.vocab, .rows = rows,
-                               .rank = r->comm->rank, .n_ranks = r->comm->size,
+                               .rank = r->data_rank, .n_ranks = r->data_ranks,
                                .evaluation = evaluation, .model = &r->model,
-                               .images_per_row = r->options.shape.images_per_row};
+                               .look = r->leads && !evaluation,
+                               .images_per_row = r->request.options.shape.images_per_row};
     if (r->ramp.n_stages && !evaluation) {
         q.rows = mx_ramp_unit(&r->ramp);
         q.pieces = (int)(rows / q.rows);
@@ -295,28 +157,73 @@ mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evalu
     return mx_train_data_open_as(d, &q);
 }
 
+/* How long the data lasts, and how much of it is not used. */
+static void say_data(mx_run *r)
+{
+    const mx_data_sample *samples = mx_loader_samples(r->data.loader);
+    int n = r->data.n_sets;
+    double *weights = MX_NEW_N(&r->arena, double, n);
+    for (int k = 0; k < n; k++)
+        weights[k] = r->data.sets[k].weight > 0 ? r->data.sets[k].weight : 1;
+    mx_data_size_request q = {.samples = samples, .weights = weights, .n = samples ? n : 0,
+                              .rows = r->request.batch.global_sequences,
+                              .length = r->request.batch.length, .steps = r->steps,
+                              .epochs = r->data.sets[0].n_epochs};
+    mx_str text = {0};
+    mx_data_size_print(&q, &text);
+    if (text.len)
+        mx_progress_say(&r->progress, "%.*s", (int)text.len - 1, text.text);
+    mx_str_fini(&text);
+}
+
+/* Before there are weights: what is wrong with files and tokenizers is found at once. */
 static mx_status open_data(mx_run *r)
 {
-    MX_TRY(mx_run_open_data(r, &r->data, r->batch.global_sequences, false));
-    if (r->at.loader)
-        MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
-    if (r->evaluates)
-        MX_TRY(mx_run_open_data(r, &r->eval_data, r->eval_batch * r->comm->size, true));
-    if (r->options.shape.images_per_row) {
-        int64_t rows = r->eval_batch > r->batch.microbatch ? r->eval_batch : r->batch.microbatch;
-        int64_t images = rows * r->options.shape.images_per_row;
+    MX_TRY(mx_run_open_data(r, &r->data, r->request.batch.global_sequences, false));
+    if (r->leads)
+        say_data(r);
+    if (r->request.eval_batch)
+        MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
+    return MX_OK;
+}
+
+static mx_status room_for_images(mx_run *r)
+{
+    if (r->request.options.shape.images_per_row) {
+        int64_t train = r->request.batch.microbatch, eval = r->request.eval_batch;
+        int64_t rows = eval > train ? eval : train;
+        int64_t images = rows * r->request.options.shape.images_per_row;
         size_t floats = (size_t)(images * mx_image_floats(&r->data.images.processor.spec));
         MX_TRY(mx_alloc((void **)&r->pixels, sizeof(float) * floats, "the images of a batch"));
-        size_t tokens = (size_t)(rows * r->options.shape.seq);
+        size_t tokens = (size_t)(rows * r->request.options.shape.seq);
         MX_TRY(mx_alloc((void **)&r->places, 3 * sizeof(int32_t) * tokens, "places of tokens"));
     }
     return MX_OK;
+}
+
+/* Where the length is cut a rank's part of each row is put together here. */
+static mx_status room_for_parts(mx_run *r)
+{
+    int64_t train = r->request.batch.microbatch, eval = r->request.eval_batch;
+    size_t tokens = (size_t)((eval > train ? eval : train) * r->request.options.shape.seq);
+    return r->seat ? mx_alloc((void **)&r->cut, sizeof *r->cut * tokens, "parts of rows") : MX_OK;
+}
+
+static mx_status read_files(mx_run *r)
+{
+    const mx_train_data *d = &r->data;
+    mx_model_files_from from = {.tokenizer = d->only_ids ? NULL : d->tokenizer,
+                                .at = d->tokenizer_at, .chat = d->chat_text,
+                                .pattern = mx_config_text(r->c, "tokenizer_pattern"),
+                                .model = r->weights_dir};
+    return mx_model_files_read(&r->files, &from);
 }
 
 static mx_status open_checkpoints(mx_run *r)
 {
     if (!mx_config_bool(r->c, "enable_checkpointing"))
         return MX_OK;
+    MX_TRY(read_files(r));
     int64_t keep = mx_config_int(r->c, "max_num_checkpoints_to_keep");
     int64_t every = mx_config_int(r->c, "keep_checkpoint_every");
     mx_ckpt_opts o = {
@@ -327,13 +234,14 @@ static mx_status open_checkpoints(mx_run *r)
                       .keep_best = (int)mx_config_int(r->c, "keep_best_checkpoints")},
         .max_shard_bytes =
             (uint64_t)mx_config_int(r->c, "checkpoint_storage_target_data_file_size_bytes"),
-        .synchronous = !mx_config_bool(r->c, "async_checkpointing"),
+        .synchronous = !r->snapshots,
+        .boxes = r->seat != NULL,
     };
     if (r->comm->size > 1)
         MX_TRY(mx_comm_split_off(r->comm, &r->writers));
     o.comm = r->writers;
     MX_TRY(mx_ckpt_new(&r->ckpt, &o));
-    return mx_state_reserve(r->ckpt, r->session, &r->model, &r->at, r->like);
+    return mx_state_reserve(r->ckpt, r->session, &r->model, &r->at, &r->files);
 }
 
 mx_status mx_run_open_metrics(mx_run *r)
@@ -382,34 +290,21 @@ static void say_unused(mx_run *r)
     mx_str_fini(&names);
 }
 
-/* The folder, locked, with the configuration in it. */
-static mx_status open_folder(mx_run *r, const char *command_line)
-{
-    MX_TRY(make_folders(r));
-    MX_TRY(mx_run_lock_take(&r->lock, r->folder));
-    MX_TRY(mx_run_check_crashes(r));
-    mx_run_log_open(r);
-    mx_str report = {0};
-    mx_status st = mx_run_config_compare(r->c, r->folder, &report);
-    if (report.len)
-        mx_progress_say(&r->progress, "%s", mx_str_text(&report));
-    mx_str_fini(&report);
-    MX_TRY(st);
-    return mx_run_config_save(r->c, r->folder, command_line, NULL);
-}
-
 static void start_progress(mx_run *r)
 {
     mx_progress_init(&r->progress,
                      &(mx_progress_options){.fd = 1,
                                             .interval_s = 0.1,
                                             .plain_every = 10,
+                                            .plain_seconds = 30,
                                             .mode = r->leads ? MX_PROGRESS_AUTO : MX_PROGRESS_OFF});
 }
 
-mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
+/* Who runs what, and where: nothing is opened yet. */
+static mx_status begin(mx_run *r, const mx_config *c, const mx_run_seat *seat)
 {
     *r = (mx_run){.c = c,
+                  .seat = seat,
                   .last_eval = NAN,
                   .rolled_to = -1,
                   .own_step = -1,
@@ -417,40 +312,75 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line)
                   .opened = mx_run_now(),
                   .start_rss_bytes = mx_run_rss_bytes()};
     r->folder = mx_run_folder(c, &r->arena);
-    MX_TRY(mx_run_ranks_open(r));
+    MX_TRY(mx_run_ranks_find(r));
     start_progress(r);
+    MX_TRY(mx_run_ranks_open(r));
     read_rules(r);
-    MX_TRY(open_model(r));
-    MX_TRY(mx_batch_plan_make(&r->batch, c, r->comm->size, r->comm->size));
-    MX_TRY(mx_ramp_make(&r->ramp, c, &r->batch));
-    MX_TRY(build_steps(r));
-    r->compiled = mx_run_now();
+    r->schedule = mx_schedule_make(c);
+    r->steps = mx_schedule_run_steps(c);
     mx_str text = {0};
     mx_run_config_text(c, &text);
     r->config_text = mx_arena_strdup(&r->arena, mx_str_text(&text));
     mx_str_fini(&text);
+    return MX_OK;
+}
+
+/* The model, its data and its programs. */
+static mx_status open_work(mx_run *r)
+{
+    MX_TRY(open_model(r));
+    if (r->seat)
+        MX_TRY(mx_mesh_check(r->seat->mesh, r->c, &r->model));
+    mx_programs_ranks by = {r->comm->size, r->data_ranks, r->seat ? &r->seat->how : NULL};
+    MX_TRY(mx_programs_configure(&r->request, r->c, &r->model, by, &r->arena));
+    MX_TRY(mx_ramp_make(&r->ramp, r->c, &r->request.batch));
+    mx_progress_phase(&r->progress, "opening the data");
+    MX_TRY(open_data(r));
+    mx_progress_phase(&r->progress, "compiling");
+    MX_TRY(mx_run_programs_open(r));
+    r->compiled = mx_run_now();
     MX_TRY(mx_run_ranks_check(r));
-    MX_TRY(mx_comm_agree(r->comm, r->leads ? open_folder(r, command_line) : MX_OK));
-    if (!r->leads)
-        mx_run_log_open(r);
+    mx_run_say_plan(r);
+    return MX_OK;
+}
+
+/* Where the run stands, and the data with it. */
+static mx_status open_state(mx_run *r)
+{
     MX_TRY(mx_run_refuge_open(r));
-    r->schedule = mx_schedule_make(c);
-    r->steps = mx_schedule_run_steps(c);
-    if (mx_config_bool(c, "skip_step_on_spikes")) {
-        mx_spikes_init(&r->spikes, &r->arena, mx_config_int(c, "skip_step_interval"),
-                       mx_config_float(c, "skip_step_scaling_factor"));
+    if (mx_config_bool(r->c, "skip_step_on_spikes")) {
+        mx_spikes_init(&r->spikes, &r->arena, mx_config_int(r->c, "skip_step_interval"),
+                       mx_config_float(r->c, "skip_step_scaling_factor"));
         r->at.spikes = &r->spikes;
     }
-    MX_TRY(say_plan(r));
     MX_TRY(restore(r));
     MX_TRY(measure_frozen(r));
-    MX_TRY(open_data(r));
+    if (r->at.loader)
+        MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
+    return MX_OK;
+}
+
+mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line,
+                      const mx_run_seat *seat)
+{
+    MX_TRY(begin(r, c, seat));
+    MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_open(r) : MX_OK));
+    if (!r->leads && !r->seat)
+        mx_run_log_open(r);
+    MX_TRY(mx_run_look_for_end(r));
+    if (r->finished)
+        return MX_OK;
+    MX_TRY(open_work(r));
+    MX_TRY(open_state(r));
+    MX_TRY(room_for_images(r));
+    MX_TRY(room_for_parts(r));
     MX_TRY(mx_run_flights_open(r));
     MX_TRY(mx_run_stage_open(r));
     MX_TRY(open_checkpoints(r));
     MX_TRY(mx_run_watch_open(r));
     MX_TRY(mx_run_profile_open(r));
     MX_TRY(mx_run_open_metrics(r));
+    MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_accept(r, command_line) : MX_OK));
     say_unused(r);
     return MX_OK;
 }
@@ -465,16 +395,19 @@ void mx_run_close(mx_run *r)
     mx_run_flights_close(r);
     mx_free(r->pixels);
     mx_free(r->places);
+    mx_free(r->cut);
     mx_carried_close(&r->carried);
+    mx_model_files_close(&r->files);
     mx_run_stage_close(r);
+    mx_pipeline_close(&r->programs.pipeline);
     mx_session_close(r->session);
-    mx_step_close(&r->step);
-    mx_step_close(&r->apply);
-    mx_step_close(&r->eval);
+    mx_programs_close(&r->programs);
     mx_model_spec_fini(&r->model);
+    mx_run_folder_leave(r); /* while it is locked */
     mx_run_lock_release(&r->lock);
     mx_comm_close(r->writers);
     mx_comm_close(r->comm);
+    mx_coord_close(r->coord);
     mx_free(r->at.loader);
     mx_arena_fini(&r->arena);
 }

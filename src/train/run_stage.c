@@ -1,8 +1,8 @@
 /* run_stage.c - the batch of a step, and the program for a batch of its size (ramp.h).
  *
  * The program of the full batch is compiled before the run begins, as always: it is the plan.
- * Programs of smaller batches are compiled when their stage begins and run in the full one's
- * scratch memory, so a ramp needs no more memory than the run after it. The loader then gives
+ * Programs of smaller batches are compiled when their stage begins and run in the scratch memory
+ * that all share, so a ramp needs no more memory than the run after it. The loader then gives
  * pieces that divide every batch, which are put together here; its position in the data is, as
  * ever, the one after the last sequence used.
  */
@@ -12,31 +12,32 @@
 
 mx_status mx_run_stage_open(mx_run *r)
 {
-    r->now = r->step.exec;
-    r->microbatch = r->batch.microbatch;
+    r->now = r->programs.step.exec;
+    r->microbatch = r->request.batch.microbatch;
     r->stage = r->ramp.n_stages;
     r->stage_flops = r->flops_per_step;
     if (!r->ramp.n_stages)
         return MX_OK;
-    if (r->options.shape.images_per_row)
+    if (r->request.options.shape.images_per_row)
         return mx_fail(MX_USAGE,
                        "%s: a batch that grows cannot hold images yet; leave one of the two out",
                        mx_config_where(r->c, "enable_rampup_batch_size"));
-    int64_t n = r->batch.microbatch * r->batch.accumulation * r->batch.length;
+    const mx_batch_plan *b = &r->request.batch;
+    int64_t n = b->microbatch * b->accumulation * b->length;
     int32_t *p = MX_NEW_N(&r->arena, int32_t, 4 * n);
     r->gathered = (mx_batch){.tokens = p,
                              .labels = p + n,
                              .segments = p + 2 * n,
                              .positions = p + 3 * n,
-                             .seq_len = r->batch.length};
+                             .seq_len = b->length};
     return MX_OK;
 }
 
 static void leave(mx_run *r)
 {
-    if (r->now != r->step.exec)
+    if (r->now != r->programs.step.exec)
         mx_exec_close(r->now);
-    r->now = r->step.exec;
+    r->now = r->programs.step.exec;
     mx_step_close(&r->small);
 }
 
@@ -58,13 +59,13 @@ mx_status mx_run_stage_enter(mx_run *r)
     r->microbatch = mx_ramp_microbatch(&r->ramp, stage);
     if (stage == r->ramp.n_stages) {
         r->stage_flops = r->flops_per_step;
-        MX_TRY(mx_exec_refresh(r->now)); /* other programs worked in its memory */
     } else {
-        mx_step_options o = r->options;
-        o.shape.batch = r->microbatch;
-        MX_TRY(mx_step_open_within(&r->small, r->session, &r->model, &o, r->step.exec));
+        mx_step_options o = r->request.options;
+        o.kind = r->programs.accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
+        o.shape.batch = mx_programs_rows(&r->request, r->microbatch);
+        MX_TRY(mx_step_open(&r->small, r->session, &r->model, &o));
         r->now = r->small.exec;
-        r->stage_flops = r->small.program.bytes.flops * (double)r->batch.accumulation;
+        r->stage_flops = r->small.program.bytes.flops * (double)r->request.batch.accumulation;
     }
     mx_progress_say(&r->progress, "step %lld: batches of %lld sequences from here on",
                     (long long)r->at.step + 1, (long long)(r->microbatch * r->ramp.per_sequence));
@@ -97,7 +98,7 @@ mx_status mx_run_next_batch(mx_run *r, const mx_batch **out)
 {
     if (!r->ramp.n_stages)
         return mx_loader_next(r->data.loader, out);
-    int64_t rows = r->microbatch * r->batch.accumulation;
+    int64_t rows = r->microbatch * r->request.batch.accumulation;
     mx_batch *b = &r->gathered;
     b->rows = b->n_tokens = b->n_trained = 0;
     *out = NULL;

@@ -5,14 +5,16 @@
 #include "base/progress.h"
 #include "data/loader.h"
 #include "dist/comm.h"
+#include "dist/local.h"
 #include "store/run_lock.h"
 #include "train/batch_plan.h"
 #include "train/goodput.h"
+#include "train/mesh_config.h"
 #include "train/metrics.h"
+#include "train/plan.h"
 #include "train/ramp.h"
 #include "train/schedule.h"
 #include "train/state.h"
-#include "train/step.h"
 #include "train/train_data.h"
 #include "train/watchdog.h"
 
@@ -42,12 +44,27 @@ typedef struct {
     double target_eval_loss, step_timeout;
 } mx_run_rules;
 
+/* A rank of a mesh. Its collectives do what several ranks do together: a program's loss, norms and
+ * metrics are those of all. */
+typedef struct {
+    const mx_mesh_plan *mesh;
+    mx_partition how; /* of this rank */
+    int rank, n_threads;
+    mx_group_finder find_group; /* is given the seat */
+    mx_local_world *world;      /* of virtual ranks */
+} mx_run_seat;
+
 typedef struct {
     const mx_config *c;
+    const mx_run_seat *seat; /* NULL: one device, or processes that each have the whole model */
+    int data_rank, data_ranks; /* who has which rows of a batch */
     mx_run_rules rules;
     mx_arena arena;
     const char *folder;
-    const char *like; /* directory whose tokenizer files go into checkpoints; NULL: none */
+    const char *weights_dir; /* load_parameters_path as a folder here; NULL: not given */
+    mx_model_files files;    /* tokenizer and the like, for checkpoints */
+    mx_launch launch;     /* which rank this is, of how many */
+    mx_coord *coord;    /* of the processes of this run */
     mx_comm *comm;      /* the ranks of this run; one, usually */
     mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
     bool leads;         /* this is rank 0 */
@@ -56,25 +73,27 @@ typedef struct {
     mx_span *summed;         /* gradients, and room for one more */
     int n_summed;
     mx_run_lock lock;
+    const char *made; /* the first folder of the path that this start made; NULL: none */
+    bool accepted;    /* the start is written down: run_folder.c */
+    bool finished;    /* before it began: nothing is left to do */
     mx_model_spec model;
-    mx_batch_plan batch;
     mx_schedule schedule;
     int64_t steps; /* of the whole run */
     mx_session *session;
-    mx_step_options options;
-    mx_step step, apply, eval; /* apply: with accumulation; eval: when evaluating */
-    bool accumulates, evaluates;
+    mx_programs_request request; /* what the programs are made from */
+    mx_programs programs;
+    mx_plan plan;
     mx_ramp ramp;
     int64_t stage;          /* of the ramp */
     mx_exec *now;           /* the program of the present batch size: step's, or small's */
     mx_step small;          /* of a stage of the ramp */
     int64_t microbatch;     /* sequences of it */
-    int64_t eval_batch;     /* sequences of a batch of evaluation */
     mx_batch gathered;      /* from pieces, with a ramp */
     double stage_flops;     /* of a step of the stage */
     mx_train_data data, eval_data;
     float *pixels;   /* of a microbatch, with images, as the program takes them */
     int32_t *places; /* (3, rows, length), where tokens have them */
+    int32_t *cut;    /* rows of a microbatch, where a rank has a part of each */
     mx_run_state at; /* progress; at.step counts steps that were started */
     mx_flight flight[2];
     const char **extra; /* roots of the program to be logged: "metric:NAME" */
@@ -101,8 +120,8 @@ typedef struct {
     double account_saved;    /* when, seconds since 1970 */
     double opened, compiled; /* when, seconds since 1970 */
     double read_bytes, read_seconds; /* of the weights of load_parameters_path; 0: none */
-    double planned_bytes, snapshot_bytes, start_rss_bytes;
-    double hosted_bytes; /* of variables in host memory, beside the device's */
+    double start_rss_bytes;
+    bool snapshots; /* saves go on beside steps, from a copy of the state */
     const char *config_text; /* of config.yml, for checkpoints */
     int failures_said; /* failed saves in a row that were reported */
     const char *refuge;  /* folder for the state when saves fail (run_refuge.c); NULL: none */
@@ -112,7 +131,8 @@ typedef struct {
 } mx_run;
 
 /* run_setup.c: everything before the first step. */
-mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line) MX_MUST_USE;
+mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line,
+                      const mx_run_seat *seat) MX_MUST_USE;
 void mx_run_close(mx_run *r);
 /* The data of training or evaluation, in batches of `rows`. */
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows,
@@ -121,6 +141,16 @@ mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows,
 mx_status mx_run_newest(mx_run *r, const char **path) MX_MUST_USE;
 /* metrics.jsonl from the step after the present one on. */
 mx_status mx_run_open_metrics(mx_run *r) MX_MUST_USE;
+/* run_folder.c: the folder, of rank 0. Locked, with the same configuration as before. */
+mx_status mx_run_folder_open(mx_run *r) MX_MUST_USE;
+mx_status mx_run_look_for_end(mx_run *r) MX_MUST_USE; /* sets `finished`, and says so */
+mx_status mx_run_folder_accept(mx_run *r, const char *command_line) MX_MUST_USE;
+void mx_run_folder_leave(mx_run *r); /* a start that was not accepted leaves nothing */
+/* run_plan.c: session and programs; MX_MEMORY before anything large is allocated. */
+mx_status mx_run_programs_open(mx_run *r) MX_MUST_USE;
+void mx_run_say_plan(mx_run *r);
+mx_status mx_run_write_plan(const mx_run *r) MX_MUST_USE; /* plan.txt */
+double mx_run_planned_bytes(const mx_run *r);
 /* run_watch.c: log, crash reports, watchdog, the account of time and memory. */
 mx_status mx_run_check_crashes(mx_run *r) MX_MUST_USE; /* is it worth starting? */
 void mx_run_log_open(mx_run *r);
@@ -154,13 +184,15 @@ mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row,
 mx_status mx_run_launch(mx_run *r, bool *end) MX_MUST_USE;
 /* Waits for a step, reports it and decides what follows from it; nothing when that was done. */
 mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
-/* run_ranks.c: what ranks do together. */
+/* run_join.c: how ranks meet. First which one this is, then all of them. */
+mx_status mx_run_ranks_find(mx_run *r) MX_MUST_USE;
 mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
-/* Rank 0's text for all, NULL included. */
-mx_status mx_run_share_text(mx_run *r, const char **text) MX_MUST_USE;
-/* Are all ranks of one configuration? Once variables and configuration are known. */
+/* run_ranks.c: what ranks do together. */
+/* Can several ranks run this? Once variables are known. */
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
-/* Adds up gradients, and these numbers, over ranks. */
+/* Adds up what a rank counted in its rows; ranks that have the same rows count once. */
+mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n) MX_MUST_USE;
+/* Adds up gradients, and these numbers, over ranks; on a mesh the programs have done that. */
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n) MX_MUST_USE;
 mx_status mx_run_look_around(mx_run *r) MX_MUST_USE; /* before each step */
 /* run_refuge.c: where the state goes when checkpoints cannot be written. */
@@ -175,6 +207,12 @@ void mx_run_refuge_clear(mx_run *r, int64_t durable_step);
 mx_status mx_run_save_to(mx_run *r, mx_ckpt *c) MX_MUST_USE;
 /* run_loop.c: what to do about a step that changed nothing. */
 mx_status mx_run_after_skip(mx_run *r, const mx_flight *f) MX_MUST_USE;
+/* run_loop.c: the whole run of one rank; NULL: a process, alone or with others. */
+mx_status mx_run_rank(const mx_config *c, const char *command_line,
+                      const mx_run_seat *seat) MX_MUST_USE;
+/* run_virtual.c: every rank of the mesh in a thread of this process. */
+mx_status mx_run_virtual(const mx_config *c, const char *command_line,
+                         const mx_mesh_plan *mesh) MX_MUST_USE;
 /* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
 mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/signals.h"
+#include "ir/placement.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,21 +37,23 @@ static int each_at(const mx_run *r, int64_t microbatch, int k)
 
 static int update_at(const mx_run *r, int k)
 {
-    return each_at(r, r->batch.accumulation, k);
+    return each_at(r, r->request.batch.accumulation, k);
 }
 
 enum { GRAD_NORM, PARAM_NORM, N_UPDATE };
 
 mx_status mx_run_flights_open(mx_run *r)
 {
-    const mx_graph *g = &r->step.graph;
+    const mx_graph *g =
+        r->programs.pipelined ? &r->programs.pipeline.joint : &r->programs.step.graph;
     r->extra = MX_NEW_N(&r->arena, const char *, g->n_roots + 1);
     for (int i = 0; i < g->n_roots; i++)
         if (g->root[i]->name && strncmp(g->root[i]->name, METRIC, sizeof METRIC - 1) == 0)
             r->extra[r->n_extra++] = mx_arena_strdup(&r->arena, g->root[i]->name);
+    for (int i = 0; i < g->n_roots; i++)
+        r->has_lm_loss |= g->root[i]->name && strcmp(g->root[i]->name, "lm_loss") == 0;
     for (int i = 0; i < 2; i++)
         MX_TRY(mx_late_open(&r->flight[i].got, r->session, update_at(r, N_UPDATE)));
-    r->has_lm_loss = mx_exec_tensor(r->step.exec, "lm_loss").data != NULL;
     r->metric = MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->n_extra);
     return MX_OK;
 }
@@ -97,7 +100,7 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
 {
     int64_t rows = mx_exec_tensor(e, "tokens").type.dim[0], from = b->first_image[row];
     int64_t n = b->first_image[row + rows] - from;
-    int64_t room = r->options.shape.images_per_row;
+    int64_t room = r->request.options.shape.images_per_row;
     bool whole = r->data.images.processor.spec.size > 0, fits = n <= rows * room;
     for (int64_t i = row; i < row + rows && !whole; i++)
         fits = fits && b->first_image[i + 1] - b->first_image[i] <= room;
@@ -107,28 +110,45 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
                        "max_segments_per_seq, or leave max_num_images_per_example out",
                        (long long)rows, (long long)n, (long long)(rows * room));
     copy_images(r, b, row, rows, room);
-    if (r->options.shape.places)
+    if (r->request.options.shape.places)
         MX_TRY(feed_places(r, e, b, row, rows));
     return mx_exec_write(e, "pixels", r->pixels);
+}
+
+/* Rows of a batch into an input of a program, or what this rank has of each of them. */
+static mx_status feed_rows(mx_run *r, mx_exec *e, const char *name, const int32_t *rows)
+{
+    const mx_node *n = mx_program_find(e->program, name);
+    const mx_box *box = n ? n->box : NULL;
+    if (!box || !box->at.dim[1].n)
+        return mx_exec_write(e, name, rows);
+    int64_t width = box->whole.dim[1], to = 0;
+    for (int64_t i = 0; i < n->type.dim[0]; i++)
+        for (int k = 0; k < box->n_runs[1]; k++) {
+            const mx_cut_run *run = &box->run[1][k];
+            memcpy(r->cut + to, rows + i * width + run->from, sizeof *rows * (size_t)run->n);
+            to += run->n;
+        }
+    return mx_exec_write(e, name, r->cut);
 }
 
 /* Rows [row, row + microbatch) of a batch into a program's inputs. */
 mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, float scale)
 {
-    if (r->options.shape.images_per_row)
+    if (r->request.options.shape.images_per_row)
         MX_TRY(feed_images(r, e, b, row));
     int64_t at = row * b->seq_len;
-    MX_TRY(mx_exec_write(e, "tokens", b->tokens + at));
-    MX_TRY(mx_exec_write(e, "labels", b->labels + at));
-    MX_TRY(mx_exec_write(e, "segments", b->segments + at));
-    MX_TRY(mx_exec_write(e, "positions", b->positions + at));
+    MX_TRY(feed_rows(r, e, "tokens", b->tokens + at));
+    MX_TRY(feed_rows(r, e, "labels", b->labels + at));
+    MX_TRY(feed_rows(r, e, "segments", b->segments + at));
+    MX_TRY(feed_rows(r, e, "positions", b->positions + at));
     return mx_exec_write(e, "loss_scale", &scale);
 }
 
 static float sum_of(const mx_run *r, const mx_flight *f, int k)
 {
     float sum = 0;
-    for (int64_t i = 0; i < r->batch.accumulation; i++)
+    for (int64_t i = 0; i < r->request.batch.accumulation; i++)
         sum += f->got.value[each_at(r, i, k)];
     return sum;
 }
@@ -141,9 +161,9 @@ static mx_status feed_update(const mx_run *r, mx_exec *e, mx_flight *f)
     MX_TRY(mx_exec_write(e, "step", &number));
     if (!r->spikes.cap)
         return MX_OK;
-    if (!r->accumulates)
+    if (!r->programs.accumulates)
         MX_TRY(mx_exec_write(e, "loss_limit", &f->loss_limit));
-    if (r->accumulates) { /* the loss is known before the update: nothing is below this norm */
+    if (r->programs.accumulates) { /* the loss is known before: nothing is below this norm */
         MX_TRY(mx_late_mark(&f->got));
         MX_TRY(mx_late_wait(&f->got));
         limit = sum_of(r, f, LOSS) > f->loss_limit ? &nothing : limit;
@@ -161,21 +181,62 @@ static mx_status take_each(const mx_run *r, mx_exec *e, mx_flight *f, int64_t mi
     return MX_OK;
 }
 
+/* --- as a pipeline --- */
+
+typedef struct {
+    mx_run *r;
+    const mx_batch *b;
+    mx_flight *f;
+    float scale;
+} stage_feed;
+
+static mx_status write_microbatch(void *ctx, int microbatch, mx_exec *e)
+{
+    const stage_feed *s = ctx;
+    return mx_run_feed(s->r, e, s->b, microbatch * s->r->microbatch, s->scale);
+}
+
+static mx_status read_microbatch(void *ctx, int microbatch, mx_exec *e)
+{
+    const stage_feed *s = ctx;
+    return take_each(s->r, e, s->f, microbatch);
+}
+
+/* The numbers of microbatches are known on the last stage; then all ranks have them. */
+static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_flight *f, float scale)
+{
+    const mx_mesh *mesh = &r->seat->mesh->mesh;
+    mx_axis_set others = mx_mesh_axes(mesh) & ~(1u << MX_AXIS_STAGE);
+    stage_feed feed = {r, b, f, scale};
+    int n = update_at(r, 0), last = mx_mesh_degree(mesh, MX_AXIS_STAGE) - 1;
+    bool says = mx_mesh_coordinate(mesh, r->seat->rank, MX_AXIS_STAGE) == last &&
+                mx_mesh_index(mesh, r->seat->rank, others) == 0;
+    MX_TRY(mx_pipeline_run(&r->programs.pipeline,
+                           &(mx_pipeline_feed){write_microbatch, read_microbatch, &feed}));
+    MX_TRY(mx_late_mark(&f->got));
+    MX_TRY(mx_late_wait(&f->got));
+    for (int i = 0; i < n && !says; i++)
+        f->got.value[i] = 0;
+    return mx_comm_sum_f32(r->comm, &(mx_span){f->got.value, n}, 1);
+}
+
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
 {
     float scale = f->trained ? 1.0f / (float)f->trained : 0;
-    mx_exec *each = r->now, *last = r->accumulates ? r->apply.exec : each;
-    for (int64_t k = 0; k < r->batch.accumulation; k++) {
+    mx_exec *each = r->now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
+    if (r->programs.pipelined)
+        MX_TRY(run_pipeline(r, b, f, scale));
+    for (int64_t k = 0; each && k < r->request.batch.accumulation; k++) {
         float first = k == 0;
         MX_TRY(mx_run_feed(r, each, b, k * r->microbatch, scale));
         MX_TRY(mx_exec_write(each, "first", &first));
-        if (!r->accumulates)
+        if (!r->programs.accumulates)
             MX_TRY(feed_update(r, last, f));
         MX_TRY(mx_exec_run(each));
         mx_run_profile_take(r, each);
         MX_TRY(take_each(r, each, f, k));
     }
-    if (r->accumulates) {
+    if (r->programs.accumulates) {
         MX_TRY(mx_run_sum_gradients(r, f->got.value, update_at(r, 0)));
         MX_TRY(feed_update(r, last, f));
         MX_TRY(mx_exec_run(last));
@@ -203,7 +264,7 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     f->wait_s = mx_clock_now() - start;
     mx_run_spend(r, MX_GOODPUT_STEP);
     int64_t of_all[3] = {b ? b->n_tokens : 0, b ? b->n_trained : 0, !b};
-    MX_TRY(mx_comm_sum(r->comm, of_all, 3));
+    MX_TRY(mx_run_sum_rows(r, of_all, 3));
     *end = of_all[2] > 0;
     if (*end)
         return MX_OK;
@@ -238,7 +299,8 @@ static void checkpoint_state(mx_run *r, char *out, size_t cap)
 
 static double mean_of(const mx_run *r, const mx_flight *f, int k)
 {
-    return (double)sum_of(r, f, k) / (double)(r->batch.accumulation * r->comm->size);
+    int ranks = r->seat ? 1 : r->comm->size;
+    return (double)sum_of(r, f, k) / (double)(r->request.batch.accumulation * ranks);
 }
 
 static void report(mx_run *r, const mx_flight *f)

@@ -124,6 +124,8 @@ static void account_open(mx_run *r)
 mx_status mx_run_watch_open(mx_run *r)
 {
     MX_TRY(mx_crash_install());
+    if (r->seat && !r->leads)
+        return MX_OK; /* rank 0's watches all of them: they go in step */
     if (mx_config_bool(r->c, "enable_goodput_recording") && r->leads)
         account_open(r);
     return mx_watchdog_open(
@@ -143,7 +145,8 @@ void mx_run_spend(mx_run *r, mx_goodput_kind on)
 void mx_run_step_begins(mx_run *r)
 {
     mx_crash_set_step(r->at.step + 1);
-    mx_watchdog_step(r->watchdog, r->at.step + 1);
+    if (r->watchdog)
+        mx_watchdog_step(r->watchdog, r->at.step + 1);
 }
 
 static void account_save(mx_run *r)
@@ -199,7 +202,8 @@ static void say_memory(mx_run *r)
     bool host = mx_session_on_host(r->session);
     double used = mx_run_rss_bytes() - r->start_rss_bytes;
     mx_progress_say(&r->progress, "memory: %s planned%s, %s of host memory really used",
-                    mx_format_bytes(a, sizeof a, r->planned_bytes), host ? "" : " on the device",
+                    mx_format_bytes(a, sizeof a, mx_run_planned_bytes(r)),
+                    host ? "" : " on the device",
                     mx_format_bytes(b, sizeof b, used));
 }
 
@@ -207,7 +211,7 @@ void mx_run_watch_close(mx_run *r, mx_status st)
 {
     mx_watchdog_close(r->watchdog);
     r->watchdog = NULL;
-    if (r->session && r->planned_bytes > 0)
+    if (r->session && r->plan.total > 0)
         say_memory(r);
     if (r->accounts) {
         mx_str table = {0};
@@ -223,7 +227,8 @@ void mx_run_watch_close(mx_run *r, mx_status st)
         (void)!write(r->log_fd, mx_status_text(st), strlen(mx_status_text(st)));
         (void)!write(r->log_fd, "\n", 1);
     }
-    mx_crash_set_log(-1);
+    if (r->leads || !r->seat)
+        mx_crash_set_log(-1);
     mx_progress_log_to(&r->progress, 0);
     if (r->log_fd > 0)
         close(r->log_fd);

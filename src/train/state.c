@@ -10,13 +10,16 @@
 
 static mx_st_source source_of(const mx_session *session, mx_var *v)
 {
+    const mx_type *whole = mx_var_whole(v);
     mx_st_source s = {.name = v->name,
                       .dtype = mx_st_dtype_of(v->type.dtype),
                       .ndim = v->type.ndim,
                       .user = v,
-                      .data = mx_session_on_host(session) ? v->data : NULL};
-    for (int i = 0; i < v->type.ndim; i++)
-        s.dim[i] = v->type.dim[i];
+                      .data = mx_session_on_host(session) ? v->data : NULL,
+                      .box = v->box,
+                      .local = &v->type};
+    for (int i = 0; i < whole->ndim; i++)
+        s.dim[i] = whole->dim[i];
     return s;
 }
 
@@ -68,7 +71,7 @@ static int64_t collect_weights(mx_session *s, mx_carried *carried, mx_arena *a, 
 
 /* The request of a save, handed to mx_ckpt_save or mx_ckpt_reserve. */
 static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
-                              const mx_run_state *st, double metric, const char *like,
+                              const mx_run_state *st, double metric, const mx_model_files *files,
                               mx_status (*use)(mx_ckpt *c, const mx_ckpt_request *r))
 {
     mx_arena scratch = {0};
@@ -86,11 +89,16 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
     for (int i = 0; i < mx_session_count(s); i++)
         if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT)
             dtype = mx_session_var(s, i)->type.dtype;
-    mx_hf_extra extra[MX_WEIGHTS_MAX_EXTRAS + 1];
+    int n_files = files ? files->n : 0;
+    mx_hf_extra *extra = MX_NEW_N(&scratch, mx_hf_extra, n_files + 2);
     char *config = mx_weights_config(m, dtype), *state = state_text(st);
     r.state_json = state;
     r.extras = extra;
-    r.n_extras = mx_weights_extras(config, like, &scratch, extra);
+    if (n_files)
+        memcpy(extra, files->v, sizeof *extra * (size_t)n_files);
+    r.n_extras = n_files;
+    extra[r.n_extras++] =
+        (mx_hf_extra){.name = "config.json", .data = config, .n_bytes = strlen(config)};
     if (st->config)
         extra[r.n_extras++] = (mx_hf_extra){.name = "maxc_config.yml", .data = st->config,
                                             .n_bytes = strlen(st->config)};
@@ -102,15 +110,15 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
 }
 
 mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
-                        double metric, const char *like)
+                        double metric, const mx_model_files *files)
 {
-    return with_request(c, s, m, st, metric, like, mx_ckpt_save);
+    return with_request(c, s, m, st, metric, files, mx_ckpt_save);
 }
 
 mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
-                           const mx_run_state *st, const char *like)
+                           const mx_run_state *st, const mx_model_files *files)
 {
-    return with_request(c, s, m, &(mx_run_state){.carried = st->carried}, NAN, like,
+    return with_request(c, s, m, &(mx_run_state){.carried = st->carried}, NAN, files,
                         mx_ckpt_reserve);
 }
 
@@ -132,10 +140,10 @@ static mx_status restore_moments(const mx_ckpt_view *v, mx_session *s)
             MX_TRY_OUT(st, mx_var_write(s, var, &skipped)); /* without moments it counts too */
         if (!t)
             continue;
-        if (t->n != mx_type_count(&var->type))
+        if (t->n != mx_type_count(mx_var_whole(var)))
             MX_TRY_OUT(st, mx_fail(MX_INPUT, "the checkpoint's %s has %lld values, the run needs "
                                    "%lld", t->name, (long long)t->n,
-                                   (long long)mx_type_count(&var->type)));
+                                   (long long)mx_type_count(mx_var_whole(var))));
         from[n] = (mx_quant_tensor){.name = t->name, .kind = MX_QUANT_PLAIN, .n = t->n, .data = t};
         hauls[n] = (mx_haul){var, &from[n], {0}};
         n++;

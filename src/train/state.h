@@ -8,6 +8,7 @@
 #include "store/carry.h"
 #include "store/checkpoint.h"
 #include "store/checkpoint_read.h"
+#include "train/model_files.h"
 #include "train/spikes.h"
 
 /* What a checkpoint holds besides tensors. */
@@ -25,13 +26,13 @@ typedef struct {
     const char *config; /* borrows: goes along as maxc_config.yml; NULL: none */
 } mx_run_state;
 
-/* Saves weights, optimizer state and `st` as checkpoint st->step. `like` is a directory whose
- * tokenizer files go along (NULL: none). The write goes on in the background. */
+/* Saves weights, optimizer state and `st` as checkpoint st->step. `files` go
+ * along (NULL: none). The write goes on in the background. */
 mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
-                        double metric, const char *like) MX_MUST_USE;
+                        double metric, const mx_model_files *files) MX_MUST_USE;
 /* Gets the snapshot's memory, so that the first save takes no longer than the others. */
 mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
-                           const mx_run_state *st, const char *like) MX_MUST_USE;
+                           const mx_run_state *st, const mx_model_files *files) MX_MUST_USE;
 /* Everything back; st->spikes, where given, is filled. The caller frees st->loader with mx_free. */
 mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model_spec *m,
                            mx_run_state *st) MX_MUST_USE;

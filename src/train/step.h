@@ -35,11 +35,10 @@ typedef struct {
 
 mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
                        const mx_step_options *o) MX_MUST_USE;
-/* In the scratch memory of another, larger program; NULL: in memory of its own. */
-mx_status mx_step_open_within(mx_step *s, mx_session *session, const mx_model_spec *m,
-                              const mx_step_options *o, mx_exec *within) MX_MUST_USE;
 /* Compiles without a session: for plans. */
 mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options *o) MX_MUST_USE;
+/* How it is compiled for this session's device. */
+mx_step_options mx_step_options_for(const mx_session *session, const mx_step_options *o);
 void mx_step_close(mx_step *s);
 /* The forward graph of a training step and its loss, for a pipeline (exec/pipeline.h). */
 mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o);

@@ -8,6 +8,7 @@
 
 #include "models/from_config.h"
 #include "store/hf_dir.h"
+#include "train/model_ref.h"
 #include "train/keys.h"
 #include <string.h>
 #include <sys/stat.h>
@@ -23,16 +24,20 @@ mx_status mx_model_open(mx_model_spec *m, const mx_config *cfg, const char *path
     *m = (mx_model_spec){0};
     if (!path || !*path)
         return mx_model_from_config(m, cfg);
-    if (!is_folder(path))
-        return mx_fail(
-            MX_INPUT,
-            "%s: no such folder; give a Hugging Face directory, or model_name=NAME for a model of "
-            "configs/models (`maxc help models`)",
-            path);
+    mx_arena a = {0};
     mx_hf_dir dir = {0};
-    MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY));
-    mx_status st = mx_model_from_checkpoint(m, cfg, dir.config, path);
+    mx_status st = mx_model_place(path, MX_FETCH_CONFIG, cfg, &a, &path);
+    if (!st && !is_folder(path))
+        st = mx_fail(MX_INPUT,
+                     "%s: no such folder; give a Hugging Face directory, org/name of the hub, or "
+                     "model_name=NAME for a model of configs/models (`maxc help models`)",
+                     path);
+    if (!st)
+        st = mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY);
+    if (!st)
+        st = mx_model_from_checkpoint(m, cfg, dir.config, path);
     mx_hf_dir_close(&dir);
+    mx_arena_fini(&a);
     return st;
 }
 
@@ -154,6 +159,11 @@ static mx_status storage_of(const mx_config *cfg, mx_step_options *o)
                        "%s: bfloat16 weights are rounded at random, which opt_type=%s does not do; "
                        "use adamw or weight_dtype=float32",
                        mx_config_where(cfg, key), mx_config_text(cfg, "opt_type"));
+    if (weights && o->shape.qk_clip > 0)
+        return mx_fail(MX_USAGE,
+                       "%s: use_qk_clip rescales weights by less than bfloat16 can tell; use "
+                       "weight_dtype=float32",
+                       mx_config_where(cfg, "use_qk_clip"));
     o->compile.narrow_weights = weights;
     o->compile.narrow_grads = grads;
     return MX_OK;
@@ -162,9 +172,6 @@ static mx_status storage_of(const mx_config *cfg, mx_step_options *o)
 /* Keys that are understood but ask for something this version does not do: all of them at once. */
 static mx_status refuse(const mx_config *cfg)
 {
-    static const char *const parallel[] = {"ici_tensor_parallelism", "ici_context_parallelism",
-                                           "ici_expert_parallelism", "ici_pipeline_parallelism",
-                                           "ici_sequence_parallelism"};
     mx_status all = MX_OK;
     if (mx_config_has(cfg, "enable_wandb") && mx_config_bool(cfg, "enable_wandb"))
         all = mx_fail(MX_USAGE,
@@ -181,12 +188,6 @@ static mx_status refuse(const mx_config *cfg)
                                           "%s: adapters are not done yet; leave it out to train "
                                           "all weights",
                                           mx_config_where(cfg, "lora.enable_lora")));
-    for (size_t i = 0; i < sizeof parallel / sizeof *parallel; i++)
-        if (mx_config_int(cfg, parallel[i]) > 1)
-            all = mx_status_join(all, mx_fail(MX_USAGE,
-                                              "%s: %s above 1 is not done yet; this version "
-                                              "runs on one device",
-                                              mx_config_where(cfg, parallel[i]), parallel[i]));
     return all;
 }
 
@@ -243,6 +244,8 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     o->shape = (mx_model_shape){.batch = batch,
                                 .seq = mx_config_int(cfg, "max_target_length"),
                                 .packed = mx_config_bool(cfg, "packing")};
+    if (mx_config_bool(cfg, "use_qk_clip"))
+        o->shape.qk_clip = mx_config_float(cfg, "qk_clip_threshold");
     o->z_loss = mx_config_float(cfg, "z_loss_multiplier");
     o->trainable = joined(cfg, "trainable_parameters_mask", a);
     MX_TRY(configure_images(o, cfg, m));

@@ -2,62 +2,18 @@
  * kind they are, is train_sets.c's business. */
 #include "train/train_data.h"
 
-#include "base/file.h"
+#include "text/tokenizer_files.h"
 #include "train/tokenizer_path.h"
 #include "train/train_sets.h"
-#include <jansson.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-/* A file that is the template, or JSON that holds it as "chat_template". */
-static mx_status open_chat_file(mx_train_data *d, const char *file)
-{
-    char *whole;
-    size_t n;
-    json_error_t err;
-    MX_TRY(mx_file_read(&d->arena, file, (size_t)16 << 20, &whole, &n));
-    if (!mx_ends_with(file, ".json"))
-        return mx_chat_template_open_n(&d->chat, whole, n);
-    json_t *o = json_loadb(whole, n, 0, &err);
-    const char *text = json_string_value(json_object_get(o, "chat_template"));
-    mx_status st = text ? mx_chat_template_open(&d->chat, text)
-                        : mx_fail(MX_INPUT,
-                                  "%s: expected a JSON object with a text \"chat_template\"%s%s",
-                                  file, o ? "" : ": ", o ? "" : err.text);
-    json_decref(o);
-    return mx_status_wrap(st, "chat_template_path");
-}
-
-/* The template that the configuration gives, else the one beside the tokenizer. A folder without
- * one is fine unless use_chat_template says that there is one. */
-static mx_status open_chat(mx_train_data *d, const mx_config *c, const char *path)
-{
-    const char *text = mx_config_text(c, "chat_template");
-    const char *file = mx_config_text(c, "chat_template_path");
-    struct stat st;
-    if (*text)
-        return mx_chat_template_open(&d->chat, text);
-    if (*file)
-        return open_chat_file(d, file);
-    if (!*path || stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
-        return MX_OK;
-    mx_status e = mx_chat_template_open_dir(&d->chat, path, NULL);
-    if (e && mx_config_bool(c, "use_chat_template"))
-        return e;
-    mx_status_free(e);
-    return MX_OK;
-}
+static const double LOOK_SECONDS = 0.5;
 
 static mx_status open_tokenizer(mx_train_data *d, const mx_config *c, const char *model_dir)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model"};
-    const char *otherwise = NULL, *path;
-    for (size_t i = 0; model_dir && i < sizeof names / sizeof *names; i++)
-        if (access(mx_arena_printf(&d->arena, "%s/%s", model_dir, names[i]), R_OK) == 0)
-            otherwise = model_dir;
-    MX_TRY(mx_tokenizer_from_config(&d->tokenizer, c, otherwise, &d->arena, &path));
-    return open_chat(d, c, path);
+    const char *otherwise = model_dir && mx_tokenizer_is_in(model_dir) ? model_dir : NULL;
+    MX_TRY(mx_tokenizer_from_config(&d->tokenizer, c, otherwise, &d->arena, &d->tokenizer_at));
+    return mx_chat_from_config(&d->chat, c, d->tokenizer_at, &d->arena, &d->chat_text);
 }
 
 static mx_pack_options pack_of(const mx_config *c)
@@ -172,12 +128,15 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
     mx_dataset_options *sets;
     int n;
     MX_TRY(mx_train_sets(c, r.evaluation, &d->arena, &sets, &n));
-    if (tokens > r.vocab && !all_are_ids(sets, n))
+    d->only_ids = all_are_ids(sets, n);
+    if (tokens > r.vocab && !d->only_ids)
         return mx_fail(MX_USAGE,
                        "the tokenizer has %d tokens, the model's vocabulary only %lld; set "
                        "vocab_size or choose another tokenizer",
                        tokens, (long long)r.vocab);
     fill_sets(sets, n, &r);
+    d->sets = sets;
+    d->n_sets = n;
     const char *cache = mx_config_text(c, "tokenizer_cache_dir");
     mx_loader_options o = {.datasets = sets, .n_datasets = n, .pack = pack_of(c),
                            .batch_rows = r.rows, .rank = r.rank, .n_ranks = r.n_ranks,
@@ -186,7 +145,8 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
                                       (r.pieces > 1 ? r.pieces : 1),
                            .skip_bad = strcmp(mx_config_text(c, "bad_record_policy"), "skip") == 0,
                            .bad_budget = mx_config_float(c, "bad_record_budget"),
-                           .cache_dir = *cache ? cache : NULL};
+                           .cache_dir = *cache ? cache : NULL,
+                           .sample_seconds = r.look ? LOOK_SECONDS : 0};
     if (r.pairs) {
         o.pack.kind = MX_PACK_NONE;
         o.pack.truncate = true;
@@ -194,7 +154,7 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
     o.pack.pad_id = pad >= 0 && pad < r.vocab ? pad : 0;
     fill_encoder(&o.encoder, d, &r);
     if (r.images_per_row) {
-        MX_TRY(open_images(d, &r, &sets[0], all_are_ids(sets, n)));
+        MX_TRY(open_images(d, &r, &sets[0], d->only_ids));
         o.encoder.images = &d->images;
         o.pack.window_rows = 64; /* a window's documents may hold the bytes of their pictures */
     }

@@ -12,8 +12,13 @@
 typedef struct {
     mx_loader *loader;
     mx_tokenizer *tokenizer;
+    const char *tokenizer_at; /* the file or folder it is from, or "byte"; the arena's */
     mx_chat_template *chat;
+    const char *chat_text; /* of a template that the configuration gives; NULL: none */
+    bool only_ids;         /* nothing is tokenized */
     mx_encode_images images; /* table NULL: none */
+    const mx_dataset_options *sets; /* of the mixture, in the arena */
+    int n_sets;
     mx_arena arena;
 } mx_train_data;
 
@@ -35,6 +40,7 @@ typedef struct {
     bool pairs;            /* chosen and rejected: two rows each, never packed */
     const mx_model_spec *model; /* with use_multimodal its images are read; NULL: text alone */
     int64_t images_per_row;     /* at most, to the model */
+    bool look;                  /* how large the data is: mx_loader_samples */
 } mx_train_data_request;
 mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r) MX_MUST_USE;
 void mx_train_data_close(mx_train_data *d);

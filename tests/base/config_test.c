@@ -111,7 +111,7 @@ MX_TEST(config_precedence_of_all_sources)
     put(&p, "below.yml", "name: below\nwidth: 3\nacts: [below]\nlora.rank: 3\n");
     put(&p, "user.yml",
         "base_config: below.yml\nmodel_name: small\nwidth: 4\nacts: [user]\nlora.rank: 4\n");
-    char *environment[] = {"MAXC_ACTS=env", "MAXC_GOLDEN=x", "MAXC_HOME=/x", "PATH=/bin", NULL};
+    char *environment[] = {"MAXC_ACTS=env", "MAXC_GOLDEN=x", "MAXC_CONFIGS=/x", "PATH=/bin", NULL};
     const char *args[] = {"lora.rank=6", NULL};
     mx_config *cfg = NULL;
     MX_CHECK_OK(load(&cfg, &p, p.file, args, environment));
@@ -298,7 +298,8 @@ MX_TEST(config_resolved_file_reads_back_the_same)
         mx_config_write(second, &again);
         MX_CHECK(strcmp(text.text, again.text) == 0, "first:\n%s\nagain:\n%s", text.text,
                  again.text);
-        MX_CHECK(mx_config_diff(first, second, &report, &refused) <= 1, "%s", mx_str_text(&report));
+        MX_CHECK(mx_config_diff(first, second, NULL, &report, &refused) <= 1, "%s",
+                 mx_str_text(&report));
     }
     mx_str_fini(&text);
     mx_str_fini(&again);
@@ -317,7 +318,7 @@ MX_TEST(config_diff_says_what_cannot_change)
     MX_CHECK_OK(load(&y, NULL, NULL, b, NULL));
     mx_str report = {0};
     int refused = 0;
-    MX_CHECK(mx_config_diff(x, y, &report, &refused) == 2 && refused == 1);
+    MX_CHECK(mx_config_diff(x, y, NULL, &report, &refused) == 2 && refused == 1);
     MX_CHECK(strstr(mx_str_text(&report), "steps: 10 -> 20\n"), "%s", mx_str_text(&report));
     MX_CHECK(strstr(mx_str_text(&report), "width: 8 -> 9 (argument width=9: cannot change"), "%s",
              mx_str_text(&report));

@@ -4,9 +4,11 @@
 
 #include "../test.h"
 #include "base/arena.h"
+#include "base/signals.h"
 #include <fcntl.h>
 #include <math.h>
 #include <pty.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +72,28 @@ MX_TEST(progress_line_never_exceeds_the_width)
     }
 }
 
+/* On 80 columns the bar is there, and its length depends on nothing that changes with each step. */
+MX_TEST(progress_line_does_not_flicker)
+{
+    mx_progress p;
+    falling(&p, MX_CHARSET_UTF8);
+    int length = 0;
+    for (int i = 0; i < 400; i++) {
+        mx_progress_state s = {.step = 400 + i, .steps = 800, .loss = i % 5 ? 0.2 * i : 4.94,
+                               .tokens_per_s = i % 3 ? 818 : 11370, .mfu = i % 2 ? 0.039 : 0.435,
+                               .eta_s = i % 7 ? 4 : 619, .checkpoint = "saved 400"};
+        mx_str out = {0};
+        mx_progress_line(&p, &s, 79, &out);
+        int cells = 0;
+        for (const char *c = strpbrk(out.text, "%"); (c = strstr(c + 1, "\xe2\x94")) != NULL;)
+            cells += c[2] == '\x81' || c[2] == '\x80'; /* ━ and ─ */
+        length = length ? length : cells;
+        MX_CHECK(cells >= 6 && cells == length, "%d cells after %d: %s", cells, length, out.text);
+        mx_str_fini(&out);
+    }
+    mx_progress_fini(&p);
+}
+
 MX_TEST(progress_leaves_out_what_is_unknown)
 {
     mx_progress p;
@@ -114,13 +138,120 @@ MX_TEST(progress_in_a_pipe_is_plain_lines)
     mx_progress_fini(&p);
     drain(fd[0], buf, sizeof buf);
     MX_CHECK(!strchr(buf, '\x1b') && !strchr(buf, '\r'), "escapes in a pipe: %s", buf);
-    MX_CHECK(strcmp(buf, "step 10/25  loss 3.2140  52.1k tok/s  MFU 41.3%  eta 12m40s  saved 1000\n"
+    MX_CHECK(strcmp(buf, "step 1/25  loss 3.2140  52.1k tok/s  MFU 41.3%  eta 12m40s  saved 1000\n"
+                         "step 10/25  loss 3.2140  52.1k tok/s  MFU 41.3%  eta 12m40s  saved 1000\n"
                          "step 20/25  loss 3.2140  52.1k tok/s  MFU 41.3%  eta 12m40s  saved 1000\n"
                          "step 25/25  loss 3.2140  52.1k tok/s  MFU 41.3%  eta 12m40s  saved 1000\n"
                          "checkpoint 20 written\n") == 0,
              "%s", buf);
     close(fd[0]);
     close(fd[1]);
+}
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (; (text = strstr(text, what)); text++)
+        n++;
+    return n;
+}
+
+MX_TEST(progress_is_never_silent_for_long)
+{
+    int fd[2];
+    char buf[16384];
+    MX_CHECK(pipe(fd) == 0);
+    mx_progress p;
+    mx_progress_init(
+        &p, &(mx_progress_options){.fd = fd[1], .plain_every = 1000, .plain_seconds = 0.05});
+    mx_progress_phase(&p, "loading %s", "weights");
+    usleep(400000);
+    drain(fd[0], buf, sizeof buf);
+    MX_CHECK(strncmp(buf, "loading weights\n", 16) == 0, "%s", buf);
+    MX_CHECK(count(buf, "loading weights: 0s so far\n") >= 2, "%s", buf);
+    mx_progress_begin(&p, 6);
+    usleep(400000);
+    drain(fd[0], buf, sizeof buf);
+    MX_CHECK(count(buf, "step 7: 0s so far\n") >= 2, "%s", buf);
+    mx_progress_state s = state;
+    for (s.step = 7; s.step < 10; s.step++) { /* each comes later than a line is due */
+        usleep(60000);
+        mx_progress_update(&p, &s);
+    }
+    mx_progress_fini(&p);
+    drain(fd[0], buf, sizeof buf);
+    MX_CHECK(count(buf, "/5000") + count(buf, "so far") >= 3, "%s", buf);
+    close(fd[0]);
+    close(fd[1]);
+}
+
+MX_TEST(progress_tells_of_the_first_step_and_the_last)
+{
+    int fd[2];
+    char buf[8192];
+    MX_CHECK(pipe(fd) == 0);
+    mx_progress p;
+    mx_progress_init(&p, &(mx_progress_options){.fd = fd[1], .plain_every = 10});
+    mx_progress_state s = state;
+    for (s.step = 3; s.step < 14; s.step++)
+        mx_progress_update(&p, &s);
+    mx_progress_end(&p);
+    mx_progress_end(&p);
+    mx_progress_fini(&p);
+    drain(fd[0], buf, sizeof buf);
+    MX_CHECK(count(buf, "step ") == 3 && strstr(buf, "step 3/") && strstr(buf, "step 10/") &&
+                 strstr(buf, "step 13/"),
+             "%s", buf);
+    close(fd[0]);
+    close(fd[1]);
+}
+
+/* What a terminal shows after these bytes: returns and ESC [ K are followed. */
+static void play(const char *bytes, char screen[64][256])
+{
+    int row = 0, col = 0;
+    memset(screen, 0, 64 * 256);
+    for (const char *c = bytes; *c && row < 63; c++) {
+        if (*c == '\n')
+            row++;
+        else if (*c == '\r')
+            col = 0;
+        else if (strncmp(c, "\x1b[K", 3) == 0) {
+            memset(screen[row] + col, 0, 256 - (size_t)col);
+            c += 2;
+        } else if (col < 255)
+            screen[row][col++] = *c;
+    }
+}
+
+MX_TEST(progress_line_is_there_once_after_an_interrupt)
+{
+    int master, slave, keep = dup(2);
+    char buf[16384], screen[64][256];
+    struct winsize size = {.ws_col = 120, .ws_row = 24};
+    setenv("TERM", "xterm", 1);
+    MX_CHECK(openpty(&master, &slave, NULL, NULL, &size) == 0);
+    MX_CHECK_OK(mx_signals_install());
+    mx_progress p;
+    mx_progress_init(&p, &(mx_progress_options){.fd = slave, .charset = MX_CHARSET_ASCII});
+    mx_progress_state s = state;
+    mx_progress_update(&p, &s);
+    (void)!write(slave, "^C", 2); /* the terminal's echo */
+    dup2(slave, 2);
+    raise(SIGINT);
+    dup2(keep, 2);
+    mx_progress_update(&p, &s);
+    mx_progress_say(&p, "stopped");
+    mx_progress_fini(&p);
+    drain(master, buf, sizeof buf);
+    play(buf, screen);
+    MX_CHECK(strstr(screen[0], "maxc: stopping after this step") == screen[0], "%s", screen[0]);
+    MX_CHECK(strcmp(screen[1], "stopped") == 0, "%s", screen[1]);
+    MX_CHECK(strstr(screen[2], "loss 3.2140") != NULL, "%s", screen[2]);
+    for (int i = 0; i < 64; i++)
+        MX_CHECK(i == 2 || !strstr(screen[i], "loss"), "row %d: %s", i, screen[i]);
+    close(slave);
+    close(master);
 }
 
 MX_TEST(progress_on_a_terminal_rewrites_one_line)

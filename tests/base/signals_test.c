@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +39,19 @@ MX_TEST(signals_broken_pipes_are_errors)
     close(fd[0]);
     MX_CHECK(write(fd[1], "x", 1) == -1 && errno == EPIPE, "errno %d", errno);
     close(fd[1]);
+}
+
+MX_TEST(signals_files_that_may_not_grow_are_errors)
+{
+    char path[] = "/tmp/maxc-limit-XXXXXX", text[8192] = "";
+    int fd = mkstemp(path);
+    struct rlimit limit = {4096, 4096};
+    MX_CHECK(fd >= 0 && setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    unlink(path);
+    mx_signals_limit_files();
+    MX_CHECK(write(fd, text, sizeof text) == 4096, "errno %d", errno);
+    MX_CHECK(write(fd, text, sizeof text) == -1 && errno == EFBIG, "errno %d", errno);
+    close(fd);
 }
 
 static int child_of_interrupts(int n)

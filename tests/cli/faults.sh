@@ -90,7 +90,7 @@ for p in "$d/with a space" "$d/größe 名前" "$d/slash/" "$long"; do
     [ -s "$p/r/checkpoints/3/manifest.json" ] || fail "no checkpoint in $p"
     "$maxc" inspect "$p/r" > "$d/out" 2>&1 || fail "inspect $p: $(cat "$d/out")"
 done
-(cd "$d" && MAXC_HOME=$OLDPWD && export MAXC_HOME && train here/there 3) > "$d/out" 2>&1 || fail "a relative path: $(cat "$d/out")"
+(cd "$d" && MAXC_CONFIGS=$OLDPWD/configs && export MAXC_CONFIGS && train here/there 3) > "$d/out" 2>&1 || fail "a relative path: $(cat "$d/out")"
 [ -s "$d/here/there/r/checkpoints/3/manifest.json" ] || fail "no checkpoint in a relative path"
 ln -s loop "$d/loop"
 rc=0; (train "$d/loop/x" 3) > "$d/out" 2>&1 || rc=$?

@@ -22,8 +22,11 @@ expect 0 '^memory ' $maxc plan $small
 expect 0 '128 tokens per step = 1 data rank x 4 sequences x 1 microbatch x 32 tokens' $maxc plan $small
 expect 0 '"fits": true' $maxc plan $small format=json
 expect 0 'MFU at most' $maxc plan $small chip=h100
-expect 4 'does not fit in' $maxc plan $small memory_gib=0.0001
-expect 4 'does not fit in 80.0 GiB' $maxc plan model_name=llama3.1-8b chip=h100 per_device_batch_size=1 dtype=float32
+expect 0 ' of 24.0 GiB' $maxc plan $small chip=rtx4090
+expect 4 'does not fit in the 16.0 GiB that the chip has' $maxc plan model_name=llama3.2-1b chip=t4 per_device_batch_size=1
+expect 2 'rtx5090' $maxc plan $small chip=rtx5091
+expect 4 'does not fit in the .* that memory_gib gives' $maxc plan $small memory_gib=0.0001
+expect 4 'does not fit in the 80.0 GiB that the chip has' $maxc plan model_name=llama3.1-8b chip=h100 per_device_batch_size=1 dtype=float32
 expect 0 'llama, 1.24 G parameters' $maxc plan model_name=llama3.2-1b chip=h200 per_device_batch_size=1 dtype=float32
 expect 4 'deepseek_v2, 15.7 G parameters' $maxc plan model_name=deepseek2-16b chip=h200 max_target_length=128
 expect 4 'deepseek_v3, 671 G parameters' $maxc plan model_name=deepseek3-671b chip=h200 max_target_length=128
@@ -34,12 +37,12 @@ expect 4 'deepseek_v3, 1.03 T parameters' $maxc plan model_name=kimi-k2-1t chip=
 host="$small optimizer_memory_host_offload=true"
 total() { $maxc plan format=json "$@" | sed -n "s/.*\"$key\": \([0-9.e+]*\).*/\1/p"; }
 expect 0 '^host .*, pinned' $maxc plan $host chip=h200
-key=total all=$(total $small chip=h200) less=$(total $host chip=h200) here=$(total $host)
+key=total all=$(total $small chip=h200) less=$(total $host chip=h200) here=$(total $host) cpu=$(total $small)
 key=optimizer state=$(total $small) key=host hosted=$(total $host chip=h200) none=$(total $host)
-awk -v all="$all" -v less="$less" -v here="$here" -v s="$state" -v h="$hosted" -v none="$none" \
-    'BEGIN { exit !(h > 100000 && s - h <= 64 && all - less == h && here == all && none == 0) }' ||
-    { echo "plan.sh: $all bytes, offloaded $less, of $state: $hosted; on the CPU $here, $none"; bad=1; }
-expect 4 'optimizer_memory_host_offload=true needs' $maxc plan model_name=llama3.2-1b chip=h100 memory_gib=14 \
+awk -v all="$all" -v less="$less" -v here="$here" -v cpu="$cpu" -v s="$state" -v h="$hosted" -v none="$none" \
+    'BEGIN { exit !(h > 100000 && s - h <= 64 && all - less == h && here == cpu && none == 0) }' ||
+    { echo "plan.sh: $all bytes, offloaded $less, of $state: $hosted; on the CPU $cpu and $here, $none"; bad=1; }
+expect 4 'optimizer_memory_host_offload=true it needs' $maxc plan model_name=llama3.2-1b chip=h100 memory_gib=14 \
     per_device_batch_size=1 max_target_length=1024 dtype=bfloat16
 # Activations in host memory likewise: beside a GPU's, and not at all on the CPU.
 long=$(echo "$small" | sed 's/layers=2/layers=6/; s/length=32/length=512/')
@@ -54,6 +57,22 @@ limited() { (ulimit -t 2 && ulimit -v 1048576 && exec build/release/maxc plan "$
 for m in deepseek3-671b kimi-k2-1t; do
     [ ! -x build/release/maxc ] || expect 4 '^compiled ' limited model_name=$m
 done
+# Gradients summed up over microbatches: beside their sums nothing more than without.
+big="model_name=llama3.2-1b chip=h200 per_device_batch_size=1 max_target_length=1024 dtype=bfloat16"
+key=total once=$(total $big) sums=$(total $big gradient_accumulation_steps=8)
+awk -v a="$once" -v b="$sums" 'BEGIN { exit !(b - a < 1.5e9) }' || { echo "plan.sh: $once bytes, $sums with accumulation"; bad=1; }
+# The checkpoint that training would begin with, as the model; MODEL wins over it.
+fixtures=tests/fixtures/models
+expect 0 '^model     qwen3, ' $maxc plan load_parameters_path=$fixtures/qwen3 per_device_batch_size=1 max_target_length=32
+expect 3 'no such folder' $maxc plan load_parameters_path="$tmp/nowhere"
+# A run that does not fit ends before it has allocated anything, with what to change, and leaves nothing behind.
+train="$maxc train base_output_directory=$tmp/runs run_name=r device=cpu dataset_type=corpus tokenizer_type=byte"
+[ ! -x build/release/maxc ] || train="build/release${train#build/test}"
+expect 4 'does not fit in the .* that .*; even with remat_policy=full .* it needs .*; use a shorter' $train model_name=llama3.1-405b
+limited() { (ulimit -v 4000000 && exec $train model_name=llama-110m max_target_length=512 dtype=float32 "$@"); }
+expect 4 'GiB of memory and does not fit in the .* that the limit on its address space (ulimit -v) leaves; with remat_policy' \
+    limited per_device_batch_size=64 remat_policy=none
+[ ! -e "$tmp/runs" ] || { echo "plan.sh: a run that did not fit left something: $(find "$tmp/runs")"; bad=1; }
 expect 2 'no model `lama3.2-1b`; did you mean `llama3.2-1b`' $maxc plan model_name=lama3.2-1b
 expect 2 'decoder_block `nothing` is not supported' $maxc plan decoder_block=nothing
 expect 3 'no such folder' $maxc plan "$tmp/nowhere"

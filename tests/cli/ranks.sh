@@ -81,6 +81,53 @@ for victim in 0 1; do
     same_end kill $n
 done
 
+# A rank that is stopped or killed at a random instant of a whole run, while it starts, trains or saves: the others end
+# with status 5 and name it within the heartbeat's limit and a few seconds. One that has not even come is named as
+# absent while it is waited for. Then the run goes on.
+limit=3
+seed=$$
+random() { seed=$(((seed * 1103515245 + 12345) % 2147483648)); pick=$((seed / 65536 % $1)); } # into $pick
+for try in $(seq "${RANK_FAULTS:-2}"); do
+    rm -rf "$d/stop"
+    random 3; victim=$pick
+    random 900; ms=$pick sig=STOP
+    [ $((try % 3)) = 2 ] && sig=KILL
+    start 3 stop 1000000 checkpoint_period=5 heartbeat_timeout_seconds=$limit distributed_initialization_timeout=8
+    sleep "$(printf '0.%03d' "$ms")"
+    eval "v=\$p$victim"
+    kill -$sig "$v"
+    end=$(($(date +%s) + limit + 27)) late=
+    for p in $pids; do
+        [ "$p" = "$v" ] && continue
+        while kill -0 "$p" 2> /dev/null && [ "$(date +%s)" -lt $end ]; do sleep 0.05; done
+        kill -0 "$p" 2> /dev/null && late="$late $p"
+    done
+    kill -9 $pids 2> /dev/null; finish
+    what="$sig of rank $victim after $ms ms"
+    case "$rcs" in " 5 5 137" | " 5 137 5" | " 137 5 5") ;; *) fail "$what gave$rcs" ;; esac
+    [ -z "$late" ] || fail "$what: still there: $(tail -n 2 "$d"/stop.*.log)"
+    for r in 0 1 2; do
+        [ $r = "$victim" ] || grep -qE "rank $victim \(|have not come:.* $victim\b|rank 0 running there|from rank $victim," "$d/stop.$r.log" ||
+            fail "$what: rank $r does not name it: $(cat "$d/stop.$r.log")"
+    done
+    left=$(find "$d" -maxdepth 2 -name '.maxc-rendezvous-*')
+    [ -z "$left" ] || [ "$victim" = 0 ] || fail "$what: a secret is left behind"
+    rm -f $left
+done
+
+# Ranks that differ are refused on both sides, with what it is; a secret is not written down.
+start 2 refused 3 rendezvous_secret=0123456789abcdef; finish
+[ "$rcs" = " 0 0" ] || fail "a secret of its own gave$rcs: $(cat "$d"/refused.*.log)"
+! grep -rqs 0123456789abcdef "$d/refused" || fail "the secret stands in $(grep -rls 0123456789abcdef "$d/refused")"
+port=$((port + 1))
+for r in 0 1; do
+    RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$maxc" train run_name=x base_output_directory="$d" \
+        dataset_type=synthetic steps=$((r + 5)) > "$d/differ.$r" 2>&1 & eval "p$r=$!"
+done
+pids="$p0 $p1"; finish
+[ "$rcs" = " 2 2" ] && grep -q 'rank 1 (.*differs in steps;' "$d/differ.0" && grep -q 'rank 1 was started otherwise.*differs in steps;' "$d/differ.1" ||
+    fail "other configurations gave$rcs: $(cat "$d"/differ.*)"
+
 # A rank that cannot go on tells the others why: here all have the folder of a run that is in use.
 start 2 used 100000 checkpoint_period=100000; first=$pids
 under_way used

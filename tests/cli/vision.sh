@@ -20,7 +20,7 @@ gemma=tests/fixtures/vision/gemma3
 llama=tests/fixtures/vision/llama4
 # Several answers at once, a batch of them: each has the picture.
 expect 0 '"ids":[201,82,82,26]' $maxc generate $gemma image=$pictures/wide.png prompt='what is in this?' \
-    n=2 max_new_tokens=4 ignore_eos=true format=json num_threads=1
+    n=2 max_new_tokens=4 ignore_eos=true format=json use_chat_template=false num_threads=1
 [ "$(grep -c '"ids":\[201,82,82,26\]' "$tmp/out")" = 2 ] || { echo "vision.sh: not two answers"; bad=1; }
 
 expect 2 'family llama, which takes no images' $maxc generate tests/store/fixtures/llama_fp8 tokenizer_path=byte \
@@ -35,7 +35,7 @@ gemma4=tests/fixtures/vision/gemma4
 head -c 300 $pictures/plain.png > "$tmp/cut.png"
 for model in gemma4:46,181,181 qwen3vl:265,265,265; do
     expect 0 "\"ids\":[${model#*:}]" $maxc generate tests/fixtures/vision/${model%:*} image=$pictures/wide.png \
-        prompt='what is in this?' n=2 max_new_tokens=3 ignore_eos=true format=json num_threads=1
+        prompt='what is in this?' n=2 max_new_tokens=3 ignore_eos=true format=json use_chat_template=false num_threads=1
     [ "$(grep -c "\"ids\":\[${model#*:}\]" "$tmp/out")" = 2 ] || { echo "vision.sh: $model: not two answers"; bad=1; }
     expect 3 'cut.png: the PNG image is damaged' $maxc generate tests/fixtures/vision/${model%:*} \
         image="$tmp/cut.png" prompt=x
@@ -79,7 +79,7 @@ sed -i 's/"height": 28/"height": 32/' "$tmp/m/processor_config.json"
 expect 3 "\"size\" must be the model's image_size, 28" $maxc generate "$tmp/m" image=$pictures/plain.png prompt=x
 rm "$tmp/m/processor_config.json"
 expect 0 '"ids":[201,82,82,26]' $maxc generate "$tmp/m" image=$pictures/wide.png prompt='what is in this?' \
-    max_new_tokens=4 ignore_eos=true format=json num_threads=1
+    max_new_tokens=4 ignore_eos=true format=json use_chat_template=false num_threads=1
 sed -i 's/<image_soft_token>/<image_hard_token>/' "$tmp/m/tokenizer.json"
 expect 3 'they do not belong together' $maxc generate "$tmp/m" image=$pictures/plain.png prompt=x
 
@@ -89,13 +89,13 @@ for pair in min_crop_size=9 max_num_crops=3 min_ratio_to_activate=1.1; do
     sed -i "s/\"do_resize\": true/\"do_resize\": true, \"pan_and_scan_${pair%=*}\": ${pair#*=}/" "$tmp/pan/processor_config.json"
 done
 expect 0 '"ids":[201,82,82,26]' $maxc generate "$tmp/pan" image=$pictures/wide.png prompt='what is in this?' \
-    max_new_tokens=4 ignore_eos=true format=json num_threads=1
+    max_new_tokens=4 ignore_eos=true format=json use_chat_template=false num_threads=1
 expect 0 '"ids":[32,82,82,201,26,175,97,189,65,127,26,26]' $maxc generate "$tmp/pan" image=$pictures/wide.png \
-    do_pan_and_scan=true prompt='what is in this?' max_new_tokens=12 ignore_eos=true format=json num_threads=1
+    do_pan_and_scan=true prompt='what is in this?' max_new_tokens=12 ignore_eos=true format=json use_chat_template=false num_threads=1
 sed -i 's/"do_resize": true/"do_resize": true, "do_pan_and_scan": true/' "$tmp/pan/processor_config.json"
 printf '%s\n' '"a <start_of_image> and\n<start_of_image> the"' > "$tmp/prompt"
 expect 0 '"ids":[248,212,212,19,99,139,220,173,109,114,19,190]' sh -c "$maxc generate $tmp/pan max_new_tokens=12 \
-    image=$pictures/plain.png,$pictures/wide.png ignore_eos=true format=json num_threads=1 < $tmp/prompt"
+    image=$pictures/plain.png,$pictures/wide.png ignore_eos=true format=json use_chat_template=false num_threads=1 < $tmp/prompt"
 sed -i 's/crop_size": 9/crop_size": 0/' "$tmp/pan/processor_config.json"
 expect 3 '"pan_and_scan_min_crop_size" is 0' $maxc generate "$tmp/pan" image=$pictures/wide.png prompt=x
 expect 3 'the family does not show pictures in crops' $maxc generate $llama image=$pictures/wide.png \
@@ -112,7 +112,7 @@ for model in gemma3:201,82,82,26 llama4:285,192,153,91 gemma4:46,181,181,181 qwe
             max_target_length=32 per_device_batch_size=1 steps=$steps learning_rate=0 num_threads=1 dtype=float32
     done
     expect 0 "\"ids\":[${model#*:}]" $maxc generate "$tmp/$name" image=$pictures/wide.png \
-        prompt='what is in this?' max_new_tokens=4 ignore_eos=true format=json num_threads=1
+        prompt='what is in this?' max_new_tokens=4 ignore_eos=true format=json use_chat_template=false num_threads=1
 done
 # Trained with pictures. The loss is what transformers gives for these records, 5.63870 (Gemma 3),
 # 6.82704 (Llama 4), 5.71236 (Gemma 4) and 5.74641 (Qwen3-VL), as far as its resampling is ours; packed into one row it is

@@ -228,6 +228,42 @@ static mx_loader *open_bad(setup *s, int n_bad, bool skip)
     return l;
 }
 
+/* A record that fills a chunk and a window by itself and is cut to one row: the batch is not full
+ * when the data ends with a window of no rows. */
+static void one_long_record(mx_pack_kind kind)
+{
+    setup s;
+    mx_str text = {0};
+    const mx_batch *b = NULL;
+    mx_loader *l = NULL;
+    int batches = 0;
+    make_setup(&s, kind);
+    mx_str_add(&text, "{\"text\": \"");
+    for (int i = 0; i < 11000; i++)
+        mx_str_addf(&text, "%0100d", i);
+    mx_str_add(&text, "\"}\n");
+    s.sets[0] = (mx_dataset_options){
+        .paths = temp_file("long.jsonl", text.text, text.len), .weight = 1, .n_epochs = 1};
+    s.o.n_datasets = 1;
+    MX_CHECK_OK(mx_loader_open(&l, &s.o));
+    do {
+        MX_CHECK_OK(mx_loader_next(l, &b));
+        batches += b != NULL;
+    } while (b);
+    MX_CHECK(kind == MX_PACK_CONCAT ? batches > 1000 : batches == 1, "%d batches", batches);
+    mx_loader_close(l);
+    mx_tokenizer_close(s.tokenizer);
+    mx_str_fini(&text);
+}
+
+MX_TEST(loader_ends_after_a_window_without_rows)
+{
+    one_long_record(MX_PACK_NONE);
+    one_long_record(MX_PACK_FIRST_FIT);
+    one_long_record(MX_PACK_BEST_FIT);
+    one_long_record(MX_PACK_CONCAT);
+}
+
 MX_TEST(loader_stops_or_skips_bad_records)
 {
     setup s;

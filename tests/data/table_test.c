@@ -4,6 +4,7 @@
 
 #include "data/order.h"
 #include "data/source.h"
+#include "data/payload.h"
 #include "files.h"
 #include <jansson.h>
 #include <string.h>
@@ -151,6 +152,63 @@ MX_TEST(arrayrecord_files_of_other_writers)
     compare("snappy.arrayrecord", "examples.jsonl", NULL);
     compare("plain.arrayrecord", "examples.jsonl", "text");
     compare("text.arrayrecord", "fast.jsonl", "text");
+}
+
+static void varint(mx_str *s, size_t v)
+{
+    for (; v >= 128; v >>= 7)
+        mx_str_add_n(s, &(char){(char)(v | 128)}, 1);
+    mx_str_add_n(s, &(char){(char)v}, 1);
+}
+
+/* Field `number` of a message, of wire type 2. Takes `inner`. */
+static mx_str wrapped(char number, mx_str inner)
+{
+    mx_str s = {0};
+    mx_str_add_n(&s, &(char){(char)(number << 3 | 2)}, 1);
+    varint(&s, inner.len);
+    mx_str_add_n(&s, mx_str_text(&inner), inner.len);
+    mx_str_fini(&inner);
+    return s;
+}
+
+/* An Example with the feature "a": a list of kind `kind` that holds `list`. Takes `list`. */
+static mx_str example_of(char kind, mx_str list)
+{
+    mx_str entry = {0}, value = wrapped(2, wrapped(kind, list));
+    mx_str_add_n(&entry, "\x0a\x01" "a", 3);
+    mx_str_add_n(&entry, value.text, value.len);
+    mx_str_fini(&value);
+    return wrapped(1, wrapped(1, entry));
+}
+
+/* What is short in the file and long as text is a bad record. */
+MX_TEST(records_that_grow_are_refused)
+{
+    mx_source s = {.options = {.max_record_bytes = 50000}};
+    mx_record r = {0};
+    for (int kind = 1; kind <= 3; kind++) {
+        mx_str list = {0}, one = {0};
+        for (int i = 0; i < (kind == 1 ? 20000 : 40000); i++)
+            mx_str_add_n(&one, "\0", 1);
+        for (int i = 0; kind == 1 && i < 2; i++) { /* two strings of zero bytes */
+            mx_str_add_n(&list, "\x0a", 1);
+            varint(&list, one.len);
+            mx_str_add_n(&list, one.text, one.len);
+        }
+        mx_str m = example_of((char)kind, kind == 1 ? list : wrapped(1, one));
+        if (kind == 1)
+            mx_str_fini(&one);
+        mx_record_clear(&r);
+        mx_status st = mx_payload_decode(&s, (const uint8_t *)m.text, m.len, &r);
+        if (kind == 2) /* 10,000 floats, "0, " each */
+            MX_CHECK_OK(st);
+        else
+            MX_CHECK_ERROR(st, "max_record_bytes, 50000");
+        MX_CHECK(r.bytes.len < 400000, "%zu bytes", r.bytes.len);
+        mx_str_fini(&m);
+    }
+    mx_record_fini(&r);
 }
 
 MX_TEST(record_damage_is_refused)

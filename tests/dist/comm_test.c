@@ -3,30 +3,13 @@
 #include "ranks.h"
 
 #include "base/arena.h"
-#include "dist/place.h"
-#include <arpa/inet.h>
+#include "dist/launch.h"
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-/* In a rank's process: says what is wrong and counts it. */
-#define EXPECT(bad, cond, ...) ((cond) ? 0 : (printf("    " __VA_ARGS__), printf("\n"), (bad) = 1))
-
-static mx_comm *join(double call_timeout_s)
-{
-    mx_comm *c = NULL;
-    mx_status st = mx_comm_open(&c, &(mx_comm_options){60, call_timeout_s});
-    if (st)
-        printf("    %s\n", mx_status_text(st));
-    mx_status_free(st);
-    return c;
-}
-
-/* --- where a process stands --- */
+/* --- which rank a process is --- */
 
 static const char *const *fake;
 static char *fake_env(const char *name)
@@ -37,43 +20,44 @@ static char *fake_env(const char *name)
     return NULL;
 }
 
-static mx_place place_of(const char *const *env)
+static mx_launch launch_of(const char *const *env)
 {
-    mx_place p;
+    mx_launch p;
     fake = env;
-    MX_CHECK_OK(mx_place_find(&p, fake_env));
+    MX_CHECK_OK(mx_launch_find(&p, fake_env));
     return p;
 }
 
-MX_TEST(place_is_found_in_the_environment_of_launchers)
+MX_TEST(launch_is_found_in_the_environment_of_launchers)
 {
-    mx_place p = place_of((const char *[]){NULL});
+    mx_launch p = launch_of((const char *[]){NULL});
     MX_CHECK(p.size == 1 && p.rank == 0 && !p.launcher, "%d of %d", p.rank, p.size);
-    p = place_of((const char *[]){"RANK", "3", "WORLD_SIZE", "4", "MASTER_ADDR", "node7",
-                                  "MASTER_PORT", "1234", NULL});
+    p = launch_of((const char *[]){"RANK", "3", "WORLD_SIZE", "4", "MASTER_ADDR", "node7",
+                                   "MASTER_PORT", "1234", NULL});
     MX_CHECK(p.rank == 3 && p.size == 4 && p.port == 1234 && strcmp(p.host, "node7") == 0, "%s:%d",
              p.host, p.port);
-    p = place_of((const char *[]){"RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h", "MASTER_PORT",
-                                  "1234", "TORCHELASTIC_USE_AGENT_STORE", "True", NULL});
+    p = launch_of((const char *[]){"RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h",
+                                   "MASTER_PORT", "1234", "TORCHELASTIC_USE_AGENT_STORE", "True",
+                                   NULL});
     MX_CHECK(p.port == 1235, "torchrun's agent has port %d", p.port);
-    p = place_of((const char *[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2",
-                                  "OMPI_COMM_WORLD_LOCAL_SIZE", "2", NULL});
+    p = launch_of((const char *[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2",
+                                   "OMPI_COMM_WORLD_LOCAL_SIZE", "2", NULL});
     MX_CHECK(p.rank == 1 && p.size == 2 && strcmp(p.host, "127.0.0.1") == 0, "%s", p.host);
-    p = place_of((const char *[]){"SLURM_PROCID", "5", "SLURM_STEP_NUM_TASKS", "8",
-                                  "SLURM_STEP_NODELIST", "gpu[03-06,09],x1", "SLURM_JOB_ID",
-                                  "20007", NULL});
+    p = launch_of((const char *[]){"SLURM_PROCID", "5", "SLURM_STEP_NUM_TASKS", "8",
+                                   "SLURM_STEP_NODELIST", "gpu[03-06,09],x1", "SLURM_JOB_ID",
+                                   "20007", NULL});
     MX_CHECK(p.rank == 5 && p.size == 8 && strcmp(p.host, "gpu03") == 0 && p.port == 29507,
              "%d of %d at %s:%d", p.rank, p.size, p.host, p.port);
-    p = place_of((const char *[]){"PMI_RANK", "0", "PMI_SIZE", "1", NULL});
+    p = launch_of((const char *[]){"PMI_RANK", "0", "PMI_SIZE", "1", NULL});
     MX_CHECK(p.size == 1 && p.rank == 0, "one rank needs no address");
-    p = place_of((const char *[]){"SLURM_PROCID", "0", "SLURM_NTASKS", "4", NULL});
+    p = launch_of((const char *[]){"SLURM_PROCID", "0", "SLURM_NTASKS", "4", NULL});
     MX_CHECK(p.size == 1, "a batch script is no rank");
     fake = (const char *[]){"RANK", "4", "WORLD_SIZE", "4", NULL};
-    MX_CHECK_ERROR(mx_place_find(&p, fake_env), "RANK=4; expected a number from 0 to 3");
+    MX_CHECK_ERROR(mx_launch_find(&p, fake_env), "RANK=4; expected a number from 0 to 3");
     fake = (const char *[]){"RANK", "x", "WORLD_SIZE", "4", NULL};
-    MX_CHECK_ERROR(mx_place_find(&p, fake_env), "RANK=x");
+    MX_CHECK_ERROR(mx_launch_find(&p, fake_env), "RANK=x");
     fake = (const char *[]){"RANK", "1", "WORLD_SIZE", "4", NULL};
-    MX_CHECK_ERROR(mx_place_find(&p, fake_env), "set MASTER_ADDR");
+    MX_CHECK_ERROR(mx_launch_find(&p, fake_env), "set MASTER_ADDR");
 }
 
 /* --- collectives --- */
@@ -90,7 +74,8 @@ static int sums(int rank, void *ctx)
 {
     int bad = 0;
     (void)ctx;
-    mx_comm *c = join(0);
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
     if (!c)
         return 1;
     mx_arena a = {0};
@@ -111,7 +96,7 @@ static int sums(int rank, void *ctx)
     }
     EXPECT(bad, one == (float)(c->size * (c->size - 1) / 2), "one number: %g", (double)one);
     mx_arena_fini(&a);
-    mx_comm_close(c);
+    ranks_leave(coord, c);
     return bad;
 }
 
@@ -125,7 +110,8 @@ static int small_calls(int rank, void *ctx)
 {
     int bad = 0;
     (void)ctx;
-    mx_comm *c = join(0), *second = NULL;
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0), *second = NULL;
     if (!c)
         return 1;
     int64_t all[8] = {0}, mine = 100 + rank, flag[2] = {rank == 1, -rank};
@@ -151,7 +137,7 @@ static int small_calls(int rank, void *ctx)
     EXPECT(bad, named && mx_status_code(st) == MX_INPUT, "agreed: %s", mx_status_text(st));
     mx_status_free(st);
     mx_comm_close(second);
-    mx_comm_close(c);
+    ranks_leave(coord, c);
     return bad;
 }
 
@@ -164,7 +150,7 @@ MX_TEST(comm_small_calls)
 /* --- who is blamed --- */
 
 /* Waits in a call that one rank never makes; gives whether the message has the words. */
-static int hears(mx_comm *c, const char *words, const char *more)
+static int hears(mx_coord *coord, mx_comm *c, const char *words, const char *more)
 {
     int bad = 0;
     mx_status st = MX_OK;
@@ -177,20 +163,21 @@ static int hears(mx_comm *c, const char *words, const char *more)
     EXPECT(bad, again && strcmp(mx_status_text(again), mx_status_text(st)) == 0, "another message");
     mx_status_free(st);
     mx_status_free(again);
-    mx_comm_close(c);
+    ranks_leave(coord, c);
     return bad;
 }
 
 static int one_is_killed(int rank, void *ctx)
 {
     (void)ctx;
-    mx_comm *c = join(0);
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
     if (!c)
         return 1;
     mx_status_free(mx_comm_barrier(c));
     if (rank == 2)
         raise(SIGKILL);
-    return hears(c, "rank 2 (host ", "is gone");
+    return hears(coord, c, "rank 2 (host ", "is gone");
 }
 
 MX_TEST(comm_names_a_rank_that_was_killed)
@@ -207,7 +194,8 @@ MX_TEST(comm_names_a_rank_that_was_killed)
 static int killed_in_a_sum(int rank, void *ctx)
 {
     (void)ctx;
-    mx_comm *c = join(0);
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
     mx_arena a = {0};
     if (!c)
         return 1;
@@ -224,7 +212,7 @@ static int killed_in_a_sum(int rank, void *ctx)
            mx_status_text(st));
     mx_status_free(st);
     mx_arena_fini(&a);
-    mx_comm_close(c);
+    ranks_leave(coord, c);
     return bad;
 }
 
@@ -241,15 +229,17 @@ MX_TEST(comm_names_a_rank_that_was_killed_in_a_sum)
 static int one_gives_up(int rank, void *ctx)
 {
     (void)ctx;
-    mx_comm *c = join(0);
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
     if (!c)
         return 1;
+    mx_status_free(mx_comm_barrier(c)); /* everybody is there */
     if (rank == 0) {
-        mx_comm_abort(c, "the file x is not there");
-        mx_comm_close(c);
+        mx_coord_abort(coord, "the file x is not there");
+        ranks_leave(coord, c);
         return 0;
     }
-    return hears(c, "rank 0 (host ", "has ended: the file x is not there");
+    return hears(coord, c, "rank 0 (host ", "has ended: the file x is not there");
 }
 
 MX_TEST(comm_passes_on_why_a_rank_ended)
@@ -266,17 +256,18 @@ static int one_leaves_behind_a_call(int rank, void *ctx)
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
-    mx_comm *c = join(0);
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
     if (!c)
         return 1;
     (void)sched_setaffinity(0, sizeof one, &one);
     mx_status st = mx_comm_agree(c, rank ? MX_OK : mx_fail(MX_INPUT, "the file x is not there"));
     if (rank == 0)
-        mx_comm_abort(c, mx_status_text(st));
+        mx_coord_abort(coord, mx_status_text(st));
     EXPECT(bad, mx_status_code(st) == MX_INPUT, "rank %d: code %d, %s", rank,
            (int)mx_status_code(st), mx_status_text(st));
     mx_status_free(st);
-    mx_comm_close(c);
+    ranks_leave(coord, c);
     return bad;
 }
 
@@ -286,43 +277,20 @@ MX_TEST(comm_takes_what_a_leaving_rank_brought)
         ranks_run(3, one_leaves_behind_a_call, NULL);
 }
 
-static int one_hangs(int rank, void *ctx)
-{
-    (void)ctx;
-    mx_comm *c = join(rank == 0 ? 0.5 : 0); /* rank 0 finds out and tells */
-    if (!c)
-        return 1;
-    mx_status_free(mx_comm_barrier(c));
-    if (rank == 1)
-        raise(SIGSTOP);
-    return hears(c, "rank 1 (host ", "nothing heard");
-}
-
-MX_TEST(comm_names_a_rank_that_hangs)
-{
-    pid_t pids[3];
-    int status[3];
-    ranks_start(3, one_hangs, NULL, pids);
-    ranks_wait(1, pids, status);
-    ranks_wait(1, pids + 2, status + 2);
-    kill(pids[1], SIGKILL);
-    ranks_wait(1, pids + 1, status + 1);
-    MX_CHECK(status[0] == 0 && status[2] == 0, "%d and %d", status[0], status[2]);
-}
-
 static int one_does_something_else(int rank, void *ctx)
 {
     int bad = 0;
     int64_t v[3] = {0};
     (void)ctx;
-    mx_comm *c = join(0);
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
     if (!c)
         return 1;
     mx_status st = mx_comm_max(c, v, rank == 1 ? 3 : 2);
     EXPECT(bad, strstr(mx_status_text(st), "ranks do not do the same"), "rank %d: %s", rank,
            mx_status_text(st));
     mx_status_free(st);
-    mx_comm_close(c);
+    ranks_leave(coord, c);
     return bad;
 }
 
@@ -331,83 +299,101 @@ MX_TEST(comm_finds_ranks_that_do_not_do_the_same)
     ranks_run(3, one_does_something_else, NULL);
 }
 
-/* --- joining --- */
+/* --- a rank that says what it should not --- */
 
-MX_TEST(comm_lists_ranks_that_do_not_come)
-{
-    mx_comm *c;
-    ranks_be(0, 3, ranks_port());
-    MX_CHECK_ERROR(mx_comm_open(&c, &(mx_comm_options){.join_timeout_s = 0.3}),
-                   "2 of 3 ranks have not come: 1 2");
-    MX_CHECK(!c, "a communicator of one");
-    ranks_be(1, 3, ranks_port());
-    MX_CHECK_ERROR(mx_comm_open(&c, &(mx_comm_options){.join_timeout_s = 0.3}),
-                   "is rank 0 running there?");
-}
-
-MX_TEST(comm_says_that_its_port_is_taken)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    MX_CHECK(bind(fd, (struct sockaddr *)&a, n) == 0 && listen(fd, 1) == 0 &&
-             getsockname(fd, (struct sockaddr *)&a, &n) == 0);
-    mx_comm *c;
-    ranks_be(0, 2, ntohs(a.sin_port));
-    MX_CHECK_ERROR(mx_comm_open(&c, &(mx_comm_options){.join_timeout_s = 1}),
-                   "Address already in use");
-    close(fd);
-}
-
-/* Strangers at the door: nothing, garbage, half a card. They are shown out and the ranks meet. */
-static int strangers(int rank, void *ctx)
-{
-    (void)ctx;
-    int bad = 0, fd[3] = {-1, -1, -1};
-    if (rank == 1)
-        for (int i = 0; i < 3; i++) {
-            int64_t port = strtol(getenv("MASTER_PORT"), NULL, 10);
-            struct sockaddr_in a = {.sin_family = AF_INET,
-                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                    .sin_port = htons((uint16_t)port)};
-            char garbage[4096];
-            memset(garbage, 0xa5, sizeof garbage);
-            fd[i] = socket(AF_INET, SOCK_STREAM, 0);
-            while (connect(fd[i], (struct sockaddr *)&a, sizeof a))
-                usleep(1000);
-            if (i)
-                (void)!send(fd[i], i == 1 ? garbage : "maxc", i == 1 ? sizeof garbage : 4,
-                            MSG_NOSIGNAL);
-        }
-    mx_comm *c = join(0);
-    EXPECT(bad, c && !mx_comm_barrier(c), "the ranks did not meet");
-    for (int i = 0; i < 3; i++)
-        if (fd[i] >= 0)
-            close(fd[i]);
-    mx_comm_close(c);
-    return bad;
-}
-
-MX_TEST(comm_shows_strangers_out)
-{
-    ranks_run(3, strangers, NULL);
-}
-
-static int wrong_number(int rank, void *ctx)
+/* Rank 1 speaks past its own code: terminal escapes, a code that would look like a stop on request,
+ * and text without an end. */
+static int one_is_hostile(int rank, void *ctx)
 {
     int bad = 0;
     (void)ctx;
-    mx_comm *c;
-    if (rank == 1)
-        setenv("WORLD_SIZE", "3", 1);
-    mx_status st = mx_comm_open(&c, &(mx_comm_options){.join_timeout_s = 60});
-    EXPECT(bad, strstr(mx_status_text(st), rank ? "rank 0 left" : "says it is rank 1 of 3"),
-           "rank %d: %s", rank, mx_status_text(st));
-    mx_status_free(st);
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
+    if (!c)
+        return 1;
+    for (int i = 0; i < 3; i++) {
+        static const int32_t codes[] = {MX_STOPPED, -7, 1 << 20};
+        struct {
+            int32_t code;
+            char text[MX_COMM_SMALL - 8];
+        } note = {.code = codes[i]};
+        memset(note.text, 'x', sizeof note.text);
+        memcpy(note.text, "\033]0;owned\007\033[2J", 14);
+        mx_status st = MX_OK;
+        if (rank == 1)
+            st = mx_comm_gather(c, &note, sizeof note, c->small);
+        else
+            st = mx_comm_agree(c, MX_OK);
+        if (rank == 0) {
+            EXPECT(bad, mx_status_code(st) == MX_DEVICE, "code %d", (int)mx_status_code(st));
+            EXPECT(bad, strstr(mx_status_text(st), "rank 1: \\x1b]0;owned\\x07\\x1b[2J"), "%s",
+                   mx_status_text(st));
+            EXPECT(bad, !strchr(mx_status_text(st), '\033'), "an escape came through");
+        }
+        mx_status_free(st);
+    }
+    mx_status_free(mx_comm_barrier(c));
+    ranks_leave(coord, c);
     return bad;
 }
 
-MX_TEST(comm_refuses_ranks_of_another_number)
+MX_TEST(comm_agree_escapes_text_and_keeps_codes_to_failures)
 {
-    ranks_run(2, wrong_number, NULL);
+    ranks_run(2, one_is_hostile, NULL);
+}
+
+/* --- paths --- */
+
+static int shares_paths(int rank, void *ctx)
+{
+    (void)ctx;
+    int bad = 0;
+    static char text[5000];
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
+    mx_arena a = {0};
+    if (!c)
+        return 1;
+    const char *path = rank ? "mine" : "/runs/r";
+    mx_status st = mx_comm_share_path(c, &a, &path);
+    EXPECT(bad, !st && strcmp(path, "/runs/r") == 0, "%s, %s", path, mx_status_text(st));
+    path = rank ? "mine" : NULL;
+    mx_status_free(mx_comm_share_path(c, &a, &path));
+    EXPECT(bad, !path, "%s", path);
+    memset(text, 'x', sizeof text - 1);
+    path = text;
+    st = mx_comm_share_path(c, &a, &path);
+    EXPECT(bad, strstr(mx_status_text(st), "more than 4095 bytes"), "%s", mx_status_text(st));
+    mx_status_free(st);
+    path = "/runs/\033[2J";
+    st = mx_comm_share_path(c, &a, &path);
+    EXPECT(bad, strstr(mx_status_text(st), "cannot be shown"), "%s", mx_status_text(st));
+    mx_status_free(st);
+    /* Rank 0 does what its own code never does: a path without an end, and one with escapes. */
+    for (int i = 0; i < 2; i++) {
+        int64_t fine[2] = {0};
+        path = NULL;
+        if (i)
+            strcpy(text, "/runs/\033[2J");
+        if (rank == 0) {
+            st = mx_comm_max(c, fine, 2);
+            if (!st)
+                st = mx_comm_broadcast(c, text, 4096, 0);
+            EXPECT(bad, !st, "%s", mx_status_text(st));
+        } else {
+            st = mx_comm_share_path(c, &a, &path);
+            EXPECT(bad, strstr(mx_status_text(st), "a path that is none") && !path, "%s",
+                   mx_status_text(st));
+            EXPECT(bad, !strchr(mx_status_text(st), '\033'), "an escape came through");
+        }
+        mx_status_free(st);
+    }
+    mx_arena_fini(&a);
+    ranks_leave(coord, c);
+    return bad;
+}
+
+MX_TEST(comm_shares_paths_that_end_and_can_be_shown)
+{
+    ranks_run(2, shares_paths, NULL);
 }

@@ -253,7 +253,8 @@ static void compare_variables(mesh_run *r, mx_session *s)
         MX_CHECK(w, "%s is not on one device", v->name);
         if (!w)
             continue;
-        mx_tensor mine = {.data = v->data, .type = v->type}, all = {.data = w->data, .type = w->type};
+        mx_tensor mine = {.data = v->data, .type = v->type},
+                  all = {.data = w->data, .type = w->type};
         note(r, distance(r, &mine, v->box, &all), v->name);
     }
 }

@@ -1,9 +1,8 @@
 /* mesh_run.h - a model on a mesh of virtual ranks, beside the same model on one device.
  *
  *     mesh_run r;
- *     mesh_run_open(&r, &(mesh_case){.dir = "tests/fixtures/models/llama3", .batch = 8, .seq = 16});
- *     mesh_run_check(&r, mesh, 2e-5);
- *     mesh_run_close(&r);
+ *     mesh_run_open(&r, &(mesh_case){.dir = "tests/fixtures/models/llama3", .batch = 8, .seq =
+ * 16}); mesh_run_check(&r, mesh, 2e-5); mesh_run_close(&r);
  */
 #ifndef MX_TESTS_MESH_RUN_H
 #define MX_TESTS_MESH_RUN_H
@@ -44,8 +43,8 @@ typedef struct {
 void mesh_run_open(mesh_run *r, const mesh_case *c);
 void mesh_run_close(mesh_run *r);
 /* Runs the mesh and fills in `worst`: the largest difference of the loss, of a gradient, or of a
- * trained weight, relative to the largest number of that tensor. The sequences of collectives of all
- * ranks must be the same. False when the mesh is refused, which `refused` explains. */
+ * trained weight, relative to the largest number of that tensor. The sequences of collectives of
+ * all ranks must be the same. False when the mesh is refused, which `refused` explains. */
 bool mesh_run_try(mesh_run *r, mx_mesh mesh);
 /* The same, and a check that it is not refused and `worst` is below the limit. */
 void mesh_run_check(mesh_run *r, mx_mesh mesh, double limit);

@@ -2,6 +2,7 @@
 #include "ranks.h"
 
 #include "../test.h"
+#include "base/clock.h"
 #include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
@@ -57,6 +58,63 @@ void ranks_wait(int size, const pid_t *pids, int *status)
         waitpid(pids[r], &st, 0);
         status[r] = WIFEXITED(st) ? WEXITSTATUS(st) : 128 + WTERMSIG(st);
     }
+}
+
+bool ranks_wait_for(double seconds, int size, const pid_t *pids, int *status)
+{
+    double until = mx_clock_now() + seconds;
+    bool in_time = true;
+    for (int r = 0; r < size; r++) {
+        siginfo_t info = {0};
+        while (waitid(P_PID, (id_t)pids[r], &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+               !info.si_pid && mx_clock_now() < until)
+            usleep(5000);
+        if (!info.si_pid) {
+            in_time = false;
+            kill(pids[r], SIGKILL);
+        }
+        ranks_wait(1, pids + r, status + r);
+    }
+    return in_time;
+}
+
+mx_coord_options ranks_options(double heartbeat_s, double call_s)
+{
+    return (mx_coord_options){.join_timeout_s = 60,
+                              .heartbeat_timeout_s = heartbeat_s,
+                              .call_timeout_s = call_s,
+                              .secret = "only the tests know this"};
+}
+
+mx_coord *ranks_meet(double heartbeat_s, double call_s)
+{
+    mx_coord *coord = NULL;
+    mx_launch l;
+    mx_coord_options o = ranks_options(heartbeat_s, call_s);
+    mx_status st = mx_launch_find(&l, getenv);
+    if (!st)
+        st = mx_coord_open(&coord, &l, &o);
+    if (st)
+        printf("    %s\n", mx_status_text(st));
+    mx_status_free(st);
+    return coord;
+}
+
+mx_comm *ranks_join(mx_coord **coord, double heartbeat_s, double call_s)
+{
+    mx_comm *c = NULL;
+    *coord = ranks_meet(heartbeat_s, call_s);
+    mx_status st = *coord ? mx_comm_open(&c, *coord) : MX_OK;
+    if (st)
+        printf("    %s\n", mx_status_text(st));
+    mx_status_free(st);
+    return c;
+}
+
+void ranks_leave(mx_coord *coord, mx_comm *comm)
+{
+    mx_comm_close(comm);
+    mx_coord_close(coord);
 }
 
 void ranks_run(int size, int (*run)(int rank, void *ctx), void *ctx)

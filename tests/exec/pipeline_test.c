@@ -195,20 +195,20 @@ static mx_status run_rank(rank_arg *a, mx_session *s, mx_pipeline *p)
 {
     trial *t = a->t;
     const pipe_case *c = t->c;
-    int inner = 0;
-    mx_mesh mesh = mx_mesh_without(&c->mesh, MX_AXIS_STAGE, a->rank, &inner);
-    mx_partition cut = {.mesh = &mesh, .rules = &t->rules, .rank = inner, .context = c->context,
-                        .sharding_tolerance = 1};
+    mx_partition cut = {.mesh = &c->mesh, .rules = &t->rules, .rank = a->rank,
+                        .context = c->context, .sharding_tolerance = 1};
     mx_step_options o = options(c);
     mx_pipeline_options how = {.kind = c->kind, .repeats = c->repeats ? c->repeats : 1,
                                .stages = mx_mesh_degree(&c->mesh, MX_AXIS_STAGE),
                                .stage = mx_mesh_coordinate(&c->mesh, a->rank, MX_AXIS_STAGE),
                                .microbatches = c->microbatches, .layers_each = c->layers_each,
-                               .group = find_group(a, 1u << MX_AXIS_STAGE),
                                .compile = o.compile};
-    how.compile.partition = mx_mesh_ranks(&mesh) > 1 ? &cut : NULL;
+    how.compile.n_threads = mx_session_threads(s);
+    how.compile.partition = &cut;
     mx_graph_init(&p->joint);
-    MX_TRY(mx_pipeline_open(p, s, mx_step_build(&p->joint, &t->model, &o), &how));
+    MX_TRY(mx_pipeline_plan(p, mx_step_build(&p->joint, &t->model, &o), &how));
+    MX_TRY(mx_session_share(s, mx_pipeline_shared_bytes(p), 0));
+    MX_TRY(mx_pipeline_bind(p, s, find_group(a, 1u << MX_AXIS_STAGE)));
     MX_TRY(mx_session_init(s, 11));
     return mx_pipeline_run(p, &(mx_pipeline_feed){feed_write, feed_read, a});
 }

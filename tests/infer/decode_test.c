@@ -242,3 +242,65 @@ MX_TEST(decoding_on_the_gpu_in_bfloat16)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         check_on_gpu(names[i]);
 }
+
+enum { LONG = 340, LONG_VOCAB = 160 };
+
+/* More tokens than any ring holds (a window and a run of 256): what was overwritten is not missed.
+ */
+static void check_long(const char *name)
+{
+    char path[256];
+    int32_t ids[LONG];
+    static float want[LONG * LONG_VOCAB];
+    const int32_t *at[1] = {ids};
+    mx_hf_dir dir = {0};
+    mx_model_spec m = {0};
+    mx_session *s = NULL, *t = NULL;
+    mx_step whole = {0};
+    mx_decode *d = NULL;
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    MX_CHECK_OK(mx_hf_dir_open(&dir, path, MX_HF_ALL));
+    json_object_set_new(dir.config, "max_position_embeddings", json_integer(1024));
+    MX_CHECK_OK(mx_model_from_json(&m, dir.config, path));
+    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
+    MX_CHECK_OK(mx_session_open(&t, "cpu", 1));
+    mx_step_options o = {.kind = MX_STEP_LOGITS, .shape = {.batch = 1, .seq = LONG},
+                         .compile = {.n_threads = 1}};
+    MX_CHECK_OK(mx_step_open(&whole, s, &m, &o));
+    MX_CHECK_OK(mx_weights_load(s, &m, &dir, (mx_load_options){0}));
+    MX_CHECK_OK(mx_session_init(s, 0));
+    mx_decode_settings e = {.batch = 1, .max_length = LONG, .prompt_hint = 100};
+    MX_CHECK_OK(mx_decode_open(&d, t, &m, &e));
+    MX_CHECK_OK(mx_weights_load(t, &m, &dir, (mx_load_options){0}));
+    MX_CHECK_OK(mx_session_init(t, 0));
+    for (int i = 0; i < LONG; i++)
+        ids[i] = 3 + (int32_t)((unsigned)i * 2654435761u >> 8) % 150;
+    MX_CHECK_OK(mx_exec_write(whole.exec, "tokens", ids));
+    MX_CHECK_OK(mx_exec_run(whole.exec));
+    MX_CHECK_OK(mx_exec_read(whole.exec, "logits", want));
+    for (int n = 0, run = 97; n < LONG; run = run == 97 ? 1 : run == 1 ? 3 : 97) {
+        int64_t k = LONG - n < run ? LONG - n : run;
+        double far = 0, size = 0;
+        at[0] = ids + n;
+        MX_CHECK_OK(mx_decode_feed(d, at, &k));
+        n += (int)k;
+        const float *have = mx_decode_logits(d, 0);
+        for (int i = 0; i < LONG_VOCAB; i++) {
+            far = fmax(far, fabs((double)have[i] - want[(n - 1) * LONG_VOCAB + i]));
+            size = fmax(size, fabs((double)have[i]));
+        }
+        MX_CHECK(far <= 2e-4 * size, "%s: position %d: off by %g of %g", name, n - 1, far, size);
+    }
+    mx_decode_close(d);
+    mx_session_close(s);
+    mx_session_close(t);
+    mx_step_close(&whole);
+    mx_model_spec_fini(&m);
+    mx_hf_dir_close(&dir);
+}
+
+MX_TEST(decoding_outlives_its_rings)
+{
+    check_long("mistral");
+    check_long("deepseek-v4");
+}

@@ -195,7 +195,7 @@ static void check_round_trip(const char *family)
     MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
     MX_CHECK_OK(mx_step_open(&step, s, &m, &o));
     MX_CHECK_OK(mx_weights_load(s, &m, &in, (mx_load_options){0}));
-    MX_CHECK_OK(mx_weights_save(s, &m, d.path, MX_F32, NULL));
+    MX_CHECK_OK(mx_weights_save(s, &m, d.path, MX_F32));
     MX_CHECK_OK(mx_hf_dir_open(&out, d.path, MX_HF_ALL));
     MX_CHECK(in.n_tensors == out.n_tensors, "%s: %lld tensors became %lld", family,
              (long long)in.n_tensors, (long long)out.n_tensors);
@@ -248,10 +248,11 @@ MX_TEST(mixtures_refuse_what_cannot_be_built)
     MX_CHECK_ERROR(with("qwen3-moe", "decoder_sparse_step", json_integer(0)),
                    "decoder_sparse_step");
     MX_CHECK_ERROR(with("gpt-oss", "swiglu_limit", json_real(-1)), "swiglu_limit");
-    MX_CHECK_ERROR(with("gpt-oss", "router_aux_loss_coef", json_real(-1)), "expected 0 or more");
+    MX_CHECK_ERROR(with("gpt-oss", "router_aux_loss_coef", json_real(-1)),
+                   "from 0 to 1000000");
     MX_CHECK_ERROR(with("llama4", "no_rope_layers", json_pack("[i]", 1)), "names 1 layers");
     MX_CHECK_ERROR(with("llama4", "interleave_moe_layer_step", json_integer(0)),
-                   "expected positive");
+                   "from 1 to 65536");
     MX_CHECK_ERROR(with("gemma4", "num_kv_shared_layers", json_integer(6)), "no layer before");
     MX_CHECK_ERROR(with("gemma4-moe", "top_k_experts", json_integer(9)), "9 of 4 experts");
     MX_CHECK_ERROR(with("gemma4", "per_layer_config",

@@ -98,7 +98,7 @@ MX_TEST(hf_dir_config_errors_have_lines)
     memset(deep, '[', sizeof deep);
     test_put(path, deep, sizeof deep);
     MX_CHECK_ERROR(try_dir(d.path), "nested more than 64");
-    truncate(path, (off_t)65 << 20);
+    MX_CHECK(truncate(path, (off_t)65 << 20) == 0);
     MX_CHECK_ERROR(try_dir(d.path), "at most");
     test_dir_remove(&d);
 }
@@ -139,14 +139,15 @@ MX_TEST(hf_dir_links)
     test_put_text(test_dir_file(&d, "models--x--y/blobs/5678"), "{}");
     test_put_st(test_dir_file(&d, "out/secret"), ONE_A, 4);
     const char *weights = test_dir_file(&d, "models--x--y/snapshots/abc/model.safetensors");
-    symlink("../../blobs/5678", test_dir_file(&d, "models--x--y/snapshots/abc/config.json"));
-    symlink("../../blobs/1234", weights);
+    const char *config = test_dir_file(&d, "models--x--y/snapshots/abc/config.json");
+    MX_CHECK(symlink("../../blobs/5678", config) == 0);
+    MX_CHECK(symlink("../../blobs/1234", weights) == 0);
     MX_CHECK_OK(try_dir(path));
     unlink(weights);
-    symlink("../../../out/secret", weights);
+    MX_CHECK(symlink("../../../out/secret", weights) == 0);
     MX_CHECK_ERROR(try_dir(path), "outside the model's directory");
     unlink(weights);
-    symlink("model.safetensors", weights); /* a loop */
+    MX_CHECK(symlink("model.safetensors", weights) == 0); /* a loop */
     MX_CHECK_ERROR(try_dir(path), "leads nowhere");
     unlink(weights);
     MX_CHECK(mkfifo(weights, 0600) == 0); /* must not block */
@@ -154,7 +155,8 @@ MX_TEST(hf_dir_links)
     /* A blobs link counts only in the cache's own layout. */
     snprintf(path, sizeof path, "%s/out", d.path);
     test_put_text(test_dir_file(&d, "out/config.json"), "{}");
-    symlink("../models--x--y/blobs/1234", test_dir_file(&d, "out/model.safetensors"));
+    const char *link = test_dir_file(&d, "out/model.safetensors");
+    MX_CHECK(symlink("../models--x--y/blobs/1234", link) == 0);
     MX_CHECK_ERROR(try_dir(path), "outside the model's directory");
     test_dir_remove(&d);
 }

@@ -147,6 +147,12 @@ MX_TEST(quant_broken_tensors_are_named)
         "\"gptq\" is not supported");
     MX_CHECK_OK(
         open_parts(&d, "{\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", &plain, 1));
+    part scaled[] = {{"a.weight", MX_ST_F8_E4M3, 2, {4, 4}},
+                     {"a.weight_scale_inv", MX_ST_F32, 2, {1, 1}}};
+    MX_CHECK_OK(open_parts(&d,
+                           "{\"quantization_config\":{\"quant_method\":\"fp8\","
+                           "\"weight_block_size\":[9223372036854775807,-9223372036854775808]}}",
+                           scaled, 2));
     test_dir_remove(&d);
 }
 

@@ -21,9 +21,6 @@ enum { SIZE = 3, N = 500, SHARD_BYTES = 300 };
 
 static small_state state, scratch;
 
-/* In a rank's process: says what is wrong and counts it. */
-#define EXPECT(bad, cond, ...) ((cond) ? 0 : (printf("    " __VA_ARGS__), printf("\n"), (bad) = 1))
-
 static const char *step_path(const char *dir, int64_t step, char *buf, size_t cap)
 {
     snprintf(buf, cap, "%s/checkpoints/%" PRId64, dir, step);
@@ -59,14 +56,21 @@ static mx_status save(mx_ckpt *c, int64_t step)
     return mx_ckpt_wait(c);
 }
 
-static mx_status open_rank(mx_comm **comm, mx_ckpt **c, const plan *p, const mx_io *io)
+typedef struct {
+    mx_coord *coord;
+    mx_comm *comm;
+} party;
+
+static mx_status open_rank(party *with, mx_ckpt **c, const plan *p, const mx_io *io)
 {
-    MX_TRY(mx_comm_open(comm, &(mx_comm_options){60, 0}));
+    with->comm = ranks_join(&with->coord, 0, 0);
+    if (!with->comm)
+        return mx_fail(MX_DEVICE, "the ranks did not meet");
     return mx_ckpt_new(c, &(mx_ckpt_opts){.run_dir = p->dir,
                                           .run_id = "r",
                                           .max_shard_bytes = SHARD_BYTES,
                                           .io = io,
-                                          .comm = *comm});
+                                          .comm = with->comm});
 }
 
 /* --- all is well --- */
@@ -74,16 +78,16 @@ static mx_status open_rank(mx_comm **comm, mx_ckpt **c, const plan *p, const mx_
 static int save_once(int rank, void *ctx)
 {
     int bad = 0;
-    mx_comm *comm = NULL;
+    party with = {0};
     mx_ckpt *c = NULL;
-    mx_status st = open_rank(&comm, &c, ctx, NULL);
+    mx_status st = open_rank(&with, &c, ctx, NULL);
     for (int step = 1; step <= 2 && !st; step++)
         st = save(c, step);
     EXPECT(bad, !st, "rank %d: %s", rank, mx_status_text(st));
     EXPECT(bad, !st && mx_ckpt_poll(c).last_step == 2, "rank %d does not know of step 2", rank);
     mx_status_free(st);
     mx_ckpt_free(c);
-    mx_comm_close(comm);
+    ranks_leave(with.coord, with.comm);
     return bad;
 }
 
@@ -120,11 +124,12 @@ static int save_with_faults(int rank, void *ctx)
     char path[1024];
     faulty_io f = {.error = ENOSPC, .for_ever = p->for_ever, .lock = PTHREAD_MUTEX_INITIALIZER};
     mx_io io = faulty_io_make(&f);
-    mx_comm *comm = NULL, *test = NULL;
+    party with = {0};
+    mx_comm *test = NULL;
     mx_ckpt *c = NULL;
-    mx_status st = open_rank(&comm, &c, p, &io);
+    mx_status st = open_rank(&with, &c, p, &io);
     if (!st)
-        st = mx_comm_split_off(comm, &test);
+        st = mx_comm_split_off(with.comm, &test);
     if (!st)
         st = save(c, 1);
     EXPECT(bad, !st, "rank %d: %s", rank, mx_status_text(st));
@@ -165,7 +170,7 @@ static int save_with_faults(int rank, void *ctx)
     mx_status_free(st);
     mx_ckpt_free(c);
     mx_comm_close(test);
-    mx_comm_close(comm);
+    ranks_leave(with.coord, with.comm);
     return bad;
 }
 
@@ -191,19 +196,19 @@ static int losing_rename(void *ctx, const char *from, const char *to)
 static int save_elsewhere(int rank, void *ctx)
 {
     int bad = 0;
-    mx_comm *comm = NULL;
+    party with = {0};
     mx_ckpt *c = NULL;
     mx_io io = mx_io_system;
     if (rank == 1)
         io.rename = losing_rename;
-    mx_status st = open_rank(&comm, &c, ctx, &io);
+    mx_status st = open_rank(&with, &c, ctx, &io);
     if (!st)
         st = save(c, 1);
     EXPECT(bad, st && strstr(mx_status_text(st), "rank 1 has written it and rank 0 does not see"),
            "rank %d: %s", rank, mx_status_text(st));
     mx_status_free(st);
     mx_ckpt_free(c);
-    mx_comm_close(comm);
+    ranks_leave(with.coord, with.comm);
     return bad;
 }
 
@@ -239,7 +244,7 @@ static int dying_rename(void *ctx, const char *from, const char *to)
 static int save_and_die(int rank, void *ctx)
 {
     int bad = 0;
-    mx_comm *comm = NULL;
+    party with = {0};
     mx_ckpt *c = NULL;
     mx_io io = mx_io_system;
     deadly = &(plan){.kill_at = "never"};
@@ -247,7 +252,7 @@ static int save_and_die(int rank, void *ctx)
         io.open = dying_open;
         io.rename = dying_rename;
     }
-    mx_status st = open_rank(&comm, &c, ctx, &io);
+    mx_status st = open_rank(&with, &c, ctx, &io);
     if (!st)
         st = save(c, 1);
     EXPECT(bad, !st, "rank %d: %s", rank, mx_status_text(st));
@@ -258,7 +263,7 @@ static int save_and_die(int rank, void *ctx)
            mx_status_text(st));
     mx_status_free(st);
     mx_ckpt_free(c);
-    mx_comm_close(comm);
+    ranks_leave(with.coord, with.comm);
     return bad;
 }
 

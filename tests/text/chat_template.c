@@ -246,7 +246,7 @@ MX_TEST(chat_hostile_templates_are_stopped)
     hostile("{{ 'x'|indent(999999999999) }}{{ 'a\nb'|indent(99999999999) }}", "memory");
     hostile("{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% "
             "endfor %}",
-            "memory");
+            "stopped");
     hostile("{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l + ns.l %}{% "
             "endfor %}",
             "stopped");
@@ -272,6 +272,44 @@ MX_TEST(chat_hostile_templates_are_stopped)
     hostile_repeated("", "{% for x in y %}", "", "nested more than");
     hostile_repeated("{{ 1", " and 1", " }}", "deep");
     hostile_repeated("{% set x ", "|trim", "%}{% endset %}{{ x }}{{ y.z }}", "line ");
+}
+
+#define MANY "{% for i in range(99999) %}"
+#define LONG "{% set s = 'a' * 9000000 %}{% set t = 'a' * 4500000 ~ 'b' %}"
+
+/* What a builtin does in one step is paid for by its bytes and items. */
+MX_TEST(chat_templates_pay_for_what_builtins_do)
+{
+    hostile("{{ ('ab' * 5000000).split('a')|length }}", "stopped");
+    hostile(LONG "{{ s.find(t) }}", "steps of work");
+    hostile(LONG "{{ s.rfind(t) }}", "steps of work");
+    hostile(LONG "{{ s.count(t) }}", "steps of work");
+    hostile(LONG "{{ t in s }}", "steps of work");
+    hostile(LONG "{{ s.replace(t, '') }}", "steps of work");
+    hostile(LONG "{{ s.rsplit(t, 3) }}", "steps of work");
+    hostile(LONG MANY "{% if s ~ 'b' == s ~ 'c' %}{% endif %}{% endfor %}", "stopped");
+    hostile(LONG "{% set u = s[:-1] ~ 'c' %}" MANY "{% if s == u %}{% endif %}{% endfor %}",
+            "steps of work");
+    hostile(LONG MANY "{% if s.startswith(s) %}{% endif %}{% endfor %}", "steps of work");
+    hostile(LONG MANY "{% if s.endswith((s, s)) %}{% endif %}{% endfor %}", "steps of work");
+    hostile(LONG MANY "{% set x = s.removeprefix('a') %}{% endfor %}", "steps of work");
+    hostile(LONG MANY "{% set x = s|int %}{% endfor %}", "steps of work");
+    hostile(LONG MANY "{% set x = [1]|tojson(separators=(s, s)) %}{% endfor %}", "steps of work");
+    hostile(MANY "{% set x = [0.1, 0.3]|tojson ~ strftime_now('%Y') %}{% endfor %}",
+            "steps of work");
+    hostile("{% for i in [0] * 3000000 %}{% endfor %}", "stopped");
+    hostile("{{ ([{'a': 1}] * 1000000)|map(attribute='a')|list|length }}", "stopped");
+    hostile("{{ ([{'a': 1}] * 1000000)|groupby('a')|length }}", "stopped");
+}
+
+MX_TEST(chat_templates_of_strangers_are_stopped_by_default)
+{
+    mx_str out = {0};
+    double start = seconds();
+    MX_CHECK_ERROR(render("{{ ('ab' * 5000000).split('a')|length }}", NULL, &out), "stopped");
+    MX_CHECK_ERROR(render(LONG "{{ s.rfind(t) }}", NULL, &out), "which is the limit");
+    MX_CHECK(seconds() - start < 60, "%.1f s", seconds() - start);
+    mx_str_fini(&out);
 }
 
 MX_TEST(chat_limits_leave_honest_work_alone)

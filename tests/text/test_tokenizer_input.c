@@ -57,6 +57,121 @@ MX_TEST(tokenizer_json_errors_say_what_and_where)
         "normalization map");
 }
 
+#define WITH(part)                                                                                 \
+    "{" part ",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":5},\"merges\":[]}}"
+#define BERT(cls, sep)                                                                             \
+    WITH("\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":" cls ",\"sep\":" sep "}")
+#define TEMPLATE(id)                                                                               \
+    WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{"                       \
+         "\"SpecialToken\":{\"id\":\"s\"}}],\"special_tokens\":{\"s\":{\"ids\":[" id "]}}}")
+
+/* Ids that would reach the embedding must be ids of tokens. */
+MX_TEST(tokenizer_ids_are_ids_of_tokens)
+{
+    MX_CHECK_OK(open_text(BERT("[\"a\",0]", "[\"b\",5]")));
+    MX_CHECK_ERROR(open_text(BERT("[\"a\",4294967301]", "[\"b\",1]")), "no token's id");
+    MX_CHECK_ERROR(open_text(BERT("[\"a\",0]", "[\"b\",-1]")), "no token's id");
+    MX_CHECK_ERROR(open_text(BERT("[\"a\",0]", "[\"b\",6]")), "adds id 6, which no token has");
+    MX_CHECK_ERROR(open_text(BERT("[\"a\",0]", "[\"b\",3]")), "adds id 3, which no token has");
+    MX_CHECK_ERROR(open_text(BERT("[\"a\"]", "[\"b\",5]")), "must be [text, id]");
+    MX_CHECK_OK(open_text(TEMPLATE("5")));
+    MX_CHECK_ERROR(open_text(TEMPLATE("-1")), "no token's id");
+    MX_CHECK_ERROR(open_text(TEMPLATE("2147483648")), "no token's id");
+    MX_CHECK_ERROR(open_text(TEMPLATE("1000")), "adds id 1000, which no token has");
+    MX_CHECK_ERROR(open_text(BPE("{\"a\":0,\"b\":16777215}", "[]")), "too far beyond");
+    MX_CHECK_ERROR(open_text(WITH("\"added_tokens\":[{\"id\":-7,\"content\":\"x\"}]")), "token id");
+    MX_CHECK_ERROR(open_text(WITH("\"added_tokens\":[{\"id\":9000000,\"content\":\"x\"}]")),
+                   "too far beyond");
+    MX_CHECK_ERROR(open_text("AA== 9000000\n"), "far beyond");
+}
+
+MX_TEST(tokenizer_and_model_must_belong_together)
+{
+    mx_tokenizer *t = NULL;
+    const char *text = TEMPLATE("5");
+    MX_CHECK_OK(mx_tokenizer_open_bytes(&t, "given", text, strlen(text), NULL));
+    MX_CHECK_OK(mx_tokenizer_check_model(t, 6));
+    MX_CHECK_ERROR(mx_tokenizer_check_model(t, 5), "id 5 at the beginning of every text");
+    mx_tokenizer_close(t);
+}
+
+/* `part` of a tokenizer.json whose list has `n` times the item. */
+static mx_status open_many(const char *head, const char *item, int n, const char *tail)
+{
+    mx_str s = {0};
+    mx_str_add(&s, head);
+    for (int i = 0; i < n; i++)
+        mx_str_addf(&s, "%s%s", i && item[0] == '{' ? "," : "", item);
+    mx_str_add(&s, tail);
+    mx_status st = open_text(mx_str_text(&s));
+    mx_str_fini(&s);
+    return st;
+}
+
+#define SPLIT                                                                                      \
+    "{\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\","                            \
+    "\"pattern\":{\"Regex\":\""
+#define MODEL ",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}"
+
+/* Rules of a file are limited in number, size and work, and the error says the limit. */
+MX_TEST(tokenizer_rules_are_limited)
+{
+    clock_t start = clock();
+    MX_CHECK_ERROR(open_many(SPLIT, "[", 300000, "\"}}" MODEL), "at most 16384");
+    MX_CHECK_ERROR(open_many(SPLIT, "[", 16000, "\"}}" MODEL), "regular expression");
+    MX_CHECK_ERROR(open_many(SPLIT, "[a&&[^", 2600, "\"}}" MODEL), "regular expression");
+    MX_CHECK_ERROR(open_many(SPLIT, "\\\\b", 5000, "\"}}" MODEL), "at most 262144");
+    MX_CHECK_ERROR(open_many(SPLIT, "(", 16000, "\"}}" MODEL), "regular expression");
+    MX_CHECK_ERROR(open_many("{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[",
+                             "{\"type\":\"Digits\"}", 200000, "]}" MODEL),
+                   "more than 64 pretokenizers");
+    MX_CHECK_ERROR(open_many("{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[",
+                             "{\"type\":\"Fuse\"}", 100, "]}" MODEL),
+                   "more than 64 decoders");
+    MX_CHECK_ERROR(open_many("{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[",
+                             "{\"type\":\"NFC\"}", 100, "]}" MODEL),
+                   "more than 64 normalizers");
+    MX_CHECK_ERROR(open_many("{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"", "a",
+                             3000, "\",-1]]}}"),
+                   "at most 1024");
+    MX_CHECK_ERROR(open_many("", "QUFB", 3000, " 0\n"), "at most 1024");
+    /* An object that has a list but is no Sequence still needs room for itself. */
+    MX_CHECK_OK(open_text("{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\","
+                          "\"pretokenizers\":[]}" MODEL));
+    double took = (double)(clock() - start) / CLOCKS_PER_SEC;
+    MX_CHECK(took < 30, "%.1f s", took);
+}
+
+/* Twenty steps that each double the text. */
+static mx_tokenizer *open_doubling(const char *part, const char *list)
+{
+    mx_str s = {0};
+    mx_tokenizer *t = NULL;
+    mx_str_addf(&s, "{\"%s\":{\"type\":\"Sequence\",\"%s\":[", part, list);
+    for (int i = 0; i < 20; i++)
+        mx_str_addf(&s, "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+                    "\"content\":\"aa\"}", i ? "," : "");
+    mx_str_add(&s, "]}" MODEL);
+    MX_CHECK_OK(mx_tokenizer_open_bytes(&t, "given", s.text, s.len, NULL));
+    mx_str_fini(&s);
+    return t;
+}
+
+MX_TEST(tokenizer_replacements_cannot_grow_a_text_without_end)
+{
+    mx_tokens ids = {0};
+    mx_str text = {0};
+    mx_tokenizer *t = open_doubling("normalizer", "normalizers");
+    MX_CHECK_ERROR(mx_tokenizer_encode(t, "aaaa", 4, NULL, &ids), "more than 64 times");
+    mx_tokenizer_close(t);
+    t = open_doubling("decoder", "decoders");
+    MX_CHECK_ERROR(mx_tokenizer_decode(t, (int32_t[]){0, 0}, 2, NULL, &text), "more than 64 times");
+    MX_CHECK(text.len == 0, "%zu bytes", text.len);
+    mx_tokenizer_close(t);
+    mx_tokens_fini(&ids);
+    mx_str_fini(&text);
+}
+
 MX_TEST(tokenizer_path_errors)
 {
     mx_tokenizer *t;

@@ -1,5 +1,5 @@
 /* packed_loss_test.c - a document has the loss in a packed row that it has alone, for every
- * packer, with global (llama3) and with windowed attention (mistral, gemma3). */
+ * packer, with global (llama3), windowed (mistral, gemma3) and compressed attention. */
 #include "../test.h"
 
 #include "data/pack.h"
@@ -120,3 +120,5 @@ static void run(const char *family)
 MX_TEST(packed_loss_is_unpacked_loss_global) { run("llama3"); }
 MX_TEST(packed_loss_is_unpacked_loss_windowed) { run("mistral"); }
 MX_TEST(packed_loss_is_unpacked_loss_mixed) { run("gemma3"); }
+/* Windows of V4 begin with each document, wherever it lies in the row. */
+MX_TEST(packed_loss_is_unpacked_loss_compressed) { run("deepseek-v4"); }

@@ -13,53 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {
-    const char *folder, *name;
-    const char *const *args;
-} job;
-
-static int train(int rank, void *ctx)
-{
-    const job *j = ctx;
-    mx_status st = tiny_train(j->folder, j->name, j->args);
-    if (st)
-        printf("    rank %d: %s\n", rank, mx_status_text(st));
-    int code = (int)mx_status_code(st);
-    mx_status_free(st);
-    return code;
-}
-
-/* The largest difference of two checkpoints' weights, as a share of each tensor's largest value. */
-static double difference(const char *folder, const char *a, const char *b, int step)
-{
-    char path[1024];
-    mx_st_file f[2] = {0};
-    mx_arena mem = {0};
-    double worst = 0;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s/r/checkpoints/%d/model.safetensors", folder, i ? b : a,
-                 step);
-        MX_CHECK_OK(mx_st_open(&f[i], path));
-    }
-    MX_CHECK(f[0].n_tensors == f[1].n_tensors && f[0].n_tensors > 5);
-    for (int64_t t = 0; t < f[0].n_tensors && t < f[1].n_tensors; t++) {
-        const mx_st_tensor *x = &f[0].tensors[t], *y = mx_st_find(&f[1], x->name);
-        float *v = MX_NEW_N(&mem, float, 2 * x->n);
-        MX_CHECK_OK(mx_st_read(x, 0, x->n, MX_ST_F32, v, NULL));
-        MX_CHECK_OK(mx_st_read(y, 0, x->n, MX_ST_F32, v + x->n, NULL));
-        double most = 0, off = 0;
-        for (int64_t i = 0; i < x->n; i++) {
-            most = fmax(most, fabs(v[i]));
-            off = fmax(off, fabs(v[i] - v[x->n + i]));
-        }
-        worst = fmax(worst, off / most);
-    }
-    mx_st_close(&f[0]);
-    mx_st_close(&f[1]);
-    mx_arena_fini(&mem);
-    return worst;
-}
-
 static double metrics_differ(const char *folder, const char *a, const char *b, const char *metric,
                              int n)
 {
@@ -79,12 +32,6 @@ static double metrics_differ(const char *folder, const char *a, const char *b, c
     return worst;
 }
 
-static void run_ranks(const char *folder, int size, const char *name, const char *const *args)
-{
-    job j = {folder, name, args}; /* one rank, too: OpenMP's threads do not survive a fork */
-    ranks_run(size, train, &j);
-}
-
 #define RUN                                                                                        \
     "learning_rate_schedule_steps=8", "steps=8", "eval_interval=4", "eval_steps=2",                \
         "checkpoint_period=4", "base_num_decoder_layers=2", "dataset_type=corpus", "packing=false"
@@ -94,16 +41,16 @@ static void run_ranks(const char *folder, int size, const char *name, const char
  * near zero hangs on its last bits (m / sqrt(v)), so weights are compared after SGD as well. */
 static void compare_ranks(const char *folder, const char *optimizer, double tolerance)
 {
-    run_ranks(folder, 1, "one", (const char *[]){RUN, optimizer, "per_device_batch_size=8",
+    tiny_train_ranks(folder, 1, "one", (const char *[]){RUN, optimizer, "per_device_batch_size=8",
                                                  "eval_per_device_batch_size=8", NULL});
-    run_ranks(folder, 2, "two", (const char *[]){RUN, optimizer, "per_device_batch_size=4",
+    tiny_train_ranks(folder, 2, "two", (const char *[]){RUN, optimizer, "per_device_batch_size=4",
                                                  "eval_per_device_batch_size=4", NULL});
-    run_ranks(folder, 4, "four", (const char *[]){RUN, optimizer, "per_device_batch_size=1",
+    tiny_train_ranks(folder, 4, "four", (const char *[]){RUN, optimizer, "per_device_batch_size=1",
                                                   "eval_per_device_batch_size=2",
                                                   "gradient_accumulation_steps=2", NULL});
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "four" : "two";
-        double w = difference(folder, "one", name, 8);
+        double w = tiny_difference(folder, "one", name, 8);
         MX_CHECK(w < tolerance && w > 0, "%s: weights differ by %g", name, w);
         double l = metrics_differ(folder, "one", name, "loss", 8);
         MX_CHECK(l < 1e-6, "%s: losses differ by %g", name, l);
@@ -124,8 +71,9 @@ MX_TEST(ranks_train_as_one_rank_does)
     compare_ranks(folder, "opt_type=sgd", 1e-6);
     mx_status_free(mx_io_remove_tree(NULL, folder));
     compare_ranks(folder, "opt_type=adamw", 1e-4);
-    run_ranks(folder, 2, "again", (const char *[]){RUN, "opt_type=adamw", "per_device_batch_size=4",
-                                                   "eval_per_device_batch_size=4", NULL});
+    tiny_train_ranks(folder, 2, "again",
+                     (const char *[]){RUN, "opt_type=adamw", "per_device_batch_size=4",
+                                      "eval_per_device_batch_size=4", NULL});
     char *a = tiny_tensors(folder, "two", 8), *b = tiny_tensors(folder, "again", 8);
     MX_CHECK(strlen(a) > 100 && strcmp(a, b) == 0, "the bits do not repeat");
     char *x = tiny_metrics(folder, "two"), *y = tiny_metrics(folder, "again");
@@ -143,9 +91,9 @@ MX_TEST(ranks_resume_with_the_bits_of_a_run_never_stopped)
     static const char *const stops[] = {"steps=3", "steps=8", "steps=24"};
     char folder[256];
     tiny_folder(folder, sizeof folder);
-    run_ranks(folder, 2, "a", (const char *[]){SPIKY, "steps=24", NULL});
+    tiny_train_ranks(folder, 2, "a", (const char *[]){SPIKY, "steps=24", NULL});
     for (int i = 0; i < 3; i++)
-        run_ranks(folder, 2, "b", (const char *[]){SPIKY, stops[i], NULL});
+        tiny_train_ranks(folder, 2, "b", (const char *[]){SPIKY, stops[i], NULL});
     char *log = tiny_text(folder, "a", "log.txt");
     MX_CHECK(tiny_count(log, "going back from step") > 0, "the run never went back:\n%s", log);
     char *a = tiny_tensors(folder, "a", 24), *b = tiny_tensors(folder, "b", 24);
@@ -153,7 +101,7 @@ MX_TEST(ranks_resume_with_the_bits_of_a_run_never_stopped)
     mx_free(log);
     free(a), free(b);
     /* One rank may go on with what two have written, and says that bits will differ. */
-    run_ranks(folder, 1, "a",
+    tiny_train_ranks(folder, 1, "a",
               (const char *[]){SPIKY, "steps=26", "per_device_batch_size=4",
                                "allow_config_change=true", NULL});
     log = tiny_text(folder, "a", "log.txt");
@@ -162,14 +110,14 @@ MX_TEST(ranks_resume_with_the_bits_of_a_run_never_stopped)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
-/* Ranks of different configurations, and a GPU that nobody sums over, are refused everywhere. */
+/* Ranks of different configurations are refused, and both sides name what differs. */
 static int train_otherwise(int rank, void *ctx)
 {
-    const job *j = ctx;
     int bad;
     const char *const args[] = {RUN, rank ? "learning_rate=1" : "learning_rate=2", NULL};
-    mx_status st = tiny_train(j->folder, j->name, args);
-    bad = !st || !strstr(mx_status_text(st), "rank 1 was started with another configuration");
+    mx_status st = tiny_train(ctx, "x", args);
+    bad = !st || !strstr(mx_status_text(st), "was started otherwise than rank 0") ||
+          !strstr(mx_status_text(st), "it differs in learning_rate;");
     if (bad)
         printf("    rank %d: %s\n", rank, mx_status_text(st));
     mx_status_free(st);
@@ -180,6 +128,6 @@ MX_TEST(ranks_of_different_configurations_are_refused)
 {
     char folder[256];
     tiny_folder(folder, sizeof folder);
-    ranks_run(2, train_otherwise, &(job){folder, "x", NULL});
+    ranks_run(2, train_otherwise, folder);
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }

@@ -44,6 +44,14 @@ MX_TEST(run_config_survives_and_is_compared)
     MX_CHECK_OK(mx_run_config_compare(cfg, folder, &report)); /* a new folder */
     MX_CHECK(report.len == 0);
     MX_CHECK_OK(mx_run_config_save(cfg, folder, "maxc train", NULL));
+    const char *changed[] = {"base_emb_dim=64"};
+    back = load(changed, 1, path); /* no step was made: nothing to compare with */
+    MX_CHECK_OK(mx_run_config_compare(back, folder, &report));
+    MX_CHECK(report.len == 0, "%s", mx_str_text(&report));
+    mx_config_free(back);
+    snprintf(command, sizeof command, "%s/metrics.jsonl", folder);
+    MX_CHECK_OK(mx_io_write_file(NULL, command, "{}\n", 3));
+    snprintf(command, sizeof command, "rm -r %s", folder);
     MX_CHECK_OK(mx_run_config_compare(cfg, folder, &report)); /* the same again */
     MX_CHECK(report.len == 0, "%s", mx_str_text(&report));
 
@@ -54,10 +62,14 @@ MX_TEST(run_config_survives_and_is_compared)
     MX_CHECK(!strstr(a.text, "sesame"));
     mx_config_free(back);
 
-    const char *more[] = {"steps=20", "learning_rate=1"};
-    back = load(more, 2, path); /* what may change is said */
+    const char *more[] = {"steps=20", "learning_rate=1", "run_name=moved",
+                          "allow_config_change=true", "base_output_directory=/elsewhere"};
+    back = load(more, 5, path); /* what may change is said, and nothing else */
     MX_CHECK_OK(mx_run_config_compare(back, folder, &report));
-    MX_CHECK(strstr(mx_str_text(&report), "steps: 10 -> 20\n"), "%s", mx_str_text(&report));
+    MX_CHECK(strstr(mx_str_text(&report), "  steps: 10 -> 20\n") &&
+                 strstr(mx_str_text(&report), "  learning_rate: ") &&
+                 strchr(strchr(mx_str_text(&report), '\n') + 1, '\n')[1] == 0,
+             "%s", mx_str_text(&report));
     mx_config_free(back);
 
     const char *other[] = {"base_emb_dim=64", "opt_type=muon", "allow_config_change=false"};

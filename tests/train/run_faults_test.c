@@ -1,5 +1,6 @@
 /* run_faults_test.c - spikes, steps that are skipped, going back; optimizers; on a tiny model. */
 #include "../test.h"
+#include "small_step.h"
 #include "tiny_run.h"
 
 #include "base/io.h"
@@ -57,7 +58,6 @@ static void bench_open(bench *b, const mx_optimizer *o, const char *trainable)
                           "hidden_size", 16, "intermediate_size", 40, "num_hidden_layers", 1,
                           "num_attention_heads", 2);
     static const int32_t ids[16] = {1, 2, 3, 9, 8, 7, 40, 41, 42, 1, 1, 5, 6, 33, 60, 2};
-    float one = 1, scale = 1.0f / 16, lr = 0.01f;
     MX_CHECK_OK(mx_model_from_json(&b->model, j, "test"));
     json_decref(j);
     MX_CHECK_OK(mx_session_open(&b->session, "cpu", 1));
@@ -70,14 +70,7 @@ static void bench_open(bench *b, const mx_optimizer *o, const char *trainable)
     so.kind = MX_STEP_GRADS;
     MX_CHECK_OK(mx_step_open(&b->grads, b->session, &b->model, &so));
     MX_CHECK_OK(mx_session_init(b->session, 1));
-    mx_exec *e[2] = {b->step.exec, b->grads.exec};
-    for (int i = 0; i < 2; i++) {
-        MX_CHECK_OK(mx_exec_write(e[i], "tokens", ids));
-        MX_CHECK_OK(mx_exec_write(e[i], "labels", ids));
-        MX_CHECK_OK(mx_exec_write(e[i], "loss_scale", &scale));
-    }
-    MX_CHECK_OK(mx_exec_write(e[0], "lr", &lr));
-    MX_CHECK_OK(mx_exec_write(e[0], "step", &one));
+    small_step_feed(b->step.exec, b->grads.exec, ids, 16);
 }
 
 static void bench_close(bench *b)

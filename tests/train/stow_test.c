@@ -232,7 +232,7 @@ static void plan_of(const char *const *args, mx_plan *plan)
     for (int n = 0; args[n]; n++)
         all[n + 1] = args[n];
     MX_CHECK_OK(configure(&t, NULL, all));
-    MX_CHECK_OK(mx_plan_make(plan, &t.model, &t.options, &t.batch, &d));
+    MX_CHECK_OK(mx_plan_make(plan, &t.model, &(mx_programs_request){t.options, t.batch}, &d));
     drop(&t);
 }
 
@@ -264,7 +264,7 @@ MX_TEST(tensors_that_a_model_has_not_are_not_moved)
     mx_plan_device d = {.apart = true};
     const char *args[] = {"remat_policy=custom", "mla_q=offload", NULL};
     MX_CHECK_OK(configure(&t, NULL, args));
-    MX_CHECK_ERROR(mx_plan_make(&plan, &t.model, &t.options, &t.batch, &d),
+    MX_CHECK_ERROR(mx_plan_make(&plan, &t.model, &(mx_programs_request){t.options, t.batch}, &d),
                    "tensors called mla_q are to be moved to host memory, and this model has none; "
                    "it has query_proj,key_proj,value_proj,context,out_proj,mlpwi_0,");
     drop(&t);

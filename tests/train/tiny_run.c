@@ -1,14 +1,17 @@
 /* tiny_run.c - see tiny_run.h. */
 #include "tiny_run.h"
 
+#include "../dist/ranks.h"
 #include "../test.h"
 #include "base/io.h"
 #include "device/cpu/queue.h"
 #include "store/checkpoint_read.h"
+#include "store/safetensors.h"
 #include "train/keys.h"
 #include "train/run.h"
 #include <fcntl.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +77,28 @@ mx_status tiny_train(const char *folder, const char *name, const char *const *ex
     for (; *extra && n < 64; extra++)
         args[n++] = *extra;
     return tiny_run(args, n);
+}
+
+typedef struct {
+    const char *folder, *name;
+    const char *const *args;
+} job;
+
+static int train(int rank, void *ctx)
+{
+    const job *j = ctx;
+    mx_status st = tiny_train(j->folder, j->name, j->args);
+    if (st)
+        printf("    rank %d: %s\n", rank, mx_status_text(st));
+    int code = (int)mx_status_code(st);
+    mx_status_free(st);
+    return code;
+}
+
+void tiny_train_ranks(const char *folder, int size, const char *name, const char *const *args)
+{
+    job j = {folder, name, args};
+    ranks_run(size, train, &j);
 }
 
 char *tiny_text(const char *folder, const char *name, const char *file)
@@ -152,4 +177,34 @@ void tiny_same(const char *folder, const char *a, const char *b, int step)
     x = tiny_metrics(folder, a), y = tiny_metrics(folder, b);
     MX_CHECK(strlen(x) > 100 && strcmp(x, y) == 0, "the metrics differ:\n%s\n%s", x, y);
     free(x), free(y);
+}
+
+double tiny_difference(const char *folder, const char *a, const char *b, int step)
+{
+    char path[1024];
+    mx_st_file f[2] = {0};
+    mx_arena mem = {0};
+    double worst = 0;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s/r/checkpoints/%d/model.safetensors", folder, i ? b : a,
+                 step);
+        MX_CHECK_OK(mx_st_open(&f[i], path));
+    }
+    MX_CHECK(f[0].n_tensors == f[1].n_tensors && f[0].n_tensors > 5);
+    for (int64_t t = 0; t < f[0].n_tensors && t < f[1].n_tensors; t++) {
+        const mx_st_tensor *x = &f[0].tensors[t], *y = mx_st_find(&f[1], x->name);
+        float *v = MX_NEW_N(&mem, float, 2 * x->n);
+        MX_CHECK_OK(mx_st_read(x, 0, x->n, MX_ST_F32, v, NULL));
+        MX_CHECK_OK(mx_st_read(y, 0, x->n, MX_ST_F32, v + x->n, NULL));
+        double most = 0, off = 0;
+        for (int64_t i = 0; i < x->n; i++) {
+            most = fmax(most, fabs(v[i]));
+            off = fmax(off, fabs(v[i] - v[x->n + i]));
+        }
+        worst = fmax(worst, off / most);
+    }
+    mx_st_close(&f[0]);
+    mx_st_close(&f[1]);
+    mx_arena_fini(&mem);
+    return worst;
 }

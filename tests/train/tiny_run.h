@@ -13,6 +13,9 @@ mx_status tiny_run(const char *const *args, int n);
 /* The run FOLDER/NAME/r, with further key=value arguments that end with NULL. Standard output goes
  * nowhere. One thread, float32, no TensorBoard files, unless the arguments say otherwise. */
 mx_status tiny_train(const char *folder, const char *name, const char *const *extra);
+/* The same on `size` ranks, each a process; one rank, too: OpenMP's threads do not survive a fork.
+ */
+void tiny_train_ranks(const char *folder, int size, const char *name, const char *const *args);
 /* The same on a device with memory of its own (device/cpu/queue.h); bytes it had on the host. */
 int64_t tiny_train_queued(const char *folder, const char *name, const char *const *extra);
 /* Fails the test unless checkpoints of this step and metrics of two runs are equal. */
@@ -25,6 +28,8 @@ char *tiny_metrics(const char *folder, const char *name);
  * the run's name. */
 char *tiny_checkpoint(const char *path);
 char *tiny_tensors(const char *folder, const char *name, int step);
+/* The largest difference of two checkpoints' weights, as a share of each tensor's largest value. */
+double tiny_difference(const char *folder, const char *a, const char *b, int step);
 int tiny_count(const char *text, const char *what);
 
 #endif

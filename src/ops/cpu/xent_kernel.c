@@ -46,8 +46,8 @@ static bool all_ignored(const mx_xent *c, int64_t i0, int64_t n)
 {
     bool all = true;
     for (int64_t i = i0; i < i0 + n; i++) {
-        MX_ASSERT(c->slice || c->labels[i] < c->vocab, "label %d of token %ld, vocabulary %ld", c->labels[i],
-                  (long)i, (long)c->vocab);
+        MX_ASSERT(c->slice || c->labels[i] < c->vocab, "label %d of token %ld, vocabulary %ld",
+                  c->labels[i], (long)i, (long)c->vocab);
         all &= c->labels[i] < 0;
     }
     return all;

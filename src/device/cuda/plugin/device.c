@@ -163,6 +163,13 @@ static void cuda_late_close(mx_device *d, void *host, void *late)
     cudaFreeHost(host);
 }
 
+static mx_status cuda_free_bytes(mx_device *d, size_t *bytes)
+{
+    size_t all;
+    (void)d;
+    return mx_cuda_check(cudaMemGetInfo(bytes, &all), "the GPU's free memory");
+}
+
 static const mx_cuda_op *find_op(const char *name)
 {
     for (int i = 0; mx_cuda_op_table[i]; i++)
@@ -517,6 +524,7 @@ mx_status mx_device_open_cuda(mx_device **out)
                             .close = cuda_close};
     d->device.gpu_work = true;
     d->device.alloc_host = mx_cuda_hosted_alloc;
+    d->device.free_bytes = cuda_free_bytes;
     d->device.fill = cuda_fill;
     d->device.convert = cuda_convert;
     d->device.late_open = cuda_late_open;

@@ -36,7 +36,8 @@ static const char early[] =
 static const char prelude[] =
     "typedef float real;\n#define MX_T_LOG(x) logf(x)\n#define MX_T_ERF(x) erff(x)\n"
     "#define MX_T_TANH(x) tanhf(x)\n"
-    "#define MX_T_SQRT(x) sqrtf(x)\n#define MX_T_SIN(x) sinf(x)\n#define MX_T_COS(x) cosf(x)\n"
+    "#define MX_T_FLOOR(x) floorf(x)\n#define MX_T_SQRT(x) sqrtf(x)\n"
+    "#define MX_T_SIN(x) sinf(x)\n#define MX_T_COS(x) cosf(x)\n"
     "#define MX_T_GELU_GATE(x) MX_T_SIGMOID((real)1.5957691216057308 * ((x) + (real)0.044715 * (x) "
     "* (x)"
     " * (x)))\n#define NEG_INF __int_as_float(0xff800000)\n";

@@ -3,11 +3,8 @@
  * cuBLASLt, cuDNN and NVRTC are not linked: each is opened with dlopen when first asked for, so a
  * machine without cuDNN still trains (our own attention kernels) and `maxc doctor` can say what is
  * missing. Their functions are reached as `libs->lt.cublasLtMatmul(...)`; the member types come
- * from the headers, so a call is checked like a direct one.
- *
- * Search order: the directory in MX_CUDA_LIBS, the loader's own path (LD_LIBRARY_PATH,
- * ld.so.cache), /usr/local/cuda/lib64. One mx_cuda_libs serves a process; it is not thread-safe
- * while opening.
+ * from the headers, so a call is checked like a direct one. Where they are looked for:
+ * base/library.h. One mx_cuda_libs serves a process; it is not thread-safe while opening.
  */
 #ifndef MX_DEVICE_CUDA_LIBS_H
 #define MX_DEVICE_CUDA_LIBS_H

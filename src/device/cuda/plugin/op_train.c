@@ -228,7 +228,8 @@ static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]), "a lookup of this dtype");
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) || s->call.in[0].type.dtype == MX_I32,
+                  "a lookup of this dtype");
     return MX_OK;
 }
 

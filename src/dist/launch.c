@@ -1,20 +1,20 @@
-/* place.c - see place.h. */
-#include "dist/place.h"
+/* launch.c - see launch.h. */
+#include "dist/launch.h"
 
 #include "base/str.h"
-#include "dist/comm.h"
 #include <stdio.h>
 #include <string.h>
 
 enum { PORT = 29500, JOB_PORTS = 10000 };
 
 static const struct {
-    const char *launcher, *rank, *size, *local_size;
+    const char *launcher, *rank, *size, *local_size, *job, *step;
 } known[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", NULL},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+     "PMIX_NAMESPACE", NULL},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", NULL, NULL},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, "SLURM_JOB_ID", "SLURM_STEP_ID"},
 };
 
 static mx_status number(char *(*get)(const char *), const char *name, int64_t low, int64_t high,
@@ -37,7 +37,7 @@ static void first_node(const char *list, char *out, size_t cap)
     snprintf(out, cap, "%.*s%.*s", (int)stem, list, digits, digits ? list + stem + 1 : "");
 }
 
-static mx_status find_host(mx_place *p, char *(*get)(const char *), const char *local_size)
+static mx_status find_host(mx_launch *p, char *(*get)(const char *), const char *local_size)
 {
     const char *host = get("MASTER_ADDR"), *nodes = get("SLURM_STEP_NODELIST");
     const char *local = local_size ? get(local_size) : NULL;
@@ -56,17 +56,20 @@ static mx_status find_host(mx_place *p, char *(*get)(const char *), const char *
     return MX_OK;
 }
 
-mx_status mx_place_find(mx_place *p, char *(*get)(const char *name))
+mx_status mx_launch_find(mx_launch *p, char *(*get)(const char *name))
 {
-    *p = (mx_place){.size = 1, .port = PORT};
+    *p = (mx_launch){.size = 1, .port = PORT};
     size_t k = 0, n = sizeof known / sizeof *known;
     while (k < n && !(get(known[k].rank) && get(known[k].size)))
         k++;
     if (k == n)
         return MX_OK;
-    MX_TRY(number(get, known[k].size, 1, MX_COMM_MAX_RANKS, &p->size));
+    MX_TRY(number(get, known[k].size, 1, MX_LAUNCH_MAX_RANKS, &p->size));
     MX_TRY(number(get, known[k].rank, 0, p->size - 1, &p->rank));
     p->launcher = known[k].launcher;
+    const char *name = known[k].job ? get(known[k].job) : NULL;
+    const char *step = known[k].step ? get(known[k].step) : NULL;
+    snprintf(p->job, sizeof p->job, "%s%s%s", name ? name : "", step ? "." : "", step ? step : "");
     if (p->size == 1)
         return MX_OK;
     const char *job = get("SLURM_JOB_ID");

@@ -1,4 +1,4 @@
-/* place.h - which rank this process is, from what its launcher left in the environment.
+/* launch.h - which rank this process is, from what its launcher left in the environment.
  *
  *     launcher                         rank                    number of ranks
  *     torchrun, and by hand            RANK                    WORLD_SIZE
@@ -12,19 +12,22 @@
  * torchrun's own agent listens on MASTER_PORT, so its ranks meet at the next one.
  * A batch script of Slurm has SLURM_PROCID but no step: what it starts itself is alone.
  */
-#ifndef MX_DIST_PLACE_H
-#define MX_DIST_PLACE_H
+#ifndef MX_DIST_LAUNCH_H
+#define MX_DIST_LAUNCH_H
 
 #include "base/status.h"
+
+enum { MX_LAUNCH_MAX_RANKS = 1024 };
 
 typedef struct {
     const char *launcher; /* NULL: none, and alone */
     int rank, size;
     char host[256];
     int port;
-} mx_place;
+    char job[64]; /* the launcher's name for this job, which is no secret; "": it has none */
+} mx_launch;
 
 /* `get` is getenv, or a test's. */
-mx_status mx_place_find(mx_place *p, char *(*get)(const char *name)) MX_MUST_USE;
+mx_status mx_launch_find(mx_launch *p, char *(*get)(const char *name)) MX_MUST_USE;
 
 #endif

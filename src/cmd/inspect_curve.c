@@ -1,0 +1,106 @@
+/* inspect_curve.c - the losses of runs as curves: of training with its mean, of evaluation as it
+ * is. */
+#include "cmd/inspect_run.h"
+
+#include "base/io.h"
+#include "cmd/run_glance.h"
+#include "train/curve.h"
+#include "train/metrics.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PER_RUN = 2, MEANS = 60, FEW = 200 }; /* a mean is of a 60th of the curve to either side */
+static const struct {
+    int w, h;
+} svg_size = {960, 480}, png_size = {1200, 600};
+
+typedef struct {
+    mx_arena arena;
+    mx_curve_series series[MX_CURVE_RUNS * PER_RUN];
+    int n;
+} curves;
+
+static mx_status add_series(curves *c, const char *file, const char *metric, const char *name)
+{
+    mx_series s = {0};
+    bool trained = strcmp(metric, "loss") == 0;
+    MX_TRY(mx_metrics_read(file, metric, &c->arena, &s));
+    if (s.n)
+        c->series[c->n++] = (mx_curve_series){.name = name, .x = s.x, .y = s.y, .n = s.n,
+                                              .window = trained ? s.n / MEANS : 0,
+                                              .dots = !trained && s.n <= FEW};
+    return MX_OK;
+}
+
+/* "training", "evaluation"; of several runs with the run's name. */
+static mx_status add_run(curves *c, const mx_run_glance *g, bool alone)
+{
+    const char *file = mx_arena_printf(&c->arena, "%s/metrics.jsonl", g->path);
+    if (access(file, R_OK) != 0)
+        return MX_OK;
+    MX_TRY(add_series(c, file, "loss", alone ? "training" : g->name));
+    return add_series(c, file, "eval/loss",
+                      alone ? "evaluation"
+                            : mx_arena_printf(&c->arena, "%s, evaluation", g->name));
+}
+
+static const char *title_of(curves *c, const mx_run_glance *g, int n)
+{
+    const char *text = mx_arena_printf(&c->arena, "%s", g->name);
+    if (n == 1 && g->loss == g->loss)
+        text = mx_arena_printf(&c->arena, "%s: loss %.4f at step %.0f", text, g->loss, g->step);
+    if (n == 1 && g->eval_loss == g->eval_loss)
+        text = mx_arena_printf(&c->arena, "%s, evaluation %.4f", text, g->eval_loss);
+    for (int i = 1; i < n; i++)
+        text = mx_arena_printf(&c->arena, "%s, %s", text, g[i].name);
+    return n == 1 ? text : mx_arena_printf(&c->arena, "loss of %s", text);
+}
+
+static mx_status write_picture(const mx_curve *c, const char *file, bool png)
+{
+    mx_str picture = {0};
+    if (!*file)
+        return MX_OK;
+    if (png)
+        mx_curve_png(c, png_size.w, png_size.h, &picture);
+    else
+        mx_curve_svg(c, svg_size.w, svg_size.h, &picture);
+    mx_status st = mx_io_write_file(NULL, file, picture.text, picture.len);
+    mx_str_fini(&picture);
+    return st;
+}
+
+static mx_status draw(curves *k, const mx_run_glance *g, int n, const mx_inspect_pictures *p,
+                      mx_str *out)
+{
+    const char *lang = getenv("LC_ALL") ? getenv("LC_ALL") : getenv("LANG");
+    bool utf8 = lang && (strcasestr(lang, "utf-8") || strcasestr(lang, "utf8"));
+    mx_curve c = {.title = title_of(k, g, n), .x_label = "step", .series = k->series,
+                  .n_series = k->n, .ascii = !utf8, .dark = p->dark};
+    if (n == 1 && k->n && k->series[0].n > 1) /* curves of several cannot be told apart there */
+        mx_curve_text(&c, 78, 14, out);
+    MX_TRY(write_picture(&c, p->svg, false));
+    return write_picture(&c, p->png, true);
+}
+
+mx_status mx_inspect_curve(const char *const *paths, int n, const mx_inspect_pictures *p,
+                           mx_str *out)
+{
+    curves k = {0};
+    mx_run_glance g[MX_CURVE_RUNS];
+    mx_status st = MX_OK;
+    if (n > MX_CURVE_RUNS && (*p->svg || *p->png))
+        return mx_fail(MX_USAGE, "%d runs are too many for one picture; name up to %d", n,
+                       MX_CURVE_RUNS);
+    n = n > MX_CURVE_RUNS ? MX_CURVE_RUNS : n;
+    for (int i = 0; i < n && !st; i++) {
+        mx_run_glance_at(&g[i], paths[i], &k.arena);
+        st = add_run(&k, &g[i], n == 1);
+    }
+    if (!st)
+        st = draw(&k, g, n, p, out);
+    mx_arena_fini(&k.arena);
+    return st;
+}

@@ -1,0 +1,93 @@
+/* coord_judge.c - who has fallen silent, does not come to a call, or has left before it.
+ *
+ * Rank 0 looks. A process that does not answer at all is found by its heartbeat. One that answers
+ * may still hang: then others wait for it in a collective call. Of all waits that are too long the
+ * longest came first and led to the others; whoever has not come to that call is to blame.
+ */
+#include "dist/coord_impl.h"
+
+#include "base/str.h"
+
+enum { MOST_NAMES = 8 };
+static const double LEFT_S = 1;                            /* of waiting for a rank that has left */
+static const uint64_t CALL_MASK = ((uint64_t)1 << 40) - 1; /* of a lane's number */
+
+static mx_coord_lane_state lane_of(const mx_coord *c, int rank, int lane)
+{
+    return rank == c->rank ? mx_coord_own_lane(c, lane) : c->member[rank].lane[lane];
+}
+
+static void blame_late(mx_coord *c, int waiter, int lane)
+{
+    mx_coord_lane_state w = lane_of(c, waiter, lane);
+    mx_str who = {0};
+    int n = 0, last = -1;
+    for (int r = 0; r < c->size; r++)
+        if (lane_of(c, r, lane).number < w.number && ++n <= MOST_NAMES) {
+            mx_str_addf(&who, "%s%s", n > 1 ? ", " : "", c->member[r].who);
+            last = r;
+        }
+    unsigned long long number = w.number & CALL_MASK;
+    if (n)
+        mx_coord_judge_locked(
+            c, MX_DEVICE, n == 1 ? last : -1,
+            "nothing heard for %.0f s, in %s number %llu, from %s%s: hung, though "
+            "the process is there",
+            w.waits_s, w.call, number, mx_str_text(&who), n > MOST_NAMES ? " and others" : "");
+    else
+        mx_coord_judge_locked(c, MX_DEVICE, -1,
+                              "%s has waited for %.0f s in %s number %llu, to which all ranks have "
+                              "come: what ranks send each other does not arrive",
+                              c->member[waiter].who, w.waits_s, w.call, number);
+    mx_str_fini(&who);
+}
+
+/* A rank says in its last beat which calls it has come to. */
+void mx_coord_judge_left_locked(mx_coord *c)
+{
+    for (int r = 0; r < c->size; r++)
+        for (int i = 0; i < MX_COORD_LANES; i++) {
+            mx_coord_lane_state w = lane_of(c, r, i);
+            bool waits = c->member[r].state == MX_RANK_HERE && w.waits_s > LEFT_S;
+            for (int k = 0; k < c->size && waits; k++)
+                if (c->member[k].state == MX_RANK_LEFT && lane_of(c, k, i).number < w.number)
+                    mx_coord_judge_locked(
+                        c, MX_DEVICE, k,
+                        "%s has ended its run, and %s waits for it in %s number %llu: ranks do not "
+                        "do the same; were they started with one command?",
+                        c->member[k].who, c->member[r].who, w.call,
+                        (unsigned long long)(w.number & CALL_MASK));
+        }
+}
+
+static void judge_calls(mx_coord *c)
+{
+    double longest = c->o.call_timeout_s;
+    int waiter = -1, lane = 0;
+    for (int r = 0; r < c->size; r++)
+        for (int i = 0; i < MX_COORD_LANES && c->member[r].state == MX_RANK_HERE; i++) {
+            double s = lane_of(c, r, i).waits_s;
+            if (s > longest) {
+                longest = s;
+                waiter = r;
+                lane = i;
+            }
+        }
+    if (waiter >= 0)
+        blame_late(c, waiter, lane);
+}
+
+void mx_coord_judge_silence_locked(mx_coord *c, double now)
+{
+    for (int r = 1; r < c->size; r++) {
+        const mx_rank *m = &c->member[r];
+        double silent = m->link->fd < 0 ? 0 : now - m->link->heard_at;
+        if (m->state != MX_RANK_LEFT && silent > c->o.heartbeat_timeout_s)
+            mx_coord_judge_locked(c, MX_DEVICE, r,
+                                  "nothing heard for %.0f s from %s: stopped, hung or cut off",
+                                  silent, m->who);
+    }
+    mx_coord_judge_left_locked(c);
+    if (c->started && !c->why[0])
+        judge_calls(c);
+}

@@ -1,0 +1,43 @@
+#!/bin/sh
+# inspect.sh - what is said about runs: one whose last line is an evaluation, a folder of them, two beside each other;
+# and the sizes of a model.
+set -u
+cd "$(dirname "$0")/../.."
+. tests/cli/expect.inc
+train() { # NAME key=value...
+    name=$1; shift
+    "$maxc" train model_name=default decoder_block=llama2 vocab_size=300 base_emb_dim=32 base_num_query_heads=4 base_num_kv_heads=2 \
+        head_dim=8 base_mlp_dim=64 base_num_decoder_layers=2 max_target_length=32 dtype=float32 num_threads=1 \
+        per_device_batch_size=1 enable_tensorboard=false base_output_directory="$tmp/runs" run_name="$name" \
+        eval_interval=20 eval_steps=1 "$@" > "$tmp/log" 2>&1 || { cat "$tmp/log"; bad=1; }
+}
+train one steps=40 learning_rate=0.01
+train two steps=60 learning_rate=0.001 checkpoint_period=30
+train three steps=20
+tail -n 1 "$tmp/runs/one/metrics.jsonl" | grep -q 'eval/loss' || { echo "inspect.sh: the last line is no evaluation"; bad=1; }
+one="$maxc inspect $tmp/runs/one"
+for line in '^state: finished$' '^last step: 40 at 20' '^steps: 40$' '^loss: [0-9]' '^evaluation loss: [0-9]' \
+    '^learning rate: ' '^tokens: [1-9]' '^tokens per second: [1-9]' 'one: loss [0-9.]* at step 40, evaluation [0-9.]*$'; do
+    expect 0 "$line" $one
+done
+expect 0 '"evaluation loss": [0-9]' $one format=json
+# A folder of runs: a table, sorted by name.
+expect 0 '^run  *step  *steps  *loss  *evaluation  *tokens  *tokens/s  *state  *last step at$' $maxc inspect "$tmp/runs"
+expect 0 '^two  *60  *60  *[0-9.]*  *[0-9.]*  *[0-9.]* *k*  *[0-9.]* *[kM]*  *finished  *20' $maxc inspect "$tmp/runs"
+[ "$(sed 1d "$tmp/out" | cut -d ' ' -f 1 | tr '\n' ' ')" = 'one three two ' ] || { echo "inspect.sh: $(cat "$tmp/out")"; bad=1; }
+expect 0 '"run": ".*/three"' $maxc inspect "$tmp/runs" format=json
+# Two: what differs, and their losses where both have steps; as one picture.
+both="$maxc inspect $tmp/runs/one $tmp/runs/two"
+expect 0 '^  learning_rate: 0.01 -> 0.001$' $both png="$tmp/two.png" svg="$tmp/two.svg" theme=dark
+expect 0 '^  steps: 40 -> 60$' $both
+expect 0 '^ *40  *[0-9.]*  *[0-9.]*  *[+-][0-9.]*$' $both
+! grep -q 'run_name' "$tmp/out" || { echo "inspect.sh: names are no difference: $(cat "$tmp/out")"; bad=1; }
+[ "$(head -c 4 "$tmp/two.png" | tail -c 3)" = PNG ] && grep -q 'two, evaluation' "$tmp/two.svg" || { echo "inspect.sh: no pictures"; bad=1; }
+expect 2 'is no run folder; of several paths all must be runs' $maxc inspect "$tmp/runs/one" "$tmp"
+# The sizes of a model.
+for line in '^layers: 2$' '^width: 32$' '^heads: 4$' '^heads of keys and values: 2$' '^context: 32$'; do
+    expect 0 "$line" $maxc inspect "$tmp/runs/one/checkpoints/40"
+done
+expect 0 '^heads: ' $maxc inspect tests/fixtures/models/gpt2
+expect 0 '^layers: ' $maxc inspect tests/fixtures/models/qwen3-vl
+exit $bad
