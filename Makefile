@@ -2,16 +2,20 @@
 #
 #   make            build/maxc, for the CPU
 #   make cuda       the CUDA plug-in beside it, where nvcc is found
+#   make mpi        the MPI plug-in beside it; make does so by itself where mpicc is found
 #   make demo       train a small model and let it write, in a few minutes
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
 #   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
+#   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
 #   make readme     the table of model families in README.md, from the program's own
+#   make base-yml   configs/base.yml, from the tables of keys
+#   make fuzz-keys  N (3000) random settings of all keys, a few steps each, under ASan
 #   make install    PREFIX (/usr/local), DESTDIR: the program, configs, library, manual pages, completion; also uninstall
 #   make deb        build/*.deb: maxc and libmaxc-dev
 #   make test-bare  make demo, make test and make deb in a bare Debian made by mmdebstrap; needs root
@@ -73,6 +77,8 @@ $(BUILD)/deps.mk: tools/packages tools/setup tools/deps $(wildcard /var/lib/dpkg
 	@tools/setup --quiet
 	@mkdir -p $(@D) && tools/deps > $@.tmp && mv $@.tmp $@
 HAVE_NVCC := $(shell command -v nvcc 2> /dev/null)
+MPICC ?= mpicc
+HAVE_MPICC := $(shell command -v $(MPICC) 2> /dev/null)
 BANNER := maxc: $(notdir $(CC)) $(shell $(CC) -dumpfullversion 2> /dev/null), OpenMP; \
           $(if $(HAVE_NVCC),nvcc found: make cuda builds the GPU plug-in,no nvcc: CPU only)
 # libbacktrace comes with gcc; without it, stack traces have symbols but no lines.
@@ -81,16 +87,16 @@ CFLAGS += $(DEP_CFLAGS) $(if $(LIBBACKTRACE),-DMX_HAVE_BACKTRACE)
 LDLIBS := $(DEP_LIBS) $(LIBBACKTRACE) -lm -lpthread -ldl
 
 SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
-CUDA_ONLY := $(filter src/device/cuda/plugin/%,$(SRC))
-LIB_SRC := $(filter-out src/cmd/main.c $(CUDA_ONLY),$(SRC))
+PLUGINS := $(filter src/device/cuda/plugin/% src/dist/mpi/%,$(SRC))
+LIB_SRC := $(filter-out src/cmd/main.c $(PLUGINS),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
-TABLES := ops models verbs $(if $(wildcard src/data/source.h),sources benches)
+TABLES := ops models verbs keys $(if $(wildcard src/data/source.h),sources benches)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 
-.PHONY: all release demo test test-bin test-crash test-memory test-ranks test-roundtrip fuzz fuzz-bin bench bench-mixtures lint readme format clean banner
-all: banner $(B)/maxc
+.PHONY: all release demo test test-bin test-crash test-memory test-ranks test-roundtrip fuzz fuzz-bin fuzz-keys bench bench-mixtures lint readme base-yml format clean banner
+all: banner $(B)/maxc $(if $(HAVE_MPICC),$(if $(filter release,$(MODE)),mpi))
 	@ln -sf $(abspath $(B)/maxc) $(BUILD)/maxc
 banner:
 	@echo "$(BANNER)"
@@ -129,6 +135,16 @@ $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 	@echo "  LD  $@"
 	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 
+# --- the MPI plug-in; of another MPI than mpicc's: make mpi MPICC=mpicc.mpich ---
+.PHONY: mpi
+mpi: $(BUILD)/release/libmaxc_mpi.so
+$(BUILD)/release/libmaxc_mpi.so: src/dist/mpi/plugin.c src/dist/mpi.h src/dist/comm.h src/dist/coord.h $(BUILD)/mpicc.txt
+	@mkdir -p $(@D)
+	@echo "  MPICC $@"
+	@$(MPICC) -std=gnu11 -O2 -g -fPIC -shared $(WARN) -D_GNU_SOURCE -Isrc $< -o $@
+$(BUILD)/mpicc.txt: FORCE
+	@mkdir -p $(@D); echo "$(HAVE_MPICC)" | cmp -s - $@ || echo "$(HAVE_MPICC)" > $@
+
 # --- tests ---
 $(B)/tests_run: $(TEST_OBJ) $(B)/gen/tests_table.o $(B)/libmaxc.a
 	@echo "  LD  $@"
@@ -156,6 +172,9 @@ test-ranks: all test-bin
 	@RANK_FAULTS=$(RANK_FAULTS) sh tests/cli/ranks.sh
 
 ROUND_TRIPS ?= 10000000
+.PHONY: test-slurm
+test-slurm: all
+	@tools/test-slurm
 test-roundtrip: test-bin
 	@MX_ROUND_TRIPS=$(ROUND_TRIPS) MX_TEST_SECONDS=36000 build/test/tests_run byte_level_kinds_round_trip
 
@@ -170,6 +189,12 @@ fuzz:
 	    build/fuzz/fuzz_$$t -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -verbosity=0 \
 	        -artifact_prefix=build/fuzz/$$t- -print_final_stats=1 build/fuzz/corpus/$$t tests/fuzz/corpus/$$t \
 	        || exit 1; done
+
+# N random settings of all keys, a few steps each; SEED=... repeats them
+N ?= 3000
+SEED ?= $(shell date +%s)
+fuzz-keys: test-bin
+	@MX_KEY_CASES=$(N) MX_KEY_SEED=$(SEED) MX_TEST_SECONDS=360000 build/test/tests_run 'keys_at_random*'
 
 # Stopped on request (75) is no failure.
 demo: all
@@ -205,6 +230,8 @@ lint:
 	@tools/lint
 readme: all
 	@tools/readme
+base-yml: all
+	@$(B)/maxc help base.yml > $(BUILD)/base.yml && mv $(BUILD)/base.yml configs/base.yml
 format:
 	@find src tests bench -name '*.[ch]' -o -name '*.cu' | xargs clang-format -i
 clean:

@@ -24,10 +24,31 @@ void mx_problem_add(mx_problems *p, const char *fmt, ...)
         mx_str_add(&p->text, "\n  (further problems are not shown)");
 }
 
+/* Tests compare what a verb reads with what the tables of keys say: with MAXC_TEST_READS=FILE each
+ * configuration leaves lines "VERB KEY" there. */
+#ifdef MX_TEST_BUILD
+static void record_reads(const mx_config *cfg)
+{
+    const char *path = getenv("MAXC_TEST_READS");
+    FILE *f = path && cfg->user ? fopen(path, "a") : NULL;
+    for (int i = 0; f && i < cfg->n; i++)
+        if (cfg->entries[i].asked)
+            fprintf(f, "%s %s\n", cfg->user, cfg->entries[i].key->name);
+    if (f)
+        fclose(f);
+}
+#else
+static void record_reads(const mx_config *cfg)
+{
+    (void)cfg;
+}
+#endif
+
 void mx_config_free(mx_config *cfg)
 {
     if (!cfg)
         return;
+    record_reads(cfg);
     mx_arena arena = cfg->arena; /* holds cfg itself */
     mx_arena_fini(&arena);
 }
@@ -53,7 +74,7 @@ static const mx_config_entry *asked(const mx_config *cfg, const char *name)
 {
     mx_config_entry *e = mx_config_entry_find(cfg, name);
     MX_ASSERT(e, "no key `%s` in the schema", name);
-    e->asked = e->watched = true;
+    e->asked = true;
     return e;
 }
 
@@ -103,11 +124,6 @@ int mx_config_ints(const mx_config *cfg, const char *name, const int64_t **items
     return v->n;
 }
 
-int mx_config_section(const mx_config *cfg, const char *name)
-{
-    return entry(cfg, name)->key->section;
-}
-
 mx_key_type mx_config_type(const mx_config *cfg, const char *name)
 {
     return entry(cfg, name)->key->type;
@@ -125,47 +141,26 @@ bool mx_config_is_set(const mx_config *cfg, const char *name)
 
 bool mx_config_is_users(const mx_config *cfg, const char *name)
 {
-    return entry(cfg, name)->layer >= MX_LAYER_FILE;
+    mx_layer layer = entry(cfg, name)->layer;
+    return layer == MX_LAYER_OWN_BASE || layer >= MX_LAYER_FILE;
+}
+
+bool mx_config_equals(const mx_config *cfg, const char *name, const char *text)
+{
+    const mx_config_entry *e = asked(cfg, name);
+    mx_arena a = {0};
+    mx_value v;
+    mx_str why = {0};
+    bool same = mx_value_read_text(&a, e->key, text, &v, &why) &&
+                mx_value_equal(e->key, &e->value, &v);
+    mx_str_fini(&why);
+    mx_arena_fini(&a);
+    return same;
 }
 
 bool mx_config_is_argument(const mx_config *cfg, const char *name)
 {
     return entry(cfg, name)->layer >= MX_LAYER_ENVIRONMENT;
-}
-
-bool mx_config_equals(const mx_config *cfg, const char *name, const char *text)
-{
-    const mx_config_entry *e = entry(cfg, name);
-    mx_arena scratch = {0};
-    mx_value v = {0};
-    mx_str why = {0};
-    bool same = mx_value_read_text(&scratch, e->key, text, &v, &why) &&
-                mx_value_equal(e->key, &e->value, &v);
-    mx_str_fini(&why);
-    mx_arena_fini(&scratch);
-    return same;
-}
-
-bool mx_config_is_default(const mx_config *cfg, const char *name)
-{
-    const mx_key *k = entry(cfg, name)->key;
-    return k->type == MX_KEY_RETIRED || mx_config_equals(cfg, name, k->fallback);
-}
-
-const mx_key *mx_config_key(const mx_config *cfg, int i)
-{
-    return i < cfg->n ? cfg->entries[i].key : NULL;
-}
-
-void mx_config_watch(const mx_config *cfg)
-{
-    for (int i = 0; i < cfg->n; i++)
-        cfg->entries[i].watched = false;
-}
-
-bool mx_config_was_asked(const mx_config *cfg, const char *name)
-{
-    return entry(cfg, name)->watched;
 }
 
 const char *mx_config_where(const mx_config *cfg, const char *name)
@@ -182,25 +177,37 @@ void mx_config_print(const mx_config *cfg, const char *name, mx_str *out)
         mx_value_write(e->key, &e->value, out);
 }
 
-/* In the order of the table, so that the file reads like base.yml. base_config is left out: what
- * those files said is in the values, and they may be gone when the resolved file is read. */
+const char *mx_config_notes(const mx_config *cfg)
+{
+    return cfg->notes;
+}
+
+static bool is_written(const mx_config *cfg, const mx_key *k)
+{
+    return k->type != MX_KEY_FOREIGN && !(k->flags & MX_KEY_SECRET) &&
+           strcmp(k->name, "base_config") != 0 && mx_key_is_taken(k, cfg->user, cfg->like);
+}
+
+/* By sections, so that the file reads like base.yml. base_config is left out: what those files said
+ * is in the values, and they may be gone when the resolved file is read. */
 void mx_config_write(const mx_config *cfg, mx_str *out)
 {
-    int section = -1;
-    for (const mx_key *const *t = cfg->schema->tables; *t; t++)
-        for (const mx_key *k = *t; k->name; k++) {
-            bool wanted = cfg->sections >> k->section & 1;
-            if (!wanted || k->type == MX_KEY_RETIRED || (k->flags & MX_KEY_SECRET) ||
-                strcmp(k->name, "base_config") == 0)
-                continue;
-            const mx_key_section *s = &cfg->schema->sections[k->section];
-            if (k->section != section)
-                mx_str_addf(out, "%s# %s: %s\n", out->len ? "\n" : "", s->name, s->doc);
-            section = k->section;
-            mx_str_addf(out, "%s: ", k->name);
-            mx_value_write(k, &entry(cfg, k->name)->value, out);
-            mx_str_add(out, "\n");
-        }
+    for (int i = 0; cfg->schema->sections[i].name; i++) {
+        const mx_key_section *section = &cfg->schema->sections[i];
+        bool begun = false;
+        for (const mx_key *const *t = cfg->schema->tables; *t; t++)
+            for (const mx_key *k = *t; k->name; k++) {
+                if (k->section != i || !is_written(cfg, k))
+                    continue;
+                if (!begun)
+                    mx_str_addf(out, "%s# %s: %s\n", out->len ? "\n" : "", section->name,
+                                section->doc);
+                begun = true;
+                mx_str_addf(out, "%s: ", k->name);
+                mx_value_write(k, &entry(cfg, k->name)->value, out);
+                mx_str_add(out, "\n");
+            }
+    }
 }
 
 int mx_config_unused(const mx_config *cfg, mx_str *names)
@@ -208,11 +215,39 @@ int mx_config_unused(const mx_config *cfg, mx_str *names)
     int n = 0;
     for (int i = 0; i < cfg->n; i++) {
         const mx_config_entry *e = &cfg->entries[i];
-        if (e->asked || e->layer <= MX_LAYER_MODEL || e->key->type == MX_KEY_RETIRED)
-            continue;
-        mx_str_addf(names, "%s%s", n++ ? ", " : "", e->key->name);
+        if (!e->asked && mx_config_is_users(cfg, e->key->name) &&
+            mx_key_state_of(e->key) == MX_KEY_IS_DONE)
+            mx_str_addf(names, "%s%s", n++ ? ", " : "", e->key->name);
     }
     return n;
+}
+
+int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const char ***names)
+{
+    int n = 0;
+    *names = MX_NEW_N(a, const char *, cfg->n);
+    for (int i = 0; i < cfg->n; i++) {
+        mx_config_entry *e = &cfg->entries[i];
+        if (e->asked || (e->key->flags & flags) != flags || e->layer <= MX_LAYER_BASE)
+            continue;
+        if (!mx_config_equals(cfg, e->key->name, e->key->fallback))
+            (*names)[n++] = e->key->name;
+        e->asked = false;
+    }
+    return n;
+}
+
+void mx_config_derive(const mx_config *cfg, const char *name, const char *text, const char *where)
+{
+    mx_config_entry *e = mx_config_entry_find(cfg, name);
+    mx_arena *a = &((mx_config *)cfg)->arena; /* what is settled later was open, not changed */
+    mx_str why = {0};
+    MX_ASSERT(e && e->layer <= MX_LAYER_BASE, "`%s` is set by %s", name, e ? e->where : "nothing");
+    bool ok = mx_value_read_text(a, e->key, text, &e->value, &why);
+    MX_ASSERT(ok, "%s", mx_str_text(&why));
+    mx_str_fini(&why);
+    e->layer = MX_LAYER_MODEL;
+    e->where = mx_arena_strdup(a, where);
 }
 
 static bool is_one_of(const char *name, const char *const *list)
@@ -220,6 +255,13 @@ static bool is_one_of(const char *name, const char *const *list)
     while (list && *list && strcmp(*list, name) != 0)
         list++;
     return list && *list;
+}
+
+/* Whether a difference of the key's value would be one of the run. */
+static bool is_compared(const mx_config *cfg, const mx_key *k, const char *const *without)
+{
+    return !is_one_of(k->name, without) && !(k->flags & MX_KEY_SECRET) &&
+           mx_key_state_of(k) == MX_KEY_IS_DONE && mx_key_is_taken(k, cfg->user, cfg->like);
 }
 
 int mx_config_diff(const mx_config *old, const mx_config *new, const char *const *without,
@@ -230,8 +272,7 @@ int mx_config_diff(const mx_config *old, const mx_config *new, const char *const
     for (int i = 0; i < new->n; i++) {
         const mx_config_entry *b = &new->entries[i];
         const mx_config_entry *a = mx_config_entry_find(old, b->key->name);
-        if (!a || is_one_of(b->key->name, without) || a->key->type != b->key->type ||
-            (b->key->flags & MX_KEY_SECRET) ||
+        if (!a || a->key->type != b->key->type || !is_compared(new, b->key, without) ||
             mx_value_equal(b->key, &a->value, &b->value))
             continue;
         n++;

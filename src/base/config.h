@@ -5,8 +5,10 @@
  * lowest first:
  *
  *     the table's defaults    configs/base.yml    configs/models/<model_name>.yml
- *     files named by base_config    the user's file    environment MAXC_<KEY>    arguments
- * key=value
+ *     files named by base_config    the user's file    environment MAXC_<KEY>
+ *     arguments key=value
+ *
+ * A file called base.yml is the lowest layer wherever it is named: the model's file overrides it.
  *
  * A value is text until the schema gives it a type: `no` is false for a bool and "no" for a string,
  * `1e3` is an integer for an int. Numbers never depend on the locale. All problems of all sources
@@ -42,8 +44,8 @@ typedef struct {
     const mx_schema *schema;
     const mx_key *extra;            /* further keys (of a verb), always taken; may be NULL */
     const mx_key *const *elsewhere; /* tables whose keys the environment may hold; may be NULL */
-    unsigned sections;              /* bit per section whose keys may stand in arguments */
-    const char *user;               /* who asks, for messages: "train" */
+    const char *user;               /* the verb that asks: "train". NULL: any key may be given */
+    const char *like;               /* the verb whose command line it takes as well; NULL: none */
     const char *home; /* folder that holds base.yml and models/; NULL: defaults of the table only */
     const char *file; /* the user's file; NULL for none */
     bool is_resolved; /* the file holds every key: base.yml and the model's file are not read */
@@ -52,8 +54,8 @@ typedef struct {
     char *const *environment; /* NAME=value, NULL-terminated; NULL for none */
 } mx_config_request;
 
-/* Files may set any key of the schema (one file serves several verbs); arguments only keys of the
- * requested sections. On failure *out is NULL. */
+/* Files may set any key of the schema (one file serves several verbs); arguments only keys that the
+ * user or the verb it is like reads. On failure *out is NULL. */
 mx_status mx_config_load(mx_config **out, const mx_config_request *request) MX_MUST_USE;
 void mx_config_free(mx_config *cfg);
 
@@ -65,7 +67,6 @@ const char *mx_config_text(const mx_config *cfg, const char *name); /* string or
 int mx_config_list(const mx_config *cfg, const char *name, const char *const **items);
 int mx_config_ints(const mx_config *cfg, const char *name, const int64_t **items);
 
-int mx_config_section(const mx_config *cfg, const char *name); /* as the key's table has it */
 mx_key_type mx_config_type(const mx_config *cfg, const char *name);
 /* Whether the key exists in this configuration, and whether anything above base.yml set it. */
 bool mx_config_has(const mx_config *cfg, const char *name);
@@ -74,33 +75,41 @@ bool mx_config_is_set(const mx_config *cfg, const char *name);
 bool mx_config_is_users(const mx_config *cfg, const char *name);
 /* Whether it was said for this command: the environment, an argument. */
 bool mx_config_is_argument(const mx_config *cfg, const char *name);
-/* Whether its value is this one, as text, or the schema's default. */
+/* Whether the value is what this text means to the key; false when the text is no value of it. */
 bool mx_config_equals(const mx_config *cfg, const char *name, const char *text);
-bool mx_config_is_default(const mx_config *cfg, const char *name);
-/* The keys one by one, in the order of their names; NULL beyond the last. */
-const mx_key *mx_config_key(const mx_config *cfg, int i);
-/* From now on it is written down which keys are asked for. */
-void mx_config_watch(const mx_config *cfg);
-bool mx_config_was_asked(const mx_config *cfg, const char *name);
 /* Where the value came from: "run.yml:3", "argument steps=5", "environment MAXC_STEPS", "default".
  */
 const char *mx_config_where(const mx_config *cfg, const char *name);
 /* The value as it stands in a resolved file. */
 void mx_config_print(const mx_config *cfg, const char *name, mx_str *out);
-/* Every key of the requested sections as YAML that mx_config_load reads back to the same values. */
+/* Every key that may be given, as YAML that mx_config_load reads back to the same values. */
 void mx_config_write(const mx_config *cfg, mx_str *out);
+/* What the user should know of keys that have no meaning here, a line each; "" when nothing. */
+const char *mx_config_notes(const mx_config *cfg);
+/* Whether a verb that is called `user` (NULL: any) and takes the command line of `like` (NULL:
+ * none) takes this key of the schema. What is planned or foreign is taken, to say so. */
+bool mx_key_is_taken(const mx_key *key, const char *user, const char *like);
+/* Gives a key that nothing set the value that follows from something else (a tokenizer, a family),
+ * so that the resolved file tells the truth; `where` says from what. Asserts that the text is a
+ * value of the key. */
+void mx_config_derive(const mx_config *cfg, const char *name, const char *text, const char *where);
+/* The names of keys with all of these flags that hold another value than their default and that
+ * nobody has asked for so far, in the arena; gives their number. */
+int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const char ***names);
 /* Keys that the user's files, environment or arguments set and nobody has asked for so far, as a
  * list; gives their number. For what a program accepts and does not act on. */
 int mx_config_unused(const mx_config *cfg, mx_str *names);
-/* One line per key that differs, "key: old -> new"; lines of keys that may not change on resume end
- * in a remark and are counted. Keys that only one side knows, and those of `without` (ends with
- * NULL; NULL: none), are ignored. */
+/* One line per key that the new one's user reads and that differs, "key: old -> new"; lines of keys
+ * that may not change on resume end in a remark and are counted. Keys that only one side knows, and
+ * those of `without` (ends with NULL; NULL: none), are ignored. */
 int mx_config_diff(const mx_config *old, const mx_config *new, const char *const *without,
                    mx_str *report, int *n_refused);
 
 /* Where configs/ is: $MAXC_CONFIGS, else beside the program (build/release/../../configs), else
  * installed (../share/maxc/configs). Gives "" when there is none. The buffer is returned. */
 const char *mx_config_home(char *buf, size_t cap);
+/* Whether a file of this name is a base.yml, the lowest layer wherever it is named. */
+bool mx_config_is_base(const char *path);
 /* A configuration file as it was given; where there is none, the file or recipe of that name in
  * home (demo.yml, configs/recipes/demo.yml), so that recipes are found from any folder. */
 const char *mx_config_find(mx_arena *a, const char *home, const char *file);

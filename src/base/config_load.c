@@ -7,67 +7,71 @@
  *
  * The environment: MAXC_<KEY> in capitals. A name that no schema knows is a problem like any other
  * (MAXC_STPES would otherwise be silently ignored); a key of another verb is left alone.
+ *
+ * What is not built is refused here, whatever source asks for it (key.h); only a resolved file,
+ * which another version may have written, may hold it.
  */
 #include "base/config_entry.h"
 
-#include "base/yaml.h"
 #include <ctype.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { MAX_BASE_CONFIGS = 16 };
-
-typedef struct {
-    const mx_key *key;        /* NULL when there is none: `problem` says so */
-    const char *problem;      /* found while reading; reported in the order of the sources */
-    const mx_yaml_node *node; /* from a file; NULL: text counts */
-    const char *text;
-    mx_layer layer;
-    const char *where;
-} setting;
-
-typedef struct {
-    const mx_config_request *req;
-    mx_config *cfg;
-    setting *settings; /* owns */
-    int n, cap;
-    mx_problems problems;
-    mx_status failed; /* an unreadable file: reported with the problems; owns */
-} loader;
-
-static void add(loader *ld, setting s)
+void mx_settings_add(mx_settings *s, mx_setting setting)
 {
-    MX_GROW(ld->settings, ld->n, ld->cap);
-    ld->settings[ld->n++] = s;
+    MX_GROW(s->list, s->n, s->cap);
+    s->list[s->n++] = setting;
 }
 
-static const mx_key *find_key(const loader *ld, const char *name)
+void mx_settings_add_problem(mx_settings *s, mx_layer layer, const char *where,
+                             const char *problem)
 {
-    const mx_key *k = mx_key_find(ld->req->extra, name);
-    for (const mx_key *const *t = ld->req->schema->tables; !k && *t; t++)
+    mx_settings_add(s, (mx_setting){.problem = problem, .layer = layer, .where = where});
+}
+
+const mx_key *mx_settings_key(const mx_settings *s, const char *name)
+{
+    const mx_config_entry *e = mx_config_entry_find(s->cfg, name);
+    const mx_key *k = mx_key_find(s->req->extra, name); /* by its other names too, first of all */
+    k = !k && e ? e->key : k;
+    for (const mx_key *const *t = s->req->schema->tables; !k && *t; t++)
         k = mx_key_find(*t, name);
     return k;
 }
 
-static bool is_taken(const loader *ld, const mx_key *key)
+const char *mx_settings_peek(const mx_settings *s, const char *name, const char **where)
 {
-    return mx_key_find(ld->req->extra, key->name) == key || ld->req->sections >> key->section & 1;
+    for (int i = s->n - 1; i >= 0; i--) {
+        const mx_setting *t = &s->list[i];
+        if (t->key && strcmp(t->key->name, name) == 0) {
+            *where = t->where;
+            return t->node ? t->node->text : t->text;
+        }
+    }
+    const mx_key *key = mx_settings_key(s, name);
+    *where = "default";
+    return key ? key->fallback : "";
 }
 
-static void add_problem(loader *ld, mx_layer layer, const char *where, const char *problem)
+bool mx_key_is_taken(const mx_key *key, const char *user, const char *like)
 {
-    add(ld, (setting){.problem = problem, .layer = layer, .where = where});
+    return !user || mx_key_state_of(key) != MX_KEY_IS_DONE || mx_word_among(key->verbs, user) ||
+           (like && mx_word_among(key->verbs, like));
 }
 
-static void unknown_key(loader *ld, mx_layer layer, const char *where, const char *name)
+static bool is_taken(const mx_settings *s, const mx_key *key)
 {
-    mx_arena *a = &ld->cfg->arena;
+    return mx_key_find(s->req->extra, key->name) == key ||
+           mx_key_is_taken(key, s->req->user, s->req->like);
+}
+
+void mx_settings_unknown(mx_settings *s, mx_layer layer, const char *where, const char *name)
+{
+    mx_arena *a = &s->cfg->arena;
     int distance = INT_MAX;
-    const mx_key *best = mx_key_nearest(ld->req->extra, name, &distance);
-    for (const mx_key *const *t = ld->req->schema->tables; *t; t++) {
+    const mx_key *best = mx_key_nearest(s->req->extra, name, &distance);
+    for (const mx_key *const *t = s->req->schema->tables; *t; t++) {
         const mx_key *nearer = mx_key_nearest(*t, name, &distance);
         best = nearer ? nearer : best;
     }
@@ -76,93 +80,7 @@ static void unknown_key(loader *ld, mx_layer layer, const char *where, const cha
             ? mx_arena_printf(a, "unknown key `%s`; did you mean `%s` (%s)?", name, best->name,
                               best->help)
             : mx_arena_printf(a, "unknown key `%s`; `maxc help keys` lists all keys", name);
-    add_problem(ld, layer, where, problem);
-}
-
-/* ---- files ---- */
-
-/* Whether `path` is the beginning of a dotted key, so that a map may stand there. */
-static bool is_key_prefix(const loader *ld, const char *path)
-{
-    size_t n = strlen(path);
-    for (const mx_key *const *t = ld->req->schema->tables; *t; t++)
-        for (const mx_key *k = *t; k->name; k++)
-            if (strncmp(k->name, path, n) == 0 && k->name[n] == '.')
-                return true;
-    return false;
-}
-
-static void add_map(loader *ld, const char *file, const char *prefix, const mx_yaml_node *map,
-                    mx_layer layer)
-{
-    mx_arena *a = &ld->cfg->arena;
-    for (const mx_yaml_node *c = map->first; c; c = c->next) {
-        const char *name = *prefix ? mx_arena_printf(a, "%s.%s", prefix, c->key) : c->key;
-        const char *where = mx_arena_printf(a, "%s:%d", file, c->line);
-        const mx_key *key = find_key(ld, name);
-        if (key)
-            add(ld, (setting){.key = key, .node = c, .layer = layer, .where = where});
-        else if (c->kind == MX_YAML_MAP && is_key_prefix(ld, name))
-            add_map(ld, file, name, c, layer);
-        else
-            unknown_key(ld, layer, where, name);
-    }
-}
-
-static mx_yaml_node *read_file(loader *ld, const char *path)
-{
-    mx_yaml_node *root = NULL;
-    mx_status st = mx_yaml_read(&ld->cfg->arena, path, &root);
-    if (st && mx_status_code(st) != MX_USAGE) {
-        ld->failed = mx_status_join(ld->failed, st);
-        return NULL;
-    }
-    if (st) { /* one problem per line of the status */
-        char *save = NULL, *text = mx_arena_strdup(&ld->cfg->arena, mx_status_text(st));
-        for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-            mx_problem_add(&ld->problems, "%s", line);
-        mx_status_free(st);
-    }
-    return root;
-}
-
-/* base_config names are relative to the file that says them; a plain name may also be in configs/.
- */
-static const char *base_path(loader *ld, const char *from, const char *name)
-{
-    mx_arena *a = &ld->cfg->arena;
-    const char *slash = strrchr(from, '/');
-    int folder = slash && name[0] != '/' ? (int)(slash - from + 1) : 0;
-    const char *path = mx_arena_printf(a, "%.*s%s", folder, from, name);
-    if (access(path, R_OK) != 0 && ld->req->home) {
-        const char *other = mx_arena_printf(a, "%s/%s", ld->req->home, name);
-        if (access(other, R_OK) == 0)
-            return other;
-    }
-    return path;
-}
-
-/* Reads a file below which its base_config files stand. */
-static void add_file(loader *ld, const char *path, int depth)
-{
-    if (depth > MAX_BASE_CONFIGS) {
-        mx_problem_add(&ld->problems,
-                       "%s: more than %d files linked by base_config; is there a circle?", path,
-                       MAX_BASE_CONFIGS);
-        return;
-    }
-    const mx_yaml_node *root = read_file(ld, path);
-    for (const mx_yaml_node *c = root ? root->first : NULL; c; c = c->next) {
-        if (strcmp(c->key, "base_config") != 0)
-            continue;
-        if (c->kind == MX_YAML_SCALAR && *c->text)
-            add_file(ld, base_path(ld, path, c->text), depth + 1);
-        for (const mx_yaml_node *f = c->first; f; f = f->next)
-            if (f->kind == MX_YAML_SCALAR)
-                add_file(ld, base_path(ld, path, f->text), depth + 1);
-    }
-    if (root)
-        add_map(ld, path, "", root, MX_LAYER_FILE);
+    mx_settings_add_problem(s, layer, where, problem);
 }
 
 /* ---- environment ---- */
@@ -172,18 +90,18 @@ static bool is_reserved(const char *name)
     return strcmp(name, "configs") == 0 || mx_starts_with(name, "test_");
 }
 
-static bool is_known_elsewhere(const loader *ld, const char *name)
+static bool is_known_elsewhere(const mx_settings *s, const char *name)
 {
-    for (const mx_key *const *t = ld->req->elsewhere; t && *t; t++)
+    for (const mx_key *const *t = s->req->elsewhere; t && *t; t++)
         if (mx_key_find(*t, name))
             return true;
     return false;
 }
 
-static void add_environment(loader *ld)
+static void add_environment(mx_settings *s)
 {
-    mx_arena *a = &ld->cfg->arena;
-    for (char *const *e = ld->req->environment; e && *e; e++) {
+    mx_arena *a = &s->cfg->arena;
+    for (char *const *e = s->req->environment; e && *e; e++) {
         const char *equals = strchr(*e, '=');
         if (!mx_starts_with(*e, "MAXC_") || !equals)
             continue;
@@ -193,111 +111,54 @@ static void add_environment(loader *ld)
         if (is_reserved(name))
             continue;
         const char *where = mx_arena_printf(a, "environment %.*s", (int)(equals - *e), *e);
-        const mx_key *key = find_key(ld, name);
-        if (!key && !is_known_elsewhere(ld, name))
-            unknown_key(ld, MX_LAYER_ENVIRONMENT, where, name);
-        else if (key && is_taken(ld, key))
-            add(ld,
-                (setting){
-                    .key = key, .text = equals + 1, .layer = MX_LAYER_ENVIRONMENT, .where = where});
+        const mx_key *key = mx_settings_key(s, name);
+        if (!key && !is_known_elsewhere(s, name))
+            mx_settings_unknown(s, MX_LAYER_ENVIRONMENT, where, name);
+        else if (key && is_taken(s, key))
+            mx_settings_add(s, (mx_setting){.key = key,
+                                            .text = equals + 1,
+                                            .layer = MX_LAYER_ENVIRONMENT,
+                                            .where = where});
     }
 }
 
 /* ---- arguments ---- */
 
-static void add_argument(loader *ld, const char *name, const char *value, const char *where)
+static void add_argument(mx_settings *s, const char *name, const char *value, const char *where)
 {
-    mx_arena *a = &ld->cfg->arena;
-    const mx_key *key = find_key(ld, name);
-    const char *user = ld->req->user, *problem = NULL;
+    mx_arena *a = &s->cfg->arena;
+    const mx_key *key = mx_settings_key(s, name);
+    const char *user = s->req->user, *problem = NULL;
     if (!key) {
-        unknown_key(ld, MX_LAYER_ARGUMENT, where, name);
+        mx_settings_unknown(s, MX_LAYER_ARGUMENT, where, name);
         return;
     }
-    if (!is_taken(ld, key) && key->type != MX_KEY_RETIRED)
+    if (!is_taken(s, key))
         problem = mx_arena_printf(a, "`maxc %s` does not use `%s`; `maxc help %s` lists its keys",
                                   user, key->name, user);
     else if (!value)
         problem = mx_arena_printf(a, "`%s` needs a value: %s=VALUE", name, key->name);
     if (problem)
-        add_problem(ld, MX_LAYER_ARGUMENT, where, problem);
+        mx_settings_add_problem(s, MX_LAYER_ARGUMENT, where, problem);
     else
-        add(ld, (setting){.key = key, .text = value, .layer = MX_LAYER_ARGUMENT, .where = where});
+        mx_settings_add(
+            s, (mx_setting){
+                   .key = key, .text = value, .layer = MX_LAYER_ARGUMENT, .where = where});
 }
 
-static void add_arguments(loader *ld)
+static void add_arguments(mx_settings *s)
 {
-    mx_arena *a = &ld->cfg->arena;
-    for (int i = 0; i < ld->req->n_args; i++) {
-        const char *arg = ld->req->args[i], *equals = strchr(arg, '=');
+    mx_arena *a = &s->cfg->arena;
+    for (int i = 0; i < s->req->n_args; i++) {
+        const char *arg = s->req->args[i], *equals = strchr(arg, '=');
         size_t n = equals ? (size_t)(equals - arg) : strlen(arg);
         char *name = mx_arena_printf(a, "%.*s", (int)n, arg);
-        const mx_key *key = find_key(ld, name);
+        const mx_key *key = mx_settings_key(s, name);
         bool secret = key && (key->flags & MX_KEY_SECRET);
         const char *where = secret ? mx_arena_printf(a, "argument %s=(not shown)", name)
                                    : mx_arena_printf(a, "argument %.80s", arg);
-        add_argument(ld, name, equals ? equals + 1 : NULL, where);
+        add_argument(s, name, equals ? equals + 1 : NULL, where);
     }
-}
-
-/* ---- the model's file ---- */
-
-/* The last setting of a text key among what was read so far, or its default. */
-static const char *peek(const loader *ld, const char *name, const char **where)
-{
-    for (int i = ld->n - 1; i >= 0; i--) {
-        const setting *s = &ld->settings[i];
-        if (s->key && strcmp(s->key->name, name) == 0) {
-            *where = s->where;
-            return s->node ? s->node->text : s->text;
-        }
-    }
-    const mx_key *key = find_key(ld, name);
-    *where = "default";
-    return key ? key->fallback : "";
-}
-
-/* Gives the nearest name in models/, or "". */
-static const char *nearest_model(loader *ld, const char *name)
-{
-    mx_arena *a = &ld->cfg->arena;
-    char **files = NULL;
-    int n = mx_config_models(a, ld->req->home, &files), best = INT_MAX;
-    const char *found = "";
-    for (int i = 0; i < n; i++) {
-        int d = mx_edit_distance(name, files[i]);
-        if (d < best) {
-            best = d;
-            found = files[i];
-        }
-    }
-    return best <= 4 || mx_is_near(name, best) ? found : "";
-}
-
-static void add_model(loader *ld)
-{
-    mx_arena *a = &ld->cfg->arena;
-    const char *home = ld->req->home, *where = NULL, *name = peek(ld, "model_name", &where);
-    if (!*name || strcmp(name, "default") == 0)
-        return;
-    char *path = mx_arena_printf(a, "%s/models/%s.yml", home ? home : "", name);
-    if (strchr(name, '/') || !home || access(path, R_OK) != 0) {
-        const char *other = home ? nearest_model(ld, name) : "";
-        add_problem(
-            ld, MX_LAYER_MODEL, where,
-            *other ? mx_arena_printf(a, "no model `%s`; did you mean `%s`?", name, other)
-                   : mx_arena_printf(a, "no model `%s` in %s/models; `maxc help models` lists them",
-                                     name, home ? home : "configs"));
-        return;
-    }
-    const mx_yaml_node *root = read_file(ld, path);
-    if (root)
-        add_map(ld, path, "", root, MX_LAYER_MODEL);
-    /* A model's file says what the model is, not which one it is. */
-    for (const mx_yaml_node *c = root ? root->first : NULL; c; c = c->next)
-        if (strcmp(c->key, "model_name") == 0 || strcmp(c->key, "base_config") == 0)
-            add_problem(ld, MX_LAYER_MODEL, mx_arena_printf(a, "%s:%d", path, c->line),
-                        mx_arena_printf(a, "a model's file cannot set %s", c->key));
 }
 
 /* ---- resolution ---- */
@@ -310,7 +171,7 @@ static int by_name(const void *a, const void *b)
 static void add_entries(mx_config *cfg, const mx_key *keys)
 {
     for (const mx_key *k = keys; k && k->name; k++) {
-        if (k->type == MX_KEY_RETIRED)
+        if (k->type == MX_KEY_FOREIGN)
             continue;
         mx_config_entry *e = &cfg->entries[cfg->n++];
         *e = (mx_config_entry){.key = k, .where = "default"};
@@ -346,74 +207,126 @@ static void make_entries(mx_config *cfg)
 
 /* Two settings of one key that do not override each other: an alias beside its key in one file, an
  * argument given twice, or environment and argument together. */
-static void report_conflict(loader *ld, const mx_config_entry *e, const setting *s)
+static void report_conflict(mx_settings *s, const mx_config_entry *e, const mx_setting *t)
 {
-    bool both = e->layer == MX_LAYER_ENVIRONMENT && s->layer == MX_LAYER_ARGUMENT;
-    bool twice = e->layer == s->layer && s->layer >= MX_LAYER_ENVIRONMENT;
+    bool both = e->layer == MX_LAYER_ENVIRONMENT && t->layer == MX_LAYER_ARGUMENT;
+    bool twice = e->layer == t->layer && t->layer >= MX_LAYER_ENVIRONMENT;
+    size_t file = strcspn(t->where, ":");
+    bool beside = t->layer <= MX_LAYER_FILE && e->layer == t->layer && t->node->key &&
+                  strncmp(e->where, t->where, file + 1) == 0 &&
+                  strcmp(t->node->key, e->key->name) != 0;
     if (both)
-        mx_problem_add(&ld->problems, "%s: `%s` is also set by %s; keep one", s->where,
-                       s->key->name, e->where);
+        mx_problem_add(&s->problems, "%s: `%s` is also set by %s; keep one", t->where, t->key->name,
+                       e->where);
     else if (twice)
-        mx_problem_add(&ld->problems, "%s: `%s` is given twice (%s); keep one", s->where,
-                       s->key->name, e->where);
+        mx_problem_add(&s->problems, "%s: `%s` is given twice (%s); keep one", t->where,
+                       t->key->name, e->where);
+    else if (beside)
+        mx_problem_add(&s->problems, "%s: `%s` is another name of `%s`, set in %s; keep one",
+                       t->where, t->node->key, e->key->name, e->where);
 }
 
-static bool same_file(const char *a, const char *b)
+/* Said once for all such keys; what the program's own files hold needs no note. */
+static void note_foreign(mx_settings *s, const mx_setting *t)
 {
-    size_t n = strcspn(a, ":");
-    return n == strcspn(b, ":") && strncmp(a, b, n) == 0;
+    if (t->layer >= MX_LAYER_FILE)
+        mx_str_addf(&s->foreign, "%s%s (%s)", s->foreign.len ? ", " : "", t->key->name,
+                    t->key->help);
 }
 
-static void resolve(loader *ld, mx_layer first, mx_layer last)
+/* Whether a later source sets the key again. */
+static bool is_overridden(const mx_settings *s, const mx_setting *t)
 {
-    for (int i = 0; i < ld->n; i++) {
-        const setting *s = &ld->settings[i];
-        if (s->layer < first || s->layer > last)
+    for (const mx_setting *u = s->list; u < s->list + s->n; u++)
+        if (u->key == t->key && (u->layer > t->layer || (u->layer == t->layer && u > t)))
+            return true;
+    return false;
+}
+
+/* Gives the setting a type; false, with a problem, when it cannot be used. */
+static bool read_setting(mx_settings *s, const mx_setting *t, mx_value *v)
+{
+    mx_str why = {0};
+    bool ok = t->node ? mx_value_read(&s->cfg->arena, t->key, t->node, v, &why)
+                      : mx_value_read_text(&s->cfg->arena, t->key, t->text, v, &why);
+    ok = ok && (s->req->is_resolved || is_overridden(s, t) || mx_value_is_built(t->key, v, &why));
+    ok = ok && mx_value_is_local(t->key, v, &why);
+    bool from_file = strcmp(t->key->name, "base_config") != 0 || t->layer <= MX_LAYER_FILE;
+    if (ok && !from_file) {
+        mx_str_add(&why, "base_config stands in a file; give the file itself, FILE.yml");
+        ok = false;
+    }
+    if (!ok)
+        mx_problem_add(&s->problems, "%s: %s", t->where, mx_str_text(&why));
+    mx_str_fini(&why);
+    return ok;
+}
+
+static void resolve(mx_settings *s, mx_layer first, mx_layer last)
+{
+    for (int i = 0; i < s->n; i++) {
+        const mx_setting *t = &s->list[i];
+        if (t->layer < first || t->layer > last)
             continue;
-        if (s->problem) {
-            mx_problem_add(&ld->problems, "%s: %s", s->where, s->problem);
+        if (t->problem) {
+            mx_problem_add(&s->problems, "%s: %s", t->where, t->problem);
+            continue;
+        }
+        if (t->key->type == MX_KEY_FOREIGN) {
+            note_foreign(s, t);
             continue;
         }
         mx_value v;
-        mx_str why = {0};
-        bool ok = s->node ? mx_value_read(&ld->cfg->arena, s->key, s->node, &v, &why)
-                          : mx_value_read_text(&ld->cfg->arena, s->key, s->text, &v, &why);
-        if (!ok)
-            mx_problem_add(&ld->problems, "%s: %s", s->where, mx_str_text(&why));
-        mx_str_fini(&why);
-        mx_config_entry *e = mx_config_entry_find(ld->cfg, s->key->name);
-        if (!e)
-            continue; /* a retired key, reported above */
-        report_conflict(ld, e, s);
-        if (s->layer <= MX_LAYER_FILE && e->layer == s->layer && s->node->key &&
-            same_file(e->where, s->where) && strcmp(s->node->key, e->key->name) != 0)
-            mx_problem_add(&ld->problems, "%s: `%s` is another name of `%s`, set in %s; keep one",
-                           s->where, s->node->key, e->key->name, e->where);
+        bool ok = read_setting(s, t, &v);
+        mx_config_entry *e = mx_config_entry_find(s->cfg, t->key->name);
+        report_conflict(s, e, t);
+        /* A copy of base.yml holds every key: what it leaves as it is was not set by it. */
+        bool kept = t->layer == MX_LAYER_OWN_BASE && ok && mx_value_equal(t->key, &e->value, &v);
         if (ok)
             e->value = v;
-        e->layer = s->layer;
-        e->where = s->where;
+        e->layer = kept ? e->layer : t->layer;
+        e->where = t->where;
     }
 }
 
-static mx_status finish(loader *ld)
+static mx_status finish(mx_settings *s)
 {
-    if (ld->failed)
-        return ld->failed;
-    if (!ld->problems.n)
+    if (s->failed)
+        return s->failed;
+    if (!s->problems.n)
         return MX_OK;
-    return mx_fail(MX_USAGE, "%d problem%s in the configuration:%s", ld->problems.n,
-                   ld->problems.n == 1 ? "" : "s", mx_str_text(&ld->problems.text));
+    return mx_fail(MX_USAGE, "%d problem%s in the configuration:%s", s->problems.n,
+                   s->problems.n == 1 ? "" : "s", mx_str_text(&s->problems.text));
 }
 
-static void check_required(loader *ld)
+static void check_required(mx_settings *s)
 {
-    for (int i = 0; i < ld->cfg->n; i++) {
-        const mx_config_entry *e = &ld->cfg->entries[i];
+    for (int i = 0; i < s->cfg->n; i++) {
+        const mx_config_entry *e = &s->cfg->entries[i];
         bool missing = (e->key->flags & MX_KEY_REQUIRED) && e->layer <= MX_LAYER_BASE;
-        if (missing && is_taken(ld, e->key))
-            mx_problem_add(&ld->problems, "`%s` is not set (%s); give %s=VALUE", e->key->name,
+        if (missing && is_taken(s, e->key))
+            mx_problem_add(&s->problems, "`%s` is not set (%s); give %s=VALUE", e->key->name,
                            e->key->help, e->key->name);
+    }
+}
+
+static void check_relations(mx_settings *s)
+{
+    if (s->problems.n || !s->req->schema->check)
+        return;
+    s->req->schema->check(s->cfg, &s->problems);
+    for (int i = 0; i < s->cfg->n; i++)
+        s->cfg->entries[i].asked = false; /* a check is no use */
+}
+
+/* What had its effect on other keys. */
+static void mark_used(mx_settings *s)
+{
+    static const char *const names[] = {"base_config", "model_name"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        mx_config_entry *e = mx_config_entry_find(s->cfg, names[i]);
+        if (e && !s->req->is_resolved)
+            e->asked = e->layer > MX_LAYER_BASE;
     }
 }
 
@@ -425,33 +338,35 @@ mx_status mx_config_load(mx_config **out, const mx_config_request *request)
     *cfg = (mx_config){.arena = arena,
                        .schema = request->schema,
                        .extra = request->extra,
-                       .sections = request->sections};
-    loader ld = {.req = request, .cfg = cfg};
+                       .user = request->user,
+                       .like = request->like};
+    mx_settings s = {.req = request, .cfg = cfg};
     make_entries(cfg);
 
-    char *base = mx_arena_printf(&cfg->arena, "%s/base.yml", request->home ? request->home : "");
-    if (request->home && !request->is_resolved && access(base, R_OK) == 0) {
-        const mx_yaml_node *root = read_file(&ld, base);
-        if (root)
-            add_map(&ld, base, "", root, MX_LAYER_BASE);
-    }
-    if (request->file)
-        add_file(&ld, request->file, 0);
-    add_environment(&ld);
-    add_arguments(&ld);
     if (!request->is_resolved)
-        add_model(&ld);
+        mx_settings_add_base(&s);
+    if (request->file)
+        mx_settings_add_file(&s);
+    add_environment(&s);
+    add_arguments(&s);
+    if (!request->is_resolved)
+        mx_settings_add_model(&s);
 
-    resolve(&ld, MX_LAYER_DEFAULT, MX_LAYER_BASE);
-    resolve(&ld, MX_LAYER_MODEL, MX_LAYER_MODEL);
-    resolve(&ld, MX_LAYER_FILE, MX_LAYER_ARGUMENT);
-    check_required(&ld);
-    if (!ld.problems.n && request->schema->check)
-        request->schema->check(cfg, &ld.problems);
+    resolve(&s, MX_LAYER_DEFAULT, MX_LAYER_OWN_BASE);
+    resolve(&s, MX_LAYER_MODEL, MX_LAYER_MODEL);
+    resolve(&s, MX_LAYER_FILE, MX_LAYER_ARGUMENT);
+    check_required(&s);
+    check_relations(&s);
+    mark_used(&s);
+    if (s.foreign.len)
+        mx_str_addf(&s.notes, "note: without a meaning here: %s\n", mx_str_text(&s.foreign));
+    cfg->notes = mx_arena_strdup(&cfg->arena, mx_str_text(&s.notes));
 
-    mx_status st = finish(&ld);
-    mx_free(ld.settings);
-    mx_str_fini(&ld.problems.text);
+    mx_status st = finish(&s);
+    mx_free(s.list);
+    mx_str_fini(&s.problems.text);
+    mx_str_fini(&s.notes);
+    mx_str_fini(&s.foreign);
     if (st)
         mx_config_free(cfg);
     else

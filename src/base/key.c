@@ -6,77 +6,27 @@
  */
 #include "base/key.h"
 
+#include "base/key_accept.h"
 #include "base/utf8.h"
-#include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-/* ---- the `accept` grammar ---- */
+/* ---- what a key is ---- */
 
-/* Takes the next alternative of "a|b|c" into buf; false at the end. The empty word counts. */
-static bool next_word(const char **s, char *buf, size_t cap)
+mx_key_state mx_key_state_of(const mx_key *key)
 {
-    if (!*s)
-        return false;
-    size_t n = strcspn(*s, "|");
-    MX_ASSERT(n < cap, "an alternative of %zu characters in `%s`", n, *s);
-    memcpy(buf, *s, n);
-    buf[n] = 0;
-    *s = (*s)[n] ? *s + n + 1 : NULL;
-    return true;
+    return key->type == MX_KEY_FOREIGN   ? MX_KEY_IS_FOREIGN
+           : key->flags & MX_KEY_PLANNED ? MX_KEY_IS_PLANNED
+                                         : MX_KEY_IS_DONE;
 }
 
-static double number(const char *text)
+const char *mx_key_state_name(mx_key_state state)
 {
-    double v = 0;
-    MX_ASSERT(mx_parse_f64(text, &v), "`%s` is not a number", text);
-    return v;
-}
-
-/* One alternative: `3`, `1..`, `..8`, `0..1`, `>0`. */
-static bool in_interval(char *word, double v)
-{
-    if (word[0] == '>')
-        return v > number(word + 1);
-    char *dots = strstr(word, "..");
-    if (!dots)
-        return v == number(word);
-    *dots = 0;
-    return (!*word || v >= number(word)) && (!dots[2] || v <= number(dots + 2));
-}
-
-static bool in_range(const mx_key *key, double v)
-{
-    if (!isfinite(v))
-        return false;
-    const char *rest = key->accept;
-    if (!rest)
-        return true;
-    char word[64];
-    while (next_word(&rest, word, sizeof word))
-        if (in_interval(word, v))
-            return true;
-    return false;
-}
-
-static void describe_interval(char *word, mx_str *out)
-{
-    char *dots = strstr(word, "..");
-    if (word[0] == '>') {
-        mx_str_addf(out, "above %s", word + 1);
-    } else if (!dots) {
-        mx_str_add(out, word);
-    } else {
-        *dots = 0;
-        if (!*word)
-            mx_str_addf(out, "at most %s", dots + 2);
-        else if (!dots[2])
-            mx_str_addf(out, "at least %s", word);
-        else
-            mx_str_addf(out, "%s to %s", word, dots + 2);
-    }
+    static const char *const names[] = {[MX_KEY_IS_DONE] = "done",
+                                        [MX_KEY_IS_PLANNED] = "planned",
+                                        [MX_KEY_IS_FOREIGN] = "foreign"};
+    return names[state];
 }
 
 void mx_key_describe(const mx_key *key, mx_str *out)
@@ -90,19 +40,26 @@ void mx_key_describe(const mx_key *key, mx_str *out)
         [MX_KEY_LIST] = "a list of names",
         [MX_KEY_INTS] = "a list of integers",
         [MX_KEY_RULES] = "a list of [name, [axis, ...]]",
-        [MX_KEY_RETIRED] = "nothing",
+        [MX_KEY_FOREIGN] = "anything",
     };
-    mx_str_add(out, name[key->type]);
-    const char *rest = key->accept, *separator = key->type == MX_KEY_ENUM ? "" : ", ";
-    char word[64];
-    while (rest && next_word(&rest, word, sizeof word)) {
-        mx_str_add(out, separator);
-        if (key->type == MX_KEY_ENUM)
-            mx_str_add(out, *word ? word : "\"\" (none)");
-        else
-            describe_interval(word, out);
-        separator = key->type == MX_KEY_ENUM ? ", " : " or ";
+    mx_str words = {0};
+    mx_accept_describe(key, false, &words);
+    mx_str_addf(out, "%s%s%s", name[key->type], words.len && key->type != MX_KEY_ENUM ? ", " : "",
+                mx_str_text(&words));
+    mx_str_fini(&words);
+}
+
+bool mx_word_among(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = words; p && *p;) {
+        size_t k = strcspn(p, " ");
+        if (k == n && memcmp(p, word, n) == 0)
+            return true;
+        p += k;
+        p += strspn(p, " ");
     }
+    return false;
 }
 
 /* ---- reading ---- */
@@ -160,20 +117,24 @@ static bool read_int(const char *text, int64_t *out)
     return true;
 }
 
-static bool is_word_of(const mx_key *key, const char *text)
-{
-    char word[64];
-    const char *rest = key->accept;
-    while (next_word(&rest, word, sizeof word))
-        if (strcmp(word, text) == 0)
-            return true;
-    return false;
-}
-
 static bool is_utf8(const char *text)
 {
     size_t n = strlen(text);
     return mx_utf8_valid_prefix((const uint8_t *)text, n) == n;
+}
+
+static bool in_range(const mx_key *key, double v)
+{
+    return mx_accept_number(key, v) != MX_ACCEPT_NO;
+}
+
+static bool read_word(mx_arena *a, const mx_key *key, const char *text, mx_value *out)
+{
+    char word[MX_ACCEPT_WORD];
+    if (mx_accept_word(key, text, word) == MX_ACCEPT_NO)
+        return false;
+    out->text = mx_arena_strdup(a, word);
+    return true;
 }
 
 static bool read_scalar(mx_arena *a, const mx_key *key, const char *text, mx_value *out)
@@ -189,8 +150,7 @@ static bool read_scalar(mx_arena *a, const mx_key *key, const char *text, mx_val
         out->text = mx_arena_strdup(a, text);
         return is_utf8(text);
     case MX_KEY_ENUM:
-        out->text = mx_arena_strdup(a, text);
-        return is_word_of(key, text);
+        return read_word(a, key, text, out);
     default:
         return false;
     }
@@ -279,6 +239,9 @@ static bool say_why(const mx_key *key, const char *found, bool quote, mx_str *wh
     if (key->flags & MX_KEY_SECRET)
         found = "something else", quote = false;
     mx_str_addf(why, quote ? "; found `%.80s`" : "; found %s", found);
+    char word[MX_ACCEPT_WORD];
+    if (quote && key->type == MX_KEY_ENUM && mx_accept_nearest(key, found, word))
+        mx_str_addf(why, "; did you mean `%s`?", word);
     return false;
 }
 
@@ -286,13 +249,12 @@ bool mx_value_read(mx_arena *a, const mx_key *key, const mx_yaml_node *node, mx_
                    mx_str *why)
 {
     *out = (mx_value){.text = ""};
-    if (key->type == MX_KEY_RETIRED) {
-        mx_str_addf(why, "`%s` has no meaning here: %s; leave it out", key->name, key->help);
-        return false;
-    }
+    if (key->type == MX_KEY_FOREIGN)
+        return true;
     static const char *const none[] = {"", "null", "~", "none", NULL};
     bool scalar = node->kind == MX_YAML_SCALAR;
-    if (scalar && !node->quoted && (key->flags & MX_KEY_OPTIONAL) && is_one_of(node->text, none))
+    if (scalar && (key->flags & MX_KEY_OPTIONAL) && is_one_of(node->text, none) &&
+        strcmp(node->text, key->fallback) != 0)
         return mx_value_read_text(a, key, key->fallback, out, why);
     if (is_list_type(key->type)) {
         const mx_yaml_node *list = scalar ? split_commas(a, node->text) : node;
@@ -452,8 +414,6 @@ const mx_key *mx_key_nearest(const mx_key *keys, const char *name, int *distance
 {
     const mx_key *best = NULL;
     for (const mx_key *k = keys; k && k->name; k++) {
-        if (k->type == MX_KEY_RETIRED)
-            continue;
         int d = mx_edit_distance(name, k->name);
         const char *rest = k->aliases;
         char alias[64];

@@ -19,22 +19,44 @@ typedef enum {
     MX_KEY_LIST,    /* of strings */
     MX_KEY_INTS,    /* list of integers */
     MX_KEY_RULES,   /* list of [name, [axis, ...]]; items read as "name=axis,axis" */
-    MX_KEY_RETIRED, /* a key of MaxText that maxc does not need; `help` says why */
+    MX_KEY_FOREIGN, /* about another program's implementation: any value, a note; `help` says why */
 } mx_key_type;
 
 enum {
-    MX_KEY_FIXED = 1,    /* may not change when a run is resumed */
-    MX_KEY_SECRET = 2,   /* never written or printed */
-    MX_KEY_OPTIONAL = 4, /* null and None are accepted and mean the default */
-    MX_KEY_REQUIRED = 8, /* the verb cannot do without it */
+    MX_KEY_FIXED = 1,     /* may not change when a run is resumed */
+    MX_KEY_SECRET = 2,    /* never written or printed */
+    MX_KEY_OPTIONAL = 4,  /* null and None are accepted and mean the default */
+    MX_KEY_REQUIRED = 8,  /* the verb cannot do without it */
+    MX_KEY_PLANNED = 16,  /* not built: any value but the default is an error */
+    MX_KEY_PATH = 32,     /* files or folders of this machine */
+    MX_KEY_SHAPE = 64,    /* says what the model is: a family without it refuses it */
+    MX_KEY_CHECKED = 128, /* no more than that: a family has it or has it not */
 };
+
+/* What becomes of a key that is set. It follows from type and flags; a test holds every key that is
+ * done to its `example` and `verbs`, so a key that is only declared cannot pass for done. */
+typedef enum {
+    MX_KEY_IS_DONE,    /* read, and it makes a difference */
+    MX_KEY_IS_PLANNED, /* an error unless it has its default */
+    MX_KEY_IS_FOREIGN, /* a note */
+} mx_key_state;
 
 /* One key. Defaults and limits are text, read by the same code that reads the user's values; a test
  * reads all of them. A table ends with an entry whose name is NULL.
  *   accept   numbers: alternatives separated by `|`, each `3`, `1..`, `..8`, `0..1` or `>0`
- *            enums: the words, separated by `|`; an empty word stands for the empty string
+ *            enums: the words, separated by `|`; an empty word stands for the empty string. Other
+ *            spellings follow a word: `cuda=gpu` accepts gpu for cuda, `bfloat16~bf16` offers
+ *            bfloat16 to who writes bf16
+ *            `!` before an alternative: not built. A planned key with such alternatives takes the
+ *            others
  *   aliases  names other programs use for the same thing, separated by spaces. They are offered in
- *            errors; one that starts with `=` is accepted as if it were the key. */
+ *            errors; one that starts with `=` is accepted as if it were the key.
+ *   verbs    that read it, separated by spaces; for a verb's own keys NULL
+ *   example  settings separated by spaces: this key's own first, at another value than the default,
+ *            then those under which it makes a difference. Help shows it; a test runs it with and
+ *            without the first, with the first of `verbs`, and must see the difference
+ *   seen_by  the test that sees the difference where one run cannot show it
+ *   instead  of a planned key: what to do until it is there */
 typedef struct {
     const char *name;
     mx_key_type type;
@@ -44,6 +66,10 @@ typedef struct {
     const char *help;
     const char *aliases;
     unsigned flags;
+    const char *verbs;
+    const char *example;
+    const char *seen_by;
+    const char *instead;
 } mx_key;
 
 typedef struct {
@@ -68,9 +94,20 @@ bool mx_value_read(mx_arena *a, const mx_key *key, const mx_yaml_node *node, mx_
 /* The same for the text of an argument, an environment variable or a default. */
 bool mx_value_read_text(mx_arena *a, const mx_key *key, const char *text, mx_value *out,
                         mx_str *why);
+/* False when the value asks for what is not built; `why` then says so, and what to do. */
+bool mx_value_is_built(const mx_key *key, const mx_value *v, mx_str *why);
+/* False when a key of files names something that is not on this machine, gs://bucket/x. */
+bool mx_value_is_local(const mx_key *key, const mx_value *v, mx_str *why);
+/* What to do about such a path; NULL when it is a path of this machine. */
+const char *mx_path_advice(const char *path);
 /* As YAML that mx_value_read reads back to the same value. */
 void mx_value_write(const mx_key *key, const mx_value *v, mx_str *out);
 bool mx_value_equal(const mx_key *key, const mx_value *a, const mx_value *b);
+
+mx_key_state mx_key_state_of(const mx_key *key);
+const char *mx_key_state_name(mx_key_state state);
+/* Whether a list of words that spaces divide holds this one; the list may be NULL. */
+bool mx_word_among(const char *words, const char *word);
 
 /* The key by name or accepted alias, in a table that may be NULL; NULL when there is none. */
 const mx_key *mx_key_find(const mx_key *keys, const char *name);

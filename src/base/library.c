@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* size_t f(void): 90501 is 9.5.1 */
 static void print_digits(void *version, char *out, size_t cap)
@@ -134,4 +135,21 @@ bool mx_library_version(mx_library_id id, char *out, size_t cap)
     if (version)
         lib->print(version, out, cap);
     return version != NULL;
+}
+
+void mx_plugin_path(const char *variable, const char *file, char *path, size_t cap)
+{
+    const char *given = getenv(variable);
+    if (given && *given) {
+        snprintf(path, cap, "%s", given);
+        return;
+    }
+    char self[3000];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(self, '/');
+    int folder = slash ? (int)(slash - self + 1) : 0;
+    snprintf(path, cap, "%.*s../lib/maxc/%s", folder, self, file);
+    if (access(path, R_OK) != 0)
+        snprintf(path, cap, "%.*s%s", folder, self, file);
 }

@@ -42,4 +42,8 @@ mx_status mx_library_find(mx_library_id id, void *library, const char *name,
 /* False where it cannot be opened. */
 bool mx_library_version(mx_library_id id, char *out, size_t cap);
 
+/* Where a plug-in of the program is: the file that the environment variable names, else beside the
+ * program (build tree) or in ../lib/maxc (installed). */
+void mx_plugin_path(const char *variable, const char *file, char *path, size_t cap);
+
 #endif

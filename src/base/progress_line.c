@@ -129,8 +129,16 @@ static void add_bar(const mx_progress *p, const mx_progress_state *s, int cells,
 }
 
 enum { STEP, BAR, LOSS, SPARK, RATE, MFU, ETA, CHECKPOINT, N_FIELDS };
+enum { BAR_CELLS = 16, LEAST_CELLS = 6 };
 
-static void add_field(const mx_progress *p, const mx_progress_state *s, int field, mx_str *out)
+/* What is shown, and how long the bar is. */
+typedef struct {
+    unsigned fields;
+    int cells;
+} layout;
+
+static void add_field(const mx_progress *p, const mx_progress_state *s, int field, int cells,
+                      mx_str *out)
 {
     char buf[32];
     switch (field) {
@@ -144,7 +152,7 @@ static void add_field(const mx_progress *p, const mx_progress_state *s, int fiel
         break;
     case BAR:
         if (s->steps > 0)
-            add_bar(p, s, 16, out);
+            add_bar(p, s, cells, out);
         break;
     case LOSS:
         if (p->n_loss) {
@@ -190,40 +198,51 @@ void mx_progress_cut(mx_str *s, size_t from, int width)
     }
 }
 
-static void join_fields(const mx_progress *p, const mx_progress_state *s, unsigned shown,
-                        mx_str *out)
+/* Gives the columns by which fields are shorter than they usually are: whether a line fits must not
+ * change from step to step with the digits of a number. */
+static int join_fields(const mx_progress *p, const mx_progress_state *s, layout l, mx_str *out)
 {
+    static const int usual[N_FIELDS] = {[LOSS] = 14, [RATE] = 11, [MFU] = 9, [ETA] = 10};
     bool first = true;
+    int spare = 0;
     for (int f = 0; f < N_FIELDS; f++) {
-        if (!(shown >> f & 1))
+        if (!(l.fields >> f & 1))
             continue;
         size_t before = out->len;
         if (!first)
             mx_str_add(out, f == BAR || f == SPARK ? " " : p->utf8 ? " │ " : " | ");
         size_t start = out->len;
-        add_field(p, s, f, out);
+        add_field(p, s, f, l.cells, out);
         if (out->len == start) { /* unknown: no separator either */
             out->len = before;
             if (out->text)
                 out->text[before] = 0;
         } else {
+            int n = mx_text_columns(out->text + start);
+            spare += n < usual[f] ? usual[f] - n : 0;
             first = false;
         }
     }
+    return spare;
 }
 
 void mx_progress_line(const mx_progress *p, const mx_progress_state *s, int width, mx_str *out)
 {
-    static const int drop[] = {SPARK, BAR, MFU, CHECKPOINT, RATE, ETA, LOSS};
-    unsigned shown = (1u << N_FIELDS) - 1;
+    static const int drop[] = {SPARK, MFU, BAR, CHECKPOINT, RATE, ETA, LOSS};
+    layout l = {.fields = (1u << N_FIELDS) - 1, .cells = BAR_CELLS};
     size_t from = out->len;
-    for (int k = 0;; k++) {
+    for (int k = 0;;) {
         out->len = from;
-        join_fields(p, s, shown, out);
-        if (k == (int)(sizeof drop / sizeof *drop) ||
-            mx_text_columns(mx_str_text(out) + from) <= width)
+        int spare = join_fields(p, s, l, out);
+        int over = mx_text_columns(mx_str_text(out) + from) + spare - width;
+        if (over <= 0 || k == (int)(sizeof drop / sizeof *drop))
             break;
-        shown &= ~(1u << drop[k]);
+        if (l.fields >> BAR & 1 && l.cells - over >= LEAST_CELLS) {
+            l.cells -= over;
+        } else {
+            l.fields &= ~(1u << drop[k++]);
+            l.cells = BAR_CELLS;
+        }
     }
     mx_progress_cut(out, from, width);
 }

@@ -42,8 +42,10 @@ static mx_status run(mx_invocation *inv)
 }
 
 static const mx_key keys[] = {
-    {"megabytes", MX_KEY_INT, 0, "64", "1..100000", "size of generated data", 0, 0},
-    MX_KEY_FORMAT,
+    {"megabytes", MX_KEY_INT, 0, "64", "1..100000", "size of generated data",
+     .example = "megabytes=1", .seen_by = "tests/cli/keys.sh"},
+    {"format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", .example = "format=json",
+     .seen_by = "tests/cli/keys.sh"},
     {0},
 };
 
@@ -52,7 +54,7 @@ const mx_verb mx_verb_bench = {
     .doc = "the measurements behind docs/performance.md",
     .usage = "[NAME] [key=value ...]",
     .max_args = 1,
-    .sections = MX_TAKES_TRAIN,
+    .like = "train",
     .keys = keys,
     .run = run,
 };

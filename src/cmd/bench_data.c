@@ -102,6 +102,7 @@ static mx_status bench_generated(const mx_invocation *inv, const char *dir)
         mx_json_write_string(&lines, text.text, text.len);
         mx_str_add(&lines, "}\n");
     }
+    mx_bench_print(inv, "generated text", (double)lines.len / 1e6, "MB");
     char plain[512], packed[512];
     snprintf(plain, sizeof plain, "%s/corpus.jsonl", dir);
     snprintf(packed, sizeof packed, "%s/corpus.jsonl.zst", dir);

@@ -119,7 +119,7 @@ static mx_status run(mx_invocation *inv)
     length = length > TOKENS + WARM ? length : TOKENS + WARM + 1;
     mx_decode_settings o = {.batch = 1, .max_length = length, .compile = {.weights_fixed = true}};
     MX_TRY_OUT(st, mx_model_from_config(&m, c));
-    mx_dtype_parse(mx_config_text(c, "dtype"), &o.compile.compute);
+    MX_TRY_OUT(st, mx_compute_dtype(c, NULL, &o.compile.compute));
     MX_TRY_OUT(st, mx_session_open(&s, mx_config_text(c, "device"),
                                    (int)mx_config_int(c, "num_threads")));
     MX_TRY_OUT(st, mx_decode_open(&d, s, &m, &o));

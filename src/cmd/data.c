@@ -185,13 +185,18 @@ static mx_status run(mx_invocation *inv)
 }
 
 static const mx_key keys[] = {
-    {"rows", MX_KEY_INT, 0, "4", "0..", "rows to show", 0, 0},
-    {"batches", MX_KEY_INT, 0, "10", "1..", "batches to make and count", 0, 0},
-    {"batch_rows", MX_KEY_INT, 0, "8", "1..65536", "rows of a batch", 0, 0},
-    {"show", MX_KEY_ENUM, 0, "text", "text|tokens", "rows as text, or as ids and tokens", 0, 0},
-    {"colour", MX_KEY_ENUM, 0, "auto", "auto|always|never", "colours on the terminal", "color", 0},
-    {"evaluation", MX_KEY_BOOL, 0, "false", 0, "the evaluation data", 0, 0},
-    {"pairs", MX_KEY_BOOL, 0, "false", 0, "chosen and rejected, as dpo reads them", 0, 0},
+    {"rows", MX_KEY_INT, 0, "4", "0..", "rows to show", .example = "rows=1"},
+    {"batches", MX_KEY_INT, 0, "10", "1..", "batches to make and count",
+     .example = "batches=1"},
+    {"batch_rows", MX_KEY_INT, 0, "8", "1..65536", "rows of a batch", .example = "batch_rows=2"},
+    {"show", MX_KEY_ENUM, 0, "text", "text|tokens", "rows as text, or as ids and tokens",
+     .example = "show=tokens"},
+    {"colour", MX_KEY_ENUM, 0, "auto", "auto|always|never", "colours on the terminal", "color",
+     .example = "colour=always"},
+    {"evaluation", MX_KEY_BOOL, 0, "false", 0, "the evaluation data",
+     .example = "evaluation=true eval_dataset_path=eval.jsonl dataset_path=data.jsonl"},
+    {"pairs", MX_KEY_BOOL, 0, "false", 0, "chosen and rejected, two rows each",
+     .example = "pairs=true dataset_path=pairs.jsonl"},
     MX_KEY_FORMAT,
     {0},
 };
@@ -204,8 +209,7 @@ const mx_verb mx_verb_data = {
             "colour, "
             "masked parts stand between ‹ and ›). Counts follow.",
     .takes_file = true,
-    .sections =
-        MX_TAKES(RUN) | MX_TAKES(TRAIN) | MX_TAKES(DATA) | MX_TAKES(TOKENIZER) | MX_TAKES(POST),
+    .like = "train",
     .keys = keys,
     .run = run,
 };

@@ -125,8 +125,10 @@ static mx_status run(mx_invocation *inv)
 
 static const mx_key keys[] = {
     {"format", MX_KEY_ENUM, 0, "text", "text|jsonl",
-     "jsonl: one JSON array of ids per line in, one JSON string per line out", 0, 0},
-    {"skip_special_tokens", MX_KEY_BOOL, 0, "false", 0, "leave special tokens out", 0, 0},
+     "jsonl: one JSON array of ids per line in, one JSON string per line out",
+     .example = "format=jsonl"},
+    {"skip_special_tokens", MX_KEY_BOOL, 0, "false", 0, "leave special tokens out",
+     .example = "skip_special_tokens=true"},
     {0},
 };
 
@@ -134,7 +136,6 @@ const mx_verb mx_verb_detokenize = {
     .name = "detokenize",
     .doc = "token ids to text",
     .usage = "tokenizer=PATH [format=jsonl] [key=value ...]",
-    .sections = MX_TAKES(TOKENIZER),
     .keys = keys,
     .run = run,
 };

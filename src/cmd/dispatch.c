@@ -15,11 +15,12 @@
 
 #include "base/reserve.h"
 #include "base/signals.h"
-#include "train/mesh_config.h"
+#include "dist/launch.h"
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -143,6 +144,10 @@ static mx_status check_arguments(const command *c)
                        c->args[v->max_args], v->name, v->usage);
     if (c->n_args < v->min_args)
         return mx_fail(MX_USAGE, "an argument is missing; usage: maxc %s %s", v->name, v->usage);
+    for (int i = 0; i < c->n_args; i++)
+        if (mx_path_advice(c->args[i]))
+            return mx_fail(MX_USAGE, "`%s` is not on this machine; %s", c->args[i],
+                           mx_path_advice(c->args[i]));
     if (v->takes_no_keys && c->n_settings)
         return mx_fail(MX_USAGE, "takes no keys, found `%s`; usage: maxc %s %s", c->settings[0],
                        v->name, v->usage);
@@ -189,11 +194,22 @@ static const char *command_line(mx_arena *a, int argc, char **argv)
     return copy;
 }
 
-/* The configuration file: the user's, or one of the program's own recipes. */
+/* Of several ranks the first speaks. */
+static bool leads(void)
+{
+    mx_launch p;
+    mx_status st = mx_launch_find(&p, getenv);
+    bool first = st || p.rank == 0;
+    mx_status_free(st);
+    return first;
+}
+
+/* The configuration file: the user's, or one of the program's own recipes. A base.yml that is not
+ * there is the program's own (base/config_files.c). */
 static mx_status find_file(command *c, const char *home)
 {
     c->file = mx_config_find(c->arena, home, c->file);
-    if (access(c->file, F_OK) == 0 || !home)
+    if (access(c->file, F_OK) == 0 || !home || mx_config_is_base(c->file))
         return MX_OK;
     char **names;
     mx_str recipes = {0};
@@ -203,20 +219,6 @@ static mx_status find_file(command *c, const char *home)
     mx_status st = mx_fail(MX_INPUT, "there is no file %s, and no recipe of that name; recipes: %s",
                            c->file, mx_str_text(&recipes));
     mx_str_fini(&recipes);
-    return st;
-}
-
-/* A verb that knows no meshes must not pass over keys that ask for one. */
-static mx_status check_mesh(const mx_verb *v, const mx_config *c)
-{
-    mx_mesh_plan mesh = {0};
-    if (v->on_meshes || !(v->sections & MX_TAKES(PARALLEL)))
-        return MX_OK;
-    mx_status st = mx_mesh_configure(&mesh, c, 1);
-    if (!st && mesh.ranks > 1)
-        st = mx_fail(MX_USAGE, "%d ranks are asked for, and `maxc %s` runs on one device; leave "
-                     "mesh, the degrees and virtual_ranks out", mesh.ranks, v->name);
-    mx_mesh_plan_fini(&mesh);
     return st;
 }
 
@@ -234,8 +236,8 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
         .schema = &mx_keys,
         .extra = c->verb->keys,
         .elsewhere = elsewhere,
-        .sections = c->verb->sections,
         .user = c->verb->name,
+        .like = c->verb->like,
         .home = *home ? home : NULL,
         .file = c->file,
         .args = c->settings,
@@ -253,10 +255,10 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
     mx_config *config = NULL;
     if (!c->verb->takes_no_keys)
         MX_TRY(mx_config_load(&config, &request));
+    if (config && leads())
+        fputs(mx_config_notes(config), stderr);
     inv.config = config;
     mx_status st = mx_memory_check();
-    if (!st)
-        st = check_mesh(c->verb, config);
     if (!st)
         st = c->verb->run(&inv);
     mx_config_free(config);

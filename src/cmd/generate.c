@@ -4,6 +4,7 @@
 #include "infer/generate.h"
 #include "infer/prompt.h"
 #include "text/tokenizer_files.h"
+#include "train/step_config.h"
 #include "train/tokenizer_path.h"
 
 #include <stdio.h>
@@ -149,6 +150,52 @@ static mx_status open_all(state *s, mx_invocation *inv)
     return mx_tokenizer_check_model(s->tok, s->model.spec.summary.vocab);
 }
 
+typedef void text_taker(void *ctx, const char *text, size_t n_bytes);
+
+/* What every rank of a mesh is asked to do. */
+typedef struct {
+    const state *s;
+    int64_t n;
+    const mx_generate_options *o;
+    text_taker *give;
+    mx_answer *answers; /* rank 0's; those of the others are the same */
+    mx_generate_counts *counts;
+} job;
+
+static mx_status answer_as(void *ctx, const mx_seat *seat)
+{
+    const job *j = ctx;
+    mx_generate_options o = *j->o;
+    mx_generate_counts counts, *own = seat && seat->rank ? &counts : j->counts;
+    mx_answer *answers = j->answers;
+    size_t bytes = sizeof *answers * (size_t)j->n;
+    o.seat = seat;
+    if (seat && seat->rank) {
+        answers = mx_realloc(NULL, bytes);
+        memset(answers, 0, bytes);
+    }
+    mx_status st = mx_generate(&j->s->model, j->s->tok, j->s->ids, j->n, &o,
+                               answers == j->answers ? j->give : NULL, NULL, answers, own);
+    for (int64_t i = 0; i < j->n && answers != j->answers; i++)
+        mx_answer_fini(&answers[i]);
+    if (answers != j->answers)
+        mx_free(answers);
+    return st;
+}
+
+static mx_status answer(job *j, const mx_config *c)
+{
+    mx_mesh_plan mesh = {0};
+    mx_status st = mx_mesh_configure(&mesh, c, 1);
+    if (!mx_config_is_users(c, "sharding_tolerance"))
+        mesh.how.sharding_tolerance = 1; /* nothing is trained: copies cost memory and no more */
+    if (!st)
+        st = mesh.ranks > 1 ? mx_virtual_ranks(&mesh, j->o->n_threads, answer_as, j)
+                            : answer_as(j, NULL);
+    mx_mesh_plan_fini(&mesh);
+    return st;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
@@ -175,16 +222,14 @@ static mx_status run(mx_invocation *inv)
                              .n_threads = (int)mx_config_int(c, "num_threads")};
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
-    const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
-    if (!mx_dtype_parse(dtype, &o.compute))
-        MX_TRY_OUT(st, mx_fail(MX_USAGE, "dtype=%s is not known; expected float32 or bfloat16",
-                               dtype));
+    MX_TRY_OUT(st, mx_compute_dtype(c, "float32", &o.compute));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)
         fputs(s.prompts[0].text, stdout);
-    MX_TRY_OUT(st, mx_generate(&s.model, s.tok, s.ids, total, &o, streamed ? print_stream : NULL,
-                               NULL, answers, &counts));
+    job j = {.s = &s, .n = total, .o = &o, .give = streamed ? print_stream : NULL,
+             .answers = answers, .counts = &counts};
+    MX_TRY_OUT(st, answer(&j, c));
     print_answers(&s, answers, copies, json, echo, streamed);
     if (isatty(2))
         fprintf(stderr, "prompt: %.0f tokens in %.2f s; answer: %.0f tokens, %.1f tokens/s\n",
@@ -226,7 +271,6 @@ const mx_verb mx_verb_generate = {
         "prompt, or where its image mark stands.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(DECODE) | MX_TAKES(TOKENIZER) | MX_TAKES(DEVICE) | MX_TAKES(PRECISION),
     .keys = keys,
     .run = run,
 };

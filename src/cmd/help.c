@@ -1,4 +1,6 @@
-/* help.c - maxc help [VERB | KEY | SECTION | keys | models | ...], written from the tables. */
+/* help.c - maxc help [VERB | KEY | SECTION | ...], written from the tables. */
+#include "base/key_accept.h"
+#include "cmd/base_yml.h"
 #include "cmd/help_models.h"
 #include "cmd/verb.h"
 
@@ -10,7 +12,7 @@
 static void print_key_line(const mx_key *k)
 {
     char shown[64];
-    const char *fallback = k->fallback;
+    const char *fallback = k->fallback ? k->fallback : "any";
     if (strlen(fallback) > 20) {
         snprintf(shown, sizeof shown, "%.17s...", fallback);
         fallback = shown;
@@ -18,13 +20,62 @@ static void print_key_line(const mx_key *k)
     printf("  %-34s %-20s %s\n", k->name, *fallback ? fallback : "\"\"", k->help);
 }
 
-static void print_section(int section)
+/* Every key of the schema for which `wanted` holds. */
+typedef bool filter(const mx_key *k, const void *what);
+
+static int print_keys(filter *wanted, const void *what)
 {
-    printf("\n%s - %s\n", mx_keys.sections[section].name, mx_keys.sections[section].doc);
+    int n = 0;
     for (const mx_key *const *t = mx_keys.tables; *t; t++)
         for (const mx_key *k = *t; k->name; k++)
-            if (k->section == section && k->type != MX_KEY_RETIRED)
+            if (wanted(k, what)) {
                 print_key_line(k);
+                n++;
+            }
+    return n;
+}
+
+/* A section of the keys that a verb takes, or of all keys. */
+typedef struct {
+    const mx_verb *verb;
+    int section;
+} part;
+
+static bool is_in_part(const mx_key *k, const void *what)
+{
+    const part *p = what;
+    return k->section == p->section && mx_key_state_of(k) == MX_KEY_IS_DONE &&
+           (!p->verb || mx_verb_takes(p->verb, k));
+}
+
+static bool is_planned_in_part(const mx_key *k, const void *what)
+{
+    const part *p = what;
+    return k->section == p->section && mx_key_state_of(k) == MX_KEY_IS_PLANNED;
+}
+
+static bool is_foreign(const mx_key *k, const void *what)
+{
+    (void)what;
+    return mx_key_state_of(k) == MX_KEY_IS_FOREIGN;
+}
+
+static bool has_keys(filter *wanted, const void *what)
+{
+    for (const mx_key *const *t = mx_keys.tables; *t; t++)
+        for (const mx_key *k = *t; k->name; k++)
+            if (wanted(k, what))
+                return true;
+    return false;
+}
+
+static void print_section(const mx_verb *verb, int section, filter *wanted)
+{
+    part p = {verb, section};
+    if (!has_keys(wanted, &p))
+        return;
+    printf("\n%s - %s\n", mx_keys.sections[section].name, mx_keys.sections[section].doc);
+    print_keys(wanted, &p);
 }
 
 static void print_overview(void)
@@ -34,7 +85,9 @@ static void print_overview(void)
     for (int i = 0; i < mx_verb_count; i++)
         printf("  %-12s %s\n", mx_verb_table[i]->name, mx_verb_table[i]->doc);
     printf("\n`maxc help VERB` says what a verb takes, `maxc help KEY` what a key means,\n"
-           "`maxc help keys` lists all keys, `maxc help models` the models that have a file,\n"
+           "`maxc help keys` lists all keys, `maxc help planned` those that are not built yet,\n"
+           "`maxc help foreign` those of MaxText that have no meaning here,\n"
+           "`maxc help models` the models that have a file,\n"
            "`maxc help families` the families that are understood,\n"
            "`maxc help recipes` files to train with.\n"
            "`maxc doctor` says what hardware and libraries were found.\n");
@@ -50,26 +103,46 @@ static void print_verb(const mx_verb *v)
         for (const mx_key *k = v->keys; k->name; k++)
             print_key_line(k);
     }
-    for (int s = 0; s < MX_SECTION_COUNT; s++)
-        if (v->sections >> s & 1)
-            print_section(s);
+    for (int s = 0; s < MX_SECTION_COUNT && !v->takes_no_keys; s++)
+        print_section(v, s, is_in_part);
     printf("\nexit status: %s", mx_exit_statuses);
 }
 
+/* The verbs that read the key, and those that only take it with the command line of another. */
 static void print_users(const mx_key *key)
 {
-    const char *comma = "";
-    printf("used by: ");
+    mx_str reads = {0}, takes = {0};
     for (int i = 0; i < mx_verb_count; i++) {
         const mx_verb *v = mx_verb_table[i];
-        if (mx_key_find(v->keys, key->name) == key ||
-            (key->section >= 0 && v->sections >> key->section & 1 &&
-             !mx_key_find(v->keys, key->name))) {
-            printf("%s%s", comma, v->name);
-            comma = ", ";
-        }
+        mx_str *to = mx_verb_reads(v, key) ? &reads : &takes;
+        if (mx_verb_takes(v, key))
+            mx_str_addf(to, "%s%s", to->len ? ", " : "", v->name);
     }
-    printf("%s\n", *comma ? "" : "no verb yet");
+    printf("read by:  %s\n", mx_str_text(&reads));
+    if (takes.len)
+        printf("taken by: %s, which do not read it\n", mx_str_text(&takes));
+    mx_str_fini(&reads);
+    mx_str_fini(&takes);
+}
+
+static void print_example(const mx_key *key, const char *owner)
+{
+    int first = (int)strcspn(key->verbs ? key->verbs : "", " ");
+    if (key->flags & MX_KEY_CHECKED)
+        printf("a family has it or has it not; a value that contradicts the family is refused\n");
+    else if (key->example)
+        printf("example:  maxc %.*s %s\n", owner ? (int)strlen(owner) : first,
+               owner ? owner : key->verbs, key->example);
+}
+
+static void print_state(const mx_key *key)
+{
+    mx_str planned = {0};
+    mx_accept_describe(key, true, &planned);
+    const char *but = mx_key_state_of(key) == MX_KEY_IS_DONE ? ", but for " : ": ";
+    printf("state:    %s%s%s\n", mx_key_state_name(mx_key_state_of(key)), planned.len ? but : "",
+           mx_str_text(&planned));
+    mx_str_fini(&planned);
 }
 
 static void print_aliases(const mx_key *key)
@@ -83,10 +156,18 @@ static void print_aliases(const mx_key *key)
     printf("%s\n", strchr(key->aliases, '=') ? " (some are accepted as they are)" : "");
 }
 
+static void print_planned(const mx_key *key)
+{
+    printf("It is known and not built yet: a configuration that sets it to anything but its "
+           "default\nis refused%s%s.\n",
+           key->instead ? "; " : "", key->instead ? key->instead : "");
+}
+
 static void print_key(const mx_key *key, const char *owner)
 {
-    if (key->type == MX_KEY_RETIRED) {
-        printf("%s is not needed: %s.\n", key->name, key->help);
+    mx_key_state state = mx_key_state_of(key);
+    if (state == MX_KEY_IS_FOREIGN) {
+        printf("%s has no meaning here: %s.\nIt is accepted, with a note.\n", key->name, key->help);
         return;
     }
     mx_str accepted = {0};
@@ -94,12 +175,16 @@ static void print_key(const mx_key *key, const char *owner)
     printf("%s - %s\n\naccepted: %s\ndefault:  %s\n", key->name, key->help, mx_str_text(&accepted),
            *key->fallback ? key->fallback : "\"\" (empty)");
     mx_str_fini(&accepted);
-    if (owner) {
-        printf("used by: %s\n", owner);
-        return;
-    }
-    printf("section:  %s\n", mx_keys.sections[key->section].name);
-    print_users(key);
+    if (!owner)
+        printf("section:  %s\n", mx_keys.sections[key->section].name);
+    print_state(key);
+    if (state == MX_KEY_IS_PLANNED)
+        print_planned(key);
+    else if (owner)
+        printf("read by:  %s\n", owner);
+    else
+        print_users(key);
+    print_example(key, owner);
     print_aliases(key);
     if (key->flags & MX_KEY_FIXED)
         printf("cannot change when a run is resumed\n");
@@ -174,35 +259,53 @@ static const char *nearest(const char *name, int *distance)
     return best;
 }
 
+/* Sections by name, or all of them; false when there is none of that name. */
+static bool print_sections(const char *name, bool quiet)
+{
+    bool keys = strcmp(name, "keys") == 0, planned = strcmp(name, "planned") == 0, found = false;
+    for (int s = 0; s < MX_SECTION_COUNT; s++) {
+        if (!keys && !planned && strcmp(name, mx_keys.sections[s].name) != 0)
+            continue;
+        found = true;
+        if (!quiet)
+            print_section(NULL, s, planned ? is_planned_in_part : is_in_part);
+    }
+    return found;
+}
+
+/* What is no verb and no key. */
+static bool print_topic(const mx_invocation *inv, const char *name, mx_status *st)
+{
+    if (strcmp(name, "models") == 0)
+        *st = mx_help_models(inv->home);
+    else if (strcmp(name, "recipes") == 0)
+        *st = print_recipes(inv->home);
+    else if (strcmp(name, "families") == 0)
+        print_families();
+    else if (strcmp(name, "foreign") == 0)
+        print_keys(is_foreign, NULL);
+    else if (strcmp(name, "base.yml") == 0)
+        mx_base_yml_print();
+    else
+        return false;
+    return true;
+}
+
 static mx_status run(mx_invocation *inv)
 {
+    mx_status st = MX_OK;
     if (inv->n_args == 0) {
         print_overview();
         return MX_OK;
     }
     const char *name = inv->args[0];
-    bool known = false;
     const mx_verb *verb = mx_verb_find(name);
-    if (verb) {
+    if (verb)
         print_verb(verb);
-        known = true;
-    }
-    if (strcmp(name, "models") == 0)
-        return mx_help_models(inv->home);
-    if (strcmp(name, "recipes") == 0)
-        return print_recipes(inv->home);
-    if (strcmp(name, "families") == 0) {
-        print_families();
-        return MX_OK;
-    }
-    for (int s = 0; s < MX_SECTION_COUNT; s++)
-        if (strcmp(name, mx_keys.sections[s].name) == 0 || strcmp(name, "keys") == 0) {
-            if (!verb)
-                print_section(s);
-            known = true;
-        }
-    known = (!known && print_keys_named(name)) || known;
-    if (known)
+    if (print_topic(inv, name, &st))
+        return st;
+    /* a verb and a section may have one name: the verb's help shows its keys */
+    if (print_sections(name, verb != NULL) || verb || print_keys_named(name))
         return MX_OK;
     int distance = INT_MAX;
     const char *near = nearest(name, &distance);
@@ -215,7 +318,9 @@ static mx_status run(mx_invocation *inv)
 const mx_verb mx_verb_help = {
     .name = "help",
     .doc = "what a verb takes, what a key means",
-    .usage = "[VERB | KEY | SECTION | keys | models | families | recipes]",
+    .usage = "[VERB | KEY | SECTION | keys | planned | foreign | models | families | recipes | "
+             "base.yml]",
+    .help = "base.yml prints the file configs/base.yml as the tables have it.",
     .max_args = 1,
     .takes_no_keys = true,
     .run = run,

@@ -262,12 +262,14 @@ static mx_status run(mx_invocation *inv)
 }
 
 static const mx_key keys[] = {
-    {"limit", MX_KEY_INT, 0, "20", "0..", "tensors to list; at most three records are shown", 0, 0},
+    {"limit", MX_KEY_INT, 0, "20", "0..", "tensors to list; at most three records are shown",
+     .example = "limit=2"},
     {"svg", MX_KEY_STRING, 0, "", 0, "of runs: writes the curves of their losses to this file", 0,
-     0},
-    {"png", MX_KEY_STRING, 0, "", 0, "the same as a PNG", 0, 0},
-    {"theme", MX_KEY_ENUM, 0, "light", "light|dark", "the PNG; an SVG is as its reader's screen", 0,
-     0},
+     MX_KEY_PATH, .example = "svg=loss.svg", .seen_by = "tests/cli/run.sh"},
+    {"png", MX_KEY_STRING, 0, "", 0, "the same as a PNG", 0, MX_KEY_PATH,
+     .example = "png=loss.png", .seen_by = "tests/cli/run.sh"},
+    {"theme", MX_KEY_ENUM, 0, "light", "light|dark", "the PNG; an SVG is as its reader's screen",
+     .example = "theme=dark", .seen_by = "tests/cli/inspect.sh"},
     MX_KEY_FORMAT,
     {0},
 };

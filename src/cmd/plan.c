@@ -6,7 +6,9 @@
 #include "base/json_doc.h"
 #include "cmd/verb.h"
 #include "train/chip.h"
+#include "train/mesh_config.h"
 #include "train/plan.h"
+#include "train/tokenizer_path.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -79,7 +81,8 @@ static void print_time(const mx_plan *p, const mx_plan_device *d)
            100 * p->model_flops / p->seconds / d->flops_per_second);
 }
 
-static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d)
+static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d,
+                       const mx_mesh_plan *mesh)
 {
     char a[32], b[32];
     mx_str line = {0};
@@ -89,6 +92,12 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     printf(p->trainable < p->parameters ? ", %s trained\n" : "\n",
            mx_format_count(b, sizeof b, p->trainable));
     printf("batch     %s\n", mx_str_text(&line));
+    if (mesh->ranks > 1) {
+        mx_str_clear(&line);
+        mx_mesh_print(&line, &mesh->mesh);
+        printf("mesh      %s, %d ranks; what follows is one rank's\n", mx_str_text(&line),
+               mesh->ranks);
+    }
     mx_str_fini(&line);
     print_time(p, d);
     printf("memory    %s", mx_format_bytes(a, sizeof a, p->total));
@@ -156,19 +165,29 @@ static mx_status run(mx_invocation *inv)
     mx_arena arena = {0};
     mx_model_spec m = {0};
     mx_programs_request q;
+    mx_mesh_plan mesh = {0};
     mx_plan plan = {0};
     mx_plan_device d = {0};
     mx_memory_room room = {.bytes = INT64_MAX};
+    if (!inv->n_args)
+        MX_TRY(mx_vocab_from_tokenizer(c));
     mx_status st = mx_model_open(&m, c, model_path(inv));
     if (st)
         return st;
-    MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, (mx_programs_ranks){1, 1, NULL}, &arena));
+    MX_TRY_OUT(st, mx_mesh_configure(&mesh, c, 1));
+    bool meshed = mesh.ranks > 1;
+    if (meshed)
+        MX_TRY_OUT(st, mx_mesh_check(&mesh, c, &m));
+    mx_programs_ranks by = {mesh.ranks, 1, meshed ? &mesh.how : NULL};
+    by.data_ranks = meshed ? mx_mesh_size(&mesh.mesh, mx_mesh_rows(&mesh)) : 1;
+    MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, by, &arena));
     MX_TRY_OUT(st, device_of(c, &d, &room, &q.options.compile.n_threads));
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &d));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
-    json ? print_json(&m, &plan, &d) : print_text(&m, &plan, &d);
+    json ? print_json(&m, &plan, &d) : print_text(&m, &plan, &d, &mesh);
     st = mx_plan_check(&plan, &m, &q, room);
 out:
+    mx_mesh_plan_fini(&mesh);
     mx_model_spec_fini(&m);
     mx_arena_fini(&arena);
     return st;
@@ -177,13 +196,17 @@ out:
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
     {"chip", MX_KEY_ENUM, 0, "this", "this" MX_CHIP_CHOICES,
-     "the device to plan for; this: the one that a run on this machine would take", 0, 0},
-    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free", 0,
-     0},
-    {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has", 0, 0},
-    {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has", 0, 0},
+     "the device to plan for; this: the one that a run on this machine would take",
+     .example = "chip=h100"},
+    {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free",
+     .example = "memory_gib=24"},
+    {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has",
+     .example = "peak_tflops=90"},
+    {"bandwidth_gbs", MX_KEY_FLOAT, 0, "0", "0..", "its memory's GB/s; 0: as the chip has",
+     .example = "bandwidth_gbs=900"},
     {"kernels_for", MX_KEY_STRING, 0, "", 0,
-     "compile the generated GPU kernels for this architecture (sm_90a); needs no GPU", 0, 0},
+     "compile the generated GPU kernels for this architecture (sm_90a); needs no GPU",
+     .example = "kernels_for=sm_90a"},
     {0},
 };
 
@@ -198,7 +221,7 @@ const mx_verb mx_verb_plan = {
         "what this machine has free now.",
     .max_args = 1,
     .takes_file = true,
-    .sections = MX_TAKES_TRAIN,
+    .like = "train",
     .keys = keys,
     .run = run,
 };

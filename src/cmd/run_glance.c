@@ -88,8 +88,7 @@ mx_config *mx_run_glance_config(const char *path)
     char file[4096];
     mx_config *c = NULL;
     snprintf(file, sizeof file, "%s/config.yml", path);
-    mx_config_request r = {.schema = &mx_keys, .sections = MX_TAKES_ALL, .user = "inspect",
-                           .file = file, .is_resolved = true};
+    mx_config_request r = {.schema = &mx_keys, .file = file, .is_resolved = true};
     mx_status_free(mx_config_load(&c, &r)); /* of another version, perhaps */
     return c;
 }

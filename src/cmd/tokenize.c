@@ -115,14 +115,17 @@ static mx_status run(mx_invocation *inv)
 
 static const mx_key keys[] = {
     {"format", MX_KEY_ENUM, 0, "text", "text|jsonl",
-     "jsonl: one JSON string per line in, one JSON array of ids per line out", 0, 0},
+     "jsonl: one JSON string per line in, one JSON array of ids per line out",
+     .example = "format=jsonl"},
     {"add_special_tokens", MX_KEY_ENUM, 0, "auto", "auto|true|false",
-     "begin and end tokens; auto: as the format's own library", 0, 0},
-    {"output", MX_KEY_STRING, 0, "", 0, "train: folder for the new tokenizer", 0, 0},
+     "begin and end tokens; auto: as the format's own library",
+     .example = "add_special_tokens=false"},
+    {"output", MX_KEY_STRING, 0, "", 0, "train: folder for the new tokenizer", 0,
+     MX_KEY_PATH, .example = "output=mine", .seen_by = "tests/cli/tokenize.sh"},
     {"tokenizer_size", MX_KEY_INT, 0, "32000", "256..16777216", "train: tokens, bytes included",
-     "=vocab_size", 0},
-    {"min_frequency", MX_KEY_INT, 0, "2", "0..", "train: pairs seen less often are not merged", 0,
-     0},
+     "=vocab_size", .example = "tokenizer_size=300", .seen_by = "tests/cli/tokenize.sh"},
+    {"min_frequency", MX_KEY_INT, 0, "2", "0..", "train: pairs seen less often are not merged",
+     .example = "min_frequency=50", .seen_by = "tests/cli/tokenize.sh"},
     {0},
 };
 
@@ -137,7 +140,6 @@ const mx_verb mx_verb_tokenize = {
             "maxc tokenize train FILE ... output=DIRECTORY vocab_size=N learns a byte-level BPE "
             "tokenizer\n"
             "from plain text or .jsonl files (tokenizer_pattern=, max_corpus_chars=).",
-    .sections = MX_TAKES(TOKENIZER),
     .keys = keys,
     .run = run,
 };

@@ -17,7 +17,5 @@ const mx_verb mx_verb_train = {
             "Face directory.\n"
             "SIGTERM, SIGINT and SIGUSR1 finish the step, save, and exit with status 75.",
     .takes_file = true,
-    .on_meshes = true,
-    .sections = MX_TAKES_TRAIN,
     .run = run,
 };

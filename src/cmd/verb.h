@@ -5,7 +5,8 @@
  *     const mx_verb mx_verb_plan = { .name = "plan", .doc = "what a run will need", ... };
  *
  * The table is scanned out of the sources by tools/scan. Dispatch, help, the nearest verb for a
- * mistyped one, and which keys an invocation accepts all follow from the struct.
+ * mistyped one, and which keys an invocation accepts all follow from the struct and from the keys'
+ * own `verbs`.
  */
 #ifndef MX_CMD_VERB_H
 #define MX_CMD_VERB_H
@@ -18,7 +19,7 @@ typedef struct mx_verb mx_verb;
 /* One call of the program, ready to run: everything has been parsed and checked. */
 typedef struct {
     const mx_verb *verb;
-    const mx_config *config; /* by-name questions, base/config.h; NULL for a verb without keys */
+    mx_config *config;       /* by-name questions, base/config.h; NULL for a verb without keys */
     const char *const *args; /* what is neither key=value nor the configuration file */
     int n_args;
     const char *file; /* the configuration file given, or NULL */
@@ -33,9 +34,8 @@ struct mx_verb {
     const char *help;  /* further paragraphs, or NULL */
     int min_args, max_args;
     bool takes_file;    /* an argument that ends in .yml or .yaml is the configuration file */
-    bool on_meshes;     /* it can run on a mesh; others refuse keys that ask for one */
     bool takes_no_keys; /* no configuration is read at all (help) */
-    unsigned sections;  /* MX_TAKES(...) | ...: keys of the schema it accepts as arguments */
+    const char *like;   /* a verb whose command line it takes, whatever it reads of it; or NULL */
     const mx_key *keys; /* keys of its own, ending with a NULL name; NULL for none */
     mx_status (*run)(mx_invocation *inv);
 };
@@ -46,13 +46,14 @@ extern const int mx_verb_count;
 /* `format=json`, for verbs that print facts. */
 #define MX_KEY_FORMAT                                                                              \
     {                                                                                              \
-        "format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", 0, 0                        \
+        "format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", .example = "format=json"    \
     }
 
 const mx_verb *mx_verb_find(const char *name);    /* NULL when there is none */
 const mx_verb *mx_verb_nearest(const char *name); /* likewise */
-
-/* Whether the verb takes a key of the schema. */
+/* Whether the verb reads a key of the schema; whether it takes one, because it reads it or because
+ * the verb it is like does. What is planned or foreign does neither. */
+bool mx_verb_reads(const mx_verb *v, const mx_key *key);
 bool mx_verb_takes(const mx_verb *v, const mx_key *key);
 /* Every key the verb takes, for help, manual pages and completion: its own (section NULL), then
  * those of the schema, section by section. */

@@ -6,10 +6,16 @@ const char mx_exit_statuses[] =
     "4 would not fit in memory, 5 device, communicator or I/O failure, 75 stopped on request with\n"
     "a durable checkpoint (run again to resume), 128+n signal n\n";
 
+/* A verb's own key of the same name takes the place of the schema's. */
 bool mx_verb_takes(const mx_verb *v, const mx_key *key)
 {
-    return key->type != MX_KEY_RETIRED && v->sections >> key->section & 1 &&
-           !mx_key_find(v->keys, key->name);
+    return !v->takes_no_keys && mx_key_state_of(key) == MX_KEY_IS_DONE &&
+           !mx_key_find(v->keys, key->name) && mx_key_is_taken(key, v->name, v->like);
+}
+
+bool mx_verb_reads(const mx_verb *v, const mx_key *key)
+{
+    return mx_verb_takes(v, key) && mx_word_among(key->verbs, v->name);
 }
 
 void mx_verb_each_key(const mx_verb *v, mx_key_visit *visit, void *ctx)

@@ -1,5 +1,6 @@
 /* verify.c - maxc verify MODEL: does this model compute what it should? */
 #include "cmd/verb.h"
+#include "train/step_config.h"
 #include "train/verify.h"
 
 #include <stdio.h>
@@ -37,9 +38,7 @@ static mx_status run(mx_invocation *inv)
     if (strcmp(o.device, "auto") == 0)
         o.device = "cpu"; /* the specification, unless asked otherwise */
     mx_verify_report report;
-    const char *dtype = mx_config_is_set(c, "dtype") ? mx_config_text(c, "dtype") : "float32";
-    if (!mx_dtype_parse(dtype, &o.compile.compute))
-        return mx_fail(MX_USAGE, "dtype=%s is not known; use float32 or bfloat16", dtype);
+    MX_TRY(mx_compute_dtype(c, "float32", &o.compile.compute));
     o.compile.remat.policy =
         mx_config_is_set(c, "remat_policy") ? mx_config_text(c, "remat_policy") : "none";
     if (mx_config_bool(c, "exact") && strcmp(o.device, "cpu") != 0)
@@ -49,7 +48,15 @@ static mx_status run(mx_invocation *inv)
         o.compile.compute = MX_F64;
     o.compile.no_fuse = mx_config_bool(c, "no_fuse");
     o.compile.dump_ir = mx_config_text(c, "dump_ir");
-    MX_TRY(mx_verify(inv->args[0], &o, &report));
+    mx_mesh_plan mesh = {0};
+    mx_status st = mx_mesh_configure(&mesh, c, 1);
+    if (!mx_config_is_users(c, "sharding_tolerance"))
+        mesh.how.sharding_tolerance = 1; /* models to be verified are often small */
+    o.mesh = &mesh;
+    if (!st)
+        st = mx_verify(inv->args[0], &o, &report);
+    mx_mesh_plan_fini(&mesh);
+    MX_TRY(st);
     strcmp(mx_config_text(c, "format"), "json") == 0 ? print_json(&report) : print_text(&report);
     for (int i = 0; i < report.n; i++)
         if (!report.row[i].ok)
@@ -61,24 +68,29 @@ static mx_status run(mx_invocation *inv)
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
     {"golden", MX_KEY_STRING, 0, "", 0,
-     "file with the recorded numbers; empty: MODEL/golden.safetensors", 0, 0},
-    {"tolerance", MX_KEY_FLOAT, 0, "2e-4", "0..", "largest error over largest magnitude", 0, 0},
-    {"no_fuse", MX_KEY_BOOL, 0, "false", 0, "run every elementwise op alone", 0, 0},
+     "file with the recorded numbers; empty: MODEL/golden.safetensors", 0, MX_KEY_PATH,
+     .example = "golden=other.safetensors"},
+    {"tolerance", MX_KEY_FLOAT, 0, "2e-4", "0..", "largest error over largest magnitude",
+     .example = "tolerance=1e-12"},
+    {"no_fuse", MX_KEY_BOOL, 0, "false", 0, "run every elementwise op alone",
+     .example = "no_fuse=true dump_ir=fuse"},
     {"exact", MX_KEY_BOOL, 0, "false", 0,
-     "float64, so that only the recorded numbers are rounded; logits, loss and gradients", 0, 0},
+     "float64, so that only the recorded numbers are rounded; logits, loss and gradients",
+     .example = "exact=true"},
     {0},
 };
 
 const mx_verb mx_verb_verify = {
     .name = "verify",
     .doc = "compare a model with recorded numbers",
-    .usage = "MODEL [golden=FILE] [tolerance=2e-4] [exact=true] [dtype=...] [device=cpu|cuda]",
+    .usage = "MODEL [golden=FILE] [tolerance=2e-4] [exact=true] [dtype=...] [device=cpu|cuda] "
+             "[mesh=fsdp=2,tensor=2]",
     .help = "Reads input_ids, labels, logits, loss, adamw_losses, adamw_grad_norms and generated\n"
             "from the golden file as far as present, and gradients from grad.safetensors beside\n"
-            "it. Exit status 0 only when everything present was checked and is within tolerance.",
+            "it. mesh= runs it on as many virtual ranks. Exit status 0 only when everything\n"
+            "present was checked and is within tolerance.",
     .min_args = 1,
     .max_args = 1,
-    .sections = MX_TAKES(PRECISION) | MX_TAKES(DEVICE) | MX_TAKES(MEMORY) | MX_TAKES(PROFILE),
     .keys = keys,
     .run = run,
 };

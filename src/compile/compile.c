@@ -9,11 +9,18 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Of the ranks of a mesh the first one speaks. */
+static bool dumps(const mx_compile_options *o, const char *pass)
+{
+    if (!o->dump_ir || !*o->dump_ir || (o->partition && o->partition->rank != 0))
+        return false;
+    return strcmp(o->dump_ir, pass) == 0 || strcmp(o->dump_ir, "all") == 0;
+}
+
 /* Text and Graphviz of the graph as it stands after a pass, where the user asked for it. */
 static mx_status dump(const mx_graph *g, const mx_compile_options *o, const char *pass)
 {
-    if (!o->dump_ir || !*o->dump_ir ||
-        (strcmp(o->dump_ir, pass) != 0 && strcmp(o->dump_ir, "all") != 0))
+    if (!dumps(o, pass))
         return MX_OK;
     mx_str text = {0}, dot = {0}, path = {0};
     mx_status st = MX_OK;
@@ -39,8 +46,37 @@ out:
     return st;
 }
 
+/* What dump_ir may name; a pass that is not here asserts. */
+static const char *const passes[] = {"build",    "precision", "partition", "join",
+                                     "bias",     "autodiff",  "optimizer", "remat",
+                                     "offload",  "slope",     "swiglu",    "fuse"};
+enum { N_PASSES = sizeof passes / sizeof *passes };
+
+static bool is_pass(const char *name)
+{
+    bool found = false;
+    for (int i = 0; i < N_PASSES; i++)
+        found |= strcmp(passes[i], name) == 0;
+    return found;
+}
+
+static mx_status check_dump(const char *name)
+{
+    if (!name || !*name || strcmp(name, "all") == 0 || is_pass(name))
+        return MX_OK;
+    mx_str known = {0};
+    for (int i = 0; i < N_PASSES; i++)
+        mx_str_addf(&known, "%s, ", passes[i]);
+    mx_status st = mx_fail(MX_USAGE, "dump_ir=%s: there is no such pass; use one of %sall", name,
+                           mx_str_text(&known));
+    mx_str_fini(&known);
+    return st;
+}
+
 static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pass)
 {
+    MX_ASSERT(is_pass(pass), "%s", pass);
+    MX_TRY(check_dump(o->dump_ir));
     MX_TRY(mx_graph_check(g));
     MX_TRY(dump(g, o, pass));
     if (MX_VERIFY_PASSES)
@@ -48,9 +84,20 @@ static mx_status after(mx_graph *g, const mx_compile_options *o, const char *pas
     return MX_OK;
 }
 
+/* With dump_ir it is said how every weight and input lies on the mesh, and what rules could not
+ * give. */
 static mx_status partition(mx_graph *g, const mx_compile_options *o)
 {
-    return o->partition ? mx_pass_partition(g, o->partition) : MX_OK;
+    if (!o->partition)
+        return MX_OK;
+    mx_str report = {0};
+    mx_partition how = *o->partition;
+    how.report = dumps(o, "partition") ? &report : how.report;
+    mx_status st = mx_pass_partition(g, &how);
+    if (report.len)
+        fprintf(stderr, "-- placements on the mesh\n%s", mx_str_text(&report));
+    mx_str_fini(&report);
+    return st;
 }
 
 static mx_node *find_root(const mx_graph *g, const char *name)

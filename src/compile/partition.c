@@ -277,6 +277,8 @@ mx_status mx_pass_partition(mx_graph *g, const mx_partition *how)
     for (int i = 0; i < g->n_roots && !to.error; i++)
         copy_root(&p, g->root[i]);
     mx_status st = mx_graph_check(&to);
+    if (!st)
+        st = mx_partition_check(how, &to);
     mx_arena_fini(&scratch);
     if (st) {
         mx_graph_fini(&to);

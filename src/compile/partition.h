@@ -12,7 +12,7 @@ typedef struct mx_partition {
     double exchange_factor; /* see ir/partition.h */
     mx_context_strategy context;
     bool zigzag; /* sequences cut by `context` are shared in chunks of equal work */
-    /* Share of all weights that may lie whole along an axis that should cut them; 0: 0.02. */
+    /* Share of all weights that may lie whole along an axis that should cut them. */
     double sharding_tolerance;
     mx_str *report; /* where each tensor lies, a line each; NULL: not asked for */
 } mx_partition;

@@ -46,6 +46,9 @@ typedef struct {
 mx_node *mx_reshard(mx_partitioner *p, mx_node *x, const mx_type *whole, const mx_placement *at,
                     const mx_placement *to, mx_axis_set vary);
 
+/* Of the local graph: are its weights cut as far as they should be? (sharding_check.c) */
+mx_status mx_partition_check(const mx_partition *how, const mx_graph *g) MX_MUST_USE;
+
 /* --- a value on its way (reshard.c, reshard_dim.c, reshard_rows.c) --- */
 
 typedef struct {

@@ -143,6 +143,9 @@ static mx_status open_files(mx_dataset *d, char **paths)
         d->file_first[i + 1] = d->file_first[i] + (s->n_records < 0 ? 0 : s->n_records);
     }
     d->n_records = stream ? -1 : d->file_first[d->n_files];
+    if (d->n_records == 1 && d->o.held_share > 0)
+        return mx_fail(MX_INPUT, "%s: one record cannot be parted into training and evaluation",
+                       d->files[0].file.path);
     if (d->n_records == 0)
         return mx_fail(MX_INPUT, "%s: no records in any of the %d files",
                        paths ? paths[0] : d->kind->name, d->n_files);
@@ -250,14 +253,38 @@ static int64_t bucket(const int64_t *first, int64_t n, int64_t x)
     return lo;
 }
 
-static mx_status read_random(mx_dataset *d, const mx_cursor *c, mx_record *r)
+/* Whether the record belongs to the half that is given. */
+static bool is_wanted(const mx_dataset *d, int64_t file, int64_t record)
+{
+    static const uint64_t held_key = 0x68656c64;
+    double share = d->o.held_share;
+    if (share <= 0)
+        return true;
+    bool held;
+    if (d->n_records >= 0) {
+        int64_t n = (int64_t)(share * (double)d->n_records + 0.5);
+        n = n < 1 ? 1 : n >= d->n_records ? d->n_records - 1 : n;
+        held = mx_permute(d->n_records, held_key, d->file_first[file] + record) < n;
+    } else {
+        uint64_t h = mx_key(mx_key(held_key, (uint64_t)file), (uint64_t)record);
+        held = (double)(h >> 11) * 0x1p-53 < share;
+    }
+    return held == d->o.held_out;
+}
+
+/* A record by its file and its number there. */
+typedef struct {
+    int64_t file, record;
+} place;
+
+static place locate_random(mx_dataset *d, const mx_cursor *c)
 {
     int64_t i = shuffled(d, d->n_records, epoch_key(d, c->epoch, 0), c->index);
     int64_t file = bucket(d->file_first, d->n_files, i);
-    return mx_source_read(touch(d, file), i - d->file_first[file], r);
+    return (place){file, i - d->file_first[file]};
 }
 
-static mx_status read_block(mx_dataset *d, const mx_cursor *c, mx_record *r)
+static place locate_in_block(mx_dataset *d, const mx_cursor *c)
 {
     uint64_t key = epoch_key(d, c->epoch, 1);
     if (d->first_epoch != c->epoch) {
@@ -271,8 +298,24 @@ static mx_status read_block(mx_dataset *d, const mx_cursor *c, mx_record *r)
     int64_t k = bucket(d->first, d->n_blocks, c->index), b = shuffled(d, d->n_blocks, key, k);
     int64_t n = d->first[k + 1] - d->first[k];
     int64_t i = shuffled(d, n, mx_key(key, (uint64_t)b), c->index - d->first[k]);
-    mx_source *s = touch(d, d->block_file[b]);
-    return mx_source_read(s, s->block_first[d->block_in_file[b]] + i, r);
+    int64_t file = d->block_file[b];
+    return (place){file, d->files[file].block_first[d->block_in_file[b]] + i};
+}
+
+static mx_status read_indexed(mx_dataset *d, mx_cursor *c, mx_record *r, bool *end)
+{
+    for (;;) {
+        place at = d->n_blocks ? locate_in_block(d, c) : locate_random(d, c);
+        if (++c->index == d->n_records) {
+            c->index = 0;
+            c->epoch++;
+        }
+        if (is_wanted(d, at.file, at.record))
+            return mx_source_read(touch(d, at.file), at.record, r);
+        *end = d->o.n_epochs && c->epoch >= d->o.n_epochs;
+        if (*end)
+            return MX_OK;
+    }
 }
 
 /* --- streams --- */
@@ -318,14 +361,15 @@ static mx_status load_window(mx_dataset *d, const mx_cursor *c)
     return MX_OK;
 }
 
-static mx_status read_stream(mx_dataset *d, mx_cursor *c, mx_record *r, bool *end)
+/* Goes to the window of the next record of a stream; *end when all epochs are over. */
+static mx_status find_window(mx_dataset *d, mx_cursor *c, bool *end)
 {
     for (int64_t empty = 0;;) {
         if (c->epoch != d->win_epoch || c->file != d->win_file || c->record != d->win_record ||
             c->index < d->win_taken)
             MX_TRY(load_window(d, c));
         if (c->index < d->win_n)
-            break;
+            return MX_OK;
         empty = d->win_n ? 0 : empty + 1;
         if (empty > 2 * d->n_files)
             return mx_fail(MX_INPUT, "%s: no records in any of the %d files", d->files[0].file.path,
@@ -344,10 +388,27 @@ static mx_status read_stream(mx_dataset *d, mx_cursor *c, mx_record *r, bool *en
         if (*end)
             return MX_OK;
     }
-    uint64_t key =
-        mx_key(epoch_key(d, c->epoch, 3), (uint64_t)(c->file << 40) + (uint64_t)c->record);
-    int64_t i = shuffled(d, d->win_n, key, c->index++);
-    d->win_taken = c->index;
+}
+
+static mx_status read_stream(mx_dataset *d, mx_cursor *c, mx_record *r, bool *end)
+{
+    int64_t i, began = c->epoch;
+    bool wanted = false;
+    while (!wanted) {
+        MX_TRY(find_window(d, c, end));
+        if (*end)
+            return MX_OK;
+        if (c->epoch > began + 1)
+            return mx_fail(MX_INPUT, "%s: a held-out share of %g leaves no record on the %s side",
+                           d->files[0].file.path, d->o.held_share,
+                           d->o.held_out ? "evaluation" : "training");
+        uint64_t key =
+            mx_key(epoch_key(d, c->epoch, 3), (uint64_t)(c->file << 40) + (uint64_t)c->record);
+        i = shuffled(d, d->win_n, key, c->index++);
+        d->win_taken = c->index;
+        int64_t file = shuffled(d, d->n_files, epoch_key(d, c->epoch, 2), c->file);
+        wanted = is_wanted(d, file, c->record + i);
+    }
     mx_record t = *r; /* the caller's memory goes into the window: nothing is copied */
     *r = d->window[i];
     d->window[i] = t;
@@ -368,12 +429,7 @@ mx_status mx_dataset_next(mx_dataset *d, mx_cursor *c, mx_record *r, bool *end)
                        "the position in the data is record %lld of %lld: it was saved with other "
                        "files",
                        (long long)c->index, (long long)d->n_records);
-    mx_status st = d->n_blocks ? read_block(d, c, r) : read_random(d, c, r);
-    if (++c->index == d->n_records) {
-        c->index = 0;
-        c->epoch++;
-    }
-    return st;
+    return read_indexed(d, c, r, end);
 }
 
 int64_t mx_dataset_records(const mx_dataset *d)
@@ -416,6 +472,8 @@ uint64_t mx_dataset_hash(const mx_dataset *d)
     mx_str s = {0};
     mx_str_addf(&s, "%s %d %llu %lld", d->kind->name, d->o.shuffle, (unsigned long long)d->o.seed,
                 (long long)(d->n_records < 0 ? d->o.shuffle_window : 0));
+    if (d->o.held_share > 0)
+        mx_str_addf(&s, " %.17g %d", d->o.held_share, d->o.held_out);
     for (int i = 0; i < d->n_files && d->files[i].file.path; i++) {
         const char *base = strrchr(d->files[i].file.path, '/'); /* folders may move between runs */
         mx_str_addf(&s, "\n%s %lld", base ? base + 1 : d->files[i].file.path,

@@ -6,6 +6,10 @@
  * windows. Where one is in it is an mx_cursor: four integers. Moving there reads only what the next
  * record needs: one record, one block, or for a stream the file up to the window.
  *
+ * A share of the records may be held out. Which ones depends on their places in the files alone, so
+ * that the two halves are apart whatever the order: exactly so many of them where records are
+ * counted, about so many of a stream.
+ *
  * A mixture interleaves datasets by weight, each going through its own epochs.
  */
 #ifndef MX_DATA_DATASET_H
@@ -30,6 +34,8 @@ typedef struct {
     uint64_t seed;
     int64_t n_epochs;        /* 0: without end */
     int64_t shuffle_window;  /* streams: records shuffled together; default 1024 */
+    double held_share;       /* of the records are held out for evaluation; 0: none */
+    bool held_out;           /* give those, else the others */
 } mx_dataset_options;
 
 typedef struct mx_dataset mx_dataset;

@@ -154,6 +154,16 @@ static mx_status encode_with_pictures(const mx_encoder *e, const mx_record *r, m
     return st;
 }
 
+/* Both sides as text would teach the model what it should not say. */
+static mx_status refuse_pair(void)
+{
+    return mx_fail(MX_INPUT,
+                   "the record is a preference, chosen and rejected, from which training on text "
+                   "would learn both; to train on the chosen answers set "
+                   "train_data_columns=prompt,chosen (or chosen alone); `maxc data pairs=true` "
+                   "shows the pairs");
+}
+
 mx_status mx_encode_record(const mx_encoder *e, const mx_record *r, mx_document out[2], int *n)
 {
     mx_example x;
@@ -162,8 +172,9 @@ mx_status mx_encode_record(const mx_encoder *e, const mx_record *r, mx_document 
     *n = 0;
     MX_TRY(mx_example_from_record(&x, r, e->columns, e->n_columns));
     *n = x.kind == MX_EXAMPLE_PREFERENCE ? 2 : 1;
-    mx_status st = e->images ? encode_with_pictures(e, r, &x, out, *n)
-                             : encode_example(e, &x, out);
+    mx_status st = *n == 2 && !e->takes_pairs ? refuse_pair()
+                   : e->images                ? encode_with_pictures(e, r, &x, out, *n)
+                                              : encode_example(e, &x, out);
     /* an empty text is an empty document, not one of two marks */
     if (!st && x.kind == MX_EXAMPLE_TEXT && x.text.len == 0)
         out[0].ids.n = 0;

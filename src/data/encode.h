@@ -17,6 +17,7 @@ typedef struct {
     bool add_bos, add_eos;         /* where the tokenizer has them; not around chat templates */
     bool completion_only;          /* train on completions and assistant messages alone */
     bool parse_special;            /* special-token strings in data become special tokens */
+    bool takes_pairs;              /* preferences: both sides, else they are refused */
     int64_t vocab_size;            /* ids from files must be below it; 0: not checked */
     const char *const *columns;    /* named by the user; NULL: by example.h's table */
     int n_columns;

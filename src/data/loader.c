@@ -369,13 +369,33 @@ out:
     return st;
 }
 
+/* Waits, with the lock, until there is a batch, an end or an error. */
+static void wait_for_batch(mx_loader *l)
+{
+    while (l->n_made == l->n_given && !l->error && !l->ended)
+        pthread_cond_wait(&l->changed, &l->lock);
+}
+
+static mx_status error_of(const mx_loader *l)
+{
+    return mx_fail(mx_status_code(l->error), "%s", mx_status_text(l->error));
+}
+
+mx_status mx_loader_ready(mx_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    wait_for_batch(l);
+    mx_status st = l->n_made == l->n_given && l->error ? error_of(l) : MX_OK;
+    pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
 mx_status mx_loader_next(mx_loader *l, const mx_batch **batch)
 {
     *batch = NULL;
     pthread_mutex_lock(&l->lock);
     double from = seconds();
-    while (l->n_made == l->n_given && !l->error && !l->ended)
-        pthread_cond_wait(&l->changed, &l->lock);
+    wait_for_batch(l);
     l->wait_seconds += seconds() - from;
     mx_status st = MX_OK;
     if (l->n_made > l->n_given) {
@@ -385,7 +405,7 @@ mx_status mx_loader_next(mx_loader *l, const mx_batch **batch)
         *batch = &slot->batch;
         pthread_cond_broadcast(&l->changed);
     } else if (l->error) {
-        st = mx_fail(mx_status_code(l->error), "%s", mx_status_text(l->error));
+        st = error_of(l);
     } else {
         l->given_counts = l->end_counts;
     }

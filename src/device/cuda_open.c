@@ -5,28 +5,16 @@
  */
 #include "device/device.h"
 
+#include "base/library.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 void mx_device_cuda_plugin(char *path, size_t cap)
 {
-    const char *given = getenv("MX_CUDA_PLUGIN");
-    if (given && *given) {
-        snprintf(path, cap, "%s", given);
-        return;
-    }
-    char self[3000];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(self, '/');
-    int folder = slash ? (int)(slash - self + 1) : 0;
-    snprintf(path, cap, "%.*s../lib/maxc/libmaxc_cuda.so", folder, self);
-    if (access(path, R_OK) != 0)
-        snprintf(path, cap, "%.*slibmaxc_cuda.so", folder, self);
+    mx_plugin_path("MX_CUDA_PLUGIN", "libmaxc_cuda.so", path, cap);
 }
 
 /* NVIDIA's driver brings this library; opening it is quick, and on most machines without a GPU it

@@ -180,6 +180,8 @@ mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
 
 /* Inputs and named roots of one program. */
 mx_status mx_exec_write(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
+/* The same from the whole tensor, of which a rank of a mesh may have a part. */
+mx_status mx_exec_write_whole(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
 mx_status mx_exec_read(mx_exec *e, const char *name, void *dst) MX_MUST_USE;
 /* The tensor itself (host memory on the CPU device); data NULL when there is no such name. */
 mx_tensor mx_exec_tensor(mx_exec *e, const char *name);

@@ -595,6 +595,23 @@ mx_status mx_exec_write(mx_exec *e, const char *name, const void *src)
     return e->session->device->write(e->session->device, t.data, src, mx_type_bytes(&t.type));
 }
 
+mx_status mx_exec_write_whole(mx_exec *e, const char *name, const void *src)
+{
+    const mx_node *n = mx_program_find(e->program, name);
+    if (!n || !n->box)
+        return mx_exec_write(e, name, src);
+    char *part = NULL;
+    mx_box_span p;
+    size_t item = mx_dtype_bytes(n->type.dtype);
+    MX_TRY(mx_alloc((void **)&part, mx_type_bytes(&n->type), name));
+    for (mx_box_walk w = mx_box_begin(n->box, &n->type); mx_box_next(&w, &p);)
+        memcpy(part + (size_t)p.local * item, (const char *)src + (size_t)p.whole * item,
+               (size_t)p.n * item);
+    mx_status st = mx_exec_write(e, name, part);
+    mx_free(part);
+    return st;
+}
+
 mx_status mx_exec_read(mx_exec *e, const char *name, void *dst)
 {
     mx_tensor t = mx_exec_tensor(e, name);

@@ -3,35 +3,23 @@
 
 #include "base/arena.h"
 #include "base/printable.h"
+#include "dist/mpi.h"
 #include "dist/tcp.h"
 #include <stdio.h>
 #include <string.h>
 
 /* --- one rank ------------------------------------------------------------------------------- */
 
-static mx_status alone_gather(mx_comm *c, const void *mine, size_t bytes, void *all)
+static mx_status alone_exchange(mx_comm *c, const char *call, const mx_comm_move *moves, int n)
 {
-    (void)c;
-    if (bytes && all != mine)
-        memmove(all, mine, bytes);
-    return MX_OK;
-}
-
-static mx_status alone_broadcast(mx_comm *c, void *data, size_t bytes, int root)
-{
-    (void)c, (void)data, (void)bytes, (void)root;
-    return MX_OK;
-}
-
-static mx_status alone_sum(mx_comm *c, const mx_span *spans, int n)
-{
-    (void)c, (void)spans, (void)n;
+    (void)c, (void)moves;
+    MX_ASSERT(n == 0, "%s with %d other ranks", call, n);
     return MX_OK;
 }
 
 static void alone_close(mx_comm *c)
 {
-    mx_free(c->small);
+    mx_comm_fini(c);
     mx_free(c);
 }
 
@@ -44,17 +32,14 @@ static mx_status alone_split_off(mx_comm *c, mx_comm **out)
 }
 
 static const mx_comm_kind single = {.name = "single",
-                                    .gather = alone_gather,
-                                    .broadcast = alone_broadcast,
-                                    .sum_f32 = alone_sum,
+                                    .exchange = alone_exchange,
                                     .split_off = alone_split_off,
                                     .close = alone_close};
 
 static mx_status alone_open(mx_comm **out)
 {
     MX_TRY(mx_alloc((void **)out, sizeof **out, "a communicator"));
-    **out = (mx_comm){.kind = &single, .size = 1};
-    mx_status st = mx_alloc((void **)&(*out)->small, MX_COMM_SMALL, "a communicator");
+    mx_status st = mx_comm_init(*out, &single, NULL);
     if (st) {
         mx_free(*out);
         *out = NULL;
@@ -64,10 +49,36 @@ static mx_status alone_open(mx_comm **out)
 
 /* --- every kind ----------------------------------------------------------------------------- */
 
-mx_status mx_comm_open(mx_comm **out, mx_coord *coord)
+mx_status mx_comm_init(mx_comm *c, const mx_comm_kind *kind, mx_coord *coord)
+{
+    int size = coord ? mx_coord_size(coord) : 1;
+    *c = (mx_comm){.kind = kind, .coord = coord, .size = size};
+    c->rank = coord ? mx_coord_rank(coord) : 0;
+    mx_status st = mx_alloc((void **)&c->small, (size_t)MX_COMM_SMALL * (size_t)size,
+                            "a communicator");
+    if (!st)
+        st = mx_alloc((void **)&c->moves, sizeof *c->moves * (size_t)size, "a communicator");
+    if (st)
+        mx_comm_fini(c);
+    return st;
+}
+
+void mx_comm_fini(mx_comm *c)
+{
+    mx_free(c->small);
+    mx_free(c->moves);
+    mx_free(c->stage);
+    mx_free(c->arrived);
+}
+
+mx_status mx_comm_open(mx_comm **out, mx_coord *coord, mx_comm_choice *choice)
 {
     *out = NULL;
-    return mx_coord_size(coord) == 1 ? alone_open(out) : mx_tcp_open(out, coord);
+    if (mx_coord_size(coord) == 1)
+        return alone_open(out);
+    if (strcmp(choice->how, "tcp") != 0)
+        MX_TRY(mx_mpi_open(out, coord, choice));
+    return *out ? MX_OK : mx_tcp_open(out, coord);
 }
 
 void mx_comm_close(mx_comm *c)
@@ -76,24 +87,43 @@ void mx_comm_close(mx_comm *c)
         c->kind->close(c);
 }
 
-mx_status mx_comm_gather(mx_comm *c, const void *mine, size_t bytes, void *all)
+mx_status mx_comm_exchange(mx_comm *c, const char *call, const mx_comm_move *moves, int n)
 {
-    return c->kind->gather(c, mine, bytes, all);
+    return c->kind->exchange(c, call, moves, n);
 }
 
+mx_status mx_comm_gather(mx_comm *c, const void *mine, size_t bytes, void *all)
+{
+    int n = 0;
+    char *at = all, *here = at + bytes * (size_t)c->rank;
+    if (c->kind->gather)
+        return c->kind->gather(c, mine, bytes, all);
+    if (bytes && here != mine)
+        memmove(here, mine, bytes);
+    for (int r = 0; r < c->size; r++)
+        if (r != c->rank)
+            c->moves[n++] = (mx_comm_move){.rank = r, .out = mine, .out_bytes = bytes,
+                                           .in = at + bytes * (size_t)r, .in_bytes = bytes};
+    return mx_comm_exchange(c, bytes ? "gather" : "barrier", c->moves, n);
+}
+
+/* All ranks take part, so that one that is not there is missed at once. */
 mx_status mx_comm_broadcast(mx_comm *c, void *data, size_t bytes, int root)
 {
-    return c->kind->broadcast(c, data, bytes, root);
+    int n = 0;
+    if (c->kind->broadcast)
+        return c->kind->broadcast(c, data, bytes, root);
+    for (int r = 0; r < c->size; r++)
+        if (r != c->rank)
+            c->moves[n++] = (mx_comm_move){.rank = r, .out = data, .in = data,
+                                           .out_bytes = c->rank == root ? bytes : 0,
+                                           .in_bytes = r == root ? bytes : 0};
+    return mx_comm_exchange(c, "broadcast", c->moves, n);
 }
 
 mx_status mx_comm_barrier(mx_comm *c)
 {
-    return c->kind->gather(c, NULL, 0, NULL);
-}
-
-mx_status mx_comm_sum_f32(mx_comm *c, const mx_span *spans, int n)
-{
-    return c->kind->sum_f32(c, spans, n);
+    return mx_comm_gather(c, NULL, 0, NULL);
 }
 
 mx_status mx_comm_split_off(mx_comm *c, mx_comm **out)
@@ -105,7 +135,7 @@ mx_status mx_comm_split_off(mx_comm *c, mx_comm **out)
 static mx_status gather_small(mx_comm *c, const void *mine, size_t bytes)
 {
     MX_ASSERT(bytes <= MX_COMM_SMALL, "%zu bytes", bytes);
-    return c->kind->gather(c, mine, bytes, c->small);
+    return mx_comm_gather(c, mine, bytes, c->small);
 }
 
 mx_status mx_comm_sum_f64(mx_comm *c, double *v, int n)

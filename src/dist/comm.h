@@ -15,10 +15,11 @@
  *
  * Sums are taken in the order of ranks, whatever arrives first, so their bits repeat.
  *
- * A kind is a table of calls: `single` (one rank; every call is a no-op) and `tcp` (tcp.c). Ranks,
- * their heartbeat and who is to blame are the coordinator's, whatever the kind: a kind that talks
- * to other processes marks its calls there and watches its alarm. One thread at a time may use a
- * communicator; a thread of its own has one of its own (mx_comm_split_off).
+ * Everything is made of one call, the exchange: some bytes to, and some from, each of some ranks.
+ * A kind is a way to exchange: `single` (one rank), `tcp` (tcp.c) and `mpi` (a plug-in, mpi.h).
+ * Ranks, their heartbeat and who is to blame are the coordinator's, whatever the kind: a kind that
+ * talks to other processes marks its calls there and watches its alarm. One thread at a time may
+ * use a communicator; a thread of its own has one of its own (mx_comm_split_off).
  */
 #ifndef MX_DIST_COMM_H
 #define MX_DIST_COMM_H
@@ -36,9 +37,19 @@ typedef struct {
     int64_t n;
 } mx_span;
 
+/* What goes to another rank and what comes from it in one exchange. */
+typedef struct {
+    int rank;
+    const void *out;
+    void *in;
+    size_t out_bytes, in_bytes;
+} mx_comm_move;
+
 typedef struct {
     const char *name;
-    /* `bytes` of every rank into all[rank * bytes]. */
+    /* Each rank of a move has a move with this one in its own call; `call` is a literal. */
+    mx_status (*exchange)(mx_comm *c, const char *call, const mx_comm_move *moves, int n);
+    /* Optional: quicker ways than by exchanges. */
     mx_status (*gather)(mx_comm *c, const void *mine, size_t bytes, void *all);
     mx_status (*broadcast)(mx_comm *c, void *data, size_t bytes, int root);
     mx_status (*sum_f32)(mx_comm *c, const mx_span *spans, int n);
@@ -50,15 +61,28 @@ struct mx_comm {
     const mx_comm_kind *kind;
     mx_coord *coord; /* borrowed; NULL where there is one process */
     int rank, size;
-    char *small; /* owns: MX_COMM_SMALL bytes for each rank */
+    char *small;         /* owns: MX_COMM_SMALL bytes for each rank */
+    mx_comm_move *moves; /* owns: one for each rank */
+    float *stage, *arrived; /* own, for sums: size slices each */
+    int64_t slice;          /* numbers */
 };
 enum { MX_COMM_SMALL = 1024 };
 
-/* Of all ranks of the coordinator, which must be closed after it. */
-mx_status mx_comm_open(mx_comm **out, mx_coord *coord) MX_MUST_USE;
+/* Of all ranks of the coordinator, which must be closed after it. `how`: auto, mpi or tcp; auto is
+ * MPI where its launcher started these ranks and the plug-in is there, else TCP. *note, in the
+ * arena, says why auto is not what one would expect; NULL: nothing to say. */
+typedef struct {
+    const char *how;
+    mx_arena *arena;
+    const char *note;
+} mx_comm_choice;
+mx_status mx_comm_open(mx_comm **out, mx_coord *coord, mx_comm_choice *choice) MX_MUST_USE;
 /* Waits for nobody. NULL is a no-op. */
 void mx_comm_close(mx_comm *c);
 
+/* With some of the ranks, each of which says so too; none twice, and not this one. */
+mx_status mx_comm_exchange(mx_comm *c, const char *call, const mx_comm_move *moves,
+                           int n) MX_MUST_USE;
 mx_status mx_comm_gather(mx_comm *c, const void *mine, size_t bytes, void *all) MX_MUST_USE;
 mx_status mx_comm_broadcast(mx_comm *c, void *data, size_t bytes, int root) MX_MUST_USE;
 mx_status mx_comm_barrier(mx_comm *c) MX_MUST_USE;
@@ -77,5 +101,9 @@ mx_status mx_comm_agree(mx_comm *c, mx_status mine) MX_MUST_USE;
 mx_status mx_comm_share_path(mx_comm *c, mx_arena *a, const char **path) MX_MUST_USE;
 /* A second communicator of the same ranks, for another thread. */
 mx_status mx_comm_split_off(mx_comm *c, mx_comm **out) MX_MUST_USE;
+
+/* For kinds: what every communicator has, and its end. */
+mx_status mx_comm_init(mx_comm *c, const mx_comm_kind *kind, mx_coord *coord) MX_MUST_USE;
+void mx_comm_fini(mx_comm *c);
 
 #endif

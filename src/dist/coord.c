@@ -27,6 +27,11 @@ int mx_coord_size(const mx_coord *c)
     return c->size;
 }
 
+const mx_launch *mx_coord_launch(const mx_coord *c)
+{
+    return &c->launch;
+}
+
 double mx_coord_join_timeout(const mx_coord *c)
 {
     return c->o.join_timeout_s;

@@ -69,6 +69,7 @@ void mx_coord_close(mx_coord *c);
 
 int mx_coord_rank(const mx_coord *c);
 int mx_coord_size(const mx_coord *c);
+const mx_launch *mx_coord_launch(const mx_coord *c);
 double mx_coord_join_timeout(const mx_coord *c);
 /* "rank 2 (host node7, process 4711)" */
 const char *mx_coord_who(const mx_coord *c, int rank);

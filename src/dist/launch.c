@@ -14,6 +14,7 @@ static const struct {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
      "PMIX_NAMESPACE", NULL},
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", NULL, NULL},
+    {"Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", NULL, NULL, NULL},
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, "SLURM_JOB_ID", "SLURM_STEP_ID"},
 };
 
@@ -67,6 +68,7 @@ mx_status mx_launch_find(mx_launch *p, char *(*get)(const char *name))
     MX_TRY(number(get, known[k].size, 1, MX_LAUNCH_MAX_RANKS, &p->size));
     MX_TRY(number(get, known[k].rank, 0, p->size - 1, &p->rank));
     p->launcher = known[k].launcher;
+    p->mpi = strstr(p->launcher, "MPI") || get("PMIX_RANK"); /* srun does where it was asked to */
     const char *name = known[k].job ? get(known[k].job) : NULL;
     const char *step = known[k].step ? get(known[k].step) : NULL;
     snprintf(p->job, sizeof p->job, "%s%s%s", name ? name : "", step ? "." : "", step ? step : "");

@@ -6,7 +6,10 @@
  *     MPICH's and Intel's mpirun       PMI_RANK                PMI_SIZE
  *     Slurm's srun                     SLURM_PROCID            SLURM_STEP_NUM_TASKS
  *
- * The first pair that is set counts. Ranks meet at MASTER_ADDR:MASTER_PORT, which rank 0 listens
+ *     Kubernetes, Indexed Job          JOB_COMPLETION_INDEX    WORLD_SIZE
+ *
+ * The first pair that is set counts. Kubernetes says which pod this is but not of how many: the
+ * manifest does (deploy/kubernetes). Ranks meet at MASTER_ADDR:MASTER_PORT, which rank 0 listens
  * on. Without MASTER_ADDR it is the first node of Slurm's step, or this machine when the launcher
  * says that all ranks are on it; without MASTER_PORT it is 29500, or a number made of Slurm's job.
  * torchrun's own agent listens on MASTER_PORT, so its ranks meet at the next one.
@@ -16,6 +19,7 @@
 #define MX_DIST_LAUNCH_H
 
 #include "base/status.h"
+#include <stdbool.h>
 
 enum { MX_LAUNCH_MAX_RANKS = 1024 };
 
@@ -24,6 +28,7 @@ typedef struct {
     int rank, size;
     char host[256];
     int port;
+    bool mpi;     /* it joins what it starts for MPI too */
     char job[64]; /* the launcher's name for this job, which is no secret; "": it has none */
 } mx_launch;
 

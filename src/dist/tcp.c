@@ -1,16 +1,9 @@
-/* tcp.c - collectives over TCP, each rank connected with each: what there is without MPI and NCCL.
+/* tcp.c - exchanges over TCP, each rank connected with each: what there is without MPI and NCCL.
  *
- * There is one primitive: exchange. Every rank sends every other rank a header (which call this is,
- * the how many-th, how many bytes follow) and its bytes, and receives as much; all at once, in the
- * order in which the sockets are ready. A header that does not fit is a rank that made another
- * call; what a header says is compared, never used. From it follow
- *
- *     gather      everybody sends the same bytes to everybody
- *     broadcast   only the root's header is followed by bytes
- *     sum         the vector is cut into one slice a rank: slice s of each goes to rank s, which
- *                 adds them up in the order of ranks, ((x0 + x1) + x2) + ..., and sends the sum to
- *                 everybody. Each rank sends and receives 2 (R-1)/R of the vector, as in a ring,
- *                 and the order of additions is one for every element.
+ * In an exchange a rank sends each rank of it a header (which call this is, the how many-th with
+ * this rank, how many bytes follow) and its bytes, and receives as much; all at once, in the order
+ * in which the sockets are ready. A header that does not fit is a rank that made another call; what
+ * a header says is compared, never used.
  *
  * Whether ranks live is the coordinator's business (coord.h): an exchange has no time limit of its
  * own and ends when the coordinator raises its alarm. A rank that leaves behind a call has taken
@@ -30,7 +23,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STAGE_NUMBERS = 4 << 20, MIN_SLICE = 16 << 10 };
 /* After an alarm: for what is on its way from the rank to blame, and from the others. */
 static const double LAST_BYTES_S = 1, OTHERS_S = 5;
 
@@ -46,16 +38,17 @@ typedef struct mx_tcp_move {
     char *in;
     size_t out_bytes, in_bytes;
     size_t sent, got; /* header included */
+    bool none;        /* this rank is not of the exchange */
 } move;
 
 static bool has_gone(const move *m)
 {
-    return m->sent == sizeof m->say + m->out_bytes;
+    return m->none || m->sent == sizeof m->say + m->out_bytes;
 }
 
 static bool has_come(const move *m)
 {
-    return m->got == sizeof m->heard + m->in_bytes;
+    return m->none || m->got == sizeof m->heard + m->in_bytes;
 }
 
 static bool is_done(const move *m)
@@ -96,7 +89,7 @@ static mx_status check_header(mx_tcp *t, int r, const char *call)
 {
     const header *h = &t->move[r].heard;
     char name[4 * sizeof h->call];
-    if (strncmp(h->call, call, sizeof h->call) == 0 && h->number == t->calls &&
+    if (strncmp(h->call, call, sizeof h->call) == 0 && h->number == t->peer[r].calls &&
         h->bytes == t->move[r].in_bytes)
         return MX_OK;
     return mx_coord_fail(t->base.coord, -1,
@@ -106,7 +99,7 @@ static mx_status check_header(mx_tcp *t, int r, const char *call)
                          mx_printable(name, sizeof name, h->call, sizeof h->call),
                          (unsigned long long)h->number, (unsigned long long)h->bytes,
                          mx_coord_who(t->base.coord, t->base.rank), call,
-                         (unsigned long long)t->calls, t->move[r].in_bytes);
+                         (unsigned long long)t->peer[r].calls, t->move[r].in_bytes);
 }
 
 /* What is ready at one rank's socket. */
@@ -205,127 +198,32 @@ static mx_status exchange_all(mx_tcp *t, const char *call)
     return MX_OK;
 }
 
-static mx_status exchange(mx_tcp *t, const char *call)
+static void plan(mx_tcp *t, const char *call, const mx_comm_move *with)
 {
-    mx_coord_enter(t->base.coord, t->lane, call, t->calls);
-    mx_status st = exchange_all(t, call);
-    mx_coord_leave(t->base.coord, t->lane);
-    return st;
+    move *m = &t->move[with->rank];
+    *m = (move){.out = with->out, .in = with->in, .out_bytes = with->out_bytes,
+                .in_bytes = with->in_bytes};
+    snprintf(m->say.call, sizeof m->say.call, "%s", call);
+    m->say.number = ++t->peer[with->rank].calls;
+    m->say.bytes = with->out_bytes;
 }
 
 /* Nobody completes a call before all have begun it, so whoever is to blame has not been in this
  * one.
  */
-static mx_status begin(mx_tcp *t)
+static mx_status exchange(mx_comm *c, const char *call, const mx_comm_move *moves, int n)
 {
-    MX_TRY(mx_coord_check(t->base.coord));
+    mx_tcp *t = (mx_tcp *)c;
+    MX_TRY(mx_coord_check(c->coord));
     t->calls++;
-    return MX_OK;
-}
-
-static void plan(mx_tcp *t, int r, const char *call, const void *out, size_t out_bytes, void *in,
-                 size_t in_bytes)
-{
-    move *m = &t->move[r];
-    *m = (move){.out = out, .out_bytes = out_bytes, .in = in, .in_bytes = in_bytes};
-    snprintf(m->say.call, sizeof m->say.call, "%s", call);
-    m->say.number = t->calls;
-    m->say.bytes = out_bytes;
-}
-
-/* --- the collectives ------------------------------------------------------------------------ */
-
-static mx_status tcp_gather(mx_comm *c, const void *mine, size_t bytes, void *all)
-{
-    mx_tcp *t = (mx_tcp *)c;
-    MX_TRY(begin(t));
-    if (bytes)
-        memmove((char *)all + bytes * (size_t)c->rank, mine, bytes);
     for (int r = 0; r < c->size; r++)
-        plan(t, r, bytes ? "gather" : "barrier", mine, bytes, (char *)all + bytes * (size_t)r,
-             bytes);
-    return exchange(t, bytes ? "gather" : "barrier");
-}
-
-static mx_status tcp_broadcast(mx_comm *c, void *data, size_t bytes, int root)
-{
-    mx_tcp *t = (mx_tcp *)c;
-    MX_TRY(begin(t));
-    for (int r = 0; r < c->size; r++)
-        plan(t, r, "broadcast", data, c->rank == root ? bytes : 0, data, r == root ? bytes : 0);
-    return exchange(t, "broadcast");
-}
-
-/* Moves numbers [at, at + n) of the spans into `stage`, or back out of it. */
-static void stage_spans(const mx_span *spans, int n_spans, int64_t at, int64_t n, float *stage,
-                        bool back)
-{
-    int64_t start = 0;
-    for (int i = 0; i < n_spans; start += spans[i++].n) {
-        int64_t from = at > start ? at : start;
-        int64_t end = at + n < start + spans[i].n ? at + n : start + spans[i].n;
-        if (from >= end)
-            continue;
-        float *here = spans[i].data + (from - start), *there = stage + (from - at);
-        memcpy(back ? here : there, back ? there : here, sizeof(float) * (size_t)(end - from));
-    }
-}
-
-static int64_t slice_of(int64_t n, int64_t slice, int r)
-{
-    int64_t rest = n - slice * r;
-    return rest < 0 ? 0 : rest < slice ? rest : slice;
-}
-
-/* n numbers of the stage, cut into slices. */
-static mx_status sum_stage(mx_tcp *t, int64_t n)
-{
-    int me = t->base.rank, size = t->base.size;
-    int64_t slice = (n + size - 1) / size, mine = slice_of(n, slice, me);
-    float *sum = t->stage + slice * me;
-    MX_TRY(begin(t));
-    for (int r = 0; r < size; r++)
-        plan(t, r, "sum", t->stage + slice * r, sizeof(float) * (size_t)slice_of(n, slice, r),
-             t->arrived + t->slice * r, sizeof(float) * (size_t)mine);
-    MX_TRY(exchange(t, "sum"));
-    if (me != 0 && mine) {
-        memcpy(t->arrived + t->slice * me, sum, sizeof(float) * (size_t)mine);
-        memcpy(sum, t->arrived, sizeof(float) * (size_t)mine);
-    }
-    for (int r = 1; r < size; r++) {
-        const float *x = t->arrived + t->slice * r;
-        for (int64_t i = 0; i < mine; i++)
-            sum[i] += x[i];
-    }
-    MX_TRY(begin(t));
-    for (int r = 0; r < size; r++)
-        plan(t, r, "share", sum, sizeof(float) * (size_t)mine, t->stage + slice * r,
-             sizeof(float) * (size_t)slice_of(n, slice, r));
-    return exchange(t, "share");
-}
-
-static mx_status tcp_sum(mx_comm *c, const mx_span *spans, int n_spans)
-{
-    mx_tcp *t = (mx_tcp *)c;
-    int64_t total = 0, room;
-    for (int i = 0; i < n_spans; i++)
-        total += spans[i].n;
-    if (!t->stage) { /* the first time, so that nothing is allocated later */
-        int64_t most = STAGE_NUMBERS / c->size, need = (total + c->size - 1) / c->size;
-        t->slice = need < most ? need : most;
-        t->slice = t->slice > MIN_SLICE ? t->slice : MIN_SLICE;
-        size_t bytes = sizeof(float) * (size_t)(t->slice * c->size);
-        MX_TRY(mx_alloc((void **)&t->stage, bytes, "sums over ranks"));
-        MX_TRY(mx_alloc((void **)&t->arrived, bytes, "sums over ranks"));
-    }
-    room = t->slice * c->size;
-    for (int64_t at = 0; at < total; at += room) {
-        int64_t n = total - at < room ? total - at : room;
-        stage_spans(spans, n_spans, at, n, t->stage, false);
-        MX_TRY(sum_stage(t, n));
-        stage_spans(spans, n_spans, at, n, t->stage, true);
-    }
-    return MX_OK;
+        t->move[r] = (move){.none = true};
+    for (int i = 0; i < n; i++)
+        plan(t, call, &moves[i]);
+    mx_coord_enter(c->coord, t->lane, call, t->calls);
+    mx_status st = exchange_all(t, call);
+    mx_coord_leave(c->coord, t->lane);
+    return st;
 }
 
 /* --- life ----------------------------------------------------------------------------------- */
@@ -336,9 +234,7 @@ static void tcp_close(mx_comm *c)
     for (int r = 0; r < c->size; r++)
         mx_socket_close(&t->peer[r].fd);
     mx_coord_lane_close(c->coord, t->lane);
-    mx_free(t->stage);
-    mx_free(t->arrived);
-    mx_free(c->small);
+    mx_comm_fini(c);
     mx_arena_fini(&t->arena);
     mx_free(t);
 }
@@ -349,9 +245,7 @@ static mx_status tcp_split_off(mx_comm *c, mx_comm **out)
 }
 
 static const mx_comm_kind kind = {.name = "tcp",
-                                  .gather = tcp_gather,
-                                  .broadcast = tcp_broadcast,
-                                  .sum_f32 = tcp_sum,
+                                  .exchange = exchange,
                                   .split_off = tcp_split_off,
                                   .close = tcp_close};
 
@@ -362,11 +256,13 @@ mx_status mx_tcp_new(mx_tcp **out, mx_coord *coord)
     uint32_t number;
     MX_TRY(mx_coord_lane_open(coord, &lane, &number));
     mx_status st = mx_alloc((void **)&t, sizeof *t, "a communicator");
+    if (!st)
+        st = mx_comm_init(&t->base, &kind, coord);
     if (st) {
         mx_coord_lane_close(coord, lane);
+        mx_free(t);
         return st;
     }
-    t->base = (mx_comm){.kind = &kind, .coord = coord, .rank = mx_coord_rank(coord), .size = size};
     t->lane = lane;
     t->number = number;
     t->peer = MX_NEW_N(&t->arena, mx_tcp_peer, size);
@@ -374,12 +270,8 @@ mx_status mx_tcp_new(mx_tcp **out, mx_coord *coord)
     t->polls = MX_NEW_N(&t->arena, struct pollfd, size + 1);
     for (int r = 0; r < size; r++)
         t->peer[r].fd = -1;
-    st = mx_alloc((void **)&t->base.small, (size_t)MX_COMM_SMALL * (size_t)size, "a communicator");
-    if (st)
-        tcp_close(&t->base);
-    else
-        *out = t;
-    return st;
+    *out = t;
+    return MX_OK;
 }
 
 mx_status mx_tcp_open(mx_comm **out, mx_coord *coord)

@@ -10,6 +10,7 @@
 typedef struct {
     int fd; /* -1: none */
     bool closed;
+    uint64_t calls; /* exchanges with this rank */
 } mx_tcp_peer;
 
 typedef struct {
@@ -21,8 +22,6 @@ typedef struct {
     uint64_t calls;
     struct mx_tcp_move *move;
     struct pollfd *polls;
-    float *stage, *arrived; /* for sums: size slices each */
-    int64_t slice;          /* numbers */
 } mx_tcp;
 
 /* An object without connections; mx_comm_close takes it. */

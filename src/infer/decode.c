@@ -10,6 +10,7 @@
 #include "infer/decode.h"
 
 #include "data/image_process.h"
+#include "ir/placement.h"
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -177,18 +178,18 @@ static mx_status run(mx_decode *d, runner *r, const feed *f)
                             &d->next[b], r->places + b * r->seq, d->batch * r->seq);
     }
     if (d->spec.places)
-        MX_TRY(mx_exec_write(e, "places", r->places));
+        MX_TRY(mx_exec_write_whole(e, "places", r->places));
     if (r == &d->image)
-        MX_TRY(mx_exec_write(e, "pixels", d->pixels));
-    MX_TRY(mx_exec_write(e, "tokens", r->tokens));
-    MX_TRY(mx_exec_write(e, "positions", r->positions));
-    MX_TRY(mx_exec_write(e, "last", r->last));
+        MX_TRY(mx_exec_write_whole(e, "pixels", d->pixels));
+    MX_TRY(mx_exec_write_whole(e, "tokens", r->tokens));
+    MX_TRY(mx_exec_write_whole(e, "positions", r->positions));
+    MX_TRY(mx_exec_write_whole(e, "last", r->last));
     for (int s = 0; s < r->n_sizes; s++) {
         char name[64];
         snprintf(name, sizeof name, "cache_slots.%lld", (long long)r->slots[s]);
         for (int64_t i = 0; i < d->batch * r->seq; i++)
             r->slot[i] = r->positions[i] < 0 ? -1 : (int32_t)(r->positions[i] % r->slots[s]);
-        MX_TRY(mx_exec_write(e, name, r->slot));
+        MX_TRY(mx_exec_write_whole(e, name, r->slot));
     }
     MX_TRY(mx_exec_run(e));
     MX_TRY(mx_exec_take(e, "logits", &d->fresh, 0));
@@ -313,6 +314,13 @@ int64_t mx_decode_length(const mx_decode *d, int64_t b)
     return d->length[b];
 }
 
+/* The sequence that element k of a cache (batch, slots) belongs to. */
+static int64_t row_of(const mx_var *v, int64_t k)
+{
+    int64_t at = v->box ? mx_box_element(v->box, &v->type, k) : k;
+    return at / mx_var_whole(v)->dim[1];
+}
+
 /* Positions of the sequence's slots become -1: what the caches hold is then invisible. */
 mx_status mx_decode_reset(mx_decode *d, int64_t b)
 {
@@ -324,8 +332,8 @@ mx_status mx_decode_reset(mx_decode *d, int64_t b)
         int32_t *host = NULL;
         MX_TRY(mx_alloc((void **)&host, mx_type_bytes(&v->type), v->name));
         mx_status st = mx_var_read(d->session, v, host);
-        for (int64_t k = 0; k < v->type.dim[1]; k++)
-            host[b * v->type.dim[1] + k] = -1;
+        for (int64_t k = 0; k < mx_type_count(&v->type); k++)
+            host[k] = row_of(v, k) == b ? -1 : host[k];
         if (!st)
             st = mx_var_write(d->session, v, host);
         mx_free(host);

@@ -209,8 +209,9 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
     mx_decode_settings ds = {.batch = batch, .max_length = length,
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&model->spec, o),
-                             .compile = {.compute = o->compute, .weights_fixed = true}};
-    MX_TRY_OUT(st, mx_session_open(&session, o->device, o->n_threads));
+                             .compile = {.compute = o->compute, .weights_fixed = true,
+                                         .partition = o->seat ? &o->seat->how : NULL}};
+    MX_TRY_OUT(st, mx_seat_session(&session, o->seat, o->device, o->n_threads));
     MX_TRY_OUT(st, mx_decode_open(&j.decode, session, &model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(model, session, o->sampling.seed));
     MX_TRY_OUT(st, mx_alloc(&j.work, 8 * (size_t)j.vocab, "the sampler"));

@@ -5,6 +5,7 @@
 #include "infer/sample.h"
 #include "text/tokenizer.h"
 #include "train/model_ref.h"
+#include "train/virtual_ranks.h"
 
 typedef struct {
     mx_sampling sampling;
@@ -19,6 +20,7 @@ typedef struct {
     const char *device;
     int n_threads;
     mx_dtype compute;
+    const mx_seat *seat; /* the rank of a mesh; all ranks make the same answers. NULL: alone */
 } mx_generate_options;
 
 typedef struct {

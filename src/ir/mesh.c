@@ -141,6 +141,18 @@ static int node_ranks(const mx_mesh *m)
     return n;
 }
 
+void mx_mesh_print(mx_str *s, const mx_mesh *m)
+{
+    const char *sep = "";
+    for (int a = 0; a < MX_AXIS_COUNT; a++)
+        if (mx_mesh_degree(m, (mx_axis)a) > 1) {
+            mx_str_addf(s, "%s%s=%d", sep, names[a], mx_mesh_degree(m, (mx_axis)a));
+            sep = ",";
+        }
+    if (!*sep)
+        mx_str_add(s, "-");
+}
+
 int mx_mesh_coordinate(const mx_mesh *m, int rank, mx_axis a)
 {
     int inside = node_ranks(m);

@@ -40,6 +40,7 @@ bool mx_axis_parse(const char *name, size_t n, mx_axis *out);
 /* "fsdp=4,tensor=2" into the degrees inside a node, -1 among them; axes that are not named have 0.
  * What is wrong is said by name. */
 mx_status mx_mesh_parse(mx_mesh *m, const char *text) MX_MUST_USE;
+void mx_mesh_print(mx_str *s, const mx_mesh *m); /* "fsdp=4,tensor=2"; "-" for one rank */
 void mx_axis_set_print(mx_str *s, mx_axis_set axes); /* "fsdp,tensor"; "-" for none */
 
 int mx_mesh_degree(const mx_mesh *m, mx_axis a);

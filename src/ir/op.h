@@ -89,12 +89,14 @@ static inline bool mx_op_kind_is_tiled(mx_op_kind k)
 /* --- attributes: an op's own struct, described field by field for printing --- */
 
 typedef enum {
-    MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS
+    MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS,
+    MX_ATTR_TABLE
 } mx_attr_kind;
 
 typedef struct {
     const char *name; /* NULL ends the list */
-    mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape */
+    mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape,
+                          const double * with a value for each element, or NULL */
     size_t offset;
 } mx_attr_field;
 #define MX_FIELD(T, KIND, member) {#member, KIND, offsetof(T, member)}

@@ -31,30 +31,13 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
-/* Do the keys have these values, "key=value,key=value"? Texts and booleans only. */
-static bool agrees(const mx_config *cfg, const char *pairs)
-{
-    for (const char *p = pairs; p && *p;) {
-        char key[64];
-        size_t k = strcspn(p, "="), n = strcspn(p, ",");
-        snprintf(key, sizeof key, "%.*s", (int)k, p);
-        const char *have = mx_config_type(cfg, key) != MX_KEY_BOOL ? mx_config_text(cfg, key)
-                           : mx_config_bool(cfg, key)              ? "true"
-                                                                   : "false";
-        if (strlen(have) != n - k - 1 || memcmp(have, p + k + 1, n - k - 1) != 0)
-            return false;
-        p += n + (p[n] == ',');
-    }
-    return true;
-}
-
 /* The first of the table that the keys name; a family with images only where they ask for them. */
 static const mx_model *choose(const mx_config *cfg, const char *block, bool images)
 {
     for (int i = 0; i < mx_model_count; i++) {
         const mx_model *m = mx_model_table[i];
         if ((m->images != NULL) == images && listed(m->decoder_block, block) &&
-            agrees(cfg, m->decoder_keys))
+            mx_model_keys_agree(cfg, m->decoder_keys))
             return m;
     }
     return NULL;
@@ -229,6 +212,8 @@ static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *
         return layer_types(cfg, f);
     if (mx_starts_with(path, "rope_") || strcmp(part, "partial_rotary_factor") == 0)
         return rope_value(cfg, part);
+    if (strcmp(path, "vision_config.vision_output_dim") == 0)
+        return json_integer(mx_config_int(cfg, "projector_output_dim_for_vit"));
     if (strcmp(path, "vision_config.vision_use_head") == 0)
         return json_false();
     if (strcmp(path, "vision_config.head_dim") == 0)
@@ -298,173 +283,11 @@ static void put_fields(json_t *json, const mx_cfg_field *f, const mx_config *cfg
     }
 }
 
-/* ---- keys that the family knows nothing about ---- */
-
-/* The value that the pairs "key=value,key=value" have for the key; NULL: none. */
-static const char *value_in(const char *pairs, const char *key, char *buf, size_t cap)
-{
-    size_t n = strlen(key);
-    for (const char *p = pairs; p && *p;) {
-        size_t k = strcspn(p, ",");
-        if (strncmp(p, key, n) == 0 && p[n] == '=') {
-            snprintf(buf, cap, "%.*s", (int)(k - n - 1), p + n + 1);
-            return buf;
-        }
-        p += k + (p[k] == ',');
-    }
-    return NULL;
-}
-
-/* Does the key say what a model is, not how it is trained? */
-static bool describes_a_model(const mx_config *cfg, const mx_key *k)
-{
-    static const char *const like[] = {"decoder_block", "use_multimodal", "use_audio"};
-    bool section = false;
-    for (size_t i = 0; i < sizeof like / sizeof *like; i++)
-        section |= mx_config_has(cfg, like[i]) && k->section == mx_config_section(cfg, like[i]);
-    return section && (k->flags & MX_KEY_FIXED);
-}
-
-/* Is the key about a part that this model does not have: its image encoder, sound, positions of
- * images, a scaling of frequencies? Whether it has such a part is another key's affair. */
-static bool is_beside_the_point(const mx_config *cfg, const mx_model *m, const char *key)
-{
-    static const char *const scaling[] = {"rope_factor", "original_max_position_embeddings",
-                                          "beta_fast", "beta_slow", "mscale", "rope_truncate",
-                                          "rope_attention_scaling"};
-    static const char *const places[] = {"use_mrope", "mrope_section", "position_id_per_seconds"};
-    int section = mx_config_section(cfg, key);
-    if (mx_starts_with(key, "engram_") && strcmp(key, "engram_layers") != 0)
-        return true;
-    bool images = m->images && mx_config_bool(cfg, "use_multimodal");
-    if (section == mx_config_section(cfg, "use_multimodal"))
-        return !images && strcmp(key, "use_multimodal") != 0;
-    if (section == mx_config_section(cfg, "use_audio"))
-        return strcmp(key, "use_audio") != 0;
-    for (size_t i = 0; !images && i < sizeof places / sizeof *places; i++)
-        if (strcmp(key, places[i]) == 0)
-            return true;
-    const char *type = mx_config_text(cfg, "rope_type");
-    bool scaled_rope = strcmp(type, "default") != 0 &&
-                       (strcmp(type, "llama3.1") != 0 || mx_config_bool(cfg, "rope_use_scale"));
-    for (size_t i = 0; !scaled_rope && i < sizeof scaling / sizeof *scaling; i++)
-        if (strcmp(key, scaling[i]) == 0)
-            return true;
-    return false;
-}
-
-/* What a family that does not read a size has in its place; 0: nothing to compare with. */
-static int64_t implied(const mx_config *cfg, const char *key)
-{
-    int64_t heads = scaled(cfg, "base_num_query_heads");
-    if (strcmp(key, "base_num_kv_heads") == 0)
-        return heads;
-    if (strcmp(key, "head_dim") == 0)
-        return scaled(cfg, "base_emb_dim") / heads;
-    if (strcmp(key, "conv_stride_for_vit") == 0)
-        return mx_config_int(cfg, "patch_size_for_vit");
-    return 0;
-}
-
-/* The value that the family always has of the key, as text; "*": the key says nothing about it;
- * NULL: it has no such thing. */
-static const char *fixed_value(const mx_config *cfg, const mx_model *m, const mx_key *k, char *buf,
-                               size_t cap)
-{
-    /* Logits are what transformers has: of a tied embedding as they are. */
-    static const char of_all[] = "normalize_embedding_logits=false";
-    const char *v = value_in(m->fixed_keys, k->name, buf, cap);
-    v = v ? v : value_in(of_all, k->name, buf, cap);
-    if (v || !implied(cfg, k->name))
-        return v;
-    snprintf(buf, cap, "%lld", (long long)implied(cfg, k->name));
-    return buf;
-}
-
-/* A key that describes another model than the family builds; `fixed` is what it has instead, NULL:
- * no such thing. */
-typedef struct {
-    const mx_key *key;
-    const char *fixed;
-    char buf[64];
-} misfit;
-
-static bool fits(const mx_config *cfg, const mx_model *m, misfit *x)
-{
-    const char *name = x->key->name;
-    if (is_beside_the_point(cfg, m, name))
-        return true;
-    x->fixed = fixed_value(cfg, m, x->key, x->buf, sizeof x->buf);
-    if (x->fixed && (strcmp(x->fixed, "*") == 0 || mx_config_equals(cfg, name, x->fixed)))
-        return true;
-    /* A default is nobody's word, unless it was given. */
-    return mx_config_is_default(cfg, name) && !(x->fixed && mx_config_is_argument(cfg, name));
-}
-
-/* The keys that do not fit, of those that nobody has asked for since mx_config_watch. */
-static int find_misfits(const mx_config *cfg, const mx_model *m, mx_arena *a, misfit **out)
-{
-    int n = 0, n_unread = 0, n_bad = 0;
-    while (mx_config_key(cfg, n))
-        n++;
-    misfit *x = MX_NEW_N(a, misfit, n + 1);
-    for (int i = 0; i < n; i++) {
-        const mx_key *k = mx_config_key(cfg, i);
-        if (describes_a_model(cfg, k) && !mx_config_was_asked(cfg, k->name))
-            x[n_unread++].key = k;
-    }
-    for (int i = 0; i < n_unread; i++) /* checking asks, too */
-        if (!fits(cfg, m, &x[i]))
-            x[n_bad++].key = x[i].key;
-    for (int i = 0; i < n_bad; i++)
-        (void)fits(cfg, m, &x[i]); /* its text is in its own place now */
-    *out = x;
-    return n_bad;
-}
-
-static mx_status refuse(const mx_config *cfg, const mx_model *m, const misfit *x)
-{
-    const char *name = x->key->name, *where = mx_config_where(cfg, name);
-    if (strcmp(name, "use_multimodal") == 0)
-        return mx_fail(MX_USAGE,
-                       "%s: use_multimodal is true, but %s is a family without images: name a "
-                       "model whose vision_encoder_block is built (gemma3, gemma4, llama4, "
-                       "qwen3_vl); use_multimodal=false leaves images out",
-                       where, m->name);
-    mx_str has = {0};
-    mx_config_print(cfg, name, &has);
-    mx_status st =
-        x->fixed ? mx_fail(MX_USAGE, "%s: %s is %s, but this model of the family %s has %s", where,
-                           name, mx_str_text(&has), m->name, x->fixed)
-                 : mx_fail(MX_USAGE,
-                           "%s: %s is %s, which the family %s does not have: the model would not "
-                           "be what it says; %s=%s leaves it out",
-                           where, name, mx_str_text(&has), m->name, name, x->key->fallback);
-    mx_str_fini(&has);
-    return st;
-}
-
-/* All of them at once. */
-static mx_status check_keys(const mx_config *cfg, const mx_model *m)
-{
-    mx_arena scratch = {0};
-    mx_status all = MX_OK;
-    misfit *x = NULL;
-    int n = find_misfits(cfg, m, &scratch, &x);
-    for (int i = 0; i < n; i++)
-        all = mx_status_join(all, refuse(cfg, m, &x[i]));
-    mx_arena_fini(&scratch);
-    return all;
-}
-
 mx_status mx_model_config_json(const mx_config *cfg, json_t **out)
 {
     const mx_model *family = NULL;
     *out = NULL;
     MX_TRY(find_family(cfg, &family));
-    mx_config_watch(cfg);
-    agrees(cfg, family->decoder_keys);
-    mx_config_text(cfg, "decoder_block");
     json_t *json = json_object();
     json_object_set_new(json, "model_type", first_name(family->model_types));
     json_object_set_new(json, "architectures", json_pack("[o]", first_name(family->architecture)));
@@ -480,12 +303,8 @@ mx_status mx_model_config_json(const mx_config *cfg, json_t **out)
         json_object_set_new(json, "text_config", text);
     }
     put_fields(json, family->fields, cfg);
-    mx_status st = check_keys(cfg, family);
-    if (st)
-        json_decref(json);
-    else
-        *out = json;
-    return st;
+    *out = json;
+    return MX_OK;
 }
 
 mx_status mx_model_from_config(mx_model_spec *m, const mx_config *cfg)
@@ -495,6 +314,10 @@ mx_status mx_model_from_config(mx_model_spec *m, const mx_config *cfg)
     MX_TRY(mx_model_config_json(cfg, &json));
     mx_status st = mx_model_from_json(m, json, mx_config_where(cfg, "decoder_block"));
     json_decref(json);
+    if (!st)
+        st = mx_model_check_keys(cfg, m->family);
+    if (st)
+        mx_model_spec_fini(m);
     return st;
 }
 
@@ -515,10 +338,79 @@ static bool put_run_keys(json_t *json, const mx_cfg_field *f, const mx_config *c
     return any;
 }
 
+/* The value at "a.b.c"; NULL when there is none. */
+static const json_t *get(const json_t *json, const char *path)
+{
+    char part[128];
+    const char *dot;
+    for (; (dot = strchr(path, '.')); path = dot + 1) {
+        snprintf(part, sizeof part, "%.*s", (int)(dot - path), path);
+        json = json_object_get(json, part);
+    }
+    return json_object_get(json, path);
+}
+
+/* Numbers alike whether they are written 1 or 1.0. */
+static bool same(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                  : json_equal(a, b);
+}
+
+/* A checkpoint is what it is: a key of the user's that says otherwise would be ignored. Of a
+ * model's file, which may be about a model of the same shape, the width and the depth. */
+static void check_fields(const json_t *json, const mx_cfg_field *f, const mx_config *cfg,
+                         const char *where, mx_problems *p)
+{
+    for (; f->key; f++) {
+        char path[128];
+        snprintf(path, sizeof path, "%.*s", (int)strcspn(f->key, "|"), f->key);
+        const json_t *has = get(json, path);
+        if (!f->maxtext || !has || f->run || !mx_config_is_set(cfg, f->maxtext))
+            continue;
+        bool size = strcmp(f->maxtext, "base_emb_dim") == 0 ||
+                    strcmp(f->maxtext, "base_num_decoder_layers") == 0;
+        json_t *says = size || mx_config_is_users(cfg, f->maxtext)
+                           ? value_of(cfg, f->maxtext, f->kind)
+                           : NULL;
+        if (says && !same(says, has)) {
+            mx_str value = {0};
+            char *text = json_dumps(has, JSON_ENCODE_ANY | JSON_COMPACT);
+            mx_config_print(cfg, f->maxtext, &value);
+            mx_problem_add(p, "%s: `%s` is %s, but %s has \"%s\" %s; leave it out",
+                           mx_config_where(cfg, f->maxtext), f->maxtext, mx_str_text(&value), where,
+                           path, text ? text : "?");
+            mx_str_fini(&value);
+            mx_free(text);
+        }
+        json_decref(says);
+    }
+}
+
+static mx_status check_checkpoint(const mx_model *family, const json_t *json, const mx_config *cfg,
+                                  const char *where)
+{
+    mx_problems p = {0};
+    const json_t *inner = json_object_get(json, "text_config");
+    check_fields(json, family->fields, cfg, where, &p);
+    if (family->text)
+        check_fields(inner ? inner : json, family->text->fields, cfg, where, &p);
+    mx_status st = p.n ? mx_fail(MX_USAGE, "the checkpoint is not what the keys say:%s",
+                                 mx_str_text(&p.text))
+                       : MX_OK;
+    mx_str_fini(&p.text);
+    return st;
+}
+
 mx_status mx_model_from_checkpoint(mx_model_spec *m, const mx_config *cfg, const json_t *json,
                                    const char *where)
 {
     MX_TRY(mx_model_from_json(m, json, where));
+    mx_status fits = check_checkpoint(m->family, json, cfg, where);
+    if (fits) {
+        mx_model_spec_fini(m);
+        return fits;
+    }
     json_t *changed = json_deep_copy(json), *inner = json_object_get(changed, "text_config");
     const mx_model *text = m->family->text;
     bool any = put_run_keys(changed, m->family->fields, cfg);

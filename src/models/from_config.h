@@ -33,6 +33,11 @@ mx_scale_shares mx_scale_split(int64_t scale);
 mx_status mx_model_config_json(const mx_config *cfg, json_t **out) MX_MUST_USE;
 /* The same, read by the family. */
 mx_status mx_model_from_config(mx_model_spec *m, const mx_config *cfg) MX_MUST_USE;
+/* config_fit.c: do the keys have these values, "key=value,key=value" (NULL: none are asked for)? */
+bool mx_model_keys_agree(const mx_config *cfg, const char *pairs);
+/* config_fit.c: all keys of the model's shape that the family has read nothing of, or that
+ * contradict it, as one status. To be called once the family has been read from the keys. */
+mx_status mx_model_check_keys(const mx_config *cfg, const mx_model *family) MX_MUST_USE;
 /* A checkpoint's model, `json` its config.json: keys that say how a run trains it (the fields'
  * `run`: weights of router losses, capacity, layers that predict further) win over the file where
  * the configuration sets them. `where` names the file. */

@@ -152,6 +152,4 @@ const mx_model mx_model_gemma3_vision = {
     .vision = "SigLIP, averaged patches; the tokens of an image see each other both ways",
     .decoder_block = "gemma3",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=gemma3",
-    .fixed_keys = "logits_via_embedding=true,use_post_attn_norm=true,use_post_ffw_norm=true,"
-                  "use_qk_norm=true",
 };

@@ -272,6 +272,7 @@ const mx_model mx_model_gemma4 = {
     .unused = "*.self_attn.k_proj.*,*.self_attn.v_proj.*,*.self_attn.k_norm.*,*.self_attn.v_norm.*",
     .no_decay = "*norm*,*.router.scale,*.per_expert_scale,*.bias",
     .decoder_block = "gemma4,gemma4_small",
-    .fixed_keys = "norm_topk_prob=true,shared_experts=1,use_post_attn_norm=true,"
-                  "use_post_ffw_norm=true,use_qk_norm=true,v_norm_with_scale=false",
+    .fixed_keys = "global_rope_proportion=0.25,local_rope_proportion=1,norm_topk_prob=true,"
+                  "shared_experts=1,use_post_attn_norm=true,use_post_ffw_norm=true,"
+                  "use_qk_norm=true,v_norm_with_scale=false",
 };

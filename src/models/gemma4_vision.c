@@ -274,7 +274,4 @@ const mx_model mx_model_gemma4_vision = {
     .vision = "vision transformer over pictures of any proportions, averaged patches",
     .decoder_block = "gemma4,gemma4_small",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=gemma4",
-    .fixed_keys = "image_size_for_vit=*,norm_topk_prob=true,shared_experts=1,"
-                  "use_post_attn_norm=true,use_post_ffw_norm=true,use_qk_norm=true,"
-                  "v_norm_with_scale=false",
 };

@@ -149,5 +149,6 @@ const mx_model mx_model_gpt2 = {
     .other_name = other_name,
     .no_decay = "*.ln_*,*.bias",
     .decoder_block = "gpt2,gpt3",
-    .fixed_keys = "attention_bias=true,mlp_bias=true",
+    .fixed_keys = "attention_bias=true,base_num_kv_heads=base_num_query_heads,"
+                  "head_dim=base_emb_dim/base_num_query_heads,mlp_bias=true",
 };

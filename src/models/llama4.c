@@ -204,5 +204,5 @@ const mx_model mx_model_llama4 = {
     .other_parts = mx_single_experts_transposed,
     .no_decay = "*norm*,*.bias",
     .decoder_block = "llama4",
-    .fixed_keys = "shared_experts=1",
+    .fixed_keys = "qk_norm_with_scale=false,shared_experts=1",
 };

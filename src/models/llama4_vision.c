@@ -139,8 +139,7 @@ static const mx_cfg_field fields[] = {
     MX_CFG(llama4_vision, adapter_out, "vision_config.projector_output_dim", MX_IS_WIDTH,
            .fallback = 4096,
            .maxtext = "projector_output_dim_for_vit"),
-    MX_CFG(llama4_vision, out, "vision_config.vision_output_dim", MX_IS_WIDTH, .fallback = 7680,
-           .maxtext = "vision_output_dim_for_vit"),
+    MX_CFG(llama4_vision, out, "vision_config.vision_output_dim", MX_IS_WIDTH, .fallback = 7680),
     MX_CFG(llama4_vision, image_token, "image_token_index|image_token_id", MX_IS_TOKEN,
            .fallback = 200092),
     {0},
@@ -164,5 +163,4 @@ const mx_model mx_model_llama4_vision = {
     .vision = "vision transformer over tiles, pixel shuffle, adapter",
     .decoder_block = "llama4",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=llama4",
-    .fixed_keys = "shared_experts=1",
 };

@@ -144,8 +144,10 @@ struct mx_model {
      * "key=value,key=value"; NULL: none are needed. */
     const char *decoder_keys;
     /* What MaxText's keys say of the family whatever its sizes, "key=value,key=value": such a key
-     * may be given with this value and no other. A key of the model that is neither read nor stands
-     * here is refused: the model would not be what its file says. */
+     * may be given with this value and no other. The value may be another key's, or the quotient of
+     * two keys; `*`: a model's file may give any, which has no part in the model, an argument none.
+     * A key of the model that is neither read nor stands here is the family's only with its
+     * default. NULL: none. */
     const char *fixed_keys;
 };
 

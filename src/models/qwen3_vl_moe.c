@@ -112,5 +112,5 @@ const mx_model mx_model_qwen3_vl_moe = {
     .vision = "vision transformer over pictures of any proportions, merger, deep features",
     .decoder_block = "qwen3_moe",
     .decoder_keys = "use_multimodal=true,vision_encoder_block=qwen3_vl",
-    .fixed_keys = "image_size_for_vit=*,use_mrope=true,use_qk_norm=true",
+    .fixed_keys = "use_qk_norm=true",
 };

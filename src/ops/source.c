@@ -98,5 +98,7 @@ const mx_op mx_op_constant = {
     .doc = "one number, or a table",
     .kind = MX_SOURCE,
     .attr_size = sizeof(mx_const_attr),
-    .fields = (const mx_attr_field[]){MX_FIELD(mx_const_attr, MX_ATTR_F64, value), {0}},
+    .fields = (const mx_attr_field[]){MX_FIELD(mx_const_attr, MX_ATTR_F64, value),
+                                      MX_FIELD(mx_const_attr, MX_ATTR_TABLE, table),
+                                      {0}},
 };

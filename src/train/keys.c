@@ -28,9 +28,6 @@ static const mx_key_section sections[] = {
     [MX_SECTION_COUNT] = {NULL, NULL},
 };
 
-static const mx_key *const tables[] = {mx_keys_run,  mx_keys_model, mx_keys_train,
-                                       mx_keys_data, mx_keys_infer, NULL};
-
 static void exclude(const mx_config *cfg, mx_problems *p, const char *a, const char *b,
                     const char *why)
 {
@@ -50,19 +47,26 @@ static void at_most(const mx_config *cfg, mx_problems *p, const char *a, int64_t
                        mx_config_where(cfg, b));
 }
 
+static bool is_degree(const mx_key *k, const char *level)
+{
+    return k->type == MX_KEY_INT && mx_starts_with(k->name, level) &&
+           mx_ends_with(k->name, "_parallelism");
+}
+
 static void check_degrees(const mx_config *cfg, mx_problems *p, const char *level)
 {
     const char *automatic = NULL;
-    for (const mx_key *k = mx_keys_run; k->name; k++) {
-        if (!mx_starts_with(k->name, level) || !mx_ends_with(k->name, "_parallelism") ||
-            mx_config_int(cfg, k->name) != -1)
-            continue;
-        if (automatic)
-            mx_problem_add(
-                p, "%s: `%s` and `%s` (%s) are both -1; only one axis can take what is left",
-                mx_config_where(cfg, k->name), k->name, automatic, mx_config_where(cfg, automatic));
-        automatic = k->name;
-    }
+    for (const mx_key *const *t = mx_key_tables; *t; t++)
+        for (const mx_key *k = *t; k->name; k++) {
+            if (!is_degree(k, level) || mx_config_int(cfg, k->name) != -1)
+                continue;
+            if (automatic)
+                mx_problem_add(
+                    p, "%s: `%s` and `%s` (%s) are both -1; only one axis can take what is left",
+                    mx_config_where(cfg, k->name), k->name, automatic,
+                    mx_config_where(cfg, automatic));
+            automatic = k->name;
+        }
 }
 
 static void check_fractions(const mx_config *cfg, mx_problems *p)
@@ -76,11 +80,20 @@ static void check_fractions(const mx_config *cfg, mx_problems *p)
             mx_config_where(cfg, "wsd_decay_steps_fraction"), warmup + decay);
 }
 
+static void check_eval_split(const mx_config *cfg, mx_problems *p)
+{
+    double share;
+    const char *text = mx_config_text(cfg, "eval_split");
+    if (mx_parse_f64(text, &share) && !(share > 0 && share < 1))
+        mx_problem_add(p, "%s: eval_split=%s: a share that is held out is above 0 and below 1",
+                       mx_config_where(cfg, "eval_split"), text);
+}
+
 static void check_heads(const mx_config *cfg, mx_problems *p)
 {
     int64_t q = mx_config_int(cfg, "base_num_query_heads"),
             kv = mx_config_int(cfg, "base_num_kv_heads");
-    if (q % kv != 0)
+    if (q % kv != 0 && mx_config_is_set(cfg, "base_num_kv_heads"))
         mx_problem_add(
             p, "%s: base_num_query_heads is %lld, not a multiple of base_num_kv_heads, %lld (%s)",
             mx_config_where(cfg, "base_num_query_heads"), (long long)q, (long long)kv,
@@ -97,10 +110,10 @@ static void check(const mx_config *cfg, mx_problems *p)
     exclude(cfg, p, "load_parameters_path", "load_full_state_path",
             "one gives weights, the other everything");
     exclude(cfg, p, "chat_template", "chat_template_path", "both give the template");
-    at_most(cfg, p, "max_prefill_predict_length", 0, "max_target_length");
     check_degrees(cfg, p, "ici_");
     check_degrees(cfg, p, "dcn_");
     check_fractions(cfg, p);
+    check_eval_split(cfg, p);
     check_heads(cfg, p);
     bool ends =
         mx_config_int(cfg, "steps") > 0 || mx_config_int(cfg, "learning_rate_schedule_steps") > 0;
@@ -109,4 +122,4 @@ static void check(const mx_config *cfg, mx_problems *p)
                        mx_config_where(cfg, "steps"));
 }
 
-const mx_schema mx_keys = {.tables = tables, .sections = sections, .check = check};
+const mx_schema mx_keys = {.tables = mx_key_tables, .sections = sections, .check = check};

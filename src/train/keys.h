@@ -1,8 +1,10 @@
 /* keys.h - the schema of maxc's configuration: every key, its type, limits, default and help.
  *
- * Where MaxText has a key for the same thing, the name is MaxText's. Keys are grouped in sections;
- * a verb says which sections it takes. To add a key, add one line to the table of its section and
- * one to configs/base.yml (a test compares them).
+ * Where MaxText has a key for the same thing, the name is MaxText's. The tables are keys_AREA.c,
+ * found by tools/scan. To add a key, add one row to the table of its area and run `make base-yml`;
+ * a row that is neither planned nor foreign names the verbs that read it and an example, and tests
+ * hold it to both (tests/train/keys_effect_test.c). A new area is a new file. Help and base.yml
+ * follow from the rows.
  */
 #ifndef MX_TRAIN_KEYS_H
 #define MX_TRAIN_KEYS_H
@@ -34,21 +36,18 @@ typedef enum {
     MX_SECTION_COUNT
 } mx_section;
 
-#define MX_TAKES(name) (1u << MX_SECTION_##name)
-/* What everything that builds a model takes. */
-#define MX_TAKES_MODEL                                                                             \
-    (MX_TAKES(RUN) | MX_TAKES(MODEL) | MX_TAKES(VISION) | MX_TAKES(AUDIO) | MX_TAKES(PRECISION) |  \
-     MX_TAKES(DEVICE) | MX_TAKES(PARALLEL))
-/* What train and its relatives take: all but decoding and serving. */
-#define MX_TAKES_TRAIN                                                                             \
-    (MX_TAKES_MODEL | MX_TAKES(TRAIN) | MX_TAKES(OPTIMIZER) | MX_TAKES(SCHEDULE) |                 \
-     MX_TAKES(DATA) | MX_TAKES(TOKENIZER) | MX_TAKES(EVAL) | MX_TAKES(CHECKPOINT) |                \
-     MX_TAKES(MEMORY) | MX_TAKES(METRICS) | MX_TAKES(PROFILE) | MX_TAKES(LORA))
-#define MX_TAKES_ALL ((1u << MX_SECTION_COUNT) - 1)
+/* Verbs that read a key, for the `verbs` column. */
+#define MX_BY_TRAIN "train"
+#define MX_BY_STEP "train plan bench" /* what builds a model and its step */
+#define MX_BY_DATA "train data"
+#define MX_BY_TEXT "train data plan tokenize detokenize generate"
+#define MX_BY_GENERATE "generate"
+
+/* What keys that place a tensor of remat_policy=custom accept. */
+#define MX_PLACES "remat|device|offload"
 
 extern const mx_schema mx_keys;
-/* The tables mx_keys is made of. */
-extern const mx_key mx_keys_run[], mx_keys_model[], mx_keys_train[], mx_keys_data[],
-    mx_keys_infer[];
+/* Scanned out of the sources; ends with NULL. mx_keys is made of them. */
+extern const mx_key *const mx_key_tables[];
 
 #endif

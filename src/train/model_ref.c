@@ -78,7 +78,7 @@ static mx_status open_name(mx_model_ref *r, const char *name, const char *home)
 {
     const char *arg = mx_arena_printf(&r->arena, "model_name=%s", name);
     mx_config *cfg = NULL;
-    mx_config_request q = {.schema = &mx_keys, .sections = MX_TAKES_ALL, .user = "model",
+    mx_config_request q = {.schema = &mx_keys, .user = NULL,
                            .home = home, .args = &arg, .n_args = 1};
     MX_TRY(mx_config_load(&cfg, &q));
     mx_status st = mx_model_from_config(&r->spec, cfg);

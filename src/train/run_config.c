@@ -50,8 +50,6 @@ mx_status mx_run_config_compare(const mx_config *cfg, const char *folder, mx_str
     mx_str_addf(&path, "%s/config.yml", folder);
     if (access(path.text, F_OK) == 0 && has_begun(folder)) {
         mx_config_request r = {.schema = &mx_keys,
-                               .sections = MX_TAKES_ALL,
-                               .user = "train",
                                .file = path.text,
                                .is_resolved = true};
         st = mx_status_wrap(mx_config_load(&old, &r), "the run's own configuration");

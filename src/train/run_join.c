@@ -135,7 +135,10 @@ mx_status mx_run_ranks_open(mx_run *r)
     if (r->launch.size > 1)
         MX_TRY(list_parts(r, &o));
     MX_TRY(mx_coord_open(&r->coord, &r->launch, &o));
-    MX_TRY(mx_comm_open(&r->comm, r->coord));
+    mx_comm_choice choice = {.how = mx_config_text(c, "collectives"), .arena = &r->arena};
+    MX_TRY(mx_comm_open(&r->comm, r->coord, &choice));
+    if (choice.note)
+        mx_progress_say(&r->progress, "note: ranks talk over TCP, not MPI: %s", choice.note);
     /* Without a run_name it has the time in it. */
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }

@@ -317,7 +317,7 @@ mx_status mx_run_loop(mx_run *r)
     return finish(r, r->stops && r->at.step < r->steps);
 }
 
-mx_status mx_run_rank(const mx_config *c, const char *command_line, const mx_run_seat *seat)
+mx_status mx_run_rank(const mx_config *c, const char *command_line, const mx_seat *seat)
 {
     mx_run r;
     mx_status st = mx_run_open(&r, c, command_line, seat);
@@ -329,6 +329,17 @@ mx_status mx_run_rank(const mx_config *c, const char *command_line, const mx_run
     mx_run_watch_close(&r, st);
     mx_run_close(&r);
     return st;
+}
+
+typedef struct {
+    const mx_config *config;
+    const char *command_line;
+} start;
+
+static mx_status virtual_rank(void *ctx, const mx_seat *seat)
+{
+    const start *s = ctx;
+    return mx_run_rank(s->config, s->command_line, seat);
 }
 
 static mx_status check_processes(const mx_mesh_plan *mesh, int n)
@@ -350,7 +361,8 @@ mx_status mx_run_train(const mx_config *c, const char *command_line)
     if (!st)
         st = check_processes(&mesh, launch.size);
     if (!st && mesh.ranks > 1 && launch.size == 1)
-        st = mx_run_virtual(c, command_line, &mesh);
+        st = mx_virtual_ranks(&mesh, (int)mx_config_int(c, "num_threads"), virtual_rank,
+                              &(start){c, command_line});
     else if (!st)
         st = mx_run_rank(c, command_line, NULL);
     mx_mesh_plan_fini(&mesh);

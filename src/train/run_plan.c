@@ -16,10 +16,8 @@ static const double H100_BF16_FLOPS = 989e12;
 
 static mx_status open_session(mx_run *r)
 {
-    int threads = r->seat ? r->seat->n_threads : (int)mx_config_int(r->c, "num_threads");
-    MX_TRY(mx_session_open(&r->session, mx_config_text(r->c, "device"), threads));
-    if (r->seat)
-        mx_session_set_groups(r->session, r->seat->find_group, (void *)r->seat);
+    MX_TRY(mx_seat_session(&r->session, r->seat, mx_config_text(r->c, "device"),
+                           (int)mx_config_int(r->c, "num_threads")));
     if (!mx_config_bool(r->c, "deterministic"))
         mx_session_allow_any_order(r->session);
     if (mx_config_bool(r->c, "gemm_search"))
@@ -35,6 +33,13 @@ static mx_memory_room share_of(const mx_run *r, mx_memory_room room)
     if (r->seat && r->seat->world)
         room.bytes /= r->comm->size;
     return room;
+}
+
+/* What a GPU makes a choice of, the CPU does in one way. */
+static void say_without_choice(mx_run *r, const char *key, bool asked)
+{
+    if (asked && mx_session_on_host(r->session))
+        mx_progress_say(&r->progress, "note: %s changes nothing on the CPU", key);
 }
 
 static bool saves_beside_steps(const mx_run *r)
@@ -197,4 +202,6 @@ void mx_run_say_plan(mx_run *r)
                     (r->plan.activations + r->plan.workspace) / (1 << 20),
                     r->flops_per_step / 1e9, mx_session_threads(r->session));
     say_host_memory(r);
+    say_without_choice(r, "deterministic=false", !mx_config_bool(r->c, "deterministic"));
+    say_without_choice(r, "gemm_search=true", mx_config_bool(r->c, "gemm_search"));
 }

@@ -1,9 +1,9 @@
 /* run_setup.c - a run from its configuration to the moment before its first step.
  *
- * Order: folder and lock; model; data; plan (programs, memory); state, from the first of these that
- * exists: the run's own newest whole checkpoint, load_full_state_path, load_parameters_path, fresh
- * weights; the data's place in it. Only then is the start accepted and written down
- * (run_folder.c).
+ * Order: tokenizer and model; folder and lock; data, to the first batch; plan (programs, memory);
+ * state, from the first of these that exists: the run's own newest whole checkpoint,
+ * load_full_state_path, load_parameters_path, fresh weights; the data's place in it. Only then is
+ * the start accepted and written down (run_folder.c).
  */
 #include "train/run.h"
 #include "train/run_state.h"
@@ -16,6 +16,7 @@
 #include "train/model_ref.h"
 #include "train/run_config.h"
 #include "train/step_config.h"
+#include "train/tokenizer_path.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@
 
 static mx_status open_own_model(mx_run *r)
 {
+    MX_TRY(mx_vocab_from_tokenizer(r->c));
     const char *from = mx_config_text(r->c, "load_parameters_path");
     if (*from)
         MX_TRY(mx_model_place(from, MX_FETCH_MODEL, r->c, &r->arena, &r->weights_dir));
@@ -176,15 +178,18 @@ static void say_data(mx_run *r)
     mx_str_fini(&text);
 }
 
-/* Before there are weights: what is wrong with files and tokenizers is found at once. */
+/* Tokenizer and data, to the first batch: whatever is wrong with them is said before there are
+ * weights. */
 static mx_status open_data(mx_run *r)
 {
     MX_TRY(mx_run_open_data(r, &r->data, r->request.batch.global_sequences, false));
     if (r->leads)
         say_data(r);
-    if (r->request.eval_batch)
-        MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
-    return MX_OK;
+    MX_TRY(mx_loader_ready(r->data.loader));
+    if (!r->request.eval_batch)
+        return MX_OK;
+    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
+    return mx_loader_ready(r->eval_data.loader);
 }
 
 static mx_status room_for_images(mx_run *r)
@@ -281,9 +286,6 @@ static void read_rules(mx_run *r)
 static void say_unused(mx_run *r)
 {
     mx_str names = {0};
-    const char *const *files;
-    (void)mx_config_text(r->c, "model_name"); /* these two had their effect: on other keys */
-    (void)mx_config_list(r->c, "base_config", &files);
     if (mx_config_unused(r->c, &names))
         mx_progress_say(&r->progress, "note: these keys are set and have no effect on this run: %s",
                         mx_str_text(&names));
@@ -300,8 +302,9 @@ static void start_progress(mx_run *r)
                                             .mode = r->leads ? MX_PROGRESS_AUTO : MX_PROGRESS_OFF});
 }
 
-/* Who runs what, and where: nothing is opened yet. */
-static mx_status begin(mx_run *r, const mx_config *c, const mx_run_seat *seat)
+/* Who runs what, and where. The model is opened here, for it settles keys that nothing set
+ * (vocab_size), and those are compared with the ones that the folder holds. */
+static mx_status begin(mx_run *r, const mx_config *c, const mx_seat *seat)
 {
     *r = (mx_run){.c = c,
                   .seat = seat,
@@ -318,6 +321,7 @@ static mx_status begin(mx_run *r, const mx_config *c, const mx_run_seat *seat)
     read_rules(r);
     r->schedule = mx_schedule_make(c);
     r->steps = mx_schedule_run_steps(c);
+    MX_TRY(open_model(r));
     mx_str text = {0};
     mx_run_config_text(c, &text);
     r->config_text = mx_arena_strdup(&r->arena, mx_str_text(&text));
@@ -325,10 +329,9 @@ static mx_status begin(mx_run *r, const mx_config *c, const mx_run_seat *seat)
     return MX_OK;
 }
 
-/* The model, its data and its programs. */
+/* The data and the programs. */
 static mx_status open_work(mx_run *r)
 {
-    MX_TRY(open_model(r));
     if (r->seat)
         MX_TRY(mx_mesh_check(r->seat->mesh, r->c, &r->model));
     mx_programs_ranks by = {r->comm->size, r->data_ranks, r->seat ? &r->seat->how : NULL};
@@ -361,7 +364,7 @@ static mx_status open_state(mx_run *r)
 }
 
 mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line,
-                      const mx_run_seat *seat)
+                      const mx_seat *seat)
 {
     MX_TRY(begin(r, c, seat));
     MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_open(r) : MX_OK));
@@ -381,6 +384,8 @@ mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line,
     MX_TRY(mx_run_profile_open(r));
     MX_TRY(mx_run_open_metrics(r));
     MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_accept(r, command_line) : MX_OK));
+    if (mx_config_bool(c, "log_config"))
+        mx_progress_say(&r->progress, "%s", r->config_text);
     say_unused(r);
     return MX_OK;
 }

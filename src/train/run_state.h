@@ -5,17 +5,16 @@
 #include "base/progress.h"
 #include "data/loader.h"
 #include "dist/comm.h"
-#include "dist/local.h"
 #include "store/run_lock.h"
 #include "train/batch_plan.h"
 #include "train/goodput.h"
-#include "train/mesh_config.h"
 #include "train/metrics.h"
 #include "train/plan.h"
 #include "train/ramp.h"
 #include "train/schedule.h"
 #include "train/state.h"
 #include "train/train_data.h"
+#include "train/virtual_ranks.h"
 #include "train/watchdog.h"
 
 typedef struct mx_run_profile mx_run_profile;
@@ -44,19 +43,9 @@ typedef struct {
     double target_eval_loss, step_timeout;
 } mx_run_rules;
 
-/* A rank of a mesh. Its collectives do what several ranks do together: a program's loss, norms and
- * metrics are those of all. */
-typedef struct {
-    const mx_mesh_plan *mesh;
-    mx_partition how; /* of this rank */
-    int rank, n_threads;
-    mx_group_finder find_group; /* is given the seat */
-    mx_local_world *world;      /* of virtual ranks */
-} mx_run_seat;
-
 typedef struct {
     const mx_config *c;
-    const mx_run_seat *seat; /* NULL: one device, or processes that each have the whole model */
+    const mx_seat *seat; /* NULL: one device, or processes that each have the whole model */
     int data_rank, data_ranks; /* who has which rows of a batch */
     mx_run_rules rules;
     mx_arena arena;
@@ -132,7 +121,7 @@ typedef struct {
 
 /* run_setup.c: everything before the first step. */
 mx_status mx_run_open(mx_run *r, const mx_config *c, const char *command_line,
-                      const mx_run_seat *seat) MX_MUST_USE;
+                      const mx_seat *seat) MX_MUST_USE;
 void mx_run_close(mx_run *r);
 /* The data of training or evaluation, in batches of `rows`. */
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows,
@@ -209,10 +198,7 @@ mx_status mx_run_save_to(mx_run *r, mx_ckpt *c) MX_MUST_USE;
 mx_status mx_run_after_skip(mx_run *r, const mx_flight *f) MX_MUST_USE;
 /* run_loop.c: the whole run of one rank; NULL: a process, alone or with others. */
 mx_status mx_run_rank(const mx_config *c, const char *command_line,
-                      const mx_run_seat *seat) MX_MUST_USE;
-/* run_virtual.c: every rank of the mesh in a thread of this process. */
-mx_status mx_run_virtual(const mx_config *c, const char *command_line,
-                         const mx_mesh_plan *mesh) MX_MUST_USE;
+                      const mx_seat *seat) MX_MUST_USE;
 /* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
 mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 

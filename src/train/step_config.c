@@ -35,7 +35,8 @@ mx_status mx_model_open(mx_model_spec *m, const mx_config *cfg, const char *path
     if (!st)
         st = mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY);
     if (!st)
-        st = mx_model_from_checkpoint(m, cfg, dir.config, path);
+        st = mx_model_from_checkpoint(m, cfg, dir.config,
+                                      mx_arena_printf(&a, "%s/config.json", path));
     mx_hf_dir_close(&dir);
     mx_arena_fini(&a);
     return st;
@@ -51,25 +52,36 @@ static const char *joined(const mx_config *cfg, const char *key, mx_arena *a)
     return text;
 }
 
+static bool is_place(const mx_key *k)
+{
+    return k->section == MX_SECTION_MEMORY && k->accept && mx_ends_with(k->accept, MX_PLACES) &&
+           mx_key_state_of(k) == MX_KEY_IS_DONE;
+}
+
+static mx_status add_tensor(const mx_config *cfg, const mx_key *k, mx_arena *a, bool custom,
+                            mx_remat *out)
+{
+    const char *value = mx_config_text(cfg, k->name);
+    const char **list = strcmp(value, "offload") == 0 ? &out->offload : &out->save;
+    if (!custom && list == &out->offload)
+        return mx_fail(MX_USAGE,
+                       "%s: %s=offload goes with remat_policy=custom; remat_policy=%s decides by "
+                       "itself what is kept where",
+                       mx_config_where(cfg, k->name), k->name, mx_config_text(cfg, "remat_policy"));
+    if (strcmp(value, "remat") != 0)
+        *list = mx_arena_printf(a, "%s%s%s", *list, **list ? "," : "", k->name);
+    return MX_OK;
+}
+
 /* The tensors that remat_policy=custom keeps: keys of the memory section whose value is `device` or
  * `offload`. */
 static mx_status custom_tensors(const mx_config *cfg, mx_arena *a, bool custom, mx_remat *out)
 {
     out->save = out->offload = "";
-    for (const mx_key *k = mx_keys_run; k->name; k++) {
-        bool place = k->section == MX_SECTION_MEMORY && k->accept &&
-                     strcmp(k->accept, "remat|device|offload") == 0;
-        const char *value = place ? mx_config_text(cfg, k->name) : "remat";
-        const char **list = strcmp(value, "offload") == 0 ? &out->offload : &out->save;
-        if (!custom && list == &out->offload)
-            return mx_fail(MX_USAGE,
-                           "%s: %s=offload goes with remat_policy=custom; remat_policy=%s decides "
-                           "by itself what is kept where",
-                           mx_config_where(cfg, k->name), k->name,
-                           mx_config_text(cfg, "remat_policy"));
-        if (strcmp(value, "remat") != 0)
-            *list = mx_arena_printf(a, "%s%s%s", *list, **list ? "," : "", k->name);
-    }
+    for (const mx_key *const *t = mx_key_tables; *t; t++)
+        for (const mx_key *k = *t; k->name; k++)
+            if (is_place(k))
+                MX_TRY(add_tensor(cfg, k, a, custom, out));
     return MX_OK;
 }
 
@@ -169,28 +181,6 @@ static mx_status storage_of(const mx_config *cfg, mx_step_options *o)
     return MX_OK;
 }
 
-/* Keys that are understood but ask for something this version does not do: all of them at once. */
-static mx_status refuse(const mx_config *cfg)
-{
-    mx_status all = MX_OK;
-    if (mx_config_has(cfg, "enable_wandb") && mx_config_bool(cfg, "enable_wandb"))
-        all = mx_fail(MX_USAGE,
-                      "%s: nothing is sent to Weights & Biases; leave it out and use `wandb sync "
-                      "--sync-tensorboard RUN/tensorboard`, which reads the event files",
-                      mx_config_where(cfg, "enable_wandb"));
-    if (*mx_config_text(cfg, "quantization"))
-        all = mx_status_join(all, mx_fail(MX_USAGE,
-                                          "%s: quantization=%s is not done yet; leave it empty",
-                                          mx_config_where(cfg, "quantization"),
-                                          mx_config_text(cfg, "quantization")));
-    if (mx_config_bool(cfg, "lora.enable_lora"))
-        all = mx_status_join(all, mx_fail(MX_USAGE,
-                                          "%s: adapters are not done yet; leave it out to train "
-                                          "all weights",
-                                          mx_config_where(cfg, "lora.enable_lora")));
-    return all;
-}
-
 /* Images: as many as the tokens of a row can stand for. A picture in pieces is as many as it may
  * have. */
 static int64_t images_per_row(const mx_config *cfg, const mx_model_spec *m)
@@ -236,10 +226,20 @@ static mx_status configure_images(mx_step_options *o, const mx_config *cfg, cons
     return MX_OK;
 }
 
+mx_status mx_compute_dtype(const mx_config *cfg, const char *unset, mx_dtype *out)
+{
+    const char *name = mx_config_text(cfg, "dtype");
+    if (unset && !mx_config_is_set(cfg, "dtype"))
+        name = unset;
+    if (mx_dtype_parse(name, out) && (*out == MX_F32 || *out == MX_BF16))
+        return MX_OK;
+    return mx_fail(MX_USAGE, "%s: nothing is computed in dtype=%s; use bfloat16 or float32",
+                   mx_config_where(cfg, "dtype"), name);
+}
+
 mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m,
                             mx_step_kind kind, int64_t batch, mx_arena *a)
 {
-    MX_TRY(refuse(cfg));
     *o = (mx_step_options){.kind = kind};
     o->shape = (mx_model_shape){.batch = batch,
                                 .seq = mx_config_int(cfg, "max_target_length"),
@@ -252,9 +252,7 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     o->compile.n_threads = (int)mx_config_int(cfg, "num_threads");
     const char *dump = mx_config_text(cfg, "dump_ir");
     o->compile.dump_ir = *dump ? dump : NULL;
-    if (!mx_dtype_parse(mx_config_text(cfg, "dtype"), &o->compile.compute))
-        return mx_fail(MX_USAGE, "%s: dtype `%s` is not there yet; use float32 or bfloat16",
-                       mx_config_where(cfg, "dtype"), mx_config_text(cfg, "dtype"));
+    MX_TRY(mx_compute_dtype(cfg, NULL, &o->compile.compute));
     MX_TRY(remat_of(cfg, a, &o->compile.remat));
     MX_TRY(optimizer_of(cfg, m, a, &o->optimizer));
     return storage_of(cfg, o);

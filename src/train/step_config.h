@@ -9,6 +9,10 @@
  * configs/models; NULL or "": the model that the keys describe. */
 mx_status mx_model_open(mx_model_spec *m, const mx_config *cfg, const char *path) MX_MUST_USE;
 
+/* What is computed in: dtype, or `unset` (NULL: its default) where nothing sets it. Only bfloat16
+ * and float32 are; nothing else ever stands for one of them. */
+mx_status mx_compute_dtype(const mx_config *cfg, const char *unset, mx_dtype *out) MX_MUST_USE;
+
 /* Options of a step of `kind` for `batch` sequences of max_target_length. Texts live in the arena.
  */
 mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m,

@@ -42,6 +42,26 @@ mx_status mx_tokenizer_from_config(mx_tokenizer **out, const mx_config *c, const
     return mx_tokenizer_open(out, path, &o);
 }
 
+mx_status mx_vocab_from_tokenizer(const mx_config *c)
+{
+    const char *type = mx_config_text(c, "dataset_type"), *where;
+    bool ids = strcmp(type, "synthetic") == 0 || strcmp(type, "tokens") == 0 ||
+               strcmp(type, "olmo_grain") == 0;
+    if (mx_config_is_set(c, "vocab_size") || *mx_config_text(c, "load_parameters_path") ||
+        (ids && !*mx_config_text(c, "tokenizer_path")))
+        return MX_OK;
+    mx_arena a = {0};
+    mx_tokenizer *t = NULL;
+    mx_status st = mx_tokenizer_from_config(&t, c, NULL, &a, &where);
+    if (!st)
+        mx_config_derive(c, "vocab_size",
+                         mx_arena_printf(&a, "%d", (int)mx_tokenizer_vocab_size(t)),
+                         mx_arena_printf(&a, "tokenizer %s", where));
+    mx_tokenizer_close(t);
+    mx_arena_fini(&a);
+    return st;
+}
+
 /* A file that is the template, or JSON that holds it as "chat_template". */
 static mx_status read_chat_file(const char *file, mx_arena *a, const char **text)
 {

@@ -12,6 +12,9 @@
 mx_status mx_tokenizer_from_config(mx_tokenizer **out, const mx_config *c, const char *otherwise,
                                    mx_arena *a, const char **where) MX_MUST_USE;
 
+/* vocab_size is the tokenizer's where nothing says it and text is to be tokenized. */
+mx_status mx_vocab_from_tokenizer(const mx_config *c) MX_MUST_USE;
+
 /* The chat template that the configuration gives (chat_template, chat_template_path), else the one
  * in the folder `dir` (NULL or no folder: none). *out is NULL where there is none, which is an
  * error only with use_chat_template=true. *given, unless NULL, is the text of one that was given.

@@ -38,8 +38,7 @@ static void fill_sets(mx_dataset_options *sets, int n, const mx_train_data_reque
     int64_t epochs = mx_config_int(c, "num_epoch");
     for (int i = 0; i < n; i++) {
         mx_dataset_options *s = &sets[i];
-        bool generated =
-            s->kind && (strcmp(s->kind, "story") == 0 || strcmp(s->kind, "synthetic") == 0);
+        bool generated = mx_data_is_made(s->kind);
         s->shuffle = mx_config_bool(c, "enable_data_shuffling") && !r->evaluation;
         s->seed = (uint64_t)mx_config_int(c, "data_shuffle_seed") + (uint64_t)i;
         s->n_epochs = r->evaluation ? 1 : generated || epochs < 0 ? 0 : epochs;
@@ -61,9 +60,10 @@ static void fill_encoder(mx_encoder *e, const mx_train_data *d, const mx_train_d
                       .add_eos = mx_config_bool(c, "add_eos"),
                       .parse_special =
                           strcmp(mx_config_text(c, "special_in_text"), "parse") == 0,
-                      .completion_only = r->completion_only};
+                      .completion_only = r->completion_only, .takes_pairs = r->pairs};
+    int n = mx_config_list(c, name, &columns);
     if (mx_config_is_set(c, name)) {
-        e->n_columns = mx_config_list(c, name, &columns);
+        e->n_columns = n;
         e->columns = columns;
     }
 }
@@ -80,7 +80,7 @@ static const char *folder_of(const mx_dataset_options *set, mx_arena *a)
     return path;
 }
 
-/* Nothing is tokenized, so it does not matter what the tokenizer knows. */
+/* Nothing is tokenized, so there need be no tokenizer. */
 static bool all_are_ids(const mx_dataset_options *sets, int n)
 {
     bool ids = true;
@@ -122,18 +122,22 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
     mx_train_data_request r = *request;
     const mx_config *c = r.config;
     *d = (mx_train_data){0};
-    MX_TRY(open_tokenizer(d, c, r.model_dir));
-    int32_t tokens = mx_tokenizer_vocab_size(d->tokenizer), pad = mx_tokenizer_pad(d->tokenizer);
-    r.vocab = r.vocab ? r.vocab : tokens;
     mx_dataset_options *sets;
     int n;
     MX_TRY(mx_train_sets(c, r.evaluation, &d->arena, &sets, &n));
     d->only_ids = all_are_ids(sets, n);
+    int32_t tokens = 0, pad = -1;
+    if (!d->only_ids || !r.vocab) {
+        MX_TRY(open_tokenizer(d, c, r.model_dir));
+        tokens = mx_tokenizer_vocab_size(d->tokenizer);
+        pad = mx_tokenizer_pad(d->tokenizer);
+    }
+    r.vocab = r.vocab ? r.vocab : tokens;
     if (tokens > r.vocab && !d->only_ids)
         return mx_fail(MX_USAGE,
-                       "the tokenizer has %d tokens, the model's vocabulary only %lld; set "
-                       "vocab_size or choose another tokenizer",
-                       tokens, (long long)r.vocab);
+                       "the tokenizer has %d tokens, the model's vocabulary only %lld (vocab_size, "
+                       "%s); leave vocab_size out to have as many, or choose another tokenizer",
+                       tokens, (long long)r.vocab, mx_config_where(c, "vocab_size"));
     fill_sets(sets, n, &r);
     d->sets = sets;
     d->n_sets = n;

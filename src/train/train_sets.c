@@ -13,6 +13,10 @@
  *   olmo_grain                token files
  * Any list of paths may be a mixture: "a*.jsonl,0.3;b*.parquet,0.7". A number after the last
  * comma of a part is its weight.
+ *
+ * Data that is given is used or refused: a key that names data and that the kind of data does not
+ * read is an error. Evaluation has data of its own, a split, or a share that is held out of the
+ * training data (eval_split=0.01); it never takes what nobody named.
  */
 #include "train/train_sets.h"
 
@@ -24,17 +28,56 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Keys that name data: of the training data, then of evaluation. */
+typedef enum {
+    DATASET_PATH, DATASET_NAME, HF_PATH, HF_NAME, HF_DATA_DIR, HF_TRAIN_FILES,
+    GRAIN_TRAIN_FILES, GRAIN_MIXTURE, TRAIN_SPLIT,
+    EVAL_DATASET_PATH, EVAL_DATASET_NAME, HF_EVAL_SPLIT, HF_EVAL_FILES, GRAIN_EVAL_FILES,
+    N_NAMED,
+    N_TRAIN = EVAL_DATASET_PATH
+} data_key;
+
+static const char *const named[N_NAMED] = {
+    [DATASET_PATH] = "dataset_path",
+    [DATASET_NAME] = "dataset_name",
+    [HF_PATH] = "hf_path",
+    [HF_NAME] = "hf_name",
+    [HF_DATA_DIR] = "hf_data_dir",
+    [HF_TRAIN_FILES] = "hf_train_files",
+    [GRAIN_TRAIN_FILES] = "grain_train_files",
+    [GRAIN_MIXTURE] = "grain_train_mixture_config_path",
+    [TRAIN_SPLIT] = "train_split",
+    [EVAL_DATASET_PATH] = "eval_dataset_path",
+    [EVAL_DATASET_NAME] = "eval_dataset_name",
+    [HF_EVAL_SPLIT] = "hf_eval_split",
+    [HF_EVAL_FILES] = "hf_eval_files",
+    [GRAIN_EVAL_FILES] = "grain_eval_files",
+};
+
 typedef struct {
     const mx_config *c;
     bool evaluation;
     mx_arena *a;
     mx_dataset_options *sets;
     int n;
+    unsigned read; /* a bit for each of `named` whose value was used */
 } ctx;
 
-static const char *key(const ctx *x, const char *train, const char *evaluation)
+static const char *text(ctx *x, data_key k)
 {
-    return mx_config_text(x->c, x->evaluation ? evaluation : train);
+    x->read |= 1u << k;
+    return mx_config_text(x->c, named[k]);
+}
+
+static const char *key(ctx *x, data_key train, data_key evaluation)
+{
+    return text(x, x->evaluation ? evaluation : train);
+}
+
+/* Whether a key says something, which alone is no reason to count it as read. */
+static bool says(const ctx *x, data_key k)
+{
+    return *mx_config_text(x->c, named[k]) != 0;
 }
 
 static mx_status add(ctx *x, const char *paths, const char *kind, double weight)
@@ -95,13 +138,19 @@ static void show(void *context, const char *file, int64_t done, int64_t total)
             (double)total / 1e6);
 }
 
+/* eval_split has a default, so it alone says nothing of data. */
+static const char *split_of(ctx *x, bool own)
+{
+    if (!x->evaluation)
+        return text(x, TRAIN_SPLIT);
+    return own ? text(x, HF_EVAL_SPLIT) : mx_config_text(x->c, "eval_split");
+}
+
 /* The names that hold the split, of a repository or of a folder like one. */
 static mx_status choose(ctx *x, const char *where, char **names, int n, mx_str *chosen)
 {
-    const char *split = key(
-        x, "train_split", *mx_config_text(x->c, "hf_eval_split") ? "hf_eval_split" : "eval_split");
-    mx_hub_choose(names, n, mx_config_text(x->c, "hf_name"), mx_config_text(x->c, "hf_data_dir"),
-                  split, chosen);
+    const char *split = split_of(x, says(x, HF_EVAL_SPLIT));
+    mx_hub_choose(names, n, text(x, HF_NAME), text(x, HF_DATA_DIR), split, chosen);
     if (chosen->len)
         return MX_OK;
     return mx_fail(MX_INPUT,
@@ -114,7 +163,7 @@ static mx_status choose(ctx *x, const char *where, char **names, int n, mx_str *
 static mx_status add_hub(ctx *x, const char *repo)
 {
     mx_hub_request r = {.repo = repo, .token = mx_config_text(x->c, "hf_access_token"),
-                        .pattern = key(x, "hf_train_files", "hf_eval_files"), .progress = show,
+                        .pattern = key(x, HF_TRAIN_FILES, HF_EVAL_FILES), .progress = show,
                         .ctx = &(int64_t){0}};
     char **names, **paths, *folder;
     int n;
@@ -163,8 +212,8 @@ static mx_status add_hf(ctx *x)
                                              {"parquet", "parquet"},
                                              {"text", "text"},
                                              {"arrow", "arrow"}};
-    const char *path = mx_config_text(x->c, "hf_path"),
-               *files = key(x, "hf_train_files", "hf_eval_files");
+    const char *path = text(x, HF_PATH),
+               *files = key(x, HF_TRAIN_FILES, HF_EVAL_FILES);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (strcmp(path, formats[i][0]) == 0)
             return add_list(x, files, formats[i][1]);
@@ -183,11 +232,11 @@ static mx_status add_hf(ctx *x)
 
 static mx_status add_tfds(ctx *x)
 {
-    const char *root = mx_config_text(x->c, "dataset_path"), *dir = root, *own;
-    const char *name = mx_config_text(x->c, "dataset_name"), *split;
-    if (x->evaluation && *(own = mx_config_text(x->c, "eval_dataset_path")))
+    const char *root = text(x, DATASET_PATH), *dir = root, *own;
+    const char *name = text(x, DATASET_NAME), *split;
+    if (x->evaluation && *(own = text(x, EVAL_DATASET_PATH)))
         root = own;
-    if (x->evaluation && *(own = mx_config_text(x->c, "eval_dataset_name")))
+    if (x->evaluation && *(own = text(x, EVAL_DATASET_NAME)))
         name = own;
     if (!*root)
         return MX_OK; /* reported with the key to set */
@@ -201,7 +250,7 @@ static mx_status add_tfds(ctx *x)
                        "where \"c4/en:3.1.0\" is the folder c4/en/3.1.0",
                        dir);
     own = mx_folder_latest_version(dir, x->a);
-    split = key(x, "train_split", "eval_split");
+    split = split_of(x, false);
     dir = own ? own : dir;
     return add(x, mx_arena_printf(x->a, "%s/*-%s.*", dir, split), NULL, 1);
 }
@@ -209,15 +258,14 @@ static mx_status add_tfds(ctx *x)
 static mx_status add_grain(ctx *x)
 {
     const char *kind = mx_config_text(x->c, "grain_file_type");
-    const char *file = mx_config_text(x->c, "grain_train_mixture_config_path");
-    if (*file && !x->evaluation)
-        return add_mixture_file(x, file, kind);
-    return add_list(x, key(x, "grain_train_files", "grain_eval_files"), kind);
+    if (says(x, GRAIN_MIXTURE) && !x->evaluation)
+        return add_mixture_file(x, text(x, GRAIN_MIXTURE), kind);
+    return add_list(x, key(x, GRAIN_TRAIN_FILES, GRAIN_EVAL_FILES), kind);
 }
 
 static mx_status by_type(ctx *x, const char *type)
 {
-    const char *path = key(x, "dataset_path", "eval_dataset_path");
+    data_key path = x->evaluation ? EVAL_DATASET_PATH : DATASET_PATH;
     if (strcmp(type, "synthetic") == 0)
         return add(x, "", "synthetic", 1);
     if (strcmp(type, "corpus") == 0)
@@ -229,30 +277,88 @@ static mx_status by_type(ctx *x, const char *type)
     if (strcmp(type, "tfds") == 0 || strcmp(type, "c4_mlperf") == 0)
         return add_tfds(x);
     if (strcmp(type, "olmo_grain") == 0)
-        return add_list(x, path, "tokens");
-    if (*type || *path)
-        return add_list(x, path, *type ? type : NULL);
-    if (*key(x, "hf_train_files", "hf_eval_files") || *mx_config_text(x->c, "hf_path"))
+        return add_list(x, text(x, path), "tokens");
+    if (*type || says(x, path))
+        return add_list(x, text(x, path), *type ? type : NULL);
+    if (says(x, x->evaluation ? HF_EVAL_FILES : HF_TRAIN_FILES) || says(x, HF_PATH))
         return add_hf(x);
-    if (*key(x, "grain_train_files", "grain_eval_files") ||
-        *mx_config_text(x->c, "grain_train_mixture_config_path"))
+    if (says(x, x->evaluation ? GRAIN_EVAL_FILES : GRAIN_TRAIN_FILES) ||
+        says(x, GRAIN_MIXTURE))
         return add_grain(x);
-    return add(x, "", "story", 1);
+    bool own = says(x, DATASET_PATH) || says(x, HF_TRAIN_FILES) || says(x, GRAIN_TRAIN_FILES);
+    return own ? MX_OK : add(x, "", "story", 1); /* text of one's own is not judged by stories */
+}
+
+bool mx_data_is_made(const char *kind)
+{
+    return kind && (strcmp(kind, "story") == 0 || strcmp(kind, "synthetic") == 0);
+}
+
+/* Training: keys of the training data that were set and not read. The same for evaluation. */
+static mx_status refuse_unread(const ctx *x, const char *type)
+{
+    mx_status all = MX_OK;
+    int first = x->evaluation ? N_TRAIN : 0, last = x->evaluation ? N_NAMED : N_TRAIN;
+    for (int i = first; i < last; i++) {
+        if (x->read >> i & 1 || !mx_config_is_users(x->c, named[i]) || !says(x, (data_key)i))
+            continue;
+        const char *where = mx_config_where(x->c, named[i]);
+        mx_status st =
+            mx_eval_share(x->c) && x->evaluation
+                ? mx_fail(MX_USAGE, "%s: `%s` names data, but eval_split=%s holds out a share of "
+                          "the training data; leave out one of the two",
+                          where, named[i], mx_config_text(x->c, "eval_split"))
+            : *type ? mx_fail(MX_USAGE, "%s: `%s` names data, but dataset_type=%s (%s) does not "
+                              "read it; leave out one of the two",
+                              where, named[i], type, mx_config_where(x->c, "dataset_type"))
+                    : mx_fail(MX_USAGE, "%s: `%s` names data, and another key does so too; leave "
+                              "out one of them, or let dataset_type choose",
+                              where, named[i]);
+        all = mx_status_join(all, st);
+    }
+    return all;
+}
+
+static mx_status no_files(const ctx *x, const char *type)
+{
+    if (x->evaluation)
+        return mx_fail(MX_USAGE,
+                       "there is nothing to evaluate on; name data (%s), hold out a share of the "
+                       "training data (eval_split=0.01), or do not evaluate (eval_interval=-1)",
+                       strcmp(type, "grain") == 0 ? "grain_eval_files" : "eval_dataset_path");
+    return mx_fail(MX_USAGE, "dataset_type=%s, but no files are named; set %s", type,
+                   strcmp(type, "hf") == 0      ? "hf_path"
+                   : strcmp(type, "grain") == 0 ? "grain_train_files"
+                                                : "dataset_path");
+}
+
+double mx_eval_share(const mx_config *c)
+{
+    double share = 0;
+    return mx_parse_f64(mx_config_text(c, "eval_split"), &share) ? share : 0;
 }
 
 mx_status mx_train_sets(const mx_config *c, bool evaluation, mx_arena *a, mx_dataset_options **sets,
                         int *n)
 {
-    ctx x = {.c = c, .evaluation = evaluation, .a = a};
+    double share = mx_eval_share(c);
+    ctx x = {.c = c, .evaluation = evaluation && !share, .a = a};
     x.sets = MX_NEW_N(a, mx_dataset_options, MX_MIX_MAX);
     const char *type = mx_config_text(c, "dataset_type");
     MX_TRY(by_type(&x, type));
+    if (evaluation && share)
+        x.evaluation = true; /* its own keys are not read beside a share */
+    MX_TRY(refuse_unread(&x, type));
     if (x.n == 0)
-        return mx_fail(MX_USAGE, "dataset_type=%s, but no files are named; set %s", type,
-                       strcmp(type, "hf") == 0      ? "hf_path"
-                       : strcmp(type, "grain") == 0 ? "grain_train_files"
-                       : evaluation                 ? "eval_dataset_path"
-                                                    : "dataset_path");
+        return no_files(&x, type);
+    if (share && mx_data_is_made(x.sets[0].kind))
+        return mx_fail(MX_USAGE, "%s: eval_split=%s holds out a share of files, but this data is "
+                       "made, and evaluation has its own; leave it out",
+                       mx_config_where(c, "eval_split"), mx_config_text(c, "eval_split"));
+    for (int i = 0; i < x.n; i++) {
+        x.sets[i].held_share = share;
+        x.sets[i].held_out = evaluation;
+    }
     *sets = x.sets;
     *n = x.n;
     return MX_OK;

@@ -10,5 +10,9 @@
  * are fetched. Memory from the arena. */
 mx_status mx_train_sets(const mx_config *c, bool evaluation, mx_arena *a, mx_dataset_options **sets,
                         int *n) MX_MUST_USE;
+/* eval_split as a share of the training data that is held out; 0 when it is the name of a split. */
+double mx_eval_share(const mx_config *c);
+/* Whether this kind of data is made, not read: it needs no file, no tokenizer, no end. */
+bool mx_data_is_made(const char *kind);
 
 #endif

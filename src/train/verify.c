@@ -7,9 +7,11 @@
 
 #include "infer/decode.h"
 #include "infer/sample.h"
+#include "ir/placement.h"
 #include "store/weights.h"
 #include "train/golden_images.h"
 #include "train/step.h"
+#include "train/virtual_ranks.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,7 @@ enum { N_STEPS_MAX = 64 };
 
 typedef struct {
     const mx_verify_options *o;
+    const mx_seat *seat; /* of a mesh; NULL: one device */
     mx_verify_report *report;
     mx_hf_dir dir;
     mx_model_spec model;
@@ -142,14 +145,15 @@ static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session,
     };
     o.shape.places = v->images.spec.places;
     o.shape.images = v->images.spec.size ? v->images.n : v->batch * v->images.per_row;
-    MX_TRY(mx_session_open(session, v->o->device, v->o->n_threads));
+    MX_TRY(mx_seat_session(session, v->seat, v->o->device, v->o->n_threads));
+    o.compile.partition = v->seat ? &v->seat->how : NULL;
     o.compile.n_threads = mx_session_threads(*session);
     MX_TRY(mx_step_open(step, *session, &v->model, &o));
     MX_TRY(mx_weights_load(*session, &v->model, &v->dir, (mx_load_options){0}));
     MX_TRY(mx_session_init(*session, 0));
     float scale = v->n_labels ? 1.0f / (float)v->n_labels : 0;
-    MX_TRY(mx_exec_write(step->exec, "tokens", v->tokens));
-    MX_TRY(mx_exec_write(step->exec, "labels", v->labels));
+    MX_TRY(mx_exec_write_whole(step->exec, "tokens", v->tokens));
+    MX_TRY(mx_exec_write_whole(step->exec, "labels", v->labels));
     if (v->images.n)
         MX_TRY(write_input(step->exec, "pixels",
                            mx_golden_images_laid(&v->images, v->batch, &v->arena)));
@@ -215,6 +219,14 @@ out:
     return st;
 }
 
+/* The weight whose gradient the result "grad:NAME" is. */
+static const mx_var *weight_of(mx_exec *e, const char *result)
+{
+    const mx_var *w = mx_session_find(e->session, result + strlen("grad:"));
+    MX_ASSERT(w, "%s has no weight", result);
+    return w;
+}
+
 /* The gradient of a checkpoint's tensor. One expert's lies in the stack of all: its name has a `*`
  * where the tensor's has a number. *first is where it begins. */
 static mx_tensor find_gradient(mx_exec *e, const char *tensor, char *name, size_t cap,
@@ -230,10 +242,39 @@ static mx_tensor find_gradient(mx_exec *e, const char *tensor, char *name, size_
             continue;
         snprintf(name, cap, "grad:%.*s*%s", (int)(p - tensor), tensor, end);
         d = mx_exec_tensor(e, name);
-        if (d.data && i < d.type.dim[0])
-            *first = i * (mx_type_count(&d.type) / d.type.dim[0]);
+        const mx_type *whole = d.data ? mx_var_whole(weight_of(e, name)) : NULL;
+        if (d.data && i < whole->dim[0])
+            *first = i * (mx_type_count(whole) / whole->dim[0]);
     }
     return d;
+}
+
+/* Elements [first, first + n) of the whole gradient, as far as this rank has them: elsewhere `out`
+ * stays as it is. */
+static mx_status read_gradient(mx_exec *e, const char *name, int64_t first, int64_t n, float *out)
+{
+    const mx_var *w = weight_of(e, name);
+    mx_tensor d = mx_exec_tensor(e, name);
+    mx_arena scratch = {0};
+    float *have = MX_NEW_N(&scratch, float, mx_type_count(&d.type));
+    mx_status st = read_result(e, name, have);
+    mx_box_span p = {0, 0, mx_type_count(&d.type)};
+    mx_box_walk walk = {0};
+    bool more = !st;
+    if (w->box) {
+        walk = mx_box_begin(w->box, &w->type);
+        more = more && mx_box_next(&walk, &p);
+    }
+    while (more) {
+        int64_t a = p.whole > first ? p.whole : first;
+        int64_t b = p.whole + p.n < first + n ? p.whole + p.n : first + n;
+        if (a < b)
+            memcpy(out + (a - first), have + p.local + (a - p.whole),
+                   sizeof *out * (size_t)(b - a));
+        more = w->box && mx_box_next(&walk, &p);
+    }
+    mx_arena_fini(&scratch);
+    return st;
 }
 
 /* Buffers (a router's bias, a layer's factor) have no gradient and stand in the file with their own
@@ -289,15 +330,17 @@ static mx_status compare_gradients(verifier *v, mx_step *step)
         float *want;
         mx_status st = read_floats(&scratch, t, &want);
         mx_tensor d = find_gradient(step->exec, t->name, name, sizeof name, &first);
-        int64_t n = d.data ? mx_type_count(&d.type) : 0;
-        float *have = MX_NEW_N(&scratch, float, n > first + t->n ? n : first + t->n);
-        /* A weight that nothing depends on has no gradient, which the file records as 0. */
+        float *have = MX_NEW_N(&scratch, float, t->n);
+        /* A weight that nothing depends on has no gradient, which the file records as 0. What other
+         * ranks have is theirs to compare. */
+        if (!st && d.data && v->seat)
+            memcpy(have, want, sizeof *have * (size_t)t->n);
         if (!st && d.data)
-            st = read_result(step->exec, name, have);
+            st = read_gradient(step->exec, name, first, t->n, have);
         double size = st ? 0 : largest(want, t->n);
-        bool vanishes = size > 0 && size <= rounding && largest(have + first, t->n) <= rounding;
+        bool vanishes = size > 0 && size <= rounding && largest(have, t->n) <= rounding;
         if (!st && !vanishes && (d.data || !is_buffer(v, &scratch, t, want)))
-            compare(row, have + first, want, t->n, v->o->tolerance, t->name);
+            compare(row, have, want, t->n, v->o->tolerance, t->name);
         mx_arena_fini(&scratch);
         MX_TRY(st);
     }
@@ -386,7 +429,8 @@ static mx_status check_generated(verifier *v)
                                                              v->images.n),
                             .compile = v->o->compile};
     o.compile.weights_fixed = true;
-    MX_TRY_OUT(st, mx_session_open(&session, v->o->device, v->o->n_threads));
+    o.compile.partition = v->seat ? &v->seat->how : NULL;
+    MX_TRY_OUT(st, mx_seat_session(&session, v->seat, v->o->device, v->o->n_threads));
     MX_TRY_OUT(st, mx_decode_open(&d, session, &v->model, &o));
     MX_TRY_OUT(st, mx_weights_load(session, &v->model, &v->dir, (mx_load_options){0}));
     MX_TRY_OUT(st, mx_session_init(session, 0));
@@ -430,9 +474,10 @@ static mx_status open_files(verifier *v, const char *model_dir)
                                  &v->arena);
 }
 
-mx_status mx_verify(const char *model_dir, const mx_verify_options *o, mx_verify_report *report)
+static mx_status verify(const char *model_dir, const mx_verify_options *o, const mx_seat *seat,
+                        mx_verify_report *report)
 {
-    verifier v = {.o = o, .report = report};
+    verifier v = {.o = o, .seat = seat, .report = report};
     report->n = 0;
     mx_status st;
     MX_TRY_OUT(st, open_files(&v, model_dir));
@@ -452,5 +497,49 @@ out:
     mx_model_spec_fini(&v.model);
     mx_hf_dir_close(&v.dir);
     mx_arena_fini(&v.arena);
+    return st;
+}
+
+/* --- on a mesh --- */
+
+typedef struct {
+    const char *model_dir;
+    const mx_verify_options *o;
+    mx_verify_report *report; /* of each rank */
+} meshed;
+
+static mx_status verify_rank(void *ctx, const mx_seat *seat)
+{
+    const meshed *m = ctx;
+    return verify(m->model_dir, m->o, seat, &m->report[seat->rank]);
+}
+
+static double ratio_of(const mx_verify_row *r)
+{
+    return r->magnitude > 0 ? r->error / r->magnitude : r->error;
+}
+
+/* Of every quantity the rank that is furthest off. */
+static void take_worst(mx_verify_report *all, const mx_verify_report *one)
+{
+    for (int i = 0; i < all->n; i++) {
+        bool ok = all->row[i].ok && one->row[i].ok;
+        if (ratio_of(&one->row[i]) > ratio_of(&all->row[i]))
+            all->row[i] = one->row[i];
+        all->row[i].ok = ok;
+    }
+}
+
+mx_status mx_verify(const char *model_dir, const mx_verify_options *o, mx_verify_report *report)
+{
+    if (!o->mesh || o->mesh->ranks == 1)
+        return verify(model_dir, o, NULL, report);
+    mx_arena a = {0};
+    meshed m = {model_dir, o, MX_NEW_N(&a, mx_verify_report, o->mesh->ranks)};
+    mx_status st = mx_virtual_ranks(o->mesh, o->n_threads, verify_rank, &m);
+    *report = m.report[0];
+    for (int i = 1; i < o->mesh->ranks && !st; i++)
+        take_worst(report, &m.report[i]);
+    mx_arena_fini(&a);
     return st;
 }

@@ -5,6 +5,7 @@
 #include "compile/compile.h"
 #include "models/model.h"
 #include "store/hf_dir.h"
+#include "train/mesh_config.h"
 
 typedef struct {
     const char *golden;  /* file; NULL: MODEL/golden.safetensors */
@@ -12,6 +13,7 @@ typedef struct {
     const char *device;
     int n_threads;
     mx_compile_options compile;
+    const mx_mesh_plan *mesh; /* on virtual ranks; NULL: one device */
 } mx_verify_options;
 
 /* What a 16-bit compute dtype may change in the predictions, in nats a token. */

@@ -67,9 +67,12 @@ static void write_report(const mx_watchdog *w, int64_t step, double seconds)
     mx_stack_print_all(w->o.fd);
 }
 
-/* Sleeps until something changes or `until`. */
+/* Sleeps until something changes or `until`, a day at most: what is further away may be no time
+ * that the clock can tell. */
 static void wait_until(mx_watchdog *w, double until)
 {
+    double latest = monotonic() + 86400;
+    until = until < latest ? until : latest;
     struct timespec t = {.tv_sec = (time_t)until,
                          .tv_nsec = (long)(1e9 * (until - (double)(time_t)until))};
     pthread_cond_timedwait(&w->wake, &w->lock, &t);

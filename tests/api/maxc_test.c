@@ -92,7 +92,7 @@ MX_TEST(api_writes_and_is_stopped)
 MX_TEST(api_says_what_is_wrong)
 {
     maxc_model *m = NULL;
-    check_refused(maxc_model_open(&m, "tests/nowhere", NULL), MAXC_INPUT, "neither a directory");
+    check_refused(maxc_model_open(&m, "./tests/nowhere", NULL), MAXC_INPUT, "neither a directory");
     MX_CHECK(m == NULL);
     check_refused(maxc_model_open(&m, model, &(maxc_model_options){.dtype = "float16"}), MAXC_USAGE,
                   "float32 or bfloat16");

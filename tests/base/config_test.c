@@ -10,18 +10,28 @@
 
 enum { SECTION_RUN, SECTION_NET, SECTION_COUNT };
 
+#define EVERY .verbs = "test tokenize"
+#define TEST .verbs = "test"
+
 static const mx_key keys[] = {
-    {"model_name", MX_KEY_STRING, SECTION_RUN, "default", 0, "the model", 0, 0},
-    {"base_config", MX_KEY_LIST, SECTION_RUN, "", 0, "files below", 0, 0},
-    {"steps", MX_KEY_INT, SECTION_RUN, "100", "1..", "number of steps", "max_steps", 0},
-    {"rate", MX_KEY_FLOAT, SECTION_RUN, "0.1", "0..", "learning rate", "=lr learning_speed", 0},
-    {"packing", MX_KEY_BOOL, SECTION_RUN, "true", 0, "pack", 0, 0},
-    {"name", MX_KEY_STRING, SECTION_RUN, "", 0, "a name", 0, 0},
-    {"token", MX_KEY_STRING, SECTION_RUN, "", 0, "a secret", 0, MX_KEY_SECRET},
-    {"scan_layers", MX_KEY_RETIRED, SECTION_RUN, 0, 0, "layers are unrolled", 0, 0},
-    {"width", MX_KEY_INT, SECTION_NET, "8", "1..", "width", "hidden_size", MX_KEY_FIXED},
-    {"acts", MX_KEY_LIST, SECTION_NET, "silu,linear", 0, "activations", 0, 0},
-    {"lora.rank", MX_KEY_INT, SECTION_NET, "4", "1..", "rank", 0, 0},
+    {"model_name", MX_KEY_STRING, SECTION_RUN, "default", 0, "the model", 0, 0, EVERY},
+    {"base_config", MX_KEY_LIST, SECTION_RUN, "", 0, "files below", 0, 0, EVERY},
+    {"steps", MX_KEY_INT, SECTION_RUN, "100", "1..", "number of steps", "max_steps", 0, EVERY},
+    {"rate", MX_KEY_FLOAT, SECTION_RUN, "0.1", "0..", "learning rate", "=lr learning_speed", 0,
+     EVERY},
+    {"packing", MX_KEY_BOOL, SECTION_RUN, "true", 0, "pack", 0, 0, EVERY},
+    {"name", MX_KEY_STRING, SECTION_RUN, "", 0, "a name", 0, 0, EVERY},
+    {"token", MX_KEY_STRING, SECTION_RUN, "", 0, "a secret", 0, MX_KEY_SECRET, EVERY},
+    {"folder", MX_KEY_STRING, SECTION_RUN, "", 0, "a folder", 0, MX_KEY_PATH, EVERY},
+    {"files", MX_KEY_LIST, SECTION_RUN, "", 0, "some files", 0, MX_KEY_PATH, EVERY},
+    {"scan_layers", MX_KEY_FOREIGN, SECTION_RUN, .help = "layers are unrolled"},
+    {"dropout", MX_KEY_FLOAT, SECTION_RUN, "0", "0..1", "dropout", 0, MX_KEY_PLANNED},
+    {"degree", MX_KEY_INT, SECTION_RUN, "1", "-1|1|!2..", "ranks", 0, MX_KEY_PLANNED},
+    {"kind", MX_KEY_ENUM, SECTION_RUN, "a", "a=first|!b", "a kind", 0, 0, EVERY,
+     .instead = "use a"},
+    {"width", MX_KEY_INT, SECTION_NET, "8", "1..", "width", "hidden_size", MX_KEY_FIXED, TEST},
+    {"acts", MX_KEY_LIST, SECTION_NET, "silu,linear", 0, "activations", 0, 0, TEST},
+    {"lora.rank", MX_KEY_INT, SECTION_NET, "4", "1..", "rank", 0, 0, TEST},
     {0}};
 static const mx_key own[] = {{"format", MX_KEY_ENUM, 0, "text", "text|json", "how to print", 0, 0},
                              {0}};
@@ -79,7 +89,6 @@ static mx_status load(mx_config **cfg, const place *p, const char *file, const c
     mx_config_request r = {.schema = &schema,
                            .extra = own,
                            .elsewhere = elsewhere,
-                           .sections = 1u << SECTION_RUN | 1u << SECTION_NET,
                            .user = "test",
                            .home = p ? p->path : NULL,
                            .file = file,
@@ -150,13 +159,12 @@ MX_TEST(config_reports_all_problems_at_once)
     mx_status st = load(&cfg, &p, p.file, args, environment);
     MX_CHECK(st && mx_status_code(st) == MX_USAGE && !cfg);
     HAS(st, "user.yml:9: duplicate key `steps`, first set in line 1");
-    HAS(st, "16 problems");
+    HAS(st, "15 problems");
     HAS(st, "user.yml:1: `steps` takes an integer, at least 1; found `ten`");
     HAS(st, "user.yml:2: unknown key `rat`; did you mean `rate` (learning rate)?");
     HAS(st, "user.yml:3: unknown key `hidden_size`; did you mean `width`");
     HAS(st, "user.yml:4: `packing` takes true or false; found a list");
     HAS(st, "user.yml:5: `name` takes text in UTF-8; found a map");
-    HAS(st, "user.yml:6: `scan_layers` has no meaning here: layers are unrolled");
     HAS(st, "user.yml:7: unknown key `lora.rnk`; did you mean `lora.rank`");
     HAS(st, "user.yml:8: `acts` takes a list of names; found a map");
     HAS(st, "environment MAXC_STPES: unknown key `stpes`; did you mean `steps`");
@@ -200,7 +208,7 @@ MX_TEST(config_alias_beside_its_key)
     place_remove(&p);
 }
 
-MX_TEST(config_sections_limit_arguments_not_files)
+MX_TEST(config_verbs_limit_arguments_not_files)
 {
     place p;
     place_make(&p);
@@ -208,7 +216,6 @@ MX_TEST(config_sections_limit_arguments_not_files)
     const char *args[] = {"width=5"};
     mx_config *cfg = NULL;
     mx_config_request r = {.schema = &schema,
-                           .sections = 1u << SECTION_RUN,
                            .user = "tokenize",
                            .file = p.file,
                            .args = args,
@@ -262,13 +269,151 @@ MX_TEST(config_base_config_chain_and_circle)
     }
     mx_config_free(cfg);
     put(&p, "a.yml", "base_config: user.yml\n");
-    MX_CHECK_ERROR(load(&cfg, &p, p.file, NULL, NULL), "is there a circle?");
+    MX_CHECK_ERROR(load(&cfg, &p, p.file, NULL, NULL), "a.yml:1: base_config goes round");
     put(&p, "user.yml", "base_config: missing.yml\n");
     mx_status st = load(&cfg, &p, p.file, NULL, NULL);
     MX_CHECK(mx_status_code(st) == MX_INPUT, "%s", mx_status_text(st));
     HAS(st, "missing.yml: cannot open");
     mx_status_free(st);
     place_remove(&p);
+}
+
+/* Each file names the next eight times, fifteen deep: read once each, in no time. */
+MX_TEST(config_a_file_named_twice_is_an_error)
+{
+    place p;
+    place_make(&p);
+    for (int i = 0; i < 16; i++) {
+        char name[32], text[256] = "steps: 1\n";
+        snprintf(name, sizeof name, "f%d.yml", i);
+        for (int k = 0; i < 15 && k < 8; k++) {
+            char next[32];
+            snprintf(next, sizeof next, "%sf%d.yml", k ? ", " : "base_config: [", i + 1);
+            strcat(k ? text : strcpy(text, ""), next);
+        }
+        strcat(text, i < 15 ? "]\n" : "");
+        put(&p, name, text);
+    }
+    snprintf(p.file, sizeof p.file, "%s/f0.yml", p.path);
+    mx_config *cfg = NULL;
+    MX_CHECK_ERROR(load(&cfg, &p, p.file, NULL, NULL),
+                   "f15.yml a second time (first in ");
+    put(&p, "a.yml", "steps: 1\n");
+    put(&p, "b.yml", "base_config: a.yml\n");
+    put(&p, "user.yml", "base_config: [a.yml, b.yml]\n");
+    snprintf(p.file, sizeof p.file, "%s/user.yml", p.path);
+    MX_CHECK_ERROR(load(&cfg, &p, p.file, NULL, NULL), "b.yml:1: base_config names");
+    for (int i = 0; i < 20; i++) {
+        char name[32], text[64];
+        snprintf(name, sizeof name, "f%d.yml", i);
+        snprintf(text, sizeof text, "base_config: f%d.yml\n", i + 1);
+        put(&p, name, text);
+    }
+    snprintf(p.file, sizeof p.file, "%s/f0.yml", p.path);
+    MX_CHECK_ERROR(load(&cfg, &p, p.file, NULL, NULL), "a chain of more than 16 files");
+    place_remove(&p);
+}
+
+/* base.yml stands below the model's file wherever it is named, as MaxText's does. */
+MX_TEST(config_base_yml_as_the_users_file)
+{
+    place p;
+    place_make(&p);
+    put(&p, "base.yml", "steps: 1\nwidth: 8\n");
+    put(&p, "models/small.yml", "width: 2\n");
+    snprintf(p.file, sizeof p.file, "%s/base.yml", p.path);
+    const char *args[] = {"model_name=small", NULL};
+    mx_config *cfg = NULL;
+    MX_CHECK_OK(load(&cfg, &p, p.file, args, NULL)); /* the program's own */
+    MX_CHECK(cfg && mx_config_int(cfg, "width") == 2 && !mx_config_is_set(cfg, "steps"));
+    mx_config_free(cfg);
+    put(&p, "models/base.yml", "steps: 5\nwidth: 8\n"); /* a copy that was changed */
+    snprintf(p.file, sizeof p.file, "%s/models/base.yml", p.path);
+    MX_CHECK_OK(load(&cfg, &p, p.file, args, NULL));
+    MX_CHECK(cfg && mx_config_int(cfg, "width") == 2 && mx_config_int(cfg, "steps") == 5);
+    MX_CHECK(cfg && mx_config_is_users(cfg, "steps"));
+    mx_config_free(cfg);
+    snprintf(p.file, sizeof p.file, "/src/maxtext/configs/base.yml"); /* not on this machine */
+    MX_CHECK_OK(load(&cfg, &p, p.file, args, NULL));
+    MX_CHECK(cfg && mx_config_int(cfg, "width") == 2);
+    MX_CHECK(cfg && strstr(mx_config_notes(cfg), "base.yml is not there"));
+    mx_config_free(cfg);
+    place_remove(&p);
+}
+
+MX_TEST(config_planned_is_refused_from_every_source)
+{
+    place p;
+    place_make(&p);
+    mx_config *cfg = NULL;
+    char *environment[] = {"MAXC_DROPOUT=0.1", NULL};
+    const char *args[] = {"dropout=0.2", NULL}, *degree[] = {"degree=2", NULL};
+    const char *usual[] = {"dropout=0.0", "degree=-1", "kind=first", NULL};
+    const char *kind[] = {"kind=b", NULL}, *model[] = {"model_name=small", NULL};
+    MX_CHECK_ERROR(load(&cfg, NULL, NULL, NULL, environment),
+                   "environment MAXC_DROPOUT: `dropout` (dropout) cannot be 0.1 yet");
+    MX_CHECK_ERROR(load(&cfg, NULL, NULL, args, NULL), "leave it at its default, 0");
+    MX_CHECK_ERROR(load(&cfg, NULL, NULL, degree, NULL), "cannot be 2 yet; accepted: -1 or 1");
+    MX_CHECK_ERROR(load(&cfg, NULL, NULL, kind, NULL), "cannot be \"b\" yet; use a");
+    put(&p, "user.yml", "dropout: 0.3\n");
+    MX_CHECK_ERROR(load(&cfg, &p, p.file, NULL, NULL), "user.yml:1: `dropout` (dropout) cannot");
+    put(&p, "models/small.yml", "dropout: 0.4\n");
+    MX_CHECK_ERROR(load(&cfg, &p, NULL, model, NULL), "small.yml:1: `dropout` (dropout) cannot");
+    const char *without[] = {"model_name=small", "dropout=0", NULL};
+    MX_CHECK_OK(load(&cfg, &p, p.file, without, NULL)); /* nobody asks for it any more */
+    mx_config_free(cfg);
+    MX_CHECK_OK(load(&cfg, NULL, NULL, usual, NULL));
+    MX_CHECK(cfg && strcmp(mx_config_text(cfg, "kind"), "a") == 0);
+    mx_config_free(cfg);
+    place_remove(&p);
+}
+
+MX_TEST(config_foreign_keys_are_noted_once)
+{
+    place p;
+    place_make(&p);
+    put(&p, "user.yml", "scan_layers: [anything, 1]\n");
+    put(&p, "models/small.yml", "scan_layers: false\n");
+    mx_config *cfg = NULL;
+    const char *model[] = {"model_name=small", NULL};
+    MX_CHECK_OK(load(&cfg, &p, p.file, NULL, NULL));
+    const char *note = "note: without a meaning here: scan_layers (layers are unrolled)\n";
+    MX_CHECK(cfg && strcmp(mx_config_notes(cfg), note) == 0, "%s", cfg ? mx_config_notes(cfg) : "");
+    mx_config_free(cfg);
+    MX_CHECK_OK(load(&cfg, &p, NULL, model, NULL)); /* the program's own files need no note */
+    MX_CHECK(cfg && !*mx_config_notes(cfg));
+    mx_config_free(cfg);
+    place_remove(&p);
+}
+
+MX_TEST(config_paths_of_other_machines_are_refused)
+{
+    static const struct {
+        const char *arg, *advice;
+    } bad[] = {{"folder=gs://bucket/a", "gcsfuse"},
+               {"folder=S3://bucket", "mount-s3"},
+               {"files=a.txt,hf://org/b", "hf download"},
+               {"folder=file:///a", "without file://"},
+               {"folder=https://a/b.zip", "download it"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        mx_status st = fails((const char *[]){bad[i].arg, NULL}, NULL);
+        HAS(st, "takes paths of this machine");
+        HAS(st, bad[i].advice);
+        mx_status_free(st);
+    }
+    mx_config *cfg = NULL;
+    const char *fine[] = {"folder=a://", "files=/x,c:/y", "name=gs://is/text", NULL};
+    fine[0] = "folder=./gs:/x";
+    MX_CHECK_OK(load(&cfg, NULL, NULL, fine, NULL));
+    mx_config_free(cfg);
+}
+
+/* base_config acts on files alone; as an argument it would change nothing. */
+MX_TEST(config_base_config_is_no_argument)
+{
+    mx_status st = fails((const char *[]){"base_config=a.yml", NULL}, NULL);
+    HAS(st, "base_config stands in a file");
+    mx_status_free(st);
 }
 
 MX_TEST(config_resolved_file_reads_back_the_same)

@@ -15,6 +15,8 @@ static const mx_key k_float = {"rate", MX_KEY_FLOAT, 0, "0", "0..1", "", 0, 0};
 static const mx_key k_above = {"scale", MX_KEY_FLOAT, 0, "1", ">0", "", 0, 0};
 static const mx_key k_text = {"name", MX_KEY_STRING, 0, "", 0, "", 0, 0};
 static const mx_key k_enum = {"kind", MX_KEY_ENUM, 0, "", "|int8|fp8", "", 0, 0};
+static const mx_key k_dtype = {
+    "dtype", MX_KEY_ENUM, 0, "float32", "float32|bfloat16~bf16|!float16=half", "", 0, 0};
 static const mx_key k_list = {"names", MX_KEY_LIST, 0, "", 0, "", 0, 0};
 static const mx_key k_ints = {"sizes", MX_KEY_INTS, 0, "", "0..", "", 0, 0};
 static const mx_key k_rules = {"rules", MX_KEY_RULES, 0, "", 0, "", 0, 0};
@@ -114,7 +116,10 @@ MX_TEST(key_text_and_enum)
     refused(&k_list, "a,\xff", "found");
     becomes(&k_enum, "int8", "\"int8\"");
     becomes(&k_enum, "", "\"\"");
-    refused(&k_enum, "int9", "one of \"\" (none), int8, fp8; found `int9`");
+    refused(&k_enum, "int9", "one of \"\" (none), int8, fp8; found `int9`; did you mean `int8`?");
+    refused(&k_dtype, "bf16", "found `bf16`; did you mean `bfloat16`?");
+    refused(&k_dtype, "bfloat61", "did you mean `bfloat16`?");
+    becomes(&k_dtype, "half", "\"float16\"");
 }
 
 MX_TEST(key_lists)

@@ -34,6 +34,14 @@ expect 0 'max_target_length - tokens in a sequence' $maxc help max_target_length
 expect 0 'accepted: one of cosine, wsd, constant' $maxc help lr_schedule_type
 expect 0 'learning_rate_final_fraction - ' $maxc help cosine_learning_rate_final_fraction
 expect 0 'layers are always unrolled' $maxc help scan_layers
+expect 0 '^state:    done$' $maxc help adam_b1
+expect 0 '^read by:  bench, plan, train$' $maxc help adam_b1
+expect 0 '^example:  maxc train adam_b1=' $maxc help adam_b1
+expect 0 '^state:    planned' $maxc help quantization
+expect 0 '^state:    planned: at least 2' $maxc help ici_tensor_parallelism
+expect 0 '^state:    done, but for nsys' $maxc help profiler
+expect 0 '^  quantization ' $maxc help planned
+expect 0 '^  scan_layers ' $maxc help foreign
 expect 0 '^optimizer - ' $maxc help optimizer
 expect 0 '^  adam_b1 ' $maxc help keys
 expect 0 '^llama3.1-8b ' $maxc help models
@@ -56,6 +64,43 @@ expect 0 '^maxc [0-9]' env MAXC_STEPS=12 $maxc version
 [ "$($maxc docter 2>&1 | grep -c docter)" = 1 ] || say "the error is printed more than once"
 # help goes to standard output, errors do not
 [ -z "$($maxc docter 2>/dev/null)" ] || say "an error was printed to standard output"
+
+# what is not built is refused whatever the verb; what is about MaxText itself is noted once
+expect 2 '`dropout_rate` (probability of dropout) cannot be 0.1 yet' $maxc version dropout_rate=0.1
+expect 2 'environment MAXC_QUANTIZATION' env MAXC_QUANTIZATION=int8 $maxc version
+expect 0 'note: without a meaning here: scan_layers' $maxc version scan_layers=false
+expect 0 '^maxc [0-9]' $maxc version ici_fsdp_parallelism=-1 ici_tensor_parallelism=1
+for dtype in bf16 f32 fp32 bfloat; do
+    expect 2 'did you mean `\(bfloat16\|float32\)`' $maxc train dtype=$dtype
+done
+for dtype in float16 half fp16; do
+    for verb in train plan "generate $PWD/tests/fixtures/models/llama3" "verify $PWD/tests/fixtures/models/llama3"; do
+        expect 2 'cannot be "float16" yet; accepted: bfloat16, float32' $maxc $verb dtype=$dtype
+    done
+done
+for path in base_output_directory dataset_path tokenizer_path load_parameters_path hf_path metrics_file; do
+    expect 2 'takes paths of this machine' $maxc train $path=gs://bucket/x
+    expect 2 'mount-s3' $maxc train $path=s3://bucket/x
+    [ ! -e gs: ] || { say "a folder gs: was made"; rm -r gs:; }
+done
+expect 2 'is not on this machine; mount the bucket' $maxc generate gs://bucket/model
+expect 2 'is not on this machine; mount the bucket' $maxc inspect gs://bucket/model
+
+expect 2 'dump_ir=fusion: there is no such pass; use one of build, .*, fuse, all' $maxc plan dump_ir=fusion base_emb_dim=64 base_num_decoder_layers=1
+$maxc help base.yml | cmp - configs/base.yml || say "configs/base.yml is not what the tables say; make base-yml writes it"
+# base.yml as the file must not undo the model's
+for base in configs/base.yml src/maxtext/configs/base.yml; do
+    expect 0 '^model     qwen3, 596 M' $maxc plan $base model_name=qwen3-0.6b max_target_length=64 per_device_batch_size=1 memory_gib=999
+done
+# files that include the next one eight times each
+i=0
+while [ $i -lt 15 ]; do
+    n=f$((i + 1)).yml
+    echo "base_config: [$n, $n, $n, $n, $n, $n, $n, $n]" > "$tmp/f$i.yml"
+    i=$((i + 1))
+done
+echo 'steps: 1' > "$tmp/f15.yml"
+expect 2 'a second time' timeout 20 $maxc plan "$tmp/f0.yml"
 
 # the configuration's folder
 mkdir -p "$tmp/home/configs/models"

@@ -30,6 +30,13 @@ printf '<|eot|>' | $maxc tokenize tokenizer=$t/llama3 special_in_text=text | gre
 # A tokenizer trained on text in two shapes, then used.
 sed 's/.*/{"text": &}/' "$dir/texts" > "$dir/docs.jsonl"
 $maxc tokenize train "$dir/docs.jsonl" "$dir/texts" output="$dir/new" vocab_size=600 > "$dir/said" || bad=1
+few() { # a key that leaves fewer tokens: KEY=VALUE
+    $maxc tokenize train "$dir/docs.jsonl" output="$dir/few" tokenizer_size=600 "$1" > "$dir/few.said" || bad=1
+    grep -q ': 600 tokens from' "$dir/few.said" && { echo "$1 changes nothing: $(cat "$dir/few.said")"; bad=1; }
+    rm -rf "$dir/few"
+}
+few max_corpus_chars=100
+few min_frequency=50
 grep -q ': 600 tokens from' "$dir/said" || { echo "train said: $(cat "$dir/said")"; bad=1; }
 [ "$(printf 'fox' | $maxc tokenize tokenizer="$dir/new" | $maxc detokenize tokenizer="$dir/new" skip_special_tokens=true)" = fox ] ||
     { echo "the new tokenizer"; bad=1; }

@@ -42,6 +42,7 @@ static void check(mx_encoder e, const char *template, const char *json, const ch
         MX_CHECK_OK(mx_chat_template_open(&chat, template));
     e.tokenizer = t;
     e.chat = chat;
+    e.takes_pairs = strchr(want, '|') != NULL;
     MX_CHECK_OK(mx_json_scan_object(&s, json, strlen(json), &r));
     mx_status st = mx_encode_record(&e, &r, d, &n);
     if (*want == '!') {

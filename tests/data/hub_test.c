@@ -1,5 +1,7 @@
 /* hub_test.c - fetching from a hub: a server of our own on the loopback speaks the hub's routes. */
 #include "../test.h"
+#include "train/keys.h"
+#include "train/train_sets.h"
 
 #include "data/hub.h"
 #include "data/sha.h"
@@ -288,4 +290,30 @@ MX_TEST(hub_chooses_the_files_of_a_split)
     mx_hub_choose(plain, 3, "", "", "train", &out);
     MX_CHECK(!strcmp(out.text, "a.jsonl,b.jsonl"), "%s", out.text);
     mx_str_fini(&out);
+}
+
+MX_TEST(hub_token_is_the_key_hf_access_token)
+{
+    server s;
+    mx_arena a = {0};
+    start(&s);
+    setenv("HF_HOME", temp_path("hf_key"), 1);
+    s.needs_token = true;
+    for (int with = 0; with < 2; with++) {
+        const char *args[] = {"hf_path=org/name", "hf_train_files=data/val*",
+                              with ? "hf_access_token=secret" : "hf_access_token=wrong"};
+        mx_config_request q = {.schema = &mx_keys, .args = args, .n_args = 3};
+        mx_config *cfg = NULL;
+        mx_dataset_options *sets;
+        int n = 0;
+        MX_CHECK_OK(mx_config_load(&cfg, &q));
+        if (with)
+            MX_CHECK_OK(mx_train_sets(cfg, false, &a, &sets, &n));
+        else
+            MX_CHECK_ERROR(mx_train_sets(cfg, false, &a, &sets, &n), "HF_TOKEN");
+        MX_CHECK(n == with, "%d sets", n);
+        mx_config_free(cfg);
+    }
+    MHD_stop_daemon(s.daemon);
+    mx_arena_fini(&a);
 }

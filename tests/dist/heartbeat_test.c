@@ -65,7 +65,7 @@ static int live(int rank, void *ctx)
     if (!st)
         st = mx_coord_open(&coord, &l, &o);
     if (!st)
-        st = mx_comm_open(&c, coord);
+        st = mx_comm_open(&c, coord, &(mx_comm_choice){.how = "tcp"});
     if (!st)
         st = mx_comm_split_off(c, &second);
     if (!st)
@@ -244,7 +244,7 @@ static int one_cannot_end(int rank, void *ctx)
     if (!st)
         st = mx_coord_open(&coord, &l, &o);
     if (!st)
-        st = mx_comm_open(&c, coord);
+        st = mx_comm_open(&c, coord, &(mx_comm_choice){.how = "tcp"});
     while (rank == 1)
         pause();
     if (!st)

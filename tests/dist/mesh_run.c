@@ -32,27 +32,17 @@ typedef struct {
 
 mx_mesh mesh_parse(const char *text)
 {
-    mx_mesh m = {0};
-    for (const char *p = text; *p;) {
-        size_t n = strcspn(p, "=");
-        mx_axis a;
-        bool known = mx_axis_parse(p, n, &a);
-        MX_ASSERT(known, "%s", p);
-        char *end;
-        m.ici[a] = (int)strtol(p + n + 1, &end, 10);
-        p = *end ? end + 1 : end;
-    }
+    mx_mesh m;
+    MX_CHECK_OK(mx_mesh_parse(&m, text));
     return m;
 }
 
 const char *mesh_text(const mx_mesh *m, char *out, size_t cap)
 {
-    size_t n = 0;
-    *out = 0;
-    for (int a = 0; a < MX_AXIS_COUNT; a++)
-        if (mx_mesh_degree(m, (mx_axis)a) > 1)
-            n += (size_t)snprintf(out + n, cap - n, "%s%s=%d", n ? "," : "",
-                                  mx_axis_name((mx_axis)a), mx_mesh_degree(m, (mx_axis)a));
+    mx_str s = {0};
+    mx_mesh_print(&s, m);
+    snprintf(out, cap, "%s", mx_str_text(&s));
+    mx_str_fini(&s);
     return out;
 }
 

@@ -104,7 +104,7 @@ mx_comm *ranks_join(mx_coord **coord, double heartbeat_s, double call_s)
 {
     mx_comm *c = NULL;
     *coord = ranks_meet(heartbeat_s, call_s);
-    mx_status st = *coord ? mx_comm_open(&c, *coord) : MX_OK;
+    mx_status st = *coord ? mx_comm_open(&c, *coord, &(mx_comm_choice){.how = "tcp"}) : MX_OK;
     if (st)
         printf("    %s\n", mx_status_text(st));
     mx_status_free(st);

@@ -9,18 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-static mx_config *load(const char *const *args, int n)
+static mx_config *try_load(const char *const *args, int n)
 {
     static char home[4096];
     mx_config_request r = {.schema = &mx_keys,
-                           .sections = MX_TAKES_ALL,
-                           .user = "train",
                            .home = mx_config_home(home, sizeof home),
                            .args = args,
                            .n_args = n};
     mx_config *cfg = NULL;
-    MX_CHECK_OK(mx_config_load(&cfg, &r));
-    MX_ASSERT(cfg);
+    mx_status_free(mx_config_load(&cfg, &r));
+    return cfg;
+}
+
+static mx_config *load(const char *const *args, int n)
+{
+    mx_config *cfg = try_load(args, n);
+    MX_ASSERT(cfg, "%s", args[0]);
     return cfg;
 }
 

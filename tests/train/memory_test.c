@@ -133,7 +133,7 @@ static mx_status load_config(void *ctx)
     (void)ctx;
     mx_config *cfg = NULL;
     const char *args[] = {"run_name=x", "learning_rate=1e-3"};
-    mx_config_request q = {.schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train",
+    mx_config_request q = {.schema = &mx_keys, .user = "train",
                            .home = "configs", .file = "configs/recipes/demo.yml", .args = args,
                            .n_args = 2};
     MX_TRY(mx_config_load(&cfg, &q));

@@ -4,6 +4,8 @@
 
 #include "base/arena.h"
 #include "base/io.h"
+#include "train/keys.h"
+#include "train/mesh_config.h"
 #include "train/metrics.h"
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +15,10 @@
 enum { STEPS = 4 };
 #define RUN                                                                                        \
     "learning_rate_schedule_steps=8", "steps=4", "eval_interval=2", "eval_steps=2",                \
-        "base_num_decoder_layers=2", "dataset_type=corpus", "sharding_tolerance=1"
+        "base_num_decoder_layers=2", "dataset_type=corpus"
+#define ON_MESH RUN, "sharding_tolerance=1" /* much of so small a model is norms */
+
+#define MIXTURE "decoder_block=mixtral", "num_experts=4", "num_experts_per_tok=2"
 
 /* The largest difference of a metric, as a share of its value. */
 static double differ(const char *folder, const char *a, const char *b, const char *metric)
@@ -59,7 +64,7 @@ MX_TEST(mesh_trains_as_one_device_does)
     tiny_folder(folder, sizeof folder);
     MX_CHECK_OK(tiny_train(folder, "one", (const char *[]){RUN, "per_device_batch_size=8", NULL}));
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
-        const char *args[] = {RUN, meshes[i].mesh, meshes[i].batch, NULL};
+        const char *args[] = {ON_MESH, meshes[i].mesh, meshes[i].batch, NULL};
         MX_CHECK_OK(tiny_train(folder, meshes[i].name, args));
         same_metrics(folder, "one", meshes[i].name);
     }
@@ -73,7 +78,7 @@ MX_TEST(mesh_accumulates_as_one_device_does)
     tiny_folder(folder, sizeof folder);
     MX_CHECK_OK(tiny_train(folder, "one", (const char *[]){RUN, "per_device_batch_size=8", NULL}));
     MX_CHECK_OK(tiny_train(folder, "mesh",
-                           (const char *[]){RUN, "mesh=fsdp=2,sequence=2",
+                           (const char *[]){ON_MESH, "mesh=fsdp=2,sequence=2",
                                             "gradient_accumulation_steps=2",
                                             "per_device_batch_size=1",
                                             "eval_per_device_batch_size=2", NULL}));
@@ -87,7 +92,8 @@ static void pass_on(const char *folder, const char *from, const char *to, const 
     static const char state[] = "checkpoints/4/state.json";
     char load[512];
     snprintf(load, sizeof load, "load_full_state_path=%s/%s/r/checkpoints/4", folder, from);
-    MX_CHECK_OK(tiny_train(folder, to, (const char *[]){RUN, load, mesh, "vocab_size=301", NULL}));
+    MX_CHECK_OK(
+        tiny_train(folder, to, (const char *[]){ON_MESH, load, mesh, "vocab_size=301", NULL}));
     char *a = tiny_tensors(folder, from, STEPS), *b = tiny_tensors(folder, to, STEPS);
     const char *end = strstr(a, "\"state.json\""); /* which says how many ranks there were */
     MX_CHECK(end && end - a > 100 && strncmp(a, b, (size_t)(end - a)) == 0,
@@ -123,8 +129,7 @@ MX_TEST(mesh_run_resumes_with_the_same_bits)
     static const char mesh[] = "mesh=fsdp=2,expert=2";
     char folder[256];
     tiny_folder(folder, sizeof folder);
-    const char *moe[] = {RUN, mesh, "decoder_block=mixtral", "num_experts=4",
-                         "num_experts_per_tok=2", "checkpoint_period=2", NULL};
+    const char *moe[] = {ON_MESH, mesh, MIXTURE, "checkpoint_period=2", NULL};
     MX_CHECK_OK(tiny_train(folder, "whole", moe));
     const char *half[sizeof moe / sizeof *moe];
     memcpy(half, moe, sizeof moe);
@@ -133,6 +138,90 @@ MX_TEST(mesh_run_resumes_with_the_same_bits)
     MX_CHECK_OK(tiny_train(folder, "twice", moe));
     tiny_same(folder, "whole", "twice", STEPS);
     mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* A rank is one more microbatch: the same sums in the same order, bit for bit. */
+MX_TEST(mesh_of_rows_has_the_bits_of_microbatches)
+{
+    static const char *const meshes[] = {"mesh=data=4", "mesh=fsdp=4"};
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "one", (const char *[]){RUN, MIXTURE, "packing=false",
+                                                           "gradient_accumulation_steps=4",
+                                                           NULL}));
+    for (int i = 0; i < 2; i++) {
+        const char *name = meshes[i] + strlen("mesh=");
+        MX_CHECK_OK(tiny_train(folder, name, (const char *[]){ON_MESH, MIXTURE, "packing=false",
+                                                              meshes[i], NULL}));
+        MX_CHECK(tiny_difference(folder, "one", name, STEPS) == 0, "%s: weights differ by %g",
+                 meshes[i], tiny_difference(folder, "one", name, STEPS));
+        MX_CHECK(differ(folder, "one", name, "loss") == 0, "%s: losses differ by %g", meshes[i],
+                 differ(folder, "one", name, "loss"));
+    }
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+static mx_status configure(mx_mesh_plan *p, const char *const *args, int n)
+{
+    mx_config *cfg = NULL;
+    mx_config_request q = {.schema = &mx_keys, .user = "train", .args = args, .n_args = n};
+    MX_TRY(mx_config_load(&cfg, &q));
+    mx_status st = mx_mesh_configure(p, cfg, 1);
+    mx_config_free(cfg);
+    return st;
+}
+
+/* Each degree is that of its axis, inside a node or across nodes. */
+MX_TEST(mesh_is_what_the_keys_ask_for)
+{
+    static const struct {
+        const char *key;
+        mx_axis axis;
+    } keys[] = {{"ici_data_parallelism", MX_AXIS_DATA},
+                {"ici_fsdp_parallelism", MX_AXIS_FSDP},
+                {"ici_fsdp_transpose_parallelism", MX_AXIS_FSDP_TRANSPOSE},
+                {"ici_tensor_parallelism", MX_AXIS_TENSOR},
+                {"ici_tensor_sequence_parallelism", MX_AXIS_SEQUENCE},
+                {"ici_sequence_parallelism", MX_AXIS_SEQUENCE},
+                {"ici_context_parallelism", MX_AXIS_CONTEXT},
+                {"ici_expert_parallelism", MX_AXIS_EXPERT},
+                {"dcn_data_parallelism", MX_AXIS_DATA},
+                {"dcn_fsdp_parallelism", MX_AXIS_FSDP},
+                {"dcn_fsdp_transpose_parallelism", MX_AXIS_FSDP_TRANSPOSE},
+                {"dcn_tensor_parallelism", MX_AXIS_TENSOR},
+                {"dcn_tensor_sequence_parallelism", MX_AXIS_SEQUENCE},
+                {"dcn_sequence_parallelism", MX_AXIS_SEQUENCE},
+                {"dcn_context_parallelism", MX_AXIS_CONTEXT},
+                {"dcn_expert_parallelism", MX_AXIS_EXPERT}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char arg[64];
+        mx_mesh_plan p = {0};
+        snprintf(arg, sizeof arg, "%s=3", keys[i].key);
+        MX_CHECK_OK(configure(&p, (const char *[]){arg}, 1));
+        const int *level = keys[i].key[0] == 'i' ? p.mesh.ici : p.mesh.dcn;
+        MX_CHECK(p.ranks == 3 && level[keys[i].axis] == 3, "%s: %d ranks", arg, p.ranks);
+        mx_mesh_plan_fini(&p);
+    }
+}
+
+/* What is left of the ranks, and how the pass works. */
+MX_TEST(mesh_keys_say_how_it_is_cut)
+{
+    mx_mesh_plan p = {0};
+    MX_CHECK_OK(configure(&p, (const char *[]){"virtual_ranks=8", "ici_tensor_parallelism=2"}, 2));
+    MX_CHECK(p.ranks == 8 && mx_mesh_degree(&p.mesh, MX_AXIS_FSDP) == 4, "%d ranks", p.ranks);
+    MX_CHECK(p.how.zigzag && p.how.context == MX_CONTEXT_ALL_GATHER && p.rules.n > 50, "defaults");
+    mx_mesh_plan_fini(&p);
+    MX_CHECK_OK(configure(&p, (const char *[]){"mesh=data=-1,context=2", "virtual_ranks=6",
+                                               "context_parallel_strategy=ring",
+                                               "context_parallel_load_balance=false",
+                                               "override_logical_axis_rules=true",
+                                               "logical_axis_rules=[[embed, [fsdp]]]",
+                                               "sharding_tolerance=0.5"}, 7));
+    MX_CHECK(mx_mesh_degree(&p.mesh, MX_AXIS_DATA) == 3, "what is left");
+    MX_CHECK(!p.how.zigzag && p.how.context == MX_CONTEXT_RING && p.rules.n == 1, "as they say");
+    MX_CHECK(p.how.sharding_tolerance == 0.5, "%g", p.how.sharding_tolerance);
+    mx_mesh_plan_fini(&p);
 }
 
 /* What cannot be is refused by name, and leaves nothing behind. */
@@ -150,6 +239,7 @@ MX_TEST(mesh_refuses_what_cannot_be)
         {{"mesh=fsdp=-1,tensor=3", "virtual_ranks=4"}, "does not divide 4 ranks"},
         {{"mesh=fsdp=2", "ici_tensor_parallelism=2"}, "are both given"},
         {{"mesh=stage=2"}, "stage=2, and that axis is not done yet"},
+        {{"mesh=tensor=3"}, "not cut by tensor"},
         {{"mesh=context=3"}, "does not divide into the 6 chunks of context=3"},
         {{"mesh=fsdp=2", "logical_axis_rules=[[embed, [fsbp]]]"}, "an axis that no mesh has"},
         {{"mesh=fsdp=2", "logical_axis_rules=[[embed, [fsdp]], [embed, [fsdp]]]"}, "there twice"},

@@ -30,18 +30,20 @@ MX_TEST(an_offloaded_run_has_the_same_bits)
     }
 }
 
-/* 28,672 weights and few norms: two moments each, four bytes. */
+/* 28,672 weights and few norms: two moments each, four bytes. Beside the device's memory, in which
+ * only the optimizer's counters stay. */
 MX_TEST(the_whole_state_is_offloaded_and_planned_there)
 {
-    char folder[256], expected[64];
+    char folder[256];
     tiny_folder(folder, sizeof folder);
     int64_t bytes = tiny_train_queued(folder, "a", (const char *[]){WHOLE, OFFLOAD, NULL});
     char *plan = tiny_text(folder, "a", "plan.txt"), *at = strstr(plan, "\noptimizer");
-    double optimizer = at ? strtod(at + 10, NULL) : 0;
-    MX_CHECK(optimizer > 1e5 && (double)bytes >= optimizer - 4 && (double)bytes < optimizer + 65536,
-             "%lld of %g bytes", (long long)bytes, optimizer);
-    snprintf(expected, sizeof expected, "in host memory %14.0f", optimizer - 4);
-    MX_CHECK(strstr(plan, expected), "no '%s' in:\n%s", expected, plan);
+    char *host = strstr(plan, "\nin host memory");
+    double optimizer = at ? strtod(at + 10, NULL) : 0, moved = host ? strtod(host + 15, NULL) : 0;
+    MX_CHECK(optimizer > 0 && optimizer < 1e3, "%g bytes of the optimizer stay in:\n%s", optimizer,
+             plan);
+    MX_CHECK(moved > 1e5 && (double)bytes >= moved && (double)bytes < moved + 65536,
+             "%lld of %g bytes", (long long)bytes, moved);
     free(plan);
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }

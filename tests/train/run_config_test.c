@@ -13,8 +13,6 @@ static mx_config *load(const char *const *args, int n, const char *file)
 {
     char home[4096];
     mx_config_request r = {.schema = &mx_keys,
-                           .sections = MX_TAKES_ALL,
-                           .user = "train",
                            .home = mx_config_home(home, sizeof home),
                            .file = file,
                            .args = args,
@@ -34,7 +32,7 @@ MX_TEST(run_config_survives_and_is_compared)
     const char *first[] = {"model_name=llama3.2-1b",
                            "steps=10",
                            "mlp_activations=[gelu,linear]",
-                           "logical_axis_rules=[[batch, [data, fsdp]]]",
+                           "trainable_parameters_mask=['*norm*', '*,x*']",
                            "hf_access_token=sesame",
                            "run_name=a b",
                            "adam_eps=1e-9",

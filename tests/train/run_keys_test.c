@@ -3,7 +3,10 @@
 
 #include "base/arena.h"
 #include "base/io.h"
+#include "data/loader_impl.h"
 #include "tiny_run.h"
+#include "train/keys.h"
+#include "train/train_data.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,10 +14,10 @@ MX_TEST(keys_without_effect_are_named)
 {
     char folder[256];
     tiny_folder(folder, sizeof folder);
-    MX_CHECK_OK(tiny_train(folder, "a", (const char *[]){"steps=1", "matmul_precision=high",
+    MX_CHECK_OK(tiny_train(folder, "a", (const char *[]){"steps=1", "skip_step_interval=5",
                                                          "rollback_after_skips=3", NULL}));
     char *log = tiny_text(folder, "a", "log.txt");
-    MX_CHECK(strstr(log, "have no effect on this run: matmul_precision\n"), "%s", log);
+    MX_CHECK(strstr(log, "have no effect on this run: skip_step_interval\n"), "%s", log);
     free(log);
     MX_CHECK_OK(tiny_train(folder, "b", (const char *[]){"steps=1", NULL}));
     log = tiny_text(folder, "b", "log.txt");
@@ -55,4 +58,19 @@ MX_TEST(continuous_saves_need_no_period)
     for (int step = 1; step <= 3; step++)
         free(tiny_tensors(folder, "a", step));
     mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* The loader as the keys of threads and batches ahead make it. */
+MX_TEST(loader_has_its_threads_and_batches_ahead)
+{
+    const char *args[] = {"loader_threads=3", "prefetch_batches=7", "max_target_length=32"};
+    mx_config_request q = {.schema = &mx_keys, .user = "train", .args = args, .n_args = 3};
+    mx_config *cfg = NULL;
+    mx_train_data d = {0};
+    MX_CHECK_OK(mx_config_load(&cfg, &q));
+    MX_CHECK_OK(mx_train_data_open(&d, cfg, NULL, 300, 2, false));
+    MX_CHECK(d.loader && d.loader->o.n_threads == 3 && d.loader->o.n_ahead == 7 &&
+             d.loader->n_slots == 9);
+    mx_train_data_close(&d);
+    mx_config_free(cfg);
 }

@@ -19,7 +19,7 @@ static mx_status load(mx_config **cfg, const char *const *args)
     int n = 0;
     while (args[n])
         n++;
-    mx_config_request q = {.schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train",
+    mx_config_request q = {.schema = &mx_keys, .user = "train",
                            .args = args, .n_args = n};
     return mx_config_load(cfg, &q);
 }

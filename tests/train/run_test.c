@@ -112,9 +112,10 @@ MX_TEST(a_model_that_starts_from_weights_has_them)
 {
     char a[256];
     tiny_folder(a, sizeof a);
-    mx_status st = train(a, (const char *[]){"steps=1", "per_device_batch_size=1",
-                                             "load_parameters_path=tests/fixtures/models/llama2",
-                                             NULL});
+    mx_status st = tiny_train(a, "a", (const char *[]){
+                                          "steps=1", "per_device_batch_size=1",
+                                          "load_parameters_path=tests/fixtures/models/llama2",
+                                          NULL});
     /* The byte tokenizer has more tokens than this tiny vocabulary of 160. */
     MX_CHECK_ERROR(st, "vocabulary");
     mx_status_free(mx_io_remove_tree(NULL, a));

@@ -8,7 +8,7 @@
 static mx_schedule make(const char *const *args, int n)
 {
     mx_config_request r = {
-        .schema = &mx_keys, .sections = MX_TAKES_ALL, .user = "train", .args = args, .n_args = n};
+        .schema = &mx_keys, .args = args, .n_args = n};
     mx_config *cfg = NULL;
     MX_CHECK_OK(mx_config_load(&cfg, &r));
     mx_schedule s = {0};

@@ -20,7 +20,7 @@ static int64_t taken(const char *const *extra, int first, int n)
     mx_config *cfg = NULL;
     mx_train_data d = {0};
     mx_config_request q = {
-        .schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train", .args = args, .n_args = k};
+        .schema = &mx_keys, .user = "train", .args = args, .n_args = k};
     MX_CHECK_OK(mx_config_load(&cfg, &q));
     MX_CHECK_OK(mx_train_data_open(&d, cfg, NULL, 300, 8, false));
     const mx_batch *b;

@@ -37,6 +37,7 @@ static bool given(const char *argument, const char *const *args)
 /* `folder`: a checkpoint whose model it is; NULL: of the arguments. */
 static mx_status configure(setting *t, const char *folder, const char *const *args)
 {
+    enum { SIZES = 7 }; /* the first are of the model: a checkpoint has its own */
     static const char *const small[] = {
         "base_emb_dim=32", "base_num_query_heads=4",    "base_num_kv_heads=2", "head_dim=8",
         "base_mlp_dim=64", "base_num_decoder_layers=5", "vocab_size=60",       "packing=false",
@@ -46,10 +47,9 @@ static mx_status configure(setting *t, const char *folder, const char *const *ar
     while (args[n] && n < MOST_ARGS / 2)
         all[n] = args[n], n++;
     for (size_t i = 0; i < sizeof small / sizeof *small; i++)
-        if (!given(small[i], args))
+        if (!given(small[i], args) && !(folder && i < SIZES))
             all[n++] = small[i];
-    mx_config_request r = {.schema = &mx_keys, .sections = MX_TAKES_ALL, .user = "test",
-                           .args = all, .n_args = n};
+    mx_config_request r = {.schema = &mx_keys, .args = all, .n_args = n};
     *t = (setting){0};
     MX_TRY(mx_config_load(&t->cfg, &r));
     MX_TRY(mx_model_open(&t->model, t->cfg, folder));

@@ -26,12 +26,15 @@ char *tiny_folder(char *buf, size_t cap)
     return p;
 }
 
-/* `extra` replaces a default of the same key. */
+/* `extra` replaces a default of the same key; a checkpoint has its own sizes. */
 static bool replaced(const char *argument, const char *const *extra)
 {
     size_t n = strcspn(argument, "=") + 1;
+    bool size = mx_starts_with(argument, "base_") || mx_starts_with(argument, "head_dim=") ||
+                mx_starts_with(argument, "vocab_size=");
     for (; *extra; extra++)
-        if (strncmp(argument, *extra, n) == 0)
+        if (strncmp(argument, *extra, n) == 0 ||
+            (size && mx_starts_with(*extra, "load_parameters_path=")))
             return true;
     return false;
 }
@@ -40,7 +43,7 @@ mx_status tiny_run(const char *const *args, int n)
 {
     mx_config *cfg = NULL;
     mx_config_request q = {
-        .schema = &mx_keys, .sections = MX_TAKES_TRAIN, .user = "train", .args = args, .n_args = n};
+        .schema = &mx_keys, .user = "train", .args = args, .n_args = n};
     MX_TRY(mx_config_load(&cfg, &q));
     fflush(stdout);
     int keep = dup(1), null = open("/dev/null", O_WRONLY);
@@ -75,7 +78,8 @@ mx_status tiny_train(const char *folder, const char *name, const char *const *ex
     snprintf(refuge, sizeof refuge, "local_checkpoint_directory=%s/memory", folder);
     args[n++] = refuge;
     for (; *extra && n < 64; extra++)
-        args[n++] = *extra;
+        if (!mx_ends_with(*extra, "=")) /* "key=" leaves a default out */
+            args[n++] = *extra;
     return tiny_run(args, n);
 }
 

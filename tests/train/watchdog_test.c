@@ -33,6 +33,21 @@ static void count_stall(void *ctx, int64_t step, double seconds)
         atomic_fetch_add(&stalls, 1);
 }
 
+/* Longer than the clock can tell: it waits, and holds nobody up. */
+MX_TEST(watchdog_waits_for_limits_beyond_time)
+{
+    static const double limits[] = {1e9, 1e19, 1e300, 1.7e308};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        mx_watchdog *w;
+        MX_CHECK_OK(mx_watchdog_open(&w, &(mx_watchdog_options){.limit_s = limits[i], .fd = 2}));
+        for (int64_t step = 0; step < 100; step++)
+            mx_watchdog_step(w, step);
+        nap(0.01);
+        MX_CHECK(mx_watchdog_reports(w) == 0);
+        mx_watchdog_close(w);
+    }
+}
+
 MX_TEST(watchdog_reports_a_stall_with_every_stack)
 {
     int fd[2];
