@@ -47,9 +47,9 @@ out:
 }
 
 /* What dump_ir may name; a pass that is not here asserts. */
-static const char *const passes[] = {"build",    "precision", "partition", "join",
-                                     "bias",     "autodiff",  "optimizer", "remat",
-                                     "offload",  "slope",     "swiglu",    "fuse"};
+static const char *const passes[] = {"build", "precision", "partition", "stages",  "join",
+                                     "bias",  "autodiff",  "optimizer", "remat",   "offload",
+                                     "slope", "swiglu",    "fuse"};
 enum { N_PASSES = sizeof passes / sizeof *passes };
 
 static bool is_pass(const char *name)

@@ -188,6 +188,15 @@ mx_status mx_mesh_configure(mx_mesh_plan *p, const mx_config *c, int processes)
     return MX_OK;
 }
 
+mx_status mx_mesh_without_stages(const mx_mesh_plan *p, const char *what)
+{
+    int stages = mx_mesh_degree(&p->mesh, MX_AXIS_STAGE);
+    return stages == 1 ? MX_OK
+                       : mx_fail(MX_USAGE, "the mesh has stage=%d, and %s does not run as a "
+                                 "pipeline yet; use another axis, for example tensor=%d", stages,
+                                 what, stages);
+}
+
 void mx_mesh_plan_fini(mx_mesh_plan *p)
 {
     mx_axis_rules_fini(&p->rules);

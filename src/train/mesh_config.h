@@ -24,6 +24,8 @@ typedef struct {
 /* `processes`: how many were started as one run. */
 mx_status mx_mesh_configure(mx_mesh_plan *p, const mx_config *c, int processes) MX_MUST_USE;
 void mx_mesh_plan_fini(mx_mesh_plan *p);
+/* An error where the mesh has stages: for what does not run as a pipeline. */
+mx_status mx_mesh_without_stages(const mx_mesh_plan *p, const char *what) MX_MUST_USE;
 /* What this mesh cannot do to this model, or to batches of this length. */
 mx_status mx_mesh_check(const mx_mesh_plan *p, const mx_config *c,
                         const mx_model_spec *m) MX_MUST_USE;

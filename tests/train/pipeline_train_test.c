@@ -41,7 +41,8 @@ MX_TEST(pipeline_trains_as_one_device_does)
         {"zero_bubble", {"ici_pipeline_parallelism=3", "per_device_batch_size=1.3333333333333333",
                          "num_pipeline_microbatches=2", "pipeline_schedule=zero_bubble"}},
         {"interleaved", {"mesh=stage=2", "per_device_batch_size=2", "num_pipeline_repeats=2"}},
-        {"layers", {"mesh=stage=2", "per_device_batch_size=2", "num_layers_per_pipeline_stage=1"}},
+        {"layers", {"dcn_pipeline_parallelism=2", "per_device_batch_size=2",
+                    "num_layers_per_pipeline_stage=1"}},
     };
     char folder[256];
     tiny_folder(folder, sizeof folder);
