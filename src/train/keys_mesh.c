@@ -102,7 +102,7 @@ const mx_key mx_keys_mesh[] = {
      "share of weights that may stay whole along an axis that should cut them", 0, 0, BY,
      "sharding_tolerance=1", SEEN},
     {"num_pipeline_microbatches", INT, PARALLEL, "-1", "-1|1..1000000",
-     "parts of a data rank's sequences that go through the stages one by one; -1: as many as stages",
+     "parts of a data rank's sequences that go through the stages one by one; -1: stages",
      0, 0, BY_STAGES, "num_pipeline_microbatches=4", SEEN_STAGES},
     {"num_pipeline_repeats", INT, PARALLEL, "-1", "-1|1..1000",
      "chunks of layers that every stage has; -1: 1, or as num_layers_per_pipeline_stage says", 0, 0,

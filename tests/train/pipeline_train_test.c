@@ -63,8 +63,10 @@ MX_TEST(pipeline_resumes_on_any_stages)
 {
     char folder[256], load[512];
     tiny_folder(folder, sizeof folder);
-#define WHOLE RUN, "per_device_batch_size=2", "checkpoint_period=1", "max_num_checkpoints_to_keep=-1"
-    MX_CHECK_OK(tiny_train(folder, "whole", (const char *[]){WHOLE, "mesh=stage=2", NULL}));
+    MX_CHECK_OK(tiny_train(folder, "whole",
+                           (const char *[]){RUN, "mesh=stage=2", "per_device_batch_size=2",
+                                            "checkpoint_period=1",
+                                            "max_num_checkpoints_to_keep=-1", NULL}));
     snprintf(load, sizeof load, "load_full_state_path=%s/whole/r/checkpoints/1", folder);
     MX_CHECK_OK(tiny_train(folder, "rest",
                            (const char *[]){RUN, load, "mesh=stage=4", "per_device_batch_size=1",
