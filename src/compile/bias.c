@@ -67,6 +67,7 @@ static mx_node *joined(mx_graph *g, const mx_node *n, const uses *u, bool gelu)
         return NULL;
     g->seq = n->seq;
     g->scope = n->scope;
+    g->stage = n->stage;
     b = mx_cast(g, b, add->type.dtype);
     return ends ? mx_matmul_gelu(g, add->in[0], b) : mx_matmul_bias(g, add->in[0], b);
 }
@@ -86,5 +87,6 @@ void mx_pass_bias(mx_graph *g, bool gelu)
     }
     g->seq = -1;
     g->scope = scope;
+    g->stage = 0;
     mx_graph_resolve(g);
 }

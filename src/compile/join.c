@@ -46,6 +46,7 @@ static void join(mx_graph *g, mx_node **product, int n)
         w[i] = product[i]->in[1], sizes[i] = w[i]->type.dim[0];
     g->seq = product[0]->seq;
     g->scope = product[0]->scope;
+    g->stage = product[0]->stage;
     mx_node *y = mx_matmul(g, "*d,fd->*f", product[0]->in[0], mx_concat(g, n, w, 0));
     mx_node *parts = mx_split(g, y, n, sizes);
     for (int i = 0; i < n; i++) {
@@ -77,6 +78,7 @@ void mx_pass_join(mx_graph *g)
     }
     g->seq = -1;
     g->scope = scope;
+    g->stage = 0;
     mx_graph_resolve(g);
 }
 
@@ -91,9 +93,11 @@ void mx_pass_join_backward(mx_graph *g)
                 continue;
             g->seq = user->seq;
             g->scope = user->scope;
+            g->stage = user->stage;
             user->in[k] = mx_concat(g, c->n_in, c->in, *(const int64_t *)c->attr);
         }
     }
     g->seq = -1;
     g->scope = scope;
+    g->stage = 0;
 }

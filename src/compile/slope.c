@@ -48,6 +48,7 @@ static void join(mx_graph *g, mx_node *n, const readers *r)
         return;
     g->seq = n->seq;
     g->scope = n->scope;
+    g->stage = n->stage;
     mx_node *now = mx_matmul_gelu_slope(g, n->in[1], u);
     mx_node_forward(n, now);
     mx_node_forward(sum, mx_output(g, now, 1));
@@ -64,5 +65,6 @@ void mx_pass_slope(mx_graph *g)
             join(g, g->node[i], &r);
     g->seq = -1;
     g->scope = scope;
+    g->stage = 0;
     mx_graph_resolve(g);
 }

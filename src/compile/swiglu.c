@@ -55,6 +55,7 @@ static void begin(mx_graph *g, const mx_node *n)
 {
     g->seq = n->seq;
     g->scope = n->scope;
+    g->stage = n->stage;
 }
 
 /* n is a product of two. */
@@ -124,6 +125,7 @@ static void for_each(mx_graph *g, const mx_op *op,
             join(g, g->node[i], &r);
     g->seq = -1;
     g->scope = scope;
+    g->stage = 0;
     mx_graph_resolve(g);
 }
 
