@@ -11,10 +11,12 @@
  * that is not finite leaves M and W alone like every other update. Of a stack of matrices (experts,
  * or the groups of a block-diagonal projection) each is orthogonalised on its own, with a norm and
  * a shape of its own. Vectors, embeddings and the head keep AdamW; momentum stays float32 whatever
- * mu_dtype says, since the sgd kernels of devices update float32.
+ * mu_dtype says, since the sgd kernels of devices update float32. On a mesh the momentum is cut as
+ * the weight is, and U is gathered where a matrix is cut.
  */
 #include "compile/optimizer.h"
 
+#include "compile/partition.h"
 #include "ir/source.h"
 #include "ops.h"
 #include <math.h>
@@ -25,10 +27,9 @@ typedef struct {
     bool in_out;
 } matrices;
 
-static matrices matrices_of(const mx_node *w)
+static matrices matrices_of(const mx_node *w, const mx_type *t)
 {
     const mx_var_attr *a = w->attr;
-    const mx_type *t = &w->type;
     int64_t stacked = t->ndim == 3 ? t->dim[0] : 1, parts = a->matrices > 1 ? a->matrices : 1;
     return (matrices){.n = stacked * parts, .rows = t->dim[t->ndim - 2] / parts,
                       .cols = t->dim[t->ndim - 1], .in_out = a->in_out};
@@ -95,11 +96,38 @@ static mx_node *orthogonal(mx_graph *g, mx_node *x, const matrices *m, int steps
     return x;
 }
 
+/* Where a weight's matrices lie whole; of a stack, those that the rank has. */
+static mx_placement whole_matrices(const mx_node *w)
+{
+    mx_placement at = {0};
+    if (w->type.ndim == 3)
+        at.dim[0] = w->box->at.dim[0];
+    return at;
+}
+
+/* On a mesh a rank orthogonalises whole matrices and takes its part of the result. */
+static mx_node *orthogonal_part(mx_graph *g, const mx_optimizer *o, const mx_node *w, mx_node *u,
+                                const mx_partition *on)
+{
+    mx_type t = w->type;
+    mx_placement whole = {0};
+    if (on) {
+        whole = whole_matrices(w);
+        t = mx_placement_local(on->mesh, &w->box->whole, &whole);
+        u = mx_partition_bring(g, on, u, &w->box->whole, &w->box->at, &whole);
+    }
+    matrices k = matrices_of(w, &t);
+    if (k.n > 1)
+        u = mx_reshape(g, u, MX_SHAPE(k.n, k.rows, k.cols));
+    u = mx_reshape(g, orthogonal(g, u, &k, o->muon_steps, o->eps), mx_shape_of(&t));
+    return on ? mx_partition_bring(g, on, u, &w->box->whole, &whole, &w->box->at) : u;
+}
+
 mx_node *mx_muon(mx_graph *g, const mx_optimizer *o, mx_node *const in[4], mx_step_rule r,
-                 mx_node *step)
+                 mx_node *step, const mx_partition *on)
 {
     mx_node *w = in[0], *d = mx_cast(g, in[1], MX_F32), *m = in[2], *copy = in[3];
-    matrices k = matrices_of(w);
+    matrices k = matrices_of(w, on ? &w->box->whole : &w->type);
     double b = o->muon_beta, out = (double)(k.in_out ? k.cols : k.rows);
     double fan_in = (double)(k.in_out ? k.rows : k.cols);
     m = mx_momentum(g, m, d, r.scale, b, 1 - b);
@@ -108,10 +136,7 @@ mx_node *mx_muon(mx_graph *g, const mx_optimizer *o, mx_node *const in[4], mx_st
     mx_node *ratio = mx_div(g, mx_affine(g, p, -1, 1), mx_affine(g, p, -b, 1));
     mx_node *u = mx_add(g, mx_mul(g, m, mx_affine(g, ratio, b, 0)),
                         mx_mul(g, d, mx_affine(g, r.scale, 1 - b, 0)));
-    if (k.n > 1)
-        u = mx_reshape(g, u, MX_SHAPE(k.n, k.rows, k.cols));
-    u = orthogonal(g, u, &k, o->muon_steps, o->eps);
-    u = mx_reshape(g, u, mx_shape_of(&w->type));
+    u = orthogonal_part(g, o, w, u, on);
     r.factor = sqrt(fmax(1, out / fan_in));
     if (o->muon_rms > 0)
         r.factor = o->muon_rms * sqrt(fmax(out, fan_in));

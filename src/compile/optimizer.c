@@ -89,7 +89,7 @@ static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *
         u = mx_sgd(g, (mx_node *[]){w, d, r->hyper, copy}, decay);
     } else if (o->kind == MX_MUON && mx_muon_takes(w)) {
         mx_node *in[4] = {w, d, state(g, o, w, "momentum", MX_F32), copy};
-        u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step);
+        u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step, r->on);
     } else {
         mx_node *m = state(g, o, w, "exp_avg", o->mu_dtype);
         mx_node *v = state(g, o, w, "exp_avg_sq", o->nu_dtype);

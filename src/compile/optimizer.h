@@ -52,7 +52,7 @@ typedef struct {
 bool mx_muon_takes(const mx_node *w); /* is this a weight for Muon? The rest gets AdamW */
 /* in: weight, gradient, momentum, copy in the compute dtype or NULL. */
 mx_node *mx_muon(mx_graph *g, const mx_optimizer *o, mx_node *const in[4], mx_step_rule r,
-                 mx_node *step);
+                 mx_node *step, const struct mx_partition *on);
 /* m <- keep m + take scale d; gives the new m. */
 mx_node *mx_momentum(mx_graph *g, mx_node *m, mx_node *d, mx_node *scale, double keep, double take);
 mx_node *mx_step_along(mx_graph *g, mx_node *w, mx_node *direction, mx_step_rule r, mx_node *copy);

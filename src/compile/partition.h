@@ -20,4 +20,9 @@ typedef struct mx_partition {
 /* Replaces g by the graph of one rank; nodes found before are gone, names stay. Before autodiff. */
 mx_status mx_pass_partition(mx_graph *g, const mx_partition *p) MX_MUST_USE;
 
+/* A value of a graph that is a rank's already: of a tensor `whole`, it lies as `at` and is brought
+ * to `to`. For updates, which have no gradient. */
+mx_node *mx_partition_bring(mx_graph *g, const mx_partition *how, mx_node *x, const mx_type *whole,
+                            const mx_placement *at, const mx_placement *to);
+
 #endif

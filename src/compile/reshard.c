@@ -108,3 +108,10 @@ mx_node *mx_reshard(mx_partitioner *p, mx_node *x, const mx_type *whole, const m
             mx_move_shard(&m, d, &to->dim[d]);
     return m.x;
 }
+
+mx_node *mx_partition_bring(mx_graph *g, const mx_partition *how, mx_node *x, const mx_type *whole,
+                            const mx_placement *at, const mx_placement *to)
+{
+    mx_partitioner p = {.how = how, .to = g};
+    return mx_reshard(&p, x, whole, at, to, 0);
+}

@@ -27,6 +27,16 @@ MX_TEST(adamw_on_meshes)
     on_meshes(&c, 1e-4);
 }
 
+/* Matrices are orthogonalised whole. */
+MX_TEST(muon_on_meshes)
+{
+    mesh_case c = train_case("tests/fixtures/models/mixtral");
+    c.optimizer.kind = MX_MUON;
+    c.optimizer.muon_beta = 0.95;
+    c.optimizer.muon_steps = 5;
+    on_meshes(&c, 1e-4);
+}
+
 MX_TEST(sums_of_microbatches_on_meshes)
 {
     mesh_case c = train_case("tests/fixtures/models/llama3");
