@@ -163,10 +163,20 @@ static void give_addresses(mx_program *p, const mx_parts *parts, mx_kept_list ke
         }
 }
 
+/* Parts of weights may be empty (stages.h), and what is made of them. */
+static bool is_empty(const mx_node *n)
+{
+    for (int k = 0; k < n->n_out; k++)
+        if (mx_type_count(mx_node_type(n, k)))
+            return false;
+    return true;
+}
+
 bool mx_program_runs(const mx_program *p, const mx_node *n)
 {
     mx_op_kind k = n->op->kind;
-    return k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id];
+    return k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id] &&
+           !is_empty(n);
 }
 
 /* What a GPU kernel may take that could use any amount: a share of what the program needs anyway,
