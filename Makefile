@@ -14,6 +14,7 @@
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
 #   make readme     the table of model families in README.md, from the program's own
+#   make test-meshes  five kinds of model on 144 meshes of virtual ranks
 #   make base-yml   configs/base.yml, from the tables of keys
 #   make fuzz-keys  N (3000) random settings of all keys, a few steps each, under ASan
 #   make install    PREFIX (/usr/local), DESTDIR: the program, configs, library, manual pages, completion; also uninstall
@@ -170,6 +171,12 @@ RANK_FAULTS ?= 500
 test-ranks: all test-bin
 	@MX_RANK_FAULTS=$(RANK_FAULTS) MX_TEST_SECONDS=36000 build/test/tests_run 'heartbeat_*'
 	@RANK_FAULTS=$(RANK_FAULTS) sh tests/cli/ranks.sh
+
+# Five kinds of model on all meshes of 8 ranks and 60 of 16.
+.PHONY: test-meshes
+test-meshes:
+	@$(MAKE) --no-print-directory MODE=plain build/plain/tests_run
+	@MX_MESHES=all MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
 
 ROUND_TRIPS ?= 10000000
 .PHONY: test-slurm

@@ -24,6 +24,7 @@
 
 #include "base/rng.h"
 #include "compile/norms.h"
+#include "compile/update_part.h"
 #include "ops.h"
 #include <math.h>
 #include <stdio.h>
@@ -76,10 +77,11 @@ typedef struct {
     const mx_partition *on;
 } rates;
 
-static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *d, const rates *r,
+static mx_node *update(mx_graph *g, const mx_optimizer *o, const mx_update_part *p, const rates *r,
                        mx_node *copy)
 {
-    double decay = mx_glob_any(o->no_decay, w->name) ? 0 : o->weight_decay;
+    mx_node *w = p->w, *d = p->d;
+    double decay = mx_glob_any(o->no_decay, p->like->name) ? 0 : o->weight_decay;
     mx_node *u;
     if (o->kind == MX_SGD && o->momentum > 0) {
         mx_node *m = state(g, o, w, "momentum", MX_F32);
@@ -91,12 +93,15 @@ static mx_node *update(mx_graph *g, const mx_optimizer *o, mx_node *w, mx_node *
         mx_node *in[4] = {w, d, state(g, o, w, "momentum", MX_F32), copy};
         u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step, r->on);
     } else {
-        mx_node *m = state(g, o, w, "exp_avg", o->mu_dtype);
-        mx_node *v = state(g, o, w, "exp_avg_sq", o->nu_dtype);
-        u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, copy},
+        mx_node *m = state(g, o, p->like, "exp_avg", o->mu_dtype);
+        mx_node *v = state(g, o, p->like, "exp_avg_sq", o->nu_dtype);
+        u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, p->cut ? NULL : copy},
                      (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay,
-                                      (int64_t)mx_stream_of(w->name), w->box, r->on != NULL});
+                                      (int64_t)mx_stream_of(p->like->name), p->like->box,
+                                      r->on != NULL});
     }
+    if (p->cut)
+        mx_update_part_back(g, p, u, copy, r->on);
     return mx_graph_root(g, NULL, u);
 }
 
@@ -208,19 +213,22 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
     mx_node **made = MX_NEW_N(&scratch, mx_node *, n + 1);
     const mx_node **of = MX_NEW_N(&scratch, const mx_node *, n + 1);
     int m = 0;
+    mx_update_part *part = MX_NEW_N(&scratch, mx_update_part, n + 1);
     for (int i = 0; i < n; i++)
         if (grad[i]) {
-            of[m] = var[i];
-            made[m++] = mx_squares(g, grad[i], on);
+            part[m] = mx_update_part_of(g, var[i], grad[i], o->kind == MX_ADAMW ? on : NULL);
+            of[m] = part[m].like;
+            made[m] = mx_squares(g, part[m].d, on);
+            m++;
         }
     mx_node *norm = mx_norm_of(g, made, of, m, on);
     mx_graph_root(g, "grad_norm", norm);
     rates r = read_rates(g, clip_scale(g, o, norm), on);
     mx_node **cast = mx_first_casts(g, &scratch);
-    for (int i = 0, k = 0; i < n; i++)
-        if (grad[i])
-            made[k++] = update(g, o, var[i], grad[i], &r,
-                               mx_weight_copy(g, var[i], cast[var[i]->id]));
+    for (int i = 0; i < m; i++) {
+        mx_node *w = part[i].weight;
+        made[i] = update(g, o, &part[i], &r, mx_weight_copy(g, w, cast[w->id]));
+    }
     for (int i = 0; i < m; i++) /* apart: updates in a row are one kernel on a GPU */
         made[i] = rescale(g, of[i], made[i], &r);
     for (int i = 0; i < m; i++)

@@ -199,6 +199,9 @@ static void copy_node(mx_partitioner *p, const mx_node *n)
         }
     mx_node *y = n->op->local ? n->op->local(p->to, n, in, &c)
                               : mx_apply_n(p->to, n->op, n->attr, n->n_in, in, n->n_out);
+    /* Of two inputs the larger gives the dtype; on one rank they may be equally large. */
+    if (n->n_out == 1 && y->type.dtype != n->type.dtype)
+        y = mx_cast(p->to, y, n->type.dtype);
     check_shape(p, n, y, &c);
     mx_local_value *v = &p->value[n->id];
     v->weight = weight;

@@ -114,7 +114,8 @@ const mx_key mx_keys_mesh[] = {
      "order of microbatches; with several chunks for each stage: interleaved", 0, 0, BY_STAGES,
      "pipeline_schedule=zero_bubble", SEEN_STAGES},
     {"shard_optimizer_over_data", BOOL, PARALLEL, "false", 0,
-     "optimizer state split over data (ZeRO-1)", "zero1 use_distributed_optimizer", PLANNED},
+     "AdamW's state split over data (ZeRO-1)", "zero1 use_distributed_optimizer", 0, BY,
+     "shard_optimizer_over_data=true", SEEN},
 
     {"ici_diloco_parallelism", INT, PARALLEL, "1", DEGREE, "replica axis of DiLoCo inside a node",
      0, PLANNED},

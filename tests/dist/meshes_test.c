@@ -62,13 +62,16 @@ static double initial(const mx_var *v, int64_t i, double x)
     return x == 0 ? 0.1 * sin((double)i * 0.7 + 1) : x;
 }
 
+/* AdamW's first steps are signs of gradients; those below eps are rounding, and stay small. */
+static const double EPS = 1e-6;
+
 static mesh_case case_of(const char *kind, int ranks, int steps)
 {
     static char dir[64];
     snprintf(dir, sizeof dir, "tests/fixtures/meshes/%s", kind);
     return (mesh_case){.dir = dir, .batch = ranks, .seq = 2 * ranks, .steps = steps,
                        .initial = initial,
-                       .optimizer = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
+                       .optimizer = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = EPS,
                                      .weight_decay = 0.1, .clip = 1, .no_decay = "*norm*,*.bias"},
                        .how = {.sharding_tolerance = 1, .zigzag = true}};
 }
@@ -123,6 +126,8 @@ MX_TEST(meshes_of_8_ranks)
         for (int steps = 0; steps <= 3; steps += 3)
             if (everything())
                 run_kind(kinds[k], 8, steps, 0, 1);
+            else if (!steps) /* a dozen, those without stages first in the list */
+                run_kind(kinds[k], 8, steps, 3 + 7 * k, 20);
 }
 
 MX_TEST(meshes_of_16_ranks)

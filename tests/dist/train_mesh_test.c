@@ -1,6 +1,8 @@
 /* train_mesh_test.c - steps of training on meshes: weights, norms and metrics as on one device. */
 #include "../test.h"
 #include "mesh_run.h"
+#include "ops.h"
+#include "store/hf_dir.h"
 
 static mesh_case train_case(const char *dir)
 {
@@ -35,6 +37,41 @@ MX_TEST(muon_on_meshes)
     c.optimizer.muon_beta = 0.95;
     c.optimizer.muon_steps = 5;
     on_meshes(&c, 1e-4);
+}
+
+/* A weight that was gathered for the forward pass is gathered again for the backward pass. */
+MX_TEST(gathered_weights_are_not_kept)
+{
+    mx_mesh mesh = mesh_parse("fsdp=4");
+    mx_axis_rules rules;
+    mx_model_spec model;
+    mx_hf_dir dir = {0};
+    mx_step step;
+    int again = 0;
+    mx_axis_rules_init(&rules);
+    mx_partition how = {.mesh = &mesh, .rules = &rules, .sharding_tolerance = 1};
+    mx_step_options o = {.kind = MX_STEP_GRADS, .shape = {.batch = 4, .seq = 8},
+                         .compile = {.compute = MX_F32, .partition = &how,
+                                     .remat = {.policy = "none"}}};
+    MX_CHECK_OK(mx_hf_dir_open(&dir, "tests/fixtures/models/llama3", MX_HF_CONFIG_ONLY));
+    MX_CHECK_OK(mx_model_from_json(&model, dir.config, "llama3"));
+    MX_CHECK_OK(mx_step_plan(&step, &model, &o));
+    for (int i = 0; i < step.program.n; i++) {
+        const mx_node *n = step.program.order[i];
+        for (int k = 0; k < n->n_in; k++) {
+            const mx_node *x = n->in[k];
+            if (!x || x->op != &mx_op_all_gather || x->in[0]->op != &mx_op_variable)
+                continue;
+            again += x->recomputed;
+            MX_CHECK(x->recomputed || n->id < step.graph.n_forward, "%s is kept for %s",
+                     x->in[0]->name, n->op->name);
+        }
+    }
+    MX_CHECK(again > 0, "no weight is gathered again");
+    mx_step_close(&step);
+    mx_model_spec_fini(&model);
+    mx_hf_dir_close(&dir);
+    mx_axis_rules_fini(&rules);
 }
 
 MX_TEST(sums_of_microbatches_on_meshes)

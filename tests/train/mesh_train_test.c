@@ -161,6 +161,32 @@ MX_TEST(mesh_of_rows_has_the_bits_of_microbatches)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
+static double planned(const char *folder, const char *name, const char *what)
+{
+    char *plan = tiny_text(folder, name, "plan.txt"), *at = strstr(plan, what);
+    double bytes = at ? atof(at + strlen(what)) : -1;
+    free(plan);
+    return bytes;
+}
+
+/* ZeRO-1: a share of the moments on each data rank, and the same bits. */
+MX_TEST(mesh_shares_the_optimizer_over_data)
+{
+    static const char mesh[] = "mesh=data=4,tensor=2";
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "all", (const char *[]){ON_MESH, mesh, "dtype=bfloat16",
+                                                           "per_device_batch_size=1", NULL}));
+    MX_CHECK_OK(tiny_train(folder, "share",
+                           (const char *[]){ON_MESH, mesh, "dtype=bfloat16",
+                                            "per_device_batch_size=1",
+                                            "shard_optimizer_over_data=true", NULL}));
+    tiny_same(folder, "all", "share", STEPS);
+    double all = planned(folder, "all", "optimizer"), share = planned(folder, "share", "optimizer");
+    MX_CHECK(share > 0 && share < 0.3 * all, "%g bytes of moments, and %g in all", share, all);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 static mx_status configure(mx_mesh_plan *p, const char *const *args, int n)
 {
     mx_config *cfg = NULL;
