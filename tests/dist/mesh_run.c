@@ -518,6 +518,16 @@ void mesh_run_check(mesh_run *r, mx_mesh mesh, double limit)
              r->where, r->worst, limit);
 }
 
+/* More layers of the same kinds, in turns. */
+static void set_layers(json_t *config, int n)
+{
+    json_t *types = json_object_get(config, "layer_types");
+    size_t have = json_array_size(types);
+    json_object_set_new(config, "num_hidden_layers", json_integer(n));
+    for (size_t i = have; have && i < (size_t)n; i++)
+        json_array_append(types, json_array_get(types, i % have));
+}
+
 void mesh_run_open(mesh_run *r, const mesh_case *c)
 {
     mx_hf_dir dir = {0};
@@ -526,6 +536,8 @@ void mesh_run_open(mesh_run *r, const mesh_case *c)
     for (int i = 0; i < 4 && c->rules[i]; i++)
         MX_CHECK_OK(mx_axis_rules_set(&r->rules, c->rules[i], false));
     MX_CHECK_OK(mx_hf_dir_open(&dir, c->dir, MX_HF_CONFIG_ONLY));
+    if (c->layers)
+        set_layers(dir.config, c->layers);
     MX_CHECK_OK(mx_model_from_json(&r->model, dir.config, c->dir));
     mx_hf_dir_close(&dir);
     MX_CHECK_OK(mx_session_open(&r->session, "cpu", 1));

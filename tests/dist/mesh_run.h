@@ -12,6 +12,7 @@
 
 typedef struct {
     const char *dir;  /* with the model's config.json */
+    int layers;       /* where the model shall have others than it says */
     mx_dtype dtype;   /* of weights and arithmetic */
     mx_dtype compute; /* where it is another */
     int64_t batch, seq;
