@@ -27,6 +27,22 @@ static mx_status refuse(const mx_config *c, const char *key)
                    mx_config_where(c, key), key);
 }
 
+/* What a pipeline does not go with yet. */
+static mx_status check_company(const mx_config *c)
+{
+    static const char *const flags[] = {"enable_rampup_batch_size", "shard_optimizer_over_data"};
+    static const char *const texts[] = {"profiler", "profile_steps"};
+    if (mx_config_int(c, "eval_interval") > 0)
+        return refuse(c, "eval_interval");
+    for (int i = 0; i < 2; i++) {
+        if (mx_config_bool(c, flags[i]))
+            return refuse(c, flags[i]);
+        if (*mx_config_text(c, texts[i]))
+            return refuse(c, texts[i]);
+    }
+    return MX_OK;
+}
+
 static mx_status configure_pipeline(mx_programs_request *q, const mx_config *c,
                                     const mx_model_spec *m, const mx_partition *on)
 {
@@ -45,14 +61,7 @@ static mx_status configure_pipeline(mx_programs_request *q, const mx_config *c,
     MX_ASSERT(known, "%s", schedule);
     if (p->repeats > 1 && !mx_config_is_users(c, "pipeline_schedule"))
         p->kind = MX_PIPELINE_INTERLEAVED;
-    if (mx_config_int(c, "eval_interval") > 0)
-        return refuse(c, "eval_interval");
-    if (mx_config_bool(c, "enable_rampup_batch_size"))
-        return refuse(c, "enable_rampup_batch_size");
-    if (*mx_config_text(c, "profiler"))
-        return refuse(c, "profiler");
-    if (*mx_config_text(c, "profile_steps"))
-        return refuse(c, "profile_steps");
+    MX_TRY(check_company(c));
     return share_batch(q, c);
 }
 

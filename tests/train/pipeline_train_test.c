@@ -88,6 +88,8 @@ MX_TEST(pipeline_refuses_what_cannot_be)
          "does not divide the 4 sequences"},
         {{"mesh=stage=2", "num_pipeline_repeats=2", "pipeline_schedule=gpipe"},
          "use the interleaved schedule"},
+        {{"mesh=stage=2", "eval_interval=2"}, "eval_interval on a mesh with stages is not done"},
+        {{"mesh=stage=2,data=2", "shard_optimizer_over_data=true"}, "with stages is not done yet"},
     };
     char folder[256];
     tiny_folder(folder, sizeof folder);
