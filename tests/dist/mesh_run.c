@@ -124,7 +124,7 @@ static void write_number(mx_exec *e, const char *name, double x)
     MX_CHECK_OK(mx_exec_write(e, name, &room));
 }
 
-static void write_inputs(const mesh_case *c, mx_exec *e, int microbatch)
+void mesh_write_inputs(const mesh_case *c, mx_exec *e, int microbatch)
 {
     int64_t first = microbatch * c->batch;
     int n = c->microbatches ? c->microbatches : 1;
@@ -151,7 +151,7 @@ static mx_status run_steps(const mesh_case *c, mx_step *s, mx_step *apply)
     for (int k = 0; k < (c->steps ? c->steps : 1); k++) {
         write_number(s->exec, "step", k + 1);
         for (int m = 0; m < n; m++) {
-            write_inputs(c, s->exec, m);
+            mesh_write_inputs(c, s->exec, m);
             MX_TRY(mx_exec_run(s->exec));
         }
         if (c->microbatches)
@@ -324,7 +324,7 @@ typedef struct {
 
 static mx_status feed_write(void *ctx, int microbatch, mx_exec *e)
 {
-    write_inputs(&((stage_feed *)ctx)->rank->t->run->c, e, microbatch);
+    mesh_write_inputs(&((stage_feed *)ctx)->rank->t->run->c, e, microbatch);
     return MX_OK;
 }
 

@@ -50,6 +50,9 @@ bool mesh_run_try(mesh_run *r, mx_mesh mesh);
 /* The same, and a check that it is not refused and `worst` is below the limit. */
 void mesh_run_check(mesh_run *r, mx_mesh mesh, double limit);
 
+/* The inputs of a microbatch, of those that the program has. */
+void mesh_write_inputs(const mesh_case *c, mx_exec *e, int microbatch);
+
 /* "fsdp=2,tensor=4" and back; text of at most `cap` bytes. */
 mx_mesh mesh_parse(const char *text);
 const char *mesh_text(const mx_mesh *m, char *out, size_t cap);

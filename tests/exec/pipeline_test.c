@@ -1,5 +1,6 @@
 /* pipeline_test.c - models as pipelines of virtual ranks: loss and every gradient as on one device
  * that takes the same microbatches one after the other, to the bit where nothing else is cut. */
+#include "../dist/mesh_run.h"
 #include "../test.h"
 #include "compile/partition.h"
 #include "dist/local.h"
@@ -52,61 +53,11 @@ typedef struct {
 
 /* --- inputs --- */
 
-static int32_t token(int64_t b, int64_t i)
-{
-    return (int32_t)((b * 37 + i * i * 7 + 3) % 60);
-}
-static int32_t label(int64_t b, int64_t i)
-{
-    return i % 5 == 4 ? -100 : token(b, i + 1);
-}
-static int32_t position(int64_t b, int64_t i)
-{
-    return (int32_t)(i < 5 + b % 7 ? i : i - 5 - b % 7);
-}
-static int32_t segment(int64_t b, int64_t i)
-{
-    return i < 5 + b % 7 ? 1 : 2;
-}
-
-static void write_rows(mx_exec *e, int microbatch, const char *name,
-                       int32_t (*value)(int64_t b, int64_t i))
-{
-    mx_node *n = mx_program_find(e->program, name);
-    int32_t rows[BATCH * SEQ];
-    if (!n)
-        return;
-    for (int64_t i = 0; i < mx_type_count(&n->type); i++) {
-        int64_t at = n->box ? mx_box_element(n->box, &n->type, i) : i;
-        rows[i] = value(microbatch * BATCH + at / SEQ, at % SEQ);
-    }
-    MX_CHECK_OK(mx_exec_write(e, name, rows));
-}
-
-static void write_pixels(mx_exec *e, int microbatch)
-{
-    mx_node *n = mx_program_find(e->program, "pixels");
-    if (!n)
-        return;
-    mx_tensor t = {.data = mx_realloc(NULL, mx_type_bytes(&n->type)), .type = n->type};
-    for (int64_t i = 0; i < mx_type_count(&n->type); i++) {
-        int64_t at = n->box ? mx_box_element(n->box, &n->type, i) : i;
-        mx_store_f64(&t, i, sin((double)at * 0.37 + microbatch));
-    }
-    MX_CHECK_OK(mx_exec_write(e, "pixels", t.data));
-    mx_free(t.data);
-}
-
 static mx_status write_inputs(trial *t, int microbatch, mx_exec *e)
 {
-    float scale = 1.0f / (float)(BATCH * SEQ * t->c->microbatches), first = microbatch == 0;
-    write_rows(e, microbatch, "tokens", token);
-    write_rows(e, microbatch, "labels", label);
-    write_rows(e, microbatch, "positions", position);
-    write_rows(e, microbatch, "segments", segment);
-    write_pixels(e, microbatch);
-    MX_TRY(mx_exec_write(e, "loss_scale", &scale));
-    return mx_exec_write(e, "first", &first);
+    mesh_case c = {.batch = BATCH, .seq = SEQ, .microbatches = t->c->microbatches};
+    mesh_write_inputs(&c, e, microbatch);
+    return MX_OK;
 }
 
 static mx_status feed_write(void *ctx, int microbatch, mx_exec *e)
