@@ -125,7 +125,7 @@ static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *ou
     return mx_program_init(out, g, o->n_threads, o->gpu);
 }
 
-mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)
+static mx_status forward_passes(mx_graph *g, const mx_compile_options *o)
 {
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
@@ -134,6 +134,12 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
     MX_TRY(after(g, o, "precision"));
     MX_TRY(partition(g, o));
     MX_TRY(after(g, o, "partition"));
+    return MX_OK;
+}
+
+mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)
+{
+    MX_TRY(forward_passes(g, o));
     return finish(g, o, out);
 }
 
@@ -270,6 +276,15 @@ mx_status mx_compile_joint(mx_graph *g, mx_node *loss, mx_grads_use use,
 {
     MX_ASSERT(o->stages && use != MX_GRADS_APPLY, "updates are programs of their own");
     return training_passes(g, loss, use, NULL, o);
+}
+
+mx_status mx_compile_joint_forward(mx_graph *g, const mx_compile_options *o)
+{
+    MX_TRY(forward_passes(g, o));
+    MX_TRY(mx_pass_stages(g, o->stages));
+    MX_TRY(after(g, o, "stages"));
+    g->n_forward = g->n_nodes;
+    return MX_OK;
 }
 
 mx_status mx_compile_chunk(const mx_graph *joint, int k, const mx_compile_options *o,

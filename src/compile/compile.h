@@ -37,6 +37,8 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
 /* The same as far as a joint graph that mx_stage_cut takes; o->stages are its chunks. */
 mx_status mx_compile_joint(mx_graph *g, mx_node *loss, mx_grads_use use,
                            const mx_compile_options *o) MX_MUST_USE;
+/* The same of a graph without a loss to be differentiated. */
+mx_status mx_compile_joint_forward(mx_graph *g, const mx_compile_options *o) MX_MUST_USE;
 /* The programs of one chunk of it. */
 struct mx_stage_chunk;
 mx_status mx_compile_chunk(const mx_graph *joint, int k, const mx_compile_options *o,

@@ -167,9 +167,33 @@ static void cut_evenly(stager *s)
     }
 }
 
+/* A layer that the other graph does not have is where the one before it is. */
+static void cut_alike(stager *s, const mx_layer_chunks *as)
+{
+    for (int i = 0; i < s->n_layers; i++) {
+        const layer *l = &s->layers[i];
+        s->chunk_of[i] = i ? s->chunk_of[i - 1] : 0;
+        for (int k = 0; k < as->n; k++)
+            if (as->v[k].length == l->length && memcmp(as->v[k].scope, l->scope, l->length) == 0)
+                s->chunk_of[i] = as->v[k].chunk;
+    }
+}
+
+static void tell_cut(const stager *s, mx_layer_chunks *to)
+{
+    to->n = s->n_layers;
+    to->v = MX_NEW_N(&s->g->arena, mx_layer_chunk, s->n_layers);
+    for (int i = 0; i < s->n_layers; i++)
+        to->v[i] = (mx_layer_chunk){s->layers[i].scope, s->layers[i].length, s->chunk_of[i]};
+}
+
 static mx_status cut_layers(stager *s, const mx_stages *how)
 {
     s->chunk_of = MX_NEW_N(&s->scratch, int, s->n_layers + 1);
+    if (how->as) {
+        cut_alike(s, how->as);
+        return MX_OK;
+    }
     int each = how->layers_each, need = each ? (s->chunks - 1) * each + 1 : s->chunks;
     if (s->n_layers < need)
         return mx_fail(MX_USAGE,
@@ -277,6 +301,8 @@ mx_status mx_pass_stages(mx_graph *g, const mx_stages *how)
     find_layers(&s);
     mx_status st = cut_layers(&s, how);
     if (!st) {
+        if (how->cut)
+            tell_cut(&s, how->cut);
         mark(&s);
         count_once(&s);
         send_numbers(g, how->chunks - 1);

@@ -21,8 +21,21 @@
 
 #include "compile/program.h"
 
+/* Which chunk a layer is in. */
+typedef struct {
+    const char *scope; /* of a node in it, of the graph that was cut */
+    size_t length;     /* of the layer's own name */
+    int chunk;
+} mx_layer_chunk;
+typedef struct {
+    mx_layer_chunk *v; /* in the graph's arena */
+    int n;
+} mx_layer_chunks;
+
 typedef struct mx_stages {
     int chunks;
+    const mx_layer_chunks *as; /* cut as another graph of the model was; NULL: anew */
+    mx_layer_chunks *cut;      /* where to say how it was cut; NULL: nobody asks */
     int stages, stage; /* of the mesh, and this rank's: it has every `stages`-th chunk */
     int layers_each; /* of every chunk but the last ones; 0: chunks of nearly equal cost */
     bool split;      /* weight gradients are programs of their own */

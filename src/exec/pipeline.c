@@ -21,7 +21,8 @@ static mx_exec **execs_of(const mx_pipeline *p, int i, int part)
 mx_stages mx_pipeline_stages(const mx_pipeline_options *o)
 {
     return (mx_stages){.chunks = o->stages * o->repeats, .stages = o->stages, .stage = o->stage,
-                       .layers_each = o->layers_each, .split = o->kind == MX_PIPELINE_ZB_H1};
+                       .layers_each = o->layers_each, .as = o->as,
+                       .split = o->kind == MX_PIPELINE_ZB_H1};
 }
 
 mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_options *o)
@@ -35,7 +36,11 @@ mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_opti
     p->chunk = MX_NEW_N(&p->arena, mx_stage_chunk, o->repeats);
     p->slots = MX_NEW_N(&p->arena, char *, o->repeats);
     p->exec = MX_NEW_N(&p->arena, mx_exec **, o->repeats * MX_STAGE_PARTS);
-    MX_TRY(mx_compile_joint(&p->joint, loss, MX_GRADS_ACCUMULATE, &c));
+    p->stages.cut = &p->cut;
+    if (o->kind == MX_PIPELINE_FORWARD)
+        MX_TRY(mx_compile_joint_forward(&p->joint, &c));
+    else
+        MX_TRY(mx_compile_joint(&p->joint, loss, MX_GRADS_ACCUMULATE, &c));
     for (int i = 0; i < o->repeats; i++)
         MX_TRY(mx_compile_chunk(&p->joint, chunk_number(p, i), &c, &p->chunk[i]));
     return mx_pipeline_share_plan(p);

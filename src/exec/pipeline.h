@@ -26,6 +26,7 @@ typedef struct {
     int repeats;        /* chunks of each stage */
     int microbatches;
     int layers_each;    /* of a chunk; 0: chunks of nearly equal cost */
+    const mx_layer_chunks *as; /* cut as another pipeline was (its `cut`); NULL: anew */
     mx_compile_options compile;
 } mx_pipeline_options;
 
@@ -51,6 +52,7 @@ typedef struct {
     mx_pipeline_options how;
     mx_graph joint;
     mx_stages stages;
+    mx_layer_chunks cut;
     mx_pipeline_schedule schedule;
     mx_session *session;
     mx_process_group *group; /* borrows; of the stage axis, for the messages */

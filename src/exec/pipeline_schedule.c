@@ -11,7 +11,8 @@
 
 #include <string.h>
 
-static const char *const names[MX_PIPELINE_KINDS] = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
+static const char *const names[MX_PIPELINE_KINDS] = {"gpipe", "1f1b", "interleaved", "zero_bubble",
+                                                       "forward"};
 
 bool mx_pipeline_kind_parse(const char *name, mx_pipeline_kind *out)
 {
@@ -93,6 +94,14 @@ static void interleave(const mx_pipeline_schedule *s, int stage)
     }
 }
 
+/* One microbatch after the other through all chunks of the stage. */
+static void go_forward(const mx_pipeline_schedule *s, int stage)
+{
+    for (int m = 0; m < s->microbatches; m++)
+        for (int k = stage; k < s->chunks; k += s->stages)
+            add(&s->list[stage], MX_DO_F, k, m);
+}
+
 /* --- slots and messages --- */
 
 typedef struct {
@@ -128,9 +137,15 @@ static void lower_f(lowering *w, const mx_action *a)
     if (a->chunk > 0)
         put(w, MX_DO_RECEIVE, a, slot);
     put(w, MX_DO_F, a, slot);
+    bool forward = w->s->kind == MX_PIPELINE_FORWARD;
     if (a->chunk < w->s->chunks - 1) {
-        put(w, MX_DO_POST_GRAD, a, slot);
+        if (!forward)
+            put(w, MX_DO_POST_GRAD, a, slot);
         put(w, MX_DO_SEND, a, slot);
+    }
+    if (forward) {
+        holds[slot] = 0;
+        w->sent[(size_t)a->chunk * (size_t)w->s->microbatches + (size_t)slot] = a->microbatch + 1;
     }
 }
 
@@ -177,7 +192,7 @@ static mx_status check(mx_pipeline_kind kind, int stages, int repeats, int micro
                        "a pipeline of %d stages with %d chunks each and %d microbatches: expected "
                        "at least 2, 1 and 1",
                        stages, repeats, microbatches);
-    if (repeats > 1 && kind != MX_PIPELINE_INTERLEAVED)
+    if (repeats > 1 && kind != MX_PIPELINE_INTERLEAVED && kind != MX_PIPELINE_FORWARD)
         return mx_fail(MX_USAGE,
                        "a %s pipeline has one chunk of layers for each stage, and "
                        "num_pipeline_repeats asks for %d; use the interleaved schedule",
@@ -196,7 +211,9 @@ mx_status mx_pipeline_schedule_init(mx_pipeline_schedule *s, mx_pipeline_kind ki
     memset(s->list, 0, sizeof *s->list * (size_t)stages);
     memset(s->n_slots, 0, sizeof *s->n_slots * (size_t)s->chunks);
     for (int i = 0; i < stages; i++) {
-        if (kind == MX_PIPELINE_INTERLEAVED && repeats > 1)
+        if (kind == MX_PIPELINE_FORWARD)
+            go_forward(s, i);
+        else if (kind == MX_PIPELINE_INTERLEAVED && repeats > 1)
             interleave(s, i);
         else
             in_turns(s, i, kind == MX_PIPELINE_GPIPE ? microbatches : stages - i - 1, i);

@@ -24,6 +24,7 @@ typedef enum {
     MX_PIPELINE_1F1B,
     MX_PIPELINE_INTERLEAVED,
     MX_PIPELINE_ZB_H1,
+    MX_PIPELINE_FORWARD, /* F alone: evaluation */
     MX_PIPELINE_KINDS
 } mx_pipeline_kind;
 

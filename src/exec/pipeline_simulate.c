@@ -13,6 +13,12 @@ typedef struct {
     mx_arena scratch;
 } player;
 
+/* The last thing that is done with a microbatch. */
+static mx_action_kind last_of(const mx_pipeline_schedule *s)
+{
+    return s->kind == MX_PIPELINE_FORWARD ? MX_DO_F : s->split ? MX_DO_W : MX_DO_B;
+}
+
 static double *when(const player *p, mx_action_kind kind, int chunk, int microbatch)
 {
     size_t m = (size_t)p->s->microbatches;
@@ -37,6 +43,9 @@ static const double *waits_for(const player *p, const mx_action *a)
     case MX_DO_RECEIVE_GRAD:
         return when(p, MX_DO_SEND_GRAD, a->chunk + 1, a->microbatch);
     case MX_DO_AWAIT:
+        if (p->s->kind == MX_PIPELINE_FORWARD)
+            return a->chunk + 1 < p->s->chunks
+                       ? when(p, MX_DO_RECEIVE, a->chunk + 1, a->microbatch) : NULL;
         return a->chunk ? when(p, MX_DO_POST_GRAD, a->chunk - 1, a->microbatch) : NULL;
     default:
         return NULL;
@@ -62,7 +71,7 @@ static bool has_inputs(const player *p, const mx_action *a)
     case MX_DO_RECEIVE_GRAD:
         return *when(p, MX_DO_POST_GRAD, k, m) >= 0;
     case MX_DO_AWAIT:
-        return *when(p, p->s->split ? MX_DO_W : MX_DO_B, k, m) >= 0;
+        return *when(p, last_of(p->s), k, m) >= 0;
     default:
         return true;
     }
@@ -154,7 +163,7 @@ static mx_status play_all(player *p, mx_pipeline_costs c)
         if (p->at[i] < p->s->list[i].n)
             return wrong(p, i, &p->s->list[i].action[p->at[i]], "it waits for ever");
     for (int k = 0; k < p->s->chunks; k++)
-        for (int d = MX_DO_F; d <= (p->s->split ? MX_DO_W : MX_DO_B); d++)
+        for (int d = MX_DO_F; d <= (int)last_of(p->s); d++)
             if (p->next[k * MX_DO_KINDS + d] < p->s->microbatches)
                 return mx_fail(MX_USAGE, "%s of chunk %d is missing for microbatch %d", words[d], k,
                                p->next[k * MX_DO_KINDS + d]);

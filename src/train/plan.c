@@ -144,18 +144,22 @@ static void count_parameters(mx_plan *plan, const mx_graph *g)
 }
 
 /* The programs of a stage, with room for its microbatches in flight. */
-static void add_pipeline(mx_plan *plan, const mx_pipeline *p, const mx_plan_device *d)
+static void add_pipeline(mx_plan *plan, const mx_pipeline *p)
 {
     for (int i = 0; i < p->how.repeats; i++) {
         int slots = p->schedule.n_slots[i * p->how.stages + p->how.stage];
         for (int part = 0; part < MX_STAGE_PARTS; part++) {
-            const mx_program *one = &p->chunk[i].program[part];
-            add_memory(plan, one);
-            plan->inputs += (slots - 1) * one->bytes.inputs;
-            add_cost(plan, one, p->how.microbatches, d);
+            add_memory(plan, &p->chunk[i].program[part]);
+            plan->inputs += (slots - 1) * p->chunk[i].program[part].bytes.inputs;
         }
     }
-    plan->activations += (double)mx_pipeline_slot_bytes(p);
+}
+
+static void add_pipeline_cost(mx_plan *plan, const mx_pipeline *p, const mx_plan_device *d)
+{
+    for (int i = 0; i < p->how.repeats * MX_STAGE_PARTS; i++)
+        add_cost(plan, &p->chunk[i / MX_STAGE_PARTS].program[i % MX_STAGE_PARTS],
+                 p->how.microbatches, d);
     count_parameters(plan, &p->joint);
 }
 
@@ -168,7 +172,11 @@ void mx_plan_of(mx_plan *p, mx_programs *programs, const mx_batch_plan *batch,
     for (int i = 0; i < n; i++)
         add_memory(p, &list[i]->program);
     if (programs->pipelined) {
-        add_pipeline(p, &programs->pipeline, device);
+        add_pipeline(p, &programs->pipeline);
+        add_pipeline(p, &programs->eval_pipeline);
+        p->activations += (double)(mx_pipeline_slot_bytes(&programs->pipeline) +
+                                   mx_pipeline_slot_bytes(&programs->eval_pipeline));
+        add_pipeline_cost(p, &programs->pipeline, device);
     } else {
         count_parameters(p, &programs->step.graph);
         add_cost(p, &programs->step.program, (double)batch->accumulation, device);

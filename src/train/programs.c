@@ -32,8 +32,6 @@ static mx_status check_company(const mx_config *c)
 {
     static const char *const flags[] = {"enable_rampup_batch_size", "shard_optimizer_over_data"};
     static const char *const texts[] = {"profiler", "profile_steps"};
-    if (mx_config_int(c, "eval_interval") > 0)
-        return refuse(c, "eval_interval");
     for (int i = 0; i < 2; i++) {
         if (mx_config_bool(c, flags[i]))
             return refuse(c, flags[i]);
@@ -94,20 +92,31 @@ int mx_programs_list(mx_programs *p, mx_step *list[MX_PROGRAMS])
         list[n++] = &p->apply; /* first: it declares the weights in the model's order */
     if (!p->pipelined)
         list[n++] = &p->step;
-    if (p->evaluates)
+    if (p->evaluates && !p->pipelined)
         list[n++] = &p->eval;
     return n;
 }
 
-static mx_status plan_pipeline(mx_programs *p, const mx_model_spec *m, const mx_step_options *o,
+static mx_status plan_pipeline(mx_pipeline *p, const mx_model_spec *m, const mx_step_options *o,
                                const mx_pipeline_options *how)
 {
     mx_pipeline_options here = *how;
     here.compile = o->compile;
-    mx_graph_init(&p->pipeline.joint);
+    mx_graph_init(&p->joint);
     if (o->compile.compute == MX_F64)
-        p->pipeline.joint.param_dtype = MX_F64;
-    return mx_pipeline_plan(&p->pipeline, mx_step_build(&p->pipeline.joint, m, o), &here);
+        p->joint.param_dtype = MX_F64;
+    return mx_pipeline_plan(p, mx_step_build(&p->joint, m, o), &here);
+}
+
+/* One batch at a time, through the stages that have the weights. */
+static mx_status plan_evaluation(mx_programs *p, const mx_model_spec *m, const mx_step_options *o,
+                                 const mx_pipeline_options *how)
+{
+    mx_pipeline_options forward = *how;
+    forward.kind = MX_PIPELINE_FORWARD;
+    forward.microbatches = 1;
+    forward.as = &p->pipeline.cut;
+    return plan_pipeline(&p->eval_pipeline, m, o, &forward);
 }
 
 mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q)
@@ -119,17 +128,20 @@ mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_prog
     o.kind = p->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
     o.shape.batch = mx_programs_rows(q, q->batch.microbatch);
     if (p->pipelined)
-        MX_TRY(plan_pipeline(p, m, &o, &q->pipeline));
+        MX_TRY(plan_pipeline(&p->pipeline, m, &o, &q->pipeline));
     else
         MX_TRY(mx_step_plan(&p->step, m, &o));
     o.kind = MX_STEP_APPLY;
+    stages.as = &p->pipeline.cut;
     o.compile.stages = p->pipelined ? &stages : NULL;
     if (p->accumulates)
         MX_TRY(mx_step_plan(&p->apply, m, &o));
     o.kind = MX_STEP_LOSS;
     o.shape.batch = mx_programs_rows(q, q->eval_batch);
     o.shape.mtp_eval = q->mtp_eval;
-    return p->evaluates ? mx_step_plan(&p->eval, m, &o) : MX_OK;
+    if (!p->evaluates)
+        return MX_OK;
+    return p->pipelined ? plan_evaluation(p, m, &o, &q->pipeline) : mx_step_plan(&p->eval, m, &o);
 }
 
 mx_status mx_programs_open(mx_programs *p, mx_session *s)
@@ -143,12 +155,22 @@ mx_status mx_programs_open(mx_programs *p, mx_session *s)
         bytes = list[i]->program.host_bytes;
         most_hosted = bytes > most_hosted ? bytes : most_hosted;
     }
-    if (p->pipelined && mx_pipeline_shared_bytes(&p->pipeline) > most)
-        most = mx_pipeline_shared_bytes(&p->pipeline);
+    for (int i = 0; i < 2; i++) {
+        size_t bytes = mx_pipeline_shared_bytes(i ? &p->eval_pipeline : &p->pipeline);
+        most = bytes > most ? bytes : most;
+    }
     MX_TRY(mx_session_share(s, most, most_hosted));
     for (int i = 0; i < n; i++)
         MX_TRY(mx_session_add(s, &list[i]->program, &list[i]->exec));
-    return p->pipelined ? mx_pipeline_bind(&p->pipeline, s, p->stages) : MX_OK;
+    if (p->pipelined)
+        MX_TRY(mx_pipeline_bind(&p->pipeline, s, p->stages));
+    return p->pipelined && p->evaluates ? mx_pipeline_bind(&p->eval_pipeline, s, p->stages) : MX_OK;
+}
+
+void mx_programs_close_pipelines(mx_programs *p)
+{
+    mx_pipeline_close(&p->eval_pipeline);
+    mx_pipeline_close(&p->pipeline);
 }
 
 void mx_programs_close(mx_programs *p)
@@ -156,5 +178,5 @@ void mx_programs_close(mx_programs *p)
     mx_step_close(&p->step);
     mx_step_close(&p->apply);
     mx_step_close(&p->eval);
-    mx_pipeline_close(&p->pipeline);
+    mx_programs_close_pipelines(p);
 }

@@ -33,7 +33,7 @@ typedef struct {
     mx_step step, apply, eval;
     bool accumulates, evaluates;
     bool pipelined; /* there is no step, but: */
-    mx_pipeline pipeline; /* close it before the session */
+    mx_pipeline pipeline, eval_pipeline; /* in place of step and eval; close before the session */
     mx_process_group *stages; /* its ranks, borrowed; to be set before it is opened */
 } mx_programs;
 
@@ -53,6 +53,7 @@ mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m,
                            const mx_programs_request *q) MX_MUST_USE;
 /* Takes the memory and binds what was planned. */
 mx_status mx_programs_open(mx_programs *p, mx_session *s) MX_MUST_USE;
+void mx_programs_close_pipelines(mx_programs *p); /* before the session */
 void mx_programs_close(mx_programs *p);
 
 /* Those that there are, for loops over them: gives their number. */

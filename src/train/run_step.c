@@ -205,17 +205,13 @@ static mx_status read_microbatch(void *ctx, int microbatch, mx_exec *e)
 /* The numbers of microbatches are known on the last stage; then all ranks have them. */
 static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_flight *f, float scale)
 {
-    const mx_mesh *mesh = &r->seat->mesh->mesh;
-    mx_axis_set others = mx_mesh_axes(mesh) & ~(1u << MX_AXIS_STAGE);
     stage_feed feed = {r, b, f, scale};
-    int n = update_at(r, 0), last = mx_mesh_degree(mesh, MX_AXIS_STAGE) - 1;
-    bool says = mx_mesh_coordinate(mesh, r->seat->rank, MX_AXIS_STAGE) == last &&
-                mx_mesh_index(mesh, r->seat->rank, others) == 0;
+    int n = update_at(r, 0);
     MX_TRY(mx_pipeline_run(&r->programs.pipeline,
                            &(mx_pipeline_feed){write_microbatch, read_microbatch, &feed}));
     MX_TRY(mx_late_mark(&f->got));
     MX_TRY(mx_late_wait(&f->got));
-    for (int i = 0; i < n && !says; i++)
+    for (int i = 0; i < n && !mx_run_speaks(r); i++)
         f->got.value[i] = 0;
     return mx_comm_sum_f32(r->comm, &(mx_span){f->got.value, n}, 1);
 }

@@ -148,7 +148,7 @@ mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_option
 {
     mx_build b;
     mx_model_shape shape = o->shape;
-    shape.training = true; /* with every weight that is trained */
+    shape.training = o->kind != MX_STEP_LOSS; /* with every weight that is trained */
     mx_head h = mx_model_build(g, m, shape, &b);
     mx_node *loss = loss_of(g, &h, &b, o->z_loss);
     freeze(g, o);

@@ -67,6 +67,21 @@ MX_TEST(pipeline_schedules_of_all_sizes)
         }
 }
 
+MX_TEST(pipeline_schedules_forward)
+{
+    for (int stages = 2; stages <= 5; stages++)
+        for (int repeats = 1; repeats <= 3; repeats++)
+            for (int m = 1; m <= 5; m++) {
+                mx_pipeline_schedule s;
+                MX_CHECK_OK(
+                    mx_pipeline_schedule_init(&s, MX_PIPELINE_FORWARD, stages, repeats, m));
+                MX_CHECK(simulate(&s, equal).busy == m * repeats, "%d stages", stages);
+                for (int k = 0; k < s.chunks; k++)
+                    MX_CHECK(s.n_slots[k] == 1, "%d slots", s.n_slots[k]);
+                mx_pipeline_schedule_fini(&s);
+            }
+}
+
 /* The shares of idle time that the literature gives. */
 MX_TEST(pipeline_bubbles)
 {

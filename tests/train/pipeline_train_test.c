@@ -3,7 +3,9 @@
 #include "../test.h"
 #include "tiny_run.h"
 
+#include "base/arena.h"
 #include "base/io.h"
+#include "train/metrics.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +77,38 @@ MX_TEST(pipeline_resumes_on_any_stages)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
+static mx_series losses_of(const char *folder, const char *name, mx_arena *a)
+{
+    char path[512];
+    mx_series s = {0};
+    snprintf(path, sizeof path, "%s/%s/r/metrics.jsonl", folder, name);
+    MX_CHECK_OK(mx_metrics_read(path, "eval/loss", a, &s));
+    MX_CHECK(s.n == 2, "%lld evaluations", (long long)s.n);
+    return s;
+}
+
+/* Batches of evaluation go through the same stages. */
+MX_TEST(pipeline_evaluates_as_one_device_does)
+{
+#define EVAL RUN, "eval_interval=1", "eval_steps=2"
+    char folder[256];
+    mx_arena a = {0};
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "one",
+                           (const char *[]){EVAL, "per_device_batch_size=2",
+                                            "gradient_accumulation_steps=2",
+                                            "eval_per_device_batch_size=4", NULL}));
+    MX_CHECK_OK(tiny_train(folder, "stages",
+                           (const char *[]){EVAL, "mesh=stage=2", "per_device_batch_size=2",
+                                            "num_pipeline_repeats=2",
+                                            "eval_per_device_batch_size=2", NULL}));
+    mx_series x = losses_of(folder, "one", &a), y = losses_of(folder, "stages", &a);
+    for (int i = 0; i < 2 && x.n == 2 && y.n == 2; i++)
+        MX_CHECK(x.y[i] == y.y[i], "evaluation %d: %.9g and %.9g", i, x.y[i], y.y[i]);
+    mx_arena_fini(&a);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 /* A mistake is told once, and by name. */
 MX_TEST(pipeline_refuses_what_cannot_be)
 {
@@ -88,7 +122,7 @@ MX_TEST(pipeline_refuses_what_cannot_be)
          "does not divide the 4 sequences"},
         {{"mesh=stage=2", "num_pipeline_repeats=2", "pipeline_schedule=gpipe"},
          "use the interleaved schedule"},
-        {{"mesh=stage=2", "eval_interval=2"}, "eval_interval on a mesh with stages is not done"},
+        {{"mesh=stage=2", "profiler=trace"}, "profiler on a mesh with stages is not done"},
         {{"mesh=stage=2,data=2", "shard_optimizer_over_data=true"}, "with stages is not done yet"},
     };
     char folder[256];
