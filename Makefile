@@ -91,7 +91,7 @@ SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
 PLUGINS := $(filter src/device/cuda/plugin/% src/dist/mpi/%,$(SRC))
 LIB_SRC := $(filter-out src/cmd/main.c $(PLUGINS),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
-TABLES := ops models verbs keys $(if $(wildcard src/data/source.h),sources benches)
+TABLES := ops models verbs keys device_kinds $(if $(wildcard src/data/source.h),sources benches)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
@@ -109,6 +109,9 @@ $(B)/gen/%_table.c: tools/scan FORCE
 $(B)/gen/ops.h: tools/scan FORCE
 	@mkdir -p $(@D)
 	@tools/scan builders > $@.tmp; cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@
+$(B)/gen/interface.h: tools/scan FORCE
+	@mkdir -p $(@D)
+	@tools/scan interface > $@.tmp; cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@
 FORCE:
 .PHONY: FORCE
 .SECONDARY: $(TABLES:%=$(B)/gen/%_table.c) $(B)/gen/tests_table.c
@@ -123,7 +126,7 @@ $(B)/gen/font.c: $(B)/gen/font_maker
 
 $(B)/gen/%.o: $(B)/gen/%.c
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
-$(B)/%.o: %.c | $(B)/gen/ops.h
+$(B)/%.o: %.c | $(B)/gen/ops.h $(B)/gen/interface.h
 	@mkdir -p $(@D)
 	@echo "  CC  $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@

@@ -263,7 +263,7 @@ MX_TEST(gemm_leaves_out_what_is_beyond_the_diagonal)
         mx_gemm_args g = {.m = 1 + next(&s) % 70, .n = 1 + next(&s) % 80, .k = 1 + next(&s) % 70,
                           .a_type = t[0], .b_type = t[1], .c_type = MX_NUM_F32, .alpha = 1,
                           .accumulate = true, .threads = 1};
-        g.shape = (mx_gemm_shape)(MX_GEMM_LOWER_C + n % 3);
+        g.shape = (mx_gemm_sizes)(MX_GEMM_LOWER_C + n % 3);
         g.diagonal = (int64_t)(next(&s) % 60) - 20;
         g.trans_a = g.shape == MX_GEMM_UPPER_A;
         g.lda = g.trans_a ? g.m : g.k, g.ldb = g.ldc = g.n;

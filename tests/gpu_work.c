@@ -86,9 +86,9 @@ MX_TEST(neighbours_launched_at_once_add_their_workspace)
         one = s->op->gpu_work_bytes(s, GIB);
         mx_graph_root(&r.graph, NULL, s);
     }
-    MX_CHECK_OK(mx_program_init(&r.program, &r.graph, 1, true));
-    MX_CHECK(one > 0 && r.program.gpu_work_bytes == N * one, "%zu, of one %zu",
-             r.program.gpu_work_bytes, one);
+    MX_CHECK_OK(mx_program_init(&r.program, &r.graph, 1, &mx_cuda_traits));
+    MX_CHECK(one > 0 && r.program.work_bytes == N * one, "%zu, of one %zu",
+             r.program.work_bytes, one);
     mx_graph_run_fini(&r);
 }
 

@@ -116,7 +116,7 @@ static void half_experts(mx_graph *g, mx_node *x)
 
 MX_TEST(graph_refuses_dtypes_that_kernels_do_not_read)
 {
-    refused(half_product, "is float16, expected float32, bfloat16 or float64");
+    refused(half_product, "is float16, expected float32, float64 or bfloat16");
     refused(half_result, "would be float16");
     refused(byte_attention, "is float8_e4m3fn, expected");
     refused(real_positions, "is float32, expected int32");

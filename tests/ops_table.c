@@ -284,8 +284,8 @@ MX_TEST(ops_all_have_cases)
         {"linear_xent_grad", "the gradient check of linear_xent on squares runs it"},
         {"linear_xent_slice_grad", "the gradient check of linear_xent_slice runs it"},
         {"linear_xent_train", "the gradient check of linear_xent runs it"},
-        {"stow", "of use with landed alone: tests/train/stow_test.c"},
-        {"fetch", "likewise"}, {"landed", "likewise"},
+        {"offload", "of use with wait alone: tests/train/activation_offload_test.c"},
+        {"prefetch", "likewise"}, {"wait", "likewise"},
     };
     for (int o = 0; o < mx_op_count; o++) {
         const mx_op *op = mx_op_table[o];

@@ -116,7 +116,7 @@ MX_TEST(slices_pads_splits_and_concats)
     EXPECT(&r, "wide", 1, 2, 3, 4, 9, 5, 6, 7, 8, 10);
     EXPECT(&r, "tall", 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8);
     EXPECT(&r, "mixed", 9, 1, 2, 3, 4, 10, 5, 6, 7, 8);
-    MX_CHECK(mx_exec_tensor(r.exec, "mixed").type.dtype == MX_BF16);
+    MX_CHECK(mx_exec_type(r.exec, "mixed")->dtype == MX_BF16);
     EXPECT(&r, "s1", 2, 3, 6, 7);
     EXPECT(&r, "s2", 4, 8);
     mx_graph_run_fini(&r);

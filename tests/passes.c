@@ -108,7 +108,7 @@ static bool read_gradient(mx_graph_run *r, int i, double *out)
 {
     char name[16];
     snprintf(name, sizeof name, "d%s", input_name[i]);
-    bool there = mx_exec_tensor(r->exec, name).data != NULL;
+    bool there = mx_exec_type(r->exec, name) != NULL;
     if (there)
         mx_graph_run_read(r, name, out);
     return there;
@@ -438,7 +438,7 @@ MX_TEST(passes_take_large_graphs)
     MX_CHECK_OK(mx_graph_verify(&g));
     mx_pass_fuse(&g, true);
     mx_program p;
-    MX_CHECK_OK(mx_program_init(&p, &g, 2, false));
+    MX_CHECK_OK(mx_program_init(&p, &g, 2, &mx_plain_traits));
     double took = now() - start;
     MX_CHECK(took < 3, "%d nodes took %.2f s", n_nodes, took);
     printf("    %d nodes, %d after fusion: %.3f s\n", n_nodes, p.n, took);
@@ -485,7 +485,7 @@ static void expect_error(void (*make)(mx_graph *g, mx_node *x), const char *part
     make(&g, x); /* the first error sticks, and building on goes on */
     MX_CHECK_ERROR(mx_graph_check(&g), part);
     mx_program p;
-    MX_CHECK_ERROR(mx_program_init(&p, &g, 1, false), part);
+    MX_CHECK_ERROR(mx_program_init(&p, &g, 1, &mx_plain_traits), part);
     mx_graph_fini(&g);
 }
 

@@ -2,9 +2,9 @@
 #ifndef MX_BENCH_TESTS_PRODUCTS_CUH
 #define MX_BENCH_TESTS_PRODUCTS_CUH
 
-#include "device/cuda/plugin/product_gelu.h"
-#include "device/cuda/plugin/product_slope.h"
-#include "device/cuda/plugin/product_swiglu.h"
+#include "device/cuda/plugin/gemm_gelu.h"
+#include "device/cuda/plugin/gemm_gelu_grad.h"
+#include "device/cuda/plugin/gemm_swiglu.h"
 #include "device/cuda/plugin/train_kernels.h"
 
 struct product_case {
@@ -52,12 +52,12 @@ static void test_product_gelu(const product_case &c)
 {
     int64_t mn = (int64_t)c.m * c.n;
     factors f = make_factors(c);
-    mx_ended_product g = {c.m, c.n, c.k, c.b_outside};
+    mx_epilogue_gemm g = {c.m, c.n, c.k, c.b_outside};
     mx_bf16 *bias = device_random<mx_bf16>(c.n, 3, 1), *y = device_alloc<mx_bf16>(mn);
     mx_bf16 *u = device_alloc<mx_bf16>(mn);
     vec hbias = host(bias, c.n), want_y, want_u, got_y, got_u;
-    mx_product_gelu_args args = {f.a, f.b, bias, y, u};
-    cudaError_t e = mx_product_gelu_launch(&g, &args, 0);
+    mx_gemm_gelu_args args = {f.a, f.b, bias, y, u};
+    cudaError_t e = mx_gemm_gelu_launch(&g, &args, 0);
     if (e == cudaErrorNotSupported)
         printf("     products with a GELU: not on this device\n");
     else
@@ -90,14 +90,14 @@ static vec sums_of(const float *parts, int64_t rows, int64_t n)
 /* Sums are compared with those of du as it was stored: all rows count. */
 static void test_product_slope(const product_case &c)
 {
-    int64_t mn = (int64_t)c.m * c.n, rows = mx_product_slope_rows(c.m);
+    int64_t mn = (int64_t)c.m * c.n, rows = mx_gemm_gelu_grad_rows(c.m);
     factors f = make_factors(c);
-    mx_ended_product s = {c.m, c.n, c.k, c.b_outside};
+    mx_epilogue_gemm s = {c.m, c.n, c.k, c.b_outside};
     mx_bf16 *u = device_random<mx_bf16>(mn, 3, 4), *du = device_alloc<mx_bf16>(mn);
     float *parts = device_alloc<float>(rows * c.n);
     vec hu = host(u, mn), want, got, sums(c.n);
-    mx_product_slope_args args = {f.a, f.b, u, du, parts};
-    cudaError_t e = mx_product_slope_launch(&s, &args, 0);
+    mx_gemm_gelu_grad_args args = {f.a, f.b, u, du, parts};
+    cudaError_t e = mx_gemm_gelu_grad_launch(&s, &args, 0);
     if (e == cudaErrorNotSupported)
         printf("     products with a slope: not on this device\n");
     else
@@ -121,15 +121,15 @@ static void test_product_slope(const product_case &c)
 /* The kernel that follows a product where it cannot end in the slope. */
 template <class T> static void test_gelu_slope(int m, int n, double limit)
 {
-    int64_t mn = (int64_t)m * n, rows = mx_gelu_slope_rows(m);
-    mx_ended_product s = {m, n, 0, false};
+    int64_t mn = (int64_t)m * n, rows = mx_gelu_grad_rows(m);
+    mx_epilogue_gemm s = {m, n, 0, false};
     T *u = device_random<T>(mn, 1, 4), *du = device_random<T>(mn, 2, 1);
     float *parts = device_alloc<float>(rows * n);
     vec hu = host(u, mn), want = host(du, mn), sums(n);
-    mx_product_slope_args args = {nullptr, nullptr, u, du, parts};
+    mx_gemm_gelu_grad_args args = {nullptr, nullptr, u, du, parts};
     for (int64_t i = 0; i < mn; i++)
         want[i] *= slope_at(hu[i]), sums[i % n] += want[i];
-    CU(mx_gelu_slope_launch(&s, &args, sizeof(T) == 4, 0));
+    CU(mx_gelu_grad_launch(&s, &args, sizeof(T) == 4, 0));
     check(sizeof(T) == 4 ? "slope f32" : "slope bf16", rel_error(host(du, mn), want), limit);
     check("  sums", rel_error(sums_of(parts, rows, n), sums), 1e-5);
     cudaFree(u), cudaFree(du), cudaFree(parts);
@@ -145,11 +145,11 @@ static void test_product_swiglu(const product_case &c)
     factors f = make_factors(c), f2 = f;
     f2.b = device_random<mx_bf16>((int64_t)c.n * c.k, 5, 2 / sqrtf((float)c.k));
     f2.hb = host(f2.b, (int64_t)c.n * c.k);
-    mx_ended_product s = {c.m, c.n, c.k, c.b_outside};
+    mx_epilogue_gemm s = {c.m, c.n, c.k, c.b_outside};
     mx_bf16 *y[3] = {device_alloc<mx_bf16>(mn), device_alloc<mx_bf16>(mn),
                      device_alloc<mx_bf16>(mn)};
     mx_swiglu_forward_args a = {f.a, f.b, f2.b, y[0], y[1], y[2]};
-    cudaError_t e = mx_swiglu_product(&s, &a, 0);
+    cudaError_t e = mx_gemm_swiglu(&s, &a, 0);
     if (e != cudaErrorNotSupported)
         CU(e);
     vec all[3] = {host(y[0], mn), host(y[1], mn), host(y[2], mn)}, got[3], want[3];
@@ -172,11 +172,11 @@ static void test_product_swiglu_slope(const product_case &c)
 {
     int64_t mn = (int64_t)c.m * c.n;
     factors f = make_factors(c);
-    mx_ended_product s = {c.m, c.n, c.k, c.b_outside};
+    mx_epilogue_gemm s = {c.m, c.n, c.k, c.b_outside};
     mx_bf16 *g = device_random<mx_bf16>(mn, 3, 4), *u = device_random<mx_bf16>(mn, 4, 1);
     mx_bf16 *dg = device_alloc<mx_bf16>(mn), *du = device_alloc<mx_bf16>(mn);
     mx_swiglu_backward_args a = {f.a, f.b, g, u, dg, du};
-    cudaError_t e = mx_swiglu_slope_product(&s, &a, 0);
+    cudaError_t e = mx_gemm_swiglu_grad(&s, &a, 0);
     if (e != cudaErrorNotSupported)
         CU(e);
     vec hg = host(g, mn), hu = host(u, mn), all_g = host(dg, mn), all_u = host(du, mn);
@@ -209,7 +209,7 @@ template <class T> static void test_swiglu(int64_t n, double limit)
     mx_swiglu_backward_args b = {nullptr, nullptr, g, u, dg, du};
     mx_swiglu_forward_args f = {nullptr, nullptr, nullptr, g, u, h};
     CU(mx_swiglu_launch(&f, n, sizeof(T) == 4, 0));
-    CU(mx_swiglu_slope_launch(&b, n, sizeof(T) == 4, 0));
+    CU(mx_swiglu_grad_launch(&b, n, sizeof(T) == 4, 0));
     check(sizeof(T) == 4 ? "SwiGLU f32" : "SwiGLU bf16", rel_error(host(h, n), wh), limit);
     check("  dg", rel_error(host(dg, n), wg), limit);
     check("  du", rel_error(host(du, n), wu), limit);

@@ -17,7 +17,7 @@
  * A key is asked for by name: mx_config_int(cfg, "steps"). A name that is not in the schema, or has
  * another type, is a bug in the caller and asserts.
  *
- * Nothing here knows what the keys mean; the table is in train/keys.h.
+ * Nothing here knows what the keys mean; the table is in keys/keys.h.
  */
 #ifndef MX_BASE_CONFIG_H
 #define MX_BASE_CONFIG_H

@@ -3,7 +3,7 @@
  */
 #include "cmd/base_yml.h"
 
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <stdio.h>
 
 static void add_default(const mx_key *k, mx_str *line)

@@ -12,7 +12,7 @@
 #include "base/simd.h"
 #include "infer/decode.h"
 #include "models/from_config.h"
-#include "train/step_config.h"
+#include "exec/step_config.h"
 #include <omp.h>
 #include <string.h>
 
@@ -127,13 +127,13 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, feed_prompt(d, length - TOKENS - WARM));
     for (int i = 0; i < WARM; i++)
         MX_TRY_OUT(st, mx_decode_feed(d, (const int32_t *const[]){&token}, &(int64_t){1}));
-    if (mx_session_on_host(s))
+    if (mx_session_traits(s)->host_memory)
         MX_TRY_OUT(st, measure(&top));
     start = omp_get_wtime();
     for (int i = 0; i < TOKENS; i++)
         MX_TRY_OUT(st, mx_decode_feed(d, (const int32_t *const[]){&token}, &(int64_t){1}));
     double each = (omp_get_wtime() - start) / TOKENS;
-    if (mx_session_on_host(s))
+    if (mx_session_traits(s)->host_memory)
         MX_TRY_OUT(st, measure(&top));
     double bytes = weight_bytes(s, o.compile.compute, m.summary.vocab, m.summary.tied);
     double cache = cache_bytes(s, length - TOKENS / 2);
@@ -142,7 +142,7 @@ static mx_status run(mx_invocation *inv)
     mx_bench_print(inv, "bytes of cache per token", cache / 1e6, "MB");
     bytes += cache;
     mx_bench_print(inv, "read by a token, a second", bytes / each / 1e9, "GB/s");
-    if (mx_session_on_host(s)) { /* the bandwidth is that of the host's memory */
+    if (mx_session_traits(s)->host_memory) { /* the bandwidth is that of the host's memory */
         mx_bench_print(inv, "copy bandwidth", top.copy / 1e9, "GB/s");
         mx_bench_print(inv, "share of the bandwidth bound", 100 * bytes / top.copy / each, "%");
         mx_bench_print(inv, "read bandwidth", top.read / 1e9, "GB/s");

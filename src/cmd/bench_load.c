@@ -16,7 +16,7 @@
 #include "base/io.h"
 #include "models/from_config.h"
 #include "store/weights.h"
-#include "train/step_config.h"
+#include "exec/step_config.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>

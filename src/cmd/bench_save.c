@@ -15,7 +15,7 @@
 #include "base/io.h"
 #include "models/from_config.h"
 #include "train/state.h"
-#include "train/step_config.h"
+#include "exec/step_config.h"
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>

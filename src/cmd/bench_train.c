@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "device/cpu/peak.h"
 #include "models/from_config.h"
-#include "train/step_config.h"
+#include "exec/step_config.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>

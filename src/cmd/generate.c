@@ -4,7 +4,7 @@
 #include "infer/generate.h"
 #include "infer/prompt.h"
 #include "text/tokenizer_files.h"
-#include "train/step_config.h"
+#include "exec/step_config.h"
 #include "train/tokenizer_path.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "cmd/help_models.h"
 
 #include "models/from_config.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <stdio.h>
 #include <string.h>
 

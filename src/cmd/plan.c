@@ -1,13 +1,13 @@
 /* plan.c - maxc plan: what a training run will need, for one device, without one.
  *
- * The programs are compiled as for the run and thrown away; see train/plan.h. Exit status 4 when
+ * The programs are compiled as for the run and thrown away; see exec/plan.h. Exit status 4 when
  * they do not fit in the device's memory, with changes that would make them fit.
  */
 #include "base/json_doc.h"
 #include "cmd/verb.h"
-#include "train/chip.h"
-#include "train/mesh_config.h"
-#include "train/plan.h"
+#include "device/chips.h"
+#include "exec/mesh_config.h"
+#include "exec/plan.h"
 #include "train/tokenizer_path.h"
 
 #include <stdio.h>
@@ -19,43 +19,54 @@ static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "wei
                                                           [MX_VAR_CACHE] = "cache",
                                                           [MX_VAR_COPY] = "weight copies"};
 
+/* What is planned for. */
+typedef struct {
+    mx_device_traits traits;
+    mx_plan_device device;
+    mx_memory_room room;
+    int n_threads;
+} target;
+
 /* The device that a run on this machine would take, with the memory it has left now. */
-static mx_status this_device(const mx_config *c, mx_plan_device *d, mx_memory_room *room,
-                             int *n_threads)
+static mx_status this_device(const mx_config *c, target *t)
 {
     mx_session *s;
     MX_TRY(mx_status_wrap(mx_session_open(&s, mx_config_text(c, "device"),
                                           (int)mx_config_int(c, "num_threads")),
                           "chip=this"));
-    *room = mx_session_room(s);
-    *n_threads = mx_session_threads(s);
-    d->gpu = d->apart = !mx_session_on_host(s);
+    t->room = mx_session_room(s);
+    t->n_threads = mx_session_threads(s);
+    t->traits = *mx_session_traits(s);
     mx_session_close(s);
     return MX_OK;
 }
 
-static mx_status device_of(const mx_config *c, mx_plan_device *d, mx_memory_room *room,
-                           int *n_threads)
+static mx_status find_target(const mx_config *c, target *t)
 {
     const mx_chip *chip = mx_chip_find(mx_config_text(c, "chip"));
-    if (!chip)
-        MX_TRY(this_device(c, d, room, n_threads));
-    if (chip) {
-        *room = (mx_memory_room){(int64_t)(chip->gib * 0x1p30), "the chip has"};
-        *d = (mx_plan_device){.gpu = true, .apart = true,
-                              .flops_per_second = chip->tflops * 1e12,
-                              .bytes_per_second = chip->gbs * 1e9};
-    }
+    const char *arch = mx_config_text(c, "kernels_for");
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
-    const char *arch = mx_config_text(c, "kernels_for");
-    d->kernels_for = *arch ? arch : NULL;
-    d->gpu |= *arch != 0;
+    mx_dtype dtype = MX_F32;
+    mx_dtype_parse(mx_config_text(c, "dtype"), &dtype);
+    if (!chip)
+        MX_TRY(this_device(c, t));
+    if (chip || *arch)
+        t->traits = mx_cuda_traits;
+    if (chip) {
+        t->traits.chip = *chip;
+        t->room = (mx_memory_room){(int64_t)chip->memory_bytes, "the chip has"};
+    }
     if (gib > 0)
-        *room = (mx_memory_room){(int64_t)(gib * 0x1p30), "memory_gib gives"};
-    d->flops_per_second = tflops > 0 ? tflops * 1e12 : d->flops_per_second;
-    d->bytes_per_second = gbs > 0 ? gbs * 1e9 : d->bytes_per_second;
-    d->memory_bytes = room->bytes < INT64_MAX ? (double)room->bytes : 0;
+        t->room = (mx_memory_room){(int64_t)(gib * 0x1p30), "memory_gib gives"};
+    const mx_chip *is = &t->traits.chip;
+    t->device = (mx_plan_device){
+        .traits = &t->traits,
+        .kernels_for = *arch ? arch : NULL,
+        .memory_bytes = t->room.bytes < INT64_MAX ? (double)t->room.bytes : 0,
+        .flops_per_second = tflops > 0 ? tflops * 1e12 : is->flops_per_second[dtype],
+        .bytes_per_second = gbs > 0 ? gbs * 1e9 : is->bytes_per_second,
+    };
     return MX_OK;
 }
 
@@ -108,10 +119,10 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     print_bytes("inputs", p->inputs);
     print_bytes("activations", p->activations);
     print_bytes("work space", p->workspace);
-    if (p->on_host + p->stowed > 0) {
-        printf("host      %s, pinned\n", mx_format_bytes(a, sizeof a, p->on_host + p->stowed));
+    if (p->on_host + p->offloaded > 0) {
+        printf("host      %s, pinned\n", mx_format_bytes(a, sizeof a, p->on_host + p->offloaded));
         print_bytes("optimizer", p->on_host);
-        print_bytes("activations", p->stowed);
+        print_bytes("activations", p->offloaded);
     }
     printf("largest when memory is fullest\n");
     for (int i = 0; i < p->n_largest; i++) {
@@ -133,8 +144,8 @@ static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     json_object_set_new(memory, "activations", json_real(p->activations));
     json_object_set_new(memory, "work space", json_real(p->workspace));
     json_object_set_new(memory, "total", json_real(p->total));
-    json_object_set_new(memory, "host", json_real(p->on_host + p->stowed));
-    json_object_set_new(memory, "host activations", json_real(p->stowed));
+    json_object_set_new(memory, "host", json_real(p->on_host + p->offloaded));
+    json_object_set_new(memory, "host activations", json_real(p->offloaded));
     for (int i = 0; i < p->n_largest; i++)
         json_array_append_new(largest,
                               json_pack("{s:s, s:f, s:i}", "name", p->largest[i].name, "bytes",
@@ -167,8 +178,7 @@ static mx_status run(mx_invocation *inv)
     mx_programs_request q;
     mx_mesh_plan mesh = {0};
     mx_plan plan = {0};
-    mx_plan_device d = {0};
-    mx_memory_room room = {.bytes = INT64_MAX};
+    target t = {.room.bytes = INT64_MAX};
     if (!inv->n_args)
         MX_TRY(mx_vocab_from_tokenizer(c));
     mx_status st = mx_model_open(&m, c, model_path(inv));
@@ -181,11 +191,13 @@ static mx_status run(mx_invocation *inv)
     mx_programs_ranks by = {mesh.ranks, 1, meshed ? &mesh.how : NULL};
     by.data_ranks = meshed ? mx_mesh_size(&mesh.mesh, mx_mesh_rows(&mesh)) : 1;
     MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, by, &arena));
-    MX_TRY_OUT(st, device_of(c, &d, &room, &q.options.compile.n_threads));
-    MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &d));
+    MX_TRY_OUT(st, find_target(c, &t));
+    if (t.n_threads)
+        q.options.compile.n_threads = t.n_threads;
+    MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &t.device));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
-    json ? print_json(&m, &plan, &d) : print_text(&m, &plan, &d, &mesh);
-    st = mx_plan_check(&plan, &m, &q, room);
+    json ? print_json(&m, &plan, &t.device) : print_text(&m, &plan, &t.device, &mesh);
+    st = mx_plan_check(&plan, &m, &q, t.room);
 out:
     mx_mesh_plan_fini(&mesh);
     mx_model_spec_fini(&m);

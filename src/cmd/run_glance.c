@@ -2,7 +2,7 @@
 #include "cmd/run_glance.h"
 
 #include "base/json_doc.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include "train/schedule.h"
 #include <math.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 #define MX_CMD_VERB_H
 
 #include "base/config.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 
 typedef struct mx_verb mx_verb;
 

@@ -1,6 +1,6 @@
 /* verify.c - maxc verify MODEL: does this model compute what it should? */
 #include "cmd/verb.h"
-#include "train/step_config.h"
+#include "exec/step_config.h"
 #include "train/verify.h"
 
 #include <stdio.h>

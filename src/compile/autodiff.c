@@ -114,7 +114,7 @@ void mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx
     int n_forward = g->n_nodes;
     if (loss->type.ndim != 0)
         mx_graph_fail(g, "the loss must be one number, it has %d dims", loss->type.ndim);
+    g->backward = true;
     mx_gradients(g, loss, NULL, var, n, grad);
     delay_weight_gradients(g, n_forward);
-    g->n_forward = n_forward;
 }

@@ -47,9 +47,9 @@ out:
 }
 
 /* What dump_ir may name; a pass that is not here asserts. */
-static const char *const passes[] = {"build", "precision", "partition", "stages",  "join",
-                                     "bias",  "autodiff",  "optimizer", "remat",   "offload",
-                                     "slope", "swiglu",    "fuse"};
+static const char *const passes[] = {"build",     "precision", "partition", "stages",
+                                     "rewrites",  "autodiff",  "optimizer", "remat",
+                                     "epilogues", "offload",   "fuse"};
 enum { N_PASSES = sizeof passes / sizeof *passes };
 
 static bool is_pass(const char *name)
@@ -108,6 +108,13 @@ static mx_node *find_root(const mx_graph *g, const char *name)
     return NULL;
 }
 
+const mx_device_traits mx_plain_traits = {.name = "host", .host_memory = true};
+
+static const mx_device_traits *traits_of(const mx_compile_options *o)
+{
+    return o->device ? o->device : &mx_plain_traits;
+}
+
 /* A gradient is added to its sum as soon as it is there, so that it need not be kept: at the end
  * all of them would be alive at once. Behind fuse, so that no group is cut apart. */
 static void hasten_sums(mx_graph *g)
@@ -122,7 +129,7 @@ static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *ou
     mx_pass_fuse(g, !o->no_fuse);
     hasten_sums(g);
     MX_TRY(after(g, o, "fuse"));
-    return mx_program_init(out, g, o->n_threads, o->gpu);
+    return mx_program_init(out, g, o->n_threads, traits_of(o));
 }
 
 static mx_status forward_passes(mx_graph *g, const mx_compile_options *o)
@@ -230,21 +237,15 @@ static mx_status training_passes(mx_graph *g, mx_node *loss, mx_grads_use use,
     if (o->stages)
         MX_TRY(mx_pass_stages(g, o->stages));
     MX_TRY(after(g, o, "stages"));
+    mx_pass_grad_dtypes(g, o->narrow_grads ? o->compute : MX_DTYPE_COUNT);
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
-    bool keeps_all = strcmp(remat.policy, "none") == 0;
-    if (o->gpu && keeps_all)
-        mx_pass_join(g);
-    MX_TRY(after(g, o, "join"));
-    if (o->gpu)
-        mx_pass_bias(g, keeps_all);
-    MX_TRY(after(g, o, "bias"));
-    g->narrow_grads = o->narrow_grads;
+    const mx_device_traits *d = traits_of(o);
+    mx_rewrite(g, d->before_autodiff, remat);
+    MX_TRY(after(g, o, "rewrites"));
     int n;
     mx_node **var = mx_trainable(g, &n);
     mx_node **grad = MX_NEW_N(&g->arena, mx_node *, n);
     mx_pass_autodiff(g, loss, var, n, grad);
-    if (o->gpu && keeps_all)
-        mx_pass_join_backward(g);
     MX_TRY(after(g, o, "autodiff"));
     if (use == MX_GRADS_APPLY)
         mx_pass_optimizer(g, opt, var, grad, n, o->partition);
@@ -253,15 +254,12 @@ static mx_status training_passes(mx_graph *g, mx_node *loss, mx_grads_use use,
     MX_TRY(after(g, o, "optimizer"));
     MX_TRY(mx_pass_remat(g, remat));
     MX_TRY(after(g, o, "remat"));
-    if (o->apart && remat.offload && *remat.offload)
+    mx_rewrite(g, d->behind_remat, remat);
+    MX_TRY(after(g, o, "epilogues"));
+    if (!d->host_memory && remat.offload && *remat.offload)
         MX_TRY(mx_pass_offload(g, remat.offload));
     MX_TRY(after(g, o, "offload"));
-    if (o->gpu)
-        mx_pass_slope(g);
-    MX_TRY(after(g, o, "slope"));
-    if (o->gpu && keeps_all)
-        mx_pass_swiglu(g);
-    return after(g, o, "swiglu");
+    return MX_OK;
 }
 
 mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
@@ -283,7 +281,6 @@ mx_status mx_compile_joint_forward(mx_graph *g, const mx_compile_options *o)
     MX_TRY(forward_passes(g, o));
     MX_TRY(mx_pass_stages(g, o->stages));
     MX_TRY(after(g, o, "stages"));
-    g->n_forward = g->n_nodes;
     return MX_OK;
 }
 
@@ -296,7 +293,7 @@ mx_status mx_compile_chunk(const mx_graph *joint, int k, const mx_compile_option
         mx_pass_fuse(&out->graph[p], !o->no_fuse);
         st = after(&out->graph[p], o, "fuse");
         if (!st)
-            st = mx_program_init_kept(&out->program[p], &out->graph[p], o->n_threads, o->gpu,
+            st = mx_program_init_kept(&out->program[p], &out->graph[p], o->n_threads, traits_of(o),
                                       (mx_kept_list){out->kept[p], out->n_kept[p]});
     }
     if (st)

@@ -2,11 +2,13 @@
 #ifndef MX_COMPILE_COMPILE_H
 #define MX_COMPILE_COMPILE_H
 
+#include "compile/device_traits.h"
 #include "compile/optimizer.h"
 #include "compile/passes.h"
 #include "compile/program.h"
 
 typedef struct {
+    const mx_device_traits *device; /* borrows; NULL: host memory, and nothing special */
     int n_threads;
     mx_dtype compute;          /* dtype of activations */
     mx_remat remat;            /* policy NULL: none */
@@ -14,8 +16,6 @@ typedef struct {
     bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool no_fuse;              /* every elementwise op alone, for comparison */
-    bool apart;                /* the device's memory is not the host's: tensors can be moved */
-    bool gpu;                  /* for kernels that take strides: see parts.c */
     const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */
     const struct mx_stages *stages; /* chunks of a pipeline (stages.h); NULL: none */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */

@@ -13,6 +13,7 @@
  */
 #include "compile/passes.h"
 
+#include "compile/uses.h"
 #include "ops.h"
 #include "ops/group.h"
 #include <string.h>
@@ -32,7 +33,7 @@ typedef struct {
     mx_graph *g;
     cluster **of;      /* by node id; NULL: in none */
     cluster **read_by; /* by node id: the last group that read it from outside, over its space */
-    int *n_users;      /* by node id: live uses, roots included */
+    mx_uses uses;
     int *at;           /* by node id: place in the order of execution */
     int *seen;         /* by node id: number of the last search that passed */
     int search;
@@ -172,9 +173,9 @@ static bool reads_a_sum(const fuser *f, const cluster *c, const mx_node *n)
 
 /* What the backward pass computes again stays there: in a group of the forward pass it would be
  * computed early and kept. */
-static bool is_forward(const fuser *f, const mx_node *n)
+static bool is_forward(const mx_node *n)
 {
-    return n->id < f->g->n_forward && !n->recomputed;
+    return !n->backward && !n->recomputed;
 }
 
 /* The wider of two spaces where the other has one number for each of its rows; NULL where they
@@ -206,7 +207,7 @@ static bool fits_together(fuser *f, joint *j, const mx_node *n)
     for (int q = 0; q < j->n && space; q++) {
         members += j->c[q]->n;
         space = wider(space, &j->c[q]->space);
-        if (reads_a_sum(f, j->c[q], n) || is_forward(f, j->c[q]->member[0]) != is_forward(f, n))
+        if (reads_a_sum(f, j->c[q], n) || is_forward(j->c[q]->member[0]) != is_forward(n))
             return false;
     }
     if (!space || members > MX_GROUP_STEPS || !mx_group_accepts(n, space))
@@ -387,7 +388,7 @@ static void break_cycles(fuser *f, mx_node *const *order, int n, mx_arena *scrat
 
 static bool leaves(const fuser *f, const mx_node *n, const int *inside_uses)
 {
-    return f->n_users[n->id] > inside_uses[n->id];
+    return mx_uses_count(&f->uses, n) > inside_uses[n->id];
 }
 
 static int value_number(const mx_group *g, mx_node *const *ext, const cluster *c, const mx_node *x)
@@ -470,19 +471,6 @@ static void emit_within_limits(fuser *f, cluster *c, const int *inside_uses)
     }
 }
 
-static void count_users(fuser *f, mx_node *const *order, int n)
-{
-    for (int i = 0; i < n; i++) {
-        order[i]->seq = i; /* positions, so that seq is also the order */
-        f->at[order[i]->id] = i;
-        for (int k = 0; k < order[i]->n_in; k++)
-            if (order[i]->in[k])
-                f->n_users[order[i]->in[k]->id]++;
-    }
-    for (int i = 0; i < f->g->n_roots; i++)
-        f->n_users[f->g->root[i]->id]++;
-}
-
 void mx_pass_fuse(mx_graph *g, bool merge_)
 {
     mx_arena scratch = {0};
@@ -491,13 +479,16 @@ void mx_pass_fuse(mx_graph *g, bool merge_)
     fuser f = {.g = g,
                .of = MX_NEW_N(&scratch, cluster *, n_nodes),
                .read_by = MX_NEW_N(&scratch, cluster *, n_nodes),
-               .n_users = MX_NEW_N(&scratch, int, n_nodes),
                .at = MX_NEW_N(&scratch, int, n_nodes),
                .seen = MX_NEW_N(&scratch, int, n_nodes),
                .stack = MX_NEW_N(&scratch, int, SEARCH_LIMIT),
                .before = mx_graph_before(g, &scratch),
                .merge = merge_};
-    count_users(&f, order, n);
+    mx_uses_init(&f.uses, g);
+    for (int i = 0; i < n; i++) {
+        order[i]->seq = i; /* positions, so that seq is also the order */
+        f.at[order[i]->id] = i;
+    }
     for (int i = 0; i < n; i++)
         visit(&f, order[i], &scratch);
     if (merge_)
@@ -521,5 +512,6 @@ void mx_pass_fuse(mx_graph *g, bool merge_)
         }
     }
     mx_graph_resolve(g);
+    mx_uses_fini(&f.uses);
     mx_arena_fini(&scratch);
 }

@@ -5,13 +5,12 @@
  * readable after a run, so they live to the end. pack.c gives the addresses.
  */
 #include "compile/pack.h"
-#include "compile/parts.h"
+#include "compile/strided_views.h"
 
 #include "ops.h"
-#include "ops/gpu_work.h"
 #include <string.h>
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64 }; /* where the device does not say */
 
 static mx_place *place_of(const mx_program *p, const mx_node *n, int k)
 {
@@ -33,15 +32,15 @@ static mx_place column(mx_place whole, const mx_node *split, int k)
 }
 
 /* Whose memory is output k of n? */
-static mx_place share(const mx_program *p, const mx_parts *parts, mx_node *n, int k)
+static mx_place share(const mx_program *p, const mx_strided_views *views, mx_node *n, int k)
 {
-    const mx_part *part = &parts->inside[(size_t)n->id * MX_MAX_OUT + (size_t)k];
-    if (part->of)
-        return (mx_place){.root = part->of, .offset = -1, .at = part->at, .run = part->run,
-                          .pitch = part->pitch};
-    if (k == 0 && parts->over[n->id])
-        return *place_of(p, parts->over[n->id], 0);
-    if (n->op == &mx_op_split && parts->copies_nothing[n->id])
+    const mx_strided_view *view = &views->inside[(size_t)n->id * MX_MAX_OUT + (size_t)k];
+    if (view->of)
+        return (mx_place){.root = view->of, .offset = -1, .at = view->at, .run = view->run,
+                          .pitch = view->pitch};
+    if (k == 0 && views->over[n->id])
+        return *place_of(p, views->over[n->id], 0);
+    if (n->op == &mx_op_split && views->copies_nothing[n->id])
         return column(*place_of(p, n->in[0], 0), n, k);
     if (n->op->kind == MX_VIEW)
         return *place_of(p, n->in[0], 0);
@@ -53,10 +52,10 @@ static mx_place share(const mx_program *p, const mx_parts *parts, mx_node *n, in
     return (mx_place){.root = n, .out = k, .offset = -1, .hosted = n->op->hosted >> k & 1};
 }
 
-static int64_t rounded(const mx_type *t)
+static int64_t rounded(const mx_program *p, const mx_type *t)
 {
     int64_t b = (int64_t)mx_type_bytes(t);
-    return (b + ALIGN - 1) / ALIGN * ALIGN;
+    return (b + p->align - 1) / p->align * p->align;
 }
 
 static size_t index_of(const mx_place *q)
@@ -64,13 +63,13 @@ static size_t index_of(const mx_place *q)
     return (size_t)q->root->id * MX_MAX_OUT + (size_t)q->out;
 }
 
-static void find_lives(const mx_program *p, const mx_parts *parts, int *last)
+static void find_lives(const mx_program *p, const mx_strided_views *views, int *last)
 {
     for (int i = 0; i < p->n; i++) {
         mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
             mx_place *q = place_of(p, n, k);
-            *q = share(p, parts, n, k);
+            *q = share(p, views, n, k);
             last[index_of(q)] = i;
         }
         for (int k = 0; k < n->n_in; k++)
@@ -92,17 +91,16 @@ typedef struct {
 } space;
 enum { ON_DEVICE, ON_HOST, GIVEN, N_SPACES };
 
-static void add_storage(space *s, mx_place *own, int first, int last)
+static void add_storage(space *s, mx_place *own, mx_life life)
 {
-    int64_t bytes = rounded(mx_node_type(own->root, own->out));
-    s->life[s->n] = (mx_life){.bytes = bytes, .first = first, .last = last};
+    s->life[s->n] = life;
     s->place[s->n++] = own;
     own->offset = 0; /* known */
-    own->first = first;
-    own->last = last;
+    own->first = life.first;
+    own->last = life.last;
 }
 
-static void place_kept(mx_program *p, mx_kept_list kept)
+static void place_kept(const mx_program *p, mx_kept_list kept)
 {
     for (int i = 0; i < kept.n; i++) {
         const mx_kept *v = &kept.v[i];
@@ -117,28 +115,29 @@ static void place_kept(mx_program *p, mx_kept_list kept)
     }
 }
 
-static void find_storages(const mx_program *p, const mx_parts *parts, mx_kept_list kept,
+static void find_storages(const mx_program *p, const mx_strided_views *views, mx_kept_list kept,
                           space s[N_SPACES], mx_arena *scratch)
 {
     int *last = MX_NEW_N(scratch, int, (size_t)p->graph->n_nodes * MX_MAX_OUT);
-    find_lives(p, parts, last);
-    place_kept((mx_program *)p, kept);
+    find_lives(p, views, last);
+    place_kept(p, kept);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
             mx_place *q = place_of(p, n, k), *own = place_of(p, q->root, q->out);
             bool given = n->op->kind == MX_SOURCE; /* inputs and constants */
-            /* The first part of a concat comes before the concat and takes room for all of it. */
+            /* The first input of a concat comes before it and takes room for all of it. */
             if (q->root->op == &mx_op_variable || own->offset >= 0)
                 continue;
-            add_storage(&s[given ? GIVEN : q->hosted ? ON_HOST : ON_DEVICE], own, given ? 0 : i,
-                        given ? p->n : last[index_of(q)]);
+            mx_life life = {.bytes = rounded(p, mx_node_type(own->root, own->out)),
+                            .first = given ? 0 : i, .last = given ? p->n : last[index_of(q)]};
+            add_storage(&s[given ? GIVEN : q->hosted ? ON_HOST : ON_DEVICE], own, life);
         }
     }
 }
 
 /* Gives the sizes of the spaces; that of the device is behind what is given. */
-static void give_addresses(mx_program *p, const mx_parts *parts, mx_kept_list kept,
+static void give_addresses(mx_program *p, const mx_strided_views *views, mx_kept_list kept,
                            int64_t end[N_SPACES], mx_arena *scratch)
 {
     int n_outputs = 0;
@@ -148,7 +147,7 @@ static void give_addresses(mx_program *p, const mx_parts *parts, mx_kept_list ke
     for (int k = 0; k < N_SPACES; k++)
         s[k] = (space){MX_NEW_N(scratch, mx_life, n_outputs + 1),
                        MX_NEW_N(scratch, mx_place *, n_outputs + 1), 0};
-    find_storages(p, parts, kept, s, scratch);
+    find_storages(p, views, kept, s, scratch);
     for (int k = N_SPACES - 1; k >= 0; k--) {
         int64_t from = k == ON_DEVICE ? end[GIVEN] : 0;
         end[k] = mx_pack(s[k].life, s[k].n, scratch);
@@ -179,12 +178,12 @@ bool mx_program_runs(const mx_program *p, const mx_node *n)
            !is_empty(n);
 }
 
-/* What a GPU kernel may take that could use any amount: a share of what the program needs anyway,
- * so that it matters on no device, large or small. */
+/* What a kernel may take that could use any amount: a share of what the program needs anyway, so
+ * that it matters on no device, large or small. */
 enum { WORK_SHARE = 6, WORK_LEAST = 256 << 20 };
 #define WORK_MOST ((size_t)8 << 30)
 
-static size_t gpu_share(const mx_program *p, size_t values)
+static size_t work_share(const mx_program *p, size_t values)
 {
     size_t all = values;
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
@@ -194,7 +193,7 @@ static size_t gpu_share(const mx_program *p, size_t values)
 }
 
 /* Neighbours of an op that adds may be launched together, and then need the sum. */
-static size_t gpu_work(const mx_program *p, size_t most)
+static size_t device_work(const mx_program *p, const mx_device_traits *device, size_t most)
 {
     const mx_op *before = NULL;
     size_t work = 0, sum = 0;
@@ -202,7 +201,7 @@ static size_t gpu_work(const mx_program *p, size_t most)
         const mx_node *n = p->order[i];
         if (!mx_program_runs(p, n))
             continue;
-        size_t own = n->op->gpu_work_bytes ? n->op->gpu_work_bytes(n, most) : 0;
+        size_t own = device->work_bytes(n, most);
         sum = n->op == before && n->op->gpu_work_adds ? sum + own : own;
         before = n->op;
         work = sum > work ? sum : work;
@@ -210,7 +209,7 @@ static size_t gpu_work(const mx_program *p, size_t most)
     return work;
 }
 
-static size_t cpu_work(const mx_program *p)
+static size_t host_work(const mx_program *p)
 {
     size_t work = 0;
     for (int i = 0; i < p->n; i++) {
@@ -224,47 +223,53 @@ static size_t cpu_work(const mx_program *p)
 static void count_bytes(mx_program *p, const mx_node *n)
 {
     const mx_var_attr *v = n->attr;
+    for (int k = 0; k < n->n_out; k++)
+        p->updates[place_of(p, n, k)->root->id] |= mx_node_overwrites(n, k) != NULL;
     if (!n->recomputed)
         p->bytes.flops += mx_node_cost(n).flops;
     if (n->op != &mx_op_variable)
         return;
-    p->bytes.variables[v->kind] += (double)rounded(&n->type);
-    p->bytes.on_host += v->on_host ? (double)rounded(&n->type) : 0;
+    p->bytes.variables[v->kind] += (double)rounded(p, &n->type);
+    p->bytes.on_host += v->on_host ? (double)rounded(p, &n->type) : 0;
 }
 
-mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool gpu)
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_device_traits *device)
 {
-    return mx_program_init_kept(p, g, n_threads, gpu, (mx_kept_list){0});
+    return mx_program_init_kept(p, g, n_threads, device, (mx_kept_list){0});
 }
 
-mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads, bool gpu,
-                               mx_kept_list kept)
+mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads,
+                               const mx_device_traits *device, mx_kept_list kept)
 {
-    MX_TRY(mx_graph_check(g));
-    *p = (mx_program){.graph = g, .n_threads = n_threads};
+    MX_TRY(mx_graph_check_final(g));
+    *p = (mx_program){.graph = g, .n_threads = n_threads,
+                      .align = device->align ? (int64_t)device->align : ALIGN};
     p->order = mx_graph_order(g, &p->arena, &p->n);
     p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
     p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
+    p->updates = MX_NEW_N(&p->arena, bool, g->n_nodes);
     mx_arena scratch = {0};
     int64_t end[N_SPACES];
-    mx_parts found = {.inside = MX_NEW_N(&scratch, mx_part, (size_t)g->n_nodes * MX_MAX_OUT),
-                      .copies_nothing = p->copies_nothing,
-                      .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
-    if (gpu)
-        mx_parts_find(&found, p, &scratch);
-    give_addresses(p, &found, kept, end, &scratch);
+    mx_strided_views views = {
+        .inside = MX_NEW_N(&scratch, mx_strided_view, (size_t)g->n_nodes * MX_MAX_OUT),
+        .copies_nothing = p->copies_nothing,
+        .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
+    if (device->strided_views)
+        mx_strided_views_find(&views, p);
+    give_addresses(p, &views, kept, end, &scratch);
     for (int i = 0; i < p->n; i++)
         count_bytes(p, p->order[i]);
     p->given_bytes = (size_t)end[GIVEN];
     p->value_bytes = p->given_bytes + (size_t)end[ON_DEVICE];
-    p->work_bytes = cpu_work(p);
-    p->gpu_work_bytes = gpu_work(p, gpu_share(p, p->value_bytes));
-    p->scratch_bytes = p->value_bytes + (gpu ? p->gpu_work_bytes : p->work_bytes);
+    p->host_work_bytes = host_work(p);
+    p->work_bytes = device->work_bytes ? device_work(p, device, work_share(p, p->value_bytes))
+                                       : p->host_work_bytes;
+    p->scratch_bytes = p->value_bytes + p->work_bytes;
     p->host_bytes = (size_t)end[ON_HOST];
     p->bytes.inputs = (double)end[GIVEN];
-    p->bytes.workspace = (double)(gpu ? p->gpu_work_bytes + MX_GPU_GEMM_WORK : p->work_bytes);
+    p->bytes.workspace = (double)(p->work_bytes + device->gemm_work_bytes);
     p->bytes.activations = (double)end[ON_DEVICE];
-    p->bytes.stowed = (double)end[ON_HOST];
+    p->bytes.offloaded = (double)end[ON_HOST];
     mx_arena_fini(&scratch);
     return MX_OK;
 }

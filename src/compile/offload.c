@@ -3,14 +3,14 @@
  * Runs after remat, which has decided what the backward pass reads of the forward pass. What it
  * reads of a value x that is to be moved becomes
  *
- *     h = landed(stow(x), x)      in the forward pass: to the host
- *     y = landed(fetch(h), h)     in the backward pass: back, into memory of its own
+ *     h = wait(offload(x), x)      in the forward pass: to the host
+ *     y = wait(prefetch(h), h)     in the backward pass: back, into memory of its own
  *
- * A copy goes on beside the computation from its stow or fetch to its landed, which reads both
+ * A copy goes on beside the computation from its offload or prefetch to its wait, which reads both
  * ends, so that lifetimes as the memory pass finds them hold for it. What is left to decide is how
- * far apart the two stand. Let L be the bytes of the layer that stows most:
+ * far apart the two stand. Let L be the bytes of the layer that offloads most:
  *
- *     out    lands before the value L bytes further on in the order of making is made
+ *     out    ends before the value L bytes further on in the order of making is made
  *     back   starts before the value L bytes earlier in the order of reading is read
  *
  * so that a copy has about one layer's computation to hide behind, and about a layer and a half of
@@ -29,9 +29,9 @@
 typedef struct {
     mx_node *x; /* as its first reader sees it */
     int64_t bytes;
-    /* Positions in the order: of x, of its first reader; where the copy out has to have landed and
+    /* Positions in the order: of x, of its first reader; where the copy out has to have ended and
      * the copy back begins, -1: nowhere. */
-    int made, read, lands, starts;
+    int made, read, ends, starts;
 } item;
 
 typedef struct {
@@ -43,18 +43,17 @@ typedef struct {
     bool *mixed;         /* by memory: readers in several layers, or in none */
     mx_node **from;      /* by memory: the first backward reader */
     mx_node **moved;     /* by memory: what has come back */
-    mx_node **back;      /* by id of a forward node: what is read instead of it */
+    mx_node **back;      /* by node id: what is read instead of it */
     item *items;
     int n_items, cap_items;
 } offload;
 
 /* Is input k of a node a value of the forward pass that the backward pass waits for? (A projection
  * that is made here reads another output than it has as its input: small ones, which stay.) */
-static bool waits(const offload *o, const mx_node *reader, int k)
+static bool waits(const mx_node *reader, int k)
 {
     const mx_node *x = reader->in[k];
-    if (!x || reader->id < o->g->n_forward || x->id >= o->g->n_forward ||
-        reader->op->kind == MX_PROJECT)
+    if (!x || !reader->backward || x->backward || reader->op->kind == MX_PROJECT)
         return false;
     while (x->op->kind == MX_VIEW)
         x = x->in[0];
@@ -66,7 +65,7 @@ static void find_readers(offload *o)
     for (int i = 0; i < o->n; i++)
         for (int k = 0; k < o->order[i]->n_in; k++) {
             mx_node *reader = o->order[i];
-            if (!waits(o, reader, k))
+            if (!waits(reader, k))
                 continue;
             size_t m = mx_node_memory(reader->in[k]);
             if (!o->from[m])
@@ -80,14 +79,14 @@ static void find_items(offload *o, bool inputs)
     for (int i = 0; i < o->n; i++)
         for (int k = 0; k < o->order[i]->n_in; k++) {
             mx_node *reader = o->order[i], *x = reader->in[k];
-            if (!waits(o, reader, k))
+            if (!waits(reader, k))
                 continue;
             size_t m = mx_node_memory(x);
             bool passed_on = inputs && !o->mixed[m] && !mx_same_layer(x, reader);
             if (o->found[m] || !(o->named[m] || passed_on))
                 continue;
             MX_GROW(o->items, o->n_items, o->cap_items);
-            o->items[o->n_items++] = (item){.x = x, .made = o->at[x->id], .read = i, .lands = -1,
+            o->items[o->n_items++] = (item){.x = x, .made = o->at[x->id], .read = i, .ends = -1,
                                             .starts = -1,
                                             .bytes = (int64_t)mx_type_bytes(&x->type)};
             o->found[m] = true;
@@ -124,7 +123,7 @@ static void place_copies(offload *o)
     for (int i = 0, j = 0; i < n; i++) { /* ahead: bytes of i + 1 to j */
         while (ahead < layer && j + 1 < n)
             ahead += it[++j].bytes;
-        it[i].lands = ahead >= layer ? it[j].made : -1;
+        it[i].ends = ahead >= layer ? it[j].made : -1;
         ahead -= i + 1 < n ? it[i + 1].bytes : 0;
     }
     qsort(it, (size_t)n, sizeof *it, by_reading);
@@ -143,14 +142,14 @@ static mx_node *move(mx_graph *g, const item *it)
     g->scope = it->x->scope;
     g->stage = it->x->stage;
     g->seq = 2 * it->made + 1;
-    mx_node *h = mx_stow(g, it->x);
-    g->seq = 2 * it->lands;
-    h = mx_landed(g, h, it->x);
+    mx_node *h = mx_offload(g, it->x);
+    g->seq = 2 * it->ends;
+    h = mx_wait(g, h, it->x);
     g->seq = 2 * it->starts;
-    mx_node *y = mx_fetch(g, h);
+    mx_node *y = mx_prefetch(g, h);
     y->name = it->x->name;
     g->seq = 2 * it->read;
-    return mx_landed(g, y, h);
+    return mx_wait(g, y, h);
 }
 
 static void move_all(offload *o)
@@ -161,13 +160,13 @@ static void move_all(offload *o)
         o->order[i]->seq = 2 * i + 1;
     for (int i = 0; i < o->n_items; i++) {
         const item *it = &o->items[i];
-        if (it->lands >= 0 && it->starts >= 0)
+        if (it->ends >= 0 && it->starts >= 0)
             o->moved[mx_node_memory(it->x)] = move(g, it);
     }
     for (int i = 0; i < o->n; i++)
         for (int k = 0; k < o->order[i]->n_in; k++) {
             mx_node *x = o->order[i]->in[k];
-            mx_node *y = waits(o, o->order[i], k) ? o->moved[mx_node_memory(x)] : NULL;
+            mx_node *y = waits(o->order[i], k) ? o->moved[mx_node_memory(x)] : NULL;
             if (!y)
                 continue;
             g->seq = 2 * i;
@@ -195,8 +194,10 @@ static mx_status find_names(offload *o, const char *names)
 {
     bool any = mx_glob_any(names, "decoder_layer_input");
     mx_str there = {0};
-    for (int i = 0; i < o->g->n_forward; i++) {
-        const mx_node *x = o->g->node[i];
+    for (int i = 0; i < o->n; i++) {
+        const mx_node *x = o->order[i];
+        if (x->backward)
+            continue;
         bool moved = moves(x) && o->named[mx_node_memory(x->in[0])];
         for (int k = 0; k < x->n_out && moved; k++)
             o->named[mx_node_memory(x) + (size_t)k] = true;
@@ -229,10 +230,10 @@ mx_status mx_pass_offload(mx_graph *g, const char *names)
                  .mixed = MX_NEW_N(&scratch, bool, n_memory),
                  .from = MX_NEW_N(&scratch, mx_node *, n_memory),
                  .moved = MX_NEW_N(&scratch, mx_node *, n_memory),
-                 .back = MX_NEW_N(&scratch, mx_node *, g->n_forward)};
+                 .back = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
+    o.order = mx_graph_order(g, &scratch, &o.n);
     mx_status st = find_names(&o, names);
     if (!st) {
-        o.order = mx_graph_order(g, &scratch, &o.n);
         for (int i = 0; i < o.n; i++)
             o.at[o.order[i]->id] = i;
         find_readers(&o);

@@ -255,7 +255,6 @@ mx_status mx_pass_partition(mx_graph *g, const mx_partition *how)
     MX_TRY(mx_graph_check(g));
     mx_graph_init(&to);
     to.param_dtype = g->param_dtype;
-    to.narrow_grads = g->narrow_grads;
     p.value = MX_NEW_N(&scratch, mx_local_value, g->n_nodes);
     int n_order;
     mx_node **order = mx_graph_order(g, &scratch, &n_order);

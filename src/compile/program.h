@@ -11,7 +11,7 @@
 #ifndef MX_COMPILE_PROGRAM_H
 #define MX_COMPILE_PROGRAM_H
 
-#include "ir/graph.h"
+#include "compile/device_traits.h"
 #include "ir/source.h"
 
 typedef struct {
@@ -20,7 +20,7 @@ typedef struct {
     int64_t offset; /* into the scratch memory; -1: a variable, see the session */
     bool hosted;    /* into the host's instead */
     bool kept;      /* into the slot that the program runs on (mx_kept) */
-    int64_t at, run, pitch; /* a part of it, in elements (parts.h); all 0: the whole */
+    int64_t at, run, pitch; /* a strided view of it, in elements; all 0: the whole */
     int first, last; /* of the owner's own place: where in the order the storage begins and ends */
 } mx_place;
 
@@ -29,8 +29,8 @@ typedef struct {
     double variables[MX_VAR_KIND_COUNT];
     double on_host; /* of the variables, what is kept in host memory */
     double inputs, activations, workspace; /* activations: high-water mark of everything alive;
-                                              workspace: for a GPU with that of its GEMMs */
-    double stowed; /* of activations in host memory, beside those */
+                                              workspace: with that of the device's GEMMs */
+    double offloaded; /* of activations in host memory, beside those */
     double flops;                          /* of one run, recomputation not counted */
 } mx_plan_bytes;
 
@@ -40,14 +40,16 @@ typedef struct {
     mx_node **order;
     int n;
     mx_place *place; /* of output k of node i: [i * MX_MAX_OUT + k] */
-    bool *copies_nothing; /* by node id: a split or concat of parts in place */
+    bool *updates; /* by node id: a variable that a node of the program writes */
+    bool *copies_nothing; /* by node id: a split or concat of strided views */
     size_t value_bytes;   /* the buffer */
-    size_t given_bytes;   /* of that, inputs and constants, in front */
-    size_t work_bytes;     /* the largest workspace of a node, on the CPU */
-    size_t gpu_work_bytes; /* on a GPU, also of neighbours that are launched at once */
-    size_t scratch_bytes;  /* the buffer and the workspace of what it was compiled for */
+    size_t given_bytes;     /* of that, inputs and constants, in front */
+    size_t work_bytes; /* the largest workspace of a launch, on the device it was compiled for */
+    size_t host_work_bytes; /* of a node, on the CPU */
+    size_t scratch_bytes;   /* the buffer and the workspace */
     size_t host_bytes; /* a second buffer, in host memory (ops with `hosted` outputs) */
     mx_plan_bytes bytes;
+    int64_t align; /* of every value, in bytes */
     int n_threads;
 } mx_program;
 
@@ -63,12 +65,12 @@ typedef struct {
     int n;
 } mx_kept_list;
 
-/* Orders and places. gpu: for a GPU's kernels, which take strides (parts.c) and have their own
- * workspace. The graph must not change afterwards. */
-mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, bool gpu) MX_MUST_USE;
+/* Orders and places, for this device. The graph must not change afterwards. */
+mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads,
+                          const mx_device_traits *device) MX_MUST_USE;
 /* The same with values in a slot. */
-mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads, bool gpu,
-                               mx_kept_list kept) MX_MUST_USE;
+mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads,
+                               const mx_device_traits *device, mx_kept_list kept) MX_MUST_USE;
 /* Has a kernel to run: not a source, a view, or a split or concat in place. */
 bool mx_program_runs(const mx_program *p, const mx_node *n);
 void mx_program_fini(mx_program *p);

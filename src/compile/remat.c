@@ -17,8 +17,8 @@
  * A value that is made from one tensor of its size and small ones (a product and its bias, a row
  * less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
  *
- * Stages of a pipeline keep what they receive. A copy is scheduled right
- * before the first backward node that needs it, so only one layer's activations live at a time.
+ * Stages of a pipeline keep what they receive. A copy is scheduled right before the first backward
+ * node that needs it, so only one layer's activations live at a time.
  */
 #include "compile/passes.h"
 
@@ -78,12 +78,31 @@ static bool available(remat *r, const mx_node *n)
     return r->available[n->id] == 1;
 }
 
-/* Should this forward value be kept? `for_layer` is the node on whose behalf we ask. */
+/* Weights put together (merge.c): copied together again rather than kept from pass to pass. */
+static bool joins_weights(const mx_node *n)
+{
+    if (n->op != &mx_op_concat)
+        return false;
+    for (int i = 0; i < n->n_in; i++)
+        if (!is_source(n->in[i]->op == &mx_op_cast ? n->in[i]->in[0] : n->in[i]))
+            return false;
+    return true;
+}
+
+/* A model's own split is a copy on devices without strided views, and kept rather than made twice.
+ * One that stands for several matmuls (merge.c) is computed again where they would be. */
+static bool is_models_split(const mx_node *n)
+{
+    return n->op == &mx_op_split &&
+           !(n->in[0]->op == &mx_op_matmul && joins_weights(n->in[0]->in[1]));
+}
+
+/* Should this forward value be kept? `user` is the node on whose behalf we ask. */
 static bool kept(remat *r, const mx_node *n, const mx_node *user)
 {
-    if (is_source(n) || n->op->n_out < 0 || is_named(r, n) || n->stage != user->stage)
+    if (is_source(n) || is_models_split(n) || is_named(r, n) || n->stage != user->stage)
         return true;
-    if (gathers_weight(n))
+    if (gathers_weight(n) || joins_weights(n))
         return false;
     if (r->keep == KEEP_WRITTEN && elementwise(n) && r->written[n->id])
         return true;
@@ -120,28 +139,42 @@ static mx_node *again(remat *r, mx_node *n, mx_node *user, int seq)
         r->g->seq = seq;
         mx_node *c = mx_apply_n(r->g, n->op, n->attr, n->n_in, in, n->n_out);
         r->g->seq = -1;
-        r->g->stage = 0;
         r->g->scope = scope;
+        r->g->stage = 0;
         c->recomputed = true;
         r->copy[n->id] = c;
     }
     return r->copy[n->id];
 }
 
+static const struct {
+    const char *name;
+    keeping keep;
+} policy[] = {{"none", KEEP_WRITTEN}, {"elementwise", KEEP_ALL}, {"minimal", KEEP_PRODUCTS},
+              {"full", KEEP_BOUNDARIES}, {"custom", KEEP_BOUNDARIES}};
+
+static bool find_policy(const char *name, keeping *keep)
+{
+    for (size_t i = 0; i < sizeof policy / sizeof *policy; i++)
+        if (strcmp(name, policy[i].name) == 0) {
+            *keep = policy[i].keep;
+            return true;
+        }
+    return false;
+}
+
+bool mx_remat_keeps_gemm(mx_remat how, const mx_node *gemm)
+{
+    remat r = {.save = how.save, .offload = how.offload};
+    return !find_policy(how.policy, &r.keep) || r.keep != KEEP_BOUNDARIES || is_named(&r, gemm);
+}
+
 static mx_status parse(mx_remat how, remat *r)
 {
-    static const struct {
-        const char *name;
-        keeping keep;
-    } policy[] = {{"none", KEEP_WRITTEN}, {"elementwise", KEEP_ALL}, {"minimal", KEEP_PRODUCTS},
-                  {"full", KEEP_BOUNDARIES}, {"custom", KEEP_BOUNDARIES}};
-    for (size_t i = 0; i < sizeof policy / sizeof *policy; i++)
-        if (strcmp(how.policy, policy[i].name) == 0) {
-            r->keep = policy[i].keep;
-            r->save = how.save;
-            r->offload = how.offload;
-            return MX_OK;
-        }
+    r->save = how.save;
+    r->offload = how.offload;
+    if (find_policy(how.policy, &r->keep))
+        return MX_OK;
     return mx_fail(MX_USAGE,
                    "remat_policy=%s is not known; use none, elementwise, minimal, full or custom "
                    "(with the names of the tensors to keep)",
@@ -182,14 +215,13 @@ static bool keep_what_makes(remat *r, const mx_node *n)
 /* Which forward values does the backward pass read, and which has the forward pass written? */
 static void find_uses(remat *r, mx_node *const *order, int n, bool *used)
 {
-    int n_forward = r->g->n_forward;
     for (int i = 0; i < n; i++)
         for (int k = 0; k < order[i]->n_in; k++) {
             mx_node *x = behind_views(order[i]->in[k]);
             mx_op_kind kind = order[i]->op->kind;
-            if (!x || x->id >= n_forward || kind == MX_VIEW)
+            if (!x || x->backward || kind == MX_VIEW)
                 continue;
-            if (order[i]->id >= n_forward)
+            if (order[i]->backward)
                 used[x->id] = true;
             else if (order[i]->stage != x->stage) /* what another stage sends is there */
                 r->needed[x->id] = true;
@@ -214,7 +246,6 @@ static void find_uses(remat *r, mx_node *const *order, int n, bool *used)
 mx_status mx_pass_remat(mx_graph *g, mx_remat how)
 {
     mx_arena scratch = {0};
-    int n_forward = g->n_forward;
     remat r = {.g = g};
     MX_TRY(parse(how, &r));
     r.copy = MX_NEW_N(&scratch, mx_node *, g->n_nodes);
@@ -227,9 +258,9 @@ mx_status mx_pass_remat(mx_graph *g, mx_remat how)
         order[i]->seq = i;
     find_uses(&r, order, n, MX_NEW_N(&scratch, bool, g->n_nodes));
     for (int i = 0; i < n; i++)
-        for (int k = 0; order[i]->id >= n_forward && k < order[i]->n_in; k++) {
+        for (int k = 0; order[i]->backward && k < order[i]->n_in; k++) {
             mx_node *x = order[i]->in[k];
-            if (x && x->id < n_forward)
+            if (x && !x->backward)
                 order[i]->in[k] = again(&r, x, order[i], order[i]->seq);
         }
     mx_arena_fini(&scratch);

@@ -98,7 +98,7 @@ static void find_forward(cut *c)
 {
     for (int i = c->n - 1; i >= 0; i--) {
         const mx_node *x = c->order[i];
-        if (x->id < c->g->n_forward)
+        if (!x->backward)
             c->part[x->id] = MX_STAGE_F;
         for (int k = 0; k < x->n_in && c->part[x->id] == MX_STAGE_F; k++)
             if (x->in[k])

@@ -6,6 +6,8 @@
 #include "device/device.h"
 
 #include "base/library.h"
+#include "interface.h"
+#include "ops/gpu_work.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +21,7 @@ void mx_device_cuda_plugin(char *path, size_t cap)
 
 /* NVIDIA's driver brings this library; opening it is quick, and on most machines without a GPU it
  * is not there. */
-bool mx_device_has_driver(void)
+static bool has_driver(void)
 {
     void *so = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (so)
@@ -27,7 +29,7 @@ bool mx_device_has_driver(void)
     return so != NULL;
 }
 
-static mx_status find_in_plugin(const char *symbol, void **out)
+static mx_status open_plugin(const mx_plugin **out)
 {
     char path[4096];
     mx_device_cuda_plugin(path, sizeof path);
@@ -37,28 +39,61 @@ static mx_status find_in_plugin(const char *symbol, void **out)
                        "the CUDA plug-in cannot be opened (%s); build it with `make cuda` where "
                        "nvcc is installed, or use device=cpu",
                        dlerror());
-    *out = dlsym(so, symbol);
-    return *out ? MX_OK
-                : mx_fail(MX_DEVICE, "%s is not a maxc plug-in; build it again with `make cuda`",
-                          path);
+    const mx_plugin *p = *out = dlsym(so, "mx_plugin_table");
+    if (!p)
+        return mx_fail(MX_DEVICE, "%s is not a plug-in of this maxc; build it again with `make "
+                       "cuda`", path);
+    if (strcmp(p->interface, MX_INTERFACE) != 0)
+        return mx_fail(MX_DEVICE,
+                       "%s was built for another version of maxc (its interface is %s, this "
+                       "program's %s); build it again with `make cuda`",
+                       path, p->interface, MX_INTERFACE);
+    return MX_OK;
 }
 
-mx_status mx_device_open_cuda_plugin(mx_device **out)
+static const mx_rule *const before_autodiff[] = {&mx_rule_merge_qkv, &mx_rule_bias,
+                                                 &mx_rule_bias_before_gelu, NULL};
+static const mx_rule *const behind_remat[] = {&mx_rule_gelu, &mx_rule_gelu_grad, &mx_rule_swiglu,
+                                              &mx_rule_swiglu_grad, NULL};
+
+static size_t work_bytes(const mx_node *n, size_t most)
 {
-    mx_status (*open_device)(mx_device **);
-    *out = NULL;
-    MX_TRY(mx_status_wrap(find_in_plugin("mx_device_open_cuda", (void **)&open_device),
-                          "device=cuda"));
-    return open_device(out);
+    return n->op->gpu_work_bytes ? n->op->gpu_work_bytes(n, most) : 0;
 }
+
+const mx_device_traits mx_cuda_traits = {
+    .name = "cuda",
+    .before_autodiff = before_autodiff,
+    .behind_remat = behind_remat,
+    .strided_views = true,
+    .work_bytes = work_bytes,
+    .gemm_work_bytes = MX_GPU_GEMM_WORK,
+    .pad_rows = 8, /* a GEMM over a vocabulary that is no multiple of 8 reads the rows behind it */
+};
+
+static mx_status open_cuda(mx_device **out)
+{
+    const mx_plugin *p = NULL;
+    *out = NULL;
+    MX_TRY(mx_status_wrap(open_plugin(&p), "device=cuda"));
+    return p->open(&mx_cuda_traits, out);
+}
+
+const mx_device_kind mx_device_kind_cuda = {
+    .traits = &mx_cuda_traits,
+    .doc = "an NVIDIA GPU, through the CUDA plug-in",
+    .preference = 10,
+    .is_likely = has_driver,
+    .open = open_cuda,
+};
 
 mx_status mx_device_compile_kernels(const mx_program *p, const char *arch, int *n_kernels)
 {
     char dir[512];
-    mx_status (*compile)(const mx_program *, const char *, const char *, int *);
-    MX_TRY(find_in_plugin("mx_cuda_compile_kernels", (void **)&compile));
+    const mx_plugin *plugin = NULL;
+    MX_TRY(open_plugin(&plugin));
     mx_device_cache_dir(dir, sizeof dir);
-    return compile(p, arch, dir, n_kernels);
+    return plugin->compile_kernels(p, arch, dir, n_kernels);
 }
 
 void mx_device_cache_dir(char *path, size_t cap)

@@ -34,7 +34,7 @@ mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_opti
                                      o->microbatches));
     p->stages = mx_pipeline_stages(o);
     p->chunk = MX_NEW_N(&p->arena, mx_stage_chunk, o->repeats);
-    p->slots = MX_NEW_N(&p->arena, char *, o->repeats);
+    p->slots = MX_NEW_N(&p->arena, mx_device_buffer, o->repeats);
     p->exec = MX_NEW_N(&p->arena, mx_exec **, o->repeats * MX_STAGE_PARTS);
     p->stages.cut = &p->cut;
     if (o->kind == MX_PIPELINE_FORWARD)
@@ -46,19 +46,24 @@ mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_opti
     return mx_pipeline_share_plan(p);
 }
 
+static mx_device_buffer slot_of(const mx_pipeline *p, int i, int slot)
+{
+    size_t bytes = p->chunk[i].slot_bytes;
+    return mx_device_range(p->slots[i], bytes * (size_t)slot, bytes);
+}
+
 static mx_status bind_chunk(mx_pipeline *p, int i)
 {
     const mx_stage_chunk *c = &p->chunk[i];
     mx_device *d = mx_session_device(p->session);
     int n = p->schedule.n_slots[chunk_number(p, i)];
-    MX_TRY(d->alloc(d, (void **)&p->slots[i], c->slot_bytes * (size_t)n + 1,
-                    "microbatches in flight"));
+    MX_TRY(d->alloc(d, MX_MEMORY_DEVICE, c->slot_bytes * (size_t)n + 1, "microbatches in flight",
+                    &p->slots[i]));
     for (int part = 0; part < MX_STAGE_PARTS; part++) {
         mx_exec **e = MX_NEW_N(&p->arena, mx_exec *, n);
         p->exec[i * MX_STAGE_PARTS + part] = e;
         for (int k = 0; k < n && c->has[part]; k++)
-            MX_TRY(mx_session_add_slot(p->session, &c->program[part],
-                                       p->slots[i] + c->slot_bytes * (size_t)k, &e[k]));
+            MX_TRY(mx_session_add_slot(p->session, &c->program[part], slot_of(p, i, k), &e[k]));
     }
     return MX_OK;
 }
@@ -91,10 +96,10 @@ void mx_pipeline_close(mx_pipeline *p)
     for (int i = 0; p->chunk && i < p->how.repeats; i++) {
         close_execs(p, i);
         mx_stage_chunk_fini(&p->chunk[i]);
-        if (p->slots[i])
+        if (d)
             d->release(d, p->slots[i]);
     }
-    if (p->others)
+    if (d)
         d->release(d, p->others);
     mx_graph_fini(&p->joint);
     mx_pipeline_schedule_fini(&p->schedule);
@@ -149,11 +154,13 @@ static mx_message message(const mx_pipeline *p, const mx_action *a, int upper, b
 {
     int i = a->chunk / p->how.stages, other = a->chunk == upper ? upper - 1 : upper;
     const mx_stage_chunk *c = &p->chunk[i];
+    mx_device *d = mx_session_device(p->session);
     const mx_stage_message *m = a->chunk == upper ? (grad ? &c->grad_out : &c->in)
                                                   : (grad ? &c->grad_in : &c->out);
     return (mx_message){.peer = other % p->how.stages,
                         .tag = ((int64_t)upper * 2 + grad) * p->how.microbatches + a->microbatch,
-                        .data = p->slots[i] + c->slot_bytes * (size_t)a->slot + m->at,
+                        .data = d->address(d, mx_device_range(slot_of(p, i, a->slot),
+                                                              (size_t)m->at, (size_t)m->bytes)),
                         .bytes = (size_t)m->bytes};
 }
 

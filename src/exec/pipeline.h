@@ -58,11 +58,11 @@ typedef struct {
     mx_process_group *group; /* borrows; of the stage axis, for the messages */
     mx_arena arena;
     mx_stage_chunk *chunk; /* owns, this stage's */
-    char **slots;          /* owns, of each: device memory */
+    mx_device_buffer *slots; /* owns, of each */
     mx_exec ***exec;       /* of each, part and slot: [i * MX_STAGE_PARTS + part][slot] */
     mx_shared_weight *shared;
     int n_shared;
-    char *others; /* owns: device memory for the gradients of other holders */
+    mx_device_buffer others; /* owns: for the gradients of other holders */
     size_t others_bytes;
 } mx_pipeline;
 

@@ -33,8 +33,9 @@ static mx_status build_sum(mx_pipeline *p, mx_shared_weight *w, const mx_node *v
     mx_node *all = mx_constant(g, MX_SCALAR, MX_F32, 1);
     mx_graph_root(g, NULL, mx_accumulate(g, own, sum, all));
     mx_pass_fuse(g, true);
-    return mx_program_init_kept(&w->program, g, p->how.compile.n_threads, p->how.compile.gpu,
-                                (mx_kept_list){kept, n});
+    const mx_device_traits *d = p->how.compile.device;
+    return mx_program_init_kept(&w->program, g, p->how.compile.n_threads,
+                                d ? d : &mx_plain_traits, (mx_kept_list){kept, n});
 }
 
 /* The stages whose chunks have a sum of gradients of this name; -1: one has it in two chunks. */
@@ -112,7 +113,8 @@ mx_status mx_pipeline_share_bind(mx_pipeline *p)
 {
     mx_device *d = mx_session_device(p->session);
     if (p->n_shared)
-        MX_TRY(d->alloc(d, (void **)&p->others, p->others_bytes, "gradients of shared weights"));
+        MX_TRY(d->alloc(d, MX_MEMORY_DEVICE, p->others_bytes, "gradients of shared weights",
+                        &p->others));
     for (int i = 0; i < p->n_shared; i++)
         MX_TRY(mx_session_add_slot(p->session, &p->shared[i].program, p->others,
                                    &p->shared[i].exec));
@@ -126,12 +128,14 @@ static mx_status exchange(mx_pipeline *p, int which, messenger how, bool arrives
 {
     const mx_shared_weight *w = &p->shared[which];
     const mx_var *v = mx_session_find(p->session, w->name);
+    mx_device *d = mx_session_device(p->session);
     size_t bytes = mx_type_bytes(&v->type), at = 0;
     for (int i = 0; i < w->n; i++) {
         if (w->holder[i] == p->how.stage)
             continue;
+        mx_device_buffer b = arrives ? mx_device_range(p->others, at, bytes) : v->buffer;
         mx_message m = {.peer = w->holder[i], .tag = w->tag, .bytes = bytes,
-                        .data = arrives ? p->others + at : v->data};
+                        .data = d->address(d, b)};
         at += (bytes + ALIGN - 1) / ALIGN * ALIGN;
         MX_TRY(how(p->group, &m));
     }

@@ -35,7 +35,7 @@ struct mx_decode {
     float *pixels; /* of one image for each sequence */
     int64_t *length, *next; /* tokens of each sequence; with places, that of its next token */
     float *logits; /* (B, vocab) */
-    mx_late fresh; /* (B, vocab), of the last run; the logits themselves where B is 1 */
+    mx_readback fresh; /* (B, vocab), of the last run; the logits themselves where B is 1 */
     mx_arena arena;
 };
 
@@ -119,7 +119,7 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
         st = mx_fail(MX_USAGE, "%lld sequences of a vocabulary of %lld are too many at once; lower "
                      "batch", (long long)d->batch, (long long)d->vocab);
     else
-        st = mx_late_open(&d->fresh, s, (int)(d->batch * d->vocab));
+        st = mx_readback_open(&d->fresh, s, (int)(d->batch * d->vocab));
     if (!st)
         d->logits =
             d->batch == 1 ? d->fresh.value : MX_NEW_N(&d->arena, float, d->batch * d->vocab);
@@ -145,7 +145,7 @@ void mx_decode_close(mx_decode *d)
     mx_step_close(&d->one.step);
     mx_step_close(&d->many.step);
     mx_step_close(&d->image.step);
-    mx_late_close(&d->fresh);
+    mx_readback_close(&d->fresh);
     mx_free(d->pixels);
     mx_arena_fini(&d->arena);
     mx_free(d);
@@ -192,9 +192,9 @@ static mx_status run(mx_decode *d, runner *r, const feed *f)
         MX_TRY(mx_exec_write_whole(e, name, r->slot));
     }
     MX_TRY(mx_exec_run(e));
-    MX_TRY(mx_exec_take(e, "logits", &d->fresh, 0));
-    MX_TRY(mx_late_mark(&d->fresh));
-    return mx_late_wait(&d->fresh);
+    MX_TRY(mx_readback_copy(&d->fresh, e, "logits", 0));
+    MX_TRY(mx_readback_mark(&d->fresh));
+    return mx_readback_wait(&d->fresh);
 }
 
 static const float *next_image(const mx_decode *d, const feed *f, int64_t b)

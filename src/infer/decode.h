@@ -7,7 +7,7 @@
 #ifndef MX_INFER_DECODE_H
 #define MX_INFER_DECODE_H
 
-#include "train/step.h"
+#include "exec/step.h"
 
 typedef struct mx_decode mx_decode;
 

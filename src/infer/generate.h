@@ -4,8 +4,8 @@
 
 #include "infer/sample.h"
 #include "text/tokenizer.h"
-#include "train/model_ref.h"
-#include "train/virtual_ranks.h"
+#include "exec/model_ref.h"
+#include "exec/virtual_ranks.h"
 
 typedef struct {
     mx_sampling sampling;

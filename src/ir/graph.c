@@ -110,10 +110,45 @@ void mx_graph_fail_inputs(mx_graph *g, const mx_node *n, const char *fmt, ...)
     mx_str_fini(&inputs);
 }
 
+static mx_status check_alike(const mx_node *n)
+{
+    const mx_node *first = NULL;
+    for (int i = 0; i < n->n_in; i++) {
+        const mx_node *x = n->op->alike >> i & 1 ? n->in[i] : NULL;
+        first = first ? first : x;
+        if (x && x->type.dtype != first->type.dtype)
+            return mx_fail(MX_USAGE,
+                           "the model cannot be built: %s%s%s has %s as input %d beside %s; they "
+                           "must be of one dtype",
+                           n->scope, *n->scope ? ": " : "", n->op->name,
+                           mx_dtype_name(x->type.dtype), i, mx_dtype_name(first->type.dtype));
+    }
+    return MX_OK;
+}
+
+static mx_status check_live(const mx_graph *g, mx_status (*check)(const mx_node *n))
+{
+    mx_arena scratch = {0};
+    mx_status st = MX_OK;
+    const bool *live = mx_graph_live(g, &scratch);
+    for (int i = 0; i < g->n_nodes && !st; i++)
+        if (live[i])
+            st = check(g->node[i]);
+    mx_arena_fini(&scratch);
+    return st;
+}
+
 mx_status mx_graph_check(const mx_graph *g)
 {
-    return g->error ? mx_fail(MX_USAGE, "the model cannot be built: %s", g->error)
-                    : mx_memory_check();
+    if (g->error)
+        return mx_fail(MX_USAGE, "the model cannot be built: %s", g->error);
+    return mx_memory_check();
+}
+
+mx_status mx_graph_check_final(const mx_graph *g)
+{
+    MX_TRY(mx_graph_check(g));
+    return check_live(g, check_alike);
 }
 
 void mx_scope(mx_graph *g, const char *fmt, ...)
@@ -169,6 +204,16 @@ const mx_type *mx_node_type(const mx_node *n, int k)
     return k ? &n->more[k - 1] : &n->type;
 }
 
+mx_dtype mx_node_grad_dtype(const mx_node *n)
+{
+    return n->grad_dtype ? (mx_dtype)(n->grad_dtype - 1) : n->type.dtype;
+}
+
+void mx_node_set_grad_dtype(mx_node *n, mx_dtype d)
+{
+    n->grad_dtype = (uint8_t)(1 + d); /* 0: its own */
+}
+
 /* numpy broadcasting; the result takes the dtype of its largest input (the wider on a tie), so
  * that a small float32 factor does not widen a large bfloat16 activation. */
 static void infer_elementwise(mx_graph *g, mx_node *n)
@@ -219,24 +264,38 @@ void mx_node_check_sizes(mx_graph *g, mx_node *n)
     }
 }
 
+static void say_dtypes(mx_str *s, mx_dtypes set)
+{
+    for (int d = 0; d < MX_DTYPE_COUNT; d++)
+        if (set >> d & 1)
+            mx_str_addf(s, "%s%s", !s->len ? "" : set >> (d + 1) ? ", " : " or ",
+                        mx_dtype_name((mx_dtype)d));
+}
+
 /* Kernels do not look at dtypes that no op gives them: what they cannot read ends here. */
+static void check_dtype(mx_graph *g, const mx_node *n, mx_dtype d, mx_dtypes takes,
+                        const char *which)
+{
+    if (takes >> d & 1)
+        return;
+    mx_str text = {0};
+    say_dtypes(&text, takes);
+    mx_graph_fail_inputs(g, n, "%s %s, expected %s; cast it", which, mx_dtype_name(d),
+                         mx_str_text(&text));
+    mx_str_fini(&text);
+}
+
 static void check_dtypes(mx_graph *g, const mx_node *n)
 {
     for (int i = 0; i < n->n_in; i++) {
-        if (!n->in[i])
-            continue;
-        mx_dtype d = n->in[i]->type.dtype;
-        if (n->op->ids_in >> i & 1 ? d != MX_I32
-                                   : n->op->multiplies && !mx_dtype_is_computed(d))
-            mx_graph_fail_inputs(g, n, "input %d is %s, expected %s; cast it", i, mx_dtype_name(d),
-                                 n->op->ids_in >> i & 1 ? "int32" : "float32, bfloat16 or float64");
+        char which[32];
+        snprintf(which, sizeof which, "input %d is", i);
+        if (n->in[i])
+            check_dtype(g, n, n->in[i]->type.dtype,
+                        n->op->dtypes_at[i] ? n->op->dtypes_at[i] : n->op->dtypes, which);
     }
-    for (int k = 0; n->op->multiplies && k < n->n_out; k++) {
-        mx_dtype d = mx_node_type(n, k)->dtype;
-        if (mx_dtype_is_float(d) && !mx_dtype_is_computed(d))
-            mx_graph_fail_inputs(g, n, "the result would be %s, expected float32, bfloat16 or "
-                                 "float64", mx_dtype_name(d));
-    }
+    if (n->op->gives)
+        check_dtype(g, n, n->type.dtype, n->op->gives, "the result would be");
 }
 
 void mx_node_infer(mx_graph *g, mx_node *n)
@@ -281,6 +340,8 @@ void mx_node_infer(mx_graph *g, mx_node *n)
     }
     if (op->infer && !g->error)
         op->infer(g, n);
+    if (op->same_value && n->in[0])
+        n->grad_dtype = n->in[0]->grad_dtype;
     if (!g->error)
         check_dtypes(g, n);
     mx_node_check_sizes(g, n);
@@ -300,6 +361,7 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
     n->id = g->n_nodes;
     n->seq = g->seq >= 0 ? g->seq : n->id;
     n->op = op;
+    n->backward = g->backward;
     if (op->attr_size)
         n->attr = attr ? mx_arena_copy(&g->arena, attr, op->attr_size)
                        : mx_arena_alloc(&g->arena, op->attr_size);

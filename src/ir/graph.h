@@ -34,8 +34,10 @@ struct mx_node {
     const char *axes;   /* logical axis of each dim, "vocab,embed"; NULL: none */
     const struct mx_box *box; /* variables and inputs of one rank of several; NULL: whole */
     mx_node *forward;   /* replaced by; see mx_node_forward */
-    bool recomputed;    /* made by the remat pass */
+    uint8_t grad_dtype; /* see mx_node_grad_dtype */
+    bool backward;      /* made by autodiff or behind it; see mx_graph.backward */
     int stage;          /* of a pipeline (compile/stages.h); 0 where there is none */
+    bool recomputed;    /* made by the remat pass */
 };
 
 struct mx_graph {
@@ -49,10 +51,9 @@ struct mx_graph {
     int n_scopes;
     char *error;         /* first error, in the arena; NULL: none */
     int seq;             /* given to new nodes; -1 (default): their id */
+    bool backward;       /* given to new nodes: true from autodiff on */
     int stage;           /* given to new nodes */
-    int n_forward;       /* nodes below this id make the loss, others its gradients; 0: no loss */
     mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
-    bool narrow_grads; /* a weight's gradient has the dtype of the copy that was multiplied */
     void *context; /* what nn/ blocks need to know about this build (decode cache…); borrowed */
     struct mx_name_map *names; /* variables and inputs by name */
 };
@@ -111,7 +112,10 @@ void mx_graph_enter(mx_graph *g, mx_node *n);
 void mx_graph_fail(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);
 /* The same, led by the op and its inputs: "add of x float32(2, 3), silu float32(2, 4): ...". */
 void mx_graph_fail_inputs(mx_graph *g, const mx_node *n, const char *fmt, ...) MX_PRINTF(3, 4);
+/* The first error there is, and whether every live node has inputs of dtypes that its op takes. */
 mx_status mx_graph_check(const mx_graph *g) MX_MUST_USE;
+/* The same of a graph that kernels will run: inputs that have to be of one dtype are. */
+mx_status mx_graph_check_final(const mx_graph *g) MX_MUST_USE;
 
 /* From now on whoever reads `old` reads `now`; takes effect in mx_graph_resolve. */
 void mx_node_forward(mx_node *old, mx_node *now);
@@ -128,6 +132,8 @@ typedef struct {
     int *start, *node;
 } mx_edges;
 mx_edges mx_graph_before(const mx_graph *g, mx_arena *arena);
+/* By node id: does a root need it? */
+bool *mx_graph_live(const mx_graph *g, mx_arena *arena);
 /* Which memory n's output 0 lies in, as a number below n_nodes * MX_MAX_OUT: equal for a value, its
  * views and its projections. */
 size_t mx_node_memory(const mx_node *n);
@@ -137,6 +143,10 @@ const mx_node *mx_node_overwrites(const mx_node *n, int k);
 bool mx_node_depends(const mx_graph *g, const mx_node *n, const mx_node *on);
 
 const mx_type *mx_node_type(const mx_node *n, int k); /* of output k */
+/* In which dtype a gradient with respect to n is summed: n's own, unless it was set on n (a weight)
+ * or on what n has its values from through ops that say `same_value`. */
+mx_dtype mx_node_grad_dtype(const mx_node *n);
+void mx_node_set_grad_dtype(mx_node *n, mx_dtype d);
 mx_cost mx_node_cost(const mx_node *n);
 
 /* Is the structure sound: inputs before uses, types as inferred, attributes present. */

@@ -28,9 +28,11 @@ enum { MX_MAX_IN = 16, MX_MAX_OUT = 8 };
 typedef struct {
     void *data; /* NULL: an optional input that is absent */
     mx_type type;
-    /* A part of another tensor: runs of contiguous elements, `pitch` elements from start to start.
-     * Both 0: dense. Only where the op says that it takes parts. */
+    /* A strided view of another tensor: runs of contiguous elements, `pitch` elements from start to
+     * start. Both 0: dense. Only where the op says that it takes strided views. */
     int64_t run, pitch;
+    bool fixed;  /* a variable or constant that no node of the program writes */
+    size_t room; /* bytes that may be read from data on, zeros behind the tensor's own; 0: none */
 } mx_tensor;
 
 typedef struct {
@@ -90,14 +92,16 @@ static inline bool mx_op_kind_is_tiled(mx_op_kind k)
 
 typedef enum {
     MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS,
-    MX_ATTR_TABLE
+    MX_ATTR_TABLE, MX_ATTR_LIST
 } mx_attr_kind;
 
 typedef struct {
     const char *name; /* NULL ends the list */
     mx_attr_kind kind; /* int64_t, double, bool, mx_dtype, char[], mx_shape,
-                          const double * with a value for each element, or NULL */
+                          const double * with a value for each element, or NULL,
+                          uint8_t[] up to a 0 */
     size_t offset;
+    const char *(*label)(uint8_t item); /* of a list's items */
 } mx_attr_field;
 #define MX_FIELD(T, KIND, member) {#member, KIND, offsetof(T, member)}
 
@@ -129,8 +133,23 @@ typedef struct {
     int n_out;        /* outputs of this case, for an op without a fixed number */
 } mx_case;
 
+/* --- dtypes: sets, bit d for dtype d --- */
+
+typedef uint32_t mx_dtypes;
+#define MX_REALS ((mx_dtypes)(1u << MX_F32 | 1u << MX_F64 | 1u << MX_BF16)) /* are computed with */
+#define MX_F32_ONLY ((mx_dtypes)(1u << MX_F32))
+#define MX_INDICES ((mx_dtypes)(1u << MX_I32))
+/* What tiles take: int32 is computed with as float and truncated, exact up to 2^24. */
+#define MX_NUMBERS (MX_REALS | MX_INDICES)
+#define MX_ANY_DTYPE ((mx_dtypes)((1u << MX_DTYPE_COUNT) - 1)) /* moved, or converted by load.h */
+
 struct mx_op {
     const char *name, *doc;
+    /* What its inputs may be: every kernel of the op knows all of these, and no others. */
+    mx_dtypes dtypes;
+    mx_dtypes dtypes_at[MX_MAX_IN]; /* of input i; 0: as dtypes */
+    mx_dtypes gives; /* what an attribute may make of output 0; 0: it follows from the inputs */
+    unsigned alike; /* bit i: these inputs are of one dtype, once the precision pass has run */
     mx_op_kind kind;
     const char *dims; /* index notation; NULL where infer says everything */
     size_t attr_size;
@@ -141,11 +160,11 @@ struct mx_op {
     bool keep_f32;               /* 16-bit float inputs give a float32 output */
     bool costly;                 /* elementwise, but not worth recomputing (sin, cos) */
     bool no_cast;                /* the precision pass leaves its float inputs as they are */
-    /* Bit i: on a GPU, input (output) i may be a part whose runs are its last two dims. */
-    unsigned parts_in, parts_out;
+    bool same_value; /* input 0's values, moved or cast: a gradient keeps the dtype it has there */
+    /* Bit i: on devices that take strided views, input (output) i may be one whose runs are its
+     * last two dims. */
+    unsigned strided_in, strided_out;
     unsigned hosted;             /* bit k: output k lies in host memory */
-    unsigned ids_in;             /* bit i: input i, where it is given, must be int32 */
-    bool multiplies;             /* its float inputs and outputs must be mx_dtype_is_computed */
 
     int n_cast;                  /* it casts its first n inputs only; 0: all */
 

@@ -78,9 +78,11 @@ const mx_node *mx_node_overwrites(const mx_node *n, int k)
     return a && a <= n->n_in ? n->in[a - 1] : NULL;
 }
 
-static void mark_live(const mx_graph *g, bool *live, mx_arena *scratch)
+bool *mx_graph_live(const mx_graph *g, mx_arena *arena)
 {
-    mx_node **stack = MX_NEW_N(scratch, mx_node *, g->n_nodes);
+    mx_arena scratch = {0};
+    bool *live = MX_NEW_N(arena, bool, g->n_nodes);
+    mx_node **stack = MX_NEW_N(&scratch, mx_node *, g->n_nodes);
     int depth = 0;
     for (int i = 0; i < g->n_roots; i++)
         if (!live[g->root[i]->id]) {
@@ -95,6 +97,8 @@ static void mark_live(const mx_graph *g, bool *live, mx_arena *scratch)
                 stack[depth++] = n->in[k];
             }
     }
+    mx_arena_fini(&scratch);
+    return live;
 }
 
 /* Edges from every other reader of a variable to the node that overwrites it. */
@@ -152,8 +156,7 @@ static edges find_edges(const mx_graph *g, const bool *live, mx_arena *scratch)
 mx_edges mx_graph_before(const mx_graph *g, mx_arena *arena)
 {
     mx_arena scratch = {0};
-    bool *live = MX_NEW_N(&scratch, bool, g->n_nodes);
-    mark_live(g, live, &scratch);
+    bool *live = mx_graph_live(g, &scratch);
     edges e = find_edges(g, live, &scratch);
     mx_edges out = sort_edges(&e, g->n_nodes, true, arena);
     mx_free(e.raw);
@@ -164,8 +167,7 @@ mx_edges mx_graph_before(const mx_graph *g, mx_arena *arena)
 mx_node **mx_graph_order(const mx_graph *g, mx_arena *arena, int *n_out)
 {
     mx_arena scratch = {0};
-    bool *live = MX_NEW_N(&scratch, bool, g->n_nodes);
-    mark_live(g, live, &scratch);
+    bool *live = mx_graph_live(g, &scratch);
     edges e = find_edges(g, live, &scratch);
     mx_edges after = sort_edges(&e, g->n_nodes, false, &scratch);
 

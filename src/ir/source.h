@@ -46,6 +46,11 @@ typedef struct {
     int64_t matrices;    /* so many of equal size lie one below the other; 0: one */
 } mx_var_attr;
 
+/* A variable's attributes, to be changed until the passes have run; NULL: it is another node, as
+ * may be after a mistake in a model. */
+mx_var_attr *mx_var_edit(mx_node *n);
+void mx_freeze(mx_node *n); /* of other nodes: nothing */
+
 /* Constants of an AdamW update (src/ops/adamw.c). */
 typedef struct {
     double b1, b2, eps, eps_root, weight_decay;

@@ -26,7 +26,7 @@ mx_routing mx_deepseek_route_sigmoid(mx_graph *g, const mx_deepseek *c, mx_build
 {
     mx_node *logits = mx_router_logits(g, b, x, "gate", c->moe.experts, false);
     mx_node *bias = mx_router_bias(g, "gate.e_score_correction_bias", c->moe.experts);
-    mx_choice choice = {.k = c->moe.k, .renormalise = c->moe.renormalise, .scale = c->moe.scale,
+    mx_gating choice = {.k = c->moe.k, .renormalise = c->moe.renormalise, .scale = c->moe.scale,
                         .bias = bias, .groups = c->groups, .open_groups = c->open_groups,
                         .group_best = 2};
     mx_routing r = mx_route(g, logits, mx_sigmoid(g, logits), choice);

@@ -11,7 +11,7 @@
 static mx_routing route(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x)
 {
     mx_node *logits = mx_router_logits(g, b, x, "gate", c->moe.experts, false);
-    mx_choice choice = {.k = c->moe.k, .scale = c->moe.scale, .groups = c->groups,
+    mx_gating choice = {.k = c->moe.k, .scale = c->moe.scale, .groups = c->groups,
                         .open_groups = c->open_groups, .group_best = 1};
     return mx_route(g, logits, mx_softmax(g, logits), choice);
 }

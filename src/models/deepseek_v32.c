@@ -139,7 +139,7 @@ static mx_head build(mx_graph *g, const void *config_, mx_build *b)
     mx_add_aux_loss(g, b, MX_METRIC_ROOT "indexer_loss", b->index_loss);
     for (int i = 0; !c->sparse && i < g->n_nodes; i++)
         if (g->node[i]->op == &mx_op_variable && !strstr(g->node[i]->name, ".indexer."))
-            ((mx_var_attr *)g->node[i]->attr)->frozen = true;
+            mx_freeze(g->node[i]);
     return head;
 }
 

@@ -112,8 +112,9 @@ static mx_node *output(mx_graph *g, const config *c, mx_build *b, mx_node *o)
     int64_t G = c->o_groups, R = c->o_rank, in = d->heads * d->head_dim / G;
     mx_node *w =
         mx_param(g, "wo_a.weight", MX_SHAPE(G * R, in), "heads,embed", MX_NORMAL(b->init_scale));
-    if (w->attr)
-        ((mx_var_attr *)w->attr)->matrices = G;
+    mx_var_attr *attr = mx_var_edit(w);
+    if (attr)
+        attr->matrices = G;
     o = mx_reshape(g, o, MX_SHAPE(b->batch, b->seq, G, in));
     o = mx_matmul(g, "bsgi,gri->bsgr", o, mx_reshape(g, w, MX_SHAPE(G, R, in)));
     o = mx_reshape(g, o, MX_SHAPE(b->batch, b->seq, G * R));
@@ -162,7 +163,7 @@ static mx_routing route(mx_graph *g, const config *c, mx_build *b, mx_node *x, i
     mx_node *scores = strcmp(c->score, "softmax") == 0   ? mx_softmax(g, logits)
                       : strcmp(c->score, "sigmoid") == 0 ? mx_sigmoid(g, logits)
                                                          : mx_sqrt(g, mx_softplus(g, logits));
-    mx_choice choice = {.k = m->k, .renormalise = true, .scale = m->scale};
+    mx_gating choice = {.k = m->k, .renormalise = true, .scale = m->scale};
     if (c->mlp_types.type[l] == HASHED) {
         choice.expert = mx_router_table(g, b, "gate.tid2eid", c->base.vocab, m);
         return mx_route(g, logits, scores, choice);

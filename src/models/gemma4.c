@@ -80,7 +80,7 @@ static mx_routing route(mx_graph *g, const mx_gemma4 *c, const mx_build *b, mx_n
                mx_param(g, "scale", MX_SHAPE(c->d), "norm", MX_ONES));
     x = mx_affine(g, x, 1 / sqrt((double)c->d), 0);
     mx_node *logits = mx_router_logits(g, b, x, "proj", m->experts, false);
-    mx_choice choice = {.k = m->k, .renormalise = true};
+    mx_gating choice = {.k = m->k, .renormalise = true};
     mx_routing r = mx_route(g, logits, mx_softmax(g, logits), choice);
     mx_node *factor = mx_param(g, "per_expert_scale", MX_SHAPE(m->experts), "", MX_ONES);
     factor = mx_embed(g, mx_reshape(g, factor, MX_SHAPE(m->experts, 1)), r.expert);

@@ -27,7 +27,7 @@ static mx_node *mlp(mx_graph *g, const mx_decoder *base, mx_build *b, mx_node *x
     mx_scope(g, "mlp");
     mx_node *logits = mx_router_logits(g, b, x, "gate", m->experts, false);
     mx_node *bias = mx_router_bias(g, "gate.e_score_correction_bias", m->experts);
-    mx_choice choice = {.k = m->k, .renormalise = m->renormalise, .scale = m->scale, .bias = bias,
+    mx_gating choice = {.k = m->k, .renormalise = m->renormalise, .scale = m->scale, .bias = bias,
                         .groups = c->groups, .open_groups = c->open_groups, .group_best = 2};
     mx_routing r = mx_route(g, logits, mx_sigmoid(g, logits), choice);
     mx_router_bias_update(g, b, bias, &r, c->bias_rate);

@@ -23,8 +23,9 @@ static mx_node *conv1d(mx_graph *g, const mx_build *b, mx_node *x, const char *n
     mx_scope(g, "%s", name);
     mx_node *w = mx_param(g, "weight", MX_SHAPE(x->type.dim[x->type.ndim - 1], out), axes,
                           MX_NORMAL(b->init_scale));
-    if (w->attr)
-        ((mx_var_attr *)w->attr)->in_out = true;
+    mx_var_attr *attr = mx_var_edit(w);
+    if (attr)
+        attr->in_out = true;
     const char *own = strchr(axes, ',') + 1;
     mx_node *y = mx_axes(mx_result_axes(g, own), mx_matmul(g, "*d,df->*f", x, w));
     return mx_scope_end(g, mx_add(g, y, mx_param(g, "bias", MX_SHAPE(out), own, MX_ZEROS)));

@@ -20,7 +20,7 @@ static mx_node *experts(mx_graph *g, const mx_decoder *base, mx_build *b, mx_nod
     (void)l;
     mx_scope(g, "block_sparse_moe");
     mx_node *logits = mx_router_logits(g, b, x, "gate", m->experts, false);
-    mx_choice choice = {.k = m->k, .renormalise = true};
+    mx_gating choice = {.k = m->k, .renormalise = true};
     mx_routing r = mx_route(g, logits, mx_softmax(g, logits), choice);
     mx_balance(g, b, m, &r);
     mx_expert_names names = {"w1", "w3", "w2"};

@@ -31,7 +31,7 @@ bool mx_is_dense(const mx_moe *m, const mx_sparse_layers *s, int64_t l)
 mx_node *mx_qwen_experts(mx_graph *g, mx_build *b, const mx_moe *m, mx_node *x, mx_act act)
 {
     mx_node *logits = mx_router_logits(g, b, x, "gate", m->experts, false);
-    mx_choice choice = {.k = m->k, .renormalise = m->renormalise};
+    mx_gating choice = {.k = m->k, .renormalise = m->renormalise};
     mx_routing r = mx_route(g, logits, mx_softmax(g, logits), choice);
     mx_balance(g, b, m, &r);
     mx_expert_names names = {"gate_proj", "up_proj", "down_proj"};

@@ -28,7 +28,7 @@ static mx_node *mlp(mx_graph *g, const mx_decoder *text, mx_build *b, mx_node *x
         return mx_decoder_mlp(g, text, b, x, l);
     mx_scope(g, "mlp");
     mx_node *logits = mx_router_logits(g, b, x, "gate", m->experts, false);
-    mx_choice choice = {.k = m->k, .renormalise = true};
+    mx_gating choice = {.k = m->k, .renormalise = true};
     mx_routing r = mx_route(g, logits, mx_softmax(g, logits), choice);
     mx_balance(g, b, m, &r);
     mx_dispatch t = mx_dispatch_tokens(g, b, x, &r, m->capacity);

@@ -99,15 +99,13 @@ mx_node *mx_linear(mx_graph *g, const mx_build *b, mx_node *x, const char *name,
 void mx_freeze_since(mx_graph *g, int n)
 {
     for (int i = n; i < g->n_nodes; i++)
-        if (g->node[i]->op == &mx_op_variable)
-            ((mx_var_attr *)g->node[i]->attr)->frozen = true;
+        mx_freeze(g->node[i]);
 }
 
 mx_node *mx_buffer(mx_graph *g, const char *name, mx_shape shape, mx_init init)
 {
     mx_node *n = mx_param(g, name, shape, shape.ndim == 1 ? "norm" : "", init);
-    if (n->attr)
-        ((mx_var_attr *)n->attr)->frozen = true;
+    mx_freeze(n);
     return n;
 }
 

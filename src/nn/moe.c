@@ -48,8 +48,9 @@ mx_node *mx_expert_linear(mx_graph *g, const mx_build *b, const mx_dispatch *t, 
     int64_t in = h->type.dim[1];
     mx_shape shape = in_out ? MX_SHAPE(t->experts, in, out) : MX_SHAPE(t->experts, out, in);
     mx_node *w = mx_param(g, name, shape, axes, MX_NORMAL(b->init_scale));
-    if (w->attr)
-        ((mx_var_attr *)w->attr)->in_out = in_out;
+    mx_var_attr *attr = mx_var_edit(w);
+    if (attr)
+        attr->in_out = in_out;
     return mx_grouped_matmul(g, h, w, t->start, in_out);
 }
 

@@ -7,7 +7,7 @@
  *
  *     mx_node *logits = mx_router_logits(g, b, x, "gate", c->moe.experts, false);
  *     mx_routing r = mx_route(g, logits, mx_softmax(g, logits),
- *                             (mx_choice){.k = 2, .renormalise = true});
+ *                             (mx_gating){.k = 2, .renormalise = true});
  *     mx_balance(g, b, &c->moe, &r);
  *     return mx_expert_mlp(g, b, x, &r, &c->moe,
  *                          (mx_expert_names){"gate_proj", "up_proj", "down_proj"},
@@ -58,11 +58,11 @@ typedef struct {
     int64_t open_groups;
     mx_node *expert;     /* (N, k) int32: chosen beforehand, by a table; NULL: by the scores */
     int64_t group_best; /* a group is as good as the sum of this many best experts (V2: 1, V3: 2) */
-} mx_choice;
+} mx_gating;
 
 /* The k experts with the highest scores; their weights are the scores
  * themselves (or their shares). */
-mx_routing mx_route(mx_graph *g, mx_node *logits, mx_node *scores, mx_choice c);
+mx_routing mx_route(mx_graph *g, mx_node *logits, mx_node *scores, mx_gating c);
 /* The k highest logits; the weights are the softmax of these alone (GPT-OSS). */
 mx_routing mx_route_top(mx_graph *g, mx_node *logits, int64_t k);
 

@@ -30,7 +30,7 @@ mx_node *mx_router_logits(mx_graph *g, const mx_build *b, mx_node *x, const char
 }
 
 /* Scores of experts outside the best groups become -infinity: choice (N, E). */
-static mx_node *close_groups(mx_graph *g, mx_node *choice, const mx_choice *c)
+static mx_node *close_groups(mx_graph *g, mx_node *choice, const mx_gating *c)
 {
     int64_t N = choice->type.dim[0], E = choice->type.dim[1], G = c->groups;
     if (E % G || c->open_groups < 1 || c->open_groups > G) {
@@ -51,7 +51,7 @@ static mx_node *close_groups(mx_graph *g, mx_node *choice, const mx_choice *c)
     return mx_reshape(g, mx_where(g, mask, grouped, none), MX_SHAPE(N, E));
 }
 
-mx_routing mx_route(mx_graph *g, mx_node *logits, mx_node *scores, mx_choice c)
+mx_routing mx_route(mx_graph *g, mx_node *logits, mx_node *scores, mx_gating c)
 {
     mx_routing r = {.logits = logits, .experts = scores->type.dim[1], .k = c.k,
                     .expert = c.expert};
@@ -173,8 +173,7 @@ mx_node *mx_router_table(mx_graph *g, const mx_build *b, const char *name, int64
 mx_node *mx_router_bias(mx_graph *g, const char *name, int64_t experts)
 {
     mx_node *bias = mx_param(g, name, MX_SHAPE(experts), "", MX_ZEROS);
-    if (bias->attr)
-        ((mx_var_attr *)bias->attr)->frozen = true;
+    mx_freeze(bias);
     return bias;
 }
 

@@ -39,6 +39,8 @@ static void infer(mx_graph *g, mx_node *n)
 const mx_op mx_op_accumulate = {
     .name = "accumulate",
     .doc = "sum <- sum + x, in place",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_F32_ONLY},
     .alias = {1},
     .no_cast = true,
     .infer = infer,

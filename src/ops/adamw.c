@@ -172,6 +172,8 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 const mx_op mx_op_adamw = {
     .name = "adamw",
     .doc = "one AdamW update, in place",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[4] = MX_F32_ONLY},
     .attr_size = sizeof(mx_adamw_rates),
     .fields = (const mx_attr_field[]){
         MX_FIELD(mx_adamw_rates, MX_ATTR_F64, b1), MX_FIELD(mx_adamw_rates, MX_ATTR_F64, b2),

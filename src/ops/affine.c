@@ -43,6 +43,7 @@ static bool is_linear(const mx_node *n)
 const mx_op mx_op_affine = {
     .name = "affine",
     .doc = "scale x + shift, constants",
+    .dtypes = MX_NUMBERS,
     .kind = MX_ELEMENTWISE,
     .is_linear = is_linear,
     .tile_f32 = affine_f32,

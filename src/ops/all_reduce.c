@@ -54,6 +54,7 @@ const mx_op mx_op_all_reduce = {
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .collective = true,
+    .dtypes = MX_ANY_DTYPE,
     .no_cast = true,
     .infer = infer,
     .grad = vjp,

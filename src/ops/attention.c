@@ -16,9 +16,6 @@
 #include <math.h>
 #include <string.h>
 
-#define IDS                                                                                        \
-    (1 << MX_ATTN_Q_POS | 1 << MX_ATTN_K_POS | 1 << MX_ATTN_Q_SEG | 1 << MX_ATTN_K_SEG |           \
-     1 << MX_ATTN_Q_SPAN | 1 << MX_ATTN_K_SPAN | 1 << MX_ATTN_SELECTED)
 /* The backward op has these behind them. */
 enum { OUT = MX_ATTN_N_IN, LSE, DOUT, DLSE, N_GRAD_IN };
 
@@ -241,22 +238,32 @@ static const mx_attr_field fields[] = {
 };
 
 enum { N_IN = MX_ATTN_N_IN };
+enum { QKV = 7 }; /* bits of the first three inputs */
+#define MASK_DTYPES                                                                                \
+    {                                                                                              \
+        [MX_ATTN_Q_POS] = MX_INDICES, [MX_ATTN_K_POS] = MX_INDICES, [MX_ATTN_Q_SEG] = MX_INDICES,  \
+        [MX_ATTN_K_SEG] = MX_INDICES, [MX_ATTN_Q_SPAN] = MX_INDICES,                               \
+        [MX_ATTN_K_SPAN] = MX_INDICES, [MX_ATTN_SELECTED] = MX_INDICES,                            \
+        [MX_ATTN_SINKS] = 1u << MX_F32 | 1u << MX_F64 /* never 16 bits wide */                     \
+    }
+
 #define NONE {.absent = true}
 #define SEGMENTS {2, {2, 6}, MX_I32, 0, 2}
 const mx_op mx_op_attention = {
     .name = "attention",
     .doc = "softmax(scale q k^T + mask) v",
+    .dtypes = MX_REALS,
+    .alike = QKV,
+    .dtypes_at = MASK_DTYPES,
     /* Batch splits freely; heads split together; sequence and head dims stay whole. */
     .dims = "b!s!h!d,b!t!k!d,b!t!k!e,b!s,b!t,b!s,b!t,b!s,b!t,!h,b!s!n->b!s!h!e,b!h!s",
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
     .n_out = 2,
-    .n_cast = 3, /* sinks are never 16-bit */
-    .parts_in = 7,
+    .n_cast = 3,
+    .strided_in = QKV,
     .place = mx_attention_place,
     .local = mx_attention_local,
-    .multiplies = true,
-    .ids_in = IDS,
     .infer = infer,
     .grad = vjp,
     .cost = cost,
@@ -280,13 +287,14 @@ const mx_op mx_op_attention = {
 const mx_op mx_op_attention_grad = {
     .name = "attention_grad",
     .doc = "dq, dk, dv and dsinks of attention",
+    .dtypes = MX_REALS,
+    .alike = QKV | 1 << OUT | 1 << DOUT,
+    .dtypes_at = MASK_DTYPES,
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
     .n_out = 4,
-    .parts_in = 7,
-    .parts_out = 7,
-    .multiplies = true,
-    .ids_in = IDS,
+    .strided_in = 7,
+    .strided_out = 7,
     .infer = grad_infer,
     .cost = grad_cost,
     .cpu = backward,

@@ -177,6 +177,7 @@ static mx_cost dots_cost(const mx_node *n)
 const mx_op mx_op_blend = {
     .name = "blend",
     .doc = "streams mixed into streams, token by token",
+    .dtypes = MX_REALS,
     .dims = "*!j!d,*!j!k->*!k!d",
     .n_cast = 1,
     .infer = check,
@@ -191,6 +192,7 @@ const mx_op mx_op_blend = {
 const mx_op mx_op_stream_dots = {
     .name = "stream_dots",
     .doc = "products of each stream with each, token by token",
+    .dtypes = MX_REALS,
     .dims = "*!j!d,*!k!d->*!j!k",
     .keep_f32 = true,
     .infer = check,

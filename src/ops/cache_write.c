@@ -50,10 +50,11 @@ static mx_cost cost(const mx_node *n)
 const mx_op mx_op_cache_write = {
     .name = "cache_write",
     .doc = "new entries into a decode cache, in place",
+    .dtypes = MX_ANY_DTYPE,
+    .dtypes_at = {[2] = MX_INDICES},
     .notation = notation,
     .alias = {1},
     .no_cast = true,
-    .ids_in = 1 << 2,
     .cost = cost,
     .cpu = cache_write_cpu,
     .cases = (const mx_case[]){{3, {{4, {2, 6, 2, 4}, .no_grad = true},

@@ -30,6 +30,7 @@ static void clamp_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
 const mx_op mx_op_clamp = {
     .name = "clamp",
     .doc = "x limited to [low, high]",
+    .dtypes = MX_NUMBERS,
     .kind = MX_ELEMENTWISE,
     .tile_f32 = clamp_f32,
     .tile_f64 = clamp_f64,

@@ -33,6 +33,7 @@ static void cumsum_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 const mx_op mx_op_cumsum = {
     .name = "cumsum",
     .doc = "running sums of the last dim",
+    .dtypes = MX_NUMBERS,
     .kind = MX_ROW_MAP,
     .tile_f32 = cumsum_f32,
     .tile_f64 = cumsum_f64,

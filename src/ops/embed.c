@@ -90,10 +90,11 @@ static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_part
 const mx_op mx_op_embed = {
     .name = "embed",
     .doc = "rows of a table by number",
+    .dtypes = MX_ANY_DTYPE,
+    .dtypes_at = {[1] = MX_INDICES},
     .dims = "!vd,*->*d",
     .place = place,
     .local = local,
-    .ids_in = 1 << 1,
     .grad = embed_vjp,
     .cost = mx_cost_move,
     .cpu = embed_cpu,

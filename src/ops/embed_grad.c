@@ -123,6 +123,8 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 const mx_op mx_op_embed_grad = {
     .name = "embed_grad",
     .doc = "rows added into a table by number",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[0] = MX_INDICES},
     .dims = "*,*d,!vd->!vd",
     .notation = notation,
     .alias = {3},
@@ -130,7 +132,6 @@ const mx_op mx_op_embed_grad = {
     .fields = (const mx_attr_field[]){MX_FIELD(embed_grad_attr, MX_ATTR_INT, rows), {0}},
     .keep_f32 = true,
     .no_cast = true,
-    .ids_in = 1 << 0,
     .infer = infer,
     .grad = embed_grad_vjp,
     .gpu_work_bytes = gpu_work_bytes,

@@ -73,6 +73,7 @@ const mx_op mx_op_exchange_plan = {
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .collective = true,
+    .dtypes = MX_INDICES,
     .no_cast = true,
     .n_out = 2,
     .infer = infer_plan,
@@ -239,7 +240,7 @@ static void return_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 
 #define ROWS_OP                                                                                    \
     .attr_size = sizeof(mx_collective_attr), .fields = mx_collective_fields, .collective = true,   \
-    .no_cast = true, .infer = infer_rows, .cost = row_cost
+    .dtypes = MX_ANY_DTYPE, .no_cast = true, .infer = infer_rows, .cost = row_cost
 #define ROWS_CASES                                                                                 \
     (const mx_case[]){{2, {{2, {3, 4}}, {2, {1, 3}, MX_I32, 0, 1}},                                \
                        &(mx_collective_attr){.size = 1, .to = 3}}, {0}}

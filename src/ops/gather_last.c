@@ -39,9 +39,10 @@ static void gather_last_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_no
 const mx_op mx_op_gather_last = {
     .name = "gather_last",
     .doc = "entries of the last dim by index",
+    .dtypes = MX_ANY_DTYPE,
+    .dtypes_at = {[1] = MX_INDICES},
     .dims = "*!d,*k->*k",
     .no_cast = true,
-    .ids_in = 1 << 1,
     .grad = gather_last_vjp,
     .cost = mx_cost_move,
     .cpu = gather_last_cpu,

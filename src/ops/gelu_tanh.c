@@ -12,7 +12,7 @@ mx_node *mx_gelu_tanh(mx_graph *g, mx_node *x)
 
 static void gelu_tanh_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    din[0] = mx_gelu_tanh_slope(g, n->in[0], dout[0]);
+    din[0] = mx_gelu_tanh_grad(g, n->in[0], dout[0]);
 }
 
 const mx_op mx_op_gelu_tanh = {

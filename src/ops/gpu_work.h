@@ -53,12 +53,12 @@ static inline size_t mx_gpu_fused_bytes(int sums, int64_t rows, int64_t cols)
     int64_t most = MX_GPU_SUM_BLOCKS * wide, all = rows * cols + MX_GPU_SUM_BLOCK;
     return sizeof(float) * (size_t)(sums * (all < most ? all : most));
 }
-/* Sums of rows of a GEMM's epilogue, or of the kernel behind it (product_slope.cu, gelu_slope.cu).
+/* Sums of rows of a GEMM's epilogue, or of the kernel behind it (gemm_gelu_grad.cu, gelu_grad.cu).
  */
-enum { MX_GPU_SLOPE_ROWS = 64 };
-static inline size_t mx_gpu_slope_bytes(int64_t m, int64_t n)
+enum { MX_GPU_GELU_GRAD_ROWS = 64 };
+static inline size_t mx_gpu_gelu_grad_bytes(int64_t m, int64_t n)
 {
-    return sizeof(float) * (size_t)(mx_gpu_parts(m, MX_GPU_SLOPE_ROWS) * n);
+    return sizeof(float) * (size_t)(mx_gpu_parts(m, MX_GPU_GELU_GRAD_ROWS) * n);
 }
 
 /* --- lookups and experts (embed.cu, choose.cu) --- */

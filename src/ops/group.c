@@ -111,6 +111,7 @@ mx_node *mx_fused(mx_graph *g, const mx_group *group, mx_node *const *in)
 const mx_op mx_op_fused = {
     .name = "fused",
     .doc = "a group of elementwise and row ops as one kernel",
+    .dtypes = MX_ANY_DTYPE,
     .attr_size = sizeof(mx_fused_attr),
     .n_out = -1,
     .infer = infer,

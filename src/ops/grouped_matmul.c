@@ -86,9 +86,7 @@ static void grouped_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node *
     mx_node *x = n->in[0], *w = n->in[1], *start = n->in[2];
     bool in_out = ((const grouped_attr *)n->attr)->in_out;
     mx_node *dy = mx_cast(g, dout[0], x->type.dtype);
-    /* A weight's gradient is kept in the weight's own dtype even when a copy was multiplied. */
-    bool copy = w->op == &mx_op_cast && w->in[0]->op == &mx_op_variable;
-    mx_dtype dtype = copy ? w->in[0]->type.dtype : w->type.dtype;
+    mx_dtype dtype = mx_node_grad_dtype(w);
     din[0] = apply(g, dy, w, start, (grouped_attr){!in_out, x->type.dtype, true});
     din[1] = in_out ? mx_grouped_outer(g, dy, x, start, dtype)
                     : mx_grouped_outer(g, x, dy, start, dtype);
@@ -143,12 +141,13 @@ static void place(const mx_node *n, mx_partition_call *p)
 const mx_op mx_op_grouped_matmul = {
     .name = "grouped_matmul",
     .doc = "one product per expert over rows sorted by expert",
+    .dtypes = MX_REALS,
+    .gives = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
     .attr_size = sizeof(grouped_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out), {0}},
     .notation = notation,
     .place = place,
-    .multiplies = true,
-    .ids_in = 1 << 2,
     .infer = infer,
     .grad = grouped_vjp,
     .cost = cost,

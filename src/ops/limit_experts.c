@@ -53,11 +53,11 @@ mx_node *mx_limit_experts(mx_graph *g, mx_node *expert, int64_t experts, int64_t
 const mx_op mx_op_limit_experts = {
     .name = "limit_experts",
     .doc = "choices beyond an expert's capacity in a row become none",
+    .dtypes = MX_INDICES,
     .dims = "b!m->b!m",
     .attr_size = sizeof(limit_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(limit_attr, MX_ATTR_INT, experts),
                                       MX_FIELD(limit_attr, MX_ATTR_INT, capacity), {0}},
-    .ids_in = 1 << 0,
     .infer = infer,
     .cpu = limit_cpu,
     .work_bytes = work_bytes,

@@ -128,6 +128,8 @@ const mx_op mx_op_linear_xent_slice = {
     .name = "linear_xent_slice",
     .doc = "lse and label's logit of a slice of the vocabulary",
     .dims = "n!d,!v!d,n->n,n",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
     .attr_size = sizeof(mx_xent_slice),
     .fields = fields,
     .n_out = 2,
@@ -144,6 +146,8 @@ const mx_op mx_op_linear_xent_slice = {
 const mx_op mx_op_linear_xent_slice_grad = {
     .name = "linear_xent_slice_grad",
     .doc = "dx and dw of linear_xent_slice, projecting again",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_INDICES},
     .attr_size = sizeof(mx_xent_slice),
     .fields = fields,
     .n_out = 2,

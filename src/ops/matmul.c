@@ -4,14 +4,15 @@
  *     batch: both inputs and the output      m: first input and output
  *     n: second input and output             k: both inputs, summed
  * A letter of one input alone is not allowed. Both gradients are contractions too: for "a,b->c"
- * they are "c,b->a" and "c,a->b". A third input, "*!d,f!d,f->*f", is a bias that is
- * added before the result is rounded; graphs for a GPU get it from a pass (compile/bias.c).
+ * they are "c,b->a" and "c,a->b". Epilogues (matmul.h) add inputs and outputs: with a bias the
+ * notation is "*!d,f!d,f->*f".
  *
  * Kernel: neighbouring letters of a class whose strides nest in every operand are merged; one
  * (m, n, k, batch) quadruple goes to the GEMM, what is left is looped over. Nothing is copied.
  */
 #include "ops.h"
 #include "ir/notation.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/matmul.h"
 #include "ops/num.h"
@@ -118,9 +119,9 @@ static void choose(const axes *x, int class, split *s)
         }
 }
 
-/* One product of the split. C's unit stride must be n's; when it is m's,
+/* One GEMM of the split. C's unit stride must be n's; when it is m's,
  * the operands swap roles. */
-static mx_product product(const split *s, const int64_t *offset, bool accumulate)
+static mx_matmul_gemm gemm_of(const split *s, const int64_t *offset, bool accumulate)
 {
     axis m = s->gemm[M], n = s->gemm[N], k = s->gemm[K], batch = s->gemm[BATCH];
     int a = A, b = B;
@@ -129,10 +130,10 @@ static mx_product product(const split *s, const int64_t *offset, bool accumulate
         m = n, n = t;
         a = B, b = A;
     }
-    mx_product p = {.m = m.size, .n = n.size, .k = k.size, .accumulate = accumulate, .a = a, .b = b,
-                    .a_at = offset[a], .b_at = offset[b], .c_at = offset[C], .batch = batch.size,
-                    .a_step = batch.stride[a], .b_step = batch.stride[b],
-                    .c_step = batch.stride[C]};
+    mx_matmul_gemm p = {.m = m.size, .n = n.size, .k = k.size, .accumulate = accumulate, .a = a,
+                        .b = b, .a_at = offset[a], .b_at = offset[b], .c_at = offset[C],
+                        .batch = batch.size, .a_step = batch.stride[a],
+                        .b_step = batch.stride[b], .c_step = batch.stride[C]};
     /* A dim of size 1 has no stride of its own: it takes whatever the layout wants. */
     p.trans_a = k.size != 1 ? k.stride[a] != 1 : m.stride[a] == 1 && m.size != 1;
     p.trans_b = k.size != 1 ? k.stride[b] == 1 && !(n.stride[b] == 1 && n.size != 1)
@@ -148,10 +149,10 @@ static mx_product product(const split *s, const int64_t *offset, bool accumulate
 }
 
 static mx_status loop(const split *s, int depth, const int64_t *offset, bool accumulate,
-                      mx_product_fn each, void *ctx)
+                      mx_matmul_gemm_fn each, void *ctx)
 {
     if (depth == s->n_loops) {
-        mx_product p = product(s, offset, accumulate);
+        mx_matmul_gemm p = gemm_of(s, offset, accumulate);
         return each(ctx, &p);
     }
     const axis *a = &s->loop[depth];
@@ -164,8 +165,8 @@ static mx_status loop(const split *s, int depth, const int64_t *offset, bool acc
     return MX_OK;
 }
 
-mx_status mx_matmul_products(const void *attr, const mx_type *a, const mx_type *b, const mx_type *c,
-                             mx_product_fn each, void *ctx)
+mx_status mx_matmul_gemms(const void *attr, const mx_type *a, const mx_type *b, const mx_type *c,
+                             mx_matmul_gemm_fn each, void *ctx)
 {
     mx_notation nt;
     axes x = {0};
@@ -184,7 +185,7 @@ static void *at(const mx_tensor *t, int64_t i)
     return (char *)t->data + i * (int64_t)mx_dtype_bytes(t->type.dtype);
 }
 
-static mx_status run_product(void *ctx, const mx_product *p)
+static mx_status run_gemm(void *ctx, const mx_matmul_gemm *p)
 {
     const mx_call *c = ctx;
     const mx_tensor *a = &c->in[p->a], *b = &c->in[p->b], *out = &c->out[0];
@@ -198,28 +199,64 @@ static mx_status run_product(void *ctx, const mx_product *p)
     return MX_OK;
 }
 
+void mx_matmul_contract(const mx_call *c, const mx_tensor *b, mx_tensor *y)
+{
+    mx_tensor in[2] = {c->in[0], *b};
+    mx_call one = {.n_in = 2, .n_out = 1, .in = in, .out = y, .attr = c->attr};
+    mx_status_free(mx_matmul_gemms(c->attr, &in[0].type, &in[1].type, &y->type, run_gemm, &one));
+}
+
 static void matmul_cpu(const mx_call *c)
 {
-    mx_status_free(mx_matmul_products(c->attr, &c->in[0].type, &c->in[1].type, &c->out[0].type,
-                                      run_product, (void *)c));
-    if (c->n_in < 3)
-        return;
-    int64_t n = mx_type_count(&c->in[2].type), count = mx_type_count(&c->out[0].type);
-#pragma omp parallel for schedule(static) if (count > 1 << 15)
-    for (int64_t i = 0; i < count; i++)
-        mx_store_f64(&c->out[0], i, mx_load_f64(&c->out[0], i) + mx_load_f64(&c->in[2], i % n));
+    const mx_matmul_attr *at_ = c->attr;
+    const mx_tensor *in = c->in + 2, *out = c->out + 1;
+    mx_matmul_contract(c, &c->in[1], &c->out[0]);
+    for (int e = 0; at_->epilogues.of[e]; e++) {
+        const mx_epilogue_kind *k = &mx_epilogue_kinds[at_->epilogues.of[e]];
+        k->cpu(c, in, out);
+        in += strlen(k->in);
+        out += strlen(k->out);
+    }
 }
 
 /* --- the graph side --- */
+
+/* Inputs and outputs that the epilogues of a list add. */
+static void count_epilogues(mx_epilogues list, int *n_in, int *n_out)
+{
+    *n_in = 2;
+    *n_out = 1;
+    for (int e = 0; list.of[e]; e++) {
+        *n_in += (int)strlen(mx_epilogue_kinds[list.of[e]].in);
+        *n_out += (int)strlen(mx_epilogue_kinds[list.of[e]].out);
+    }
+}
+
+/* Sums over rows have the dtype that sum_to gives them. */
+static void infer_epilogues(mx_node *n)
+{
+    const mx_matmul_attr *at_ = n->attr;
+    mx_type *out = n->more;
+    for (int e = 0; at_->epilogues.of[e]; e++) {
+        if (at_->epilogues.of[e] == MX_EPILOGUE_BIAS_GRAD)
+            out->dtype = n->type.dtype == MX_F64 ? MX_F64 : MX_F32;
+        out += strlen(mx_epilogue_kinds[at_->epilogues.of[e]].out);
+    }
+}
 
 static void infer(mx_graph *g, mx_node *n)
 {
     const mx_matmul_attr *at_ = n->attr;
     mx_notation nt;
+    int n_in, n_out;
+    char spec[2 * sizeof at_->spec];
     mx_notation_parse(at_->spec, &nt);
-    if (nt.n_terms != nt.n_in + 1 || nt.n_in < 2 || nt.n_in > 3 || nt.n_in != n->n_in) {
-        mx_graph_fail(g, "matmul: \"%s\" must name two inputs, perhaps a bias, and one output",
-                      at_->spec);
+    count_epilogues(at_->epilogues, &n_in, &n_out);
+    mx_matmul_notation(at_->spec, at_->epilogues, spec, sizeof spec);
+    if (n->n_in != n_in || n->n_out != n_out || nt.n_in != n_in || nt.n_terms != n_in + n_out ||
+        (at_->epilogues.of[0] && strcmp(spec, at_->spec) != 0)) {
+        mx_graph_fail(g, "matmul: \"%s\" must name two inputs and one output, and what its "
+                      "epilogues add to them", at_->spec);
         return;
     }
     axes x = {0};
@@ -232,115 +269,184 @@ static void infer(mx_graph *g, mx_node *n)
                           at_->spec, x.ax[i].letter);
     if (at_->has_out)
         n->type.dtype = at_->out;
+    infer_epilogues(n);
 }
 
-mx_cost mx_matmul_cost(const mx_node *n)
+static mx_cost matmul_cost(const mx_node *n)
 {
+    const mx_matmul_attr *at_ = n->attr;
     mx_notation nt;
     axes x = {0};
-    mx_notation_parse(((const mx_matmul_attr *)n->attr)->spec, &nt);
+    mx_notation_parse(at_->spec, &nt);
     read_term(&x, &nt, 0, &n->in[0]->type, A);
     read_term(&x, &nt, 1, &n->in[1]->type, B);
     mx_cost c = {.flops = 2};
     for (int i = 0; i < x.n; i++)
         c.flops *= (double)x.ax[i].size;
+    for (int e = 0; at_->epilogues.of[e]; e++) /* SwiGLU's second factor is a second GEMM */
+        c.flops *= at_->epilogues.of[e] == MX_EPILOGUE_SWIGLU ? 2 : 1;
     return c;
+}
+
+static mx_node *make(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_matmul_attr at_)
+{
+    snprintf(at_.spec, sizeof at_.spec, "%s", spec);
+    return mx_apply_n(g, &mx_op_matmul, &at_, 2, (mx_node *[]){a, b}, 1);
 }
 
 mx_node *mx_matmul(mx_graph *g, const char *spec, mx_node *a, mx_node *b)
 {
-    mx_matmul_attr at_ = {{0}, 0, false};
-    snprintf(at_.spec, sizeof at_.spec, "%s", spec);
-    return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
+    return make(g, spec, a, b, (mx_matmul_attr){{0}});
 }
 
 /* The same with the result in a dtype of its own (float32 sums of bfloat16 products). */
 mx_node *mx_matmul_as(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_dtype out)
 {
-    mx_matmul_attr at_ = {{0}, out, true};
-    snprintf(at_.spec, sizeof at_.spec, "%s", spec);
-    return MX_APPLY(g, &mx_op_matmul, &at_, a, b);
+    return make(g, spec, a, b, (mx_matmul_attr){.out = out, .has_out = true});
 }
 
-mx_matmul_attr mx_matmul_third(const mx_node *product, const char *third, const char *more_out)
+bool mx_matmul_has(const mx_node *n, mx_epilogues list)
 {
-    mx_matmul_attr at_ = *(const mx_matmul_attr *)product->attr;
-    char text[2 * sizeof at_.spec];
-    const char *arrow = strstr(at_.spec, "->");
-    size_t n = 0;
-    for (const char *c = at_.spec; c < arrow; c++) {
-        if (strchr("*,!", *c) == NULL && !strchr(arrow, *c))
-            text[n++] = '!';
-        text[n++] = *c;
-    }
-    snprintf(text + n, sizeof text - n, ",%s%s%s%s", third, arrow, *more_out ? "," : "", more_out);
-    MX_ASSERT(strlen(text) < sizeof at_.spec, "%s", text);
-    memcpy(at_.spec, text, strlen(text) + 1);
-    return at_;
+    return n->op == &mx_op_matmul &&
+           mx_epilogues_equal(((const mx_matmul_attr *)n->attr)->epilogues, list);
 }
 
 bool mx_matmul_is_of_rows(const mx_node *y)
 {
-    if (y->op != &mx_op_matmul || y->n_in != 2)
+    if (y->op != &mx_op_matmul)
         return false;
     const char *spec = notation(y), *out = strstr(spec, "->") + 2;
     return *spec == '*' && *out == '*' && strlen(out) == 2 && y->in[1]->type.ndim == 2 &&
            y->type.dtype == MX_BF16 && y->in[0]->type.dtype == MX_BF16;
 }
 
-/* A product again with bias (f) added; f is the last dim of the result. */
-mx_node *mx_matmul_bias(mx_graph *g, mx_node *product, mx_node *bias)
+/* The matmul again, with these epilogues behind those it has; `in` is what they read. */
+mx_node *mx_matmul_epilogue(mx_graph *g, const mx_node *n, mx_epilogues list, mx_node *const *in)
 {
-    const char *spec = notation(product);
-    mx_matmul_attr at_ = mx_matmul_third(product, spec + strlen(spec) - 1, "");
-    return MX_APPLY(g, &mx_op_matmul, &at_, product->in[0], product->in[1], bias);
+    mx_matmul_attr at_ = *(const mx_matmul_attr *)n->attr;
+    mx_node *all[MX_MAX_IN];
+    int first = 0, n_in, n_out, n_old = n->n_in;
+    char spec[2 * sizeof at_.spec];
+    while (at_.epilogues.of[first])
+        first++;
+    for (int e = 0; list.of[e]; e++) {
+        MX_ASSERT(first + e < MX_MAX_EPILOGUES, "%s", at_.spec);
+        at_.epilogues.of[first + e] = list.of[e];
+    }
+    count_epilogues(at_.epilogues, &n_in, &n_out);
+    mx_matmul_notation(at_.spec, at_.epilogues, spec, sizeof spec);
+    MX_ASSERT(strlen(spec) < sizeof at_.spec && n_in <= MX_MAX_IN, "%s", spec);
+    memcpy(at_.spec, spec, strlen(spec) + 1);
+    for (int i = 0; i < n_in; i++)
+        all[i] = i < n_old ? n->in[i] : in[i - n_old];
+    return mx_apply_n(g, &mx_op_matmul, &at_, n_in, all, n_out);
 }
 
-/* A weight's gradient is kept in the weight's own dtype even when a bfloat16 copy was multiplied,
- * unless half the memory is preferred (grad_dtype). */
-static mx_dtype gradient_dtype(const mx_graph *g, const mx_node *x)
+/* Through the epilogues, last first: d[e] is the gradient of what epilogue e gives. */
+static mx_node *through_epilogues(mx_graph *g, mx_node *n, mx_node *dy, mx_node **d)
 {
-    if (x->op == &mx_op_concat) /* several weights in one product */
-        x = x->in[0];
-    if (!g->narrow_grads && x->op == &mx_op_cast && x->in[0]->op == &mx_op_variable)
-        return x->in[0]->type.dtype;
-    return x->type.dtype;
+    const mx_epilogues *list = &((const mx_matmul_attr *)n->attr)->epilogues;
+    int out = n->n_out;
+    for (int e = MX_MAX_EPILOGUES - 1; e >= 0; e--) {
+        const mx_epilogue_kind *k = &mx_epilogue_kinds[list->of[e]];
+        if (!list->of[e])
+            continue;
+        if (!k->grad) {
+            mx_graph_fail(g, "matmul: the epilogue %s has no gradient; it is made behind autodiff",
+                          k->name);
+            return NULL;
+        }
+        d[e] = dy;
+        out -= (int)strlen(k->out);
+        dy = k->grad(g, n, dy, out);
+    }
+    return dy;
 }
 
 static void matmul_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    const char *spec = ((const mx_matmul_attr *)n->attr)->spec;
+    const char *spec = notation(n);
     const char *comma = strchr(spec, ','), *arrow = strstr(spec, "->");
     int la = (int)(comma - spec), lb = (int)strcspn(comma + 1, ",-");
-    int lc = (int)strcspn(arrow + 2, ","); /* matmul_gelu has a second output */
+    int lc = (int)strcspn(arrow + 2, ","); /* epilogues may have added outputs */
     char text[48];
-    mx_node *dy = mx_cast(g, dout[0], n->in[0]->type.dtype);
+    mx_node *d[MX_MAX_EPILOGUES];
+    mx_node *dy = through_epilogues(g, n, mx_cast(g, dout[0], n->in[0]->type.dtype), d);
+    if (!dy)
+        return;
     snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, lb, comma + 1, la, spec);
-    din[0] = mx_matmul_as(g, text, dy, n->in[1], gradient_dtype(g, n->in[0]));
+    din[0] = mx_matmul_as(g, text, dy, n->in[1], mx_node_grad_dtype(n->in[0]));
     snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, la, spec, lb, comma + 1);
-    din[1] = mx_matmul_as(g, text, dy, n->in[0], gradient_dtype(g, n->in[1]));
-    if (n->n_in > 2)
-        din[2] = mx_sum_to(g, dy, mx_shape_of(&n->in[2]->type));
+    din[1] = mx_matmul_as(g, text, dy, n->in[0], mx_node_grad_dtype(n->in[1]));
+    const mx_epilogues *list = &((const mx_matmul_attr *)n->attr)->epilogues;
+    for (int e = 0, in = 2; list->of[e]; in += (int)strlen(mx_epilogue_kinds[list->of[e++]].in))
+        if (mx_epilogue_kinds[list->of[e]].grad_in)
+            din[in] = mx_epilogue_kinds[list->of[e]].grad_in(g, d[e], n->in[in]);
 }
 
-#define CASE_N(n, text, ...) {n, {__VA_ARGS__}, &(mx_matmul_attr){text, 0, false}}
-#define CASE(text, ...) CASE_N(2, text, __VA_ARGS__)
+/* Sums over rows are made of sums of some. */
+static size_t gpu_work(const mx_node *n, size_t most)
+{
+    const mx_epilogues *list = &((const mx_matmul_attr *)n->attr)->epilogues;
+    int64_t cols = n->type.ndim ? n->type.dim[n->type.ndim - 1] : 1;
+    (void)most;
+    for (int e = 0; list->of[e]; e++)
+        if (list->of[e] == MX_EPILOGUE_BIAS_GRAD)
+            return mx_gpu_gelu_grad_bytes(mx_type_count(&n->type) / (cols ? cols : 1), cols);
+    return 0;
+}
+
+static const char *epilogue_name(uint8_t e)
+{
+    return mx_epilogue_kinds[e].name;
+}
+
+#define LIST(...) {{__VA_ARGS__}}
+#define CASE(text, ...) {2, {__VA_ARGS__}, &(mx_matmul_attr){text}, .n_out = 1}
+/* With epilogues: n_in, n_out, their list and the inputs. */
+#define CASE_E(n, m, text, list, ...)                                                              \
+    {n, {__VA_ARGS__}, &(mx_matmul_attr){text, .epilogues = list}, .n_out = m}
+#define FIXED(...) {__VA_ARGS__, .lo = -1, .hi = 1, .no_grad = true}
+#define WIDE(...) {__VA_ARGS__, .lo = -3, .hi = 3, .no_grad = true}
 const mx_op mx_op_matmul = {
     .name = "matmul",
-    .doc = "contraction of two tensors in index notation",
+    .doc = "contraction of two tensors in index notation, with epilogues",
+    .dtypes = MX_REALS,
+    .gives = MX_REALS,
+    .n_out = -1,
+    .saved = ~1u,
     .attr_size = sizeof(mx_matmul_attr),
-    .fields = (const mx_attr_field[]){MX_FIELD(mx_matmul_attr, MX_ATTR_TEXT, spec), {0}},
+    .fields = (const mx_attr_field[]){MX_FIELD(mx_matmul_attr, MX_ATTR_TEXT, spec),
+                                      {"epilogues", MX_ATTR_LIST,
+                                       offsetof(mx_matmul_attr, epilogues), epilogue_name},
+                                      {0}},
     .notation = notation,
-    .multiplies = true,
     .infer = infer,
     .grad = matmul_vjp,
-    .cost = mx_matmul_cost,
+    .cost = matmul_cost,
     .cpu = matmul_cpu,
-    .cases = (const mx_case[]){CASE("*d,fd->*f", {3, {2, 3, 4}}, {2, {6, 4}}),
-                               CASE("*d,df->*f", {2, {5, 4}}, {2, {4, 6}}),
-                               CASE("bshc,hcd->bshd", {4, {2, 3, 2, 4}}, {3, {2, 4, 6}}),
-                               CASE("bij,bjk->bik", {3, {2, 3, 4}}, {3, {2, 4, 2}}),
-                               CASE("mk,nk->nm", {2, {4, 6}}, {2, {2, 6}}),
-                               CASE_N(3, "*!d,!df,f->*f", {3, {2, 3, 4}}, {2, {4, 6}}, {1, {6}}),
-                               {0}},
+    .gpu_work_bytes = gpu_work,
+    .cases =
+        (const mx_case[]){
+            CASE("*d,fd->*f", {3, {2, 3, 4}}, {2, {6, 4}}),
+            CASE("*d,df->*f", {2, {5, 4}}, {2, {4, 6}}),
+            CASE("bshc,hcd->bshd", {4, {2, 3, 2, 4}}, {3, {2, 4, 6}}),
+            CASE("bij,bjk->bik", {3, {2, 3, 4}}, {3, {2, 4, 2}}),
+            CASE("mk,nk->nm", {2, {4, 6}}, {2, {2, 6}}),
+            CASE_E(3, 1, "*!d,!df,f->*f", LIST(MX_EPILOGUE_BIAS), {3, {2, 3, 4}}, {2, {4, 6}},
+                   {1, {6}}),
+            CASE_E(3, 1, "*!d,f!d,*f->*f", LIST(MX_EPILOGUE_RESIDUAL), {3, {2, 3, 4}}, {2, {6, 4}},
+                   {3, {2, 3, 6}}),
+            CASE_E(3, 2, "*!d,!df,f->*f,*f", LIST(MX_EPILOGUE_BIAS, MX_EPILOGUE_GELU),
+                   {3, {2, 3, 8}, .lo = -0.3, .hi = 0.3}, {2, {8, 16}}, {1, {16}}),
+            CASE_E(3, 2, "*!d,f!d,*f->*f,f", LIST(MX_EPILOGUE_GELU_GRAD, MX_EPILOGUE_BIAS_GRAD),
+                   FIXED(3, {2, 3, 8}), FIXED(2, {16, 8}), WIDE(3, {2, 3, 16})),
+            CASE_E(3, 2, "*!d,!df,*f->*f,f", LIST(MX_EPILOGUE_GELU_GRAD, MX_EPILOGUE_BIAS_GRAD),
+                   FIXED(2, {70, 8}), FIXED(2, {8, 16}), WIDE(2, {70, 16})),
+            CASE_E(3, 3, "*!d,f!d,f!d->*f,*f,*f", LIST(MX_EPILOGUE_SWIGLU), FIXED(3, {2, 3, 8}),
+                   FIXED(2, {16, 8}), FIXED(2, {16, 8})),
+            CASE_E(4, 2, "*!d,!df,*f,*f->*f,*f", LIST(MX_EPILOGUE_SWIGLU_GRAD),
+                   FIXED(3, {2, 3, 8}), FIXED(2, {8, 16}), FIXED(3, {2, 3, 16}),
+                   FIXED(3, {2, 3, 16})),
+            {0}},
 };

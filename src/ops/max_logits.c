@@ -129,6 +129,9 @@ mx_node *mx_max_logits(mx_graph *g, mx_node *q, mx_node *k, mx_node *segments, i
 const mx_op mx_op_max_logits = {
     .name = "max_logits",
     .doc = "the largest attention score of each head",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[SEG] = MX_INDICES},
+    .alike = 1 << Q | 1 << K,
     .dims = "!b!s!h!d,!b!s!k!d,!b!s->!h",
     .attr_size = sizeof(max_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(max_attr, MX_ATTR_INT, window),

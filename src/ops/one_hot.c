@@ -32,10 +32,10 @@ mx_node *mx_one_hot(mx_graph *g, mx_node *ids, int64_t n)
 const mx_op mx_op_one_hot = {
     .name = "one_hot",
     .doc = "1 at the id, 0 elsewhere",
+    .dtypes = MX_INDICES,
     .dims = "*->*!n",
     .attr_size = sizeof(one_hot_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(one_hot_attr, MX_ATTR_INT, n), {0}},
-    .ids_in = 1 << 0,
     .infer = infer,
     .cost = mx_cost_move,
     .cpu = one_hot_cpu,

@@ -22,6 +22,7 @@ mx_node *mx_output(mx_graph *g, mx_node *x, int k)
 const mx_op mx_op_output = {
     .name = "output",
     .doc = "output k of an op with several",
+    .dtypes = MX_ANY_DTYPE,
     .kind = MX_PROJECT,
     .attr_size = sizeof(output_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(output_attr, MX_ATTR_INT, k), {0}},

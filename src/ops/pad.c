@@ -53,6 +53,7 @@ static void pad_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din
 const mx_op mx_op_pad = {
     .name = "pad",
     .doc = "zeros before and after one dim",
+    .dtypes = MX_ANY_DTYPE,
     .linear = true,
     .attr_size = sizeof(pad_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(pad_attr, MX_ATTR_INT, dim),

@@ -66,10 +66,11 @@ static void place(const mx_node *n, mx_partition_call *p)
 const mx_op mx_op_permute_rows = {
     .name = "permute_rows",
     .doc = "rows once per choice, grouped by expert",
+    .dtypes = MX_ANY_DTYPE,
+    .dtypes_at = {[1] = MX_INDICES, [2] = MX_INDICES},
     .dims = "!nd,!m,!m->!md",
     .no_cast = true,
     .place = place,
-    .ids_in = 1 << 1 | 1 << 2,
     .infer = check,
     .grad = permute_rows_vjp,
     .cost = mx_cost_move,

@@ -77,6 +77,7 @@ static mx_cost cost(const mx_node *n)
 const mx_op mx_op_random_uniform = {
     .name = "random_uniform",
     .doc = "numbers in [0, 1) from a seed and a stream",
+    .dtypes = 1u << MX_I64,
     .attr_size = sizeof(random_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(random_attr, MX_ATTR_INT, stream),
                                       MX_FIELD(random_attr, MX_ATTR_DIMS, shape), {0}},

@@ -17,9 +17,10 @@ static inline int64_t mx_row_tokens(const int32_t *positions, int64_t row, int64
     return n;
 }
 
-/* The dtype a kernel computes in: float64 for float64, float32 for everything else. */
+/* The dtype a kernel computes in: float64 for float64, float32 for float32 and bfloat16. */
 static inline mx_dtype mx_arithmetic(mx_dtype d)
 {
+    MX_ASSERT(d == MX_F64 || d == MX_BF16 || d == MX_F32, "no kernel for %s", mx_dtype_name(d));
     return d == MX_F64 ? MX_F64 : MX_F32;
 }
 

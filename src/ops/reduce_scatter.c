@@ -73,6 +73,7 @@ const mx_op mx_op_reduce_scatter = {
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .collective = true,
+    .dtypes = MX_ANY_DTYPE,
     .no_cast = true,
     .infer = infer,
     .grad = vjp,

@@ -135,6 +135,7 @@ static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_part
 const mx_op mx_op_reshape = {
     .name = "reshape",
     .doc = "the same elements under another shape",
+    .dtypes = MX_ANY_DTYPE,
     .linear = true,
     .kind = MX_VIEW,
     .attr_size = sizeof(reshape_attr),

@@ -56,6 +56,7 @@ static void rotate_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 const mx_op mx_op_rotate_half = {
     .name = "rotate_half",
     .doc = "(x1, x2) -> (-x2, x1) over pairs of the last dim",
+    .dtypes = MX_NUMBERS,
     .kind = MX_ROW_MAP,
     .tile_f32 = rotate_f32,
     .tile_f64 = rotate_f64,

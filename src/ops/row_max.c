@@ -31,6 +31,7 @@ mx_node *mx_row_max(mx_graph *g, mx_node *x)
 const mx_op mx_op_row_max = {
     .name = "row_max",
     .doc = "largest value of the last dim",
+    .dtypes = MX_NUMBERS,
     .kind = MX_ROW_REDUCE,
     .tile_f32 = row_max_f32,
     .tile_f64 = row_max_f64,

@@ -39,6 +39,7 @@ static void row_sum_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node *
 const mx_op mx_op_row_sum = {
     .name = "row_sum",
     .doc = "sum of the last dim",
+    .dtypes = MX_NUMBERS,
     .linear = true,
     .kind = MX_ROW_REDUCE,
     .tile_f32 = row_sum_f32,

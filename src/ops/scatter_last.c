@@ -51,11 +51,12 @@ static void scatter_last_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_n
 const mx_op mx_op_scatter_last = {
     .name = "scatter_last",
     .doc = "values added into rows of zeros by index",
+    .dtypes = MX_NUMBERS,
+    .dtypes_at = {[0] = MX_INDICES},
     .dims = "*k,*k->*!d",
     .attr_size = sizeof(scatter_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(scatter_attr, MX_ATTR_INT, size), {0}},
     .no_cast = true,
-    .ids_in = 1 << 0,
     .infer = infer,
     .grad = scatter_last_vjp,
     .cost = mx_cost_move,

@@ -50,6 +50,8 @@ static void infer(mx_graph *g, mx_node *n)
 const mx_op mx_op_sgd = {
     .name = "sgd",
     .doc = "one SGD update, in place",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = MX_F32_ONLY},
     .attr_size = sizeof(sgd_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(sgd_attr, MX_ATTR_F64, weight_decay), {0}},
     .n_out = 2,

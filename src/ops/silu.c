@@ -10,7 +10,7 @@ mx_node *mx_silu(mx_graph *g, mx_node *x)
 
 static void silu_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    din[0] = mx_silu_slope(g, n->in[0], dout[0]);
+    din[0] = mx_silu_grad(g, n->in[0], dout[0]);
 }
 
 const mx_op mx_op_silu = {

@@ -55,6 +55,7 @@ static void slice_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
 const mx_op mx_op_slice = {
     .name = "slice",
     .doc = "a range of one dim",
+    .dtypes = MX_ANY_DTYPE,
     .linear = true,
     .attr_size = sizeof(slice_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(slice_attr, MX_ATTR_INT, dim),

@@ -84,12 +84,12 @@ static void place(const mx_node *n, mx_partition_call *p)
 const mx_op mx_op_sort_by_expert = {
     .name = "sort_by_expert",
     .doc = "token choices grouped by expert",
+    .dtypes = MX_INDICES,
     .dims = "!n!k->!p,!e,!p",
     .n_out = 3,
     .attr_size = sizeof(sort_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(sort_attr, MX_ATTR_INT, experts), {0}},
     .place = place,
-    .ids_in = 1 << 0,
     .infer = infer,
     .cpu = sort_cpu,
     .work_bytes = work_bytes,

@@ -51,6 +51,18 @@ mx_node *mx_variable(mx_graph *g, const char *name, mx_type type, mx_var_attr at
     return n;
 }
 
+mx_var_attr *mx_var_edit(mx_node *n)
+{
+    return n->op == &mx_op_variable ? (mx_var_attr *)n->attr : NULL;
+}
+
+void mx_freeze(mx_node *n)
+{
+    mx_var_attr *a = mx_var_edit(n);
+    if (a)
+        a->frozen = true;
+}
+
 /* A trainable weight, named by the scope. Declared where it is used; a second declaration of the
  * same name with the same shape is the same weight (tied weights). */
 mx_node *mx_param(mx_graph *g, const char *name, mx_shape shape, const char *axes, mx_init init)

@@ -109,6 +109,7 @@ static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_part
 const mx_op mx_op_split = {
     .name = "split",
     .doc = "the last dim cut into parts",
+    .dtypes = MX_ANY_DTYPE,
     .dims = "*!a->*!b,*!c,*!d,*!e,*!f,*!g,*!h,*!i",
     .n_out = -1,
     .linear = true,

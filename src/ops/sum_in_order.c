@@ -32,6 +32,7 @@ const mx_op mx_op_sum_in_order = {
     .name = "sum_in_order",
     .doc = "numbers added up one after the other, in float32",
     .dims = "!n->",
+    .dtypes = (mx_dtypes)(1u << MX_F64),
     .no_cast = true,
     .infer = infer,
     .cost = mx_cost_move,

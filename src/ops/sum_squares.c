@@ -99,6 +99,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 const mx_op mx_op_sum_squares = {
     .name = "sum_squares",
     .doc = "sum of the squares of all elements",
+    .dtypes = MX_REALS,
     .dims = "*->",
     .attr_size = sizeof(squares_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(squares_attr, MX_ATTR_BOOL, wide), {0}},

@@ -340,6 +340,7 @@ static size_t sum_to_gpu_work(const mx_node *n, size_t most)
 const mx_op mx_op_sum_to = {
     .name = "sum_to",
     .doc = "x summed to a shape that broadcasts to x's",
+    .dtypes = MX_REALS,
     .place = place,
     .local = local,
     .linear = true,

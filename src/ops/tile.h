@@ -78,9 +78,10 @@
     MX_TILE_LOOP(double, f64, name, MX_TILE3_LOAD, MX_TILE3_TAKE, expr)                            \
     static const char name##_expr[] = #expr;
 
-/* The fields of an elementwise op that follow from its tiles. */
-#define MX_ELEMENTWISE_FIELDS(id)                                                                  \
+/* The fields of an elementwise op that follow from its tiles; _OF: that takes other dtypes. */
+#define MX_ELEMENTWISE_OF(id, takes)                                                               \
     .name = #id, .kind = MX_ELEMENTWISE, .tile_f32 = id##_f32, .tile_f64 = id##_f64,               \
-    .expr = id##_expr
+    .expr = id##_expr, .dtypes = (takes)
+#define MX_ELEMENTWISE_FIELDS(id) MX_ELEMENTWISE_OF(id, MX_NUMBERS)
 
 #endif

@@ -127,6 +127,7 @@ static mx_cost cost(const mx_node *n)
 const mx_op mx_op_top_k = {
     .name = "top_k",
     .doc = "the k largest of the last dim and their indices",
+    .dtypes = MX_NUMBERS,
     .dims = "*!d->*!k,*!k",
     .n_out = 2,
     .attr_size = sizeof(top_k_attr),

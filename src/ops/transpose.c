@@ -254,6 +254,7 @@ static void transpose_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node
 const mx_op mx_op_transpose = {
     .name = "transpose",
     .doc = "dims in another order",
+    .dtypes = MX_ANY_DTYPE,
     .linear = true,
     .attr_size = sizeof(transpose_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(transpose_attr, MX_ATTR_TEXT, dims), {0}},

@@ -11,7 +11,7 @@
 
 #include "ir/placement.h"
 #include "ops/load.h"
-#include "store/haul.h"
+#include "store/staged_load.h"
 #include "store/quant.h"
 #include <stdlib.h>
 #include <string.h>
@@ -266,8 +266,8 @@ static mx_status write_box(mx_session *s, mx_var *v, const void *whole)
 /* A weight from parts: put together in the weight where the host can write it, else in a buffer. */
 static mx_status load_parts(mx_session *s, mx_var *v, const origin *o, mx_st_scan *scan)
 {
-    bool direct = mx_session_on_host(s) && !v->box;
-    void *host = v->data;
+    void *host = v->box ? NULL : mx_var_host(s, v);
+    bool direct = host != NULL;
     if (!direct)
         MX_TRY(mx_alloc(&host, mx_type_bytes(mx_var_whole(v)), v->name));
     mx_status st = MX_OK;
@@ -307,14 +307,14 @@ static bool may_be_infinite(const mx_model_spec *m, mx_session *s, int i)
 /* The weights that are tensors of the checkpoint all together, then those made from parts. */
 static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, bool allow_nonfinite)
 {
-    int64_t n = mx_session_count(s), n_hauls = 0, n_seen = 0;
-    mx_haul *hauls = MX_NEW_N(&mt->arena, mx_haul, n);
+    int64_t n = mx_session_count(s), n_loads = 0, n_seen = 0;
+    mx_staged_load *loads = MX_NEW_N(&mt->arena, mx_staged_load, n);
     mx_st_seen *seen = MX_NEW_N(&mt->arena, mx_st_seen, n);
     for (int i = 0; i < n; i++)
         if (mt->from[i].whole.name && !mt->from[i].n_parts)
-            hauls[n_hauls++] = (mx_haul){mx_session_var(s, i), &mt->from[i].whole, {0}};
-    MX_TRY(mx_haul_all(s, hauls, n_hauls));
-    n_hauls = 0;
+            loads[n_loads++] = (mx_staged_load){mx_session_var(s, i), &mt->from[i].whole, {0}};
+    MX_TRY(mx_staged_load_all(s, loads, n_loads));
+    n_loads = 0;
     for (int i = 0; i < n; i++) {
         const origin *o = &mt->from[i];
         const mx_quant_tensor *t = o->n_parts ? &o->tensor[0] : &o->whole;
@@ -324,7 +324,7 @@ static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, b
         if (o->n_parts)
             MX_TRY(load_parts(s, mx_session_var(s, i), o, &one.scan));
         else
-            one.scan = hauls[n_hauls++].scan;
+            one.scan = loads[n_loads++].scan;
         if (!allow_nonfinite && !may_be_infinite(m, s, i))
             seen[n_seen++] = one;
     }

@@ -180,7 +180,7 @@ static size_t limit_of(const mx_piece *token, int64_t n)
     return mx_text_limit(bytes);
 }
 
-bool mx_decoder_run(const mx_decoder *d, mx_piece *token, int64_t n, mx_str *out)
+bool mx_decoder_run(const mx_token_decoder *d, mx_piece *token, int64_t n, mx_str *out)
 {
     work w = {.token = token, .n = n, .limit = limit_of(token, n)};
     for (int i = 0; i < d->n && !w.too_long; i++) {
@@ -216,9 +216,9 @@ bool mx_decoder_run(const mx_decoder *d, mx_piece *token, int64_t n, mx_str *out
     return !w.too_long;
 }
 
-void mx_decoder_fini(mx_decoder *d)
+void mx_decoder_fini(mx_token_decoder *d)
 {
     for (int i = 0; i < d->n; i++)
         mx_regex_close(d->step[i].regex);
-    *d = (mx_decoder){0};
+    *d = (mx_token_decoder){0};
 }

@@ -29,12 +29,12 @@ typedef struct {
     mx_dec_step *step; /* the arena's */
     int n;
     const char *join; /* between tokens when there is no decoder at all */
-} mx_decoder;
+} mx_token_decoder;
 
 /* Appends the text of the tokens to `out`; `token` is changed. False when a step makes it longer
  * than mx_text_limit allows. */
-bool mx_decoder_run(const mx_decoder *d, mx_piece *token, int64_t n, mx_str *out);
-void mx_decoder_fini(mx_decoder *d);
+bool mx_decoder_run(const mx_token_decoder *d, mx_piece *token, int64_t n, mx_str *out);
+void mx_decoder_fini(mx_token_decoder *d);
 
 /* Appends p[0..n) with U+FFFD for each maximal piece that is not UTF-8. */
 void mx_add_lossy(mx_str *out, const char *p, size_t n);

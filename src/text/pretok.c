@@ -82,7 +82,7 @@ static bool next_match(mx_pre_run *r, const mx_pre_step *s, const piece *w, size
 static void add_span(mx_pre_buffer *b, size_t start, size_t end, bool match)
 {
     MX_GROW(b->span, b->n, b->cap);
-    b->span[b->n++] = (mx_span){start, end, match};
+    b->span[b->n++] = (mx_text_span){start, end, match};
 }
 
 /* Matches and the gaps between them, in order; roles are exchanged when the step says so. */
@@ -115,7 +115,7 @@ static void join_spans(mx_pre_buffer *b, mx_behavior how)
         bool before = false;
         size_t top = b->n; /* filled from the back */
         for (size_t i = b->n; i-- > 0;) {
-            mx_span s = b->span[i];
+            mx_text_span s = b->span[i];
             if (s.match && !before && top < b->n)
                 b->span[top].start = s.start;
             else
@@ -128,7 +128,7 @@ static void join_spans(mx_pre_buffer *b, mx_behavior how)
     }
     bool before = false;
     for (size_t i = 0; i < b->n; i++) {
-        mx_span s = b->span[i];
+        mx_text_span s = b->span[i];
         bool join = how == MX_WITH_PREVIOUS ? s.match && !before
                                             : how == MX_CONTIGUOUS && s.match == before;
         if (how == MX_REMOVED && s.match)

@@ -47,10 +47,10 @@ typedef struct {
 typedef struct {
     size_t start, end;
     bool match;
-} mx_span;
+} mx_text_span;
 
 typedef struct {
-    mx_span *span; /* owns */
+    mx_text_span *span; /* owns */
     size_t n, cap;
     mx_str text; /* owns: the rewritten piece of a step that changes it */
 } mx_pre_buffer;

@@ -39,7 +39,7 @@ struct mx_tokenizer {
     bool add_special;                /* likewise: whether its encode() adds prefix and suffix */
     mx_normalizer normalizer;
     mx_pretok pretok;
-    mx_decoder decoder;
+    mx_token_decoder decoder;
     mx_tokens prefix, suffix;
     mx_piece *token; /* owns; n_tokens: what decoding starts from */
     bool *special;   /* owns; n_tokens */

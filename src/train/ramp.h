@@ -10,7 +10,7 @@
 #ifndef MX_TRAIN_RAMP_H
 #define MX_TRAIN_RAMP_H
 
-#include "train/batch_plan.h"
+#include "exec/batch_plan.h"
 
 typedef struct {
     int64_t n_stages; /* 0: there is no ramp */

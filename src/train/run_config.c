@@ -3,7 +3,7 @@
 
 #include "base/version.h"
 #include "store/checkpoint_read.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>

@@ -7,12 +7,8 @@
  */
 #include "train/run_state.h"
 
-#include "base/simd.h"
 #include <stdio.h>
 #include <string.h>
-
-/* MFU on a GPU is a share of this, the dense bf16 rate of an H100 or H200, whatever the card. */
-static const double H100_BF16_FLOPS = 989e12;
 
 static mx_status open_session(mx_run *r)
 {
@@ -38,7 +34,7 @@ static mx_memory_room share_of(const mx_run *r, mx_memory_room room)
 /* What a GPU makes a choice of, the CPU does in one way. */
 static void say_without_choice(mx_run *r, const char *key, bool asked)
 {
-    if (asked && mx_session_on_host(r->session))
+    if (asked && mx_session_traits(r->session)->host_memory)
         mx_progress_say(&r->progress, "note: %s changes nothing on the CPU", key);
 }
 
@@ -52,8 +48,8 @@ static bool saves_beside_steps(const mx_run *r)
 static mx_status check_host(mx_run *r)
 {
     const mx_plan *p = &r->plan;
-    bool on_host = mx_session_on_host(r->session);
-    double need = on_host ? p->total : p->on_host + p->stowed;
+    bool on_host = p->traits->host_memory;
+    double need = on_host ? p->total : p->on_host + p->offloaded;
     mx_memory_room room = share_of(r, mx_memory_room_now());
     char a[32], b[32];
     r->snapshots = saves_beside_steps(r) && need + p->snapshot <= (double)room.bytes;
@@ -74,8 +70,7 @@ static mx_status check_host(mx_run *r)
 
 static mx_status check_memory(mx_run *r)
 {
-    bool gpu = !mx_session_on_host(r->session);
-    mx_plan_device d = {.gpu = gpu, .apart = r->request.options.compile.apart};
+    mx_plan_device d = {.traits = r->request.options.compile.device};
     mx_plan_of(&r->plan, &r->programs, &r->request.batch, &d);
     MX_TRY(
         mx_plan_check(&r->plan, &r->model, &r->request, share_of(r, mx_session_room(r->session))));
@@ -104,20 +99,15 @@ mx_status mx_run_programs_open(mx_run *r)
         r->programs.stages = r->seat->find_group((void *)r->seat, 1u << MX_AXIS_STAGE);
     MX_TRY(mx_programs_open(&r->programs, r->session));
     MX_TRY(count_flops(r));
-    if (!mx_session_on_host(r->session)) {
-        r->peak_flops = H100_BF16_FLOPS;
-        return MX_OK;
-    }
-    /* VDPBF16PS does two products where a multiply-add does one. */
-    bool bf16 = r->request.options.compile.compute == MX_BF16;
-    r->peak_times = bf16 && mx_simd_level() >= MX_SIMD_BF16 ? 2 : 1;
+    mx_dtype compute = r->request.options.compile.compute;
+    r->measures_peak = mx_session_traits(r->session)->chip.flops_per_second[compute] <= 0;
     mx_run_measure_peak(r);
     return MX_OK;
 }
 
 double mx_run_planned_bytes(const mx_run *r)
 {
-    bool here = r->snapshots && mx_session_on_host(r->session);
+    bool here = r->snapshots && r->plan.traits->host_memory;
     return r->plan.total + (here ? r->plan.snapshot : 0);
 }
 
@@ -138,7 +128,7 @@ mx_status mx_run_write_plan(const mx_run *r)
                 {"work space", p->workspace, ""},
                 {"snapshot", r->snapshots ? p->snapshot : 0, "  (in host memory)"},
                 {"in host memory", p->on_host, "  (of the optimizer, not in the total)"},
-                {"in host memory", p->stowed, "  (of activations, not in the total)"}};
+                {"in host memory", p->offloaded, "  (of activations, not in the total)"}};
     mx_str text = {0};
     char path[4096], buf[32];
     mx_batch_plan_print(&r->request.batch, &text);
@@ -179,12 +169,12 @@ static void say_host_memory(mx_run *r)
     else if (mx_config_bool(r->c, "optimizer_memory_host_offload"))
         mx_progress_say(&r->progress, "note: optimizer_memory_host_offload=true changes nothing "
                                       "on the CPU: its memory is host memory");
-    if (r->plan.stowed > 0)
+    if (r->plan.offloaded > 0)
         mx_progress_say(&r->progress, "memory: %s of host memory for activations, beside that",
-                        mx_format_bytes(buf, sizeof buf, r->plan.stowed));
+                        mx_format_bytes(buf, sizeof buf, r->plan.offloaded));
     else if (offload && *offload)
         mx_progress_say(&r->progress, "note: no activation is moved to host memory: %s",
-                        mx_session_on_host(r->session)
+                        r->plan.traits->host_memory
                             ? "the memory of the CPU is host memory"
                             : "the model has one layer, whose activations are needed at once");
 }

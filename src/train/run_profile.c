@@ -102,7 +102,7 @@ void mx_run_profile_take(mx_run *r, const mx_exec *e)
         p->began = e->took[0];
     for (int i = 0; i < e->n_steps; i++) {
         const mx_exec_step *s = &e->step[i];
-        mx_cost c = mx_node_cost(s->node);
+        mx_cost c = s->cost;
         double begin = e->took[2 * i] - p->began, seconds = e->took[2 * i + 1] - e->took[2 * i];
         double per = seconds > 0 ? 1e-9 / seconds : 0;
         mx_str_add(&p->trace, p->trace.len ? ",\n" : "{\"traceEvents\": [\n");
@@ -111,7 +111,7 @@ void mx_run_profile_take(mx_run *r, const mx_exec *e)
         mx_str_addf(&p->trace,
                     ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"ts\": %.3f, "
                     "\"dur\": %.3f, \"args\": {\"step\": %lld, \"GFLOP/s\": %.3f, \"GB/s\": %.3f}}",
-                    s->node->op->name, 1e6 * begin, 1e6 * seconds, (long long)r->at.step + 1,
+                    s->op->name, 1e6 * begin, 1e6 * seconds, (long long)r->at.step + 1,
                     c.flops * per, c.bytes * per);
         total *t = find_total(r, s->label);
         t->seconds += seconds;

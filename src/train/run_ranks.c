@@ -35,7 +35,7 @@ static mx_status share_least(mx_run *r)
 {
     for (int i = 0; i < mx_session_count(r->session); i++) {
         mx_var *v = mx_session_var(r->session, i);
-        float *x = v->data;
+        float *x = mx_var_host(r->session, v);
         int64_t n = mx_type_count(&v->type), bits[256];
         for (int64_t at = 0; v->attr.minimum && at < n; at += 256) {
             int m = (int)(n - at < 256 ? n - at : 256);
@@ -58,7 +58,7 @@ mx_status mx_run_ranks_check(mx_run *r)
 {
     if (r->comm->size == 1)
         return MX_OK;
-    if (!mx_session_on_host(r->session))
+    if (!mx_session_traits(r->session)->host_memory)
         return mx_fail(MX_USAGE,
                        "%d ranks were started and the device is a GPU; several ranks run on the "
                        "CPU so far: device=cpu, or one rank",
@@ -71,7 +71,7 @@ mx_status mx_run_ranks_check(mx_run *r)
         if (!is_summed(v))
             continue;
         MX_ASSERT(v->type.dtype == MX_F32, "%s", v->name);
-        r->summed[k++] = (mx_span){v->data, mx_type_count(&v->type)};
+        r->summed[k++] = (mx_span){mx_var_host(r->session, v), mx_type_count(&v->type)};
     }
     return MX_OK;
 }

@@ -13,9 +13,9 @@
 #include "ops/load.h"
 #include "store/weights.h"
 #include "train/data_size.h"
-#include "train/model_ref.h"
+#include "exec/model_ref.h"
 #include "train/run_config.h"
-#include "train/step_config.h"
+#include "exec/step_config.h"
 #include "train/tokenizer_path.h"
 #include <math.h>
 #include <stdio.h>

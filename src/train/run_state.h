@@ -6,15 +6,15 @@
 #include "data/loader.h"
 #include "dist/comm.h"
 #include "store/run_lock.h"
-#include "train/batch_plan.h"
+#include "exec/batch_plan.h"
 #include "train/goodput.h"
 #include "train/metrics.h"
-#include "train/plan.h"
+#include "exec/plan.h"
 #include "train/ramp.h"
 #include "train/schedule.h"
 #include "train/state.h"
 #include "train/train_data.h"
-#include "train/virtual_ranks.h"
+#include "exec/virtual_ranks.h"
 #include "train/watchdog.h"
 
 typedef struct mx_run_profile mx_run_profile;
@@ -28,7 +28,7 @@ typedef struct {
     float loss_limit, norm_limit; /* infinite: none */
     double lr, wait_s, began, done, flops;
     int64_t tokens, trained;
-    mx_late got;
+    mx_readback got;
     float loss, grad_norm;
     bool skipped;
     double step_s;
@@ -96,7 +96,7 @@ typedef struct {
     mx_metrics *metrics;
     mx_progress progress;
     double flops_per_step, peak_flops;
-    double peak_times; /* the CPU's: so many times its rate of multiply-adds; 0: not measured */
+    bool measures_peak; /* the chip's rate is not known: it is measured now and then */
     mx_spikes spikes;        /* cap 0: spikes are not looked for */
     int64_t own_step;        /* the run's checkpoint that the state was last read from, -1: none */
     int64_t rolled_to;       /* the checkpoint the run went back to last, -1: never */
@@ -150,7 +150,7 @@ void mx_run_step_done(mx_run *r, int64_t step);
 void mx_run_saved(mx_run *r);                     /* a save has begun at the present step */
 void mx_run_check_saves(mx_run *r);               /* says so when checkpoints fail */
 void mx_run_watch_close(mx_run *r, mx_status st); /* prints and records; st is borrowed */
-void mx_run_measure_peak(mx_run *r);              /* of the CPU; raises peak_flops */
+void mx_run_measure_peak(mx_run *r);              /* raises peak_flops */
 double mx_run_now(void);                          /* seconds since 1970 */
 double mx_run_rss_bytes(void);                    /* the most memory this process has had */
 /* run_profile.c: the time of every node, for the steps of profile_steps. */

@@ -53,7 +53,7 @@ mx_status mx_run_flights_open(mx_run *r)
     for (int i = 0; i < g->n_roots; i++)
         r->has_lm_loss |= g->root[i]->name && strcmp(g->root[i]->name, "lm_loss") == 0;
     for (int i = 0; i < 2; i++)
-        MX_TRY(mx_late_open(&r->flight[i].got, r->session, update_at(r, N_UPDATE)));
+        MX_TRY(mx_readback_open(&r->flight[i].got, r->session, update_at(r, N_UPDATE)));
     r->metric = MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->n_extra);
     return MX_OK;
 }
@@ -61,7 +61,7 @@ mx_status mx_run_flights_open(mx_run *r)
 void mx_run_flights_close(mx_run *r)
 {
     for (int i = 0; i < 2; i++)
-        mx_late_close(&r->flight[i].got);
+        mx_readback_close(&r->flight[i].got);
 }
 
 /* --- starting a step --- */
@@ -98,7 +98,7 @@ static mx_status feed_places(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
 
 static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row)
 {
-    int64_t rows = mx_exec_tensor(e, "tokens").type.dim[0], from = b->first_image[row];
+    int64_t rows = mx_exec_type(e, "tokens")->dim[0], from = b->first_image[row];
     int64_t n = b->first_image[row + rows] - from;
     int64_t room = r->request.options.shape.images_per_row;
     bool whole = r->data.images.processor.spec.size > 0, fits = n <= rows * room;
@@ -164,8 +164,8 @@ static mx_status feed_update(const mx_run *r, mx_exec *e, mx_flight *f)
     if (!r->programs.accumulates)
         MX_TRY(mx_exec_write(e, "loss_limit", &f->loss_limit));
     if (r->programs.accumulates) { /* the loss is known before: nothing is below this norm */
-        MX_TRY(mx_late_mark(&f->got));
-        MX_TRY(mx_late_wait(&f->got));
+        MX_TRY(mx_readback_mark(&f->got));
+        MX_TRY(mx_readback_wait(&f->got));
         limit = sum_of(r, f, LOSS) > f->loss_limit ? &nothing : limit;
     }
     return mx_exec_write(e, "norm_limit", limit);
@@ -173,11 +173,11 @@ static mx_status feed_update(const mx_run *r, mx_exec *e, mx_flight *f)
 
 static mx_status take_each(const mx_run *r, mx_exec *e, mx_flight *f, int64_t microbatch)
 {
-    MX_TRY(mx_exec_take(e, "loss", &f->got, each_at(r, microbatch, LOSS)));
+    MX_TRY(mx_readback_copy(&f->got, e, "loss", each_at(r, microbatch, LOSS)));
     if (r->has_lm_loss)
-        MX_TRY(mx_exec_take(e, "lm_loss", &f->got, each_at(r, microbatch, LM_LOSS)));
+        MX_TRY(mx_readback_copy(&f->got, e, "lm_loss", each_at(r, microbatch, LM_LOSS)));
     for (int i = 0; i < r->n_extra; i++)
-        MX_TRY(mx_exec_take(e, r->extra[i], &f->got, each_at(r, microbatch, N_FIXED + i)));
+        MX_TRY(mx_readback_copy(&f->got, e, r->extra[i], each_at(r, microbatch, N_FIXED + i)));
     return MX_OK;
 }
 
@@ -209,8 +209,8 @@ static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_flight *f, float 
     int n = update_at(r, 0);
     MX_TRY(mx_pipeline_run(&r->programs.pipeline,
                            &(mx_pipeline_feed){write_microbatch, read_microbatch, &feed}));
-    MX_TRY(mx_late_mark(&f->got));
-    MX_TRY(mx_late_wait(&f->got));
+    MX_TRY(mx_readback_mark(&f->got));
+    MX_TRY(mx_readback_wait(&f->got));
     for (int i = 0; i < n && !mx_run_speaks(r); i++)
         f->got.value[i] = 0;
     return mx_comm_sum_f32(r->comm, &(mx_span){f->got.value, n}, 1);
@@ -238,10 +238,10 @@ static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
         MX_TRY(mx_exec_run(last));
         mx_run_profile_take(r, last);
     }
-    MX_TRY(mx_exec_take(last, "grad_norm", &f->got, update_at(r, GRAD_NORM)));
-    MX_TRY(mx_exec_take(last, "param_norm", &f->got, update_at(r, PARAM_NORM)));
-    MX_TRY(mx_late_clock(&f->got));
-    return mx_late_mark(&f->got);
+    MX_TRY(mx_readback_copy(&f->got, last, "grad_norm", update_at(r, GRAD_NORM)));
+    MX_TRY(mx_readback_copy(&f->got, last, "param_norm", update_at(r, PARAM_NORM)));
+    MX_TRY(mx_readback_clock(&f->got));
+    return mx_readback_mark(&f->got);
 }
 
 mx_status mx_run_launch(mx_run *r, bool *end)
@@ -345,7 +345,7 @@ static void report(mx_run *r, const mx_flight *f)
  * while it worked on that one, since the host looks at both late. */
 static double seconds_of(const mx_run *r, const mx_flight *f)
 {
-    if (f->got.late && f->began <= r->last_done)
+    if (f->got.mark && f->began <= r->last_done)
         return *f->got.clock - r->last_clock;
     return f->done - (f->began > r->last_done ? f->began : r->last_done);
 }
@@ -353,12 +353,12 @@ static double seconds_of(const mx_run *r, const mx_flight *f)
 static mx_status arrive(mx_run *r, mx_flight *f)
 {
     mx_run_spend(r, MX_GOODPUT_STEP);
-    MX_TRY(mx_late_wait(&f->got));
-    if (f->got.late)
+    MX_TRY(mx_readback_wait(&f->got));
+    if (f->got.mark)
         f->done = mx_clock_now();
     f->step_s = seconds_of(r, f);
     r->last_done = f->done;
-    r->last_clock = f->got.late ? *f->got.clock : 0;
+    r->last_clock = f->got.mark ? *f->got.clock : 0;
     f->flying = false;
     f->loss = sum_of(r, f, LOSS);
     f->grad_norm = f->got.value[update_at(r, GRAD_NORM)];
@@ -380,7 +380,7 @@ mx_status mx_run_settle(mx_run *r, int64_t step)
     if (r->spikes.cap)
         mx_spikes_add(&r->spikes, f->loss, f->grad_norm);
     /* Now and then, where it takes no noticeable time: the machine may have been busy at first. */
-    if (r->peak_times > 0 && f->step_s > 1 && (step & (step - 1)) == 0 && step > 1)
+    if (r->measures_peak && f->step_s > 1 && (step & (step - 1)) == 0 && step > 1)
         mx_run_measure_peak(r);
     report(r, f);
     mx_run_step_done(r, step);

@@ -9,7 +9,6 @@
 #include "train/run_state.h"
 
 #include "base/crash.h"
-#include "device/cpu/peak.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,12 +27,10 @@ double mx_run_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What the CPU could do: the most that was seen, since somebody else may be using it just now. */
+/* What the device could do: the most that was seen, since others may be using it just now. */
 void mx_run_measure_peak(mx_run *r)
 {
-    int threads = mx_session_threads(r->session);
-    double peak =
-        r->peak_times * mx_cpu_peak_remember(threads, mx_cpu_peak_flops(threads));
+    double peak = mx_session_peak_flops(r->session, r->request.options.compile.compute);
     r->peak_flops = peak > r->peak_flops ? peak : r->peak_flops;
 }
 
@@ -199,7 +196,7 @@ void mx_run_check_saves(mx_run *r)
 static void say_memory(mx_run *r)
 {
     char a[32], b[32];
-    bool host = mx_session_on_host(r->session);
+    bool host = mx_session_traits(r->session)->host_memory;
     double used = mx_run_rss_bytes() - r->start_rss_bytes;
     mx_progress_say(&r->progress, "memory: %s planned%s, %s of host memory really used",
                     mx_format_bytes(a, sizeof a, mx_run_planned_bytes(r)),

@@ -2,7 +2,7 @@
 #include "train/state.h"
 
 #include "compile/optimizer.h"
-#include "store/haul.h"
+#include "store/staged_load.h"
 #include "store/weights.h"
 #include <math.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static mx_st_source source_of(const mx_session *session, mx_var *v)
                       .dtype = mx_st_dtype_of(v->type.dtype),
                       .ndim = v->type.ndim,
                       .user = v,
-                      .data = mx_session_on_host(session) ? v->data : NULL,
+                      .data = mx_var_host(session, v),
                       .box = v->box,
                       .local = &v->type};
     for (int i = 0; i < whole->ndim; i++)
@@ -129,7 +129,7 @@ static mx_status restore_moments(const mx_ckpt_view *v, mx_session *s)
     mx_status st = MX_OK;
     float skipped = (float)json_integer_value(json_object_get(v->state, "skipped"));
     mx_quant_tensor *from = MX_NEW_N(&scratch, mx_quant_tensor, mx_session_count(s));
-    mx_haul *hauls = MX_NEW_N(&scratch, mx_haul, mx_session_count(s));
+    mx_staged_load *loads = MX_NEW_N(&scratch, mx_staged_load, mx_session_count(s));
     int64_t n = 0;
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *var = mx_session_var(s, i);
@@ -145,10 +145,10 @@ static mx_status restore_moments(const mx_ckpt_view *v, mx_session *s)
                                    "%lld", t->name, (long long)t->n,
                                    (long long)mx_type_count(mx_var_whole(var))));
         from[n] = (mx_quant_tensor){.name = t->name, .kind = MX_QUANT_PLAIN, .n = t->n, .data = t};
-        hauls[n] = (mx_haul){var, &from[n], {0}};
+        loads[n] = (mx_staged_load){var, &from[n], {0}};
         n++;
     }
-    st = mx_haul_all(s, hauls, n);
+    st = mx_staged_load_all(s, loads, n);
 out:
     mx_arena_fini(&scratch);
     return st;

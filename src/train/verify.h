@@ -5,7 +5,7 @@
 #include "compile/compile.h"
 #include "models/model.h"
 #include "store/hf_dir.h"
-#include "train/mesh_config.h"
+#include "exec/mesh_config.h"
 
 typedef struct {
     const char *golden;  /* file; NULL: MODEL/golden.safetensors */

@@ -1,6 +1,6 @@
 /* hub_test.c - fetching from a hub: a server of our own on the loopback speaks the hub's routes. */
 #include "../test.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include "train/train_sets.h"
 
 #include "data/hub.h"

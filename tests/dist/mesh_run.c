@@ -224,6 +224,17 @@ static void note(mesh_run *r, double off, const char *what)
     }
 }
 
+/* A result of a program, on the host: data NULL where there is none, else from mx_realloc. */
+static mx_tensor result(mx_exec *e, const char *name)
+{
+    const mx_type *type = e && name ? mx_exec_type(e, name) : NULL;
+    if (!type)
+        return (mx_tensor){0};
+    mx_tensor t = {.data = mx_realloc(NULL, mx_type_bytes(type)), .type = *type};
+    MX_CHECK_OK(mx_exec_read(e, name, t.data));
+    return t;
+}
+
 static void compare_gradients(mesh_run *r, mx_step *s)
 {
     for (int i = 0; i < s->graph.n_nodes; i++) {
@@ -233,10 +244,12 @@ static void compare_gradients(mesh_run *r, mx_step *s)
         if (v->op != &mx_op_variable || attr->kind != MX_VAR_WEIGHT || attr->frozen)
             continue;
         snprintf(name, sizeof name, "grad:%s", v->name);
-        mx_tensor mine = mx_exec_tensor(s->exec, name), all = mx_exec_tensor(r->step.exec, name);
+        mx_tensor mine = result(s->exec, name), all = result(r->step.exec, name);
         MX_CHECK(!mine.data == !all.data, "%s", name);
         if (mine.data && all.data)
             note(r, distance(r, &mine, v->box, &all), name);
+        mx_free(mine.data);
+        mx_free(all.data);
     }
 }
 
@@ -249,8 +262,8 @@ static void compare_variables(mesh_run *r, mx_session *s)
         MX_CHECK(w, "%s is not on one device", v->name);
         if (!w)
             continue;
-        mx_tensor mine = {.data = v->data, .type = v->type},
-                  all = {.data = w->data, .type = w->type};
+        mx_tensor mine = {.data = mx_var_host(s, v), .type = v->type},
+                  all = {.data = mx_var_host(r->session, w), .type = w->type};
         note(r, distance(r, &mine, v->box, &all), v->name);
     }
 }
@@ -261,10 +274,10 @@ static void check_copies(mx_session *s)
     for (int i = 0; i < mx_session_count(s); i++) {
         const mx_var *v = mx_session_var(s, i);
         const mx_var *w = v->attr.kind == MX_VAR_COPY ? mx_session_find(s, v->attr.copy_of) : NULL;
-        mx_tensor copy = {.data = v->data, .type = v->type};
+        mx_tensor copy = {.data = mx_var_host(s, v), .type = v->type};
         if (!w || !mx_shape_equal(&w->type, &v->type))
             continue;
-        mx_tensor from = {.data = w->data, .type = w->type};
+        mx_tensor from = {.data = mx_var_host(s, w), .type = w->type};
         int64_t off = 0;
         for (int64_t k = 0; k < mx_type_count(&v->type); k++) {
             uint64_t room = 0;
@@ -278,9 +291,11 @@ static void check_copies(mx_session *s)
 
 static void compare_number(mesh_run *r, mx_exec *e, mx_step *one, const char *name, bool some)
 {
-    mx_tensor mine = mx_exec_tensor(e, name), all = mx_exec_tensor(one->exec, name);
+    mx_tensor mine = result(e, name), all = result(one->exec, name);
     if (all.data && (mine.data || !some))
         note(r, mine.data ? distance(r, &mine, NULL, &all) : INFINITY, name);
+    mx_free(mine.data);
+    mx_free(all.data);
 }
 
 /* Every root that is one number: the loss, its parts, metrics, norms. `some`: others may have the
@@ -305,12 +320,12 @@ static mx_process_group *find_group(void *ctx, unsigned axes)
 static void list_collectives(const mx_exec *e, mx_str *out, int *n)
 {
     for (int i = 0; e && i < e->n_steps; i++) {
-        const mx_node *x = e->step[i].node;
+        const mx_exec_step *x = &e->step[i];
         if (!x->op->collective)
             continue;
-        const mx_collective_attr *a = x->attr;
+        const mx_collective_attr *a = x->call.attr;
         mx_str_addf(out, "%s %lld %lld %s\n", x->op->name, (long long)a->axes,
-                    (long long)mx_type_bytes(&x->in[0]->type), x->scope);
+                    (long long)mx_type_bytes(&x->call.in[0].type), x->scope);
         ++*n;
     }
 }
@@ -348,11 +363,12 @@ static void compare_sums(mesh_run *r, mx_session *s)
         if (v->attr.kind != MX_VAR_GRADIENT)
             continue;
         snprintf(name, sizeof name, "grad:%.*s", (int)strlen(v->name) - 5, v->name);
-        mx_tensor mine = {.data = v->data, .type = v->type};
-        mx_tensor all = mx_exec_tensor(r->step.exec, name);
+        mx_tensor mine = {.data = mx_var_host(s, v), .type = v->type};
+        mx_tensor all = result(r->step.exec, name);
         MX_CHECK(all.data, "%s is not on one device", name);
         if (all.data)
             note(r, distance(r, &mine, v->box, &all), name);
+        mx_free(all.data);
     }
 }
 
@@ -544,9 +560,10 @@ void mesh_run_open(mesh_run *r, const mesh_case *c)
     MX_CHECK_OK(open_step(c, r->session, &r->model, NULL, &r->step, &r->apply));
     MX_CHECK_OK(run_steps(c, &r->step, &r->apply));
     for (int i = 0; !c->steps && i < r->step.graph.n_roots; i++) {
-        mx_tensor t = mx_exec_tensor(r->step.exec, r->step.graph.root[i]->name);
+        mx_tensor t = result(r->step.exec, r->step.graph.root[i]->name);
         if (t.data && t.type.ndim)
             r->largest = fmax(r->largest, largest_of(&t));
+        mx_free(t.data);
     }
 }
 

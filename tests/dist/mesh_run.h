@@ -8,7 +8,7 @@
 #define MX_TESTS_MESH_RUN_H
 
 #include "compile/partition.h"
-#include "train/step.h"
+#include "exec/step.h"
 
 typedef struct {
     const char *dir;  /* with the model's config.json */

@@ -8,7 +8,7 @@
 #include "ops.h"
 #include "ops/load.h"
 #include "store/hf_dir.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <dirent.h>
 #include <math.h>
 #include <pthread.h>
@@ -67,8 +67,9 @@ static mx_status feed_write(void *ctx, int microbatch, mx_exec *e)
 
 static double loss_of(mx_exec *e)
 {
-    mx_tensor t = mx_exec_tensor(e, "loss");
-    return t.data ? mx_load_f64(&t, 0) : NAN;
+    float loss = NAN;
+    MX_CHECK_OK(mx_exec_read(e, "loss", &loss));
+    return (double)loss;
 }
 
 static mx_status feed_read(void *ctx, int microbatch, mx_exec *e)
@@ -88,10 +89,10 @@ static void note(trial *t, double off, const char *what)
 }
 
 /* Relative to the largest number of the whole tensor; to the bit: 0 or infinite. */
-static double distance(const trial *t, const mx_var *mine, const mx_var *all)
+static double distance(const trial *t, mx_session *s, const mx_var *mine, const mx_var *all)
 {
-    mx_tensor a = {.data = mine->data, .type = mine->type};
-    mx_tensor b = {.data = all->data, .type = all->type};
+    mx_tensor a = {.data = mx_var_host(s, mine), .type = mine->type};
+    mx_tensor b = {.data = mx_var_host(t->session, all), .type = all->type};
     double off = 0, top = 1e-30;
     for (int64_t i = 0; i < mx_type_count(&b.type); i++)
         top = fmax(top, fabs(mx_load_f64(&b, i)));
@@ -111,7 +112,7 @@ static int compare(rank_arg *a, mx_session *s)
         const mx_var *v = mx_session_var(s, i), *w = mx_session_find(t->session, v->name);
         MX_CHECK(w, "%s is not on one device", v->name);
         if (v->attr.kind == MX_VAR_GRADIENT || v->attr.kind == MX_VAR_WEIGHT)
-            note(t, distance(t, v, w), v->name);
+            note(t, distance(t, s, v, w), v->name);
         found += v->attr.kind == MX_VAR_GRADIENT;
     }
     return found;

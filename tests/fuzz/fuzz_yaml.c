@@ -1,12 +1,12 @@
 /* fuzz_yaml.c - any bytes as a configuration file: parsed, and every known key read by its type.
  *
  *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc tests/fuzz/fuzz_yaml.c \
- *         src/base/{yaml,key,str,arena,status}.c src/train/keys*.c src/base/config*.c -lyaml -lm
+ *         src/base/{yaml,key,str,arena,status}.c src/keys/keys*.c src/base/config*.c -lyaml -lm
  *
  * A value that is accepted must survive being written and read again.
  */
 #include "base/key.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
 
 #include "../test.h"
 #include "ops.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

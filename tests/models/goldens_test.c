@@ -1,6 +1,7 @@
 /* goldens_test.c - every family in tests/fixtures/models against the numbers recorded there, and
  * the same model run in other ways: unfused, recomputed, in bfloat16. */
 #include "../test.h"
+#include "../test_devices.h"
 
 #include "base/arena.h"
 #include "train/verify.h"
@@ -71,10 +72,10 @@ MX_TEST(goldens_match_in_float64)
 }
 
 /* Of every family, what is kept for the backward pass goes through host memory. */
-MX_TEST(goldens_match_with_stowed_activations)
+MX_TEST(goldens_match_with_offloaded_activations)
 {
     mx_verify_options o = {.tolerance = 2e-4, .device = "cpu", .n_threads = 1,
-                           .compile = {.apart = true}};
+                           .compile = {.device = &mx_test_remote}};
     o.compile.remat = (mx_remat){.policy = "minimal", .offload = "*_proj,mlpw*,moe_*,context,mla_*,"
                                                                  "decoder_layer_input"};
     MX_CHECK(each(&o) >= 9, "families are missing");

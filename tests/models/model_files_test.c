@@ -4,7 +4,7 @@
 
 #include "base/config.h"
 #include "models/from_config.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <string.h>
 
 typedef struct {

@@ -43,7 +43,7 @@ static const double *variable(bench *t, const char *name)
     for (int i = 0; i < mx_session_count(t->r.session); i++) {
         mx_var *v = mx_session_var(t->r.session, i);
         if (strcmp(v->name, name) == 0)
-            return v->data;
+            return mx_var_host(t->r.session, v);
     }
     MX_CHECK(false, "no variable %s", name);
     return NULL;
@@ -118,7 +118,7 @@ static void build_block(bench *t, double capacity)
 {
     mx_graph *g = &t->r.graph;
     mx_moe m = {.experts = E, .k = K, .d_ff = F, .capacity = capacity};
-    mx_choice choice = {.k = K, .renormalise = true};
+    mx_gating choice = {.k = K, .renormalise = true};
     mx_routing r = mx_route(g, t->logits, mx_softmax(g, t->logits), choice);
     mx_expert_names names = {"gate", "up", "down"};
     mx_graph_root(g, "y", mx_expert_mlp(g, &t->b, t->x, &r, &m, names, MX_ACT_SILU));
@@ -219,7 +219,7 @@ MX_TEST(moe_groups_and_bias_choose_but_do_not_weigh)
     mx_graph *g = &r.graph;
     mx_node *scores = mx_input(g, "scores", MX_SHAPE(2, EE), MX_F64);
     mx_node *bias = mx_input(g, "bias", MX_SHAPE(EE), MX_F64);
-    mx_choice c = {
+    mx_gating c = {
         .k = 2, .scale = 2, .bias = bias, .groups = G, .open_groups = 1, .group_best = 2};
     mx_routing route = mx_route(g, scores, scores, c);
     mx_graph_root(g, "expert", route.expert);
@@ -256,10 +256,10 @@ MX_TEST(moe_losses_equal_loops)
     open(&t);
     mx_graph *g = &t.r.graph;
     mx_moe m = {.experts = E, .k = K, .balance = true, .balance_weight = 0.25, .z_weight = 0.125};
-    mx_routing r = mx_route(g, t.logits, mx_softmax(g, t.logits), (mx_choice){.k = K});
+    mx_routing r = mx_route(g, t.logits, mx_softmax(g, t.logits), (mx_gating){.k = K});
     mx_balance(g, &t.b, &m, &r);
     mx_routing r2 = mx_route(g, mx_affine(g, t.logits, -1, 0),
-                             mx_softmax(g, mx_affine(g, t.logits, -1, 0)), (mx_choice){.k = K});
+                             mx_softmax(g, mx_affine(g, t.logits, -1, 0)), (mx_gating){.k = K});
     mx_balance(g, &t.b, &m, &r2);
     mx_balance_finish(g, &t.b);
     MX_CHECK(t.b.aux_loss != NULL, "the losses are on");
@@ -304,7 +304,7 @@ MX_TEST(moe_bias_moves_towards_balance)
         mx_node *bias = mx_router_bias(g, "bias", E);
         mx_node *scores = mx_sigmoid(g, mx_cast(g, t.logits, MX_F32));
         mx_routing r =
-            mx_route(g, mx_cast(g, t.logits, MX_F32), scores, (mx_choice){.k = K, .bias = bias});
+            mx_route(g, mx_cast(g, t.logits, MX_F32), scores, (mx_gating){.k = K, .bias = bias});
         mx_router_bias_update(g, &t.b, bias, &r, 0.5);
         mx_graph_root(g, "weight", r.weight);
         go(&t);

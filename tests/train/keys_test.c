@@ -1,5 +1,5 @@
 /* keys_test.c - the schema against itself, configs/base.yml and the models' files. */
-#include "train/keys.h"
+#include "keys/keys.h"
 
 #include "../test.h"
 #include "models/from_config.h"

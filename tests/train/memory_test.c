@@ -17,7 +17,7 @@
 #include "cmd/verb.h"
 #include "store/checkpoint_read.h"
 #include "text/tokenizer.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 
 #include "base/arena.h"
 #include "base/io.h"
-#include "train/keys.h"
-#include "train/mesh_config.h"
+#include "keys/keys.h"
+#include "exec/mesh_config.h"
 #include "train/metrics.h"
 #include <math.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "ops.h"
 #include "store/weights.h"
 #include "train/metrics.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ static void feed(mx_exec *e, const batch *b)
     MX_CHECK_OK(mx_exec_write(e, "tokens", b->tokens));
     MX_CHECK_OK(mx_exec_write(e, "segments", b->segments));
     MX_CHECK_OK(mx_exec_write(e, "positions", b->positions));
-    if (mx_exec_tensor(e, "labels").data) {
+    if (mx_exec_type(e, "labels")) {
         MX_CHECK_OK(mx_exec_write(e, "labels", b->labels));
         MX_CHECK_OK(mx_exec_write(e, "loss_scale", &scale));
     }

@@ -5,7 +5,7 @@
 #include "data/pack.h"
 #include "data/random.h"
 #include "store/weights.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #include "train/run_config.h"
 
 #include "../test.h"
-#include "train/batch_plan.h"
-#include "train/keys.h"
+#include "exec/batch_plan.h"
+#include "keys/keys.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 
 #include "base/io.h"
 #include "train/spikes.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>

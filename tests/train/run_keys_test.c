@@ -5,7 +5,7 @@
 #include "base/io.h"
 #include "data/loader_impl.h"
 #include "tiny_run.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include "train/train_data.h"
 #include <stdlib.h>
 #include <string.h>

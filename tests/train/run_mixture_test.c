@@ -8,7 +8,7 @@
 #include "models/from_config.h"
 #include "store/hf_dir.h"
 #include "store/weights.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include "train/metrics.h"
 #include <math.h>
 #include <stdio.h>

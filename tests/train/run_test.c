@@ -4,7 +4,7 @@
 #include "tiny_run.h"
 
 #include "base/io.h"
-#include "train/step.h"
+#include "exec/step.h"
 #include <fcntl.h>
 #include <malloc.h>
 #include <math.h>

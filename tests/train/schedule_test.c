@@ -2,7 +2,7 @@
 #include "train/schedule.h"
 
 #include "../test.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include <math.h>
 
 static mx_schedule make(const char *const *args, int n)

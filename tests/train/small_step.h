@@ -2,7 +2,7 @@
 #ifndef MX_TESTS_TRAIN_SMALL_STEP_H
 #define MX_TESTS_TRAIN_SMALL_STEP_H
 
-#include "train/step.h"
+#include "exec/step.h"
 
 typedef struct {
     mx_model_spec model;

@@ -7,7 +7,7 @@
 #include "device/cpu/queue.h"
 #include "store/checkpoint_read.h"
 #include "store/safetensors.h"
-#include "train/keys.h"
+#include "keys/keys.h"
 #include "train/run.h"
 #include <fcntl.h>
 #include <jansson.h>

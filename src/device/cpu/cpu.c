@@ -3,25 +3,39 @@
 
 #include "base/clock.h"
 #include "base/crash.h"
+#include "device/cpu/peak.h"
 #include <string.h>
 #include <time.h>
 
-static mx_status cpu_alloc(mx_device *d, void **out, size_t bytes, const char *what)
+static mx_status cpu_alloc(mx_device *d, mx_memory where, size_t bytes, const char *what,
+                           mx_device_buffer *out)
 {
-    (void)d;
-    return mx_alloc(out, bytes, what);
+    (void)d, (void)where;
+    *out = (mx_device_buffer){.bytes = bytes};
+    return mx_alloc(&out->handle, bytes, what);
 }
 
-static void cpu_release(mx_device *d, void *p)
+static void cpu_release(mx_device *d, mx_device_buffer b)
 {
     (void)d;
-    mx_free(p);
+    mx_free(b.handle);
 }
 
-static mx_status cpu_copy(mx_device *d, void *dst, const void *src, size_t bytes)
+static void *cpu_address(mx_device *d, mx_device_buffer b)
 {
     (void)d;
-    memcpy(dst, src, bytes);
+    return (char *)b.handle + b.offset;
+}
+
+static mx_status cpu_write(mx_device *d, mx_device_buffer dst, const void *src)
+{
+    memcpy(cpu_address(d, dst), src, dst.bytes);
+    return MX_OK;
+}
+
+static mx_status cpu_read(mx_device *d, void *dst, mx_device_buffer src)
+{
+    memcpy(dst, cpu_address(d, src), src.bytes);
     return MX_OK;
 }
 
@@ -30,9 +44,9 @@ static mx_status cpu_prepare(mx_device *d, mx_exec *e, void **state)
     (void)d;
     *state = NULL;
     for (int i = 0; i < e->n_steps; i++)
-        if (!e->step[i].node->op->cpu)
+        if (!e->step[i].op->cpu)
             return mx_fail(MX_DEVICE, "the op %s has no CPU kernel (elementwise ops run as groups: "
-                           "was the fuse pass left out?)", e->step[i].node->op->name);
+                           "was the fuse pass left out?)", e->step[i].op->name);
     return MX_OK;
 }
 
@@ -43,7 +57,7 @@ static mx_status cpu_run(mx_device *d, mx_exec *e, void *state)
         mx_crash_set_node(e->step[i].label);
         if (e->took)
             e->took[2 * i] = mx_clock_now();
-        e->step[i].node->op->cpu(&e->step[i].call);
+        e->step[i].op->cpu(&e->step[i].call);
         if (e->failed)
             break;
         if (e->took)
@@ -65,12 +79,27 @@ static void cpu_close(mx_device *d)
     mx_free(d);
 }
 
+static double cpu_measure(mx_device *d, mx_dtype dtype, int n_threads)
+{
+    (void)d;
+    return mx_cpu_peak_of(dtype, n_threads);
+}
+
+const mx_device_traits mx_cpu_traits = {.name = "cpu", .host_memory = true};
+
 mx_status mx_device_open_cpu(mx_device **out)
 {
     mx_device *d = mx_realloc(NULL, sizeof *d);
-    *d = (mx_device){.name = "cpu", .alloc = cpu_alloc, .release = cpu_release, .write = cpu_copy,
-                     .read = cpu_copy, .prepare = cpu_prepare, .run = cpu_run, .drop = cpu_drop,
-                     .close = cpu_close};
+    *d = (mx_device){.traits = &mx_cpu_traits, .alloc = cpu_alloc, .release = cpu_release,
+                     .write = cpu_write, .read = cpu_read, .address = cpu_address,
+                     .prepare = cpu_prepare, .run = cpu_run, .drop = cpu_drop, .close = cpu_close,
+                     .measure_flops = cpu_measure};
     *out = d;
     return MX_OK;
 }
+
+const mx_device_kind mx_device_kind_cpu = {
+    .traits = &mx_cpu_traits,
+    .doc = "the processor",
+    .open = mx_device_open_cpu,
+};

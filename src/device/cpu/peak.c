@@ -99,8 +99,9 @@ double mx_cpu_peak_remember(int n_threads, double now)
     return now;
 }
 
-/* VDPBF16PS does two products where the float unit does one; it issues at the same rate. */
-double mx_cpu_peak_bf16_flops(int n_threads)
+/* VDPBF16PS does two multiply-adds where the float unit does one; it issues at the same rate. */
+double mx_cpu_peak_of(mx_dtype dtype, int n_threads)
 {
-    return mx_simd_level() >= MX_SIMD_BF16 ? 2 * mx_cpu_peak_flops(n_threads) : 0;
+    int times = dtype == MX_BF16 && mx_simd_level() >= MX_SIMD_BF16 ? 2 : 1;
+    return times * mx_cpu_peak_remember(n_threads, mx_cpu_peak_flops(n_threads));
 }

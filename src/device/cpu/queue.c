@@ -9,15 +9,15 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { JOBS = 1024, SLOTS = 2, PAGE = 4096 };
+enum { JOBS = 1024, BUFFERS = 2, PAGE = 4096 };
 
 typedef struct {
-    enum { COPY, RUN, FREIGHT, CLOCK } kind;
+    enum { COPY, RUN, UPLOAD, CLOCK } kind;
     void *dst, *own; /* own: a copy of the source, freed afterwards */
     const void *src;
     size_t bytes;
     mx_exec *exec;
-    mx_freight freight;
+    mx_upload upload;
 } job;
 
 typedef struct {
@@ -40,13 +40,24 @@ mx_queue_counts mx_queue_report(void)
     return (mx_queue_counts){n_runs, n_reads, n_waits, n_idle, hosted_bytes};
 }
 
-/* Afterwards the slot is spoilt: nobody may count on it. */
-static void deliver(const mx_freight *f)
+/* A handle is no address here: whoever counts on that finds something else. */
+typedef struct {
+    char *memory;
+} block;
+
+static void *queue_address(mx_device *d, mx_device_buffer b)
 {
-    mx_tensor from = {(void *)f->src, mx_type_of(f->from, MX_SHAPE(f->n))};
-    mx_tensor to = {f->dst, mx_type_of(f->to, MX_SHAPE(f->n))};
-    mx_convert_run(&from, 0, &to, 0, f->n);
-    memset((void *)f->src, 0xee, (size_t)f->n * mx_dtype_bytes(f->from));
+    (void)d;
+    return b.handle ? ((block *)b.handle)->memory + b.offset : NULL;
+}
+
+/* Afterwards the staging buffer is spoilt: nobody may count on it. */
+static void deliver(const mx_upload *u)
+{
+    mx_tensor from = {(void *)u->src, mx_type_of(u->from, MX_SHAPE(u->n))};
+    mx_tensor to = {queue_address(NULL, u->dst), mx_type_of(u->to, MX_SHAPE(u->n))};
+    mx_convert_run(&from, 0, &to, 0, u->n);
+    memset((void *)u->src, 0xee, (size_t)u->n * mx_dtype_bytes(u->from));
 }
 
 /* The clock counts runs, a second each, so that tests know what it will show. */
@@ -55,8 +66,8 @@ static void work(queue *q, const job *j)
     q->ran += j->kind == RUN;
     if (j->kind == CLOCK)
         *(double *)j->dst = (double)q->ran;
-    else if (j->kind == FREIGHT)
-        deliver(&j->freight);
+    else if (j->kind == UPLOAD)
+        deliver(&j->upload);
     else if (j->kind == COPY)
         memcpy(j->dst, j->own ? j->own : j->src, j->bytes);
     else
@@ -107,38 +118,42 @@ static void wait_for(queue *q, int64_t number)
     pthread_mutex_unlock(&q->lock);
 }
 
-static mx_status queue_alloc(mx_device *d, void **out, size_t bytes, const char *what)
+static mx_status queue_alloc(mx_device *d, mx_memory where, size_t bytes, const char *what,
+                             mx_device_buffer *out)
 {
     (void)d;
-    return mx_alloc(out, bytes, what);
+    block *b = mx_small_alloc(sizeof *b);
+    mx_status st = mx_alloc((void **)&b->memory, bytes, what);
+    hosted_bytes += where == MX_MEMORY_HOST ? (long long)bytes : 0;
+    *out = (mx_device_buffer){.handle = st ? NULL : b, .bytes = bytes};
+    if (st)
+        mx_free(b);
+    return st;
 }
 
-static mx_status queue_alloc_host(mx_device *d, void **out, size_t bytes, const char *what)
-{
-    hosted_bytes += (long long)bytes;
-    return queue_alloc(d, out, bytes, what);
-}
-
-static void queue_release(mx_device *d, void *p)
+static void queue_release(mx_device *d, mx_device_buffer b)
 {
     wait_for((queue *)d, ((queue *)d)->asked);
-    mx_free(p);
+    if (b.handle)
+        mx_free(((block *)b.handle)->memory);
+    mx_free(b.handle);
 }
 
-static mx_status queue_write(mx_device *d, void *dst, const void *src, size_t bytes)
+static mx_status queue_write(mx_device *d, mx_device_buffer dst, const void *src)
 {
     void *own = NULL;
-    MX_TRY(mx_alloc(&own, bytes, "a queued copy"));
-    memcpy(own, src, bytes);
-    ask((queue *)d, (job){.kind = COPY, .dst = dst, .own = own, .bytes = bytes});
+    MX_TRY(mx_alloc(&own, dst.bytes, "a queued copy"));
+    memcpy(own, src, dst.bytes);
+    ask((queue *)d, (job){.kind = COPY, .dst = queue_address(d, dst), .own = own,
+                          .bytes = dst.bytes});
     return MX_OK;
 }
 
-static mx_status queue_read(mx_device *d, void *dst, const void *src, size_t bytes)
+static mx_status queue_read(mx_device *d, void *dst, mx_device_buffer src)
 {
     queue *q = (queue *)d;
     n_reads++;
-    ask(q, (job){.kind = COPY, .dst = dst, .src = src, .bytes = bytes});
+    ask(q, (job){.kind = COPY, .dst = dst, .src = queue_address(d, src), .bytes = src.bytes});
     wait_for(q, q->asked);
     return MX_OK;
 }
@@ -176,98 +191,106 @@ static void queue_close(mx_device *d)
     mx_free(q);
 }
 
-/* --- late copies: the mark is a number of the queue --- */
+/* --- readback: the mark is a number of the queue --- */
 
-static mx_status late_open(mx_device *d, size_t bytes, void **host, void **late)
+static mx_status readback_open(mx_device *d, size_t bytes, void **host, void **mark)
 {
     (void)d;
-    MX_TRY(mx_alloc(late, sizeof(int64_t), "a mark"));
-    return mx_alloc(host, bytes, "late copies");
+    MX_TRY(mx_alloc(mark, sizeof(int64_t), "a mark"));
+    return mx_alloc(host, bytes, "readback");
 }
 
-static mx_status late_take(mx_device *d, void *dst, const void *src, size_t bytes)
+static mx_status readback_copy(mx_device *d, void *dst, mx_device_buffer src)
 {
-    ask((queue *)d, (job){.kind = COPY, .dst = dst, .src = src, .bytes = bytes});
+    ask((queue *)d, (job){.kind = COPY, .dst = dst, .src = queue_address(d, src),
+                          .bytes = src.bytes});
     return MX_OK;
 }
 
-static mx_status late_clock(mx_device *d, double *dst)
+static mx_status readback_clock(mx_device *d, double *dst)
 {
     ask((queue *)d, (job){.kind = CLOCK, .dst = dst});
     return MX_OK;
 }
 
-static mx_status late_mark(mx_device *d, void *late)
+static mx_status readback_mark(mx_device *d, void *mark)
 {
-    *(int64_t *)late = ((queue *)d)->asked;
+    *(int64_t *)mark = ((queue *)d)->asked;
     return MX_OK;
 }
 
-static mx_status late_wait(mx_device *d, void *late)
+static mx_status readback_wait(mx_device *d, void *mark)
 {
     queue *q = (queue *)d;
     n_waits++;
-    n_idle += q->last_run <= *(int64_t *)late;
-    wait_for(q, *(int64_t *)late);
+    n_idle += q->last_run <= *(int64_t *)mark;
+    wait_for(q, *(int64_t *)mark);
     return MX_OK;
 }
 
-static void late_close(mx_device *d, void *host, void *late)
+static void readback_close(mx_device *d, void *host, void *mark)
 {
     wait_for((queue *)d, ((queue *)d)->asked);
     mx_free(host);
-    mx_free(late);
+    mx_free(mark);
 }
 
-/* --- lanes: their copies take their turn in the queue --- */
+static const mx_device_readback readback = {readback_open, readback_copy, readback_clock,
+                                            readback_mark, readback_wait, readback_close};
+
+/* --- staged uploads: copies take their turn in the queue --- */
 
 typedef struct {
-    char *memory, *slot[SLOTS];
-    int64_t through[SLOTS]; /* number in the queue of the slot's last copy */
+    char *memory, *buffer[BUFFERS];
+    int64_t through[BUFFERS]; /* number in the queue of the buffer's last copy */
     int next;
-} lane;
+} uploader;
 
-static mx_status lane_open(mx_device *d, size_t slot_bytes, void **out)
+static mx_status staging_open(mx_device *d, size_t buffer_bytes, void **out)
 {
     (void)d;
-    lane *l = mx_small_alloc(sizeof *l);
-    *l = (lane){0};
-    slot_bytes = (slot_bytes + PAGE - 1) / PAGE * PAGE;
-    mx_status st = mx_alloc((void **)&l->memory, SLOTS * slot_bytes + PAGE, "a lane");
-    char *first = (char *)(((uintptr_t)l->memory + PAGE - 1) / PAGE * PAGE);
-    for (int i = 0; i < SLOTS; i++)
-        l->slot[i] = first + (size_t)i * slot_bytes;
-    *out = st ? NULL : l;
+    uploader *u = mx_small_alloc(sizeof *u);
+    *u = (uploader){0};
+    buffer_bytes = (buffer_bytes + PAGE - 1) / PAGE * PAGE;
+    mx_status st = mx_alloc((void **)&u->memory, BUFFERS * buffer_bytes + PAGE, "staging buffers");
+    char *first = (char *)(((uintptr_t)u->memory + PAGE - 1) / PAGE * PAGE);
+    for (int i = 0; i < BUFFERS; i++)
+        u->buffer[i] = first + (size_t)i * buffer_bytes;
+    *out = st ? NULL : u;
     if (st)
-        mx_free(l);
+        mx_free(u);
     return st;
 }
 
-static mx_status lane_slot(mx_device *d, void *p, void **host)
+static mx_status staging_next(mx_device *d, void *p, void **host)
 {
-    lane *l = p;
-    wait_for((queue *)d, l->through[l->next]);
-    *host = l->slot[l->next];
+    uploader *u = p;
+    wait_for((queue *)d, u->through[u->next]);
+    *host = u->buffer[u->next];
     return MX_OK;
 }
 
-static mx_status lane_send(mx_device *d, void *p, const mx_freight *f)
+static mx_status staging_send(mx_device *d, void *p, const mx_upload *what)
 {
-    lane *l = p;
-    l->through[l->next] = ask((queue *)d, (job){.kind = FREIGHT, .freight = *f});
-    l->next = (l->next + 1) % SLOTS;
+    uploader *u = p;
+    u->through[u->next] = ask((queue *)d, (job){.kind = UPLOAD, .upload = *what});
+    u->next = (u->next + 1) % BUFFERS;
     return MX_OK;
 }
 
-static mx_status lane_close(mx_device *d, void *p)
+static mx_status staging_close(mx_device *d, void *p)
 {
-    lane *l = p;
-    for (int i = 0; l && i < SLOTS; i++)
-        wait_for((queue *)d, l->through[i]);
-    mx_free(l ? l->memory : NULL);
-    mx_free(l);
+    uploader *u = p;
+    for (int i = 0; u && i < BUFFERS; i++)
+        wait_for((queue *)d, u->through[i]);
+    mx_free(u ? u->memory : NULL);
+    mx_free(u);
     return MX_OK;
 }
+
+static const mx_device_staging staging = {staging_open, staging_next, staging_send, staging_close};
+
+static const mx_device_traits queue_traits = {.name = "queue"};
 
 mx_status mx_device_open_queue(mx_device **out)
 {
@@ -276,17 +299,11 @@ mx_status mx_device_open_queue(mx_device **out)
     MX_TRY(mx_alloc(&memory, sizeof(queue), "a queue"));
     queue *q = memory;
     mx_status st = mx_device_open_cpu(&q->cpu);
-    q->device = (mx_device){.name = "queue", .alloc = queue_alloc,
-                            .alloc_host = queue_alloc_host, .release = queue_release,
-                            .write = queue_write, .read = queue_read, .prepare = queue_prepare,
-                            .run = queue_run, .drop = queue_drop, .close = queue_close,
-                            .late_open = late_open, .late_take = late_take,
-                            .late_clock = late_clock, .late_mark = late_mark,
-                            .late_wait = late_wait, .late_close = late_close};
-    q->device.lane_open = lane_open;
-    q->device.lane_slot = lane_slot;
-    q->device.lane_send = lane_send;
-    q->device.lane_close = lane_close;
+    q->device = (mx_device){.traits = &queue_traits, .alloc = queue_alloc,
+                            .release = queue_release, .write = queue_write, .read = queue_read,
+                            .address = queue_address, .prepare = queue_prepare, .run = queue_run,
+                            .drop = queue_drop, .close = queue_close, .readback = &readback,
+                            .staging = &staging};
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->changed, NULL);
     if (!st && pthread_create(&q->thread, NULL, worker, q))

@@ -2,7 +2,7 @@
  *
  * Everything asked of it is put into a queue, which another thread works through: a run returns
  * before it has begun, as on a GPU. What a program forgets to wait for, it then reads too early.
- * Only `read` and `late_wait` wait. There is one queue in a process.
+ * Only `read` and the readback's `wait` do. There is one queue in a process.
  */
 #ifndef MX_DEVICE_CPU_QUEUE_H
 #define MX_DEVICE_CPU_QUEUE_H
@@ -14,7 +14,7 @@ mx_status mx_device_open_queue(mx_device **out) MX_MUST_USE;
 typedef struct {
     int64_t runs;      /* asked for */
     int64_t reads;     /* the host stood still for a copy */
-    int64_t waits;     /* late_wait was called */
+    int64_t waits;     /* a readback was waited for */
     int64_t idle_waits; /* ... and no run was queued behind the mark */
     int64_t hosted_bytes; /* of variables that were to lie in host memory */
 } mx_queue_counts;

@@ -35,7 +35,7 @@ GPU_BIN := $(GPU_SRC:bench/gpu/%.cu=$(BUILD)/gpu/%)
 cuda: $(BUILD)/release/libmaxc_cuda.so
 gpu-bin: $(GPU_BIN)
 
-$(CU_BUILD)/%.o: $(CU_DIR)/%.c
+$(CU_BUILD)/%.o: $(CU_DIR)/%.c | $(B)/gen/ops.h $(B)/gen/interface.h
 	@mkdir -p $(@D)
 	@echo "  CC  $<"
 	@gcc $(CU_CFLAGS) -MMD -c $< -o $@
@@ -47,7 +47,7 @@ $(CU_BUILD)/%.cu.o: $(CU_DIR)/%.cu
 	@echo "  NVCC $<"
 	@$(NVCC) $(NVCCFLAGS) $(CU_ARCH) -MMD -c $< -o $@
 # The blocks stand alone; the glue (device, ops) needs the program it is opened by.
-CU_BLOCKS := $(filter-out $(CU_BUILD)/device.o $(CU_BUILD)/lanes.o $(CU_BUILD)/hosted.o $(CU_BUILD)/op_% $(CU_BUILD)/fused_source.o $(CU_BUILD)/compile_check.o,$(CU_OBJ))
+CU_BLOCKS := $(filter-out $(CU_BUILD)/device.o $(CU_BUILD)/staging.o $(CU_BUILD)/hosted.o $(CU_BUILD)/op_% $(CU_BUILD)/fused_source.o $(CU_BUILD)/compile_check.o,$(CU_OBJ))
 $(CU_BUILD)/cuda_ops_table.c: tools/scan $(CU_C)
 	@mkdir -p $(@D)
 	@tools/scan cuda_ops > $@

@@ -36,7 +36,7 @@ typedef enum {
     MX_GEMM_LOWER_C, /* what is beyond in C may hold anything afterwards */
     MX_GEMM_LOWER_A, /* what is beyond in op(A) is zero; only with `accumulate` and a k that */
     MX_GEMM_UPPER_A, /* mx_gemm_pack_bytes takes */
-} mx_gemm_shape;
+} mx_gemm_sizes;
 
 /* What `threads` of every kernel means: 0 is all of OpenMP's, inside a parallel region one. */
 static inline int mx_kernel_threads(int asked)
@@ -54,7 +54,7 @@ typedef struct {
     double alpha;
     bool accumulate;                /* C += instead of C = */
     bool b_packed;                  /* b is from mx_gemm_pack, ldb the k that it was packed with */
-    mx_gemm_shape shape;
+    mx_gemm_sizes shape;
     int64_t diagonal;
     int64_t batch;                  /* 0 and 1: one product */
     int64_t a_step, b_step, c_step; /* from one product of the batch to the next; 0 shares it */

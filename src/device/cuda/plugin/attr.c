@@ -5,10 +5,10 @@
 
 const void *mx_attr(const mx_exec_step *s, const char *name)
 {
-    for (const mx_attr_field *f = s->node->op->fields; f && f->name; f++)
+    for (const mx_attr_field *f = s->op->fields; f && f->name; f++)
         if (strcmp(f->name, name) == 0)
-            return (const char *)s->node->attr + f->offset;
-    MX_ASSERT(false, "%s has no attribute %s", s->node->op->name, name);
+            return (const char *)s->call.attr + f->offset;
+    MX_ASSERT(false, "%s has no attribute %s", s->op->name, name);
 }
 
 int64_t mx_attr_int(const mx_exec_step *s, const char *name)

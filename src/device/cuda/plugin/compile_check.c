@@ -7,7 +7,7 @@
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/fused_source.h"
 
-#include <string.h>
+#include "ops.h"
 
 static mx_status compile_one(mx_cuda_libs *libs, const mx_node *n, const char *arch,
                              const char *cache_dir)
@@ -30,16 +30,13 @@ static mx_status compile_one(mx_cuda_libs *libs, const mx_node *n, const char *a
     return st ? mx_status_wrap(st, "the kernel of %s", n->scope) : MX_OK;
 }
 
-/* Looked up by name when the plug-in is opened. */
-mx_status mx_cuda_compile_kernels(const mx_program *p, const char *arch, const char *cache_dir,
-                                  int *n_kernels);
 mx_status mx_cuda_compile_kernels(const mx_program *p, const char *arch, const char *cache_dir,
                                   int *n_kernels)
 {
     mx_cuda_libs libs = {0};
     mx_status st = mx_cuda_libs_open_rtc(&libs);
     for (int i = 0; i < p->n && !st; i++) {
-        if (strcmp(p->order[i]->op->name, "fused") != 0)
+        if (p->order[i]->op != &mx_op_fused)
             continue;
         st = compile_one(&libs, p->order[i], arch, cache_dir);
         ++*n_kernels;

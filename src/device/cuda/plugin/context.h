@@ -1,10 +1,10 @@
 /* context.h - what the CUDA device's ops share, and what an op is here.
  *
  * An op's CUDA side is one const struct, found by the graph op's name in a table scanned out of
- * this directory. prepare plans (library algorithms, generated kernels, scratch size) when a
- * program is added; launch enqueues on the stream and nothing else, so that a whole step can be
- * captured as one CUDA graph. An op without an entry runs its CPU kernel on copies of its tensors:
- * right everywhere, slow, and said.
+ * this directory. It sees a step's tensors and attributes, never the graph. prepare plans (library
+ * algorithms, generated kernels, scratch size) when a program is added; launch enqueues on the
+ * stream and nothing else, so that a whole step can be captured as one CUDA graph. An op without an
+ * entry runs its CPU kernel on copies of its tensors: right everywhere, slow, and said.
  */
 #ifndef MX_DEVICE_CUDA_CONTEXT_H
 #define MX_DEVICE_CUDA_CONTEXT_H
@@ -16,7 +16,7 @@
 
 enum { MX_CUDA_HOSTED = 8 };
 
-typedef struct mx_cuda_copy mx_cuda_copy; /* op_stow.c */
+typedef struct mx_cuda_copy mx_cuda_copy; /* op_offload.c */
 
 typedef struct {
     mx_cuda_libs libs;
@@ -25,7 +25,7 @@ typedef struct {
     cudaStream_t stream;
     cudaStream_t copies; /* between device and host, beside it; NULL: none so far */
     mx_cuda_copy *copy;  /* those of all programs, the last prepared first */
-    void *mark;          /* a word that nobody reads (op_stow.c) */
+    void *mark;          /* a word that nobody reads (op_offload.c) */
     void *gemm_work;     /* MX_GPU_GEMM_WORK bytes */
     size_t work_bytes;   /* of the program that is being prepared: what any launch of it gets */
     char *stage;         /* pinned: inputs on their way to the GPU; NULL: none could be had */
@@ -36,6 +36,7 @@ typedef struct {
     } hosted[MX_CUDA_HOSTED]; /* blocks of pinned host memory (hosted.c) */
     bool any_order;      /* equal runs need not give equal bits */
     bool search;         /* products are timed when they are planned */
+    char name[256];      /* "NVIDIA H200" */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
     char choices[544];   /* the file with those of products */
@@ -54,6 +55,8 @@ typedef struct mx_cuda_op {
     int (*together)(const mx_exec_step *s, void *const *state, int n);
     /* Launches that many at once; they find the sum of their workspace (op->gpu_work_adds). */
     mx_status (*launch_many)(mx_cuda *cuda, const mx_exec_step *s, int n);
+    /* Several entries may serve one op, told apart by attributes. NULL: it takes any step. */
+    bool (*takes)(const mx_exec_step *s);
 } mx_cuda_op;
 
 extern const mx_cuda_op *const mx_cuda_op_table[];
@@ -64,16 +67,24 @@ mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **o
 mx_cuda *mx_cuda_of(mx_device *d);
 
 /* hosted.c: pinned host memory: variables that kernels use from there, activations that wait. */
-mx_status mx_cuda_hosted_alloc(mx_device *d, void **out, size_t bytes,
-                               const char *what) MX_MUST_USE;
+mx_status mx_cuda_hosted_alloc(mx_cuda *c, void **out, size_t bytes, const char *what) MX_MUST_USE;
 bool mx_cuda_is_hosted(const mx_cuda *c, const void *p);
 bool mx_cuda_hosted_release(mx_cuda *c, void *p); /* false: it is none */
 mx_status mx_cuda_hosted_copy(mx_cuda *c, void *dst, const void *src, size_t bytes) MX_MUST_USE;
 
-/* lanes.c: large data on its way to the GPU. */
-void mx_cuda_lanes(mx_device *d); /* sets lane_* */
-/* src on the GPU as well; float32 and bfloat16, or the same type. */
-cudaError_t mx_cuda_convert(const mx_freight *f, cudaStream_t stream);
+/* staging.c: large data on its way to the GPU. */
+extern const mx_device_staging mx_cuda_staging;
+typedef struct {
+    void *at;
+    mx_dtype dtype;
+} mx_cuda_values;
+/* n values, both on the GPU; float32 and bfloat16, or the same type. */
+cudaError_t mx_cuda_convert(mx_cuda_values to, mx_cuda_values from, int64_t n,
+                            cudaStream_t stream);
+
+/* compile_check.c */
+mx_status mx_cuda_compile_kernels(const mx_program *p, const char *arch, const char *cache_dir,
+                                  int *n_kernels) MX_MUST_USE;
 
 /* attr.c: an attribute of a step's node, by the name its op gave it; a bug where it has none. */
 const void *mx_attr(const mx_exec_step *s, const char *name);

@@ -7,7 +7,9 @@
 #include "device/cuda/plugin/context.h"
 
 #include "base/arena.h"
+#include "device/chips.h"
 #include "device/cuda/plugin/kernels.h"
+#include "interface.h"
 #include "ops/gpu_work.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +17,8 @@
 #include <time.h>
 
 typedef struct {
-    mx_device device; /* first: the vtable the session sees */
+    mx_device device; /* first: what the session sees */
+    mx_device_traits traits;
     mx_cuda cuda;
 } cuda_device;
 
@@ -39,10 +42,20 @@ mx_cuda *mx_cuda_of(mx_device *d)
     return &((cuda_device *)d)->cuda;
 }
 
-static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *what)
+/* A handle is an address on the GPU. */
+static void *cuda_address(mx_device *d, mx_device_buffer b)
 {
     (void)d;
-    cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
+    return (char *)b.handle + b.offset;
+}
+
+static mx_status cuda_alloc(mx_device *d, mx_memory where, size_t bytes, const char *what,
+                            mx_device_buffer *out)
+{
+    *out = (mx_device_buffer){.bytes = bytes};
+    if (where == MX_MEMORY_HOST)
+        return mx_cuda_hosted_alloc(mx_cuda_of(d), &out->handle, bytes, what);
+    cudaError_t e = cudaMalloc(&out->handle, bytes ? bytes : 1);
     if (e == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError();
@@ -56,24 +69,25 @@ static mx_status cuda_alloc(mx_device *d, void **out, size_t bytes, const char *
                        (double)total / (1 << 30));
     }
     MX_TRY(mx_cuda_check(e, what));
-    /* Room that nobody writes is read as zeros (session.c). Waited for: the clearing runs on
-     * another stream than the copies that may follow at once. */
-    MX_TRY(mx_cuda_check(cudaMemset(*out, 0, bytes), what));
+    /* Waited for: the clearing runs on another stream than the copies that may follow at once. */
+    MX_TRY(mx_cuda_check(cudaMemset(out->handle, 0, bytes), what));
     return mx_cuda_check(cudaDeviceSynchronize(), what);
 }
 
-static void cuda_release(mx_device *d, void *p)
+static void cuda_release(mx_device *d, mx_device_buffer b)
 {
-    if (!mx_cuda_hosted_release(mx_cuda_of(d), p))
-        cudaFree(p);
+    if (!mx_cuda_hosted_release(mx_cuda_of(d), b.handle))
+        cudaFree(b.handle);
 }
 
 /* The driver waits for the stream before it copies more than 64 KiB of ordinary memory. The inputs
  * of a step go through pinned memory instead, so that they can be given while the step before still
  * runs; the stream is waited for once in STAGE_BYTES. */
-static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t bytes)
+static mx_status cuda_write(mx_device *d, mx_device_buffer to, const void *src)
 {
     mx_cuda *c = mx_cuda_of(d);
+    void *dst = cuda_address(d, to);
+    size_t bytes = to.bytes;
     if (mx_cuda_is_hosted(c, dst))
         return mx_cuda_hosted_copy(c, dst, src, bytes);
     if (c->stage && bytes <= STAGE_BYTES / 4) {
@@ -88,19 +102,21 @@ static mx_status cuda_write(mx_device *d, void *dst, const void *src, size_t byt
                          "copying to the GPU");
 }
 
-static mx_status cuda_read(mx_device *d, void *dst, const void *src, size_t bytes)
+static mx_status cuda_read(mx_device *d, void *dst, mx_device_buffer from)
 {
     mx_cuda *c = mx_cuda_of(d);
+    const void *src = cuda_address(d, from);
     if (mx_cuda_is_hosted(c, src))
-        return mx_cuda_hosted_copy(c, dst, src, bytes);
-    MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream),
+        return mx_cuda_hosted_copy(c, dst, src, from.bytes);
+    MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, from.bytes, cudaMemcpyDeviceToHost, c->stream),
                          "copying from the GPU"));
     return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
 }
 
-static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
+static mx_status cuda_fill(mx_device *d, mx_device_buffer to, const mx_fill *f)
 {
     mx_cuda *c = mx_cuda_of(d);
+    void *dst = cuda_address(d, to);
     MX_CUDA_NEEDS(!mx_cuda_is_hosted(c, dst), "values in host memory");
     if (f->init.kind == MX_INIT_ZEROS)
         return mx_cuda_check(
@@ -115,53 +131,57 @@ static mx_status cuda_fill(mx_device *d, void *dst, const mx_fill *f)
     return mx_cuda_check(mx_cuda_fill_with(dst, &fill, c->stream), "the first weights");
 }
 
-static mx_status cuda_convert(mx_device *d, void *dst, mx_dtype to, const void *src, mx_dtype from,
-                              int64_t n)
+static mx_status cuda_convert(mx_device *d, mx_device_buffer dst, mx_dtype to, mx_device_buffer src,
+                              mx_dtype from)
 {
-    mx_freight f = {.dst = dst, .to = to, .src = src, .from = from, .n = n};
-    return mx_cuda_check(mx_cuda_convert(&f, mx_cuda_of(d)->stream), "copies of weights");
+    mx_cuda_values a = {cuda_address(d, src), from}, b = {cuda_address(d, dst), to};
+    int64_t n = (int64_t)(dst.bytes / mx_dtype_bytes(to));
+    return mx_cuda_check(mx_cuda_convert(b, a, n, mx_cuda_of(d)->stream), "copies of weights");
 }
 
-/* Numbers of a step, read while the next one runs: pinned memory and an event. */
-static mx_status cuda_late_open(mx_device *d, size_t bytes, void **host, void **late)
+/* Readback: pinned memory and an event. */
+static mx_status readback_open(mx_device *d, size_t bytes, void **host, void **mark)
 {
     cudaEvent_t event;
     (void)d;
     MX_TRY(mx_cuda_check(cudaHostAlloc(host, bytes, cudaHostAllocDefault), "pinned memory"));
     MX_TRY(mx_cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event"));
-    *late = event;
+    *mark = event;
     return MX_OK;
 }
 
-static mx_status cuda_late_take(mx_device *d, void *dst, const void *src, size_t bytes)
+static mx_status readback_copy(mx_device *d, void *dst, mx_device_buffer src)
 {
-    return mx_cuda_check(
-        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, mx_cuda_of(d)->stream),
-        "copying from the GPU");
+    return mx_cuda_check(cudaMemcpyAsync(dst, cuda_address(d, src), src.bytes,
+                                         cudaMemcpyDeviceToHost, mx_cuda_of(d)->stream),
+                         "copying from the GPU");
 }
 
-static mx_status cuda_late_clock(mx_device *d, double *dst)
+static mx_status readback_clock(mx_device *d, double *dst)
 {
     return mx_cuda_check(mx_cuda_clock(dst, mx_cuda_of(d)->stream), "the GPU's clock");
 }
 
-static mx_status cuda_late_mark(mx_device *d, void *late)
+static mx_status readback_mark(mx_device *d, void *mark)
 {
-    return mx_cuda_check(cudaEventRecord(late, mx_cuda_of(d)->stream), "an event");
+    return mx_cuda_check(cudaEventRecord(mark, mx_cuda_of(d)->stream), "an event");
 }
 
-static mx_status cuda_late_wait(mx_device *d, void *late)
+static mx_status readback_wait(mx_device *d, void *mark)
 {
     (void)d;
-    return mx_cuda_check(cudaEventSynchronize(late), "a step on the GPU");
+    return mx_cuda_check(cudaEventSynchronize(mark), "a step on the GPU");
 }
 
-static void cuda_late_close(mx_device *d, void *host, void *late)
+static void readback_close(mx_device *d, void *host, void *mark)
 {
     cudaStreamSynchronize(mx_cuda_of(d)->stream);
-    cudaEventDestroy(late);
+    cudaEventDestroy(mark);
     cudaFreeHost(host);
 }
+
+static const mx_device_readback readback = {readback_open, readback_copy, readback_clock,
+                                            readback_mark, readback_wait, readback_close};
 
 static mx_status cuda_free_bytes(mx_device *d, size_t *bytes)
 {
@@ -170,11 +190,13 @@ static mx_status cuda_free_bytes(mx_device *d, size_t *bytes)
     return mx_cuda_check(cudaMemGetInfo(bytes, &all), "the GPU's free memory");
 }
 
-static const mx_cuda_op *find_op(const char *name)
+static const mx_cuda_op *find_op(const mx_exec_step *s)
 {
-    for (int i = 0; mx_cuda_op_table[i]; i++)
-        if (strcmp(mx_cuda_op_table[i]->op, name) == 0)
-            return mx_cuda_op_table[i];
+    for (int i = 0; mx_cuda_op_table[i]; i++) {
+        const mx_cuda_op *op = mx_cuda_op_table[i];
+        if (strcmp(op->op, s->op->name) == 0 && (!op->takes || op->takes(s)))
+            return op;
+    }
     return NULL;
 }
 
@@ -240,8 +262,7 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
     bool told = getenv("MX_CUDA_QUIET") != NULL;
     for (int i = 0; i < e->n_steps; i++) {
         need[i] = 0;
-        const char *name = e->step[i].node->op->name;
-        const mx_cuda_op *op = find_op(name);
+        const mx_cuda_op *op = find_op(&e->step[i]);
         mx_status st = op ? op->prepare(c, &e->step[i], &p->step[i].state, &need[i])
                           : mx_fail(MX_DEVICE, "no CUDA kernel");
         if (!st) {
@@ -250,8 +271,8 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
         }
         p->n_fallback++;
         if (!told)
-            fprintf(stderr, "note: %s in %s runs on the CPU: %s\n", name, e->step[i].node->scope,
-                    mx_status_text(st));
+            fprintf(stderr, "note: %s in %s runs on the CPU: %s\n", e->step[i].op->name,
+                    e->step[i].scope, mx_status_text(st));
         told |= p->n_fallback >= 5;
         mx_status_free(st);
     }
@@ -274,7 +295,7 @@ static mx_status copy_dense(const mx_tensor *t, void *host, bool to_host)
 }
 
 /* The specification, on host copies. */
-static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
+static mx_status run_on_host(mx_cuda *c, const mx_exec *e, const mx_exec_step *s)
 {
     mx_tensor in[MX_MAX_IN] = {{0}}, out[MX_MAX_OUT] = {{0}};
     mx_call call = s->call;
@@ -290,26 +311,25 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec_step *s)
             st = copy_dense(&call.in[i], in[i].data, true);
     }
     for (int k = 0; k < call.n_out && !st; k++) {
-        int alias = s->node->op->alias[k];
+        int alias = s->op->alias[k];
         out[k].type = call.out[k].type;
         if (alias && in[alias - 1].data)
             out[k].data = in[alias - 1].data;
         else
             st = mx_alloc(&out[k].data, mx_type_bytes(&out[k].type), "a copy for the CPU");
     }
-    size_t bytes = s->node->op->work_bytes ? s->node->op->work_bytes(s->node, 256) : 0;
     if (!st)
-        st = mx_alloc(&work, bytes, "a copy for the CPU");
+        st = mx_alloc(&work, e->program->host_work_bytes, "a copy for the CPU");
     if (!st) {
         call.in = in;
         call.out = out;
         call.work = work;
-        s->node->op->cpu(&call);
+        s->op->cpu(&call);
     }
     for (int k = 0; k < call.n_out; k++) {
         if (!st)
             st = copy_dense(&s->call.out[k], out[k].data, false);
-        if (!s->node->op->alias[k])
+        if (!s->op->alias[k])
             mx_free(out[k].data);
     }
     for (int i = 0; i < s->call.n_in; i++)
@@ -326,9 +346,9 @@ static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
     int n = b->together > 1 ? b->together : 1;
     mx_status st = n > 1   ? b->op->launch_many(c, s, n)
                    : b->op ? b->op->launch(c, s, b->state)
-                           : run_on_host(c, s);
+                           : run_on_host(c, e, s);
     *i += n;
-    return st ? mx_status_wrap(st, "%s in %s", s->node->op->name, s->node->scope) : MX_OK;
+    return st ? mx_status_wrap(st, "%s in %s", s->op->name, s->scope) : MX_OK;
 }
 
 static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
@@ -338,10 +358,11 @@ static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
     return MX_OK;
 }
 
-static bool alike(const mx_node *a, const mx_node *b)
+static bool alike(const mx_exec_step *a, const mx_exec_step *b)
 {
-    return a->op == b->op && mx_shape_equal(&a->type, &b->type) && a->n_in == b->n_in &&
-           a->n_out == b->n_out && a->type.dtype == b->type.dtype;
+    const mx_type *x = &a->call.out[0].type, *y = &b->call.out[0].type;
+    return a->op == b->op && mx_shape_equal(x, y) && a->call.n_in == b->call.n_in &&
+           a->call.n_out == b->call.n_out && x->dtype == y->dtype;
 }
 
 static void print_profile(const mx_exec *e, const float *ms, int n)
@@ -355,17 +376,17 @@ static void print_profile(const mx_exec *e, const float *ms, int n)
         float sum = 0;
         int count = 0, first = i;
         for (int k = 0; k < n; k++)
-            if (alike(e->step[i].node, e->step[k].node)) {
+            if (alike(&e->step[i], &e->step[k])) {
                 first = k < first ? k : first;
                 sum += ms[k];
                 count++;
             }
-        mx_type_print(&type, &e->step[i].node->type);
+        mx_type_print(&type, &e->step[i].call.out[0].type);
         if (first == i && sum > 0.002f * total)
             fprintf(stderr, "%8.3f ms %5.1f%%  %4d x %-18s %d->%d %s (%s)\n", (double)sum,
-                    100.0 * (double)(sum / total), count, e->step[i].node->op->name,
-                    e->step[i].node->n_in, e->step[i].node->n_out, mx_str_text(&type),
-                    e->step[i].node->scope);
+                    100.0 * (double)(sum / total), count, e->step[i].op->name,
+                    e->step[i].call.n_in, e->step[i].call.n_out, mx_str_text(&type),
+                    e->step[i].scope);
         mx_str_fini(&type);
     }
 }
@@ -435,7 +456,8 @@ static mx_status launch_timed(mx_cuda *c, mx_exec *e, program *p)
         const bound *b = &p->step[i];
         MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(begin, c->stream), "an event"));
         MX_TRY_OUT(st,
-                   b->op ? b->op->launch(c, &e->step[i], b->state) : run_on_host(c, &e->step[i]));
+                   b->op ? b->op->launch(c, &e->step[i], b->state)
+                         : run_on_host(c, e, &e->step[i]));
         MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(end, c->stream), "an event"));
         MX_TRY_OUT(st, mx_cuda_check(cudaEventSynchronize(end), e->step[i].label));
         cudaEventElapsedTime(&ms, first, begin);
@@ -483,10 +505,22 @@ static void cuda_close(mx_device *d)
     mx_free(d);
 }
 
-static mx_status open_libraries(mx_cuda *c)
+/* What the GPU is; its rates, where its model is known. */
+static void describe(mx_chip *chip, char *name, size_t cap, const struct cudaDeviceProp *prop)
+{
+    const mx_chip *known = mx_chip_of_model(prop->name);
+    if (known)
+        *chip = *known;
+    snprintf(name, cap, "%s", prop->name);
+    chip->name = name;
+    chip->memory_bytes = (double)prop->totalGlobalMem;
+}
+
+static mx_status open_libraries(mx_cuda *c, mx_chip *chip)
 {
     struct cudaDeviceProp prop;
     MX_TRY(mx_cuda_check(cudaGetDeviceProperties(&prop, 0), "looking at the GPU"));
+    describe(chip, c->name, sizeof c->name, &prop);
     snprintf(c->arch, sizeof c->arch, "sm_%d%d%s", prop.major, prop.minor,
              prop.major == 9 ? "a" : "");
     MX_TRY(mx_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"));
@@ -507,9 +541,7 @@ static mx_status open_libraries(mx_cuda *c)
     return MX_OK;
 }
 
-/* Looked up by name when the plug-in is opened. */
-mx_status mx_device_open_cuda(mx_device **out);
-mx_status mx_device_open_cuda(mx_device **out)
+static mx_status open_device(const mx_device_traits *traits, mx_device **out)
 {
     int n = 0;
     *out = NULL;
@@ -518,26 +550,21 @@ mx_status mx_device_open_cuda(mx_device **out)
                                   "device=cpu runs without one");
     cuda_device *d = mx_realloc(NULL, sizeof *d);
     memset(d, 0, sizeof *d);
-    d->device = (mx_device){.name = "cuda", .alloc = cuda_alloc, .release = cuda_release,
-                            .write = cuda_write, .read = cuda_read, .prepare = cuda_prepare,
-                            .run = cuda_run, .forget = cuda_forget, .drop = cuda_drop,
-                            .close = cuda_close};
-    d->device.gpu_work = true;
-    d->device.alloc_host = mx_cuda_hosted_alloc;
-    d->device.free_bytes = cuda_free_bytes;
-    d->device.fill = cuda_fill;
-    d->device.convert = cuda_convert;
-    d->device.late_open = cuda_late_open;
-    d->device.late_take = cuda_late_take;
-    d->device.late_clock = cuda_late_clock;
-    d->device.late_mark = cuda_late_mark;
-    d->device.late_wait = cuda_late_wait;
-    d->device.late_close = cuda_late_close;
-    mx_cuda_lanes(&d->device);
-    mx_status st = open_libraries(&d->cuda);
+    d->traits = *traits;
+    d->device = (mx_device){.traits = &d->traits, .alloc = cuda_alloc, .release = cuda_release,
+                            .write = cuda_write, .read = cuda_read, .address = cuda_address,
+                            .prepare = cuda_prepare, .run = cuda_run, .drop = cuda_drop,
+                            .close = cuda_close, .readback = &readback,
+                            .staging = &mx_cuda_staging, .free_bytes = cuda_free_bytes,
+                            .forget = cuda_forget, .fill = cuda_fill, .convert = cuda_convert};
+    mx_status st = open_libraries(&d->cuda, &d->traits.chip);
     if (st)
         mx_free(d);
     else
         *out = &d->device;
     return st;
 }
+
+/* Looked up by name when the plug-in is opened. */
+extern const mx_plugin mx_plugin_table;
+const mx_plugin mx_plugin_table = {MX_INTERFACE, open_device, mx_cuda_compile_kernels};

@@ -100,7 +100,7 @@ static void make_key(mx_gemm_plan *p)
              p->lt->libs->lt.cublasLtGetVersion(), p->lt->device, s->m, s->n, s->k,
              s->trans_a ? 'T' : 'N', s->trans_b ? 'T' : 'N', s->lda, s->ldb, s->ldc, s->batch,
              s->stride_a, s->stride_b, s->stride_c, (int)s->in, (int)s->out, (int)s->tf32,
-             s->beta != 0, (int)s->end, p->lt->workspace_bytes);
+             s->beta != 0, (int)s->epilogue, p->lt->workspace_bytes);
 }
 
 static bool parse_algo(const char *hex, cublasLtMatmulAlgo_t *algo)
@@ -197,23 +197,23 @@ static mx_status make_op(mx_gemm_plan *p)
     cublasOperation_t tb = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta));
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb));
-    static const cublasLtEpilogue_t ends[] = {
+    static const cublasLtEpilogue_t epilogues[] = {
         [MX_GEMM_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT, [MX_GEMM_BIAS] = CUBLASLT_EPILOGUE_BIAS,
         [MX_GEMM_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS};
-    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &ends[s->end], sizeof *ends));
-    if (s->end != MX_GEMM_GELU)
+    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogues[s->epilogue], sizeof *epilogues));
+    if (s->epilogue != MX_GEMM_GELU)
         return MX_OK;
     int64_t ld = s->ldc ? s->ldc : s->n;
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld));
     /* The library asks where it will lie before it suggests anything. */
-    return mx_gemm_plan_end(p, (void *)ALIGNED, (void *)ALIGNED);
+    return mx_gemm_plan_epilogue(p, (void *)ALIGNED, (void *)ALIGNED);
 }
 
-mx_status mx_gemm_plan_end(mx_gemm_plan *p, const void *bias, void *aux)
+mx_status mx_gemm_plan_epilogue(mx_gemm_plan *p, const void *bias, void *aux)
 {
-    if (p->shape.end != MX_GEMM_PLAIN)
+    if (p->shape.epilogue != MX_GEMM_PLAIN)
         MX_TRY(set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-    return p->shape.end == MX_GEMM_GELU
+    return p->shape.epilogue == MX_GEMM_GELU
                ? set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux)
                : MX_OK;
 }

@@ -2,7 +2,7 @@
  *
  *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * C     row-major, batched by strides
  *
- * What a product does with its sums at the end, before they are rounded:
+ * Epilogues, on sums that are not rounded yet:
  *     BIAS    C + b, a vector (N) of C's type
  *     GELU    gelu_tanh(C + b), and C + b itself to another matrix like C, `aux`
  *
@@ -25,7 +25,7 @@
 
 typedef enum { MX_GEMM_F32, MX_GEMM_BF16, MX_GEMM_F16 } mx_gemm_type;
 
-typedef enum { MX_GEMM_PLAIN, MX_GEMM_BIAS, MX_GEMM_GELU } mx_gemm_end;
+typedef enum { MX_GEMM_PLAIN, MX_GEMM_BIAS, MX_GEMM_GELU } mx_gemm_epilogue;
 
 typedef struct {
     int64_t m, n, k;
@@ -35,7 +35,7 @@ typedef struct {
     int64_t stride_a, stride_b, stride_c; /* between batch entries, in elements */
     mx_gemm_type in, out;
     bool tf32; /* f32 only: allow the matrix units' 10-bit mantissa */
-    mx_gemm_end end;
+    mx_gemm_epilogue epilogue;
     float alpha, beta;
 } mx_gemm_shape;
 
@@ -59,8 +59,8 @@ mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, voi
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
-/* Where the next launch finds what its end needs; plans with one must be told each time. */
-mx_status mx_gemm_plan_end(mx_gemm_plan *p, const void *bias, void *aux) MX_MUST_USE;
+/* Where the next launch finds what its epilogue needs; plans with one must be told each time. */
+mx_status mx_gemm_plan_epilogue(mx_gemm_plan *p, const void *bias, void *aux) MX_MUST_USE;
 /* "heuristic", "searched" or "cached"; for reports. */
 const char *mx_gemm_plan_choice(const mx_gemm_plan *p);
 void mx_gemm_plan_free(mx_gemm_plan *p);

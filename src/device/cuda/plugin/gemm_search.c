@@ -47,9 +47,9 @@ static mx_status search(mx_cuda *c, mx_gemm_plan *p, const mx_gemm_shape *s)
     size_t ny = extent(s->m, s->n, s->ldc, s->batch, s->stride_c);
     MX_TRY_OUT(st, random_operand(&y, ny, s->out, 3, c->stream));
     MX_TRY_OUT(st, random_operand(&bias, (size_t)s->n, s->out, 4, c->stream));
-    if (s->end == MX_GEMM_GELU)
+    if (s->epilogue == MX_GEMM_GELU)
         MX_TRY_OUT(st, random_operand(&aux, ny, s->out, 5, c->stream));
-    MX_TRY_OUT(st, mx_gemm_plan_end(p, bias, aux));
+    MX_TRY_OUT(st, mx_gemm_plan_epilogue(p, bias, aux));
     MX_TRY_OUT(st, mx_gemm_plan_search(p, a, b, y, c->gemm_work, c->stream));
 out:
     cudaFree(a);

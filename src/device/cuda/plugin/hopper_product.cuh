@@ -33,7 +33,7 @@
 #ifndef MX_DEVICE_CUDA_HOPPER_PRODUCT_CUH
 #define MX_DEVICE_CUDA_HOPPER_PRODUCT_CUH
 
-#include "device/cuda/plugin/ended_product.h"
+#include "device/cuda/plugin/gemm_epilogue.h"
 #include "device/cuda/plugin/tma.cuh"
 #include "device/cuda/plugin/vec.cuh"
 #include "device/cuda/plugin/wgmma.cuh"
@@ -405,13 +405,13 @@ static cudaError_t product_launch(int64_t m, int64_t n, int64_t k, const void *a
 }
 
 /* The same of either B. */
-template <class End> static bool ended_suits(const mx_ended_product *s)
+template <class End> static bool ended_suits(const mx_epilogue_gemm *s)
 {
     return s->b_outside ? product_suits<End, true>(s->m, s->n, s->k)
                         : product_suits<End, false>(s->m, s->n, s->k);
 }
 template <class End>
-static cudaError_t ended_launch(const mx_ended_product *s, const void *a, const void *b,
+static cudaError_t ended_launch(const mx_epilogue_gemm *s, const void *a, const void *b,
                                 const typename End::args &p, cudaStream_t stream,
                                 const typename End::maps &more = {})
 {

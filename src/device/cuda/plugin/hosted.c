@@ -1,5 +1,5 @@
 /* hosted.c - pinned host memory: variables that are kept there and used from there, and activations
- * that wait there for the backward pass (op_stow.c).
+ * that wait there for the backward pass (op_offload.c).
  *
  * Pinned memory has an address on the GPU: a kernel reads and writes it like its own, over the bus.
  * So every op takes such a variable as it is, and one that goes through each element once (an
@@ -68,9 +68,8 @@ static mx_status no_memory(const char *what, size_t bytes, const char *why)
                    what, (double)bytes / (1 << 30), why, (double)m.free_bytes / (1 << 30));
 }
 
-mx_status mx_cuda_hosted_alloc(mx_device *d, void **out, size_t bytes, const char *what)
+mx_status mx_cuda_hosted_alloc(mx_cuda *c, void **out, size_t bytes, const char *what)
 {
-    mx_cuda *c = mx_cuda_of(d);
     size_t room = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     mx_machine m;
     int k = 0;

@@ -63,7 +63,7 @@ static size_t list_bytes(const mx_exec_step *s, const mx_flash_shape *f)
 
 static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx_sdpa_plan **out)
 {
-    const mx_attention_attr *a = s->node->attr;
+    const mx_attention_attr *a = s->call.attr;
     const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
     MX_CUDA_NEEDS(c->sdpa, "cuDNN was not found");
     for (int i = Q_POS; i <= SELECTED; i++)
@@ -135,7 +135,7 @@ static mx_flash_args flash_args(const mx_exec_step *s, bool back)
 
 static mx_flash_shape flash_shape(const mx_exec_step *s, bool backward)
 {
-    const mx_attention_attr *a = s->node->attr;
+    const mx_attention_attr *a = s->call.attr;
     const mx_tensor *in = s->call.in, *grad = gradients(s, backward);
     const mx_type *q = &in[0].type, *k = &in[1].type, *v = &in[2].type;
     mx_tensor o = {.type = *q};

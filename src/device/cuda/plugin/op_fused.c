@@ -46,7 +46,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     mx_nvrtc_result r = {0};
     fused *f = mx_realloc(NULL, sizeof *f);
     *f = (fused){0};
-    mx_status st = mx_fused_source(((const mx_fused_attr *)s->node->attr)->group, s->call.in,
+    mx_status st = mx_fused_source(((const mx_fused_attr *)s->call.attr)->group, s->call.in,
                                    s->call.out, &source, &f->at);
     mx_nvrtc_job job = {.name = "fused.cu", .source = mx_str_text(&source), .arch = c->arch,
                         .cache_dir = c->cache_dir};

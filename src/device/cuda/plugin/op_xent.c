@@ -40,7 +40,7 @@ typedef struct {
     int64_t whole; /* rows of dw's first product; what is left goes through scratch */
     int64_t wide; /* columns of the products with w: ld where w may be read beyond its end */
     float *ones;   /* one float, 1: the kernel's gradient scale */
-    bool f32, train, grad;
+    bool f32, grad;
     bool exponentials; /* see above */
     int loss_out, lse_out, dx_out, dw_out; /* -1: not asked for */
 } xent;
@@ -125,26 +125,26 @@ static mx_xent_exp shape_of(const xent *x, const xent_attr *a, int64_t rows)
                          .z_loss = (float)a->z_loss};
 }
 
-static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+typedef enum { LOSS, GRADIENT, BOTH } asked;
+
+static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work, asked what)
 {
-    const xent_attr *a = s->node->attr;
+    const xent_attr *a = s->call.attr;
     const mx_type *tx = &s->call.in[X].type, *tw = &s->call.in[W].type;
-    const char *op = s->node->op->name;
     xent *x = mx_realloc(NULL, sizeof *x);
     *x = (xent){.rows = tx->dim[0], .d = tx->dim[1], .vocab = tw->dim[0],
                 .f32 = tx->dtype == MX_F32, .loss_out = -1, .lse_out = -1, .dx_out = -1,
                 .dw_out = -1};
-    x->train = strcmp(op, "linear_xent_train") == 0;
-    x->grad = x->train || strcmp(op, "linear_xent_grad") == 0;
-    if (!x->grad || x->train)
+    x->grad = what != LOSS;
+    if (what != GRADIENT)
         x->loss_out = 0, x->lse_out = 1;
     if (x->grad)
-        x->dx_out = x->train ? 2 : 0, x->dw_out = x->train ? 3 : 1;
+        x->dx_out = what == BOTH ? 2 : 0, x->dw_out = what == BOTH ? 3 : 1;
     x->ld = (x->vocab + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
-    /* Variables have room for rows up to a multiple of 8, zeroed; the kernel zeroes the gradient of
-     * the extra columns. */
-    bool roomy = strcmp(s->node->in[W]->op->name, "variable") == 0 && !x->f32;
-    x->wide = roomy ? x->ld : x->vocab;
+    /* Variables have room for rows up to a multiple of 8 (device traits); the kernel zeroes the
+     * gradient of the extra columns. */
+    size_t rows_bytes = (size_t)(x->ld * x->d) * mx_dtype_bytes(tw->dtype);
+    x->wide = s->call.in[W].room >= rows_bytes && !x->f32 ? x->ld : x->vocab;
     x->whole = x->f32 || x->vocab < ROW_STEP ? x->vocab : x->vocab / ROW_STEP * ROW_STEP;
     mx_gpu_xent shape = planned(x);
     x->chunk = mx_gpu_xent_chunk(&shape, c->work_bytes);
@@ -184,7 +184,7 @@ static float *rows_out(const mx_exec_step *s, const xent *x, bool lse)
 
 static mx_status softmax(mx_cuda *c, const mx_exec_step *s, const xent *x, int64_t from, int64_t n)
 {
-    const xent_attr *a = s->node->attr;
+    const xent_attr *a = s->call.attr;
     float *loss = rows_out(s, x, false) + from, *lse = rows_out(s, x, true) + from;
     const int32_t *labels = (const int32_t *)s->call.in[LABELS].data + from;
     const float *dloss = x->grad ? (const float *)s->call.in[DLOSS].data + from : NULL;
@@ -219,7 +219,7 @@ static mx_status add_dw(mx_cuda *c, const mx_exec_step *s, const xent *x, const 
 static mx_status launch_exponentials(mx_cuda *c, const mx_exec_step *s, const xent *x,
                                      const chunk_plans *p, int64_t from, int64_t n)
 {
-    mx_xent_exp shape = shape_of(x, s->node->attr, n);
+    mx_xent_exp shape = shape_of(x, s->call.attr, n);
     mx_xent_exp_args a = {.x = at(&s->call.in[X], from, x->d), .w = s->call.in[W].data,
                           .labels = (const int32_t *)s->call.in[LABELS].data + from,
                           .weight = (const float *)s->call.in[DLOSS].data + from,
@@ -259,6 +259,21 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     return MX_OK;
 }
 
-const mx_cuda_op mx_cuda_op_linear_xent = {"linear_xent", prepare, launch, drop};
-const mx_cuda_op mx_cuda_op_linear_xent_grad = {"linear_xent_grad", prepare, launch, drop};
-const mx_cuda_op mx_cuda_op_linear_xent_train = {"linear_xent_train", prepare, launch, drop};
+static mx_status prepare_loss(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    return prepare(c, s, state, work, LOSS);
+}
+
+static mx_status prepare_gradient(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    return prepare(c, s, state, work, GRADIENT);
+}
+
+static mx_status prepare_both(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    return prepare(c, s, state, work, BOTH);
+}
+
+const mx_cuda_op mx_cuda_op_linear_xent = {"linear_xent", prepare_loss, launch, drop};
+const mx_cuda_op mx_cuda_op_linear_xent_grad = {"linear_xent_grad", prepare_gradient, launch, drop};
+const mx_cuda_op mx_cuda_op_linear_xent_train = {"linear_xent_train", prepare_both, launch, drop};

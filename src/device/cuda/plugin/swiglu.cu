@@ -1,6 +1,6 @@
 /* swiglu.cu - SwiGLU and its gradient over the results of products that cannot end in them. A
  * thread has four elements. */
-#include "device/cuda/plugin/product_swiglu.h"
+#include "device/cuda/plugin/gemm_swiglu.h"
 #include "device/cuda/plugin/vec.cuh"
 
 enum { THREADS = 256 };
@@ -63,7 +63,7 @@ cudaError_t mx_swiglu_launch(const mx_swiglu_forward_args *a, int64_t n, bool f3
     return cudaGetLastError();
 }
 
-cudaError_t mx_swiglu_slope_launch(const mx_swiglu_backward_args *a, int64_t n, bool f32,
+cudaError_t mx_swiglu_grad_launch(const mx_swiglu_backward_args *a, int64_t n, bool f32,
                                    cudaStream_t stream)
 {
     if (f32)

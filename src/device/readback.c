@@ -1,0 +1,52 @@
+/* readback.c - numbers of a run that are read while the next one goes on. */
+#include "device/session_impl.h"
+
+mx_status mx_readback_open(mx_readback *r, mx_session *s, int n)
+{
+    mx_device *d = s->device;
+    void *host = NULL;
+    size_t bytes = sizeof(double) * ((size_t)n / 2 + 1);
+    *r = (mx_readback){.session = s, .n = n};
+    MX_TRY(d->readback ? d->readback->open(d, bytes + sizeof(double), &host, &r->mark)
+                       : mx_alloc(&host, bytes + sizeof(double), "the numbers of a step"));
+    r->value = host;
+    r->clock = (double *)((char *)host + bytes);
+    return MX_OK;
+}
+
+mx_status mx_readback_copy(mx_readback *r, mx_exec *e, const char *name, int i)
+{
+    const mx_type *t = mx_exec_type(e, name);
+    mx_device *d = r->session->device;
+    MX_ASSERT(t && t->dtype == MX_F32 && i + mx_type_count(t) <= r->n,
+              "the program has no %s of at most %d floats", name, r->n - i);
+    mx_device_buffer from = mx_exec_buffer(e, name);
+    return r->mark ? d->readback->copy(d, &r->value[i], from) : d->read(d, &r->value[i], from);
+}
+
+mx_status mx_readback_clock(mx_readback *r)
+{
+    mx_device *d = r->session->device;
+    return r->mark ? d->readback->clock(d, r->clock) : MX_OK;
+}
+
+mx_status mx_readback_mark(mx_readback *r)
+{
+    mx_device *d = r->session->device;
+    return r->mark ? d->readback->mark(d, r->mark) : MX_OK;
+}
+
+mx_status mx_readback_wait(mx_readback *r)
+{
+    mx_device *d = r->session->device;
+    return r->mark ? d->readback->wait(d, r->mark) : MX_OK;
+}
+
+void mx_readback_close(mx_readback *r)
+{
+    if (r->mark)
+        r->session->device->readback->close(r->session->device, r->value, r->mark);
+    else
+        mx_free(r->value);
+    *r = (mx_readback){0};
+}

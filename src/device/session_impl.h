@@ -1,0 +1,33 @@
+/* session_impl.h - a session's insides, for the files that make one up: session.c (opening,
+ * variables), initial.c (first values), exec.c (programs), readback.c. */
+#ifndef MX_DEVICE_SESSION_IMPL_H
+#define MX_DEVICE_SESSION_IMPL_H
+
+#include "device/device.h"
+
+struct mx_session {
+    mx_device *device; /* owns */
+    int n_threads;
+    mx_arena arena;
+    mx_var **var;
+    int n_vars, cap_vars;
+    int *slot, n_slots; /* name -> 1 + index, open addressing */
+    mx_exec *execs;     /* owns, a list */
+    mx_device_buffer *block;   /* owns; the variables a program brought lie in one */
+    int n_blocks, cap_blocks;
+    mx_group_finder find_group; /* NULL: this rank is alone */
+    void *group_ctx;
+    struct { /* owns; what programs work in, one at a time */
+        mx_device_buffer scratch, offloaded;
+    } shared;
+    mx_device_buffer work; /* owns; the workspace of all programs */
+};
+
+/* The variables of a program that the session does not have yet, with memory. */
+mx_status mx_session_add_variables(mx_session *s, const mx_program *p) MX_MUST_USE;
+/* Is it kept in host memory, beside the device's own? */
+bool mx_session_keeps_on_host(const mx_session *s, const mx_var *v);
+/* Where an input or root lies; of no handle when the program has no use for such a name. */
+mx_device_buffer mx_exec_buffer(mx_exec *e, const char *name);
+
+#endif

@@ -1,0 +1,253 @@
+/* step.c - the loss on top of a model's head, compiled for what is wanted.
+ *
+ * Inputs: tokens, labels (B, S) int32 (shifted: see mx_shift_labels), loss_scale = 1 / tokens that
+ * count in the whole step, over all microbatches and ranks, so that the loss is a mean over tokens
+ * whatever the accumulation. lr and step feed the optimizer.
+ */
+#include "exec/step.h"
+
+#include "compile/partition.h"
+#include "compile/stages.h"
+#include "ops.h"
+#include <string.h>
+
+/* Weights that are not trained get neither gradient nor optimizer state. */
+static void freeze(mx_graph *g, const mx_step_options *o)
+{
+    bool some = o->trainable && *o->trainable;
+    for (int i = 0; i < g->n_nodes; i++) {
+        mx_node *n = g->node[i];
+        if (n->op == &mx_op_variable && ((some && !mx_glob_any(o->trainable, n->name)) ||
+                                         (o->frozen && mx_glob_any(o->frozen, n->name))))
+            mx_freeze(n);
+    }
+}
+
+/* Positions that count, as 0 and 1. */
+static mx_node *counted(mx_graph *g, mx_node *labels)
+{
+    return mx_greater(g, mx_cast(g, labels, MX_F32), mx_constant(g, MX_SCALAR, MX_F32, -0.5));
+}
+
+/* Positions i that are asked for a token k further, as 0 and 1: i + k is in the same document and
+ * has a label. want (B (S - k)): the labels of i + k. */
+static mx_node *asked_further(mx_graph *g, const mx_build *b, mx_node *want, int64_t k)
+{
+    int64_t S = b->seq;
+    mx_node *counts = counted(g, want);
+    if (!b->segments)
+        return counts;
+    mx_node *same = mx_equal(g, mx_slice(g, b->segments, 1, 0, S - k),
+                             mx_slice(g, b->segments, 1, k, S - k));
+    return mx_mul(g, counts, mx_reshape(g, same, mx_shape_of(&want->type)));
+}
+
+/* The mean loss of what predicts k = 1, 2, ... tokens further than the model itself, times its
+ * weight. labels (B, S), of the next token: position i is asked for what i + k is, as long as that
+ * is in the same row and document. */
+static mx_node *further_loss(mx_graph *g, const mx_head *h, const mx_build *b, mx_node *labels)
+{
+    int64_t B = b->batch, S = b->seq, d = h->hidden->type.dim[2];
+    mx_node *sum = NULL, *count = NULL;
+    for (int i = 0; i < h->n_further; i++) {
+        int64_t k = i + 1, n = B * (S - k);
+        mx_node *x = mx_slice(g, h->further[i], 1, 0, S - k);
+        mx_node *want = mx_reshape(g, mx_slice(g, labels, 1, k, S - k), MX_SHAPE(n));
+        mx_node *each = mx_linear_xent(g, mx_reshape(g, x, MX_SHAPE(n, d)), h->weight, want,
+                                       h->scale, h->softcap, 0);
+        mx_node *counts = asked_further(g, b, want, k);
+        if (b->segments)
+            each = mx_mul(g, each, counts);
+        sum = sum ? mx_add(g, sum, mx_sum_all(g, each)) : mx_sum_all(g, each);
+        count = count ? mx_add(g, count, mx_sum_all(g, counts)) : mx_sum_all(g, counts);
+    }
+    mx_node *mean = mx_div(g, sum, mx_affine(g, count, 1, 1e-8));
+    return mx_affine(g, mean, h->further_weight, 0);
+}
+
+/* The token that each row of x (n, d) predicts: (n, 1) int32. Logits exist for some rows at a time;
+ * a cap or a scale would not change their order. */
+static mx_node *predicted(mx_graph *g, const mx_head *h, mx_node *x)
+{
+    enum { MOST = 1 << 24 }; /* logits at a time */
+    int64_t n = x->type.dim[0], V = h->weight->type.dim[0], rows = MOST / V < 1 ? 1 : MOST / V;
+    mx_node *all = NULL;
+    for (int64_t at = 0; at < n; at += rows) {
+        mx_node *some = mx_slice(g, x, 0, at, n - at < rows ? n - at : rows);
+        mx_node *logits = mx_matmul_as(g, "*d,vd->*v", some, h->weight, MX_F32);
+        mx_node *best = mx_output(g, mx_top_k(g, logits, 1), 1);
+        all = all ? mx_concat(g, 2, (mx_node *[]){all, best}, 0) : best;
+    }
+    return all;
+}
+
+/* How often layer k of those that predict further tokens says what the model itself says once it
+ * has come there: its draft would be accepted. Roots mtp_accepted and mtp_asked, numbers of tokens.
+ */
+static void judge_further(mx_graph *g, const mx_head *h, const mx_build *b, mx_node *labels)
+{
+    int64_t B = b->batch, S = b->seq, d = h->hidden->type.dim[2], k = b->mtp_eval, n = B * (S - k);
+    if (k > h->n_further) {
+        mx_graph_fail(g, "mtp_eval_target_module=%lld, but %d layers predict further tokens "
+                      "(mtp_num_layers)", (long long)k, h->n_further);
+        return;
+    }
+    mx_node *draft = mx_slice(g, h->further[k - 1], 1, 0, S - k);
+    mx_node *own = mx_slice(g, h->hidden, 1, k, S - k);
+    mx_node *want = mx_reshape(g, mx_slice(g, labels, 1, k, S - k), MX_SHAPE(n));
+    mx_node *asked = asked_further(g, b, want, k);
+    mx_node *same = mx_equal(g, predicted(g, h, mx_reshape(g, draft, MX_SHAPE(n, d))),
+                             predicted(g, h, mx_reshape(g, own, MX_SHAPE(n, d))));
+    same = mx_mul(g, mx_cast(g, mx_reshape(g, same, MX_SHAPE(n)), MX_F32), asked);
+    mx_graph_root(g, "mtp_accepted", mx_sum_all(g, same));
+    mx_graph_root(g, "mtp_asked", mx_sum_all(g, asked));
+}
+
+/* What the loss is made of is known apart where it is more than the cross-entropy: the root
+ * lm_loss. */
+static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_loss)
+{
+    int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
+    /* The vocabulary is cut by more than the tokens are: these come together for it. */
+    h->hidden->axes = "activation_embed_and_logits_batch,activation_length,";
+    mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, d));
+    mx_node *rows = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
+    rows->axes = "activation_batch,activation_length";
+    mx_node *labels = mx_reshape(g, rows, MX_SHAPE(n));
+    mx_node *each = mx_linear_xent(g, x, h->weight, labels, h->scale, h->softcap, z_loss);
+    mx_node *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);
+    mx_node *loss = mx_mul(g, mx_sum_all(g, each), scale), *lm = loss;
+    if (z_loss != 0) {
+        mx_node *lse = mx_output(g, each, 1);
+        mx_node *squares = mx_mul(g, mx_mul(g, lse, lse), counted(g, labels));
+        lm = mx_sub(g, loss, mx_affine(g, mx_mul(g, mx_sum_all(g, squares), scale), z_loss, 0));
+    }
+    if (h->n_further && b->training)
+        mx_add_aux_loss(g, b, MX_METRIC_ROOT "mtp_loss", further_loss(g, h, b, rows));
+    if (b->mtp_eval)
+        judge_further(g, h, b, rows);
+    if (b->aux_loss) {
+        /* Weighted by this microbatch's share of the step's tokens, like everything else. */
+        mx_node *share = mx_mul(g, mx_sum_all(g, counted(g, labels)), scale);
+        loss = mx_add(g, loss, mx_mul(g, b->aux_loss, share));
+    }
+    if (lm != loss)
+        mx_graph_root(g, "lm_loss", lm);
+    return mx_graph_root(g, "loss", loss);
+}
+
+/* Row `last` of each sequence: x (B, S, d) -> (B, d). The host gives row numbers of the flat x. */
+static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x)
+{
+    int64_t d = x->type.dim[2];
+    mx_node *last = mx_input(g, "last", MX_SHAPE(b->batch), MX_I32);
+    return mx_embed(g, mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d)), last);
+}
+
+mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o)
+{
+    mx_build b;
+    mx_model_shape shape = o->shape;
+    shape.training = o->kind != MX_STEP_LOSS; /* with every weight that is trained */
+    mx_head h = mx_model_build(g, m, shape, &b);
+    mx_node *loss = loss_of(g, &h, &b, o->z_loss);
+    freeze(g, o);
+    return loss;
+}
+
+static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
+{
+    mx_graph *g = &s->graph;
+    mx_build b;
+    mx_model_shape shape = o->shape;
+    shape.training = o->kind == MX_STEP_TRAIN || o->kind == MX_STEP_ACCUMULATE ||
+                     o->kind == MX_STEP_GRADS;
+    mx_head h = mx_model_build(g, m, shape, &b);
+    if (o->kind == MX_STEP_LOGITS) {
+        mx_graph_root(g, "logits", mx_model_logits(g, &h));
+        return mx_compile_forward(g, &o->compile, &s->program);
+    }
+    if (o->kind == MX_STEP_NEXT) {
+        h.hidden = last_rows(g, &b, h.hidden);
+        mx_graph_root(g, "logits", mx_model_logits(g, &h));
+        return mx_compile_forward(g, &o->compile, &s->program);
+    }
+    mx_node *loss = loss_of(g, &h, &b, o->z_loss);
+    freeze(g, o);
+    switch (o->kind) {
+    case MX_STEP_LOSS:
+        return mx_compile_forward(g, &o->compile, &s->program);
+    case MX_STEP_GRADS:
+        return mx_compile_training(g, loss, MX_GRADS_KEEP, NULL, &o->compile, &s->program);
+    case MX_STEP_ACCUMULATE:
+        return mx_compile_training(g, loss, MX_GRADS_ACCUMULATE, NULL, &o->compile, &s->program);
+    default:
+        return mx_compile_training(g, loss, MX_GRADS_APPLY, &o->optimizer, &o->compile,
+                                   &s->program);
+    }
+}
+
+static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
+{
+    mx_graph model;
+    mx_graph_init(&model);
+    (void)mx_step_build(&model, m, o);
+    /* the weights, and their copies, as the step that made the gradients has them */
+    mx_pass_precision(&model, o->compile.compute);
+    if (o->compile.narrow_weights)
+        mx_pass_narrow_weights(&model);
+    mx_status st = o->compile.partition ? mx_pass_partition(&model, o->compile.partition) : MX_OK;
+    if (!st && o->compile.stages)
+        st = mx_pass_stages(&model, o->compile.stages);
+    if (!st)
+        st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
+    mx_graph_fini(&model);
+    return st;
+}
+
+mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
+{
+    *s = (mx_step){0};
+    mx_graph_init(&s->graph);
+    if (o->compile.compute == MX_F64)
+        s->graph.param_dtype = MX_F64;
+    mx_status st = o->kind == MX_STEP_APPLY ? compile_apply(s, m, o) : compile(s, m, o);
+    if (st)
+        mx_step_close(s);
+    return st;
+}
+
+mx_step_options mx_step_options_for(const mx_session *session, const mx_step_options *o)
+{
+    mx_step_options here = *o;
+    if (!here.compile.device)
+        here.compile.device = mx_session_traits(session);
+    return here;
+}
+
+mx_status mx_step_open(mx_step *s, mx_session *session, const mx_model_spec *m,
+                       const mx_step_options *o)
+{
+    mx_step_options here = mx_step_options_for(session, o);
+    MX_TRY(mx_step_plan(s, m, &here));
+    return mx_session_add(session, &s->program, &s->exec);
+}
+
+void mx_step_close(mx_step *s)
+{
+    mx_program_fini(&s->program);
+    mx_graph_fini(&s->graph);
+    *s = (mx_step){0};
+}
+
+int64_t mx_shift_labels(const int32_t *labels, int64_t batch, int64_t seq, int32_t *out)
+{
+    int64_t n = 0;
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t i = 0; i < seq; i++) {
+            int32_t next = i + 1 < seq ? labels[b * seq + i + 1] : -100;
+            out[b * seq + i] = next;
+            n += next >= 0;
+        }
+    return n;
+}

@@ -1,0 +1,96 @@
+/* virtual_ranks.c - see virtual_ranks.h. */
+#include "exec/virtual_ranks.h"
+
+#include "base/stack.h"
+#include "base/threads.h"
+#include <pthread.h>
+#include <string.h>
+
+typedef struct {
+    mx_seat seat;
+    mx_status (*run)(void *ctx, const mx_seat *seat);
+    void *ctx;
+    pthread_t thread;
+    bool started;
+    mx_status st;
+} virtual_rank;
+
+static mx_process_group *find_group(void *ctx, unsigned axes)
+{
+    const mx_seat *s = ctx;
+    return mx_local_group(s->world, s->rank, axes);
+}
+
+static void *rank_main(void *arg)
+{
+    virtual_rank *v = arg;
+    v->st = v->run(v->ctx, &v->seat);
+    if (v->st && mx_status_code(v->st) != MX_STOPPED)
+        mx_local_abort(v->seat.world, v->seat.rank, mx_status_text(v->st));
+    return NULL;
+}
+
+/* The words of the rank that failed first; the others only repeat them. */
+static mx_status verdict(virtual_rank *v, int n, int failed)
+{
+    int says = failed >= 0 && v[failed].st ? failed : 0;
+    mx_status st = v[says].st;
+    for (int i = 0; i < n; i++) {
+        if (!st && v[i].st)
+            st = v[i].st;
+        else if (v[i].st != st)
+            mx_status_free(v[i].st);
+    }
+    return st;
+}
+
+static mx_status start(virtual_rank *v, int n)
+{
+    MX_TRY(mx_stack_prepare());
+    for (int i = 0; i < n; i++) {
+        int error = pthread_create(&v[i].thread, NULL, rank_main, &v[i]);
+        v[i].started = !error;
+        if (error)
+            return mx_fail(MX_MEMORY, "virtual rank %d of %d cannot have a thread: %s", i, n,
+                           strerror(error));
+    }
+    return MX_OK;
+}
+
+mx_status mx_virtual_ranks(const mx_mesh_plan *mesh, int n_threads,
+                           mx_status (*rank)(void *ctx, const mx_seat *seat), void *ctx)
+{
+    mx_arena a = {0};
+    int n = mesh->ranks, threads = n_threads > 0 ? n_threads : mx_threads_offered();
+    virtual_rank *v = MX_NEW_N(&a, virtual_rank, n);
+    mx_local_world *world = mx_local_world_new(&mesh->mesh);
+    for (int i = 0; i < n; i++) {
+        v[i] = (virtual_rank){.run = rank, .ctx = ctx};
+        v[i].seat = (mx_seat){.mesh = mesh, .world = world, .rank = i, .how = mesh->how,
+                              .n_threads = threads > n ? threads / n : 1,
+                              .find_group = find_group};
+        v[i].seat.how.rank = i;
+    }
+    mx_status st = start(v, n);
+    if (st)
+        mx_local_abort(world, 0, mx_status_text(st));
+    for (int i = 0; i < n; i++)
+        if (v[i].started)
+            pthread_join(v[i].thread, NULL);
+    mx_status ended = verdict(v, n, mx_local_failed(world));
+    mx_local_world_free(world);
+    mx_arena_fini(&a);
+    mx_status_free(st ? ended : NULL);
+    return st ? st : ended;
+}
+
+mx_status mx_seat_session(mx_session **out, const mx_seat *seat, const char *device, int n_threads)
+{
+    MX_TRY(mx_session_open(out, device, seat ? seat->n_threads : n_threads));
+    if (!seat)
+        return MX_OK;
+    mx_session_set_groups(*out, seat->find_group, (void *)seat);
+    if (!mx_session_traits(*out)->host_memory)
+        return mx_fail(MX_USAGE, "virtual ranks run on the CPU so far: device=cpu");
+    return MX_OK;
+}

@@ -1,0 +1,33 @@
+/* virtual_ranks.h - the ranks of a mesh as threads of this process.
+ *
+ * A rank does not know that it is a thread: it has a communicator and a group finder like one that
+ * is a process, opens its own session and reads its own part of the weights. So there is one way
+ * through a run, and what is tried here is what a cluster does.
+ */
+#ifndef MX_EXEC_VIRTUAL_RANKS_H
+#define MX_EXEC_VIRTUAL_RANKS_H
+
+#include "device/device.h"
+#include "dist/local.h"
+#include "exec/mesh_config.h"
+
+/* A rank of a mesh. Its programs hold the collectives: their loss, norms and metrics are those of
+ * all ranks. */
+typedef struct {
+    const mx_mesh_plan *mesh;
+    mx_partition how; /* of this rank */
+    int rank, n_threads;
+    mx_group_finder find_group; /* is given the seat */
+    mx_local_world *world;      /* of virtual ranks */
+} mx_seat;
+
+/* Runs `rank` for every rank of the mesh and gives the status of the one that failed first: the
+ * others end as soon as they wait for it. They share n_threads; 0: what OpenMP offers. */
+mx_status mx_virtual_ranks(const mx_mesh_plan *mesh, int n_threads,
+                           mx_status (*rank)(void *ctx, const mx_seat *seat),
+                           void *ctx) MX_MUST_USE;
+/* A session as this rank needs it; NULL: alone, with n_threads. */
+mx_status mx_seat_session(mx_session **out, const mx_seat *seat, const char *device,
+                          int n_threads) MX_MUST_USE;
+
+#endif

@@ -1,0 +1,55 @@
+/* keys_precision.c - keys of storage and arithmetic types, and of quantization. The columns are
+ * those of mx_key (base/key.h). */
+#include "keys/key_row.h"
+
+#define FLOATS "bfloat16~bf16|float32~f32~fp32~float|!float16=f16=fp16=half"
+#define STORED "float32~f32~fp32~float|bfloat16~bf16"
+
+const mx_key mx_keys_precision[] = {
+    {"dtype", ENUM, PRECISION, "bfloat16", FLOATS, "arithmetic and activations",
+     "compute_dtype torch_dtype precision bf16", 0, "train plan bench generate verify",
+     "dtype=float32"},
+    {"weight_dtype", ENUM, PRECISION, "float32", STORED, "storage of master weights",
+     "param_dtype master_dtype", FIXED, MX_BY_STEP, "weight_dtype=bfloat16"},
+    {"grad_dtype", ENUM, PRECISION, "float32", STORED, "storage of gradients", 0, 0, MX_BY_STEP,
+     "grad_dtype=bfloat16"},
+    {"quantization", ENUM, PRECISION, "",
+     "|int8|int4|fp8|fp8_e4m3|fp8_e5m2|fp8_full|fp8_gpu|fp4|te_fp8_delayedscaling|te_fp8_"
+     "currentscaling|te_mxfp8|te_nvfp4",
+     "low-precision recipe for matrix products; empty for none", "quant", PLANNED},
+    {"quantization_pattern", TEXT, PRECISION, "*", 0, "scopes whose matrix products are quantized",
+     0, PLANNED},
+    {"weight_quantization_calibration_method", TEXT, PRECISION, "absmax", 0,
+     "range of weights: absmax or fixed,-a,a", 0, PLANNED},
+    {"act_quantization_calibration_method", TEXT, PRECISION, "absmax", 0, "range of activations", 0,
+     PLANNED},
+    {"bwd_quantization_calibration_method", TEXT, PRECISION, "absmax", 0, "range of gradients", 0,
+     PLANNED},
+    {"matmul_precision", ENUM, PRECISION, "default", "default|highest|!high",
+     "float32 products: default and highest are exact, high allows TF32", "tf32 allow_tf32",
+     PLANNED},
+    {"logits_dot_in_fp32", BOOL, PRECISION, "false", 0, "product with the output head in float32",
+     0, PLANNED},
+    {"float32_qk_product", BOOL, PRECISION, "false", 0, "attention scores from float32 q and k", 0,
+     PLANNED},
+    {"quantize_kvcache", BOOL, PRECISION, "false", 0, "store the KV cache in low precision", 0,
+     PLANNED},
+    {"kv_quant_axis", ENUM, PRECISION, "heads_and_dkv", "dkv|heads_and_dkv", "scales of the cache",
+     0, PLANNED},
+    {"kv_quant_dtype", ENUM, PRECISION, "int8", "int8|int4|fp8", "elements of the cache", 0,
+     PLANNED},
+
+    {"constant_bound_config", TEXT, PRECISION, "", 0, "static bounds of quantized operands", 0,
+     PLANNED},
+    {"quant_cfg_path", TEXT, PRECISION, "", 0, "JSON of bit widths by layer", 0, PLANNED | PATH},
+    {"checkpoint_is_quantized", BOOL, PRECISION, "false", 0,
+     "the checkpoint holds quantized weights", 0, PLANNED,
+     .instead = "leave it out: quantized Hugging Face directories are recognised"},
+    {"save_quantized_params_path", TEXT, PRECISION, "", 0,
+     "write weights that were quantized on loading", 0, PLANNED | PATH},
+    {"experimental_sa_quant_q_fp8", BOOL, PRECISION, "false", 0, "queries in fp8 inside attention",
+     0, PLANNED},
+    {"experimental_sa_quant_k_fp8", BOOL, PRECISION, "false", 0, "keys in fp8 inside attention", 0,
+     PLANNED},
+    {0},
+};

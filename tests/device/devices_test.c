@@ -1,0 +1,146 @@
+/* devices_test.c - the kinds of devices, their chips, and a device that plans memory itself. */
+#include "../test.h"
+
+#include "cmd/verb.h"
+#include "device/chips.h"
+#include "device/device.h"
+#include "store/hf_dir.h"
+#include "exec/step.h"
+#include <stdio.h>
+#include <string.h>
+
+/* Is `word` one of the words of an enum's `accept`? */
+static bool accepts(const mx_key *k, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = k->accept; p; p = strchr(p, '|'), p = p ? p + 1 : NULL)
+        if (strncmp(p, word, n) == 0 && (p[n] == '|' || !p[n]))
+            return true;
+    return false;
+}
+
+static const mx_key *find_key(const char *name)
+{
+    const mx_key *k = NULL;
+    for (const mx_key *const *t = mx_keys.tables; *t && !k; t++)
+        k = mx_key_find(*t, name);
+    MX_ASSERT(k, "no key %s", name);
+    return k;
+}
+
+MX_TEST(every_kind_of_device_and_chip_can_be_asked_for)
+{
+    const mx_key *device = find_key("device");
+    for (int i = 0; i < mx_device_kind_count; i++) {
+        const mx_device_kind *k = mx_device_kind_table[i];
+        MX_CHECK(accepts(device, k->traits->name), "device=%s is refused", k->traits->name);
+        MX_CHECK(mx_device_kind_find(k->traits->name) == k && k->doc && k->open);
+    }
+    MX_CHECK(mx_device_kind_find("cpu") && mx_device_kind_find("cuda"));
+    const mx_key *chip = mx_key_find(mx_verb_find("plan")->keys, "chip");
+    MX_CHECK(accepts(chip, "h100") && accepts(chip, "v100") && accepts(chip, "this"));
+}
+
+MX_TEST(a_device_that_is_not_known_is_refused_with_those_that_are)
+{
+    mx_session *s = NULL;
+    MX_CHECK_ERROR(mx_session_open(&s, "tpu", 1), "device=tpu is not known; use auto, cpu or cuda");
+    MX_CHECK(s == NULL);
+}
+
+/* A name that contains another's is not taken for it. */
+MX_TEST(chips_are_known_by_what_the_driver_calls_them)
+{
+    static const struct {
+        const char *model;
+        double tflops;
+    } known[] = {{"NVIDIA H100 80GB HBM3", 989}, {"NVIDIA H100 PCIe", 756}, {"NVIDIA H200", 989},
+                 {"NVIDIA GH200 480GB", 990},    {"NVIDIA B200", 2250},
+                 {"NVIDIA A100-SXM4-80GB", 312}, {"NVIDIA H20", 148}, {"NVIDIA A10G", 70},
+                 {"NVIDIA L40S", 362}, {"NVIDIA GeForce RTX 4070 Ti SUPER", 88.2}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const mx_chip *c = mx_chip_of_model(known[i].model);
+        MX_CHECK(c && c->flops_per_second[MX_BF16] == 1e12 * known[i].tflops, "%s", known[i].model);
+    }
+    MX_CHECK(!mx_chip_of_model("NVIDIA GeForce GTX 1080") && !mx_chip_find("this"));
+}
+
+/* --- a CPU that plans memory itself: every value has memory of its own, which the sanitizer
+ * watches. A kernel that reads or writes beyond a tensor finds no neighbour there. --- */
+
+typedef struct {
+    mx_device device;
+    mx_device_traits traits;
+} planner;
+
+static mx_status open_planner(mx_device **out)
+{
+    mx_device *cpu = NULL;
+    MX_TRY(mx_device_open_cpu(&cpu));
+    planner *p = mx_realloc(NULL, sizeof *p);
+    *p = (planner){.device = *cpu, .traits = *cpu->traits};
+    p->traits.plans_memory = true;
+    p->device.traits = &p->traits;
+    mx_free(cpu);
+    *out = &p->device; /* closed by the CPU's own close, which frees it */
+    return MX_OK;
+}
+
+enum { B = 2, S = 16, STEPS = 2 };
+
+static void write_batch(mx_exec *e, int step, int32_t vocab)
+{
+    int32_t tokens[B * S], labels[B * S];
+    float scale = 1.0f / (B * S), rate = 0.01f, number = (float)step + 1;
+    for (int i = 0; i < B * S; i++)
+        tokens[i] = (i * 7 + step) % vocab, labels[i] = (i * 5 + 3 * step) % vocab;
+    MX_CHECK_OK(mx_exec_write(e, "tokens", tokens));
+    MX_CHECK_OK(mx_exec_write(e, "labels", labels));
+    MX_CHECK_OK(mx_exec_write(e, "loss_scale", &scale));
+    MX_CHECK_OK(mx_exec_write(e, "lr", &rate));
+    MX_CHECK_OK(mx_exec_write(e, "step", &number));
+}
+
+static void train(const char *family, mx_device *d, float losses[STEPS])
+{
+    char path[256];
+    mx_model_spec m = {0};
+    mx_session *s = NULL;
+    mx_step step = {0};
+    mx_step_options o = {.kind = MX_STEP_TRAIN, .shape = {.batch = B, .seq = S},
+                         .optimizer = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
+                                       .clip = 1},
+                         .compile = {.n_threads = 1, .compute = MX_BF16}};
+    snprintf(path, sizeof path, "tests/fixtures/models/%s", family);
+    mx_hf_dir dir = {0};
+    MX_CHECK_OK(mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY));
+    MX_CHECK_OK(mx_model_from_json(&m, dir.config, path));
+    MX_CHECK_OK(mx_session_open_on(&s, d, 1));
+    MX_CHECK_OK(mx_step_open(&step, s, &m, &o));
+    MX_CHECK_OK(mx_session_init(s, 3));
+    for (int i = 0; i < STEPS; i++) {
+        write_batch(step.exec, i, 60);
+        MX_CHECK_OK(mx_exec_run(step.exec));
+        MX_CHECK_OK(mx_exec_read(step.exec, "loss", &losses[i]));
+    }
+    mx_session_close(s);
+    mx_step_close(&step);
+    mx_model_spec_fini(&m);
+    mx_hf_dir_close(&dir);
+}
+
+MX_TEST(a_device_that_plans_memory_itself_gives_the_same_bits)
+{
+    static const char *const families[] = {"llama3", "gpt2", "qwen3-moe", "deepseek-v3",
+                                           "qwen3-next"};
+    for (int i = 0; i < 5; i++) {
+        float planned[STEPS], own[STEPS];
+        mx_device *d = NULL;
+        MX_CHECK_OK(mx_device_open_cpu(&d));
+        train(families[i], d, planned);
+        MX_CHECK_OK(open_planner(&d));
+        train(families[i], d, own);
+        MX_CHECK(memcmp(planned, own, sizeof own) == 0 && planned[0] > 1, "%s: %g and %g",
+                 families[i], planned[0], own[0]);
+    }
+}
