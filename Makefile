@@ -91,7 +91,7 @@ SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
 PLUGINS := $(filter src/device/cuda/plugin/% src/dist/mpi/%,$(SRC))
 LIB_SRC := $(filter-out src/cmd/main.c $(PLUGINS),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
-TABLES := ops models verbs keys device_kinds $(if $(wildcard src/data/source.h),sources benches)
+TABLES := ops models verbs keys device_kinds tokenizer_formats $(if $(wildcard src/data/source.h),sources benches)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
@@ -124,6 +124,12 @@ $(B)/gen/font_maker: tools/font.c
 $(B)/gen/font.c: $(B)/gen/font_maker
 	@$< $(FONT) > $@.tmp && mv $@.tmp $@
 
+# --- the page that `maxc serve` shows, as bytes ---
+$(B)/gen/page.c: src/serve/page.html
+	@mkdir -p $(@D)
+	@{ echo '#include "serve/page.h"'; echo 'const unsigned char mx_page[] = {'; od -An -v -tx1 $< | sed 's/ \(..\)/0x\1,/g'; \
+	   echo '};'; echo 'const size_t mx_page_bytes = sizeof mx_page;'; } > $@.tmp && mv $@.tmp $@
+
 $(B)/gen/%.o: $(B)/gen/%.c
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 $(B)/%.o: %.c | $(B)/gen/ops.h $(B)/gen/interface.h
@@ -133,7 +139,7 @@ $(B)/%.o: %.c | $(B)/gen/ops.h $(B)/gen/interface.h
 
 $(B)/src/cmd/version.o: CFLAGS += -DMX_BUILD_FLAGS='"$(MODE): $(OPT)"'
 
-$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ) $(B)/gen/font.o
+$(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ) $(B)/gen/font.o $(B)/gen/page.o
 	@rm -f $@ && ar rcs $@ $^
 $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 	@echo "  LD  $@"

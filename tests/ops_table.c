@@ -199,7 +199,9 @@ static bool composed(op_trial *t, mx_dtype real, bool merge, op_outcome *out)
     out->n = 0;
     for (int k = 0; k < n->n_out && !g->error; k++) {
         mx_node *y = mx_output(g, n, k);
-        if (mx_dtype_is_float(y->type.dtype) && y->type.ndim)
+        if (!(MX_NUMBERS >> y->type.dtype & 1))
+            y = mx_cast(g, y, MX_F32);
+        if (mx_dtype_is_computed(y->type.dtype) && y->type.ndim)
             y = mx_mul(g, mx_silu(g, y), mx_add(g, y, mx_row_sum(g, y)));
         else
             y = mx_affine(g, y, 3, 1);

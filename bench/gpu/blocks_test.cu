@@ -1,6 +1,7 @@
 /* blocks_test.cu - the CUDA building blocks against double-precision references on the host.
  *
- *     blocks_test [-v] [PART]      gemms, kernels, moe, xent, attention or packed; all without a name
+ *     blocks_test [-v] [PART]      gemms, kernels, moe, xent, attention, packed or quantized; all
+ *                              without a name
  * Fresh random inputs, outputs poisoned with NaN first. Last line: "N passed, N failed".
  */
 #include "check.cuh"
@@ -8,6 +9,7 @@
 #include "tests_kernels.cuh"
 #include "tests_moe.cuh"
 #include "tests_packed.cuh"
+#include "tests_quantize.cuh"
 #include "tests_xent.cuh"
 
 static void test_gemm(mx_gemm_lt *lt, void *ws, bool ta, bool tb, mx_gemm_type in, mx_gemm_type out,
@@ -91,7 +93,8 @@ int main(int argc, char **argv)
                  {"moe", test_moe},
                  {"xent", test_xent_exps},
                  {"attention", [&] { test_attention(&libs); }},
-                 {"packed", test_packed}};
+                 {"packed", test_packed},
+                 {"quantized", [&] { test_quantized(&libs); }}};
     bool any = false;
     for (auto &p : parts)
         if (part[0] == '-' || !strcmp(part, p.name))

@@ -31,6 +31,12 @@ static void print_pair(void *version, char *out, size_t cap)
     snprintf(out, cap, "%d.%d", major, minor);
 }
 
+/* const char *f(void): "0.9.75" */
+static void print_text(void *version, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", ((const char *(*)(void))version)());
+}
+
 /* char *f(void): "libcurl/7.88.1 OpenSSL/3.0.11 ..." */
 static void print_curl(void *version, char *out, size_t cap)
 {
@@ -75,6 +81,13 @@ const mx_library mx_libraries[MX_LIBRARY_COUNT] = {
                          {"libcurl.so.4", "libcurl-gnutls.so.4"},
                          "curl_version",
                          print_curl},
+    [MX_LIBRARY_MICROHTTPD] = {"libmicrohttpd",
+                               "maxc serve",
+                               "apt-get install libmicrohttpd12",
+                               false,
+                               {"libmicrohttpd.so.12"},
+                               "MHD_get_version",
+                               print_text},
 };
 
 static void *open_file(const mx_library *lib, const char *file, mx_str *tried)

@@ -18,6 +18,7 @@ typedef enum {
     MX_LIBRARY_CUDNN,
     MX_LIBRARY_NVRTC,
     MX_LIBRARY_CURL,
+    MX_LIBRARY_MICROHTTPD,
     MX_LIBRARY_COUNT
 } mx_library_id;
 

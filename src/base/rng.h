@@ -40,6 +40,15 @@ static inline double mx_uniform_f64(uint32_t hi, uint32_t lo)
     return (double)(((uint64_t)hi << 32 | lo) >> 11) * 0x1p-53;
 }
 
+/* Cheaper bits for rounding: two rounds of a 64-bit finaliser over a key and a counter. */
+static inline uint64_t mx_hash64(uint64_t key, uint64_t index)
+{
+    uint64_t z = key + index * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
 /* A 64-bit hash of a name, to give each thing its own stream. */
 static inline uint64_t mx_stream_of(const char *name)
 {

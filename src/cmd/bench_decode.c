@@ -7,6 +7,7 @@
  * and bytes written, as is usual; and only read, which is stricter. 64 tokens are timed, the last
  * that the cache (max_target_length, 128 by default) has room for; the ones before are a prompt.
  */
+#include "exec/quant_config.h"
 #include "cmd/bench.h"
 
 #include "base/simd.h"
@@ -76,7 +77,8 @@ static double weight_bytes(mx_session *s, mx_dtype compute, int64_t vocab, bool 
         bool embedding = !tied && v->type.ndim == 2 && v->type.dim[0] == vocab &&
                          strstr(v->name, "embed");
         if (v->attr.kind == MX_VAR_WEIGHT && !embedding)
-            bytes += (double)mx_type_count(&v->type) * (double)mx_dtype_bytes(compute);
+            bytes += (double)mx_type_count(&v->type) *
+                     (double)mx_dtype_bytes(v->attr.quantized ? v->type.dtype : compute);
     }
     return bytes;
 }
@@ -120,6 +122,7 @@ static mx_status run(mx_invocation *inv)
     mx_decode_settings o = {.batch = 1, .max_length = length, .compile = {.weights_fixed = true}};
     MX_TRY_OUT(st, mx_model_from_config(&m, c));
     MX_TRY_OUT(st, mx_compute_dtype(c, NULL, &o.compile.compute));
+    MX_TRY_OUT(st, mx_int8_weights_configure(&o.compile.int8_weights, c));
     MX_TRY_OUT(st, mx_session_open(&s, mx_config_text(c, "device"),
                                    (int)mx_config_int(c, "num_threads")));
     MX_TRY_OUT(st, mx_decode_open(&d, s, &m, &o));

@@ -1,30 +1,19 @@
 /* generate.c - maxc generate MODEL prompt="...": the model writes. */
-#include "base/file.h"
-#include "cmd/verb.h"
-#include "infer/generate.h"
+#include "cmd/model_text.h"
+#include "exec/quant_config.h"
 #include "infer/prompt.h"
-#include "text/tokenizer_files.h"
-#include "exec/step_config.h"
-#include "train/tokenizer_path.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_STOP_IDS = 32 };
-
 typedef struct {
-    mx_model_ref model;
-    mx_tokenizer *tok;
-    mx_chat_template *chat;
+    mx_model_text m;
     mx_pictures pictures;
     mx_prompt *prompts;
     mx_tokens *ids;
     int64_t n, cap;
-    int32_t stop_ids[MAX_STOP_IDS];
-    int n_stop_ids;
-    mx_arena arena;
 } state;
 
 static mx_prompt *new_prompt(state *s)
@@ -57,24 +46,6 @@ static mx_status read_prompts(state *s)
                      "there is no prompt: give prompt=\"...\", or prompts on standard input, one "
                      "a line");
     return st;
-}
-
-static mx_sampling sampling_of(const mx_config *c)
-{
-    const char *how = mx_config_text(c, "decode_sampling_strategy");
-    mx_sampling s = {.temperature = mx_config_float(c, "decode_sampling_temperature"),
-                     .top_k = mx_config_int(c, "decode_sampling_top_k"),
-                     .top_p = mx_config_float(c, "decode_sampling_nucleus_p"),
-                     .min_p = mx_config_float(c, "min_p"),
-                     .repetition_penalty = mx_config_float(c, "repetition_penalty"),
-                     .presence_penalty = mx_config_float(c, "presence_penalty"),
-                     .frequency_penalty = mx_config_float(c, "frequency_penalty"),
-                     .seed = (uint64_t)mx_config_int(c, "seed")};
-    bool asked = mx_config_is_set(c, "decode_sampling_temperature") || s.top_k > 0 ||
-                 (s.top_p > 0 && s.top_p < 1) || s.min_p > 0;
-    if (strcmp(how, "greedy") == 0 || (!*how && !asked))
-        s.temperature = 0;
-    return s;
 }
 
 static void print_stream(void *ctx, const char *text, size_t n)
@@ -111,43 +82,19 @@ static void print_answers(const state *s, const mx_answer *a, int64_t copies, bo
     }
 }
 
-/* Weights and tokenizer are the model's own, or it is said that they are not. */
-static mx_status open_tokenizer(state *s, const mx_config *c)
-{
-    const char *dir = s->model.path, *at;
-    bool given = *mx_config_text(c, "tokenizer_path") != 0, own = dir && mx_tokenizer_is_in(dir);
-    bool bytes = !given && !own && (!dir || access(mx_arena_printf(&s->arena, "%s/state.json", dir),
-                                                   R_OK) == 0);
-    if (!s->model.has_weights)
-        fprintf(stderr, "note: the weights are random: a name from configs/models has none\n");
-    if (bytes)
-        fprintf(stderr, "note: text is read and written as bytes: %s has no tokenizer; "
-                "tokenizer_path= names one\n", dir ? dir : "the model");
-    MX_TRY(mx_tokenizer_from_config(&s->tok, c, bytes ? NULL : dir, &s->arena, &at));
-    if (strcmp(mx_config_text(c, "use_chat_template"), "false") == 0)
-        return MX_OK;
-    bool there = given && mx_dir_exists(at) && mx_chat_template_in_dir(at);
-    return mx_status_wrap(mx_chat_from_config(&s->chat, c, there ? at : dir, &s->arena, NULL),
-                          "use_chat_template=false takes the prompt as it is");
-}
-
 static mx_status open_all(state *s, mx_invocation *inv)
 {
     const mx_config *c = inv->config;
-    MX_TRY(mx_model_ref_open(&s->model, inv->args[0], inv->home, c));
-    MX_TRY(open_tokenizer(s, c));
+    MX_TRY(mx_model_text_open(&s->m, inv));
     const char *prompt = mx_config_text(c, "prompt");
     if (*prompt || mx_config_is_set(c, "prompt"))
         mx_prompt_from_text(new_prompt(s), prompt, strlen(prompt));
     else
         MX_TRY(read_prompts(s));
-    if (!mx_config_bool(c, "ignore_eos"))
-        s->n_stop_ids = mx_stop_ids(&s->model, s->tok, s->stop_ids, MAX_STOP_IDS);
     const char *const *images;
     int n = mx_config_list(c, "image_path", &images);
-    MX_TRY(mx_pictures_open(&s->pictures, &s->model.spec, s->model.path, images, n,
-                            mx_config_bool(c, "do_pan_and_scan")));
-    return mx_tokenizer_check_model(s->tok, s->model.spec.summary.vocab);
+    return mx_pictures_open(&s->pictures, &s->m.ref.spec, s->m.ref.path, images, n,
+                            mx_config_bool(c, "do_pan_and_scan"));
 }
 
 typedef void text_taker(void *ctx, const char *text, size_t n_bytes);
@@ -174,7 +121,7 @@ static mx_status answer_as(void *ctx, const mx_seat *seat)
         answers = mx_realloc(NULL, bytes);
         memset(answers, 0, bytes);
     }
-    mx_status st = mx_generate(&j->s->model, j->s->tok, j->s->ids, j->n, &o,
+    mx_status st = mx_generate(&j->s->m.ref, j->s->m.tok, j->s->ids, j->n, &o,
                                answers == j->answers ? j->give : NULL, NULL, answers, own);
     for (int64_t i = 0; i < j->n && answers != j->answers; i++)
         mx_answer_fini(&answers[i]);
@@ -212,19 +159,23 @@ static mx_status run(mx_invocation *inv)
     answers = mx_realloc(NULL, sizeof *answers * (size_t)total);
     memset(s.ids, 0, sizeof *s.ids * (size_t)total);
     memset(answers, 0, sizeof *answers * (size_t)total);
-    mx_prompt_way way = {s.tok, s.chat, &s.pictures, mx_config_text(c, "system")};
+    mx_prompt_way way = {s.m.tok, s.m.chat, &s.pictures, mx_config_text(c, "system")};
     for (int64_t i = 0; i < total; i++)
         MX_TRY_OUT(st, mx_prompt_encode(&s.prompts[i / copies], &way, &s.ids[i]));
     const char *const *stop;
-    mx_generate_options o = {.sampling = sampling_of(c),
+    mx_generate_options o = {.sampling = mx_sampling_of(c),
                              .max_new_tokens = mx_config_int(c, "max_new_tokens"),
-                             .batch = mx_config_int(c, "batch"), .stop_ids = s.stop_ids,
-                             .n_stop_ids = s.n_stop_ids, .pixels = s.pictures.pixels,
+                             .batch = mx_config_int(c, "batch"), .stop_ids = s.m.stop_ids,
+                             .n_stop_ids = mx_config_bool(c, "ignore_eos") ? 0 : s.m.n_stop_ids,
+                             .compute = s.m.compute,
+                             .step_tokens = mx_config_int(c, "prefill_chunk_size"),
+                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
+                             .pixels = s.pictures.pixels,
                              .n_images = s.pictures.n_images, .device = mx_config_text(c, "device"),
                              .n_threads = (int)mx_config_int(c, "num_threads")};
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
-    MX_TRY_OUT(st, mx_compute_dtype(c, "float32", &o.compute));
+    MX_TRY_OUT(st, mx_int8_weights_configure(&o.int8_weights, c));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)
@@ -248,10 +199,7 @@ out:
     mx_free(s.ids);
     mx_free(answers);
     mx_pictures_close(&s.pictures);
-    mx_chat_template_close(s.chat);
-    mx_tokenizer_close(s.tok);
-    mx_model_ref_close(&s.model);
-    mx_arena_fini(&s.arena);
+    mx_model_text_close(&s.m);
     return st;
 }
 

@@ -4,10 +4,11 @@
  * they do not fit in the device's memory, with changes that would make them fit.
  */
 #include "base/json_doc.h"
-#include "cmd/verb.h"
+#include "cmd/plan_mesh.h"
 #include "device/chips.h"
 #include "exec/mesh_config.h"
 #include "exec/plan.h"
+#include "plan/chips.h"
 #include "train/tokenizer_path.h"
 
 #include <stdio.h>
@@ -41,9 +42,28 @@ static mx_status this_device(const mx_config *c, target *t)
     return MX_OK;
 }
 
-static mx_status find_target(const mx_config *c, target *t)
+/* A chip that only configs/chips.yml or the user's own file knows. */
+static mx_status read_chip(const mx_invocation *inv, mx_chip *out)
 {
+    mx_plan_chip row;
+    const char *name = mx_config_text(inv->config, "chip");
+    MX_TRY(mx_plan_chip_read(&row, inv->home, mx_config_text(inv->config, "chip_file"), name));
+    *out = (mx_chip){.name = name, .memory_bytes = row.memory_bytes,
+                     .bytes_per_second = row.bytes_per_second};
+    out->flops_per_second[MX_BF16] = row.peak[MX_RATE_BF16];
+    out->flops_per_second[MX_F32] = row.peak[MX_RATE_F32];
+    return MX_OK;
+}
+
+static mx_status find_target(const mx_invocation *inv, target *t)
+{
+    const mx_config *c = inv->config;
+    mx_chip own;
     const mx_chip *chip = mx_chip_find(mx_config_text(c, "chip"));
+    if (!chip && strcmp(mx_config_text(c, "chip"), "this") != 0) {
+        MX_TRY(read_chip(inv, &own));
+        chip = &own;
+    }
     const char *arch = mx_config_text(c, "kernels_for");
     double gib = mx_config_float(c, "memory_gib"), tflops = mx_config_float(c, "peak_tflops");
     double gbs = mx_config_float(c, "bandwidth_gbs");
@@ -184,6 +204,12 @@ static mx_status run(mx_invocation *inv)
     mx_status st = mx_model_open(&m, c, model_path(inv));
     if (st)
         return st;
+    bool elsewhere = false;
+    MX_TRY_OUT(st, mx_plan_wants_machine(c, &elsewhere));
+    if (elsewhere) {
+        st = mx_plan_machine(inv, &m);
+        goto out;
+    }
     MX_TRY_OUT(st, mx_mesh_configure(&mesh, c, 1));
     bool meshed = mesh.ranks > 1;
     if (meshed)
@@ -191,7 +217,7 @@ static mx_status run(mx_invocation *inv)
     mx_programs_ranks by = {mesh.ranks, 1, meshed ? &mesh.how : NULL};
     by.data_ranks = meshed ? mx_mesh_size(&mesh.mesh, mx_mesh_rows(&mesh)) : 1;
     MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, by, &arena));
-    MX_TRY_OUT(st, find_target(c, &t));
+    MX_TRY_OUT(st, find_target(inv, &t));
     if (t.n_threads)
         q.options.compile.n_threads = t.n_threads;
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &t.device));
@@ -207,9 +233,48 @@ out:
 
 static const mx_key keys[] = {
     MX_KEY_FORMAT,
-    {"chip", MX_KEY_ENUM, 0, "this", "this" MX_CHIP_CHOICES,
-     "the device to plan for; this: the one that a run on this machine would take",
+    {"chip", MX_KEY_STRING, 0, "this", 0,
+     "the device to plan for, of configs/chips.yml; this: what a run on this machine would take",
      .example = "chip=h100"},
+    {"chip_file", MX_KEY_STRING, 0, "", 0,
+     "chips of the user's own, over configs/chips.yml",
+     .example = "chip_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"compile_topology", MX_KEY_STRING, 0, "", 0,
+     "the machine to plan for: h100x1024, or a TPU slice (v5e-256, v5p-128, v6e-256)",
+     .example = "compile_topology=h100x1024", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"compile_topology_num_slices", MX_KEY_INT, 0, "1", "1..",
+     "so many of them",
+     .example = "compile_topology_num_slices=2", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"network", MX_KEY_STRING, 0, "", 0,
+     "its links, from the inside out, \"nvlink4 x 8, efa-400\"; empty: as the chip's row says",
+     .example = "network=infiniband-400", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"network_file", MX_KEY_STRING, 0, "", 0,
+     "links of the user's own, over configs/networks.yml",
+     .example = "network_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"auto_stages", MX_KEY_BOOL, 0, "true", 0,
+     "mesh=auto may cut the layers into stages",
+     .example = "auto_stages=false", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"exhaustive", MX_KEY_BOOL, 0, "false", 0,
+     "mesh=auto simulates every layout that fits, not only the best by their bounds",
+     .example = "exhaustive=true", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"trace", MX_KEY_STRING, 0, "", 0,
+     "write the simulated step of a mesh, for ui.perfetto.dev",
+     .example = "trace=step.json", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"svg", MX_KEY_STRING, 0, "", 0,
+     "write a picture of its memory and timeline",
+     .example = "svg=step.svg", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"train_tokens", MX_KEY_FLOAT, 0, "0", "0..",
+     "say how long so many tokens take",
+     .example = "train_tokens=1e12", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"simulate_failures", MX_KEY_FLOAT, 0, "0", "0..",
+     "hours after which a chip fails, on average: what is left of a run; 0: nothing fails",
+     .example = "simulate_failures=50000", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"checkpoint_seconds", MX_KEY_FLOAT, 0, "10", ">0",
+     "simulate_failures: that a checkpoint holds up training",
+     .example = "checkpoint_seconds=30", .seen_by = "tests/cli/plan_mesh.sh"},
+    {"restart_seconds", MX_KEY_FLOAT, 0, "600", "0..",
+     "simulate_failures: from a failure to the next step",
+     .example = "restart_seconds=300", .seen_by = "tests/cli/plan_mesh.sh"},
     {"memory_gib", MX_KEY_FLOAT, 0, "0", "0..", "its memory; 0: as the chip has, or has free",
      .example = "memory_gib=24"},
     {"peak_tflops", MX_KEY_FLOAT, 0, "0", "0..", "its rate in dtype; 0: as the chip has",

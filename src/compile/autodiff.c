@@ -37,6 +37,12 @@ static void mark_needed(mx_node *const *order, int n_order, mx_node *const *x, i
                 needs[order[i]->id] = true;
 }
 
+/* int8 holds quantized numbers, whose gradient passes straight through. */
+static bool takes_gradient(mx_dtype d)
+{
+    return mx_dtype_is_float(d) || d == MX_I8;
+}
+
 static void visit(mx_graph *g, flow *f, mx_node *n)
 {
     mx_node **dout = &f->sum[(size_t)n->id * MX_MAX_OUT];
@@ -61,7 +67,7 @@ static void visit(mx_graph *g, flow *f, mx_node *n)
     n->op->grad(g, n, dout, din);
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i] && din[i] && f->needs[n->in[i]->id] &&
-            mx_dtype_is_float(n->in[i]->type.dtype))
+            takes_gradient(n->in[i]->type.dtype))
             accumulate(g, &f->sum[(size_t)n->in[i]->id * MX_MAX_OUT], din[i]);
     g->scope = scope;
 }

@@ -47,8 +47,8 @@ out:
 }
 
 /* What dump_ir may name; a pass that is not here asserts. */
-static const char *const passes[] = {"build",     "precision", "partition", "stages",
-                                     "rewrites",  "autodiff",  "optimizer", "remat",
+static const char *const passes[] = {"build",     "precision", "partition", "stages",   "merge",
+                                     "quantize",  "rewrites",  "autodiff",  "optimizer", "remat",
                                      "epilogues", "offload",   "fuse"};
 enum { N_PASSES = sizeof passes / sizeof *passes };
 
@@ -141,6 +141,10 @@ static mx_status forward_passes(mx_graph *g, const mx_compile_options *o)
     MX_TRY(after(g, o, "precision"));
     MX_TRY(partition(g, o));
     MX_TRY(after(g, o, "partition"));
+    mx_pass_quantize(g, o->quantization, false);
+    if (o->weights_fixed && o->int8_weights)
+        mx_pass_int8_weights(g);
+    MX_TRY(after(g, o, "quantize"));
     return MX_OK;
 }
 
@@ -199,7 +203,9 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
 {
     if (use == MX_GRADS_ACCUMULATE)
         read_copies(g, var, n);
-    mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_input(g, "first", MX_SCALAR, MX_F32) : NULL;
+    mx_node *first = use == MX_GRADS_ACCUMULATE ? mx_graph_find(g, "first") : NULL;
+    if (use == MX_GRADS_ACCUMULATE && !first) /* the partition keeps what the model reads */
+        first = mx_input(g, "first", MX_SCALAR, MX_F32);
     for (int i = 0; i < n; i++) {
         char name[512];
         snprintf(name, sizeof name, "grad:%s", var[i]->name);
@@ -221,6 +227,8 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
 static mx_status training_passes(mx_graph *g, mx_node *loss, mx_grads_use use,
                                  const mx_optimizer *opt, const mx_compile_options *o)
 {
+    if (use == MX_GRADS_ACCUMULATE)
+        mx_input(g, "first", MX_SCALAR, MX_F32);
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
     if (o->narrow_weights)
@@ -240,12 +248,18 @@ static mx_status training_passes(mx_graph *g, mx_node *loss, mx_grads_use use,
     mx_pass_grad_dtypes(g, o->narrow_grads ? o->compute : MX_DTYPE_COUNT);
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     const mx_device_traits *d = traits_of(o);
+    mx_rewrite(g, d->before_quantize, remat);
+    MX_TRY(after(g, o, "merge"));
+    mx_pass_quantize(g, o->quantization, true);
+    MX_TRY(after(g, o, "quantize"));
     mx_rewrite(g, d->before_autodiff, remat);
     MX_TRY(after(g, o, "rewrites"));
     int n;
     mx_node **var = mx_trainable(g, &n);
     mx_node **grad = MX_NEW_N(&g->arena, mx_node *, n);
     mx_pass_autodiff(g, loss, var, n, grad);
+    if (o->quantization)
+        mx_pass_quantize_share(g);
     MX_TRY(after(g, o, "autodiff"));
     if (use == MX_GRADS_APPLY)
         mx_pass_optimizer(g, opt, var, grad, n, o->partition);

@@ -6,6 +6,7 @@
 #include "compile/optimizer.h"
 #include "compile/passes.h"
 #include "compile/program.h"
+#include "compile/quantize.h"
 
 typedef struct {
     const mx_device_traits *device; /* borrows; NULL: host memory, and nothing special */
@@ -15,6 +16,8 @@ typedef struct {
     bool weights_fixed;        /* no update will come: weights lie in the compute dtype */
     bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
     bool narrow_grads;         /* weight gradients in the compute dtype */
+    bool int8_weights;         /* with weights_fixed: those of layers lie as int8 */
+    const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */
     const struct mx_stages *stages; /* chunks of a pipeline (stages.h); NULL: none */

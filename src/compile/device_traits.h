@@ -17,7 +17,7 @@ typedef struct mx_device_traits {
     const char *name; /* as device=NAME has it */
 
     /* Rewrites that it has kernels for, as lists that NULL ends; NULL: none. */
-    const mx_rule *const *before_autodiff, *const *behind_remat;
+    const mx_rule *const *before_quantize, *const *before_autodiff, *const *behind_remat;
     /* Its kernels take strided views: those of ops that say so (op.h), and of fused groups. */
     bool strided_views;
 

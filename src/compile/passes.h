@@ -32,9 +32,11 @@ void mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx
 void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n, mx_node **dx);
 
 typedef struct {
-    const char *policy; /* none, elementwise, minimal, full, custom */
+    const char *policy;         /* its keeping (keys/remat_policies.h), or custom */
     const char *save, *offload; /* comma-separated names of tensors to keep; NULL: none */
 } mx_remat;
+/* A policy with the tensors it names. */
+bool mx_remat_find(const char *name, mx_remat *out);
 mx_status mx_pass_remat(mx_graph *g, mx_remat how) MX_MUST_USE;
 /* Does the policy keep the result of this matmul for the backward pass? */
 bool mx_remat_keeps_gemm(mx_remat how, const mx_node *gemm);

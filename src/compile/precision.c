@@ -98,9 +98,7 @@ void mx_pass_grad_dtypes(mx_graph *g, mx_dtype narrow)
     for (int i = 0; i < g->n_nodes; i++)
         if (g->node[i]->op == &mx_op_grouped_matmul) {
             const mx_node *w = g->node[i]->in[1];
-            while (w->op->same_value) /* cast, gathered on a mesh */
-                w = w->in[0];
-            grouped[w->id] = true;
+            grouped[(w->op == &mx_op_cast ? w->in[0] : w)->id] = true;
         }
     for (int i = 0; i < g->n_nodes; i++) {
         mx_node *w = g->node[i];

@@ -4,13 +4,8 @@
  * nothing inside a fused group and saves the memory (SwiGLU keeps its two projections, not their
  * product; a norm keeps its input).
  *
- *   none         the fastest: of those keep what the forward pass writes for a matmul anyway
- *   elementwise  compute them all again, keep everything else
- *   minimal      keep results of matmuls and attention, compute the rest again
- *   full         keep what passes from layer to layer, compute each layer again
- *   custom       keep what passes from layer to layer
- *
- * and with each of them the tensors named in `save` or `offload` (offload.c moves those).
+ * What else is kept is the policy's (keys/remat_policies.h), and with each of them the tensors
+ * named in `save` or `offload` (offload.c moves those).
  *
  * On a mesh a weight that was gathered is gathered again, with every policy.
  *
@@ -22,6 +17,7 @@
  */
 #include "compile/passes.h"
 
+#include "keys/remat_policies.h"
 #include "ops.h"
 #include <string.h>
 
@@ -53,13 +49,21 @@ static bool is_named(const remat *r, const mx_node *n)
     return n->name && (mx_glob_any(r->save, n->name) || mx_glob_any(r->offload, n->name));
 }
 
+static mx_node *behind_views(mx_node *x)
+{
+    while (x && x->op->kind == MX_VIEW)
+        x = x->in[0];
+    return x;
+}
+
 /* A weight that ranks have put together. It is gathered again for the backward pass, whatever the
  * policy ("reshard after forward"): kept, it would be a copy of the model on every rank. */
 static bool gathers_weight(const mx_node *n)
 {
     if (n->op->kind == MX_VIEW)
         return gathers_weight(n->in[0]);
-    return n->op == &mx_op_all_gather && (is_source(n->in[0]) || gathers_weight(n->in[0]));
+    return n->op == &mx_op_all_gather &&
+           (is_source(behind_views(n->in[0])) || gathers_weight(n->in[0]));
 }
 
 /* Is the value there in the backward pass without being kept for its own sake? */
@@ -150,42 +154,44 @@ static mx_node *again(remat *r, mx_node *n, mx_node *user, int seq)
 static const struct {
     const char *name;
     keeping keep;
-} policy[] = {{"none", KEEP_WRITTEN}, {"elementwise", KEEP_ALL}, {"minimal", KEEP_PRODUCTS},
-              {"full", KEEP_BOUNDARIES}, {"custom", KEEP_BOUNDARIES}};
+    const char *save, *offload;
+} policy[] = {
+#define ROW(name, keep, save, offload) {name, KEEP_##keep, save, offload},
+    MX_REMAT_POLICIES(ROW){"custom", KEEP_BOUNDARIES, "", ""}};
 
-static bool find_policy(const char *name, keeping *keep)
+static int find_policy(const char *name)
 {
-    for (size_t i = 0; i < sizeof policy / sizeof *policy; i++)
-        if (strcmp(name, policy[i].name) == 0) {
-            *keep = policy[i].keep;
-            return true;
-        }
-    return false;
+    int i = (int)(sizeof policy / sizeof *policy) - 1;
+    while (i >= 0 && strcmp(name, policy[i].name) != 0)
+        i--;
+    return i;
+}
+
+bool mx_remat_find(const char *name, mx_remat *out)
+{
+    int i = find_policy(name);
+    if (i >= 0)
+        *out = (mx_remat){policy[i].name, policy[i].save, policy[i].offload};
+    return i >= 0;
 }
 
 bool mx_remat_keeps_gemm(mx_remat how, const mx_node *gemm)
 {
     remat r = {.save = how.save, .offload = how.offload};
-    return !find_policy(how.policy, &r.keep) || r.keep != KEEP_BOUNDARIES || is_named(&r, gemm);
+    int i = find_policy(how.policy);
+    return i < 0 || policy[i].keep != KEEP_BOUNDARIES || is_named(&r, gemm);
 }
 
 static mx_status parse(mx_remat how, remat *r)
 {
     r->save = how.save;
     r->offload = how.offload;
-    if (find_policy(how.policy, &r->keep))
-        return MX_OK;
-    return mx_fail(MX_USAGE,
-                   "remat_policy=%s is not known; use none, elementwise, minimal, full or custom "
-                   "(with the names of the tensors to keep)",
-                   how.policy);
-}
-
-static mx_node *behind_views(mx_node *x)
-{
-    while (x && x->op->kind == MX_VIEW)
-        x = x->in[0];
-    return x;
+    int i = find_policy(how.policy);
+    if (i < 0)
+        return mx_fail(MX_USAGE, "remat_policy=%s is not known; use one of " MX_REMAT_CHOICES,
+                       how.policy);
+    r->keep = policy[i].keep;
+    return MX_OK;
 }
 
 /* Keeps what n is made from instead of n, where that is no more to keep: numbers per row, and at

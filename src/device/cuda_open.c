@@ -51,8 +51,8 @@ static mx_status open_plugin(const mx_plugin **out)
     return MX_OK;
 }
 
-static const mx_rule *const before_autodiff[] = {&mx_rule_merge_qkv, &mx_rule_bias,
-                                                 &mx_rule_bias_before_gelu, NULL};
+static const mx_rule *const before_quantize[] = {&mx_rule_merge_qkv, NULL};
+static const mx_rule *const before_autodiff[] = {&mx_rule_bias, &mx_rule_bias_before_gelu, NULL};
 static const mx_rule *const behind_remat[] = {&mx_rule_gelu, &mx_rule_gelu_grad, &mx_rule_swiglu,
                                               &mx_rule_swiglu_grad, NULL};
 
@@ -63,6 +63,7 @@ static size_t work_bytes(const mx_node *n, size_t most)
 
 const mx_device_traits mx_cuda_traits = {
     .name = "cuda",
+    .before_quantize = before_quantize,
     .before_autodiff = before_autodiff,
     .behind_remat = behind_remat,
     .strided_views = true,

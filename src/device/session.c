@@ -61,6 +61,12 @@ void mx_session_search(mx_session *s)
     s->device->search = true;
 }
 
+void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx)
+{
+    s->find_group = find;
+    s->group_ctx = ctx;
+}
+
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;
@@ -69,6 +75,11 @@ int mx_session_threads(const mx_session *s)
 mx_device *mx_session_device(mx_session *s)
 {
     return s->device;
+}
+
+const mx_type *mx_var_whole(const mx_var *v)
+{
+    return v->box ? &v->box->whole : &v->type;
 }
 
 const mx_device_traits *mx_session_traits(const mx_session *s)
@@ -95,18 +106,7 @@ mx_memory_room mx_session_room(const mx_session *s)
     return room;
 }
 
-void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx)
-{
-    s->find_group = find;
-    s->group_ctx = ctx;
-}
-
 /* --- variables --- */
-
-const mx_type *mx_var_whole(const mx_var *v)
-{
-    return v->box ? &v->box->whole : &v->type;
-}
 
 int mx_session_count(const mx_session *s)
 {

@@ -198,6 +198,68 @@ mx_status mx_mesh_without_stages(const mx_mesh_plan *p, const char *what)
                                  what, stages);
 }
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* Degrees that all stand inside a node, over nodes of so many ranks. */
+static void fill_nodes(mx_mesh *m, int64_t per_node)
+{
+    for (int a = MX_AXIS_COUNT - 1; a >= 0; a--) {
+        int64_t degree = m->ici[a] > 1 ? m->ici[a] : 1, inside = common_divisor(degree, per_node);
+        m->ici[a] = (int)inside;
+        m->dcn[a] = (int)(degree / inside);
+        per_node /= inside;
+    }
+}
+
+mx_status mx_mesh_asked(const mx_config *c, int64_t *ranks)
+{
+    mx_mesh_plan p = {0};
+    MX_TRY(read_degrees(&p, c));
+    *ranks = p.asked ? product(p.mesh.ici) * product(p.mesh.dcn) : 0;
+    return MX_OK;
+}
+
+mx_status mx_mesh_read(mx_mesh *m, const mx_config *c, int64_t nodes, int64_t per_node)
+{
+    mx_mesh_plan p = {0};
+    const char *where = mx_config_where(c, "mesh");
+    MX_TRY(read_degrees(&p, c));
+    bool short_form = *mx_config_text(c, "mesh");
+    if (!short_form) {
+        where = "the degrees across nodes (dcn_X_parallelism)";
+        MX_TRY(fill_in(where, p.mesh.dcn, nodes));
+        if (product(p.mesh.dcn) != nodes)
+            return mx_fail(MX_USAGE, "%s multiply to %lld, and there are %lld nodes", where,
+                           (long long)product(p.mesh.dcn), (long long)nodes);
+        where = "the degrees inside a node (ici_X_parallelism)";
+    }
+    int64_t here = short_form ? nodes * per_node : per_node;
+    MX_TRY(fill_in(where, p.mesh.ici, here));
+    if (product(p.mesh.ici) != here)
+        return mx_fail(MX_USAGE, "%s: the degrees multiply to %lld, and there are %lld chips%s; "
+                       "make them equal, or give one axis -1", where,
+                       (long long)product(p.mesh.ici),
+                       (long long)here, short_form ? "" : " in a node");
+    if (short_form)
+        fill_nodes(&p.mesh, per_node);
+    *m = p.mesh;
+    return MX_OK;
+}
+
+mx_status mx_mesh_use(mx_mesh_plan *p, const mx_config *c, const mx_mesh *m)
+{
+    *p = (mx_mesh_plan){.mesh = *m, .ranks = mx_mesh_ranks(m), .asked = true};
+    MX_TRY(read_rules(p, c));
+    MX_TRY(read_context(&p->how, c));
+    p->how.sharding_tolerance = mx_config_float(c, "sharding_tolerance");
+    p->how.mesh = &p->mesh;
+    p->how.rules = &p->rules;
+    return MX_OK;
+}
+
 void mx_mesh_plan_fini(mx_mesh_plan *p)
 {
     mx_axis_rules_fini(&p->rules);

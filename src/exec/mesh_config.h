@@ -23,6 +23,14 @@ typedef struct {
 
 /* `processes`: how many were started as one run. */
 mx_status mx_mesh_configure(mx_mesh_plan *p, const mx_config *c, int processes) MX_MUST_USE;
+/* The ranks that the degrees multiply to, where the keys give any; 0: they ask for no mesh. */
+mx_status mx_mesh_asked(const mx_config *c, int64_t *ranks) MX_MUST_USE;
+/* The degrees that the keys give, for a machine of so many nodes of so many ranks, whether it is
+ * there or not. The axes of mesh= fill nodes from the innermost out. */
+mx_status mx_mesh_read(mx_mesh *m, const mx_config *c, int64_t nodes,
+                       int64_t per_node) MX_MUST_USE;
+/* As if the keys asked for this mesh. */
+mx_status mx_mesh_use(mx_mesh_plan *p, const mx_config *c, const mx_mesh *m) MX_MUST_USE;
 void mx_mesh_plan_fini(mx_mesh_plan *p);
 /* An error where the mesh has stages: for what does not run as a pipeline. */
 mx_status mx_mesh_without_stages(const mx_mesh_plan *p, const char *what) MX_MUST_USE;

@@ -72,6 +72,10 @@ mx_status mx_pipeline_bind(mx_pipeline *p, mx_session *s, mx_process_group *grou
 {
     p->session = s;
     p->group = group;
+    if (!group->kind->send)
+        return mx_fail(MX_USAGE, "the ranks are joined by %s, which carries no messages between "
+                       "stages yet; stages run on virtual ranks, in one process",
+                       group->kind->name);
     for (int i = 0; i < p->how.repeats; i++)
         MX_TRY(bind_chunk(p, i));
     return mx_pipeline_share_bind(p);

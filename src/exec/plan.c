@@ -98,11 +98,19 @@ static void find_largest(mx_plan *plan, const mx_program *p)
 
 /* ---- sums ---- */
 
+/* Matmuls of 8-bit numbers have units of their own. */
+static double rate_of(const mx_node *n, const mx_plan_device *d)
+{
+    mx_dtype of = n->n_in && n->in[0] ? n->in[0]->type.dtype : MX_F32;
+    double narrow = MX_CODES >> of & 1 ? d->traits->chip.flops_per_second[of] : 0;
+    return narrow > d->flops_per_second ? narrow : d->flops_per_second;
+}
+
 static void add_cost(mx_plan *plan, const mx_program *p, double times, const mx_plan_device *d)
 {
     for (int i = 0; i < p->n; i++) {
         mx_cost c = mx_node_cost(p->order[i]);
-        double compute = d->flops_per_second > 0 ? c.flops / d->flops_per_second : 0;
+        double rate = rate_of(p->order[i], d), compute = rate > 0 ? c.flops / rate : 0;
         double memory = d->bytes_per_second > 0 ? c.bytes / d->bytes_per_second : 0;
         plan->flops += times * c.flops;
         plan->moved_bytes += times * c.bytes;

@@ -137,10 +137,10 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_los
 }
 
 /* Row `last` of each sequence: x (B, S, d) -> (B, d). The host gives row numbers of the flat x. */
-static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x)
+static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x, int64_t n)
 {
     int64_t d = x->type.dim[2];
-    mx_node *last = mx_input(g, "last", MX_SHAPE(b->batch), MX_I32);
+    mx_node *last = mx_input(g, "last", MX_SHAPE(n ? n : b->batch), MX_I32);
     return mx_embed(g, mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d)), last);
 }
 
@@ -168,7 +168,7 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
         return mx_compile_forward(g, &o->compile, &s->program);
     }
     if (o->kind == MX_STEP_NEXT) {
-        h.hidden = last_rows(g, &b, h.hidden);
+        h.hidden = last_rows(g, &b, h.hidden, shape.last);
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
         return mx_compile_forward(g, &o->compile, &s->program);
     }

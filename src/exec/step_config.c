@@ -5,6 +5,7 @@
  * refused.
  */
 #include "exec/step_config.h"
+#include "exec/quant_config.h"
 
 #include "models/from_config.h"
 #include "store/hf_dir.h"
@@ -85,39 +86,15 @@ static mx_status custom_tensors(const mx_config *cfg, mx_arena *a, bool custom, 
     return MX_OK;
 }
 
-#define QKV "query_proj,key_proj,value_proj"
-
 static mx_status remat_of(const mx_config *cfg, mx_arena *a, mx_remat *out)
 {
-    static const struct {
-        const char *name;
-        mx_remat is;
-    } known[] = {
-        {"none", {.policy = "none"}},
-        {"elementwise", {.policy = "elementwise"}},
-        {"full", {.policy = "full"}},
-        {"minimal", {.policy = "minimal"}},
-        {"minimal_with_context", {.policy = "minimal"}},
-        {"save_qkv_proj", {"custom", .save = QKV}},
-        {"save_out_proj", {"custom", .save = "out_proj"}},
-        {"save_dot_except_mlp", {"custom", .save = QKV ",out_proj"}},
-        {"save_dot_except_mlpwi", {"custom", .save = QKV ",out_proj,mlpwo"}},
-        {"save_dot_with_context_except_mlp", {"custom", .save = QKV ",context,out_proj"}},
-        {"qkv_proj_offloaded", {"custom", .offload = QKV}},
-        {"minimal_offloaded",
-         {"minimal", .offload = QKV ",qkv_proj,out_proj,mlpwi_0,mlpwi_1,mlpwi,mlpwo,moe_mlpwi_0,"
-                                "moe_mlpwi_1,moe_mlpwo"}},
-    };
     const char *policy = mx_config_text(cfg, "remat_policy");
     bool custom = strcmp(policy, "custom") == 0;
-    *out = (mx_remat){.policy = "custom"};
-    MX_TRY(custom_tensors(cfg, a, custom, out));
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].name, policy) == 0) {
-            *out = known[i].is;
-            return MX_OK;
-        }
-    MX_ASSERT(custom, "remat_policy=%s", policy);
+    mx_remat named = {.policy = "custom"};
+    MX_TRY(custom_tensors(cfg, a, custom, &named));
+    bool known = custom || mx_remat_find(policy, &named);
+    MX_ASSERT(known, "remat_policy=%s", policy);
+    *out = named;
     return MX_OK;
 }
 
@@ -255,5 +232,6 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     MX_TRY(mx_compute_dtype(cfg, NULL, &o->compile.compute));
     MX_TRY(remat_of(cfg, a, &o->compile.remat));
     MX_TRY(optimizer_of(cfg, m, a, &o->optimizer));
+    MX_TRY(mx_quant_configure(&o->compile.quantization, cfg, a));
     return storage_of(cfg, o);
 }

@@ -3,7 +3,9 @@
 
 #include "base/clock.h"
 #include "infer/decode.h"
+#include "infer/engine.h"
 #include "infer/pictures.h"
+#include "infer/reply.h"
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -42,53 +44,22 @@ static mx_status check_prompts(const job *j, int64_t n)
     return MX_OK;
 }
 
-/* The answer's text up to the first stop text in it. What stood before byte `from` has been looked
- * at, but a stop text may begin there. */
-static bool cut_at_stop(const job *j, mx_str *text, size_t from)
-{
-    size_t first = text->len;
-    for (int i = 0; i < j->o->n_stop; i++) {
-        size_t n = strlen(j->o->stop[i]), at = from >= n ? from - n + 1 : 0;
-        const char *hit = n && at < text->len
-                              ? memmem(text->text + at, text->len - at, j->o->stop[i], n)
-                              : NULL;
-        if (hit && (size_t)(hit - text->text) < first)
-            first = (size_t)(hit - text->text);
-    }
-    if (first == text->len)
-        return false;
-    text->len = first;
-    text->text[first] = 0;
-    return true;
-}
-
-/* How many bytes at the end may be the beginning of a stop text. */
-static size_t held_back(const job *j, const mx_str *text)
-{
-    size_t most = 0;
-    for (int i = 0; i < j->o->n_stop; i++)
-        for (size_t n = strlen(j->o->stop[i]); n-- > most + 1;)
-            if (n <= text->len && memcmp(text->text + text->len - n, j->o->stop[i], n) == 0)
-                most = n;
-    return most;
-}
-
 /* Gives out what is settled of the first answer. */
-static void stream(job *j, const mx_answer *a, bool ended)
+static void stream(job *j, const mx_answer *a, const mx_reply *r)
 {
-    size_t to = a->text.len - (ended ? 0 : held_back(j, &a->text));
-    if (a != j->answers || !j->stream || to <= j->streamed)
+    if (a != j->answers || !j->stream || r->settled <= j->streamed)
         return;
-    j->stream(j->ctx, a->text.text + j->streamed, to - j->streamed);
-    j->streamed = to;
+    j->stream(j->ctx, r->text.text + j->streamed, r->settled - j->streamed);
+    j->streamed = r->settled;
 }
 
 /* Takes a token into the answer; false when the answer is complete. */
-static mx_status take(job *j, mx_answer *a, mx_choice c, mx_token_stream *ts, bool *goes_on)
+static mx_status take(job *j, mx_answer *a, mx_choice c, mx_reply *r, bool *goes_on)
 {
     *goes_on = false;
     if (isnan(c.log_prob))
-        return mx_fail(MX_INPUT, "token %lld of an answer: the model's logits are not numbers; its "
+        return mx_fail(MX_INPUT,
+                       "token %lld of an answer: the model's logits are not numbers; its "
                        "weights are damaged, or dtype=%s is too narrow for it",
                        (long long)a->ids.n + 1, mx_dtype_name(j->o->compute));
     for (int i = 0; i < j->o->n_stop_ids; i++)
@@ -98,25 +69,29 @@ static mx_status take(job *j, mx_answer *a, mx_choice c, mx_token_stream *ts, bo
         }
     mx_tokens_add(&a->ids, c.id);
     a->log_prob += c.log_prob;
-    if (j->tok) {
-        size_t before = a->text.len;
-        MX_TRY(mx_token_stream_push(ts, c.id, &a->text));
-        a->stopped = cut_at_stop(j, &a->text, before);
-        stream(j, a, false);
-    }
+    if (j->tok)
+        MX_TRY(mx_reply_push(r, c.id, true));
+    stream(j, a, r);
+    a->stopped = r->stopped_by >= 0;
     *goes_on = !a->stopped && a->ids.n < j->o->max_new_tokens;
     return MX_OK;
 }
 
-/* The answer is complete: what the tokenizer still held back, and what a stop text did. */
-static mx_status finish(job *j, mx_answer *a, mx_token_stream *ts)
+/* The answer's text is the reply's. */
+static void take_text(mx_answer *a, mx_reply *r)
 {
-    size_t before = a->text.len;
-    if (j->tok && !a->stopped) {
-        MX_TRY(mx_token_stream_finish(ts, &a->text));
-        a->stopped = cut_at_stop(j, &a->text, before);
-    }
-    stream(j, a, true);
+    a->text = r->text;
+    r->text = (mx_str){0};
+}
+
+/* The answer is complete: what the tokenizer still held back, and what a stop text did. */
+static mx_status finish(job *j, mx_answer *a, mx_reply *r)
+{
+    if (j->tok)
+        MX_TRY(mx_reply_finish(r));
+    a->stopped |= r->stopped_by >= 0;
+    stream(j, a, r);
+    take_text(a, r);
     return MX_OK;
 }
 
@@ -129,7 +104,7 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
     int64_t *count = MX_NEW_N(&scratch, int64_t, batch);
     int32_t *next = MX_NEW_N(&scratch, int32_t, batch);
     mx_tokens *seen = MX_NEW_N(&scratch, mx_tokens, batch);
-    mx_token_stream *ts = MX_NEW_N(&scratch, mx_token_stream, batch);
+    mx_reply *reply = MX_NEW_N(&scratch, mx_reply, batch);
     mx_status st = MX_OK;
     double start = mx_clock_now();
     for (int64_t b = 0; b < batch && !st; b++) {
@@ -137,7 +112,7 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
         tokens[b] = b < n ? j->prompts[from + b].ids : NULL;
         count[b] = b < n ? j->prompts[from + b].n : 0;
         pixels[b] = j->o->pixels;
-        ts[b] = (mx_token_stream){.tokenizer = j->tok, .skip_special = true};
+        mx_reply_init(&reply[b], j->tok, true, j->o->stop, j->o->n_stop);
         for (int64_t k = 0; k < count[b]; k++)
             mx_tokens_add(&seen[b], tokens[b][k]);
         j->counts->prompt_tokens += (double)count[b];
@@ -154,7 +129,7 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
             mx_choice c = mx_sample(&j->o->sampling, mx_decode_logits(j->decode, b), j->vocab,
                                     seen[b].ids, seen[b].n, (uint64_t)(from + b), step, j->work);
             bool goes_on;
-            st = take(j, &j->answers[from + b], c, &ts[b], &goes_on);
+            st = take(j, &j->answers[from + b], c, &reply[b], &goes_on);
             mx_tokens_add(&seen[b], c.id);
             next[b] = c.id;
             tokens[b] = &next[b];
@@ -169,8 +144,8 @@ static mx_status run_batch(job *j, int64_t from, int64_t n, int64_t batch)
     j->counts->decode_s += mx_clock_now() - start;
     for (int64_t b = 0; b < batch; b++) {
         if (b < n && !st)
-            st = finish(j, &j->answers[from + b], &ts[b]);
-        mx_token_stream_fini(&ts[b]);
+            st = finish(j, &j->answers[from + b], &reply[b]);
+        mx_reply_fini(&reply[b]);
         mx_tokens_fini(&seen[b]);
     }
     mx_arena_fini(&scratch);
@@ -186,40 +161,164 @@ static int64_t longest_image(const mx_model_spec *m, const mx_generate_options *
     return mx_image_longest(&s, o->pixels, o->n_images);
 }
 
+/* Batches of prompts, each until its last answer has ended: for models and prompts that the engine
+ * does not take. */
+static mx_status run_batches(job *j, mx_session *session, int64_t n, int64_t batch, int64_t length,
+                             int64_t longest)
+{
+    const mx_generate_options *o = j->o;
+    mx_status st;
+    mx_decode_settings ds = {.batch = batch,
+                             .max_length = length,
+                             .prompt_hint = longest,
+                             .image_tokens = longest_image(&j->model->spec, o),
+                             .compile = {.compute = o->compute, .weights_fixed = true,
+                                         .int8_weights = o->int8_weights,
+                                         .partition = o->seat ? &o->seat->how : NULL}};
+    if (o->int8_weights && !mx_session_traits(session)->host_memory)
+        MX_TRY_OUT(st, mx_fail(MX_USAGE, "quantization=int8 decodes on the CPU alone; use "
+                               "device=cpu, or leave it out"));
+    MX_TRY_OUT(st, mx_decode_open(&j->decode, session, &j->model->spec, &ds));
+    MX_TRY_OUT(st, mx_model_ref_weights(j->model, session, o->sampling.seed));
+    MX_TRY_OUT(st, mx_alloc(&j->work, 8 * (size_t)j->vocab, "the sampler"));
+    for (int64_t from = 0; from < n; from += batch)
+        MX_TRY_OUT(st, run_batch(j, from, n - from < batch ? n - from : batch, batch));
+out:
+    mx_free(j->work);
+    mx_decode_close(j->decode);
+    return st;
+}
+
+/* --- through the engine --- */
+
+static mx_status admit_all(job *j, mx_engine *e, int64_t n)
+{
+    const mx_generate_options *o = j->o;
+    for (int64_t i = 0; i < n; i++) {
+        mx_request *r;
+        mx_request_options q = {.sampling = o->sampling,
+                                .stream = (uint64_t)i,
+                                .max_new = o->max_new_tokens,
+                                .stop = o->stop,
+                                .n_stop = o->n_stop,
+                                .log_probs = true,
+                                .owner = &j->answers[i]};
+        MX_TRY(mx_engine_admit(e, &j->prompts[i], &q, &r));
+    }
+    return MX_OK;
+}
+
+/* What a request has new; its answer once it has ended. */
+static mx_status follow(job *j, mx_engine *e, mx_request *r)
+{
+    mx_answer *a = r->owner;
+    stream(j, a, &r->reply);
+    if (!r->finish)
+        return MX_OK;
+    mx_status st = r->error;
+    r->error = MX_OK;
+    for (int64_t i = r->n_prompt; i < r->n_prompt + r->n_text; i++) {
+        mx_tokens_add(&a->ids, r->tokens.ids[i]);
+        a->log_prob += r->log_prob[i];
+    }
+    a->stopped = r->finish == MX_FINISH_STOP;
+    take_text(a, &r->reply);
+    mx_engine_cancel(e, r);
+    return st;
+}
+
+/* Time of steps goes to prompts and to answers by their tokens. */
+static mx_status step(job *j, mx_engine *e)
+{
+    mx_generate_counts *c = j->counts;
+    double start = mx_clock_now();
+    MX_TRY(mx_engine_step(e));
+    double took = mx_clock_now() - start;
+    mx_engine_counts now = mx_engine_count(e);
+    double read = (double)now.prompt_tokens - c->prompt_tokens;
+    double written = (double)now.new_tokens - c->new_tokens;
+    c->prompt_s += read > 0 ? took * read / (read + written) : 0;
+    c->decode_s += read > 0 ? took * written / (read + written) : took;
+    c->prompt_tokens += read;
+    c->new_tokens += written;
+    return MX_OK;
+}
+
+/* Takes the session. */
+static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batch, int64_t length)
+{
+    const mx_generate_options *o = j->o;
+    int64_t total = 0, page = 64, most;
+    mx_engine *e = NULL;
+    mx_status st;
+    for (int64_t i = 0; i < n; i++)
+        total += j->prompts[i].n;
+    if (length > INT32_MAX || __builtin_mul_overflow(batch, length + page, &most))
+        most = 0; /* as much as there is memory for */
+    mx_engine_options eo = {.model = j->model,
+                            .tokenizer = j->tok,
+                            .session = session,
+                            .compute = o->compute,
+                            .sequences = batch,
+                            .step_tokens = total < o->step_tokens ? total : o->step_tokens,
+                            .no_prefix_cache = o->no_prefix_cache,
+                            .max_length = length,
+                            .cache_tokens = most,
+                            .seed = o->sampling.seed,
+                            .stop_ids = o->stop_ids,
+                            .n_stop_ids = o->n_stop_ids};
+    MX_TRY_OUT(st, mx_engine_open(&e, &eo));
+    MX_TRY_OUT(st, admit_all(j, e, n));
+    while (mx_engine_busy(e)) {
+        MX_TRY_OUT(st, step(j, e));
+        for (mx_request *r; (r = mx_engine_take(e));)
+            MX_TRY_OUT(st, follow(j, e, r));
+    }
+out:
+    mx_engine_close(e);
+    return st;
+}
+
+/* On a GPU, attention over pages is not as fast as over rows. */
+static bool suits_engine(const job *j, const mx_session *session)
+{
+    if (j->o->n_images || !mx_session_traits(session)->host_memory)
+        return false;
+    mx_status cannot = mx_engine_can(&j->model->spec);
+    mx_status_free(cannot);
+    return !cannot;
+}
+
 mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const mx_tokens *prompts,
                       int64_t n, const mx_generate_options *o,
                       void (*give)(void *ctx, const char *text, size_t n_bytes), void *ctx,
                       mx_answer *answers, mx_generate_counts *counts)
 {
-    job j = {.model = model, .tok = tok, .prompts = prompts, .o = o, .stream = give, .ctx = ctx,
-             .answers = answers, .counts = counts, .vocab = model->spec.summary.vocab};
+    job j = {.model = model,
+             .tok = tok,
+             .prompts = prompts,
+             .o = o,
+             .stream = give,
+             .ctx = ctx,
+             .answers = answers,
+             .counts = counts,
+             .vocab = model->spec.summary.vocab};
     *counts = (mx_generate_counts){0};
     MX_TRY(check_prompts(&j, n));
     /* The embedding may be padded beyond the last token; such ids have no text and are not
      * drawn. */
     if (tok && mx_tokenizer_vocab_size(tok) < j.vocab)
         j.vocab = mx_tokenizer_vocab_size(tok);
-    mx_session *session = NULL;
-    mx_status st;
     int64_t longest = 0, most = o->batch > 0 ? o->batch : 32, batch = n < most ? n : most, length;
     for (int64_t i = 0; i < n; i++)
         longest = prompts[i].n > longest ? prompts[i].n : longest;
     if (__builtin_add_overflow(longest, o->max_new_tokens, &length))
         length = INT64_MAX; /* refused below: no model has so many positions */
-    mx_decode_settings ds = {.batch = batch, .max_length = length,
-                             .prompt_hint = longest,
-                             .image_tokens = longest_image(&model->spec, o),
-                             .compile = {.compute = o->compute, .weights_fixed = true,
-                                         .partition = o->seat ? &o->seat->how : NULL}};
-    MX_TRY_OUT(st, mx_seat_session(&session, o->seat, o->device, o->n_threads));
-    MX_TRY_OUT(st, mx_decode_open(&j.decode, session, &model->spec, &ds));
-    MX_TRY_OUT(st, mx_model_ref_weights(model, session, o->sampling.seed));
-    MX_TRY_OUT(st, mx_alloc(&j.work, 8 * (size_t)j.vocab, "the sampler"));
-    for (int64_t from = 0; from < n; from += batch)
-        MX_TRY_OUT(st, run_batch(&j, from, n - from < batch ? n - from : batch, batch));
-out:
-    mx_free(j.work);
-    mx_decode_close(j.decode);
+    mx_session *session;
+    MX_TRY(mx_seat_session(&session, o->seat, o->device, o->n_threads));
+    if (!o->seat && !o->int8_weights && suits_engine(&j, session))
+        return run_engine(&j, session, n, batch, length);
+    mx_status st = run_batches(&j, session, n, batch, length, longest);
     mx_session_close(session);
     return st;
 }

@@ -29,7 +29,7 @@ static bool looks_like_messages(const char *line)
     return *s == '[' && s[1 + strspn(s + 1, " \t")] == '{';
 }
 
-static mx_status check_messages(const json_t *list)
+mx_status mx_messages_check(const json_t *list)
 {
     size_t i;
     const json_t *m;
@@ -53,7 +53,7 @@ static mx_status take_messages(mx_prompt *p, const char *line, size_t n)
     json_t *doc;
     MX_TRY(mx_json_parse(line, n, "a conversation", NULL, &doc));
     const json_t *list = json_is_array(doc) ? doc : json_object_get(doc, "messages");
-    mx_status st = check_messages(list);
+    mx_status st = mx_messages_check(list);
     if (!st) {
         p->messages = json_incref((json_t *)list);
         p->tools = json_incref(json_object_get(doc, "tools"));
@@ -117,16 +117,22 @@ static const char *token_text(const mx_tokenizer *t, int32_t id, char *buf, size
     return buf;
 }
 
+mx_status mx_messages_render(const json_t *messages, const mx_chat_template *chat,
+                             const mx_tokenizer *t, mx_chat_options o, mx_str *out)
+{
+    char bos[256], eos[256];
+    o.bos_token = token_text(t, mx_tokenizer_bos(t), bos, sizeof bos);
+    o.eos_token = token_text(t, mx_tokenizer_eos(t), eos, sizeof eos);
+    return mx_chat_render(chat, messages, &o, out, NULL);
+}
+
 static mx_status render(const mx_prompt_way *w, const json_t *messages, const json_t *tools,
                         mx_str *out)
 {
-    char bos[256], eos[256];
     bool goes_on = strcmp(role_of(messages, json_array_size(messages) - 1), "assistant") == 0;
-    mx_chat_options o = {
-        .add_generation_prompt = !goes_on, .continue_final_message = goes_on, .tools = tools,
-        .bos_token = token_text(w->tokenizer, mx_tokenizer_bos(w->tokenizer), bos, sizeof bos),
-        .eos_token = token_text(w->tokenizer, mx_tokenizer_eos(w->tokenizer), eos, sizeof eos)};
-    return mx_chat_render(w->chat, messages, &o, out, NULL);
+    mx_chat_options o = {.add_generation_prompt = !goes_on, .continue_final_message = goes_on,
+                         .tools = tools};
+    return mx_messages_render(messages, w->chat, w->tokenizer, o, out);
 }
 
 static mx_status encode_chat(const mx_prompt *p, const mx_prompt_way *w, mx_tokens *out)

@@ -34,5 +34,10 @@ typedef struct {
     const char *system; /* before the first message; NULL or "": nothing */
 } mx_prompt_way;
 mx_status mx_prompt_encode(const mx_prompt *p, const mx_prompt_way *w, mx_tokens *out) MX_MUST_USE;
+/* A list of messages with role and content, not empty; an error says what is wrong. */
+mx_status mx_messages_check(const json_t *list) MX_MUST_USE;
+/* The template's text of messages; the tokenizer names begin and end in it. */
+mx_status mx_messages_render(const json_t *messages, const mx_chat_template *chat,
+                             const mx_tokenizer *t, mx_chat_options o, mx_str *out) MX_MUST_USE;
 
 #endif

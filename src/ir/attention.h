@@ -33,4 +33,17 @@ typedef struct {
     mx_node *selected; /* (B, Sq, K) int32: indices of the keys that may be seen; -1 unused */
 } mx_attention_extra;
 
+/* paged_attention: attention over a cache in pages (ops/paged_attention.c). */
+typedef struct {
+    int64_t page;          /* slots of a page */
+    int64_t v_dim;         /* values are the first v_dim elements of the keys; 0: they are apart */
+    int64_t window, chunk; /* 0: none */
+    double softcap, scale; /* softcap 0: none */
+} mx_paged_attr;
+
+typedef struct {
+    mx_node *positions, *row, *table; /* (N, 1), (N), (R, C) int32 */
+    mx_node *sinks;                   /* (H); NULL: none */
+} mx_paged_extra;
+
 #endif

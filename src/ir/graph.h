@@ -54,6 +54,7 @@ struct mx_graph {
     bool backward;       /* given to new nodes: true from autodiff on */
     int stage;           /* given to new nodes */
     mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
+    bool one_path; /* matmuls made from now on: a row's bits do not depend on how many there are */
     void *context; /* what nn/ blocks need to know about this build (decode cache…); borrowed */
     struct mx_name_map *names; /* variables and inputs by name */
 };

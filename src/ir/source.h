@@ -42,6 +42,7 @@ typedef struct {
     bool on_host;        /* kept in host memory, where the device has memory of its own */
     const char *copy_of; /* MX_VAR_COPY: the weight it follows */
     bool minimum;        /* MX_VAR_GRADIENT: of microbatches and ranks the least, not the sum */
+    bool quantized;      /* an int8 weight; its rows have scales (compile/quantize.h) */
     bool in_out;         /* a matrix that is stored (in, out), not (out, in) */
     int64_t matrices;    /* so many of equal size lie one below the other; 0: one */
 } mx_var_attr;

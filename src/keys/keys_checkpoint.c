@@ -1,6 +1,7 @@
 /* keys_checkpoint.c - keys of checkpoints, and of what is kept, recomputed or moved to host memory.
  * The columns are those of mx_key (base/key.h). */
 #include "keys/key_row.h"
+#include "keys/remat_policies.h"
 
 #define PLACE MX_PLACES
 
@@ -74,10 +75,7 @@ const mx_key mx_keys_checkpoint[] = {
     {"enable_emergency_checkpoint", BOOL, CHECKPOINT, "false", 0, "frequent node-local saves", 0,
      PLANNED},
 
-    {"remat_policy", ENUM, MEMORY, "full",
-     "none|elementwise|full|minimal|minimal_with_context|save_dot_except_mlp|save_dot_except_mlpwi|"
-     "save_dot_with_context_except_mlp|save_qkv_proj|save_out_proj|qkv_proj_offloaded|minimal_"
-     "offloaded|custom",
+    {"remat_policy", ENUM, MEMORY, "full", MX_REMAT_CHOICES,
      "what is kept for the backward pass, not recomputed; *_offloaded: in host memory",
      "gradient_checkpointing activation_checkpointing", 0, "train plan bench verify",
      "remat_policy=none"},

@@ -7,18 +7,23 @@
 
 const mx_key mx_keys_precision[] = {
     {"dtype", ENUM, PRECISION, "bfloat16", FLOATS, "arithmetic and activations",
-     "compute_dtype torch_dtype precision bf16", 0, "train plan bench generate verify",
-     "dtype=float32"},
+     "compute_dtype torch_dtype precision bf16", 0,
+     "train plan bench generate verify serve chat eval", "dtype=float32"},
     {"weight_dtype", ENUM, PRECISION, "float32", STORED, "storage of master weights",
      "param_dtype master_dtype", FIXED, MX_BY_STEP, "weight_dtype=bfloat16"},
     {"grad_dtype", ENUM, PRECISION, "float32", STORED, "storage of gradients", 0, 0, MX_BY_STEP,
      "grad_dtype=bfloat16"},
     {"quantization", ENUM, PRECISION, "",
-     "|int8|int4|fp8|fp8_e4m3|fp8_e5m2|fp8_full|fp8_gpu|fp4|te_fp8_delayedscaling|te_fp8_"
-     "currentscaling|te_mxfp8|te_nvfp4",
-     "low-precision recipe for matrix products; empty for none", "quant", PLANNED},
-    {"quantization_pattern", TEXT, PRECISION, "*", 0, "scopes whose matrix products are quantized",
-     0, PLANNED},
+     "|fp8|fp8_tensorwise|fp8_rowwise|fp8_rowwise_gw_hp|fp8_blockwise|fp8_blockwise_hybrid|int8|"
+     "int8_rowwise|int8_tensorwise|fp8_e4m3|fp8_e5m2|fp8_full|fp8_gpu|te_fp8_delayedscaling|"
+     "te_fp8_currentscaling|te_fp8_blockscaling|int4|nf4|intmp|fp4|te_mxfp8|te_nvfp4|"
+     "te_nvfp4_no_rht|nanoo_fp8|fp8_nanoo",
+     "recipe by which matmuls of layers' weights are quantized; empty for none", "quant", 0,
+     MX_BY_STEP " generate quantize", "quantization=fp8_rowwise",
+     .seen_by = "tests/cli/quantization.sh"},
+    {"quantization_pattern", TEXT, PRECISION, "*", 0, "weights whose matmuls are quantized", 0, 0,
+     MX_BY_STEP, "quantization_pattern=*.mlp.* quantization=fp8_rowwise",
+     .seen_by = "tests/cli/quantization.sh"},
     {"weight_quantization_calibration_method", TEXT, PRECISION, "absmax", 0,
      "range of weights: absmax or fixed,-a,a", 0, PLANNED},
     {"act_quantization_calibration_method", TEXT, PRECISION, "absmax", 0, "range of activations", 0,
@@ -41,7 +46,9 @@ const mx_key mx_keys_precision[] = {
 
     {"constant_bound_config", TEXT, PRECISION, "", 0, "static bounds of quantized operands", 0,
      PLANNED},
-    {"quant_cfg_path", TEXT, PRECISION, "", 0, "JSON of bit widths by layer", 0, PLANNED | PATH},
+    {"quant_cfg_path", TEXT, PRECISION, "", 0,
+     "JSON file of recipes by pattern of weights' names, before `quantization`", 0, PATH,
+     MX_BY_STEP, "quant_cfg_path=recipes.json", .seen_by = "tests/cli/quantization.sh"},
     {"checkpoint_is_quantized", BOOL, PRECISION, "false", 0,
      "the checkpoint holds quantized weights", 0, PLANNED,
      .instead = "leave it out: quantized Hugging Face directories are recognised"},

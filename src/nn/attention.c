@@ -44,8 +44,22 @@ mx_node *mx_cache_state(mx_graph *g, const char *what, mx_shape shape, mx_dtype 
     return cache_variable(g, name, mx_type_of(dtype, shape), 0);
 }
 
+void mx_cache_unpaged(mx_graph *g, const mx_build *b)
+{
+    if (b->pages)
+        mx_graph_fail(g, "%s keeps a state that does not lie in pages", g->scope);
+}
+
+/* Inputs of a run over pages, host-written, the same for all layers. */
+static mx_node *page_input(mx_graph *g, const char *name, mx_shape shape)
+{
+    mx_node *n = mx_graph_find(g, name);
+    return n ? n : mx_input(g, name, shape, MX_I32);
+}
+
 mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots)
 {
+    mx_cache_unpaged(g, b);
     char name[64], written[72];
     snprintf(name, sizeof name, "cache_positions.%lld", (long long)slots);
     snprintf(written, sizeof written, "%s.written", name);
@@ -64,9 +78,16 @@ mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_nod
                         int64_t slots)
 {
     mx_shape shape = mx_shape_of(&x->type);
+    if (b->pages) {
+        shape = MX_SHAPE(1, b->batch, shape.dim[2], shape.dim[3]);
+        x = mx_reshape(g, x, shape);
+        slots = b->pages * b->page;
+    }
     shape.dim[1] = slots;
     mx_node *cache = mx_cache_state(g, what, shape, b->cache_dtype);
     cache->axes = "decode_batch,cache_sequence,cache_heads,cache_kv";
+    if (b->pages)
+        return mx_cache_write(g, cache, x, page_input(g, "page_slots", MX_SHAPE(1, b->batch)));
     return mx_cache_write(g, cache, x, mx_cache_slots(g, b, slots));
 }
 
@@ -94,7 +115,7 @@ mx_kv mx_kv_keep(mx_graph *g, mx_build *b, mx_node *k, mx_node *v, mx_attention_
     int64_t slots = mx_cache_span(b, &a);
     return (mx_kv){.k = mx_cache_enter(g, b, "k", k, slots),
                    .v = mx_cache_enter(g, b, "v", v, slots),
-                   .positions = mx_cache_positions(g, b, slots)};
+                   .positions = b->pages ? NULL : mx_cache_positions(g, b, slots)};
 }
 
 mx_kv mx_kv_keep_one(mx_graph *g, mx_build *b, mx_node *kv, mx_attention_attr a)
@@ -103,7 +124,22 @@ mx_kv mx_kv_keep_one(mx_graph *g, mx_build *b, mx_node *kv, mx_attention_attr a)
         return (mx_kv){.k = kv, .v = kv};
     int64_t slots = mx_cache_span(b, &a);
     mx_node *kept = mx_cache_enter(g, b, "k", kv, slots);
-    return (mx_kv){.k = kept, .v = kept, .positions = mx_cache_positions(g, b, slots)};
+    return (mx_kv){.k = kept, .v = kept,
+                   .positions = b->pages ? NULL : mx_cache_positions(g, b, slots)};
+}
+
+mx_node *mx_attend_paged(mx_graph *g, const mx_build *b, mx_node *q, mx_kv kv, int64_t v_dim,
+                         mx_attention_attr a, mx_node *sinks)
+{
+    mx_paged_attr p = {.page = b->page, .v_dim = v_dim, .window = a.window, .chunk = a.chunk,
+                       .softcap = a.softcap, .scale = a.scale};
+    if (!a.causal)
+        mx_graph_fail(g, "%s attends to what comes later; that does not go with pages", g->scope);
+    mx_paged_extra e = {
+        .positions = b->positions, .sinks = sinks,
+        .row = page_input(g, "page_rows", MX_SHAPE(b->batch)),
+        .table = page_input(g, "page_table", MX_SHAPE(b->page_rows, b->cache_len / b->page))};
+    return mx_paged_attention(g, q, kv.k, kv.v, p, e);
 }
 
 mx_node *mx_attend_kept(mx_graph *g, mx_build *b, mx_node *q, mx_kv kv, mx_attention_attr a,
@@ -111,6 +147,10 @@ mx_node *mx_attend_kept(mx_graph *g, mx_build *b, mx_node *q, mx_kv kv, mx_atten
 {
     mx_attention_extra e = {.q_seg = b->segments, .k_seg = b->segments, .q_span = b->spans,
                             .k_span = b->spans, .sinks = sinks};
+    if (b->pages) {
+        mx_node *o = mx_name(g, "context", mx_attend_paged(g, b, q, kv, 0, a, sinks));
+        return mx_reshape(g, o, MX_SHAPE(b->batch, b->seq, o->type.dim[2] * o->type.dim[3]));
+    }
     if (kv.positions) {
         e.q_pos = b->positions;
         e.k_pos = kv.positions;

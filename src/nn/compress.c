@@ -113,6 +113,7 @@ static ends packed_ends(mx_graph *g, const mx_build *b, mx_windows *w)
 /* With a cache: windows from that of the run's first token on; new are those that end in it. */
 static ends cached_ends(mx_graph *g, const mx_build *b, mx_windows *w)
 {
+    mx_cache_unpaged(g, b);
     mx_node *none = number(g, -1), *p = as_float(g, b->positions);
     mx_node *from = as_float(g, mx_slice(g, b->positions, 1, 0, 1)), *to = mx_row_max(g, p);
     mx_node *entry = mx_add(g, quotient(g, from, w->ratio), counting(g, w->n, 0, 1));

@@ -27,6 +27,7 @@ static mx_node *convolve(mx_graph *g, const mx_build *b, mx_node *x, const mx_de
     mx_node *w = mx_param(g, "conv1d.weight", MX_SHAPE(C, 1, c->taps),
                           channels(g, c, "gdn_head", ",,"), MX_NORMAL(b->init_scale));
     mx_node *state = NULL;
+    mx_cache_unpaged(g, b);
     if (b->cache_len) {
         state = mx_cache_state(g, "conv", MX_SHAPE(b->batch, c->taps - 1, C), b->cache_dtype);
         state->axes = channels(g, c, "decode_batch,,cache_heads", "");

@@ -72,9 +72,14 @@ static mx_node *absorbed(mx_graph *g, mx_build *b, query_parts q, mx_node *laten
     mx_node *nope = mx_matmul(g, "bshn,hnr->bshr", mx_pad(g, q.nope, 3, 0, m->v), w);
     mx_node *query = mx_concat(g, 2, (mx_node *[]){nope, q.rope}, 3); /* (B, S, H, R + P) */
     mx_attention_attr a = {.causal = true, .scale = m->scale};
-    mx_attention_extra e = {.q_pos = b->positions, .selected = selected,
-                            .k_pos = mx_cache_positions(g, b, b->cache_len)};
-    mx_node *o = mx_attention(g, query, cache, mx_slice(g, cache, 3, 0, R), a, e);
+    mx_node *o;
+    if (b->pages && !selected) {
+        o = mx_attend_paged(g, b, query, (mx_kv){.k = cache}, R, a, NULL);
+    } else {
+        mx_attention_extra e = {.q_pos = b->positions, .selected = selected,
+                                .k_pos = mx_cache_positions(g, b, b->cache_len)};
+        o = mx_attention(g, query, cache, mx_slice(g, cache, 3, 0, R), a, e);
+    }
     return mx_slice(g, mx_matmul(g, "bshr,hnr->bshn", o, w), 3, m->nope, m->v);
 }
 

@@ -36,6 +36,9 @@ typedef struct {
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
     double init_scale;  /* standard deviation of new weights (initializer_range) */
     int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */
+    int64_t pages;      /* 0: caches are rows of slots. Otherwise a token is a row of the batch, */
+    int64_t page;       /* and caches are pages of `page` slots (ops/paged_attention.c) that */
+    int64_t page_rows;  /* so many sequences share */
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
     bool training;      /* blocks may update state of their own (router biases) */
@@ -123,6 +126,12 @@ double mx_rope_score_factor(const mx_rope *r);
 
 /* --- attention (attention.c) --- */
 
+/* Keys and values as a layer keeps them. */
+typedef struct {
+    mx_node *k, *v;
+    mx_node *positions; /* of the keys, with a cache; NULL: none */
+} mx_kv;
+
 /* Slots that the cache of such an attention has: what a query can still see, and a run. */
 int64_t mx_cache_span(const mx_build *b, const mx_attention_attr *a);
 /* The input that says where each token of a run goes in caches of this many slots; host-written. */
@@ -135,6 +144,12 @@ mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_nod
 mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots);
 /* A state of the current scope that lives from run to run, zero at first. */
 mx_node *mx_cache_state(mx_graph *g, const char *what, mx_shape shape, mx_dtype dtype);
+/* What the current scope keeps cannot lie in pages: an error where caches do. */
+void mx_cache_unpaged(mx_graph *g, const mx_build *b);
+/* Attention to keys and values that mx_cache_enter has given, in pages; v NULL: a value is the
+ * first v_dim elements of its key. */
+mx_node *mx_attend_paged(mx_graph *g, const mx_build *b, mx_node *q, mx_kv kv, int64_t v_dim,
+                         mx_attention_attr a, mx_node *sinks);
 
 /* q (B, S, H, D), k and v (B, S, K, D) -> (B, S, H D): through the cache when there is one. */
 mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,
@@ -142,10 +157,6 @@ mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,
 
 /* The same in two halves, for layers that attend to another layer's keys and values (Gemma 4):
  * these as the layer of the current scope keeps them, and attention to what was kept. */
-typedef struct {
-    mx_node *k, *v;
-    mx_node *positions; /* of the keys, with a cache; NULL: none */
-} mx_kv;
 mx_kv mx_kv_keep(mx_graph *g, mx_build *b, mx_node *k, mx_node *v, mx_attention_attr a);
 /* Keys that are the values too: one cache. */
 mx_kv mx_kv_keep_one(mx_graph *g, mx_build *b, mx_node *kv, mx_attention_attr a);

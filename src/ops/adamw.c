@@ -15,6 +15,7 @@
  * step. When the clip scale is not finite (a gradient was NaN or infinite) nothing is changed.
  * Memory-bound: 7 words per parameter; runs of RUN elements keep the conversions in cache.
  */
+#include "base/rng.h"
 #include "base/simd.h"
 #include "ir/placement.h"
 #include "ops.h"
@@ -51,23 +52,15 @@ static float *open_run(const mx_tensor *t, int64_t at, int64_t n, float *buffer)
     return buffer;
 }
 
-/* Four elements share 64 bits: two rounds of a 64-bit finaliser over a key and a counter. */
-static uint64_t random_bits(uint64_t key, uint64_t index)
-{
-    uint64_t z = key + index * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-/* bfloat16 is the upper half of float32: the lower half, plus 16 random bits, carries into it. */
+/* bfloat16 is the upper half of float32: the lower half, plus 16 random bits, carries into it. Four
+ * elements share 64 bits. */
 static void store_rounded_at_random(const mx_tensor *t, int64_t at, int64_t n, const float *run,
                                     uint64_t key, const mx_box *box)
 {
     uint16_t *out = (uint16_t *)t->data + at;
     for (int64_t i = 0; i < n; i++) {
         uint64_t element = (uint64_t)(box ? mx_box_element(box, &t->type, at + i) : at + i);
-        uint32_t u, bits = random_bits(key, element / 4) >> (16 * (element % 4)) & 0xffff;
+        uint32_t u, bits = mx_hash64(key, element / 4) >> (16 * (element % 4)) & 0xffff;
         memcpy(&u, &run[i], 4);
         bool finite = (u & 0x7f800000u) != 0x7f800000u;
         out[i] = (uint16_t)(finite ? (u + bits) >> 16 : u >> 16 | ((u & 0x7fffffu) ? 0x40 : 0));

@@ -65,12 +65,11 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 const mx_op mx_op_all_gather = {
     .name = "all_gather",
     .doc = "the pieces of all ranks, put together",
+    .dtypes = MX_ANY_DTYPE,
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .collective = true,
-    .dtypes = MX_ANY_DTYPE,
     .no_cast = true,
-    .same_value = true,
     .infer = infer,
     .grad = vjp,
     .cost = cost,

@@ -237,8 +237,7 @@ static const mx_attr_field fields[] = {
     {0},
 };
 
-enum { N_IN = MX_ATTN_N_IN };
-enum { QKV = 7 }; /* bits of the first three inputs */
+enum { N_IN = MX_ATTN_N_IN, QKV = 7 }; /* QKV: bits of the first three inputs */
 #define MASK_DTYPES                                                                                \
     {                                                                                              \
         [MX_ATTN_Q_POS] = MX_INDICES, [MX_ATTN_K_POS] = MX_INDICES, [MX_ATTN_Q_SEG] = MX_INDICES,  \
@@ -260,6 +259,7 @@ const mx_op mx_op_attention = {
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
     .n_out = 2,
+    .saved = 1 << 1,
     .n_cast = 3,
     .strided_in = QKV,
     .place = mx_attention_place,

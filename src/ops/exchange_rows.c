@@ -70,10 +70,10 @@ static mx_cost plan_cost(const mx_node *n)
 const mx_op mx_op_exchange_plan = {
     .name = "exchange_plan",
     .doc = "how many rows go to each expert from each rank",
+    .dtypes = MX_INDICES,
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .collective = true,
-    .dtypes = MX_INDICES,
     .no_cast = true,
     .n_out = 2,
     .infer = infer_plan,
@@ -240,13 +240,14 @@ static void return_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 
 #define ROWS_OP                                                                                    \
     .attr_size = sizeof(mx_collective_attr), .fields = mx_collective_fields, .collective = true,   \
-    .dtypes = MX_ANY_DTYPE, .no_cast = true, .infer = infer_rows, .cost = row_cost
+    .no_cast = true, .infer = infer_rows, .cost = row_cost
 #define ROWS_CASES                                                                                 \
     (const mx_case[]){{2, {{2, {3, 4}}, {2, {1, 3}, MX_I32, 0, 1}},                                \
                        &(mx_collective_attr){.size = 1, .to = 3}}, {0}}
 const mx_op mx_op_exchange_rows = {
     .name = "exchange_rows",
     .doc = "rows to the ranks of their experts",
+    .dtypes = MX_ANY_DTYPE,
     ROWS_OP,
     .grad = exchange_vjp,
     .cpu = exchange_cpu,
@@ -257,6 +258,7 @@ const mx_op mx_op_exchange_rows = {
 const mx_op mx_op_return_rows = {
     .name = "return_rows",
     .doc = "rows of experts back to their tokens' ranks",
+    .dtypes = MX_ANY_DTYPE,
     ROWS_OP,
     .grad = return_vjp,
     .cpu = return_cpu,

@@ -25,6 +25,28 @@ static inline size_t mx_gpu_room(int64_t n, size_t item)
     return ((size_t)n * item + 255) / 256 * 256;
 }
 
+/* --- 8-bit matmuls (quantize.cu, op_quantize.c) --- */
+
+static inline size_t mx_gpu_quantize_bytes(int64_t scales)
+{
+    return mx_gpu_room(scales, sizeof(float));
+}
+/* Rows of int8 sums at a time: as many as 64 million numbers hold. */
+static inline int64_t mx_gpu_int8_band(int64_t m, int64_t n)
+{
+    int64_t rows = (64 << 20) / (n ? n : 1) / 128 * 128;
+    rows = rows < 128 ? 128 : rows;
+    return rows < m ? rows : m;
+}
+/* Sums of int8; the scales of blocks in the library's order. grid_k: scales along k. */
+static inline size_t mx_gpu_scaled_bytes(int64_t m, int64_t n, int64_t grid_k, bool int8)
+{
+    if (int8)
+        return mx_gpu_room(mx_gpu_int8_band(m, n) * n, sizeof(int32_t));
+    int64_t pitch = (grid_k + 3) / 4 * 4;
+    return mx_gpu_room(m * pitch, sizeof(float)) + mx_gpu_room(n * pitch, sizeof(float));
+}
+
 /* --- updates and sums (many_kernels.cu, train_kernels.cu) --- */
 
 enum { MX_GPU_ADAMW_PIECE = 4096, MX_GPU_ADAMW_NUMBERS = 3, MX_GPU_SQUARES_PIECE = 16384 };

@@ -19,6 +19,7 @@ typedef struct {
     bool in_out;  /* w is (e, d, f) */
     mx_dtype out; /* of the result, where has_out says so; otherwise x's */
     bool has_out;
+    bool one_path; /* as in ops/matmul.h */
 } grouped_attr;
 
 static const char *notation(const mx_node *n)
@@ -32,6 +33,8 @@ static void infer(mx_graph *g, mx_node *n)
     mx_grouped_check(g, n, n->in[1]->type.dim[0], n->in[2]);
     if (at->has_out)
         n->type.dtype = at->out;
+    if (g->one_path)
+        ((grouped_attr *)n->attr)->one_path = true;
 }
 
 /* Rows that no expert has. */
@@ -51,6 +54,7 @@ static void grouped_cpu(const mx_call *c)
     mx_grouped_starts(c->in[2].data, E, rows, start);
     mx_grouped g = {.groups = E, .d_in = x->type.dim[1], .d_out = y->type.dim[1], .offsets = start,
                     .w_in_out = ((const grouped_attr *)c->attr)->in_out,
+                    .one_path = ((const grouped_attr *)c->attr)->one_path,
                     .type = mx_num_of(x->type.dtype),
                     .out_type = mx_num_of(y->type.dtype)};
     clear(y, 0, start[0]);

@@ -127,9 +127,9 @@ static const mx_attr_field fields[] = {
 const mx_op mx_op_linear_xent_slice = {
     .name = "linear_xent_slice",
     .doc = "lse and label's logit of a slice of the vocabulary",
-    .dims = "n!d,!v!d,n->n,n",
     .dtypes = MX_REALS,
     .dtypes_at = {[2] = MX_INDICES},
+    .dims = "n!d,!v!d,n->n,n",
     .attr_size = sizeof(mx_xent_slice),
     .fields = fields,
     .n_out = 2,

@@ -1,55 +1,49 @@
 /* load.c - conversions between storage dtypes and the arithmetic types.
  *
- * One table row per dtype: how to read and write a run of elements. float16 and the two float8
- * formats are converted by arithmetic on their fields; they occur in checkpoints and quantised ops
- * only.
+ * One table row per dtype: how to read and write a run of elements. float16 is converted by
+ * arithmetic on its fields; it occurs in checkpoints only.
  */
 #include "ops/load.h"
 
+#include "base/fp8.h"
 #include "base/simd.h"
 #include "base/vmath.h"
 #include <math.h>
 #include <string.h>
 
-/* A float of e exponent and m mantissa bits with bias 2^(e-1)-1. e4m3fn has no infinity: only the
- * all-ones pattern is NaN. */
-static double unpack(uint32_t v, int e, int m, bool has_inf)
+/* A float of e exponent and m mantissa bits with bias 2^(e-1)-1. */
+static double unpack(uint32_t v, int e, int m)
 {
     int bias = (1 << (e - 1)) - 1;
     uint32_t mant = v & ((1u << m) - 1), exp = (v >> m) & ((1u << e) - 1);
     double sign = (v >> (e + m)) & 1 ? -1.0 : 1.0;
-    bool top = exp == (1u << e) - 1;
-    if (top && has_inf)
+    if (exp == (1u << e) - 1)
         return mant ? NAN : sign * INFINITY;
-    if (top && !has_inf && mant == (1u << m) - 1)
-        return NAN;
     if (!exp)
         return sign * ldexp(mant, 1 - bias - m);
     return sign * ldexp((double)(mant | (1u << m)), (int)exp - bias - m);
 }
 
-/* Round to nearest even into the same format; beyond the range: infinity, or the largest value
- * where there is no infinity. */
-static uint32_t pack(double x, int e, int m, bool has_inf)
+/* Round to nearest even into the same format; beyond the range: infinity. */
+static uint32_t pack(double x, int e, int m)
 {
     int bias = (1 << (e - 1)) - 1;
     uint32_t sign = signbit(x) ? 1u << (e + m) : 0, top = ((1u << e) - 1) << m;
     if (isnan(x))
-        return sign | top | (has_inf ? 1u << (m - 1) : (1u << m) - 1);
+        return sign | top | 1u << (m - 1);
     int exp;
     double a = fabs(x);
-    uint32_t limit = has_inf ? top : top | ((1u << m) - 2);
     if (a == 0)
         return sign;
     if (isinf(a))
-        return sign | limit;
+        return sign | top;
     frexp(a, &exp);
     int scale = exp - 1 < 1 - bias ? 1 - bias : exp - 1; /* exponent of the unit bit */
     double q = nearbyint(ldexp(a, m - scale));           /* mantissa with its hidden bit, rounded */
     uint64_t bits = (uint64_t)q + ((uint64_t)(scale + bias - 1) << m);
     if (scale == 1 - bias && q < (double)(1u << m))
         bits = (uint64_t)q; /* denormal */
-    return sign | (bits > limit ? limit : (uint32_t)bits);
+    return sign | (bits > top ? top : (uint32_t)bits);
 }
 
 #define PLAIN_RUNS(T, suffix, as)                                                                  \
@@ -118,16 +112,12 @@ PLAIN_RUNS(uint8_t, u8, AS_U8)
         for (int64_t i = 0; i < n; i++)                                                            \
             x[i] = (T)encode((float)in[i]);                                                        \
     }
-#define F16_READ(v) unpack(v, 5, 10, true)
-#define F16_WRITE(v) pack(v, 5, 10, true)
-#define E4M3_READ(v) unpack(v, 4, 3, false)
-#define E4M3_WRITE(v) pack(v, 4, 3, false)
-#define E5M2_READ(v) unpack(v, 5, 2, true)
-#define E5M2_WRITE(v) pack(v, 5, 2, true)
+#define F16_READ(v) unpack(v, 5, 10)
+#define F16_WRITE(v) pack(v, 5, 10)
 CODED_RUNS(uint16_t, bf16, mx_float_of_bf16, mx_bf16_of_float)
 CODED_RUNS(uint16_t, f16, F16_READ, F16_WRITE)
-CODED_RUNS(uint8_t, e4m3, E4M3_READ, E4M3_WRITE)
-CODED_RUNS(uint8_t, e5m2, E5M2_READ, E5M2_WRITE)
+CODED_RUNS(uint8_t, e4m3, mx_float_of_e4m3, mx_e4m3_of_float)
+CODED_RUNS(uint8_t, e5m2, mx_float_of_e5m2, mx_e5m2_of_float)
 
 #define ROW(suffix) {read32_##suffix, read64_##suffix, write32_##suffix, write64_##suffix}
 static const struct {

@@ -194,8 +194,9 @@ static mx_status run_gemm(void *ctx, const mx_matmul_gemm *p)
         .a = at(a, p->a_at), .b = at(b, p->b_at), .c = at(out, p->c_at),
         .lda = p->lda, .ldb = p->ldb, .ldc = p->ldc, .trans_a = p->trans_a, .trans_b = p->trans_b,
         .a_type = mx_num_of(a->type.dtype), .b_type = mx_num_of(b->type.dtype),
-        .c_type = mx_num_of(out->type.dtype), .batch = p->batch, .a_step = p->a_step,
-        .b_step = p->b_step, .c_step = p->c_step});
+        .c_type = mx_num_of(out->type.dtype),
+        .one_path = ((const mx_matmul_attr *)c->attr)->one_path, .batch = p->batch,
+        .a_step = p->a_step, .b_step = p->b_step, .c_step = p->c_step});
     return MX_OK;
 }
 
@@ -269,6 +270,8 @@ static void infer(mx_graph *g, mx_node *n)
                           at_->spec, x.ax[i].letter);
     if (at_->has_out)
         n->type.dtype = at_->out;
+    if (g->one_path)
+        ((mx_matmul_attr *)n->attr)->one_path = true;
     infer_epilogues(n);
 }
 

@@ -50,6 +50,7 @@ typedef struct {
     char spec[48]; /* notation of all inputs and outputs */
     mx_dtype out;
     bool has_out; /* the result's dtype is `out`, not the first input's */
+    bool one_path; /* the bits of a row do not depend on how many there are; the graph's (infer) */
     mx_epilogues epilogues;
 } mx_matmul_attr;
 

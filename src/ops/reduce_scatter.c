@@ -70,10 +70,10 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 const mx_op mx_op_reduce_scatter = {
     .name = "reduce_scatter",
     .doc = "the sum over ranks, a piece for each",
+    .dtypes = MX_NUMBERS,
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .collective = true,
-    .dtypes = MX_ANY_DTYPE,
     .no_cast = true,
     .infer = infer,
     .grad = vjp,

@@ -44,12 +44,11 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 const mx_op mx_op_ring_shift = {
     .name = "ring_shift",
     .doc = "to a rank further on in the ring",
+    .dtypes = MX_ANY_DTYPE,
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .collective = true,
-    .dtypes = MX_ANY_DTYPE,
     .no_cast = true,
-    .same_value = true,
     .infer = infer,
     .grad = vjp,
     .cost = cost,

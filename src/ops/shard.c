@@ -44,11 +44,10 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 const mx_op mx_op_shard = {
     .name = "shard",
     .doc = "this rank's piece of what all ranks have",
+    .dtypes = MX_ANY_DTYPE,
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
-    .dtypes = MX_ANY_DTYPE,
     .no_cast = true,
-    .same_value = true,
     .infer = infer,
     .grad = vjp,
     .cost = mx_cost_move,

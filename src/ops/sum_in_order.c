@@ -31,8 +31,8 @@ mx_node *mx_sum_in_order(mx_graph *g, mx_node *x)
 const mx_op mx_op_sum_in_order = {
     .name = "sum_in_order",
     .doc = "numbers added up one after the other, in float32",
+    .dtypes = MX_REALS,
     .dims = "!n->",
-    .dtypes = (mx_dtypes)(1u << MX_F64),
     .no_cast = true,
     .infer = infer,
     .cost = mx_cost_move,

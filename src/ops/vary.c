@@ -22,12 +22,11 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 const mx_op mx_op_vary = {
     .name = "vary",
     .doc = "x, where ranks do different work with it from here on",
+    .dtypes = MX_ANY_DTYPE,
     .kind = MX_VIEW,
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
-    .dtypes = MX_ANY_DTYPE,
     .no_cast = true,
-    .same_value = true,
     .infer = infer,
     .grad = vjp,
     .cases = (const mx_case[]){{1, {{2, {3, 4}}}, &(mx_collective_attr){.size = 1}}, {0}},

@@ -6,6 +6,7 @@
  * model may well have a parameter called "router_scales".
  */
 #include "store/quant.h"
+#include "store/quant_nf4.h"
 
 #include "base/str.h"
 #include <inttypes.h>
@@ -292,6 +293,8 @@ static bool is_part(pairing *p, const mx_st_tensor *t)
 {
     static const char *const of_packed[] = {"_scale", "_shape", "_zero_point", "_g_idx"};
     const char *stem;
+    if (mx_quant_nf4_is_part(p->dir, t->name))
+        return true;
     for (size_t i = 0; i < sizeof of_packed / sizeof *of_packed; i++)
         if ((stem = stem_of(p, t->name, of_packed[i])) && sibling(p, stem, "_packed"))
             return true;
@@ -315,6 +318,14 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
     *w = (mx_quant_tensor){.name = t->name, .data = t};
     if (is_part(p, t))
         return false;
+    if (mx_quant_nf4_state(p->dir, t->name)) {
+        mx_status st = mx_quant_nf4_open(p->dir, &p->q->arena, w);
+        bool fine = !st;
+        if (st)
+            complain(p, t->name, "%s", mx_status_text(st));
+        mx_status_free(st);
+        return fine;
+    }
     if ((stem = stem_of(p, t->name, "_blocks")) && t->dtype == MX_ST_U8) {
         w->name = stem;
         w->scale = sibling(p, stem, "_scales");
@@ -352,7 +363,8 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
 
 static mx_status read_hints(const mx_hf_dir *d, hints *h)
 {
-    static const char *const known[] = {"fp8", "mxfp4", "compressed-tensors", "fbgemm_fp8"};
+    static const char *const known[] = {"fp8", "mxfp4", "compressed-tensors", "fbgemm_fp8",
+                                        "bitsandbytes"};
     const json_t *c = json_object_get(d->config, "quantization_config"), *group;
     *h = (hints){0};
     if (!json_is_object(c))
@@ -364,7 +376,8 @@ static mx_status read_hints(const mx_hf_dir *d, hints *h)
     if (!good)
         return mx_fail(MX_INPUT,
                        "%s/config.json: quantization method \"%.40s\" is not supported (fp8, "
-                       "mxfp4 and compressed-tensors are); use the model's unquantised weights",
+                       "mxfp4, compressed-tensors and bitsandbytes are); use the model's "
+                       "unquantised weights",
                        d->path, method);
     const json_t *block = json_object_get(c, "weight_block_size");
     h->block_rows = json_integer_value(json_array_get(block, 0));
@@ -491,7 +504,9 @@ const char *mx_quant_describe(const mx_quant_tensor *t, char *buf, size_t cap)
     else if (one->kind == MX_QUANT_PACKED)
         snprintf(how, sizeof how, ", %d bits, groups of %" PRId64, one->bits, one->block_cols);
     snprintf(buf, cap, "%s %s%s",
-             one->kind == MX_QUANT_MXFP4 ? "MXFP4" : mx_st_dtype_name(one->data->dtype),
+             one->kind == MX_QUANT_MXFP4 ? "MXFP4"
+             : one->kind == MX_QUANT_NF4 ? "NF4"
+                                         : mx_st_dtype_name(one->data->dtype),
              dims_text(t, dims, sizeof dims), how);
     return buf;
 }

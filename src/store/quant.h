@@ -16,6 +16,8 @@
  *     packed   X_packed I32 (..., R, C * bits / 32)          (q - 2^(bits-1) - zero) * s[r, c / g]
  *              X_scale, X_shape, perhaps X_zero_point        for groups of g columns
  *              (compressed-tensors, 4 and 8 bits)
+ *     nf4      X U8, X.absmax, X.quant_map...                map[nibble] * absmax of 64, in order
+ *              (bitsandbytes: quant_nf4.h)
  * with X mostly "NAME.weight". Products are formed in float32 and rounded once, to the type asked
  * for. Scales of type U8 are exponents (2^(s - 127)).
  */
@@ -29,6 +31,7 @@ typedef enum {
     MX_QUANT_SCALED,
     MX_QUANT_MXFP4,
     MX_QUANT_PACKED,
+    MX_QUANT_NF4,
     MX_QUANT_STACK, /* several weights under one, see mx_quant_resolve */
 } mx_quant_kind;
 
@@ -45,6 +48,7 @@ struct mx_quant_tensor {
     int64_t block_rows, block_cols;          /* of weights under one scale */
     int bits;                                /* packed */
     bool transposed;                         /* dim ends in (cols, rows) */
+    const struct mx_quant_nf4 *nf4;          /* quant_nf4.h */
     const mx_quant_tensor **parts;           /* stack: dim[0] of them, all of one shape */
 };
 

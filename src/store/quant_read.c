@@ -7,6 +7,7 @@
  * destination by the same code that converts plain tensors.
  */
 #include "store/quant.h"
+#include "store/quant_nf4.h"
 
 #include "base/arena.h"
 #include "base/simd.h"
@@ -275,6 +276,25 @@ static mx_status read_stack(const mx_quant_tensor *t, int64_t first, int64_t cou
     return MX_OK;
 }
 
+static mx_status read_nf4(const mx_quant_tensor *t, int64_t first, int64_t count, mx_st_dtype to,
+                          char *dst, mx_st_scan *scan)
+{
+    enum { STEP = 1 << 18 };
+    float *panel;
+    int64_t bad = 0;
+    MX_TRY(mx_alloc((void **)&panel, sizeof *panel * STEP, t->name));
+    mx_status st = MX_OK;
+    for (int64_t i = 0; i < count && !st; i += STEP) {
+        int64_t n = count - i < STEP ? count - i : STEP;
+        st = mx_quant_nf4_read(t, first + i, n, panel);
+        if (!st && !mx_st_convert(MX_ST_F32, panel, to, dst + i * mx_st_dtype_bytes(to), n, scan,
+                                  &bad))
+            st = mx_fail(MX_INPUT, "%s cannot be read as %s", t->name, mx_st_dtype_name(to));
+    }
+    mx_free(panel);
+    return st;
+}
+
 mx_status mx_quant_read(const mx_quant_tensor *t, int64_t first, int64_t count, mx_st_dtype to,
                         void *dst, mx_st_scan *scan)
 {
@@ -289,6 +309,8 @@ mx_status mx_quant_read(const mx_quant_tensor *t, int64_t first, int64_t count, 
                        t->data->file->path, t->name, mx_st_dtype_name(to));
     if (!count)
         return MX_OK;
+    if (t->kind == MX_QUANT_NF4)
+        return read_nf4(t, first, count, to, dst, scan);
     reader r = {.t = t, .matrix = -1};
     mx_status st = read_panels(&r, first, count, to, dst, scan);
     finish(&r);

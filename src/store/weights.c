@@ -9,6 +9,7 @@
  */
 #include "store/weights.h"
 
+#include "compile/quantize.h"
 #include "ir/placement.h"
 #include "ops/load.h"
 #include "store/staged_load.h"
@@ -266,8 +267,8 @@ static mx_status write_box(mx_session *s, mx_var *v, const void *whole)
 /* A weight from parts: put together in the weight where the host can write it, else in a buffer. */
 static mx_status load_parts(mx_session *s, mx_var *v, const origin *o, mx_st_scan *scan)
 {
-    void *host = v->box ? NULL : mx_var_host(s, v);
-    bool direct = host != NULL;
+    void *host = mx_var_host(s, v);
+    bool direct = host && !v->box;
     if (!direct)
         MX_TRY(mx_alloc(&host, mx_type_bytes(mx_var_whole(v)), v->name));
     mx_status st = MX_OK;
@@ -280,6 +281,35 @@ static mx_status load_parts(mx_session *s, mx_var *v, const origin *o, mx_st_sca
     v->written |= !st;
     if (!direct)
         mx_free(host);
+    return st;
+}
+
+/* A weight as int8, a few rows at a time, and the scales of its rows. */
+static mx_status load_int8(mx_session *s, mx_var *v, const mx_quant_tensor *t, mx_st_scan *scan)
+{
+    enum { AT_ONCE = 64 };
+    int64_t rows = v->type.dim[0], cols = v->type.dim[1];
+    char name[512];
+    snprintf(name, sizeof name, "%s" MX_ROW_SCALES, v->name);
+    mx_var *scales = mx_session_find(s, name);
+    float *x = NULL, scale[AT_ONCE];
+    int8_t *q = NULL;
+    mx_status st;
+    MX_ASSERT(scales, "%s", name);
+    MX_TRY_OUT(st, mx_alloc((void **)&x, sizeof *x * (size_t)(AT_ONCE * cols), v->name));
+    MX_TRY_OUT(st, mx_alloc((void **)&q, (size_t)(AT_ONCE * cols), v->name));
+    for (int64_t r = 0; r < rows; r += AT_ONCE) {
+        int64_t n = rows - r < AT_ONCE ? rows - r : AT_ONCE;
+        MX_TRY_OUT(st, mx_quant_read(t, r * cols, n * cols, MX_ST_F32, x, scan));
+        for (int64_t i = 0; i < n; i++)
+            scale[i] = mx_quant_int8_row(x + i * cols, cols, q + i * cols);
+        MX_TRY_OUT(st, mx_var_write_part(s, v, r * cols, n * cols, q));
+        MX_TRY_OUT(st, mx_var_write_part(s, scales, r, n, scale));
+    }
+    v->written = scales->written = true;
+out:
+    mx_free(x);
+    mx_free(q);
     return st;
 }
 
@@ -311,7 +341,7 @@ static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, b
     mx_staged_load *loads = MX_NEW_N(&mt->arena, mx_staged_load, n);
     mx_st_seen *seen = MX_NEW_N(&mt->arena, mx_st_seen, n);
     for (int i = 0; i < n; i++)
-        if (mt->from[i].whole.name && !mt->from[i].n_parts)
+        if (mt->from[i].whole.name && !mt->from[i].n_parts && !mx_session_var(s, i)->attr.quantized)
             loads[n_loads++] = (mx_staged_load){mx_session_var(s, i), &mt->from[i].whole, {0}};
     MX_TRY(mx_staged_load_all(s, loads, n_loads));
     n_loads = 0;
@@ -321,8 +351,13 @@ static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, b
         if (!t->name)
             continue;
         mx_st_seen one = {.tensor = t->data, .count = t->n};
-        if (o->n_parts)
-            MX_TRY(load_parts(s, mx_session_var(s, i), o, &one.scan));
+        mx_var *v = mx_session_var(s, i);
+        if (v->attr.quantized && o->n_parts)
+            return mx_fail(MX_INPUT, "%s is put together from parts and cannot be int8", v->name);
+        if (v->attr.quantized)
+            MX_TRY(load_int8(s, v, t, &one.scan));
+        else if (o->n_parts)
+            MX_TRY(load_parts(s, v, o, &one.scan));
         else
             one.scan = loads[n_loads++].scan;
         if (!allow_nonfinite && !may_be_infinite(m, s, i))

@@ -321,16 +321,16 @@ static int32_t find_name(const mx_tokenizer *t, const char *name)
     return name ? mx_tokenizer_find(t, name) : -1;
 }
 
-mx_status mx_tokenizer_load_ranks(mx_tokenizer *t, const char *path, const char *text, size_t n,
-                                  const char *pattern)
+static mx_status load(mx_tokenizer *t, const mx_tokenizer_source *s)
 {
+    const char *path = s->path, *pattern = s->options ? s->options->pattern : NULL;
     table v = {0};
     const rank_kind *kind = NULL;
     t->kind = "tiktoken ranks";
     if (!pattern || !*pattern)
         pattern = mx_tokenizer_config_text(mx_tokenizer_folder(path, &t->arena),
                                            MX_TOKENIZER_PATTERN, &t->arena);
-    mx_status st = read_table(t, path, text, n, &v);
+    mx_status st = read_table(t, path, s->text, s->n, &v);
     if (!st)
         st = choose_kind(path, pattern, v.n, &kind);
     if (!st)
@@ -355,3 +355,19 @@ mx_status mx_tokenizer_load_ranks(mx_tokenizer *t, const char *path, const char 
     mx_free(v.piece);
     return st;
 }
+
+/* It starts with base64, a space and a digit. */
+static bool is_ranks(const mx_tokenizer_source *s)
+{
+    static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = strspn(s->text, base64);
+    n += strspn(s->text + n, "=");
+    return n && s->text[n] == ' ' && s->text[n + 1] >= '0' && s->text[n + 1] <= '9';
+}
+
+const mx_tokenizer_format mx_tokenizer_format_tiktoken = {
+    .type = "tiktoken",
+    .file = "tiktoken.model",
+    .is = is_ranks,
+    .load = load,
+};

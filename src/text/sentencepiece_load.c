@@ -362,9 +362,11 @@ static void check_ids(mx_tokenizer *t)
             *id[i] = -1;
 }
 
-mx_status mx_tokenizer_load_sentencepiece(mx_tokenizer *t, const char *path, const char *text,
-                                          size_t n)
+/* The pieces stay where they lie, so the bytes live as long as the tokenizer. */
+static mx_status load(mx_tokenizer *t, const mx_tokenizer_source *s)
 {
+    const char *path = s->path, *text = mx_arena_copy(&t->arena, s->text, s->n + 1);
+    size_t n = s->n;
     mx_sentencepiece *m = t->sentencepiece = MX_NEW(&t->arena, mx_sentencepiece);
     *m = (mx_sentencepiece){.add_dummy_prefix = true,
                             .remove_extra_spaces = true,
@@ -387,3 +389,9 @@ mx_status mx_tokenizer_load_sentencepiece(mx_tokenizer *t, const char *path, con
     mx_free(l.piece);
     return st;
 }
+
+const mx_tokenizer_format mx_tokenizer_format_sentencepiece = {
+    .type = "sentencepiece",
+    .file = "tokenizer.model",
+    .load = load,
+};

@@ -45,56 +45,35 @@ void mx_tokenizer_grow(mx_tokenizer *t, int32_t n)
     t->n_tokens = n;
 }
 
-mx_status mx_tokenizer_load_byte(mx_tokenizer *t)
+/* The built-in one of this type, or NULL. */
+static const mx_tokenizer_format *built_in(const char *type)
 {
-    static const char *const name[] = {"<bos>", "<eos>", "<pad>"};
-    t->kind = "byte";
-    uint8_t *byte = mx_arena_alloc(&t->arena, 256);
-    mx_vocab_init(&t->bpe.vocab, 256);
-    mx_tokenizer_grow(t, 256 + 3);
-    t->bpe.byte_level = true;
-    t->bpe.unk = -1;
-    for (int i = 0; i < 256; i++) {
-        byte[i] = (uint8_t)i;
-        t->bpe.byte_id[i] = i;
-        mx_vocab_set(&t->bpe.vocab, i, byte + i, 1, true);
-        t->token[i] = t->bpe.vocab.piece[i];
-    }
-    for (int i = 0; i < 3; i++) {
-        t->token[256 + i] = (mx_piece){(const uint8_t *)name[i], 5};
-        t->special[256 + i] = true;
-        mx_added_put(
-            &t->added,
-            (mx_added){.s = (const uint8_t *)name[i], .n = 5, .id = 256 + i, .special = true});
-    }
-    mx_bpe_finish(&t->bpe);
-    t->bos = 256;
-    t->eos = 257;
-    t->pad = 258;
-    mx_tokens_add(&t->prefix, t->bos);
-    t->decoder.step = MX_NEW(&t->arena, mx_dec_step);
-    t->decoder.n = 1;
-    return MX_OK;
+    for (const mx_tokenizer_format *const *f = mx_tokenizer_format_table; *f; f++)
+        if (!(*f)->file && strcmp((*f)->type, type) == 0)
+            return *f;
+    return NULL;
 }
 
-/* A rank file starts with base64, a space and a digit; a tokenizer.json with a brace. */
-static bool looks_like_ranks(const char *text)
+static mx_status load_as(mx_tokenizer *t, const mx_tokenizer_format *f,
+                         const mx_tokenizer_source *s)
 {
-    static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t n = strspn(text, base64);
-    n += strspn(text + n, "=");
-    return n && text[n] == ' ' && text[n + 1] >= '0' && text[n + 1] <= '9';
+    t->format = f;
+    return f->load(t, s);
 }
 
 /* `text` is followed by 16 zero bytes and may be changed. */
 static mx_status load_bytes(mx_tokenizer *t, const char *path, char *text, size_t n,
                             const mx_tokenizer_options *options)
 {
-    if (text[strspn(text, " \t\r\n")] == '{' || mx_ends_with(path, ".json"))
-        return mx_tokenizer_load_json(t, path, text, n);
-    if (looks_like_ranks(text))
-        return mx_tokenizer_load_ranks(t, path, text, n, options ? options->pattern : NULL);
-    return mx_tokenizer_load_sentencepiece(t, path, mx_arena_copy(&t->arena, text, n + 1), n);
+    mx_tokenizer_source s = {path, text, n, options};
+    const mx_tokenizer_format *otherwise = NULL;
+    for (const mx_tokenizer_format *const *f = mx_tokenizer_format_table; *f; f++) {
+        if ((*f)->is && (*f)->is(&s))
+            return load_as(t, *f, &s);
+        if ((*f)->file && !(*f)->is)
+            otherwise = *f;
+    }
+    return load_as(t, otherwise, &s);
 }
 
 static mx_status load_file(mx_tokenizer *t, const char *path, const mx_tokenizer_options *options)
@@ -111,26 +90,31 @@ static mx_status load_file(mx_tokenizer *t, const char *path, const mx_tokenizer
 
 const char *mx_tokenizer_type(const mx_tokenizer *t)
 {
-    return mx_starts_with(t->kind, "tokenizer.json")  ? "huggingface"
-           : mx_starts_with(t->kind, "SentencePiece") ? "sentencepiece"
-           : mx_starts_with(t->kind, "tiktoken")      ? "tiktoken"
-                                                      : "byte";
+    return t->format->type;
+}
+
+const char *mx_tokenizer_file(const mx_tokenizer *t)
+{
+    return t->format->file;
 }
 
 static mx_status load(mx_tokenizer *t, const char *path, const char *type,
                       const mx_tokenizer_options *options)
 {
     bool any = !*type, json = strcmp(type, "huggingface") == 0;
-    if (!path || strcmp(path, "byte") == 0 || strcmp(type, "byte") == 0)
-        return mx_tokenizer_load_byte(t);
+    const mx_tokenizer_format *own = built_in(type);
+    own = own ? own : built_in(path ? path : "byte");
+    if (own)
+        return load_as(t, own, &(mx_tokenizer_source){0});
     if (!mx_dir_exists(path))
         return load_file(t, path, options);
     const char *file = mx_tokenizer_vocabulary_in(path, any ? -1 : json, &t->arena);
     if (file)
         return load_file(t, file, options);
     const char *says = mx_tokenizer_config_text(path, MX_TOKENIZER_TYPE, &t->arena);
-    if (any && says && strcmp(says, "byte") == 0)
-        return mx_tokenizer_load_byte(t);
+    own = any && says ? built_in(says) : NULL;
+    if (own)
+        return load_as(t, own, &(mx_tokenizer_source){0});
     return mx_fail(MX_INPUT,
                    "%s: no %s in this directory%s%s; name a tokenizer file or a directory that "
                    "has one",

@@ -73,6 +73,8 @@ mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, int64_t
 const char *mx_tokenizer_kind(const mx_tokenizer *t);
 /* What tokenizer_type calls it: huggingface, sentencepiece, tiktoken or byte. */
 const char *mx_tokenizer_type(const mx_tokenizer *t);
+/* What folders call a file of its type; NULL: it is built in. */
+const char *mx_tokenizer_file(const mx_tokenizer *t);
 /* Whether the kind's own library adds special tokens when it is not told (tokenizer.json: yes). */
 bool mx_tokenizer_adds_special(const mx_tokenizer *t);
 /* One more than the largest id. */

@@ -400,15 +400,27 @@ static mx_status load_root(mx_tokenizer *t, const mx_json_node *root, const char
     return read_added(&l, mx_json_get(root, "added_tokens"));
 }
 
-mx_status mx_tokenizer_load_json(mx_tokenizer *t, const char *path, char *text, size_t n)
+static mx_status load(mx_tokenizer *t, const mx_tokenizer_source *s)
 {
     mx_arena a = {0};
     const mx_json_node *root;
-    mx_status st = mx_json_tree_parse_in_place(&root, &a, text, n, path);
+    mx_status st = mx_json_tree_parse_in_place(&root, &a, s->text, s->n, s->path);
     if (!st)
-        st = load_root(t, root, path);
+        st = load_root(t, root, s->path);
     if (!st)
-        mx_tokenizer_read_config(t, path);
+        mx_tokenizer_read_config(t, s->path);
     mx_arena_fini(&a);
     return st;
 }
+
+static bool is_json(const mx_tokenizer_source *s)
+{
+    return s->text[strspn(s->text, " \t\r\n")] == '{' || mx_ends_with(s->path, ".json");
+}
+
+const mx_tokenizer_format mx_tokenizer_format_huggingface = {
+    .type = "huggingface",
+    .file = "tokenizer.json",
+    .is = is_json,
+    .load = load,
+};

@@ -24,11 +24,13 @@ enum { MX_MAX_PIECE_BYTES = 1024 };
 
 typedef enum { MX_MODEL_BPE, MX_MODEL_UNIGRAM } mx_text_model;
 typedef struct mx_scratch mx_scratch;
+typedef struct mx_tokenizer_format mx_tokenizer_format;
 
 struct mx_tokenizer {
     mx_arena arena;
     mx_unicode unicode;
-    const char *kind;
+    const mx_tokenizer_format *format;
+    const char *kind; /* for reports: "tokenizer.json (BPE)" */
     mx_text_model model;
     mx_bpe bpe;
     mx_unigram unigram;
@@ -60,16 +62,25 @@ struct mx_scratch {
     mx_str repaired; /* the text with U+FFFD for what is not UTF-8 */
 };
 
-/* Loaders fill an allocated, zeroed tokenizer. */
-/* The text is followed by 16 zero bytes and may be changed. */
-mx_status mx_tokenizer_load_json(mx_tokenizer *t, const char *path, char *text,
-                                 size_t n) MX_MUST_USE;
-/* The bytes must live as long as the tokenizer. */
-mx_status mx_tokenizer_load_sentencepiece(mx_tokenizer *t, const char *path, const char *text,
-                                          size_t n) MX_MUST_USE;
-mx_status mx_tokenizer_load_ranks(mx_tokenizer *t, const char *path, const char *text, size_t n,
-                                  const char *pattern) MX_MUST_USE;
-mx_status mx_tokenizer_load_byte(mx_tokenizer *t) MX_MUST_USE;
+/* What a tokenizer is read from. The text is followed by 16 zero bytes and may be changed. */
+typedef struct {
+    const char *path;
+    char *text;
+    size_t n;
+    const mx_tokenizer_options *options; /* NULL: none */
+} mx_tokenizer_source;
+
+/* A kind of tokenizer, found by scanning for `const mx_tokenizer_format`. */
+struct mx_tokenizer_format {
+    const char *type; /* as tokenizer_type has it */
+    const char *file; /* what folders call its file; NULL: it is built in and has none */
+    /* Is this one of its files? NULL: where no other says so. */
+    bool (*is)(const mx_tokenizer_source *s);
+    /* Fills an allocated, zeroed tokenizer. A built-in one gets no text. */
+    mx_status (*load)(mx_tokenizer *t, const mx_tokenizer_source *s);
+};
+extern const mx_tokenizer_format *const mx_tokenizer_format_table[]; /* ends with NULL */
+extern const int mx_tokenizer_format_count;
 
 /* Begin, end and padding tokens from the files beside `path`, as far as they are not known. */
 void mx_tokenizer_read_config(mx_tokenizer *t, const char *path);

@@ -66,14 +66,12 @@ static mx_status read_folder(mx_model_files *f, const char *dir)
 static mx_status read_tokenizer(mx_model_files *f, const mx_model_files_from *from)
 {
     static const char *const beside[] = {MX_TOKENIZER_CONFIG, "special_tokens_map.json", NULL};
-    const char *type = mx_tokenizer_type(from->tokenizer);
-    if (strcmp(type, "byte") == 0)
+    const char *file = mx_tokenizer_file(from->tokenizer);
+    if (!file)
         return MX_OK;
     if (mx_dir_exists(from->at))
         return read_folder(f, from->at);
-    MX_TRY(read_as(f, from->at, strcmp(type, "huggingface") == 0     ? "tokenizer.json"
-                                : strcmp(type, "sentencepiece") == 0 ? "tokenizer.model"
-                                                                     : "tiktoken.model"));
+    MX_TRY(read_as(f, from->at, file));
     return read_names(f, mx_tokenizer_folder(from->at, &f->arena), beside);
 }
 
@@ -107,7 +105,7 @@ mx_status mx_model_files_read(mx_model_files *f, const mx_model_files_from *from
     if (from->model)
         MX_TRY(read_names(f, from->model, of_weights));
     const char *type = from->tokenizer ? mx_tokenizer_type(from->tokenizer) : "";
-    if (strcmp(type, "byte") == 0)
+    if (from->tokenizer && !mx_tokenizer_file(from->tokenizer))
         MX_TRY(note(f, MX_TOKENIZER_TYPE, type));
     if (strcmp(type, "tiktoken") == 0 && from->pattern && *from->pattern)
         MX_TRY(note(f, MX_TOKENIZER_PATTERN, from->pattern));

@@ -102,7 +102,7 @@ static void share_rows(mx_run *r)
 
 mx_status mx_run_ranks_find(mx_run *r)
 {
-    if (r->seat)
+    if (r->seat && r->seat->world)
         r->launch = (mx_launch){.rank = r->seat->rank, .size = r->seat->mesh->ranks};
     else
         MX_TRY(mx_launch_find(&r->launch, getenv));
@@ -117,10 +117,30 @@ static mx_status open_virtual(mx_run *r)
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }
 
+/* A communicator of their own: collectives of programs go on beside what ranks agree on. */
+static mx_status open_groups(mx_run *r)
+{
+    mx_comm *own;
+    MX_TRY(mx_comm_split_off(r->comm, &own));
+    r->groups = mx_comm_groups_new(own, &r->seat->mesh->mesh);
+    return MX_OK;
+}
+
+static mx_process_group *find_group(void *groups, unsigned axes)
+{
+    return mx_comm_groups_find(groups, axes);
+}
+
+void mx_run_set_groups(mx_run *r)
+{
+    if (r->groups)
+        mx_session_set_groups(r->session, find_group, r->groups);
+}
+
 mx_status mx_run_ranks_open(mx_run *r)
 {
     const mx_config *c = r->c;
-    if (r->seat)
+    if (r->seat && r->seat->world)
         return open_virtual(r);
     mx_coord_options o = {
         .join_timeout_s = mx_config_float(c, "distributed_initialization_timeout"),
@@ -139,6 +159,8 @@ mx_status mx_run_ranks_open(mx_run *r)
     MX_TRY(mx_comm_open(&r->comm, r->coord, &choice));
     if (choice.note)
         mx_progress_say(&r->progress, "note: ranks talk over TCP, not MPI: %s", choice.note);
+    if (r->seat)
+        MX_TRY(open_groups(r));
     /* Without a run_name it has the time in it. */
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }

@@ -381,13 +381,14 @@ static mx_status virtual_rank(void *ctx, const mx_seat *seat)
     return mx_run_rank(s->config, s->command_line, seat);
 }
 
-static mx_status check_processes(const mx_mesh_plan *mesh, int n)
+/* This process is one rank of the mesh. */
+static mx_status run_process(const mx_config *c, const char *command_line, const mx_mesh_plan *mesh,
+                             int rank)
 {
-    if (n > 1 && mesh->ranks > 1 && mx_mesh_degree(&mesh->mesh, MX_AXIS_DATA) != n)
-        return mx_fail(MX_USAGE, "%d processes were started: between processes the only axis so "
-                       "far is data (mesh=\"data=%d\"); a mesh of other axes runs on virtual ranks "
-                       "in one process", n, n);
-    return MX_OK;
+    mx_seat seat = {.mesh = mesh, .how = mesh->how, .rank = rank,
+                        .n_threads = (int)mx_config_int(c, "num_threads")};
+    seat.how.rank = rank;
+    return mx_run_rank(c, command_line, &seat);
 }
 
 mx_status mx_run_train(const mx_config *c, const char *command_line)
@@ -397,11 +398,11 @@ mx_status mx_run_train(const mx_config *c, const char *command_line)
     MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
     MX_TRY(mx_launch_find(&launch, getenv));
     mx_status st = mx_mesh_configure(&mesh, c, launch.size);
-    if (!st)
-        st = check_processes(&mesh, launch.size);
-    if (!st && mesh.ranks > 1 && launch.size == 1)
-        st = mx_virtual_ranks(&mesh, (int)mx_config_int(c, "num_threads"), virtual_rank,
-                              &(start){c, command_line});
+    if (!st && mesh.ranks > 1)
+        st = launch.size == 1
+                 ? mx_virtual_ranks(&mesh, (int)mx_config_int(c, "num_threads"), virtual_rank,
+                                    &(start){c, command_line})
+                 : run_process(c, command_line, &mesh, launch.rank);
     else if (!st)
         st = mx_run_rank(c, command_line, NULL);
     mx_mesh_plan_fini(&mesh);

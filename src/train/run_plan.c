@@ -14,6 +14,7 @@ static mx_status open_session(mx_run *r)
 {
     MX_TRY(mx_seat_session(&r->session, r->seat, mx_config_text(r->c, "device"),
                            (int)mx_config_int(r->c, "num_threads")));
+    mx_run_set_groups(r);
     if (!mx_config_bool(r->c, "deterministic"))
         mx_session_allow_any_order(r->session);
     if (mx_config_bool(r->c, "gemm_search"))
@@ -90,10 +91,34 @@ static mx_status count_flops(mx_run *r)
     return MX_OK;
 }
 
+/* What is quantized, and what the recipe could not take. */
+static void say_quantization(mx_run *r)
+{
+    const mx_quantization *q = r->request.options.compile.quantization;
+    if (!q)
+        return;
+    const mx_quant_report *p = q->report;
+    mx_progress_say(&r->progress, "quantization: %d matmuls of layers' weights, %d left in %s",
+                    p->n_quantized, p->n_high, mx_dtype_name(r->request.options.compile.compute));
+    for (const char *line = p->kept, *end; (end = strchr(line, '\n')); line = end + 1)
+        mx_progress_say(&r->progress, "note: not quantized: %.*s", (int)(end - line), line);
+}
+
+/* Histories of a delayed recipe would differ from rank to rank, and the weights with them. */
+static mx_status check_quantization(const mx_run *r)
+{
+    if (r->comm->size < 2 || !mx_quantization_is_delayed(r->request.options.compile.quantization))
+        return MX_OK;
+    return mx_fail(MX_USAGE, "%s: delayed scaling needs one rank: histories are not exchanged; "
+                   "use quantization=fp8_tensorwise", mx_config_where(r->c, "quantization"));
+}
+
 mx_status mx_run_programs_open(mx_run *r)
 {
+    MX_TRY(check_quantization(r));
     MX_TRY(open_session(r));
     MX_TRY(mx_programs_plan(&r->programs, &r->model, &r->request));
+    say_quantization(r);
     MX_TRY(check_memory(r));
     if (r->programs.pipelined)
         r->programs.stages = r->seat->find_group((void *)r->seat, 1u << MX_AXIS_STAGE);

@@ -411,6 +411,7 @@ void mx_run_close(mx_run *r)
     mx_run_folder_leave(r); /* while it is locked */
     mx_run_lock_release(&r->lock);
     mx_comm_close(r->writers);
+    mx_comm_groups_free(r->groups);
     mx_comm_close(r->comm);
     mx_coord_close(r->coord);
     mx_free(r->at.loader);

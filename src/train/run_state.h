@@ -4,7 +4,7 @@
 
 #include "base/progress.h"
 #include "data/loader.h"
-#include "dist/comm.h"
+#include "dist/comm_group.h"
 #include "store/run_lock.h"
 #include "exec/batch_plan.h"
 #include "train/goodput.h"
@@ -55,6 +55,7 @@ typedef struct {
     mx_launch launch;     /* which rank this is, of how many */
     mx_coord *coord;    /* of the processes of this run */
     mx_comm *comm;      /* the ranks of this run; one, usually */
+    mx_comm_groups *groups; /* of processes on a mesh, by its axes; NULL: none */
     mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
     bool leads;         /* this is rank 0 */
     bool stops, writer_busy; /* some rank was asked to stop, is still writing a checkpoint */
@@ -176,6 +177,8 @@ mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
 /* run_join.c: how ranks meet. First which one this is, then all of them. */
 mx_status mx_run_ranks_find(mx_run *r) MX_MUST_USE;
 mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
+/* Tells the session of a process where the groups of its collectives are. */
+void mx_run_set_groups(mx_run *r);
 /* run_ranks.c: what ranks do together. */
 /* Can several ranks run this? Once variables are known. */
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;

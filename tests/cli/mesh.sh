@@ -12,7 +12,7 @@ try() { "$maxc" verify "tests/fixtures/models/$1" mesh="$2" > "$d/out" 2>&1 || f
 try llama3 fsdp=2,tensor=2
 try mixtral data=2,expert=2
 try deepseek-v3 tensor=2,context=2
-try qwen3.5 sequence=2
+try qwen3-next sequence=2
 try gpt-oss context=4
 grep -q generated "$d/out" || fail "not everything was compared: $(cat "$d/out")"
 
@@ -29,5 +29,5 @@ refused() { # STATUS WORDS ARGUMENTS...
 }
 refused 2 'no mesh has an axis `tenser`' verify tests/fixtures/models/llama3 mesh=tenser=2
 refused 2 'multiplies to 2 ranks and there are 3' verify tests/fixtures/models/llama3 mesh=tensor=2 virtual_ranks=3
-refused 2 'mesh' bench train mesh=tensor=2
+refused 2 'runs on one device' bench train mesh=tensor=2
 exit $bad

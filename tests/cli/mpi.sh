@@ -32,4 +32,8 @@ numbers() { grep -o '"\(loss\|grad_norm\)": *[0-9.e+-]*' "$d/$1/metrics.jsonl"; 
 for other in tcp auto; do
     [ "$(numbers mpi)" = "$(numbers $other)" ] || fail "MPI and $other differ: $(numbers mpi) $(numbers $other)"
 done
+# On a mesh, where programs hold their collectives.
+train mesh-mpi 8 collectives=mpi mesh=fsdp=3 sharding_tolerance=1 || fail "mesh: $(tail -n 5 "$d/mesh-mpi.log")"
+train mesh-tcp 8 collectives=tcp mesh=fsdp=3 sharding_tolerance=1 || fail "mesh: $(tail -n 5 "$d/mesh-tcp.log")"
+[ "$(numbers mesh-mpi)" = "$(numbers mesh-tcp)" ] || fail "MPI and TCP differ on a mesh: $(numbers mesh-mpi) $(numbers mesh-tcp)"
 exit $bad

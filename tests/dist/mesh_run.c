@@ -1,6 +1,8 @@
 /* mesh_run.c - see mesh_run.h. A rank is a thread with a session of its own. */
 #include "mesh_run.h"
 
+#include "device/session_impl.h"
+
 #include "../test.h"
 #include "dist/local.h"
 #include "exec/pipeline.h"
@@ -224,15 +226,13 @@ static void note(mesh_run *r, double off, const char *what)
     }
 }
 
-/* A result of a program, on the host: data NULL where there is none, else from mx_realloc. */
-static mx_tensor result(mx_exec *e, const char *name)
+/* An input or result where it lies, in host memory; of no data: the program has none. */
+static mx_tensor tensor_of(mx_exec *e, const char *name)
 {
     const mx_type *type = e && name ? mx_exec_type(e, name) : NULL;
-    if (!type)
-        return (mx_tensor){0};
-    mx_tensor t = {.data = mx_realloc(NULL, mx_type_bytes(type)), .type = *type};
-    MX_CHECK_OK(mx_exec_read(e, name, t.data));
-    return t;
+    mx_device *d = type ? mx_session_device(e->session) : NULL;
+    return type ? (mx_tensor){.data = d->address(d, mx_exec_buffer(e, name)), .type = *type}
+                : (mx_tensor){0};
 }
 
 static void compare_gradients(mesh_run *r, mx_step *s)
@@ -244,12 +244,10 @@ static void compare_gradients(mesh_run *r, mx_step *s)
         if (v->op != &mx_op_variable || attr->kind != MX_VAR_WEIGHT || attr->frozen)
             continue;
         snprintf(name, sizeof name, "grad:%s", v->name);
-        mx_tensor mine = result(s->exec, name), all = result(r->step.exec, name);
+        mx_tensor mine = tensor_of(s->exec, name), all = tensor_of(r->step.exec, name);
         MX_CHECK(!mine.data == !all.data, "%s", name);
         if (mine.data && all.data)
             note(r, distance(r, &mine, v->box, &all), name);
-        mx_free(mine.data);
-        mx_free(all.data);
     }
 }
 
@@ -291,11 +289,9 @@ static void check_copies(mx_session *s)
 
 static void compare_number(mesh_run *r, mx_exec *e, mx_step *one, const char *name, bool some)
 {
-    mx_tensor mine = result(e, name), all = result(one->exec, name);
+    mx_tensor mine = tensor_of(e, name), all = tensor_of(one->exec, name);
     if (all.data && (mine.data || !some))
         note(r, mine.data ? distance(r, &mine, NULL, &all) : INFINITY, name);
-    mx_free(mine.data);
-    mx_free(all.data);
 }
 
 /* Every root that is one number: the loss, its parts, metrics, norms. `some`: others may have the
@@ -364,11 +360,10 @@ static void compare_sums(mesh_run *r, mx_session *s)
             continue;
         snprintf(name, sizeof name, "grad:%.*s", (int)strlen(v->name) - 5, v->name);
         mx_tensor mine = {.data = mx_var_host(s, v), .type = v->type};
-        mx_tensor all = result(r->step.exec, name);
+        mx_tensor all = tensor_of(r->step.exec, name);
         MX_CHECK(all.data, "%s is not on one device", name);
         if (all.data)
             note(r, distance(r, &mine, v->box, &all), name);
-        mx_free(all.data);
     }
 }
 
@@ -560,10 +555,9 @@ void mesh_run_open(mesh_run *r, const mesh_case *c)
     MX_CHECK_OK(open_step(c, r->session, &r->model, NULL, &r->step, &r->apply));
     MX_CHECK_OK(run_steps(c, &r->step, &r->apply));
     for (int i = 0; !c->steps && i < r->step.graph.n_roots; i++) {
-        mx_tensor t = result(r->step.exec, r->step.graph.root[i]->name);
+        mx_tensor t = tensor_of(r->step.exec, r->step.graph.root[i]->name);
         if (t.data && t.type.ndim)
             r->largest = fmax(r->largest, largest_of(&t));
-        mx_free(t.data);
     }
 }
 

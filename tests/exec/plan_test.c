@@ -172,7 +172,7 @@ MX_TEST(step_config_policies_and_refusals)
     planned p;
     const char *named[] = {"remat_policy=save_qkv_proj"};
     MX_CHECK_OK(make(&p, named, 1));
-    MX_CHECK(strcmp(p.request.options.compile.remat.policy, "custom") == 0 &&
+    MX_CHECK(strcmp(p.request.options.compile.remat.policy, "save_qkv_proj") == 0 &&
              strcmp(p.request.options.compile.remat.save, "query_proj,key_proj,value_proj") == 0);
     drop(&p);
     const char *own[] = {"remat_policy=custom", "context=device", "mlpwo=device"};
@@ -187,7 +187,7 @@ MX_TEST(step_config_policies_and_refusals)
     drop(&p);
     const char *moved[] = {"remat_policy=minimal_offloaded"};
     MX_CHECK_OK(make(&p, moved, 1));
-    MX_CHECK(strcmp(p.request.options.compile.remat.policy, "minimal") == 0 &&
+    MX_CHECK(strcmp(p.request.options.compile.remat.policy, "minimal_offloaded") == 0 &&
              mx_glob_any(p.request.options.compile.remat.offload, "mlpwi_1") &&
              !mx_glob_any(p.request.options.compile.remat.offload, "context"));
     drop(&p);

@@ -173,11 +173,12 @@ static void check_effect(const mx_key *k, const mx_verb *owner, void *ctx)
 }
 
 /* What plan reads, train and bench read too: one function builds the model and its step for all
- * three. The measurements of bench beside that are not run here. */
+ * three. What generate reads of a model and its text, serve, chat and eval read too
+ * (cmd/model_text.h). The measurements of bench, servers and conversations are not run here. */
 static bool is_shared(const mx_key *k, const mx_verb *owner, const char *verb)
 {
     bool planned = mx_word_among(verbs_of(k, owner), "plan");
-    return strcmp(verb, "bench") == 0 || (planned && strcmp(verb, "train") == 0);
+    return mx_word_among("bench serve chat eval", verb) || (planned && strcmp(verb, "train") == 0);
 }
 
 /* Every verb under the circumstances of every example that it should read, so that reads are

@@ -84,6 +84,7 @@ static void make_files(const char *root)
     put("photos.jsonl", "{\"text\": \"<start_of_image> a\", \"photo\": \"photo.jpg\"}\n"
                         "{\"text\": \"b <start_of_image>\", \"photo\": \"photo.jpg\"}\n");
     put("text.txt", "a <bos> b\n");
+    put("recipes.json", "{\"*\": \"fp8_rowwise\"}\n");
     put("ids.txt", "5 6 1 7\n");
 }
 
@@ -166,6 +167,7 @@ static const struct {
     {"tokenize", "", "tokenizer_path=tokenizer", "text.txt"},
     {"detokenize", "", "tokenizer_path=tokenizer", "ids.txt"},
     {"inspect", "model", "", NULL},
+    {"quantize", "chat", "output=quantized quantization=int8 eval_text=text.txt", NULL},
     {"doctor", "", "", NULL},
     {"version", "", "", NULL},
 };

@@ -86,6 +86,25 @@ MX_TEST(mesh_accumulates_as_one_device_does)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
+/* Whatever carries them: pieces are added up in the order of ranks. */
+MX_TEST(mesh_of_processes_has_the_bits_of_virtual_ranks)
+{
+    static const char *const meshes[] = {"mesh=fsdp=2,tensor=2", "mesh=data=2,context=2"};
+    char folder[256], name[2][32];
+    tiny_folder(folder, sizeof folder);
+    for (int i = 0; i < 2; i++) {
+        const char *args[] = {RUN, meshes[i], "per_device_batch_size=2", NULL};
+        snprintf(name[0], sizeof name[0], "threads%d", i);
+        snprintf(name[1], sizeof name[1], "tcp%d", i);
+        MX_CHECK_OK(tiny_train(folder, name[0], args));
+        tiny_train_ranks(folder, 4, name[1], args);
+        char *a = tiny_metrics(folder, name[0]), *b = tiny_metrics(folder, name[1]);
+        MX_CHECK(strlen(a) > 100 && strcmp(a, b) == 0, "%s:\n%s\n%s", meshes[i], a, b);
+        free(a), free(b);
+    }
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 /* The checkpoint of a run that begins at the end of another: what it read is what it writes. */
 static void pass_on(const char *folder, const char *from, const char *to, const char *mesh)
 {

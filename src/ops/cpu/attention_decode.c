@@ -18,7 +18,7 @@
 
 /* Positions of a run; with more query heads to a key head it is a matrix product; values taken at
  * once where several heads share them, so that sums are loaded and stored less often. */
-enum { KEYS = 128, MAX_GROUP = 8, MIX_KEYS = 4 };
+enum { KEYS = MX_ATTN_DECODE_KEYS, MAX_GROUP = 8, MIX_KEYS = 4 };
 
 #define NAME(x) x##_f32
 #define T float
@@ -114,7 +114,7 @@ MX_INLINE void score_keys(float *s, const float *q, const void *k, int n, const 
                           const int group, const bool bf16)
 {
     const int heads = group == 1 ? 4 : group == 2 ? 2 : 1;
-    const int64_t dim = a->qk_dim, row = a->k_heads * dim;
+    const int64_t dim = a->qk_dim, row = a->k_row ? a->k_row : a->k_heads * dim;
     for (int j = 0; j < n; j++) {
         int64_t h = 0;
         for (; h + heads <= a->k_heads; h += heads)
@@ -129,7 +129,7 @@ MX_INLINE void score_keys(float *s, const float *q, const void *k, int n, const 
 MX_INLINE void mix_keys(float *o, const float *p, const void *v, int n, const mx_attn *a,
                         const int group, const bool bf16)
 {
-    const int64_t row = a->k_heads * a->v_dim;
+    const int64_t row = a->v_row ? a->v_row : a->k_heads * a->v_dim;
     int j = 0;
     for (; group > 2 && j + MIX_KEYS <= n; j += MIX_KEYS)
         for (int64_t h = 0; h < a->k_heads; h++)
@@ -170,6 +170,44 @@ MX_INLINE void mix_keys(float *o, const float *p, const void *v, int n, const mx
 RUNS(f32, false)
 RUNS(bf16, true)
 
+/* More query heads to a key head than there are sums in registers: some of one key head at a time,
+ * as if they were all of them. */
+typedef void rows_fn(float *out, const float *in, const void *rows, int n, const mx_attn *a);
+
+static void each_slice(rows_fn *run, float *out, int64_t out_step, const float *in, int64_t in_step,
+                       const void *rows, int64_t dim, int n, const mx_attn *a)
+{
+    int64_t group = a->q_heads / a->k_heads, bytes = MX_NUM_BYTES(a->type);
+    mx_attn some = *a;
+    some.k_heads = 1;
+    some.k_row = a->k_row ? a->k_row : a->k_heads * a->qk_dim;
+    some.v_row = a->v_row ? a->v_row : a->k_heads * a->v_dim;
+    for (int64_t h = 0; h < a->q_heads; h += some.q_heads) {
+        int64_t left = group - h % group;
+        some.q_heads = left < MAX_GROUP ? left : MAX_GROUP;
+        run(out + h * out_step, in + h * in_step, (const char *)rows + h / group * dim * bytes, n,
+            &some);
+    }
+}
+
+void mx_attn_score(float *s, const float *q, const void *k, int n, const mx_attn *a)
+{
+    rows_fn *run = a->type == MX_NUM_BF16 ? score_bf16 : score_f32;
+    if (a->q_heads <= MAX_GROUP * a->k_heads)
+        run(s, q, k, n, a);
+    else
+        each_slice(run, s, KEYS, q, a->qk_dim, k, a->qk_dim, n, a);
+}
+
+void mx_attn_mix(float *o, const float *p, const void *v, int n, const mx_attn *a)
+{
+    rows_fn *run = a->type == MX_NUM_BF16 ? mix_bf16 : mix_f32;
+    if (a->q_heads <= MAX_GROUP * a->k_heads)
+        run(o, p, v, n, a);
+    else
+        each_slice(run, o, a->v_dim, p, KEYS, v, a->v_dim, n, a);
+}
+
 /* One run of keys; false: the query sees none of them. */
 static bool run_keys(const mx_attn *a, const mx_attn_forward_args *p, int64_t b, int64_t k0,
                      float *part, float *work)
@@ -195,7 +233,7 @@ static bool run_keys(const mx_attn *a, const mx_attn_forward_args *p, int64_t b,
         q[i] = element(p->q, b * a->q_heads * a->qk_dim + i, bf16);
     int64_t at = (b * (a->k_alloc > 0 ? a->k_alloc : a->k_len) + k0) * a->k_heads *
                  (bf16 ? 2 : 4);
-    (bf16 ? score_bf16 : score_f32)(s, q, (const char *)p->k + at * a->qk_dim, nk, a);
+    mx_attn_score(s, q, (const char *)p->k + at * a->qk_dim, nk, a);
     for (int64_t r = 0; r < a->q_heads; r++) {
         float *sr = s + r * KEYS;
         if (a->mask.softcap > 0)
@@ -208,7 +246,7 @@ static bool run_keys(const mx_attn *a, const mx_attn_forward_args *p, int64_t b,
     }
     for (int64_t i = 0; i < a->q_heads * a->v_dim; i++)
         part[i] = 0;
-    (bf16 ? mix_bf16 : mix_f32)(part, s, (const char *)p->v + at * a->v_dim, nk, a);
+    mx_attn_mix(part, s, (const char *)p->v + at * a->v_dim, nk, a);
     return true;
 }
 

@@ -46,6 +46,7 @@ typedef struct {
 typedef struct {
     int64_t batch, q_len, k_len, q_heads, k_heads, qk_dim, v_dim;
     int64_t k_alloc; /* rows of k and v per batch entry; 0: k_len (a cache may be longer) */
+    int64_t k_row, v_row; /* decoding: elements from one row to the next; 0: all heads' */
     mx_num type;
     mx_attn_mask mask;
     const void *sinks; /* (Hq) f32 / f64, or NULL */

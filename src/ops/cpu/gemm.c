@@ -124,7 +124,7 @@ void mx_gemm(const mx_gemm_args *g)
     int threads = mx_kernel_threads(g->threads);
     if ((double)g->m * (double)g->n * (double)g->k * (double)batch < 64e3)
         threads = 1; /* a fork costs more */
-    bool gemv = !g->b_packed && mx_gemv_can(g);
+    bool gemv = !g->b_packed && !g->one_path && mx_gemv_can(g);
     mx_gemm_tile_fn *run = gemv ? mx_gemv_run : l->run;
     cut c = choose_cut(g, l, batch, threads);
     int64_t n_tiles = batch * c.n_rows * c.n_cols;

@@ -14,7 +14,7 @@
  * which base/stack.h makes room). No global state. The bits of every element of C depend on its row
  * of op(A), its column of op(B), k, the path (below) and the CPU level; never on the thread
  * count, on m or n, or on what else the machine does. Paths: m <= MX_GEMV_MAX_M with trans_b
- * streams B once (decoding); everything else is packed.
+ * streams B once (decoding); everything else is packed, and so is what asks for one path.
  */
 #ifndef MX_OPS_CPU_GEMM_H
 #define MX_OPS_CPU_GEMM_H
@@ -53,6 +53,7 @@ typedef struct {
     mx_num a_type, b_type, c_type;
     double alpha;
     bool accumulate;                /* C += instead of C = */
+    bool one_path;                  /* never gemv: bits do not depend on m */
     bool b_packed;                  /* b is from mx_gemm_pack, ldb the k that it was packed with */
     mx_gemm_sizes shape;
     int64_t diagonal;

@@ -52,7 +52,7 @@ void mx_grouped_forward(const mx_grouped *g, const void *x, const void *w, void 
                            .ldb = g->w_in_out ? g->d_out : g->d_in, .trans_b = !g->w_in_out,
                            .ldc = g->d_out, .a_step = g->d_in, .b_step = g->d_in * g->d_out,
                            .c_step = g->d_out, .a_type = g->type, .b_type = g->type,
-                           .c_type = g->out_type, .alpha = 1};
+                           .c_type = g->out_type, .one_path = g->one_path, .alpha = 1};
     run(g, &p);
 }
 

@@ -17,6 +17,7 @@ typedef struct {
     int64_t groups, d_in, d_out;
     const int32_t *offsets;
     bool w_in_out;
+    bool one_path;   /* as in gemm.h */
     mx_num type;     /* of x, w, dy */
     mx_num out_type; /* of the result */
     int threads;     /* 0: all of OpenMP's */

@@ -101,6 +101,10 @@ static void make_key(mx_gemm_plan *p)
              s->trans_a ? 'T' : 'N', s->trans_b ? 'T' : 'N', s->lda, s->ldb, s->ldc, s->batch,
              s->stride_a, s->stride_b, s->stride_c, (int)s->in, (int)s->out, (int)s->tf32,
              s->beta != 0, (int)s->epilogue, p->lt->workspace_bytes);
+    size_t n = strlen(p->key);
+    if (s->scale_a)
+        snprintf(p->key + n, sizeof p->key - n, ":q%d,%d,%d,%d", (int)s->in_b, (int)s->scale_a,
+                 (int)s->scale_b, (int)s->fast);
 }
 
 static bool parse_algo(const char *hex, cublasLtMatmulAlgo_t *algo)
@@ -153,7 +157,11 @@ static void cache_add(const mx_gemm_plan *p, double us)
 
 static cudaDataType_t lt_type(mx_gemm_type t)
 {
-    return t == MX_GEMM_F32 ? CUDA_R_32F : t == MX_GEMM_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+    static const cudaDataType_t types[] = {
+        [MX_GEMM_F32] = CUDA_R_32F, [MX_GEMM_BF16] = CUDA_R_16BF, [MX_GEMM_F16] = CUDA_R_16F,
+        [MX_GEMM_E4M3] = CUDA_R_8F_E4M3, [MX_GEMM_E5M2] = CUDA_R_8F_E5M2, [MX_GEMM_I8] = CUDA_R_8I,
+        [MX_GEMM_I32] = CUDA_R_32I};
+    return types[t];
 }
 
 static mx_status make_layout(const mx_gemm_plan *p, cublasLtMatrixLayout_t *out, mx_gemm_type type,
@@ -185,18 +193,44 @@ static mx_status set(mx_gemm_plan *p, cublasLtMatmulDescAttributes_t what, const
                  "describing a product");
 }
 
+mx_status mx_gemm_plan_scales(mx_gemm_plan *p, const float *a, const float *b)
+{
+    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b, sizeof b));
+    return set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a, sizeof a);
+}
+
+static mx_status describe_scales(mx_gemm_plan *p)
+{
+    static const int32_t modes[] = {
+        [MX_SCALE_ALL] = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+        [MX_SCALE_ROWS] = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+        [MX_SCALE_RUNS] = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+        [MX_SCALE_SQUARES] = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F};
+    int8_t fast = p->shape.fast;
+    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &modes[p->shape.scale_b], sizeof *modes));
+    MX_TRY(set(p, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &modes[p->shape.scale_a], sizeof *modes));
+    /* The library asks where they will lie before it suggests anything. */
+    return mx_gemm_plan_scales(p, (const float *)ALIGNED, (const float *)ALIGNED);
+}
+
 static mx_status make_op(mx_gemm_plan *p)
 {
     const mx_gemm_lt *lt = p->lt;
     const mx_gemm_shape *s = &p->shape;
-    cublasComputeType_t compute =
-        s->in == MX_GEMM_F32 && s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    MX_TRY(check(lt, lt->libs->lt.cublasLtMatmulDescCreate(&p->op, compute, CUDA_R_32F),
+    bool whole = s->in == MX_GEMM_I8;
+    cublasComputeType_t compute = whole                            ? CUBLAS_COMPUTE_32I
+                                  : s->in == MX_GEMM_F32 && s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                    : CUBLAS_COMPUTE_32F;
+    MX_TRY(check(lt, lt->libs->lt.cublasLtMatmulDescCreate(&p->op, compute,
+                                                           whole ? CUDA_R_32I : CUDA_R_32F),
                  "describing a product"));
     cublasOperation_t ta = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t tb = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta));
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb));
+    if (s->scale_a)
+        MX_TRY(describe_scales(p));
     static const cublasLtEpilogue_t epilogues[] = {
         [MX_GEMM_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT, [MX_GEMM_BIAS] = CUBLASLT_EPILOGUE_BIAS,
         [MX_GEMM_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS};
@@ -256,8 +290,8 @@ static mx_status plan_build(mx_gemm_plan *p)
     MX_TRY(make_op(p));
     MX_TRY(make_layout(p, &p->a, s->in, s->trans_a ? s->k : s->m, s->trans_a ? s->m : s->k, s->lda,
                        s->stride_a));
-    MX_TRY(make_layout(p, &p->b, s->in, s->trans_b ? s->n : s->k, s->trans_b ? s->k : s->n, s->ldb,
-                       s->stride_b));
+    MX_TRY(make_layout(p, &p->b, s->scale_b ? s->in_b : s->in, s->trans_b ? s->n : s->k,
+                       s->trans_b ? s->k : s->n, s->ldb, s->stride_b));
     MX_TRY(make_layout(p, &p->c, s->out, s->m, s->n, s->ldc, s->stride_c));
     make_key(p);
     if (cache_find(p, &p->algo)) {
@@ -317,9 +351,12 @@ const char *mx_gemm_plan_choice(const mx_gemm_plan *p)
 static cublasStatus_t launch(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo, const void *a,
                              const void *b, void *c, void *workspace, cudaStream_t stream)
 {
-    return p->lt->libs->lt.cublasLtMatmul(p->lt->handle, p->op, &p->shape.alpha, b, p->b, a, p->a,
-                                          &p->shape.beta, c, p->c, c, p->c, algo, workspace,
-                                          p->lt->workspace_bytes, stream);
+    const int32_t one = (int32_t)p->shape.alpha, zero = (int32_t)p->shape.beta;
+    bool whole = p->shape.in == MX_GEMM_I8;
+    return p->lt->libs->lt.cublasLtMatmul(
+        p->lt->handle, p->op, whole ? (const void *)&one : &p->shape.alpha, b, p->b, a, p->a,
+        whole ? (const void *)&zero : &p->shape.beta, c, p->c, c, p->c, algo, workspace,
+        p->lt->workspace_bytes, stream);
 }
 
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,

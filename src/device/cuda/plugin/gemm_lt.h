@@ -23,7 +23,25 @@
 #include "device/cuda/plugin/libs.h"
 #include <stdint.h>
 
-typedef enum { MX_GEMM_F32, MX_GEMM_BF16, MX_GEMM_F16 } mx_gemm_type;
+typedef enum {
+    MX_GEMM_F32,
+    MX_GEMM_BF16,
+    MX_GEMM_F16,
+    MX_GEMM_E4M3, /* 8 bits: A not transposed and B transposed, k and n multiples of 16 */
+    MX_GEMM_E5M2,
+    MX_GEMM_I8,
+    MX_GEMM_I32, /* the sums of I8 */
+} mx_gemm_type;
+
+/* What the scales of an 8-bit float factor belong to: all of it, rows, 1 x 128 numbers, or 128 x
+ * 128. (rows) float32; blocks lie (k / 128, rows), and (rows / 128, k / 128 rounded up to 4). */
+typedef enum {
+    MX_SCALE_NONE,
+    MX_SCALE_ALL,
+    MX_SCALE_ROWS,
+    MX_SCALE_RUNS,
+    MX_SCALE_SQUARES
+} mx_gemm_scale;
 
 typedef enum { MX_GEMM_PLAIN, MX_GEMM_BIAS, MX_GEMM_GELU } mx_gemm_epilogue;
 
@@ -34,6 +52,9 @@ typedef struct {
     int64_t batch;                        /* 0 and 1: one product */
     int64_t stride_a, stride_b, stride_c; /* between batch entries, in elements */
     mx_gemm_type in, out;
+    mx_gemm_type in_b; /* of B where `scale_b` says that it has scales; otherwise as A */
+    mx_gemm_scale scale_a, scale_b;
+    bool fast; /* 8-bit floats: sums may lose some bits */
     bool tf32; /* f32 only: allow the matrix units' 10-bit mantissa */
     mx_gemm_epilogue epilogue;
     float alpha, beta;
@@ -61,6 +82,8 @@ mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
 /* Where the next launch finds what its epilogue needs; plans with one must be told each time. */
 mx_status mx_gemm_plan_epilogue(mx_gemm_plan *p, const void *bias, void *aux) MX_MUST_USE;
+/* The same for the scales of its factors. */
+mx_status mx_gemm_plan_scales(mx_gemm_plan *p, const float *a, const float *b) MX_MUST_USE;
 /* "heuristic", "searched" or "cached"; for reports. */
 const char *mx_gemm_plan_choice(const mx_gemm_plan *p);
 void mx_gemm_plan_free(mx_gemm_plan *p);

@@ -20,36 +20,43 @@ static size_t extent(int64_t rows, int64_t cols, int64_t ld, int64_t batch, int6
 
 static size_t bytes_of(mx_gemm_type t)
 {
-    return t == MX_GEMM_F32 ? 4 : 2;
+    return t == MX_GEMM_F32 || t == MX_GEMM_I32 ? 4 : t > MX_GEMM_F16 ? 1 : 2;
 }
 
-/* Device memory of n normal numbers. */
+/* Device memory of n normal numbers; of 8-bit ones, halves of bf16. */
 static mx_status random_operand(void **out, size_t n, mx_gemm_type type, uint64_t seed,
                                 cudaStream_t stream)
 {
     *out = NULL;
     MX_TRY(mx_cuda_check(cudaMalloc(out, n * bytes_of(type) + 256), "operands to time"));
-    mx_cuda_fill f = {.kind = MX_CUDA_FILL_NORMAL, .scale = 1, .n = (int64_t)n, .seed = seed,
-                      .f32 = type == MX_GEMM_F32};
+    int64_t words = (int64_t)(bytes_of(type) == 1 ? (n + 1) / 2 : n);
+    mx_cuda_fill f = {.kind = MX_CUDA_FILL_NORMAL, .scale = 1, .n = words, .seed = seed,
+                      .f32 = bytes_of(type) == 4};
     return mx_cuda_check(mx_cuda_fill_with(*out, &f, stream), "operands to time");
 }
 
 static mx_status search(mx_cuda *c, mx_gemm_plan *p, const mx_gemm_shape *s)
 {
-    void *a = NULL, *b = NULL, *y = NULL, *bias = NULL, *aux = NULL;
+    void *a = NULL, *b = NULL, *y = NULL, *bias = NULL, *aux = NULL, *sa = NULL, *sb = NULL;
     size_t na = s->trans_a ? extent(s->k, s->m, s->lda, s->batch, s->stride_a)
                            : extent(s->m, s->k, s->lda, s->batch, s->stride_a);
     size_t nb = s->trans_b ? extent(s->n, s->k, s->ldb, s->batch, s->stride_b)
                            : extent(s->k, s->n, s->ldb, s->batch, s->stride_b);
     mx_status st;
     MX_TRY_OUT(st, random_operand(&a, na, s->in, 1, c->stream));
-    MX_TRY_OUT(st, random_operand(&b, nb, s->in, 2, c->stream));
+    MX_TRY_OUT(st, random_operand(&b, nb, s->scale_b ? s->in_b : s->in, 2, c->stream));
     size_t ny = extent(s->m, s->n, s->ldc, s->batch, s->stride_c);
     MX_TRY_OUT(st, random_operand(&y, ny, s->out, 3, c->stream));
     MX_TRY_OUT(st, random_operand(&bias, (size_t)s->n, s->out, 4, c->stream));
     if (s->epilogue == MX_GEMM_GELU)
         MX_TRY_OUT(st, random_operand(&aux, ny, s->out, 5, c->stream));
     MX_TRY_OUT(st, mx_gemm_plan_epilogue(p, bias, aux));
+    if (s->scale_a) {
+        size_t along = (size_t)s->k / 128 + 4;
+        MX_TRY_OUT(st, random_operand(&sa, (size_t)s->m * along, MX_GEMM_F32, 6, c->stream));
+        MX_TRY_OUT(st, random_operand(&sb, (size_t)s->n * along, MX_GEMM_F32, 7, c->stream));
+        MX_TRY_OUT(st, mx_gemm_plan_scales(p, sa, sb));
+    }
     MX_TRY_OUT(st, mx_gemm_plan_search(p, a, b, y, c->gemm_work, c->stream));
 out:
     cudaFree(a);
@@ -57,6 +64,8 @@ out:
     cudaFree(y);
     cudaFree(bias);
     cudaFree(aux);
+    cudaFree(sa);
+    cudaFree(sb);
     return st;
 }
 

@@ -1,6 +1,7 @@
 /* op_layout.c - transpose on the kernels of layout.h. */
 #include "device/cuda/plugin/context.h"
 #include "device/cuda/plugin/layout.h"
+#include "device/cuda/plugin/quantize.h"
 
 #include <string.h>
 
@@ -18,7 +19,10 @@ static mx_status prepare_transpose(mx_cuda *c, const mx_exec_step *s, void **sta
 {
     (void)c, (void)state, (void)work;
     size_t item = mx_dtype_bytes(s->call.in[0].type.dtype);
-    MX_CUDA_NEEDS(item == 2 || item == 4, "a transpose of this dtype");
+    const mx_type *x = &s->call.in[0].type;
+    bool bytes = item == 1 && strcmp(mx_attr(s, "dims"), "ab->ba") == 0 && x->dim[0] % 4 == 0 &&
+                 x->dim[1] % 4 == 0;
+    MX_CUDA_NEEDS(item == 2 || item == 4 || bytes, "a transpose of this dtype");
     return MX_OK;
 }
 
@@ -30,6 +34,10 @@ static mx_status transpose(mx_cuda *c, const mx_exec_step *s, void *state)
     const mx_type *x = &s->call.in[0].type;
     int64_t step[MX_MAX_DIMS];
     mx_cuda_layout l = {.n = x->ndim};
+    if (mx_dtype_bytes(x->dtype) == 1)
+        return mx_cuda_check(mx_cuda_transpose_bytes(s->call.out[0].data, s->call.in[0].data,
+                                                     x->dim[0], x->dim[1], c->stream),
+                             "transpose");
     steps_of(x, step);
     for (int i = 0; i < x->ndim; i++) {
         const char *at = memchr(dims, dims[x->ndim + 2 + i], (size_t)x->ndim);

@@ -1,0 +1,441 @@
+/* plan_mesh.c - maxc plan compile_topology=h100x1024 mesh=...: see plan/forecast.h. */
+#include "cmd/plan_mesh.h"
+
+#include "base/clock.h"
+#include "base/json_doc.h"
+#include "plan/failures.h"
+#include "plan/search.h"
+#include "plan/trace_file.h"
+#include <stdio.h>
+#include <string.h>
+
+static bool chooses(const mx_config *c)
+{
+    return strcmp(mx_config_text(c, "mesh"), "auto") == 0;
+}
+
+mx_status mx_plan_wants_machine(const mx_config *c, bool *out)
+{
+    int64_t ranks = 0;
+    *out = *mx_config_text(c, "compile_topology") || chooses(c);
+    if (!*out && strcmp(mx_config_text(c, "chip"), "this") != 0)
+        MX_TRY(mx_mesh_asked(c, &ranks));
+    *out |= ranks > 0;
+    return MX_OK;
+}
+
+/* ---- for people ---- */
+
+typedef struct {
+    const char *name;
+    double bytes;
+} memory_row;
+
+enum { MEMORY_ROWS = 8, SHOWN = 5, COMPILED = 8 };
+
+static void memory_rows(const mx_forecast *f, memory_row rows[MEMORY_ROWS])
+{
+    const mx_rank_memory *m = &f->memory;
+    const memory_row all[MEMORY_ROWS] = {
+        {"weights", m->weights},         {"weight copies", m->copies},
+        {"gradients", m->gradients},     {"optimizer", m->optimizer},
+        {"activations", m->activations}, {"communication", m->communication},
+        {"work space", m->workspace},    {"fragmentation", f->fragmentation}};
+    memcpy(rows, all, sizeof all);
+}
+
+static void print_network(const mx_network *w)
+{
+    for (int i = 0; i < w->n; i++) {
+        printf("%s%s", i ? ", " : "", w->level[i].name);
+        if (w->level[i].chips > 0)
+            printf(" x %lld", (long long)w->level[i].chips);
+    }
+    printf("\n");
+}
+
+static void print_machine(const mx_forecast *f, const mx_model_spec *m)
+{
+    char a[32], b[32];
+    const mx_plan_chip *c = &f->machine.chip;
+    mx_str mesh = {0}, batch = {0};
+    mx_mesh_print(&mesh, &f->mesh);
+    mx_batch_plan_print(&f->batch, &batch);
+    printf("model     %s, %s parameters\n", m->family->name,
+           mx_format_count(a, sizeof a, f->profile.parameters));
+    printf("machine   %lld x %s, %s and %.0f TFLOP/s of %s each; ", (long long)f->machine.chips,
+           c->name, mx_format_bytes(b, sizeof b, c->memory_bytes), c->peak[f->run.rate] / 1e12,
+           f->run.rate == MX_RATE_F32 ? "float32" : "bfloat16");
+    print_network(&f->machine.network);
+    printf("mesh      %s\n", mx_str_text(&mesh));
+    printf("batch     %s\n", mx_str_text(&batch));
+    mx_str_fini(&mesh);
+    mx_str_fini(&batch);
+}
+
+static void print_memory(const mx_forecast *f)
+{
+    char a[32], b[32];
+    memory_row rows[MEMORY_ROWS];
+    memory_rows(f, rows);
+    printf("memory    %s of %s per rank, remat_policy=%s%s\n",
+           mx_format_bytes(a, sizeof a, f->memory.total),
+           mx_format_bytes(b, sizeof b, f->machine.chip.memory_bytes), f->remat,
+           f->exact ? "" : " (estimated: stages are not compiled)");
+    for (int i = 0; i < MEMORY_ROWS; i++)
+        if (rows[i].bytes >= 0x1p20 || (rows[i].bytes > 0 && f->memory.total < 0x1p30))
+            printf("  %-16s %12s\n", rows[i].name, mx_format_bytes(a, sizeof a, rows[i].bytes));
+}
+
+static const char *level_name(const mx_forecast *f, int level)
+{
+    return level < f->machine.network.n ? f->machine.network.level[level].name : "";
+}
+
+static void print_sent(const double sent[MX_LEVELS])
+{
+    char a[32];
+    for (int l = 0; l < MX_LEVELS; l++)
+        printf(" %14s", sent[l] > 0 ? mx_format_bytes(a, sizeof a, sent[l]) : "-");
+    printf("\n");
+}
+
+static void print_traffic(const mx_forecast *f)
+{
+    if (f->layout.chips == 1)
+        return;
+    printf("network   sent by a rank in a step%*s %14s %14s\n", 13, "", level_name(f, 0),
+           level_name(f, 1));
+    for (int i = 0; i < f->traffic.n && f->exact; i++) {
+        const mx_traffic_row *r = &f->traffic.row[i];
+        mx_str axes = {0};
+        mx_axis_set_print(&axes, r->axes);
+        printf("  %-16s %-20.20s %6.0f", r->op->name, mx_str_text(&axes), r->times);
+        print_sent(r->sent);
+        mx_str_fini(&axes);
+    }
+    for (int g = 0; g < MX_GROUPS && !f->exact; g++)
+        if (f->costs.sent[g][0] + f->costs.sent[g][1] > 0) {
+            printf("  %-44s", mx_group_name((mx_group)g));
+            print_sent(f->costs.sent[g]);
+        }
+}
+
+static void print_time(const mx_forecast *f)
+{
+    char a[32], b[32];
+    const mx_step_time *t = &f->time;
+    double whole = t->seconds / 100, tokens = mx_forecast_tokens(f);
+    printf("work      %sFLOP per step", mx_format_count(a, sizeof a, f->model_flops));
+    if (f->exact)
+        printf(", %sFLOP by a rank, %s moved", mx_format_count(a, sizeof a, f->plan.flops),
+               mx_format_bytes(b, sizeof b, f->plan.moved_bytes));
+    printf("\ntime      %.4g s per step, %stokens/s, %.0f per chip, MFU %.1f%%\n", t->seconds,
+           mx_format_count(a, sizeof a, tokens), tokens / (double)f->machine.chips,
+           100 * mx_forecast_mfu(f));
+    printf("          kernels %.1f%%, waiting for the network %.1f%%, for other stages %.1f%%, "
+           "update %.1f%%, stragglers %.1f%%\n",
+           t->compute / whole, t->network / whole, t->bubble / whole, t->optimizer / whole,
+           t->stragglers / whole);
+}
+
+static double print_failures(const mx_forecast *f, const mx_config *c)
+{
+    double hours = mx_config_float(c, "simulate_failures");
+    if (hours <= 0)
+        return 1;
+    mx_failures x = {hours * 3600 / (double)f->machine.chips,
+                     mx_config_float(c, "checkpoint_seconds"),
+                     mx_config_float(c, "restart_seconds")};
+    mx_goodput_forecast g = mx_failures_goodput(&x);
+    printf("goodput   %.1f%%: a failure every %.2f h, a checkpoint every %.1f min; writing %.1f%%, "
+           "work lost %.1f%%, restarts %.1f%%\n",
+           100 * g.goodput, x.between / 3600, g.interval / 60, 100 * g.writing, 100 * g.lost,
+           100 * g.restarting);
+    return g.goodput;
+}
+
+static void print_long_run(const mx_forecast *f, const mx_config *c)
+{
+    double goodput = print_failures(f, c);
+    double tokens = mx_config_float(c, "train_tokens");
+    char a[32], b[32];
+    if (tokens <= 0)
+        return;
+    double seconds = tokens / mx_forecast_tokens(f) / goodput;
+    printf("run       %stokens in %.1f days: %schip-hours\n", mx_format_count(a, sizeof a, tokens),
+           seconds / 86400,
+           mx_format_count(b, sizeof b, seconds / 3600 * (double)f->machine.chips));
+}
+
+/* ---- for programs ---- */
+
+static json_t *traffic_json(const mx_forecast *f)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < f->traffic.n && f->exact; i++) {
+        const mx_traffic_row *r = &f->traffic.row[i];
+        mx_str axes = {0};
+        mx_axis_set_print(&axes, r->axes);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:[f, f]}", "collective",
+                                              r->op->name, "axes", mx_str_text(&axes), "times",
+                                              r->times, "sent_bytes", r->sent[0], r->sent[1]));
+        mx_str_fini(&axes);
+    }
+    for (int g = 0; g < MX_GROUPS && !f->exact; g++)
+        if (f->costs.sent[g][0] + f->costs.sent[g][1] > 0)
+            json_array_append_new(list, json_pack("{s:s, s:[f, f]}", "axes",
+                                                  mx_group_name((mx_group)g), "sent_bytes",
+                                                  f->costs.sent[g][0], f->costs.sent[g][1]));
+    return list;
+}
+
+static json_t *choices_json(const mx_search *s)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < s->n && i < SHOWN; i++) {
+        mx_str keys = {0}, reason = {0};
+        mx_search_keys(s, i, &keys);
+        mx_search_reason(s, i, &reason);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:f}", "keys", mx_str_text(&keys),
+                                              "reason", mx_str_text(&reason), "seconds",
+                                              s->best[i].time.seconds, "estimated_memory_bytes",
+                                              s->best[i].memory.total));
+        mx_str_fini(&keys);
+        mx_str_fini(&reason);
+    }
+    return list;
+}
+
+static void print_json(const mx_forecast *f, const mx_model_spec *m, const mx_search *s)
+{
+    memory_row rows[MEMORY_ROWS];
+    json_t *memory = json_object();
+    const mx_step_time *t = &f->time;
+    mx_str mesh = {0};
+    mx_mesh_print(&mesh, &f->mesh);
+    memory_rows(f, rows);
+    for (int i = 0; i < MEMORY_ROWS; i++)
+        json_object_set_new(memory, rows[i].name, json_real(rows[i].bytes));
+    json_object_set_new(memory, "total", json_real(f->memory.total));
+    json_object_set_new(memory, "estimated", json_real(f->estimate.total));
+    json_t *time = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "seconds", t->seconds, "kernels",
+                             t->compute, "network", t->network, "bubble", t->bubble, "update",
+                             t->optimizer, "stragglers", t->stragglers);
+    json_t *all = json_pack(
+        "{s:s, s:f, s:s, s:I, s:s, s:s, s:I, s:f, s:f, s:f, s:b, s:b, s:f, s:o, s:o, s:o}",
+        "family", m->family->name, "parameters", f->profile.parameters, "chip",
+        f->machine.chip.name, "chips", (json_int_t)f->machine.chips, "mesh", mx_str_text(&mesh),
+        "remat_policy", f->remat, "global_tokens", (json_int_t)f->batch.global_tokens,
+        "model_flops", f->model_flops, "tokens_per_second", mx_forecast_tokens(f), "mfu",
+        mx_forecast_mfu(f), "exact", f->exact, "fits",
+        f->memory.total <= f->machine.chip.memory_bytes, "chip_memory_bytes",
+        f->machine.chip.memory_bytes, "memory_bytes", memory, "time", time, "network",
+        traffic_json(f));
+    if (s->tried)
+        json_object_set_new(all, "layouts", choices_json(s));
+    char *text = mx_json_text(all, 2);
+    printf("%s\n", text);
+    mx_free(text);
+    json_decref(all);
+    mx_str_fini(&mesh);
+}
+
+/* ---- the verb ---- */
+
+static mx_status open_machine(mx_topology *t, const mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    mx_topology_tables from = {inv->home, mx_config_text(c, "chip_file"),
+                               mx_config_text(c, "network_file"), mx_config_text(c, "network"),
+                               mx_config_int(c, "compile_topology_num_slices")};
+    const char *name = mx_config_text(c, "compile_topology");
+    if (*name)
+        return mx_topology_open(t, name, &from);
+    if (chooses(c))
+        return mx_fail(MX_USAGE, "mesh=auto: expected the machine to choose for; say "
+                                 "compile_topology=h100x1024");
+    int64_t ranks;
+    char text[64];
+    MX_TRY(mx_mesh_asked(c, &ranks));
+    snprintf(text, sizeof text, "%.31sx%lld", mx_config_text(c, "chip"), (long long)ranks);
+    return mx_topology_open(t, text, &from);
+}
+
+static mx_status check_memory(const mx_forecast *f)
+{
+    char a[32], b[32];
+    if (f->memory.total <= f->machine.chip.memory_bytes)
+        return MX_OK;
+    return mx_fail(MX_MEMORY,
+                   "a rank needs %s and a %s has %s; use more chips, a mesh with more "
+                   "fsdp, tensor or stage, remat_policy=full or a smaller batch; mesh=auto finds "
+                   "what fits",
+                   mx_format_bytes(a, sizeof a, f->memory.total), f->machine.chip.name,
+                   mx_format_bytes(b, sizeof b, f->machine.chip.memory_bytes));
+}
+
+/* ---- the choice of a layout ---- */
+
+static void print_choice(const mx_search *s, int i, const mx_forecast *f)
+{
+    const mx_choice *c = &s->best[i];
+    mx_str keys = {0}, reason = {0};
+    char a[32];
+    double tokens = (double)f->batch.global_tokens / c->time.seconds / (double)c->layout.chips;
+    mx_search_keys(s, i, &keys);
+    mx_search_reason(s, i, &reason);
+    printf("  %d  %8.4g s  %7.0f tokens/s per chip  %10s  %s\n     %s\n", i + 1, c->time.seconds,
+           tokens, mx_format_bytes(a, sizeof a, c->memory.total), mx_str_text(&keys),
+           mx_str_text(&reason));
+    mx_str_fini(&keys);
+    mx_str_fini(&reason);
+}
+
+static void print_choices(const mx_search *s, const mx_forecast *f)
+{
+    printf(
+        "layouts   %lld tried, %lld do not fit; the best, with the estimated memory of a rank:\n",
+        (long long)s->tried, (long long)s->too_large);
+    for (int i = 0; i < s->n && i < SHOWN; i++)
+        print_choice(s, i, f);
+}
+
+static mx_status nothing_fits(const mx_search *s, const mx_topology *t)
+{
+    char a[32], b[32];
+    mx_str mesh = {0};
+    mx_mesh_print(&mesh, &s->least_mesh);
+    mx_status st =
+        s->too_large
+            ? mx_fail(MX_MEMORY,
+                      "no layout fits in the %s of a %s: of %lld tried, %s needs the "
+                      "least, %s; use more chips, a smaller batch or a shorter max_target_length",
+                      mx_format_bytes(b, sizeof b, t->chip.memory_bytes), t->chip.name,
+                      (long long)s->tried, mx_str_text(&mesh),
+                      mx_format_bytes(a, sizeof a, s->least.total))
+            : mx_fail(MX_USAGE,
+                      "no mesh of %lld chips can share the batch; change "
+                      "per_device_batch_size",
+                      (long long)t->chips);
+    mx_str_fini(&mesh);
+    return st;
+}
+
+static void drop(mx_search *s, int i)
+{
+    s->n--;
+    s->too_large++;
+    memmove(&s->best[i], &s->best[i + 1], sizeof *s->best * (size_t)(s->n - i));
+}
+
+/* Those of a remat policy that would not fit either if compiling made them as much larger. */
+static void drop_larger(mx_search *s, int remat, double more, double room)
+{
+    for (int i = s->n - 1; i >= 0; i--)
+        if (s->best[i].remat == remat && s->best[i].memory.total * more > room)
+            drop(s, i);
+}
+
+/* The best layout whose programs can be compiled, and then fit as the model of costs says. */
+static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f)
+{
+    mx_status why = MX_OK;
+    MX_TRY(mx_search_run(s, q));
+    for (int tries = 0; s->n && tries < COMPILED; tries++) {
+        mx_topology machine = f->machine;
+        memset(f, 0, sizeof *f);
+        f->machine = machine;
+        mx_search_take(s, 0, q, f);
+        mx_status st = mx_forecast_make(f, q->config, q->model);
+        if (!st && f->memory.total <= mx_search_room(&f->machine.chip)) {
+            mx_status_free(why);
+            return MX_OK;
+        }
+        double more = st ? 1 : f->memory.total / s->best[0].memory.total;
+        int remat = s->best[0].remat;
+        mx_status_free(st ? why : MX_OK);
+        why = st ? st : why;
+        drop(s, 0);
+        drop_larger(s, remat, more, mx_search_room(&f->machine.chip));
+    }
+    return why ? mx_status_wrap(why, "none of the best layouts can be compiled; the last")
+               : nothing_fits(s, &f->machine);
+}
+
+static mx_status plan_choice(const mx_invocation *inv, const mx_model_spec *m, mx_search *s,
+                             mx_forecast *f)
+{
+    const mx_config *c = inv->config;
+    mx_batch_plan all;
+    MX_TRY(mx_batch_plan_make(&all, c, f->machine.chips, 1));
+    mx_topology machine = f->machine;
+    mx_search_request q = {&machine,
+                           m,
+                           c,
+                           all.global_sequences,
+                           mx_config_bool(c, "auto_stages"),
+                           mx_config_bool(c, "exhaustive")};
+    return choose(s, &q, f);
+}
+
+static mx_status plan_given(const mx_config *c, const mx_model_spec *m, mx_forecast *f)
+{
+    MX_TRY(mx_mesh_read(&f->mesh, c, f->machine.chips / f->machine.per_node, f->machine.per_node));
+    return mx_forecast_make(f, c, m);
+}
+
+static mx_status plan(const mx_invocation *inv, const mx_model_spec *m, mx_search *s,
+                      mx_forecast *f)
+{
+    int64_t asked = 0;
+    MX_TRY(open_machine(&f->machine, inv));
+    if (!chooses(inv->config))
+        MX_TRY(mx_mesh_asked(inv->config, &asked));
+    return asked ? plan_given(inv->config, m, f) : plan_choice(inv, m, s, f);
+}
+
+static mx_status write_files(const mx_forecast *f, const mx_config *c)
+{
+    const char *trace = mx_config_text(c, "trace"), *svg = mx_config_text(c, "svg");
+    mx_cost_request q = mx_forecast_request(f);
+    mx_trace t = {0};
+    mx_step_time time;
+    if (!*trace && !*svg)
+        return MX_OK;
+    mx_simulate_step(&q, &f->costs, &time, &t);
+    mx_status st = *trace ? mx_trace_write(&t, trace) : MX_OK;
+    if (!st && *svg)
+        st = mx_picture_write(f, &t, svg);
+    mx_trace_fini(&t);
+    return st;
+}
+
+mx_status mx_plan_machine(const mx_invocation *inv, const mx_model_spec *m)
+{
+    const mx_config *c = inv->config;
+    mx_arena arena = {0};
+    mx_forecast *f = MX_NEW(&arena, mx_forecast);
+    mx_search s = {0};
+    double start = mx_clock_now();
+    mx_status st;
+    MX_TRY_OUT(st, plan(inv, m, &s, f));
+    if (strcmp(mx_config_text(c, "format"), "json") == 0) {
+        print_json(f, m, &s);
+    } else {
+        print_machine(f, m);
+        print_time(f);
+        print_memory(f);
+        print_traffic(f);
+        if (s.n)
+            print_choices(&s, f);
+        print_long_run(f, c);
+        printf("planned   in %.2f s\n", mx_clock_now() - start);
+    }
+    MX_TRY_OUT(st, write_files(f, c));
+    st = check_memory(f);
+out:
+    mx_search_fini(&s);
+    mx_arena_fini(&arena);
+    return st;
+}

@@ -1,0 +1,12 @@
+/* plan_mesh.h - maxc plan for a machine of many chips. */
+#ifndef MX_CMD_PLAN_MESH_H
+#define MX_CMD_PLAN_MESH_H
+
+#include "cmd/verb.h"
+#include "models/model.h"
+
+/* Whether the keys ask for one: compile_topology, mesh=auto, or a mesh of chips with a name. */
+mx_status mx_plan_wants_machine(const mx_config *c, bool *out) MX_MUST_USE;
+mx_status mx_plan_machine(const mx_invocation *inv, const mx_model_spec *m) MX_MUST_USE;
+
+#endif

@@ -1,0 +1,154 @@
+/* quantize.c - maxc quantize MODEL output=DIR: a Hugging Face directory with quantized weights. */
+#include "base/file.h"
+#include "cmd/verb.h"
+#include "store/quant_write.h"
+#include "text/tokenizer_files.h"
+#include "train/model_files.h"
+#include "train/perplexity.h"
+#include "train/tokenizer_path.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WINDOW = 512 };
+
+/* The tokens of the text that models are compared by. */
+static mx_status read_text(const mx_config *c, const mx_model_ref *m, mx_arena *a, mx_tokens *ids)
+{
+    const char *path = mx_config_text(c, "eval_text"), *at;
+    mx_tokenizer *tok = NULL;
+    char *text;
+    size_t n;
+    mx_status st;
+    MX_TRY_OUT(st, mx_tokenizer_from_config(&tok, c, m->path, a, &at));
+    MX_TRY_OUT(st, mx_file_read(a, path, (size_t)1 << 28, &text, &n));
+    MX_TRY_OUT(st, mx_tokenizer_encode(tok, text, n, &(mx_encode_options){0}, ids));
+    MX_TRY_OUT(st, mx_tokenizer_check_model(tok, m->spec.summary.vocab));
+    int64_t most = mx_config_int(c, "eval_tokens");
+    ids->n = ids->n < most ? ids->n : most;
+    if (ids->n < 2)
+        st = mx_fail(MX_INPUT, "%s: expected at least two tokens of text", path);
+out:
+    mx_tokenizer_close(tok);
+    return st;
+}
+
+static mx_status judge(mx_invocation *inv, const mx_model_ref *before, const char *output,
+                       const mx_tokens *ids)
+{
+    const mx_config *c = inv->config;
+    mx_model_ref after = {0};
+    mx_perplexity_of of = {.ids = ids->ids, .n = ids->n, .length = WINDOW, .compute = MX_F32,
+                           .device = mx_config_text(c, "device"),
+                           .n_threads = (int)mx_config_int(c, "num_threads")};
+    double a = 0, b = 0;
+    mx_status st;
+    MX_TRY_OUT(st, mx_perplexity(before, &of, &a));
+    MX_TRY_OUT(st, mx_model_ref_open(&after, output, inv->home, c));
+    MX_TRY_OUT(st, mx_perplexity(&after, &of, &b));
+    printf("perplexity   %.4f before, %.4f after (%+.2f %%), %lld tokens of %s\n", a, b,
+           100 * (b / a - 1), (long long)ids->n, mx_config_text(c, "eval_text"));
+out:
+    mx_model_ref_close(&after);
+    return st;
+}
+
+static mx_status check(mx_invocation *inv, const mx_model_ref *m)
+{
+    const char *output = mx_config_text(inv->config, "output");
+    const char *name = mx_config_text(inv->config, "quantization");
+    if (!mx_quant_form_find(name))
+        return mx_fail(MX_USAGE, "%s: weights are stored as quantization=fp8, fp8_blockwise, int8, "
+                       "int4 or nf4, not as `%s`", mx_config_where(inv->config, "quantization"),
+                       name);
+    bool rows = strcmp(name, "fp8") == 0 || strcmp(name, "int8") == 0;
+    if (mx_config_bool(inv->config, "quantize_activations") && !rows)
+        return mx_fail(MX_USAGE, "quantize_activations=true goes with quantization=fp8 or int8, "
+                       "not with %s", name);
+    if (!*output)
+        return mx_fail(MX_USAGE, "output=DIR is missing: the folder to write");
+    if (access(output, F_OK) == 0)
+        return mx_fail(MX_USAGE, "output=%s is there already; name a new folder", output);
+    if (!m->has_weights)
+        return mx_fail(MX_INPUT, "%s has no weights; give a Hugging Face directory, a run or a "
+                       "checkpoint", inv->args[0]);
+    if (strcmp(m->spec.family->name, "gpt2") == 0)
+        return mx_fail(MX_INPUT, "%s: GPT-2 stores its matrices (in, out), for which transformers "
+                       "has no quantized form", inv->args[0]);
+    return MX_OK;
+}
+
+static mx_status run(mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    mx_model_ref m = {0};
+    mx_model_files files = {0};
+    mx_tokens ids = {0};
+    mx_arena a = {0};
+    mx_quant_written w;
+    const char *output = mx_config_text(c, "output");
+    mx_quant_write_options o = {.form = mx_quant_form_find(mx_config_text(c, "quantization")),
+                                .group = mx_config_int(c, "group_size"),
+                                .activations = mx_config_bool(c, "quantize_activations"),
+                                .keep = mx_config_text(c, "keep")};
+    bool judged = *mx_config_text(c, "eval_text") != 0;
+    mx_status st;
+    MX_TRY_OUT(st, mx_model_ref_open(&m, inv->args[0], inv->home, c));
+    MX_TRY_OUT(st, check(inv, &m));
+    if (judged)
+        MX_TRY_OUT(st, read_text(c, &m, &a, &ids));
+    MX_TRY_OUT(st, mx_model_files_read(&files, &(mx_model_files_from){.model = m.path}));
+    o.more = files.v;
+    o.n_more = files.n;
+    MX_TRY_OUT(st, mx_quant_write(&m.dir, output, &o, &w));
+    printf("%s: %lld weights quantized, %lld as they were; %.1f MB of %.1f; weights are off by "
+           "%.3g %%\n", output, (long long)w.n_quantized, (long long)w.n_kept, w.bytes_after / 1e6,
+           w.bytes_before / 1e6, 100 * w.error);
+    if (judged)
+        st = judge(inv, &m, output, &ids);
+    else
+        printf("perplexity   not measured; eval_text=FILE names a text\n");
+out:
+    mx_tokens_fini(&ids);
+    mx_model_files_close(&files);
+    mx_model_ref_close(&m);
+    mx_arena_fini(&a);
+    return st;
+}
+
+#define SEEN .seen_by = "tests/cli/quantize.sh"
+static const mx_key keys[] = {
+    {"output", MX_KEY_STRING, 0, "", 0,
+     "folder to write", 0, 0, 0,
+     "output=quantized quantization=int8", SEEN},
+    {"group_size", MX_KEY_INT, 0, "128", "8..4096",
+     "of int4: weights of a row under one scale", 0, 0, 0,
+     "group_size=32 output=quantized quantization=int4", SEEN},
+    {"quantize_activations", MX_KEY_BOOL, 0, "false", 0,
+     "fp8, int8: who loads it computes with 8-bit activations too, a scale for each token", 0, 0, 0,
+     "quantize_activations=true output=quantized quantization=int8", SEEN},
+    {"keep", MX_KEY_STRING, 0, "", 0,
+     "patterns of weights that stay as they are, with commas", 0, 0, 0,
+     "keep=*.mlp.* output=quantized quantization=int8", SEEN},
+    {"eval_text", MX_KEY_STRING, 0, "", 0,
+     "text by which perplexity is measured before and after", 0, MX_KEY_PATH, 0,
+     "eval_text=text.txt output=quantized quantization=int8", SEEN},
+    {"eval_tokens", MX_KEY_INT, 0, "16384", "2..",
+     "as many of its tokens at most", 0, 0, 0,
+     "eval_tokens=100 eval_text=text.txt output=quantized quantization=int8", SEEN},
+    {0}};
+
+const mx_verb mx_verb_quantize = {
+    .name = "quantize",
+    .doc = "a model with weights of 8 or 4 bits",
+    .usage = "MODEL output=DIR quantization=int8 [eval_text=FILE]",
+    .help = "Writes a Hugging Face directory in a form that transformers and vLLM load:\n"
+            "fp8, int8 and int4 as compressed-tensors, fp8_blockwise as DeepSeek V3's, nf4 as\n"
+            "bitsandbytes'. Embeddings, the head, norms, routers and vision encoders stay as they\n"
+            "are. maxc reads the directory like any other.",
+    .min_args = 1,
+    .max_args = 1,
+    .keys = keys,
+    .run = run,
+};

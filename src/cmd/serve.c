@@ -1,0 +1,113 @@
+/* serve.c - maxc serve MODEL: the model behind an OpenAI-compatible HTTP server. */
+#include "base/signals.h"
+#include "cmd/model_text.h"
+#include "serve/server.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What generation_config.json says of sampling; else all tokens as likely as they are. */
+static mx_sampling usual_sampling(const mx_model_ref *m)
+{
+    const json_t *g = m->dir.generation_config;
+    const json_t *t = json_object_get(g, "temperature"), *k = json_object_get(g, "top_k");
+    const json_t *p = json_object_get(g, "top_p"), *least = json_object_get(g, "min_p");
+    const json_t *r = json_object_get(g, "repetition_penalty");
+    mx_sampling s = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    s.temperature = json_is_number(t) ? json_number_value(t) : s.temperature;
+    s.top_p = json_is_number(p) ? json_number_value(p) : s.top_p;
+    s.top_k = json_is_integer(k) ? json_integer_value(k) : 0;
+    s.min_p = json_is_number(least) ? json_number_value(least) : 0;
+    s.repetition_penalty = json_is_number(r) ? json_number_value(r) : 1;
+    return s;
+}
+
+/* The last part of what was asked for, unless another name is given. */
+static const char *name_of(const mx_config *c, const char *model, mx_arena *a)
+{
+    const char *given = mx_config_text(c, "served_model_name");
+    if (*given)
+        return given;
+    char *name = mx_arena_strdup(a, model);
+    size_t n = strlen(name);
+    while (n > 1 && name[n - 1] == '/')
+        name[--n] = 0;
+    const char *slash = strrchr(name, '/');
+    return slash && slash[1] ? slash + 1 : name;
+}
+
+static mx_status serve(mx_model_text *m, mx_invocation *inv, mx_engine *e)
+{
+    const mx_config *c = inv->config;
+    mx_server *s;
+    mx_served served = {.model = &m->ref,
+                        .tokenizer = m->tok,
+                        .chat = m->chat,
+                        .name = name_of(c, inv->args[0], &m->arena),
+                        .max_length = mx_engine_max_length(e),
+                        .vocab = mx_engine_vocab(e),
+                        .usual = usual_sampling(&m->ref)};
+    mx_server_options so = {.host = mx_config_text(c, "host"),
+                            .port = mx_config_int(c, "port"),
+                            .api_key = mx_config_text(c, "api_key"),
+                            .most_calls = mx_config_int(c, "max_concurrent_requests"),
+                            .body_bytes = mx_config_int(c, "max_body_bytes"),
+                            .drain_s = mx_config_float(c, "drain_seconds"),
+                            .call_s = mx_config_float(c, "request_seconds")};
+    mx_token_bytes *bytes = NULL;
+    MX_TRY(mx_signals_install());
+    mx_status st = mx_token_bytes_open(&bytes, m->tok, served.vocab);
+    served.bytes = bytes;
+    if (!st)
+        st = mx_server_open(&s, e, &served, &so);
+    if (st) {
+        mx_token_bytes_close(bytes);
+        return st;
+    }
+    printf("%s: http://%s:%d\n", served.name, so.host, mx_server_port(s));
+    fflush(stdout);
+    st = mx_server_run(s);
+    mx_server_close(s);
+    mx_token_bytes_close(bytes);
+    return st;
+}
+
+static mx_status run(mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    mx_model_text m = {0};
+    mx_engine *e = NULL;
+    mx_status st = mx_model_text_open(&m, inv);
+    mx_engine_options eo = {.model = &m.ref,
+                            .tokenizer = m.tok,
+                            .device = mx_config_text(c, "device"),
+                            .n_threads = (int)mx_config_int(c, "num_threads"),
+                            .compute = m.compute,
+                            .sequences = mx_config_int(c, "batch"),
+                            .step_tokens = mx_config_int(c, "prefill_chunk_size"),
+                            .max_length = mx_config_int(c, "max_model_len"),
+                            .cache_tokens = mx_config_int(c, "cache_tokens"),
+                            .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
+                            .stop_ids = m.stop_ids,
+                            .n_stop_ids = m.n_stop_ids};
+    if (!st)
+        st = mx_engine_open(&e, &eo);
+    if (!st)
+        st = serve(&m, inv, e);
+    mx_engine_close(e);
+    mx_model_text_close(&m);
+    return st;
+}
+
+const mx_verb mx_verb_serve = {
+    .name = "serve",
+    .doc = "serve a model over HTTP, as OpenAI's API does",
+    .usage = "MODEL [host=127.0.0.1] [port=8000] [api_key=...]",
+    .help = "MODEL as in `maxc help generate`. Answers /v1/completions, /v1/chat/completions,\n"
+            "/v1/models, /tokenize, /detokenize, /health and /metrics; a page to chat with the\n"
+            "model is at /. SIGTERM or Ctrl-C finishes the requests under way; a second one ends\n"
+            "at once. See docs/serving.md.",
+    .min_args = 1,
+    .max_args = 1,
+    .run = run,
+};

@@ -1,0 +1,288 @@
+/* quantize.c - matmuls of layers' weights become matmuls of 8-bit numbers, by rules on names.
+ *
+ * Runs after precision and join, before autodiff. A matmul of activations and a weight,
+ *     y = x w^T        ->       y = scaled_matmul(quantize(x), quantize(w))
+ * carries its recipe along, from which its gradient builds the other two (ops/scaled_matmul.c).
+ * Activations that several matmuls read are quantized once. Everything else stays in high
+ * precision: the embedding and the head, which are in no layer; norms, softmax and attention, which
+ * are no matmuls of a weight; routers, by a rule of their names (train/quant_config.c).
+ *
+ * A matmul whose sizes the recipe's units do not take (multiples of 16) stays as it is, and the
+ * report says so.
+ */
+#include "compile/quantize.h"
+
+#include "ops.h"
+#include "ops/matmul.h"
+#include <stdio.h>
+#include <string.h>
+
+#define E4M3 MX_F8_E4M3
+#define E5M2 MX_F8_E5M2
+#define ALL(grain) grain, grain, grain
+static const mx_quant_recipe recipes[] = {
+    {"fp8", "delayed scaling: one scale for a tensor, from the last 1,024 steps", E4M3, E5M2,
+     ALL(MX_GRAIN_TENSOR), .delayed = true},
+    {"fp8_tensorwise", "one scale for a tensor, from the tensor itself", E4M3, E5M2,
+     ALL(MX_GRAIN_TENSOR)},
+    {"fp8_rowwise", "a scale for each row", E4M3, E4M3, ALL(MX_GRAIN_ROW)},
+    {"fp8_rowwise_gw_hp", "a scale for each row; weight gradients in high precision", E4M3, E4M3,
+     MX_GRAIN_ROW, MX_GRAIN_ROW, MX_GRAIN_HIGH},
+    {"fp8_e5m2", "a scale for each row, all of it E5M2", E5M2, E5M2, ALL(MX_GRAIN_ROW)},
+    {"fp8_blockwise", "a scale for 1 x 128 numbers, of weights for 128 x 128", E4M3, E4M3,
+     ALL(MX_GRAIN_BLOCK), .power_of_two = true},
+    {"fp8_blockwise_hybrid", "the same with gradients in E5M2", E4M3, E5M2, ALL(MX_GRAIN_BLOCK),
+     .power_of_two = true},
+    {"int8", "a scale for each row; gradients rounded at random", MX_I8, MX_I8, ALL(MX_GRAIN_ROW),
+     .stochastic = true},
+    {"int8_rowwise", "a scale for each row", MX_I8, MX_I8, ALL(MX_GRAIN_ROW)},
+    {"int8_tensorwise", "one scale for a tensor", MX_I8, MX_I8, ALL(MX_GRAIN_TENSOR)},
+};
+
+/* MaxText's names for the same. */
+static const struct {
+    const char *name, *recipe;
+} alias[] = {{"te_fp8_delayedscaling", "fp8"},         {"te_fp8_currentscaling", "fp8_tensorwise"},
+             {"fp8_full", "fp8_tensorwise"},           {"fp8_gpu", "fp8_tensorwise"},
+             {"fp8_e4m3", "fp8_rowwise"},              {"te_fp8_blockscaling", "fp8_blockwise"}};
+
+enum { N_RECIPES = sizeof recipes / sizeof *recipes, N_ALIASES = sizeof alias / sizeof *alias };
+
+const mx_quant_recipe *mx_quant_recipe_find(const char *name)
+{
+    for (int i = 0; i < N_ALIASES; i++)
+        if (strcmp(alias[i].name, name) == 0)
+            name = alias[i].recipe;
+    for (int i = 0; i < N_RECIPES; i++)
+        if (strcmp(recipes[i].name, name) == 0)
+            return &recipes[i];
+    return NULL;
+}
+
+void mx_quant_recipe_list(mx_str *out)
+{
+    for (int i = 0; i < N_RECIPES; i++)
+        mx_str_addf(out, "%s%s", i ? ", " : "", recipes[i].name);
+}
+
+bool mx_quantization_is_delayed(const mx_quantization *q)
+{
+    bool any = false;
+    for (int i = 0; q && i < q->n_rules; i++)
+        any |= q->rule[i].recipe && q->rule[i].recipe->delayed;
+    return any;
+}
+
+/* The weight of a matmul of activations and a weight, "*d,fd->*f" or "*d,df->*f"; NULL: it is
+ * none. in_out: the second. */
+static const mx_node *weight_of(const mx_node *n, bool *in_out)
+{
+    if (n->op != &mx_op_matmul || n->n_in != 2 || n->forward)
+        return NULL;
+    const char *s = ((const mx_matmul_attr *)n->attr)->spec;
+    if (strlen(s) != 9 || s[0] != '*' || s[2] != ',' || strncmp(s + 5, "->*", 3) != 0)
+        return NULL;
+    *in_out = s[3] == s[1] && s[4] == s[8];
+    if (!*in_out && !(s[4] == s[1] && s[3] == s[8]))
+        return NULL;
+    const mx_node *w = n->in[1];
+    while (w->op == &mx_op_cast || w->op == &mx_op_concat)
+        w = w->in[0];
+    bool weight = w->op == &mx_op_variable && w->type.ndim == 2 &&
+                  ((const mx_var_attr *)w->attr)->kind == MX_VAR_WEIGHT;
+    return weight && mx_scope_layer(w->name) ? w : NULL;
+}
+
+static const mx_quant_rule *rule_of(const mx_quantization *q, const char *name)
+{
+    for (int i = 0; i < q->n_rules; i++)
+        if (mx_glob_any(q->rule[i].pattern, name))
+            return &q->rule[i];
+    return NULL;
+}
+
+typedef struct {
+    mx_graph *g;
+    const mx_quantization *q;
+    bool training;
+    struct {
+        const mx_quant_recipe *recipe;
+        mx_quantized is;
+    } *made; /* of activations, by id */
+} quantize;
+
+static mx_quantized input_of(quantize *p, mx_node *n, const mx_quant_recipe *r)
+{
+    mx_node *x = n->in[0];
+    mx_quant_operand o = {.recipe = r, .grain = r->forward, .dtype = r->value, .of = n->in[1],
+                          .role = "input", .training = p->training};
+    if (p->made[x->id].recipe != r) {
+        p->made[x->id].recipe = r;
+        p->made[x->id].is = mx_quant_operand_make(p->g, x, &o);
+    }
+    return p->made[x->id].is;
+}
+
+static void replace(quantize *p, mx_node *n, const mx_quant_recipe *r, bool in_out)
+{
+    mx_graph *g = p->g;
+    const char *scope = g->scope;
+    mx_quant_operand w = {.recipe = r, .grain = r->forward, .dtype = r->value, .weight = true,
+                          .over_rows = in_out, .of = n->in[1], .role = "weight",
+                          .training = p->training};
+    g->scope = n->scope;
+    g->stage = n->stage;
+    g->seq = n->seq;
+    mx_quantized x = input_of(p, n, r);
+    mx_node *y = mx_scaled_matmul(g, x, mx_quant_operand_make(g, n->in[1], &w), n->type.dtype, r);
+    y->name = n->name;
+    g->seq = -1;
+    g->stage = 0;
+    g->scope = scope;
+    mx_node_forward(n, y);
+}
+
+/* The units take rows of 16 bytes. */
+static bool fits(const mx_node *n)
+{
+    const mx_type *x = &n->in[0]->type, *w = &n->in[1]->type;
+    int64_t rows = mx_type_count(x) / (x->dim[x->ndim - 1] ? x->dim[x->ndim - 1] : 1);
+    return rows % 16 == 0 && w->dim[0] % 16 == 0 && w->dim[1] % 16 == 0 && rows > 0;
+}
+
+static void keep(const quantize *p, const mx_node *n, const mx_node *w)
+{
+    mx_quant_report *r = p->q->report;
+    char name[256];
+    if (!r)
+        return;
+    mx_scope_of_all(w->name, name, sizeof name);
+    const mx_type *x = &n->in[0]->type, *t = &n->in[1]->type;
+    char line[512];
+    size_t have = strlen(r->kept);
+    snprintf(line, sizeof line, "%s: %lld rows times (%lld, %lld); multiples of 16 are needed\n",
+             name, (long long)(mx_type_count(x) / x->dim[x->ndim - 1]), (long long)t->dim[0],
+             (long long)t->dim[1]);
+    if (!strstr(r->kept, line) && have + strlen(line) < sizeof r->kept)
+        memcpy(r->kept + have, line, strlen(line) + 1);
+}
+
+static void visit(quantize *p, mx_node *n, mx_quant_report *r)
+{
+    bool in_out;
+    const mx_node *w = weight_of(n, &in_out);
+    if (!w)
+        return;
+    const mx_quant_rule *rule = rule_of(p->q, w->name);
+    bool wanted = rule && rule->recipe && rule->recipe->forward != MX_GRAIN_HIGH;
+    if (wanted && fits(n)) {
+        replace(p, n, rule->recipe, in_out);
+        r->n_quantized++;
+        return;
+    }
+    r->n_high++;
+    if (wanted)
+        keep(p, n, w);
+}
+
+void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
+{
+    if (!q || g->error)
+        return;
+    mx_arena scratch = {0};
+    mx_quant_report unread = {0}, *r = q->report ? q->report : &unread;
+    int n_old = g->n_nodes;
+    quantize p = {.g = g, .q = q, .training = training};
+    p.made = mx_arena_alloc(&scratch, sizeof *p.made * (size_t)n_old);
+    r->n_quantized = r->n_high = 0;
+    for (int i = 0; i < n_old && !g->error; i++)
+        visit(&p, g->node[i], r);
+    mx_arena_fini(&scratch);
+    mx_graph_resolve(g);
+}
+
+/* Is the weight read by such matmuls alone? */
+static bool read_otherwise(const mx_graph *g, const mx_node *w)
+{
+    bool in_out;
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->node[i]->n_in; k++)
+            if (g->node[i]->in[k] == w && !g->node[i]->forward &&
+                (k != 1 || weight_of(g->node[i], &in_out) != w || in_out))
+                return true;
+    return false;
+}
+
+static mx_node *row_scales(mx_graph *g, mx_node *w)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s" MX_ROW_SCALES, w->name);
+    mx_node *s = mx_graph_find(g, name);
+    return s ? s : mx_variable(g, name, mx_type_of(MX_F32, MX_SHAPE(w->type.dim[0], 1)),
+                               (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = ""});
+}
+
+void mx_pass_int8_weights(mx_graph *g)
+{
+    int n_old = g->n_nodes;
+    for (int i = 0; i < n_old && !g->error; i++) {
+        mx_node *n = g->node[i], *w = n->n_in > 1 ? n->in[1] : NULL;
+        bool in_out;
+        if (!w || weight_of(n, &in_out) != w || in_out ||
+            mx_glob_any("*router*,*.gate.weight", w->name))
+            continue;
+        mx_var_attr *a = (mx_var_attr *)w->attr;
+        if (!a->quantized && read_otherwise(g, w))
+            continue;
+        a->quantized = true;
+        w->type.dtype = MX_I8;
+        const char *scope = g->scope;
+        g->scope = "";
+        mx_node *s = row_scales(g, w);
+        g->scope = n->scope;
+        g->seq = n->seq;
+        mx_node *y = mx_int8_matmul(g, n->in[0], w, s);
+        g->seq = -1;
+        g->scope = scope;
+        mx_node_forward(n, n->type.dtype == y->type.dtype ? y : mx_cast(g, y, n->type.dtype));
+    }
+    mx_graph_resolve(g);
+}
+
+static bool same(const mx_node *a, const mx_node *b)
+{
+    if (a->op != b->op || a->n_in != b->n_in ||
+        (a->op->attr_size && memcmp(a->attr, b->attr, a->op->attr_size) != 0))
+        return false;
+    for (int i = 0; i < a->n_in; i++)
+        if (a->in[i] != b->in[i])
+            return false;
+    return true;
+}
+
+void mx_pass_quantize_share(mx_graph *g)
+{
+    mx_arena scratch = {0};
+    mx_node **last = MX_NEW_N(&scratch, mx_node *, g->n_nodes); /* of the readers of node i */
+    mx_node **before = MX_NEW_N(&scratch, mx_node *, g->n_nodes);
+    for (int i = 0; i < g->n_nodes; i++) {
+        mx_node *n = g->node[i];
+        if (n->forward || (n->op != &mx_op_quantize && n->op != &mx_op_transpose &&
+                           n->op != &mx_op_reshape && n->op != &mx_op_output))
+            continue;
+        for (int k = 0; k < n->n_in; k++)
+            while (n->in[k]->forward)
+                n->in[k] = n->in[k]->forward;
+        mx_node *x = n->in[0], *c = last[x->id];
+        while (c && !same(c, n))
+            c = before[c->id];
+        if (c) {
+            mx_node_forward(n, c);
+            continue;
+        }
+        before[i] = last[x->id];
+        last[x->id] = n;
+    }
+    mx_arena_fini(&scratch);
+    mx_graph_resolve(g);
+}

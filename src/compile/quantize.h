@@ -1,0 +1,41 @@
+/* quantize.h - which matmuls are quantized, and how: what the quantize pass is told. */
+#ifndef MX_COMPILE_QUANTIZE_H
+#define MX_COMPILE_QUANTIZE_H
+
+#include "ops/quantize.h"
+
+/* The first rule whose pattern matches a weight's name holds for its matmuls. */
+typedef struct {
+    const char *pattern;           /* comma-separated shell patterns */
+    const mx_quant_recipe *recipe; /* NULL: left as it is */
+} mx_quant_rule;
+
+/* What a pass has done, for the user to read. */
+typedef struct {
+    int n_quantized, n_high; /* matmuls with a layer's weight; those left as they are by a rule */
+    char kept[2048];         /* lines: those that a recipe cannot quantize, and why */
+} mx_quant_report;
+
+typedef struct {
+    const mx_quant_rule *rule;
+    int n_rules;
+    mx_quant_report *report; /* the last program's; NULL: nobody reads it */
+} mx_quantization;
+
+/* A recipe by its name or one of MaxText's; NULL: there is none. */
+const mx_quant_recipe *mx_quant_recipe_find(const char *name);
+/* "fp8, fp8_tensorwise, ...": for messages. */
+void mx_quant_recipe_list(mx_str *out);
+bool mx_quantization_is_delayed(const mx_quantization *q); /* does a rule keep histories? */
+
+/* After precision and join. training: gradients will follow, and histories of a delayed recipe are
+ * written. */
+void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training);
+/* For programs that only predict: weights of layers become int8, with a scale a row, and are loaded
+ * so. After narrow_weights. */
+void mx_pass_int8_weights(mx_graph *g);
+#define MX_ROW_SCALES ".row_scales"
+/* After autodiff: tensors that several matmuls quantize or transpose alike are made once. */
+void mx_pass_quantize_share(mx_graph *g);
+
+#endif

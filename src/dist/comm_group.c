@@ -1,0 +1,231 @@
+/* comm_group.c - collectives of some ranks of a communicator, made of exchanges.
+ *
+ * Every rank sends what each other one needs straight to it. Sums are made as local.c makes them:
+ * the pieces of all ranks come here and are added up in the order of ranks. So the bits are those
+ * of virtual ranks, whatever carries them.
+ *
+ *     all_gather       (R-1) pieces sent and received
+ *     reduce_scatter   the same, then a sum
+ *     all_reduce       reduce_scatter of R slices, then all_gather: 2 (R-1)/R of the vector
+ */
+#include "dist/comm_group.h"
+
+#include "base/arena.h"
+#include "dist/reduce.h"
+#include <string.h>
+
+typedef struct {
+    mx_process_group base;
+    mx_comm_groups *of;
+    int *rank;          /* of each member, in the communicator */
+    mx_comm_move *move; /* one for each other member */
+    const void **from;  /* for sums: where each member's numbers are */
+} member;
+
+typedef struct node {
+    member m;
+    mx_axis_set axes;
+    struct node *next;
+} node;
+
+struct mx_comm_groups {
+    mx_comm *comm; /* owns */
+    mx_mesh mesh;
+    mx_arena arena;
+    node *first;
+    char *room; /* owns: what comes for sums */
+    size_t room_bytes;
+};
+
+static mx_status reserve(mx_comm_groups *g, size_t bytes)
+{
+    if (bytes <= g->room_bytes)
+        return MX_OK;
+    mx_free(g->room);
+    g->room_bytes = 0;
+    MX_TRY(mx_alloc((void **)&g->room, bytes, "sums over ranks"));
+    g->room_bytes = bytes;
+    return MX_OK;
+}
+
+/* Fills in the next move; gives the number of moves then. */
+static int add_move(member *m, int n, int k, const mx_comm_move *v)
+{
+    m->move[n] = *v;
+    m->move[n].rank = m->rank[k];
+    return n + 1;
+}
+
+static mx_status go(member *m, const char *call, int n)
+{
+    return mx_comm_exchange(m->of->comm, call, m->move, n);
+}
+
+static mx_status all_gather(mx_process_group *g, const void *in, void *out, size_t bytes)
+{
+    member *m = (member *)g;
+    char *to = out;
+    int n = 0;
+    memcpy(to + (size_t)g->rank * bytes, in, bytes);
+    for (int k = 0; k < g->size; k++)
+        if (k != g->rank)
+            n = add_move(m, n, k, &(mx_comm_move){.out = in, .in = to + (size_t)k * bytes,
+                                                  .out_bytes = bytes, .in_bytes = bytes});
+    return go(m, "all_gather", n);
+}
+
+static mx_status all_to_all(mx_process_group *g, const void *in, void *out, size_t bytes)
+{
+    member *m = (member *)g;
+    const char *from = in;
+    char *to = out;
+    int n = 0;
+    memcpy(to + (size_t)g->rank * bytes, from + (size_t)g->rank * bytes, bytes);
+    for (int k = 0; k < g->size; k++)
+        if (k != g->rank)
+            n = add_move(m, n, k, &(mx_comm_move){.out = from + (size_t)k * bytes,
+                                                  .in = to + (size_t)k * bytes,
+                                                  .out_bytes = bytes, .in_bytes = bytes});
+    return go(m, "all_to_all", n);
+}
+
+static mx_status exchange(mx_process_group *g, const mx_exchange_args *a)
+{
+    member *m = (member *)g;
+    const char *from = a->in;
+    char *to = a->out;
+    int n = 0, me = g->rank;
+    memcpy(to + a->out_at[me], from + a->in_at[me], (size_t)a->out_bytes[me]);
+    for (int k = 0; k < g->size; k++)
+        if (k != me)
+            n = add_move(m, n, k, &(mx_comm_move){.out = from + a->in_at[k],
+                                                  .in = to + a->out_at[k],
+                                                  .out_bytes = (size_t)a->in_bytes[k],
+                                                  .in_bytes = (size_t)a->out_bytes[k]});
+    return go(m, "exchange", n);
+}
+
+/* Numbers [at[k], at[k] + count[k]) of the input go to member k, whose sum of its own part lands in
+ * `out`. */
+typedef struct {
+    const mx_reduce_args *a;
+    int64_t slice; /* of every member but perhaps the last */
+    void *out;
+} scatter;
+
+static int64_t share(const scatter *s, int64_t total, int k)
+{
+    int64_t rest = total - s->slice * k;
+    return rest < 0 ? 0 : rest < s->slice ? rest : s->slice;
+}
+
+static mx_status scatter_sum(member *m, const scatter *s, int64_t total, const char *call)
+{
+    size_t item = mx_dtype_bytes(s->a->dtype);
+    int me = m->base.rank, n = 0;
+    int64_t mine = share(s, total, me);
+    const char *in = s->a->in;
+    MX_TRY(reserve(m->of, (size_t)m->base.size * (size_t)mine * item));
+    for (int k = 0; k < m->base.size; k++) {
+        char *here = m->of->room + (size_t)k * (size_t)mine * item;
+        m->from[k] = k == me ? in + (size_t)(s->slice * me) * item : here;
+        if (k != me)
+            n = add_move(m, n, k, &(mx_comm_move){.out = in + (size_t)(s->slice * k) * item,
+                                                  .in = here,
+                                                  .out_bytes = (size_t)share(s, total, k) * item,
+                                                  .in_bytes = (size_t)mine * item});
+    }
+    MX_TRY(go(m, call, n));
+    mx_reduce_args a = *s->a;
+    a.out = s->out;
+    a.n = mine;
+    mx_reduce_from(&a, m->from, m->base.size, 0);
+    return MX_OK;
+}
+
+static mx_status reduce_scatter(mx_process_group *g, const mx_reduce_args *a)
+{
+    scatter s = {.a = a, .slice = a->n, .out = a->out};
+    return scatter_sum((member *)g, &s, a->n * g->size, "reduce_scatter");
+}
+
+static mx_status all_reduce(mx_process_group *g, const mx_reduce_args *a)
+{
+    member *m = (member *)g;
+    size_t item = mx_dtype_bytes(a->dtype);
+    int n = 0, me = g->rank;
+    scatter s = {.a = a, .slice = (a->n + g->size - 1) / g->size};
+    char *out = a->out, *sum = out + (size_t)(s.slice * me) * item;
+    s.out = sum;
+    if (!share(&s, a->n, me))
+        s.out = out; /* nothing is written there */
+    MX_TRY(scatter_sum(m, &s, a->n, "all_reduce"));
+    for (int k = 0; k < g->size; k++)
+        if (k != me)
+            n = add_move(m, n, k, &(mx_comm_move){.out = sum,
+                                                  .in = out + (size_t)(s.slice * k) * item,
+                                                  .out_bytes = (size_t)share(&s, a->n, me) * item,
+                                                  .in_bytes = (size_t)share(&s, a->n, k) * item});
+    return go(m, "all_reduce", n);
+}
+
+/* Where both neighbours are one rank, or this one, there is one move, or none. */
+static mx_status shift(mx_process_group *g, const void *in, void *out, size_t bytes, int by)
+{
+    member *m = (member *)g;
+    int to = ((g->rank + by) % g->size + g->size) % g->size;
+    int from = ((g->rank - by) % g->size + g->size) % g->size, n = 0;
+    if (to == g->rank) {
+        memcpy(out, in, bytes);
+        return MX_OK;
+    }
+    n = add_move(m, n, to, &(mx_comm_move){.out = in, .out_bytes = bytes, .in = out,
+                                           .in_bytes = to == from ? bytes : 0});
+    if (to != from)
+        n = add_move(m, n, from, &(mx_comm_move){.in = out, .in_bytes = bytes});
+    return go(m, "ring_shift", n);
+}
+
+static const mx_process_group_kind kind = {.name = "processes",
+                                           .all_gather = all_gather,
+                                           .reduce_scatter = reduce_scatter,
+                                           .all_reduce = all_reduce,
+                                           .all_to_all = all_to_all,
+                                           .exchange = exchange,
+                                           .shift = shift};
+
+mx_comm_groups *mx_comm_groups_new(mx_comm *c, const mx_mesh *mesh)
+{
+    mx_comm_groups *g = mx_realloc(NULL, sizeof *g);
+    *g = (mx_comm_groups){.comm = c, .mesh = *mesh};
+    return g;
+}
+
+void mx_comm_groups_free(mx_comm_groups *g)
+{
+    if (!g)
+        return;
+    mx_comm_close(g->comm);
+    mx_free(g->room);
+    mx_arena_fini(&g->arena);
+    mx_free(g);
+}
+
+mx_process_group *mx_comm_groups_find(mx_comm_groups *g, mx_axis_set axes)
+{
+    for (node *n = g->first; n; n = n->next)
+        if (n->axes == axes)
+            return &n->m.base;
+    node *n = MX_NEW(&g->arena, node);
+    int rank = g->comm->rank, size = mx_mesh_size(&g->mesh, axes);
+    *n = (node){.axes = axes, .next = g->first};
+    n->m.base = (mx_process_group){&kind, mx_mesh_index(&g->mesh, rank, axes), size};
+    n->m.of = g;
+    n->m.rank = MX_NEW_N(&g->arena, int, size);
+    n->m.move = MX_NEW_N(&g->arena, mx_comm_move, size);
+    n->m.from = MX_NEW_N(&g->arena, const void *, size);
+    for (int k = 0; k < size; k++)
+        n->m.rank[k] = mx_mesh_member(&g->mesh, rank, axes, k);
+    g->first = n;
+    return &n->m.base;
+}

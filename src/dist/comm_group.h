@@ -1,0 +1,17 @@
+/* comm_group.h - process groups (ir/process_group.h) of ranks that are processes, for a mesh. */
+#ifndef MX_DIST_COMM_GROUP_H
+#define MX_DIST_COMM_GROUP_H
+
+#include "dist/comm.h"
+#include "ir/mesh.h"
+#include "ir/process_group.h"
+
+typedef struct mx_comm_groups mx_comm_groups;
+
+/* Takes a communicator of all ranks of the mesh, which nobody else uses from then on. */
+mx_comm_groups *mx_comm_groups_new(mx_comm *c, const mx_mesh *mesh);
+/* The ranks that differ from this one in these axes only. Belongs to `g`. */
+mx_process_group *mx_comm_groups_find(mx_comm_groups *g, mx_axis_set axes);
+void mx_comm_groups_free(mx_comm_groups *g); /* NULL is a no-op */
+
+#endif

@@ -1,0 +1,141 @@
+/* quant_config.c - see quant_config.h.
+ *
+ * Rules, first match wins:
+ *   1. those of the file quant_cfg_path, in its order:
+ *        {"PATTERN": "RECIPE",          a recipe of `quantization=`; "" leaves matmuls as they are
+ *         "PATTERN": {"forward": "RECIPE", "input_gradient": "RECIPE",
+ *                     "weight_gradient": "RECIPE"}}
+ *   2. routers and vision encoders stay in high precision
+ *   3. quantization= for the weights that quantization_pattern= matches
+ * Patterns are shell patterns of weights' names.
+ */
+#include "exec/quant_config.h"
+
+#include "base/json_tree.h"
+#include <string.h>
+
+#define STAYS_HIGH "*router*,*.gate.weight,*.gate.bias,*vision*,*visual*"
+
+static mx_status unknown(const char *where, const char *name)
+{
+    static const struct {
+        const char *name, *why;
+    } absent[] = {
+        {"int4", "there is no 4-bit arithmetic in training here; use int8"},
+        {"nf4", "that is a form of stored weights (maxc quantize)"},
+        {"intmp", "write the mixture as quant_cfg_path=FILE"},
+        {"fp4", "4-bit floats need units that no device here has; use fp8_blockwise"},
+        {"te_mxfp8", "blocks of 32 need a Blackwell chip; use fp8_blockwise"},
+        {"te_nvfp4", "4-bit floats need a Blackwell chip; use fp8_blockwise"},
+        {"te_nvfp4_no_rht", "4-bit floats need a Blackwell chip; use fp8_blockwise"},
+        {"nanoo_fp8", "that is AMD's format; use fp8"},
+        {"fp8_nanoo", "that is AMD's format; use fp8"},
+    };
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
+        if (strcmp(absent[i].name, name) == 0)
+            return mx_fail(MX_USAGE, "%s: quantization=%s is not there: %s", where, name,
+                           absent[i].why);
+    mx_str list = {0};
+    mx_quant_recipe_list(&list);
+    mx_status st = mx_fail(MX_USAGE, "%s: `%.60s` is no recipe for training; use one of %s", where,
+                           name, mx_str_text(&list));
+    mx_str_fini(&list);
+    return st;
+}
+
+static mx_status find(const char *where, const char *name, const mx_quant_recipe **out)
+{
+    *out = *name ? mx_quant_recipe_find(name) : NULL;
+    return *name && !*out ? unknown(where, name) : MX_OK;
+}
+
+/* The three matmuls from different recipes. What they share (formats, when scales are made) must
+ * agree: one tensor is quantized for two of them. */
+static mx_status combine(const char *where, const mx_json_node *n, mx_arena *a,
+                         const mx_quant_recipe **out)
+{
+    const char *part[] = {"forward", "input_gradient", "weight_gradient"};
+    const mx_quant_recipe *of[3];
+    for (const mx_json_node *m = n->first; m; m = m->next)
+        if (m->type != MX_JSON_STRING || (strcmp(m->key, part[0]) != 0 &&
+                                          strcmp(m->key, part[1]) != 0 &&
+                                          strcmp(m->key, part[2]) != 0))
+            return mx_fail(MX_INPUT, "%s: `%.60s`: expected forward, input_gradient and "
+                           "weight_gradient, each with the name of a recipe or \"\"", where,
+                           m->key);
+    for (int i = 0; i < 3; i++)
+        MX_TRY(find(where, mx_json_get_text(n, part[i], ""), &of[i]));
+    if (!of[0])
+        return mx_fail(MX_INPUT, "%s: a layer whose forward matmul is not quantized has no "
+                       "quantized gradients; name a recipe for `forward`", where);
+    mx_quant_recipe *r = MX_NEW(a, mx_quant_recipe);
+    *r = *of[0];
+    r->dgrad = of[1] ? of[1]->dgrad : MX_GRAIN_HIGH;
+    r->wgrad = of[2] ? of[2]->wgrad : MX_GRAIN_HIGH;
+    for (int i = 1; i < 3; i++) {
+        if (of[i] && (of[i]->value != r->value || of[i]->delayed != r->delayed ||
+                      of[i]->power_of_two != r->power_of_two))
+            return mx_fail(MX_INPUT, "%s: %s and %s cannot be mixed in one layer: formats, delayed "
+                           "scaling and powers of two must be the same", where, of[0]->name,
+                           of[i]->name);
+        if (of[i]) {
+            r->grad = of[i]->grad;
+            r->stochastic = of[i]->stochastic;
+        }
+    }
+    *out = r;
+    return MX_OK;
+}
+
+static mx_status read_rules(const char *path, mx_arena *a, mx_quant_rule *rule, int most, int *n)
+{
+    const mx_json_node *doc;
+    MX_TRY(mx_json_tree_load(&doc, a, path));
+    if (doc->type != MX_JSON_OBJECT || (int)doc->n > most)
+        return mx_fail(MX_INPUT, "%s: expected an object of at most %d patterns", path, most);
+    for (const mx_json_node *m = doc->first; m; m = m->next) {
+        mx_quant_rule *r = &rule[(*n)++];
+        r->pattern = m->key;
+        const char *where = mx_arena_printf(a, "%s, `%.80s`", path, m->key);
+        if (m->type == MX_JSON_STRING)
+            MX_TRY(find(where, m->s, &r->recipe));
+        else if (m->type == MX_JSON_OBJECT)
+            MX_TRY(combine(where, m, a, &r->recipe));
+        else
+            return mx_fail(MX_INPUT, "%s: expected the name of a recipe, or an object of three",
+                           where);
+    }
+    return MX_OK;
+}
+
+mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, mx_arena *a)
+{
+    enum { MOST = 1000 };
+    const char *name = mx_config_text(cfg, "quantization");
+    const char *path = mx_config_text(cfg, "quant_cfg_path");
+    *out = NULL;
+    if (!*name && !*path)
+        return MX_OK;
+    mx_quantization *q = MX_NEW(a, mx_quantization);
+    mx_quant_rule *rule = MX_NEW_N(a, mx_quant_rule, MOST + 2);
+    const mx_quant_recipe *recipe;
+    MX_TRY(find(mx_config_where(cfg, "quantization"), name, &recipe));
+    if (*path)
+        MX_TRY(read_rules(path, a, rule, MOST, &q->n_rules));
+    rule[q->n_rules++] = (mx_quant_rule){STAYS_HIGH, NULL};
+    rule[q->n_rules++] = (mx_quant_rule){mx_config_text(cfg, "quantization_pattern"), recipe};
+    q->rule = rule;
+    q->report = MX_NEW(a, mx_quant_report);
+    *out = q;
+    return MX_OK;
+}
+
+mx_status mx_int8_weights_configure(bool *out, const mx_config *cfg)
+{
+    const char *name = mx_config_text(cfg, "quantization");
+    *out = strcmp(name, "int8") == 0;
+    if (*name && !*out)
+        return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are or as quantization=int8, "
+                       "not as %s", mx_config_where(cfg, "quantization"), name);
+    return MX_OK;
+}

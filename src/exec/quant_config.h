@@ -1,0 +1,16 @@
+/* quant_config.h - quantization=, quantization_pattern= and quant_cfg_path= as rules of the
+ * quantize pass. */
+#ifndef MX_EXEC_QUANT_CONFIG_H
+#define MX_EXEC_QUANT_CONFIG_H
+
+#include "base/config.h"
+#include "compile/quantize.h"
+
+/* NULL where nothing is quantized. Rules and texts live in the arena. */
+mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg,
+                             mx_arena *a) MX_MUST_USE;
+
+/* For programs that only predict: quantization=int8 keeps weights so; nothing else is there. */
+mx_status mx_int8_weights_configure(bool *out, const mx_config *cfg) MX_MUST_USE;
+
+#endif

@@ -1,0 +1,175 @@
+/* batch.c - see batch.h. Tokens beyond those of a batch have position -1 and slot -1: they are
+ * computed like the others and kept nowhere. */
+#include "infer/batch.h"
+
+#include <limits.h>
+#include <string.h>
+
+enum { MAX_SIZES = 24 };
+
+typedef struct {
+    mx_step step;
+    int64_t tokens, last;
+} size;
+
+struct mx_batch {
+    mx_session *session; /* borrows */
+    mx_batch_settings o;
+    int64_t vocab;
+    size sizes[MAX_SIZES];
+    int n_sizes;
+    mx_batch_input in;
+    mx_readback logits; /* (sequences, vocab) */
+    mx_arena arena;
+};
+
+static mx_step_options step_options(const mx_batch_settings *o, int64_t tokens)
+{
+    int64_t last = tokens < o->sequences ? tokens : o->sequences;
+    return (mx_step_options){
+        .kind = MX_STEP_NEXT,
+        .compile = o->compile,
+        .shape = {.batch = tokens,
+                  .seq = 1,
+                  .last = last,
+                  .pages = o->pages,
+                  .page = o->page,
+                  .page_rows = o->sequences,
+                  .cache_dtype = o->compile.compute,
+                  .cache_len = (o->max_length + o->page - 1) / o->page * o->page}};
+}
+
+mx_status mx_batch_token_bytes(const mx_model_spec *m, const mx_batch_settings *o, int64_t *bytes)
+{
+    mx_batch_settings one = *o;
+    mx_step s;
+    one.pages = 1;
+    one.compile.n_threads = 1;
+    mx_step_options so = step_options(&one, 1);
+    MX_TRY(mx_step_plan(&s, m, &so));
+    *bytes = 0;
+    for (int i = 0; i < s.graph.n_nodes; i++) {
+        const mx_node *n = s.graph.node[i];
+        if (n->op->kind == MX_SOURCE && n->name && strstr(n->name, ".cache_"))
+            *bytes += (int64_t)mx_type_bytes(&n->type);
+    }
+    *bytes = (*bytes + o->page - 1) / o->page;
+    mx_step_close(&s);
+    return MX_OK;
+}
+
+/* Powers of two, and halfway between them from 16 on, up to the most. */
+static int choose_sizes(size *s, int64_t most)
+{
+    int n = 0;
+    for (int64_t k = 1; k < most && n < MAX_SIZES - 1; k *= 2) {
+        s[n++].tokens = k;
+        if (k >= 16 && k + k / 2 < most && n < MAX_SIZES - 1)
+            s[n++].tokens = k + k / 2;
+    }
+    s[n++].tokens = most;
+    return n;
+}
+
+static mx_status open_programs(mx_batch *b, const mx_model_spec *m)
+{
+    size_t most = 0;
+    b->n_sizes = choose_sizes(b->sizes, b->o.tokens);
+    for (int i = 0; i < b->n_sizes; i++) {
+        size *z = &b->sizes[i];
+        mx_step_options so = step_options(&b->o, z->tokens);
+        so = mx_step_options_for(b->session, &so);
+        so.compile.n_threads = mx_session_threads(b->session);
+        z->last = so.shape.last;
+        MX_TRY(mx_step_plan(&z->step, m, &so));
+        size_t bytes = mx_program_shared_bytes(&z->step.program);
+        most = bytes > most ? bytes : most;
+    }
+    MX_TRY(mx_session_share(b->session, most, 0));
+    for (int i = 0; i < b->n_sizes; i++)
+        MX_TRY(mx_session_add(b->session, &b->sizes[i].step.program, &b->sizes[i].step.exec));
+    return MX_OK;
+}
+
+mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
+                        const mx_batch_settings *o)
+{
+    *out = NULL;
+    mx_batch *b = mx_realloc(NULL, sizeof *b);
+    *b = (mx_batch){.session = s, .o = *o, .vocab = m->summary.vocab};
+    int64_t n = o->tokens, columns = (o->max_length + o->page - 1) / o->page;
+    b->in = (mx_batch_input){.columns = columns};
+    int32_t **const lists[] = {&b->in.token, &b->in.position, &b->in.row, &b->in.slot, &b->in.last};
+    for (int i = 0; i < 5; i++)
+        *lists[i] = MX_NEW_N(&b->arena, int32_t, n);
+    b->in.table = MX_NEW_N(&b->arena, int32_t, o->sequences * columns);
+    mx_status st = MX_OK;
+    if (o->sequences > INT_MAX / b->vocab)
+        st = mx_fail(MX_USAGE,
+                     "%lld sequences of a vocabulary of %lld are too many at once; lower "
+                     "batch",
+                     (long long)o->sequences, (long long)b->vocab);
+    if (!st)
+        st = mx_readback_open(&b->logits, s, (int)(o->sequences * b->vocab));
+    if (!st)
+        st = open_programs(b, m);
+    if (st)
+        mx_batch_close(b);
+    else
+        *out = b;
+    return st;
+}
+
+void mx_batch_close(mx_batch *b)
+{
+    if (!b)
+        return;
+    for (int i = 0; i < b->n_sizes; i++)
+        mx_step_close(&b->sizes[i].step);
+    mx_readback_close(&b->logits);
+    mx_arena_fini(&b->arena);
+    mx_free(b);
+}
+
+mx_batch_input *mx_batch_input_of(mx_batch *b)
+{
+    return &b->in;
+}
+
+/* The rest of a program's batch. */
+static void pad(mx_batch_input *in, const size *z)
+{
+    for (int64_t i = in->n; i < z->tokens; i++) {
+        in->token[i] = in->row[i] = 0;
+        in->position[i] = in->slot[i] = -1;
+    }
+    for (int64_t i = in->n_last; i < z->last; i++)
+        in->last[i] = 0;
+}
+
+mx_status mx_batch_run(mx_batch *b)
+{
+    mx_batch_input *in = &b->in;
+    const size *z = b->sizes;
+    while (z < b->sizes + b->n_sizes && (z->tokens < in->n || z->last < in->n_last))
+        z++;
+    MX_ASSERT(z < b->sizes + b->n_sizes, "%lld tokens, %lld rows of logits", (long long)in->n,
+              (long long)in->n_last);
+    mx_exec *e = z->step.exec;
+    pad(in, z);
+    MX_TRY(mx_exec_write(e, "tokens", in->token));
+    MX_TRY(mx_exec_write(e, "positions", in->position));
+    MX_TRY(mx_exec_write(e, "page_rows", in->row));
+    MX_TRY(mx_exec_write(e, "page_slots", in->slot));
+    MX_TRY(mx_exec_write(e, "page_table", in->table));
+    MX_TRY(mx_exec_write(e, "last", in->last));
+    MX_TRY(mx_exec_run(e));
+    MX_TRY(mx_readback_copy(&b->logits, e, "logits", 0));
+    MX_TRY(mx_readback_mark(&b->logits));
+    return mx_readback_wait(&b->logits);
+}
+
+const float *mx_batch_logits(const mx_batch *b, int64_t i)
+{
+    return b->logits.value + i * b->vocab;
+}

@@ -1,0 +1,335 @@
+/* engine.c - requests come and go; the batch is engine_schedule.c's, tokens are engine_draw.c's. */
+#include "infer/engine.h"
+
+#include "base/clock.h"
+#include "infer/engine_impl.h"
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+enum { USUAL_SEQUENCES = 32, USUAL_STEP = 256, USUAL_LENGTH = 32768, LEAST_CACHE = 1024 };
+
+static mx_batch_settings settings_of(const mx_engine_options *o, int64_t pages)
+{
+    return (mx_batch_settings){.tokens = o->step_tokens,
+                               .sequences = o->sequences,
+                               .max_length = o->max_length,
+                               .page = MX_ENGINE_PAGE,
+                               .pages = pages,
+                               .compile = {.compute = o->compute, .weights_fixed = true}};
+}
+
+mx_status mx_engine_can(const mx_model_spec *m)
+{
+    int64_t bytes;
+    mx_engine_options o = {.step_tokens = 1, .sequences = 1, .max_length = MX_ENGINE_PAGE};
+    mx_batch_settings one = settings_of(&o, 1);
+    return mx_batch_token_bytes(m, &one, &bytes);
+}
+
+/* A cache for every sequence at its longest, where a quarter of the memory that is left has room
+ * for that, and for one of them at least. */
+static mx_status choose_pages(mx_engine *e, int64_t *pages)
+{
+    mx_engine_options *o = &e->o;
+    mx_batch_settings bs = settings_of(o, 1);
+    int64_t each, tokens = o->cache_tokens;
+    MX_TRY(mx_batch_token_bytes(&o->model->spec, &bs, &each));
+    if (!tokens) {
+        int64_t room = mx_session_room(e->session).bytes / 4 / (each > 0 ? each : 1);
+        if (__builtin_mul_overflow(o->sequences, o->max_length, &tokens))
+            tokens = INT64_MAX / 2;
+        tokens = tokens < room ? tokens : room;
+        tokens = tokens > LEAST_CACHE ? tokens : LEAST_CACHE;
+    }
+    *pages = (tokens + MX_ENGINE_PAGE - 1) / MX_ENGINE_PAGE;
+    if (*pages * MX_ENGINE_PAGE > INT32_MAX)
+        return mx_fail(MX_USAGE,
+                       "a cache of %lld tokens is more than can be numbered; lower "
+                       "cache_tokens",
+                       (long long)tokens);
+    return MX_OK;
+}
+
+static mx_status choose(mx_engine *e)
+{
+    mx_engine_options *o = &e->o;
+    int64_t most = o->model->spec.summary.max_positions;
+    if (o->max_length > INT32_MAX || (most > 0 && o->max_length > most))
+        return mx_fail(MX_USAGE,
+                       "prompt and answer need %lld positions, but the model was made for %lld; "
+                       "shorten the prompt or lower max_new_tokens",
+                       (long long)o->max_length, (long long)most);
+    if (!o->max_length)
+        o->max_length = most > 0 && most < USUAL_LENGTH ? most : USUAL_LENGTH;
+    o->sequences = o->sequences > 0 ? o->sequences : USUAL_SEQUENCES;
+    o->step_tokens = o->step_tokens > 0 ? o->step_tokens : USUAL_STEP;
+    if (o->step_tokens < o->sequences)
+        o->step_tokens = o->sequences;
+    e->model_vocab = e->vocab = o->model->spec.summary.vocab;
+    /* The embedding may be padded beyond the last token; such ids have no text, and are not drawn.
+     */
+    if (o->tokenizer && mx_tokenizer_vocab_size(o->tokenizer) < e->vocab)
+        e->vocab = mx_tokenizer_vocab_size(o->tokenizer);
+    return MX_OK;
+}
+
+static mx_status open_all(mx_engine *e)
+{
+    mx_engine_options *o = &e->o;
+    int64_t pages;
+    MX_TRY(choose(e));
+    if (!e->session)
+        MX_TRY(mx_session_open(&e->session, o->device, o->n_threads));
+    MX_TRY(choose_pages(e, &pages));
+    mx_batch_settings bs = settings_of(o, pages);
+    MX_TRY(mx_batch_open(&e->batch, e->session, &o->model->spec, &bs));
+    MX_TRY(mx_model_ref_weights(o->model, e->session, o->seed));
+    MX_TRY(mx_pages_open(&e->pages, pages, MX_ENGINE_PAGE));
+    e->n_threads = mx_session_threads(e->session);
+    MX_TRY(mx_alloc((void **)&e->work, 8 * (size_t)e->model_vocab * (size_t)e->n_threads,
+                    "the sampler"));
+    int64_t n = o->sequences;
+    e->running = MX_NEW_N(&e->arena, mx_seq *, n + 1);
+    e->free_rows = MX_NEW_N(&e->arena, int32_t, n);
+    e->drawn = MX_NEW_N(&e->arena, mx_choice, n);
+    for (e->n_free_rows = 0; e->n_free_rows < n; e->n_free_rows++)
+        e->free_rows[e->n_free_rows] = (int32_t)(n - 1 - e->n_free_rows);
+    int32_t *ids = MX_NEW_N(&e->arena, int32_t, o->n_stop_ids);
+    for (int i = 0; i < o->n_stop_ids; i++)
+        ids[i] = o->stop_ids[i];
+    o->stop_ids = ids;
+    return MX_OK;
+}
+
+mx_status mx_engine_open(mx_engine **out, const mx_engine_options *o)
+{
+    mx_engine *e = mx_realloc(NULL, sizeof *e);
+    *e = (mx_engine){.o = *o, .session = o->session};
+    *out = NULL;
+    mx_status st = open_all(e);
+    if (st)
+        mx_engine_close(e);
+    else
+        *out = e;
+    return st;
+}
+
+static void free_seq(mx_seq *s)
+{
+    mx_tokens_fini(&s->r.tokens);
+    mx_reply_fini(&s->r.reply);
+    mx_status_free(s->r.error);
+    mx_constraint_close(s->o.constraint);
+    mx_free(s->page);
+    mx_free(s->r.log_prob);
+    mx_free(s->r.top);
+    mx_arena_fini(&s->arena);
+    mx_free(s);
+}
+
+void mx_engine_close(mx_engine *e)
+{
+    if (!e)
+        return;
+    while (e->all) {
+        mx_seq *s = e->all;
+        e->all = s->next;
+        free_seq(s);
+    }
+    mx_free(e->news);
+    mx_free(e->work);
+    mx_pages_close(e->pages);
+    mx_batch_close(e->batch);
+    mx_session_close(e->session);
+    mx_arena_fini(&e->arena);
+    mx_free(e);
+}
+
+/* --- requests --- */
+
+static mx_status check(const mx_engine *e, const mx_tokens *prompt, const mx_request_options *o)
+{
+    if (prompt->n == 0)
+        return mx_fail(MX_USAGE, "the prompt is empty and the tokenizer adds no start token; give "
+                                 "some text");
+    for (int64_t i = 0; i < prompt->n; i++)
+        if (prompt->ids[i] < 0 || prompt->ids[i] >= e->model_vocab)
+            return mx_fail(MX_INPUT,
+                           "token %lld of the prompt is %d, but the model has tokens 0 to "
+                           "%lld",
+                           (long long)i, prompt->ids[i], (long long)e->model_vocab - 1);
+    int64_t pages = mx_pages_count(e->pages), most = pages * MX_ENGINE_PAGE;
+    most = most < e->o.max_length ? most : e->o.max_length;
+    if (prompt->n > most || o->max_new > most - prompt->n)
+        return mx_fail(MX_USAGE,
+                       "%lld tokens of prompt and %lld new ones are more than there is "
+                       "room for, %lld; shorten the prompt or ask for fewer tokens",
+                       (long long)prompt->n, (long long)o->max_new, (long long)most);
+    return MX_OK;
+}
+
+/* What the caller's options point to, as the request's own. */
+static void copy_options(mx_engine *e, mx_seq *s, const mx_request_options *o)
+{
+    mx_arena *a = &s->arena;
+    s->o = *o;
+    s->o.stop_ids = mx_arena_copy(a, o->stop_ids, sizeof(int32_t) * (size_t)o->n_stop_ids);
+    s->o.bias = mx_arena_copy(a, o->bias, sizeof *o->bias * (size_t)o->n_bias);
+    s->o.salt = o->salt ? mx_arena_strdup(a, o->salt) : NULL;
+    const char **stop = MX_NEW_N(a, const char *, o->n_stop);
+    for (int i = 0; i < o->n_stop; i++)
+        stop[i] = mx_arena_strdup(a, o->stop[i]);
+    s->o.stop = stop;
+    s->banned = MX_NEW_N(a, int32_t, o->n_stop_ids + e->o.n_stop_ids);
+    for (int i = 0; i < o->n_stop_ids; i++)
+        s->banned[s->n_banned++] = o->stop_ids[i];
+    for (int i = 0; i < e->o.n_stop_ids && !o->ignore_eos; i++)
+        s->banned[s->n_banned++] = e->o.stop_ids[i];
+}
+
+static mx_status make_room(mx_seq *s)
+{
+    mx_request *r = &s->r;
+    int64_t most = r->n_prompt + s->o.max_new;
+    mx_tokens_reserve(&r->tokens, most - r->tokens.n);
+    MX_TRY(mx_alloc((void **)&s->page, sizeof *s->page * (size_t)(most / MX_ENGINE_PAGE + 1),
+                    "a request's pages"));
+    if (!s->o.log_probs)
+        return MX_OK;
+    r->n_top = s->o.n_top;
+    MX_TRY(mx_alloc((void **)&r->log_prob, sizeof(float) * (size_t)most, "log-probabilities"));
+    for (int64_t i = 0; i < most; i++)
+        r->log_prob[i] = NAN;
+    return mx_alloc((void **)&r->top, sizeof *r->top * (size_t)(most * r->n_top + 1),
+                    "the likeliest tokens");
+}
+
+mx_status mx_engine_admit(mx_engine *e, const mx_tokens *prompt, const mx_request_options *o,
+                          mx_request **out)
+{
+    *out = NULL;
+    MX_TRY(check(e, prompt, o));
+    mx_seq *s = mx_realloc(NULL, sizeof *s);
+    *s = (mx_seq){
+        .row = -1,
+        .r = {.n_prompt = prompt->n, .stop_id = -1, .owner = o->owner, .arrived = mx_clock_now()}};
+    copy_options(e, s, o);
+    mx_reply_init(&s->r.reply, e->o.tokenizer, !o->show_special, s->o.stop, s->o.n_stop);
+    s->r.reply.keep_stop = o->keep_stop;
+    s->scored = o->prompt_log_probs ? 1 : prompt->n;
+    for (int64_t i = 0; i < prompt->n; i++)
+        mx_tokens_add(&s->r.tokens, prompt->ids[i]);
+    mx_status st = make_room(s);
+    if (st) {
+        s->o.constraint = NULL; /* still the caller's */
+        free_seq(s);
+        return st;
+    }
+    s->next = e->all;
+    if (e->all)
+        e->all->prev = s;
+    e->all = s;
+    mx_engine_wait(e, s, false);
+    *out = &s->r;
+    return MX_OK;
+}
+
+static void unqueue(mx_engine *e, mx_seq *s)
+{
+    mx_seq *before = NULL;
+    for (mx_seq *x = e->waiting; x; before = x, x = x->next_waiting)
+        if (x == s) {
+            *(before ? &before->next_waiting : &e->waiting) = s->next_waiting;
+            if (e->last_waiting == s)
+                e->last_waiting = before;
+            return;
+        }
+}
+
+void mx_engine_cancel(mx_engine *e, mx_request *r)
+{
+    mx_seq *s = (mx_seq *)r;
+    mx_engine_unseat(e, s);
+    unqueue(e, s);
+    *(s->prev ? &s->prev->next : &e->all) = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    for (int64_t i = 0; i < e->n_news; i++)
+        if (e->news[i] == s)
+            e->news[i] = e->news[--e->n_news];
+    free_seq(s);
+}
+
+bool mx_engine_busy(const mx_engine *e)
+{
+    return e->n_running || e->waiting;
+}
+
+/* --- a step --- */
+
+static void list_news(mx_engine *e)
+{
+    for (int64_t i = e->n_running; i-- > 0;) {
+        mx_seq *s = e->running[i];
+        if (s->news && !s->listed) {
+            MX_GROW(e->news, e->n_news, e->cap_news);
+            e->news[e->n_news++] = s;
+            s->listed = true;
+        }
+        s->news = false;
+        if (s->r.finish)
+            mx_engine_unseat(e, s);
+    }
+}
+
+mx_status mx_engine_step(mx_engine *e)
+{
+    double began = mx_clock_now();
+    mx_engine_schedule(e);
+    const mx_batch_input *in = mx_batch_input_of(e->batch);
+    if (!in->n)
+        return MX_OK;
+    double now = mx_clock_now();
+    for (int64_t i = 0; i < e->n_running; i++)
+        if (e->running[i]->take && !e->running[i]->r.started)
+            e->running[i]->r.started = now;
+    MX_TRY(mx_batch_run(e->batch));
+    e->counts.model_s += mx_clock_now() - now;
+    e->counts.steps++;
+    e->counts.batch_tokens += in->n;
+    mx_engine_draw(e);
+    list_news(e);
+    e->counts.step_s += mx_clock_now() - began;
+    return MX_OK;
+}
+
+mx_request *mx_engine_take(mx_engine *e)
+{
+    if (!e->n_news)
+        return NULL;
+    mx_seq *s = e->news[--e->n_news];
+    s->listed = false;
+    return &s->r;
+}
+
+mx_engine_counts mx_engine_count(const mx_engine *e)
+{
+    mx_engine_counts c = e->counts;
+    c.running = e->n_running;
+    for (const mx_seq *s = e->waiting; s; s = s->next_waiting)
+        c.waiting++;
+    c.pages = mx_pages_count(e->pages);
+    c.pages_held = mx_pages_held(e->pages);
+    return c;
+}
+
+int64_t mx_engine_max_length(const mx_engine *e)
+{
+    return e->o.max_length;
+}
+
+int64_t mx_engine_vocab(const mx_engine *e)
+{
+    return e->vocab;
+}

@@ -1,0 +1,164 @@
+/* engine_draw.c - from the batch's logits to tokens, texts and ends of answers. */
+#include "infer/engine_impl.h"
+
+#include "base/clock.h"
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+/* In place of a token: the answer cannot go on (DEAD_END), or has no place in this step. */
+enum { NO_TOKEN = -1, DEAD_END = -2 };
+
+/* What the model thought of token t, whose logits these are. */
+static void score(const mx_engine *e, mx_seq *s, int64_t t, const float *logits, char *work)
+{
+    mx_request *r = &s->r;
+    if (!s->o.log_probs)
+        return;
+    double sum = mx_log_sum_exp(logits, e->vocab);
+    r->log_prob[t] = (float)(logits[r->tokens.ids[t]] - sum);
+    if (r->n_top)
+        mx_most_likely(logits, e->vocab, sum, r->n_top, r->top + t * r->n_top, work);
+}
+
+static mx_choice draw(const mx_engine *e, const mx_seq *s, const float *logits, char *work)
+{
+    const mx_request *r = &s->r;
+    int64_t n_new = r->tokens.n - r->n_prompt;
+    bool early = n_new < s->o.min_new;
+    const uint32_t *allowed = NULL;
+    if (s->o.constraint && early)
+        allowed = mx_constraint_mask(s->o.constraint, NULL, 0);
+    if (s->o.constraint && !allowed)
+        allowed = mx_constraint_mask(s->o.constraint, s->banned, s->n_banned);
+    if (s->o.constraint && !allowed)
+        return (mx_choice){DEAD_END, 0};
+    mx_sample_args a = {.how = s->o.sampling,
+                        .logits = logits,
+                        .vocab = e->vocab,
+                        .seen = r->tokens.ids,
+                        .n_prompt = r->n_prompt,
+                        .n_seen = r->tokens.n,
+                        .banned = s->banned,
+                        .n_banned = early && !allowed ? s->n_banned : 0,
+                        .allowed = allowed,
+                        .bias = s->o.bias,
+                        .n_bias = s->o.n_bias,
+                        .stream = s->o.stream,
+                        .step = (uint64_t)n_new,
+                        .no_log_prob = true,
+                        .work = work};
+    return mx_sample_next(&a);
+}
+
+static bool is_in(int32_t id, const int32_t *ids, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (ids[i] == id)
+            return true;
+    return false;
+}
+
+static mx_status finish(const mx_engine *e, mx_seq *s, mx_finish how)
+{
+    s->r.finish = how;
+    return e->o.tokenizer ? mx_reply_finish(&s->r.reply) : MX_OK;
+}
+
+/* One more token of an answer. */
+static mx_status accept(const mx_engine *e, mx_seq *s, mx_choice c)
+{
+    mx_request *r = &s->r;
+    if (isnan(c.log_prob))
+        return mx_fail(MX_INPUT,
+                       "token %lld of an answer: the model's logits are not numbers; its "
+                       "weights are damaged, or dtype=%s is too narrow for it",
+                       (long long)(r->tokens.n - r->n_prompt + 1), mx_dtype_name(e->o.compute));
+    int64_t n_new = r->tokens.n - r->n_prompt;
+    bool eos = !s->o.ignore_eos && is_in(c.id, e->o.stop_ids, e->o.n_stop_ids);
+    if (eos || is_in(c.id, s->o.stop_ids, s->o.n_stop_ids)) {
+        r->stop_id = c.id;
+        return finish(e, s, MX_FINISH_STOP);
+    }
+    r->n_text++;
+    if (s->o.constraint && !mx_constraint_take(s->o.constraint, c.id))
+        return mx_fail(MX_INPUT, "the model's logits are not numbers, and no token is allowed");
+    if (e->o.tokenizer)
+        MX_TRY(mx_reply_push(&r->reply, c.id, n_new > s->o.min_new));
+    if (r->reply.stopped_by >= 0 || (s->o.constraint && mx_constraint_done(s->o.constraint)))
+        return finish(e, s, MX_FINISH_STOP);
+    return n_new >= s->o.max_new ? finish(e, s, MX_FINISH_LENGTH) : MX_OK;
+}
+
+/* What was computed is in the cache; prompts that only wanted to be read are done. */
+static void advance(mx_engine *e, mx_seq *s)
+{
+    s->computed += s->take;
+    mx_engine_publish(e, s);
+    if (s->computed == s->r.tokens.n && s->o.max_new == 0) {
+        mx_status_free(finish(e, s, MX_FINISH_LENGTH));
+        s->news = true;
+    }
+}
+
+static void fail(mx_seq *s, mx_status why)
+{
+    s->r.error = why;
+    s->r.finish = MX_FINISH_ERROR;
+    s->news = true;
+}
+
+static void settle(mx_engine *e, mx_seq *s, mx_choice c)
+{
+    mx_request *r = &s->r;
+    double now = mx_clock_now();
+    mx_tokens_add(&r->tokens, c.id);
+    s->scored = r->tokens.n > s->scored ? r->tokens.n : s->scored;
+    if (r->tokens.n == r->n_prompt + 1)
+        r->first = now;
+    r->last = now;
+    mx_status st = accept(e, s, c);
+    if (st)
+        fail(s, st);
+    s->news = true;
+    e->counts.new_tokens++;
+}
+
+void mx_engine_draw(mx_engine *e)
+{
+    const mx_batch_input *in = mx_batch_input_of(e->batch);
+    size_t room = 8 * (size_t)e->model_vocab;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(e->n_threads) if (in->n_last > 1)
+    for (int64_t i = 0; i < e->n_running; i++) {
+        mx_seq *s = e->running[i];
+        char *work = e->work + room * (size_t)omp_get_thread_num();
+        for (int64_t k = 0; k < s->n_rows; k++) {
+            const float *logits = mx_batch_logits(e->batch, s->first_row + k);
+            int64_t t = in->position[in->last[s->first_row + k]] + 1;
+            e->drawn[i].id = NO_TOKEN;
+            if (t == s->r.tokens.n) {
+                e->drawn[i] = draw(e, s, logits, work);
+                s->r.tokens.ids[t] = e->drawn[i].id; /* there is room for all of them */
+            }
+            if (e->drawn[i].id != DEAD_END)
+                score(e, s, t, logits, work);
+        }
+    }
+    for (int64_t i = 0; i < e->n_running; i++) {
+        mx_seq *s = e->running[i];
+        bool draws = s->n_rows && e->drawn[i].id >= 0;
+        bool stuck = s->n_rows && e->drawn[i].id == DEAD_END;
+        int64_t unread = s->r.n_prompt - s->computed;
+        if (unread > 0)
+            e->counts.prompt_tokens += s->take < unread ? s->take : unread;
+        if (s->r.n_prompt > s->computed && s->n_rows)
+            s->scored =
+                s->computed + s->take < s->r.n_prompt ? s->computed + s->take + 1 : s->r.n_prompt;
+        advance(e, s);
+        if (draws)
+            settle(e, s, e->drawn[i]);
+        if (stuck)
+            fail(s, mx_fail(MX_USAGE, "the tokenizer has no token that the answer could go on with "
+                                      "under its pattern"));
+    }
+}

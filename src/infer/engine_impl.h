@@ -1,0 +1,62 @@
+/* engine_impl.h - what the files of the engine share. */
+#ifndef MX_INFER_ENGINE_IMPL_H
+#define MX_INFER_ENGINE_IMPL_H
+
+#include "infer/batch.h"
+#include "infer/engine.h"
+#include "infer/pages.h"
+
+enum { MX_ENGINE_PAGE = 16 };
+
+typedef struct mx_seq mx_seq;
+struct mx_seq {
+    mx_request r; /* first: the caller's view */
+    mx_request_options o;
+    int32_t *banned; /* what may not be drawn before min_new: every stop id */
+    int n_banned;
+    int64_t computed; /* tokens whose entries are in the cache */
+    int64_t scored;   /* tokens before this have their log-probabilities */
+    int32_t row;      /* of the table; -1: not running */
+    int32_t *page;
+    int64_t n_pages, n_named;        /* of those, the first n_named are known to others */
+    mx_page_name name;               /* of the last of them */
+    int64_t take, first_row, n_rows; /* of this step: tokens, and rows of logits */
+    bool news, listed;               /* has something new; stands in the list of those */
+    mx_seq *prev, *next;             /* all requests; waiting ones by next_waiting */
+    mx_seq *next_waiting;
+    mx_arena arena;
+};
+
+struct mx_engine {
+    mx_engine_options o;
+    mx_session *session;
+    mx_batch *batch;
+    mx_pages *pages;
+    int64_t vocab, model_vocab;
+    mx_seq *all;
+    mx_seq *waiting, *last_waiting;
+    mx_seq **running; /* in the order in which they began */
+    int64_t n_running;
+    int32_t *free_rows;
+    int64_t n_free_rows;
+    mx_seq **news;
+    int64_t n_news, cap_news;
+    mx_choice *drawn; /* (sequences): the next token of running[i] in this step; id -1: none */
+    char *work;       /* of the sampler, for each thread */
+    int n_threads;
+    mx_engine_counts counts;
+    mx_arena arena;
+};
+
+/* engine_schedule.c: fills the batch. Sequences in it have take > 0. */
+void mx_engine_schedule(mx_engine *e);
+/* Gives up row and pages. */
+void mx_engine_unseat(mx_engine *e, mx_seq *s);
+void mx_engine_wait(mx_engine *e, mx_seq *s, bool first);
+/* After the batch has run: pages that are full now are known to others. */
+void mx_engine_publish(mx_engine *e, mx_seq *s);
+
+/* engine_draw.c: what the batch's logits are for. */
+void mx_engine_draw(mx_engine *e);
+
+#endif

@@ -1,0 +1,183 @@
+/* engine_schedule.c - which tokens go into the next batch, and where their entries go.
+ *
+ * First the next token of every answer, the oldest first: when no page is left for one, the request
+ * that began last gives up its own. Then prompts, as far as there is room in the batch and in the
+ * cache; then requests that wait, each once the whole of its prompt has room.
+ */
+#include "infer/engine_impl.h"
+
+#include <string.h>
+
+void mx_engine_wait(mx_engine *e, mx_seq *s, bool first)
+{
+    s->next_waiting = first ? e->waiting : NULL;
+    if (first)
+        e->waiting = s;
+    else
+        *(e->waiting ? &e->last_waiting->next_waiting : &e->waiting) = s;
+    if (!s->next_waiting)
+        e->last_waiting = s;
+}
+
+void mx_engine_unseat(mx_engine *e, mx_seq *s)
+{
+    if (s->row < 0)
+        return;
+    int64_t i = 0;
+    while (e->running[i] != s)
+        i++;
+    memmove(e->running + i, e->running + i + 1, sizeof *e->running * (size_t)(--e->n_running - i));
+    e->free_rows[e->n_free_rows++] = s->row;
+    s->row = -1;
+    /* the end of a beginning is the first to go when room is needed */
+    while (s->n_pages > 0)
+        mx_pages_release(e->pages, s->page[--s->n_pages]);
+    s->computed = s->n_named = s->take = 0;
+}
+
+static void preempt(mx_engine *e, mx_seq *s)
+{
+    mx_engine_unseat(e, s);
+    mx_engine_wait(e, s, true);
+    e->counts.preemptions++;
+}
+
+/* Where page i of a sequence lies. */
+static void seat_page(mx_engine *e, mx_seq *s, int32_t page)
+{
+    mx_batch_input *in = mx_batch_input_of(e->batch);
+    in->table[s->row * in->columns + s->n_pages] = page;
+    s->page[s->n_pages++] = page;
+}
+
+/* Pages for the first n tokens, or as many as there are. Gives how many tokens have room. */
+static int64_t make_room(mx_engine *e, mx_seq *s, int64_t n)
+{
+    while (s->n_pages * MX_ENGINE_PAGE < n) {
+        int32_t page = mx_pages_take(e->pages);
+        if (page < 0)
+            break;
+        seat_page(e, s, page);
+    }
+    int64_t room = s->n_pages * MX_ENGINE_PAGE;
+    return room < n ? room : n;
+}
+
+/* The beginning that is in the cache already, as long as its last token is computed again: its
+ * logits are not kept. Log-probabilities of the prompt need all of it. */
+static void share_beginning(mx_engine *e, mx_seq *s)
+{
+    mx_page_name start = s->o.salt ? mx_pages_salted(s->o.salt, strlen(s->o.salt)) : 0;
+    s->name = start;
+    s->n_named = 0;
+    if (e->o.no_prefix_cache || s->scored < s->r.n_prompt)
+        return;
+    const int32_t *ids = s->r.tokens.ids;
+    while ((s->n_pages + 1) * MX_ENGINE_PAGE < s->r.tokens.n) {
+        int32_t page =
+            mx_pages_find(e->pages, s->name, ids + s->n_pages * MX_ENGINE_PAGE, &s->name);
+        if (page < 0)
+            break;
+        seat_page(e, s, page);
+    }
+    s->n_named = s->n_pages;
+    s->computed = s->n_pages * MX_ENGINE_PAGE;
+}
+
+void mx_engine_publish(mx_engine *e, mx_seq *s)
+{
+    if (e->o.no_prefix_cache)
+        return;
+    for (; (s->n_named + 1) * MX_ENGINE_PAGE <= s->computed; s->n_named++)
+        s->name = mx_pages_publish(e->pages, s->page[s->n_named], s->name,
+                                   s->r.tokens.ids + s->n_named * MX_ENGINE_PAGE);
+}
+
+/* Tokens [computed, computed + n) go into the batch. */
+static void put(mx_seq *s, int64_t n, mx_batch_input *in)
+{
+    s->take = n;
+    s->first_row = in->n_last;
+    for (int64_t t = s->computed; t < s->computed + n; t++) {
+        int64_t i = in->n++;
+        in->token[i] = s->r.tokens.ids[t];
+        in->position[i] = (int32_t)t;
+        in->row[i] = s->row;
+        in->slot[i] = s->page[t / MX_ENGINE_PAGE] * MX_ENGINE_PAGE + (int32_t)(t % MX_ENGINE_PAGE);
+        /* the logits of a token are for the one after it */
+        bool next = t + 1 == s->r.tokens.n && s->o.max_new > 0;
+        if (next || (t + 1 >= s->scored && t + 1 < s->r.n_prompt))
+            in->last[in->n_last++] = (int32_t)i;
+    }
+    s->n_rows = in->n_last - s->first_row;
+}
+
+/* As much of a prompt as the batch takes; where all its log-probabilities are asked for, each of
+ * its tokens needs a row of logits. */
+static void put_prompt(mx_engine *e, mx_seq *s, mx_batch_input *in)
+{
+    int64_t n = s->r.tokens.n - s->computed, room = e->o.step_tokens - in->n;
+    int64_t rows = e->o.sequences - in->n_last;
+    n = n < room ? n : room;
+    if (s->scored < s->r.n_prompt)
+        n = n < rows ? n : rows;
+    else if (rows < 1)
+        n = n < s->r.tokens.n - s->computed ? n : n - 1;
+    n = n > 0 ? make_room(e, s, s->computed + n) - s->computed : 0;
+    if (n > 0)
+        put(s, n, in);
+}
+
+/* The next token of answers under way. */
+static void put_answers(mx_engine *e, mx_batch_input *in)
+{
+    for (int64_t i = 0; i < e->n_running; i++) {
+        mx_seq *s = e->running[i];
+        if (s->computed + 1 < s->r.tokens.n)
+            continue;
+        while (s->row >= 0 && make_room(e, s, s->computed + 1) <= s->computed)
+            preempt(e, e->running[e->n_running - 1]);
+        if (s->row >= 0)
+            put(s, 1, in);
+    }
+}
+
+static bool seat_next(mx_engine *e)
+{
+    mx_seq *s = e->waiting;
+    int64_t need = (s->r.tokens.n + MX_ENGINE_PAGE) / MX_ENGINE_PAGE;
+    if (!e->n_free_rows)
+        return false;
+    s->row = e->free_rows[--e->n_free_rows];
+    share_beginning(e, s);
+    e->running[e->n_running++] = s;
+    if (need - s->n_pages > mx_pages_count(e->pages) - mx_pages_held(e->pages)) {
+        mx_engine_unseat(e, s); /* it stays the first of those that wait */
+        return false;
+    }
+    e->waiting = s->next_waiting;
+    e->counts.prefix_queries += s->r.tokens.n;
+    e->counts.prefix_hits += s->computed;
+    if (s->r.tokens.n == s->r.n_prompt)
+        s->r.n_cached = s->computed;
+    return true;
+}
+
+void mx_engine_schedule(mx_engine *e)
+{
+    mx_batch_input *in = mx_batch_input_of(e->batch);
+    in->n = in->n_last = 0;
+    for (int64_t i = 0; i < e->n_running; i++)
+        e->running[i]->take = e->running[i]->n_rows = 0;
+    put_answers(e, in);
+    for (int64_t i = 0; i < e->n_running && in->n < e->o.step_tokens; i++)
+        if (!e->running[i]->take)
+            put_prompt(e, e->running[i], in);
+    while (e->waiting && in->n < e->o.step_tokens && seat_next(e))
+        put_prompt(e, e->running[e->n_running - 1], in);
+    /* prompts that have taken each other's room */
+    while (!in->n && e->n_running > 1) {
+        preempt(e, e->running[e->n_running - 1]);
+        put_prompt(e, e->running[0], in);
+    }
+}

@@ -1,0 +1,24 @@
+/* attention_paged.h - attention of single queries over a cache that lies in pages; see
+ * ops/paged_attention.c. */
+#ifndef MX_OPS_CPU_ATTENTION_PAGED_H
+#define MX_OPS_CPU_ATTENTION_PAGED_H
+
+#include "ops/cpu/attention_kernel.h"
+
+typedef struct {
+    mx_attn attn;          /* batch: queries; heads, dims, type, scale, softcap, sinks, v_row */
+    int64_t slots, page;   /* of the pool; positions of a page */
+    int64_t rows, columns; /* of the table */
+    int64_t window, chunk; /* 0: none */
+} mx_paged;
+
+typedef struct {
+    const void *q, *k, *v;
+    const int32_t *positions, *row, *table;
+    void *out;
+} mx_paged_args;
+
+size_t mx_paged_work_bytes(const mx_paged *g);
+void mx_paged_forward(const mx_paged *g, const mx_paged_args *p, void *work);
+
+#endif

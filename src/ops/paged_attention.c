@@ -1,0 +1,158 @@
+/* paged_attention.c - attention of single tokens over a cache that lies in pages.
+ *
+ *     q (N, 1, H, D)   k (1, T, K, D)   v (1, T, K, E)   ->   out (N, 1, H, E)
+ *     positions (N, 1), row (N), table (R, C) int32; sinks (H), optional
+ * The T slots of the pool are pages of `page` slots. Position p of sequence r lies in slot
+ *     table[r][p / page mod C] * page + p mod page
+ * and query n, at positions[n] of sequence row[n], sees the positions up to its own, as far as
+ * window and chunk allow (ir/attention.h). A position below 0 gives 0. Tokens of prompts and of
+ * decoding stand side by side in one batch, each a row of its own; what a query sees, and in which
+ * order it is added up, does not depend on the others.
+ *
+ * Without v, values are the first v_dim elements of the keys (latents). For decoding only.
+ */
+#include "ir/attention.h"
+
+#include "ops.h"
+#include "ops/cpu/attention_paged.h"
+#include "ops/num.h"
+
+enum { K = 1, V, POSITIONS, ROW, TABLE, SINKS, N_IN };
+
+static mx_paged describe(const mx_paged_attr *a, const mx_type *q, const mx_type *k,
+                         const mx_type *v, const mx_type *table)
+{
+    mx_paged g = {.attn = {.batch = q->dim[0],
+                           .q_len = 1,
+                           .q_heads = q->dim[2],
+                           .k_heads = k->dim[2],
+                           .qk_dim = q->dim[3],
+                           .v_dim = a->v_dim ? a->v_dim : v->dim[3],
+                           .v_row = a->v_dim ? k->dim[2] * k->dim[3] : 0,
+                           .type = mx_num_of(q->dtype),
+                           .mask = {.scale = (float)a->scale, .softcap = (float)a->softcap}},
+                  .slots = k->dim[1],
+                  .page = a->page,
+                  .rows = table->dim[0],
+                  .columns = table->dim[1],
+                  .window = a->window,
+                  .chunk = a->chunk};
+    return g;
+}
+
+static void forward(const mx_call *c)
+{
+    const mx_tensor *in = c->in;
+    mx_paged g = describe(c->attr, &in[0].type, &in[K].type, &in[V].type, &in[TABLE].type);
+    MX_ASSERT(in[0].type.dtype == in[K].type.dtype, "q is %s, k %s",
+              mx_dtype_name(in[0].type.dtype), mx_dtype_name(in[K].type.dtype));
+    g.attn.sinks = in[SINKS].data;
+    mx_paged_forward(&g,
+                     &(mx_paged_args){in[0].data, in[K].data, in[V].data ? in[V].data : in[K].data,
+                                      in[POSITIONS].data, in[ROW].data, in[TABLE].data,
+                                      c->out[0].data},
+                     c->work);
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    mx_paged g = describe(n->attr, &n->in[0]->type, &n->in[K]->type,
+                          n->in[V] ? &n->in[V]->type : NULL, &n->in[TABLE]->type);
+    g.attn.threads = n_threads;
+    return mx_paged_work_bytes(&g);
+}
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const mx_paged_attr *a = n->attr;
+    const mx_type *q = &n->in[0]->type, *k = &n->in[K]->type;
+    const mx_type *v = n->in[V] ? &n->in[V]->type : k;
+    bool fits = q->ndim == 4 && k->ndim == 4 && v->ndim == 4 && q->dim[1] == 1 && k->dim[0] == 1 &&
+                q->dim[3] == k->dim[3] && k->dim[1] == v->dim[1] && k->dim[2] == v->dim[2] &&
+                k->dim[2] > 0 && q->dim[2] % k->dim[2] == 0;
+    if (!fits || !n->in[V] != (a->v_dim > 0) || a->v_dim > k->dim[3] || a->page < 1 ||
+        k->dim[1] % a->page) {
+        mx_graph_fail_inputs(g, n, "q (N, 1, H, D), k and v (1, T, K, D) in pages of %lld",
+                             (long long)a->page);
+        return;
+    }
+    n->type = *q;
+    n->type.dim[3] = a->v_dim ? a->v_dim : v->dim[3];
+}
+
+/* How many positions are in use is known when it runs; a full table is what it can take. */
+static mx_cost cost(const mx_node *n)
+{
+    const mx_paged_attr *a = n->attr;
+    double seen = (double)(a->page * n->in[TABLE]->type.dim[1]);
+    double dims = (double)(n->in[0]->type.dim[3] + n->type.dim[3]);
+    if (a->window && (double)a->window < seen)
+        seen = (double)a->window;
+    return (mx_cost){.flops = 2 * seen * dims * (double)(n->type.dim[0] * n->type.dim[2])};
+}
+
+mx_node *mx_paged_attention(mx_graph *g, mx_node *q, mx_node *k, mx_node *v, mx_paged_attr a,
+                            mx_paged_extra e)
+{
+    mx_node *in[N_IN] = {q, k, v, e.positions, e.row, e.table, e.sinks};
+    return mx_apply(g, &mx_op_paged_attention, &a, N_IN, in);
+}
+
+static const mx_attr_field fields[] = {
+    MX_FIELD(mx_paged_attr, MX_ATTR_INT, page),
+    MX_FIELD(mx_paged_attr, MX_ATTR_INT, v_dim),
+    MX_FIELD(mx_paged_attr, MX_ATTR_INT, window),
+    MX_FIELD(mx_paged_attr, MX_ATTR_INT, chunk),
+    MX_FIELD(mx_paged_attr, MX_ATTR_F64, softcap),
+    MX_FIELD(mx_paged_attr, MX_ATTR_F64, scale),
+    {0},
+};
+
+#define NO_GRAD(...)                                                                               \
+    {                                                                                              \
+        4, {__VA_ARGS__}, .no_grad = true                                                          \
+    }
+#define WHERE                                                                                      \
+    {2, {5, 1}, MX_I32, -1, 12}, {1, {5}, MX_I32, 0, 2},                                           \
+    {                                                                                              \
+        2, {2, 3}, MX_I32, 0, 5                                                                    \
+    }
+const mx_op mx_op_paged_attention = {
+    .name = "paged_attention",
+    .doc = "attention of single tokens over a cache in pages",
+    .dims = "n1!h!d,1!t!k!d,1!t!k!e,n1,n,!r!c,!h->n1!h!e",
+    .attr_size = sizeof(mx_paged_attr),
+    .fields = fields,
+    .n_cast = 3, /* sinks are never 16-bit */
+    .dtypes = MX_REALS,
+    .alike = 7, /* q, k and v */
+    .dtypes_at = {[POSITIONS] = MX_INDICES, [ROW] = MX_INDICES, [TABLE] = MX_INDICES,
+                  [SINKS] = 1u << MX_F32 | 1u << MX_F64},
+    .infer = infer,
+    .cost = cost,
+    .cpu = forward,
+    .work_bytes = work_bytes,
+    .cases =
+        (const mx_case[]){{N_IN,
+                           {NO_GRAD(5, 1, 4, 6),
+                            NO_GRAD(1, 20, 2, 6),
+                            NO_GRAD(1, 20, 2, 4),
+                            WHERE,
+                            {.absent = true}},
+                           &(mx_paged_attr){.page = 4, .scale = 0.5}},
+                          {N_IN,
+                           {NO_GRAD(5, 1, 4, 6),
+                            NO_GRAD(1, 20, 2, 6),
+                            NO_GRAD(1, 20, 2, 4),
+                            WHERE,
+                            {1, {4}, .no_grad = true}},
+                           &(mx_paged_attr){.page = 4, .window = 3, .softcap = 2, .scale = 0.7}},
+                          {N_IN,
+                           {NO_GRAD(5, 1, 20, 6),
+                            NO_GRAD(1, 20, 1, 6),
+                            {.absent = true},
+                            WHERE,
+                            {.absent = true}},
+                           &(mx_paged_attr){.page = 4, .v_dim = 4, .chunk = 5, .scale = 0.7}},
+                          {0}},
+};

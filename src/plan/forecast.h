@@ -1,0 +1,48 @@
+/* forecast.h - a run on a mesh, before there is one: memory, traffic, time.
+ *
+ * Memory and traffic come from the programs of rank 0, compiled for its part of the mesh as the run
+ * would compile them; ranks of a mesh without stages need the same. With stages, and while layouts
+ * are searched, they come from the model of costs (cost.h), and `exact` is false. Time comes from
+ * the simulation in both cases.
+ */
+#ifndef MX_PLAN_FORECAST_H
+#define MX_PLAN_FORECAST_H
+
+#include "plan/simulate.h"
+#include "plan/topology.h"
+#include "plan/traffic.h"
+#include "exec/mesh_config.h"
+#include "exec/plan.h"
+
+enum { MX_FORECAST_POINTS = 480 };
+
+typedef struct {
+    mx_topology machine;
+    mx_mesh mesh;
+    mx_layout layout; /* of that mesh */
+    mx_batch_plan batch;
+    mx_profile profile;
+    mx_run_kind run;
+    mx_layer_costs costs;
+    mx_step_time time;
+    bool exact;
+    mx_plan plan;                     /* of one rank, where exact */
+    mx_traffic_table traffic;         /* likewise */
+    mx_rank_memory memory, estimate;  /* estimate: by the model of costs, also where exact */
+    double fragmentation;             /* bytes between values that no other has the size for */
+    double model_flops;               /* of an update on all chips, nothing computed again */
+    double curve[MX_FORECAST_POINTS]; /* bytes alive over a microbatch, where exact */
+    int n_curve;
+    char remat[40];
+} mx_forecast;
+
+/* How the keys have weights, gradients and optimizer state stored and multiplied. */
+mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec *m) MX_MUST_USE;
+/* f->machine and f->mesh are given; a choice of a search also gives batch, remat and the layout's
+ * microbatches and chunks. */
+mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_spec *m) MX_MUST_USE;
+mx_cost_request mx_forecast_request(const mx_forecast *f);
+double mx_forecast_tokens(const mx_forecast *f); /* per second, of all chips */
+double mx_forecast_mfu(const mx_forecast *f);
+
+#endif

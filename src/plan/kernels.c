@@ -1,0 +1,102 @@
+/* kernels.c - see kernels.h. */
+#include "plan/kernels.h"
+
+#include <math.h>
+
+enum { TILE_M = 128, TILE_N = 256 };
+
+static double operand_bytes(mx_rate r)
+{
+    static const double bytes[MX_RATES] = {[MX_RATE_F32] = 4,
+                                           [MX_RATE_BF16] = 2,
+                                           [MX_RATE_FP8] = 1,
+                                           [MX_RATE_INT8] = 1,
+                                           [MX_RATE_FP4] = 0.5};
+    return bytes[r];
+}
+
+static double formula(const mx_plan_chip *c, const mx_gemm_shape *g)
+{
+    double tiles = ceil(g->m / TILE_M) * ceil(g->n / TILE_N) * g->groups;
+    double waves = tiles / c->units, full = waves / (0.5 * (waves + ceil(waves)));
+    double rows = g->m / (ceil(g->m / TILE_M) * TILE_M);
+    double rate = c->sustained[g->rate] * full * g->k / (g->k + c->k_half);
+    return 2 * g->m * g->n * g->k * g->groups / (rate * (0.5 + 0.5 * rows));
+}
+
+/* Measured over predicted, of the points near this shape. */
+static double correction(const mx_plan_chip *c, const mx_gemm_shape *g)
+{
+    double sum = 0, weight = 0;
+    for (int i = 0; i < c->n_gemm; i++) {
+        const mx_gemm_point *p = &c->gemm[i];
+        double dm = log2(p->m / g->m), dn = log2(p->n / g->n), dk = log2(p->k / g->k);
+        double w = 1 / (0.05 + dm * dm + dn * dn + dk * dk);
+        mx_gemm_shape at = {p->m, p->n, p->k, 1, MX_RATE_BF16};
+        sum += w * (2 * p->m * p->n * p->k / p->flops) / formula(c, &at);
+        weight += w;
+    }
+    return weight > 0 ? sum / weight : 1;
+}
+
+double mx_gemm_seconds(const mx_plan_chip *c, const mx_gemm_shape *g)
+{
+    double b = operand_bytes(g->rate);
+    double bytes = g->groups * (b * (g->m * g->k + g->k * g->n) + 2 * g->m * g->n);
+    double compute = formula(c, g) * correction(c, g);
+    double memory = bytes / (c->bytes_per_second * c->memory_share);
+    return fmax(compute, memory) + c->launch_seconds;
+}
+
+double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, double head_dim,
+                            bool backward)
+{
+    static const double share[2][2] = {{0.70, 1.0}, {0.54, 0.84}}; /* at 2k and from 32k on */
+    const mx_rate_curve *curve = &c->attention[backward];
+    double w = fmin(fmax(log2(length / 2048) / 4, 0), 1);
+    double rate = curve->n
+                      ? mx_rate_curve_at(curve, length)
+                      : c->sustained[MX_RATE_BF16] *
+                            (share[backward][0] + w * (share[backward][1] - share[backward][0]));
+    double fill =
+        head_dim < 128 ? pow(head_dim / 128, backward ? 0.2 : 0.4) : pow(128 / head_dim, 0.3);
+    return flops / (rate * fill) + c->launch_seconds;
+}
+
+double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels)
+{
+    return bytes / (c->bytes_per_second * c->memory_share) + kernels * c->launch_seconds;
+}
+
+void mx_traffic_bytes(mx_traffic kind, double bytes, mx_span s, double out[MX_LEVELS])
+{
+    double in = s.inside, across = s.size / s.inside;
+    out[0] = out[1] = 0;
+    if (s.size <= 1)
+        return;
+    if (kind == MX_SEND) {
+        out[across > 1] = bytes;
+        return;
+    }
+    if (kind == MX_ALL_TO_ALL) {
+        out[0] = bytes * (in - 1) / s.size;
+        out[1] = bytes * (s.size - in) / s.size;
+        return;
+    }
+    double times = kind == MX_ALL_REDUCE ? 2 : 1;
+    out[0] = times * bytes * (in - 1) / in;
+    out[1] = times * bytes / in * (across - 1) / across;
+}
+
+double mx_traffic_seconds(const mx_network *w, mx_traffic kind, double bytes, mx_span s)
+{
+    double sent[MX_LEVELS], slowest = 0, latency = 0;
+    mx_traffic_bytes(kind, bytes, s, sent);
+    double steps[MX_LEVELS] = {s.inside - 1, s.size / s.inside - 1};
+    for (int l = 0; l < MX_LEVELS; l++) {
+        const mx_level *level = &w->level[l < w->n ? l : w->n - 1];
+        slowest = fmax(slowest, sent[l] / level->bytes_per_second);
+        latency += (kind == MX_SEND ? steps[l] > 0 : steps[l]) * level->latency;
+    }
+    return s.size > 1 ? slowest + latency * (kind == MX_ALL_REDUCE ? 2 : 1) : 0;
+}

@@ -1,0 +1,43 @@
+/* kernels.h - how long one kernel or collective takes, from a chip's figures and its curves. */
+#ifndef MX_PLAN_KERNELS_H
+#define MX_PLAN_KERNELS_H
+
+#include "plan/chips.h"
+
+/* `groups` GEMMs of one size in one kernel, each (m, k) x (k, n), in operands of `bytes` each.
+ *
+ * The sustained rate, less what is lost at the edges: prologue and epilogue of the loop over k, and
+ * the last wave of tiles of 128 x 256, which fills half of the idle multiprocessors on average
+ * since libraries choose among tiles. Never faster than its operands come from memory. Where the
+ * chip has measured points, their ratio to this formula, weighted by nearness in the logarithms of
+ * m, n and k, corrects it. */
+typedef struct {
+    double m, n, k, groups;
+    mx_rate rate;
+} mx_gemm_shape;
+double mx_gemm_seconds(const mx_plan_chip *c, const mx_gemm_shape *g);
+
+/* Attention of one pass over `flops`, at sequences of `length`. backward: its own rate, which
+ * counts 2.5 times the forward pass's FLOPs. Head sizes other than 128 fill the matrix units less.
+ */
+double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, double head_dim,
+                            bool backward);
+
+/* Kernels that stream so many bytes. */
+double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels);
+
+/* A group of `size` ranks, of which `inside` at a time share the innermost links. */
+typedef struct {
+    double size, inside;
+} mx_span;
+
+typedef enum { MX_ALL_GATHER, MX_REDUCE_SCATTER, MX_ALL_REDUCE, MX_ALL_TO_ALL, MX_SEND } mx_traffic;
+enum { MX_TRAFFICS = MX_SEND + 1 };
+
+/* Bytes that one rank sends at each level of the network. `bytes`: of the whole tensor for gathers
+ * and reductions, of what a rank has for all_to_all and send. */
+void mx_traffic_bytes(mx_traffic kind, double bytes, mx_span s, double out[MX_LEVELS]);
+/* Both levels work at once: the slower one, and the steps of a ring through it. */
+double mx_traffic_seconds(const mx_network *w, mx_traffic kind, double bytes, mx_span s);
+
+#endif

@@ -1,0 +1,156 @@
+/* picture.c - a plan as SVG: see trace_file.h.
+ *
+ * Above, the memory of one rank: what it holds between steps, and on top what is alive. A compiled
+ * program knows that node by node; of stages it follows from the microbatches in flight. Below, a
+ * row per stage with its actions, or per stream where there are no stages.
+ */
+#include "base/io.h"
+#include "plan/trace_file.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { WIDTH = 960, LEFT = 70, PLOT = WIDTH - LEFT - 20, TOP = 40, MEMORY = 220, ROW = 22 };
+
+static void text(mx_str *out, double x, double y, const char *anchor, const char *s)
+{
+    mx_str_addf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
+    for (; *s; s++)
+        if (*s == '<' || *s == '&')
+            mx_str_add(out, *s == '<' ? "&lt;" : "&amp;");
+        else
+            mx_str_add_n(out, s, 1);
+    mx_str_add(out, "</text>\n");
+}
+
+static double held(const mx_rank_memory *m)
+{
+    return m->weights + m->copies + m->gradients + m->optimizer;
+}
+
+/* ---- memory ---- */
+
+/* Alive bytes of a pipeline's first stage over time: forward passes keep, backward passes free. */
+static void stage_memory(const mx_forecast *f, const mx_trace *t, double *out, int n)
+{
+    double end = f->time.seconds, saved = 0;
+    for (int k = 0; k < f->profile.n_kinds; k++)
+        saved += f->profile.kind[k].layers / (double)(f->layout.stage * f->layout.chunks) *
+                 f->costs.kind[k].saved_bytes;
+    for (int i = 0; i < t->n; i++) {
+        const mx_event *e = &t->event[i];
+        if (e->stage || e->stream != MX_STREAM_COMPUTE || (*e->name != 'F' && *e->name != 'B'))
+            continue;
+        bool forward = *e->name == 'F';
+        int from = (int)((forward ? e->start : e->end) / end * n);
+        for (int k = from; k < n; k++)
+            out[k] += forward ? saved : -saved;
+    }
+}
+
+static void draw_memory(const mx_forecast *f, const mx_trace *t, mx_str *out)
+{
+    double curve[PLOT] = {0}, most = f->machine.chip.memory_bytes;
+    int n = PLOT;
+    char a[32];
+    if (f->exact && f->n_curve > 0) {
+        for (int i = 0; i < n; i++)
+            curve[i] = f->curve[(int64_t)i * f->n_curve / n];
+    } else {
+        stage_memory(f, t, curve, n);
+    }
+    most = fmax(most, f->memory.total);
+    double base = held(&f->memory), y0 = TOP + MEMORY;
+    mx_str_addf(out, "<rect class=\"h\" x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%.1f\"/>\n", LEFT,
+                y0 - base / most * MEMORY, PLOT, base / most * MEMORY);
+    mx_str_addf(out, "<path class=\"m\" d=\"M%d %.1f", LEFT, y0 - base / most * MEMORY);
+    for (int i = 0; i < n; i++)
+        mx_str_addf(out, "L%d %.1f", LEFT + i, y0 - (base + curve[i]) / most * MEMORY);
+    mx_str_addf(out, "V%.1fz\"/>\n", y0 - base / most * MEMORY);
+    double chip = y0 - f->machine.chip.memory_bytes / most * MEMORY;
+    mx_str_addf(out, "<path class=\"c\" d=\"M%d %.1fh%d\"/>\n", LEFT, chip, PLOT);
+    text(out, LEFT - 6, chip + 4, "end",
+         mx_format_bytes(a, sizeof a, f->machine.chip.memory_bytes));
+    text(out, LEFT - 6, y0 - base / most * MEMORY + 4, "end", mx_format_bytes(a, sizeof a, base));
+    text(out, LEFT - 6, y0 + 4, "end", "0");
+    text(out, LEFT + 6, y0 - 6, "start", "weights, gradients, optimizer");
+}
+
+static void name_largest(const mx_forecast *f, mx_str *out)
+{
+    char a[32];
+    for (int i = 0; i < f->plan.n_largest && i < 8 && f->exact; i++) {
+        const mx_plan_item *it = &f->plan.largest[i];
+        mx_str line = {0};
+        mx_str_addf(&line, "%s  %s x %d", mx_format_bytes(a, sizeof a, it->bytes), it->name, it->n);
+        text(out, LEFT + PLOT - 8, TOP + 18 + 15 * i, "end", mx_str_text(&line));
+        mx_str_fini(&line);
+    }
+}
+
+/* ---- the timeline ---- */
+
+static int rows_of(const mx_trace *t, bool piped)
+{
+    int rows = MX_STREAMS;
+    for (int i = 0; i < t->n && piped; i++)
+        rows = t->event[i].stage + 1 > rows ? t->event[i].stage + 1 : rows;
+    return rows;
+}
+
+static void draw_timeline(const mx_forecast *f, const mx_trace *t, double top, mx_str *out)
+{
+    bool piped = f->layout.stage > 1;
+    double end = 0;
+    for (int i = 0; i < t->n; i++)
+        end = fmax(end, t->event[i].end);
+    for (int i = 0; i < t->n; i++) {
+        const mx_event *e = &t->event[i];
+        double w = (e->end - e->start) / end * PLOT, x = LEFT + e->start / end * PLOT;
+        int row = piped ? e->stage : (int)e->stream;
+        const char *kind = *e->name == 'F' || *e->name == 'f'   ? "f"
+                           : *e->name == 'B' || *e->name == 'b' ? "b"
+                           : *e->name == 'u'                    ? "u"
+                                                                : "n";
+        if (w >= 0.05)
+            mx_str_addf(out,
+                        "<rect class=\"%s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\">"
+                        "<title>%s, %.3g ms</title></rect>\n",
+                        kind, x, top + row * ROW, w, ROW - 4, e->name, 1e3 * (e->end - e->start));
+    }
+    for (int r = 0; r < rows_of(t, piped); r++) {
+        mx_str name = {0};
+        mx_str_addf(&name, piped ? "stage %d" : r ? "network" : "kernels", r);
+        text(out, LEFT - 6, top + r * ROW + 13, "end", mx_str_text(&name));
+        mx_str_fini(&name);
+    }
+}
+
+mx_status mx_picture_write(const mx_forecast *f, const mx_trace *t, const char *path)
+{
+    static const char style[] =
+        "<style>text{font:12px sans-serif;fill:#444}rect.h{fill:#c9d4e3}path.m{fill:#6b93c4}"
+        "path.c{stroke:#b33;stroke-dasharray:6 4;fill:none}rect.f{fill:#5b8fd0}rect.b{fill:#7cb26a}"
+        "rect.u{fill:#999}rect.n{fill:#d9a441}@media(prefers-color-scheme:dark){text{fill:#ccc}"
+        "rect.h{fill:#3a4656}}</style>\n";
+    mx_str out = {0}, mesh = {0}, title = {0};
+    double top = TOP + MEMORY + 40, rows = rows_of(t, f->layout.stage > 1);
+    mx_mesh_print(&mesh, &f->mesh);
+    mx_str_addf(&title, "%lld x %s, %s: memory of a rank and the step of %.4g s",
+                (long long)f->machine.chips, f->machine.chip.name, mx_str_text(&mesh),
+                f->time.seconds);
+    mx_str_addf(&out,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
+                "viewBox=\"0 0 %d %.0f\">\n%s",
+                WIDTH, top + rows * ROW + 20, WIDTH, top + rows * ROW + 20, style);
+    text(&out, LEFT, 22, "start", mx_str_text(&title));
+    draw_memory(f, t, &out);
+    name_largest(f, &out);
+    draw_timeline(f, t, top, &out);
+    mx_str_add(&out, "</svg>\n");
+    mx_status st = mx_io_write_file(NULL, path, out.text, out.len);
+    mx_str_fini(&out);
+    mx_str_fini(&mesh);
+    mx_str_fini(&title);
+    return st;
+}

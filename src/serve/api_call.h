@@ -1,0 +1,101 @@
+/* api_call.h - one call of a client: what it asks of the engine, and what it gets.
+ *
+ * A call becomes one or more choices, each a request of the engine: every prompt n times. How
+ * prompts are read and answers written is the endpoint's affair (mx_api); the sampling fields are
+ * the same for all. Nothing here knows HTTP.
+ */
+#ifndef MX_SERVE_API_CALL_H
+#define MX_SERVE_API_CALL_H
+
+#include "infer/engine.h"
+#include "serve/field.h"
+#include "text/chat_template.h"
+
+/* What calls are read by; does not change while the server runs. */
+typedef struct {
+    const mx_model_ref *model;
+    const mx_tokenizer *tokenizer;
+    const mx_chat_template *chat; /* NULL: none */
+    const char *name;             /* of the model, in answers */
+    int64_t max_length, vocab;    /* of prompt and answer; ids that can be drawn */
+    mx_sampling usual;            /* where a call does not say */
+    const mx_token_bytes *bytes;  /* for answers of a given form */
+    uint64_t seed;                /* calls without a seed get one from here */
+} mx_served;
+
+typedef struct mx_api_call mx_api_call;
+
+/* One answer. */
+typedef struct {
+    mx_api_call *call;
+    int index;
+    int prompt;     /* of which prompt */
+    mx_request *r;  /* the engine's; NULL: not admitted, or over */
+    size_t sent;    /* of a stream: bytes of text */
+    int64_t scored; /* and tokens with log-probabilities that are out, */
+    int64_t offset; /* so many characters of them */
+    bool begun, done;
+} mx_part;
+
+/* An endpoint that the engine works for. */
+typedef struct {
+    const char *path, *id_prefix, *object, *chunk_object;
+    /* Reads what is its own: prompts, how many log-probabilities. Errors stay in the fields. */
+    void (*read)(mx_api_call *c, mx_fields *f);
+    /* A choice of the answer, whole; or the piece of it that is new, NULL: none. New references.
+     * What a stream begins with may be NULL. */
+    json_t *(*first)(const mx_part *p);
+    json_t *(*whole)(const mx_part *p);
+    json_t *(*piece)(mx_part *p, bool last);
+} mx_api;
+extern const mx_api mx_api_completions, mx_api_chat;
+
+struct mx_api_call {
+    const mx_served *served;
+    const mx_api *api;
+    char id[64];
+    int64_t created;
+    bool stream, usage; /* usage: in a last chunk of a stream */
+    bool echo, logprobs;
+    int n_top; /* likeliest tokens shown beside each */
+    int64_t n; /* answers to each prompt */
+    mx_request_options o;
+    const mx_pattern *pattern; /* that answers must be like; NULL: any */
+    json_t *tools;             /* functions that the model may call; owns; NULL: none */
+    bool forced;               /* it must */
+    mx_tokens *prompts;
+    const char **texts; /* of the prompts, for echo; NULL where they were given as ids */
+    int n_prompts;
+    mx_part *part;
+    int n_parts, n_done;
+    json_t *choices; /* of parts that are done, by index */
+    int64_t prompt_tokens, new_tokens, cached_tokens;
+    mx_arena arena;
+};
+
+/* Reads the body of a call. False: *status and `error`, an OpenAI error object, say what is wrong.
+ */
+bool mx_api_call_read(mx_api_call *c, const mx_served *s, const mx_api *api, const char *body,
+                      size_t n, int *status, mx_str *error);
+void mx_api_call_fini(mx_api_call *c);
+/* An error object, as OpenAI's: param and code may be NULL. */
+void mx_error_object(mx_str *out, int status, const char *message, const char *param,
+                     const char *code);
+/* response_format, structured_outputs. */
+void mx_api_call_read_form(mx_api_call *c, mx_fields *f);
+/* Checks one prompt, in tokens, against what fits. */
+void mx_api_call_add_prompt(mx_api_call *c, mx_fields *f, const mx_tokens *t, const char *text);
+
+/* The part's request has something new: text for the client is appended to `out`. True once the
+ * whole call is done. */
+bool mx_api_call_news(mx_api_call *c, mx_part *p, mx_str *out);
+/* The engine failed, or does not take it: the rest of the answer is this error. */
+void mx_api_call_fail(mx_api_call *c, mx_status why, int *status, mx_str *out);
+
+/* The name that a token goes by in log-probabilities: its text, or "bytes:\xe2" where it is none.
+ */
+json_t *mx_token_name(const mx_served *s, int32_t id);
+json_t *mx_token_byte_list(const mx_served *s, int32_t id);
+const char *mx_finish_name(const mx_request *r);
+
+#endif

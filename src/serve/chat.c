@@ -1,0 +1,218 @@
+/* chat.c - /v1/chat/completions: messages through the model's own template. */
+#include "base/json_doc.h"
+#include "infer/prompt.h"
+#include "serve/tools.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_TOP = 20 };
+
+/* Parts of text become one text: templates of models without images know no parts. */
+static bool flatten(mx_fields *f, json_t *message)
+{
+    const json_t *parts = json_object_get(message, "content"), *x;
+    size_t i;
+    mx_str text = {0};
+    if (!json_is_array(parts))
+        return true;
+    json_array_foreach((json_t *)parts, i, x)
+    {
+        const char *type = json_string_value(json_object_get(x, "type"));
+        const char *part = json_string_value(json_object_get(x, "text"));
+        if (!type || strcmp(type, "text") != 0 || !part) {
+            mx_field_wrong(f, "messages", "has a part of type `%s`; this server takes text alone",
+                           type ? type : "?");
+            mx_str_fini(&text);
+            return false;
+        }
+        mx_str_add(&text, part);
+    }
+    json_object_set_new(message, "content", json_string(mx_str_text(&text)));
+    mx_str_fini(&text);
+    return true;
+}
+
+static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages)
+{
+    size_t i;
+    json_t *m;
+    json_array_foreach(messages, i, m) if (!flatten(f, m)) return;
+    bool goes_on = mx_field_bool(f, "continue_final_message", false);
+    mx_chat_options o = {.add_generation_prompt =
+                             mx_field_bool(f, "add_generation_prompt", !goes_on),
+                         .continue_final_message = goes_on,
+                         .tools = c->tools,
+                         .variables = mx_field_get(f, "chat_template_kwargs")};
+    mx_str text = {0};
+    mx_tokens t = {0};
+    mx_encode_options marks = {.special_in_text = MX_SPECIAL_PARSE};
+    mx_status st = mx_messages_render(messages, c->served->chat, c->served->tokenizer, o, &text);
+    if (!st)
+        st = mx_tokenizer_encode(c->served->tokenizer, mx_str_text(&text), text.len, &marks, &t);
+    if (st)
+        mx_field_wrong(f, "messages", "do not go through the chat template: %s",
+                       mx_status_text(st));
+    int64_t left = c->served->max_length - t.n;
+    const char *limit =
+        mx_field_get(f, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
+    c->o.max_new = mx_field_int(f, limit, left > 0 ? left : 1, 1, INT32_MAX);
+    if (!st)
+        mx_api_call_add_prompt(c, f, &t, NULL);
+    mx_status_free(st);
+    mx_tokens_fini(&t);
+    mx_str_fini(&text);
+}
+
+static void refuse(mx_fields *f)
+{
+    static const char *const fields[] = {"functions", "audio", "modalities", "prediction",
+                                         "web_search_options"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (mx_field_get(f, fields[i]) && json_array_size(mx_field_get(f, fields[i])))
+            mx_field_wrong(f, fields[i], "is not supported");
+}
+
+static void read(mx_api_call *c, mx_fields *f)
+{
+    const json_t *messages = mx_field_get(f, "messages"), *more;
+    c->logprobs = mx_field_bool(f, "logprobs", false);
+    c->n_top = (int)mx_field_int(f, "top_logprobs", 0, 0, MOST_TOP);
+    if (c->n_top && !c->logprobs)
+        mx_field_wrong(f, "top_logprobs", "goes only with `logprobs`");
+    c->o.log_probs = c->logprobs;
+    c->o.n_top = c->n_top;
+    refuse(f);
+    mx_tools_read(c, f);
+    more = mx_field_get(f, "chat_template_kwargs");
+    if (more && !json_is_object(more))
+        mx_field_wrong(f, "chat_template_kwargs", "must be an object, not %s", mx_json_kind(more));
+    if (!c->served->chat)
+        mx_field_wrong(f, "messages",
+                       "need a chat template, and this model has none; use "
+                       "/v1/completions");
+    mx_status st = mx_messages_check(messages);
+    if (st)
+        mx_field_wrong(f, "messages", "are not as expected: %s", mx_status_text(st));
+    mx_status_free(st);
+    if (f->param)
+        return;
+    c->prompts = MX_NEW_N(&c->arena, mx_tokens, 1);
+    c->texts = MX_NEW_N(&c->arena, const char *, 1);
+    json_t *own = json_deep_copy(messages);
+    read_messages(c, f, own);
+    json_decref(own);
+}
+
+/* --- writing --- */
+
+static json_t *entry(const mx_part *p, int32_t id, float log_prob)
+{
+    return json_pack("{s:o, s:f, s:o}", "token", mx_token_name(p->call->served, id), "logprob",
+                     isfinite(log_prob) ? log_prob : -9999.0, "bytes",
+                     mx_token_byte_list(p->call->served, id));
+}
+
+/* Tokens [from, to). */
+static json_t *logprobs_of(const mx_part *p, int64_t from, int64_t to)
+{
+    const mx_request *r = p->r;
+    json_t *content = json_array();
+    if (!p->call->logprobs) {
+        json_decref(content);
+        return json_null();
+    }
+    for (int64_t t = from; t < to; t++) {
+        json_t *tops = json_array(), *one = entry(p, r->tokens.ids[t], r->log_prob[t]);
+        for (int k = 0; k < r->n_top; k++) {
+            const mx_choice *x = &r->top[t * r->n_top + k];
+            json_array_append_new(tops, entry(p, x->id, x->log_prob));
+        }
+        json_object_set_new(one, "top_logprobs", tops);
+        json_array_append_new(content, one);
+    }
+    return json_pack("{s:o}", "content", content);
+}
+
+/* An answer that has ended by itself, and has calls, has ended for them. */
+static const char *finish_of(const mx_part *p, bool calls)
+{
+    return calls && p->r->finish == MX_FINISH_STOP ? "tool_calls" : mx_finish_name(p->r);
+}
+
+static json_t *whole(const mx_part *p)
+{
+    const mx_request *r = p->r;
+    size_t n;
+    json_t *calls = mx_tools_calls(p, &n), *message;
+    bool any = json_array_size(calls) > 0;
+    message = json_pack("{s:s, s:o}", "role", "assistant", "content",
+                        any && !n ? json_null() : json_stringn(mx_str_text(&r->reply.text), n));
+    if (any)
+        json_object_set(message, "tool_calls", calls);
+    json_decref(calls);
+    return json_pack("{s:i, s:o, s:o, s:s?}", "index", p->index, "message", message, "logprobs",
+                     logprobs_of(p, r->n_prompt, r->n_prompt + r->n_text), "finish_reason",
+                     finish_of(p, any));
+}
+
+static json_t *first(const mx_part *p)
+{
+    return json_pack("{s:i, s:{s:s, s:s}, s:n, s:n}", "index", p->index, "delta", "role",
+                     "assistant", "content", "", "logprobs", "finish_reason");
+}
+
+/* What is new of calls: a forced one as it is written, free ones once they are whole. */
+static json_t *new_calls(mx_part *p, bool last, bool *any)
+{
+    size_t n;
+    *any = p->call->forced;
+    json_t *delta = mx_tools_delta(p, last);
+    if (delta)
+        return json_pack("[o]", delta);
+    if (p->call->forced || !last)
+        return NULL;
+    json_t *calls = mx_tools_calls(p, &n);
+    *any = json_array_size(calls) > 0;
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        json_object_set_new(json_array_get(calls, i), "index", json_integer((json_int_t)i));
+    if (*any)
+        return calls;
+    json_decref(calls);
+    return NULL;
+}
+
+static json_t *piece(mx_part *p, bool last)
+{
+    const mx_request *r = p->r;
+    int64_t to = r->n_prompt + r->n_text;
+    bool any;
+    if (!p->begun)
+        p->scored = r->n_prompt;
+    p->begun = true;
+    json_t *calls = new_calls(p, last, &any);
+    size_t shown = last && !any ? r->reply.settled : mx_tools_visible(p);
+    size_t n = shown > p->sent ? shown - p->sent : 0;
+    if (!n && !last && !calls)
+        return NULL;
+    json_t *delta = json_object();
+    if (n)
+        json_object_set_new(delta, "content",
+                            json_stringn(mx_str_text(&r->reply.text) + p->sent, n));
+    if (calls)
+        json_object_set_new(delta, "tool_calls", calls);
+    json_t *o = json_pack("{s:i, s:o, s:o, s:s?}", "index", p->index, "delta", delta, "logprobs",
+                          logprobs_of(p, p->scored, to), "finish_reason", finish_of(p, any));
+    p->sent += n;
+    p->scored = to;
+    return o;
+}
+
+const mx_api mx_api_chat = {.path = "/v1/chat/completions",
+                            .id_prefix = "chatcmpl-",
+                            .object = "chat.completion",
+                            .chunk_object = "chat.completion.chunk",
+                            .read = read,
+                            .first = first,
+                            .whole = whole,
+                            .piece = piece};

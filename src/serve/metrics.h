@@ -1,0 +1,25 @@
+/* metrics.h - what people chart, as Prometheus text with the names of vLLM. */
+#ifndef MX_SERVE_METRICS_H
+#define MX_SERVE_METRICS_H
+
+#include "infer/engine.h"
+
+enum { MX_BUCKETS = 16 };
+
+/* Counts of values up to each bound. */
+typedef struct {
+    int64_t count[MX_BUCKETS + 1];
+    double sum;
+} mx_histogram;
+
+typedef struct {
+    mx_histogram first_token, between_tokens, whole, queue, prefill, decode, prompt, written;
+    int64_t stopped, cut, failed, gone; /* requests by how they ended */
+} mx_metrics;
+
+/* A request has ended; `gone`: because its client went away. */
+void mx_metrics_add(mx_metrics *m, const mx_request *r, bool gone);
+void mx_metrics_print(const mx_metrics *m, const mx_engine_counts *c, const char *model,
+                      mx_str *out);
+
+#endif

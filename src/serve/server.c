@@ -1,0 +1,269 @@
+/* server.c - the engine's side: calls in, steps, answers out. */
+#include "serve/server.h"
+
+#include "base/clock.h"
+#include "base/signals.h"
+#include "serve/server_impl.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+/* An engine that has work and makes no progress for so long is stuck; clients that are waited for
+ * are looked after so often. */
+static const double STUCK_S = 60, LOOK_S = 0.5;
+
+mx_status mx_server_open(mx_server **out, mx_engine *e, const mx_served *served,
+                         const mx_server_options *o)
+{
+    mx_server *s = mx_realloc(NULL, sizeof *s);
+    *s = (mx_server){.engine = e, .served = served, .o = *o, .last_step = mx_clock_now()};
+    pthread_condattr_t a;
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->wake, &a);
+    pthread_condattr_destroy(&a);
+    pthread_mutex_init(&s->lock, NULL);
+    s->counts = mx_engine_count(e);
+    *out = NULL;
+    mx_status st = mx_http_start(s);
+    if (st)
+        mx_server_close(s);
+    else
+        *out = s;
+    return st;
+}
+
+void mx_server_close(mx_server *s)
+{
+    if (!s)
+        return;
+    mx_http_stop(s);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+    mx_free(s->broken);
+    mx_free(s);
+}
+
+bool mx_server_healthy(mx_server *s, mx_str *why)
+{
+    pthread_mutex_lock(&s->lock);
+    double idle = mx_clock_now() - s->last_step;
+    if (s->broken)
+        mx_str_addf(why, "the engine has failed: %s", s->broken);
+    else if (idle > STUCK_S)
+        mx_str_addf(why, "the engine has made no step for %.0f s", idle);
+    else if (s->draining)
+        mx_str_add(why, "the server is stopping");
+    pthread_mutex_unlock(&s->lock);
+    return !why->len;
+}
+
+/* --- calls --- */
+
+/* The engine's side of a call is over. */
+static void drop(mx_server *s, mx_exchange *x, bool gone)
+{
+    for (int i = 0; i < x->call.n_parts; i++) {
+        mx_request *r = x->call.part[i].r;
+        if (!r)
+            continue;
+        pthread_mutex_lock(&s->lock);
+        mx_metrics_add(&s->metrics, r, gone && !r->finish);
+        pthread_mutex_unlock(&s->lock);
+        mx_engine_cancel(s->engine, r);
+        x->call.part[i].r = NULL;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->n_calls -= x->call.n_parts;
+    pthread_mutex_unlock(&s->lock);
+    for (mx_exchange **at = &s->calls; *at; at = &(*at)->next)
+        if (*at == x) {
+            *at = x->next;
+            break;
+        }
+    mx_exchange_release(x);
+}
+
+static void fail_call(mx_server *s, mx_exchange *x, mx_status why)
+{
+    mx_str text = {0};
+    int status;
+    mx_api_call_fail(&x->call, why, &status, &text);
+    mx_exchange_give(x, &text, status, true);
+    mx_str_fini(&text);
+    drop(s, x, false);
+}
+
+static void admit(mx_server *s, mx_exchange *x)
+{
+    mx_api_call *c = &x->call;
+    mx_status st = MX_OK;
+    x->next = s->calls;
+    s->calls = x;
+    for (int i = 0; i < c->n_parts && !st; i++) {
+        mx_part *p = &c->part[i];
+        mx_request_options o = c->o;
+        o.stream = (uint64_t)(i % c->n);
+        o.owner = p;
+        if (c->pattern)
+            st = mx_constraint_open(&o.constraint, c->served->bytes, c->pattern);
+        if (!st)
+            st = mx_engine_admit(s->engine, &c->prompts[p->prompt], &o, &p->r);
+        if (st)
+            mx_constraint_close(o.constraint);
+    }
+    if (st)
+        fail_call(s, x, st);
+}
+
+static mx_exchange *exchange_of(mx_api_call *c)
+{
+    return (mx_exchange *)((char *)c - offsetof(mx_exchange, call));
+}
+
+static void give_news(mx_server *s, mx_request *r)
+{
+    mx_part *p = r->owner;
+    mx_exchange *x = exchange_of(p->call);
+    if (r->finish == MX_FINISH_ERROR) {
+        mx_status why = r->error;
+        r->error = MX_OK;
+        fail_call(s, x, why);
+        return;
+    }
+    mx_str text = {0};
+    bool done = mx_api_call_news(p->call, p, &text);
+    mx_exchange_give(x, &text, 200, done);
+    mx_str_fini(&text);
+    if (done) {
+        drop(s, x, false);
+    } else if (r->finish) { /* other answers of the call go on */
+        pthread_mutex_lock(&s->lock);
+        mx_metrics_add(&s->metrics, r, false);
+        pthread_mutex_unlock(&s->lock);
+        mx_engine_cancel(s->engine, r);
+        p->r = NULL;
+    }
+}
+
+/* Has the other end closed the connection? While it is suspended, libmicrohttpd does not look. */
+static bool hung_up(mx_server *s, mx_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    bool gone = x->gone;
+    if (!x->gone && x->suspended) {
+        const union MHD_ConnectionInfo *i =
+            s->mhd.get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        struct pollfd p = {.fd = i ? i->connect_fd : -1, .events = POLLRDHUP};
+        gone = poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return gone;
+}
+
+/* Calls that have taken too long and, where `looks`, those whose clients have gone. */
+static void look_after(mx_server *s, bool looks)
+{
+    for (mx_exchange *x = s->calls, *next; x; x = next) {
+        next = x->next;
+        if (looks && hung_up(s, x)) {
+            mx_exchange_give(x, NULL, 499, true);
+            drop(s, x, true);
+        } else if (s->o.call_s > 0 && mx_clock_now() - x->began > s->o.call_s) {
+            fail_call(s, x, mx_fail(MX_DEVICE, "the request took longer than %g s", s->o.call_s));
+        }
+    }
+}
+
+/* --- the loop --- */
+
+/* New calls; waits for one where there is nothing to do. */
+static mx_exchange *take_fresh(mx_server *s, bool idle)
+{
+    pthread_mutex_lock(&s->lock);
+    s->counts = mx_engine_count(s->engine);
+    s->last_step = mx_clock_now();
+    if (idle && !s->fresh) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        t.tv_nsec += 200000000;
+        t.tv_sec += t.tv_nsec / 1000000000;
+        t.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&s->wake, &s->lock, &t);
+    }
+    mx_exchange *x = s->fresh;
+    s->fresh = NULL;
+    pthread_mutex_unlock(&s->lock);
+    return x;
+}
+
+static void break_down(mx_server *s, mx_status why)
+{
+    fprintf(stderr, "error: the engine has failed: %s\n", mx_status_text(why));
+    pthread_mutex_lock(&s->lock);
+    s->broken = strdup(mx_status_text(why));
+    pthread_mutex_unlock(&s->lock);
+    while (s->calls)
+        fail_call(s, s->calls, mx_fail(MX_DEVICE, "the engine has failed"));
+}
+
+/* A signal has come: no new calls, those under way are finished as long as there is time. */
+static bool drained(mx_server *s)
+{
+    int sig = mx_stop_signal();
+    if (!sig)
+        return false;
+    if (!s->draining)
+        fprintf(stderr, "stopping: %lld requests are finished first\n", (long long)s->n_calls);
+    pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    bool none = s->n_calls == 0;
+    pthread_mutex_unlock(&s->lock);
+    return none || mx_stop_age() > s->o.drain_s || mx_stop_count() > 1;
+}
+
+/* Answers that are complete still have to be written. */
+static void flush_and_stop(mx_server *s)
+{
+    while (s->calls)
+        fail_call(s, s->calls, mx_fail(MX_DEVICE, "the server has stopped"));
+    for (mx_exchange *x = take_fresh(s, false), *next; x; x = next) {
+        next = x->next;
+        x->next = s->calls;
+        s->calls = x;
+        fail_call(s, x, mx_fail(MX_DEVICE, "the server has stopped"));
+    }
+    double start = mx_clock_now();
+    for (bool open = true; open && mx_clock_now() - start < 2;) {
+        const union MHD_DaemonInfo *i =
+            s->mhd.get_daemon_info(s->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+        open = i && i->num_connections > 0;
+        struct timespec t = {.tv_nsec = 20000000};
+        nanosleep(&t, NULL);
+    }
+    mx_http_stop(s);
+}
+
+mx_status mx_server_run(mx_server *s)
+{
+    double looked = 0;
+    while (!drained(s)) {
+        for (mx_exchange *x = take_fresh(s, !mx_engine_busy(s->engine)), *next; x; x = next) {
+            next = x->next;
+            admit(s, x);
+        }
+        mx_status st = mx_engine_step(s->engine);
+        if (st) {
+            break_down(s, st);
+            mx_status_free(st);
+        }
+        for (mx_request *r; !st && (r = mx_engine_take(s->engine));)
+            give_news(s, r);
+        bool looks = mx_clock_now() - looked > LOOK_S;
+        look_after(s, looks);
+        looked = looks ? mx_clock_now() : looked;
+    }
+    flush_and_stop(s);
+    return MX_OK;
+}

@@ -1,0 +1,295 @@
+/* server_http.c - connections: requests in, answers out. Runs in libmicrohttpd's thread, except
+ * where it says otherwise. */
+#include "base/clock.h"
+#include "base/signals.h"
+#include "serve/server_impl.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+enum { CONNECTIONS = 4096, CONNECTION_BYTES = 64 << 10, IDLE_S = 60, PIECE = 16 << 10 };
+
+static const mx_api *const apis[] = {&mx_api_completions, &mx_api_chat};
+
+/* --- answers --- */
+
+void mx_exchange_release(mx_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    bool last = --x->holders == 0;
+    pthread_mutex_unlock(&x->lock);
+    if (!last)
+        return;
+    if (x->is_call)
+        mx_api_call_fini(&x->call);
+    mx_str_fini(&x->body);
+    mx_str_fini(&x->out);
+    pthread_mutex_destroy(&x->lock);
+    mx_free(x);
+}
+
+/* From the engine's thread. */
+void mx_exchange_give(mx_exchange *x, const mx_str *text, int status, bool done)
+{
+    pthread_mutex_lock(&x->lock);
+    if (text)
+        mx_str_add_n(&x->out, mx_str_text(text), text->len);
+    if (!x->status && (done || x->out.len))
+        x->status = status;
+    x->done |= done;
+    bool wakes = x->suspended && (done || x->given < x->out.len);
+    if (wakes) {
+        x->suspended = false;
+        x->server->mhd.resume_connection(x->connection);
+    }
+    pthread_mutex_unlock(&x->lock);
+}
+
+static ssize_t read_stream(void *ctx, uint64_t at, char *buf, size_t room)
+{
+    mx_exchange *x = ctx;
+    (void)at;
+    pthread_mutex_lock(&x->lock);
+    size_t n = x->out.len - x->given;
+    n = n < room ? n : room;
+    memcpy(buf, mx_str_text(&x->out) + x->given, n);
+    x->given += n;
+    if (x->given == x->out.len) {
+        mx_str_clear(&x->out);
+        x->given = 0;
+    }
+    ssize_t result = n || !x->done ? (ssize_t)n : MHD_CONTENT_READER_END_OF_STREAM;
+    if (!result) {
+        x->suspended = true;
+        x->server->mhd.suspend_connection(x->connection);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return result;
+}
+
+static enum MHD_Result queue(mx_exchange *x, struct MHD_Response *r, const char *type)
+{
+    mx_mhd *mhd = &x->server->mhd;
+    if (!r)
+        return MHD_NO;
+    mhd->add_response_header(r, "Content-Type", type);
+    mhd->add_response_header(r, "Cache-Control", "no-cache");
+    mhd->add_response_header(r, "X-Content-Type-Options", "nosniff");
+    mhd->add_response_header(r, "Content-Security-Policy",
+                             "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                             "'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors "
+                             "'none'");
+    if (x->status == 401)
+        mhd->add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (x->status == 429 || x->status == 503)
+        mhd->add_response_header(r, "Retry-After", "1");
+    enum MHD_Result ok = mhd->queue_response(x->connection, (unsigned)x->status, r);
+    mhd->destroy_response(r);
+    return ok;
+}
+
+static enum MHD_Result queue_whole(mx_exchange *x, const char *type)
+{
+    return queue(x,
+                 x->server->mhd.create_response_from_buffer(
+                     x->out.len, (void *)mx_str_text(&x->out), MHD_RESPMEM_MUST_COPY),
+                 type);
+}
+
+static enum MHD_Result queue_error(mx_exchange *x, int status, const char *message,
+                                   const char *code)
+{
+    x->status = status;
+    mx_str_clear(&x->out);
+    mx_error_object(&x->out, status, message, NULL, code);
+    return queue_whole(x, "application/json");
+}
+
+/* --- requests --- */
+
+/* Takes as long for a wrong key as for a right one. */
+static bool key_is_right(const mx_exchange *x)
+{
+    const char *key = x->server->o.api_key;
+    const char *given =
+        x->server->mhd.lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
+    if (!key || !*key)
+        return true;
+    if (!given || strncasecmp(given, "Bearer ", 7) != 0)
+        return false;
+    size_t n = strlen(key), m = strlen(given += 7);
+    unsigned differ = n != m;
+    for (size_t i = 0; i < n; i++)
+        differ |= (unsigned char)key[i] ^ (unsigned char)given[m ? i % m : 0];
+    return !differ;
+}
+
+/* The engine's from now on, unless there are too many. */
+static enum MHD_Result begin_call(mx_exchange *x, const mx_api *api)
+{
+    mx_server *s = x->server;
+    int status = 0;
+    if (!mx_api_call_read(&x->call, s->served, api, mx_str_text(&x->body), x->body.len, &status,
+                          &x->out)) {
+        x->status = status;
+        return queue_whole(x, "application/json");
+    }
+    x->is_call = true;
+    pthread_mutex_lock(&s->lock);
+    bool draining = s->draining, broken = s->broken != NULL;
+    bool full = s->n_calls + x->call.n_parts > s->o.most_calls && s->n_calls > 0;
+    if (!draining && !broken && !full) {
+        s->n_calls += x->call.n_parts;
+        x->holders++;
+        x->next = NULL;
+        *(s->fresh ? &s->last_fresh->next : &s->fresh) = x;
+        s->last_fresh = x;
+        pthread_cond_signal(&s->wake);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (draining || broken)
+        return queue_error(x, 503, broken ? "the engine has failed" : "the server is stopping",
+                           "unavailable");
+    if (full)
+        return queue_error(x, 429, "too many requests wait; come back later", "queue_full");
+    if (x->call.stream) {
+        x->status = 200;
+        return queue(
+            x, s->mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, PIECE, read_stream, x, NULL),
+            "text/event-stream; charset=utf-8");
+    }
+    pthread_mutex_lock(&x->lock);
+    if (!x->done) {
+        x->suspended = true;
+        s->mhd.suspend_connection(x->connection);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return MHD_YES;
+}
+
+static enum MHD_Result route(mx_exchange *x, const char *method, const char *path)
+{
+    bool known = false, key = key_is_right(x);
+    for (const mx_endpoint *e = mx_endpoints; e->path; e++) {
+        if (strcmp(path, e->path) != 0)
+            continue;
+        known = true;
+        if (strcmp(method, e->method) != 0)
+            continue;
+        if (!key && !e->open)
+            return queue_error(x, 401, "the API key is missing or wrong", "invalid_api_key");
+        e->answer(x);
+        return queue_whole(x, e->type);
+    }
+    if (!key)
+        return queue_error(x, 401, "the API key is missing or wrong", "invalid_api_key");
+    for (size_t i = 0; i < sizeof apis / sizeof *apis; i++)
+        if (strcmp(path, apis[i]->path) == 0) {
+            known = true;
+            if (strcmp(method, "POST") == 0)
+                return begin_call(x, apis[i]);
+        }
+    return known ? queue_error(x, 405, "this path does not take this method", "method_not_allowed")
+                 : queue_error(x, 404, "there is nothing at this path", "not_found");
+}
+
+/* Called when the headers are there, for each piece of the body, at its end, and once more when a
+ * call that was waited for has its answer. */
+static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, const char *url,
+                              const char *method, const char *version, const char *data,
+                              size_t *n_data, void **state)
+{
+    mx_server *s = ctx;
+    mx_exchange *x = *state;
+    (void)version;
+    if (!x) {
+        *state = x = mx_realloc(NULL, sizeof *x);
+        *x = (mx_exchange){
+            .server = s, .connection = connection, .holders = 1, .began = mx_clock_now()};
+        pthread_mutex_init(&x->lock, NULL);
+        return MHD_YES;
+    }
+    if (*n_data) {
+        x->too_large |= x->body.len + *n_data > (size_t)s->o.body_bytes;
+        if (!x->too_large)
+            mx_str_add_n(&x->body, data, *n_data);
+        *n_data = 0;
+        return MHD_YES;
+    }
+    if (x->too_large)
+        return queue_error(x, 413, "the body of the request is too large", "too_large");
+    if (!x->is_call)
+        return route(x, method, url);
+    pthread_mutex_lock(&x->lock);
+    bool done = x->done;
+    pthread_mutex_unlock(&x->lock);
+    return done ? queue_whole(x, "application/json") : MHD_NO;
+}
+
+/* The connection lets go: the answer is out, or nobody wants it any more. */
+static void complete(void *ctx, struct MHD_Connection *connection, void **state,
+                     enum MHD_RequestTerminationCode why)
+{
+    mx_exchange *x = *state;
+    (void)ctx, (void)connection;
+    *state = NULL;
+    if (!x)
+        return;
+    pthread_mutex_lock(&x->lock);
+    x->gone = why != MHD_REQUEST_TERMINATED_COMPLETED_OK || !x->done;
+    x->connection = NULL;
+    pthread_mutex_unlock(&x->lock);
+    pthread_mutex_lock(&x->server->lock);
+    pthread_cond_signal(&x->server->wake);
+    pthread_mutex_unlock(&x->server->lock);
+    mx_exchange_release(x);
+}
+
+/* libmicrohttpd's own words are about its clients; they are not the operator's. */
+static void say_nothing(void *ctx, const char *fmt, va_list ap)
+{
+    (void)ctx, (void)fmt, (void)ap;
+}
+
+mx_status mx_http_start(mx_server *s)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+    char port[16];
+    MX_TRY(mx_mhd_open(&s->mhd));
+    snprintf(port, sizeof port, "%d", (int)s->o.port);
+    int e = getaddrinfo(s->o.host && *s->o.host ? s->o.host : NULL, port, &hints, &found);
+    if (e)
+        return mx_fail(MX_USAGE, "host=%s is no address of this machine: %s", s->o.host,
+                       gai_strerror(e));
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
+    if (found->ai_family == AF_INET6)
+        flags |= MHD_USE_IPv6;
+    s->daemon = s->mhd.start_daemon(
+        flags | MHD_USE_ERROR_LOG, (uint16_t)s->o.port, NULL, NULL, handle, s,
+        MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_SOCK_ADDR, found->ai_addr,
+        MHD_OPTION_NOTIFY_COMPLETED, complete, s, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
+        IDLE_S, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+    freeaddrinfo(found);
+    if (!s->daemon)
+        return mx_fail_errno(MX_DEVICE,
+                             "cannot listen on %s port %d; give another port=", s->o.host,
+                             (int)s->o.port);
+    return MX_OK;
+}
+
+void mx_http_stop(mx_server *s)
+{
+    if (s->daemon)
+        s->mhd.stop_daemon(s->daemon);
+    s->daemon = NULL;
+}
+
+int mx_server_port(const mx_server *s)
+{
+    const union MHD_DaemonInfo *i = s->mhd.get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    return i ? i->port : (int)s->o.port;
+}

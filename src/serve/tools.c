@@ -1,0 +1,250 @@
+/* tools.c - functions that the model may call.
+ *
+ * The template shows them to the model. A forced call (tool_choice required, or by name) is held to
+ *     {"name": "NAME", "arguments": ARGUMENTS}
+ * with the arguments' schema. A free one is what the model writes between <tool_call> and
+ * </tool_call>, the form that most templates ask for; what stands before is text.
+ */
+#include "serve/tools.h"
+
+#include "base/json_doc.h"
+#include <stdio.h>
+#include <string.h>
+
+static const char OPEN[] = "<tool_call>", CLOSE[] = "</tool_call>", ARGUMENTS[] = "\"arguments\": ";
+
+/* --- reading --- */
+
+static const json_t *function_of(const json_t *tool)
+{
+    return json_object_get(tool, "function");
+}
+
+static const char *name_of(const json_t *tool)
+{
+    const char *name = json_string_value(json_object_get(function_of(tool), "name"));
+    return name ? name : "";
+}
+
+static bool check_tools(mx_fields *f, const json_t *tools)
+{
+    size_t i;
+    const json_t *t;
+    if (!json_is_array(tools) || json_array_size(tools) > 128) {
+        mx_field_wrong(f, "tools", "must be a list of at most 128 functions");
+        return false;
+    }
+    json_array_foreach((json_t *)tools, i, t)
+    {
+        const char *type = json_string_value(json_object_get(t, "type"));
+        const json_t *p = json_object_get(function_of(t), "parameters");
+        if (!type || strcmp(type, "function") != 0 || !*name_of(t) || (p && !json_is_object(p))) {
+            mx_field_wrong(f, "tools",
+                           "has in place %zu no {\"type\": \"function\", \"function\": "
+                           "{\"name\": ..., \"parameters\": {...}}}",
+                           i);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* {"name": "NAME", "arguments": a document of the schema} */
+static mx_pattern *call_of(mx_api_call *c, mx_fields *f, const json_t *tool)
+{
+    mx_arena *a = &c->arena;
+    const json_t *schema = json_object_get(function_of(tool), "parameters");
+    json_t *name = json_string(name_of(tool));
+    char *quoted = json_dumps(name, JSON_ENCODE_ANY);
+    const char *head = mx_arena_printf(a, "{\"name\": %s, %s", quoted, ARGUMENTS);
+    mx_pattern *p = NULL;
+    if (schema && json_object_size(schema)) {
+        mx_status st = mx_pattern_schema(a, schema, &p);
+        if (st)
+            mx_field_wrong(f, "tools", "has a function %s that cannot be forced: %s", name_of(tool),
+                           mx_status_text(st));
+        mx_status_free(st);
+    } else {
+        p = mx_pattern_any_object(a);
+    }
+    mx_free(quoted);
+    json_decref(name);
+    p = mx_pattern_then(a, mx_pattern_text(a, head, strlen(head)), p);
+    return mx_pattern_then(a, p, mx_pattern_text(a, "}", 1));
+}
+
+static void force(mx_api_call *c, mx_fields *f, const char *name)
+{
+    mx_pattern *all = NULL;
+    size_t i;
+    const json_t *t;
+    json_array_foreach(c->tools, i, t)
+    {
+        if (name && strcmp(name, name_of(t)) != 0)
+            continue;
+        mx_pattern *p = call_of(c, f, t);
+        all = all ? mx_pattern_or(&c->arena, all, p) : p;
+    }
+    if (!all)
+        mx_field_wrong(f, "tool_choice", "names a function that `tools` does not have");
+    if (c->pattern)
+        mx_field_wrong(f, "tool_choice", "does not go with `response_format`");
+    mx_automaton *m = NULL;
+    mx_status st = f->param ? MX_OK : mx_automaton_open(&m, all);
+    if (st)
+        mx_field_wrong(f, "tools", "cannot be followed: %s", mx_status_text(st));
+    mx_status_free(st);
+    mx_automaton_close(m);
+    c->pattern = all;
+    c->forced = true;
+}
+
+void mx_tools_read(mx_api_call *c, mx_fields *f)
+{
+    const json_t *tools = mx_field_get(f, "tools"), *choice = mx_field_get(f, "tool_choice");
+    const char *word = json_string_value(choice);
+    const char *name = json_string_value(json_object_get(function_of(choice), "name"));
+    mx_field_bool(f, "parallel_tool_calls", true);
+    if (tools && !check_tools(f, tools))
+        return;
+    if (choice && !name &&
+        (!word || (strcmp(word, "none") && strcmp(word, "auto") && strcmp(word, "required")))) {
+        mx_field_wrong(f, "tool_choice",
+                       "must be none, auto, required, or {\"type\": \"function\", "
+                       "\"function\": {\"name\": ...}}");
+        return;
+    }
+    if (!json_array_size(tools)) {
+        if (choice && (!word || strcmp(word, "none") != 0))
+            mx_field_wrong(f, "tool_choice", "needs `tools`");
+        return;
+    }
+    if (word && strcmp(word, "none") == 0)
+        return;
+    c->tools = json_deep_copy(tools);
+    if (name || (word && strcmp(word, "required") == 0))
+        force(c, f, name);
+}
+
+/* --- writing --- */
+
+static json_t *tool_call(const mx_part *p, size_t i, const char *name, json_t *arguments)
+{
+    char id[96];
+    snprintf(id, sizeof id, "call_%s_%d_%d", p->call->id, p->index, (int)i);
+    return json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name",
+                     name, "arguments", arguments);
+}
+
+/* A whole call as the model writes it; NULL: it is none. */
+static json_t *parse_call(const mx_part *p, size_t i, const char *text, size_t n)
+{
+    json_t *doc = json_loadb(text, n, 0, NULL), *out = NULL;
+    const char *name = json_string_value(json_object_get(doc, "name"));
+    json_t *arguments = json_object_get(doc, "arguments");
+    if (name && (json_is_object(arguments) || json_is_string(arguments))) {
+        char *dumped = json_is_object(arguments) ? json_dumps(arguments, JSON_COMPACT) : NULL;
+        out = tool_call(p, i, name, dumped ? json_string(dumped) : json_incref(arguments));
+        mx_free(dumped);
+    }
+    json_decref(doc);
+    return out;
+}
+
+static void add_call(json_t *calls, json_t *call)
+{
+    if (call)
+        json_array_append_new(calls, call);
+}
+
+/* The name has been written; arguments follow from *from on. */
+static const char *forced_name(const mx_part *p, char *name, size_t cap, size_t *from)
+{
+    const char *text = mx_str_text(&p->r->reply.text), *at = strstr(text, ARGUMENTS);
+    json_t *head = NULL;
+    if (!at)
+        return NULL;
+    mx_str s = {0};
+    mx_str_add_n(&s, text, (size_t)(at - text));
+    while (s.len && s.text[s.len - 1] != ',')
+        s.text[--s.len] = 0;
+    s.text[s.len - 1] = '}';
+    head = json_loads(mx_str_text(&s), 0, NULL);
+    const char *found = json_string_value(json_object_get(head, "name"));
+    snprintf(name, cap, "%s", found ? found : "");
+    *from = (size_t)(at - text) + sizeof ARGUMENTS - 1;
+    json_decref(head);
+    mx_str_fini(&s);
+    return name;
+}
+
+json_t *mx_tools_calls(const mx_part *p, size_t *n_text)
+{
+    const mx_str *text = &p->r->reply.text;
+    json_t *calls = json_array();
+    const char *all = mx_str_text(text), *at = all;
+    *n_text = text->len;
+    if (p->call->forced) {
+        char name[256];
+        size_t from;
+        if (p->r->finish == MX_FINISH_STOP && forced_name(p, name, sizeof name, &from)) {
+            add_call(calls, tool_call(p, 0, name, json_stringn(all + from, text->len - from - 1)));
+            *n_text = 0;
+        }
+        return calls;
+    }
+    while (p->call->tools && (at = strstr(at, OPEN))) {
+        const char *from = at + sizeof OPEN - 1, *end = strstr(from, CLOSE);
+        size_t n = end ? (size_t)(end - from) : strlen(from);
+        if (!json_array_size(calls))
+            *n_text = (size_t)(at - all);
+        add_call(calls, parse_call(p, json_array_size(calls), from, n));
+        at = from + n;
+    }
+    if (!json_array_size(calls))
+        *n_text = text->len;
+    return calls;
+}
+
+size_t mx_tools_visible(const mx_part *p)
+{
+    const char *text = mx_str_text(&p->r->reply.text), *at;
+    size_t n = p->r->reply.settled;
+    if (p->call->forced)
+        return 0;
+    if (!p->call->tools)
+        return n;
+    if ((at = strstr(text, OPEN)) && (size_t)(at - text) < n)
+        return (size_t)(at - text);
+    for (size_t k = sizeof OPEN - 2; k > 0; k--) /* may be the beginning of one */
+        if (k <= n && memcmp(text + n - k, OPEN, k) == 0)
+            return n - k;
+    return n;
+}
+
+json_t *mx_tools_delta(mx_part *p, bool last)
+{
+    const mx_request *r = p->r;
+    char name[256];
+    size_t from;
+    if (!p->call->forced || !forced_name(p, name, sizeof name, &from))
+        return NULL;
+    json_t *delta = NULL;
+    if (p->sent < from) { /* the call begins */
+        p->sent = from;
+        delta = tool_call(p, 0, name, json_string(""));
+        json_object_set_new(delta, "index", json_integer(0));
+    }
+    /* the last brace is not the arguments' */
+    bool whole = last && r->finish == MX_FINISH_STOP;
+    size_t to = r->reply.settled - (r->reply.settled > from && (!last || whole) ? 1 : 0);
+    if (to > p->sent) {
+        json_t *piece = json_stringn(mx_str_text(&r->reply.text) + p->sent, to - p->sent);
+        if (delta)
+            json_object_set_new(json_object_get(delta, "function"), "arguments", piece);
+        else
+            delta = json_pack("{s:i, s:{s:o}}", "index", 0, "function", "arguments", piece);
+        p->sent = to;
+    }
+    return delta;
+}

@@ -1,0 +1,467 @@
+/* quant_write.c - see quant_write.h.
+ *
+ * A weight becomes several tensors of the file (parts). The writer asks for their bytes tensor by
+ * tensor; the parts of the weight asked for last are held, so memory is one weight's.
+ */
+#include "store/quant_write.h"
+
+#include "base/fp8.h"
+#include "ops/quantize.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_PARTS = 4, NF4_BLOCK = 64, BLOCK = MX_QUANT_BLOCK };
+#define STAYS "*embed*,*lm_head*,*norm*,*router*,*.gate.weight,*vision*,*visual*,*conv*"
+
+/* One weight on its way: as numbers, and as the parts of its form. */
+typedef struct {
+    int64_t rows, cols, group;
+    float *x;
+    void *part[MAX_PARTS];
+    size_t bytes[MAX_PARTS];
+    double error, squares;
+} made;
+
+typedef struct {
+    const char *suffix; /* behind the weight's name */
+    mx_st_dtype dtype;
+} part_of;
+
+struct mx_quant_form {
+    const char *name, *method;
+    const char *stored; /* the `format` of compressed-tensors, or NULL */
+    part_of part[MAX_PARTS];
+    int n_parts;
+    int bits;
+    bool is_float;
+    /* The dims of part i, and whether the form takes a matrix of this size. */
+    int (*dims)(const made *m, int i, int64_t dim[2]);
+    bool (*takes)(int64_t rows, int64_t cols, int64_t group);
+    void (*make)(made *m);
+};
+
+/* --- rows of 8 bits --- */
+
+/* To bfloat16, up. */
+static float round_up(float s)
+{
+    uint32_t u = mx_bits_of_float(s);
+    return mx_float_of_bits((u + 0xffff) & 0xffff0000u);
+}
+
+static float most_of(const float *x, int64_t n)
+{
+    float most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most;
+}
+
+static void add_error(made *m, float x, double value)
+{
+    m->error += (x - value) * (x - value);
+    m->squares += (double)x * x;
+}
+
+static int row_dims(const made *m, int i, int64_t dim[2])
+{
+    dim[0] = m->rows;
+    dim[1] = i ? 1 : m->cols;
+    return 2;
+}
+
+static bool any_size(int64_t rows, int64_t cols, int64_t group)
+{
+    (void)group;
+    return rows > 0 && cols > 0;
+}
+
+static void make_rows(made *m, float most, bool is_float)
+{
+    for (int64_t r = 0; r < m->rows; r++) {
+        const float *x = m->x + r * m->cols;
+        uint8_t *q = (uint8_t *)m->part[0] + r * m->cols;
+        float amax = most_of(x, m->cols), s = amax > 0 ? round_up(amax / most) : 1;
+        ((uint16_t *)m->part[1])[r] = (uint16_t)(mx_bits_of_float(s) >> 16);
+        for (int64_t c = 0; c < m->cols; c++) {
+            q[c] = is_float ? mx_e4m3_of_float(x[c] / s) : (uint8_t)(int8_t)rintf(x[c] / s);
+            add_error(m, x[c], (is_float ? mx_float_of_e4m3(q[c]) : (int8_t)q[c]) * (double)s);
+        }
+    }
+}
+
+static void make_fp8(made *m)
+{
+    make_rows(m, MX_E4M3_MAX, true);
+}
+
+static void make_int8(made *m)
+{
+    make_rows(m, 127, false);
+}
+
+/* --- blocks of 128 x 128 --- */
+
+static int block_dims(const made *m, int i, int64_t dim[2])
+{
+    dim[0] = i ? (m->rows + BLOCK - 1) / BLOCK : m->rows;
+    dim[1] = i ? (m->cols + BLOCK - 1) / BLOCK : m->cols;
+    return 2;
+}
+
+static void make_blocks(made *m)
+{
+    int64_t wide = (m->cols + BLOCK - 1) / BLOCK;
+    float *scale = m->part[1];
+    for (int64_t r0 = 0; r0 < m->rows; r0 += BLOCK)
+        for (int64_t c0 = 0; c0 < m->cols; c0 += BLOCK) {
+            int64_t r1 = r0 + BLOCK < m->rows ? r0 + BLOCK : m->rows;
+            int64_t n = m->cols - c0 < BLOCK ? m->cols - c0 : BLOCK;
+            float amax = 0;
+            for (int64_t r = r0; r < r1; r++)
+                amax = fmaxf(amax, most_of(m->x + r * m->cols + c0, n));
+            float s = amax > 0 ? amax / MX_E4M3_MAX : 1;
+            scale[r0 / BLOCK * wide + c0 / BLOCK] = s;
+            for (int64_t i = 0; i < (r1 - r0) * n; i++) {
+                int64_t at = (r0 + i / n) * m->cols + c0 + i % n;
+                uint8_t q = mx_e4m3_of_float(m->x[at] / s);
+                ((uint8_t *)m->part[0])[at] = q;
+                add_error(m, m->x[at], mx_float_of_e4m3(q) * (double)s);
+            }
+        }
+}
+
+/* --- groups of 4 bits --- */
+
+static int packed_dims(const made *m, int i, int64_t dim[2])
+{
+    dim[0] = i == 2 ? 2 : m->rows;
+    dim[1] = i ? m->cols / m->group : m->cols / 8;
+    return i == 2 ? 1 : 2;
+}
+
+static bool whole_groups(int64_t rows, int64_t cols, int64_t group)
+{
+    return rows > 0 && cols % 8 == 0 && cols % group == 0;
+}
+
+static float nearest4(float x, float s)
+{
+    float q = rintf(x / s);
+    return q < -8 ? -8 : q > 7 ? 7 : q;
+}
+
+/* The scale, of a few, whose squared error is least. */
+static float best_scale(const float *x, int64_t n)
+{
+    float amax = most_of(x, n), best = 1;
+    double least = INFINITY;
+    for (int i = 0; i < 12 && amax > 0; i++) {
+        float s = round_up(amax * (1 - 0.03f * (float)i) / 7.5f);
+        double error = 0;
+        for (int64_t k = 0; k < n; k++) {
+            double e = x[k] - nearest4(x[k], s) * (double)s;
+            error += e * e;
+        }
+        if (error < least) {
+            least = error;
+            best = s;
+        }
+    }
+    return best;
+}
+
+static void make_packed(made *m)
+{
+    int64_t groups = m->cols / m->group;
+    for (int64_t g = 0; g < m->rows * groups; g++) {
+        const float *x = m->x + g * m->group;
+        uint8_t *q = (uint8_t *)m->part[0] + g * m->group / 2;
+        float s = best_scale(x, m->group);
+        ((uint16_t *)m->part[1])[g] = (uint16_t)(mx_bits_of_float(s) >> 16);
+        for (int64_t k = 0; k < m->group; k += 2) {
+            float low = nearest4(x[k], s), high = nearest4(x[k + 1], s);
+            q[k / 2] = (uint8_t)((int)low + 8) | (uint8_t)((int)high + 8) << 4;
+            add_error(m, x[k], low * (double)s);
+            add_error(m, x[k + 1], high * (double)s);
+        }
+    }
+    memcpy(m->part[2], (int64_t[]){m->rows, m->cols}, 2 * sizeof(int64_t));
+}
+
+/* --- NF4 --- */
+
+/* Quantiles of a normal distribution, as bitsandbytes has them. */
+static const float nf4[16] = {-1.f,
+                              -.6961928009986877f,
+                              -.5250730514526367f,
+                              -.39491748809814453f,
+                              -.28444138169288635f,
+                              -.18477343022823334f,
+                              -.09105003625154495f,
+                              0.f,
+                              .07958029955625534f,
+                              .16093020141124725f,
+                              .24611230194568634f,
+                              .33791524171829224f,
+                              .44070982933044434f,
+                              .5626170039176941f,
+                              .7229568362236023f,
+                              1.f};
+
+static void nf4_state(const made *m, char *text, size_t cap)
+{
+    snprintf(text, cap, "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"bfloat16\", "
+             "\"shape\": [%" PRId64 ", %" PRId64 "]}", NF4_BLOCK, m->rows, m->cols);
+}
+
+static int nf4_dims(const made *m, int i, int64_t dim[2])
+{
+    int64_t n = m->rows * m->cols;
+    char text[160];
+    nf4_state(m, text, sizeof text);
+    dim[0] = i == 0 ? n / 2 : i == 1 ? (n + NF4_BLOCK - 1) / NF4_BLOCK
+             : i == 2 ? 16 : (int64_t)strlen(text);
+    dim[1] = 1;
+    return i == 0 ? 2 : 1;
+}
+
+static bool even_size(int64_t rows, int64_t cols, int64_t group)
+{
+    (void)group;
+    return rows > 0 && rows * cols % 2 == 0;
+}
+
+static int nearest_nf4(float v)
+{
+    int i = 0;
+    while (i < 15 && v > (nf4[i] + nf4[i + 1]) / 2)
+        i++;
+    return i;
+}
+
+static void make_nf4(made *m)
+{
+    int64_t n = m->rows * m->cols;
+    uint8_t *q = m->part[0];
+    float *absmax = m->part[1];
+    char text[160];
+    memset(q, 0, (size_t)n / 2);
+    for (int64_t b = 0; b < n; b += NF4_BLOCK) {
+        int64_t k = n - b < NF4_BLOCK ? n - b : NF4_BLOCK;
+        float s = most_of(m->x + b, k);
+        absmax[b / NF4_BLOCK] = s;
+        for (int64_t i = b; i < b + k; i++) {
+            int code = s > 0 ? nearest_nf4(m->x[i] / s) : 7;
+            q[i / 2] |= (uint8_t)(code << (i % 2 ? 0 : 4));
+            add_error(m, m->x[i], nf4[code] * (double)s);
+        }
+    }
+    memcpy(m->part[2], nf4, sizeof nf4);
+    nf4_state(m, text, sizeof text);
+    memcpy(m->part[3], text, strlen(text));
+}
+
+static const mx_quant_form forms[] = {
+    {"fp8", "compressed-tensors", "float-quantized",
+     {{"", MX_ST_F8_E4M3}, {"_scale", MX_ST_BF16}}, 2, 8, true, row_dims, any_size, make_fp8},
+    {"int8", "compressed-tensors", "int-quantized", {{"", MX_ST_I8}, {"_scale", MX_ST_BF16}}, 2, 8,
+     false, row_dims, any_size, make_int8},
+    {"int4", "compressed-tensors", "pack-quantized",
+     {{"_packed", MX_ST_I32}, {"_scale", MX_ST_BF16}, {"_shape", MX_ST_I64}}, 3, 4, false,
+     packed_dims, whole_groups, make_packed},
+    {"fp8_blockwise", "fp8", NULL, {{"", MX_ST_F8_E4M3}, {"_scale_inv", MX_ST_F32}}, 2, 8, true,
+     block_dims, any_size, make_blocks},
+    {"nf4", "bitsandbytes", NULL,
+     {{"", MX_ST_U8}, {".absmax", MX_ST_F32}, {".quant_map", MX_ST_F32},
+      {".quant_state.bitsandbytes__nf4", MX_ST_U8}}, 4, 4, true, nf4_dims, even_size, make_nf4},
+};
+
+const mx_quant_form *mx_quant_form_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (strcmp(forms[i].name, name) == 0)
+            return &forms[i];
+    return NULL;
+}
+
+/* --- writing --- */
+
+typedef struct {
+    const mx_quant_tensor *t;
+    int part; /* -1: copied as it is */
+    bool counted;
+} item;
+
+typedef struct {
+    const mx_quant_write_options *o;
+    const mx_quant_tensor *held;
+    made m;
+    mx_quant_written *out;
+} writing;
+
+static void let_go(writing *w)
+{
+    mx_free(w->m.x);
+    for (int i = 0; i < MAX_PARTS; i++)
+        mx_free(w->m.part[i]);
+    w->m = (made){0};
+    w->held = NULL;
+}
+
+static made sized(const writing *w, const mx_quant_tensor *t)
+{
+    return (made){.rows = t->dim[0], .cols = t->dim[1], .group = w->o->group};
+}
+
+static mx_status hold(writing *w, const mx_quant_tensor *t)
+{
+    const mx_quant_form *f = w->o->form;
+    let_go(w);
+    w->m = sized(w, t);
+    MX_TRY(mx_alloc((void **)&w->m.x, sizeof(float) * (size_t)t->n, t->name));
+    MX_TRY(mx_quant_read(t, 0, t->n, MX_ST_F32, w->m.x, NULL));
+    for (int64_t i = 0; i < t->n; i++)
+        if (!isfinite(w->m.x[i]))
+            return mx_fail(MX_INPUT, "%s: element %" PRId64 " is %g; only finite weights can be "
+                           "quantized", t->name, i, (double)w->m.x[i]);
+    for (int i = 0; i < f->n_parts; i++) {
+        int64_t dim[2] = {1, 1};
+        int nd = f->dims(&w->m, i, dim);
+        w->m.bytes[i] =
+            (size_t)(dim[0] * (nd > 1 ? dim[1] : 1) * mx_st_dtype_bytes(f->part[i].dtype));
+        MX_TRY(mx_alloc(&w->m.part[i], w->m.bytes[i], t->name));
+    }
+    f->make(&w->m);
+    w->held = t;
+    return MX_OK;
+}
+
+static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst, size_t n)
+{
+    writing *w = ctx;
+    item *it = s->user;
+    int64_t size = mx_st_dtype_bytes(s->dtype);
+    if (it->part < 0)
+        return mx_quant_read(it->t, (int64_t)at / size, (int64_t)n / size, s->dtype, dst, NULL);
+    if (w->held != it->t)
+        MX_TRY(hold(w, it->t));
+    if (it->part == 0 && !it->counted) {
+        it->counted = true;
+        w->out->error += w->m.error;
+        w->out->bytes_before += w->m.squares; /* until the end: what the error is a share of */
+    }
+    memcpy(dst, (const char *)w->m.part[it->part] + at, n);
+    return MX_OK;
+}
+
+static bool wanted(const mx_quant_write_options *o, const mx_quant_tensor *t)
+{
+    return t->ndim == 2 && mx_ends_with(t->name, ".weight") && strpbrk(t->name, "0123456789") &&
+           !mx_glob_any(STAYS, t->name) && !mx_glob_any(o->keep, t->name) &&
+           o->form->takes(t->dim[0], t->dim[1], o->group);
+}
+
+/* The tensors of the new file. */
+static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena *a,
+                            mx_st_source *src, json_t *ignore)
+{
+    const mx_quant_form *f = w->o->form;
+    int64_t n = 0;
+    for (int64_t i = 0; i < set->n_tensors; i++) {
+        const mx_quant_tensor *t = &set->tensors[i];
+        bool plain = !wanted(w->o, t);
+        made m = plain ? (made){0} : sized(w, t);
+        *(plain ? &w->out->n_kept : &w->out->n_quantized) += 1;
+        if (plain && t->ndim == 2 && mx_ends_with(t->name, ".weight"))
+            json_array_append_new(ignore, json_stringn(t->name, strlen(t->name) - 7));
+        for (int p = plain ? -1 : 0; p < (plain ? 0 : f->n_parts); p++) {
+            item *it = MX_NEW(a, item);
+            *it = (item){t, p, false};
+            src[n] = (mx_st_source){.name = t->name, .ndim = t->ndim, .user = it,
+                                    .dtype = t->kind == MX_QUANT_PLAIN ? t->data->dtype
+                                                                       : MX_ST_BF16};
+            memcpy(src[n].dim, t->dim, sizeof t->dim);
+            if (p >= 0) {
+                src[n].name = mx_arena_printf(a, "%s%s", t->name, f->part[p].suffix);
+                src[n].dtype = f->part[p].dtype;
+                src[n].ndim = f->dims(&m, p, src[n].dim);
+            }
+            w->out->bytes_after += (double)mx_st_source_bytes(&src[n]);
+            n++;
+        }
+    }
+    return n;
+}
+
+static json_t *numbers_of(const mx_quant_form *f, const char *strategy, int64_t group)
+{
+    json_t *j = json_pack("{s:i, s:s, s:b, s:s, s:b}", "num_bits", f->bits, "type",
+                          f->is_float ? "float" : "int", "symmetric", 1, "strategy", strategy,
+                          "dynamic", strcmp(strategy, "token") == 0);
+    if (group)
+        json_object_set_new(j, "group_size", json_integer(group));
+    return j;
+}
+
+/* quantization_config of config.json. Takes `ignore`. */
+static json_t *config_of(const mx_quant_write_options *o, json_t *ignore)
+{
+    const mx_quant_form *f = o->form;
+    if (strcmp(f->method, "fp8") == 0)
+        return json_pack("{s:s, s:s, s:s, s:[i,i], s:o}", "quant_method", "fp8", "fmt", "e4m3",
+                         "activation_scheme", "dynamic", "weight_block_size", BLOCK, BLOCK,
+                         "modules_to_not_convert", ignore);
+    if (strcmp(f->method, "bitsandbytes") == 0)
+        return json_pack("{s:s, s:b, s:b, s:s, s:b, s:s, s:s, s:o}", "quant_method", f->method,
+                         "load_in_4bit", 1, "load_in_8bit", 0, "bnb_4bit_quant_type", "nf4",
+                         "bnb_4bit_use_double_quant", 0, "bnb_4bit_compute_dtype", "bfloat16",
+                         "bnb_4bit_quant_storage", "uint8", "llm_int8_skip_modules", ignore);
+    bool groups = f->bits == 4;
+    json_t *group = json_pack("{s:[s], s:o}", "targets", "Linear", "weights",
+                              numbers_of(f, groups ? "group" : "channel", groups ? o->group : 0));
+    json_object_set_new(group, "input_activations",
+                        o->activations ? numbers_of(f, "token", 0) : json_null());
+    return json_pack("{s:s, s:s, s:s, s:o, s:{s:o}}", "quant_method", f->method, "format",
+                     f->stored, "quantization_status", "compressed", "ignore", ignore,
+                     "config_groups", "group_0", group);
+}
+
+mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_write_options *o,
+                         mx_quant_written *out)
+{
+    mx_arena a = {0};
+    mx_quant_set set = {0};
+    writing w = {.o = o, .out = out};
+    char *text = NULL;
+    *out = (mx_quant_written){0};
+    json_t *ignore = json_array(), *config = json_deep_copy(dir->config);
+    mx_status st = mx_quant_open(&set, dir);
+    if (st)
+        goto out;
+    mx_st_source *src = MX_NEW_N(&a, mx_st_source, set.n_tensors * MAX_PARTS);
+    int64_t n = list_sources(&w, &set, &a, src, ignore);
+    if (!out->n_quantized)
+        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes", dir->path,
+                               o->form->name));
+    json_object_set_new(config, "quantization_config", config_of(o, json_incref(ignore)));
+    text = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS);
+    mx_hf_extra *extra = MX_NEW_N(&a, mx_hf_extra, o->n_more + 1);
+    if (o->n_more)
+        memcpy(extra, o->more, sizeof *extra * (size_t)o->n_more);
+    extra[o->n_more] = (mx_hf_extra){.name = "config.json", .data = text, .n_bytes = strlen(text)};
+    mx_hf_save_opts opts = {.writer = {.fetch = fetch, .fetch_ctx = &w}};
+    MX_TRY_OUT(st, mx_hf_save(to, src, n, extra, o->n_more + 1, &opts));
+    out->error = out->bytes_before > 0 ? sqrt(out->error / out->bytes_before) : 0;
+    out->bytes_before = (double)dir->total_bytes;
+out:
+    let_go(&w);
+    mx_free(text);
+    json_decref(ignore);
+    json_decref(config);
+    mx_quant_close(&set);
+    mx_arena_fini(&a);
+    return st;
+}

@@ -1,0 +1,49 @@
+/* quant_write.h - weights of a Hugging Face directory as 8- and 4-bit numbers, in the forms that
+ * transformers and vLLM load.
+ *
+ *     form            stored for X.weight (R, C)                               read as
+ *     fp8             F8_E4M3; weight_scale BF16 (R, 1)                        compressed-tensors
+ *     int8            I8; weight_scale BF16 (R, 1)                             compressed-tensors
+ *     int4            weight_packed I32 (R, C / 8), low nibble first;          compressed-tensors
+ *                     weight_scale BF16 (R, C / group); weight_shape I64 (2)
+ *     fp8_blockwise   F8_E4M3; weight_scale_inv F32, 128 x 128                 fp8 (DeepSeek V3)
+ *     nf4             U8 (R C / 2, 1), high nibble first; weight.absmax F32    bitsandbytes
+ *                     for 64 numbers, weight.quant_map F32 (16), and a JSON
+ *                     text of the shape, weight.quant_state.bitsandbytes__nf4
+ * Scales of rows and groups are rounded up to bfloat16 before numbers are divided by them: whoever
+ * loads them in the model's dtype has the same ones. A group's scale of int4 is the one of a few
+ * below absmax whose squared error is least.
+ *
+ * Matrices of layers are quantized; embeddings, the head, norms, routers and vision encoders are
+ * copied as they are. A directory that is quantised already is read as the numbers it means.
+ */
+#ifndef MX_STORE_QUANT_WRITE_H
+#define MX_STORE_QUANT_WRITE_H
+
+#include "store/hf_save.h"
+#include "store/quant.h"
+
+typedef struct mx_quant_form mx_quant_form;
+/* By name; NULL: there is none. */
+const mx_quant_form *mx_quant_form_find(const char *name);
+
+typedef struct {
+    int64_t n_quantized, n_kept; /* weights */
+    double bytes_before, bytes_after;
+    double error; /* of the quantized weights: root of squared error over squares, all together */
+} mx_quant_written;
+
+typedef struct {
+    const mx_quant_form *form;
+    int64_t group;           /* of int4: columns under one scale */
+    bool activations;        /* of fp8 and int8: config.json asks for 8-bit activations as well */
+    const char *keep;        /* comma-separated patterns of weights that stay as they are */
+    const mx_hf_extra *more; /* further files */
+    int n_more;
+} mx_quant_write_options;
+
+/* Writes `dir` into the folder `to`, which must not be there. */
+mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_write_options *o,
+                         mx_quant_written *out) MX_MUST_USE;
+
+#endif

@@ -1,0 +1,35 @@
+#!/bin/sh
+# eval.sh - `maxc eval`: its figures follow from what `maxc serve` and `maxc generate` say of the same model.
+. tests/cli/expect.inc
+. tests/cli/letters.inc
+m="$tmp/model"
+letters_model "$m"
+text=$($maxc generate "$m" prompt=hi max_new_tokens=3 num_threads=1)
+first=$(printf %s "$text" | cut -c1)
+other=x
+[ "$first" = x ] && other=y
+# the greedy token is the likeliest choice; the same examples with the other answer as gold are all wrong
+echo "{\"context\":\"hi\",\"choices\":[\"$other\",\"$first\"],\"gold\":1}" > "$tmp/right"
+echo "{\"context\":\"hi\",\"choices\":[\"$other\",\"$first\"],\"gold\":0}" > "$tmp/wrong"
+e() { $maxc eval "$m" num_threads=1 "$@"; }
+expect 0 '^acc  *1.0000' e "$tmp/right"
+expect 0 '^acc_norm  *0.0000' e "$tmp/wrong"
+cat "$tmp/right" "$tmp/wrong" "$tmp/right" "$tmp/wrong" > "$tmp/both"
+expect 0 '^acc  *0.5000  ±0.2887' e "$tmp/both"
+expect 0 '^acc  *1.0000' e "$tmp/both" limit=1
+expect 0 '"name": "acc", "value": 0.5' e "$tmp/both" format=json
+stop=$(printf %s "$text" | cut -c3)
+echo "{\"context\":\"hi\",\"until\":[\"$stop\"],\"target\":\" $(printf %s "${text%%"$stop"*}") \"}" > "$tmp/write"
+expect 0 '^exact_match  *1.0000' e "$tmp/write"
+echo '{"text":"hi ab hi"}' > "$tmp/text"
+expect 0 '^word_perplexity ' e "$tmp/text"
+bits=$(e "$tmp/text" | sed -n 's/^bits_per_byte *\([0-9.]*\).*/\1/p')
+words=$(e "$tmp/text" | sed -n 's/^word_perplexity *\([0-9.]*\).*/\1/p')
+awk "BEGIN { d = log($words) * 3 / log(2) / 8 - $bits; exit !(d < 0.01 && d > -0.01) }" || { echo "eval.sh: $bits bits, $words"; bad=1; }
+for bad_line in '{' '{}' '{"context":"a","choices":["b"],"gold":0}' '{"context":"a","choices":["b","c"],"gold":2}' \
+    '{"context":"a","choices":["b",""],"gold":0}' '{"context":"a","until":[1],"target":"b"}'; do
+    echo "$bad_line" > "$tmp/bad"
+    expect 3 'line 1' e "$tmp/bad"
+done
+expect 3 'No such file' e "$tmp/none"
+[ "$bad" = 0 ]

@@ -1,0 +1,97 @@
+#!/bin/sh
+# maxc plan for machines that are not there: topologies, meshes, the choice of a layout, files, and what is refused.
+set -u
+cd "$(dirname "$0")/../.."
+. tests/cli/expect.inc
+say() { echo "plan_mesh.sh: $*"; cat "$tmp/out"; bad=1; }
+model="$maxc plan model_name=llama3.2-1b max_target_length=1024"
+plan="$model per_device_batch_size=1"
+# A mesh in short, by MaxText's keys, with nodes and without.
+expect 0 '^mesh      fsdp=8$' $plan compile_topology=h100x8 mesh=fsdp=8
+expect 0 '^mesh      fsdp=4,tensor=2$' $plan compile_topology=h100x8 mesh=fsdp=-1,tensor=2
+expect 0 '^mesh      fsdp=4,tensor=2$' $plan compile_topology=h100x8 ici_tensor_parallelism=2
+expect 0 '^mesh      data=2,fsdp=8$' $plan compile_topology=h100x16 ici_fsdp_parallelism=8
+expect 0 '^machine   8 x h200,' $plan chip=h200 mesh=fsdp=8
+expect 0 '^machine   64 x v5p,' $plan compile_topology=v5p-128 mesh=fsdp=64
+expect 0 'all_gather *fsdp ' $plan compile_topology=h100x8 mesh=fsdp=8
+expect 0 '^run       1.00 Ttokens in .* days: .*chip-hours' $plan compile_topology=h100x8 mesh=fsdp=8 train_tokens=1e12
+# Gathers across nodes go over the outer links, one copy per node.
+expect 0 'all_gather .*[MG]iB .*MiB' $plan compile_topology=h100x16 mesh=fsdp=16
+# Weights cut over twice the ranks need half the memory; a data axis needs it all.
+weights() { $plan format=json "$@" | sed -n 's/.*"weights": \([0-9.e+]*\).*/\1/p'; }
+a=$(weights compile_topology=h100x8 mesh=fsdp=8) b=$(weights compile_topology=h100x16 mesh=fsdp=16)
+c=$(weights compile_topology=h100x16 mesh=data=2,fsdp=8)
+awk -v a="$a" -v b="$b" -v c="$c" 'BEGIN { exit !(a / b > 1.99 && a / b < 2.01 && a == c) }' ||
+    { echo "plan_mesh.sh: weights of $a bytes on 8, $b on 16, $c on 2 x 8"; bad=1; }
+# Stages are estimated, and say so.
+expect 0 'estimated: stages are not compiled' $plan compile_topology=h100x8 mesh=stage=2,fsdp=4
+expect 2 'do not divide into 3 microbatches' $plan compile_topology=h100x8 mesh=stage=2,fsdp=4 num_pipeline_microbatches=3
+expect 2 'the mesh has 32 stages .* the model 16 layers' $plan compile_topology=h100x32 mesh=stage=32
+# A choice: the best five, each with a reason, the first one within the chip's memory.
+expect 0 'layouts .* tried, .* do not fit' $plan compile_topology=h100x8
+expect 0 'limited by ' $plan compile_topology=h100x8 mesh=auto
+expect 0 '^  5 .* mesh=' $plan compile_topology=h100x8 mesh=auto
+expect 4 'no layout fits in the 16.0 GiB of a t4' $maxc plan model_name=llama3-70b compile_topology=t4x8 max_target_length=512
+expect 2 'mesh=auto: expected the machine' $plan mesh=auto
+seconds() { $plan compile_topology=h100x8 "$@" | sed -n 's/^  1  *\([^ ]*\) s .*/\1/p'; }
+some=$(seconds) all=$(seconds exhaustive=true)
+awk -v s="$some" -v a="$all" 'BEGIN { exit !(a > 0 && s >= a && s <= 1.02 * a) }' || { echo "plan_mesh.sh: $some s, of all layouts $all"; bad=1; }
+# What it chose can be given back, and needs what it said.
+keys=$($plan compile_topology=h100x8 auto_stages=false | sed -n 's/^  1 .*GiB  //p')
+one=$($plan compile_topology=h100x8 auto_stages=false | sed -n 's/^time *\([^ ]*\) s .*/\1/p')
+two=$($model compile_topology=h100x8 $keys | sed -n 's/^time *\([^ ]*\) s .*/\1/p')
+[ -n "$one" ] && [ "$one" = "$two" ] || { echo "plan_mesh.sh: chosen $one s, given back ($keys) $two s"; bad=1; }
+# Slices, links of the user's own, long runs and failures.
+expect 0 '^machine   512 x v5e,' $plan compile_topology=v5e-256 compile_topology_num_slices=2 mesh=data=2,fsdp=256
+printf 'string: {gbs: 0.01, share: 1}\n' > "$tmp/links.yml"
+expect 0 'waiting for the network 100' $plan compile_topology=h100x8 mesh=fsdp=8 network_file="$tmp/links.yml" network=string
+expect 0 '^goodput   .*a failure every 12.50 h' $plan compile_topology=h100x8 mesh=fsdp=8 simulate_failures=100
+less=$($plan compile_topology=h100x8 mesh=fsdp=8 simulate_failures=100 checkpoint_seconds=100 restart_seconds=3600 | sed -n 's/^goodput *\([0-9.]*\).*/\1/p')
+more=$($plan compile_topology=h100x8 mesh=fsdp=8 simulate_failures=100 | sed -n 's/^goodput *\([0-9.]*\).*/\1/p')
+awk -v l="$less" -v m="$more" 'BEGIN { exit !(l > 50 && l < m - 5 && m < 100) }' || { echo "plan_mesh.sh: goodput $less %, $more %"; bad=1; }
+# Chunks of stages shorten the bubble.
+bubble() { $model per_device_batch_size=2 compile_topology=h100x8 mesh=stage=4,fsdp=2 "$@" | sed -n 's/.*for other stages \([0-9.]*\)%.*/\1/p'; }
+one=$(bubble) two=$(bubble num_pipeline_repeats=4)
+awk -v a="$one" -v b="$two" 'BEGIN { exit !(a > 25 && b < a - 5) }' || { echo "plan_mesh.sh: bubbles of $one % and $two %"; bad=1; }
+# Files.
+expect 0 '^planned' $model compile_topology=h100x8 mesh=stage=2,fsdp=4 per_device_batch_size=2 trace="$tmp/t.json" svg="$tmp/p.svg"
+grep -q '"name": "F 0.0"' "$tmp/t.json" && grep -q '"ph": "X"' "$tmp/t.json" && tail -1 "$tmp/t.json" | grep -q ']}' ||
+    { echo "plan_mesh.sh: the trace has no events"; bad=1; }
+head -1 "$tmp/p.svg" | grep -q '<svg' && tail -1 "$tmp/p.svg" | grep -q '</svg>' || { echo "plan_mesh.sh: no picture"; bad=1; }
+expect 0 '"fits": true' $plan compile_topology=h100x8 mesh=fsdp=8 format=json
+expect 5 'nowhere' $plan compile_topology=h100x8 mesh=fsdp=8 trace="$tmp/nowhere/t.json"
+# What does not fit, and what is wrong.
+expect 4 'a rank needs .* and a t4 has 16.0 GiB' $model compile_topology=t4x8 mesh=data=8 per_device_batch_size=8 remat_policy=none
+expect 2 'the nearest are h100' $plan compile_topology=h101x8 mesh=fsdp=8
+expect 2 'expected CHIPxNUMBER' $plan compile_topology=eight mesh=fsdp=8
+expect 2 'multiply to 4, and there are 8 chips' $plan compile_topology=h100x8 mesh=fsdp=4
+# Without a chip's name a mesh is planned for this machine, by plan.c.
+expect 0 '^mesh      fsdp=2, 2 ranks' $plan mesh=fsdp=2 memory_gib=1000
+expect 2 'no link `warp`' $plan compile_topology=h100x8 mesh=fsdp=8 network="warp x 8, infiniband-400"
+printf 'h100: {memory_gbs: 0}\n' > "$tmp/chips.yml"
+expect 2 'chips.yml:1: memory_gbs: expected a number' $plan compile_topology=h100x8 mesh=fsdp=8 chip_file="$tmp/chips.yml"
+printf 'h100: {sustained: {bfloat16: 400}}\n' > "$tmp/chips.yml"
+slow=$($plan compile_topology=h100x8 mesh=fsdp=8 chip_file="$tmp/chips.yml" | sed -n 's/^time *\([^ ]*\) s .*/\1/p')
+fast=$($plan compile_topology=h100x8 mesh=fsdp=8 | sed -n 's/^time *\([^ ]*\) s .*/\1/p')
+awk -v s="$slow" -v f="$fast" 'BEGIN { exit !(s > 1.2 * f) }' || { echo "plan_mesh.sh: $slow s at 400 TFLOP/s, $fast at 690"; bad=1; }
+# A table of runs with a model that only models= has, and a system that systems= knows; calibration is read back.
+printf 'model,seq,gpus,chip,precision,gbs,mbs,tp,pp,cp,vp,ep,fsdp,tok_s_gpu,source,task,dp,recompute,note\n' > "$tmp/rows.csv"
+printf 'mine,512,8,H100,bf16,64,1,1,1,1,,1,8,1000,"me, and",pretrain,8,none,\n' >> "$tmp/rows.csv"
+printf 'mine: {model_name: llama3.2-1b, base_num_decoder_layers: 2}\n' > "$tmp/models.yml"
+: > "$tmp/none.yml"
+printf 'me: {unfused: 1, host_us: 1000}\n' > "$tmp/systems.yml"
+rows() { $maxc bench plan table="$tmp/rows.csv" models="$tmp/models.yml" systems="$tmp/$1" | sed -n 's/^mine .* 1000 *\([0-9.e+]*\) .*/\1/p'; }
+quick=$(rows none.yml) slow=$(rows systems.yml)
+awk -v q="$quick" -v s="$slow" 'BEGIN { exit !(q > 2 * s && s > 100) }' || { echo "plan_mesh.sh: rows of $quick and $slow tokens/s"; bad=1; }
+expect 2 'say output=FILE' $maxc bench calibrate
+if [ -x build/release/maxc ]; then
+    expect 0 '^laptop:' build/release/maxc bench calibrate output="$tmp/mine.yml" name=laptop seconds=0.001 num_threads=1 dtype=float32
+    expect 0 '^machine   1 x laptop' $plan compile_topology=laptopx1 mesh=data=1 chip_file="$tmp/mine.yml" dtype=float32
+fi
+# Published rows, and the largest search in the time and memory of a laptop, by the released program.
+if [ -x build/release/maxc ]; then
+    bench/plan > "$tmp/out" 2>&1 || say "bench/plan misses its aims"
+    limited() { (ulimit -t 5 && ulimit -v 1048576 && exec build/release/maxc plan "$@"); }
+    expect 0 '^mesh ' limited model_name=deepseek3-671b compile_topology=h100x2048 max_target_length=4096 per_device_batch_size=4
+fi
+exit $bad

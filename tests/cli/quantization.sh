@@ -1,0 +1,63 @@
+#!/bin/sh
+# quantization.sh - quantization=: recipes train, resume with the same bits, go by patterns, and are refused where they
+# cannot be.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/cli/expect.inc
+train() { # NAME STEPS [key=value...]
+    name=$1 steps=$2
+    shift 2
+    "$maxc" train decoder_block=llama2 vocab_size=300 base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 \
+        head_dim=16 base_mlp_dim=${mlp:-128} base_num_decoder_layers=2 max_target_length=32 learning_rate=1e-2 num_threads=1 \
+        per_device_batch_size=4 enable_tensorboard=false base_output_directory="$tmp/$name" run_name=r \
+        steps="$steps" learning_rate_schedule_steps=40 checkpoint_period=20 device=cpu "$@"
+}
+loss() { sed -n "$2s/.*\"loss\": \([^,]*\),.*/\1/p" "$tmp/$1/r/metrics.jsonl"; }
+same() { # RUN RUN: the last checkpoints, weights and optimizer
+    for f in "$tmp/$1"/r/checkpoints/40/*.safetensors; do
+        cmp "$f" "$tmp/$2/r/checkpoints/40/${f##*/}" || { echo "$0: ${f##*/} of $1 and $2 differ"; bad=1; }
+    done
+}
+near() { # RUN SHARE: after ten steps its loss is near that of high precision, and then it falls further
+    awk -v a="$(loss wide 10)" -v b="$(loss "$1" 10)" -v s="$2" -v end="$(loss "$1" 40)" \
+        'BEGIN { d = a - b; exit !(d * d < s * s * a * a && b != a && end < b - 1) }' ||
+        { echo "$0: $1 has loss $(loss "$1" 10) and ends at $(loss "$1" 40), high precision has $(loss wide 10)"; bad=1; }
+}
+expect 0 'really used' train wide 40
+# delayed scaling has state, and int8 rounds at random: both go on with the same bits
+for q in fp8 int8; do
+    expect 0 'quantization: 14 matmuls of layers. weights, 0 left in bfloat16' train $q 40 quantization=$q
+    expect 0 'really used' train $q-parts 20 quantization=$q
+    expect 0 'really used' train $q-parts 40 quantization=$q
+    same $q $q-parts
+    near $q 0.06
+done
+expect 0 'really used' train sums 40 quantization=fp8 gradient_accumulation_steps=2
+near sums 0.2
+for q in fp8_rowwise fp8_blockwise te_fp8_currentscaling; do
+    expect 0 'really used' train $q 40 quantization=$q
+    near $q 0.06
+done
+# by patterns: a file, one key, and sizes that no recipe takes
+cat > "$tmp/mixed.json" << 'END'
+{"*.layers.0.*": "",
+ "*.mlp.*": {"forward": "fp8_rowwise", "input_gradient": "fp8_rowwise", "weight_gradient": ""},
+ "*": "fp8_blockwise"}
+END
+expect 0 'quantization: 7 matmuls of layers. weights, 7 left' train mixed 2 quant_cfg_path="$tmp/mixed.json"
+expect 0 'quantization: 6 matmuls of layers. weights, 8 left' train some 2 quantization=fp8 quantization_pattern='*.mlp.*'
+mlp=72
+expect 0 'not quantized: .*mlp.gate_proj.weight: 128 rows times (72, 64); multiples of 16' \
+    train odd 2 quantization=fp8_tensorwise
+mlp=
+# what cannot be
+expect 2 'quantization=te_mxfp8 is not there: blocks of 32 need a Blackwell chip' train no 2 quantization=te_mxfp8
+echo '{"*": "fp9"}' > "$tmp/bad.json"
+expect 2 'bad.json, `\*`: `fp9` is no recipe for training; use one of fp8, fp8_tensorwise' \
+    train no 2 quant_cfg_path="$tmp/bad.json"
+echo '{"*": {"forward": "fp8", "weight_gradient": "int8"}}' > "$tmp/bad.json"
+expect 3 'fp8 and int8 cannot be mixed in one layer' train no 2 quant_cfg_path="$tmp/bad.json"
+echo '{"*": {"weight_gradient": "int8"}}' > "$tmp/bad.json"
+expect 3 'name a recipe for .forward.' train no 2 quant_cfg_path="$tmp/bad.json"
+echo '{"*": 8}' > "$tmp/bad.json"
+expect 3 'expected the name of a recipe' train no 2 quant_cfg_path="$tmp/bad.json"
+exit $bad

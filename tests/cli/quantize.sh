@@ -1,0 +1,68 @@
+#!/bin/sh
+# quantize.sh - maxc quantize: every form is written, read again as the numbers it means, and refused where it cannot be.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/cli/expect.inc
+model=tests/fixtures/models/qwen3
+q() { # NAME [key=value...]
+    name=$1
+    shift
+    "$maxc" quantize "$model" output="$tmp/$name" "$@"
+}
+# how far a form may be: what was written is what is read, so the loss of the copy says how good the form is
+for form in fp8:3 fp8_blockwise:4 int8:1.5 int4:15 nf4:15; do
+    expect 0 'weights quantized' q "${form%:*}" quantization="${form%:*}" group_size=8
+    off=$(sed -n 's/.*off by \([0-9.e-]*\) %/\1/p' "$tmp/out")
+    awk -v a="$off" -v b="${form#*:}" 'BEGIN { exit !(a > 0 && a < b) }' ||
+        { echo "$0: weights in ${form%:*} are off by $off %"; bad=1; }
+    cp "$model/golden.safetensors" "$tmp/${form%:*}/"
+    "$maxc" verify "$tmp/${form%:*}" tolerance=0.05 > "$tmp/out" 2>&1
+    grep -q '^loss .* ok' "$tmp/out" || { echo "$0: ${form%:*} is read as something else"; cat "$tmp/out"; bad=1; }
+    expect 0 'safetensors' "$maxc" inspect "$tmp/${form%:*}"
+done
+# NF4 of what NF4 means is the same again, to the last bit
+model=$tmp/nf4
+expect 0 'weights quantized' q again quantization=nf4
+cmp "$tmp/nf4/model.safetensors" "$tmp/again/model.safetensors" || bad=1
+model=tests/fixtures/models/qwen3
+grep -q '"input_activations": null' "$tmp/int8/config.json" || { echo "$0: int8 asks for activations"; bad=1; }
+expect 0 'weights quantized' q w8a8 quantization=int8 quantize_activations=true
+grep -q '"dynamic": true' "$tmp/w8a8/config.json" || { echo "$0: w8a8 does not ask for activations"; bad=1; }
+expect 0 '7 weights quantized' q some quantization=int8 keep='*.layers.1.*'
+# perplexity, of a model of bytes
+printf 'a text to be read by a model that has learned little, and then by the same model in fewer bits\n' > "$tmp/text"
+"$maxc" train decoder_block=llama2 vocab_size=320 base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 head_dim=16 \
+    base_mlp_dim=128 base_num_decoder_layers=2 max_target_length=32 num_threads=1 per_device_batch_size=1 steps=2 \
+    enable_tensorboard=false base_output_directory="$tmp" run_name=run device=cpu > "$tmp/out" 2>&1 || cat "$tmp/out"
+model=$tmp/run
+expect 0 'perplexity .* before, .* after (.*), 40 tokens of' \
+    q bytes quantization=int8 tokenizer_type=byte eval_text="$tmp/text" eval_tokens=40
+off=$(sed -n 's/.*after (\([-+0-9.]*\) %).*/\1/p' "$tmp/out")
+awk -v a="$off" 'BEGIN { exit !(a > -2 && a < 2) }' || { echo "$0: int8 changes perplexity by $off %"; bad=1; }
+: > "$tmp/empty"
+expect 3 'expected at least two tokens' q no quantization=int8 tokenizer_type=byte eval_text="$tmp/empty"
+# decoding with weights of int8: another number, hardly
+log_prob() {
+    "$maxc" generate "$tmp/run" prompt=abc max_new_tokens=4 tokenizer_type=byte format=json device=cpu num_threads=1 "$@" \
+        2> "$tmp/err" | sed -n 's/.*"log_prob": *\([-0-9.e]*\).*/\1/p'
+}
+awk -v a="$(log_prob)" -v b="$(log_prob quantization=int8)" 'BEGIN { exit !(a != b && a < 0 && b / a > 0.97 && b / a < 1.03) }' ||
+    { echo "$0: log-probabilities $(log_prob) and, in int8, $(log_prob quantization=int8)"; cat "$tmp/err"; bad=1; }
+expect 2 'decoding keeps weights as they are or as quantization=int8, not as nf4' \
+    "$maxc" generate "$tmp/run" prompt=abc quantization=nf4
+model=tests/fixtures/models/qwen3
+# what cannot be
+expect 2 'weights are stored as quantization=fp8' q no quantization=fp8_rowwise
+expect 2 'weights are stored as quantization=fp8' q no
+expect 2 'is there already' q some quantization=int8
+expect 2 'goes with quantization=fp8 or int8, not with nf4' q no quantization=nf4 quantize_activations=true
+model=tests/fixtures/models/gpt2
+expect 3 'GPT-2 stores its matrices (in, out)' q no quantization=int8
+model=qwen3-0.6b
+expect 3 'has no weights' q no quantization=int8
+model=tests/fixtures/models/qwen3
+expect 3 'has no weight that int4 takes' q no quantization=int4 group_size=4096
+# a state that does not fit its bytes
+cp -r "$tmp/nf4" "$tmp/broken"
+LC_ALL=C sed -i 's/"blocksize": 64/"blocksize": 63/g' "$tmp/broken/model.safetensors"
+expect 3 'expected [0-9]* numbers in .absmax' "$maxc" verify "$tmp/broken"
+exit $bad

@@ -1,0 +1,206 @@
+#!/bin/sh
+# serve.sh - `maxc serve` as clients meet it: answers and streams, log-probabilities, errors for every wrong field, keys,
+# limits, clients that leave, and a polite end.
+. tests/cli/expect.inc
+. tests/cli/letters.inc
+m="$tmp/model"
+letters_model "$m" '{' '}' '[' ']' , '\"' '\\\\' . - + E '<' '>' / _ true
+printf '%s' '{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}' \
+    > "$m/chat_template.jinja"
+say() { echo "serve.sh: $*"; bad=1; }
+
+# start KEY=VALUE...: a server, its address in $url
+start() {
+    : > "$tmp/out"
+    $maxc serve "$m" port=0 num_threads=1 "$@" > "$tmp/out" 2> "$tmp/err" &
+    server=$!
+    n=0
+    until url=$(sed -n 's/^[^:]*: \(http:.*\)/\1/p' "$tmp/out") && [ -n "$url" ]; do
+        n=$((n + 1))
+        [ $n -lt 600 ] && kill -0 $server || { say "no server: $(cat "$tmp/err")"; exit 1; }
+        sleep 0.1
+    done
+}
+stop() { kill -TERM $server; wait $server; code=$?; [ $code = 0 ] || say "the server ended with $code: $(cat "$tmp/err")"; }
+post() { curl -s --max-time 60 "$url$1" -d "$2"; }
+# has WHAT TEXT PATH BODY: the answer has the text
+has() {
+    got=$(post "$3" "$4")
+    case $got in *"$2"*) ;; *) say "$1: no '$2' in: $got" ;; esac
+}
+# wrong STATUS TEXT PATH BODY: an error object with the text, and the status
+wrong() {
+    got=$(curl -s --max-time 60 -w ' %{http_code}' "$url$3" -d "$4")
+    case $got in '{"error":{"message":"'*"$2"*"\"type\":"*" $1") ;; *) say "$4: not $1 '$2': $got" ;; esac
+}
+
+start max_model_len=200 batch=4 prefill_chunk_size=32 max_body_bytes=100000 host=127.0.0.1 cache_tokens=4000
+c=/v1/completions chat=/v1/chat/completions
+hi='"messages":[{"role":"user","content":"hi"}],"temperature":0,"ignore_eos":true'
+text=$($maxc generate "$m" prompt=hi max_new_tokens=12 ignore_eos=true num_threads=1)
+
+# --- answers are those of `maxc generate`, whole, streamed, in company ---
+has 'a chat' "\"content\":\"$text\"" $chat "{$hi,\"max_tokens\":12}"
+has 'parts of text' "\"content\":\"$text\"" $chat \
+    '{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],"temperature":0,"ignore_eos":true,"max_tokens":12}'
+has 'a completion' "\"text\":\"$text\"" $c '{"prompt":"user:hi|assistant:","temperature":0,"ignore_eos":true,"max_tokens":12}'
+has 'a completion of ids' "\"text\":\"$text\"" $c \
+    "{\"prompt\":$(post /tokenize '{"prompt":"user:hi|assistant:"}' | sed 's/.*"tokens":\(.*\)}/\1/'),\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":12}"
+has 'the finish' '"finish_reason":"length"' $chat "{$hi,\"max_tokens\":12}"
+has 'usage' '"prompt_tokens":18,"completion_tokens":12,"total_tokens":30' $chat "{$hi,\"max_tokens\":12}"
+streamed() { post $chat "{$hi,\"max_tokens\":12,\"stream\":true}" | sed -n 's/.*"delta":{"content":"\([^"]*\)"}.*/\1/p' | tr -d '\n'; }
+[ "$(streamed)" = "$text" ] || say "streamed: '$(streamed)' is not '$text'"
+post $chat "{$hi,\"max_tokens\":3,\"stream\":true,\"stream_options\":{\"include_usage\":true}}" > "$tmp/stream"
+grep -q '"delta":{"role":"assistant","content":""}' "$tmp/stream" || say "a stream does not begin with the role"
+grep -q '"choices":\[\],"usage":{"prompt_tokens":18,"completion_tokens":3' "$tmp/stream" || say "a stream has no usage"
+[ "$(tail -n 2 "$tmp/stream" | head -n 1)" = 'data: [DONE]' ] || say "a stream does not end with [DONE]"
+for k in 1 2 3 4 5 6 7 8; do post $c "{\"prompt\":\"company $k\",\"max_tokens\":60,\"ignore_eos\":true,\"seed\":$k}" > "$tmp/c$k" & pids="${pids:-} $!"; done
+[ "$(streamed)" = "$text" ] || say "in company: '$(streamed)' is not '$text'"
+wait $pids
+post $c '{"prompt":"company 3","max_tokens":60,"ignore_eos":true,"seed":3}' | sed 's/.*"text":"\([^"]*\)".*/\1/' > "$tmp/again"
+[ "$(sed 's/.*"text":"\([^"]*\)".*/\1/' "$tmp/c3")" = "$(cat "$tmp/again")" ] || say "a seed does not give the same answer alone"
+
+# --- what is asked of sampling is done ---
+has 'several answers' '"index":2' $chat "{$hi,\"max_tokens\":2,\"n\":3}"
+has 'several prompts' '"index":1,"text":"' $c '{"prompt":["ab","cd"],"max_tokens":2}'
+cut=$(printf %s "$text" | cut -c4-5)
+has 'a stop text' "\"content\":\"${text%%"$cut"*}\"" $chat "{$hi,\"max_tokens\":12,\"stop\":[\"$cut\",\"zzzz\"]}"
+has 'how it stopped' '"finish_reason":"stop"' $chat "{$hi,\"max_tokens\":12,\"stop\":\"$cut\"}"
+has 'the stop text kept' "\"content\":\"${text%%"$cut"*}$cut\"" $chat "{$hi,\"max_tokens\":12,\"stop\":\"$cut\",\"include_stop_str_in_output\":true}"
+has 'a bias' '"content":"zzz"' $chat "{$hi,\"max_tokens\":3,\"logit_bias\":{\"28\":100}}"
+first=$(printf %s "$text" | cut -c1)
+id=$(post /tokenize "{\"prompt\":\"$first\"}" | sed 's/.*"tokens":\[\([0-9]*\).*/\1/')
+has 'a stop id' '"content":""' $chat "{$hi,\"max_tokens\":12,\"stop_token_ids\":[$id]}"
+got=$(post $chat "{$hi,\"max_tokens\":12,\"stop_token_ids\":[$id],\"min_tokens\":2}")
+case $got in *'"content":""'*) say "min_tokens has no effect: $got" ;; esac
+
+# --- answers of a given form ---
+i=0
+while [ $i -lt 8 ]; do
+    i=$((i + 1))
+    got=$(post $c "{\"prompt\":\"a\",\"max_tokens\":60,\"seed\":$i,\"structured_outputs\":{\"regex\":\"[0-9]{3}-(ab|c){2}\"}}" | sed 's/.*"text":"\([^"]*\)".*/\1/')
+    echo "$got" | grep -qxE '[0-9]{3}-(ab|c){2}' || say "a regular expression gave $got"
+    got=$(post $chat "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":60,\"seed\":$i,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{
+        \"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[a-z]{1,3}\$\"},\"b\":{\"enum\":[1,true]}},\"required\":[\"b\"]}}}}")
+    echo "$got" | grep -qE '"content":"\{(\\"a\\": ?\\"[a-z]{1,3}\\", ?)?\\"b\\": ?(1|true)\}".*"finish_reason":"stop"' || say "a schema gave $got"
+done
+has 'a choice' '"text":"cab"' $c '{"prompt":"a","max_tokens":9,"structured_outputs":{"choice":["cab"]}}'
+tools='"tools":[{"type":"function","function":{"name":"look_up","parameters":{"type":"object","properties":{"n":{"enum":[7]}},"required":["n"]}}}]'
+has 'a forced call' '"content":null,"tool_calls":[{"id":"call_' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":80}"
+has 'its arguments' '"function":{"name":"look_up","arguments":"{\"n\":' $chat "{$hi,$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"look_up\"}},\"max_tokens\":80}"
+has 'its end' '"finish_reason":"tool_calls"' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":80}"
+got=$(post $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":80,\"stream\":true}" | sed -n 's/.*"arguments":"\(.*\)"}}\]}.*/\1/p' | tr -d '\n')
+echo "$got" | grep -qxE '\{\\"n\\": ?7\}' || say "arguments in a stream: $got"
+has 'a call cut short' '"finish_reason":"length"' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":20}"
+free='"structured_outputs":{"regex":"c<tool_call>[{]\"name\": \"look_up\", \"arguments\": [{]\"n\": 7[}][}]</tool_call>"}'
+has 'a free call' '"content":"c","tool_calls":[{"id":"call_' $chat "{$hi,$tools,$free,\"max_tokens\":80}"
+has 'a free call in a stream' '"delta":{"tool_calls":[{"id":"call_' $chat "{$hi,$tools,$free,\"max_tokens\":80,\"stream\":true}"
+has 'what stands before it' '"delta":{"content":"c"}' $chat "{$hi,$tools,$free,\"max_tokens\":80,\"stream\":true}"
+
+# --- log-probabilities ---
+echo=$(post $c '{"prompt":"user:hi","max_tokens":0,"echo":true,"logprobs":1,"temperature":0}')
+case $echo in *'"text":"user:hi"'*'"tokens":["u","s","e","r",":","h","i"],"token_logprobs":[null,-'*'"top_logprobs":[null,{'*'"text_offset":[0,1,2,3,4,5,6]'*) ;;
+*) say "echo with log-probabilities: $echo" ;; esac
+one() { sed 's/.*"token_logprobs":\[null,\([-0-9.,e]*\)\].*/\1/'; }
+more=$(post $c '{"prompt":"user:hi|assistant:","max_tokens":1,"echo":true,"logprobs":1,"temperature":0}' | one)
+case $more, in "$(echo "$echo" | one)",*) ;; *) say "log-probabilities of a prompt depend on what follows: $more" ;; esac
+has 'log-probabilities of a chat' '"logprobs":{"content":[{"token":"'"$first"'","logprob":-' $chat "{$hi,\"max_tokens\":1,\"logprobs\":true,\"top_logprobs\":2}"
+
+# --- the rest of the server ---
+has 'tokenize' '"tokens":[10,11,39,40]' /tokenize '{"prompt":"hi ab"}'
+has 'tokenize messages' '"count":18' /tokenize '{"messages":[{"role":"user","content":"hi"}]}'
+has 'detokenize' '"prompt":"hi ab"' /detokenize '{"tokens":[10,11,39,40]}'
+get() { curl -s --max-time 60 "$url$1"; }
+case $(get /v1/models) in *'"id":"model"'*'"max_model_len":200'*) ;; *) say "models: $(get /v1/models)" ;; esac
+[ "$(get /health)" = '{"status":"ok"}' ] || say "health: $(get /health)"
+case $(get /metrics) in *'vllm:prefix_cache_hits_total{model_name="model"} '[1-9]*'vllm:time_to_first_token_seconds_bucket{le="0.001"'*) ;; *) say "metrics: $(get /metrics)" ;; esac
+case $(get /) in '<!doctype html>'*) ;; *) say "no page" ;; esac
+
+# --- wrong requests ---
+wrong 400 'not valid JSON' $c '{'
+wrong 400 'expected an object' $c '[]'
+wrong 400 '`prompt` must be' $c '{}'
+wrong 400 '`prompt` must be a string or a list' $c '{"prompt":5}'
+wrong 400 '`prompt` is empty' $c '{"prompt":[]}'
+wrong 400 '`prompt` must be' $c '{"prompt":[1,"a"]}'
+wrong 400 '`prompt` is empty' $c '{"prompt":""}'
+wrong 400 '`prompt` has token 9999' $c '{"prompt":[9999]}'
+wrong 400 '`prompt` must be' $c '{"prompt":[-1]}'
+wrong 400 'not valid' $c '{"prompt":[99999999999999999999]}'
+wrong 404 'does not exist' $c '{"prompt":"a","model":"other"}'
+wrong 400 '`model` must be a string' $c '{"prompt":"a","model":3}'
+for f in '"temperature":-1' '"temperature":"a"' '"temperature":1e9' '"top_p":0' '"top_p":2' '"top_k":-2' '"min_p":2' '"n":0' '"n":1000' '"n":"1"' \
+    '"max_tokens":-1' '"max_tokens":1.5' '"max_tokens":200' '"max_tokens":99999999999' '"max_tokens":0' '"min_tokens":-1' '"seed":1.5' \
+    '"presence_penalty":3' '"frequency_penalty":-3' '"repetition_penalty":0' '"logit_bias":[]' '"logit_bias":{"a":1}' '"logit_bias":{"5":200}' \
+    '"logit_bias":{"9999":1}' '"stop":5' '"stop":[""]' '"stop":[1]' '"stop_token_ids":[-1]' '"stop_token_ids":3' '"stream":1' '"echo":"yes"' \
+    '"logprobs":-1' '"logprobs":true' '"logprobs":100' '"suffix":"b"' '"best_of":5' '"stream_options":{}' '"ignore_eos":0' '"user":1' '"cache_salt":1'; do
+    name=${f#\"}
+    wrong 400 "${name%%\"*}" $c "{\"prompt\":\"a\",$f}"
+done
+wrong 400 'has 300 tokens' $c "{\"prompt\":\"$(printf 'a%.0s' $(seq 300))\"}"
+wrong 400 'messages' $chat '{}'
+wrong 400 'messages' $chat '{"messages":[]}'
+wrong 400 'has no \"role\"' $chat '{"messages":[{"content":"a"}]}'
+wrong 400 'neither text nor a list' $chat '{"messages":[{"role":"user","content":5}]}'
+wrong 400 'takes text alone' $chat '{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:"}}]}]}'
+wrong 400 'top_logprobs' $chat "{$hi,\"top_logprobs\":2}"
+wrong 400 'max_tokens' $chat "{$hi,\"max_tokens\":0}"
+wrong 400 'tools' $chat "{$hi,\"tools\":[{\"type\":\"function\"}]}"
+wrong 400 'tool_choice' $chat "{$hi,\"tool_choice\":\"required\"}"
+wrong 400 'functions' $chat "{$hi,\"functions\":[{}]}"
+for f in '"type":"x"' '"type":"json_schema"' '"type":"json_schema","json_schema":{"schema":{"type":"object","patternProperties":{}}}' \
+    '"type":"json_schema","json_schema":{"schema":{"$ref":"#"}}'; do wrong 400 'response_format' $chat "{$hi,\"response_format\":{$f}}"; done
+for f in '"regex":"("' '"choice":[]' '"choice":[1]' '"json":5' '"other":1' ''; do wrong 400 'structured_outputs' $c "{\"prompt\":\"a\",\"structured_outputs\":{$f}}"; done
+wrong 400 'not valid JSON' $c "$(printf '{"prompt":"\377"}')"
+wrong 400 'tokens' /detokenize '{"tokens":[9999]}'
+wrong 400 'prompt' /tokenize '{}'
+wrong 404 'nothing at this path' /nothing '{}'
+wrong 405 'does not take this method' /health '{}'
+head -c 200000 /dev/zero | tr '\0' ' ' > "$tmp/large"
+wrong 413 'too large' $c "@$tmp/large"
+has 'after all of that' "\"content\":\"$text\"" $chat "{$hi,\"max_tokens\":12}"
+
+# --- a client that leaves is cancelled; requests under way end before the server does ---
+curl -sN --max-time 0.3 "$url$c" -d '{"prompt":"a","max_tokens":190,"ignore_eos":true,"stream":true,"n":100}' > "$tmp/left"
+curl -s --max-time 0.3 "$url$c" -d '{"prompt":"a","max_tokens":190,"ignore_eos":true,"n":100}' >> "$tmp/left"
+n=0
+until get /load | grep -q '"running":0,"waiting":0,.*"cache_pages_used":0'; do
+    n=$((n + 1))
+    [ $n -lt 300 ] || { say "requests of clients that left: $(get /load)"; break; }
+    sleep 0.1
+done
+post $chat "{$hi,\"max_tokens\":150}" > "$tmp/last" &
+last=$!
+until get /load | grep -q '"running":1' || ! kill -0 $last 2> "$tmp/null"; do :; done
+stop
+wait $last
+grep -q '"completion_tokens":150' "$tmp/last" || say "a request under way was not finished: $(cat "$tmp/last")"
+
+# --- a key ---
+start api_key=secret served_model_name=other max_model_len=250 enable_prefix_caching=false max_concurrent_requests=2 request_seconds=0.3 drain_seconds=0.1
+wrong 401 'API key' $chat "{$hi}"
+got=$(curl -s -H 'Authorization: Bearer wrong!' "$url/v1/models")
+case $got in *'API key'*) ;; *) say "a wrong key: $got" ;; esac
+got=$(curl -s -H 'Authorization: Bearer secret' "$url/v1/models")
+case $got in *'"id":"other"'*) ;; *) say "the right key: $got" ;; esac
+[ "$(get /health)" = '{"status":"ok"}' ] || say "health without a key"
+with_key() { curl -s --max-time 60 -w ' %{http_code}' -H 'Authorization: Bearer secret' "$url$1" ${2:+-d "$2"}; }
+for k in 1 2; do with_key $c '{"prompt":"abababababababababababababababababababab","max_tokens":1}' > "$tmp/null"; done
+case $(with_key /metrics) in *'vllm:prefix_cache_hits_total{model_name="other"} 0'*) ;; *) say "enable_prefix_caching=false" ;; esac
+with_key $c '{"prompt":"a","max_tokens":240,"n":128,"ignore_eos":true}' > "$tmp/long" &
+long=$!
+sleep 0.1
+case $(with_key $c '{"prompt":"a","max_tokens":60,"n":2,"ignore_eos":true}') in *'come back later'*' 429') ;; *) say "max_concurrent_requests" ;; esac
+wait $long
+grep -q 'took longer than 0.3 s' "$tmp/long" || say "request_seconds: $(cut -c1-300 "$tmp/long")"
+stop
+
+expect 5 'cannot listen' $maxc serve "$m" port=1 host=192.0.2.1
+expect 2 'is no address' $maxc serve "$m" host=not.an.address.
+expect 2 'the model was made for 256' $maxc serve "$m" max_model_len=1000
+expect 2 'does not lie in pages' $maxc serve tests/fixtures/models/qwen3-next tokenizer_path="$m"
+
+# --- the engine under load ---
+expect 0 'output tokens per second' $maxc bench serve model_name=llama-15m requests=6 concurrency=3 input_tokens=20 output_tokens=5 num_threads=1
+expect 0 'time between tokens, 99 of 100' $maxc bench serve model_name=llama-15m requests=4 input_tokens=6 output_tokens=5 lengths=sharegpt request_rate=1000 num_threads=1
+[ "$bad" = 0 ]

@@ -1,0 +1,196 @@
+/* pattern_test.c - patterns allow what they should; whatever a schema's automaton lets through is a
+ * document of that schema. */
+#include "../test.h"
+
+#include "base/rng.h"
+#include "base/str.h"
+#include "infer/constraint.h"
+#include <string.h>
+
+static bool matches(mx_automaton *m, const char *text)
+{
+    int32_t at = 0;
+    for (; *text && at >= 0; text++)
+        at = mx_automaton_next(m, at, (uint8_t)*text);
+    return at >= 0 && mx_automaton_accepts(m, at);
+}
+
+MX_TEST(patterns_of_regular_expressions)
+{
+    static const struct {
+        const char *regex, *yes[4], *no[4];
+    } cases[] = {
+        {"abc", {"abc"}, {"", "ab", "abcd"}},
+        {"a|bc|", {"a", "bc", ""}, {"b", "abc"}},
+        {"(ab)*c+", {"c", "ababcc"}, {"ab", "aab"}},
+        {"x{2,3}y?", {"xx", "xxx", "xxy"}, {"x", "xxxx", "xxyy"}},
+        {"[a-c\\d_-]+", {"a", "9_-c"}, {"d", ""}},
+        {"[^a\\s]", {"b", "é", "😀"}, {"a", " ", "bb"}},
+        {"^\\w+\\.\\x41$", {"ab_1.A"}, {".A", "abA", "ab.a"}},
+        {".",
+         {"x", "\xdf\xbf", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"},
+         {"\n", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"}},
+        {"[α-ω]{2}", {"αω", "μν"}, {"α", "Ω", "ab"}},
+        {"(?:a(b|c){2})+?", {"abc", "acbabb"}, {"ab", "abca"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mx_arena a = {0};
+        mx_pattern *p;
+        mx_automaton *m = NULL;
+        MX_CHECK_OK(mx_pattern_regex(&a, cases[i].regex, strlen(cases[i].regex), false, &p));
+        MX_CHECK_OK(mx_automaton_open(&m, p));
+        for (int k = 0; k < 4 && cases[i].yes[k]; k++)
+            MX_CHECK(matches(m, cases[i].yes[k]), "%s: %s", cases[i].regex, cases[i].yes[k]);
+        for (int k = 0; k < 4 && cases[i].no[k]; k++)
+            MX_CHECK(!matches(m, cases[i].no[k]), "%s: not %s", cases[i].regex, cases[i].no[k]);
+        mx_automaton_close(m);
+        mx_arena_fini(&a);
+    }
+}
+
+MX_TEST(patterns_that_cannot_be_followed)
+{
+    static const char *const bad[] = {"(",     "a)", "[",   "[b-a]", "*",   "a{3,2}", "a{9999}",
+                                      "(?=a)", "\\", "\\q", "\\xg0", "a^b", "\xff",   "[^\\S\\s]"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        mx_arena a = {0};
+        mx_pattern *p;
+        MX_CHECK_ERROR(mx_pattern_regex(&a, bad[i], strlen(bad[i]), false, &p),
+                       "cannot be followed");
+        mx_arena_fini(&a);
+    }
+    mx_arena a = {0};
+    mx_pattern *p;
+    mx_automaton *m;
+    const char huge[] = "((((a{1000}){1000}){1000}){1000}){1000}";
+    MX_CHECK_OK(mx_pattern_regex(&a, huge, strlen(huge), false, &p));
+    MX_CHECK_ERROR(mx_automaton_open(&m, p), "make it simpler");
+    mx_arena_fini(&a);
+}
+
+/* A random text that the automaton lets through; after 200 bytes it takes any way to the end that
+ * it finds first. */
+static void walk(mx_automaton *m, uint64_t seed, mx_str *out)
+{
+    int32_t at = 0;
+    for (uint64_t step = 0; step < 4000; step++) {
+        uint8_t ways[256];
+        int n = 0;
+        mx_random4 r = mx_philox(seed, 3, step);
+        if (mx_automaton_accepts(m, at) && (step > 200 || r.v[1] % 4 == 0))
+            return;
+        for (int b = 0; b < 256; b++)
+            if (mx_automaton_next(m, at, (uint8_t)b) >= 0)
+                ways[n++] = (uint8_t)b;
+        if (!n)
+            return;
+        uint8_t b = ways[r.v[0] % (uint32_t)n];
+        /* ends of strings and lists are rare among all bytes */
+        for (const char *end = "\"]},:"; *end && (r.v[2] % 4 == 0 || step > 200); end++)
+            if (memchr(ways, *end, (size_t)n)) {
+                b = (uint8_t)*end;
+                break;
+            }
+        at = mx_automaton_next(m, at, b);
+        mx_str_add_n(out, (const char *)&b, 1);
+    }
+}
+
+static void check_schema(const char *text, int rounds)
+{
+    mx_arena a = {0};
+    mx_pattern *p;
+    mx_automaton *m = NULL;
+    json_t *schema = json_loads(text, JSON_DECODE_ANY, NULL);
+    MX_CHECK_OK(mx_pattern_schema(&a, schema, &p));
+    MX_CHECK_OK(mx_automaton_open(&m, p));
+    for (int i = 0; i < rounds; i++) {
+        mx_str doc = {0};
+        walk(m, (uint64_t)i, &doc);
+        json_error_t e;
+        json_t *v = json_loadb(mx_str_text(&doc), doc.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+        /* half of a surrogate pair is JSON, but no text that the parser takes */
+        bool half = !v && strstr(e.text, "Unicode");
+        MX_CHECK(v || half, "%s: %.300s: %s", text, mx_str_text(&doc), e.text);
+        const json_t *need = json_object_get(schema, "required");
+        for (size_t k = 0; v && k < json_array_size(need); k++)
+            MX_CHECK(json_object_get(v, json_string_value(json_array_get(need, k))), "%s: %.300s",
+                     text, mx_str_text(&doc));
+        json_decref(v);
+        mx_str_fini(&doc);
+    }
+    json_decref(schema);
+    mx_automaton_close(m);
+    mx_arena_fini(&a);
+}
+
+MX_TEST(schemas_let_only_their_documents_through)
+{
+    check_schema("{\"type\":\"object\"}", 60);
+    check_schema("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":"
+                 "[\"integer\",\"null\"]},\"c\":{\"enum\":[1,\"x\",null]},\"d\":{\"const\":{\"e\":"
+                 "1}}},\"required\":[\"b\",\"d\"]}",
+                 60);
+    check_schema("{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/n\"},\"minItems\":2,"
+                 "\"maxItems\":3,\"$defs\":{\"n\":{\"type\":\"number\",\"minimum\":0}}}",
+                 40);
+    check_schema("{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"object\",\"additionalProperties\":"
+                 "{\"type\":\"string\",\"pattern\":\"^[a-f]\\\"?\",\"title\":\"t\"}}]}",
+                 40);
+}
+
+MX_TEST(schemas_that_cannot_be_followed)
+{
+    static const char *const bad[] = {
+        "5",
+        "{\"type\":\"thing\"}",
+        "{\"type\":\"object\",\"patternProperties\":{}}",
+        "{\"$ref\":\"#\"}",
+        "{\"$ref\":\"#/a/b\"}",
+        "{\"$ref\":\"http://x\"}",
+        "{\"enum\":[]}",
+        "{\"type\":\"string\",\"minLength\":-1}",
+        "{\"type\":\"string\",\"pattern\":\"(\"}",
+        "{\"type\":\"integer\",\"minimum\":3}",
+        "{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}",
+        "{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"b\"]}",
+        "{\"title\":\"x\"}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        mx_arena a = {0};
+        mx_pattern *p;
+        json_t *schema = json_loads(bad[i], JSON_DECODE_ANY, NULL);
+        MX_CHECK_ERROR(mx_pattern_schema(&a, schema, &p), "");
+        json_decref(schema);
+        mx_arena_fini(&a);
+    }
+}
+
+/* Over the byte tokenizer, a mask is the automaton's next bytes, and stop ids where a text is
+ * whole. */
+MX_TEST(constraints_mask_tokens)
+{
+    mx_tokenizer *t;
+    mx_token_bytes *b;
+    mx_constraint *c;
+    mx_pattern *p;
+    mx_arena a = {0};
+    int32_t end = 257;
+    MX_CHECK_OK(mx_tokenizer_open(&t, NULL, NULL));
+    MX_CHECK_OK(mx_token_bytes_open(&b, t, 259));
+    MX_CHECK_OK(mx_pattern_regex(&a, "ab*", 3, false, &p));
+    MX_CHECK_OK(mx_constraint_open(&c, b, p));
+    const char *text = "abb";
+    for (int i = 0; i <= 3; i++) {
+        const uint32_t *mask = mx_constraint_mask(c, &end, 1);
+        for (int id = 0; id < 259; id++) {
+            bool want = id == (i ? 'b' : 'a') || (i && id == end);
+            MX_CHECK((mask[id / 32] >> (id % 32) & 1) == want, "after %d: %d", i, id);
+        }
+        MX_CHECK(i == 3 || mx_constraint_take(c, text[i]), "%d", i);
+    }
+    MX_CHECK(!mx_constraint_take(c, 'c') && !mx_constraint_done(c), "c");
+    mx_constraint_close(c);
+    mx_token_bytes_close(b);
+    mx_tokenizer_close(t);
+    mx_arena_fini(&a);
+}
