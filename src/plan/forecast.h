@@ -2,8 +2,8 @@
  *
  * Memory and traffic come from the programs of one rank of every stage, compiled for its part of
  * the mesh as the run would compile them, and are those of the stage that needs the most memory.
- * All ranks of a stage need the same. While layouts are searched memory comes from the model of costs
- * (cost.h). Time comes from the simulation.
+ * All ranks of a stage need the same. While layouts are searched, memory comes from the model of
+ * costs (cost.h). Time comes from the simulation.
  */
 #ifndef MX_PLAN_FORECAST_H
 #define MX_PLAN_FORECAST_H
