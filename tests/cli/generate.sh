@@ -57,6 +57,10 @@ expect 3 'tokenizer_config.json:1:18: not valid JSON' $maxc generate "$m" prompt
 rm "$m/tokenizer_config.json"
 expect 3 'no chat template' $maxc generate "$m" prompt=hi use_chat_template=true
 
+# --- the default of max_new_tokens is what the positions leave room for; what is asked for is not cut ---
+expect 0 'at most 255 tokens are written: the model was made for 256 positions' $maxc generate "$m" prompt=ab num_threads=1
+expect 2 'need 257 positions, but the model was made for 256' $maxc generate "$m" prompt=ab num_threads=1 max_new_tokens=256
+
 # --- stop texts: across tokens, the first of several, as the text streams and in JSON ---
 text=$(g prompt=ab)
 stop=$(printf %s "$text" | cut -c4-6)
