@@ -156,7 +156,8 @@ static int64_t room_for_answers(const state *s, const mx_config *c, int64_t tota
     if (mx_config_is_users(c, "max_new_tokens") || positions <= longest ||
         most <= positions - longest)
         return most;
-    fprintf(stderr, "note: at most %lld tokens are written: the model was made for %lld positions\n",
+    fprintf(stderr,
+            "note: at most %lld tokens are written: the model was made for %lld positions\n",
             (long long)(positions - longest), (long long)positions);
     return positions - longest;
 }
