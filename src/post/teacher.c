@@ -5,7 +5,7 @@
 #include "exec/model_ref.h"
 #include "ops.h"
 #include "post/tokens.h"
-#include "text/tokenizer_files.h"
+#include "text/tokenizer/tokenizer_files.h"
 #include <stdio.h>
 #include <string.h>
 
