@@ -1,11 +1,11 @@
 /* quantize.c - matmuls of layers' weights become matmuls of 8-bit numbers, by rules on names.
  *
- * Runs after precision and join, before autodiff. A matmul of activations and a weight,
+ * Runs after precision and merging, before autodiff. A matmul of activations and a weight,
  *     y = x w^T        ->       y = scaled_matmul(quantize(x), quantize(w))
  * carries its recipe along, from which its gradient builds the other two (ops/scaled_matmul.c).
  * Activations that several matmuls read are quantized once. Everything else stays in high
  * precision: the embedding and the head, which are in no layer; norms, softmax and attention, which
- * are no matmuls of a weight; routers, by a rule of their names (train/quant_config.c).
+ * are no matmuls of a weight; routers, by a rule of their names (exec/quant_config.c).
  *
  * A matmul whose sizes the recipe's units do not take (multiples of 16) stays as it is, and the
  * report says so.

@@ -447,7 +447,7 @@ static void write_header(writer *k, mx_fused_launch *l)
 }
 
 /* Lanes beyond the last row compute it too, for the barriers' sake, but store nothing: results may
- * lie where the row was read (compile/parts.c). */
+ * lie where the row was read (compile/strided_views.c). */
 static const char live_row[] =
     "const bool live = row < ROW_COUNT; if (!live) row = ROW_COUNT - 1;\n";
 
