@@ -16,7 +16,7 @@ typedef struct {
 typedef struct {
     mx_comm base;
     mx_arena arena;
-    int lane;          /* of the coordinator */
+    int channel;          /* of the coordinator */
     uint32_t number;   /* which communicator this is, the same on all ranks */
     mx_tcp_peer *peer; /* one for each rank; none to itself */
     uint64_t calls;

@@ -104,13 +104,13 @@ mx_status mx_tcp_mesh(mx_tcp *t)
     mx_status st = listen_here(t, &listener, &port);
     if (!st)
         st = mx_coord_gather(c, &port, sizeof port, ports);
-    mx_coord_enter(c, t->lane, "connecting", 0);
+    mx_coord_enter(c, t->channel, "connecting", 0);
     for (int r = 0; r < t->base.rank && !st; r++)
         st = connect_to(t, r, ports[r], &w);
     if (st)
         mx_socket_close(&listener);
     else
         st = accept_others(t, listener, &w);
-    mx_coord_leave(c, t->lane);
+    mx_coord_leave(c, t->channel);
     return st;
 }

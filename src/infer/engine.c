@@ -254,7 +254,7 @@ static void unqueue(mx_engine *e, mx_seq *s)
 void mx_engine_cancel(mx_engine *e, mx_request *r)
 {
     mx_seq *s = (mx_seq *)r;
-    mx_engine_unseat(e, s);
+    mx_engine_evict(e, s);
     unqueue(e, s);
     *(s->prev ? &s->prev->next : &e->all) = s->next;
     if (s->next)
@@ -283,7 +283,7 @@ static void list_news(mx_engine *e)
         }
         s->news = false;
         if (s->r.finish)
-            mx_engine_unseat(e, s);
+            mx_engine_evict(e, s);
     }
 }
 

@@ -19,7 +19,7 @@ void mx_engine_wait(mx_engine *e, mx_seq *s, bool first)
         e->last_waiting = s;
 }
 
-void mx_engine_unseat(mx_engine *e, mx_seq *s)
+void mx_engine_evict(mx_engine *e, mx_seq *s)
 {
     if (s->row < 0)
         return;
@@ -37,13 +37,13 @@ void mx_engine_unseat(mx_engine *e, mx_seq *s)
 
 static void preempt(mx_engine *e, mx_seq *s)
 {
-    mx_engine_unseat(e, s);
+    mx_engine_evict(e, s);
     mx_engine_wait(e, s, true);
     e->counts.preemptions++;
 }
 
 /* Where page i of a sequence lies. */
-static void seat_page(mx_engine *e, mx_seq *s, int32_t page)
+static void append_page(mx_engine *e, mx_seq *s, int32_t page)
 {
     mx_batch_input *in = mx_batch_input_of(e->batch);
     in->table[s->row * in->columns + s->n_pages] = page;
@@ -57,7 +57,7 @@ static int64_t make_room(mx_engine *e, mx_seq *s, int64_t n)
         int32_t page = mx_pages_take(e->pages);
         if (page < 0)
             break;
-        seat_page(e, s, page);
+        append_page(e, s, page);
     }
     int64_t room = s->n_pages * MX_ENGINE_PAGE;
     return room < n ? room : n;
@@ -78,7 +78,7 @@ static void share_beginning(mx_engine *e, mx_seq *s)
             mx_pages_find(e->pages, s->name, ids + s->n_pages * MX_ENGINE_PAGE, &s->name);
         if (page < 0)
             break;
-        seat_page(e, s, page);
+        append_page(e, s, page);
     }
     s->n_named = s->n_pages;
     s->computed = s->n_pages * MX_ENGINE_PAGE;
@@ -142,7 +142,7 @@ static void put_answers(mx_engine *e, mx_batch_input *in)
     }
 }
 
-static bool seat_next(mx_engine *e)
+static bool admit_next(mx_engine *e)
 {
     mx_seq *s = e->waiting;
     int64_t need = (s->r.tokens.n + MX_ENGINE_PAGE) / MX_ENGINE_PAGE;
@@ -152,7 +152,7 @@ static bool seat_next(mx_engine *e)
     share_beginning(e, s);
     e->running[e->n_running++] = s;
     if (need - s->n_pages > mx_pages_count(e->pages) - mx_pages_held(e->pages)) {
-        mx_engine_unseat(e, s); /* it stays the first of those that wait */
+        mx_engine_evict(e, s); /* it stays the first of those that wait */
         return false;
     }
     e->waiting = s->next_waiting;
@@ -173,7 +173,7 @@ void mx_engine_schedule(mx_engine *e)
     for (int64_t i = 0; i < e->n_running && in->n < e->o.step_tokens; i++)
         if (!e->running[i]->take)
             put_prompt(e, e->running[i], in);
-    while (e->waiting && in->n < e->o.step_tokens && seat_next(e))
+    while (e->waiting && in->n < e->o.step_tokens && admit_next(e))
         put_prompt(e, e->running[e->n_running - 1], in);
     /* prompts that have taken each other's room */
     while (!in->n && e->n_running > 1) {

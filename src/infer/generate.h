@@ -22,7 +22,8 @@ typedef struct {
     const char *device;
     int n_threads;
     mx_dtype compute;
-    const mx_seat *seat; /* the rank of a mesh; all ranks make the same answers. NULL: alone */
+    /* The rank of a mesh; all ranks make the same answers. NULL: alone */
+    const mx_mesh_rank *mesh_rank;
     bool int8_weights; /* weights of layers lie as int8 */
 } mx_generate_options;
 

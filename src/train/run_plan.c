@@ -12,7 +12,7 @@
 
 static mx_status open_session(mx_run *r)
 {
-    MX_TRY(mx_seat_session(&r->session, r->seat, mx_config_text(r->c, "device"),
+    MX_TRY(mx_mesh_rank_session(&r->session, r->mesh_rank, mx_config_text(r->c, "device"),
                            (int)mx_config_int(r->c, "num_threads")));
     mx_run_set_groups(r);
     if (!mx_config_bool(r->c, "deterministic"))
@@ -27,7 +27,7 @@ static mx_status open_session(mx_run *r)
 /* Virtual ranks have one memory. */
 static mx_memory_room share_of(const mx_run *r, mx_memory_room room)
 {
-    if (r->seat && r->seat->world)
+    if (r->mesh_rank && r->mesh_rank->world)
         room.bytes /= r->comm->size;
     return room;
 }
@@ -42,7 +42,7 @@ static void say_without_choice(mx_run *r, const char *key, bool asked)
 static bool saves_beside_steps(const mx_run *r)
 {
     return mx_config_bool(r->c, "enable_checkpointing") &&
-           mx_config_bool(r->c, "async_checkpointing") && !r->seat;
+           mx_config_bool(r->c, "async_checkpointing") && !r->mesh_rank;
 }
 
 /* What lies in host memory: everything on the CPU, what was moved there beside a GPU. */
@@ -121,7 +121,7 @@ mx_status mx_run_programs_open(mx_run *r)
     say_quantization(r);
     MX_TRY(check_memory(r));
     if (r->programs.pipelined)
-        r->programs.stages = r->seat->find_group((void *)r->seat, 1u << MX_AXIS_STAGE);
+        r->programs.stages = r->mesh_rank->find_group((void *)r->mesh_rank, 1u << MX_AXIS_STAGE);
     MX_TRY(mx_programs_open(&r->programs, r->session));
     MX_TRY(count_flops(r));
     mx_dtype compute = r->request.options.compile.compute;
