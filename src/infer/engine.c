@@ -36,7 +36,7 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
     int64_t each, tokens = o->cache_tokens;
     MX_TRY(mx_batch_token_bytes(&o->model->spec, &bs, &each));
     if (!tokens) {
-        int64_t room = mx_session_room(e->session).bytes / 4 / (each > 0 ? each : 1);
+        int64_t room = mx_session_memory_available(e->session).bytes / 4 / (each > 0 ? each : 1);
         if (__builtin_mul_overflow(o->sequences, o->max_length, &tokens))
             tokens = INT64_MAX / 2;
         tokens = tokens < room ? tokens : room;

@@ -55,7 +55,7 @@ static mx_node *tower(mx_graph *g, const llama4_vision *c, const mx_build *b)
         x = mx_scope_end(g, mx_vit_block(g, b, v, x, &t));
     }
     x = mx_layer_norm(g, x, "layernorm_post", v->eps);
-    x = mx_join_patches(g, mx_slice(g, x, 1, 0, grid(c) * grid(c)), shuffle_side(c));
+    x = mx_merge_patches(g, mx_slice(g, x, 1, 0, grid(c) * grid(c)), shuffle_side(c));
     mx_scope(g, "vision_adapter.mlp");
     x = mx_gelu_erf(g, mx_linear(g, b, x, "fc1", c->adapter_in, "mlp,embed", false));
     x = mx_gelu_erf(g, mx_linear(g, b, x, "fc2", c->adapter_out, "embed,mlp", false));

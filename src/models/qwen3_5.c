@@ -6,8 +6,8 @@
  * are no images.
  *
  * Released checkpoints have an image encoder and name the decoder model.language_model; they are
- * read and written in that form. The encoder is not built: model.visual.* and the layers that
- * predict further tokens (mtp.*) are kept as they are.
+ * read and written in that form. The encoder is not built: model.visual.* and the MTP layers
+ * (mtp.*) are kept as they are.
  */
 #include "models/qwen3_next.h"
 

@@ -92,11 +92,12 @@ static mx_status give_up_saving(mx_run *r)
     return MX_OK;
 }
 
-/* How often a layer that predicts further tokens was right, of the tokens it was asked for. */
+/* How often an MTP layer's prediction was the model's own, of those it made. */
 static void say_accepted(mx_run *r, double accepted, double asked)
 {
     double rate = asked > 0 ? 100 * accepted / asked : 0;
-    mx_progress_say(&r->progress, "step %lld: of %.0f tokens predicted further %.2f %% accepted",
+    mx_progress_say(&r->progress,
+                    "step %lld: of %.0f tokens that the MTP layer predicted %.2f %% accepted",
                     (long long)r->at.step, asked, rate);
     mx_metric m = {"eval/mtp_acceptance_rate_percent", rate};
     if (r->leads)
@@ -107,8 +108,8 @@ static void say_accepted(mx_run *r, double accepted, double asked)
 typedef struct {
     mx_run *r;
     const mx_batch *b;
-    bool lm, further; /* what there is to read */
-    double v[4];      /* sums: loss, tokens, further tokens accepted and asked for */
+    bool lm, mtp; /* what there is to read */
+    double v[4];      /* sums: loss, tokens, MTP predictions accepted and made */
 } evaluation;
 
 static mx_status feed_evaluated(void *ctx, int microbatch, mx_exec *e)
@@ -125,7 +126,7 @@ static mx_status add_evaluated(void *ctx, int microbatch, mx_exec *e)
     (void)microbatch;
     MX_TRY(mx_exec_read(e, v->lm ? "lm_loss" : "loss", &loss));
     v->v[0] += loss;
-    if (v->further) {
+    if (v->mtp) {
         MX_TRY(mx_exec_read(e, "mtp_accepted", &accepted));
         MX_TRY(mx_exec_read(e, "mtp_asked", &asked));
         v->v[2] += accepted;
@@ -175,7 +176,7 @@ static mx_status evaluate(mx_run *r)
 {
     int64_t limit = r->rules.eval_steps, n = 0;
     evaluation e = {.r = r, .lm = evaluates_to(r, "lm_loss"),
-                    .further = evaluates_to(r, "mtp_asked")};
+                    .mtp = evaluates_to(r, "mtp_asked")};
     double *v = e.v, *sum = &v[0], *tokens = &v[1];
     mx_run_spend(r, MX_GOODPUT_EVAL);
     mx_progress_doing(&r->progress, "evaluating");
@@ -196,7 +197,7 @@ static mx_status evaluate(mx_run *r)
     mx_progress_begin(&r->progress, r->at.step);
     if (r->leads)
         mx_metrics_log(r->metrics, r->at.step, (mx_metric[]){{"eval/loss", r->last_eval}}, 1);
-    if (e.further)
+    if (e.mtp)
         say_accepted(r, v[2], v[3]);
     return MX_OK;
 }

@@ -194,7 +194,7 @@ static bool varies(const mx_type *t)
 /* Where a block's threads wait for each other in every row, and are few: a large block has as many
  * rows under way as its registers allow, and those that hold the next row cost it a neighbour (rows
  * of 4,096 took a third longer that way). */
-static bool can_ask_ahead(const writer *k)
+static bool can_prefetch(const writer *k)
 {
     bool reduces = false;
     for (int i = 0; i < k->g->n_ext; i++)
@@ -463,7 +463,7 @@ static void write_rows(writer *k, int n_sums)
             load_value(k, i);
         return;
     }
-    bool ahead = can_ask_ahead(k);
+    bool ahead = can_prefetch(k);
     mx_str_add(o, "  const rows step = (rows)gridDim.x * ROWS;\n");
     for (int i = 0; i < g->n_ext && ahead; i++)
         varies(&g->ext[i]) ? declare_asked(k, i) : load_value(k, i);

@@ -54,11 +54,11 @@ static const mx_tensor *gradients(const mx_exec_step *s, bool backward)
 /* Scratch of our own kernels: a number for each query of each head, lists, tables. */
 static size_t row_dot_bytes(const mx_flash_shape *f)
 {
-    return mx_gpu_room((int64_t)f->batch * f->heads_q * f->seq_q, sizeof(float));
+    return mx_gpu_aligned_bytes((int64_t)f->batch * f->heads_q * f->seq_q, sizeof(float));
 }
 static size_t list_bytes(const mx_exec_step *s, const mx_flash_shape *f)
 {
-    return s->call.in[SELECTED].data ? mx_gpu_room((int64_t)mx_flash_list_bytes(f), 1) : 0;
+    return s->call.in[SELECTED].data ? mx_gpu_aligned_bytes((int64_t)mx_flash_list_bytes(f), 1) : 0;
 }
 
 static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx_sdpa_plan **out)

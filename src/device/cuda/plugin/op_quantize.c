@@ -188,7 +188,7 @@ static mx_status place(mx_cuda *c, const scaled *m, const mx_tensor *scale, mx_g
     *out = *to;
     mx_status st = mx_cuda_check(mx_cuda_place_scales(*to, scale->data, rows, m->grid_k, pitch,
                                                       how == MX_SCALE_RUNS, c->stream), "scales");
-    *to += mx_gpu_room(rows * pitch, sizeof(float)) / sizeof(float);
+    *to += mx_gpu_aligned_bytes(rows * pitch, sizeof(float)) / sizeof(float);
     return st;
 }
 

@@ -144,7 +144,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     /* Variables have room for rows up to a multiple of 8 (device traits); the kernel zeroes the
      * gradient of the extra columns. */
     size_t rows_bytes = (size_t)(x->ld * x->d) * mx_dtype_bytes(tw->dtype);
-    x->wide = s->call.in[W].room >= rows_bytes && !x->f32 ? x->ld : x->vocab;
+    x->wide = s->call.in[W].readable_bytes >= rows_bytes && !x->f32 ? x->ld : x->vocab;
     x->whole = x->f32 || x->vocab < ROW_STEP ? x->vocab : x->vocab / ROW_STEP * ROW_STEP;
     mx_gpu_xent shape = planned(x);
     x->chunk = mx_gpu_xent_chunk(&shape, c->work_bytes);
