@@ -103,19 +103,56 @@ static void say_accepted(mx_run *r, double accepted, double asked)
         mx_metrics_log(r->metrics, r->at.step, &m, 1);
 }
 
-/* Adds the batch's loss, and what it was asked about further tokens, to v. */
-static mx_status add_evaluated(mx_run *r, bool lm, bool further, double v[4])
+/* A batch under evaluation. */
+typedef struct {
+    mx_run *r;
+    const mx_batch *b;
+    bool lm, further; /* what there is to read */
+    double v[4];      /* sums: loss, tokens, further tokens accepted and asked for */
+} evaluation;
+
+static mx_status feed_evaluated(void *ctx, int microbatch, mx_exec *e)
 {
+    const evaluation *v = ctx;
+    (void)microbatch;
+    return mx_run_feed(v->r, e, v->b, 0, 1);
+}
+
+static mx_status add_evaluated(void *ctx, int microbatch, mx_exec *e)
+{
+    evaluation *v = ctx;
     float loss, accepted, asked;
-    MX_TRY(mx_exec_read(r->programs.eval.exec, lm ? "lm_loss" : "loss", &loss));
-    v[0] += loss;
-    if (further) {
-        MX_TRY(mx_exec_read(r->programs.eval.exec, "mtp_accepted", &accepted));
-        MX_TRY(mx_exec_read(r->programs.eval.exec, "mtp_asked", &asked));
-        v[2] += accepted;
-        v[3] += asked;
+    (void)microbatch;
+    MX_TRY(mx_exec_read(e, v->lm ? "lm_loss" : "loss", &loss));
+    v->v[0] += loss;
+    if (v->further) {
+        MX_TRY(mx_exec_read(e, "mtp_accepted", &accepted));
+        MX_TRY(mx_exec_read(e, "mtp_asked", &asked));
+        v->v[2] += accepted;
+        v->v[3] += asked;
     }
     return MX_OK;
+}
+
+static mx_status evaluate_batch(evaluation *v)
+{
+    mx_programs *p = &v->r->programs;
+    mx_pipeline_feed feed = {feed_evaluated, add_evaluated, v};
+    if (p->pipelined)
+        return mx_pipeline_run(&p->eval_pipeline, &feed);
+    MX_TRY(feed_evaluated(v, 0, p->eval.exec));
+    MX_TRY(mx_exec_run(p->eval.exec));
+    return add_evaluated(v, 0, p->eval.exec);
+}
+
+static bool evaluates_to(const mx_run *r, const char *name)
+{
+    const mx_programs *p = &r->programs;
+    const mx_graph *g = p->pipelined ? &p->eval_pipeline.joint : &p->eval.graph;
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, name) == 0)
+            return true;
+    return false;
 }
 
 /* On a mesh the programs have added up everything but the tokens. */
@@ -124,6 +161,11 @@ static mx_status sum_evaluated(mx_run *r, double v[4])
     int64_t tokens = (int64_t)v[1];
     if (!r->seat)
         return mx_comm_sum_f64(r->comm, v, 4);
+    if (r->programs.pipelined) {
+        for (int i = 0; i < 4 && !mx_run_speaks(r); i++)
+            v[i] = 0;
+        MX_TRY(mx_comm_sum_f64(r->comm, v, 4));
+    }
     MX_TRY(mx_run_sum_rows(r, &tokens, 1));
     v[1] = (double)tokens;
     return MX_OK;
@@ -132,23 +174,20 @@ static mx_status sum_evaluated(mx_run *r, double v[4])
 static mx_status evaluate(mx_run *r)
 {
     int64_t limit = r->rules.eval_steps, n = 0;
-    bool lm = mx_exec_type(r->programs.eval.exec, "lm_loss") != NULL;
-    bool further = mx_exec_type(r->programs.eval.exec, "mtp_asked") != NULL;
-    double v[4] = {0}, *sum = &v[0], *tokens = &v[1];
-    const mx_batch *b;
+    evaluation e = {.r = r, .lm = evaluates_to(r, "lm_loss"),
+                    .further = evaluates_to(r, "mtp_asked")};
+    double *v = e.v, *sum = &v[0], *tokens = &v[1];
     mx_run_spend(r, MX_GOODPUT_EVAL);
     mx_progress_doing(&r->progress, "evaluating");
     /* The same batches every time: evaluation starts from the beginning of its data. */
     mx_train_data_close(&r->eval_data);
     MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
     for (; limit < 0 || n < limit; n++) {
-        MX_TRY(mx_loader_next(r->eval_data.loader, &b));
-        if (!b)
+        MX_TRY(mx_loader_next(r->eval_data.loader, &e.b));
+        if (!e.b)
             break;
-        MX_TRY(mx_run_feed(r, r->programs.eval.exec, b, 0, 1));
-        MX_TRY(mx_exec_run(r->programs.eval.exec));
-        MX_TRY(add_evaluated(r, lm, further, v));
-        *tokens += (double)mx_run_counted(r, b);
+        MX_TRY(evaluate_batch(&e));
+        *tokens += (double)mx_run_counted(r, e.b);
     }
     MX_TRY(sum_evaluated(r, v));
     r->last_eval = *tokens > 0 ? *sum / *tokens : NAN;
@@ -157,7 +196,7 @@ static mx_status evaluate(mx_run *r)
     mx_progress_begin(&r->progress, r->at.step);
     if (r->leads)
         mx_metrics_log(r->metrics, r->at.step, (mx_metric[]){{"eval/loss", r->last_eval}}, 1);
-    if (further)
+    if (e.further)
         say_accepted(r, v[2], v[3]);
     return MX_OK;
 }

@@ -78,6 +78,19 @@ static mx_status check_memory(mx_run *r)
     return check_host(r);
 }
 
+/* Of one rank; stages have different shares, the mean counts. */
+static mx_status count_flops(mx_run *r)
+{
+    double n = (double)r->request.batch.accumulation;
+    r->flops_per_step = r->programs.step.program.bytes.flops * n;
+    if (!r->programs.pipelined)
+        return MX_OK;
+    r->flops_per_step = mx_pipeline_flops(&r->programs.pipeline) * n;
+    MX_TRY(mx_comm_sum_f64(r->comm, &r->flops_per_step, 1));
+    r->flops_per_step /= r->comm->size;
+    return MX_OK;
+}
+
 /* What is quantized, and what the recipe could not take. */
 static void say_quantization(mx_run *r)
 {
@@ -107,9 +120,10 @@ mx_status mx_run_programs_open(mx_run *r)
     MX_TRY(mx_programs_plan(&r->programs, &r->model, &r->request));
     say_quantization(r);
     MX_TRY(check_memory(r));
+    if (r->programs.pipelined)
+        r->programs.stages = r->seat->find_group((void *)r->seat, 1u << MX_AXIS_STAGE);
     MX_TRY(mx_programs_open(&r->programs, r->session));
-    r->flops_per_step =
-        r->programs.step.program.bytes.flops * (double)r->request.batch.accumulation;
+    MX_TRY(count_flops(r));
     mx_dtype compute = r->request.options.compile.compute;
     r->measures_peak = mx_session_traits(r->session)->chip.flops_per_second[compute] <= 0;
     mx_run_measure_peak(r);

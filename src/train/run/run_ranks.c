@@ -76,6 +76,15 @@ mx_status mx_run_ranks_check(mx_run *r)
     return MX_OK;
 }
 
+bool mx_run_speaks(const mx_run *r)
+{
+    const mx_mesh *mesh = &r->seat->mesh->mesh;
+    mx_axis_set others = mx_mesh_axes(mesh) & ~(1u << MX_AXIS_STAGE);
+    int last = mx_mesh_degree(mesh, MX_AXIS_STAGE) - 1;
+    return mx_mesh_coordinate(mesh, r->seat->rank, MX_AXIS_STAGE) == last &&
+           mx_mesh_index(mesh, r->seat->rank, others) == 0;
+}
+
 mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n)
 {
     MX_TRY(mx_comm_sum(r->comm, v, n));

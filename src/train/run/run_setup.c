@@ -438,6 +438,7 @@ void mx_run_close(mx_run *r)
     mx_carried_close(&r->carried);
     mx_model_files_close(&r->files);
     mx_run_stage_close(r);
+    mx_programs_close_pipelines(&r->programs);
     mx_session_close(r->session);
     mx_programs_close(&r->programs);
     mx_model_spec_fini(&r->model);

@@ -199,6 +199,8 @@ void mx_run_set_groups(mx_run *r);
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
 /* Adds up what a rank counted in its rows; ranks that have the same rows count once. */
 mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n) MX_MUST_USE;
+/* Is this the rank that says what the last stage of a pipeline knows? */
+bool mx_run_speaks(const mx_run *r);
 /* Adds up gradients, and these numbers, over ranks; on a mesh the programs have done that. */
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n) MX_MUST_USE;
 mx_status mx_run_look_around(mx_run *r) MX_MUST_USE; /* before each step */

@@ -44,14 +44,16 @@ enum { GRAD_NORM, PARAM_NORM, N_UPDATE };
 
 mx_status mx_run_flights_open(mx_run *r)
 {
-    const mx_graph *g = &r->programs.step.graph;
+    const mx_graph *g =
+        r->programs.pipelined ? &r->programs.pipeline.joint : &r->programs.step.graph;
     r->extra = MX_NEW_N(&r->arena, const char *, g->n_roots + 1);
     for (int i = 0; i < g->n_roots; i++)
         if (g->root[i]->name && strncmp(g->root[i]->name, METRIC, sizeof METRIC - 1) == 0)
             r->extra[r->n_extra++] = mx_arena_strdup(&r->arena, g->root[i]->name);
+    for (int i = 0; i < g->n_roots; i++)
+        r->has_lm_loss |= g->root[i]->name && strcmp(g->root[i]->name, "lm_loss") == 0;
     for (int i = 0; i < 2; i++)
         MX_TRY(mx_readback_open(&r->flight[i].got, r->session, update_at(r, N_UPDATE)));
-    r->has_lm_loss = mx_exec_type(r->programs.step.exec, "lm_loss") != NULL;
     r->metric = MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->n_extra + MX_HOST_METRICS);
     return MX_OK;
 }
@@ -189,11 +191,48 @@ static int64_t dropout_seed(const mx_run *r, int64_t step, int64_t microbatch)
     return number + (mx_config_int(r->c, "init_weights_seed") << 40);
 }
 
+/* --- as a pipeline --- */
+
+typedef struct {
+    mx_run *r;
+    const mx_batch *b;
+    mx_flight *f;
+    float scale;
+} stage_feed;
+
+static mx_status write_microbatch(void *ctx, int microbatch, mx_exec *e)
+{
+    const stage_feed *s = ctx;
+    return mx_run_feed(s->r, e, s->b, microbatch * s->r->microbatch, s->scale);
+}
+
+static mx_status read_microbatch(void *ctx, int microbatch, mx_exec *e)
+{
+    const stage_feed *s = ctx;
+    return take_each(s->r, e, s->f, microbatch);
+}
+
+/* The numbers of microbatches are known on the last stage; then all ranks have them. */
+static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_flight *f, float scale)
+{
+    stage_feed feed = {r, b, f, scale};
+    int n = update_at(r, 0);
+    MX_TRY(mx_pipeline_run(&r->programs.pipeline,
+                           &(mx_pipeline_feed){write_microbatch, read_microbatch, &feed}));
+    MX_TRY(mx_readback_mark(&f->got));
+    MX_TRY(mx_readback_wait(&f->got));
+    for (int i = 0; i < n && !mx_run_speaks(r); i++)
+        f->got.value[i] = 0;
+    return mx_comm_sum_f32(r->comm, &(mx_span){f->got.value, n}, 1);
+}
+
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
 {
     float scale = f->counted ? 1.0f / (float)f->counted : 0;
     mx_exec *each = r->now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
-    for (int64_t k = 0; k < r->request.batch.accumulation; k++) {
+    if (r->programs.pipelined)
+        MX_TRY(run_pipeline(r, b, f, scale));
+    for (int64_t k = 0; each && k < r->request.batch.accumulation; k++) {
         float first = k == 0;
         MX_TRY(mx_run_feed(r, each, b, k * r->microbatch, scale));
         MX_TRY(mx_exec_write(each, "first", &first));
