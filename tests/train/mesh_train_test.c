@@ -6,7 +6,7 @@
 #include "base/io.h"
 #include "keys/keys.h"
 #include "exec/mesh_config.h"
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
