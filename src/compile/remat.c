@@ -21,7 +21,7 @@
 #include "ops.h"
 #include <string.h>
 
-typedef enum { KEEP_WRITTEN, KEEP_ALL, KEEP_PRODUCTS, KEEP_BOUNDARIES } keeping;
+typedef enum { KEEP_WRITTEN, KEEP_ALL, KEEP_MATMULS, KEEP_BOUNDARIES } keeping;
 
 typedef struct {
     mx_graph *g;
@@ -121,7 +121,7 @@ static bool kept(remat *r, const mx_node *n, const mx_node *user)
     case KEEP_WRITTEN:
     case KEEP_ALL:
         return true;
-    case KEEP_PRODUCTS:
+    case KEEP_MATMULS:
         return !mx_same_layer(n, user) || n->op->kind == MX_PLAIN;
     case KEEP_BOUNDARIES:
         return !mx_same_layer(n, user);

@@ -150,7 +150,7 @@ void mx_coord_root_step_locked(mx_coord *c, const struct pollfd *p, double now);
 void mx_coord_tell_verdict_locked(mx_coord *c);
 /* The ranks that are not there, as a list. */
 int mx_coord_absent_locked(const mx_coord *c, char *list, size_t cap);
-mx_pending_fate mx_coord_root_take(void *ctx, mx_pending *p);
+mx_pending_result mx_coord_root_take(void *ctx, mx_pending *p);
 
 /* coord_gather.c */
 bool mx_coord_take_blob_locked(mx_coord *c, int rank, mx_wire_frame *f); /* on rank 0 */

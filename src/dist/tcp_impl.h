@@ -28,6 +28,6 @@ typedef struct {
 mx_status mx_tcp_new(mx_tcp **out, mx_coord *coord) MX_MUST_USE;
 /* Connects every rank with every other one. */
 mx_status mx_tcp_mesh(mx_tcp *t) MX_MUST_USE;
-mx_pending_fate mx_tcp_take_link(void *tcp, mx_pending *p);
+mx_pending_result mx_tcp_take_link(void *tcp, mx_pending *p);
 
 #endif

@@ -50,7 +50,7 @@ static mx_status connect_to(mx_tcp *t, int rank, uint16_t port, const mx_wait *w
                          mx_coord_who(c, rank), mx_coord_who(c, t->base.rank), strerror(errno));
 }
 
-mx_pending_fate mx_tcp_take_link(void *ctx, mx_pending *p)
+mx_pending_result mx_tcp_take_link(void *ctx, mx_pending *p)
 {
     mx_tcp *t = ctx;
     mx_wire_keys keys = keys_of(t->base.coord);

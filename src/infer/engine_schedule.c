@@ -29,7 +29,7 @@ void mx_engine_evict(mx_engine *e, mx_seq *s)
     memmove(e->running + i, e->running + i + 1, sizeof *e->running * (size_t)(--e->n_running - i));
     e->free_rows[e->n_free_rows++] = s->row;
     s->row = -1;
-    /* the end of a beginning is the first to go when room is needed */
+    /* the last pages of a shared prefix are evicted first */
     while (s->n_pages > 0)
         mx_pages_release(e->pages, s->page[--s->n_pages]);
     s->computed = s->n_named = s->take = 0;
@@ -51,7 +51,7 @@ static void append_page(mx_engine *e, mx_seq *s, int32_t page)
 }
 
 /* Pages for the first n tokens, or as many as there are. Gives how many tokens have room. */
-static int64_t make_room(mx_engine *e, mx_seq *s, int64_t n)
+static int64_t reserve_pages(mx_engine *e, mx_seq *s, int64_t n)
 {
     while (s->n_pages * MX_ENGINE_PAGE < n) {
         int32_t page = mx_pages_take(e->pages);
@@ -59,13 +59,13 @@ static int64_t make_room(mx_engine *e, mx_seq *s, int64_t n)
             break;
         append_page(e, s, page);
     }
-    int64_t room = s->n_pages * MX_ENGINE_PAGE;
-    return room < n ? room : n;
+    int64_t has = s->n_pages * MX_ENGINE_PAGE;
+    return has < n ? has : n;
 }
 
-/* The beginning that is in the cache already, as long as its last token is computed again: its
+/* The prefix that is in the cache already, as long as its last token is computed again: its
  * logits are not kept. Log-probabilities of the prompt need all of it. */
-static void share_beginning(mx_engine *e, mx_seq *s)
+static void share_prefix(mx_engine *e, mx_seq *s)
 {
     mx_page_name start = s->o.salt ? mx_pages_salted(s->o.salt, strlen(s->o.salt)) : 0;
     s->name = start;
@@ -123,7 +123,7 @@ static void put_prompt(mx_engine *e, mx_seq *s, mx_batch_input *in)
         n = n < rows ? n : rows;
     else if (rows < 1)
         n = n < s->r.tokens.n - s->computed ? n : n - 1;
-    n = n > 0 ? make_room(e, s, s->computed + n) - s->computed : 0;
+    n = n > 0 ? reserve_pages(e, s, s->computed + n) - s->computed : 0;
     if (n > 0)
         put(s, n, in);
 }
@@ -135,7 +135,7 @@ static void put_answers(mx_engine *e, mx_batch_input *in)
         mx_seq *s = e->running[i];
         if (s->computed + 1 < s->r.tokens.n)
             continue;
-        while (s->row >= 0 && make_room(e, s, s->computed + 1) <= s->computed)
+        while (s->row >= 0 && reserve_pages(e, s, s->computed + 1) <= s->computed)
             preempt(e, e->running[e->n_running - 1]);
         if (s->row >= 0)
             put(s, 1, in);
@@ -149,7 +149,7 @@ static bool admit_next(mx_engine *e)
     if (!e->n_free_rows)
         return false;
     s->row = e->free_rows[--e->n_free_rows];
-    share_beginning(e, s);
+    share_prefix(e, s);
     e->running[e->n_running++] = s;
     if (need - s->n_pages > mx_pages_count(e->pages) - mx_pages_held(e->pages)) {
         mx_engine_evict(e, s); /* it stays the first of those that wait */

@@ -1,5 +1,5 @@
 /* deepseek_v4.c - DeepSeek V4: hyper-connections (nn/hyper.h), keys that are the values too, and
- * far tokens seen through entries that stand for windows of them (nn/compress.h).
+ * compressed attention to far tokens (nn/compress.h).
  *
  *     q = norm_head(wq_b norm(wq_a x))   kv = norm(wkv x), one head     last dims of both rotated
  *     o = attention to the last sliding_window tokens, and in most layers to entries, with a sink

@@ -2,7 +2,7 @@
  *
  *     pixels (N, 3, size, size), one tile each -> patches and behind them a class token, positions
  *     both learned and rotary by row and column -> blocks -> without the class token, side x side
- *     neighbours joined (pixel shuffle) -> two layers of GELU -> projection (N T, d)
+ *     neighbours merged (pixel shuffle) -> two layers of GELU -> projection (N T, d)
  * take the place of the embeddings of image tokens, T for each tile. Without images: Llama 4.
  */
 #include "models/llama4.h"
@@ -156,7 +156,7 @@ const mx_model mx_model_llama4_vision = {
     .finish = finish,
     .images = images,
     .build = build,
-    .other_parts = mx_single_experts_transposed,
+    .other_parts = mx_separate_experts_transposed,
     .unused = "vision_model.*,multi_modal_projector.*",
     .no_decay = "*norm*,*.bias",
     .tower = "vision_model.*",

@@ -127,7 +127,7 @@ struct mx_model {
     mx_head (*build)(mx_graph *g, const void *config, mx_build *b);
     /* The name a tensor has in some checkpoints, when it is not there under its own. NULL: none. */
     const char *(*other_name)(const char *name, char *buf, size_t cap);
-    /* The same for a weight that is cut or joined there (experts): gives the number of parts, at
+    /* The same for a weight that is split or fused there (experts): gives the number of parts, at
      * most MX_MAX_PARTS; 0: no such spelling. NULL: none. */
     int (*other_parts)(const char *name, const mx_type *type, mx_weight_part *out);
     const char *unused;        /* patterns of tensors that checkpoints may carry without a use */

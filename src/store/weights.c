@@ -4,8 +4,8 @@
  * no weight asks for are errors too, except what old checkpoints carry along: rotary tables, causal
  * masks, and a head that is tied to the embedding. Quantised weights are read as plain numbers
  * (store/quant.h). A weight whose name holds a `*` is a stack of the checkpoint's weights 0, 1, 2:
- * it is joined on loading and written part by part on saving. Where a family's checkpoints also
- * exist with experts joined or apart, its weights are put together from the parts it names.
+ * it is stacked on loading and written part by part on saving. Where a family's checkpoints also
+ * exist with experts fused or separate, its weights are put together from the parts it names.
  */
 #include "store/weights.h"
 

@@ -1,10 +1,10 @@
 /* image.c - JPEG through libjpeg-turbo, PNG through libpng, WebP through libwebp: see image.h.
  *
- * The kind is told by the first bytes, never by the file's name. Decoders write into the picture's
- * own memory, so the largest is held once (JPEG's progressive form needs its coefficients besides,
- * which is the library's business and bounded by the same size). JPEG is decoded with the accurate
- * inverse transform and smooth chroma, as Pillow does; a progressive file with more than 500 scans
- * is refused, as it can be made to take hours.
+ * The kind is recognised by the first bytes, never by the file's name. Decoders write into the
+ * picture's own memory, so the largest is held once (JPEG's progressive form needs its coefficients
+ * besides, which is the library's business and bounded by the same size). JPEG is decoded with the
+ * accurate inverse transform and smooth chroma, as Pillow does; a progressive file with more than
+ * 500 scans is refused, as it can be made to take hours.
  *
  * libpng reports errors by longjmp: everything it may leave behind lives in `png_job`, outside the
  * function that calls setjmp.

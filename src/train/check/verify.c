@@ -175,7 +175,7 @@ static double log_sum(const float *x, int64_t n)
     return top + log(sum);
 }
 
-/* Mean over the tokens of KL(want || have), in nats: how far the predictions are apart, whatever
+/* Mean over the tokens of KL(want || have), in nats: how far the predictions differ, whatever
  * the size of the logits. */
 static void compare_predictions(verifier *v, const float *have, const float *want)
 {

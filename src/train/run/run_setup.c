@@ -139,8 +139,8 @@ static mx_status restore(mx_run *r)
     r->at.threads = mx_session_threads(r->session);
     r->at.ranks = r->comm->size;
     if ((*full || *weights) && !r->at.lora) {
-        MX_TRY(mx_carried_open(&r->carried, *full ? full : weights, &r->model, r->session));
-        r->at.carried = &r->carried;
+        MX_TRY(mx_passthrough_open(&r->passthrough, *full ? full : weights, &r->model, r->session));
+        r->at.passthrough = &r->passthrough;
     }
     return mx_session_init(r->session, (uint64_t)mx_config_int(r->c, "init_weights_seed"));
 }
@@ -231,7 +231,7 @@ static mx_status room_for_images(mx_run *r)
 }
 
 /* Where the length is cut a rank's part of each row is put together here. */
-static mx_status room_for_parts(mx_run *r)
+static mx_status alloc_row_parts(mx_run *r)
 {
     int64_t train = r->request.batch.microbatch, eval = r->request.eval_batch;
     size_t tokens = (size_t)((eval > train ? eval : train) * r->request.options.shape.seq);
@@ -410,7 +410,7 @@ mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh
     MX_TRY(open_state(r));
     MX_TRY(mx_run_goal_open(r));
     MX_TRY(room_for_images(r));
-    MX_TRY(room_for_parts(r));
+    MX_TRY(alloc_row_parts(r));
     MX_TRY(mx_run_inflight_open(r));
     MX_TRY(mx_run_stage_open(r));
     MX_TRY(open_checkpoints(r));
@@ -437,7 +437,7 @@ void mx_run_close(mx_run *r)
     mx_free(r->pixels);
     mx_free(r->places);
     mx_free(r->cut);
-    mx_carried_close(&r->carried);
+    mx_passthrough_close(&r->passthrough);
     mx_model_files_close(&r->files);
     mx_run_stage_close(r);
     mx_programs_close_pipelines(&r->programs);

@@ -1,4 +1,4 @@
-/* run_state.h - what the parts of a training run share; private to src/train/run*.c. */
+/* run_state.h - what the parts of a training run share; private to src/train/run. */
 #ifndef MX_TRAIN_RUN_STATE_H
 #define MX_TRAIN_RUN_STATE_H
 
@@ -65,7 +65,7 @@ typedef struct {
     bool leads;         /* this is rank 0 */
     bool stops, writer_busy; /* some rank was asked to stop, is still writing a checkpoint */
     int64_t failed_saves;    /* in a row, as far as any rank knows */
-    mx_span *summed;         /* gradients, and room for one more */
+    mx_span *summed;         /* gradients, with capacity for one more */
     int n_summed;
     mx_run_lock lock;
     const char *made; /* the first folder of the path that this start made; NULL: none */
@@ -94,10 +94,10 @@ typedef struct {
     const char **extra; /* roots of the program to be logged: "metric:NAME" */
     int n_extra;
     mx_metric *metric;
-    bool has_lm_loss;      /* apart from the loss */
+    bool has_lm_loss;      /* a root of its own beside the loss */
     double frozen_squares; /* sum of the squares of weights that are not trained */
     double last_done, last_clock, mean_step_s;
-    mx_carried carried; /* of the checkpoint the run began with or goes on from */
+    mx_passthrough passthrough; /* of the checkpoint the run began with or goes on from */
     mx_ckpt *ckpt;   /* NULL: checkpointing is off */
     mx_metrics *metrics;
     mx_progress progress;

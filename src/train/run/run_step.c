@@ -4,15 +4,15 @@
  *     launch n + 1
  *     settle n      the numbers are there: progress, metrics, decisions
  *
- * So a device that works by itself always has the next step before it while the host writes down
- * the last one. Whether a step is skipped is decided on the device, which also counts the skips
+ * So an asynchronous device always has the next step queued while the host writes down the last
+ * one. Whether a step is skipped is decided on the device, which also counts the skips
  * (optimizer.c), so nothing that step n + 1 is given depends on how step n went. Three things do
  * depend on it, and for them step n is settled first: the limits of skip_step_on_spikes, a skip
  * that would make the run go back (rollback_after_skips), and whatever looks at the whole state: a
  * save, an evaluation, the end (run_loop.c).
  *
  * A program may have further results to log: a root called "metric:NAME", a float32 scalar, is
- * logged as NAME, the mean over the step's microbatches. Nothing else has to be told of it.
+ * logged as NAME, the mean over the step's microbatches. Nothing else has to know of it.
  */
 #include "train/run/run_state.h"
 
@@ -66,17 +66,17 @@ void mx_run_inflight_close(mx_run *r)
 
 /* --- starting a step --- */
 
-/* The images of n rows, of which the program has room for `room` a row, follow each other; pieces
- * begin with their row. What is left of the room stays as it was: no token stands for it. */
-static void copy_images(mx_run *r, const mx_batch *b, int64_t row, int64_t n, int64_t room)
+/* The images of n rows, at most `most` a row, follow each other; pieces begin with their row. What
+ * is not used stays as it was: no token stands for it. */
+static void copy_images(mx_run *r, const mx_batch *b, int64_t row, int64_t n, int64_t most)
 {
     const mx_image_spec *s = &r->data.images.processor.spec;
     size_t floats = (size_t)mx_image_floats(s);
     for (int64_t i = 0; i < n; i++) {
         int64_t from = b->first_image[row + i], count = b->first_image[row + i + 1] - from;
-        int64_t to = s->size ? from - b->first_image[row] : i * room;
+        int64_t to = s->size ? from - b->first_image[row] : i * most;
         if (!s->size)
-            mx_pieces_clear(s, r->pixels + (size_t)to * floats, room);
+            mx_pieces_clear(s, r->pixels + (size_t)to * floats, most);
         if (count)
             memcpy(r->pixels + (size_t)to * floats, b->pixels + (size_t)from * floats,
                    sizeof(float) * (size_t)count * floats);
@@ -100,16 +100,16 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
 {
     int64_t rows = mx_exec_type(e, "tokens")->dim[0], from = b->first_image[row];
     int64_t n = b->first_image[row + rows] - from;
-    int64_t room = r->request.options.shape.images_per_row;
-    bool whole = r->data.images.processor.spec.size > 0, fits = n <= rows * room;
+    int64_t most = r->request.options.shape.images_per_row;
+    bool whole = r->data.images.processor.spec.size > 0, fits = n <= rows * most;
     for (int64_t i = row; i < row + rows && !whole; i++)
-        fits = fits && b->first_image[i + 1] - b->first_image[i] <= room;
+        fits = fits && b->first_image[i + 1] - b->first_image[i] <= most;
     if (!fits)
         return mx_fail(MX_INPUT,
                        "%lld rows have %lld images to the model, and there is room for %lld; set "
                        "max_segments_per_seq, or leave max_num_images_per_example out",
-                       (long long)rows, (long long)n, (long long)(rows * room));
-    copy_images(r, b, row, rows, room);
+                       (long long)rows, (long long)n, (long long)(rows * most));
+    copy_images(r, b, row, rows, most);
     if (r->request.options.shape.places)
         MX_TRY(feed_places(r, e, b, row, rows));
     return mx_exec_write(e, "pixels", r->pixels);

@@ -2,7 +2,7 @@
  *
  *     log.txt       what was said, with times; reports of crashes and of steps that do not end
  *     goodput.json  where the time went, over all restarts (goodput.h)
- *     plan.txt      what was planned (run_setup.c); at the end it is compared with what was used
+ *     plan.txt      what was planned (run_plan.c); at the end it is compared with what was used
  *
  * Nothing here can stop a run: a log or an account that cannot be written is said once, at most.
  */
