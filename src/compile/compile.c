@@ -117,8 +117,8 @@ static const mx_device_traits *traits_of(const mx_compile_options *o)
 }
 
 /* A gradient is added to its sum as soon as it is there, so that it need not be kept: at the end
- * all of them would be alive at once. Behind fuse, so that no group is cut apart. */
-static void hasten_sums(mx_graph *g)
+ * all of them would be alive at once. After fuse, so that no group is split. */
+static void accumulate_early(mx_graph *g)
 {
     for (int i = 0; i < g->n_nodes; i++)
         if (g->node[i]->op == &mx_op_accumulate)
@@ -128,7 +128,7 @@ static void hasten_sums(mx_graph *g)
 static mx_status finish(mx_graph *g, const mx_compile_options *o, mx_program *out)
 {
     mx_pass_fuse(g, !o->no_fuse);
-    hasten_sums(g);
+    accumulate_early(g);
     MX_TRY(after(g, o, "fuse"));
     return mx_program_init(out, g, o->n_threads, traits_of(o));
 }

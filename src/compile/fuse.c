@@ -7,7 +7,7 @@
  * Paths are looked for backwards from the group through what lies between its first and last
  * member, updates in place included, and a search that takes too long counts as a path. A path may
  * also lead through a group that began before and has grown since: the search does not see those,
- * and a group that turns out to wait for itself is taken apart again.
+ * and a group that turns out to wait for itself is split again.
  *
  * The group runs where its last member stood. The scheduler moves what has to wait for it.
  */

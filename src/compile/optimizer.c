@@ -70,7 +70,7 @@ mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast)
     return v;
 }
 
-/* What every update of a step is told. */
+/* Inputs of every update of a step. */
 typedef struct {
     mx_node *lr, *scale, *step;
     mx_node *hyper; /* the same as one vector */
@@ -229,7 +229,7 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
         mx_node *w = part[i].weight;
         made[i] = update(g, o, &part[i], &r, mx_weight_copy(g, w, cast[w->id]));
     }
-    for (int i = 0; i < m; i++) /* apart: updates in a row are one kernel on a GPU */
+    for (int i = 0; i < m; i++) /* a loop of its own: consecutive updates are one kernel on a GPU */
         made[i] = rescale(g, of[i], made[i], &r);
     for (int i = 0; i < m; i++)
         made[i] = squares_of(g, made[i], on);

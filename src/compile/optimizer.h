@@ -1,4 +1,4 @@
-/* optimizer.h - what the optimizer pass is told. */
+/* optimizer.h - settings of the optimizer pass. */
 #ifndef MX_COMPILE_OPTIMIZER_H
 #define MX_COMPILE_OPTIMIZER_H
 

@@ -10,7 +10,7 @@
  *   offload     which of those it keeps in host memory, and when they go and come
  *   fuse        elementwise chains and row ops -> one kernel
  *   schedule    = mx_graph_order on (seq, id)
- *   memory      liveness and offsets (memory.h)
+ *   memory      liveness and offsets (memory.c)
  */
 #ifndef MX_COMPILE_PASSES_H
 #define MX_COMPILE_PASSES_H

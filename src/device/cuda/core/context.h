@@ -35,11 +35,11 @@ typedef struct {
         size_t bytes;
     } hosted[MX_CUDA_HOSTED]; /* blocks of pinned host memory (hosted.c) */
     bool any_order;      /* equal runs need not give equal bits */
-    bool search;         /* products are timed when they are planned */
+    bool search;         /* GEMMs are timed when they are planned */
     char name[256];      /* "NVIDIA H200" */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
-    char choices[544];   /* the file with those of products */
+    char choices[544];   /* the file with those of GEMMs */
 } mx_cuda;
 
 typedef struct mx_cuda_op {
@@ -55,13 +55,13 @@ typedef struct mx_cuda_op {
     int (*together)(const mx_exec_step *s, void *const *state, int n);
     /* Launches that many at once; they find the sum of their workspace (op->gpu_work_adds). */
     mx_status (*launch_many)(mx_cuda *cuda, const mx_exec_step *s, int n);
-    /* Several entries may serve one op, told apart by attributes. NULL: it takes any step. */
+    /* Several entries may serve one op, distinguished by attributes. NULL: it takes any step. */
     bool (*takes)(const mx_exec_step *s);
 } mx_cuda_op;
 
 extern const mx_cuda_op *const mx_cuda_op_table[];
 
-/* A plan for a product (gemm_search.c). */
+/* A plan for a GEMM (gemm_search.c). */
 mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;
 
 mx_cuda *mx_cuda_of(mx_device *d);
