@@ -254,7 +254,7 @@ const mx_op mx_op_attention = {
     .dtypes = MX_REALS,
     .alike = QKV,
     .dtypes_at = MASK_DTYPES,
-    /* Batch splits freely; heads split together; sequence and head dims stay whole. */
+    /* By notation only the batch splits; heads and sequence split by mx_attention_place. */
     .dims = "b!s!h!d,b!t!k!d,b!t!k!e,b!s,b!t,b!s,b!t,b!s,b!t,!h,b!s!n->b!s!h!e,b!h!s",
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,
