@@ -158,6 +158,11 @@ bool mx_config_equals(const mx_config *cfg, const char *name, const char *text)
     return same;
 }
 
+bool mx_config_is_default(const mx_config *cfg, const char *name)
+{
+    return mx_config_equals(cfg, name, entry(cfg, name)->key->fallback);
+}
+
 bool mx_config_is_argument(const mx_config *cfg, const char *name)
 {
     return entry(cfg, name)->layer >= MX_LAYER_ENVIRONMENT;

@@ -51,6 +51,7 @@ static void visit(mx_graph *g, flow *f, mx_node *n)
         any |= dout[k] != NULL;
     if (!any || !f->needs[n->id] || n->op->kind == MX_SOURCE)
         return;
+    g->stage = n->stage;
     if (n->op->kind == MX_PROJECT) {
         accumulate(g, &f->sum[(size_t)n->in[0]->id * MX_MAX_OUT + (size_t)index_of(n)], dout[0]);
         return;
@@ -85,8 +86,10 @@ void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n
         visit(g, &f, order[i]);
     for (int i = 0; i < n; i++) {
         mx_node *d = f.sum[(size_t)x[i]->id * MX_MAX_OUT];
+        g->stage = x[i]->stage;
         dx[i] = d ? mx_broadcast_to(g, d, mx_shape_of(&x[i]->type)) : NULL;
     }
+    g->stage = 0;
     mx_arena_fini(&scratch);
     mx_graph_resolve(g); /* a gradient builder may have replaced a forward node */
     for (int i = 0; i < n; i++)

@@ -3,6 +3,7 @@
 #include "compile/compile.h"
 
 #include "compile/partition.h"
+#include "compile/stages.h"
 
 #include "ops.h"
 #include <stdio.h>
@@ -46,9 +47,9 @@ out:
 }
 
 /* What dump_ir may name; a pass that is not here asserts. */
-static const char *const passes[] = {"build",     "precision", "partition", "merge",
-                                     "quantize",  "rewrites",  "autodiff",  "optimizer",
-                                     "remat",     "epilogues", "offload",   "fuse"};
+static const char *const passes[] = {"build",     "precision", "partition", "stages",   "merge",
+                                     "quantize",  "rewrites",  "autodiff",  "optimizer", "remat",
+                                     "epilogues", "offload",   "fuse"};
 enum { N_PASSES = sizeof passes / sizeof *passes };
 
 static bool is_pass(const char *name)
@@ -155,7 +156,7 @@ static void read_copies(mx_graph *g, mx_node **var, int n)
     mx_graph_resolve(g);
 }
 
-mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)
+static mx_status forward_passes(mx_graph *g, const mx_compile_options *o)
 {
     MX_TRY(after(g, o, "build"));
     mx_pass_precision(g, o->compute);
@@ -173,6 +174,12 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
     if (o->weights_fixed && o->int8_weights)
         mx_pass_int8_weights(g);
     MX_TRY(after(g, o, "quantize"));
+    return MX_OK;
+}
+
+mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out)
+{
+    MX_TRY(forward_passes(g, o));
     return finish(g, o, out);
 }
 
@@ -181,7 +188,9 @@ static mx_node *sum_variable(mx_graph *g, const mx_node *w)
     char name[512];
     snprintf(name, sizeof name, "%s.grad", w->name);
     mx_type t = mx_type_of(MX_F32, mx_shape_of(&w->type));
-    mx_node *v = mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_GRADIENT});
+    const mx_node *twin = mx_graph_find(g, name); /* another stage has the weight too */
+    mx_node *v = twin ? mx_node_copy(g, twin, NULL)
+                      : mx_variable(g, name, t, (mx_var_attr){.kind = MX_VAR_GRADIENT});
     v->axes = w->axes;
     v->box = w->box;
     return v;
@@ -207,6 +216,7 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
         snprintf(name, sizeof name, "grad:%s", var[i]->name);
         if (!grad[i])
             continue;
+        g->stage = var[i]->stage;
         if (first)
             mx_graph_root(g, NULL, mx_accumulate(g, sum_variable(g, var[i]), grad[i], first));
         else /* a copy, so that naming it cannot rename a weight or share another root's node */
@@ -215,10 +225,12 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
     for (int i = 0, n_roots = g->n_roots; first && i < n_roots; i++)
         if (mx_row_scale_of(g->root[i]))
             keep_least(g, g->root[i], first);
+    g->stage = 0;
 }
 
-mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
-                              const mx_compile_options *o, mx_program *out)
+/* Everything before fusion. */
+static mx_status training_passes(mx_graph *g, mx_node *loss, mx_grads_use use,
+                                 const mx_optimizer *opt, const mx_compile_options *o)
 {
     if (use == MX_GRADS_ACCUMULATE)
         mx_input(g, "first", MX_SCALAR, MX_F32);
@@ -235,6 +247,9 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
         MX_ASSERT(loss, "the loss is lost");
     }
     MX_TRY(after(g, o, "partition"));
+    if (o->stages)
+        MX_TRY(mx_pass_stages(g, o->stages));
+    MX_TRY(after(g, o, "stages"));
     mx_pass_grad_dtypes(g, o->narrow_grads ? o->compute : MX_DTYPE_COUNT);
     mx_remat remat = o->remat.policy ? o->remat : (mx_remat){.policy = "none"};
     const mx_device_traits *d = traits_of(o);
@@ -263,24 +278,81 @@ mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, cons
     if (!d->host_memory && remat.offload && *remat.offload)
         MX_TRY(mx_pass_offload(g, remat.offload));
     MX_TRY(after(g, o, "offload"));
+    return MX_OK;
+}
+
+mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
+                              const mx_compile_options *o, mx_program *out)
+{
+    MX_TRY(training_passes(g, loss, use, opt, o));
     return finish(g, o, out);
+}
+
+mx_status mx_compile_joint(mx_graph *g, mx_node *loss, mx_grads_use use,
+                           const mx_compile_options *o)
+{
+    MX_ASSERT(o->stages && use != MX_GRADS_APPLY, "updates are programs of their own");
+    return training_passes(g, loss, use, NULL, o);
+}
+
+mx_status mx_compile_joint_forward(mx_graph *g, const mx_compile_options *o)
+{
+    MX_TRY(forward_passes(g, o));
+    MX_TRY(mx_pass_stages(g, o->stages));
+    MX_TRY(after(g, o, "stages"));
+    return MX_OK;
+}
+
+mx_status mx_compile_chunk(const mx_graph *joint, int k, const mx_compile_options *o,
+                           mx_stage_chunk *out)
+{
+    MX_TRY(mx_stage_cut(joint, o->stages, k, out));
+    mx_status st = MX_OK;
+    for (int p = 0; p < MX_STAGE_PARTS && !st; p++) {
+        mx_pass_fuse(&out->graph[p], !o->no_fuse);
+        st = after(&out->graph[p], o, "fuse");
+        if (!st)
+            st = mx_program_init_kept(&out->program[p], &out->graph[p], o->n_threads, traits_of(o),
+                                      (mx_kept_list){out->kept[p], out->n_kept[p]});
+    }
+    if (st)
+        mx_stage_chunk_fini(out);
+    return st;
+}
+
+/* A variable like that of another graph, which need not live as long. */
+static mx_node *declare(mx_graph *g, const mx_node *w)
+{
+    mx_node *v = mx_node_copy(g, w, NULL);
+    v->attr = mx_arena_copy(&g->arena, w->attr, sizeof(mx_var_attr));
+    v->name = mx_arena_strdup(&g->arena, w->name);
+    v->scope = g->scope;
+    v->axes = w->axes ? mx_arena_strdup(&g->arena, w->axes) : NULL;
+    v->box = w->box ? mx_arena_copy(&g->arena, w->box, sizeof *w->box) : NULL;
+    mx_graph_enter(g, v);
+    return v;
 }
 
 mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimizer *opt,
                            const mx_compile_options *o, mx_program *out)
 {
-    int n = 0;
+    int n = 0, n_all = model->n_nodes;
     mx_node **var = MX_NEW_N(&g->arena, mx_node *, model->n_nodes);
     mx_node **grad = MX_NEW_N(&g->arena, mx_node *, model->n_nodes);
     mx_node **cast = mx_first_casts(model, &g->arena);
-    for (int i = 0; i < model->n_nodes; i++) {
-        const mx_node *w = model->node[i];
+    const mx_node **all = (const mx_node **)model->node;
+    if (o->stages)
+        n_all = mx_stage_weights(model, o->stages, &g->arena, &all);
+    for (int i = 0; i < n_all; i++) {
+        const mx_node *w = all[i];
         const mx_var_attr *a = w->attr;
-        if (w->op != &mx_op_variable || a->kind != MX_VAR_WEIGHT || a->frozen)
+        if (w->op != &mx_op_variable || a->kind != MX_VAR_WEIGHT || (a->frozen && !o->stages))
             continue;
-        var[n] = mx_variable(g, w->name, w->type, *a);
-        var[n]->axes = w->axes ? mx_arena_strdup(&g->arena, w->axes) : NULL;
-        var[n]->box = w->box ? mx_arena_copy(&g->arena, w->box, sizeof *w->box) : NULL;
+        var[n] = declare(g, w);
+        if (a->frozen) { /* all stages have the same weights in the same order */
+            mx_graph_root(g, NULL, var[n]);
+            continue;
+        }
         grad[n] = sum_variable(g, var[n]);
         if (cast[w->id])
             mx_cast(g, var[n], o->compute); /* its copy follows the update: see optimizer.c */

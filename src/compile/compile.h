@@ -22,6 +22,7 @@ typedef struct {
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */
+    const struct mx_stages *stages; /* chunks of a pipeline (stages.h); NULL: none */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */
 } mx_compile_options;
@@ -38,6 +39,15 @@ typedef enum {
 /* Forward graph with a scalar loss -> program that computes it and its gradients. */
 mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
                               const mx_compile_options *o, mx_program *out) MX_MUST_USE;
+/* The same as far as a joint graph that mx_stage_cut takes; o->stages are its chunks. */
+mx_status mx_compile_joint(mx_graph *g, mx_node *loss, mx_grads_use use,
+                           const mx_compile_options *o) MX_MUST_USE;
+/* The same of a graph without a loss to be differentiated. */
+mx_status mx_compile_joint_forward(mx_graph *g, const mx_compile_options *o) MX_MUST_USE;
+/* The programs of one chunk of it. */
+struct mx_stage_chunk;
+mx_status mx_compile_chunk(const mx_graph *joint, int k, const mx_compile_options *o,
+                           struct mx_stage_chunk *out) MX_MUST_USE;
 /* The update by accumulated gradients: a program of its own, for the weights of `model`, which has
  * been through the precision pass. */
 mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimizer *opt,

@@ -136,7 +136,8 @@ mx_node *mx_muon(mx_graph *g, const mx_optimizer *o, mx_node *const in[4], mx_st
     mx_node *ratio = mx_div(g, mx_affine(g, p, -1, 1), mx_affine(g, p, -b, 1));
     mx_node *u = mx_add(g, mx_mul(g, m, mx_affine(g, ratio, b, 0)),
                         mx_mul(g, d, mx_affine(g, r.scale, 1 - b, 0)));
-    u = orthogonal_part(g, o, w, u, on);
+    if (mx_type_count(&w->type)) /* otherwise another stage has it */
+        u = orthogonal_part(g, o, w, u, on);
     r.factor = sqrt(fmax(1, out / fan_in));
     if (o->muon_rms > 0)
         r.factor = o->muon_rms * sqrt(fmax(out, fan_in));

@@ -140,6 +140,7 @@ static void place_copies(offload *o)
 static mx_node *move(mx_graph *g, const item *it)
 {
     g->scope = it->x->scope;
+    g->stage = it->x->stage;
     g->seq = 2 * it->made + 1;
     mx_node *h = mx_offload(g, it->x);
     g->seq = 2 * it->ends;
@@ -177,6 +178,7 @@ static void move_all(offload *o)
         }
     g->seq = -1;
     g->scope = scope;
+    g->stage = 0;
 }
 
 /* Does x hold the elements of its input, in another order or in several tensors? */

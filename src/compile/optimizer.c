@@ -60,8 +60,10 @@ mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast)
         return NULL;
     char name[512];
     snprintf(name, sizeof name, "%s.copy", w->name);
-    mx_node *v =
-        mx_variable(g, name, cast->type, (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = w->name});
+    const mx_node *twin = mx_graph_find(g, name); /* another stage has the weight too */
+    mx_var_attr a = {.kind = MX_VAR_COPY, .copy_of = w->name};
+    mx_node *v = twin ? mx_node_copy(g, twin, NULL) : mx_variable(g, name, cast->type, a);
+    v->stage = w->stage;
     v->axes = w->axes;
     v->box = w->box;
     mx_node_forward(cast, v);

@@ -248,7 +248,10 @@ mx_status mx_pass_partition(mx_graph *g, const mx_partition *how)
 {
     mx_graph to;
     mx_arena scratch = {0};
-    mx_partitioner p = {.how = how, .from = g, .to = &to};
+    mx_partition inside = *how; /* stages have layers of their own, and everything of those */
+    mx_mesh mesh = mx_mesh_without(how->mesh, MX_AXIS_STAGE, how->rank, &inside.rank);
+    inside.mesh = &mesh;
+    mx_partitioner p = {.how = &inside, .from = g, .to = &to};
     MX_TRY(mx_graph_check(g));
     mx_graph_init(&to);
     to.param_dtype = g->param_dtype;

@@ -1,6 +1,7 @@
 /* passes.h - graph to graph. Each pass is one file; the driver (compile.c) runs them in order.
  *
  *   precision   float32 model -> bfloat16 activations and weight copies; before autodiff
+ *   stages      which chunk of a pipeline a node belongs to (stages.h); before autodiff
  *   rewrites    rules that the device asks for: merged q, k and v, biases (rules.h)
  *   autodiff    gradient nodes, from each op's gradient builder
  *   optimizer   clip, update, state in place

@@ -131,11 +131,13 @@ static void replace(quantize *p, mx_node *n, const mx_quant_recipe *r, bool in_o
                           .over_rows = in_out, .of = n->in[1], .role = "weight",
                           .training = p->training};
     g->scope = n->scope;
+    g->stage = n->stage;
     g->seq = n->seq;
     mx_quantized x = input_of(p, n, r);
     mx_node *y = mx_scaled_matmul(g, x, mx_quant_operand_make(g, n->in[1], &w), n->type.dtype, r);
     y->name = n->name;
     g->seq = -1;
+    g->stage = 0;
     g->scope = scope;
     mx_node_forward(n, y);
 }

@@ -12,8 +12,8 @@
  * A value that is made from one tensor of its size and small ones (a product and its bias, a row
  * less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
  *
- * A copy is scheduled right before the first backward node that needs it, so only one layer's
- * activations live at a time.
+ * Stages of a pipeline keep what they receive. A copy is scheduled right before the first backward
+ * node that needs it, so only one layer's activations live at a time.
  */
 #include "compile/passes.h"
 
@@ -104,7 +104,7 @@ static bool is_models_split(const mx_node *n)
 /* Should this forward value be kept? `user` is the node on whose behalf we ask. */
 static bool kept(remat *r, const mx_node *n, const mx_node *user)
 {
-    if (is_source(n) || is_models_split(n) || is_named(r, n))
+    if (is_source(n) || is_models_split(n) || is_named(r, n) || n->stage != user->stage)
         return true;
     if (gathers_weight(n) || joins_weights(n))
         return false;
@@ -139,10 +139,12 @@ static mx_node *again(remat *r, mx_node *n, mx_node *user, int seq)
             in[i] = n->in[i] ? again(r, n->in[i], n, seq) : NULL;
         const char *scope = r->g->scope;
         r->g->scope = n->scope;
+        r->g->stage = n->stage;
         r->g->seq = seq;
         mx_node *c = mx_apply_n(r->g, n->op, n->attr, n->n_in, in, n->n_out);
         r->g->seq = -1;
         r->g->scope = scope;
+        r->g->stage = 0;
         c->recomputed = true;
         r->copy[n->id] = c;
     }
@@ -227,6 +229,8 @@ static void find_uses(remat *r, mx_node *const *order, int n, bool *used)
                 continue;
             if (order[i]->backward)
                 used[x->id] = true;
+            else if (order[i]->stage != x->stage) /* what another stage sends is there */
+                r->needed[x->id] = true;
             else if (kind == MX_PLAIN)
                 r->written[x->id] = true;
         }

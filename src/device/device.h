@@ -167,6 +167,7 @@ struct mx_exec {
     mx_device_buffer offloaded; /* for values that wait in host memory. Likewise */
     mx_device_buffer *own;      /* by storage, where the device plans memory itself; else NULL */
     bool shares;                /* they are the session's */
+    mx_device_buffer slot;      /* borrows; for values shared with other programs (mx_kept) */
     size_t work_bytes;          /* of the session's workspace, what this program needs */
     mx_exec_step *step;         /* nodes that do something, in order */
     int n_steps;
@@ -199,6 +200,10 @@ typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
 void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
+/* The same with values in a slot, memory of the caller's. A program is added once for each of its
+ * slots. */
+mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_device_buffer slot,
+                              mx_exec **out) MX_MUST_USE;
 /* Memory that programs added from now on work in, where they fit, instead of having their own: what
  * one has computed there is gone when another runs. Once a session. */
 mx_status mx_session_share(mx_session *s, size_t scratch_bytes, size_t host_bytes) MX_MUST_USE;

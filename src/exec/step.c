@@ -8,6 +8,7 @@
 
 #include "compile/lora.h"
 #include "compile/partition.h"
+#include "compile/stages.h"
 #include "ops.h"
 #include <string.h>
 
@@ -151,6 +152,19 @@ static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x, int64_t n)
     return mx_embed(g, mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d)), last);
 }
 
+mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o)
+{
+    mx_build b;
+    mx_model_shape shape = o->shape;
+    shape.training = o->kind != MX_STEP_LOSS; /* with every weight that is trained */
+    mx_head h = mx_model_build(g, m, shape, &b);
+    mx_node *loss = wanted_loss(g, &h, &b, o);
+    if (o->lora)
+        mx_pass_lora(g, o->lora, false);
+    freeze(g, o);
+    return loss;
+}
+
 static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
 {
     mx_graph *g = &s->graph;
@@ -190,19 +204,14 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
 {
     mx_graph model;
     mx_graph_init(&model);
-    mx_build b;
-    mx_model_shape shape = o->shape;
-    shape.training = true; /* with every weight that is trained */
-    mx_head h = mx_model_build(&model, m, shape, &b);
-    wanted_loss(&model, &h, &b, o);
-    if (o->lora)
-        mx_pass_lora(&model, o->lora, false);
-    freeze(&model, o);
+    (void)mx_step_build(&model, m, o);
     /* the weights, and their copies, as the step that made the gradients has them */
     mx_pass_precision(&model, o->compile.compute);
     if (o->compile.narrow_weights || o->compile.narrow_frozen)
         mx_pass_narrow_weights(&model, o->compile.narrow_weights);
     mx_status st = o->compile.partition ? mx_pass_partition(&model, o->compile.partition) : MX_OK;
+    if (!st && o->compile.stages)
+        st = mx_pass_stages(&model, o->compile.stages);
     if (!st)
         st = mx_compile_apply(&s->graph, &model, &o->optimizer, &o->compile, &s->program);
     mx_graph_fini(&model);

@@ -84,10 +84,13 @@ for dtype in float16 half fp16; do
         expect 2 'cannot be "float16" yet; accepted: bfloat16, float32' $maxc $verb dtype=$dtype
     done
 done
-for path in base_output_directory dataset_path tokenizer_path load_parameters_path hf_path metrics_file; do
+for path in run_name base_output_directory dataset_path tokenizer_path load_parameters_path hf_path metrics_file; do
     expect 2 'takes paths of this machine' $maxc train $path=gs://bucket/x
     expect 2 'mount-s3' $maxc train $path=s3://bucket/x
     [ ! -e gs: ] || { say "a folder gs: was made"; rm -r gs:; }
+done
+for verb in "quantize x quantization=int8" "merge x" "bench calibrate" "tokenize train x"; do
+    expect 2 'takes paths of this machine' $maxc $verb output=s3://bucket/x
 done
 expect 2 'is not on this machine; mount the bucket' $maxc generate gs://bucket/model
 expect 2 'is not on this machine; mount the bucket' $maxc inspect gs://bucket/model

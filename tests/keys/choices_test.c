@@ -5,7 +5,7 @@
 #include "device/chips.h"
 #include "device/device.h"
 #include "plan/chips.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer/tokenizer_parts.h"
 #include <stdio.h>
 #include <string.h>
 
