@@ -12,13 +12,13 @@
 void mx_problem_add(mx_problems *p, const char *fmt, ...)
 {
     enum { SHOWN = 100 };
-    if (++p->n > SHOWN)
-        return;
     va_list ap;
     char line[2048];
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    if (mx_ends_with(mx_str_text(&p->text), line) || ++p->n > SHOWN) /* once is enough */
+        return;
     mx_str_addf(&p->text, "\n  %s", line);
     if (p->n == SHOWN)
         mx_str_add(&p->text, "\n  (further problems are not shown)");

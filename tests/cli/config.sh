@@ -109,7 +109,8 @@ while [ $i -lt 15 ]; do
     i=$((i + 1))
 done
 echo 'steps: 1' > "$tmp/f15.yml"
-expect 2 'a second time' timeout 20 $maxc plan "$tmp/f0.yml"
+expect 2 '15 problems in the configuration' timeout 20 $maxc plan "$tmp/f0.yml"
+expect 2 'f14.yml:1: base_config names .* a second time' timeout 20 $maxc plan "$tmp/f0.yml"
 
 # the configuration's folder
 mkdir -p "$tmp/home/configs/models"
