@@ -1,8 +1,8 @@
 /* distill.c - maxc distill: learn the distributions of a teacher; resumes by itself. */
 #include "cmd/verb.h"
 #include "post/teacher_file.h"
-#include "train/objective.h"
-#include "train/run.h"
+#include "train/run/objective.h"
+#include "train/run/run.h"
 
 extern const mx_objective mx_objective_distill, mx_objective_distill_recorded;
 

@@ -5,7 +5,7 @@
 #ifndef MX_POST_DISTILL_H
 #define MX_POST_DISTILL_H
 
-#include "train/objective.h"
+#include "train/run/objective.h"
 
 /* A weight that changes over the run. */
 typedef struct {

@@ -5,7 +5,7 @@
 #include "exec/model_ref.h"
 #include "post/teacher.h"
 #include "post/teacher_file.h"
-#include "train/schedule.h"
+#include "train/run/schedule.h"
 #include <math.h>
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * Rows come in the file's order, or, with enable_data_shuffling, in a permutation of it that is
  * another one in every epoch. The place in the data is the number of rows that were given.
  */
-#include "data/order.h"
+#include "data/load/order.h"
 #include "device/device.h"
 #include "post/distill.h"
 #include "post/teacher_file.h"

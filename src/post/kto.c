@@ -7,7 +7,7 @@
  * over the microbatch's prompts with each other's answers (that of the row before; the first has
  * the last one's), without gradient, at least 0.
  */
-#include "data/encode.h"
+#include "data/load/encode.h"
 #include "exec/step.h"
 #include "ops.h"
 #include "post/distill.h"

@@ -7,7 +7,7 @@
 #include "post/distill.h"
 #include "post/reward_model.h"
 #include "post/tokens.h"
-#include "text/tokenizer_files.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 enum { ROWS = 8 };
 

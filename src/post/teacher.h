@@ -8,7 +8,7 @@
 #define MX_POST_TEACHER_H
 
 #include "exec/step.h"
-#include "train/objective.h"
+#include "train/run/objective.h"
 
 typedef struct mx_teacher mx_teacher;
 

@@ -9,7 +9,7 @@
 #define MX_POST_TEACHER_FILE_H
 
 #include "base/config.h"
-#include "data/loader.h"
+#include "data/load/loader.h"
 #include "store/safetensors.h"
 
 typedef struct {

@@ -7,7 +7,7 @@
 #include "post/teacher.h"
 #include "post/teacher_file.h"
 #include "store/st_write.h"
-#include "train/schedule.h"
+#include "train/run/schedule.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
 #ifndef MX_POST_TOKENS_H
 #define MX_POST_TOKENS_H
 
-#include "data/loader.h"
+#include "data/load/loader.h"
 #include "device/device.h"
 #include "models/model.h"
 
