@@ -18,7 +18,7 @@ typedef struct {
 static mx_process_group *find_group(void *ctx, unsigned axes)
 {
     const mx_seat *s = ctx;
-    return mx_local_group(s->world, s->rank, axes);
+    return mx_mesh_size(&s->mesh->mesh, axes) > 1 ? mx_local_group(s->world, s->rank, axes) : NULL;
 }
 
 static void *rank_main(void *arg)
@@ -87,10 +87,7 @@ mx_status mx_virtual_ranks(const mx_mesh_plan *mesh, int n_threads,
 mx_status mx_seat_session(mx_session **out, const mx_seat *seat, const char *device, int n_threads)
 {
     MX_TRY(mx_session_open(out, device, seat ? seat->n_threads : n_threads));
-    if (!seat)
-        return MX_OK;
-    mx_session_set_groups(*out, seat->find_group, (void *)seat);
-    if (!mx_session_traits(*out)->host_memory)
-        return mx_fail(MX_USAGE, "virtual ranks run on the CPU so far: device=cpu");
+    if (seat)
+        mx_session_set_groups(*out, seat->find_group, (void *)seat);
     return MX_OK;
 }
