@@ -188,9 +188,9 @@ static mx_node *ring(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_c
 /* --- the ring where only order counts ---
  *
  * Under the causal mask alone nobody needs places: a rank's own tokens lie in their order. With
- * zigzag a rank has an early chunk and a late one: of a
- * rank before it both see the early chunk, of a rank behind it the late one sees both. So each pair
- * of ranks has half the work, under no mask at all. */
+ * zigzag a rank has an early chunk and a late one: of a rank before it both see the early chunk, of
+ * a rank behind it the late one sees both. So each pair of ranks has half the work, under no mask
+ * at all. */
 
 /* Without zigzag the first rank would have no use for others' keys, and nobody to send them to. */
 static bool only_order_counts(const mx_node *n, mx_node *const *in, const mx_cut *length)
@@ -248,8 +248,9 @@ static void look_at(mx_graph *g, const mx_node *n, mx_node *const *in, bool befo
 static mx_node *ring_by_order(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_call *p)
 {
     circle c = circle_of(p);
-    found f = {.n_halves = ((const mx_attention_attr *)n->attr)->causal ? 2 : 1,
-               .part = {MX_NEW_N(&g->arena, partial, c.size), MX_NEW_N(&g->arena, partial, c.size)}};
+    found f = {.n_halves = ((const mx_attention_attr *)n->attr)->causal ? 2 : 1};
+    for (int h = 0; h < f.n_halves; h++)
+        f.part[h] = MX_NEW_N(&g->arena, partial, c.size);
     for (int i = 0; i < c.size; i++) {
         if (i == 0)
             keep(g, &f, attend(g, n, n->attr, in));
