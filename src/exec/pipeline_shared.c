@@ -137,7 +137,8 @@ static mx_status exchange(mx_pipeline *p, int which, messenger how, bool arrives
         if (w->holder[i] == p->how.stage)
             continue;
         mx_device_buffer b = arrives ? mx_device_range(p->others, at, bytes) : v->buffer;
-        char *mirror = p->others_mirror ? p->others_mirror + (arrives ? at : p->others_bytes) : NULL;
+        char *mirror =
+            p->others_mirror ? p->others_mirror + (arrives ? at : p->others_bytes) : NULL;
         mx_message m = {.peer = w->holder[i], .tag = w->tag, .bytes = bytes,
                         .data = mirror ? mirror : d->address(d, b)};
         at += (bytes + ALIGN - 1) / ALIGN * ALIGN;

@@ -248,8 +248,9 @@ static void look_at(mx_graph *g, const mx_node *n, mx_node *const *in, bool befo
 static mx_node *ring_by_order(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_call *p)
 {
     circle c = circle_of(p);
-    found f = {.n_halves = ((const mx_attention_attr *)n->attr)->causal ? 2 : 1,
-               .part = {MX_NEW_N(&g->arena, partial, c.size), MX_NEW_N(&g->arena, partial, c.size)}};
+    found f = {
+        .n_halves = ((const mx_attention_attr *)n->attr)->causal ? 2 : 1,
+        .part = {MX_NEW_N(&g->arena, partial, c.size), MX_NEW_N(&g->arena, partial, c.size)}};
     for (int i = 0; i < c.size; i++) {
         if (i == 0)
             keep(g, &f, attend(g, n, n->attr, in));

@@ -209,7 +209,8 @@ static inline size_t mx_gpu_all_to_all_bytes(size_t in)
 /* Places of experts' rows, and those rows by the rank they come from or go to. */
 static inline size_t mx_gpu_exchange_bytes(int64_t experts, size_t rows)
 {
-    return mx_gpu_aligned_bytes(experts + 1, sizeof(int32_t)) + mx_gpu_aligned_bytes((int64_t)rows, 1);
+    return mx_gpu_aligned_bytes(experts + 1, sizeof(int32_t)) +
+           mx_gpu_aligned_bytes((int64_t)rows, 1);
 }
 
 /* --- attention --- */

@@ -1,6 +1,6 @@
 /* collectives_test.c - every collective between ranks that are threads, with the bits it has on the
- * CPU: on the CPU itself, and, where `make test-gpu` asks for it, on a GPU, between streams and with
- * one rank through NCCL.
+ * CPU: on the CPU itself, and, where `make test-gpu` asks for it, on a GPU, between streams and
+ * with one rank through NCCL.
  */
 #include "../compile/graph_run.h"
 #include "../test.h"

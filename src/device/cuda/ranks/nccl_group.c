@@ -381,7 +381,8 @@ static move row_moves(const void *ctx, int k)
     const mx_cuda_expert_rows *s = &t->a->rows;
     int mine = s->experts / s->ranks;
     const int32_t *own = starts_of(t, s->index, k), *theirs = starts_of(t, k, s->index);
-    char *x = (char *)t->a->x + own[0] * s->row_bytes, *y = t->by_rank + before(t, k) * s->row_bytes;
+    char *x = (char *)t->a->x + own[0] * s->row_bytes,
+         *y = t->by_rank + before(t, k) * s->row_bytes;
     int64_t x_bytes = (own[mine] - own[0]) * s->row_bytes;
     int64_t y_bytes = (theirs[mine] - theirs[0]) * s->row_bytes;
     return t->a->back ? (move){y, x, y_bytes, x_bytes} : (move){x, y, x_bytes, y_bytes};

@@ -213,10 +213,14 @@ static mx_status sum_in_order(mx_cuda *c, const mx_exec_step *s, void *state)
                                               mx_type_count(&x->type), c->stream), "a sum");
 }
 
-const mx_cuda_op mx_cuda_op_all_gather = {"all_gather", prepare_gather, all_gather, mx_cuda_group_drop};
-const mx_cuda_op mx_cuda_op_all_to_all = {"all_to_all", prepare_all_to_all, all_to_all, mx_cuda_group_drop};
-const mx_cuda_op mx_cuda_op_reduce_scatter = {"reduce_scatter", prepare_sum, reduce_scatter, mx_cuda_group_drop};
-const mx_cuda_op mx_cuda_op_all_reduce = {"all_reduce", prepare_sum, all_reduce, mx_cuda_group_drop};
+const mx_cuda_op mx_cuda_op_all_gather = {"all_gather", prepare_gather, all_gather,
+                                          mx_cuda_group_drop};
+const mx_cuda_op mx_cuda_op_all_to_all = {"all_to_all", prepare_all_to_all, all_to_all,
+                                          mx_cuda_group_drop};
+const mx_cuda_op mx_cuda_op_reduce_scatter = {"reduce_scatter", prepare_sum, reduce_scatter,
+                                              mx_cuda_group_drop};
+const mx_cuda_op mx_cuda_op_all_reduce = {"all_reduce", prepare_sum, all_reduce,
+                                          mx_cuda_group_drop};
 const mx_cuda_op mx_cuda_op_ring_shift = {"ring_shift", prepare, ring_shift, mx_cuda_group_drop};
 const mx_cuda_op mx_cuda_op_shard = {"shard", prepare_nothing, shard, NULL};
 const mx_cuda_op mx_cuda_op_reorder = {"reorder", prepare_nothing, reorder, NULL};

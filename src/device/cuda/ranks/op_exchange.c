@@ -95,6 +95,9 @@ static mx_status return_rows(mx_cuda *c, const mx_exec_step *s, void *state)
     return move(c, s, state, true);
 }
 
-const mx_cuda_op mx_cuda_op_exchange_plan = {"exchange_plan", prepare_plan, plan, mx_cuda_group_drop};
-const mx_cuda_op mx_cuda_op_exchange_rows = {"exchange_rows", prepare_there, exchange_rows, mx_cuda_group_drop};
-const mx_cuda_op mx_cuda_op_return_rows = {"return_rows", prepare_back, return_rows, mx_cuda_group_drop};
+const mx_cuda_op mx_cuda_op_exchange_plan = {"exchange_plan", prepare_plan, plan,
+                                             mx_cuda_group_drop};
+const mx_cuda_op mx_cuda_op_exchange_rows = {"exchange_rows", prepare_there, exchange_rows,
+                                             mx_cuda_group_drop};
+const mx_cuda_op mx_cuda_op_return_rows = {"return_rows", prepare_back, return_rows,
+                                           mx_cuda_group_drop};
