@@ -4,8 +4,8 @@
  * GPU; `nccl` (nccl_group.c), a process for each GPU. Calls enqueue on the rank's stream; all ranks
  * of the group make the same ones in the same order. They are never part of a CUDA graph: peers
  * meet on the host, and NCCL does not end what is to be given up while a graph holds it. Where
- * there is no kind for a group, collectives go through host memory and the group's own calls, as every op
- * without a CUDA kernel does.
+ * there is no kind for a group, collectives go through host memory and the group's own calls, as
+ * every op without a CUDA kernel does.
  *
  * Sums are made as process_group.h says, in the order of ranks.
  */
