@@ -12,6 +12,7 @@
  */
 #include "compile/quantize.h"
 
+#include "compile/compile.h"
 #include "ops.h"
 #include "ops/matmul.h"
 #include <stdio.h>
@@ -286,3 +287,19 @@ void mx_pass_quantize_share(mx_graph *g)
     mx_arena_fini(&scratch);
     mx_graph_resolve(g);
 }
+
+static mx_status run(mx_graph *g, mx_compilation *c)
+{
+    mx_pass_quantize(g, c->o->quantization, c->training);
+    if (!c->training && c->o->weights_fixed && c->o->int8_weights)
+        mx_pass_int8_weights(g);
+    return MX_OK;
+}
+
+const mx_compile_pass mx_compile_pass_quantize = {
+    .name = "quantize",
+    .doc = "matmuls of 8-bit numbers, by scope pattern",
+    .behind = "stages",
+    .programs = MX_IN_FORWARD | MX_IN_TRAINING,
+    .run = run,
+};

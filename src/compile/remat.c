@@ -15,7 +15,7 @@
  * Stages of a pipeline keep what they receive. A copy is scheduled right before the first backward
  * node that needs it, so only one layer's activations live at a time.
  */
-#include "compile/passes.h"
+#include "compile/compile.h"
 
 #include "keys/remat_policies.h"
 #include "ops.h"
@@ -272,3 +272,16 @@ mx_status mx_pass_remat(mx_graph *g, mx_remat how)
     mx_arena_fini(&scratch);
     return MX_OK;
 }
+
+static mx_status run(mx_graph *g, mx_compilation *c)
+{
+    return mx_pass_remat(g, c->remat);
+}
+
+const mx_compile_pass mx_compile_pass_remat = {
+    .name = "remat",
+    .doc = "which forward values the backward pass keeps, which it computes again",
+    .behind = "optimizer",
+    .programs = MX_IN_TRAINING,
+    .run = run,
+};

@@ -139,7 +139,7 @@ static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session,
     mx_step_options o = {
         .kind = kind,
         .shape = {.batch = v->batch, .seq = v->seq},
-        .optimizer = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
+        .optimizer = {.b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
                       .clip = 1.0},
         .compile = v->o->compile,
     };

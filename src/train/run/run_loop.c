@@ -150,10 +150,7 @@ static bool evaluates_to(const mx_run *r, const char *name)
 {
     const mx_programs *p = &r->programs;
     const mx_graph *g = p->pipelined ? &p->eval_pipeline.joint : &p->eval.graph;
-    for (int i = 0; i < g->n_roots; i++)
-        if (g->root[i]->name && strcmp(g->root[i]->name, name) == 0)
-            return true;
-    return false;
+    return mx_graph_find_root(g, name) != NULL;
 }
 
 /* On a mesh the programs have added up everything but the tokens. */

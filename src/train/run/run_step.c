@@ -50,8 +50,7 @@ mx_status mx_run_inflight_open(mx_run *r)
     for (int i = 0; i < g->n_roots; i++)
         if (g->root[i]->name && strncmp(g->root[i]->name, METRIC, sizeof METRIC - 1) == 0)
             r->extra[r->n_extra++] = mx_arena_strdup(&r->arena, g->root[i]->name);
-    for (int i = 0; i < g->n_roots; i++)
-        r->has_lm_loss |= g->root[i]->name && strcmp(g->root[i]->name, "lm_loss") == 0;
+    r->has_lm_loss = mx_graph_find_root(g, "lm_loss") != NULL;
     for (int i = 0; i < 2; i++)
         MX_TRY(mx_readback_open(&r->inflight[i].got, r->session, update_at(r, N_UPDATE)));
     r->metric = MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->n_extra + MX_HOST_METRICS);

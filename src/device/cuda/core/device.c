@@ -37,6 +37,11 @@ typedef struct {
     cudaGraphExec_t graph; /* NULL: not captured yet */
 } program;
 
+cudaStream_t mx_cuda_stream(const mx_cuda *c)
+{
+    return c->stream;
+}
+
 mx_cuda *mx_cuda_of(mx_device *d)
 {
     return &((cuda_device *)d)->cuda;

@@ -11,6 +11,7 @@
  * and the GPU's name are part of the key, and a restored algorithm is checked before use.
  */
 #include "device/cuda/gemm/gemm_lt.h"
+#include "device/cuda/core/op.h"
 
 #include "base/arena.h"
 #include "base/str.h"
