@@ -222,7 +222,8 @@ static mx_status judge(grpo_run *r)
     for (int64_t i = 0; i < n; i++)
         j[i] = (mx_reward_input){.prompt = r->asked[i / G].text,
                                  .answer = mx_str_text(&r->answer[i].text),
-                                 .n_answer = r->answer[i].text.len, .record = r->asked[i / G].record,
+                                 .n_answer = r->answer[i].text.len,
+                                 .record = r->asked[i / G].record,
                                  .tokens = r->answer[i].ids.n, .max_tokens = r->s->max_completion,
                                  .truncated = r->answer[i].truncated};
     mx_status st = count ? mx_rewards_score(r->rewards, j, n, r->score) : MX_OK;
