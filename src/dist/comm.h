@@ -1,8 +1,8 @@
 /* comm.h - how ranks exchange data.
  *
- * A communicator joins `size` ranks. Every call is collective: all ranks make the same calls in the
- * same order. A call either succeeds or fails with a message that names the rank to blame: the one
- * that died, that is silent for longer than the limit, or that made another call. That is the
+ * A communicator connects `size` ranks. Every call is collective: all ranks make the same calls in
+ * the same order. A call either succeeds or fails with a message that names the rank to blame: the
+ * one that died, that is silent for longer than the limit, or that made another call. That is the
  * verdict of the coordinator (coord.h), which is the same on all ranks; after it every further call
  * fails with the same words.
  *
@@ -70,8 +70,8 @@ enum { MX_COMM_SMALL = 1024 };
 
 /* Of all ranks of the coordinator, which must be closed after it. `how`: auto, nccl, mpi or tcp;
  * auto, and what the host says where GPUs talk through NCCL, is MPI where its launcher started
- * these ranks and the plug-in is there, else TCP. *note, in the
- * arena, says why auto is not what one would expect; NULL: nothing to say. */
+ * these ranks and the plug-in is there, else TCP. *note, in the arena,
+ * says why auto is not what one would expect; NULL: nothing to say. */
 typedef struct {
     const char *how;
     mx_arena *arena;

@@ -8,6 +8,7 @@
  */
 #include "text/jinja/chat_template.h"
 
+#include "base/json_doc.h"
 #include "text/jinja/jinja.h"
 #include <stdio.h>
 #include <string.h>
@@ -112,28 +113,23 @@ static const json_t *named_template(const json_t *config, const char *name, mx_s
     return NULL;
 }
 
-/* A tokenizer_config.json may list 100,000 tokens; more than this is not one. */
-static json_t *load_json(const char *path, json_error_t *e)
+/* *config is NULL where the file is not there. */
+static mx_status load_config(const char *path, json_t **config)
 {
     struct stat about;
-    *e = (json_error_t){.text = "the file cannot be read, or has more than 64 MiB"};
-    if (stat(path, &about) != 0 || about.st_size > 64 << 20)
-        return NULL;
-    return json_load_file(path, 0, e);
+    *config = NULL;
+    return stat(path, &about) == 0 ? mx_json_load(path, NULL, config) : MX_OK;
 }
 
 static mx_status open_config(mx_chat_template **t, const char *path, const char *name)
 {
-    json_error_t e;
     mx_str others = {0};
-    mx_status st;
-    struct stat about;
-    bool exists = stat(path, &about) == 0;
-    json_t *config = exists ? load_json(path, &e) : NULL;
+    json_t *config;
+    mx_status st = load_config(path, &config);
     const json_t *text = config ? named_template(config, name, &others) : NULL;
-    if (exists && !config)
-        st = mx_fail(MX_INPUT, "%s:%d: not valid JSON: %s", path, e.line, e.text);
-    else if (json_is_string(text))
+    if (st)
+        return st;
+    if (json_is_string(text))
         st = mx_status_wrap(
             mx_chat_template_open_n(t, json_string_value(text), json_string_length(text)),
             "%s, chat_template \"%s\"", path, name);
@@ -152,28 +148,29 @@ static mx_status open_config(mx_chat_template **t, const char *path, const char 
 /* Files of a directory that may hold "chat_template"; the second is older processors'. */
 static const char *const configs[] = {"tokenizer_config.json", "chat_template.json"};
 
-static bool config_has(const char *dir, const char *file)
+static mx_status config_has(const char *dir, const char *file, bool *has)
 {
     mx_str path = {0};
     mx_str_addf(&path, "%s/%s", dir, file);
-    json_error_t ignored;
-    json_t *config = load_json(mx_str_text(&path), &ignored);
+    json_t *config;
+    mx_status st = load_config(mx_str_text(&path), &config);
     const json_t *v = json_object_get(config, "chat_template");
-    bool has = json_is_string(v) || json_array_size(v);
+    *has = json_is_string(v) || json_array_size(v);
     json_decref(config);
     mx_str_fini(&path);
-    return has;
+    return st;
 }
 
-bool mx_chat_template_in_dir(const char *dir)
+mx_status mx_chat_template_in_dir(const char *dir, bool *has)
 {
     mx_str path = {0};
     struct stat about;
     mx_str_addf(&path, "%s/chat_template.jinja", dir);
-    bool has = stat(mx_str_text(&path), &about) == 0 || config_has(dir, configs[0]) ||
-               config_has(dir, configs[1]);
+    *has = stat(mx_str_text(&path), &about) == 0;
     mx_str_fini(&path);
-    return has;
+    for (int i = 0; i < 2 && !*has; i++)
+        MX_TRY(config_has(dir, configs[i], has));
+    return MX_OK;
 }
 
 mx_status mx_chat_template_open_dir(mx_chat_template **t, const char *dir, const char *name)
@@ -188,10 +185,14 @@ mx_status mx_chat_template_open_dir(mx_chat_template **t, const char *dir, const
     mx_status st =
         !is_default && strchr(name, '/') ? MX_OK : open_file(t, mx_str_text(&path), &found);
     if (!st && !found) {
-        bool second = !config_has(dir, configs[0]) && config_has(dir, configs[1]);
+        bool first, second = false;
+        st = config_has(dir, configs[0], &first);
+        if (!st && !first)
+            st = config_has(dir, configs[1], &second);
         mx_str_clear(&path);
         mx_str_addf(&path, "%s/%s", dir, configs[second]);
-        st = open_config(t, mx_str_text(&path), is_default ? "default" : name);
+        if (!st)
+            st = open_config(t, mx_str_text(&path), is_default ? "default" : name);
     }
     mx_str_fini(&path);
     return st;

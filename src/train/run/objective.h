@@ -21,7 +21,7 @@ typedef struct mx_step_options mx_step_options;
 typedef enum {
     MX_ROWS_DOCUMENTS, /* documents, packed or not */
     MX_ROWS_SAMPLED,   /* made by `next`: there is no loader */
-    MX_ROWS_PAIRS,     /* a chosen answer and the rejected one, in turn */
+    MX_ROWS_PAIRS,     /* a chosen answer and the rejected one, alternating */
 } mx_objective_rows;
 
 enum { MX_HOST_METRICS = 48 };
@@ -49,6 +49,7 @@ typedef struct {
 struct mx_objective {
     const char *name, *doc;
     const char *verb; /* whose objective it is */
+    const char *key;  /* what asks for it beside the verb; NULL: nothing, or loss_type=NAME */
     const char *data; /* what its records hold, one line */
     mx_objective_rows rows;
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */

@@ -403,7 +403,7 @@ static mx_status exchange(mx_cuda_group *of, const mx_cuda_exchange *a)
 {
     group *g = (group *)of;
     traffic t = {.a = a, .by_rank = (char *)a->work +
-                                    mx_gpu_room(a->rows.experts + 1, sizeof(int32_t))};
+                                    mx_gpu_aligned_bytes(a->rows.experts + 1, sizeof(int32_t))};
     MX_TRY(gone(g));
     MX_TRY(read_table(g, &a->rows));
     t.table = (const int32_t *)g->table;

@@ -94,7 +94,7 @@ static mx_status all_to_all_on(mx_cuda_group *g, const mx_exec_step *s)
     mx_cuda_pieces q = gather_of(s, &piece, (int)a->dim);
     MX_TRY(pack(g->cuda, s, &piece, (int)a->to, (int)a->size));
     q.in = s->call.work;
-    q.work = (char *)s->call.work + mx_gpu_room((int64_t)bytes_in(s), 1);
+    q.work = (char *)s->call.work + mx_gpu_aligned_bytes((int64_t)bytes_in(s), 1);
     return g->kind->all_to_all(g, &q);
 }
 
