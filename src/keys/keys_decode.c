@@ -80,9 +80,9 @@ const mx_key mx_keys_decode[] = {
      "memory", "gpu_memory_utilization", 0, "serve", "cache_tokens=65536", SEEN},
     {"max_body_bytes", INT, SERVE, "33554432", "1..", "largest request", 0, 0, "serve",
      "max_body_bytes=1000000", SEEN},
-    {"drain_seconds", FLOAT, SERVE, "30", "0..",
+    {"drain_seconds", FLOAT, SERVE, "30", "0..1e9",
      "how long requests under way may take after SIGTERM", 0, 0, "serve", "drain_seconds=5", SEEN},
-    {"request_seconds", FLOAT, SERVE, "0", "0..", "how long a request may take; 0: any time",
+    {"request_seconds", FLOAT, SERVE, "0", "0..1e9", "how long a request may take; 0: any time",
      "timeout", 0, "serve", "request_seconds=60", SEEN},
 #undef SEEN
     {"prometheus_port", INT, SERVE, "0", "0..65535", "port of the metrics; 0: none", 0, PLANNED},
