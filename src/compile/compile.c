@@ -171,8 +171,8 @@ static mx_status forward_passes(mx_graph *g, const mx_compile_options *o)
     MX_TRY(partition(g, o));
     MX_TRY(after(g, o, "partition"));
     mx_pass_quantize(g, o->quantization, false);
-    if (o->weights_fixed && o->int8_weights)
-        mx_pass_int8_weights(g);
+    if (o->weights_fixed)
+        mx_pass_weight_codes(g, o->codes);
     MX_TRY(after(g, o, "quantize"));
     return MX_OK;
 }

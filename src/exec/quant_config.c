@@ -130,12 +130,18 @@ mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, 
     return MX_OK;
 }
 
-mx_status mx_int8_weights_configure(bool *out, const mx_config *cfg)
+mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg)
 {
+    static const struct {
+        const char *name;
+        mx_dtype dtype;
+    } known[] = {{"", MX_F32}, {"int8", MX_I8}, {"fp8", MX_F8_E4M3}, {"int4", MX_U8}};
     const char *name = mx_config_text(cfg, "quantization");
-    *out = strcmp(name, "int8") == 0;
-    if (*name && !*out)
-        return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are or as quantization=int8, "
-                       "not as %s", mx_config_where(cfg, "quantization"), name);
-    return MX_OK;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, name) == 0) {
+            *out = (mx_weight_codes){.dtype = known[i].dtype};
+            return MX_OK;
+        }
+    return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are, or as quantization=int8, fp8 "
+                   "or int4, not as %s", mx_config_where(cfg, "quantization"), name);
 }

@@ -2,6 +2,7 @@
 #ifndef MX_INFER_GENERATE_H
 #define MX_INFER_GENERATE_H
 
+#include "compile/weight_codes.h"
 #include "infer/sample.h"
 #include "text/tokenizer.h"
 #include "exec/model_ref.h"
@@ -23,7 +24,7 @@ typedef struct {
     int n_threads;
     mx_dtype compute;
     const mx_seat *seat; /* the rank of a mesh; all ranks make the same answers. NULL: alone */
-    bool int8_weights; /* weights of layers lie as int8 */
+    mx_weight_codes codes; /* how matrices lie */
 } mx_generate_options;
 
 typedef struct {
