@@ -26,6 +26,7 @@
 #include "compile/norms.h"
 #include "compile/update_part.h"
 #include "ops.h"
+#include "ops/adamw8.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,6 +78,52 @@ typedef struct {
     const mx_partition *on;
 } rates;
 
+enum { LEAST_OF_8_BITS = 4096 }; /* elements, as bitsandbytes; biases and norms keep float32 */
+
+static bool eight_bits(const mx_optimizer *o, const mx_node *w)
+{
+    return o->eight_bits && mx_type_count(&w->type) >= LEAST_OF_8_BITS;
+}
+
+/* The largest magnitudes of a moment's blocks. */
+static mx_node *block_most(mx_graph *g, const mx_optimizer *o, const mx_node *w, const char *suffix)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s.%s.absmax", w->name, suffix);
+    int64_t n = (mx_type_count(&w->type) + MX_ADAMW8_BLOCK - 1) / MX_ADAMW8_BLOCK;
+    return mx_variable(g, name, mx_type_of(MX_F32, MX_SHAPE(n)),
+                       (mx_var_attr){.kind = MX_VAR_OPTIMIZER, .on_host = o->on_host});
+}
+
+static mx_node *code_maps(mx_graph *g)
+{
+    double map[2 * MX_ADAMW8_CODES];
+    mx_adamw8_map(true, map);
+    mx_adamw8_map(false, map + MX_ADAMW8_CODES);
+    return mx_table(g, MX_SHAPE(2, MX_ADAMW8_CODES), MX_F32, map);
+}
+
+/* AdamW of one weight; the state of a part of one is cut as that is. */
+static mx_node *adamw(mx_graph *g, const mx_optimizer *o, const mx_update_part *p, const rates *r,
+                      mx_node *copy)
+{
+    const mx_node *w = p->like;
+    double decay = mx_glob_any(o->no_decay, w->name) ? 0 : o->weight_decay;
+    mx_adamw_rates a = {o->b1, o->b2, o->eps, o->eps_root, decay, (int64_t)mx_stream_of(w->name),
+                        w->box, r->on != NULL};
+    bool eight = eight_bits(o, w);
+    mx_node *m = state(g, o, w, "exp_avg", eight ? MX_U8 : o->mu_dtype);
+    mx_node *v = state(g, o, w, "exp_avg_sq", eight ? MX_U8 : o->nu_dtype);
+    if (!eight)
+        return mx_adamw(g, (mx_node *[]){p->w, p->d, m, v, r->hyper, copy}, a);
+    if (r->on)
+        mx_graph_fail(g, "opt_type=adamw8bit keeps its state on one device; use adamw with "
+                      "mu_dtype=bfloat16 nu_dtype=bfloat16 on a mesh");
+    return mx_adamw8(g, (mx_node *[]){p->w, p->d, m, v, block_most(g, o, w, "exp_avg"),
+                                      block_most(g, o, w, "exp_avg_sq"), r->hyper, code_maps(g),
+                                      copy}, a);
+}
+
 static mx_node *update(mx_graph *g, const mx_optimizer *o, const mx_update_part *p, const rates *r,
                        mx_node *copy)
 {
@@ -93,12 +140,7 @@ static mx_node *update(mx_graph *g, const mx_optimizer *o, const mx_update_part 
         mx_node *in[4] = {w, d, state(g, o, w, "momentum", MX_F32), copy};
         u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step, r->on);
     } else {
-        mx_node *m = state(g, o, p->like, "exp_avg", o->mu_dtype);
-        mx_node *v = state(g, o, p->like, "exp_avg_sq", o->nu_dtype);
-        u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, p->cut ? NULL : copy},
-                     (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay,
-                                      (int64_t)mx_stream_of(p->like->name), p->like->box,
-                                      r->on != NULL});
+        u = adamw(g, o, p, r, p->cut ? NULL : copy);
     }
     if (p->cut)
         mx_update_part_back(g, p, u, copy, r->on);
@@ -122,8 +164,9 @@ mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root)
 /* The weight as an update has made it, its rows rescaled where a root says so. */
 static mx_node *rescale(mx_graph *g, const mx_node *w, mx_node *u, const rates *r)
 {
-    int copies = u->op == &mx_op_adamw ? 3 : 1; /* the output that is the copy */
-    const mx_node *has = u->in[u->op == &mx_op_adamw ? 5 : 3];
+    /* the output that is the copy, and the input that it overwrites */
+    int copies = u->op == &mx_op_adamw ? 3 : u->op == &mx_op_adamw8 ? 5 : 1;
+    const mx_node *has = u->in[u->op->alias[copies] - 1];
     mx_node *s = NULL;
     for (int i = 0; i < g->n_roots; i++) {
         const char *of = mx_row_scale_of(g->root[i]);

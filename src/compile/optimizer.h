@@ -15,6 +15,7 @@ typedef struct {
     double clip;                 /* global norm; 0: no clip */
     const char *no_decay;        /* comma-separated shell patterns of weights without decay */
     mx_dtype mu_dtype, nu_dtype; /* of the moments: float32, or bfloat16 to halve them */
+    bool eight_bits;   /* AdamW: moments of 8 bits, of weights that are not small */
     bool on_host;      /* the state is kept in host memory and read and written from there */
     bool skips_spikes; /* inputs norm_limit and loss_limit: above them nothing is updated */
 } mx_optimizer;

@@ -122,6 +122,7 @@ static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_a
     /* adam_pax keeps its moments divided by their bias corrections, m / (1 - b^t); the update is
      * the same function of the gradients, eps_root included, so it is the same op here. */
     out->kind = strcmp(type, "sgd") == 0 ? MX_SGD : strcmp(type, "muon") == 0 ? MX_MUON : MX_ADAMW;
+    out->eight_bits = strcmp(type, "adamw8bit") == 0;
     const struct {
         const char *key;
         mx_dtype *to;

@@ -2,9 +2,10 @@
  *
  *     x (*, k)   w (n, k) int8 or E4M3, or (n, k / 2) uint8 with two 4-bit codes a byte
  *     scale (n, k / group) float32                                  -> y (*, n)
- * (ops/cpu/dequant.h has the codes). A few rows of x in bfloat16 read the weight once, as it lies.
- * Others go through the GEMM, some columns at a time: w is widened to the dtype of x, with its
- * scales; where a row has one scale it is applied to the sums, and the widened codes are exact.
+ * (ops/cpu/dequant.h has the codes). A few rows of x read the weight once, as it lies, where the
+ * CPU multiplies bytes. Many go through the GEMM, some columns at a time: w is widened to the dtype
+ * of x, with its scales; where a row has one scale it is applied to the sums, and the widened codes
+ * are exact.
  * Bits of a row do not depend on the others. No gradient.
  */
 #include "base/vmath.h"
@@ -12,11 +13,13 @@
 #include "ops/copy.h"
 #include "ops/cpu/dequant.h"
 #include "ops/cpu/gemm.h"
+#include "ops/gpu_work.h"
 #include "ops/load.h"
 #include "ops/num.h"
+#include <omp.h>
 #include <string.h>
 
-enum { COLUMNS = 512, ROWS = 64, RUN = 256 };
+enum { COLUMNS = 512, ROWS = 64, RUN = 256, AT_ONCE = 16 };
 
 typedef struct {
     bool wide; /* y is float32, whatever x is */
@@ -43,13 +46,14 @@ static job job_of(const mx_call *c)
                        .scale = c->in[2].data, .n = s->dim[0], .k = k, .group = k / s->dim[1]}};
 }
 
-static void few_rows(const job *j, int64_t first, int64_t m)
+static void few_rows(const job *j)
 {
     const mx_call *c = j->c;
     const mx_codes *w = &j->w;
+    int64_t m = j->m;
     char *prepared = c->work;
     float *x = (float *)(prepared + mx_dequant_prepared_bytes(m, w->k));
-    mx_load_run_f32(&c->in[0], first * w->k, m * w->k, x);
+    mx_load_run_f32(&c->in[0], 0, m * w->k, x);
     mx_dequant_prepare(w, x, m, prepared);
 #pragma omp parallel for schedule(static) if (w->n * w->k > 1 << 15)
     for (int64_t from = 0; from < w->n; from += ROWS) {
@@ -57,7 +61,7 @@ static void few_rows(const job *j, int64_t first, int64_t m)
         int64_t n = w->n - from < ROWS ? w->n - from : ROWS;
         mx_dequant_gemv(w, &(mx_dequant_rows){m, prepared, y, ROWS}, from, from + n);
         for (int64_t i = 0; i < m; i++)
-            mx_store_run_f32(&c->out[0], (first + i) * w->n + from, n, y + i * ROWS);
+            mx_store_run_f32(&c->out[0], i * w->n + from, n, y + i * ROWS);
     }
 }
 
@@ -67,20 +71,38 @@ MX_CLONES static void narrow(const float *x, int64_t n, uint16_t *out)
         out[i] = mx_bf16_of_float(x[i]);
 }
 
-/* Rows of w as the GEMM takes them; one of bfloat16 takes the room of its floats. */
-static void widen(const job *j, int64_t from, int64_t n, bool scaled, char *wide)
+/* A row of w as the GEMM takes it; one of bfloat16 takes the room of its floats. */
+static void widen(const job *j, int64_t r, bool scaled, float *row)
 {
     int64_t k = j->w.k;
-#pragma omp parallel for schedule(static) if (n * k > 1 << 15)
-    for (int64_t r = 0; r < n; r++) {
-        float *row = (float *)wide + r * k;
-        mx_dequant_row(&j->w, from + r, scaled, row);
-        for (int64_t i = 0; i < k && j->bf16; i += RUN) {
-            uint16_t run[RUN];
-            int64_t some = k - i < RUN ? k - i : RUN;
-            narrow(row + i, some, run);
-            memcpy((uint16_t *)row + i, run, sizeof *run * (size_t)some);
-        }
+    mx_dequant_row(&j->w, r, scaled, row);
+    for (int64_t i = 0; i < k && j->bf16; i += RUN) {
+        uint16_t run[RUN];
+        int64_t some = k - i < RUN ? k - i : RUN;
+        narrow(row + i, some, run);
+        memcpy((uint16_t *)row + i, run, sizeof *run * (size_t)some);
+    }
+}
+
+/* A few rows of x, where codes cannot be multiplied as they are: each thread widens some rows of w,
+ * which are in its cache when they are multiplied. */
+static void few_rows_widened(const job *j)
+{
+    const mx_call *c = j->c;
+    const mx_codes *w = &j->w;
+    float *x = c->work, *panels = x + j->m * w->k;
+    mx_load_run_f32(&c->in[0], 0, j->m * w->k, x);
+#pragma omp parallel for schedule(static) if (w->n * w->k > 1 << 15)
+    for (int64_t from = 0; from < w->n; from += AT_ONCE) {
+        float y[MX_DEQUANT_MAX_M * AT_ONCE], *wide = panels + omp_get_thread_num() * AT_ONCE * w->k;
+        int64_t n = w->n - from < AT_ONCE ? w->n - from : AT_ONCE;
+        for (int64_t r = 0; r < n; r++)
+            mx_dequant_row(w, from + r, true, wide + r * w->k);
+        mx_gemm(&(mx_gemm_args){.m = j->m, .n = n, .k = w->k, .alpha = 1, .a = x, .b = wide, .c = y,
+                                .lda = w->k, .ldb = w->k, .ldc = AT_ONCE, .trans_b = true,
+                                .threads = 1});
+        for (int64_t i = 0; i < j->m; i++)
+            mx_store_run_f32(&c->out[0], i * w->n + from, n, y + i * AT_ONCE);
     }
 }
 
@@ -89,14 +111,15 @@ static void some_columns(const job *j, int64_t from, int64_t cols)
 {
     const mx_call *c = j->c;
     bool scaled = j->w.group != j->w.k;
-    float *part = c->work, *x = part + j->m * COLUMNS;
-    char *wide = (char *)(x + (c->in[0].type.dtype == MX_F64 ? j->m * j->w.k : 0));
+    float *part = c->work, *x = part + j->m * COLUMNS, *wide = x + j->m * j->w.k;
     const void *a = c->in[0].data;
-    if (c->in[0].type.dtype == MX_F64) {
+    if (!j->bf16 && c->in[0].type.dtype != MX_F32) {
         mx_load_run_f32(&c->in[0], 0, j->m * j->w.k, x);
         a = x;
     }
-    widen(j, from, cols, scaled, wide);
+#pragma omp parallel for schedule(static) if (cols * j->w.k > 1 << 15)
+    for (int64_t r = 0; r < cols; r++)
+        widen(j, from + r, scaled, wide + r * j->w.k);
     mx_num num = j->bf16 ? MX_NUM_BF16 : MX_NUM_F32;
     mx_gemm(&(mx_gemm_args){.m = j->m, .n = cols, .k = j->w.k, .alpha = 1, .a = a, .b = wide,
                             .c = part, .lda = j->w.k, .ldb = j->bf16 ? 2 * j->w.k : j->w.k,
@@ -113,8 +136,10 @@ static void some_columns(const job *j, int64_t from, int64_t cols)
 static void dequant_cpu(const mx_call *c)
 {
     job j = job_of(c);
-    if (j.m <= MX_DEQUANT_MAX_M && j.bf16 && mx_dequant_can_prepare(&j.w)) {
-        few_rows(&j, 0, j.m);
+    /* 16 bits of x are enough for whole numbers of 8; bfloat16 is not enough for float32 */
+    bool enough = j.bf16 || j.w.kind != MX_CODES_FP8;
+    if (j.m <= MX_DEQUANT_MAX_M) {
+        (enough && mx_dequant_can_prepare(&j.w) ? few_rows : few_rows_widened)(&j);
         return;
     }
     for (int64_t from = 0; from < j.w.n; from += COLUMNS)
@@ -123,13 +148,20 @@ static void dequant_cpu(const mx_call *c)
 
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
-    (void)n_threads;
     const mx_type *x = &n->in[0]->type;
     int64_t k = x->dim[x->ndim - 1], m = mx_dims_before(x, x->ndim - 1);
-    int64_t most = m < MX_DEQUANT_MAX_M ? m : MX_DEQUANT_MAX_M;
-    size_t few = mx_dequant_prepared_bytes(most, k) + sizeof(float) * (size_t)(most * k);
-    size_t many = sizeof(float) * (size_t)(m * COLUMNS + COLUMNS * k + m * k);
-    return few > many ? few : many;
+    if (m > MX_DEQUANT_MAX_M)
+        return sizeof(float) * (size_t)(m * COLUMNS + COLUMNS * k + m * k);
+    size_t prepared = mx_dequant_prepared_bytes(m, k) + sizeof(float) * (size_t)(m * k);
+    size_t widened = sizeof(float) * (size_t)(m * k + n_threads * AT_ONCE * k);
+    return prepared > widened ? prepared : widened;
+}
+
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    const mx_type *x = &n->in[0]->type;
+    return mx_gpu_dequant_bytes(n->in[2]->type.dim[0], x->dim[x->ndim - 1]);
 }
 
 static void infer(mx_graph *g, mx_node *n)
@@ -163,7 +195,7 @@ mx_node *mx_dequant_matmul(mx_graph *g, mx_node *x, mx_node *w, mx_node *scale, 
 
 #define W8(n, k) {2, {n, k}, MX_I8, -127, 128}
 #define W4(n, k) {2, {n, (k) / 2}, MX_U8, 0, 256}
-#define F8(n, k) {2, {n, k}, MX_F8_E4M3, -3, 3}
+#define F8(n, k) {2, {n, k}, MX_F8_E4M3, -3, 3, .no_grad = true, .fixed = true}
 #define S(n, groups) {2, {n, groups}, .lo = 0.001, .hi = 0.01, .no_grad = true, .fixed = true}
 #define X(...) {__VA_ARGS__, .no_grad = true}
 const mx_op mx_op_dequant_matmul = {
@@ -177,6 +209,7 @@ const mx_op mx_op_dequant_matmul = {
     .cost = cost,
     .cpu = dequant_cpu,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){{3, {X(3, {2, 3, 130}), W8(20, 130), S(20, 1)}},
                                {3, {X(2, {1, 64}), W8(7, 64), S(7, 1)}},
                                {3, {X(2, {5, 256}), W8(9, 256), S(9, 2)}},

@@ -2,6 +2,7 @@
 #include "plan/forecast.h"
 
 #include "plan/model_profile.h"
+#include "ops/adamw8.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,8 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
     double moment = (double)mx_dtype_bytes(o.optimizer.mu_dtype);
     if (o.optimizer.kind != MX_SGD)
         moment += (double)mx_dtype_bytes(o.optimizer.nu_dtype);
+    if (o.optimizer.eight_bits)
+        moment = 2 * (1 + sizeof(float) / (double)MX_ADAMW8_BLOCK);
     *r = (mx_run_kind){.rate = narrow ? MX_RATE_BF16 : MX_RATE_F32,
                        .again = -1,
                        .weight_bytes = o.compile.narrow_weights ? 2 : 4,
