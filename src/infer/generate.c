@@ -46,12 +46,7 @@ static mx_status check_prompts(const job *j, int64_t n)
 
 static mx_status check_codes(const job *j)
 {
-    if (j->o->codes.dtype == MX_F32)
-        return MX_OK;
-    if (!j->model->has_weights)
-        return mx_fail(MX_USAGE, "quantization= is for weights that are read; this model begins "
-                       "at random");
-    if (j->o->seat)
+    if (j->o->codes.dtype != MX_F32 && j->o->seat)
         return mx_fail(MX_USAGE, "quantization= decodes on one device; leave mesh= out");
     return MX_OK;
 }

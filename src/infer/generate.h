@@ -4,7 +4,7 @@
 
 #include "compile/weight_codes.h"
 #include "infer/sample.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "exec/model_ref.h"
 #include "exec/virtual_ranks.h"
 
