@@ -267,7 +267,7 @@ static mx_status open_talk(talk *t, mx_invocation *inv)
     t->terminal = isatty(0) && isatty(1);
     t->messages = json_array();
     begin_anew(t);
-    MX_TRY(mx_weight_codes_configure(&eo.codes, c));
+    MX_TRY(mx_weight_codes_configure(&eo.codes, c, t->m.ref.dir.config));
     MX_TRY(mx_engine_open(&t->engine, &eo));
     return mx_signals_install();
 }

@@ -92,7 +92,7 @@ static mx_status run(mx_invocation *inv)
                             .stop_ids = m.stop_ids,
                             .n_stop_ids = m.n_stop_ids};
     if (!st)
-        st = mx_weight_codes_configure(&eo.codes, c);
+        st = mx_weight_codes_configure(&eo.codes, c, m.ref.dir.config);
     if (!st)
         st = mx_engine_open(&e, &eo);
     if (!st)

@@ -405,6 +405,8 @@ mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_wr
         goto out;
     mx_st_source *src = MX_NEW_N(&a, mx_st_source, set.n_tensors * MAX_PARTS);
     int64_t n = list_sources(&w, &set, &a, src, ignore);
+    if (!mx_quant_find(&set, "lm_head.weight")) /* tied: a module of its own to who loads it */
+        json_array_append_new(ignore, json_string("lm_head"));
     if (!out->n_quantized)
         MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes", dir->path,
                                o->form->name));

@@ -18,6 +18,8 @@ for form in fp8:3 fp8_blockwise:4 int8:1.5 int4:15 nf4:15; do
     "$maxc" verify "$tmp/${form%:*}" tolerance=0.05 > "$tmp/out" 2>&1
     grep -q '^loss .* ok' "$tmp/out" || { echo "$0: ${form%:*} is read as something else"; cat "$tmp/out"; bad=1; }
     expect 0 'safetensors' "$maxc" inspect "$tmp/${form%:*}"
+    # a head that is tied to the embedding is no tensor, but a module that loaders would quantize
+    grep -q '"lm_head"' "$tmp/${form%:*}/config.json" || { echo "$0: ${form%:*} does not keep the head"; bad=1; }
 done
 # NF4 of what NF4 means is the same again, to the last bit
 model=$tmp/nf4
