@@ -11,9 +11,9 @@ typedef struct {
     int64_t group; /* 0, or it does not divide a row: the largest of 128, 64 and 32 that does */
 } mx_weight_codes;
 
-/* After narrow_weights. The matrices of layers, and the head, which is always MX_I8: it is more
- * sensitive, and rows of it are more even, than layers are. A table that is the embedding too is looked up in its codes. Routers stay as they
- * are. The scales of weight X are the variable X.code_scales. */
+/* After narrow_weights: the matrices of layers, and the head, which is more sensitive and always
+ * MX_I8; where it is the embedding too, that is looked up in its codes. Routers stay as they are.
+ * The scales of weight X are the variable X.code_scales. */
 void mx_pass_weight_codes(mx_graph *g, mx_weight_codes codes);
 #define MX_CODE_SCALES ".code_scales"
 

@@ -92,8 +92,8 @@ mx_status mx_quant_gptq_open(const mx_hf_dir *d, const mx_gptq_hints *h, mx_aren
     g->group = group_of(g, h->group);
     if (!is_scale(g->scales) || !is_matrix(g->scales, g->groups, g->out) ||
         g->zeros->dtype != MX_ST_I32 || !is_matrix(g->zeros, g->groups, (g->out + per - 1) / per))
-        return mx_fail(MX_INPUT, "its .qzeros and .scales do not fit %" PRId64 " inputs and %" PRId64
-                       " outputs", g->in, g->out);
+        return mx_fail(MX_INPUT, "its .qzeros and .scales do not fit %" PRId64 " inputs and "
+                       "%" PRId64 " outputs", g->in, g->out);
     if (g->group_of && (g->group_of->dtype != MX_ST_I32 || g->group_of->n != g->in))
         return mx_fail(MX_INPUT, "its .g_idx does not fit %" PRId64 " inputs", g->in);
     if (!g->group_of && !g->group)

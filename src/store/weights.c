@@ -334,7 +334,8 @@ static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, b
         mx_st_seen one = {.tensor = t->data, .count = t->n};
         mx_var *v = mx_session_var(s, i);
         if (v->attr.quantized && o->n_parts)
-            return mx_fail(MX_INPUT, "%s is put together from parts and cannot be quantized", v->name);
+            return mx_fail(MX_INPUT, "%s is put together from parts and cannot be quantized",
+                           v->name);
         if (v->attr.quantized)
             MX_TRY(mx_codes_load(s, v, t, &one.scan));
         else if (o->n_parts)

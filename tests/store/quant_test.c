@@ -200,8 +200,8 @@ static void check_gptq(const test_dir *d, const char *config, bool awq, int stor
     for (int k = 0; t && k < OUT * IN; k++) {
         int o = k / IN, i = k % IN, g = group_of[i];
         float want = (float)((o + 3 * i) % 16 - ((o + g) % 15 + 1)) * (float)(1 + g) / 4;
-        MX_CHECK(got[k] == want, "%s: output %d, input %d: %g, not %g", config, o, i, (double)got[k],
-                 (double)want);
+        MX_CHECK(got[k] == want, "%s: output %d, input %d: %g, not %g", config, o, i,
+                 (double)got[k], (double)want);
     }
     mx_quant_close(&q);
     mx_hf_dir_close(&h);

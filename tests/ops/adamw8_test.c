@@ -1,11 +1,11 @@
-/* adamw8.c - moments of 8 bits: the map is bitsandbytes', and an update is that of float64 on what
- * the codes mean, rounded to the nearest number of the map. */
+/* adamw8_test.c - moments of 8 bits: the map is bitsandbytes', and an update is that of float64 on
+ * what the codes mean, rounded to the nearest number of the map. */
 #include "ops/adamw8.h"
 
 #include "base/rng.h"
-#include "graph_run.h"
+#include "../compile/graph_run.h"
 #include "ops.h"
-#include "test.h"
+#include "../test.h"
 #include <math.h>
 #include <string.h>
 
