@@ -6,8 +6,8 @@
  *     X.scales   F16, BF16 or F32    (groups, out)                 the same
  *     X.g_idx    I32 (in), may lack  the group of each input       none: input / group size
  * with p = 32 / bits numbers in an int32, from the low bits up; AWQ's nibbles hold the outputs 0,
- * 2, 4, 6, 1, 3, 5, 7 of its eight. A weight is (q - z) * scale. In GPTQ's first format, which is what
- * config.json means unless its checkpoint_format is gptq_v2, zeros are stored less one.
+ * 2, 4, 6, 1, 3, 5, 7 of its eight. A weight is (q - z) * scale. In GPTQ's first format, which is
+ * what config.json means unless its checkpoint_format is gptq_v2, zeros are stored less one.
  */
 #ifndef MX_STORE_QUANT_GPTQ_H
 #define MX_STORE_QUANT_GPTQ_H
