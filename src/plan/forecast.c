@@ -17,7 +17,7 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
         return st;
     bool narrow = o.compile.compute == MX_BF16;
     double moment = (double)mx_dtype_bytes(o.optimizer.mu_dtype);
-    if (o.optimizer.kind != MX_SGD)
+    if (mx_optimizer_rule_of(&o.optimizer)->moments > 1)
         moment += (double)mx_dtype_bytes(o.optimizer.nu_dtype);
     if (o.optimizer.eight_bits)
         moment = 2 * (1 + sizeof(float) / (double)MX_ADAMW8_BLOCK);

@@ -7,6 +7,7 @@
 #include "ops.h"
 #include "../test.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { N = 700, BLOCKS = 3, CODES = MX_ADAMW8_CODES };
