@@ -134,42 +134,6 @@ static mx_status run_passes(mx_graph *g, mx_compilation *c, unsigned programs)
         MX_TRY(pass[i]->run(g, c));
         MX_TRY(after(g, c->o, pass[i]->name));
     }
-<<<<<<< HEAD
-    return v;
-}
-
-/* Weights are read from the copies that the update writes: where gradients are summed up, and where
- * the weights of a training step are used beside it. */
-static void read_copies(mx_graph *g, mx_node **var, int n)
-{
-    mx_arena scratch = {0};
-    mx_node **cast = mx_first_casts(g, &scratch);
-    for (int i = 0; i < n; i++)
-        mx_weight_copy(g, var[i], cast[var[i]->id]);
-    mx_arena_fini(&scratch);
-    mx_graph_resolve(g);
-}
-
-static mx_status forward_passes(mx_graph *g, const mx_compile_options *o)
-{
-    MX_TRY(after(g, o, "build"));
-    mx_pass_precision(g, o->compute);
-    if (o->weights_fixed || o->narrow_weights || o->narrow_frozen)
-        mx_pass_narrow_weights(g, o->weights_fixed || o->narrow_weights);
-    if (o->reads_copies) {
-        int n;
-        mx_node **var = mx_trainable(g, &n);
-        read_copies(g, var, n);
-    }
-    MX_TRY(after(g, o, "precision"));
-    MX_TRY(partition(g, o));
-    MX_TRY(after(g, o, "partition"));
-    mx_pass_quantize(g, o->quantization, false);
-    if (o->weights_fixed)
-        mx_pass_weight_codes(g, o->codes);
-    MX_TRY(after(g, o, "quantize"));
-=======
->>>>>>> main
     return MX_OK;
 }
 

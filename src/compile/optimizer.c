@@ -25,7 +25,6 @@
 #include "compile/norms.h"
 #include "compile/update_part.h"
 #include "ops.h"
-#include "ops/adamw8.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,79 +104,6 @@ mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast)
     return v;
 }
 
-<<<<<<< HEAD
-/* What every update of a step is told. */
-typedef struct {
-    mx_node *lr, *scale, *step;
-    mx_node *hyper; /* the same as one vector */
-    const mx_partition *on;
-} rates;
-
-enum { LEAST_OF_8_BITS = 4096 }; /* elements, as bitsandbytes; biases and norms keep float32 */
-
-static bool eight_bits(const mx_optimizer *o, const mx_node *w)
-{
-    return o->eight_bits && mx_type_count(&w->type) >= LEAST_OF_8_BITS;
-}
-
-/* The largest magnitudes of a moment's blocks. */
-static mx_node *block_most(mx_graph *g, const mx_optimizer *o, const mx_node *w, const char *suffix)
-{
-    char name[512];
-    snprintf(name, sizeof name, "%s.%s.absmax", w->name, suffix);
-    int64_t n = (mx_type_count(&w->type) + MX_ADAMW8_BLOCK - 1) / MX_ADAMW8_BLOCK;
-    return mx_variable(g, name, mx_type_of(MX_F32, MX_SHAPE(n)),
-                       (mx_var_attr){.kind = MX_VAR_OPTIMIZER, .on_host = o->on_host});
-}
-
-static mx_node *code_maps(mx_graph *g)
-{
-    double map[2 * MX_ADAMW8_CODES];
-    mx_adamw8_map(true, map);
-    mx_adamw8_map(false, map + MX_ADAMW8_CODES);
-    return mx_table(g, MX_SHAPE(2, MX_ADAMW8_CODES), MX_F32, map);
-}
-
-/* AdamW of one weight; the state of a part of one is cut as that is. */
-static mx_node *adamw(mx_graph *g, const mx_optimizer *o, const mx_update_part *p, const rates *r,
-                      mx_node *copy)
-{
-    const mx_node *w = p->like;
-    double decay = mx_glob_any(o->no_decay, w->name) ? 0 : o->weight_decay;
-    mx_adamw_rates a = {o->b1, o->b2, o->eps, o->eps_root, decay, (int64_t)mx_stream_of(w->name),
-                        w->box, r->on != NULL};
-    bool eight = eight_bits(o, w);
-    mx_node *m = state(g, o, w, "exp_avg", eight ? MX_U8 : o->mu_dtype);
-    mx_node *v = state(g, o, w, "exp_avg_sq", eight ? MX_U8 : o->nu_dtype);
-    if (!eight)
-        return mx_adamw(g, (mx_node *[]){p->w, p->d, m, v, r->hyper, copy}, a);
-    if (r->on)
-        mx_graph_fail(g, "opt_type=adamw8bit keeps its state on one device; use adamw with "
-                      "mu_dtype=bfloat16 nu_dtype=bfloat16 on a mesh");
-    return mx_adamw8(g, (mx_node *[]){p->w, p->d, m, v, block_most(g, o, w, "exp_avg"),
-                                      block_most(g, o, w, "exp_avg_sq"), r->hyper, code_maps(g),
-                                      copy}, a);
-}
-
-static mx_node *update(mx_graph *g, const mx_optimizer *o, const mx_update_part *p, const rates *r,
-                       mx_node *copy)
-{
-    mx_node *w = p->w, *d = p->d;
-    double decay = mx_glob_any(o->no_decay, p->like->name) ? 0 : o->weight_decay;
-    mx_node *u;
-    if (o->kind == MX_SGD && o->momentum > 0) {
-        mx_node *m = state(g, o, w, "momentum", MX_F32);
-        m = mx_momentum(g, m, d, r->scale, o->momentum, 1);
-        u = mx_step_along(g, w, m, (mx_step_rule){r->lr, r->scale, 1, decay}, copy);
-    } else if (o->kind == MX_SGD) {
-        u = mx_sgd(g, (mx_node *[]){w, d, r->hyper, copy}, decay);
-    } else if (o->kind == MX_MUON && mx_muon_takes(w)) {
-        mx_node *in[4] = {w, d, state(g, o, w, "momentum", MX_F32), copy};
-        u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step, r->on);
-    } else {
-        u = adamw(g, o, p, r, p->cut ? NULL : copy);
-    }
-=======
 static mx_node *update(mx_graph *g, const mx_update *step, const mx_update_part *p, mx_node *copy)
 {
     mx_update u = *step;
@@ -187,7 +113,6 @@ static mx_node *update(mx_graph *g, const mx_update *step, const mx_update_part 
     u.copy = p->cut ? NULL : copy;
     u.decay = mx_glob_any(u.o->no_decay, p->like->name) ? 0 : u.o->weight_decay;
     mx_node *made = mx_optimizer_rule_of(u.o)->update(g, &u);
->>>>>>> main
     if (p->cut)
         mx_update_part_back(g, p, made, copy, u.on);
     return mx_graph_root(g, NULL, made);

@@ -19,7 +19,6 @@ typedef struct mx_optimizer {
     double clip;                 /* global norm; 0: no clip */
     const char *no_decay;        /* comma-separated shell patterns of weights without decay */
     mx_dtype mu_dtype, nu_dtype; /* of the moments: float32, or bfloat16 to halve them */
-    bool eight_bits;   /* AdamW: moments of 8 bits, of weights that are not small */
     bool on_host;      /* the state is kept in host memory and read and written from there */
     bool skips_spikes; /* inputs norm_limit and loss_limit: above them nothing is updated */
 } mx_optimizer;
@@ -40,6 +39,7 @@ typedef struct mx_optimizer_rule {
     const char *name, *doc; /* as opt_type has it */
     const char *alias;      /* another name of it; NULL: none */
     int moments;            /* numbers of state a weight, for estimates */
+    double moment_bytes;    /* of each; 0: as mu_dtype and nu_dtype say */
     bool rounds;            /* can round bfloat16 weights at random: weight_dtype=bfloat16 */
     bool by_part;           /* element by element: each rank may update its part of a weight */
     /* Reads its own keys into what mx_optimizer.own will be, in the arena; NULL: has none. */

@@ -247,8 +247,8 @@ void mx_pass_quantize_share(mx_graph *g)
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
     mx_pass_quantize(g, c->o->quantization, c->training);
-    if (!c->training && c->o->weights_fixed && c->o->int8_weights)
-        mx_pass_int8_weights(g);
+    if (!c->training && c->o->weights_fixed)
+        mx_pass_weight_codes(g, c->o->codes);
     return MX_OK;
 }
 

@@ -113,17 +113,10 @@ static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_a
         .on_host = mx_config_bool(cfg, "optimizer_memory_host_offload"),
         .skips_spikes = mx_config_bool(cfg, "skip_step_on_spikes"),
     };
-<<<<<<< HEAD
-    /* adam_pax keeps its moments divided by their bias corrections, m / (1 - b^t); the update is
-     * the same function of the gradients, eps_root included, so it is the same op here. */
-    out->kind = strcmp(type, "sgd") == 0 ? MX_SGD : strcmp(type, "muon") == 0 ? MX_MUON : MX_ADAMW;
-    out->eight_bits = strcmp(type, "adamw8bit") == 0;
-=======
     out->rule = mx_optimizer_rule_find(type);
     MX_ASSERT(out->rule, "opt_type=%s", type);
     if (out->rule->configure)
         out->own = out->rule->configure(cfg, a);
->>>>>>> main
     const struct {
         const char *key;
         mx_dtype *to;

@@ -46,7 +46,7 @@ static mx_status check_prompts(const job *j, int64_t n)
 
 static mx_status check_codes(const job *j)
 {
-    if (j->o->codes.dtype != MX_F32 && j->o->seat)
+    if (j->o->codes.dtype != MX_F32 && j->o->mesh_rank)
         return mx_fail(MX_USAGE, "quantization= decodes on one device; leave mesh= out");
     return MX_OK;
 }
@@ -180,13 +180,8 @@ static mx_status run_batches(job *j, mx_session *session, int64_t n, int64_t bat
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&j->model->spec, o),
                              .compile = {.compute = o->compute, .weights_fixed = true,
-<<<<<<< HEAD
                                          .codes = o->codes,
-                                         .partition = o->seat ? &o->seat->how : NULL},
-=======
-                                         .int8_weights = o->int8_weights,
                                          .partition = o->mesh_rank ? &o->mesh_rank->how : NULL},
->>>>>>> main
                              .lora = j->model->has_adapter ? &j->model->adapter.lora : NULL};
     MX_TRY_OUT(st, mx_decode_open(&j->decode, session, &j->model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(j->model, session, o->sampling.seed));
@@ -327,13 +322,8 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
     if (__builtin_add_overflow(longest, o->max_new_tokens, &length))
         length = INT64_MAX; /* refused below: no model has so many positions */
     mx_session *session;
-<<<<<<< HEAD
-    MX_TRY(mx_seat_session(&session, o->seat, o->device, o->n_threads));
-    if (!o->seat && suits_engine(&j, session))
-=======
     MX_TRY(mx_mesh_rank_session(&session, o->mesh_rank, o->device, o->n_threads));
-    if (!o->mesh_rank && !o->int8_weights && suits_engine(&j, session))
->>>>>>> main
+    if (!o->mesh_rank && suits_engine(&j, session))
         return run_engine(&j, session, n, batch, length);
     mx_status st = run_batches(&j, session, n, batch, length, longest);
     mx_session_close(session);

@@ -23,14 +23,9 @@ typedef struct {
     const char *device;
     int n_threads;
     mx_dtype compute;
-<<<<<<< HEAD
-    const mx_seat *seat; /* the rank of a mesh; all ranks make the same answers. NULL: alone */
-    mx_weight_codes codes; /* how matrices lie */
-=======
     /* The rank of a mesh; all ranks make the same answers. NULL: alone */
     const mx_mesh_rank *mesh_rank;
-    bool int8_weights; /* weights of layers lie as int8 */
->>>>>>> main
+    mx_weight_codes codes; /* how matrices lie */
 } mx_generate_options;
 
 typedef struct {

@@ -109,7 +109,7 @@ static void close_weight(const mx_call *c, const mx_tensor *copy, int64_t at, in
 {
     const mx_tensor *w = &c->in[0];
     if (w->type.dtype == MX_BF16)
-        store_rounded_at_random(w, at, n, run, key, ((const mx_adamw_rates *)c->attr)->box);
+        store_stochastic(w, at, n, run, key, ((const mx_adamw_rates *)c->attr)->box);
     else
         close_run(w, at, n, run);
     if (copy)
@@ -134,14 +134,7 @@ static void adamw_cpu(const mx_call *c)
             float *pg = open_run(g, at, k, bg), *pm = open_run(m, at, k, bm);
             float *pv = open_run(v, at, k, bv);
             update(k, &r, pw, pg, pm, pv);
-<<<<<<< HEAD
             close_weight(c, copy, at, k, pw, key);
-=======
-            if (w->type.dtype == MX_BF16)
-                store_stochastic(w, at, k, pw, key, a->box);
-            else
-                close_run(w, at, k, pw);
->>>>>>> main
             close_run(m, at, k, pm);
             close_run(v, at, k, pv);
         }
