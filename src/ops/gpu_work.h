@@ -59,7 +59,7 @@ static inline int64_t mx_gpu_dequant_band(int64_t n, int64_t k)
 }
 static inline size_t mx_gpu_dequant_bytes(int64_t n, int64_t k)
 {
-    return mx_gpu_room(mx_gpu_dequant_band(n, k) * k, sizeof(uint16_t));
+    return mx_gpu_aligned_bytes(mx_gpu_dequant_band(n, k) * k, sizeof(uint16_t));
 }
 
 /* --- updates and sums (many_kernels.cu, train_kernels.cu) --- */
