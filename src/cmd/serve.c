@@ -1,6 +1,7 @@
 /* serve.c - maxc serve MODEL: the model behind an OpenAI-compatible HTTP server. */
 #include "base/signals.h"
 #include "cmd/model_text.h"
+#include "exec/quant_config.h"
 #include "serve/server.h"
 
 #include <stdio.h>
@@ -90,6 +91,8 @@ static mx_status run(mx_invocation *inv)
                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
                             .stop_ids = m.stop_ids,
                             .n_stop_ids = m.n_stop_ids};
+    if (!st)
+        st = mx_weight_codes_configure(&eo.codes, c, m.ref.dir.config);
     if (!st)
         st = mx_engine_open(&e, &eo);
     if (!st)

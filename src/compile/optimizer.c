@@ -135,8 +135,9 @@ mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root)
 /* The weight as an update has made it, its rows rescaled where a root says so. */
 static mx_node *rescale(mx_graph *g, const mx_node *w, mx_node *u, const mx_update *step)
 {
-    int copies = u->op == &mx_op_adamw ? 3 : 1; /* the output that is the copy */
-    const mx_node *has = u->in[u->op == &mx_op_adamw ? 5 : 3];
+    /* the output that is the copy, and the input that it overwrites */
+    int copies = u->op == &mx_op_adamw ? 3 : u->op == &mx_op_adamw8 ? 5 : 1;
+    const mx_node *has = u->in[u->op->alias[copies] - 1];
     mx_node *s = NULL;
     for (int i = 0; i < g->n_roots; i++) {
         const char *of = mx_row_scale_of(g->root[i]);

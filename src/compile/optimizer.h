@@ -39,6 +39,7 @@ typedef struct mx_optimizer_rule {
     const char *name, *doc; /* as opt_type has it */
     const char *alias;      /* another name of it; NULL: none */
     int moments;            /* numbers of state a weight, for estimates */
+    double moment_bytes;    /* of each; 0: as mu_dtype and nu_dtype say */
     bool rounds;            /* can round bfloat16 weights at random: weight_dtype=bfloat16 */
     bool by_part;           /* element by element: each rank may update its part of a weight */
     /* Reads its own keys into what mx_optimizer.own will be, in the arena; NULL: has none. */

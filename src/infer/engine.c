@@ -16,7 +16,8 @@ static mx_batch_settings settings_of(const mx_engine_options *o, int64_t pages)
                                .max_length = o->max_length,
                                .page = MX_ENGINE_PAGE,
                                .pages = pages,
-                               .compile = {.compute = o->compute, .weights_fixed = true}};
+                               .compile = {.compute = o->compute, .weights_fixed = true,
+                                           .codes = o->codes}};
 }
 
 mx_status mx_engine_can(const mx_model_spec *m)

@@ -18,6 +18,7 @@
 #ifndef MX_INFER_ENGINE_H
 #define MX_INFER_ENGINE_H
 
+#include "compile/weight_codes.h"
 #include "infer/constraint.h"
 #include "infer/reply.h"
 #include "infer/sample.h"
@@ -32,6 +33,7 @@ typedef struct {
     const char *device;            /* this device, */
     int n_threads;                 /* with so many threads */
     mx_dtype compute;
+    mx_weight_codes codes; /* how matrices lie */
     int64_t sequences;       /* answers written together; 0: chosen */
     int64_t step_tokens;     /* of a batch at most; 0: chosen */
     int64_t max_length;      /* of prompt and answer; 0: the model's, at most 32,768 */

@@ -2,6 +2,7 @@
 #ifndef MX_INFER_GENERATE_H
 #define MX_INFER_GENERATE_H
 
+#include "compile/weight_codes.h"
 #include "infer/sample.h"
 #include "text/tokenizer/tokenizer.h"
 #include "exec/model_ref.h"
@@ -24,7 +25,7 @@ typedef struct {
     mx_dtype compute;
     /* The rank of a mesh; all ranks make the same answers. NULL: alone */
     const mx_mesh_rank *mesh_rank;
-    bool int8_weights; /* weights of layers lie as int8 */
+    mx_weight_codes codes; /* how matrices lie */
 } mx_generate_options;
 
 typedef struct {

@@ -63,9 +63,6 @@ typedef struct {
     mx_node *q, *scale;
 } mx_quantized;
 
-/* A row of a weight as int8: gives its scale. What is not finite gives a scale that is not. */
-float mx_quant_int8_row(const float *x, int64_t n, int8_t *q);
-
 /* A factor of a matmul. */
 typedef struct {
     const mx_quant_recipe *recipe;
