@@ -149,10 +149,10 @@ $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 # --- the MPI plug-in; of another MPI than mpicc's: make mpi MPICC=mpicc.mpich ---
 .PHONY: mpi
 mpi: $(BUILD)/release/libmaxc_mpi.so
-$(BUILD)/release/libmaxc_mpi.so: src/dist/mpi/plugin.c src/dist/mpi.h src/dist/comm.h src/dist/coord.h $(BUILD)/mpicc.txt
+$(BUILD)/release/libmaxc_mpi.so: $(wildcard src/dist/mpi/*) src/dist/mpi.h src/dist/comm.h src/dist/coord.h $(BUILD)/mpicc.txt
 	@mkdir -p $(@D)
 	@echo "  MPICC $@"
-	@$(MPICC) -std=gnu11 -O2 -g -fPIC -shared $(WARN) -D_GNU_SOURCE -Isrc $< -o $@
+	@$(MPICC) -std=gnu11 -O2 -g -fPIC -shared $(WARN) -D_GNU_SOURCE -Isrc $(filter %.c,$^) -o $@
 $(BUILD)/mpicc.txt: FORCE
 	@mkdir -p $(@D); echo "$(HAVE_MPICC)" | cmp -s - $@ || echo "$(HAVE_MPICC)" > $@
 

@@ -287,6 +287,18 @@ static mx_status receive(mx_process_group *g, const mx_message *m)
     return failed ? failure(s->world) : MX_OK;
 }
 
+static void leave(mx_process_group *g)
+{
+    shared *s = ((member *)g)->s;
+    pthread_mutex_lock(&s->lock);
+    for (letter **l = &s->letters; *l;)
+        if ((*l)->state != ARRIVED && ((*l)->state == SENT ? (*l)->from : (*l)->to) == g->rank)
+            drop_letter(s, l);
+        else
+            l = &(*l)->next;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static const mx_process_group_kind kind = {
     .name = "local",
     .all_gather = all_gather,
@@ -299,6 +311,7 @@ static const mx_process_group_kind kind = {
     .sent = sent,
     .post = post,
     .receive = receive,
+    .leave = leave,
 };
 
 static shared *find(mx_local_world *w, mx_axis_set axes, int channel, int first)

@@ -57,6 +57,8 @@ typedef struct {
     mx_status (*sent)(mx_process_group *g, const mx_message *m);
     mx_status (*post)(mx_process_group *g, const mx_message *m);
     mx_status (*receive)(mx_process_group *g, const mx_message *m);
+    /* This rank sends and receives no more: the memory of its messages under way may go. */
+    void (*leave)(mx_process_group *g);
 } mx_process_group_kind;
 
 struct mx_process_group {

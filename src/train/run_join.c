@@ -117,15 +117,6 @@ static mx_status open_virtual(mx_run *r)
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }
 
-/* A communicator of their own: collectives of programs go on beside what ranks agree on. */
-static mx_status open_groups(mx_run *r)
-{
-    mx_comm *own;
-    MX_TRY(mx_comm_split_off(r->comm, &own));
-    r->groups = mx_comm_groups_new(own, &r->seat->mesh->mesh);
-    return MX_OK;
-}
-
 static mx_process_group *find_group(void *groups, unsigned axes)
 {
     return mx_comm_groups_find(groups, axes);
@@ -159,8 +150,8 @@ mx_status mx_run_ranks_open(mx_run *r)
     MX_TRY(mx_comm_open(&r->comm, r->coord, &choice));
     if (choice.note)
         mx_progress_say(&r->progress, "note: ranks talk over TCP, not MPI: %s", choice.note);
-    if (r->seat)
-        MX_TRY(open_groups(r));
+    if (r->seat) /* collectives of programs go on beside what ranks agree on */
+        MX_TRY(mx_comm_groups_open(&r->groups, r->comm, &r->seat->mesh->mesh));
     /* Without a run_name it has the time in it. */
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }
