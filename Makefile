@@ -89,10 +89,10 @@ CFLAGS += $(DEP_CFLAGS) $(if $(LIBBACKTRACE),-DMX_HAVE_BACKTRACE)
 LDLIBS := $(DEP_LIBS) $(LIBBACKTRACE) -lm -lpthread -ldl
 
 SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
-PLUGINS := $(filter src/device/cuda/plugin/% src/dist/mpi/%,$(SRC))
+PLUGINS := $(filter src/device/cuda/% src/dist/mpi/%,$(SRC))
 LIB_SRC := $(filter-out src/cmd/main.c $(PLUGINS),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
-TABLES := ops models verbs keys objectives rewards device_kinds tokenizer_formats $(if $(wildcard src/data/source.h),sources benches)
+TABLES := ops models verbs keys objectives rewards device_kinds tokenizer_formats $(if $(wildcard src/data/formats/source.h),sources benches)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)

@@ -11,7 +11,7 @@
  * is flattered a little.
  */
 #include "gpu.cuh"
-#include "device/cuda/plugin/flash_hopper_backward.h"
+#include "device/cuda/attention/flash_hopper_backward.h"
 #include <dlfcn.h>
 #include <functional>
 #include <map>

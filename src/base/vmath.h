@@ -12,7 +12,7 @@
  *     mx_verff       3 ulp           +-1
  *     mx_vsigmoidf   3 ulp           0 below -88.73 (no denormals), 1
  *     mx_vsoftplusf  2 ulp           log(1 + exp(x)), x for large x
- * NaN in, NaN out. The bounds are asserted by tests/vmath.c over the whole range.
+ * NaN in, NaN out. The bounds are asserted by tests/base/vmath_test.c over the whole range.
  *
  * Method. exp: x = n ln2 + r, |r| <= ln2/2; exp(r) is a polynomial; 2^n is applied in two halves so
  * that neither half leaves the range of normal floats. log: x = 2^e m, m in [sqrt(1/2), sqrt(2));

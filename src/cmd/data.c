@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 #include "cmd/verb.h"
 #include "exec/model_ref.h"
-#include "train/objective.h"
+#include "train/run/objective.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/json_tree.h"
 #include "cmd/verb.h"
-#include "train/tokenizer_path.h"
+#include "train/input/tokenizer_path.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 
 #include "models/model.h"
 #include "post/reward.h"
-#include "train/objective.h"
+#include "train/run/objective.h"
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "cmd/verb.h"
 #include "store/weights.h"
-#include "train/model_files.h"
+#include "train/input/model_files.h"
 #include "exec/model_ref.h"
 #include "exec/step.h"
 

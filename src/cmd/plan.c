@@ -9,7 +9,7 @@
 #include "exec/mesh_config.h"
 #include "exec/plan.h"
 #include "plan/chips.h"
-#include "train/tokenizer_path.h"
+#include "train/input/tokenizer_path.h"
 
 #include <stdio.h>
 #include <string.h>

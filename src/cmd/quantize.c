@@ -2,10 +2,10 @@
 #include "base/file.h"
 #include "cmd/verb.h"
 #include "store/quant_write.h"
-#include "text/tokenizer_files.h"
-#include "train/model_files.h"
-#include "train/perplexity.h"
-#include "train/tokenizer_path.h"
+#include "text/tokenizer/tokenizer_files.h"
+#include "train/input/model_files.h"
+#include "train/check/perplexity.h"
+#include "train/input/tokenizer_path.h"
 
 #include <stdio.h>
 #include <string.h>

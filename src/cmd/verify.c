@@ -1,7 +1,7 @@
 /* verify.c - maxc verify MODEL: does this model compute what it should? */
 #include "cmd/verb.h"
 #include "exec/step_config.h"
-#include "train/verify.h"
+#include "train/check/verify.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,6 +5,7 @@
  */
 #include "exec/pipeline.h"
 
+#include "base/rng.h"
 #include "ops.h"
 #include <string.h>
 
@@ -25,6 +26,38 @@ mx_stages mx_pipeline_stages(const mx_pipeline_options *o)
                        .split = o->kind == MX_PIPELINE_ZB_H1};
 }
 
+/* In any order: equal sums for equal sets of nodes. */
+static void sum_up_work(mx_pipeline *p)
+{
+    p->work = MX_NEW_N(&p->arena, uint64_t, p->schedule.chunks);
+    for (int i = 0; i < p->joint.n_nodes; i++) {
+        const mx_node *n = p->joint.node[i];
+        uint64_t op = (uint64_t)(uintptr_t)n->op + n->recomputed;
+        if (n->op->kind != MX_SOURCE || n->op == &mx_op_variable)
+            p->work[n->stage] += mx_hash64(op, mx_type_bytes(&n->type));
+    }
+}
+
+bool mx_pipeline_is_like(const mx_pipeline *p, int stage, int other)
+{
+    for (int i = 0; i < p->how.repeats; i++) {
+        int a = i * p->how.stages + stage, b = i * p->how.stages + other;
+        if (p->work[a] != p->work[b] || p->schedule.n_slots[a] > p->schedule.n_slots[b])
+            return false;
+    }
+    return true;
+}
+
+/* The programs of its stage. */
+static mx_status compile_chunks(mx_pipeline *p)
+{
+    mx_compile_options c = p->how.compile;
+    c.stages = &p->stages;
+    for (int i = 0; i < p->how.repeats; i++)
+        MX_TRY(mx_compile_chunk(&p->joint, chunk_number(p, i), &c, &p->chunk[i]));
+    return mx_pipeline_share_plan(p);
+}
+
 mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_options *o)
 {
     *p = (mx_pipeline){.how = *o, .joint = p->joint};
@@ -41,9 +74,30 @@ mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_opti
         MX_TRY(mx_compile_joint_forward(&p->joint, &c));
     else
         MX_TRY(mx_compile_joint(&p->joint, loss, MX_GRADS_ACCUMULATE, &c));
-    for (int i = 0; i < o->repeats; i++)
-        MX_TRY(mx_compile_chunk(&p->joint, chunk_number(p, i), &c, &p->chunk[i]));
-    return mx_pipeline_share_plan(p);
+    sum_up_work(p);
+    return compile_chunks(p);
+}
+
+static void close_shared(mx_pipeline *p)
+{
+    for (int i = 0; i < p->n_shared; i++) {
+        mx_exec_close(p->shared[i].exec);
+        mx_program_fini(&p->shared[i].program);
+        mx_graph_fini(&p->shared[i].graph);
+    }
+    p->n_shared = 0;
+    p->others_bytes = 0;
+}
+
+mx_status mx_pipeline_replan(mx_pipeline *p, int stage)
+{
+    MX_ASSERT(!p->session, "it is bound");
+    close_shared(p);
+    for (int i = 0; i < p->how.repeats; i++)
+        mx_stage_chunk_fini(&p->chunk[i]);
+    memset(p->chunk, 0, sizeof *p->chunk * (size_t)p->how.repeats);
+    p->how.stage = p->stages.stage = stage;
+    return compile_chunks(p);
 }
 
 static mx_device_buffer slot_of(const mx_pipeline *p, int i, int slot)
@@ -94,11 +148,7 @@ void mx_pipeline_close(mx_pipeline *p)
     mx_device *d = p->session ? mx_session_device(p->session) : NULL;
     if (p->group && p->group->kind->leave)
         p->group->kind->leave(p->group);
-    for (int i = 0; i < p->n_shared; i++) {
-        mx_exec_close(p->shared[i].exec);
-        mx_program_fini(&p->shared[i].program);
-        mx_graph_fini(&p->shared[i].graph);
-    }
+    close_shared(p);
     for (int i = 0; p->chunk && i < p->how.repeats; i++) {
         close_execs(p, i);
         mx_stage_chunk_fini(&p->chunk[i]);

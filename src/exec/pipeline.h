@@ -54,6 +54,7 @@ typedef struct {
     mx_stages stages;
     mx_layer_chunks cut;
     mx_pipeline_schedule schedule;
+    uint64_t *work; /* of each chunk, all stages: equal where the nodes are */
     mx_session *session;
     mx_process_group *group; /* borrows; of the stage axis, for the messages */
     mx_arena arena;
@@ -71,6 +72,10 @@ mx_stages mx_pipeline_stages(const mx_pipeline_options *o);
 /* Takes the graph in p->joint; close it also when it fails. */
 mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss,
                            const mx_pipeline_options *o) MX_MUST_USE;
+/* Does a stage do the work of another one, with no more microbatches in flight? */
+bool mx_pipeline_is_like(const mx_pipeline *p, int stage, int other);
+/* The programs of another stage, of one that is not bound. */
+mx_status mx_pipeline_replan(mx_pipeline *p, int stage) MX_MUST_USE;
 mx_status mx_pipeline_bind(mx_pipeline *p, mx_session *s, mx_process_group *group) MX_MUST_USE;
 mx_status mx_pipeline_run(mx_pipeline *p, const mx_pipeline_feed *feed) MX_MUST_USE;
 void mx_pipeline_close(mx_pipeline *p);

@@ -119,10 +119,21 @@ static mx_status plan_evaluation(mx_programs *p, const mx_model_spec *m, const m
     return plan_pipeline(&p->eval_pipeline, m, o, &forward);
 }
 
+/* The update of the weights that the rank has. */
+static mx_status plan_apply(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q)
+{
+    mx_step_options o = q->options;
+    mx_stages stages = mx_pipeline_stages(&p->pipeline.how);
+    o.kind = MX_STEP_APPLY;
+    o.shape.batch = mx_programs_rows(q, q->batch.microbatch);
+    stages.as = &p->pipeline.cut;
+    o.compile.stages = p->pipelined ? &stages : NULL;
+    return mx_step_plan(&p->apply, m, &o);
+}
+
 mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q)
 {
     mx_step_options o = q->options;
-    mx_stages stages = mx_pipeline_stages(&q->pipeline);
     *p = (mx_programs){.pipelined = q->pipeline.stages > 0, .evaluates = q->eval_batch > 0};
     p->accumulates = q->batch.accumulation > 1 || q->always_applies || p->pipelined;
     o.kind = p->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
@@ -131,17 +142,24 @@ mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_prog
         MX_TRY(plan_pipeline(&p->pipeline, m, &o, &q->pipeline));
     else
         MX_TRY(mx_step_plan(&p->step, m, &o));
-    o.kind = MX_STEP_APPLY;
-    stages.as = &p->pipeline.cut;
-    o.compile.stages = p->pipelined ? &stages : NULL;
     if (p->accumulates)
-        MX_TRY(mx_step_plan(&p->apply, m, &o));
+        MX_TRY(plan_apply(p, m, q));
     o.kind = MX_STEP_LOSS;
     o.shape.batch = mx_programs_rows(q, q->eval_batch);
     o.shape.mtp_eval = q->mtp_eval;
     if (!p->evaluates)
         return MX_OK;
     return p->pipelined ? plan_evaluation(p, m, &o, &q->pipeline) : mx_step_plan(&p->eval, m, &o);
+}
+
+mx_status mx_programs_replan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q,
+                             int stage)
+{
+    MX_TRY(mx_pipeline_replan(&p->pipeline, stage));
+    if (p->evaluates)
+        MX_TRY(mx_pipeline_replan(&p->eval_pipeline, stage));
+    mx_step_close(&p->apply);
+    return plan_apply(p, m, q);
 }
 
 mx_status mx_programs_open(mx_programs *p, mx_session *s)

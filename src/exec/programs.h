@@ -51,6 +51,9 @@ mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
 int64_t mx_programs_rows(const mx_programs_request *q, int64_t n);
 mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m,
                            const mx_programs_request *q) MX_MUST_USE;
+/* The same of another stage of the pipeline, before they are opened. */
+mx_status mx_programs_replan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q,
+                             int stage) MX_MUST_USE;
 /* Takes the memory and binds what was planned. */
 mx_status mx_programs_open(mx_programs *p, mx_session *s) MX_MUST_USE;
 void mx_programs_close_pipelines(mx_programs *p); /* before the session */

@@ -3,7 +3,7 @@
 #define MX_INFER_GENERATE_H
 
 #include "infer/sample.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "exec/model_ref.h"
 #include "exec/virtual_ranks.h"
 

@@ -130,6 +130,8 @@ typedef struct {
     mx_case_in in[MX_MAX_IN];
     const void *attr;
     double tolerance; /* of the gradient check; 0: 1e-6 */
+    double on_device; /* allowed of a device whose matrix units keep fewer bits of a sum than
+                         float32 has, relative to the largest value; 0: as everywhere */
     int n_out;        /* outputs of this case, for an op without a fixed number */
 } mx_case;
 

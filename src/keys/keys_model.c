@@ -334,8 +334,6 @@ const mx_key mx_keys_model[] = {
     {"engram_kernel_size", INT, MODEL, "4", "1..", "width of its convolution", 0, FIXED | PLANNED},
     {"engram_seed", INT, MODEL, "0", "0..", "seed of its hashes", 0, FIXED | PLANNED},
 
-    {"ragged_buffer_factor", FLOAT, MODEL, "-1", 0,
-     "tokens an expert shard takes, relative; negative: all", 0, PLANNED},
     {"moba", BOOL, MODEL, "false", 0, "mixture of block attention", 0, PLANNED},
     {"moba_chunk_size", INT, MODEL, "1024", "1..", "its block", 0, PLANNED},
     {"moba_topk", INT, MODEL, "8", "1..", "blocks a query sees", 0, PLANNED},

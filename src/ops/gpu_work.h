@@ -1,5 +1,5 @@
 /* gpu_work.h - the workspace of the GPU's kernels, by shape alone: what the plan counts before
- * anything is allocated and what the kernels (src/device/cuda/plugin) then lay out.
+ * anything is allocated and what the kernels (src/device/cuda) then lay out.
  *
  * Each function is the one place where its size is known: an op's gpu_work_bytes calls it with the
  * node's types, and the kernel's own code with its shape. Nothing here depends on the device, so a

@@ -8,7 +8,7 @@
 #define MX_POST_REWARD_H
 
 #include "base/config.h"
-#include "text/regex.h"
+#include "text/tokenizer/regex.h"
 #include <jansson.h>
 
 /* One answer to be judged; everything is borrowed. */

@@ -2,8 +2,8 @@
  * time. */
 #include "../test.h"
 
-#include "data/order.h"
-#include "data/random.h"
+#include "data/load/order.h"
+#include "data/load/random.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* pack_test.c - every packer: each token once, labels never across documents, positions, counts. */
 #include "../test.h"
 
-#include "data/pack.h"
-#include "data/random.h"
+#include "data/load/pack.h"
+#include "data/load/random.h"
 #include <string.h>
 
 enum { DOCS = 400, S = 64 };

@@ -6,7 +6,7 @@
  * image where the family has them. Run from the root of the source tree.
  */
 #include "../models/json_put.h"
-#include "data/image_process.h"
+#include "data/image/image_process.h"
 #include "infer/decode.h"
 #include <dirent.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 
 #include "cmd/verb.h"
 #include "device/device.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer/tokenizer_parts.h"
 #include <string.h>
 
 /* Is `word` one of the words of an enum's `accept`? */

@@ -7,7 +7,7 @@
  * early, the last two differ.
  */
 #include "../test.h"
-#include "../test_devices.h"
+#include "../device/test_devices.h"
 
 #include "base/io.h"
 #include "ops.h"

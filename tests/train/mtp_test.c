@@ -7,7 +7,7 @@
 #include "base/io.h"
 #include "ops.h"
 #include "store/weights.h"
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 #include "exec/step.h"
 #include <stdio.h>
 #include <stdlib.h>

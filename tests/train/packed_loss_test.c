@@ -2,8 +2,8 @@
  * packer, with global (llama3), windowed (mistral, gemma3) and compressed attention. */
 #include "../test.h"
 
-#include "data/pack.h"
-#include "data/random.h"
+#include "data/load/pack.h"
+#include "data/load/random.h"
 #include "store/weights.h"
 #include "exec/step.h"
 #include <math.h>

@@ -5,7 +5,7 @@
 
 #include "base/arena.h"
 #include "base/io.h"
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

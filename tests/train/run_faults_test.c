@@ -4,7 +4,7 @@
 #include "tiny_run.h"
 
 #include "base/io.h"
-#include "train/spikes.h"
+#include "train/run/spikes.h"
 #include "exec/step.h"
 #include <fcntl.h>
 #include <math.h>

@@ -8,7 +8,7 @@
 #include "store/checkpoint_read.h"
 #include "store/safetensors.h"
 #include "keys/keys.h"
-#include "train/run.h"
+#include "train/run/run.h"
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
