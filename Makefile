@@ -182,6 +182,12 @@ test-ranks: all test-bin
 	@MX_RANK_FAULTS=$(RANK_FAULTS) MX_TEST_SECONDS=36000 build/test/tests_run 'heartbeat_*'
 	@RANK_FAULTS=$(RANK_FAULTS) sh tests/cli/ranks.sh
 
+# Ranks of meshes, over TCP and MPI, killed, stopped and hung at so many instants.
+.PHONY: test-kills
+KILLS_OF_RANKS ?= 100
+test-kills: all
+	@tools/test-kills $(KILLS_OF_RANKS)
+
 # Five kinds of model on all meshes of 8 ranks and 60 of 16.
 .PHONY: test-meshes
 test-meshes:

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/json_doc.h"
-#include "ir/graph.h"
+#include "ir/placement.h"
 #include "store/checkpoint_read.h"
 #include <inttypes.h>
 #include <math.h>
