@@ -121,5 +121,7 @@ bool mx_coord_take_beat(mx_rank *m, mx_wire_frame *f)
         mx_wire_get(f, call, sizeof call);
         mx_printable(s->call, sizeof s->call, call, sizeof call);
     }
+    for (int i = n; i < MX_COORD_LANES; i++)
+        m->lane[i] = (mx_coord_lane_state){.waits_s = -1, .peer = -1};
     return mx_wire_is_read(f);
 }

@@ -162,8 +162,7 @@ MX_TEST(mesh_run_resumes_with_the_same_bits)
 /* A rank is one more microbatch: the same sums in the same order, bit for bit. */
 MX_TEST(mesh_of_rows_has_the_bits_of_microbatches)
 {
-    static const char *const meshes[] = {"mesh=data=4", "mesh=fsdp=4", "mesh=expert=4",
-                                         "mesh=data=2,fsdp=2"};
+    static const char *const meshes[] = {"mesh=data=4", "mesh=fsdp=4", "mesh=expert=4"};
     char folder[256];
     tiny_folder(folder, sizeof folder);
     MX_CHECK_OK(tiny_train(folder, "one", (const char *[]){RUN, MIXTURE, "packing=false",
