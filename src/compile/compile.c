@@ -6,6 +6,7 @@
 #include "compile/stages.h"
 
 #include "ops.h"
+#include "ops/collective.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -204,7 +205,33 @@ static void keep_least(mx_graph *g, mx_node *factors, mx_node *first)
     mx_graph_root(g, NULL, mx_accumulate(g, v, least, anew));
 }
 
-static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node **grad, int n)
+/* A gradient into the sum of this rank's own microbatches: what is left to be summed over ranks is
+ * noted on the variable. */
+static void add_late(mx_graph *g, const mx_node *w, mx_node *grad, mx_node *first)
+{
+    mx_node *v = sum_variable(g, w);
+    mx_var_attr *a = mx_arena_copy(&g->arena, v->attr, sizeof *a);
+    a->unsummed = ((const mx_collective_attr *)grad->attr)->axes;
+    v->attr = a;
+    mx_graph_root(g, NULL, mx_accumulate(g, v, grad->in[0], first));
+}
+
+/* The sum of all ranks, in the place of its own. */
+static mx_node *sum_of_ranks(mx_graph *g, mx_node *own, const mx_compile_options *o)
+{
+    const mx_node *v = o->sums ? mx_graph_find(o->sums, own->name) : NULL;
+    mx_axis_set axes = v ? (mx_axis_set)((const mx_var_attr *)v->attr)->unsummed : 0;
+    if (!axes || !mx_type_count(&own->type)) /* empty: a weight of another stage */
+        return own;
+    const mx_mesh *m = o->partition->mesh;
+    mx_collective_attr a = {.axes = axes, .size = mx_mesh_size(m, axes),
+                            .index = mx_mesh_index(m, o->partition->rank, axes)};
+    mx_node *anew = mx_constant(g, MX_SCALAR, MX_F32, 1);
+    return mx_accumulate(g, own, mx_all_reduce(g, own, a), anew);
+}
+
+static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node **grad, int n,
+                           bool late)
 {
     if (use == MX_GRADS_ACCUMULATE)
         read_copies(g, var, n);
@@ -217,7 +244,9 @@ static void keep_gradients(mx_graph *g, mx_grads_use use, mx_node **var, mx_node
         if (!grad[i])
             continue;
         g->stage = var[i]->stage;
-        if (first)
+        if (first && late && grad[i]->op == &mx_op_all_reduce)
+            add_late(g, var[i], grad[i], first);
+        else if (first)
             mx_graph_root(g, NULL, mx_accumulate(g, sum_variable(g, var[i]), grad[i], first));
         else /* a copy, so that naming it cannot rename a weight or share another root's node */
             mx_graph_root(g, name, mx_affine(g, mx_cast(g, grad[i], var[i]->type.dtype), 1, 0));
@@ -269,7 +298,7 @@ static mx_status training_passes(mx_graph *g, mx_node *loss, mx_grads_use use,
     if (use == MX_GRADS_APPLY)
         mx_pass_optimizer(g, opt, var, grad, n, o->partition);
     else
-        keep_gradients(g, use, var, grad, n);
+        keep_gradients(g, use, var, grad, n, o->sum_late);
     MX_TRY(after(g, o, "optimizer"));
     MX_TRY(mx_pass_remat(g, remat));
     MX_TRY(after(g, o, "remat"));
@@ -353,7 +382,7 @@ mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimize
             mx_graph_root(g, NULL, var[n]);
             continue;
         }
-        grad[n] = sum_variable(g, var[n]);
+        grad[n] = sum_of_ranks(g, sum_variable(g, var[n]), o);
         if (cast[w->id])
             mx_cast(g, var[n], o->compute); /* its copy follows the update: see optimizer.c */
         n++;

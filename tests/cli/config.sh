@@ -37,7 +37,9 @@ expect 0 'layers are always unrolled' $maxc help scan_layers
 expect 0 '^state:    done$' $maxc help adam_b1
 expect 0 '^read by:  bench, plan, train$' $maxc help adam_b1
 expect 0 '^example:  maxc train adam_b1=' $maxc help adam_b1
-expect 0 '^state:    planned' $maxc help enable_wandb
+expect 0 '^state:    planned$' $maxc help enable_wandb
+expect 0 '^state:    planned: at least 2$' $maxc help ici_autoregressive_parallelism
+expect 0 'anything but its default' $maxc help ici_autoregressive_parallelism
 expect 0 '^state:    done, but for nsys' $maxc help profiler
 expect 0 '^  enable_wandb ' $maxc help planned
 expect 0 '^  scan_layers ' $maxc help foreign
@@ -67,8 +69,13 @@ expect 0 '^maxc [0-9]' env MAXC_STEPS=12 $maxc version
 # what is not built is refused whatever the verb; what is about MaxText itself is noted once
 expect 2 '`dropout_rate` (probability of dropout) cannot be 0.1 yet' $maxc version dropout_rate=0.1
 expect 2 'environment MAXC_ENABLE_WANDB' env MAXC_ENABLE_WANDB=true $maxc version
+expect 2 '`ici_autoregressive_parallelism` .* cannot be 2 yet' $maxc version ici_autoregressive_parallelism=2
+for usual in dropout_rate=0.0 dropout_rate=0 enable_wandb=False ici_autoregressive_parallelism=1 quantize_kvcache=false; do
+    expect 0 '^maxc [0-9]' $maxc version $usual
+    expect 0 'llama' $maxc inspect tests/fixtures/models/llama3 $usual
+done
+expect 0 '^model ' $maxc plan base_emb_dim=64 base_num_decoder_layers=1 dropout_rate=0.0
 expect 0 'note: without a meaning here: scan_layers' $maxc version scan_layers=false
-expect 0 '^maxc [0-9]' $maxc version
 for dtype in bf16 f32 fp32 bfloat; do
     expect 2 'did you mean `\(bfloat16\|float32\)`' $maxc train dtype=$dtype
 done

@@ -122,6 +122,11 @@ MX_TEST(tokenizer_rules_are_limited)
     MX_CHECK_ERROR(open_many(SPLIT, "[a&&[^", 2600, "\"}}" MODEL), "regular expression");
     MX_CHECK_ERROR(open_many(SPLIT, "\\\\b", 5000, "\"}}" MODEL), "at most 262144");
     MX_CHECK_ERROR(open_many(SPLIT, "(", 16000, "\"}}" MODEL), "regular expression");
+    /* whatever the case: PCRE2 would look up a million characters for each of these ranges */
+    MX_CHECK_ERROR(open_many(SPLIT "(?xi)[", "\\\\x{0}-\\\\x{10ffff}", 900, "]\"}}" MODEL),
+                   "at most 32 are accepted");
+    MX_CHECK_OK(open_many(SPLIT "(?i)[", "a-z", 32, "]\"}}" MODEL));
+    MX_CHECK_OK(open_many(SPLIT "(?:i)[", "a-z", 900, "]\"}}" MODEL));
     MX_CHECK_ERROR(open_many("{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[",
                              "{\"type\":\"Digits\"}", 200000, "]}" MODEL),
                    "more than 64 pretokenizers");

@@ -8,6 +8,7 @@
  */
 #include "text/jinja/chat_template.h"
 
+#include "base/json_doc.h"
 #include "text/jinja/jinja.h"
 #include <stdio.h>
 #include <string.h>
@@ -112,28 +113,23 @@ static const json_t *named_template(const json_t *config, const char *name, mx_s
     return NULL;
 }
 
-/* A tokenizer_config.json may list 100,000 tokens; more than this is not one. */
-static json_t *load_json(const char *path, json_error_t *e)
+/* *config is NULL where the file is not there. */
+static mx_status load_config(const char *path, json_t **config)
 {
     struct stat about;
-    *e = (json_error_t){.text = "the file cannot be read, or has more than 64 MiB"};
-    if (stat(path, &about) != 0 || about.st_size > 64 << 20)
-        return NULL;
-    return json_load_file(path, 0, e);
+    *config = NULL;
+    return stat(path, &about) == 0 ? mx_json_load(path, NULL, config) : MX_OK;
 }
 
 static mx_status open_config(mx_chat_template **t, const char *path, const char *name)
 {
-    json_error_t e;
     mx_str others = {0};
-    mx_status st;
-    struct stat about;
-    bool exists = stat(path, &about) == 0;
-    json_t *config = exists ? load_json(path, &e) : NULL;
+    json_t *config;
+    mx_status st = load_config(path, &config);
     const json_t *text = config ? named_template(config, name, &others) : NULL;
-    if (exists && !config)
-        st = mx_fail(MX_INPUT, "%s:%d: not valid JSON: %s", path, e.line, e.text);
-    else if (json_is_string(text))
+    if (st)
+        return st;
+    if (json_is_string(text))
         st = mx_status_wrap(
             mx_chat_template_open_n(t, json_string_value(text), json_string_length(text)),
             "%s, chat_template \"%s\"", path, name);
@@ -152,14 +148,16 @@ static mx_status open_config(mx_chat_template **t, const char *path, const char 
 /* Files of a directory that may hold "chat_template"; the second is older processors'. */
 static const char *const configs[] = {"tokenizer_config.json", "chat_template.json"};
 
+/* Also of a file that cannot be read: opening it then says why. */
 static bool config_has(const char *dir, const char *file)
 {
     mx_str path = {0};
     mx_str_addf(&path, "%s/%s", dir, file);
-    json_error_t ignored;
-    json_t *config = load_json(mx_str_text(&path), &ignored);
+    json_t *config;
+    mx_status st = load_config(mx_str_text(&path), &config);
     const json_t *v = json_object_get(config, "chat_template");
-    bool has = json_is_string(v) || json_array_size(v);
+    bool has = st || json_is_string(v) || json_array_size(v);
+    mx_status_free(st);
     json_decref(config);
     mx_str_fini(&path);
     return has;

@@ -11,6 +11,8 @@
 /* The longest pattern of a published tokenizer has 1,000 bytes. Looking for the end of a class is
  * linear, for each of its brackets. */
 enum { MAX_PATTERN = 16 << 10, MAX_TRANSLATION = 256 << 10, MAX_MATCH_STEPS = 100000000 };
+/* Of a range in a pattern that ignores case, PCRE2 looks up every single character. */
+enum { MAX_CASELESS_RANGES = 32 };
 
 struct mx_regex {
     pcre2_code *code;             /* owns */
@@ -158,12 +160,38 @@ static void translate(const char *p, size_t n, mx_str *out)
     }
 }
 
-mx_status mx_regex_open(mx_regex **out, const char *pattern, size_t n)
+/* "(?i)" or "(?xi:": is case ignored in some part? */
+static bool ignores_case(const char *pattern)
 {
-    *out = NULL;
+    for (const char *p = strstr(pattern, "(?"); p; p = strstr(p + 2, "(?")) {
+        size_t n = strspn(p + 2, "^-abdimnpsuxDPSW");
+        if (memchr(p + 2, 'i', n) && strchr(":)", p[2 + n]))
+            return true;
+    }
+    return false;
+}
+
+/* Limits that can be seen before anything is translated. */
+static mx_status check_pattern(const char *pattern, size_t n)
+{
     if (n > MAX_PATTERN)
         return mx_fail(MX_INPUT, "a regular expression of %zu bytes; at most %d are accepted", n,
                        MAX_PATTERN);
+    int ranges = 0;
+    for (size_t i = 0; i < n; i++)
+        ranges += pattern[i] == '-';
+    if (ranges > MAX_CASELESS_RANGES && ignores_case(pattern))
+        return mx_fail(MX_INPUT,
+                       "the regular expression \"%.200s\" ignores case and has %d ranges; at most "
+                       "%d are accepted",
+                       pattern, ranges, MAX_CASELESS_RANGES);
+    return MX_OK;
+}
+
+mx_status mx_regex_open(mx_regex **out, const char *pattern, size_t n)
+{
+    *out = NULL;
+    MX_TRY(check_pattern(pattern, n));
     mx_str text = {0};
     translate(pattern, n, &text);
     if (text.len > MAX_TRANSLATION) {

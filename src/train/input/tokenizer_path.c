@@ -6,9 +6,9 @@
 #include "train/input/tokenizer_path.h"
 
 #include "base/file.h"
+#include "base/json_doc.h"
 #include "data/hub/hub.h"
 #include "text/tokenizer/tokenizer_files.h"
-#include <jansson.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -67,19 +67,18 @@ static mx_status read_chat_file(const char *file, mx_arena *a, const char **text
 {
     char *whole;
     size_t n;
-    json_error_t err;
+    json_t *o;
     MX_TRY(mx_file_read(a, file, (size_t)16 << 20, &whole, &n));
     *text = whole;
     if (!mx_ends_with(file, ".json"))
         return MX_OK;
-    json_t *o = json_loadb(whole, n, 0, &err);
+    MX_TRY(mx_json_parse(whole, n, file, NULL, &o));
     const char *found = json_string_value(json_object_get(o, "chat_template"));
     mx_status st = MX_OK;
     if (found)
         *text = mx_arena_strdup(a, found);
     else
-        st = mx_fail(MX_INPUT, "%s: expected a JSON object with a text \"chat_template\"%s%s", file,
-                     o ? "" : ": ", o ? "" : err.text);
+        st = mx_fail(MX_INPUT, "%s: expected a JSON object with a text \"chat_template\"", file);
     json_decref(o);
     return st;
 }
