@@ -229,6 +229,7 @@ $(B)/bench/%: $(B)/bench/%.o $(B)/libmaxc.a
 	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 bench: all
 	@bench/run
+	@bench/ranks
 bench-mixtures: all $(B)/bench/kernels_bench
 	@bench/mixtures
 

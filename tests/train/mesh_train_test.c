@@ -196,7 +196,7 @@ MX_TEST(mesh_saves_beside_the_steps)
     tiny_folder(folder, sizeof folder);
     for (int i = 0; i < 2; i++)
         MX_CHECK_OK(tiny_train(folder, i ? "beside" : "waits",
-                               (const char *[]){ON_MESH, MIXTURE, mesh, "checkpoint_period=1",
+                               (const char *[]){ON_MESH, MIXTURE, mesh, "checkpoint_period=4",
                                                 i ? "async_checkpointing=true"
                                                   : "async_checkpointing=false", NULL}));
     tiny_same(folder, "waits", "beside", STEPS);

@@ -67,7 +67,6 @@ MX_TEST(pipeline_over_processes_has_the_bits_of_virtual_ranks)
         const char *name, *args[4];
         int ranks;
     } runs[] = {{"1f1b", {"mesh=stage=2", "logits_via_embedding=true"}, 2},
-                {"interleaved", {"mesh=stage=2", "num_pipeline_repeats=2"}, 2},
                 {"fsdp", {"mesh=stage=2,fsdp=2", "pipeline_schedule=zero_bubble"}, 4}};
     char folder[256], name[64];
     tiny_folder(folder, sizeof folder);
