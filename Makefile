@@ -9,6 +9,7 @@
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
 #   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
+#   make test-extend every extension of docs/extending.md, its CUDA kernel too
 #   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
@@ -92,7 +93,7 @@ SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
 PLUGINS := $(filter src/device/cuda/% src/dist/mpi/%,$(SRC))
 LIB_SRC := $(filter-out src/cmd/main.c $(PLUGINS),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
-TABLES := ops models verbs keys objectives rewards device_kinds tokenizer_formats $(if $(wildcard src/data/formats/source.h),sources benches)
+TABLES := ops models verbs keys objectives rewards device_kinds tokenizer_formats optimizer_rules passes $(if $(wildcard src/data/formats/source.h),sources benches)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
@@ -193,6 +194,10 @@ test-kills: all
 test-meshes:
 	@$(MAKE) --no-print-directory MODE=plain build/plain/tests_run
 	@MX_MESHES=all MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
+
+.PHONY: test-extend
+test-extend: test-bin
+	@EXTEND_CUDA=1 sh tests/cli/extend.sh
 
 ROUND_TRIPS ?= 10000000
 .PHONY: test-slurm

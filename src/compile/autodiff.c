@@ -5,7 +5,7 @@
  * and row ops understand that (see mx_sum_like), which keeps the gradient of a mean from being
  * spread out in memory; before any other op the gradient is broadcast to its full shape.
  */
-#include "compile/passes.h"
+#include "compile/compile.h"
 
 #include "ops.h"
 #include <string.h>
@@ -98,8 +98,8 @@ void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n
 }
 
 /* A gradient that nothing but the optimizer reads (a weight's) can wait. Let it, by a few nodes:
- * the elementwise work around it then stands together and fuses, where a product in between would
- * cut it apart. */
+ * the elementwise work around it then stands together and fuses, where a GEMM in between would
+ * split it. */
 static void delay_weight_gradients(mx_graph *g, int n_forward)
 {
     enum { DELAY = 24 };
@@ -124,3 +124,21 @@ void mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx
     mx_gradients(g, loss, NULL, var, n, grad);
     delay_weight_gradients(g, n_forward);
 }
+
+static mx_status run(mx_graph *g, mx_compilation *c)
+{
+    c->var = mx_trainable(g, &c->n);
+    c->grad = MX_NEW_N(&g->arena, mx_node *, c->n);
+    mx_pass_autodiff(g, c->loss, c->var, c->n, c->grad);
+    if (c->o->quantization)
+        mx_pass_quantize_share(g);
+    return MX_OK;
+}
+
+const mx_compile_pass mx_compile_pass_autodiff = {
+    .name = "autodiff",
+    .doc = "gradient nodes, from each op's gradient builder",
+    .behind = "rewrites",
+    .programs = MX_IN_TRAINING,
+    .run = run,
+};

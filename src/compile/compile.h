@@ -8,13 +8,13 @@
 #include "compile/program.h"
 #include "compile/quantize.h"
 
-typedef struct {
+typedef struct mx_compile_options {
     const mx_device_traits *device; /* borrows; NULL: host memory, and nothing special */
     int n_threads;
     mx_dtype compute;          /* dtype of activations */
     mx_remat remat;            /* policy NULL: none */
     bool weights_fixed;        /* no update will come: weights lie in the compute dtype */
-    bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
+    bool narrow_weights;       /* in the compute dtype, stochastic rounding, no master copy */
     bool narrow_frozen;        /* weights that are not trained lie in the compute dtype */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool reads_copies;         /* weights are read from the copies that a training step writes */
@@ -31,15 +31,12 @@ typedef struct {
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */
 } mx_compile_options;
 
+/* Is the graph printed behind this pass? */
+bool mx_compile_dumps(const mx_compile_options *o, const char *pass);
+
 /* Forward graph -> program. */
 mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out) MX_MUST_USE;
 
-/* What becomes of the gradients. */
-typedef enum {
-    MX_GRADS_KEEP,       /* roots named "grad:NAME" */
-    MX_GRADS_APPLY,      /* clip and update */
-    MX_GRADS_ACCUMULATE, /* added to variables "NAME.grad"; the input `first` starts a new sum */
-} mx_grads_use;
 /* Forward graph with a scalar loss -> program that computes it and its gradients. */
 mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
                               const mx_compile_options *o, mx_program *out) MX_MUST_USE;

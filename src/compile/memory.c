@@ -282,8 +282,6 @@ void mx_program_fini(mx_program *p)
 
 mx_node *mx_program_find(const mx_program *p, const char *name)
 {
-    for (int i = 0; i < p->graph->n_roots; i++)
-        if (p->graph->root[i]->name && strcmp(p->graph->root[i]->name, name) == 0)
-            return p->graph->root[i];
-    return mx_graph_find(p->graph, name);
+    mx_node *root = mx_graph_find_root(p->graph, name);
+    return root ? root : mx_graph_find(p->graph, name);
 }

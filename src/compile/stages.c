@@ -11,6 +11,7 @@
  */
 #include "compile/stages.h"
 
+#include "compile/compile.h"
 #include "ir/placement.h"
 #include "ops.h"
 #include <math.h>
@@ -346,3 +347,16 @@ int mx_stage_weights(const mx_graph *model, const mx_stages *s, mx_arena *arena,
     }
     return n;
 }
+
+static mx_status run(mx_graph *g, mx_compilation *c)
+{
+    return c->o->stages ? mx_pass_stages(g, c->o->stages) : MX_OK;
+}
+
+const mx_compile_pass mx_compile_pass_stages = {
+    .name = "stages",
+    .doc = "which chunk of a pipeline each node belongs to",
+    .behind = "partition",
+    .programs = MX_IN_FORWARD | MX_IN_TRAINING,
+    .run = run,
+};

@@ -13,7 +13,7 @@
 
 struct mx_messenger {
     mx_comm *comm; /* owns */
-    int lane;
+    int channel;
     uint64_t calls;
     int wake; /* eventfd */
     pthread_t thread;
@@ -70,7 +70,7 @@ static void *serve(void *messenger)
         }
         if (moved) {
             if (m->waiting)
-                mx_coord_progress(m->comm->coord, m->lane);
+                mx_coord_progress(m->comm->coord, m->channel);
             pthread_cond_broadcast(&m->changed);
             let_callers_in(m);
             continue;
@@ -133,13 +133,13 @@ static mx_status outcome(mx_messenger *m, bool failed)
 static bool wait_for(mx_messenger *m, const mx_message *msg, bool sends)
 {
     mx_coord *c = m->comm->coord;
-    mx_coord_enter_with(c, m->lane, sends ? "send" : "receive", ++m->calls, msg->peer);
+    mx_coord_enter_with(c, m->channel, sends ? "send" : "receive", ++m->calls, msg->peer);
     m->waiting++;
     wake(m);
     while (!m->failed && !m->closing && !(*find(m, msg, sends))->done)
         pthread_cond_wait(&m->changed, &m->lock);
     m->waiting--;
-    mx_coord_leave(c, m->lane);
+    mx_coord_leave(c, m->channel);
     return m->failed || m->closing;
 }
 
@@ -197,13 +197,13 @@ mx_status mx_messenger_open(mx_messenger **out, mx_comm *c)
 {
     uint32_t number;
     mx_messenger *m = mx_realloc(NULL, sizeof *m);
-    *m = (mx_messenger){.comm = c, .lane = -1};
+    *m = (mx_messenger){.comm = c, .channel = -1};
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->changed, NULL);
     m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     mx_status st = m->wake < 0 ? mx_fail_errno(MX_DEVICE, "messages between ranks") : MX_OK;
     if (!st)
-        st = mx_coord_lane_open(c->coord, &m->lane, &number);
+        st = mx_coord_channel_open(c->coord, &m->channel, &number);
     if (!st) {
         int error = pthread_create(&m->thread, NULL, serve, m);
         m->has_thread = !error;
@@ -241,8 +241,8 @@ void mx_messenger_close(mx_messenger *m)
     if (!m)
         return;
     mx_messenger_stop(m);
-    if (m->lane >= 0)
-        mx_coord_lane_close(m->comm->coord, m->lane);
+    if (m->channel >= 0)
+        mx_coord_channel_close(m->comm->coord, m->channel);
     mx_comm_close(m->comm);
     if (m->wake >= 0)
         close(m->wake);

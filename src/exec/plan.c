@@ -287,7 +287,7 @@ static void narrow(advice *a, mx_programs_request q)
         o->optimizer.mu_dtype = o->optimizer.nu_dtype = MX_BF16;
         try_change(a, &q, "remat_policy=full mu_dtype=bfloat16 nu_dtype=bfloat16%s", least);
     }
-    if (o->optimizer.kind != MX_ADAMW || o->compile.narrow_weights)
+    if (!mx_optimizer_rule_of(&o->optimizer)->rounds || o->compile.narrow_weights)
         return;
     o->compile.compute = MX_BF16;
     o->compile.narrow_weights = o->compile.narrow_grads = true;
@@ -313,7 +313,7 @@ int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_programs_r
 }
 
 mx_status mx_plan_check(const mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
-                        mx_memory_room device)
+                        mx_memory_available device)
 {
     enum { MOST = 16 };
     char a[32], b[32];

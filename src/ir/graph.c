@@ -421,6 +421,14 @@ mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n)
     return n;
 }
 
+mx_node *mx_graph_find_root(const mx_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, name) == 0)
+            return g->root[i];
+    return NULL;
+}
+
 mx_node *mx_name(mx_graph *g, const char *name, mx_node *n)
 {
     n->name = mx_arena_strdup(&g->arena, name);

@@ -96,6 +96,8 @@ size_t mx_scope_of_all(const char *scope, char *out, size_t cap);
 
 /* A root is kept alive and computed; a name makes it readable after a run. */
 mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n);
+/* The root of this name, or NULL. */
+mx_node *mx_graph_find_root(const mx_graph *g, const char *name);
 /* Names a tensor for remat policies and dumps ("mlp_out"); gives n back. */
 mx_node *mx_name(mx_graph *g, const char *name, mx_node *n);
 /* Says how an activation lies on a mesh, by logical names of its dims (compile/axis_rules.h); gives

@@ -16,7 +16,7 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
         return st;
     bool narrow = o.compile.compute == MX_BF16;
     double moment = (double)mx_dtype_bytes(o.optimizer.mu_dtype);
-    if (o.optimizer.kind != MX_SGD)
+    if (mx_optimizer_rule_of(&o.optimizer)->moments > 1)
         moment += (double)mx_dtype_bytes(o.optimizer.nu_dtype);
     *r = (mx_run_kind){.rate = narrow ? MX_RATE_BF16 : MX_RATE_F32,
                        .again = -1,

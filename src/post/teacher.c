@@ -37,7 +37,7 @@ struct mx_teacher {
 
 /* --- the graph --- */
 
-/* The product with the output projection of a layer's attention; NULL: none. */
+/* The matmul with the output projection of a layer's attention; NULL: none. */
 static mx_node *attention_output(mx_graph *g, int64_t layer)
 {
     char names[320];

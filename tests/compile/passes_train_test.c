@@ -284,12 +284,13 @@ MX_TEST(sgd_steps_clip_by_the_global_norm)
     initial(&before);
     gradients(&o, &grad);
     double norm = norm_of(&grad), clip = norm / 3;
-    update(MX_GRADS_APPLY, &(mx_optimizer){.kind = MX_SGD}, &after);
+    update(MX_GRADS_APPLY, &(mx_optimizer){.rule = &mx_optimizer_rule_sgd}, &after);
     MX_CHECK(fabs(after.norm - norm) < 1e-5 * norm, "norm %g, expected %g", after.norm, norm);
     expect_step(&before, &grad, 0.1, &after);
-    update(MX_GRADS_APPLY, &(mx_optimizer){.kind = MX_SGD, .clip = clip}, &after);
+    update(MX_GRADS_APPLY, &(mx_optimizer){.rule = &mx_optimizer_rule_sgd, .clip = clip}, &after);
     expect_step(&before, &grad, 0.1 * clip / (norm + 1e-6), &after);
-    update(MX_GRADS_APPLY, &(mx_optimizer){.kind = MX_SGD, .clip = 2 * norm}, &after);
+    update(MX_GRADS_APPLY, &(mx_optimizer){.rule = &mx_optimizer_rule_sgd, .clip = 2 * norm},
+           &after);
     expect_step(&before, &grad, 0.1, &after);
 }
 
@@ -299,7 +300,7 @@ MX_TEST(accumulated_gradients_are_sums)
     mx_compile_options o = {.n_threads = 2, .compute = MX_F32};
     initial(&before);
     gradients(&o, &one); /* batch 1 */
-    update(MX_GRADS_ACCUMULATE, &(mx_optimizer){.kind = MX_SGD}, &after);
+    update(MX_GRADS_ACCUMULATE, &(mx_optimizer){.rule = &mx_optimizer_rule_sgd}, &after);
     /* after = before - 0.1 (g1 + g2): take g2 from it and check the norm of the sum. */
     two = one;
     for (int i = 0; i < one.n; i++)
@@ -320,7 +321,11 @@ MX_TEST(adamw_moves_by_the_rate_at_first)
     mx_compile_options o = {.n_threads = 2, .compute = MX_F32};
     initial(&before);
     gradients(&o, &grad);
-    mx_optimizer adam = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = 1e-12, .weight_decay = 0.5,
+    mx_optimizer adam = {.rule = &mx_optimizer_rule_adamw,
+                         .b1 = 0.9,
+                         .b2 = 0.95,
+                         .eps = 1e-12,
+                         .weight_decay = 0.5,
                          .no_decay = "*norm*"};
     update(MX_GRADS_APPLY, &adam, &after);
     /* In step 1 the corrected moments are g and g^2: w moves by lr times the sign of g. */
@@ -339,7 +344,8 @@ MX_TEST(adamw_moves_by_the_rate_at_first)
 MX_TEST(a_step_allocates_nothing)
 {
     mx_compile_options o = {.n_threads = 2, .compute = MX_BF16};
-    mx_optimizer adam = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1};
+    mx_optimizer adam = {
+        .rule = &mx_optimizer_rule_adamw, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1};
     mx_graph g;
     mx_program p;
     mx_session *s = NULL;
@@ -373,7 +379,8 @@ MX_TEST(a_step_allocates_nothing)
 MX_TEST(nothing_waits_for_a_source)
 {
     mx_compile_options o = {.n_threads = 2, .compute = MX_BF16, .remat = {.policy = "full"}};
-    mx_optimizer adam = {.kind = MX_ADAMW, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1};
+    mx_optimizer adam = {
+        .rule = &mx_optimizer_rule_adamw, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1};
     mx_graph g;
     mx_program p;
     mx_graph_init(&g);

@@ -2,6 +2,7 @@
 #include "../test.h"
 
 #include "cmd/verb.h"
+#include "compile/compile.h"
 #include "device/chips.h"
 #include "device/device.h"
 #include "plan/chips.h"
@@ -70,4 +71,17 @@ MX_TEST(every_type_of_tokenizer_can_be_asked_for)
         MX_CHECK(accepts(type, f->type) && f->load, "tokenizer_type=%s is refused", f->type);
     }
     MX_CHECK(mx_tokenizer_format_count == 4, "%d", mx_tokenizer_format_count);
+}
+
+MX_TEST(every_update_rule_can_be_asked_for)
+{
+    const mx_key *type = find_key("opt_type");
+    for (int i = 0; i < mx_optimizer_rule_count; i++) {
+        const mx_optimizer_rule *r = mx_optimizer_rule_table[i];
+        MX_CHECK(accepts(type, r->name) && r->doc && r->update, "opt_type=%s is refused", r->name);
+        MX_CHECK(!r->alias || accepts(type, r->alias), "opt_type=%s is refused", r->alias);
+        MX_CHECK(mx_optimizer_rule_find(r->name) == r);
+    }
+    MX_CHECK(mx_optimizer_rule_find("adam_pax") == &mx_optimizer_rule_adamw);
+    MX_CHECK(!mx_optimizer_rule_find("adagrad"));
 }

@@ -49,7 +49,7 @@ $(CU_BUILD)/%.cu.o: $(CU_DIR)/%.cu
 # The blocks stand alone; the glue (device, ops) needs the program it is opened by.
 CU_GLUE := device.o staging.o hosted.o op_% fused_source.o compile_check.o
 CU_BLOCKS := $(foreach o,$(CU_OBJ),$(if $(filter $(CU_GLUE),$(notdir $o)),,$o))
-$(CU_BUILD)/cuda_ops_table.c: tools/scan $(CU_C)
+$(CU_BUILD)/cuda_ops_table.c: tools/scan $(CU_C) $(CU_CU)
 	@mkdir -p $(@D)
 	@tools/scan cuda_ops > $@
 $(CU_BUILD)/cuda_ops_table.o: $(CU_BUILD)/cuda_ops_table.c

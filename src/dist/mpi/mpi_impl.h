@@ -11,7 +11,7 @@ typedef struct {
     mx_comm base;
     MPI_Comm world;
     bool first; /* the one that ends MPI */
-    int lane;
+    int channel;
     uint64_t calls;
     MPI_Request *request;
     MPI_Status *status;

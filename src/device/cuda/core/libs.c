@@ -1,5 +1,6 @@
 /* libs.c - opening cuBLASLt, cuDNN and NVRTC. See libs.h. */
 #include "device/cuda/core/libs.h"
+#include "device/cuda/core/op.h"
 
 #include "base/library.h"
 

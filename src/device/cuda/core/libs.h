@@ -58,7 +58,4 @@ mx_status mx_cuda_libs_open_rtc(mx_cuda_libs *libs) MX_MUST_USE;
  */
 void mx_cuda_libs_close(mx_cuda_libs *libs);
 
-/* OK for cudaSuccess; otherwise names `what` and CUDA's own words, and says what to do. */
-mx_status mx_cuda_check(cudaError_t e, const char *what) MX_MUST_USE;
-
 #endif

@@ -1,5 +1,6 @@
 /* nvrtc_cache.c - see nvrtc_cache.h. */
 #include "device/cuda/fused/nvrtc_cache.h"
+#include "device/cuda/core/op.h"
 
 #include "base/arena.h"
 #include "base/str.h"

@@ -1,9 +1,9 @@
-/* muon.c - Muon's update of a matrix, built from ops that every device has.
+/* optimizer_muon.c - Muon's update of a matrix, built from ops that every device has.
  *
  *     M <- b M + (1-b) s G                       momentum, float32; G (out, in); s: clip scale
  *     U  = b M (1-b^t)/(1-b^(t+1)) + (1-b) s G   Nesterov, up to a factor the next line removes
  *     X  = U / (|U| + eps)                       Frobenius norm; transposed where out > in
- *     X <- a X + (b A + c A A) X, A = X X^T      muon_steps times: singular values towards 1
+ *     X <- a X + (b A + c A A) X, A = X X^T      steps times: singular values towards 1
  *     W <- W - lr (f X + decay W)                f = sqrt(max(1, out/in)), or rms sqrt(max)
  *
  * with (a, b, c) = (3.4445, -4.7750, 2.0315). As optax.contrib.muon, which is what MaxText runs.
@@ -35,7 +35,8 @@ static matrices matrices_of(const mx_node *w, const mx_type *t)
                       .cols = t->dim[t->ndim - 1], .in_out = a->in_out};
 }
 
-bool mx_muon_takes(const mx_node *w)
+/* Is this a weight for Muon? The rest gets AdamW. */
+static bool takes(const mx_node *w)
 {
     static const char *const others[] = {"*embed*", "*lm_head*", "*wte*", "*wpe*", "*score.weight",
                                          "*bias", "*.ape"};
@@ -44,28 +45,6 @@ bool mx_muon_takes(const mx_node *w)
             return false;
     bool experts = w->type.ndim == 3 && w->axes && mx_starts_with(w->axes, "exp,");
     return w->type.ndim == 2 || experts;
-}
-
-static mx_node *hyper(mx_graph *g, mx_node *rate, mx_node *scale)
-{
-    mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
-    mx_node *part[4] = {mx_reshape(g, rate, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)), zero,
-                        zero};
-    return mx_concat(g, 4, part, 0);
-}
-
-mx_node *mx_momentum(mx_graph *g, mx_node *m, mx_node *d, mx_node *scale, double keep, double take)
-{
-    mx_node *one = mx_constant(g, MX_SCALAR, MX_F32, 1);
-    mx_node *h = hyper(g, one, mx_affine(g, scale, -take, 0));
-    return mx_sgd(g, (mx_node *[]){m, d, h, NULL}, 1 - keep);
-}
-
-mx_node *mx_step_along(mx_graph *g, mx_node *w, mx_node *direction, mx_step_rule r, mx_node *copy)
-{
-    /* 0 * scale: NaN where the step must be skipped. */
-    mx_node *h = hyper(g, r.lr, mx_affine(g, r.scale, 0, r.factor));
-    return mx_sgd(g, (mx_node *[]){w, direction, h, copy}, r.decay);
 }
 
 /* |x| of each matrix: a scalar, or (n, 1, 1). */
@@ -106,9 +85,11 @@ static mx_placement whole_matrices(const mx_node *w)
 }
 
 /* On a mesh a rank orthogonalises whole matrices and takes its part of the result. */
-static mx_node *orthogonal_part(mx_graph *g, const mx_optimizer *o, const mx_node *w, mx_node *u,
-                                const mx_partition *on)
+static mx_node *orthogonal_part(mx_graph *g, const mx_update *to, mx_node *u)
 {
+    const mx_muon_rates *r = to->o->own;
+    const mx_partition *on = to->on;
+    const mx_node *w = to->w;
     mx_type t = w->type;
     mx_placement whole = {0};
     if (on) {
@@ -119,27 +100,47 @@ static mx_node *orthogonal_part(mx_graph *g, const mx_optimizer *o, const mx_nod
     matrices k = matrices_of(w, &t);
     if (k.n > 1)
         u = mx_reshape(g, u, MX_SHAPE(k.n, k.rows, k.cols));
-    u = mx_reshape(g, orthogonal(g, u, &k, o->muon_steps, o->eps), mx_shape_of(&t));
+    u = mx_reshape(g, orthogonal(g, u, &k, r->steps, to->o->eps), mx_shape_of(&t));
     return on ? mx_partition_bring(g, on, u, &w->box->whole, &whole, &w->box->at) : u;
 }
 
-mx_node *mx_muon(mx_graph *g, const mx_optimizer *o, mx_node *const in[4], mx_step_rule r,
-                 mx_node *step, const mx_partition *on)
+static mx_node *update(mx_graph *g, const mx_update *given)
 {
-    mx_node *w = in[0], *d = mx_cast(g, in[1], MX_F32), *m = in[2], *copy = in[3];
-    matrices k = matrices_of(w, on ? &w->box->whole : &w->type);
-    double b = o->muon_beta, out = (double)(k.in_out ? k.cols : k.rows);
+    const mx_muon_rates *r = given->o->own;
+    mx_update to = *given;
+    mx_node *w = to.w;
+    if (!takes(w))
+        return mx_optimizer_rule_adamw.update(g, given);
+    mx_node *m = mx_update_state(g, &to, "momentum", MX_F32);
+    to.d = mx_cast(g, to.d, MX_F32);
+    matrices k = matrices_of(w, to.on ? &w->box->whole : &w->type);
+    double b = r->beta, out = (double)(k.in_out ? k.cols : k.rows);
     double fan_in = (double)(k.in_out ? k.rows : k.cols);
-    m = mx_momentum(g, m, d, r.scale, b, 1 - b);
+    m = mx_momentum(g, m, &to, b, 1 - b);
     /* p = b^t; the ratio of the two bias corrections */
-    mx_node *p = mx_exp(g, mx_affine(g, step, log(b > 0 ? b : 1e-30), 0));
+    mx_node *p = mx_exp(g, mx_affine(g, to.step, log(b > 0 ? b : 1e-30), 0));
     mx_node *ratio = mx_div(g, mx_affine(g, p, -1, 1), mx_affine(g, p, -b, 1));
     mx_node *u = mx_add(g, mx_mul(g, m, mx_affine(g, ratio, b, 0)),
-                        mx_mul(g, d, mx_affine(g, r.scale, 1 - b, 0)));
+                        mx_mul(g, to.d, mx_affine(g, to.scale, 1 - b, 0)));
     if (mx_type_count(&w->type)) /* otherwise another stage has it */
-        u = orthogonal_part(g, o, w, u, on);
-    r.factor = sqrt(fmax(1, out / fan_in));
-    if (o->muon_rms > 0)
-        r.factor = o->muon_rms * sqrt(fmax(out, fan_in));
-    return mx_step_along(g, w, u, r, copy);
+        u = orthogonal_part(g, &to, u);
+    double factor = r->rms > 0 ? r->rms * sqrt(fmax(out, fan_in)) : sqrt(fmax(1, out / fan_in));
+    return mx_step_along(g, &to, u, factor, r->decay);
 }
+
+static const void *configure(const mx_config *cfg, mx_arena *a)
+{
+    mx_muon_rates r = {.beta = mx_config_float(cfg, "muon_beta"),
+                       .decay = mx_config_float(cfg, "muon_weight_decay"),
+                       .rms = mx_config_float(cfg, "muon_consistent_rms"),
+                       .steps = (int)mx_config_int(cfg, "muon_steps")};
+    return mx_arena_copy(a, &r, sizeof r);
+}
+
+const mx_optimizer_rule mx_optimizer_rule_muon = {
+    .name = "muon",
+    .doc = "momentum, orthogonalised, for matrices; AdamW for the rest",
+    .moments = 2,
+    .configure = configure,
+    .update = update,
+};
