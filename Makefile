@@ -8,6 +8,7 @@
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
+#   make test-kills  ranks of meshes, over TCP and MPI, are killed, stopped and hung at 100 random instants
 #   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
 #   make test-extend every extension of docs/extending.md, its CUDA kernel too
 #   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
