@@ -8,6 +8,7 @@
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
+#   make test-kills  ranks of meshes, over TCP and MPI, are killed, stopped and hung at 100 random instants
 #   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
 #   make test-extend every extension of docs/extending.md, its CUDA kernel too
 #   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
@@ -150,10 +151,10 @@ $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 # --- the MPI plug-in; of another MPI than mpicc's: make mpi MPICC=mpicc.mpich ---
 .PHONY: mpi
 mpi: $(BUILD)/release/libmaxc_mpi.so
-$(BUILD)/release/libmaxc_mpi.so: src/dist/mpi/plugin.c src/dist/mpi.h src/dist/comm.h src/dist/coord.h $(BUILD)/mpicc.txt
+$(BUILD)/release/libmaxc_mpi.so: $(wildcard src/dist/mpi/*) src/dist/mpi.h src/dist/comm.h src/dist/coord.h $(BUILD)/mpicc.txt
 	@mkdir -p $(@D)
 	@echo "  MPICC $@"
-	@$(MPICC) -std=gnu11 -O2 -g -fPIC -shared $(WARN) -D_GNU_SOURCE -Isrc $< -o $@
+	@$(MPICC) -std=gnu11 -O2 -g -fPIC -shared $(WARN) -D_GNU_SOURCE -Isrc $(filter %.c,$^) -o $@
 $(BUILD)/mpicc.txt: FORCE
 	@mkdir -p $(@D); echo "$(HAVE_MPICC)" | cmp -s - $@ || echo "$(HAVE_MPICC)" > $@
 
@@ -182,6 +183,12 @@ RANK_FAULTS ?= 500
 test-ranks: all test-bin
 	@MX_RANK_FAULTS=$(RANK_FAULTS) MX_TEST_SECONDS=36000 build/test/tests_run 'heartbeat_*'
 	@RANK_FAULTS=$(RANK_FAULTS) sh tests/cli/ranks.sh
+
+# Ranks of meshes, over TCP and MPI, killed, stopped and hung at so many instants.
+.PHONY: test-kills
+KILLS_OF_RANKS ?= 100
+test-kills: all
+	@tools/test-kills $(KILLS_OF_RANKS)
 
 # Five kinds of model on all meshes of 8 ranks and 60 of 16.
 .PHONY: test-meshes
@@ -228,6 +235,7 @@ $(B)/bench/%: $(B)/bench/%.o $(B)/libmaxc.a
 	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 bench: all
 	@bench/run
+	@bench/ranks
 bench-mixtures: all $(B)/bench/kernels_bench
 	@bench/mixtures
 

@@ -35,5 +35,8 @@ done
 # On a mesh, where programs hold their collectives.
 train mesh-mpi 8 collectives=mpi mesh=fsdp=3 sharding_tolerance=1 || fail "mesh: $(tail -n 5 "$d/mesh-mpi.log")"
 train mesh-tcp 8 collectives=tcp mesh=fsdp=3 sharding_tolerance=1 || fail "mesh: $(tail -n 5 "$d/mesh-tcp.log")"
+train stage-mpi 8 collectives=mpi mesh=stage=3 base_num_decoder_layers=3 sharding_tolerance=1 || fail "stages: $(tail -n 5 "$d/stage-mpi.log")"
+train stage-tcp 8 collectives=tcp mesh=stage=3 base_num_decoder_layers=3 sharding_tolerance=1 || fail "stages: $(tail -n 5 "$d/stage-tcp.log")"
+[ "$(numbers stage-mpi)" = "$(numbers stage-tcp)" ] || fail "MPI and TCP differ on stages: $(numbers stage-mpi) $(numbers stage-tcp)"
 [ "$(numbers mesh-mpi)" = "$(numbers mesh-tcp)" ] || fail "MPI and TCP differ on a mesh: $(numbers mesh-mpi) $(numbers mesh-tcp)"
 exit $bad

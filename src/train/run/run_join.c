@@ -132,13 +132,11 @@ static mx_status open_virtual(mx_run *r)
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }
 
-/* A communicator of their own: collectives of programs go on beside what ranks agree on. */
+/* Of its own: collectives of programs go on beside what ranks agree on. */
 static mx_status open_groups(mx_run *r)
 {
-    mx_comm *own;
-    MX_TRY(mx_comm_split_off(r->comm, &own));
-    r->groups = mx_comm_groups_new(own, &r->mesh_rank->mesh->mesh);
     const char *how = mx_config_text(r->c, "collectives");
+    MX_TRY(mx_comm_groups_open(&r->groups, r->comm, &r->mesh_rank->mesh->mesh));
     if (strcmp(how, "auto") == 0 || strcmp(how, "nccl") == 0)
         mx_comm_groups_use_nccl(r->groups);
     return MX_OK;

@@ -42,7 +42,7 @@ static void say_without_choice(mx_run *r, const char *key, bool asked)
 static bool saves_beside_steps(const mx_run *r)
 {
     return mx_config_bool(r->c, "enable_checkpointing") &&
-           mx_config_bool(r->c, "async_checkpointing") && !r->mesh_rank;
+           mx_config_bool(r->c, "async_checkpointing");
 }
 
 /* What lies in host memory: everything on the CPU, what was moved there beside a GPU. */
@@ -114,6 +114,13 @@ static mx_status check_quantization(const mx_run *r)
                    "use quantization=fp8_tensorwise", mx_config_where(r->c, "quantization"));
 }
 
+static mx_process_group *find_stages(const mx_run *r)
+{
+    mx_axis_set stage = 1u << MX_AXIS_STAGE;
+    return r->groups ? mx_comm_groups_find(r->groups, stage)
+                     : r->mesh_rank->find_group((void *)r->mesh_rank, stage);
+}
+
 mx_status mx_run_programs_open(mx_run *r)
 {
     MX_TRY(check_quantization(r));
@@ -123,7 +130,7 @@ mx_status mx_run_programs_open(mx_run *r)
     /* Together: nobody allocates while another still asks what is free. */
     MX_TRY(mx_comm_agree(r->comm, check_memory(r)));
     if (r->programs.pipelined)
-        r->programs.stages = r->mesh_rank->find_group((void *)r->mesh_rank, 1u << MX_AXIS_STAGE);
+        r->programs.stages = find_stages(r);
     MX_TRY(mx_programs_open(&r->programs, r->session));
     MX_TRY(count_flops(r));
     mx_dtype compute = r->request.options.compile.compute;

@@ -12,6 +12,7 @@
 #include "ir/placement.h"
 #include "ops/load.h"
 #include "store/adapter.h"
+#include "store/digest.h"
 #include "store/weights.h"
 #include "train/input/data_size.h"
 #include "exec/model_ref.h"
@@ -223,6 +224,24 @@ static void say_bytes(mx_run *r)
                     (long long)vocab, r->weights_dir ? " or lies beside the weights" : "");
 }
 
+/* Every rank reads files of its own machine. A place in the data says what they are. */
+static mx_status check_same_data(mx_run *r, mx_loader *l, const char *keys)
+{
+    mx_str place = {0};
+    uint64_t *all = MX_NEW_N(&r->arena, uint64_t, r->comm->size);
+    mx_loader_position(l, &place);
+    uint64_t mine = mx_digest_of(place.text, place.len).lo;
+    mx_str_fini(&place);
+    MX_TRY(mx_comm_gather(r->comm, &mine, sizeof mine, all));
+    for (int k = 1; k < r->comm->size; k++)
+        if (all[k] != all[0])
+            return mx_fail(MX_USAGE,
+                           "rank %d has other data than rank 0: names or sizes of its files, or "
+                           "its tokenizer, differ; give all ranks the same files (%s)",
+                           k, keys);
+    return MX_OK;
+}
+
 /* Tokenizer and data, to the first batch: whatever is wrong with them is said before there are
  * weights. */
 static mx_status open_data(mx_run *r)
@@ -232,12 +251,15 @@ static mx_status open_data(mx_run *r)
         say_data(r);
         say_bytes(r);
     }
-    if (r->data.loader)
+    if (r->data.loader) {
         MX_TRY(mx_loader_ready(r->data.loader));
+        MX_TRY(check_same_data(r, r->data.loader, "dataset_path, tokenizer_path"));
+    }
     if (!r->request.eval_batch)
         return mx_eval_data_refuse(r->c);
     MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
-    return mx_loader_ready(r->eval_data.loader);
+    MX_TRY(mx_loader_ready(r->eval_data.loader));
+    return check_same_data(r, r->eval_data.loader, "eval_dataset_path");
 }
 
 static mx_status room_for_images(mx_run *r)
