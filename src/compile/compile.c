@@ -2,6 +2,7 @@
  * verifies between them in test builds. */
 #include "compile/compile.h"
 
+#include "compile/panels.h"
 #include "compile/partition.h"
 
 #include "ops.h"
@@ -172,6 +173,8 @@ mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_progra
     mx_pass_quantize(g, o->quantization, false);
     if (o->weights_fixed && o->int8_weights)
         mx_pass_int8_weights(g);
+    if (o->weights_fixed && g->one_path && !o->int8_weights && traits_of(o)->host_memory)
+        mx_pass_panel_weights(g);
     MX_TRY(after(g, o, "quantize"));
     return finish(g, o, out);
 }

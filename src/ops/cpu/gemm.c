@@ -21,6 +21,11 @@ int mx_gemm_tile_cols(mx_num type)
     return mx_gemm_level_at(type, type, mx_simd_level())->nr;
 }
 
+int mx_gemm_tile_pair(mx_num type)
+{
+    return mx_gemm_level_at(type, type, mx_simd_level())->pair;
+}
+
 typedef struct {
     int64_t rows, cols;     /* of a tile */
     int64_t n_rows, n_cols; /* tiles per product */
