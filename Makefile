@@ -9,6 +9,7 @@
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
 #   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
+#   make test-extend every extension of docs/extending.md, its CUDA kernel too
 #   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
 #   make test-clients  the openai client and lm-eval of PYTHON against a server, where PYTHON has them
@@ -92,10 +93,10 @@ CFLAGS += $(DEP_CFLAGS) $(if $(LIBBACKTRACE),-DMX_HAVE_BACKTRACE)
 LDLIBS := $(DEP_LIBS) $(LIBBACKTRACE) -lm -lpthread -ldl
 
 SRC := $(shell find src -name '*.c' | LC_ALL=C sort)
-PLUGINS := $(filter src/device/cuda/plugin/% src/dist/mpi/%,$(SRC))
+PLUGINS := $(filter src/device/cuda/% src/dist/mpi/%,$(SRC))
 LIB_SRC := $(filter-out src/cmd/main.c $(PLUGINS),$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
-TABLES := ops models verbs keys objectives rewards device_kinds tokenizer_formats $(if $(wildcard src/data/source.h),sources benches)
+TABLES := ops models verbs keys objectives rewards device_kinds tokenizer_formats optimizer_rules passes $(if $(wildcard src/data/formats/source.h),sources benches)
 TABLE_OBJ := $(TABLES:%=$(B)/gen/%_table.o)
 TEST_SRC := $(shell find tests -maxdepth 2 -name '*.c' -not -path 'tests/fuzz/*' | LC_ALL=C sort)
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
@@ -200,6 +201,10 @@ SOAK_SECONDS ?= 3600
 SOAK_CONNECTIONS ?= 2000
 soak-serve: test-bin
 	@MX_SOAK_SECONDS=$(SOAK_SECONDS) MX_SOAK_CONNECTIONS=$(SOAK_CONNECTIONS) MX_TEST_SECONDS=360000 build/test/tests_run soak_serve
+
+.PHONY: test-extend
+test-extend: test-bin
+	@EXTEND_CUDA=1 sh tests/cli/extend.sh
 
 ROUND_TRIPS ?= 10000000
 .PHONY: test-slurm

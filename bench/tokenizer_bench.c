@@ -10,8 +10,8 @@
  * bench/peers/tokenizer_speed.py measures the tokenizers package the same way.
  */
 #include "base/file.h"
-#include "data/sha.h"
-#include "text/tokenizer.h"
+#include "data/hub/sha.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* font.c - renders the letters of a font for src/train/curve_png.c: pictures then need neither the
+/* font.c - renders the letters of a font for src/train/report/curve_png.c: pictures then need neither the
  * font nor FreeType where the program runs. Built and run by make.
  *
  *     font_maker DejaVuSans.ttf > font.c
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
         fail("give the file of a font; fonts-dejavu-core has DejaVuSans.ttf", "no font");
     if (FT_Init_FreeType(&library) != 0 || FT_New_Face(library, argv[1], 0, &face) != 0)
         fail("is no font that FreeType reads", argv[1]);
-    puts("/* Written by tools/font.c. */\n#include \"train/font.h\"\n");
+    puts("/* Written by tools/font.c. */\n#include \"train/report/font.h\"\n");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         put_size(face, sizes[i].name, sizes[i].pixels);
     FT_Done_Face(face);

@@ -4,9 +4,9 @@
  */
 #include "gpu.cuh"
 #include "packed.cuh"
-#include "device/cuda/plugin/flash.h"
-#include "device/cuda/plugin/flash_hopper_backward.h"
-#include "device/cuda/plugin/moe_kernels.h"
+#include "device/cuda/attention/flash.h"
+#include "device/cuda/attention/flash_hopper_backward.h"
+#include "device/cuda/moe/moe_kernels.h"
 
 static void line(const char *name, double ms, double flops, double bytes)
 {

@@ -47,6 +47,31 @@ static mx_status check_limits(const char *text, size_t n, const char *where,
     return MX_OK;
 }
 
+/* Reals that are whole numbers become integers again. */
+static json_t *with_integers(const json_t *v)
+{
+    double x = json_number_value(v);
+    if (json_is_real(v) && x > -0x1p53 && x < 0x1p53 && x == (double)(json_int_t)x)
+        return json_integer((json_int_t)x);
+    json_t *out = json_is_object(v) ? json_object() : json_is_array(v) ? json_array() : NULL;
+    const char *key;
+    json_t *item;
+    size_t i;
+    json_object_foreach((json_t *)v, key, item) json_object_set_new(out, key, with_integers(item));
+    json_array_foreach(v, i, item) json_array_append_new(out, with_integers(item));
+    return out ? out : json_incref((json_t *)v);
+}
+
+/* A document with an integer beyond 64 bits: transformers writes "model_max_length": 10^30 for "no
+ * limit". The rest of the document keeps its integers. */
+static json_t *parse_large(const char *text, size_t n, json_error_t *e)
+{
+    json_t *reals = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, e);
+    json_t *out = reals ? with_integers(reals) : NULL;
+    json_decref(reals);
+    return out;
+}
+
 mx_status mx_json_parse(const char *text, size_t n, const char *where, const mx_json_limits *limits,
                         json_t **out)
 {
@@ -54,6 +79,8 @@ mx_status mx_json_parse(const char *text, size_t n, const char *where, const mx_
     MX_TRY(check_limits(text, n, where, limits ? limits : &mx_json_limits_default));
     json_error_t e;
     *out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    if (!*out && json_error_code(&e) == json_error_numeric_overflow)
+        *out = parse_large(text, n, &e);
     if (!*out)
         return mx_fail(MX_INPUT, "%s:%d:%d: not valid JSON: %s", where, e.line, e.column, e.text);
     return MX_OK;

@@ -1,6 +1,7 @@
 /* json_doc.h - whole JSON documents from files we did not write, through jansson.
  *
- * Strict: RFC 8259, UTF-8 only, duplicate keys refused, 64-bit integers exact, no NUL in strings.
+ * Strict: RFC 8259, UTF-8 only, duplicate keys refused, 64-bit integers exact and larger ones
+ * reals, no NUL in strings.
  * Size, depth and number of values are capped before the first node is allocated, so a hostile
  * file costs time and memory in proportion to the cap and not to its cleverness.
  * The document is a json_t; release it with json_decref.

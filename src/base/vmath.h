@@ -4,15 +4,14 @@
  * MX_CLONES (base/simd.h) a plain loop becomes 16 lanes of AVX-512 or 8 of AVX2.
  *
  *     function       largest error   out of range
- *     mx_vexpf       1 ulp           +inf above 88.73, 0 below -103.97, denormals in between are
- * right
+ *     mx_vexpf       1 ulp           +inf above 88.73, 0 below -103.97, denormals are right
  *     mx_vlogf       1 ulp           -inf at 0, NaN below 0, denormals are right
  *     mx_vlog1pf     2 ulp           for x > -1
  *     mx_vtanhf      2 ulp           +-1
  *     mx_verff       3 ulp           +-1
  *     mx_vsigmoidf   3 ulp           0 below -88.73 (no denormals), 1
  *     mx_vsoftplusf  2 ulp           log(1 + exp(x)), x for large x
- * NaN in, NaN out. The bounds are asserted by tests/vmath.c over the whole range.
+ * NaN in, NaN out. The bounds are asserted by tests/base/vmath_test.c over the whole range.
  *
  * Method. exp: x = n ln2 + r, |r| <= ln2/2; exp(r) is a polynomial; 2^n is applied in two halves so
  * that neither half leaves the range of normal floats. log: x = 2^e m, m in [sqrt(1/2), sqrt(2));

@@ -7,10 +7,10 @@
  * threads.
  */
 #include "cmd/bench.h"
-#include "data/dataset.h"
-#include "data/json_scan.h"
-#include "data/story.h"
-#include "train/train_data.h"
+#include "data/load/dataset.h"
+#include "data/formats/json_scan.h"
+#include "data/formats/story.h"
+#include "train/input/train_data.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -201,7 +201,7 @@ static void run_of(const bench *b, const csv *t, int row, mx_run_kind *r)
                        .unfused = says(t, row, "eager") || trait(b, t, row, "unfused", 0) > 0,
                        .overlap_tensor =
                            says(t, row, "async TP") || trait(b, t, row, "overlap_tensor", 0) > 0,
-                       .even_rows = true,
+                       .exchange_factor = 1,
                        .deduplicate = trait(b, t, row, "deduplicate", 0) > 0,
                        .attention_share = trait(b, t, row, "attention_share", 1),
                        .host_seconds = 1e-6 * trait(b, t, row, "host_us", 0),

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "models/from_config.h"
-#include "train/state.h"
+#include "train/run/state.h"
 #include "exec/step_config.h"
 #include <fcntl.h>
 #include <math.h>

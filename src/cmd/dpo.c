@@ -1,7 +1,7 @@
 /* dpo.c - maxc dpo: learn from preferences; resumes by itself. */
 #include "cmd/verb.h"
-#include "train/objective.h"
-#include "train/run.h"
+#include "train/run/objective.h"
+#include "train/run/run.h"
 
 #include <string.h>
 

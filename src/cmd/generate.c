@@ -111,15 +111,15 @@ typedef struct {
     mx_generate_counts *counts;
 } job;
 
-static mx_status answer_as(void *ctx, const mx_seat *seat)
+static mx_status answer_as(void *ctx, const mx_mesh_rank *mesh_rank)
 {
     const job *j = ctx;
     mx_generate_options o = *j->o;
-    mx_generate_counts counts, *own = seat && seat->rank ? &counts : j->counts;
+    mx_generate_counts counts, *own = mesh_rank && mesh_rank->rank ? &counts : j->counts;
     mx_answer *answers = j->answers;
     size_t bytes = sizeof *answers * (size_t)j->n;
-    o.seat = seat;
-    if (seat && seat->rank) {
+    o.mesh_rank = mesh_rank;
+    if (mesh_rank && mesh_rank->rank) {
         answers = mx_realloc(NULL, bytes);
         memset(answers, 0, bytes);
     }
@@ -136,6 +136,8 @@ static mx_status answer(job *j, const mx_config *c)
 {
     mx_mesh_plan mesh = {0};
     mx_status st = mx_mesh_configure(&mesh, c, 1);
+    if (!st)
+        st = mx_mesh_without_stages(&mesh, "generate");
     if (!mx_config_is_users(c, "sharding_tolerance"))
         mesh.how.sharding_tolerance = 1; /* nothing is trained: copies cost memory and no more */
     if (!st)
@@ -143,6 +145,23 @@ static mx_status answer(job *j, const mx_config *c)
                             : answer_as(j, NULL);
     mx_mesh_plan_fini(&mesh);
     return st;
+}
+
+/* As many tokens as the key says. Where nobody has set it, what the model's positions leave room
+ * for: the default is not a demand. */
+static int64_t room_for_answers(const state *s, const mx_config *c, int64_t total)
+{
+    int64_t most = mx_config_int(c, "max_new_tokens"), longest = 0;
+    int64_t positions = s->m.ref.spec.summary.max_positions;
+    for (int64_t i = 0; i < total; i++)
+        longest = s->ids[i].n > longest ? s->ids[i].n : longest;
+    if (mx_config_is_users(c, "max_new_tokens") || positions <= longest ||
+        most <= positions - longest)
+        return most;
+    fprintf(stderr,
+            "note: at most %lld tokens are written: the model was made for %lld positions\n",
+            (long long)(positions - longest), (long long)positions);
+    return positions - longest;
 }
 
 static mx_status run(mx_invocation *inv)
@@ -164,7 +183,7 @@ static mx_status run(mx_invocation *inv)
         MX_TRY_OUT(st, mx_prompt_encode(&s.prompts[i / copies], &way, &s.ids[i]));
     const char *const *stop;
     mx_generate_options o = {.sampling = mx_sampling_of(c),
-                             .max_new_tokens = mx_config_int(c, "max_new_tokens"),
+                             .max_new_tokens = room_for_answers(&s, c, total),
                              .batch = mx_config_int(c, "batch"), .stop_ids = s.m.stop_ids,
                              .n_stop_ids = mx_config_bool(c, "ignore_eos") ? 0 : s.m.n_stop_ids,
                              .compute = s.m.compute,

@@ -6,7 +6,7 @@
 
 #include "models/model.h"
 #include "post/reward.h"
-#include "train/objective.h"
+#include "train/run/objective.h"
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -249,8 +249,8 @@ static void print_objectives(void)
     for (int i = 0; i < mx_objective_count; i++) {
         const mx_objective *o = mx_objective_table[i];
         bool own = strcmp(o->verb, o->name) == 0;
-        printf("| maxc %s%s%s | %s | %s |\n", o->verb, own ? "" : " loss_type=",
-               own ? "" : o->name, o->doc, o->data);
+        printf("| maxc %s%s%s | %s | %s |\n", o->verb, own ? "" : o->key ? " " : " loss_type=",
+               own ? "" : o->key ? o->key : o->name, o->doc, o->data);
     }
 }
 

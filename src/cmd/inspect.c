@@ -16,8 +16,8 @@
 #include "cmd/verb.h"
 #include "models/model.h"
 #include "store/hf_dir.h"
-#include "text/tokenizer.h"
-#include "text/tokenizer_files.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
 
 #include "base/io.h"
 #include "cmd/run_glance.h"
-#include "train/curve.h"
-#include "train/metrics.h"
+#include "train/report/curve.h"
+#include "train/report/metrics.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -10,8 +10,8 @@
 #include "cmd/inspect_data.h"
 
 #include "base/utf8.h"
-#include "data/json_scan.h"
-#include "data/source.h"
+#include "data/formats/json_scan.h"
+#include "data/formats/source.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

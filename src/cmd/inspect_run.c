@@ -11,7 +11,7 @@
 #include "base/io.h"
 #include "cmd/run_glance.h"
 #include "store/checkpoint_read.h"
-#include "train/goodput.h"
+#include "train/report/goodput.h"
 #include <math.h>
 #include <string.h>
 

@@ -3,7 +3,7 @@
 
 #include "base/json_doc.h"
 #include "cmd/run_glance.h"
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
 
 #include "base/file.h"
 #include "exec/step_config.h"
-#include "text/tokenizer_files.h"
-#include "train/tokenizer_path.h"
+#include "text/tokenizer/tokenizer_files.h"
+#include "train/input/tokenizer_path.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

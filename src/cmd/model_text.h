@@ -4,7 +4,7 @@
 
 #include "cmd/verb.h"
 #include "infer/generate.h"
-#include "text/chat_template.h"
+#include "text/jinja/chat_template.h"
 
 enum { MX_MAX_STOP_IDS = 32 };
 

@@ -77,11 +77,14 @@ static void print_memory(const mx_forecast *f)
 {
     char a[32], b[32];
     memory_row rows[MEMORY_ROWS];
+    char stage[48] = "";
     memory_rows(f, rows);
+    if (f->layout.stage > 1)
+        snprintf(stage, sizeof stage, ", at stage %d, the fullest", f->worst_stage);
     printf("memory    %s of %s per rank, remat_policy=%s%s\n",
            mx_format_bytes(a, sizeof a, f->memory.total),
            mx_format_bytes(b, sizeof b, f->machine.chip.memory_bytes), f->remat,
-           f->exact ? "" : " (estimated: stages are not compiled)");
+           stage);
     for (int i = 0; i < MEMORY_ROWS; i++)
         if (rows[i].bytes >= 0x1p20 || (rows[i].bytes > 0 && f->memory.total < 0x1p30))
             printf("  %-16s %12s\n", rows[i].name, mx_format_bytes(a, sizeof a, rows[i].bytes));
@@ -106,19 +109,14 @@ static void print_traffic(const mx_forecast *f)
         return;
     printf("network   sent by a rank in a step%*s %14s %14s\n", 13, "", level_name(f, 0),
            level_name(f, 1));
-    for (int i = 0; i < f->traffic.n && f->exact; i++) {
+    for (int i = 0; i < f->traffic.n; i++) {
         const mx_traffic_row *r = &f->traffic.row[i];
         mx_str axes = {0};
         mx_axis_set_print(&axes, r->axes);
-        printf("  %-16s %-20.20s %6.0f", r->op->name, mx_str_text(&axes), r->times);
+        printf("  %-16s %-20.20s %6.0f", r->name, mx_str_text(&axes), r->times);
         print_sent(r->sent);
         mx_str_fini(&axes);
     }
-    for (int g = 0; g < MX_GROUPS && !f->exact; g++)
-        if (f->costs.sent[g][0] + f->costs.sent[g][1] > 0) {
-            printf("  %-44s", mx_group_name((mx_group)g));
-            print_sent(f->costs.sent[g]);
-        }
 }
 
 static void print_time(const mx_forecast *f)
@@ -127,9 +125,8 @@ static void print_time(const mx_forecast *f)
     const mx_step_time *t = &f->time;
     double whole = t->seconds / 100, tokens = mx_forecast_tokens(f);
     printf("work      %sFLOP per step", mx_format_count(a, sizeof a, f->model_flops));
-    if (f->exact)
-        printf(", %sFLOP by a rank, %s moved", mx_format_count(a, sizeof a, f->plan.flops),
-               mx_format_bytes(b, sizeof b, f->plan.moved_bytes));
+    printf(", %sFLOP by a rank, %s moved", mx_format_count(a, sizeof a, f->plan.flops),
+           mx_format_bytes(b, sizeof b, f->plan.moved_bytes));
     printf("\ntime      %.4g s per step, %stokens/s, %.0f per chip, MFU %.1f%%\n", t->seconds,
            mx_format_count(a, sizeof a, tokens), tokens / (double)f->machine.chips,
            100 * mx_forecast_mfu(f));
@@ -173,20 +170,15 @@ static void print_long_run(const mx_forecast *f, const mx_config *c)
 static json_t *traffic_json(const mx_forecast *f)
 {
     json_t *list = json_array();
-    for (int i = 0; i < f->traffic.n && f->exact; i++) {
+    for (int i = 0; i < f->traffic.n; i++) {
         const mx_traffic_row *r = &f->traffic.row[i];
         mx_str axes = {0};
         mx_axis_set_print(&axes, r->axes);
         json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:[f, f]}", "collective",
-                                              r->op->name, "axes", mx_str_text(&axes), "times",
+                                              r->name, "axes", mx_str_text(&axes), "times",
                                               r->times, "sent_bytes", r->sent[0], r->sent[1]));
         mx_str_fini(&axes);
     }
-    for (int g = 0; g < MX_GROUPS && !f->exact; g++)
-        if (f->costs.sent[g][0] + f->costs.sent[g][1] > 0)
-            json_array_append_new(list, json_pack("{s:s, s:[f, f]}", "axes",
-                                                  mx_group_name((mx_group)g), "sent_bytes",
-                                                  f->costs.sent[g][0], f->costs.sent[g][1]));
     return list;
 }
 
@@ -223,12 +215,12 @@ static void print_json(const mx_forecast *f, const mx_model_spec *m, const mx_se
                              t->compute, "network", t->network, "bubble", t->bubble, "update",
                              t->optimizer, "stragglers", t->stragglers);
     json_t *all = json_pack(
-        "{s:s, s:f, s:s, s:I, s:s, s:s, s:I, s:f, s:f, s:f, s:b, s:b, s:f, s:o, s:o, s:o}",
+        "{s:s, s:f, s:s, s:I, s:s, s:s, s:I, s:f, s:f, s:f, s:b, s:f, s:o, s:o, s:o}",
         "family", m->family->name, "parameters", f->profile.parameters, "chip",
         f->machine.chip.name, "chips", (json_int_t)f->machine.chips, "mesh", mx_str_text(&mesh),
         "remat_policy", f->remat, "global_tokens", (json_int_t)f->batch.global_tokens,
         "model_flops", f->model_flops, "tokens_per_second", mx_forecast_tokens(f), "mfu",
-        mx_forecast_mfu(f), "exact", f->exact, "fits",
+        mx_forecast_mfu(f), "fits",
         f->memory.total <= f->machine.chip.memory_bytes, "chip_memory_bytes",
         f->machine.chip.memory_bytes, "memory_bytes", memory, "time", time, "network",
         traffic_json(f));
@@ -301,8 +293,11 @@ static void print_choices(const mx_search *s, const mx_forecast *f)
         print_choice(s, i, f);
 }
 
-static mx_status nothing_fits(const mx_search *s, const mx_topology *t)
+static mx_status nothing_fits(const mx_search *s, const mx_search_request *q)
 {
+    const mx_topology *t = q->machine;
+    bool roomy = mx_config_int(q->config, "num_experts") > 1 &&
+                 mx_config_float(q->config, "ragged_buffer_factor") < 0;
     char a[32], b[32];
     mx_str mesh = {0};
     mx_mesh_print(&mesh, &s->least_mesh);
@@ -310,10 +305,14 @@ static mx_status nothing_fits(const mx_search *s, const mx_topology *t)
         s->too_large
             ? mx_fail(MX_MEMORY,
                       "no layout fits in the %s of a %s: of %lld tried, %s needs the "
-                      "least, %s; use more chips, a smaller batch or a shorter max_target_length",
+                      "least, %s; use more chips, a smaller batch or a shorter "
+                      "max_target_length%s",
                       mx_format_bytes(b, sizeof b, t->chip.memory_bytes), t->chip.name,
                       (long long)s->tried, mx_str_text(&mesh),
-                      mx_format_bytes(a, sizeof a, s->least.total))
+                      mx_format_bytes(a, sizeof a, s->least.total),
+                      roomy ? ", or ragged_buffer_factor=1.5 (an expert rank then has room for "
+                              "one and a half even shares of tokens, not for all)"
+                            : "")
             : mx_fail(MX_USAGE,
                       "no mesh of %lld chips can share the batch; change "
                       "per_device_batch_size",
@@ -348,7 +347,7 @@ static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f
         f->machine = machine;
         mx_search_take(s, 0, q, f);
         mx_status st = mx_forecast_make(f, q->config, q->model);
-        if (!st && f->memory.total <= mx_search_room(&f->machine.chip)) {
+        if (!st && f->memory.total <= mx_search_usable_bytes(&f->machine.chip)) {
             mx_status_free(why);
             return MX_OK;
         }
@@ -357,10 +356,10 @@ static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f
         mx_status_free(st ? why : MX_OK);
         why = st ? st : why;
         drop(s, 0);
-        drop_larger(s, remat, more, mx_search_room(&f->machine.chip));
+        drop_larger(s, remat, more, mx_search_usable_bytes(&f->machine.chip));
     }
     return why ? mx_status_wrap(why, "none of the best layouts can be compiled; the last")
-               : nothing_fits(s, &f->machine);
+               : nothing_fits(s, q);
 }
 
 static mx_status plan_choice(const mx_invocation *inv, const mx_model_spec *m, mx_search *s,

@@ -3,7 +3,7 @@
 
 #include "base/json_doc.h"
 #include "keys/keys.h"
-#include "train/schedule.h"
+#include "train/run/schedule.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

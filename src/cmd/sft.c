@@ -1,7 +1,7 @@
 /* sft.c - maxc sft: fine-tune a model on answers; resumes by itself. */
 #include "cmd/verb.h"
-#include "train/objective.h"
-#include "train/run.h"
+#include "train/run/objective.h"
+#include "train/run/run.h"
 
 extern const mx_objective mx_objective_sft;
 

@@ -1,13 +1,12 @@
 /* tokenize.c - maxc tokenize: text on standard input, token ids on standard output.
  *
- *     maxc tokenize tokenizer=PATH < text                 the whole input is one text; one line of
- * ids maxc tokenize tokenizer=PATH format=jsonl < lines   one JSON string per line; one JSON array
- * each
+ *     maxc tokenize tokenizer=PATH < text                    all of it is one text; a line of ids
+ *     maxc tokenize tokenizer=PATH format=jsonl < lines      JSON strings, one a line; JSON arrays
  */
 #include "base/file.h"
 #include "base/json_tree.h"
 #include "cmd/tokenize_train.h"
-#include "train/tokenizer_path.h"
+#include "train/input/tokenizer_path.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 
 #include "base/io.h"
 #include "base/json_tree.h"
-#include "text/bpe_train.h"
+#include "text/tokenizer/bpe_train.h"
 
 #include <stdio.h>
 #include <stdlib.h>

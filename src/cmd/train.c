@@ -1,6 +1,6 @@
 /* train.c - maxc train: pre-train or fully fine-tune; resumes by itself. */
 #include "cmd/verb.h"
-#include "train/run.h"
+#include "train/run/run.h"
 
 static mx_status run(mx_invocation *inv)
 {

@@ -5,7 +5,7 @@
  * and row ops understand that (see mx_sum_like), which keeps the gradient of a mean from being
  * spread out in memory; before any other op the gradient is broadcast to its full shape.
  */
-#include "compile/passes.h"
+#include "compile/compile.h"
 
 #include "ops.h"
 #include <string.h>
@@ -51,6 +51,7 @@ static void visit(mx_graph *g, flow *f, mx_node *n)
         any |= dout[k] != NULL;
     if (!any || !f->needs[n->id] || n->op->kind == MX_SOURCE)
         return;
+    g->stage = n->stage;
     if (n->op->kind == MX_PROJECT) {
         accumulate(g, &f->sum[(size_t)n->in[0]->id * MX_MAX_OUT + (size_t)index_of(n)], dout[0]);
         return;
@@ -85,8 +86,10 @@ void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n
         visit(g, &f, order[i]);
     for (int i = 0; i < n; i++) {
         mx_node *d = f.sum[(size_t)x[i]->id * MX_MAX_OUT];
+        g->stage = x[i]->stage;
         dx[i] = d ? mx_broadcast_to(g, d, mx_shape_of(&x[i]->type)) : NULL;
     }
+    g->stage = 0;
     mx_arena_fini(&scratch);
     mx_graph_resolve(g); /* a gradient builder may have replaced a forward node */
     for (int i = 0; i < n; i++)
@@ -95,8 +98,8 @@ void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n
 }
 
 /* A gradient that nothing but the optimizer reads (a weight's) can wait. Let it, by a few nodes:
- * the elementwise work around it then stands together and fuses, where a product in between would
- * cut it apart. */
+ * the elementwise work around it then stands together and fuses, where a GEMM in between would
+ * split it. */
 static void delay_weight_gradients(mx_graph *g, int n_forward)
 {
     enum { DELAY = 24 };
@@ -121,3 +124,21 @@ void mx_pass_autodiff(mx_graph *g, mx_node *loss, mx_node *const *var, int n, mx
     mx_gradients(g, loss, NULL, var, n, grad);
     delay_weight_gradients(g, n_forward);
 }
+
+static mx_status run(mx_graph *g, mx_compilation *c)
+{
+    c->var = mx_trainable(g, &c->n);
+    c->grad = MX_NEW_N(&g->arena, mx_node *, c->n);
+    mx_pass_autodiff(g, c->loss, c->var, c->n, c->grad);
+    if (c->o->quantization)
+        mx_pass_quantize_share(g);
+    return MX_OK;
+}
+
+const mx_compile_pass mx_compile_pass_autodiff = {
+    .name = "autodiff",
+    .doc = "gradient nodes, from each op's gradient builder",
+    .behind = "rewrites",
+    .programs = MX_IN_TRAINING,
+    .run = run,
+};

@@ -8,13 +8,13 @@
 #include "compile/program.h"
 #include "compile/quantize.h"
 
-typedef struct {
+typedef struct mx_compile_options {
     const mx_device_traits *device; /* borrows; NULL: host memory, and nothing special */
     int n_threads;
     mx_dtype compute;          /* dtype of activations */
     mx_remat remat;            /* policy NULL: none */
     bool weights_fixed;        /* no update will come: weights lie in the compute dtype */
-    bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
+    bool narrow_weights;       /* in the compute dtype, stochastic rounding, no master copy */
     bool narrow_frozen;        /* weights that are not trained lie in the compute dtype */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool reads_copies;         /* weights are read from the copies that a training step writes */
@@ -22,22 +22,33 @@ typedef struct {
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */
+    bool sum_late;             /* gradients are summed over ranks once an update, not each time they
+                                  are added up; the update must then know `sums` */
+    const mx_graph *sums;      /* of an update: the graph that adds up gradients; NULL: sum_late is
+                                  not asked of it */
+    const struct mx_stages *stages; /* chunks of a pipeline (stages.h); NULL: none */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */
 } mx_compile_options;
 
+/* Is the graph printed behind this pass? */
+bool mx_compile_dumps(const mx_compile_options *o, const char *pass);
+
 /* Forward graph -> program. */
 mx_status mx_compile_forward(mx_graph *g, const mx_compile_options *o, mx_program *out) MX_MUST_USE;
 
-/* What becomes of the gradients. */
-typedef enum {
-    MX_GRADS_KEEP,       /* roots named "grad:NAME" */
-    MX_GRADS_APPLY,      /* clip and update */
-    MX_GRADS_ACCUMULATE, /* added to variables "NAME.grad"; the input `first` starts a new sum */
-} mx_grads_use;
 /* Forward graph with a scalar loss -> program that computes it and its gradients. */
 mx_status mx_compile_training(mx_graph *g, mx_node *loss, mx_grads_use use, const mx_optimizer *opt,
                               const mx_compile_options *o, mx_program *out) MX_MUST_USE;
+/* The same as far as a joint graph that mx_stage_cut takes; o->stages are its chunks. */
+mx_status mx_compile_joint(mx_graph *g, mx_node *loss, mx_grads_use use,
+                           const mx_compile_options *o) MX_MUST_USE;
+/* The same of a graph without a loss to be differentiated. */
+mx_status mx_compile_joint_forward(mx_graph *g, const mx_compile_options *o) MX_MUST_USE;
+/* The programs of one chunk of it. */
+struct mx_stage_chunk;
+mx_status mx_compile_chunk(const mx_graph *joint, int k, const mx_compile_options *o,
+                           struct mx_stage_chunk *out) MX_MUST_USE;
 /* The update by accumulated gradients: a program of its own, for the weights of `model`, which has
  * been through the precision pass. */
 mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimizer *opt,

@@ -53,7 +53,7 @@ void mx_pass_lora_slots(mx_graph *g, int64_t slots, int64_t rank);
 bool mx_lora_is_linear(const char *name);
 /* Is this module named by a list such as `targets`? */
 bool mx_lora_names(const char *list, const char *module);
-/* What the product of a module's B and A is multiplied by. */
+/* The scale of a module's B A. */
 double mx_lora_scale(const mx_lora *l, const char *module);
 
 #endif

@@ -100,11 +100,27 @@ static void add_storage(space *s, mx_place *own, mx_life life)
     own->last = life.last;
 }
 
-static void find_storages(const mx_program *p, const mx_strided_views *views, space s[N_SPACES],
-                          mx_arena *scratch)
+static void place_kept(const mx_program *p, mx_kept_list kept)
+{
+    for (int i = 0; i < kept.n; i++) {
+        const mx_kept *v = &kept.v[i];
+        const mx_place *q = place_of(p, v->input ? v->input : p->graph->root[v->root], 0);
+        if (!q->root)
+            continue; /* an input that nothing reads */
+        mx_place *own = place_of(p, q->root, q->out);
+        MX_ASSERT(!q->pitch && own->offset < 0 && q->root->op != &mx_op_variable,
+                  "%s is no memory of its own", q->root->op->name);
+        own->offset = v->at;
+        own->kept = true;
+    }
+}
+
+static void find_storages(const mx_program *p, const mx_strided_views *views, mx_kept_list kept,
+                          space s[N_SPACES], mx_arena *scratch)
 {
     int *last = MX_NEW_N(scratch, int, (size_t)p->graph->n_nodes * MX_MAX_OUT);
     find_lives(p, views, last);
+    place_kept(p, kept);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
         for (int k = 0; k < n->n_out; k++) {
@@ -121,8 +137,8 @@ static void find_storages(const mx_program *p, const mx_strided_views *views, sp
 }
 
 /* Gives the sizes of the spaces; that of the device is behind what is given. */
-static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t end[N_SPACES],
-                           mx_arena *scratch)
+static void give_addresses(mx_program *p, const mx_strided_views *views, mx_kept_list kept,
+                           int64_t end[N_SPACES], mx_arena *scratch)
 {
     int n_outputs = 0;
     for (int i = 0; i < p->n; i++)
@@ -131,7 +147,7 @@ static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t
     for (int k = 0; k < N_SPACES; k++)
         s[k] = (space){MX_NEW_N(scratch, mx_life, n_outputs + 1),
                        MX_NEW_N(scratch, mx_place *, n_outputs + 1), 0};
-    find_storages(p, views, s, scratch);
+    find_storages(p, views, kept, s, scratch);
     for (int k = N_SPACES - 1; k >= 0; k--) {
         int64_t from = k == ON_DEVICE ? end[GIVEN] : 0;
         end[k] = mx_pack(s[k].life, s[k].n, scratch);
@@ -142,13 +158,24 @@ static void give_addresses(mx_program *p, const mx_strided_views *views, int64_t
         for (int k = 0; k < p->order[i]->n_out; k++) {
             mx_place *q = place_of(p, p->order[i], k);
             q->offset = place_of(p, q->root, q->out)->offset;
+            q->kept = place_of(p, q->root, q->out)->kept;
         }
+}
+
+/* Parts of weights may be empty (stages.h), and what is made of them. */
+static bool is_empty(const mx_node *n)
+{
+    for (int k = 0; k < n->n_out; k++)
+        if (mx_type_count(mx_node_type(n, k)))
+            return false;
+    return true;
 }
 
 bool mx_program_runs(const mx_program *p, const mx_node *n)
 {
     mx_op_kind k = n->op->kind;
-    return k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id];
+    return k != MX_SOURCE && k != MX_VIEW && k != MX_PROJECT && !p->copies_nothing[n->id] &&
+           !is_empty(n);
 }
 
 /* What a kernel may take that could use any amount: a share of what the program needs anyway, so
@@ -208,6 +235,12 @@ static void count_bytes(mx_program *p, const mx_node *n)
 
 mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_device_traits *device)
 {
+    return mx_program_init_kept(p, g, n_threads, device, (mx_kept_list){0});
+}
+
+mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads,
+                               const mx_device_traits *device, mx_kept_list kept)
+{
     MX_TRY(mx_graph_check_final(g));
     *p = (mx_program){.graph = g, .n_threads = n_threads,
                       .align = device->align ? (int64_t)device->align : ALIGN};
@@ -223,7 +256,7 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_de
         .over = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
     if (device->strided_views)
         mx_strided_views_find(&views, p);
-    give_addresses(p, &views, end, &scratch);
+    give_addresses(p, &views, kept, end, &scratch);
     for (int i = 0; i < p->n; i++)
         count_bytes(p, p->order[i]);
     p->given_bytes = (size_t)end[GIVEN];
@@ -249,8 +282,6 @@ void mx_program_fini(mx_program *p)
 
 mx_node *mx_program_find(const mx_program *p, const char *name)
 {
-    for (int i = 0; i < p->graph->n_roots; i++)
-        if (p->graph->root[i]->name && strcmp(p->graph->root[i]->name, name) == 0)
-            return p->graph->root[i];
-    return mx_graph_find(p->graph, name);
+    mx_node *root = mx_graph_find_root(p->graph, name);
+    return root ? root : mx_graph_find(p->graph, name);
 }

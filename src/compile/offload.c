@@ -8,7 +8,7 @@
  *
  * A copy goes on beside the computation from its offload or prefetch to its wait, which reads both
  * ends, so that lifetimes as the memory pass finds them hold for it. What is left to decide is how
- * far apart the two stand. Let L be the bytes of the layer that offloads most:
+ * far from each other the two stand. Let L be the bytes of the layer that offloads most:
  *
  *     out    ends before the value L bytes further on in the order of making is made
  *     back   starts before the value L bytes earlier in the order of reading is read
@@ -20,7 +20,7 @@
  * A value is found by its memory, whoever names it and whatever view of it is read. The name
  * decoder_layer_input stands for what one layer alone reads and another has made.
  */
-#include "compile/passes.h"
+#include "compile/compile.h"
 
 #include "ops.h"
 #include <stdlib.h>
@@ -140,6 +140,7 @@ static void place_copies(offload *o)
 static mx_node *move(mx_graph *g, const item *it)
 {
     g->scope = it->x->scope;
+    g->stage = it->x->stage;
     g->seq = 2 * it->made + 1;
     mx_node *h = mx_offload(g, it->x);
     g->seq = 2 * it->ends;
@@ -177,6 +178,7 @@ static void move_all(offload *o)
         }
     g->seq = -1;
     g->scope = scope;
+    g->stage = 0;
 }
 
 /* Does x hold the elements of its input, in another order or in several tensors? */
@@ -243,3 +245,17 @@ mx_status mx_pass_offload(mx_graph *g, const char *names)
     mx_arena_fini(&scratch);
     return st;
 }
+
+static mx_status run(mx_graph *g, mx_compilation *c)
+{
+    const char *names = c->remat.offload;
+    return !c->device->host_memory && names && *names ? mx_pass_offload(g, names) : MX_OK;
+}
+
+const mx_compile_pass mx_compile_pass_offload = {
+    .name = "offload",
+    .doc = "activations kept in host memory between the passes",
+    .behind = "epilogues",
+    .programs = MX_IN_TRAINING,
+    .run = run,
+};

@@ -20,9 +20,8 @@
  * The root param_norm is the norm of the trained weights after the update, which AdamW sums up as
  * it goes.
  */
-#include "compile/optimizer.h"
+#include "compile/compile.h"
 
-#include "base/rng.h"
 #include "compile/norms.h"
 #include "compile/update_part.h"
 #include "ops.h"
@@ -30,17 +29,52 @@
 #include <stdio.h>
 #include <string.h>
 
-static mx_node *state(mx_graph *g, const mx_optimizer *o, const mx_node *w, const char *suffix,
-                      mx_dtype dtype)
+const mx_optimizer_rule *mx_optimizer_rule_find(const char *name)
+{
+    for (const mx_optimizer_rule *const *r = mx_optimizer_rule_table; *r; r++)
+        if (strcmp((*r)->name, name) == 0 || ((*r)->alias && strcmp((*r)->alias, name) == 0))
+            return *r;
+    return NULL;
+}
+
+const mx_optimizer_rule *mx_optimizer_rule_of(const mx_optimizer *o)
+{
+    return o->rule ? o->rule : &mx_optimizer_rule_adamw;
+}
+
+mx_node *mx_update_state(mx_graph *g, const mx_update *u, const char *suffix, mx_dtype dtype)
 {
     char name[512];
-    snprintf(name, sizeof name, "%s.%s", w->name, suffix);
-    mx_type t = mx_type_of(dtype, mx_shape_of(&w->type));
-    mx_var_attr attr = {.kind = MX_VAR_OPTIMIZER, .on_host = o->on_host};
+    snprintf(name, sizeof name, "%s.%s", u->like->name, suffix);
+    mx_type t = mx_type_of(dtype, mx_shape_of(&u->like->type));
+    mx_var_attr attr = {.kind = MX_VAR_OPTIMIZER, .on_host = u->o->on_host};
     mx_node *n = mx_variable(g, name, t, attr);
-    n->axes = w->axes;
-    n->box = w->box;
+    n->axes = u->like->axes;
+    n->box = u->like->box;
     return n;
+}
+
+static mx_node *hyper(mx_graph *g, mx_node *rate, mx_node *scale)
+{
+    mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
+    mx_node *part[4] = {mx_reshape(g, rate, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)), zero,
+                        zero};
+    return mx_concat(g, 4, part, 0);
+}
+
+mx_node *mx_momentum(mx_graph *g, mx_node *m, const mx_update *u, double keep, double take)
+{
+    mx_node *one = mx_constant(g, MX_SCALAR, MX_F32, 1);
+    mx_node *h = hyper(g, one, mx_affine(g, u->scale, -take, 0));
+    return mx_sgd(g, (mx_node *[]){m, u->d, h, NULL}, 1 - keep);
+}
+
+mx_node *mx_step_along(mx_graph *g, const mx_update *u, mx_node *direction, double factor,
+                       double decay)
+{
+    /* 0 * scale: NaN where the step must be skipped. */
+    mx_node *h = hyper(g, u->lr, mx_affine(g, u->scale, 0, factor));
+    return mx_sgd(g, (mx_node *[]){u->w, direction, h, u->copy}, decay);
 }
 
 mx_node **mx_first_casts(const mx_graph *g, mx_arena *arena)
@@ -60,47 +94,28 @@ mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast)
         return NULL;
     char name[512];
     snprintf(name, sizeof name, "%s.copy", w->name);
-    mx_node *v =
-        mx_variable(g, name, cast->type, (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = w->name});
+    const mx_node *twin = mx_graph_find(g, name); /* another stage has the weight too */
+    mx_var_attr a = {.kind = MX_VAR_COPY, .copy_of = w->name};
+    mx_node *v = twin ? mx_node_copy(g, twin, NULL) : mx_variable(g, name, cast->type, a);
+    v->stage = w->stage;
     v->axes = w->axes;
     v->box = w->box;
     mx_node_forward(cast, v);
     return v;
 }
 
-/* What every update of a step is told. */
-typedef struct {
-    mx_node *lr, *scale, *step;
-    mx_node *hyper; /* the same as one vector */
-    const mx_partition *on;
-} rates;
-
-static mx_node *update(mx_graph *g, const mx_optimizer *o, const mx_update_part *p, const rates *r,
-                       mx_node *copy)
+static mx_node *update(mx_graph *g, const mx_update *step, const mx_update_part *p, mx_node *copy)
 {
-    mx_node *w = p->w, *d = p->d;
-    double decay = mx_glob_any(o->no_decay, p->like->name) ? 0 : o->weight_decay;
-    mx_node *u;
-    if (o->kind == MX_SGD && o->momentum > 0) {
-        mx_node *m = state(g, o, w, "momentum", MX_F32);
-        m = mx_momentum(g, m, d, r->scale, o->momentum, 1);
-        u = mx_step_along(g, w, m, (mx_step_rule){r->lr, r->scale, 1, decay}, copy);
-    } else if (o->kind == MX_SGD) {
-        u = mx_sgd(g, (mx_node *[]){w, d, r->hyper, copy}, decay);
-    } else if (o->kind == MX_MUON && mx_muon_takes(w)) {
-        mx_node *in[4] = {w, d, state(g, o, w, "momentum", MX_F32), copy};
-        u = mx_muon(g, o, in, (mx_step_rule){r->lr, r->scale, 1, o->muon_decay}, r->step, r->on);
-    } else {
-        mx_node *m = state(g, o, p->like, "exp_avg", o->mu_dtype);
-        mx_node *v = state(g, o, p->like, "exp_avg_sq", o->nu_dtype);
-        u = mx_adamw(g, (mx_node *[]){w, d, m, v, r->hyper, p->cut ? NULL : copy},
-                     (mx_adamw_rates){o->b1, o->b2, o->eps, o->eps_root, decay,
-                                      (int64_t)mx_stream_of(p->like->name), p->like->box,
-                                      r->on != NULL});
-    }
+    mx_update u = *step;
+    u.w = p->w;
+    u.d = p->d;
+    u.like = p->like;
+    u.copy = p->cut ? NULL : copy;
+    u.decay = mx_glob_any(u.o->no_decay, p->like->name) ? 0 : u.o->weight_decay;
+    mx_node *made = mx_optimizer_rule_of(u.o)->update(g, &u);
     if (p->cut)
-        mx_update_part_back(g, p, u, copy, r->on);
-    return mx_graph_root(g, NULL, u);
+        mx_update_part_back(g, p, made, copy, u.on);
+    return mx_graph_root(g, NULL, made);
 }
 
 const char *mx_row_scale_of(const mx_node *root)
@@ -118,7 +133,7 @@ mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root)
 }
 
 /* The weight as an update has made it, its rows rescaled where a root says so. */
-static mx_node *rescale(mx_graph *g, const mx_node *w, mx_node *u, const rates *r)
+static mx_node *rescale(mx_graph *g, const mx_node *w, mx_node *u, const mx_update *step)
 {
     int copies = u->op == &mx_op_adamw ? 3 : 1; /* the output that is the copy */
     const mx_node *has = u->in[u->op == &mx_op_adamw ? 5 : 3];
@@ -133,8 +148,8 @@ static mx_node *rescale(mx_graph *g, const mx_node *w, mx_node *u, const rates *
         s = mx_reshape(g, s, MX_SHAPE(w->type.dim[0], 1));
     mx_node *one = mx_constant(g, MX_SCALAR, MX_F32, 1);
     mx_node *copy = has ? mx_output(g, u, copies) : NULL;
-    u = mx_step_along(g, u, mx_mul(g, u, mx_affine(g, s, -1, 1)),
-                      (mx_step_rule){one, r->scale, 1, 0}, copy);
+    mx_update again = {.w = u, .copy = copy, .lr = one, .scale = step->scale};
+    u = mx_step_along(g, &again, mx_mul(g, u, mx_affine(g, s, -1, 1)), 1, 0);
     return mx_graph_root(g, NULL, u);
 }
 
@@ -142,14 +157,6 @@ static mx_node *rescale(mx_graph *g, const mx_node *w, mx_node *u, const rates *
 static mx_node *squares_of(mx_graph *g, mx_node *u, const mx_partition *on)
 {
     return u->op == &mx_op_adamw ? mx_output(g, u, 4) : mx_squares(g, u, on);
-}
-
-static mx_node *loss_root(const mx_graph *g)
-{
-    for (int i = 0; i < g->n_roots; i++)
-        if (g->root[i]->name && strcmp(g->root[i]->name, "loss") == 0)
-            return g->root[i];
-    return NULL;
 }
 
 /* The scale, or NaN where x is above the limit. */
@@ -175,7 +182,7 @@ static mx_node *update_number(mx_graph *g, mx_node *scale)
 /* The clip scale, NaN where the step must be skipped. */
 static mx_node *clip_scale(mx_graph *g, const mx_optimizer *o, mx_node *norm)
 {
-    mx_node *scale, *loss = loss_root(g);
+    mx_node *scale, *loss = mx_graph_find_root(g, "loss");
     if (o->clip > 0) {
         mx_node *limit = mx_constant(g, MX_SCALAR, MX_F32, o->clip);
         scale = mx_div(g, limit, mx_affine(g, norm, 1, 1e-6));
@@ -194,14 +201,17 @@ static mx_node *clip_scale(mx_graph *g, const mx_optimizer *o, mx_node *norm)
 }
 
 /* The inputs of every update: after the clip scale, which nothing of them enters. */
-static rates read_rates(mx_graph *g, mx_node *scale, const mx_partition *on)
+static mx_update read_rates(mx_graph *g, const mx_optimizer *o, mx_node *norm,
+                            const mx_partition *on)
 {
+    mx_node *scale = clip_scale(g, o, norm);
     mx_node *lr = mx_input(g, "lr", MX_SCALAR, MX_F32);
     mx_node *step = update_number(g, scale);
     mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
     mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
                         mx_reshape(g, step, MX_SHAPE(1)), zero};
-    return (rates){lr, scale, step, mx_concat(g, 4, part, 0), on};
+    return (mx_update){.o = o, .lr = lr, .scale = scale, .step = step,
+                       .hyper = mx_concat(g, 4, part, 0), .on = on};
 }
 
 void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
@@ -211,27 +221,45 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
     mx_node **made = MX_NEW_N(&scratch, mx_node *, n + 1);
     const mx_node **of = MX_NEW_N(&scratch, const mx_node *, n + 1);
     int m = 0;
+    bool parts = mx_optimizer_rule_of(o)->by_part;
     mx_update_part *part = MX_NEW_N(&scratch, mx_update_part, n + 1);
     for (int i = 0; i < n; i++)
         if (grad[i]) {
-            part[m] = mx_update_part_of(g, var[i], grad[i], o->kind == MX_ADAMW ? on : NULL);
+            part[m] = mx_update_part_of(g, var[i], grad[i], parts ? on : NULL);
             of[m] = part[m].like;
             made[m] = mx_squares(g, part[m].d, on);
             m++;
         }
     mx_node *norm = mx_norm_of(g, made, of, m, on);
     mx_graph_root(g, "grad_norm", norm);
-    rates r = read_rates(g, clip_scale(g, o, norm), on);
+    mx_update step = read_rates(g, o, norm, on);
     mx_node **cast = mx_first_casts(g, &scratch);
     for (int i = 0; i < m; i++) {
         mx_node *w = part[i].weight;
-        made[i] = update(g, o, &part[i], &r, mx_weight_copy(g, w, cast[w->id]));
+        made[i] = update(g, &step, &part[i], mx_weight_copy(g, w, cast[w->id]));
     }
     for (int i = 0; i < m; i++) /* apart: updates in a row are one kernel on a GPU */
-        made[i] = rescale(g, of[i], made[i], &r);
+        made[i] = rescale(g, of[i], made[i], &step);
     for (int i = 0; i < m; i++)
         made[i] = squares_of(g, made[i], on);
     mx_graph_root(g, "param_norm", mx_norm_of(g, made, of, m, on));
     mx_arena_fini(&scratch);
     mx_graph_resolve(g);
 }
+
+static mx_status run(mx_graph *g, mx_compilation *c)
+{
+    if (c->use == MX_GRADS_APPLY)
+        mx_pass_optimizer(g, c->opt, c->var, c->grad, c->n, c->o->partition);
+    else
+        mx_keep_gradients(g, c);
+    return MX_OK;
+}
+
+const mx_compile_pass mx_compile_pass_optimizer = {
+    .name = "optimizer",
+    .doc = "clip, update, state in place",
+    .behind = "autodiff",
+    .programs = MX_IN_TRAINING | MX_IN_UPDATE,
+    .run = run,
+};

@@ -6,6 +6,7 @@
  */
 #include "compile/panels.h"
 
+#include "compile/compile.h"
 #include "ir/source.h"
 #include "ops.h"
 #include "ops/matmul.h"
@@ -50,10 +51,12 @@ static bool takes_panels(const mx_node *w, char by)
            mx_panels_fit(mx_panels_of(w->type.dtype), &w->type);
 }
 
-void mx_pass_panel_weights(mx_graph *g)
+/* For programs whose weights are fixed, and whose rows must not depend on each other. */
+static mx_status run(mx_graph *g, mx_compilation *c)
 {
-    if (g->error)
-        return;
+    const mx_compile_options *o = c->o;
+    if (g->error || !o->weights_fixed || !g->one_path || o->int8_weights || !c->device->host_memory)
+        return MX_OK;
     mx_arena scratch = {0};
     char *by = find_readers(g, &scratch);
     for (int i = 0; i < g->n_nodes; i++) {
@@ -68,9 +71,18 @@ void mx_pass_panel_weights(mx_graph *g)
             *(mx_panels *)n->attr = mx_panels_of(n->in[0]->type.dtype);
     }
     mx_arena_fini(&scratch);
+    return MX_OK;
 }
 
 const mx_node *mx_panel_weight(const mx_node *n)
 {
     return n->op == &mx_op_matmul && ((const mx_matmul_attr *)n->attr)->panels ? n->in[1] : NULL;
 }
+
+const mx_compile_pass mx_compile_pass_panels = {
+    .name = "panels",
+    .doc = "weights of served models as the CPU's GEMM reads them",
+    .behind = "quantize",
+    .programs = MX_IN_FORWARD,
+    .run = run,
+};

@@ -6,8 +6,10 @@
  */
 #include "compile/partition.h"
 
+#include "compile/compile.h"
 #include "compile/partition_impl.h"
 #include "ops.h"
+#include <stdio.h>
 #include <string.h>
 
 static mx_arena *arena(mx_partitioner *p)
@@ -248,7 +250,10 @@ mx_status mx_pass_partition(mx_graph *g, const mx_partition *how)
 {
     mx_graph to;
     mx_arena scratch = {0};
-    mx_partitioner p = {.how = how, .from = g, .to = &to};
+    mx_partition inside = *how; /* stages have layers of their own, and everything of those */
+    mx_mesh mesh = mx_mesh_without(how->mesh, MX_AXIS_STAGE, how->rank, &inside.rank);
+    inside.mesh = &mesh;
+    mx_partitioner p = {.how = &inside, .from = g, .to = &to};
     MX_TRY(mx_graph_check(g));
     mx_graph_init(&to);
     to.param_dtype = g->param_dtype;
@@ -287,3 +292,33 @@ mx_status mx_pass_partition(mx_graph *g, const mx_partition *how)
     *g = to;
     return MX_OK;
 }
+
+/* With dump_ir it is said how every weight and input lies on the mesh, and what rules could not
+ * give. */
+static mx_status run(mx_graph *g, mx_compilation *c)
+{
+    const mx_compile_options *o = c->o;
+    if (!o->partition)
+        return MX_OK;
+    MX_ASSERT(!c->loss || c->loss->name, "the loss is a named root");
+    mx_str report = {0};
+    mx_partition how = *o->partition;
+    how.report = mx_compile_dumps(o, "partition") ? &report : how.report;
+    mx_status st = mx_pass_partition(g, &how);
+    if (report.len)
+        fprintf(stderr, "-- placements on the mesh\n%s", mx_str_text(&report));
+    mx_str_fini(&report);
+    if (!st && c->loss) {
+        c->loss = mx_graph_find_root(g, "loss");
+        MX_ASSERT(c->loss, "the loss is lost");
+    }
+    return st;
+}
+
+const mx_compile_pass mx_compile_pass_partition = {
+    .name = "partition",
+    .doc = "global shapes -> one rank's part of them, with collectives",
+    .behind = "precision",
+    .programs = MX_IN_FORWARD | MX_IN_TRAINING,
+    .run = run,
+};

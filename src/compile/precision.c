@@ -10,7 +10,7 @@
  * the weight is not converted again in every step. Where no update will come (decoding), the weight
  * itself takes the compute dtype: half the memory, and half the bytes to read for a token.
  */
-#include "compile/passes.h"
+#include "compile/compile.h"
 
 #include "ops.h"
 #include <string.h>
@@ -113,3 +113,25 @@ void mx_pass_grad_dtypes(mx_graph *g, mx_dtype narrow)
             order[i]->grad_dtype = order[i]->in[0]->grad_dtype;
     mx_arena_fini(&scratch);
 }
+
+static mx_status run(mx_graph *g, mx_compilation *c)
+{
+    const mx_compile_options *o = c->o;
+    bool fixed = o->weights_fixed && !c->training;
+    mx_pass_precision(g, o->compute);
+    if (fixed || o->narrow_weights || o->narrow_frozen)
+        mx_pass_narrow_weights(g, fixed || o->narrow_weights);
+    if (o->reads_copies && !c->training) {
+        int n;
+        mx_node **var = mx_trainable(g, &n);
+        mx_read_copies(g, var, n);
+    }
+    return MX_OK;
+}
+
+const mx_compile_pass mx_compile_pass_precision = {
+    .name = "precision",
+    .doc = "float32 model -> activations and weight copies in the compute dtype",
+    .programs = MX_IN_FORWARD | MX_IN_TRAINING,
+    .run = run,
+};

@@ -19,6 +19,7 @@ typedef struct {
     int out;       /* which of its outputs */
     int64_t offset; /* into the scratch memory; -1: a variable, see the session */
     bool hosted;    /* into the host's instead */
+    bool kept;      /* into the slot that the program runs on (mx_kept) */
     int64_t at, run, pitch; /* a strided view of it, in elements; all 0: the whole */
     int first, last; /* of the owner's own place: where in the order the storage begins and ends */
 } mx_place;
@@ -52,9 +53,24 @@ typedef struct {
     int n_threads;
 } mx_program;
 
+/* A value that other programs write or read as well: it lies in memory that they share, a slot,
+ * which is given when the program is added to a session. */
+typedef struct {
+    mx_node *input; /* an input, or NULL: */
+    int root;       /* a root, by its number in the graph; it has memory of its own */
+    int64_t at;     /* bytes into the slot */
+} mx_kept;
+typedef struct {
+    const mx_kept *v;
+    int n;
+} mx_kept_list;
+
 /* Orders and places, for this device. The graph must not change afterwards. */
 mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads,
                           const mx_device_traits *device) MX_MUST_USE;
+/* The same with values in a slot. */
+mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads,
+                               const mx_device_traits *device, mx_kept_list kept) MX_MUST_USE;
 /* Has a kernel to run: not a source, a view, or a split or concat in place. */
 bool mx_program_runs(const mx_program *p, const mx_node *n);
 void mx_program_fini(mx_program *p);

@@ -25,10 +25,12 @@ static void apply(mx_rewriter *r, const mx_rule *rule, mx_node *n, mx_match *m)
     g->seq = m->place->seq;
     g->scope = m->place->scope;
     g->backward = m->place->backward;
+    g->stage = m->place->stage;
     rule->build(g, n, m);
     g->seq = before.seq;
     g->scope = before.scope;
     g->backward = before.backward;
+    g->stage = before.stage;
     for (int i = before.n_nodes; i < g->n_nodes; i++)
         g->node[i]->recomputed = m->place->recomputed;
     mx_uses_enter_new(&r->uses);

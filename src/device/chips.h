@@ -52,10 +52,6 @@
     X("t4",              "Tesla T4",           16,  320,   8.1,    65,    0,    0)                 \
     X("v100",            "V100",               32,  900,  15.7,   125,    0,    0)
 
-/* "|a10|a10g|...": what a key accepts. */
-#define MX_CHIP_CHOICE(key, ...) "|" key
-#define MX_CHIP_CHOICES MX_CHIPS(MX_CHIP_CHOICE)
-
 const mx_chip *mx_chip_find(const char *key); /* NULL: not known */
 /* The chip that a driver calls so ("NVIDIA H100 PCIe"); NULL: not known. */
 const mx_chip *mx_chip_of_model(const char *name);

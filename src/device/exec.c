@@ -16,9 +16,11 @@ static mx_device_buffer storage(const mx_exec *e, const mx_place *q)
 {
     if (q->offset < 0)
         return mx_session_find(e->session, q->root->name)->buffer;
+    size_t bytes = mx_type_bytes(mx_node_type(q->root, q->out)), at = (size_t)q->offset;
+    if (q->kept)
+        return mx_device_range(e->slot, at, bytes);
     if (e->own)
         return e->own[storage_of(q)];
-    size_t bytes = mx_type_bytes(mx_node_type(q->root, q->out)), at = (size_t)q->offset;
     size_t given = e->program->given_bytes;
     if (q->hosted)
         return mx_device_range(e->offloaded, at, bytes);
@@ -44,7 +46,7 @@ static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
     t.fixed = (q->root->op == &mx_op_variable || q->root->op == &mx_op_constant) &&
               !e->program->updates[q->root->id];
     if (q->offset < 0 && !q->pitch)
-        t.room = mx_session_find(e->session, q->root->name)->room;
+        t.readable_bytes = mx_session_find(e->session, q->root->name)->readable_bytes;
     return t;
 }
 
@@ -205,7 +207,7 @@ mx_status mx_session_share(mx_session *s, size_t scratch_bytes, size_t host_byte
 }
 
 /* Memory for a program's values. */
-static mx_status find_room(mx_exec *e)
+static mx_status alloc_values(mx_exec *e)
 {
     const mx_program *p = e->program;
     mx_session *s = e->session;
@@ -227,15 +229,21 @@ static mx_status find_room(mx_exec *e)
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
 {
+    return mx_session_add_slot(s, p, (mx_device_buffer){0}, out);
+}
+
+mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_device_buffer slot,
+                              mx_exec **out)
+{
     mx_device *d = s->device;
     *out = NULL;
     MX_TRY(mx_session_add_variables(s, p));
     mx_exec *e = mx_realloc(NULL, sizeof *e);
-    *e = (mx_exec){.session = s, .program = p, .next = s->execs};
+    *e = (mx_exec){.session = s, .program = p, .slot = slot, .next = s->execs};
     s->execs = e;
     e->work_bytes = d->traits->work_bytes ? p->work_bytes : p->host_work_bytes;
     MX_TRY(grow_work(s, e->work_bytes));
-    MX_TRY(find_room(e));
+    MX_TRY(alloc_values(e));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];

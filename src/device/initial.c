@@ -66,8 +66,8 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
     uint64_t stream = mx_stream_of(v->name);
     mx_init init = v->attr.init;
     v->written = true;
-    if (init.kind == MX_INIT_ZEROS && mx_session_keeps_on_host(s, v))
-        return MX_OK; /* as it was given; a large state takes seconds to write */
+    if (init.kind == MX_INIT_ZEROS || (init.kind == MX_INIT_VALUE && init.scale == 0))
+        return MX_OK; /* as it was given; a large state, or a cache, takes seconds to write */
     if (s->device->fill && !v->box) {
         mx_fill f = {init, v->type.dtype, n, seed, stream};
         mx_status st = s->device->fill(s->device, v->buffer, &f);
@@ -75,16 +75,12 @@ static mx_status init_variable(mx_session *s, mx_var *v, uint64_t seed, void *bu
             return MX_OK;
         mx_status_free(st); /* not there: by the host, like everything else */
     }
-    if (init.kind == MX_INIT_ZEROS)
-        memset(buffer, 0, RUN * mx_dtype_bytes(v->type.dtype));
     mx_tensor t = {buffer, v->type};
     for (int64_t from = 0; from < n; from += RUN) {
         int64_t m = n - from < RUN ? n - from : RUN;
-        if (init.kind != MX_INIT_ZEROS) {
 #pragma omp parallel for schedule(static)
-            for (int64_t i = 0; i < m; i++)
-                mx_store_f64(&t, i, initial_at(v, seed, stream, from + i));
-        }
+        for (int64_t i = 0; i < m; i++)
+            mx_store_f64(&t, i, initial_at(v, seed, stream, from + i));
         MX_TRY(mx_var_write_part(s, v, from, m, buffer));
     }
     return MX_OK;

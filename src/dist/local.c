@@ -10,6 +10,16 @@
 
 enum { PROGRAMS = -1 }; /* the channel of collectives that are ops */
 
+typedef enum { SENT, POSTED, ARRIVED } letter_state;
+
+/* A message under way. */
+typedef struct letter {
+    int from, to;
+    mx_message m;
+    letter_state state;
+    struct letter *next;
+} letter;
+
 /* What the members of one group share. */
 typedef struct shared {
     mx_local_world *world;
@@ -22,6 +32,8 @@ typedef struct shared {
     pthread_cond_t all;
     int arrived;
     unsigned round;
+    letter *letters, *spare; /* changed under `lock`, like their arena */
+    mx_arena arena;
     struct shared *next;
 } shared;
 
@@ -55,6 +67,7 @@ void mx_local_world_free(mx_local_world *w)
     for (shared *s = w->groups; s; s = s->next) {
         pthread_mutex_destroy(&s->lock);
         pthread_cond_destroy(&s->all);
+        mx_arena_fini(&s->arena);
     }
     pthread_mutex_destroy(&w->lock);
     mx_arena_fini(&w->arena);
@@ -165,6 +178,115 @@ static mx_status shift(mx_process_group *g, const void *in, void *out, size_t by
     return meet(m->s);
 }
 
+/* --- messages --- */
+
+/* A message that was sent and not received waits in the sender's memory, one that was posted and
+ * not sent has room in the receiver's; whoever comes second copies. */
+static letter **find_letter(shared *s, int from, int to, int64_t tag)
+{
+    letter **l = &s->letters;
+    while (*l && ((*l)->from != from || (*l)->to != to || (*l)->m.tag != tag))
+        l = &(*l)->next;
+    return l;
+}
+
+static void add_letter(shared *s, letter what)
+{
+    letter *l = s->spare;
+    if (l)
+        s->spare = l->next;
+    else
+        l = MX_NEW(&s->arena, letter);
+    *l = what;
+    l->next = s->letters;
+    s->letters = l;
+}
+
+static void drop_letter(shared *s, letter **at)
+{
+    letter *l = *at;
+    *at = l->next;
+    l->next = s->spare;
+    s->spare = l;
+}
+
+static bool has_failed(const shared *s)
+{
+    return __atomic_load_n(&s->world->failed, __ATOMIC_ACQUIRE);
+}
+
+/* Under the lock: behind mx_local_abort nobody touches the memory of the rank that left. */
+static void copy_message(const mx_message *from, const mx_message *to)
+{
+    MX_ASSERT(from->bytes == to->bytes, "%zu bytes were sent, %zu are expected", from->bytes,
+              to->bytes);
+    memcpy(to->data, from->data, from->bytes);
+}
+
+static mx_status send_message(mx_process_group *g, const mx_message *m)
+{
+    shared *s = ((member *)g)->s;
+    pthread_mutex_lock(&s->lock);
+    letter *l = *find_letter(s, g->rank, m->peer, m->tag);
+    bool failed = has_failed(s);
+    MX_ASSERT(!l || l->state == POSTED, "two messages of tag %lld", (long long)m->tag);
+    if (l && !failed) {
+        copy_message(m, &l->m);
+        l->state = ARRIVED;
+    } else if (!l) {
+        add_letter(s, (letter){.from = g->rank, .to = m->peer, .m = *m, .state = SENT});
+    }
+    pthread_cond_broadcast(&s->all);
+    pthread_mutex_unlock(&s->lock);
+    return failed ? failure(s->world) : MX_OK;
+}
+
+static mx_status post(mx_process_group *g, const mx_message *m)
+{
+    shared *s = ((member *)g)->s;
+    pthread_mutex_lock(&s->lock);
+    if (!*find_letter(s, m->peer, g->rank, m->tag))
+        add_letter(s, (letter){.from = m->peer, .to = g->rank, .m = *m, .state = POSTED});
+    pthread_mutex_unlock(&s->lock);
+    return MX_OK;
+}
+
+static mx_status sent(mx_process_group *g, const mx_message *m)
+{
+    shared *s = ((member *)g)->s;
+    bool failed = false;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        const letter *l = *find_letter(s, g->rank, m->peer, m->tag);
+        failed = has_failed(s);
+        if (!l || l->state != SENT || failed)
+            break;
+        pthread_cond_wait(&s->all, &s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return failed ? failure(s->world) : MX_OK;
+}
+
+static mx_status receive(mx_process_group *g, const mx_message *m)
+{
+    shared *s = ((member *)g)->s;
+    pthread_mutex_lock(&s->lock);
+    letter **l = find_letter(s, m->peer, g->rank, m->tag);
+    while ((!*l || (*l)->state == POSTED) && !has_failed(s)) {
+        pthread_cond_wait(&s->all, &s->lock);
+        l = find_letter(s, m->peer, g->rank, m->tag);
+    }
+    bool failed = has_failed(s);
+    if (!failed) {
+        if ((*l)->state == SENT)
+            copy_message(&(*l)->m, m);
+        drop_letter(s, l);
+        pthread_cond_broadcast(&s->all);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return failed ? failure(s->world) : MX_OK;
+}
+
 static const mx_process_group_kind kind = {
     .name = "local",
     .all_gather = all_gather,
@@ -173,6 +295,10 @@ static const mx_process_group_kind kind = {
     .all_to_all = all_to_all,
     .exchange = exchange,
     .shift = shift,
+    .send = send_message,
+    .sent = sent,
+    .post = post,
+    .receive = receive,
 };
 
 static shared *find(mx_local_world *w, mx_axis_set axes, int channel, int first)

@@ -117,12 +117,12 @@ static mx_status read_context(mx_partition *how, const mx_config *c)
 
 static mx_status check_axes(const mx_mesh_plan *p)
 {
-    static const mx_axis not_yet[] = {MX_AXIS_STAGE, MX_AXIS_DILOCO, MX_AXIS_CONTEXT_ULYSSES,
+    static const mx_axis not_yet[] = {MX_AXIS_DILOCO, MX_AXIS_CONTEXT_ULYSSES,
                                       MX_AXIS_CONTEXT_AUTOREGRESSIVE, MX_AXIS_AUTOREGRESSIVE};
     for (size_t i = 0; i < sizeof not_yet / sizeof *not_yet; i++)
         if (mx_mesh_degree(&p->mesh, not_yet[i]) > 1)
             return mx_fail(MX_USAGE, "the mesh has %s=%d, and that axis is not done yet; there are "
-                           "data, fsdp, fsdp_transpose, tensor, sequence, context and expert",
+                           "data, stage, fsdp, fsdp_transpose, tensor, sequence, context, expert",
                            mx_axis_name(not_yet[i]), mx_mesh_degree(&p->mesh, not_yet[i]));
     return MX_OK;
 }
@@ -183,10 +183,20 @@ mx_status mx_mesh_configure(mx_mesh_plan *p, const mx_config *c, int processes)
     MX_TRY(read_rules(p, c));
     MX_TRY(read_context(&p->how, c));
     p->how.sharding_tolerance = mx_config_float(c, "sharding_tolerance");
+    p->how.exchange_factor = mx_config_float(c, "ragged_buffer_factor");
     p->how.optimizer_over_data = mx_config_bool(c, "shard_optimizer_over_data");
     p->how.mesh = &p->mesh;
     p->how.rules = &p->rules;
     return MX_OK;
+}
+
+mx_status mx_mesh_without_stages(const mx_mesh_plan *p, const char *what)
+{
+    int stages = mx_mesh_degree(&p->mesh, MX_AXIS_STAGE);
+    return stages == 1 ? MX_OK
+                       : mx_fail(MX_USAGE, "the mesh has stage=%d, and %s does not run as a "
+                                 "pipeline yet; use another axis, for example tensor=%d", stages,
+                                 what, stages);
 }
 
 static int64_t common_divisor(int64_t a, int64_t b)
@@ -246,6 +256,7 @@ mx_status mx_mesh_use(mx_mesh_plan *p, const mx_config *c, const mx_mesh *m)
     MX_TRY(read_rules(p, c));
     MX_TRY(read_context(&p->how, c));
     p->how.sharding_tolerance = mx_config_float(c, "sharding_tolerance");
+    p->how.exchange_factor = mx_config_float(c, "ragged_buffer_factor");
     p->how.mesh = &p->mesh;
     p->how.rules = &p->rules;
     return MX_OK;

@@ -2,11 +2,11 @@
 #include "exec/model_ref.h"
 
 #include "base/file.h"
-#include "data/hub.h"
+#include "data/hub/hub.h"
 #include "models/from_config.h"
 #include "store/checkpoint_read.h"
 #include "store/weights.h"
-#include "text/tokenizer_files.h"
+#include "text/tokenizer/tokenizer_files.h"
 #include "keys/keys.h"
 #include <stdio.h>
 #include <string.h>

@@ -16,7 +16,7 @@
 static const mx_place *storage(const mx_program *p, const mx_node *n, int i)
 {
     const mx_place *q = mx_program_place(p, n, i);
-    return q->root == n && q->out == i && q->offset >= 0 && !q->hosted ? q : NULL;
+    return q->root == n && q->out == i && q->offset >= 0 && !q->hosted && !q->kept ? q : NULL;
 }
 
 static double bytes_of(const mx_place *q)
@@ -141,13 +141,34 @@ static void count_parameters(mx_plan *plan, const mx_graph *g)
     for (int i = 0; i < g->n_nodes; i++) {
         const mx_node *n = g->node[i];
         const mx_var_attr *v = n->attr;
-        if (n->op != &mx_op_variable || v->kind != MX_VAR_WEIGHT)
+        if (n->op != &mx_op_variable || v->kind != MX_VAR_WEIGHT ||
+            mx_graph_find(g, n->name) != n) /* several stages may have it */
             continue;
         const mx_type *whole = n->box ? &n->box->whole : &n->type;
         double size = (double)mx_type_bytes(whole) / (double)mx_dtype_bytes(whole->dtype);
         plan->parameters += size;
         plan->trainable += v->frozen ? 0 : size;
     }
+}
+
+/* The programs of a stage, with room for its microbatches in flight. */
+static void add_pipeline(mx_plan *plan, const mx_pipeline *p)
+{
+    for (int i = 0; i < p->how.repeats; i++) {
+        int slots = p->schedule.n_slots[i * p->how.stages + p->how.stage];
+        for (int part = 0; part < MX_STAGE_PARTS; part++) {
+            add_memory(plan, &p->chunk[i].program[part]);
+            plan->inputs += (slots - 1) * p->chunk[i].program[part].bytes.inputs;
+        }
+    }
+}
+
+static void add_pipeline_cost(mx_plan *plan, const mx_pipeline *p, const mx_plan_device *d)
+{
+    for (int i = 0; i < p->how.repeats * MX_STAGE_PARTS; i++)
+        add_cost(plan, &p->chunk[i / MX_STAGE_PARTS].program[i % MX_STAGE_PARTS],
+                 p->how.microbatches, d);
+    count_parameters(plan, &p->joint);
 }
 
 void mx_plan_of(mx_plan *p, mx_programs *programs, const mx_batch_plan *batch,
@@ -158,8 +179,16 @@ void mx_plan_of(mx_plan *p, mx_programs *programs, const mx_batch_plan *batch,
     *p = (mx_plan){.batch = *batch, .traits = device->traits};
     for (int i = 0; i < n; i++)
         add_memory(p, &list[i]->program);
-    count_parameters(p, &programs->step.graph);
-    add_cost(p, &programs->step.program, (double)batch->accumulation, device);
+    if (programs->pipelined) {
+        add_pipeline(p, &programs->pipeline);
+        add_pipeline(p, &programs->eval_pipeline);
+        p->activations += (double)(mx_pipeline_slot_bytes(&programs->pipeline) +
+                                   mx_pipeline_slot_bytes(&programs->eval_pipeline));
+        add_pipeline_cost(p, &programs->pipeline, device);
+    } else {
+        count_parameters(p, &programs->step.graph);
+        add_cost(p, &programs->step.program, (double)batch->accumulation, device);
+    }
     if (programs->accumulates)
         add_cost(p, &programs->apply.program, 1, device);
     p->total = p->inputs + p->activations + p->workspace;
@@ -258,7 +287,7 @@ static void narrow(advice *a, mx_programs_request q)
         o->optimizer.mu_dtype = o->optimizer.nu_dtype = MX_BF16;
         try_change(a, &q, "remat_policy=full mu_dtype=bfloat16 nu_dtype=bfloat16%s", least);
     }
-    if (o->optimizer.kind != MX_ADAMW || o->compile.narrow_weights)
+    if (!mx_optimizer_rule_of(&o->optimizer)->rounds || o->compile.narrow_weights)
         return;
     o->compile.compute = MX_BF16;
     o->compile.narrow_weights = o->compile.narrow_grads = true;
@@ -284,7 +313,7 @@ int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_programs_r
 }
 
 mx_status mx_plan_check(const mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
-                        mx_memory_room device)
+                        mx_memory_available device)
 {
     enum { MOST = 16 };
     char a[32], b[32];

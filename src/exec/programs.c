@@ -1,11 +1,75 @@
 /* programs.c - see programs.h. */
 #include "exec/programs.h"
 
+/* Microbatches of a pipeline are a part of those that gradients are accumulated over. */
+static mx_status share_batch(mx_programs_request *q, const mx_config *c)
+{
+    const char *key = "num_pipeline_microbatches";
+    int64_t n = mx_config_int(c, key), rows = q->batch.microbatch;
+    if (n < 0)
+        for (n = rows < q->pipeline.stages ? rows : q->pipeline.stages; rows % n;)
+            n--;
+    if (rows % n)
+        return mx_fail(MX_USAGE,
+                       "%s: %s=%lld does not divide the %lld sequences that a data rank has; raise "
+                       "per_device_batch_size or choose a divisor",
+                       mx_config_where(c, key), key, (long long)n, (long long)rows);
+    q->batch.microbatch /= n;
+    q->batch.global_microbatch /= n;
+    q->batch.accumulation *= n;
+    q->pipeline.microbatches = (int)q->batch.accumulation;
+    return MX_OK;
+}
+
+static mx_status refuse(const mx_config *c, const char *key)
+{
+    return mx_fail(MX_USAGE, "%s: %s on a mesh with stages is not done yet; leave one of them out",
+                   mx_config_where(c, key), key);
+}
+
+/* What a pipeline does not go with yet. */
+static mx_status check_company(const mx_config *c)
+{
+    static const char *const flags[] = {"enable_rampup_batch_size", "shard_optimizer_over_data"};
+    static const char *const texts[] = {"profiler", "profile_steps"};
+    for (int i = 0; i < 2; i++) {
+        if (mx_config_bool(c, flags[i]))
+            return refuse(c, flags[i]);
+        if (*mx_config_text(c, texts[i]))
+            return refuse(c, texts[i]);
+    }
+    return MX_OK;
+}
+
+static mx_status configure_pipeline(mx_programs_request *q, const mx_config *c,
+                                    const mx_model_spec *m, const mx_partition *on)
+{
+    mx_pipeline_options *p = &q->pipeline;
+    const char *schedule = mx_config_text(c, "pipeline_schedule");
+    int64_t repeats = mx_config_int(c, "num_pipeline_repeats");
+    *p = (mx_pipeline_options){.stages = mx_mesh_degree(on->mesh, MX_AXIS_STAGE),
+                               .stage = mx_mesh_coordinate(on->mesh, on->rank, MX_AXIS_STAGE)};
+    if (mx_config_is_users(c, "num_layers_per_pipeline_stage"))
+        p->layers_each = (int)mx_config_int(c, "num_layers_per_pipeline_stage");
+    if (repeats < 0 && p->layers_each)
+        repeats = (m->summary.n_layers + p->layers_each * p->stages - 1) /
+                  (p->layers_each * p->stages);
+    p->repeats = repeats < 1 ? 1 : (int)repeats;
+    bool known = mx_pipeline_kind_parse(schedule, &p->kind);
+    MX_ASSERT(known, "%s", schedule);
+    if (p->repeats > 1 && !mx_config_is_users(c, "pipeline_schedule"))
+        p->kind = MX_PIPELINE_INTERLEAVED;
+    MX_TRY(check_company(c));
+    return share_batch(q, c);
+}
+
 mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
                                 const mx_model_spec *m, mx_programs_ranks by, mx_arena *a)
 {
     *q = (mx_programs_request){.always_applies = by.ranks > 1 && !by.on};
     MX_TRY(mx_batch_plan_make(&q->batch, cfg, by.ranks, by.data_ranks));
+    if (by.on && mx_mesh_degree(by.on->mesh, MX_AXIS_STAGE) > 1)
+        MX_TRY(configure_pipeline(q, cfg, m, by.on));
     double eval = mx_config_float(cfg, "eval_per_device_batch_size");
     eval *= (double)by.ranks / (double)by.data_ranks;
     if (mx_config_int(cfg, "eval_interval") > 0)
@@ -26,27 +90,78 @@ int mx_programs_list(mx_programs *p, mx_step *list[MX_PROGRAMS])
     int n = 0;
     if (p->accumulates)
         list[n++] = &p->apply; /* first: it declares the weights in the model's order */
-    list[n++] = &p->step;
-    if (p->evaluates)
+    if (!p->pipelined)
+        list[n++] = &p->step;
+    if (p->evaluates && !p->pipelined)
         list[n++] = &p->eval;
     return n;
+}
+
+static mx_status plan_pipeline(mx_pipeline *p, const mx_model_spec *m, const mx_step_options *o,
+                               const mx_pipeline_options *how)
+{
+    mx_pipeline_options here = *how;
+    here.compile = o->compile;
+    mx_graph_init(&p->joint);
+    if (o->compile.compute == MX_F64)
+        p->joint.param_dtype = MX_F64;
+    return mx_pipeline_plan(p, mx_step_build(&p->joint, m, o), &here);
+}
+
+/* One batch at a time, through the stages that have the weights. */
+static mx_status plan_evaluation(mx_programs *p, const mx_model_spec *m, const mx_step_options *o,
+                                 const mx_pipeline_options *how)
+{
+    mx_pipeline_options forward = *how;
+    forward.kind = MX_PIPELINE_FORWARD;
+    forward.microbatches = 1;
+    forward.as = &p->pipeline.cut;
+    return plan_pipeline(&p->eval_pipeline, m, o, &forward);
+}
+
+/* The update of the weights that the rank has. */
+static mx_status plan_apply(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q)
+{
+    mx_step_options o = q->options;
+    mx_stages stages = mx_pipeline_stages(&p->pipeline.how);
+    o.kind = MX_STEP_APPLY;
+    o.compile.sums = p->pipelined ? &p->pipeline.joint : &p->step.graph;
+    o.shape.batch = mx_programs_rows(q, q->batch.microbatch);
+    stages.as = &p->pipeline.cut;
+    o.compile.stages = p->pipelined ? &stages : NULL;
+    return mx_step_plan(&p->apply, m, &o);
 }
 
 mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q)
 {
     mx_step_options o = q->options;
-    *p = (mx_programs){.accumulates = q->batch.accumulation > 1 || q->always_applies,
-                       .evaluates = q->eval_batch > 0};
+    *p = (mx_programs){.pipelined = q->pipeline.stages > 0, .evaluates = q->eval_batch > 0};
+    p->accumulates = q->batch.accumulation > 1 || q->always_applies || p->pipelined;
     o.kind = p->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
     o.shape.batch = mx_programs_rows(q, q->batch.microbatch);
-    MX_TRY(mx_step_plan(&p->step, m, &o));
-    o.kind = MX_STEP_APPLY;
+    o.compile.sum_late = p->accumulates;
+    if (p->pipelined)
+        MX_TRY(plan_pipeline(&p->pipeline, m, &o, &q->pipeline));
+    else
+        MX_TRY(mx_step_plan(&p->step, m, &o));
     if (p->accumulates)
-        MX_TRY(mx_step_plan(&p->apply, m, &o));
+        MX_TRY(plan_apply(p, m, q));
     o.kind = MX_STEP_LOSS;
     o.shape.batch = mx_programs_rows(q, q->eval_batch);
     o.shape.mtp_eval = q->mtp_eval;
-    return p->evaluates ? mx_step_plan(&p->eval, m, &o) : MX_OK;
+    if (!p->evaluates)
+        return MX_OK;
+    return p->pipelined ? plan_evaluation(p, m, &o, &q->pipeline) : mx_step_plan(&p->eval, m, &o);
+}
+
+mx_status mx_programs_replan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q,
+                             int stage)
+{
+    MX_TRY(mx_pipeline_replan(&p->pipeline, stage));
+    if (p->evaluates)
+        MX_TRY(mx_pipeline_replan(&p->eval_pipeline, stage));
+    mx_step_close(&p->apply);
+    return plan_apply(p, m, q);
 }
 
 mx_status mx_programs_open(mx_programs *p, mx_session *s)
@@ -60,10 +175,22 @@ mx_status mx_programs_open(mx_programs *p, mx_session *s)
         bytes = list[i]->program.host_bytes;
         most_hosted = bytes > most_hosted ? bytes : most_hosted;
     }
+    for (int i = 0; i < 2; i++) {
+        size_t bytes = mx_pipeline_shared_bytes(i ? &p->eval_pipeline : &p->pipeline);
+        most = bytes > most ? bytes : most;
+    }
     MX_TRY(mx_session_share(s, most, most_hosted));
     for (int i = 0; i < n; i++)
         MX_TRY(mx_session_add(s, &list[i]->program, &list[i]->exec));
-    return MX_OK;
+    if (p->pipelined)
+        MX_TRY(mx_pipeline_bind(&p->pipeline, s, p->stages));
+    return p->pipelined && p->evaluates ? mx_pipeline_bind(&p->eval_pipeline, s, p->stages) : MX_OK;
+}
+
+void mx_programs_close_pipelines(mx_programs *p)
+{
+    mx_pipeline_close(&p->eval_pipeline);
+    mx_pipeline_close(&p->pipeline);
 }
 
 void mx_programs_close(mx_programs *p)
@@ -71,4 +198,5 @@ void mx_programs_close(mx_programs *p)
     mx_step_close(&p->step);
     mx_step_close(&p->apply);
     mx_step_close(&p->eval);
+    mx_programs_close_pipelines(p);
 }

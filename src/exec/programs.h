@@ -4,6 +4,8 @@
  *     apply   the update by accumulated gradients
  *     eval    the loss of a batch of evaluation
  *
+ * On a mesh with stages a pipeline (exec/pipeline.h) takes the place of `step`.
+ *
  * All are compiled before memory is taken for any, so what they need together is known first
  * (plan.h). Only one of them runs at a time: they have one scratch memory, as large as the largest
  * needs it, and each its own inputs and constants.
@@ -13,12 +15,14 @@
 
 #include "compile/partition.h"
 #include "exec/batch_plan.h"
+#include "exec/pipeline.h"
 #include "exec/step_config.h"
 
 typedef struct {
     mx_step_options options; /* how all of them are compiled; kinds and batches are set here */
     mx_batch_plan batch;
     int64_t eval_batch;  /* sequences of a batch of evaluation; 0: there is none */
+    mx_pipeline_options pipeline; /* stages 0: there is none */
     int64_t mtp_eval;    /* the MTP module whose guesses an evaluation counts; 0: none */
     bool
         always_applies; /* accumulates also where a step has one microbatch: several processes do */
@@ -28,6 +32,9 @@ typedef struct {
 typedef struct {
     mx_step step, apply, eval;
     bool accumulates, evaluates;
+    bool pipelined; /* there is no step, but: */
+    mx_pipeline pipeline, eval_pipeline; /* in place of step and eval; close before the session */
+    mx_process_group *stages; /* its ranks, borrowed; to be set before it is opened */
 } mx_programs;
 
 /* Who runs them: so many ranks, of which so many have rows of their own; `on` the rank of a mesh
@@ -44,8 +51,12 @@ mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
 int64_t mx_programs_rows(const mx_programs_request *q, int64_t n);
 mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m,
                            const mx_programs_request *q) MX_MUST_USE;
+/* The same of another stage of the pipeline, before they are opened. */
+mx_status mx_programs_replan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q,
+                             int stage) MX_MUST_USE;
 /* Takes the memory and binds what was planned. */
 mx_status mx_programs_open(mx_programs *p, mx_session *s) MX_MUST_USE;
+void mx_programs_close_pipelines(mx_programs *p); /* before the session */
 void mx_programs_close(mx_programs *p);
 
 /* Those that there are, for loops over them: gives their number. */

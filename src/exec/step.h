@@ -45,6 +45,9 @@ mx_status mx_step_plan(mx_step *s, const mx_model_spec *m, const mx_step_options
 /* How it is compiled for this session's device. */
 mx_step_options mx_step_options_for(const mx_session *session, const mx_step_options *o);
 void mx_step_close(mx_step *s);
+/* The forward graph of a training step, or of MX_STEP_LOSS, and its loss: for a pipeline
+ * (exec/pipeline.h). */
+mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o);
 
 /* labels[i] = what position i should predict: the next token's label, -100 where there is none.
  * Rows of `seq`; gives the number of labels that count. */

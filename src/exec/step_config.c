@@ -1,8 +1,7 @@
 /* step_config.c - from configuration keys to what models, steps and passes take.
  *
- * MaxText's named remat policies are lists of tensors to keep; those lists are the table below.
- * Moving tensors to host memory is no part of the CPU device, so policies that ask for it are
- * refused.
+ * Named remat policies are the table keys/remat_policies.h; remat_policy=custom is described by the
+ * keys of single tensors. On a device whose memory is the host's, offload means keep.
  */
 #include "exec/step_config.h"
 #include "exec/quant_config.h"
@@ -109,19 +108,15 @@ static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_a
         .eps = mx_config_float(cfg, "adam_eps"),
         .eps_root = mx_config_float(cfg, "adam_eps_root"),
         .weight_decay = mx_config_float(cfg, "adam_weight_decay"),
-        .momentum = mx_config_float(cfg, "sgd_momentum"),
-        .muon_beta = mx_config_float(cfg, "muon_beta"),
-        .muon_decay = mx_config_float(cfg, "muon_weight_decay"),
-        .muon_rms = mx_config_float(cfg, "muon_consistent_rms"),
-        .muon_steps = (int)mx_config_int(cfg, "muon_steps"),
         .clip = mx_config_float(cfg, "gradient_clipping_threshold"),
         .no_decay = *mask ? mask : m->family->no_decay,
         .on_host = mx_config_bool(cfg, "optimizer_memory_host_offload"),
         .skips_spikes = mx_config_bool(cfg, "skip_step_on_spikes"),
     };
-    /* adam_pax keeps its moments divided by their bias corrections, m / (1 - b^t); the update is
-     * the same function of the gradients, eps_root included, so it is the same op here. */
-    out->kind = strcmp(type, "sgd") == 0 ? MX_SGD : strcmp(type, "muon") == 0 ? MX_MUON : MX_ADAMW;
+    out->rule = mx_optimizer_rule_find(type);
+    MX_ASSERT(out->rule, "opt_type=%s", type);
+    if (out->rule->configure)
+        out->own = out->rule->configure(cfg, a);
     const struct {
         const char *key;
         mx_dtype *to;
@@ -144,9 +139,10 @@ static mx_status storage_of(const mx_config *cfg, mx_step_options *o)
     if ((weights || grads) && o->compile.compute != MX_BF16)
         return mx_fail(MX_USAGE, "%s: %s=bfloat16 goes with dtype=bfloat16, not with %s",
                        mx_config_where(cfg, key), key, mx_dtype_name(o->compile.compute));
-    if (weights && o->optimizer.kind != MX_ADAMW)
+    if (weights && !o->optimizer.rule->rounds)
         return mx_fail(MX_USAGE,
-                       "%s: bfloat16 weights are rounded at random, which opt_type=%s does not do; "
+                       "%s: bfloat16 weights need stochastic rounding, which opt_type=%s does not "
+                       "do; "
                        "use adamw or weight_dtype=float32",
                        mx_config_where(cfg, key), mx_config_text(cfg, "opt_type"));
     if (weights && o->shape.qk_clip > 0)

@@ -143,13 +143,19 @@ mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
 mx_status mx_batch_lay_weights(mx_batch *b)
 {
     const mx_graph *g = &b->sizes[0].step.graph;
-    for (int i = 0; i < g->n_nodes; i++) {
+    mx_arena scratch = {0};
+    bool *done = MX_NEW_N(&scratch, bool, g->n_nodes); /* several matmuls may read one weight */
+    mx_status st = MX_OK;
+    for (int i = 0; i < g->n_nodes && !st; i++) {
         const mx_node *w = mx_panel_weight(g->node[i]);
-        const mx_var *v = w ? mx_session_find(b->session, w->name) : NULL;
+        const mx_var *v = w && !done[w->id] ? mx_session_find(b->session, w->name) : NULL;
         if (v)
-            MX_TRY(mx_panels_lay(mx_var_host(b->session, v), &v->type));
+            st = mx_panels_lay(mx_var_host(b->session, v), &v->type);
+        if (w)
+            done[w->id] = true;
     }
-    return MX_OK;
+    mx_arena_fini(&scratch);
+    return st;
 }
 
 void mx_batch_close(mx_batch *b)

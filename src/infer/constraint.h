@@ -8,7 +8,7 @@
 #define MX_INFER_CONSTRAINT_H
 
 #include "infer/pattern.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* The bytes of every token, in order. One for a server. */
 typedef struct mx_token_bytes mx_token_bytes;

@@ -9,7 +9,7 @@
  */
 #include "infer/decode.h"
 
-#include "data/image_process.h"
+#include "data/image/image_process.h"
 #include "ir/placement.h"
 #include <limits.h>
 #include <stdio.h>

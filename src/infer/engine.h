@@ -37,7 +37,7 @@ typedef struct {
     int64_t step_tokens;     /* of a batch at most; 0: chosen */
     int64_t max_length;      /* of prompt and answer; 0: the model's, at most 32,768 */
     int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
-    bool no_prefix_cache;    /* equal beginnings of prompts are not shared */
+    bool no_prefix_cache;    /* equal prefixes of prompts are not shared */
     int64_t draft_tokens;    /* guessed for an answer in a step, and checked; 0: none */
     int64_t adapter_slots;   /* adapters that requests can choose among; 0: none */
     int64_t adapter_rank;    /* theirs at most */
@@ -79,7 +79,7 @@ typedef struct {
     bool prompt_log_probs; /* of the prompt's tokens too */
     bool embedding;        /* what the last layer gives for the prompt's last token; max_new is 0 */
     int64_t adapter;       /* number of its slot, from 1 on; 0: the model as it is */
-    const char *salt;      /* beginnings are shared with requests of this salt alone; NULL: none */
+    const char *salt;      /* prefixes are shared with requests of this salt alone; NULL: none */
     void *owner;           /* the caller's */
 } mx_request_options;      /* everything is copied */
 

@@ -3,7 +3,7 @@
 #define MX_INFER_GENERATE_H
 
 #include "infer/sample.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "exec/model_ref.h"
 #include "exec/virtual_ranks.h"
 
@@ -12,7 +12,7 @@ typedef struct {
     int64_t max_new_tokens;
     int64_t step_tokens;       /* through the engine: tokens of a batch at most */
     int64_t draft_tokens;      /* through the engine: guessed ahead and checked */
-    bool no_prefix_cache;      /* equal beginnings of prompts are computed each for itself */
+    bool no_prefix_cache;      /* equal prefixes of prompts are computed each for itself */
     int64_t batch;             /* sequences decoded together; 0: all prompts, at most 32 */
     const int32_t *stop_ids;   /* tokens that end an answer */
     int n_stop_ids;
@@ -23,7 +23,8 @@ typedef struct {
     const char *device;
     int n_threads;
     mx_dtype compute;
-    const mx_seat *seat; /* the rank of a mesh; all ranks make the same answers. NULL: alone */
+    /* The rank of a mesh; all ranks make the same answers. NULL: alone */
+    const mx_mesh_rank *mesh_rank;
     bool int8_weights; /* weights of layers lie as int8 */
 } mx_generate_options;
 

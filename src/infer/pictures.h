@@ -2,8 +2,8 @@
 #ifndef MX_INFER_PICTURES_H
 #define MX_INFER_PICTURES_H
 
-#include "data/image_process.h"
-#include "text/tokenizer.h"
+#include "data/image/image_process.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* Zero-initialise; closing a zero object is a no-op. */
 typedef struct {

@@ -12,7 +12,7 @@
 #define MX_INFER_PROMPT_H
 
 #include "infer/pictures.h"
-#include "text/chat_template.h"
+#include "text/jinja/chat_template.h"
 #include <jansson.h>
 
 /* Zero-initialise; closing a zero object is a no-op. */

@@ -2,7 +2,7 @@
 #ifndef MX_INFER_REPLY_H
 #define MX_INFER_REPLY_H
 
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 typedef struct {
     mx_token_stream stream;

@@ -373,6 +373,7 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
     if (n_out > 1)
         n->more = MX_NEW_N(&g->arena, mx_type, n_out - 1);
     n->scope = g->scope;
+    n->stage = g->stage;
     MX_GROW(g->node, g->n_nodes, g->cap_nodes);
     g->node[g->n_nodes++] = n;
     if (!g->error)
@@ -381,6 +382,21 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
     if (g->error && !n->type.ndim && n_in && in[0])
         n->type = in[0]->type;
     return n;
+}
+
+mx_node *mx_node_copy(mx_graph *g, const mx_node *n, mx_node *const *in)
+{
+    mx_node *c = MX_NEW(&g->arena, mx_node);
+    *c = *n;
+    c->id = g->n_nodes;
+    c->seq = g->seq >= 0 ? g->seq : c->id;
+    c->forward = NULL;
+    c->in = MX_NEW_N(&g->arena, mx_node *, n->n_in);
+    for (int i = 0; i < n->n_in; i++)
+        c->in[i] = in[i];
+    MX_GROW(g->node, g->n_nodes, g->cap_nodes);
+    g->node[g->n_nodes++] = c;
+    return c;
 }
 
 static bool is_root(const mx_graph *g, const mx_node *n)
@@ -403,6 +419,14 @@ mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n)
     MX_GROW(g->root, g->n_roots, g->cap_roots);
     g->root[g->n_roots++] = n;
     return n;
+}
+
+mx_node *mx_graph_find_root(const mx_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, name) == 0)
+            return g->root[i];
+    return NULL;
 }
 
 mx_node *mx_name(mx_graph *g, const char *name, mx_node *n)

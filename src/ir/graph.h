@@ -36,6 +36,7 @@ struct mx_node {
     mx_node *forward;   /* replaced by; see mx_node_forward */
     uint8_t grad_dtype; /* see mx_node_grad_dtype */
     bool backward;      /* made by autodiff or behind it; see mx_graph.backward */
+    int stage;          /* of a pipeline (compile/stages.h); 0 where there is none */
     bool recomputed;    /* made by the remat pass */
 };
 
@@ -51,6 +52,7 @@ struct mx_graph {
     char *error;         /* first error, in the arena; NULL: none */
     int seq;             /* given to new nodes; -1 (default): their id */
     bool backward;       /* given to new nodes: true from autodiff on */
+    int stage;           /* given to new nodes */
     mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
     bool one_path; /* matmuls made from now on: a row's bits do not depend on how many there are */
     void *context; /* what nn/ blocks need to know about this build (decode cache…); borrowed */
@@ -68,6 +70,10 @@ mx_node *mx_apply_n(mx_graph *g, const mx_op *op, const void *attr, int n_in, mx
 #define MX_APPLY(g, op, attr, ...)                                                                 \
     mx_apply((g), (op), (attr), (int)(sizeof((mx_node *[]){__VA_ARGS__}) / sizeof(mx_node *)),     \
              (mx_node *[]){__VA_ARGS__})
+
+/* A second node like n, which may be another graph's, with these inputs. It shares n's attributes
+ * and name, so n's graph must outlive it; its name is not entered. */
+mx_node *mx_node_copy(mx_graph *g, const mx_node *n, mx_node *const *in);
 
 /* Infers type and shape again after an input was replaced. */
 void mx_node_infer(mx_graph *g, mx_node *n);
@@ -90,6 +96,8 @@ size_t mx_scope_of_all(const char *scope, char *out, size_t cap);
 
 /* A root is kept alive and computed; a name makes it readable after a run. */
 mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n);
+/* The root of this name, or NULL. */
+mx_node *mx_graph_find_root(const mx_graph *g, const char *name);
 /* Names a tensor for remat policies and dumps ("mlp_out"); gives n back. */
 mx_node *mx_name(mx_graph *g, const char *name, mx_node *n);
 /* Says how an activation lies on a mesh, by logical names of its dims (compile/axis_rules.h); gives

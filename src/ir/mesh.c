@@ -185,3 +185,18 @@ int mx_mesh_member(const mx_mesh *m, int rank, mx_axis_set axes, int index)
     }
     return node * node_ranks(m) + inside;
 }
+
+mx_mesh mx_mesh_without(const mx_mesh *m, mx_axis a, int rank, int *rank_in_it)
+{
+    mx_mesh rest = *m;
+    int node = 0, inside = 0;
+    rest.ici[a] = rest.dcn[a] = 1;
+    for (int b = 0; b < MX_AXIS_COUNT; b++) {
+        int ici = at_least_1(rest.ici[b]);
+        int at = b == (int)a ? 0 : mx_mesh_coordinate(m, rank, (mx_axis)b);
+        node = node * at_least_1(rest.dcn[b]) + at / ici;
+        inside = inside * ici + at % ici;
+    }
+    *rank_in_it = node * node_ranks(&rest) + inside;
+    return rest;
+}

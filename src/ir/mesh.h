@@ -52,5 +52,7 @@ int mx_mesh_coordinate(const mx_mesh *m, int rank, mx_axis a);
 /* The rank's place in its group, and the rank at a place of it. */
 int mx_mesh_index(const mx_mesh *m, int rank, mx_axis_set axes);
 int mx_mesh_member(const mx_mesh *m, int rank, mx_axis_set axes, int index);
+/* The mesh of the ranks that share this one's coordinate along an axis, and its rank in it. */
+mx_mesh mx_mesh_without(const mx_mesh *m, mx_axis a, int rank, int *rank_in_it);
 
 #endif

@@ -1,8 +1,8 @@
-/* process_group.h - what collectives need of the ranks they join; src/dist implements it.
+/* process_group.h - what collectives need of the ranks they connect; src/dist implements it.
  *
- * Every call is made by all ranks of the group, in the same order. `bytes` and `n` are those of one
- * rank's piece. Input and output are different memory. Sums are made in the order of ranks, in
- * float64 for float64 and in float32 for everything else.
+ * Every call but those for messages is made by all ranks of the group, in the same order. `bytes`
+ * and `n` are those of one rank's piece. Input and output are different memory. Sums are made in
+ * the order of ranks, in float64 for float64 and in float32 for everything else.
  */
 #ifndef MX_IR_PROCESS_GROUP_H
 #define MX_IR_PROCESS_GROUP_H
@@ -29,6 +29,14 @@ typedef struct {
     const int64_t *in_at, *in_bytes, *out_at, *out_bytes;
 } mx_exchange_args;
 
+/* Bytes to, or from, another rank of the group. */
+typedef struct {
+    int peer;
+    int64_t tag; /* of one message under way at most */
+    void *data;
+    size_t bytes;
+} mx_message;
+
 typedef struct {
     const char *name;
     /* out: every rank's piece, in order. */
@@ -41,6 +49,14 @@ typedef struct {
     mx_status (*exchange)(mx_process_group *g, const mx_exchange_args *a);
     /* To the rank `by` places further on; what the rank `by` places before sends arrives. */
     mx_status (*shift)(mx_process_group *g, const void *in, void *out, size_t bytes, int by);
+    /* From one rank to another, in any order beside other calls; `tag` tells messages between the
+     * same two ranks apart. `send` returns at once, and the memory must stay as it is until `sent`
+     * returns. `receive` returns with the message; what was posted before arrives by itself, and
+     * its sender does not wait. */
+    mx_status (*send)(mx_process_group *g, const mx_message *m);
+    mx_status (*sent)(mx_process_group *g, const mx_message *m);
+    mx_status (*post)(mx_process_group *g, const mx_message *m);
+    mx_status (*receive)(mx_process_group *g, const mx_message *m);
 } mx_process_group_kind;
 
 struct mx_process_group {

@@ -43,6 +43,7 @@ typedef struct {
     bool adapter;        /* a weight beside the model's own (compile/lora.h) */
     bool on_host;        /* kept in host memory, where the device has memory of its own */
     const char *copy_of; /* MX_VAR_COPY: the weight it follows */
+    int64_t unsummed;    /* MX_VAR_GRADIENT: mesh axes over which the update still sums it */
     bool minimum;        /* MX_VAR_GRADIENT: of microbatches and ranks the least, not the sum */
     bool quantized;      /* an int8 weight; its rows have scales (compile/quantize.h) */
     bool in_out;         /* a matrix that is stored (in, out), not (out, in) */
@@ -57,7 +58,7 @@ void mx_freeze(mx_node *n); /* of other nodes: nothing */
 /* Constants of an AdamW update (src/ops/adamw.c). */
 typedef struct {
     double b1, b2, eps, eps_root, weight_decay;
-    int64_t salt; /* of the random rounding of a bfloat16 weight */
+    int64_t salt; /* of the stochastic rounding of a bfloat16 weight */
     const struct mx_box *box; /* the part of the weight that this is; NULL: the whole */
     bool wide; /* the sum of squares in float64: it is one of several */
 } mx_adamw_rates;

@@ -110,7 +110,7 @@ const mx_key mx_keys_data[] = {
     {"tokenizer_pattern", ENUM, TOKENIZER, "", "|gpt2|cl100k|llama3|o200k|qwen|deepseek|kimi",
      "pattern for rank files, which do not say", 0, FIXED, MX_BY_TEXT,
      "tokenizer_pattern=cl100k tokenizer_path=tokens.tiktoken",
-     .seen_by = "tests/text/test_tokenizer_input.c"},
+     .seen_by = "tests/text/tokenizer_input_test.c"},
     {"special_in_text", ENUM, TOKENIZER, "auto", "auto|parse|text",
      "strings that look like special tokens; auto: text in data, as the library in tokenize", 0,
      FIXED, "train data tokenize",

@@ -7,6 +7,9 @@
 #define CUTS "-1|1..1024"
 #define BY "train plan verify generate bench"
 #define SEEN .seen_by = "tests/train/mesh_train_test.c"
+/* Of pipelines. */
+#define BY_STAGES "train plan"
+#define SEEN_STAGES .seen_by = "tests/train/pipeline_train_test.c"
 
 const mx_key mx_keys_mesh[] = {
     {"ici_data_parallelism", INT, PARALLEL, "1", CUTS, "data axis inside a node",
@@ -33,8 +36,8 @@ const mx_key mx_keys_mesh[] = {
     {"ici_expert_parallelism", INT, PARALLEL, "1", CUTS, "expert axis inside a node",
      "ep expert_model_parallel_size", 0, BY,
      "ici_expert_parallelism=2", SEEN},
-    {"ici_pipeline_parallelism", INT, PARALLEL, "1", DEGREE, "stage axis inside a node",
-     "pp pipeline_model_parallel_size", PLANNED},
+    {"ici_pipeline_parallelism", INT, PARALLEL, "1", CUTS, "stage axis inside a node",
+     "pp pipeline_model_parallel_size", 0, BY, "ici_pipeline_parallelism=2", SEEN_STAGES},
     {"ici_autoregressive_parallelism", INT, PARALLEL, "1", DEGREE, "decode axis inside a node", 0,
      PLANNED},
     {"dcn_data_parallelism", INT, PARALLEL, "-1", CUTS, "data axis across nodes", 0, 0, BY,
@@ -57,7 +60,8 @@ const mx_key mx_keys_mesh[] = {
      "dcn_context_parallelism=2", SEEN},
     {"dcn_expert_parallelism", INT, PARALLEL, "1", CUTS, "expert axis across nodes", 0, 0, BY,
      "dcn_expert_parallelism=2", SEEN},
-    {"dcn_pipeline_parallelism", INT, PARALLEL, "1", DEGREE, "stage axis across nodes", 0, PLANNED},
+    {"dcn_pipeline_parallelism", INT, PARALLEL, "1", CUTS, "stage axis across nodes", 0, 0,
+     BY, "dcn_pipeline_parallelism=2", SEEN_STAGES},
     {"dcn_autoregressive_parallelism", INT, PARALLEL, "1", DEGREE, "decode axis across nodes", 0,
      PLANNED},
     {"distributed_initialization_timeout", FLOAT, PARALLEL, "300", "0.001..1e9",
@@ -97,15 +101,21 @@ const mx_key mx_keys_mesh[] = {
     {"sharding_tolerance", FLOAT, PARALLEL, "0.02", "0..1",
      "share of weights that may stay whole along an axis that should cut them", 0, 0, BY,
      "sharding_tolerance=1", SEEN},
-    {"num_pipeline_microbatches", INT, PARALLEL, "-1", "-1|1..",
-     "microbatches in flight; -1: stages", 0, 0, "plan", "num_pipeline_microbatches=4",
-     .seen_by = "tests/cli/plan_mesh.sh"},
-    {"num_pipeline_repeats", INT, PARALLEL, "-1", "-1|1..", "layers per stage are split so often",
-     0, 0, "plan", "num_pipeline_repeats=2", .seen_by = "tests/cli/plan_mesh.sh"},
-    {"num_layers_per_pipeline_stage", INT, PARALLEL, "1", "1..", "consecutive layers of a stage", 0,
-     PLANNED},
+    {"ragged_buffer_factor", FLOAT, PARALLEL, "-1", "-1|1..1024",
+     "room for the rows that experts of a rank get, in even shares; -1: for all there can be", 0, 0,
+     BY, "ragged_buffer_factor=1.5", SEEN},
+    {"num_pipeline_microbatches", INT, PARALLEL, "-1", "-1|1..1000000",
+     "parts of a data rank's sequences that go through the stages one by one; -1: stages",
+     0, 0, BY_STAGES, "num_pipeline_microbatches=4", SEEN_STAGES},
+    {"num_pipeline_repeats", INT, PARALLEL, "-1", "-1|1..1000",
+     "chunks of layers that every stage has; -1: 1, or as num_layers_per_pipeline_stage says", 0, 0,
+     BY_STAGES, "num_pipeline_repeats=2", SEEN_STAGES},
+    {"num_layers_per_pipeline_stage", INT, PARALLEL, "1", "1..",
+     "layers of a chunk, where it is set; otherwise chunks cost the same", 0, 0, BY_STAGES,
+     "num_layers_per_pipeline_stage=2", SEEN_STAGES},
     {"pipeline_schedule", ENUM, PARALLEL, "1f1b", "gpipe|1f1b|interleaved|zero_bubble",
-     "order of microbatches", 0, PLANNED},
+     "order of microbatches; with several chunks for each stage: interleaved", 0, 0, BY_STAGES,
+     "pipeline_schedule=zero_bubble", SEEN_STAGES},
     {"shard_optimizer_over_data", BOOL, PARALLEL, "false", 0,
      "AdamW's state split over data (ZeRO-1)", "zero1 use_distributed_optimizer", 0, BY,
      "shard_optimizer_over_data=true", SEEN},

@@ -2,13 +2,14 @@
 #include "ops/panels.h"
 
 #include "base/arena.h"
+#include "ops/cpu/gemm_tile.h"
 #include "ops/num.h"
 #include <string.h>
 
 mx_panels mx_panels_of(mx_dtype t)
 {
-    mx_num n = mx_num_of(t);
-    return (mx_panels){mx_gemm_tile_cols(n), mx_gemm_tile_pair(n)};
+    const mx_gemm_level *l = mx_gemm_level_at(mx_num_of(t), mx_num_of(t), mx_simd_level());
+    return (mx_panels){l->nr, l->pair};
 }
 
 bool mx_panels_fit(mx_panels p, const mx_type *w)

@@ -76,7 +76,7 @@ const mx_op mx_op_permute_rows = {
     .cost = mx_cost_move,
     .cpu = permute_rows_cpu,
     /* A gradient needs one row and the identity: order and place of a random case would not be each
-     * other's inverse. Real orders are in tests/ops_values.c. */
+     * other's inverse. Real orders are in tests/ops/ops_values_test.c. */
     .cases = (const mx_case[]){{3, {{2, {1, 4}}, {1, {1}, MX_I32, 0, 1}, {1, {1}, MX_I32, 0, 1}}},
                                {3, {{2, {5, 264}, .no_grad = true}, {1, {15}, MX_I32, -1, 16},
                                     {1, {15}, MX_I32, -1, 16}}},

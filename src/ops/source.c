@@ -19,10 +19,14 @@ static mx_node *make(mx_graph *g, const mx_op *op, const void *attr, mx_type typ
     return n;
 }
 
-/* Nothing that lives from run to run is empty: a size of 0 is a mistake in a configuration. */
+/* What a model declares is not empty: a size of 0 is a mistake in a configuration. What is beside a
+ * weight is as large as it is, and that may be nothing: another stage has it. */
 static void check_not_empty(mx_graph *g, const mx_node *n)
 {
-    if (mx_type_count(&n->type))
+    const mx_var_attr *a = n->attr;
+    bool beside = a->kind == MX_VAR_OPTIMIZER || a->kind == MX_VAR_GRADIENT ||
+                  a->kind == MX_VAR_COPY;
+    if (mx_type_count(&n->type) || beside)
         return;
     mx_str s = {0};
     mx_type_print(&s, &n->type);

@@ -156,7 +156,8 @@ static void stream(layer *l, const mx_profile_passes *p)
     for (int pass = 0; pass < 2; pass++)
         l->to->stream[pass] += mx_stream_seconds(l->q->chip, times * on_rank(l, p->stream[pass]),
                                                  times * p->kernels[pass]);
-    double room = l->q->run->even_rows ? 0 : (double)l->q->layout->expert - 1;
+    double all = (double)l->q->layout->expert, some = l->q->run->exchange_factor;
+    double room = (some > 0 && some < all ? some : all) - 1;
     l->to->saved_bytes = on_rank(l, p->saved + room * p->saved_rows);
 }
 

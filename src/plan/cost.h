@@ -25,7 +25,7 @@ typedef struct {
     bool frozen;            /* adapters are trained: no gradients of weights */
     bool unfused;           /* every elementwise op alone */
     bool overlap_tensor;    /* GEMMs in pieces, whose collectives run beside the next piece */
-    bool even_rows;         /* an exchange has room for an even share of rows, not for all */
+    double exchange_factor; /* room for rows at a rank's experts, in even shares; <= 0: for all */
     bool deduplicate;       /* a row goes once to each node that has experts for it */
     double attention_share; /* of the curve's rate, for an older kernel; 0: 1 */
     double host_seconds;    /* per kernel, to launch it from the host; 0: CUDA graphs, none */

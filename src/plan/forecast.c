@@ -16,10 +16,11 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
         return st;
     bool narrow = o.compile.compute == MX_BF16;
     double moment = (double)mx_dtype_bytes(o.optimizer.mu_dtype);
-    if (o.optimizer.kind != MX_SGD)
+    if (mx_optimizer_rule_of(&o.optimizer)->moments > 1)
         moment += (double)mx_dtype_bytes(o.optimizer.nu_dtype);
     *r = (mx_run_kind){.rate = narrow ? MX_RATE_BF16 : MX_RATE_F32,
                        .again = -1,
+                       .exchange_factor = mx_config_float(c, "ragged_buffer_factor"),
                        .weight_bytes = o.compile.narrow_weights ? 2 : 4,
                        .copy_bytes = narrow && !o.compile.narrow_weights ? 2 : 0,
                        .gradient_bytes = o.compile.narrow_grads ? 2 : 4,
@@ -71,48 +72,114 @@ static mx_status cut_batch(mx_forecast *f, const mx_config *c)
     return MX_OK;
 }
 
-static void take_program(mx_forecast *f, mx_programs *programs)
+/* A program of a rank, and how often it runs in an update. */
+typedef struct {
+    const mx_program *program;
+    double times;
+} rank_program;
+
+static int programs_of(mx_programs *p, double times, mx_arena *a, rank_program **out)
 {
     mx_step *list[MX_PROGRAMS];
-    int n = mx_programs_list(programs, list);
-    const mx_plan *p = &f->plan;
-    mx_rank_memory *m = &f->memory;
-    double buffers = 0;
-    for (int i = 0; i < n; i++) {
-        const mx_program *g = &list[i]->program;
-        mx_peak peak = mx_program_peak(g);
-        if (g->bytes.activations >= p->activations) {
-            buffers = peak.collectives;
-            f->fragmentation = fmax(0, g->bytes.activations - peak.alive);
-        }
-        if (list[i] != &programs->eval)
-            mx_traffic_add(&f->traffic, g, &f->mesh,
-                           list[i] == &programs->step ? (double)f->batch.accumulation : 1);
-    }
-    *m = (mx_rank_memory){.weights = p->variables[MX_VAR_WEIGHT],
-                          .copies = p->variables[MX_VAR_COPY],
-                          .gradients = p->variables[MX_VAR_GRADIENT],
-                          .optimizer = p->variables[MX_VAR_OPTIMIZER] - p->on_host,
-                          .activations = p->inputs + p->activations - buffers - f->fragmentation,
-                          .communication = buffers,
-                          .workspace = p->workspace};
-    m->total = p->total;
-    const mx_program *step = &programs->step.program;
-    f->n_curve = step->n < MX_FORECAST_POINTS ? step->n : MX_FORECAST_POINTS;
-    mx_program_curve(step, f->curve, f->n_curve);
+    const mx_pipeline *pipes[] = {&p->pipeline, &p->eval_pipeline};
+    int n = mx_programs_list(p, list), most = MX_PROGRAMS;
+    for (int k = 0; k < 2 && p->pipelined; k++)
+        most += pipes[k]->how.repeats * MX_STAGE_PARTS;
+    *out = MX_NEW_N(a, rank_program, most);
+    for (int i = 0; i < n; i++)
+        (*out)[i] = (rank_program){&list[i]->program, list[i] == &p->step   ? times
+                                                      : list[i] == &p->eval ? 0
+                                                                            : 1};
+    for (int k = 0; k < 2 && p->pipelined; k++)
+        for (int i = 0; i < pipes[k]->how.repeats * MX_STAGE_PARTS; i++)
+            (*out)[n++] = (rank_program){
+                &pipes[k]->chunk[i / MX_STAGE_PARTS].program[i % MX_STAGE_PARTS], k ? 0 : times};
+    return n;
 }
 
-/* The programs of rank 0. */
-static mx_status compile_rank(mx_forecast *f, const mx_config *c, const mx_model_spec *m)
+static void add_messages(mx_forecast *f, const mx_pipeline *p)
+{
+    for (int i = 0; i < p->how.repeats; i++) {
+        const mx_stage_message *sent[] = {&p->chunk[i].out, &p->chunk[i].grad_out};
+        for (int k = 0; k < 2; k++)
+            if (sent[k]->bytes)
+                mx_traffic_add_messages(&f->traffic, &f->mesh, (double)sent[k]->bytes,
+                                        p->how.microbatches);
+    }
+}
+
+static void take_program(mx_forecast *f, mx_programs *programs, double times)
+{
+    mx_arena arena = {0};
+    rank_program *list, *fullest = NULL;
+    int n = programs_of(programs, times, &arena, &list);
+    const mx_plan *p = &f->plan;
+    for (int i = 0; i < n; i++) {
+        if (!fullest || list[i].program->bytes.activations > fullest->program->bytes.activations)
+            fullest = &list[i];
+        if (list[i].times > 0)
+            mx_traffic_add(&f->traffic, list[i].program, &f->mesh, list[i].times);
+    }
+    if (programs->pipelined)
+        add_messages(f, &programs->pipeline);
+    mx_peak peak = mx_program_peak(fullest->program);
+    f->fragmentation = fmax(0, fullest->program->bytes.activations - peak.alive);
+    f->memory =
+        (mx_rank_memory){.weights = p->variables[MX_VAR_WEIGHT],
+                         .copies = p->variables[MX_VAR_COPY],
+                         .gradients = p->variables[MX_VAR_GRADIENT],
+                         .optimizer = p->variables[MX_VAR_OPTIMIZER] - p->on_host,
+                         .activations = p->inputs + p->activations - peak.collectives -
+                                        f->fragmentation,
+                         .communication = peak.collectives,
+                         .workspace = p->workspace,
+                         .total = p->total};
+    int nodes = fullest->program->n;
+    f->n_curve = nodes < MX_FORECAST_POINTS ? nodes : MX_FORECAST_POINTS;
+    mx_program_curve(fullest->program, f->curve, f->n_curve);
+    mx_arena_fini(&arena);
+}
+
+/* The microbatches and chunks of the layout; where it was searched the keys may say others. */
+static void cut_as_layout(const mx_forecast *f, mx_programs_request *q)
+{
+    q->batch = f->batch;
+    if (f->layout.stage == 1)
+        return;
+    q->batch.microbatch = f->layout.microbatch;
+    q->batch.global_microbatch = f->layout.microbatch * f->layout.data;
+    q->batch.accumulation = f->layout.n_microbatches;
+    q->pipeline.microbatches = (int)f->layout.n_microbatches;
+    if (q->pipeline.repeats != f->layout.chunks)
+        q->pipeline.kind = f->layout.chunks > 1 ? MX_PIPELINE_INTERLEAVED : MX_PIPELINE_1F1B;
+    q->pipeline.repeats = (int)f->layout.chunks;
+}
+
+/* Keeps what the programs of a stage need where it is more than that of the stages before. */
+static void take_stage(mx_forecast *f, mx_programs *programs, const mx_programs_request *q,
+                       int stage)
+{
+    mx_plan plan;
+    mx_plan_device d = {.traits = &mx_cuda_traits,
+                        .flops_per_second = f->machine.chip.peak[f->run.rate],
+                        .bytes_per_second = f->machine.chip.bytes_per_second,
+                        .memory_bytes = f->machine.chip.memory_bytes};
+    mx_plan_of(&plan, programs, &q->batch, &d);
+    if (stage > 0 && plan.total <= f->plan.total)
+        return;
+    f->plan = plan;
+    f->traffic = (mx_traffic_table){0};
+    f->worst_stage = stage;
+    take_program(f, programs, (double)q->batch.accumulation);
+}
+
+/* The programs of one rank of each stage; all ranks of a stage need the same. */
+static mx_status compile_ranks(mx_forecast *f, const mx_config *c, const mx_model_spec *m)
 {
     mx_arena arena = {0};
     mx_mesh_plan on = {0};
     mx_programs programs = {0};
     mx_programs_request q;
-    mx_plan_device d = {.traits = &mx_cuda_traits,
-                        .flops_per_second = f->machine.chip.peak[f->run.rate],
-                        .bytes_per_second = f->machine.chip.bytes_per_second,
-                        .memory_bytes = f->machine.chip.memory_bytes};
     mx_status st;
     MX_TRY_OUT(st, mx_mesh_use(&on, c, &f->mesh));
     MX_TRY_OUT(st, mx_mesh_check(&on, c, m));
@@ -120,11 +187,17 @@ static mx_status compile_rank(mx_forecast *f, const mx_config *c, const mx_model
     MX_TRY_OUT(st, mx_programs_configure(&q, c, m, by, &arena));
     q.options.compile.device = &mx_cuda_traits;
     mx_remat_find(f->remat, &q.options.compile.remat);
-    q.batch = f->batch;
+    cut_as_layout(f, &q);
     MX_TRY_OUT(st, mx_programs_plan(&programs, m, &q));
-    mx_plan_of(&f->plan, &programs, &f->batch, &d);
-    take_program(f, &programs);
-    f->exact = true;
+    take_stage(f, &programs, &q, 0);
+    for (int i = 1, like; i < f->layout.stage; i++) {
+        for (like = 0; like < i && !mx_pipeline_is_like(&programs.pipeline, i, like);)
+            like++;
+        if (like < i)
+            continue;
+        MX_TRY_OUT(st, mx_programs_replan(&programs, m, &q, i));
+        take_stage(f, &programs, &q, i);
+    }
 out:
     mx_programs_close(&programs);
     mx_mesh_plan_fini(&on);
@@ -154,5 +227,5 @@ mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_sp
     mx_simulate_step(&q, &f->costs, &f->time, NULL);
     f->model_flops = 3 * mx_profile_flops(&f->profile) * (double)f->batch.global_tokens;
     f->memory = f->estimate = mx_rank_memory_of(&q, &f->costs);
-    return f->layout.stage > 1 ? MX_OK : compile_rank(f, c, m);
+    return compile_ranks(f, c, m);
 }

@@ -1,9 +1,9 @@
 /* forecast.h - a run on a mesh, before there is one: memory, traffic, time.
  *
- * Memory and traffic come from the programs of rank 0, compiled for its part of the mesh as the run
- * would compile them; ranks of a mesh without stages need the same. With stages, and while layouts
- * are searched, they come from the model of costs (cost.h), and `exact` is false. Time comes from
- * the simulation in both cases.
+ * Memory and traffic come from the programs of one rank of every stage, compiled for its part of
+ * the mesh as the run would compile them, and are those of the stage that needs the most memory.
+ * All ranks of a stage need the same. While layouts are searched, memory comes from the model of
+ * costs (cost.h). Time comes from the simulation.
  */
 #ifndef MX_PLAN_FORECAST_H
 #define MX_PLAN_FORECAST_H
@@ -25,13 +25,13 @@ typedef struct {
     mx_run_kind run;
     mx_layer_costs costs;
     mx_step_time time;
-    bool exact;
-    mx_plan plan;                     /* of one rank, where exact */
+    int worst_stage;                  /* that needs the most memory */
+    mx_plan plan;                     /* of one rank of it */
     mx_traffic_table traffic;         /* likewise */
-    mx_rank_memory memory, estimate;  /* estimate: by the model of costs, also where exact */
+    mx_rank_memory memory, estimate;  /* estimate: by the model of costs */
     double fragmentation;             /* bytes between values that no other has the size for */
     double model_flops;               /* of an update on all chips, nothing computed again */
-    double curve[MX_FORECAST_POINTS]; /* bytes alive over a microbatch, where exact */
+    double curve[MX_FORECAST_POINTS]; /* bytes alive over a microbatch */
     int n_curve;
     char remat[40];
 } mx_forecast;

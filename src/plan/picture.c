@@ -53,7 +53,7 @@ static void draw_memory(const mx_forecast *f, const mx_trace *t, mx_str *out)
     double curve[PLOT] = {0}, most = f->machine.chip.memory_bytes;
     int n = PLOT;
     char a[32];
-    if (f->exact && f->n_curve > 0) {
+    if (f->n_curve > 0) {
         for (int i = 0; i < n; i++)
             curve[i] = f->curve[(int64_t)i * f->n_curve / n];
     } else {
@@ -79,7 +79,7 @@ static void draw_memory(const mx_forecast *f, const mx_trace *t, mx_str *out)
 static void name_largest(const mx_forecast *f, mx_str *out)
 {
     char a[32];
-    for (int i = 0; i < f->plan.n_largest && i < 8 && f->exact; i++) {
+    for (int i = 0; i < f->plan.n_largest && i < 8; i++) {
         const mx_plan_item *it = &f->plan.largest[i];
         mx_str line = {0};
         mx_str_addf(&line, "%s  %s x %d", mx_format_bytes(a, sizeof a, it->bytes), it->name, it->n);

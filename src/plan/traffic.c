@@ -26,14 +26,14 @@ static double bytes_of(const mx_node *n)
     return (double)mx_type_bytes(t);
 }
 
-static mx_traffic_row *row_of(mx_traffic_table *t, const mx_op *op, mx_axis_set axes)
+static mx_traffic_row *row_of(mx_traffic_table *t, const char *name, mx_axis_set axes)
 {
     for (int i = 0; i < t->n; i++)
-        if (t->row[i].op == op && t->row[i].axes == axes)
+        if (strcmp(t->row[i].name, name) == 0 && t->row[i].axes == axes)
             return &t->row[i];
     if (t->n == MX_TRAFFIC_ROWS)
         return &t->row[MX_TRAFFIC_ROWS - 1];
-    t->row[t->n] = (mx_traffic_row){.op = op, .axes = axes};
+    t->row[t->n] = (mx_traffic_row){.name = name, .axes = axes};
     return &t->row[t->n++];
 }
 
@@ -46,6 +46,15 @@ static mx_span span_of(const mx_mesh *m, mx_axis_set axes)
     return s;
 }
 
+static void add(mx_traffic_table *t, mx_traffic_row *row, const double *sent, double times)
+{
+    row->times += times;
+    for (int l = 0; l < MX_LEVELS; l++) {
+        row->sent[l] += times * sent[l];
+        t->sent[l] += times * sent[l];
+    }
+}
+
 void mx_traffic_add(mx_traffic_table *t, const mx_program *p, const mx_mesh *m, double times)
 {
     for (int i = 0; i < p->n; i++) {
@@ -53,15 +62,18 @@ void mx_traffic_add(mx_traffic_table *t, const mx_program *p, const mx_mesh *m, 
         if (!mx_is_collective(n))
             continue;
         const mx_collective_attr *a = n->attr;
-        mx_traffic_row *row = row_of(t, n->op, (mx_axis_set)a->axes);
         double sent[MX_LEVELS];
         mx_traffic_bytes(kind_of(n), bytes_of(n), span_of(m, (mx_axis_set)a->axes), sent);
-        row->times += times;
-        for (int l = 0; l < MX_LEVELS; l++) {
-            row->sent[l] += times * sent[l];
-            t->sent[l] += times * sent[l];
-        }
+        add(t, row_of(t, n->op->name, (mx_axis_set)a->axes), sent, times);
     }
+}
+
+void mx_traffic_add_messages(mx_traffic_table *t, const mx_mesh *m, double bytes, double times)
+{
+    mx_axis_set stage = 1u << MX_AXIS_STAGE;
+    double sent[MX_LEVELS];
+    mx_traffic_bytes(MX_SEND, bytes, span_of(m, stage), sent);
+    add(t, row_of(t, "send", stage), sent, times);
 }
 
 static bool owns_storage(const mx_node *n, int k, const mx_place *q)

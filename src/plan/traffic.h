@@ -9,7 +9,7 @@
 enum { MX_TRAFFIC_ROWS = 48 };
 
 typedef struct {
-    const mx_op *op;
+    const char *name; /* of the op */
     mx_axis_set axes;
     double times;           /* per update */
     double sent[MX_LEVELS]; /* bytes, by level of the network */
@@ -23,6 +23,8 @@ typedef struct {
 
 /* Adds those of a program of one rank that runs `times` in an update. */
 void mx_traffic_add(mx_traffic_table *t, const mx_program *p, const mx_mesh *m, double times);
+/* Messages to the next stage of a pipeline and back. */
+void mx_traffic_add_messages(mx_traffic_table *t, const mx_mesh *m, double bytes, double times);
 /* Is it an op in which ranks take part together? */
 bool mx_is_collective(const mx_node *n);
 /* Values that are alive when the scratch memory is fullest, and of those results of collectives. */

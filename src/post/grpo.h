@@ -7,7 +7,7 @@
 
 #include "post/prompts.h"
 #include "post/reward.h"
-#include "train/objective.h"
+#include "train/run/objective.h"
 
 /* How the losses of tokens become one number (grpo_loss.c). */
 typedef enum {

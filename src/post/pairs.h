@@ -1,9 +1,10 @@
-/* pairs.h - a batch of chosen and rejected answers in the graph. P pairs, their rows in turn. */
+/* pairs.h - a batch of chosen and rejected answers in the graph. P pairs, their rows alternating.
+ * */
 #ifndef MX_POST_PAIRS_H
 #define MX_POST_PAIRS_H
 
 #include "post/tokens.h"
-#include "train/objective.h"
+#include "train/run/objective.h"
 
 /* x (2 P, 1), or (2 P S): what belongs to one side, (P, 1) or (P, S). */
 mx_node *mx_side(mx_graph *g, mx_node *x, int side);

@@ -1,8 +1,8 @@
 /* prompts.c - see prompts.h. */
 #include "post/prompts.h"
 
-#include "data/dataset.h"
-#include "data/encode.h"
+#include "data/load/dataset.h"
+#include "data/load/encode.h"
 #include <string.h>
 
 struct mx_prompts {

@@ -7,7 +7,7 @@
 #ifndef MX_POST_PROMPTS_H
 #define MX_POST_PROMPTS_H
 
-#include "train/objective.h"
+#include "train/run/objective.h"
 #include <jansson.h>
 
 typedef struct mx_prompts mx_prompts;

@@ -8,7 +8,7 @@
 #ifndef MX_POST_REFERENCE_H
 #define MX_POST_REFERENCE_H
 
-#include "train/objective.h"
+#include "train/run/objective.h"
 
 typedef struct mx_reference mx_reference;
 

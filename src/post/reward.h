@@ -8,7 +8,7 @@
 #define MX_POST_REWARD_H
 
 #include "base/config.h"
-#include "text/regex.h"
+#include "text/tokenizer/regex.h"
 #include <jansson.h>
 
 /* One answer to be judged; everything is borrowed. */
@@ -21,7 +21,7 @@ typedef struct {
     bool truncated; /* ended by max_completion_length */
 } mx_judged;
 
-/* What rewards are told; read once. */
+/* Settings of rewards; read once. */
 typedef struct {
     mx_regex *pattern; /* of `format` */
     mx_regex_scratch *scratch;

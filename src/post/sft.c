@@ -7,7 +7,7 @@
  */
 #include "ops.h"
 #include "post/tokens.h"
-#include "train/objective.h"
+#include "train/run/objective.h"
 #include <string.h>
 
 typedef struct {

@@ -10,7 +10,7 @@
 #include "infer/engine.h"
 #include "serve/adapters.h"
 #include "serve/field.h"
-#include "text/chat_template.h"
+#include "text/jinja/chat_template.h"
 
 /* What calls are read by; does not change while the server runs. */
 typedef struct {

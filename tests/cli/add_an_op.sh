@@ -15,7 +15,7 @@ CC=$(show CC) CFLAGS=$(show CFLAGS) LDOPT=$(show LDOPT) LDLIBS=$(show LDLIBS)
 mkdir -p "$tmp/tools" "$tmp/tests" "$tmp/gen" "$tmp/src"
 cp tools/scan "$tmp/tools/"
 cp -r src/ops "$tmp/src/ops"
-cp tests/ops_table.c tests/ops_splits.c "$tmp/tests/"
+cp tests/ops/ops_table_test.c tests/ops/ops_splits_test.c "$tmp/tests/"
 awk -v dir="$tmp/src/ops/" '
     /^```c$/ { on = 1; file = ""; next }
     /^```$/ { on = 0 }
@@ -29,9 +29,9 @@ flip.c" ] || { echo "the page shows other files:"; cat "$tmp/list"; exit 1; }
 
 build() { # links what stands before the library instead of the library's own table
     $CC -I"$tmp/gen" -Itests $CFLAGS "$tmp/gen/ops_table.c" "$tmp/gen/tests_table.c" \
-        "$tmp/src/ops/relu_squared.c" "$tmp/src/ops/flip.c" build/test/tests/ops_table.o \
-        build/test/tests/ops_splits.o build/test/tests/op_trial.o \
-        build/test/tests/graph_run.o build/test/tests/runner.o $lib $LDOPT $LDLIBS -o "$tmp/run"
+        "$tmp/src/ops/relu_squared.c" "$tmp/src/ops/flip.c" build/test/tests/ops/ops_table_test.o \
+        build/test/tests/ops/ops_splits_test.o build/test/tests/ops/op_trial.o \
+        build/test/tests/compile/graph_run.o build/test/tests/runner.o $lib $LDOPT $LDLIBS -o "$tmp/run"
 }
 
 build

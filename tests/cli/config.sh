@@ -37,7 +37,9 @@ expect 0 'layers are always unrolled' $maxc help scan_layers
 expect 0 '^state:    done$' $maxc help adam_b1
 expect 0 '^read by:  bench, plan, train$' $maxc help adam_b1
 expect 0 '^example:  maxc train adam_b1=' $maxc help adam_b1
-expect 0 '^state:    planned' $maxc help enable_wandb
+expect 0 '^state:    planned$' $maxc help enable_wandb
+expect 0 '^state:    planned: at least 2$' $maxc help ici_autoregressive_parallelism
+expect 0 'anything but its default' $maxc help ici_autoregressive_parallelism
 expect 0 '^state:    done, but for nsys' $maxc help profiler
 expect 0 '^  enable_wandb ' $maxc help planned
 expect 0 '^  scan_layers ' $maxc help foreign
@@ -67,8 +69,13 @@ expect 0 '^maxc [0-9]' env MAXC_STEPS=12 $maxc version
 # what is not built is refused whatever the verb; what is about MaxText itself is noted once
 expect 2 '`dropout_rate` (probability of dropout) cannot be 0.1 yet' $maxc version dropout_rate=0.1
 expect 2 'environment MAXC_ENABLE_WANDB' env MAXC_ENABLE_WANDB=true $maxc version
+expect 2 '`ici_autoregressive_parallelism` .* cannot be 2 yet' $maxc version ici_autoregressive_parallelism=2
+for usual in dropout_rate=0.0 dropout_rate=0 enable_wandb=False ici_autoregressive_parallelism=1 quantize_kvcache=false; do
+    expect 0 '^maxc [0-9]' $maxc version $usual
+    expect 0 'llama' $maxc inspect tests/fixtures/models/llama3 $usual
+done
+expect 0 '^model ' $maxc plan base_emb_dim=64 base_num_decoder_layers=1 dropout_rate=0.0
 expect 0 'note: without a meaning here: scan_layers' $maxc version scan_layers=false
-expect 0 '^maxc [0-9]' $maxc version
 for dtype in bf16 f32 fp32 bfloat; do
     expect 2 'did you mean `\(bfloat16\|float32\)`' $maxc train dtype=$dtype
 done
@@ -77,10 +84,13 @@ for dtype in float16 half fp16; do
         expect 2 'cannot be "float16" yet; accepted: bfloat16, float32' $maxc $verb dtype=$dtype
     done
 done
-for path in base_output_directory dataset_path tokenizer_path load_parameters_path hf_path metrics_file; do
+for path in run_name base_output_directory dataset_path tokenizer_path load_parameters_path hf_path metrics_file; do
     expect 2 'takes paths of this machine' $maxc train $path=gs://bucket/x
     expect 2 'mount-s3' $maxc train $path=s3://bucket/x
     [ ! -e gs: ] || { say "a folder gs: was made"; rm -r gs:; }
+done
+for verb in "quantize x quantization=int8" "merge x" "bench calibrate" "tokenize train x"; do
+    expect 2 'takes paths of this machine' $maxc $verb output=s3://bucket/x
 done
 expect 2 'is not on this machine; mount the bucket' $maxc generate gs://bucket/model
 expect 2 'is not on this machine; mount the bucket' $maxc inspect gs://bucket/model
@@ -99,7 +109,8 @@ while [ $i -lt 15 ]; do
     i=$((i + 1))
 done
 echo 'steps: 1' > "$tmp/f15.yml"
-expect 2 'a second time' timeout 20 $maxc plan "$tmp/f0.yml"
+expect 2 '15 problems in the configuration' timeout 20 $maxc plan "$tmp/f0.yml"
+expect 2 'f14.yml:1: base_config names .* a second time' timeout 20 $maxc plan "$tmp/f0.yml"
 
 # the configuration's folder
 mkdir -p "$tmp/home/configs/models"

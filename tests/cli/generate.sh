@@ -47,7 +47,19 @@ expect 3 'was stopped' $maxc generate "$m" prompt=hi
 printf '{%% if' > "$m/chat_template.jinja"
 expect 3 'use_chat_template=false takes the prompt as it is' $maxc generate "$m" prompt=hi
 rm "$m/chat_template.jinja"
+# inside tokenizer_config.json, with the 10^30 that transformers writes for "no limit"
+endless='"model_max_length": 1000000000000000019884624838656'
+printf '{%s, "chat_template": "{%% for m in messages %%}{{ m.role }}:{{ m.content }}|{%% endfor %%}assistant:"}' "$endless" \
+    > "$m/tokenizer_config.json"
+same "$(g prompt=hi)" "$plain" 'a template beside an integer of 100 bits'
+printf '{"chat_template": ' > "$m/tokenizer_config.json"
+expect 3 'tokenizer_config.json:1:18: not valid JSON' $maxc generate "$m" prompt=hi
+rm "$m/tokenizer_config.json"
 expect 3 'no chat template' $maxc generate "$m" prompt=hi use_chat_template=true
+
+# --- the default of max_new_tokens is what the positions leave room for; what is asked for is not cut ---
+expect 0 'at most 255 tokens are written: the model was made for 256 positions' $maxc generate "$m" prompt=ab num_threads=1
+expect 2 'need 257 positions, but the model was made for 256' $maxc generate "$m" prompt=ab num_threads=1 max_new_tokens=256
 
 # --- stop texts: across tokens, the first of several, as the text streams and in JSON ---
 text=$(g prompt=ab)
@@ -120,9 +132,11 @@ while [ $i -lt 256 ]; do
     i=$((i + 1))
 done > "$tmp/own.tiktoken"
 echo "YWI= 256" >> "$tmp/own.tiktoken"
+echo "{$endless, \"padding_side\": \"left\", \"n\": 7}" > "$tmp/tokenizer_config.json"
 expect 0 'model: ' $maxc train $train run_name=ranks $small dataset_path="$tmp/data.jsonl" tokenizer_path="$tmp/own.tiktoken" tokenizer_pattern=gpt2
 cmp -s "$tmp/own.tiktoken" "$tmp/runs/ranks/checkpoints/1/tiktoken.model" || { echo "$0: a rank file"; bad=1; }
-rm "$tmp/own.tiktoken"
+grep -q '"n": 7,' "$tmp/runs/ranks/checkpoints/1/tokenizer_config.json" || { echo "$0: the rank file's configuration"; bad=1; }
+rm "$tmp/own.tiktoken" "$tmp/tokenizer_config.json"
 expect 0 '"ids"' $maxc generate "$tmp/runs/ranks" prompt=ab max_new_tokens=1 format=json
 if grep -q bytes "$tmp/out"; then echo "$0: a rank file was not found again"; bad=1; fi
 printf '{"messages": [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}]}\n' > "$tmp/chat.jsonl"
@@ -131,6 +145,12 @@ expect 0 'model: ' $maxc train $train run_name=chat $small tokenizer_path="$m" d
     train_data_columns=messages chat_template_path="$tmp/own.jinja"
 cmp -s "$tmp/own.jinja" "$tmp/runs/chat/checkpoints/1/chat_template.jinja" || { echo "$0: the template trained with"; bad=1; }
 expect 0 'model: ' $maxc train $train run_name=bytes $small dataset_path="$tmp/data.jsonl"
+if grep -q note: "$tmp/out"; then echo "$0: bytes were asked for:"; cat "$tmp/out"; bad=1; fi
+# a run's configuration is given back; what it only repeats is not taken for a demand
+expect 0 'resuming: step 1' $maxc train "$tmp/runs/bytes/config.yml" steps=2
+expect 0 'resuming: step 1' $maxc train "$tmp/runs/hub/config.yml" steps=2
+expect 0 'note: text is read as bytes, in a vocabulary of 1024: no tokenizer is named' \
+    $maxc train $train run_name=unasked model_name=gpt3-52k dataset_path="$tmp/data.jsonl"
 expect 0 '"ids"' $maxc generate "$tmp/runs/bytes" prompt=ab max_new_tokens=1 format=json
 if grep -q note: "$tmp/out"; then echo "$0: bytes are the run's own tokenizer:"; cat "$tmp/out"; bad=1; fi
 exit $bad

@@ -67,7 +67,7 @@ expect 0 '^model     qwen3, ' $maxc plan load_parameters_path=$fixtures/qwen3 pe
 expect 3 'no such folder' $maxc plan load_parameters_path="$tmp/nowhere"
 # A run that does not fit ends before it has allocated anything, with what to change, and leaves nothing behind.
 train="$maxc train base_output_directory=$tmp/runs run_name=r device=cpu dataset_type=corpus tokenizer_type=byte"
-[ ! -x build/release/maxc ] || train="build/release${train#build/test}"
+[ ! -x build/release/maxc ] || train="build/release/maxc${train#"$maxc"}"
 expect 4 'does not fit in the .* that .*; even with remat_policy=full .* it needs .*; use a shorter' $train model_name=llama3.1-405b
 limited() { (ulimit -v 4000000 && exec $train model_name=llama-110m max_target_length=512 dtype=float32 "$@"); }
 expect 4 'GiB of memory and does not fit in the .* that the limit on its address space (ulimit -v) leaves; with remat_policy' \

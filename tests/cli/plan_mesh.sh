@@ -23,8 +23,24 @@ a=$(weights compile_topology=h100x8 mesh=fsdp=8) b=$(weights compile_topology=h1
 c=$(weights compile_topology=h100x16 mesh=data=2,fsdp=8)
 awk -v a="$a" -v b="$b" -v c="$c" 'BEGIN { exit !(a / b > 1.99 && a / b < 2.01 && a == c) }' ||
     { echo "plan_mesh.sh: weights of $a bytes on 8, $b on 16, $c on 2 x 8"; bad=1; }
-# Stages are estimated, and say so.
-expect 0 'estimated: stages are not compiled' $plan compile_topology=h100x8 mesh=stage=2,fsdp=4
+# Gradients are summed in float32 unless asked otherwise, and over data ranks once an update.
+sent() { # OP AXIS key=value...: bytes inside a node, and how often
+    op=$1 axis=$2; shift 2
+    $plan format=json compile_topology=h100x8 "$@" | tr -d '\n ' |
+        sed -n "s/.*\"axes\":\"$axis\",\"collective\":\"$op\",\"sent_bytes\":\[\([^,]*\),[^]]*\],\"times\":\([0-9.]*\).*/\1 \2/p"
+}
+wide=$(sent reduce_scatter fsdp mesh=fsdp=8) narrow=$(sent reduce_scatter fsdp mesh=fsdp=8 grad_dtype=bfloat16)
+echo "$wide $narrow" | awk '{ exit !($1 / $3 > 1.5 && $1 / $3 < 2.1) }' || { echo "plan_mesh.sh: gradients of $wide and $narrow"; bad=1; }
+one=$(sent all_reduce data mesh=data=2,fsdp=4) four=$(sent all_reduce data mesh=data=2,fsdp=4 gradient_accumulation_steps=4)
+[ -n "$one" ] && [ "$one" = "$four" ] || { echo "plan_mesh.sh: sums over data ranks: $one, with microbatches $four"; bad=1; }
+# The programs of all stages are compiled; the fullest is shown, with what goes to the next one.
+expect 0 '^memory .* at stage [01], the fullest' $plan compile_topology=h100x8 mesh=stage=2,fsdp=4
+expect 0 '^  send  *stage  *2 .*MiB' $plan compile_topology=h100x8 mesh=stage=2,fsdp=4
+# Room for all rows that experts of a rank could get, or for some.
+experts="$maxc plan model_name=qwen3-30b-a3b mesh=expert=64 compile_topology=h100x64 max_target_length=8192 per_device_batch_size=2"
+expect 4 'a rank needs' $experts
+expect 0 '^memory' $experts ragged_buffer_factor=1.5
+expect 4 'ragged_buffer_factor=1.5 ' $maxc plan model_name=qwen3-30b-a3b compile_topology=t4x8 max_target_length=8192 per_device_batch_size=2
 expect 2 'do not divide into 3 microbatches' $plan compile_topology=h100x8 mesh=stage=2,fsdp=4 num_pipeline_microbatches=3
 expect 2 'the mesh has 32 stages .* the model 16 layers' $plan compile_topology=h100x32 mesh=stage=32
 # A choice: the best five, each with a reason, the first one within the chip's memory.
@@ -86,12 +102,12 @@ awk -v q="$quick" -v s="$slow" 'BEGIN { exit !(q > 2 * s && s > 100) }' || { ech
 expect 2 'say output=FILE' $maxc bench calibrate
 if [ -x build/release/maxc ]; then
     expect 0 '^laptop:' build/release/maxc bench calibrate output="$tmp/mine.yml" name=laptop seconds=0.001 num_threads=1 dtype=float32
-    expect 0 '^machine   1 x laptop' $plan compile_topology=laptopx1 mesh=data=1 chip_file="$tmp/mine.yml" dtype=float32
+    expect 0 '^machine   1 x laptop' $maxc plan model_name=llama-15m compile_topology=laptopx1 mesh=data=1 chip_file="$tmp/mine.yml" dtype=float32
 fi
 # Published rows, and the largest search in the time and memory of a laptop, by the released program.
 if [ -x build/release/maxc ]; then
     bench/plan > "$tmp/out" 2>&1 || say "bench/plan misses its aims"
     limited() { (ulimit -t 5 && ulimit -v 1048576 && exec build/release/maxc plan "$@"); }
-    expect 0 '^mesh ' limited model_name=deepseek3-671b compile_topology=h100x2048 max_target_length=4096 per_device_batch_size=4
+    expect 0 '^mesh ' limited model_name=deepseek3-671b compile_topology=h100x2048 max_target_length=4096 per_device_batch_size=4 ragged_buffer_factor=1.5
 fi
 exit $bad

@@ -17,10 +17,11 @@ same() { # RUN RUN: the last checkpoints, weights and optimizer
         cmp "$f" "$tmp/$2/r/checkpoints/40/${f##*/}" || { echo "$0: ${f##*/} of $1 and $2 differ"; bad=1; }
     done
 }
-near() { # RUN SHARE: after ten steps its loss is near that of high precision, and then it falls further
-    awk -v a="$(loss wide 10)" -v b="$(loss "$1" 10)" -v s="$2" -v end="$(loss "$1" 40)" \
+# At step 9 the rate makes every run of this small model jump, which way depends on the last bit.
+near() { # RUN SHARE: after eight steps its loss is near that of high precision, and then it falls further
+    awk -v a="$(loss wide 8)" -v b="$(loss "$1" 8)" -v s="$2" -v end="$(loss "$1" 40)" \
         'BEGIN { d = a - b; exit !(d * d < s * s * a * a && b != a && end < b - 1) }' ||
-        { echo "$0: $1 has loss $(loss "$1" 10) and ends at $(loss "$1" 40), high precision has $(loss wide 10)"; bad=1; }
+        { echo "$0: $1 has loss $(loss "$1" 8) and ends at $(loss "$1" 40), high precision has $(loss wide 8)"; bad=1; }
 }
 expect 0 'really used' train wide 40
 # delayed scaling has state, and int8 rounds at random: both go on with the same bits
@@ -29,13 +30,13 @@ for q in fp8 int8; do
     expect 0 'really used' train $q-parts 20 quantization=$q
     expect 0 'really used' train $q-parts 40 quantization=$q
     same $q $q-parts
-    near $q 0.12
+    near $q 0.01
 done
 expect 0 'really used' train sums 40 quantization=fp8 gradient_accumulation_steps=2
 near sums 0.2
 for q in fp8_rowwise fp8_blockwise te_fp8_currentscaling; do
     expect 0 'really used' train $q 40 quantization=$q
-    near $q 0.12
+    near $q 0.01
 done
 # by patterns: a file, one key, and sizes that no recipe takes
 cat > "$tmp/mixed.json" << 'END'

@@ -2,8 +2,8 @@
  * whatever the threads, the ranks and where a run was stopped; and records that do not fit. */
 #include "../test.h"
 
-#include "data/encode_image.h"
-#include "data/loader.h"
+#include "data/image/encode_image.h"
+#include "data/load/loader.h"
 #include "files.h"
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* encode_test.c - records of every shape become documents: which tokens, and which are trained. */
 #include "../test.h"
 
-#include "data/encode.h"
-#include "data/json_scan.h"
+#include "data/load/encode.h"
+#include "data/formats/json_scan.h"
 #include <string.h>
 
 static const char chatml[] =

@@ -3,7 +3,7 @@
 #include "../test.h"
 
 #include "base/arena.h"
-#include "data/dataset.h"
+#include "data/load/dataset.h"
 #include "files.h"
 #include <stdio.h>
 #include <string.h>

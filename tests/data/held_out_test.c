@@ -2,7 +2,7 @@
  * all there is, and do not depend on the order. */
 #include "../test.h"
 
-#include "data/dataset.h"
+#include "data/load/dataset.h"
 #include "files.h"
 #include <stdio.h>
 #include <string.h>

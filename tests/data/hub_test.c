@@ -1,10 +1,10 @@
 /* hub_test.c - fetching from a hub: a server of our own on the loopback speaks the hub's routes. */
 #include "../test.h"
 #include "keys/keys.h"
-#include "train/train_sets.h"
+#include "train/input/train_sets.h"
 
-#include "data/hub.h"
-#include "data/sha.h"
+#include "data/hub/hub.h"
+#include "data/hub/sha.h"
 #include "files.h"
 #include <microhttpd.h>
 #include <stdio.h>

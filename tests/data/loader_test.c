@@ -2,7 +2,7 @@
  * nothing. */
 #include "../test.h"
 
-#include "data/loader.h"
+#include "data/load/loader.h"
 #include "files.h"
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  */
 #include "../test.h"
 
-#include "data/source.h"
+#include "data/formats/source.h"
 #include "files.h"
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* story_test.c - the built-in corpus is a pure function of (seed, index); its sums are right. */
 #include "../test.h"
 
-#include "data/story.h"
+#include "data/formats/story.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -2,9 +2,9 @@
  * same rows as a JSON-lines file written beside them. */
 #include "../test.h"
 
-#include "data/order.h"
-#include "data/source.h"
-#include "data/payload.h"
+#include "data/load/order.h"
+#include "data/formats/source.h"
+#include "data/formats/payload.h"
 #include "files.h"
 #include <jansson.h>
 #include <string.h>

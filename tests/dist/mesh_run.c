@@ -5,6 +5,7 @@
 
 #include "../test.h"
 #include "dist/local.h"
+#include "exec/pipeline.h"
 #include "ops.h"
 #include "ops/load.h"
 #include "store/hf_dir.h"
@@ -83,10 +84,10 @@ static int32_t segment(int64_t b, int64_t i)
 }
 
 /* What this rank has of int32 (B, S), of microbatch `first` / B. */
-static void write_rows(mx_step *s, int64_t first, const char *name,
+static void write_rows(mx_exec *e, int64_t first, const char *name,
                        int32_t (*value)(int64_t b, int64_t i))
 {
-    mx_node *n = mx_program_find(&s->program, name);
+    mx_node *n = mx_program_find(e->program, name);
     if (!n)
         return;
     int64_t count = mx_type_count(&n->type), width = n->box ? n->box->whole.dim[1] : n->type.dim[1];
@@ -95,13 +96,13 @@ static void write_rows(mx_step *s, int64_t first, const char *name,
         int64_t at = n->box ? mx_box_element(n->box, &n->type, i) : i;
         rows[i] = value(first + at / width, at % width);
     }
-    MX_CHECK_OK(mx_exec_write(s->exec, name, rows));
+    MX_CHECK_OK(mx_exec_write(e, name, rows));
     mx_free(rows);
 }
 
-static void write_pixels(mx_step *s)
+static void write_pixels(mx_exec *e)
 {
-    mx_node *n = mx_program_find(&s->program, "pixels");
+    mx_node *n = mx_program_find(e->program, "pixels");
     if (!n)
         return;
     int64_t count = mx_type_count(&n->type);
@@ -110,48 +111,53 @@ static void write_pixels(mx_step *s)
         int64_t at = n->box ? mx_box_element(n->box, &n->type, i) : i;
         mx_store_f64(&t, i, sin((double)at * 0.37));
     }
-    MX_CHECK_OK(mx_exec_write(s->exec, "pixels", t.data));
+    MX_CHECK_OK(mx_exec_write(e, "pixels", t.data));
     mx_free(t.data);
 }
 
-static void write_number(mx_step *s, const char *name, double x)
+static void write_number(mx_exec *e, const char *name, double x)
 {
-    mx_node *n = mx_program_find(&s->program, name);
+    mx_node *n = mx_program_find(e->program, name);
     double room;
     if (!n)
         return;
     mx_tensor t = {.data = &room, .type = n->type};
     mx_store_f64(&t, 0, x);
-    MX_CHECK_OK(mx_exec_write(s->exec, name, &room));
+    MX_CHECK_OK(mx_exec_write(e, name, &room));
 }
 
-static mx_status run_once(const mesh_case *c, mx_step *s, int microbatch)
+void mesh_write_inputs(const mesh_case *c, mx_exec *e, int microbatch)
 {
     int64_t first = microbatch * c->batch;
     int n = c->microbatches ? c->microbatches : 1;
-    write_rows(s, first, "tokens", token);
-    write_rows(s, first, "labels", label);
-    write_rows(s, first, "positions", position);
-    write_rows(s, first, "segments", segment);
-    write_pixels(s);
-    write_number(s, "loss_scale", 1.0 / ((double)(c->batch * c->seq) * 0.8 * n));
-    write_number(s, "first", microbatch == 0);
-    write_number(s, "lr", 1e-3);
-    return mx_exec_run(s->exec);
+    write_rows(e, first, "tokens", token);
+    write_rows(e, first, "labels", label);
+    write_rows(e, first, "positions", position);
+    write_rows(e, first, "segments", segment);
+    write_pixels(e);
+    write_number(e, "loss_scale", 1.0 / ((double)(c->batch * c->seq) * 0.8 * n));
+    write_number(e, "first", microbatch == 0);
+    write_number(e, "lr", 1e-3);
+}
+
+static mx_status update(mx_step *apply, int step)
+{
+    write_number(apply->exec, "step", step);
+    write_number(apply->exec, "lr", 1e-3);
+    return mx_exec_run(apply->exec);
 }
 
 static mx_status run_steps(const mesh_case *c, mx_step *s, mx_step *apply)
 {
     int n = c->microbatches ? c->microbatches : 1;
     for (int k = 0; k < (c->steps ? c->steps : 1); k++) {
-        write_number(s, "step", k + 1);
-        for (int m = 0; m < n; m++)
-            MX_TRY(run_once(c, s, m));
-        if (!c->microbatches)
-            continue;
-        write_number(apply, "step", k + 1);
-        write_number(apply, "lr", 1e-3);
-        MX_TRY(mx_exec_run(apply->exec));
+        write_number(s->exec, "step", k + 1);
+        for (int m = 0; m < n; m++) {
+            mesh_write_inputs(c, s->exec, m);
+            MX_TRY(mx_exec_run(s->exec));
+        }
+        if (c->microbatches)
+            MX_TRY(update(apply, k + 1));
     }
     return MX_OK;
 }
@@ -223,8 +229,8 @@ static void note(mesh_run *r, double off, const char *what)
 /* An input or result where it lies, in host memory; of no data: the program has none. */
 static mx_tensor tensor_of(mx_exec *e, const char *name)
 {
-    const mx_type *type = name ? mx_exec_type(e, name) : NULL;
-    mx_device *d = mx_session_device(e->session);
+    const mx_type *type = e && name ? mx_exec_type(e, name) : NULL;
+    mx_device *d = type ? mx_session_device(e->session) : NULL;
     return type ? (mx_tensor){.data = d->address(d, mx_exec_buffer(e, name)), .type = *type}
                 : (mx_tensor){0};
 }
@@ -281,20 +287,21 @@ static void check_copies(mx_session *s)
     }
 }
 
-static void compare_number(mesh_run *r, mx_step *s, mx_step *one, const char *name)
+static void compare_number(mesh_run *r, mx_exec *e, mx_step *one, const char *name, bool some)
 {
-    mx_tensor mine = tensor_of(s->exec, name), all = tensor_of(one->exec, name);
-    if (all.data)
+    mx_tensor mine = tensor_of(e, name), all = tensor_of(one->exec, name);
+    if (all.data && (mine.data || !some))
         note(r, mine.data ? distance(r, &mine, NULL, &all) : INFINITY, name);
 }
 
-/* Every root that is one number: the loss, its parts, metrics, norms. */
-static void compare_numbers(mesh_run *r, mx_step *s, mx_step *one)
+/* Every root that is one number: the loss, its parts, metrics, norms. `some`: others may have the
+ * rest. */
+static void compare_numbers(mesh_run *r, mx_exec *e, mx_step *one, bool some)
 {
     for (int i = 0; one->exec && i < one->graph.n_roots; i++) {
         const mx_node *n = one->graph.root[i];
         if (n->name && mx_type_count(&n->type) == 1)
-            compare_number(r, s, one, n->name);
+            compare_number(r, e, one, n->name, some);
     }
 }
 
@@ -317,6 +324,124 @@ static void list_collectives(const mx_exec *e, mx_str *out, int *n)
                     (long long)mx_type_bytes(&x->call.in[0].type), x->scope);
         ++*n;
     }
+}
+
+/* --- stages --- */
+
+typedef struct {
+    rank_arg *rank;
+    bool last; /* of the steps: its numbers are compared */
+} stage_feed;
+
+static mx_status feed_write(void *ctx, int microbatch, mx_exec *e)
+{
+    mesh_write_inputs(&((stage_feed *)ctx)->rank->t->run->c, e, microbatch);
+    return MX_OK;
+}
+
+static mx_status feed_read(void *ctx, int microbatch, mx_exec *e)
+{
+    const stage_feed *f = ctx;
+    trial *t = f->rank->t;
+    if (f->last && microbatch == (t->run->c.microbatches ? t->run->c.microbatches : 1) - 1) {
+        pthread_mutex_lock(&t->lock);
+        compare_numbers(t->run, e, &t->run->step, true);
+        pthread_mutex_unlock(&t->lock);
+    }
+    return MX_OK;
+}
+
+static void compare_sums(mesh_run *r, mx_session *s)
+{
+    for (int i = 0; i < mx_session_count(s); i++) {
+        const mx_var *v = mx_session_var(s, i);
+        char name[512];
+        if (v->attr.kind != MX_VAR_GRADIENT)
+            continue;
+        snprintf(name, sizeof name, "grad:%.*s", (int)strlen(v->name) - 5, v->name);
+        mx_tensor mine = {.data = mx_var_host(s, v), .type = v->type};
+        mx_tensor all = tensor_of(r->step.exec, name);
+        MX_CHECK(all.data, "%s is not on one device", name);
+        if (all.data)
+            note(r, distance(r, &mine, v->box, &all), name);
+    }
+}
+
+static mx_status open_stages(rank_arg *a, const mx_partition *p, mx_session *s, mx_pipeline *pipe,
+                             mx_step *apply)
+{
+    const mesh_case *c = &a->t->run->c;
+    mx_step_options o = options(c, p, false), last = options(c, p, true);
+    mx_pipeline_options how = {
+        .kind = MX_PIPELINE_1F1B,
+        .stages = mx_mesh_degree(&a->t->mesh, MX_AXIS_STAGE),
+        .stage = mx_mesh_coordinate(&a->t->mesh, a->rank, MX_AXIS_STAGE),
+        .repeats = 1, .microbatches = c->microbatches ? c->microbatches : 1,
+        .compile = o.compile};
+    mx_stages stages = mx_pipeline_stages(&how);
+    how.compile.n_threads = mx_session_threads(s);
+    mx_graph_init(&pipe->joint);
+    MX_TRY(mx_pipeline_plan(pipe, mx_step_build(&pipe->joint, &a->t->run->model, &o), &how));
+    MX_TRY(mx_session_share(s, mx_pipeline_shared_bytes(pipe), 0));
+    last.kind = MX_STEP_APPLY;
+    last.compile.stages = &stages;
+    if (c->steps)
+        MX_TRY(mx_step_open(apply, s, &a->t->run->model, &last));
+    MX_TRY(mx_pipeline_bind(pipe, s, find_group(a, 1u << MX_AXIS_STAGE)));
+    MX_TRY(mx_session_init(s, 11));
+    prepare(c, s);
+    return MX_OK;
+}
+
+static mx_status run_stages(rank_arg *a, mx_pipeline *pipe, mx_step *apply)
+{
+    const mesh_case *c = &a->t->run->c;
+    int n = c->steps ? c->steps : 1;
+    for (int k = 0; k < n; k++) {
+        stage_feed f = {a, k == n - 1};
+        MX_TRY(mx_pipeline_run(pipe, &(mx_pipeline_feed){feed_write, feed_read, &f}));
+        if (c->steps)
+            MX_TRY(update(apply, k + 1));
+    }
+    return MX_OK;
+}
+
+/* A rank of a mesh with stages. */
+static void *stage_main(void *arg)
+{
+    rank_arg *a = arg;
+    trial *t = a->t;
+    mesh_run *r = t->run;
+    mx_partition p = r->c.how;
+    p.mesh = &t->mesh;
+    p.rules = &r->rules;
+    p.rank = a->rank;
+    mx_session *s = NULL;
+    mx_pipeline pipe = {0};
+    mx_step apply = {0};
+    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
+    mx_session_set_groups(s, find_group, a);
+    mx_status st = open_stages(a, &p, s, &pipe, &apply);
+    if (!st)
+        st = run_stages(a, &pipe, &apply);
+    if (st)
+        mx_local_abort(t->world, a->rank, mx_status_text(st));
+    pthread_mutex_lock(&t->lock);
+    if (st && !*r->refused)
+        snprintf(r->refused, sizeof r->refused, "%s", mx_status_text(st));
+    if (!st && r->c.steps) {
+        compare_numbers(r, apply.exec, r->c.microbatches ? &r->apply : &r->step, true);
+        check_copies(s);
+        compare_variables(r, s);
+    } else if (!st) {
+        compare_sums(r, s);
+    }
+    pthread_mutex_unlock(&t->lock);
+    mx_status_free(st);
+    mx_pipeline_close(&pipe);
+    mx_session_close(s);
+    mx_step_close(&apply);
+    return NULL;
 }
 
 static void *rank_main(void *arg)
@@ -349,8 +474,8 @@ static void *rank_main(void *arg)
         snprintf(r->refused, sizeof r->refused, "%s", mx_status_text(st));
     if (!st && same) {
         r->n_collectives = n;
-        compare_numbers(r, &step, &r->step);
-        compare_numbers(r, &apply, &r->apply);
+        compare_numbers(r, step.exec, &r->step, false);
+        compare_numbers(r, apply.exec, &r->apply, false);
         check_copies(s);
         if (r->c.steps)
             compare_variables(r, s);
@@ -381,7 +506,8 @@ bool mesh_run_try(mesh_run *r, mx_mesh mesh)
     t.world = mx_local_world_new(&mesh);
     for (int k = 0; k < n; k++) {
         arg[k] = (rank_arg){&t, k};
-        pthread_create(&thread[k], NULL, rank_main, &arg[k]);
+        bool stages = mx_mesh_degree(&mesh, MX_AXIS_STAGE) > 1;
+        pthread_create(&thread[k], NULL, stages ? stage_main : rank_main, &arg[k]);
     }
     for (int k = 0; k < n; k++) {
         pthread_join(thread[k], NULL);
@@ -403,6 +529,16 @@ void mesh_run_check(mesh_run *r, mx_mesh mesh, double limit)
              r->where, r->worst, limit);
 }
 
+/* More layers of the same kinds, in turns. */
+static void set_layers(json_t *config, int n)
+{
+    json_t *types = json_object_get(config, "layer_types");
+    size_t have = json_array_size(types);
+    json_object_set_new(config, "num_hidden_layers", json_integer(n));
+    for (size_t i = have; have && i < (size_t)n; i++)
+        json_array_append(types, json_array_get(types, i % have));
+}
+
 void mesh_run_open(mesh_run *r, const mesh_case *c)
 {
     mx_hf_dir dir = {0};
@@ -411,6 +547,8 @@ void mesh_run_open(mesh_run *r, const mesh_case *c)
     for (int i = 0; i < 4 && c->rules[i]; i++)
         MX_CHECK_OK(mx_axis_rules_set(&r->rules, c->rules[i], false));
     MX_CHECK_OK(mx_hf_dir_open(&dir, c->dir, MX_HF_CONFIG_ONLY));
+    if (c->layers)
+        set_layers(dir.config, c->layers);
     MX_CHECK_OK(mx_model_from_json(&r->model, dir.config, c->dir));
     mx_hf_dir_close(&dir);
     MX_CHECK_OK(mx_session_open(&r->session, "cpu", 1));

@@ -12,6 +12,7 @@
 
 typedef struct {
     const char *dir;  /* with the model's config.json */
+    int layers;       /* where the model shall have others than it says */
     mx_dtype dtype;   /* of weights and arithmetic */
     mx_dtype compute; /* where it is another */
     int64_t batch, seq;
@@ -48,6 +49,9 @@ void mesh_run_close(mesh_run *r);
 bool mesh_run_try(mesh_run *r, mx_mesh mesh);
 /* The same, and a check that it is not refused and `worst` is below the limit. */
 void mesh_run_check(mesh_run *r, mx_mesh mesh, double limit);
+
+/* The inputs of a microbatch, of those that the program has. */
+void mesh_write_inputs(const mesh_case *c, mx_exec *e, int microbatch);
 
 /* "fsdp=2,tensor=4" and back; text of at most `cap` bytes. */
 mx_mesh mesh_parse(const char *text);

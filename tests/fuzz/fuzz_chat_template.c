@@ -1,10 +1,10 @@
 /* fuzz_chat_template.c - any bytes as a chat template: opened, and rendered under small limits.
  *
- *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc tests/fuzz/fuzz_chat_template.c
- * \ src/text/jinja_*.c src/text/chat_template.c src/base/{arena,status,str}.c -ljansson -lutf8proc
- * -lm Whatever the template is, a render ends with text within the output limit or with an error.
+ *     make MODE=fuzz build/fuzz/fuzz_chat_template
+ *
+ * Whatever the template is, a render ends with text within the output limit or with an error.
  */
-#include "text/chat_template.h"
+#include "text/jinja/chat_template.h"
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

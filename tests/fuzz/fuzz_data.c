@@ -1,12 +1,12 @@
 /* fuzz_data.c - any bytes as a data file of every format.
  *
- *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc tests/fuzz/fuzz_data.c \
- *         src/data/[a-z]*.c src/text/[a-z]*.c src/base/[a-z]*.c build/test/gen/sources_table.c ...
+ *     make MODE=fuzz build/fuzz/fuzz_data
+ *
  * The first byte chooses the format, the rest is the file. Reading ends with records or an error
  * of the kind "bad input"; memory stays bounded by max_record_bytes.
  */
-#include "data/order.h"
-#include "data/source.h"
+#include "data/load/order.h"
+#include "data/formats/source.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

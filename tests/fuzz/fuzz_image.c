@@ -1,5 +1,5 @@
 /* fuzz_image.c - any bytes as an image file: decoded, turned, resized, cut into tiles. */
-#include "data/image_process.h"
+#include "data/image/image_process.h"
 
 #include "base/arena.h"
 #include <stdlib.h>

@@ -2,13 +2,9 @@
  * rank file (the first bytes decide which). What opens must encode any text, and decode what it
  * encoded.
  *
- *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc tests/fuzz/fuzz_tokenizer.c \
- *         src/base/{arena,status,str,file,utf8,json_tree}.c
- * src/text/{tokenizer*,bpe*,unigram,vocab}.c \
- *         src/text/{added,charsmap,decoder,lexer,normalizer,pretok,ranks,regex,sentencepiece*}.c \
- *         src/text/{token_stream,unicode}.c -lpcre2-8 -lutf8proc -lm
+ *     make MODE=fuzz build/fuzz/fuzz_tokenizer
  */
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

@@ -4,7 +4,7 @@
 
 #include "infer/decode.h"
 #include "store/weights.h"
-#include "train/golden_images.h"
+#include "train/check/golden_images.h"
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>

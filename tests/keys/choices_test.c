@@ -2,8 +2,12 @@
 #include "../test.h"
 
 #include "cmd/verb.h"
+#include "compile/compile.h"
+#include "device/chips.h"
 #include "device/device.h"
-#include "text/tokenizer_parts.h"
+#include "plan/chips.h"
+#include "text/tokenizer/tokenizer_parts.h"
+#include <stdio.h>
 #include <string.h>
 
 /* Is `word` one of the words of an enum's `accept`? */
@@ -34,7 +38,29 @@ MX_TEST(every_kind_of_device_can_be_asked_for)
         MX_CHECK(mx_device_kind_find(k->traits->name) == k && k->doc && k->open);
     }
     MX_CHECK(mx_device_kind_find("cpu") && mx_device_kind_find("cuda"));
-    MX_CHECK(mx_key_find(mx_verb_find("plan")->keys, "chip"), "plan takes a chip");
+}
+
+/* Every chip of the program's own table can be planned for, and is what a name beside it is refused
+ * with; what is not in the table may be in configs/chips.yml. */
+MX_TEST(every_chip_can_be_asked_for_and_is_the_nearest_to_its_neighbours)
+{
+#define KEY(key, ...) key,
+    static const char *const chips[] = {MX_CHIPS(KEY)};
+#undef KEY
+    MX_CHECK(mx_key_find(mx_verb_find("plan")->keys, "chip"), "plan takes no chip");
+    for (size_t i = 0; i < sizeof chips / sizeof *chips; i++) {
+        char wrong[64], near[64];
+        mx_plan_chip row;
+        const mx_chip *c = mx_chip_find(chips[i]);
+        MX_CHECK(c && c->memory_bytes > 0 && strcmp(c->name, chips[i]) == 0, "%s", chips[i]);
+        MX_CHECK_OK(mx_plan_chip_read(&row, "configs", "", chips[i]));
+        MX_CHECK(c && row.memory_bytes == c->memory_bytes, "%s: another memory", chips[i]);
+        snprintf(wrong, sizeof wrong, "%sq", chips[i]);
+        snprintf(near, sizeof near, "the nearest are %s", chips[i]);
+        MX_CHECK(!mx_chip_find(wrong), "%s is found", wrong);
+        MX_CHECK_ERROR(mx_plan_chip_read(&row, "configs", "", wrong), near);
+    }
+    MX_CHECK(mx_chip_find("h100") && mx_chip_find("v100") && !mx_chip_find("this"));
 }
 
 MX_TEST(every_type_of_tokenizer_can_be_asked_for)
@@ -45,4 +71,17 @@ MX_TEST(every_type_of_tokenizer_can_be_asked_for)
         MX_CHECK(accepts(type, f->type) && f->load, "tokenizer_type=%s is refused", f->type);
     }
     MX_CHECK(mx_tokenizer_format_count == 4, "%d", mx_tokenizer_format_count);
+}
+
+MX_TEST(every_update_rule_can_be_asked_for)
+{
+    const mx_key *type = find_key("opt_type");
+    for (int i = 0; i < mx_optimizer_rule_count; i++) {
+        const mx_optimizer_rule *r = mx_optimizer_rule_table[i];
+        MX_CHECK(accepts(type, r->name) && r->doc && r->update, "opt_type=%s is refused", r->name);
+        MX_CHECK(!r->alias || accepts(type, r->alias), "opt_type=%s is refused", r->alias);
+        MX_CHECK(mx_optimizer_rule_find(r->name) == r);
+    }
+    MX_CHECK(mx_optimizer_rule_find("adam_pax") == &mx_optimizer_rule_adamw);
+    MX_CHECK(!mx_optimizer_rule_find("adagrad"));
 }

@@ -1,10 +1,10 @@
 /* goldens_test.c - every family in tests/fixtures/models against the numbers recorded there, and
  * the same model run in other ways: unfused, recomputed, in bfloat16. */
 #include "../test.h"
-#include "../test_devices.h"
+#include "../device/test_devices.h"
 
 #include "base/arena.h"
-#include "train/verify.h"
+#include "train/check/verify.h"
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include "base/arena.h"
 #include "store/weights.h"
 #include "exec/step.h"
-#include "train/verify.h"
+#include "train/check/verify.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

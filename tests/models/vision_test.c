@@ -3,7 +3,7 @@
 #include "../test.h"
 
 #include "models/model.h"
-#include "train/verify.h"
+#include "train/check/verify.h"
 #include <string.h>
 
 static mx_status from_text(mx_model_spec *m, const char *text)

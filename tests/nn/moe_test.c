@@ -1,5 +1,5 @@
 /* moe_test.c - mixtures of experts against loops that say what they mean. */
-#include "../graph_run.h"
+#include "../compile/graph_run.h"
 #include "../test.h"
 
 #include "compile/passes.h"

@@ -1,7 +1,7 @@
 /* staged_load_test.c - many tensors to a device at once: the values are those that a plain read
  * gives, on the host and through staging buffers (device/cpu/queue.h), past the page cache and
  * through it. */
-#include "../graph_run.h"
+#include "../compile/graph_run.h"
 #include "../test.h"
 #include "base/io.h"
 #include "ops.h"

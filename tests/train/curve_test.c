@@ -1,9 +1,9 @@
 /* curve_test.c - curves drawn where they should be, spikes kept, odd values left out. */
-#include "train/curve_impl.h"
+#include "train/report/curve_impl.h"
 
 #include "../test.h"
 #include "base/progress.h"
-#include "train/font.h"
+#include "train/report/font.h"
 #include <math.h>
 #include <png.h>
 #include <stdio.h>

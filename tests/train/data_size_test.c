@@ -1,10 +1,10 @@
 /* data_size_test.c - how long data lasts: the arithmetic, and samples of real files against a count
  * of everything. */
-#include "train/data_size.h"
+#include "train/input/data_size.h"
 
 #include "../test.h"
 #include "base/io.h"
-#include "data/loader.h"
+#include "data/load/loader.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

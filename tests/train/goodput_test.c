@@ -1,5 +1,5 @@
 /* goodput_test.c - every second has a place, through restarts, crashes and damaged files. */
-#include "train/goodput.h"
+#include "train/report/goodput.h"
 
 #include "../test.h"
 #include <errno.h>

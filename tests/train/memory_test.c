@@ -16,7 +16,7 @@
 #include "base/str.h"
 #include "cmd/verb.h"
 #include "store/checkpoint_read.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "keys/keys.h"
 #include <fcntl.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "base/io.h"
 #include "keys/keys.h"
 #include "exec/mesh_config.h"
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -269,6 +269,24 @@ MX_TEST(mesh_keys_say_how_it_is_cut)
     mx_mesh_plan_fini(&p);
 }
 
+/* Room for all rows there can be, or for so many even shares; where it is not enough the run ends
+ * and says so. */
+MX_TEST(mesh_experts_have_room_as_asked)
+{
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+#define EXPERTS ON_MESH, MIXTURE, "mesh=expert=2", "learning_rate=1e-6"
+    MX_CHECK_OK(tiny_train(folder, "all", (const char *[]){EXPERTS, NULL}));
+    MX_CHECK_OK(tiny_train(folder, "some",
+                           (const char *[]){EXPERTS, "ragged_buffer_factor=1.8", NULL}));
+    same_metrics(folder, "all", "some");
+    MX_CHECK_ERROR(
+        tiny_train(folder, "few", (const char *[]){EXPERTS, "ragged_buffer_factor=1", NULL}),
+        "raise ragged_buffer_factor");
+#undef EXPERTS
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 /* What cannot be is refused by name, and leaves nothing behind. */
 MX_TEST(mesh_refuses_what_cannot_be)
 {
@@ -283,7 +301,7 @@ MX_TEST(mesh_refuses_what_cannot_be)
         {{"mesh=fsdp=3", "virtual_ranks=4"}, "multiplies to 3 ranks and there are 4"},
         {{"mesh=fsdp=-1,tensor=3", "virtual_ranks=4"}, "does not divide 4 ranks"},
         {{"mesh=fsdp=2", "ici_tensor_parallelism=2"}, "are both given"},
-        {{"mesh=stage=2"}, "stage=2, and that axis is not done yet"},
+        {{"mesh=diloco=2"}, "diloco=2, and that axis is not done yet"},
         {{"mesh=tensor=3"}, "not cut by tensor"},
         {{"mesh=context=3"}, "does not divide into the 6 chunks of context=3"},
         {{"mesh=fsdp=2", "logical_axis_rules=[[embed, [fsbp]]]"}, "an axis that no mesh has"},

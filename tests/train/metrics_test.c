@@ -1,5 +1,5 @@
 /* metrics_test.c - lines and records as readers expect them, resumes that cut back, full disks. */
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 
 #include "../test.h"
 #include "base/crc32c.h"

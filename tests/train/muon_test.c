@@ -11,10 +11,10 @@
 
 static void open_step(small_step *s, const char *fixture, double rms)
 {
+    mx_muon_rates own = {.beta = 0.95, .steps = 5, .rms = rms};
     small_step_open(s, fixture,
-                    (mx_step_options){.optimizer = {.kind = MX_MUON, .b1 = 0.9, .b2 = 0.95,
-                                                    .eps = 1e-8, .muon_beta = 0.95,
-                                                    .muon_steps = 5, .muon_rms = rms}});
+                    (mx_step_options){.optimizer = {.rule = &mx_optimizer_rule_muon, .b1 = 0.9,
+                                                    .b2 = 0.95, .eps = 1e-8, .own = &own}});
 }
 
 /* c (m, n) = a (m, k) b (k, n); a or b may be given transposed. */

@@ -4,7 +4,7 @@
 #include "base/arena.h"
 #include "base/io.h"
 #include "tiny_run.h"
-#include "train/ramp.h"
+#include "train/run/ramp.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

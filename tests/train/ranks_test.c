@@ -7,7 +7,7 @@
 #include "base/arena.h"
 #include "base/io.h"
 #include "store/safetensors.h"
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* run_config_test.c - a run's configuration written, given back, compared;
  * the arithmetic of batches. */
-#include "train/run_config.h"
+#include "train/run/run_config.h"
 
 #include "../test.h"
 #include "exec/batch_plan.h"

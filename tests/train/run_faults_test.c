@@ -4,7 +4,7 @@
 #include "tiny_run.h"
 
 #include "base/io.h"
-#include "train/spikes.h"
+#include "train/run/spikes.h"
 #include "exec/step.h"
 #include <fcntl.h>
 #include <math.h>
@@ -205,12 +205,11 @@ MX_TEST(muon_turns_the_gradient_into_an_orthogonal_step)
         double x[640];
         float d[640], turned[640];
         bench_open(&b,
-                   &(mx_optimizer){.kind = MX_MUON,
+                   &(mx_optimizer){.rule = &mx_optimizer_rule_muon,
                                    .b1 = 0.9,
                                    .b2 = 0.95,
                                    .eps = 1e-8,
-                                   .muon_beta = 0.95,
-                                   .muon_steps = 5},
+                                   .own = &(mx_muon_rates){.beta = 0.95, .steps = 5}},
                    NULL);
         float *w = values(&b, names[t], &n);
         MX_CHECK(n == 640, "%lld values", (long long)n);
@@ -248,7 +247,8 @@ MX_TEST(momentum_of_sgd_adds_up)
     bench b = {0};
     int64_t n;
     float d1[640], d2[640];
-    bench_open(&b, &(mx_optimizer){.kind = MX_SGD, .momentum = 0.5}, NULL);
+    bench_open(&b, &(mx_optimizer){.rule = &mx_optimizer_rule_sgd,
+                                   .own = &(mx_sgd_rates){.momentum = 0.5}}, NULL);
     float *w = values(&b, up, &n);
     MX_CHECK_OK(mx_exec_run(b.grads.exec));
     MX_CHECK_OK(mx_exec_read(b.grads.exec, "grad:model.layers.0.mlp.up_proj.weight", d1));

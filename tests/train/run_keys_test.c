@@ -3,10 +3,10 @@
 
 #include "base/arena.h"
 #include "base/io.h"
-#include "data/loader_impl.h"
+#include "data/load/loader_impl.h"
 #include "tiny_run.h"
 #include "keys/keys.h"
-#include "train/train_data.h"
+#include "train/input/train_data.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #include "store/hf_dir.h"
 #include "store/weights.h"
 #include "keys/keys.h"
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* schedule_test.c - the learning rate at chosen steps, against values worked out by hand. */
-#include "train/schedule.h"
+#include "train/run/schedule.h"
 
 #include "../test.h"
 #include "keys/keys.h"

@@ -1,5 +1,5 @@
 /* watchdog_test.c - a stalled step is reported with stacks, once and then ever more rarely. */
-#include "train/watchdog.h"
+#include "train/run/watchdog.h"
 
 #include "../test.h"
 #include "base/crash.h"

@@ -1,9 +1,9 @@
-# cuda.mk - the CUDA plug-in, libmaxc_cuda.so, and the GPU programs under bench/gpu. Included by the
+# cuda.mk - the CUDA plug-in, libmaxc_cuda.so, and the GPU programs under tests/cuda and bench/gpu. Included by the
 # Makefile; adds nothing where nvcc is not found or CUDA=0 is given, so the CPU build never needs CUDA.
 #
 #   make cuda        build/release/libmaxc_cuda.so
-#   make gpu-bin     build/gpu/*, one program per bench/gpu/*.cu (self-contained but for the driver and
-#                    the libraries it opens at run time)
+#   make gpu-bin     build/gpu/*, one program per tests/cuda/*.cu and bench/gpu/*.cu (self-contained but for the
+#                    driver and the libraries it opens at run time)
 #   make test-gpu    correctness on the device; prints one line and succeeds where there is none
 #   make bench-gpu   timings on the device
 #
@@ -12,10 +12,10 @@
 ifneq ($(HAVE_NVCC),)
 ifneq ($(CUDA),0)
 CUDA_HOME ?= $(abspath $(dir $(realpath $(HAVE_NVCC)))/..)
-CU_DIR := src/device/cuda/plugin
+CU_DIR := src/device/cuda
 CU_BUILD := $(BUILD)/cuda
-CU_C := $(wildcard $(CU_DIR)/*.c)
-CU_CU := $(wildcard $(CU_DIR)/*.cu)
+CU_C := $(wildcard $(CU_DIR)/*/*.c)
+CU_CU := $(wildcard $(CU_DIR)/*/*.cu)
 CU_OBJ := $(CU_C:$(CU_DIR)/%.c=$(CU_BUILD)/%.o) $(CU_CU:$(CU_DIR)/%.cu=$(CU_BUILD)/%.cu.o)
 # The base library, once more with -fPIC off: the GPU programs stand alone, without the plug-in loader.
 CU_BASE := $(patsubst src/base/%.c,$(CU_BUILD)/base_%.o,src/base/status.c src/base/arena.c src/base/reserve.c src/base/str.c src/base/library.c)
@@ -28,8 +28,8 @@ CU_ARCH ?= -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=c
 NVCCFLAGS := -std=c++17 -O3 -lineinfo -Isrc -I$(CUDA_HOME)/include -Xcompiler -fPIC,-Wall \
              -Wno-deprecated-gpu-targets --expt-relaxed-constexpr
 CU_CFLAGS := -std=gnu11 -O2 -g -fPIC $(WARN) -Wno-format-zero-length -D_GNU_SOURCE -Isrc -I$(B)/gen -Wno-missing-field-initializers -isystem $(CUDA_HOME)/include
-GPU_SRC := $(wildcard bench/gpu/*.cu)
-GPU_BIN := $(GPU_SRC:bench/gpu/%.cu=$(BUILD)/gpu/%)
+GPU_SRC := $(wildcard tests/cuda/*.cu bench/gpu/*.cu)
+GPU_BIN := $(patsubst %.cu,$(BUILD)/gpu/%,$(notdir $(GPU_SRC)))
 
 .PHONY: cuda gpu-bin test-gpu bench-gpu
 cuda: $(BUILD)/release/libmaxc_cuda.so
@@ -47,8 +47,9 @@ $(CU_BUILD)/%.cu.o: $(CU_DIR)/%.cu
 	@echo "  NVCC $<"
 	@$(NVCC) $(NVCCFLAGS) $(CU_ARCH) -MMD -c $< -o $@
 # The blocks stand alone; the glue (device, ops) needs the program it is opened by.
-CU_BLOCKS := $(filter-out $(CU_BUILD)/device.o $(CU_BUILD)/staging.o $(CU_BUILD)/hosted.o $(CU_BUILD)/op_% $(CU_BUILD)/fused_source.o $(CU_BUILD)/compile_check.o,$(CU_OBJ))
-$(CU_BUILD)/cuda_ops_table.c: tools/scan $(CU_C)
+CU_GLUE := device.o staging.o hosted.o op_% fused_source.o compile_check.o
+CU_BLOCKS := $(foreach o,$(CU_OBJ),$(if $(filter $(CU_GLUE),$(notdir $o)),,$o))
+$(CU_BUILD)/cuda_ops_table.c: tools/scan $(CU_C) $(CU_CU)
 	@mkdir -p $(@D)
 	@tools/scan cuda_ops > $@
 $(CU_BUILD)/cuda_ops_table.o: $(CU_BUILD)/cuda_ops_table.c
@@ -58,10 +59,11 @@ $(BUILD)/release/libmaxc_cuda.so: $(CU_OBJ) $(CU_BUILD)/cuda_ops_table.o
 	@echo "  LD  $@"
 	@gcc -shared -o $@ $^ $(CUDA_HOME)/lib64/libcudart_static.a -lrt -lpthread -ldl -lstdc++ \
 	    -Wl,--exclude-libs,ALL
-$(BUILD)/gpu/%: bench/gpu/%.cu $(wildcard bench/gpu/*.cuh) $(CU_BLOCKS) $(CU_BASE)
+vpath %.cu tests/cuda bench/gpu
+$(BUILD)/gpu/%: %.cu $(wildcard tests/cuda/*.cuh) $(CU_BLOCKS) $(CU_BASE)
 	@mkdir -p $(@D)
 	@echo "  NVCC $@"
-	@$(NVCC) $(NVCCFLAGS) $(CU_ARCH) -Ibench/gpu $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -ljansson -o $@
+	@$(NVCC) $(NVCCFLAGS) $(CU_ARCH) -Itests/cuda $< $(CU_BLOCKS) $(CU_BASE) -cudart static -ldl -lm -ljansson -o $@
 test-gpu: all cuda $(BUILD)/gpu/blocks_test
 	@$(MAKE) --no-print-directory MODE=plain $(BUILD)/plain/tests_run
 	@tools/test-gpu
@@ -70,6 +72,6 @@ bench-gpu: all cuda gpu-bin
 	@for p in $(GPU_BIN); do $$p || exit 1; done
 # A header that is gone does not stop the build: what included it is made anew.
 $(CU_DIR)/%.cuh $(CU_DIR)/%.h: ;
--include $(wildcard $(CU_BUILD)/*.d)
+-include $(wildcard $(CU_BUILD)/*.d $(CU_BUILD)/*/*.d)
 endif
 endif

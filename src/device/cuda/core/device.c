@@ -1,0 +1,576 @@
+/* device.c - the CUDA device: memory, streams, and a program as one CUDA graph.
+ *
+ * The first run of a program launches its ops one by one, which lets libraries set up what they
+ * need; then the same launches are captured, and every later run is one graph launch. A program
+ * with an op that falls back to the CPU is never captured.
+ */
+#include "device/cuda/core/context.h"
+
+#include "base/arena.h"
+#include "device/chips.h"
+#include "device/cuda/core/kernels.h"
+#include "interface.h"
+#include "ops/gpu_work.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct {
+    mx_device device; /* first: what the session sees */
+    mx_device_traits traits;
+    mx_cuda cuda;
+} cuda_device;
+
+enum { STAGE_BYTES = 64 << 20 };
+
+/* A step of a program with its CUDA side. */
+typedef struct {
+    const mx_cuda_op *op; /* NULL: the CPU kernel on copies */
+    void *state;
+    int together; /* this step and so many neighbours are launched at once; 0 or 1: alone */
+} bound;
+
+typedef struct {
+    bound *step;
+    int n, n_fallback, runs;
+    cudaGraphExec_t graph; /* NULL: not captured yet */
+} program;
+
+cudaStream_t mx_cuda_stream(const mx_cuda *c)
+{
+    return c->stream;
+}
+
+mx_cuda *mx_cuda_of(mx_device *d)
+{
+    return &((cuda_device *)d)->cuda;
+}
+
+/* A handle is an address on the GPU. */
+static void *cuda_address(mx_device *d, mx_device_buffer b)
+{
+    (void)d;
+    return (char *)b.handle + b.offset;
+}
+
+static mx_status cuda_alloc(mx_device *d, mx_memory where, size_t bytes, const char *what,
+                            mx_device_buffer *out)
+{
+    *out = (mx_device_buffer){.bytes = bytes};
+    if (where == MX_MEMORY_HOST)
+        return mx_cuda_hosted_alloc(mx_cuda_of(d), &out->handle, bytes, what);
+    cudaError_t e = cudaMalloc(&out->handle, bytes ? bytes : 1);
+    if (e == cudaErrorMemoryAllocation) {
+        size_t free_bytes = 0, total = 0;
+        cudaGetLastError();
+        cudaMemGetInfo(&free_bytes, &total);
+        return mx_fail(MX_MEMORY,
+                       "%s needs %.2f GiB on the GPU; %.2f of %.2f GiB are free. Lower "
+                       "per_device_batch_size or max_target_length, or use remat_policy=full, "
+                       "remat_policy=custom decoder_layer_input=offload or "
+                       "optimizer_memory_host_offload=true",
+                       what, (double)bytes / (1 << 30), (double)free_bytes / (1 << 30),
+                       (double)total / (1 << 30));
+    }
+    MX_TRY(mx_cuda_check(e, what));
+    /* Waited for: the clearing runs on another stream than the copies that may follow at once. */
+    MX_TRY(mx_cuda_check(cudaMemset(out->handle, 0, bytes), what));
+    return mx_cuda_check(cudaDeviceSynchronize(), what);
+}
+
+static void cuda_release(mx_device *d, mx_device_buffer b)
+{
+    if (!mx_cuda_hosted_release(mx_cuda_of(d), b.handle))
+        cudaFree(b.handle);
+}
+
+/* The driver waits for the stream before it copies more than 64 KiB of ordinary memory. The inputs
+ * of a step go through pinned memory instead, so that they can be given while the step before still
+ * runs; the stream is waited for once in STAGE_BYTES. */
+static mx_status cuda_write(mx_device *d, mx_device_buffer to, const void *src)
+{
+    mx_cuda *c = mx_cuda_of(d);
+    void *dst = cuda_address(d, to);
+    size_t bytes = to.bytes;
+    if (mx_cuda_is_hosted(c, dst))
+        return mx_cuda_hosted_copy(c, dst, src, bytes);
+    if (c->stage && bytes <= STAGE_BYTES / 4) {
+        if (c->stage_at + bytes > STAGE_BYTES) {
+            MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "copying to the GPU"));
+            c->stage_at = 0;
+        }
+        src = memcpy(c->stage + c->stage_at, src, bytes);
+        c->stage_at += (bytes + 255) / 256 * 256;
+    }
+    return mx_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, c->stream),
+                         "copying to the GPU");
+}
+
+static mx_status cuda_read(mx_device *d, void *dst, mx_device_buffer from)
+{
+    mx_cuda *c = mx_cuda_of(d);
+    const void *src = cuda_address(d, from);
+    if (mx_cuda_is_hosted(c, src))
+        return mx_cuda_hosted_copy(c, dst, src, from.bytes);
+    MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, from.bytes, cudaMemcpyDeviceToHost, c->stream),
+                         "copying from the GPU"));
+    return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
+}
+
+static mx_status cuda_fill(mx_device *d, mx_device_buffer to, const mx_fill *f)
+{
+    mx_cuda *c = mx_cuda_of(d);
+    void *dst = cuda_address(d, to);
+    MX_CUDA_NEEDS(!mx_cuda_is_hosted(c, dst), "values in host memory");
+    if (f->init.kind == MX_INIT_ZEROS)
+        return mx_cuda_check(
+            cudaMemsetAsync(dst, 0, (size_t)f->n * mx_dtype_bytes(f->dtype), c->stream),
+            "the first weights");
+    MX_CUDA_NEEDS(f->dtype == MX_F32 || f->dtype == MX_BF16, "weights of this dtype");
+    MX_CUDA_NEEDS(f->init.kind != MX_INIT_UNIFORM, "uniform weights");
+    mx_cuda_fill fill = {.scale = f->init.kind == MX_INIT_ONES ? 1.0 : f->init.scale, .n = f->n,
+                         .seed = f->seed, .stream = f->stream, .f32 = f->dtype == MX_F32};
+    fill.kind = f->init.kind == MX_INIT_NORMAL        ? MX_CUDA_FILL_NORMAL
+                : f->init.kind == MX_INIT_LOG_UNIFORM ? MX_CUDA_FILL_LOG_UNIFORM
+                                                      : MX_CUDA_FILL_SAME;
+    return mx_cuda_check(mx_cuda_fill_with(dst, &fill, c->stream), "the first weights");
+}
+
+static mx_status cuda_convert(mx_device *d, mx_device_buffer dst, mx_dtype to, mx_device_buffer src,
+                              mx_dtype from)
+{
+    mx_cuda_values a = {cuda_address(d, src), from}, b = {cuda_address(d, dst), to};
+    int64_t n = (int64_t)(dst.bytes / mx_dtype_bytes(to));
+    return mx_cuda_check(mx_cuda_convert(b, a, n, mx_cuda_of(d)->stream), "copies of weights");
+}
+
+/* Readback: pinned memory and an event. */
+static mx_status readback_open(mx_device *d, size_t bytes, void **host, void **mark)
+{
+    cudaEvent_t event;
+    (void)d;
+    MX_TRY(mx_cuda_check(cudaHostAlloc(host, bytes, cudaHostAllocDefault), "pinned memory"));
+    MX_TRY(mx_cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event"));
+    *mark = event;
+    return MX_OK;
+}
+
+static mx_status readback_copy(mx_device *d, void *dst, mx_device_buffer src)
+{
+    return mx_cuda_check(cudaMemcpyAsync(dst, cuda_address(d, src), src.bytes,
+                                         cudaMemcpyDeviceToHost, mx_cuda_of(d)->stream),
+                         "copying from the GPU");
+}
+
+static mx_status readback_clock(mx_device *d, double *dst)
+{
+    return mx_cuda_check(mx_cuda_clock(dst, mx_cuda_of(d)->stream), "the GPU's clock");
+}
+
+static mx_status readback_mark(mx_device *d, void *mark)
+{
+    return mx_cuda_check(cudaEventRecord(mark, mx_cuda_of(d)->stream), "an event");
+}
+
+static mx_status readback_wait(mx_device *d, void *mark)
+{
+    (void)d;
+    return mx_cuda_check(cudaEventSynchronize(mark), "a step on the GPU");
+}
+
+static void readback_close(mx_device *d, void *host, void *mark)
+{
+    cudaStreamSynchronize(mx_cuda_of(d)->stream);
+    cudaEventDestroy(mark);
+    cudaFreeHost(host);
+}
+
+static const mx_device_readback readback = {readback_open, readback_copy, readback_clock,
+                                            readback_mark, readback_wait, readback_close};
+
+static mx_status cuda_free_bytes(mx_device *d, size_t *bytes)
+{
+    size_t all;
+    (void)d;
+    return mx_cuda_check(cudaMemGetInfo(bytes, &all), "the GPU's free memory");
+}
+
+static const mx_cuda_op *find_op(const mx_exec_step *s)
+{
+    for (int i = 0; mx_cuda_op_table[i]; i++) {
+        const mx_cuda_op *op = mx_cuda_op_table[i];
+        if (strcmp(op->op, s->op->name) == 0 && (!op->takes || op->takes(s)))
+            return op;
+    }
+    return NULL;
+}
+
+/* Its graph has addresses of workspace that is no longer there. */
+static void cuda_forget(mx_device *d, void *state)
+{
+    program *p = state;
+    cudaStreamSynchronize(mx_cuda_of(d)->stream);
+    if (p && p->graph)
+        cudaGraphExecDestroy(p->graph);
+    if (p)
+        p->graph = NULL;
+}
+
+static void cuda_drop(mx_device *d, void *state)
+{
+    program *p = state;
+    if (!p)
+        return;
+    cuda_forget(d, p);
+    for (int i = 0; i < p->n; i++) {
+        if (p->step[i].op && p->step[i].op->drop)
+            p->step[i].op->drop(mx_cuda_of(d), p->step[i].state);
+        else
+            mx_free(p->step[i].state);
+    }
+    mx_free(p->step);
+    mx_free(p);
+}
+
+/* Finds which neighbours go together. What any launch needs was planned. */
+static void gather(mx_exec *e, program *p, const size_t *need)
+{
+    enum { MOST = 256 };
+    for (int i = 0, n; i < p->n; i += n) {
+        const mx_cuda_op *op = p->step[i].op;
+        void *state[MOST];
+        size_t sum = 0;
+        for (n = 0; op && n < MOST && i + n < p->n && p->step[i + n].op == op; n++)
+            state[n] = p->step[i + n].state;
+        n = op && op->together ? op->together(&e->step[i], state, n) : 1;
+        p->step[i].together = n;
+        for (int k = 0; k < n; k++)
+            sum += op ? need[i + k] : 0;
+        MX_ASSERT(sum <= e->work_bytes, "%s needs %zu bytes of workspace, planned are %zu",
+                  e->step[i].label, sum, e->work_bytes);
+    }
+}
+
+static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
+{
+    mx_cuda *c = mx_cuda_of(d);
+    c->any_order = d->any_order;
+    c->search = d->search;
+    c->work_bytes = e->work_bytes;
+    mx_gemm_lt_remember(c->lt, c->search ? c->choices : NULL);
+    program *p = mx_realloc(NULL, sizeof *p);
+    *p = (program){.n = e->n_steps};
+    p->step = mx_realloc(NULL, sizeof *p->step * (size_t)(e->n_steps + 1));
+    memset(p->step, 0, sizeof *p->step * (size_t)(e->n_steps + 1));
+    *state = p;
+    size_t *need = mx_realloc(NULL, sizeof *need * (size_t)(e->n_steps + 1));
+    bool quiet = getenv("MX_CUDA_QUIET") != NULL;
+    for (int i = 0; i < e->n_steps; i++) {
+        need[i] = 0;
+        const mx_cuda_op *op = find_op(&e->step[i]);
+        mx_status st = op ? op->prepare(c, &e->step[i], &p->step[i].state, &need[i])
+                          : mx_fail(MX_DEVICE, "no CUDA kernel");
+        if (!st) {
+            p->step[i].op = op;
+            continue;
+        }
+        p->n_fallback++;
+        if (!quiet)
+            fprintf(stderr, "note: %s in %s runs on the CPU: %s\n", e->step[i].op->name,
+                    e->step[i].scope, mx_status_text(st));
+        quiet |= p->n_fallback >= 5;
+        mx_status_free(st);
+    }
+    gather(e, p, need);
+    mx_free(need);
+    return MX_OK;
+}
+
+/* A tensor to dense host memory, and back. */
+static mx_status copy_dense(const mx_tensor *t, void *host, bool to_host)
+{
+    size_t item = mx_dtype_bytes(t->type.dtype), bytes = mx_type_bytes(&t->type);
+    size_t run = (size_t)t->run * item, pitch = (size_t)t->pitch * item;
+    void *dst = to_host ? host : t->data, *src = to_host ? t->data : host;
+    enum cudaMemcpyKind kind = cudaMemcpyDefault; /* some variables lie on the host (hosted.c) */
+    return mx_cuda_check(!pitch ? cudaMemcpy(dst, src, bytes, kind)
+                                : cudaMemcpy2D(dst, to_host ? run : pitch, src,
+                                               to_host ? pitch : run, run, bytes / run, kind),
+                         to_host ? "copying from the GPU" : "copying to the GPU");
+}
+
+/* The specification, on host copies. */
+static mx_status run_on_host(mx_cuda *c, const mx_exec *e, const mx_exec_step *s)
+{
+    mx_tensor in[MX_MAX_IN] = {{0}}, out[MX_MAX_OUT] = {{0}};
+    mx_call call = s->call;
+    void *work = NULL;
+    mx_status st = MX_OK;
+    MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "before a CPU kernel"));
+    for (int i = 0; i < call.n_in && !st; i++) {
+        in[i].type = call.in[i].type;
+        if (!call.in[i].data)
+            continue;
+        st = mx_alloc(&in[i].data, mx_type_bytes(&in[i].type), "a copy for the CPU");
+        if (!st)
+            st = copy_dense(&call.in[i], in[i].data, true);
+    }
+    for (int k = 0; k < call.n_out && !st; k++) {
+        int alias = s->op->alias[k];
+        out[k].type = call.out[k].type;
+        if (alias && in[alias - 1].data)
+            out[k].data = in[alias - 1].data;
+        else
+            st = mx_alloc(&out[k].data, mx_type_bytes(&out[k].type), "a copy for the CPU");
+    }
+    if (!st)
+        st = mx_alloc(&work, e->program->host_work_bytes, "a copy for the CPU");
+    if (!st) {
+        call.in = in;
+        call.out = out;
+        call.work = work;
+        s->op->cpu(&call);
+    }
+    for (int k = 0; k < call.n_out; k++) {
+        if (!st)
+            st = copy_dense(&s->call.out[k], out[k].data, false);
+        if (!s->op->alias[k])
+            mx_free(out[k].data);
+    }
+    for (int i = 0; i < s->call.n_in; i++)
+        mx_free(in[i].data);
+    mx_free(work);
+    return st;
+}
+
+/* Launches the step at i, and its neighbours where they go together; moves i past them. */
+static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
+{
+    const bound *b = &p->step[*i];
+    const mx_exec_step *s = &e->step[*i];
+    int n = b->together > 1 ? b->together : 1;
+    mx_status st = n > 1   ? b->op->launch_many(c, s, n)
+                   : b->op ? b->op->launch(c, s, b->state)
+                           : run_on_host(c, e, s);
+    *i += n;
+    return st ? mx_status_wrap(st, "%s in %s", s->op->name, s->scope) : MX_OK;
+}
+
+static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
+{
+    for (int i = 0; i < p->n;)
+        MX_TRY(launch_next(c, e, p, &i));
+    return MX_OK;
+}
+
+static bool alike(const mx_exec_step *a, const mx_exec_step *b)
+{
+    const mx_type *x = &a->call.out[0].type, *y = &b->call.out[0].type;
+    return a->op == b->op && mx_shape_equal(x, y) && a->call.n_in == b->call.n_in &&
+           a->call.n_out == b->call.n_out && x->dtype == y->dtype;
+}
+
+static void print_profile(const mx_exec *e, const float *ms, int n)
+{
+    float total = 0;
+    for (int i = 0; i < n; i++)
+        total += ms[i];
+    fprintf(stderr, "profile: %d ops, %.3f ms\n", n, (double)total);
+    for (int i = 0; i < n; i++) {
+        mx_str type = {0};
+        float sum = 0;
+        int count = 0, first = i;
+        for (int k = 0; k < n; k++)
+            if (alike(&e->step[i], &e->step[k])) {
+                first = k < first ? k : first;
+                sum += ms[k];
+                count++;
+            }
+        mx_type_print(&type, &e->step[i].call.out[0].type);
+        if (first == i && sum > 0.002f * total)
+            fprintf(stderr, "%8.3f ms %5.1f%%  %4d x %-18s %d->%d %s (%s)\n", (double)sum,
+                    100.0 * (double)(sum / total), count, e->step[i].op->name,
+                    e->step[i].call.n_in, e->step[i].call.n_out, mx_str_text(&type),
+                    e->step[i].scope);
+        mx_str_fini(&type);
+    }
+}
+
+/* MX_CUDA_PROFILE=1: the third run of a program is timed op by op, and the sums are printed. Steps
+ * that go together count as the first of them. */
+static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
+{
+    cudaEvent_t *at = mx_realloc(NULL, sizeof *at * (size_t)(p->n + 1));
+    float *ms = mx_realloc(NULL, sizeof *ms * (size_t)(p->n + 1));
+    int *next = mx_realloc(NULL, sizeof *next * (size_t)(p->n + 1)), made = 0;
+    mx_status st = MX_OK;
+    memset(ms, 0, sizeof *ms * (size_t)(p->n + 1));
+    for (int i = 0; !st; made++) {
+        next[made] = i;
+        st = mx_cuda_check(cudaEventCreate(&at[made]), "an event");
+        if (!st)
+            st = mx_cuda_check(cudaEventRecord(at[made], c->stream), "an event");
+        if (st || i >= p->n)
+            break;
+        st = launch_next(c, e, p, &i);
+    }
+    cudaStreamSynchronize(c->stream);
+    for (int k = 0; k < made && !st; k++)
+        cudaEventElapsedTime(&ms[next[k]], at[k], at[k + 1]);
+    if (!st)
+        print_profile(e, ms, p->n);
+    for (int k = 0; k <= made; k++)
+        cudaEventDestroy(at[k]);
+    mx_free(at);
+    mx_free(ms);
+    mx_free(next);
+    return st;
+}
+
+static mx_status capture(mx_cuda *c, mx_exec *e, program *p)
+{
+    cudaGraph_t graph = NULL;
+    MX_TRY(mx_cuda_check(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal),
+                         "capturing a step"));
+    mx_status st = launch_all(c, e, p);
+    cudaError_t err = cudaStreamEndCapture(c->stream, &graph);
+    if (!st)
+        st = mx_cuda_check(err, "capturing a step");
+    if (!st)
+        st = mx_cuda_check(cudaGraphInstantiate(&p->graph, graph, 0),
+                           "making a CUDA graph");
+    if (graph)
+        cudaGraphDestroy(graph);
+    return st;
+}
+
+/* Every step between two events: the device's own clock, set by the host's at the first event. */
+static mx_status launch_timed(mx_cuda *c, mx_exec *e, program *p)
+{
+    cudaEvent_t first = NULL, begin = NULL, end = NULL;
+    float ms = 0;
+    mx_status st;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    double base = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    MX_TRY_OUT(st, mx_cuda_check(cudaEventCreate(&first), "an event"));
+    MX_TRY_OUT(st, mx_cuda_check(cudaEventCreate(&begin), "an event"));
+    MX_TRY_OUT(st, mx_cuda_check(cudaEventCreate(&end), "an event"));
+    MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(first, c->stream), "an event"));
+    for (int i = 0; i < p->n; i++) {
+        const bound *b = &p->step[i];
+        MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(begin, c->stream), "an event"));
+        MX_TRY_OUT(st,
+                   b->op ? b->op->launch(c, &e->step[i], b->state)
+                         : run_on_host(c, e, &e->step[i]));
+        MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(end, c->stream), "an event"));
+        MX_TRY_OUT(st, mx_cuda_check(cudaEventSynchronize(end), e->step[i].label));
+        cudaEventElapsedTime(&ms, first, begin);
+        e->took[2 * i] = base + 1e-3 * ms;
+        cudaEventElapsedTime(&ms, first, end);
+        e->took[2 * i + 1] = base + 1e-3 * ms;
+    }
+out:
+    cudaEventDestroy(first);
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    return st;
+}
+
+static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
+{
+    mx_cuda *c = mx_cuda_of(d);
+    program *p = state;
+    int runs = ++p->runs;
+    if (e->took)
+        return launch_timed(c, e, p);
+    if (p->n_fallback || runs == 1)
+        return launch_all(c, e, p);
+    if (runs == 3 && getenv("MX_CUDA_PROFILE"))
+        return profile(c, e, p);
+    if (!p->graph)
+        MX_TRY(capture(c, e, p));
+    return mx_cuda_check(cudaGraphLaunch(p->graph, c->stream), "a step on the GPU");
+}
+
+static void cuda_close(mx_device *d)
+{
+    mx_cuda *c = mx_cuda_of(d);
+    cudaStreamSynchronize(c->stream);
+    cudaFree(c->gemm_work);
+    if (c->stage)
+        cudaFreeHost(c->stage);
+    mx_gemm_lt_close(c->lt);
+    mx_sdpa_close(c->sdpa);
+    cudaFree(c->mark);
+    if (c->copies)
+        cudaStreamDestroy(c->copies);
+    cudaStreamDestroy(c->stream);
+    mx_cuda_libs_close(&c->libs);
+    mx_free(d);
+}
+
+/* What the GPU is; its rates, where its model is known. */
+static void describe(mx_chip *chip, char *name, size_t cap, const struct cudaDeviceProp *prop)
+{
+    const mx_chip *known = mx_chip_of_model(prop->name);
+    if (known)
+        *chip = *known;
+    snprintf(name, cap, "%s", prop->name);
+    chip->name = name;
+    chip->memory_bytes = (double)prop->totalGlobalMem;
+}
+
+static mx_status open_libraries(mx_cuda *c, mx_chip *chip)
+{
+    struct cudaDeviceProp prop;
+    MX_TRY(mx_cuda_check(cudaGetDeviceProperties(&prop, 0), "looking at the GPU"));
+    describe(chip, c->name, sizeof c->name, &prop);
+    snprintf(c->arch, sizeof c->arch, "sm_%d%d%s", prop.major, prop.minor,
+             prop.major == 9 ? "a" : "");
+    MX_TRY(mx_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"));
+    MX_TRY(mx_cuda_check(cudaMalloc(&c->gemm_work, MX_GPU_GEMM_WORK), "workspace"));
+    if (cudaHostAlloc((void **)&c->stage, STAGE_BYTES, cudaHostAllocDefault) != cudaSuccess) {
+        cudaGetLastError(); /* slower, not wrong */
+        c->stage = NULL;
+    }
+    mx_device_cache_dir(c->cache_dir, sizeof c->cache_dir);
+    snprintf(c->choices, sizeof c->choices, "%s/products.txt", c->cache_dir);
+    MX_TRY(mx_cuda_libs_open_lt(&c->libs));
+    MX_TRY(mx_gemm_lt_open(&c->lt, &c->libs, MX_GPU_GEMM_WORK, NULL));
+    MX_TRY(mx_cuda_libs_open_rtc(&c->libs));
+    mx_status st = mx_cuda_libs_open_dnn(&c->libs);
+    if (!st)
+        st = mx_sdpa_open(&c->sdpa, &c->libs);
+    mx_status_free(st); /* without cuDNN our own attention kernels do the work */
+    return MX_OK;
+}
+
+static mx_status open_device(const mx_device_traits *traits, mx_device **out)
+{
+    int n = 0;
+    *out = NULL;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
+        return mx_fail(MX_DEVICE, "no CUDA device was found; `maxc doctor` says what is missing, "
+                                  "device=cpu runs without one");
+    cuda_device *d = mx_realloc(NULL, sizeof *d);
+    memset(d, 0, sizeof *d);
+    d->traits = *traits;
+    d->device = (mx_device){.traits = &d->traits, .alloc = cuda_alloc, .release = cuda_release,
+                            .write = cuda_write, .read = cuda_read, .address = cuda_address,
+                            .prepare = cuda_prepare, .run = cuda_run, .drop = cuda_drop,
+                            .close = cuda_close, .readback = &readback,
+                            .staging = &mx_cuda_staging, .free_bytes = cuda_free_bytes,
+                            .forget = cuda_forget, .fill = cuda_fill, .convert = cuda_convert};
+    mx_status st = open_libraries(&d->cuda, &d->traits.chip);
+    if (st)
+        mx_free(d);
+    else
+        *out = &d->device;
+    return st;
+}
+
+/* Looked up by name when the plug-in is opened. */
+extern const mx_plugin mx_plugin_table;
+const mx_plugin mx_plugin_table = {MX_INTERFACE, open_device, mx_cuda_compile_kernels};

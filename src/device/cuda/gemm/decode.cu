@@ -1,0 +1,501 @@
+/* decode.cu - one token at a time: matrix times few vectors, and one query against the cache.
+ *
+ * Both are bound by the bytes of weights or cache, each read once; the work is to keep enough loads
+ * in flight. One vector: a warp takes a row of W, each lane 16 bytes at a time, x comes from L1.
+ * Attention: a group of lanes takes one key (16 bytes a lane), four keys at a time, for all query
+ * heads that share it; every group keeps its own running softmax; groups, warps and splits of the
+ * sequence are merged at the end, in a fixed order.
+ */
+#include "device/cuda/core/pdl.cuh"
+#include "device/cuda/attention/flash.cuh"
+#include "device/cuda/core/kernels.h"
+#include "ops/gpu_work.h"
+
+/* --- y (M, N) = x (M, K) W (N, K)^T --- */
+
+template <int M, int R>
+__global__ void __launch_bounds__(256)
+    gemv_kernel(uint16_t *y, float *y32, const uint16_t *x, const uint16_t *w, int64_t n, int64_t k)
+{
+    int64_t row = ((int64_t)blockIdx.x * 8 + (threadIdx.x >> 5)) * R;
+    int lane = threadIdx.x & 31;
+    if (row >= n)
+        return;
+    const uint16_t *wr[R];
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        wr[r] = w + min(row + r, n - 1) * k; /* a row past the end is read again, not written */
+    float acc[R][M] = {};
+#pragma unroll 4
+    for (int64_t c = 8 * lane; c < k; c += 256) {
+        vec8 wv[R];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            wv[r] = load8_stream(wr[r] + c);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            float f[8];
+            unpack8(f, load8(x + m * k + c));
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                float g[8];
+                unpack8(g, wv[r]);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    acc[r][m] += f[j] * g[j];
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            float s = warp_sum(acc[r][m]);
+            if (lane == 0 && row + r < n) {
+                if (y32)
+                    y32[m * n + row + r] = s;
+                else
+                    y[m * n + row + r] = f32_to_bf16(s);
+            }
+        }
+}
+
+__device__ __forceinline__ float dot8(vec8 a, vec8 b)
+{
+    float f[8], g[8], s = 0;
+    unpack8(f, a);
+    unpack8(g, b);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        s += f[j] * g[j];
+    return s;
+}
+
+enum { AHEAD = 4 }; /* vectors of eight of a row that a lane asks for before x is there */
+
+/* Blocks of 8 rows, counted through all the weights. */
+struct gemv_table {
+    mx_gemv_one one[MX_GEMV_MOST];
+    unsigned first[MX_GEMV_MOST + 1];
+    int n;
+};
+
+__global__ void __launch_bounds__(256)
+    gemv_many_kernel(const __grid_constant__ gemv_table t, const uint16_t *x, int64_t k)
+{
+    let_next_start();
+    int i = 0;
+    while (i + 1 < t.n && blockIdx.x >= t.first[i + 1])
+        i++;
+    const mx_gemv_one &o = t.one[i];
+    int64_t row = (int64_t)(blockIdx.x - t.first[i]) * 8 + (threadIdx.x >> 5);
+    int lane = threadIdx.x & 31;
+    if (row >= o.n)
+        return;
+    const uint16_t *w = o.w + row * k;
+    /* Nobody writes weights in a step of decoding: their first loads go out before x is there. */
+    vec8 ahead[AHEAD];
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++)
+        if (8 * lane + 256 * u < k)
+            ahead[u] = load8_stream(w + 8 * lane + 256 * u);
+    wait_for_previous();
+    float acc = 0;
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++)
+        if (8 * lane + 256 * u < k)
+            acc += dot8(ahead[u], load8(x + 8 * lane + 256 * u));
+#pragma unroll 4
+    for (int64_t c = 8 * lane + 256 * AHEAD; c < k; c += 256)
+        acc += dot8(load8_stream(w + c), load8(x + c));
+    acc = warp_sum(acc);
+    if (lane)
+        return;
+    if (o.y32)
+        o.y32[row] = acc;
+    else
+        o.y[row] = f32_to_bf16(acc);
+}
+
+cudaError_t mx_cuda_gemv_many(const mx_gemv_one *one, int n, const mx_bf16 *x, int64_t k,
+                              cudaStream_t stream)
+{
+    gemv_table t = {};
+    if (n > MX_GEMV_MOST || k % 8)
+        return cudaErrorInvalidValue;
+    t.n = n;
+    for (int i = 0; i < n; i++) {
+        t.one[i] = one[i];
+        t.first[i + 1] = t.first[i] + (unsigned)((one[i].n + 7) / 8);
+    }
+    return launch_pdl(gemv_many_kernel, t.first[n], 256, 0, stream, t, x, k);
+}
+
+/* 2 to 8 vectors: the tensor cores. A block takes 16 rows of W, its warps slices of K. A lane loads
+ * 16 bytes (8 values of k) of two rows of W and of one vector; since a sum may run over k in any
+ * order, those 8 values serve as the fragments of two steps of k = 16 for W and x alike, with no
+ * shuffling. */
+__global__ void __launch_bounds__(256)
+    gemv_few_kernel(uint16_t *y, float *y32, const uint16_t *x, const uint16_t *w, int m, int64_t n,
+                    int64_t k)
+{
+    __shared__ float part[8][16][9];
+    let_next_start();
+    wait_for_previous();
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane / 4;
+    int64_t row = (int64_t)blockIdx.x * 16;
+    const uint16_t *w0 = w + min(row + r, n - 1) * k, *w1 = w + min(row + r + 8, n - 1) * k;
+    const uint16_t *xv = x + (int64_t)min(r, m - 1) * k; /* columns past m are not written */
+    float c[4] = {};
+#pragma unroll 4
+    for (int64_t i = warp * 32 + lane % 4 * 8; i < k; i += 256) {
+        vec8 a0 = load8_stream(w0 + i), a1 = load8_stream(w1 + i), b = load8(xv + i);
+        const uint32_t *p0 = (const uint32_t *)&a0, *p1 = (const uint32_t *)&a1,
+                       *pb = (const uint32_t *)&b;
+        uint32_t f0[4] = {p0[0], p1[0], p0[1], p1[1]}, f1[4] = {p0[2], p1[2], p0[3], p1[3]};
+        mma(c, f0, pb[0], pb[1]);
+        mma(c, f1, pb[2], pb[3]);
+    }
+    for (int e = 0; e < 4; e++)
+        part[warp][r + (e >> 1) * 8][lane % 4 * 2 + (e & 1)] = c[e];
+    __syncthreads();
+    int i = threadIdx.x % 16, t = threadIdx.x / 16;
+    if (t >= m || row + i >= n)
+        return;
+    float s = 0;
+    for (int j = 0; j < 8; j++)
+        s += part[j][i][t];
+    if (y32)
+        y32[t * n + row + i] = s;
+    else
+        y[t * n + row + i] = f32_to_bf16(s);
+}
+
+template <int M, int R>
+static cudaError_t gemv_launch(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w,
+                               int64_t n, int64_t k, cudaStream_t stream)
+{
+    gemv_kernel<M, R>
+        <<<(unsigned)((n + 8 * R - 1) / (8 * R)), 256, 0, stream>>>(y, y32, x, w, n, k);
+    return cudaGetLastError();
+}
+
+cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int m,
+                         int64_t n, int64_t k, cudaStream_t stream)
+{
+    if (m < 1 || m > 8 || k % 8)
+        return cudaErrorInvalidValue;
+    if (m > 1 && k % 32 == 0)
+        return launch_pdl(gemv_few_kernel, (unsigned)((n + 15) / 16), 256, 0, stream, y, y32, x,
+                            w, m, n, k);
+    cudaError_t e = cudaSuccess;
+    for (int i = 0; i < m && e == cudaSuccess; i++)
+        e = gemv_launch<1, 1>(y ? y + i * n : NULL, y32 ? y32 + i * n : NULL, x + i * k, w, n, k,
+                              stream);
+    return e;
+}
+
+/* --- attention of one query a sequence --- */
+
+enum { DECODE_THREADS = 128, KEYS_AT_ONCE = 4, TARGET_BLOCKS = MX_GPU_DECODE_BLOCKS };
+
+struct decode_params {
+    mx_decode_shape s;
+    score_rule score;
+    int splits;
+    uint16_t *o;
+    const uint16_t *q, *k, *v;
+    mx_decode_keys keys;
+    const float *sinks;
+    float *partial; /* (B, Hq, splits, 2 + Dv): max, sum, weighted values */
+};
+
+static int decode_splits(const mx_decode_shape *s)
+{
+    return (int)mx_gpu_decode_splits(s->batch, s->heads_kv, s->capacity);
+}
+
+/* LANES lanes share a key; H query heads (of the group, from head h0) are done together.
+ * Straight-line code: all partial scores first, then their sums over the lanes side by side, so
+ * that the shuffles' latency is paid once for all of them; keys past the end weigh 0 through a
+ * score of -inf. */
+template <int LANES, int H, bool CAP> struct decode_state {
+    float q[H][8], o[H][8], m[H], l[H];
+    const int32_t *k_pos; /* of this sequence; NULL: all keys in range are seen */
+    int32_t lo_pos, hi_pos;
+
+    __device__ __forceinline__ bool sees(int64_t j, int64_t end) const
+    {
+        return j < end && (!k_pos || (k_pos[j] >= lo_pos && k_pos[j] <= hi_pos));
+    }
+
+    __device__ __forceinline__ void keys(const decode_params &p, const uint16_t *k,
+                                         const uint16_t *v, int64_t j0, int64_t end, int64_t step,
+                                         int part)
+    {
+        vec8 kv[KEYS_AT_ONCE] = {}, vv[KEYS_AT_ONCE] = {};
+        bool in_k = part * 8 < p.s.dim_qk, in_v = part * 8 < p.s.dim_v, seen[KEYS_AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < KEYS_AT_ONCE; u++)
+            seen[u] = sees(j0 + u * step, end);
+#pragma unroll
+        for (int u = 0; u < KEYS_AT_ONCE; u++) {
+            int64_t j = j0 + u * step;
+            if (seen[u] && in_k)
+                kv[u] = load8_stream(k + j * p.s.k_seq + part * 8);
+            if (seen[u] && in_v)
+                vv[u] = load8_stream(v + j * p.s.v_seq + part * 8);
+        }
+        float x[H][KEYS_AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < KEYS_AT_ONCE; u++) {
+            float f[8];
+            unpack8(f, kv[u]);
+#pragma unroll
+            for (int h = 0; h < H; h++) {
+                x[h][u] = f[0] * q[h][0];
+#pragma unroll
+                for (int c = 1; c < 8; c++)
+                    x[h][u] += f[c] * q[h][c];
+            }
+        }
+#pragma unroll
+        for (int w = LANES / 2; w; w >>= 1)
+#pragma unroll
+            for (int h = 0; h < H; h++)
+#pragma unroll
+                for (int u = 0; u < KEYS_AT_ONCE; u++)
+                    x[h][u] += __shfl_xor_sync(~0u, x[h][u], w);
+#pragma unroll
+        for (int h = 0; h < H; h++) {
+            float up = m[h];
+#pragma unroll
+            for (int u = 0; u < KEYS_AT_ONCE; u++) {
+                x[h][u] *= p.score.scale;
+                if (CAP)
+                    x[h][u] = p.score.cap * tanh_fast(x[h][u] * p.score.inv_cap);
+                x[h][u] = seen[u] ? x[h][u] * LOG2E : -INFINITY;
+                up = fmaxf(up, x[h][u]);
+            }
+            float base = up == -INFINITY ? 0.f : up, shrink = exp2_fast(m[h] - base);
+            m[h] = up;
+            l[h] *= shrink;
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                o[h][c] *= shrink;
+#pragma unroll
+            for (int u = 0; u < KEYS_AT_ONCE; u++)
+                l[h] += x[h][u] = exp2_fast(x[h][u] - base);
+        }
+#pragma unroll
+        for (int u = 0; u < KEYS_AT_ONCE; u++) {
+            float f[8];
+            unpack8(f, vv[u]);
+#pragma unroll
+            for (int h = 0; h < H; h++)
+#pragma unroll
+                for (int c = 0; c < 8; c++)
+                    o[h][c] += x[h][u] * f[c];
+        }
+    }
+};
+
+/* The state of two groups of lanes becomes one, over all groups of a warp. */
+template <int LANES, int H, bool CAP>
+__device__ __forceinline__ void merge_in_warp(decode_state<LANES, H, CAP> &t)
+{
+#pragma unroll
+    for (int w = LANES; w < 32; w <<= 1)
+#pragma unroll
+        for (int h = 0; h < H; h++) {
+            float m = __shfl_xor_sync(~0u, t.m[h], w), l = __shfl_xor_sync(~0u, t.l[h], w);
+            float top = fmaxf(m, t.m[h]), base = top == -INFINITY ? 0.f : top;
+            float mine = exp2_fast(t.m[h] - base), other = exp2_fast(m - base);
+            t.m[h] = top;
+            t.l[h] = t.l[h] * mine + l * other;
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                t.o[h][c] = t.o[h][c] * mine + __shfl_xor_sync(~0u, t.o[h][c], w) * other;
+        }
+}
+
+/* Merges the block's warps, and writes the split's partial result, or the result. */
+template <int LANES, int H, bool CAP>
+__device__ __forceinline__ void decode_merge(const decode_params &p,
+                                             decode_state<LANES, H, CAP> &t, int b, int h0,
+                                             int heads)
+{
+    constexpr int WARPS = DECODE_THREADS / 32;
+    __shared__ float sm[H][WARPS], sl[H][WARPS], so[WARPS][H][LANES * 8];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    merge_in_warp(t);
+#pragma unroll
+    for (int h = 0; h < H; h++) {
+        if (lane == 0) {
+            sm[h][warp] = t.m[h];
+            sl[h][warp] = t.l[h];
+        }
+        if (lane < LANES)
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                so[warp][h][lane * 8 + c] = t.o[h][c];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < heads * p.s.dim_v; i += DECODE_THREADS) {
+        int h = i / p.s.dim_v, c = i % p.s.dim_v;
+        float m = -INFINITY, l = 0, x = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            m = fmaxf(m, sm[h][w]);
+        float base = m == -INFINITY ? 0.f : m;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            float share = exp2_fast(sm[h][w] - base);
+            l += sl[h][w] * share;
+            x += so[w][h][c] * share;
+        }
+        int64_t head = (int64_t)b * p.s.heads_q + h0 + h;
+        if (p.splits > 1) {
+            float *out = p.partial + (head * p.splits + blockIdx.x) * (2 + p.s.dim_v);
+            if (c == 0) {
+                out[0] = m;
+                out[1] = l;
+            }
+            out[2 + c] = x;
+            continue;
+        }
+        float sink = p.sinks ? p.sinks[h0 + h] * LOG2E : -INFINITY, top = fmaxf(m, sink);
+        float shift = top == -INFINITY ? 0.f : top;
+        float share = m == -INFINITY ? 0.f : exp2_fast(m - shift);
+        float sum = l * share + (p.sinks ? exp2_fast(sink - shift) : 0.f);
+        p.o[head * p.s.dim_v + c] = f32_to_bf16(sum > 0 ? x * share / sum : 0.f);
+    }
+}
+
+template <int LANES, int H, bool CAP>
+__global__ void __launch_bounds__(DECODE_THREADS)
+    decode_kernel(const __grid_constant__ decode_params p)
+{
+    const mx_decode_shape &s = p.s;
+    let_next_start();
+    wait_for_previous();
+    int b = blockIdx.z, rep = s.heads_q / s.heads_kv, blocks = (rep + H - 1) / H;
+    int g = blockIdx.y / blocks, h0 = g * rep + blockIdx.y % blocks * H;
+    int heads = min(H, (g + 1) * rep - h0);
+    int group = threadIdx.x / LANES, part = threadIdx.x % LANES;
+    constexpr int GROUPS = DECODE_THREADS / LANES;
+    bool by_position = p.keys.k_pos != NULL;
+    int64_t len = by_position ? s.capacity : p.keys.lengths[b];
+    int64_t first = s.window && len > s.window && !by_position ? len - s.window : 0;
+    int64_t chunk = (len - first + p.splits - 1) / p.splits;
+    int64_t lo = first + chunk * blockIdx.x, hi = lo + chunk < len ? lo + chunk : len;
+    decode_state<LANES, H, CAP> t;
+    t.k_pos = by_position ? p.keys.k_pos + b * s.capacity : NULL;
+    t.hi_pos = by_position ? p.keys.q_pos[b] : 0;
+    t.lo_pos = s.window && t.hi_pos >= s.window ? (int32_t)(t.hi_pos - s.window + 1) : 0;
+#pragma unroll
+    for (int h = 0; h < H; h++) {
+        t.m[h] = -INFINITY;
+        t.l[h] = 0;
+        bool in = h < heads && part * 8 < s.dim_qk;
+        vec8 x = {};
+        if (in)
+            x = load8(p.q + ((int64_t)b * s.heads_q + h0 + h) * s.dim_qk + part * 8);
+        unpack8(t.q[h], x);
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            t.o[h][c] = 0;
+    }
+    const uint16_t *k = p.k + b * s.k_batch + g * s.k_head, *v = p.v + b * s.v_batch + g * s.v_head;
+    /* every group runs the same number of rounds: the shuffles inside need whole warps */
+    for (int64_t j = lo; j < hi; j += GROUPS * KEYS_AT_ONCE)
+        t.keys(p, k, v, j + group, hi, GROUPS, part);
+    decode_merge<LANES, H, CAP>(p, t, b, h0, heads);
+}
+
+/* Maxima are in units of log2. */
+__global__ void decode_combine_kernel(const __grid_constant__ decode_params p)
+{
+    __shared__ float weight[TARGET_BLOCKS + 1], scratch[32], top[32];
+    const mx_decode_shape &s = p.s;
+    let_next_start();
+    wait_for_previous();
+    int h = blockIdx.x, b = blockIdx.y, lane = threadIdx.x & 31, width = 2 + s.dim_v;
+    const float *in = p.partial + ((int64_t)b * s.heads_q + h) * p.splits * width;
+    float m = p.sinks ? p.sinks[h] * LOG2E : -INFINITY, l = 0, sink = m;
+    for (int i = threadIdx.x; i < p.splits; i += blockDim.x)
+        m = fmaxf(m, in[(int64_t)i * width]);
+    m = warp_max(m);
+    if (lane == 0)
+        top[threadIdx.x >> 5] = m;
+    __syncthreads();
+    m = warp_max(lane < blockDim.x / 32 ? top[lane] : -INFINITY);
+    float base = m == -INFINITY ? 0.f : m;
+    for (int i = threadIdx.x; i < p.splits; i += blockDim.x) {
+        weight[i] = exp2_fast(in[(int64_t)i * width] - base);
+        l += weight[i] * in[(int64_t)i * width + 1];
+    }
+    l = block_sum(l, scratch) + (p.sinks ? exp2_fast(sink - base) : 0.f);
+    for (int c = threadIdx.x; c < s.dim_v; c += blockDim.x) {
+        float x = 0;
+#pragma unroll 8
+        for (int i = 0; i < p.splits; i++)
+            x += in[(int64_t)i * width + 2 + c] * weight[i];
+        p.o[((int64_t)b * s.heads_q + h) * s.dim_v + c] = f32_to_bf16(l > 0 ? x / l : 0.f);
+    }
+}
+
+size_t mx_cuda_decode_scratch_bytes(const mx_decode_shape *s)
+{
+    return mx_gpu_decode_bytes(s->batch, s->heads_q, decode_splits(s), s->dim_v);
+}
+
+template <int LANES, int H> static void decode_go(const decode_params &p, cudaStream_t stream)
+{
+    auto *k = p.score.cap > 0 ? decode_kernel<LANES, H, true> : decode_kernel<LANES, H, false>;
+    int rep = p.s.heads_q / p.s.heads_kv;
+    dim3 grid((unsigned)p.splits, (unsigned)(p.s.heads_kv * ((rep + H - 1) / H)),
+              (unsigned)p.s.batch);
+    launch_pdl(k, grid, DECODE_THREADS, 0, stream, p);
+}
+template <int LANES> static void decode_heads(const decode_params &p, cudaStream_t stream)
+{
+    int rep = p.s.heads_q / p.s.heads_kv;
+    if (rep == 1)
+        decode_go<LANES, 1>(p, stream);
+    else if (rep == 2)
+        decode_go<LANES, 2>(p, stream);
+    else if (rep <= 4)
+        decode_go<LANES, 4>(p, stream);
+    else
+        decode_go<LANES, 8>(p, stream);
+}
+
+cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const mx_bf16 *q,
+                                     const mx_bf16 *k, const mx_bf16 *v, mx_decode_keys keys,
+                                     const float *sinks, void *scratch, cudaStream_t stream)
+{
+    int d = s->dim_qk > s->dim_v ? s->dim_qk : s->dim_v;
+    if (s->dim_qk % 8 || s->dim_v % 8 || d > 256 || s->k_seq % 8 || s->v_seq % 8)
+        return cudaErrorInvalidValue;
+    decode_params p = {*s,
+                       {s->scale, s->softcap, s->softcap > 0 ? 1.f / s->softcap : 0.f},
+                       decode_splits(s),
+                       o,
+                       q,
+                       k,
+                       v,
+                       keys,
+                       sinks,
+                       (float *)scratch};
+    if (d <= 64)
+        decode_heads<8>(p, stream);
+    else if (d <= 128)
+        decode_heads<16>(p, stream);
+    else
+        decode_heads<32>(p, stream);
+    if (p.splits == 1)
+        return cudaGetLastError();
+    return launch_pdl(decode_combine_kernel, dim3((unsigned)s->heads_q, (unsigned)s->batch), 128,
+                        0, stream, p);
+}

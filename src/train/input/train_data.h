@@ -1,0 +1,50 @@
+/* train_data.h - the data a configuration names, as a loader. */
+#ifndef MX_TRAIN_TRAIN_DATA_H
+#define MX_TRAIN_TRAIN_DATA_H
+
+#include "base/config.h"
+#include "data/image/encode_image.h"
+#include "data/load/loader.h"
+#include "text/jinja/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+/* Zero-initialise; closing a zero object is a no-op. */
+typedef struct {
+    mx_loader *loader;
+    mx_tokenizer *tokenizer;
+    const char *tokenizer_at; /* the file or folder it is from, or "byte"; the arena's */
+    mx_chat_template *chat;
+    const char *chat_text; /* of a template that the configuration gives; NULL: none */
+    bool only_ids;         /* nothing is tokenized */
+    mx_encode_images images; /* table NULL: none */
+    const mx_dataset_options *sets; /* of the mixture, in the arena */
+    int n_sets;
+    mx_arena arena;
+} mx_train_data;
+
+/* `model_dir` is where tokenizer and chat template are looked for when no path is given (NULL:
+ * bytes). `rows` is the global batch of one microbatch. */
+mx_status mx_train_data_open(mx_train_data *d, const mx_config *c, const char *model_dir,
+                             int64_t vocab, int64_t rows, bool evaluation) MX_MUST_USE;
+
+/* The same with everything that can be asked for. */
+typedef struct {
+    const mx_config *config;
+    const char *model_dir; /* may be NULL */
+    int64_t vocab;         /* 0: the tokenizer's */
+    int64_t rows;
+    int pieces;            /* batches that are used together: so many more are kept ready; 0: 1 */
+    int rank, n_ranks;     /* data ranks; 0 of 0 is the whole batch */
+    bool evaluation;
+    mx_loss_on loss_on;
+    bool no_loader;        /* the sets and the tokenizer alone */
+    bool post;             /* records as post-training sees them: data/load/encode_whole.c */
+    bool pairs;            /* chosen and rejected: two rows each, never packed */
+    const mx_model_spec *model; /* with use_multimodal its images are read; NULL: text alone */
+    int64_t images_per_row;     /* at most, to the model */
+    bool look;                  /* how large the data is: mx_loader_samples */
+} mx_train_data_request;
+mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r) MX_MUST_USE;
+void mx_train_data_close(mx_train_data *d);
+
+#endif

@@ -1,0 +1,56 @@
+/* run_goal.c - a run that trains for an objective: where the two meet. */
+#include "train/run/run_state.h"
+
+mx_status mx_run_goal_read(mx_run *r)
+{
+    const mx_objective *o = r->goal.objective;
+    mx_step_options *s = &r->request.options;
+    if (!o)
+        return MX_OK;
+    if (r->mesh_rank)
+        return mx_fail(MX_USAGE, "maxc %s does not run on a mesh yet; leave mesh= and the keys of "
+                       "parallelism out", o->verb);
+    if (o->read)
+        MX_TRY(o->read(r->c, &r->arena, &r->goal.settings));
+    if (s->shape.images_per_row && o->rows != MX_ROWS_DOCUMENTS)
+        return mx_fail(MX_USAGE, "%s: maxc %s does not take images yet; set use_multimodal=false",
+                       mx_config_where(r->c, "use_multimodal"), o->verb);
+    if (o->rows != MX_ROWS_DOCUMENTS) { /* per_device_batch_size counts pairs, prompts */
+        int64_t each = o->rows_each ? o->rows_each(r->goal.settings) : 2;
+        mx_batch_plan *b = &r->request.batch;
+        b->microbatch *= each;
+        b->global_microbatch *= each;
+        b->global_sequences *= each;
+        b->global_tokens *= each;
+        r->request.eval_batch *= each;
+        s->shape.batch = b->microbatch;
+        s->shape.packed = false;
+    }
+    s->loss = o->loss;
+    s->settings = r->goal.settings;
+    return MX_OK;
+}
+
+mx_status mx_run_goal_open(mx_run *r)
+{
+    mx_objective_run *o = &r->goal;
+    o->model = &r->model;
+    o->options = &r->request.options;
+    o->model_dir = r->weights_dir;
+    o->session = r->session;
+    o->data = &r->data;
+    o->microbatch = r->request.batch.microbatch;
+    o->accumulation = r->request.batch.accumulation;
+    o->folder = r->folder;
+    o->rank = r->comm->rank;
+    o->n_ranks = r->comm->size;
+    o->position = r->at.loader;
+    o->n_position = r->at.loader_bytes;
+    return o->objective && o->objective->open ? o->objective->open(o) : MX_OK;
+}
+
+int64_t mx_run_counted(const mx_run *r, const mx_batch *b)
+{
+    const mx_objective *o = r->goal.objective;
+    return o && o->count ? o->count(&r->goal, b) : b->n_trained;
+}

@@ -1,0 +1,479 @@
+/* run_setup.c - a run from its configuration to the moment before its first step.
+ *
+ * Order: tokenizer and model; folder and lock; data, to the first batch; plan (programs, memory);
+ * state, from the first of these that exists: the run's own newest whole checkpoint,
+ * load_full_state_path, load_parameters_path, fresh weights; the data's place in it. Only then is
+ * the start accepted and written down (run_folder.c).
+ */
+#include "train/run/run.h"
+#include "train/run/run_state.h"
+
+#include "base/clock.h"
+#include "ir/placement.h"
+#include "ops/load.h"
+#include "store/adapter.h"
+#include "store/weights.h"
+#include "train/input/data_size.h"
+#include "exec/model_ref.h"
+#include "train/run/run_config.h"
+#include "exec/step_config.h"
+#include "train/input/tokenizer_path.h"
+#include "train/input/train_sets.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static mx_status open_own_model(mx_run *r)
+{
+    MX_TRY(mx_vocab_from_tokenizer(r->c));
+    const char *from = mx_config_text(r->c, "load_parameters_path");
+    if (*from)
+        MX_TRY(mx_model_place(from, MX_FETCH_MODEL, r->c, &r->arena, &r->weights_dir));
+    return mx_model_open(&r->model, r->c, r->weights_dir);
+}
+
+/* Virtual ranks one after the other: building a model watches which keys are asked for, and they
+ * have one configuration (mx_config_watch). */
+static mx_status open_model(mx_run *r)
+{
+    if (!r->mesh_rank)
+        return open_own_model(r);
+    for (int k = 0; k < r->comm->size; k++)
+        MX_TRY(mx_comm_agree(r->comm, k == r->comm->rank ? open_own_model(r) : MX_OK));
+    return MX_OK;
+}
+
+static mx_status find_newest(mx_run *r, const char **path)
+{
+    mx_str notes = {0};
+    mx_ckpt_entry e = {0};
+    const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->folder);
+    mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, mx_session_threads(r->session), &r->arena,
+                                  &e, &notes);
+    if (notes.len)
+        mx_progress_say(&r->progress, "%s", mx_str_text(&notes));
+    mx_str_fini(&notes);
+    *path = e.path;
+    return st;
+}
+
+/* Rank 0 looks; the others would see the same, unless somebody is at work in the folder. */
+mx_status mx_run_newest(mx_run *r, const char **path)
+{
+    *path = NULL;
+    MX_TRY(mx_comm_agree(r->comm, r->leads ? find_newest(r, path) : MX_OK));
+    return mx_comm_share_path(r->comm, &r->arena, path);
+}
+
+static mx_status load_parameters(mx_run *r, const char *path)
+{
+    mx_hf_dir dir = {0};
+    MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_ALL));
+    mx_str notes = {0};
+    double began = mx_clock_now();
+    mx_status st = mx_weights_load(r->session, &r->model, &dir, (mx_load_options){.notes = &notes});
+    r->read_seconds = mx_clock_now() - began;
+    r->read_bytes = (double)dir.total_bytes;
+    if (notes.len)
+        mx_progress_say(&r->progress, "%.*s", (int)notes.len - 1, mx_str_text(&notes));
+    mx_str_fini(&notes);
+    mx_hf_dir_close(&dir);
+    if (!st)
+        mx_progress_say(&r->progress, "weights: from %s", path);
+    return st;
+}
+
+/* The model that adapters are for, and, at the beginning, the adapter to start from. */
+static mx_status load_base(mx_run *r, bool resumes)
+{
+    const char *from = mx_config_text(r->c, "lora.lora_restore_path");
+    if (!r->weights_dir)
+        return mx_fail(MX_USAGE, "adapters are for a model that is there already; set "
+                       "load_parameters_path");
+    MX_TRY(load_parameters(r, r->weights_dir));
+    if (*from && !resumes) {
+        mx_adapter a;
+        MX_TRY(mx_adapter_open(&a, from));
+        mx_status st = mx_adapter_load(r->session, &a.dir);
+        mx_adapter_close(&a);
+        MX_TRY(st);
+        mx_progress_say(&r->progress, "adapter: from %s", from);
+    }
+    return resumes ? MX_OK : mx_adapter_begin(r->session);
+}
+
+static mx_status restore(mx_run *r)
+{
+    const char *own = NULL;
+    if (mx_config_bool(r->c, "enable_checkpointing")) {
+        const char *kept;
+        mx_progress_doing(&r->progress, "checking the newest checkpoint");
+        MX_TRY(mx_run_newest(r, &own));
+        int64_t step = own ? strtoll(strrchr(own, '/') + 1, NULL, 10) : -1;
+        MX_TRY(mx_run_local_checkpoint_newest(r, step, &kept));
+        r->own_step = kept ? -1 : step;
+        own = kept ? kept : own;
+    }
+    const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
+    const char *weights = r->weights_dir ? r->weights_dir : "";
+    if (r->at.lora)
+        MX_TRY(load_base(r, *full != 0));
+    mx_progress_phase(&r->progress, *full || *weights ? "loading %s" : "making the first weights",
+                      *full ? full : weights);
+    if (*full) {
+        MX_TRY(mx_state_restore(full, r->session, &r->model, &r->at));
+        mx_progress_say(&r->progress, "resuming: step %lld, from %s", (long long)r->at.step, full);
+        if (r->at.threads && r->at.threads != mx_session_threads(r->session))
+            mx_progress_say(&r->progress,
+                            "note: the run used %d threads before and uses %d now; it goes "
+                            "on, but not bit for bit",
+                            r->at.threads, mx_session_threads(r->session));
+        if (r->at.ranks != r->comm->size)
+            mx_progress_say(&r->progress,
+                            "note: the run used %d ranks before and uses %d now; it goes on, but "
+                            "not bit for bit",
+                            r->at.ranks, r->comm->size);
+    } else if (*weights && !r->at.lora) {
+        MX_TRY(load_parameters(r, weights));
+    }
+    r->at.threads = mx_session_threads(r->session);
+    r->at.ranks = r->comm->size;
+    if ((*full || *weights) && !r->at.lora) {
+        MX_TRY(mx_passthrough_open(&r->passthrough, *full ? full : weights, &r->model, r->session));
+        r->at.passthrough = &r->passthrough;
+    }
+    return mx_session_init(r->session, (uint64_t)mx_config_int(r->c, "init_weights_seed"));
+}
+
+/* Weights that are not trained do not change: their part of the norm is computed once. */
+static mx_status measure_frozen(mx_run *r)
+{
+    double sum = 0;
+    for (int i = 0; i < mx_session_count(r->session); i++) {
+        const mx_var *v = mx_session_var(r->session, i);
+        if (v->attr.kind != MX_VAR_WEIGHT || !v->attr.frozen || (v->box && !v->box->first))
+            continue;
+        void *host = NULL;
+        MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
+        mx_status st = mx_var_read(r->session, v, host);
+        mx_tensor t = {host, v->type};
+        for (int64_t k = 0; !st && k < mx_type_count(&v->type); k++)
+            sum += mx_load_f64(&t, k) * mx_load_f64(&t, k);
+        mx_free(host);
+        MX_TRY(st);
+    }
+    r->frozen_squares = sum;
+    return r->mesh_rank ? mx_comm_sum_f64(r->comm, &r->frozen_squares, 1) : MX_OK;
+}
+
+mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evaluation)
+{
+    mx_train_data_request q = {.config = r->c, .model_dir = r->weights_dir,
+                               .vocab = r->model.summary.vocab, .rows = rows,
+                               .rank = r->data_rank, .n_ranks = r->data_ranks,
+                               .evaluation = evaluation, .model = &r->model,
+                               .look = r->leads && !evaluation,
+                               .images_per_row = r->request.options.shape.images_per_row};
+    mx_objective_request(r->goal.objective, r->c, &q);
+    if (r->ramp.n_stages && !evaluation) {
+        q.rows = mx_ramp_unit(&r->ramp);
+        q.pieces = (int)(rows / q.rows);
+    }
+    return mx_train_data_open_as(d, &q);
+}
+
+/* How long the data lasts, and how much of it is not used. */
+static void say_data(mx_run *r)
+{
+    const mx_data_sample *samples = mx_loader_samples(r->data.loader);
+    int n = r->data.n_sets;
+    double *weights = MX_NEW_N(&r->arena, double, n);
+    for (int k = 0; k < n; k++)
+        weights[k] = r->data.sets[k].weight > 0 ? r->data.sets[k].weight : 1;
+    mx_data_size_request q = {.samples = samples, .weights = weights, .n = samples ? n : 0,
+                              .rows = r->request.batch.global_sequences,
+                              .length = r->request.batch.length, .steps = r->steps,
+                              .epochs = r->data.sets[0].n_epochs};
+    mx_str text = {0};
+    mx_data_size_print(&q, &text);
+    const char *made = mx_data_made_name(r->data.sets[0].kind);
+    if (text.len)
+        mx_progress_say(&r->progress, "%.*s", (int)text.len - 1, text.text);
+    else if (made)
+        mx_progress_say(&r->progress, "data: %s%s", made,
+                        *mx_config_text(r->c, "dataset_type")
+                            ? ""
+                            : "; dataset_path=FILE is text of your own");
+    mx_str_fini(&text);
+}
+
+/* Bytes that nobody asked for, in the vocabulary of a model that has another tokenizer. */
+static void say_bytes(mx_run *r)
+{
+    const mx_train_data *d = &r->data;
+    int64_t vocab = r->model.summary.vocab;
+    bool asked = *mx_config_text(r->c, "tokenizer_path") || mx_config_is_users(r->c, "vocab_size");
+    if (d->only_ids || asked || strcmp(d->tokenizer_at, "byte") != 0 ||
+        vocab <= mx_tokenizer_vocab_size(d->tokenizer))
+        return;
+    mx_progress_say(&r->progress,
+                    "note: text is read as bytes, in a vocabulary of %lld: no tokenizer is named "
+                    "(tokenizer_path)%s",
+                    (long long)vocab, r->weights_dir ? " or lies beside the weights" : "");
+}
+
+/* Tokenizer and data, to the first batch: whatever is wrong with them is said before there are
+ * weights. */
+static mx_status open_data(mx_run *r)
+{
+    MX_TRY(mx_run_open_data(r, &r->data, r->request.batch.global_sequences, false));
+    if (r->leads && r->data.loader) {
+        say_data(r);
+        say_bytes(r);
+    }
+    if (r->data.loader)
+        MX_TRY(mx_loader_ready(r->data.loader));
+    if (!r->request.eval_batch)
+        return mx_eval_data_refuse(r->c);
+    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
+    return mx_loader_ready(r->eval_data.loader);
+}
+
+static mx_status room_for_images(mx_run *r)
+{
+    if (r->request.options.shape.images_per_row) {
+        int64_t train = r->request.batch.microbatch, eval = r->request.eval_batch;
+        int64_t rows = eval > train ? eval : train;
+        int64_t images = rows * r->request.options.shape.images_per_row;
+        size_t floats = (size_t)(images * mx_image_floats(&r->data.images.processor.spec));
+        MX_TRY(mx_alloc((void **)&r->pixels, sizeof(float) * floats, "the images of a batch"));
+        size_t tokens = (size_t)(rows * r->request.options.shape.seq);
+        MX_TRY(mx_alloc((void **)&r->places, 3 * sizeof(int32_t) * tokens, "places of tokens"));
+    }
+    return MX_OK;
+}
+
+/* Where the length is cut a rank's part of each row is put together here. */
+static mx_status alloc_row_parts(mx_run *r)
+{
+    int64_t train = r->request.batch.microbatch, eval = r->request.eval_batch;
+    size_t tokens = (size_t)((eval > train ? eval : train) * r->request.options.shape.seq);
+    if (!r->mesh_rank)
+        return MX_OK;
+    return mx_alloc((void **)&r->cut, sizeof *r->cut * tokens, "parts of rows");
+}
+
+static mx_status read_files(mx_run *r)
+{
+    const mx_train_data *d = &r->data;
+    mx_model_files_from from = {.tokenizer = d->only_ids ? NULL : d->tokenizer,
+                                .at = d->tokenizer_at, .chat = d->chat_text,
+                                .pattern = mx_config_text(r->c, "tokenizer_pattern"),
+                                .model = r->weights_dir};
+    return mx_model_files_read(&r->files, &from);
+}
+
+static mx_status open_checkpoints(mx_run *r)
+{
+    if (!mx_config_bool(r->c, "enable_checkpointing"))
+        return MX_OK;
+    MX_TRY(read_files(r));
+    int64_t keep = mx_config_int(r->c, "max_num_checkpoints_to_keep");
+    int64_t every = mx_config_int(r->c, "keep_checkpoint_every");
+    mx_ckpt_opts o = {
+        .run_dir = r->folder,
+        .run_id = mx_config_text(r->c, "run_name"),
+        .retention = {.keep_last = keep > 0 ? (int)keep : 0,
+                      .keep_every = every > 0 ? every : 0,
+                      .keep_best = (int)mx_config_int(r->c, "keep_best_checkpoints")},
+        .max_shard_bytes =
+            (uint64_t)mx_config_int(r->c, "checkpoint_storage_target_data_file_size_bytes"),
+        .synchronous = !r->snapshots,
+        .boxes = r->mesh_rank != NULL,
+    };
+    if (r->comm->size > 1)
+        MX_TRY(mx_comm_split_off(r->comm, &r->writers));
+    o.comm = r->writers;
+    MX_TRY(mx_ckpt_new(&r->ckpt, &o));
+    return mx_state_reserve(r->ckpt, r->session, &r->model, &r->at, &r->files);
+}
+
+mx_status mx_run_open_metrics(mx_run *r)
+{
+    const char *copy = mx_config_text(r->c, "metrics_file");
+    if (!r->leads)
+        return MX_OK;
+    return mx_metrics_open(
+        &r->metrics, r->folder,
+        &(mx_metrics_options){.tensorboard = mx_config_bool(r->c, "enable_tensorboard"),
+                              .copy = *copy ? copy : NULL,
+                              .start_step = r->at.step + 1});
+}
+
+static void read_rules(mx_run *r)
+{
+    const mx_config *c = r->c;
+    r->rules = (mx_run_rules){
+        .checkpoint_period = mx_config_int(c, "checkpoint_period"),
+        .eval_interval = mx_config_int(c, "eval_interval"),
+        .eval_start_step = mx_config_int(c, "eval_start_step"),
+        .eval_steps = mx_config_int(c, "eval_steps"),
+        .rollback_after_skips = mx_config_int(c, "rollback_after_skips"),
+        .max_checkpoint_failures = mx_config_int(c, "max_checkpoint_failures"),
+        .abort_on_nan_loss = mx_config_bool(c, "abort_on_nan_loss"),
+        .abort_on_inf_loss = mx_config_bool(c, "abort_on_inf_loss"),
+        .save_on_start = mx_config_bool(c, "save_checkpoint_on_start"),
+        .save_on_completion = mx_config_bool(c, "save_checkpoint_on_completion"),
+        .save_on_signal = mx_config_bool(c, "enable_autocheckpoint"),
+        .save_always = mx_config_bool(c, "enable_continuous_checkpointing"),
+        .target_eval_loss = mx_config_float(c, "target_eval_loss"),
+        .step_timeout = mx_config_float(c, "step_timeout_seconds"),
+    };
+}
+
+/* Configurations of other programs are welcome, but nobody shall think that a key worked. */
+static void say_unused(mx_run *r)
+{
+    mx_str names = {0};
+    if (mx_config_unused(r->c, &names))
+        mx_progress_say(&r->progress, "note: these keys are set and have no effect on this run: %s",
+                        mx_str_text(&names));
+    mx_str_fini(&names);
+}
+
+static void start_progress(mx_run *r)
+{
+    mx_progress_init(&r->progress,
+                     &(mx_progress_options){.fd = 1,
+                                            .interval_s = 0.1,
+                                            .plain_every = 10,
+                                            .plain_seconds = 30,
+                                            .mode = r->leads ? MX_PROGRESS_AUTO : MX_PROGRESS_OFF});
+}
+
+/* Who runs what, and where. The model is opened here, for it settles keys that nothing set
+ * (vocab_size), and those are compared with the ones that the folder holds. */
+static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh_rank)
+{
+    const mx_config *c = s->config;
+    *r = (mx_run){.c = c,
+                  .goal = {.objective = s->objective, .config = c},
+                  .mesh_rank = mesh_rank,
+                  .last_eval = NAN,
+                  .rolled_to = -1,
+                  .own_step = -1,
+                  .local_step = -1,
+                  .opened = mx_run_now(),
+                  .start_rss_bytes = mx_run_rss_bytes()};
+    r->folder = mx_run_folder(c, &r->arena);
+    MX_TRY(mx_run_ranks_find(r));
+    start_progress(r);
+    MX_TRY(mx_run_ranks_open(r));
+    read_rules(r);
+    r->schedule = mx_schedule_make(c);
+    r->steps = mx_schedule_run_steps(c);
+    MX_TRY(open_model(r));
+    mx_str text = {0};
+    mx_run_config_text(c, &text);
+    r->config_text = mx_arena_strdup(&r->arena, mx_str_text(&text));
+    mx_str_fini(&text);
+    return MX_OK;
+}
+
+/* The data and the programs. */
+static mx_status open_work(mx_run *r)
+{
+    if (r->mesh_rank)
+        MX_TRY(mx_mesh_check(r->mesh_rank->mesh, r->c, &r->model));
+    mx_programs_ranks by = {r->comm->size, r->data_ranks, r->mesh_rank ? &r->mesh_rank->how : NULL};
+    MX_TRY(mx_programs_configure(&r->request, r->c, &r->model, by, &r->arena));
+    MX_TRY(mx_run_goal_read(r));
+    MX_TRY(mx_ramp_make(&r->ramp, r->c, &r->request.batch));
+    mx_progress_phase(&r->progress, "opening the data");
+    MX_TRY(open_data(r));
+    mx_progress_phase(&r->progress, "compiling");
+    MX_TRY(mx_run_programs_open(r));
+    r->compiled = mx_run_now();
+    MX_TRY(mx_run_ranks_check(r));
+    mx_run_say_plan(r);
+    return MX_OK;
+}
+
+/* Where the run stands, and the data with it. */
+static mx_status open_state(mx_run *r)
+{
+    MX_TRY(mx_run_local_checkpoint_open(r));
+    r->at.lora = r->request.options.lora;
+    char *real = r->at.lora && r->weights_dir ? realpath(r->weights_dir, NULL) : NULL;
+    r->at.base = real ? mx_arena_strdup(&r->arena, real) : "";
+    free(real);
+    if (mx_config_bool(r->c, "skip_step_on_spikes")) {
+        mx_spikes_init(&r->spikes, &r->arena, mx_config_int(r->c, "skip_step_interval"),
+                       mx_config_float(r->c, "skip_step_scaling_factor"));
+        r->at.spikes = &r->spikes;
+    }
+    MX_TRY(restore(r));
+    MX_TRY(measure_frozen(r));
+    if (r->at.loader && r->data.loader)
+        MX_TRY(mx_loader_seek(r->data.loader, r->at.loader, r->at.loader_bytes));
+    return MX_OK;
+}
+
+mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh_rank)
+{
+    const mx_config *c = s->config;
+    MX_TRY(begin(r, s, mesh_rank));
+    MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_open(r) : MX_OK));
+    if (!r->leads && !r->mesh_rank)
+        mx_run_log_open(r);
+    MX_TRY(mx_run_check_finished(r));
+    if (r->finished)
+        return MX_OK;
+    MX_TRY(open_work(r));
+    MX_TRY(open_state(r));
+    MX_TRY(mx_run_goal_open(r));
+    MX_TRY(room_for_images(r));
+    MX_TRY(alloc_row_parts(r));
+    MX_TRY(mx_run_inflight_open(r));
+    MX_TRY(mx_run_stage_open(r));
+    MX_TRY(open_checkpoints(r));
+    MX_TRY(mx_run_watch_open(r));
+    MX_TRY(mx_run_profile_open(r));
+    MX_TRY(mx_run_open_metrics(r));
+    MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_accept(r, s->command_line) : MX_OK));
+    if (mx_config_bool(c, "log_config"))
+        mx_progress_say(&r->progress, "%s", r->config_text);
+    say_unused(r);
+    return MX_OK;
+}
+
+void mx_run_close(mx_run *r)
+{
+    mx_ckpt_free(r->ckpt);
+    mx_status_free(mx_metrics_close(r->metrics));
+    mx_progress_fini(&r->progress);
+    if (r->goal.objective && r->goal.objective->close)
+        r->goal.objective->close(&r->goal);
+    mx_train_data_close(&r->data);
+    mx_train_data_close(&r->eval_data);
+    mx_run_inflight_close(r);
+    mx_free(r->pixels);
+    mx_free(r->places);
+    mx_free(r->cut);
+    mx_passthrough_close(&r->passthrough);
+    mx_model_files_close(&r->files);
+    mx_run_stage_close(r);
+    mx_programs_close_pipelines(&r->programs);
+    mx_session_close(r->session);
+    mx_programs_close(&r->programs);
+    mx_model_spec_fini(&r->model);
+    mx_run_folder_leave(r); /* while it is locked */
+    mx_run_lock_release(&r->lock);
+    mx_comm_close(r->writers);
+    mx_comm_groups_free(r->groups);
+    mx_comm_close(r->comm);
+    mx_coord_close(r->coord);
+    mx_free(r->at.loader);
+    mx_arena_fini(&r->arena);
+}

@@ -1,0 +1,224 @@
+/* run_state.h - what the parts of a training run share; private to src/train/run. */
+#ifndef MX_TRAIN_RUN_STATE_H
+#define MX_TRAIN_RUN_STATE_H
+
+#include "base/progress.h"
+#include "data/load/loader.h"
+#include "dist/comm_group.h"
+#include "store/run_lock.h"
+#include "exec/batch_plan.h"
+#include "train/report/goodput.h"
+#include "train/report/metrics.h"
+#include "exec/plan.h"
+#include "train/run/objective.h"
+#include "train/run/ramp.h"
+#include "train/run/schedule.h"
+#include "train/run/state.h"
+#include "train/input/train_data.h"
+#include "exec/virtual_ranks.h"
+#include "train/run/watchdog.h"
+
+typedef struct mx_run_profile mx_run_profile;
+
+enum { MX_RUN_METRICS = 24 }; /* at most, besides those that the program adds */
+
+/* A step that was started; what is below `got` is known once it was settled (run_step.c). */
+typedef struct {
+    int64_t step; /* counted from 1 */
+    bool in_flight;
+    float loss_limit, norm_limit; /* infinite: none */
+    double lr, wait_s, began, done, flops;
+    int64_t tokens, trained, counted; /* counted: what the loss is a mean over */
+    mx_metric host[MX_HOST_METRICS]; /* of the objective, about the batch */
+    int n_host;
+    mx_readback got;
+    float loss, grad_norm;
+    bool skipped;
+    double step_s;
+} mx_inflight_step;
+
+/* What the loop asks for as it goes; read once, before the first step. */
+typedef struct {
+    int64_t checkpoint_period, eval_interval, eval_start_step, eval_steps, rollback_after_skips;
+    int64_t max_checkpoint_failures;
+    bool abort_on_nan_loss, abort_on_inf_loss;
+    bool save_on_start, save_on_completion, save_on_signal, save_always;
+    double target_eval_loss, step_timeout;
+} mx_run_rules;
+
+typedef struct {
+    const mx_config *c;
+    mx_objective_run goal; /* objective NULL: none */
+    /* NULL: one device, or processes that each have the whole model */
+    const mx_mesh_rank *mesh_rank;
+    int data_rank, data_ranks; /* who has which rows of a batch */
+    mx_run_rules rules;
+    mx_arena arena;
+    const char *folder;
+    const char *weights_dir; /* load_parameters_path as a folder here; NULL: not given */
+    mx_model_files files;    /* tokenizer and the like, for checkpoints */
+    mx_launch launch;     /* which rank this is, of how many */
+    mx_coord *coord;    /* of the processes of this run */
+    mx_comm *comm;      /* the ranks of this run; one, usually */
+    mx_comm_groups *groups; /* of processes on a mesh, by its axes; NULL: none */
+    mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
+    bool leads;         /* this is rank 0 */
+    bool stops, writer_busy; /* some rank was asked to stop, is still writing a checkpoint */
+    int64_t failed_saves;    /* in a row, as far as any rank knows */
+    mx_span *summed;         /* gradients, with capacity for one more */
+    int n_summed;
+    mx_run_lock lock;
+    const char *made; /* the first folder of the path that this start made; NULL: none */
+    bool accepted;    /* the start is written down: run_folder.c */
+    bool finished;    /* before it began: nothing is left to do */
+    mx_model_spec model;
+    mx_schedule schedule;
+    int64_t steps; /* of the whole run */
+    mx_session *session;
+    mx_programs_request request; /* what the programs are made from */
+    mx_programs programs;
+    mx_plan plan;
+    mx_ramp ramp;
+    int64_t stage;          /* of the ramp */
+    mx_exec *now;           /* the program of the present batch size: step's, or small's */
+    mx_step small;          /* of a stage of the ramp */
+    int64_t microbatch;     /* sequences of it */
+    mx_batch gathered;      /* from pieces, with a ramp */
+    double stage_flops;     /* of a step of the stage */
+    mx_train_data data, eval_data;
+    float *pixels;   /* of a microbatch, with images, as the program takes them */
+    int32_t *places; /* (3, rows, length), where tokens have them */
+    int32_t *cut;    /* rows of a microbatch, where a rank has a part of each */
+    mx_run_state at; /* progress; at.step counts steps that were started */
+    mx_inflight_step inflight[2];
+    const char **extra; /* roots of the program to be logged: "metric:NAME" */
+    int n_extra;
+    mx_metric *metric;
+    bool has_lm_loss;      /* a root of its own beside the loss */
+    double frozen_squares; /* sum of the squares of weights that are not trained */
+    double last_done, last_clock, mean_step_s;
+    mx_passthrough passthrough; /* of the checkpoint the run began with or goes on from */
+    mx_ckpt *ckpt;   /* NULL: checkpointing is off */
+    mx_metrics *metrics;
+    mx_progress progress;
+    double flops_per_step, peak_flops;
+    bool measures_peak; /* the chip's rate is not known: it is measured now and then */
+    mx_spikes spikes;        /* cap 0: spikes are not looked for */
+    int64_t own_step;        /* the run's checkpoint that the state was last read from, -1: none */
+    int64_t rolled_to;       /* the checkpoint the run went back to last, -1: never */
+    int rolled_times;        /* in a row, to that one */
+    mx_run_profile *profile; /* NULL: none, or over */
+    int log_fd;              /* log.txt; 0: none */
+    mx_watchdog *watchdog;
+    mx_goodput goodput;
+    bool accounts;           /* goodput is recorded */
+    double account_saved;    /* when, seconds since 1970 */
+    double opened, compiled; /* when, seconds since 1970 */
+    double read_bytes, read_seconds; /* of the weights of load_parameters_path; 0: none */
+    double start_rss_bytes;
+    bool snapshots; /* saves go on beside steps, from a copy of the state */
+    const char *config_text; /* of config.yml, for checkpoints */
+    int failures_said; /* failed saves in a row that were reported */
+    const char *local_dir; /* for the state when saves fail (run_local_checkpoint.c); NULL: none */
+    int64_t local_step; /* the step kept there that the run began with; -1: none */
+    int local_failed;   /* how often the state could not be kept there */
+    double last_eval;  /* NAN: none yet */
+} mx_run;
+
+/* What a run is started with. */
+typedef struct {
+    const mx_config *config;
+    const mx_objective *objective; /* NULL: none */
+    const char *command_line;
+} mx_run_start;
+
+/* run_setup.c: everything before the first step. */
+mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh_rank) MX_MUST_USE;
+void mx_run_close(mx_run *r);
+/* The data of training or evaluation, in batches of `rows`. */
+mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows,
+                           bool evaluation) MX_MUST_USE;
+/* The newest whole checkpoint of the run itself, in the arena; NULL when there is none. */
+mx_status mx_run_newest(mx_run *r, const char **path) MX_MUST_USE;
+/* metrics.jsonl from the step after the present one on. */
+mx_status mx_run_open_metrics(mx_run *r) MX_MUST_USE;
+/* run_folder.c: the folder, of rank 0. Locked, with the same configuration as before. */
+mx_status mx_run_folder_open(mx_run *r) MX_MUST_USE;
+mx_status mx_run_check_finished(mx_run *r) MX_MUST_USE; /* sets `finished`, and says so */
+mx_status mx_run_folder_accept(mx_run *r, const char *command_line) MX_MUST_USE;
+void mx_run_folder_leave(mx_run *r); /* a start that was not accepted leaves nothing */
+/* run_plan.c: session and programs; MX_MEMORY before anything large is allocated. */
+mx_status mx_run_programs_open(mx_run *r) MX_MUST_USE;
+void mx_run_say_plan(mx_run *r);
+mx_status mx_run_write_plan(const mx_run *r) MX_MUST_USE; /* plan.txt */
+double mx_run_planned_bytes(const mx_run *r);
+/* run_watch.c: log, crash reports, watchdog, the account of time and memory. */
+mx_status mx_run_check_crashes(mx_run *r) MX_MUST_USE; /* is it worth starting? */
+void mx_run_log_open(mx_run *r);
+mx_status mx_run_watch_open(mx_run *r) MX_MUST_USE;
+void mx_run_spend(mx_run *r, mx_goodput_kind on); /* time from now on belongs to this */
+void mx_run_step_begins(mx_run *r);
+void mx_run_step_done(mx_run *r, int64_t step);
+void mx_run_saved(mx_run *r);                     /* a save has begun at the present step */
+void mx_run_check_saves(mx_run *r);               /* says so when checkpoints fail */
+void mx_run_watch_close(mx_run *r, mx_status st); /* prints and records; st is borrowed */
+void mx_run_measure_peak(mx_run *r);              /* raises peak_flops */
+double mx_run_now(void);                          /* seconds since 1970 */
+double mx_run_rss_bytes(void);                    /* the most memory this process has had */
+/* run_profile.c: the time of every node, for the steps of profile_steps. */
+mx_status mx_run_profile_open(mx_run *r) MX_MUST_USE;
+void mx_run_profile_begin(mx_run *r);
+void mx_run_profile_take(mx_run *r, const mx_exec *e); /* e has run */
+void mx_run_profile_end(mx_run *r, bool run_is_over);
+/* run_stage.c: the batch, and the program of its size. */
+mx_status mx_run_stage_open(mx_run *r) MX_MUST_USE;
+void mx_run_stage_close(mx_run *r);
+mx_status mx_run_stage_enter(mx_run *r) MX_MUST_USE; /* that of the step after at.step */
+/* NULL when there is no more data. */
+mx_status mx_run_next_batch(mx_run *r, const mx_batch **out) MX_MUST_USE;
+/* run_goal.c: the run's objective, where it has one. */
+mx_status mx_run_goal_read(mx_run *r) MX_MUST_USE; /* its keys, once the batch is planned */
+mx_status mx_run_goal_open(mx_run *r) MX_MUST_USE; /* once there are weights */
+/* What the loss of a batch is a mean over. */
+int64_t mx_run_counted(const mx_run *r, const mx_batch *b);
+/* run_step.c: one step. */
+mx_status mx_run_inflight_open(mx_run *r) MX_MUST_USE;
+void mx_run_inflight_close(mx_run *r);
+mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row,
+                      float scale) MX_MUST_USE;
+/* Starts the step after at.step and counts it; *end: there is no more data. */
+mx_status mx_run_launch(mx_run *r, bool *end) MX_MUST_USE;
+/* Waits for a step, reports it and decides what follows from it; nothing when that was done. */
+mx_status mx_run_settle(mx_run *r, int64_t step) MX_MUST_USE;
+/* run_join.c: how ranks meet. First which one this is, then all of them. */
+mx_status mx_run_ranks_find(mx_run *r) MX_MUST_USE;
+mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
+/* Tells the session of a process where the groups of its collectives are. */
+void mx_run_set_groups(mx_run *r);
+/* run_ranks.c: what ranks do together. */
+/* Can several ranks run this? Once variables are known. */
+mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
+/* Adds up what a rank counted in its rows; ranks that have the same rows count once. */
+mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n) MX_MUST_USE;
+/* Is this the rank that says what the last stage of a pipeline knows? */
+bool mx_run_speaks(const mx_run *r);
+/* Adds up gradients, and these numbers, over ranks; on a mesh the programs have done that. */
+mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n) MX_MUST_USE;
+mx_status mx_run_poll(mx_run *r) MX_MUST_USE; /* before each step */
+/* run_local_checkpoint.c: where the state goes when checkpoints cannot be written. */
+mx_status mx_run_local_checkpoint_open(mx_run *r) MX_MUST_USE;
+/* A whole checkpoint kept there whose step is above `newer_than`; NULL when there is none. */
+mx_status mx_run_local_checkpoint_newest(mx_run *r, int64_t newer_than,
+                                         const char **path) MX_MUST_USE;
+/* Keeps the state there. Always an error, with which the run ends, or (`kept` false) could. */
+mx_status mx_run_local_checkpoint_save(mx_run *r, const char *why, bool *kept) MX_MUST_USE;
+/* What was kept is not needed any more once a step as late is durable. */
+void mx_run_local_checkpoint_clear(mx_run *r, int64_t durable_step);
+/* run_loop.c: the whole state as a checkpoint of `c`; every step has been settled. */
+mx_status mx_run_save_to(mx_run *r, mx_ckpt *c) MX_MUST_USE;
+/* run_loop.c: what to do about a step that changed nothing. */
+mx_status mx_run_after_skip(mx_run *r, const mx_inflight_step *f) MX_MUST_USE;
+/* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
+mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
+
+#endif

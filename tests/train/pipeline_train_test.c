@@ -1,0 +1,136 @@
+/* pipeline_train_test.c - `maxc train mesh=stage=N`: the checkpoints of one device that accumulates
+ * over the same microbatches, to the bit, whatever the schedule. */
+#include "../test.h"
+#include "tiny_run.h"
+
+#include "base/arena.h"
+#include "base/io.h"
+#include "train/report/metrics.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RUN                                                                                        \
+    "learning_rate_schedule_steps=8", "steps=2", "base_num_decoder_layers=4",                      \
+        "dataset_type=corpus", "sharding_tolerance=1"
+
+#define MUON "opt_type=muon" /* with AdamW for embeddings and norms */
+
+/* Of weights and optimizer alone: the rest says how many ranks there were. */
+static char *state_of(const char *folder, const char *name, int step)
+{
+    char *a = tiny_tensors(folder, name, step), *end = strstr(a, "\"state.json\"");
+    MX_CHECK(end && end - a > 100, "%s: %s", name, a);
+    if (end)
+        *end = 0;
+    return a;
+}
+
+static void same_state(const char *folder, const char *one, const char *name)
+{
+    char *a = state_of(folder, one, 2), *b = state_of(folder, name, 2);
+    MX_CHECK(strcmp(a, b) == 0, "%s has other tensors than %s:\n%s\n%s", name, one, a, b);
+    free(a);
+    free(b);
+}
+
+MX_TEST(pipeline_trains_as_one_device_does)
+{
+    static const struct {
+        const char *name, *args[4];
+    } runs[] = {
+        {"gpipe", {"mesh=stage=4", "per_device_batch_size=1", "num_pipeline_microbatches=2",
+                   "pipeline_schedule=gpipe"}},
+        {"zero_bubble", {"ici_pipeline_parallelism=3", "per_device_batch_size=1.3333333333333333",
+                         "num_pipeline_microbatches=2", "pipeline_schedule=zero_bubble"}},
+        {"interleaved", {"dcn_pipeline_parallelism=2", "per_device_batch_size=2",
+                         "num_layers_per_pipeline_stage=1"}},
+    };
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "one",
+                           (const char *[]){RUN, MUON, "per_device_batch_size=2",
+                                            "gradient_accumulation_steps=2", NULL}));
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        const char *const *a = runs[i].args;
+        MX_CHECK_OK(tiny_train(folder, runs[i].name,
+                               (const char *[]){RUN, MUON, a[0], a[1], a[2], a[3], NULL}));
+        same_state(folder, "one", runs[i].name);
+    }
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* A run that is resumed on another number of stages goes on as the one that was not. */
+MX_TEST(pipeline_resumes_on_any_stages)
+{
+    char folder[256], load[512];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "whole",
+                           (const char *[]){RUN, "mesh=stage=2", "per_device_batch_size=2",
+                                            "checkpoint_period=1",
+                                            "max_num_checkpoints_to_keep=-1", NULL}));
+    snprintf(load, sizeof load, "load_full_state_path=%s/whole/r/checkpoints/1", folder);
+    MX_CHECK_OK(tiny_train(folder, "rest",
+                           (const char *[]){RUN, load, "mesh=stage=4", "per_device_batch_size=1",
+                                            "num_pipeline_microbatches=2", NULL}));
+    same_state(folder, "whole", "rest");
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+static mx_series losses_of(const char *folder, const char *name, mx_arena *a)
+{
+    char path[512];
+    mx_series s = {0};
+    snprintf(path, sizeof path, "%s/%s/r/metrics.jsonl", folder, name);
+    MX_CHECK_OK(mx_metrics_read(path, "eval/loss", a, &s));
+    MX_CHECK(s.n == 2, "%lld evaluations", (long long)s.n);
+    return s;
+}
+
+/* Batches of evaluation go through the same stages. */
+MX_TEST(pipeline_evaluates_as_one_device_does)
+{
+#define EVAL RUN, "eval_interval=1", "eval_steps=2"
+    char folder[256];
+    mx_arena a = {0};
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "one",
+                           (const char *[]){EVAL, "per_device_batch_size=2",
+                                            "gradient_accumulation_steps=2",
+                                            "eval_per_device_batch_size=4", NULL}));
+    MX_CHECK_OK(tiny_train(folder, "stages",
+                           (const char *[]){EVAL, "mesh=stage=2", "per_device_batch_size=2",
+                                            "num_pipeline_repeats=2",
+                                            "eval_per_device_batch_size=2", NULL}));
+    mx_series x = losses_of(folder, "one", &a), y = losses_of(folder, "stages", &a);
+    for (int i = 0; i < 2 && x.n == 2 && y.n == 2; i++)
+        MX_CHECK(x.y[i] == y.y[i], "evaluation %d: %.9g and %.9g", i, x.y[i], y.y[i]);
+    mx_arena_fini(&a);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* A mistake is told once, and by name. */
+MX_TEST(pipeline_refuses_what_cannot_be)
+{
+    static const struct {
+        const char *args[3], *says;
+    } bad[] = {
+        {{"mesh=stage=8", "per_device_batch_size=1"}, "4 layers, and 8 chunks"},
+        {{"mesh=stage=2", "num_pipeline_repeats=3", "per_device_batch_size=1"},
+         "4 layers, and 6 chunks"},
+        {{"mesh=stage=2", "per_device_batch_size=2", "num_pipeline_microbatches=3"},
+         "does not divide the 4 sequences"},
+        {{"mesh=stage=2", "num_pipeline_repeats=2", "pipeline_schedule=gpipe"},
+         "use the interleaved schedule"},
+        {{"mesh=stage=2", "profiler=trace"}, "profiler on a mesh with stages is not done"},
+        {{"mesh=stage=2,data=2", "shard_optimizer_over_data=true"}, "with stages is not done yet"},
+    };
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *const *a = bad[i].args;
+        MX_CHECK_ERROR(tiny_train(folder, "bad", (const char *[]){RUN, a[0], a[1], a[2], NULL}),
+                       bad[i].says);
+    }
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
