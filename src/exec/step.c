@@ -183,6 +183,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     mx_node *loss = NULL;
     if (o->kind == MX_STEP_NEXT)
         h.hidden = last_rows(g, &b, h.hidden, shape.last);
+    if (o->kind == MX_STEP_NEXT && shape.pages) /* what embeddings are made of */
+        mx_graph_root(g, "hidden", mx_cast(g, h.hidden, MX_F32));
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
     else
@@ -192,7 +194,9 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
                       "trains and reward_model_path judges with", MX_SCORE_WEIGHT);
     if (o->lora && o->compile.partition)
         mx_graph_fail(g, "adapters do not run on a mesh yet; leave mesh= or lora.enable_lora out");
-    if (o->lora)
+    if (o->lora && o->lora->slots)
+        mx_pass_lora_slots(g, o->lora->slots, o->lora->rank);
+    else if (o->lora)
         mx_pass_lora(g, o->lora, shape.training);
     if (!loss)
         return mx_compile_forward(g, &o->compile, &s->program);

@@ -268,6 +268,7 @@ static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batc
                             .sequences = batch,
                             .step_tokens = total < o->step_tokens ? total : o->step_tokens,
                             .no_prefix_cache = o->no_prefix_cache,
+                            .draft_tokens = o->draft_tokens,
                             .max_length = length,
                             .cache_tokens = most,
                             .seed = o->sampling.seed,
