@@ -1,7 +1,7 @@
 /* optimizer.h - what the optimizer pass is told, and what an update rule is.
  *
- * A rule is one const struct in its own file, optimizer_NAME.c, found by tools/scan; the key opt_type
- * chooses it. docs/extending.md shows one.
+ * A rule is one const struct in its own file, optimizer_NAME.c, found by tools/scan; the key
+ * opt_type chooses it. docs/extending.md shows one.
  */
 #ifndef MX_COMPILE_OPTIMIZER_H
 #define MX_COMPILE_OPTIMIZER_H

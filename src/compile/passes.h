@@ -1,5 +1,6 @@
 /* passes.h - graph to graph. Each pass is one file with a const struct that says where in the order
- * it stands; tools/scan finds them, and the driver (compile.c) runs them. docs/extending.md adds one.
+ * it stands; tools/scan finds them, and the driver (compile.c) runs them. docs/extending.md adds
+ * one.
  *
  *   precision   float32 model -> bfloat16 activations and weight copies; before autodiff
  *   stages      which chunk of a pipeline a node belongs to (stages.h); before autodiff

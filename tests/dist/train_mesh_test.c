@@ -7,7 +7,7 @@
 static mesh_case train_case(const char *dir)
 {
     return (mesh_case){.dir = dir, .batch = 8, .seq = 16, .steps = 3,
-                       .optimizer = {.rule = &mx_optimizer_rule_adamw, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
+                       .optimizer = {.b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
                                      .weight_decay = 0.1, .clip = 0.5, .no_decay = "*norm*"},
                        .how = {.sharding_tolerance = 1}};
 }
@@ -84,6 +84,7 @@ MX_TEST(bfloat16_copies_on_meshes)
 {
     mesh_case c = train_case("tests/fixtures/models/llama3");
     c.compute = MX_BF16;
-    c.optimizer.rule = &mx_optimizer_rule_sgd; /* its steps are as small as the differences of gradients */
+    /* its steps are as small as the differences of gradients */
+    c.optimizer.rule = &mx_optimizer_rule_sgd;
     on_meshes(&c, 1e-3);
 }
