@@ -74,7 +74,7 @@ struct step {
     std::vector<void *> owned; /* device memory */
     double flops = 0;
 };
-template <class T> static T *room(step *s, int64_t n)
+template <class T> static T *scratch(step *s, int64_t n)
 {
     s->owned.push_back(device_alloc<T>(n));
     return (T *)s->owned.back();
@@ -135,7 +135,7 @@ static void take_own(step *s, attention *a, const mx_sdpa_shape &h)
     p.dout = a->args.dout, p.dq = a->args.dq, p.dk = a->args.dk, p.dv = a->args.dv;
     a->shape = f, a->own_args = p, a->own = mx_flash_hopper_backward_can(&f, &p);
     if (a->own)
-        a->own_work = room<char>(s, (int64_t)mx_flash_hopper_backward_bytes(&f));
+        a->own_work = scratch<char>(s, (int64_t)mx_flash_hopper_backward_bytes(&f));
 }
 /* Lives as long as the program, but for its memory. */
 static attention *attend(step *s, const row *r)
@@ -150,14 +150,14 @@ static attention *attend(step *s, const row *r)
     for (int i = 0; i < 2; i++) {
         h.backward = i;
         OK(mx_sdpa_plan_new(&a->plan[i], s->dnn, &h));
-        a->work[i] = room<char>(s, (int64_t)mx_sdpa_plan_workspace(a->plan[i]));
+        a->work[i] = scratch<char>(s, (int64_t)mx_sdpa_plan_workspace(a->plan[i]));
     }
-    mx_bf16 *qkv = (mx_bf16 *)s->a, *grad = room<mx_bf16>(s, tokens * w);
+    mx_bf16 *qkv = (mx_bf16 *)s->a, *grad = scratch<mx_bf16>(s, tokens * w);
     a->args.q = qkv, a->args.k = qkv + r->heads * d, a->args.v = qkv + (r->heads + r->kv) * d;
     a->args.dq = grad, a->args.dk = grad + r->heads * d;
     a->args.dv = grad + (r->heads + r->kv) * d;
-    a->args.o = room<mx_bf16>(s, tokens * r->width), a->args.dout = s->b;
-    a->args.stats = room<float>(s, tokens * r->heads);
+    a->args.o = scratch<mx_bf16>(s, tokens * r->width), a->args.dout = s->b;
+    a->args.stats = scratch<float>(s, tokens * r->heads);
     a->flops = 2.0 * tokens * r->length * r->width;
     take_own(s, a, h);
     return a;
@@ -234,7 +234,7 @@ static double time_step(step *s, double *watts)
 static char *normals(step *s, int64_t n, uint64_t seed)
 {
     mx_cuda_fill f = {MX_CUDA_FILL_NORMAL, 1, n, seed, 0, false};
-    char *x = room<char>(s, 2 * n);
+    char *x = scratch<char>(s, 2 * n);
     CU(mx_cuda_fill_with(x, &f, 0));
     return x;
 }
@@ -245,7 +245,7 @@ static void bench_row(const row *r, mx_cuda_libs *libs, const char *choices)
     int64_t t = r->batch * r->length, most = t * std::max(r->vocab + 8, 2 * r->mlp);
     OK(mx_gemm_lt_open(&s.lt, libs, 64u << 20, choices));
     OK(mx_sdpa_open(&s.dnn, libs));
-    s.work = room<char>(&s, 64u << 20);
+    s.work = scratch<char>(&s, 64u << 20);
     s.a = normals(&s, most, 1), s.b = normals(&s, most, 2), s.c = normals(&s, most, 3);
     double total = 0;
     for (int part = 0; part < 3; part++) { /* products, attention, both */

@@ -130,7 +130,7 @@ void mx_arena_fini(mx_arena *a)
 }
 
 /* Large buffers sit on huge pages where the system grants them: a tensor is swept row by row, and a
- * page table walk per 4 KiB costs matrix products several per cent. */
+ * page table walk per 4 KiB slows GEMMs down. */
 static void *alloc_aligned(size_t bytes)
 {
     if (bytes < 4 * HUGE_BYTES)

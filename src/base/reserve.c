@@ -17,7 +17,7 @@ static struct {
     pthread_mutex_t lock;
     size_t used;
     int live; /* blocks that are in use */
-    _Alignas(ALIGN) char room[RESERVE_BYTES];
+    _Alignas(ALIGN) char bytes[RESERVE_BYTES];
 } reserve = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local size_t missed; /* bytes this thread asked for in vain; 0: none */
@@ -41,7 +41,7 @@ void *mx_reserve_take(size_t bytes)
     size_t need = ALIGN + (bytes + ALIGN - 1) / ALIGN * ALIGN;
     missed = bytes ? bytes : 1;
     pthread_mutex_lock(&reserve.lock);
-    char *p = need <= RESERVE_BYTES - reserve.used ? reserve.room + reserve.used : NULL;
+    char *p = need <= RESERVE_BYTES - reserve.used ? reserve.bytes + reserve.used : NULL;
     if (p) {
         reserve.used += need;
         reserve.live++;
@@ -55,8 +55,8 @@ void *mx_reserve_take(size_t bytes)
 
 bool mx_reserve_holds(const void *p)
 {
-    uintptr_t at = (uintptr_t)p, room = (uintptr_t)reserve.room;
-    return at >= room && at < room + RESERVE_BYTES;
+    uintptr_t at = (uintptr_t)p, first = (uintptr_t)reserve.bytes;
+    return at >= first && at < first + RESERVE_BYTES;
 }
 
 size_t mx_reserve_size(void *p)

@@ -41,8 +41,8 @@ typedef enum {
 #define MX_TARGET_V3 __attribute__((target("arch=x86-64-v3")))
 #define MX_TARGET_V4 __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
 #define MX_TARGET_BF16 __attribute__((target("arch=x86-64-v4,avx512bf16,prefer-vector-width=512")))
-/* acc (16 floats) += sums of two products per lane; a, b hold 16 pairs of bf16, for which gcc has a
- * type since version 13. */
+/* acc (16 floats) += the sum of two products, per lane; a, b hold 16 pairs of bf16, for which gcc
+ * has a type since version 13. */
 #if __GNUC__ >= 13
 typedef __bf16 mx_v32bf16 __attribute__((vector_size(64)));
 #else

@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { GROWN_BYTES = 6 << 20 }; /* what a product needs, and its callers */
+enum { GROWN_BYTES = 6 << 20 }; /* what a GEMM needs, and its callers */
 
 /* The kernel maps everything down to a page that is touched; memory is used for that page alone. */
 static __attribute__((noinline)) void touch(size_t bytes)

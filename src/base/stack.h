@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include <stdint.h>
 
-/* A product packs its operands into 5 MiB of its thread's stack (ops/cpu/gemm_kernel.inc). */
+/* A GEMM packs its operands into 5 MiB of its thread's stack (ops/cpu/gemm_kernel.inc). */
 enum { MX_STACK_BYTES = 8 << 20 };
 
 /* Raises the limit of this process, and what threads started from now on get, to that much. */

@@ -4,8 +4,7 @@
  * MX_CLONES (base/simd.h) a plain loop becomes 16 lanes of AVX-512 or 8 of AVX2.
  *
  *     function       largest error   out of range
- *     mx_vexpf       1 ulp           +inf above 88.73, 0 below -103.97, denormals in between are
- * right
+ *     mx_vexpf       1 ulp           +inf above 88.73, 0 below -103.97, denormals are right
  *     mx_vlogf       1 ulp           -inf at 0, NaN below 0, denormals are right
  *     mx_vlog1pf     2 ulp           for x > -1
  *     mx_vtanhf      2 ulp           +-1

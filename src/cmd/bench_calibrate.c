@@ -198,7 +198,7 @@ static mx_status write_chip(const mx_invocation *inv, const machine *m, mx_str *
 {
     const char *name = mx_config_text(inv->config, "name");
     int64_t rows = m->gpu ? 1 << 18 : 1 << 15;
-    double best, stream = 0, room = (double)mx_session_room(m->session).bytes;
+    double best, stream = 0, room = (double)mx_session_memory_available(m->session).bytes;
     mx_str points = {0};
     MX_TRY(gemm_points(m, &points, &best));
     mx_status st = measure(m, build_stream, &rows, false, &stream);

@@ -1,9 +1,9 @@
 /* data.c - maxc data: what training will see, before any training.
  *
  * Opens the data exactly as `maxc train`, `maxc sft` or `maxc dpo` would, makes batches, and shows
- * rows as text: what is trained in one colour, what is masked in another, documents apart. Without
- * colour, masked text stands between ‹ and ›. Then the counts: documents, tokens, how full the
- * rows are, what was cut off.
+ * rows as text: what is trained in one colour, what is masked in another, documents separated.
+ * Without colour, masked text stands between ‹ and ›. Then the counts: documents, tokens, how
+ * full the rows are, what was cut off.
  *
  *     maxc data dataset_path=my.jsonl tokenizer=DIR max_target_length=512
  *     maxc data sft dataset_path=chat.jsonl loss_on=assistant show=tokens

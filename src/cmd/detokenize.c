@@ -1,8 +1,7 @@
 /* detokenize.c - maxc detokenize: token ids on standard input, text on standard output.
  *
- *     maxc detokenize tokenizer=PATH < ids                 numbers between white space; the text,
- * as bytes maxc detokenize tokenizer=PATH format=jsonl < lines  one JSON array per line; one JSON
- * string each
+ *     maxc detokenize tokenizer=PATH < ids                   numbers between blanks; gives bytes
+ *     maxc detokenize tokenizer=PATH format=jsonl < lines    JSON arrays, one a line; gives strings
  */
 #include "base/file.h"
 #include "base/json_tree.h"

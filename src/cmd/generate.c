@@ -111,15 +111,15 @@ typedef struct {
     mx_generate_counts *counts;
 } job;
 
-static mx_status answer_as(void *ctx, const mx_seat *seat)
+static mx_status answer_as(void *ctx, const mx_mesh_rank *mesh_rank)
 {
     const job *j = ctx;
     mx_generate_options o = *j->o;
-    mx_generate_counts counts, *own = seat && seat->rank ? &counts : j->counts;
+    mx_generate_counts counts, *own = mesh_rank && mesh_rank->rank ? &counts : j->counts;
     mx_answer *answers = j->answers;
     size_t bytes = sizeof *answers * (size_t)j->n;
-    o.seat = seat;
-    if (seat && seat->rank) {
+    o.mesh_rank = mesh_rank;
+    if (mesh_rank && mesh_rank->rank) {
         answers = mx_realloc(NULL, bytes);
         memset(answers, 0, bytes);
     }

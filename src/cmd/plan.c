@@ -24,7 +24,7 @@ static const char *const class_name[MX_VAR_KIND_COUNT] = {[MX_VAR_WEIGHT] = "wei
 typedef struct {
     mx_device_traits traits;
     mx_plan_device device;
-    mx_memory_room room;
+    mx_memory_available available;
     int n_threads;
 } target;
 
@@ -35,7 +35,7 @@ static mx_status this_device(const mx_config *c, target *t)
     MX_TRY(mx_status_wrap(mx_session_open(&s, mx_config_text(c, "device"),
                                           (int)mx_config_int(c, "num_threads")),
                           "chip=this"));
-    t->room = mx_session_room(s);
+    t->available = mx_session_memory_available(s);
     t->n_threads = mx_session_threads(s);
     t->traits = *mx_session_traits(s);
     mx_session_close(s);
@@ -75,15 +75,15 @@ static mx_status find_target(const mx_invocation *inv, target *t)
         t->traits = mx_cuda_traits;
     if (chip) {
         t->traits.chip = *chip;
-        t->room = (mx_memory_room){(int64_t)chip->memory_bytes, "the chip has"};
+        t->available = (mx_memory_available){(int64_t)chip->memory_bytes, "the chip has"};
     }
     if (gib > 0)
-        t->room = (mx_memory_room){(int64_t)(gib * 0x1p30), "memory_gib gives"};
+        t->available = (mx_memory_available){(int64_t)(gib * 0x1p30), "memory_gib gives"};
     const mx_chip *is = &t->traits.chip;
     t->device = (mx_plan_device){
         .traits = &t->traits,
         .kernels_for = *arch ? arch : NULL,
-        .memory_bytes = t->room.bytes < INT64_MAX ? (double)t->room.bytes : 0,
+        .memory_bytes = t->available.bytes < INT64_MAX ? (double)t->available.bytes : 0,
         .flops_per_second = tflops > 0 ? tflops * 1e12 : is->flops_per_second[dtype],
         .bytes_per_second = gbs > 0 ? gbs * 1e9 : is->bytes_per_second,
     };
@@ -198,7 +198,7 @@ static mx_status run(mx_invocation *inv)
     mx_programs_request q;
     mx_mesh_plan mesh = {0};
     mx_plan plan = {0};
-    target t = {.room.bytes = INT64_MAX};
+    target t = {.available.bytes = INT64_MAX};
     if (!inv->n_args)
         MX_TRY(mx_vocab_from_tokenizer(c));
     mx_status st = mx_model_open(&m, c, model_path(inv));
@@ -223,7 +223,7 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &t.device));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     json ? print_json(&m, &plan, &t.device) : print_text(&m, &plan, &t.device, &mesh);
-    st = mx_plan_check(&plan, &m, &q, t.room);
+    st = mx_plan_check(&plan, &m, &q, t.available);
 out:
     mx_mesh_plan_fini(&mesh);
     mx_model_spec_fini(&m);

@@ -347,7 +347,7 @@ static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f
         f->machine = machine;
         mx_search_take(s, 0, q, f);
         mx_status st = mx_forecast_make(f, q->config, q->model);
-        if (!st && f->memory.total <= mx_search_room(&f->machine.chip)) {
+        if (!st && f->memory.total <= mx_search_usable_bytes(&f->machine.chip)) {
             mx_status_free(why);
             return MX_OK;
         }
@@ -356,7 +356,7 @@ static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f
         mx_status_free(st ? why : MX_OK);
         why = st ? st : why;
         drop(s, 0);
-        drop_larger(s, remat, more, mx_search_room(&f->machine.chip));
+        drop_larger(s, remat, more, mx_search_usable_bytes(&f->machine.chip));
     }
     return why ? mx_status_wrap(why, "none of the best layouts can be compiled; the last")
                : nothing_fits(s, q);

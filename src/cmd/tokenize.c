@@ -1,8 +1,7 @@
 /* tokenize.c - maxc tokenize: text on standard input, token ids on standard output.
  *
- *     maxc tokenize tokenizer=PATH < text                 the whole input is one text; one line of
- * ids maxc tokenize tokenizer=PATH format=jsonl < lines   one JSON string per line; one JSON array
- * each
+ *     maxc tokenize tokenizer=PATH < text                    all of it is one text; a line of ids
+ *     maxc tokenize tokenizer=PATH format=jsonl < lines      JSON strings, one a line; JSON arrays
  */
 #include "base/file.h"
 #include "base/json_tree.h"

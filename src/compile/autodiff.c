@@ -98,8 +98,8 @@ void mx_gradients(mx_graph *g, mx_node *y, mx_node *dy, mx_node *const *x, int n
 }
 
 /* A gradient that nothing but the optimizer reads (a weight's) can wait. Let it, by a few nodes:
- * the elementwise work around it then stands together and fuses, where a product in between would
- * cut it apart. */
+ * the elementwise work around it then stands together and fuses, where a GEMM in between would
+ * split it. */
 static void delay_weight_gradients(mx_graph *g, int n_forward)
 {
     enum { DELAY = 24 };

@@ -14,7 +14,7 @@ typedef struct mx_compile_options {
     mx_dtype compute;          /* dtype of activations */
     mx_remat remat;            /* policy NULL: none */
     bool weights_fixed;        /* no update will come: weights lie in the compute dtype */
-    bool narrow_weights;       /* updated in the compute dtype, rounded at random; no master copy */
+    bool narrow_weights;       /* in the compute dtype, stochastic rounding, no master copy */
     bool narrow_frozen;        /* weights that are not trained lie in the compute dtype */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool reads_copies;         /* weights are read from the copies that a training step writes */

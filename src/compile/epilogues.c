@@ -1,5 +1,5 @@
-/* epilogues.c - elementwise work joins the GEMM beside it, which does it to sums that it still has
- * in registers (ops/matmul.h).
+/* epilogues.c - elementwise ops fused into the GEMM beside them as epilogues, computed on sums that
+ * are still in registers (ops/matmul.h).
  *
  *     add(x w, b)                                      -> matmul{bias}(x, w, b)
  *     gelu(u), u = matmul{bias}(x, w, b)               -> matmul{bias,gelu}, which gives u too
@@ -7,13 +7,14 @@
  *     g = x w; u = x w2; mul(silu(g), u)               -> matmul{swiglu}(x, w, w2)
  *     d = dy v; silu_grad(g, mul(d, u)); mul(d, silu(g)) -> matmul{swiglu_grad}(dy, v, g, u)
  *
- * A bias joins before autodiff, so that its copy in the compute dtype is one that the optimizer
- * writes. The others join behind remat: the graph then shows what is kept and what is computed
+ * A bias is fused before autodiff, so that its copy in the compute dtype is one that the optimizer
+ * writes. The others are fused after remat: the graph then shows what is kept and what is computed
  * again, and an epilogue belongs to a GEMM that stands beside it, forward or computed again. An
  * activation that alone is computed again, from a GEMM's result that was kept, stays elementwise:
  * as an epilogue it would cost the GEMM once more.
  *
- * Nothing joins that a fused group has at hand: it would be a tensor more for the group to read.
+ * An op whose result a fused group reads stays in the group: as an epilogue it would be one more
+ * tensor for the group to read.
  */
 #include "compile/rules.h"
 

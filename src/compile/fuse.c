@@ -7,7 +7,7 @@
  * Paths are looked for backwards from the group through what lies between its first and last
  * member, updates in place included, and a search that takes too long counts as a path. A path may
  * also lead through a group that began before and has grown since: the search does not see those,
- * and a group that turns out to wait for itself is taken apart again.
+ * and a group that turns out to wait for itself is split again.
  *
  * The group runs where its last member stood. The scheduler moves what has to wait for it.
  */
@@ -517,8 +517,8 @@ void mx_pass_fuse(mx_graph *g, bool merge_)
 }
 
 /* A gradient is added to its sum as soon as it is there, so that it need not be kept: at the end
- * all of them would be alive at once. Behind fuse, so that no group is cut apart. */
-static void hasten_sums(mx_graph *g)
+ * all of them would be alive at once. After fuse, so that no group is split. */
+static void accumulate_early(mx_graph *g)
 {
     for (int i = 0; i < g->n_nodes; i++)
         if (g->node[i]->op == &mx_op_accumulate)
@@ -528,7 +528,7 @@ static void hasten_sums(mx_graph *g)
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
     mx_pass_fuse(g, !c->o->no_fuse);
-    hasten_sums(g);
+    accumulate_early(g);
     return MX_OK;
 }
 

@@ -1,6 +1,6 @@
 /* lora.c - see lora.h.
  *
- * A use of a weight as the matrix of a product gets the adapter beside it, on the activations. Any
+ * A use of a weight in a matmul gets the adapter beside it, on the activations. Any
  * other use (a latent attention's absorbed projection, a head fused with its loss) reads W + s B A
  * instead of W. Both are made where the use stands, so that remat and the order of
  * execution see them as part of their layer.

@@ -43,7 +43,7 @@ void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training);
 
 /* Is this module named by a list such as `targets`? */
 bool mx_lora_names(const char *list, const char *module);
-/* What the product of a module's B and A is multiplied by. */
+/* The scale of a module's B A. */
 double mx_lora_scale(const mx_lora *l, const char *module);
 
 #endif

@@ -8,7 +8,7 @@
  *
  * A copy goes on beside the computation from its offload or prefetch to its wait, which reads both
  * ends, so that lifetimes as the memory pass finds them hold for it. What is left to decide is how
- * far apart the two stand. Let L be the bytes of the layer that offloads most:
+ * far from each other the two stand. Let L be the bytes of the layer that offloads most:
  *
  *     out    ends before the value L bytes further on in the order of making is made
  *     back   starts before the value L bytes earlier in the order of reading is read

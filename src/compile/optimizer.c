@@ -238,7 +238,7 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
         mx_node *w = part[i].weight;
         made[i] = update(g, &step, &part[i], mx_weight_copy(g, w, cast[w->id]));
     }
-    for (int i = 0; i < m; i++) /* apart: updates in a row are one kernel on a GPU */
+    for (int i = 0; i < m; i++) /* a loop of its own: consecutive updates are one kernel on a GPU */
         made[i] = rescale(g, of[i], made[i], &step);
     for (int i = 0; i < m; i++)
         made[i] = squares_of(g, made[i], on);

@@ -1,4 +1,4 @@
-/* optimizer.h - what the optimizer pass is told, and what an update rule is.
+/* optimizer.h - settings of the optimizer pass, and update rules.
  *
  * A rule is one const struct in its own file, optimizer_NAME.c, found by tools/scan; the key
  * opt_type chooses it. docs/extending.md shows one.

@@ -1,9 +1,8 @@
-/* pack.c - largest first: every value goes to the lowest place that is free for all of its life.
+/* pack.c - largest first: every value gets the lowest offset that is free during its lifetime.
  *
- * For training steps of transformers the buffer comes out within about one per cent of the
- * high-water mark, which no placement can beat; giving out addresses step by step, best fit, as it
- * was done before, took 1 to 25 per cent more, the most where values come back from host memory.
- * Quadratic in the number of values, at a few nanoseconds a pair: 0.01 s for 32 layers. */
+ * For training steps the buffer comes out close to the high-water mark, which no placement can
+ * beat; best fit in the order of execution is worse (docs/log/cpu.md). Quadratic in the number of
+ * values, which costs little beside the other passes. */
 #include "compile/pack.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* pack.h - addresses for values of known size and life. */
+/* pack.h - offsets for values of known size and lifetime. */
 #ifndef MX_COMPILE_PACK_H
 #define MX_COMPILE_PACK_H
 

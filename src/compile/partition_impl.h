@@ -63,7 +63,7 @@ mx_collective_attr mx_move_group(const mx_move *m, mx_axis_set axes, int dim);
 bool mx_move_innermost(const mx_move *m, const mx_cut *c, mx_axis_set axes);
 /* Dim d, which c cuts by `axes` among others, into the order of the pieces: before it is cut by
  * them; `back`: into its natural order, after it has been gathered over them. */
-void mx_move_deal(mx_move *m, int d, const mx_cut *c, mx_axis_set axes, bool back);
+void mx_move_reorder(mx_move *m, int d, const mx_cut *c, mx_axis_set axes, bool back);
 /* Gathers what is cut and should not be; takes the axes it has varied over out of `vary`. */
 void mx_move_gather(mx_move *m, int d, const mx_cut *to, mx_axis_set *vary);
 /* Cuts what should be cut and is not. */

@@ -1,11 +1,11 @@
 /* quantize.c - matmuls of layers' weights become matmuls of 8-bit numbers, by rules on names.
  *
- * Runs after precision and join, before autodiff. A matmul of activations and a weight,
+ * Runs after precision and merging, before autodiff. A matmul of activations and a weight,
  *     y = x w^T        ->       y = scaled_matmul(quantize(x), quantize(w))
  * carries its recipe along, from which its gradient builds the other two (ops/scaled_matmul.c).
  * Activations that several matmuls read are quantized once. Everything else stays in high
  * precision: the embedding and the head, which are in no layer; norms, softmax and attention, which
- * are no matmuls of a weight; routers, by a rule of their names (train/quant_config.c).
+ * are no matmuls of a weight; routers, by a rule of their names (exec/quant_config.c).
  *
  * A matmul whose sizes the recipe's units do not take (multiples of 16) stays as it is, and the
  * report says so.
@@ -23,21 +23,21 @@
 #define ALL(grain) grain, grain, grain
 static const mx_quant_recipe recipes[] = {
     {"fp8", "delayed scaling: one scale for a tensor, from the last 1,024 steps", E4M3, E5M2,
-     ALL(MX_GRAIN_TENSOR), .delayed = true},
+     ALL(MX_GRANULARITY_TENSOR), .delayed = true},
     {"fp8_tensorwise", "one scale for a tensor, from the tensor itself", E4M3, E5M2,
-     ALL(MX_GRAIN_TENSOR)},
-    {"fp8_rowwise", "a scale for each row", E4M3, E4M3, ALL(MX_GRAIN_ROW)},
+     ALL(MX_GRANULARITY_TENSOR)},
+    {"fp8_rowwise", "a scale for each row", E4M3, E4M3, ALL(MX_GRANULARITY_ROW)},
     {"fp8_rowwise_gw_hp", "a scale for each row; weight gradients in high precision", E4M3, E4M3,
-     MX_GRAIN_ROW, MX_GRAIN_ROW, MX_GRAIN_HIGH},
-    {"fp8_e5m2", "a scale for each row, all of it E5M2", E5M2, E5M2, ALL(MX_GRAIN_ROW)},
+     MX_GRANULARITY_ROW, MX_GRANULARITY_ROW, MX_GRANULARITY_HIGH},
+    {"fp8_e5m2", "a scale for each row, all of it E5M2", E5M2, E5M2, ALL(MX_GRANULARITY_ROW)},
     {"fp8_blockwise", "a scale for 1 x 128 numbers, of weights for 128 x 128", E4M3, E4M3,
-     ALL(MX_GRAIN_BLOCK), .power_of_two = true},
-    {"fp8_blockwise_hybrid", "the same with gradients in E5M2", E4M3, E5M2, ALL(MX_GRAIN_BLOCK),
-     .power_of_two = true},
-    {"int8", "a scale for each row; gradients rounded at random", MX_I8, MX_I8, ALL(MX_GRAIN_ROW),
-     .stochastic = true},
-    {"int8_rowwise", "a scale for each row", MX_I8, MX_I8, ALL(MX_GRAIN_ROW)},
-    {"int8_tensorwise", "one scale for a tensor", MX_I8, MX_I8, ALL(MX_GRAIN_TENSOR)},
+     ALL(MX_GRANULARITY_BLOCK), .power_of_two = true},
+    {"fp8_blockwise_hybrid", "the same with gradients in E5M2", E4M3, E5M2,
+     ALL(MX_GRANULARITY_BLOCK), .power_of_two = true},
+    {"int8", "a scale for each row; gradients with stochastic rounding", MX_I8, MX_I8,
+     ALL(MX_GRANULARITY_ROW), .stochastic = true},
+    {"int8_rowwise", "a scale for each row", MX_I8, MX_I8, ALL(MX_GRANULARITY_ROW)},
+    {"int8_tensorwise", "one scale for a tensor", MX_I8, MX_I8, ALL(MX_GRANULARITY_TENSOR)},
 };
 
 /* MaxText's names for the same. */
@@ -175,7 +175,7 @@ static void visit(quantize *p, mx_node *n, mx_quant_report *r)
     if (!w)
         return;
     const mx_quant_rule *rule = rule_of(p->q, w->name);
-    bool wanted = rule && rule->recipe && rule->recipe->forward != MX_GRAIN_HIGH;
+    bool wanted = rule && rule->recipe && rule->recipe->forward != MX_GRANULARITY_HIGH;
     if (wanted && fits(n)) {
         replace(p, n, rule->recipe, in_out);
         r->n_quantized++;

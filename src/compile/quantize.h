@@ -1,4 +1,4 @@
-/* quantize.h - which matmuls are quantized, and how: what the quantize pass is told. */
+/* quantize.h - which matmuls are quantized, and how: settings of the quantize pass. */
 #ifndef MX_COMPILE_QUANTIZE_H
 #define MX_COMPILE_QUANTIZE_H
 
@@ -28,7 +28,7 @@ const mx_quant_recipe *mx_quant_recipe_find(const char *name);
 void mx_quant_recipe_list(mx_str *out);
 bool mx_quantization_is_delayed(const mx_quantization *q); /* does a rule keep histories? */
 
-/* After precision and join. training: gradients will follow, and histories of a delayed recipe are
+/* After precision and merge. training: gradients will follow, and histories of a delayed recipe are
  * written. */
 void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training);
 /* For programs that only predict: weights of layers become int8, with a scale a row, and are loaded

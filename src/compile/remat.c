@@ -2,15 +2,15 @@
  *
  * Elementwise results are computed again when all they are made from is kept anyway: it costs
  * nothing inside a fused group and saves the memory (SwiGLU keeps its two projections, not their
- * product; a norm keeps its input).
+ * elementwise product; a norm keeps its input).
  *
  * What else is kept is the policy's (keys/remat_policies.h), and with each of them the tensors
  * named in `save` or `offload` (offload.c moves those).
  *
  * On a mesh a weight that was gathered is gathered again, with every policy.
  *
- * A value that is made from one tensor of its size and small ones (a product and its bias, a row
- * less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
+ * A value that is made from one tensor of its size and small ones (a GEMM's result and its bias, a
+ * row less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
  *
  * Stages of a pipeline keep what they receive. A copy is scheduled right before the first backward
  * node that needs it, so only one layer's activations live at a time.
@@ -21,7 +21,7 @@
 #include "ops.h"
 #include <string.h>
 
-typedef enum { KEEP_WRITTEN, KEEP_ALL, KEEP_PRODUCTS, KEEP_BOUNDARIES } keeping;
+typedef enum { KEEP_WRITTEN, KEEP_ALL, KEEP_MATMULS, KEEP_BOUNDARIES } keeping;
 
 typedef struct {
     mx_graph *g;
@@ -83,7 +83,7 @@ static bool available(remat *r, const mx_node *n)
 }
 
 /* Weights put together (merge.c): copied together again rather than kept from pass to pass. */
-static bool joins_weights(const mx_node *n)
+static bool concats_weights(const mx_node *n)
 {
     if (n->op != &mx_op_concat)
         return false;
@@ -98,7 +98,7 @@ static bool joins_weights(const mx_node *n)
 static bool is_models_split(const mx_node *n)
 {
     return n->op == &mx_op_split &&
-           !(n->in[0]->op == &mx_op_matmul && joins_weights(n->in[0]->in[1]));
+           !(n->in[0]->op == &mx_op_matmul && concats_weights(n->in[0]->in[1]));
 }
 
 /* Should this forward value be kept? `user` is the node on whose behalf we ask. */
@@ -106,7 +106,7 @@ static bool kept(remat *r, const mx_node *n, const mx_node *user)
 {
     if (is_source(n) || is_models_split(n) || is_named(r, n) || n->stage != user->stage)
         return true;
-    if (gathers_weight(n) || joins_weights(n))
+    if (gathers_weight(n) || concats_weights(n))
         return false;
     if (r->keep == KEEP_WRITTEN && elementwise(n) && r->written[n->id])
         return true;
@@ -121,7 +121,7 @@ static bool kept(remat *r, const mx_node *n, const mx_node *user)
     case KEEP_WRITTEN:
     case KEEP_ALL:
         return true;
-    case KEEP_PRODUCTS:
+    case KEEP_MATMULS:
         return !mx_same_layer(n, user) || n->op->kind == MX_PLAIN;
     case KEEP_BOUNDARIES:
         return !mx_same_layer(n, user);

@@ -34,7 +34,7 @@ static void reduce(mx_move *m, const mx_placement *to)
         mx_axis_set axes = sum & mx_cut_axes(&to->dim[d]);
         if (!cuts_further(m, &m->at.dim[d], axes, &to->dim[d], m->x->type.dim[d]))
             continue;
-        mx_move_deal(m, d, &to->dim[d], axes, false);
+        mx_move_reorder(m, d, &to->dim[d], axes, false);
         m->x = mx_reduce_scatter(m->p->to, m->x, mx_move_group(m, axes, d));
         m->at.dim[d] = to->dim[d];
         m->at.partial &= ~axes;
@@ -67,9 +67,9 @@ static void exchange(mx_move *m, const mx_placement *to)
             mx_cut was = m->at.dim[i];
             mx_collective_attr g = mx_move_group(m, axes, i);
             g.to = j;
-            mx_move_deal(m, j, &to->dim[j], axes, false);
+            mx_move_reorder(m, j, &to->dim[j], axes, false);
             m->x = mx_all_to_all(m->p->to, m->x, g);
-            mx_move_deal(m, i, &was, axes, true);
+            mx_move_reorder(m, i, &was, axes, true);
             m->at.dim[i] = mx_cut_without(&was, axes);
             m->at.dim[j] = to->dim[j];
         }

@@ -24,7 +24,7 @@ static mx_cut blocks_now(const mx_cut *c, int64_t size)
     return now;
 }
 
-void mx_move_deal(mx_move *m, int d, const mx_cut *c, mx_axis_set axes, bool back)
+void mx_move_reorder(mx_move *m, int d, const mx_cut *c, mx_axis_set axes, bool back)
 {
     bool context = axes >> MX_AXIS_CONTEXT & 1;
     for (int f = 0; f < c->n && context; f++)
@@ -89,10 +89,10 @@ static void along(mx_move *m, int d, int f, const mx_cut *c, mx_collective_attr 
     int64_t before = m->x->type.dim[at];
     g.dim = at;
     if (!gathers)
-        mx_move_deal(m, at, &order, (mx_axis_set)g.axes, false);
+        mx_move_reorder(m, at, &order, (mx_axis_set)g.axes, false);
     m->x = op(m->p->to, m->x, g);
     if (gathers)
-        mx_move_deal(m, at, &order, (mx_axis_set)g.axes, true);
+        mx_move_reorder(m, at, &order, (mx_axis_set)g.axes, true);
     after.dim[d] = after.dim[d] / before * m->x->type.dim[at];
     if (views)
         m->x = mx_reshape(m->p->to, m->x, after);

@@ -15,7 +15,7 @@
 #ifndef MX_DEVICE_DEVICE_H
 #define MX_DEVICE_DEVICE_H
 
-#include "base/memory_room.h"
+#include "base/memory_available.h"
 #include "compile/device_traits.h"
 #include "compile/program.h"
 
@@ -51,10 +51,9 @@ typedef struct {
 
 /* --- what a device offers --- */
 
-/* Copies to the host that nobody waits for at once, for a device whose `run` returns before the
- * work is done. */
+/* Deferred (asynchronous) readback, for a device whose `run` returns before the work is done. */
 typedef struct {
-    /* Host memory that the device writes by itself, and a mark. */
+    /* Pinned host memory that the device can write, and a mark (on CUDA an event). */
     mx_status (*open)(mx_device *d, size_t bytes, void **host, void **mark);
     /* To that memory, behind the work issued so far: a copy; the device's clock in seconds. */
     mx_status (*copy)(mx_device *d, void *dst, mx_device_buffer src);
@@ -73,7 +72,7 @@ typedef struct {
     int64_t n;
 } mx_upload;
 
-/* Uploads of large data through staging buffers in host memory that the device reads by itself.
+/* Staged uploads of large data, through pinned buffers in host memory.
  * `staging` belongs to one thread; several work beside each other. */
 typedef struct {
     mx_status (*open)(mx_device *d, size_t buffer_bytes, void **staging);
@@ -223,7 +222,7 @@ typedef struct {
     const char *axes;
     const struct mx_box *box; /* the part of the whole tensor that this is; NULL: the whole */
     mx_device_buffer buffer;
-    size_t room; /* bytes from its beginning that may be read, zeros behind its own */
+    size_t readable_bytes; /* from its beginning on; zeros behind its own */
     bool written;
 } mx_var;
 const mx_type *mx_var_whole(const mx_var *v); /* the type of the whole tensor */
@@ -243,7 +242,7 @@ mx_device_buffer mx_var_range(const mx_var *v, int64_t at, int64_t n);
 /* Where the host itself finds it; NULL on a device with memory of its own. */
 void *mx_var_host(const mx_session *s, const mx_var *v);
 /* What its device can still give; on the CPU what the process can. */
-mx_memory_room mx_session_room(const mx_session *s);
+mx_memory_available mx_session_memory_available(const mx_session *s);
 /* Copies in the compute dtype follow their weights; call after writing weights. */
 mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
 
@@ -258,7 +257,7 @@ const mx_type *mx_exec_type(const mx_exec *e, const char *name);
 mx_status mx_exec_run(mx_exec *e) MX_MUST_USE;
 
 /* Numbers of a run that are read while the next one goes on: copied right after it was started,
- * waited for later. On a device that works by itself the host never stands still for them.
+ * waited for later. On an asynchronous device the host never waits for the run it has just started.
  *
  *     mx_exec_run(e); mx_readback_copy(&r, e, "loss", 0); mx_readback_mark(&r);
  *     ... the next run is started ...

@@ -46,7 +46,7 @@ static mx_tensor bind(mx_exec *e, const mx_node *n, int k)
     t.fixed = (q->root->op == &mx_op_variable || q->root->op == &mx_op_constant) &&
               !e->program->updates[q->root->id];
     if (q->offset < 0 && !q->pitch)
-        t.room = mx_session_find(e->session, q->root->name)->room;
+        t.readable_bytes = mx_session_find(e->session, q->root->name)->readable_bytes;
     return t;
 }
 
@@ -207,7 +207,7 @@ mx_status mx_session_share(mx_session *s, size_t scratch_bytes, size_t host_byte
 }
 
 /* Memory for a program's values. */
-static mx_status find_room(mx_exec *e)
+static mx_status alloc_values(mx_exec *e)
 {
     const mx_program *p = e->program;
     mx_session *s = e->session;
@@ -243,7 +243,7 @@ mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_device_buff
     s->execs = e;
     e->work_bytes = d->traits->work_bytes ? p->work_bytes : p->host_work_bytes;
     MX_TRY(grow_work(s, e->work_bytes));
-    MX_TRY(find_room(e));
+    MX_TRY(alloc_values(e));
     e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];

@@ -95,15 +95,15 @@ double mx_session_peak_flops(mx_session *s, mx_dtype dtype)
                : s->device->measure_flops(s->device, dtype, s->n_threads);
 }
 
-mx_memory_room mx_session_room(const mx_session *s)
+mx_memory_available mx_session_memory_available(const mx_session *s)
 {
     size_t bytes = 0;
     if (!s->device->free_bytes)
-        return mx_memory_room_now();
+        return mx_memory_available_now();
     mx_status st = s->device->free_bytes(s->device, &bytes);
-    mx_memory_room room = {st ? INT64_MAX : (int64_t)bytes, "the GPU has free"};
+    mx_memory_available left = {st ? INT64_MAX : (int64_t)bytes, "the GPU has free"};
     mx_status_free(st); /* what cannot be asked will be found out */
-    return room;
+    return left;
 }
 
 /* --- variables --- */
@@ -171,7 +171,7 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
 }
 
 /* With the rows that the device's kernels may read beyond its end. */
-static size_t room_of(const mx_session *s, const mx_var *v)
+static size_t readable_bytes(const mx_session *s, const mx_var *v)
 {
     mx_type t = v->type;
     int rows = s->device->traits->pad_rows;
@@ -183,7 +183,7 @@ static size_t room_of(const mx_session *s, const mx_var *v)
 static size_t place_bytes(const mx_session *s, const mx_var *v)
 {
     size_t align = s->device->traits->align > ALIGN ? s->device->traits->align : ALIGN;
-    return (room_of(s, v) + align - 1) / align * align;
+    return (readable_bytes(s, v) + align - 1) / align * align;
 }
 
 bool mx_session_keeps_on_host(const mx_session *s, const mx_var *v)
@@ -210,7 +210,7 @@ static mx_status place_block(mx_session *s, int first, bool on_host)
         if (mx_session_keeps_on_host(s, v) != on_host)
             continue;
         v->buffer = mx_device_range(block, at, mx_type_bytes(&v->type));
-        v->room = room_of(s, v);
+        v->readable_bytes = readable_bytes(s, v);
         at += place_bytes(s, v);
     }
     return MX_OK;

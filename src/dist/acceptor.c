@@ -86,7 +86,7 @@ static void serve_one(mx_acceptor *a, int i, double now)
         [MX_PENDING_OTHER] = "belongs to another run",
     };
     mx_pending *p = &a->pending[i];
-    mx_pending_fate fate = MX_PENDING_WAITS;
+    mx_pending_result fate = MX_PENDING_WAITS;
     mx_wire_state st = MX_WIRE_WHOLE;
     while (fate == MX_PENDING_WAITS && (st = mx_wire_receive(p->fd, &p->in)) == MX_WIRE_WHOLE)
         fate = a->take(a->ctx, p);

@@ -27,14 +27,14 @@ typedef enum {
     MX_PENDING_ALIEN, /* does not speak as a rank does */
     MX_PENDING_FALSE, /* does not know the secret */
     MX_PENDING_OTHER, /* a rank, but not one of this run */
-} mx_pending_fate;
+} mx_pending_result;
 
 typedef struct {
     int listener;        /* owns */
     mx_pending *pending; /* owns; MX_ACCEPTOR_PENDING of them */
     int n;
     /* A whole frame has come. */
-    mx_pending_fate (*take)(void *ctx, mx_pending *p);
+    mx_pending_result (*take)(void *ctx, mx_pending *p);
     void *ctx;
     double deaf_until; /* no room, or no descriptors left: not a reason to spin */
     int64_t refused;

@@ -36,7 +36,7 @@ static void hmac(const mx_auth_key *key, const void *head, size_t n_head, const 
 mx_auth_key mx_auth_derive(const mx_auth_key *from, const char *purpose, const void *p, size_t n)
 {
     mx_auth_key key;
-    /* The NUL keeps purpose and data apart. */
+    /* The NUL separates purpose and data. */
     hmac(from, purpose, strlen(purpose) + 1, p, n, key.bytes, sizeof key.bytes);
     return key;
 }

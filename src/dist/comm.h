@@ -1,8 +1,8 @@
 /* comm.h - how ranks exchange data.
  *
- * A communicator joins `size` ranks. Every call is collective: all ranks make the same calls in the
- * same order. A call either succeeds or fails with a message that names the rank to blame: the one
- * that died, that is silent for longer than the limit, or that made another call. That is the
+ * A communicator connects `size` ranks. Every call is collective: all ranks make the same calls in
+ * the same order. A call either succeeds or fails with a message that names the rank to blame: the
+ * one that died, that is silent for longer than the limit, or that made another call. That is the
  * verdict of the coordinator (coord.h), which is the same on all ranks; after it every further call
  * fails with the same words.
  *

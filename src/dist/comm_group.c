@@ -33,7 +33,7 @@ struct mx_comm_groups {
     mx_mesh mesh;
     mx_arena arena;
     node *first;
-    char *room; /* owns: what comes for sums */
+    char *buffer; /* owns: what comes for sums */
     size_t room_bytes;
 };
 
@@ -41,9 +41,9 @@ static mx_status reserve(mx_comm_groups *g, size_t bytes)
 {
     if (bytes <= g->room_bytes)
         return MX_OK;
-    mx_free(g->room);
+    mx_free(g->buffer);
     g->room_bytes = 0;
-    MX_TRY(mx_alloc((void **)&g->room, bytes, "sums over ranks"));
+    MX_TRY(mx_alloc((void **)&g->buffer, bytes, "sums over ranks"));
     g->room_bytes = bytes;
     return MX_OK;
 }
@@ -127,7 +127,7 @@ static mx_status scatter_sum(member *m, const scatter *s, int64_t total, const c
     const char *in = s->a->in;
     MX_TRY(reserve(m->of, (size_t)m->base.size * (size_t)mine * item));
     for (int k = 0; k < m->base.size; k++) {
-        char *here = m->of->room + (size_t)k * (size_t)mine * item;
+        char *here = m->of->buffer + (size_t)k * (size_t)mine * item;
         m->from[k] = k == me ? in + (size_t)(s->slice * me) * item : here;
         if (k != me)
             n = add_move(m, n, k, &(mx_comm_move){.out = in + (size_t)(s->slice * k) * item,
@@ -206,7 +206,7 @@ void mx_comm_groups_free(mx_comm_groups *g)
     if (!g)
         return;
     mx_comm_close(g->comm);
-    mx_free(g->room);
+    mx_free(g->buffer);
     mx_arena_fini(&g->arena);
     mx_free(g);
 }

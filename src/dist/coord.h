@@ -41,7 +41,7 @@ typedef struct {
     uint32_t hash;
 } mx_coord_part;
 
-enum { MX_COORD_LANES = 16, MX_COORD_PARTS = 4096, MX_COORD_BLOB = 128 };
+enum { MX_COORD_CHANNELS = 16, MX_COORD_PARTS = 4096, MX_COORD_BLOB = 128 };
 
 typedef struct {
     double join_timeout_s;      /* for all ranks to be there; 0: 300 */
@@ -95,16 +95,16 @@ mx_status mx_coord_fail(mx_coord *c, int culprit, const char *fmt, ...) MX_PRINT
 /* Tells the others why this rank ends. Does nothing when there is a verdict. */
 void mx_coord_abort(mx_coord *c, const char *why);
 
-/* A lane is one sequence of collective calls: a communicator has one, and all ranks open them in
+/* A channel is one sequence of collective calls: a communicator has one, and all ranks open them in
  * the same order, so that *opened (how many were so far) is the same everywhere.
  *     enter     call `number` (1, 2, ...) begins and may wait for other ranks; `call` is a literal
  *     progress  something has arrived
  *     leave     it is over
- * Cheap; from any thread, one a lane. */
-mx_status mx_coord_lane_open(mx_coord *c, int *lane, uint32_t *opened) MX_MUST_USE;
-void mx_coord_lane_close(mx_coord *c, int lane);
-void mx_coord_enter(mx_coord *c, int lane, const char *call, uint64_t number);
-void mx_coord_progress(mx_coord *c, int lane);
-void mx_coord_leave(mx_coord *c, int lane);
+ * Cheap; from any thread, one a channel. */
+mx_status mx_coord_channel_open(mx_coord *c, int *channel, uint32_t *opened) MX_MUST_USE;
+void mx_coord_channel_close(mx_coord *c, int channel);
+void mx_coord_enter(mx_coord *c, int channel, const char *call, uint64_t number);
+void mx_coord_progress(mx_coord *c, int channel);
+void mx_coord_leave(mx_coord *c, int channel);
 
 #endif

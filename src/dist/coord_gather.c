@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LANE = 0 }; /* the first one is the coordinator's own */
+enum { CHANNEL = 0 }; /* the first one is the coordinator's own */
 enum { PER_FRAME_BYTES = MX_WIRE_BODY - 8 };
 
 /* --- rank 0 --------------------------------------------------------------------------------- */
@@ -119,11 +119,11 @@ mx_status mx_coord_gather(mx_coord *c, const void *mine, size_t bytes, void *all
     }
     pthread_mutex_lock(&c->lock);
     bool heard = bring(c, mine, bytes);
-    mx_coord_enter(c, LANE, "gather", c->gathers + (c->rank == 0 && !is_there(c)));
+    mx_coord_enter(c, CHANNEL, "gather", c->gathers + (c->rank == 0 && !is_there(c)));
     mx_coord_wake(c);
     while (heard && !is_there(c) && !c->why[0] && c->member[0].state != MX_RANK_LEFT)
         pthread_cond_wait(&c->changed, &c->lock);
-    mx_coord_leave(c, LANE);
+    mx_coord_leave(c, CHANNEL);
     if (!heard || (c->member[0].state == MX_RANK_LEFT && !is_there(c)))
         mx_coord_judge_locked(c, MX_DEVICE, 0, "%s has ended, and this rank needs it",
                               c->member[0].who);

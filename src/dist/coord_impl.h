@@ -46,7 +46,7 @@ typedef struct {
     uint64_t number;
     double waits_s; /* in a call, for so long; below 0: in none */
     char call[MX_COORD_CALL];
-} mx_coord_lane_state;
+} mx_coord_channel_state;
 
 typedef enum {
     MX_RANK_ABSENT,
@@ -68,7 +68,7 @@ typedef struct {
     int n_gathered; /* blobs of it that were sent to it */
     int n_told;     /* frames of the table of ranks that were sent to it, on rank 0 */
     bool knows;     /* the verdict, on rank 0 */
-    mx_coord_lane_state lane[MX_COORD_LANES]; /* as of its last beat */
+    mx_coord_channel_state channel[MX_COORD_CHANNELS]; /* as of its last beat */
 } mx_rank;
 
 typedef struct {
@@ -77,7 +77,7 @@ typedef struct {
     _Atomic(const char *) call;
     bool open;
     uint32_t opened;
-} mx_coord_lane;
+} mx_coord_channel;
 
 struct mx_coord {
     int rank, size;
@@ -85,8 +85,8 @@ struct mx_coord {
     mx_coord_options o; /* without zeros; parts are gone once ranks have joined */
     mx_arena arena;
     mx_rank *member; /* one for each rank */
-    mx_coord_lane lane[MX_COORD_LANES];
-    uint32_t lanes_opened;
+    mx_coord_channel channel[MX_COORD_CHANNELS];
+    uint32_t channels_opened;
     uint32_t job; /* of the launcher, as a hash */
     mx_auth_key secret, session;
     bool from_file;
@@ -134,8 +134,8 @@ double mx_coord_beat_s(const mx_coord *c);
 mx_status mx_coord_new(mx_coord **out, const mx_launch *p, const mx_coord_options *o) MX_MUST_USE;
 mx_status mx_coord_stopped(void) MX_MUST_USE; /* by a signal, before all ranks were there */
 
-/* coord_lanes.c */
-mx_coord_lane_state mx_coord_own_lane(const mx_coord *c, int lane);
+/* coord_channels.c */
+mx_coord_channel_state mx_coord_own_channel(const mx_coord *c, int channel);
 /* This process has stood still for so long. */
 void mx_coord_forgive_waits(mx_coord *c, double seconds);
 void mx_coord_queue_beat(mx_coord *c, mx_coord_link *l, double now);
@@ -150,7 +150,7 @@ void mx_coord_root_step_locked(mx_coord *c, const struct pollfd *p, double now);
 void mx_coord_tell_verdict_locked(mx_coord *c);
 /* The ranks that are not there, as a list. */
 int mx_coord_absent_locked(const mx_coord *c, char *list, size_t cap);
-mx_pending_fate mx_coord_root_take(void *ctx, mx_pending *p);
+mx_pending_result mx_coord_root_take(void *ctx, mx_pending *p);
 
 /* coord_gather.c */
 bool mx_coord_take_blob_locked(mx_coord *c, int rank, mx_wire_frame *f); /* on rank 0 */

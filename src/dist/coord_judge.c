@@ -10,20 +10,20 @@
 
 enum { MOST_NAMES = 8 };
 static const double LEFT_S = 1;                            /* of waiting for a rank that has left */
-static const uint64_t CALL_MASK = ((uint64_t)1 << 40) - 1; /* of a lane's number */
+static const uint64_t CALL_MASK = ((uint64_t)1 << 40) - 1; /* of a channel's number */
 
-static mx_coord_lane_state lane_of(const mx_coord *c, int rank, int lane)
+static mx_coord_channel_state lane_of(const mx_coord *c, int rank, int channel)
 {
-    return rank == c->rank ? mx_coord_own_lane(c, lane) : c->member[rank].lane[lane];
+    return rank == c->rank ? mx_coord_own_channel(c, channel) : c->member[rank].channel[channel];
 }
 
-static void blame_late(mx_coord *c, int waiter, int lane)
+static void blame_late(mx_coord *c, int waiter, int channel)
 {
-    mx_coord_lane_state w = lane_of(c, waiter, lane);
+    mx_coord_channel_state w = lane_of(c, waiter, channel);
     mx_str who = {0};
     int n = 0, last = -1;
     for (int r = 0; r < c->size; r++)
-        if (lane_of(c, r, lane).number < w.number && ++n <= MOST_NAMES) {
+        if (lane_of(c, r, channel).number < w.number && ++n <= MOST_NAMES) {
             mx_str_addf(&who, "%s%s", n > 1 ? ", " : "", c->member[r].who);
             last = r;
         }
@@ -46,8 +46,8 @@ static void blame_late(mx_coord *c, int waiter, int lane)
 void mx_coord_judge_left_locked(mx_coord *c)
 {
     for (int r = 0; r < c->size; r++)
-        for (int i = 0; i < MX_COORD_LANES; i++) {
-            mx_coord_lane_state w = lane_of(c, r, i);
+        for (int i = 0; i < MX_COORD_CHANNELS; i++) {
+            mx_coord_channel_state w = lane_of(c, r, i);
             bool waits = c->member[r].state == MX_RANK_HERE && w.waits_s > LEFT_S;
             for (int k = 0; k < c->size && waits; k++)
                 if (c->member[k].state == MX_RANK_LEFT && lane_of(c, k, i).number < w.number)
@@ -63,18 +63,18 @@ void mx_coord_judge_left_locked(mx_coord *c)
 static void judge_calls(mx_coord *c)
 {
     double longest = c->o.call_timeout_s;
-    int waiter = -1, lane = 0;
+    int waiter = -1, channel = 0;
     for (int r = 0; r < c->size; r++)
-        for (int i = 0; i < MX_COORD_LANES && c->member[r].state == MX_RANK_HERE; i++) {
+        for (int i = 0; i < MX_COORD_CHANNELS && c->member[r].state == MX_RANK_HERE; i++) {
             double s = lane_of(c, r, i).waits_s;
             if (s > longest) {
                 longest = s;
                 waiter = r;
-                lane = i;
+                channel = i;
             }
         }
     if (waiter >= 0)
-        blame_late(c, waiter, lane);
+        blame_late(c, waiter, channel);
 }
 
 void mx_coord_judge_silence_locked(mx_coord *c, double now)

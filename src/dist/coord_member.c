@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "base/str.h"
-#include "dist/reach.h"
+#include "dist/rendezvous.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -266,14 +266,14 @@ static void say_waiting(const mx_coord *c, double begun, double *next, const cha
 }
 
 /* One attempt. OK and *again: nobody, or somebody else, was there. */
-static mx_status call_once(mx_coord *c, double deadline, bool *again, char why[MX_REACH_WHY])
+static mx_status call_once(mx_coord *c, double deadline, bool *again, char why[MX_RENDEZVOUS_WHY])
 {
     mx_rank *root = &c->member[0];
     struct sockaddr_storage own;
     socklen_t n = sizeof own;
     mx_wait w = {.deadline = deadline, .alarm = -1, .stops = true};
     *again = true;
-    int fd = mx_reach_connect(&c->launch, &w, &root->at, why);
+    int fd = mx_rendezvous_connect(&c->launch, &w, &root->at, why);
     if (fd < 0)
         return MX_OK;
     double begun = mx_clock_now(), limit = c->o.heartbeat_timeout_s;
@@ -288,13 +288,13 @@ static mx_status call_once(mx_coord *c, double deadline, bool *again, char why[M
         c->member[c->rank].at = own;
     if (st || *again)
         mx_socket_close(&root->link->fd);
-    snprintf(why, MX_REACH_WHY, "who answers there is not rank 0 of a run");
+    snprintf(why, MX_RENDEZVOUS_WHY, "who answers there is not rank 0 of a run");
     return st;
 }
 
 mx_status mx_coord_member_connect(mx_coord *c, double deadline)
 {
-    char why[MX_REACH_WHY] = "";
+    char why[MX_RENDEZVOUS_WHY] = "";
     double begun = mx_clock_now(), next = FIRST_NOTE_S;
     bool again = true;
     const mx_wait w = {.deadline = deadline, .alarm = -1, .stops = true};
@@ -310,7 +310,7 @@ mx_status mx_coord_member_connect(mx_coord *c, double deadline)
             return mx_fail(MX_DEVICE, "nobody answers at %s:%d: %s; is rank 0 running there?",
                            c->launch.host, c->launch.port, why);
         say_waiting(c, begun, &next, why);
-        mx_reach_pause();
+        mx_rendezvous_pause();
     }
     return MX_OK;
 }

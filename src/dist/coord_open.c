@@ -57,7 +57,7 @@ mx_status mx_coord_new(mx_coord **out, const mx_launch *p, const mx_coord_option
     pthread_mutex_init(&c->lock, NULL);
     c->member = MX_NEW_N(&c->arena, mx_rank, c->size);
     c->gathered = MX_NEW_N(&c->arena, uint8_t, c->size * MX_COORD_BLOB);
-    c->lane[0].open = true; /* the coordinator's own, for mx_coord_gather */
+    c->channel[0].open = true; /* the coordinator's own, for mx_coord_gather */
     c->polls = MX_NEW_N(&c->arena, struct pollfd, 1 + MX_ACCEPTOR_POLLS + c->size);
     gethostname(host, sizeof host - 1);
     mx_coord_name(c, c->rank, host, (int32_t)getpid());

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/str.h"
-#include "dist/reach.h"
+#include "dist/rendezvous.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static void deny(mx_pending *p, mx_wire_reason why)
     (void)answer(p, &f);
 }
 
-static mx_pending_fate challenge(mx_coord *c, mx_pending *p)
+static mx_pending_result challenge(mx_coord *c, mx_pending *p)
 {
     mx_coord_nonces nonce;
     mx_wire_frame f;
@@ -87,7 +87,7 @@ static bool suits(mx_coord *c, const card *k, mx_wire_reason *why)
     return !*why;
 }
 
-static mx_pending_fate admit(mx_coord *c, mx_pending *p)
+static mx_pending_result admit(mx_coord *c, mx_pending *p)
 {
     card k = {.rank = (int64_t)mx_wire_get_int(&p->in, 4),
               .size = (int64_t)mx_wire_get_int(&p->in, 4),
@@ -120,7 +120,7 @@ static mx_pending_fate admit(mx_coord *c, mx_pending *p)
     return MX_PENDING_TAKEN;
 }
 
-mx_pending_fate mx_coord_root_take(void *ctx, mx_pending *p)
+mx_pending_result mx_coord_root_take(void *ctx, mx_pending *p)
 {
     mx_coord *c = ctx;
     if (p->in.kind == MX_WIRE_HELLO && !p->keys.agreed)
@@ -415,7 +415,7 @@ mx_status mx_coord_root_listen(mx_coord *c)
     int fd;
     struct sockaddr_storage at;
     mx_wait w = {.deadline = mx_clock_now() + c->o.join_timeout_s, .alarm = -1, .stops = true};
-    MX_TRY(mx_reach_listen(&c->launch, c->size + MX_ACCEPTOR_PENDING, &w, &fd, &at));
+    MX_TRY(mx_rendezvous_listen(&c->launch, c->size + MX_ACCEPTOR_PENDING, &w, &fd, &at));
     c->member[0].at = at;
     c->acceptor.take = mx_coord_root_take;
     c->acceptor.ctx = c;

@@ -190,7 +190,7 @@ static mx_status exchange_all(mx_tcp *t, const char *call)
                 MX_TRY(serve(t, r, t->polls[r].revents, call));
         bool rings = t->polls[n].revents != 0, moved = movement(t, false) != bytes;
         if (moved)
-            mx_coord_progress(t->base.coord, t->lane);
+            mx_coord_progress(t->base.coord, t->channel);
         if (moved || rings || movement(t, true) != closings)
             moved_at = mx_clock_now();
         alarmed |= rings;
@@ -220,9 +220,9 @@ static mx_status exchange(mx_comm *c, const char *call, const mx_comm_move *move
         t->move[r] = (move){.none = true};
     for (int i = 0; i < n; i++)
         plan(t, call, &moves[i]);
-    mx_coord_enter(c->coord, t->lane, call, t->calls);
+    mx_coord_enter(c->coord, t->channel, call, t->calls);
     mx_status st = exchange_all(t, call);
-    mx_coord_leave(c->coord, t->lane);
+    mx_coord_leave(c->coord, t->channel);
     return st;
 }
 
@@ -233,7 +233,7 @@ static void tcp_close(mx_comm *c)
     mx_tcp *t = (mx_tcp *)c;
     for (int r = 0; r < c->size; r++)
         mx_socket_close(&t->peer[r].fd);
-    mx_coord_lane_close(c->coord, t->lane);
+    mx_coord_channel_close(c->coord, t->channel);
     mx_comm_fini(c);
     mx_arena_fini(&t->arena);
     mx_free(t);
@@ -252,18 +252,18 @@ static const mx_comm_kind kind = {.name = "tcp",
 mx_status mx_tcp_new(mx_tcp **out, mx_coord *coord)
 {
     mx_tcp *t = NULL;
-    int lane = -1, size = mx_coord_size(coord);
+    int channel = -1, size = mx_coord_size(coord);
     uint32_t number;
-    MX_TRY(mx_coord_lane_open(coord, &lane, &number));
+    MX_TRY(mx_coord_channel_open(coord, &channel, &number));
     mx_status st = mx_alloc((void **)&t, sizeof *t, "a communicator");
     if (!st)
         st = mx_comm_init(&t->base, &kind, coord);
     if (st) {
-        mx_coord_lane_close(coord, lane);
+        mx_coord_channel_close(coord, channel);
         mx_free(t);
         return st;
     }
-    t->lane = lane;
+    t->channel = channel;
     t->number = number;
     t->peer = MX_NEW_N(&t->arena, mx_tcp_peer, size);
     t->move = MX_NEW_N(&t->arena, move, size);

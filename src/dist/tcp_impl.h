@@ -16,7 +16,7 @@ typedef struct {
 typedef struct {
     mx_comm base;
     mx_arena arena;
-    int lane;          /* of the coordinator */
+    int channel;          /* of the coordinator */
     uint32_t number;   /* which communicator this is, the same on all ranks */
     mx_tcp_peer *peer; /* one for each rank; none to itself */
     uint64_t calls;
@@ -28,6 +28,6 @@ typedef struct {
 mx_status mx_tcp_new(mx_tcp **out, mx_coord *coord) MX_MUST_USE;
 /* Connects every rank with every other one. */
 mx_status mx_tcp_mesh(mx_tcp *t) MX_MUST_USE;
-mx_pending_fate mx_tcp_take_link(void *tcp, mx_pending *p);
+mx_pending_result mx_tcp_take_link(void *tcp, mx_pending *p);
 
 #endif

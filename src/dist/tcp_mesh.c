@@ -50,7 +50,7 @@ static mx_status connect_to(mx_tcp *t, int rank, uint16_t port, const mx_wait *w
                          mx_coord_who(c, rank), mx_coord_who(c, t->base.rank), strerror(errno));
 }
 
-mx_pending_fate mx_tcp_take_link(void *ctx, mx_pending *p)
+mx_pending_result mx_tcp_take_link(void *ctx, mx_pending *p)
 {
     mx_tcp *t = ctx;
     mx_wire_keys keys = keys_of(t->base.coord);
@@ -104,13 +104,13 @@ mx_status mx_tcp_mesh(mx_tcp *t)
     mx_status st = listen_here(t, &listener, &port);
     if (!st)
         st = mx_coord_gather(c, &port, sizeof port, ports);
-    mx_coord_enter(c, t->lane, "connecting", 0);
+    mx_coord_enter(c, t->channel, "connecting", 0);
     for (int r = 0; r < t->base.rank && !st; r++)
         st = connect_to(t, r, ports[r], &w);
     if (st)
         mx_socket_close(&listener);
     else
         st = accept_others(t, listener, &w);
-    mx_coord_leave(c, t->lane);
+    mx_coord_leave(c, t->channel);
     return st;
 }

@@ -1,4 +1,4 @@
-/* batch_plan.c - see batch.h. */
+/* batch_plan.c - see batch_plan.h. */
 #include "exec/batch_plan.h"
 
 #include <math.h>

@@ -1,11 +1,11 @@
 /* pipeline_schedule.c - lists of actions: made, given slots and messages; see pipeline_schedule.h.
  *
  * On stage i of p:
- *     1f1b         p - i - 1 times F, then F and B in turns, then the B that are left
+ *     1f1b         p - i - 1 times F, then F and B alternating, then the B that are left
  *     zero_bubble  the same; W of microbatch j follows B of microbatch j + i, so no more than p are
  *                  in flight on any stage
  *     interleaved  microbatches go in groups of at least p; a group passes chunk after chunk.
- *                  2 (p - i - 1) + (r - 1) group times F, then F and B in turns
+ *                  2 (p - i - 1) + (r - 1) group times F, then F and B alternating
  */
 #include "exec/pipeline_schedule.h"
 
@@ -40,7 +40,7 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* One chunk for each stage: `ahead` times F, then in turns; W follows B by `delay`. */
+/* One chunk for each stage: `ahead` times F, then alternating; W follows B by `delay`. */
 static void in_turns(const mx_pipeline_schedule *s, int stage, int ahead, int delay)
 {
     mx_action_list *l = &s->list[stage];

@@ -1,12 +1,12 @@
 /* pipeline_schedule.h - who does what when in a pipeline: for each stage a list of actions.
  *
- * A model is cut into chunks of layers; with r chunks for each stage, chunk k belongs to stage
- * k mod stages. Every microbatch goes forward (F) through all chunks and back (B), and where weight
- * gradients are apart they follow (W). A schedule is data: made ahead of time, checked, simulated,
- * and run by one loop (pipeline.c).
+ * A model is cut into chunks of layers; with r chunks for each stage, chunk k belongs to stage k
+ * mod stages. Every microbatch goes forward (F) through all chunks and back (B), and where weight
+ * gradients are separate they follow (W). A schedule is data: made ahead of time, checked,
+ * simulated, and run by one loop (pipeline.c).
  *
  *     gpipe        all F, then all B
- *     1f1b         F and B in turns, as soon as there is a B to do
+ *     1f1b         F and B alternating, as soon as there is a B to do
  *     interleaved  the same with several chunks for each stage: a shorter way to fill and drain it
  *     zero_bubble  1f1b with W put off until a stage would be idle (ZB-H1)
  *

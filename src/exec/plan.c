@@ -313,7 +313,7 @@ int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_programs_r
 }
 
 mx_status mx_plan_check(const mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
-                        mx_memory_room device)
+                        mx_memory_available device)
 {
     enum { MOST = 16 };
     char a[32], b[32];

@@ -10,7 +10,7 @@
 #ifndef MX_EXEC_PLAN_H
 #define MX_EXEC_PLAN_H
 
-#include "base/memory_room.h"
+#include "base/memory_available.h"
 #include "exec/programs.h"
 
 enum { MX_PLAN_LARGEST = 12 };
@@ -65,8 +65,8 @@ typedef struct {
 /* Tries changes, least harmful first; gives the number written to `out`. */
 int mx_plan_advise(const mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
                    mx_plan_advice *out, int cap);
-/* MX_MEMORY with advice where the device has no room for it. */
+/* MX_MEMORY with advice where it does not fit the device. */
 mx_status mx_plan_check(const mx_plan *p, const mx_model_spec *m, const mx_programs_request *q,
-                        mx_memory_room device) MX_MUST_USE;
+                        mx_memory_available device) MX_MUST_USE;
 
 #endif

@@ -70,8 +70,8 @@ static mx_status combine(const char *where, const mx_json_node *n, mx_arena *a,
                        "quantized gradients; name a recipe for `forward`", where);
     mx_quant_recipe *r = MX_NEW(a, mx_quant_recipe);
     *r = *of[0];
-    r->dgrad = of[1] ? of[1]->dgrad : MX_GRAIN_HIGH;
-    r->wgrad = of[2] ? of[2]->wgrad : MX_GRAIN_HIGH;
+    r->dgrad = of[1] ? of[1]->dgrad : MX_GRANULARITY_HIGH;
+    r->wgrad = of[2] ? of[2]->wgrad : MX_GRANULARITY_HIGH;
     for (int i = 1; i < 3; i++) {
         if (of[i] && (of[i]->value != r->value || of[i]->delayed != r->delayed ||
                       of[i]->power_of_two != r->power_of_two))

@@ -30,9 +30,9 @@ static mx_node *counted(mx_graph *g, mx_node *labels)
     return mx_greater(g, mx_cast(g, labels, MX_F32), mx_constant(g, MX_SCALAR, MX_F32, -0.5));
 }
 
-/* Positions i that are asked for a token k further, as 0 and 1: i + k is in the same document and
- * has a label. want (B (S - k)): the labels of i + k. */
-static mx_node *asked_further(mx_graph *g, const mx_build *b, mx_node *want, int64_t k)
+/* The mask of MTP's loss: 1 where position i predicts the label of i + k, that is where i + k is in
+ * the same document and has one. want (B (S - k)): the labels of i + k. */
+static mx_node *mtp_mask(mx_graph *g, const mx_build *b, mx_node *want, int64_t k)
 {
     int64_t S = b->seq;
     mx_node *counts = counted(g, want);
@@ -43,27 +43,27 @@ static mx_node *asked_further(mx_graph *g, const mx_build *b, mx_node *want, int
     return mx_mul(g, counts, mx_reshape(g, same, mx_shape_of(&want->type)));
 }
 
-/* The mean loss of what predicts k = 1, 2, ... tokens further than the model itself, times its
- * weight. labels (B, S), of the next token: position i is asked for what i + k is, as long as that
- * is in the same row and document. */
-static mx_node *further_loss(mx_graph *g, const mx_head *h, const mx_build *b, mx_node *labels)
+/* The loss of multi-token prediction: the mean over MTP layers k = 1, 2, ..., times its weight.
+ * labels (B, S) are those of the next token; layer k predicts at i the label of i + k, as long as
+ * that is in the same row and document. */
+static mx_node *mtp_loss(mx_graph *g, const mx_head *h, const mx_build *b, mx_node *labels)
 {
     int64_t B = b->batch, S = b->seq, d = h->hidden->type.dim[2];
     mx_node *sum = NULL, *count = NULL;
-    for (int i = 0; i < h->n_further; i++) {
+    for (int i = 0; i < h->n_mtp; i++) {
         int64_t k = i + 1, n = B * (S - k);
-        mx_node *x = mx_slice(g, h->further[i], 1, 0, S - k);
+        mx_node *x = mx_slice(g, h->mtp[i], 1, 0, S - k);
         mx_node *want = mx_reshape(g, mx_slice(g, labels, 1, k, S - k), MX_SHAPE(n));
         mx_node *each = mx_linear_xent(g, mx_reshape(g, x, MX_SHAPE(n, d)), h->weight, want,
                                        h->scale, h->softcap, 0);
-        mx_node *counts = asked_further(g, b, want, k);
+        mx_node *counts = mtp_mask(g, b, want, k);
         if (b->segments)
             each = mx_mul(g, each, counts);
         sum = sum ? mx_add(g, sum, mx_sum_all(g, each)) : mx_sum_all(g, each);
         count = count ? mx_add(g, count, mx_sum_all(g, counts)) : mx_sum_all(g, counts);
     }
     mx_node *mean = mx_div(g, sum, mx_affine(g, count, 1, 1e-8));
-    return mx_affine(g, mean, h->further_weight, 0);
+    return mx_affine(g, mean, h->mtp_weight, 0);
 }
 
 /* The token that each row of x (n, d) predicts: (n, 1) int32. Logits exist for some rows at a time;
@@ -82,21 +82,20 @@ static mx_node *predicted(mx_graph *g, const mx_head *h, mx_node *x)
     return all;
 }
 
-/* How often layer k of those that predict further tokens says what the model itself says once it
- * has come there: its draft would be accepted. Roots mtp_accepted and mtp_asked, numbers of tokens.
- */
-static void judge_further(mx_graph *g, const mx_head *h, const mx_build *b, mx_node *labels)
+/* How often MTP layer k predicts the token that the model itself predicts there: as a draft it
+ * would be accepted. Roots mtp_accepted and mtp_asked, numbers of tokens. */
+static void mtp_acceptance(mx_graph *g, const mx_head *h, const mx_build *b, mx_node *labels)
 {
     int64_t B = b->batch, S = b->seq, d = h->hidden->type.dim[2], k = b->mtp_eval, n = B * (S - k);
-    if (k > h->n_further) {
-        mx_graph_fail(g, "mtp_eval_target_module=%lld, but %d layers predict further tokens "
-                      "(mtp_num_layers)", (long long)k, h->n_further);
+    if (k > h->n_mtp) {
+        mx_graph_fail(g, "mtp_eval_target_module=%lld, but the model has %d MTP layers "
+                      "(mtp_num_layers)", (long long)k, h->n_mtp);
         return;
     }
-    mx_node *draft = mx_slice(g, h->further[k - 1], 1, 0, S - k);
+    mx_node *draft = mx_slice(g, h->mtp[k - 1], 1, 0, S - k);
     mx_node *own = mx_slice(g, h->hidden, 1, k, S - k);
     mx_node *want = mx_reshape(g, mx_slice(g, labels, 1, k, S - k), MX_SHAPE(n));
-    mx_node *asked = asked_further(g, b, want, k);
+    mx_node *asked = mtp_mask(g, b, want, k);
     mx_node *same = mx_equal(g, predicted(g, h, mx_reshape(g, draft, MX_SHAPE(n, d))),
                              predicted(g, h, mx_reshape(g, own, MX_SHAPE(n, d))));
     same = mx_mul(g, mx_cast(g, mx_reshape(g, same, MX_SHAPE(n)), MX_F32), asked);
@@ -104,12 +103,11 @@ static void judge_further(mx_graph *g, const mx_head *h, const mx_build *b, mx_n
     mx_graph_root(g, "mtp_asked", mx_sum_all(g, asked));
 }
 
-/* What the loss is made of is known apart where it is more than the cross-entropy: the root
- * lm_loss. */
+/* Where the loss is more than the cross-entropy, that is a root of its own, lm_loss. */
 static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_loss)
 {
     int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
-    /* The vocabulary is cut by more than the tokens are: these come together for it. */
+    /* The vocabulary is split over more axes than the tokens, which are gathered for it. */
     h->hidden->axes = "activation_embed_and_logits_batch,activation_length,";
     mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, d));
     mx_node *rows = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
@@ -123,10 +121,10 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_los
         mx_node *squares = mx_mul(g, mx_mul(g, lse, lse), counted(g, labels));
         lm = mx_sub(g, loss, mx_affine(g, mx_mul(g, mx_sum_all(g, squares), scale), z_loss, 0));
     }
-    if (h->n_further && b->training)
-        mx_add_aux_loss(g, b, MX_METRIC_ROOT "mtp_loss", further_loss(g, h, b, rows));
+    if (h->n_mtp && b->training)
+        mx_add_aux_loss(g, b, MX_METRIC_ROOT "mtp_loss", mtp_loss(g, h, b, rows));
     if (b->mtp_eval)
-        judge_further(g, h, b, rows);
+        mtp_acceptance(g, h, b, rows);
     if (b->aux_loss) {
         /* Weighted by this microbatch's share of the step's tokens, like everything else. */
         mx_node *share = mx_mul(g, mx_sum_all(g, counted(g, labels)), scale);

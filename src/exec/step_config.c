@@ -1,8 +1,7 @@
 /* step_config.c - from configuration keys to what models, steps and passes take.
  *
- * MaxText's named remat policies are lists of tensors to keep; those lists are the table below.
- * Moving tensors to host memory is no part of the CPU device, so policies that ask for it are
- * refused.
+ * Named remat policies are the table keys/remat_policies.h; remat_policy=custom is described by the
+ * keys of single tensors. On a device whose memory is the host's, offload means keep.
  */
 #include "exec/step_config.h"
 #include "exec/quant_config.h"
@@ -142,7 +141,8 @@ static mx_status storage_of(const mx_config *cfg, mx_step_options *o)
                        mx_config_where(cfg, key), key, mx_dtype_name(o->compile.compute));
     if (weights && !o->optimizer.rule->rounds)
         return mx_fail(MX_USAGE,
-                       "%s: bfloat16 weights are rounded at random, which opt_type=%s does not do; "
+                       "%s: bfloat16 weights need stochastic rounding, which opt_type=%s does not "
+                       "do; "
                        "use adamw or weight_dtype=float32",
                        mx_config_where(cfg, key), mx_config_text(cfg, "opt_type"));
     if (weights && o->shape.qk_clip > 0)

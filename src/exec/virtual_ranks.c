@@ -7,8 +7,8 @@
 #include <string.h>
 
 typedef struct {
-    mx_seat seat;
-    mx_status (*run)(void *ctx, const mx_seat *seat);
+    mx_mesh_rank mesh_rank;
+    mx_status (*run)(void *ctx, const mx_mesh_rank *mesh_rank);
     void *ctx;
     pthread_t thread;
     bool started;
@@ -17,16 +17,16 @@ typedef struct {
 
 static mx_process_group *find_group(void *ctx, unsigned axes)
 {
-    const mx_seat *s = ctx;
+    const mx_mesh_rank *s = ctx;
     return mx_local_group(s->world, s->rank, axes);
 }
 
 static void *rank_main(void *arg)
 {
     virtual_rank *v = arg;
-    v->st = v->run(v->ctx, &v->seat);
+    v->st = v->run(v->ctx, &v->mesh_rank);
     if (v->st && mx_status_code(v->st) != MX_STOPPED)
-        mx_local_abort(v->seat.world, v->seat.rank, mx_status_text(v->st));
+        mx_local_abort(v->mesh_rank.world, v->mesh_rank.rank, mx_status_text(v->st));
     return NULL;
 }
 
@@ -58,7 +58,7 @@ static mx_status start(virtual_rank *v, int n)
 }
 
 mx_status mx_virtual_ranks(const mx_mesh_plan *mesh, int n_threads,
-                           mx_status (*rank)(void *ctx, const mx_seat *seat), void *ctx)
+                           mx_status (*rank)(void *ctx, const mx_mesh_rank *mesh_rank), void *ctx)
 {
     mx_arena a = {0};
     int n = mesh->ranks, threads = n_threads > 0 ? n_threads : mx_threads_offered();
@@ -66,10 +66,10 @@ mx_status mx_virtual_ranks(const mx_mesh_plan *mesh, int n_threads,
     mx_local_world *world = mx_local_world_new(&mesh->mesh);
     for (int i = 0; i < n; i++) {
         v[i] = (virtual_rank){.run = rank, .ctx = ctx};
-        v[i].seat = (mx_seat){.mesh = mesh, .world = world, .rank = i, .how = mesh->how,
+        v[i].mesh_rank = (mx_mesh_rank){.mesh = mesh, .world = world, .rank = i, .how = mesh->how,
                               .n_threads = threads > n ? threads / n : 1,
                               .find_group = find_group};
-        v[i].seat.how.rank = i;
+        v[i].mesh_rank.how.rank = i;
     }
     mx_status st = start(v, n);
     if (st)
@@ -84,12 +84,13 @@ mx_status mx_virtual_ranks(const mx_mesh_plan *mesh, int n_threads,
     return st ? st : ended;
 }
 
-mx_status mx_seat_session(mx_session **out, const mx_seat *seat, const char *device, int n_threads)
+mx_status mx_mesh_rank_session(mx_session **out, const mx_mesh_rank *mesh_rank, const char *device,
+                               int n_threads)
 {
-    MX_TRY(mx_session_open(out, device, seat ? seat->n_threads : n_threads));
-    if (!seat)
+    MX_TRY(mx_session_open(out, device, mesh_rank ? mesh_rank->n_threads : n_threads));
+    if (!mesh_rank)
         return MX_OK;
-    mx_session_set_groups(*out, seat->find_group, (void *)seat);
+    mx_session_set_groups(*out, mesh_rank->find_group, (void *)mesh_rank);
     if (!mx_session_traits(*out)->host_memory)
         return mx_fail(MX_USAGE, "virtual ranks run on the CPU so far: device=cpu");
     return MX_OK;

@@ -11,23 +11,23 @@
 #include "dist/local.h"
 #include "exec/mesh_config.h"
 
-/* A rank of a mesh. Its programs hold the collectives: their loss, norms and metrics are those of
- * all ranks. */
+/* This rank of a mesh: how tensors are partitioned for it, and where its collectives find their
+ * groups. Its programs hold the collectives, so loss, norms and metrics are those of all ranks. */
 typedef struct {
     const mx_mesh_plan *mesh;
     mx_partition how; /* of this rank */
     int rank, n_threads;
-    mx_group_finder find_group; /* is given the seat */
+    mx_group_finder find_group; /* its ctx is this mx_mesh_rank */
     mx_local_world *world;      /* of virtual ranks */
-} mx_seat;
+} mx_mesh_rank;
 
 /* Runs `rank` for every rank of the mesh and gives the status of the one that failed first: the
  * others end as soon as they wait for it. They share n_threads; 0: what OpenMP offers. */
 mx_status mx_virtual_ranks(const mx_mesh_plan *mesh, int n_threads,
-                           mx_status (*rank)(void *ctx, const mx_seat *seat),
+                           mx_status (*rank)(void *ctx, const mx_mesh_rank *mesh_rank),
                            void *ctx) MX_MUST_USE;
 /* A session as this rank needs it; NULL: alone, with n_threads. */
-mx_status mx_seat_session(mx_session **out, const mx_seat *seat, const char *device,
+mx_status mx_mesh_rank_session(mx_session **out, const mx_mesh_rank *mesh_rank, const char *device,
                           int n_threads) MX_MUST_USE;
 
 #endif

@@ -13,7 +13,7 @@ typedef struct mx_batch mx_batch;
 
 typedef struct {
     int64_t tokens;     /* of a batch at most */
-    int64_t sequences;  /* that the cache can tell apart at once; as many logits a batch gives */
+    int64_t sequences;  /* that the cache holds at once; as many logits a batch gives */
     int64_t max_length; /* of a sequence */
     int64_t page;       /* tokens of a page */
     int64_t pages;

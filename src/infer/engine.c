@@ -36,7 +36,7 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
     int64_t each, tokens = o->cache_tokens;
     MX_TRY(mx_batch_token_bytes(&o->model->spec, &bs, &each));
     if (!tokens) {
-        int64_t room = mx_session_room(e->session).bytes / 4 / (each > 0 ? each : 1);
+        int64_t room = mx_session_memory_available(e->session).bytes / 4 / (each > 0 ? each : 1);
         if (__builtin_mul_overflow(o->sequences, o->max_length, &tokens))
             tokens = INT64_MAX / 2;
         tokens = tokens < room ? tokens : room;
@@ -254,7 +254,7 @@ static void unqueue(mx_engine *e, mx_seq *s)
 void mx_engine_cancel(mx_engine *e, mx_request *r)
 {
     mx_seq *s = (mx_seq *)r;
-    mx_engine_unseat(e, s);
+    mx_engine_evict(e, s);
     unqueue(e, s);
     *(s->prev ? &s->prev->next : &e->all) = s->next;
     if (s->next)
@@ -283,7 +283,7 @@ static void list_news(mx_engine *e)
         }
         s->news = false;
         if (s->r.finish)
-            mx_engine_unseat(e, s);
+            mx_engine_evict(e, s);
     }
 }
 

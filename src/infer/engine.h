@@ -36,7 +36,7 @@ typedef struct {
     int64_t step_tokens;     /* of a batch at most; 0: chosen */
     int64_t max_length;      /* of prompt and answer; 0: the model's, at most 32,768 */
     int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
-    bool no_prefix_cache;    /* equal beginnings of prompts are not shared */
+    bool no_prefix_cache;    /* equal prefixes of prompts are not shared */
     uint64_t seed;           /* of random weights */
     const int32_t *stop_ids; /* tokens that end every answer (mx_stop_ids); borrowed */
     int n_stop_ids;
@@ -73,7 +73,7 @@ typedef struct {
     bool log_probs;        /* of each token, */
     int n_top;             /* and the so many likeliest beside it */
     bool prompt_log_probs; /* of the prompt's tokens too */
-    const char *salt;      /* beginnings are shared with requests of this salt alone; NULL: none */
+    const char *salt;      /* prefixes are shared with requests of this salt alone; NULL: none */
     void *owner;           /* the caller's */
 } mx_request_options;      /* everything is copied */
 

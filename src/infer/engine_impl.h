@@ -51,7 +51,7 @@ struct mx_engine {
 /* engine_schedule.c: fills the batch. Sequences in it have take > 0. */
 void mx_engine_schedule(mx_engine *e);
 /* Gives up row and pages. */
-void mx_engine_unseat(mx_engine *e, mx_seq *s);
+void mx_engine_evict(mx_engine *e, mx_seq *s);
 void mx_engine_wait(mx_engine *e, mx_seq *s, bool first);
 /* After the batch has run: pages that are full now are known to others. */
 void mx_engine_publish(mx_engine *e, mx_seq *s);

@@ -19,7 +19,7 @@ void mx_engine_wait(mx_engine *e, mx_seq *s, bool first)
         e->last_waiting = s;
 }
 
-void mx_engine_unseat(mx_engine *e, mx_seq *s)
+void mx_engine_evict(mx_engine *e, mx_seq *s)
 {
     if (s->row < 0)
         return;
@@ -29,7 +29,7 @@ void mx_engine_unseat(mx_engine *e, mx_seq *s)
     memmove(e->running + i, e->running + i + 1, sizeof *e->running * (size_t)(--e->n_running - i));
     e->free_rows[e->n_free_rows++] = s->row;
     s->row = -1;
-    /* the end of a beginning is the first to go when room is needed */
+    /* the last pages of a shared prefix are evicted first */
     while (s->n_pages > 0)
         mx_pages_release(e->pages, s->page[--s->n_pages]);
     s->computed = s->n_named = s->take = 0;
@@ -37,13 +37,13 @@ void mx_engine_unseat(mx_engine *e, mx_seq *s)
 
 static void preempt(mx_engine *e, mx_seq *s)
 {
-    mx_engine_unseat(e, s);
+    mx_engine_evict(e, s);
     mx_engine_wait(e, s, true);
     e->counts.preemptions++;
 }
 
 /* Where page i of a sequence lies. */
-static void seat_page(mx_engine *e, mx_seq *s, int32_t page)
+static void append_page(mx_engine *e, mx_seq *s, int32_t page)
 {
     mx_batch_input *in = mx_batch_input_of(e->batch);
     in->table[s->row * in->columns + s->n_pages] = page;
@@ -51,21 +51,21 @@ static void seat_page(mx_engine *e, mx_seq *s, int32_t page)
 }
 
 /* Pages for the first n tokens, or as many as there are. Gives how many tokens have room. */
-static int64_t make_room(mx_engine *e, mx_seq *s, int64_t n)
+static int64_t reserve_pages(mx_engine *e, mx_seq *s, int64_t n)
 {
     while (s->n_pages * MX_ENGINE_PAGE < n) {
         int32_t page = mx_pages_take(e->pages);
         if (page < 0)
             break;
-        seat_page(e, s, page);
+        append_page(e, s, page);
     }
-    int64_t room = s->n_pages * MX_ENGINE_PAGE;
-    return room < n ? room : n;
+    int64_t has = s->n_pages * MX_ENGINE_PAGE;
+    return has < n ? has : n;
 }
 
-/* The beginning that is in the cache already, as long as its last token is computed again: its
+/* The prefix that is in the cache already, as long as its last token is computed again: its
  * logits are not kept. Log-probabilities of the prompt need all of it. */
-static void share_beginning(mx_engine *e, mx_seq *s)
+static void share_prefix(mx_engine *e, mx_seq *s)
 {
     mx_page_name start = s->o.salt ? mx_pages_salted(s->o.salt, strlen(s->o.salt)) : 0;
     s->name = start;
@@ -78,7 +78,7 @@ static void share_beginning(mx_engine *e, mx_seq *s)
             mx_pages_find(e->pages, s->name, ids + s->n_pages * MX_ENGINE_PAGE, &s->name);
         if (page < 0)
             break;
-        seat_page(e, s, page);
+        append_page(e, s, page);
     }
     s->n_named = s->n_pages;
     s->computed = s->n_pages * MX_ENGINE_PAGE;
@@ -123,7 +123,7 @@ static void put_prompt(mx_engine *e, mx_seq *s, mx_batch_input *in)
         n = n < rows ? n : rows;
     else if (rows < 1)
         n = n < s->r.tokens.n - s->computed ? n : n - 1;
-    n = n > 0 ? make_room(e, s, s->computed + n) - s->computed : 0;
+    n = n > 0 ? reserve_pages(e, s, s->computed + n) - s->computed : 0;
     if (n > 0)
         put(s, n, in);
 }
@@ -135,24 +135,24 @@ static void put_answers(mx_engine *e, mx_batch_input *in)
         mx_seq *s = e->running[i];
         if (s->computed + 1 < s->r.tokens.n)
             continue;
-        while (s->row >= 0 && make_room(e, s, s->computed + 1) <= s->computed)
+        while (s->row >= 0 && reserve_pages(e, s, s->computed + 1) <= s->computed)
             preempt(e, e->running[e->n_running - 1]);
         if (s->row >= 0)
             put(s, 1, in);
     }
 }
 
-static bool seat_next(mx_engine *e)
+static bool admit_next(mx_engine *e)
 {
     mx_seq *s = e->waiting;
     int64_t need = (s->r.tokens.n + MX_ENGINE_PAGE) / MX_ENGINE_PAGE;
     if (!e->n_free_rows)
         return false;
     s->row = e->free_rows[--e->n_free_rows];
-    share_beginning(e, s);
+    share_prefix(e, s);
     e->running[e->n_running++] = s;
     if (need - s->n_pages > mx_pages_count(e->pages) - mx_pages_held(e->pages)) {
-        mx_engine_unseat(e, s); /* it stays the first of those that wait */
+        mx_engine_evict(e, s); /* it stays the first of those that wait */
         return false;
     }
     e->waiting = s->next_waiting;
@@ -173,7 +173,7 @@ void mx_engine_schedule(mx_engine *e)
     for (int64_t i = 0; i < e->n_running && in->n < e->o.step_tokens; i++)
         if (!e->running[i]->take)
             put_prompt(e, e->running[i], in);
-    while (e->waiting && in->n < e->o.step_tokens && seat_next(e))
+    while (e->waiting && in->n < e->o.step_tokens && admit_next(e))
         put_prompt(e, e->running[e->n_running - 1], in);
     /* prompts that have taken each other's room */
     while (!in->n && e->n_running > 1) {

@@ -174,7 +174,7 @@ static mx_status run_batches(job *j, mx_session *session, int64_t n, int64_t bat
                              .image_tokens = longest_image(&j->model->spec, o),
                              .compile = {.compute = o->compute, .weights_fixed = true,
                                          .int8_weights = o->int8_weights,
-                                         .partition = o->seat ? &o->seat->how : NULL},
+                                         .partition = o->mesh_rank ? &o->mesh_rank->how : NULL},
                              .lora = j->model->has_adapter ? &j->model->adapter.lora : NULL};
     if (o->int8_weights && !mx_session_traits(session)->host_memory)
         MX_TRY_OUT(st, mx_fail(MX_USAGE, "quantization=int8 decodes on the CPU alone; use "
@@ -316,8 +316,8 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
     if (__builtin_add_overflow(longest, o->max_new_tokens, &length))
         length = INT64_MAX; /* refused below: no model has so many positions */
     mx_session *session;
-    MX_TRY(mx_seat_session(&session, o->seat, o->device, o->n_threads));
-    if (!o->seat && !o->int8_weights && suits_engine(&j, session))
+    MX_TRY(mx_mesh_rank_session(&session, o->mesh_rank, o->device, o->n_threads));
+    if (!o->mesh_rank && !o->int8_weights && suits_engine(&j, session))
         return run_engine(&j, session, n, batch, length);
     mx_status st = run_batches(&j, session, n, batch, length, longest);
     mx_session_close(session);

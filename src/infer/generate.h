@@ -11,7 +11,7 @@ typedef struct {
     mx_sampling sampling;
     int64_t max_new_tokens;
     int64_t step_tokens;       /* through the engine: tokens of a batch at most */
-    bool no_prefix_cache;      /* equal beginnings of prompts are computed each for itself */
+    bool no_prefix_cache;      /* equal prefixes of prompts are computed each for itself */
     int64_t batch;             /* sequences decoded together; 0: all prompts, at most 32 */
     const int32_t *stop_ids;   /* tokens that end an answer */
     int n_stop_ids;
@@ -22,7 +22,8 @@ typedef struct {
     const char *device;
     int n_threads;
     mx_dtype compute;
-    const mx_seat *seat; /* the rank of a mesh; all ranks make the same answers. NULL: alone */
+    /* The rank of a mesh; all ranks make the same answers. NULL: alone */
+    const mx_mesh_rank *mesh_rank;
     bool int8_weights; /* weights of layers lie as int8 */
 } mx_generate_options;
 

@@ -1,10 +1,10 @@
-/* pages.h - the pages of a key-value cache: who has them, and which of them hold a known beginning.
+/* pages.h - the pages of a key-value cache: who has them, and which of them hold a known prefix.
  *
  * A page holds the entries of `size` successive tokens. Entries depend on all tokens before them,
  * so a full page is known by the page before it and its own tokens: a chain. Its name is a number
  * that is never given twice; a page is looked up by (name of the page before, tokens), compared in
- * full, so that two beginnings are never taken for each other. Several sequences may hold one page;
- * one that nobody holds keeps its entries until its room is needed, the least recently used first.
+ * full, so that two prefixes are never taken for each other. Several sequences may hold one page;
+ * one that nobody holds keeps its entries until the page is needed, the least recently used first.
  */
 #ifndef MX_INFER_PAGES_H
 #define MX_INFER_PAGES_H
@@ -13,7 +13,8 @@
 
 typedef struct mx_pages mx_pages;
 
-/* The name that a chain begins with: 0, or one that sets its pages apart from others'. */
+/* The name that a chain begins with: 0, or a salt that keeps its pages from being shared with
+ * others. */
 typedef uint64_t mx_page_name;
 
 mx_status mx_pages_open(mx_pages **out, int64_t n, int64_t size) MX_MUST_USE;

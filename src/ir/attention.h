@@ -36,7 +36,7 @@ typedef struct {
 /* paged_attention: attention over a cache in pages (ops/paged_attention.c). */
 typedef struct {
     int64_t page;          /* slots of a page */
-    int64_t v_dim;         /* values are the first v_dim elements of the keys; 0: they are apart */
+    int64_t v_dim;         /* values are the first v_dim elements of the keys; 0: v is an input */
     int64_t window, chunk; /* 0: none */
     double softcap, scale; /* softcap 0: none */
 } mx_paged_attr;

@@ -32,7 +32,7 @@ typedef struct {
      * start. Both 0: dense. Only where the op says that it takes strided views. */
     int64_t run, pitch;
     bool fixed;  /* a variable or constant that no node of the program writes */
-    size_t room; /* bytes that may be read from data on, zeros behind the tensor's own; 0: none */
+    size_t readable_bytes; /* from data on, zeros behind the tensor's own; 0: its own alone */
 } mx_tensor;
 
 typedef struct {
@@ -61,7 +61,7 @@ typedef struct {
     void *out;
     const void *attr;
     unsigned single; /* 1, 2: in[0], in[1] is a single number; only elementwise with two operands */
-    void *twin_out;  /* of a twin: the other op's result */
+    void *twin_out;  /* of an mx_twin: the result of the op `of` */
 } mx_tile;
 typedef void (*mx_tile_fn)(const mx_tile *t);
 

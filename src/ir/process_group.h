@@ -1,4 +1,4 @@
-/* process_group.h - what collectives need of the ranks they join; src/dist implements it.
+/* process_group.h - what collectives need of the ranks they connect; src/dist implements it.
  *
  * Every call but those for messages is made by all ranks of the group, in the same order. `bytes`
  * and `n` are those of one rank's piece. Input and output are different memory. Sums are made in

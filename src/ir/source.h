@@ -57,7 +57,7 @@ void mx_freeze(mx_node *n); /* of other nodes: nothing */
 /* Constants of an AdamW update (src/ops/adamw.c). */
 typedef struct {
     double b1, b2, eps, eps_root, weight_decay;
-    int64_t salt; /* of the random rounding of a bfloat16 weight */
+    int64_t salt; /* of the stochastic rounding of a bfloat16 weight */
     const struct mx_box *box; /* the part of the weight that this is; NULL: the whole */
     bool wide; /* the sum of squares in float64: it is one of several */
 } mx_adamw_rates;

@@ -276,7 +276,7 @@ const mx_key mx_keys_model[] = {
     {"log_moe_bias_norms", BOOL, MODEL, "false", 0, "record the norms of routing biases", 0,
      PLANNED},
 
-    {"mtp_num_layers", INT, MODEL, "0", "0..", "heads that predict further tokens",
+    {"mtp_num_layers", INT, MODEL, "0", "0..", "layers of multi-token prediction (MTP)",
      "num_nextn_predict_layers", FIXED | SHAPE, MX_BY_STEP,
      "mtp_num_layers=1 decoder_block=deepseek routed_score_func=sigmoid num_experts=4"},
     {"mtp_loss_scaling_factor", FLOAT, MODEL, "0.1", "0..", "weight of their loss", 0, SHAPE,

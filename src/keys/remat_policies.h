@@ -4,7 +4,7 @@
  *
  *   WRITTEN      what the forward pass writes for a matmul anyway: the fastest
  *   ALL          everything but elementwise results
- *   PRODUCTS     results of matmuls and attention
+ *   MATMULS      results of matmuls and attention
  *   BOUNDARIES   what passes from layer to layer
  */
 #ifndef MX_KEYS_REMAT_POLICIES_H
@@ -17,15 +17,15 @@
     X("none", WRITTEN, "", "")                                                                     \
     X("elementwise", ALL, "", "")                                                                  \
     X("full", BOUNDARIES, "", "")                                                                  \
-    X("minimal", PRODUCTS, "", "")                                                                 \
-    X("minimal_with_context", PRODUCTS, "", "")                                                    \
+    X("minimal", MATMULS, "", "")                                                                  \
+    X("minimal_with_context", MATMULS, "", "")                                                     \
     X("save_dot_except_mlp", BOUNDARIES, MX_REMAT_QKV ",out_proj", "")                             \
     X("save_dot_except_mlpwi", BOUNDARIES, MX_REMAT_QKV ",out_proj,mlpwo", "")                     \
     X("save_dot_with_context_except_mlp", BOUNDARIES, MX_REMAT_QKV ",context,out_proj", "")        \
     X("save_qkv_proj", BOUNDARIES, MX_REMAT_QKV, "")                                               \
     X("save_out_proj", BOUNDARIES, "out_proj", "")                                                 \
     X("qkv_proj_offloaded", BOUNDARIES, "", MX_REMAT_QKV)                                          \
-    X("minimal_offloaded", PRODUCTS, "",                                                           \
+    X("minimal_offloaded", MATMULS, "",                                                            \
       MX_REMAT_QKV ",qkv_proj,out_proj,mlpwi_0,mlpwi_1,mlpwi,mlpwo,moe_mlpwi_0,moe_mlpwi_1,"       \
                    "moe_mlpwo")
 

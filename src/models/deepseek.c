@@ -18,7 +18,7 @@
 static bool is_dense(const mx_deepseek *c, int64_t l)
 {
     if (l >= c->base.layers)
-        return false; /* those that predict further have experts */
+        return false; /* MTP layers have experts */
     return c->mlp_types.n ? c->mlp_types.type[l] == 1 : l < c->dense_layers;
 }
 
@@ -78,11 +78,11 @@ static mx_node *layer(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x
     return mx_add(g, x, mx_scope_end(g, h));
 }
 
-/* Layers behind the last, each of which reads what the one before it made of a token, x (B, S, d),
- * and the token one further, and predicts the one after that. Embedding and head are the
- * model's. */
-static void predict_further(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x,
-                            const mx_rope_table *t, const mx_deepseek_parts *p, mx_head *head)
+/* Multi-token prediction: layers behind the last, each of which reads the hidden state of the one
+ * before it, x (B, S, d), and the embedding of the next token, and predicts the token after that.
+ * Embedding and head are the model's. */
+static void add_mtp_layers(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x,
+                           const mx_rope_table *t, const mx_deepseek_parts *p, mx_head *head)
 {
     const mx_decoder *d = &c->base;
     mx_node *tokens = b->tokens;
@@ -98,11 +98,11 @@ static void predict_further(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_n
                                         (long long)d->d);
         h = mx_linear(g, b, h, "eh_proj", d->d, axes, false);
         x = layer(g, c, b, h, l, t, p);
-        head->further[head->n_further++] = mx_rms_norm(g, x, "shared_head.norm", d->eps, false);
+        head->mtp[head->n_mtp++] = mx_rms_norm(g, x, "shared_head.norm", d->eps, false);
         mx_scope_end(g, x);
     }
     b->tokens = tokens;
-    head->further_weight = c->mtp_weight;
+    head->mtp_weight = c->mtp_weight;
 }
 
 mx_head mx_deepseek_build(mx_graph *g, const mx_deepseek *c, mx_build *b,
@@ -118,7 +118,7 @@ mx_head mx_deepseek_build(mx_graph *g, const mx_deepseek *c, mx_build *b,
     mx_head head = {.hidden = mx_rms_norm(g, x, "model.norm", d->eps, false),
                     .weight = mx_head_weight(g, b, d->vocab, d->d, d->tied)};
     if (b->training || b->mtp_eval)
-        predict_further(g, c, b, x, &t, p, &head);
+        add_mtp_layers(g, c, b, x, &t, p, &head);
     return head;
 }
 

@@ -20,7 +20,7 @@ typedef struct {
     char topk_method[24];        /* V2: greedy, or group_limited_greedy */
     double bias_rate;            /* V3: how fast the selection bias follows the loads; 0: fixed */
     bool interleaved;            /* rotary pairs are neighbours */
-    int64_t mtp_layers;          /* trained to predict further tokens; 0: none */
+    int64_t mtp_layers;          /* multi-token prediction; 0: none */
     double mtp_weight;           /* of their loss */
 } mx_deepseek;
 
@@ -77,14 +77,14 @@ mx_status mx_deepseek_finish(mx_deepseek *c, const json_t *json) MX_MUST_USE;
                .fallback = shared_, .maxtext = "shared_experts"),                                  \
         MX_CFG_MOE_LOSSES(mx_deepseek)
 
-/* Rows of V3's router and of its layers that predict further tokens. */
+/* Rows of V3's router and of its MTP layers. */
 #define MX_CFG_DEEPSEEK_SIGMOID                                                                    \
     MX_CFG(mx_deepseek, groups, "n_group", MX_IS_COUNT_OR_0, .fallback = 8),                       \
         MX_CFG(mx_deepseek, open_groups, "topk_group", MX_IS_COUNT_OR_0, .fallback = 4),           \
         MX_CFG(mx_deepseek, moe.renormalise, "norm_topk_prob", MX_CFG_BOOL, .fallback = 1),        \
         MX_CFG(mx_deepseek, bias_rate, "routed_bias_update_rate", MX_IS_SHARE,                     \
                .maxtext = "routed_bias_update_rate", .run = "routed_bias_update_rate"),            \
-        MX_CFG(mx_deepseek, mtp_layers, "mtp_num_layers", MX_IS_FURTHER,                           \
+        MX_CFG(mx_deepseek, mtp_layers, "mtp_num_layers", MX_IS_MTP_LAYERS,                      \
                .maxtext = "mtp_num_layers", .run = "mtp_num_layers"),                              \
         MX_CFG(mx_deepseek, mtp_weight, "mtp_loss_scaling_factor", MX_IS_FACTOR_OR_0,              \
                .fallback = 0.1,                                                                    \

@@ -52,7 +52,7 @@ const mx_model mx_model_deepseek_v2 = {
     .finish = finish,
     .summary = mx_decoder_summary,
     .build = build,
-    .other_parts = mx_joined_experts,
+    .other_parts = mx_fused_experts,
     .no_decay = "*norm*,*.bias",
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=softmax",

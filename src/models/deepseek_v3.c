@@ -3,7 +3,7 @@
  *
  * Router: sigmoid scores; a bias that no gradient reaches is added for the choice alone; of the
  * groups of experts, those with the best two of theirs are open; the weights of the chosen sum to
- * the scaling factor. The layers that predict further tokens (num_nextn_predict_layers), which
+ * the scaling factor. The MTP layers (num_nextn_predict_layers), which
  * checkpoints have behind the last, are built when mtp_num_layers asks for them, and passed over
  * otherwise.
  *
@@ -66,7 +66,7 @@ const mx_model mx_model_deepseek_v3 = {
     .finish = finish,
     .summary = mx_decoder_summary,
     .build = build,
-    .other_parts = mx_joined_experts,
+    .other_parts = mx_fused_experts,
     .no_decay = "*norm*,*.bias",
     .layer_prefix = "model.layers.",
     .decoder_block = "deepseek",
@@ -84,7 +84,7 @@ const mx_model mx_model_kimi_k25 = {
     .config_size = sizeof(mx_deepseek),
     .build = build_language_part,
     .other_name = as_blocks,
-    .other_parts = mx_joined_experts,
+    .other_parts = mx_fused_experts,
     .no_decay = "*norm*,*.bias",
     .layer_prefix = "language_model.model.layers.",
     .unused = "vision_tower.*,mm_projector.*,model.mm_projector.*",

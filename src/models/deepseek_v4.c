@@ -1,5 +1,5 @@
 /* deepseek_v4.c - DeepSeek V4: hyper-connections (nn/hyper.h), keys that are the values too, and
- * far tokens seen through entries that stand for windows of them (nn/compress.h).
+ * compressed attention to far tokens (nn/compress.h).
  *
  *     q = norm_head(wq_b norm(wq_a x))   kv = norm(wkv x), one head     last dims of both rotated
  *     o = attention to the last sliding_window tokens, and in most layers to entries, with a sink
@@ -10,7 +10,7 @@
  *
  * Every layer has experts beside a shared one, with clamped SwiGLUs. Scores sqrt(softplus(logit)),
  * of the chosen ones their shares; a bias for the choice alone, or a table that gives each token
- * its experts (hash_moe). The layer that predicts a further token (mtp.*) is not built.
+ * its experts (hash_moe). The MTP layer (mtp.*) is not built.
  *
  * Names are those of the published checkpoints; transformers writes other ones.
  * x (B, S, n, d), n streams; q (B, S, H, D); kv (B, S, 1, D).
@@ -95,14 +95,14 @@ static mx_node *indexer(mx_graph *g, const config *c, mx_build *b, mx_node *x, m
 
 /* What a layer of this type looks at; f has q, kv, sinks and mask. (B, S, H, D) in any shape. */
 static mx_node *attend(mx_graph *g, const config *c, mx_build *b, mx_node *x, mx_node *latent,
-                       mx_far_attention *f, int type, const shared *s)
+                       mx_compressed_attention *f, int type, const shared *s)
 {
     const mx_windows *w = type == SPARSE ? &s->sparse : &s->heavy;
     if (type == SLIDING)
         return mx_attend_kept(g, b, f->q, mx_kv_keep_one(g, b, f->kv, f->mask), f->mask, f->sinks);
     f->entries = compress(g, b, x, w, compressor(c, c->base.head_dim, type == SPARSE));
     f->chosen = type == SPARSE ? indexer(g, c, b, x, latent, s) : NULL;
-    return mx_name(g, "context", mx_attend_far(g, b, f, w));
+    return mx_name(g, "context", mx_attend_compressed(g, b, f, w));
 }
 
 /* Each group of heads by its own rows of wo_a, all of them by wo_b. o (B, S, H, D). */
@@ -138,7 +138,7 @@ static mx_node *attention(mx_graph *g, const config *c, mx_build *b, mx_node *x,
     mx_node *kv = mx_name(g, "mla_kv", mx_linear(g, b, x, "wkv", D, "kv_heads,embed", false));
     kv = mx_reshape(g, mx_rms_norm(g, kv, "kv_norm", d->eps, false), MX_SHAPE(B, S, 1, D));
     kv = mx_rope_tail(g, kv, t, c->rope_dims);
-    mx_far_attention f = {.q = q,
+    mx_compressed_attention f = {.q = q,
                           .kv = kv,
                           .sinks = mx_param(g, "attn_sink", MX_SHAPE(H), "heads", MX_ZEROS),
                           .mask = mask_of(d)};

@@ -39,7 +39,7 @@ bool mx_model_keys_agree(const mx_config *cfg, const char *pairs);
  * contradict it, as one status. To be called once the family has been read from the keys. */
 mx_status mx_model_check_keys(const mx_config *cfg, const mx_model *family) MX_MUST_USE;
 /* A checkpoint's model, `json` its config.json: keys that say how a run trains it (the fields'
- * `run`: weights of router losses, capacity, layers that predict further) win over the file where
+ * `run`: weights of router losses, capacity, MTP layers) win over the file where
  * the configuration sets them. `where` names the file. */
 mx_status mx_model_from_checkpoint(mx_model_spec *m, const mx_config *cfg, const json_t *json,
                                    const char *where) MX_MUST_USE;

@@ -267,7 +267,7 @@ const mx_model mx_model_gemma4 = {
     .finish = mx_gemma4_finish,
     .summary = summary,
     .build = build,
-    .other_parts = mx_single_experts,
+    .other_parts = mx_separate_experts,
     /* Layers that use another's keys may come with projections of their own all the same. */
     .unused = "*.self_attn.k_proj.*,*.self_attn.v_proj.*,*.self_attn.k_norm.*,*.self_attn.v_norm.*",
     .no_decay = "*norm*,*.router.scale,*.per_expert_scale,*.bias",

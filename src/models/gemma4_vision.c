@@ -264,7 +264,7 @@ const mx_model mx_model_gemma4_vision = {
     .finish = finish,
     .images = images,
     .build = build,
-    .other_parts = mx_single_experts,
+    .other_parts = mx_separate_experts,
     .unused = "model.vision_tower.*,model.embed_vision.*,"
               "*.self_attn.k_proj.*,*.self_attn.v_proj.*,*.self_attn.k_norm.*,*.self_attn.v_norm.*",
     .not_built = "model.audio_tower.*,model.embed_audio.*",

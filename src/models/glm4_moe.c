@@ -3,7 +3,7 @@
  *
  * Router: sigmoid scores; a bias that no gradient reaches is added for the choice alone; the
  * weights of the chosen sum to the scaling factor. The first layers have a dense MLP, the others
- * experts and one more that sees every token. The layer that predicts a further token, which
+ * experts and one more that sees every token. The MTP layer, which
  * checkpoints have behind the last, is passed over.
  */
 #include "models/decoder.h"
@@ -91,7 +91,7 @@ const mx_model mx_model_glm4_moe = {
     .finish = finish,
     .summary = mx_decoder_summary,
     .build = build,
-    .other_parts = mx_joined_experts,
+    .other_parts = mx_fused_experts,
     .no_decay = "*norm*,*.bias",
     .layer_prefix = "model.layers.",
     .decoder_block = "glm4_moe",

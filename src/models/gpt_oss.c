@@ -4,7 +4,7 @@
  * Router: the k highest logits, softmax over these alone. An expert is a clamped SwiGLU:
  *     gate' = min(gate, limit)    up' = clamp(up, -limit, limit)
  *     down(gate' sigmoid(alpha gate') (up' + 1))
- * Experts are stored joined and (in, out), with the columns of gate and up in turns:
+ * Experts are stored stacked and (in, out), with the columns of gate and up interleaved:
  *     gate_up_proj (E, d, 2 f)   gate_up_proj_bias (E, 2 f)
  *     down_proj (E, f, d)        down_proj_bias (E, d)
  * Even layers see a window, odd ones everything, unless layer_types says otherwise.

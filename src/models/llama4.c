@@ -6,7 +6,7 @@
  *
  * Mixture (every layer of Scout, every second of Maverick): one routed expert and one shared. The
  * router takes the k highest logits; their sigmoids multiply what enters the experts, not what
- * leaves them. Experts are stored joined and (in, out): gate_up_proj (E, d, 2 f), gate first;
+ * leaves them. Experts are stored stacked and (in, out): gate_up_proj (E, d, 2 f), gate first;
  * down_proj (E, f, d). x (B, S, d); q (B, S, H, D); k, v (B, S, K, D).
  */
 #include "models/llama4.h"
@@ -201,7 +201,7 @@ const mx_model mx_model_llama4 = {
     .finish = mx_llama4_finish,
     .summary = summary,
     .build = build,
-    .other_parts = mx_single_experts_transposed,
+    .other_parts = mx_separate_experts_transposed,
     .no_decay = "*norm*,*.bias",
     .decoder_block = "llama4",
     .fixed_keys = "qk_norm_with_scale=false,shared_experts=1",

@@ -2,7 +2,7 @@
  *
  *     pixels (N, 3, size, size), one tile each -> patches and behind them a class token, positions
  *     both learned and rotary by row and column -> blocks -> without the class token, side x side
- *     neighbours joined (pixel shuffle) -> two layers of GELU -> projection (N T, d)
+ *     neighbours merged (pixel shuffle) -> two layers of GELU -> projection (N T, d)
  * take the place of the embeddings of image tokens, T for each tile. Without images: Llama 4.
  */
 #include "models/llama4.h"
@@ -55,7 +55,7 @@ static mx_node *tower(mx_graph *g, const llama4_vision *c, const mx_build *b)
         x = mx_scope_end(g, mx_vit_block(g, b, v, x, &t));
     }
     x = mx_layer_norm(g, x, "layernorm_post", v->eps);
-    x = mx_join_patches(g, mx_slice(g, x, 1, 0, grid(c) * grid(c)), shuffle_side(c));
+    x = mx_merge_patches(g, mx_slice(g, x, 1, 0, grid(c) * grid(c)), shuffle_side(c));
     mx_scope(g, "vision_adapter.mlp");
     x = mx_gelu_erf(g, mx_linear(g, b, x, "fc1", c->adapter_in, "mlp,embed", false));
     x = mx_gelu_erf(g, mx_linear(g, b, x, "fc2", c->adapter_out, "embed,mlp", false));
@@ -156,7 +156,7 @@ const mx_model mx_model_llama4_vision = {
     .finish = finish,
     .images = images,
     .build = build,
-    .other_parts = mx_single_experts_transposed,
+    .other_parts = mx_separate_experts_transposed,
     .unused = "vision_model.*,multi_modal_projector.*",
     .no_decay = "*norm*,*.bias",
     .tower = "vision_model.*",

@@ -72,7 +72,7 @@ const mx_model mx_model_mixtral = {
     .summary = mx_decoder_summary,
     .build = build,
     .other_name = other_name,
-    .other_parts = mx_joined_experts,
+    .other_parts = mx_fused_experts,
     .no_decay = "*norm*",
     .decoder_block = "mixtral",
     .fixed_keys = "base_mlp_dim=*,norm_topk_prob=true",

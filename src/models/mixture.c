@@ -55,7 +55,7 @@ static int before(const char *name, const char *middle)
     return at ? (int)(at - name) : -1;
 }
 
-int mx_joined_experts(const char *name, const mx_type *type, mx_weight_part *out)
+int mx_fused_experts(const char *name, const mx_type *type, mx_weight_part *out)
 {
     static const struct {
         const char *single, *joined;
@@ -70,7 +70,7 @@ int mx_joined_experts(const char *name, const mx_type *type, mx_weight_part *out
     if (n < 0 || type->ndim != 3)
         return 0;
     const char *rest = name + n + sizeof middle - 1;
-    /* Mixtral's block is called mlp where its experts are joined. */
+    /* Mixtral's block is called mlp where its experts are stacked. */
     static const char block[] = ".block_sparse_moe";
     int old = (int)sizeof block - 1, stem = n - old;
     bool renamed = stem > 0 && memcmp(name + stem, block, (size_t)old) == 0;
@@ -110,12 +110,12 @@ static int single(const char *name, const mx_type *type, mx_weight_part *out, bo
     return n_parts;
 }
 
-int mx_single_experts(const char *name, const mx_type *type, mx_weight_part *out)
+int mx_separate_experts(const char *name, const mx_type *type, mx_weight_part *out)
 {
     return single(name, type, out, false);
 }
 
-int mx_single_experts_transposed(const char *name, const mx_type *type, mx_weight_part *out)
+int mx_separate_experts_transposed(const char *name, const mx_type *type, mx_weight_part *out)
 {
     return single(name, type, out, true);
 }

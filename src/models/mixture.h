@@ -51,12 +51,12 @@ mx_status mx_check_groups(const mx_moe *m, int64_t groups, int64_t open) MX_MUST
 
 /* For mx_model.other_parts. A checkpoint has either a tensor per expert and projection,
  *     X.experts.N.gate_proj.weight (f, d)   ...up_proj... (f, d)   ...down_proj... (d, f)
- * or all experts joined, gate above up:
+ * or all experts stacked, gate above up:
  *     X.experts.gate_up_proj (E, 2 f, d)    X.experts.down_proj (E, d, f)
  * The first is for families that use the former, the second for those that use the latter, as it is
  * or with the last two dims exchanged. */
-int mx_joined_experts(const char *name, const mx_type *type, mx_weight_part *out);
-int mx_single_experts(const char *name, const mx_type *type, mx_weight_part *out);
-int mx_single_experts_transposed(const char *name, const mx_type *type, mx_weight_part *out);
+int mx_fused_experts(const char *name, const mx_type *type, mx_weight_part *out);
+int mx_separate_experts(const char *name, const mx_type *type, mx_weight_part *out);
+int mx_separate_experts_transposed(const char *name, const mx_type *type, mx_weight_part *out);
 
 #endif

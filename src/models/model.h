@@ -51,7 +51,7 @@ typedef struct {
     const char *run;      /* a key that, given for a run, wins over a checkpoint's config.json */
 } mx_cfg_field;
 
-enum { MX_MAX_FURTHER = 4 };
+enum { MX_MAX_MTP = 4 };
 
 /* What a model ends in: everything but the vocabulary projection, so that the loss can be fused. */
 typedef struct {
@@ -59,11 +59,11 @@ typedef struct {
     mx_node *weight; /* (vocab, d) */
     double softcap;  /* of the logits; 0: none */
     double scale;    /* of the logits; 0 means 1 */
-    /* In training, and where one is judged, hidden states that predict one, two, ... tokens
-     * further, and the weight of the mean of their losses. */
-    mx_node *further[MX_MAX_FURTHER];
-    int n_further;
-    double further_weight;
+    /* Multi-token prediction, in training and where one is evaluated: hidden states of the MTP
+     * layers, which predict the token after next, the one after that..., and the loss's weight. */
+    mx_node *mtp[MX_MAX_MTP];
+    int n_mtp;
+    double mtp_weight;
 } mx_head;
 
 /* A piece of a weight as another spelling of the checkpoint has it. With its last two dims
@@ -127,14 +127,14 @@ struct mx_model {
     mx_head (*build)(mx_graph *g, const void *config, mx_build *b);
     /* The name a tensor has in some checkpoints, when it is not there under its own. NULL: none. */
     const char *(*other_name)(const char *name, char *buf, size_t cap);
-    /* The same for a weight that is cut or joined there (experts): gives the number of parts, at
+    /* The same for a weight that is split or fused there (experts): gives the number of parts, at
      * most MX_MAX_PARTS; 0: no such spelling. NULL: none. */
     int (*other_parts)(const char *name, const mx_type *type, mx_weight_part *out);
     const char *unused;        /* patterns of tensors that checkpoints may carry without a use */
     const char *not_built;     /* the same for a part that is never built; loading says so */
     const char *limits;        /* patterns of weights that may be infinite */
     /* What precedes the number of a layer in names, "model.layers.", where checkpoints may have
-     * layers behind the last: those that predict further tokens. NULL: none. */
+     * MTP layers behind the last. NULL: none. */
     const char *layer_prefix;
     const char *no_decay;      /* patterns of weights without weight decay by default */
     const char *vision;        /* one line on images; NULL: text only */
@@ -178,7 +178,7 @@ typedef struct {
     bool packed;
     bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */
-    int64_t mtp_eval;  /* the layer that predicts so many tokens further is judged; 0: none */
+    int64_t mtp_eval;  /* the MTP layer whose acceptance is measured; 0: none */
     double qk_clip;    /* the threshold of QK-clip; 0: none */
     int64_t cache_len; /* 0: no cache */
     int64_t pages, page, page_rows; /* a cache in pages: as in mx_build */

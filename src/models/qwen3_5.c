@@ -6,8 +6,8 @@
  * are no images.
  *
  * Released checkpoints have an image encoder and name the decoder model.language_model; they are
- * read and written in that form. The encoder is not built: model.visual.* and the layers that
- * predict further tokens (mtp.*) are kept as they are.
+ * read and written in that form. The encoder is not built: model.visual.* and the MTP layers
+ * (mtp.*) are kept as they are.
  */
 #include "models/qwen3_next.h"
 
@@ -54,7 +54,7 @@ static const mx_cfg_field moe_fields[] = {
 static const mx_cfg_field no_fields[] = {{0}};
 
 #define FAMILY                                                                                     \
-    .config_size = sizeof(mx_qwen3_next), .other_parts = mx_joined_experts,                        \
+    .config_size = sizeof(mx_qwen3_next), .other_parts = mx_fused_experts,                        \
     .no_decay = "*norm*,*.bias,*.dt_bias,*.A_log"
 
 const mx_model mx_model_qwen3_5 = {

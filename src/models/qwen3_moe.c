@@ -59,7 +59,7 @@ const mx_model mx_model_qwen3_moe = {
     .finish = finish,
     .summary = mx_decoder_summary,
     .build = build,
-    .other_parts = mx_joined_experts,
+    .other_parts = mx_fused_experts,
     .no_decay = "*norm*,*.bias",
     .decoder_block = "qwen3_moe",
     .fixed_keys = "use_qk_norm=true",

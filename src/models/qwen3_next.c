@@ -4,7 +4,7 @@
  * Attention: q_proj gives each head its query and a gate, whose sigmoid multiplies what the head
  * found; a norm on each head of q and k; a quarter of a head is rotated. Norms store w - 1, except
  * the one inside a delta network. Router: softmax, the best k, their shares if norm_topk_prob.
- * The layers for predicting several tokens (mtp.*) are not built.
+ * The MTP layers (mtp.*) are not built.
  * x (B, S, d); q (B, S, H, D); k, v (B, S, K, D).
  */
 #include "models/qwen3_next.h"
@@ -119,7 +119,7 @@ const mx_model mx_model_qwen3_next = {
     .finish = mx_qwen3_next_finish,
     .summary = mx_decoder_summary,
     .build = mx_qwen3_next_build,
-    .other_parts = mx_joined_experts,
+    .other_parts = mx_fused_experts,
     .no_decay = "*norm*,*.bias,*.dt_bias,*.A_log",
     .unused = "mtp.*",
     .decoder_block = "qwen3_next",

@@ -2,7 +2,8 @@
  * qwen3_vl.c, the experts of Qwen3.
  *
  * Router: softmax over all experts, the best k, their shares. A layer is dense when mlp_only_layers
- * names it, or when it is not the decoder_sparse_step-th. Experts are stored joined:
+ * names it, or when it is not the decoder_sparse_step-th. Experts are stored stacked, gate and up
+ * fused:
  *     mlp.experts.gate_up_proj (E, 2 f, d), gate above up      mlp.experts.down_proj (E, d, f)
  * as transformers 5 writes them; the released checkpoints have both with the last two dims
  * exchanged and are read as well.

@@ -258,7 +258,7 @@ static mx_node *far_keys(mx_graph *g, const mx_build *b, const mx_windows *w, mx
 }
 
 /* Near keys and entries in one cache: (B, slots + T, 1, D). */
-static mx_node *keep_both(mx_graph *g, const mx_build *b, const mx_far_attention *f,
+static mx_node *keep_both(mx_graph *g, const mx_build *b, const mx_compressed_attention *f,
                           const mx_windows *w)
 {
     mx_shape all = MX_SHAPE(b->batch, w->slots + w->seen, 1, f->kv->type.dim[3]);
@@ -269,7 +269,7 @@ static mx_node *keep_both(mx_graph *g, const mx_build *b, const mx_far_attention
     return mx_cache_write(g, keys, f->entries, as_int(g, at));
 }
 
-mx_node *mx_attend_far(mx_graph *g, const mx_build *b, const mx_far_attention *f,
+mx_node *mx_attend_compressed(mx_graph *g, const mx_build *b, const mx_compressed_attention *f,
                        const mx_windows *w)
 {
     mx_attention_attr mask = f->mask;

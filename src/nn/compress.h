@@ -1,5 +1,5 @@
-/* compress.h - attention to far tokens through entries, each of which stands for a window of them
- * (DeepSeek V4), beside plain attention to the last few.
+/* compress.h - compressed attention (DeepSeek V4): far tokens are seen through entries, each of
+ * which stands for a window of them; the last few tokens are seen directly.
  *
  * Every `ratio` tokens of a document make an entry of D numbers, once the last of them is there:
  *     a_j = wkv x_j       g_j = wgate x_j + ape_(j mod ratio)        of the window's tokens j
@@ -18,7 +18,7 @@
 
 #include "nn/nn.h"
 
-/* The windows of a run, and what attention to entries of them is told; shared by all layers that
+/* The windows of a run, and the inputs of attention to entries of them; shared by all layers that
  * compress by the same ratio. Keys are the near tokens, in `slots` places, and behind them the T
  * entries. */
 typedef struct {
@@ -63,9 +63,9 @@ typedef struct {
     mx_node *chosen;        /* (B, S, k) int32, of the T entries; NULL: all of them */
     mx_node *sinks;         /* (H), or NULL */
     mx_attention_attr mask;
-} mx_far_attention;
+} mx_compressed_attention;
 /* (B, S, H, D), under the current scope. */
-mx_node *mx_attend_far(mx_graph *g, const mx_build *b, const mx_far_attention *f,
+mx_node *mx_attend_compressed(mx_graph *g, const mx_build *b, const mx_compressed_attention *f,
                        const mx_windows *w);
 
 #endif

@@ -1,4 +1,4 @@
-/* moe.c - experts: dispatch, their products, combine. Routers and losses are in router.c. */
+/* moe.c - experts: dispatch, their matmuls, combine. Routers and losses are in router.c. */
 #include "nn/moe.h"
 
 #include "ops.h"

@@ -104,8 +104,8 @@ mx_dispatch mx_dispatch_tokens(mx_graph *g, const mx_build *b, mx_node *x, const
 /* y (N k, d) -> (B, S, d): added up over the choices. */
 mx_node *mx_combine(mx_graph *g, const mx_build *b, const mx_dispatch *t, mx_node *y);
 /* h (N k, f), each row times its weight. Before the down projection rather than after it, where
- * that is linear: f is smaller than d, the product joins the activation's kernel, and the gradient
- * of the weights does not need the projection's result, which then is not kept. */
+ * that is linear: f is smaller than d, the multiplication fuses with the activation, and the
+ * gradient of the weights does not need the projection's result, which then is not kept. */
 mx_node *mx_weigh(mx_graph *g, const mx_dispatch *t, mx_node *h);
 
 /* h (N k, in) -> (N k, out): each row by its expert's weight. in_out: stored (E, in, out),

@@ -42,7 +42,7 @@ typedef struct {
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
     bool training;      /* blocks may update state of their own (router biases) */
-    int64_t mtp_eval;   /* which of the layers that predict further tokens to judge; 0: none */
+    int64_t mtp_eval;   /* the MTP layer whose acceptance is measured; 0: none */
     double qk_clip;     /* in training: attention scores above this rescale q and k; 0: none do */
     mx_node *max_logit; /* the largest of them so far, (1); NULL: none looked at (qk_clip.h) */
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */
@@ -107,7 +107,7 @@ typedef struct {
     double attention_factor;                             /* 0: as the type computes it */
     double original_length;                              /* positions it was first trained on */
     double partial;                                      /* share of the head rotated; 0: all */
-    int64_t sections[3]; /* pairs that turn by time, height and width, in turns; 0: all by time */
+    int64_t sections[3]; /* pairs rotated by time, height and width, interleaved; 0: all by time */
 } mx_rope;
 
 typedef struct {

@@ -2,8 +2,8 @@
  *
  * A graph's shapes are fixed, the sizes of images are not. So the patches of all images of a row of
  * the batch lie one behind the other, as documents do in a packed row: where they lie in their
- * images comes with them as numbers, and attention keeps images apart by segments. Patches that
- * become one token are neighbours, so that joining or averaging them is a reshape, and piece i of a
+ * images comes with them as numbers, and attention keeps images separate by segments. Patches that
+ * become one token are neighbours, so that merging or averaging them is a reshape, and piece i of a
  * row belongs to the row's image token i, whatever images there are. Places without a piece are
  * segment 0: computed, and seen by nothing.
  */

@@ -1,7 +1,7 @@
 /* vision.c - patches, blocks and token kinds: see vision.h.
  *
- * A convolution whose stride is its kernel is a matrix product over unfolded patches, and unfolding
- * is a transposition: (N, C, h p, w p) -> (N, h, w, C, p, p). Joining and averaging neighbours are
+ * A convolution whose stride is its kernel is a matmul over unfolded patches, and unfolding
+ * is a transposition: (N, C, h p, w p) -> (N, h, w, C, p, p). Merging and averaging neighbours are
  * the same movement on the grid of patches.
  *
  * Image features take the place of the embeddings of image tokens. Two lookups that give zeros for
@@ -41,7 +41,7 @@ static mx_node *blocks_of(mx_graph *g, mx_node *x, int64_t side)
     return mx_reshape(g, x, MX_SHAPE(s[0], h / side, side, h / side, side, s[2]));
 }
 
-mx_node *mx_join_patches(mx_graph *g, mx_node *x, int64_t side)
+mx_node *mx_merge_patches(mx_graph *g, mx_node *x, int64_t side)
 {
     int64_t n = x->type.dim[0], p = x->type.dim[1], d = x->type.dim[2], area = side * side;
     x = blocks_of(g, x, side);

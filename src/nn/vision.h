@@ -16,9 +16,9 @@ typedef struct {
 
 /* pixels (N, C, H, W) -> (N, P, C p p): patches row by row, each as (channel, y, x). */
 mx_node *mx_patches(mx_graph *g, mx_node *pixels, int64_t patch);
-/* Blocks of side x side neighbours joined: x (N, h w, d) with h = w -> (N, P / side^2, side^2 d);
+/* Blocks of side x side neighbours merged: x (N, h w, d) with h = w -> (N, P / side^2, side^2 d);
  * within a block row by row. */
-mx_node *mx_join_patches(mx_graph *g, mx_node *x, int64_t side);
+mx_node *mx_merge_patches(mx_graph *g, mx_node *x, int64_t side);
 /* Blocks of side x side neighbours averaged: (N, P, d) -> (N, P / side^2, d). */
 mx_node *mx_pool_patches(mx_graph *g, mx_node *x, int64_t side);
 

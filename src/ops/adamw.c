@@ -6,9 +6,9 @@
  *     w <- w - lr (m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd w)
  * The last output is the sum of the squares of the new w, for the parameter norm.
  *
- * A bfloat16 weight is rounded at random, up with the probability of the fraction that is lost: to
- * nearest, most steps would be smaller than half a unit and never move it. The random bits are a
- * function of (salt, step, element of the whole weight): equal runs round alike on any mesh.
+ * A bfloat16 weight is rounded stochastically, up with the probability of the fraction that is
+ * lost: to nearest, most steps would be smaller than half a unit and never move it. The random bits
+ * are a function of (salt, step, element of the whole weight): equal runs round alike on any mesh.
  *
  * Decoupled weight decay; eps outside the root (as AdamW), or inside as well (eps_root, as
  * adam_pax). The scale, learning rate and step are inputs so that one compiled program serves every
@@ -54,7 +54,7 @@ static float *open_run(const mx_tensor *t, int64_t at, int64_t n, float *buffer)
 
 /* bfloat16 is the upper half of float32: the lower half, plus 16 random bits, carries into it. Four
  * elements share 64 bits. */
-static void store_rounded_at_random(const mx_tensor *t, int64_t at, int64_t n, const float *run,
+static void store_stochastic(const mx_tensor *t, int64_t at, int64_t n, const float *run,
                                     uint64_t key, const mx_box *box)
 {
     uint16_t *out = (uint16_t *)t->data + at;
@@ -111,7 +111,7 @@ static void adamw_cpu(const mx_call *c)
             float *pv = open_run(v, at, k, bv);
             update(k, &r, pw, pg, pm, pv);
             if (w->type.dtype == MX_BF16)
-                store_rounded_at_random(w, at, k, pw, key, a->box);
+                store_stochastic(w, at, k, pw, key, a->box);
             else
                 close_run(w, at, k, pw);
             close_run(m, at, k, pm);

@@ -112,10 +112,10 @@ static size_t gpu_work(const mx_node *n, size_t most, bool back)
     const mx_type *q = &n->in[0]->type, *k = &n->in[1]->type;
     int64_t B = q->dim[0], S = q->dim[1], T = k->dim[1], H = q->dim[2], D = q->dim[3];
     int64_t E = n->in[2]->type.dim[3];
-    size_t rows = back ? mx_gpu_room(B * H * S, sizeof(float)) : 0, work = rows;
+    size_t rows = back ? mx_gpu_aligned_bytes(B * H * S, sizeof(float)) : 0, work = rows;
     size_t tables = n->in[MX_ATTN_Q_SEG] ? mx_gpu_segments_bytes(B, S, T) : 0;
     bool lists = n->in[MX_ATTN_SELECTED] != NULL;
-    work += tables + (lists ? mx_gpu_room((int64_t)mx_gpu_list_bytes(B, S, T), 1) : 0);
+    work += tables + (lists ? mx_gpu_aligned_bytes((int64_t)mx_gpu_list_bytes(B, S, T), 1) : 0);
     if (q->dtype != MX_BF16)
         return work;
     if (!back && S == 1)
@@ -125,7 +125,7 @@ static size_t gpu_work(const mx_node *n, size_t most, bool back)
     for (int i = MX_ATTN_Q_POS; i < MX_ATTN_N_IN; i++)
         if (n->in[i])
             return work;
-    size_t sums = back ? rows + mx_gpu_room(B * H * S * D, sizeof(float)) : 0;
+    size_t sums = back ? rows + mx_gpu_aligned_bytes(B * H * S * D, sizeof(float)) : 0;
     size_t probs = back ? (size_t)(B * H * S * T) * 2 + rows + CUDNN_BYTES : 0;
     work = larger(work, sums + CUDNN_BYTES);
     return probs <= most ? larger(work, probs) : work;
@@ -254,7 +254,7 @@ const mx_op mx_op_attention = {
     .dtypes = MX_REALS,
     .alike = QKV,
     .dtypes_at = MASK_DTYPES,
-    /* Batch splits freely; heads split together; sequence and head dims stay whole. */
+    /* By notation only the batch splits; heads and sequence split by mx_attention_place. */
     .dims = "b!s!h!d,b!t!k!d,b!t!k!e,b!s,b!t,b!s,b!t,b!s,b!t,!h,b!s!n->b!s!h!e,b!h!s",
     .attr_size = sizeof(mx_attention_attr),
     .fields = fields,

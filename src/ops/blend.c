@@ -138,7 +138,7 @@ mx_node *mx_stream_dots(mx_graph *g, mx_node *x, mx_node *y)
 }
 
 /* The last two dims exchanged. */
-static mx_node *turned(mx_graph *g, mx_node *w)
+static mx_node *transposed(mx_graph *g, mx_node *w)
 {
     static const char *const dims[] = {"ab->ba", "abc->acb", "abcd->abdc", "abcde->abced"};
     int n = w->type.ndim;
@@ -152,13 +152,13 @@ static mx_node *turned(mx_graph *g, mx_node *w)
 static void blend_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
     mx_node *d = mx_cast(g, dout[0], n->type.dtype);
-    din[0] = mx_blend(g, d, turned(g, n->in[1]));
+    din[0] = mx_blend(g, d, transposed(g, n->in[1]));
     din[1] = mx_stream_dots(g, n->in[0], d);
 }
 
 static void dots_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    din[0] = mx_blend(g, n->in[1], turned(g, dout[0]));
+    din[0] = mx_blend(g, n->in[1], transposed(g, dout[0]));
     din[1] = mx_blend(g, n->in[0], dout[0]);
 }
 

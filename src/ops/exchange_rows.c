@@ -1,7 +1,7 @@
 /* exchange_rows.c - rows of tokens to the ranks of their experts and back (expert parallelism).
  *
  * M rows of this rank, sorted by expert; E experts, of which each of the R ranks of the group has
- * E / R, in order; C rows of room.
+ * E / R, in order; a buffer of C rows.
  *     exchange_plan  start (E + 1)             ->  table (R, E + 1), start (E / R + 1)
  *     exchange_rows  x (M, *)  table           ->  (C, *)
  *     return_rows    y (C, *)  table           ->  (M, *)

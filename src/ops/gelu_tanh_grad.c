@@ -1,5 +1,5 @@
 /* gelu_tanh_grad.c - the gradient of gelu_tanh. With h = (1 + tanh u) / 2, which is a
- * logistic function of 2u: dh/du = 2 h (1 - h), so slope = h + a h (1 - h) d(2u)/da. */
+ * logistic function of 2u: dh/du = 2 h (1 - h), so gelu' = h + a h (1 - h) d(2u)/da. */
 #include "ops/tile.h"
 
 MX_TILE2(gelu_tanh_grad,

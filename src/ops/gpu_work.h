@@ -20,7 +20,7 @@ static inline int64_t mx_gpu_parts(int64_t n, int64_t of)
     return (n + of - 1) / of;
 }
 /* n items at a place that every copy and vector load can begin at. */
-static inline size_t mx_gpu_room(int64_t n, size_t item)
+static inline size_t mx_gpu_aligned_bytes(int64_t n, size_t item)
 {
     return ((size_t)n * item + 255) / 256 * 256;
 }
@@ -29,7 +29,7 @@ static inline size_t mx_gpu_room(int64_t n, size_t item)
 
 static inline size_t mx_gpu_quantize_bytes(int64_t scales)
 {
-    return mx_gpu_room(scales, sizeof(float));
+    return mx_gpu_aligned_bytes(scales, sizeof(float));
 }
 /* Rows of int8 sums at a time: as many as 64 million numbers hold. */
 static inline int64_t mx_gpu_int8_band(int64_t m, int64_t n)
@@ -42,9 +42,10 @@ static inline int64_t mx_gpu_int8_band(int64_t m, int64_t n)
 static inline size_t mx_gpu_scaled_bytes(int64_t m, int64_t n, int64_t grid_k, bool int8)
 {
     if (int8)
-        return mx_gpu_room(mx_gpu_int8_band(m, n) * n, sizeof(int32_t));
+        return mx_gpu_aligned_bytes(mx_gpu_int8_band(m, n) * n, sizeof(int32_t));
     int64_t pitch = (grid_k + 3) / 4 * 4;
-    return mx_gpu_room(m * pitch, sizeof(float)) + mx_gpu_room(n * pitch, sizeof(float));
+    return mx_gpu_aligned_bytes(m * pitch, sizeof(float)) +
+           mx_gpu_aligned_bytes(n * pitch, sizeof(float));
 }
 
 /* --- updates and sums (many_kernels.cu, train_kernels.cu) --- */
@@ -64,7 +65,7 @@ enum { MX_GPU_SUM_PARTS = 1024, MX_GPU_ROW_PARTS = 128 };
 static inline size_t mx_gpu_sum_rows_bytes(int64_t d, bool rounded)
 {
     size_t columns = sizeof(float) * MX_GPU_ROW_PARTS * (size_t)d;
-    size_t all = sizeof(double) * MX_GPU_SUM_PARTS, sums = mx_gpu_room(rounded ? d : 0, 4);
+    size_t all = sizeof(double) * MX_GPU_SUM_PARTS, sums = mx_gpu_aligned_bytes(rounded ? d : 0, 4);
     return (columns > all ? columns : all) + sums;
 }
 /* Column sums of a fused group: a row for each block, or each slice of one. */
@@ -92,7 +93,7 @@ static inline size_t mx_gpu_sort_bytes(int64_t rows)
 }
 static inline size_t mx_gpu_embed_bytes(int64_t rows)
 {
-    return mx_gpu_sort_bytes(rows) + 3 * mx_gpu_room(rows, 4);
+    return mx_gpu_sort_bytes(rows) + 3 * mx_gpu_aligned_bytes(rows, 4);
 }
 enum { MX_GPU_EXPERTS_CHUNK = 1024 };
 static inline size_t mx_gpu_experts_bytes(int64_t m, int64_t experts)
@@ -211,7 +212,7 @@ static inline size_t mx_gpu_segments_part(int64_t batch, int64_t sq, int64_t sk,
     int64_t q = mx_gpu_parts(sq, MX_GPU_TILE), k = mx_gpu_key_tiles(sk);
     const int64_t count[MX_GPU_SEGMENT_PARTS] = {
         q * MX_GPU_TILE_IDS, k * MX_GPU_TILE, k * 2, q * 4, k * 2, k, q * 2};
-    return mx_gpu_room(batch * count[part], sizeof(int32_t));
+    return mx_gpu_aligned_bytes(batch * count[part], sizeof(int32_t));
 }
 static inline size_t mx_gpu_segments_bytes(int64_t batch, int64_t sq, int64_t sk)
 {
@@ -234,7 +235,7 @@ static inline int64_t mx_gpu_flash_rows(int64_t heads, int64_t sq) /* heads: of 
 static inline size_t mx_gpu_flash_grad_bytes(int64_t heads, int64_t sq, int64_t dim)
 {
     int64_t rows = mx_gpu_flash_rows(heads, sq), counts = rows / MX_GPU_TILE * (dim / 64) + 1;
-    return mx_gpu_room(rows * (dim + 2) + counts, sizeof(float));
+    return mx_gpu_aligned_bytes(rows * (dim + 2) + counts, sizeof(float));
 }
 
 /* --- the vocabulary projection with its loss (op_xent.c) --- */
@@ -259,7 +260,7 @@ static inline size_t mx_gpu_xent_part(const mx_gpu_xent *x, int64_t chunk, int p
     size_t logits = (size_t)(chunk * wide) * (x->f32 ? 4 : 2);
     size_t rows = sizeof(float) * (size_t)(tail * x->d + 2 * x->rows);
     if (part == 0)
-        return mx_gpu_room((int64_t)(logits + rows), 1);
+        return mx_gpu_aligned_bytes((int64_t)(logits + rows), 1);
     const int64_t count[MX_GPU_XENT_PARTS] = {0,
                                               chunk * x->d,
                                               mx_gpu_parts(x->vocab, MX_GPU_XENT_TILE) * chunk,
@@ -268,7 +269,7 @@ static inline size_t mx_gpu_xent_part(const mx_gpu_xent *x, int64_t chunk, int p
                                               2 * chunk,
                                               chunk,
                                               chunk / MX_GPU_XENT_TILE + 2};
-    return x->grad && !x->f32 ? mx_gpu_room(count[part], 4) : 0;
+    return x->grad && !x->f32 ? mx_gpu_aligned_bytes(count[part], 4) : 0;
 }
 static inline size_t mx_gpu_xent_bytes(const mx_gpu_xent *x, int64_t chunk)
 {

@@ -19,7 +19,7 @@
  * operand that it is the last to read. Values with one number per row lie by themselves; a
  * step of two operands takes such a number as it is, others get it spread.
  *
- * Two steps that share an exponential (silu and its slope) run as one: see mx_twin.
+ * Two steps that share an exponential (silu and its derivative) run as one: see mx_twin.
  *
  * A column sum is made in blocks of BLOCK rows, which are added in order when all rows are done:
  * the same sums, bit for bit, as sum_to's own kernel makes.
@@ -153,9 +153,9 @@ typedef struct {
     int64_t rows, col, cols;
 } tile;
 
-/* Asks for what the next tile will want of a value: the machine's own prefetching loses its way
+/* Prefetches what the next tile will read of a value: the hardware's prefetcher loses its way
  * between so many short runs. */
-static void ask_ahead(const tile *t, int value)
+static void prefetch_next(const tile *t, int value)
 {
     const mx_group_plan *p = t->p;
     const mx_tensor *x = p->v[value].tensor;
@@ -312,7 +312,7 @@ static void run_tile(tile *t)
     for (int i = 0, k = 0; i < p->n_acts; i++) {
         int value = p->act[i].value;
         if (p->act[i].kind == MX_GROUP_ASK)
-            ask_ahead(t, value);
+            prefetch_next(t, value);
         else if (p->act[i].kind == MX_GROUP_LOAD)
             load_value(t, value);
         else if (p->act[i].kind == MX_GROUP_STEP)

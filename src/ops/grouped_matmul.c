@@ -1,4 +1,4 @@
-/* grouped_matmul.c - one product per expert over rows sorted by expert.
+/* grouped_matmul.c - one GEMM per expert over rows sorted by expert.
  *
  *     x (n, d)   w (e, f, d)   start (e + 1) int32  ->  y (n, f):   y_i = w_e x_i
  * for the rows start[e] <= i < start[e + 1]; with in_out the weights are stored (e, d, f). Rows

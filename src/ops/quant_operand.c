@@ -20,7 +20,7 @@ mx_node *mx_first_microbatch(mx_graph *g)
 /* The same numbers serve sums over rows and over columns. */
 static bool serves_both(const mx_quant_operand *o)
 {
-    return o->grain == MX_GRAIN_TENSOR || (o->weight && o->grain == MX_GRAIN_BLOCK);
+    return o->grain == MX_GRANULARITY_TENSOR || (o->weight && o->grain == MX_GRANULARITY_BLOCK);
 }
 
 /* The factor of a delayed recipe, from a history that this step's amax is added to. */
@@ -45,8 +45,8 @@ static mx_node *quantize(mx_graph *g, mx_node *x, const mx_quant_operand *o)
 {
     mx_quantize_attr a = {.dtype = o->dtype, .power_of_two = o->recipe->power_of_two,
                           .stochastic = o->stochastic};
-    int64_t along = o->grain == MX_GRAIN_BLOCK ? MX_QUANT_BLOCK : 0;
-    int64_t across = o->grain == MX_GRAIN_TENSOR ? 0 : o->grain == MX_GRAIN_ROW ? 1
+    int64_t along = o->grain == MX_GRANULARITY_BLOCK ? MX_QUANT_BLOCK : 0;
+    int64_t across = o->grain == MX_GRANULARITY_TENSOR ? 0 : o->grain == MX_GRANULARITY_ROW ? 1
                      : o->weight                  ? MX_QUANT_BLOCK : 1;
     a.both = o->over_rows || (o->training && serves_both(o));
     a.block_rows = o->over_rows ? along : across;
@@ -63,9 +63,9 @@ mx_quantized mx_quant_operand_make(mx_graph *g, mx_node *x, const mx_quant_opera
     if (!o->over_rows)
         return out;
     out.q = mx_output(g, q, 3);
-    if (o->grain == MX_GRAIN_ROW)
+    if (o->grain == MX_GRANULARITY_ROW)
         out.scale = mx_reshape(g, out.scale, MX_SHAPE(out.q->type.dim[0], 1));
-    else if (o->grain == MX_GRAIN_BLOCK)
+    else if (o->grain == MX_GRANULARITY_BLOCK)
         out.scale = mx_transpose(g, out.scale, "ab->ba");
     return out;
 }

@@ -5,11 +5,10 @@
  *        q^T (d, rows), where it is asked for: a matrix unit sums over the last dim alone, and the
  *        backward pass sums over the other one
  * For each block: f = most / amax(block), q = x f, scale = 1 / f; f as it is given where it is and
- * is not 0.
- * float8 is rounded to nearest even and saturates; int8 is rounded to nearest even, or at random:
- * floor(x f + u) with u uniform in [0, 1). The random bits are a function of the salt, the block's
- * factor and the element: fresh in every step, since factors follow the data, and the same when a
- * value is computed again or a run is resumed.
+ * is not 0. float8 is rounded to nearest even and saturates; int8 is rounded to nearest even, or
+ * stochastically: floor(x f + u) with u uniform in [0, 1). The random bits are a function of the
+ * salt, the block's factor and the element: fresh in every step, since factors follow the data, and
+ * the same when a value is computed again or a run is resumed.
  *
  * A block of zeros has the factor 1. One with a number that is not finite has the factor NaN. With
  * a given factor such a number becomes NaN by itself (float8), and amax says what was seen.
@@ -67,7 +66,7 @@ static void infer(mx_graph *g, mx_node *n)
         mx_graph_fail_inputs(g, n, "quantizing to %s, expected float8_e4m3fn, float8_e5m2 or int8",
                              mx_dtype_name(a->dtype));
     if (a->stochastic && a->dtype != MX_I8)
-        mx_graph_fail_inputs(g, n, "only int8 is rounded at random");
+        mx_graph_fail_inputs(g, n, "only int8 has stochastic rounding");
     if (!mx_dtype_is_computed(n->in[0]->type.dtype))
         mx_graph_fail_inputs(g, n, "expected float32, bfloat16 or float64");
     n->type = n->in[0]->type;
@@ -190,7 +189,7 @@ float mx_quant_int8_row(const float *x, int64_t n, int8_t *q)
 }
 
 /* Two elements share 64 random bits. */
-static void to_int8_at_random(const float *x, int64_t n, const float *f, uint64_t salt, int64_t at,
+static void to_int8_stochastic(const float *x, int64_t n, const float *f, uint64_t salt, int64_t at,
                               int8_t *q)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -218,14 +217,14 @@ static void quantize_row(const mx_quantize_attr *a, const layout *l, const mx_ca
         else if (a->dtype == MX_F8_E5M2)
             to_e5m2(x, n, f, q);
         else if (a->stochastic)
-            to_int8_at_random(x, n, f, (uint64_t)a->salt, at, (int8_t *)q);
+            to_int8_stochastic(x, n, f, (uint64_t)a->salt, at, (int8_t *)q);
         else
             to_int8(x, n, f, (int8_t *)q);
     }
 }
 
 /* y (cols, rows) = x (rows, cols)^T, by squares that fit the cache. */
-static void turn(const uint8_t *x, int64_t rows, int64_t cols, uint8_t *y)
+static void transpose(const uint8_t *x, int64_t rows, int64_t cols, uint8_t *y)
 {
     enum { SIDE = 64 };
 #pragma omp parallel for schedule(static) if (rows * cols > 1 << 15)
@@ -261,7 +260,7 @@ static void quantize_cpu(const mx_call *c)
     }
     for (int64_t m = 0; a->both && m < l.matrices; m++) {
         int64_t at = m * l.rows * l.cols;
-        turn((uint8_t *)c->out[0].data + at, l.rows, l.cols, (uint8_t *)c->out[3].data + at);
+        transpose((uint8_t *)c->out[0].data + at, l.rows, l.cols, (uint8_t *)c->out[3].data + at);
     }
 }
 
@@ -291,8 +290,8 @@ static void quantize_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node 
     din[0] = dout[0];
     if (!dout[3])
         return;
-    mx_node *turned = mx_transpose(g, dout[3], "ab->ba");
-    din[0] = din[0] ? mx_add(g, din[0], turned) : turned;
+    mx_node *transposed = mx_transpose(g, dout[3], "ab->ba");
+    din[0] = din[0] ? mx_add(g, din[0], transposed) : transposed;
 }
 
 static mx_cost cost(const mx_node *n)

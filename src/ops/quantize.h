@@ -28,23 +28,28 @@ typedef struct {
     mx_dtype dtype;                 /* float8_e4m3fn, float8_e5m2 or int8 */
     int64_t block_rows, block_cols; /* 0: all */
     bool power_of_two;              /* scales are rounded to one, downwards: q is exact */
-    bool stochastic;                /* int8: rounded at random, see quantize.c */
+    bool stochastic;                /* int8: stochastic rounding, see quantize.c */
     bool stacked;                   /* dim 0 counts matrices with grids of their own */
     bool both;                      /* output 3 is q transposed, (cols, rows); otherwise empty */
     int64_t salt;                   /* of the random bits */
 } mx_quantize_attr;
 
 /* One of the three matmuls of a linear layer. */
-typedef enum { MX_GRAIN_HIGH, MX_GRAIN_TENSOR, MX_GRAIN_ROW, MX_GRAIN_BLOCK } mx_grain;
+typedef enum {
+    MX_GRANULARITY_HIGH, /* not quantized */
+    MX_GRANULARITY_TENSOR,
+    MX_GRANULARITY_ROW,
+    MX_GRANULARITY_BLOCK
+} mx_granularity;
 
 /* How the matmuls of a linear layer y = x w^T are quantized. */
 typedef struct {
     const char *name, *doc;
     mx_dtype value, grad;           /* of x and w, and of dy */
-    mx_grain forward, dgrad, wgrad; /* y = x w^T, dx = dy w, dw = dy^T x; HIGH: not quantized */
+    mx_granularity forward, dgrad, wgrad; /* y = x w^T, dx = dy w, dw = dy^T x */
     bool delayed;                   /* scales from the amax of earlier steps; one for a tensor */
     bool power_of_two;
-    bool stochastic;                /* dy is rounded at random */
+    bool stochastic;                /* dy: stochastic rounding */
 } mx_quant_recipe;
 
 /* The largest number that the dtype holds. */
@@ -64,7 +69,7 @@ float mx_quant_int8_row(const float *x, int64_t n, int8_t *q);
 /* A factor of a matmul. */
 typedef struct {
     const mx_quant_recipe *recipe;
-    mx_grain grain;
+    mx_granularity grain;
     mx_dtype dtype;
     bool weight;       /* in square blocks */
     bool over_rows;    /* the sum runs over the rows: quantized by columns and transposed */

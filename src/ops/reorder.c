@@ -37,13 +37,13 @@ static void infer(mx_graph *g, mx_node *n)
                              (long long)d, (long long)a->ranks);
 }
 
-/* Moves `size` elements of dim a->dim from `natural` to `dealt`, or back. */
-static void move_chunk(const mx_call *c, int64_t natural, int64_t dealt, int64_t size)
+/* Moves `size` elements of dim a->dim from `natural` to `reordered`, or back. */
+static void move_chunk(const mx_call *c, int64_t natural, int64_t reordered, int64_t size)
 {
     const reorder_attr *a = c->attr;
     const mx_type *t = &c->in[0].type;
     size_t one = mx_dims_after_bytes(t, (int)a->dim), row = (size_t)t->dim[a->dim] * one;
-    int64_t from = a->back ? dealt : natural, to = a->back ? natural : dealt;
+    int64_t from = a->back ? reordered : natural, to = a->back ? natural : reordered;
     mx_copy_runs((char *)c->out[0].data + (size_t)to * one, row,
                  (const char *)c->in[0].data + (size_t)from * one, row, (size_t)size * one,
                  mx_dims_before(t, (int)a->dim));

@@ -93,7 +93,7 @@ static bool regroup(const mx_mesh *m, const mx_type *to, atom *a, int n, mx_plac
             int64_t pieces = mx_mesh_size(m, a[i].axes);
             *whole = i;
             int64_t take = a[i].size <= need ? a[i].size : need;
-            bool parts = take < a[i].size; /* chunks must not be taken apart */
+            bool parts = take < a[i].size; /* chunks must not be split */
             if (a[i].whole || need % take || a[i].size % take || take % pieces ||
                 (parts && a[i].zigzag) || !add_factor(&c, take, a[i].axes, a[i].zigzag))
                 return false;

@@ -219,10 +219,10 @@ mx_node *mx_scaled_matmul(mx_graph *g, mx_quantized a, mx_quantized b, mx_dtype 
 }
 
 /* The quantize node that a factor comes from; is the factor its transpose? */
-static mx_node *origin(mx_node *q, bool *turned)
+static mx_node *origin(mx_node *q, bool *transposed)
 {
-    *turned = q->op == &mx_op_output;
-    q = *turned ? q->in[0] : q;
+    *transposed = q->op == &mx_op_output;
+    q = *transposed ? q->in[0] : q;
     MX_ASSERT(q->op == &mx_op_quantize, "%s", q->op->name);
     return q;
 }
@@ -232,10 +232,10 @@ typedef struct {
     const mx_quant_recipe *recipe;
     mx_node *dy, *qdy; /* qdy: as the input's gradient has quantized it */
     mx_node *x, *qx, *w, *qw;
-    bool turned; /* w is stored (in, out) */
+    bool transposed; /* w is stored (in, out) */
 } backward;
 
-static mx_quant_operand operand_of(const backward *b, mx_grain grain, const char *role)
+static mx_quant_operand operand_of(const backward *b, mx_granularity grain, const char *role)
 {
     bool grad = *role == 'g';
     return (mx_quant_operand){.recipe = b->recipe, .grain = grain, .role = role, .of = b->w,
@@ -245,13 +245,13 @@ static mx_quant_operand operand_of(const backward *b, mx_grain grain, const char
 
 static mx_node *input_gradient(mx_graph *g, backward *b)
 {
-    mx_grain grain = b->recipe->dgrad;
-    if (grain == MX_GRAIN_HIGH)
-        return mx_matmul_as(g, b->turned ? "*f,df->*d" : "*f,fd->*d",
+    mx_granularity grain = b->recipe->dgrad;
+    if (grain == MX_GRANULARITY_HIGH)
+        return mx_matmul_as(g, b->transposed ? "*f,df->*d" : "*f,fd->*d",
                             mx_cast(g, b->dy, b->w->type.dtype), b->w, b->x->type.dtype);
     mx_quant_operand dy = operand_of(b, grain, "grad"), w = operand_of(b, grain, "weight");
     w.weight = true;
-    w.over_rows = !b->turned;
+    w.over_rows = !b->transposed;
     w.made = b->recipe->forward == grain ? b->qw : NULL;
     mx_quantized q = mx_quant_operand_make(g, b->dy, &dy);
     b->qdy = q.q;
@@ -260,9 +260,9 @@ static mx_node *input_gradient(mx_graph *g, backward *b)
 
 static mx_node *weight_gradient(mx_graph *g, const backward *b)
 {
-    mx_grain grain = b->recipe->wgrad;
+    mx_granularity grain = b->recipe->wgrad;
     mx_dtype out = mx_node_grad_dtype(b->w);
-    if (grain == MX_GRAIN_HIGH)
+    if (grain == MX_GRANULARITY_HIGH)
         return mx_matmul_as(g, "*f,*d->fd", b->dy, b->x, out);
     mx_quant_operand dy = operand_of(b, grain, "grad"), x = operand_of(b, grain, "input");
     dy.over_rows = x.over_rows = true;
@@ -274,10 +274,10 @@ static mx_node *weight_gradient(mx_graph *g, const backward *b)
 
 static void scaled_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    bool turned;
+    bool transposed;
     backward b = {.recipe = &((const scaled_attr *)n->attr)->recipe,
-                  .qx = origin(n->in[0], &turned), .qw = origin(n->in[2], &turned)};
-    b.turned = turned;
+                  .qx = origin(n->in[0], &transposed), .qw = origin(n->in[2], &transposed)};
+    b.transposed = transposed;
     b.x = b.qx->in[0];
     b.w = b.qw->in[0];
     b.dy = mx_cast(g, dout[0], b.x->type.dtype);

@@ -10,8 +10,8 @@ mx_node *mx_sigmoid(mx_graph *g, mx_node *x)
 
 static void sigmoid_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    mx_node *slope = mx_mul(g, n, mx_affine(g, n, -1, 1));
-    din[0] = mx_mul(g, dout[0], slope);
+    mx_node *derivative = mx_mul(g, n, mx_affine(g, n, -1, 1));
+    din[0] = mx_mul(g, dout[0], derivative);
 }
 
 const mx_op mx_op_sigmoid = {

@@ -4,7 +4,7 @@
 
 MX_TILE2(silu_grad, b *MX_T_SIGMOID(a) * (1 + a * (1 - MX_T_SIGMOID(a))))
 
-/* silu itself and its slope times b. */
+/* silu itself, and its derivative times b. */
 static MX_CLONES void both_f32(const mx_tile *t)
 {
     const float *pa = t->in[0], *pb = t->in[1];

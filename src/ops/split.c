@@ -64,7 +64,7 @@ static void split_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
     din[0] = mx_concat(g, n->n_out, part, -1);
 }
 
-/* --- on a mesh: a dim cut in blocks comes apart between them --- */
+/* --- on a mesh: a dim cut in blocks is split between them --- */
 
 /* Cuts of the parts of the last dim; false when a part ends inside a block. */
 static bool parts_of(const mx_node *n, const mx_partition_call *p, const mx_cut *c, mx_cut *part)

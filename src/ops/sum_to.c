@@ -148,7 +148,7 @@ static void sum_everything(const mx_tensor *x, const mx_tensor *out, double *par
     mx_store_f64(out, 0, total);
 }
 
-/* x's dims, neighbours of the same fate joined: those that stay and those that are summed. */
+/* x's dims, neighbours of one kind merged: those that stay and those that are summed. */
 typedef struct {
     int n_kept, n_summed;
     int64_t kept[MX_MAX_DIMS], kept_stride[MX_MAX_DIMS];

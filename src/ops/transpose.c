@@ -1,6 +1,6 @@
 /* transpose.c - the dims of x in another order, said in index notation: "bshd->bhsd".
  *
- * Dims that stay neighbours are joined first, which leaves one of two jobs. If the last dim stays
+ * Dims that stay neighbours are merged first, which leaves one of two jobs. If the last dim stays
  * last, whole runs are copied. Otherwise the input's last dim and the output's last dim form a
  * matrix that is transposed by TILE x TILE blocks, so that both sides touch whole cache lines;
  * everything else is an outer loop. Threads split the outer loop and the blocks.
@@ -46,7 +46,7 @@ static void check(mx_graph *g, mx_node *n)
                       at->dims, n->in[0]->type.ndim);
 }
 
-/* The output's dims after joining: size, and stride in x and in the output, in elements. */
+/* The output's dims after merging: size, and stride in x and in the output, in elements. */
 typedef struct {
     int n;
     int64_t size[MX_MAX_DIMS], in[MX_MAX_DIMS], out[MX_MAX_DIMS];

@@ -38,9 +38,9 @@ static void infer(mx_graph *g, mx_node *n)
 ADD(float, add_f32)
 ADD(double, add_f64)
 
-/* Rows lie anywhere, and each is short for the machine's own prefetching: the next one is asked for
- * while this one is added. */
-static void ask_for(const mx_tensor *x, int64_t element, int64_t n)
+/* Rows lie anywhere, and each is too short for the hardware's prefetcher: the next one is
+ * prefetched while this one is added. */
+static void prefetch_row(const mx_tensor *x, int64_t element, int64_t n)
 {
     size_t item = mx_dtype_bytes(x->type.dtype);
     const char *p = (const char *)x->data + (size_t)element * item;
@@ -73,7 +73,7 @@ static void ask_for(const mx_tensor *x, int64_t element, int64_t n)
                 int64_t at = place[j] * d + c, next = j + 1 < m ? place[j + 1] : -1;               \
                 for (int i = 0; i < (also ? 2 : 1); i++) {                                         \
                     if (next >= 0 && next < m)                                                     \
-                        ask_for(i ? also : x, next * d + c, n);                                    \
+                        prefetch_row(i ? also : x, next * d + c, n);                               \
                     add_row_##suffix(i ? also : x, at, n, sum);                                    \
                 }                                                                                  \
             }                                                                                      \

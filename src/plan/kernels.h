@@ -7,7 +7,7 @@
 /* `groups` GEMMs of one size in one kernel, each (m, k) x (k, n), in operands of `bytes` each.
  *
  * The sustained rate, less what is lost at the edges: prologue and epilogue of the loop over k, and
- * the last wave of tiles of 128 x 256, which fills half of the idle multiprocessors on average
+ * the last wave of tiles of 128 x 256, which fills half of the idle SMs on average
  * since libraries choose among tiles. Never faster than its operands come from memory. Where the
  * chip has measured points, their ratio to this formula, weighted by nearness in the logarithms of
  * m, n and k, corrects it. */
@@ -18,7 +18,7 @@ typedef struct {
 double mx_gemm_seconds(const mx_plan_chip *c, const mx_gemm_shape *g);
 
 /* Attention of one pass over `flops`, at sequences of `length`. backward: its own rate, which
- * counts 2.5 times the forward pass's FLOPs. Head sizes other than 128 fill the matrix units less.
+ * counts 2.5 times the forward pass's FLOPs. Head sizes other than 128 fill the tensor cores less.
  */
 double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, double head_dim,
                             bool backward);

@@ -100,7 +100,7 @@ static mx_cost_request request_of(const search *s, const mx_choice *c)
                              &s->q->machine->network};
 }
 
-double mx_search_room(const mx_plan_chip *c)
+double mx_search_usable_bytes(const mx_plan_chip *c)
 {
     return 0.96 * c->memory_bytes;
 }
@@ -113,7 +113,7 @@ static void consider(search *s, mx_choice c)
     mx_layer_costs_of(&q, &costs);
     c.memory = mx_rank_memory_of(&q, &costs);
     s->out->tried++;
-    if (c.memory.total > mx_search_room(&s->q->machine->chip)) {
+    if (c.memory.total > mx_search_usable_bytes(&s->q->machine->chip)) {
         if (!s->out->too_large++ || c.memory.total < s->out->least.total) {
             s->out->least = c.memory;
             s->out->least_mesh = c.mesh;

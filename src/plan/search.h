@@ -48,7 +48,7 @@ void mx_search_take(const mx_search *s, int i, const mx_search_request *q, mx_fo
 void mx_search_keys(const mx_search *s, int i, mx_str *out);
 /* Of a chip's memory, what a layout may be planned to need: the rest is left for the driver and the
  * buffers of communicators. */
-double mx_search_room(const mx_plan_chip *c);
+double mx_search_usable_bytes(const mx_plan_chip *c);
 /* What makes choice i slower than the first, or what limits the first, in a few words. */
 void mx_search_reason(const mx_search *s, int i, mx_str *out);
 

@@ -79,7 +79,7 @@ static void list_work(const engine *e, int chunk, int pass, work_list *w)
     }
 }
 
-/* Kernels beside a collective have fewer multiprocessors. */
+/* Kernels beside a collective have fewer SMs. */
 static double slowed(const mx_plan_chip *c, double kernels, double comm)
 {
     double taken = c->comm_units < c->units ? c->comm_units / (c->units - c->comm_units) : 0;

@@ -1,4 +1,5 @@
-/* pairs.h - a batch of chosen and rejected answers in the graph. P pairs, their rows in turn. */
+/* pairs.h - a batch of chosen and rejected answers in the graph. P pairs, their rows alternating.
+ * */
 #ifndef MX_POST_PAIRS_H
 #define MX_POST_PAIRS_H
 

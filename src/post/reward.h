@@ -21,7 +21,7 @@ typedef struct {
     bool truncated; /* ended by max_completion_length */
 } mx_judged;
 
-/* What rewards are told; read once. */
+/* Settings of rewards; read once. */
 typedef struct {
     mx_regex *pattern; /* of `format` */
     mx_regex_scratch *scratch;

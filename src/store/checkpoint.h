@@ -45,7 +45,7 @@ typedef struct {
     int64_t step;
     double metric;               /* NAN: none; for keep_best */
     const char *stem;            /* of the weights' files; "model" when NULL */
-    const mx_st_source *weights; /* stacks are taken apart, see mx_hf_split_stacks */
+    const mx_st_source *weights; /* stacks are split, see mx_hf_split_stacks */
     int64_t n_weights;
     const mx_st_source *optimizer;
     int64_t n_optimizer;

@@ -7,8 +7,8 @@
  *
  * What lies in the page cache already (the file was just downloaded, or loaded by another program)
  * is taken from there, which is faster than any disk. mincore tells; a read that must not wait
- * (RWF_NOWAIT) would tell as well, but makes the system read ahead: everything came twice, at a
- * third of the rate. The mapping that mincore needs is never read through: a file cut short
+ * (RWF_NOWAIT) would tell as well, but makes the system read ahead: everything would be read
+ * twice. The mapping that mincore needs is never read through: a file cut short
  * meanwhile would be a signal and not an error.
  * A file system without O_DIRECT, and a read that comes back short or wrong, end in a plain read,
  * whose errors name the file and the byte.

@@ -42,7 +42,7 @@ typedef struct {
     mx_digest index_digest;
 } mx_hf_saved;
 
-/* Stacks taken apart: a tensor called "a.*.b" of dims (E, ...) becomes "a.0.b", "a.1.b"... of dims
+/* Stacks split: a tensor called "a.*.b" of dims (E, ...) becomes "a.0.b", "a.1.b"... of dims
  * (...), over the same data. Others stay as they are. Gives the number; the list lives in the
  * arena. */
 int64_t mx_hf_split_stacks(const mx_st_source *tensors, int64_t n, mx_arena *arena,
@@ -81,7 +81,7 @@ mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64
 /* Writes or copies one further file. The caller syncs the directory. */
 mx_status mx_hf_save_extra(const char *dir, const mx_hf_extra *extra, const mx_io *io,
                            uint64_t *size_bytes, mx_digest *digest) MX_MUST_USE;
-/* Both, creating `dir` (one level) when it is not there. Stacks are taken apart. */
+/* Both, creating `dir` (one level) when it is not there. Stacks are split. */
 mx_status mx_hf_save(const char *dir, const mx_st_source *tensors, int64_t n,
                      const mx_hf_extra *extras, int n_extras,
                      const mx_hf_save_opts *opts) MX_MUST_USE;

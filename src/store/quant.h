@@ -1,7 +1,7 @@
 /* quant.h - weights as they are meant, over tensors as they lie on the hub.
  *
- * A quantised checkpoint stores one weight in several tensors. This file joins them again under the
- * weight's own name and reads it as plain numbers, a piece at a time:
+ * A quantised checkpoint stores one weight in several tensors. This file combines them again under
+ * the weight's own name and reads it as plain numbers, a piece at a time:
  *
  *     kind     stored                                        meaning
  *     plain    X                                             X

@@ -3,8 +3,8 @@
  * Every thread takes the next piece, reads it and hands it on; none waits for another, so while one
  * looks for NaN, others read, and the disk always has several requests to work on.
  *
- *     host memory   the piece is read, and converted, straight into the variable; pieces a little
- *                   further on have been asked for
+ *     host memory   the piece is read, and converted, straight into the variable; later pieces are
+ *                   prefetched
  *     staging       each thread has staging buffers of its own (device.h): the piece is read into
  *                   one that the device copies from, as it is stored where the device can convert
  *                   it, else as it is wanted
@@ -27,7 +27,7 @@ enum {
     STAGING_THREADS = 12,
     MAX_THREADS = 32,
     QUANT_ELEMENTS = 4 << 20,
-    AHEAD = 64 /* pieces that are asked for before they are read */
+    AHEAD = 64 /* pieces that are prefetched */
 };
 
 typedef struct {

@@ -4,8 +4,8 @@
  * no weight asks for are errors too, except what old checkpoints carry along: rotary tables, causal
  * masks, and a head that is tied to the embedding. Quantised weights are read as plain numbers
  * (store/quant.h). A weight whose name holds a `*` is a stack of the checkpoint's weights 0, 1, 2:
- * it is joined on loading and written part by part on saving. Where a family's checkpoints also
- * exist with experts joined or apart, its weights are put together from the parts it names.
+ * it is stacked on loading and written part by part on saving. Where a family's checkpoints also
+ * exist with experts fused or separate, its weights are put together from the parts it names.
  */
 #include "store/weights.h"
 
@@ -21,7 +21,7 @@
 static const char *const ignorable[] = {"*rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias",
                                         "*.masked_bias", "*position_ids"};
 
-/* Is this a tensor of a layer behind the model's last? Those predict further tokens. */
+/* Is this a tensor of a layer behind the model's last? Those are MTP layers. */
 static bool is_behind(const char *name, const mx_model_spec *m)
 {
     const char *prefix = m->family->layer_prefix;
@@ -112,7 +112,7 @@ typedef struct {
     mx_quant_set q;
     origin *from;
     bool *used; /* of each of the set's tensors */
-    int n_new, n_passed; /* in layers that predict further tokens: not there, and not asked for */
+    int n_new, n_passed; /* of MTP layers: not there, and not asked for */
     int n_not_built;     /* of parts that the family leaves out */
 } matching;
 
@@ -313,7 +313,7 @@ out:
     return st;
 }
 
-/* What was done about layers that predict further tokens, and about parts that are left out. */
+/* What was done about MTP layers, and about parts that are left out. */
 static void note_unused(const matching *mt, const mx_model *family, const mx_hf_dir *dir,
                         mx_str *notes)
 {
@@ -321,11 +321,11 @@ static void note_unused(const matching *mt, const mx_model *family, const mx_hf_
         mx_str_addf(notes, "%s: %d tensors are not used, their part of the model is not built: "
                     "%s\n", dir->path, mt->n_not_built, family->not_built);
     if (mt->n_passed)
-        mx_str_addf(notes, "%s: %d tensors behind the last layer are not used (layers that predict "
-                    "further tokens; mtp_num_layers trains them)\n", dir->path, mt->n_passed);
+        mx_str_addf(notes, "%s: %d tensors behind the last layer are not used (multi-token "
+                    "prediction; mtp_num_layers trains them)\n", dir->path, mt->n_passed);
     if (mt->n_new)
-        mx_str_addf(notes, "%s: %d weights of layers that predict further tokens are not there and "
-                    "begin at random\n", dir->path, mt->n_new);
+        mx_str_addf(notes, "%s: %d weights of MTP layers are not there and begin at random\n",
+                    dir->path, mt->n_new);
 }
 
 /* An infinite limit is none. */

@@ -1,5 +1,5 @@
 /* fuse_test.c - what becomes one kernel, what must not, and that nothing but the speed changes. The
- * random graphs of passes.c run through the same pass. */
+ * random graphs of passes_test.c run through the same pass. */
 #include "compile/passes.h"
 
 #include "graph_run.h"

@@ -3,7 +3,7 @@
 #define MX_TESTS_KERNELS_CUH
 
 #include "check.cuh"
-#include "products_test.cuh"
+#include "gemm_test.cuh"
 
 static void test_xent(int vocab, float cap, float z_loss)
 {
@@ -149,7 +149,7 @@ static void test_kernels()
     test_sample(0.7f, 40, 1, 0);
     test_sample(1.3f, 0, 0.9f, 0);
     test_sample(1, 100, 0.8f, 0.05f);
-    test_products();
+    test_gemms();
     test_casts();
     test_xent(1003, 0, 0);
     test_xent(1003, 0, 0.02f);

@@ -31,12 +31,12 @@ template <class T> static std::vector<T> fetch(const T *p, int64_t n)
 
 /* A tensor as the kernel quantizes it. */
 struct quantized {
-    uint8_t *q, *turned;
+    uint8_t *q, *transposed;
     float *scale, *amax, *factor, *given;
     int64_t gr, gc;
     ~quantized()
     {
-        cudaFree(q), cudaFree(turned), cudaFree(scale), cudaFree(amax), cudaFree(factor);
+        cudaFree(q), cudaFree(transposed), cudaFree(scale), cudaFree(amax), cudaFree(factor);
         cudaFree(given);
     }
 };
@@ -47,13 +47,13 @@ static void run_quantize(quantized &out, const mx_cuda_quantize_shape &s, const 
     out.gr = (s.rows + s.block_rows - 1) / s.block_rows;
     out.gc = (s.cols + s.block_cols - 1) / s.block_cols;
     int64_t blocks = s.matrices * out.gr * out.gc;
-    out.q = device_alloc<uint8_t>(n), out.turned = device_alloc<uint8_t>(n);
+    out.q = device_alloc<uint8_t>(n), out.transposed = device_alloc<uint8_t>(n);
     out.scale = device_alloc<float>(blocks);
     out.amax = device_alloc<float>(1), out.factor = device_alloc<float>(blocks);
     out.given = device_copy(std::vector<float>{given});
     CU(cudaMemset(out.q, 0xff, n));
     CU(cudaMemset(out.scale, 0xff, blocks * 4));
-    mx_cuda_quantize_args a = {x, given >= 0 ? out.given : NULL, out.q, out.turned, out.scale,
+    mx_cuda_quantize_args a = {x, given >= 0 ? out.given : NULL, out.q, out.transposed, out.scale,
                                out.amax, out.factor};
     CU(mx_cuda_quantize(&s, &a, 0));
     CU(cudaDeviceSynchronize());
@@ -94,11 +94,11 @@ static void test_quantize(mx_cuda_quantize_shape s, float given)
              given < 0 ? "" : given > 0 ? ", factor given" : ", empty history");
     check(name, bad, 0);
     if (s.both) {
-        std::vector<uint8_t> turned = fetch(out.turned, n);
+        std::vector<uint8_t> transposed = fetch(out.transposed, n);
         bad = 0;
         for (int64_t i = 0; i < n; i++) {
             int64_t z = i / (s.rows * s.cols), r = i / s.cols % s.rows, c = i % s.cols;
-            bad += turned[(z * s.cols + c) * s.rows + r] != q[i];
+            bad += transposed[(z * s.cols + c) * s.rows + r] != q[i];
         }
         check("  transposed", bad, 0);
     }

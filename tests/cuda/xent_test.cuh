@@ -77,8 +77,8 @@ static void row_in_double(xent_rows &t, int i)
         double p = exp(z[j] - lse), g = j == label
                                             ? 2 * s.z_loss * lse * p - others / (own + others)
                                             : (1 + 2 * s.z_loss * lse) * p;
-        double slope = s.softcap > 0 ? 1 - z[j] * z[j] / s.softcap / s.softcap : 1;
-        t.dz[i * s.vocab + j] = t.weight[i] * g * slope;
+        double derivative = s.softcap > 0 ? 1 - z[j] * z[j] / s.softcap / s.softcap : 1;
+        t.dz[i * s.vocab + j] = t.weight[i] * g * derivative;
     }
 }
 

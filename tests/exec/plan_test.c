@@ -145,11 +145,12 @@ MX_TEST(plan_that_does_not_fit_says_what_would)
     const char *args[] = {"remat_policy=none"};
     MX_CHECK_OK(make(&p, args, 1));
     MX_CHECK_OK(mx_plan_check(&p.plan, &p.model, &p.request,
-                              (mx_memory_room){(int64_t)p.plan.total, "it has"}));
+                              (mx_memory_available){(int64_t)p.plan.total, "it has"}));
     MX_CHECK_ERROR(mx_plan_check(&p.plan, &p.model, &p.request,
-                                 (mx_memory_room){(int64_t)p.plan.total - 1, "it has"}),
+                                 (mx_memory_available){(int64_t)p.plan.total - 1, "it has"}),
                    "that it has; with remat_policy=minimal it needs");
-    MX_CHECK_ERROR(mx_plan_check(&p.plan, &p.model, &p.request, (mx_memory_room){1000, "it has"}),
+    MX_CHECK_ERROR(mx_plan_check(&p.plan, &p.model, &p.request,
+                                 (mx_memory_available){1000, "it has"}),
                    "does not fit in the 1000 B that it has; even with remat_policy=full ");
     drop(&p);
 }

@@ -83,12 +83,12 @@ static int64_t at_q(const mx_attn *a, int64_t b, int64_t s, int64_t h, int64_t d
     return ((b * a->q_len + s) * a->q_heads + h) * d;
 }
 
-/* One query of one head. p, raw, slope are scratch of k_len. */
+/* One query of one head. p, raw, derivative are scratch of k_len. */
 static void reference_row(const inputs *in, expected *e, int64_t b, int64_t s, int64_t h, double *p)
 {
     const mx_attn *a = in->a;
     int64_t hk = h / (a->q_heads / a->k_heads), dq = a->qk_dim, dv = a->v_dim, n = a->k_len;
-    double *slope = p + n, *dp = p + 2 * n, cap = a->mask.softcap, sum = 0, delta = 0;
+    double *derivative = p + n, *dp = p + 2 * n, cap = a->mask.softcap, sum = 0, delta = 0;
     double sink = a->sinks ? get(a->sinks, h, a->type == MX_NUM_F64 ? MX_NUM_F64 : MX_NUM_F32) : 0;
     for (int64_t j = 0; j < n; j++) {
         p[j] = 0;
@@ -99,7 +99,7 @@ static void reference_row(const inputs *in, expected *e, int64_t b, int64_t s, i
             x += get(in->q, at_q(a, b, s, h, dq) + i, a->type)
                  * get(in->k, ((b * in->rows + j) * a->k_heads + hk) * dq + i, a->type);
         x *= (double)a->mask.scale;
-        slope[j] = cap > 0 ? 1 - tanh(x / cap) * tanh(x / cap) : 1;
+        derivative[j] = cap > 0 ? 1 - tanh(x / cap) * tanh(x / cap) : 1;
         p[j] = exp(cap > 0 ? cap * tanh(x / cap) : x);
         sum += p[j];
     }
@@ -124,7 +124,7 @@ static void reference_row(const inputs *in, expected *e, int64_t b, int64_t s, i
     for (int64_t j = 0; j < n; j++) {
         if (p[j] == 0)
             continue;
-        double ds = p[j] * (dp[j] - delta) * slope[j] * (double)a->mask.scale;
+        double ds = p[j] * (dp[j] - delta) * derivative[j] * (double)a->mask.scale;
         for (int64_t i = 0; i < dq; i++) {
             int64_t iq = at_q(a, b, s, h, dq) + i;
             int64_t ik = ((b * in->rows + j) * a->k_heads + hk) * dq + i;

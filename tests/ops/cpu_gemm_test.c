@@ -1,4 +1,4 @@
-/* cpu_gemm_test.c - the matrix products of ops/cpu/gemm.h against a plain triple loop in double.
+/* cpu_gemm_test.c - the GEMMs of ops/cpu/gemm.h against a plain triple loop in double.
  *
  * Shapes are small and odd so that every edge of the register tile is met; flags, types, leading
  * dimensions, batch and accumulation are drawn at random from a fixed seed. Guard values around C
@@ -214,7 +214,7 @@ MX_TEST(gemm_bits_do_not_depend_on_m_or_threads)
     mx_arena_fini(&a);
 }
 
-/* B packed for more columns and more of k than a product takes: the bits of the plain product. */
+/* B packed for more columns and more of k than a GEMM takes: the bits of the plain GEMM. */
 MX_TEST(gemm_packed_b_gives_the_same_bits)
 {
     uint32_t s = 77;

@@ -1,4 +1,4 @@
-/* cpu_grouped_test.c - the grouped product against plain loops. */
+/* cpu_grouped_test.c - the grouped GEMM against plain loops. */
 #include "../test.h"
 
 #include "base/arena.h"

@@ -129,12 +129,12 @@ MX_TEST(group_tiles_of_every_shape_match_plain_loops)
             run(&shapes[i], k % 2 ? MX_BF16 : MX_F32, k / 2);
 }
 
-/* silu and its slope, which run as one step: in the order of SwiGLU's backward pass, and with the
- * slope's operand made too late for that. */
+/* silu and its derivative, which run as one step: in the order of SwiGLU's backward pass, and with
+ * the derivative's operand made too late for that. */
 MX_TEST(group_tiles_make_twins_at_once)
 {
     enum { ROWS = 7, COLS = 1500, N = ROWS * COLS };
-    double *x = filled(N, 1), *d = filled(N, 2), *silu = filled(N, 3), *slope = filled(N, 4);
+    double *x = filled(N, 1), *d = filled(N, 2), *silu = filled(N, 3), *derivative = filled(N, 4);
     for (int k = 0; k < 4; k++) {
         mx_graph_run r;
         mx_graph_run_init(&r);
@@ -153,13 +153,13 @@ MX_TEST(group_tiles_make_twins_at_once)
         for (int i = 0; i < N; i++) {
             double s = 1 / (1 + exp(-x[i])), square = d[i] * d[i];
             silu[i] = x[i] * s * square;
-            slope[i] = (k / 2 ? silu[i] : square) * s * (1 + x[i] * (1 - s));
+            derivative[i] = (k / 2 ? silu[i] : square) * s * (1 + x[i] * (1 - s));
         }
         check(&r, "y", silu, N, k % 2 ? 0x1p-8 : 1e-6);
-        check(&r, "dx", slope, N, k % 2 ? 0x1p-8 : 1e-6);
+        check(&r, "dx", derivative, N, k % 2 ? 0x1p-8 : 1e-6);
         mx_graph_run_fini(&r);
     }
-    double *every[] = {x, d, silu, slope};
+    double *every[] = {x, d, silu, derivative};
     for (size_t i = 0; i < sizeof every / sizeof *every; i++)
         mx_free(every[i]);
 }

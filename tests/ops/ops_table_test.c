@@ -4,8 +4,8 @@
  *   float32     against float64 on the same values; bfloat16 likewise
  *   fusion      fused and unfused programs give the same bits
  *   cost        finite, not negative
- * ops_splits.c runs them on halves. An op without a case fails the coverage test unless it is named
- * there with a reason.
+ * ops_splits_test.c runs them on halves. An op without a case fails the coverage test unless it is
+ * named there with a reason.
  */
 #include "compile/passes.h"
 #include "op_trial.h"

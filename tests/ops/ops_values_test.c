@@ -1,6 +1,6 @@
 /* ops_values_test.c - ops that move, choose and count, against values worked out another way.
  *
- * The table test (ops_table.c) proves that gradients fit the forward pass; it would accept a
+ * The table test (ops_table_test.c) proves that gradients fit the forward pass; it would accept a
  * transpose that permutes wrongly both ways. These tests say what the values are.
  */
 #include "base/rng.h"

@@ -73,18 +73,18 @@ static bool starts_copy(const mx_exec_step *s)
     return s->op == &mx_op_offload || s->op == &mx_op_prefetch;
 }
 
-/* The copy that the step at `at` waits for. It has had about a layer's products to hide behind. */
+/* The copy that the step at `at` waits for. It has had about a layer's matmuls to hide behind. */
 static void make_copy(const mx_exec *e, int at)
 {
     const void *to = e->step[at].call.in[0].data;
-    int from = at, products = 0;
+    int from = at, matmuls = 0;
     while (from >= 0 && !(starts_copy(&e->step[from]) && e->step[from].call.out[0].data == to))
-        products += e->step[from--].op == &mx_op_matmul;
+        matmuls += e->step[from--].op == &mx_op_matmul;
     MX_CHECK(from >= 0, "step %d waits for a copy that nobody started", at);
     if (from < 0)
         return;
-    MX_CHECK(products >= 4 && products <= 40, "%s: %d products from %s to its end",
-             e->step[from].label, products, e->step[from].op->name);
+    MX_CHECK(matmuls >= 4 && matmuls <= 40, "%s: %d matmuls from %s to its end",
+             e->step[from].label, matmuls, e->step[from].op->name);
     e->step[from].op->cpu(&e->step[from].call);
 }
 

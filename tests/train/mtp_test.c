@@ -1,4 +1,4 @@
-/* mtp_test.c - the acceptance rate of a layer that predicts further tokens, against the same count
+/* mtp_test.c - the acceptance rate of an MTP layer, against the same count
  * made from whole logits. */
 #include "../test.h"
 #include "tiny_run.h"

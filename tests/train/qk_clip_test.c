@@ -103,7 +103,7 @@ MX_TEST(qk_clip_rescales_the_right_rows)
                  (const int[]){1, 1});
 }
 
-/* The copy that products read is rescaled with the weight. */
+/* The copy that matmuls read is rescaled with the weight. */
 MX_TEST(qk_clip_reaches_the_bfloat16_copy)
 {
     small_step s = {0};

@@ -66,7 +66,7 @@ mx_status tiny_train(const char *folder, const char *name, const char *const *ex
         "max_target_length=32",   "dtype=float32",            "learning_rate=1e-2",
         "enable_tensorboard=false", "num_threads=1",          "per_device_batch_size=2",
         "warmup_steps_fraction=0.1"};
-    char out[512], refuge[512];
+    char out[512], local[512];
     const char *args[64];
     int n = 0;
     for (size_t i = 0; i < sizeof tiny / sizeof *tiny; i++)
@@ -75,8 +75,8 @@ mx_status tiny_train(const char *folder, const char *name, const char *const *ex
     snprintf(out, sizeof out, "base_output_directory=%s/%s", folder, name);
     args[n++] = out;
     args[n++] = "run_name=r";
-    snprintf(refuge, sizeof refuge, "local_checkpoint_directory=%s/memory", folder);
-    args[n++] = refuge;
+    snprintf(local, sizeof local, "local_checkpoint_directory=%s/memory", folder);
+    args[n++] = local;
     for (; *extra && n < 64; extra++)
         if (!mx_ends_with(*extra, "=")) /* "key=" leaves a default out */
             args[n++] = *extra;

@@ -1,10 +1,10 @@
 /* jsonl.c - JSON lines: one object a line; plain (random access) or .gz / .zst (streams). A plain
  * file that begins with '[' is one array of objects (json_array.h).
  *
- * The compression is told by the first bytes (1f 8b; 28 b5 2f fd or a skippable frame 5x 2a 4d 18),
- * not by the name. Blank lines are passed over. An overlong line inside a stream ends the stream:
- * where the next line begins is unknown until it has all been read, and reading it is what the
- * limit forbids.
+ * The compression is recognised by the first bytes (1f 8b; 28 b5 2f fd or a skippable frame 5x 2a
+ * 4d 18), not by the name. Blank lines are passed over. An overlong line inside a stream ends the
+ * stream: where the next line begins is unknown until it has all been read, and reading it is what
+ * the limit forbids.
  */
 #include "data/formats/json_array.h"
 #include "data/formats/json_scan.h"

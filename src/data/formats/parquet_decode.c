@@ -1,7 +1,7 @@
 /* parquet_decode.c - value encodings.
  *   0 PLAIN                    2, 8 dictionary indices     3 RLE (booleans)
- *   5 DELTA_BINARY_PACKED      6 DELTA_LENGTH_BYTE_ARRAY   7 DELTA_BYTE_ARRAY     9
- *   BYTE_STREAM_SPLIT
+ *   5 DELTA_BINARY_PACKED      6 DELTA_LENGTH_BYTE_ARRAY   7 DELTA_BYTE_ARRAY
+ *   9 BYTE_STREAM_SPLIT
  * Byte arrays are not copied: values point into the page, which lives as long as the column.
  * Every read is bounded by the page's end, every count by the number of values asked for.
  */

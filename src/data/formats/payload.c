@@ -1,8 +1,7 @@
 /* payload.c - records without a schema of their own.
  *
  * tf.train.Example:  Example { 1: Features { 1: map entry { 1: key, 2: Feature } } }
- *   Feature { 1: BytesList { 1: bytes }  |  2: FloatList { 1: float }  |  3: Int64List { 1: int64
- *   } }
+ *   Feature { 1: BytesList { 1: bytes } | 2: FloatList { 1: float } | 3: Int64List { 1: int64 } }
  * with numbers packed or not. A feature with one value becomes that value; with more, or none, a
  * list. Anything that is not exactly such a message is a JSON object when it begins with '{', and
  * text when it is UTF-8; protobuf-c is not used because a record is walked once and copied into

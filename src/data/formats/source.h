@@ -3,7 +3,7 @@
  * A record is a set of named cells (columns). Text is UTF-8; anything nested (a list of messages)
  * is given as JSON text whatever the format, so the code above knows one representation; token ids
  * are int32. A format is one file with one `const mx_source_kind mx_source_kind_NAME`; the table is
- * scanned out of src/data, so adding a format means adding a file.
+ * scanned out of src/data/formats, so adding a format means adding a file.
  *
  * Three ways of access, from the kind of storage:
  *   random  n_records >= 0, n_blocks = 0   any record at about the same cost (ArrayRecord, lines,

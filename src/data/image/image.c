@@ -1,10 +1,10 @@
 /* image.c - JPEG through libjpeg-turbo, PNG through libpng, WebP through libwebp: see image.h.
  *
- * The kind is told by the first bytes, never by the file's name. Decoders write into the picture's
- * own memory, so the largest is held once (JPEG's progressive form needs its coefficients besides,
- * which is the library's business and bounded by the same size). JPEG is decoded with the accurate
- * inverse transform and smooth chroma, as Pillow does; a progressive file with more than 500 scans
- * is refused, as it can be made to take hours.
+ * The kind is recognised by the first bytes, never by the file's name. Decoders write into the
+ * picture's own memory, so the largest is held once (JPEG's progressive form needs its coefficients
+ * besides, which is the library's business and bounded by the same size). JPEG is decoded with the
+ * accurate inverse transform and smooth chroma, as Pillow does; a progressive file with more than
+ * 500 scans is refused, as it can be made to take hours.
  *
  * libpng reports errors by longjmp: everything it may leave behind lives in `png_job`, outside the
  * function that calls setjmp.
@@ -128,7 +128,7 @@ static void png_more(png_structp png, png_bytep out, size_t n)
 }
 
 /* Everything becomes 8 bits of red, green and blue. */
-static void ask_for_rgb(png_job *j)
+static void convert_to_rgb(png_job *j)
 {
     int type = png_get_color_type(j->png, j->info);
     png_set_expand(j->png);
@@ -149,7 +149,7 @@ static mx_status run_png(png_job *j, mx_image *m)
     png_read_info(j->png, j->info);
     MX_TRY(make_room(m, png_get_image_width(j->png, j->info),
                      png_get_image_height(j->png, j->info), j->where));
-    ask_for_rgb(j);
+    convert_to_rgb(j);
     if (png_get_rowbytes(j->png, j->info) != 3 * (size_t)m->width)
         return mx_fail(MX_INPUT, "%s: the PNG image has rows of %zu bytes for %lld pixels",
                        j->where, png_get_rowbytes(j->png, j->info), (long long)m->width);

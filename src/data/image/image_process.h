@@ -1,7 +1,7 @@
 /* image_process.h - pictures as a family's model takes them: what its processor makes of them.
  *
  * A picture is resized to the model's size, its numbers 0..255 are scaled and shifted per channel,
- * and channels come apart: (3, size, size). Families that cut pictures (max_tiles > 1) choose a
+ * and channels become planes: (3, size, size). Families that cut pictures (max_tiles > 1) choose a
  * canvas of w x h tiles, place the picture on it with its proportions kept, and add the whole
  * picture as a last tile when there is more than one. Families without one size (spec.size 0) keep
  * a picture's proportions and take it in pieces (image_pieces.c).

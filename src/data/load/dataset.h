@@ -7,7 +7,7 @@
  * record needs: one record, one block, or for a stream the file up to the window.
  *
  * A share of the records may be held out. Which ones depends on their places in the files alone, so
- * that the two halves are apart whatever the order: exactly so many of them where records are
+ * that the two sets are disjoint whatever the order: exactly so many of them where records are
  * counted, about so many of a stream.
  *
  * A mixture interleaves datasets by weight, each going through its own epochs.

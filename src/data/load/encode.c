@@ -1,5 +1,5 @@
-/* encode.c - see encode.h. Prompt and completion are tokenized apart: at generation the prompt is
- * tokenized alone as well, so the model sees in training the very tokens it will see then. */
+/* encode.c - see encode.h. Prompt and completion are tokenized separately: at generation the prompt
+ * is tokenized alone as well, so the model sees in training the very tokens it will see then. */
 #include "data/load/encode.h"
 
 #include "data/image/encode_image.h"

@@ -1,4 +1,4 @@
-/* queue.h - the CPU as a device that works by itself, for tests.
+/* queue.h - the CPU as an asynchronous device, for tests.
  *
  * Everything asked of it is put into a queue, which another thread works through: a run returns
  * before it has begun, as on a GPU. What a program forgets to wait for, it then reads too early.

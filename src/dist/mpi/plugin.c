@@ -22,7 +22,7 @@ typedef struct {
     mx_comm base;
     MPI_Comm world;
     bool first; /* the one that ends MPI */
-    int lane;
+    int channel;
     uint64_t calls;
     MPI_Request *request;
     MPI_Status *status;
@@ -154,13 +154,13 @@ static mx_status exchange(mx_comm *c, const char *call, const mx_comm_move *move
     m->n = 0;
     m->calls++;
     int code = MPI_SUCCESS;
-    mx_coord_enter(c->coord, m->lane, call, m->calls);
+    mx_coord_enter(c->coord, m->channel, call, m->calls);
     for (int i = 0; i < n && code == MPI_SUCCESS; i++)
         code = post(m, &moves[i], true);
     for (int i = 0; i < n && code == MPI_SUCCESS; i++)
         code = post(m, &moves[i], false);
     mx_status st = code == MPI_SUCCESS ? wait_all(m, call) : failed(c->coord, call, code);
-    mx_coord_leave(c->coord, m->lane);
+    mx_coord_leave(c->coord, m->channel);
     return st ? st : check_sizes(m, call, moves, n);
 }
 
@@ -173,7 +173,7 @@ static void close_comm(mx_comm *c)
     if (!verdict && m->first)
         MPI_Finalize();
     mx_status_free(verdict);
-    mx_coord_lane_close(c->coord, m->lane);
+    mx_coord_channel_close(c->coord, m->channel);
     mx_comm_fini(c);
     mx_free(m->request);
     mx_free(m->status);
@@ -192,7 +192,7 @@ static mx_status open_as(mx_comm **out, mx_coord *coord, bool first)
     MX_TRY(mx_alloc((void **)&m, sizeof *m, "a communicator"));
     mx_status st = mx_comm_init(&m->base, &kind, coord);
     if (!st)
-        st = mx_coord_lane_open(coord, &m->lane, &number);
+        st = mx_coord_channel_open(coord, &m->channel, &number);
     if (st) {
         mx_comm_fini(&m->base);
         mx_free(m);

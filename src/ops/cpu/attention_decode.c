@@ -16,7 +16,7 @@
 #include <math.h>
 #include <omp.h>
 
-/* Positions of a run; with more query heads to a key head it is a matrix product; values taken at
+/* Positions of a run; with more query heads to a key head it is a GEMM; values taken at
  * once where several heads share them, so that sums are loaded and stored less often. */
 enum { KEYS = MX_ATTN_DECODE_KEYS, MAX_GROUP = 8, MIX_KEYS = 4 };
 
@@ -221,13 +221,13 @@ static bool run_keys(const mx_attn *a, const mx_attn_forward_args *p, int64_t b,
     mx_attn_keys keys;
     mx_attn_rows_init(&rows, a, b, 0, 1, 1);
     mx_attn_keys_init(&keys, a, b, k0, nk);
-    mx_attn_verdict verdict = mx_attn_judge(&rows, &keys);
-    if (verdict == MX_ATTN_PARTIAL) { /* slots that are not filled yet come last */
+    mx_attn_tile_kind kind = mx_attn_classify(&rows, &keys);
+    if (kind == MX_ATTN_PARTIAL) { /* slots that are not filled yet come last */
         mx_attn_allowed(ok, &rows, 0, &keys, keys.n);
         while (nk > 0 && !ok[nk - 1])
             nk--;
     }
-    if (verdict == MX_ATTN_SKIP || nk == 0)
+    if (kind == MX_ATTN_SKIP || nk == 0)
         return false;
     for (int64_t i = 0; i < a->q_heads * a->qk_dim; i++)
         q[i] = element(p->q, b * a->q_heads * a->qk_dim + i, bf16);
@@ -238,7 +238,7 @@ static bool run_keys(const mx_attn *a, const mx_attn_forward_args *p, int64_t b,
         float *sr = s + r * KEYS;
         if (a->mask.softcap > 0)
             cap_row_f32(sr, nk, a->mask.softcap);
-        if (verdict == MX_ATTN_PARTIAL)
+        if (kind == MX_ATTN_PARTIAL)
             for (int j = 0; j < nk; j++)
                 sr[j] = ok[j] ? sr[j] : NEG_INF;
         m[r] = max_row_f32(sr, nk);

@@ -1,6 +1,5 @@
 /* attention_kernel.c - shares the tiles of attention_forward.inc and attention_backward.inc out to
- * threads. One query per
- * sequence goes another way: attention_decode.c. */
+ * threads. One query per sequence goes another way: attention_decode.c. */
 #include "ops/cpu/attention_kernel.h"
 
 #include "base/simd.h"
@@ -21,7 +20,7 @@ enum {
     ROOM = 64,       /* rows of a tile in whole lanes */
     LANES = 16,      /* row loops run over whole vectors: beyond a row's end they find -inf */
     CLEAR = 16       /* more than the rows of a register tile: weights this far beyond the diagonal
-                      * are not read by the products, and those before it are zero when hidden */
+                      * are not read by the GEMMs, and those before it are zero when hidden */
 };
 
 /* Row i of a tile is query s0 + i % n_queries of head h0 + i / n_queries. */
@@ -82,7 +81,7 @@ static int64_t lse_index(const mx_attn *a, const rows_at *r, int i)
     return (r->b * a->q_heads + h) * a->q_len + s;
 }
 
-/* The second factor of a product: as it lies in its tensor, or packed. */
+/* The second factor of a GEMM: as it lies in its tensor, or packed. */
 typedef struct {
     const void *b;
     int64_t ld;
@@ -94,21 +93,22 @@ static mx_gemm_args packing(const mx_attn *a, int64_t k, int64_t n)
     return (mx_gemm_args){.k = k, .n = n, .a_type = a->type, .b_type = a->type};
 }
 
-static size_t room_bytes(const mx_attn *a, int64_t k, int64_t n)
+static size_t packed_bytes(const mx_attn *a, int64_t k, int64_t n)
 {
     mx_gemm_args g = packing(a, k, n);
     return mx_gemm_pack_bytes(&g);
 }
 
-/* `from` packed into room, or itself where k is too large for that. */
-static operand packed(const mx_attn *a, operand from, bool trans, int64_t k, int64_t n, void *room)
+/* `from` packed into `buffer`, or itself where k is too large for that. */
+static operand packed(const mx_attn *a, operand from, bool trans, int64_t k, int64_t n,
+                      void *buffer)
 {
     mx_gemm_args g = packing(a, k, n);
     if (!mx_gemm_pack_bytes(&g))
         return from;
     g.b = from.b, g.ldb = from.ld, g.trans_b = trans;
-    mx_gemm_pack(&g, room);
-    return (operand){room, k, true};
+    mx_gemm_pack(&g, buffer);
+    return (operand){buffer, k, true};
 }
 
 static void multiply(const mx_attn *a, operand b, mx_gemm_args g)
@@ -127,8 +127,8 @@ static int64_t scored(const mx_attn *a, operand k, int nk)
     return k.packed ? (nk + cols - 1) / cols * cols : nk;
 }
 
-/* Elements between rows of weights: an odd number of cache lines, at which a product reads them
- * where they lie. And numbers between rows of scores, which are the same rows before bf16 is laid
+/* Elements between rows of weights: an odd number of cache lines, at which a GEMM reads them in
+ * place. And numbers between rows of scores, which are the same rows before bf16 is laid
  * into them. */
 static int64_t weights_stride(const mx_attn *a)
 {
@@ -172,9 +172,9 @@ static size_t backward_thread_bytes(const mx_attn *a)
     size_t rows = (size_t)(MX_ATTN_ROWS * a->qk_dim);
     size_t dq = a->type == MX_NUM_BF16 && heads > rows ? heads : rows;
     return 2 * scores_bytes(a)
-           + round_up(room_bytes(a, a->qk_dim, BACK_KEYS))
-           + round_up(room_bytes(a, a->v_dim, BACK_KEYS))
-           + round_up(room_bytes(a, BACK_KEYS, a->qk_dim))
+           + round_up(packed_bytes(a, a->qk_dim, BACK_KEYS))
+           + round_up(packed_bytes(a, a->v_dim, BACK_KEYS))
+           + round_up(packed_bytes(a, BACK_KEYS, a->qk_dim))
            + round_up(t * (size_t)(BACK_KEYS * a->qk_dim))
            + round_up(t * (size_t)(BACK_KEYS * a->v_dim)) + round_up(t * dq);
 }
@@ -203,8 +203,8 @@ static size_t forward_thread_bytes(const mx_attn *a)
 {
     return scores_bytes(a)
            + BLOCK * (q_tile_bytes(a) + o_tile_bytes(a))
-           + round_up(room_bytes(a, a->qk_dim, MX_ATTN_KEYS))
-           + round_up(room_bytes(a, MX_ATTN_KEYS, a->v_dim));
+           + round_up(packed_bytes(a, a->qk_dim, MX_ATTN_KEYS))
+           + round_up(packed_bytes(a, MX_ATTN_KEYS, a->v_dim));
 }
 
 size_t mx_attn_forward_work_bytes(const mx_attn *a)

@@ -2,18 +2,17 @@
  * matrix.
  *
  *     q (B, Sq, Hq, Dqk)   k (B, Sk, Hk, Dqk)   v (B, Sk, Hk, Dv)   out (B, Sq, Hq, Dv)
- * contiguous
- *     lse (B, Hq, Sq)      log of the softmax denominator, sink included; -inf where no key is
- * allowed Query head h reads key head h / (Hq/Hk). Score s = scale q.k, then cap tanh(s/cap) when
- * softcap > 0.
+ *     lse (B, Hq, Sq)      log of the softmax denominator, sink included; -inf: no key is allowed
+ *
+ * All contiguous. Query head h reads key head h / (Hq/Hk). Score s = scale q.k, then
+ * cap tanh(s/cap) when softcap > 0.
  *
  * A key is allowed when all of these hold:
  *     its slot is used       k_pos >= 0, and q_pos >= 0
  *     same segment           q_seg == k_seg (when given)
  *     selected               its index is in the query's list (when given)
- *     position               causal: k <= q;  window > 0: q - k < window, and k - q < window too
- * when
- *                            not causal;  chunk > 0: q / chunk == k / chunk
+ *     position               causal: k <= q;  window > 0: q - k < window, and also k - q < window
+ *                            when not causal;  chunk > 0: q / chunk == k / chunk
  *                            -- or both lie in the same span, q_span > 0 and q_span == k_span, and
  *                            window == 0 or q - k < window: a span lifts all but the window behind
  * Positions are q_pos, k_pos where given, otherwise q_offset + index and index.

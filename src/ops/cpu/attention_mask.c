@@ -120,7 +120,7 @@ void mx_attn_keys_init(mx_attn_keys *t, const mx_attn *a, int64_t b, int64_t k0,
     }
 }
 
-mx_attn_verdict mx_attn_judge(const mx_attn_rows *r, const mx_attn_keys *t)
+mx_attn_tile_kind mx_attn_classify(const mx_attn_rows *r, const mx_attn_keys *t)
 {
     bool near = t->pos_max >= r->lo_min && t->pos_min < r->hi_max;
     bool segments_meet = t->seg_max >= r->seg_min && t->seg_min <= r->seg_max;

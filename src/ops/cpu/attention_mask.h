@@ -37,7 +37,7 @@ typedef struct {
     bool all_used;
 } mx_attn_keys;
 
-typedef enum { MX_ATTN_SKIP, MX_ATTN_PARTIAL, MX_ATTN_OPEN } mx_attn_verdict;
+typedef enum { MX_ATTN_SKIP, MX_ATTN_PARTIAL, MX_ATTN_OPEN } mx_attn_tile_kind;
 
 /* Row r of the tile is query s0 + r % n_queries: several heads may share a tile. */
 void mx_attn_rows_init(mx_attn_rows *r, const mx_attn *a, int64_t b, int64_t s0, int n_queries,
@@ -49,7 +49,7 @@ int64_t mx_attn_rows_diagonal(const mx_attn_rows *r, const mx_attn *a, int64_t k
 /* Of n keys from index k0 on, the number after which row i sees none. */
 int mx_attn_row_end(const mx_attn_rows *r, const mx_attn *a, int i, int64_t k0, int n);
 void mx_attn_keys_init(mx_attn_keys *t, const mx_attn *a, int64_t b, int64_t k0, int n);
-mx_attn_verdict mx_attn_judge(const mx_attn_rows *r, const mx_attn_keys *t);
+mx_attn_tile_kind mx_attn_classify(const mx_attn_rows *r, const mx_attn_keys *t);
 /* Does every row see all keys of the tile before its end? Then there is nothing else to mask. */
 bool mx_attn_ends_suffice(const mx_attn_rows *r, const mx_attn *a, const mx_attn_keys *t);
 /* ok[j] = 0xffffffff where row i may see key j of the first n of the tile, else 0. */

@@ -68,9 +68,9 @@ static void check(const mx_conv *c)
 static void turn(const mx_conv *c, void *wt)
 {
     if (c->type == MX_NUM_F64)
-        turn_f64(c, wt);
+        transpose_f64(c, wt);
     else
-        turn_f32(c, wt);
+        transpose_f32(c, wt);
 }
 
 /* The last K-1 inputs; read in the order of writing, so the state may be replaced in place. */

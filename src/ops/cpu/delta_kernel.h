@@ -10,7 +10,7 @@
  * In a chunk of C tokens, with c the running sum of g, E_ij = exp(c_i - c_j) for j <= i:
  *     A_ij = beta_i k_i.k_j E_ij (j < i)       (I + A) U = beta V - beta exp(c) (K M0)
  *     O = scale (exp(c) Q M0 + (Q K^T * E) U)   M1 = exp(c_C) M0 + K^T (exp(c_C - c) U)
- * so all but one triangular solve is a matrix product. chunk = 1 is the recurrence itself and what
+ * so all but one triangular solve is a GEMM. chunk = 1 is the recurrence itself and what
  * decoding calls; any chunk gives the same result up to rounding.
  *
  * Numbers: f32, bf16 storage with f32 arithmetic (g, beta, state, dg, dbeta f32), or f64. q and k

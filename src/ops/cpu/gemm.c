@@ -1,13 +1,12 @@
-/* gemm.c - cuts a product into tiles and gives them to threads.
+/* gemm.c - cuts a GEMM into tiles and gives them to threads.
  *
  * A tile is a rectangle of C that one thread computes alone, over all of k, with gemm_levels.c. The
- * cut affects speed and never bits. There is no split of k: products with small C and large k run
+ * cut affects speed and never bits. There is no split of k: GEMMs with small C and large k run
  * on fewer threads and stay reproducible.
  *
- * Why not a library: oneDNN's sgemm was 3-6 % faster on most f32 training shapes and 15 % where k
- * is a vocabulary, before blocks of k grew (bench/kernels_bench measures both), but it allocates,
- * splits k by the thread count, so that bits change with it, and its bf16 product wants weights
- * packed beforehand.
+ * Why not a library: oneDNN's sgemm allocates, splits k by the thread count, so that bits change
+ * with it, and its bf16 GEMM wants weights packed beforehand (docs/decisions.md;
+ * bench/kernels_bench measures both).
  */
 #include "ops/cpu/gemm.h"
 
@@ -23,7 +22,7 @@ int mx_gemm_tile_cols(mx_num type)
 
 typedef struct {
     int64_t rows, cols;     /* of a tile */
-    int64_t n_rows, n_cols; /* tiles per product */
+    int64_t n_rows, n_cols; /* tiles per GEMM */
 } cut;
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -33,13 +32,12 @@ static int64_t ceil_div(int64_t a, int64_t b)
 
 /* Tiles as large as the packing buffers allow, then more of them until every thread has as many:
  * rows while many remain (each cut packs B once more), then columns (A once more, and every thread
- * reads all of A: 77 % of the peak instead of 86 for 768 x 768 x 2048 once). Threads do not share a
- * packed block: where two cores have no cache in common, handing it over costs more than packing it
- * twice (measured: 60 % of the peak instead of 85 for m = 256). For the same reason rows are cut
- * where A is not transposed, even if the columns alone would do: what comes before and after such a
- * product works on rows too, so a thread finds its rows of A in its own cache, and its rows of C
- * later. Columns make the product alone 1 to 2 % faster, since B is packed once, and a step of
- * Llama 110M 2 % slower; they are taken in bf16 where B is transposed and k short. Rows are cut
+ * reads all of A). Threads do not share a packed block: where two cores have no cache in common,
+ * handing it over costs more than packing it twice. For the same reason rows are cut where A is not
+ * transposed, even if the columns alone would do: what comes before and after such a GEMM works on
+ * rows too, so a thread finds its rows of A in its own cache, and its rows of C later. Columns make
+ * the GEMM alone faster, since B is packed once, and a whole step slower (docs/log/cpu.md); they
+ * are taken in bf16 where B is transposed and k short. Rows are cut
  * evenly and not at whole register tiles: a short last one costs every thread less than a whole one
  * costs the thread that has it. */
 static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)

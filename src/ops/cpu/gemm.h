@@ -1,4 +1,4 @@
-/* gemm.h - dense matrix products on the CPU.
+/* gemm.h - dense GEMM on the CPU.
  *
  *     C (m, n)  =  alpha op(A) (m, k) op(B) (k, n)  [+ C]          row-major, batched
  *
@@ -10,11 +10,11 @@
  *     f32 / bf16, any mix     f32 or bf16   f32 sums; both bf16 on AVX512_BF16: VDPBF16PS, f32 sums
  *     f64                     f64           f64 (gradient checks)
  *
- * Promises. No allocation: packing buffers are on the stack (at most 5.1 MB per thread, for
- * which base/stack.h makes room). No global state. The bits of every element of C depend on its row
- * of op(A), its column of op(B), k, the path (below) and the CPU level; never on the thread
- * count, on m or n, or on what else the machine does. Paths: m <= MX_GEMV_MAX_M with trans_b
- * streams B once (decoding); everything else is packed, and so is what asks for one path.
+ * Promises. No allocation: packing buffers are on the stack (at most 5.1 MB per thread, for which
+ * base/stack.h sets the limit). No global state. The bits of every element of C depend on its row
+ * of op(A), its column of op(B), k, the path (below) and the CPU level; never on the thread count,
+ * on m or n, or on what else the machine does. Paths: m <= MX_GEMV_MAX_M with trans_b streams B
+ * once (decoding); everything else is packed, and so is what asks for one path.
  */
 #ifndef MX_OPS_CPU_GEMM_H
 #define MX_OPS_CPU_GEMM_H
@@ -29,7 +29,7 @@ typedef enum { MX_NUM_F32, MX_NUM_BF16, MX_NUM_F64 } mx_num;
 
 #define MX_GEMV_MAX_M 8
 
-/* What of a product need not be computed. An element lies beyond the diagonal when column > row +
+/* What of a GEMM need not be computed. An element lies beyond the diagonal when column > row +
  * diagonal (lower) or column < row - diagonal (upper). */
 typedef enum {
     MX_GEMM_WHOLE,
@@ -57,16 +57,16 @@ typedef struct {
     bool b_packed;                  /* b is from mx_gemm_pack, ldb the k that it was packed with */
     mx_gemm_sizes shape;
     int64_t diagonal;
-    int64_t batch;                  /* 0 and 1: one product */
-    int64_t a_step, b_step, c_step; /* from one product of the batch to the next; 0 shares it */
+    int64_t batch;                  /* 0 and 1: one GEMM */
+    int64_t a_step, b_step, c_step; /* from one GEMM of the batch to the next; 0 shares it */
     int threads;                    /* 0: all of OpenMP's; 1: in the calling thread, no fork */
 } mx_gemm_args;
 
 void mx_gemm(const mx_gemm_args *g);
 
-/* A B that many products share, packed once: bytes it takes (0: k is too large for that) and the
- * packing of op(B), all of k and n. A product may use fewer columns and less of k than were packed.
- * The bits of a product are the same with and without, except that gemv is not used. */
+/* A B that many GEMMs share, packed once: bytes it takes (0: k is too large for that) and the
+ * packing of op(B), all of k and n. A GEMM may use fewer columns and less of k than were packed.
+ * The bits are the same with and without, except that gemv is not used. */
 size_t mx_gemm_pack_bytes(const mx_gemm_args *g);
 void mx_gemm_pack(const mx_gemm_args *g, void *packed);
 

@@ -1,6 +1,6 @@
 /* gemm_tile.h - between gemm.c, which cuts C into tiles, and gemm_levels.c, which computes one.
  *
- * A tile function computes rows m0..m1 and columns n0..n1 of one product in the calling thread; c
+ * A tile function computes rows m0..m1 and columns n0..n1 of one GEMM in the calling thread; c
  * points at element (0, 0) of C. There is one per number kind and CPU level.
  */
 #ifndef MX_OPS_CPU_GEMM_TILE_H

@@ -1,10 +1,10 @@
 /* gemv.c - y (m, n) = alpha x (m, k) W (n, k)^T for m <= MX_GEMV_MAX_M: decoding.
  *
- * Bound by reading W once, so W is read as it lies, row after row: the prefetcher then keeps up
- * with memory, where four rows at a time were a third slower. x stays in L1. A sum is 64 lanes wide
- * (four vectors of 16) and folded at the end, in one fixed order that does not depend on m: the
- * bits of a sequence do not change with the batch. W of bf16 is widened in registers, or multiplied
- * as it is (VDPBF16PS): half the bytes, half the time.
+ * Bound by reading W once, so W is read as it lies, row after row: the hardware's prefetcher then
+ * keeps up with memory, which it does not with four rows at a time. x stays in L1. A sum is 64
+ * lanes wide (four vectors of 16) and folded at the end, in one fixed order that does not depend on
+ * m: the bits of a sequence do not change with the batch. W of bf16 is widened in registers, or
+ * multiplied as it is (VDPBF16PS): half the bytes, half the time.
  */
 #include "base/simd.h"
 #include "ops/cpu/gemm_tile.h"

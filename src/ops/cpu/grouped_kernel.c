@@ -1,6 +1,6 @@
 /* grouped_kernel.c - see grouped_kernel.h.
  *
- * The product of expert e is one mx_gemm_args; a strip of its columns is the same product with b
+ * The GEMM of expert e is one mx_gemm_args; a strip of its columns is the same GEMM with b
  * and c moved, so the pieces need no code of their own.
  */
 #include "ops/cpu/grouped_kernel.h"

@@ -1,4 +1,4 @@
-/* grouped_kernel.h - one product per expert over rows sorted by expert.
+/* grouped_kernel.h - one GEMM per expert over rows sorted by expert.
  *
  *     x (N, d_in)   y, dy (N, d_out)   w (E, d_out, d_in), or (E, d_in, d_out) with w_in_out
  *     offsets (E+1) int32: rows offsets[e] .. offsets[e+1] belong to expert e; groups may be empty

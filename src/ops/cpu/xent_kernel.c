@@ -1,6 +1,6 @@
 /* xent_kernel.c - see xent_kernel.h.
  *
- * The products use all threads (gemm.h); between them the rows of a chunk are shared out.
+ * The GEMMs use all threads (gemm.h); between them the rows of a chunk are shared out.
  */
 #include "ops/cpu/xent_kernel.h"
 

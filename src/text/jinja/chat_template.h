@@ -9,8 +9,8 @@
  *     mx_chat_template *t;
  *     MX_TRY(mx_chat_template_open_dir(&t, "Qwen3-0.6B", NULL));
  *     mx_str text = {0};
- *     MX_TRY(mx_chat_render(t, messages, &(mx_chat_options){.add_generation_prompt = true}, &text,
- * NULL));
+ *     mx_chat_options o = {.add_generation_prompt = true};
+ *     MX_TRY(mx_chat_render(t, messages, &o, &text, NULL));
  *
  * Templates and messages are untrusted: see mx_chat_limits. A template is immutable once open, and
  * may be used by many threads.

@@ -316,7 +316,7 @@ void mx_jspend(mx_jctx *c, size_t n);
 /* One more item of a loop inside a builtin: a unit of work, and a look at the memory. */
 mx_status mx_jstep(mx_jctx *c) MX_MUST_USE;
 /* `n` bytes are about to be made, in one operation whose size the template chooses. */
-mx_status mx_jroom(mx_jctx *c, size_t n) MX_MUST_USE;
+mx_status mx_jreserve(mx_jctx *c, size_t n) MX_MUST_USE;
 
 mx_status mx_jexec(mx_jctx *c, const mx_jnodes *body) MX_MUST_USE;
 mx_status mx_jeval(mx_jctx *c, const mx_jnode *n, mx_jv *out) MX_MUST_USE;

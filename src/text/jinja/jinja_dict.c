@@ -129,7 +129,7 @@ mx_status mx_jv_from_json(mx_jctx *c, const json_t *j, int depth, mx_jv *out)
     if (depth > c->limits.depth / 2)
         return mx_jerror(c, "the messages or variables are nested more than %d deep",
                          c->limits.depth / 2);
-    MX_TRY(mx_jroom(c, 0));
+    MX_TRY(mx_jreserve(c, 0));
     *out = MX_JV_NULL;
     switch (j ? json_typeof(j) : JSON_NULL) {
     case JSON_OBJECT:

@@ -40,10 +40,10 @@ void mx_jspend(mx_jctx *c, size_t n)
 mx_status mx_jstep(mx_jctx *c)
 {
     MX_TRY(mx_jcharge(c, 1));
-    return mx_jroom(c, 0);
+    return mx_jreserve(c, 0);
 }
 
-mx_status mx_jroom(mx_jctx *c, size_t n)
+mx_status mx_jreserve(mx_jctx *c, size_t n)
 {
     if (n > c->limits.memory_bytes || c->arena.used_bytes > c->limits.memory_bytes - n)
         return mx_jerror(c, "the template needs more than %zu bytes of memory and was stopped",
@@ -144,7 +144,7 @@ mx_status mx_jitem(mx_jctx *c, mx_jv of, mx_jv key, mx_jv *out)
         return MX_OK;
     char *name = NULL;
     if (key.kind == MX_JV_STRING) {
-        MX_TRY(mx_jroom(c, key.s->n));
+        MX_TRY(mx_jreserve(c, key.s->n));
         MX_TRY(mx_jcharge(c, key.s->n / 16));
         name = mx_arena_alloc(&c->arena, key.s->n + 1);
         memcpy(name, key.s->p, key.s->n);
@@ -363,7 +363,7 @@ static mx_status eval_concat(mx_jctx *c, const mx_jnode *n, mx_jv *out)
         if (!st)
             st = mx_jv_print(c, v, &text);
         if (!st)
-            st = mx_jroom(c, text.len);
+            st = mx_jreserve(c, text.len);
     }
     *out = mx_jv_take(c, &text);
     return st;

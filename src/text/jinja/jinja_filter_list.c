@@ -101,7 +101,7 @@ static mx_status merge_sort(mx_jctx *c, sortable *v, sortable *tmp, size_t n, bo
 
 static mx_status sorted(mx_jctx *c, sortable *v, size_t n, bool reverse, mx_jv *out)
 {
-    MX_TRY(mx_jroom(c, 2 * n * sizeof *v));
+    MX_TRY(mx_jreserve(c, 2 * n * sizeof *v));
     sortable *tmp = MX_NEW_N(&c->arena, sortable, n);
     MX_TRY(merge_sort(c, v, tmp, n, reverse));
     *out = mx_jv_list(c, MX_JV_LIST, n);
@@ -116,7 +116,7 @@ FILTER(f_sort)
     const mx_jv *reverse = ARG(0, params), *sensitive = ARG(1, params), *attribute = ARG(2, params);
     mx_jlist *l;
     MX_TRY(mx_jv_items(c, v, &l));
-    MX_TRY(mx_jroom(c, l->n * sizeof(sortable)));
+    MX_TRY(mx_jreserve(c, l->n * sizeof(sortable)));
     sortable *s = MX_NEW_N(&c->arena, sortable, l->n);
     for (size_t i = 0; i < l->n; i++) {
         s[i].value = l->v[i];
@@ -132,7 +132,7 @@ FILTER(f_dictsort)
     if (v.kind != MX_JV_DICT)
         return mx_jerror(c, "dictsort needs a dict, not %s", mx_jv_type(v));
     bool by_value = by && by->kind == MX_JV_STRING && by->s->n == 5;
-    MX_TRY(mx_jroom(c, v.dict->n * sizeof(sortable)));
+    MX_TRY(mx_jreserve(c, v.dict->n * sizeof(sortable)));
     sortable *s = MX_NEW_N(&c->arena, sortable, v.dict->n);
     for (size_t i = 0; i < v.dict->n; i++) {
         MX_TRY(mx_jstep(c));
@@ -151,7 +151,7 @@ FILTER(f_groupby)
     mx_jv order;
     bool exact = sensitive && mx_jv_truth(*sensitive);
     MX_TRY(mx_jv_items(c, v, &l));
-    MX_TRY(mx_jroom(c, l->n * sizeof(sortable)));
+    MX_TRY(mx_jreserve(c, l->n * sizeof(sortable)));
     sortable *s = MX_NEW_N(&c->arena, sortable, l->n);
     for (size_t i = 0; i < l->n; i++) {
         mx_jv key;
@@ -292,7 +292,7 @@ FILTER(f_map)
         mx_jv item;
         MX_TRY(f->run(c, l->v[i], &rest, &item));
         mx_jv_push(c, out->list, item);
-        MX_TRY(mx_jroom(c, 0));
+        MX_TRY(mx_jreserve(c, 0));
     }
     c->depth--;
     return MX_OK;
@@ -377,7 +377,7 @@ FILTER(f_join)
         if (!st)
             st = mx_jv_print(c, item, &text);
         if (!st)
-            st = mx_jroom(c, text.len);
+            st = mx_jreserve(c, text.len);
         if (!st)
             st = mx_jcharge(c, sep.s->n / 16);
     }
@@ -430,7 +430,7 @@ FILTER(f_sum)
         mx_jv item;
         MX_TRY(path(c, l->v[i], attribute, &item));
         MX_TRY(mx_jbinary(c, '+', *out, item, out));
-        MX_TRY(mx_jroom(c, 0));
+        MX_TRY(mx_jreserve(c, 0));
     }
     return MX_OK;
 }

@@ -14,7 +14,7 @@ static mx_status as_text(mx_jctx *c, mx_jv v, const mx_jtext **s)
     mx_jv text;
     MX_TRY(mx_jv_str(c, v, &text));
     *s = text.s;
-    MX_TRY(mx_jroom(c, 4 * text.s->n));
+    MX_TRY(mx_jreserve(c, 4 * text.s->n));
     return mx_jcharge(c, text.s->n / 4);
 }
 
@@ -150,7 +150,7 @@ FILTER(f_indent)
     MX_TRY(mx_jbinary(c, '+', mx_jv_part(c, s->p, s->n), mx_jv_part(c, "\n", 1),
                       &text));
     MX_TRY(mx_jmethod_find(text, "splitlines")->run(c, text, &(mx_jargs){0}, &lines));
-    MX_TRY(mx_jroom(c, s->n + lines.list->n * (pad.s->n + 1)));
+    MX_TRY(mx_jreserve(c, s->n + lines.list->n * (pad.s->n + 1)));
     MX_TRY(mx_jcharge(c, s->n + lines.list->n * (pad.s->n + 1) / 16));
     mx_str r = {0};
     for (size_t i = 0; i < lines.list->n; i++) {

@@ -118,7 +118,7 @@ static mx_status format_one(mx_jctx *c, mx_jv v, const spec *f, mx_str *out)
 {
     if (f->width > MAX_WIDTH || f->precision > 300)
         return mx_jerror(c, "format: a width of more than %d", MAX_WIDTH);
-    MX_TRY(mx_jroom(c, out->len));
+    MX_TRY(mx_jreserve(c, out->len));
     if (f->type && f->type != 's' && f->type != 'r' && f->type != 'a')
         return format_number(c, v, f, out);
     if (!f->type && v.kind == MX_JV_INT) {

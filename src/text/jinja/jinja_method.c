@@ -8,7 +8,7 @@
 
 static mx_status dict_part(mx_jctx *c, const mx_jdict *d, char what, mx_jv *out)
 {
-    MX_TRY(mx_jroom(c, d->n * sizeof(mx_jv)));
+    MX_TRY(mx_jreserve(c, d->n * sizeof(mx_jv)));
     *out = mx_jv_list(c, MX_JV_LIST, d->n);
     for (size_t i = 0; i < d->n; i++) {
         MX_TRY(mx_jstep(c));

@@ -63,7 +63,7 @@ METHOD(s_rstrip)
 static mx_status cased(mx_jctx *c, mx_jv self, int how, mx_jv *out)
 {
     MX_TRY(mx_jcharge(c, self.s->n));
-    MX_TRY(mx_jroom(c, 4 * self.s->n));
+    MX_TRY(mx_jreserve(c, 4 * self.s->n));
     *out = mx_jtext_case(c, self.s, how);
     return MX_OK;
 }
@@ -190,7 +190,7 @@ static mx_status split_space(mx_jctx *c, const mx_jtext *s, int64_t max, bool fr
         while (p < end && (k = mx_juni_next(p, (size_t)(end - p), &cp), !mx_juni_space(cp)))
             p += k;
         mx_jv_push(c, out->list, slice_of(c, word, p));
-        MX_TRY(mx_jroom(c, 0));
+        MX_TRY(mx_jreserve(c, 0));
     }
     return MX_OK;
 }
@@ -232,7 +232,7 @@ static mx_status split(mx_jctx *c, mx_jv self, const mx_jargs *a, bool from_righ
             rest.n -= (size_t)(hit - rest.p) + sep->n;
             rest.p = hit + sep->n;
         }
-        MX_TRY(mx_jroom(c, 0));
+        MX_TRY(mx_jreserve(c, 0));
     }
     mx_jv_push(c, out->list, slice_of(c, rest.p, rest.p + rest.n));
     if (from_right && max >= 0)
@@ -267,7 +267,7 @@ METHOD(s_splitlines)
             p++;
         mx_jv_push(c, out->list, slice_of(c, line, keep && mx_jv_truth(*keep) ? p : at));
         line = p;
-        MX_TRY(mx_jroom(c, 0));
+        MX_TRY(mx_jreserve(c, 0));
     }
     if (line < end)
         mx_jv_push(c, out->list, slice_of(c, line, end));
@@ -369,7 +369,7 @@ METHOD(s_join)
         const mx_jtext *x = NULL;
         st = want_text(c, &items->v[i], &x);
         if (!st)
-            st = mx_jroom(c, text.len + x->n + self.s->n);
+            st = mx_jreserve(c, text.len + x->n + self.s->n);
         if (!st)
             st = mx_jcharge(c, (x->n + self.s->n) / 16);
         if (st)
@@ -393,7 +393,7 @@ static mx_status pad(mx_jctx *c, mx_jv self, const mx_jargs *a, char side, mx_jv
     if (fill->chars != 1)
         return mx_jerror(c, "the fill must be one character");
     size_t chars = self.s->chars, gap = width > (int64_t)chars ? (size_t)width - chars : 0;
-    MX_TRY(mx_jroom(c, gap > SIZE_MAX / 8 ? SIZE_MAX : gap * fill->n));
+    MX_TRY(mx_jreserve(c, gap > SIZE_MAX / 8 ? SIZE_MAX : gap * fill->n));
     MX_TRY(mx_jcharge(c, gap));
     size_t left = side == 'l'   ? 0
                   : side == 'c' ? gap / 2 + (gap & (size_t)width & 1)

@@ -89,7 +89,7 @@ static mx_status repeat(mx_jctx *c, mx_jv v, int64_t times, mx_jv *out)
            size = v.kind == MX_JV_STRING ? 1 : sizeof(mx_jv), all;
     if (__builtin_mul_overflow(n * size, (size_t)times, &all))
         all = SIZE_MAX;
-    MX_TRY(mx_jroom(c, all));
+    MX_TRY(mx_jreserve(c, all));
     MX_TRY(mx_jcharge(c, all / 16));
     if (v.kind != MX_JV_STRING) {
         *out = mx_jv_list(c, v.kind, n * (size_t)times);
@@ -109,7 +109,7 @@ static mx_status join(mx_jctx *c, mx_jv a, mx_jv b, mx_jv *out)
 {
     if (a.kind == MX_JV_STRING) {
         size_t n = a.s->n + b.s->n;
-        MX_TRY(mx_jroom(c, n));
+        MX_TRY(mx_jreserve(c, n));
         MX_TRY(mx_jcharge(c, n / 16));
         char *p = mx_arena_alloc(&c->arena, n);
         memcpy(p, a.s->p, a.s->n);
@@ -117,7 +117,7 @@ static mx_status join(mx_jctx *c, mx_jv a, mx_jv b, mx_jv *out)
         *out = mx_jv_part(c, p, n);
         return MX_OK;
     }
-    MX_TRY(mx_jroom(c, (a.list->n + b.list->n) * sizeof(mx_jv)));
+    MX_TRY(mx_jreserve(c, (a.list->n + b.list->n) * sizeof(mx_jv)));
     MX_TRY(mx_jcharge(c, a.list->n + b.list->n));
     *out = mx_jv_list(c, a.kind, a.list->n + b.list->n);
     for (size_t i = 0; i < a.list->n; i++)

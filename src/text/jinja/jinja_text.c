@@ -179,7 +179,7 @@ static mx_status replace_empty(mx_jctx *c, const mx_jtext *s, const mx_jtext *to
                                mx_jv *out)
 {
     mx_str text = {0};
-    MX_TRY(mx_jroom(c, s->n + (s->chars + 1) * to->n));
+    MX_TRY(mx_jreserve(c, s->n + (s->chars + 1) * to->n));
     MX_TRY(mx_jcharge(c, s->n + (s->chars + 1) * (1 + to->n / 16)));
     for (size_t at = 0; at < s->n || at == 0;) {
         if (count-- > 0)
@@ -205,7 +205,7 @@ mx_status mx_jtext_replace(mx_jctx *c, const mx_jtext *s, const mx_jtext *from, 
     if (from->n == 0)
         return replace_empty(c, s, to, count, out);
     MX_TRY(mx_jcharge(c, s->n / 4));
-    MX_TRY(mx_jroom(c, s->n + s->n / from->n * to->n));
+    MX_TRY(mx_jreserve(c, s->n + s->n / from->n * to->n));
     MX_TRY(mx_jcharge(c, s->n / from->n * (to->n / 16)));
     mx_str text = {0};
     mx_status st = MX_OK;
@@ -238,7 +238,7 @@ mx_status mx_jtext_slice(mx_jctx *c, mx_jv v, int64_t start, int64_t step, int64
         *out = mx_jv_part(c, s->p + a, b - a);
         return MX_OK;
     }
-    MX_TRY(mx_jroom(c, s->chars * sizeof(size_t)));
+    MX_TRY(mx_jreserve(c, s->chars * sizeof(size_t)));
     size_t *offset = MX_NEW_N(&c->arena, size_t, s->chars + 1), at = 0;
     for (size_t i = 0; i < s->chars; i++) {
         int32_t cp;

@@ -263,7 +263,7 @@ mx_status mx_jv_contains(mx_jctx *c, mx_jv in, mx_jv item, bool *out)
 
 static mx_status characters(mx_jctx *c, const mx_jtext *s, mx_jlist **out)
 {
-    MX_TRY(mx_jroom(c, s->chars * 160));
+    MX_TRY(mx_jreserve(c, s->chars * 160));
     mx_jv l = mx_jv_list(c, MX_JV_LIST, s->chars);
     for (size_t at = 0; at < s->n;) {
         int32_t cp;

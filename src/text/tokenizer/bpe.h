@@ -5,9 +5,8 @@
  * piece into two known pieces the rank of the piece.
  *
  * Words start as bytes (`byte_level`) or as characters. A character that is no piece becomes its
- * bytes
- * (`byte_fallback`), or the unknown id. Encoding needs an mx_bpe_scratch per thread; the mx_bpe
- * itself is not changed after loading.
+ * bytes (`byte_fallback`), or the unknown id. Encoding needs an mx_bpe_scratch per thread; the
+ * mx_bpe itself is not changed after loading.
  */
 #ifndef MX_TEXT_BPE_H
 #define MX_TEXT_BPE_H

@@ -2,9 +2,10 @@
  *
  *     ModelProto      1 pieces (repeated)  2 trainer_spec  3 normalizer_spec  5 denormalizer_spec
  *     SentencePiece   1 piece (string)     2 score (float)  3 type (enum, default NORMAL)
- *     TrainerSpec     3 model_type (1 unigram, 2 BPE)  24 treat_whitespace_as_suffix  35
- * byte_fallback 40-43 unk, bos, eos, pad id  44 unk_surface NormalizerSpec  2 precompiled_charsmap
- * 3 add_dummy_prefix  4 remove_extra_whitespaces 5 escape_whitespaces
+ *     TrainerSpec     3 model_type (1 unigram, 2 BPE)  24 treat_whitespace_as_suffix
+ *                     35 byte_fallback  40-43 unk, bos, eos, pad id  44 unk_surface
+ *     NormalizerSpec  2 precompiled_charsmap  3 add_dummy_prefix  4 remove_extra_whitespaces
+ *                     5 escape_whitespaces
  *
  * Only varints, fixed32 and length-delimited fields occur, so the reader is forty lines, with every
  * length checked against what is left.

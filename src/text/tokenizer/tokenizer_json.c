@@ -1,7 +1,8 @@
 /* tokenizer_json.c - loading a Hugging Face tokenizer.json.
  *
  *     {"added_tokens": [{"id", "content", "special", "normalized", "lstrip", "rstrip",
- * "single_word"}], "normalizer", "pre_tokenizer", "post_processor", "decoder": {"type": ...},
+ *                        "single_word"}],
+ *      "normalizer", "pre_tokenizer", "post_processor", "decoder": {"type": ...},
  *      "model": {"type": "BPE", "vocab": {text: id}, "merges": ["a b"] or [["a", "b"]], ...}}
  *
  * Byte-level vocabularies spell bytes as printable characters (space is "Ġ"). They are turned back

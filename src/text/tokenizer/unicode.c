@@ -113,7 +113,7 @@ static bool page_is_empty(uint32_t page)
     return page >= 0x400 && (page < 0xE00 || page > 0xE01);
 }
 
-/* Pages inside the large blocks whose characters are all alike, for a start in 1 ms instead of 4.
+/* Pages inside the large blocks whose characters are all alike, for a quicker start.
  */
 static bool page_is_even(uint32_t page)
 {

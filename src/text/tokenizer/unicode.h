@@ -1,7 +1,7 @@
 /* unicode.h - the properties of characters that tokenizer patterns ask for, and normal forms.
  *
  * mx_unicode is a two-stage table of one byte of class bits per character: page[cp >> 8] picks a
- * row of 256. It is built when a tokenizer is opened (2 ms) from utf8proc's categories plus the
+ * row of 256. It is built when a tokenizer is opened from utf8proc's categories plus the
  * characters assigned since utf8proc's Unicode version, so that lexers agree with the reference
  * libraries on them. Text given to mx_uc_at must be valid UTF-8.
  */

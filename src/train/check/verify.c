@@ -21,7 +21,7 @@ enum { N_STEPS_MAX = 64 };
 
 typedef struct {
     const mx_verify_options *o;
-    const mx_seat *seat; /* of a mesh; NULL: one device */
+    const mx_mesh_rank *mesh_rank; /* of a mesh; NULL: one device */
     mx_verify_report *report;
     mx_hf_dir dir;
     mx_model_spec model;
@@ -145,8 +145,8 @@ static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session,
     };
     o.shape.places = v->images.spec.places;
     o.shape.images = v->images.spec.size ? v->images.n : v->batch * v->images.per_row;
-    MX_TRY(mx_seat_session(session, v->seat, v->o->device, v->o->n_threads));
-    o.compile.partition = v->seat ? &v->seat->how : NULL;
+    MX_TRY(mx_mesh_rank_session(session, v->mesh_rank, v->o->device, v->o->n_threads));
+    o.compile.partition = v->mesh_rank ? &v->mesh_rank->how : NULL;
     o.compile.n_threads = mx_session_threads(*session);
     MX_TRY(mx_step_open(step, *session, &v->model, &o));
     MX_TRY(mx_weights_load(*session, &v->model, &v->dir, (mx_load_options){0}));
@@ -175,7 +175,7 @@ static double log_sum(const float *x, int64_t n)
     return top + log(sum);
 }
 
-/* Mean over the tokens of KL(want || have), in nats: how far the predictions are apart, whatever
+/* Mean over the tokens of KL(want || have), in nats: how far the predictions differ, whatever
  * the size of the logits. */
 static void compare_predictions(verifier *v, const float *have, const float *want)
 {
@@ -333,7 +333,7 @@ static mx_status compare_gradients(verifier *v, mx_step *step)
         float *have = MX_NEW_N(&scratch, float, t->n);
         /* A weight that nothing depends on has no gradient, which the file records as 0. What other
          * ranks have is theirs to compare. */
-        if (!st && d && v->seat)
+        if (!st && d && v->mesh_rank)
             memcpy(have, want, sizeof *have * (size_t)t->n);
         if (!st && d)
             st = read_gradient(step->exec, name, first, t->n, have);
@@ -429,8 +429,8 @@ static mx_status check_generated(verifier *v)
                                                              v->images.n),
                             .compile = v->o->compile};
     o.compile.weights_fixed = true;
-    o.compile.partition = v->seat ? &v->seat->how : NULL;
-    MX_TRY_OUT(st, mx_seat_session(&session, v->seat, v->o->device, v->o->n_threads));
+    o.compile.partition = v->mesh_rank ? &v->mesh_rank->how : NULL;
+    MX_TRY_OUT(st, mx_mesh_rank_session(&session, v->mesh_rank, v->o->device, v->o->n_threads));
     MX_TRY_OUT(st, mx_decode_open(&d, session, &v->model, &o));
     MX_TRY_OUT(st, mx_weights_load(session, &v->model, &v->dir, (mx_load_options){0}));
     MX_TRY_OUT(st, mx_session_init(session, 0));
@@ -474,10 +474,10 @@ static mx_status open_files(verifier *v, const char *model_dir)
                                  &v->arena);
 }
 
-static mx_status verify(const char *model_dir, const mx_verify_options *o, const mx_seat *seat,
-                        mx_verify_report *report)
+static mx_status verify(const char *model_dir, const mx_verify_options *o,
+                        const mx_mesh_rank *mesh_rank, mx_verify_report *report)
 {
-    verifier v = {.o = o, .seat = seat, .report = report};
+    verifier v = {.o = o, .mesh_rank = mesh_rank, .report = report};
     report->n = 0;
     mx_status st;
     MX_TRY_OUT(st, open_files(&v, model_dir));
@@ -508,10 +508,10 @@ typedef struct {
     mx_verify_report *report; /* of each rank */
 } meshed;
 
-static mx_status verify_rank(void *ctx, const mx_seat *seat)
+static mx_status verify_rank(void *ctx, const mx_mesh_rank *mesh_rank)
 {
     const meshed *m = ctx;
-    return verify(m->model_dir, m->o, seat, &m->report[seat->rank]);
+    return verify(m->model_dir, m->o, mesh_rank, &m->report[mesh_rank->rank]);
 }
 
 static double ratio_of(const mx_verify_row *r)

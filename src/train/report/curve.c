@@ -8,7 +8,7 @@
 
 typedef mx_curve_range range;
 
-/* Told apart on light and on dark ground. */
+/* Distinguishable on light and on dark ground. */
 const unsigned char mx_curve_colors[MX_CURVE_COLORS][3] = {{0x2f, 0x6f, 0xde}, {0xd9, 0x64, 0x2a},
                                                            {0x2c, 0x9c, 0x5f}, {0x9a, 0x4f, 0xd0},
                                                            {0xc8, 0xa0, 0x13}, {0xd1, 0x42, 0x7f}};

@@ -1,4 +1,4 @@
-/* curve_impl.h - what the drawings of a curve share; private to src/train/curve*.c. */
+/* curve_impl.h - what the drawings of a curve share; private to src/train/report. */
 #ifndef MX_TRAIN_CURVE_IMPL_H
 #define MX_TRAIN_CURVE_IMPL_H
 

@@ -21,7 +21,7 @@ typedef struct mx_step_options mx_step_options;
 typedef enum {
     MX_ROWS_DOCUMENTS, /* documents, packed or not */
     MX_ROWS_SAMPLED,   /* made by `next`: there is no loader */
-    MX_ROWS_PAIRS,     /* a chosen answer and the rejected one, in turn */
+    MX_ROWS_PAIRS,     /* a chosen answer and the rejected one, alternating */
 } mx_objective_rows;
 
 enum { MX_HOST_METRICS = 48 };

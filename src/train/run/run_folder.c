@@ -74,7 +74,7 @@ static mx_status find_end(mx_run *r, mx_ckpt_entry *end)
     return st;
 }
 
-mx_status mx_run_look_for_end(mx_run *r)
+mx_status mx_run_check_finished(mx_run *r)
 {
     mx_ckpt_entry end = {.step = -1};
     if (!mx_config_bool(r->c, "enable_checkpointing"))

@@ -7,7 +7,7 @@ mx_status mx_run_goal_read(mx_run *r)
     mx_step_options *s = &r->request.options;
     if (!o)
         return MX_OK;
-    if (r->seat)
+    if (r->mesh_rank)
         return mx_fail(MX_USAGE, "maxc %s does not run on a mesh yet; leave mesh= and the keys of "
                        "parallelism out", o->verb);
     if (o->read)

@@ -93,17 +93,17 @@ static void share_rows(mx_run *r)
 {
     r->data_rank = r->launch.rank;
     r->data_ranks = r->launch.size;
-    if (!r->seat)
+    if (!r->mesh_rank)
         return;
-    mx_axis_set rows = mx_mesh_rows(r->seat->mesh);
-    r->data_rank = mx_mesh_index(&r->seat->mesh->mesh, r->seat->rank, rows);
-    r->data_ranks = mx_mesh_size(&r->seat->mesh->mesh, rows);
+    mx_axis_set rows = mx_mesh_rows(r->mesh_rank->mesh);
+    r->data_rank = mx_mesh_index(&r->mesh_rank->mesh->mesh, r->mesh_rank->rank, rows);
+    r->data_ranks = mx_mesh_size(&r->mesh_rank->mesh->mesh, rows);
 }
 
 mx_status mx_run_ranks_find(mx_run *r)
 {
-    if (r->seat && r->seat->world)
-        r->launch = (mx_launch){.rank = r->seat->rank, .size = r->seat->mesh->ranks};
+    if (r->mesh_rank && r->mesh_rank->world)
+        r->launch = (mx_launch){.rank = r->mesh_rank->rank, .size = r->mesh_rank->mesh->ranks};
     else
         MX_TRY(mx_launch_find(&r->launch, getenv));
     r->leads = r->launch.rank == 0;
@@ -113,7 +113,7 @@ mx_status mx_run_ranks_find(mx_run *r)
 
 static mx_status open_virtual(mx_run *r)
 {
-    MX_TRY(mx_local_comm_open(&r->comm, r->seat->world, r->seat->rank));
+    MX_TRY(mx_local_comm_open(&r->comm, r->mesh_rank->world, r->mesh_rank->rank));
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }
 
@@ -122,7 +122,7 @@ static mx_status open_groups(mx_run *r)
 {
     mx_comm *own;
     MX_TRY(mx_comm_split_off(r->comm, &own));
-    r->groups = mx_comm_groups_new(own, &r->seat->mesh->mesh);
+    r->groups = mx_comm_groups_new(own, &r->mesh_rank->mesh->mesh);
     return MX_OK;
 }
 
@@ -140,7 +140,7 @@ void mx_run_set_groups(mx_run *r)
 mx_status mx_run_ranks_open(mx_run *r)
 {
     const mx_config *c = r->c;
-    if (r->seat && r->seat->world)
+    if (r->mesh_rank && r->mesh_rank->world)
         return open_virtual(r);
     mx_coord_options o = {
         .join_timeout_s = mx_config_float(c, "distributed_initialization_timeout"),
@@ -159,7 +159,7 @@ mx_status mx_run_ranks_open(mx_run *r)
     MX_TRY(mx_comm_open(&r->comm, r->coord, &choice));
     if (choice.note)
         mx_progress_say(&r->progress, "note: ranks talk over TCP, not MPI: %s", choice.note);
-    if (r->seat)
+    if (r->mesh_rank)
         MX_TRY(open_groups(r));
     /* Without a run_name it has the time in it. */
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);

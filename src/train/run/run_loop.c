@@ -75,8 +75,8 @@ static mx_status save(mx_run *r)
 static mx_status give_up_saving(mx_run *r)
 {
     int64_t limit = r->rules.max_checkpoint_failures;
-    r->refuge_failed = r->failed_saves ? r->refuge_failed : 0;
-    if (!r->ckpt || !limit || r->failed_saves < limit * (r->refuge_failed + 1))
+    r->local_failed = r->failed_saves ? r->local_failed : 0;
+    if (!r->ckpt || !limit || r->failed_saves < limit * (r->local_failed + 1))
         return MX_OK;
     bool kept;
     mx_run_spend(r, MX_GOODPUT_CHECKPOINT);
@@ -84,7 +84,7 @@ static mx_status give_up_saving(mx_run *r)
     const char *why =
         mx_arena_printf(&r->arena, "%lld checkpoints in a row could not be written: %s",
                         (long long)r->failed_saves, mx_ckpt_poll(r->ckpt).error);
-    mx_status st = mx_run_refuge_take(r, why, &kept);
+    mx_status st = mx_run_local_checkpoint_save(r, why, &kept);
     if (kept)
         return st;
     mx_progress_say(&r->progress, "ALARM: %s. Training goes on", mx_status_text(st));
@@ -92,11 +92,12 @@ static mx_status give_up_saving(mx_run *r)
     return MX_OK;
 }
 
-/* How often a layer that predicts further tokens was right, of the tokens it was asked for. */
+/* How often an MTP layer's prediction was the model's own, of those it made. */
 static void say_accepted(mx_run *r, double accepted, double asked)
 {
     double rate = asked > 0 ? 100 * accepted / asked : 0;
-    mx_progress_say(&r->progress, "step %lld: of %.0f tokens predicted further %.2f %% accepted",
+    mx_progress_say(&r->progress,
+                    "step %lld: of %.0f tokens that the MTP layer predicted %.2f %% accepted",
                     (long long)r->at.step, asked, rate);
     mx_metric m = {"eval/mtp_acceptance_rate_percent", rate};
     if (r->leads)
@@ -107,8 +108,8 @@ static void say_accepted(mx_run *r, double accepted, double asked)
 typedef struct {
     mx_run *r;
     const mx_batch *b;
-    bool lm, further; /* what there is to read */
-    double v[4];      /* sums: loss, tokens, further tokens accepted and asked for */
+    bool lm, mtp; /* what there is to read */
+    double v[4];      /* sums: loss, tokens, MTP predictions accepted and made */
 } evaluation;
 
 static mx_status feed_evaluated(void *ctx, int microbatch, mx_exec *e)
@@ -125,7 +126,7 @@ static mx_status add_evaluated(void *ctx, int microbatch, mx_exec *e)
     (void)microbatch;
     MX_TRY(mx_exec_read(e, v->lm ? "lm_loss" : "loss", &loss));
     v->v[0] += loss;
-    if (v->further) {
+    if (v->mtp) {
         MX_TRY(mx_exec_read(e, "mtp_accepted", &accepted));
         MX_TRY(mx_exec_read(e, "mtp_asked", &asked));
         v->v[2] += accepted;
@@ -156,7 +157,7 @@ static bool evaluates_to(const mx_run *r, const char *name)
 static mx_status sum_evaluated(mx_run *r, double v[4])
 {
     int64_t tokens = (int64_t)v[1];
-    if (!r->seat)
+    if (!r->mesh_rank)
         return mx_comm_sum_f64(r->comm, v, 4);
     if (r->programs.pipelined) {
         for (int i = 0; i < 4 && !mx_run_speaks(r); i++)
@@ -172,7 +173,7 @@ static mx_status evaluate(mx_run *r)
 {
     int64_t limit = r->rules.eval_steps, n = 0;
     evaluation e = {.r = r, .lm = evaluates_to(r, "lm_loss"),
-                    .further = evaluates_to(r, "mtp_asked")};
+                    .mtp = evaluates_to(r, "mtp_asked")};
     double *v = e.v, *sum = &v[0], *tokens = &v[1];
     mx_run_spend(r, MX_GOODPUT_EVAL);
     mx_progress_doing(&r->progress, "evaluating");
@@ -193,7 +194,7 @@ static mx_status evaluate(mx_run *r)
     mx_progress_begin(&r->progress, r->at.step);
     if (r->leads)
         mx_metrics_log(r->metrics, r->at.step, (mx_metric[]){{"eval/loss", r->last_eval}}, 1);
-    if (e.further)
+    if (e.mtp)
         say_accepted(r, v[2], v[3]);
     return MX_OK;
 }
@@ -238,7 +239,7 @@ static mx_status roll_back(mx_run *r)
 }
 
 /* A step that changed nothing: may the run go on, and from where? */
-mx_status mx_run_after_skip(mx_run *r, const mx_flight *f)
+mx_status mx_run_after_skip(mx_run *r, const mx_inflight_step *f)
 {
     bool stop = (isnan(f->loss) && r->rules.abort_on_nan_loss) ||
                 (isinf(f->loss) && r->rules.abort_on_inf_loss);
@@ -275,9 +276,9 @@ static mx_status finish(mx_run *r, bool stopped)
         const char *why = mx_arena_printf(
             &r->arena, "the last checkpoint could not be written: %s", mx_status_text(st));
         mx_status_free(st);
-        return mx_run_refuge_take(r, why, &kept);
+        return mx_run_local_checkpoint_save(r, why, &kept);
     }
-    mx_run_refuge_clear(r, mx_ckpt_poll(r->ckpt).last_step);
+    mx_run_local_checkpoint_clear(r, mx_ckpt_poll(r->ckpt).last_step);
     if (stopped)
         return mx_fail(MX_STOPPED,
                        "stopped at step %lld; the checkpoint is written, run the same command "
@@ -315,12 +316,12 @@ mx_status mx_run_loop(mx_run *r)
 {
     bool reached = false;
     mx_progress_begin(&r->progress, r->at.step);
-    bool in_refuge = r->refuge_step >= 0; /* make it durable before anything else */
-    if (r->ckpt && ((r->rules.save_on_start && r->at.step == 0) || in_refuge))
+    bool is_local = r->local_step >= 0; /* make it durable before anything else */
+    if (r->ckpt && ((r->rules.save_on_start && r->at.step == 0) || is_local))
         MX_TRY(save(r));
     for (;;) {
         bool end;
-        MX_TRY(mx_run_look_around(r));
+        MX_TRY(mx_run_poll(r));
         MX_TRY(give_up_saving(r));
         if (r->at.step >= r->steps || r->stops || reached)
             break;
@@ -357,10 +358,10 @@ mx_status mx_run_loop(mx_run *r)
 }
 
 /* One rank of a run, or all of it. */
-static mx_status run_rank(const mx_run_start *s, const mx_seat *seat)
+static mx_status run_rank(const mx_run_start *s, const mx_mesh_rank *mesh_rank)
 {
     mx_run r;
-    mx_status st = mx_run_open(&r, s, seat);
+    mx_status st = mx_run_open(&r, s, mesh_rank);
     if (!st && !r.finished)
         st = mx_run_loop(&r);
     if (st && r.coord && mx_status_code(st) != MX_STOPPED)
@@ -371,18 +372,18 @@ static mx_status run_rank(const mx_run_start *s, const mx_seat *seat)
     return st;
 }
 
-static mx_status virtual_rank(void *ctx, const mx_seat *seat)
+static mx_status virtual_rank(void *ctx, const mx_mesh_rank *mesh_rank)
 {
-    return run_rank(ctx, seat);
+    return run_rank(ctx, mesh_rank);
 }
 
 /* This process is one rank of the mesh. */
 static mx_status run_process(const mx_run_start *s, const mx_mesh_plan *mesh, int rank)
 {
-    mx_seat seat = {.mesh = mesh, .how = mesh->how, .rank = rank,
+    mx_mesh_rank mesh_rank = {.mesh = mesh, .how = mesh->how, .rank = rank,
                         .n_threads = (int)mx_config_int(s->config, "num_threads")};
-    seat.how.rank = rank;
-    return run_rank(s, &seat);
+    mesh_rank.how.rank = rank;
+    return run_rank(s, &mesh_rank);
 }
 
 mx_status mx_run_train(const mx_config *c, const char *command_line)

@@ -12,7 +12,7 @@
 
 static mx_status open_session(mx_run *r)
 {
-    MX_TRY(mx_seat_session(&r->session, r->seat, mx_config_text(r->c, "device"),
+    MX_TRY(mx_mesh_rank_session(&r->session, r->mesh_rank, mx_config_text(r->c, "device"),
                            (int)mx_config_int(r->c, "num_threads")));
     mx_run_set_groups(r);
     if (!mx_config_bool(r->c, "deterministic"))
@@ -25,11 +25,11 @@ static mx_status open_session(mx_run *r)
 }
 
 /* Virtual ranks have one memory. */
-static mx_memory_room share_of(const mx_run *r, mx_memory_room room)
+static mx_memory_available share_of(const mx_run *r, mx_memory_available left)
 {
-    if (r->seat && r->seat->world)
-        room.bytes /= r->comm->size;
-    return room;
+    if (r->mesh_rank && r->mesh_rank->world)
+        left.bytes /= r->comm->size;
+    return left;
 }
 
 /* What a GPU makes a choice of, the CPU does in one way. */
@@ -42,7 +42,7 @@ static void say_without_choice(mx_run *r, const char *key, bool asked)
 static bool saves_beside_steps(const mx_run *r)
 {
     return mx_config_bool(r->c, "enable_checkpointing") &&
-           mx_config_bool(r->c, "async_checkpointing") && !r->seat;
+           mx_config_bool(r->c, "async_checkpointing") && !r->mesh_rank;
 }
 
 /* What lies in host memory: everything on the CPU, what was moved there beside a GPU. */
@@ -51,22 +51,22 @@ static mx_status check_host(mx_run *r)
     const mx_plan *p = &r->plan;
     bool on_host = p->traits->host_memory;
     double need = on_host ? p->total : p->on_host + p->offloaded;
-    mx_memory_room room = share_of(r, mx_memory_room_now());
+    mx_memory_available left = share_of(r, mx_memory_available_now());
     char a[32], b[32];
-    r->snapshots = saves_beside_steps(r) && need + p->snapshot <= (double)room.bytes;
+    r->snapshots = saves_beside_steps(r) && need + p->snapshot <= (double)left.bytes;
     if (saves_beside_steps(r) && !r->snapshots)
         mx_progress_say(&r->progress,
                         "note: a copy of the state to save from (%s) does not fit beside the run "
                         "in the %s that %s: steps wait while checkpoints are written",
                         mx_format_bytes(a, sizeof a, p->snapshot),
-                        mx_format_bytes(b, sizeof b, (double)room.bytes), room.why);
-    if (on_host || need <= (double)room.bytes)
+                        mx_format_bytes(b, sizeof b, (double)left.bytes), left.why);
+    if (on_host || need <= (double)left.bytes)
         return MX_OK;
     return mx_fail(MX_MEMORY,
                    "the run keeps %s in host memory, beside the GPU's, and does not fit in the %s "
                    "that %s; offload less (remat_policy, optimizer_memory_host_offload=false)",
                    mx_format_bytes(a, sizeof a, need),
-                   mx_format_bytes(b, sizeof b, (double)room.bytes), room.why);
+                   mx_format_bytes(b, sizeof b, (double)left.bytes), left.why);
 }
 
 static mx_status check_memory(mx_run *r)
@@ -74,7 +74,8 @@ static mx_status check_memory(mx_run *r)
     mx_plan_device d = {.traits = r->request.options.compile.device};
     mx_plan_of(&r->plan, &r->programs, &r->request.batch, &d);
     MX_TRY(
-        mx_plan_check(&r->plan, &r->model, &r->request, share_of(r, mx_session_room(r->session))));
+        mx_plan_check(&r->plan, &r->model, &r->request,
+                      share_of(r, mx_session_memory_available(r->session))));
     return check_host(r);
 }
 
@@ -121,7 +122,7 @@ mx_status mx_run_programs_open(mx_run *r)
     say_quantization(r);
     MX_TRY(check_memory(r));
     if (r->programs.pipelined)
-        r->programs.stages = r->seat->find_group((void *)r->seat, 1u << MX_AXIS_STAGE);
+        r->programs.stages = r->mesh_rank->find_group((void *)r->mesh_rank, 1u << MX_AXIS_STAGE);
     MX_TRY(mx_programs_open(&r->programs, r->session));
     MX_TRY(count_flops(r));
     mx_dtype compute = r->request.options.compile.compute;

@@ -8,10 +8,10 @@
  *
  * Whatever decides how a run goes on must be one decision. Losses and norms are sums over ranks and
  * equal everywhere; what is not (a signal came, the disk is still busy, a save failed) is asked for
- * once a step and agreed on: mx_run_look_around. Rank 0 chooses checkpoints, writes the log,
+ * once a step and agreed on: mx_run_poll. Rank 0 chooses checkpoints, writes the log,
  * metrics and small files, and holds the run's lock.
  *
- * On a mesh (run_state.h, seat) the programs themselves hold the collectives: gradients, losses and
+ * On a mesh (run_state.h, mesh_rank) the programs hold the collectives: gradients, losses and
  * norms are everybody's when they have run, and nothing is added here.
  *
  * A rank that ends with an error tells the others, which end with its words (mx_run_train). How
@@ -63,7 +63,7 @@ mx_status mx_run_ranks_check(mx_run *r)
                        "%d ranks were started and the device is a GPU; several ranks run on the "
                        "CPU so far: device=cpu, or one rank",
                        r->comm->size);
-    for (int i = 0; i < mx_session_count(r->session) && !r->seat; i++)
+    for (int i = 0; i < mx_session_count(r->session) && !r->mesh_rank; i++)
         r->n_summed += is_summed(mx_session_var(r->session, i));
     r->summed = MX_NEW_N(&r->arena, mx_span, r->n_summed + 1);
     for (int i = 0, k = 0; i < mx_session_count(r->session) && k < r->n_summed; i++) {
@@ -78,11 +78,11 @@ mx_status mx_run_ranks_check(mx_run *r)
 
 bool mx_run_speaks(const mx_run *r)
 {
-    const mx_mesh *mesh = &r->seat->mesh->mesh;
+    const mx_mesh *mesh = &r->mesh_rank->mesh->mesh;
     mx_axis_set others = mx_mesh_axes(mesh) & ~(1u << MX_AXIS_STAGE);
     int last = mx_mesh_degree(mesh, MX_AXIS_STAGE) - 1;
-    return mx_mesh_coordinate(mesh, r->seat->rank, MX_AXIS_STAGE) == last &&
-           mx_mesh_index(mesh, r->seat->rank, others) == 0;
+    return mx_mesh_coordinate(mesh, r->mesh_rank->rank, MX_AXIS_STAGE) == last &&
+           mx_mesh_index(mesh, r->mesh_rank->rank, others) == 0;
 }
 
 mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n)
@@ -95,14 +95,14 @@ mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n)
 
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n)
 {
-    if (r->comm->size == 1 || r->seat)
+    if (r->comm->size == 1 || r->mesh_rank)
         return MX_OK;
     r->summed[r->n_summed] = (mx_span){numbers, n};
     MX_TRY(share_least(r));
     return mx_comm_sum_f32(r->comm, r->summed, r->n_summed + 1);
 }
 
-mx_status mx_run_look_around(mx_run *r)
+mx_status mx_run_poll(mx_run *r)
 {
     int64_t v[] = {mx_stop_signal() != 0, r->ckpt && mx_ckpt_poll(r->ckpt).writing,
                    r->failures_said};

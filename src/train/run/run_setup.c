@@ -36,7 +36,7 @@ static mx_status open_own_model(mx_run *r)
  * have one configuration (mx_config_watch). */
 static mx_status open_model(mx_run *r)
 {
-    if (!r->seat)
+    if (!r->mesh_rank)
         return open_own_model(r);
     for (int k = 0; k < r->comm->size; k++)
         MX_TRY(mx_comm_agree(r->comm, k == r->comm->rank ? open_own_model(r) : MX_OK));
@@ -110,7 +110,7 @@ static mx_status restore(mx_run *r)
         mx_progress_doing(&r->progress, "checking the newest checkpoint");
         MX_TRY(mx_run_newest(r, &own));
         int64_t step = own ? strtoll(strrchr(own, '/') + 1, NULL, 10) : -1;
-        MX_TRY(mx_run_refuge_newest(r, step, &kept));
+        MX_TRY(mx_run_local_checkpoint_newest(r, step, &kept));
         r->own_step = kept ? -1 : step;
         own = kept ? kept : own;
     }
@@ -139,8 +139,8 @@ static mx_status restore(mx_run *r)
     r->at.threads = mx_session_threads(r->session);
     r->at.ranks = r->comm->size;
     if ((*full || *weights) && !r->at.lora) {
-        MX_TRY(mx_carried_open(&r->carried, *full ? full : weights, &r->model, r->session));
-        r->at.carried = &r->carried;
+        MX_TRY(mx_passthrough_open(&r->passthrough, *full ? full : weights, &r->model, r->session));
+        r->at.passthrough = &r->passthrough;
     }
     return mx_session_init(r->session, (uint64_t)mx_config_int(r->c, "init_weights_seed"));
 }
@@ -163,7 +163,7 @@ static mx_status measure_frozen(mx_run *r)
         MX_TRY(st);
     }
     r->frozen_squares = sum;
-    return r->seat ? mx_comm_sum_f64(r->comm, &r->frozen_squares, 1) : MX_OK;
+    return r->mesh_rank ? mx_comm_sum_f64(r->comm, &r->frozen_squares, 1) : MX_OK;
 }
 
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evaluation)
@@ -231,11 +231,13 @@ static mx_status room_for_images(mx_run *r)
 }
 
 /* Where the length is cut a rank's part of each row is put together here. */
-static mx_status room_for_parts(mx_run *r)
+static mx_status alloc_row_parts(mx_run *r)
 {
     int64_t train = r->request.batch.microbatch, eval = r->request.eval_batch;
     size_t tokens = (size_t)((eval > train ? eval : train) * r->request.options.shape.seq);
-    return r->seat ? mx_alloc((void **)&r->cut, sizeof *r->cut * tokens, "parts of rows") : MX_OK;
+    if (!r->mesh_rank)
+        return MX_OK;
+    return mx_alloc((void **)&r->cut, sizeof *r->cut * tokens, "parts of rows");
 }
 
 static mx_status read_files(mx_run *r)
@@ -264,7 +266,7 @@ static mx_status open_checkpoints(mx_run *r)
         .max_shard_bytes =
             (uint64_t)mx_config_int(r->c, "checkpoint_storage_target_data_file_size_bytes"),
         .synchronous = !r->snapshots,
-        .boxes = r->seat != NULL,
+        .boxes = r->mesh_rank != NULL,
     };
     if (r->comm->size > 1)
         MX_TRY(mx_comm_split_off(r->comm, &r->writers));
@@ -328,16 +330,16 @@ static void start_progress(mx_run *r)
 
 /* Who runs what, and where. The model is opened here, for it settles keys that nothing set
  * (vocab_size), and those are compared with the ones that the folder holds. */
-static mx_status begin(mx_run *r, const mx_run_start *s, const mx_seat *seat)
+static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh_rank)
 {
     const mx_config *c = s->config;
     *r = (mx_run){.c = c,
                   .goal = {.objective = s->objective, .config = c},
-                  .seat = seat,
+                  .mesh_rank = mesh_rank,
                   .last_eval = NAN,
                   .rolled_to = -1,
                   .own_step = -1,
-                  .refuge_step = -1,
+                  .local_step = -1,
                   .opened = mx_run_now(),
                   .start_rss_bytes = mx_run_rss_bytes()};
     r->folder = mx_run_folder(c, &r->arena);
@@ -358,9 +360,9 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_seat *seat)
 /* The data and the programs. */
 static mx_status open_work(mx_run *r)
 {
-    if (r->seat)
-        MX_TRY(mx_mesh_check(r->seat->mesh, r->c, &r->model));
-    mx_programs_ranks by = {r->comm->size, r->data_ranks, r->seat ? &r->seat->how : NULL};
+    if (r->mesh_rank)
+        MX_TRY(mx_mesh_check(r->mesh_rank->mesh, r->c, &r->model));
+    mx_programs_ranks by = {r->comm->size, r->data_ranks, r->mesh_rank ? &r->mesh_rank->how : NULL};
     MX_TRY(mx_programs_configure(&r->request, r->c, &r->model, by, &r->arena));
     MX_TRY(mx_run_goal_read(r));
     MX_TRY(mx_ramp_make(&r->ramp, r->c, &r->request.batch));
@@ -377,7 +379,7 @@ static mx_status open_work(mx_run *r)
 /* Where the run stands, and the data with it. */
 static mx_status open_state(mx_run *r)
 {
-    MX_TRY(mx_run_refuge_open(r));
+    MX_TRY(mx_run_local_checkpoint_open(r));
     r->at.lora = r->request.options.lora;
     char *real = r->at.lora && r->weights_dir ? realpath(r->weights_dir, NULL) : NULL;
     r->at.base = real ? mx_arena_strdup(&r->arena, real) : "";
@@ -394,22 +396,22 @@ static mx_status open_state(mx_run *r)
     return MX_OK;
 }
 
-mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_seat *seat)
+mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh_rank)
 {
     const mx_config *c = s->config;
-    MX_TRY(begin(r, s, seat));
+    MX_TRY(begin(r, s, mesh_rank));
     MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_open(r) : MX_OK));
-    if (!r->leads && !r->seat)
+    if (!r->leads && !r->mesh_rank)
         mx_run_log_open(r);
-    MX_TRY(mx_run_look_for_end(r));
+    MX_TRY(mx_run_check_finished(r));
     if (r->finished)
         return MX_OK;
     MX_TRY(open_work(r));
     MX_TRY(open_state(r));
     MX_TRY(mx_run_goal_open(r));
     MX_TRY(room_for_images(r));
-    MX_TRY(room_for_parts(r));
-    MX_TRY(mx_run_flights_open(r));
+    MX_TRY(alloc_row_parts(r));
+    MX_TRY(mx_run_inflight_open(r));
     MX_TRY(mx_run_stage_open(r));
     MX_TRY(open_checkpoints(r));
     MX_TRY(mx_run_watch_open(r));
@@ -431,11 +433,11 @@ void mx_run_close(mx_run *r)
         r->goal.objective->close(&r->goal);
     mx_train_data_close(&r->data);
     mx_train_data_close(&r->eval_data);
-    mx_run_flights_close(r);
+    mx_run_inflight_close(r);
     mx_free(r->pixels);
     mx_free(r->places);
     mx_free(r->cut);
-    mx_carried_close(&r->carried);
+    mx_passthrough_close(&r->passthrough);
     mx_model_files_close(&r->files);
     mx_run_stage_close(r);
     mx_programs_close_pipelines(&r->programs);

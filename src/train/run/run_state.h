@@ -1,4 +1,4 @@
-/* run_state.h - what the parts of a training run share; private to src/train/run*.c. */
+/* run_state.h - what the parts of a training run share; private to src/train/run. */
 #ifndef MX_TRAIN_RUN_STATE_H
 #define MX_TRAIN_RUN_STATE_H
 
@@ -25,7 +25,7 @@ enum { MX_RUN_METRICS = 24 }; /* at most, besides those that the program adds */
 /* A step that was started; what is below `got` is known once it was settled (run_step.c). */
 typedef struct {
     int64_t step; /* counted from 1 */
-    bool flying;
+    bool in_flight;
     float loss_limit, norm_limit; /* infinite: none */
     double lr, wait_s, began, done, flops;
     int64_t tokens, trained, counted; /* counted: what the loss is a mean over */
@@ -35,7 +35,7 @@ typedef struct {
     float loss, grad_norm;
     bool skipped;
     double step_s;
-} mx_flight;
+} mx_inflight_step;
 
 /* What the loop asks for as it goes; read once, before the first step. */
 typedef struct {
@@ -49,7 +49,8 @@ typedef struct {
 typedef struct {
     const mx_config *c;
     mx_objective_run goal; /* objective NULL: none */
-    const mx_seat *seat; /* NULL: one device, or processes that each have the whole model */
+    /* NULL: one device, or processes that each have the whole model */
+    const mx_mesh_rank *mesh_rank;
     int data_rank, data_ranks; /* who has which rows of a batch */
     mx_run_rules rules;
     mx_arena arena;
@@ -64,7 +65,7 @@ typedef struct {
     bool leads;         /* this is rank 0 */
     bool stops, writer_busy; /* some rank was asked to stop, is still writing a checkpoint */
     int64_t failed_saves;    /* in a row, as far as any rank knows */
-    mx_span *summed;         /* gradients, and room for one more */
+    mx_span *summed;         /* gradients, with capacity for one more */
     int n_summed;
     mx_run_lock lock;
     const char *made; /* the first folder of the path that this start made; NULL: none */
@@ -89,14 +90,14 @@ typedef struct {
     int32_t *places; /* (3, rows, length), where tokens have them */
     int32_t *cut;    /* rows of a microbatch, where a rank has a part of each */
     mx_run_state at; /* progress; at.step counts steps that were started */
-    mx_flight flight[2];
+    mx_inflight_step inflight[2];
     const char **extra; /* roots of the program to be logged: "metric:NAME" */
     int n_extra;
     mx_metric *metric;
-    bool has_lm_loss;      /* apart from the loss */
+    bool has_lm_loss;      /* a root of its own beside the loss */
     double frozen_squares; /* sum of the squares of weights that are not trained */
     double last_done, last_clock, mean_step_s;
-    mx_carried carried; /* of the checkpoint the run began with or goes on from */
+    mx_passthrough passthrough; /* of the checkpoint the run began with or goes on from */
     mx_ckpt *ckpt;   /* NULL: checkpointing is off */
     mx_metrics *metrics;
     mx_progress progress;
@@ -118,9 +119,9 @@ typedef struct {
     bool snapshots; /* saves go on beside steps, from a copy of the state */
     const char *config_text; /* of config.yml, for checkpoints */
     int failures_said; /* failed saves in a row that were reported */
-    const char *refuge;  /* folder for the state when saves fail (run_refuge.c); NULL: none */
-    int64_t refuge_step; /* the step kept there that the run began with; -1: none */
-    int refuge_failed;   /* so often the state could not be kept there */
+    const char *local_dir; /* for the state when saves fail (run_local_checkpoint.c); NULL: none */
+    int64_t local_step; /* the step kept there that the run began with; -1: none */
+    int local_failed;   /* how often the state could not be kept there */
     double last_eval;  /* NAN: none yet */
 } mx_run;
 
@@ -132,7 +133,7 @@ typedef struct {
 } mx_run_start;
 
 /* run_setup.c: everything before the first step. */
-mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_seat *seat) MX_MUST_USE;
+mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh_rank) MX_MUST_USE;
 void mx_run_close(mx_run *r);
 /* The data of training or evaluation, in batches of `rows`. */
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows,
@@ -143,7 +144,7 @@ mx_status mx_run_newest(mx_run *r, const char **path) MX_MUST_USE;
 mx_status mx_run_open_metrics(mx_run *r) MX_MUST_USE;
 /* run_folder.c: the folder, of rank 0. Locked, with the same configuration as before. */
 mx_status mx_run_folder_open(mx_run *r) MX_MUST_USE;
-mx_status mx_run_look_for_end(mx_run *r) MX_MUST_USE; /* sets `finished`, and says so */
+mx_status mx_run_check_finished(mx_run *r) MX_MUST_USE; /* sets `finished`, and says so */
 mx_status mx_run_folder_accept(mx_run *r, const char *command_line) MX_MUST_USE;
 void mx_run_folder_leave(mx_run *r); /* a start that was not accepted leaves nothing */
 /* run_plan.c: session and programs; MX_MEMORY before anything large is allocated. */
@@ -181,8 +182,8 @@ mx_status mx_run_goal_open(mx_run *r) MX_MUST_USE; /* once there are weights */
 /* What the loss of a batch is a mean over. */
 int64_t mx_run_counted(const mx_run *r, const mx_batch *b);
 /* run_step.c: one step. */
-mx_status mx_run_flights_open(mx_run *r) MX_MUST_USE;
-void mx_run_flights_close(mx_run *r);
+mx_status mx_run_inflight_open(mx_run *r) MX_MUST_USE;
+void mx_run_inflight_close(mx_run *r);
 mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row,
                       float scale) MX_MUST_USE;
 /* Starts the step after at.step and counts it; *end: there is no more data. */
@@ -203,19 +204,20 @@ mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n) MX_MUST_USE;
 bool mx_run_speaks(const mx_run *r);
 /* Adds up gradients, and these numbers, over ranks; on a mesh the programs have done that. */
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n) MX_MUST_USE;
-mx_status mx_run_look_around(mx_run *r) MX_MUST_USE; /* before each step */
-/* run_refuge.c: where the state goes when checkpoints cannot be written. */
-mx_status mx_run_refuge_open(mx_run *r) MX_MUST_USE;
+mx_status mx_run_poll(mx_run *r) MX_MUST_USE; /* before each step */
+/* run_local_checkpoint.c: where the state goes when checkpoints cannot be written. */
+mx_status mx_run_local_checkpoint_open(mx_run *r) MX_MUST_USE;
 /* A whole checkpoint kept there whose step is above `newer_than`; NULL when there is none. */
-mx_status mx_run_refuge_newest(mx_run *r, int64_t newer_than, const char **path) MX_MUST_USE;
+mx_status mx_run_local_checkpoint_newest(mx_run *r, int64_t newer_than,
+                                         const char **path) MX_MUST_USE;
 /* Keeps the state there. Always an error, with which the run ends, or (`kept` false) could. */
-mx_status mx_run_refuge_take(mx_run *r, const char *why, bool *kept) MX_MUST_USE;
+mx_status mx_run_local_checkpoint_save(mx_run *r, const char *why, bool *kept) MX_MUST_USE;
 /* What was kept is not needed any more once a step as late is durable. */
-void mx_run_refuge_clear(mx_run *r, int64_t durable_step);
+void mx_run_local_checkpoint_clear(mx_run *r, int64_t durable_step);
 /* run_loop.c: the whole state as a checkpoint of `c`; every step has been settled. */
 mx_status mx_run_save_to(mx_run *r, mx_ckpt *c) MX_MUST_USE;
 /* run_loop.c: what to do about a step that changed nothing. */
-mx_status mx_run_after_skip(mx_run *r, const mx_flight *f) MX_MUST_USE;
+mx_status mx_run_after_skip(mx_run *r, const mx_inflight_step *f) MX_MUST_USE;
 /* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
 mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 

@@ -4,15 +4,15 @@
  *     launch n + 1
  *     settle n      the numbers are there: progress, metrics, decisions
  *
- * So a device that works by itself always has the next step before it while the host writes down
- * the last one. Whether a step is skipped is decided on the device, which also counts the skips
+ * So an asynchronous device always has the next step queued while the host writes down the last
+ * one. Whether a step is skipped is decided on the device, which also counts the skips
  * (optimizer.c), so nothing that step n + 1 is given depends on how step n went. Three things do
  * depend on it, and for them step n is settled first: the limits of skip_step_on_spikes, a skip
  * that would make the run go back (rollback_after_skips), and whatever looks at the whole state: a
  * save, an evaluation, the end (run_loop.c).
  *
  * A program may have further results to log: a root called "metric:NAME", a float32 scalar, is
- * logged as NAME, the mean over the step's microbatches. Nothing else has to be told of it.
+ * logged as NAME, the mean over the step's microbatches. Nothing else has to know of it.
  */
 #include "train/run/run_state.h"
 
@@ -26,8 +26,8 @@
 
 static const char METRIC[] = MX_METRIC_ROOT;
 
-/* Where a number lies among those of a flight: first those of the microbatches, n_each of them a
- * microbatch (loss, lm_loss, metric:...), then those of the update. */
+/* Where a number is in a step's readback: first those of the microbatches (loss, lm_loss,
+ * metric:...), then those of the update. */
 enum { LOSS, LM_LOSS, N_FIXED };
 
 static int each_at(const mx_run *r, int64_t microbatch, int k)
@@ -42,7 +42,7 @@ static int update_at(const mx_run *r, int k)
 
 enum { GRAD_NORM, PARAM_NORM, N_UPDATE };
 
-mx_status mx_run_flights_open(mx_run *r)
+mx_status mx_run_inflight_open(mx_run *r)
 {
     const mx_graph *g =
         r->programs.pipelined ? &r->programs.pipeline.joint : &r->programs.step.graph;
@@ -52,30 +52,30 @@ mx_status mx_run_flights_open(mx_run *r)
             r->extra[r->n_extra++] = mx_arena_strdup(&r->arena, g->root[i]->name);
     r->has_lm_loss = mx_graph_find_root(g, "lm_loss") != NULL;
     for (int i = 0; i < 2; i++)
-        MX_TRY(mx_readback_open(&r->flight[i].got, r->session, update_at(r, N_UPDATE)));
+        MX_TRY(mx_readback_open(&r->inflight[i].got, r->session, update_at(r, N_UPDATE)));
     r->metric = MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->n_extra + MX_HOST_METRICS);
     return MX_OK;
 }
 
-void mx_run_flights_close(mx_run *r)
+void mx_run_inflight_close(mx_run *r)
 {
     for (int i = 0; i < 2; i++)
-        mx_readback_close(&r->flight[i].got);
+        mx_readback_close(&r->inflight[i].got);
 }
 
 /* --- starting a step --- */
 
-/* The images of n rows, of which the program has room for `room` a row, follow each other; pieces
- * begin with their row. What is left of the room stays as it was: no token stands for it. */
-static void copy_images(mx_run *r, const mx_batch *b, int64_t row, int64_t n, int64_t room)
+/* The images of n rows, at most `most` a row, follow each other; pieces begin with their row. What
+ * is not used stays as it was: no token stands for it. */
+static void copy_images(mx_run *r, const mx_batch *b, int64_t row, int64_t n, int64_t most)
 {
     const mx_image_spec *s = &r->data.images.processor.spec;
     size_t floats = (size_t)mx_image_floats(s);
     for (int64_t i = 0; i < n; i++) {
         int64_t from = b->first_image[row + i], count = b->first_image[row + i + 1] - from;
-        int64_t to = s->size ? from - b->first_image[row] : i * room;
+        int64_t to = s->size ? from - b->first_image[row] : i * most;
         if (!s->size)
-            mx_pieces_clear(s, r->pixels + (size_t)to * floats, room);
+            mx_pieces_clear(s, r->pixels + (size_t)to * floats, most);
         if (count)
             memcpy(r->pixels + (size_t)to * floats, b->pixels + (size_t)from * floats,
                    sizeof(float) * (size_t)count * floats);
@@ -99,16 +99,16 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
 {
     int64_t rows = mx_exec_type(e, "tokens")->dim[0], from = b->first_image[row];
     int64_t n = b->first_image[row + rows] - from;
-    int64_t room = r->request.options.shape.images_per_row;
-    bool whole = r->data.images.processor.spec.size > 0, fits = n <= rows * room;
+    int64_t most = r->request.options.shape.images_per_row;
+    bool whole = r->data.images.processor.spec.size > 0, fits = n <= rows * most;
     for (int64_t i = row; i < row + rows && !whole; i++)
-        fits = fits && b->first_image[i + 1] - b->first_image[i] <= room;
+        fits = fits && b->first_image[i + 1] - b->first_image[i] <= most;
     if (!fits)
         return mx_fail(MX_INPUT,
                        "%lld rows have %lld images to the model, and there is room for %lld; set "
                        "max_segments_per_seq, or leave max_num_images_per_example out",
-                       (long long)rows, (long long)n, (long long)(rows * room));
-    copy_images(r, b, row, rows, room);
+                       (long long)rows, (long long)n, (long long)(rows * most));
+    copy_images(r, b, row, rows, most);
     if (r->request.options.shape.places)
         MX_TRY(feed_places(r, e, b, row, rows));
     return mx_exec_write(e, "pixels", r->pixels);
@@ -146,7 +146,7 @@ mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, flo
     return mx_exec_write(e, "loss_scale", &scale);
 }
 
-static float sum_of(const mx_run *r, const mx_flight *f, int k)
+static float sum_of(const mx_run *r, const mx_inflight_step *f, int k)
 {
     float sum = 0;
     for (int64_t i = 0; i < r->request.batch.accumulation; i++)
@@ -155,7 +155,7 @@ static float sum_of(const mx_run *r, const mx_flight *f, int k)
 }
 
 /* What the update needs: into the program that updates, just before it runs. */
-static mx_status feed_update(const mx_run *r, mx_exec *e, mx_flight *f)
+static mx_status feed_update(const mx_run *r, mx_exec *e, mx_inflight_step *f)
 {
     float lr = (float)f->lr, number = (float)f->step, nothing = -1, *limit = &f->norm_limit;
     MX_TRY(mx_exec_write(e, "lr", &lr));
@@ -172,7 +172,7 @@ static mx_status feed_update(const mx_run *r, mx_exec *e, mx_flight *f)
     return mx_exec_write(e, "norm_limit", limit);
 }
 
-static mx_status take_each(const mx_run *r, mx_exec *e, mx_flight *f, int64_t microbatch)
+static mx_status take_each(const mx_run *r, mx_exec *e, mx_inflight_step *f, int64_t microbatch)
 {
     MX_TRY(mx_readback_copy(&f->got, e, "loss", each_at(r, microbatch, LOSS)));
     if (r->has_lm_loss)
@@ -195,7 +195,7 @@ static int64_t dropout_seed(const mx_run *r, int64_t step, int64_t microbatch)
 typedef struct {
     mx_run *r;
     const mx_batch *b;
-    mx_flight *f;
+    mx_inflight_step *f;
     float scale;
 } stage_feed;
 
@@ -212,7 +212,7 @@ static mx_status read_microbatch(void *ctx, int microbatch, mx_exec *e)
 }
 
 /* The numbers of microbatches are known on the last stage; then all ranks have them. */
-static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_flight *f, float scale)
+static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_inflight_step *f, float scale)
 {
     stage_feed feed = {r, b, f, scale};
     int n = update_at(r, 0);
@@ -225,7 +225,7 @@ static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_flight *f, float 
     return mx_comm_sum_f32(r->comm, &(mx_span){f->got.value, n}, 1);
 }
 
-static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
+static mx_status run_programs(mx_run *r, const mx_batch *b, mx_inflight_step *f)
 {
     float scale = f->counted ? 1.0f / (float)f->counted : 0;
     mx_exec *each = r->now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
@@ -258,11 +258,11 @@ static mx_status run_programs(mx_run *r, const mx_batch *b, mx_flight *f)
 mx_status mx_run_launch(mx_run *r, bool *end)
 {
     const mx_batch *b;
-    mx_flight *f = &r->flight[r->at.step % 2];
-    MX_ASSERT(!f->flying, "step %lld was not settled", (long long)f->step);
+    mx_inflight_step *f = &r->inflight[r->at.step % 2];
+    MX_ASSERT(!f->in_flight, "step %lld was not settled", (long long)f->step);
     MX_TRY(mx_run_stage_enter(r));
     double start = mx_clock_now();
-    *f = (mx_flight){.got = f->got, .step = r->at.step + 1, .began = start};
+    *f = (mx_inflight_step){.got = f->got, .step = r->at.step + 1, .began = start};
     f->loss_limit = f->norm_limit = INFINITY;
     mx_run_spend(r, MX_GOODPUT_DATA);
     mx_run_step_begins(r);
@@ -287,7 +287,7 @@ mx_status mx_run_launch(mx_run *r, bool *end)
         f->n_host = r->goal.objective->report(&r->goal, f->host);
     MX_TRY(run_programs(r, b, f));
     f->done = mx_clock_now();
-    f->flying = true;
+    f->in_flight = true;
     r->at.step++;
     return MX_OK;
 }
@@ -308,13 +308,13 @@ static void checkpoint_state(mx_run *r, char *out, size_t cap)
         snprintf(out, cap, "saved %lld", (long long)s.last_step);
 }
 
-static double mean_of(const mx_run *r, const mx_flight *f, int k)
+static double mean_of(const mx_run *r, const mx_inflight_step *f, int k)
 {
-    int ranks = r->seat ? 1 : r->comm->size;
+    int ranks = r->mesh_rank ? 1 : r->comm->size;
     return (double)sum_of(r, f, k) / (double)(r->request.batch.accumulation * ranks);
 }
 
-static void report(mx_run *r, const mx_flight *f)
+static void report(mx_run *r, const mx_inflight_step *f)
 {
     char state[96];
     checkpoint_state(r, state, sizeof state);
@@ -364,14 +364,14 @@ static void report(mx_run *r, const mx_flight *f)
 
 /* The time since the step before was done: by the device's clock where it had this step already
  * while it worked on that one, since the host looks at both late. */
-static double seconds_of(const mx_run *r, const mx_flight *f)
+static double seconds_of(const mx_run *r, const mx_inflight_step *f)
 {
     if (f->got.mark && f->began <= r->last_done)
         return *f->got.clock - r->last_clock;
     return f->done - (f->began > r->last_done ? f->began : r->last_done);
 }
 
-static mx_status arrive(mx_run *r, mx_flight *f)
+static mx_status arrive(mx_run *r, mx_inflight_step *f)
 {
     mx_run_spend(r, MX_GOODPUT_STEP);
     MX_TRY(mx_readback_wait(&f->got));
@@ -380,7 +380,7 @@ static mx_status arrive(mx_run *r, mx_flight *f)
     f->step_s = seconds_of(r, f);
     r->last_done = f->done;
     r->last_clock = f->got.mark ? *f->got.clock : 0;
-    f->flying = false;
+    f->in_flight = false;
     f->loss = sum_of(r, f, LOSS);
     f->grad_norm = f->got.value[update_at(r, GRAD_NORM)];
     f->skipped =
@@ -391,8 +391,8 @@ static mx_status arrive(mx_run *r, mx_flight *f)
 
 mx_status mx_run_settle(mx_run *r, int64_t step)
 {
-    mx_flight *f = &r->flight[(step + 1) % 2]; /* the flight of step n is that of n - 1 done */
-    if (step < 1 || !f->flying || f->step != step)
+    mx_inflight_step *f = &r->inflight[(step + 1) % 2]; /* as mx_run_launch chose it */
+    if (step < 1 || !f->in_flight || f->step != step)
         return MX_OK;
     MX_TRY(mx_status_wrap(arrive(r, f), "step %lld", (long long)step));
     r->at.tokens += f->trained;

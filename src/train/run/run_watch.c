@@ -2,7 +2,7 @@
  *
  *     log.txt       what was said, with times; reports of crashes and of steps that do not end
  *     goodput.json  where the time went, over all restarts (goodput.h)
- *     plan.txt      what was planned (run_setup.c); at the end it is compared with what was used
+ *     plan.txt      what was planned (run_plan.c); at the end it is compared with what was used
  *
  * Nothing here can stop a run: a log or an account that cannot be written is said once, at most.
  */
@@ -121,7 +121,7 @@ static void account_open(mx_run *r)
 mx_status mx_run_watch_open(mx_run *r)
 {
     MX_TRY(mx_crash_install());
-    if (r->seat && !r->leads)
+    if (r->mesh_rank && !r->leads)
         return MX_OK; /* rank 0's watches all of them: they go in step */
     if (mx_config_bool(r->c, "enable_goodput_recording") && r->leads)
         account_open(r);
@@ -190,7 +190,7 @@ void mx_run_check_saves(mx_run *r)
                     s.n_failed, s.error);
     }
     r->failures_said = s.n_failed;
-    mx_run_refuge_clear(r, s.last_step);
+    mx_run_local_checkpoint_clear(r, s.last_step);
 }
 
 static void say_memory(mx_run *r)
@@ -224,7 +224,7 @@ void mx_run_watch_close(mx_run *r, mx_status st)
         (void)!write(r->log_fd, mx_status_text(st), strlen(mx_status_text(st)));
         (void)!write(r->log_fd, "\n", 1);
     }
-    if (r->leads || !r->seat)
+    if (r->leads || !r->mesh_rank)
         mx_crash_set_log(-1);
     mx_progress_log_to(&r->progress, 0);
     if (r->log_fd > 0)

@@ -2,10 +2,10 @@
  *
  * A schedule of n steps is cut into warmup, a stable part and a decay; steps count from 0:
  *
- *     warmup   w = (int)(n * warmup_steps_fraction)      rate = peak * step / w, so step 0 has rate
- * 0 cosine   the n - w steps after it decay            no stable part wsd      the last d = (int)(n
- * * wsd_decay_steps_fraction) steps decay, those between are stable constant everything after the
- * warmup is stable
+ *     warmup     w = (int)(n * warmup_steps_fraction); rate = peak * step / w, so step 0 has rate 0
+ *     cosine     the n - w steps after it decay; no stable part
+ *     wsd        the last d = (int)(n * wsd_decay_steps_fraction) steps decay, the rest is stable
+ *     constant   everything after the warmup is stable
  *
  * A decay of d steps goes from the peak at its first step to the final rate at its last one, with
  * x = i / (d - 1):  linear  peak + (final - peak) x      cosine  a = (cos(pi x) + 1) / 2,

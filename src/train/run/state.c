@@ -75,15 +75,16 @@ static int64_t collect_adapter(mx_session *s, mx_arena *a, mx_st_source **out)
     return n;
 }
 
-/* The session's weights and what is carried along. */
-static int64_t collect_weights(mx_session *s, mx_carried *carried, mx_arena *a, mx_st_source **out)
+/* The session's weights and what is passthrough along. */
+static int64_t collect_weights(mx_session *s, mx_passthrough *passthrough, mx_arena *a,
+                               mx_st_source **out)
 {
     mx_st_source *own;
-    int64_t n = collect(s, MX_VAR_WEIGHT, a, &own), more = carried ? carried->n : 0;
+    int64_t n = collect(s, MX_VAR_WEIGHT, a, &own), more = passthrough ? passthrough->n : 0;
     *out = MX_NEW_N(a, mx_st_source, n + more);
     memcpy(*out, own, sizeof *own * (size_t)n);
     for (int64_t i = 0; i < more; i++)
-        (*out)[n + i] = mx_carried_source(carried, i);
+        (*out)[n + i] = mx_passthrough_source(passthrough, i);
     return n + more;
 }
 
@@ -96,11 +97,11 @@ static mx_status with_request(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
     mx_ckpt_request r = {.step = st->step, .metric = metric, .fetch = fetch, .fetch_ctx = s};
     mx_st_source *weights, *moments;
     r.n_weights = st->lora ? collect_adapter(s, &scratch, &weights)
-                           : collect_weights(s, st->carried, &scratch, &weights);
+                           : collect_weights(s, st->passthrough, &scratch, &weights);
     r.stem = st->lora ? "adapter_model" : NULL;
-    if (st->carried) {
-        r.fetch = mx_carried_fetch;
-        r.fetch_ctx = st->carried;
+    if (st->passthrough) {
+        r.fetch = mx_passthrough_fetch;
+        r.fetch_ctx = st->passthrough;
     }
     r.n_optimizer = collect(s, MX_VAR_OPTIMIZER, &scratch, &moments);
     r.weights = weights;
@@ -141,9 +142,10 @@ mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const
 mx_status mx_state_reserve(mx_ckpt *c, mx_session *s, const mx_model_spec *m,
                            const mx_run_state *st, const mx_model_files *files)
 {
-    return with_request(c, s, m,
-                        &(mx_run_state){.carried = st->carried, .lora = st->lora, .base = st->base},
-                        NAN, files, mx_ckpt_reserve);
+    return with_request(
+        c, s, m,
+        &(mx_run_state){.passthrough = st->passthrough, .lora = st->lora, .base = st->base}, NAN,
+        files, mx_ckpt_reserve);
 }
 
 /* Moments by name. A weight that was frozen in the saved run has none: it starts from zero. */
@@ -182,7 +184,7 @@ mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model
                            mx_run_state *st)
 {
     mx_ckpt_view v = {0};
-    *st = (mx_run_state){.spikes = st->spikes, .carried = st->carried, .lora = st->lora,
+    *st = (mx_run_state){.spikes = st->spikes, .passthrough = st->passthrough, .lora = st->lora,
                          .base = st->base};
     /* Already verified by whoever chose this checkpoint; sizes are checked once more. */
     MX_TRY(mx_ckpt_open(&v, checkpoint, MX_CHECK_SIZES, mx_session_threads(s)));

@@ -5,7 +5,7 @@
 #include "data/load/loader.h"
 #include "device/device.h"
 #include "models/model.h"
-#include "store/carry.h"
+#include "store/passthrough.h"
 #include "store/checkpoint.h"
 #include "store/checkpoint_read.h"
 #include "train/input/model_files.h"
@@ -19,7 +19,7 @@ typedef struct {
     int64_t skipped; /* steps among them that changed nothing */
     int64_t skipped_in_row, rollbacks;
     mx_spikes *spikes; /* borrows; NULL: no such statistics */
-    mx_carried *carried; /* borrows: tensors saved besides the session's; NULL: none */
+    mx_passthrough *passthrough; /* borrows: tensors saved besides the session's; NULL: none */
     int ranks;   /* that the run used; bits depend on it as well */
     int threads;       /* part of a run's identity: bits may depend on it */
     char *loader;      /* position in the data, JSON; NULL: none */

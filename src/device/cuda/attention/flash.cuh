@@ -1,9 +1,9 @@
-/* flash.cuh - what the attention kernels share: the mask, the soft-cap, matrix-unit fragments,
+/* flash.cuh - what the attention kernels share: the mask, the soft-cap, tensor-core fragments,
  * tiles.
  *
  * Fragments of mma.m16n8k16: lane l holds rows l/4 and l/4 + 8, columns 2 (l%4) + {0, 1} of each 16
  * x 8 accumulator. Two neighbouring accumulators, rounded to bf16, are the A operand of the next
- * product, so probabilities go from one product to the next without touching memory. Tiles in
+ * GEMM, so probabilities go from one GEMM to the next without touching memory. Tiles in
  * shared memory are 64 rows of D elements with a row stride of D + 8, which keeps ldmatrix free of
  * bank conflicts (an odd number of 16-byte units).
  */
@@ -20,7 +20,7 @@ struct mask_rule {
     bool causal;
     int32_t window, chunk;
     bool indexed; /* positions are indices, no spans: causal, window and chunk hold by index */
-    bool plain;   /* and no segments: tiles can be judged whole by index alone */
+    bool plain;   /* and no segments: tiles are classified by index alone */
     const int4 *q_sees; /* of mx_flash_segments; NULL: none */
     const int2 *k_seen;
     int q_tiles, k_tiles;
@@ -147,20 +147,20 @@ static inline score_rule make_score(const mx_flash_shape *s)
 {
     return {s->scale, s->softcap, s->softcap > 0 ? 1.f / s->softcap : 0.f};
 }
-/* The score, and (in slope) its derivative with respect to q.k. */
-__device__ __forceinline__ float score(const score_rule &r, float dot, float &slope)
+/* The score, and its derivative with respect to q.k. */
+__device__ __forceinline__ float score(const score_rule &r, float dot, float &derivative)
 {
     float x = dot * r.scale;
-    slope = r.scale;
+    derivative = r.scale;
     if (r.cap > 0) {
         float t = tanh_fast(x * r.inv_cap);
-        slope *= 1.f - t * t;
+        derivative *= 1.f - t * t;
         x = r.cap * t;
     }
     return x;
 }
 
-/* --- the matrix units --- */
+/* --- the tensor cores --- */
 
 __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
@@ -196,7 +196,7 @@ __device__ __forceinline__ void accumulator_as_a(uint32_t a[4], const float lo[4
 
 /* c (16, 64) += A[row0.., D] . B[64, D]^T, both tiles row-major in shared memory. */
 template <int D>
-__device__ __forceinline__ void product_nt(float c[8][4], const uint16_t *a, int row0,
+__device__ __forceinline__ void gemm_nt(float c[8][4], const uint16_t *a, int row0,
                                            const uint16_t *b)
 {
     int lane = threadIdx.x & 31;
@@ -217,7 +217,7 @@ __device__ __forceinline__ void product_nt(float c[8][4], const uint16_t *a, int
 }
 /* c (16, D) += W (16, 64) . B[64, D], W given as accumulators. */
 template <int D>
-__device__ __forceinline__ void product_nn(float (*c)[4], const float w[8][4], const uint16_t *b)
+__device__ __forceinline__ void gemm_nn(float (*c)[4], const float w[8][4], const uint16_t *b)
 {
     int lane = threadIdx.x & 31;
     const uint16_t *bp = b + (lane & 15) * (D + 8) + (lane >> 4) * 8;

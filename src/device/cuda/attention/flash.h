@@ -10,10 +10,10 @@
  * A query that sees nothing gives 0 and no gradient; its statistic is -inf, or its sink.
  * Score: s = scale q.k, then cap tanh(s / cap); a sink adds e^sink to the sum.
  *
- * bf16: matrix-unit kernels, any head size up to 256 (rows of multiples of 8 elements load
+ * bf16: tensor-core kernels, any head size up to 256 (rows of multiples of 8 elements load
  * fastest). f32 and bf16 `plain`: one warp a row, for checking and for odd machines; sizes up to
  * 512. Backward adds no numbers with atomics: two kernels, one by keys and one by queries, each
- * recomputing the scores (7 products instead of 5), so every run gives the same bits.
+ * recomputing the scores (7 GEMMs instead of 5), so every run gives the same bits.
  */
 #ifndef MX_DEVICE_CUDA_FLASH_H
 #define MX_DEVICE_CUDA_FLASH_H

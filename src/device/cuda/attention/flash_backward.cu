@@ -1,4 +1,4 @@
-/* flash_backward.cu - the gradient of attention on the matrix units, without atomics.
+/* flash_backward.cu - the gradient of attention on the tensor cores, without atomics.
  *
  *   D_i = dO_i . O_i              one kernel; also dsink = - sum_i e^(sink - L_i) D_i
  *   P = e^(s - L),  dP = dO V^T,  dS = P (dP - D) s'(q.k)
@@ -7,7 +7,7 @@
  *                                 of every head of its group, and so sums the group as it goes
  *
  * By keys the scores are formed transposed (keys down, queries across), so P^T and dS^T come out as
- * the A operand of the products that follow. Heads above 128 run dK and dV as two passes: both
+ * the A operand of the GEMMs that follow. Heads above 128 run dK and dV as two passes: both
  * accumulators would not fit in registers.
  */
 #include "device/cuda/attention/flash.cuh"
@@ -60,9 +60,9 @@ __global__ void sink_kernel(const __grid_constant__ bwd_params p)
 __device__ __forceinline__ void element(const bwd_params &p, float dot, float dp, float lse,
                                         float d, bool see, float &prob, float &ds)
 {
-    float slope, x = score(p.score, dot, slope);
+    float derivative, x = score(p.score, dot, derivative);
     prob = see ? exp2_fast((x - lse) * LOG2E) : 0.f;
-    ds = prob * (dp - d) * slope;
+    ds = prob * (dp - d) * derivative;
 }
 /* The same where everything is seen and nothing capped; lse2 = lse * log2 e. */
 __device__ __forceinline__ void element_plain(const bwd_params &p, float dot, float dp, float lse2,
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(FLASH_THREADS)
         tile_wait();
         bool full = tile_full(p.rule, b, q0, k0, s.seq_q, s.seq_kv);
         float c[8][4] = {}, dp[8][4] = {};
-        product_nt<D>(c, sq, warp * 16, sk);
-        product_nt<DV>(dp, sg, warp * 16, sv);
+        gemm_nt<D>(c, sq, warp * 16, sk);
+        gemm_nt<DV>(dp, sg, warp * 16, sv);
         if (full && p.score.cap == 0) {
 #pragma unroll
             for (int n = 0; n < 8; n++)
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
                     element_plain(p, c[n][e], dp[n][e], lse[e >> 1] * LOG2E, dot[e >> 1], prob, ds);
                     c[n][e] = ds;
                 }
-            product_nn<D>(acc, c, sk);
+            gemm_nn<D>(acc, c, sk);
             continue;
         }
 #pragma unroll
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
                 element(p, c[n][e], dp[n][e], lse[r], dot[r], see, prob, ds);
                 c[n][e] = ds;
             }
-        product_nn<D>(acc, c, sk);
+        gemm_nn<D>(acc, c, sk);
     }
     uint16_t *out = (uint16_t *)p.a.dq + b * s.dq.batch + h * s.dq.head + q0 * s.dq.seq;
     store_rows<D>(out, s.dq.seq, warp * 16, s.seq_q - q0, s.dim_qk, acc, 1.f, 1.f);
@@ -184,9 +184,9 @@ __global__ void __launch_bounds__(FLASH_THREADS)
         tile_wait();
         bool full = tile_full(p.rule, b, q0, k0, s.seq_q, s.seq_kv);
         float c[8][4] = {}, dp[8][4] = {};
-        product_nt<D>(c, sk, warp * 16, sq);
+        gemm_nt<D>(c, sk, warp * 16, sq);
         if (DK_TOO)
-            product_nt<DV>(dp, sv, warp * 16, sg);
+            gemm_nt<DV>(dp, sv, warp * 16, sg);
         bool easy = full && p.score.cap == 0;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -208,9 +208,9 @@ __global__ void __launch_bounds__(FLASH_THREADS)
             }
         }
         if (DV_TOO)
-            product_nn<DV>(dv, c, sg);
+            gemm_nn<DV>(dv, c, sg);
         if (DK_TOO)
-            product_nn<D>(dk, dp, sq);
+            gemm_nn<D>(dk, dp, sq);
     }
     if (DK_TOO)
         store_rows<D>((uint16_t *)p.a.dk + b * s.dk.batch + g * s.dk.head + k0 * s.dk.seq, s.dk.seq,

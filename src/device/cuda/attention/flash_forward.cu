@@ -1,4 +1,4 @@
-/* flash_forward.cu - attention forward on the matrix units. See flash.h for what it computes.
+/* flash_forward.cu - attention forward on the tensor cores. See flash.h for what it computes.
  *
  * A block of four warps owns 64 queries of one head, a warp 16 of them; keys come in tiles of 64.
  * The values of a tile travel while its scores are formed, the next tile's keys while the values
@@ -31,12 +31,12 @@ __device__ __forceinline__ void finish_scores(float c[8][4], const fwd_params &p
                 c[n][e] *= s;
         return;
     }
-    float slope;
+    float derivative;
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            c[n][e] = score(p.score, c[n][e], slope) * LOG2E;
+            c[n][e] = score(p.score, c[n][e], derivative) * LOG2E;
     if (full)
         return;
 #pragma unroll
@@ -124,13 +124,13 @@ __global__ void __launch_bounds__(FLASH_THREADS)
         tile_wait();
         tile_load<DV>(sv, vp + k0 * s.v.seq, s.v.seq, s.seq_kv - k0, s.dim_v);
         float c[8][4] = {};
-        product_nt<D>(c, sq, warp * 16, sk);
+        gemm_nt<D>(c, sq, warp * 16, sk);
         finish_scores(c, p, q, keys, tile_full(p.rule, b, q0, k0, s.seq_q, s.seq_kv));
         fold<DV>(c, o, m, l);
         tile_wait();
         if (k0 + TILE < hi)
             fetch_keys(k0 + TILE);
-        product_nn<DV>(o, c, sv);
+        gemm_nn<DV>(o, c, sv);
     }
     float inv[2] = {l[0] > 0 ? 1.f / l[0] : 0.f, l[1] > 0 ? 1.f / l[1] : 0.f};
     uint16_t *op = (uint16_t *)p.a.o + b * s.o.batch + h * s.o.head + q0 * s.o.seq;

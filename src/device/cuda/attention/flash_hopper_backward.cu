@@ -1,4 +1,5 @@
-/* flash_hopper_backward.cu - the gradient of attention on Hopper: loads, products, sums by roles.
+/* flash_hopper_backward.cu - the gradient of attention on Hopper, warp-specialized: loads, GEMMs,
+ * sums.
  *
  *   P^T = e^(s K Q^T - L)      dP^T = V dO^T      dS^T = P^T (dP^T - D)
  *   dV += P^T dO               dK += dS^T Q       dQ += dS K            s: scale; L, D: of a query
@@ -9,32 +10,24 @@
  *         tile; dQ's ways to memory and back
  *   1     dQ of a tile = dS K, from the shared dS of both groups of keys (flash_hopper_dq.cuh)
  *   2, 3  64 keys each, as A fragments in registers: K Q^T and V dO^T come out with keys down, so
- *         P^T and dS^T, rounded, are the A of the products that follow; dS^T also goes to group 1
- * Rings in shared memory are between them (flash_hopper_room.cuh). A tile above the diagonal of one
+ *         P^T and dS^T, rounded, are the A of the GEMMs that follow; dS^T also goes to group 1
+ * Rings in shared memory are between them (flash_hopper_smem.cuh). A tile above the diagonal of one
  * group's keys is left out by it; group 1 then takes half.
  *
- * A step's products are asked for one by one, each as soon as its factors are there, and what is
- * computed meanwhile belongs to the next: S, dP (while dV and dK of the tile before end), powers,
+ * A step's GEMMs are issued one by one, each as soon as its factors are there, and what is
+ * computed meanwhile belongs to the next: S, dP (while dV and dK of the tile before end), exp,
  * dV, dS (while dV is formed), dK. df lies over dp, so dP waits for dK of the tile before.
  *
- * One H200, hot, in turns with cuDNN 9.19 where its bits repeat as well: GPT-2 64 x 1024, 12 heads:
- * 0.73 ms (1.19; any order 1.06); 4 x 4096, 32 over 8 heads: 1.49 ms (2.43; any order 1.93). With
- * all products of a step in two portions, each waited for at once, a tenth slower.
- * Tried and not faster: the scores of the next tile asked for before the sums of this one; groups
- * that issue in turns; K alone in registers (no fragments at all: 6 % slower). For dQ: additions in
- * any order to memory that a pass before has set to 0 and a pass after rounds (0.84 and 1.58 ms in
- * the same run); additions by the lanes (red.v4); turns that the warps of group 1 wait for
- * themselves (a fifth slower: a way through memory is as long as a step); items taken when the one
- * before begins (up to three times the time: their turns keep others waiting).
+ * Timings, and what was tried: docs/log/gpu-kernels.md.
  */
 #include "device/cuda/attention/flash_hopper_dq.cuh"
 
 enum { THREADS = 512 };
 
-/* Warp 0. The next item is asked for with the last tile of this one: a block that takes it earlier
+/* Warp 0. The next item is taken with the last tile of this one: a block that takes it earlier
  * than it comes to it keeps others waiting. */
 template <bool SEGS>
-__device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m, const grad_room &r)
+__device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m, const grad_smem &r)
 {
     int group = p.s.heads_q / p.s.heads_kv, next = atomicAdd(p.taken, 1);
     ring_at<ITEMS> at = {0, 1};
@@ -86,7 +79,7 @@ __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m,
     }
 }
 
-/* (64, 64) of a slab as the A of four products. */
+/* (64, 64) of a slab as the A of four GEMMs. */
 __device__ __forceinline__ void hold(uint32_t f[16], uint32_t slab, uint32_t piece)
 {
 #pragma unroll
@@ -107,7 +100,7 @@ __device__ __forceinline__ void multiply(float d[32], const uint32_t a[16], uint
 }
 /* P of dots. seen(see, j) says which elements of the j-th queries count. */
 template <class Seen>
-__device__ __forceinline__ void powers(float s[32], uint32_t logs, float scale2, Seen seen)
+__device__ __forceinline__ void exps(float s[32], uint32_t logs, float scale2, Seen seen)
 {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -120,7 +113,7 @@ __device__ __forceinline__ void powers(float s[32], uint32_t logs, float scale2,
     }
 }
 /* dS of P and dP. */
-__device__ __forceinline__ void slopes(float dp[32], const float s[32], uint32_t dots)
+__device__ __forceinline__ void score_grads(float dp[32], const float s[32], uint32_t dots)
 {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -140,7 +133,7 @@ __device__ __forceinline__ void round_all(uint32_t f[16], const float d[32])
         asm volatile("" : "+r"(f[j])::"memory");
 }
 /* dS^T to group 1; nothing of it where the tile was left out. */
-__device__ __forceinline__ void hand_over(const grad_room &r, const uint32_t f[16], int n, int to,
+__device__ __forceinline__ void hand_over(const grad_smem &r, const uint32_t f[16], int n, int to,
                                           bool any)
 {
     int slot = n & (HANDS - 1), lane = threadIdx.x & 31;
@@ -162,7 +155,7 @@ __device__ __forceinline__ void hand_over(const grad_room &r, const uint32_t f[1
 
 /* Groups 2 and 3 (w = 0, 1). */
 template <bool SEGS>
-__device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r, int w)
+__device__ __forceinline__ void make_dkv(const grad_args &p, const grad_smem &r, int w)
 {
     const int lane = threadIdx.x & 31;
     int n = 0; /* tiles so far: says the place and the phase in every ring */
@@ -220,9 +213,9 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r,
                 if (kind == TILE_MASKED) {
                     uint32_t keys = r.at + AT_KEY_IDS + place * KEY_IDS_BYTES + 256 * w;
                     score_mask<SEGS> mask(p, q, k0, keys, ids);
-                    powers(s, logs, p.scale2, [&](bool see[4], int j) { mask.seen(see, j); });
+                    exps(s, logs, p.scale2, [&](bool see[4], int j) { mask.seen(see, j); });
                 } else {
-                    powers(s, logs, p.scale2, [](bool *, int) {});
+                    exps(s, logs, p.scale2, [](bool *, int) {});
                 }
                 round_all(pf, s);
                 wgmma_fence();
@@ -230,7 +223,7 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_room &r,
                 wgmma_commit();
                 wgmma_wait<1>();
                 settle(dp);
-                slopes(dp, s, logs + GRAD_ROWS * 4);
+                score_grads(dp, s, logs + GRAD_ROWS * 4);
                 round_all(df, dp);
                 hand_over(r, df, n, w * 8192, true);
                 wgmma_fence();
@@ -263,10 +256,10 @@ __global__ __launch_bounds__(THREADS, 1) void flash_grad_kernel(
     const __grid_constant__ grad_maps m, const __grid_constant__ grad_args p)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    extern __shared__ char shared_room[];
-    grad_room r = room_at((shared_at(shared_room) + 1023) & ~1023u);
+    extern __shared__ char shared_bytes[];
+    grad_smem r = room_at((shared_at(shared_bytes) + 1023) & ~1023u);
     if (threadIdx.x == 0)
-        room_open(r);
+        smem_open(r);
     __syncthreads();
     const int role = __shfl_sync(~0u, threadIdx.x / 128, 0);
     if (role == 0) {
@@ -296,9 +289,9 @@ cudaError_t flash_narrow(const grad_args &p, const grad_maps &m, int sms, cudaSt
 {
     auto *kernel = p.seg.order ? flash_grad_kernel<true> : flash_grad_kernel<false>;
     cudaError_t e =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     if (e != cudaSuccess)
         return e;
-    kernel<<<(unsigned)min(sms, p.items), THREADS, ROOM_BYTES, stream>>>(m, p);
+    kernel<<<(unsigned)min(sms, p.items), THREADS, SMEM_BYTES, stream>>>(m, p);
     return cudaGetLastError();
 }

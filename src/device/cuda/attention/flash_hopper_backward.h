@@ -2,7 +2,7 @@
  *
  * For bf16, head size 64 (flash_hopper_backward.cu) or 128 (flash_hopper_wide.cu), causal or full,
  * with segments, and under the causal mask a window; keys shared by groups of query heads, any
- * strides of whole 16-byte pieces; no other mask. Each score is computed once: 5 products, where
+ * strides of whole 16-byte pieces; no other mask. Each score is computed once: 5 GEMMs, where
  * flash.h's backward has 7, so dQ is added up in memory by the blocks that own the keys, in an
  * order that is always the same (flash_hopper_dq.cuh): equal runs give equal bits.
  */

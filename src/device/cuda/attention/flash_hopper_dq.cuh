@@ -2,10 +2,10 @@
  * parts come together.
  *
  * A tile of dQ, 64 queries of a head, gets a part from every block of keys that they see. The
- * blocks take turns, in an order that is the same in every run, and so are the bits:
+ * blocks add in a fixed order (a semaphore counts them), so the bits are the same in every run:
  *
  *   the first    stores its part in float32 (16 KB of p.dq_sums)
- *   the next     add theirs there; the copy engine does both
+ *   the next     add theirs there; both by TMA (store, reduce)
  *   the last     fetches the sum, adds its part in registers, scales, rounds and stores bf16
  *
  * so no memory is set to zero before, nothing goes over dQ afterwards, and a tile that one block
@@ -14,16 +14,16 @@
  * head come to a tile one after the other leaves little to wait for. All of it is the work of
  * single threads beside group 1, which would lose a step to each way through memory:
  *
- *   two adders   a place of the `out` ring each. Turn, part, copy, place free, copy ended, count
+ *   two adders   a place of the `out` ring each: wait for the order, part, copy, free, count
  *   a fetcher    the sums for the next tile that this item is the last of, a step ahead
  *
- * A turn is for items taken earlier, by blocks that run, and adders depend on no other thread of
- * theirs than group 1 for the part: nobody waits for ever.
+ * The order follows items taken earlier, by blocks that run, and adders depend on no other thread
+ * of theirs than group 1 for the part: nobody waits for ever.
  *
- * A copy that has ended is visible to the thread that asked (PTX: its end is a fence between
- * the engine's view of memory and ours); a fence of the GPU's scope and the count tell the others.
- * Who reads the count fences the other way, and for the engine. When the sum is in registers its
- * lines in the second-level cache are dropped: nobody wants them in memory.
+ * A copy that has ended is visible to the thread that issued it (PTX: its end is a fence between
+ * the async proxy and the generic one); a fence of the GPU's scope and the count tell the others.
+ * Who reads the count fences the other way, and for the async proxy. When the sum is in registers
+ * its lines in L2 are dropped: nobody wants them in memory.
  *
  * A tile lies in the order in which the lanes of a warpgroup hold such sums (wgmma.cuh): warp w has
  * 4 KB, of them 512 bytes for each 8 columns j, of them lane l 16 bytes: d[4 j] .. d[4 j + 3].
@@ -31,7 +31,7 @@
 #ifndef MX_DEVICE_CUDA_FLASH_HOPPER_DQ_CUH
 #define MX_DEVICE_CUDA_FLASH_HOPPER_DQ_CUH
 
-#include "device/cuda/attention/flash_hopper_room.cuh"
+#include "device/cuda/attention/flash_hopper_smem.cuh"
 #include "device/cuda/core/wgmma.cuh"
 
 /* Where a tile of queries is. */
@@ -45,9 +45,9 @@ __device__ __forceinline__ int64_t number_of(const grad_args &p, const dq_tile &
 
 /* --- the threads beside group 1 --- */
 
-/* each(tile, turn, blocks) for the tiles of all items of this block, in their order. */
+/* each(tile, order, blocks) for the tiles of all items of this block, in their order. */
 template <bool SEGS, class Each>
-__device__ __forceinline__ void for_tiles(const grad_args &p, const grad_room &r, Each each)
+__device__ __forceinline__ void for_tiles(const grad_args &p, const grad_smem &r, Each each)
 {
     const int group = p.s.heads_q / p.s.heads_kv;
     ring_at<ITEMS> at = {0, 0};
@@ -64,39 +64,39 @@ __device__ __forceinline__ void for_tiles(const grad_args &p, const grad_room &r
 #pragma unroll 1
             for (int q = t.first; q < t.end; q++) {
                 dq_order x = order_of<NARROW_TILES, SEGS>(p, t, q);
-                each(dq_tile{t.batch, h, q}, x.turn, x.n);
+                each(dq_tile{t.batch, h, q}, x.order, x.n);
             }
     }
 }
 /* Every second tile that group 1 leaves in `out`. */
 template <bool SEGS>
-__device__ __forceinline__ void add_tiles(const grad_args &p, const grad_room &r, int mine)
+__device__ __forceinline__ void add_tiles(const grad_args &p, const grad_smem &r, int mine)
 {
     const uint32_t from = r.at + AT_OUT + mine * TILE_BYTES;
     int n = 0, parity = 0;
-    for_tiles<SEGS>(p, r, [&](const dq_tile &t, int turn, int blocks) {
-        if (turn == blocks - 1 || (n++ & 1) != mine)
+    for_tiles<SEGS>(p, r, [&](const dq_tile &t, int order, int blocks) {
+        if (order == blocks - 1 || (n++ & 1) != mine)
             return;
         int64_t tile = number_of(p, t);
-        if (turn > 0)
-            wait_turn(p.added + tile, turn);
+        if (order > 0)
+            wait_order(p.added + tile, order);
         bar_wait(r.out_full + 8 * mine, parity);
         parity ^= 1;
-        send_part(p.dq_sums + tile * GRAD_TILE, from, turn);
+        send_part(p.dq_sums + tile * GRAD_TILE, from, order);
         bar_arrive(r.out_empty + 8 * mine);
-        count_part(p.added + tile, turn + 1);
+        count_part(p.added + tile, order + 1);
     });
 }
 /* The sums of tiles whose last part is this block's. */
 template <bool SEGS>
-__device__ __forceinline__ void fetch_tiles(const grad_args &p, const grad_room &r)
+__device__ __forceinline__ void fetch_tiles(const grad_args &p, const grad_smem &r)
 {
     int parity = 1;
-    for_tiles<SEGS>(p, r, [&](const dq_tile &t, int turn, int blocks) {
-        if (blocks == 1 || turn != blocks - 1)
+    for_tiles<SEGS>(p, r, [&](const dq_tile &t, int order, int blocks) {
+        if (blocks == 1 || order != blocks - 1)
             return;
         int64_t tile = number_of(p, t);
-        wait_turn(p.added + tile, turn);
+        wait_order(p.added + tile, order);
         bar_wait(r.sums_empty, parity);
         parity ^= 1;
         bar_expect(r.sums_full, TILE_BYTES);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void add_sums(float d[32], uint32_t from)
 }
 /* The last part of a tile: dQ. The place of the sums is free once they are in use, so after the
  * stores: an arrival does not wait for loads. */
-__device__ __forceinline__ void finish_tile(const grad_args &p, const grad_room &r, float d[32],
+__device__ __forceinline__ void finish_tile(const grad_args &p, const grad_smem &r, float d[32],
                                             const dq_tile &t, bool alone, int parity)
 {
     int lane = threadIdx.x & 31, thread = threadIdx.x & 127;
@@ -151,7 +151,7 @@ __device__ __forceinline__ void finish_tile(const grad_args &p, const grad_room 
         bar_arrive(r.sums_empty);
 }
 template <bool SEGS>
-__device__ __forceinline__ void make_dq(const grad_args &p, const grad_room &r)
+__device__ __forceinline__ void make_dq(const grad_args &p, const grad_smem &r)
 {
     const int group = p.s.heads_q / p.s.heads_kv, lane = threadIdx.x & 31;
     const uint32_t piece = (threadIdx.x / 32 & 3) * (TILE_BYTES / 4) + lane * 16;
@@ -180,7 +180,7 @@ __device__ __forceinline__ void make_dq(const grad_args &p, const grad_room &r)
                 settle(d);
                 if (lane == 0)
                     bar_arrive(r.ds_empty + 8 * hand.slot);
-                if (x.turn < x.n - 1) {
+                if (x.order < x.n - 1) {
                     bar_wait(r.out_empty + 8 * out.slot, out.parity);
                     put_sums(r.at + AT_OUT + out.slot * TILE_BYTES + piece, d);
                     if (lane == 0)

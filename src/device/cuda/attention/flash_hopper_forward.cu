@@ -11,18 +11,18 @@
  *
  * Of a tile a group does
  *     S = Q K^T    O += P V (the tile before)    P = exp2(c S - m), m the running maximum
- * the first two on the matrix unit, the last on units that give 16 exp2 a cycle: at head size 64 as
- * long as the products. They overlap within a group (powers are taken while O is formed) and
- * between groups, which ask for products in turn (named barriers). Tried and slower: S of the next
- * tile formed ahead in a second set of registers; O and S asked for together after the powers;
- * turns that pass on only when a product is done; part of the powers as polynomials; tiles of 64,
- * 80 and 96 keys; two groups at head size 64.
+ * the first two on the tensor cores, the last on units that give 16 exp2 a cycle: at head size 64
+ * as long as the GEMMs. They overlap within a group (exp of this tile while O of the last is
+ * formed) and between groups, which issue their GEMMs in a fixed order (named barriers). Tried and
+ * slower: S of the next tile formed ahead in a second set of registers; O and S issued together
+ * after the exps; an order that passes on only when a GEMM is done; part of the exps as
+ * polynomials; tiles of 64, 80 and 96 keys; two groups at head size 64.
  *
- * The maximum may run ahead of m by LAZY before O is rescaled: powers stay below 2^LAZY, and the
+ * The maximum may run ahead of m by LAZY before O is rescaled: exps stay below 2^LAZY, and the
  * quotient is the same. Sums of a row stay with the thread that made them until the row ends.
  *
- * Order of the work: the longest rows first within a section of heads whose keys and values fit the
- * second-level cache together, heads of one group side by side, every other round backwards.
+ * Order of the work: the longest rows first within a section of heads whose keys and values fit L2
+ * together, heads of one group side by side, every other round backwards.
  */
 #include "device/cuda/attention/flash_hopper.h"
 #include "device/cuda/attention/flash_hopper_tiles.cuh"
@@ -36,13 +36,13 @@ enum { SECTION_BYTES = 16 << 20 };
 template <class F> struct hopper_group {
     enum { D = F::D };
     const hopper_params &p;
-    const F room;
+    const F smem;
     int group, word;
     ring_at<F::STAGES> k, v;
     float s[KEYS / 2], o[D / 2]; /* (64, KEYS) and (64, D) among 128 threads, as wgmma.cuh says */
     uint32_t pairs[KEYS / 4];    /* P */
     float m[2], l[2];            /* of this thread's two rows; -inf: nothing seen, l its own part */
-    token_info query[2];         /* TOLD */
+    token_info query[2];         /* BY_TENSORS: of positions, segments and spans */
     int own[2];                  /* SEGMENTS: their ids */
 
     __device__ __forceinline__ int lane() const { return threadIdx.x & 31; }
@@ -51,13 +51,13 @@ template <class F> struct hopper_group {
         if (lane() == 0)
             bar_arrive(bar);
     }
-    /* The matrix unit serves all who ask at once, and all would then wait and all take powers
-     * together. So groups ask in turn, for each word one after the other. */
-    __device__ __forceinline__ void my_turn()
+    /* The tensor cores serve all groups at once, and all would then wait and all take exps
+     * together. So groups issue in order, for each word one after the other. */
+    __device__ __forceinline__ void order_wait()
     {
         asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
     }
-    __device__ __forceinline__ void your_turn()
+    __device__ __forceinline__ void order_signal()
     {
         asm volatile("bar.arrive %0, 256;" ::"r"(group == F::NW - 1 ? 1 : 2 + group) : "memory");
     }
@@ -65,8 +65,8 @@ template <class F> struct hopper_group {
     __device__ __forceinline__ void take_first()
     {
         for (;;) {
-            bar_wait(room.full_k(k.slot), k.parity);
-            word = load_shared(room.word(k.slot));
+            bar_wait(smem.full_k(k.slot), k.parity);
+            word = load_shared(smem.word(k.slot));
             if (word_kind(word, group) != PASS)
                 return;
             pass();
@@ -74,26 +74,26 @@ template <class F> struct hopper_group {
     }
     __device__ __forceinline__ void pass()
     {
-        my_turn();
-        your_turn();
-        release(room.empty_k(k.slot));
-        bar_wait(room.full_v(v.slot), v.parity);
-        release(room.empty_v(v.slot));
+        order_wait();
+        order_signal();
+        release(smem.empty_k(k.slot));
+        bar_wait(smem.full_v(v.slot), v.parity);
+        release(smem.empty_v(v.slot));
         k.step(), v.step();
     }
     /* What others still need of the row. */
     __device__ __forceinline__ void pass_rest()
     {
         while (!(word & WORD_END)) {
-            bar_wait(room.full_k(k.slot), k.parity);
-            word = load_shared(room.word(k.slot));
+            bar_wait(smem.full_k(k.slot), k.parity);
+            word = load_shared(smem.word(k.slot));
             pass();
         }
     }
-    __device__ __forceinline__ void ask_scores(uint32_t q_at)
+    __device__ __forceinline__ void issue_scores(uint32_t q_at)
     {
         uint64_t q = describe_slab(q_at, 0);
-        uint64_t b = describe_slab(room.at + F::K_AT + k.slot * F::KV_BYTES, 0);
+        uint64_t b = describe_slab(smem.at + F::K_AT + k.slot * F::KV_BYTES, 0);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < D / 16; i++)
@@ -101,10 +101,10 @@ template <class F> struct hopper_group {
                                      slab_on(b, i / 4 * (KEYS * 128) + i % 4 * 32), i > 0);
         wgmma_commit();
     }
-    __device__ __forceinline__ void ask_values()
+    __device__ __forceinline__ void issue_values()
     {
-        bar_wait(room.full_v(v.slot), v.parity);
-        uint64_t b = describe_slab(room.at + F::V_AT + v.slot * F::KV_BYTES, KEYS * 128);
+        bar_wait(smem.full_v(v.slot), v.parity);
+        uint64_t b = describe_slab(smem.at + F::V_AT + v.slot * F::KV_BYTES, KEYS * 128);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < KEYS / 16; i++) {
@@ -131,7 +131,7 @@ template <class F> struct hopper_group {
     }
     __device__ __forceinline__ void mask_segments(int slot)
     {
-        uint32_t ids = room.info(slot, 0) + 8 * (lane() & 3);
+        uint32_t ids = smem.info(slot, 0) + 8 * (lane() & 3);
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j++) {
             int key[2] = {load_shared(ids + 32 * j), load_shared(ids + 32 * j + 4)};
@@ -141,7 +141,7 @@ template <class F> struct hopper_group {
                     s[4 * j + i] = -INFINITY;
         }
     }
-    __device__ __forceinline__ void mask_told(int slot)
+    __device__ __forceinline__ void mask_by_tensors(int slot)
     {
         mask_rule rule = p.rule;
         rule.listed = nullptr; /* lists are not taken here */
@@ -150,31 +150,31 @@ template <class F> struct hopper_group {
 #pragma unroll
             for (int f = 0; f < 2; f++) {
                 int at = 4 * (8 * j + 2 * (lane() & 3) + f);
-                token_info key = {load_shared(room.info(slot, 0) + at),
-                                  load_shared(room.info(slot, 1) + at),
-                                  load_shared(room.info(slot, 2) + at), 0};
+                token_info key = {load_shared(smem.info(slot, 0) + at),
+                                  load_shared(smem.info(slot, 1) + at),
+                                  load_shared(smem.info(slot, 2) + at), 0};
 #pragma unroll
                 for (int e = 0; e < 2; e++)
                     if (!visible(rule, query[e], key))
                         s[4 * j + 2 * e + f] = -INFINITY;
             }
     }
-    /* Scores that have come: capped and masked; the place of their keys let go, but with what is
-     * told of them only when all of it is in use. Moves m where the scores ask for it: true, and
+    /* Scores that have come: capped and masked; the place of their keys let go, but with their mask
+     * tensors only when all of those are in use. Moves m where the scores ask for it: true, and
      * what O is to be multiplied by. */
     __device__ __forceinline__ bool finish_scores(int r0, float shrink[2])
     {
         bool masked = word_kind(word, group) == MASKED;
-        bool late = F::TOLD || (F::SEGMENTS && masked);
+        bool late = F::BY_TENSORS || (F::SEGMENTS && masked);
         if (!late)
-            release(room.empty_k(k.slot));
+            release(smem.empty_k(k.slot));
         if (F::CAP)
 #pragma unroll
             for (int i = 0; i < KEYS / 2; i++)
                 s[i] = 1.f - __fdividef(2.f, 1.f + exp2_fast(s[i] * p.to_cap));
         if (masked) {
-            if (F::TOLD)
-                mask_told(k.slot);
+            if (F::BY_TENSORS)
+                mask_by_tensors(k.slot);
             else
                 mask_plain(r0, (word & WORD_TILE) * KEYS);
             if (F::SEGMENTS)
@@ -182,7 +182,7 @@ template <class F> struct hopper_group {
         }
         bool moved = move_maximum(shrink);
         if (late)
-            release(room.empty_k(k.slot));
+            release(smem.empty_k(k.slot));
         k.step();
         return moved;
     }
@@ -210,12 +210,12 @@ template <class F> struct hopper_group {
         }
         return true;
     }
-    __device__ __forceinline__ void take_powers()
+    __device__ __forceinline__ void take_exp()
     {
         float sum[4], base[2];
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            base[e] = m[e] == -INFINITY ? 0.f : m[e]; /* nothing seen: powers are 0, not NaN */
+            base[e] = m[e] == -INFINITY ? 0.f : m[e]; /* nothing seen: exps are 0, not NaN */
 #pragma unroll
         for (int i = 0; i < KEYS / 2; i++) {
             s[i] = exp2_fast(fmaf(s[i], p.c, -base[i / 2 % 2]));
@@ -245,7 +245,7 @@ __device__ __forceinline__ void hopper_group<F>::begin_row(const tile_row &at)
         m[e] = sink;
         l[e] = p.a.sinks && (lane() & 3) == 0 ? 1.f : 0.f; /* exp2(sink - m), in one of four */
         int i = at.q0 + 64 * group + sum_row() + 8 * e;
-        if (F::TOLD)
+        if (F::BY_TENSORS)
             query[e] = query_at(p.a, p.s, batch, i);
         if (F::SEGMENTS) {
             i = min(i, p.s.seq_q - 1);
@@ -264,29 +264,29 @@ __device__ __forceinline__ void hopper_group<F>::do_row(const tile_row &at, uint
     int r0 = at.q0 + 64 * group;
     float shrink[2];
     take_first();
-    my_turn();
-    ask_scores(q_at);
-    your_turn();
+    order_wait();
+    issue_scores(q_at);
+    order_signal();
     wgmma_wait<0>();
     finish_scores(r0, shrink); /* O is 0 */
-    take_powers();
+    take_exp();
     pack();
     while (!word_last(word, group)) {
-        bar_wait(room.full_k(k.slot), k.parity);
-        word = load_shared(room.word(k.slot));
-        my_turn();
-        ask_scores(q_at);
-        ask_values();
-        your_turn();
+        bar_wait(smem.full_k(k.slot), k.parity);
+        word = load_shared(smem.word(k.slot));
+        order_wait();
+        issue_scores(q_at);
+        issue_values();
+        order_signal();
         wgmma_wait<1>();
         bool moved = finish_scores(r0, shrink);
         /* A loop of one round, which the compiler cannot know: in one stretch of code with the wait
          * it puts the wait first, and nothing overlaps. */
 #pragma unroll 1
         for (int i = 0; i < p.once; i++)
-            take_powers();
+            take_exp();
         wgmma_wait<0>();
-        release(room.empty_v(v.slot));
+        release(smem.empty_v(v.slot));
         v.step();
         if (moved)
 #pragma unroll
@@ -295,9 +295,9 @@ __device__ __forceinline__ void hopper_group<F>::do_row(const tile_row &at, uint
         pack();
     }
     release(empty_q);
-    ask_values();
+    issue_values();
     wgmma_wait<0>();
-    release(room.empty_v(v.slot));
+    release(smem.empty_v(v.slot));
     v.step();
 }
 template <class F>
@@ -331,10 +331,10 @@ __device__ __forceinline__ void hopper_group<F>::store_row(const tile_row &at)
 /* --- the kernel --- */
 
 template <class F>
-__device__ __forceinline__ void load_rows(const hopper_params &p, F room, const CUtensorMap *map_q,
+__device__ __forceinline__ void load_rows(const hopper_params &p, F smem, const CUtensorMap *map_q,
                                           const CUtensorMap *map_k, const CUtensorMap *map_v)
 {
-    hopper_loader<F> load = {p, room, map_k, map_v, {0, 1}, {0, 1}, 0, 0, -1};
+    hopper_loader<F> load = {p, smem, map_k, map_v, {0, 1}, {0, 1}, 0, 0, -1};
     ring_at<F::Q_RING> q = {0, 1};
     tile_row row;
 #pragma unroll 1
@@ -342,37 +342,37 @@ __device__ __forceinline__ void load_rows(const hopper_params &p, F room, const 
         int batch = row.head / p.s.heads_q, head = row.head - batch * p.s.heads_q;
         for (int g = 0; g < F::NW; g++) {
             int i = q.slot * F::NW + g;
-            bar_wait(room.empty_q(i), q.parity);
+            bar_wait(smem.empty_q(i), q.parity);
             if ((threadIdx.x & 31) == 0) {
-                bar_expect(room.full_q(i), F::Q_BYTES);
+                bar_expect(smem.full_q(i), F::Q_BYTES);
                 for (int d = 0; d < F::D; d += 64)
-                    tma_load(room.at + i * F::Q_BYTES + d * 128, map_q, d, row.q0 + 64 * g, head,
-                             batch, room.full_q(i));
+                    tma_load(smem.at + i * F::Q_BYTES + d * 128, map_q, d, row.q0 + 64 * g, head,
+                             batch, smem.full_q(i));
             }
         }
         q.step();
         load.batch = batch, load.kv_head = head / (p.s.heads_q / p.s.heads_kv);
-        if (F::TOLD)
-            load.send_told(row);
+        if (F::BY_TENSORS)
+            load.send_by_tensors(row);
         else
             load.send_plain(row.q0);
         load.send_values();
     }
 }
 template <class F>
-__device__ __forceinline__ void multiply_rows(const hopper_params &p, F room, int group)
+__device__ __forceinline__ void multiply_rows(const hopper_params &p, F smem, int group)
 {
-    hopper_group<F> g = {p, room, group, WORD_END, {0, 0}, {0, 0}};
+    hopper_group<F> g = {p, smem, group, WORD_END, {0, 0}, {0, 0}};
     ring_at<F::Q_RING> q = {0, 0};
     tile_row row;
     if (group == F::NW - 1)
-        g.your_turn(); /* the first begins */
+        g.order_signal(); /* the first begins */
 #pragma unroll 1
     for (int round = 0; row.find<F>(p, round); round++) {
         int i = q.slot * F::NW + group;
         g.begin_row(row);
-        bar_wait(room.full_q(i), q.parity);
-        g.do_row(row, room.at + i * F::Q_BYTES, room.empty_q(i));
+        bar_wait(smem.full_q(i), q.parity);
+        g.do_row(row, smem.at + i * F::Q_BYTES, smem.empty_q(i));
         q.step();
         g.store_row(row);
         g.pass_rest();
@@ -386,14 +386,14 @@ __global__ __launch_bounds__(F::THREADS, 1) void flash_hopper_kernel(
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ char shared_any[];
-    F room = {((uint32_t)__cvta_generic_to_shared(shared_any) + 1023) & ~1023u};
+    F smem = {((uint32_t)__cvta_generic_to_shared(shared_any) + 1023) & ~1023u};
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::STAGES; i++) {
-            bar_init(room.full_k(i), 1), bar_init(room.full_v(i), 1);
-            bar_init(room.empty_k(i), 4 * F::NW), bar_init(room.empty_v(i), 4 * F::NW);
+            bar_init(smem.full_k(i), 1), bar_init(smem.full_v(i), 1);
+            bar_init(smem.empty_k(i), 4 * F::NW), bar_init(smem.empty_v(i), 4 * F::NW);
         }
         for (int i = 0; i < F::Q_RING * F::NW; i++)
-            bar_init(room.full_q(i), 1), bar_init(room.empty_q(i), 4);
+            bar_init(smem.full_q(i), 1), bar_init(smem.empty_q(i), 4);
         bar_ready();
     }
     __syncthreads();
@@ -401,10 +401,10 @@ __global__ __launch_bounds__(F::THREADS, 1) void flash_hopper_kernel(
     if (group == F::NW) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::LOADER_REGISTERS));
         if (threadIdx.x < F::NW * 128 + 32)
-            load_rows(p, room, &map_q, &map_k, &map_v);
+            load_rows(p, smem, &map_q, &map_k, &map_v);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)F::READER_REGISTERS));
-        multiply_rows(p, room, group);
+        multiply_rows(p, smem, group);
     }
 #endif
 }
@@ -445,7 +445,7 @@ template <mask_kind MASK>
 static cudaError_t launch_masked(hopper_params &p, const tensor_place &q, const tensor_place &k,
                                  const tensor_place &v, cudaStream_t stream)
 {
-    enum { GROUPS = MASK == MASK_TOLD ? 2 : 3 };
+    enum { GROUPS = MASK == MASK_TENSORS ? 2 : 3 };
     bool cap = p.s.softcap > 0;
     if (p.s.dim_qk == 64)
         return cap ? launch<hopper_form<64, GROUPS, 4, true, MASK>>(p, q, k, v, stream)
@@ -482,5 +482,5 @@ cudaError_t mx_flash_hopper_forward(const mx_flash_shape *s, const mx_flash_args
     if (p.rule.plain)
         return launch_masked<MASK_PLAIN>(p, q, k, v, stream);
     return p.rule.indexed && p.rule.q_sees ? launch_masked<MASK_SEGMENTS>(p, q, k, v, stream)
-                                           : launch_masked<MASK_TOLD>(p, q, k, v, stream);
+                                           : launch_masked<MASK_TENSORS>(p, q, k, v, stream);
 }

@@ -50,9 +50,9 @@ size_t mx_flash_hopper_backward_bytes(const mx_flash_shape *s)
     return own_bytes(s) + mx_flash_segments_bytes(s);
 }
 
-/* A band has two items for every place (a multiprocessor, or two), so that the blocks of a head
+/* A band has two items for every place (an SM, or two), so that the blocks of a head
  * begin two steps or more after each other; fewer where its heads and those under way would leave
- * the second-level cache. The end is two bands, or as many items. */
+ * L2. The end is two bands, or as many items. */
 static void order_items(grad_args *p, int places, int cache)
 {
     int64_t rows = (int64_t)(p->s.heads_q / p->s.heads_kv) * p->s.seq_q;

@@ -46,9 +46,9 @@ struct grad_item {
 };
 /* The order of the items is made for the order in which blocks add to a tile of dQ: a block waits
  * for items before its own alone, and seldom. Heads are taken in bands, so that what the blocks of
- * a head share stays in the second-level cache: block by block, the last keys first. Under the
+ * a head share stays in L2: block by block, the last keys first. Under the
  * causal mask block j begins with its own tile, so tiles come to the blocks before j later, one
- * after the other. At the end of all, where multiprocessors should end together, the first keys
+ * after the other. At the end of all, where SMs should end together, the first keys
  * come first, as they see the most tiles, and add first. Every item has a tile, the last where it
  * is seen by none: barriers count rounds. Segments narrow [first, end) afterwards. */
 template <int TILES> __device__ __forceinline__ grad_item find_item(const grad_args &p, int i)
@@ -65,7 +65,7 @@ template <int TILES> __device__ __forceinline__ grad_item find_item(const grad_a
 }
 /* The place of an item among those that add to tile q of dQ, and how many they are. */
 struct dq_order {
-    int turn, n;
+    int order, n;
 };
 template <int TILES, bool SEGS>
 __device__ __forceinline__ dq_order order_of(const grad_args &p, const grad_item &t, int q)
@@ -186,8 +186,8 @@ __device__ __forceinline__ void settle_pairs(uint32_t f[16])
     for (int j = 0; j < 16; j++)
         asm volatile("" : "+r"(f[j])::"memory");
 }
-/* A warp's 16 rows of (64, 64) pairs, as products hold them, to a slab; seen by products and the
- * copy engine once a barrier says so. */
+/* A warp's 16 rows of (64, 64) pairs, as wgmma holds them, to a slab; visible to wgmma and TMA once
+ * a barrier says so. */
 __device__ __forceinline__ void store_pairs(uint32_t slab, const uint32_t f[16])
 {
     uint32_t piece = piece_at(threadIdx.x & 31);
@@ -202,7 +202,7 @@ __device__ __forceinline__ void store_pairs(uint32_t slab, const uint32_t f[16])
 }
 /* --- a tile of dQ from shared memory to p.dq_sums, in order --- */
 
-/* This lane's sums to its place of a tile in shared memory, for the copy engine. */
+/* This lane's sums to its place of a tile in shared memory, for TMA. */
 __device__ __forceinline__ void put_sums(uint32_t to, const float d[32])
 {
 #pragma unroll
@@ -213,19 +213,19 @@ __device__ __forceinline__ void put_sums(uint32_t to, const float d[32])
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
 }
-/* Until so many parts are in memory; what the copy engine then does comes after them. */
-__device__ __forceinline__ void wait_turn(const int *added, int turn)
+/* Until so many parts are in memory; what TMA then does comes after them. */
+__device__ __forceinline__ void wait_order(const int *added, int order)
 {
     int parts;
     do
         asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(parts) : "l"(added) : "memory");
-    while (parts < turn);
+    while (parts < order);
     asm volatile("fence.acq_rel.gpu;\nfence.proxy.async.global;" ::: "memory");
 }
 /* Stores the first part and adds the others; returns when the place in shared memory is free. */
-__device__ __forceinline__ void send_part(float *to, uint32_t from, int turn)
+__device__ __forceinline__ void send_part(float *to, uint32_t from, int order)
 {
-    if (turn == 0)
+    if (order == 0)
         asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                      "r"(from), "r"((int)TILE_BYTES)
                      : "memory");

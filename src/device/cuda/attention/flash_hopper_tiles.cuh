@@ -17,8 +17,9 @@
 
 enum { KEYS = 128 };
 enum { PASS = 0, MASKED = 1, WHOLE = 2 };
-/* What a mask is made of besides indices: nothing; segments, with their tables; any arrays. */
-enum mask_kind { MASK_PLAIN, MASK_SEGMENTS, MASK_TOLD };
+/* What a mask is made of besides indices: nothing; segments, with their tables; any mask tensors.
+ * */
+enum mask_kind { MASK_PLAIN, MASK_SEGMENTS, MASK_TENSORS };
 
 struct hopper_params {
     mx_flash_shape s;
@@ -35,9 +36,9 @@ template <int D_, int NW_, int STAGES_, bool CAP_, mask_kind MASK_> struct hoppe
     enum {
         D = D_, NW = NW_, STAGES = STAGES_, THREADS = 128 * (NW + 1),
         CAP = CAP_,   /* scores are capped */
-        TOLD = MASK_ == MASK_TOLD, SEGMENTS = MASK_ == MASK_SEGMENTS,
+        BY_TENSORS = MASK_ == MASK_TENSORS, SEGMENTS = MASK_ == MASK_SEGMENTS,
         QUERIES = 64 * NW, Q_RING = D == 64 ? 1 : 2, Q_BYTES = 64 * D * 2, KV_BYTES = KEYS * D * 2,
-        IDS_BYTES = SEGMENTS ? KEYS * 4 : 0, INFO_BYTES = TOLD ? KEYS * 12 : IDS_BYTES,
+        IDS_BYTES = SEGMENTS ? KEYS * 4 : 0, INFO_BYTES = BY_TENSORS ? KEYS * 12 : IDS_BYTES,
         K_AT = Q_RING * NW * Q_BYTES, V_AT = K_AT + STAGES * KV_BYTES,
         INFO_AT = V_AT + STAGES * KV_BYTES, WORD_AT = INFO_AT + STAGES * INFO_BYTES,
         BAR_AT = WORD_AT + 8 * STAGES, BYTES = BAR_AT + 8 * (4 * STAGES + 2 * Q_RING * NW) + 1024,
@@ -109,7 +110,7 @@ enum { WORD_TILE = (1 << 20) - 1, WORD_END = 1 << 30 };
 /* The loading warp. */
 template <class F> struct hopper_loader {
     const hopper_params &p;
-    const F room;
+    const F smem;
     const CUtensorMap *map_k, *map_v;
     ring_at<F::STAGES> k, v;
     int batch, kv_head, due; /* due: the tile whose values come next; -1: none */
@@ -117,26 +118,26 @@ template <class F> struct hopper_loader {
     __device__ __forceinline__ void send(int tile, int word)
     {
         int lane = threadIdx.x & 31;
-        bar_wait(room.empty_k(k.slot), k.parity);
-        if (F::TOLD)
+        bar_wait(smem.empty_k(k.slot), k.parity);
+        if (F::BY_TENSORS)
             for (int i = lane; i < KEYS; i += 32) {
                 token_info x = token_at(p.a.k_pos, p.a.k_seg, p.a.k_span,
                                         (int64_t)batch * p.s.seq_kv, tile * KEYS + i, p.s.seq_kv);
-                store_shared(room.info(k.slot, 0) + 4 * i, x.pos);
-                store_shared(room.info(k.slot, 1) + 4 * i, x.seg);
-                store_shared(room.info(k.slot, 2) + 4 * i, x.span);
+                store_shared(smem.info(k.slot, 0) + 4 * i, x.pos);
+                store_shared(smem.info(k.slot, 1) + 4 * i, x.seg);
+                store_shared(smem.info(k.slot, 2) + 4 * i, x.span);
             }
         __syncwarp();
         if (lane == 0) {
-            store_shared(room.word(k.slot), word | tile);
-            bar_expect(room.full_k(k.slot), F::KV_BYTES + F::IDS_BYTES);
+            store_shared(smem.word(k.slot), word | tile);
+            bar_expect(smem.full_k(k.slot), F::KV_BYTES + F::IDS_BYTES);
             if (F::SEGMENTS)
-                load_bytes(room.info(k.slot, 0),
+                load_bytes(smem.info(k.slot, 0),
                            p.a.segments.k_ids + (int64_t)batch * p.a.segments.k_tiles * TILE +
-                               tile * KEYS, F::IDS_BYTES, room.full_k(k.slot));
+                               tile * KEYS, F::IDS_BYTES, smem.full_k(k.slot));
             for (int d = 0; d < F::D; d += 64)
-                tma_load(room.at + F::K_AT + k.slot * F::KV_BYTES + d * KEYS * 2, map_k, d,
-                         tile * KEYS, kv_head, batch, room.full_k(k.slot));
+                tma_load(smem.at + F::K_AT + k.slot * F::KV_BYTES + d * KEYS * 2, map_k, d,
+                         tile * KEYS, kv_head, batch, smem.full_k(k.slot));
         }
         k.step();
         send_values();
@@ -147,12 +148,12 @@ template <class F> struct hopper_loader {
     {
         if (due < 0)
             return;
-        bar_wait(room.empty_v(v.slot), v.parity);
+        bar_wait(smem.empty_v(v.slot), v.parity);
         if ((threadIdx.x & 31) == 0) {
-            bar_expect(room.full_v(v.slot), F::KV_BYTES);
+            bar_expect(smem.full_v(v.slot), F::KV_BYTES);
             for (int d = 0; d < F::D; d += 64)
-                tma_load(room.at + F::V_AT + v.slot * F::KV_BYTES + d * KEYS * 2, map_v, d,
-                         due * KEYS, kv_head, batch, room.full_v(v.slot));
+                tma_load(smem.at + F::V_AT + v.slot * F::KV_BYTES + d * KEYS * 2, map_v, d,
+                         due * KEYS, kv_head, batch, smem.full_v(v.slot));
         }
         v.step();
         due = -1;
@@ -192,7 +193,7 @@ template <class F> struct hopper_loader {
             send(t, word);
         }
     }
-    __device__ __forceinline__ void send_told(const tile_row &row);
+    __device__ __forceinline__ void send_by_tensors(const tile_row &row);
 };
 
 /* Least and greatest of what a set of tokens has, those of no position left out. */
@@ -244,9 +245,9 @@ __device__ __forceinline__ int kind_of(const mask_rule &r, const token_range &q,
                                k.pos_lo / r.chunk == k.pos_hi / r.chunk));
     return whole ? WHOLE : MASKED;
 }
-/* A row whose tokens are told by arrays: all groups take the tiles that any of them needs. */
+/* A row whose mask is given by tensors: all groups take the tiles that any of them needs. */
 template <class F>
-__device__ __forceinline__ void hopper_loader<F>::send_told(const tile_row &row)
+__device__ __forceinline__ void hopper_loader<F>::send_by_tensors(const tile_row &row)
 {
     token_range q = range_of(p.a.q_pos, p.a.q_seg, p.a.q_span, (int64_t)batch * p.s.seq_q, row.q0,
                              min(row.q0 + F::QUERIES, p.s.seq_q), p.s.seq_q);

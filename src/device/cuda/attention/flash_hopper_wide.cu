@@ -4,30 +4,24 @@
  * A pair of blocks (a cluster of two) takes 256 keys of a key head, 128 each, and walks all tiles
  * of 64 queries that see them, of all heads of the group. A block has three warpgroups:
  *   0     one thread loads: K and V of its keys, half the columns of the other block's K, and of
- *         every tile half of Q and of dO, which the copy engine writes to both blocks
+ *         every tile half of Q and of dO, which TMA multicasts to both blocks
  *   1, 2  64 keys each: S = K Q^T, P, dP = V dO^T, dS, and 64 x 128 sums of dV and of dK
  * dS goes to shared memory of both blocks, and dQ of a tile is dS K over all 256 keys, half of its
  * columns in each block, by group 1 for even tiles and by group 2 for odd ones, a tile behind. Its
  * sums are written where the other block's dS lay, and two threads beside the loader (adders, one
- * for even and one for odd tiles) have the copy engine add them to the float32 dQ: for 64 queries
+ * for even and one for odd tiles) add them to the float32 dQ by TMA (reduce): for 64 queries
  * two pieces of 64 columns, in the order in which lanes hold sums (wgmma.cuh). Pairs add to a tile
  * in an order that is the same in every run, and so are the bits (flash_hopper_dq.cuh); the first
  * stores. A pass over dQ rounds it afterwards.
- * These additions in the second-level cache are what bounds a kernel of single blocks (1.75 TB/s;
- * s 8192: 2.54 ms, and 1.57 without them); the pair halves them.
+ * These additions in L2 are what bounds a kernel of single blocks; the pair halves them.
  *
  * Registers decide the order: sums of dV and dK take 128 of 240, S and dP 32 each. P is rounded as
  * soon as it is there and S's place then holds dQ; dS is made of the rounded P and lies over dP.
- * Each product is asked for as soon as its factors are there and is waited for as late as can be:
- *   S | dP, when dV and dK of the tile before are done | powers | dV | dQ of the tile before | dS |
+ * Each GEMM is issued as soon as its factors are there and is waited for as late as can be:
+ *   S | dP, when dV and dK of the tile before are done | exps | dV | dQ of the tile before | dS |
  *   dK | dQ on its way to memory
  *
- * One H200, hot, in turns with cuDNN 9.19 (all passes; causal): 4 x 4096, 32 over 8 heads: 2.78 ms
- * (3.29); 1 x 8192: 2.62 (3.02); 2 x 4096, 24 over 8: 1.07 - 1.09 (1.24). Sections of 2 - 64 heads
- * differ by less than runs do. Tried and slower: single blocks (3.35, 2.92, 1.16); the same with
- * additions by the lanes (red.v4, another 2 - 4 %); all products waited for before S of the next
- * tile. Not tried: the last pair's part added and rounded in registers, as at head size 64, which
- * would spare the pass afterwards.
+ * Timings, and what was tried: docs/log/gpu-kernels.md.
  *
  * What a block may do to the other's memory: write dS where ds_empty says that both blocks are done
  * with a place, load tiles where rows_empty says so; each arrives at the barriers of both.
@@ -44,22 +38,23 @@ enum {
     AT_RECORD = AT_STATS + STAGES * STATS_BYTES, AT_IDS = AT_RECORD + RECORD_BYTES,
     AT_KEY_IDS = AT_IDS + STAGES * IDS_BYTES, AT_BARS = AT_KEY_IDS + KEY_IDS_BYTES,
     BARS = 1 + 2 * (1 + STAGES + HANDS) + HANDS, AT_ITEM = AT_BARS + BARS * 8,
-    ROOM_BYTES = AT_ITEM + 8 + 1024
+    SMEM_BYTES = AT_ITEM + 8 + 1024
 };
 
 /* Addresses in shared memory; which of the two blocks this is. */
-struct wide_room {
-    uint32_t at, told, item_full, item_empty, rows_full, rows_empty, ds_full, ds_empty, out_full;
+struct wide_smem {
+    uint32_t at, announced, item_full, item_empty, rows_full, rows_empty, ds_full, ds_empty,
+        out_full;
     int rank;
 };
 
 /* The item of a round, -1: none. The first block takes it and leaves it in both; two places, as the
  * other block may still be at the end of the round before. */
-__device__ __forceinline__ int take_item(const grad_args &p, const wide_room &r, int round)
+__device__ __forceinline__ int take_item(const grad_args &p, const wide_smem &r, int round)
 {
     uint32_t at = r.at + AT_ITEM + 4 * (round & 1);
     if (r.rank == 1) {
-        bar_wait(r.told, round & 1);
+        bar_wait(r.announced, round & 1);
         asm volatile("fence.acq_rel.cluster;" ::: "memory");
         return load_shared(at);
     }
@@ -69,14 +64,14 @@ __device__ __forceinline__ int take_item(const grad_args &p, const wide_room &r,
                  "mapa.shared::cluster.u32 to, %0, 1;\nst.shared::cluster.b32 [to], %1;\n"
                  "mapa.shared::cluster.u32 to, %2, 1;\n"
                  "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [to];\n}" ::"r"(at),
-                 "r"(i), "r"(r.told)
+                 "r"(i), "r"(r.announced)
                  : "memory");
     return i;
 }
 
 /* The item that take_item left here; with segments what store_record did. */
 template <bool SEGS>
-__device__ __forceinline__ grad_item item_of(const grad_args &p, const wide_room &r, int i)
+__device__ __forceinline__ grad_item item_of(const grad_args &p, const wide_smem &r, int i)
 {
     grad_item t = find_item<WIDE_TILES>(p, i);
     if (SEGS)
@@ -86,7 +81,7 @@ __device__ __forceinline__ grad_item item_of(const grad_args &p, const wide_room
 
 /* A thread of group 0. */
 template <bool SEGS>
-__device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m, const wide_room &r)
+__device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m, const wide_smem &r)
 {
     int group = p.s.heads_q / p.s.heads_kv;
     ring_at<STAGES> stage = {0, 1};
@@ -138,7 +133,7 @@ __device__ __forceinline__ void load_all(const grad_args &p, const grad_maps &m,
 }
 /* Another, for every second tile: dQ that group `mine` left where the other block's dS was. */
 template <bool SEGS>
-__device__ __forceinline__ void add_tiles(const grad_args &p, const wide_room &r, int mine)
+__device__ __forceinline__ void add_tiles(const grad_args &p, const wide_smem &r, int mine)
 {
     const int group = p.s.heads_q / p.s.heads_kv;
     const uint32_t from = r.at + AT_DS + mine * DS_BYTES + (r.rank ^ 1) * PART_BYTES;
@@ -159,14 +154,14 @@ __device__ __forceinline__ void add_tiles(const grad_args &p, const wide_room &r
                     continue;
                 dq_order x = order_of<WIDE_TILES, SEGS>(p, t, q);
                 int64_t at = ((int64_t)(t.batch * p.s.heads_q + h) * p.tiles + q) * 2 + r.rank;
-                if (x.turn > 0)
-                    wait_turn(p.added + at, x.turn);
+                if (x.order > 0)
+                    wait_order(p.added + at, x.order);
                 bar_wait(r.out_full + 8 * mine, parity);
                 parity ^= 1;
-                send_part(p.dq_sums + at * GRAD_TILE, from, x.turn);
+                send_part(p.dq_sums + at * GRAD_TILE, from, x.order);
                 bar_arrive(r.ds_empty + 8 * mine);
                 bar_arrive_at(r.ds_empty + 8 * mine, r.rank ^ 1);
-                count_part(p.added + at, x.turn + 1);
+                count_part(p.added + at, x.order + 1);
             }
     }
 }
@@ -174,7 +169,7 @@ __device__ __forceinline__ void add_tiles(const grad_args &p, const wide_room &r
 /* Groups 1 and 2 (w = 0, 1). */
 template <bool SEGS> struct wide_group {
     const grad_args &p;
-    const wide_room &r;
+    const wide_smem &r;
     const int w, warp, lane;
     float dk[64], dv[64], s[32], dp[32];
     uint32_t pf[16], df[16];
@@ -201,7 +196,7 @@ template <bool SEGS> struct wide_group {
         held = false;
     }
     /* d (64 keys, 64 queries) = A B^T. */
-    __device__ __forceinline__ void ask_scores(float d[32], uint64_t a, uint32_t b_at)
+    __device__ __forceinline__ void issue_scores(float d[32], uint64_t a, uint32_t b_at)
     {
         uint64_t b = describe_slab(b_at, 0);
         wgmma_fence();
@@ -212,7 +207,7 @@ template <bool SEGS> struct wide_group {
         wgmma_commit();
     }
     /* d (64 keys, 128) += A B. */
-    __device__ __forceinline__ void ask_sums(float d[64], const uint32_t a[16], uint32_t b_at)
+    __device__ __forceinline__ void issue_sums(float d[64], const uint32_t a[16], uint32_t b_at)
     {
         uint64_t b = describe_slab(b_at, ROWS_SLAB);
         wgmma_fence();
@@ -222,7 +217,7 @@ template <bool SEGS> struct wide_group {
         wgmma_commit();
     }
     /* s (64 queries, 64 columns) = dS K of the tile before. */
-    __device__ __forceinline__ void ask_dq()
+    __device__ __forceinline__ void issue_dq()
     {
         bar_wait(r.ds_full + 8 * last.slot, last.parity);
         uint64_t ds = describe_slab(r.at + AT_DS + last.slot * DS_BYTES, 0);
@@ -245,8 +240,8 @@ template <bool SEGS> struct wide_group {
     {
         return r.at + AT_IDS + stage.slot * IDS_BYTES;
     }
-    template <bool SOME> __device__ __forceinline__ void powers(uint32_t logs, int q, int k0);
-    __device__ __forceinline__ void slopes(uint32_t dots);
+    template <bool SOME> __device__ __forceinline__ void exps(uint32_t logs, int q, int k0);
+    __device__ __forceinline__ void score_grads(uint32_t dots);
     __device__ __forceinline__ void hand_over();
     __device__ __forceinline__ void do_tile(int q, int k0, bool masked, bool makes);
     __device__ __forceinline__ void skip_tile(bool makes);
@@ -256,7 +251,7 @@ template <bool SEGS> struct wide_group {
 /* P of S, rounded. SOME: of these keys and queries not all see each other. */
 template <bool SEGS>
 template <bool SOME>
-__device__ __forceinline__ void wide_group<SEGS>::powers(uint32_t logs, int q, int k0)
+__device__ __forceinline__ void wide_group<SEGS>::exps(uint32_t logs, int q, int k0)
 {
     auto each = [&](auto seen) {
 #pragma unroll
@@ -281,7 +276,7 @@ __device__ __forceinline__ void wide_group<SEGS>::powers(uint32_t logs, int q, i
 }
 /* dS of P and dP. */
 template <bool SEGS>
-__device__ __forceinline__ void wide_group<SEGS>::slopes(uint32_t dots)
+__device__ __forceinline__ void wide_group<SEGS>::score_grads(uint32_t dots)
 {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -323,25 +318,25 @@ template <bool SEGS>
 __device__ __forceinline__ void wide_group<SEGS>::do_tile(int q, int k0, bool masked, bool makes)
 {
     const uint32_t logs = r.at + AT_STATS + stage.slot * STATS_BYTES + (lane & 3) * 8;
-    ask_scores(s, keys, rows());
+    issue_scores(s, keys, rows());
     wgmma_wait<1>(); /* dV and dK of the tile before */
     release_rows();
-    ask_scores(dp, values, rows() + ROWS_BYTES);
+    issue_scores(dp, values, rows() + ROWS_BYTES);
     wgmma_wait<1>();
     settle(s);
     if (masked)
-        powers<true>(logs, q, k0);
+        exps<true>(logs, q, k0);
     else
-        powers<false>(logs, q, k0);
-    ask_sums(dv, pf, rows() + ROWS_BYTES);
+        exps<false>(logs, q, k0);
+    issue_sums(dv, pf, rows() + ROWS_BYTES);
     wgmma_wait<1>();
     settle(dp);
     if (makes)
-        ask_dq();
+        issue_dq();
     wgmma_commit(); /* outside: waits are counted alike on both ways */
-    slopes(logs + GRAD_ROWS * 4);
+    score_grads(logs + GRAD_ROWS * 4);
     hand_over();
-    ask_sums(dk, df, rows());
+    issue_sums(dk, df, rows());
     wgmma_wait<1>();
     if (makes)
         leave_dq();
@@ -355,7 +350,7 @@ __device__ __forceinline__ void wide_group<SEGS>::skip_tile(bool makes)
     release_rows();
     arrive_at_both(r.rows_empty + 8 * stage.slot);
     if (makes) {
-        ask_dq();
+        issue_dq();
         wgmma_commit();
         wgmma_wait<0>();
         leave_dq();
@@ -393,7 +388,7 @@ __device__ __forceinline__ void wide_group<SEGS>::do_item(const grad_item &t)
     wgmma_wait<0>();
     release_rows();
     if (begun && last.slot == w) {
-        ask_dq();
+        issue_dq();
         wgmma_commit();
         wgmma_wait<0>();
         leave_dq();
@@ -402,7 +397,7 @@ __device__ __forceinline__ void wide_group<SEGS>::do_item(const grad_item &t)
 }
 
 template <bool SEGS>
-__device__ __forceinline__ void make_grads(const grad_args &p, const wide_room &r, int w)
+__device__ __forceinline__ void make_grads(const grad_args &p, const wide_smem &r, int w)
 {
     wide_group<SEGS> g = {p, r, w, (int)(threadIdx.x / 32 & 3), (int)(threadIdx.x & 31)};
     g.stage = g.was = {0, 0}, g.hand = {0, 0}, g.last = {HANDS - 1, 1};
@@ -440,16 +435,16 @@ __global__ __launch_bounds__(THREADS, 1) void flash_wide_kernel(
     const __grid_constant__ grad_maps m, const __grid_constant__ grad_args p)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    extern __shared__ char shared_room[];
-    wide_room r;
-    r.at = (shared_at(shared_room) + 1023) & ~1023u;
+    extern __shared__ char shared_bytes[];
+    wide_smem r;
+    r.at = (shared_at(shared_bytes) + 1023) & ~1023u;
     r.rank = cluster_rank();
-    r.told = r.at + AT_BARS, r.item_full = r.told + 8, r.item_empty = r.item_full + 8;
+    r.announced = r.at + AT_BARS, r.item_full = r.announced + 8, r.item_empty = r.item_full + 8;
     r.rows_full = r.item_empty + 8, r.rows_empty = r.rows_full + 8 * STAGES;
     r.ds_full = r.rows_empty + 8 * STAGES, r.ds_empty = r.ds_full + 8 * HANDS;
     r.out_full = r.ds_empty + 8 * HANDS;
     if (threadIdx.x == 0) {
-        bar_init(r.told, 1), bar_init(r.item_full, 1), bar_init(r.item_empty, 8 + 2);
+        bar_init(r.announced, 1), bar_init(r.item_full, 1), bar_init(r.item_empty, 8 + 2);
         for (int i = 0; i < STAGES; i++)
             bar_init(r.rows_full + 8 * i, 1), bar_init(r.rows_empty + 8 * i, 16);
         for (int i = 0; i < HANDS; i++) {
@@ -483,14 +478,14 @@ cudaError_t flash_wide(const grad_args &p, const grad_maps &m, int sms, cudaStre
 {
     auto *kernel = p.seg.order ? flash_wide_kernel<true> : flash_wide_kernel<false>;
     cudaError_t e =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     if (e != cudaSuccess)
         return e;
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension, cluster.val.clusterDim = {2, 1, 1};
     cudaLaunchConfig_t c = {};
     c.gridDim = dim3(2 * (unsigned)min(sms / 2, p.items));
-    c.blockDim = dim3(THREADS), c.dynamicSmemBytes = ROOM_BYTES, c.stream = stream;
+    c.blockDim = dim3(THREADS), c.dynamicSmemBytes = SMEM_BYTES, c.stream = stream;
     c.attrs = &cluster, c.numAttrs = 1;
     return cudaLaunchKernelEx(&c, kernel, m, p);
 }

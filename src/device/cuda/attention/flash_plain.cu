@@ -57,13 +57,15 @@ template <class T> __global__ void plain_forward_kernel(const __grid_constant__ 
     const T *v = at<T>(p.a.v, s.v, b, g);
     token_info qi = query_at(p.a, s, b, i);
     key_range(p.rule, b, i, i, s.seq_kv, lo, hi);
-    float m = p.a.sinks ? p.a.sinks[h] : -INFINITY, l = p.a.sinks ? 1.f : 0.f, o[COLS] = {}, slope;
+    float m = p.a.sinks ? p.a.sinks[h] : -INFINITY, l = p.a.sinks ? 1.f : 0.f, o[COLS] = {},
+          derivative;
     for (int j0 = lo; j0 < hi; j0 += 32) {
         int j = j0 + lane;
         token_info kj =
             token_at(p.a.k_pos, p.a.k_seg, p.a.k_span, (int64_t)b * s.seq_kv, j, s.seq_kv);
-        float x = visible(p.rule, qi, kj) ? score(p.score, dot(q, k + j * s.k.seq, s.dim_qk), slope)
-                                          : -INFINITY;
+        float x = visible(p.rule, qi, kj)
+                      ? score(p.score, dot(q, k + j * s.k.seq, s.dim_qk), derivative)
+                      : -INFINITY;
         float up = fmaxf(m, warp_max(x));
         if (up == -INFINITY)
             continue;
@@ -131,14 +133,14 @@ __device__ __forceinline__ void pair(const plain_params &p, int b, int h, int g,
     float lse = p.a.stats[row];
     if (lse == -INFINITY || !visible(p.rule, qi, kj))
         return;
-    float slope, x = score(p.score,
+    float derivative, x = score(p.score,
                            dot(at<T>(p.a.q, s.q, b, h) + i * s.q.seq,
                                at<T>(p.a.k, s.k, b, g) + j * s.k.seq, s.dim_qk),
-                           slope);
+                           derivative);
     float dp = dot(at<T>(p.a.dout, s.dout, b, h) + i * s.dout.seq,
                    at<T>(p.a.v, s.v, b, g) + j * s.v.seq, s.dim_v);
     prob = expf(x - lse);
-    ds = prob * (dp - p.a.row_dot[row]) * slope;
+    ds = prob * (dp - p.a.row_dot[row]) * derivative;
 }
 
 template <class T> __global__ void plain_dq_kernel(const __grid_constant__ plain_params p)

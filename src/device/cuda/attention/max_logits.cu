@@ -1,7 +1,7 @@
 /* max_logits.cu - see max_logits.h.
  *
  * bf16 with whole tiles: a warp takes 16 queries of a head and multiplies them with 16 keys at a
- * time on the matrix units. Everything else: a block of 16 x 16 threads, one score each.
+ * time on the tensor cores. Everything else: a block of 16 x 16 threads, one score each.
  * Floats are compared as integers of the same order, which atomicMax takes.
  */
 #include "device/cuda/attention/max_logits.h"

@@ -5,7 +5,7 @@
  *   cuDNN      bf16, causal or full, sliding window; no positions, segments, spans, chunk, softcap
  *              or sinks; where its workspace is no larger than the plan's
  *   decode     our own, one query against a cache: bf16, by positions
- *   flash      our own matrix-unit kernels: bf16 and any mask
+ *   flash      our own tensor-core kernels: bf16 and any mask
  *   plain      our own checking kernels: float32
  * A list of selected keys goes to our own as a row of bits for each query. Segments become tables
  * (flash_segments.cu) by which every kernel of ours passes by what lies in other documents.
@@ -54,11 +54,11 @@ static const mx_tensor *gradients(const mx_exec_step *s, bool backward)
 /* Scratch of our own kernels: a number for each query of each head, lists, tables. */
 static size_t row_dot_bytes(const mx_flash_shape *f)
 {
-    return mx_gpu_room((int64_t)f->batch * f->heads_q * f->seq_q, sizeof(float));
+    return mx_gpu_aligned_bytes((int64_t)f->batch * f->heads_q * f->seq_q, sizeof(float));
 }
 static size_t list_bytes(const mx_exec_step *s, const mx_flash_shape *f)
 {
-    return s->call.in[SELECTED].data ? mx_gpu_room((int64_t)mx_flash_list_bytes(f), 1) : 0;
+    return s->call.in[SELECTED].data ? mx_gpu_aligned_bytes((int64_t)mx_flash_list_bytes(f), 1) : 0;
 }
 
 static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx_sdpa_plan **out)
@@ -101,7 +101,7 @@ static mx_decode_shape decode_shape(const attention *t)
                              .window = f->window, .scale = f->scale, .softcap = f->softcap};
 }
 
-/* One query a sequence, keys told apart by their positions in a cache. */
+/* One query a sequence, keys distinguished by their positions in a cache. */
 static bool can_decode(const mx_exec_step *s, const attention *t)
 {
     const mx_tensor *in = s->call.in;

@@ -206,7 +206,7 @@ static void build_forward(mx_sdpa_plan *p)
 
 /* --- backward --- */
 
-static mx_dnn_shape turned_scores_shape(const mx_sdpa_plan *p)
+static mx_dnn_shape transposed_scores_shape(const mx_sdpa_plan *p)
 {
     int64_t b = p->shape.batch, h = p->shape.heads_q, m = p->shape.seq_q, n = p->shape.seq_kv;
     return (mx_dnn_shape){{b, h, n, m}, {h * m * n, m * n, 1, n}};
@@ -238,14 +238,14 @@ static int build_row_dot(mx_sdpa_plan *p)
     return mx_dnn_binary(g, CUDNN_POINTWISE_MUL, dot, mx_dnn_scalar_f32(g, 1), p->row_dot);
 }
 
-/* out (B, Hkv, Skv, D) = turned (B, Hq, Skv, Sq) . x (B, Hq, Sq, D), summed over each group of
+/* out (B, Hkv, Skv, D) = transposed (B, Hq, Skv, Sq) . x (B, Hq, Sq, D), summed over each group of
  * heads. */
-static void turned_product(mx_sdpa_plan *p, int weights, int x, int out, int64_t d)
+static void transposed_matmul(mx_sdpa_plan *p, int weights, int x, int out, int64_t d)
 {
     mx_dnn_graph *g = &p->g;
     const mx_sdpa_shape *s = &p->shape;
-    mx_dnn_shape turned = turned_scores_shape(p);
-    int wt = mx_dnn_virtual(g, io_type(p), &turned);
+    mx_dnn_shape transposed = transposed_scores_shape(p);
+    int wt = mx_dnn_virtual(g, io_type(p), &transposed);
     mx_dnn_reshape(g, weights, wt);
     mx_dnn_override over = {.m = p->len_kv, .k = p->len_q};
     if (s->heads_q == s->heads_kv) {
@@ -297,7 +297,7 @@ static void build_backward(mx_sdpa_plan *p)
     int cap = s->softcap > 0 ? mx_dnn_scalar_f32(g, s->softcap) : 0;
     int x = mx_dnn_binary(g, CUDNN_POINTWISE_SUB, scores(p, scale, cap, &inner), p->stats, 0);
     int prob = mx_dnn_unary(g, CUDNN_POINTWISE_EXP, mask_diagonals(p, x), 0);
-    turned_product(p, prob, p->dout, p->dv, s->dim_v);
+    transposed_matmul(p, prob, p->dout, p->dv, s->dim_v);
 
     int dp = mx_dnn_virtual(g, CUDNN_DATA_FLOAT, &full);
     mx_dnn_matmul(g, p->dout, p->v, dp, (mx_dnn_override){.m = p->len_q, .n = p->len_kv}, false);
@@ -308,7 +308,7 @@ static void build_backward(mx_sdpa_plan *p)
         ds = mx_dnn_binary(g, CUDNN_POINTWISE_DIV, mx_dnn_tanh_backward(g, ds, inner), cap, 0);
     }
     ds = mx_dnn_binary(g, CUDNN_POINTWISE_MUL, ds, scale, 0);
-    turned_product(p, ds, p->q, p->dk, s->dim_qk);
+    transposed_matmul(p, ds, p->q, p->dk, s->dim_qk);
     build_dq(p, ds);
 }
 

@@ -1,6 +1,6 @@
 /* select_kernels.cu - see select.h.
  *
- * Scores: a block takes a query and some tiles of 64 keys; the product of the query's heads with a
+ * Scores: a block takes a query and some tiles of 64 keys; the GEMM of the query's heads with a
  * tile's keys is that of tiles.cuh, and its rows are summed with their weights as they come out.
  * Selection: a block takes a row. Eight bits at a time from the top, a histogram tells which value
  * the n-th best has; what lies above is taken, and what equals it, if all of it fits.

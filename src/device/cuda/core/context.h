@@ -28,14 +28,14 @@ struct mx_cuda {
         size_t bytes;
     } hosted[MX_CUDA_HOSTED]; /* blocks of pinned host memory (hosted.c) */
     bool any_order;      /* equal runs need not give equal bits */
-    bool search;         /* products are timed when they are planned */
+    bool search;         /* GEMMs are timed when they are planned */
     char name[256];      /* "NVIDIA H200" */
     char arch[16];       /* "sm_90a" */
     char cache_dir[512]; /* compiled kernels and algorithm choices */
-    char choices[544];   /* the file with those of products */
+    char choices[544];   /* the file with those of GEMMs */
 };
 
-/* A plan for a product (gemm_search.c). */
+/* A plan for a GEMM (gemm_search.c). */
 mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;
 
 mx_cuda *mx_cuda_of(mx_device *d);

@@ -265,7 +265,7 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
     memset(p->step, 0, sizeof *p->step * (size_t)(e->n_steps + 1));
     *state = p;
     size_t *need = mx_realloc(NULL, sizeof *need * (size_t)(e->n_steps + 1));
-    bool told = getenv("MX_CUDA_QUIET") != NULL;
+    bool quiet = getenv("MX_CUDA_QUIET") != NULL;
     for (int i = 0; i < e->n_steps; i++) {
         need[i] = 0;
         const mx_cuda_op *op = find_op(&e->step[i]);
@@ -276,10 +276,10 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
             continue;
         }
         p->n_fallback++;
-        if (!told)
+        if (!quiet)
             fprintf(stderr, "note: %s in %s runs on the CPU: %s\n", e->step[i].op->name,
                     e->step[i].scope, mx_status_text(st));
-        told |= p->n_fallback >= 5;
+        quiet |= p->n_fallback >= 5;
         mx_status_free(st);
     }
     gather(e, p, need);

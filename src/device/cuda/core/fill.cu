@@ -1,6 +1,6 @@
 /* fill.cu - the first values of variables, made where they will lie.
  *
- * The same formulas as the host's (device/session.c): Philox, and for a normal distribution the
+ * The same formulas as the host's (device/initial.c): Philox, and for a normal distribution the
  * Box-Muller transform in double precision, so that the values differ from the host's by the last
  * bits of the libraries' logarithm and cosine at most.
  */

@@ -70,7 +70,7 @@ static mx_status no_memory(const char *what, size_t bytes, const char *why)
 
 mx_status mx_cuda_hosted_alloc(mx_cuda *c, void **out, size_t bytes, const char *what)
 {
-    size_t room = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     mx_machine m;
     int k = 0;
     *out = NULL;
@@ -80,22 +80,22 @@ mx_status mx_cuda_hosted_alloc(mx_cuda *c, void **out, size_t bytes, const char 
     /* Asked first: the system would give the pages out and then kill somebody for them. */
     mx_machine_read(&m);
     int64_t most = m.limit_bytes && m.limit_bytes < m.free_bytes ? m.limit_bytes : m.free_bytes;
-    if (most && (double)room > (double)most)
+    if (most && (double)rounded > (double)most)
         return no_memory(what, bytes, "that is more than there is");
-    char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
+    char *p = mmap(NULL, rounded, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return no_memory(what, bytes, "the system gives none");
-    (void)madvise(p, room, MADV_HUGEPAGE); /* advice: refusal changes nothing but speed */
-    touch_all(p, room);
-    cudaError_t e = cudaHostRegister(p, room, cudaHostRegisterDefault);
+    (void)madvise(p, rounded, MADV_HUGEPAGE); /* advice: refusal changes nothing but speed */
+    touch_all(p, rounded);
+    cudaError_t e = cudaHostRegister(p, rounded, cudaHostRegisterDefault);
     if (e) {
         cudaGetLastError();
-        munmap(p, room);
+        munmap(p, rounded);
         return no_memory(what, bytes, cudaGetErrorString(e));
     }
     c->hosted[k].at = *out = p;
-    c->hosted[k].bytes = room;
+    c->hosted[k].bytes = rounded;
     return MX_OK;
 }
 

@@ -74,7 +74,7 @@ static mx_status prepare_wait(mx_cuda *c, const mx_exec_step *s, void **state, s
     return MX_OK;
 }
 
-/* The mark is something for the next kernel to follow. Kernels that start early (early.h) do so by
+/* The mark is something for the next kernel to follow. Kernels that start early (pdl.h) do so by
  * the end of the kernel before them; a copy on another stream is no kernel. */
 static mx_status launch_wait(mx_cuda *c, const mx_exec_step *s, void *state)
 {

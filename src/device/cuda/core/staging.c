@@ -2,7 +2,7 @@
  *
  * A thread that uploads has a stream and two staging buffers of pinned memory: while the GPU copies
  * from one, the thread fills the other. Values of another type than the one wanted are copied as
- * they are and converted on the GPU, from room of one buffer that the stream's copies share, in
+ * they are and converted on the GPU, from a device buffer that the stream's copies share, in
  * order. So reading, copying and converting go on beside each other, and the host needs two buffers
  * a thread, however much is loaded.
  *
@@ -21,7 +21,7 @@ typedef struct {
     void *memory; /* owns; the buffers are the whole pages in it */
     char *buffer[BUFFERS];
     bool pinned;
-    void *room; /* on the GPU, of one buffer: values before they are converted; NULL: none yet */
+    void *device_buffer; /* on the GPU: values before they are converted; NULL: none yet */
     size_t buffer_bytes;
     cudaEvent_t through[BUFFERS]; /* the last copy from this buffer is */
     int next;
@@ -51,7 +51,7 @@ static mx_status close_staging(mx_device *d, void *p)
             cudaEventDestroy(u->through[i]);
     if (u->stream)
         cudaStreamDestroy(u->stream);
-    cudaFree(u->room);
+    cudaFree(u->device_buffer);
     if (u->pinned)
         cudaHostUnregister(u->buffer[0]);
     mx_free(u->memory);
@@ -101,9 +101,10 @@ static mx_status send(mx_device *d, void *p, const mx_upload *what)
     uploader *u = p;
     bool same = what->to == what->from;
     void *dst = d->address(d, what->dst);
-    if (!same && !u->room)
-        MX_TRY(mx_cuda_check(cudaMalloc(&u->room, u->buffer_bytes), "room for loading"));
-    MX_TRY(mx_cuda_check(cudaMemcpyAsync(same ? dst : u->room, what->src,
+    if (!same && !u->device_buffer)
+        MX_TRY(mx_cuda_check(cudaMalloc(&u->device_buffer, u->buffer_bytes),
+                             "a buffer for loading"));
+    MX_TRY(mx_cuda_check(cudaMemcpyAsync(same ? dst : u->device_buffer, what->src,
                                          (size_t)what->n * mx_dtype_bytes(what->from),
                                          cudaMemcpyDefault, u->stream), /* it may lie on the host */
                          "copying to the GPU"));
@@ -111,7 +112,7 @@ static mx_status send(mx_device *d, void *p, const mx_upload *what)
     u->next = (u->next + 1) % BUFFERS;
     if (same)
         return MX_OK;
-    mx_cuda_values to = {dst, what->to}, from = {u->room, what->from};
+    mx_cuda_values to = {dst, what->to}, from = {u->device_buffer, what->from};
     return mx_cuda_check(mx_cuda_convert(to, from, what->n, u->stream), "converting weights");
 }
 

@@ -1,8 +1,8 @@
-/* strided_kernels.cu - rows that lie apart, to rows that lie apart: see layout.h.
+/* strided_kernels.cu - strided rows to strided rows: see layout.h.
  *
  * Memory bound, in the widest words that both sides allow; a thread has MANY under way. The
- * runtime's own two-dimensional copy took 169 us for the three parts of a concat (2, 4096, 8192)
- * of bf16, where a copy of so many bytes takes 64, and it is worse the shorter the rows.
+ * runtime's own two-dimensional copy is far from that, the more so the shorter the rows
+ * (docs/log/gpu-experts.md).
  */
 #include "device/cuda/core/layout.h"
 

@@ -1,9 +1,9 @@
-/* tiles.cuh - products of tiles that lie in shared memory, and the way there.
+/* tiles.cuh - GEMMs of tiles that lie in shared memory, and loading those.
  *
- * Everything in shared memory is float32. Where tensors are bf16 (FAST) the products go through the
- * matrix units as tf32: bf16 values are exact in it, what is computed keeps 11 bits, three more
- * than bf16, and sums are float32. Where tensors are float32 the products are plain arithmetic.
- * A block has 8 warps, 4 down and 2 across a product; lane l holds rows l/4 and l/4 + 8, columns
+ * Everything in shared memory is float32. Where tensors are bf16 (FAST) the GEMMs go through the
+ * tensor cores as tf32: bf16 values are exact in it, what is computed keeps 11 bits, three more
+ * than bf16, and sums are float32. Where tensors are float32 the GEMMs are plain arithmetic.
+ * A block has 8 warps, 4 down and 2 across a GEMM; lane l holds rows l/4 and l/4 + 8, columns
  * 2 (l%4) + {0, 1} of each 16 x 8 piece, in both ways of multiplying. A fragment's loads fall into
  * different banks where rows are 4 floats longer than a multiple of 32 and k runs along them, or 8
  * longer and k runs down.
@@ -15,7 +15,7 @@
 
 enum { C = 64, THREADS = 256 }; /* rows of a tile: tokens of a chunk, keys, heads */
 
-/* What the matrix units keep of x. */
+/* What the tensor cores keep of x. */
 template <bool FAST> __device__ __forceinline__ float kept(float x)
 {
     if constexpr (FAST) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void mma_tf32(float c[4], const float a[4], const flo
                    "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 
-/* A piece of a product: MT x NT tiles of 16 x 8. */
+/* A piece of a GEMM: MT x NT tiles of 16 x 8. */
 template <int MT, int NT> struct piece {
     float c[MT][NT][4];
     __device__ __forceinline__ void clear()
@@ -99,7 +99,7 @@ __device__ __forceinline__ void put_pair(uint16_t *row, int col, int dim, float 
 
 /* p += a b over k, from the piece's own corner of a and b. a is (m, k), or (k, m) where TA; b is
  * (k, n), or (n, k) where TB. The tiles of a piece lie `jump` apart in a: 16 rows, or in another
- * matrix, so that two products share what they read of b. Any order of k will do, if both sides
+ * matrix, so that two GEMMs share what they read of b. Any order of k will do, if both sides
  * have it; PAIRS: a lane has neighbours, which meets fewer bank conflicts where both sides' rows
  * are 4 longer than a multiple of 32 and b is (k, n). */
 template <bool FAST, bool TA, bool TB, bool PAIRS = false, int MT, int NT>
@@ -184,11 +184,11 @@ template <> struct raw_of<uint16_t> {
     typedef uint2 type;
 };
 
-/* A block's hands full of a tile (ROWS, COLS), on its way from memory to shared memory. What is
- * asked for early arrives while other work goes on. */
-template <class T, int ROWS, int COLS> struct handful {
+/* A tile (ROWS, COLS) in a block's registers, between global and shared memory: loads that are
+ * issued early arrive while other work goes on. */
+template <class T, int ROWS, int COLS> struct tile_in_registers {
     enum { N = ROWS * COLS / 4 / THREADS };
-    static_assert(N * THREADS * 4 == ROWS * COLS, "a tile is whole handfuls");
+    static_assert(N * THREADS * 4 == ROWS * COLS, "every thread has as many vectors");
     typename raw_of<T>::type r[N];
     /* n rows of `dim` elements, `step` apart; zeros for the rest. */
     __device__ __forceinline__ void take(const T *src, int64_t step, int n, int dim)
@@ -223,7 +223,7 @@ template <bool FAST, int ROWS, int COLS, class T>
 __device__ __forceinline__ void load_tile(float *dst, int ld, const T *src, int64_t step, int n,
                                           int dim)
 {
-    handful<T, ROWS, COLS> h;
+    tile_in_registers<T, ROWS, COLS> h;
     h.take(src, step, n, dim);
     h.template put<FAST>(dst, ld);
 }

@@ -1,17 +1,18 @@
-/* tma.cuh - Hopper's copy engine: tiles of a tensor into shared memory, announced on a barrier.
+/* tma.cuh - TMA: tiles of a tensor into shared memory, announced on a barrier.
  *
  * A tensor map, made on the host and passed to the kernel by value (const __grid_constant__), says
- * where a tensor of up to four dims lies; one thread then asks for a box of it. Here boxes are 64
- * bf16 wide (128 bytes) and `rows` high, and land as wgmma.cuh wants them: 16-byte pieces exchanged
- * by row, the place a multiple of 1024 bytes. What lies outside the tensor arrives as zeros, and
- * counts as bytes all the same. Boxes of 32 (64 bytes) lie with piece ^ row / 2 % 4, which keeps a
- * column of eight rows in eight banks of 16 bytes as well; their place is a multiple of 512.
+ * where a tensor of up to four dims lies; one thread then issues the load of a box of it. Here
+ * boxes are 64 bf16 wide (128 bytes) and `rows` high, and land as wgmma.cuh wants them: 16-byte
+ * pieces exchanged by row, the place a multiple of 1024 bytes. What lies outside the tensor arrives
+ * as zeros, and counts as bytes all the same. Boxes of 32 (64 bytes) lie with piece ^ row / 2 % 4,
+ * which keeps a column of eight rows in eight banks of 16 bytes as well; their place is a multiple
+ * of 512.
  *
  * A barrier (8 bytes of shared memory) counts arrivals and bytes; its phase turns when all have
  * come. bar_wait(b, parity) returns once the phase of that parity is over: on a fresh barrier at
  * once for parity 1. The usual ring: `full` of one arrival (the loader's bar_expect) and the bytes,
  * `empty` of an arrival for each warp that reads. A reader lets a place go only when what it read
- * is in use, not merely asked for: an ldmatrix still on its way does not hold bar_arrive back.
+ * is in use, not merely issued: an ldmatrix still on its way does not hold bar_arrive back.
  */
 #ifndef MX_DEVICE_CUDA_TMA_CUH
 #define MX_DEVICE_CUDA_TMA_CUH
@@ -26,7 +27,7 @@ struct tensor_place {
     const void *at; /* bf16 */
     int64_t dims[4], strides[3];
 };
-/* A multiple of 16 bytes: what the copy engine asks of every address and distance. */
+/* A multiple of 16 bytes: what TMA needs of every address and distance. */
 static inline bool tma_can(const tensor_place &t)
 {
     bool ok = (uintptr_t)t.at % 16 == 0;
@@ -153,7 +154,7 @@ __device__ __forceinline__ void bar_arrive_at(uint32_t bar, int rank)
                  "r"(rank)
                  : "memory");
 }
-/* A box to the same place in every block of the mask, each told at its own barrier. */
+/* A box to the same place in every block of the mask, each counted at its own barrier. */
 __device__ __forceinline__ void tma_load_to_all(uint32_t to, const CUtensorMap *map, int col,
                                                 int row, int c2, int c3, uint32_t bar,
                                                 uint16_t mask)

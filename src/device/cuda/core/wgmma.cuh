@@ -1,4 +1,4 @@
-/* wgmma.cuh - Hopper's matrix unit: four warps multiply tiles that lie in shared memory.
+/* wgmma.cuh - wgmma, Hopper's tensor cores: four warps multiply tiles that lie in shared memory.
  *
  * A factor lies in slabs of 128-byte rows, 16-byte pieces exchanged by row (piece ^ row % 8),
  * groups of 8 rows one after the other. With k inside a row holds 64 of k, and the next 16 of k are
@@ -10,9 +10,9 @@
  * `wgmma` is 256 columns wide; wgmma_n64 and wgmma_n128 are narrower. The `held` forms take A (64,
  * 16) from registers: four a lane, two bf16 in each (columns 2 (l % 4) and the next), of row l / 4,
  * of the row 8 below, and of both with columns 8 further on. Sums rounded to pairs have that very
- * layout, 16 of their columns for each step of k. What a product in flight reads or writes must not
+ * layout, 16 of their columns for each step of k. What a wgmma in flight reads or writes must not
  * be touched before wgmma_wait; ptxas says so (C7510 - C7519) where it cannot prove it, and then
- * makes every product wait.
+ * makes every wgmma wait.
  */
 #ifndef MX_DEVICE_CUDA_WGMMA_CUH
 #define MX_DEVICE_CUDA_WGMMA_CUH
@@ -58,7 +58,7 @@ __device__ __forceinline__ void exchange(uint32_t v[4])
     exchange_part<1>(v);
     exchange_part<2>(v);
 }
-/* Sums are not looked at before this: behind the wait for the product that makes them. */
+/* Sums are not looked at before this: behind the wait for the wgmma that makes them. */
 template <int N> __device__ __forceinline__ void settle(float (&d)[N])
 {
 #pragma unroll
@@ -73,7 +73,7 @@ __device__ __forceinline__ uint64_t describe_slab(uint32_t at, uint32_t slab_byt
            (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
 /* The same factor so many bytes on. The address is a field of 14 bits in the lower word, which this
- * never fills: one instruction, where a description anew is four in the way of each product. */
+ * never fills: one instruction, where a description anew is four in the way of each wgmma. */
 __device__ __forceinline__ uint64_t slab_on(uint64_t slab, uint32_t bytes)
 {
     return (slab & 0xffffffff00000000ull) | (uint32_t)((uint32_t)slab + (bytes >> 4));

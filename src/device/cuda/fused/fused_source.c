@@ -6,9 +6,9 @@
  * All values live in registers; a reduction goes through shuffles (and shared memory between
  * warps); a row map stages its operand in shared memory. With column sums a block takes every
  * grid-th row, adds up its own rows in registers and leaves them in `sums`, which a second kernel
- * adds up in a fixed order. A small block of that kind asks for the inputs of its next row before
- * it works on one, and loads what all rows share once. An input or result that is a part of another
- * tensor (op.h) is found by its runs.
+ * adds up in a fixed order. A small block of that kind prefetches the inputs of its next row before
+ * it works on one, and loads what all rows share once. An input or result that is a strided view
+ * (op.h) is found by its runs.
  *
  * W is 8 where 16-byte loads of 8 bf16 are aligned, else 1. Arithmetic is float32. What a step
  * computes is its op's own expression (op.h), the same text the CPU compiles.
@@ -26,7 +26,7 @@ static const char fast[] =
     "#define MX_T_SIGMOID(x) __fdividef(1.f, 1.f + __expf(-(x)))\n";
 static const char exact[] =
     "#define MX_T_EXP(x) expf(x)\n#define MX_T_SIGMOID(x) (1 / (1 + expf(-(x))))\n";
-/* As in early.cuh: the next kernel may come, and this one waits for those before it. Inputs are not
+/* As in pdl.cuh: the next kernel may come, and this one waits for those before it. Inputs are not
  * declared __restrict__: loads of what nobody can write would be moved ahead of the wait. */
 static const char early[] =
     "#if __CUDA_ARCH__ >= 900\n"
@@ -50,7 +50,7 @@ static const char running_sum[] =
 
 enum {
     LONGEST_STAGED = 10752, /* elements; 9 words of 8 in 48 KB */
-    FEW_LANES = 128         /* of a row, whose block asks for the next row ahead */
+    FEW_LANES = 128         /* of a row, whose block prefetches the next row */
 };
 
 typedef struct {
@@ -69,7 +69,7 @@ static bool narrow(const writer *k, const mx_type *t)
     return t->ndim == 0 || (t->dim[t->ndim - 1] == 1 && k->cols != 1);
 }
 
-/* Parts of other tensors (op.h): are there any, and do their 16-byte pieces begin at 16 bytes? */
+/* Strided views (op.h): are there any, and do their 16-byte pieces begin at 16 bytes? */
 static void look_at_parts(const writer *k, bool *any, bool *aligned)
 {
     *any = false, *aligned = true;
@@ -194,7 +194,7 @@ static bool varies(const mx_type *t)
 /* Where a block's threads wait for each other in every row, and are few: a large block has as many
  * rows under way as its registers allow, and those that hold the next row cost it a neighbour (rows
  * of 4,096 took a third longer that way). */
-static bool can_ask_ahead(const writer *k)
+static bool can_prefetch(const writer *k)
 {
     bool reduces = false;
     for (int i = 0; i < k->g->n_ext; i++)
@@ -439,7 +439,7 @@ static void write_header(writer *k, mx_fused_launch *l)
     if (maps)
         mx_str_addf(o, "  __shared__ float stage[ROWS][PLACE(%lld)];\n"
                        "#define x(k) stage[slot][PLACE(k)]\n", (long long)k->cols);
-    /* In turn two places: nobody writes to one before all have read it, with one barrier. */
+    /* Two places, alternating: nobody writes to one before all have read it, with one barrier. */
     if (reduces && k->lanes > 32)
         mx_str_add(o, "  __shared__ float part[64]; int turn = 0;\n");
     for (int i = 0; i < l->n_sums; i++)
@@ -447,7 +447,7 @@ static void write_header(writer *k, mx_fused_launch *l)
 }
 
 /* Lanes beyond the last row compute it too, for the barriers' sake, but store nothing: results may
- * lie where the row was read (compile/parts.c). */
+ * lie where the row was read (compile/strided_views.c). */
 static const char live_row[] =
     "const bool live = row < ROW_COUNT; if (!live) row = ROW_COUNT - 1;\n";
 
@@ -463,7 +463,7 @@ static void write_rows(writer *k, int n_sums)
             load_value(k, i);
         return;
     }
-    bool ahead = can_ask_ahead(k);
+    bool ahead = can_prefetch(k);
     mx_str_add(o, "  const rows step = (rows)gridDim.x * ROWS;\n");
     for (int i = 0; i < g->n_ext && ahead; i++)
         varies(&g->ext[i]) ? declare_asked(k, i) : load_value(k, i);

@@ -13,7 +13,7 @@ typedef struct {
 } mx_fused_launch;
 
 /* Kernel `fused(const void *in0, ..., void *out0, ...)`. A status when a dtype has no CUDA form.
- * in, out: the tensors it will be given, of which some may be parts of others; NULL: none is.
+ * in, out: the tensors it will be given, of which some may be strided views; NULL: none is.
  * With column sums there is one more argument, float sums[n_sums][grid * rows_per_block][cols]; any
  * grid up to the one given will do, and the rows of each sum still have to be added up. */
 mx_status mx_fused_source(const mx_group *g, const mx_tensor *in, const mx_tensor *out,

@@ -1,6 +1,6 @@
 /* op_fused.c - fused groups: generated, compiled by NVRTC, cached on disk, launched. */
 #include "device/cuda/core/context.h"
-#include "device/cuda/core/early.h"
+#include "device/cuda/core/pdl.h"
 #include "device/cuda/fused/fused_source.h"
 #include "device/cuda/train/train_kernels.h"
 #include "ops/gpu_work.h"
@@ -85,7 +85,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     cudaLaunchAttribute early = {0};
     cudaLaunchConfig_t config = {.gridDim = {f->at.grid, 1, 1}, .blockDim = {f->at.block, 1, 1},
                                  .stream = c->stream, .attrs = &early};
-    config.numAttrs = f->at.grid <= SMALL ? mx_early_attribute(&early, c->stream) : 0;
+    config.numAttrs = f->at.grid <= SMALL ? mx_pdl_attribute(&early, c->stream) : 0;
     MX_TRY(mx_cuda_check(cudaLaunchKernelExC(&config, (const void *)f->kernel, args),
                          "a fused kernel"));
     if (!f->at.n_sums)

@@ -1,12 +1,12 @@
 /* decode.cu - one token at a time: matrix times few vectors, and one query against the cache.
  *
  * Both are bound by the bytes of weights or cache, each read once; the work is to keep enough loads
- * in flight. One vector: a warp takes a row of W, each lane 16 bytes at a time, x comes from the
- * first-level cache. Attention: a group of lanes takes one key (16 bytes a lane), four keys at a
- * time, for all query heads that share it; every group keeps its own running softmax; groups, warps
- * and splits of the sequence are merged at the end, in a fixed order.
+ * in flight. One vector: a warp takes a row of W, each lane 16 bytes at a time, x comes from L1.
+ * Attention: a group of lanes takes one key (16 bytes a lane), four keys at a time, for all query
+ * heads that share it; every group keeps its own running softmax; groups, warps and splits of the
+ * sequence are merged at the end, in a fixed order.
  */
-#include "device/cuda/core/early.cuh"
+#include "device/cuda/core/pdl.cuh"
 #include "device/cuda/attention/flash.cuh"
 #include "device/cuda/core/kernels.h"
 #include "ops/gpu_work.h"
@@ -128,10 +128,10 @@ cudaError_t mx_cuda_gemv_many(const mx_gemv_one *one, int n, const mx_bf16 *x, i
         t.one[i] = one[i];
         t.first[i + 1] = t.first[i] + (unsigned)((one[i].n + 7) / 8);
     }
-    return launch_early(gemv_many_kernel, t.first[n], 256, 0, stream, t, x, k);
+    return launch_pdl(gemv_many_kernel, t.first[n], 256, 0, stream, t, x, k);
 }
 
-/* 2 to 8 vectors: the matrix units. A block takes 16 rows of W, its warps slices of K. A lane loads
+/* 2 to 8 vectors: the tensor cores. A block takes 16 rows of W, its warps slices of K. A lane loads
  * 16 bytes (8 values of k) of two rows of W and of one vector; since a sum may run over k in any
  * order, those 8 values serve as the fragments of two steps of k = 16 for W and x alike, with no
  * shuffling. */
@@ -186,7 +186,7 @@ cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16
     if (m < 1 || m > 8 || k % 8)
         return cudaErrorInvalidValue;
     if (m > 1 && k % 32 == 0)
-        return launch_early(gemv_few_kernel, (unsigned)((n + 15) / 16), 256, 0, stream, y, y32, x,
+        return launch_pdl(gemv_few_kernel, (unsigned)((n + 15) / 16), 256, 0, stream, y, y32, x,
                             w, m, n, k);
     cudaError_t e = cudaSuccess;
     for (int i = 0; i < m && e == cudaSuccess; i++)
@@ -456,7 +456,7 @@ template <int LANES, int H> static void decode_go(const decode_params &p, cudaSt
     int rep = p.s.heads_q / p.s.heads_kv;
     dim3 grid((unsigned)p.splits, (unsigned)(p.s.heads_kv * ((rep + H - 1) / H)),
               (unsigned)p.s.batch);
-    launch_early(k, grid, DECODE_THREADS, 0, stream, p);
+    launch_pdl(k, grid, DECODE_THREADS, 0, stream, p);
 }
 template <int LANES> static void decode_heads(const decode_params &p, cudaStream_t stream)
 {
@@ -496,6 +496,6 @@ cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const
         decode_heads<32>(p, stream);
     if (p.splits == 1)
         return cudaGetLastError();
-    return launch_early(decode_combine_kernel, dim3((unsigned)s->heads_q, (unsigned)s->batch), 128,
+    return launch_pdl(decode_combine_kernel, dim3((unsigned)s->heads_q, (unsigned)s->batch), 128,
                         0, stream, p);
 }

@@ -1,4 +1,4 @@
-/* gemm_gelu.cu - a GEMM with bias and GELU as its epilogue, on hopper_product.cuh.
+/* gemm_gelu.cu - a GEMM with bias and GELU as its epilogue, on hopper_gemm.cuh.
  *
  * A finished tile is put aside as bf16 pairs of u, its bias added. Its eighths are then stored as
  * they are and turned into GELUs. What that saves is memory: u is not read again. The bias of a
@@ -7,7 +7,7 @@
  * Tried and no faster: both stored by TMA, from shared memory, with no exchange between lanes.
  */
 #include "device/cuda/gemm/gemm_gelu.h"
-#include "device/cuda/gemm/hopper_product.cuh"
+#include "device/cuda/gemm/hopper_gemm.cuh"
 #include "device/cuda/core/vec.cuh"
 
 struct gelu_args {
@@ -24,20 +24,21 @@ __device__ __forceinline__ float gate_of(float x)
 }
 /* Word 8 c + 4 h + i of a tile put aside has columns 32 c + 8 i + 2 q and the next, of row l / 4 +
  * 8 h (lane l = 4 (l / 4) + q); after the exchange, columns 32 c + 8 q + 2 i and the next. */
-struct gelu_end : product_end {
+struct gelu_epilogue : gemm_epilogue {
     typedef gelu_args args;
     uint32_t v[64];
     int64_t at;    /* of this lane's first 16 bytes */
     int left[2];   /* columns from there on, of its row and the one 8 below; 0: not stored */
-    uint32_t room; /* this group's bias, a float for each column */
+    uint32_t bias_at; /* this group's bias, a float for each column */
     int group;
     uint32_t next; /* bias of the tile that is multiplied: columns 2 (thread) and the next */
 
-    static __device__ __forceinline__ bool asked(const args &, int)
+    static __device__ __forceinline__ bool wanted(const args &, int)
     {
         return true;
     }
-    __device__ gelu_end(const product_room &r, int g) : room(r.spare + g * TILE_N * 4), group(g)
+    __device__ gelu_epilogue(const gemm_smem &r, int g)
+        : bias_at(r.spare + g * TILE_N * 4), group(g)
     {
         at = 0, left[0] = left[1] = 0; /* nothing aside yet */
     }
@@ -53,7 +54,7 @@ struct gelu_end : product_end {
         at = (int64_t)row * p.n + n0 + 8 * q;
         left[0] = row < p.m ? p.n - n0 - 8 * q : 0;
         left[1] = row + 8 < p.m ? p.n - n0 - 8 * q : 0;
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(room + 8 * (threadIdx.x & 127)),
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(bias_at + 8 * (threadIdx.x & 127)),
                      "f"(low_of(next)), "f"(high_of(next))
                      : "memory");
         asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
@@ -65,7 +66,7 @@ struct gelu_end : product_end {
             float x, y;
             asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                          : "=f"(x), "=f"(y)
-                         : "r"(room + 4 * (HALF_N * half + 8 * j + 2 * (threadIdx.x & 3)))
+                         : "r"(bias_at + 4 * (HALF_N * half + 8 * j + 2 * (threadIdx.x & 3)))
                          : "memory");
 #pragma unroll
             for (int h = 0; h < 2; h++)
@@ -101,12 +102,12 @@ struct gelu_end : product_end {
 
 bool mx_gemm_gelu_is_possible(const mx_epilogue_gemm *s)
 {
-    return ended_suits<gelu_end>(s);
+    return epilogue_suits<gelu_epilogue>(s);
 }
 
 cudaError_t mx_gemm_gelu_launch(const mx_epilogue_gemm *s, const mx_gemm_gelu_args *a,
                                 cudaStream_t stream)
 {
     gelu_args p = {a->y, a->u, a->bias, (int)s->m, (int)s->n};
-    return ended_launch<gelu_end>(s, a->a, a->b, p, stream);
+    return ended_launch<gelu_epilogue>(s, a->a, a->b, p, stream);
 }

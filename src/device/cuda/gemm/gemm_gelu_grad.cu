@@ -13,17 +13,17 @@ struct gelu_grad_args {
 /* gelu_tanh'(x) = s + s (1 - s) x (A + 3 A B x^2), s a sigmoid of A (x + B x^3). */
 __device__ __forceinline__ float gelu_grad_of(float x)
 {
-    const float A = 1.5957691216057308f, B = 0.044715f, A2 = -A * PRODUCT_LOG2E;
+    const float A = 1.5957691216057308f, B = 0.044715f, A2 = -A * GEMM_LOG2E;
     float t = x * x, s = sigmoid_down2(x * fmaf(t, A2 * B, A2)), r = x * fmaf(t, 3 * A * B, A);
     return fmaf(s, fmaf(-s, r, r), s);
 }
 
-struct gelu_grad_end : stream_end<1, 4> {
+struct gelu_grad_epilogue : stream_epilogue<1, 4> {
     typedef gelu_grad_args args;
     enum { LOADER_REGISTERS = 56, GROUP_REGISTERS = 224 };
     uint32_t w[8]; /* of the eighth under way: u, then du */
 
-    __device__ gelu_grad_end(const product_room &r, int g) : stream_end(r, g) {}
+    __device__ gelu_grad_epilogue(const gemm_smem &r, int g) : stream_epilogue(r, g) {}
     template <int C> __device__ __forceinline__ void ready(const args &)
     {
         arrived<C>();
@@ -72,10 +72,10 @@ struct gelu_grad_end : stream_end<1, 4> {
         if (t.m < p.m && col < p.n)
             p.parts[(int64_t)(t.m / BOX_ROWS) * p.n + col] = sum;
     }
-    static __device__ __forceinline__ void aid(const product_shape &s, const args &p,
-                                               const maps &of, const product_room &r, int group)
+    static __device__ __forceinline__ void help(const gemm_shape &s, const args &p,
+                                               const maps &of, const gemm_smem &r, int group)
     {
-        serve<gelu_grad_end>(s, p, of, r, group);
+        serve<gelu_grad_epilogue>(s, p, of, r, group);
     }
 };
 
@@ -83,7 +83,7 @@ struct gelu_grad_end : stream_end<1, 4> {
 
 bool mx_gemm_gelu_grad_is_possible(const mx_epilogue_gemm *s)
 {
-    return ended_suits<gelu_grad_end>(s);
+    return epilogue_suits<gelu_grad_epilogue>(s);
 }
 
 static_assert((int)BOX_ROWS == (int)MX_GPU_GELU_GRAD_ROWS, "as planned");
@@ -98,5 +98,5 @@ cudaError_t mx_gemm_gelu_grad_launch(const mx_epilogue_gemm *s, const mx_gemm_ge
     gelu_grad_args p = {a->parts, (int)s->m, (int)s->n};
     stream_maps<1> of;
     cudaError_t e = stream_maps_of<1>(&of, &a->u, &a->du, s->m, s->n);
-    return e != cudaSuccess ? e : ended_launch<gelu_grad_end>(s, a->a, a->b, p, stream, of);
+    return e != cudaSuccess ? e : ended_launch<gelu_grad_epilogue>(s, a->a, a->b, p, stream, of);
 }

@@ -1,7 +1,7 @@
 /* gemm_lt.c - see gemm_lt.h.
  *
  * cuBLASLt thinks in columns: a row-major (R, C) matrix with row stride ld is its column-major (C,
- * R) matrix with the same ld. So the row-major product C = op(A) op(B) is asked for as C^T =
+ * R) matrix with the same ld. So the row-major GEMM C = op(A) op(B) is computed as C^T =
  * op(B)^T op(A)^T: the library's "A" is our B, its "m" is our N, its "n" our M, and the transpose
  * flags carry over unchanged.
  *
@@ -380,7 +380,7 @@ typedef struct {
     double us; /* negative: does not run */
 } contender;
 
-/* Microseconds per product over `n` products in a row. */
+/* Microseconds per GEMM over `n` of them in a row. */
 static double time_algo(const mx_gemm_plan *p, const cublasLtMatmulAlgo_t *algo,
                         const void *const abc[3], void *ws, cudaStream_t stream, cudaEvent_t ev[2],
                         int n)

@@ -1,4 +1,4 @@
-/* gemm_lt.h - matrix products through cuBLASLt, planned once and launched many times.
+/* gemm_lt.h - GEMMs through cuBLASLt, planned once and launched many times.
  *
  *     C (M, N) = alpha * op(A) (M, K) . op(B) (K, N) + beta * C     row-major, batched by strides
  *
@@ -6,7 +6,7 @@
  *     BIAS    C + b, a vector (N) of C's type
  *     GELU    gelu_tanh(C + b), and C + b itself to another matrix like C, `aux`
  *
- * The three products of a linear layer y = x W^T with W stored (out, in):
+ * The three GEMMs of a linear layer y = x W^T with W stored (out, in):
  *     forward  y  = x  . W^T     trans_b            (T, in) (out, in)^T
  *     input    dx = dy . W                          (T, out) (out, in)
  *     weight   dW = dy^T . x     trans_a            (T, out)^T (T, in)     beta = 1 accumulates
@@ -49,13 +49,13 @@ typedef struct {
     int64_t m, n, k;
     bool trans_a, trans_b;                /* A is stored (K, M); B is stored (N, K) */
     int64_t lda, ldb, ldc;                /* row strides in elements; 0: packed */
-    int64_t batch;                        /* 0 and 1: one product */
+    int64_t batch;                        /* 0 and 1: one GEMM */
     int64_t stride_a, stride_b, stride_c; /* between batch entries, in elements */
     mx_gemm_type in, out;
     mx_gemm_type in_b; /* of B where `scale_b` says that it has scales; otherwise as A */
     mx_gemm_scale scale_a, scale_b;
     bool fast; /* 8-bit floats: sums may lose some bits */
-    bool tf32; /* f32 only: allow the matrix units' 10-bit mantissa */
+    bool tf32; /* f32 only: allow the tensor cores' 10-bit mantissa */
     mx_gemm_epilogue epilogue;
     float alpha, beta;
 } mx_gemm_shape;
@@ -80,7 +80,8 @@ mx_status mx_gemm_plan_search(mx_gemm_plan *p, const void *a, const void *b, voi
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
 mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *b, void *c,
                               void *workspace, cudaStream_t stream) MX_MUST_USE;
-/* Where the next launch finds what its epilogue needs; plans with one must be told each time. */
+/* Where the next launch finds what its epilogue needs; to be called before each launch of a plan
+ * with one. */
 mx_status mx_gemm_plan_epilogue(mx_gemm_plan *p, const void *bias, void *aux) MX_MUST_USE;
 /* The same for the scales of its factors. */
 mx_status mx_gemm_plan_scales(mx_gemm_plan *p, const float *a, const float *b) MX_MUST_USE;

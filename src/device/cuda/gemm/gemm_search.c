@@ -1,4 +1,4 @@
-/* gemm_search.c - plans for products, by the library's first suggestion or by a timed search.
+/* gemm_search.c - plans for GEMMs, by the library's first suggestion or by a timed search.
  *
  * gemm_search=true times cuBLASLt's suggestions for every shape that it has not met on this machine
  * and keeps the choices in a file. The operands are random numbers in memory of their own: at its
@@ -75,7 +75,7 @@ mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **o
     if (!c->search || strcmp(mx_gemm_plan_choice(*out), "cached") == 0)
         return MX_OK;
     mx_status st = search(c, *out, s);
-    if (st) { /* no room for a second set of operands: the first suggestion is good too */
+    if (st) { /* no memory for a second set of operands: the first suggestion is good too */
         fprintf(stderr, "note: a product was not timed: %s\n", mx_status_text(st));
         mx_status_free(st);
         cudaGetLastError();

@@ -1,4 +1,4 @@
-/* gemm_swiglu.cu - GEMMs with SwiGLU as their epilogue, on hopper_product.cuh, and one with its
+/* gemm_swiglu.cu - GEMMs with SwiGLU as their epilogue, on hopper_gemm.cuh, and one with its
  * gradient, on hopper_stream.cuh.
  *
  * Forward, a tile is of 128 columns of both GEMMs: half of its B is of one weight, half of the
@@ -9,7 +9,7 @@
 
 __device__ __forceinline__ float sigmoid(float x)
 {
-    return sigmoid_down2(x * -PRODUCT_LOG2E);
+    return sigmoid_down2(x * -GEMM_LOG2E);
 }
 
 /* --- forward --- */
@@ -24,7 +24,7 @@ struct swiglu_maps {
 
 /* Put aside: words 8 c + 4 h + i of g (gemm_gelu.cu), and 32 further on of u. Eighth C is of
  * columns 32 (C / 2) and on, the rows of half h = C % 2. */
-struct swiglu_end : product_end {
+struct swiglu_epilogue : gemm_epilogue {
     typedef swiglu_args args;
     typedef swiglu_maps maps;
     enum { TWO_FACTORS = true, SPREAD = true };
@@ -32,11 +32,11 @@ struct swiglu_end : product_end {
     int64_t at;  /* of this lane's first 16 bytes */
     int left[2]; /* columns from there on, of its row and the one 8 below; 0: not stored */
 
-    static __device__ __forceinline__ bool asked(const args &, int)
+    static __device__ __forceinline__ bool wanted(const args &, int)
     {
         return true;
     }
-    __device__ swiglu_end(const product_room &, int)
+    __device__ swiglu_epilogue(const gemm_smem &, int)
     {
         at = 0, left[0] = left[1] = 0; /* nothing aside yet */
     }
@@ -83,14 +83,14 @@ struct swiglu_end : product_end {
 
 /* --- backward --- */
 
-struct swiglu_grad_end : stream_end<2, 2> {
+struct swiglu_grad_epilogue : stream_epilogue<2, 2> {
     struct args {};
     enum { SPREAD = true, LOADER_REGISTERS = 40, GROUP_REGISTERS = 232 };
     uint32_t g[4], u[4]; /* of half of the eighth under way; then dg and du */
 
-    __device__ swiglu_grad_end(const product_room &r, int group) : stream_end(r, group) {}
+    __device__ swiglu_grad_epilogue(const gemm_smem &r, int group) : stream_epilogue(r, group) {}
     /* g and u become their gradients. */
-    static __device__ __forceinline__ void turn(float d, float &x, float &y)
+    static __device__ __forceinline__ void grads_of(float d, float &x, float &y)
     {
         float s = sigmoid(x), silu = x * s;
         x = d * y * fmaf(-silu, s, s + silu);
@@ -106,8 +106,8 @@ struct swiglu_grad_end : stream_end<2, 2> {
     {
         uint32_t d = v[8 * C + k], &gw = g[k % 4], &uw = u[k % 4];
         float g0 = low_of(gw), g1 = high_of(gw), u0 = low_of(uw), u1 = high_of(uw);
-        turn(low_of(d), g0, u0);
-        turn(high_of(d), g1, u1);
+        grads_of(low_of(d), g0, u0);
+        grads_of(high_of(d), g1, u1);
         gw = pack2(g0, g1), uw = pack2(u0, u1);
         if (k % 4 == 3)
             store<C>(g, 0, k / 4), store<C>(u, 1, k / 4);
@@ -117,10 +117,10 @@ struct swiglu_grad_end : stream_end<2, 2> {
             done<C>();
     }
     static __device__ __forceinline__ void look(const args &, uint32_t, stream_tile, int) {}
-    static __device__ __forceinline__ void aid(const product_shape &s, const args &p,
-                                               const maps &of, const product_room &r, int group)
+    static __device__ __forceinline__ void help(const gemm_shape &s, const args &p,
+                                               const maps &of, const gemm_smem &r, int group)
     {
-        serve<swiglu_grad_end>(s, p, of, r, group);
+        serve<swiglu_grad_epilogue>(s, p, of, r, group);
     }
 };
 
@@ -128,11 +128,11 @@ struct swiglu_grad_end : stream_end<2, 2> {
 
 bool mx_gemm_swiglu_is_possible(const mx_epilogue_gemm *s)
 {
-    return ended_suits<swiglu_end>(s);
+    return epilogue_suits<swiglu_epilogue>(s);
 }
 bool mx_gemm_swiglu_grad_is_possible(const mx_epilogue_gemm *s)
 {
-    return ended_suits<swiglu_grad_end>(s);
+    return epilogue_suits<swiglu_grad_epilogue>(s);
 }
 
 cudaError_t mx_gemm_swiglu(const mx_epilogue_gemm *s, const mx_swiglu_forward_args *a,
@@ -140,9 +140,9 @@ cudaError_t mx_gemm_swiglu(const mx_epilogue_gemm *s, const mx_swiglu_forward_ar
 {
     swiglu_args p = {(uint16_t *)a->g, (uint16_t *)a->u, (uint16_t *)a->h, (int)s->m, (int)s->n};
     swiglu_maps of;
-    cudaError_t e = s->b_outside ? product_map(&of.second, a->b2, s->k, s->n)
-                                 : product_map(&of.second, a->b2, s->n, s->k);
-    return e != cudaSuccess ? e : ended_launch<swiglu_end>(s, a->a, a->b, p, stream, of);
+    cudaError_t e = s->b_outside ? gemm_map(&of.second, a->b2, s->k, s->n)
+                                 : gemm_map(&of.second, a->b2, s->n, s->k);
+    return e != cudaSuccess ? e : ended_launch<swiglu_epilogue>(s, a->a, a->b, p, stream, of);
 }
 
 cudaError_t mx_gemm_swiglu_grad(const mx_epilogue_gemm *s, const mx_swiglu_backward_args *a,
@@ -150,8 +150,8 @@ cudaError_t mx_gemm_swiglu_grad(const mx_epilogue_gemm *s, const mx_swiglu_backw
 {
     const void *in[2] = {a->g, a->u};
     void *out[2] = {a->dg, a->du};
-    swiglu_grad_end::args p;
+    swiglu_grad_epilogue::args p;
     stream_maps<2> of;
     cudaError_t e = stream_maps_of<2>(&of, in, out, s->m, s->n);
-    return e != cudaSuccess ? e : ended_launch<swiglu_grad_end>(s, a->a, a->b, p, stream, of);
+    return e != cudaSuccess ? e : ended_launch<swiglu_grad_epilogue>(s, a->a, a->b, p, stream, of);
 }

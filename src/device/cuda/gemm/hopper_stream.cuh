@@ -1,21 +1,21 @@
-/* hopper_stream.cuh - an End of hopper_product.cuh that reads tensors as large as the result and
- * puts as many in their place: they come and go by the copy engine.
+/* hopper_stream.cuh - an Epilogue of hopper_gemm.cuh that reads tensors as large as the result and
+ * writes as many: both by TMA, through shared memory.
  *
  * Each group of warps has a ring of places, each of a box of 64 rows x 32 columns for each of its
  * STREAMS. The group reads boxes where they lie, in the layout that its sums have (ldmatrix), and
- * writes over them. A warp of the loader's group, the group's aide, has them brought and taken
- * away, and may look at what lies in a place before it goes. So the group, whose time counts, has
- * to do with neither addresses nor edges. (Loaded by its own lanes, an eighth ahead, GELU's slope
- * took 0.85 - 0.90 ms where it takes 0.62 and the product alone 0.46: 65,536 x 3,072 x 768.)
+ * writes over them. A helper warp for each group loads and stores them by TMA, and may read what
+ * lies in a place before it is stored. So the group, whose time counts, has
+ * to do with neither addresses nor edges. Loads by the group's own lanes are
+ * slower (docs/log/gpu-kernels.md).
  *
  * Eighth C of any tile is in place C % PLACES, and the ring goes round an even number of times for
  * each tile: places and parities are known to the compiler. The eighths that a group works on in
- * its first tile are of none; the aide lets it have places with nothing in them.
+ * its first tile are of none; the helper warp lets it have places with nothing in them.
  */
 #ifndef MX_DEVICE_CUDA_HOPPER_STREAM_CUH
 #define MX_DEVICE_CUDA_HOPPER_STREAM_CUH
 
-#include "device/cuda/gemm/hopper_product.cuh"
+#include "device/cuda/gemm/hopper_gemm.cuh"
 #include "device/cuda/core/vec.cuh"
 
 enum { BOX_ROWS = 64, BOX_WIDE = 32, BOX_PITCH = 2 * BOX_WIDE, BOX = BOX_ROWS * BOX_PITCH };
@@ -29,17 +29,17 @@ template <int STREAMS> struct stream_maps {
     CUtensorMap in[STREAMS], out[STREAMS];
 };
 
-/* What an End has beside: args, ready<C> (which begins with arrived<C>), part_of<C> (which ends
- * with done<C>), look(p, place, tile, c), and an aid that calls serve<End>. */
-template <int STREAMS, int PLACES> struct stream_end : product_end {
+/* What an Epilogue has beside: args, ready<C> (which begins with arrived<C>), part_of<C> (which
+ * ends with done<C>), look(p, place, tile, c), and an aid that calls serve<Epilogue>. */
+template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
     typedef stream_maps<STREAMS> maps;
-    enum { PLACE = STREAMS * BOX, ROOM = GROUPS * PLACES * (PLACE + 16), AIDES = GROUPS };
+    enum { PLACE = STREAMS * BOX, SMEM_BYTES = GROUPS * PLACES * (PLACE + 16), HELPERS = GROUPS };
     static_assert(EIGHTHS % (2 * PLACES) == 0, "parities are the same for each tile");
 
     /* A place is full when what is read is there, and done when what is written is. */
     struct ring_of {
         uint32_t places, full, done;
-        __device__ ring_of(const product_room &r, int group)
+        __device__ ring_of(const gemm_smem &r, int group)
         {
             places = r.spare + group * PLACES * PLACE;
             full = r.spare + GROUPS * PLACES * PLACE + group * PLACES * 16;
@@ -51,7 +51,7 @@ template <int STREAMS, int PLACES> struct stream_end : product_end {
     ring_of ring;
     uint32_t mine; /* where the row begins that this lane has to name of four pieces of 8 x 8 */
 
-    static __device__ __forceinline__ void prepare(const product_room &r)
+    static __device__ __forceinline__ void prepare(const gemm_smem &r)
     {
         for (int g = 0; g < GROUPS; g++) {
             ring_of ring(r, g);
@@ -61,14 +61,14 @@ template <int STREAMS, int PLACES> struct stream_end : product_end {
             }
         }
     }
-    __device__ stream_end(const product_room &r, int g) : ring(r, g)
+    __device__ stream_epilogue(const gemm_smem &r, int g) : ring(r, g)
     {
         int lane = threadIdx.x & 31;
         mine = ring.places + threadIdx.x / 32 % 4 * 2 * EIGHT_ROWS + lane % 8 * BOX_PITCH +
                ((lane / 8) ^ (lane % 8 / 2)) * 16;
     }
     template <class Args>
-    static __device__ __forceinline__ bool asked(const Args &, int)
+    static __device__ __forceinline__ bool wanted(const Args &, int)
     {
         return true;
     }
@@ -107,7 +107,7 @@ template <int STREAMS, int PLACES> struct stream_end : product_end {
             bar_arrive(ring.done + 8 * (C % PLACES));
     }
 
-    /* --- the aide --- */
+    /* --- the helper --- */
 
     static __device__ __forceinline__ void bring(const maps &of, const ring_of &ring,
                                                  stream_tile t, int c)
@@ -122,25 +122,25 @@ template <int STREAMS, int PLACES> struct stream_end : product_end {
         for (int k = 0; k < STREAMS; k++)
             tma_load(to + k * BOX, &of.in[k], t.n + BOX_WIDE * c, t.m, 0, 0, full);
     }
-    template <class End>
-    static __device__ __forceinline__ void take_away(const typename End::args &p, const maps &of,
-                                                     uint32_t from, stream_tile t, int c)
+    template <class Epilogue>
+    static __device__ __forceinline__ void
+    take_away(const typename Epilogue::args &p, const maps &of, uint32_t from, stream_tile t, int c)
     {
         bool first = (threadIdx.x & 31) == 0;
         if (first)
 #pragma unroll
             for (int k = 0; k < STREAMS; k++)
                 tma_store(&of.out[k], t.n + BOX_WIDE * c, t.m, from + k * BOX);
-        End::look(p, from, t, c);
+        Epilogue::look(p, from, t, c);
         if (first)
             tma_read();
         __syncwarp();
     }
     /* In step with the group, which works on a tile's eighths while the next is multiplied. */
-    template <class End>
-    static __device__ __forceinline__ void serve(const product_shape &s,
-                                                 const typename End::args &p, const maps &of,
-                                                 const product_room &r, int group)
+    template <class Epilogue>
+    static __device__ __forceinline__ void serve(const gemm_shape &s,
+                                                 const typename Epilogue::args &p, const maps &of,
+                                                 const gemm_smem &r, int group)
     {
         ring_of ring(r, group);
         bool first = (threadIdx.x & 31) == 0, more = true;
@@ -155,7 +155,7 @@ template <int STREAMS, int PLACES> struct stream_end : product_end {
             for (int c = 0; c < EIGHTHS; c++) {
                 bar_wait(ring.done + 8 * (c % PLACES), c / PLACES & 1);
                 if (before.m >= 0)
-                    take_away<End>(p, of, ring.places + c % PLACES * PLACE, before, c);
+                    take_away<Epilogue>(p, of, ring.places + c % PLACES * PLACE, before, c);
                 bool same = c + PLACES < EIGHTHS;
                 if (first && (same || more))
                     bring(of, ring, same ? before : now, (c + PLACES) % EIGHTHS);

@@ -67,7 +67,7 @@ static mx_status quantize(mx_cuda *c, const mx_exec_step *s, void *state)
     mx_cuda_quantize_shape q = shape_of(s);
     mx_cuda_quantize_args a = {.x = s->call.in[0].data,
                                .given = s->call.n_in > 1 ? s->call.in[1].data : NULL,
-                               .q = s->call.out[0].data, .turned = s->call.out[3].data,
+                               .q = s->call.out[0].data, .transposed = s->call.out[3].data,
                                .scale = s->call.out[1].data,
                                .amax = s->call.out[2].data, .factor = s->call.work};
     return mx_cuda_check(mx_cuda_quantize(&q, &a, c->stream), "quantize");
@@ -188,7 +188,7 @@ static mx_status place(mx_cuda *c, const scaled *m, const mx_tensor *scale, mx_g
     *out = *to;
     mx_status st = mx_cuda_check(mx_cuda_place_scales(*to, scale->data, rows, m->grid_k, pitch,
                                                       how == MX_SCALE_RUNS, c->stream), "scales");
-    *to += mx_gpu_room(rows * pitch, sizeof(float)) / sizeof(float);
+    *to += mx_gpu_aligned_bytes(rows * pitch, sizeof(float)) / sizeof(float);
     return st;
 }
 

@@ -8,7 +8,7 @@
  * given, the first step ends at once unless it is 0, and the last one finds the maximum on its way.
  */
 #include "device/cuda/gemm/quantize.h"
-#include "device/cuda/gemm/quantize_turn.cuh"
+#include "device/cuda/gemm/quantize_transpose.cuh"
 #include "device/cuda/core/vec.cuh"
 
 #include <cuda_fp8.h>
@@ -212,8 +212,9 @@ __device__ __forceinline__ uint2 codes_of(const float v[LANE], const float f[LAN
 }
 
 /* y (cols, rows): a tile of codes, as it lies in shared memory, by columns. */
-__device__ __forceinline__ void store_turned(uint8_t *y, const uint32_t *flat, uint32_t *turned,
-                                             const mx_cuda_quantize_shape &s)
+__device__ __forceinline__ void store_transposed(uint8_t *y, const uint32_t *flat,
+                                                 uint32_t *transposed,
+                                                 const mx_cuda_quantize_shape &s)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t row0 = (int64_t)blockIdx.y * SIDE, col0 = (int64_t)blockIdx.x * SIDE;
@@ -224,16 +225,16 @@ __device__ __forceinline__ void store_turned(uint8_t *y, const uint32_t *flat, u
 #pragma unroll
         for (int j = 0; j < 4; j++)
             w[j] = flat[(4 * r4 + j) * WORDS + lane];
-        turn_bytes(w);
+        transpose_bytes(w);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            turned[(4 * lane + j) * WORDS + (r4 ^ lane)] = w[j];
+            transposed[(4 * lane + j) * WORDS + (r4 ^ lane)] = w[j];
     }
     __syncthreads();
     int64_t row = row0 + 4 * lane;
     for (int c = warp; c < SIDE; c += THREADS / 32)
         if (row < s.rows && col0 + c < s.cols)
-            *(uint32_t *)(y + (col0 + c) * s.rows + row) = turned[c * WORDS + (lane ^ c / 4)];
+            *(uint32_t *)(y + (col0 + c) * s.rows + row) = transposed[c * WORDS + (lane ^ c / 4)];
 }
 
 template <int FORMAT, bool BOTH, class T>
@@ -242,7 +243,7 @@ __global__ void __launch_bounds__(THREADS) codes_kernel(const __grid_constant__
                                                          const __grid_constant__
                                                          mx_cuda_quantize_args a)
 {
-    __shared__ uint32_t flat[BOTH ? SIDE * WORDS : 1], turned[BOTH ? SIDE * WORDS : 1];
+    __shared__ uint32_t flat[BOTH ? SIDE * WORDS : 1], transposed[BOTH ? SIDE * WORDS : 1];
     grid_of g = scales_of(s);
     int64_t row0 = (int64_t)blockIdx.y * SIDE;
     int64_t col = (int64_t)blockIdx.x * SIDE + threadIdx.x % ACROSS * LANE;
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(THREADS) codes_kernel(const __grid_constant__
         all = max(all, most8(v));
     }
     if (BOTH)
-        store_turned((uint8_t *)a.turned + base, flat, turned, s);
+        store_transposed((uint8_t *)a.transposed + base, flat, transposed, s);
     if (!a.given)
         return;
     all = most_of_tile(all);

@@ -28,7 +28,7 @@ typedef struct {
 typedef struct {
     const void *x;
     const float *given; /* a factor that is used unless it is 0; NULL: none */
-    void *q, *turned;
+    void *q, *transposed;
     float *scale, *amax;
     float *factor; /* scratch, a float for each block */
 } mx_cuda_quantize_args;

@@ -1,15 +1,15 @@
 /* quantize_move.cu - 8-bit tensors transposed, scales where the library wants them, sums of int8 as
  * numbers: see quantize.h. */
 #include "device/cuda/gemm/quantize.h"
-#include "device/cuda/gemm/quantize_turn.cuh"
+#include "device/cuda/gemm/quantize_transpose.cuh"
 #include "device/cuda/core/vec.cuh"
 
 enum { SIDE = 128, WORDS = SIDE / 4, THREADS = 256, WARPS = THREADS / 32 };
 
-/* A tile of 128 x 128: a lane has four columns and, at a time, four rows, which it turns in
+/* A tile of 128 x 128: a lane has four columns and, at a time, four rows, which it transposes in
  * registers. Words change places by exclusive or, so that lanes meet in no bank of shared memory
  * either way. */
-__global__ void __launch_bounds__(THREADS) turn_bytes_kernel(uint8_t *y, const uint8_t *x,
+__global__ void __launch_bounds__(THREADS) transpose_bytes_kernel(uint8_t *y, const uint8_t *x,
                                                              int64_t rows, int64_t cols)
 {
     __shared__ uint32_t tile[SIDE * WORDS];
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(THREADS) turn_bytes_kernel(uint8_t *y, const u
             int64_t row = row0 + 4 * r4 + j;
             w[j] = row < rows && col < cols ? *(const uint32_t *)(x + row * cols + col) : 0;
         }
-        turn_bytes(w);
+        transpose_bytes(w);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             tile[(4 * lane + j) * WORDS + (r4 ^ lane)] = w[j];
@@ -45,7 +45,7 @@ cudaError_t mx_cuda_transpose_bytes(void *y, const void *x, int64_t rows, int64_
 {
     dim3 grid((unsigned)((cols + SIDE - 1) / SIDE), (unsigned)((rows + SIDE - 1) / SIDE));
     if (rows && cols)
-        turn_bytes_kernel<<<grid, THREADS, 0, stream>>>((uint8_t *)y, (const uint8_t *)x, rows,
+        transpose_bytes_kernel<<<grid, THREADS, 0, stream>>>((uint8_t *)y, (const uint8_t *)x, rows,
                                                         cols);
     return cudaGetLastError();
 }

@@ -1,5 +1,5 @@
-/* swiglu.cu - SwiGLU and its gradient over the results of products that cannot end in them. A
- * thread has four elements. */
+/* swiglu.cu - SwiGLU and its gradient over the results of GEMMs that cannot have them as epilogues.
+ * A thread has four elements. */
 #include "device/cuda/gemm/gemm_swiglu.h"
 #include "device/cuda/core/vec.cuh"
 

@@ -108,14 +108,14 @@ template <typename T> __device__ uint64_t threshold(const T *row, int64_t d, int
 }
 
 template <typename T>
-__global__ void top_many_kernel(T *values, int32_t *index, const T *x, int64_t d, int k, int room)
+__global__ void top_many_kernel(T *values, int32_t *index, const T *x, int64_t d, int k, int slots)
 {
-    extern __shared__ uint64_t list[]; /* room: a power of two, at least k */
+    extern __shared__ uint64_t list[]; /* slots: a power of two, at least k */
     __shared__ int count[BLOCK], n;
     int64_t r = blockIdx.x;
     const T *row = x + r * d;
     uint64_t least = threshold(row, d, k, count);
-    for (int i = threadIdx.x; i < room; i += BLOCK)
+    for (int i = threadIdx.x; i < slots; i += BLOCK)
         list[i] = 0;
     if (threadIdx.x == 0)
         n = 0;
@@ -126,9 +126,9 @@ __global__ void top_many_kernel(T *values, int32_t *index, const T *x, int64_t d
             list[atomicAdd(&n, 1)] = e;
     }
     __syncthreads();
-    for (int size = 2; size <= room; size *= 2)
+    for (int size = 2; size <= slots; size *= 2)
         for (int step = size / 2; step; step /= 2) {
-            for (int i = threadIdx.x; i < room; i += BLOCK) {
+            for (int i = threadIdx.x; i < slots; i += BLOCK) {
                 int j = i ^ step;
                 bool down = !(i & size);
                 if (j > i && (list[i] < list[j]) == down) {
@@ -155,11 +155,11 @@ static void top_k(void *values, int32_t *index, const void *x, int64_t rows, int
                                                   k);
         return;
     }
-    int room = 2;
-    while (room < k)
-        room *= 2;
-    top_many_kernel<<<(unsigned)rows, BLOCK, room * sizeof(uint64_t), stream>>>(
-        (T *)values, index, (const T *)x, d, k, room);
+    int slots = 2;
+    while (slots < k)
+        slots *= 2;
+    top_many_kernel<<<(unsigned)rows, BLOCK, slots * sizeof(uint64_t), stream>>>(
+        (T *)values, index, (const T *)x, d, k, slots);
 }
 
 cudaError_t mx_cuda_top_k(void *values, int32_t *index, const void *x, mx_moe_type type,
@@ -304,18 +304,18 @@ cudaError_t mx_cuda_sort_experts(int32_t *order, int32_t *start, int32_t *place,
                                  const int32_t *expert, int64_t m, int64_t experts, void *scratch,
                                  cudaStream_t stream)
 {
-    size_t room = sizeof(int) * (size_t)(experts + 1);
+    size_t bytes = sizeof(int) * (size_t)(experts + 1);
     int E = (int)experts, chunks = (int)chunks_of(m);
     if (experts > MX_EXPERTS_MOST)
         return cudaErrorInvalidValue;
     if (m <= CHUNK) {
-        sort_one_kernel<<<1, 32, room, stream>>>(order, start, place, expert, m, E);
+        sort_one_kernel<<<1, 32, bytes, stream>>>(order, start, place, expert, m, E);
         return cudaGetLastError();
     }
     int *count = (int *)scratch;
-    count_kernel<<<chunks, 32, room, stream>>>(count, expert, m, E);
-    begin_kernel<<<1, 1024, room, stream>>>(count, start, chunks, E);
-    place_kernel<<<chunks, 32, room, stream>>>(order, place, start, count, expert, m, E);
+    count_kernel<<<chunks, 32, bytes, stream>>>(count, expert, m, E);
+    begin_kernel<<<1, 1024, bytes, stream>>>(count, start, chunks, E);
+    place_kernel<<<chunks, 32, bytes, stream>>>(order, place, start, count, expert, m, E);
     return cudaGetLastError();
 }
 

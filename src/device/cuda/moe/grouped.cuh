@@ -1,4 +1,4 @@
-/* grouped.cuh - where a block of a grouped product works.
+/* grouped.cuh - where a block of a grouped GEMM works.
  *
  * The rows fall into groups: those before the first expert, the experts', those behind the last;
  * the first and the last group belong to nobody and give zeros. Sizes are known on the device only,
@@ -33,7 +33,7 @@ __device__ __forceinline__ void place_in_band(grouped_tile &g, int t, int tm, in
     g.n0 = at / high * bn;
 }
 
-/* For products of rows; one whole warp. False: no such tile. */
+/* For GEMMs of rows; one whole warp. False: no such tile. */
 __device__ __forceinline__ bool find_row_tile(grouped_tile &g, const grouped_shape &s, int index,
                                               int bm, int bn)
 {

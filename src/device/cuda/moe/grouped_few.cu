@@ -1,5 +1,5 @@
-/* grouped_few.cu - one product per expert for a few rows, as in decoding: every row reads its
- * expert's weights once, at memory speed, without the matrix units.
+/* grouped_few.cu - one GEMM per expert for a few rows, as in decoding: every row reads its
+ * expert's weights once, at memory speed, without the tensor cores.
  *
  *     NT   a warp has two outputs of a row: two rows of w_e times x
  *     NN   a block has 64 outputs of a row: eight threads side by side, 32 of them down k, whose

@@ -1,4 +1,4 @@
-/* grouped_plain.cu - one product per expert without the matrix units: float32, and widths that the
+/* grouped_plain.cu - one GEMM per expert without the tensor cores: float32, and widths that the
  * fast kernel cannot load. Tiles of 64 x 64, 16 deep; a thread has 4 x 4 sums, in the order of k.
  */
 #include "device/cuda/moe/grouped.cuh"

@@ -1,4 +1,4 @@
-/* grouped_tiled.cu - one product per expert on the matrix units: bf16 factors, float sums.
+/* grouped_tiled.cu - one GEMM per expert on the tensor cores: bf16 factors, float sums.
  *
  * A block makes a tile of 128 x 256, going through k in steps of 64. Pieces of 16 bytes come from
  * memory with cp.async, which fills what lies outside (an expert's last rows, the end of a width)
@@ -6,7 +6,7 @@
  *
  * A factor lies in shared memory in slabs of 128-byte rows whose 16-byte pieces are exchanged by
  * row (piece ^ row % 8), which is both what ldmatrix reads without bank conflicts and what Hopper's
- * matrix unit calls its 128-byte swizzle, so one loader serves both:
+ * tensor cores calls its 128-byte swizzle, so one loader serves both:
  *     k inside  (x; w of NT)        one slab, a row for each of the 128 or 256 rows, 64 of k
  *     k outside (w of NN; all of TN) a slab for each 64 columns, a row for each of the 64 k
  * On Hopper two groups of four warps each multiply 64 x 256 straight from shared memory (wgmma),
@@ -166,7 +166,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiled_kernel(tiled_call p)
     constexpr int STAGES = WGMMA ? HOPPER_STAGES : OTHER_STAGES, AHEAD = WGMMA ? 2 : STAGES - 1;
     extern __shared__ char shared_any[];
     char *shared = (char *)(((uintptr_t)shared_any + ALIGN - 1) / ALIGN * ALIGN);
-    uint32_t room = (uint32_t)__cvta_generic_to_shared(shared);
+    uint32_t smem = (uint32_t)__cvta_generic_to_shared(shared);
     grouped_tile g;
     if (TN)
         find_sum_tile(g, p.s, blockIdx.x, BM, BN);
@@ -184,7 +184,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiled_kernel(tiled_call p)
     int steps = (k + BK - 1) / BK;
     auto load = [&](int t) {
         if (t < steps) {
-            uint32_t to = room + t % STAGES * STAGE;
+            uint32_t to = smem + t % STAGES * STAGE;
             a.next(to, k - t * BK);
             b.next(to + A_BYTES, k - t * BK);
         }
@@ -201,7 +201,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiled_kernel(tiled_call p)
             loads_wait<AHEAD - 1>();
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             __syncthreads(); /* step t is there, and step t - 2 is read */
-            uint32_t at = room + t % STAGES * STAGE;
+            uint32_t at = smem + t % STAGES * STAGE;
             uint64_t da = describe_slab(at + threadIdx.x / 128 * SLAB, SLAB);
             uint64_t db = describe_slab(at + A_BYTES, SLAB);
             wgmma_fence();
@@ -223,7 +223,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiled_kernel(tiled_call p)
             loads_wait<AHEAD - 1>();
             __syncthreads(); /* step t is there, and step t - 1 is read */
             load(t + AHEAD);
-            uint32_t at = room + t % STAGES * STAGE;
+            uint32_t at = smem + t % STAGES * STAGE;
             multiply_step<TN, B_OUT>(d, at, at + A_BYTES);
         }
         int lane = threadIdx.x & 31, warp = threadIdx.x / 32;

@@ -1,5 +1,5 @@
 /* moe_kernels.h - mixtures of experts on the GPU: choosing, sorting and moving tokens, and one
- * product per expert.
+ * GEMM per expert.
  *
  * As in kernels.h every function enqueues on `stream`, allocates nothing, waits for nothing and may
  * be captured in a CUDA graph; same inputs, same bits. How many rows each expert has is known on
@@ -55,7 +55,7 @@ cudaError_t mx_cuda_unpermute_rows(void *y, const void *x, const void *also, boo
 cudaError_t mx_cuda_random_uniform(float *y, const int64_t *seed, uint64_t stream_id, int64_t n,
                                    cudaStream_t stream);
 
-/* --- one product per expert (grouped_*.cu) --- */
+/* --- one GEMM per expert (grouped_*.cu) --- */
 /* Expert e has the rows start[e] <= i < start[e + 1]; starts that fall or leave the rows count as
  * far as they make sense. All strides dense.
  *   MX_GROUPED_NT  y (rows, n) = x (rows, k) w_e (n, k)^T

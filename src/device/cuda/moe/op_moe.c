@@ -152,7 +152,7 @@ static mx_status random_uniform(mx_cuda *c, const mx_exec_step *s, void *state)
                          "random_uniform");
 }
 
-/* --- products --- */
+/* --- GEMMs --- */
 
 static mx_status prepare_grouped(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {

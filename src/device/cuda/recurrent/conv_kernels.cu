@@ -4,12 +4,11 @@
  *     y[t] = sum over a of w_a x[t - a]
  *     dx[s] = sum over a of w_a dy[s + a]    dw_a = sum over s of x[s] dy[s + a]
  *
- * Memory bound. A thread takes W neighbouring channels and a run of tokens: it asks for all of them
+ * Memory bound. A thread takes W neighbouring channels and a run of tokens: it loads all of them
  * before it computes and slides over them in registers, filter and all. The warps of a block take
  * runs one after the other in time, so what two runs share is read from memory once. Where a run
  * lies in one segment, found by the warp while the inputs are under way, nothing is compared.
- * Tried: 8 bf16 a thread, 16 bytes; forward the same, backward 118 us instead of 112 on an H200
- * (168 registers instead of 114).
+ * 8 bf16 a thread, 16 bytes, are no faster: they take too many registers (docs/log/gpu-experts.md).
  * What dx needs dw needs too: one pass over x and dy. dw is summed by a thread over its tokens,
  * then over the warps of its block, then over the blocks by a second kernel, always in one order.
  *

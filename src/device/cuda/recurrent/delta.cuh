@@ -2,7 +2,7 @@
  *
  * The mathematics is that of ops/cpu/delta_kernel.h, by chunks of 64 tokens whatever chunk the op
  * names (any gives the same result up to rounding). A chunk that ends early is filled with tokens
- * that change nothing: q = k = v = 0, beta = 0, g = 0. Products are those of tiles.cuh.
+ * that change nothing: q = k = v = 0, beta = 0, g = 0. GEMMs are those of tiles.cuh.
  */
 #ifndef MX_DEVICE_CUDA_DELTA_CUH
 #define MX_DEVICE_CUDA_DELTA_CUH

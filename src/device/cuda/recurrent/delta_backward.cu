@@ -16,9 +16,9 @@ template <int DP, int EC> struct back_pool {
 
 /* What a chunk brings: asked for while the chunk behind it is worked on. */
 template <class T, int DP, int EC> struct back_load {
-    handful<T, C, DP> k, q;
-    handful<T, C, EC> dout;
-    handful<float, C, C> t, p;
+    tile_in_registers<T, C, DP> k, q;
+    tile_in_registers<T, C, EC> dout;
+    tile_in_registers<float, C, C> t, p;
     float4 w;
     __device__ __forceinline__ void take(const mx_cuda_delta &d, const delta_back &s,
                                          const place &at, int e0)

@@ -2,7 +2,7 @@
  *
  *     R = beta (V - e (K M))    U = T R    O = scale e (Q M) + P U    M = keep M + K^T (f U)
  * The columns of a memory do not know each other: a block takes EC of them, for one head of one
- * sequence, and keeps its part of M in registers, with a copy in shared memory for the products.
+ * sequence, and keeps its part of M in registers, with a copy in shared memory for the GEMMs.
  * The backward pass has the memory at every chunk's start and U written down instead of O.
  */
 #include "device/cuda/recurrent/delta.cuh"
@@ -15,9 +15,9 @@ template <int DP, int EC, bool OUT> struct sweep_pool {
 
 /* What a chunk brings: asked for while the chunk before is worked on. */
 template <class T, int DP, int EC, bool OUT> struct sweep_load {
-    handful<T, C, DP> k, q;
-    handful<T, C, EC> v;
-    handful<float, C, C> t, p;
+    tile_in_registers<T, C, DP> k, q;
+    tile_in_registers<T, C, EC> v;
+    tile_in_registers<float, C, C> t, p;
     float4 w;
     __device__ __forceinline__ void take(const mx_cuda_delta &d, const delta_sweep &s,
                                          const place &at, int e0)

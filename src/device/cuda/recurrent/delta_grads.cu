@@ -1,6 +1,6 @@
 /* delta_grads.cu - the gradients of a chunk of the delta rule, all chunks at once, from what the
  * two sweeps left: the memory M at the start, its gradient N at the end, U and dR. The formulas are
- * those of ops/cpu/delta_chunk.inc. The sums that go to c and beta come from the rows of products
+ * those of ops/cpu/delta_chunk.inc. The sums that go to c and beta come from the rows of GEMMs
  * that dQ and dK need anyway:
  *     dO_i.(Q M)_i = q_i.(dO M^T)_i    dR_i.(K M)_i = k_i.(dR M^T)_i    u_i.(K N)_i = k_i.(U N^T)_i
  */
@@ -8,7 +8,7 @@
 
 enum { ET = 64, EL = ET + 4 }; /* columns of the memory at a time */
 
-/* Sums of a chunk's tokens, in two halves (the two warps across a product). */
+/* Sums of a chunk's tokens, in two halves (the two warps across a GEMM). */
 struct sums {
     float own[C], seen[2][C], reach[2][C], read[2][C], row[2][C], beta[2][C], col[4][C];
 };
@@ -53,7 +53,7 @@ __device__ __forceinline__ void value_grads(const mx_cuda_delta &d, const delta_
                                             float *own, int e0)
 {
     int64_t row_step = v_step(d), from = v_from(d, at, e0);
-    handful<T, C, ET> v;
+    tile_in_registers<T, C, ET> v;
     v.take((const T *)d.v + from, row_step, at.n, d.v_dim - e0);
 #pragma unroll
     for (int i = 0; i < v.N; i++) { /* the 16 lanes of a row are neighbours */

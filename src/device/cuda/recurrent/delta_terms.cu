@@ -2,7 +2,7 @@
  * once: A_ij = beta_i k_i.k_j E_ij (j < i), its inverse T = (I + A)^-1, and P = scale (Q K^T) * E.
  *
  * A block takes a chunk of one key head and makes the matrices of all value heads that read it: the
- * products are shared. The inverse is found by substitution in float32, one thread a column with
+ * GEMMs are shared. The inverse is found by substitution in float32, one thread a column with
  * the column in registers, since errors in it would be multiplied; two heads go at once, with their
  * matrices where K and Q were.
  */
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     int hk = blockIdx.y, group = d.v_heads / d.k_heads, b = blockIdx.z;
     int len = d.state ? row_tokens(d.positions, b, d.len) : d.len;
     place at = place_of(d, b, hk * group, blockIdx.x, len);
-    handful<T, C, DP> k, q;
+    tile_in_registers<T, C, DP> k, q;
     k.take((const T *)d.k + k_from(d, at), k_step(d), at.n, d.k_dim);
     q.take((const T *)d.q + k_from(d, at), k_step(d), at.n, d.k_dim);
     k.template put<FAST>(x->rows.k, L);

@@ -29,7 +29,7 @@ static cudaError_t sort_rows(const int32_t *tokens, int64_t rows, int64_t vocab,
 {
     if (rows > INT32_MAX)
         return cudaErrorInvalidValue;
-    size_t part = mx_gpu_room(rows, sizeof(int32_t));
+    size_t part = mx_gpu_aligned_bytes(rows, sizeof(int32_t));
     int32_t *order = (int32_t *)scratch, *token = (int32_t *)((char *)scratch + part);
     int32_t *row = (int32_t *)((char *)scratch + 2 * part);
     void *temp = (char *)scratch + 3 * part;

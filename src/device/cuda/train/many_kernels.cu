@@ -6,8 +6,9 @@
  * squares, in double, and a second kernel adds up a tensor's pieces in order, so the result does
  * not depend on scheduling.
  *
- * AdamW as src/ops/adamw.c has it, the random rounding of bf16 weights included. Bytes an element
- * with float state and a bf16 gradient: 8 (weight) + 16 (moments) + 2 (gradient) + 2 (copy).
+ * AdamW as src/ops/adamw.c has it, the stochastic rounding of bf16 weights included. Bytes an
+ * element with float state and a bf16 gradient: 8 (weight) + 16 (moments) + 2 (gradient) + 2
+ * (copy).
  */
 #include "device/cuda/train/train_kernels.h"
 #include "device/cuda/core/vec.cuh"
@@ -27,7 +28,7 @@ static int64_t pieces_of(int64_t n, int64_t piece)
  * block's first loads. */
 struct adamw_numbers {
     float lr, scale, fix1, fix2;
-    uint64_t turn; /* the step's share in the random bits */
+    uint64_t step_bits; /* the step's share in the random bits */
 };
 enum { NUMBERS = sizeof(adamw_numbers) / sizeof(double) }; /* at the front of the scratch */
 static_assert((int)NUMBERS == (int)MX_GPU_ADAMW_NUMBERS, "as planned");
@@ -231,7 +232,7 @@ __device__ __forceinline__ double adamw_piece(const mx_adamw_rule &rule, const a
     const G *g = (const G *)a.g;
     constexpr bool EXACT = sizeof(W) == 4;
     constexpr int N = EXACT ? 4 : 8; /* 16 bytes of weights */
-    uint64_t key = a.salt + r.turn;
+    uint64_t key = a.salt + r.step_bits;
     float squares = 0; /* at most 16 */
     int64_t whole = from + (to - from) / N * N;
 #pragma unroll 2

@@ -157,7 +157,7 @@ static bool is_sum_of_rows(const mx_type *x, const mx_type *o)
 /* Sums of rows are floats; those that are kept in 16 bits are made in front of the scratch. */
 static size_t float_sums_bytes(const mx_type *o)
 {
-    return mx_gpu_room(o->dtype == MX_F32 ? 0 : mx_type_count(o), sizeof(float));
+    return mx_gpu_aligned_bytes(o->dtype == MX_F32 ? 0 : mx_type_count(o), sizeof(float));
 }
 
 static void add_dim(mx_dims *d, int64_t size, int64_t stride, bool joined)

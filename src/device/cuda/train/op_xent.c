@@ -5,12 +5,12 @@
  * never there at once. bf16 logits go through the fast kernel, float32 ones (checking) through the
  * plain one.
  *
- * Where there is Hopper's matrix unit, gradients in bf16 go another way (xent_exp.h): the product
+ * On Hopper gradients in bf16 go another way (xent_exp.h): the GEMM
  * itself writes exponentials, which differ from the logits' gradient by a factor for each row, and
  * no pass over the logits is left. x times the factor makes dw, and dx is multiplied by it.
  *
- * A vocabulary that is no multiple of 8 (GPT-2: 50,257) would send dw to kernels that load one
- * element at a time, 390 instead of 690 TFLOP/s. So dw is made in two products: all rows up to a
+ * A vocabulary that is no multiple of 8 (GPT-2: 50,257) would send dw to slow kernels that load one
+ * element at a time. So dw is made in two GEMMs: all rows up to a
  * multiple of 8, and 8 rows beginning there, of which the last have no logits and are zero, into
  * scratch.
  */
@@ -37,8 +37,8 @@ typedef struct {
 typedef struct {
     chunk_plans plans[2]; /* [0] full chunks, [1] the last one */
     int64_t rows, chunk, d, vocab, ld;
-    int64_t whole; /* rows of dw's first product; what is left goes through scratch */
-    int64_t wide; /* columns of the products with w: ld where w may be read beyond its end */
+    int64_t whole; /* rows of dw's first GEMM; what is left goes through scratch */
+    int64_t wide; /* columns of the GEMMs with w: ld where w may be read beyond its end */
     float *ones;   /* one float, 1: the kernel's gradient scale */
     bool f32, grad;
     bool exponentials; /* see above */
@@ -141,10 +141,10 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     if (x->grad)
         x->dx_out = what == BOTH ? 2 : 0, x->dw_out = what == BOTH ? 3 : 1;
     x->ld = (x->vocab + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
-    /* Variables have room for rows up to a multiple of 8 (device traits); the kernel zeroes the
+    /* Variables are padded to a multiple of 8 rows (device traits); the kernel zeroes the
      * gradient of the extra columns. */
     size_t rows_bytes = (size_t)(x->ld * x->d) * mx_dtype_bytes(tw->dtype);
-    x->wide = s->call.in[W].room >= rows_bytes && !x->f32 ? x->ld : x->vocab;
+    x->wide = s->call.in[W].readable_bytes >= rows_bytes && !x->f32 ? x->ld : x->vocab;
     x->whole = x->f32 || x->vocab < ROW_STEP ? x->vocab : x->vocab / ROW_STEP * ROW_STEP;
     mx_gpu_xent shape = planned(x);
     x->chunk = mx_gpu_xent_chunk(&shape, c->work_bytes);

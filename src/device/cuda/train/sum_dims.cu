@@ -1,8 +1,8 @@
 /* sum_dims.cu - sums over any dims of a tensor: what sum_to needs beside whole rows, such as the
  * gradient of a key that all heads share, (B, S, H, D) -> (B, S, 1, D).
  *
- * Dims that lie together and fare alike count as one. Many outputs: a thread each, terms in their
- * order. Few outputs of many terms: a warp each, lanes in steps of 32, then the lanes' sums.
+ * Adjacent dims that are kept, or summed, alike count as one. Many outputs: a thread each, terms in
+ * their order. Few outputs of many terms: a warp each, lanes in steps of 32, then the lanes' sums.
  */
 #include "device/cuda/train/train_kernels.h"
 #include "device/cuda/core/vec.cuh"

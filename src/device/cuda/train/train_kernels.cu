@@ -5,7 +5,7 @@
  * Everything here is memory-bound and streams its operands once.
  */
 #include "device/cuda/train/train_kernels.h"
-#include "device/cuda/core/early.cuh"
+#include "device/cuda/core/pdl.cuh"
 #include "device/cuda/core/vec.cuh"
 #include "ops/gpu_work.h"
 
@@ -272,9 +272,9 @@ cudaError_t mx_cuda_gather(void *y, const void *table, const int32_t *ids, int64
     if (rows == 0)
         return cudaSuccess;
     if (bytes % 16 == 0)
-        return launch_early(gather_kernel<uint4>, (unsigned)rows, THREADS, 0, stream, (uint4 *)y,
+        return launch_pdl(gather_kernel<uint4>, (unsigned)rows, THREADS, 0, stream, (uint4 *)y,
                             (const uint4 *)table, ids, bytes / 16, vocab);
-    return launch_early(gather_kernel<uint16_t>, (unsigned)rows, THREADS, 0, stream, (uint16_t *)y,
+    return launch_pdl(gather_kernel<uint16_t>, (unsigned)rows, THREADS, 0, stream, (uint16_t *)y,
                         (const uint16_t *)table, ids, bytes / 2, vocab);
 }
 
@@ -373,10 +373,10 @@ cudaError_t mx_cuda_cache_write(const mx_cache_one *one, int n, cudaStream_t str
     dim3 grid((unsigned)one->batch, (unsigned)n);
     int cache = one->cache_type, fresh = one->fresh_type;
     if (cache == fresh && cache != MX_CACHE_BF16) /* bits are copied */
-        return launch_early(cache_kernel<float, float>, grid, THREADS, 0, stream, t);
+        return launch_pdl(cache_kernel<float, float>, grid, THREADS, 0, stream, t);
     if (cache == MX_CACHE_BF16 && fresh == MX_CACHE_BF16)
-        return launch_early(cache_kernel<uint16_t, uint16_t>, grid, THREADS, 0, stream, t);
+        return launch_pdl(cache_kernel<uint16_t, uint16_t>, grid, THREADS, 0, stream, t);
     if (cache == MX_CACHE_BF16)
-        return launch_early(cache_kernel<uint16_t, float>, grid, THREADS, 0, stream, t);
+        return launch_pdl(cache_kernel<uint16_t, float>, grid, THREADS, 0, stream, t);
     return cudaErrorInvalidValue;
 }

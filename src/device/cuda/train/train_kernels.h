@@ -13,7 +13,7 @@ extern "C" {
 
 /* Updates of several weights, which share what a step says. */
 typedef struct {
-    void *w; /* float, or bf16: rounded at random */
+    void *w; /* float, or bf16: stochastic rounding */
     const void *g;
     void *m, *v;
     uint16_t *copy; /* NULL: none */

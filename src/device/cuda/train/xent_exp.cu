@@ -1,13 +1,13 @@
-/* xent_exp.cu - the product of xent_exp.h: x w^T, stored as exponentials, with their sums.
+/* xent_exp.cu - the GEMM of xent_exp.h: x w^T, stored as exponentials, with their sums.
  *
- * An End of hopper_product.cuh: a group keeps a finished tile as differences from the label's
+ * An Epilogue of hopper_gemm.cuh: a group keeps a finished tile as differences from the label's
  * logit, in powers of two, two to a register in half precision, and raises and stores an eighth of
  * it during each of the next tile's first steps. (The error that half precision makes of an
  * exponential is at most that of bf16 between e^-11 and e^11, and four times that at e^44; sums are
  * of float32.)
  */
 #include "device/cuda/attention/flash.cuh"
-#include "device/cuda/gemm/hopper_product.cuh"
+#include "device/cuda/gemm/hopper_gemm.cuh"
 #include "device/cuda/train/xent_exp.h"
 
 #include <cuda_fp16.h>
@@ -30,7 +30,7 @@ struct exp_args {
 
 /* What a thread keeps of a finished tile. Word 8 c + 4 h + i has columns 32 c + 8 i + 2 q and the
  * next, of row l / 4 + 8 h (lane l = 4 (l / 4) + q). */
-template <what WHAT, bool AGAIN> struct exp_end : product_end {
+template <what WHAT, bool AGAIN> struct exp_epilogue : gemm_epilogue {
     typedef exp_args args;
     uint32_t v[64];
     float sum[2];              /* MOST: the largest so far */
@@ -44,11 +44,11 @@ template <what WHAT, bool AGAIN> struct exp_end : product_end {
     float next_about[2], next_capped[2];
     int next_label[2];
 
-    static __device__ __forceinline__ bool asked(const args &p, int band)
+    static __device__ __forceinline__ bool wanted(const args &p, int band)
     {
         return !AGAIN || p.bands[band < 0 ? (p.rows + BAND_M - 1) / BAND_M : band];
     }
-    __device__ exp_end(const product_room &, int) : y(nullptr), part(nullptr)
+    __device__ exp_epilogue(const gemm_smem &, int) : y(nullptr), part(nullptr)
     {
         left[0] = left[1] = 0; /* nothing aside yet */
     }
@@ -124,7 +124,7 @@ template <what WHAT, bool AGAIN> struct exp_end : product_end {
             sum[h] += e;
             return e;
         }
-        /* tanh(l / cap) = 1 - r, its slope r (2 - r) */
+        /* tanh(l / cap) = 1 - r, its derivative r (2 - r) */
         float u = exp2_fast((f + about[h]) * p.twice_inv), r = __fdividef(2.f, u + 1.f);
         float e = exp2_fast(p.cap2 - p.cap2 * r - capped[h]);
         e = f < -60000.f ? 0.f : e; /* left out */
@@ -203,11 +203,11 @@ static cudaError_t launch(const mx_xent_exp *s, const mx_xent_exp_args *a, cudaS
     exp_args p = {a->e, s->ld, (int)s->rows, (int)s->vocab, s->scale * LOG2E, s->softcap * LOG2E,
                   s->softcap > 0 ? 2.f / s->softcap : 0.f, (const float2 *)a->about, a->labels,
                   a->marked, a->bands, a->parts};
-    return product_launch<exp_end<WHAT, AGAIN>, false>(s->rows, s->vocab, s->d, a->x, a->w, p,
+    return gemm_launch<exp_epilogue<WHAT, AGAIN>, false>(s->rows, s->vocab, s->d, a->x, a->w, p,
                                                        stream);
 }
 
-cudaError_t mx_cuda_xent_product(const mx_xent_exp *s, const mx_xent_exp_args *a,
+cudaError_t mx_cuda_xent_gemm(const mx_xent_exp *s, const mx_xent_exp_args *a,
                                  mx_xent_pass pass, cudaStream_t stream)
 {
     bool cap = s->softcap > 0;
@@ -222,11 +222,11 @@ bool mx_cuda_xent_exp_is_possible(const mx_xent_exp *s)
 {
     bool cap = s->softcap > 0;
     const int64_t most = 1 << 30;
-    bool room = product_room_for<exp_end<MOST, true>, false>() &&
-                (cap ? product_room_for<exp_end<CAPPED, false>, false>() &&
-                           product_room_for<exp_end<CAPPED, true>, false>()
-                     : product_room_for<exp_end<EXP, false>, false>() &&
-                           product_room_for<exp_end<EXP, true>, false>());
-    return room && s->d % 8 == 0 && s->d > 64 && s->ld % 8 == 0 && s->rows < most &&
+    bool fits = gemm_clusters_at_once<exp_epilogue<MOST, true>, false>() &&
+                (cap ? gemm_clusters_at_once<exp_epilogue<CAPPED, false>, false>() &&
+                           gemm_clusters_at_once<exp_epilogue<CAPPED, true>, false>()
+                     : gemm_clusters_at_once<exp_epilogue<EXP, false>, false>() &&
+                           gemm_clusters_at_once<exp_epilogue<EXP, true>, false>());
+    return fits && s->d % 8 == 0 && s->d > 64 && s->ld % 8 == 0 && s->rows < most &&
            s->vocab < most && s->d < most;
 }

@@ -2,8 +2,8 @@
  *
  * With z the (scaled, capped) logits of a row, z_t the label's, and a a number near them (z_t):
  *
- *     e_j   = exp(z_j - a)                       stored by the product itself, bf16
- *     sum   = sum of e_j over j != t             float32, from the product's unrounded values
+ *     e_j   = exp(z_j - a)                       stored by the GEMM itself, bf16
+ *     sum   = sum of e_j over j != t             float32, from the GEMM's unrounded values
  *     lse   = a + log(e_t + sum)                 loss = lse - z_t + z_loss lse^2
  *     dz_j  = weight (g e_j / (e_t + sum) - [j = t])        g = 1 + 2 z_loss lse
  *           = factor e'_j     with   factor = weight g / (e_t + sum),   e'_j = e_j for j != t,
@@ -16,7 +16,7 @@
  * stored times 1 - (z_j / cap)^2, and summed without that.
  *
  * Exponentials about z_t are too large where the label's probability is below about e^-50. Such
- * rows are marked; two more products, which end at once where no row is marked, find the largest
+ * rows are marked; two more GEMMs, which end at once where no row is marked, find the largest
  * logit of those rows and make their exponentials about that.
  *
  * Rows that do not count (label outside the vocabulary) have e = 0, factor 0, loss and lse 0.
@@ -56,16 +56,16 @@ typedef struct {
 
 /* Whether this device and these sizes will do; without it use mx_cuda_xent. */
 bool mx_cuda_xent_exp_is_possible(const mx_xent_exp *s);
-/* All of the above but the products for dx and dw. */
+/* All of the above but the GEMMs for dx and dw. */
 cudaError_t mx_cuda_xent_exp(const mx_xent_exp *s, const mx_xent_exp_args *a, cudaStream_t stream);
 /* dx (rows, d) = factor sums. */
 cudaError_t mx_cuda_xent_scale(mx_bf16 *dx, const float *sums, const float *factor, int64_t rows,
                                int64_t d, cudaStream_t stream);
 
-/* xent_exp.cu: the product of all rows, about z_t; the largest logit (in powers of two) of marked
- * rows in place of sums; the product of marked rows again, about that. */
+/* xent_exp.cu: the GEMM of all rows, about z_t; the largest logit (in powers of two) of marked
+ * rows in place of sums; the GEMM of marked rows again, about that. */
 typedef enum { MX_XENT_FIRST, MX_XENT_MOST, MX_XENT_AGAIN } mx_xent_pass;
-cudaError_t mx_cuda_xent_product(const mx_xent_exp *s, const mx_xent_exp_args *a,
+cudaError_t mx_cuda_xent_gemm(const mx_xent_exp *s, const mx_xent_exp_args *a,
                                  mx_xent_pass pass, cudaStream_t stream);
 
 #ifdef __cplusplus

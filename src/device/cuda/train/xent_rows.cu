@@ -1,8 +1,8 @@
-/* xent_rows.cu - what the cross-entropy of xent_exp.h needs beside its product: rows.
+/* xent_rows.cu - what the cross-entropy of xent_exp.h needs beside its GEMM: rows.
  *
- * Before the product the label's logit, a dot product in float32, which the others are counted
+ * Before the GEMM the label's logit, a dot product in float32, which the others are counted
  * from. After it the sums of the tiles become the row's sum, that its loss, its factor and the
- * label's entry of e; and x times the factor is made, with which dw is one product. dx is
+ * label's entry of e; and x times the factor is made, with which dw is one GEMM. dx is
  * multiplied by the factor at the end, from float32 sums, and so rounded once. */
 #include "device/cuda/attention/flash.cuh"
 #include "device/cuda/train/xent_exp.h"
@@ -76,8 +76,8 @@ __device__ row_end end_row(const row_args &p, float z, float about, float sum, f
     float twice = 2.f * p.s.z_loss * r.lse, g = 1.f + twice;
     r.loss += p.s.z_loss * r.lse * r.lse;
     g = fabsf(g) < 1e-6f ? 1e-6f : g; /* the label's entry is divided by it */
-    float slope = p.s.softcap > 0 ? (1.f - z / p.s.softcap) * (1.f + z / p.s.softcap) : 1.f;
-    float entry = (twice * own - sum) / g * slope;
+    float derivative = p.s.softcap > 0 ? (1.f - z / p.s.softcap) * (1.f + z / p.s.softcap) : 1.f;
+    float entry = (twice * own - sum) / g * derivative;
     r.own = bf16_to_f32(f32_to_bf16(entry));
     /* What rounding did to the label's entry, mostly the largest, goes to the others: the factor
      * makes up for it. */
@@ -189,7 +189,7 @@ cudaError_t mx_cuda_xent_exp(const mx_xent_exp *s, const mx_xent_exp_args *a, cu
     cudaError_t e = cudaGetLastError();
     for (mx_xent_pass pass : passes) {
         if (e == cudaSuccess)
-            e = mx_cuda_xent_product(s, a, pass, stream);
+            e = mx_cuda_xent_gemm(s, a, pass, stream);
         if (e == cudaSuccess)
             e = end_rows(p, pass, stream);
     }

@@ -1,27 +1,27 @@
-/* coord_lanes.c - in which collective calls this process is, for its heartbeat to tell. */
+/* coord_channels.c - in which collective calls this process is, for its heartbeat to tell. */
 #include "dist/coord_impl.h"
 
 #include "base/clock.h"
 #include "base/printable.h"
 #include <stdio.h>
 
-mx_status mx_coord_lane_open(mx_coord *c, int *lane, uint32_t *opened)
+mx_status mx_coord_channel_open(mx_coord *c, int *channel, uint32_t *opened)
 {
-    for (int i = 0; i < MX_COORD_LANES; i++)
-        if (!c->lane[i].open) {
-            c->lane[i].open = true;
-            *opened = c->lane[i].opened = ++c->lanes_opened;
-            atomic_store(&c->lane[i].number, (uint64_t)c->lane[i].opened << 40);
-            *lane = i;
+    for (int i = 0; i < MX_COORD_CHANNELS; i++)
+        if (!c->channel[i].open) {
+            c->channel[i].open = true;
+            *opened = c->channel[i].opened = ++c->channels_opened;
+            atomic_store(&c->channel[i].number, (uint64_t)c->channel[i].opened << 40);
+            *channel = i;
             return MX_OK;
         }
-    return mx_fail(MX_DEVICE, "more than %d communicators at a time", MX_COORD_LANES);
+    return mx_fail(MX_DEVICE, "more than %d communicators at a time", MX_COORD_CHANNELS);
 }
 
-void mx_coord_lane_close(mx_coord *c, int lane)
+void mx_coord_channel_close(mx_coord *c, int channel)
 {
-    mx_coord_leave(c, lane);
-    c->lane[lane].open = false;
+    mx_coord_leave(c, channel);
+    c->channel[channel].open = false;
 }
 
 static int64_t now_ns(void)
@@ -29,40 +29,40 @@ static int64_t now_ns(void)
     return (int64_t)(mx_clock_now() * 1e9);
 }
 
-void mx_coord_enter(mx_coord *c, int lane, const char *call, uint64_t number)
+void mx_coord_enter(mx_coord *c, int channel, const char *call, uint64_t number)
 {
-    mx_coord_lane *l = &c->lane[lane];
+    mx_coord_channel *l = &c->channel[channel];
     atomic_store(&l->call, call);
     atomic_store(&l->number, (uint64_t)l->opened << 40 | number);
     atomic_store(&l->since_ns, now_ns());
 }
 
-void mx_coord_progress(mx_coord *c, int lane)
+void mx_coord_progress(mx_coord *c, int channel)
 {
-    atomic_store(&c->lane[lane].since_ns, now_ns());
+    atomic_store(&c->channel[channel].since_ns, now_ns());
 }
 
-void mx_coord_leave(mx_coord *c, int lane)
+void mx_coord_leave(mx_coord *c, int channel)
 {
-    atomic_store(&c->lane[lane].since_ns, 0);
+    atomic_store(&c->channel[channel].since_ns, 0);
 }
 
 void mx_coord_forgive_waits(mx_coord *c, double seconds)
 {
-    for (int i = 0; i < MX_COORD_LANES; i++) {
-        int64_t since = atomic_load(&c->lane[i].since_ns);
+    for (int i = 0; i < MX_COORD_CHANNELS; i++) {
+        int64_t since = atomic_load(&c->channel[i].since_ns);
         if (since) /* unless the call has just ended, or moved */
-            atomic_compare_exchange_strong(&c->lane[i].since_ns, &since,
+            atomic_compare_exchange_strong(&c->channel[i].since_ns, &since,
                                            since + (int64_t)(seconds * 1e9));
     }
 }
 
-mx_coord_lane_state mx_coord_own_lane(const mx_coord *c, int lane)
+mx_coord_channel_state mx_coord_own_channel(const mx_coord *c, int channel)
 {
-    const mx_coord_lane *l = &c->lane[lane];
+    const mx_coord_channel *l = &c->channel[channel];
     int64_t since = atomic_load(&l->since_ns);
     const char *call = atomic_load(&l->call);
-    mx_coord_lane_state s = {.number = atomic_load(&l->number), .waits_s = -1};
+    mx_coord_channel_state s = {.number = atomic_load(&l->number), .waits_s = -1};
     snprintf(s.call, sizeof s.call, "%s", call ? call : "");
     if (since)
         s.waits_s = 1e-9 * (double)(now_ns() - since);
@@ -72,13 +72,13 @@ mx_coord_lane_state mx_coord_own_lane(const mx_coord *c, int lane)
 void mx_coord_queue_beat(mx_coord *c, mx_coord_link *l, double now)
 {
     mx_wire_frame frame, *f = &frame;
-    int n = MX_COORD_LANES;
-    while (n > 0 && !atomic_load(&c->lane[n - 1].number))
+    int n = MX_COORD_CHANNELS;
+    while (n > 0 && !atomic_load(&c->channel[n - 1].number))
         n--;
     mx_wire_begin(f, MX_WIRE_BEAT);
     mx_wire_put_int(f, (uint64_t)n, 1);
     for (int i = 0; i < n; i++) {
-        mx_coord_lane_state s = mx_coord_own_lane(c, i);
+        mx_coord_channel_state s = mx_coord_own_channel(c, i);
         double ms = s.waits_s * 1000;
         mx_wire_put_int(f, s.number, 8);
         mx_wire_put_int(f, s.waits_s < 0 ? UINT32_MAX : ms > 4e9 ? 4000000000u : (uint64_t)ms, 4);
@@ -101,10 +101,10 @@ void mx_coord_queue_bye(mx_coord *c, mx_coord_link *l, double now)
 bool mx_coord_take_beat(mx_rank *m, mx_wire_frame *f)
 {
     int n = (int)mx_wire_get_int(f, 1);
-    if (n > MX_COORD_LANES)
+    if (n > MX_COORD_CHANNELS)
         return false;
     for (int i = 0; i < n; i++) {
-        mx_coord_lane_state *s = &m->lane[i];
+        mx_coord_channel_state *s = &m->channel[i];
         char call[MX_COORD_CALL];
         s->number = mx_wire_get_int(f, 8);
         uint64_t ms = mx_wire_get_int(f, 4);

@@ -1,5 +1,5 @@
-/* memory_room.c - see memory_room.h. */
-#include "base/memory_room.h"
+/* memory_available.c - see memory_available.h. */
+#include "base/memory_available.h"
 
 #include "base/str.h"
 #include <limits.h>
@@ -19,11 +19,11 @@ static const struct {
      {"total_inactive_file ", "total_active_file "}},
 };
 
-static void lower(mx_memory_room *room, int64_t bytes, const char *why)
+static void lower(mx_memory_available *room, int64_t bytes, const char *why)
 {
     bytes = bytes < 0 ? 0 : bytes;
     if (bytes < room->bytes)
-        *room = (mx_memory_room){bytes, why};
+        *room = (mx_memory_available){bytes, why};
 }
 
 /* The number behind `name` at the beginning of a line ("" for the first line); -1: none. */
@@ -47,7 +47,7 @@ static int64_t number_in(const char *path, const char *name)
     return value;
 }
 
-static void look_at_group(mx_memory_room *room, const char *folder, int k)
+static void look_at_group(mx_memory_available *room, const char *folder, int k)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.3900s/%s", folder, hierarchies[k].limit);
@@ -65,7 +65,7 @@ static void look_at_group(mx_memory_room *room, const char *folder, int k)
 }
 
 /* The group of this process and those above it. */
-static void look_at_groups(mx_memory_room *room, const char *root, int k)
+static void look_at_groups(mx_memory_available *room, const char *root, int k)
 {
     char line[2048], path[PATH_MAX];
     snprintf(path, sizeof path, "%.1000s%s", root, hierarchies[k].mount);
@@ -92,7 +92,7 @@ static void look_at_groups(mx_memory_room *room, const char *root, int k)
     }
 }
 
-static void look_at_limits(mx_memory_room *room, const char *root)
+static void look_at_limits(mx_memory_available *room, const char *root)
 {
     static const struct {
         int resource;
@@ -110,10 +110,10 @@ static void look_at_limits(mx_memory_room *room, const char *root)
     }
 }
 
-mx_memory_room mx_memory_room_in(const char *root)
+mx_memory_available mx_memory_available_in(const char *root)
 {
     char path[PATH_MAX];
-    mx_memory_room room = {INT64_MAX, "there is"};
+    mx_memory_available room = {INT64_MAX, "there is"};
     snprintf(path, sizeof path, "%.1000s/proc/meminfo", root);
     int64_t available = number_in(path, "MemAvailable:");
     if (available >= 0)
@@ -124,7 +124,7 @@ mx_memory_room mx_memory_room_in(const char *root)
     return room;
 }
 
-mx_memory_room mx_memory_room_now(void)
+mx_memory_available mx_memory_available_now(void)
 {
-    return mx_memory_room_in("");
+    return mx_memory_available_in("");
 }

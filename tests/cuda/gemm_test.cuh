@@ -1,4 +1,4 @@
-/* products_test.cuh - products that end in something (hopper_product.cuh), against float64. */
+/* gemm_test.cuh - products that end in something (hopper_gemm.cuh), against float64. */
 #ifndef MX_BENCH_TESTS_PRODUCTS_CUH
 #define MX_BENCH_TESTS_PRODUCTS_CUH
 
@@ -7,7 +7,7 @@
 #include "device/cuda/gemm/gemm_swiglu.h"
 #include "device/cuda/train/train_kernels.h"
 
-struct product_case {
+struct gemm_case {
     int m, n, k, step; /* every step-th row is compared: large products have several tiles a block */
     bool b_outside;
 };
@@ -16,7 +16,7 @@ struct factors {
     mx_bf16 *a, *b;
     vec ha, hb;
 };
-static factors make_factors(const product_case &c)
+static factors make_factors(const gemm_case &c)
 {
     factors f;
     f.a = device_random<mx_bf16>((int64_t)c.m * c.k, 1, 1);
@@ -24,7 +24,7 @@ static factors make_factors(const product_case &c)
     f.ha = host(f.a, (int64_t)c.m * c.k), f.hb = host(f.b, (int64_t)c.n * c.k);
     return f;
 }
-static double sum_at(const product_case &c, const factors &f, size_t i, size_t j)
+static double sum_at(const gemm_case &c, const factors &f, size_t i, size_t j)
 {
     double sum = 0;
     for (size_t q = 0; q < (size_t)c.k; q++)
@@ -35,12 +35,12 @@ static double gate_at(double x)
 {
     return 1 / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
 }
-static double slope_at(double x)
+static double gelu_grad_at(double x)
 {
     double s = gate_at(x);
     return s + x * s * (1 - s) * 1.5957691216057308 * (1 + 3 * 0.044715 * x * x);
 }
-static std::string product_name(const product_case &c, const char *end)
+static std::string gemm_name(const gemm_case &c, const char *end)
 {
     char name[96];
     snprintf(name, sizeof name, "product %dx%dx%d%s with %s", c.m, c.n, c.k,
@@ -48,7 +48,7 @@ static std::string product_name(const product_case &c, const char *end)
     return name;
 }
 
-static void test_product_gelu(const product_case &c)
+static void test_gemm_gelu(const gemm_case &c)
 {
     int64_t mn = (int64_t)c.m * c.n;
     factors f = make_factors(c);
@@ -71,7 +71,7 @@ static void test_product_gelu(const product_case &c)
             want_u.push_back(x), got_y.push_back(hy[at]), got_u.push_back(hu[at]);
         }
     if (e == cudaSuccess) {
-        check(product_name(c, "GELU").c_str(), rel_error(got_y, want_y), 6e-3);
+        check(gemm_name(c, "GELU").c_str(), rel_error(got_y, want_y), 6e-3);
         check("  u", rel_error(got_u, want_u), 4e-3);
     }
     cudaFree(f.a), cudaFree(f.b), cudaFree(bias), cudaFree(y), cudaFree(u);
@@ -88,7 +88,7 @@ static vec sums_of(const float *parts, int64_t rows, int64_t n)
 }
 
 /* Sums are compared with those of du as it was stored: all rows count. */
-static void test_product_slope(const product_case &c)
+static void test_gemm_gelu_grad(const gemm_case &c)
 {
     int64_t mn = (int64_t)c.m * c.n, rows = mx_gemm_gelu_grad_rows(c.m);
     factors f = make_factors(c);
@@ -99,7 +99,7 @@ static void test_product_slope(const product_case &c)
     mx_gemm_gelu_grad_args args = {f.a, f.b, u, du, parts};
     cudaError_t e = mx_gemm_gelu_grad_launch(&s, &args, 0);
     if (e == cudaErrorNotSupported)
-        printf("     products with a slope: not on this device\n");
+        printf("     GEMMs with GELU's derivative: not on this device\n");
     else
         CU(e);
     vec all = host(du, mn);
@@ -109,17 +109,17 @@ static void test_product_slope(const product_case &c)
             sums[j] += all[at];
             if (i % c.step)
                 continue;
-            want.push_back(sum_at(c, f, i, j) * slope_at(hu[at])), got.push_back(all[at]);
+            want.push_back(sum_at(c, f, i, j) * gelu_grad_at(hu[at])), got.push_back(all[at]);
         }
     if (e == cudaSuccess) {
-        check(product_name(c, "slope").c_str(), rel_error(got, want), 6e-3);
+        check(gemm_name(c, "gelu_grad").c_str(), rel_error(got, want), 6e-3);
         check("  sums", rel_error(sums_of(parts, rows, c.n), sums), 1e-5);
     }
     cudaFree(f.a), cudaFree(f.b), cudaFree(u), cudaFree(du), cudaFree(parts);
 }
 
 /* The kernel that follows a product where it cannot end in the slope. */
-template <class T> static void test_gelu_slope(int m, int n, double limit)
+template <class T> static void test_gelu_grad(int m, int n, double limit)
 {
     int64_t mn = (int64_t)m * n, rows = mx_gelu_grad_rows(m);
     mx_epilogue_gemm s = {m, n, 0, false};
@@ -128,9 +128,9 @@ template <class T> static void test_gelu_slope(int m, int n, double limit)
     vec hu = host(u, mn), want = host(du, mn), sums(n);
     mx_gemm_gelu_grad_args args = {nullptr, nullptr, u, du, parts};
     for (int64_t i = 0; i < mn; i++)
-        want[i] *= slope_at(hu[i]), sums[i % n] += want[i];
+        want[i] *= gelu_grad_at(hu[i]), sums[i % n] += want[i];
     CU(mx_gelu_grad_launch(&s, &args, sizeof(T) == 4, 0));
-    check(sizeof(T) == 4 ? "slope f32" : "slope bf16", rel_error(host(du, mn), want), limit);
+    check(sizeof(T) == 4 ? "gelu_grad f32" : "gelu_grad bf16", rel_error(host(du, mn), want), limit);
     check("  sums", rel_error(sums_of(parts, rows, n), sums), 1e-5);
     cudaFree(u), cudaFree(du), cudaFree(parts);
 }
@@ -139,7 +139,7 @@ static double sigmoid_at(double x)
 {
     return 1 / (1 + exp(-x));
 }
-static void test_product_swiglu(const product_case &c)
+static void test_gemm_swiglu(const gemm_case &c)
 {
     int64_t mn = (int64_t)c.m * c.n;
     factors f = make_factors(c), f2 = f;
@@ -161,14 +161,14 @@ static void test_product_swiglu(const product_case &c)
                 got[k].push_back(all[k][(size_t)i * c.n + j]);
         }
     if (e == cudaSuccess) {
-        check(product_name(c, "SwiGLU").c_str(), rel_error(got[2], want[2]), 6e-3);
+        check(gemm_name(c, "SwiGLU").c_str(), rel_error(got[2], want[2]), 6e-3);
         check("  g", rel_error(got[0], want[0]), 4e-3);
         check("  u", rel_error(got[1], want[1]), 4e-3);
     }
     cudaFree(f.a), cudaFree(f.b), cudaFree(f2.b), cudaFree(y[0]), cudaFree(y[1]), cudaFree(y[2]);
 }
 
-static void test_product_swiglu_slope(const product_case &c)
+static void test_gemm_swiglu_grad(const gemm_case &c)
 {
     int64_t mn = (int64_t)c.m * c.n;
     factors f = make_factors(c);
@@ -189,7 +189,7 @@ static void test_product_swiglu_slope(const product_case &c)
             want_u.push_back(d * hg[at] * q), got_u.push_back(all_u[at]);
         }
     if (e == cudaSuccess) {
-        check(product_name(c, "SwiGLU's gradient").c_str(), rel_error(got_g, want_g), 6e-3);
+        check(gemm_name(c, "SwiGLU's gradient").c_str(), rel_error(got_g, want_g), 6e-3);
         check("  du", rel_error(got_u, want_u), 6e-3);
     }
     cudaFree(f.a), cudaFree(f.b), cudaFree(g), cudaFree(u), cudaFree(dg), cudaFree(du);
@@ -216,21 +216,21 @@ template <class T> static void test_swiglu(int64_t n, double limit)
     cudaFree(g), cudaFree(u), cudaFree(h), cudaFree(dg), cudaFree(du);
 }
 
-static void test_products()
+static void test_gemms()
 {
     for (bool form : {false, true}) /* k of 2, 4, 9, 12 and 26 steps; ragged edges */
-        for (product_case c : {product_case{300, 520, 72, 1}, product_case{129, 264, 200, 1},
-                               product_case{5000, 2312, 72, 41}, product_case{9000, 1544, 520, 83},
-                               product_case{8192, 3072, 768, 151},
-                               product_case{3000, 2056, 1640, 211}}) {
+        for (gemm_case c : {gemm_case{300, 520, 72, 1}, gemm_case{129, 264, 200, 1},
+                               gemm_case{5000, 2312, 72, 41}, gemm_case{9000, 1544, 520, 83},
+                               gemm_case{8192, 3072, 768, 151},
+                               gemm_case{3000, 2056, 1640, 211}}) {
             c.b_outside = form;
-            test_product_gelu(c);
-            test_product_slope(c);
-            test_product_swiglu(c);
-            test_product_swiglu_slope(c);
+            test_gemm_gelu(c);
+            test_gemm_gelu_grad(c);
+            test_gemm_swiglu(c);
+            test_gemm_swiglu_grad(c);
         }
-    test_gelu_slope<float>(1000, 1036, 1e-5);
-    test_gelu_slope<mx_bf16>(1000, 1036, 4e-3);
+    test_gelu_grad<float>(1000, 1036, 1e-5);
+    test_gelu_grad<mx_bf16>(1000, 1036, 4e-3);
     test_swiglu<float>(100004, 1e-5);
     test_swiglu<mx_bf16>(100004, 4e-3);
 }

@@ -1,4 +1,4 @@
-/* run_refuge.c - a place for the state of a run whose checkpoints cannot be written.
+/* run_local_checkpoint.c - the fallback for a run whose checkpoints cannot be written.
  *
  *     local_checkpoint_directory (or /dev/shm)/maxc-RUN_NAME-ID/checkpoints/STEP/
  *
@@ -7,9 +7,9 @@
  * that fails, too, a run that is under way goes on: as long as it lives its state is not lost.
  *
  * ID is made of the run folder's path, inode and time of birth, so a folder that was deleted and
- * made again never meets the state of its predecessor. The next start of the run looks here: a
+ * made again never finds the state of its predecessor. The next start of the run looks here: a
  * whole checkpoint newer than those in the run folder is what it goes on from. It saves at once, in
- * the run folder, and clears this place when that has succeeded.
+ * the run folder, and removes this checkpoint when that has succeeded.
  *
  * With several ranks rank 0 keeps the state, on its machine. Ranks of other machines cannot read it
  * there: copy it to where they can and name it as load_full_state_path.
@@ -33,12 +33,12 @@
 
 static const char IN_MEMORY[] = "/dev/shm";
 
-static void name_refuge(mx_run *r)
+static void name_local_dir(mx_run *r)
 {
     char real[PATH_MAX], hex[MX_DIGEST_TEXT];
     struct statx s = {0};
     if (!realpath(r->folder, real) ||
-        statx(AT_FDCWD, real, 0, STATX_INO | STATX_BTIME, &s)) /* no folder, no refuge */
+        statx(AT_FDCWD, real, 0, STATX_INO | STATX_BTIME, &s)) /* no folder, nothing to keep */
         return;
     const char *chosen = mx_config_text(r->c, "local_checkpoint_directory");
     const char *who = mx_arena_printf(&r->arena, "%s %llu %lld.%u", real,
@@ -48,15 +48,15 @@ static void name_refuge(mx_run *r)
     char *name = mx_arena_printf(&r->arena, "%.80s", mx_config_text(r->c, "run_name"));
     for (char *c = name; *c; c++)
         *c = isalnum((unsigned char)*c) || *c == '-' ? *c : '_';
-    r->refuge = mx_arena_printf(&r->arena, "%s/maxc-%s-%.16s", *chosen ? chosen : IN_MEMORY, name,
-                                hex);
+    r->local_dir = mx_arena_printf(&r->arena, "%s/maxc-%s-%.16s", *chosen ? chosen : IN_MEMORY,
+                                   name, hex);
 }
 
-mx_status mx_run_refuge_open(mx_run *r)
+mx_status mx_run_local_checkpoint_open(mx_run *r)
 {
     if (r->leads)
-        name_refuge(r);
-    return mx_comm_share_path(r->comm, &r->arena, &r->refuge);
+        name_local_dir(r);
+    return mx_comm_share_path(r->comm, &r->arena, &r->local_dir);
 }
 
 /* Ours alone? Whoever may write to /dev/shm could have made a folder of this name. */
@@ -69,18 +69,18 @@ static bool is_ours(const char *path)
 
 static void find_kept(mx_run *r, int64_t newer_than, const char **path)
 {
-    if (!r->refuge || !is_ours(r->refuge))
+    if (!r->local_dir || !is_ours(r->local_dir))
         return;
     mx_ckpt_entry e = {0};
     mx_str notes = {0};
-    const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->refuge);
+    const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->local_dir);
     mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, mx_session_threads(r->session), &r->arena,
                                   &e, &notes);
     if (st || notes.len) /* nothing whole, or not the newest: the run folder's own may do */
         mx_progress_say(&r->progress, "note: %s", st ? mx_status_text(st) : mx_str_text(&notes));
     if (!st && e.path && e.step > newer_than) {
         *path = e.path;
-        r->refuge_step = e.step;
+        r->local_step = e.step;
         mx_progress_say(&r->progress,
                         "note: step %lld was kept in %s when checkpoints could not be written",
                         (long long)e.step, e.path);
@@ -89,53 +89,53 @@ static void find_kept(mx_run *r, int64_t newer_than, const char **path)
     mx_str_fini(&notes);
 }
 
-mx_status mx_run_refuge_newest(mx_run *r, int64_t newer_than, const char **path)
+mx_status mx_run_local_checkpoint_newest(mx_run *r, int64_t newer_than, const char **path)
 {
     *path = NULL;
     if (r->leads)
         find_kept(r, newer_than, path);
-    MX_TRY(mx_comm_broadcast(r->comm, &r->refuge_step, sizeof r->refuge_step, 0));
+    MX_TRY(mx_comm_broadcast(r->comm, &r->local_step, sizeof r->local_step, 0));
     return mx_comm_share_path(r->comm, &r->arena, path);
 }
 
-void mx_run_refuge_clear(mx_run *r, int64_t durable_step)
+void mx_run_local_checkpoint_clear(mx_run *r, int64_t durable_step)
 {
-    if (r->refuge_step < 0 || durable_step < r->refuge_step)
+    if (r->local_step < 0 || durable_step < r->local_step)
         return;
-    mx_status st = r->leads ? mx_io_remove_tree(NULL, r->refuge) : MX_OK;
+    mx_status st = r->leads ? mx_io_remove_tree(NULL, r->local_dir) : MX_OK;
     mx_progress_say(&r->progress, "step %lld is in the run folder; %s is %s",
-                    (long long)durable_step, r->refuge, st ? mx_status_text(st) : "cleared");
+                    (long long)durable_step, r->local_dir, st ? mx_status_text(st) : "cleared");
     mx_status_free(st);
-    r->refuge_step = -1;
+    r->local_step = -1;
 }
 
 static mx_status write_state(mx_run *r)
 {
     mx_ckpt *c = NULL;
     const char *chosen = mx_config_text(r->c, "local_checkpoint_directory");
-    if (!r->refuge)
+    if (!r->local_dir)
         return mx_fail(MX_DEVICE, "the run folder had no path when the run began");
     if (*chosen)
         MX_TRY(mx_io_make_dir(NULL, chosen));
-    if (mkdir(r->refuge, 0700) && errno != EEXIST)
-        return mx_fail_errno(MX_DEVICE, "%s: cannot create the directory", r->refuge);
-    if (!is_ours(r->refuge))
-        return mx_fail(MX_DEVICE, "%s is there and somebody else's", r->refuge);
-    mx_ckpt_opts o = {.run_dir = r->refuge,
+    if (mkdir(r->local_dir, 0700) && errno != EEXIST)
+        return mx_fail_errno(MX_DEVICE, "%s: cannot create the directory", r->local_dir);
+    if (!is_ours(r->local_dir))
+        return mx_fail(MX_DEVICE, "%s is there and somebody else's", r->local_dir);
+    mx_ckpt_opts o = {.run_dir = r->local_dir,
                       .run_id = mx_config_text(r->c, "run_name"),
                       .retention = {.keep_last = 1},
                       .synchronous = true,
-                      .comm = r->seat ? r->comm : NULL,
-                      .boxes = r->seat != NULL};
+                      .comm = r->mesh_rank ? r->comm : NULL,
+                      .boxes = r->mesh_rank != NULL};
     MX_TRY(mx_ckpt_new(&c, &o));
     mx_status st = mx_run_save_to(r, c);
     if (!st)
         st = mx_ckpt_wait(c);
     mx_ckpt_free(c);
     if (st) { /* nothing is left of it, unless an older state is there */
-        const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->refuge);
+        const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->local_dir);
         if (rmdir(root) == 0)
-            (void)rmdir(r->refuge);
+            (void)rmdir(r->local_dir);
     }
     return st;
 }
@@ -146,13 +146,13 @@ static bool in_memory(const char *path)
     return statfs(path, &s) == 0 && (s.f_type == TMPFS_MAGIC || s.f_type == RAMFS_MAGIC);
 }
 
-mx_status mx_run_refuge_take(mx_run *r, const char *why, bool *kept)
+mx_status mx_run_local_checkpoint_save(mx_run *r, const char *why, bool *kept)
 {
     /* On a mesh the state is everybody's; else every rank has it and one copy is enough. */
-    mx_status st = mx_comm_agree(r->comm, r->leads || r->seat ? write_state(r) : MX_OK);
+    mx_status st = mx_comm_agree(r->comm, r->leads || r->mesh_rank ? write_state(r) : MX_OK);
     *kept = !st;
     if (st) {
-        r->refuge_failed++;
+        r->local_failed++;
         return mx_status_wrap(st, "%s; the state could not be kept elsewhere either", why);
     }
     const char *brief = " (in memory: it is gone when this machine restarts)";
@@ -161,7 +161,7 @@ mx_status mx_run_refuge_take(mx_run *r, const char *why, bool *kept)
                    "%s/checkpoints/%lld%s. See to %s/checkpoints and run the same command again: "
                    "it goes on from there, bit for bit. In another folder, "
                    "load_full_state_path=%s/checkpoints/%lld does the same",
-                   why, (long long)r->at.step, r->refuge, (long long)r->at.step,
-                   in_memory(r->refuge) ? brief : "", r->folder, r->refuge,
+                   why, (long long)r->at.step, r->local_dir, (long long)r->at.step,
+                   in_memory(r->local_dir) ? brief : "", r->folder, r->local_dir,
                    (long long)r->at.step);
 }

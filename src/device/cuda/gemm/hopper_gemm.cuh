@@ -1,37 +1,35 @@
-/* hopper_product.cuh - a product on Hopper whose end costs no time of its own.
+/* hopper_gemm.cuh - a persistent GEMM on Hopper whose epilogue overlaps the next tile's main loop.
  *
- *     sums (m, n) = A (m, k) B (k, n), handed to an `End` tile by tile
+ *     sums (m, n) = A (m, k) B (k, n), handed to an `Epilogue` tile by tile
  *
  * A block makes tiles of 128 x 256, k in steps of 64, one tile after the other: one thread loads
  * (tma.cuh) into four stages, two groups of four warps multiply 64 x 256 each (wgmma.cuh). Two
  * blocks of a cluster have tiles one below the other and share B: each loads half of it for both.
- * Tiles go in bands of rows, so that a band's A stays in the second-level cache.
+ * Tiles go in bands of rows, so that a band's A stays in L2.
  *
- * What is done with the sums (a GELU, exponentials) would cost a sixth of a short product's time if
- * the matrix unit waited for it. So a group only puts a finished tile aside, rounded, two numbers
- * to a register, one half of it while the other is still multiplied; and its End works on an eighth
- * of it during each of the next tile's first steps, in eight portions between the products. (Behind
- * a step's products it hides nothing: a warp is let go only when the last but one has begun. With
- * exponentials at k = 768 the matrix unit was busy 66 % of the time that way, 72 % in halves, 87 %
- * in portions, and 88 % with nothing to do. The groups taking turns by barriers did not help.)
+ * The tensor cores do not wait for the epilogue. A group puts a finished tile aside, rounded, two
+ * numbers to a register, one half of it while the other is still multiplied; its Epilogue works on
+ * an eighth of it during each of the next tile's first steps, in eight portions between the wgmma
+ * instructions. (After a step's instructions it hides nothing: a warp is let go only when the last
+ * but one has begun. Measured in docs/log/gpu-kernels.md.)
  *
- * An End has, each for one thread of a group:
+ * An Epilogue has, each for one thread of a group:
  *     args                        what the kernel is given for it
- *     asked(p, band)              is this band of 256 rows wanted? (static; band -1: is any?)
+ *     wanted(p, band)             is this band of 256 rows wanted? (static; band -1: is any?)
  *     begin(p, m0, n0)            the group's tile at (m0, n0) is about to be multiplied
  *     place(p, m0, n0)            that tile is about to be put aside
  *     take(half, d, p)            columns 128 half and on, laid out as in wgmma.cuh
  *     part_of<C>(portion, p)      an eighth, 32 columns
- * and, where it has use for them (product_end has the defaults):
+ * and, where it has use for them (gemm_epilogue has the defaults):
  *     ready<C>(p)                 before an eighth and the step that it goes with
  *     SPREAD                      eighths go as far apart as the steps of a long k allow
  *     TWO_FACTORS                 a tile is of 128 columns of B and as many of maps.second
- *     ROOM, prepare(r)            bytes of shared memory for it, and its barriers there (static)
- *     AIDES, maps                 so many more warps of the loader's group, their tensor maps
- *     aid(s, p, maps, r, i)       what aide i does (static)
+ *     SMEM_BYTES, prepare(r)      of shared memory for it, and its barriers there (static)
+ *     HELPERS, maps               so many more warps beside the producer warp, their tensor maps
+ *     help(s, p, maps, r, i)      what helper warp i does (static)
  */
-#ifndef MX_DEVICE_CUDA_HOPPER_PRODUCT_CUH
-#define MX_DEVICE_CUDA_HOPPER_PRODUCT_CUH
+#ifndef MX_DEVICE_CUDA_HOPPER_GEMM_CUH
+#define MX_DEVICE_CUDA_HOPPER_GEMM_CUH
 
 #include "device/cuda/gemm/gemm_epilogue.h"
 #include "device/cuda/core/tma.cuh"
@@ -39,22 +37,22 @@
 #include "device/cuda/core/wgmma.cuh"
 
 enum { SLAB = 64 * 128, TILE_M = 128, TILE_N = 256, HALF_N = TILE_N / 2 };
-enum { STAGES = 4, STAGE = 6 * SLAB, GROUPS = 2, PRODUCT_THREADS = 128 * (GROUPS + 1) };
+enum { STAGES = 4, STAGE = 6 * SLAB, GROUPS = 2, GEMM_THREADS = 128 * (GROUPS + 1) };
 enum { EIGHTHS = 8, PAIR = 2, BAND_M = PAIR * TILE_M };
 
-struct product_shape {
+struct gemm_shape {
     int m, n, k;
     int group; /* bands that are gone through together */
 };
 
-struct product_room {
+struct gemm_smem {
     uint32_t stages, full, empty; /* shared addresses; a barrier for each stage */
-    uint32_t spare;               /* ROOM bytes for the End, from a multiple of 1024 on */
+    uint32_t spare;               /* SMEM_BYTES for the Epilogue, at a multiple of 1024 */
     int rank, mt, nt, steps, clusters, first;
 };
 
 /* 1 / (1 + 2^x): a sigmoid of -x log(2). */
-static constexpr float PRODUCT_LOG2E = 1.4426950408889634f;
+static constexpr float GEMM_LOG2E = 1.4426950408889634f;
 __device__ __forceinline__ float sigmoid_down2(float x)
 {
     float e, s;
@@ -64,22 +62,22 @@ __device__ __forceinline__ float sigmoid_down2(float x)
 }
 
 /* Registers a thread: 128 of the loader's and 256 of the groups' come out of one pool. */
-struct product_end {
+struct gemm_epilogue {
     struct maps {};
     enum { TWO_FACTORS = false, SPREAD = false };
-    enum { ROOM = 2048, AIDES = 0, LOADER_REGISTERS = 24, GROUP_REGISTERS = 240 };
-    static __device__ __forceinline__ void prepare(const product_room &) {}
+    enum { SMEM_BYTES = 2048, HELPERS = 0, LOADER_REGISTERS = 24, GROUP_REGISTERS = 240 };
+    static __device__ __forceinline__ void prepare(const gemm_smem &) {}
     template <int C, class Args> __device__ __forceinline__ void ready(const Args &) {}
 };
-template <class End> constexpr int product_shared()
+template <class Epilogue> constexpr int gemm_shared()
 {
-    return STAGES * (STAGE + 16) + End::ROOM + 1024;
+    return STAGES * (STAGE + 16) + Epilogue::SMEM_BYTES + 1024;
 }
 
 struct tile_at {
     int m, n;
 };
-__device__ __forceinline__ tile_at find_tile(const product_shape &s, int t, int mt, int nt)
+__device__ __forceinline__ tile_at find_tile(const gemm_shape &s, int t, int mt, int nt)
 {
     int set = t / (s.group * nt), within = t - set * s.group * nt;
     int height = min(s.group, mt - set * s.group);
@@ -87,41 +85,42 @@ __device__ __forceinline__ tile_at find_tile(const product_shape &s, int t, int 
 }
 
 /* Columns from one tile to the next. */
-template <class End> __host__ __device__ constexpr int tile_wide()
+template <class Epilogue> __host__ __device__ constexpr int tile_wide()
 {
-    return End::TWO_FACTORS ? HALF_N : TILE_N;
+    return Epilogue::TWO_FACTORS ? HALF_N : TILE_N;
 }
 /* What this block loads its half of B from. */
-template <class End>
-__device__ __forceinline__ const CUtensorMap *factor_of(const product_room &r, const CUtensorMap *b,
-                                                        const typename End::maps &more)
+template <class Epilogue>
+__device__ __forceinline__ const CUtensorMap *factor_of(const gemm_smem &r, const CUtensorMap *b,
+                                                        const typename Epilogue::maps &more)
 {
-    if constexpr (End::TWO_FACTORS)
+    if constexpr (Epilogue::TWO_FACTORS)
         return r.rank ? &more.second : b;
     return b;
 }
 
 /* t, or the next of this cluster's tiles that is wanted. */
-template <class End>
-__device__ __forceinline__ int next_tile(const product_shape &s, const typename End::args &p,
-                                         const product_room &r, int t)
+template <class Epilogue>
+__device__ __forceinline__ int next_tile(const gemm_shape &s, const typename Epilogue::args &p,
+                                         const gemm_smem &r, int t)
 {
-    while (t < r.mt * r.nt && !End::asked(p, find_tile(s, t, r.mt, r.nt).m))
+    while (t < r.mt * r.nt && !Epilogue::wanted(p, find_tile(s, t, r.mt, r.nt).m))
         t += r.clusters;
     return t;
 }
 
-template <class End, bool B_OUT>
-__device__ __forceinline__ void load_tiles(const product_shape &s, const typename End::args &p,
-                                           const product_room &r, const CUtensorMap *map_a,
+template <class Epilogue, bool B_OUT>
+__device__ __forceinline__ void load_tiles(const gemm_shape &s, const typename Epilogue::args &p,
+                                           const gemm_smem &r, const CUtensorMap *map_a,
                                            const CUtensorMap *map_b)
 {
-    const int skip = End::TWO_FACTORS ? HALF_N * r.rank : 0; /* either half is of columns n0 on */
+    /* either half is of columns n0 on */
+    const int skip = Epilogue::TWO_FACTORS ? HALF_N * r.rank : 0;
     ring_at<STAGES> at = {0, 1};
-    for (int t = next_tile<End>(s, p, r, r.first); t < r.mt * r.nt;
-         t = next_tile<End>(s, p, r, t + r.clusters)) {
+    for (int t = next_tile<Epilogue>(s, p, r, r.first); t < r.mt * r.nt;
+         t = next_tile<Epilogue>(s, p, r, t + r.clusters)) {
         tile_at tile = find_tile(s, t, r.mt, r.nt);
-        int m0 = (tile.m * PAIR + r.rank) * TILE_M, n0 = tile.n * tile_wide<End>() - skip;
+        int m0 = (tile.m * PAIR + r.rank) * TILE_M, n0 = tile.n * tile_wide<Epilogue>() - skip;
         for (int i = 0; i < r.steps; i++, at.step()) {
             uint32_t bar = r.full + 8 * at.slot, to = r.stages + at.slot * STAGE;
             bar_wait(r.empty + 8 * at.slot, at.parity);
@@ -148,12 +147,12 @@ __device__ __forceinline__ void put_aside(uint32_t v[64], int half, const float 
                 pack2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
 }
 
-template <class End, bool B_OUT> struct multiplier {
-    const product_shape &s;
-    const typename End::args &p;
-    const product_room &r;
+template <class Epilogue, bool B_OUT> struct multiplier {
+    const gemm_shape &s;
+    const typename Epilogue::args &p;
+    const gemm_smem &r;
     int group, lane;
-    End end;
+    Epilogue end;
     ring_at<STAGES> at;
     float lo[64], hi[64]; /* columns 0 to 127 and from 128 on */
     uint64_t da, db;
@@ -213,7 +212,7 @@ template <class End, bool B_OUT> struct multiplier {
         if constexpr (C < EIGHTHS)
             if (C + 2 < r.steps) {
                 middle_step<C>();
-                if constexpr (End::SPREAD)
+                if constexpr (Epilogue::SPREAD)
                     for (int i = 1; i < apart; i++)
                         middle_step<EIGHTHS>();
                 first_middle_steps<C + 1>(apart);
@@ -235,7 +234,7 @@ template <class End, bool B_OUT> struct multiplier {
     __device__ __forceinline__ void look_up(int t)
     {
         tile_at tile = find_tile(s, t, r.mt, r.nt);
-        m0 = (tile.m * PAIR + r.rank) * TILE_M + group * 64, n0 = tile.n * tile_wide<End>();
+        m0 = (tile.m * PAIR + r.rank) * TILE_M + group * 64, n0 = tile.n * tile_wide<Epilogue>();
         end.begin(p, m0, n0);
     }
     /* Ends tile t, of which the last step but one is under way; begins the next, unless there is
@@ -257,7 +256,7 @@ template <class End, bool B_OUT> struct multiplier {
         wgmma_wait<0>();
         leave_stage();
         settle(hi);
-        t = next_tile<End>(s, p, r, t + r.clusters);
+        t = next_tile<Epilogue>(s, p, r, t + r.clusters);
         if (t >= r.mt * r.nt)
             return false;
         next_stage();
@@ -269,7 +268,7 @@ template <class End, bool B_OUT> struct multiplier {
     }
     __device__ __forceinline__ void run()
     {
-        int t = next_tile<End>(s, p, r, r.first);
+        int t = next_tile<Epilogue>(s, p, r, r.first);
         if (t >= r.mt * r.nt)
             return;
         next_stage();
@@ -278,7 +277,7 @@ template <class End, bool B_OUT> struct multiplier {
         do {
             look_up(t);
             at.step();
-            int apart = End::SPREAD ? max((r.steps - 2) / EIGHTHS, 1) : 1;
+            int apart = Epilogue::SPREAD ? max((r.steps - 2) / EIGHTHS, 1) : 1;
             first_middle_steps<0>(apart);
             for (int i = 1 + EIGHTHS * apart; i + 1 < r.steps; i++)
                 middle_step<EIGHTHS>();
@@ -288,45 +287,47 @@ template <class End, bool B_OUT> struct multiplier {
     }
 };
 
-template <class End, bool B_OUT>
-__global__ __launch_bounds__(PRODUCT_THREADS, 1) void product_kernel(
+template <class Epilogue, bool B_OUT>
+__global__ __launch_bounds__(GEMM_THREADS, 1) void gemm_kernel(
     const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
-    const __grid_constant__ typename End::maps more, const product_shape s,
-    const typename End::args p)
+    const __grid_constant__ typename Epilogue::maps more, const gemm_shape s,
+    const typename Epilogue::args p)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ char room_any[];
-    product_room r;
+    gemm_smem r;
     r.stages = ((uint32_t)__cvta_generic_to_shared(room_any) + 1023) & ~1023u;
     r.spare = r.stages + STAGES * STAGE;
-    r.full = r.spare + End::ROOM, r.empty = r.full + 8 * STAGES;
+    r.full = r.spare + Epilogue::SMEM_BYTES, r.empty = r.full + 8 * STAGES;
     r.rank = cluster_rank();
-    r.mt = (s.m + BAND_M - 1) / BAND_M, r.nt = (s.n + tile_wide<End>() - 1) / tile_wide<End>();
+    r.mt = (s.m + BAND_M - 1) / BAND_M,
+    r.nt = (s.n + tile_wide<Epilogue>() - 1) / tile_wide<Epilogue>();
     r.steps = (s.k + 63) / 64, r.clusters = gridDim.x / PAIR, r.first = blockIdx.x / PAIR;
     int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    if (!End::asked(p, -1))
+    if (!Epilogue::wanted(p, -1))
         return;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             bar_init(r.full + 8 * i, 1);
             bar_init(r.empty + 8 * i, 4 * GROUPS * PAIR);
         }
-        End::prepare(r);
+        Epilogue::prepare(r);
         bar_ready();
     }
     cluster_sync();
     if (group == GROUPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)End::LOADER_REGISTERS));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)Epilogue::LOADER_REGISTERS));
         if (threadIdx.x == GROUPS * 128)
-            load_tiles<End, B_OUT>(s, p, r, &map_a, factor_of<End>(r, &map_b, more));
-        if constexpr (End::AIDES) {
-            int aide = (int)(threadIdx.x / 32) - 4 * GROUPS - 1;
-            if (aide >= 0 && aide < End::AIDES)
-                End::aid(s, p, more, r, aide);
+            load_tiles<Epilogue, B_OUT>(s, p, r, &map_a, factor_of<Epilogue>(r, &map_b, more));
+        if constexpr (Epilogue::HELPERS) {
+            int helper = (int)(threadIdx.x / 32) - 4 * GROUPS - 1;
+            if (helper >= 0 && helper < Epilogue::HELPERS)
+                Epilogue::help(s, p, more, r, helper);
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)End::GROUP_REGISTERS));
-        multiplier<End, B_OUT> m = {s, p, r, group, (int)(threadIdx.x & 31), End(r, group), {0, 0}};
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)Epilogue::GROUP_REGISTERS));
+        multiplier<Epilogue, B_OUT> m = {
+            s, p, r, group, (int)(threadIdx.x & 31), Epilogue(r, group), {0, 0}};
         m.run();
     }
     cluster_sync(); /* nobody leaves while others write to its memory */
@@ -335,89 +336,89 @@ __global__ __launch_bounds__(PRODUCT_THREADS, 1) void product_kernel(
 
 /* --- host --- */
 
-template <class End>
-static cudaLaunchConfig_t product_config(cudaLaunchAttribute *at, int64_t clusters)
+template <class Epilogue>
+static cudaLaunchConfig_t gemm_config(cudaLaunchAttribute *at, int64_t clusters)
 {
     cudaLaunchConfig_t c = {};
     at->id = cudaLaunchAttributeClusterDimension;
     at->val.clusterDim = {PAIR, 1, 1};
-    c.gridDim = dim3((unsigned)(PAIR * clusters)), c.blockDim = dim3(PRODUCT_THREADS);
-    c.dynamicSmemBytes = product_shared<End>(), c.attrs = at, c.numAttrs = 1;
+    c.gridDim = dim3((unsigned)(PAIR * clusters)), c.blockDim = dim3(GEMM_THREADS);
+    c.dynamicSmemBytes = gemm_shared<Epilogue>(), c.attrs = at, c.numAttrs = 1;
     return c;
 }
-template <class End, class Kernel> static int product_clusters(Kernel kernel)
+template <class Epilogue, class Kernel> static int gemm_clusters(Kernel kernel)
 {
     cudaLaunchAttribute at;
-    cudaLaunchConfig_t c = product_config<End>(&at, 1);
+    cudaLaunchConfig_t c = gemm_config<Epilogue>(&at, 1);
     int clusters = 0;
     if (!made_for_hopper(kernel) ||
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             product_shared<End>()) != cudaSuccess ||
+                             gemm_shared<Epilogue>()) != cudaSuccess ||
         cudaOccupancyMaxActiveClusters(&clusters, kernel, &c) != cudaSuccess)
         return 0;
     return clusters;
 }
-/* Clusters that the device has room for at once; 0: not this device. Of the machine, not of a call;
+/* Clusters that run on the device at once; 0: not this device. Of the machine, not of a call;
  * to be asked before the first launch, which may be into a graph. */
-template <class End, bool B_OUT> static int product_room_for()
+template <class Epilogue, bool B_OUT> static int gemm_clusters_at_once()
 {
-    static const int clusters = product_clusters<End>(product_kernel<End, B_OUT>);
+    static const int clusters = gemm_clusters<Epilogue>(gemm_kernel<Epilogue, B_OUT>);
     return clusters;
 }
-template <class End> static int64_t product_tiles(int64_t m, int64_t n)
+template <class Epilogue> static int64_t gemm_tiles(int64_t m, int64_t n)
 {
-    return (m + BAND_M - 1) / BAND_M * ((n + tile_wide<End>() - 1) / tile_wide<End>());
+    return (m + BAND_M - 1) / BAND_M * ((n + tile_wide<Epilogue>() - 1) / tile_wide<Epilogue>());
 }
 /* On this device, and large enough: a few tiles are left to others, who split them better. */
-template <class End, bool B_OUT> static bool product_suits(int64_t m, int64_t n, int64_t k)
+template <class Epilogue, bool B_OUT> static bool gemm_suits(int64_t m, int64_t n, int64_t k)
 {
     const int64_t most = 1 << 30, enough = 4;
-    int room = product_room_for<End, B_OUT>();
-    return room && n % 8 == 0 && k % 8 == 0 && k > 64 && m < most && n < most && k < most &&
-           product_tiles<End>(m, n) >= enough * room;
+    int clusters = gemm_clusters_at_once<Epilogue, B_OUT>();
+    return clusters && n % 8 == 0 && k % 8 == 0 && k > 64 && m < most && n < most && k < most &&
+           gemm_tiles<Epilogue>(m, n) >= enough * clusters;
 }
 /* Boxes of 64 x 64 of a dense bf16 matrix. */
-static inline cudaError_t product_map(CUtensorMap *map, const void *at, int64_t rows, int64_t cols)
+static inline cudaError_t gemm_map(CUtensorMap *map, const void *at, int64_t rows, int64_t cols)
 {
     return tma_map(map, {at, {cols, rows, 1, 1}, {cols, rows * cols, rows * cols}}, 64);
 }
 /* A (m, k), B (n, k) or, B_OUT, (k, n), both dense. */
-template <class End, bool B_OUT>
-static cudaError_t product_launch(int64_t m, int64_t n, int64_t k, const void *a, const void *b,
-                                  const typename End::args &p, cudaStream_t stream,
-                                  const typename End::maps &more = {})
+template <class Epilogue, bool B_OUT>
+static cudaError_t gemm_launch(int64_t m, int64_t n, int64_t k, const void *a, const void *b,
+                                  const typename Epilogue::args &p, cudaStream_t stream,
+                                  const typename Epilogue::maps &more = {})
 {
     CUtensorMap map_a, map_b;
-    int room = product_room_for<End, B_OUT>();
-    if (!room)
+    int clusters = gemm_clusters_at_once<Epilogue, B_OUT>();
+    if (!clusters)
         return cudaErrorNotSupported;
-    cudaError_t e = product_map(&map_a, a, m, k);
+    cudaError_t e = gemm_map(&map_a, a, m, k);
     if (e == cudaSuccess)
-        e = B_OUT ? product_map(&map_b, b, k, n) : product_map(&map_b, b, n, k);
+        e = B_OUT ? gemm_map(&map_b, b, k, n) : gemm_map(&map_b, b, n, k);
     if (e != cudaSuccess)
         return e;
-    int64_t tiles = product_tiles<End>(m, n);
-    product_shape shape = {(int)m, (int)n, (int)k, (room + 2) / 3};
+    int64_t tiles = gemm_tiles<Epilogue>(m, n);
+    gemm_shape shape = {(int)m, (int)n, (int)k, (clusters + 2) / 3};
     cudaLaunchAttribute at;
-    cudaLaunchConfig_t c = product_config<End>(&at, tiles < room ? tiles : room);
+    cudaLaunchConfig_t c = gemm_config<Epilogue>(&at, tiles < clusters ? tiles : clusters);
     c.stream = stream;
-    return cudaLaunchKernelEx(&c, product_kernel<End, B_OUT>, map_a, map_b, more, shape, p);
+    return cudaLaunchKernelEx(&c, gemm_kernel<Epilogue, B_OUT>, map_a, map_b, more, shape, p);
 }
 
 /* The same of either B. */
-template <class End> static bool ended_suits(const mx_epilogue_gemm *s)
+template <class Epilogue> static bool epilogue_suits(const mx_epilogue_gemm *s)
 {
-    return s->b_outside ? product_suits<End, true>(s->m, s->n, s->k)
-                        : product_suits<End, false>(s->m, s->n, s->k);
+    return s->b_outside ? gemm_suits<Epilogue, true>(s->m, s->n, s->k)
+                        : gemm_suits<Epilogue, false>(s->m, s->n, s->k);
 }
-template <class End>
+template <class Epilogue>
 static cudaError_t ended_launch(const mx_epilogue_gemm *s, const void *a, const void *b,
-                                const typename End::args &p, cudaStream_t stream,
-                                const typename End::maps &more = {})
+                                const typename Epilogue::args &p, cudaStream_t stream,
+                                const typename Epilogue::maps &more = {})
 {
     return s->b_outside
-               ? product_launch<End, true>(s->m, s->n, s->k, a, b, p, stream, more)
-               : product_launch<End, false>(s->m, s->n, s->k, a, b, p, stream, more);
+               ? gemm_launch<Epilogue, true>(s->m, s->n, s->k, a, b, p, stream, more)
+               : gemm_launch<Epilogue, false>(s->m, s->n, s->k, a, b, p, stream, more);
 }
 
 #endif

@@ -1,19 +1,18 @@
-/* gemm_ahead.h - what a register tile of a product asks memory for, for later tiles.
+/* gemm_prefetch.h - what a register tile of the GEMM prefetches for later tiles.
  *
- * A tile of 14 x 32 over 768 of k takes some 6 microseconds in which memory has nothing to do,
- * while the operands of the next ones may lie 140 ns a line away; a loop that packs them would wait
- * for them. So every step of a tile asks for one line into L2. What it asks for is a part of a
+ * Memory has nothing to do while a tile is computed, and a loop that packs the operands of the next
+ * tiles would wait for them. So every step of a tile prefetches one line into L2, a part of a
  * `stream`: a few rows of one operand, over the words of k of a block.
  *
  *     k contiguous in memory     a part is some whole rows, from line to line along them
  *     k is the row               a part is one column of lines, from row to row (with two elements
  *                                of k in a word: of every other row)
  *
- * Asking in a loop of its own between two tiles costs 1 to 2 % of a product, and more where B is
- * asked for: the machine has room for some 24 lines on their way and then waits.
+ * A prefetch loop of its own between two tiles is slower: the machine keeps some 24 lines on their
+ * way and then waits (docs/log/cpu.md).
  */
-#ifndef MX_OPS_CPU_GEMM_AHEAD_H
-#define MX_OPS_CPU_GEMM_AHEAD_H
+#ifndef MX_OPS_CPU_GEMM_PREFETCH_H
+#define MX_OPS_CPU_GEMM_PREFETCH_H
 
 #include "base/simd.h"
 #include "ops/cpu/gemm.h"
@@ -22,15 +21,15 @@
 typedef struct {
     const char *at;
     int64_t step, run, jump;
-} mx_gemm_ahead;
+} mx_gemm_prefetch;
 
 typedef struct {
-    mx_gemm_ahead first; /* part 0; the next ones follow `across` bytes apart, */
+    mx_gemm_prefetch first; /* part 0; the next ones follow `across` bytes apart, */
     int64_t parts;       /* or, of two elements in a word, the second `along` from the first */
     int64_t across, along;
 } mx_gemm_stream;
 
-/* One operand of a product, and the part of k that is asked for. */
+/* One operand of a GEMM, and the part of k that is prefetched. */
 typedef struct {
     const void *x;
     mx_num type;
@@ -38,7 +37,7 @@ typedef struct {
     int64_t ld, k0, kc, words;
 } mx_gemm_source;
 
-/* Rows r0 to r1 (columns, where they lie along memory) of s, to be asked for by so many tiles. */
+/* Rows r0 to r1 (columns, where they lie along memory) of s, to be prefetched by so many tiles. */
 MX_INLINE mx_gemm_stream mx_gemm_stream_of(const mx_gemm_source *s, int64_t r0, int64_t r1,
                                            int64_t tiles, int pair)
 {
@@ -51,18 +50,18 @@ MX_INLINE mx_gemm_stream mx_gemm_stream_of(const mx_gemm_source *s, int64_t r0, 
                                 pair * (((r1 - r0) * bytes + 63) / 64), 64, row};
     const int64_t each = (r1 - r0 + tiles - 1) / tiles; /* rows of a part */
     const int64_t run = s->words > each ? s->words / each : 1, step = (s->kc * bytes - 1) / run + 1;
-    mx_gemm_ahead first = {x + r0 * row + s->k0 * bytes, step < 64 ? step : 64, run, 0};
+    mx_gemm_prefetch first = {x + r0 * row + s->k0 * bytes, step < 64 ? step : 64, run, 0};
     first.jump = row - run * first.step;
     return (mx_gemm_stream){first, (r1 - r0 + each - 1) / each, pair * each * row, each * row};
 }
 
 /* Part i; where there is none, `near` over and over, which is at hand. */
-MX_INLINE mx_gemm_ahead mx_gemm_ahead_at(const mx_gemm_stream *s, int64_t i, int pair,
+MX_INLINE mx_gemm_prefetch mx_gemm_prefetch_at(const mx_gemm_stream *s, int64_t i, int pair,
                                          const void *near, int64_t words)
 {
     if (i >= s->parts)
-        return (mx_gemm_ahead){.at = near, .run = words};
-    mx_gemm_ahead a = s->first;
+        return (mx_gemm_prefetch){.at = near, .run = words};
+    mx_gemm_prefetch a = s->first;
     a.at += i / pair * s->across + i % pair * s->along;
     return a;
 }

@@ -1,12 +1,12 @@
 #!/bin/sh
-# refuge.sh - checkpoints that cannot be written, again and again: the run stops, its state is kept elsewhere, and the
+# local_checkpoint.sh - checkpoints that cannot be written, again and again: the run stops, its state is kept elsewhere, and the
 # next start goes on from there with the bits of a run that was never stopped.
 set -eu
 cd "$(dirname "$0")/../.."
 maxc=${MAXC:-build/maxc}
-d=$(mktemp -d "${TMPDIR:-/tmp}/maxc-refuge-XXXXXX")
+d=$(mktemp -d "${TMPDIR:-/tmp}/maxc-local-XXXXXX")
 trap 'rm -rf "$d"' EXIT
-fail() { echo "refuge.sh: $*" >&2; exit 1; }
+fail() { echo "local_checkpoint.sh: $*" >&2; exit 1; }
 train() { # NAME STEPS [key=value...]
     name=$1 steps=$2; shift 2
     exec "$maxc" train decoder_block=llama2 vocab_size=300 base_emb_dim=32 base_num_query_heads=4 \
@@ -74,4 +74,4 @@ end=$((${at##*/} + 5))
 (train e $end local_checkpoint_directory="$d/file") > "$d/e.log" 2>&1 || fail "$(cat "$d/e.log")"
 grep -q "from $at" "$d/e.log" || fail "$(cat "$d/e.log")"
 same_end e $end
-echo "refuge.sh: all held"
+echo "local_checkpoint.sh: all held"

@@ -1,6 +1,6 @@
-/* memory_room_test.c - the least of what machine, control groups and limits leave, from folders
- * that look like /proc and /sys. */
-#include "base/memory_room.h"
+/* memory_available_test.c - the least of what machine, control groups and limits leave, from
+ * folders that look like /proc and /sys. */
+#include "base/memory_available.h"
 
 #include "../test.h"
 #include "base/io.h"
@@ -27,14 +27,14 @@ static void put(const char *name, const char *text)
 
 static void begin(void)
 {
-    snprintf(root, sizeof root, "/tmp/maxc-room-XXXXXX");
+    snprintf(root, sizeof root, "/tmp/maxc-memory-XXXXXX");
     MX_CHECK(mkdtemp(root) != NULL);
     put("/proc/meminfo", "MemTotal:  9000 kB\nMemFree: 10 kB\nMemAvailable:    8000 kB\n");
 }
 
 static void check(int64_t bytes, const char *why)
 {
-    mx_memory_room r = mx_memory_room_in(root);
+    mx_memory_available r = mx_memory_available_in(root);
     MX_CHECK(r.bytes == bytes && strstr(r.why, why), "%lld, %s; expected %lld, %s",
              (long long)r.bytes, r.why, (long long)bytes, why);
 }
@@ -44,18 +44,19 @@ static void end(void)
     MX_CHECK_OK(mx_io_remove_tree(NULL, root));
 }
 
-MX_TEST(room_of_the_machine)
+MX_TEST(memory_available_of_the_machine)
 {
     begin();
     check(8000 * 1024, "this machine has");
     end();
     snprintf(root, sizeof root, "/nonexistent");
     check(INT64_MAX, "");
-    MX_CHECK(mx_memory_room_now().bytes > 1 << 20 && mx_memory_room_now().bytes < INT64_MAX);
+    int64_t bytes = mx_memory_available_now().bytes;
+    MX_CHECK(bytes > 1 << 20 && bytes < INT64_MAX);
 }
 
 /* Any group up to the root may have the least left. Cache that it would give up is free. */
-MX_TEST(room_of_groups)
+MX_TEST(memory_available_of_groups)
 {
     begin();
     put("/proc/self/cgroup", "0::/jobs/one\n");
@@ -73,7 +74,7 @@ MX_TEST(room_of_groups)
     end();
 }
 
-MX_TEST(room_of_groups_of_version_1)
+MX_TEST(memory_available_of_groups_of_version_1)
 {
     begin();
     put("/proc/self/cgroup", "9:pids:/\n4:memory:/a/b\n0::/\n");
@@ -91,7 +92,7 @@ MX_TEST(room_of_groups_of_version_1)
     end();
 }
 
-MX_TEST(room_of_limits)
+MX_TEST(memory_available_of_limits)
 {
     struct rlimit l, low;
     begin();

@@ -1,11 +1,11 @@
-/* quantize_turn.cuh - bytes transposed in registers. */
-#ifndef MX_DEVICE_CUDA_QUANTIZE_TURN_CUH
-#define MX_DEVICE_CUDA_QUANTIZE_TURN_CUH
+/* quantize_transpose.cuh - bytes transposed in registers. */
+#ifndef MX_DEVICE_CUDA_QUANTIZE_TRANSPOSE_CUH
+#define MX_DEVICE_CUDA_QUANTIZE_TRANSPOSE_CUH
 
 #include <stdint.h>
 
 /* Four words of four bytes, transposed. */
-__device__ __forceinline__ void turn_bytes(uint32_t w[4])
+__device__ __forceinline__ void transpose_bytes(uint32_t w[4])
 {
     uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
     uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);

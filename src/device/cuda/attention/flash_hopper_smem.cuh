@@ -1,4 +1,4 @@
-/* flash_hopper_room.cuh - the shared memory of flash_hopper_backward.cu: rings of places, and two
+/* flash_hopper_smem.cuh - the shared memory of flash_hopper_backward.cu: rings of places, and two
  * barriers for each, full and empty.
  *
  *   item    K and V of 128 keys, ids     the loader -> all; its number also to the adders
@@ -7,8 +7,8 @@
  *   out     dQ of a tile, float32        group 1 -> the adders, a place each
  *   sums    dQ that others added         the fetcher -> group 1
  */
-#ifndef MX_DEVICE_CUDA_FLASH_HOPPER_ROOM_CUH
-#define MX_DEVICE_CUDA_FLASH_HOPPER_ROOM_CUH
+#ifndef MX_DEVICE_CUDA_FLASH_HOPPER_SMEM_CUH
+#define MX_DEVICE_CUDA_FLASH_HOPPER_SMEM_CUH
 
 #include "device/cuda/attention/flash_hopper_grad.cuh"
 
@@ -21,17 +21,17 @@ enum {
     AT_STATS = AT_SUMS + TILE_BYTES, AT_RECORDS = AT_STATS + STAGES * STATS_BYTES,
     AT_IDS = AT_RECORDS + ITEMS * RECORD_BYTES, AT_KEY_IDS = AT_IDS + STAGES * IDS_BYTES,
     AT_BARS = AT_KEY_IDS + ITEMS * KEY_IDS_BYTES, BARS = 2 * (ITEMS + STAGES + HANDS + OUTS + 1),
-    ROOM_BYTES = AT_BARS + BARS * 8 + 1024
+    SMEM_BYTES = AT_BARS + BARS * 8 + 1024
 };
 
 /* Addresses in shared memory. */
-struct grad_room {
+struct grad_smem {
     uint32_t at, item_full, item_empty, rows_full, rows_empty, ds_full, ds_empty;
     uint32_t out_full, out_empty, sums_full, sums_empty;
 };
-__device__ __forceinline__ grad_room room_at(uint32_t at)
+__device__ __forceinline__ grad_smem room_at(uint32_t at)
 {
-    grad_room r;
+    grad_smem r;
     r.at = at;
     r.item_full = r.at + AT_BARS, r.item_empty = r.item_full + 8 * ITEMS;
     r.rows_full = r.item_empty + 8 * ITEMS, r.rows_empty = r.rows_full + 8 * STAGES;
@@ -41,7 +41,7 @@ __device__ __forceinline__ grad_room room_at(uint32_t at)
     return r;
 }
 /* By one thread; the others wait for it. Four warps of a group arrive, or one thread. */
-__device__ __forceinline__ void room_open(const grad_room &r)
+__device__ __forceinline__ void smem_open(const grad_smem &r)
 {
     for (int i = 0; i < ITEMS; i++)
         bar_init(r.item_full + 8 * i, 1), bar_init(r.item_empty + 8 * i, 3 * 4 + 3);
@@ -55,12 +55,12 @@ __device__ __forceinline__ void room_open(const grad_room &r)
     bar_ready();
 }
 /* The number of the item that lies there; below 0 there are no more. */
-__device__ __forceinline__ int item_in(const grad_room &r, int place)
+__device__ __forceinline__ int item_in(const grad_smem &r, int place)
 {
     return load_shared(r.at + AT_RECORDS + place * RECORD_BYTES);
 }
 template <bool SEGS>
-__device__ __forceinline__ grad_item item_of(const grad_args &p, const grad_room &r, int place,
+__device__ __forceinline__ grad_item item_of(const grad_args &p, const grad_smem &r, int place,
                                              int i)
 {
     grad_item t = find_item<NARROW_TILES>(p, i);

@@ -1,5 +1,5 @@
-/* carry.c - see carry.h. */
-#include "store/carry.h"
+/* passthrough.c - see passthrough.h. */
+#include "store/passthrough.h"
 
 #include "base/io.h"
 #include "base/str.h"
@@ -22,9 +22,10 @@ static bool is_loaded(mx_session *s, const mx_model *family, const char *name)
     return false;
 }
 
-mx_status mx_carried_open(mx_carried *c, const char *path, const mx_model_spec *m, mx_session *s)
+mx_status mx_passthrough_open(mx_passthrough *c, const char *path, const mx_model_spec *m,
+                              mx_session *s)
 {
-    *c = (mx_carried){.session = s};
+    *c = (mx_passthrough){.session = s};
     if (!m->family->unused && !m->family->not_built)
         return MX_OK;
     MX_TRY(mx_hf_dir_open(&c->dir, path, MX_HF_WEIGHTS_ONLY));
@@ -39,13 +40,13 @@ mx_status mx_carried_open(mx_carried *c, const char *path, const mx_model_spec *
     return MX_OK;
 }
 
-void mx_carried_close(mx_carried *c)
+void mx_passthrough_close(mx_passthrough *c)
 {
     mx_hf_dir_close(&c->dir);
-    *c = (mx_carried){0};
+    *c = (mx_passthrough){0};
 }
 
-mx_st_source mx_carried_source(const mx_carried *c, int64_t i)
+mx_st_source mx_passthrough_source(const mx_passthrough *c, int64_t i)
 {
     mx_st_tensor *t = &c->tensors[i];
     mx_st_source s = {.name = t->name, .dtype = t->dtype, .ndim = t->ndim, .user = t};
@@ -54,9 +55,9 @@ mx_st_source mx_carried_source(const mx_carried *c, int64_t i)
     return s;
 }
 
-mx_status mx_carried_fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst, size_t n)
+mx_status mx_passthrough_fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst, size_t n)
 {
-    const mx_carried *c = ctx;
+    const mx_passthrough *c = ctx;
     const mx_st_tensor *t = s->user;
     if (t >= c->tensors && t < c->tensors + c->n)
         return mx_io_read_at(NULL, t->file->fd, dst, n, t->at + at, t->file->path);

@@ -1,9 +1,9 @@
-/* early.cuh - early.h in kernels: the two calls, and a launch. GPUs before Hopper have none of it;
- * the calls are nothing there. */
-#ifndef MX_DEVICE_CUDA_EARLY_CUH
-#define MX_DEVICE_CUDA_EARLY_CUH
+/* pdl.cuh - programmatic dependent launch (pdl.h) in kernels: the two calls, and a launch. GPUs
+ * before Hopper have none of it; the calls are nothing there. */
+#ifndef MX_DEVICE_CUDA_PDL_CUH
+#define MX_DEVICE_CUDA_PDL_CUH
 
-#include "device/cuda/core/early.h"
+#include "device/cuda/core/pdl.h"
 #include <cuda_runtime.h>
 
 __device__ __forceinline__ void wait_for_previous()
@@ -21,7 +21,7 @@ __device__ __forceinline__ void let_next_start()
 }
 
 template <typename... P, typename... A>
-static inline cudaError_t launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+static inline cudaError_t launch_pdl(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                                        cudaStream_t stream, A... args)
 {
     cudaLaunchAttribute early = {};
@@ -31,7 +31,7 @@ static inline cudaError_t launch_early(void (*kernel)(P...), dim3 grid, dim3 blo
     c.dynamicSmemBytes = shared;
     c.stream = stream;
     c.attrs = &early;
-    c.numAttrs = mx_early_attribute(&early, stream);
+    c.numAttrs = mx_pdl_attribute(&early, stream);
     return cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
 }
 
