@@ -249,8 +249,8 @@ static void print_objectives(void)
     for (int i = 0; i < mx_objective_count; i++) {
         const mx_objective *o = mx_objective_table[i];
         bool own = strcmp(o->verb, o->name) == 0;
-        printf("| maxc %s%s%s | %s | %s |\n", o->verb, own ? "" : " loss_type=",
-               own ? "" : o->name, o->doc, o->data);
+        printf("| maxc %s%s%s | %s | %s |\n", o->verb, own ? "" : o->key ? " " : " loss_type=",
+               own ? "" : o->key ? o->key : o->name, o->doc, o->data);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "compile/stages.h"
 
 #include "ops.h"
+#include "ops/collective.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -233,7 +234,7 @@ mx_status mx_compile_apply(mx_graph *g, const mx_graph *model, const mx_optimize
             mx_graph_root(g, NULL, var[n]);
             continue;
         }
-        grad[n] = mx_gradient_sum(g, var[n]);
+        grad[n] = mx_gradient_of_ranks(g, mx_gradient_sum(g, var[n]), o);
         if (cast[w->id])
             mx_cast(g, var[n], o->compute); /* its copy follows the update: see optimizer.c */
         n++;

@@ -22,6 +22,10 @@ typedef struct mx_compile_options {
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */
+    bool sum_late;             /* gradients are summed over ranks once an update, not each time they
+                                  are added up; the update must then know `sums` */
+    const mx_graph *sums;      /* of an update: the graph that adds up gradients; NULL: sum_late is
+                                  not asked of it */
     const struct mx_stages *stages; /* chunks of a pipeline (stages.h); NULL: none */
     const char *dump_ir;       /* print the graph after this pass; "all": after each; NULL: none */
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */

@@ -5,6 +5,7 @@
  */
 #include "compile/compile.h"
 
+#include "compile/partition.h"
 #include "ops.h"
 #include <stdio.h>
 
@@ -51,6 +52,30 @@ static void keep_least(mx_graph *g, mx_node *factors, mx_node *first)
     mx_graph_root(g, NULL, mx_accumulate(g, v, least, anew));
 }
 
+/* A gradient into the sum of this rank's own microbatches: what is left to be summed over ranks is
+ * noted on the variable. */
+static void add_late(mx_graph *g, const mx_node *w, mx_node *grad, mx_node *first)
+{
+    mx_node *v = mx_gradient_sum(g, w);
+    mx_var_attr *a = mx_arena_copy(&g->arena, v->attr, sizeof *a);
+    a->unsummed = ((const mx_collective_attr *)grad->attr)->axes;
+    v->attr = a;
+    mx_graph_root(g, NULL, mx_accumulate(g, v, grad->in[0], first));
+}
+
+mx_node *mx_gradient_of_ranks(mx_graph *g, mx_node *own, const mx_compile_options *o)
+{
+    const mx_node *v = o->sums ? mx_graph_find(o->sums, own->name) : NULL;
+    mx_axis_set axes = v ? (mx_axis_set)((const mx_var_attr *)v->attr)->unsummed : 0;
+    if (!axes || !mx_type_count(&own->type)) /* empty: a weight of another stage */
+        return own;
+    const mx_mesh *m = o->partition->mesh;
+    mx_collective_attr a = {.axes = axes, .size = mx_mesh_size(m, axes),
+                            .index = mx_mesh_index(m, o->partition->rank, axes)};
+    mx_node *anew = mx_constant(g, MX_SCALAR, MX_F32, 1);
+    return mx_accumulate(g, own, mx_all_reduce(g, own, a), anew);
+}
+
 void mx_keep_gradients(mx_graph *g, const mx_compilation *c)
 {
     bool sums = c->use == MX_GRADS_ACCUMULATE;
@@ -66,7 +91,9 @@ void mx_keep_gradients(mx_graph *g, const mx_compilation *c)
         if (!d)
             continue;
         g->stage = w->stage;
-        if (first)
+        if (first && c->o->sum_late && d->op == &mx_op_all_reduce)
+            add_late(g, w, d, first);
+        else if (first)
             mx_graph_root(g, NULL, mx_accumulate(g, mx_gradient_sum(g, w), d, first));
         else /* a copy, so that naming it cannot rename a weight or share another root's node */
             mx_graph_root(g, name, mx_affine(g, mx_cast(g, d, w->type.dtype), 1, 0));

@@ -90,6 +90,9 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
 
 /* Sums of gradients for steps of several microbatches: the variable NAME.grad of a weight. */
 mx_node *mx_gradient_sum(mx_graph *g, const mx_node *w);
+struct mx_compile_options;
+/* The sum of all ranks, in the place of a rank's own; `own` where there is nothing left to add. */
+mx_node *mx_gradient_of_ranks(mx_graph *g, mx_node *own, const struct mx_compile_options *o);
 struct mx_compilation;
 /* Gradients as roots or added to sums, by c->use. */
 void mx_keep_gradients(mx_graph *g, const struct mx_compilation *c);

@@ -125,6 +125,7 @@ static mx_status plan_apply(mx_programs *p, const mx_model_spec *m, const mx_pro
     mx_step_options o = q->options;
     mx_stages stages = mx_pipeline_stages(&p->pipeline.how);
     o.kind = MX_STEP_APPLY;
+    o.compile.sums = p->pipelined ? &p->pipeline.joint : &p->step.graph;
     o.shape.batch = mx_programs_rows(q, q->batch.microbatch);
     stages.as = &p->pipeline.cut;
     o.compile.stages = p->pipelined ? &stages : NULL;
@@ -138,6 +139,7 @@ mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_prog
     p->accumulates = q->batch.accumulation > 1 || q->always_applies || p->pipelined;
     o.kind = p->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
     o.shape.batch = mx_programs_rows(q, q->batch.microbatch);
+    o.compile.sum_late = p->accumulates;
     if (p->pipelined)
         MX_TRY(plan_pipeline(&p->pipeline, m, &o, &q->pipeline));
     else

@@ -43,6 +43,7 @@ typedef struct {
     bool adapter;        /* a weight beside the model's own (compile/lora.h) */
     bool on_host;        /* kept in host memory, where the device has memory of its own */
     const char *copy_of; /* MX_VAR_COPY: the weight it follows */
+    int64_t unsummed;    /* MX_VAR_GRADIENT: mesh axes over which the update still sums it */
     bool minimum;        /* MX_VAR_GRADIENT: of microbatches and ranks the least, not the sum */
     bool quantized;      /* an int8 weight; its rows have scales (compile/quantize.h) */
     bool in_out;         /* a matrix that is stored (in, out), not (out, in) */

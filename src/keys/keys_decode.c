@@ -15,7 +15,7 @@ const mx_key mx_keys_decode[] = {
      "how the next token is chosen; empty: greedy, or as the numbers below say",
      "=sampling do_sample strategy", 0, MX_BY_WRITERS, "decode_sampling_strategy=weighted"},
     {"decode_sampling_temperature", FLOAT, DECODE, "1", "0..", "temperature; 0 is greedy",
-     "=temperature", 0, "generate chat grpo", "decode_sampling_temperature=0.7",
+     "=temperature", 0, "generate chat grpo distill", "decode_sampling_temperature=0.7",
      "tests/post/keys_test.c"},
     {"decode_sampling_top_k", INT, DECODE, "0", "0..", "keep the k most likely tokens; 0: all",
      "=top_k", 0, MX_BY_WRITERS, "decode_sampling_top_k=3 decode_sampling_temperature=2"},

@@ -69,6 +69,7 @@ const mx_op mx_op_all_gather = {
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .collective = true,
+    .same_value = true,
     .no_cast = true,
     .infer = infer,
     .grad = vjp,

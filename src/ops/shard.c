@@ -48,6 +48,7 @@ const mx_op mx_op_shard = {
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .no_cast = true,
+    .same_value = true,
     .infer = infer,
     .grad = vjp,
     .cost = mx_cost_move,

@@ -27,6 +27,7 @@ const mx_op mx_op_vary = {
     .attr_size = sizeof(mx_collective_attr),
     .fields = mx_collective_fields,
     .no_cast = true,
+    .same_value = true,
     .infer = infer,
     .grad = vjp,
     .cases = (const mx_case[]){{1, {{2, {3, 4}}}, &(mx_collective_attr){.size = 1}}, {0}},

@@ -132,15 +132,9 @@ mx_status mx_reference_run(mx_reference *r, const mx_batch *b, int64_t row, int6
                            const float **out)
 {
     sized *s;
-    float one = 1;
-    int64_t at = row * b->seq_len;
     MX_TRY(size_for(r, rows, &s));
     mx_exec *e = s->step.exec;
-    MX_TRY(mx_exec_write(e, "tokens", b->tokens + at));
-    MX_TRY(mx_exec_write(e, "labels", b->labels + at));
-    MX_TRY(mx_exec_write(e, "segments", b->segments + at));
-    MX_TRY(mx_exec_write(e, "positions", b->positions + at));
-    MX_TRY(mx_exec_write(e, "loss_scale", &one));
+    MX_TRY(mx_feed_frozen(e, b, row));
     MX_TRY(mx_exec_run(e));
     MX_TRY(mx_exec_read(e, "logps", s->logps));
     *out = s->logps;

@@ -83,6 +83,17 @@ mx_token_facts mx_facts_of(mx_graph *g, const mx_head *h, const mx_token_logps *
     return (mx_token_facts){all.fact[0], all.fact[1], all.fact[2], all.fact[3]};
 }
 
+mx_status mx_feed_frozen(mx_exec *e, const mx_batch *b, int64_t row)
+{
+    float one = 1;
+    int64_t at = row * b->seq_len;
+    MX_TRY(mx_exec_write(e, "tokens", b->tokens + at));
+    MX_TRY(mx_exec_write(e, "labels", b->labels + at));
+    MX_TRY(mx_exec_write(e, "segments", b->segments + at));
+    MX_TRY(mx_exec_write(e, "positions", b->positions + at));
+    return mx_exec_write(e, "loss_scale", &one);
+}
+
 void mx_metric_root(mx_graph *g, const char *name, mx_node *x)
 {
     char full[96];

@@ -4,6 +4,8 @@
 #ifndef MX_POST_TOKENS_H
 #define MX_POST_TOKENS_H
 
+#include "data/load/loader.h"
+#include "device/device.h"
 #include "models/model.h"
 
 typedef struct {
@@ -33,6 +35,9 @@ typedef struct {
     mx_node *squares; /* log sum p^2 */
 } mx_token_facts;
 mx_token_facts mx_facts_of(mx_graph *g, const mx_head *h, const mx_token_logps *t);
+
+/* Rows of a batch, from `row` on, into a program that trains nothing: loss_scale is 1. */
+mx_status mx_feed_frozen(mx_exec *e, const mx_batch *b, int64_t row) MX_MUST_USE;
 
 /* A scalar that is logged as NAME. */
 void mx_metric_root(mx_graph *g, const char *name, mx_node *x);

@@ -23,6 +23,16 @@ a=$(weights compile_topology=h100x8 mesh=fsdp=8) b=$(weights compile_topology=h1
 c=$(weights compile_topology=h100x16 mesh=data=2,fsdp=8)
 awk -v a="$a" -v b="$b" -v c="$c" 'BEGIN { exit !(a / b > 1.99 && a / b < 2.01 && a == c) }' ||
     { echo "plan_mesh.sh: weights of $a bytes on 8, $b on 16, $c on 2 x 8"; bad=1; }
+# Gradients are summed in float32 unless asked otherwise, and over data ranks once an update.
+sent() { # OP AXIS key=value...: bytes inside a node, and how often
+    op=$1 axis=$2; shift 2
+    $plan format=json compile_topology=h100x8 "$@" | tr -d '\n ' |
+        sed -n "s/.*\"axes\":\"$axis\",\"collective\":\"$op\",\"sent_bytes\":\[\([^,]*\),[^]]*\],\"times\":\([0-9.]*\).*/\1 \2/p"
+}
+wide=$(sent reduce_scatter fsdp mesh=fsdp=8) narrow=$(sent reduce_scatter fsdp mesh=fsdp=8 grad_dtype=bfloat16)
+echo "$wide $narrow" | awk '{ exit !($1 / $3 > 1.5 && $1 / $3 < 2.1) }' || { echo "plan_mesh.sh: gradients of $wide and $narrow"; bad=1; }
+one=$(sent all_reduce data mesh=data=2,fsdp=4) four=$(sent all_reduce data mesh=data=2,fsdp=4 gradient_accumulation_steps=4)
+[ -n "$one" ] && [ "$one" = "$four" ] || { echo "plan_mesh.sh: sums over data ranks: $one, with microbatches $four"; bad=1; }
 # The programs of all stages are compiled; the fullest is shown, with what goes to the next one.
 expect 0 '^memory .* at stage [01], the fullest' $plan compile_topology=h100x8 mesh=stage=2,fsdp=4
 expect 0 '^  send  *stage  *2 .*MiB' $plan compile_topology=h100x8 mesh=stage=2,fsdp=4
@@ -92,7 +102,7 @@ awk -v q="$quick" -v s="$slow" 'BEGIN { exit !(q > 2 * s && s > 100) }' || { ech
 expect 2 'say output=FILE' $maxc bench calibrate
 if [ -x build/release/maxc ]; then
     expect 0 '^laptop:' build/release/maxc bench calibrate output="$tmp/mine.yml" name=laptop seconds=0.001 num_threads=1 dtype=float32
-    expect 0 '^machine   1 x laptop' $plan compile_topology=laptopx1 mesh=data=1 chip_file="$tmp/mine.yml" dtype=float32
+    expect 0 '^machine   1 x laptop' $maxc plan model_name=llama-15m compile_topology=laptopx1 mesh=data=1 chip_file="$tmp/mine.yml" dtype=float32
 fi
 # Published rows, and the largest search in the time and memory of a laptop, by the released program.
 if [ -x build/release/maxc ]; then

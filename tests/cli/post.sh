@@ -50,5 +50,15 @@ grep -q '"rewards/format/mean"' "$tmp/runs/grpo/metrics.jsonl" || fail "grpo has
 # shellcheck disable=SC2086
 run dpo $tiny dtype=bfloat16 dataset_path=$post/pairs.jsonl run_name=narrow lora.enable_lora=true per_device_batch_size=2 max_target_length=64 ||
     fail "dpo with an adapter in bfloat16"
+# a teacher, live and as it was recorded
+# shellcheck disable=SC2086
+run distill $tiny $wide dataset_path=$post/chat.jsonl teacher_path=$post/teacher run_name=taught max_target_length=32 loss_type=gkd \
+    max_completion_length=8 per_device_batch_size=2 || fail "distill"
+# shellcheck disable=SC2086
+run distill $tiny $wide dataset_path=$post/chat.jsonl teacher_path=$post/teacher write_teacher="$tmp/said" distill_top_k=4 max_target_length=32 \
+    per_device_batch_size=2 || fail "distill write_teacher="
+# shellcheck disable=SC2086
+run distill $tiny $wide offline_data_dir="$tmp/said" run_name=told max_target_length=32 per_device_batch_size=2 || fail "distill offline_data_dir="
+grep -q '"distill/soft_loss"' "$tmp/runs/told/metrics.jsonl" || fail "distill has no soft loss"
 run help objectives && grep -q '^| maxc grpo |' "$tmp/out" || fail "help objectives"
 exit $bad

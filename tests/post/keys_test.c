@@ -19,6 +19,10 @@
     "dataset_path=" POST "pairs.jsonl steps=2 max_target_length=32 per_device_batch_size=1 "       \
     "gradient_accumulation_steps=1"
 #define SAMPLES ASKED " num_generations=4 max_completion_length=6"
+#define TAUGHT                                                                                     \
+    "dataset_path=" POST "chat.jsonl steps=2 gradient_accumulation_steps=1 "                       \
+    "max_target_length=32 teacher_path=" POST "teacher"
+#define GKD TAUGHT " loss_type=gkd max_completion_length=4"
 /* What the untrained model says is noise; some of it has none of these letters. */
 #define LETTERS " reward=format reward_pattern=[^a-m]*"
 
@@ -50,6 +54,24 @@ static const struct {
     {"dpo", "ld_alpha=0.5", DPO},
     {"dpo", "use_weighting=true", DPO},
     {"dpo", "discopop_tau=0.5", DPO " loss_type=discopop"},
+    {"distill", "loss_type=gkd", TAUGHT " lmbda=0"},
+    {"distill", "distill_alpha=0.9", TAUGHT},
+    {"distill", "distill_temperature=2", TAUGHT},
+    {"distill", "distill_beta=0.5", TAUGHT},
+    {"distill", "distill_feature_loss_type=l2", TAUGHT " distill_beta=0.5"},
+    {"distill", "distill_layer_indices=1", TAUGHT " distill_beta=0.5"},
+    {"distill", "distill_alpha_end=0", TAUGHT " distill_alpha_schedule=linear"},
+    {"distill", "distill_alpha_schedule=cosine", TAUGHT " distill_alpha_end=0"},
+    {"distill", "distill_temperature_end=4", TAUGHT " distill_temperature_schedule=linear"},
+    {"distill", "distill_temperature_schedule=cosine", TAUGHT " distill_temperature_end=4"},
+    {"distill", "distill_beta_end=1", TAUGHT " distill_beta=0.5 distill_beta_schedule=linear"},
+    {"distill", "distill_beta_schedule=cosine", TAUGHT " distill_beta=0.5 distill_beta_end=1"},
+    {"distill", "distill_top_k=8", TAUGHT},
+    {"distill", "lmbda=1", GKD " lmbda=0"},
+    {"distill", "seq_kd=true", GKD " lmbda=0"},
+    {"distill", "decode_sampling_temperature=0.3", GKD " lmbda=1"},
+    {"distill", "max_completion_length=6", GKD " lmbda=1"},
+    {"distill", "beta=0.1", GKD " lmbda=0"},
     {"grpo", "rl.num_generations=4", ASKED " max_completion_length=6" LETTERS},
     {"grpo", "rl.num_iterations=2", SAMPLES LETTERS},
     {"grpo", "decode_sampling_temperature=0.5", SAMPLES LETTERS},
@@ -91,20 +113,47 @@ static char *outcome(const char *folder, const char *verb, const char *settings)
     return text;
 }
 
-MX_TEST(post_keys_make_a_difference)
+static void check_keys(const char *verb)
 {
-    char folder[300], with[1000];
+    char folder[300], with[1000], *before = NULL;
+    const char *last = "";
     post_folder(folder, sizeof folder);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(rows[i].verb, verb) != 0)
+            continue;
+        if (strcmp(rows[i].with, last) != 0) {
+            free(before);
+            before = outcome(folder, verb, rows[i].with);
+            last = rows[i].with;
+        }
         snprintf(with, sizeof with, "%s %s", rows[i].with, rows[i].key);
-        char *before = outcome(folder, rows[i].verb, rows[i].with);
-        char *after = outcome(folder, rows[i].verb, with);
-        MX_CHECK(strcmp(before, after) != 0, "maxc %s: %s makes no difference:\n%s", rows[i].verb,
+        char *after = outcome(folder, verb, with);
+        MX_CHECK(strcmp(before, after) != 0, "maxc %s: %s makes no difference:\n%s", verb,
                  rows[i].key, after);
-        free(before);
         free(after);
     }
+    free(before);
     post_remove(folder);
+}
+
+MX_TEST(post_keys_of_sft_make_a_difference)
+{
+    check_keys("sft");
+}
+
+MX_TEST(post_keys_of_dpo_make_a_difference)
+{
+    check_keys("dpo");
+}
+
+MX_TEST(post_keys_of_grpo_make_a_difference)
+{
+    check_keys("grpo");
+}
+
+MX_TEST(post_keys_of_distill_make_a_difference)
+{
+    check_keys("distill");
 }
 
 static void put(const char *path, const char *text)

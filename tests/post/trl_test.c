@@ -86,7 +86,7 @@ static void check_steps(const json_t *c, const json_t *ours)
 /* The case's settings with the fixture's paths. */
 static void settings_of(const json_t *c, mx_str *out)
 {
-    static const char *const paths[] = {"adapter=", "rollout_path="};
+    static const char paths[] = "adapter=*,rollout_path=*,teacher_path=*";
     const char *data = json_string_value(json_object_get(c, "data"));
     size_t i;
     json_t *v;
@@ -94,7 +94,7 @@ static void settings_of(const json_t *c, mx_str *out)
         mx_str_addf(out, "dataset_path=" POST "%s ", data);
     json_array_foreach (json_object_get(c, "args"), i, v) {
         const char *arg = json_string_value(v), *equals = strchr(arg, '=') + 1;
-        bool path = mx_starts_with(arg, paths[0]) || mx_starts_with(arg, paths[1]);
+        bool path = mx_glob_any(paths, arg);
         mx_str_addf(out, "%.*s%s%s ", (int)(equals - arg), arg, path ? POST : "", equals);
     }
 }
@@ -152,4 +152,11 @@ MX_TEST(post_dpo_is_trl)
 MX_TEST(post_grpo_is_trl)
 {
     check_cases("grpo_");
+}
+
+/* MaxText's loss against the formula in float32 by torch; GKD against TRL. */
+MX_TEST(post_distill_is_maxtext_and_trl)
+{
+    check_cases("distill_");
+    check_cases("gkd_");
 }

@@ -72,6 +72,8 @@ MX_TEST(evaluation_needs_data_of_its_own)
                               (const char *[]){"steps=2", "eval_interval=1", path, other,
                                                "eval_split=0.1", NULL}),
                    "eval_split=0.1 holds out a share of the training data; leave out one");
+    MX_CHECK_ERROR(tiny_train(folder, "g", (const char *[]){"steps=2", path, other, NULL}),
+                   "`eval_dataset_path` names data to evaluate on, but eval_interval=-1 does not");
     MX_CHECK_ERROR(tiny_train(folder, "e", (const char *[]){"eval_split=1.5", path, NULL}),
                    "above 0 and below 1");
     MX_CHECK_ERROR(tiny_train(folder, "f", (const char *[]){"eval_split=0.5", NULL}),

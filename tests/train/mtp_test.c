@@ -22,7 +22,7 @@ static void open_logits(mx_step *s, mx_session *session, const mx_model_spec *m,
     mx_build b;
     mx_graph_init(&s->graph);
     mx_head own = mx_model_build(&s->graph, m, z, &b), draft = own;
-    draft.hidden = own.further[0];
+    draft.hidden = own.mtp[0];
     mx_graph_root(&s->graph, "own", mx_model_logits(&s->graph, &own));
     mx_graph_root(&s->graph, "draft", mx_model_logits(&s->graph, &draft));
     mx_compile_options o = {.n_threads = 1};

@@ -141,5 +141,9 @@ MX_TEST(what_happens_before_the_first_step_is_said)
     }
     MX_CHECK(tiny_count(log, "step 20/100 ") == 1, "%s", log);
     free(log);
+    MX_CHECK_OK(tiny_train(d, "b", (const char *[]){"steps=1", NULL}));
+    log = tiny_text(d, "b", "log.txt");
+    MX_CHECK(strstr(log, "data: the built-in stories and sums, without an end"), "%s", log);
+    free(log);
     clear(d);
 }

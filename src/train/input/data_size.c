@@ -38,10 +38,10 @@ static void print_epoch(const mx_data_size_request *q, int k, mx_str *out)
     mx_str_add(out, "data: ");
     if (q->n > 1)
         mx_str_addf(out, "dataset %d: ", k + 1);
-    mx_str_addf(out, "%s%s records, %s%s tokens; one epoch is %s%.0f steps; steps=%lld",
+    mx_str_addf(out, "%s%s records, %s%s tokens; one epoch is %s%.0f step%s; steps=%lld",
                 about, number(records, sizeof records, s->records), about,
                 number(tokens, sizeof tokens, s->records * each), about, ceil(steps),
-                (long long)q->steps);
+                ceil(steps) == 1 ? "" : "s", (long long)q->steps);
     if (q->epochs && last < (double)q->steps)
         mx_str_addf(out, ", but the data ends after %s%.0f (num_epoch=%lld)", about, ceil(last),
                     (long long)q->epochs);

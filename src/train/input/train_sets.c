@@ -289,9 +289,30 @@ static mx_status by_type(ctx *x, const char *type)
     return own ? MX_OK : add(x, "", "story", 1); /* text of one's own is not judged by stories */
 }
 
+const char *mx_data_made_name(const char *kind)
+{
+    return !kind                          ? NULL
+           : strcmp(kind, "story") == 0     ? "the built-in stories and sums, without an end"
+           : strcmp(kind, "synthetic") == 0 ? "random tokens, without an end"
+                                            : NULL;
+}
+
 bool mx_data_is_made(const char *kind)
 {
-    return kind && (strcmp(kind, "story") == 0 || strcmp(kind, "synthetic") == 0);
+    return mx_data_made_name(kind) != NULL;
+}
+
+mx_status mx_eval_data_refuse(const mx_config *c)
+{
+    for (int i = N_TRAIN; i < N_NAMED; i++)
+        if (mx_config_is_users(c, named[i]) && *mx_config_text(c, named[i]))
+            return mx_fail(MX_USAGE,
+                           "%s: `%s` names data to evaluate on, but eval_interval=%lld does not "
+                           "evaluate; set eval_interval to the steps between evaluations, or "
+                           "leave it out",
+                           mx_config_where(c, named[i]), named[i],
+                           (long long)mx_config_int(c, "eval_interval"));
+    return MX_OK;
 }
 
 /* Training: keys of the training data that were set and not read. The same for evaluation. */

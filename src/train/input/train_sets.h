@@ -12,7 +12,11 @@ mx_status mx_train_sets(const mx_config *c, bool evaluation, mx_arena *a, mx_dat
                         int *n) MX_MUST_USE;
 /* eval_split as a share of the training data that is held out; 0 when it is the name of a split. */
 double mx_eval_share(const mx_config *c);
+/* Data to evaluate on that is named by a run that does not evaluate is refused. */
+mx_status mx_eval_data_refuse(const mx_config *c) MX_MUST_USE;
 /* Whether this kind of data is made, not read: it needs no file, no tokenizer, no end. */
 bool mx_data_is_made(const char *kind);
+/* What it is called then; NULL of data that is read. */
+const char *mx_data_made_name(const char *kind);
 
 #endif

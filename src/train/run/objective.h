@@ -49,6 +49,7 @@ typedef struct {
 struct mx_objective {
     const char *name, *doc;
     const char *verb; /* whose objective it is */
+    const char *key;  /* what asks for it beside the verb; NULL: nothing, or loss_type=NAME */
     const char *data; /* what its records hold, one line */
     mx_objective_rows rows;
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */

@@ -18,6 +18,7 @@
 #include "train/run/run_config.h"
 #include "exec/step_config.h"
 #include "train/input/tokenizer_path.h"
+#include "train/input/train_sets.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,9 +200,30 @@ static void say_data(mx_run *r)
                               .epochs = r->data.sets[0].n_epochs};
     mx_str text = {0};
     mx_data_size_print(&q, &text);
+    const char *made = mx_data_made_name(r->data.sets[0].kind);
     if (text.len)
         mx_progress_say(&r->report.progress, "%.*s", (int)text.len - 1, text.text);
+    else if (made)
+        mx_progress_say(&r->report.progress, "data: %s%s", made,
+                        *mx_config_text(r->c, "dataset_type")
+                            ? ""
+                            : "; dataset_path=FILE is text of your own");
     mx_str_fini(&text);
+}
+
+/* Bytes that nobody asked for, in the vocabulary of a model that has another tokenizer. */
+static void say_bytes(mx_run *r)
+{
+    const mx_train_data *d = &r->data;
+    int64_t vocab = r->model.summary.vocab;
+    bool asked = *mx_config_text(r->c, "tokenizer_path") || mx_config_is_users(r->c, "vocab_size");
+    if (d->only_ids || asked || strcmp(d->tokenizer_at, "byte") != 0 ||
+        vocab <= mx_tokenizer_vocab_size(d->tokenizer))
+        return;
+    mx_progress_say(&r->report.progress,
+                    "note: text is read as bytes, in a vocabulary of %lld: no tokenizer is named "
+                    "(tokenizer_path)%s",
+                    (long long)vocab, r->weights_dir ? " or lies beside the weights" : "");
 }
 
 /* Tokenizer and data, to the first batch: whatever is wrong with them is said before there are
@@ -209,12 +231,14 @@ static void say_data(mx_run *r)
 static mx_status open_data(mx_run *r)
 {
     MX_TRY(mx_run_open_data(r, &r->data, r->request.batch.global_sequences, false));
-    if (r->ranks.leads && r->data.loader)
+    if (r->ranks.leads && r->data.loader) {
         say_data(r);
+        say_bytes(r);
+    }
     if (r->data.loader)
         MX_TRY(mx_loader_ready(r->data.loader));
     if (!r->request.eval_batch)
-        return MX_OK;
+        return mx_eval_data_refuse(r->c);
     MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->ranks.data_ranks, true));
     return mx_loader_ready(r->eval_data.loader);
 }

@@ -1,0 +1,196 @@
+/* distill.c - distillation from a live teacher: its logits for every batch, and, for GKD, answers
+ * that student or teacher give themselves.
+ *
+ * Whether a step is on policy is drawn from (seed, step). Then each row keeps its prompt, the
+ * tokens before the first with a label, and what follows is sampled; a row whose prompt leaves no
+ * room for max_completion_length tokens stays as it is.
+ */
+#include "base/rng.h"
+#include "post/distill.h"
+#include "post/grpo.h"
+#include "post/teacher.h"
+#include <string.h>
+
+typedef struct {
+    const mx_distill *s;
+    mx_teacher *teacher;
+    mx_grpo sampling;
+    mx_sampler *own, *other;    /* the student's, the teacher's; NULL: none */
+    mx_objective_run as_teacher;
+    mx_batch batch;             /* with sampled answers */
+    mx_asked *asked;
+    mx_completion *answer;
+    int64_t rows, *prompt;      /* tokens of each row's prompt */
+    bool sampled;               /* the present batch was */
+    mx_arena arena;
+} distill_run;
+
+static mx_status open_samplers(distill_run *d, mx_objective_run *o)
+{
+    const mx_distill *s = d->s;
+    d->rows = o->microbatch * o->accumulation;
+    d->sampling = (mx_grpo){.generations = 1, .max_completion = s->max_completion,
+                            .temperature = s->temperature};
+    d->asked = MX_NEW_N(&d->arena, mx_asked, d->rows);
+    d->answer = MX_NEW_N(&d->arena, mx_completion, d->rows);
+    d->prompt = MX_NEW_N(&d->arena, int64_t, d->rows);
+    MX_TRY(mx_batch_room(&d->batch, d->rows, o->options->shape.seq));
+    if (s->on_policy > 0)
+        MX_TRY(mx_sampler_open(&d->own, o, &d->sampling, d->rows));
+    if (!s->seq_kd)
+        return MX_OK;
+    mx_teacher_as_run(d->teacher, o, &d->as_teacher);
+    return mx_sampler_open(&d->other, &d->as_teacher, &d->sampling, d->rows);
+}
+
+static mx_status open(mx_objective_run *o)
+{
+    distill_run *d = mx_realloc(NULL, sizeof *d);
+    const mx_distill *s = o->settings;
+    *d = (distill_run){.s = s};
+    o->state = d;
+    if (s->features && s->n_layers != o->model->summary.n_layers &&
+        !mx_config_is_users(o->config, "distill_layer_indices"))
+        return mx_fail(MX_USAGE, "the student has %lld layers, the teacher %d; set "
+                       "distill_layer_indices to those whose features are compared",
+                       (long long)o->model->summary.n_layers, s->n_layers);
+    mx_teacher_request r = {.config = o->config, .path = s->teacher, .options = o->options,
+                            .tokenizer = o->data->tokenizer,
+                            .threads = mx_session_threads(o->session),
+                            .vocab = o->model->summary.vocab,
+                            .d_model = o->model->summary.d_model, .top_k = s->top_k,
+                            .layers = s->layers, .n_layers = s->n_layers};
+    MX_TRY(mx_teacher_open(&d->teacher, &r));
+    return s->on_policy > 0 || s->seq_kd ? open_samplers(d, o) : MX_OK;
+}
+
+static void close(mx_objective_run *o)
+{
+    distill_run *d = o->state;
+    if (!d)
+        return;
+    mx_sampler_close(d->own);
+    mx_sampler_close(d->other);
+    mx_teacher_close(d->teacher);
+    for (int64_t i = 0; d->asked && i < d->rows; i++)
+        mx_asked_fini(&d->asked[i]);
+    for (int64_t i = 0; d->answer && i < d->rows; i++)
+        mx_completion_fini(&d->answer[i]);
+    mx_free(d->batch.tokens);
+    mx_arena_fini(&d->arena);
+    mx_free(d);
+    o->state = NULL;
+}
+
+/* --- sampled answers --- */
+
+/* Tokens before the first that has a label; 0: the row has none, or no room for an answer. */
+static int64_t prompt_of(const distill_run *d, const mx_batch *b, int64_t row)
+{
+    const int32_t *label = b->labels + row * b->seq_len;
+    for (int64_t i = 0; i < b->seq_len - d->s->max_completion; i++)
+        if (label[i] >= 0)
+            return i + 1;
+    return 0;
+}
+
+static void put_answer(distill_run *d, int64_t row, int64_t prompt, const mx_tokens *a)
+{
+    mx_batch *b = &d->batch;
+    int64_t at = row * b->seq_len;
+    for (int64_t i = prompt; i < b->seq_len; i++) {
+        int64_t k = i - prompt;
+        b->tokens[at + i] = k < a->n ? a->ids[k] : 0;
+        b->segments[at + i] = k < a->n;
+        b->positions[at + i] = k < a->n ? (int32_t)i : 0;
+    }
+    for (int64_t i = 0; i < b->seq_len; i++) {
+        int64_t next = i + 1 - prompt;
+        b->labels[at + i] = next >= 0 && next < a->n ? a->ids[next] : MX_NO_LABEL;
+    }
+}
+
+static mx_status answer(distill_run *d, const mx_objective_run *o, mx_sampler *by,
+                        const mx_batch *from)
+{
+    mx_batch *b = &d->batch;
+    int64_t n = from->rows * from->seq_len, asked = 0, *prompt = d->prompt;
+    memcpy(b->tokens, from->tokens, sizeof(int32_t) * (size_t)n);
+    memcpy(b->labels, from->labels, sizeof(int32_t) * (size_t)n);
+    memcpy(b->segments, from->segments, sizeof(int32_t) * (size_t)n);
+    memcpy(b->positions, from->positions, sizeof(int32_t) * (size_t)n);
+    for (int64_t r = 0; r < from->rows; r++) {
+        prompt[r] = prompt_of(d, from, r);
+        mx_tokens *ids = &d->asked[asked].ids;
+        for (int64_t i = ids->n = 0; i < prompt[r]; i++)
+            mx_tokens_add(ids, from->tokens[r * from->seq_len + i]);
+        asked += prompt[r] > 0;
+    }
+    MX_TRY(mx_sampler_run(by, d->asked, asked, o->step * o->n_ranks + o->rank, d->answer));
+    for (int64_t r = 0, k = 0; r < from->rows; r++)
+        if (prompt[r])
+            put_answer(d, r, prompt[r], &d->answer[k++].ids);
+    b->rows = from->rows;
+    b->step = from->step;
+    b->n_tokens = b->n_trained = 0;
+    for (int64_t i = 0; i < n; i++) {
+        b->n_tokens += b->segments[i] > 0;
+        b->n_trained += b->labels[i] >= 0;
+    }
+    return MX_OK;
+}
+
+static mx_status next(mx_objective_run *o, const mx_batch **b)
+{
+    distill_run *d = o->state;
+    MX_TRY(mx_loader_next(o->data->loader, b));
+    d->sampled = false;
+    if (!*b || (!d->own && !d->other))
+        return MX_OK;
+    uint64_t seed = (uint64_t)mx_config_int(o->config, "data_shuffle_seed");
+    mx_random4 r = mx_philox(seed ^ 0x6f6e706f6c696379u, (uint64_t)o->step, 0);
+    bool own = d->own && mx_uniform_f64(r.v[0], r.v[1]) < d->s->on_policy;
+    if (!own && !d->other)
+        return MX_OK;
+    MX_TRY(answer(d, o, own ? d->own : d->other, *b));
+    d->sampled = own;
+    *b = &d->batch;
+    return MX_OK;
+}
+
+static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
+{
+    distill_run *d = o->state;
+    mx_taught t;
+    MX_TRY(mx_teacher_run(d->teacher, b, row, mx_exec_type(e, "tokens")->dim[0], &t));
+    MX_TRY(mx_exec_write(e, "teacher_logits", t.logits));
+    if (t.ids)
+        MX_TRY(mx_exec_write(e, "teacher_ids", t.ids));
+    if (t.features)
+        MX_TRY(mx_exec_write(e, "teacher_features", t.features));
+    return mx_distill_feed_weights(d->s, o->step, e);
+}
+
+static int report(const mx_objective_run *o, mx_metric *out)
+{
+    const distill_run *d = o->state;
+    if (!d->own)
+        return 0;
+    out[0] = (mx_metric){"on_policy", d->sampled};
+    return 1;
+}
+
+const mx_objective mx_objective_distill = {
+    .name = "distill",
+    .doc = "the distributions of a teacher: MaxText's loss, GKD",
+    .verb = "distill",
+    .data = "what sft takes",
+    .rows = MX_ROWS_DOCUMENTS,
+    .read = mx_distill_read,
+    .loss = mx_distill_build,
+    .open = open,
+    .close = close,
+    .next = next,
+    .feed = feed,
+    .report = report,
+};

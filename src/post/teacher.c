@@ -1,0 +1,265 @@
+/* teacher.c - see teacher.h. */
+#include "post/teacher.h"
+
+#include "base/str.h"
+#include "exec/model_ref.h"
+#include "ops.h"
+#include "post/tokens.h"
+#include "text/tokenizer/tokenizer_files.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_SIZES = 4, MOST = 1 << 24 };
+
+typedef struct {
+    int64_t top_k, width;
+    const int64_t *layers;
+    int n_layers;
+} settings;
+
+/* A program for batches of one size. */
+typedef struct {
+    mx_step step;
+    int64_t rows;
+    float *logits, *features;
+    int32_t *ids;
+} sized;
+
+struct mx_teacher {
+    mx_model_ref model;
+    mx_session *session;
+    mx_step_options options;
+    settings settings;
+    int64_t d_model;
+    sized size[MAX_SIZES];
+    int n;
+};
+
+/* --- the graph --- */
+
+/* The matmul with the output projection of a layer's attention; NULL: none. */
+static mx_node *attention_output(mx_graph *g, int64_t layer)
+{
+    char names[320];
+    int l = (int)layer;
+    snprintf(names, sizeof names,
+             "*.%d.*attn*.o_proj.weight,*.%d.*attn*.out_proj.weight,*.%d.*attn*.c_proj.weight,"
+             "*.%d.*attn*.dense.weight,*.%d.*attention*.o_proj.weight,*.%d.*attention.dense.weight",
+             l, l, l, l, l, l);
+    mx_node *y = NULL;
+    for (int i = 0; i < g->n_nodes; i++) {
+        mx_node *n = g->node[i];
+        if (n->op == &mx_op_matmul && n->in[1]->op == &mx_op_variable &&
+            mx_glob_any(names, n->in[1]->name))
+            y = n;
+        else if (y && n->op == &mx_op_add && n->in[0] == y && n->in[1]->op == &mx_op_variable)
+            y = n; /* its bias */
+    }
+    return y;
+}
+
+mx_node *mx_attention_outputs(mx_graph *g, const mx_build *b, const int64_t *layers, int n)
+{
+    mx_node *all = NULL;
+    for (int i = 0; i < n; i++) {
+        mx_node *y = attention_output(g, layers[i]);
+        if (!y) {
+            mx_graph_fail(g, "layer %lld has no attention with an output projection, and no "
+                          "feature loss; set distill_layer_indices, or distill_beta=0",
+                          (long long)layers[i]);
+            return NULL;
+        }
+        int64_t rows = b->batch * b->seq, d = mx_type_count(&y->type) / rows;
+        mx_node *one = mx_reshape(g, y, MX_SHAPE(1, rows, d));
+        all = all ? mx_concat(g, 2, (mx_node *[]){all, one}, 0) : one;
+    }
+    return all;
+}
+
+/* The largest k logits of some rows at a time: no more than MOST logits exist together. */
+static void top_logits(mx_graph *g, const mx_head *h, const settings *s, int64_t n)
+{
+    int64_t d = h->hidden->type.dim[2], V = h->weight->type.dim[0];
+    int64_t step = MOST / V < 1 ? 1 : MOST / V;
+    mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, 1, d)), *values = NULL, *ids = NULL;
+    for (int64_t at = 0; at < n; at += step) {
+        mx_head some = *h;
+        some.hidden = mx_slice(g, x, 0, at, n - at < step ? n - at : step);
+        mx_node *z = mx_slice(g, mx_model_logits(g, &some), 2, 0, s->width);
+        mx_node *top = mx_top_k(g, z, s->top_k), *id = mx_output(g, top, 1);
+        values = values ? mx_concat(g, 2, (mx_node *[]){values, top}, 0) : top;
+        ids = ids ? mx_concat(g, 2, (mx_node *[]){ids, id}, 0) : id;
+    }
+    mx_graph_root(g, "teacher_logits", mx_affine(g, values, 1, 0));
+    mx_graph_root(g, "teacher_ids", mx_reshape(g, ids, MX_SHAPE(n, s->top_k)));
+}
+
+static mx_node *teach(mx_graph *g, const mx_head *h, mx_build *b, const void *given)
+{
+    const settings *s = given;
+    mx_token_logps t = mx_logps_of(g, h, b, 1);
+    if (s->top_k)
+        top_logits(g, h, s, b->batch * b->seq);
+    else
+        mx_graph_root(g, "teacher_logits", mx_affine(g, mx_slice(g, mx_model_logits(g, h), 2, 0,
+                                                                 s->width), 1, 0));
+    mx_node *features = s->n_layers ? mx_attention_outputs(g, b, s->layers, s->n_layers) : NULL;
+    if (features)
+        mx_graph_root(g, "teacher_features", mx_cast(g, mx_affine(g, features, 1, 0), MX_F32));
+    return mx_graph_root(g, "loss", mx_mul(g, mx_sum_all(g, t.counts), t.scale));
+}
+
+/* --- the model --- */
+
+mx_status mx_feature_layers(const mx_config *c, int64_t n_layers, mx_arena *a,
+                            const int64_t **layers, int *n)
+{
+    const int64_t *given;
+    int count = mx_config_ints(c, "distill_layer_indices", &given);
+    int64_t *all = MX_NEW_N(a, int64_t, count ? count : n_layers);
+    for (int i = 0; i < (count ? count : n_layers); i++) {
+        all[i] = count ? given[i] : i;
+        if (all[i] >= n_layers)
+            return mx_fail(MX_USAGE, "%s: there is no layer %lld: the model has %lld, from 0",
+                           mx_config_where(c, "distill_layer_indices"), (long long)all[i],
+                           (long long)n_layers);
+    }
+    *layers = all;
+    *n = (int)(count ? count : n_layers);
+    return MX_OK;
+}
+
+static mx_status check_tokenizer(const mx_teacher *t, const mx_tokenizer *own)
+{
+    mx_tokenizer *other = NULL;
+    mx_status st = MX_OK;
+    if (!own || !t->model.path || !mx_tokenizer_is_in(t->model.path))
+        return MX_OK;
+    MX_TRY(mx_tokenizer_open(&other, t->model.path, NULL));
+    int32_t n = mx_tokenizer_vocab_size(own), m = mx_tokenizer_vocab_size(other);
+    for (int32_t i = 0; i < (n < m ? n : m) && !st; i++) {
+        size_t a = 0, b = 0;
+        const char *x = mx_tokenizer_token(own, i, &a), *y = mx_tokenizer_token(other, i, &b);
+        if (x && y && (a != b || memcmp(x, y, a) != 0))
+            st = mx_fail(MX_INPUT,
+                         "the teacher (%s) has another tokenizer: token %d is \"%.*s\" to the "
+                         "student and \"%.*s\" to it; distillation compares the two token by token",
+                         t->model.path, i, (int)a, x, (int)b, y);
+    }
+    mx_tokenizer_close(other);
+    return st;
+}
+
+static mx_status check(const mx_teacher *t, const mx_teacher_request *r)
+{
+    const mx_model_summary *m = &t->model.spec.summary;
+    if (!t->model.has_weights)
+        return mx_fail(MX_USAGE, "the teacher %s has no weights", r->path);
+    if (r->n_layers && m->d_model != r->d_model)
+        return mx_fail(MX_USAGE,
+                       "a feature loss compares outputs of attention layers, which have %lld "
+                       "elements in the student and %lld in the teacher; set distill_beta=0",
+                       (long long)r->d_model, (long long)m->d_model);
+    for (int i = 0; i < r->n_layers; i++)
+        if (r->layers[i] >= m->n_layers)
+            return mx_fail(MX_USAGE, "the teacher has no layer %lld; set distill_layer_indices",
+                           (long long)r->layers[i]);
+    if (r->top_k > t->settings.width)
+        return mx_fail(MX_USAGE, "distill_top_k=%lld is more than the vocabulary's %lld tokens",
+                       (long long)r->top_k, (long long)t->settings.width);
+    return check_tokenizer(t, r->tokenizer);
+}
+
+static mx_status size_for(mx_teacher *t, int64_t rows, sized **out)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->size[i].rows == rows) {
+            *out = &t->size[i];
+            return MX_OK;
+        }
+    MX_ASSERT(t->n < MAX_SIZES, "%d sizes of batches", t->n);
+    sized *s = *out = &t->size[t->n];
+    const settings *k = &t->settings;
+    mx_step_options o = t->options;
+    o.shape.batch = rows;
+    MX_TRY(mx_step_open(&s->step, t->session, &t->model.spec, &o));
+    s->rows = rows;
+    t->n++;
+    size_t n = (size_t)(rows * o.shape.seq), each = (size_t)(k->top_k ? k->top_k : k->width);
+    MX_TRY(mx_alloc((void **)&s->logits, sizeof(float) * n * each, "logits of the teacher"));
+    if (k->top_k)
+        MX_TRY(mx_alloc((void **)&s->ids, sizeof(int32_t) * n * each, "logits of the teacher"));
+    if (!k->n_layers)
+        return MX_OK;
+    return mx_alloc((void **)&s->features,
+                    sizeof(float) * n * (size_t)(k->n_layers * t->d_model),
+                    "features of the teacher");
+}
+
+mx_status mx_teacher_open(mx_teacher **out, const mx_teacher_request *r)
+{
+    mx_teacher *t = mx_realloc(NULL, sizeof *t);
+    *t = (mx_teacher){.options = *r->options, .d_model = r->d_model,
+                      .settings = {.top_k = r->top_k, .layers = r->layers,
+                                   .n_layers = r->n_layers}};
+    *out = t;
+    MX_TRY(mx_status_wrap(mx_model_ref_open(&t->model, r->path, NULL, r->config), "the teacher"));
+    int64_t V = t->model.spec.summary.vocab;
+    t->settings.width = V < r->vocab ? V : r->vocab;
+    MX_TRY(check(t, r));
+    t->options.kind = MX_STEP_LOSS;
+    t->options.loss = teach;
+    t->options.settings = &t->settings;
+    t->options.compile.weights_fixed = true;
+    t->options.compile.quantization = NULL;
+    t->options.trainable = t->options.frozen = NULL;
+    t->options.lora = t->model.has_adapter ? &t->model.adapter.lora : NULL;
+    MX_TRY(mx_session_open(&t->session, mx_config_text(r->config, "device"), r->threads));
+    sized *first;
+    MX_TRY(size_for(t, r->options->shape.batch, &first));
+    return mx_status_wrap(mx_model_ref_weights(&t->model, t->session, 0), "the teacher");
+}
+
+void mx_teacher_close(mx_teacher *t)
+{
+    if (!t)
+        return;
+    mx_session_close(t->session);
+    for (int i = 0; i < t->n; i++) {
+        mx_step_close(&t->size[i].step);
+        mx_free(t->size[i].logits);
+        mx_free(t->size[i].features);
+        mx_free(t->size[i].ids);
+    }
+    mx_model_ref_close(&t->model);
+    mx_free(t);
+}
+
+int64_t mx_teacher_width(const mx_teacher *t)
+{
+    return t->settings.width;
+}
+
+mx_status mx_teacher_run(mx_teacher *t, const mx_batch *b, int64_t row, int64_t rows,
+                         mx_taught *out)
+{
+    sized *s;
+    MX_TRY(size_for(t, rows, &s));
+    MX_TRY(mx_feed_frozen(s->step.exec, b, row));
+    MX_TRY(mx_exec_run(s->step.exec));
+    MX_TRY(mx_exec_read(s->step.exec, "teacher_logits", s->logits));
+    if (s->ids)
+        MX_TRY(mx_exec_read(s->step.exec, "teacher_ids", s->ids));
+    if (s->features)
+        MX_TRY(mx_exec_read(s->step.exec, "teacher_features", s->features));
+    *out = (mx_taught){s->logits, s->ids, s->features};
+    return MX_OK;
+}
+
+void mx_teacher_as_run(const mx_teacher *t, const mx_objective_run *o, mx_objective_run *out)
+{
+    *out = *o;
+    out->model = &t->model.spec;
+    out->session = t->session;
+    out->options = &t->options;
+}
