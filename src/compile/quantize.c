@@ -186,7 +186,9 @@ static void visit(quantize *p, mx_node *n, mx_quant_report *r)
         keep(p, n, w);
 }
 
-void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
+/* After precision and merge. training: gradients will follow, and histories of a delayed recipe are
+ * written. */
+static void pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
 {
     if (!q || g->error)
         return;
@@ -223,7 +225,9 @@ static mx_node *row_scales(mx_graph *g, mx_node *w)
                                (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = ""});
 }
 
-void mx_pass_int8_weights(mx_graph *g)
+/* For programs that only predict: weights of layers become int8, with a scale a row, and are loaded
+ * so. After narrow_weights. */
+static void pass_int8_weights(mx_graph *g)
 {
     int n_old = g->n_nodes;
     for (int i = 0; i < n_old && !g->error; i++) {
@@ -290,9 +294,9 @@ void mx_pass_quantize_share(mx_graph *g)
 
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
-    mx_pass_quantize(g, c->o->quantization, c->training);
+    pass_quantize(g, c->o->quantization, c->training);
     if (!c->training && c->o->weights_fixed && c->o->int8_weights)
-        mx_pass_int8_weights(g);
+        pass_int8_weights(g);
     return MX_OK;
 }
 

@@ -38,7 +38,8 @@ static bool must_know(const mx_run *r)
     return r->loop.spikes.cap || (limit && r->at.skipped_in_row + 1 >= limit);
 }
 
-mx_status mx_run_loop(mx_run *r)
+/* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
+static mx_status mx_run_loop(mx_run *r)
 {
     bool reached = false;
     mx_progress_begin(&r->report.progress, r->at.step);

@@ -266,7 +266,5 @@ mx_status mx_run_evaluate(mx_run *r) MX_MUST_USE;
 bool mx_run_evaluates_at(const mx_run *r, int64_t step);
 /* run_loop.c: what to do about a step that changed nothing. */
 mx_status mx_run_after_skip(mx_run *r, const mx_inflight_step *f) MX_MUST_USE;
-/* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
-mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 
 #endif
