@@ -12,13 +12,13 @@
 void mx_problem_add(mx_problems *p, const char *fmt, ...)
 {
     enum { SHOWN = 100 };
-    if (++p->n > SHOWN)
-        return;
     va_list ap;
     char line[2048];
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    if (mx_ends_with(mx_str_text(&p->text), line) || ++p->n > SHOWN) /* once is enough */
+        return;
     mx_str_addf(&p->text, "\n  %s", line);
     if (p->n == SHOWN)
         mx_str_add(&p->text, "\n  (further problems are not shown)");
@@ -156,6 +156,11 @@ bool mx_config_equals(const mx_config *cfg, const char *name, const char *text)
     mx_str_fini(&why);
     mx_arena_fini(&a);
     return same;
+}
+
+bool mx_config_is_default(const mx_config *cfg, const char *name)
+{
+    return mx_config_equals(cfg, name, entry(cfg, name)->key->fallback);
 }
 
 bool mx_config_is_argument(const mx_config *cfg, const char *name)

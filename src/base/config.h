@@ -74,6 +74,8 @@ bool mx_config_has(const mx_config *cfg, const char *name);
 bool mx_config_is_set(const mx_config *cfg, const char *name);
 /* Whether the user did: a file of theirs, the environment, an argument; not the model's file. */
 bool mx_config_is_users(const mx_config *cfg, const char *name);
+/* Whether the value is the table's default, whoever said so: a resolved file says everything. */
+bool mx_config_is_default(const mx_config *cfg, const char *name);
 /* Whether it was said for this command: the environment, an argument. */
 bool mx_config_is_argument(const mx_config *cfg, const char *name);
 /* Whether the value is what this text means to the key; false when the text is no value of it. */

@@ -47,6 +47,7 @@ typedef struct {
     const char *text;
     mx_layer layer;
     const char *where;
+    bool whole; /* the file says every key: what it repeats was not set by it */
 } mx_setting;
 
 typedef struct {

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_DEPTH = 16, MAX_FILES = 64 };
+enum { MAX_DEPTH = 16, MAX_FILES = 64, WHOLE_FILE = 100 };
 
 /* ---- one file ---- */
 
@@ -30,17 +30,29 @@ static bool is_key_prefix(const mx_settings *s, const char *path)
     return false;
 }
 
+/* A copy of base.yml, or a run's resolved configuration that is given back: nobody writes so many
+ * keys by hand. */
+static bool is_whole(const mx_yaml_node *root, mx_layer layer)
+{
+    int n = 0;
+    for (const mx_yaml_node *k = root->first; k; k = k->next)
+        n++;
+    return layer == MX_LAYER_OWN_BASE || (layer == MX_LAYER_FILE && n >= WHOLE_FILE);
+}
+
 static void add_map(mx_settings *s, const char *file, const char *prefix, const mx_yaml_node *map,
                     mx_layer layer)
 {
     mx_arena *a = &s->cfg->arena;
+    bool whole = is_whole(map, layer);
     for (const mx_yaml_node *c = map->first; c; c = c->next) {
         const char *name = *prefix ? mx_arena_printf(a, "%s.%s", prefix, c->key) : c->key;
         const char *where = mx_arena_printf(a, "%s:%d", file, c->line);
         const mx_key *key = mx_settings_key(s, name);
         if (key)
             mx_settings_add(s,
-                            (mx_setting){.key = key, .node = c, .layer = layer, .where = where});
+                            (mx_setting){.key = key, .node = c, .layer = layer, .where = where,
+                                         .whole = whole});
         else if (c->kind == MX_YAML_MAP && is_key_prefix(s, name))
             add_map(s, file, name, c, layer);
         else

@@ -293,8 +293,7 @@ static void resolve(mx_settings *s, mx_layer first, mx_layer last)
         bool ok = read_setting(s, t, &v);
         mx_config_entry *e = mx_config_entry_find(s->cfg, t->key->name);
         report_conflict(s, e, t);
-        /* A copy of base.yml holds every key: what it leaves as it is was not set by it. */
-        bool kept = t->layer == MX_LAYER_OWN_BASE && ok && mx_value_equal(t->key, &e->value, &v);
+        bool kept = t->whole && ok && mx_value_equal(t->key, &e->value, &v);
         if (ok)
             e->value = v;
         e->layer = kept ? e->layer : t->layer;

@@ -67,7 +67,7 @@ static const mx_key keys[] = {
      "plan: what is known of the systems that published them", .example = "systems=mine.yml",
      .seen_by = "tests/cli/plan_mesh.sh"},
     {"output", MX_KEY_STRING, 0, "", 0, "calibrate: the file to write",
-     .example = "output=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
+     .flags = MX_KEY_PATH, .example = "output=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
     {"name", MX_KEY_STRING, 0, "mine", 0, "calibrate: what the chip is called there",
      .example = "name=laptop", .seen_by = "tests/cli/plan_mesh.sh"},
     {"seconds", MX_KEY_FLOAT, 0, "0.3", ">0", "calibrate: of each measurement",

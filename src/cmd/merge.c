@@ -78,7 +78,7 @@ static mx_status run(mx_invocation *inv)
 
 static const mx_key keys[] = {
     {"output", MX_KEY_STRING, 0, "", 0, "folder to write, not there yet",
-     .example = "output=merged", .seen_by = "tests/post/keys_test.c"},
+     .flags = MX_KEY_PATH, .example = "output=merged", .seen_by = "tests/post/keys_test.c"},
     {0},
 };
 

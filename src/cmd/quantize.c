@@ -120,7 +120,7 @@ out:
 #define SEEN .seen_by = "tests/cli/quantize.sh"
 static const mx_key keys[] = {
     {"output", MX_KEY_STRING, 0, "", 0,
-     "folder to write", 0, 0, 0,
+     "folder to write", 0, MX_KEY_PATH, 0,
      "output=quantized quantization=int8", SEEN},
     {"group_size", MX_KEY_INT, 0, "128", "8..4096",
      "of int4: weights of a row under one scale", 0, 0, 0,

@@ -1,11 +1,10 @@
-/* compile.c - runs the passes in order, prints between them and, in test builds, verifies. */
+/* compile.c - runs the passes in order; prints, and in test builds verifies, between them. */
 #include "compile/compile.h"
 
 #include "compile/partition.h"
 #include "compile/stages.h"
 
 #include "ops.h"
-#include "ops/collective.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -118,8 +117,8 @@ static const mx_device_traits *traits_of(const mx_compile_options *o)
 static mx_compilation begin(const mx_compile_options *o)
 {
     mx_remat none = {.policy = "none"};
-    return (mx_compilation){
-        .o = o, .device = traits_of(o), .remat = o->remat.policy ? o->remat : none};
+    return (mx_compilation){.o = o, .device = traits_of(o),
+                            .remat = o->remat.policy ? o->remat : none};
 }
 
 static mx_status run_passes(mx_graph *g, mx_compilation *c, unsigned programs)

@@ -7,6 +7,7 @@
 
 #include "compile/partition.h"
 #include "ops.h"
+#include "ops/collective.h"
 #include <stdio.h>
 
 mx_node **mx_trainable(mx_graph *g, int *n)

@@ -1,4 +1,4 @@
-/* optimizer.h - settings of the optimizer pass, and update rules.
+/* optimizer.h - what the optimizer pass is told, and what an update rule is.
  *
  * A rule is one const struct in its own file, optimizer_NAME.c, found by tools/scan; the key
  * opt_type chooses it. docs/extending.md shows one.
@@ -86,7 +86,7 @@ mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root);
 /* Sums of gradients for steps of several microbatches: the variable NAME.grad of a weight. */
 mx_node *mx_gradient_sum(mx_graph *g, const mx_node *w);
 struct mx_compile_options;
-/* The sum of all ranks, in the place of a rank's own; `own` where there is nothing left to add. */
+/* The sum of all ranks, in the place of this rank's own (mx_compile_options.sum_late). */
 mx_node *mx_gradient_of_ranks(mx_graph *g, mx_node *own, const struct mx_compile_options *o);
 struct mx_compilation;
 /* Gradients as roots or added to sums, by c->use. */

@@ -4,8 +4,8 @@
 
 const mx_key mx_keys_run[] = {
     {"run_name", TEXT, RUN, "", 0,
-     "name of the run and of its folder; a run of that name is resumed", "name experiment_name", 0,
-     MX_BY_TRAIN, "run_name=second"},
+     "name of the run and of its folder; a run of that name is resumed", "name experiment_name",
+     PATH, MX_BY_TRAIN, "run_name=second"},
     {"model_name", TEXT, RUN, "default", 0, "a file in configs/models without .yml, or default",
      "model base_model", FIXED, MX_BY_STEP, "model_name=qwen3-0.6b"},
     {"base_output_directory", TEXT, RUN, "runs", 0, "folder in which run folders are made",

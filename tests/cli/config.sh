@@ -84,10 +84,13 @@ for dtype in float16 half fp16; do
         expect 2 'cannot be "float16" yet; accepted: bfloat16, float32' $maxc $verb dtype=$dtype
     done
 done
-for path in base_output_directory dataset_path tokenizer_path load_parameters_path hf_path metrics_file; do
+for path in run_name base_output_directory dataset_path tokenizer_path load_parameters_path hf_path metrics_file; do
     expect 2 'takes paths of this machine' $maxc train $path=gs://bucket/x
     expect 2 'mount-s3' $maxc train $path=s3://bucket/x
     [ ! -e gs: ] || { say "a folder gs: was made"; rm -r gs:; }
+done
+for verb in "quantize x quantization=int8" "merge x" "bench calibrate" "tokenize train x"; do
+    expect 2 'takes paths of this machine' $maxc $verb output=s3://bucket/x
 done
 expect 2 'is not on this machine; mount the bucket' $maxc generate gs://bucket/model
 expect 2 'is not on this machine; mount the bucket' $maxc inspect gs://bucket/model
@@ -106,7 +109,8 @@ while [ $i -lt 15 ]; do
     i=$((i + 1))
 done
 echo 'steps: 1' > "$tmp/f15.yml"
-expect 2 'a second time' timeout 20 $maxc plan "$tmp/f0.yml"
+expect 2 '15 problems in the configuration' timeout 20 $maxc plan "$tmp/f0.yml"
+expect 2 'f14.yml:1: base_config names .* a second time' timeout 20 $maxc plan "$tmp/f0.yml"
 
 # the configuration's folder
 mkdir -p "$tmp/home/configs/models"

@@ -146,6 +146,9 @@ expect 0 'model: ' $maxc train $train run_name=chat $small tokenizer_path="$m" d
 cmp -s "$tmp/own.jinja" "$tmp/runs/chat/checkpoints/1/chat_template.jinja" || { echo "$0: the template trained with"; bad=1; }
 expect 0 'model: ' $maxc train $train run_name=bytes $small dataset_path="$tmp/data.jsonl"
 if grep -q note: "$tmp/out"; then echo "$0: bytes were asked for:"; cat "$tmp/out"; bad=1; fi
+# a run's configuration is given back; what it only repeats is not taken for a demand
+expect 0 'resuming: step 1' $maxc train "$tmp/runs/bytes/config.yml" steps=2
+expect 0 'resuming: step 1' $maxc train "$tmp/runs/hub/config.yml" steps=2
 expect 0 'note: text is read as bytes, in a vocabulary of 1024: no tokenizer is named' \
     $maxc train $train run_name=unasked model_name=gpt3-52k dataset_path="$tmp/data.jsonl"
 expect 0 '"ids"' $maxc generate "$tmp/runs/bytes" prompt=ab max_new_tokens=1 format=json

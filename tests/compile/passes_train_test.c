@@ -289,8 +289,8 @@ MX_TEST(sgd_steps_clip_by_the_global_norm)
     expect_step(&before, &grad, 0.1, &after);
     update(MX_GRADS_APPLY, &(mx_optimizer){.rule = &mx_optimizer_rule_sgd, .clip = clip}, &after);
     expect_step(&before, &grad, 0.1 * clip / (norm + 1e-6), &after);
-    mx_optimizer loose = {.rule = &mx_optimizer_rule_sgd, .clip = 2 * norm};
-    update(MX_GRADS_APPLY, &loose, &after);
+    update(MX_GRADS_APPLY, &(mx_optimizer){.rule = &mx_optimizer_rule_sgd, .clip = 2 * norm},
+           &after);
     expect_step(&before, &grad, 0.1, &after);
 }
 
@@ -321,7 +321,11 @@ MX_TEST(adamw_moves_by_the_rate_at_first)
     mx_compile_options o = {.n_threads = 2, .compute = MX_F32};
     initial(&before);
     gradients(&o, &grad);
-    mx_optimizer adam = {.b1 = 0.9, .b2 = 0.95, .eps = 1e-12, .weight_decay = 0.5,
+    mx_optimizer adam = {.rule = &mx_optimizer_rule_adamw,
+                         .b1 = 0.9,
+                         .b2 = 0.95,
+                         .eps = 1e-12,
+                         .weight_decay = 0.5,
                          .no_decay = "*norm*"};
     update(MX_GRADS_APPLY, &adam, &after);
     /* In step 1 the corrected moments are g and g^2: w moves by lr times the sign of g. */
@@ -340,7 +344,8 @@ MX_TEST(adamw_moves_by_the_rate_at_first)
 MX_TEST(a_step_allocates_nothing)
 {
     mx_compile_options o = {.n_threads = 2, .compute = MX_BF16};
-    mx_optimizer adam = {.b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1};
+    mx_optimizer adam = {
+        .rule = &mx_optimizer_rule_adamw, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1};
     mx_graph g;
     mx_program p;
     mx_session *s = NULL;
@@ -374,7 +379,8 @@ MX_TEST(a_step_allocates_nothing)
 MX_TEST(nothing_waits_for_a_source)
 {
     mx_compile_options o = {.n_threads = 2, .compute = MX_BF16, .remat = {.policy = "full"}};
-    mx_optimizer adam = {.b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1};
+    mx_optimizer adam = {
+        .rule = &mx_optimizer_rule_adamw, .b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .clip = 1};
     mx_graph g;
     mx_program p;
     mx_graph_init(&g);

@@ -32,7 +32,7 @@ MX_TEST(permutation_is_uniform)
     int neighbours = 0;
     for (uint64_t key = 0; key < KEYS; key++)
         for (int i = 0; i < N; i++)
-            count[i][mx_permute(N, mx_key(5, key), i)]++;
+            count[i][mx_permute(N, mx_mix_key(5, key), i)]++;
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++)
             chi += (count[i][j] - KEYS / N) * (count[i][j] - KEYS / N) / (KEYS / N);

@@ -13,7 +13,7 @@ static int64_t lengths[DOCS];
 
 static void make_lengths(int64_t longest)
 {
-    mx_draws draws = {mx_key(3, (uint64_t)longest), 0};
+    mx_draws draws = {mx_mix_key(3, (uint64_t)longest), 0};
     for (int d = 0; d < DOCS; d++)
         lengths[d] = d % 17 == 5 ? 0 : 1 + (int64_t)mx_draw_below(&draws, (uint64_t)longest);
 }

@@ -74,8 +74,12 @@ static void train(const char *family, mx_device *d, float losses[STEPS])
     mx_model_spec m = {0};
     mx_session *s = NULL;
     mx_step step = {0};
-    mx_step_options o = {.kind = MX_STEP_TRAIN, .shape = {.batch = B, .seq = S},
-                         .optimizer = {.b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
+    mx_step_options o = {.kind = MX_STEP_TRAIN,
+                         .shape = {.batch = B, .seq = S},
+                         .optimizer = {.rule = &mx_optimizer_rule_adamw,
+                                       .b1 = 0.9,
+                                       .b2 = 0.95,
+                                       .eps = 1e-8,
                                        .clip = 1},
                          .compile = {.n_threads = 1, .compute = MX_BF16}};
     snprintf(path, sizeof path, "tests/fixtures/models/%s", family);

@@ -69,10 +69,18 @@ static mesh_case case_of(const char *kind, int ranks, int steps)
 {
     static char dir[64];
     snprintf(dir, sizeof dir, "tests/fixtures/meshes/%s", kind);
-    return (mesh_case){.dir = dir, .batch = ranks, .seq = 2 * ranks, .steps = steps,
+    return (mesh_case){.dir = dir,
+                       .batch = ranks,
+                       .seq = 2 * ranks,
+                       .steps = steps,
                        .initial = initial,
-                       .optimizer = {.b1 = 0.9, .b2 = 0.95, .eps = EPS,
-                                     .weight_decay = 0.1, .clip = 1, .no_decay = "*norm*,*.bias"},
+                       .optimizer = {.rule = &mx_optimizer_rule_adamw,
+                                     .b1 = 0.9,
+                                     .b2 = 0.95,
+                                     .eps = EPS,
+                                     .weight_decay = 0.1,
+                                     .clip = 1,
+                                     .no_decay = "*norm*,*.bias"},
                        .how = {.sharding_tolerance = 1, .zigzag = true}};
 }
 

@@ -6,9 +6,17 @@
 
 static mesh_case train_case(const char *dir)
 {
-    return (mesh_case){.dir = dir, .batch = 8, .seq = 16, .steps = 3,
-                       .optimizer = {.b1 = 0.9, .b2 = 0.95, .eps = 1e-8,
-                                     .weight_decay = 0.1, .clip = 0.5, .no_decay = "*norm*"},
+    return (mesh_case){.dir = dir,
+                       .batch = 8,
+                       .seq = 16,
+                       .steps = 3,
+                       .optimizer = {.rule = &mx_optimizer_rule_adamw,
+                                     .b1 = 0.9,
+                                     .b2 = 0.95,
+                                     .eps = 1e-8,
+                                     .weight_decay = 0.1,
+                                     .clip = 0.5,
+                                     .no_decay = "*norm*"},
                        .how = {.sharding_tolerance = 1}};
 }
 

@@ -224,10 +224,11 @@ static mx_status try_model(const mx_model_spec *m)
 {
     mx_arena a = {0};
     mx_image_spec images = {0};
-    mx_step_options o = {.kind = MX_STEP_TRAIN,
-                         .shape = {.batch = 1, .seq = SEQ},
-                         .optimizer = {.b1 = 0.9, .b2 = 0.99, .eps = 1e-8},
-                         .compile = {.n_threads = 1}};
+    mx_step_options o = {
+        .kind = MX_STEP_TRAIN,
+        .shape = {.batch = 1, .seq = SEQ},
+        .optimizer = {.rule = &mx_optimizer_rule_adamw, .b1 = 0.9, .b2 = 0.99, .eps = 1e-8},
+        .compile = {.n_threads = 1}};
     if (m->family->images)
         m->family->images(m->config, &images);
     bool fits = false;

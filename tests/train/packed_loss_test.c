@@ -34,7 +34,7 @@ static mx_status open_setup(setup *s, const char *family)
     MX_TRY(mx_step_open(&s->step, s->session, &s->model, &o));
     MX_TRY(mx_weights_load(s->session, &s->model, &s->dir, (mx_load_options){0}));
     MX_TRY(mx_session_init(s->session, 0));
-    mx_draws d = {mx_key(1, 2), 0};
+    mx_draws d = {mx_mix_key(1, 2), 0};
     for (int k = 0; k < DOCS; k++) {
         s->n[k] = 2 + (int64_t)mx_draw_below(&d, 18);
         for (int64_t i = 0; i < s->n[k]; i++)

@@ -146,7 +146,7 @@ static void write_sums(mx_str *out, mx_draws *d)
 
 void mx_story_write(mx_str *out, uint64_t seed, uint64_t index)
 {
-    mx_draws d = {mx_key(seed, index), 0};
+    mx_draws d = {mx_mix_key(seed, index), 0};
     if (mx_draw_below(&d, 4) == 0) {
         write_sums(out, &d);
         return;

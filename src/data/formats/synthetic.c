@@ -15,7 +15,7 @@ static mx_status tokens_read(mx_source *s, int64_t i, mx_record *r)
 {
     int64_t n = s->options.record_tokens + 1; /* so that record_tokens of them have a label */
     int64_t vocab = s->options.vocab_size ? s->options.vocab_size : 256;
-    mx_draws d = {mx_key(s->options.seed, (uint64_t)i), 0};
+    mx_draws d = {mx_mix_key(s->options.seed, (uint64_t)i), 0};
     int32_t *ids = (int32_t *)mx_record_reserve(r, "ids", 3, MX_CELL_IDS, (size_t)n * 4);
     for (int64_t k = 0; k < n; k++)
         ids[k] = (int32_t)mx_draw_below(&d, (uint64_t)vocab);

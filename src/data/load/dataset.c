@@ -231,7 +231,7 @@ static mx_source *touch(mx_dataset *d, int64_t file)
 
 static uint64_t epoch_key(const mx_dataset *d, int64_t epoch, uint64_t what)
 {
-    return mx_key(mx_key(d->o.seed, (uint64_t)epoch), what);
+    return mx_mix_key(mx_mix_key(d->o.seed, (uint64_t)epoch), what);
 }
 
 static int64_t shuffled(const mx_dataset *d, int64_t n, uint64_t key, int64_t i)
@@ -266,7 +266,7 @@ static bool is_wanted(const mx_dataset *d, int64_t file, int64_t record)
         n = n < 1 ? 1 : n >= d->n_records ? d->n_records - 1 : n;
         held = mx_permute(d->n_records, held_key, d->file_first[file] + record) < n;
     } else {
-        uint64_t h = mx_key(mx_key(held_key, (uint64_t)file), (uint64_t)record);
+        uint64_t h = mx_mix_key(mx_mix_key(held_key, (uint64_t)file), (uint64_t)record);
         held = (double)(h >> 11) * 0x1p-53 < share;
     }
     return held == d->o.held_out;
@@ -297,7 +297,7 @@ static place locate_in_block(mx_dataset *d, const mx_cursor *c)
     }
     int64_t k = bucket(d->first, d->n_blocks, c->index), b = shuffled(d, d->n_blocks, key, k);
     int64_t n = d->first[k + 1] - d->first[k];
-    int64_t i = shuffled(d, n, mx_key(key, (uint64_t)b), c->index - d->first[k]);
+    int64_t i = shuffled(d, n, mx_mix_key(key, (uint64_t)b), c->index - d->first[k]);
     int64_t file = d->block_file[b];
     return (place){file, d->files[file].block_first[d->block_in_file[b]] + i};
 }
@@ -403,7 +403,7 @@ static mx_status read_stream(mx_dataset *d, mx_cursor *c, mx_record *r, bool *en
                            d->files[0].file.path, d->o.held_share,
                            d->o.held_out ? "evaluation" : "training");
         uint64_t key =
-            mx_key(epoch_key(d, c->epoch, 3), (uint64_t)(c->file << 40) + (uint64_t)c->record);
+            mx_mix_key(epoch_key(d, c->epoch, 3), (uint64_t)(c->file << 40) + (uint64_t)c->record);
         i = shuffled(d, d->win_n, key, c->index++);
         d->win_taken = c->index;
         int64_t file = shuffled(d, d->n_files, epoch_key(d, c->epoch, 2), c->file);

@@ -299,7 +299,7 @@ void mx_packer_write(mx_packer *p, int64_t row, int32_t *tokens, int32_t *labels
 {
     MX_ASSERT(row >= 0 && row < mx_packer_rows(p), "row %lld", (long long)row);
     if (p->o.kind == MX_PACK_BEST_FIT) /* rows were filled longest first: undo that for training */
-        row = mx_permute(p->n_bins, mx_key(p->o.seed, p->window), row);
+        row = mx_permute(p->n_bins, mx_mix_key(p->o.seed, p->window), row);
     const bin *b = &p->bins[row];
     int64_t s = p->o.seq_len, at = 0;
     for (int64_t k = 0; k < b->segments; k++) {

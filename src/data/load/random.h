@@ -19,7 +19,7 @@ static inline uint64_t mx_mix64(uint64_t x)
 }
 
 /* One key out of two: used to derive the key of a sub-stream (seed + epoch, seed + index, ...). */
-static inline uint64_t mx_key(uint64_t a, uint64_t b)
+static inline uint64_t mx_mix_key(uint64_t a, uint64_t b)
 {
     uint64_t first = mx_mix64(a + 0x9e3779b97f4a7c15u);
     return mx_mix64(first ^ (b * 0xd1342543de82ef95u + 0x632be59bd9b4e019u));

@@ -1,7 +1,7 @@
 /* jinja_dict.c - dicts in insertion order, and values from JSON.
  *
- * Keys are hashed once and searched linearly by hash: the dicts of a conversation have a handful of
- * keys, and every lookup in a large one is charged for its length.
+ * Keys are hashed once and searched linearly by hash: the dicts of a conversation have few keys,
+ * and every lookup in a large one is charged for its length.
  */
 #include "text/jinja/jinja.h"
 

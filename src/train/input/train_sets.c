@@ -302,17 +302,11 @@ bool mx_data_is_made(const char *kind)
     return mx_data_made_name(kind) != NULL;
 }
 
-mx_status mx_eval_data_refuse(const mx_config *c)
+/* Whether the user names data with this key. */
+static bool is_named(const mx_config *c, int k)
 {
-    for (int i = N_TRAIN; i < N_NAMED; i++)
-        if (mx_config_is_users(c, named[i]) && *mx_config_text(c, named[i]))
-            return mx_fail(MX_USAGE,
-                           "%s: `%s` names data to evaluate on, but eval_interval=%lld does not "
-                           "evaluate; set eval_interval to the steps between evaluations, or "
-                           "leave it out",
-                           mx_config_where(c, named[i]), named[i],
-                           (long long)mx_config_int(c, "eval_interval"));
-    return MX_OK;
+    return mx_config_is_users(c, named[k]) && *mx_config_text(c, named[k]) &&
+           !mx_config_is_default(c, named[k]);
 }
 
 /* eval_split as a share of the training data that is held out; 0 when it is the name of a split. */
@@ -328,7 +322,7 @@ static mx_status refuse_unread(const ctx *x, const char *type)
     mx_status all = MX_OK;
     int first = x->evaluation ? N_TRAIN : 0, last = x->evaluation ? N_NAMED : N_TRAIN;
     for (int i = first; i < last; i++) {
-        if (x->read >> i & 1 || !mx_config_is_users(x->c, named[i]) || !says(x, (data_key)i))
+        if (x->read >> i & 1 || !is_named(x->c, i))
             continue;
         const char *where = mx_config_where(x->c, named[i]);
         mx_status st =
@@ -345,6 +339,19 @@ static mx_status refuse_unread(const ctx *x, const char *type)
         all = mx_status_join(all, st);
     }
     return all;
+}
+
+mx_status mx_eval_data_refuse(const mx_config *c)
+{
+    for (int i = N_TRAIN; i < N_NAMED; i++)
+        if (is_named(c, i))
+            return mx_fail(MX_USAGE,
+                           "%s: `%s` names data to evaluate on, but eval_interval=%lld does not "
+                           "evaluate; set eval_interval to the steps between evaluations, or "
+                           "leave it out",
+                           mx_config_where(c, named[i]), named[i],
+                           (long long)mx_config_int(c, "eval_interval"));
+    return MX_OK;
 }
 
 static mx_status no_files(const ctx *x, const char *type)
