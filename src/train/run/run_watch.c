@@ -8,6 +8,7 @@
  */
 #include "train/run/run_state.h"
 
+#include "base/clock.h"
 #include "base/crash.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,9 +23,7 @@ enum { CRASHES = 3, CRASH_STEPS = 10, LOG_BYTES = 64 << 20 };
 
 double mx_run_now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return mx_clock_wall();
 }
 
 /* What the device could do: the most that was seen, since others may be using it just now. */
