@@ -38,8 +38,6 @@ struct mx_cuda {
 /* A plan for a GEMM (gemm_search.c). */
 mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;
 
-mx_cuda *mx_cuda_of(mx_device *d);
-
 /* hosted.c: pinned host memory: variables that kernels use from there, activations that wait. */
 mx_status mx_cuda_hosted_alloc(mx_cuda *c, void **out, size_t bytes, const char *what) MX_MUST_USE;
 bool mx_cuda_is_hosted(const mx_cuda *c, const void *p);

@@ -43,7 +43,7 @@ cudaStream_t mx_cuda_stream(const mx_cuda *c)
     return c->stream;
 }
 
-mx_cuda *mx_cuda_of(mx_device *d)
+static mx_cuda *cuda_of(mx_device *d)
 {
     return &((cuda_device *)d)->cuda;
 }
@@ -60,7 +60,7 @@ static mx_status cuda_alloc(mx_device *d, mx_memory where, size_t bytes, const c
 {
     *out = (mx_device_buffer){.bytes = bytes};
     if (where == MX_MEMORY_HOST)
-        return mx_cuda_hosted_alloc(mx_cuda_of(d), &out->handle, bytes, what);
+        return mx_cuda_hosted_alloc(cuda_of(d), &out->handle, bytes, what);
     cudaError_t e = cudaMalloc(&out->handle, bytes ? bytes : 1);
     if (e == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
@@ -82,7 +82,7 @@ static mx_status cuda_alloc(mx_device *d, mx_memory where, size_t bytes, const c
 
 static void cuda_release(mx_device *d, mx_device_buffer b)
 {
-    if (!mx_cuda_hosted_release(mx_cuda_of(d), b.handle))
+    if (!mx_cuda_hosted_release(cuda_of(d), b.handle))
         cudaFree(b.handle);
 }
 
@@ -91,7 +91,7 @@ static void cuda_release(mx_device *d, mx_device_buffer b)
  * runs; the stream is waited for once in STAGE_BYTES. */
 static mx_status cuda_write(mx_device *d, mx_device_buffer to, const void *src)
 {
-    mx_cuda *c = mx_cuda_of(d);
+    mx_cuda *c = cuda_of(d);
     void *dst = cuda_address(d, to);
     size_t bytes = to.bytes;
     if (mx_cuda_is_hosted(c, dst))
@@ -110,7 +110,7 @@ static mx_status cuda_write(mx_device *d, mx_device_buffer to, const void *src)
 
 static mx_status cuda_read(mx_device *d, void *dst, mx_device_buffer from)
 {
-    mx_cuda *c = mx_cuda_of(d);
+    mx_cuda *c = cuda_of(d);
     const void *src = cuda_address(d, from);
     if (mx_cuda_is_hosted(c, src))
         return mx_cuda_hosted_copy(c, dst, src, from.bytes);
@@ -121,7 +121,7 @@ static mx_status cuda_read(mx_device *d, void *dst, mx_device_buffer from)
 
 static mx_status cuda_fill(mx_device *d, mx_device_buffer to, const mx_fill *f)
 {
-    mx_cuda *c = mx_cuda_of(d);
+    mx_cuda *c = cuda_of(d);
     void *dst = cuda_address(d, to);
     MX_CUDA_NEEDS(!mx_cuda_is_hosted(c, dst), "values in host memory");
     if (f->init.kind == MX_INIT_ZEROS)
@@ -143,7 +143,7 @@ static mx_status cuda_convert(mx_device *d, mx_device_buffer dst, mx_dtype to, m
 {
     mx_cuda_values a = {cuda_address(d, src), from}, b = {cuda_address(d, dst), to};
     int64_t n = (int64_t)(dst.bytes / mx_dtype_bytes(to));
-    return mx_cuda_check(mx_cuda_convert(b, a, n, mx_cuda_of(d)->stream), "copies of weights");
+    return mx_cuda_check(mx_cuda_convert(b, a, n, cuda_of(d)->stream), "copies of weights");
 }
 
 /* Readback: pinned memory and an event. */
@@ -160,18 +160,18 @@ static mx_status readback_open(mx_device *d, size_t bytes, void **host, void **m
 static mx_status readback_copy(mx_device *d, void *dst, mx_device_buffer src)
 {
     return mx_cuda_check(cudaMemcpyAsync(dst, cuda_address(d, src), src.bytes,
-                                         cudaMemcpyDeviceToHost, mx_cuda_of(d)->stream),
+                                         cudaMemcpyDeviceToHost, cuda_of(d)->stream),
                          "copying from the GPU");
 }
 
 static mx_status readback_clock(mx_device *d, double *dst)
 {
-    return mx_cuda_check(mx_cuda_clock(dst, mx_cuda_of(d)->stream), "the GPU's clock");
+    return mx_cuda_check(mx_cuda_clock(dst, cuda_of(d)->stream), "the GPU's clock");
 }
 
 static mx_status readback_mark(mx_device *d, void *mark)
 {
-    return mx_cuda_check(cudaEventRecord(mark, mx_cuda_of(d)->stream), "an event");
+    return mx_cuda_check(cudaEventRecord(mark, cuda_of(d)->stream), "an event");
 }
 
 static mx_status readback_wait(mx_device *d, void *mark)
@@ -182,7 +182,7 @@ static mx_status readback_wait(mx_device *d, void *mark)
 
 static void readback_close(mx_device *d, void *host, void *mark)
 {
-    cudaStreamSynchronize(mx_cuda_of(d)->stream);
+    cudaStreamSynchronize(cuda_of(d)->stream);
     cudaEventDestroy(mark);
     cudaFreeHost(host);
 }
@@ -211,7 +211,7 @@ static const mx_cuda_op *find_op(const mx_exec_step *s)
 static void cuda_forget(mx_device *d, void *state)
 {
     program *p = state;
-    cudaStreamSynchronize(mx_cuda_of(d)->stream);
+    cudaStreamSynchronize(cuda_of(d)->stream);
     if (p && p->graph)
         cudaGraphExecDestroy(p->graph);
     if (p)
@@ -226,7 +226,7 @@ static void cuda_drop(mx_device *d, void *state)
     cuda_forget(d, p);
     for (int i = 0; i < p->n; i++) {
         if (p->step[i].op && p->step[i].op->drop)
-            p->step[i].op->drop(mx_cuda_of(d), p->step[i].state);
+            p->step[i].op->drop(cuda_of(d), p->step[i].state);
         else
             mx_free(p->step[i].state);
     }
@@ -255,7 +255,7 @@ static void gather(mx_exec *e, program *p, const size_t *need)
 
 static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
 {
-    mx_cuda *c = mx_cuda_of(d);
+    mx_cuda *c = cuda_of(d);
     c->any_order = d->any_order;
     c->search = d->search;
     c->work_bytes = e->work_bytes;
@@ -479,7 +479,7 @@ out:
 
 static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 {
-    mx_cuda *c = mx_cuda_of(d);
+    mx_cuda *c = cuda_of(d);
     program *p = state;
     int runs = ++p->runs;
     if (e->took)
@@ -495,7 +495,7 @@ static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 
 static void cuda_close(mx_device *d)
 {
-    mx_cuda *c = mx_cuda_of(d);
+    mx_cuda *c = cuda_of(d);
     cudaStreamSynchronize(c->stream);
     cudaFree(c->gemm_work);
     if (c->stage)
