@@ -35,6 +35,7 @@ struct mx_comm_groups {
     node *first;
     char *buffer; /* owns: what comes for sums */
     size_t room_bytes;
+    bool nccl;
 };
 
 static mx_status reserve(mx_comm_groups *g, size_t bytes)
@@ -186,19 +187,31 @@ static mx_status shift(mx_process_group *g, const void *in, void *out, size_t by
     return go(m, "ring_shift", n);
 }
 
+static mx_status check(mx_process_group *g)
+{
+    mx_coord *coord = ((member *)g)->of->comm->coord;
+    return coord ? mx_coord_check(coord) : MX_OK;
+}
+
 static const mx_process_group_kind kind = {.name = "processes",
                                            .all_gather = all_gather,
                                            .reduce_scatter = reduce_scatter,
                                            .all_reduce = all_reduce,
                                            .all_to_all = all_to_all,
                                            .exchange = exchange,
-                                           .shift = shift};
+                                           .shift = shift,
+                                           .check = check};
 
 mx_comm_groups *mx_comm_groups_new(mx_comm *c, const mx_mesh *mesh)
 {
     mx_comm_groups *g = mx_realloc(NULL, sizeof *g);
     *g = (mx_comm_groups){.comm = c, .mesh = *mesh};
     return g;
+}
+
+void mx_comm_groups_use_nccl(mx_comm_groups *g)
+{
+    g->nccl = true;
 }
 
 void mx_comm_groups_free(mx_comm_groups *g)
@@ -219,7 +232,7 @@ mx_process_group *mx_comm_groups_find(mx_comm_groups *g, mx_axis_set axes)
     node *n = MX_NEW(&g->arena, node);
     int rank = g->comm->rank, size = mx_mesh_size(&g->mesh, axes);
     *n = (node){.axes = axes, .next = g->first};
-    n->m.base = (mx_process_group){&kind, mx_mesh_index(&g->mesh, rank, axes), size};
+    n->m.base = (mx_process_group){&kind, mx_mesh_index(&g->mesh, rank, axes), size, g->nccl};
     n->m.of = g;
     n->m.rank = MX_NEW_N(&g->arena, int, size);
     n->m.move = MX_NEW_N(&g->arena, mx_comm_move, size);

@@ -16,15 +16,15 @@ typedef struct {
     json_t *record;   /* owns: every column */
     const char *text; /* of the prompt, as it was rendered; owns */
     mx_tokens ids;
-} mx_asked;
+} mx_post_prompt;
 
 /* d: has the tokenizer. */
 mx_status mx_prompts_open(mx_prompts **out, const mx_train_data *d, const mx_dataset_options *sets,
                           int n) MX_MUST_USE;
 void mx_prompts_close(mx_prompts *p); /* NULL is a no-op */
 /* Takes over what `a` held before; *end: there are no more. */
-mx_status mx_prompts_next(mx_prompts *p, mx_asked *a, bool *end) MX_MUST_USE;
-void mx_asked_fini(mx_asked *a);
+mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end) MX_MUST_USE;
+void mx_post_prompt_fini(mx_post_prompt *a);
 
 void mx_prompts_position(const mx_prompts *p, mx_str *json);
 mx_status mx_prompts_seek(mx_prompts *p, const char *json, size_t n) MX_MUST_USE;

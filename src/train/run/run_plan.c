@@ -122,7 +122,8 @@ mx_status mx_run_programs_open(mx_run *r)
     MX_TRY(open_session(r));
     MX_TRY(mx_programs_plan(&r->programs, &r->model, &r->request));
     say_quantization(r);
-    MX_TRY(check_memory(r));
+    /* Together: nobody allocates while another still asks what is free. */
+    MX_TRY(mx_comm_agree(r->ranks.comm, check_memory(r)));
     if (r->programs.pipelined)
         r->programs.stages = r->mesh_rank->find_group((void *)r->mesh_rank, 1u << MX_AXIS_STAGE);
     MX_TRY(mx_programs_open(&r->programs, r->session));

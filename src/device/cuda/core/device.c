@@ -2,7 +2,7 @@
  *
  * The first run of a program launches its ops one by one, which lets libraries set up what they
  * need; then the same launches are captured, and every later run is one graph launch. A program
- * with an op that falls back to the CPU is never captured.
+ * with an op that falls back to the CPU, or with a collective, is never captured.
  */
 #include "device/cuda/core/context.h"
 
@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "device/chips.h"
 #include "device/cuda/core/kernels.h"
+#include "device/cuda/ranks/group.h"
 #include "interface.h"
 #include "ops/gpu_work.h"
 #include <stdio.h>
@@ -35,7 +36,8 @@ typedef struct {
 typedef struct {
     bound *step;
     int n, n_fallback, runs;
-    cudaGraphExec_t graph; /* NULL: not captured yet */
+    mx_process_group *group; /* of one of its collectives, which are never captured; NULL: none */
+    cudaGraphExec_t graph;   /* NULL: not captured yet */
 } program;
 
 cudaStream_t mx_cuda_stream(const mx_cuda *c)
@@ -43,7 +45,7 @@ cudaStream_t mx_cuda_stream(const mx_cuda *c)
     return c->stream;
 }
 
-static mx_cuda *cuda_of(mx_device *d)
+mx_cuda *mx_cuda_of(mx_device *d)
 {
     return &((cuda_device *)d)->cuda;
 }
@@ -60,7 +62,7 @@ static mx_status cuda_alloc(mx_device *d, mx_memory where, size_t bytes, const c
 {
     *out = (mx_device_buffer){.bytes = bytes};
     if (where == MX_MEMORY_HOST)
-        return mx_cuda_hosted_alloc(cuda_of(d), &out->handle, bytes, what);
+        return mx_cuda_hosted_alloc(mx_cuda_of(d), &out->handle, bytes, what);
     cudaError_t e = cudaMalloc(&out->handle, bytes ? bytes : 1);
     if (e == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
@@ -82,7 +84,7 @@ static mx_status cuda_alloc(mx_device *d, mx_memory where, size_t bytes, const c
 
 static void cuda_release(mx_device *d, mx_device_buffer b)
 {
-    if (!mx_cuda_hosted_release(cuda_of(d), b.handle))
+    if (!mx_cuda_hosted_release(mx_cuda_of(d), b.handle))
         cudaFree(b.handle);
 }
 
@@ -91,14 +93,14 @@ static void cuda_release(mx_device *d, mx_device_buffer b)
  * runs; the stream is waited for once in STAGE_BYTES. */
 static mx_status cuda_write(mx_device *d, mx_device_buffer to, const void *src)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     void *dst = cuda_address(d, to);
     size_t bytes = to.bytes;
     if (mx_cuda_is_hosted(c, dst))
         return mx_cuda_hosted_copy(c, dst, src, bytes);
     if (c->stage && bytes <= STAGE_BYTES / 4) {
         if (c->stage_at + bytes > STAGE_BYTES) {
-            MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "copying to the GPU"));
+            MX_TRY(mx_cuda_wait(c, NULL));
             c->stage_at = 0;
         }
         src = memcpy(c->stage + c->stage_at, src, bytes);
@@ -110,18 +112,18 @@ static mx_status cuda_write(mx_device *d, mx_device_buffer to, const void *src)
 
 static mx_status cuda_read(mx_device *d, void *dst, mx_device_buffer from)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     const void *src = cuda_address(d, from);
     if (mx_cuda_is_hosted(c, src))
         return mx_cuda_hosted_copy(c, dst, src, from.bytes);
     MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, from.bytes, cudaMemcpyDeviceToHost, c->stream),
                          "copying from the GPU"));
-    return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
+    return mx_cuda_wait(c, NULL);
 }
 
 static mx_status cuda_fill(mx_device *d, mx_device_buffer to, const mx_fill *f)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     void *dst = cuda_address(d, to);
     MX_CUDA_NEEDS(!mx_cuda_is_hosted(c, dst), "values in host memory");
     if (f->init.kind == MX_INIT_ZEROS)
@@ -143,7 +145,7 @@ static mx_status cuda_convert(mx_device *d, mx_device_buffer dst, mx_dtype to, m
 {
     mx_cuda_values a = {cuda_address(d, src), from}, b = {cuda_address(d, dst), to};
     int64_t n = (int64_t)(dst.bytes / mx_dtype_bytes(to));
-    return mx_cuda_check(mx_cuda_convert(b, a, n, cuda_of(d)->stream), "copies of weights");
+    return mx_cuda_check(mx_cuda_convert(b, a, n, mx_cuda_of(d)->stream), "copies of weights");
 }
 
 /* Readback: pinned memory and an event. */
@@ -160,29 +162,28 @@ static mx_status readback_open(mx_device *d, size_t bytes, void **host, void **m
 static mx_status readback_copy(mx_device *d, void *dst, mx_device_buffer src)
 {
     return mx_cuda_check(cudaMemcpyAsync(dst, cuda_address(d, src), src.bytes,
-                                         cudaMemcpyDeviceToHost, cuda_of(d)->stream),
+                                         cudaMemcpyDeviceToHost, mx_cuda_of(d)->stream),
                          "copying from the GPU");
 }
 
 static mx_status readback_clock(mx_device *d, double *dst)
 {
-    return mx_cuda_check(mx_cuda_clock(dst, cuda_of(d)->stream), "the GPU's clock");
+    return mx_cuda_check(mx_cuda_clock(dst, mx_cuda_of(d)->stream), "the GPU's clock");
 }
 
 static mx_status readback_mark(mx_device *d, void *mark)
 {
-    return mx_cuda_check(cudaEventRecord(mark, cuda_of(d)->stream), "an event");
+    return mx_cuda_check(cudaEventRecord(mark, mx_cuda_of(d)->stream), "an event");
 }
 
 static mx_status readback_wait(mx_device *d, void *mark)
 {
-    (void)d;
-    return mx_cuda_check(cudaEventSynchronize(mark), "a step on the GPU");
+    return mx_cuda_wait(mx_cuda_of(d), mark);
 }
 
 static void readback_close(mx_device *d, void *host, void *mark)
 {
-    cudaStreamSynchronize(cuda_of(d)->stream);
+    mx_status_free(mx_cuda_wait(mx_cuda_of(d), NULL));
     cudaEventDestroy(mark);
     cudaFreeHost(host);
 }
@@ -211,7 +212,7 @@ static const mx_cuda_op *find_op(const mx_exec_step *s)
 static void cuda_forget(mx_device *d, void *state)
 {
     program *p = state;
-    cudaStreamSynchronize(cuda_of(d)->stream);
+    mx_status_free(mx_cuda_wait(mx_cuda_of(d), NULL));
     if (p && p->graph)
         cudaGraphExecDestroy(p->graph);
     if (p)
@@ -226,7 +227,7 @@ static void cuda_drop(mx_device *d, void *state)
     cuda_forget(d, p);
     for (int i = 0; i < p->n; i++) {
         if (p->step[i].op && p->step[i].op->drop)
-            p->step[i].op->drop(cuda_of(d), p->step[i].state);
+            p->step[i].op->drop(mx_cuda_of(d), p->step[i].state);
         else
             mx_free(p->step[i].state);
     }
@@ -255,7 +256,7 @@ static void gather(mx_exec *e, program *p, const size_t *need)
 
 static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     c->any_order = d->any_order;
     c->search = d->search;
     c->work_bytes = e->work_bytes;
@@ -272,6 +273,8 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
         const mx_cuda_op *op = find_op(&e->step[i]);
         mx_status st = op ? op->prepare(c, &e->step[i], &p->step[i].state, &need[i])
                           : mx_fail(MX_DEVICE, "no CUDA kernel");
+        if (e->step[i].call.group)
+            p->group = e->step[i].call.group;
         if (!st) {
             p->step[i].op = op;
             continue;
@@ -308,7 +311,7 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec *e, const mx_exec_step *s
     mx_call call = s->call;
     void *work = NULL;
     mx_status st = MX_OK;
-    MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "before a CPU kernel"));
+    MX_TRY(mx_cuda_wait(c, NULL));
     for (int i = 0; i < call.n_in && !st; i++) {
         in[i].type = call.in[i].type;
         if (!call.in[i].data)
@@ -345,6 +348,14 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec *e, const mx_exec_step *s
     return st;
 }
 
+/* What a collective of a step that ran on the host has left. */
+static mx_status take_failure(mx_exec *e)
+{
+    mx_status st = e->failed;
+    e->failed = MX_OK;
+    return st;
+}
+
 /* Launches the step at i, and its neighbours where they go together; moves i past them. */
 static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
 {
@@ -360,9 +371,9 @@ static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
 
 static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
 {
-    for (int i = 0; i < p->n;)
+    for (int i = 0; i < p->n && !e->failed;)
         MX_TRY(launch_next(c, e, p, &i));
-    return MX_OK;
+    return take_failure(e);
 }
 
 static bool alike(const mx_exec_step *a, const mx_exec_step *b)
@@ -429,6 +440,31 @@ static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
     return st;
 }
 
+/* The same where several ranks share the GPU: see alone.c. */
+static mx_status profile_alone(mx_cuda *c, mx_exec *e, program *p)
+{
+    float *ms = mx_realloc(NULL, sizeof *ms * (size_t)(p->n + 1));
+    memset(ms, 0, sizeof *ms * (size_t)(p->n + 1));
+    mx_status st = mx_cuda_alone_open(c, p->group);
+    for (int i = 0; i < p->n && !st;) {
+        int at = i;
+        st = mx_cuda_alone_begin(c);
+        if (!st)
+            st = launch_next(c, e, p, &i);
+        if (!st)
+            st = mx_cuda_alone_end(c);
+        ms[at] = (float)mx_cuda_alone_take(c);
+    }
+    if (!st) {
+        p->group->kind->turn(p->group, true);
+        print_profile(e, ms, p->n);
+        p->group->kind->turn(p->group, false);
+    }
+    mx_cuda_alone_close(c);
+    mx_free(ms);
+    return st ? st : take_failure(e);
+}
+
 static mx_status capture(mx_cuda *c, mx_exec *e, program *p)
 {
     cudaGraph_t graph = NULL;
@@ -479,15 +515,15 @@ out:
 
 static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 {
-    mx_cuda *c = cuda_of(d);
+    mx_cuda *c = mx_cuda_of(d);
     program *p = state;
     int runs = ++p->runs;
     if (e->took)
         return launch_timed(c, e, p);
-    if (p->n_fallback || runs == 1)
-        return launch_all(c, e, p);
     if (runs == 3 && getenv("MX_CUDA_PROFILE"))
-        return profile(c, e, p);
+        return p->group && p->group->kind->turn ? profile_alone(c, e, p) : profile(c, e, p);
+    if (p->n_fallback || p->group || runs == 1)
+        return launch_all(c, e, p);
     if (!p->graph)
         MX_TRY(capture(c, e, p));
     return mx_cuda_check(cudaGraphLaunch(p->graph, c->stream), "a step on the GPU");
@@ -495,11 +531,12 @@ static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 
 static void cuda_close(mx_device *d)
 {
-    mx_cuda *c = cuda_of(d);
-    cudaStreamSynchronize(c->stream);
+    mx_cuda *c = mx_cuda_of(d);
+    mx_status_free(mx_cuda_wait(c, NULL));
     cudaFree(c->gemm_work);
     if (c->stage)
         cudaFreeHost(c->stage);
+    mx_cuda_groups_close(c);
     mx_gemm_lt_close(c->lt);
     mx_sdpa_close(c->sdpa);
     cudaFree(c->mark);
@@ -549,10 +586,12 @@ static mx_status open_libraries(mx_cuda *c, mx_chip *chip)
 static mx_status open_device(const mx_device_traits *traits, mx_device **out)
 {
     int n = 0;
+    const char *seen = getenv("CUDA_VISIBLE_DEVICES");
     *out = NULL;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
-        return mx_fail(MX_DEVICE, "no CUDA device was found; `maxc doctor` says what is missing, "
-                                  "device=cpu runs without one");
+        return mx_fail(MX_DEVICE, "no CUDA device was found%s%s; `maxc doctor` says what is "
+                                  "missing, device=cpu runs without one",
+                       seen ? " with CUDA_VISIBLE_DEVICES=" : "", seen ? seen : "");
     cuda_device *d = mx_realloc(NULL, sizeof *d);
     memset(d, 0, sizeof *d);
     d->traits = *traits;
