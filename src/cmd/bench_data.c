@@ -143,7 +143,8 @@ static void bench_packers(const mx_invocation *inv)
         mx_pack_counts c = mx_packer_counts(p);
         char name[64];
         snprintf(name, sizeof name, "pack %s", names[kind]);
-        mx_bench_print(inv, name, (double)c.tokens / 1e6 / (mx_clock_of(CLOCK_THREAD_CPUTIME_ID) - from),
+        mx_bench_print(inv, name,
+                       (double)c.tokens / 1e6 / (mx_clock_of(CLOCK_THREAD_CPUTIME_ID) - from),
                        "million tokens/s/core");
         mx_bench_print(inv, name, 100 * (double)c.tokens / (double)c.places, "% full");
         mx_packer_free(p);
@@ -171,7 +172,8 @@ static mx_status bench_loader(const mx_invocation *inv)
     if (!st) {
         char name[96];
         snprintf(name, sizeof name, "loader, %s tokenizer", mx_tokenizer_kind(d.tokenizer));
-        mx_bench_print(inv, name, tokens / 1e6 / (mx_clock_of(CLOCK_MONOTONIC) - from), "million tokens/s");
+        mx_bench_print(inv, name, tokens / 1e6 / (mx_clock_of(CLOCK_MONOTONIC) - from),
+                       "million tokens/s");
     }
     mx_train_data_close(&d);
     return st;

@@ -199,9 +199,10 @@ static mx_status delta_ints(const uint8_t *p, size_t n_bytes, int64_t *out, int6
 {
     const uint8_t *start = p, *end = p + n_bytes;
     uint64_t block, minis, total, z;
-    if (!mx_varint_read(&p, end, &block) || !mx_varint_read(&p, end, &minis) || !mx_varint_read(&p, end, &total) ||
-        !mx_varint_read(&p, end, &z) || minis == 0 || minis > 4096 || block == 0 || block > 1 << 20 ||
-        block % minis || block / minis % 8 || total != (uint64_t)n)
+    if (!mx_varint_read(&p, end, &block) || !mx_varint_read(&p, end, &minis) ||
+        !mx_varint_read(&p, end, &total) || !mx_varint_read(&p, end, &z) || minis == 0 ||
+        minis > 4096 || block == 0 || block > 1 << 20 || block % minis || block / minis % 8 ||
+        total != (uint64_t)n)
         return damaged("the head of delta-coded numbers is wrong");
     uint64_t per_mini = block / minis, value = (z >> 1) ^ -(z & 1);
     int64_t i = 0;

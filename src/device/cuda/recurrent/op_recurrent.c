@@ -13,9 +13,14 @@ static mx_cuda_conv conv_of(const mx_exec_step *s, bool back)
 {
     const mx_tensor *in = s->call.in;
     const mx_type *x = &in[CONV_X].type;
-    mx_cuda_conv c = {.batch = (int)x->dim[0], .len = (int)x->dim[1], .channels = (int)x->dim[2],
-                      .taps = (int)in[CONV_W].type.dim[1], .f32 = mx_is_f32(&in[CONV_X]), .x = in[CONV_X].data,
-                      .w = in[CONV_W].data, .segments = in[CONV_SEGMENTS].data};
+    mx_cuda_conv c = {.batch = (int)x->dim[0],
+                      .len = (int)x->dim[1],
+                      .channels = (int)x->dim[2],
+                      .taps = (int)in[CONV_W].type.dim[1],
+                      .f32 = mx_is_f32(&in[CONV_X]),
+                      .x = in[CONV_X].data,
+                      .w = in[CONV_W].data,
+                      .segments = in[CONV_SEGMENTS].data};
     if (!back && in[CONV_STATE].data) {
         c.state = in[CONV_STATE].data;
         c.state_f32 = mx_is_f32(&in[CONV_STATE]);
