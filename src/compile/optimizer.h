@@ -84,11 +84,6 @@ const char *mx_row_scale_of(const mx_node *root);
 /* That variable. */
 mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root);
 
-/* grad[i] is the gradient of var[i]; NULL leaves the weight alone. `on`: the mesh that they are cut
- * over; NULL: one device. */
-void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
-                       mx_node *const *grad, int n, const struct mx_partition *on);
-
 /* Sums of gradients for steps of several microbatches: the variable NAME.grad of a weight. */
 mx_node *mx_gradient_sum(mx_graph *g, const mx_node *w);
 struct mx_compile_options;

@@ -190,7 +190,9 @@ static void visit(quantize *p, mx_node *n, mx_quant_report *r)
         keep(p, n, w);
 }
 
-void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
+/* After precision and merge. training: gradients will follow, and histories of a delayed recipe are
+ * written. */
+static void pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
 {
     if (!q || g->error)
         return;
@@ -246,7 +248,7 @@ void mx_pass_quantize_share(mx_graph *g)
 
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
-    mx_pass_quantize(g, c->o->quantization, c->training);
+    pass_quantize(g, c->o->quantization, c->training);
     if (!c->training && c->o->weights_fixed)
         mx_pass_weight_codes(g, c->o->codes);
     return MX_OK;

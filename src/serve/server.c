@@ -203,11 +203,7 @@ static mx_exchange *take_fresh(mx_server *s, bool idle)
         s->last_step = mx_clock_now();
     s->counts = now;
     if (idle && !s->fresh) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += 200000000;
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
+        struct timespec t = mx_clock_after(0.2);
         pthread_cond_timedwait(&s->wake, &s->lock, &t);
     }
     mx_exchange *x = s->fresh;

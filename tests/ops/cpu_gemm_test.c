@@ -5,45 +5,12 @@
  * catch a write outside of it.
  */
 #include "../test.h"
+#include "numbers.h"
 
-#include "base/arena.h"
-#include "base/vmath.h"
 #include "ops/cpu/gemm_tile.h"
 #include "ops/panels.h"
 #include <math.h>
 #include <string.h>
-
-static uint32_t next(uint32_t *s)
-{
-    *s = *s * 1664525u + 1013904223u;
-    return *s >> 8;
-}
-static float uniform(uint32_t *s)
-{
-    return (float)next(s) * 0x1p-23f - 1.0f;
-}
-static double get(const void *p, int64_t i, mx_num t)
-{
-    return t == MX_NUM_F64   ? ((const double *)p)[i]
-           : t == MX_NUM_F32 ? ((const float *)p)[i]
-                             : mx_float_of_bf16(((const uint16_t *)p)[i]);
-}
-static void put(void *p, int64_t i, mx_num t, double v)
-{
-    if (t == MX_NUM_F64)
-        ((double *)p)[i] = v;
-    else if (t == MX_NUM_F32)
-        ((float *)p)[i] = (float)v;
-    else
-        ((uint16_t *)p)[i] = mx_bf16_of_float((float)v);
-}
-static void *random_array(mx_arena *a, int64_t n, mx_num t, uint32_t *s)
-{
-    void *p = mx_arena_alloc(a, (size_t)(n * MX_NUM_BYTES(t)));
-    for (int64_t i = 0; i < n; i++)
-        put(p, i, t, uniform(s));
-    return p;
-}
 
 typedef void product(const mx_gemm_args *g);
 static double reference(const mx_gemm_args *g, int64_t p, int64_t i, int64_t j, double *magnitude)

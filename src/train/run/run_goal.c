@@ -44,8 +44,8 @@ mx_status mx_run_goal_open(mx_run *r)
     o->microbatch = r->request.batch.microbatch;
     o->accumulation = r->request.batch.accumulation;
     o->folder = r->folder;
-    o->rank = r->comm->rank;
-    o->n_ranks = r->comm->size;
+    o->rank = r->ranks.comm->rank;
+    o->n_ranks = r->ranks.comm->size;
     o->position = r->at.loader;
     o->n_position = r->at.loader_bytes;
     return o->objective && o->objective->open ? o->objective->open(o) : MX_OK;
