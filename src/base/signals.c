@@ -32,7 +32,7 @@ static void say(const char *text)
     (void)!write(STDERR_FILENO, text, strlen(text));
 }
 
-static void stop_request(int sig)
+void mx_stop_request(int sig)
 {
     int none = 0;
     if (atomic_compare_exchange_strong(&stop.signal, &none, sig))
@@ -43,7 +43,7 @@ static void stop_request(int sig)
 static void on_stop(int sig)
 {
     int saved = errno;
-    stop_request(sig);
+    mx_stop_request(sig);
     if (sig == SIGINT) {
         int n = atomic_fetch_add(&stop.interrupts, 1) + 1;
         if (n == 1) {

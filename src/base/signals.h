@@ -16,6 +16,7 @@ void mx_signals_limit_files(void); /* SIGXFSZ alone, for what is no run */
 int mx_stop_signal(void);      /* the first signal that asked to stop, 0 when none has */
 int mx_stop_count(void);       /* how many have */
 double mx_stop_age(void);      /* seconds since the first; 0 when none */
+void mx_stop_request(int sig); /* as if the signal had come */
 /* A line is being rewritten on the terminal: what is said about the stop takes its place. */
 void mx_stop_clears_line(bool on);
 void mx_stop_clear(void);      /* forgets, for tests and for servers that go on */

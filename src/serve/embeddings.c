@@ -3,7 +3,7 @@
  * It is what the last layer gives for the last token, divided by its length. As numbers or, as
  * OpenAI's clients ask for it, the bytes of float32 in base64.
  */
-#include "base/base64.h"
+#include "text/base64.h"
 #include "base/json_doc.h"
 #include "serve/api_call.h"
 

@@ -1,5 +1,5 @@
 /* base64.c - see base64.h. */
-#include "base/base64.h"
+#include "text/base64.h"
 
 void mx_base64_add(mx_str *out, const void *bytes, size_t n)
 {

@@ -1,6 +1,6 @@
 /* base64.h - bytes as text, RFC 4648. */
-#ifndef MX_BASE_BASE64_H
-#define MX_BASE_BASE64_H
+#ifndef MX_TEXT_BASE64_H
+#define MX_TEXT_BASE64_H
 
 #include "base/str.h"
 
