@@ -103,7 +103,7 @@ typedef struct {
     mx_prompts *prompts;
     mx_reference *reference, *policy;
     mx_batch batch, crossed; /* crossed: prompts with other answers */
-    mx_asked asked;
+    mx_post_prompt asked;
     mx_document *row; /* (rows) */
     float *good;
     int64_t rows;
@@ -133,7 +133,7 @@ static void close(mx_objective_run *o)
         return;
     for (int64_t i = 0; r->row && i < r->rows; i++)
         mx_document_fini(&r->row[i]);
-    mx_asked_fini(&r->asked);
+    mx_post_prompt_fini(&r->asked);
     mx_prompts_close(r->prompts);
     mx_reference_close(r->reference);
     mx_reference_close(r->policy);

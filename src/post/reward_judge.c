@@ -74,7 +74,7 @@ void mx_reward_model_close(mx_reward_model *m)
 }
 
 /* Row `to`: prompt and answer. A text that is too long loses its end. */
-static mx_status put_row(mx_reward_model *m, const mx_judged *j, int64_t to, int32_t *last)
+static mx_status put_row(mx_reward_model *m, const mx_reward_input *j, int64_t to, int32_t *last)
 {
     mx_batch *b = &m->batch;
     mx_tokens ids = {0};
@@ -97,7 +97,7 @@ static mx_status put_row(mx_reward_model *m, const mx_judged *j, int64_t to, int
     return st;
 }
 
-mx_status mx_reward_model_judge(mx_reward_model *m, const mx_judged *answers, int64_t n,
+mx_status mx_reward_model_judge(mx_reward_model *m, const mx_reward_input *answers, int64_t n,
                                 double *score, int stride)
 {
     for (int64_t at = 0; at < n; at += ROWS) {

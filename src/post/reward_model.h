@@ -15,7 +15,7 @@ typedef struct mx_reward_model mx_reward_model;
 mx_status mx_reward_model_open(mx_reward_model **out, const mx_config *c) MX_MUST_USE;
 void mx_reward_model_close(mx_reward_model *m); /* NULL is a no-op */
 /* score[i * stride] of answer i, after its prompt. */
-mx_status mx_reward_model_judge(mx_reward_model *m, const mx_judged *answers, int64_t n,
+mx_status mx_reward_model_judge(mx_reward_model *m, const mx_reward_input *answers, int64_t n,
                                 double *score, int stride) MX_MUST_USE;
 
 #endif
