@@ -79,7 +79,7 @@ static void prefetch_row(const mx_tensor *x, int64_t element, int64_t n)
                     continue;                                                                      \
                 int64_t at = place[j] * d + c, next = j + 1 < m ? place[j + 1] : -1;               \
                 for (int i = 0; i < (also ? 2 : 1) && next >= 0 && next < m; i++)                  \
-                    prefetch_row(i ? also : x, next * d + c, n);                                        \
+                    prefetch_row(i ? also : x, next * d + c, n);                                   \
                 add_##suffix(sum, row_##suffix(x, at, n, tile[0]),                                 \
                              row_##suffix(also, at, n, tile[1]), n);                               \
             }                                                                                      \
