@@ -23,6 +23,14 @@ static void print_driver(void *version, char *out, size_t cap)
     snprintf(out, cap, "CUDA %d.%d", v / 1000, v % 1000 / 10);
 }
 
+/* int f(int *): 22809 is 2.28.9 */
+static void print_nccl(void *version, char *out, size_t cap)
+{
+    int v = 0;
+    ((int (*)(int *))version)(&v);
+    snprintf(out, cap, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+}
+
 /* int f(int *, int *) */
 static void print_pair(void *version, char *out, size_t cap)
 {
@@ -74,6 +82,13 @@ const mx_library mx_libraries[MX_LIBRARY_COUNT] = {
                           {"libnvrtc.so.13", "libnvrtc.so.12"},
                           "nvrtcVersion",
                           print_pair},
+    [MX_LIBRARY_NCCL] = {"NCCL",
+                         "ranks on several GPUs",
+                         "apt-get install libnccl2",
+                         true,
+                         {"libnccl.so.2"},
+                         "ncclGetVersion",
+                         print_nccl},
     [MX_LIBRARY_CURL] = {"libcurl",
                          "downloads from the hub",
                          "apt-get install libcurl4",

@@ -178,7 +178,7 @@ static mx_status run(mx_invocation *inv)
     answers = mx_realloc(NULL, sizeof *answers * (size_t)total);
     memset(s.ids, 0, sizeof *s.ids * (size_t)total);
     memset(answers, 0, sizeof *answers * (size_t)total);
-    mx_prompt_way way = {s.m.tok, s.m.chat, &s.pictures, mx_config_text(c, "system")};
+    mx_prompt_setup way = {s.m.tok, s.m.chat, &s.pictures, mx_config_text(c, "system")};
     for (int64_t i = 0; i < total; i++)
         MX_TRY_OUT(st, mx_prompt_encode(&s.prompts[i / copies], &way, &s.ids[i]));
     const char *const *stop;

@@ -12,7 +12,7 @@
  */
 #include "cmd/inspect_data.h"
 #include "cmd/inspect_run.h"
-#include "cmd/run_glance.h"
+#include "cmd/run_summary.h"
 #include "cmd/verb.h"
 #include "models/model.h"
 #include "store/hf_dir.h"

@@ -3,7 +3,7 @@
 #include "cmd/inspect_run.h"
 
 #include "base/io.h"
-#include "cmd/run_glance.h"
+#include "cmd/run_summary.h"
 #include "train/report/curve.h"
 #include "train/report/metrics.h"
 #include <stdio.h>
@@ -35,7 +35,7 @@ static mx_status add_series(curves *c, const char *file, const char *metric, con
 }
 
 /* "training", "evaluation"; of several runs with the run's name. */
-static mx_status add_run(curves *c, const mx_run_glance *g, bool alone)
+static mx_status add_run(curves *c, const mx_run_summary *g, bool alone)
 {
     const char *file = mx_arena_printf(&c->arena, "%s/metrics.jsonl", g->path);
     if (access(file, R_OK) != 0)
@@ -46,7 +46,7 @@ static mx_status add_run(curves *c, const mx_run_glance *g, bool alone)
                             : mx_arena_printf(&c->arena, "%s, evaluation", g->name));
 }
 
-static const char *title_of(curves *c, const mx_run_glance *g, int n)
+static const char *title_of(curves *c, const mx_run_summary *g, int n)
 {
     const char *text = mx_arena_printf(&c->arena, "%s", g->name);
     if (n == 1 && g->loss == g->loss)
@@ -72,7 +72,7 @@ static mx_status write_picture(const mx_curve *c, const char *file, bool png)
     return st;
 }
 
-static mx_status draw(curves *k, const mx_run_glance *g, int n, const mx_inspect_pictures *p,
+static mx_status draw(curves *k, const mx_run_summary *g, int n, const mx_inspect_pictures *p,
                       mx_str *out)
 {
     const char *lang = getenv("LC_ALL") ? getenv("LC_ALL") : getenv("LANG");
@@ -89,14 +89,14 @@ mx_status mx_inspect_curve(const char *const *paths, int n, const mx_inspect_pic
                            mx_str *out)
 {
     curves k = {0};
-    mx_run_glance g[MX_CURVE_RUNS];
+    mx_run_summary g[MX_CURVE_RUNS];
     mx_status st = MX_OK;
     if (n > MX_CURVE_RUNS && (*p->svg || *p->png))
         return mx_fail(MX_USAGE, "%d runs are too many for one picture; name up to %d", n,
                        MX_CURVE_RUNS);
     n = n > MX_CURVE_RUNS ? MX_CURVE_RUNS : n;
     for (int i = 0; i < n && !st; i++) {
-        mx_run_glance_at(&g[i], paths[i], &k.arena);
+        mx_run_summary_at(&g[i], paths[i], &k.arena);
         st = add_run(&k, &g[i], n == 1);
     }
     if (!st)

@@ -2,14 +2,14 @@
  * saved.
  *
  *     RUN/command.txt      the command
- *     RUN/metrics.jsonl    where it is (run_glance.h)
+ *     RUN/metrics.jsonl    where it is (run_summary.h)
  *     RUN/checkpoints/N/   checkpoints, by rising step
  *     RUN/goodput.json     where the time went, over all restarts
  */
 #include "cmd/inspect_run.h"
 
 #include "base/io.h"
-#include "cmd/run_glance.h"
+#include "cmd/run_summary.h"
 #include "store/checkpoint_read.h"
 #include "train/report/goodput.h"
 #include <math.h>
@@ -23,9 +23,9 @@ static void add_number(mx_str *out, const char *format, double v)
 
 static void add_progress(const char *path, mx_arena *a, mx_str *out)
 {
-    mx_run_glance g;
+    mx_run_summary g;
     char when[64];
-    mx_run_glance_at(&g, path, a);
+    mx_run_summary_at(&g, path, a);
     mx_str_addf(out, "state: %s\n", g.state);
     if (isnan(g.step)) {
         mx_str_add(out, "steps: none is recorded\n");

@@ -2,7 +2,7 @@
 #include "cmd/inspect_run.h"
 
 #include "base/json_doc.h"
-#include "cmd/run_glance.h"
+#include "cmd/run_summary.h"
 #include "train/report/metrics.h"
 #include <dirent.h>
 #include <math.h>
@@ -59,7 +59,7 @@ static void count_cell(mx_str *out, int width, double v)
     mx_str_addf(out, "  %*s", width, buf);
 }
 
-static int name_width(const mx_run_glance *g, int n)
+static int name_width(const mx_run_summary *g, int n)
 {
     int w = 4;
     for (int i = 0; i < n; i++)
@@ -67,7 +67,7 @@ static int name_width(const mx_run_glance *g, int n)
     return w < NAME ? w : NAME;
 }
 
-static void print_table(const mx_run_glance *g, int n, mx_str *out)
+static void print_table(const mx_run_summary *g, int n, mx_str *out)
 {
     int w = name_width(g, n);
     mx_str_addf(out, "%-*s  %9s  %9s  %9s  %10s  %8s  %8s  %-8s  %s\n", w, "run", "step", "steps",
@@ -90,7 +90,7 @@ static void add_json(json_t *o, const char *name, double v)
     json_object_set_new(o, name, isfinite(v) ? json_real(v) : json_null());
 }
 
-static void print_json(const mx_run_glance *g, int n, mx_str *out)
+static void print_json(const mx_run_summary *g, int n, mx_str *out)
 {
     json_t *all = json_array();
     for (int i = 0; i < n; i++) {
@@ -112,10 +112,10 @@ static void print_json(const mx_run_glance *g, int n, mx_str *out)
 
 /* --- two of them --- */
 
-static void print_differences(const mx_run_glance *g, mx_str *out)
+static void print_differences(const mx_run_summary *g, mx_str *out)
 {
     static const char *const own[] = {"run_name", "base_output_directory", "base_config", NULL};
-    mx_config *a = mx_run_glance_config(g[0].path), *b = mx_run_glance_config(g[1].path);
+    mx_config *a = mx_run_summary_config(g[0].path), *b = mx_run_summary_config(g[1].path);
     mx_str lines = {0};
     int refused;
     if (a && b)
@@ -143,7 +143,7 @@ static double mean_of(const mx_series *s, double from, double to)
     return n ? sum / (double)n : NAN;
 }
 
-static mx_status print_losses(const mx_run_glance *g, mx_arena *a, mx_str *out)
+static mx_status print_losses(const mx_run_summary *g, mx_arena *a, mx_str *out)
 {
     mx_series s[2] = {{0}};
     double common = INFINITY;
@@ -172,9 +172,9 @@ mx_status mx_inspect_runs(const char *const *paths, int n, bool json, mx_str *ou
 {
     mx_arena a = {0};
     mx_status st = MX_OK;
-    mx_run_glance *g = MX_NEW_N(&a, mx_run_glance, n);
+    mx_run_summary *g = MX_NEW_N(&a, mx_run_summary, n);
     for (int i = 0; i < n; i++)
-        mx_run_glance_at(&g[i], paths[i], &a);
+        mx_run_summary_at(&g[i], paths[i], &a);
     if (json)
         print_json(g, n, out);
     else

@@ -26,7 +26,9 @@ static mx_status open_tokenizer(mx_model_text *m, const mx_config *c)
     MX_TRY(mx_tokenizer_from_config(&m->tok, c, bytes ? NULL : dir, &m->arena, &at));
     if (strcmp(mx_config_text(c, "use_chat_template"), "false") == 0)
         return MX_OK;
-    bool there = given && mx_dir_exists(at) && mx_chat_template_in_dir(at);
+    bool there = false;
+    if (given && mx_dir_exists(at))
+        MX_TRY(mx_chat_template_in_dir(at, &there));
     return mx_status_wrap(mx_chat_from_config(&m->chat, c, there ? at : dir, &m->arena, NULL),
                           "use_chat_template=false takes the prompt as it is");
 }

@@ -30,7 +30,7 @@ typedef enum {
 } mx_grads_use;
 
 typedef struct {
-    const char *policy;         /* its keeping (keys/remat_policies.h), or custom */
+    const char *policy;         /* what is kept (keys/remat_policies.h), or custom */
     const char *save, *offload; /* comma-separated names of tensors to keep; NULL: none */
 } mx_remat;
 /* What passes hand on beside the graph. */

@@ -51,6 +51,29 @@ static mx_status open_plugin(const mx_plugin **out)
     return MX_OK;
 }
 
+/* CUDA's own list is cut to one: the GPU is then the first for every thread and library. */
+mx_status mx_device_choose_gpu(int place)
+{
+    const char *all = getenv("CUDA_VISIBLE_DEVICES"), *at = all;
+    char one[256];
+    if (!all)
+        snprintf(one, sizeof one, "%d", place);
+    else if (!strchr(all, ','))
+        return MX_OK;
+    for (int i = 0; all && i < place; i++) {
+        at = strchr(at, ',');
+        if (!at)
+            return mx_fail(MX_USAGE, "this is rank %d of its machine, counted from 0, and "
+                           "CUDA_VISIBLE_DEVICES=%s names %d GPUs; start no more ranks than GPUs",
+                           place, all, i + 1);
+        at++;
+    }
+    if (all)
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(at, ","), at);
+    setenv("CUDA_VISIBLE_DEVICES", one, 1);
+    return MX_OK;
+}
+
 static const mx_rule *const before_quantize[] = {&mx_rule_merge_qkv, NULL};
 static const mx_rule *const before_autodiff[] = {&mx_rule_bias, &mx_rule_bias_before_gelu, NULL};
 static const mx_rule *const behind_remat[] = {&mx_rule_gelu, &mx_rule_gelu_grad, &mx_rule_swiglu,

@@ -194,7 +194,7 @@ void mx_session_allow_any_order(mx_session *s);
 void mx_session_search(mx_session *s);
 
 /* Where collectives of programs added from now on find their group: of these axes (ir/mesh.h), for
- * this rank. Without it they are alone. */
+ * this rank; NULL: it is alone. Without it all are. */
 typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
 void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx);
 
@@ -284,6 +284,9 @@ void mx_readback_close(mx_readback *r); /* before the session; a zero object is 
 
 mx_status mx_device_open_cpu(mx_device **out) MX_MUST_USE;
 extern const mx_device_traits mx_cpu_traits, mx_cuda_traits;
+/* Of a machine's GPUs this process uses the one at this place, of those that CUDA_VISIBLE_DEVICES
+ * names; one that is named alone stays. Before a GPU is opened. */
+mx_status mx_device_choose_gpu(int place) MX_MUST_USE;
 /* Where the CUDA plug-in is looked for; there may be none. */
 void mx_device_cuda_plugin(char *path, size_t cap);
 

@@ -89,7 +89,7 @@ static void bind_step(mx_exec *e, const mx_node *n)
     st->call = (mx_call){.n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out,
                          .attr = n->attr, .work = work_of(e->session)};
     const mx_collective_attr *c = n->op->collective ? n->attr : NULL;
-    if (c && c->size > 1 && e->session->find_group) {
+    if (c && e->session->find_group) {
         st->call.group = e->session->find_group(e->session->group_ctx, (mx_axis_set)c->axes);
         st->call.status = &e->failed;
     }

@@ -37,6 +37,7 @@ struct mx_comm_groups {
     char *buffer; /* owns: what comes for sums */
     size_t room_bytes;
     mx_messenger *messenger; /* owns; NULL: the mesh has no stages */
+    bool nccl;
 };
 
 static mx_status reserve(mx_comm_groups *g, size_t bytes)
@@ -224,6 +225,12 @@ static void leave(mx_process_group *g)
     mx_messenger_stop(((member *)g)->of->messenger);
 }
 
+static mx_status check(mx_process_group *g)
+{
+    mx_coord *coord = ((member *)g)->of->comm->coord;
+    return coord ? mx_coord_check(coord) : MX_OK;
+}
+
 static const mx_process_group_kind kind = {.name = "processes",
                                            .all_gather = all_gather,
                                            .reduce_scatter = reduce_scatter,
@@ -235,7 +242,8 @@ static const mx_process_group_kind kind = {.name = "processes",
                                            .sent = sent,
                                            .post = post,
                                            .receive = receive,
-                                           .leave = leave};
+                                           .leave = leave,
+                                           .check = check};
 
 /* Only pipelines send messages. */
 mx_status mx_comm_groups_open(mx_comm_groups **out, mx_comm *all, const mx_mesh *mesh)
@@ -257,6 +265,11 @@ mx_status mx_comm_groups_open(mx_comm_groups **out, mx_comm *all, const mx_mesh 
     return st;
 }
 
+void mx_comm_groups_use_nccl(mx_comm_groups *g)
+{
+    g->nccl = true;
+}
+
 void mx_comm_groups_free(mx_comm_groups *g)
 {
     if (!g)
@@ -276,7 +289,7 @@ mx_process_group *mx_comm_groups_find(mx_comm_groups *g, mx_axis_set axes)
     node *n = MX_NEW(&g->arena, node);
     int rank = g->comm->rank, size = mx_mesh_size(&g->mesh, axes);
     *n = (node){.axes = axes, .next = g->first};
-    n->m.base = (mx_process_group){&kind, mx_mesh_index(&g->mesh, rank, axes), size};
+    n->m.base = (mx_process_group){&kind, mx_mesh_index(&g->mesh, rank, axes), size, g->nccl};
     n->m.of = g;
     n->m.rank = MX_NEW_N(&g->arena, int, size);
     n->m.move = MX_NEW_N(&g->arena, mx_comm_move, size);

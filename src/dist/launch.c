@@ -8,14 +8,15 @@
 enum { PORT = 29500, JOB_PORTS = 10000 };
 
 static const struct {
-    const char *launcher, *rank, *size, *local_size, *job, *step;
+    const char *launcher, *rank, *size, *local, *local_size, *job, *step;
 } known[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", NULL},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-     "PMIX_NAMESPACE", NULL},
-    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", NULL, NULL},
-    {"Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", NULL, NULL, NULL},
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, "SLURM_JOB_ID", "SLURM_STEP_ID"},
+    {"torchrun", "RANK", "WORLD_SIZE", NULL, "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", NULL},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", NULL},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL},
+    {"Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", NULL, NULL, NULL, NULL},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_JOB_ID",
+     "SLURM_STEP_ID"},
 };
 
 static mx_status number(char *(*get)(const char *), const char *name, int64_t low, int64_t high,
@@ -28,6 +29,13 @@ static mx_status number(char *(*get)(const char *), const char *name, int64_t lo
                        name, text ? text : "(nothing)", (long long)low, (long long)high);
     *out = (int)v;
     return MX_OK;
+}
+
+/* LOCAL_RANK, or the launcher's own name for it. */
+static mx_status find_local(mx_launch *p, char *(*get)(const char *), const char *own)
+{
+    const char *name = get("LOCAL_RANK") || !own ? "LOCAL_RANK" : own;
+    return get(name) ? number(get, name, 0, MX_LAUNCH_MAX_RANKS - 1, &p->local) : MX_OK;
 }
 
 /* "gpu[03-06,9],x" -> "gpu03": the first node of a list as Slurm writes it. */
@@ -67,6 +75,7 @@ mx_status mx_launch_find(mx_launch *p, char *(*get)(const char *name))
         return MX_OK;
     MX_TRY(number(get, known[k].size, 1, MX_LAUNCH_MAX_RANKS, &p->size));
     MX_TRY(number(get, known[k].rank, 0, p->size - 1, &p->rank));
+    MX_TRY(find_local(p, get, known[k].local));
     p->launcher = known[k].launcher;
     p->mpi = strstr(p->launcher, "MPI") || get("PMIX_RANK"); /* srun does where it was asked to */
     const char *name = known[k].job ? get(known[k].job) : NULL;

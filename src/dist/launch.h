@@ -13,6 +13,8 @@
  * on. Without MASTER_ADDR it is the first node of Slurm's step, or this machine when the launcher
  * says that all ranks are on it; without MASTER_PORT it is 29500, or a number made of Slurm's job.
  * torchrun's own agent listens on MASTER_PORT, so its ranks meet at the next one.
+ * LOCAL_RANK says which of its machine's ranks this is; else what the launcher calls it
+ * (OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, SLURM_LOCALID).
  * A batch script of Slurm has SLURM_PROCID but no step: what it starts itself is alone.
  */
 #ifndef MX_DIST_LAUNCH_H
@@ -26,6 +28,7 @@ enum { MX_LAUNCH_MAX_RANKS = 1024 };
 typedef struct {
     const char *launcher; /* NULL: none, and alone */
     int rank, size;
+    int local; /* place among the ranks of this machine: its GPU; 0 where nothing says it */
     char host[256];
     int port;
     bool mpi;     /* it joins what it starts for MPI too */

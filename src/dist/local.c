@@ -47,6 +47,7 @@ struct mx_local_world {
     mx_arena arena;
     pthread_mutex_t lock;
     shared *groups;
+    pthread_mutex_t turn;
     bool failed;
     int failed_rank;
     char why[512];
@@ -57,6 +58,7 @@ mx_local_world *mx_local_world_new(const mx_mesh *mesh)
     mx_local_world *w = mx_realloc(NULL, sizeof *w);
     *w = (mx_local_world){.mesh = *mesh};
     pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->turn, NULL);
     return w;
 }
 
@@ -70,6 +72,7 @@ void mx_local_world_free(mx_local_world *w)
         mx_arena_fini(&s->arena);
     }
     pthread_mutex_destroy(&w->lock);
+    pthread_mutex_destroy(&w->turn);
     mx_arena_fini(&w->arena);
     mx_free(w);
 }
@@ -299,8 +302,20 @@ static void leave(mx_process_group *g)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* --- taking turns --- */
+
+static void turn(mx_process_group *g, bool take)
+{
+    pthread_mutex_t *one = &((member *)g)->s->world->turn;
+    if (take)
+        pthread_mutex_lock(one);
+    else
+        pthread_mutex_unlock(one);
+}
+
 static const mx_process_group_kind kind = {
     .name = "local",
+    .threads = true,
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_reduce = all_reduce,
@@ -312,6 +327,7 @@ static const mx_process_group_kind kind = {
     .post = post,
     .receive = receive,
     .leave = leave,
+    .turn = turn,
 };
 
 static shared *find(mx_local_world *w, mx_axis_set axes, int channel, int first)
@@ -336,7 +352,7 @@ static mx_process_group *join(mx_local_world *w, int first, int index, mx_axis_s
     pthread_mutex_lock(&w->lock);
     member *m = MX_NEW(&w->arena, member);
     m->s = find(w, axes, channel, first);
-    m->base = (mx_process_group){&kind, index, m->s->size};
+    m->base = (mx_process_group){.kind = &kind, .rank = index, .size = m->s->size};
     pthread_mutex_unlock(&w->lock);
     return &m->base;
 }

@@ -77,7 +77,7 @@ mx_status mx_mpi_open(mx_comm **out, mx_coord *coord, mx_comm_choice *choice)
 {
     const mx_mpi_plugin *p = NULL;
     char library[MX_COORD_BLOB] = "";
-    bool may_fail = strcmp(choice->how, "auto") == 0, all;
+    bool may_fail = strcmp(choice->how, "mpi") != 0, all;
     if (may_fail && !mx_coord_launch(coord)->mpi)
         return MX_OK;
     mx_status st = start_together(coord, &p, library, sizeof library);

@@ -68,6 +68,7 @@ mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_opti
     p->stages = mx_pipeline_stages(o);
     p->chunk = MX_NEW_N(&p->arena, mx_stage_chunk, o->repeats);
     p->slots = MX_NEW_N(&p->arena, mx_device_buffer, o->repeats);
+    p->mirror = MX_NEW_N(&p->arena, char *, o->repeats);
     p->exec = MX_NEW_N(&p->arena, mx_exec **, o->repeats * MX_STAGE_PARTS);
     p->stages.cut = &p->cut;
     if (o->kind == MX_PIPELINE_FORWARD)
@@ -113,6 +114,9 @@ static mx_status bind_chunk(mx_pipeline *p, int i)
     int n = p->schedule.n_slots[chunk_number(p, i)];
     MX_TRY(d->alloc(d, MX_MEMORY_DEVICE, c->slot_bytes * (size_t)n + 1, "microbatches in flight",
                     &p->slots[i]));
+    if (!mx_session_traits(p->session)->host_memory)
+        MX_TRY(mx_alloc((void **)&p->mirror[i], c->slot_bytes * (size_t)n + 1,
+                        "messages between stages"));
     for (int part = 0; part < MX_STAGE_PARTS; part++) {
         mx_exec **e = MX_NEW_N(&p->arena, mx_exec *, n);
         p->exec[i * MX_STAGE_PARTS + part] = e;
@@ -154,9 +158,11 @@ void mx_pipeline_close(mx_pipeline *p)
         mx_stage_chunk_fini(&p->chunk[i]);
         if (d)
             d->release(d, p->slots[i]);
+        mx_free(p->mirror[i]);
     }
     if (d)
         d->release(d, p->others);
+    mx_free(p->others_mirror);
     mx_graph_fini(&p->joint);
     mx_pipeline_schedule_fini(&p->schedule);
     mx_arena_fini(&p->arena);
@@ -205,26 +211,44 @@ static mx_status compute(mx_pipeline *p, const mx_action *a, int part, const mx_
     return last ? feed->read(feed->ctx, a->microbatch, e) : MX_OK;
 }
 
+/* What is sent, and where it lies on a device with memory of its own: it then goes through
+ * the mirror, at the same place. */
+typedef struct {
+    mx_message m;
+    mx_device_buffer there; /* no handle: the message is where it belongs */
+} parcel;
+
 /* A message between chunks `upper` - 1 and `upper`. */
-static mx_message message(const mx_pipeline *p, const mx_action *a, int upper, bool grad)
+static parcel message(const mx_pipeline *p, const mx_action *a, int upper, bool grad)
 {
     int i = a->chunk / p->how.stages, other = a->chunk == upper ? upper - 1 : upper;
     const mx_stage_chunk *c = &p->chunk[i];
     mx_device *d = mx_session_device(p->session);
     const mx_stage_message *m = a->chunk == upper ? (grad ? &c->grad_out : &c->in)
                                                   : (grad ? &c->grad_in : &c->out);
-    return (mx_message){.peer = other % p->how.stages,
-                        .tag = ((int64_t)upper * 2 + grad) * p->how.microbatches + a->microbatch,
-                        .data = d->address(d, mx_device_range(slot_of(p, i, a->slot),
-                                                              (size_t)m->at, (size_t)m->bytes)),
-                        .bytes = (size_t)m->bytes};
+    mx_device_buffer b = mx_device_range(slot_of(p, i, a->slot), (size_t)m->at, (size_t)m->bytes);
+    char *mirror = p->mirror[i];
+    parcel it = {.m = {.peer = other % p->how.stages,
+                       .tag = ((int64_t)upper * 2 + grad) * p->how.microbatches + a->microbatch,
+                       .data = mirror ? mirror + b.offset - p->slots[i].offset : d->address(d, b),
+                       .bytes = (size_t)m->bytes}};
+    if (mirror)
+        it.there = b;
+    return it;
 }
 
 typedef mx_status (*messenger)(mx_process_group *g, const mx_message *m);
 
-static mx_status pass(mx_pipeline *p, messenger how, mx_message m)
+static mx_status pass(mx_pipeline *p, messenger how, parcel it)
 {
-    return m.bytes ? how(p->group, &m) : MX_OK;
+    mx_device *d = mx_session_device(p->session);
+    if (!it.m.bytes)
+        return MX_OK;
+    if (it.there.handle && how == p->group->kind->send)
+        MX_TRY(d->read(d, it.m.data, it.there));
+    MX_TRY(how(p->group, &it.m));
+    return it.there.handle && how == p->group->kind->receive ? d->write(d, it.there, it.m.data)
+                                                             : MX_OK;
 }
 
 static mx_status run_action(mx_pipeline *p, const mx_action *a, const mx_pipeline_feed *feed)

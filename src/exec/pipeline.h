@@ -60,11 +60,13 @@ typedef struct {
     mx_arena arena;
     mx_stage_chunk *chunk; /* owns, this stage's */
     mx_device_buffer *slots; /* owns, of each */
+    char **mirror; /* owns, of each: as large, for messages; NULL: the host has the slots */
     mx_exec ***exec;       /* of each, part and slot: [i * MX_STAGE_PARTS + part][slot] */
     mx_shared_weight *shared;
     int n_shared;
     mx_device_buffer others; /* owns: for the gradients of other holders */
     size_t others_bytes;
+    char *others_mirror; /* owns: as `mirror`, and room for what this stage sends */
 } mx_pipeline;
 
 /* How the model is cut for it. */

@@ -115,6 +115,9 @@ mx_status mx_pipeline_share_bind(mx_pipeline *p)
     if (p->n_shared)
         MX_TRY(d->alloc(d, MX_MEMORY_DEVICE, p->others_bytes, "gradients of shared weights",
                         &p->others));
+    if (p->n_shared && !mx_session_traits(p->session)->host_memory)
+        MX_TRY(mx_alloc((void **)&p->others_mirror, 2 * p->others_bytes,
+                        "gradients of shared weights"));
     for (int i = 0; i < p->n_shared; i++)
         MX_TRY(mx_session_add_slot(p->session, &p->shared[i].program, p->others,
                                    &p->shared[i].exec));
@@ -134,10 +137,17 @@ static mx_status exchange(mx_pipeline *p, int which, messenger how, bool arrives
         if (w->holder[i] == p->how.stage)
             continue;
         mx_device_buffer b = arrives ? mx_device_range(p->others, at, bytes) : v->buffer;
+        char *mirror = p->others_mirror;
+        if (mirror)
+            mirror += arrives ? at : p->others_bytes;
         mx_message m = {.peer = w->holder[i], .tag = w->tag, .bytes = bytes,
-                        .data = d->address(d, b)};
+                        .data = mirror ? mirror : d->address(d, b)};
         at += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+        if (mirror && how == p->group->kind->send)
+            MX_TRY(d->read(d, mirror, b));
         MX_TRY(how(p->group, &m));
+        if (mirror && arrives)
+            MX_TRY(d->write(d, b, mirror));
     }
     return MX_OK;
 }

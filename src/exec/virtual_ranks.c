@@ -18,7 +18,7 @@ typedef struct {
 static mx_process_group *find_group(void *ctx, unsigned axes)
 {
     const mx_mesh_rank *s = ctx;
-    return mx_local_group(s->world, s->rank, axes);
+    return mx_mesh_size(&s->mesh->mesh, axes) > 1 ? mx_local_group(s->world, s->rank, axes) : NULL;
 }
 
 static void *rank_main(void *arg)
@@ -88,10 +88,7 @@ mx_status mx_mesh_rank_session(mx_session **out, const mx_mesh_rank *mesh_rank, 
                                int n_threads)
 {
     MX_TRY(mx_session_open(out, device, mesh_rank ? mesh_rank->n_threads : n_threads));
-    if (!mesh_rank)
-        return MX_OK;
-    mx_session_set_groups(*out, mesh_rank->find_group, (void *)mesh_rank);
-    if (!mx_session_traits(*out)->host_memory)
-        return mx_fail(MX_USAGE, "virtual ranks run on the CPU so far: device=cpu");
+    if (mesh_rank)
+        mx_session_set_groups(*out, mesh_rank->find_group, (void *)mesh_rank);
     return MX_OK;
 }

@@ -76,7 +76,7 @@ mx_status mx_prompt_from_line(mx_prompt *p, const char *line, size_t n)
 /* --- to tokens --- */
 
 /* A user's message. Pictures that the text has no place for come before it, as parts of a list. */
-static json_t *message_of(const mx_prompt_way *w, const char *text)
+static json_t *message_of(const mx_prompt_setup *w, const char *text)
 {
     const mx_pictures *pictures = w->pictures;
     if (!pictures->n || mx_pictures_marked(pictures, text, strlen(text)))
@@ -126,7 +126,7 @@ mx_status mx_messages_render(const json_t *messages, const mx_chat_template *cha
     return mx_chat_render(chat, messages, &o, out, NULL);
 }
 
-static mx_status render(const mx_prompt_way *w, const json_t *messages, const json_t *tools,
+static mx_status render(const mx_prompt_setup *w, const json_t *messages, const json_t *tools,
                         mx_str *out)
 {
     bool goes_on = strcmp(role_of(messages, json_array_size(messages) - 1), "assistant") == 0;
@@ -135,7 +135,7 @@ static mx_status render(const mx_prompt_way *w, const json_t *messages, const js
     return mx_messages_render(messages, w->chat, w->tokenizer, o, out);
 }
 
-static mx_status encode_chat(const mx_prompt *p, const mx_prompt_way *w, mx_tokens *out)
+static mx_status encode_chat(const mx_prompt *p, const mx_prompt_setup *w, mx_tokens *out)
 {
     json_t *messages = p->messages ? json_copy(p->messages) : message_of(w, p->text);
     mx_str text = {0};
@@ -155,7 +155,7 @@ static mx_status encode_chat(const mx_prompt *p, const mx_prompt_way *w, mx_toke
     return st;
 }
 
-mx_status mx_prompt_encode(const mx_prompt *p, const mx_prompt_way *w, mx_tokens *out)
+mx_status mx_prompt_encode(const mx_prompt *p, const mx_prompt_setup *w, mx_tokens *out)
 {
     size_t n = strlen(p->text);
     mx_encode_options plain = {.add_special = true, .special_in_text = MX_SPECIAL_TEXT};

@@ -32,8 +32,9 @@ typedef struct {
     const mx_chat_template *chat; /* NULL: texts as they are, and no conversations */
     const mx_pictures *pictures;
     const char *system; /* before the first message; NULL or "": nothing */
-} mx_prompt_way;
-mx_status mx_prompt_encode(const mx_prompt *p, const mx_prompt_way *w, mx_tokens *out) MX_MUST_USE;
+} mx_prompt_setup;
+mx_status mx_prompt_encode(const mx_prompt *p, const mx_prompt_setup *w,
+                           mx_tokens *out) MX_MUST_USE;
 /* A list of messages with role and content, not empty; an error says what is wrong. */
 mx_status mx_messages_check(const json_t *list) MX_MUST_USE;
 /* The template's text of messages; the tokenizer names begin and end in it. */

@@ -39,6 +39,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
+    bool threads; /* ranks are threads of one process: each can read the others' memory */
     /* out: every rank's piece, in order. */
     mx_status (*all_gather)(mx_process_group *g, const void *in, void *out, size_t bytes);
     /* in: n elements for every rank; out: n elements. */
@@ -59,11 +60,17 @@ typedef struct {
     mx_status (*receive)(mx_process_group *g, const mx_message *m);
     /* This rank sends and receives no more: the memory of its messages under way may go. */
     void (*leave)(mx_process_group *g);
+    /* Of threads that share a device: only one at a time is between take and give, so that what it
+     * does there can be timed. NULL: there is nothing to share. */
+    void (*turn)(mx_process_group *g, bool take);
+    /* Of processes: the error that has ended the run, if one has. NULL: calls say it themselves. */
+    mx_status (*check)(mx_process_group *g);
 } mx_process_group_kind;
 
 struct mx_process_group {
     const mx_process_group_kind *kind;
     int rank, size; /* within the group */
+    bool nccl; /* each has a GPU: what lies there goes through NCCL, where the device has it */
 };
 
 #endif

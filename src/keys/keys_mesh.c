@@ -77,8 +77,9 @@ const mx_key mx_keys_mesh[] = {
      "text by which ranks know each other, better given in the environment; empty: rank 0 makes "
      "one and keeps it in base_output_directory while ranks join",
      0, SECRET, MX_BY_TRAIN, "rendezvous_secret=word", .seen_by = "tests/cli/ranks.sh"},
-    {"collectives", ENUM, PARALLEL, "auto", "auto|mpi|tcp|!nccl|!local",
-     "how ranks talk; auto: MPI where its launcher has started them and the plug-in is there", 0, 0,
+    {"collectives", ENUM, PARALLEL, "auto", "auto|mpi|tcp|nccl|!local",
+     "how ranks talk; auto: MPI where its launcher has started them and the plug-in is there, else "
+     "TCP, and NCCL between GPUs; mpi, tcp: that between GPUs too, through host memory", 0, 0,
      MX_BY_TRAIN, "collectives=tcp", .seen_by = "tests/cli/mpi.sh"},
     {"num_slices", INT, PARALLEL, "-1", DEGREE, "nodes; -1 takes what the launcher says", "nnodes",
      PLANNED},

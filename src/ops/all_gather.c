@@ -9,6 +9,7 @@
 #include "ops.h"
 #include "ops/collective.h"
 #include "ops/copy.h"
+#include "ops/gpu_work.h"
 
 #include <string.h>
 
@@ -44,6 +45,14 @@ static size_t work_bytes(const mx_node *n, int n_threads)
     return mx_pieces_are_packed(&n->in[0]->type, (int)a->dim) ? 0 : mx_type_bytes(&n->type);
 }
 
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    const mx_collective_attr *a = n->attr;
+    (void)most;
+    return mx_gpu_gather_bytes(mx_type_bytes(&n->type),
+                               mx_pieces_are_packed(&n->in[0]->type, (int)a->dim));
+}
+
 static mx_cost cost(const mx_node *n)
 {
     const mx_collective_attr *a = n->attr;
@@ -76,6 +85,7 @@ const mx_op mx_op_all_gather = {
     .cost = cost,
     .cpu = all_gather_cpu,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){{1, {{3, {2, 3, 4}}}, &(mx_collective_attr){.size = 1, .dim = 1}},
                                {0}},
 };

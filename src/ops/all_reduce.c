@@ -6,6 +6,7 @@
  */
 #include "ops.h"
 #include "ops/collective.h"
+#include "ops/gpu_work.h"
 
 #include <string.h>
 
@@ -26,6 +27,12 @@ static void all_reduce_cpu(const mx_call *c)
                         .n = mx_type_count(&c->in[0].type), .dtype = c->in[0].type.dtype,
                         .how = (mx_reduction)a->to};
     mx_call_fail(c, c->group->kind->all_reduce(c->group, &r));
+}
+
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    return mx_gpu_reduce_bytes(mx_type_bytes(&n->in[0]->type));
 }
 
 static mx_cost cost(const mx_node *n)
@@ -60,5 +67,6 @@ const mx_op mx_op_all_reduce = {
     .grad = vjp,
     .cost = cost,
     .cpu = all_reduce_cpu,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){{1, {{2, {3, 4}}}, &(mx_collective_attr){.size = 1}}, {0}},
 };

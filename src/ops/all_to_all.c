@@ -6,6 +6,7 @@
 #include "ops.h"
 #include "ops/collective.h"
 #include "ops/copy.h"
+#include "ops/gpu_work.h"
 
 #include <string.h>
 
@@ -46,6 +47,12 @@ static size_t work_bytes(const mx_node *n, int n_threads)
     return 2 * mx_type_bytes(&n->in[0]->type);
 }
 
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    return mx_gpu_all_to_all_bytes(mx_type_bytes(&n->in[0]->type));
+}
+
 static mx_cost cost(const mx_node *n)
 {
     const mx_collective_attr *a = n->attr;
@@ -81,6 +88,7 @@ const mx_op mx_op_all_to_all = {
     .cost = cost,
     .cpu = all_to_all_cpu,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){
         {1, {{3, {2, 3, 4}}}, &(mx_collective_attr){.size = 1, .dim = 1, .to = 2}}, {0}},
 };

@@ -108,9 +108,9 @@ static mx_dtype wide(const mx_node *n)
     return n->type.dtype == MX_F64 ? MX_F64 : MX_F32;
 }
 
-static partial attend(mx_graph *g, const mx_node *n, mx_node *const *in)
+static partial attend(mx_graph *g, const mx_node *n, const mx_attention_attr *a, mx_node *const *in)
 {
-    mx_node *y = mx_apply(g, n->op, n->attr, MX_ATTN_N_IN, in);
+    mx_node *y = mx_apply(g, n->op, a, MX_ATTN_N_IN, in);
     mx_node *lse = mx_transpose(g, mx_output(g, y, 1), "bhs->bsh");
     mx_shape s = mx_shape_of(&lse->type);
     s.dim[s.ndim++] = 1;
@@ -119,10 +119,11 @@ static partial attend(mx_graph *g, const mx_node *n, mx_node *const *in)
     return (partial){mx_cast(g, y, wide(n)), mx_maximum(g, mx_reshape(g, lse, s), least)};
 }
 
-static mx_node *merge(mx_graph *g, const mx_node *n, const partial *part, int count,
-                      mx_partition_call *p)
+static partial merge(mx_graph *g, const partial *part, int count)
 {
     mx_node *top = part[0].lse, *sum = NULL, *out = NULL;
+    if (count == 1)
+        return part[0];
     for (int i = 1; i < count; i++)
         top = mx_maximum(g, top, part[i].lse);
     top = mx_detach(g, top);
@@ -131,32 +132,140 @@ static mx_node *merge(mx_graph *g, const mx_node *n, const partial *part, int co
         sum = sum ? mx_add(g, sum, e) : e;
         out = out ? mx_add(g, out, y) : y;
     }
-    mx_node *lse = mx_add(g, top, mx_log(g, sum));
-    mx_shape s = mx_shape_of(&lse->type);
+    return (partial){mx_div(g, out, sum), mx_add(g, top, mx_log(g, sum))};
+}
+
+/* The op's outputs, as it has them. */
+static mx_node *outputs(mx_graph *g, const mx_node *n, partial all, mx_partition_call *p)
+{
+    mx_shape s = mx_shape_of(&all.lse->type);
     s.ndim--;
-    p->made[1] = mx_transpose(g, mx_reshape(g, lse, s), "bsh->bhs");
-    return mx_cast(g, mx_div(g, out, sum), n->type.dtype);
+    p->made[1] = mx_transpose(g, mx_reshape(g, all.lse, s), "bsh->bhs");
+    return mx_cast(g, all.out, n->type.dtype);
+}
+
+/* What a rank has of the context axis. */
+typedef struct {
+    int size, index;
+    mx_collective_attr next;
+} circle;
+
+static circle circle_of(const mx_partition_call *p)
+{
+    mx_axis_set axes = 1u << MX_AXIS_CONTEXT;
+    circle c = {mx_mesh_size(p->mesh, axes), mx_mesh_index(p->mesh, p->rank, axes), {0}};
+    c.next = (mx_collective_attr){.axes = axes, .size = c.size, .index = c.index, .to = 1};
+    return c;
+}
+
+/* Keys and what belongs to them go one place further. */
+static void pass_on(mx_graph *g, const circle *c, mx_node **in, bool places)
+{
+    in[MX_ATTN_SINKS] = NULL; /* it is in the first sum */
+    for (int k = MX_ATTN_K; k < MX_ATTN_SINKS; k++)
+        if (in[k] && !of_query(k) && (k != MX_ATTN_K_POS || places))
+            in[k] = mx_ring_shift(g, in[k], c->next);
 }
 
 static mx_node *ring(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_call *p)
 {
-    mx_axis_set axes = 1u << MX_AXIS_CONTEXT;
-    int size = mx_mesh_size(p->mesh, axes), index = mx_mesh_index(p->mesh, p->rank, axes);
-    mx_collective_attr next = {.axes = axes, .size = size, .index = index, .to = 1};
-    partial *part = MX_NEW_N(&g->arena, partial, size);
+    circle c = circle_of(p);
+    partial *part = MX_NEW_N(&g->arena, partial, c.size);
     bool placed = in[MX_ATTN_K_POS] != NULL;
-    for (int i = 0; i < size; i++) {
-        int source = mx_mesh_member(p->mesh, p->rank, axes, (index - i + size) % size);
+    for (int i = 0; i < c.size; i++) {
+        int source = mx_mesh_member(p->mesh, p->rank, (mx_axis_set)c.next.axes,
+                                    (c.index - i + c.size) % c.size);
         mx_shape s = MX_SHAPE(in[MX_ATTN_K]->type.dim[0], in[MX_ATTN_K]->type.dim[1]);
         if (!placed)
             in[MX_ATTN_K_POS] = mx_attention_places(g, p, source, &p->in[MX_ATTN_K].dim[1], s);
-        part[i] = attend(g, n, in);
-        in[MX_ATTN_SINKS] = NULL; /* it is in the first sum */
-        for (int k = MX_ATTN_K; k < MX_ATTN_SINKS && i + 1 < size; k++)
-            if (in[k] && !of_query(k) && (k != MX_ATTN_K_POS || placed))
-                in[k] = mx_ring_shift(g, in[k], next);
+        part[i] = attend(g, n, n->attr, in);
+        if (i + 1 < c.size)
+            pass_on(g, &c, in, placed);
     }
-    return merge(g, n, part, size, p);
+    return outputs(g, n, merge(g, part, c.size), p);
+}
+
+/* --- the ring where only order counts ---
+ *
+ * Under the causal mask alone nobody needs places: a rank's own tokens lie in their order. With
+ * zigzag a rank has an early chunk and a late one: of a rank before it both see the early chunk, of
+ * a rank behind it the late one sees both. So each pair of ranks has half the work, under no mask
+ * at all. */
+
+/* Without zigzag the first rank would have no use for others' keys, and nobody to send them to. */
+static bool only_order_counts(const mx_node *n, mx_node *const *in, const mx_cut *length)
+{
+    const mx_attention_attr *a = n->attr;
+    return !a->window && !a->chunk && !in[MX_ATTN_Q_POS] && !in[MX_ATTN_Q_SPAN] &&
+           (length->zigzag[0] || !a->causal);
+}
+
+/* The first or second half of a rank's tokens. */
+static mx_node *half_of(mx_graph *g, mx_node *x, int half)
+{
+    int64_t n = x ? x->type.dim[1] / 2 : 0;
+    return x ? mx_slice(g, x, 1, half * n, n) : NULL;
+}
+
+static void take_half(mx_graph *g, mx_node **in, bool queries, int half)
+{
+    for (int k = 0; k < MX_ATTN_SINKS; k++)
+        if (of_query(k) == queries)
+            in[k] = half_of(g, in[k], half);
+}
+
+/* What the queries of each half have found so far; where they need not be told apart, one. */
+typedef struct {
+    int n_halves, n[2];
+    partial *part[2];
+} found;
+
+static void keep(mx_graph *g, found *f, partial y)
+{
+    for (int h = 0; h < f->n_halves; h++)
+        f->part[h][f->n[h]++] = f->n_halves == 1 ? y
+                                                 : (partial){half_of(g, y.out, h),
+                                                             half_of(g, y.lse, h)};
+}
+
+/* Keys of another rank, which is before this one or behind it. */
+static void look_at(mx_graph *g, const mx_node *n, mx_node *const *in, bool before, found *f)
+{
+    mx_attention_attr open = *(const mx_attention_attr *)n->attr;
+    mx_node *now[MX_ATTN_N_IN];
+    bool halves = f->n_halves == 2;
+    open.causal = false;
+    memcpy(now, in, sizeof now);
+    if (halves)
+        take_half(g, now, !before, !before);
+    partial y = attend(g, n, &open, now);
+    if (halves && !before)
+        f->part[1][f->n[1]++] = y;
+    else
+        keep(g, f, y);
+}
+
+static mx_node *ring_by_order(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_call *p)
+{
+    circle c = circle_of(p);
+    found f = {.n_halves = ((const mx_attention_attr *)n->attr)->causal ? 2 : 1};
+    for (int h = 0; h < f.n_halves; h++)
+        f.part[h] = MX_NEW_N(&g->arena, partial, c.size);
+    for (int i = 0; i < c.size; i++) {
+        if (i == 0)
+            keep(g, &f, attend(g, n, n->attr, in));
+        else
+            look_at(g, n, in, (c.index - i + c.size) % c.size < c.index, &f);
+        if (i + 1 < c.size)
+            pass_on(g, &c, in, false);
+    }
+    partial all = merge(g, f.part[0], f.n[0]);
+    if (f.n_halves == 2) {
+        partial late = merge(g, f.part[1], f.n[1]);
+        all.out = mx_concat(g, 2, (mx_node *[]){all.out, late.out}, 1);
+        all.lse = mx_concat(g, 2, (mx_node *[]){all.lse, late.lse}, 1);
+    }
+    return outputs(g, n, all, p);
 }
 
 mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
@@ -166,6 +275,8 @@ mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, m
     memcpy(now, in, sizeof now);
     take_heads(g, n, now, p);
     bool turns = length->n && takes_turns(n, p, length);
+    if (turns && only_order_counts(n, in, length))
+        return ring_by_order(g, n, now, p);
     if (length->n && !in[MX_ATTN_Q_POS]) {
         mx_shape q = MX_SHAPE(now[MX_ATTN_Q]->type.dim[0], now[MX_ATTN_Q]->type.dim[1]);
         mx_shape k = MX_SHAPE(now[MX_ATTN_K]->type.dim[0], now[MX_ATTN_K]->type.dim[1]);

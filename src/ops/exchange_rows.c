@@ -16,6 +16,7 @@
 #include "ops.h"
 #include "ops/collective.h"
 #include "ops/copy.h"
+#include "ops/gpu_work.h"
 
 #include <string.h>
 
@@ -206,6 +207,23 @@ static size_t return_work(const mx_node *n, int n_threads)
     return mx_type_bytes(&n->in[0]->type);
 }
 
+static size_t gpu_work_bytes(const mx_node *n, const mx_type *rows)
+{
+    return mx_gpu_exchange_bytes(n->in[1]->type.dim[1] - 1, mx_type_bytes(rows));
+}
+
+static size_t exchange_gpu_work(const mx_node *n, size_t most)
+{
+    (void)most;
+    return gpu_work_bytes(n, &n->type);
+}
+
+static size_t return_gpu_work(const mx_node *n, size_t most)
+{
+    (void)most;
+    return gpu_work_bytes(n, &n->in[0]->type);
+}
+
 /* As many rows as a rank has of its own go out when experts are even. */
 static mx_cost row_cost(const mx_node *n)
 {
@@ -255,6 +273,7 @@ const mx_op mx_op_exchange_rows = {
     .grad = exchange_vjp,
     .cpu = exchange_cpu,
     .work_bytes = exchange_work,
+    .gpu_work_bytes = exchange_gpu_work,
     .cases = ROWS_CASES,
 };
 
@@ -266,5 +285,6 @@ const mx_op mx_op_return_rows = {
     .grad = return_vjp,
     .cpu = return_cpu,
     .work_bytes = return_work,
+    .gpu_work_bytes = return_gpu_work,
     .cases = ROWS_CASES,
 };

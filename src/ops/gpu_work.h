@@ -183,6 +183,36 @@ static inline size_t mx_gpu_select_bytes(int64_t rows, int64_t keys)
     return (4 + 8) * (size_t)(mx_gpu_select_rows(rows, keys) * keys + 64);
 }
 
+/* --- collectives (group.h of the CUDA device) --- */
+
+/* What is on its way between ranks goes through no more than this at a time. */
+enum { MX_GPU_STAGE = 64 << 20 };
+static inline size_t mx_gpu_stage_bytes(size_t bytes)
+{
+    return mx_gpu_aligned_bytes((int64_t)(bytes < MX_GPU_STAGE ? bytes : MX_GPU_STAGE), 1);
+}
+static inline size_t mx_gpu_gather_bytes(size_t out, bool packed)
+{
+    return packed ? 0 : mx_gpu_stage_bytes(out);
+}
+/* What is sent, and what comes to be added up: two halves, in which the last of so many slices may
+ * be longer than what is left for it. */
+static inline size_t mx_gpu_reduce_bytes(size_t in)
+{
+    return 2 * (mx_gpu_stage_bytes(in) + 4096);
+}
+/* A piece for each rank, one behind the other, and what comes. */
+static inline size_t mx_gpu_all_to_all_bytes(size_t in)
+{
+    return mx_gpu_aligned_bytes((int64_t)in, 1) + mx_gpu_stage_bytes(in);
+}
+/* Places of experts' rows, and those rows by the rank they come from or go to. */
+static inline size_t mx_gpu_exchange_bytes(int64_t experts, size_t rows)
+{
+    return mx_gpu_aligned_bytes(experts + 1, sizeof(int32_t)) +
+           mx_gpu_aligned_bytes((int64_t)rows, 1);
+}
+
 /* --- attention --- */
 
 /* One query against a cache, in pieces of the keys (decode.cu). */
@@ -243,18 +273,31 @@ static inline size_t mx_gpu_flash_grad_bytes(int64_t heads, int64_t sq, int64_t 
 typedef struct {
     int64_t rows, d, vocab;
     bool f32, grad;
+    bool slice; /* of the vocabulary (op_xent_slice.c) */
 } mx_gpu_xent;
 enum { MX_GPU_XENT_STEP = 8, MX_GPU_XENT_TILE = 256, MX_GPU_XENT_ROWS = 128 };
 static inline int64_t mx_gpu_xent_width(const mx_gpu_xent *x)
 {
     return mx_gpu_parts(x->vocab, MX_GPU_XENT_STEP) * MX_GPU_XENT_STEP;
 }
+static inline mx_gpu_xent mx_gpu_slice_of(int64_t rows, int64_t d, int64_t vocab)
+{
+    mx_gpu_xent x = {rows, d, vocab, false, false, true};
+    return x;
+}
 /* Of `chunk` rows at once: logits, dw's last rows, losses and lse of all rows; for gradients in
  * bf16 also dx's sums, sums by tile of columns, factors, the labels' logits, two shifts and marks
- * of each row, and marks of tiles of rows. */
+ * of each row, and marks of tiles of rows. Of a slice: logits in float32, their gradient in bf16.
+ */
 enum { MX_GPU_XENT_PARTS = 8 };
 static inline size_t mx_gpu_xent_part(const mx_gpu_xent *x, int64_t chunk, int part)
 {
+    if (x->slice && part < 2)
+        return part && (x->f32 || !x->grad)
+                   ? 0
+                   : mx_gpu_aligned_bytes(chunk * mx_gpu_xent_width(x), part ? 2 : sizeof(float));
+    if (x->slice)
+        return 0;
     bool cut = !x->f32 && x->vocab > MX_GPU_XENT_STEP && x->vocab % MX_GPU_XENT_STEP;
     int64_t wide = mx_gpu_xent_width(x), tail = cut ? MX_GPU_XENT_STEP : 0;
     size_t logits = (size_t)(chunk * wide) * (x->f32 ? 4 : 2);

@@ -10,4 +10,7 @@ typedef struct {
     int64_t words; /* of the whole vocabulary: rows of w beyond them are padding */
 } mx_xent_slice;
 
+/* How many of the `rows` of w are words. */
+int64_t mx_xent_words_here(const mx_xent_slice *a, int64_t rows);
+
 #endif

@@ -11,20 +11,21 @@
 
 #include "ops.h"
 #include "ops/cpu/xent_kernel.h"
+#include "ops/gpu_work.h"
 #include "ops/num.h"
 #include <string.h>
 
 enum { X, W, LABELS, LSE, DLSE, DPICKED };
 
-static int64_t words_here(const mx_xent_slice *a, const mx_type *w)
+int64_t mx_xent_words_here(const mx_xent_slice *a, int64_t rows)
 {
     int64_t left = a->words - a->first;
-    return left < 0 ? 0 : left < w->dim[0] ? left : w->dim[0];
+    return left < 0 ? 0 : left < rows ? left : rows;
 }
 
 static mx_xent describe(const mx_xent_slice *a, const mx_type *x, const mx_type *w)
 {
-    return (mx_xent){.n = x->dim[0], .dim = x->dim[1], .vocab = words_here(a, w),
+    return (mx_xent){.n = x->dim[0], .dim = x->dim[1], .vocab = mx_xent_words_here(a, w->dim[0]),
                      .type = mx_num_of(x->dtype), .scale = (float)a->scale,
                      .softcap = (float)a->softcap, .slice = true, .first = a->first};
 }
@@ -67,6 +68,26 @@ static size_t backward_work(const mx_node *n, int n_threads)
     mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
     d.threads = n_threads;
     return mx_xent_work_bytes(&d, true);
+}
+
+static size_t gpu_work(const mx_node *n, size_t most, bool grad)
+{
+    const mx_type *x = &n->in[X]->type, *w = &n->in[W]->type;
+    mx_gpu_xent s = mx_gpu_slice_of(x->dim[0], x->dim[1],
+                                    mx_xent_words_here(n->attr, w->dim[0]));
+    s.f32 = x->dtype != MX_BF16;
+    s.grad = grad;
+    return mx_gpu_xent_bytes(&s, mx_gpu_xent_chunk(&s, most));
+}
+
+static size_t forward_gpu_work(const mx_node *n, size_t most)
+{
+    return gpu_work(n, most, false);
+}
+
+static size_t backward_gpu_work(const mx_node *n, size_t most)
+{
+    return gpu_work(n, most, true);
 }
 
 static mx_dtype sum_dtype(const mx_node *n)
@@ -138,6 +159,7 @@ const mx_op mx_op_linear_xent_slice = {
     .cost = cost,
     .cpu = forward,
     .work_bytes = forward_work,
+    .gpu_work_bytes = forward_gpu_work,
     .cases = (const mx_case[]){{3, {SIZES}, &(mx_xent_slice){1, 0, 10, 30}},
                                {3, {SIZES}, &(mx_xent_slice){0.5, 2, 20, 27}},
                                {3, {SIZES}, &(mx_xent_slice){1, 0, 0, 30}}, {0}},
@@ -155,4 +177,5 @@ const mx_op mx_op_linear_xent_slice_grad = {
     .cost = grad_cost,
     .cpu = backward,
     .work_bytes = backward_work,
+    .gpu_work_bytes = backward_gpu_work,
 };

@@ -10,6 +10,8 @@
  *
  * `back` goes the other way; each direction is the other's gradient.
  */
+#include "ops/reorder.h"
+
 #include "ops.h"
 #include "ops/copy.h"
 
@@ -37,45 +39,50 @@ static void infer(mx_graph *g, mx_node *n)
                              (long long)d, (long long)a->ranks);
 }
 
-/* Moves `size` elements of dim a->dim from `natural` to `reordered`, or back. */
-static void move_chunk(const mx_call *c, int64_t natural, int64_t reordered, int64_t size)
+int mx_reorder_dim(const void *attr)
 {
-    const reorder_attr *a = c->attr;
-    const mx_type *t = &c->in[0].type;
-    size_t one = mx_dims_after_bytes(t, (int)a->dim), row = (size_t)t->dim[a->dim] * one;
-    int64_t from = a->back ? reordered : natural, to = a->back ? natural : reordered;
-    mx_copy_runs((char *)c->out[0].data + (size_t)to * one, row,
-                 (const char *)c->in[0].data + (size_t)from * one, row, (size_t)size * one,
-                 mx_dims_before(t, (int)a->dim));
+    return (int)((const reorder_attr *)attr)->dim;
 }
 
-static void zigzag(const mx_call *c)
+int64_t mx_reorder_count(const void *attr)
 {
-    const reorder_attr *a = c->attr;
-    int64_t chunks = 2 * a->ranks, size = c->in[0].type.dim[a->dim] / chunks;
-    for (int64_t i = 0; i < chunks; i++)
-        move_chunk(c, (i % 2 ? chunks - 1 - i / 2 : i / 2) * size, i * size, size);
+    const reorder_attr *a = attr;
+    return a->n_blocks ? a->n_blocks * a->ranks : 2 * a->ranks;
 }
 
-static void interleave(const mx_call *c)
+/* Chunk i of the natural order and where it is dealt to; see above. */
+static mx_reorder_chunk zigzag_at(const reorder_attr *a, int64_t extent, int64_t i)
 {
-    const reorder_attr *a = c->attr;
-    int64_t piece = c->in[0].type.dim[a->dim] / a->ranks, block = 0, inside = 0;
-    for (int64_t b = 0; b < a->n_blocks; b++) {
-        int64_t size = a->block[b] / a->ranks;
-        for (int64_t r = 0; r < a->ranks; r++)
-            move_chunk(c, block + r * size, r * piece + inside, size);
-        block += a->block[b];
-        inside += size;
-    }
+    int64_t chunks = 2 * a->ranks, size = extent / chunks;
+    return (mx_reorder_chunk){(i % 2 ? chunks - 1 - i / 2 : i / 2) * size, i * size, size};
+}
+
+static mx_reorder_chunk interleaved_at(const reorder_attr *a, int64_t extent, int64_t i)
+{
+    int64_t b = i / a->ranks, r = i % a->ranks, block = 0, size = a->block[b] / a->ranks;
+    for (int64_t k = 0; k < b; k++)
+        block += a->block[k];
+    return (mx_reorder_chunk){block + r * size, r * (extent / a->ranks) + block / a->ranks, size};
+}
+
+mx_reorder_chunk mx_reorder_at(const void *attr, int64_t extent, int64_t i)
+{
+    const reorder_attr *a = attr;
+    mx_reorder_chunk m = a->n_blocks ? interleaved_at(a, extent, i) : zigzag_at(a, extent, i);
+    return a->back ? (mx_reorder_chunk){m.to, m.from, m.size} : m;
 }
 
 static void reorder_cpu(const mx_call *c)
 {
-    if (((const reorder_attr *)c->attr)->n_blocks)
-        interleave(c);
-    else
-        zigzag(c);
+    const mx_type *t = &c->in[0].type;
+    int d = mx_reorder_dim(c->attr);
+    size_t one = mx_dims_after_bytes(t, d), row = (size_t)t->dim[d] * one;
+    for (int64_t i = 0; i < mx_reorder_count(c->attr); i++) {
+        mx_reorder_chunk m = mx_reorder_at(c->attr, t->dim[d], i);
+        mx_copy_runs((char *)c->out[0].data + (size_t)m.to * one, row,
+                     (const char *)c->in[0].data + (size_t)m.from * one, row,
+                     (size_t)m.size * one, mx_dims_before(t, d));
+    }
 }
 
 mx_node *mx_zigzag(mx_graph *g, mx_node *x, int64_t dim, int64_t ranks, bool back)

@@ -18,7 +18,7 @@ typedef struct {
     mx_sampler *own, *other;    /* the student's, the teacher's; NULL: none */
     mx_objective_run as_teacher;
     mx_batch batch;             /* with sampled answers */
-    mx_asked *asked;
+    mx_post_prompt *asked;
     mx_completion *answer;
     int64_t rows, *prompt;      /* tokens of each row's prompt */
     bool sampled;               /* the present batch was */
@@ -31,7 +31,7 @@ static mx_status open_samplers(distill_run *d, mx_objective_run *o)
     d->rows = o->microbatch * o->accumulation;
     d->sampling = (mx_grpo){.generations = 1, .max_completion = s->max_completion,
                             .temperature = s->temperature};
-    d->asked = MX_NEW_N(&d->arena, mx_asked, d->rows);
+    d->asked = MX_NEW_N(&d->arena, mx_post_prompt, d->rows);
     d->answer = MX_NEW_N(&d->arena, mx_completion, d->rows);
     d->prompt = MX_NEW_N(&d->arena, int64_t, d->rows);
     MX_TRY(mx_batch_room(&d->batch, d->rows, o->options->shape.seq));
@@ -73,7 +73,7 @@ static void close(mx_objective_run *o)
     mx_sampler_close(d->other);
     mx_teacher_close(d->teacher);
     for (int64_t i = 0; d->asked && i < d->rows; i++)
-        mx_asked_fini(&d->asked[i]);
+        mx_post_prompt_fini(&d->asked[i]);
     for (int64_t i = 0; d->answer && i < d->rows; i++)
         mx_completion_fini(&d->answer[i]);
     mx_free(d->batch.tokens);

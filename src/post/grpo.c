@@ -22,7 +22,7 @@ typedef struct {
     mx_rewards *rewards; /* NULL: recorded ones alone */
     mx_reference *reference, *policy; /* NULL: not needed */
     int64_t n_prompts, rows, seq; /* of a step, on this rank */
-    mx_asked *asked;
+    mx_post_prompt *asked;
     mx_completion *answer;
     mx_batch batch;
     float *advantage, *old, *has_old, *drawn; /* (rows), (rows, S), (rows), (rows, S) */
@@ -121,7 +121,7 @@ static mx_status room(grpo_run *r)
     int64_t k = r->rewards ? mx_rewards_count(r->rewards) : 1;
     r->score = MX_NEW_N(&r->arena, double, r->rows * k);
     r->reward = MX_NEW_N(&r->arena, double, r->rows);
-    r->asked = MX_NEW_N(&r->arena, mx_asked, r->n_prompts);
+    r->asked = MX_NEW_N(&r->arena, mx_post_prompt, r->n_prompts);
     r->answer = MX_NEW_N(&r->arena, mx_completion, r->rows);
     return MX_OK;
 }
@@ -174,7 +174,7 @@ static void close(mx_objective_run *o)
     if (!r)
         return;
     for (int64_t i = 0; r->asked && i < r->n_prompts; i++)
-        mx_asked_fini(&r->asked[i]);
+        mx_post_prompt_fini(&r->asked[i]);
     for (int64_t i = 0; r->answer && i < r->rows; i++)
         mx_completion_fini(&r->answer[i]);
     mx_sampler_close(r->sampler);
@@ -196,7 +196,7 @@ static void close(mx_objective_run *o)
 /* This rank's prompts of the next step; the others' are passed over. */
 static mx_status ask(grpo_run *r, const mx_objective_run *o, bool *end)
 {
-    mx_asked other = {0};
+    mx_post_prompt other = {0};
     mx_status st = MX_OK;
     *end = false;
     for (int64_t i = 0; i < r->n_prompts * o->n_ranks && !st && !*end; i++) {
@@ -210,7 +210,7 @@ static mx_status ask(grpo_run *r, const mx_objective_run *o, bool *end)
                          (long long)r->asked[k].ids.n, (long long)r->s->max_completion,
                          (long long)r->seq, r->asked[k].text);
     }
-    mx_asked_fini(&other);
+    mx_post_prompt_fini(&other);
     return st;
 }
 
@@ -218,14 +218,15 @@ static mx_status judge(grpo_run *r)
 {
     int64_t n = r->rows, G = r->s->generations;
     int count = r->rewards ? mx_rewards_count(r->rewards) : 0;
-    mx_judged *j = mx_realloc(NULL, sizeof *j * (size_t)n);
+    mx_reward_input *j = mx_realloc(NULL, sizeof *j * (size_t)n);
     for (int64_t i = 0; i < n; i++)
-        j[i] = (mx_judged){.prompt = r->asked[i / G].text,
-                           .answer = mx_str_text(&r->answer[i].text),
-                           .n_answer = r->answer[i].text.len, .record = r->asked[i / G].record,
-                           .tokens = r->answer[i].ids.n, .max_tokens = r->s->max_completion,
-                           .truncated = r->answer[i].truncated};
-    mx_status st = count ? mx_rewards_judge(r->rewards, j, n, r->score) : MX_OK;
+        j[i] = (mx_reward_input){.prompt = r->asked[i / G].text,
+                                 .answer = mx_str_text(&r->answer[i].text),
+                                 .n_answer = r->answer[i].text.len,
+                                 .record = r->asked[i / G].record,
+                                 .tokens = r->answer[i].ids.n, .max_tokens = r->s->max_completion,
+                                 .truncated = r->answer[i].truncated};
+    mx_status st = count ? mx_rewards_score(r->rewards, j, n, r->score) : MX_OK;
     mx_free(j);
     for (int64_t i = 0; i < n && !st; i++) {
         double sum = count ? 0 : r->answer[i].reward;

@@ -62,10 +62,10 @@ mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_
                           int64_t rows) MX_MUST_USE;
 void mx_sampler_close(mx_sampler *s); /* NULL is a no-op */
 /* G answers to each of n prompts; draws are a function of (seed, generation, answer). */
-mx_status mx_sampler_run(mx_sampler *s, const mx_asked *prompts, int64_t n, int64_t generation,
-                         mx_completion *out) MX_MUST_USE;
+mx_status mx_sampler_run(mx_sampler *s, const mx_post_prompt *prompts, int64_t n,
+                         int64_t generation, mx_completion *out) MX_MUST_USE;
 /* The answers of a record of rollout_path. */
-mx_status mx_recorded_answers(const mx_train_data *d, const mx_asked *asked, const mx_grpo *s,
+mx_status mx_recorded_answers(const mx_train_data *d, const mx_post_prompt *asked, const mx_grpo *s,
                               mx_completion *out) MX_MUST_USE;
 
 /* advantage.c: from rewards (n answers in groups of G, NAN: not judged) to advantages; the share of

@@ -29,12 +29,12 @@ void mx_prompts_close(mx_prompts *p)
     mx_free(p);
 }
 
-void mx_asked_fini(mx_asked *a)
+void mx_post_prompt_fini(mx_post_prompt *a)
 {
     json_decref(a->record);
     mx_tokens_fini(&a->ids);
     mx_free((char *)a->text);
-    *a = (mx_asked){0};
+    *a = (mx_post_prompt){0};
 }
 
 /* Every column as JSON: texts as strings, anything else as it is. */
@@ -70,7 +70,7 @@ static char *copy_text(const char *text, size_t n)
 }
 
 mx_status mx_prompt_ids(const mx_train_data *d, const json_t *prompt, const json_t *tools,
-                        mx_asked *out)
+                        mx_post_prompt *out)
 {
     mx_str text = {0};
     bool chat = json_is_array(prompt);
@@ -97,10 +97,10 @@ mx_status mx_prompt_ids(const mx_train_data *d, const json_t *prompt, const json
     return st;
 }
 
-mx_status mx_prompts_next(mx_prompts *p, mx_asked *a, bool *end)
+mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end)
 {
     int which;
-    mx_asked_fini(a);
+    mx_post_prompt_fini(a);
     MX_TRY(mx_mixture_next(&p->mixture, &p->record, &which, end));
     if (*end)
         return MX_OK;

@@ -16,21 +16,21 @@ typedef struct {
     json_t *record;   /* owns: every column */
     const char *text; /* of the prompt, as it was rendered; owns */
     mx_tokens ids;
-} mx_asked;
+} mx_post_prompt;
 
 /* d: has the tokenizer. */
 mx_status mx_prompts_open(mx_prompts **out, const mx_train_data *d, const mx_dataset_options *sets,
                           int n) MX_MUST_USE;
 void mx_prompts_close(mx_prompts *p); /* NULL is a no-op */
 /* Takes over what `a` held before; *end: there are no more. */
-mx_status mx_prompts_next(mx_prompts *p, mx_asked *a, bool *end) MX_MUST_USE;
-void mx_asked_fini(mx_asked *a);
+mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end) MX_MUST_USE;
+void mx_post_prompt_fini(mx_post_prompt *a);
 
 void mx_prompts_position(const mx_prompts *p, mx_str *json);
 mx_status mx_prompts_seek(mx_prompts *p, const char *json, size_t n) MX_MUST_USE;
 
 /* A prompt's tokens: a text as the tokenizer has it, messages by the chat template. */
 mx_status mx_prompt_ids(const mx_train_data *d, const json_t *prompt, const json_t *tools,
-                        mx_asked *out) MX_MUST_USE;
+                        mx_post_prompt *out) MX_MUST_USE;
 
 #endif

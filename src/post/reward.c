@@ -107,7 +107,7 @@ double mx_rewards_weight(const mx_rewards *r, int k)
     return r->weight[k];
 }
 
-mx_status mx_rewards_judge(mx_rewards *r, const mx_judged *answers, int64_t n, double *score)
+mx_status mx_rewards_score(mx_rewards *r, const mx_reward_input *answers, int64_t n, double *score)
 {
     int count = mx_rewards_count(r);
     for (int64_t i = 0; i < n; i++)
@@ -120,7 +120,7 @@ mx_status mx_rewards_judge(mx_rewards *r, const mx_judged *answers, int64_t n, d
 
 /* --- what built-in rewards share --- */
 
-const char *mx_wanted_answer(const json_t *record, char *buf, size_t cap)
+const char *mx_reference_answer(const json_t *record, char *buf, size_t cap)
 {
     static const char *const names[] = {"answer", "solution", "ground_truth", "completion"};
     const json_t *v = NULL;
@@ -144,7 +144,7 @@ static void trim(const char **text, size_t *n)
         --*n;
 }
 
-void mx_given_answer(const mx_judged *j, const char **text, size_t *n)
+void mx_extracted_answer(const mx_reward_input *j, const char **text, size_t *n)
 {
     static const char open[] = "<answer>", close[] = "</answer>";
     *text = j->answer;

@@ -19,7 +19,7 @@ typedef struct {
     const json_t *record; /* every column of the prompt's record */
     int64_t tokens, max_tokens;
     bool truncated; /* ended by max_completion_length */
-} mx_judged;
+} mx_reward_input;
 
 /* Settings of rewards; read once. */
 typedef struct {
@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     const char *name, *doc;
-    double (*score)(const mx_reward_context *c, const mx_judged *j);
+    double (*score)(const mx_reward_context *c, const mx_reward_input *j);
 } mx_reward;
 
 extern const mx_reward *const mx_reward_table[];
@@ -45,13 +45,13 @@ int mx_rewards_count(const mx_rewards *r);
 const char *mx_rewards_name(const mx_rewards *r, int k);
 double mx_rewards_weight(const mx_rewards *r, int k);
 /* score[i * count + k]: reward k of answer i. */
-mx_status mx_rewards_judge(mx_rewards *r, const mx_judged *answers, int64_t n,
+mx_status mx_rewards_score(mx_rewards *r, const mx_reward_input *answers, int64_t n,
                            double *score) MX_MUST_USE;
 
 /* The answer that a record wants: the first of answer, solution, ground_truth, completion, as
  * text; what follows "#### " where it has that (GSM8K). NULL: none. */
-const char *mx_wanted_answer(const json_t *record, char *buf, size_t cap);
+const char *mx_reference_answer(const json_t *record, char *buf, size_t cap);
 /* What stands between <answer> and </answer>, else the whole, without spaces around it. */
-void mx_given_answer(const mx_judged *j, const char **text, size_t *n);
+void mx_extracted_answer(const mx_reward_input *j, const char **text, size_t *n);
 
 #endif

@@ -140,7 +140,7 @@ static mx_status give_up(const mx_reward_command *r, worker *w, const char *what
                    end, *said ? "; it said: " : "", said);
 }
 
-static mx_status ask(mx_reward_command *r, worker *w, const mx_judged *j, int64_t i)
+static mx_status ask(mx_reward_command *r, worker *w, const mx_reward_input *j, int64_t i)
 {
     json_t *o = json_copy((json_t *)j->record);
     o = o ? o : json_object();
@@ -236,7 +236,7 @@ static mx_status wait_for(mx_reward_command *r)
     return MX_OK;
 }
 
-mx_status mx_reward_command_judge(mx_reward_command *r, const mx_judged *answers, int64_t n,
+mx_status mx_reward_command_judge(mx_reward_command *r, const mx_reward_input *answers, int64_t n,
                                   double *score, int64_t stride)
 {
     int64_t next = 0, done = 0;

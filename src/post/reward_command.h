@@ -17,7 +17,7 @@ typedef struct mx_reward_command mx_reward_command;
 mx_status mx_reward_command_open(mx_reward_command **out, const mx_config *c) MX_MUST_USE;
 void mx_reward_command_close(mx_reward_command *r); /* NULL is a no-op */
 /* score[i * stride] for each answer. */
-mx_status mx_reward_command_judge(mx_reward_command *r, const mx_judged *answers, int64_t n,
+mx_status mx_reward_command_judge(mx_reward_command *r, const mx_reward_input *answers, int64_t n,
                                   double *score, int64_t stride) MX_MUST_USE;
 
 #endif

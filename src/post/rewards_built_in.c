@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double exact(const mx_reward_context *c, const mx_judged *j)
+static double exact(const mx_reward_context *c, const mx_reward_input *j)
 {
     char buf[64];
-    const char *want = mx_wanted_answer(j->record, buf, sizeof buf), *text;
+    const char *want = mx_reference_answer(j->record, buf, sizeof buf), *text;
     size_t n, w;
     (void)c;
     if (!want)
         return NAN;
-    mx_given_answer(j, &text, &n);
+    mx_extracted_answer(j, &text, &n);
     w = strlen(want);
     while (w && (unsigned char)want[w - 1] <= ' ')
         w--;
@@ -45,20 +45,20 @@ static bool last_number(const char *text, size_t n, double *out)
     return false;
 }
 
-static double number(const mx_reward_context *c, const mx_judged *j)
+static double number(const mx_reward_context *c, const mx_reward_input *j)
 {
     char buf[64];
-    const char *want = mx_wanted_answer(j->record, buf, sizeof buf), *text;
+    const char *want = mx_reference_answer(j->record, buf, sizeof buf), *text;
     size_t n;
     double a, b;
     (void)c;
     if (!want || !last_number(want, strlen(want), &b))
         return NAN;
-    mx_given_answer(j, &text, &n);
+    mx_extracted_answer(j, &text, &n);
     return last_number(text, n, &a) && fabs(a - b) <= 1e-6 * fmax(1, fabs(b));
 }
 
-static double format(const mx_reward_context *c, const mx_judged *j)
+static double format(const mx_reward_context *c, const mx_reward_input *j)
 {
     size_t from, to;
     mx_regex_result found = mx_regex_next(c->pattern, c->scratch, (const uint8_t *)j->answer,
@@ -66,13 +66,13 @@ static double format(const mx_reward_context *c, const mx_judged *j)
     return found == MX_REGEX_FOUND && from == 0 && to == j->n_answer;
 }
 
-static double length(const mx_reward_context *c, const mx_judged *j)
+static double length(const mx_reward_context *c, const mx_reward_input *j)
 {
     (void)c;
     return 1 - (double)j->tokens / (double)j->max_tokens;
 }
 
-static double json(const mx_reward_context *c, const mx_judged *j)
+static double json(const mx_reward_context *c, const mx_reward_input *j)
 {
     (void)c;
     json_t *v = json_loadb(j->answer, j->n_answer, JSON_REJECT_DUPLICATES, NULL);
@@ -81,7 +81,7 @@ static double json(const mx_reward_context *c, const mx_judged *j)
     return good;
 }
 
-static double ended(const mx_reward_context *c, const mx_judged *j)
+static double ended(const mx_reward_context *c, const mx_reward_input *j)
 {
     (void)c;
     return !j->truncated;

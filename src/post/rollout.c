@@ -113,11 +113,11 @@ static mx_status take(mx_sampler *s, const part *p, int64_t b, int64_t generatio
     return MX_OK;
 }
 
-static mx_status run_part(mx_sampler *s, const mx_asked *prompts, part *p, int64_t generation,
+static mx_status run_part(mx_sampler *s, const mx_post_prompt *prompts, part *p, int64_t generation,
                           mx_completion *out)
 {
     for (int64_t b = 0; b < s->batch; b++) {
-        const mx_asked *q = b < p->n ? &prompts[(p->from + b) / s->s->generations] : NULL;
+        const mx_post_prompt *q = b < p->n ? &prompts[(p->from + b) / s->s->generations] : NULL;
         MX_TRY(mx_decode_reset(s->decode, b));
         p->tokens[b] = q ? q->ids.ids : NULL;
         p->count[b] = q ? q->ids.n : 0;
@@ -134,8 +134,8 @@ static mx_status run_part(mx_sampler *s, const mx_asked *prompts, part *p, int64
     return MX_OK;
 }
 
-mx_status mx_sampler_run(mx_sampler *s, const mx_asked *prompts, int64_t n, int64_t generation,
-                         mx_completion *out)
+mx_status mx_sampler_run(mx_sampler *s, const mx_post_prompt *prompts, int64_t n,
+                         int64_t generation, mx_completion *out)
 {
     mx_arena scratch = {0};
     int64_t rows = n * s->s->generations;
@@ -177,7 +177,7 @@ static mx_status read_ids(const json_t *list, mx_tokens *out)
 }
 
 /* The tokens that the text adds to its prompt's, and the end token. */
-static mx_status read_text(const mx_train_data *d, const mx_asked *asked, const json_t *text,
+static mx_status read_text(const mx_train_data *d, const mx_post_prompt *asked, const json_t *text,
                            mx_completion *c)
 {
     mx_tokens all = {0};
@@ -220,7 +220,7 @@ static mx_status read_logps(const json_t *list, mx_completion *c)
     return MX_OK;
 }
 
-mx_status mx_recorded_answers(const mx_train_data *d, const mx_asked *asked, const mx_grpo *s,
+mx_status mx_recorded_answers(const mx_train_data *d, const mx_post_prompt *asked, const mx_grpo *s,
                               mx_completion *out)
 {
     const json_t *list = json_object_get(asked->record, "completions");

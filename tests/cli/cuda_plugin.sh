@@ -10,7 +10,7 @@ fi
 make -s -j2 cuda build/gpu/nvrtc_test build/gpu/blocks_test
 # Everything the plug-in does not define itself must come from the main program (base/) or libc.
 nm -D --undefined-only build/release/libmaxc_cuda.so | awk '{ print $NF }' |
-    grep -E '^(cublas|cudnn|nvrtc)' && { echo "the plug-in links a library it must open"; exit 1; }
+    grep -E '^(cublas|cudnn|nvrtc|nccl)' && { echo "the plug-in links a library it must open"; exit 1; }
 build/gpu/nvrtc_test
 build/gpu/blocks_test
 # What every family's training step generates, for the GPUs of today; three of them for older and newer ones.

@@ -57,7 +57,7 @@ run() { # NAME key=value...
     cut -d, -f1-4 "$tmp/runs/$name/metrics.jsonl" | sed 's/.*"loss": *\([^,]*\).*/\1/'
 }
 plain=$(run plain dataset_type=synthetic)
-[ "$(run apart dataset_type=synthetic device=apart)" = "$plain" ] || fail "the device computes something else"
+[ "$(run separate dataset_type=synthetic device=separate)" = "$plain" ] || fail "the device computes something else"
 run nesterov dataset_type=synthetic opt_type=nesterov sgd_momentum=0.5 > /dev/null
 run family dataset_type=synthetic decoder_block=plain > /dev/null
 run bytes dataset_path="$tmp/two.tab" tokenizer_type=bare_bytes > /dev/null

@@ -30,4 +30,5 @@ refused() { # STATUS WORDS ARGUMENTS...
 refused 2 'no mesh has an axis `tenser`' verify tests/fixtures/models/llama3 mesh=tenser=2
 refused 2 'multiplies to 2 ranks and there are 3' verify tests/fixtures/models/llama3 mesh=tensor=2 virtual_ranks=3
 refused 2 'measures one device' bench train mesh=tensor=2
+refused 2 'joins processes with a GPU each' train run_name=r base_output_directory="$d" mesh=fsdp=2 collectives=nccl
 exit $bad

@@ -6,6 +6,7 @@
 #include "device/cuda/attention/flash.h"
 #include "device/cuda/attention/flash_hopper.h"
 #include "device/cuda/attention/flash_hopper_backward.h"
+#include "device/cuda/core/op.h"
 #include "packed.cuh"
 
 struct sdpa_case {

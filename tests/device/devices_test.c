@@ -6,6 +6,7 @@
 #include "store/hf_dir.h"
 #include "exec/step.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 MX_TEST(a_device_that_is_not_known_is_refused_with_those_that_are)
@@ -13,6 +14,27 @@ MX_TEST(a_device_that_is_not_known_is_refused_with_those_that_are)
     mx_session *s = NULL;
     MX_CHECK_ERROR(mx_session_open(&s, "tpu", 1), "device=tpu is not known; use auto, cpu or cuda");
     MX_CHECK(s == NULL);
+}
+
+/* Of the GPUs that are to be seen, the one at the rank's place on its machine. */
+MX_TEST(a_rank_takes_the_gpu_of_its_place)
+{
+    static const char var[] = "CUDA_VISIBLE_DEVICES";
+    char *before = getenv(var) ? strdup(getenv(var)) : NULL;
+    unsetenv(var);
+    MX_CHECK_OK(mx_device_choose_gpu(2));
+    MX_CHECK(strcmp(getenv(var), "2") == 0, "%s", getenv(var));
+    setenv(var, "GPU-7f,3,5", 1);
+    MX_CHECK_ERROR(mx_device_choose_gpu(3), "CUDA_VISIBLE_DEVICES=GPU-7f,3,5 names 3 GPUs");
+    MX_CHECK_OK(mx_device_choose_gpu(1));
+    MX_CHECK(strcmp(getenv(var), "3") == 0, "%s", getenv(var));
+    MX_CHECK_OK(mx_device_choose_gpu(6)); /* the launcher has chosen */
+    MX_CHECK(strcmp(getenv(var), "3") == 0, "%s", getenv(var));
+    if (before)
+        setenv(var, before, 1);
+    else
+        unsetenv(var);
+    free(before);
 }
 
 /* A name that contains another's is not taken for it. */

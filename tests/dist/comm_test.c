@@ -67,6 +67,27 @@ MX_TEST(launch_is_found_in_the_environment_of_launchers)
     MX_CHECK_ERROR(mx_launch_find(&p, fake_env), "set MASTER_ADDR");
 }
 
+/* A rank's GPU is the one of its place on the machine. */
+MX_TEST(launch_knows_the_place_on_the_machine)
+{
+    static const char *const env[][9] = {
+        {"RANK", "5", "WORLD_SIZE", "8", "LOCAL_RANK", "3", "MASTER_ADDR", "h", NULL},
+        {"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_LOCAL_RANK",
+         "3", "MASTER_ADDR", "h", NULL},
+        {"PMI_RANK", "5", "PMI_SIZE", "6", "MPI_LOCALRANKID", "3", "MASTER_ADDR", "h", NULL},
+        {"SLURM_PROCID", "7", "SLURM_STEP_NUM_TASKS", "8", "SLURM_LOCALID", "3", "MASTER_ADDR", "h",
+         NULL}};
+    mx_launch p;
+    for (int i = 0; i < 4; i++) {
+        p = launch_of(env[i]);
+        MX_CHECK(p.local == 3, "%s: %d", p.launcher, p.local);
+    }
+    p = launch_of((const char *[]){"RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "h", NULL});
+    MX_CHECK(p.local == 0, "nothing says it: %d", p.local);
+    fake = (const char *[]){"RANK", "1", "WORLD_SIZE", "4", "LOCAL_RANK", "-1", NULL};
+    MX_CHECK_ERROR(mx_launch_find(&p, fake_env), "LOCAL_RANK=-1; expected a number from 0");
+}
+
 /* --- collectives --- */
 
 enum { LONG = 5 << 20, SHORT = 7 }; /* more than one stage; fewer numbers than ranks is below */

@@ -71,6 +71,18 @@ MX_TEST(mesh_trains_as_one_device_does)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
+/* On devices with memory of their own ranks write and read their parts as on the host. */
+MX_TEST(mesh_of_devices_with_their_own_memory_has_the_same_bits)
+{
+    const char *args[] = {ON_MESH, "mesh=fsdp=2,tensor=2", "per_device_batch_size=1", NULL};
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "host", args));
+    tiny_train_queued(folder, "apart", args);
+    tiny_same(folder, "host", "apart", STEPS);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 /* Half as many sequences at a time, two times a step. */
 MX_TEST(mesh_accumulates_as_one_device_does)
 {

@@ -34,6 +34,19 @@ static void same_state(const char *folder, const char *one, const char *name)
     free(b);
 }
 
+/* Messages between stages then go through host memory; the tied embedding's gradient too. */
+MX_TEST(pipeline_of_devices_with_their_own_memory_has_the_same_bits)
+{
+    const char *args[] = {RUN, "mesh=stage=2", "per_device_batch_size=1",
+                          "logits_via_embedding=true", "num_pipeline_microbatches=2", NULL};
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "host", args));
+    tiny_train_queued(folder, "apart", args);
+    same_state(folder, "host", "apart");
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 MX_TEST(pipeline_trains_as_one_device_does)
 {
     static const struct {

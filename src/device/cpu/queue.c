@@ -5,6 +5,7 @@
 #ifdef MX_TEST_BUILD
 
 #include "ops/load.h"
+#include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -17,6 +18,7 @@ typedef struct {
     const void *src;
     size_t bytes;
     mx_exec *exec;
+    int threads; /* of a run: those of who asked for it, which its workspace was planned for */
     mx_upload upload;
 } job;
 
@@ -70,8 +72,10 @@ static void work(queue *q, const job *j)
         deliver(&j->upload);
     else if (j->kind == COPY)
         memcpy(j->dst, j->own ? j->own : j->src, j->bytes);
-    else
+    else {
+        omp_set_num_threads(j->threads);
         mx_status_free(q->cpu->run(q->cpu, j->exec, NULL)); /* the CPU's never fails */
+    }
     mx_free(j->own);
 }
 
@@ -167,7 +171,7 @@ static mx_status queue_run(mx_device *d, mx_exec *e, void *state)
 {
     (void)state;
     n_runs++;
-    ask((queue *)d, (job){.kind = RUN, .exec = e});
+    ask((queue *)d, (job){.kind = RUN, .exec = e, .threads = omp_get_max_threads()});
     return MX_OK;
 }
 

@@ -17,7 +17,7 @@ enum {
                       * tiles both as rows (14) and as columns (32) */
     BLOCK = 16,      /* row tiles that share packed keys in the forward pass, at most */
     FEW_BLOCK = 8,   /* where there are few heads to share out */
-    ROOM = 64,       /* rows of a tile in whole lanes */
+    ROWS_MAX = 64,   /* rows of a tile in whole lanes */
     LANES = 16,      /* row loops run over whole vectors: beyond a row's end they find -inf */
     CLEAR = 16       /* more than the rows of a register tile: weights this far beyond the diagonal
                       * are not read by the GEMMs, and those before it are zero when hidden */

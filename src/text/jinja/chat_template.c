@@ -148,30 +148,29 @@ static mx_status open_config(mx_chat_template **t, const char *path, const char 
 /* Files of a directory that may hold "chat_template"; the second is older processors'. */
 static const char *const configs[] = {"tokenizer_config.json", "chat_template.json"};
 
-/* Also of a file that cannot be read: opening it then says why. */
-static bool config_has(const char *dir, const char *file)
+static mx_status config_has(const char *dir, const char *file, bool *has)
 {
     mx_str path = {0};
     mx_str_addf(&path, "%s/%s", dir, file);
     json_t *config;
     mx_status st = load_config(mx_str_text(&path), &config);
     const json_t *v = json_object_get(config, "chat_template");
-    bool has = st || json_is_string(v) || json_array_size(v);
-    mx_status_free(st);
+    *has = json_is_string(v) || json_array_size(v);
     json_decref(config);
     mx_str_fini(&path);
-    return has;
+    return st;
 }
 
-bool mx_chat_template_in_dir(const char *dir)
+mx_status mx_chat_template_in_dir(const char *dir, bool *has)
 {
     mx_str path = {0};
     struct stat about;
     mx_str_addf(&path, "%s/chat_template.jinja", dir);
-    bool has = stat(mx_str_text(&path), &about) == 0 || config_has(dir, configs[0]) ||
-               config_has(dir, configs[1]);
+    *has = stat(mx_str_text(&path), &about) == 0;
     mx_str_fini(&path);
-    return has;
+    for (int i = 0; i < 2 && !*has; i++)
+        MX_TRY(config_has(dir, configs[i], has));
+    return MX_OK;
 }
 
 mx_status mx_chat_template_open_dir(mx_chat_template **t, const char *dir, const char *name)
@@ -186,10 +185,14 @@ mx_status mx_chat_template_open_dir(mx_chat_template **t, const char *dir, const
     mx_status st =
         !is_default && strchr(name, '/') ? MX_OK : open_file(t, mx_str_text(&path), &found);
     if (!st && !found) {
-        bool second = !config_has(dir, configs[0]) && config_has(dir, configs[1]);
+        bool first, second = false;
+        st = config_has(dir, configs[0], &first);
+        if (!st && !first)
+            st = config_has(dir, configs[1], &second);
         mx_str_clear(&path);
         mx_str_addf(&path, "%s/%s", dir, configs[second]);
-        st = open_config(t, mx_str_text(&path), is_default ? "default" : name);
+        if (!st)
+            st = open_config(t, mx_str_text(&path), is_default ? "default" : name);
     }
     mx_str_fini(&path);
     return st;

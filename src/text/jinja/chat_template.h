@@ -62,7 +62,7 @@ mx_status mx_chat_template_open_n(mx_chat_template **t, const char *text, size_t
 mx_status mx_chat_template_open_dir(mx_chat_template **t, const char *dir,
                                     const char *name) MX_MUST_USE;
 /* Whether the directory says that it has one; what it has may still be damaged. */
-bool mx_chat_template_in_dir(const char *dir);
+mx_status mx_chat_template_in_dir(const char *dir, bool *has) MX_MUST_USE;
 void mx_chat_template_close(mx_chat_template *t);
 /* Whether the template marks what the assistant wrote. Without marks, spans stay empty. */
 bool mx_chat_template_has_generation(const mx_chat_template *t);

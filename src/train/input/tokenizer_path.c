@@ -97,7 +97,10 @@ mx_status mx_chat_from_config(mx_chat_template **out, const mx_config *c, const 
     if (*text)
         return mx_status_wrap(mx_chat_template_open(out, text), *file ? "%s" : "chat_template%s",
                               file);
-    if (dir && mx_dir_exists(dir) && (must || mx_chat_template_in_dir(dir)))
+    bool has = must;
+    if (dir && mx_dir_exists(dir) && !must)
+        MX_TRY(mx_chat_template_in_dir(dir, &has));
+    if (dir && mx_dir_exists(dir) && has)
         return mx_chat_template_open_dir(out, dir, NULL);
     return must ? mx_fail(MX_USAGE, "use_chat_template=true, but there is no folder to find a chat "
                           "template in; give chat_template_path=FILE")

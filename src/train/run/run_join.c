@@ -1,6 +1,7 @@
 /* run_join.c - how the ranks of a run meet: what they must have in common, and who speaks. */
 #include "train/run/run_state.h"
 
+#include "base/library.h"
 #include "store/digest.h"
 #include "train/run/run_config.h"
 #include <errno.h>
@@ -111,15 +112,40 @@ mx_status mx_run_ranks_find(mx_run *r)
     return MX_OK;
 }
 
+/* Is the way that was asked for there? */
+static mx_status check_way(const mx_run *r)
+{
+    void *so;
+    if (strcmp(mx_config_text(r->c, "collectives"), "nccl") != 0)
+        return MX_OK;
+    if (r->mesh_rank && r->mesh_rank->world)
+        return mx_fail(MX_USAGE, "%s: collectives=nccl joins processes with a GPU each, and this "
+                       "one has all ranks of the mesh; start one process a rank, or leave "
+                       "collectives out", mx_config_where(r->c, "collectives"));
+    return mx_status_wrap(mx_library_open(MX_LIBRARY_NCCL, &so), "collectives=nccl");
+}
+
 static mx_status open_virtual(mx_run *r)
 {
     MX_TRY(mx_local_comm_open(&r->comm, r->mesh_rank->world, r->mesh_rank->rank));
+    MX_TRY(check_way(r));
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);
+}
+
+/* Collectives of programs go on beside what ranks agree on. */
+static mx_status open_groups(mx_run *r)
+{
+    MX_TRY(mx_comm_groups_open(&r->groups, r->comm, &r->mesh_rank->mesh->mesh));
+    const char *how = mx_config_text(r->c, "collectives");
+    if (strcmp(how, "auto") == 0 || strcmp(how, "nccl") == 0)
+        mx_comm_groups_use_nccl(r->groups);
+    return MX_OK;
 }
 
 static mx_process_group *find_group(void *groups, unsigned axes)
 {
-    return mx_comm_groups_find(groups, axes);
+    mx_process_group *g = mx_comm_groups_find(groups, axes);
+    return g->size > 1 ? g : NULL;
 }
 
 void mx_run_set_groups(mx_run *r)
@@ -133,6 +159,8 @@ mx_status mx_run_ranks_open(mx_run *r)
     const mx_config *c = r->c;
     if (r->mesh_rank && r->mesh_rank->world)
         return open_virtual(r);
+    if (r->launch.size > 1)
+        MX_TRY(mx_device_choose_gpu(r->launch.local));
     mx_coord_options o = {
         .join_timeout_s = mx_config_float(c, "distributed_initialization_timeout"),
         .heartbeat_timeout_s = mx_config_float(c, "heartbeat_timeout_seconds"),
@@ -150,8 +178,9 @@ mx_status mx_run_ranks_open(mx_run *r)
     MX_TRY(mx_comm_open(&r->comm, r->coord, &choice));
     if (choice.note)
         mx_progress_say(&r->progress, "note: ranks talk over TCP, not MPI: %s", choice.note);
-    if (r->mesh_rank) /* collectives of programs go on beside what ranks agree on */
-        MX_TRY(mx_comm_groups_open(&r->groups, r->comm, &r->mesh_rank->mesh->mesh));
+    MX_TRY(mx_comm_agree(r->comm, check_way(r)));
+    if (r->mesh_rank)
+        MX_TRY(open_groups(r));
     /* Without a run_name it has the time in it. */
     return mx_comm_share_path(r->comm, &r->arena, &r->folder);
 }

@@ -127,7 +127,8 @@ mx_status mx_run_programs_open(mx_run *r)
     MX_TRY(open_session(r));
     MX_TRY(mx_programs_plan(&r->programs, &r->model, &r->request));
     say_quantization(r);
-    MX_TRY(check_memory(r));
+    /* Together: nobody allocates while another still asks what is free. */
+    MX_TRY(mx_comm_agree(r->comm, check_memory(r)));
     if (r->programs.pipelined)
         r->programs.stages = find_stages(r);
     MX_TRY(mx_programs_open(&r->programs, r->session));

@@ -58,11 +58,16 @@ mx_status mx_run_ranks_check(mx_run *r)
 {
     if (r->comm->size == 1)
         return MX_OK;
-    if (!mx_session_traits(r->session)->host_memory)
+    bool on_host = mx_session_traits(r->session)->host_memory;
+    if (on_host && strcmp(mx_config_text(r->c, "collectives"), "nccl") == 0)
+        return mx_fail(MX_USAGE, "%s: collectives=nccl joins GPUs, and the device is %s; use auto",
+                       mx_config_where(r->c, "collectives"),
+                       mx_session_traits(r->session)->name);
+    if (!r->mesh_rank && !on_host)
         return mx_fail(MX_USAGE,
-                       "%d ranks were started and the device is a GPU; several ranks run on the "
-                       "CPU so far: device=cpu, or one rank",
-                       r->comm->size);
+                       "%d ranks were started and the device is a GPU, where ranks have a mesh: "
+                       "mesh=data=%d, or mesh=fsdp=%d, which shares the weights too",
+                       r->comm->size, r->comm->size, r->comm->size);
     for (int i = 0; i < mx_session_count(r->session) && !r->mesh_rank; i++)
         r->n_summed += is_summed(mx_session_var(r->session, i));
     r->summed = MX_NEW_N(&r->arena, mx_span, r->n_summed + 1);

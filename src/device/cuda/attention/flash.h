@@ -64,6 +64,7 @@ typedef struct {
     const uint32_t *listed; /* (B, Sq, ceil(Skv / 32)) bits: keys each query may see; NULL: all */
     const float *sinks;             /* (Hq) or NULL */
     const void *dout;
+    const float *dlse; /* (B, Hq, Sq) gradient of `stats`; NULL: nothing was made of them */
     void *dq, *dk, *dv;
     float *dsinks;  /* (Hq) or NULL */
     float *row_dot; /* (B, Hq, Sq) scratch of the backward pass */

@@ -37,7 +37,7 @@ __global__ void row_dot_kernel(const __grid_constant__ bwd_params p)
         x += bf16_to_f32(o[c]) * bf16_to_f32(d[c]);
     x = warp_sum(x);
     if (lane == 0)
-        p.a.row_dot[i] = x;
+        p.a.row_dot[i] = p.a.dlse ? x - p.a.dlse[i] : x;
 }
 
 /* One block a head: a fixed order over batch and rows. */

@@ -83,6 +83,7 @@ cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_arg
         p.seg = a->segments;
     p.reach = s->window ? (uint32_t)min(s->window, (int64_t)INT32_MAX) : INT32_MAX;
     p.o = (const uint16_t *)a->o, p.dout = (const uint16_t *)a->dout, p.lse = a->stats;
+    p.dlse = a->dlse;
     p.dq = (uint16_t *)a->dq, p.dk = (uint16_t *)a->dk, p.dv = (uint16_t *)a->dv;
     p.dq_sums = (float *)scratch, p.stats = p.dq_sums + all_rows(s) * (size_t)s->dim_qk;
     p.taken = (int *)(p.stats + 2 * all_rows(s)), p.added = p.taken + 1;

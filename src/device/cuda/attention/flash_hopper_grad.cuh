@@ -19,7 +19,7 @@ struct grad_args {
     mx_flash_segments seg; /* where the kernel is made for them */
     const uint16_t *o, *dout;
     uint16_t *dq, *dk, *dv;
-    const float *lse;
+    const float *lse, *dlse;
     float *stats;   /* (B, Hq, tiles, 2, 64): lse log2 e; dO . O. Beyond the end inf and 0 */
     float *dq_sums; /* (B, Hq, tiles, D / 64) of GRAD_TILE numbers */
     int *added;     /* (B, Hq, tiles, D / 64): so many items have added */

@@ -50,6 +50,8 @@ __global__ __launch_bounds__(BEFORE) void before_kernel(const __grid_constant__ 
             d += __shfl_xor_sync(~0u, d, m);
         if (lane == 0) {
             float l = s < p.s.seq_q ? p.lse[head * p.s.seq_q + s] : -INFINITY;
+            if (p.dlse && s < p.s.seq_q)
+                d -= p.dlse[head * p.s.seq_q + s];
             float *both = p.stats + at * (2 * GRAD_ROWS) + r;
             both[0] = l > -INFINITY ? l * LOG2E : INFINITY, both[GRAD_ROWS] = d;
         }

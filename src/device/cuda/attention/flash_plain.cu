@@ -97,10 +97,12 @@ template <class T> __global__ void plain_row_dot_kernel(const __grid_constant__ 
 {
     const mx_flash_shape &s = p.s;
     int i = blockIdx.x * 128 + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
-    if (i < s.seq_q)
-        p.a.row_dot[((int64_t)b * s.heads_q + h) * s.seq_q + i] =
-            dot(at<T>(p.a.o, s.o, b, h) + i * s.o.seq,
-                at<T>(p.a.dout, s.dout, b, h) + i * s.dout.seq, s.dim_v);
+    if (i >= s.seq_q)
+        return;
+    int64_t row = ((int64_t)b * s.heads_q + h) * s.seq_q + i;
+    p.a.row_dot[row] = dot(at<T>(p.a.o, s.o, b, h) + i * s.o.seq,
+                           at<T>(p.a.dout, s.dout, b, h) + i * s.dout.seq, s.dim_v) -
+                       (p.a.dlse ? p.a.dlse[row] : 0.f);
 }
 
 __global__ void plain_sink_kernel(const __grid_constant__ plain_params p)

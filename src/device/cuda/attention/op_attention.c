@@ -18,7 +18,7 @@
 #include "ir/attention.h"
 #include "ops/gpu_work.h"
 
-enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, OUT, LSE, DOUT };
+enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, OUT, LSE, DOUT, DLSE };
 
 typedef struct {
     mx_sdpa_plan *plan; /* NULL: our own kernel */
@@ -68,6 +68,7 @@ static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx
     MX_CUDA_NEEDS(c->sdpa, "cuDNN was not found");
     for (int i = Q_POS; i <= SELECTED; i++)
         MX_CUDA_NEEDS(!s->call.in[i].data, "cuDNN lacks this mask");
+    MX_CUDA_NEEDS(!backward || !s->call.in[DLSE].data, "cuDNN lacks the gradient of sums");
     MX_CUDA_NEEDS(q->dtype == MX_BF16 && !a->chunk && a->softcap == 0 && q->dim[3] % 8 == 0 &&
                       v->dim[3] % 8 == 0 && (a->causal || !a->window), "cuDNN lacks this form");
     const mx_tensor *in = s->call.in, *grad = gradients(s, backward);
@@ -125,6 +126,7 @@ static mx_flash_args flash_args(const mx_exec_step *s, bool back)
                        .sinks = in[SINKS].data};
     if (back) {
         a.dout = in[DOUT].data;
+        a.dlse = in[DLSE].data;
         a.dq = out[0].data;
         a.dk = out[1].data;
         a.dv = out[2].data;

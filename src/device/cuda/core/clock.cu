@@ -17,3 +17,18 @@ cudaError_t mx_cuda_clock(double *pinned, cudaStream_t stream)
     clock_kernel<<<1, 1, 0, stream>>>(pinned);
     return cudaGetLastError();
 }
+
+__global__ void busy_kernel(uint64_t ns)
+{
+    uint64_t begin, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+    do
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    while (now - begin < ns);
+}
+
+cudaError_t mx_cuda_stay_busy(int microseconds, cudaStream_t stream)
+{
+    busy_kernel<<<1, 1, 0, stream>>>((uint64_t)microseconds * 1000);
+    return cudaGetLastError();
+}

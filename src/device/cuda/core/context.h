@@ -9,7 +9,10 @@
 
 enum { MX_CUDA_HOSTED = 8 };
 
-typedef struct mx_cuda_copy mx_cuda_copy; /* op_offload.c */
+typedef struct mx_cuda_copy mx_cuda_copy;   /* op_offload.c */
+typedef struct mx_cuda_group mx_cuda_group; /* group.h */
+typedef struct mx_cuda_alone mx_cuda_alone; /* alone.c */
+typedef struct mx_nccl mx_nccl;             /* nccl.h */
 
 struct mx_cuda {
     mx_cuda_libs libs;
@@ -18,6 +21,9 @@ struct mx_cuda {
     cudaStream_t stream;
     cudaStream_t copies; /* between device and host, beside it; NULL: none so far */
     mx_cuda_copy *copy;  /* those of all programs, the last prepared first */
+    mx_nccl *nccl;         /* NULL: not opened */
+    mx_cuda_group *groups; /* that collectives of its programs have used */
+    mx_cuda_alone *alone; /* NULL: kernels are not timed alone */
     void *mark;          /* a word that nobody reads (op_offload.c) */
     void *gemm_work;     /* MX_GPU_GEMM_WORK bytes */
     size_t work_bytes;   /* of the program that is being prepared: what any launch of it gets */
@@ -39,6 +45,9 @@ struct mx_cuda {
 mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;
 
 mx_cuda *mx_cuda_of(mx_device *d);
+/* Until the stream has come past the event, or, NULL, is through. Where ranks of other processes
+ * take part it looks at whether they are still there (group.c). */
+mx_status mx_cuda_wait(mx_cuda *c, cudaEvent_t event) MX_MUST_USE;
 
 /* hosted.c: pinned host memory: variables that kernels use from there, activations that wait. */
 mx_status mx_cuda_hosted_alloc(mx_cuda *c, void **out, size_t bytes, const char *what) MX_MUST_USE;

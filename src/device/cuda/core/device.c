@@ -2,13 +2,14 @@
  *
  * The first run of a program launches its ops one by one, which lets libraries set up what they
  * need; then the same launches are captured, and every later run is one graph launch. A program
- * with an op that falls back to the CPU is never captured.
+ * with an op that falls back to the CPU, or with a collective, is never captured.
  */
 #include "device/cuda/core/context.h"
 
 #include "base/arena.h"
 #include "device/chips.h"
 #include "device/cuda/core/kernels.h"
+#include "device/cuda/ranks/group.h"
 #include "interface.h"
 #include "ops/gpu_work.h"
 #include <stdio.h>
@@ -34,7 +35,8 @@ typedef struct {
 typedef struct {
     bound *step;
     int n, n_fallback, runs;
-    cudaGraphExec_t graph; /* NULL: not captured yet */
+    mx_process_group *group; /* of one of its collectives, which are never captured; NULL: none */
+    cudaGraphExec_t graph;   /* NULL: not captured yet */
 } program;
 
 cudaStream_t mx_cuda_stream(const mx_cuda *c)
@@ -97,7 +99,7 @@ static mx_status cuda_write(mx_device *d, mx_device_buffer to, const void *src)
         return mx_cuda_hosted_copy(c, dst, src, bytes);
     if (c->stage && bytes <= STAGE_BYTES / 4) {
         if (c->stage_at + bytes > STAGE_BYTES) {
-            MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "copying to the GPU"));
+            MX_TRY(mx_cuda_wait(c, NULL));
             c->stage_at = 0;
         }
         src = memcpy(c->stage + c->stage_at, src, bytes);
@@ -115,7 +117,7 @@ static mx_status cuda_read(mx_device *d, void *dst, mx_device_buffer from)
         return mx_cuda_hosted_copy(c, dst, src, from.bytes);
     MX_TRY(mx_cuda_check(cudaMemcpyAsync(dst, src, from.bytes, cudaMemcpyDeviceToHost, c->stream),
                          "copying from the GPU"));
-    return mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU");
+    return mx_cuda_wait(c, NULL);
 }
 
 static mx_status cuda_fill(mx_device *d, mx_device_buffer to, const mx_fill *f)
@@ -175,13 +177,12 @@ static mx_status readback_mark(mx_device *d, void *mark)
 
 static mx_status readback_wait(mx_device *d, void *mark)
 {
-    (void)d;
-    return mx_cuda_check(cudaEventSynchronize(mark), "a step on the GPU");
+    return mx_cuda_wait(mx_cuda_of(d), mark);
 }
 
 static void readback_close(mx_device *d, void *host, void *mark)
 {
-    cudaStreamSynchronize(mx_cuda_of(d)->stream);
+    mx_status_free(mx_cuda_wait(mx_cuda_of(d), NULL));
     cudaEventDestroy(mark);
     cudaFreeHost(host);
 }
@@ -210,7 +211,7 @@ static const mx_cuda_op *find_op(const mx_exec_step *s)
 static void cuda_forget(mx_device *d, void *state)
 {
     program *p = state;
-    cudaStreamSynchronize(mx_cuda_of(d)->stream);
+    mx_status_free(mx_cuda_wait(mx_cuda_of(d), NULL));
     if (p && p->graph)
         cudaGraphExecDestroy(p->graph);
     if (p)
@@ -271,6 +272,8 @@ static mx_status cuda_prepare(mx_device *d, mx_exec *e, void **state)
         const mx_cuda_op *op = find_op(&e->step[i]);
         mx_status st = op ? op->prepare(c, &e->step[i], &p->step[i].state, &need[i])
                           : mx_fail(MX_DEVICE, "no CUDA kernel");
+        if (e->step[i].call.group)
+            p->group = e->step[i].call.group;
         if (!st) {
             p->step[i].op = op;
             continue;
@@ -307,7 +310,7 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec *e, const mx_exec_step *s
     mx_call call = s->call;
     void *work = NULL;
     mx_status st = MX_OK;
-    MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "before a CPU kernel"));
+    MX_TRY(mx_cuda_wait(c, NULL));
     for (int i = 0; i < call.n_in && !st; i++) {
         in[i].type = call.in[i].type;
         if (!call.in[i].data)
@@ -344,6 +347,14 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec *e, const mx_exec_step *s
     return st;
 }
 
+/* What a collective of a step that ran on the host has left. */
+static mx_status take_failure(mx_exec *e)
+{
+    mx_status st = e->failed;
+    e->failed = MX_OK;
+    return st;
+}
+
 /* Launches the step at i, and its neighbours where they go together; moves i past them. */
 static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
 {
@@ -359,9 +370,9 @@ static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
 
 static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
 {
-    for (int i = 0; i < p->n;)
+    for (int i = 0; i < p->n && !e->failed;)
         MX_TRY(launch_next(c, e, p, &i));
-    return MX_OK;
+    return take_failure(e);
 }
 
 static bool alike(const mx_exec_step *a, const mx_exec_step *b)
@@ -428,6 +439,31 @@ static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
     return st;
 }
 
+/* The same where several ranks share the GPU: see alone.c. */
+static mx_status profile_alone(mx_cuda *c, mx_exec *e, program *p)
+{
+    float *ms = mx_realloc(NULL, sizeof *ms * (size_t)(p->n + 1));
+    memset(ms, 0, sizeof *ms * (size_t)(p->n + 1));
+    mx_status st = mx_cuda_alone_open(c, p->group);
+    for (int i = 0; i < p->n && !st;) {
+        int at = i;
+        st = mx_cuda_alone_begin(c);
+        if (!st)
+            st = launch_next(c, e, p, &i);
+        if (!st)
+            st = mx_cuda_alone_end(c);
+        ms[at] = (float)mx_cuda_alone_take(c);
+    }
+    if (!st) {
+        p->group->kind->turn(p->group, true);
+        print_profile(e, ms, p->n);
+        p->group->kind->turn(p->group, false);
+    }
+    mx_cuda_alone_close(c);
+    mx_free(ms);
+    return st ? st : take_failure(e);
+}
+
 static mx_status capture(mx_cuda *c, mx_exec *e, program *p)
 {
     cudaGraph_t graph = NULL;
@@ -485,10 +521,10 @@ static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
     int runs = ++p->runs;
     if (e->took)
         return launch_timed(c, e, p);
-    if (p->n_fallback || runs == 1)
-        return launch_all(c, e, p);
     if (runs == 3 && getenv("MX_CUDA_PROFILE"))
-        return profile(c, e, p);
+        return p->group && p->group->kind->turn ? profile_alone(c, e, p) : profile(c, e, p);
+    if (p->n_fallback || p->group || runs == 1)
+        return launch_all(c, e, p);
     if (!p->graph)
         MX_TRY(capture(c, e, p));
     return mx_cuda_check(cudaGraphLaunch(p->graph, c->stream), "a step on the GPU");
@@ -497,10 +533,11 @@ static mx_status cuda_run(mx_device *d, mx_exec *e, void *state)
 static void cuda_close(mx_device *d)
 {
     mx_cuda *c = mx_cuda_of(d);
-    cudaStreamSynchronize(c->stream);
+    mx_status_free(mx_cuda_wait(c, NULL));
     cudaFree(c->gemm_work);
     if (c->stage)
         cudaFreeHost(c->stage);
+    mx_cuda_groups_close(c);
     mx_gemm_lt_close(c->lt);
     mx_sdpa_close(c->sdpa);
     cudaFree(c->mark);
@@ -550,10 +587,12 @@ static mx_status open_libraries(mx_cuda *c, mx_chip *chip)
 static mx_status open_device(const mx_device_traits *traits, mx_device **out)
 {
     int n = 0;
+    const char *seen = getenv("CUDA_VISIBLE_DEVICES");
     *out = NULL;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
-        return mx_fail(MX_DEVICE, "no CUDA device was found; `maxc doctor` says what is missing, "
-                                  "device=cpu runs without one");
+        return mx_fail(MX_DEVICE, "no CUDA device was found%s%s; `maxc doctor` says what is "
+                                  "missing, device=cpu runs without one",
+                       seen ? " with CUDA_VISIBLE_DEVICES=" : "", seen ? seen : "");
     cuda_device *d = mx_realloc(NULL, sizeof *d);
     memset(d, 0, sizeof *d);
     d->traits = *traits;

@@ -114,7 +114,7 @@ bool mx_cuda_hosted_release(mx_cuda *c, void *p)
 /* The host reads and writes it itself, once the GPU is through with it. */
 mx_status mx_cuda_hosted_copy(mx_cuda *c, void *dst, const void *src, size_t bytes)
 {
-    MX_TRY(mx_cuda_check(cudaStreamSynchronize(c->stream), "a step on the GPU"));
+    MX_TRY(mx_cuda_wait(c, NULL));
     memcpy(dst, src, bytes);
     return MX_OK;
 }

@@ -57,6 +57,8 @@ typedef struct {
 cudaError_t mx_cuda_fill_with(void *x, const mx_cuda_fill *f, cudaStream_t stream);
 /* The GPU's clock in seconds, to pinned host memory. */
 cudaError_t mx_cuda_clock(double *pinned, cudaStream_t stream);
+/* The stream does nothing for so long. */
+cudaError_t mx_cuda_stay_busy(int microseconds, cudaStream_t stream);
 
 /* --- decoding (decode.cu) --- */
 /* y (M, N) = x (M, K) W (N, K)^T for M <= 8, at memory speed; y bf16 or (y32) f32. K % 8 == 0. */

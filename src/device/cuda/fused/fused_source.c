@@ -106,9 +106,14 @@ static void geometry(writer *k)
     k->per_block = k->lanes <= 32 ? 256 / k->lanes : 1;
 }
 
+/* float64 are parts of norms, which end as float32: they are kept so, and computed in float32. */
 static const char *c_type(mx_dtype d)
 {
-    return d == MX_BF16 ? "u16" : d == MX_F32 ? "float" : d == MX_I32 ? "i32" : NULL;
+    return d == MX_BF16   ? "u16"
+           : d == MX_F32 ? "float"
+           : d == MX_I32 ? "i32"
+           : d == MX_F64 ? "double"
+                         : NULL;
 }
 
 /* The offset of a row of this value, as C text of `row`; in the flat form there are no rows.
@@ -198,7 +203,7 @@ static bool can_prefetch(const writer *k)
 {
     bool reduces = false;
     for (int i = 0; i < k->g->n_ext; i++)
-        if (k->g->ext[i].dtype == MX_I32)
+        if (k->g->ext[i].dtype == MX_I32 || k->g->ext[i].dtype == MX_F64)
             return false;
     for (int i = 0; i < k->g->n_steps; i++)
         reduces |= k->g->step[i].op->kind == MX_ROW_REDUCE;

@@ -97,7 +97,8 @@ static void cache_write(const mx_nvrtc_result *r, const char *dir, const char *p
     char temp[4200];
     if (mkdir(dir, 0755) != 0 && errno != EEXIST)
         return;
-    snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid());
+    /* Ranks that are threads compile the same kernels at the same time. */
+    snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)gettid());
     FILE *f = fopen(temp, "wb");
     if (!f)
         return;

@@ -75,7 +75,8 @@ __device__ double sum_over_block(double x)
 }
 
 struct outputs {
-    float *out[MANY];
+    void *out[MANY];
+    bool wide[MANY];
 };
 
 /* Block t adds up the pieces of tensor t. */
@@ -85,8 +86,10 @@ __global__ void finish_kernel(const double *partial, pieces p, outputs o)
     for (unsigned i = p.first[blockIdx.x] + threadIdx.x; i < p.first[blockIdx.x + 1]; i += THREADS)
         total += partial[i];
     total = sum_over_block(total);
-    if (threadIdx.x == 0)
-        *o.out[blockIdx.x] = (float)total;
+    if (threadIdx.x == 0 && o.wide[blockIdx.x])
+        *(double *)o.out[blockIdx.x] = total;
+    else if (threadIdx.x == 0)
+        *(float *)o.out[blockIdx.x] = (float)total;
 }
 
 /* --- squares --- */
@@ -135,6 +138,7 @@ cudaError_t mx_cuda_sum_squares(const mx_squares_one *a, int n, double *partial,
         for (int i = 0; i < MANY && at + i < n; i++) {
             table.t[i] = a[at + i];
             o.out[i] = a[at + i].out;
+            o.wide[i] = a[at + i].wide;
             table.p.first[i + 1] =
                 table.p.first[i] + (unsigned)pieces_of(a[at + i].n, SQUARES_PIECE);
             table.p.n = i + 1;
@@ -325,6 +329,7 @@ cudaError_t mx_cuda_adamw_many(const mx_adamw_one *a, int n, const mx_adamw_rule
         for (int i = 0; i < MANY && at + i < n; i++) {
             table.t[i] = a[at + i];
             o.out[i] = a[at + i].squares;
+            o.wide[i] = a[at + i].wide;
             table.p.first[i + 1] = table.p.first[i] + (unsigned)pieces_of(a[at + i].n, PIECE);
             table.p.n = i + 1;
         }

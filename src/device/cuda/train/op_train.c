@@ -42,7 +42,8 @@ static mx_adamw_one update_of(const mx_exec_step *s)
                           .salt = (uint64_t)mx_attr_int(s, "salt"),
                           .decay = (float)mx_attr_f64(s, "weight_decay"),
                           .w_f32 = mx_is_f32(&in[0]), .g_f32 = mx_is_f32(&in[1]),
-                          .moments_f32 = mx_is_f32(&in[2])};
+                          .moments_f32 = mx_is_f32(&in[2]),
+                          .wide = s->call.out[4].type.dtype == MX_F64};
 }
 
 static mx_adamw_rule rule_of(const mx_exec_step *s)
@@ -111,8 +112,7 @@ static mx_status prepare_squares(mx_cuda *c, const mx_exec_step *s, void **state
 {
     (void)c, (void)state;
     *work = mx_cuda_squares_bytes(mx_type_count(&s->call.in[0].type));
-    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) && mx_is_f32(&s->call.out[0]),
-                  "squares of this dtype");
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]), "squares of this dtype");
     return MX_OK;
 }
 
@@ -127,7 +127,7 @@ static mx_status squares_many(mx_cuda *c, const mx_exec_step *s, int n)
         for (; k < AT_ONCE && at + k < n; k++) {
             const mx_tensor *x = &s[at + k].call.in[0];
             one[k] = (mx_squares_one){x->data, s[at + k].call.out[0].data, mx_type_count(&x->type),
-                                      mx_is_f32(x)};
+                                      mx_is_f32(x), s[at + k].call.out[0].type.dtype == MX_F64};
             bytes += mx_cuda_squares_bytes(one[k].n);
         }
         MX_TRY(mx_cuda_check(mx_cuda_sum_squares(one, k, partial, c->stream), "sum_squares"));

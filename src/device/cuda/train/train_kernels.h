@@ -17,11 +17,12 @@ typedef struct {
     const void *g;
     void *m, *v;
     uint16_t *copy; /* NULL: none */
-    float *squares; /* the sum of the squares of the new weight */
+    void *squares;  /* the sum of the squares of the new weight: a float, or a double */
     int64_t n;
     uint64_t salt;
     float decay;
     bool w_f32, g_f32, moments_f32;
+    bool wide; /* squares: a double */
 } mx_adamw_one;
 typedef struct {
     const float *hyper; /* lr, clip scale, step, - */
@@ -39,9 +40,9 @@ cudaError_t mx_cuda_accumulate(float *sum, const void *x, bool x_f32, const floa
 /* *out = the sum of the squares of x, for several x. */
 typedef struct {
     const void *x;
-    float *out;
+    void *out; /* a float, or a double */
     int64_t n;
-    bool x_f32;
+    bool x_f32, wide;
 } mx_squares_one;
 size_t mx_cuda_squares_bytes(int64_t n); /* scratch, for one of n elements */
 cudaError_t mx_cuda_sum_squares(const mx_squares_one *a, int n, double *partial,

@@ -1,5 +1,5 @@
-/* run_glance.c - see run_glance.h. */
-#include "cmd/run_glance.h"
+/* run_summary.c - see run_summary.h. */
+#include "cmd/run_summary.h"
 
 #include "base/json_doc.h"
 #include "keys/keys.h"
@@ -43,7 +43,7 @@ static void take(const json_t *o, const char *name, double *to)
 }
 
 /* One line, from the last to the first: what is known already came later. */
-static void take_line(mx_run_glance *g, const char *line)
+static void take_line(mx_run_summary *g, const char *line)
 {
     json_t *o = NULL;
     mx_status st = mx_json_parse(line, strlen(line), "metrics.jsonl", NULL, &o);
@@ -63,7 +63,7 @@ static void take_line(mx_run_glance *g, const char *line)
     json_decref(o);
 }
 
-static void read_metrics(mx_run_glance *g, mx_arena *a)
+static void read_metrics(mx_run_summary *g, mx_arena *a)
 {
     char *buf = mx_arena_alloc(a, TAIL_BYTES);
     FILE *f = fopen(mx_arena_printf(a, "%s/metrics.jsonl", g->path), "rb");
@@ -83,7 +83,7 @@ static void read_metrics(mx_run_glance *g, mx_arena *a)
     }
 }
 
-mx_config *mx_run_glance_config(const char *path)
+mx_config *mx_run_summary_config(const char *path)
 {
     char file[4096];
     mx_config *c = NULL;
@@ -101,9 +101,9 @@ static bool is_running(const char *path, mx_arena *a)
            time(NULL) - s.st_mtime < BEAT_SECONDS;
 }
 
-void mx_run_glance_at(mx_run_glance *g, const char *path, mx_arena *a)
+void mx_run_summary_at(mx_run_summary *g, const char *path, mx_arena *a)
 {
-    *g = (mx_run_glance){.path = path, .step = NAN, .steps = NAN, .loss = NAN, .eval_loss = NAN,
+    *g = (mx_run_summary){.path = path, .step = NAN, .steps = NAN, .loss = NAN, .eval_loss = NAN,
                          .learning_rate = NAN, .tokens = NAN, .tokens_per_second = NAN,
                          .skipped = NAN, .rollbacks = NAN, .time = NAN};
     char *name = mx_arena_strdup(a, path);
@@ -112,7 +112,7 @@ void mx_run_glance_at(mx_run_glance *g, const char *path, mx_arena *a)
     char *slash = strrchr(name, '/');
     g->name = slash && slash[1] ? slash + 1 : name;
     read_metrics(g, a);
-    mx_config *c = mx_run_glance_config(path);
+    mx_config *c = mx_run_summary_config(path);
     if (c)
         g->steps = (double)mx_schedule_run_steps(c);
     mx_config_free(c);
