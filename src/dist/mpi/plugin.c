@@ -193,7 +193,9 @@ static mx_status open_as(mx_comm **out, mx_coord *coord, bool first)
     }
     m->first = first;
     m->world = MPI_COMM_NULL;
+    mx_coord_enter(coord, m->channel, "MPI_Comm_dup", ++m->calls);
     int code = MPI_Comm_dup(MPI_COMM_WORLD, &m->world);
+    mx_coord_leave(coord, m->channel);
     if (code == MPI_SUCCESS)
         MPI_Comm_set_errhandler(m->world, MPI_ERRORS_RETURN);
     else
