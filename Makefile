@@ -13,6 +13,9 @@
 #   make test-extend every extension of docs/extending.md, its CUDA kernel too
 #   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
+#   make test-clients  the openai client and lm-eval of PYTHON against a server, where PYTHON has them
+#   make test-page  the page in a headless Chromium, where there is one; SHOT=FILE.png takes a picture
+#   make soak-serve a server under mixed load for SOAK_SECONDS (3600), with SOAK_CONNECTIONS (2000)
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
@@ -195,6 +198,16 @@ test-kills: all
 test-meshes:
 	@$(MAKE) --no-print-directory MODE=plain build/plain/tests_run
 	@MX_MESHES=all MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
+
+.PHONY: test-clients test-page soak-serve
+test-clients: all
+	@sh tests/clients/run.sh
+test-page: all
+	@SHOT=$(SHOT) sh tests/clients/page.sh
+SOAK_SECONDS ?= 3600
+SOAK_CONNECTIONS ?= 2000
+soak-serve: test-bin
+	@MX_SOAK_SECONDS=$(SOAK_SECONDS) MX_SOAK_CONNECTIONS=$(SOAK_CONNECTIONS) MX_TEST_SECONDS=360000 build/test/tests_run soak_serve
 
 .PHONY: test-extend
 test-extend: test-bin

@@ -20,7 +20,8 @@
  * Ranks, their heartbeat and who is to blame are the coordinator's, whatever the kind: a kind that
  * talks to other processes marks its calls there and watches its alarm. One thread at a time may
  * use a communicator; a thread of its own has one of its own (mx_comm_split_off). Messages, which
- * two ranks exchange without the others, go through one that carries nothing else (messenger.h).
+ * two ranks exchange without the others, go through one that is used for nothing else
+ * (messenger.h).
  */
 #ifndef MX_DIST_COMM_H
 #define MX_DIST_COMM_H

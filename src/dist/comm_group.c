@@ -36,8 +36,8 @@ struct mx_comm_groups {
     node *first;
     char *buffer; /* owns: what comes for sums */
     size_t room_bytes;
-    mx_messenger *messenger; /* owns; NULL: the mesh has no stages */
     bool nccl;
+    mx_messenger *messenger; /* owns; NULL: the mesh has no stages */
 };
 
 static mx_status reserve(mx_comm_groups *g, size_t bytes)
@@ -189,6 +189,12 @@ static mx_status shift(mx_process_group *g, const void *in, void *out, size_t by
     return go(m, "ring_shift", n);
 }
 
+static mx_status check(mx_process_group *g)
+{
+    mx_coord *coord = ((member *)g)->of->comm->coord;
+    return coord ? mx_coord_check(coord) : MX_OK;
+}
+
 /* --- messages --- */
 
 static mx_status pass(mx_process_group *g, const mx_message *msg,
@@ -223,12 +229,6 @@ static mx_status receive(mx_process_group *g, const mx_message *m)
 static void leave(mx_process_group *g)
 {
     mx_messenger_stop(((member *)g)->of->messenger);
-}
-
-static mx_status check(mx_process_group *g)
-{
-    mx_coord *coord = ((member *)g)->of->comm->coord;
-    return coord ? mx_coord_check(coord) : MX_OK;
 }
 
 static const mx_process_group_kind kind = {.name = "processes",

@@ -326,8 +326,8 @@ static const mx_process_group_kind kind = {
     .sent = sent,
     .post = post,
     .receive = receive,
-    .leave = leave,
     .turn = turn,
+    .leave = leave,
 };
 
 static shared *find(mx_local_world *w, mx_axis_set axes, int channel, int first)

@@ -1,5 +1,5 @@
 /* build.c - from a configured family to a graph: inputs in, head out, logits. */
-#include "models/model.h"
+#include "models/classes.h"
 
 #include "nn/moe.h"
 #include "nn/qk_clip.h"
@@ -44,6 +44,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     mx_head head = m->family->build(g, m->config, b);
     mx_balance_finish(g, b);
     mx_qk_clip_finish(g, b);
+    mx_classes_head(g, m, b, &head);
     return head;
 }
 

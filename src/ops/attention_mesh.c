@@ -4,7 +4,8 @@
  * heads than ranks, takes the one its queries read.
  *
  * Sequence (the axis `context`; queries stay where they are):
- *   all_gather   keys and values of the whole sequence on every rank
+ *   all_gather   keys and values of the whole sequence on every rank; chunk by chunk, merged
+ *                likewise, where only the order of tokens counts
  *   ring         keys and values go round; each rank attends to what it has and merges:
  *                    lse = log sum_i e^lse_i,  out = sum_i e^(lse_i - lse) out_i
  *   ulysses      queries, keys and values are cut by heads instead, the sequence is whole
@@ -192,12 +193,16 @@ static mx_node *ring(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_c
  * a rank behind it the late one sees both. So each pair of ranks has half the work, under no mask
  * at all. */
 
-/* Without zigzag the first rank would have no use for others' keys, and nobody to send them to. */
-static bool only_order_counts(const mx_node *n, mx_node *const *in, const mx_cut *length)
+static bool only_order_counts(const mx_node *n, mx_node *const *in)
 {
     const mx_attention_attr *a = n->attr;
-    return !a->window && !a->chunk && !in[MX_ATTN_Q_POS] && !in[MX_ATTN_Q_SPAN] &&
-           (length->zigzag[0] || !a->causal);
+    return !a->window && !a->chunk && !in[MX_ATTN_Q_POS] && !in[MX_ATTN_Q_SPAN];
+}
+
+/* Without zigzag the first rank would have no use for others' keys, and nobody to send them to. */
+static bool has_use_for_all(const mx_node *n, const mx_cut *length)
+{
+    return length->zigzag[0] || !((const mx_attention_attr *)n->attr)->causal;
 }
 
 /* The first or second half of a rank's tokens. */
@@ -268,6 +273,58 @@ static mx_node *ring_by_order(mx_graph *g, const mx_node *n, mx_node **in, mx_pa
     return outputs(g, n, all, p);
 }
 
+/* --- gathered keys where only order counts ---
+ *
+ * A chunk of queries sees its own keys under the causal mask, and all before them under none. */
+
+static bool is_by_context(const mx_cut *length)
+{
+    return length->n == 1 && length->axes[0] == 1u << MX_AXIS_CONTEXT;
+}
+
+/* Elements [from, from + count) of keys and what belongs to them. */
+static void take_keys(mx_graph *g, mx_node **in, int64_t from, int64_t count)
+{
+    for (int k = MX_ATTN_K; k < MX_ATTN_SINKS; k++)
+        if (in[k] && !of_query(k))
+            in[k] = mx_slice(g, in[k], 1, from, count);
+}
+
+static partial chunk(mx_graph *g, const mx_node *n, mx_node *const *in, int64_t number)
+{
+    mx_attention_attr open = *(const mx_attention_attr *)n->attr;
+    mx_node *own[MX_ATTN_N_IN], *before[MX_ATTN_N_IN];
+    int64_t size = in[MX_ATTN_Q]->type.dim[1];
+    memcpy(own, in, sizeof own);
+    memcpy(before, in, sizeof before);
+    take_keys(g, own, number * size, size);
+    partial part[2] = {attend(g, n, n->attr, own)};
+    if (!number)
+        return part[0];
+    open.causal = false;
+    before[MX_ATTN_SINKS] = NULL; /* it is in the first sum */
+    take_keys(g, before, 0, number * size);
+    part[1] = attend(g, n, &open, before);
+    return merge(g, part, 2);
+}
+
+static mx_node *by_chunks(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
+{
+    circle c = circle_of(p);
+    if (!p->out[0].dim[1].zigzag[0])
+        return outputs(g, n, chunk(g, n, in, c.index), p);
+    partial half[2];
+    for (int h = 0; h < 2; h++) {
+        mx_node *now[MX_ATTN_N_IN];
+        memcpy(now, in, sizeof now);
+        take_half(g, now, true, h);
+        half[h] = chunk(g, n, now, h ? 2 * c.size - 1 - c.index : c.index);
+    }
+    partial all = {mx_concat(g, 2, (mx_node *[]){half[0].out, half[1].out}, 1),
+                   mx_concat(g, 2, (mx_node *[]){half[0].lse, half[1].lse}, 1)};
+    return outputs(g, n, all, p);
+}
+
 mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
 {
     mx_node *now[MX_ATTN_N_IN];
@@ -275,8 +332,12 @@ mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, m
     memcpy(now, in, sizeof now);
     take_heads(g, n, now, p);
     bool turns = length->n && takes_turns(n, p, length);
-    if (turns && only_order_counts(n, in, length))
+    bool order = length->n && only_order_counts(n, in);
+    if (turns && order && has_use_for_all(n, length))
         return ring_by_order(g, n, now, p);
+    if (!turns && order && is_by_context(length) && !in[MX_ATTN_SELECTED] &&
+        ((const mx_attention_attr *)n->attr)->causal)
+        return by_chunks(g, n, now, p);
     if (length->n && !in[MX_ATTN_Q_POS]) {
         mx_shape q = MX_SHAPE(now[MX_ATTN_Q]->type.dim[0], now[MX_ATTN_Q]->type.dim[1]);
         mx_shape k = MX_SHAPE(now[MX_ATTN_K]->type.dim[0], now[MX_ATTN_K]->type.dim[1]);

@@ -2,13 +2,14 @@
  *
  * M rows of this rank, sorted by expert; E experts, of which each of the R ranks of the group has
  * E / R, in order; a buffer of C rows.
- *     exchange_plan  start (E + 1)     ->  table (R, E + 1), start (E / R + 1), by rank (E + 1)
+ *     exchange_plan  start (E + 1)             ->  table (R, E + 1), start (E / R + 1),
+ *                                                  by rank (E + 1)
  *     exchange_rows  x (M, *)  table           ->  (C, *)
  *     return_rows    y (C, *)  table           ->  (M, *)
  * The table is every rank's starts. What a rank receives lies by expert, and inside an expert by
- * the rank it came from; the second output says where its experts begin, the third where those of
- * their rows begin that came from each rank. Rows beyond the last are 0, and so are, on the way
- * back, rows that belong to no expert. Each of the two is the other's gradient.
+ * the rank it came from; the second output says where its experts begin, the third where those rows
+ * of each of them begin that came from each rank. Rows beyond the last are 0, and so are, on the
+ * way back, rows that belong to no expert. Each of the two is the other's gradient.
  *
  * Counts differ from rank to rank and from step to step. A buffer that is too small (C is less than
  * the worst case) ends the run with what to change: nothing is dropped.

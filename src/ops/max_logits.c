@@ -9,6 +9,7 @@
 #include "ir/partition.h"
 #include "ops.h"
 #include "ops/collective.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
 #include "ops/num.h"
 #include "ops/recurrent.h"
@@ -16,7 +17,7 @@
 #include <math.h>
 #include <omp.h>
 
-enum { Q, K, SEG, N_IN };
+enum { MX_INPUTS_MAX_LOGITS, N_IN };
 enum { ROWS = 64, COLS = 256 }; /* of a tile */
 
 typedef struct {

@@ -2,7 +2,7 @@
 #include "device/cuda/ranks/collective.h"
 #include "device/cuda/core/vec.cuh"
 
-enum { BLOCK = 256 };
+enum { BLOCK = 256, WORDS = 4 }; /* WORDS: that a thread has under way */
 
 /* --- sums --- */
 
@@ -108,6 +108,54 @@ cudaError_t mx_cuda_sum_buffers(void *out, const mx_cuda_buffers *from, const mx
         return sum_of<int32_t, int32_t, 4>(out, from, s, stream);
     }
 }
+
+/* --- pieces --- */
+
+/* Row k of the grid copies piece k; across: words of a run. */
+template <class T>
+__global__ void __launch_bounds__(BLOCK)
+    join_kernel(T *out, const __grid_constant__ mx_cuda_buffers from, int64_t across, int64_t words)
+{
+    const T *piece = (const T *)from.at[blockIdx.y];
+    int64_t first = (int64_t)blockIdx.x * (BLOCK * WORDS) + threadIdx.x;
+    T v[WORDS];
+#pragma unroll
+    for (int j = 0; j < WORDS; j++)
+        if (first + j * BLOCK < words)
+            v[j] = piece[first + j * BLOCK];
+#pragma unroll
+    for (int j = 0; j < WORDS; j++) {
+        int64_t i = first + j * BLOCK;
+        if (i < words)
+            out[(i / across * gridDim.y + blockIdx.y) * across + i % across] = v[j];
+    }
+}
+
+template <class T>
+static cudaError_t join_by(void *out, const mx_cuda_buffers *from, const mx_cuda_join *s,
+                           cudaStream_t stream)
+{
+    int64_t across = s->run / (int64_t)sizeof(T), words = across * s->outer;
+    dim3 grid((unsigned)((words + BLOCK * WORDS - 1) / (BLOCK * WORDS)), (unsigned)s->n);
+    join_kernel<T><<<grid, BLOCK, 0, stream>>>((T *)out, *from, across, words);
+    return cudaGetLastError();
+}
+
+cudaError_t mx_cuda_join_buffers(void *out, const mx_cuda_buffers *from, const mx_cuda_join *s,
+                                 cudaStream_t stream)
+{
+    uintptr_t places = (uintptr_t)out | (uintptr_t)s->run;
+    for (int k = 0; k < s->n; k++)
+        places |= (uintptr_t)from->at[k];
+    if (!s->outer || !s->run)
+        return cudaSuccess;
+    return places % 16 == 0  ? join_by<uint4>(out, from, s, stream)
+           : places % 4 == 0 ? join_by<uint32_t>(out, from, s, stream)
+           : places % 2 == 0 ? join_by<uint16_t>(out, from, s, stream)
+                             : join_by<uint8_t>(out, from, s, stream);
+}
+
+/* --- numbers --- */
 
 template <class T> __global__ void in_order_kernel(float *out, const T *x, int64_t n)
 {

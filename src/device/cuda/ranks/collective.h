@@ -31,6 +31,14 @@ typedef struct {
 cudaError_t mx_cuda_sum_buffers(void *out, const mx_cuda_buffers *from, const mx_cuda_sum *s,
                                 cudaStream_t stream);
 
+/* out (outer, n, run) from n pieces (outer, run), in bytes. */
+typedef struct {
+    int n;
+    int64_t outer, run;
+} mx_cuda_join;
+cudaError_t mx_cuda_join_buffers(void *out, const mx_cuda_buffers *from, const mx_cuda_join *s,
+                                 cudaStream_t stream);
+
 /* x (n) as floats of any of the types, ((x0 + x1) + x2) + ..., every sum rounded to float32. */
 cudaError_t mx_cuda_sum_in_order(float *out, const void *x, mx_sum_type type, int64_t n,
                                  cudaStream_t stream);

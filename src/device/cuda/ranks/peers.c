@@ -52,11 +52,19 @@ static mx_status part(peers *p)
     return meet(p, NULL);
 }
 
+static void move_on(mx_cuda_buffers *b, int n, int64_t bytes)
+{
+    for (int k = 0; k < n; k++)
+        b->at[k] = (char *)b->at[k] + bytes;
+}
+
+/* The pieces that begin at `from` in everybody's buffer. */
 static mx_status put_all(peers *p, const mx_cuda_pieces *a, int64_t from)
 {
-    mx_process_group *g = p->base.of;
-    for (int k = 0; k < g->size; k++)
-        MX_TRY(mx_cuda_group_put(p->base.cuda, a, k, g->size, (char *)p->buffers.at[k] + from));
+    mx_cuda_join s = {.n = p->base.of->size, .outer = a->outer, .run = a->run};
+    move_on(&p->buffers, s.n, from);
+    MX_TRY(mx_cuda_check(mx_cuda_join_buffers(a->out, &p->buffers, &s, p->base.cuda->stream),
+                         "a copy between ranks"));
     return part(p);
 }
 
@@ -72,12 +80,6 @@ static mx_status all_to_all(mx_cuda_group *g, const mx_cuda_pieces *a)
     peers *p = (peers *)g;
     MX_TRY(meet(p, a->in));
     return put_all(p, a, a->outer * a->run * g->of->rank);
-}
-
-static void move_on(mx_cuda_buffers *b, int n, int64_t bytes)
-{
-    for (int k = 0; k < n; k++)
-        b->at[k] = (char *)b->at[k] + bytes;
 }
 
 static mx_status reduce_scatter(mx_cuda_group *g, const mx_cuda_reduce *a)

@@ -144,7 +144,8 @@ cudaError_t mx_cuda_sum_squares(const mx_squares_one *a, int n, double *partial,
             table.p.n = i + 1;
         }
         unsigned blocks = table.p.first[table.p.n];
-        squares_kernel<<<blocks, THREADS, 0, stream>>>(table, partial);
+        if (blocks) /* a stage of a pipeline has empty parts of others' weights */
+            squares_kernel<<<blocks, THREADS, 0, stream>>>(table, partial);
         finish_kernel<<<(unsigned)table.p.n, THREADS, 0, stream>>>(partial, table.p, o);
         partial += blocks;
     }
@@ -334,7 +335,8 @@ cudaError_t mx_cuda_adamw_many(const mx_adamw_one *a, int n, const mx_adamw_rule
             table.p.n = i + 1;
         }
         unsigned blocks = table.p.first[table.p.n];
-        adamw_kernel<<<blocks, THREADS, 0, stream>>>(table, numbers, partial);
+        if (blocks)
+            adamw_kernel<<<blocks, THREADS, 0, stream>>>(table, numbers, partial);
         finish_kernel<<<(unsigned)table.p.n, THREADS, 0, stream>>>(partial, table.p, o);
         partial += blocks;
     }
