@@ -249,9 +249,11 @@ __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-cudaError_t mx_cuda_expert_starts(const mx_cuda_expert_rows *s, int32_t *start, cudaStream_t stream)
+cudaError_t mx_cuda_expert_starts(const mx_cuda_expert_rows *s, int32_t *start, int32_t *by_rank,
+                                  cudaStream_t stream)
 {
     places_kernel<<<1, 32, 0, stream>>>(*s, start, true);
+    places_kernel<<<1, 32, 0, stream>>>(*s, by_rank, false);
     return cudaGetLastError();
 }
 

@@ -51,8 +51,9 @@ typedef struct {
     int ranks, index, experts;
     int64_t room, row_bytes; /* rows of `y` */
 } mx_cuda_expert_rows;
-/* start (experts / ranks + 1): where the rows of this rank's experts begin. */
-cudaError_t mx_cuda_expert_starts(const mx_cuda_expert_rows *s, int32_t *start,
+/* start (experts / ranks + 1): where the rows of this rank's experts begin; by_rank (experts + 1):
+ * where those of each of them begin that came from each rank. */
+cudaError_t mx_cuda_expert_starts(const mx_cuda_expert_rows *s, int32_t *start, int32_t *by_rank,
                                   cudaStream_t stream);
 /* y, rows by expert and inside an expert by rank: from the ranks' own buffers, in which row t is
  * the t-th of that rank's tokens sorted by expert; the rows of y behind the last become 0. `back`:

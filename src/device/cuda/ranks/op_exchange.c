@@ -34,7 +34,8 @@ static mx_status plan(mx_cuda *c, const mx_exec_step *s, void *state)
     else
         MX_TRY(mx_cuda_group_put(c, &q, 0, 1, q.in));
     mx_cuda_expert_rows r = rows_of(s, &out[0]);
-    return mx_cuda_check(mx_cuda_expert_starts(&r, out[1].data, c->stream), "rows of experts");
+    return mx_cuda_check(mx_cuda_expert_starts(&r, out[1].data, out[2].data, c->stream),
+                         "rows of experts");
 }
 
 /* --- rows --- */
