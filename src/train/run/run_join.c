@@ -150,6 +150,12 @@ static mx_process_group *find_group(void *groups, unsigned axes)
     return g->size > 1 ? g : NULL;
 }
 
+mx_process_group *mx_run_group(mx_run *r, mx_axis_set axes)
+{
+    return r->groups ? find_group(r->groups, axes)
+                     : r->mesh_rank->find_group((void *)r->mesh_rank, axes);
+}
+
 void mx_run_set_groups(mx_run *r)
 {
     if (r->groups)

@@ -123,7 +123,7 @@ mx_status mx_run_programs_open(mx_run *r)
     /* Together: nobody allocates while another still asks what is free. */
     MX_TRY(mx_comm_agree(r->comm, check_memory(r)));
     if (r->programs.pipelined)
-        r->programs.stages = r->mesh_rank->find_group((void *)r->mesh_rank, 1u << MX_AXIS_STAGE);
+        r->programs.stages = mx_run_group(r, 1u << MX_AXIS_STAGE);
     MX_TRY(mx_programs_open(&r->programs, r->session));
     MX_TRY(count_flops(r));
     mx_dtype compute = r->request.options.compile.compute;

@@ -195,6 +195,8 @@ mx_status mx_run_ranks_find(mx_run *r) MX_MUST_USE;
 mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
 /* Tells the session of a process where the groups of its collectives are. */
 void mx_run_set_groups(mx_run *r);
+/* The ranks of a mesh along these axes. */
+mx_process_group *mx_run_group(mx_run *r, mx_axis_set axes);
 /* run_ranks.c: what ranks do together. */
 /* Can several ranks run this? Once variables are known. */
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
