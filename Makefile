@@ -8,10 +8,14 @@
 #   make test       everything that must hold, under ASan + UBSan; ends with "N passed, N failed"
 #   make test-crash 1,000 times kill -9 of a save and of a whole run, and power losses
 #   make test-memory  every single request for memory fails once and for ever, in loading, saving, training and writing
+#   make test-kills  ranks of meshes, over TCP and MPI, are killed, stopped and hung at 100 random instants
 #   make test-ranks a rank is stopped, killed or hung at 500 random instants, of calls and of whole runs
 #   make test-extend every extension of docs/extending.md, its CUDA kernel too
 #   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
+#   make test-clients  the openai client and lm-eval of PYTHON against a server, where PYTHON has them
+#   make test-page  the page in a headless Chromium, where there is one; SHOT=FILE.png takes a picture
+#   make soak-serve a server under mixed load for SOAK_SECONDS (3600), with SOAK_CONNECTIONS (2000)
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
@@ -150,10 +154,10 @@ $(B)/maxc: $(B)/src/cmd/main.o $(B)/libmaxc.a
 # --- the MPI plug-in; of another MPI than mpicc's: make mpi MPICC=mpicc.mpich ---
 .PHONY: mpi
 mpi: $(BUILD)/release/libmaxc_mpi.so
-$(BUILD)/release/libmaxc_mpi.so: src/dist/mpi/plugin.c src/dist/mpi.h src/dist/comm.h src/dist/coord.h $(BUILD)/mpicc.txt
+$(BUILD)/release/libmaxc_mpi.so: $(wildcard src/dist/mpi/*) src/dist/mpi.h src/dist/comm.h src/dist/coord.h $(BUILD)/mpicc.txt
 	@mkdir -p $(@D)
 	@echo "  MPICC $@"
-	@$(MPICC) -std=gnu11 -O2 -g -fPIC -shared $(WARN) -D_GNU_SOURCE -Isrc $< -o $@
+	@$(MPICC) -std=gnu11 -O2 -g -fPIC -shared $(WARN) -D_GNU_SOURCE -Isrc $(filter %.c,$^) -o $@
 $(BUILD)/mpicc.txt: FORCE
 	@mkdir -p $(@D); echo "$(HAVE_MPICC)" | cmp -s - $@ || echo "$(HAVE_MPICC)" > $@
 
@@ -183,11 +187,27 @@ test-ranks: all test-bin
 	@MX_RANK_FAULTS=$(RANK_FAULTS) MX_TEST_SECONDS=36000 build/test/tests_run 'heartbeat_*'
 	@RANK_FAULTS=$(RANK_FAULTS) sh tests/cli/ranks.sh
 
+# Ranks of meshes, over TCP and MPI, killed, stopped and hung at so many instants.
+.PHONY: test-kills
+KILLS_OF_RANKS ?= 100
+test-kills: all
+	@tools/test-kills $(KILLS_OF_RANKS)
+
 # Five kinds of model on all meshes of 8 ranks and 60 of 16.
 .PHONY: test-meshes
 test-meshes:
 	@$(MAKE) --no-print-directory MODE=plain build/plain/tests_run
 	@MX_MESHES=all MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
+
+.PHONY: test-clients test-page soak-serve
+test-clients: all
+	@sh tests/clients/run.sh
+test-page: all
+	@SHOT=$(SHOT) sh tests/clients/page.sh
+SOAK_SECONDS ?= 3600
+SOAK_CONNECTIONS ?= 2000
+soak-serve: test-bin
+	@MX_SOAK_SECONDS=$(SOAK_SECONDS) MX_SOAK_CONNECTIONS=$(SOAK_CONNECTIONS) MX_TEST_SECONDS=360000 build/test/tests_run soak_serve
 
 .PHONY: test-extend
 test-extend: test-bin
@@ -228,6 +248,7 @@ $(B)/bench/%: $(B)/bench/%.o $(B)/libmaxc.a
 	@$(CC) $(LDOPT) -rdynamic $^ $(LDLIBS) $(OPENMP) -o $@
 bench: all
 	@bench/run
+	@bench/ranks
 bench-mixtures: all $(B)/bench/kernels_bench
 	@bench/mixtures
 

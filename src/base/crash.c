@@ -167,7 +167,9 @@ static void print_stack(int fd, int skip, uintptr_t from)
 }
 #endif
 
-__attribute__((noinline)) void mx_stack_print(int fd, int skip)
+/* The calling thread's stack, one "  #n function at file:line" a line; `skip` innermost frames left
+ * out. */
+static __attribute__((noinline)) void stack_print(int fd, int skip)
 {
     print_stack(fd, skip + 1, 0);
 }
@@ -317,11 +319,6 @@ void mx_crash_set_node(const char *node)
     atomic_store_explicit(&now.node, node, memory_order_relaxed);
 }
 
-int64_t mx_crash_step(void)
-{
-    return atomic_load(&now.step);
-}
-
 const char *mx_crash_node(void)
 {
     return atomic_load(&now.node);
@@ -375,7 +372,7 @@ static bool print_thread(int fd, int tid)
     put(&l, tid == thread_id() ? "), this one:" : "):");
     emit(&l, fd);
     if (tid == thread_id()) {
-        mx_stack_print(fd, 1);
+        stack_print(fd, 1);
         return true;
     }
     atomic_store(&now.dumped, 0);

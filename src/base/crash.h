@@ -26,12 +26,8 @@ void mx_crash_set_log(int fd);
  * NULL is nothing. Cheap enough for every node: one relaxed store. */
 void mx_crash_set_step(int64_t step);
 void mx_crash_set_node(const char *node);
-int64_t mx_crash_step(void);
 const char *mx_crash_node(void);
 
-/* The calling thread's stack, one "  #n function at file:line" a line; `skip` innermost frames left
- * out. */
-void mx_stack_print(int fd, int skip);
 /* Every thread's stack with its id and name; a thread that does not answer within two seconds is
  * named with what the kernel knows. Not for signal handlers. How many threads answered. */
 int mx_stack_print_all(int fd);

@@ -369,7 +369,7 @@ mx_status mx_json_tree_load(const mx_json_node **out, mx_arena *a, const char *p
     return mx_json_tree_parse_in_place(out, a, text, n, path);
 }
 
-const mx_json_node *mx_json_get_n(const mx_json_node *object, const char *key, size_t n)
+static const mx_json_node *json_get_n(const mx_json_node *object, const char *key, size_t n)
 {
     if (!object || object->type != MX_JSON_OBJECT)
         return NULL;
@@ -388,7 +388,7 @@ const mx_json_node *mx_json_get_n(const mx_json_node *object, const char *key, s
 
 const mx_json_node *mx_json_get(const mx_json_node *object, const char *key)
 {
-    return mx_json_get_n(object, key, strlen(key));
+    return json_get_n(object, key, strlen(key));
 }
 
 const char *mx_json_get_text(const mx_json_node *object, const char *key, const char *other)

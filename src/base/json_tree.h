@@ -52,7 +52,6 @@ mx_status mx_json_tree_load(const mx_json_node **out, mx_arena *a, const char *p
 
 /* The member called `key`, or NULL (also when `object` is NULL or no object). O(1). */
 const mx_json_node *mx_json_get(const mx_json_node *object, const char *key);
-const mx_json_node *mx_json_get_n(const mx_json_node *object, const char *key, size_t n);
 /* The member's value when it is there and of that type, else `other`. */
 const char *mx_json_get_text(const mx_json_node *object, const char *key, const char *other);
 int64_t mx_json_get_int(const mx_json_node *object, const char *key, int64_t other);

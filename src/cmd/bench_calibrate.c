@@ -50,11 +50,9 @@ static void watch(mx_graph *g, mx_node *x)
 /* On the CPU the time that its threads computed, which other programs change little. */
 static double now(const machine *m)
 {
-    struct timespec t;
     if (m->gpu)
         return mx_clock_now();
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec) / mx_session_threads(m->session);
+    return mx_clock_of(CLOCK_PROCESS_CPUTIME_ID) / mx_session_threads(m->session);
 }
 
 static mx_status run_trial(const machine *m, trial *t, double *seconds)

@@ -11,6 +11,7 @@
 #include "data/formats/json_scan.h"
 #include "data/formats/story.h"
 #include "train/input/train_data.h"
+#include "base/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +19,6 @@
 #include <time.h>
 #include <unistd.h>
 #include <zstd.h>
-
-static double now(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* --- readers --- */
 
@@ -38,7 +32,7 @@ static mx_status read_some(mx_source *s, bool random, rate *r)
     mx_record rec = {0};
     mx_status st = MX_OK;
     bool end = false;
-    double from = now(CLOCK_THREAD_CPUTIME_ID);
+    double from = mx_clock_of(CLOCK_THREAD_CPUTIME_ID);
     *r = (rate){0};
     while (!st && !end && r->seconds < 3 && (s->n_records < 0 || r->records < s->n_records)) {
         for (int k = 0; k < 256 && !st && !end && (s->n_records < 0 || r->records < s->n_records);
@@ -49,7 +43,7 @@ static mx_status read_some(mx_source *s, bool random, rate *r)
                 r->bytes += (double)rec.cells[c].len_bytes;
             r->records += !st && !end;
         }
-        r->seconds = now(CLOCK_THREAD_CPUTIME_ID) - from;
+        r->seconds = mx_clock_of(CLOCK_THREAD_CPUTIME_ID) - from;
     }
     mx_record_fini(&rec);
     return st;
@@ -137,7 +131,7 @@ static void bench_packers(const mx_invocation *inv)
     memset(trained, 1, DOCUMENT);
     for (int kind = 0; kind < 4; kind++) {
         mx_packer *p = mx_packer_new(&(mx_pack_options){.kind = (mx_pack_kind)kind, .seq_len = S});
-        double from = now(CLOCK_THREAD_CPUTIME_ID);
+        double from = mx_clock_of(CLOCK_THREAD_CPUTIME_ID);
         for (uint64_t w = 1; w <= 20; w++) {
             for (int64_t i = 0; !mx_packer_full(p); i++)
                 mx_packer_add(p, ids, trained, 50 + (i * 7919 + (int64_t)w) % 1200);
@@ -149,7 +143,8 @@ static void bench_packers(const mx_invocation *inv)
         mx_pack_counts c = mx_packer_counts(p);
         char name[64];
         snprintf(name, sizeof name, "pack %s", names[kind]);
-        mx_bench_print(inv, name, (double)c.tokens / 1e6 / (now(CLOCK_THREAD_CPUTIME_ID) - from),
+        mx_bench_print(inv, name,
+                       (double)c.tokens / 1e6 / (mx_clock_of(CLOCK_THREAD_CPUTIME_ID) - from),
                        "million tokens/s/core");
         mx_bench_print(inv, name, 100 * (double)c.tokens / (double)c.places, "% full");
         mx_packer_free(p);
@@ -167,8 +162,8 @@ static mx_status bench_loader(const mx_invocation *inv)
     mx_train_data_request r = {.config = inv->config, .rows = 16};
     const mx_batch *b = NULL;
     mx_status st = mx_train_data_open_as(&d, &r);
-    double from = now(CLOCK_MONOTONIC), tokens = 0;
-    while (!st && now(CLOCK_MONOTONIC) - from < 3) {
+    double from = mx_clock_of(CLOCK_MONOTONIC), tokens = 0;
+    while (!st && mx_clock_of(CLOCK_MONOTONIC) - from < 3) {
         st = mx_loader_next(d.loader, &b);
         if (st || !b)
             break;
@@ -177,7 +172,8 @@ static mx_status bench_loader(const mx_invocation *inv)
     if (!st) {
         char name[96];
         snprintf(name, sizeof name, "loader, %s tokenizer", mx_tokenizer_kind(d.tokenizer));
-        mx_bench_print(inv, name, tokens / 1e6 / (now(CLOCK_MONOTONIC) - from), "million tokens/s");
+        mx_bench_print(inv, name, tokens / 1e6 / (mx_clock_of(CLOCK_MONOTONIC) - from),
+                       "million tokens/s");
     }
     mx_train_data_close(&d);
     return st;

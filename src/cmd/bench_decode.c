@@ -76,6 +76,8 @@ static double weight_bytes(mx_session *s, mx_dtype compute, int64_t vocab, bool 
         const mx_var *v = mx_session_var(s, i);
         bool embedding = !tied && v->type.ndim == 2 && v->type.dim[0] == vocab &&
                          strstr(v->name, "embed");
+        if (mx_ends_with(v->name, MX_CODE_SCALES))
+            bytes += (double)mx_type_bytes(&v->type);
         if (v->attr.kind == MX_VAR_WEIGHT && !embedding)
             bytes += (double)mx_type_count(&v->type) *
                      (double)mx_dtype_bytes(v->attr.quantized ? v->type.dtype : compute);
@@ -122,7 +124,7 @@ static mx_status run(mx_invocation *inv)
     mx_decode_settings o = {.batch = 1, .max_length = length, .compile = {.weights_fixed = true}};
     MX_TRY_OUT(st, mx_model_from_config(&m, c));
     MX_TRY_OUT(st, mx_compute_dtype(c, NULL, &o.compile.compute));
-    MX_TRY_OUT(st, mx_int8_weights_configure(&o.compile.int8_weights, c));
+    MX_TRY_OUT(st, mx_weight_codes_configure(&o.compile.codes, c, NULL));
     MX_TRY_OUT(st, mx_session_open(&s, mx_config_text(c, "device"),
                                    (int)mx_config_int(c, "num_threads")));
     MX_TRY_OUT(st, mx_decode_open(&d, s, &m, &o));

@@ -24,9 +24,7 @@ enum { MAX_STEPS = 1000 };
 /* Of all threads. With one thread, what a step takes whatever else the machine does. */
 static double cpu_seconds(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return mx_clock_of(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 static mx_status feed(mx_step *step, const mx_step_options *o, int64_t vocab)

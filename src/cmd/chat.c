@@ -1,6 +1,7 @@
 /* chat.c - maxc chat MODEL: a conversation in the terminal. */
 #include "base/signals.h"
 #include "cmd/model_text.h"
+#include "exec/quant_config.h"
 #include "infer/engine.h"
 #include "infer/prompt.h"
 
@@ -266,6 +267,7 @@ static mx_status open_talk(talk *t, mx_invocation *inv)
     t->terminal = isatty(0) && isatty(1);
     t->messages = json_array();
     begin_anew(t);
+    MX_TRY(mx_weight_codes_configure(&eo.codes, c, t->m.ref.dir.config));
     MX_TRY(mx_engine_open(&t->engine, &eo));
     return mx_signals_install();
 }

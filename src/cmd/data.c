@@ -8,6 +8,7 @@
  *     maxc data dataset_path=my.jsonl tokenizer=DIR max_target_length=512
  *     maxc data sft dataset_path=chat.jsonl loss_on=assistant show=tokens
  */
+#include "base/clock.h"
 #include "base/utf8.h"
 #include "cmd/verb.h"
 #include "exec/model_ref.h"
@@ -23,13 +24,6 @@ typedef struct {
     bool colour, tokens;
     mx_str text;
 } view;
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* --- rows --- */
 
@@ -144,7 +138,7 @@ static mx_status show_all(view *v, const mx_config *c)
     int64_t rows = mx_config_int(c, "rows"), batches = mx_config_int(c, "batches"), done = 0,
             shown = 0;
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
-    double from = seconds();
+    double from = mx_clock_now();
     for (; done < batches; done++) {
         const mx_batch *b;
         MX_TRY(mx_loader_next(v->d->loader, &b));
@@ -158,7 +152,7 @@ static mx_status show_all(view *v, const mx_config *c)
         }
     }
     mx_loader_counts counts = mx_loader_report(v->d->loader);
-    print_counts(&counts, seconds() - from, done, json);
+    print_counts(&counts, mx_clock_now() - from, done, json);
     return MX_OK;
 }
 

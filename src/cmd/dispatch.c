@@ -32,7 +32,8 @@ const mx_verb *mx_verb_find(const char *name)
     return NULL;
 }
 
-const mx_verb *mx_verb_nearest(const char *name)
+/* likewise */
+static const mx_verb *verb_nearest(const char *name)
 {
     const mx_verb *best = NULL;
     int distance = INT_MAX;
@@ -269,7 +270,7 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
 
 static mx_status unknown_verb(const char *name)
 {
-    const mx_verb *near = mx_verb_nearest(name);
+    const mx_verb *near = verb_nearest(name);
     if (near)
         return mx_fail(MX_USAGE, "maxc: unknown verb `%s`; did you mean `%s` (%s)?", name,
                        near->name, near->doc);

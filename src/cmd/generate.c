@@ -188,13 +188,14 @@ static mx_status run(mx_invocation *inv)
                              .n_stop_ids = mx_config_bool(c, "ignore_eos") ? 0 : s.m.n_stop_ids,
                              .compute = s.m.compute,
                              .step_tokens = mx_config_int(c, "prefill_chunk_size"),
+                             .draft_tokens = mx_config_int(c, "speculative_tokens"),
                              .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
                              .pixels = s.pictures.pixels,
                              .n_images = s.pictures.n_images, .device = mx_config_text(c, "device"),
                              .n_threads = (int)mx_config_int(c, "num_threads")};
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
-    MX_TRY_OUT(st, mx_int8_weights_configure(&o.int8_weights, c));
+    MX_TRY_OUT(st, mx_weight_codes_configure(&o.codes, c, s.m.ref.dir.config));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)

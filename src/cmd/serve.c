@@ -1,6 +1,7 @@
 /* serve.c - maxc serve MODEL: the model behind an OpenAI-compatible HTTP server. */
 #include "base/signals.h"
 #include "cmd/model_text.h"
+#include "exec/quant_config.h"
 #include "serve/server.h"
 
 #include <stdio.h>
@@ -36,39 +37,88 @@ static const char *name_of(const mx_config *c, const char *model, mx_arena *a)
     return slash && slash[1] ? slash + 1 : name;
 }
 
-static mx_status serve(mx_model_text *m, mx_invocation *inv, mx_engine *e)
+/* One of lora=: NAME=FOLDER. */
+typedef struct {
+    const char *name, *path;
+} given_adapter;
+
+static mx_status read_adapters(const mx_config *c, mx_arena *a, given_adapter **out, int *n)
+{
+    const char *const *list;
+    *n = mx_config_list(c, "lora", &list);
+    *out = MX_NEW_N(a, given_adapter, *n);
+    for (int i = 0; i < *n; i++) {
+        char *name = mx_arena_strdup(a, list[i]), *path = strchr(name, '=');
+        if (!path || path == name || !path[1])
+            return mx_fail(MX_USAGE, "lora=%s: expected NAME=FOLDER, as in lora=poet=adapters/poet",
+                           list[i]);
+        *path++ = 0;
+        (*out)[i] = (given_adapter){name, path};
+    }
+    return MX_OK;
+}
+
+/* Places for the adapters given, or as many as are asked for, and their rank. */
+static mx_status size_adapters(const mx_config *c, const given_adapter *given, int n,
+                               mx_engine_options *o)
+{
+    int64_t most = 0;
+    for (int i = 0; i < n; i++) {
+        mx_adapter a;
+        MX_TRY(mx_adapter_open(&a, given[i].path));
+        for (int k = 0; k < a.lora.n_only; k++)
+            most = a.lora.only[k].rank > most ? a.lora.only[k].rank : most;
+        mx_adapter_close(&a);
+    }
+    o->adapter_slots = mx_config_int(c, "max_loras");
+    o->adapter_slots = o->adapter_slots > n ? o->adapter_slots : n;
+    o->adapter_rank = mx_config_int(c, "max_lora_rank");
+    if (!o->adapter_rank)
+        o->adapter_rank = most ? most : 16;
+    return MX_OK;
+}
+
+static mx_status serve(mx_model_text *m, mx_invocation *inv, mx_engine *e, int64_t slots)
 {
     const mx_config *c = inv->config;
-    mx_server *s;
+    mx_server *s = NULL;
     mx_served served = {.model = &m->ref,
                         .tokenizer = m->tok,
                         .chat = m->chat,
                         .name = name_of(c, inv->args[0], &m->arena),
                         .max_length = mx_engine_max_length(e),
                         .vocab = mx_engine_vocab(e),
+                        .width = mx_engine_width(e),
                         .usual = usual_sampling(&m->ref)};
     mx_server_options so = {.host = mx_config_text(c, "host"),
                             .port = mx_config_int(c, "port"),
                             .api_key = mx_config_text(c, "api_key"),
                             .most_calls = mx_config_int(c, "max_concurrent_requests"),
                             .body_bytes = mx_config_int(c, "max_body_bytes"),
+                            .stuck_s = mx_config_float(c, "stuck_seconds"),
+                            .runtime_adapters = mx_config_bool(c, "runtime_lora"),
                             .drain_s = mx_config_float(c, "drain_seconds"),
                             .call_s = mx_config_float(c, "request_seconds")};
     mx_token_bytes *bytes = NULL;
-    MX_TRY(mx_signals_install());
-    mx_status st = mx_token_bytes_open(&bytes, m->tok, served.vocab);
+    given_adapter *given;
+    int n;
+    mx_status st;
+    if (slots)
+        mx_adapter_names_open(&served.adapters, e, slots, served.name);
+    MX_TRY_OUT(st, mx_signals_install());
+    MX_TRY_OUT(st, read_adapters(c, &m->arena, &given, &n));
+    for (int i = 0; i < n; i++)
+        MX_TRY_OUT(st, mx_adapter_names_load(served.adapters, given[i].name, given[i].path));
+    MX_TRY_OUT(st, mx_token_bytes_open(&bytes, m->tok, served.vocab));
     served.bytes = bytes;
-    if (!st)
-        st = mx_server_open(&s, e, &served, &so);
-    if (st) {
-        mx_token_bytes_close(bytes);
-        return st;
-    }
+    MX_TRY_OUT(st, mx_server_open(&s, e, &served, &so));
     printf("%s: http://%s:%d\n", served.name, so.host, mx_server_port(s));
     fflush(stdout);
     st = mx_server_run(s);
+out:
     mx_server_close(s);
     mx_token_bytes_close(bytes);
+    mx_adapter_names_close(served.adapters);
     return st;
 }
 
@@ -87,13 +137,22 @@ static mx_status run(mx_invocation *inv)
                             .step_tokens = mx_config_int(c, "prefill_chunk_size"),
                             .max_length = mx_config_int(c, "max_model_len"),
                             .cache_tokens = mx_config_int(c, "cache_tokens"),
+                            .draft_tokens = mx_config_int(c, "speculative_tokens"),
                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
                             .stop_ids = m.stop_ids,
                             .n_stop_ids = m.n_stop_ids};
+    given_adapter *given;
+    int n;
+    if (!st)
+        st = read_adapters(c, &m.arena, &given, &n);
+    if (!st)
+        st = size_adapters(c, given, n, &eo);
+    if (!st)
+        st = mx_weight_codes_configure(&eo.codes, c, m.ref.dir.config);
     if (!st)
         st = mx_engine_open(&e, &eo);
     if (!st)
-        st = serve(&m, inv, e);
+        st = serve(&m, inv, e, eo.adapter_slots);
     mx_engine_close(e);
     mx_model_text_close(&m);
     return st;
@@ -104,9 +163,10 @@ const mx_verb mx_verb_serve = {
     .doc = "serve a model over HTTP, as OpenAI's API does",
     .usage = "MODEL [host=127.0.0.1] [port=8000] [api_key=...]",
     .help = "MODEL as in `maxc help generate`. Answers /v1/completions, /v1/chat/completions,\n"
-            "/v1/models, /tokenize, /detokenize, /health and /metrics; a page to chat with the\n"
-            "model is at /. SIGTERM or Ctrl-C finishes the requests under way; a second one ends\n"
-            "at once. See docs/serving.md.",
+            "/v1/messages, /v1/embeddings, /v1/models, /tokenize, /detokenize, /health and\n"
+            "/metrics; a page to chat with the model is at /. lora=NAME=DIR serves adapters\n"
+            "beside it. SIGTERM or Ctrl-C finishes the requests under way; a second one ends at\n"
+            "once. See docs/serving.md.",
     .min_args = 1,
     .max_args = 1,
     .run = run,

@@ -52,7 +52,6 @@ extern const int mx_verb_count;
     }
 
 const mx_verb *mx_verb_find(const char *name);    /* NULL when there is none */
-const mx_verb *mx_verb_nearest(const char *name); /* likewise */
 /* Whether the verb reads a key of the schema; whether it takes one, because it reads it or because
  * the verb it is like does. What is planned or foreign does neither. */
 bool mx_verb_reads(const mx_verb *v, const mx_key *key);

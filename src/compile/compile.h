@@ -7,6 +7,7 @@
 #include "compile/passes.h"
 #include "compile/program.h"
 #include "compile/quantize.h"
+#include "compile/weight_codes.h"
 
 typedef struct mx_compile_options {
     const mx_device_traits *device; /* borrows; NULL: host memory, and nothing special */
@@ -18,7 +19,7 @@ typedef struct mx_compile_options {
     bool narrow_frozen;        /* weights that are not trained lie in the compute dtype */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool reads_copies;         /* weights are read from the copies that a training step writes */
-    bool int8_weights;         /* with weights_fixed: those of layers lie as int8 */
+    mx_weight_codes codes;     /* with weights_fixed: how matrices lie */
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */

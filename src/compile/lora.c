@@ -45,11 +45,13 @@ bool mx_lora_names(const char *list, const char *module)
     return false;
 }
 
-/* Embeddings, heads and routers are no linear layers to an adapter. */
-static bool is_linear(const char *module)
+bool mx_lora_is_linear(const char *name)
 {
     static const char others[] = "*embed*,*lm_head,*wte,*wpe,*.gate,*.router,*shared_expert_gate,"
                                  "score,*conv*";
+    char module[512];
+    size_t n = strlen(name);
+    snprintf(module, sizeof module, "%.*s", (int)(mx_ends_with(name, ".weight") ? n - 7 : n), name);
     return !mx_glob_any(others, module);
 }
 
@@ -68,7 +70,7 @@ static int64_t rank_of(const mx_lora *l, const char *module)
         const mx_lora_rule *o = rule_of(l->only, l->n_only, module, true);
         return o ? o->rank : 0;
     }
-    bool chosen = *l->targets ? mx_lora_names(l->targets, module) : is_linear(module);
+    bool chosen = *l->targets ? mx_lora_names(l->targets, module) : mx_lora_is_linear(module);
     const mx_lora_rule *r = rule_of(l->rules, l->n_rules, module, false);
     return !chosen || mx_lora_names(l->save, module) ? 0 : r && r->rank ? r->rank : l->rank;
 }

@@ -32,6 +32,7 @@ typedef struct mx_lora {
     const char *save;  /* modules that are trained whole, by the same rules; "": none */
     const mx_lora_rule *rules; /* the first that matches counts */
     int n_rules;
+    int64_t slots; /* places for so many adapters, that rows choose among (lora_slots.c); 0: one */
     const mx_lora_rule *only; /* exactly these modules: of an adapter's file */
     int n_only;
 } mx_lora;
@@ -41,6 +42,15 @@ typedef struct mx_lora {
  * when nothing matches. */
 void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training);
 
+/* Places for `slots` adapters of a rank up to `rank` beside a model that serves (lora_slots.c): the
+ * variables MODULE + MX_LORA_SLOTS_A and _B, and the input MX_LORA_MASK (B, S, slots rank). */
+#define MX_LORA_SLOTS_A ".adapters_A"
+#define MX_LORA_SLOTS_B ".adapters_B"
+#define MX_LORA_MASK "adapter_mask"
+void mx_pass_lora_slots(mx_graph *g, int64_t slots, int64_t rank);
+
+/* Embeddings, heads and routers are no linear layers to an adapter; a module's or weight's name. */
+bool mx_lora_is_linear(const char *name);
 /* Is this module named by a list such as `targets`? */
 bool mx_lora_names(const char *list, const char *module);
 /* The scale of a module's B A. */

@@ -135,8 +135,9 @@ mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root)
 /* The weight as an update has made it, its rows rescaled where a root says so. */
 static mx_node *rescale(mx_graph *g, const mx_node *w, mx_node *u, const mx_update *step)
 {
-    int copies = u->op == &mx_op_adamw ? 3 : 1; /* the output that is the copy */
-    const mx_node *has = u->in[u->op == &mx_op_adamw ? 5 : 3];
+    /* the output that is the copy, and the input that it overwrites */
+    int copies = u->op == &mx_op_adamw ? 3 : u->op == &mx_op_adamw8 ? 5 : 1;
+    const mx_node *has = u->in[u->op->alias[copies] - 1];
     mx_node *s = NULL;
     for (int i = 0; i < g->n_roots; i++) {
         const char *of = mx_row_scale_of(g->root[i]);
@@ -214,7 +215,9 @@ static mx_update read_rates(mx_graph *g, const mx_optimizer *o, mx_node *norm,
                        .hyper = mx_concat(g, 4, part, 0), .on = on};
 }
 
-void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
+/* grad[i] is the gradient of var[i]; NULL leaves the weight alone. `on`: the mesh that they are cut
+ * over; NULL: one device. */
+static void pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
                        mx_node *const *grad, int n, const mx_partition *on)
 {
     mx_arena scratch = {0};
@@ -238,7 +241,7 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
         mx_node *w = part[i].weight;
         made[i] = update(g, &step, &part[i], mx_weight_copy(g, w, cast[w->id]));
     }
-    for (int i = 0; i < m; i++) /* apart: updates in a row are one kernel on a GPU */
+    for (int i = 0; i < m; i++) /* a loop of its own: consecutive updates are one kernel on a GPU */
         made[i] = rescale(g, of[i], made[i], &step);
     for (int i = 0; i < m; i++)
         made[i] = squares_of(g, made[i], on);
@@ -250,7 +253,7 @@ void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
     if (c->use == MX_GRADS_APPLY)
-        mx_pass_optimizer(g, c->opt, c->var, c->grad, c->n, c->o->partition);
+        pass_optimizer(g, c->opt, c->var, c->grad, c->n, c->o->partition);
     else
         mx_keep_gradients(g, c);
     return MX_OK;

@@ -39,6 +39,7 @@ typedef struct mx_optimizer_rule {
     const char *name, *doc; /* as opt_type has it */
     const char *alias;      /* another name of it; NULL: none */
     int moments;            /* numbers of state a weight, for estimates */
+    double moment_bytes;    /* of each; 0: as mu_dtype and nu_dtype say */
     bool rounds;            /* can round bfloat16 weights at random: weight_dtype=bfloat16 */
     bool by_part;           /* element by element: each rank may update its part of a weight */
     /* Reads its own keys into what mx_optimizer.own will be, in the arena; NULL: has none. */
@@ -82,11 +83,6 @@ typedef struct {
 const char *mx_row_scale_of(const mx_node *root);
 /* That variable. */
 mx_node *mx_row_scale_variable(mx_graph *g, const mx_node *root);
-
-/* grad[i] is the gradient of var[i]; NULL leaves the weight alone. `on`: the mesh that they are cut
- * over; NULL: one device. */
-void mx_pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *var,
-                       mx_node *const *grad, int n, const struct mx_partition *on);
 
 /* Sums of gradients for steps of several microbatches: the variable NAME.grad of a weight. */
 mx_node *mx_gradient_sum(mx_graph *g, const mx_node *w);

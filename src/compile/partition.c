@@ -7,6 +7,7 @@
 #include "compile/partition.h"
 
 #include "compile/compile.h"
+#include "compile/optimizer.h"
 #include "compile/partition_impl.h"
 #include "ops.h"
 #include <stdio.h>
@@ -236,11 +237,20 @@ static void copy_output(mx_partitioner *p, const mx_node *n)
     set_value(p, n, y, &at);
 }
 
+/* Roots are whole, except factors of a weight's rows, which lie as those rows do. */
+static mx_placement root_placement(const mx_partitioner *p, const mx_node *n)
+{
+    const char *weight = mx_row_scale_of(n);
+    const mx_node *w = weight ? mx_graph_find(p->from, weight) : NULL;
+    return w ? (mx_placement){{p->value[w->id].at.dim[0]}} : (mx_placement){0};
+}
+
 static void copy_root(mx_partitioner *p, const mx_node *n)
 {
     mx_local_value *v = &p->value[n->id];
     bool state = n->op->alias[0] != 0;
-    mx_node *x = state ? v->node : bring(p, n, &(mx_placement){0}, 0);
+    mx_placement at = root_placement(p, n);
+    mx_node *x = state ? v->node : bring(p, n, &at, 0);
     if (n->name && x->name && x != v->node)
         x->name = NULL;
     mx_graph_root(p->to, n->name, x);
@@ -257,6 +267,7 @@ mx_status mx_pass_partition(mx_graph *g, const mx_partition *how)
     MX_TRY(mx_graph_check(g));
     mx_graph_init(&to);
     to.param_dtype = g->param_dtype;
+    to.one_path = g->one_path;
     p.value = MX_NEW_N(&scratch, mx_local_value, g->n_nodes);
     int n_order;
     mx_node **order = mx_graph_order(g, &scratch, &n_order);

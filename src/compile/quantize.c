@@ -74,9 +74,7 @@ bool mx_quantization_is_delayed(const mx_quantization *q)
     return any;
 }
 
-/* The weight of a matmul of activations and a weight, "*d,fd->*f" or "*d,df->*f"; NULL: it is
- * none. in_out: the second. */
-static const mx_node *weight_of(const mx_node *n, bool *in_out)
+const mx_node *mx_weight_of_matmul(const mx_node *n, bool *in_out)
 {
     if (n->op != &mx_op_matmul || n->n_in != 2 || n->forward)
         return NULL;
@@ -91,7 +89,13 @@ static const mx_node *weight_of(const mx_node *n, bool *in_out)
         w = w->in[0];
     bool weight = w->op == &mx_op_variable && w->type.ndim == 2 &&
                   ((const mx_var_attr *)w->attr)->kind == MX_VAR_WEIGHT;
-    return weight && mx_scope_layer(w->name) ? w : NULL;
+    return weight ? w : NULL;
+}
+
+static const mx_node *layer_weight_of(const mx_node *n, bool *in_out)
+{
+    const mx_node *w = mx_weight_of_matmul(n, in_out);
+    return w && mx_scope_layer(w->name) ? w : NULL;
 }
 
 static const mx_quant_rule *rule_of(const mx_quantization *q, const char *name)
@@ -171,7 +175,7 @@ static void keep(const quantize *p, const mx_node *n, const mx_node *w)
 static void visit(quantize *p, mx_node *n, mx_quant_report *r)
 {
     bool in_out;
-    const mx_node *w = weight_of(n, &in_out);
+    const mx_node *w = layer_weight_of(n, &in_out);
     if (!w)
         return;
     const mx_quant_rule *rule = rule_of(p->q, w->name);
@@ -186,7 +190,9 @@ static void visit(quantize *p, mx_node *n, mx_quant_report *r)
         keep(p, n, w);
 }
 
-void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
+/* After precision and merge. training: gradients will follow, and histories of a delayed recipe are
+ * written. */
+static void pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
 {
     if (!q || g->error)
         return;
@@ -199,54 +205,6 @@ void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training)
     for (int i = 0; i < n_old && !g->error; i++)
         visit(&p, g->node[i], r);
     mx_arena_fini(&scratch);
-    mx_graph_resolve(g);
-}
-
-/* Is the weight read by such matmuls alone? */
-static bool read_otherwise(const mx_graph *g, const mx_node *w)
-{
-    bool in_out;
-    for (int i = 0; i < g->n_nodes; i++)
-        for (int k = 0; k < g->node[i]->n_in; k++)
-            if (g->node[i]->in[k] == w && !g->node[i]->forward &&
-                (k != 1 || weight_of(g->node[i], &in_out) != w || in_out))
-                return true;
-    return false;
-}
-
-static mx_node *row_scales(mx_graph *g, mx_node *w)
-{
-    char name[512];
-    snprintf(name, sizeof name, "%s" MX_ROW_SCALES, w->name);
-    mx_node *s = mx_graph_find(g, name);
-    return s ? s : mx_variable(g, name, mx_type_of(MX_F32, MX_SHAPE(w->type.dim[0], 1)),
-                               (mx_var_attr){.kind = MX_VAR_COPY, .copy_of = ""});
-}
-
-void mx_pass_int8_weights(mx_graph *g)
-{
-    int n_old = g->n_nodes;
-    for (int i = 0; i < n_old && !g->error; i++) {
-        mx_node *n = g->node[i], *w = n->n_in > 1 ? n->in[1] : NULL;
-        bool in_out;
-        if (!w || weight_of(n, &in_out) != w || in_out ||
-            mx_glob_any("*router*,*.gate.weight", w->name))
-            continue;
-        mx_var_attr *a = (mx_var_attr *)w->attr;
-        if (!a->quantized && read_otherwise(g, w))
-            continue;
-        a->quantized = true;
-        w->type.dtype = MX_I8;
-        const char *scope = g->scope;
-        g->scope = "";
-        mx_node *s = row_scales(g, w);
-        g->scope = n->scope;
-        g->seq = n->seq;
-        mx_node *y = mx_int8_matmul(g, n->in[0], w, s);
-        g->seq = -1;
-        g->scope = scope;
-        mx_node_forward(n, n->type.dtype == y->type.dtype ? y : mx_cast(g, y, n->type.dtype));
-    }
     mx_graph_resolve(g);
 }
 
@@ -290,9 +248,9 @@ void mx_pass_quantize_share(mx_graph *g)
 
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
-    mx_pass_quantize(g, c->o->quantization, c->training);
-    if (!c->training && c->o->weights_fixed && c->o->int8_weights)
-        mx_pass_int8_weights(g);
+    pass_quantize(g, c->o->quantization, c->training);
+    if (!c->training && c->o->weights_fixed)
+        mx_pass_weight_codes(g, c->o->codes);
     return MX_OK;
 }
 

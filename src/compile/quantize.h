@@ -28,13 +28,9 @@ const mx_quant_recipe *mx_quant_recipe_find(const char *name);
 void mx_quant_recipe_list(mx_str *out);
 bool mx_quantization_is_delayed(const mx_quantization *q); /* does a rule keep histories? */
 
-/* After precision and merge. training: gradients will follow, and histories of a delayed recipe are
- * written. */
-void mx_pass_quantize(mx_graph *g, const mx_quantization *q, bool training);
-/* For programs that only predict: weights of layers become int8, with a scale a row, and are loaded
- * so. After narrow_weights. */
-void mx_pass_int8_weights(mx_graph *g);
-#define MX_ROW_SCALES ".row_scales"
+/* The weight of a matmul of activations and a weight, "*d,fd->*f" or "*d,df->*f"; NULL: it is none.
+ * in_out: the second. */
+const mx_node *mx_weight_of_matmul(const mx_node *n, bool *in_out);
 /* After autodiff: tensors that several matmuls quantize or transpose alike are made once. */
 void mx_pass_quantize_share(mx_graph *g);
 

@@ -186,7 +186,8 @@ static size_t place_bytes(const mx_session *s, const mx_var *v)
     return (readable_bytes(s, v) + align - 1) / align * align;
 }
 
-bool mx_session_keeps_on_host(const mx_session *s, const mx_var *v)
+/* Is it kept in host memory, beside the device's own? */
+static bool session_keeps_on_host(const mx_session *s, const mx_var *v)
 {
     return v->attr.on_host && !s->device->traits->host_memory;
 }
@@ -197,7 +198,7 @@ static mx_status place_block(mx_session *s, int first, bool on_host)
     size_t total = 0, at = 0;
     for (int i = first; i < s->n_vars; i++)
         total +=
-            mx_session_keeps_on_host(s, s->var[i]) == on_host ? place_bytes(s, s->var[i]) : 0;
+            session_keeps_on_host(s, s->var[i]) == on_host ? place_bytes(s, s->var[i]) : 0;
     if (!total)
         return MX_OK;
     MX_GROW(s->block, s->n_blocks, s->cap_blocks);
@@ -207,7 +208,7 @@ static mx_status place_block(mx_session *s, int first, bool on_host)
     mx_device_buffer block = s->block[s->n_blocks++];
     for (int i = first; i < s->n_vars; i++) {
         mx_var *v = s->var[i];
-        if (mx_session_keeps_on_host(s, v) != on_host)
+        if (session_keeps_on_host(s, v) != on_host)
             continue;
         v->buffer = mx_device_range(block, at, mx_type_bytes(&v->type));
         v->readable_bytes = readable_bytes(s, v);

@@ -25,8 +25,6 @@ struct mx_session {
 
 /* The variables of a program that the session does not have yet, with memory. */
 mx_status mx_session_add_variables(mx_session *s, const mx_program *p) MX_MUST_USE;
-/* Is it kept in host memory, beside the device's own? */
-bool mx_session_keeps_on_host(const mx_session *s, const mx_var *v);
 /* Where an input or root lies; of no handle when the program has no use for such a name. */
 mx_device_buffer mx_exec_buffer(mx_exec *e, const char *name);
 

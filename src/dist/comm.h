@@ -19,13 +19,16 @@
  * A kind is a way to exchange: `single` (one rank), `tcp` (tcp.c) and `mpi` (a plug-in, mpi.h).
  * Ranks, their heartbeat and who is to blame are the coordinator's, whatever the kind: a kind that
  * talks to other processes marks its calls there and watches its alarm. One thread at a time may
- * use a communicator; a thread of its own has one of its own (mx_comm_split_off).
+ * use a communicator; a thread of its own has one of its own (mx_comm_split_off). Messages, which
+ * two ranks exchange without the others, go through one that is used for nothing else
+ * (messenger.h).
  */
 #ifndef MX_DIST_COMM_H
 #define MX_DIST_COMM_H
 
 #include "base/arena.h"
 #include "dist/coord.h"
+#include "ir/process_group.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,6 +48,18 @@ typedef struct {
     size_t out_bytes, in_bytes;
 } mx_comm_move;
 
+/* A message under way (messenger.h): m.peer is a rank of the communicator. */
+typedef struct mx_letter {
+    mx_message m;
+    bool sends; /* else it is expected */
+    bool done;  /* set by the kind */
+    /* The kind's own: */
+    bool open;  /* tcp: the receiver has room, and the sender knows; mpi: there is a request */
+    size_t moved;
+    uint64_t request[2];
+    struct mx_letter *next;
+} mx_letter;
+
 typedef struct {
     const char *name;
     /* Each rank of a move has a move with this one in its own call; `call` is a literal. */
@@ -54,6 +69,11 @@ typedef struct {
     mx_status (*broadcast)(mx_comm *c, void *data, size_t bytes, int root);
     mx_status (*sum_f32)(mx_comm *c, const mx_span *spans, int n);
     mx_status (*split_off)(mx_comm *c, mx_comm **out);
+    /* Of a communicator that carries messages and nothing else: moves what can be moved without
+     * waiting; waits until that may have changed, or `wake` is readable; gives up a letter. */
+    mx_status (*move)(mx_comm *c, mx_letter *letters, bool *moved);
+    void (*rest)(mx_comm *c, int wake, bool urgent);
+    void (*drop)(mx_comm *c, mx_letter *l);
     void (*close)(mx_comm *c);
 } mx_comm_kind;
 

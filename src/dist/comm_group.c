@@ -11,6 +11,7 @@
 #include "dist/comm_group.h"
 
 #include "base/arena.h"
+#include "dist/messenger.h"
 #include "dist/reduce.h"
 #include <string.h>
 
@@ -36,6 +37,7 @@ struct mx_comm_groups {
     char *buffer; /* owns: what comes for sums */
     size_t room_bytes;
     bool nccl;
+    mx_messenger *messenger; /* owns; NULL: the mesh has no stages */
 };
 
 static mx_status reserve(mx_comm_groups *g, size_t bytes)
@@ -193,6 +195,42 @@ static mx_status check(mx_process_group *g)
     return coord ? mx_coord_check(coord) : MX_OK;
 }
 
+/* --- messages --- */
+
+static mx_status pass(mx_process_group *g, const mx_message *msg,
+                      mx_status (*how)(mx_messenger *m, const mx_message *msg))
+{
+    member *m = (member *)g;
+    mx_message there = *msg;
+    there.peer = m->rank[msg->peer];
+    return how(m->of->messenger, &there);
+}
+
+static mx_status send_message(mx_process_group *g, const mx_message *m)
+{
+    return pass(g, m, mx_messenger_send);
+}
+
+static mx_status sent(mx_process_group *g, const mx_message *m)
+{
+    return pass(g, m, mx_messenger_sent);
+}
+
+static mx_status post(mx_process_group *g, const mx_message *m)
+{
+    return pass(g, m, mx_messenger_post);
+}
+
+static mx_status receive(mx_process_group *g, const mx_message *m)
+{
+    return pass(g, m, mx_messenger_receive);
+}
+
+static void leave(mx_process_group *g)
+{
+    mx_messenger_stop(((member *)g)->of->messenger);
+}
+
 static const mx_process_group_kind kind = {.name = "processes",
                                            .all_gather = all_gather,
                                            .reduce_scatter = reduce_scatter,
@@ -200,13 +238,31 @@ static const mx_process_group_kind kind = {.name = "processes",
                                            .all_to_all = all_to_all,
                                            .exchange = exchange,
                                            .shift = shift,
+                                           .send = send_message,
+                                           .sent = sent,
+                                           .post = post,
+                                           .receive = receive,
+                                           .leave = leave,
                                            .check = check};
 
-mx_comm_groups *mx_comm_groups_new(mx_comm *c, const mx_mesh *mesh)
+/* Only pipelines send messages. */
+mx_status mx_comm_groups_open(mx_comm_groups **out, mx_comm *all, const mx_mesh *mesh)
 {
+    mx_comm *mail = NULL;
     mx_comm_groups *g = mx_realloc(NULL, sizeof *g);
-    *g = (mx_comm_groups){.comm = c, .mesh = *mesh};
-    return g;
+    *g = (mx_comm_groups){.mesh = *mesh};
+    mx_status st = mx_comm_split_off(all, &g->comm);
+    if (!st && mx_mesh_degree(mesh, MX_AXIS_STAGE) > 1) {
+        st = mx_comm_split_off(all, &mail);
+        if (!st)
+            st = mx_messenger_open(&g->messenger, mail);
+    }
+    if (st) {
+        mx_comm_groups_free(g);
+        g = NULL;
+    }
+    *out = g;
+    return st;
 }
 
 void mx_comm_groups_use_nccl(mx_comm_groups *g)
@@ -218,6 +274,7 @@ void mx_comm_groups_free(mx_comm_groups *g)
 {
     if (!g)
         return;
+    mx_messenger_close(g->messenger);
     mx_comm_close(g->comm);
     mx_free(g->buffer);
     mx_arena_fini(&g->arena);

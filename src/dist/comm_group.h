@@ -8,8 +8,8 @@
 
 typedef struct mx_comm_groups mx_comm_groups;
 
-/* Takes a communicator of all ranks of the mesh, which nobody else uses from then on. */
-mx_comm_groups *mx_comm_groups_new(mx_comm *c, const mx_mesh *mesh);
+/* With communicators of their own, split off one of all ranks of the mesh. */
+mx_status mx_comm_groups_open(mx_comm_groups **out, mx_comm *all, const mx_mesh *mesh) MX_MUST_USE;
 /* What lies on GPUs goes through NCCL, where the device has it. Before the first group is found. */
 void mx_comm_groups_use_nccl(mx_comm_groups *g);
 /* The ranks that differ from this one in these axes only. Belongs to `g`. */

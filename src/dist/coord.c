@@ -120,11 +120,7 @@ int mx_coord_culprit(mx_coord *c)
 
 void mx_coord_wait_locked(mx_coord *c, double seconds)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += (long)(seconds * 1e9);
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
+    struct timespec t = mx_clock_after(seconds);
     pthread_cond_timedwait(&c->changed, &c->lock, &t);
 }
 

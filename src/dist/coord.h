@@ -104,6 +104,8 @@ void mx_coord_abort(mx_coord *c, const char *why);
 mx_status mx_coord_channel_open(mx_coord *c, int *channel, uint32_t *opened) MX_MUST_USE;
 void mx_coord_channel_close(mx_coord *c, int channel);
 void mx_coord_enter(mx_coord *c, int channel, const char *call, uint64_t number);
+/* The same, of a call that waits for one rank, whatever the number of its own calls. */
+void mx_coord_enter_with(mx_coord *c, int channel, const char *call, uint64_t number, int peer);
 void mx_coord_progress(mx_coord *c, int channel);
 void mx_coord_leave(mx_coord *c, int channel);
 

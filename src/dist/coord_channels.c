@@ -31,8 +31,14 @@ static int64_t now_ns(void)
 
 void mx_coord_enter(mx_coord *c, int channel, const char *call, uint64_t number)
 {
+    mx_coord_enter_with(c, channel, call, number, -1);
+}
+
+void mx_coord_enter_with(mx_coord *c, int channel, const char *call, uint64_t number, int peer)
+{
     mx_coord_channel *l = &c->channel[channel];
     atomic_store(&l->call, call);
+    atomic_store(&l->peer, peer);
     atomic_store(&l->number, (uint64_t)l->opened << 40 | number);
     atomic_store(&l->since_ns, now_ns());
 }
@@ -62,7 +68,8 @@ mx_coord_channel_state mx_coord_own_channel(const mx_coord *c, int channel)
     const mx_coord_channel *l = &c->channel[channel];
     int64_t since = atomic_load(&l->since_ns);
     const char *call = atomic_load(&l->call);
-    mx_coord_channel_state s = {.number = atomic_load(&l->number), .waits_s = -1};
+    mx_coord_channel_state s = {.number = atomic_load(&l->number), .waits_s = -1,
+                                .peer = atomic_load(&l->peer)};
     snprintf(s.call, sizeof s.call, "%s", call ? call : "");
     if (since)
         s.waits_s = 1e-9 * (double)(now_ns() - since);
@@ -82,6 +89,7 @@ void mx_coord_queue_beat(mx_coord *c, mx_coord_link *l, double now)
         double ms = s.waits_s * 1000;
         mx_wire_put_int(f, s.number, 8);
         mx_wire_put_int(f, s.waits_s < 0 ? UINT32_MAX : ms > 4e9 ? 4000000000u : (uint64_t)ms, 4);
+        mx_wire_put_int(f, (uint64_t)(s.peer + 1), 4);
         mx_wire_put(f, s.call, sizeof s.call);
     }
     if (mx_coord_link_queue(l, f))
@@ -109,8 +117,11 @@ bool mx_coord_take_beat(mx_rank *m, mx_wire_frame *f)
         s->number = mx_wire_get_int(f, 8);
         uint64_t ms = mx_wire_get_int(f, 4);
         s->waits_s = ms == UINT32_MAX ? -1 : 1e-3 * (double)ms;
+        s->peer = (int)(uint32_t)(mx_wire_get_int(f, 4) - 1);
         mx_wire_get(f, call, sizeof call);
         mx_printable(s->call, sizeof s->call, call, sizeof call);
     }
+    for (int i = n; i < MX_COORD_CHANNELS; i++)
+        m->channel[i] = (mx_coord_channel_state){.waits_s = -1, .peer = -1};
     return mx_wire_is_read(f);
 }

@@ -45,6 +45,7 @@ mx_wire_keys mx_coord_agree(const mx_auth_key *secret, const mx_coord_nonces *n,
 typedef struct {
     uint64_t number;
     double waits_s; /* in a call, for so long; below 0: in none */
+    int peer;       /* for which it waits; -1: for all that have not come to the call */
     char call[MX_COORD_CALL];
 } mx_coord_channel_state;
 
@@ -75,6 +76,7 @@ typedef struct {
     _Atomic uint64_t number;  /* which communicator this is in the upper bits, and the call */
     _Atomic int64_t since_ns; /* monotonic; 0: in no call */
     _Atomic(const char *) call;
+    _Atomic int peer; /* -1: all */
     bool open;
     uint32_t opened;
 } mx_coord_channel;

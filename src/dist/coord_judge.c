@@ -1,8 +1,9 @@
 /* coord_judge.c - who has fallen silent, does not come to a call, or has left before it.
  *
  * Rank 0 looks. A process that does not answer at all is found by its heartbeat. One that answers
- * may still hang: then others wait for it in a collective call. Of all waits that are too long the
- * longest came first and led to the others; whoever has not come to that call is to blame.
+ * may still hang: then others wait for it in a call. Of all waits that are too long the longest
+ * came first and led to the others; whoever has not come to that call is to blame, unless he waits
+ * for somebody himself.
  */
 #include "dist/coord_impl.h"
 
@@ -17,13 +18,41 @@ static mx_coord_channel_state lane_of(const mx_coord *c, int rank, int channel)
     return rank == c->rank ? mx_coord_own_channel(c, channel) : c->member[rank].channel[channel];
 }
 
+static bool is_late(const mx_coord *c, int rank, int channel, const mx_coord_channel_state *w)
+{
+    return w->peer >= 0 ? rank == w->peer : lane_of(c, rank, channel).number < w->number;
+}
+
+static bool waits_for_nobody(const mx_coord *c, int rank)
+{
+    bool waits = c->member[rank].state != MX_RANK_HERE;
+    for (int i = 0; i < MX_COORD_CHANNELS; i++)
+        waits |= lane_of(c, rank, i).waits_s >= 0;
+    return !waits;
+}
+
+/* Whom to blame for a wait: who has not come to the call and waits for nobody himself; where those
+ * who have not come all wait for others, who waits for nobody; else all who have not come. */
+static bool is_to_blame(const mx_coord *c, int rank, int channel, const mx_coord_channel_state *w)
+{
+    bool any_idle = false, any_late = false, late = is_late(c, rank, channel, w);
+    for (int r = 0; r < c->size; r++) {
+        bool idle = waits_for_nobody(c, r);
+        any_idle |= idle;
+        any_late |= idle && is_late(c, r, channel, w);
+    }
+    if (!any_idle)
+        return late;
+    return waits_for_nobody(c, rank) && (late || !any_late);
+}
+
 static void blame_late(mx_coord *c, int waiter, int channel)
 {
     mx_coord_channel_state w = lane_of(c, waiter, channel);
     mx_str who = {0};
     int n = 0, last = -1;
     for (int r = 0; r < c->size; r++)
-        if (lane_of(c, r, channel).number < w.number && ++n <= MOST_NAMES) {
+        if (is_to_blame(c, r, channel, &w) && ++n <= MOST_NAMES) {
             mx_str_addf(&who, "%s%s", n > 1 ? ", " : "", c->member[r].who);
             last = r;
         }
@@ -50,7 +79,7 @@ void mx_coord_judge_left_locked(mx_coord *c)
             mx_coord_channel_state w = lane_of(c, r, i);
             bool waits = c->member[r].state == MX_RANK_HERE && w.waits_s > LEFT_S;
             for (int k = 0; k < c->size && waits; k++)
-                if (c->member[k].state == MX_RANK_LEFT && lane_of(c, k, i).number < w.number)
+                if (c->member[k].state == MX_RANK_LEFT && is_late(c, k, i, &w))
                     mx_coord_judge_locked(
                         c, MX_DEVICE, k,
                         "%s has ended its run, and %s waits for it in %s number %llu: ranks do not "

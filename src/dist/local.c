@@ -290,6 +290,18 @@ static mx_status receive(mx_process_group *g, const mx_message *m)
     return failed ? failure(s->world) : MX_OK;
 }
 
+static void leave(mx_process_group *g)
+{
+    shared *s = ((member *)g)->s;
+    pthread_mutex_lock(&s->lock);
+    for (letter **l = &s->letters; *l;)
+        if ((*l)->state != ARRIVED && ((*l)->state == SENT ? (*l)->from : (*l)->to) == g->rank)
+            drop_letter(s, l);
+        else
+            l = &(*l)->next;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* --- taking turns --- */
 
 static void turn(mx_process_group *g, bool take)
@@ -315,6 +327,7 @@ static const mx_process_group_kind kind = {
     .post = post,
     .receive = receive,
     .turn = turn,
+    .leave = leave,
 };
 
 static shared *find(mx_local_world *w, mx_axis_set axes, int channel, int first)

@@ -36,6 +36,19 @@ static mx_status start(mx_coord *coord, const mx_mpi_plugin **p, char *library, 
     return (*p)->start(coord, library, cap);
 }
 
+/* MPI begins on all ranks together, and waits for one that does not come: the heartbeat must know
+ * of it. */
+static mx_status start_together(mx_coord *coord, const mx_mpi_plugin **p, char *library, size_t cap)
+{
+    int channel;
+    uint32_t number;
+    MX_TRY(mx_coord_channel_open(coord, &channel, &number));
+    mx_coord_enter(coord, channel, "MPI_Init", 1);
+    mx_status st = start(coord, p, library, cap);
+    mx_coord_channel_close(coord, channel);
+    return st;
+}
+
 /* Its own error where this rank has one; else the first rank's that has. */
 static mx_status agree(mx_coord *coord, mx_status mine, const char *library, bool *all)
 {
@@ -67,7 +80,7 @@ mx_status mx_mpi_open(mx_comm **out, mx_coord *coord, mx_comm_choice *choice)
     bool may_fail = strcmp(choice->how, "mpi") != 0, all;
     if (may_fail && !mx_coord_launch(coord)->mpi)
         return MX_OK;
-    mx_status st = start(coord, &p, library, sizeof library);
+    mx_status st = start_together(coord, &p, library, sizeof library);
     st = agree(coord, st, library, &all);
     if (all)
         return p->open(out, coord);

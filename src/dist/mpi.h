@@ -10,7 +10,7 @@
 #include "dist/comm.h"
 
 /* What the plug-in gives; checked before anything else of it is used. */
-enum { MX_MPI_INTERFACE = 1 };
+enum { MX_MPI_INTERFACE = 2 };
 typedef struct {
     int version; /* MX_MPI_INTERFACE */
     /* What all ranks must have for MPI to join them: initialises MPI, and says whose it is. */

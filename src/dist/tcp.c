@@ -24,7 +24,7 @@
 #include <string.h>
 
 /* After an alarm: for what is on its way from the rank to blame, and from the others. */
-static const double LAST_BYTES_S = 1, OTHERS_S = 5;
+static const double LAST_BYTES_S = 1, OTHERS_S = MX_TCP_OTHERS_S;
 
 typedef struct {
     char call[16];
@@ -247,6 +247,9 @@ static mx_status tcp_split_off(mx_comm *c, mx_comm **out)
 static const mx_comm_kind kind = {.name = "tcp",
                                   .exchange = exchange,
                                   .split_off = tcp_split_off,
+                                  .move = mx_tcp_move,
+                                  .rest = mx_tcp_rest,
+                                  .drop = mx_tcp_drop,
                                   .close = tcp_close};
 
 mx_status mx_tcp_new(mx_tcp **out, mx_coord *coord)
@@ -267,7 +270,7 @@ mx_status mx_tcp_new(mx_tcp **out, mx_coord *coord)
     t->number = number;
     t->peer = MX_NEW_N(&t->arena, mx_tcp_peer, size);
     t->move = MX_NEW_N(&t->arena, move, size);
-    t->polls = MX_NEW_N(&t->arena, struct pollfd, size + 1);
+    t->polls = MX_NEW_N(&t->arena, struct pollfd, size + 2);
     for (int r = 0; r < size; r++)
         t->peer[r].fd = -1;
     *out = t;

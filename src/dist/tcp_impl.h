@@ -22,7 +22,15 @@ typedef struct {
     uint64_t calls;
     struct mx_tcp_move *move;
     struct pollfd *polls;
+    struct mx_tcp_mail *mail; /* of each rank, where messages are carried (tcp_message.c) */
 } mx_tcp;
+
+/* tcp_message.c */
+mx_status mx_tcp_move(mx_comm *c, mx_letter *letters, bool *moved) MX_MUST_USE;
+void mx_tcp_rest(mx_comm *c, int wake, bool urgent);
+void mx_tcp_drop(mx_comm *c, mx_letter *l);
+/* After an alarm, for what is on its way from ranks that are not to blame. */
+#define MX_TCP_OTHERS_S 5.0
 
 /* An object without connections; mx_comm_close takes it. */
 mx_status mx_tcp_new(mx_tcp **out, mx_coord *coord) MX_MUST_USE;

@@ -291,8 +291,10 @@ mx_status mx_mesh_check(const mx_mesh_plan *p, const mx_config *c, const mx_mode
     if (mx_config_bool(c, "use_multimodal") && m->family->images)
         return mx_fail(MX_USAGE, "%s: images on a mesh are not done yet; use_multimodal=false "
                        "trains on text alone", mx_config_where(c, "use_multimodal"));
-    if (mx_config_bool(c, "use_qk_clip"))
-        return mx_fail(MX_USAGE, "%s: use_qk_clip on a mesh is not done yet; leave one of them out",
+    if (mx_config_bool(c, "use_qk_clip") && (mx_mesh_degree(&p->mesh, MX_AXIS_STAGE) > 1 ||
+                                             p->how.optimizer_over_data))
+        return mx_fail(MX_USAGE, "%s: use_qk_clip with stages, or with shard_optimizer_over_data, "
+                       "is not done yet; leave one of them out",
                        mx_config_where(c, "use_qk_clip"));
     return MX_OK;
 }

@@ -132,7 +132,7 @@ mx_status mx_pipeline_bind(mx_pipeline *p, mx_session *s, mx_process_group *grou
     p->group = group;
     if (!group->kind->send)
         return mx_fail(MX_USAGE, "the ranks are joined by %s, which carries no messages between "
-                       "stages yet; stages run on virtual ranks, in one process",
+                       "stages",
                        group->kind->name);
     for (int i = 0; i < p->how.repeats; i++)
         MX_TRY(bind_chunk(p, i));
@@ -150,6 +150,8 @@ static void close_execs(mx_pipeline *p, int i)
 void mx_pipeline_close(mx_pipeline *p)
 {
     mx_device *d = p->session ? mx_session_device(p->session) : NULL;
+    if (p->group && p->group->kind->leave)
+        p->group->kind->leave(p->group);
     close_shared(p);
     for (int i = 0; p->chunk && i < p->how.repeats; i++) {
         close_execs(p, i);

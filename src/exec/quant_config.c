@@ -130,12 +130,35 @@ mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, 
     return MX_OK;
 }
 
-mx_status mx_int8_weights_configure(bool *out, const mx_config *cfg)
+/* Columns under one scale in a directory of compressed-tensors; 0: it says nothing. */
+static int64_t stored_group(const json_t *config)
 {
+    const char *key;
+    json_t *groups = json_object_get(json_object_get(config, "quantization_config"),
+                                     "config_groups"), *group;
+    json_object_foreach(groups, key, group)
+    {
+        json_int_t n = json_integer_value(json_object_get(json_object_get(group, "weights"),
+                                                          "group_size"));
+        if (n > 0)
+            return n;
+    }
+    return 0;
+}
+
+mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
+                                    const json_t *config)
+{
+    static const struct {
+        const char *name;
+        mx_dtype dtype;
+    } known[] = {{"", MX_F32}, {"int8", MX_I8}, {"fp8", MX_F8_E4M3}, {"int4", MX_U8}};
     const char *name = mx_config_text(cfg, "quantization");
-    *out = strcmp(name, "int8") == 0;
-    if (*name && !*out)
-        return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are or as quantization=int8, "
-                       "not as %s", mx_config_where(cfg, "quantization"), name);
-    return MX_OK;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, name) == 0) {
+            *out = (mx_weight_codes){.dtype = known[i].dtype, .group = stored_group(config)};
+            return MX_OK;
+        }
+    return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are, or as quantization=int8, fp8 "
+                   "or int4, not as %s", mx_config_where(cfg, "quantization"), name);
 }

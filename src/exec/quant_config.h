@@ -5,12 +5,16 @@
 
 #include "base/config.h"
 #include "compile/quantize.h"
+#include "compile/weight_codes.h"
+#include <jansson.h>
 
 /* NULL where nothing is quantized. Rules and texts live in the arena. */
 mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg,
                              mx_arena *a) MX_MUST_USE;
 
-/* For programs that only predict: quantization=int8 keeps weights so; nothing else is there. */
-mx_status mx_int8_weights_configure(bool *out, const mx_config *cfg) MX_MUST_USE;
+/* For programs that only predict: how quantization= keeps weights. config: the model's config.json,
+ * whose groups of 4 bits are kept, or NULL. */
+mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
+                                    const json_t *config) MX_MUST_USE;
 
 #endif

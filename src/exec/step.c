@@ -9,6 +9,7 @@
 #include "compile/lora.h"
 #include "compile/partition.h"
 #include "compile/stages.h"
+#include "models/classes.h"
 #include "ops.h"
 #include <string.h>
 
@@ -150,6 +151,14 @@ static mx_node *last_rows(mx_graph *g, const mx_build *b, mx_node *x, int64_t n)
     return mx_embed(g, mx_reshape(g, x, MX_SHAPE(b->batch * b->seq, d)), last);
 }
 
+static bool has_root(const mx_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
 mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o)
 {
     mx_build b;
@@ -174,13 +183,20 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     mx_node *loss = NULL;
     if (o->kind == MX_STEP_NEXT)
         h.hidden = last_rows(g, &b, h.hidden, shape.last);
+    if (o->kind == MX_STEP_NEXT && shape.pages) /* what embeddings are made of */
+        mx_graph_root(g, "hidden", mx_cast(g, h.hidden, MX_F32));
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
         mx_graph_root(g, "logits", mx_model_logits(g, &h));
     else
         loss = wanted_loss(g, &h, &b, o);
+    if (mx_classes_of(m->json) && !has_root(g, "scores"))
+        mx_graph_fail(g, "this model gives scores, not tokens (%s): it is what loss_type=reward "
+                      "trains and reward_model_path judges with", MX_SCORE_WEIGHT);
     if (o->lora && o->compile.partition)
         mx_graph_fail(g, "adapters do not run on a mesh yet; leave mesh= or lora.enable_lora out");
-    if (o->lora)
+    if (o->lora && o->lora->slots)
+        mx_pass_lora_slots(g, o->lora->slots, o->lora->rank);
+    else if (o->lora)
         mx_pass_lora(g, o->lora, shape.training);
     if (!loss)
         return mx_compile_forward(g, &o->compile, &s->program);

@@ -2,6 +2,8 @@
  * computed like the others and kept nowhere. */
 #include "infer/batch.h"
 
+#include "compile/panels.h"
+#include "ops/panels.h"
 #include <limits.h>
 #include <string.h>
 
@@ -15,20 +17,24 @@ typedef struct {
 struct mx_batch {
     mx_session *session; /* borrows */
     mx_batch_settings o;
-    int64_t vocab;
+    int64_t vocab, width;
     size sizes[MAX_SIZES];
     int n_sizes;
     mx_batch_input in;
-    mx_readback logits; /* (sequences, vocab) */
+    mx_readback logits; /* (rows, vocab) */
+    const size *ran;    /* the program of the last batch */
+    float *mask;        /* (tokens, slots rank): which adapter a token has; NULL: there are none */
+    float *hidden;      /* (rows, width) */
     mx_arena arena;
 };
 
 static mx_step_options step_options(const mx_batch_settings *o, int64_t tokens)
 {
-    int64_t last = tokens < o->sequences ? tokens : o->sequences;
+    int64_t last = tokens < o->rows ? tokens : o->rows;
     return (mx_step_options){
         .kind = MX_STEP_NEXT,
         .compile = o->compile,
+        .lora = o->adapters.slots ? &o->adapters : NULL,
         .shape = {.batch = tokens,
                   .seq = 1,
                   .last = last,
@@ -71,6 +77,15 @@ static int choose_sizes(size *s, int64_t most)
     return n;
 }
 
+/* Of the root `hidden`. */
+static int64_t width_of(const mx_graph *g)
+{
+    for (int i = 0; i < g->n_roots; i++)
+        if (g->root[i]->name && strcmp(g->root[i]->name, "hidden") == 0)
+            return g->root[i]->type.dim[g->root[i]->type.ndim - 1];
+    return 0;
+}
+
 static mx_status open_programs(mx_batch *b, const mx_model_spec *m)
 {
     size_t most = 0;
@@ -85,6 +100,8 @@ static mx_status open_programs(mx_batch *b, const mx_model_spec *m)
         size_t bytes = mx_program_shared_bytes(&z->step.program);
         most = bytes > most ? bytes : most;
     }
+    b->width = width_of(&b->sizes[0].step.graph);
+    b->hidden = MX_NEW_N(&b->arena, float, b->o.rows * b->width);
     MX_TRY(mx_session_share(b->session, most, 0));
     for (int i = 0; i < b->n_sizes; i++)
         MX_TRY(mx_session_add(b->session, &b->sizes[i].step.program, &b->sizes[i].step.exec));
@@ -99,24 +116,45 @@ mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
     *b = (mx_batch){.session = s, .o = *o, .vocab = m->summary.vocab};
     int64_t n = o->tokens, columns = (o->max_length + o->page - 1) / o->page;
     b->in = (mx_batch_input){.columns = columns};
-    int32_t **const lists[] = {&b->in.token, &b->in.position, &b->in.row, &b->in.slot, &b->in.last};
-    for (int i = 0; i < 5; i++)
+    int32_t **const lists[] = {&b->in.token, &b->in.position, &b->in.row,
+                               &b->in.slot,  &b->in.last,     &b->in.adapter_slot};
+    for (int i = 0; i < 6; i++)
         *lists[i] = MX_NEW_N(&b->arena, int32_t, n);
     b->in.table = MX_NEW_N(&b->arena, int32_t, o->sequences * columns);
+    if (o->adapters.slots)
+        b->mask = MX_NEW_N(&b->arena, float, n * o->adapters.slots * o->adapters.rank);
     mx_status st = MX_OK;
-    if (o->sequences > INT_MAX / b->vocab)
+    if (o->rows > INT_MAX / b->vocab)
         st = mx_fail(MX_USAGE,
                      "%lld sequences of a vocabulary of %lld are too many at once; lower "
                      "batch",
-                     (long long)o->sequences, (long long)b->vocab);
+                     (long long)o->rows, (long long)b->vocab);
     if (!st)
-        st = mx_readback_open(&b->logits, s, (int)(o->sequences * b->vocab));
+        st = mx_readback_open(&b->logits, s, (int)(o->rows * b->vocab));
     if (!st)
         st = open_programs(b, m);
     if (st)
         mx_batch_close(b);
     else
         *out = b;
+    return st;
+}
+
+mx_status mx_batch_lay_weights(mx_batch *b)
+{
+    const mx_graph *g = &b->sizes[0].step.graph;
+    mx_arena scratch = {0};
+    bool *done = MX_NEW_N(&scratch, bool, g->n_nodes); /* several matmuls may read one weight */
+    mx_status st = MX_OK;
+    for (int i = 0; i < g->n_nodes && !st; i++) {
+        const mx_node *w = mx_panel_weight(g->node[i]);
+        const mx_var *v = w && !done[w->id] ? mx_session_find(b->session, w->name) : NULL;
+        if (v)
+            st = mx_panels_lay(mx_var_host(b->session, v), &v->type);
+        if (w)
+            done[w->id] = true;
+    }
+    mx_arena_fini(&scratch);
     return st;
 }
 
@@ -141,10 +179,20 @@ static void pad(mx_batch_input *in, const size *z)
 {
     for (int64_t i = in->n; i < z->tokens; i++) {
         in->token[i] = in->row[i] = 0;
-        in->position[i] = in->slot[i] = -1;
+        in->position[i] = in->slot[i] = in->adapter_slot[i] = -1;
     }
     for (int64_t i = in->n_last; i < z->last; i++)
         in->last[i] = 0;
+}
+
+/* Ones where a token's adapter lies. */
+static mx_status write_mask(mx_batch *b, mx_exec *e, int64_t tokens)
+{
+    int64_t rank = b->o.adapters.rank, width = b->o.adapters.slots * rank;
+    for (int64_t i = 0; i < tokens; i++)
+        for (int64_t k = 0; k < width; k++)
+            b->mask[i * width + k] = b->in.adapter_slot[i] == k / rank;
+    return mx_exec_write(e, MX_LORA_MASK, b->mask);
 }
 
 mx_status mx_batch_run(mx_batch *b)
@@ -163,6 +211,9 @@ mx_status mx_batch_run(mx_batch *b)
     MX_TRY(mx_exec_write(e, "page_slots", in->slot));
     MX_TRY(mx_exec_write(e, "page_table", in->table));
     MX_TRY(mx_exec_write(e, "last", in->last));
+    if (b->mask)
+        MX_TRY(write_mask(b, e, z->tokens));
+    b->ran = z;
     MX_TRY(mx_exec_run(e));
     MX_TRY(mx_readback_copy(&b->logits, e, "logits", 0));
     MX_TRY(mx_readback_mark(&b->logits));
@@ -172,4 +223,16 @@ mx_status mx_batch_run(mx_batch *b)
 const float *mx_batch_logits(const mx_batch *b, int64_t i)
 {
     return b->logits.value + i * b->vocab;
+}
+
+mx_status mx_batch_hidden(mx_batch *b, float *out)
+{
+    MX_TRY(mx_exec_read(b->ran->step.exec, "hidden", b->hidden));
+    memcpy(out, b->hidden, sizeof *out * (size_t)(b->in.n_last * b->width));
+    return MX_OK;
+}
+
+int64_t mx_batch_width(const mx_batch *b)
+{
+    return b->width;
 }

@@ -7,38 +7,47 @@
 #ifndef MX_INFER_BATCH_H
 #define MX_INFER_BATCH_H
 
+#include "compile/lora.h"
 #include "exec/step.h"
 
 typedef struct mx_batch mx_batch;
 
 typedef struct {
     int64_t tokens;     /* of a batch at most */
-    int64_t sequences;  /* that the cache holds at once; as many logits a batch gives */
+    int64_t sequences;  /* that the cache can tell apart at once */
+    int64_t rows;       /* of logits that a batch gives at most */
     int64_t max_length; /* of a sequence */
     int64_t page;       /* tokens of a page */
     int64_t pages;
+    mx_lora adapters; /* slots of a rank, or none */
     mx_compile_options compile;
 } mx_batch_settings;
 
 /* Bytes of the cache for one token; an error where the family's caches cannot lie in pages. */
 mx_status mx_batch_token_bytes(const mx_model_spec *m, const mx_batch_settings *o,
                                int64_t *bytes) MX_MUST_USE;
-/* Adds programs to the session. Weights are loaded by the caller, before or after. */
+/* Adds programs to the session. Weights are loaded by the caller, before or after, and then laid
+ * out. */
 mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
                         const mx_batch_settings *o) MX_MUST_USE;
+/* Once, when weights are loaded: in the order in which the programs read them. */
+mx_status mx_batch_lay_weights(mx_batch *b) MX_MUST_USE;
 void mx_batch_close(mx_batch *b); /* NULL is a no-op */
 
 /* One batch, filled by the caller: token i of `n` is token[i] at position[i] of sequence row[i],
- * kept in slot[i]; logits are wanted of tokens last[0..n_last). table (sequences, columns): the
- * page of each `page` positions. */
+ * kept in slot[i], with the adapter in adapter_slot[i] (-1: none); logits are wanted of tokens
+ * last[0..n_last). table (sequences, columns): the page of each `page` positions. */
 typedef struct {
     int64_t n, n_last;
-    int32_t *token, *position, *row, *slot, *last;
+    int32_t *token, *position, *row, *slot, *last, *adapter_slot;
     int32_t *table;
     int64_t columns;
 } mx_batch_input;
 mx_batch_input *mx_batch_input_of(mx_batch *b); /* the batch's own; what is in it stays */
 mx_status mx_batch_run(mx_batch *b) MX_MUST_USE;
 const float *mx_batch_logits(const mx_batch *b, int64_t i); /* (vocab) of token last[i]; borrowed */
+/* The last layer's output for tokens last[], (n_last, width), of the batch that has just run. */
+mx_status mx_batch_hidden(mx_batch *b, float *out) MX_MUST_USE;
+int64_t mx_batch_width(const mx_batch *b);
 
 #endif

@@ -13,10 +13,13 @@ static mx_batch_settings settings_of(const mx_engine_options *o, int64_t pages)
 {
     return (mx_batch_settings){.tokens = o->step_tokens,
                                .sequences = o->sequences,
+                               .rows = o->sequences * (1 + o->draft_tokens),
+                               .adapters = {.slots = o->adapter_slots, .rank = o->adapter_rank},
                                .max_length = o->max_length,
                                .page = MX_ENGINE_PAGE,
                                .pages = pages,
-                               .compile = {.compute = o->compute, .weights_fixed = true}};
+                               .compile = {.compute = o->compute, .weights_fixed = true,
+                                           .codes = o->codes}};
 }
 
 mx_status mx_engine_can(const mx_model_spec *m)
@@ -64,8 +67,9 @@ static mx_status choose(mx_engine *e)
         o->max_length = most > 0 && most < USUAL_LENGTH ? most : USUAL_LENGTH;
     o->sequences = o->sequences > 0 ? o->sequences : USUAL_SEQUENCES;
     o->step_tokens = o->step_tokens > 0 ? o->step_tokens : USUAL_STEP;
-    if (o->step_tokens < o->sequences)
-        o->step_tokens = o->sequences;
+    int64_t answers = o->sequences * (1 + o->draft_tokens);
+    if (o->step_tokens < answers)
+        o->step_tokens = answers;
     e->model_vocab = e->vocab = o->model->spec.summary.vocab;
     /* The embedding may be padded beyond the last token; such ids have no text, and are not drawn.
      */
@@ -85,6 +89,7 @@ static mx_status open_all(mx_engine *e)
     mx_batch_settings bs = settings_of(o, pages);
     MX_TRY(mx_batch_open(&e->batch, e->session, &o->model->spec, &bs));
     MX_TRY(mx_model_ref_weights(o->model, e->session, o->seed));
+    MX_TRY(mx_batch_lay_weights(e->batch));
     MX_TRY(mx_pages_open(&e->pages, pages, MX_ENGINE_PAGE));
     e->n_threads = mx_session_threads(e->session);
     MX_TRY(mx_alloc((void **)&e->work, 8 * (size_t)e->model_vocab * (size_t)e->n_threads,
@@ -92,7 +97,10 @@ static mx_status open_all(mx_engine *e)
     int64_t n = o->sequences;
     e->running = MX_NEW_N(&e->arena, mx_seq *, n + 1);
     e->free_rows = MX_NEW_N(&e->arena, int32_t, n);
-    e->drawn = MX_NEW_N(&e->arena, mx_choice, n);
+    e->n_rows = bs.rows;
+    e->drawn = MX_NEW_N(&e->arena, mx_choice, bs.rows);
+    e->slot_contents = MX_NEW_N(&e->arena, uint64_t, o->adapter_slots);
+    e->hidden = MX_NEW_N(&e->arena, float, bs.rows * mx_batch_width(e->batch));
     for (e->n_free_rows = 0; e->n_free_rows < n; e->n_free_rows++)
         e->free_rows[e->n_free_rows] = (int32_t)(n - 1 - e->n_free_rows);
     int32_t *ids = MX_NEW_N(&e->arena, int32_t, o->n_stop_ids);
@@ -107,10 +115,11 @@ mx_status mx_engine_open(mx_engine **out, const mx_engine_options *o)
     mx_engine *e = mx_realloc(NULL, sizeof *e);
     *e = (mx_engine){.o = *o, .session = o->session};
     *out = NULL;
-    mx_status st = o->model->has_adapter
-                       ? mx_fail(MX_USAGE, "%s is an adapter, which is not served beside its model "
-                                 "yet; put it into the weights first: maxc merge %s output=DIR",
-                                 o->model->adapter.dir.path, o->model->adapter.dir.path)
+    const char *dir = o->model->has_adapter ? o->model->adapter.dir.path : NULL;
+    mx_status st = dir ? mx_fail(MX_USAGE,
+                                 "%s is an adapter; serve its model with lora=NAME=%s, or put it "
+                                 "into the weights: maxc merge %s output=DIR",
+                                 dir, dir, dir)
                        : open_all(e);
     if (st)
         mx_engine_close(e);
@@ -127,6 +136,7 @@ static void free_seq(mx_seq *s)
     mx_constraint_close(s->o.constraint);
     mx_free(s->page);
     mx_free(s->r.log_prob);
+    mx_free(s->r.embedding);
     mx_free(s->r.top);
     mx_arena_fini(&s->arena);
     mx_free(s);
@@ -163,6 +173,8 @@ static mx_status check(const mx_engine *e, const mx_tokens *prompt, const mx_req
                            "token %lld of the prompt is %d, but the model has tokens 0 to "
                            "%lld",
                            (long long)i, prompt->ids[i], (long long)e->model_vocab - 1);
+    if (o->adapter < 0 || o->adapter > e->o.adapter_slots)
+        return mx_fail(MX_USAGE, "there is no adapter %lld", (long long)o->adapter);
     int64_t pages = mx_pages_count(e->pages), most = pages * MX_ENGINE_PAGE;
     most = most < e->o.max_length ? most : e->o.max_length;
     if (prompt->n > most || o->max_new > most - prompt->n)
@@ -192,13 +204,16 @@ static void copy_options(mx_engine *e, mx_seq *s, const mx_request_options *o)
         s->banned[s->n_banned++] = e->o.stop_ids[i];
 }
 
-static mx_status make_room(mx_seq *s)
+static mx_status make_room(const mx_engine *e, mx_seq *s)
 {
     mx_request *r = &s->r;
     int64_t most = r->n_prompt + s->o.max_new;
     mx_tokens_reserve(&r->tokens, most - r->tokens.n);
     MX_TRY(mx_alloc((void **)&s->page, sizeof *s->page * (size_t)(most / MX_ENGINE_PAGE + 1),
                     "a request's pages"));
+    if (s->o.embedding)
+        MX_TRY(mx_alloc((void **)&r->embedding,
+                        sizeof(float) * (size_t)mx_batch_width(e->batch), "an embedding"));
     if (!s->o.log_probs)
         return MX_OK;
     r->n_top = s->o.n_top;
@@ -224,7 +239,7 @@ mx_status mx_engine_admit(mx_engine *e, const mx_tokens *prompt, const mx_reques
     s->scored = o->prompt_log_probs ? 1 : prompt->n;
     for (int64_t i = 0; i < prompt->n; i++)
         mx_tokens_add(&s->r.tokens, prompt->ids[i]);
-    mx_status st = make_room(s);
+    mx_status st = make_room(e, s);
     if (st) {
         s->o.constraint = NULL; /* still the caller's */
         free_seq(s);
@@ -265,6 +280,14 @@ void mx_engine_cancel(mx_engine *e, mx_request *r)
     free_seq(s);
 }
 
+mx_status mx_engine_adapt(mx_engine *e, int64_t slot, const mx_adapter *a)
+{
+    MX_ASSERT(slot >= 1 && slot <= e->o.adapter_slots, "slot %d", (int)slot);
+    MX_TRY(mx_adapters_set(e->session, slot - 1, e->o.adapter_rank, a));
+    e->slot_contents[slot - 1] = ++e->n_contents;
+    return MX_OK;
+}
+
 bool mx_engine_busy(const mx_engine *e)
 {
     return e->n_running || e->waiting;
@@ -299,6 +322,11 @@ mx_status mx_engine_step(mx_engine *e)
         if (e->running[i]->take && !e->running[i]->r.started)
             e->running[i]->r.started = now;
     MX_TRY(mx_batch_run(e->batch));
+    bool hidden = false;
+    for (int64_t i = 0; i < e->n_running; i++)
+        hidden |= e->running[i]->o.embedding && e->running[i]->n_rows;
+    if (hidden)
+        MX_TRY(mx_batch_hidden(e->batch, e->hidden));
     e->counts.model_s += mx_clock_now() - now;
     e->counts.steps++;
     e->counts.batch_tokens += in->n;
@@ -331,6 +359,11 @@ mx_engine_counts mx_engine_count(const mx_engine *e)
 int64_t mx_engine_max_length(const mx_engine *e)
 {
     return e->o.max_length;
+}
+
+int64_t mx_engine_width(const mx_engine *e)
+{
+    return mx_batch_width(e->batch);
 }
 
 int64_t mx_engine_vocab(const mx_engine *e)

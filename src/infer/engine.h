@@ -18,6 +18,8 @@
 #ifndef MX_INFER_ENGINE_H
 #define MX_INFER_ENGINE_H
 
+#include "compile/weight_codes.h"
+#include "infer/adapters.h"
 #include "infer/constraint.h"
 #include "infer/reply.h"
 #include "infer/sample.h"
@@ -32,11 +34,15 @@ typedef struct {
     const char *device;            /* this device, */
     int n_threads;                 /* with so many threads */
     mx_dtype compute;
+    mx_weight_codes codes; /* how matrices lie */
     int64_t sequences;       /* answers written together; 0: chosen */
     int64_t step_tokens;     /* of a batch at most; 0: chosen */
     int64_t max_length;      /* of prompt and answer; 0: the model's, at most 32,768 */
     int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
     bool no_prefix_cache;    /* equal prefixes of prompts are not shared */
+    int64_t draft_tokens;    /* guessed for an answer in a step, and checked; 0: none */
+    int64_t adapter_slots;   /* adapters that requests can choose among; 0: none */
+    int64_t adapter_rank;    /* theirs at most */
     uint64_t seed;           /* of random weights */
     const int32_t *stop_ids; /* tokens that end every answer (mx_stop_ids); borrowed */
     int n_stop_ids;
@@ -73,6 +79,8 @@ typedef struct {
     bool log_probs;        /* of each token, */
     int n_top;             /* and the so many likeliest beside it */
     bool prompt_log_probs; /* of the prompt's tokens too */
+    bool embedding;        /* what the last layer gives for the prompt's last token; max_new is 0 */
+    int64_t adapter;       /* number of its slot, from 1 on; 0: the model as it is */
     const char *salt;      /* prefixes are shared with requests of this salt alone; NULL: none */
     void *owner;           /* the caller's */
 } mx_request_options;      /* everything is copied */
@@ -86,6 +94,7 @@ typedef struct {
     float *log_prob; /* of each token, where asked for; NaN: not known (a prompt's first) */
     mx_choice *top;  /* (tokens, n_top) */
     int n_top;
+    float *embedding; /* (mx_engine_width), where asked for, once it has finished */
     mx_finish finish;
     int32_t stop_id;  /* that ended it; -1: none */
     mx_status error;  /* with MX_FINISH_ERROR */
@@ -94,6 +103,10 @@ typedef struct {
         last; /* seconds: queued, first in a batch, first and last token */
     void *owner;
 } mx_request;
+
+/* An adapter into a slot, 1 to adapter_slots, that no request uses; NULL: empties it. Equal
+ * beginnings are not shared with what the slot held before. */
+mx_status mx_engine_adapt(mx_engine *e, int64_t slot, const mx_adapter *a) MX_MUST_USE;
 
 /* Refused at once: an empty prompt, ids that the model does not have, more than can ever fit. */
 mx_status mx_engine_admit(mx_engine *e, const mx_tokens *prompt, const mx_request_options *o,
@@ -110,10 +123,12 @@ typedef struct {
     int64_t running, waiting, pages, pages_held;
     int64_t steps, batch_tokens, prompt_tokens, new_tokens, preemptions;
     int64_t prefix_queries, prefix_hits; /* tokens */
+    int64_t drafted, accepted;           /* tokens that were guessed, and rightly */
     double step_s, model_s;              /* seconds of steps, and of those in the model itself */
 } mx_engine_counts;
 mx_engine_counts mx_engine_count(const mx_engine *e);
 int64_t mx_engine_max_length(const mx_engine *e);
 int64_t mx_engine_vocab(const mx_engine *e); /* ids that can be drawn */
+int64_t mx_engine_width(const mx_engine *e); /* of embeddings */
 
 #endif

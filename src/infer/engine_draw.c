@@ -6,8 +6,8 @@
 #include <omp.h>
 #include <string.h>
 
-/* In place of a token: the answer cannot go on (DEAD_END), or has no place in this step. */
-enum { NO_TOKEN = -1, DEAD_END = -2 };
+/* In place of a token: the answer cannot go on. */
+enum { DEAD_END = -2 };
 
 /* What the model thought of token t, whose logits these are. */
 static void score(const mx_engine *e, mx_seq *s, int64_t t, const float *logits, char *work)
@@ -21,10 +21,12 @@ static void score(const mx_engine *e, mx_seq *s, int64_t t, const float *logits,
         mx_most_likely(logits, e->vocab, sum, r->n_top, r->top + t * r->n_top, work);
 }
 
-static mx_choice draw(const mx_engine *e, const mx_seq *s, const float *logits, char *work)
+/* Token t, after those before it. */
+static mx_choice draw(const mx_engine *e, const mx_seq *s, int64_t t, const float *logits,
+                      char *work)
 {
     const mx_request *r = &s->r;
-    int64_t n_new = r->tokens.n - r->n_prompt;
+    int64_t n_new = t - r->n_prompt;
     bool early = n_new < s->o.min_new;
     const uint32_t *allowed = NULL;
     if (s->o.constraint && early)
@@ -38,7 +40,7 @@ static mx_choice draw(const mx_engine *e, const mx_seq *s, const float *logits, 
                         .vocab = e->vocab,
                         .seen = r->tokens.ids,
                         .n_prompt = r->n_prompt,
-                        .n_seen = r->tokens.n,
+                        .n_seen = t,
                         .banned = s->banned,
                         .n_banned = early && !allowed ? s->n_banned : 0,
                         .allowed = allowed,
@@ -93,7 +95,10 @@ static mx_status accept(const mx_engine *e, mx_seq *s, mx_choice c)
 /* What was computed is in the cache; prompts that only wanted to be read are done. */
 static void advance(mx_engine *e, mx_seq *s)
 {
-    s->computed += s->take;
+    int64_t wrong = s->n_drafted ? s->n_drafted + 1 - s->n_drawn : 0;
+    s->computed += s->take - wrong;
+    e->counts.drafted += s->n_drafted;
+    e->counts.accepted += s->n_drafted - wrong;
     mx_engine_publish(e, s);
     if (s->computed == s->r.tokens.n && s->o.max_new == 0) {
         mx_status_free(finish(e, s, MX_FINISH_LENGTH));
@@ -124,30 +129,48 @@ static void settle(mx_engine *e, mx_seq *s, mx_choice c)
     e->counts.new_tokens++;
 }
 
+/* What the logits of one sequence give. A guessed token that is not the one drawn ends it: what
+ * stands behind it was computed for another answer. What is drawn does not depend on the guess, so
+ * that answers are the same tokens with and without. */
+static void draw_rows(mx_engine *e, int64_t i, char *work)
+{
+    const mx_batch_input *in = mx_batch_input_of(e->batch);
+    mx_seq *s = e->running[i];
+    mx_choice *drawn = e->drawn + i * (1 + e->o.draft_tokens);
+    bool right = true;
+    s->n_drawn = 0;
+    for (int64_t k = 0; k < s->n_rows && right; k++) {
+        const float *logits = mx_batch_logits(e->batch, s->first_row + k);
+        int64_t t = in->position[in->last[s->first_row + k]] + 1;
+        if (s->o.embedding && t == s->r.tokens.n) {
+            int64_t width = mx_batch_width(e->batch);
+            memcpy(s->r.embedding, e->hidden + (s->first_row + k) * width,
+                   sizeof(float) * (size_t)width);
+            return;
+        }
+        if (t >= s->r.tokens.n) {
+            mx_choice c = draw(e, s, t, logits, work);
+            right = c.id == s->r.tokens.ids[t] && s->n_drawn < s->n_drafted;
+            s->r.tokens.ids[t] = c.id; /* there is room for all of them */
+            drawn[s->n_drawn++] = c;
+            if (c.id == DEAD_END)
+                return;
+        }
+        score(e, s, t, logits, work);
+    }
+}
+
 void mx_engine_draw(mx_engine *e)
 {
     const mx_batch_input *in = mx_batch_input_of(e->batch);
     size_t room = 8 * (size_t)e->model_vocab;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(e->n_threads) if (in->n_last > 1)
+    for (int64_t i = 0; i < e->n_running; i++)
+        draw_rows(e, i, e->work + room * (size_t)omp_get_thread_num());
     for (int64_t i = 0; i < e->n_running; i++) {
         mx_seq *s = e->running[i];
-        char *work = e->work + room * (size_t)omp_get_thread_num();
-        for (int64_t k = 0; k < s->n_rows; k++) {
-            const float *logits = mx_batch_logits(e->batch, s->first_row + k);
-            int64_t t = in->position[in->last[s->first_row + k]] + 1;
-            e->drawn[i].id = NO_TOKEN;
-            if (t == s->r.tokens.n) {
-                e->drawn[i] = draw(e, s, logits, work);
-                s->r.tokens.ids[t] = e->drawn[i].id; /* there is room for all of them */
-            }
-            if (e->drawn[i].id != DEAD_END)
-                score(e, s, t, logits, work);
-        }
-    }
-    for (int64_t i = 0; i < e->n_running; i++) {
-        mx_seq *s = e->running[i];
-        bool draws = s->n_rows && e->drawn[i].id >= 0;
-        bool stuck = s->n_rows && e->drawn[i].id == DEAD_END;
+        const mx_choice *drawn = e->drawn + i * (1 + e->o.draft_tokens);
+        bool stuck = s->n_drawn && drawn[0].id == DEAD_END;
         int64_t unread = s->r.n_prompt - s->computed;
         if (unread > 0)
             e->counts.prompt_tokens += s->take < unread ? s->take : unread;
@@ -155,8 +178,8 @@ void mx_engine_draw(mx_engine *e)
             s->scored =
                 s->computed + s->take < s->r.n_prompt ? s->computed + s->take + 1 : s->r.n_prompt;
         advance(e, s);
-        if (draws)
-            settle(e, s, e->drawn[i]);
+        for (int64_t k = 0; k < s->n_drawn && !stuck && !s->r.finish; k++)
+            settle(e, s, drawn[k]);
         if (stuck)
             fail(s, mx_fail(MX_USAGE, "the tokenizer has no token that the answer could go on with "
                                       "under its pattern"));

@@ -21,6 +21,7 @@ struct mx_seq {
     int64_t n_pages, n_named;        /* of those, the first n_named are known to others */
     mx_page_name name;               /* of the last of them */
     int64_t take, first_row, n_rows; /* of this step: tokens, and rows of logits */
+    int64_t n_drafted, n_drawn;      /* tokens guessed behind the last one; tokens that came */
     bool news, listed;               /* has something new; stands in the list of those */
     mx_seq *prev, *next;             /* all requests; waiting ones by next_waiting */
     mx_seq *next_waiting;
@@ -41,7 +42,11 @@ struct mx_engine {
     int64_t n_free_rows;
     mx_seq **news;
     int64_t n_news, cap_news;
-    mx_choice *drawn; /* (sequences): the next token of running[i] in this step; id -1: none */
+    int64_t n_rows;          /* of logits in a batch */
+    mx_choice *drawn;        /* (sequences, 1 + draft_tokens): the next tokens of running[i] */
+    uint64_t *slot_contents; /* (adapter_slots): changes with what a slot holds */
+    uint64_t n_contents;
+    float *hidden; /* (n_rows, width), where a request asks for it */
     char *work;       /* of the sampler, for each thread */
     int n_threads;
     mx_engine_counts counts;
@@ -58,5 +63,8 @@ void mx_engine_publish(mx_engine *e, mx_seq *s);
 
 /* engine_draw.c: what the batch's logits are for. */
 void mx_engine_draw(mx_engine *e);
+
+/* draft.c: guesses at most n tokens that follow the n_ids; gives how many. */
+int64_t mx_draft_lookup(const int32_t *ids, int64_t n_ids, int64_t n, int32_t *out);
 
 #endif

@@ -63,12 +63,20 @@ static int64_t reserve_pages(mx_engine *e, mx_seq *s, int64_t n)
     return has < n ? has : n;
 }
 
+/* What sets the request's pages apart: its salt, and what its adapter's slot holds. */
+static mx_page_name chain_start(const mx_engine *e, const mx_seq *s)
+{
+    const char *salt = s->o.salt ? s->o.salt : "";
+    mx_page_name name = *salt ? mx_pages_salted(salt, strlen(salt)) : 0;
+    uint64_t both[2] = {name, s->o.adapter ? e->slot_contents[s->o.adapter - 1] : 0};
+    return both[1] ? mx_pages_salted((const char *)both, sizeof both) : name;
+}
+
 /* The prefix that is in the cache already, as long as its last token is computed again: its
  * logits are not kept. Log-probabilities of the prompt need all of it. */
 static void share_prefix(mx_engine *e, mx_seq *s)
 {
-    mx_page_name start = s->o.salt ? mx_pages_salted(s->o.salt, strlen(s->o.salt)) : 0;
-    s->name = start;
+    s->name = chain_start(e, s);
     s->n_named = 0;
     if (e->o.no_prefix_cache || s->scored < s->r.n_prompt)
         return;
@@ -103,9 +111,10 @@ static void put(mx_seq *s, int64_t n, mx_batch_input *in)
         in->token[i] = s->r.tokens.ids[t];
         in->position[i] = (int32_t)t;
         in->row[i] = s->row;
+        in->adapter_slot[i] = (int32_t)s->o.adapter - 1;
         in->slot[i] = s->page[t / MX_ENGINE_PAGE] * MX_ENGINE_PAGE + (int32_t)(t % MX_ENGINE_PAGE);
         /* the logits of a token are for the one after it */
-        bool next = t + 1 == s->r.tokens.n && s->o.max_new > 0;
+        bool next = t + 1 >= s->r.tokens.n && (s->o.max_new > 0 || s->o.embedding);
         if (next || (t + 1 >= s->scored && t + 1 < s->r.n_prompt))
             in->last[in->n_last++] = (int32_t)i;
     }
@@ -117,7 +126,7 @@ static void put(mx_seq *s, int64_t n, mx_batch_input *in)
 static void put_prompt(mx_engine *e, mx_seq *s, mx_batch_input *in)
 {
     int64_t n = s->r.tokens.n - s->computed, room = e->o.step_tokens - in->n;
-    int64_t rows = e->o.sequences - in->n_last;
+    int64_t rows = e->n_rows - in->n_last;
     n = n < room ? n : room;
     if (s->scored < s->r.n_prompt)
         n = n < rows ? n : rows;
@@ -128,17 +137,43 @@ static void put_prompt(mx_engine *e, mx_seq *s, mx_batch_input *in)
         put(s, n, in);
 }
 
-/* The next token of answers under way. */
+static bool is_answering(const mx_seq *s)
+{
+    return s->computed + 1 >= s->r.tokens.n;
+}
+
+/* Guesses the next tokens of an answer, behind its last one, where there is room for them: in the
+ * batch for `spare`, in the cache without taking anybody else's. Under a constraint what may come
+ * is only known token by token. */
+static void draft(mx_engine *e, mx_seq *s, int64_t spare)
+{
+    const mx_request *r = &s->r;
+    int64_t n = e->o.draft_tokens < spare ? e->o.draft_tokens : spare;
+    int64_t left = r->n_prompt + s->o.max_new - r->tokens.n - 1; /* one comes anyway */
+    n = n < left ? n : left;
+    if (n <= 0 || s->o.constraint)
+        return;
+    n = mx_draft_lookup(r->tokens.ids, r->tokens.n, n, r->tokens.ids + r->tokens.n);
+    s->n_drafted = reserve_pages(e, s, s->computed + 1 + n) - s->computed - 1;
+}
+
+/* The next token of answers under way, and what is guessed of those behind it. */
 static void put_answers(mx_engine *e, mx_batch_input *in)
 {
+    int64_t spare = e->o.step_tokens;
+    for (int64_t i = 0; i < e->n_running; i++)
+        spare -= is_answering(e->running[i]);
     for (int64_t i = 0; i < e->n_running; i++) {
         mx_seq *s = e->running[i];
-        if (s->computed + 1 < s->r.tokens.n)
+        if (!is_answering(s))
             continue;
         while (s->row >= 0 && reserve_pages(e, s, s->computed + 1) <= s->computed)
             preempt(e, e->running[e->n_running - 1]);
-        if (s->row >= 0)
-            put(s, 1, in);
+        if (s->row < 0)
+            continue;
+        draft(e, s, spare);
+        spare -= s->n_drafted;
+        put(s, 1 + s->n_drafted, in);
     }
 }
 
@@ -168,7 +203,7 @@ void mx_engine_schedule(mx_engine *e)
     mx_batch_input *in = mx_batch_input_of(e->batch);
     in->n = in->n_last = 0;
     for (int64_t i = 0; i < e->n_running; i++)
-        e->running[i]->take = e->running[i]->n_rows = 0;
+        e->running[i]->take = e->running[i]->n_rows = e->running[i]->n_drafted = 0;
     put_answers(e, in);
     for (int64_t i = 0; i < e->n_running && in->n < e->o.step_tokens; i++)
         if (!e->running[i]->take)

@@ -44,6 +44,13 @@ static mx_status check_prompts(const job *j, int64_t n)
     return MX_OK;
 }
 
+static mx_status check_codes(const job *j)
+{
+    if (j->o->codes.dtype != MX_F32 && j->o->mesh_rank)
+        return mx_fail(MX_USAGE, "quantization= decodes on one device; leave mesh= out");
+    return MX_OK;
+}
+
 /* Gives out what is settled of the first answer. */
 static void stream(job *j, const mx_answer *a, const mx_reply *r)
 {
@@ -173,12 +180,9 @@ static mx_status run_batches(job *j, mx_session *session, int64_t n, int64_t bat
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&j->model->spec, o),
                              .compile = {.compute = o->compute, .weights_fixed = true,
-                                         .int8_weights = o->int8_weights,
+                                         .codes = o->codes,
                                          .partition = o->mesh_rank ? &o->mesh_rank->how : NULL},
                              .lora = j->model->has_adapter ? &j->model->adapter.lora : NULL};
-    if (o->int8_weights && !mx_session_traits(session)->host_memory)
-        MX_TRY_OUT(st, mx_fail(MX_USAGE, "quantization=int8 decodes on the CPU alone; use "
-                               "device=cpu, or leave it out"));
     MX_TRY_OUT(st, mx_decode_open(&j->decode, session, &j->model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(j->model, session, o->sampling.seed));
     MX_TRY_OUT(st, mx_alloc(&j->work, 8 * (size_t)j->vocab, "the sampler"));
@@ -260,9 +264,11 @@ static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batc
                             .tokenizer = j->tok,
                             .session = session,
                             .compute = o->compute,
+                            .codes = o->codes,
                             .sequences = batch,
                             .step_tokens = total < o->step_tokens ? total : o->step_tokens,
                             .no_prefix_cache = o->no_prefix_cache,
+                            .draft_tokens = o->draft_tokens,
                             .max_length = length,
                             .cache_tokens = most,
                             .seed = o->sampling.seed,
@@ -305,6 +311,7 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
              .counts = counts,
              .vocab = model->spec.summary.vocab};
     *counts = (mx_generate_counts){0};
+    MX_TRY(check_codes(&j));
     MX_TRY(check_prompts(&j, n));
     /* The embedding may be padded beyond the last token; such ids have no text and are not
      * drawn. */
@@ -317,7 +324,7 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
         length = INT64_MAX; /* refused below: no model has so many positions */
     mx_session *session;
     MX_TRY(mx_mesh_rank_session(&session, o->mesh_rank, o->device, o->n_threads));
-    if (!o->mesh_rank && !o->int8_weights && suits_engine(&j, session))
+    if (!o->mesh_rank && suits_engine(&j, session))
         return run_engine(&j, session, n, batch, length);
     mx_status st = run_batches(&j, session, n, batch, length, longest);
     mx_session_close(session);

@@ -2,6 +2,7 @@
 #ifndef MX_INFER_GENERATE_H
 #define MX_INFER_GENERATE_H
 
+#include "compile/weight_codes.h"
 #include "infer/sample.h"
 #include "text/tokenizer/tokenizer.h"
 #include "exec/model_ref.h"
@@ -11,6 +12,7 @@ typedef struct {
     mx_sampling sampling;
     int64_t max_new_tokens;
     int64_t step_tokens;       /* through the engine: tokens of a batch at most */
+    int64_t draft_tokens;      /* through the engine: guessed ahead and checked */
     bool no_prefix_cache;      /* equal prefixes of prompts are computed each for itself */
     int64_t batch;             /* sequences decoded together; 0: all prompts, at most 32 */
     const int32_t *stop_ids;   /* tokens that end an answer */
@@ -24,7 +26,7 @@ typedef struct {
     mx_dtype compute;
     /* The rank of a mesh; all ranks make the same answers. NULL: alone */
     const mx_mesh_rank *mesh_rank;
-    bool int8_weights; /* weights of layers lie as int8 */
+    mx_weight_codes codes; /* how matrices lie */
 } mx_generate_options;
 
 typedef struct {

@@ -497,10 +497,3 @@ mx_cost mx_node_cost(const mx_node *n)
     return c;
 }
 
-const mx_op *mx_op_find(const char *name)
-{
-    for (int i = 0; i < mx_op_count; i++)
-        if (strcmp(mx_op_table[i]->name, name) == 0)
-            return mx_op_table[i];
-    return NULL;
-}

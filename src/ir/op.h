@@ -208,6 +208,5 @@ struct mx_op {
 
 extern const mx_op *const mx_op_table[]; /* NULL-terminated, sorted by name */
 extern const int mx_op_count;
-const mx_op *mx_op_find(const char *name);
 
 #endif

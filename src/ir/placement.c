@@ -1,7 +1,7 @@
 /* placement.c - see placement.h. */
 #include "ir/placement.h"
 
-mx_cut mx_cut_of(int64_t size, mx_axis_set axes)
+static mx_cut cut_of(int64_t size, mx_axis_set axes)
 {
     return axes ? (mx_cut){1, {size}, {axes}} : (mx_cut){0};
 }
@@ -12,7 +12,7 @@ mx_cut mx_cut_of_blocks(int n, const int64_t *block, mx_axis_set axes)
     if (!axes)
         return (mx_cut){0};
     if (n == 1)
-        return mx_cut_of(block[0], axes);
+        return cut_of(block[0], axes);
     mx_cut c = {1, {0}, {axes}, .n_blocks = n};
     for (int b = 0; b < n; b++)
         c.block[b] = block[b];
@@ -22,7 +22,7 @@ mx_cut mx_cut_of_blocks(int n, const int64_t *block, mx_axis_set axes)
 mx_cut mx_cut_inside(const mx_mesh *m, const mx_cut *c, int64_t size, mx_axis_set axes)
 {
     if (!axes || !c->n)
-        return axes ? mx_cut_of(size, axes) : *c;
+        return axes ? cut_of(size, axes) : *c;
     MX_ASSERT(c->n < MX_MAX_FACTORS && !c->sorted_by, "%d factors", c->n);
     mx_cut out = *c;
     int last = out.n++;
@@ -232,7 +232,10 @@ static int zigzag_runs(const mx_mesh *m, const mx_cut *c, mx_cut_run piece, mx_c
     return n;
 }
 
-int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_cut_run *out)
+/* What a rank has of a dim, in the order in which it lies; gives their number. Where the last piece
+ * was rounded up the runs hold fewer elements than the local dim, whose end is padding. Not for
+ * rows of experts. */
+static int cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_cut_run *out)
 {
     int64_t pieces = mx_mesh_size(m, mx_cut_axes(c)), at = piece_of(m, rank, c), before = 0;
     MX_ASSERT(!c->sorted_by, "rows of experts have no runs");
@@ -258,7 +261,7 @@ int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_cu
 int64_t mx_cut_from(const mx_mesh *m, int rank, const mx_cut *c, int64_t size)
 {
     mx_cut_run run[MX_MAX_RUNS];
-    mx_cut_runs(m, rank, c, size, run);
+    cut_runs(m, rank, c, size, run);
     return run[0].from;
 }
 
@@ -275,7 +278,7 @@ static int64_t index_in(const mx_cut_run *run, int n, int64_t i)
 int64_t mx_cut_index(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, int64_t i)
 {
     mx_cut_run run[MX_MAX_RUNS];
-    return index_in(run, mx_cut_runs(m, rank, c, size, run), i);
+    return index_in(run, cut_runs(m, rank, c, size, run), i);
 }
 
 mx_box mx_box_of(const mx_mesh *m, int rank, const mx_type *whole, const mx_placement *p)
@@ -283,7 +286,7 @@ mx_box mx_box_of(const mx_mesh *m, int rank, const mx_type *whole, const mx_plac
     mx_axis_set same = mx_mesh_axes(m) & ~mx_placement_axes(p);
     mx_box b = {.whole = *whole, .at = *p, .first = mx_mesh_index(m, rank, same) == 0};
     for (int d = 0; d < whole->ndim; d++)
-        b.n_runs[d] = mx_cut_runs(m, rank, &p->dim[d], whole->dim[d], b.run[d]);
+        b.n_runs[d] = cut_runs(m, rank, &p->dim[d], whole->dim[d], b.run[d]);
     return b;
 }
 

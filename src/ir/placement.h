@@ -36,7 +36,6 @@ typedef struct {
     mx_axis_set partial; /* the value is the sum over these axes */
 } mx_placement;
 
-mx_cut mx_cut_of(int64_t size, mx_axis_set axes);
 mx_cut mx_cut_of_blocks(int n, const int64_t *block, mx_axis_set axes);
 /* The pieces of `c`, a dim of `size`, cut once more by axes that it does not have. */
 mx_cut mx_cut_inside(const mx_mesh *m, const mx_cut *c, int64_t size, mx_axis_set axes);
@@ -68,10 +67,6 @@ typedef struct {
 } mx_cut_run;
 enum { MX_MAX_RUNS = MX_MAX_BLOCKS };
 
-/* What a rank has of a dim, in the order in which it lies; gives their number. Where the last piece
- * was rounded up the runs hold fewer elements than the local dim, whose end is padding. Not for
- * rows of experts. */
-int mx_cut_runs(const mx_mesh *m, int rank, const mx_cut *c, int64_t size, mx_cut_run *out);
 /* Where its first run begins. */
 int64_t mx_cut_from(const mx_mesh *m, int rank, const mx_cut *c, int64_t size);
 /* Where in the whole dim local element i is; -1: padding. */

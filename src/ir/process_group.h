@@ -58,6 +58,8 @@ typedef struct {
     mx_status (*sent)(mx_process_group *g, const mx_message *m);
     mx_status (*post)(mx_process_group *g, const mx_message *m);
     mx_status (*receive)(mx_process_group *g, const mx_message *m);
+    /* This rank sends and receives no more: the memory of its messages under way may go. */
+    void (*leave)(mx_process_group *g);
     /* Of threads that share a device: only one at a time is between take and give, so that what it
      * does there can be timed. NULL: there is nothing to share. */
     void (*turn)(mx_process_group *g, bool take);

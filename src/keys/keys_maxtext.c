@@ -10,6 +10,7 @@
 
 const mx_key mx_keys_maxtext[] = {
     FOREIGN("override_model_config", "arguments always override the model's file"),
+    FOREIGN("use_chunked_prefill", "prompts are always read in pieces of prefill_chunk_size"),
     FOREIGN("scan_layers", "layers are always unrolled"),
     FOREIGN("param_scan_axis", "layers are always unrolled"),
     FOREIGN("jax_cache_dir", "nothing is compiled by JAX"),

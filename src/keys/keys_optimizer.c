@@ -5,7 +5,9 @@
 #define STORED "float32~f32~fp32~float|bfloat16~bf16"
 
 const mx_key mx_keys_optimizer[] = {
-    {"opt_type", ENUM, OPTIMIZER, "adamw", "adamw|adam_pax|sgd|muon", "the update rule",
+    {"opt_type", ENUM, OPTIMIZER, "adamw",
+     "adamw|adamw8bit~adamw_8bit~adamw_bnb_8bit|adam_pax|sgd|muon",
+     "the update rule; adamw8bit has moments of 8 bits, as bitsandbytes",
      "optimizer optim optimizer_type", FIXED, MX_BY_STEP, "opt_type=muon"},
     {"adam_b1", FLOAT, OPTIMIZER, "0.9", "0..1", "decay of the first moment",
      "adam_beta1 beta1 betas", 0, MX_BY_STEP, "adam_b1=0.5"},

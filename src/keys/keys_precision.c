@@ -19,7 +19,7 @@ const mx_key mx_keys_precision[] = {
      "te_fp8_currentscaling|te_fp8_blockscaling|int4|nf4|intmp|fp4|te_mxfp8|te_nvfp4|"
      "te_nvfp4_no_rht|nanoo_fp8|fp8_nanoo",
      "recipe by which matmuls of layers' weights are quantized; empty for none", "quant", 0,
-     MX_BY_STEP " generate quantize", "quantization=fp8_rowwise",
+     MX_BY_STEP " generate chat serve quantize", "quantization=fp8_rowwise",
      .seen_by = "tests/cli/quantization.sh"},
     {"quantization_pattern", TEXT, PRECISION, "*", 0, "weights whose matmuls are quantized", 0, 0,
      MX_BY_STEP, "quantization_pattern=*.mlp.* quantization=fp8_rowwise",

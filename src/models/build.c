@@ -1,5 +1,5 @@
 /* build.c - from a configured family to a graph: inputs in, head out, logits. */
-#include "models/model.h"
+#include "models/classes.h"
 
 #include "nn/moe.h"
 #include "nn/qk_clip.h"
@@ -22,7 +22,9 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
                     .pages = s.pages, .page = s.page, .page_rows = s.page_rows,
                     .qk_clip = s.qk_clip, .mtp_eval = s.mtp_eval,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
-    g->one_path = s.pages > 0; /* what a sequence gives does not depend on who shares its batch */
+    /* What a sequence gives does not depend on who shares its batch, nor a token on who shares its
+     * expert: on a mesh that is others than on one device. */
+    g->one_path = s.pages > 0 || s.training;
     const char *axes = "activation_batch,activation_length";
     b->tokens = mx_axes(axes, mx_input(g, "tokens", rows, MX_I32));
     if (s.packed || s.cache_len)
@@ -42,6 +44,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     mx_head head = m->family->build(g, m->config, b);
     mx_balance_finish(g, b);
     mx_qk_clip_finish(g, b);
+    mx_classes_head(g, m, b, &head);
     return head;
 }
 

@@ -133,7 +133,7 @@ static mx_head build(mx_graph *g, const void *config, mx_build *b)
     return (mx_head){.hidden = x, .weight = mx_head_weight(g, b, c->vocab, c->d, c->tied)};
 }
 
-mx_status mx_llama4_finish(void *config, const json_t *json)
+static mx_status llama4_finish(void *config, const json_t *json)
 {
     mx_llama4 *c = config;
     (void)json;
@@ -198,7 +198,7 @@ const mx_model mx_model_llama4 = {
     .architecture = "Llama4ForCausalLM",
     .config_size = sizeof(mx_llama4),
     .fields = fields,
-    .finish = mx_llama4_finish,
+    .finish = llama4_finish,
     .summary = summary,
     .build = build,
     .other_parts = mx_separate_experts_transposed,

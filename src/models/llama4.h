@@ -24,6 +24,5 @@ typedef struct {
 /* Under the current scope ("model", or a vision model's language part). */
 mx_node *mx_llama4_layers(mx_graph *g, const mx_llama4 *c, mx_build *b, mx_node *x);
 extern const mx_model mx_model_llama4;
-mx_status mx_llama4_finish(void *config, const json_t *json) MX_MUST_USE;
 
 #endif

@@ -119,8 +119,6 @@ typedef struct {
 mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, int64_t head_dim,
                              bool interleaved);
 mx_node *mx_rope_apply(mx_graph *g, mx_node *x, const mx_rope_table *t); /* x (B, S, H, D) */
-/* Factor that a scaling type multiplies into attention (yarn), already part of the tables. */
-double mx_rope_attention_factor(const mx_rope *r);
 /* Factor on the scale of the scores that DeepSeek's YaRN has besides, by mscale_all_dim. */
 double mx_rope_score_factor(const mx_rope *r);
 

@@ -25,7 +25,8 @@ static double yarn_mscale(double scale, double mscale)
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
 }
 
-double mx_rope_attention_factor(const mx_rope *r)
+/* Factor that a scaling type multiplies into attention (yarn), already part of the tables. */
+static double rope_attention_factor(const mx_rope *r)
 {
     if (r->attention_factor > 0)
         return r->attention_factor;
@@ -151,7 +152,7 @@ mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, i
         mx_graph_fail(g, "rope: type dynamic is supported up to the %g positions the model was "
                       "trained on, not for %lld", r->original_length, (long long)longest);
     double f[MX_MAX_HEAD_DIM] = {0}, on[MX_MAX_HEAD_DIM] = {0};
-    double factor = mx_rope_attention_factor(r);
+    double factor = rope_attention_factor(r);
     for (int64_t i = 0; i < dims / 2; i++) {
         double v = proportional && 2 * i >= turned ? 0 : frequency(r, dims, head_dim, i);
         int64_t first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + dims / 2;

@@ -19,6 +19,7 @@
 #include "base/simd.h"
 #include "ir/placement.h"
 #include "ops.h"
+#include "ops/adamw8.h"
 #include "ops/gpu_work.h"
 #include "ops/load.h"
 
@@ -87,18 +88,41 @@ static void close_run(const mx_tensor *t, int64_t at, int64_t n, const float *ru
         mx_store_run_f32(t, at, n, run);
 }
 
+static rates rates_of(const mx_adamw_rates *a, const float *hyper)
+{
+    double t = hyper[2];
+    return (rates){.lr = hyper[0], .scale = hyper[1], .b1 = (float)a->b1, .b2 = (float)a->b2,
+                   .eps = (float)a->eps, .eps_root = (float)a->eps_root,
+                   .wd = (float)a->weight_decay, .fix1 = (float)(1 / (1 - pow(a->b1, t))),
+                   .fix2 = (float)(1 / (1 - pow(a->b2, t)))};
+}
+
+/* What the random rounding of a step depends on. */
+static uint64_t key_of(const mx_adamw_rates *a, const float *hyper)
+{
+    return (uint64_t)a->salt + (uint64_t)hyper[2] * 0xd1342543de82ef95u;
+}
+
+/* The new weight, and its copy where there is one. */
+static void close_weight(const mx_call *c, const mx_tensor *copy, int64_t at, int64_t n,
+                         const float *run, uint64_t key)
+{
+    const mx_tensor *w = &c->in[0];
+    if (w->type.dtype == MX_BF16)
+        store_stochastic(w, at, n, run, key, ((const mx_adamw_rates *)c->attr)->box);
+    else
+        close_run(w, at, n, run);
+    if (copy)
+        mx_store_run_f32(copy, at, n, run);
+}
+
 static void adamw_cpu(const mx_call *c)
 {
-    const mx_adamw_rates *a = c->attr;
     const mx_tensor *w = &c->in[0], *g = &c->in[1], *m = &c->in[2], *v = &c->in[3];
     const mx_tensor *copy = c->n_in > 5 && c->in[5].data ? &c->in[5] : NULL;
-    const float *hyper = c->in[4].data;
-    double t = hyper[2];
-    rates r = {.lr = hyper[0], .scale = hyper[1], .b1 = (float)a->b1, .b2 = (float)a->b2,
-               .eps = (float)a->eps, .eps_root = (float)a->eps_root, .wd = (float)a->weight_decay,
-               .fix1 = (float)(1 / (1 - pow(a->b1, t))), .fix2 = (float)(1 / (1 - pow(a->b2, t)))};
+    rates r = rates_of(c->attr, c->in[4].data);
     bool stands = isfinite(r.scale);
-    uint64_t key = (uint64_t)a->salt + (uint64_t)t * 0xd1342543de82ef95u;
+    uint64_t key = key_of(c->attr, c->in[4].data);
     int64_t n = mx_type_count(&w->type);
     double *part = c->work, total = 0;
 #pragma omp parallel for schedule(static)
@@ -110,14 +134,9 @@ static void adamw_cpu(const mx_call *c)
             float *pg = open_run(g, at, k, bg), *pm = open_run(m, at, k, bm);
             float *pv = open_run(v, at, k, bv);
             update(k, &r, pw, pg, pm, pv);
-            if (w->type.dtype == MX_BF16)
-                store_stochastic(w, at, k, pw, key, a->box);
-            else
-                close_run(w, at, k, pw);
+            close_weight(c, copy, at, k, pw, key);
             close_run(m, at, k, pm);
             close_run(v, at, k, pv);
-            if (copy)
-                mx_store_run_f32(copy, at, k, pw);
         }
         part[at / RUN] = squares(pw, k);
     }
@@ -162,18 +181,20 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
     return mx_gpu_adamw_bytes(mx_type_count(&n->in[0]->type));
 }
 
+static const mx_attr_field fields[] = {
+    MX_FIELD(mx_adamw_rates, MX_ATTR_F64, b1), MX_FIELD(mx_adamw_rates, MX_ATTR_F64, b2),
+    MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps), MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps_root),
+    MX_FIELD(mx_adamw_rates, MX_ATTR_F64, weight_decay),
+    MX_FIELD(mx_adamw_rates, MX_ATTR_INT, salt),
+    MX_FIELD(mx_adamw_rates, MX_ATTR_BOOL, wide), {0}};
+
 const mx_op mx_op_adamw = {
     .name = "adamw",
     .doc = "one AdamW update, in place",
     .dtypes = MX_REALS,
     .dtypes_at = {[4] = MX_F32_ONLY},
     .attr_size = sizeof(mx_adamw_rates),
-    .fields = (const mx_attr_field[]){
-        MX_FIELD(mx_adamw_rates, MX_ATTR_F64, b1), MX_FIELD(mx_adamw_rates, MX_ATTR_F64, b2),
-        MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps), MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps_root),
-        MX_FIELD(mx_adamw_rates, MX_ATTR_F64, weight_decay),
-        MX_FIELD(mx_adamw_rates, MX_ATTR_INT, salt),
-        MX_FIELD(mx_adamw_rates, MX_ATTR_BOOL, wide), {0}},
+    .fields = fields,
     .n_out = 5,
     .alias = {1, 3, 4, 6},
     .no_cast = true,
@@ -194,4 +215,146 @@ const mx_op mx_op_adamw = {
              {1, {2100}, .no_grad = true}, {1, {2100}, .lo = 0.1, .hi = 1, .no_grad = true},
              {1, {4}, .lo = 1, .hi = 2, .no_grad = true, .fixed = true}, {.absent = true}},
          &(mx_adamw_rates){0.9, 0.999, 0, 1e-6, 0, 0}}, {0}},
+};
+
+/* --- moments of 8 bits ---
+ *
+ *     m, v (*) uint8    m_most, v_most (blocks of 256) float32    map (2, 256) float32, ascending
+ *     a moment is map[code] * most of its block: map 0 for m, map 1 for v
+ * The map is bitsandbytes' dynamic one: 0, 1, and between powers of ten more numbers the larger
+ * they are. After the update a block has its new largest magnitude, and each moment the nearest
+ * number; one of m that would change its sign takes the next on its own side, so that small moments
+ * do not all become 0.
+ */
+enum { BLOCK = MX_ADAMW8_BLOCK, CODES = MX_ADAMW8_CODES };
+
+void mx_adamw8_map(bool is_signed, double map[CODES])
+{
+    int n = 0;
+    for (int i = 0; i < 7; i++) {
+        int items = 1 << (is_signed ? i : i + 1);
+        float step = 0.9f / (float)items;
+        for (int k = 0; k < items; k++) {
+            float edge[2]; /* as torch's linspace has them: from the nearer end */
+            for (int e = 0; e < 2; e++)
+                edge[e] = k + e < (items + 1) / 2 ? fmaf(step, (float)(k + e), 0.1f)
+                                                  : fmaf(-step, (float)(items - k - e), 1);
+            float x = (float)pow(10, i - 6) * ((edge[0] + edge[1]) / 2);
+            map[n++] = x;
+            if (is_signed)
+                map[n++] = -x;
+        }
+    }
+    map[n++] = 0;
+    map[n++] = 1;
+    MX_ASSERT(n == CODES, "%d numbers", n);
+    for (int i = 1; i < CODES; i++) /* ascending */
+        for (int k = i; k > 0 && map[k] < map[k - 1]; k--) {
+            double x = map[k];
+            map[k] = map[k - 1];
+            map[k - 1] = x;
+        }
+}
+
+/* Of x in [-1, 1]. */
+static int nearest_code(const float *map, float x)
+{
+    int low = 0, high = CODES - 1;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        *(map[middle] <= x ? &low : &high) = middle;
+    }
+    return x > (map[low] + map[high]) / 2 ? high : low;
+}
+
+static void decode_block(const float *map, float most, const uint8_t *q, int64_t n, float *x)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = map[q[i]] * most;
+}
+
+static float encode_block(const float *map, const float *x, int64_t n, bool keeps_sign, uint8_t *q)
+{
+    float most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    for (int64_t i = 0; i < n; i++) {
+        int code = nearest_code(map, most > 0 ? x[i] / most : 0);
+        if (keeps_sign && signbit(map[code]) != signbit(x[i]) && x[i] != 0)
+            code += x[i] > 0 ? 1 : -1;
+        q[i] = (uint8_t)code;
+    }
+    return most;
+}
+
+static void adamw8_cpu(const mx_call *c)
+{
+    const mx_tensor *w = &c->in[0];
+    const mx_tensor *copy = c->n_in > 8 && c->in[8].data ? &c->in[8] : NULL;
+    uint8_t *qm = c->in[2].data, *qv = c->in[3].data;
+    float *m_most = c->in[4].data, *v_most = c->in[5].data;
+    const float *map = c->in[7].data;
+    rates r = rates_of(c->attr, c->in[6].data);
+    uint64_t key = key_of(c->attr, c->in[6].data);
+    int64_t n = mx_type_count(&w->type);
+    if (!isfinite(r.scale))
+        return;
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        float bw[BLOCK], bg[BLOCK], m[BLOCK], v[BLOCK];
+        int64_t k = n - at < BLOCK ? n - at : BLOCK, b = at / BLOCK;
+        float *pw = open_run(w, at, k, bw), *pg = open_run(&c->in[1], at, k, bg);
+        decode_block(map, m_most[b], qm + at, k, m);
+        decode_block(map + CODES, v_most[b], qv + at, k, v);
+        update(k, &r, pw, pg, m, v);
+        close_weight(c, copy, at, k, pw, key);
+        m_most[b] = encode_block(map, m, k, true, qm + at);
+        v_most[b] = encode_block(map + CODES, v, k, false, qv + at);
+    }
+}
+
+mx_node *mx_adamw8(mx_graph *g, mx_node *const in[9], mx_adamw_rates a)
+{
+    return mx_apply(g, &mx_op_adamw8, &a, 9, in);
+}
+
+static void infer8(mx_graph *g, mx_node *n)
+{
+    int64_t blocks = (mx_type_count(&n->in[0]->type) + BLOCK - 1) / BLOCK;
+    for (int i = 1; i < 4; i++)
+        if (!mx_shape_equal(&n->in[0]->type, &n->in[i]->type))
+            mx_graph_fail(g, "adamw8: weight, gradient and moments of %s differ in shape",
+                          n->in[0]->name ? n->in[0]->name : "a variable");
+    if (mx_type_count(&n->in[4]->type) != blocks || mx_type_count(&n->in[5]->type) != blocks ||
+        mx_type_count(&n->in[7]->type) != 2 * CODES)
+        mx_graph_fail_inputs(g, n, "expected a number for each 256 of the weight, and two maps");
+    n->type = n->in[0]->type;
+    for (int i = 0; i < 4; i++)
+        n->more[i] = n->in[2 + i]->type;
+    n->more[4] = n->in[8] ? n->in[8]->type : (mx_type){0};
+}
+
+#define FEW(...) {__VA_ARGS__, .no_grad = true}
+#define STATE(...) {__VA_ARGS__, .no_grad = true, .fixed = true}
+const mx_op mx_op_adamw8 = {
+    .name = "adamw8",
+    .doc = "one AdamW update with moments of 8 bits, in place",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[2] = 1u << MX_U8, [3] = 1u << MX_U8, [4] = MX_F32_ONLY, [5] = MX_F32_ONLY,
+                  [6] = MX_F32_ONLY, [7] = MX_F32_ONLY},
+    .attr_size = sizeof(mx_adamw_rates),
+    .fields = fields,
+    .n_out = 6,
+    .alias = {1, 3, 4, 5, 6, 9},
+    .no_cast = true,
+    .infer = infer8,
+    .cost = cost,
+    .cpu = adamw8_cpu,
+    .cases = (const mx_case[]){
+        /* Of one magnitude: a rounded gradient must not change a code. */
+        {9, {FEW(1, {600}), FEW(1, {600}, .lo = 1.2e-30, .hi = 2e-30), {1, {600}, MX_U8, 0, 256},
+             {1, {600}, MX_U8, 0, 256}, STATE(1, {3}, .lo = 1e-30, .hi = 2e-30),
+             STATE(1, {3}, .lo = 0.1, .hi = 1), STATE(1, {4}, .lo = 1, .hi = 2),
+             STATE(2, {2, 256}, .lo = 0.5, .hi = 0.5001), FEW(1, {600})},
+         &(mx_adamw_rates){0.9, 0.95, 1e-8, 0, 0.1, 0}}, {0}},
 };

@@ -7,6 +7,7 @@
  */
 #include "ir/partition.h"
 #include "ops.h"
+#include "ops/inputs.h"
 #include "ops/cpu/conv_kernel.h"
 #include "ops/gpu_work.h"
 #include "ops/load.h"
@@ -15,7 +16,7 @@
 
 #include <string.h>
 
-enum { X, W, SEGMENTS, STATE, POSITIONS, N_IN };
+enum { MX_INPUTS_CAUSAL_CONV, N_IN };
 
 static mx_conv describe(const mx_type *x, const mx_type *w)
 {
@@ -25,15 +26,15 @@ static mx_conv describe(const mx_type *x, const mx_type *w)
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    const mx_type *x = &n->in[X]->type, *w = &n->in[W]->type;
-    mx_node *state = n->in[STATE];
+    const mx_type *x = &n->in[CONV_X]->type, *w = &n->in[CONV_W]->type;
+    mx_node *state = n->in[CONV_STATE];
     n->more[0] = state ? state->type : (mx_type){0};
     if (w->dim[1] < 1 || w->dim[1] > MX_CONV_MAX_TAPS)
         mx_graph_fail(g, "causal_conv: a filter of %lld taps, expected 1 to %d",
                       (long long)w->dim[1], MX_CONV_MAX_TAPS);
     else if (w->dtype != x->dtype)
         mx_graph_fail_inputs(g, n, "input and filter must be of one dtype");
-    else if (state && (state->type.dim[1] != w->dim[1] - 1 || !n->in[POSITIONS]))
+    else if (state && (state->type.dim[1] != w->dim[1] - 1 || !n->in[CONV_POSITIONS]))
         mx_graph_fail_inputs(g, n, "the state must hold the taps but one, and positions be given");
 }
 
@@ -46,16 +47,16 @@ static size_t held_bytes(const mx_type *x, int taps)
 static void forward_row(const mx_call *c, mx_conv d, int64_t row, const mx_tensor *held, void *work)
 {
     int64_t S = d.len, C = d.channels, keep = (d.taps - 1) * C;
-    size_t item = mx_dtype_bytes(c->in[X].type.dtype), at = (size_t)(row * S * C) * item;
-    const int32_t *positions = c->in[POSITIONS].data;
+    size_t item = mx_dtype_bytes(c->in[CONV_X].type.dtype), at = (size_t)(row * S * C) * item;
+    const int32_t *positions = c->in[CONV_POSITIONS].data;
     d.batch = 1;
     d.len = mx_row_tokens(positions, row, S);
-    d.x = (const char *)c->in[X].data + at;
+    d.x = (const char *)c->in[CONV_X].data + at;
     char *y = (char *)c->out[0].data + at;
     memset(y + (size_t)(d.len * C) * item, 0, (size_t)((S - d.len) * C) * item);
     if (!d.len)
         return;
-    mx_convert_run(&c->in[STATE], row * keep, held, 0, keep);
+    mx_convert_run(&c->in[CONV_STATE], row * keep, held, 0, keep);
     d.state = positions[row * S] == 0 ? NULL : held->data;
     mx_conv_forward(&d, y, held->data, work);
     mx_convert_run(held, 0, &c->out[1], row * keep, keep);
@@ -63,31 +64,31 @@ static void forward_row(const mx_call *c, mx_conv d, int64_t row, const mx_tenso
 
 static void forward(const mx_call *c)
 {
-    mx_conv d = describe(&c->in[X].type, &c->in[W].type);
-    d.w = c->in[W].data;
-    d.x = c->in[X].data;
-    d.segments = c->in[SEGMENTS].data;
-    if (!c->in[STATE].data) {
+    mx_conv d = describe(&c->in[CONV_X].type, &c->in[CONV_W].type);
+    d.w = c->in[CONV_W].data;
+    d.x = c->in[CONV_X].data;
+    d.segments = c->in[CONV_SEGMENTS].data;
+    if (!c->in[CONV_STATE].data) {
         mx_conv_forward(&d, c->out[0].data, NULL, c->work);
         return;
     }
     d.segments = NULL; /* decoding: a sequence is one document */
-    mx_tensor held = {.data = c->work, .type = c->in[X].type};
-    for (int64_t b = 0; b < c->in[X].type.dim[0]; b++)
-        forward_row(c, d, b, &held, (char *)c->work + held_bytes(&c->in[X].type, d.taps));
+    mx_tensor held = {.data = c->work, .type = c->in[CONV_X].type};
+    for (int64_t b = 0; b < c->in[CONV_X].type.dim[0]; b++)
+        forward_row(c, d, b, &held, (char *)c->work + held_bytes(&c->in[CONV_X].type, d.taps));
 }
 
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
-    mx_conv d = describe(&n->in[X]->type, &n->in[W]->type);
+    mx_conv d = describe(&n->in[CONV_X]->type, &n->in[CONV_W]->type);
     d.threads = n_threads;
-    return held_bytes(&n->in[X]->type, d.taps) + mx_conv_work_bytes(&d);
+    return held_bytes(&n->in[CONV_X]->type, d.taps) + mx_conv_work_bytes(&d);
 }
 
 static mx_cost cost(const mx_node *n)
 {
-    return (mx_cost){.flops = 2.0 * (double)mx_type_count(&n->in[X]->type) *
-                              (double)n->in[W]->type.dim[1]};
+    return (mx_cost){.flops = 2.0 * (double)mx_type_count(&n->in[CONV_X]->type) *
+                              (double)n->in[CONV_W]->type.dim[1]};
 }
 
 mx_node *mx_causal_conv(mx_graph *g, mx_node *x, mx_node *w, mx_node *segments, mx_node *state,
@@ -98,14 +99,14 @@ mx_node *mx_causal_conv(mx_graph *g, mx_node *x, mx_node *w, mx_node *segments, 
 
 /* --- backward --- */
 
-enum { DY = 3 };
+enum { MX_INPUTS_CONV_GRAD };
 
 static void backward(const mx_call *c)
 {
-    mx_conv d = describe(&c->in[X].type, &c->in[W].type);
-    d.w = c->in[W].data;
-    d.x = c->in[X].data;
-    d.segments = c->in[SEGMENTS].data;
+    mx_conv d = describe(&c->in[CONV_X].type, &c->in[CONV_W].type);
+    d.w = c->in[CONV_W].data;
+    d.x = c->in[CONV_X].data;
+    d.segments = c->in[CONV_SEGMENTS].data;
     /* The kernel sums the filter's gradient in the arithmetic dtype. */
     mx_tensor dw = {.data = c->out[1].data, .type = c->out[1].type};
     dw.type.dtype = mx_arithmetic(c->out[1].type.dtype);
@@ -115,31 +116,31 @@ static void backward(const mx_call *c)
         dw.data = work;
         work += mx_round_up(mx_type_bytes(&dw.type));
     }
-    mx_conv_backward(&d, c->in[DY].data, c->out[0].data, dw.data, NULL, work);
+    mx_conv_backward(&d, c->in[CONV_DY].data, c->out[0].data, dw.data, NULL, work);
     if (!same)
         mx_convert_run(&dw, 0, &c->out[1], 0, mx_type_count(&dw.type));
 }
 
 static size_t backward_work_bytes(const mx_node *n, int n_threads)
 {
-    mx_conv d = describe(&n->in[X]->type, &n->in[W]->type);
+    mx_conv d = describe(&n->in[CONV_X]->type, &n->in[CONV_W]->type);
     d.threads = n_threads;
-    size_t wide = mx_round_up((size_t)mx_type_count(&n->in[W]->type) * sizeof(double));
+    size_t wide = mx_round_up((size_t)mx_type_count(&n->in[CONV_W]->type) * sizeof(double));
     return wide + mx_conv_work_bytes(&d);
 }
 
 static size_t backward_gpu_work(const mx_node *n, size_t most)
 {
-    const mx_type *x = &n->in[X]->type;
+    const mx_type *x = &n->in[CONV_X]->type;
     (void)most;
-    return mx_gpu_conv_bytes(x->dim[0], x->dim[1], n->in[W]->type.dim[1], x->dim[2]);
+    return mx_gpu_conv_bytes(x->dim[0], x->dim[1], n->in[CONV_W]->type.dim[1], x->dim[2]);
 }
 
 static void grad_infer(mx_graph *g, mx_node *n)
 {
     (void)g;
-    n->type = n->in[X]->type;
-    n->more[0] = n->in[W]->type;
+    n->type = n->in[CONV_X]->type;
+    n->more[0] = n->in[CONV_W]->type;
 }
 
 static mx_cost grad_cost(const mx_node *n)
@@ -154,10 +155,10 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
     if (!dout[0])
         return;
     mx_node *dy = mx_cast(g, dout[0], n->type.dtype);
-    mx_node *d = MX_APPLY(g, &mx_op_causal_conv_grad, NULL, n->in[X], n->in[W], n->in[SEGMENTS],
-                          dy);
-    din[X] = d;
-    din[W] = mx_output(g, d, 1);
+    mx_node *d = MX_APPLY(g, &mx_op_causal_conv_grad, NULL, n->in[CONV_X], n->in[CONV_W],
+                          n->in[CONV_SEGMENTS], dy);
+    din[CONV_X] = d;
+    din[CONV_W] = mx_output(g, d, 1);
 }
 
 /* On a mesh every rank has the whole sequence of its channels: those that share the sequence share
@@ -165,16 +166,17 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 static void place(const mx_node *n, mx_partition_call *p)
 {
     int64_t C = n->type.dim[2];
-    mx_cut batch = p->have[X].dim[0], channels = p->have[X].dim[2];
-    if (n->in[STATE]) { /* it stays where it is */
-        batch = p->have[STATE].dim[0];
-        channels = p->have[STATE].dim[2];
+    mx_cut batch = p->have[CONV_X].dim[0], channels = p->have[CONV_X].dim[2];
+    if (n->in[CONV_STATE]) { /* it stays where it is */
+        batch = p->have[CONV_STATE].dim[0];
+        channels = p->have[CONV_STATE].dim[2];
     } else {
-        channels = mx_cut_shared(p->mesh, &channels, C, mx_cut_axes(&p->have[X].dim[1]));
+        channels = mx_cut_shared(p->mesh, &channels, C, mx_cut_axes(&p->have[CONV_X].dim[1]));
     }
-    p->in[X] = p->in[STATE] = p->out[0] = p->out[1] = (mx_placement){{batch, {0}, channels}};
-    p->in[W] = (mx_placement){{channels}};
-    p->in[SEGMENTS] = p->in[POSITIONS] = (mx_placement){{batch}};
+    p->in[CONV_X] = p->in[CONV_STATE] = p->out[0] = p->out[1] =
+        (mx_placement){{batch, {0}, channels}};
+    p->in[CONV_W] = (mx_placement){{channels}};
+    p->in[CONV_SEGMENTS] = p->in[CONV_POSITIONS] = (mx_placement){{batch}};
 }
 
 #define NONE {.absent = true}
@@ -186,7 +188,7 @@ const mx_op mx_op_causal_conv = {
     .dims = "b!sc,c!k,b!s,b!mc,b!s->b!sc,b!mc",
     .n_out = 2,
     .saved = 1 << 1,
-    .alias = {0, 1 + STATE},
+    .alias = {0, 1 + CONV_STATE},
     .n_cast = 2,
     .place = place,
     .infer = infer,

@@ -12,6 +12,7 @@
  */
 #include "ir/partition.h"
 #include "ops.h"
+#include "ops/inputs.h"
 #include "ops/cpu/delta_kernel.h"
 #include "ops/gpu_work.h"
 #include "ops/load.h"
@@ -20,7 +21,7 @@
 
 #include <string.h>
 
-enum { Q, K, V, G, BETA, SEGMENTS, STATE, POSITIONS, N_IN };
+enum { MX_INPUTS_DELTA_RULE, N_IN };
 
 typedef struct {
     int64_t chunk;
@@ -178,7 +179,7 @@ mx_node *mx_delta_rule(mx_graph *g, mx_node *const qkvgb[5], double scale, int64
 
 /* --- backward --- */
 
-enum { DOUT = 6, N_GRAD_IN };
+enum { MX_INPUTS_DELTA_GRAD, N_GRAD_IN };
 
 static void backward(const mx_call *c)
 {

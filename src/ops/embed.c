@@ -3,19 +3,31 @@
  *     table (v, d)   ids (*) int32  ->  (*, d)
  * An id outside the table gives a row of zeros: a step must not crash on one (the loader refuses
  * such ids with the record's name, long before they come here), and negative ids mark padding. The
- * gradient is embed_grad.
+ * gradient is embed_grad. A table that is a served model's head too may lie in panels (panels.h).
  */
 #include "ir/partition.h"
 #include "ops.h"
 #include "ops/copy.h"
 #include "ops/grouped.h"
+#include "ops/panels.h"
 
 #include <string.h>
 
 enum { WORTH = 1 << 16 };
 
+/* One row of a table in panels. */
+static void copy_row(const mx_panels *p, const mx_tensor *table, int64_t row, char *out)
+{
+    int64_t d = table->type.dim[1];
+    size_t item = mx_dtype_bytes(table->type.dtype), word = item * (size_t)p->pair;
+    const char *from = (const char *)table->data + (size_t)mx_panel_at(*p, d, row, 0) * item;
+    for (int64_t k = 0; k < d; k += p->pair)
+        memcpy(out + (size_t)k * item, from + (size_t)(k * p->cols) * item, word);
+}
+
 static void embed_cpu(const mx_call *c)
 {
+    const mx_panels *p = c->attr;
     const mx_type *table = &c->in[0].type;
     const int32_t *id = c->in[1].data;
     int64_t n = mx_type_count(&c->in[1].type), rows = table->dim[0];
@@ -23,7 +35,9 @@ static void embed_cpu(const mx_call *c)
 #pragma omp parallel for schedule(static) if ((size_t)n * row > WORTH)
     for (int64_t i = 0; i < n; i++) {
         char *out = (char *)c->out[0].data + (size_t)i * row;
-        if (id[i] >= 0 && id[i] < rows)
+        if (id[i] >= 0 && id[i] < rows && p->cols)
+            copy_row(p, &c->in[0], id[i], out);
+        else if (id[i] >= 0 && id[i] < rows)
             memcpy(out, (const char *)c->in[0].data + (size_t)id[i] * row, row);
         else
             memset(out, 0, row);
@@ -92,6 +106,7 @@ const mx_op mx_op_embed = {
     .doc = "rows of a table by number",
     .dtypes = MX_ANY_DTYPE,
     .dtypes_at = {[1] = MX_INDICES},
+    .attr_size = sizeof(mx_panels),
     .dims = "!vd,*->*d",
     .place = place,
     .local = local,
@@ -100,5 +115,7 @@ const mx_op mx_op_embed = {
     .cpu = embed_cpu,
     .cases = (const mx_case[]){{2, {{2, {5, 8}}, {2, {3, 4}, MX_I32, -1, 6}}},
                                {2, {{2, {5, 3}}, {1, {2}, MX_I32, 0, 5}}},
+                               {2, {{2, {6, 8}, .no_grad = true}, {1, {4}, MX_I32, -1, 7}},
+                                &(mx_panels){3, 2}},
                                {2, {{2, {4, 2}}, {0, {0}, MX_I32, 2, 3}}}, {0}},
 };

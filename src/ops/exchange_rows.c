@@ -2,13 +2,14 @@
  *
  * M rows of this rank, sorted by expert; E experts, of which each of the R ranks of the group has
  * E / R, in order; a buffer of C rows.
- *     exchange_plan  start (E + 1)             ->  table (R, E + 1), start (E / R + 1)
+ *     exchange_plan  start (E + 1)             ->  table (R, E + 1), start (E / R + 1),
+ *                                                  by rank (E + 1)
  *     exchange_rows  x (M, *)  table           ->  (C, *)
  *     return_rows    y (C, *)  table           ->  (M, *)
  * The table is every rank's starts. What a rank receives lies by expert, and inside an expert by
- * the rank it came from; the second output says where its experts begin. Rows beyond the last are
- * 0, and so are, on the way back, rows that belong to no expert. Each of the two is the other's
- * gradient.
+ * the rank it came from; the second output says where its experts begin, the third where those rows
+ * of each of them begin that came from each rank. Rows beyond the last are 0, and so are, on the
+ * way back, rows that belong to no expert. Each of the two is the other's gradient.
  *
  * Counts differ from rank to rank and from step to step. A buffer that is too small (C is less than
  * the worst case) ends the run with what to change: nothing is dropped.
@@ -35,13 +36,14 @@ static void infer_plan(mx_graph *g, mx_node *n)
                              (long long)a->size, MAX_RANKS);
     n->type = mx_type_of(MX_I32, MX_SHAPE(a->size, experts + 1));
     n->more[0] = mx_type_of(MX_I32, MX_SHAPE(experts / a->size + 1));
+    n->more[1] = mx_type_of(MX_I32, MX_SHAPE(experts + 1));
 }
 
 static void plan_cpu(const mx_call *c)
 {
     const mx_collective_attr *a = c->attr;
     int64_t width = c->in[0].type.dim[0], mine = (width - 1) / a->size;
-    int32_t *table = c->out[0].data, *start = c->out[1].data, at = 0;
+    int32_t *table = c->out[0].data, *start = c->out[1].data, *by_rank = c->out[2].data, at = 0;
     if (c->group)
         mx_call_fail(c, c->group->kind->all_gather(c->group, c->in[0].data, table,
                                                    sizeof *table * (size_t)width));
@@ -51,9 +53,11 @@ static void plan_cpu(const mx_call *c)
         start[e] = at;
         for (int64_t r = 0; r < a->size && e < mine; r++) {
             const int32_t *s = table + r * width + a->index * mine + e;
+            by_rank[e * a->size + r] = at;
             at += s[1] - s[0];
         }
     }
+    by_rank[width - 1] = at;
 }
 
 mx_node *mx_exchange_plan_rows(mx_graph *g, mx_node *start, mx_collective_attr a)
@@ -76,7 +80,7 @@ const mx_op mx_op_exchange_plan = {
     .fields = mx_collective_fields,
     .collective = true,
     .no_cast = true,
-    .n_out = 2,
+    .n_out = 3,
     .infer = infer_plan,
     .cost = plan_cost,
     .cpu = plan_cpu,

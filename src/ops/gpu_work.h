@@ -48,6 +48,20 @@ static inline size_t mx_gpu_scaled_bytes(int64_t m, int64_t n, int64_t grid_k, b
            mx_gpu_aligned_bytes(n * pitch, sizeof(float));
 }
 
+/* --- weights of 8 and 4 bits (dequant.cu, op_dequant.c) --- */
+
+/* Rows of a weight that lie as bf16 at a time: as many as 32 million numbers hold. */
+static inline int64_t mx_gpu_dequant_band(int64_t n, int64_t k)
+{
+    int64_t rows = (32 << 20) / (k ? k : 1) / 128 * 128;
+    rows = rows < 128 ? 128 : rows;
+    return rows < n ? rows : n;
+}
+static inline size_t mx_gpu_dequant_bytes(int64_t n, int64_t k)
+{
+    return mx_gpu_aligned_bytes(mx_gpu_dequant_band(n, k) * k, sizeof(uint16_t));
+}
+
 /* --- updates and sums (many_kernels.cu, train_kernels.cu) --- */
 
 enum { MX_GPU_ADAMW_PIECE = 4096, MX_GPU_ADAMW_NUMBERS = 3, MX_GPU_SQUARES_PIECE = 16384 };

@@ -12,6 +12,7 @@
  */
 #include "ir/partition.h"
 #include "ops.h"
+#include "ops/inputs.h"
 #include "ops/cpu/xent_kernel.h"
 #include "ops/gpu_work.h"
 #include "ops/linear_xent.h"
@@ -21,7 +22,7 @@ typedef struct {
     double scale, softcap, z_loss;
 } xent_attr;
 
-enum { X, W, LABELS, DLOSS };
+enum { MX_INPUTS_LINEAR_XENT };
 
 static mx_xent describe(const xent_attr *a, const mx_type *x, const mx_type *w)
 {

@@ -189,13 +189,16 @@ static mx_status run_gemm(void *ctx, const mx_matmul_gemm *p)
 {
     const mx_call *c = ctx;
     const mx_tensor *a = &c->in[p->a], *b = &c->in[p->b], *out = &c->out[0];
+    bool panels = ((const mx_matmul_attr *)c->attr)->panels;
+    MX_ASSERT(!panels || (mx_matmul_gemm_is_dense(p) && p->trans_b), "a weight in panels");
     mx_gemm(&(mx_gemm_args){
         .m = p->m, .n = p->n, .k = p->k, .alpha = 1, .accumulate = p->accumulate,
         .a = at(a, p->a_at), .b = at(b, p->b_at), .c = at(out, p->c_at),
         .lda = p->lda, .ldb = p->ldb, .ldc = p->ldc, .trans_a = p->trans_a, .trans_b = p->trans_b,
         .a_type = mx_num_of(a->type.dtype), .b_type = mx_num_of(b->type.dtype),
         .c_type = mx_num_of(out->type.dtype),
-        .one_path = ((const mx_matmul_attr *)c->attr)->one_path, .batch = p->batch,
+        .b_packed = panels, .one_path = ((const mx_matmul_attr *)c->attr)->one_path,
+        .batch = p->batch,
         .a_step = p->a_step, .b_step = p->b_step, .c_step = p->c_step});
     return MX_OK;
 }

@@ -51,6 +51,7 @@ typedef struct {
     mx_dtype out;
     bool has_out; /* the result's dtype is `out`, not the first input's */
     bool one_path; /* the bits of a row do not depend on how many there are; the graph's (infer) */
+    bool panels;   /* input 1, (n, k), lies in this machine's panels (ops/panels.h) */
     mx_epilogues epilogues;
 } mx_matmul_attr;
 

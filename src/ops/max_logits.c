@@ -6,7 +6,10 @@
  * further back. The scores exist a tile at a time. A head that sees nothing has -infinity. No
  * gradient: nothing is trained through it.
  */
+#include "ir/partition.h"
 #include "ops.h"
+#include "ops/collective.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
 #include "ops/num.h"
 #include "ops/recurrent.h"
@@ -14,7 +17,7 @@
 #include <math.h>
 #include <omp.h>
 
-enum { Q, K, SEG, N_IN };
+enum { MX_INPUTS_MAX_LOGITS, N_IN };
 enum { ROWS = 64, COLS = 256 }; /* of a tile */
 
 typedef struct {
@@ -125,6 +128,34 @@ mx_node *mx_max_logits(mx_graph *g, mx_node *q, mx_node *k, mx_node *segments, i
     return MX_APPLY(g, &mx_op_max_logits, &a, q, k, segments);
 }
 
+/* On a mesh: by rows of the batch, and by heads where keys can be cut as queries are; the length is
+ * whole. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    mx_cut batch = p->have[Q].dim[0], heads = p->have[Q].dim[2], keys = {0};
+    int64_t h = n->in[Q]->type.dim[2], k = n->in[K]->type.dim[2];
+    if (k % mx_mesh_size(p->mesh, mx_cut_axes(&heads)))
+        heads = (mx_cut){0};
+    else
+        keys = mx_cut_resized(&heads, h, k);
+    p->in[Q] = (mx_placement){{batch, {0}, heads}};
+    p->in[K] = (mx_placement){{batch, {0}, keys}};
+    p->in[SEG] = (mx_placement){{batch}};
+    p->out[0] = (mx_placement){{heads}};
+}
+
+static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
+{
+    mx_axis_set axes = mx_cut_axes(&p->in[Q].dim[0]);
+    mx_node *y = mx_apply(g, n->op, n->attr, N_IN, in);
+    if (!axes)
+        return y;
+    return mx_all_reduce(g, y, (mx_collective_attr){.axes = axes,
+                                                    .size = mx_mesh_size(p->mesh, axes),
+                                                    .index = mx_mesh_index(p->mesh, p->rank, axes),
+                                                    .to = MX_REDUCE_MAX});
+}
+
 #define NONE {.absent = true}
 const mx_op mx_op_max_logits = {
     .name = "max_logits",
@@ -136,6 +167,8 @@ const mx_op mx_op_max_logits = {
     .attr_size = sizeof(max_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(max_attr, MX_ATTR_INT, window),
                                       MX_FIELD(max_attr, MX_ATTR_F64, scale), {0}},
+    .place = place,
+    .local = local,
     .infer = infer,
     .cost = cost,
     .cpu = max_cpu,

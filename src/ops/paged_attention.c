@@ -14,10 +14,11 @@
 #include "ir/attention.h"
 
 #include "ops.h"
+#include "ops/inputs.h"
 #include "ops/cpu/attention_paged.h"
 #include "ops/num.h"
 
-enum { K = 1, V, POSITIONS, ROW, TABLE, SINKS, N_IN };
+enum { MX_INPUTS_PAGED_ATTENTION, N_IN };
 
 static mx_paged describe(const mx_paged_attr *a, const mx_type *q, const mx_type *k,
                          const mx_type *v, const mx_type *table)

@@ -4,14 +4,17 @@
 
 #include <stdio.h>
 
-const mx_node *mx_quant_weight(const mx_node *w)
+/* The variable behind a layer's weight: through casts, views and what merges several. */
+static const mx_node *quant_weight(const mx_node *w)
 {
     while (w->op != &mx_op_variable && w->n_in && w->in[0])
         w = w->in[0];
     return w;
 }
 
-mx_node *mx_first_microbatch(mx_graph *g)
+/* The scalar input that is not 0 in the first microbatch of a step; where there is one microbatch,
+ * the constant 1. */
+static mx_node *first_microbatch(mx_graph *g)
 {
     mx_node *first = mx_graph_find(g, "first");
     return first ? first : mx_constant(g, MX_SCALAR, MX_F32, 1);
@@ -28,9 +31,9 @@ static mx_node *quantize_delayed(mx_graph *g, mx_node *x, const mx_quant_operand
                                  const mx_quantize_attr *a)
 {
     char name[512];
-    const mx_node *w = mx_quant_weight(o->of);
+    const mx_node *w = quant_weight(o->of);
     snprintf(name, sizeof name, "%s.%s_amax", w->name ? w->name : "", o->role);
-    mx_node *history = mx_graph_find(g, name), *first = mx_first_microbatch(g);
+    mx_node *history = mx_graph_find(g, name), *first = first_microbatch(g);
     if (!history)
         history = mx_variable(g, name, mx_type_of(MX_F32, MX_SHAPE(MX_AMAX_SLOTS)),
                               (mx_var_attr){.kind = MX_VAR_OPTIMIZER});
@@ -52,7 +55,7 @@ static mx_node *quantize(mx_graph *g, mx_node *x, const mx_quant_operand *o)
     a.block_rows = o->over_rows ? along : across;
     a.block_cols = o->over_rows ? across : along;
     if (a.stochastic)
-        a.salt = (int64_t)mx_stream_of(mx_quant_weight(o->of)->name);
+        a.salt = (int64_t)mx_stream_of(quant_weight(o->of)->name);
     return o->recipe->delayed ? quantize_delayed(g, x, o, &a) : mx_quantize(g, x, NULL, &a);
 }
 

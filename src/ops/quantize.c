@@ -178,16 +178,6 @@ static MX_CLONES void to_int8(const float *x, int64_t n, const float *f, int8_t 
     }
 }
 
-float mx_quant_int8_row(const float *x, int64_t n, int8_t *q)
-{
-    float factor = mx_quant_factor(mx_float_of_bits(most_bits(x, n, 0)), MX_I8, false), f[RUN];
-    for (int i = 0; i < RUN; i++)
-        f[i] = factor;
-    for (int64_t i = 0; i < n; i += RUN)
-        to_int8(x + i, least(n - i, RUN), f, q + i);
-    return 1 / factor;
-}
-
 /* Two elements share 64 random bits. */
 static void to_int8_stochastic(const float *x, int64_t n, const float *f, uint64_t salt, int64_t at,
                               int8_t *q)

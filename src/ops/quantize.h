@@ -63,9 +63,6 @@ typedef struct {
     mx_node *q, *scale;
 } mx_quantized;
 
-/* A row of a weight as int8: gives its scale. What is not finite gives a scale that is not. */
-float mx_quant_int8_row(const float *x, int64_t n, int8_t *q);
-
 /* A factor of a matmul. */
 typedef struct {
     const mx_quant_recipe *recipe;
@@ -80,10 +77,5 @@ typedef struct {
     bool training;     /* a gradient will need it too; this step's amax goes into the history */
 } mx_quant_operand;
 mx_quantized mx_quant_operand_make(mx_graph *g, mx_node *x, const mx_quant_operand *o);
-/* The variable behind a layer's weight: through casts, views and what merges several. */
-const mx_node *mx_quant_weight(const mx_node *w);
-/* The scalar input that is not 0 in the first microbatch of a step; where there is one microbatch,
- * the constant 1. */
-mx_node *mx_first_microbatch(mx_graph *g);
 
 #endif

@@ -12,6 +12,7 @@
  * with the median of the second, middle and last entry as its pivot leaves in front.
  */
 #include "ops.h"
+#include "ops/inputs.h"
 #include "ops/attention.h"
 #include "ops/gpu_work.h"
 #include "ops/load.h"
@@ -23,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { Q, W, K, Q_POS, K_POS, Q_SEG, K_SEG, N_IN };
+enum { MX_INPUTS_SELECT_KEYS, N_IN };
 enum { TILE = 256 };
 
 typedef struct {

@@ -4,7 +4,8 @@
  *         ->  (N, d):   y[n] = sum over j of x[place[n k + j]] (+ also[place[n k + j]])
  * The opposite of permute_rows, and its gradient; permute_rows is the gradient of this. Sums run in
  * the order of j, in float32 (float64 for float64), and are rounded once. `also` is there because a
- * gated MLP's rows have two gradients, the gate's and the other: their sum is never written.
+ * gated MLP's rows have two gradients, the gate's and the other: their sum, which is made first, is
+ * never written.
  */
 #include "base/simd.h"
 #include "ir/partition.h"
@@ -30,10 +31,15 @@ static void infer(mx_graph *g, mx_node *n)
 }
 
 #define ADD(T, name)                                                                               \
-    static MX_CLONES void name(T *restrict sum, const T *restrict x, int64_t n)                    \
+    static MX_CLONES void name(T *restrict sum, const T *restrict x, const T *restrict also,       \
+                               int64_t n)                                                          \
     {                                                                                              \
-        for (int64_t i = 0; i < n; i++)                                                            \
-            sum[i] += x[i];                                                                        \
+        if (also)                                                                                  \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                sum[i] += x[i] + also[i];                                                          \
+        else                                                                                       \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                sum[i] += x[i];                                                                    \
     }
 ADD(float, add_f32)
 ADD(double, add_f64)
@@ -49,13 +55,14 @@ static void prefetch_row(const mx_tensor *x, int64_t element, int64_t n)
 }
 
 #define GATHER_ROW(T, suffix, native)                                                              \
-    static void add_row_##suffix(const mx_tensor *x, int64_t at, int64_t n, T *sum)                \
+    static const T *row_##suffix(const mx_tensor *x, int64_t at, int64_t n, T *tile)               \
     {                                                                                              \
-        T tile[TILE];                                                                              \
-        const T *row = (const T *)x->data + at;                                                    \
-        if (x->type.dtype != native)                                                               \
-            mx_load_run_##suffix(x, at, n, tile), row = tile;                                      \
-        add_##suffix(sum, row, n);                                                                 \
+        if (!x)                                                                                    \
+            return NULL;                                                                           \
+        if (x->type.dtype == native)                                                               \
+            return (const T *)x->data + at;                                                        \
+        mx_load_run_##suffix(x, at, n, tile);                                                      \
+        return tile;                                                                               \
     }                                                                                              \
     static void gather_##suffix(const mx_call *call, int64_t k, int64_t r)                         \
     {                                                                                              \
@@ -65,17 +72,16 @@ static void prefetch_row(const mx_tensor *x, int64_t element, int64_t n)
         int64_t d = y->type.dim[1], m = x->type.dim[0];                                            \
         for (int64_t c = 0; c < d; c += TILE) {                                                    \
             int64_t n = d - c < TILE ? d - c : TILE;                                               \
-            T sum[TILE];                                                                           \
+            T sum[TILE], tile[2][TILE];                                                            \
             memset(sum, 0, sizeof *sum * (size_t)n);                                               \
             for (int64_t j = r * k; j < (r + 1) * k; j++) {                                        \
                 if (place[j] < 0 || place[j] >= m)                                                 \
                     continue;                                                                      \
                 int64_t at = place[j] * d + c, next = j + 1 < m ? place[j + 1] : -1;               \
-                for (int i = 0; i < (also ? 2 : 1); i++) {                                         \
-                    if (next >= 0 && next < m)                                                     \
-                        prefetch_row(i ? also : x, next * d + c, n);                               \
-                    add_row_##suffix(i ? also : x, at, n, sum);                                    \
-                }                                                                                  \
+                for (int i = 0; i < (also ? 2 : 1) && next >= 0 && next < m; i++)                  \
+                    prefetch_row(i ? also : x, next * d + c, n);                                   \
+                add_##suffix(sum, row_##suffix(x, at, n, tile[0]),                                 \
+                             row_##suffix(also, at, n, tile[1]), n);                               \
             }                                                                                      \
             mx_store_run_##suffix(y, r * d + c, n, sum);                                           \
         }                                                                                          \

@@ -16,8 +16,11 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
         return st;
     bool narrow = o.compile.compute == MX_BF16;
     double moment = (double)mx_dtype_bytes(o.optimizer.mu_dtype);
-    if (mx_optimizer_rule_of(&o.optimizer)->moments > 1)
+    const mx_optimizer_rule *rule = mx_optimizer_rule_of(&o.optimizer);
+    if (rule->moments > 1)
         moment += (double)mx_dtype_bytes(o.optimizer.nu_dtype);
+    if (rule->moment_bytes > 0)
+        moment = rule->moments * rule->moment_bytes;
     *r = (mx_run_kind){.rate = narrow ? MX_RATE_BF16 : MX_RATE_F32,
                        .again = -1,
                        .exchange_factor = mx_config_float(c, "ragged_buffer_factor"),

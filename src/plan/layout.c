@@ -20,11 +20,6 @@ static const struct {
     [MX_GROUP_EXPERT_REPLICA] = {"expert data", AXIS(DATA) | AXIS(DILOCO)},
 };
 
-const char *mx_group_name(mx_group g)
-{
-    return groups[g].name;
-}
-
 /* `size` ranks that lie `stride` apart. */
 static mx_span span(const mx_layout *l, int64_t size, int64_t stride)
 {

@@ -36,7 +36,6 @@ typedef enum {
     MX_GROUP_EXPERT_REPLICA,
     MX_GROUPS
 } mx_group;
-const char *mx_group_name(mx_group g);
 /* The ranks of a group and how many of them share the innermost links. */
 mx_span mx_layout_span(const mx_layout *l, mx_group g);
 /* Of a mesh, which must outlive it. Batches are left to the caller. */

@@ -9,7 +9,8 @@
  * Published weak scaling keeps 96 % from 4 to 256 nodes. */
 static const double STRAGGLER_LOSS = 0.0065;
 
-void mx_trace_add(mx_trace *t, mx_event e)
+/* t may be NULL */
+static void trace_add(mx_trace *t, mx_event e)
 {
     if (!t)
         return;
@@ -95,7 +96,7 @@ static void note_event(const engine *e, const char *what, int layer, mx_stream s
     else
         snprintf(ev.name, sizeof ev.name, "%s %s", what, layer == -1 ? "embedding" : "head");
     if (end > start)
-        mx_trace_add(e->trace, ev);
+        trace_add(e->trace, ev);
 }
 
 /* Seconds of a pass over a chunk that begins at `from`. Weights of the next layer are gathered
@@ -200,7 +201,7 @@ static bool run_next(pipeline *l, int stage, mx_trace *trace)
     double start = fmax(from, l->free_at[stage]), end = start + l->seconds[a.pass][j];
     mx_event ev = {.stage = stage, .start = start, .end = end};
     snprintf(ev.name, sizeof ev.name, "%s %d.%d", a.pass ? "B" : "F", a.micro, a.chunk);
-    mx_trace_add(trace, ev);
+    trace_add(trace, ev);
     l->free_at[stage] = l->end[a.pass][j * l->m + a.micro] = end;
     l->busy[stage] += l->seconds[a.pass][j];
     l->next[stage]++;
@@ -334,7 +335,7 @@ void mx_simulate_step(const mx_cost_request *q, const mx_layer_costs *c, mx_step
     out->optimizer = run_update(q, last_backward);
     mx_event update = {.name = "update", .start = t, .end = t + out->optimizer};
     for (update.stage = 0; update.stage < o->stage; update.stage++)
-        mx_trace_add(trace, update);
+        trace_add(trace, update);
     out->stragglers = (t + out->optimizer) * STRAGGLER_LOSS * log2(nodes);
     out->seconds = t + out->optimizer + out->stragglers;
 }

@@ -23,7 +23,6 @@ typedef struct {
     mx_event *event; /* owns */
     int n, cap;
 } mx_trace;
-void mx_trace_add(mx_trace *t, mx_event e); /* t may be NULL */
 void mx_trace_fini(mx_trace *t);
 
 typedef struct {

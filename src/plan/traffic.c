@@ -5,7 +5,8 @@
 #include "ops/collective.h"
 #include <string.h>
 
-bool mx_is_collective(const mx_node *n)
+/* Is it an op in which ranks take part together? */
+static bool is_collective(const mx_node *n)
 {
     return n->op->fields == mx_collective_fields && n->op != &mx_op_shard && n->op != &mx_op_vary;
 }
@@ -59,7 +60,7 @@ void mx_traffic_add(mx_traffic_table *t, const mx_program *p, const mx_mesh *m, 
 {
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
-        if (!mx_is_collective(n))
+        if (!is_collective(n))
             continue;
         const mx_collective_attr *a = n->attr;
         double sent[MX_LEVELS];
@@ -91,7 +92,7 @@ static mx_peak *changes(const mx_program *p, mx_arena *arena)
             if (!owns_storage(p->order[i], k, q))
                 continue;
             double bytes = (double)mx_type_bytes(mx_node_type(p->order[i], k));
-            double sent = mx_is_collective(p->order[i]) ? bytes : 0;
+            double sent = is_collective(p->order[i]) ? bytes : 0;
             change[q->first].alive += bytes;
             change[q->last + 1].alive -= bytes;
             change[q->first].collectives += sent;

@@ -25,8 +25,6 @@ typedef struct {
 void mx_traffic_add(mx_traffic_table *t, const mx_program *p, const mx_mesh *m, double times);
 /* Messages to the next stage of a pipeline and back. */
 void mx_traffic_add_messages(mx_traffic_table *t, const mx_mesh *m, double bytes, double times);
-/* Is it an op in which ranks take part together? */
-bool mx_is_collective(const mx_node *n);
 /* Values that are alive when the scratch memory is fullest, and of those results of collectives. */
 typedef struct {
     double alive, collectives; /* bytes */

@@ -9,6 +9,7 @@
 #include "post/dpo_losses.h"
 #include "post/pairs.h"
 #include "post/reference.h"
+#include "post/reference_cache.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,6 +74,10 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
                     .conservative = strcmp(mx_config_text(c, "semantics"), "maxtext") == 0};
     MX_TRY(read_losses(c, a, s));
     *out = s;
+    if (mx_config_bool(c, "precompute_ref_log_probs") && mx_config_int(c, "eval_interval") > 0)
+        return mx_fail(MX_USAGE, "%s: the reference's log-probabilities are computed ahead for "
+                       "training data alone; leave eval_interval out",
+                       mx_config_where(c, "precompute_ref_log_probs"));
     bool divides = uses(s, "ipo") || uses(s, "sppo_hard");
     if (divides && s->beta <= 0)
         return mx_fail(MX_USAGE, "%s: this loss divides by beta, which is 0",
@@ -202,21 +207,42 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 
 /* --- the run --- */
 
+/* One of the two. */
+typedef struct {
+    mx_reference *live;
+    mx_reference_cache *ahead;
+} dpo_run;
+
 static mx_status open(mx_objective_run *o)
 {
-    return mx_reference_open((mx_reference **)&o->state, o, 1, false);
+    dpo_run *r = mx_realloc(NULL, sizeof *r);
+    *r = (dpo_run){0};
+    o->state = r;
+    if (mx_config_bool(o->config, "precompute_ref_log_probs"))
+        return mx_reference_cache_open(&r->ahead, o);
+    return mx_reference_open(&r->live, o, 1, false);
 }
 
 static void close(mx_objective_run *o)
 {
-    mx_reference_close(o->state);
+    dpo_run *r = o->state;
+    if (!r)
+        return;
+    mx_reference_close(r->live);
+    mx_reference_cache_close(r->ahead);
+    mx_free(r);
     o->state = NULL;
 }
 
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
+    dpo_run *r = o->state;
+    int64_t rows = mx_exec_type(e, "tokens")->dim[0];
     const float *logps;
-    MX_TRY(mx_reference_run(o->state, b, row, mx_exec_type(e, "tokens")->dim[0], &logps));
+    if (r->ahead)
+        MX_TRY(mx_reference_cache_find(r->ahead, b, row, rows, &logps));
+    else
+        MX_TRY(mx_reference_run(r->live, b, row, rows, &logps));
     return mx_exec_write(e, "reference", logps);
 }
 

@@ -148,6 +148,7 @@ static mx_status open(mx_objective_run *o)
     r->rows = o->microbatch * o->accumulation;
     r->n_prompts = r->rows / s->generations;
     bool judged = *mx_config_text(o->config, "rl.reward") ||
+                  *mx_config_text(o->config, "reward_model_path") ||
                   *mx_config_text(o->config, "reward_command");
     if (s->sampled || judged)
         MX_TRY(mx_rewards_open(&r->rewards, o->config));

@@ -69,7 +69,8 @@ static char *copy_text(const char *text, size_t n)
     return s;
 }
 
-mx_status mx_prompt_ids(const mx_train_data *d, const json_t *prompt, const json_t *tools,
+/* A prompt's tokens: a text as the tokenizer has it, messages by the chat template. */
+static mx_status prompt_ids(const mx_train_data *d, const json_t *prompt, const json_t *tools,
                         mx_post_prompt *out)
 {
     mx_str text = {0};
@@ -112,7 +113,7 @@ mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end)
         st = mx_fail(MX_INPUT, "expected a prompt (a text or a list of messages), messages or a "
                      "question");
     if (!st)
-        st = mx_prompt_ids(p->d, prompt, json_object_get(a->record, "tools"), a);
+        st = prompt_ids(p->d, prompt, json_object_get(a->record, "tools"), a);
     return mx_record_place(st, &p->record);
 }
 

@@ -29,8 +29,4 @@ void mx_post_prompt_fini(mx_post_prompt *a);
 void mx_prompts_position(const mx_prompts *p, mx_str *json);
 mx_status mx_prompts_seek(mx_prompts *p, const char *json, size_t n) MX_MUST_USE;
 
-/* A prompt's tokens: a text as the tokenizer has it, messages by the chat template. */
-mx_status mx_prompt_ids(const mx_train_data *d, const json_t *prompt, const json_t *tools,
-                        mx_post_prompt *out) MX_MUST_USE;
-
 #endif

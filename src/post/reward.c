@@ -3,6 +3,7 @@
 
 #include "base/str.h"
 #include "post/reward_command.h"
+#include "post/reward_model.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 struct mx_rewards {
     const mx_reward *built_in[MX_MAX_REWARDS];
     int n_built_in;
+    mx_reward_model *model;     /* after these; NULL: none */
     mx_reward_command *command; /* the last of them; NULL: none */
     double weight[MX_MAX_REWARDS];
     mx_reward_context context;
@@ -40,7 +42,7 @@ static mx_status read_names(mx_rewards *r, const mx_config *c)
     for (const char *p = mx_config_text(c, "rl.reward"); *p;) {
         size_t k = strcspn(p, ", ");
         const mx_reward *one = find(p, k);
-        if (!one || r->n_built_in == MX_MAX_REWARDS - 1)
+        if (!one || r->n_built_in == MX_MAX_REWARDS - 2)
             return unknown(c, p, k);
         r->built_in[r->n_built_in++] = one;
         p += k + strspn(p + k, ", ");
@@ -70,6 +72,8 @@ mx_status mx_rewards_open(mx_rewards **out, const mx_config *c)
     *out = r;
     const char *pattern = mx_config_text(c, "reward_pattern");
     MX_TRY(read_names(r, c));
+    if (*mx_config_text(c, "reward_model_path"))
+        MX_TRY(mx_reward_model_open(&r->model, c));
     if (*mx_config_text(c, "reward_command"))
         MX_TRY(mx_reward_command_open(&r->command, c));
     MX_TRY(mx_status_wrap(mx_regex_open(&r->context.pattern, pattern, strlen(pattern)), "%s",
@@ -78,7 +82,8 @@ mx_status mx_rewards_open(mx_rewards **out, const mx_config *c)
     MX_TRY(read_weights(r, c));
     if (!mx_rewards_count(r))
         return mx_fail(MX_USAGE, "nothing says what an answer is worth; set reward=exact (or "
-                       "another that `maxc help rewards` lists), or reward_command=PROGRAM");
+                       "another that `maxc help rewards` lists), reward_model_path=DIR, or "
+                       "reward_command=PROGRAM");
     return MX_OK;
 }
 
@@ -87,6 +92,7 @@ void mx_rewards_close(mx_rewards *r)
     if (!r)
         return;
     mx_reward_command_close(r->command);
+    mx_reward_model_close(r->model);
     mx_regex_scratch_free(r->context.scratch);
     mx_regex_close(r->context.pattern);
     mx_free(r);
@@ -94,12 +100,14 @@ void mx_rewards_close(mx_rewards *r)
 
 int mx_rewards_count(const mx_rewards *r)
 {
-    return r->n_built_in + (r->command != NULL);
+    return r->n_built_in + (r->model != NULL) + (r->command != NULL);
 }
 
 const char *mx_rewards_name(const mx_rewards *r, int k)
 {
-    return k < r->n_built_in ? r->built_in[k]->name : "command";
+    if (k < r->n_built_in)
+        return r->built_in[k]->name;
+    return r->model && k == r->n_built_in ? "model" : "command";
 }
 
 double mx_rewards_weight(const mx_rewards *r, int k)
@@ -113,8 +121,10 @@ mx_status mx_rewards_score(mx_rewards *r, const mx_reward_input *answers, int64_
     for (int64_t i = 0; i < n; i++)
         for (int k = 0; k < r->n_built_in; k++)
             score[i * count + k] = r->built_in[k]->score(&r->context, &answers[i]);
+    if (r->model)
+        MX_TRY(mx_reward_model_judge(r->model, answers, n, score + r->n_built_in, count));
     if (r->command)
-        MX_TRY(mx_reward_command_judge(r->command, answers, n, score + r->n_built_in, count));
+        MX_TRY(mx_reward_command_judge(r->command, answers, n, score + count - 1, count));
     return MX_OK;
 }
 

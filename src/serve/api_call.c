@@ -23,18 +23,27 @@ static const char *type_of(int status)
                            : "invalid_request_error";
 }
 
-void mx_error_object(mx_str *out, int status, const char *message, const char *param,
-                     const char *code)
+void mx_json_add(mx_str *out, json_t *doc)
 {
-    json_t *e = json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", message, "type",
-                          type_of(status), "param", param, "code", code);
-    if (!e) /* a message with bytes of the client's that are no text */
-        e = json_pack("{s:{s:s, s:s, s:n, s:n}}", "error", "message",
-                      "the request is not valid UTF-8", "type", type_of(status), "param", "code");
-    char *text = json_dumps(e, JSON_COMPACT);
+    char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     mx_str_add(out, text ? text : "{}");
     mx_free(text);
-    json_decref(e);
+    json_decref(doc);
+}
+
+void mx_error_object(mx_str *out, const mx_api *api, const mx_api_error *e)
+{
+    if (api && api->error) {
+        api->error(out, e);
+        return;
+    }
+    json_t *o = json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", e->message, "type",
+                          type_of(e->status), "param", e->param, "code", e->code);
+    if (!o) /* a message with bytes of the client's that are no text */
+        o = json_pack("{s:{s:s, s:s, s:n, s:n}}", "error", "message",
+                      "the request is not valid UTF-8", "type", type_of(e->status), "param",
+                      "code");
+    mx_json_add(out, o);
 }
 
 /* --- reading --- */
@@ -92,14 +101,19 @@ static void read_common(mx_api_call *c, mx_fields *f)
 {
     mx_request_options *o = &c->o;
     const char *model = mx_field_text(f, "model", c->served->name);
-    if (strcmp(model, c->served->name) != 0)
+    c->model = mx_arena_strdup(&c->arena, model);
+    if (strcmp(model, c->served->name) != 0 && c->served->adapters)
+        o->adapter = mx_adapter_names_hold(c->served->adapters, model);
+    if (strcmp(model, c->served->name) != 0 && !o->adapter)
         mx_field_wrong(f, "model", "is `%s`, which does not exist here; `%s` does", model,
                        c->served->name);
     read_sampling(c, f);
     read_bias(c, f);
     c->n = mx_field_int(f, "n", 1, 1, MOST_ANSWERS);
-    if (mx_field_int(f, "best_of", c->n, 1, MOST_ANSWERS) != c->n)
-        mx_field_wrong(f, "best_of", "must be equal to `n`: choosing among more is not supported");
+    c->best_of = mx_field_int(f, "best_of", c->n, 1, MOST_ANSWERS);
+    if (c->best_of < c->n)
+        mx_field_wrong(f, "best_of", "is %lld, but must be at least `n`, %lld",
+                       (long long)c->best_of, (long long)c->n);
     o->n_stop = mx_field_texts(f, "stop", &c->arena, &o->stop, MOST_STOPS);
     o->n_stop_ids = mx_field_ids(f, "stop_token_ids", &c->arena, &o->stop_ids, c->served->vocab);
     o->min_new = mx_field_int(f, "min_tokens", 0, 0, INT32_MAX);
@@ -110,6 +124,8 @@ static void read_common(mx_api_call *c, mx_fields *f)
     o->salt = o->salt ? mx_arena_strdup(&c->arena, o->salt) : NULL;
     c->stream = mx_field_bool(f, "stream", false);
     mx_field_text(f, "user", NULL);
+    if (c->stream && c->best_of > c->n)
+        mx_field_wrong(f, "best_of", "does not go with `stream`");
     const json_t *so = mx_field_get(f, "stream_options");
     mx_fields inner = {.object = so};
     if (so && !json_is_object(so))
@@ -125,7 +141,9 @@ static void read_common(mx_api_call *c, mx_fields *f)
 void mx_api_call_add_prompt(mx_api_call *c, mx_fields *f, const mx_tokens *t, const char *text)
 {
     int64_t most = c->served->max_length;
-    const char *field = c->api == &mx_api_chat ? "messages" : "prompt";
+    const char *field = c->api->read == mx_chat_read         ? "messages"
+                        : c->api == &mx_api_embeddings ? "input"
+                                                       : "prompt";
     if (t->n == 0)
         mx_field_wrong(f, field, "is empty, and the tokenizer adds no token of its own");
     for (int64_t i = 0; i < t->n; i++)
@@ -148,7 +166,9 @@ void mx_api_call_add_prompt(mx_api_call *c, mx_fields *f, const mx_tokens *t, co
 
 static void make_parts(mx_api_call *c, mx_fields *f)
 {
-    int64_t parts = c->n_prompts * c->n;
+    int64_t parts = c->n_prompts * c->best_of;
+    if (c->best_of > c->n) /* the likeliest are given */
+        c->o.log_probs = true;
     if (parts > MOST_PARTS) {
         mx_field_wrong(f, "n", "times the number of prompts is %lld answers, at most %d are given",
                        (long long)parts, MOST_PARTS);
@@ -157,17 +177,29 @@ static void make_parts(mx_api_call *c, mx_fields *f)
     c->n_parts = (int)parts;
     c->part = MX_NEW_N(&c->arena, mx_part, parts);
     for (int i = 0; i < c->n_parts; i++)
-        c->part[i] = (mx_part){.call = c, .index = i, .prompt = (int)(i / c->n)};
+        c->part[i] = (mx_part){.call = c, .index = i, .prompt = (int)(i / c->best_of)};
     c->choices = json_array();
     for (int i = 0; i < c->n_parts; i++)
         json_array_append_new(c->choices, json_null());
+}
+
+static void read_all(mx_api_call *c, mx_fields *f)
+{
+    if (!f->param)
+        read_common(c, f);
+    if (!f->param)
+        mx_api_call_read_form(c, f);
+    if (!f->param)
+        c->api->read(c, f);
+    if (!f->param)
+        make_parts(c, f);
 }
 
 bool mx_api_call_read(mx_api_call *c, const mx_served *s, const mx_api *api, const char *body,
                       size_t n, int *status, mx_str *error)
 {
     static const mx_json_limits limits = {64 << 20, 64, 4 << 20};
-    json_t *doc = NULL;
+    json_t *doc = NULL, *own = NULL;
     mx_fields f = {0};
     *c = (mx_api_call){.served = s, .api = api, .created = time(NULL)};
     unsigned char random[12];
@@ -179,28 +211,25 @@ bool mx_api_call_read(mx_api_call *c, const mx_served *s, const mx_api *api, con
     mx_status st = mx_json_parse(body, n, "the request", &limits, &doc);
     if (!st && !json_is_object(doc))
         st = mx_fail(MX_INPUT, "the request is %s, expected an object", mx_json_kind(doc));
-    *status = 400;
-    if (st) {
-        mx_error_object(error, 400, mx_status_text(st), NULL, "invalid_json");
-    } else {
+    mx_api_error e = {.status = 400, .code = st ? "invalid_json" : "invalid_value"};
+    if (!st) {
         f.object = doc;
-        read_common(c, &f);
-        if (!f.param)
-            mx_api_call_read_form(c, &f);
-        if (!f.param)
-            api->read(c, &f);
-        if (!f.param)
-            make_parts(c, &f);
-        bool unknown =
-            f.param && strcmp(f.param, "model") == 0 && json_is_string(mx_field_get(&f, "model"));
-        *status = unknown ? 404 : 400;
-        if (f.param)
-            mx_error_object(error, *status, mx_str_text(&f.why), f.param,
-                            unknown ? "model_not_found" : "invalid_value");
+        if (api->convert)
+            f.object = own = api->convert(&f);
+        read_all(c, &f);
+        bool named = json_is_string(json_object_get(doc, "model"));
+        if (f.param && named && strcmp(f.param, "model") == 0)
+            e = (mx_api_error){.status = 404, .code = "model_not_found"};
+        e.param = f.param;
     }
+    e.message = st ? mx_status_text(st) : mx_str_text(&f.why);
+    *status = e.status;
+    if (st || f.param)
+        mx_error_object(error, api, &e);
     bool ok = !st && !f.param;
     mx_fields_fini(&f);
     mx_status_free(st);
+    json_decref(own);
     json_decref(doc);
     if (!ok)
         mx_api_call_fini(c);
@@ -209,6 +238,8 @@ bool mx_api_call_read(mx_api_call *c, const mx_served *s, const mx_api *api, con
 
 void mx_api_call_fini(mx_api_call *c)
 {
+    if (c->served)
+        mx_adapter_names_release(c->served->adapters, c->o.adapter);
     json_decref(c->choices);
     json_decref(c->tools);
     mx_arena_fini(&c->arena);
@@ -235,7 +266,7 @@ static void add_document(const mx_api_call *c, const char *object, json_t *choic
                          mx_str *out)
 {
     json_t *doc = json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", c->id, "object", object, "created",
-                            (json_int_t)c->created, "model", c->served->name, "choices", choices);
+                            (json_int_t)c->created, "model", c->model, "choices", choices);
     if (doc && usage)
         json_object_set_new(doc, "usage", usage);
     char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
@@ -253,26 +284,64 @@ static void stream_piece(mx_api_call *c, mx_part *p, bool last, mx_str *out)
         add_document(c, c->api->chunk_object, json_pack("[o]", piece), NULL, out);
 }
 
+/* What a part's tokens are worth, each. */
+static double mean_log_prob(const mx_request *r)
+{
+    double sum = 0;
+    for (int64_t t = r->n_prompt; t < r->tokens.n; t++)
+        sum += r->log_prob[t];
+    return r->tokens.n > r->n_prompt ? sum / (double)(r->tokens.n - r->n_prompt) : 0;
+}
+
 static void finish_part(mx_api_call *c, mx_part *p)
 {
     p->done = true;
     c->n_done++;
     c->new_tokens += p->r->tokens.n - p->r->n_prompt;
     c->cached_tokens += p->r->n_cached;
-    if (!c->stream)
+    if (c->best_of > c->n)
+        p->score = mean_log_prob(p->r);
+    if (!c->stream && c->api->whole)
         json_array_set_new(c->choices, (size_t)p->index, c->api->whole(p));
+}
+
+/* The n likeliest answers to each prompt, the likeliest first. */
+static void keep_best(mx_api_call *c)
+{
+    json_t *kept = json_array();
+    for (int p = 0; p < c->n_prompts; p++)
+        for (int64_t k = 0; k < c->n; k++) {
+            mx_part *best = NULL;
+            for (int64_t i = p * c->best_of; i < (p + 1) * c->best_of; i++)
+                if (c->part[i].done && (!best || c->part[i].score > best->score))
+                    best = &c->part[i];
+            json_t *choice = json_array_get(c->choices, (size_t)best->index);
+            json_object_set_new(choice, "index", json_integer((json_int_t)json_array_size(kept)));
+            json_array_append(kept, choice);
+            best->done = false;
+        }
+    json_decref(c->choices);
+    c->choices = kept;
 }
 
 bool mx_api_call_news(mx_api_call *c, mx_part *p, mx_str *out)
 {
     bool last = p->r->finish != MX_FINISH_NOT;
-    if (c->stream)
+    if (c->api->write)
+        c->api->write(p, last, out);
+    else if (c->stream)
         stream_piece(c, p, last, out);
     if (last)
         finish_part(c, p);
     if (c->n_done < c->n_parts)
         return false;
-    if (!c->stream)
+    if (c->best_of > c->n)
+        keep_best(c);
+    if (c->api->write)
+        return true;
+    if (c->api->document)
+        c->api->document(c, out);
+    else if (!c->stream)
         add_document(c, c->api->object, json_incref(c->choices), usage_of(c), out);
     else if (c->usage)
         add_document(c, c->api->chunk_object, json_array(), usage_of(c), out);
@@ -286,8 +355,9 @@ void mx_api_call_fail(mx_api_call *c, mx_status why, int *status, mx_str *out)
     bool theirs = mx_status_code(why) == MX_USAGE;
     *status = theirs ? 400 : 500;
     if (c->stream)
-        mx_str_add(out, "data: ");
-    mx_error_object(out, *status, mx_status_text(why), NULL, NULL);
+        mx_str_add(out, c->api->error ? "event: error\ndata: " : "data: ");
+    mx_error_object(out, c->api,
+                    &(mx_api_error){.status = *status, .message = mx_status_text(why)});
     if (c->stream)
         mx_str_add(out, "\n\n");
     mx_status_free(why);

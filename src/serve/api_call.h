@@ -8,6 +8,7 @@
 #define MX_SERVE_API_CALL_H
 
 #include "infer/engine.h"
+#include "serve/adapters.h"
 #include "serve/field.h"
 #include "text/jinja/chat_template.h"
 
@@ -18,6 +19,8 @@ typedef struct {
     const mx_chat_template *chat; /* NULL: none */
     const char *name;             /* of the model, in answers */
     int64_t max_length, vocab;    /* of prompt and answer; ids that can be drawn */
+    int64_t width;                /* of embeddings */
+    mx_adapter_names *adapters;   /* that calls name in place of the model; NULL: none */
     mx_sampling usual;            /* where a call does not say */
     const mx_token_bytes *bytes;  /* for answers of a given form */
     uint64_t seed;                /* calls without a seed get one from here */
@@ -35,11 +38,21 @@ typedef struct {
     int64_t scored; /* and tokens with log-probabilities that are out, */
     int64_t offset; /* so many characters of them */
     bool begun, done;
+    double score;  /* its tokens' log-probability, mean; where the best are chosen */
+    int n_blocks;  /* of content that are out, in a stream of messages */
+    bool text_open; /* one of text is under way */
 } mx_part;
+
+typedef struct {
+    int status;
+    const char *message, *param, *code; /* param, code: NULL, none */
+} mx_api_error;
 
 /* An endpoint that the engine works for. */
 typedef struct {
     const char *path, *id_prefix, *object, *chunk_object;
+    /* The request as one of chat completions, where it has another form; NULL: as it is. */
+    json_t *(*convert)(mx_fields *f);
     /* Reads what is its own: prompts, how many log-probabilities. Errors stay in the fields. */
     void (*read)(mx_api_call *c, mx_fields *f);
     /* A choice of the answer, whole; or the piece of it that is new, NULL: none. New references.
@@ -47,18 +60,26 @@ typedef struct {
     json_t *(*first)(const mx_part *p);
     json_t *(*whole)(const mx_part *p);
     json_t *(*piece)(mx_part *p, bool last);
+    /* Where answers are not OpenAI's choices: the document of all of them; or all that is written
+     * of a part with something new. */
+    void (*document)(const mx_api_call *c, mx_str *out);
+    void (*write)(mx_part *p, bool last, mx_str *out);
+    void (*error)(mx_str *out, const mx_api_error *e); /* NULL: as OpenAI's */
 } mx_api;
-extern const mx_api mx_api_completions, mx_api_chat;
+extern const mx_api mx_api_completions, mx_api_chat, mx_api_embeddings, mx_api_messages;
 
 struct mx_api_call {
     const mx_served *served;
     const mx_api *api;
     char id[64];
+    const char *model; /* that was asked for: the served one or an adapter */
     int64_t created;
     bool stream, usage; /* usage: in a last chunk of a stream */
     bool echo, logprobs;
     int n_top; /* likeliest tokens shown beside each */
-    int64_t n; /* answers to each prompt */
+    int64_t n; /* answers to each prompt, */
+    int64_t best_of; /* the best of so many */
+    bool base64;     /* embeddings are given so */
     mx_request_options o;
     const mx_pattern *pattern; /* that answers must be like; NULL: any */
     json_t *tools;             /* functions that the model may call; owns; NULL: none */
@@ -78,9 +99,13 @@ struct mx_api_call {
 bool mx_api_call_read(mx_api_call *c, const mx_served *s, const mx_api *api, const char *body,
                       size_t n, int *status, mx_str *error);
 void mx_api_call_fini(mx_api_call *c);
-/* An error object, as OpenAI's: param and code may be NULL. */
-void mx_error_object(mx_str *out, int status, const char *message, const char *param,
-                     const char *code);
+/* An error object in the form of the endpoint; api NULL: OpenAI's. */
+void mx_error_object(mx_str *out, const mx_api *api, const mx_api_error *e);
+/* Takes the document. */
+void mx_json_add(mx_str *out, json_t *doc);
+/* Prompts of a field: a text, ids, or a list of such. */
+void mx_prompts_read(mx_api_call *c, mx_fields *f, const char *field);
+void mx_chat_read(mx_api_call *c, mx_fields *f);
 /* response_format, structured_outputs. */
 void mx_api_call_read_form(mx_api_call *c, mx_fields *f);
 /* Checks one prompt, in tokens, against what fits. */

@@ -73,7 +73,7 @@ static void refuse(mx_fields *f)
             mx_field_wrong(f, fields[i], "is not supported");
 }
 
-static void read(mx_api_call *c, mx_fields *f)
+void mx_chat_read(mx_api_call *c, mx_fields *f)
 {
     const json_t *messages = mx_field_get(f, "messages"), *more;
     c->logprobs = mx_field_bool(f, "logprobs", false);
@@ -212,7 +212,7 @@ const mx_api mx_api_chat = {.path = "/v1/chat/completions",
                             .id_prefix = "chatcmpl-",
                             .object = "chat.completion",
                             .chunk_object = "chat.completion.chunk",
-                            .read = read,
+                            .read = mx_chat_read,
                             .first = first,
                             .whole = whole,
                             .piece = piece};

@@ -7,7 +7,7 @@
 
 enum { USUAL_TOKENS = 16, MOST_PROMPTS = 1024, MOST_TOP = 20 };
 
-static bool read_ids(mx_fields *f, const json_t *list, mx_tokens *out)
+static bool read_ids(mx_fields *f, const char *field, const json_t *list, mx_tokens *out)
 {
     size_t i;
     const json_t *x;
@@ -15,7 +15,7 @@ static bool read_ids(mx_fields *f, const json_t *list, mx_tokens *out)
     {
         json_int_t id = json_integer_value(x);
         if (!json_is_integer(x) || id < 0 || id > INT32_MAX) {
-            mx_field_wrong(f, "prompt",
+            mx_field_wrong(f, field,
                            "must be a string, a list of strings, a list of token ids "
                            "or a list of such lists; item %zu is none",
                            i);
@@ -26,7 +26,7 @@ static bool read_ids(mx_fields *f, const json_t *list, mx_tokens *out)
     return true;
 }
 
-static void read_prompt(mx_api_call *c, mx_fields *f, const json_t *p)
+static void read_prompt(mx_api_call *c, mx_fields *f, const char *field, const json_t *p)
 {
     mx_tokens t = {0};
     mx_encode_options o = {.add_special = true, .special_in_text = MX_SPECIAL_PARSE};
@@ -35,13 +35,13 @@ static void read_prompt(mx_api_call *c, mx_fields *f, const json_t *p)
         mx_status st = mx_tokenizer_encode(c->served->tokenizer, json_string_value(p),
                                            json_string_length(p), &o, &t);
         if (st)
-            mx_field_wrong(f, "prompt", "cannot be tokenized: %s", mx_status_text(st));
+            mx_field_wrong(f, field, "cannot be tokenized: %s", mx_status_text(st));
         read = !st;
         mx_status_free(st);
     } else if (json_is_array(p)) {
-        read = read_ids(f, p, &t);
+        read = read_ids(f, field, p, &t);
     } else {
-        mx_field_wrong(f, "prompt", "must be a string or a list, not %s", mx_json_kind(p));
+        mx_field_wrong(f, field, "must be a string or a list, not %s", mx_json_kind(p));
         read = false;
     }
     if (read)
@@ -49,12 +49,25 @@ static void read_prompt(mx_api_call *c, mx_fields *f, const json_t *p)
     mx_tokens_fini(&t);
 }
 
-static void read(mx_api_call *c, mx_fields *f)
+void mx_prompts_read(mx_api_call *c, mx_fields *f, const char *field)
 {
-    const json_t *p = mx_field_get(f, "prompt");
+    const json_t *p = mx_field_get(f, field);
     const json_t *first = json_array_get(p, 0);
     bool several = json_is_array(p) && (json_is_string(first) || json_is_array(first));
     size_t n = several ? json_array_size(p) : 1;
+    if (!p || n == 0 || n > MOST_PROMPTS) {
+        mx_field_wrong(f, field, "must be a text or token ids, or a list of at most %d of them",
+                       MOST_PROMPTS);
+        return;
+    }
+    c->prompts = MX_NEW_N(&c->arena, mx_tokens, n);
+    c->texts = MX_NEW_N(&c->arena, const char *, n);
+    for (size_t i = 0; i < n && !f->param; i++)
+        read_prompt(c, f, field, several ? json_array_get(p, i) : p);
+}
+
+static void read(mx_api_call *c, mx_fields *f)
+{
     c->o.max_new = mx_field_int(f, "max_tokens", USUAL_TOKENS, 0, INT32_MAX);
     c->echo = mx_field_bool(f, "echo", false);
     c->n_top = (int)mx_field_int(f, "logprobs", -1, 0, MOST_TOP);
@@ -67,15 +80,7 @@ static void read(mx_api_call *c, mx_fields *f)
         mx_field_wrong(f, "suffix", "is not supported");
     if (c->o.max_new == 0 && !c->echo)
         mx_field_wrong(f, "max_tokens", "must be at least 1 without `echo`");
-    if (!p || n == 0 || n > MOST_PROMPTS) {
-        mx_field_wrong(f, "prompt", "must be a text or token ids, or a list of at most %d of them",
-                       MOST_PROMPTS);
-        return;
-    }
-    c->prompts = MX_NEW_N(&c->arena, mx_tokens, n);
-    c->texts = MX_NEW_N(&c->arena, const char *, n);
-    for (size_t i = 0; i < n && !f->param; i++)
-        read_prompt(c, f, several ? json_array_get(p, i) : p);
+    mx_prompts_read(c, f, "prompt");
 }
 
 /* --- writing --- */

@@ -11,17 +11,14 @@
 /* Takes the document. */
 static void answer_json(mx_exchange *x, json_t *doc)
 {
-    char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
-    x->status = text ? 200 : 500;
-    mx_str_add(&x->out, text ? text : "{}");
-    mx_free(text);
-    json_decref(doc);
+    x->status = doc ? 200 : 500;
+    mx_json_add(&x->out, doc);
 }
 
 static void answer_error(mx_exchange *x, const char *message, const char *param)
 {
     x->status = 400;
-    mx_error_object(&x->out, 400, message, param, "invalid_value");
+    mx_error_object(&x->out, NULL, &(mx_api_error){400, message, param, "invalid_value"});
 }
 
 static void health(mx_exchange *x)
@@ -30,7 +27,8 @@ static void health(mx_exchange *x)
     bool well = mx_server_healthy(x->server, &why);
     x->status = well ? 200 : 503;
     if (!well)
-        mx_error_object(&x->out, 503, mx_str_text(&why), NULL, "unhealthy");
+        mx_error_object(&x->out, NULL,
+                        &(mx_api_error){503, mx_str_text(&why), NULL, "unhealthy"});
     else
         mx_str_add(&x->out, "{\"status\":\"ok\"}");
     mx_str_fini(&why);
@@ -41,13 +39,34 @@ static void version(mx_exchange *x)
     answer_json(x, json_pack("{s:s}", "version", MX_VERSION));
 }
 
+/* What /v1/models lists. */
+typedef struct {
+    const mx_served *served;
+    json_t *data;
+} listing;
+
+static void list_model(listing *l, const char *name, const char *parent)
+{
+    json_array_append_new(
+        l->data, json_pack("{s:s, s:s, s:I, s:s, s:s, s:s?, s:I}", "id", name, "object", "model",
+                           "created", (json_int_t)time(NULL), "owned_by", "maxc", "root",
+                           l->served->name, "parent", parent, "max_model_len",
+                           (json_int_t)l->served->max_length));
+}
+
+static void list_adapter(void *ctx, const char *name)
+{
+    listing *l = ctx;
+    list_model(l, name, l->served->name);
+}
+
 static void models(mx_exchange *x)
 {
-    const mx_served *s = x->server->served;
-    answer_json(x, json_pack("{s:s, s:[{s:s, s:s, s:I, s:s, s:s, s:I}]}", "object", "list", "data",
-                             "id", s->name, "object", "model", "created", (json_int_t)time(NULL),
-                             "owned_by", "maxc", "root", s->name, "max_model_len",
-                             (json_int_t)s->max_length));
+    listing l = {x->server->served, json_array()};
+    list_model(&l, l.served->name, NULL);
+    if (l.served->adapters)
+        mx_adapter_names_each(l.served->adapters, list_adapter, &l);
+    answer_json(x, json_pack("{s:s, s:o}", "object", "list", "data", l.data));
 }
 
 static mx_engine_counts counts_of(mx_server *s, mx_metrics *m)
@@ -176,16 +195,81 @@ static void detokenize(mx_exchange *x)
     json_decref(doc);
 }
 
+/* --- adapters: on the engine's thread --- */
+
+static void change_adapters(mx_exchange *x, bool loads)
+{
+    mx_server *s = x->server;
+    json_t *doc = s->o.runtime_adapters && s->served->adapters ? body_of(x) : NULL;
+    if (!s->o.runtime_adapters || !s->served->adapters) {
+        x->status = 403;
+        mx_error_object(&x->out, NULL,
+                        &(mx_api_error){403,
+                                        "adapters are not changed while this server runs; start it "
+                                        "with runtime_lora=true and max_loras=N",
+                                        NULL, "forbidden"});
+    }
+    if (!doc)
+        return;
+    mx_fields f = {.object = doc};
+    const char *name = mx_field_text(&f, "lora_name", "");
+    const char *path = mx_field_text(&f, "lora_path", "");
+    mx_status st = MX_OK;
+    if (!f.param)
+        st = loads ? mx_adapter_names_load(s->served->adapters, name, path)
+                   : mx_adapter_names_unload(s->served->adapters, name);
+    if (st || f.param)
+        answer_error(x, f.param ? mx_str_text(&f.why) : mx_status_text(st), f.param);
+    else
+        answer_json(x, json_pack("{s:s, s:s}", "status", "ok", "lora_name", name));
+    mx_status_free(st);
+    mx_fields_fini(&f);
+    json_decref(doc);
+}
+
+static void load_adapter(mx_exchange *x)
+{
+    change_adapters(x, true);
+}
+
+static void unload_adapter(mx_exchange *x)
+{
+    change_adapters(x, false);
+}
+
+/* --- /v1/messages/count_tokens --- */
+
+static void count_tokens(mx_exchange *x)
+{
+    mx_api_call c;
+    mx_str text = {0};
+    json_t *doc = body_of(x);
+    if (!doc)
+        return;
+    if (!json_object_get(doc, "max_tokens")) /* it is not asked for here */
+        json_object_set_new(doc, "max_tokens", json_integer(1));
+    mx_json_add(&text, doc);
+    if (mx_api_call_read(&c, x->server->served, &mx_api_messages, mx_str_text(&text), text.len,
+                         &x->status, &x->out)) {
+        answer_json(x, json_pack("{s:I}", "input_tokens", (json_int_t)c.prompt_tokens));
+        mx_api_call_fini(&c);
+    }
+    mx_str_fini(&text);
+}
+
 #define JSON "application/json"
 const mx_endpoint mx_endpoints[] = {
-    {"GET", "/", "text/html; charset=utf-8", true, page},
-    {"GET", "/health", JSON, true, health},
-    {"GET", "/ping", JSON, true, health},
-    {"GET", "/version", JSON, false, version},
-    {"GET", "/load", JSON, false, load},
-    {"GET", "/metrics", "text/plain; version=0.0.4; charset=utf-8", false, metrics},
-    {"GET", "/v1/models", JSON, false, models},
-    {"POST", "/tokenize", JSON, false, tokenize},
-    {"POST", "/detokenize", JSON, false, detokenize},
+    {"GET", "/", "text/html; charset=utf-8", true, false, page},
+    {"GET", "/health", JSON, true, false, health},
+    {"GET", "/ping", JSON, true, false, health},
+    {"GET", "/version", JSON, false, false, version},
+    {"GET", "/load", JSON, false, false, load},
+    {"GET", "/metrics", "text/plain; version=0.0.4; charset=utf-8", false, false, metrics},
+    {"GET", "/v1/models", JSON, false, false, models},
+    {"POST", "/tokenize", JSON, false, false, tokenize},
+    {"POST", "/detokenize", JSON, false, false, detokenize},
+    {"POST", "/v1/messages/count_tokens", JSON, false, false, count_tokens},
+    {"POST", "/v1/load_lora_adapter", JSON, false, true, load_adapter},
+    {"POST", "/v1/unload_lora_adapter", JSON, false, true, unload_adapter},
     {0},
 };

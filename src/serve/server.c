@@ -9,9 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* An engine that has work and makes no progress for so long is stuck; clients that are waited for
- * are looked after so often. */
-static const double STUCK_S = 60, LOOK_S = 0.5;
+/* Clients that are waited for are looked after so often. */
+static const double LOOK_S = 0.5;
 
 mx_status mx_server_open(mx_server **out, mx_engine *e, const mx_served *served,
                          const mx_server_options *o)
@@ -51,7 +50,7 @@ bool mx_server_healthy(mx_server *s, mx_str *why)
     double idle = mx_clock_now() - s->last_step;
     if (s->broken)
         mx_str_addf(why, "the engine has failed: %s", s->broken);
-    else if (idle > STUCK_S)
+    else if (idle > s->o.stuck_s)
         mx_str_addf(why, "the engine has made no step for %.0f s", idle);
     else if (s->draining)
         mx_str_add(why, "the server is stopping");
@@ -95,16 +94,33 @@ static void fail_call(mx_server *s, mx_exchange *x, mx_status why)
     drop(s, x, false);
 }
 
+/* What an endpoint answers here, between two steps. */
+static void run_task(mx_server *s, mx_exchange *x)
+{
+    mx_exchange answer = {.server = s, .body = x->body};
+    x->task(&answer);
+    mx_exchange_give(x, &answer.out, answer.status, true);
+    mx_str_fini(&answer.out);
+    pthread_mutex_lock(&s->lock);
+    s->n_calls--;
+    pthread_mutex_unlock(&s->lock);
+    mx_exchange_release(x);
+}
+
 static void admit(mx_server *s, mx_exchange *x)
 {
     mx_api_call *c = &x->call;
     mx_status st = MX_OK;
+    if (x->task) {
+        run_task(s, x);
+        return;
+    }
     x->next = s->calls;
     s->calls = x;
     for (int i = 0; i < c->n_parts && !st; i++) {
         mx_part *p = &c->part[i];
         mx_request_options o = c->o;
-        o.stream = (uint64_t)(i % c->n);
+        o.stream = (uint64_t)(i % c->best_of);
         o.owner = p;
         if (c->pattern)
             st = mx_constraint_open(&o.constraint, c->served->bytes, c->pattern);
@@ -182,14 +198,12 @@ static void look_after(mx_server *s, bool looks)
 static mx_exchange *take_fresh(mx_server *s, bool idle)
 {
     pthread_mutex_lock(&s->lock);
-    s->counts = mx_engine_count(s->engine);
-    s->last_step = mx_clock_now();
+    mx_engine_counts now = mx_engine_count(s->engine);
+    if (idle || now.steps != s->counts.steps)
+        s->last_step = mx_clock_now();
+    s->counts = now;
     if (idle && !s->fresh) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += 200000000;
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
+        struct timespec t = mx_clock_after(0.2);
         pthread_cond_timedwait(&s->wake, &s->lock, &t);
     }
     mx_exchange *x = s->fresh;
@@ -230,6 +244,10 @@ static void flush_and_stop(mx_server *s)
         fail_call(s, s->calls, mx_fail(MX_DEVICE, "the server has stopped"));
     for (mx_exchange *x = take_fresh(s, false), *next; x; x = next) {
         next = x->next;
+        if (x->task) {
+            run_task(s, x);
+            continue;
+        }
         x->next = s->calls;
         s->calls = x;
         fail_call(s, x, mx_fail(MX_DEVICE, "the server has stopped"));

@@ -17,6 +17,8 @@ typedef struct {
     int64_t most_calls;  /* that wait or run; more are told to come back */
     int64_t body_bytes;  /* of a request at most */
     double drain_s;      /* after a signal to stop: calls under way have so long */
+    double stuck_s;      /* an engine with work that makes no step for so long is not well */
+    bool runtime_adapters; /* clients may load and unload adapters */
     double call_s;       /* a call may take so long; 0: any time */
 } mx_server_options;
 

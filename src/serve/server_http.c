@@ -12,7 +12,8 @@
 
 enum { CONNECTIONS = 4096, CONNECTION_BYTES = 64 << 10, IDLE_S = 60, PIECE = 16 << 10 };
 
-static const mx_api *const apis[] = {&mx_api_completions, &mx_api_chat};
+static const mx_api *const apis[] = {&mx_api_completions, &mx_api_chat, &mx_api_embeddings,
+                                    &mx_api_messages};
 
 /* --- answers --- */
 
@@ -102,47 +103,49 @@ static enum MHD_Result queue_whole(mx_exchange *x, const char *type)
 static enum MHD_Result queue_error(mx_exchange *x, int status, const char *message,
                                    const char *code)
 {
+    const mx_api *api = NULL;
+    for (size_t i = 0; i < sizeof apis / sizeof *apis && x->path; i++)
+        api = strcmp(apis[i]->path, x->path) == 0 ? apis[i] : api;
     x->status = status;
     mx_str_clear(&x->out);
-    mx_error_object(&x->out, status, message, NULL, code);
+    mx_error_object(&x->out, api, &(mx_api_error){status, message, NULL, code});
     return queue_whole(x, "application/json");
 }
 
 /* --- requests --- */
 
-/* Takes as long for a wrong key as for a right one. */
+static const char *header(const mx_exchange *x, const char *name)
+{
+    return x->server->mhd.lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+/* Authorization: Bearer KEY, or Anthropic's x-api-key: KEY. Takes as long for a wrong key as for a
+ * right one. */
 static bool key_is_right(const mx_exchange *x)
 {
-    const char *key = x->server->o.api_key;
-    const char *given =
-        x->server->mhd.lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
+    const char *key = x->server->o.api_key, *bearer = header(x, "Authorization");
+    const char *given = bearer && strncasecmp(bearer, "Bearer ", 7) == 0 ? bearer + 7
+                                                                         : header(x, "x-api-key");
     if (!key || !*key)
         return true;
-    if (!given || strncasecmp(given, "Bearer ", 7) != 0)
+    if (!given)
         return false;
-    size_t n = strlen(key), m = strlen(given += 7);
+    size_t n = strlen(key), m = strlen(given);
     unsigned differ = n != m;
     for (size_t i = 0; i < n; i++)
         differ |= (unsigned char)key[i] ^ (unsigned char)given[m ? i % m : 0];
     return !differ;
 }
 
-/* The engine's from now on, unless there are too many. */
-static enum MHD_Result begin_call(mx_exchange *x, const mx_api *api)
+/* The engine's from now on, unless there are too many: false, and an error is the answer. */
+static bool enqueue(mx_exchange *x, int64_t parts, enum MHD_Result *answer)
 {
     mx_server *s = x->server;
-    int status = 0;
-    if (!mx_api_call_read(&x->call, s->served, api, mx_str_text(&x->body), x->body.len, &status,
-                          &x->out)) {
-        x->status = status;
-        return queue_whole(x, "application/json");
-    }
-    x->is_call = true;
     pthread_mutex_lock(&s->lock);
     bool draining = s->draining, broken = s->broken != NULL;
-    bool full = s->n_calls + x->call.n_parts > s->o.most_calls && s->n_calls > 0;
+    bool full = s->n_calls + parts > s->o.most_calls && s->n_calls > 0;
     if (!draining && !broken && !full) {
-        s->n_calls += x->call.n_parts;
+        s->n_calls += parts;
         x->holders++;
         x->next = NULL;
         *(s->fresh ? &s->last_fresh->next : &s->fresh) = x;
@@ -151,28 +154,58 @@ static enum MHD_Result begin_call(mx_exchange *x, const mx_api *api)
     }
     pthread_mutex_unlock(&s->lock);
     if (draining || broken)
-        return queue_error(x, 503, broken ? "the engine has failed" : "the server is stopping",
-                           "unavailable");
-    if (full)
-        return queue_error(x, 429, "too many requests wait; come back later", "queue_full");
+        *answer = queue_error(x, 503, broken ? "the engine has failed" : "the server is stopping",
+                              "unavailable");
+    else if (full)
+        *answer = queue_error(x, 429, "too many requests wait; come back later", "queue_full");
+    return !draining && !broken && !full;
+}
+
+/* The connection rests until its answer is whole. */
+static enum MHD_Result wait_for_answer(mx_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    if (!x->done) {
+        x->suspended = true;
+        x->server->mhd.suspend_connection(x->connection);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return MHD_YES;
+}
+
+static enum MHD_Result begin_call(mx_exchange *x, const mx_api *api)
+{
+    mx_server *s = x->server;
+    int status = 0;
+    enum MHD_Result answer;
+    if (!mx_api_call_read(&x->call, s->served, api, mx_str_text(&x->body), x->body.len, &status,
+                          &x->out)) {
+        x->status = status;
+        return queue_whole(x, "application/json");
+    }
+    x->is_call = true;
+    if (!enqueue(x, x->call.n_parts, &answer))
+        return answer;
     if (x->call.stream) {
         x->status = 200;
         return queue(
             x, s->mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, PIECE, read_stream, x, NULL),
             "text/event-stream; charset=utf-8");
     }
-    pthread_mutex_lock(&x->lock);
-    if (!x->done) {
-        x->suspended = true;
-        s->mhd.suspend_connection(x->connection);
-    }
-    pthread_mutex_unlock(&x->lock);
-    return MHD_YES;
+    return wait_for_answer(x);
+}
+
+static enum MHD_Result begin_task(mx_exchange *x, const mx_endpoint *e)
+{
+    enum MHD_Result answer;
+    x->task = e->answer;
+    return enqueue(x, 1, &answer) ? wait_for_answer(x) : answer;
 }
 
 static enum MHD_Result route(mx_exchange *x, const char *method, const char *path)
 {
     bool known = false, key = key_is_right(x);
+    x->path = path;
     for (const mx_endpoint *e = mx_endpoints; e->path; e++) {
         if (strcmp(path, e->path) != 0)
             continue;
@@ -181,6 +214,8 @@ static enum MHD_Result route(mx_exchange *x, const char *method, const char *pat
             continue;
         if (!key && !e->open)
             return queue_error(x, 401, "the API key is missing or wrong", "invalid_api_key");
+        if (e->on_engine)
+            return begin_task(x, e);
         e->answer(x);
         return queue_whole(x, e->type);
     }
@@ -221,7 +256,7 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, cons
     }
     if (x->too_large)
         return queue_error(x, 413, "the body of the request is too large", "too_large");
-    if (!x->is_call)
+    if (!x->is_call && !x->task)
         return route(x, method, url);
     pthread_mutex_lock(&x->lock);
     bool done = x->done;

@@ -13,9 +13,11 @@ typedef struct mx_exchange mx_exchange;
 struct mx_exchange {
     mx_server *server;
     struct MHD_Connection *connection;
-    mx_str body; /* of the request */
+    mx_str body;      /* of the request */
+    const char *path; /* libmicrohttpd's, while it is being routed */
     bool too_large;
     bool is_call; /* `call` is one for the engine */
+    void (*task)(mx_exchange *x); /* what the engine's thread answers instead; NULL: nothing */
     mx_api_call call;
     double began;
 
@@ -60,6 +62,7 @@ void mx_exchange_give(mx_exchange *x, const mx_str *text, int status, bool done)
 typedef struct {
     const char *method, *path, *type; /* content type */
     bool open;                        /* to clients without a key */
+    bool on_engine;                   /* answered by the engine's thread */
     void (*answer)(mx_exchange *x);
 } mx_endpoint;
 extern const mx_endpoint mx_endpoints[]; /* ends with a NULL path */

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/json_doc.h"
+#include "ir/placement.h"
 #include "store/checkpoint_read.h"
 #include <inttypes.h>
 #include <math.h>
@@ -107,6 +108,11 @@ static mx_status check_names(const mx_st_source *t, int64_t n, const char *what)
     return st;
 }
 
+static mx_st_source *tensor_of(const mx_ckpt_snapshot *s, int64_t i)
+{
+    return i < s->n_weights ? &s->weights[i] : &s->optimizer[i - s->n_weights];
+}
+
 /* Names and small files; the tensors still point at the caller's data. */
 static mx_status describe(mx_ckpt *c, const mx_ckpt_request *r)
 {
@@ -145,9 +151,23 @@ static mx_status describe(mx_ckpt *c, const mx_ckpt_request *r)
     s->extras[s->n_extras++] = (mx_hf_extra){
         .name = "state.json", .data = mx_arena_strdup(&s->arena, r->state_json), .n_bytes = n};
     for (int64_t i = 0; i < s->n_weights + s->n_optimizer; i++)
-        s->n_bytes +=
-            mx_st_source_bytes(i < s->n_weights ? &s->weights[i] : &s->optimizer[i - s->n_weights]);
+        s->n_bytes += mx_st_source_bytes(tensor_of(s, i));
     return MX_OK;
+}
+
+/* On a mesh the tensors of a stack are parts of one variable, which lies in the buffer once. */
+static bool lies_with_the_last(const mx_ckpt_snapshot *s, int64_t i)
+{
+    const mx_st_source *t = tensor_of(s, i), *last = i > 0 ? tensor_of(s, i - 1) : t;
+    return i > 0 && t->box && last->box == t->box && last->user == t->user;
+}
+
+/* What of it this rank writes. */
+static size_t bytes_here(const mx_st_source *t)
+{
+    if (!t->box)
+        return (size_t)mx_st_source_bytes(t);
+    return t->box->first ? mx_type_bytes(t->local) : 0;
 }
 
 /* Where each tensor lies in the buffer: packed as in its file, each file's first on a disk block.
@@ -167,8 +187,10 @@ static size_t place(mx_ckpt *c, size_t *at)
             end = (end + BLOCK - 1) / BLOCK * BLOCK;
             for (int64_t i = plan.shards[k].first; i < plan.shards[k].first + plan.shards[k].count;
                  i++) {
-                at[set ? s->n_weights + i : i] = end;
-                end += (size_t)mx_st_source_bytes(&t[i]);
+                int64_t each = set ? s->n_weights + i : i;
+                bool same = lies_with_the_last(s, each);
+                at[each] = same ? at[each - 1] : end;
+                end += same ? 0 : bytes_here(&t[i]);
             }
         }
     }
@@ -205,12 +227,12 @@ static mx_status copy_tensors(mx_ckpt *c)
     copy_piece *pieces = NULL;
     mx_status st = MX_OK;
     for (int64_t i = 0; i < total && !st; i++) {
-        mx_st_source *t = i < s->n_weights ? &s->weights[i] : &s->optimizer[i - s->n_weights];
-        size_t bytes = (size_t)mx_st_source_bytes(t);
+        mx_st_source *t = tensor_of(s, i);
+        size_t bytes = lies_with_the_last(s, i) ? 0 : bytes_here(t);
         char *to = c->buffer + at[i];
         if (!t->data && bytes) {
             MX_ASSERT(s->from.fetch, "%s has neither data nor a fetch function", t->name);
-            st = s->from.fetch(s->from.fetch_ctx, t, t->skip, to, bytes);
+            st = s->from.fetch(s->from.fetch_ctx, t, t->box ? 0 : t->skip, to, bytes);
         }
         for (size_t k = 0; t->data && k < bytes; k += COPY_PIECE_BYTES) {
             MX_GROW(pieces, n_pieces, cap);

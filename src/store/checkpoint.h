@@ -38,7 +38,7 @@ typedef struct {
     bool synchronous;         /* write inside mx_ckpt_save */
     const mx_io *io;          /* NULL: the system's */
     mx_comm *comm;            /* the ranks that save together; nobody else uses it. NULL: alone */
-    bool boxes; /* they have parts of the tensors, each writes its own; only with `synchronous` */
+    bool boxes;               /* they have parts of the tensors, and each writes its own */
 } mx_ckpt_opts;
 
 typedef struct {

@@ -50,11 +50,6 @@ int mx_st_dtype_bytes(mx_st_dtype d)
     return types[d].bytes;
 }
 
-bool mx_st_dtype_is_float(mx_st_dtype d)
-{
-    return types[d].is_float;
-}
-
 static const mx_st_dtype of_graph[MX_DTYPE_COUNT] = {
     [MX_F32] = MX_ST_F32,         [MX_F64] = MX_ST_F64,         [MX_BF16] = MX_ST_BF16,
     [MX_F16] = MX_ST_F16,         [MX_I32] = MX_ST_I32,         [MX_I64] = MX_ST_I64,

@@ -36,7 +36,6 @@ typedef enum {
 const char *mx_st_dtype_name(mx_st_dtype d);     /* "BF16" */
 mx_st_dtype mx_st_dtype_parse(const char *name); /* MX_ST_NONE when unknown */
 int mx_st_dtype_bytes(mx_st_dtype d);
-bool mx_st_dtype_is_float(mx_st_dtype d);
 
 mx_st_dtype mx_st_dtype_of(mx_dtype d);               /* the file's type of a graph's dtype */
 bool mx_st_dtype_graph(mx_st_dtype d, mx_dtype *out); /* the reverse; false when there is none */

@@ -41,7 +41,9 @@ static const char *hub_blobs(mx_hf_dir *d)
     return mx_arena_printf(&d->arena, "%s/blobs", s);
 }
 
-mx_status mx_hf_dir_file(mx_hf_dir *d, const char *name, const char **out)
+/* A path inside the directory, checked as above; the file need not be JSON. MX_INPUT when it leads
+ * outside; *out is NULL when there is no such file. The string lives in the directory's arena. */
+static mx_status hf_dir_file(mx_hf_dir *d, const char *name, const char **out)
 {
     *out = NULL;
     if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
@@ -74,7 +76,7 @@ mx_status mx_hf_dir_json(mx_hf_dir *d, const char *name, bool required, json_t *
 {
     const char *path;
     *out = NULL;
-    MX_TRY(mx_hf_dir_file(d, name, &path));
+    MX_TRY(hf_dir_file(d, name, &path));
     if (!path && required)
         return mx_fail(MX_INPUT,
                        "%s: no %s in this directory; a Hugging Face model directory is "
@@ -101,7 +103,7 @@ static int by_name(const void *a, const void *b)
 static mx_status open_shard(mx_hf_dir *d, const char *name)
 {
     const char *path;
-    MX_TRY(mx_hf_dir_file(d, name, &path));
+    MX_TRY(hf_dir_file(d, name, &path));
     if (!path)
         return mx_fail(MX_INPUT, "%s: shard %s is missing; download it again", d->path, name);
     MX_TRY(mx_st_open(&d->files[d->n_files], path));
@@ -241,8 +243,8 @@ static mx_status explain_no_weights(const mx_hf_dir *d)
 static mx_status open_weights(mx_hf_dir *d)
 {
     const char *single, *index;
-    MX_TRY(mx_hf_dir_file(d, d->single, &single));
-    MX_TRY(mx_hf_dir_file(d, d->index, &index));
+    MX_TRY(hf_dir_file(d, d->single, &single));
+    MX_TRY(hf_dir_file(d, d->index, &index));
     if (!single && !index)
         return explain_no_weights(d);
     MX_TRY(single ? open_single(d) : open_index(d));

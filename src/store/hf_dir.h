@@ -45,9 +45,6 @@ void mx_hf_dir_close(mx_hf_dir *d);
 
 const mx_st_tensor *mx_hf_dir_find(const mx_hf_dir *d, const char *name); /* NULL when absent */
 
-/* A path inside the directory, checked as above; the file need not be JSON. MX_INPUT when it leads
- * outside; *out is NULL when there is no such file. The string lives in the directory's arena. */
-mx_status mx_hf_dir_file(mx_hf_dir *d, const char *name, const char **out) MX_MUST_USE;
 /* A JSON file of the directory; *out is NULL when absent and not required. json_decref it. */
 mx_status mx_hf_dir_json(mx_hf_dir *d, const char *name, bool required, json_t **out) MX_MUST_USE;
 

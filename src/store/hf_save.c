@@ -274,7 +274,7 @@ mx_status mx_hf_save_index(const char *dir, const mx_st_source *tensors,
     return remove_stale(dir, stem, out, io);
 }
 
-mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64_t n,
+static mx_status hf_save_tensors(const char *dir, const mx_st_source *tensors, int64_t n,
                              const mx_hf_save_opts *opts, mx_arena *arena, mx_hf_saved *out)
 {
     MX_TRY(mx_hf_save_shards(dir, tensors, n, opts, arena, out));
@@ -317,7 +317,7 @@ mx_status mx_hf_save(const char *dir, const mx_st_source *tensors, int64_t n,
     MX_TRY_OUT(st, mx_io_make_dir(opts->writer.io, dir));
     for (int i = 0; i < n_extras; i++)
         MX_TRY_OUT(st, mx_hf_save_extra(dir, &extras[i], opts->writer.io, NULL, NULL));
-    st = mx_hf_save_tensors(dir, parts, n_parts, opts, &arena, &saved);
+    st = hf_save_tensors(dir, parts, n_parts, opts, &arena, &saved);
 out:
     mx_arena_fini(&arena);
     return st;

@@ -75,9 +75,6 @@ mx_status mx_hf_boxes_do(mx_hf_boxes *b, mx_hf_boxes_phase phase) MX_MUST_USE;
 mx_status mx_hf_save_index(const char *dir, const mx_st_source *tensors,
                            const mx_hf_save_opts *opts, mx_arena *arena,
                            mx_hf_saved *out) MX_MUST_USE;
-mx_status mx_hf_save_tensors(const char *dir, const mx_st_source *tensors, int64_t n,
-                             const mx_hf_save_opts *opts, mx_arena *arena,
-                             mx_hf_saved *out) MX_MUST_USE;
 /* Writes or copies one further file. The caller syncs the directory. */
 mx_status mx_hf_save_extra(const char *dir, const mx_hf_extra *extra, const mx_io *io,
                            uint64_t *size_bytes, mx_digest *digest) MX_MUST_USE;

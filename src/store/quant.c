@@ -6,6 +6,7 @@
  * model may well have a parameter called "router_scales".
  */
 #include "store/quant.h"
+#include "store/quant_gptq.h"
 #include "store/quant_nf4.h"
 
 #include "base/str.h"
@@ -20,6 +21,8 @@ enum { MAX_LISTED = 20, MAX_NAME = 4200 };
 typedef struct {
     int64_t block_rows, block_cols;
     int bits;
+    bool has_gptq;
+    mx_gptq_hints gptq;
 } hints;
 
 typedef struct {
@@ -293,7 +296,8 @@ static bool is_part(pairing *p, const mx_st_tensor *t)
 {
     static const char *const of_packed[] = {"_scale", "_shape", "_zero_point", "_g_idx"};
     const char *stem;
-    if (mx_quant_nf4_is_part(p->dir, t->name))
+    if (mx_quant_nf4_is_part(p->dir, t->name) ||
+        (p->hints.has_gptq && mx_quant_gptq_is_part(p->dir, t->name)))
         return true;
     for (size_t i = 0; i < sizeof of_packed / sizeof *of_packed; i++)
         if ((stem = stem_of(p, t->name, of_packed[i])) && sibling(p, stem, "_packed"))
@@ -311,6 +315,16 @@ static bool is_part(pairing *p, const mx_st_tensor *t)
     return false;
 }
 
+/* A weight that its own file has opened, or has said why not. */
+static bool opened(pairing *p, const mx_st_tensor *t, mx_status st)
+{
+    bool fine = !st;
+    if (st)
+        complain(p, t->name, "%s", mx_status_text(st));
+    mx_status_free(st);
+    return fine;
+}
+
 /* Makes the weight that t stands for, or complains. False: t is no weight or is wrong. */
 static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
 {
@@ -318,13 +332,11 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
     *w = (mx_quant_tensor){.name = t->name, .data = t};
     if (is_part(p, t))
         return false;
-    if (mx_quant_nf4_state(p->dir, t->name)) {
-        mx_status st = mx_quant_nf4_open(p->dir, &p->q->arena, w);
-        bool fine = !st;
-        if (st)
-            complain(p, t->name, "%s", mx_status_text(st));
-        mx_status_free(st);
-        return fine;
+    if (mx_quant_nf4_state(p->dir, t->name))
+        return opened(p, t, mx_quant_nf4_open(p->dir, &p->q->arena, w));
+    if (p->hints.has_gptq && (stem = stem_of(p, t->name, ".qweight"))) {
+        w->name = mx_arena_printf(&p->q->arena, "%s.weight", stem);
+        return opened(p, t, mx_quant_gptq_open(p->dir, &p->hints.gptq, &p->q->arena, w));
     }
     if ((stem = stem_of(p, t->name, "_blocks")) && t->dtype == MX_ST_U8) {
         w->name = stem;
@@ -364,7 +376,7 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
 static mx_status read_hints(const mx_hf_dir *d, hints *h)
 {
     static const char *const known[] = {"fp8", "mxfp4", "compressed-tensors", "fbgemm_fp8",
-                                        "bitsandbytes"};
+                                        "bitsandbytes", "gptq", "awq"};
     const json_t *c = json_object_get(d->config, "quantization_config"), *group;
     *h = (hints){0};
     if (!json_is_object(c))
@@ -376,9 +388,10 @@ static mx_status read_hints(const mx_hf_dir *d, hints *h)
     if (!good)
         return mx_fail(MX_INPUT,
                        "%s/config.json: quantization method \"%.40s\" is not supported (fp8, "
-                       "mxfp4, compressed-tensors and bitsandbytes are); use the model's "
-                       "unquantised weights",
+                       "mxfp4, compressed-tensors, bitsandbytes, gptq and awq are); use the "
+                       "model's unquantised weights",
                        d->path, method);
+    MX_TRY(mx_status_wrap(mx_gptq_hints_read(c, method, &h->gptq, &h->has_gptq), "%s", d->path));
     const json_t *block = json_object_get(c, "weight_block_size");
     h->block_rows = json_integer_value(json_array_get(block, 0));
     h->block_cols = json_integer_value(json_array_get(block, 1));
@@ -501,7 +514,7 @@ const char *mx_quant_describe(const mx_quant_tensor *t, char *buf, size_t cap)
     if (one->kind == MX_QUANT_SCALED)
         snprintf(how, sizeof how, ", a scale for each %" PRId64 " x %" PRId64, one->block_rows,
                  one->block_cols);
-    else if (one->kind == MX_QUANT_PACKED)
+    else if (one->kind == MX_QUANT_PACKED || one->kind == MX_QUANT_GPTQ)
         snprintf(how, sizeof how, ", %d bits, groups of %" PRId64, one->bits, one->block_cols);
     snprintf(buf, cap, "%s %s%s",
              one->kind == MX_QUANT_MXFP4 ? "MXFP4"

@@ -18,6 +18,8 @@
  *              (compressed-tensors, 4 and 8 bits)
  *     nf4      X U8, X.absmax, X.quant_map...                map[nibble] * absmax of 64, in order
  *              (bitsandbytes: quant_nf4.h)
+ *     gptq     Y.qweight I32, Y.qzeros, Y.scales...          (q - zero) * s of its group, turned
+ *              (GPTQ and AWQ: quant_gptq.h)
  * with X mostly "NAME.weight". Products are formed in float32 and rounded once, to the type asked
  * for. Scales of type U8 are exponents (2^(s - 127)).
  */
@@ -32,6 +34,7 @@ typedef enum {
     MX_QUANT_MXFP4,
     MX_QUANT_PACKED,
     MX_QUANT_NF4,
+    MX_QUANT_GPTQ,
     MX_QUANT_STACK, /* several weights under one, see mx_quant_resolve */
 } mx_quant_kind;
 
@@ -49,6 +52,7 @@ struct mx_quant_tensor {
     int bits;                                /* packed */
     bool transposed;                         /* dim ends in (cols, rows) */
     const struct mx_quant_nf4 *nf4;          /* quant_nf4.h */
+    const struct mx_quant_gptq *gptq;        /* quant_gptq.h */
     const mx_quant_tensor **parts;           /* stack: dim[0] of them, all of one shape */
 };
 

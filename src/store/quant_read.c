@@ -7,6 +7,7 @@
  * destination by the same code that converts plain tensors.
  */
 #include "store/quant.h"
+#include "store/quant_gptq.h"
 #include "store/quant_nf4.h"
 
 #include "base/arena.h"
@@ -311,6 +312,8 @@ mx_status mx_quant_read(const mx_quant_tensor *t, int64_t first, int64_t count, 
         return MX_OK;
     if (t->kind == MX_QUANT_NF4)
         return read_nf4(t, first, count, to, dst, scan);
+    if (t->kind == MX_QUANT_GPTQ)
+        return mx_quant_gptq_read(t, first, count, to, dst, scan);
     reader r = {.t = t, .matrix = -1};
     mx_status st = read_panels(&r, first, count, to, dst, scan);
     finish(&r);

@@ -7,6 +7,7 @@
 
 #include "base/fp8.h"
 #include "ops/quantize.h"
+#include "store/quant_encode.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -44,13 +45,6 @@ struct mx_quant_form {
 
 /* --- rows of 8 bits --- */
 
-/* To bfloat16, up. */
-static float round_up(float s)
-{
-    uint32_t u = mx_bits_of_float(s);
-    return mx_float_of_bits((u + 0xffff) & 0xffff0000u);
-}
-
 static float most_of(const float *x, int64_t n)
 {
     float most = 0;
@@ -78,28 +72,26 @@ static bool any_size(int64_t rows, int64_t cols, int64_t group)
     return rows > 0 && cols > 0;
 }
 
-static void make_rows(made *m, float most, bool is_float)
+static void make_rows(made *m, bool is_float)
 {
     for (int64_t r = 0; r < m->rows; r++) {
         const float *x = m->x + r * m->cols;
         uint8_t *q = (uint8_t *)m->part[0] + r * m->cols;
-        float amax = most_of(x, m->cols), s = amax > 0 ? round_up(amax / most) : 1;
+        float s = mx_encode8(x, m->cols, is_float, q);
         ((uint16_t *)m->part[1])[r] = (uint16_t)(mx_bits_of_float(s) >> 16);
-        for (int64_t c = 0; c < m->cols; c++) {
-            q[c] = is_float ? mx_e4m3_of_float(x[c] / s) : (uint8_t)(int8_t)rintf(x[c] / s);
+        for (int64_t c = 0; c < m->cols; c++)
             add_error(m, x[c], (is_float ? mx_float_of_e4m3(q[c]) : (int8_t)q[c]) * (double)s);
-        }
     }
 }
 
 static void make_fp8(made *m)
 {
-    make_rows(m, MX_E4M3_MAX, true);
+    make_rows(m, true);
 }
 
 static void make_int8(made *m)
 {
-    make_rows(m, 127, false);
+    make_rows(m, false);
 }
 
 /* --- blocks of 128 x 128 --- */
@@ -147,46 +139,16 @@ static bool whole_groups(int64_t rows, int64_t cols, int64_t group)
     return rows > 0 && cols % 8 == 0 && cols % group == 0;
 }
 
-static float nearest4(float x, float s)
-{
-    float q = rintf(x / s);
-    return q < -8 ? -8 : q > 7 ? 7 : q;
-}
-
-/* The scale, of a few, whose squared error is least. */
-static float best_scale(const float *x, int64_t n)
-{
-    float amax = most_of(x, n), best = 1;
-    double least = INFINITY;
-    for (int i = 0; i < 12 && amax > 0; i++) {
-        float s = round_up(amax * (1 - 0.03f * (float)i) / 7.5f);
-        double error = 0;
-        for (int64_t k = 0; k < n; k++) {
-            double e = x[k] - nearest4(x[k], s) * (double)s;
-            error += e * e;
-        }
-        if (error < least) {
-            least = error;
-            best = s;
-        }
-    }
-    return best;
-}
-
 static void make_packed(made *m)
 {
     int64_t groups = m->cols / m->group;
     for (int64_t g = 0; g < m->rows * groups; g++) {
         const float *x = m->x + g * m->group;
         uint8_t *q = (uint8_t *)m->part[0] + g * m->group / 2;
-        float s = best_scale(x, m->group);
+        float s = mx_encode4(x, m->group, q);
         ((uint16_t *)m->part[1])[g] = (uint16_t)(mx_bits_of_float(s) >> 16);
-        for (int64_t k = 0; k < m->group; k += 2) {
-            float low = nearest4(x[k], s), high = nearest4(x[k + 1], s);
-            q[k / 2] = (uint8_t)((int)low + 8) | (uint8_t)((int)high + 8) << 4;
-            add_error(m, x[k], low * (double)s);
-            add_error(m, x[k + 1], high * (double)s);
-        }
+        for (int64_t k = 0; k < m->group; k++)
+            add_error(m, x[k], ((q[k / 2] >> k % 2 * 4 & 15) - 8) * (double)s);
     }
     memcpy(m->part[2], (int64_t[]){m->rows, m->cols}, 2 * sizeof(int64_t));
 }
@@ -443,6 +405,8 @@ mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_wr
         goto out;
     mx_st_source *src = MX_NEW_N(&a, mx_st_source, set.n_tensors * MAX_PARTS);
     int64_t n = list_sources(&w, &set, &a, src, ignore);
+    if (!mx_quant_find(&set, "lm_head.weight")) /* tied: a module of its own to who loads it */
+        json_array_append_new(ignore, json_string("lm_head"));
     if (!out->n_quantized)
         MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes", dir->path,
                                o->form->name));

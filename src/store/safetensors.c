@@ -185,7 +185,9 @@ static mx_status parse_root(mx_st_file *f, json_t *root)
     return check_cover(f);
 }
 
-mx_status mx_st_parse_header(mx_st_file *f, const char *path, const char *head, size_t n,
+/* The header in memory, as it lies in a file of `size_bytes`: what mx_st_open does after reading.
+ * `path` only names it in errors. No data can be read from such a file. */
+static mx_status st_parse_header(mx_st_file *f, const char *path, const char *head, size_t n,
                              uint64_t size_bytes)
 {
     f->path = mx_arena_strdup(&f->arena, path);
@@ -226,7 +228,7 @@ static mx_status read_header(mx_st_file *f, const char *path)
     MX_TRY(mx_alloc(&head, n, "a safetensors header"));
     mx_status st = mx_io_read_at(NULL, f->fd, head, n, 8, path);
     if (!st)
-        st = mx_st_parse_header(f, path, head, n, f->size_bytes);
+        st = st_parse_header(f, path, head, n, f->size_bytes);
     mx_free(head);
     return st;
 }

@@ -58,10 +58,6 @@ struct mx_st_file {
 
 mx_status mx_st_open(mx_st_file *f, const char *path) MX_MUST_USE;
 void mx_st_close(mx_st_file *f);
-/* The header in memory, as it lies in a file of `size_bytes`: what mx_st_open does after reading.
- * `path` only names it in errors. No data can be read from such a file. */
-mx_status mx_st_parse_header(mx_st_file *f, const char *path, const char *head, size_t n,
-                             uint64_t size_bytes) MX_MUST_USE;
 
 const mx_st_tensor *mx_st_find(const mx_st_file *f, const char *name); /* NULL when absent */
 const char *mx_st_metadata(const mx_st_file *f, const char *key);      /* NULL when absent */

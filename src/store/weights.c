@@ -9,11 +9,12 @@
  */
 #include "store/weights.h"
 
-#include "compile/quantize.h"
 #include "ir/placement.h"
+#include "models/classes.h"
 #include "ops/load.h"
 #include "store/staged_load.h"
 #include "store/quant.h"
+#include "store/quant_encode.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -38,7 +39,7 @@ static bool is_ignorable(const char *name, const mx_model_spec *m)
         return true;
     if (mx_glob_any(m->family->unused, name) || mx_glob_any(m->family->not_built, name))
         return true;
-    return m->summary.tied && mx_ends_with(name, "lm_head.weight");
+    return (m->summary.tied || mx_classes_of(m->json)) && mx_ends_with(name, "lm_head.weight");
 }
 
 static mx_status find_tensor(const mx_quant_set *q, const mx_model *family, const char *name,
@@ -59,6 +60,15 @@ static bool same_shape(const mx_quant_tensor *t, const mx_type *want)
         if (t->dim[i] != want->dim[i])
             return false;
     return true;
+}
+
+/* Of the checkpoint's tensor: two 4-bit codes of a row lie in a byte. */
+static mx_type stored_type(const mx_var *v)
+{
+    mx_type t = *mx_var_whole(v);
+    if (v->attr.quantized && t.dtype == MX_U8)
+        t.dim[1] *= 2;
+    return t;
 }
 
 enum { MAX_LISTED = 40 };
@@ -114,6 +124,8 @@ typedef struct {
     bool *used; /* of each of the set's tensors */
     int n_new, n_passed; /* of MTP layers: not there, and not asked for */
     int n_not_built;     /* of parts that the family leaves out */
+    bool may_score;      /* a head for scores may be new: the directory's model has none */
+    int n_heads;         /* such heads */
 } matching;
 
 static void mark_used(matching *mt, const mx_quant_tensor *t)
@@ -170,18 +182,21 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
     mx_quant_tensor *t = &o->whole;
     char have[256];
     mx_str want = {0};
-    mx_type_print(&want, mx_var_whole(v));
+    mx_type whole = stored_type(v);
+    mx_type_print(&want, &whole);
     mx_status st = find_tensor(&mt->q, m->family, v->name, &mt->arena, t);
-    if (!st && (!t->name || !same_shape(t, mx_var_whole(v))))
+    if (!st && (!t->name || !same_shape(t, &whole)))
         st = match_parts(mt, m->family, v, o, bad);
     bad->no_memory |= mx_status_code(st) == MX_MEMORY;
     if (st)
         add(bad, "%s", mx_status_text(st));
     else if (!t->name && !o->n_parts && is_behind(v->name, m))
         mt->n_new++; /* left to its initial value */
+    else if (!t->name && mt->may_score && strcmp(v->name, MX_SCORE_WEIGHT) == 0)
+        mt->n_heads++; /* likewise */
     else if (!t->name && !o->n_parts)
         add(bad, "missing: %s %s", v->name, mx_str_text(&want));
-    else if (t->name && !o->n_parts && !same_shape(t, mx_var_whole(v)))
+    else if (t->name && !o->n_parts && !same_shape(t, &whole))
         add(bad, "shape: %s is %s, expected %s", t->name,
             mx_quant_describe(t, have, sizeof have), mx_str_text(&want));
     if (t->name)
@@ -193,6 +208,7 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
 static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, const mx_hf_dir *dir)
 {
     list bad = {0};
+    mt->may_score = !mx_classes_of(dir->config);
     for (int i = 0; i < mx_session_count(s); i++)
         if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT && !mx_session_var(s, i)->attr.adapter)
             match_one(mt, m, mx_session_var(s, i), &mt->from[i], &bad);
@@ -284,35 +300,6 @@ static mx_status load_parts(mx_session *s, mx_var *v, const origin *o, mx_st_sca
     return st;
 }
 
-/* A weight as int8, a few rows at a time, and the scales of its rows. */
-static mx_status load_int8(mx_session *s, mx_var *v, const mx_quant_tensor *t, mx_st_scan *scan)
-{
-    enum { AT_ONCE = 64 };
-    int64_t rows = v->type.dim[0], cols = v->type.dim[1];
-    char name[512];
-    snprintf(name, sizeof name, "%s" MX_ROW_SCALES, v->name);
-    mx_var *scales = mx_session_find(s, name);
-    float *x = NULL, scale[AT_ONCE];
-    int8_t *q = NULL;
-    mx_status st;
-    MX_ASSERT(scales, "%s", name);
-    MX_TRY_OUT(st, mx_alloc((void **)&x, sizeof *x * (size_t)(AT_ONCE * cols), v->name));
-    MX_TRY_OUT(st, mx_alloc((void **)&q, (size_t)(AT_ONCE * cols), v->name));
-    for (int64_t r = 0; r < rows; r += AT_ONCE) {
-        int64_t n = rows - r < AT_ONCE ? rows - r : AT_ONCE;
-        MX_TRY_OUT(st, mx_quant_read(t, r * cols, n * cols, MX_ST_F32, x, scan));
-        for (int64_t i = 0; i < n; i++)
-            scale[i] = mx_quant_int8_row(x + i * cols, cols, q + i * cols);
-        MX_TRY_OUT(st, mx_var_write_part(s, v, r * cols, n * cols, q));
-        MX_TRY_OUT(st, mx_var_write_part(s, scales, r, n, scale));
-    }
-    v->written = scales->written = true;
-out:
-    mx_free(x);
-    mx_free(q);
-    return st;
-}
-
 /* What was done about MTP layers, and about parts that are left out. */
 static void note_unused(const matching *mt, const mx_model *family, const mx_hf_dir *dir,
                         mx_str *notes)
@@ -323,6 +310,9 @@ static void note_unused(const matching *mt, const mx_model *family, const mx_hf_
     if (mt->n_passed)
         mx_str_addf(notes, "%s: %d tensors behind the last layer are not used (multi-token "
                     "prediction; mtp_num_layers trains them)\n", dir->path, mt->n_passed);
+    if (mt->n_heads)
+        mx_str_addf(notes, "%s: " MX_SCORE_WEIGHT " is not there and begins at random\n",
+                    dir->path);
     if (mt->n_new)
         mx_str_addf(notes, "%s: %d weights of MTP layers are not there and begin at random\n",
                     dir->path, mt->n_new);
@@ -353,9 +343,10 @@ static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, b
         mx_st_seen one = {.tensor = t->data, .count = t->n};
         mx_var *v = mx_session_var(s, i);
         if (v->attr.quantized && o->n_parts)
-            return mx_fail(MX_INPUT, "%s is put together from parts and cannot be int8", v->name);
+            return mx_fail(MX_INPUT, "%s is put together from parts and cannot be quantized",
+                           v->name);
         if (v->attr.quantized)
-            MX_TRY(load_int8(s, v, t, &one.scan));
+            MX_TRY(mx_codes_load(s, v, t, &one.scan));
         else if (o->n_parts)
             MX_TRY(load_parts(s, v, o, &one.scan));
         else

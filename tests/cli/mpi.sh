@@ -14,7 +14,7 @@ if mpirun --version 2>&1 | grep -q 'Open MPI'; then as_root="--allow-run-as-root
 train() {
     name=$1 steps=$2; shift 2
     timeout 100 mpirun $as_root -n 3 build/release/maxc train decoder_block=llama2 vocab_size=300 base_emb_dim=32 \
-        base_num_query_heads=4 base_num_kv_heads=2 head_dim=8 base_mlp_dim=64 base_num_decoder_layers=2 \
+        base_num_query_heads=4 base_num_kv_heads=2 head_dim=8 base_mlp_dim=64 base_num_decoder_layers=3 \
         max_target_length=32 dtype=float32 learning_rate=1e-2 num_threads=1 per_device_batch_size=1 \
         enable_tensorboard=false base_output_directory="$d" run_name="$name" steps="$steps" \
         learning_rate_schedule_steps=400 "$@" > "$d/$name.log" 2>&1
@@ -35,5 +35,8 @@ done
 # On a mesh, where programs hold their collectives.
 train mesh-mpi 8 collectives=mpi mesh=fsdp=3 sharding_tolerance=1 || fail "mesh: $(tail -n 5 "$d/mesh-mpi.log")"
 train mesh-tcp 8 collectives=tcp mesh=fsdp=3 sharding_tolerance=1 || fail "mesh: $(tail -n 5 "$d/mesh-tcp.log")"
+train stage-mpi 8 collectives=mpi mesh=stage=3 sharding_tolerance=1 || fail "stages: $(tail -n 5 "$d/stage-mpi.log")"
+train stage-tcp 8 collectives=tcp mesh=stage=3 sharding_tolerance=1 || fail "stages: $(tail -n 5 "$d/stage-tcp.log")"
+[ "$(numbers stage-mpi)" = "$(numbers stage-tcp)" ] || fail "MPI and TCP differ on stages: $(numbers stage-mpi) $(numbers stage-tcp)"
 [ "$(numbers mesh-mpi)" = "$(numbers mesh-tcp)" ] || fail "MPI and TCP differ on a mesh: $(numbers mesh-mpi) $(numbers mesh-tcp)"
 exit $bad

@@ -109,5 +109,9 @@ if [ -x build/release/maxc ]; then
     bench/plan > "$tmp/out" 2>&1 || say "bench/plan misses its aims"
     limited() { (ulimit -t 5 && ulimit -v 1048576 && exec build/release/maxc plan "$@"); }
     expect 0 '^mesh ' limited model_name=deepseek3-671b compile_topology=h100x2048 max_target_length=4096 per_device_batch_size=4 ragged_buffer_factor=1.5
+    # All stages of the largest models in 2 s of a processor.
+    quick() { (ulimit -t 2 && ulimit -v 1048576 && exec build/release/maxc plan chip=h100 "$@"); }
+    expect 0 'at stage 1, the fullest' quick model_name=llama3.1-405b mesh=stage=16,fsdp=8,tensor=8 per_device_batch_size=0.125
+    expect 4 'a rank needs 99.1 GiB' quick model_name=deepseek3-671b mesh=stage=8,expert=64 per_device_batch_size=1
 fi
 exit $bad

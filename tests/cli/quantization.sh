@@ -50,6 +50,15 @@ mlp=72
 expect 0 'not quantized: .*mlp.gate_proj.weight: 128 rows times (72, 64); multiples of 16' \
     train odd 2 quantization=fp8_tensorwise
 mlp=
+# moments of 8 bits: near those of 32, with the same bits after a break, and a third of the bytes
+expect 0 'really used' train eight 40 opt_type=adamw8bit
+expect 0 'really used' train eight-parts 20 opt_type=adamw8bit
+expect 0 'really used' train eight-parts 40 opt_type=adamw8bit
+same eight eight-parts
+near eight 0.01
+bytes() { cat "$tmp/$1"/r/checkpoints/40/*optimizer*.safetensors | wc -c; }
+awk -v a="$(bytes wide)" -v b="$(bytes eight)" 'BEGIN { exit !(b > 0 && b < 0.4 * a) }' ||
+    { echo "$0: state of $(bytes eight) bytes, $(bytes wide) in float32"; ls "$tmp"/eight/r/checkpoints/40; bad=1; }
 # what cannot be
 expect 2 'quantization=te_mxfp8 is not there: blocks of 32 need a Blackwell chip' train no 2 quantization=te_mxfp8
 echo '{"*": "fp9"}' > "$tmp/bad.json"

@@ -106,6 +106,50 @@ more=$(post $c '{"prompt":"user:hi|assistant:","max_tokens":1,"echo":true,"logpr
 case $more, in "$(echo "$echo" | one)",*) ;; *) say "log-probabilities of a prompt depend on what follows: $more" ;; esac
 has 'log-probabilities of a chat' '"logprobs":{"content":[{"token":"'"$first"'","logprob":-' $chat "{$hi,\"max_tokens\":1,\"logprobs\":true,\"top_logprobs\":2}"
 
+# --- the best of several ---
+scores() { sed 's/"token_logprobs":\[/\n&/g' | sed -n 's/^"token_logprobs":\[\([-0-9.e]*\)\].*/\1/p'; }
+all=$(post $c '{"prompt":"a","max_tokens":1,"n":5,"seed":4,"logprobs":0}' | scores | sort -gr | head -n 2)
+two=$(post $c '{"prompt":"a","max_tokens":1,"n":2,"best_of":5,"seed":4,"logprobs":0}' | scores)
+[ -n "$two" ] && [ "$all" = "$two" ] || say "best_of: '$two', the best are '$all'"
+
+# --- Anthropic's form ---
+m1=/v1/messages
+has 'a message' "\"content\":[{\"type\":\"text\",\"text\":\"$text\"}]" $m1 "{$hi,\"max_tokens\":12}"
+has 'its end' '"stop_reason":"max_tokens","stop_sequence":null' $m1 "{$hi,\"max_tokens\":12}"
+has 'a stop sequence' "\"stop_reason\":\"stop_sequence\",\"stop_sequence\":\"$cut\"" $m1 "{$hi,\"max_tokens\":12,\"stop_sequences\":[\"$cut\"]}"
+has 'blocks' "\"text\":\"$text\"" $m1 '{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],"temperature":0,"ignore_eos":true,"max_tokens":12}'
+has 'a system text' '"input_tokens":28' $m1/count_tokens '{"system":"be","messages":[{"role":"user","content":"hi"}]}'
+post $m1 "{$hi,\"max_tokens\":12,\"stream\":true}" > "$tmp/stream"
+[ "$(sed -n 's/^event: //p' "$tmp/stream" | uniq | tr '\n' ' ')" = "message_start content_block_start content_block_delta content_block_stop message_delta message_stop " ] ||
+    say "events: $(cat "$tmp/stream")"
+[ "$(sed -n 's/.*"text_delta","text":"\([^"]*\)".*/\1/p' "$tmp/stream" | tr -d '\n')" = "$text" ] || say "a stream of a message: $(cat "$tmp/stream")"
+own='"tools":[{"name":"look_up","input_schema":{"type":"object","properties":{"n":{"enum":[7]}},"required":["n"]}}],"tool_choice":{"type":"any"}'
+has 'a tool' '"type":"tool_use","id":"call_' $m1 "{$hi,$own,\"max_tokens\":80}"
+has 'its input' '"input":{"n":7}' $m1 "{$hi,$own,\"max_tokens\":80}"
+has 'why it stopped' '"stop_reason":"tool_use"' $m1 "{$hi,$own,\"max_tokens\":80}"
+has 'a tool in a stream' '"type":"input_json_delta"' $m1 "{$hi,$own,\"max_tokens\":80,\"stream\":true}"
+has 'a result' '"type":"message"' $m1 '{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"tool_use","id":"x","name":"f","input":{}}]},
+    {"role":"user","content":[{"type":"tool_result","tool_use_id":"x","content":"7"}]}],"max_tokens":2}'
+for f in '"messages":[]' '"messages":[{"role":"tool","content":"a"}]' '"messages":[{"role":"user","content":[{"type":"video"}]}]' '"messages":3'; do
+    has "wrong: $f" '{"type":"error","error":{"type":"invalid_request_error","message":"`messages`' $m1 "{\"max_tokens\":2,$f}"
+done
+has 'no limit' 'max_tokens' $m1 "{$hi}"
+has 'a wrong system' '`system`' $m1 "{$hi,\"max_tokens\":2,\"system\":5}"
+has 'a wrong tool' '`tools`' $m1 "{$hi,\"max_tokens\":2,\"tools\":[{}]}"
+
+# --- embeddings ---
+one=$(post /v1/embeddings '{"input":"hi ab"}')
+case $one in '{"object":"list","data":[{"object":"embedding","index":0,"embedding":['*'"usage":{"prompt_tokens":4,"total_tokens":4}}') ;; *) say "an embedding: $one" ;; esac
+vector() { sed 's/.*"embedding":\[\([^]]*\)\].*/\1/'; }
+echo "$one" | vector | tr , '\n' | awk '{ s += $1 * $1 } END { exit !(NR == 32 && s > 0.999 && s < 1.001) }' || say "its length: $one"
+[ "$(post /v1/embeddings '{"input":[[5,6,7],"hi ab"]}' | vector)" = "$(echo "$one" | vector)" ] || say "an embedding among others"
+has 'base64' '"embedding":"' /v1/embeddings '{"input":"hi ab","encoding_format":"base64"}'
+[ "$(post /v1/embeddings '{"input":"hi ab","encoding_format":"base64"}' | sed 's/.*"embedding":"\([^"]*\)".*/\1/' | base64 -d | od -An -v -tfF -w4 | awk '{ s += $1 * $1 } END { print NR, (s > 0.999 && s < 1.001) }')" = '32 1' ] || say "base64"
+for f in '"input":5' '"input":""' '"input":[]' '"dimensions":3' '"encoding_format":"x"' '"stream":true'; do
+    name=${f#\"}
+    wrong 400 "${name%%\"*}" /v1/embeddings "{\"input\":\"a\",$f}"
+done
+
 # --- the rest of the server ---
 has 'tokenize' '"tokens":[10,11,39,40]' /tokenize '{"prompt":"hi ab"}'
 has 'tokenize messages' '"count":18' /tokenize '{"messages":[{"role":"user","content":"hi"}]}'
@@ -133,7 +177,7 @@ for f in '"temperature":-1' '"temperature":"a"' '"temperature":1e9' '"top_p":0' 
     '"max_tokens":-1' '"max_tokens":1.5' '"max_tokens":200' '"max_tokens":99999999999' '"max_tokens":0' '"min_tokens":-1' '"seed":1.5' \
     '"presence_penalty":3' '"frequency_penalty":-3' '"repetition_penalty":0' '"logit_bias":[]' '"logit_bias":{"a":1}' '"logit_bias":{"5":200}' \
     '"logit_bias":{"9999":1}' '"stop":5' '"stop":[""]' '"stop":[1]' '"stop_token_ids":[-1]' '"stop_token_ids":3' '"stream":1' '"echo":"yes"' \
-    '"logprobs":-1' '"logprobs":true' '"logprobs":100' '"suffix":"b"' '"best_of":5' '"stream_options":{}' '"ignore_eos":0' '"user":1' '"cache_salt":1'; do
+    '"logprobs":-1' '"logprobs":true' '"logprobs":100' '"suffix":"b"' '"best_of":0' '"n":3,"best_of":2' '"best_of":3,"stream":true' '"stream_options":{}' '"ignore_eos":0' '"user":1' '"cache_salt":1'; do
     name=${f#\"}
     wrong 400 "${name%%\"*}" $c "{\"prompt\":\"a\",$f}"
 done
@@ -194,6 +238,48 @@ case $(with_key $c '{"prompt":"a","max_tokens":60,"n":2,"ignore_eos":true}') in 
 wait $long
 grep -q 'took longer than 0.3 s' "$tmp/long" || say "request_seconds: $(cut -c1-300 "$tmp/long")"
 stop
+
+# --- adapters beside the model ---
+letters=$m m=tests/fixtures/post/model
+user='"messages":[{"role":"user","content":"hello there"}],"temperature":0,"ignore_eos":true,"max_tokens":10'
+said() { sed 's/.*"content":"\(.*\)"},"logprobs".*/\1/'; }
+start lora=plain=tests/fixtures/post/lora_plain max_loras=2 max_lora_rank=8 runtime_lora=true max_model_len=128 served_model_name=base
+base=$(post $chat "{$user}" | said) plain=$(post $chat "{$user,\"model\":\"plain\"}" | said)
+[ "$base" = "$($maxc generate $m prompt='hello there' max_new_tokens=10 ignore_eos=true num_threads=1 format=json | sed 's/.*"text": *"\(.*\)", *"tokens.*/\1/; s/.*"text": *"\([^"]*\)".*/\1/')" ] || say "the model beside an adapter: $base"
+[ "$base" != "$plain" ] || say "the adapter changes nothing: $plain"
+case $(get /v1/models) in *'"id":"base"'*'"id":"plain"'*'"parent":"base"'*) ;; *) say "models with adapters: $(get /v1/models)" ;; esac
+wrong 404 'does not exist' $chat "{$user,\"model\":\"all\"}"
+has 'loading' '"status":"ok"' /v1/load_lora_adapter '{"lora_name":"all","lora_path":"tests/fixtures/post/lora_all"}'
+all=$(post $chat "{$user,\"model\":\"all\"}" | said)
+[ "$all" != "$base" ] && [ "$all" != "$plain" ] || say "a second adapter: $all"
+for k in 1 2 3; do
+    for a in base plain all; do post $chat "{$user,\"model\":\"$a\"}" > "$tmp/$a.$k" & pids="${pids:-} $!"; done
+done
+wait $pids
+for k in 1 2 3; do
+    [ "$(said < "$tmp/base.$k")" = "$base" ] && [ "$(said < "$tmp/plain.$k")" = "$plain" ] && [ "$(said < "$tmp/all.$k")" = "$all" ] ||
+        say "adapters in one batch, $k"
+done
+wrong 400 'is taken' /v1/load_lora_adapter '{"lora_name":"all","lora_path":"tests/fixtures/post/lora_all"}'
+wrong 400 'all 2 places' /v1/load_lora_adapter '{"lora_name":"third","lora_path":"tests/fixtures/post/lora_all"}'
+wrong 400 'there is no adapter' /v1/unload_lora_adapter '{"lora_name":"third"}'
+has 'unloading' '"status":"ok"' /v1/unload_lora_adapter '{"lora_name":"plain"}'
+wrong 404 'does not exist' $chat "{$user,\"model\":\"plain\"}"
+wrong 400 'no adapter' /v1/load_lora_adapter '{"lora_name":"plain","lora_path":"/nowhere"}'
+wrong 400 'DoRA' /v1/load_lora_adapter '{"lora_name":"plain","lora_path":"tests/fixtures/post/lora_dora"}'
+wrong 400 'lora_name' /v1/load_lora_adapter '{"lora_name":5}'
+has 'loading again' '"status":"ok"' /v1/load_lora_adapter '{"lora_name":"plain","lora_path":"tests/fixtures/post/lora_plain"}'
+[ "$(post $chat "{$user,\"model\":\"plain\"}" | said)" = "$plain" ] || say "an adapter loaded again"
+stop
+start max_model_len=128 speculative_tokens=4
+wrong 403 'runtime_lora=true' /v1/load_lora_adapter '{"lora_name":"a","lora_path":"b"}'
+[ "$(post $chat "{$user}" | said)" = "$base" ] || say "with guesses: $(post $chat "{$user}")"
+post $c '{"prompt":[5,6,7,8,5,6,7,8,5,6,7,8],"max_tokens":20,"temperature":0,"ignore_eos":true}' > "$tmp/null"
+case $(get /metrics) in *'vllm:spec_decode_num_draft_tokens_total{model_name="model"} '[1-9]*) ;; *) say "nothing was guessed" ;; esac
+stop
+m=$letters
+expect 2 'expected NAME=FOLDER' $maxc serve "$m" lora=somewhere
+expect 3 'no adapter' $maxc serve "$m" lora=a=/nowhere
 
 expect 5 'cannot listen' $maxc serve "$m" port=1 host=192.0.2.1
 expect 2 'is no address' $maxc serve "$m" host=not.an.address.

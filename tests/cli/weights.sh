@@ -30,8 +30,8 @@ LC_ALL=C sed 's/"model.norm.weight"/"model.norm.weighs"/' "$fixture/model.safete
 expect 3 'missing: model.norm.weight' $maxc verify "$tmp/m"
 expect 3 'extra: model.norm.weighs' $maxc verify "$tmp/m"
 fresh
-sed 's/"quant_method": "fp8"/"quant_method": "awq"/' "$fixture/config.json" > "$tmp/m/config.json"
-expect 3 'awq.* is not supported' $maxc verify "$tmp/m"
+sed 's/"quant_method": "fp8"/"quant_method": "hqq"/' "$fixture/config.json" > "$tmp/m/config.json"
+expect 3 'hqq.* is not supported' $maxc verify "$tmp/m"
 sed 's/"hidden_size": 40/"hidden_size": 44/' "$fixture/config.json" > "$tmp/m/config.json"
 expect 3 'shape: model' $maxc verify "$tmp/m"
 echo '{"a": 1, "a": 2}' > "$tmp/m/config.json"

@@ -143,5 +143,5 @@ MX_TEST(meshes_of_16_ranks)
     for (int k = 0; k < N_KINDS; k++)
         for (int steps = 0; steps <= 3; steps += 3)
             if (everything())
-                run_kind(kinds[k], 16, steps, k, 3.5);
+                run_kind(kinds[k], 16, steps, 0.7 * k, 3.5);
 }

@@ -29,7 +29,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     int status = 0;
     if (!n)
         return 0;
-    const mx_api *api = data[0] % 2 ? &mx_api_chat : &mx_api_completions;
+    static const mx_api *const apis[] = {&mx_api_completions, &mx_api_chat, &mx_api_messages,
+                                         &mx_api_embeddings};
+    const mx_api *api = apis[data[0] % 4];
     if (mx_api_call_read(&c, &served, api, (const char *)data + 1, n - 1, &status, &error))
         mx_api_call_fini(&c);
     else if (status < 400 || !error.len)

@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "infer/engine.h"
+#include "infer/generate.h"
 #include "infer/pages.h"
 #include "store/safetensors.h"
 #include <dirent.h>
@@ -101,8 +102,9 @@ static void run_alone(const char *name, family *f)
     mx_engine_close(e);
 }
 
-/* Requests of any length arrive at any step, some go away again; the golden's come among them. */
-static void run_in_company(const char *name, family *f, int64_t rounds)
+/* Requests of any length arrive at any step, some go away again; the golden's come among them. With
+ * `drafts`, tokens are guessed ahead. */
+static void run_in_company(const char *name, family *f, int64_t rounds, int64_t drafts)
 {
     mx_engine *e;
     int here, n_golden = 0, n_others = 0;
@@ -111,6 +113,7 @@ static void run_in_company(const char *name, family *f, int64_t rounds)
     o.step_tokens = 11;
     o.cache_tokens = 112;
     o.n_threads = 2;
+    o.draft_tokens = drafts;
     MX_CHECK_OK(mx_engine_open(&e, &o));
     for (int64_t step = 0; step < rounds || mx_engine_busy(e); step++) {
         mx_random4 x = mx_philox(7, 1, (uint64_t)step);
@@ -147,6 +150,8 @@ static void run_in_company(const char *name, family *f, int64_t rounds)
              n_golden, n_others, (int)c.pages_held);
     MX_CHECK(c.preemptions > 0 && c.prefix_hits > 0, "%s: %d preemptions, %d hits", name,
              (int)c.preemptions, (int)c.prefix_hits);
+    MX_CHECK(!drafts || (c.drafted > 0 && c.accepted <= c.drafted), "%s: %d of %d guesses", name,
+             (int)c.accepted, (int)c.drafted);
     mx_engine_close(e);
 }
 
@@ -165,7 +170,9 @@ static void check_family(const char *name, int64_t rounds)
     MX_CHECK(!cannot == !is_unpaged(name), "%s: %s", name, mx_status_text(cannot));
     if (!cannot && f.want && !f.model.spec.family->images) {
         run_alone(name, &f);
-        run_in_company(name, &f, rounds);
+        run_in_company(name, &f, rounds, 0);
+        if (strcmp(name, "llama3") == 0 || strcmp(name, "deepseek-v3") == 0)
+            run_in_company(name, &f, rounds, 3);
     }
     mx_status_free(cannot);
     family_close(&f);
@@ -181,4 +188,239 @@ MX_TEST(engine_gives_goldens_in_any_company)
             check_family(x->d_name, strcmp(x->d_name, "llama3") == 0 ? 200 : 40);
     if (d)
         closedir(d);
+}
+
+/* --- answers of one engine, compared with another's --- */
+
+enum { ANSWER = 24 };
+typedef struct {
+    int32_t ids[ANSWER];
+    float log_prob[ANSWER];
+    int64_t n;
+} answer;
+
+static void ask(mx_engine *e, const mx_tokens *prompt, mx_request_options q, answer *out)
+{
+    mx_request *r = NULL;
+    q.log_probs = true;
+    q.max_new = q.max_new ? q.max_new : ANSWER;
+    MX_CHECK_OK(mx_engine_admit(e, prompt, &q, &r));
+    while (r && mx_engine_busy(e))
+        MX_CHECK_OK(mx_engine_step(e));
+    while (mx_engine_take(e))
+        ;
+    out->n = r ? r->tokens.n - r->n_prompt : 0;
+    for (int64_t i = 0; i < out->n; i++) {
+        out->ids[i] = r->tokens.ids[r->n_prompt + i];
+        out->log_prob[i] = r->log_prob[r->n_prompt + i];
+    }
+    if (r)
+        mx_engine_cancel(e, r);
+}
+
+static void same_answer(const char *what, const answer *a, const answer *b)
+{
+    MX_CHECK(a->n == b->n && a->n > 0 &&
+                 memcmp(a->ids, b->ids, sizeof *a->ids * (size_t)a->n) == 0 &&
+                 memcmp(a->log_prob, b->log_prob, sizeof *a->log_prob * (size_t)a->n) == 0,
+             "%s: other tokens or log-probabilities (%d, %d tokens; first %d, %d)", what, (int)a->n,
+             (int)b->n, a->ids[0], b->ids[0]);
+}
+
+static bool differ(const answer *a, const answer *b)
+{
+    return memcmp(a->log_prob, b->log_prob, sizeof *a->log_prob * (size_t)a->n) != 0;
+}
+
+/* Guesses change neither greedy answers nor drawn ones, and some of them are right. */
+MX_TEST(engine_guesses_change_nothing)
+{
+    family f = {0};
+    MX_CHECK_OK(family_open(&f, "llama3"));
+    int64_t accepted = 0;
+    for (int t = 0; t < 3; t++) {
+        answer got[2];
+        for (int drafts = 0; drafts < 2; drafts++) {
+            mx_engine *e;
+            mx_engine_options o = options_of(&f);
+            int32_t ids[16];
+            mx_tokens prompt = {.ids = ids, .n = 16};
+            for (int i = 0; i < 16; i++)
+                ids[i] = 5 + i % 2;
+            o.draft_tokens = 4 * drafts;
+            o.compute = t == 2 ? MX_BF16 : MX_F32;
+            /* few tokens to choose among, so that answers repeat themselves */
+            mx_logit_bias bias[] = {{5, 40}, {6, 40}};
+            mx_request_options q = {.bias = bias, .n_bias = 2,
+                                    .sampling = {.repetition_penalty = 1, .temperature = t == 1,
+                                                 .frequency_penalty = t == 1 ? 0.1 : 0, .seed = 3}};
+            MX_CHECK_OK(mx_engine_open(&e, &o));
+            ask(e, &prompt, q, &got[drafts]);
+            accepted += mx_engine_count(e).accepted;
+            MX_CHECK(!drafts || mx_engine_count(e).drafted > 0, "nothing was guessed");
+            mx_engine_close(e);
+        }
+        same_answer(t == 1 ? "drawn" : "greedy", &got[0], &got[1]);
+    }
+    MX_CHECK(accepted > 0, "no guess was right");
+    family_close(&f);
+}
+
+/* The same prompt again, from the cache, and in an engine without one. */
+MX_TEST(engine_prefix_cache_changes_nothing)
+{
+    family f = {0};
+    MX_CHECK_OK(family_open(&f, "llama3"));
+    answer got[3];
+    int32_t ids[20];
+    mx_tokens prompt = {.ids = ids, .n = 20};
+    for (int i = 0; i < 20; i++)
+        ids[i] = 3 + i * 7 % 50;
+    for (int off = 0; off < 2; off++) {
+        mx_engine *e;
+        mx_engine_options o = options_of(&f);
+        o.no_prefix_cache = off;
+        mx_request_options q = {.sampling = {.repetition_penalty = 1}};
+        MX_CHECK_OK(mx_engine_open(&e, &o));
+        ask(e, &prompt, q, &got[off ? 2 : 0]);
+        if (!off)
+            ask(e, &prompt, q, &got[1]);
+        MX_CHECK((mx_engine_count(e).prefix_hits > 0) == !off, "hits");
+        mx_engine_close(e);
+    }
+    same_answer("found in the cache", &got[0], &got[1]);
+    same_answer("without a cache", &got[0], &got[2]);
+    family_close(&f);
+}
+
+/* --- adapters --- */
+
+static const char posted[] = "tests/fixtures/post";
+
+static mx_engine *open_adapted(const mx_model_ref *m, int64_t slots, int64_t rank)
+{
+    mx_engine *e = NULL;
+    mx_engine_options o = {.model = m, .device = "cpu", .n_threads = 1, .compute = MX_F32,
+                           .sequences = 2, .step_tokens = 32, .max_length = 48,
+                           .cache_tokens = 480, .adapter_slots = slots, .adapter_rank = rank};
+    MX_CHECK_OK(mx_engine_open(&e, &o));
+    return e;
+}
+
+static void ask_adapted(mx_engine *e, int64_t adapter, answer *out)
+{
+    int32_t ids[20];
+    mx_tokens prompt = {.ids = ids, .n = 20};
+    mx_request_options q = {
+        .sampling = {.repetition_penalty = 1}, .adapter = adapter, .max_new = 12};
+    for (int i = 0; i < 20; i++)
+        ids[i] = 3 + i * 7 % 50;
+    ask(e, &prompt, q, out);
+}
+
+/* What the adapter gives where it is the model's only one: the program of `maxc generate`. */
+static void same_as_generate(const char *dir, const answer *a)
+{
+    char path[256];
+    mx_model_ref m;
+    mx_generate_counts counts;
+    mx_answer got = {0};
+    int32_t ids[20];
+    mx_tokens prompt = {.ids = ids, .n = 20};
+    for (int i = 0; i < 20; i++)
+        ids[i] = 3 + i * 7 % 50;
+    snprintf(path, sizeof path, "%s/model", posted);
+    MX_CHECK_OK(mx_model_ref_open(&m, path, NULL, NULL));
+    MX_CHECK_OK(mx_model_ref_adapt(&m, dir));
+    mx_generate_options o = {.sampling = {.repetition_penalty = 1}, .max_new_tokens = 12,
+                             .device = "cpu", .n_threads = 1, .compute = MX_F32};
+    MX_CHECK_OK(mx_generate(&m, NULL, &prompt, 1, &o, NULL, NULL, &got, &counts));
+    for (int64_t i = 0; i < a->n && i < got.ids.n; i++)
+        MX_CHECK(a->ids[i] == got.ids.ids[i], "%s: token %d is %d beside others, %d alone", dir,
+                 (int)i, a->ids[i], got.ids.ids[i]);
+    MX_CHECK(got.ids.n == a->n, "%d tokens, %d", (int)got.ids.n, (int)a->n);
+    mx_answer_fini(&got);
+    mx_model_ref_close(&m);
+}
+
+/* An adapter beside others gives what it gives alone, in any slot and whoever has the other ones;
+ * without it the model is as it was; and what one has written is not found by another. */
+MX_TEST(engine_serves_adapters_beside_each_other)
+{
+    mx_model_ref m;
+    mx_adapter a = {0}, all = {0}, dora = {0};
+    answer plain, first, other, again;
+    char dir[3][256];
+    static const char *const names[] = {"lora_plain", "lora_all", "lora_dora"};
+    for (int i = 0; i < 3; i++)
+        snprintf(dir[i], sizeof dir[i], "%s/%s", posted, names[i]);
+    char path[256];
+    snprintf(path, sizeof path, "%s/model", posted);
+    MX_CHECK_OK(mx_model_ref_open(&m, path, NULL, NULL));
+    MX_CHECK_OK(mx_adapter_open(&a, dir[0]));
+    MX_CHECK_OK(mx_adapter_open(&all, dir[1]));
+    MX_CHECK_OK(mx_adapter_open(&dora, dir[2]));
+    mx_engine *e = open_adapted(&m, 0, 0);
+    ask_adapted(e, 0, &plain);
+    mx_engine_close(e);
+    e = open_adapted(&m, 3, 16);
+    MX_CHECK_OK(mx_engine_adapt(e, 2, &a));
+    ask_adapted(e, 2, &first);
+    MX_CHECK(differ(&plain, &first), "the adapter changes nothing");
+    same_as_generate(dir[0], &first);
+    ask_adapted(e, 0, &again);
+    same_answer("the model beside its adapters", &plain, &again);
+    MX_CHECK_OK(mx_engine_adapt(e, 1, &all));
+    ask_adapted(e, 1, &other);
+    MX_CHECK(differ(&first, &other), "two adapters give the same");
+    same_as_generate(dir[1], &other);
+    ask_adapted(e, 2, &again);
+    same_answer("beside another one", &first, &again);
+    MX_CHECK_OK(mx_engine_adapt(e, 3, &a));
+    ask_adapted(e, 3, &again);
+    same_answer("in another slot", &first, &again);
+    MX_CHECK_OK(mx_engine_adapt(e, 2, &all));
+    ask_adapted(e, 2, &again);
+    same_answer("in a slot that held another", &other, &again);
+    MX_CHECK_OK(mx_engine_adapt(e, 2, NULL));
+    ask_adapted(e, 2, &again);
+    same_answer("a slot that was emptied", &plain, &again);
+    MX_CHECK_ERROR(mx_engine_adapt(e, 1, &dora), "DoRA");
+    mx_engine_close(e);
+    e = open_adapted(&m, 1, 1);
+    MX_CHECK_ERROR(mx_engine_adapt(e, 1, &a), "max_lora_rank=");
+    mx_engine_close(e);
+    mx_adapter_close(&a);
+    mx_adapter_close(&all);
+    mx_adapter_close(&dora);
+    mx_model_ref_close(&m);
+}
+
+/* --- embeddings --- */
+
+MX_TEST(engine_embeds)
+{
+    family f = {0};
+    mx_engine *e;
+    mx_request *r[2];
+    MX_CHECK_OK(family_open(&f, "llama3"));
+    mx_engine_options o = options_of(&f);
+    o.sequences = 2;
+    o.step_tokens = 8; /* the prompts come in pieces */
+    mx_tokens prompt = {.ids = f.want, .n = f.n_prompt};
+    mx_request_options q = {.embedding = true, .sampling = {.repetition_penalty = 1}};
+    MX_CHECK_OK(mx_engine_open(&e, &o));
+    for (int i = 0; i < 2; i++)
+        MX_CHECK_OK(mx_engine_admit(e, &prompt, &q, &r[i]));
+    while (mx_engine_busy(e))
+        MX_CHECK_OK(mx_engine_step(e));
+    double squares = 0;
+    for (int64_t i = 0; i < mx_engine_width(e); i++)
+        squares += r[0]->embedding[i] * r[0]->embedding[i];
+    MX_CHECK(r[0]->finish == MX_FINISH_LENGTH && squares > 0, "finish %d, %g", r[0]->finish,
+             squares);
+    MX_CHECK(memcmp(r[0]->embedding, r[1]->embedding,
+                    sizeof(float) * (size_t)mx_engine_width(e)) == 0, "in company");
+    mx_engine_close(e);
+    family_close(&f);
 }

@@ -5,44 +5,12 @@
  * catch a write outside of it.
  */
 #include "../test.h"
+#include "numbers.h"
 
-#include "base/arena.h"
-#include "base/vmath.h"
 #include "ops/cpu/gemm_tile.h"
+#include "ops/panels.h"
 #include <math.h>
 #include <string.h>
-
-static uint32_t next(uint32_t *s)
-{
-    *s = *s * 1664525u + 1013904223u;
-    return *s >> 8;
-}
-static float uniform(uint32_t *s)
-{
-    return (float)next(s) * 0x1p-23f - 1.0f;
-}
-static double get(const void *p, int64_t i, mx_num t)
-{
-    return t == MX_NUM_F64   ? ((const double *)p)[i]
-           : t == MX_NUM_F32 ? ((const float *)p)[i]
-                             : mx_float_of_bf16(((const uint16_t *)p)[i]);
-}
-static void put(void *p, int64_t i, mx_num t, double v)
-{
-    if (t == MX_NUM_F64)
-        ((double *)p)[i] = v;
-    else if (t == MX_NUM_F32)
-        ((float *)p)[i] = (float)v;
-    else
-        ((uint16_t *)p)[i] = mx_bf16_of_float((float)v);
-}
-static void *random_array(mx_arena *a, int64_t n, mx_num t, uint32_t *s)
-{
-    void *p = mx_arena_alloc(a, (size_t)(n * MX_NUM_BYTES(t)));
-    for (int64_t i = 0; i < n; i++)
-        put(p, i, t, uniform(s));
-    return p;
-}
 
 typedef void product(const mx_gemm_args *g);
 static double reference(const mx_gemm_args *g, int64_t p, int64_t i, int64_t j, double *magnitude)
@@ -243,6 +211,38 @@ MX_TEST(gemm_packed_b_gives_the_same_bits)
         mx_gemm(&p);
         MX_CHECK(memcmp(g.c, p.c, bytes) == 0, "m=%ld n=%ld of %ld k=%ld of %ld types %d",
                  (long)g.m, (long)g.n, (long)n_all, (long)g.k, (long)k_all, t[0]);
+        mx_arena_fini(&a);
+    }
+}
+
+/* A weight laid out in place (ops/panels.h), over several blocks of k, for C of both types: the
+ * bits of the GEMM that packs it, whatever m is. */
+MX_TEST(gemm_of_a_weight_in_panels_gives_the_same_bits)
+{
+    uint32_t s = 5;
+    for (int i = 0; i < 12; i++) {
+        mx_arena a = {0};
+        mx_dtype type = i % 2 ? MX_BF16 : MX_F32;
+        mx_num t = i % 2 ? MX_NUM_BF16 : MX_NUM_F32;
+        int64_t m = i < 4 ? 1 : 1 + next(&s) % 40, n = 96;
+        int64_t k = i % 3 ? 2 * (1200 + next(&s) % 400) : 96;
+        mx_gemm_args g = {.m = m, .n = n, .k = k, .a_type = t, .b_type = t, .alpha = 1,
+                          .c_type = i % 4 == 3 ? MX_NUM_BF16 : MX_NUM_F32, .one_path = true,
+                          .trans_b = true, .lda = k, .ldb = k, .ldc = n, .threads = 1 + i % 2};
+        size_t bytes = (size_t)(m * n) * (size_t)MX_NUM_BYTES(g.c_type);
+        g.a = random_array(&a, m * k, t, &s);
+        void *w = random_array(&a, n * k, t, &s);
+        mx_type of = mx_type_of(type, MX_SHAPE(n, k));
+        MX_CHECK(mx_panels_fit(mx_panels_of(type), &of), "panels of %d", mx_panels_of(type).cols);
+        g.b = w;
+        mx_gemm_args p = g;
+        g.c = mx_arena_alloc(&a, bytes);
+        p.c = mx_arena_alloc(&a, bytes);
+        p.b_packed = true;
+        mx_gemm(&g);
+        MX_CHECK_OK(mx_panels_lay(w, &of));
+        mx_gemm(&p);
+        MX_CHECK(memcmp(g.c, p.c, bytes) == 0, "m=%d k=%d %s", (int)m, (int)k, mx_dtype_name(type));
         mx_arena_fini(&a);
     }
 }

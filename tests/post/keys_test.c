@@ -19,6 +19,7 @@
     "dataset_path=" POST "pairs.jsonl steps=2 max_target_length=32 per_device_batch_size=1 "       \
     "gradient_accumulation_steps=1"
 #define SAMPLES ASKED " num_generations=4 max_completion_length=6"
+#define KTO "dataset_path=" POST "labels.jsonl steps=2 loss_type=kto max_target_length=32"
 #define TAUGHT                                                                                     \
     "dataset_path=" POST "chat.jsonl steps=2 gradient_accumulation_steps=1 "                       \
     "max_target_length=32 teacher_path=" POST "teacher"
@@ -54,6 +55,9 @@ static const struct {
     {"dpo", "ld_alpha=0.5", DPO},
     {"dpo", "use_weighting=true", DPO},
     {"dpo", "discopop_tau=0.5", DPO " loss_type=discopop"},
+    {"dpo", "center_rewards_coefficient=0.5", DPO " loss_type=reward"},
+    {"dpo", "desirable_weight=0.5", KTO},
+    {"dpo", "undesirable_weight=0.5", KTO},
     {"distill", "loss_type=gkd", TAUGHT " lmbda=0"},
     {"distill", "distill_alpha=0.9", TAUGHT},
     {"distill", "distill_temperature=2", TAUGHT},

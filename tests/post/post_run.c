@@ -32,8 +32,10 @@ static bool given(const char *setting, const char *settings)
 {
     char name[80];
     snprintf(name, sizeof name, "%.*s=", (int)strcspn(setting, "="), setting);
-    const char *at = strstr(settings, name);
-    return at && (at == settings || at[-1] == ' ');
+    for (const char *at = strstr(settings, name); at; at = strstr(at + 1, name))
+        if (at == settings || at[-1] == ' ')
+            return true;
+    return false;
 }
 
 mx_status post_run(const char *verb, const char *folder, const char *name, const char *settings)

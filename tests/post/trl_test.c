@@ -54,8 +54,10 @@ static void check_weights(const json_t *c, const char *folder)
     const char *name = json_string_value(json_object_get(c, "name"));
     const char *adapter = json_string_value(json_object_get(c, "adapter"));
     const char *stem = adapter ? "adapter_model" : "model";
+    const char *base = json_string_value(json_object_get(c, "base"));
     char from[300], to[700];
-    snprintf(from, sizeof from, POST "%s/%s.safetensors", adapter ? adapter : "model", stem);
+    snprintf(from, sizeof from, POST "%s/%s.safetensors", adapter ? adapter : base ? base : "model",
+             stem);
     snprintf(to, sizeof to, "%s/%s/checkpoints/3/%s.safetensors", folder, name, stem);
     mx_st_file before = {0}, after = {0};
     MX_CHECK_OK(mx_st_open(&before, from));
@@ -86,7 +88,8 @@ static void check_steps(const json_t *c, const json_t *ours)
 /* The case's settings with the fixture's paths. */
 static void settings_of(const json_t *c, mx_str *out)
 {
-    static const char paths[] = "adapter=*,rollout_path=*,teacher_path=*";
+    static const char paths[] = "adapter=*,rollout_path=*,teacher_path=*,reference_path=*,"
+                                "load_parameters_path=*";
     const char *data = json_string_value(json_object_get(c, "data"));
     size_t i;
     json_t *v;
@@ -159,4 +162,14 @@ MX_TEST(post_distill_is_maxtext_and_trl)
 {
     check_cases("distill_");
     check_cases("gkd_");
+}
+
+MX_TEST(post_kto_is_trl)
+{
+    check_cases("kto_");
+}
+
+MX_TEST(post_reward_models_are_trl)
+{
+    check_cases("reward_");
 }

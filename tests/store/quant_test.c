@@ -143,8 +143,8 @@ MX_TEST(quant_broken_tensors_are_named)
         MX_CHECK_ERROR(open_parts(&d, "{}", cases[i].parts, cases[i].n), cases[i].error);
     part plain = {"w", MX_ST_F32, 1, {2}};
     MX_CHECK_ERROR(
-        open_parts(&d, "{\"quantization_config\":{\"quant_method\":\"gptq\"}}", &plain, 1),
-        "\"gptq\" is not supported");
+        open_parts(&d, "{\"quantization_config\":{\"quant_method\":\"hqq\"}}", &plain, 1),
+        "\"hqq\" is not supported");
     MX_CHECK_OK(
         open_parts(&d, "{\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", &plain, 1));
     part scaled[] = {{"a.weight", MX_ST_F8_E4M3, 2, {4, 4}},
@@ -154,6 +154,83 @@ MX_TEST(quant_broken_tensors_are_named)
                            "\"weight_block_size\":[9223372036854775807,-9223372036854775808]}}",
                            scaled, 2));
     test_dir_remove(&d);
+}
+
+/* Twelve inputs and eight outputs in groups of four, in each of the three forms: number
+ * (o + 3 i) % 16, zero (o + g) % 15 + 1, scale (1 + g) / 4. Inputs are in groups 2, 1 and 0 where
+ * the order is given. */
+static void check_gptq(const test_dir *d, const char *config, bool awq, int stored_less, bool order)
+{
+    enum { IN = 12 * 2, OUT = 8, GROUP = 8, GROUPS = 3 };
+    static const int column[8] = {0, 2, 4, 6, 1, 3, 5, 7}; /* of AWQ's nibbles */
+    uint32_t words[IN] = {0}, zeros[GROUPS] = {0};
+    float scales[GROUPS * OUT], got[OUT * IN];
+    int32_t group_of[IN];
+    for (int i = 0; i < IN; i++) {
+        group_of[i] = order ? GROUPS - 1 - i / GROUP : i / GROUP;
+        for (int n = 0; n < 8; n++) {
+            int o = awq ? column[n] : i % 8, in = awq ? i : i / 8 * 8 + n;
+            words[i] |= (uint32_t)((o + 3 * in) % 16) << 4 * n;
+        }
+    }
+    for (int g = 0; g < GROUPS; g++)
+        for (int n = 0; n < 8; n++) {
+            int o = awq ? column[n] : n;
+            zeros[g] |= (uint32_t)((o + g) % 15 + 1 - stored_less) << 4 * n;
+            scales[g * OUT + n] = (float)(1 + g) / 4;
+        }
+    mx_st_source src[5] = {
+        {"a.qweight", MX_ST_I32, 2, {awq ? IN : IN / 8, awq ? OUT / 8 : OUT}, words, 0},
+        {"a.qzeros", MX_ST_I32, 2, {GROUPS, OUT / 8}, zeros, 0},
+        {"a.scales", MX_ST_F32, 2, {GROUPS, OUT}, scales, 0},
+        {"a.bias", MX_ST_F32, 1, {OUT}, scales, 0},
+        {"a.g_idx", MX_ST_I32, 1, {IN}, group_of, 0}};
+    mx_hf_extra extra = {.name = "config.json", .data = config, .n_bytes = strlen(config)};
+    mx_hf_dir h;
+    mx_quant_set q;
+    MX_CHECK_OK(mx_hf_save(d->path, src, order ? 5 : 4, &extra, 1, NULL));
+    MX_CHECK_OK(mx_hf_dir_open(&h, d->path, MX_HF_ALL));
+    MX_CHECK_OK(mx_quant_open(&q, &h));
+    const mx_quant_tensor *t = mx_quant_find(&q, "a.weight");
+    MX_CHECK(t && q.n_tensors == 2 && t->dim[0] == OUT && t->dim[1] == IN);
+    for (int at = 0, n = 1; t && at < OUT * IN; at += n, n = n * 2 + 3) {
+        n = n < OUT * IN - at ? n : OUT * IN - at;
+        MX_CHECK_OK(mx_quant_read(t, at, n, MX_ST_F32, got + at, NULL));
+    }
+    for (int k = 0; t && k < OUT * IN; k++) {
+        int o = k / IN, i = k % IN, g = group_of[i];
+        float want = (float)((o + 3 * i) % 16 - ((o + g) % 15 + 1)) * (float)(1 + g) / 4;
+        MX_CHECK(got[k] == want, "%s: output %d, input %d: %g, not %g", config, o, i,
+                 (double)got[k], (double)want);
+    }
+    mx_quant_close(&q);
+    mx_hf_dir_close(&h);
+}
+
+MX_TEST(quant_gptq_and_awq_are_read)
+{
+    test_dir d[4];
+    for (int i = 0; i < 4; i++)
+        test_dir_make(&d[i]);
+    check_gptq(&d[0], "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,"
+               "\"group_size\":8}}", false, 1, false);
+    check_gptq(&d[1], "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,"
+               "\"group_size\":8,\"checkpoint_format\":\"gptq_v2\",\"desc_act\":true}}", false, 0,
+               true);
+    check_gptq(&d[2], "{\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,"
+               "\"version\":\"gemm\"}}", true, 0, false);
+    const char gptq[] = "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}}";
+    part bad[] = {{"a.qweight", MX_ST_I32, 2, {2, 8}},
+                  {"a.qzeros", MX_ST_I32, 2, {2, 1}},
+                  {"a.scales", MX_ST_F32, 2, {2, 7}}};
+    MX_CHECK_ERROR(open_parts(&d[3], gptq, bad, 1), "its .qzeros or .scales are missing");
+    MX_CHECK_ERROR(open_parts(&d[3], gptq, bad, 3), "do not fit 16 inputs and 8 outputs");
+    bad[0].dtype = MX_ST_F32;
+    MX_CHECK_ERROR(open_parts(&d[3], gptq, bad, 3), "expected an I32 matrix");
+    MX_CHECK_ERROR(open_parts(&d[3], "{\"quantization_config\":{\"quant_method\":\"gptq\","
+                              "\"bits\":3}}", bad, 3), "gptq with 3 bits");
+    for (int i = 0; i < 4; i++)
+        test_dir_remove(&d[i]);
 }
 
 /* A scale byte of 255 is NaN, and the loader's count says so. */

@@ -174,13 +174,13 @@ MX_TEST(mesh_run_resumes_with_the_same_bits)
 /* A rank is one more microbatch: the same sums in the same order, bit for bit. */
 MX_TEST(mesh_of_rows_has_the_bits_of_microbatches)
 {
-    static const char *const meshes[] = {"mesh=data=4", "mesh=fsdp=4"};
+    static const char *const meshes[] = {"mesh=data=4", "mesh=fsdp=4", "mesh=expert=4"};
     char folder[256];
     tiny_folder(folder, sizeof folder);
     MX_CHECK_OK(tiny_train(folder, "one", (const char *[]){RUN, MIXTURE, "packing=false",
                                                            "gradient_accumulation_steps=4",
                                                            NULL}));
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
         const char *name = meshes[i] + strlen("mesh=");
         MX_CHECK_OK(tiny_train(folder, name, (const char *[]){ON_MESH, MIXTURE, "packing=false",
                                                               meshes[i], NULL}));
@@ -198,6 +198,23 @@ static double planned(const char *folder, const char *name, const char *what)
     double bytes = at ? atof(at + strlen(what)) : -1;
     free(plan);
     return bytes;
+}
+
+/* A save beside the steps holds what one that steps wait for holds, experts' stacks included. */
+MX_TEST(mesh_saves_beside_the_steps)
+{
+    static const char mesh[] = "mesh=fsdp=2,expert=2";
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    for (int i = 0; i < 2; i++)
+        MX_CHECK_OK(tiny_train(folder, i ? "beside" : "waits",
+                               (const char *[]){ON_MESH, MIXTURE, mesh, "checkpoint_period=4",
+                                                i ? "async_checkpointing=true"
+                                                  : "async_checkpointing=false", NULL}));
+    tiny_same(folder, "waits", "beside", STEPS);
+    MX_CHECK(planned(folder, "beside", "snapshot") > 0 && planned(folder, "waits", "snapshot") < 0,
+             "no copy to save from, or one too many");
+    mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
 /* ZeRO-1: a share of the moments on each data rank, and the same bits. */

@@ -109,7 +109,8 @@ MX_TEST(mtp_acceptance_counts_drafts_that_the_model_repeats)
     MX_CHECK(want > 2 && want < of - 2, "%d of %d says little", want, of);
     o.shape.mtp_eval = 2;
     mx_step none = {0};
-    MX_CHECK_ERROR(mx_step_plan(&none, &m, &o), "mtp_eval_target_module=2, but the model has 1 MTP layers");
+    MX_CHECK_ERROR(mx_step_plan(&none, &m, &o),
+                   "mtp_eval_target_module=2, but the model has 1 MTP layers");
     mx_session_close(session);
     mx_step_close(&eval);
     mx_step_close(&logits);

@@ -73,6 +73,27 @@ MX_TEST(pipeline_trains_as_one_device_does)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
+/* Stages that are processes send each other the same messages as those that are threads. */
+MX_TEST(pipeline_over_processes_has_the_bits_of_virtual_ranks)
+{
+    static const struct {
+        const char *name, *args[4];
+        int ranks;
+    } runs[] = {{"1f1b", {"mesh=stage=2", "logits_via_embedding=true"}, 2},
+                {"fsdp", {"mesh=stage=2,fsdp=2", "pipeline_schedule=zero_bubble"}, 4}};
+    char folder[256], name[64];
+    tiny_folder(folder, sizeof folder);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        const char *const args[] = {RUN, "per_device_batch_size=2", runs[i].args[0],
+                                    runs[i].args[1], NULL};
+        snprintf(name, sizeof name, "%s-processes", runs[i].name);
+        tiny_train_ranks(folder, 1, runs[i].name, args);
+        tiny_train_ranks(folder, runs[i].ranks, name, args);
+        same_state(folder, runs[i].name, name);
+    }
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 /* A run that is resumed on another number of stages goes on as the one that was not. */
 MX_TEST(pipeline_resumes_on_any_stages)
 {

@@ -136,7 +136,8 @@ MX_TEST(qk_clip_refuses_a_family_without_such_projections)
 }
 
 /* Without a learning rate only the clip moves weights, and the largest of all scores does not
- * depend on how the batch is divided: in one batch, in microbatches, on two ranks. */
+ * depend on how the batch is divided: in one batch, in microbatches, on two ranks, on meshes that
+ * cut rows, heads, lengths and weights. */
 MX_TEST(qk_clip_is_one_decision_of_microbatches_and_ranks)
 {
 #define CLIP                                                                                       \
@@ -149,6 +150,7 @@ MX_TEST(qk_clip_is_one_decision_of_microbatches_and_ranks)
     const char *split[] = {CLIP, "per_device_batch_size=1", "gradient_accumulation_steps=4",
                            "qk_clip_threshold=0.02", NULL};
     const char *ranks[] = {CLIP, "per_device_batch_size=2", "qk_clip_threshold=0.02", NULL};
+    static const char *const meshes[] = {"mesh=data=2,tensor=2", "mesh=fsdp=2,context=2"};
     const char *never[] = {CLIP, "per_device_batch_size=4", "qk_clip_threshold=1000", NULL};
     tiny_train_ranks(folder, 1, "one", one);
     tiny_train_ranks(folder, 1, "split", split);
@@ -159,5 +161,14 @@ MX_TEST(qk_clip_is_one_decision_of_microbatches_and_ranks)
     double d = tiny_difference(folder, "one", "never", 2);
     MX_CHECK(b < 2e-6 && c < 2e-6, "microbatches differ by %g, ranks by %g", b, c);
     MX_CHECK(d > 0.1, "nothing was clipped");
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "mesh1" : "mesh0";
+        tiny_train_ranks(folder, 1, name,
+                         (const char *[]){CLIP, "per_device_batch_size=1",
+                                          "qk_clip_threshold=0.02", meshes[i],
+                                          "sharding_tolerance=1", NULL});
+        double e = tiny_difference(folder, "one", name, 2);
+        MX_CHECK(e < 2e-6, "%s differs by %g", meshes[i], e);
+    }
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static double metrics_differ(const char *folder, const char *a, const char *b, const char *metric,
                              int n)
@@ -122,6 +123,33 @@ static int train_otherwise(int rank, void *ctx)
         printf("    rank %d: %s\n", rank, mx_status_text(st));
     mx_status_free(st);
     return bad;
+}
+
+/* The same path, on machines that have other files there. */
+static int train_on_other_data(int rank, void *ctx)
+{
+    char dir[320];
+    snprintf(dir, sizeof dir, "%s/machine%d", (const char *)ctx, rank);
+    mx_status st = mx_io_make_dir(NULL, dir);
+    if (!st && chdir(dir) == 0)
+        st = mx_io_write_file(NULL, "t.txt", "one line\nand another\n", rank ? 21 : 9);
+    if (!st)
+        st = tiny_train(ctx, "x", (const char *[]){"steps=2", "dataset_path=t.txt",
+                                                   "vocab_size=300", "mesh=tensor=2",
+                                                   "sharding_tolerance=1", NULL});
+    int bad = !st || !strstr(mx_status_text(st), "rank 1 has other data than rank 0");
+    if (bad)
+        printf("    rank %d: %s\n", rank, mx_status_text(st));
+    mx_status_free(st);
+    return bad;
+}
+
+MX_TEST(ranks_with_different_data_are_refused)
+{
+    char folder[256];
+    tiny_folder(folder, sizeof folder);
+    ranks_run(2, train_on_other_data, folder);
+    mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
 MX_TEST(ranks_of_different_configurations_are_refused)

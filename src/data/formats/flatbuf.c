@@ -30,7 +30,8 @@ size_t mx_flatbuf_root(mx_flatbuf *f)
     return mx_flatbuf_follow(f, 0);
 }
 
-size_t mx_flatbuf_field(mx_flatbuf *f, size_t table, int field, size_t bytes)
+/* Place of a field's inline value, 0 when absent; `bytes` of it must be inside. */
+static size_t flatbuf_field(mx_flatbuf *f, size_t table, int field, size_t bytes)
 {
     if (!table || f->bad)
         return 0;
@@ -48,7 +49,7 @@ size_t mx_flatbuf_field(mx_flatbuf *f, size_t table, int field, size_t bytes)
 
 int64_t mx_flatbuf_int(mx_flatbuf *f, size_t table, int field, int bytes, int64_t otherwise)
 {
-    size_t at = mx_flatbuf_field(f, table, field, (size_t)bytes);
+    size_t at = flatbuf_field(f, table, field, (size_t)bytes);
     if (!at)
         return otherwise;
     uint64_t v = load(f, at, bytes);
@@ -58,7 +59,7 @@ int64_t mx_flatbuf_int(mx_flatbuf *f, size_t table, int field, int bytes, int64_
 
 size_t mx_flatbuf_table(mx_flatbuf *f, size_t table, int field)
 {
-    size_t at = mx_flatbuf_field(f, table, field, 4);
+    size_t at = flatbuf_field(f, table, field, 4);
     return at ? mx_flatbuf_follow(f, at) : 0;
 }
 

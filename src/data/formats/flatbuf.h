@@ -20,8 +20,6 @@ typedef struct {
 } mx_flatbuf;
 
 size_t mx_flatbuf_root(mx_flatbuf *f);
-/* Place of a field's inline value, 0 when absent; `bytes` of it must be inside. */
-size_t mx_flatbuf_field(mx_flatbuf *f, size_t table, int field, size_t bytes);
 int64_t mx_flatbuf_int(mx_flatbuf *f, size_t table, int field, int bytes, int64_t otherwise);
 size_t mx_flatbuf_table(mx_flatbuf *f, size_t table, int field); /* a table it refers to */
 /* A vector: its number of elements and the place of the first; elements are `bytes` wide. */

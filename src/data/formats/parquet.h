@@ -59,9 +59,6 @@ typedef struct {
 } mx_pq_meta;
 
 mx_status mx_pq_meta_read(mx_pq_meta *m, mx_shard_file *f) MX_MUST_USE;
-/* The footer's Thrift alone, for the fuzz target as well. */
-mx_status mx_pq_meta_parse(mx_pq_meta *m, const uint8_t *p, size_t n, const char *path,
-                           int64_t file_bytes) MX_MUST_USE;
 
 typedef union {
     struct {

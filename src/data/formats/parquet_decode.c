@@ -7,23 +7,13 @@
  */
 #include "data/formats/parquet.h"
 
+#include "base/varint.h"
+
 #include <string.h>
 
 static mx_status damaged(const char *what)
 {
     return mx_fail(MX_INPUT, "%s: the page is damaged", what);
-}
-
-static bool varint(const uint8_t **p, const uint8_t *end, uint64_t *v)
-{
-    *v = 0;
-    for (int shift = 0; shift < 64 && *p < end; shift += 7) {
-        uint8_t b = *(*p)++;
-        *v |= (uint64_t)(b & 0x7f) << shift;
-        if (!(b & 0x80))
-            return true;
-    }
-    return false;
 }
 
 /* `width` bits at bit position `bit` of p, least significant first; width <= 64. */
@@ -66,7 +56,7 @@ mx_status mx_pq_hybrid(const uint8_t *p, size_t n_bytes, int width, uint32_t *ou
     size_t value_bytes = (size_t)(width + 7) / 8;
     for (int64_t done = 0; done < n;) {
         uint64_t head;
-        if (!varint(&p, end, &head))
+        if (!mx_varint_read(&p, end, &head))
             return damaged("levels or indices end early");
         uint64_t count = head >> 1;
         if (count == 0 || count > (uint64_t)1 << 31)
@@ -209,16 +199,17 @@ static mx_status delta_ints(const uint8_t *p, size_t n_bytes, int64_t *out, int6
 {
     const uint8_t *start = p, *end = p + n_bytes;
     uint64_t block, minis, total, z;
-    if (!varint(&p, end, &block) || !varint(&p, end, &minis) || !varint(&p, end, &total) ||
-        !varint(&p, end, &z) || minis == 0 || minis > 4096 || block == 0 || block > 1 << 20 ||
-        block % minis || block / minis % 8 || total != (uint64_t)n)
+    if (!mx_varint_read(&p, end, &block) || !mx_varint_read(&p, end, &minis) ||
+        !mx_varint_read(&p, end, &total) || !mx_varint_read(&p, end, &z) || minis == 0 ||
+        minis > 4096 || block == 0 || block > 1 << 20 || block % minis || block / minis % 8 ||
+        total != (uint64_t)n)
         return damaged("the head of delta-coded numbers is wrong");
     uint64_t per_mini = block / minis, value = (z >> 1) ^ -(z & 1);
     int64_t i = 0;
     if (n)
         out[i++] = (int64_t)value;
     while (i < n) {
-        if (!varint(&p, end, &z) || (uint64_t)(end - p) < minis)
+        if (!mx_varint_read(&p, end, &z) || (uint64_t)(end - p) < minis)
             return damaged("delta-coded numbers end early");
         uint64_t smallest = (z >> 1) ^ -(z & 1);
         const uint8_t *widths = p;

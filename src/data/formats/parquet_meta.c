@@ -243,7 +243,8 @@ static mx_status row_groups(ctx *c, mx_thrift_type type)
     return MX_OK;
 }
 
-mx_status mx_pq_meta_parse(mx_pq_meta *m, const uint8_t *p, size_t n, const char *path,
+/* The footer's Thrift alone, for the fuzz target as well. */
+static mx_status pq_meta_parse(mx_pq_meta *m, const uint8_t *p, size_t n, const char *path,
                            int64_t file_bytes)
 {
     mx_thrift r;
@@ -295,7 +296,7 @@ mx_status mx_pq_meta_read(mx_pq_meta *m, mx_shard_file *f)
     MX_TRY(mx_alloc(&buf, (size_t)n, f->path));
     mx_status st = mx_shard_read(f, f->size_bytes - 8 - n, buf, (size_t)n);
     if (!st)
-        st = mx_pq_meta_parse(m, buf, (size_t)n, f->path, f->size_bytes);
+        st = pq_meta_parse(m, buf, (size_t)n, f->path, f->size_bytes);
     mx_free(buf);
     return st;
 }

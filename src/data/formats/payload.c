@@ -9,20 +9,14 @@
  */
 #include "data/formats/payload.h"
 
+#include "base/varint.h"
 #include "data/formats/json_scan.h"
 #include <string.h>
 
 bool mx_proto_varint(mx_proto *m, uint64_t *value)
 {
-    *value = 0;
-    for (int shift = 0; shift < 70 && m->p < m->end; shift += 7) {
-        uint8_t b = *m->p++;
-        *value |= shift < 64 ? (uint64_t)(b & 0x7f) << shift : 0;
-        if (!(b & 0x80))
-            return true;
-    }
-    m->bad = true;
-    return false;
+    m->bad = !mx_varint_read(&m->p, m->end, value);
+    return !m->bad;
 }
 
 bool mx_proto_next(mx_proto *m, int *number, int *wire, uint64_t *value, mx_proto *bytes)

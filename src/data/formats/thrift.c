@@ -2,6 +2,8 @@
  * boolean takes at least one, so a list cannot promise more than the input holds. */
 #include "data/formats/thrift.h"
 
+#include "base/varint.h"
+
 void mx_thrift_init(mx_thrift *r, const void *data, size_t n)
 {
     *r = (mx_thrift){.start = data, .p = data, .end = (const uint8_t *)data + n, .depth = -1};
@@ -27,14 +29,12 @@ static uint8_t byte(mx_thrift *r)
 static uint64_t varint(mx_thrift *r)
 {
     uint64_t v = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
-        uint8_t b = byte(r);
-        v |= shift < 64 ? (uint64_t)(b & 0x7f) << shift : 0;
-        if (!(b & 0x80))
-            return v;
+    if (!mx_varint_read(&r->p, r->end, &v)) {
+        fail(r, r->p == r->end ? "the metadata ends in the middle"
+                               : "a number of more than ten bytes");
+        return 0;
     }
-    fail(r, "a number of more than ten bytes");
-    return 0;
+    return v;
 }
 
 static int64_t zigzag(mx_thrift *r)

@@ -432,11 +432,6 @@ mx_status mx_dataset_next(mx_dataset *d, mx_cursor *c, mx_record *r, bool *end)
     return read_indexed(d, c, r, end);
 }
 
-int64_t mx_dataset_records(const mx_dataset *d)
-{
-    return d->n_records;
-}
-
 double mx_dataset_guess(const mx_dataset *d)
 {
     double records = 0, bytes = 0;
@@ -452,19 +447,9 @@ double mx_dataset_guess(const mx_dataset *d)
     return bytes > 0 ? records / bytes * (double)d->bytes : 0;
 }
 
-int64_t mx_dataset_bytes(const mx_dataset *d)
-{
-    return d->bytes;
-}
-
 int mx_dataset_files(const mx_dataset *d)
 {
     return d->kind->no_file ? 0 : d->n_files;
-}
-
-const char *mx_dataset_kind(const mx_dataset *d)
-{
-    return d->kind->name;
 }
 
 uint64_t mx_dataset_hash(const mx_dataset *d)

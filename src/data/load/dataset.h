@@ -43,12 +43,10 @@ mx_status mx_dataset_open(mx_dataset **out, const mx_dataset_options *o) MX_MUST
 /* The record at the cursor, which moves to the next one; *end when all epochs are over. The cursor
  * moves past a record that could not be read too: the caller may report the error or go on. */
 mx_status mx_dataset_next(mx_dataset *d, mx_cursor *c, mx_record *r, bool *end) MX_MUST_USE;
-int64_t mx_dataset_records(const mx_dataset *d); /* in one epoch; -1: a stream, unknown */
-/* The same, of a stream from what was read so far; 0: without end, or nothing is known. */
+/* Records in one epoch, of a stream from what was read so far; 0: without end, or nothing is
+ * known. */
 double mx_dataset_guess(const mx_dataset *d);
-int64_t mx_dataset_bytes(const mx_dataset *d);   /* of its files */
 int mx_dataset_files(const mx_dataset *d);
-const char *mx_dataset_kind(const mx_dataset *d);
 uint64_t mx_dataset_hash(const mx_dataset *d);   /* of file names, sizes and order settings */
 void mx_dataset_close(mx_dataset *d);            /* NULL is a no-op */
 

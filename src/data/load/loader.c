@@ -9,6 +9,7 @@
  * The packer is in loader_pack.c.
  */
 #include "data/load/loader.h"
+#include "base/clock.h"
 
 #include "data/image/encode_image.h"
 #include "data/load/loader_impl.h"
@@ -16,13 +17,6 @@
 #include <string.h>
 #include <time.h>
 #include <xxhash.h>
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 void mx_loader_at_copy(mx_loader_at *to, const mx_loader_at *from)
 {
@@ -394,9 +388,9 @@ mx_status mx_loader_next(mx_loader *l, const mx_batch **batch)
 {
     *batch = NULL;
     pthread_mutex_lock(&l->lock);
-    double from = seconds();
+    double from = mx_clock_now();
     wait_for_batch(l);
-    l->wait_seconds += seconds() - from;
+    l->wait_seconds += mx_clock_now() - from;
     mx_status st = MX_OK;
     if (l->n_made > l->n_given) {
         mx_loader_slot *slot = &l->slots[l->n_given++ % l->n_slots];

@@ -35,27 +35,6 @@ struct mx_packer {
     mx_pack_counts counts;
 };
 
-mx_status mx_pack_kind_parse(const char *name, mx_pack_kind *out)
-{
-    static const struct {
-        const char *name;
-        mx_pack_kind kind;
-    } kinds[] = {{"none", MX_PACK_NONE},
-                 {"first_fit", MX_PACK_FIRST_FIT},
-                 {"best_fit", MX_PACK_BEST_FIT},
-                 {"bfd", MX_PACK_BFD},
-                 {"concat", MX_PACK_CONCAT},
-                 {"concat_then_split", MX_PACK_CONCAT}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(name, kinds[i].name) == 0) {
-            *out = kinds[i].kind;
-            return MX_OK;
-        }
-    return mx_fail(
-        MX_USAGE, "packing type %s: expected none, first_fit, best_fit, bfd or concat_then_split",
-        name);
-}
-
 mx_packer *mx_packer_new(const mx_pack_options *o)
 {
     MX_ASSERT(o->seq_len > 0, "seq_len=%lld", (long long)o->seq_len);

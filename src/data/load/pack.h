@@ -55,7 +55,6 @@ typedef struct {
 } mx_pack_counts; /* places = rows * S; efficiency is tokens / places */
 
 typedef struct mx_packer mx_packer;
-mx_status mx_pack_kind_parse(const char *name, mx_pack_kind *out) MX_MUST_USE;
 mx_packer *mx_packer_new(const mx_pack_options *o);
 void mx_packer_free(mx_packer *p);
 /* Adds a document; its number in the window is the count of those added before. */

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/crash.h"
+#include "compile/rules.h"
 #include "device/cpu/peak.h"
 #include <string.h>
 #include <time.h>
@@ -85,7 +86,9 @@ static double cpu_measure(mx_device *d, mx_dtype dtype, int n_threads)
     return mx_cpu_peak_of(dtype, n_threads);
 }
 
-const mx_device_traits mx_cpu_traits = {.name = "cpu", .host_memory = true};
+static const mx_rule *const behind_remat[] = {&mx_rule_expert_sums, NULL};
+const mx_device_traits mx_cpu_traits = {.name = "cpu", .host_memory = true,
+                                        .behind_remat = behind_remat};
 
 mx_status mx_device_open_cpu(mx_device **out)
 {

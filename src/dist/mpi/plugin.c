@@ -6,30 +6,18 @@
  * looked at, so a rank that died ends the others with a word about who it was. MPI cannot be left
  * in order after that; the process ends without MPI_Finalize, which mpirun notices.
  */
-#include "dist/mpi.h"
+#include "mpi_impl.h"
 
 #include "base/arena.h"
 #include <limits.h>
-#include <mpi.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-enum { CHUNK_BYTES = 1 << 30, TESTS_BEFORE_SLEEP = 2000, SLEEP_NS = 20000 };
+enum { TESTS_BEFORE_SLEEP = 2000, SLEEP_NS = 20000 };
 
-typedef struct {
-    mx_comm base;
-    MPI_Comm world;
-    bool first; /* the one that ends MPI */
-    int channel;
-    uint64_t calls;
-    MPI_Request *request;
-    MPI_Status *status;
-    int n, cap; /* requests */
-} mpi_comm;
-
-static mx_status failed(mx_coord *coord, const char *what, int code)
+mx_status mx_mpi_failed(mx_coord *coord, const char *what, int code)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int n;
@@ -69,10 +57,10 @@ static mx_status start(mx_coord *coord, char *library, size_t cap)
 /* Messages of more than 2^31 bytes are more than one: a count is an int. */
 static int chunks(size_t bytes)
 {
-    return (int)((bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
+    return (int)((bytes + MX_MPI_CHUNK - 1) / MX_MPI_CHUNK);
 }
 
-static mx_status reserve(mpi_comm *m, const mx_comm_move *moves, int n)
+static mx_status reserve(mx_mpi_comm *m, const mx_comm_move *moves, int n)
 {
     int need = 0;
     for (int i = 0; i < n; i++)
@@ -90,12 +78,12 @@ static mx_status reserve(mpi_comm *m, const mx_comm_move *moves, int n)
 }
 
 /* Both directions of one move; `in` says which. */
-static int post(mpi_comm *m, const mx_comm_move *v, bool in)
+static int post(mx_mpi_comm *m, const mx_comm_move *v, bool in)
 {
     size_t bytes = in ? v->in_bytes : v->out_bytes;
     int code = MPI_SUCCESS;
-    for (size_t at = 0; at < bytes && code == MPI_SUCCESS; at += CHUNK_BYTES) {
-        int k = (int)(bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES);
+    for (size_t at = 0; at < bytes && code == MPI_SUCCESS; at += MX_MPI_CHUNK) {
+        int k = (int)(bytes - at < MX_MPI_CHUNK ? bytes - at : MX_MPI_CHUNK);
         MPI_Request *r = &m->request[m->n++];
         code = in ? MPI_Irecv((char *)v->in + at, k, MPI_BYTE, v->rank, 0, m->world, r)
                   : MPI_Isend((const char *)v->out + at, k, MPI_BYTE, v->rank, 0, m->world, r);
@@ -109,7 +97,7 @@ static bool rings(const mx_coord *c)
     return poll(&p, 1, 0) > 0;
 }
 
-static mx_status wait_all(mpi_comm *m, const char *call)
+static mx_status wait_all(mx_mpi_comm *m, const char *call)
 {
     mx_coord *c = m->base.coord;
     const struct timespec pause = {0, SLEEP_NS};
@@ -117,7 +105,7 @@ static mx_status wait_all(mpi_comm *m, const char *call)
     for (int64_t i = 0; !done; i++) {
         int code = MPI_Testall(m->n, m->request, &done, m->status);
         if (code != MPI_SUCCESS)
-            return failed(c, call, code);
+            return mx_mpi_failed(c, call, code);
         if (done || i < TESTS_BEFORE_SLEEP)
             continue;
         if (rings(c))
@@ -128,13 +116,13 @@ static mx_status wait_all(mpi_comm *m, const char *call)
 }
 
 /* MPI takes a shorter message for a whole one. */
-static mx_status check_sizes(mpi_comm *m, const char *call, const mx_comm_move *moves, int n)
+static mx_status check_sizes(mx_mpi_comm *m, const char *call, const mx_comm_move *moves, int n)
 {
     const MPI_Status *s = m->status;
     for (int i = 0; i < n; i++)
         for (int k = 0; k < chunks(moves[i].in_bytes); k++, s++) {
-            size_t rest = moves[i].in_bytes - (size_t)k * CHUNK_BYTES;
-            int want = (int)(rest < CHUNK_BYTES ? rest : CHUNK_BYTES), got = 0;
+            size_t rest = moves[i].in_bytes - (size_t)k * MX_MPI_CHUNK;
+            int want = (int)(rest < MX_MPI_CHUNK ? rest : MX_MPI_CHUNK), got = 0;
             MPI_Get_count(s, MPI_BYTE, &got);
             if (got != want)
                 return mx_coord_fail(m->base.coord, -1,
@@ -148,7 +136,7 @@ static mx_status check_sizes(mpi_comm *m, const char *call, const mx_comm_move *
 
 static mx_status exchange(mx_comm *c, const char *call, const mx_comm_move *moves, int n)
 {
-    mpi_comm *m = (mpi_comm *)c;
+    mx_mpi_comm *m = (mx_mpi_comm *)c;
     MX_TRY(mx_coord_check(c->coord));
     MX_TRY(reserve(m, moves, n));
     m->n = 0;
@@ -159,14 +147,14 @@ static mx_status exchange(mx_comm *c, const char *call, const mx_comm_move *move
         code = post(m, &moves[i], true);
     for (int i = 0; i < n && code == MPI_SUCCESS; i++)
         code = post(m, &moves[i], false);
-    mx_status st = code == MPI_SUCCESS ? wait_all(m, call) : failed(c->coord, call, code);
+    mx_status st = code == MPI_SUCCESS ? wait_all(m, call) : mx_mpi_failed(c->coord, call, code);
     mx_coord_leave(c->coord, m->channel);
     return st ? st : check_sizes(m, call, moves, n);
 }
 
 static void close_comm(mx_comm *c)
 {
-    mpi_comm *m = (mpi_comm *)c;
+    mx_mpi_comm *m = (mx_mpi_comm *)c;
     mx_status verdict = mx_coord_check(c->coord);
     if (!verdict && m->world != MPI_COMM_NULL)
         MPI_Comm_free(&m->world);
@@ -181,12 +169,17 @@ static void close_comm(mx_comm *c)
 }
 
 static mx_status split_off(mx_comm *c, mx_comm **out);
-static const mx_comm_kind kind = {
-    .name = "mpi", .exchange = exchange, .split_off = split_off, .close = close_comm};
+static const mx_comm_kind kind = {.name = "mpi",
+                                  .exchange = exchange,
+                                  .split_off = split_off,
+                                  .move = mx_mpi_move,
+                                  .rest = mx_mpi_rest,
+                                  .drop = mx_mpi_drop,
+                                  .close = close_comm};
 
 static mx_status open_as(mx_comm **out, mx_coord *coord, bool first)
 {
-    mpi_comm *m;
+    mx_mpi_comm *m;
     uint32_t number;
     *out = NULL;
     MX_TRY(mx_alloc((void **)&m, sizeof *m, "a communicator"));
@@ -200,11 +193,13 @@ static mx_status open_as(mx_comm **out, mx_coord *coord, bool first)
     }
     m->first = first;
     m->world = MPI_COMM_NULL;
+    mx_coord_enter(coord, m->channel, "MPI_Comm_dup", ++m->calls);
     int code = MPI_Comm_dup(MPI_COMM_WORLD, &m->world);
+    mx_coord_leave(coord, m->channel);
     if (code == MPI_SUCCESS)
         MPI_Comm_set_errhandler(m->world, MPI_ERRORS_RETURN);
     else
-        st = failed(coord, "a new communicator", code);
+        st = mx_mpi_failed(coord, "a new communicator", code);
     if (st)
         close_comm(&m->base);
     else

@@ -64,9 +64,9 @@ typedef struct {
 
 void mx_gemm(const mx_gemm_args *g);
 
-/* A B that many GEMMs share, packed once: bytes it takes (0: k is too large for that) and the
- * packing of op(B), all of k and n. A GEMM may use fewer columns and less of k than were packed.
- * The bits are the same with and without, except that gemv is not used. */
+/* A B that many GEMMs share, packed once: bytes it takes (0: more than one block of k) and the
+ * packing of op(B), all of k and n. A GEMM may use fewer columns of it and, where k is one block,
+ * less of k. The bits are the same with and without, except that gemv is not used. */
 size_t mx_gemm_pack_bytes(const mx_gemm_args *g);
 void mx_gemm_pack(const mx_gemm_args *g, void *packed);
 

@@ -320,14 +320,10 @@ mx_status mx_jreserve(mx_jctx *c, size_t n) MX_MUST_USE;
 
 mx_status mx_jexec(mx_jctx *c, const mx_jnodes *body) MX_MUST_USE;
 mx_status mx_jeval(mx_jctx *c, const mx_jnode *n, mx_jv *out) MX_MUST_USE;
-mx_status mx_jcall(mx_jctx *c, mx_jv f, const mx_jargs *a, mx_jv *out) MX_MUST_USE;
 mx_status mx_jcall_node(mx_jctx *c, const mx_jnode *n, mx_jv caller, mx_jv *out) MX_MUST_USE;
 mx_status mx_jfilter_node(mx_jctx *c, const mx_jnode *n, mx_jv in, mx_jv *out) MX_MUST_USE;
 mx_status mx_jmacro_call(mx_jctx *c, const mx_jmacro *m, const mx_jargs *a, mx_jv *out) MX_MUST_USE;
-mx_status mx_jloop_run(mx_jctx *c, const mx_jnode *n, mx_jv source, int64_t depth) MX_MUST_USE;
 mx_status mx_jloop_attr(mx_jctx *c, mx_jloop *l, const char *name, mx_jv *out) MX_MUST_USE;
-mx_status mx_jloop_cycle(mx_jctx *c, mx_jloop *l, const mx_jargs *a, mx_jv *out) MX_MUST_USE;
-mx_status mx_jloop_changed(mx_jctx *c, mx_jloop *l, const mx_jargs *a, mx_jv *out) MX_MUST_USE;
 void mx_jbind(mx_jctx *c, mx_jframe *f, const char *name, mx_jv v);
 mx_status mx_jattr(mx_jctx *c, mx_jv of, const char *name, mx_jv *out) MX_MUST_USE;
 mx_status mx_jitem(mx_jctx *c, mx_jv of, mx_jv key, mx_jv *out) MX_MUST_USE;
@@ -364,7 +360,6 @@ mx_status mx_jv_print(mx_jctx *c, mx_jv v, mx_str *out) MX_MUST_USE;
 mx_status mx_jv_repr(mx_jctx *c, mx_jv v, int depth, mx_str *out) MX_MUST_USE;
 mx_status mx_jv_str(mx_jctx *c, mx_jv v, mx_jv *out) MX_MUST_USE;
 mx_status mx_jv_json(mx_jctx *c, mx_jv v, const mx_jargs *a, mx_str *out) MX_MUST_USE;
-void mx_jfloat_print(double f, mx_str *out);
 const char *mx_jv_type(mx_jv v); /* Python's name for it, for messages */
 bool mx_jv_number(mx_jv v, double *out);
 bool mx_jv_integer(mx_jv v, int64_t *out); /* int or bool */

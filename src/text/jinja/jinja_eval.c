@@ -271,7 +271,7 @@ static mx_status arguments(mx_jctx *c, const mx_jnode *n, mx_jargs *a)
     return n->kw.n || n->star_star ? keyword_arguments(c, n, a) : MX_OK;
 }
 
-mx_status mx_jcall(mx_jctx *c, mx_jv f, const mx_jargs *a, mx_jv *out)
+static mx_status jcall(mx_jctx *c, mx_jv f, const mx_jargs *a, mx_jv *out)
 {
     mx_jlist *items;
     switch (f.kind) {
@@ -305,7 +305,7 @@ mx_status mx_jcall_node(mx_jctx *c, const mx_jnode *n, mx_jv caller, mx_jv *out)
     MX_TRY(arguments(c, n, &a));
     a.caller = caller;
     c->line = n->line;
-    return mx_jcall(c, f, &a, out);
+    return jcall(c, f, &a, out);
 }
 
 mx_status mx_jfilter_node(mx_jctx *c, const mx_jnode *n, mx_jv in, mx_jv *out)

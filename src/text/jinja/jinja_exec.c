@@ -192,7 +192,7 @@ mx_status mx_jloop_attr(mx_jctx *c, mx_jloop *l, const char *name, mx_jv *out)
     return MX_OK;
 }
 
-mx_status mx_jloop_cycle(mx_jctx *c, mx_jloop *l, const mx_jargs *a, mx_jv *out)
+static mx_status jloop_cycle(mx_jctx *c, mx_jloop *l, const mx_jargs *a, mx_jv *out)
 {
     if (a->n < 1)
         return mx_jerror(c, "loop.cycle needs at least one value");
@@ -200,7 +200,7 @@ mx_status mx_jloop_cycle(mx_jctx *c, mx_jloop *l, const mx_jargs *a, mx_jv *out)
     return MX_OK;
 }
 
-mx_status mx_jloop_changed(mx_jctx *c, mx_jloop *l, const mx_jargs *a, mx_jv *out)
+static mx_status jloop_changed(mx_jctx *c, mx_jloop *l, const mx_jargs *a, mx_jv *out)
 {
     bool same = false;
     mx_jv now = mx_jv_list(c, MX_JV_TUPLE, (size_t)a->n);
@@ -216,12 +216,12 @@ mx_status mx_jloop_changed(mx_jctx *c, mx_jloop *l, const mx_jargs *a, mx_jv *ou
 
 static mx_status run_cycle(mx_jctx *c, mx_jv self, const mx_jargs *a, mx_jv *out)
 {
-    return mx_jloop_cycle(c, self.loop, a, out);
+    return jloop_cycle(c, self.loop, a, out);
 }
 
 static mx_status run_changed(mx_jctx *c, mx_jv self, const mx_jargs *a, mx_jv *out)
 {
-    return mx_jloop_changed(c, self.loop, a, out);
+    return jloop_changed(c, self.loop, a, out);
 }
 
 static mx_jv loop_method(mx_jctx *c, mx_jloop *l, const char *name)
@@ -238,7 +238,7 @@ static mx_jv loop_method(mx_jctx *c, mx_jloop *l, const char *name)
     return mx_jv_undefined(name);
 }
 
-mx_status mx_jloop_run(mx_jctx *c, const mx_jnode *n, mx_jv source, int64_t depth)
+static mx_status jloop_run(mx_jctx *c, const mx_jnode *n, mx_jv source, int64_t depth)
 {
     mx_jloop *l = MX_NEW(&c->arena, mx_jloop);
     *l = (mx_jloop){.node = n, .outer = c->frame, .index0 = -1, .depth0 = depth};
@@ -343,7 +343,7 @@ static mx_status call_loop(mx_jctx *c, const mx_jmacro *m, const mx_jargs *a, mx
     c->before += outer->len;
     c->out = &text;
     c->frame = m->frame;
-    mx_status st = mx_jloop_run(c, m->node, a->v[0], a->n_kw);
+    mx_status st = jloop_run(c, m->node, a->v[0], a->n_kw);
     c->out = outer;
     c->frame = frame;
     c->before = before;
@@ -432,7 +432,7 @@ static mx_status exec_one(mx_jctx *c, const mx_jnode *n)
         return exec_if(c, n);
     case MX_J_FOR:
         MX_TRY(mx_jeval(c, n->b, &v));
-        return mx_jloop_run(c, n, v, 0);
+        return jloop_run(c, n, v, 0);
     case MX_J_SET:
         MX_TRY(mx_jeval(c, n->b, &v));
         return assign(c, c->frame, n->a, v);

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-void mx_jfloat_print(double f, mx_str *out)
+static void jfloat_print(double f, mx_str *out)
 {
     if (isnan(f) || isinf(f)) {
         mx_str_add(out, isnan(f) ? "nan" : f > 0 ? "inf" : "-inf");
@@ -147,7 +147,7 @@ mx_status mx_jv_repr(mx_jctx *c, mx_jv v, int depth, mx_str *out)
         mx_str_addf(out, "%lld", (long long)v.i);
         return MX_OK;
     case MX_JV_FLOAT:
-        mx_jfloat_print(v.f, out);
+        jfloat_print(v.f, out);
         return mx_jcharge(c, 32); /* up to 17 conversions there and back */
     case MX_JV_STRING:
         MX_TRY(mx_jcharge(c, v.s->n));

@@ -13,6 +13,7 @@
 #include "text/tokenizer/tokenizer_parts.h"
 
 #include "base/file.h"
+#include "base/varint.h"
 #include <float.h>
 #include <stdlib.h>
 
@@ -28,18 +29,6 @@ typedef struct {
     wire bytes;     /* length-delimited */
 } field;
 
-static bool read_varint(wire *w, uint64_t *out)
-{
-    *out = 0;
-    for (int shift = 0; w->p < w->end && shift < 64; shift += 7) {
-        uint8_t b = *w->p++;
-        *out |= (uint64_t)(b & 0x7F) << shift;
-        if (b < 0x80)
-            return true;
-    }
-    return false;
-}
-
 /* False at the end (w->p == w->end) and on damage (w->p != w->end, or bad is set). */
 static bool next_field(wire *w, field *f, bool *bad)
 {
@@ -47,11 +36,11 @@ static bool next_field(wire *w, field *f, bool *bad)
     if (w->p == w->end)
         return false;
     *bad = true;
-    if (!read_varint(w, &tag) || tag >> 3 == 0 || tag >> 3 > 0x1FFFFFFF)
+    if (!mx_varint_read(&w->p, w->end, &tag) || tag >> 3 == 0 || tag >> 3 > 0x1FFFFFFF)
         return false;
     *f = (field){.number = (uint32_t)(tag >> 3), .type = (uint32_t)(tag & 7)};
     if (f->type == 0) {
-        if (!read_varint(w, &f->value))
+        if (!mx_varint_read(&w->p, w->end, &f->value))
             return false;
     } else if (f->type == 1 || f->type == 5) {
         size_t k = f->type == 1 ? 8 : 4;
@@ -60,7 +49,7 @@ static bool next_field(wire *w, field *f, bool *bad)
         memcpy(&f->value, w->p, k);
         w->p += k;
     } else if (f->type == 2) {
-        if (!read_varint(w, &n) || n > (size_t)(w->end - w->p))
+        if (!mx_varint_read(&w->p, w->end, &n) || n > (size_t)(w->end - w->p))
             return false;
         f->bytes = (wire){w->p, w->p + n};
         w->p += n;

@@ -4,7 +4,8 @@
  */
 #include "text/tokenizer/tokenizer_json.h"
 
-const char *mx_json_keep(mx_tokenizer *t, const mx_json_node *object, const char *key,
+/* A string member, copied to the tokenizer's arena. */
+static const char *json_keep(mx_tokenizer *t, const mx_json_node *object, const char *key,
                          const char *other, size_t *n)
 {
     const mx_json_node *v = mx_json_get(object, key);
@@ -16,7 +17,8 @@ const char *mx_json_keep(mx_tokenizer *t, const mx_json_node *object, const char
     return mx_arena_copy(&t->arena, v->s, (size_t)v->n + 1);
 }
 
-mx_status mx_json_read_pattern(mx_tokenizer *t, const mx_json_node *v, const char *where,
+/* {"String": s} or {"Regex": r}, or a plain string. Exactly one of *find and *regex is set. */
+static mx_status json_read_pattern(mx_tokenizer *t, const mx_json_node *v, const char *where,
                                const char **find, size_t *n_find, const char **regex)
 {
     *find = *regex = NULL;
@@ -24,9 +26,9 @@ mx_status mx_json_read_pattern(mx_tokenizer *t, const mx_json_node *v, const cha
         *find = mx_arena_copy(&t->arena, v->s, (size_t)v->n + 1);
         *n_find = v->n;
     } else if (mx_json_get(v, "String")) {
-        *find = mx_json_keep(t, v, "String", "", n_find);
+        *find = json_keep(t, v, "String", "", n_find);
     } else if (mx_json_get_text(v, "Regex", NULL)) {
-        *regex = mx_json_keep(t, v, "Regex", "", n_find);
+        *regex = json_keep(t, v, "Regex", "", n_find);
     } else {
         return mx_fail(MX_INPUT,
                        "%s: byte %u: expected a pattern, {\"String\": ...} or {\"Regex\": ...}",
@@ -102,8 +104,8 @@ static mx_status read_replace(mx_tokenizer *t, const mx_json_node *v, const char
 {
     const char *regex;
     s->kind = MX_NORM_REPLACE;
-    MX_TRY(mx_json_read_pattern(t, mx_json_get(v, "pattern"), where, &s->find, &s->n_find, &regex));
-    s->content = mx_json_keep(t, v, "content", "", &s->n_content);
+    MX_TRY(json_read_pattern(t, mx_json_get(v, "pattern"), where, &s->find, &s->n_find, &regex));
+    s->content = json_keep(t, v, "content", "", &s->n_content);
     return regex ? mx_regex_open(&s->regex, regex, s->n_find) : MX_OK;
 }
 
@@ -133,7 +135,7 @@ static mx_status add_normalizer(mx_tokenizer *t, const mx_json_node *v, const ch
         return read_charsmap(t, v, where, s);
     if (strcmp(type, "Prepend") == 0) {
         s->kind = MX_NORM_PREPEND;
-        s->content = mx_json_keep(t, v, "prepend", "", &s->n_content);
+        s->content = json_keep(t, v, "prepend", "", &s->n_content);
     } else if (strcmp(type, "Strip") == 0) {
         s->kind = MX_NORM_STRIP;
         s->left = mx_json_get_bool(v, "strip_left", true);
@@ -182,7 +184,7 @@ static mx_status read_split(mx_tokenizer *t, const mx_json_node *v, const char *
                             mx_pre_step *s)
 {
     const char *regex;
-    MX_TRY(mx_json_read_pattern(t, mx_json_get(v, "pattern"), where, &s->find, &s->n_find, &regex));
+    MX_TRY(json_read_pattern(t, mx_json_get(v, "pattern"), where, &s->find, &s->n_find, &regex));
     MX_TRY(read_behavior(v, where, MX_ISOLATED, &s->behavior));
     s->invert = mx_json_get_bool(v, "invert", false);
     if (!regex) {
@@ -221,7 +223,7 @@ static void add_metaspace(mx_tokenizer *t, const mx_json_node *v)
 {
     mx_pre_step *s = new_pre(t);
     s->kind = MX_PRE_METASPACE;
-    s->find = mx_json_keep(t, v, "replacement", "\xE2\x96\x81", &s->n_find);
+    s->find = json_keep(t, v, "replacement", "\xE2\x96\x81", &s->n_find);
     const char *scheme = mx_json_get_text(v, "prepend_scheme", NULL);
     if (!scheme)
         scheme = mx_json_get_bool(v, "add_prefix_space", true) ? "always" : "never";
@@ -290,7 +292,7 @@ static mx_status add_pretok(mx_tokenizer *t, const mx_json_node *v, const char *
         mx_pre_step *s = new_pre(t);
         s->kind = MX_PRE_STRING;
         s->behavior = MX_REMOVED;
-        s->find = mx_json_keep(t, v, "delimiter", " ", &s->n_find);
+        s->find = json_keep(t, v, "delimiter", " ", &s->n_find);
     } else if (strcmp(type, "FixedLength") == 0) {
         mx_pre_step *s = new_pre(t);
         s->kind = MX_PRE_LENGTH;
@@ -317,8 +319,8 @@ static mx_status read_dec_replace(mx_tokenizer *t, const mx_json_node *v, const 
 {
     const char *regex;
     s->kind = MX_DEC_REPLACE;
-    MX_TRY(mx_json_read_pattern(t, mx_json_get(v, "pattern"), where, &s->find, &s->n_find, &regex));
-    s->content = mx_json_keep(t, v, "content", "", &s->n_content);
+    MX_TRY(json_read_pattern(t, mx_json_get(v, "pattern"), where, &s->find, &s->n_find, &regex));
+    s->content = json_keep(t, v, "content", "", &s->n_content);
     return regex ? mx_regex_open(&s->regex, regex, s->n_find) : MX_OK;
 }
 
@@ -345,18 +347,18 @@ static mx_status add_decoder(mx_tokenizer *t, const mx_json_node *v, const char 
         s->kind = MX_DEC_FUSE;
     } else if (strcmp(type, "Strip") == 0) {
         s->kind = MX_DEC_STRIP;
-        s->content = mx_json_keep(t, v, "content", " ", &s->n_content);
+        s->content = json_keep(t, v, "content", " ", &s->n_content);
         s->start = mx_json_get_int(v, "start", 0);
         s->stop = mx_json_get_int(v, "stop", 0);
     } else if (strcmp(type, "Metaspace") == 0) {
         s->kind = MX_DEC_METASPACE;
-        s->find = mx_json_keep(t, v, "replacement", "\xE2\x96\x81", &s->n_find);
+        s->find = json_keep(t, v, "replacement", "\xE2\x96\x81", &s->n_find);
         const char *scheme = mx_json_get_text(v, "prepend_scheme", NULL);
         s->drop_first =
             scheme ? strcmp(scheme, "never") != 0 : mx_json_get_bool(v, "add_prefix_space", true);
     } else if (strcmp(type, "BPEDecoder") == 0) {
         s->kind = MX_DEC_SUFFIX;
-        s->find = mx_json_keep(t, v, "suffix", "</w>", &s->n_find);
+        s->find = json_keep(t, v, "suffix", "</w>", &s->n_find);
     } else {
         t->decoder.n--;
         return unknown(v, where, "decoder");

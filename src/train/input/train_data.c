@@ -40,9 +40,9 @@ static void fill_sets(mx_dataset_options *sets, int n, const mx_train_data_reque
     for (int i = 0; i < n; i++) {
         mx_dataset_options *s = &sets[i];
         bool generated = mx_data_is_made(s->kind);
-        s->shuffle = mx_config_bool(c, "enable_data_shuffling") && !r->evaluation;
+        s->shuffle = mx_config_bool(c, "enable_data_shuffling") && !r->evaluation && !r->once;
         s->seed = (uint64_t)mx_config_int(c, "data_shuffle_seed") + (uint64_t)i;
-        s->n_epochs = r->evaluation ? 1 : generated || epochs < 0 ? 0 : epochs;
+        s->n_epochs = r->evaluation || r->once ? 1 : generated || epochs < 0 ? 0 : epochs;
         s->shuffle_window = mx_config_int(c, "shuffle_buffer_size");
         s->source = (mx_source_options){
             .seed = s->seed + (r->evaluation ? 1000003 : 0), .vocab_size = r->vocab,

@@ -42,6 +42,7 @@ typedef struct {
     bool pairs;            /* chosen and rejected: two rows each, never packed */
     const mx_model_spec *model; /* with use_multimodal its images are read; NULL: text alone */
     int64_t images_per_row;     /* at most, to the model */
+    bool once;             /* every record one time, in the order of the data */
     bool look;                  /* how large the data is: mx_loader_samples */
 } mx_train_data_request;
 mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r) MX_MUST_USE;

@@ -309,6 +309,13 @@ static bool is_named(const mx_config *c, int k)
            !mx_config_is_default(c, named[k]);
 }
 
+/* eval_split as a share of the training data that is held out; 0 when it is the name of a split. */
+static double eval_share(const mx_config *c)
+{
+    double share = 0;
+    return mx_parse_f64(mx_config_text(c, "eval_split"), &share) ? share : 0;
+}
+
 /* Training: keys of the training data that were set and not read. The same for evaluation. */
 static mx_status refuse_unread(const ctx *x, const char *type)
 {
@@ -319,7 +326,7 @@ static mx_status refuse_unread(const ctx *x, const char *type)
             continue;
         const char *where = mx_config_where(x->c, named[i]);
         mx_status st =
-            mx_eval_share(x->c) && x->evaluation
+            eval_share(x->c) && x->evaluation
                 ? mx_fail(MX_USAGE, "%s: `%s` names data, but eval_split=%s holds out a share of "
                           "the training data; leave out one of the two",
                           where, named[i], mx_config_text(x->c, "eval_split"))
@@ -360,16 +367,10 @@ static mx_status no_files(const ctx *x, const char *type)
                                                 : "dataset_path");
 }
 
-double mx_eval_share(const mx_config *c)
-{
-    double share = 0;
-    return mx_parse_f64(mx_config_text(c, "eval_split"), &share) ? share : 0;
-}
-
 mx_status mx_train_sets(const mx_config *c, bool evaluation, mx_arena *a, mx_dataset_options **sets,
                         int *n)
 {
-    double share = mx_eval_share(c);
+    double share = eval_share(c);
     ctx x = {.c = c, .evaluation = evaluation && !share, .a = a};
     x.sets = MX_NEW_N(a, mx_dataset_options, MX_MIX_MAX);
     const char *type = mx_config_text(c, "dataset_type");

@@ -10,8 +10,6 @@
  * are fetched. Memory from the arena. */
 mx_status mx_train_sets(const mx_config *c, bool evaluation, mx_arena *a, mx_dataset_options **sets,
                         int *n) MX_MUST_USE;
-/* eval_split as a share of the training data that is held out; 0 when it is the name of a split. */
-double mx_eval_share(const mx_config *c);
 /* Data to evaluate on that is named by a run that does not evaluate is refused. */
 mx_status mx_eval_data_refuse(const mx_config *c) MX_MUST_USE;
 /* Whether this kind of data is made, not read: it needs no file, no tokenizer, no end. */

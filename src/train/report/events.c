@@ -3,6 +3,7 @@
 #include "train/report/events.h"
 
 #include "base/crc32c.h"
+#include "base/varint.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,13 +12,8 @@ enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 
 static void put_varint(mx_str *s, uint64_t v)
 {
-    char b[10];
-    size_t n = 0;
-    do {
-        b[n++] = (char)((v & 127) | (v > 127 ? 128 : 0));
-        v >>= 7;
-    } while (v);
-    mx_str_add_n(s, b, n);
+    char b[MX_VARINT_BYTES];
+    mx_str_add_n(s, b, mx_varint_write(b, v));
 }
 
 static void put_key(mx_str *s, int field, int kind)

@@ -1,5 +1,6 @@
 /* metrics.c - appending lines and records, surviving a full disk, cutting back on resume. */
 #include "train/report/metrics.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,13 +30,6 @@ struct mx_metrics {
     mx_str line, record, problem;
     int64_t dropped;
 };
-
-static double wall_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void note(mx_metrics *m, const char *path, const char *what)
 {
@@ -171,7 +165,7 @@ mx_status mx_metrics_open(mx_metrics **out, const char *run_dir, const mx_metric
     m->arena = own;
     m->o = o ? *o : (mx_metrics_options){0};
     m->io = m->o.io ? m->o.io : &mx_io_system;
-    m->o.now = m->o.now ? m->o.now : wall_clock;
+    m->o.now = m->o.now ? m->o.now : mx_clock_wall;
     *out = NULL;
     for (int k = 0; k < N_FILES; k++)
         m->file[k].fd = -1;

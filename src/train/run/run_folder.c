@@ -18,8 +18,8 @@ enum { HASH_THREADS = 2 };
 static mx_status make_folder(mx_run *r, const char *path)
 {
     struct stat s;
-    if (!r->made && stat(path, &s) != 0)
-        r->made = mx_arena_strdup(&r->arena, path);
+    if (!r->claim.made && stat(path, &s) != 0)
+        r->claim.made = mx_arena_strdup(&r->arena, path);
     return mx_io_make_dir(NULL, path);
 }
 
@@ -40,7 +40,7 @@ static mx_status compare(mx_run *r)
     mx_str report = {0};
     mx_status st = mx_run_config_compare(r->c, r->folder, &report);
     if (!st && report.len)
-        mx_progress_say(&r->progress, "changed since the run was last started:\n%.*s",
+        mx_progress_say(&r->report.progress, "changed since the run was last started:\n%.*s",
                         (int)report.len - 1, mx_str_text(&report));
     mx_str_fini(&report);
     return st;
@@ -49,7 +49,7 @@ static mx_status compare(mx_run *r)
 mx_status mx_run_folder_open(mx_run *r)
 {
     MX_TRY(make_folders(r));
-    MX_TRY(mx_run_lock_take(&r->lock, r->folder));
+    MX_TRY(mx_run_lock_take(&r->claim.lock, r->folder));
     MX_TRY(mx_run_check_crashes(r));
     mx_run_log_open(r);
     return compare(r);
@@ -65,7 +65,7 @@ static mx_status find_end(mx_run *r, mx_ckpt_entry *end)
     MX_TRY(mx_ckpt_list(root, &r->arena, &all, &n));
     if (!n || all[n - 1].step < r->steps)
         return MX_OK;
-    mx_progress_doing(&r->progress, "checking the last checkpoint");
+    mx_progress_doing(&r->report.progress, "checking the last checkpoint");
     mx_str notes = {0}; /* said when the run goes on from an older one */
     mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, HASH_THREADS, &r->arena, end, &notes);
     mx_str_fini(&notes);
@@ -79,15 +79,15 @@ mx_status mx_run_check_finished(mx_run *r)
     mx_ckpt_entry end = {.step = -1};
     if (!mx_config_bool(r->c, "enable_checkpointing"))
         return MX_OK;
-    MX_TRY(mx_comm_agree(r->comm, r->leads ? find_end(r, &end) : MX_OK));
+    MX_TRY(mx_comm_agree(r->ranks.comm, r->ranks.leads ? find_end(r, &end) : MX_OK));
     int64_t at = end.step;
-    MX_TRY(mx_comm_max(r->comm, &at, 1));
-    r->finished = at >= 0;
-    if (r->finished)
-        mx_progress_say(&r->progress,
+    MX_TRY(mx_comm_max(r->ranks.comm, &at, 1));
+    r->claim.finished = at >= 0;
+    if (r->claim.finished)
+        mx_progress_say(&r->report.progress,
                         "already finished at step %lld (steps=%lld): %s. A larger steps= goes on "
                         "from there, another run_name begins anew",
-                        (long long)at, (long long)r->steps, r->leads ? end.path : "");
+                        (long long)at, (long long)r->steps, r->ranks.leads ? end.path : "");
     return MX_OK;
 }
 
@@ -95,17 +95,17 @@ mx_status mx_run_folder_accept(mx_run *r, const char *command_line)
 {
     MX_TRY(mx_run_config_save(r->c, r->folder, command_line, NULL));
     MX_TRY(mx_run_write_plan(r));
-    r->accepted = true;
+    r->claim.accepted = true;
     return MX_OK;
 }
 
 void mx_run_folder_leave(mx_run *r)
 {
-    if (!r->made || r->accepted)
+    if (!r->claim.made || r->claim.accepted)
         return;
     mx_status_free(mx_io_remove_tree(NULL, r->folder)); /* the error that matters is the start's */
     char *path = mx_arena_strdup(&r->arena, r->folder);
-    size_t least = strlen(r->made);
+    size_t least = strlen(r->claim.made);
     for (char *slash; (slash = strrchr(path, '/')) && (size_t)(slash - path) >= least;) {
         *slash = 0;
         if (rmdir(path) != 0) /* others are in it */

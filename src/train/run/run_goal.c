@@ -10,6 +10,8 @@ mx_status mx_run_goal_read(mx_run *r)
     if (r->mesh_rank)
         return mx_fail(MX_USAGE, "maxc %s does not run on a mesh yet; leave mesh= and the keys of "
                        "parallelism out", o->verb);
+    if (o->adapt)
+        MX_TRY(o->adapt(&r->model));
     if (o->read)
         MX_TRY(o->read(r->c, &r->arena, &r->goal.settings));
     if (s->shape.images_per_row && o->rows != MX_ROWS_DOCUMENTS)
@@ -42,8 +44,8 @@ mx_status mx_run_goal_open(mx_run *r)
     o->microbatch = r->request.batch.microbatch;
     o->accumulation = r->request.batch.accumulation;
     o->folder = r->folder;
-    o->rank = r->comm->rank;
-    o->n_ranks = r->comm->size;
+    o->rank = r->ranks.comm->rank;
+    o->n_ranks = r->ranks.comm->size;
     o->position = r->at.loader;
     o->n_position = r->at.loader_bytes;
     return o->objective && o->objective->open ? o->objective->open(o) : MX_OK;

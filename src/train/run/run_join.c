@@ -67,10 +67,10 @@ static mx_status list_parts(mx_run *r, mx_coord_options *o)
 static void say(void *ctx, const char *text)
 {
     mx_run *r = ctx;
-    if (r->leads)
-        mx_progress_say(&r->progress, "ranks: %s", text);
+    if (r->ranks.leads)
+        mx_progress_say(&r->report.progress, "ranks: %s", text);
     else
-        fprintf(stderr, "maxc: rank %d: %s\n", r->launch.rank, text);
+        fprintf(stderr, "maxc: rank %d: %s\n", r->ranks.launch.rank, text);
 }
 
 /* The run has failed and the main thread does not end: it may be stuck in the kernel, or in a
@@ -82,32 +82,33 @@ static void end(void *ctx, const char *why)
     int n = snprintf(line, sizeof line,
                      "maxc: %s. This process, rank %d, did not come to its end by itself and is "
                      "ended\n",
-                     why, r->launch.rank);
+                     why, r->ranks.launch.rank);
     (void)!write(STDERR_FILENO, line, (size_t)n);
-    if (r->log_fd > 0)
-        (void)!write(r->log_fd, line, (size_t)n);
+    if (r->watch.log_fd > 0)
+        (void)!write(r->watch.log_fd, line, (size_t)n);
     _exit(MX_DEVICE);
 }
 
 /* On a mesh ranks that differ only in axes that do not share rows have the same ones. */
 static void share_rows(mx_run *r)
 {
-    r->data_rank = r->launch.rank;
-    r->data_ranks = r->launch.size;
+    r->ranks.data_rank = r->ranks.launch.rank;
+    r->ranks.data_ranks = r->ranks.launch.size;
     if (!r->mesh_rank)
         return;
     mx_axis_set rows = mx_mesh_rows(r->mesh_rank->mesh);
-    r->data_rank = mx_mesh_index(&r->mesh_rank->mesh->mesh, r->mesh_rank->rank, rows);
-    r->data_ranks = mx_mesh_size(&r->mesh_rank->mesh->mesh, rows);
+    r->ranks.data_rank = mx_mesh_index(&r->mesh_rank->mesh->mesh, r->mesh_rank->rank, rows);
+    r->ranks.data_ranks = mx_mesh_size(&r->mesh_rank->mesh->mesh, rows);
 }
 
 mx_status mx_run_ranks_find(mx_run *r)
 {
     if (r->mesh_rank && r->mesh_rank->world)
-        r->launch = (mx_launch){.rank = r->mesh_rank->rank, .size = r->mesh_rank->mesh->ranks};
+        r->ranks.launch =
+            (mx_launch){.rank = r->mesh_rank->rank, .size = r->mesh_rank->mesh->ranks};
     else
-        MX_TRY(mx_launch_find(&r->launch, getenv));
-    r->leads = r->launch.rank == 0;
+        MX_TRY(mx_launch_find(&r->ranks.launch, getenv));
+    r->ranks.leads = r->ranks.launch.rank == 0;
     share_rows(r);
     return MX_OK;
 }
@@ -127,20 +128,18 @@ static mx_status check_way(const mx_run *r)
 
 static mx_status open_virtual(mx_run *r)
 {
-    MX_TRY(mx_local_comm_open(&r->comm, r->mesh_rank->world, r->mesh_rank->rank));
+    MX_TRY(mx_local_comm_open(&r->ranks.comm, r->mesh_rank->world, r->mesh_rank->rank));
     MX_TRY(check_way(r));
-    return mx_comm_share_path(r->comm, &r->arena, &r->folder);
+    return mx_comm_share_path(r->ranks.comm, &r->arena, &r->folder);
 }
 
-/* A communicator of their own: collectives of programs go on beside what ranks agree on. */
+/* Of its own: collectives of programs go on beside what ranks agree on. */
 static mx_status open_groups(mx_run *r)
 {
-    mx_comm *own;
-    MX_TRY(mx_comm_split_off(r->comm, &own));
-    r->groups = mx_comm_groups_new(own, &r->mesh_rank->mesh->mesh);
     const char *how = mx_config_text(r->c, "collectives");
+    MX_TRY(mx_comm_groups_open(&r->ranks.groups, r->ranks.comm, &r->mesh_rank->mesh->mesh));
     if (strcmp(how, "auto") == 0 || strcmp(how, "nccl") == 0)
-        mx_comm_groups_use_nccl(r->groups);
+        mx_comm_groups_use_nccl(r->ranks.groups);
     return MX_OK;
 }
 
@@ -150,16 +149,10 @@ static mx_process_group *find_group(void *groups, unsigned axes)
     return g->size > 1 ? g : NULL;
 }
 
-mx_process_group *mx_run_group(mx_run *r, mx_axis_set axes)
-{
-    return r->groups ? find_group(r->groups, axes)
-                     : r->mesh_rank->find_group((void *)r->mesh_rank, axes);
-}
-
 void mx_run_set_groups(mx_run *r)
 {
-    if (r->groups)
-        mx_session_set_groups(r->session, find_group, r->groups);
+    if (r->ranks.groups)
+        mx_session_set_groups(r->session, find_group, r->ranks.groups);
 }
 
 mx_status mx_run_ranks_open(mx_run *r)
@@ -167,8 +160,8 @@ mx_status mx_run_ranks_open(mx_run *r)
     const mx_config *c = r->c;
     if (r->mesh_rank && r->mesh_rank->world)
         return open_virtual(r);
-    if (r->launch.size > 1)
-        MX_TRY(mx_device_choose_gpu(r->launch.local));
+    if (r->ranks.launch.size > 1)
+        MX_TRY(mx_device_choose_gpu(r->ranks.launch.local));
     mx_coord_options o = {
         .join_timeout_s = mx_config_float(c, "distributed_initialization_timeout"),
         .heartbeat_timeout_s = mx_config_float(c, "heartbeat_timeout_seconds"),
@@ -179,16 +172,16 @@ mx_status mx_run_ranks_open(mx_run *r)
         .end = end,
         .ctx = r,
     };
-    if (r->launch.size > 1)
+    if (r->ranks.launch.size > 1)
         MX_TRY(list_parts(r, &o));
-    MX_TRY(mx_coord_open(&r->coord, &r->launch, &o));
+    MX_TRY(mx_coord_open(&r->ranks.coord, &r->ranks.launch, &o));
     mx_comm_choice choice = {.how = mx_config_text(c, "collectives"), .arena = &r->arena};
-    MX_TRY(mx_comm_open(&r->comm, r->coord, &choice));
+    MX_TRY(mx_comm_open(&r->ranks.comm, r->ranks.coord, &choice));
     if (choice.note)
-        mx_progress_say(&r->progress, "note: ranks talk over TCP, not MPI: %s", choice.note);
-    MX_TRY(mx_comm_agree(r->comm, check_way(r)));
+        mx_progress_say(&r->report.progress, "note: ranks talk over TCP, not MPI: %s", choice.note);
+    MX_TRY(mx_comm_agree(r->ranks.comm, check_way(r)));
     if (r->mesh_rank)
         MX_TRY(open_groups(r));
     /* Without a run_name it has the time in it. */
-    return mx_comm_share_path(r->comm, &r->arena, &r->folder);
+    return mx_comm_share_path(r->ranks.comm, &r->arena, &r->folder);
 }

@@ -48,15 +48,15 @@ static void name_local_dir(mx_run *r)
     char *name = mx_arena_printf(&r->arena, "%.80s", mx_config_text(r->c, "run_name"));
     for (char *c = name; *c; c++)
         *c = isalnum((unsigned char)*c) || *c == '-' ? *c : '_';
-    r->local_dir = mx_arena_printf(&r->arena, "%s/maxc-%s-%.16s", *chosen ? chosen : IN_MEMORY,
-                                   name, hex);
+    r->saving.local_dir =
+        mx_arena_printf(&r->arena, "%s/maxc-%s-%.16s", *chosen ? chosen : IN_MEMORY, name, hex);
 }
 
 mx_status mx_run_local_checkpoint_open(mx_run *r)
 {
-    if (r->leads)
+    if (r->ranks.leads)
         name_local_dir(r);
-    return mx_comm_share_path(r->comm, &r->arena, &r->local_dir);
+    return mx_comm_share_path(r->ranks.comm, &r->arena, &r->saving.local_dir);
 }
 
 /* Ours alone? Whoever may write to /dev/shm could have made a folder of this name. */
@@ -69,19 +69,20 @@ static bool is_ours(const char *path)
 
 static void find_kept(mx_run *r, int64_t newer_than, const char **path)
 {
-    if (!r->local_dir || !is_ours(r->local_dir))
+    if (!r->saving.local_dir || !is_ours(r->saving.local_dir))
         return;
     mx_ckpt_entry e = {0};
     mx_str notes = {0};
-    const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->local_dir);
+    const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->saving.local_dir);
     mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, mx_session_threads(r->session), &r->arena,
                                   &e, &notes);
     if (st || notes.len) /* nothing whole, or not the newest: the run folder's own may do */
-        mx_progress_say(&r->progress, "note: %s", st ? mx_status_text(st) : mx_str_text(&notes));
+        mx_progress_say(&r->report.progress, "note: %s",
+                        st ? mx_status_text(st) : mx_str_text(&notes));
     if (!st && e.path && e.step > newer_than) {
         *path = e.path;
-        r->local_step = e.step;
-        mx_progress_say(&r->progress,
+        r->saving.local_step = e.step;
+        mx_progress_say(&r->report.progress,
                         "note: step %lld was kept in %s when checkpoints could not be written",
                         (long long)e.step, e.path);
     }
@@ -92,40 +93,41 @@ static void find_kept(mx_run *r, int64_t newer_than, const char **path)
 mx_status mx_run_local_checkpoint_newest(mx_run *r, int64_t newer_than, const char **path)
 {
     *path = NULL;
-    if (r->leads)
+    if (r->ranks.leads)
         find_kept(r, newer_than, path);
-    MX_TRY(mx_comm_broadcast(r->comm, &r->local_step, sizeof r->local_step, 0));
-    return mx_comm_share_path(r->comm, &r->arena, path);
+    MX_TRY(mx_comm_broadcast(r->ranks.comm, &r->saving.local_step, sizeof r->saving.local_step, 0));
+    return mx_comm_share_path(r->ranks.comm, &r->arena, path);
 }
 
 void mx_run_local_checkpoint_clear(mx_run *r, int64_t durable_step)
 {
-    if (r->local_step < 0 || durable_step < r->local_step)
+    if (r->saving.local_step < 0 || durable_step < r->saving.local_step)
         return;
-    mx_status st = r->leads ? mx_io_remove_tree(NULL, r->local_dir) : MX_OK;
-    mx_progress_say(&r->progress, "step %lld is in the run folder; %s is %s",
-                    (long long)durable_step, r->local_dir, st ? mx_status_text(st) : "cleared");
+    mx_status st = r->ranks.leads ? mx_io_remove_tree(NULL, r->saving.local_dir) : MX_OK;
+    mx_progress_say(&r->report.progress, "step %lld is in the run folder; %s is %s",
+                    (long long)durable_step, r->saving.local_dir,
+                    st ? mx_status_text(st) : "cleared");
     mx_status_free(st);
-    r->local_step = -1;
+    r->saving.local_step = -1;
 }
 
 static mx_status write_state(mx_run *r)
 {
     mx_ckpt *c = NULL;
     const char *chosen = mx_config_text(r->c, "local_checkpoint_directory");
-    if (!r->local_dir)
+    if (!r->saving.local_dir)
         return mx_fail(MX_DEVICE, "the run folder had no path when the run began");
     if (*chosen)
         MX_TRY(mx_io_make_dir(NULL, chosen));
-    if (mkdir(r->local_dir, 0700) && errno != EEXIST)
-        return mx_fail_errno(MX_DEVICE, "%s: cannot create the directory", r->local_dir);
-    if (!is_ours(r->local_dir))
-        return mx_fail(MX_DEVICE, "%s is there and somebody else's", r->local_dir);
-    mx_ckpt_opts o = {.run_dir = r->local_dir,
+    if (mkdir(r->saving.local_dir, 0700) && errno != EEXIST)
+        return mx_fail_errno(MX_DEVICE, "%s: cannot create the directory", r->saving.local_dir);
+    if (!is_ours(r->saving.local_dir))
+        return mx_fail(MX_DEVICE, "%s is there and somebody else's", r->saving.local_dir);
+    mx_ckpt_opts o = {.run_dir = r->saving.local_dir,
                       .run_id = mx_config_text(r->c, "run_name"),
                       .retention = {.keep_last = 1},
                       .synchronous = true,
-                      .comm = r->mesh_rank ? r->comm : NULL,
+                      .comm = r->mesh_rank ? r->ranks.comm : NULL,
                       .boxes = r->mesh_rank != NULL};
     MX_TRY(mx_ckpt_new(&c, &o));
     mx_status st = mx_run_save_to(r, c);
@@ -133,9 +135,9 @@ static mx_status write_state(mx_run *r)
         st = mx_ckpt_wait(c);
     mx_ckpt_free(c);
     if (st) { /* nothing is left of it, unless an older state is there */
-        const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->local_dir);
+        const char *root = mx_arena_printf(&r->arena, "%s/checkpoints", r->saving.local_dir);
         if (rmdir(root) == 0)
-            (void)rmdir(r->local_dir);
+            (void)rmdir(r->saving.local_dir);
     }
     return st;
 }
@@ -149,10 +151,11 @@ static bool in_memory(const char *path)
 mx_status mx_run_local_checkpoint_save(mx_run *r, const char *why, bool *kept)
 {
     /* On a mesh the state is everybody's; else every rank has it and one copy is enough. */
-    mx_status st = mx_comm_agree(r->comm, r->leads || r->mesh_rank ? write_state(r) : MX_OK);
+    mx_status st =
+        mx_comm_agree(r->ranks.comm, r->ranks.leads || r->mesh_rank ? write_state(r) : MX_OK);
     *kept = !st;
     if (st) {
-        r->local_failed++;
+        r->saving.local_failed++;
         return mx_status_wrap(st, "%s; the state could not be kept elsewhere either", why);
     }
     const char *brief = " (in memory: it is gone when this machine restarts)";
@@ -161,7 +164,7 @@ mx_status mx_run_local_checkpoint_save(mx_run *r, const char *why, bool *kept)
                    "%s/checkpoints/%lld%s. See to %s/checkpoints and run the same command again: "
                    "it goes on from there, bit for bit. In another folder, "
                    "load_full_state_path=%s/checkpoints/%lld does the same",
-                   why, (long long)r->at.step, r->local_dir, (long long)r->at.step,
-                   in_memory(r->local_dir) ? brief : "", r->folder, r->local_dir,
+                   why, (long long)r->at.step, r->saving.local_dir, (long long)r->at.step,
+                   in_memory(r->saving.local_dir) ? brief : "", r->folder, r->saving.local_dir,
                    (long long)r->at.step);
 }

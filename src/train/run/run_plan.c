@@ -28,7 +28,7 @@ static mx_status open_session(mx_run *r)
 static mx_memory_available share_of(const mx_run *r, mx_memory_available left)
 {
     if (r->mesh_rank && r->mesh_rank->world)
-        left.bytes /= r->comm->size;
+        left.bytes /= r->ranks.comm->size;
     return left;
 }
 
@@ -36,13 +36,13 @@ static mx_memory_available share_of(const mx_run *r, mx_memory_available left)
 static void say_without_choice(mx_run *r, const char *key, bool asked)
 {
     if (asked && mx_session_traits(r->session)->host_memory)
-        mx_progress_say(&r->progress, "note: %s changes nothing on the CPU", key);
+        mx_progress_say(&r->report.progress, "note: %s changes nothing on the CPU", key);
 }
 
 static bool saves_beside_steps(const mx_run *r)
 {
     return mx_config_bool(r->c, "enable_checkpointing") &&
-           mx_config_bool(r->c, "async_checkpointing") && !r->mesh_rank;
+           mx_config_bool(r->c, "async_checkpointing");
 }
 
 /* What lies in host memory: everything on the CPU, what was moved there beside a GPU. */
@@ -53,9 +53,9 @@ static mx_status check_host(mx_run *r)
     double need = on_host ? p->total : p->on_host + p->offloaded;
     mx_memory_available left = share_of(r, mx_memory_available_now());
     char a[32], b[32];
-    r->snapshots = saves_beside_steps(r) && need + p->snapshot <= (double)left.bytes;
-    if (saves_beside_steps(r) && !r->snapshots)
-        mx_progress_say(&r->progress,
+    r->saving.snapshots = saves_beside_steps(r) && need + p->snapshot <= (double)left.bytes;
+    if (saves_beside_steps(r) && !r->saving.snapshots)
+        mx_progress_say(&r->report.progress,
                         "note: a copy of the state to save from (%s) does not fit beside the run "
                         "in the %s that %s: steps wait while checkpoints are written",
                         mx_format_bytes(a, sizeof a, p->snapshot),
@@ -83,12 +83,12 @@ static mx_status check_memory(mx_run *r)
 static mx_status count_flops(mx_run *r)
 {
     double n = (double)r->request.batch.accumulation;
-    r->flops_per_step = r->programs.step.program.bytes.flops * n;
+    r->report.flops_per_step = r->programs.step.program.bytes.flops * n;
     if (!r->programs.pipelined)
         return MX_OK;
-    r->flops_per_step = mx_pipeline_flops(&r->programs.pipeline) * n;
-    MX_TRY(mx_comm_sum_f64(r->comm, &r->flops_per_step, 1));
-    r->flops_per_step /= r->comm->size;
+    r->report.flops_per_step = mx_pipeline_flops(&r->programs.pipeline) * n;
+    MX_TRY(mx_comm_sum_f64(r->ranks.comm, &r->report.flops_per_step, 1));
+    r->report.flops_per_step /= r->ranks.comm->size;
     return MX_OK;
 }
 
@@ -99,19 +99,28 @@ static void say_quantization(mx_run *r)
     if (!q)
         return;
     const mx_quant_report *p = q->report;
-    mx_progress_say(&r->progress, "quantization: %d matmuls of layers' weights, %d left in %s",
-                    p->n_quantized, p->n_high, mx_dtype_name(r->request.options.compile.compute));
+    mx_progress_say(&r->report.progress,
+                    "quantization: %d matmuls of layers' weights, %d left in %s", p->n_quantized,
+                    p->n_high, mx_dtype_name(r->request.options.compile.compute));
     for (const char *line = p->kept, *end; (end = strchr(line, '\n')); line = end + 1)
-        mx_progress_say(&r->progress, "note: not quantized: %.*s", (int)(end - line), line);
+        mx_progress_say(&r->report.progress, "note: not quantized: %.*s", (int)(end - line), line);
 }
 
 /* Histories of a delayed recipe would differ from rank to rank, and the weights with them. */
 static mx_status check_quantization(const mx_run *r)
 {
-    if (r->comm->size < 2 || !mx_quantization_is_delayed(r->request.options.compile.quantization))
+    if (r->ranks.comm->size < 2 ||
+        !mx_quantization_is_delayed(r->request.options.compile.quantization))
         return MX_OK;
     return mx_fail(MX_USAGE, "%s: delayed scaling needs one rank: histories are not exchanged; "
                    "use quantization=fp8_tensorwise", mx_config_where(r->c, "quantization"));
+}
+
+static mx_process_group *find_stages(const mx_run *r)
+{
+    mx_axis_set stage = 1u << MX_AXIS_STAGE;
+    return r->ranks.groups ? mx_comm_groups_find(r->ranks.groups, stage)
+                     : r->mesh_rank->find_group((void *)r->mesh_rank, stage);
 }
 
 mx_status mx_run_programs_open(mx_run *r)
@@ -121,20 +130,20 @@ mx_status mx_run_programs_open(mx_run *r)
     MX_TRY(mx_programs_plan(&r->programs, &r->model, &r->request));
     say_quantization(r);
     /* Together: nobody allocates while another still asks what is free. */
-    MX_TRY(mx_comm_agree(r->comm, check_memory(r)));
+    MX_TRY(mx_comm_agree(r->ranks.comm, check_memory(r)));
     if (r->programs.pipelined)
-        r->programs.stages = mx_run_group(r, 1u << MX_AXIS_STAGE);
+        r->programs.stages = find_stages(r);
     MX_TRY(mx_programs_open(&r->programs, r->session));
     MX_TRY(count_flops(r));
     mx_dtype compute = r->request.options.compile.compute;
-    r->measures_peak = mx_session_traits(r->session)->chip.flops_per_second[compute] <= 0;
+    r->report.measures_peak = mx_session_traits(r->session)->chip.flops_per_second[compute] <= 0;
     mx_run_measure_peak(r);
     return MX_OK;
 }
 
 double mx_run_planned_bytes(const mx_run *r)
 {
-    bool here = r->snapshots && r->plan.traits->host_memory;
+    bool here = r->saving.snapshots && r->plan.traits->host_memory;
     return r->plan.total + (here ? r->plan.snapshot : 0);
 }
 
@@ -153,7 +162,7 @@ mx_status mx_run_write_plan(const mx_run *r)
                 {"inputs", p->inputs, ""},
                 {"activations", p->activations, ""},
                 {"work space", p->workspace, ""},
-                {"snapshot", r->snapshots ? p->snapshot : 0, "  (in host memory)"},
+                {"snapshot", r->saving.snapshots ? p->snapshot : 0, "  (in host memory)"},
                 {"in host memory", p->on_host, "  (of the optimizer, not in the total)"},
                 {"in host memory", p->offloaded, "  (of activations, not in the total)"}};
     mx_str text = {0};
@@ -165,7 +174,7 @@ mx_status mx_run_write_plan(const mx_run *r)
             mx_str_addf(&text, "%-14s %14.0f%s\n", rows[i].name, rows[i].bytes, rows[i].note);
     double total = mx_run_planned_bytes(r);
     mx_str_addf(&text, "%-14s %14.0f  (%s)\n\n%.4g GFLOP a step, %d threads\n", "total", total,
-                mx_format_bytes(buf, sizeof buf, total), r->flops_per_step / 1e9,
+                mx_format_bytes(buf, sizeof buf, total), r->report.flops_per_step / 1e9,
                 mx_session_threads(r->session));
     snprintf(path, sizeof path, "%.4000s/plan.txt", r->folder);
     mx_status st = mx_io_write_file(NULL, path, text.text, text.len);
@@ -177,13 +186,14 @@ static void say_batch(mx_run *r)
 {
     mx_str line = {0};
     mx_batch_plan_print(&r->request.batch, &line);
-    mx_progress_say(&r->progress, "batch: %s", mx_str_text(&line));
+    mx_progress_say(&r->report.progress, "batch: %s", mx_str_text(&line));
     mx_str_fini(&line);
-    if (r->ramp.n_stages)
-        mx_progress_say(&r->progress,
+    if (r->batch.ramp.n_stages)
+        mx_progress_say(&r->report.progress,
                         "batch: from %lld sequences, in %lld stages over the first %lld steps",
-                        (long long)(r->ramp.start * r->ramp.per_sequence),
-                        (long long)r->ramp.n_stages, (long long)mx_ramp_steps(&r->ramp));
+                        (long long)(r->batch.ramp.start * r->batch.ramp.per_sequence),
+                        (long long)r->batch.ramp.n_stages,
+                        (long long)mx_ramp_steps(&r->batch.ramp));
 }
 
 static void say_host_memory(mx_run *r)
@@ -191,16 +201,19 @@ static void say_host_memory(mx_run *r)
     char buf[32];
     const char *offload = r->request.options.compile.remat.offload;
     if (r->plan.on_host > 0)
-        mx_progress_say(&r->progress, "memory: %s of host memory for the optimizer, beside that",
+        mx_progress_say(&r->report.progress,
+                        "memory: %s of host memory for the optimizer, beside that",
                         mx_format_bytes(buf, sizeof buf, r->plan.on_host));
     else if (mx_config_bool(r->c, "optimizer_memory_host_offload"))
-        mx_progress_say(&r->progress, "note: optimizer_memory_host_offload=true changes nothing "
-                                      "on the CPU: its memory is host memory");
+        mx_progress_say(&r->report.progress,
+                        "note: optimizer_memory_host_offload=true changes nothing "
+                        "on the CPU: its memory is host memory");
     if (r->plan.offloaded > 0)
-        mx_progress_say(&r->progress, "memory: %s of host memory for activations, beside that",
+        mx_progress_say(&r->report.progress,
+                        "memory: %s of host memory for activations, beside that",
                         mx_format_bytes(buf, sizeof buf, r->plan.offloaded));
     else if (offload && *offload)
-        mx_progress_say(&r->progress, "note: no activation is moved to host memory: %s",
+        mx_progress_say(&r->report.progress, "note: no activation is moved to host memory: %s",
                         r->plan.traits->host_memory
                             ? "the memory of the CPU is host memory"
                             : "the model has one layer, whose activations are needed at once");
@@ -209,15 +222,15 @@ static void say_host_memory(mx_run *r)
 void mx_run_say_plan(mx_run *r)
 {
     char buf[32];
-    mx_progress_say(&r->progress, "model: %s, %s parameters", r->model.family->name,
+    mx_progress_say(&r->report.progress, "model: %s, %s parameters", r->model.family->name,
                     mx_format_count(buf, sizeof buf, r->plan.parameters));
     say_batch(r);
-    mx_progress_say(&r->progress,
+    mx_progress_say(&r->report.progress,
                     "memory: %s planned, of which activations %.0f MiB; %.2f GFLOP a step; "
                     "%d threads",
                     mx_format_bytes(buf, sizeof buf, mx_run_planned_bytes(r)),
                     (r->plan.activations + r->plan.workspace) / (1 << 20),
-                    r->flops_per_step / 1e9, mx_session_threads(r->session));
+                    r->report.flops_per_step / 1e9, mx_session_threads(r->session));
     say_host_memory(r);
     say_without_choice(r, "deterministic=false", !mx_config_bool(r->c, "deterministic"));
     say_without_choice(r, "gemm_search=true", mx_config_bool(r->c, "gemm_search"));

@@ -51,14 +51,14 @@ mx_status mx_run_profile_open(mx_run *r)
 {
     const char *steps = mx_config_text(r->c, "profile_steps");
     bool trace = strcmp(mx_config_text(r->c, "profiler"), "trace") == 0;
-    if ((!*steps && !trace) || !r->leads)
+    if ((!*steps && !trace) || !r->ranks.leads)
         return MX_OK;
     mx_run_profile *p = MX_NEW(&r->arena, mx_run_profile);
     p->first = r->at.step + 1 + mx_config_int(r->c, "skip_first_n_steps_for_profiler");
     p->last = p->first + mx_config_int(r->c, "profiler_steps") - 1;
     if (*steps)
         MX_TRY(parse_range(r->c, steps, &p->first, &p->last));
-    r->profile = p;
+    r->report.profile = p;
     return MX_OK;
 }
 
@@ -72,17 +72,17 @@ static void measure(mx_run *r, mx_exec *e, bool on)
 
 void mx_run_profile_begin(mx_run *r)
 {
-    mx_run_profile *p = r->profile;
+    mx_run_profile *p = r->report.profile;
     int64_t step = r->at.step + 1;
     if (!p || step < p->first || step > p->last)
         return;
-    measure(r, r->now, true);
+    measure(r, r->batch.now, true);
     measure(r, r->programs.accumulates ? r->programs.apply.exec : NULL, true);
 }
 
 static total *find_total(mx_run *r, const char *label)
 {
-    mx_run_profile *p = r->profile;
+    mx_run_profile *p = r->report.profile;
     char name[256];
     mx_scope_of_all(label, name, sizeof name);
     for (int i = 0; i < p->n_totals; i++)
@@ -95,7 +95,7 @@ static total *find_total(mx_run *r, const char *label)
 
 void mx_run_profile_take(mx_run *r, const mx_exec *e)
 {
-    mx_run_profile *p = r->profile;
+    mx_run_profile *p = r->report.profile;
     if (!p || !e->took)
         return;
     if (!p->trace.len)
@@ -143,7 +143,7 @@ static void table(const mx_run_profile *p, int n, mx_str *out)
 
 static mx_status write_all(mx_run *r)
 {
-    mx_run_profile *p = r->profile;
+    mx_run_profile *p = r->report.profile;
     mx_str text = {0};
     const char *dir = mx_arena_printf(&r->arena, "%s/profile", r->folder);
     mx_status st = mx_io_make_dir(NULL, dir);
@@ -157,12 +157,12 @@ static mx_status write_all(mx_run *r)
                               text.len);
     mx_str_clear(&text);
     table(p, SHOWN, &text);
-    mx_progress_say(&r->progress,
+    mx_progress_say(&r->report.progress,
                     "steps %lld to %lld, nodes by time (all: %s/nodes.txt):", (long long)p->first,
                     (long long)p->last, dir);
     for (const char *line = mx_str_text(&text); *line;) { /* one at a time: a message is short */
         size_t n = strcspn(line, "\n");
-        mx_progress_say(&r->progress, "%.*s", (int)n, line);
+        mx_progress_say(&r->report.progress, "%.*s", (int)n, line);
         line += n + 1;
     }
     mx_str_fini(&text);
@@ -171,20 +171,20 @@ static mx_status write_all(mx_run *r)
 
 void mx_run_profile_end(mx_run *r, bool run_is_over)
 {
-    mx_run_profile *p = r->profile;
+    mx_run_profile *p = r->report.profile;
     if (!p || (!run_is_over && r->at.step < p->last))
         return;
-    measure(r, r->now, false);
+    measure(r, r->batch.now, false);
     measure(r, r->programs.accumulates ? r->programs.apply.exec : NULL, false);
     if (p->n_totals) {
         qsort(p->total, (size_t)p->n_totals, sizeof *p->total, by_seconds);
         mx_status st = write_all(r);
         if (st)
-            mx_progress_say(&r->progress, "note: the profile was not written: %s",
+            mx_progress_say(&r->report.progress, "note: the profile was not written: %s",
                             mx_status_text(st));
         mx_status_free(st);
     }
     mx_str_fini(&p->trace);
     mx_free(p->total);
-    r->profile = NULL;
+    r->report.profile = NULL;
 }

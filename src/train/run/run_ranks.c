@@ -44,7 +44,7 @@ static mx_status share_least(mx_run *r)
                 memcpy(&u, x + at + k, sizeof u);
                 bits[k] = -(int64_t)u;
             }
-            MX_TRY(mx_comm_max(r->comm, bits, m));
+            MX_TRY(mx_comm_max(r->ranks.comm, bits, m));
             for (int k = 0; k < m; k++) {
                 u = (uint32_t)-bits[k];
                 memcpy(x + at + k, &u, sizeof u);
@@ -56,7 +56,7 @@ static mx_status share_least(mx_run *r)
 
 mx_status mx_run_ranks_check(mx_run *r)
 {
-    if (r->comm->size == 1)
+    if (r->ranks.comm->size == 1)
         return MX_OK;
     bool on_host = mx_session_traits(r->session)->host_memory;
     if (on_host && strcmp(mx_config_text(r->c, "collectives"), "nccl") == 0)
@@ -67,16 +67,16 @@ mx_status mx_run_ranks_check(mx_run *r)
         return mx_fail(MX_USAGE,
                        "%d ranks were started and the device is a GPU, where ranks have a mesh: "
                        "mesh=data=%d, or mesh=fsdp=%d, which shares the weights too",
-                       r->comm->size, r->comm->size, r->comm->size);
+                       r->ranks.comm->size, r->ranks.comm->size, r->ranks.comm->size);
     for (int i = 0; i < mx_session_count(r->session) && !r->mesh_rank; i++)
-        r->n_summed += is_summed(mx_session_var(r->session, i));
-    r->summed = MX_NEW_N(&r->arena, mx_span, r->n_summed + 1);
-    for (int i = 0, k = 0; i < mx_session_count(r->session) && k < r->n_summed; i++) {
+        r->ranks.n_summed += is_summed(mx_session_var(r->session, i));
+    r->ranks.summed = MX_NEW_N(&r->arena, mx_span, r->ranks.n_summed + 1);
+    for (int i = 0, k = 0; i < mx_session_count(r->session) && k < r->ranks.n_summed; i++) {
         mx_var *v = mx_session_var(r->session, i);
         if (!is_summed(v))
             continue;
         MX_ASSERT(v->type.dtype == MX_F32, "%s", v->name);
-        r->summed[k++] = (mx_span){mx_var_host(r->session, v), mx_type_count(&v->type)};
+        r->ranks.summed[k++] = (mx_span){mx_var_host(r->session, v), mx_type_count(&v->type)};
     }
     return MX_OK;
 }
@@ -92,29 +92,29 @@ bool mx_run_speaks(const mx_run *r)
 
 mx_status mx_run_sum_rows(mx_run *r, int64_t *v, int n)
 {
-    MX_TRY(mx_comm_sum(r->comm, v, n));
+    MX_TRY(mx_comm_sum(r->ranks.comm, v, n));
     for (int i = 0; i < n; i++)
-        v[i] /= r->comm->size / r->data_ranks;
+        v[i] /= r->ranks.comm->size / r->ranks.data_ranks;
     return MX_OK;
 }
 
 mx_status mx_run_sum_gradients(mx_run *r, float *numbers, int n)
 {
-    if (r->comm->size == 1 || r->mesh_rank)
+    if (r->ranks.comm->size == 1 || r->mesh_rank)
         return MX_OK;
-    r->summed[r->n_summed] = (mx_span){numbers, n};
+    r->ranks.summed[r->ranks.n_summed] = (mx_span){numbers, n};
     MX_TRY(share_least(r));
-    return mx_comm_sum_f32(r->comm, r->summed, r->n_summed + 1);
+    return mx_comm_sum_f32(r->ranks.comm, r->ranks.summed, r->ranks.n_summed + 1);
 }
 
 mx_status mx_run_poll(mx_run *r)
 {
-    int64_t v[] = {mx_stop_signal() != 0, r->ckpt && mx_ckpt_poll(r->ckpt).writing,
-                   r->failures_said};
+    int64_t v[] = {mx_stop_signal() != 0, r->saving.ckpt && mx_ckpt_poll(r->saving.ckpt).writing,
+                   r->saving.failures_said};
     MX_TRY(mx_memory_check());
-    MX_TRY(mx_comm_max(r->comm, v, 3));
-    r->stops = v[0];
-    r->writer_busy = v[1];
-    r->failed_saves = v[2];
+    MX_TRY(mx_comm_max(r->ranks.comm, v, 3));
+    r->ranks.stops = v[0];
+    r->ranks.writer_busy = v[1];
+    r->ranks.failed_saves = v[2];
     return MX_OK;
 }

@@ -12,6 +12,7 @@
 #include "ir/placement.h"
 #include "ops/load.h"
 #include "store/adapter.h"
+#include "store/digest.h"
 #include "store/weights.h"
 #include "train/input/data_size.h"
 #include "exec/model_ref.h"
@@ -39,8 +40,8 @@ static mx_status open_model(mx_run *r)
 {
     if (!r->mesh_rank)
         return open_own_model(r);
-    for (int k = 0; k < r->comm->size; k++)
-        MX_TRY(mx_comm_agree(r->comm, k == r->comm->rank ? open_own_model(r) : MX_OK));
+    for (int k = 0; k < r->ranks.comm->size; k++)
+        MX_TRY(mx_comm_agree(r->ranks.comm, k == r->ranks.comm->rank ? open_own_model(r) : MX_OK));
     return MX_OK;
 }
 
@@ -52,7 +53,7 @@ static mx_status find_newest(mx_run *r, const char **path)
     mx_status st = mx_ckpt_newest(root, MX_CHECK_HASHES, mx_session_threads(r->session), &r->arena,
                                   &e, &notes);
     if (notes.len)
-        mx_progress_say(&r->progress, "%s", mx_str_text(&notes));
+        mx_progress_say(&r->report.progress, "%s", mx_str_text(&notes));
     mx_str_fini(&notes);
     *path = e.path;
     return st;
@@ -62,8 +63,8 @@ static mx_status find_newest(mx_run *r, const char **path)
 mx_status mx_run_newest(mx_run *r, const char **path)
 {
     *path = NULL;
-    MX_TRY(mx_comm_agree(r->comm, r->leads ? find_newest(r, path) : MX_OK));
-    return mx_comm_share_path(r->comm, &r->arena, path);
+    MX_TRY(mx_comm_agree(r->ranks.comm, r->ranks.leads ? find_newest(r, path) : MX_OK));
+    return mx_comm_share_path(r->ranks.comm, &r->arena, path);
 }
 
 static mx_status load_parameters(mx_run *r, const char *path)
@@ -73,14 +74,14 @@ static mx_status load_parameters(mx_run *r, const char *path)
     mx_str notes = {0};
     double began = mx_clock_now();
     mx_status st = mx_weights_load(r->session, &r->model, &dir, (mx_load_options){.notes = &notes});
-    r->read_seconds = mx_clock_now() - began;
-    r->read_bytes = (double)dir.total_bytes;
+    r->watch.read_seconds = mx_clock_now() - began;
+    r->watch.read_bytes = (double)dir.total_bytes;
     if (notes.len)
-        mx_progress_say(&r->progress, "%.*s", (int)notes.len - 1, mx_str_text(&notes));
+        mx_progress_say(&r->report.progress, "%.*s", (int)notes.len - 1, mx_str_text(&notes));
     mx_str_fini(&notes);
     mx_hf_dir_close(&dir);
     if (!st)
-        mx_progress_say(&r->progress, "weights: from %s", path);
+        mx_progress_say(&r->report.progress, "weights: from %s", path);
     return st;
 }
 
@@ -98,7 +99,7 @@ static mx_status load_base(mx_run *r, bool resumes)
         mx_status st = mx_adapter_load(r->session, &a.dir);
         mx_adapter_close(&a);
         MX_TRY(st);
-        mx_progress_say(&r->progress, "adapter: from %s", from);
+        mx_progress_say(&r->report.progress, "adapter: from %s", from);
     }
     return resumes ? MX_OK : mx_adapter_begin(r->session);
 }
@@ -108,40 +109,43 @@ static mx_status restore(mx_run *r)
     const char *own = NULL;
     if (mx_config_bool(r->c, "enable_checkpointing")) {
         const char *kept;
-        mx_progress_doing(&r->progress, "checking the newest checkpoint");
+        mx_progress_doing(&r->report.progress, "checking the newest checkpoint");
         MX_TRY(mx_run_newest(r, &own));
         int64_t step = own ? strtoll(strrchr(own, '/') + 1, NULL, 10) : -1;
         MX_TRY(mx_run_local_checkpoint_newest(r, step, &kept));
-        r->own_step = kept ? -1 : step;
+        r->saving.own_step = kept ? -1 : step;
         own = kept ? kept : own;
     }
     const char *full = own ? own : mx_config_text(r->c, "load_full_state_path");
     const char *weights = r->weights_dir ? r->weights_dir : "";
     if (r->at.lora)
         MX_TRY(load_base(r, *full != 0));
-    mx_progress_phase(&r->progress, *full || *weights ? "loading %s" : "making the first weights",
+    mx_progress_phase(&r->report.progress,
+                      *full || *weights ? "loading %s" : "making the first weights",
                       *full ? full : weights);
     if (*full) {
         MX_TRY(mx_state_restore(full, r->session, &r->model, &r->at));
-        mx_progress_say(&r->progress, "resuming: step %lld, from %s", (long long)r->at.step, full);
+        mx_progress_say(&r->report.progress, "resuming: step %lld, from %s", (long long)r->at.step,
+                        full);
         if (r->at.threads && r->at.threads != mx_session_threads(r->session))
-            mx_progress_say(&r->progress,
+            mx_progress_say(&r->report.progress,
                             "note: the run used %d threads before and uses %d now; it goes "
                             "on, but not bit for bit",
                             r->at.threads, mx_session_threads(r->session));
-        if (r->at.ranks != r->comm->size)
-            mx_progress_say(&r->progress,
+        if (r->at.ranks != r->ranks.comm->size)
+            mx_progress_say(&r->report.progress,
                             "note: the run used %d ranks before and uses %d now; it goes on, but "
                             "not bit for bit",
-                            r->at.ranks, r->comm->size);
+                            r->at.ranks, r->ranks.comm->size);
     } else if (*weights && !r->at.lora) {
         MX_TRY(load_parameters(r, weights));
     }
     r->at.threads = mx_session_threads(r->session);
-    r->at.ranks = r->comm->size;
+    r->at.ranks = r->ranks.comm->size;
     if ((*full || *weights) && !r->at.lora) {
-        MX_TRY(mx_passthrough_open(&r->passthrough, *full ? full : weights, &r->model, r->session));
-        r->at.passthrough = &r->passthrough;
+        MX_TRY(mx_passthrough_open(&r->saving.passthrough, *full ? full : weights, &r->model,
+                                   r->session));
+        r->at.passthrough = &r->saving.passthrough;
     }
     return mx_session_init(r->session, (uint64_t)mx_config_int(r->c, "init_weights_seed"));
 }
@@ -163,21 +167,21 @@ static mx_status measure_frozen(mx_run *r)
         mx_free(host);
         MX_TRY(st);
     }
-    r->frozen_squares = sum;
-    return r->mesh_rank ? mx_comm_sum_f64(r->comm, &r->frozen_squares, 1) : MX_OK;
+    r->loop.frozen_squares = sum;
+    return r->mesh_rank ? mx_comm_sum_f64(r->ranks.comm, &r->loop.frozen_squares, 1) : MX_OK;
 }
 
 mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evaluation)
 {
     mx_train_data_request q = {.config = r->c, .model_dir = r->weights_dir,
                                .vocab = r->model.summary.vocab, .rows = rows,
-                               .rank = r->data_rank, .n_ranks = r->data_ranks,
+                               .rank = r->ranks.data_rank, .n_ranks = r->ranks.data_ranks,
                                .evaluation = evaluation, .model = &r->model,
-                               .look = r->leads && !evaluation,
+                               .look = r->ranks.leads && !evaluation,
                                .images_per_row = r->request.options.shape.images_per_row};
     mx_objective_request(r->goal.objective, r->c, &q);
-    if (r->ramp.n_stages && !evaluation) {
-        q.rows = mx_ramp_unit(&r->ramp);
+    if (r->batch.ramp.n_stages && !evaluation) {
+        q.rows = mx_ramp_unit(&r->batch.ramp);
         q.pieces = (int)(rows / q.rows);
     }
     return mx_train_data_open_as(d, &q);
@@ -199,9 +203,9 @@ static void say_data(mx_run *r)
     mx_data_size_print(&q, &text);
     const char *made = mx_data_made_name(r->data.sets[0].kind);
     if (text.len)
-        mx_progress_say(&r->progress, "%.*s", (int)text.len - 1, text.text);
+        mx_progress_say(&r->report.progress, "%.*s", (int)text.len - 1, text.text);
     else if (made)
-        mx_progress_say(&r->progress, "data: %s%s", made,
+        mx_progress_say(&r->report.progress, "data: %s%s", made,
                         *mx_config_text(r->c, "dataset_type")
                             ? ""
                             : "; dataset_path=FILE is text of your own");
@@ -217,10 +221,28 @@ static void say_bytes(mx_run *r)
     if (d->only_ids || asked || strcmp(d->tokenizer_at, "byte") != 0 ||
         vocab <= mx_tokenizer_vocab_size(d->tokenizer))
         return;
-    mx_progress_say(&r->progress,
+    mx_progress_say(&r->report.progress,
                     "note: text is read as bytes, in a vocabulary of %lld: no tokenizer is named "
                     "(tokenizer_path)%s",
                     (long long)vocab, r->weights_dir ? " or lies beside the weights" : "");
+}
+
+/* Every rank reads files of its own machine. A place in the data says what they are. */
+static mx_status check_same_data(mx_run *r, mx_loader *l, const char *keys)
+{
+    mx_str place = {0};
+    uint64_t *all = MX_NEW_N(&r->arena, uint64_t, r->ranks.comm->size);
+    mx_loader_position(l, &place);
+    uint64_t mine = mx_digest_of(place.text, place.len).lo;
+    mx_str_fini(&place);
+    MX_TRY(mx_comm_gather(r->ranks.comm, &mine, sizeof mine, all));
+    for (int k = 1; k < r->ranks.comm->size; k++)
+        if (all[k] != all[0])
+            return mx_fail(MX_USAGE,
+                           "rank %d has other data than rank 0: names or sizes of its files, or "
+                           "its tokenizer, differ; give all ranks the same files (%s)",
+                           k, keys);
+    return MX_OK;
 }
 
 /* Tokenizer and data, to the first batch: whatever is wrong with them is said before there are
@@ -228,16 +250,19 @@ static void say_bytes(mx_run *r)
 static mx_status open_data(mx_run *r)
 {
     MX_TRY(mx_run_open_data(r, &r->data, r->request.batch.global_sequences, false));
-    if (r->leads && r->data.loader) {
+    if (r->ranks.leads && r->data.loader) {
         say_data(r);
         say_bytes(r);
     }
-    if (r->data.loader)
+    if (r->data.loader) {
         MX_TRY(mx_loader_ready(r->data.loader));
+        MX_TRY(check_same_data(r, r->data.loader, "dataset_path, tokenizer_path"));
+    }
     if (!r->request.eval_batch)
         return mx_eval_data_refuse(r->c);
-    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->data_ranks, true));
-    return mx_loader_ready(r->eval_data.loader);
+    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->ranks.data_ranks, true));
+    MX_TRY(mx_loader_ready(r->eval_data.loader));
+    return check_same_data(r, r->eval_data.loader, "eval_dataset_path");
 }
 
 static mx_status room_for_images(mx_run *r)
@@ -247,9 +272,11 @@ static mx_status room_for_images(mx_run *r)
         int64_t rows = eval > train ? eval : train;
         int64_t images = rows * r->request.options.shape.images_per_row;
         size_t floats = (size_t)(images * mx_image_floats(&r->data.images.processor.spec));
-        MX_TRY(mx_alloc((void **)&r->pixels, sizeof(float) * floats, "the images of a batch"));
+        MX_TRY(
+            mx_alloc((void **)&r->batch.pixels, sizeof(float) * floats, "the images of a batch"));
         size_t tokens = (size_t)(rows * r->request.options.shape.seq);
-        MX_TRY(mx_alloc((void **)&r->places, 3 * sizeof(int32_t) * tokens, "places of tokens"));
+        MX_TRY(
+            mx_alloc((void **)&r->batch.places, 3 * sizeof(int32_t) * tokens, "places of tokens"));
     }
     return MX_OK;
 }
@@ -261,7 +288,7 @@ static mx_status alloc_row_parts(mx_run *r)
     size_t tokens = (size_t)((eval > train ? eval : train) * r->request.options.shape.seq);
     if (!r->mesh_rank)
         return MX_OK;
-    return mx_alloc((void **)&r->cut, sizeof *r->cut * tokens, "parts of rows");
+    return mx_alloc((void **)&r->batch.cut, sizeof *r->batch.cut * tokens, "parts of rows");
 }
 
 static mx_status read_files(mx_run *r)
@@ -271,7 +298,7 @@ static mx_status read_files(mx_run *r)
                                 .at = d->tokenizer_at, .chat = d->chat_text,
                                 .pattern = mx_config_text(r->c, "tokenizer_pattern"),
                                 .model = r->weights_dir};
-    return mx_model_files_read(&r->files, &from);
+    return mx_model_files_read(&r->saving.files, &from);
 }
 
 static mx_status open_checkpoints(mx_run *r)
@@ -289,23 +316,23 @@ static mx_status open_checkpoints(mx_run *r)
                       .keep_best = (int)mx_config_int(r->c, "keep_best_checkpoints")},
         .max_shard_bytes =
             (uint64_t)mx_config_int(r->c, "checkpoint_storage_target_data_file_size_bytes"),
-        .synchronous = !r->snapshots,
+        .synchronous = !r->saving.snapshots,
         .boxes = r->mesh_rank != NULL,
     };
-    if (r->comm->size > 1)
-        MX_TRY(mx_comm_split_off(r->comm, &r->writers));
-    o.comm = r->writers;
-    MX_TRY(mx_ckpt_new(&r->ckpt, &o));
-    return mx_state_reserve(r->ckpt, r->session, &r->model, &r->at, &r->files);
+    if (r->ranks.comm->size > 1)
+        MX_TRY(mx_comm_split_off(r->ranks.comm, &r->ranks.writers));
+    o.comm = r->ranks.writers;
+    MX_TRY(mx_ckpt_new(&r->saving.ckpt, &o));
+    return mx_state_reserve(r->saving.ckpt, r->session, &r->model, &r->at, &r->saving.files);
 }
 
 mx_status mx_run_open_metrics(mx_run *r)
 {
     const char *copy = mx_config_text(r->c, "metrics_file");
-    if (!r->leads)
+    if (!r->ranks.leads)
         return MX_OK;
     return mx_metrics_open(
-        &r->metrics, r->folder,
+        &r->report.metrics, r->folder,
         &(mx_metrics_options){.tensorboard = mx_config_bool(r->c, "enable_tensorboard"),
                               .copy = *copy ? copy : NULL,
                               .start_step = r->at.step + 1});
@@ -337,19 +364,21 @@ static void say_unused(mx_run *r)
 {
     mx_str names = {0};
     if (mx_config_unused(r->c, &names))
-        mx_progress_say(&r->progress, "note: these keys are set and have no effect on this run: %s",
+        mx_progress_say(&r->report.progress,
+                        "note: these keys are set and have no effect on this run: %s",
                         mx_str_text(&names));
     mx_str_fini(&names);
 }
 
 static void start_progress(mx_run *r)
 {
-    mx_progress_init(&r->progress,
-                     &(mx_progress_options){.fd = 1,
-                                            .interval_s = 0.1,
-                                            .plain_every = 10,
-                                            .plain_seconds = 30,
-                                            .mode = r->leads ? MX_PROGRESS_AUTO : MX_PROGRESS_OFF});
+    mx_progress_init(
+        &r->report.progress,
+        &(mx_progress_options){.fd = 1,
+                               .interval_s = 0.1,
+                               .plain_every = 10,
+                               .plain_seconds = 30,
+                               .mode = r->ranks.leads ? MX_PROGRESS_AUTO : MX_PROGRESS_OFF});
 }
 
 /* Who runs what, and where. The model is opened here, for it settles keys that nothing set
@@ -360,12 +389,12 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mes
     *r = (mx_run){.c = c,
                   .goal = {.objective = s->objective, .config = c},
                   .mesh_rank = mesh_rank,
-                  .last_eval = NAN,
-                  .rolled_to = -1,
-                  .own_step = -1,
-                  .local_step = -1,
-                  .opened = mx_run_now(),
-                  .start_rss_bytes = mx_run_rss_bytes()};
+                  .loop.last_eval = NAN,
+                  .saving.rolled_to = -1,
+                  .saving.own_step = -1,
+                  .saving.local_step = -1,
+                  .watch.opened = mx_run_now(),
+                  .watch.start_rss_bytes = mx_run_rss_bytes()};
     r->folder = mx_run_folder(c, &r->arena);
     MX_TRY(mx_run_ranks_find(r));
     start_progress(r);
@@ -376,7 +405,7 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mes
     MX_TRY(open_model(r));
     mx_str text = {0};
     mx_run_config_text(c, &text);
-    r->config_text = mx_arena_strdup(&r->arena, mx_str_text(&text));
+    r->saving.config_text = mx_arena_strdup(&r->arena, mx_str_text(&text));
     mx_str_fini(&text);
     return MX_OK;
 }
@@ -386,15 +415,16 @@ static mx_status open_work(mx_run *r)
 {
     if (r->mesh_rank)
         MX_TRY(mx_mesh_check(r->mesh_rank->mesh, r->c, &r->model));
-    mx_programs_ranks by = {r->comm->size, r->data_ranks, r->mesh_rank ? &r->mesh_rank->how : NULL};
+    mx_programs_ranks by = {r->ranks.comm->size, r->ranks.data_ranks,
+                            r->mesh_rank ? &r->mesh_rank->how : NULL};
     MX_TRY(mx_programs_configure(&r->request, r->c, &r->model, by, &r->arena));
     MX_TRY(mx_run_goal_read(r));
-    MX_TRY(mx_ramp_make(&r->ramp, r->c, &r->request.batch));
-    mx_progress_phase(&r->progress, "opening the data");
+    MX_TRY(mx_ramp_make(&r->batch.ramp, r->c, &r->request.batch));
+    mx_progress_phase(&r->report.progress, "opening the data");
     MX_TRY(open_data(r));
-    mx_progress_phase(&r->progress, "compiling");
+    mx_progress_phase(&r->report.progress, "compiling");
     MX_TRY(mx_run_programs_open(r));
-    r->compiled = mx_run_now();
+    r->watch.compiled = mx_run_now();
     MX_TRY(mx_run_ranks_check(r));
     mx_run_say_plan(r);
     return MX_OK;
@@ -409,9 +439,9 @@ static mx_status open_state(mx_run *r)
     r->at.base = real ? mx_arena_strdup(&r->arena, real) : "";
     free(real);
     if (mx_config_bool(r->c, "skip_step_on_spikes")) {
-        mx_spikes_init(&r->spikes, &r->arena, mx_config_int(r->c, "skip_step_interval"),
+        mx_spikes_init(&r->loop.spikes, &r->arena, mx_config_int(r->c, "skip_step_interval"),
                        mx_config_float(r->c, "skip_step_scaling_factor"));
-        r->at.spikes = &r->spikes;
+        r->at.spikes = &r->loop.spikes;
     }
     MX_TRY(restore(r));
     MX_TRY(measure_frozen(r));
@@ -424,11 +454,11 @@ mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh
 {
     const mx_config *c = s->config;
     MX_TRY(begin(r, s, mesh_rank));
-    MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_open(r) : MX_OK));
-    if (!r->leads && !r->mesh_rank)
+    MX_TRY(mx_comm_agree(r->ranks.comm, r->ranks.leads ? mx_run_folder_open(r) : MX_OK));
+    if (!r->ranks.leads && !r->mesh_rank)
         mx_run_log_open(r);
     MX_TRY(mx_run_check_finished(r));
-    if (r->finished)
+    if (r->claim.finished)
         return MX_OK;
     MX_TRY(open_work(r));
     MX_TRY(open_state(r));
@@ -441,39 +471,40 @@ mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh
     MX_TRY(mx_run_watch_open(r));
     MX_TRY(mx_run_profile_open(r));
     MX_TRY(mx_run_open_metrics(r));
-    MX_TRY(mx_comm_agree(r->comm, r->leads ? mx_run_folder_accept(r, s->command_line) : MX_OK));
+    MX_TRY(mx_comm_agree(r->ranks.comm,
+                         r->ranks.leads ? mx_run_folder_accept(r, s->command_line) : MX_OK));
     if (mx_config_bool(c, "log_config"))
-        mx_progress_say(&r->progress, "%s", r->config_text);
+        mx_progress_say(&r->report.progress, "%s", r->saving.config_text);
     say_unused(r);
     return MX_OK;
 }
 
 void mx_run_close(mx_run *r)
 {
-    mx_ckpt_free(r->ckpt);
-    mx_status_free(mx_metrics_close(r->metrics));
-    mx_progress_fini(&r->progress);
+    mx_ckpt_free(r->saving.ckpt);
+    mx_status_free(mx_metrics_close(r->report.metrics));
+    mx_progress_fini(&r->report.progress);
     if (r->goal.objective && r->goal.objective->close)
         r->goal.objective->close(&r->goal);
     mx_train_data_close(&r->data);
     mx_train_data_close(&r->eval_data);
     mx_run_inflight_close(r);
-    mx_free(r->pixels);
-    mx_free(r->places);
-    mx_free(r->cut);
-    mx_passthrough_close(&r->passthrough);
-    mx_model_files_close(&r->files);
+    mx_free(r->batch.pixels);
+    mx_free(r->batch.places);
+    mx_free(r->batch.cut);
+    mx_passthrough_close(&r->saving.passthrough);
+    mx_model_files_close(&r->saving.files);
     mx_run_stage_close(r);
     mx_programs_close_pipelines(&r->programs);
     mx_session_close(r->session);
     mx_programs_close(&r->programs);
     mx_model_spec_fini(&r->model);
     mx_run_folder_leave(r); /* while it is locked */
-    mx_run_lock_release(&r->lock);
-    mx_comm_close(r->writers);
-    mx_comm_groups_free(r->groups);
-    mx_comm_close(r->comm);
-    mx_coord_close(r->coord);
+    mx_run_lock_release(&r->claim.lock);
+    mx_comm_close(r->ranks.writers);
+    mx_comm_groups_free(r->ranks.groups);
+    mx_comm_close(r->ranks.comm);
+    mx_coord_close(r->ranks.coord);
     mx_free(r->at.loader);
     mx_arena_fini(&r->arena);
 }

@@ -12,11 +12,11 @@
 
 mx_status mx_run_stage_open(mx_run *r)
 {
-    r->now = r->programs.step.exec;
-    r->microbatch = r->request.batch.microbatch;
-    r->stage = r->ramp.n_stages;
-    r->stage_flops = r->flops_per_step;
-    if (!r->ramp.n_stages)
+    r->batch.now = r->programs.step.exec;
+    r->batch.microbatch = r->request.batch.microbatch;
+    r->batch.stage = r->batch.ramp.n_stages;
+    r->batch.stage_flops = r->report.flops_per_step;
+    if (!r->batch.ramp.n_stages)
         return MX_OK;
     if (r->request.options.shape.images_per_row)
         return mx_fail(MX_USAGE,
@@ -25,7 +25,7 @@ mx_status mx_run_stage_open(mx_run *r)
     const mx_batch_plan *b = &r->request.batch;
     int64_t n = b->microbatch * b->accumulation * b->length;
     int32_t *p = MX_NEW_N(&r->arena, int32_t, 4 * n);
-    r->gathered = (mx_batch){.tokens = p,
+    r->batch.gathered = (mx_batch){.tokens = p,
                              .labels = p + n,
                              .segments = p + 2 * n,
                              .positions = p + 3 * n,
@@ -35,40 +35,42 @@ mx_status mx_run_stage_open(mx_run *r)
 
 static void leave(mx_run *r)
 {
-    if (r->now != r->programs.step.exec)
-        mx_exec_close(r->now);
-    r->now = r->programs.step.exec;
-    mx_step_close(&r->small);
+    if (r->batch.now != r->programs.step.exec)
+        mx_exec_close(r->batch.now);
+    r->batch.now = r->programs.step.exec;
+    mx_step_close(&r->batch.small);
 }
 
 void mx_run_stage_close(mx_run *r)
 {
-    if (r->now)
+    if (r->batch.now)
         leave(r);
 }
 
 mx_status mx_run_stage_enter(mx_run *r)
 {
-    int64_t stage = mx_ramp_stage(&r->ramp, r->at.step);
-    if (stage == r->stage)
+    int64_t stage = mx_ramp_stage(&r->batch.ramp, r->at.step);
+    if (stage == r->batch.stage)
         return MX_OK;
     MX_TRY(mx_run_settle(r, r->at.step)); /* its program goes */
     mx_run_spend(r, MX_GOODPUT_COMPILE);
     leave(r);
-    r->stage = stage;
-    r->microbatch = mx_ramp_microbatch(&r->ramp, stage);
-    if (stage == r->ramp.n_stages) {
-        r->stage_flops = r->flops_per_step;
+    r->batch.stage = stage;
+    r->batch.microbatch = mx_ramp_microbatch(&r->batch.ramp, stage);
+    if (stage == r->batch.ramp.n_stages) {
+        r->batch.stage_flops = r->report.flops_per_step;
     } else {
         mx_step_options o = r->request.options;
         o.kind = r->programs.accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
-        o.shape.batch = mx_programs_rows(&r->request, r->microbatch);
-        MX_TRY(mx_step_open(&r->small, r->session, &r->model, &o));
-        r->now = r->small.exec;
-        r->stage_flops = r->small.program.bytes.flops * (double)r->request.batch.accumulation;
+        o.shape.batch = mx_programs_rows(&r->request, r->batch.microbatch);
+        MX_TRY(mx_step_open(&r->batch.small, r->session, &r->model, &o));
+        r->batch.now = r->batch.small.exec;
+        r->batch.stage_flops =
+            r->batch.small.program.bytes.flops * (double)r->request.batch.accumulation;
     }
-    mx_progress_say(&r->progress, "step %lld: batches of %lld sequences from here on",
-                    (long long)r->at.step + 1, (long long)(r->microbatch * r->ramp.per_sequence));
+    mx_progress_say(&r->report.progress, "step %lld: batches of %lld sequences from here on",
+                    (long long)r->at.step + 1,
+                    (long long)(r->batch.microbatch * r->batch.ramp.per_sequence));
     return MX_OK;
 }
 
@@ -99,10 +101,10 @@ mx_status mx_run_next_batch(mx_run *r, const mx_batch **out)
     r->goal.step = r->at.step + 1;
     if (r->goal.objective && r->goal.objective->next)
         return r->goal.objective->next(&r->goal, out);
-    if (!r->ramp.n_stages)
+    if (!r->batch.ramp.n_stages)
         return mx_loader_next(r->data.loader, out);
-    int64_t rows = r->microbatch * r->request.batch.accumulation;
-    mx_batch *b = &r->gathered;
+    int64_t rows = r->batch.microbatch * r->request.batch.accumulation;
+    mx_batch *b = &r->batch.gathered;
     b->rows = b->n_tokens = b->n_trained = 0;
     *out = NULL;
     while (b->rows < rows) {

@@ -46,50 +46,46 @@ typedef struct {
     double target_eval_loss, step_timeout;
 } mx_run_rules;
 
+/* Who else is in the run. Owned by run_join.c, which finds them, and run_ranks.c, which asks what
+ * they know before each step. */
 typedef struct {
-    const mx_config *c;
-    mx_objective_run goal; /* objective NULL: none */
-    /* NULL: one device, or processes that each have the whole model */
-    const mx_mesh_rank *mesh_rank;
-    int data_rank, data_ranks; /* who has which rows of a batch */
-    mx_run_rules rules;
-    mx_arena arena;
-    const char *folder;
-    const char *weights_dir; /* load_parameters_path as a folder here; NULL: not given */
-    mx_model_files files;    /* tokenizer and the like, for checkpoints */
-    mx_launch launch;     /* which rank this is, of how many */
-    mx_coord *coord;    /* of the processes of this run */
-    mx_comm *comm;      /* the ranks of this run; one, usually */
+    mx_launch launch;       /* which rank this is, of how many */
+    mx_coord *coord;        /* of the processes of this run */
+    mx_comm *comm;          /* the ranks of this run; one, usually */
     mx_comm_groups *groups; /* of processes on a mesh, by its axes; NULL: none */
-    mx_comm *writers;   /* the same ranks, for the writers of checkpoints; NULL: none or alone */
-    bool leads;         /* this is rank 0 */
-    bool stops, writer_busy; /* some rank was asked to stop, is still writing a checkpoint */
-    int64_t failed_saves;    /* in a row, as far as any rank knows */
-    mx_span *summed;         /* gradients, with capacity for one more */
+    mx_comm *writers; /* the same ranks, for the writers of checkpoints; NULL: none or alone */
+    bool leads;       /* this is rank 0 */
+    int data_rank, data_ranks; /* who has which rows of a batch */
+    bool stops, writer_busy;   /* some rank was asked to stop, is still writing a checkpoint */
+    int64_t failed_saves;      /* in a row, as far as any rank knows */
+    mx_span *summed;           /* gradients, with capacity for one more */
     int n_summed;
+} mx_run_ranks;
+
+/* The folder of the run, as far as this start has a right to it. Owned by run_folder.c. */
+typedef struct {
     mx_run_lock lock;
     const char *made; /* the first folder of the path that this start made; NULL: none */
-    bool accepted;    /* the start is written down: run_folder.c */
+    bool accepted;    /* the start is written down */
     bool finished;    /* before it began: nothing is left to do */
-    mx_model_spec model;
-    mx_schedule schedule;
-    int64_t steps; /* of the whole run */
-    mx_session *session;
-    mx_programs_request request; /* what the programs are made from */
-    mx_programs programs;
-    mx_plan plan;
+} mx_run_claim;
+
+/* Batches, and the program of their size. Owned by run_stage.c; buffers by run_setup.c. */
+typedef struct {
     mx_ramp ramp;
-    int64_t stage;          /* of the ramp */
-    mx_exec *now;           /* the program of the present batch size: step's, or small's */
-    mx_step small;          /* of a stage of the ramp */
-    int64_t microbatch;     /* sequences of it */
-    mx_batch gathered;      /* from pieces, with a ramp */
-    double stage_flops;     /* of a step of the stage */
-    mx_train_data data, eval_data;
-    float *pixels;   /* of a microbatch, with images, as the program takes them */
-    int32_t *places; /* (3, rows, length), where tokens have them */
-    int32_t *cut;    /* rows of a microbatch, where a rank has a part of each */
-    mx_run_state at; /* progress; at.step counts steps that were started */
+    int64_t stage;      /* of the ramp */
+    mx_exec *now;       /* the program of the present batch size: step's, or small's */
+    mx_step small;      /* of a stage of the ramp */
+    int64_t microbatch; /* sequences of it */
+    mx_batch gathered;  /* from pieces, with a ramp */
+    double stage_flops; /* of a step of the stage */
+    float *pixels;      /* of a microbatch, with images, as the program takes them */
+    int32_t *places;    /* (3, rows, length), where tokens have them */
+    int32_t *cut;       /* rows of a microbatch, where a rank has a part of each */
+} mx_run_batch;
+
+/* Steps on their way, and what is known of the last ones. Owned by run_step.c. */
+typedef struct {
     mx_inflight_step inflight[2];
     const char **extra; /* roots of the program to be logged: "metric:NAME" */
     int n_extra;
@@ -97,32 +93,73 @@ typedef struct {
     bool has_lm_loss;      /* a root of its own beside the loss */
     double frozen_squares; /* sum of the squares of weights that are not trained */
     double last_done, last_clock, mean_step_s;
-    mx_passthrough passthrough; /* of the checkpoint the run began with or goes on from */
-    mx_ckpt *ckpt;   /* NULL: checkpointing is off */
+    mx_spikes spikes; /* cap 0: spikes are not looked for */
+    double last_eval; /* NAN: none yet; run_eval.c's */
+} mx_run_steps;
+
+/* What users see as it goes. Opened by run_setup.c, written to by all. */
+typedef struct {
     mx_metrics *metrics;
     mx_progress progress;
     double flops_per_step, peak_flops;
-    bool measures_peak; /* the chip's rate is not known: it is measured now and then */
-    mx_spikes spikes;        /* cap 0: spikes are not looked for */
-    int64_t own_step;        /* the run's checkpoint that the state was last read from, -1: none */
-    int64_t rolled_to;       /* the checkpoint the run went back to last, -1: never */
-    int rolled_times;        /* in a row, to that one */
-    mx_run_profile *profile; /* NULL: none, or over */
-    int log_fd;              /* log.txt; 0: none */
+    bool measures_peak;      /* the chip's rate is not known: it is measured now and then */
+    mx_run_profile *profile; /* NULL: none, or over; run_profile.c's */
+} mx_run_report;
+
+/* Checkpoints, and what was restored from them. Owned by run_save.c; local_* by
+ * run_local_checkpoint.c. */
+typedef struct {
+    mx_ckpt *ckpt;              /* NULL: checkpointing is off */
+    mx_passthrough passthrough; /* of the checkpoint the run began with or goes on from */
+    mx_model_files files;       /* tokenizer and the like */
+    const char *config_text;    /* of config.yml */
+    bool snapshots;        /* saves go on beside steps, from a copy of the state */
+    int64_t own_step;      /* the run's checkpoint that the state was last read from, -1: none */
+    int64_t rolled_to;     /* the checkpoint the run went back to last, -1: never */
+    int rolled_times;      /* in a row, to that one */
+    int failures_said;     /* failed saves in a row that were reported */
+    const char *local_dir; /* for the state when saves fail; NULL: none */
+    int64_t local_step;    /* the step kept there that the run began with; -1: none */
+    int local_failed;      /* how often the state could not be kept there */
+} mx_run_saving;
+
+/* The account of time and memory, and who calls for help. Owned by run_watch.c. */
+typedef struct {
+    int log_fd; /* log.txt; 0: none */
     mx_watchdog *watchdog;
     mx_goodput goodput;
-    bool accounts;           /* goodput is recorded */
-    double account_saved;    /* when, seconds since 1970 */
-    double opened, compiled; /* when, seconds since 1970 */
+    bool accounts;                   /* goodput is recorded */
+    double account_saved;            /* when, seconds since 1970 */
+    double opened, compiled;         /* when, seconds since 1970 */
     double read_bytes, read_seconds; /* of the weights of load_parameters_path; 0: none */
     double start_rss_bytes;
-    bool snapshots; /* saves go on beside steps, from a copy of the state */
-    const char *config_text; /* of config.yml, for checkpoints */
-    int failures_said; /* failed saves in a row that were reported */
-    const char *local_dir; /* for the state when saves fail (run_local_checkpoint.c); NULL: none */
-    int64_t local_step; /* the step kept there that the run began with; -1: none */
-    int local_failed;   /* how often the state could not be kept there */
-    double last_eval;  /* NAN: none yet */
+} mx_run_watching;
+
+typedef struct {
+    const mx_config *c;
+    mx_arena arena;
+    mx_objective_run goal; /* objective NULL: none */
+    /* NULL: one device, or processes that each have the whole model */
+    const mx_mesh_rank *mesh_rank;
+    const char *folder;
+    const char *weights_dir; /* load_parameters_path as a folder here; NULL: not given */
+    mx_run_rules rules;
+    mx_schedule schedule;
+    int64_t steps; /* of the whole run */
+    mx_model_spec model;
+    mx_session *session;
+    mx_programs_request request; /* what the programs are made from */
+    mx_programs programs;
+    mx_plan plan;
+    mx_train_data data, eval_data;
+    mx_run_state at; /* where the run is; at.step counts steps that were started */
+    mx_run_ranks ranks;
+    mx_run_claim claim;
+    mx_run_batch batch;
+    mx_run_steps loop;
+    mx_run_report report;
+    mx_run_saving saving;
+    mx_run_watching watch;
 } mx_run;
 
 /* What a run is started with. */
@@ -195,8 +232,6 @@ mx_status mx_run_ranks_find(mx_run *r) MX_MUST_USE;
 mx_status mx_run_ranks_open(mx_run *r) MX_MUST_USE;
 /* Tells the session of a process where the groups of its collectives are. */
 void mx_run_set_groups(mx_run *r);
-/* The ranks of a mesh along these axes. */
-mx_process_group *mx_run_group(mx_run *r, mx_axis_set axes);
 /* run_ranks.c: what ranks do together. */
 /* Can several ranks run this? Once variables are known. */
 mx_status mx_run_ranks_check(mx_run *r) MX_MUST_USE;
@@ -216,11 +251,20 @@ mx_status mx_run_local_checkpoint_newest(mx_run *r, int64_t newer_than,
 mx_status mx_run_local_checkpoint_save(mx_run *r, const char *why, bool *kept) MX_MUST_USE;
 /* What was kept is not needed any more once a step as late is durable. */
 void mx_run_local_checkpoint_clear(mx_run *r, int64_t durable_step);
-/* run_loop.c: the whole state as a checkpoint of `c`; every step has been settled. */
+/* run_save.c: the whole state as a checkpoint of `c`; every step has been settled. */
 mx_status mx_run_save_to(mx_run *r, mx_ckpt *c) MX_MUST_USE;
+mx_status mx_run_save(mx_run *r) MX_MUST_USE; /* nothing where checkpoints are off */
+bool mx_run_saves_at(mx_run *r, int64_t step);
+/* After too many failed saves: an error with which the run ends. */
+mx_status mx_run_give_up_saving(mx_run *r) MX_MUST_USE;
+/* Back to the newest checkpoint, but on with the data where it is. */
+mx_status mx_run_roll_back(mx_run *r) MX_MUST_USE;
+/* The end of a run: its last state is durable, or kept elsewhere, or that is an error. */
+mx_status mx_run_save_last(mx_run *r, bool stopped) MX_MUST_USE;
+/* run_eval.c */
+mx_status mx_run_evaluate(mx_run *r) MX_MUST_USE;
+bool mx_run_evaluates_at(const mx_run *r, int64_t step);
 /* run_loop.c: what to do about a step that changed nothing. */
 mx_status mx_run_after_skip(mx_run *r, const mx_inflight_step *f) MX_MUST_USE;
-/* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
-mx_status mx_run_loop(mx_run *r) MX_MUST_USE;
 
 #endif

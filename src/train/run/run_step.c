@@ -32,7 +32,7 @@ enum { LOSS, LM_LOSS, N_FIXED };
 
 static int each_at(const mx_run *r, int64_t microbatch, int k)
 {
-    return (int)microbatch * (N_FIXED + r->n_extra) + k;
+    return (int)microbatch * (N_FIXED + r->loop.n_extra) + k;
 }
 
 static int update_at(const mx_run *r, int k)
@@ -46,21 +46,22 @@ mx_status mx_run_inflight_open(mx_run *r)
 {
     const mx_graph *g =
         r->programs.pipelined ? &r->programs.pipeline.joint : &r->programs.step.graph;
-    r->extra = MX_NEW_N(&r->arena, const char *, g->n_roots + 1);
+    r->loop.extra = MX_NEW_N(&r->arena, const char *, g->n_roots + 1);
     for (int i = 0; i < g->n_roots; i++)
         if (g->root[i]->name && strncmp(g->root[i]->name, METRIC, sizeof METRIC - 1) == 0)
-            r->extra[r->n_extra++] = mx_arena_strdup(&r->arena, g->root[i]->name);
-    r->has_lm_loss = mx_graph_find_root(g, "lm_loss") != NULL;
+            r->loop.extra[r->loop.n_extra++] = mx_arena_strdup(&r->arena, g->root[i]->name);
+    r->loop.has_lm_loss = mx_graph_find_root(g, "lm_loss") != NULL;
     for (int i = 0; i < 2; i++)
-        MX_TRY(mx_readback_open(&r->inflight[i].got, r->session, update_at(r, N_UPDATE)));
-    r->metric = MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->n_extra + MX_HOST_METRICS);
+        MX_TRY(mx_readback_open(&r->loop.inflight[i].got, r->session, update_at(r, N_UPDATE)));
+    r->loop.metric =
+        MX_NEW_N(&r->arena, mx_metric, MX_RUN_METRICS + r->loop.n_extra + MX_HOST_METRICS);
     return MX_OK;
 }
 
 void mx_run_inflight_close(mx_run *r)
 {
     for (int i = 0; i < 2; i++)
-        mx_readback_close(&r->inflight[i].got);
+        mx_readback_close(&r->loop.inflight[i].got);
 }
 
 /* --- starting a step --- */
@@ -75,9 +76,9 @@ static void copy_images(mx_run *r, const mx_batch *b, int64_t row, int64_t n, in
         int64_t from = b->first_image[row + i], count = b->first_image[row + i + 1] - from;
         int64_t to = s->size ? from - b->first_image[row] : i * most;
         if (!s->size)
-            mx_pieces_clear(s, r->pixels + (size_t)to * floats, most);
+            mx_pieces_clear(s, r->batch.pixels + (size_t)to * floats, most);
         if (count)
-            memcpy(r->pixels + (size_t)to * floats, b->pixels + (size_t)from * floats,
+            memcpy(r->batch.pixels + (size_t)to * floats, b->pixels + (size_t)from * floats,
                    sizeof(float) * (size_t)count * floats);
     }
 }
@@ -89,10 +90,10 @@ static mx_status feed_places(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
         int64_t from = b->first_image[row + i], at = (row + i) * b->seq_len, next = 0;
         mx_image_places(s, b->tokens + at, b->segments + at, b->seq_len,
                         b->pixels + from * mx_image_floats(s),
-                        b->first_image[row + i + 1] - from, &next, r->places + i * b->seq_len,
+                        b->first_image[row + i + 1] - from, &next, r->batch.places + i * b->seq_len,
                         rows * b->seq_len);
     }
-    return mx_exec_write(e, "places", r->places);
+    return mx_exec_write(e, "places", r->batch.places);
 }
 
 static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row)
@@ -111,7 +112,7 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
     copy_images(r, b, row, rows, most);
     if (r->request.options.shape.places)
         MX_TRY(feed_places(r, e, b, row, rows));
-    return mx_exec_write(e, "pixels", r->pixels);
+    return mx_exec_write(e, "pixels", r->batch.pixels);
 }
 
 /* Rows of a batch into an input of a program, or what this rank has of each of them. */
@@ -125,10 +126,10 @@ static mx_status feed_rows(mx_run *r, mx_exec *e, const char *name, const int32_
     for (int64_t i = 0; i < n->type.dim[0]; i++)
         for (int k = 0; k < box->n_runs[1]; k++) {
             const mx_cut_run *run = &box->run[1][k];
-            memcpy(r->cut + to, rows + i * width + run->from, sizeof *rows * (size_t)run->n);
+            memcpy(r->batch.cut + to, rows + i * width + run->from, sizeof *rows * (size_t)run->n);
             to += run->n;
         }
-    return mx_exec_write(e, name, r->cut);
+    return mx_exec_write(e, name, r->batch.cut);
 }
 
 /* Rows [row, row + microbatch) of a batch into a program's inputs. */
@@ -160,7 +161,7 @@ static mx_status feed_update(const mx_run *r, mx_exec *e, mx_inflight_step *f)
     float lr = (float)f->lr, number = (float)f->step, nothing = -1, *limit = &f->norm_limit;
     MX_TRY(mx_exec_write(e, "lr", &lr));
     MX_TRY(mx_exec_write(e, "step", &number));
-    if (!r->spikes.cap)
+    if (!r->loop.spikes.cap)
         return MX_OK;
     if (!r->programs.accumulates)
         MX_TRY(mx_exec_write(e, "loss_limit", &f->loss_limit));
@@ -175,18 +176,18 @@ static mx_status feed_update(const mx_run *r, mx_exec *e, mx_inflight_step *f)
 static mx_status take_each(const mx_run *r, mx_exec *e, mx_inflight_step *f, int64_t microbatch)
 {
     MX_TRY(mx_readback_copy(&f->got, e, "loss", each_at(r, microbatch, LOSS)));
-    if (r->has_lm_loss)
+    if (r->loop.has_lm_loss)
         MX_TRY(mx_readback_copy(&f->got, e, "lm_loss", each_at(r, microbatch, LM_LOSS)));
-    for (int i = 0; i < r->n_extra; i++)
-        MX_TRY(mx_readback_copy(&f->got, e, r->extra[i], each_at(r, microbatch, N_FIXED + i)));
+    for (int i = 0; i < r->loop.n_extra; i++)
+        MX_TRY(mx_readback_copy(&f->got, e, r->loop.extra[i], each_at(r, microbatch, N_FIXED + i)));
     return MX_OK;
 }
 
 /* Another one for every microbatch of the run, whenever it is resumed. */
 static int64_t dropout_seed(const mx_run *r, int64_t step, int64_t microbatch)
 {
-    int64_t n = r->request.batch.accumulation * r->comm->size;
-    int64_t number = (step - 1) * n + microbatch * r->comm->size + r->comm->rank;
+    int64_t n = r->request.batch.accumulation * r->ranks.comm->size;
+    int64_t number = (step - 1) * n + microbatch * r->ranks.comm->size + r->ranks.comm->rank;
     return number + (mx_config_int(r->c, "init_weights_seed") << 40);
 }
 
@@ -202,7 +203,7 @@ typedef struct {
 static mx_status write_microbatch(void *ctx, int microbatch, mx_exec *e)
 {
     const stage_feed *s = ctx;
-    return mx_run_feed(s->r, e, s->b, microbatch * s->r->microbatch, s->scale);
+    return mx_run_feed(s->r, e, s->b, microbatch * s->r->batch.microbatch, s->scale);
 }
 
 static mx_status read_microbatch(void *ctx, int microbatch, mx_exec *e)
@@ -222,18 +223,18 @@ static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_inflight_step *f,
     MX_TRY(mx_readback_wait(&f->got));
     for (int i = 0; i < n && !mx_run_speaks(r); i++)
         f->got.value[i] = 0;
-    return mx_comm_sum_f32(r->comm, &(mx_span){f->got.value, n}, 1);
+    return mx_comm_sum_f32(r->ranks.comm, &(mx_span){f->got.value, n}, 1);
 }
 
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_inflight_step *f)
 {
     float scale = f->counted ? 1.0f / (float)f->counted : 0;
-    mx_exec *each = r->now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
+    mx_exec *each = r->batch.now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
     if (r->programs.pipelined)
         MX_TRY(run_pipeline(r, b, f, scale));
     for (int64_t k = 0; each && k < r->request.batch.accumulation; k++) {
         float first = k == 0;
-        MX_TRY(mx_run_feed(r, each, b, k * r->microbatch, scale));
+        MX_TRY(mx_run_feed(r, each, b, k * r->batch.microbatch, scale));
         MX_TRY(mx_exec_write(each, "first", &first));
         int64_t seed = dropout_seed(r, f->step, k);
         MX_TRY(mx_exec_write(each, "dropout_seed", &seed));
@@ -258,7 +259,7 @@ static mx_status run_programs(mx_run *r, const mx_batch *b, mx_inflight_step *f)
 mx_status mx_run_launch(mx_run *r, bool *end)
 {
     const mx_batch *b;
-    mx_inflight_step *f = &r->inflight[r->at.step % 2];
+    mx_inflight_step *f = &r->loop.inflight[r->at.step % 2];
     MX_ASSERT(!f->in_flight, "step %lld was not settled", (long long)f->step);
     MX_TRY(mx_run_stage_enter(r));
     double start = mx_clock_now();
@@ -276,10 +277,10 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     *end = of_all[2] > 0;
     if (*end)
         return MX_OK;
-    if (r->spikes.cap)
-        mx_spikes_limits(&r->spikes, &f->loss_limit, &f->norm_limit);
+    if (r->loop.spikes.cap)
+        mx_spikes_limits(&r->loop.spikes, &f->loss_limit, &f->norm_limit);
     f->lr = mx_schedule_rate(&r->schedule, r->at.step);
-    f->flops = r->stage_flops;
+    f->flops = r->batch.stage_flops;
     f->tokens = of_all[0];
     f->trained = of_all[1];
     f->counted = of_all[3];
@@ -297,9 +298,9 @@ mx_status mx_run_launch(mx_run *r, bool *end)
 static void checkpoint_state(mx_run *r, char *out, size_t cap)
 {
     *out = 0;
-    if (!r->ckpt)
+    if (!r->saving.ckpt)
         return;
-    mx_ckpt_status s = mx_ckpt_poll(r->ckpt);
+    mx_ckpt_status s = mx_ckpt_poll(r->saving.ckpt);
     if (s.n_failed)
         snprintf(out, cap, "CHECKPOINT FAILED: %.60s", s.error);
     else if (s.writing)
@@ -310,7 +311,7 @@ static void checkpoint_state(mx_run *r, char *out, size_t cap)
 
 static double mean_of(const mx_run *r, const mx_inflight_step *f, int k)
 {
-    int ranks = r->mesh_rank ? 1 : r->comm->size;
+    int ranks = r->mesh_rank ? 1 : r->ranks.comm->size;
     return (double)sum_of(r, f, k) / (double)(r->request.batch.accumulation * ranks);
 }
 
@@ -319,29 +320,31 @@ static void report(mx_run *r, const mx_inflight_step *f)
     char state[96];
     checkpoint_state(r, state, sizeof state);
     double rate = (double)f->tokens / f->step_s, flops = f->flops / f->step_s;
-    double lm = r->has_lm_loss ? sum_of(r, f, LM_LOSS) : f->loss;
+    double lm = r->loop.has_lm_loss ? sum_of(r, f, LM_LOSS) : f->loss;
     double norm = f->got.value[update_at(r, PARAM_NORM)];
-    r->mean_step_s = r->mean_step_s > 0 ? 0.9 * r->mean_step_s + 0.1 * f->step_s : f->step_s;
+    r->loop.mean_step_s =
+        r->loop.mean_step_s > 0 ? 0.9 * r->loop.mean_step_s + 0.1 * f->step_s : f->step_s;
     mx_progress_update(
-        &r->progress, &(mx_progress_state){.step = f->step,
-                                           .steps = r->steps,
-                                           .loss = f->loss,
-                                           .tokens_per_s = rate,
-                                           .mfu = flops / r->peak_flops,
-                                           .eta_s = r->mean_step_s * (double)(r->steps - f->step),
-                                           .checkpoint = *state ? state : NULL});
+        &r->report.progress,
+        &(mx_progress_state){.step = f->step,
+                             .steps = r->steps,
+                             .loss = f->loss,
+                             .tokens_per_s = rate,
+                             .mfu = flops / r->report.peak_flops,
+                             .eta_s = r->loop.mean_step_s * (double)(r->steps - f->step),
+                             .checkpoint = *state ? state : NULL});
     const mx_objective *o = r->goal.objective;
     const mx_metric m[] = {{"loss", f->loss},
                            {o ? NULL : "lm_loss", lm},
                            {o ? "num_tokens" : NULL, (double)r->at.inputs},
                            {o && !o->is_nll ? NULL : "perplexity", exp(lm)},
                            {"grad_norm", f->grad_norm},
-                           {"param_norm", sqrt(norm * norm + r->frozen_squares)},
+                           {"param_norm", sqrt(norm * norm + r->loop.frozen_squares)},
                            {"learning_rate", f->lr},
                            {"tokens", (double)r->at.tokens},
                            {"tokens_per_second", rate},
-                           {"tflops", flops * r->comm->size / 1e12},
-                           {"mfu", flops / r->peak_flops},
+                           {"tflops", flops * r->ranks.comm->size / 1e12},
+                           {"mfu", flops / r->report.peak_flops},
                            {"step_seconds", f->step_s},
                            {"data_wait_seconds", f->wait_s},
                            {"skipped", f->skipped},
@@ -352,23 +355,23 @@ static void report(mx_run *r, const mx_inflight_step *f)
     MX_ASSERT(known <= MX_RUN_METRICS, "%d metrics", known);
     for (int i = 0; i < known; i++)
         if (m[i].name)
-            r->metric[n++] = m[i];
-    for (int i = 0; i < r->n_extra; i++)
-        r->metric[n++] =
-            (mx_metric){r->extra[i] + sizeof METRIC - 1, mean_of(r, f, N_FIXED + i)};
-    memcpy(r->metric + n, f->host, sizeof *f->host * (size_t)f->n_host);
+            r->loop.metric[n++] = m[i];
+    for (int i = 0; i < r->loop.n_extra; i++)
+        r->loop.metric[n++] =
+            (mx_metric){r->loop.extra[i] + sizeof METRIC - 1, mean_of(r, f, N_FIXED + i)};
+    memcpy(r->loop.metric + n, f->host, sizeof *f->host * (size_t)f->n_host);
     n += f->n_host;
-    if (r->leads)
-        mx_metrics_log(r->metrics, f->step, r->metric, n);
+    if (r->ranks.leads)
+        mx_metrics_log(r->report.metrics, f->step, r->loop.metric, n);
 }
 
 /* The time since the step before was done: by the device's clock where it had this step already
  * while it worked on that one, since the host looks at both late. */
 static double seconds_of(const mx_run *r, const mx_inflight_step *f)
 {
-    if (f->got.mark && f->began <= r->last_done)
-        return *f->got.clock - r->last_clock;
-    return f->done - (f->began > r->last_done ? f->began : r->last_done);
+    if (f->got.mark && f->began <= r->loop.last_done)
+        return *f->got.clock - r->loop.last_clock;
+    return f->done - (f->began > r->loop.last_done ? f->began : r->loop.last_done);
 }
 
 static mx_status arrive(mx_run *r, mx_inflight_step *f)
@@ -378,8 +381,8 @@ static mx_status arrive(mx_run *r, mx_inflight_step *f)
     if (f->got.mark)
         f->done = mx_clock_now();
     f->step_s = seconds_of(r, f);
-    r->last_done = f->done;
-    r->last_clock = f->got.mark ? *f->got.clock : 0;
+    r->loop.last_done = f->done;
+    r->loop.last_clock = f->got.mark ? *f->got.clock : 0;
     f->in_flight = false;
     f->loss = sum_of(r, f, LOSS);
     f->grad_norm = f->got.value[update_at(r, GRAD_NORM)];
@@ -391,7 +394,7 @@ static mx_status arrive(mx_run *r, mx_inflight_step *f)
 
 mx_status mx_run_settle(mx_run *r, int64_t step)
 {
-    mx_inflight_step *f = &r->inflight[(step + 1) % 2]; /* as mx_run_launch chose it */
+    mx_inflight_step *f = &r->loop.inflight[(step + 1) % 2]; /* as mx_run_launch chose it */
     if (step < 1 || !f->in_flight || f->step != step)
         return MX_OK;
     MX_TRY(mx_status_wrap(arrive(r, f), "step %lld", (long long)step));
@@ -399,14 +402,14 @@ mx_status mx_run_settle(mx_run *r, int64_t step)
     r->at.inputs += r->goal.objective ? f->tokens : 0;
     r->at.skipped += f->skipped;
     r->at.skipped_in_row = f->skipped ? r->at.skipped_in_row + 1 : 0;
-    if (r->spikes.cap)
-        mx_spikes_add(&r->spikes, f->loss, f->grad_norm);
+    if (r->loop.spikes.cap)
+        mx_spikes_add(&r->loop.spikes, f->loss, f->grad_norm);
     /* Now and then, where it takes no noticeable time: the machine may have been busy at first. */
-    if (r->measures_peak && f->step_s > 1 && (step & (step - 1)) == 0 && step > 1)
+    if (r->report.measures_peak && f->step_s > 1 && (step & (step - 1)) == 0 && step > 1)
         mx_run_measure_peak(r);
     report(r, f);
     mx_run_step_done(r, step);
     mx_run_check_saves(r);
-    mx_run_lock_beat(&r->lock);
+    mx_run_lock_beat(&r->claim.lock);
     return f->skipped || !isfinite(f->loss) ? mx_run_after_skip(r, f) : MX_OK;
 }

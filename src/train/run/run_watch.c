@@ -8,6 +8,7 @@
  */
 #include "train/run/run_state.h"
 
+#include "base/clock.h"
 #include "base/crash.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,16 +23,14 @@ enum { CRASHES = 3, CRASH_STEPS = 10, LOG_BYTES = 64 << 20 };
 
 double mx_run_now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return mx_clock_wall();
 }
 
 /* What the device could do: the most that was seen, since others may be using it just now. */
 void mx_run_measure_peak(mx_run *r)
 {
     double peak = mx_session_peak_flops(r->session, r->request.options.compile.compute);
-    r->peak_flops = peak > r->peak_flops ? peak : r->peak_flops;
+    r->report.peak_flops = peak > r->report.peak_flops ? peak : r->report.peak_flops;
 }
 
 double mx_run_rss_bytes(void)
@@ -43,15 +42,15 @@ double mx_run_rss_bytes(void)
 void mx_run_log_open(mx_run *r)
 {
     const char *path = mx_arena_printf(&r->arena, "%s/log.txt", r->folder);
-    if (!r->leads)
-        path = mx_arena_printf(&r->arena, "%s/log-%d.txt", r->folder, r->comm->rank);
+    if (!r->ranks.leads)
+        path = mx_arena_printf(&r->arena, "%s/log-%d.txt", r->folder, r->ranks.comm->rank);
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0) {
-        mx_progress_say(&r->progress, "note: %s cannot be written; there is no log", path);
+        mx_progress_say(&r->report.progress, "note: %s cannot be written; there is no log", path);
         return;
     }
-    r->log_fd = fd;
-    mx_progress_log_to(&r->progress, fd);
+    r->watch.log_fd = fd;
+    mx_progress_log_to(&r->report.progress, fd);
     mx_crash_set_log(fd);
 }
 
@@ -102,63 +101,65 @@ mx_status mx_run_check_crashes(mx_run *r)
 /* The time before the account could be opened is known now, too. */
 static void account_open(mx_run *r)
 {
-    mx_status st = mx_goodput_open(&r->goodput, r->folder, r->opened, r->at.step, NULL);
-    r->accounts = !st;
+    mx_status st = mx_goodput_open(&r->watch.goodput, r->folder, r->watch.opened, r->at.step, NULL);
+    r->watch.accounts = !st;
     if (st)
-        mx_progress_say(&r->progress, "note: time is not accounted for: %s", mx_status_text(st));
+        mx_progress_say(&r->report.progress, "note: time is not accounted for: %s",
+                        mx_status_text(st));
     mx_status_free(st);
-    if (!r->accounts)
+    if (!r->watch.accounts)
         return;
-    if (r->goodput.was_damaged)
-        mx_progress_say(&r->progress, "note: goodput.json was damaged; the account starts anew");
-    mx_goodput_enter(&r->goodput, MX_GOODPUT_COMPILE, r->opened);
-    mx_goodput_enter(&r->goodput, MX_GOODPUT_LOAD, r->compiled);
-    r->goodput.read_bytes = r->read_bytes;
-    r->goodput.read_seconds = r->read_seconds;
+    if (r->watch.goodput.was_damaged)
+        mx_progress_say(&r->report.progress,
+                        "note: goodput.json was damaged; the account starts anew");
+    mx_goodput_enter(&r->watch.goodput, MX_GOODPUT_COMPILE, r->watch.opened);
+    mx_goodput_enter(&r->watch.goodput, MX_GOODPUT_LOAD, r->watch.compiled);
+    r->watch.goodput.read_bytes = r->watch.read_bytes;
+    r->watch.goodput.read_seconds = r->watch.read_seconds;
     mx_run_spend(r, MX_GOODPUT_OTHER);
 }
 
 mx_status mx_run_watch_open(mx_run *r)
 {
     MX_TRY(mx_crash_install());
-    if (r->mesh_rank && !r->leads)
+    if (r->mesh_rank && !r->ranks.leads)
         return MX_OK; /* rank 0's watches all of them: they go in step */
-    if (mx_config_bool(r->c, "enable_goodput_recording") && r->leads)
+    if (mx_config_bool(r->c, "enable_goodput_recording") && r->ranks.leads)
         account_open(r);
     return mx_watchdog_open(
-        &r->watchdog,
+        &r->watch.watchdog,
         &(mx_watchdog_options){.limit_s = mx_config_float(r->c, "step_timeout_seconds"),
-                               .fd = r->log_fd > 0 ? r->log_fd : 2});
+                               .fd = r->watch.log_fd > 0 ? r->watch.log_fd : 2});
 }
 
 void mx_run_spend(mx_run *r, mx_goodput_kind on)
 {
-    if (r->accounts)
-        mx_goodput_enter(&r->goodput, on, mx_run_now());
-    if (on != MX_GOODPUT_STEP && on != MX_GOODPUT_DATA && r->watchdog)
-        mx_watchdog_pause(r->watchdog);
+    if (r->watch.accounts)
+        mx_goodput_enter(&r->watch.goodput, on, mx_run_now());
+    if (on != MX_GOODPUT_STEP && on != MX_GOODPUT_DATA && r->watch.watchdog)
+        mx_watchdog_pause(r->watch.watchdog);
 }
 
 void mx_run_step_begins(mx_run *r)
 {
     mx_crash_set_step(r->at.step + 1);
-    if (r->watchdog)
-        mx_watchdog_step(r->watchdog, r->at.step + 1);
+    if (r->watch.watchdog)
+        mx_watchdog_step(r->watch.watchdog, r->at.step + 1);
 }
 
 static void account_save(mx_run *r)
 {
-    if (!r->accounts)
+    if (!r->watch.accounts)
         return;
-    r->account_saved = mx_run_now();
+    r->watch.account_saved = mx_run_now();
     /* Written again half a minute later: a full disk that has room again needs no word. */
-    mx_status_free(mx_goodput_save(&r->goodput, r->account_saved));
+    mx_status_free(mx_goodput_save(&r->watch.goodput, r->watch.account_saved));
 }
 
 void mx_run_step_done(mx_run *r, int64_t step)
 {
-    mx_goodput_step_done(&r->goodput, step - 1);
-    if (r->accounts && mx_run_now() - r->account_saved > ACCOUNT_SECONDS)
+    mx_goodput_step_done(&r->watch.goodput, step - 1);
+    if (r->watch.accounts && mx_run_now() - r->watch.account_saved > ACCOUNT_SECONDS)
         account_save(r);
 }
 
@@ -166,30 +167,30 @@ void mx_run_step_done(mx_run *r, int64_t step)
  * older one, and the account looks for the mark of that. */
 void mx_run_saved(mx_run *r)
 {
-    if (r->accounts)
-        mx_goodput_commit(&r->goodput, r->at.step, mx_run_now());
+    if (r->watch.accounts)
+        mx_goodput_commit(&r->watch.goodput, r->at.step, mx_run_now());
     account_save(r);
 }
 
 void mx_run_check_saves(mx_run *r)
 {
-    if (!r->ckpt)
+    if (!r->saving.ckpt)
         return;
-    mx_ckpt_status s = mx_ckpt_poll(r->ckpt);
-    if (s.n_failed == 0 && r->failures_said)
-        mx_progress_say(&r->progress, "checkpoints can be written again: %lld is",
+    mx_ckpt_status s = mx_ckpt_poll(r->saving.ckpt);
+    if (s.n_failed == 0 && r->saving.failures_said)
+        mx_progress_say(&r->report.progress, "checkpoints can be written again: %lld is",
                         (long long)s.last_step);
-    if (s.n_failed > r->failures_said) {
+    if (s.n_failed > r->saving.failures_said) {
         const char *alarm = s.n_failed >= ALARM_FAILURES ? "ALARM: " : "";
-        mx_progress_say(&r->progress,
+        mx_progress_say(&r->report.progress,
                         "%scheckpoint failed, %d in a row: %s. Training goes on; older checkpoints "
                         "are untouched and the next save tries again",
                         alarm, s.n_failed, s.error);
-        if (*alarm && r->leads)
+        if (*alarm && r->ranks.leads)
             fprintf(stderr, "maxc: ALARM: %d checkpoints in a row could not be written: %s\n",
                     s.n_failed, s.error);
     }
-    r->failures_said = s.n_failed;
+    r->saving.failures_said = s.n_failed;
     mx_run_local_checkpoint_clear(r, s.last_step);
 }
 
@@ -197,8 +198,8 @@ static void say_memory(mx_run *r)
 {
     char a[32], b[32];
     bool host = mx_session_traits(r->session)->host_memory;
-    double used = mx_run_rss_bytes() - r->start_rss_bytes;
-    mx_progress_say(&r->progress, "memory: %s planned%s, %s of host memory really used",
+    double used = mx_run_rss_bytes() - r->watch.start_rss_bytes;
+    mx_progress_say(&r->report.progress, "memory: %s planned%s, %s of host memory really used",
                     mx_format_bytes(a, sizeof a, mx_run_planned_bytes(r)),
                     host ? "" : " on the device",
                     mx_format_bytes(b, sizeof b, used));
@@ -206,28 +207,28 @@ static void say_memory(mx_run *r)
 
 void mx_run_watch_close(mx_run *r, mx_status st)
 {
-    mx_watchdog_close(r->watchdog);
-    r->watchdog = NULL;
+    mx_watchdog_close(r->watch.watchdog);
+    r->watch.watchdog = NULL;
     if (r->session && r->plan.total > 0)
         say_memory(r);
-    if (r->accounts) {
+    if (r->watch.accounts) {
         mx_str table = {0};
         mx_run_spend(r, MX_GOODPUT_OTHER);
         account_save(r);
-        mx_goodput_report(&r->goodput, &table);
+        mx_goodput_report(&r->watch.goodput, &table);
         if (table.len && table.text[table.len - 1] == '\n')
             table.text[--table.len] = 0;
-        mx_progress_say(&r->progress, "%s", mx_str_text(&table));
+        mx_progress_say(&r->report.progress, "%s", mx_str_text(&table));
         mx_str_fini(&table);
     }
-    if (st && r->log_fd > 0) {
-        (void)!write(r->log_fd, mx_status_text(st), strlen(mx_status_text(st)));
-        (void)!write(r->log_fd, "\n", 1);
+    if (st && r->watch.log_fd > 0) {
+        (void)!write(r->watch.log_fd, mx_status_text(st), strlen(mx_status_text(st)));
+        (void)!write(r->watch.log_fd, "\n", 1);
     }
-    if (r->leads || !r->mesh_rank)
+    if (r->ranks.leads || !r->mesh_rank)
         mx_crash_set_log(-1);
-    mx_progress_log_to(&r->progress, 0);
-    if (r->log_fd > 0)
-        close(r->log_fd);
-    r->log_fd = 0;
+    mx_progress_log_to(&r->report.progress, 0);
+    if (r->watch.log_fd > 0)
+        close(r->watch.log_fd);
+    r->watch.log_fd = 0;
 }

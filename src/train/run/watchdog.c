@@ -2,6 +2,7 @@
  * limit. */
 #include "train/run/watchdog.h"
 
+#include "base/clock.h"
 #include "base/arena.h"
 #include "base/crash.h"
 #include <errno.h>
@@ -28,13 +29,6 @@ struct mx_watchdog {
     double took[KEPT];
     int64_t n_took;
 };
-
-static double monotonic(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int ascending(const void *a, const void *b)
 {
@@ -71,7 +65,7 @@ static void write_report(const mx_watchdog *w, int64_t step, double seconds)
  * that the clock can tell. */
 static void wait_until(mx_watchdog *w, double until)
 {
-    double latest = monotonic() + 86400;
+    double latest = mx_clock_now() + 86400;
     until = until < latest ? until : latest;
     struct timespec t = {.tv_sec = (time_t)until,
                          .tv_nsec = (long)(1e9 * (until - (double)(time_t)until))};
@@ -87,7 +81,7 @@ static void *watch(void *arg)
             pthread_cond_wait(&w->wake, &w->lock);
             continue;
         }
-        double now = monotonic(), seconds = now - w->began;
+        double now = mx_clock_now(), seconds = now - w->began;
         if (seconds < w->report) {
             wait_until(w, w->began + w->report);
             continue;
@@ -145,7 +139,7 @@ mx_status mx_watchdog_open(mx_watchdog **out, const mx_watchdog_options *o)
 void mx_watchdog_step(mx_watchdog *w, int64_t step)
 {
     pthread_mutex_lock(&w->lock);
-    double now = monotonic();
+    double now = mx_clock_now();
     if (w->watching)
         w->took[w->n_took++ % KEPT] = now - w->began;
     w->step = step;

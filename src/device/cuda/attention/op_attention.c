@@ -17,8 +17,22 @@
 #include "device/cuda/core/kernels.h"
 #include "ir/attention.h"
 #include "ops/gpu_work.h"
+#include "ops/attention.h"
 
-enum { Q_POS = 3, K_POS, Q_SEG, K_SEG, Q_SPAN, K_SPAN, SINKS, SELECTED, OUT, LSE, DOUT, DLSE };
+enum {
+    Q_POS = MX_ATTN_Q_POS,
+    K_POS = MX_ATTN_K_POS,
+    Q_SEG = MX_ATTN_Q_SEG,
+    K_SEG = MX_ATTN_K_SEG,
+    Q_SPAN = MX_ATTN_Q_SPAN,
+    K_SPAN = MX_ATTN_K_SPAN,
+    SINKS = MX_ATTN_SINKS,
+    SELECTED = MX_ATTN_SELECTED,
+    OUT = MX_ATTN_N_IN, /* of the gradient, with those behind it */
+    LSE,
+    DOUT,
+    DLSE
+};
 
 typedef struct {
     mx_sdpa_plan *plan; /* NULL: our own kernel */

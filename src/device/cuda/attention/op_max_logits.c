@@ -1,8 +1,9 @@
 /* op_max_logits.c - max_logits on the kernels of max_logits.h. */
 #include "device/cuda/core/context.h"
+#include "ops/inputs.h"
 #include "device/cuda/attention/max_logits.h"
 
-enum { Q, K, SEG };
+enum { MX_INPUTS_MAX_LOGITS };
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {

@@ -1,8 +1,9 @@
 /* op_paged.c - paged_attention on the kernel of paged.h. */
 #include "device/cuda/core/context.h"
+#include "ops/inputs.h"
 #include "device/cuda/attention/paged.h"
 
-enum { K = 1, V, POSITIONS, ROW, TABLE, SINKS };
+enum { MX_INPUTS_PAGED_ATTENTION };
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {

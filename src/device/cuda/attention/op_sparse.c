@@ -1,8 +1,9 @@
 /* op_sparse.c - select_keys on the kernels of select.h. */
 #include "device/cuda/core/context.h"
+#include "ops/inputs.h"
 #include "device/cuda/attention/select.h"
 
-enum { Q, W, K, Q_POS, K_POS, Q_SEG, K_SEG };
+enum { MX_INPUTS_SELECT_KEYS };
 
 static mx_cuda_select select_of(const mx_exec_step *s)
 {

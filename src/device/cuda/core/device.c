@@ -6,6 +6,7 @@
  */
 #include "device/cuda/core/context.h"
 
+#include "base/clock.h"
 #include "base/arena.h"
 #include "device/chips.h"
 #include "device/cuda/core/kernels.h"
@@ -487,9 +488,7 @@ static mx_status launch_timed(mx_cuda *c, mx_exec *e, program *p)
     cudaEvent_t first = NULL, begin = NULL, end = NULL;
     float ms = 0;
     mx_status st;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    double base = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    double base = mx_clock_now();
     MX_TRY_OUT(st, mx_cuda_check(cudaEventCreate(&first), "an event"));
     MX_TRY_OUT(st, mx_cuda_check(cudaEventCreate(&begin), "an event"));
     MX_TRY_OUT(st, mx_cuda_check(cudaEventCreate(&end), "an event"));

@@ -31,7 +31,7 @@ typedef struct mx_cuda_op {
     int (*together)(const mx_exec_step *s, void *const *state, int n);
     /* Launches that many at once; they find the sum of their workspace (op->gpu_work_adds). */
     mx_status (*launch_many)(mx_cuda *cuda, const mx_exec_step *s, int n);
-    /* Several entries may serve one op, told apart by attributes. NULL: it takes any step. */
+    /* Several entries may serve one op, distinguished by attributes. NULL: it takes any step. */
     bool (*takes)(const mx_exec_step *s);
 } mx_cuda_op;
 

@@ -1,19 +1,26 @@
 /* op_recurrent.c - the graph's ops with a memory, causal_conv and delta_rule, on the kernels of
  * recurrent.h. */
 #include "device/cuda/core/context.h"
+#include "ops/inputs.h"
 #include "device/cuda/recurrent/recurrent.h"
 
 /* --- causal_conv --- */
 
-enum { X, W, CONV_SEGMENTS, CONV_STATE, CONV_POSITIONS, CONV_DY = 3 };
+enum { MX_INPUTS_CAUSAL_CONV };
+enum { MX_INPUTS_CONV_GRAD };
 
 static mx_cuda_conv conv_of(const mx_exec_step *s, bool back)
 {
     const mx_tensor *in = s->call.in;
-    const mx_type *x = &in[X].type;
-    mx_cuda_conv c = {.batch = (int)x->dim[0], .len = (int)x->dim[1], .channels = (int)x->dim[2],
-                      .taps = (int)in[W].type.dim[1], .f32 = mx_is_f32(&in[X]), .x = in[X].data,
-                      .w = in[W].data, .segments = in[CONV_SEGMENTS].data};
+    const mx_type *x = &in[CONV_X].type;
+    mx_cuda_conv c = {.batch = (int)x->dim[0],
+                      .len = (int)x->dim[1],
+                      .channels = (int)x->dim[2],
+                      .taps = (int)in[CONV_W].type.dim[1],
+                      .f32 = mx_is_f32(&in[CONV_X]),
+                      .x = in[CONV_X].data,
+                      .w = in[CONV_W].data,
+                      .segments = in[CONV_SEGMENTS].data};
     if (!back && in[CONV_STATE].data) {
         c.state = in[CONV_STATE].data;
         c.state_f32 = mx_is_f32(&in[CONV_STATE]);
@@ -27,7 +34,7 @@ static mx_status prepare_conv(mx_cuda *c, const mx_exec_step *s, void **state, s
 {
     (void)c, (void)state, (void)work;
     const mx_tensor *in = s->call.in;
-    MX_CUDA_NEEDS(mx_is_float(&in[X]) && in[W].type.dtype == in[X].type.dtype &&
+    MX_CUDA_NEEDS(mx_is_float(&in[CONV_X]) && in[CONV_W].type.dtype == in[CONV_X].type.dtype &&
                       (!in[CONV_STATE].data || mx_is_float(&in[CONV_STATE])),
                   "a convolution of these dtypes");
     return MX_OK;
@@ -44,8 +51,8 @@ static mx_status prepare_conv_grad(mx_cuda *c, const mx_exec_step *s, void **sta
 {
     (void)c, (void)state;
     const mx_tensor *in = s->call.in;
-    MX_CUDA_NEEDS(mx_is_float(&in[X]) && in[W].type.dtype == in[X].type.dtype &&
-                      in[CONV_DY].type.dtype == in[X].type.dtype,
+    MX_CUDA_NEEDS(mx_is_float(&in[CONV_X]) && in[CONV_W].type.dtype == in[CONV_X].type.dtype &&
+                      in[CONV_DY].type.dtype == in[CONV_X].type.dtype,
                   "a convolution of these dtypes");
     mx_cuda_conv d = conv_of(s, true);
     *work = mx_cuda_conv_backward_bytes(&d);
@@ -63,7 +70,8 @@ static mx_status conv_grad(mx_cuda *c, const mx_exec_step *s, void *state)
 
 /* --- delta_rule --- */
 
-enum { Q, K, V, G, BETA, SEGMENTS, STATE, POSITIONS, DOUT = 6 };
+enum { MX_INPUTS_DELTA_RULE };
+enum { MX_INPUTS_DELTA_GRAD };
 
 static mx_cuda_delta delta_of(const mx_exec_step *s, bool back)
 {

@@ -19,10 +19,11 @@
 #include "device/cuda/train/train_kernels.h"
 #include "device/cuda/train/xent_exp.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 
 #include <string.h>
 
-enum { X, W, LABELS, DLOSS };
+enum { MX_INPUTS_LINEAR_XENT };
 enum { ROW_STEP = MX_GPU_XENT_STEP }; /* elements in 16 bytes, what fast kernels load at a time */
 
 typedef struct {

@@ -92,11 +92,6 @@ __global__ void finish_kernel(float *out, const double *partial)
 
 enum { ROW_PARTS = MX_GPU_ROW_PARTS, MANY_ROWS = 512, MANY_COLUMNS = 1 << 16 };
 
-size_t mx_cuda_sum_rows_bytes(int64_t d)
-{
-    return mx_gpu_sum_rows_bytes(d, false);
-}
-
 /* 16 bytes of a row. */
 __device__ __forceinline__ void load_piece(float f[8], const uint16_t *x)
 {

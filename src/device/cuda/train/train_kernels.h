@@ -51,8 +51,7 @@ cudaError_t mx_cuda_sum_squares(const mx_squares_one *a, int n, double *partial,
 /* So many blocks of a kernel run at once on this device. */
 cudaError_t mx_cuda_blocks_at_once(int64_t *n, const void *kernel, int threads);
 
-/* x (rows, d) -> out (d) float; partial: mx_cuda_sum_rows_partial floats. d = 1 sums everything. */
-size_t mx_cuda_sum_rows_bytes(int64_t d);
+/* x (rows, d) -> out (d) float; partial: mx_gpu_sum_rows_bytes. d = 1 sums everything. */
 cudaError_t mx_cuda_sum_rows(float *out, const void *x, bool x_f32, int64_t rows, int64_t d,
                              void *partial, cudaStream_t stream);
 

@@ -1,0 +1,20 @@
+/* weight_codes.h - for programs that only predict: matrices lie in 8 or 4 bits, with scales. */
+#ifndef MX_COMPILE_WEIGHT_CODES_H
+#define MX_COMPILE_WEIGHT_CODES_H
+
+#include "ir/graph.h"
+
+/* dtype MX_I8 or MX_F8_E4M3: a scale a row. MX_U8: two 4-bit numbers a byte, a scale for each
+ * `group` columns. MX_F32: as they are. */
+typedef struct {
+    mx_dtype dtype;
+    int64_t group; /* 0, or it does not divide a row: the largest of 128, 64 and 32 that does */
+} mx_weight_codes;
+
+/* After narrow_weights: the matrices of layers, and the head, which is more sensitive and always
+ * MX_I8; where it is the embedding too, that is looked up in its codes. Routers stay as they are.
+ * The scales of weight X are the variable X.code_scales. */
+void mx_pass_weight_codes(mx_graph *g, mx_weight_codes codes);
+#define MX_CODE_SCALES ".code_scales"
+
+#endif

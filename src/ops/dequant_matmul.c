@@ -1,0 +1,225 @@
+/* dequant_matmul.c - y = x w^T with a weight of 8 or 4 bits and scales of its rows: decoding.
+ *
+ *     x (*, k)   w (n, k) int8 or E4M3, or (n, k / 2) uint8 with two 4-bit codes a byte
+ *     scale (n, k / group) float32                                  -> y (*, n)
+ * (ops/cpu/dequant.h has the codes). A few rows of x read the weight once, as it lies, where the
+ * CPU multiplies bytes. Many go through the GEMM, some columns at a time: w is widened to the dtype
+ * of x, with its scales; where a row has one scale it is applied to the sums, and the widened codes
+ * are exact.
+ * Bits of a row do not depend on the others. No gradient.
+ */
+#include "base/vmath.h"
+#include "ops.h"
+#include "ops/copy.h"
+#include "ops/cpu/dequant.h"
+#include "ops/cpu/gemm.h"
+#include "ops/gpu_work.h"
+#include "ops/load.h"
+#include "ops/num.h"
+#include <omp.h>
+#include <string.h>
+
+enum { COLUMNS = 512, ROWS = 64, RUN = 256, AT_ONCE = 16 };
+
+typedef struct {
+    bool wide; /* y is float32, whatever x is */
+} dequant_attr;
+
+typedef struct {
+    const mx_call *c;
+    mx_codes w;
+    int64_t m;
+    bool bf16; /* the GEMM's x and w; else float32 */
+} job;
+
+static mx_codes_kind kind_of(mx_dtype d)
+{
+    return d == MX_I8 ? MX_CODES_INT8 : d == MX_U8 ? MX_CODES_INT4 : MX_CODES_FP8;
+}
+
+static job job_of(const mx_call *c)
+{
+    const mx_type *x = &c->in[0].type, *s = &c->in[2].type;
+    int64_t k = x->dim[x->ndim - 1];
+    return (job){.c = c, .m = mx_dims_before(x, x->ndim - 1), .bf16 = x->dtype == MX_BF16,
+                 .w = {.kind = kind_of(c->in[1].type.dtype), .codes = c->in[1].data,
+                       .scale = c->in[2].data, .n = s->dim[0], .k = k, .group = k / s->dim[1]}};
+}
+
+static void few_rows(const job *j)
+{
+    const mx_call *c = j->c;
+    const mx_codes *w = &j->w;
+    int64_t m = j->m;
+    char *prepared = c->work;
+    float *x = (float *)(prepared + mx_dequant_prepared_bytes(m, w->k));
+    mx_load_run_f32(&c->in[0], 0, m * w->k, x);
+    mx_dequant_prepare(w, x, m, prepared);
+#pragma omp parallel for schedule(static) if (w->n * w->k > 1 << 15)
+    for (int64_t from = 0; from < w->n; from += ROWS) {
+        float y[MX_DEQUANT_MAX_M * ROWS];
+        int64_t n = w->n - from < ROWS ? w->n - from : ROWS;
+        mx_dequant_gemv(w, &(mx_dequant_rows){m, prepared, y, ROWS}, from, from + n);
+        for (int64_t i = 0; i < m; i++)
+            mx_store_run_f32(&c->out[0], i * w->n + from, n, y + i * ROWS);
+    }
+}
+
+MX_CLONES static void narrow(const float *x, int64_t n, uint16_t *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = mx_bf16_of_float(x[i]);
+}
+
+/* A row of w as the GEMM takes it; one of bfloat16 takes the room of its floats. */
+static void widen(const job *j, int64_t r, bool scaled, float *row)
+{
+    int64_t k = j->w.k;
+    mx_dequant_row(&j->w, r, scaled, row);
+    for (int64_t i = 0; i < k && j->bf16; i += RUN) {
+        uint16_t run[RUN];
+        int64_t some = k - i < RUN ? k - i : RUN;
+        narrow(row + i, some, run);
+        memcpy((uint16_t *)row + i, run, sizeof *run * (size_t)some);
+    }
+}
+
+/* A few rows of x, where codes cannot be multiplied as they are: each thread widens some rows of w,
+ * which are in its cache when they are multiplied. */
+static void few_rows_widened(const job *j)
+{
+    const mx_call *c = j->c;
+    const mx_codes *w = &j->w;
+    float *x = c->work, *panels = x + j->m * w->k;
+    mx_load_run_f32(&c->in[0], 0, j->m * w->k, x);
+#pragma omp parallel for schedule(static) if (w->n * w->k > 1 << 15)
+    for (int64_t from = 0; from < w->n; from += AT_ONCE) {
+        float y[MX_DEQUANT_MAX_M * AT_ONCE], *wide = panels + omp_get_thread_num() * AT_ONCE * w->k;
+        int64_t n = w->n - from < AT_ONCE ? w->n - from : AT_ONCE;
+        for (int64_t r = 0; r < n; r++)
+            mx_dequant_row(w, from + r, true, wide + r * w->k);
+        mx_gemm(&(mx_gemm_args){.m = j->m, .n = n, .k = w->k, .alpha = 1, .a = x, .b = wide, .c = y,
+                                .lda = w->k, .ldb = w->k, .ldc = AT_ONCE, .trans_b = true,
+                                .threads = 1});
+        for (int64_t i = 0; i < j->m; i++)
+            mx_store_run_f32(&c->out[0], i * w->n + from, n, y + i * AT_ONCE);
+    }
+}
+
+/* Columns [from, from + cols) of y. */
+static void some_columns(const job *j, int64_t from, int64_t cols)
+{
+    const mx_call *c = j->c;
+    bool scaled = j->w.group != j->w.k;
+    float *part = c->work, *x = part + j->m * COLUMNS, *wide = x + j->m * j->w.k;
+    const void *a = c->in[0].data;
+    if (!j->bf16 && c->in[0].type.dtype != MX_F32) {
+        mx_load_run_f32(&c->in[0], 0, j->m * j->w.k, x);
+        a = x;
+    }
+#pragma omp parallel for schedule(static) if (cols * j->w.k > 1 << 15)
+    for (int64_t r = 0; r < cols; r++)
+        widen(j, from + r, scaled, wide + r * j->w.k);
+    mx_num num = j->bf16 ? MX_NUM_BF16 : MX_NUM_F32;
+    mx_gemm(&(mx_gemm_args){.m = j->m, .n = cols, .k = j->w.k, .alpha = 1, .a = a, .b = wide,
+                            .c = part, .lda = j->w.k, .ldb = j->bf16 ? 2 * j->w.k : j->w.k,
+                            .ldc = cols, .trans_b = true, .a_type = num, .b_type = num,
+                            .c_type = MX_NUM_F32});
+#pragma omp parallel for schedule(static) if (j->m * cols > 1 << 15)
+    for (int64_t i = 0; i < j->m; i++) {
+        for (int64_t k = 0; k < cols && !scaled; k++)
+            part[i * cols + k] *= j->w.scale[from + k];
+        mx_store_run_f32(&c->out[0], i * j->w.n + from, cols, part + i * cols);
+    }
+}
+
+static void dequant_cpu(const mx_call *c)
+{
+    job j = job_of(c);
+    /* 16 bits of x are enough for whole numbers of 8; bfloat16 is not enough for float32 */
+    bool enough = j.bf16 || j.w.kind != MX_CODES_FP8;
+    if (j.m <= MX_DEQUANT_MAX_M) {
+        (enough && mx_dequant_can_prepare(&j.w) ? few_rows : few_rows_widened)(&j);
+        return;
+    }
+    for (int64_t from = 0; from < j.w.n; from += COLUMNS)
+        some_columns(&j, from, j.w.n - from < COLUMNS ? j.w.n - from : COLUMNS);
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    const mx_type *x = &n->in[0]->type;
+    int64_t k = x->dim[x->ndim - 1], m = mx_dims_before(x, x->ndim - 1);
+    if (m > MX_DEQUANT_MAX_M)
+        return sizeof(float) * (size_t)(m * COLUMNS + COLUMNS * k + m * k);
+    size_t prepared = mx_dequant_prepared_bytes(m, k) + sizeof(float) * (size_t)(m * k);
+    size_t widened = sizeof(float) * (size_t)(m * k + n_threads * AT_ONCE * k);
+    return prepared > widened ? prepared : widened;
+}
+
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    (void)most;
+    const mx_type *x = &n->in[0]->type;
+    return mx_gpu_dequant_bytes(n->in[2]->type.dim[0], x->dim[x->ndim - 1]);
+}
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    const mx_type *x = &n->in[0]->type, *w = &n->in[1]->type, *s = &n->in[2]->type;
+    int64_t k = x->ndim ? x->dim[x->ndim - 1] : 0, a_byte = w->dtype == MX_U8 ? 2 : 1;
+    if (w->ndim != 2 || x->ndim < 1 || k != a_byte * w->dim[1] || s->ndim != 2 ||
+        s->dim[0] != w->dim[0] || s->dim[1] < 1 || k % s->dim[1] ||
+        (a_byte == 2 && k / s->dim[1] % 2))
+        mx_graph_fail_inputs(g, n, "expected (*, k), (n, k) or of bytes (n, k / 2), and (n, a "
+                             "divisor of k)");
+    n->type = *x;
+    if (x->ndim && w->ndim)
+        n->type.dim[x->ndim - 1] = w->dim[0];
+    if (((const dequant_attr *)n->attr)->wide)
+        n->type.dtype = MX_F32;
+}
+
+static mx_cost cost(const mx_node *n)
+{
+    return (mx_cost){.flops = 2.0 * (double)mx_type_count(&n->in[0]->type) *
+                              (double)n->in[1]->type.dim[0],
+                     .bytes = (double)mx_type_bytes(&n->in[1]->type) +
+                              (double)mx_type_bytes(&n->in[2]->type)};
+}
+
+mx_node *mx_dequant_matmul(mx_graph *g, mx_node *x, mx_node *w, mx_node *scale, bool wide)
+{
+    return MX_APPLY(g, &mx_op_dequant_matmul, &(dequant_attr){wide}, x, w, scale);
+}
+
+#define W8(n, k) {2, {n, k}, MX_I8, -127, 128}
+#define W4(n, k) {2, {n, (k) / 2}, MX_U8, 0, 256}
+#define F8(n, k) {2, {n, k}, MX_F8_E4M3, -3, 3, .no_grad = true, .fixed = true}
+#define S(n, groups) {2, {n, groups}, .lo = 0.001, .hi = 0.01, .no_grad = true, .fixed = true}
+#define X(...) {__VA_ARGS__, .no_grad = true}
+const mx_op mx_op_dequant_matmul = {
+    .name = "dequant_matmul",
+    .doc = "matmul with a weight of 8 or 4 bits and scales",
+    .dtypes = MX_REALS,
+    .dtypes_at = {[1] = 1u << MX_I8 | 1u << MX_U8 | 1u << MX_F8_E4M3, [2] = MX_F32_ONLY},
+    .attr_size = sizeof(dequant_attr),
+    .no_cast = true,
+    .infer = infer,
+    .cost = cost,
+    .cpu = dequant_cpu,
+    .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
+    .cases = (const mx_case[]){{3, {X(3, {2, 3, 130}), W8(20, 130), S(20, 1)}},
+                               {3, {X(2, {1, 64}), W8(7, 64), S(7, 1)}},
+                               {3, {X(2, {5, 256}), W8(9, 256), S(9, 2)}},
+                               {3, {X(2, {33, 96}), W8(600, 96), S(600, 1)}},
+                               {3, {X(2, {1, 320}), W4(13, 320), S(13, 10)}},
+                               {3, {X(2, {6, 192}), W4(66, 192), S(66, 3)}},
+                               {3, {X(2, {2, 256}), W4(5, 256), S(5, 2)}},
+                               {3, {X(2, {2, 72}), W4(5, 72), S(5, 3)}},
+                               {3, {X(2, {20, 64}), W4(40, 64), S(40, 2)}},
+                               {3, {X(2, {1, 200}), F8(11, 200), S(11, 1)}},
+                               {3, {X(2, {7, 256}), F8(70, 256), S(70, 2)}},
+                               {3, {X(2, {17, 48}), F8(30, 48), S(30, 1)}}, {0}},
+};

@@ -1,0 +1,15 @@
+/* inputs.h - the order of inputs of ops that devices have kernels of their own for. Both sides make
+ * their names from the same list: enum { MX_INPUTS_MAX_LOGITS }. Attention's are in attention.h. */
+#ifndef MX_OPS_INPUTS_H
+#define MX_OPS_INPUTS_H
+
+#define MX_INPUTS_LINEAR_XENT X, W, LABELS, DLOSS
+#define MX_INPUTS_PAGED_ATTENTION Q, K, V, POSITIONS, ROW, TABLE, SINKS
+#define MX_INPUTS_MAX_LOGITS Q, K, SEG
+#define MX_INPUTS_SELECT_KEYS Q, W, K, Q_POS, K_POS, Q_SEG, K_SEG
+#define MX_INPUTS_DELTA_RULE Q, K, V, G, BETA, SEGMENTS, STATE, POSITIONS
+#define MX_INPUTS_DELTA_GRAD DOUT = 6 /* behind the first six of these */
+#define MX_INPUTS_CAUSAL_CONV CONV_X, CONV_W, CONV_SEGMENTS, CONV_STATE, CONV_POSITIONS
+#define MX_INPUTS_CONV_GRAD CONV_DY = 3 /* behind the first three of these */
+
+#endif

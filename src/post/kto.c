@@ -1,0 +1,326 @@
+/* kto.c - Kahneman-Tversky optimisation: answers that are good or bad by themselves, as TRL has it.
+ *
+ *     x = sum over the answer's tokens of log p - log p_ref
+ *     kto                 good: 1 - s(beta (x - k))   bad: 1 - s(beta (k - x))
+ *     apo_zero_unpaired   good: 1 - s(beta x)         bad: s(beta x)
+ * weighted by desirable_weight and undesirable_weight, mean over the answers. k is the mean of x
+ * over the microbatch's prompts with each other's answers (that of the row before; the first has
+ * the last one's), without gradient, at least 0.
+ */
+#include "data/load/encode.h"
+#include "exec/step.h"
+#include "ops.h"
+#include "post/distill.h"
+#include "post/pairs.h"
+#include "post/prompts.h"
+#include "post/reference.h"
+#include <string.h>
+
+typedef struct {
+    double beta, good, bad;
+    bool uses_kl;
+} settings;
+
+static mx_status read_as(const mx_config *c, mx_arena *a, bool uses_kl, const void **out)
+{
+    settings *s = MX_NEW(a, settings);
+    *s = (settings){.beta = mx_beta_of(c, "dpo.dpo_beta"), .uses_kl = uses_kl,
+                    .good = mx_config_float(c, "desirable_weight"),
+                    .bad = mx_config_float(c, "undesirable_weight")};
+    *out = s;
+    if (uses_kl && mx_config_float(c, "per_device_batch_size") < 2)
+        return mx_fail(MX_USAGE, "%s: loss_type=kto pairs every prompt with another one's answer; "
+                       "set per_device_batch_size=2 or more",
+                       mx_config_where(c, "per_device_batch_size"));
+    if (mx_config_int(c, "eval_interval") > 0)
+        return mx_fail(MX_USAGE, "%s: loss_type=kto has no evaluation yet; leave eval_interval out",
+                       mx_config_where(c, "eval_interval"));
+    return MX_OK;
+}
+
+static mx_status read(const mx_config *c, mx_arena *a, const void **out)
+{
+    return read_as(c, a, true, out);
+}
+
+static mx_status read_apo(const mx_config *c, mx_arena *a, const void **out)
+{
+    return read_as(c, a, false, out);
+}
+
+/* --- the loss --- */
+
+/* The mean of x (B, 1) over rows of which `of` is 1; and the logits' of their tokens. */
+static void side_metrics(mx_graph *g, const mx_token_logps *t, const mx_token_facts *f,
+                         mx_node *const x[2], mx_node *const of[2])
+{
+    static const char *const names[2][3] = {
+        {"rewards/chosen", "logps/chosen", "logits/chosen"},
+        {"rewards/rejected", "logps/rejected", "logits/rejected"}};
+    mx_node *mean[2];
+    for (int k = 0; k < 2; k++) {
+        mx_shape rows = MX_SHAPE(t->batch, t->seq);
+        mx_node *tokens = mx_mul(g, mx_reshape(g, t->counts, rows), of[k]);
+        mean[k] = mx_mean_counted(g, x[0], of[k]);
+        mx_metric_root(g, names[k][0], mean[k]);
+        mx_metric_root(g, names[k][1], mx_mean_counted(g, x[1], of[k]));
+        mx_metric_root(g, names[k][2], mx_mean_counted(g, mx_reshape(g, f->logit, rows), tokens));
+    }
+    mx_metric_root(g, "rewards/margins", mx_sub(g, mean[0], mean[1]));
+    mx_metric_root(g, "entropy", mx_mean_counted(g, f->entropy, t->counts));
+}
+
+static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *given)
+{
+    const settings *s = given;
+    mx_token_logps t = mx_logps_of(g, h, b, 1);
+    mx_node *ref = mx_reshape(g, mx_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32),
+                              MX_SHAPE(b->batch * b->seq));
+    mx_node *good = mx_reshape(g, mx_input(g, "desirable", MX_SHAPE(b->batch), MX_F32),
+                               MX_SHAPE(b->batch, 1));
+    mx_node *kl = mx_input(g, "kl", MX_SCALAR, MX_F32), *own = mx_row_sums(g, &t, t.logp);
+    mx_node *x = mx_sub(g, own, mx_row_sums(g, &t, ref));
+    mx_node *bad = mx_affine(g, good, -1, 1);
+    mx_node *up = mx_affine(g, mx_sub(g, x, kl), s->beta, 0);
+    /* 1 - s(u) of good ones, s(u) = 1 - s(-u) of bad ones */
+    mx_node *liked = mx_affine(g, mx_sigmoid(g, up), -s->good, s->good);
+    mx_node *disliked = mx_affine(g, mx_sigmoid(g, up), s->bad, 0);
+    mx_node *each = mx_add(g, mx_mul(g, liked, good), mx_mul(g, disliked, bad));
+    if (b->training) {
+        mx_token_facts f = mx_facts_of(g, h, &t);
+        mx_node *values[2] = {mx_affine(g, x, s->beta, 0), own}, *of[2] = {good, bad};
+        side_metrics(g, &t, &f, values, of);
+        mx_metric_root(g, "kl", kl);
+    }
+    mx_node *share = mx_affine(g, t.scale, (double)b->batch, 0);
+    return mx_loss_root(g, b, mx_mul(g, mx_sum_all(g, each), t.scale), share);
+}
+
+/* --- the run --- */
+
+typedef struct {
+    const settings *s;
+    mx_prompts *prompts;
+    mx_reference *reference, *policy;
+    mx_batch batch, crossed; /* crossed: prompts with other answers */
+    mx_post_prompt asked;
+    mx_document *row; /* (rows) */
+    float *good;
+    int64_t rows;
+    mx_arena arena;
+} kto_run;
+
+static mx_status open(mx_objective_run *o)
+{
+    kto_run *r = mx_realloc(NULL, sizeof *r);
+    *r = (kto_run){.s = o->settings, .rows = o->microbatch * o->accumulation};
+    o->state = r;
+    r->good = MX_NEW_N(&r->arena, float, r->rows);
+    r->row = MX_NEW_N(&r->arena, mx_document, r->rows + 1); /* an example may take two */
+    MX_TRY(mx_prompts_open(&r->prompts, o->data, o->data->sets, o->data->n_sets));
+    MX_TRY(mx_batch_room(&r->batch, r->rows, o->options->shape.seq));
+    MX_TRY(mx_batch_room(&r->crossed, r->rows, o->options->shape.seq));
+    MX_TRY(mx_reference_open(&r->reference, o, 1, false));
+    if (r->s->uses_kl)
+        MX_TRY(mx_reference_open(&r->policy, o, 1, true));
+    return o->position ? mx_prompts_seek(r->prompts, o->position, o->n_position) : MX_OK;
+}
+
+static void close(mx_objective_run *o)
+{
+    kto_run *r = o->state;
+    if (!r)
+        return;
+    for (int64_t i = 0; r->row && i < r->rows; i++)
+        mx_document_fini(&r->row[i]);
+    mx_post_prompt_fini(&r->asked);
+    mx_prompts_close(r->prompts);
+    mx_reference_close(r->reference);
+    mx_reference_close(r->policy);
+    mx_free(r->batch.tokens);
+    mx_free(r->crossed.tokens);
+    mx_arena_fini(&r->arena);
+    mx_free(r);
+    o->state = NULL;
+}
+
+static mx_status read_label(const json_t *record, float *good)
+{
+    const json_t *label = json_object_get(record, "label");
+    if (!json_is_boolean(label) && !json_is_integer(label))
+        return mx_fail(MX_INPUT, "expected prompt, completion and label (true: a good answer); "
+                       "this record has %s", label ? "another kind of label" : "no label");
+    *good = json_is_true(label) || json_integer_value(label) > 0;
+    return MX_OK;
+}
+
+static mx_status encode(const kto_run *r, const mx_objective_run *o, mx_document *out)
+{
+    const json_t *p = json_object_get(r->asked.record, "prompt");
+    const json_t *c = json_object_get(r->asked.record, "completion");
+    mx_encoder e = {.tokenizer = o->data->tokenizer, .chat = o->data->chat, .whole = true,
+                    .loss_on = MX_LOSS_COMPLETION, .add_bos = mx_config_bool(o->config, "add_bos"),
+                    .add_eos = mx_config_bool(o->config, "add_eos")};
+    mx_example x = {.tools = json_object_get(r->asked.record, "tools")};
+    out->ids.n = 0;
+    if (json_is_string(p) && json_is_string(c)) {
+        x.kind = MX_EXAMPLE_COMPLETION;
+        x.prompt = (mx_text_range){json_string_value(p), json_string_length(p)};
+        x.completion = (mx_text_range){json_string_value(c), json_string_length(c)};
+        return mx_encode_whole(&e, &x, out);
+    }
+    if (!json_is_array(p) || !json_is_array(c))
+        return mx_fail(MX_INPUT, "expected prompt and completion, two texts or two lists of "
+                       "messages");
+    x.kind = MX_EXAMPLE_CHAT;
+    x.n_prompt = json_array_size(p);
+    x.messages = json_copy((json_t *)p);
+    json_array_extend(x.messages, (json_t *)c);
+    mx_status st = mx_encode_whole(&e, &x, out);
+    json_decref(x.messages);
+    return st;
+}
+
+static int64_t prompt_of(const mx_document *d)
+{
+    int64_t n = 0;
+    while (n < d->ids.n && !d->trained[n])
+        n++;
+    return n;
+}
+
+/* Row `to` of b: the prompt of p, the answer of a, cut to the length. */
+static void put_row(mx_batch *b, int64_t to, const mx_document *p, const mx_document *a)
+{
+    int64_t at = to * b->seq_len, n = prompt_of(p), skip = prompt_of(a), all = n + a->ids.n - skip;
+    for (int64_t i = 0; i < b->seq_len; i++) {
+        bool there = i < all, label = i + 1 >= n && i + 1 < all && i + 1 < b->seq_len;
+        b->tokens[at + i] = !there ? 0 : i < n ? p->ids.ids[i] : a->ids.ids[i - n + skip];
+        b->segments[at + i] = there;
+        b->positions[at + i] = there ? (int32_t)i : 0;
+        b->labels[at + i] = label ? a->ids.ids[i + 1 - n + skip] : MX_NO_LABEL;
+        b->n_tokens += there;
+        b->n_trained += label;
+    }
+}
+
+/* The next record with something left to train on. */
+static mx_status take(kto_run *r, const mx_objective_run *o, mx_document *d, float *good, bool *end)
+{
+    do {
+        MX_TRY(mx_prompts_next(r->prompts, &r->asked, end));
+        if (*end)
+            return MX_OK;
+        MX_TRY(read_label(r->asked.record, good));
+        MX_TRY(encode(r, o, d));
+    } while (prompt_of(d) >= r->batch.seq_len || prompt_of(d) == d->ids.n);
+    return MX_OK;
+}
+
+static mx_status next(mx_objective_run *o, const mx_batch **b)
+{
+    kto_run *r = o->state;
+    bool end = false;
+    *b = NULL;
+    for (int64_t i = 0; i < r->rows * o->n_ranks && !end; i++) {
+        int64_t k = i - o->rank * r->rows;
+        bool mine = k >= 0 && k < r->rows;
+        float other;
+        MX_TRY(take(r, o, &r->row[mine ? k : r->rows], mine ? &r->good[k] : &other, &end));
+    }
+    if (end)
+        return MX_OK;
+    r->batch.n_tokens = r->batch.n_trained = 0;
+    r->batch.step = o->step;
+    for (int64_t i = 0; i < r->rows; i++) {
+        int64_t first = i / o->microbatch * o->microbatch;
+        int64_t before = i > first ? i - 1 : first + o->microbatch - 1;
+        put_row(&r->batch, i, &r->row[i], &r->row[i]);
+        put_row(&r->crossed, i, &r->row[i], &r->row[before]);
+    }
+    *b = &r->batch;
+    return MX_OK;
+}
+
+/* The mean over rows of log p - log p_ref of crossed answers, at least 0. */
+static mx_status measure_kl(kto_run *r, int64_t row, int64_t rows, float *kl)
+{
+    const float *logps;
+    double sum = 0;
+    int64_t n = rows * r->crossed.seq_len;
+    *kl = 0;
+    if (!r->policy)
+        return MX_OK;
+    MX_TRY(mx_reference_run(r->policy, &r->crossed, row, rows, &logps));
+    for (int64_t i = 0; i < n; i++)
+        sum += logps[i];
+    MX_TRY(mx_reference_run(r->reference, &r->crossed, row, rows, &logps));
+    for (int64_t i = 0; i < n; i++)
+        sum -= logps[i];
+    *kl = sum > 0 ? (float)(sum / (double)rows) : 0;
+    return MX_OK;
+}
+
+static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
+{
+    kto_run *r = o->state;
+    int64_t rows = mx_exec_type(e, "tokens")->dim[0];
+    const float *logps;
+    float kl;
+    MX_TRY(measure_kl(r, row, rows, &kl));
+    MX_TRY(mx_exec_write(e, "kl", &kl));
+    MX_TRY(mx_exec_write(e, "desirable", r->good + row));
+    MX_TRY(mx_reference_run(r->reference, b, row, rows, &logps));
+    return mx_exec_write(e, "reference", logps);
+}
+
+static int64_t rows_each(const void *given)
+{
+    (void)given;
+    return 1;
+}
+
+static int64_t count(const mx_objective_run *o, const mx_batch *b)
+{
+    (void)o;
+    return b->rows;
+}
+
+static void position(const mx_objective_run *o, mx_str *json)
+{
+    mx_prompts_position(((kto_run *)o->state)->prompts, json);
+}
+
+const mx_objective mx_objective_kto = {
+    .name = "kto",
+    .doc = "good and bad answers, against a reference",
+    .verb = "dpo",
+    .data = "prompt, completion and label",
+    .rows = MX_ROWS_SAMPLED,
+    .rows_each = rows_each,
+    .read = read,
+    .loss = loss,
+    .count = count,
+    .open = open,
+    .close = close,
+    .next = next,
+    .feed = feed,
+    .position = position,
+};
+
+const mx_objective mx_objective_apo_zero_unpaired = {
+    .name = "apo_zero_unpaired",
+    .doc = "the same without what the model says of other answers",
+    .verb = "dpo",
+    .data = "prompt, completion and label",
+    .rows = MX_ROWS_SAMPLED,
+    .rows_each = rows_each,
+    .read = read_apo,
+    .loss = loss,
+    .count = count,
+    .open = open,
+    .close = close,
+    .next = next,
+    .feed = feed,
+    .position = position,
+};

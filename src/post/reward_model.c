@@ -1,0 +1,98 @@
+/* reward_model.c - maxc dpo loss_type=reward: a model that gives the better of two answers the
+ * higher score, as TRL trains it.
+ *
+ *     loss = mean over pairs of -ls(r_c - r_r) + coefficient (r_c + r_r)^2
+ * r is a linear function of the last token's hidden state (score.weight).
+ */
+#include "post/reward_model.h"
+
+#include "compile/lora.h"
+#include "models/classes.h"
+#include "ops.h"
+#include "post/pairs.h"
+
+typedef struct {
+    double center;
+} settings;
+
+static mx_status read(const mx_config *c, mx_arena *a, const void **out)
+{
+    settings *s = MX_NEW(a, settings);
+    const char *const *saved;
+    bool lora = mx_config_bool(c, "lora.enable_lora"), has_score = false;
+    for (int i = 0, n = mx_config_list(c, "modules_to_save", &saved); i < n; i++)
+        has_score |= mx_lora_names(saved[i], "score");
+    *s = (settings){.center = mx_config_float(c, "center_rewards_coefficient")};
+    *out = s;
+    if (lora && !has_score)
+        return mx_fail(MX_USAGE, "%s: the head of a reward model is new, and adapters leave it as "
+                       "it is; set modules_to_save=score", mx_config_where(c, "lora.enable_lora"));
+    return MX_OK;
+}
+
+mx_node *mx_scores_of(mx_graph *g, const mx_head *h, const mx_build *b)
+{
+    int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
+    mx_node *last = mx_input(g, "last", MX_SHAPE(b->batch), MX_I32);
+    mx_node *x = mx_embed(g, mx_reshape(g, h->hidden, MX_SHAPE(n, d)), last);
+    return mx_matmul_as(g, "*d,fd->*f", x, h->weight, MX_F32);
+}
+
+static void metrics(mx_graph *g, mx_node *r, mx_node *c, mx_node *j, mx_node *there)
+{
+    mx_node *row = mx_reshape(g, r, MX_SHAPE(1, r->type.dim[0]));
+    mx_metric_root(g, "min_reward", mx_affine(g, mx_row_max(g, mx_affine(g, row, -1, 0)), -1, 0));
+    mx_metric_root(g, "max_reward", mx_row_max(g, row));
+    mx_metric_root(g, "mean_reward",
+                   mx_mean_counted(g, mx_affine(g, mx_add(g, c, j), 0.5, 0), there));
+    mx_metric_root(g, "accuracy", mx_mean_counted(g, mx_greater(g, c, j), there));
+    mx_metric_root(g, "margin", mx_mean_counted(g, mx_sub(g, c, j), there));
+}
+
+static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *given)
+{
+    const settings *s = given;
+    mx_node *r = mx_scores_of(g, h, b), *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);
+    mx_node *labels = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
+    mx_node *most = mx_side(g, mx_row_max(g, mx_cast(g, labels, MX_F32)), 0);
+    mx_node *there = mx_greater(g, most, mx_constant(g, MX_SCALAR, MX_F32, -0.5));
+    mx_node *c = mx_side(g, r, 0), *j = mx_side(g, r, 1), *sum = mx_add(g, c, j);
+    mx_graph_root(g, "scores", mx_affine(g, r, 1, 0));
+    mx_node *each = mx_affine(g, mx_log_sigmoid(g, mx_sub(g, c, j)), -1, 0);
+    if (s->center > 0)
+        each = mx_add(g, each, mx_affine(g, mx_mul(g, sum, sum), s->center, 0));
+    if (b->training)
+        metrics(g, r, c, j, there);
+    mx_node *total = mx_sum_all(g, mx_mul(g, each, there));
+    return mx_loss_root(g, b, mx_mul(g, total, scale), mx_mul(g, mx_sum_all(g, there), scale));
+}
+
+/* The last token of each row, by its number in the rows. */
+static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
+{
+    int64_t rows = mx_exec_type(e, "tokens")->dim[0], S = b->seq_len;
+    int32_t *last = mx_realloc(NULL, sizeof *last * (size_t)rows);
+    (void)o;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t n = S;
+        while (n > 1 && !b->segments[(row + i) * S + n - 1])
+            n--;
+        last[i] = (int32_t)(i * S + n - 1);
+    }
+    mx_status st = mx_exec_write(e, "last", last);
+    mx_free(last);
+    return st;
+}
+
+const mx_objective mx_objective_reward = {
+    .name = "reward",
+    .doc = "a reward model: one score, higher for the better answer",
+    .verb = "dpo",
+    .data = "prompt, chosen and rejected",
+    .rows = MX_ROWS_PAIRS,
+    .adapt = mx_classes_make_reward,
+    .read = read,
+    .loss = loss,
+    .count = mx_count_pairs,
+    .feed = feed,
+};

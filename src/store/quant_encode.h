@@ -1,0 +1,24 @@
+/* quant_encode.h - numbers as 8- and 4-bit codes with one scale. Scales are rounded up to bfloat16
+ * before numbers are divided by them, so that every loader has the same ones. Of zeros it is 1. */
+#ifndef MX_STORE_QUANT_ENCODE_H
+#define MX_STORE_QUANT_ENCODE_H
+
+#include "device/device.h"
+#include "store/quant.h"
+
+/* n numbers as E4M3 or int8; the scale. */
+float mx_encode8(const float *x, int64_t n, bool is_float, uint8_t *q);
+/* n numbers, an even number of them, as 4 bits, the first in a byte's low half: value + 8. The
+ * scale is the one of a few below absmax whose squared error is least. */
+float mx_encode4(const float *x, int64_t n, uint8_t *q);
+float mx_encode4_scale(const float *x, int64_t n);
+/* -8 to 7 */
+float mx_nearest4(float x, float scale);
+float mx_scale_round_up(float s);
+
+/* A weight that a program keeps as codes (compile/weight_codes.h), and its scales. Codes that the
+ * checkpoint has in the same form are taken as they are; others are made from the numbers. */
+mx_status mx_codes_load(mx_session *s, mx_var *v, const mx_quant_tensor *t,
+                        mx_st_scan *scan) MX_MUST_USE;
+
+#endif

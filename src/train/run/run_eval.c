@@ -1,0 +1,118 @@
+/* run_eval.c - the loss over data of its own, between steps. */
+#include "train/run/run_state.h"
+
+#include <math.h>
+
+/* How often an MTP layer's prediction was the model's own, of those it made. */
+static void say_accepted(mx_run *r, double accepted, double asked)
+{
+    double rate = asked > 0 ? 100 * accepted / asked : 0;
+    mx_progress_say(&r->report.progress,
+                    "step %lld: of %.0f tokens that the MTP layer predicted %.2f %% accepted",
+                    (long long)r->at.step, asked, rate);
+    mx_metric m = {"eval/mtp_acceptance_rate_percent", rate};
+    if (r->ranks.leads)
+        mx_metrics_log(r->report.metrics, r->at.step, &m, 1);
+}
+
+/* A batch under evaluation. */
+typedef struct {
+    mx_run *r;
+    const mx_batch *b;
+    bool lm, mtp; /* what there is to read */
+    double v[4];      /* sums: loss, tokens, MTP predictions accepted and made */
+} evaluation;
+
+static mx_status feed_evaluated(void *ctx, int microbatch, mx_exec *e)
+{
+    const evaluation *v = ctx;
+    (void)microbatch;
+    return mx_run_feed(v->r, e, v->b, 0, 1);
+}
+
+static mx_status add_evaluated(void *ctx, int microbatch, mx_exec *e)
+{
+    evaluation *v = ctx;
+    float loss, accepted, asked;
+    (void)microbatch;
+    MX_TRY(mx_exec_read(e, v->lm ? "lm_loss" : "loss", &loss));
+    v->v[0] += loss;
+    if (v->mtp) {
+        MX_TRY(mx_exec_read(e, "mtp_accepted", &accepted));
+        MX_TRY(mx_exec_read(e, "mtp_asked", &asked));
+        v->v[2] += accepted;
+        v->v[3] += asked;
+    }
+    return MX_OK;
+}
+
+static mx_status evaluate_batch(evaluation *v)
+{
+    mx_programs *p = &v->r->programs;
+    mx_pipeline_feed feed = {feed_evaluated, add_evaluated, v};
+    if (p->pipelined)
+        return mx_pipeline_run(&p->eval_pipeline, &feed);
+    MX_TRY(feed_evaluated(v, 0, p->eval.exec));
+    MX_TRY(mx_exec_run(p->eval.exec));
+    return add_evaluated(v, 0, p->eval.exec);
+}
+
+static bool evaluates_to(const mx_run *r, const char *name)
+{
+    const mx_programs *p = &r->programs;
+    const mx_graph *g = p->pipelined ? &p->eval_pipeline.joint : &p->eval.graph;
+    return mx_graph_find_root(g, name) != NULL;
+}
+
+/* On a mesh the programs have added up everything but the tokens. */
+static mx_status sum_evaluated(mx_run *r, double v[4])
+{
+    int64_t tokens = (int64_t)v[1];
+    if (!r->mesh_rank)
+        return mx_comm_sum_f64(r->ranks.comm, v, 4);
+    if (r->programs.pipelined) {
+        for (int i = 0; i < 4 && !mx_run_speaks(r); i++)
+            v[i] = 0;
+        MX_TRY(mx_comm_sum_f64(r->ranks.comm, v, 4));
+    }
+    MX_TRY(mx_run_sum_rows(r, &tokens, 1));
+    v[1] = (double)tokens;
+    return MX_OK;
+}
+
+mx_status mx_run_evaluate(mx_run *r)
+{
+    int64_t limit = r->rules.eval_steps, n = 0;
+    evaluation e = {.r = r, .lm = evaluates_to(r, "lm_loss"),
+                    .mtp = evaluates_to(r, "mtp_asked")};
+    double *v = e.v, *sum = &v[0], *tokens = &v[1];
+    mx_run_spend(r, MX_GOODPUT_EVAL);
+    mx_progress_doing(&r->report.progress, "evaluating");
+    /* The same batches every time: evaluation starts from the beginning of its data. */
+    mx_train_data_close(&r->eval_data);
+    MX_TRY(mx_run_open_data(r, &r->eval_data, r->request.eval_batch * r->ranks.data_ranks, true));
+    for (; limit < 0 || n < limit; n++) {
+        MX_TRY(mx_loader_next(r->eval_data.loader, &e.b));
+        if (!e.b)
+            break;
+        MX_TRY(evaluate_batch(&e));
+        *tokens += (double)mx_run_counted(r, e.b);
+    }
+    MX_TRY(sum_evaluated(r, v));
+    r->loop.last_eval = *tokens > 0 ? *sum / *tokens : NAN;
+    mx_progress_say(&r->report.progress, "step %lld: evaluation loss %.4f over %.0f tokens",
+                    (long long)r->at.step, r->loop.last_eval, *tokens);
+    mx_progress_begin(&r->report.progress, r->at.step);
+    if (r->ranks.leads)
+        mx_metrics_log(r->report.metrics, r->at.step,
+                       (mx_metric[]){{"eval/loss", r->loop.last_eval}}, 1);
+    if (e.mtp)
+        say_accepted(r, v[2], v[3]);
+    return MX_OK;
+}
+
+bool mx_run_evaluates_at(const mx_run *r, int64_t step)
+{
+    const mx_run_rules *u = &r->rules;
+    return r->programs.evaluates && step % u->eval_interval == 0 && step >= u->eval_start_step;
+}

@@ -1,0 +1,34 @@
+"""The official openai client against a server of ours. usage: openai_client.py URL MODEL"""
+import sys
+from openai import OpenAI, BadRequestError, NotFoundError
+
+url, name = sys.argv[1:]
+client = OpenAI(base_url=url + "/v1", api_key="secret")
+assert [m.id for m in client.models.list().data] == [name]
+
+whole = client.chat.completions.create(model=name, messages=[{"role": "user", "content": "hello"}], temperature=0, max_tokens=8,
+                                       logprobs=True, top_logprobs=2, n=2)
+assert len(whole.choices) == 2 and whole.usage.completion_tokens == 16, whole
+assert len(whole.choices[0].logprobs.content) == 8 and len(whole.choices[0].logprobs.content[0].top_logprobs) == 2
+text, usage = "", None
+for chunk in client.chat.completions.create(model=name, messages=[{"role": "user", "content": "hello"}], temperature=0, max_tokens=8,
+                                            stream=True, stream_options={"include_usage": True}):
+    text += (chunk.choices[0].delta.content or "") if chunk.choices else ""
+    usage = chunk.usage or usage
+assert text == whole.choices[0].message.content and usage.completion_tokens == 8, (text, usage)
+
+made = client.completions.create(model=name, prompt=["a", "b"], max_tokens=4, echo=True, logprobs=1, temperature=0)
+assert [c.text[0] for c in made.choices] == ["a", "b"] and made.choices[0].logprobs.token_logprobs[0] is None
+tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"enum": ["a"]}}, "required": ["x"]}}}
+called = client.chat.completions.create(model=name, messages=[{"role": "user", "content": "hello"}], tools=[tool],
+                                        tool_choice="required", max_tokens=100)
+assert called.choices[0].message.tool_calls[0].function.name == "f", called
+vectors = client.embeddings.create(model=name, input=["hello", "there"]).data
+assert len(vectors) == 2 and abs(sum(x * x for x in vectors[0].embedding) - 1) < 1e-3
+for error, call in ((BadRequestError, dict(model=name, prompt="a", temperature=-1)), (NotFoundError, dict(model="other", prompt="a"))):
+    try:
+        client.completions.create(**call)
+        raise SystemExit(f"no {error.__name__}")
+    except error as e:
+        assert e.body["message"], e
+print("openai", __import__("openai").__version__, "ok")

@@ -1,0 +1,52 @@
+#!/bin/sh
+# run.sh - the official openai client and lm-eval against `maxc serve`, unchanged. PYTHON has them, in an environment of its own:
+#     python3 -m venv /tmp/clients && /tmp/clients/bin/pip install openai 'lm-eval[api]'
+#     make test-clients PYTHON=/tmp/clients/bin/python
+# Where it does not have one, that part is left out, and said so.
+set -eu
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-python3}
+maxc=build/maxc model=tests/fixtures/post/model
+tmp=$(mktemp -d)
+trap 'kill $server 2> "$tmp/null" || :; rm -rf "$tmp"' EXIT
+$maxc serve $model port=0 num_threads=1 max_model_len=200 api_key=secret > "$tmp/out" 2> "$tmp/err" &
+server=$!
+until url=$(sed -n 's/^[^:]*: \(http:.*\)/\1/p' "$tmp/out") && [ -n "$url" ]; do kill -0 $server; sleep 0.1; done
+
+if $python -c 'import openai' 2> "$tmp/null"; then
+    $python tests/clients/openai_client.py "$url" model
+else
+    echo "skipped: $python has no openai; give PYTHON=, see tests/clients/run.sh"
+fi
+
+# lm-eval and maxc eval give the same figures for the same questions.
+if $python -c 'import lm_eval' 2> "$tmp/null"; then
+    cat > "$tmp/questions.jsonl" <<J
+{"context": "one two", "choices": [" three", " zebra"], "gold": 0}
+{"context": "a b c", "choices": [" d", " q", " w"], "gold": 1}
+{"context": "hello", "choices": [" there", " x"], "gold": 1}
+{"context": "the sea", "choices": [" is", " are", " am"], "gold": 2}
+J
+    cat > "$tmp/choices.yaml" <<Y
+task: choices
+dataset_path: json
+dataset_kwargs: {data_files: {test: $tmp/questions.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{context}}"
+target_delimiter: ""
+doc_to_choice: choices
+doc_to_target: gold
+metric_list: [{metric: acc}, {metric: acc_norm}]
+Y
+    OPENAI_API_KEY=secret HF_HOME="$tmp/hf" HF_HUB_OFFLINE=1 $python -m lm_eval --model local-completions --tasks choices --include_path "$tmp" \
+        --model_args "model=model,base_url=$url/v1/completions,tokenizer=$model,tokenized_requests=True,num_concurrent=2" \
+        --output_path "$tmp/scores" > "$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
+    theirs=$(sed -n 's/^|choices.*|acc *|[^|]*| *\([0-9.]*\)|.*/\1/p; s/^| .*|acc_norm *|[^|]*| *\([0-9.]*\)|.*/\1/p' "$tmp/log" | tr '\n' ' ')
+    ours=$($maxc eval $model "$tmp/questions.jsonl" num_threads=1 | sed -n 's/^acc\(_norm\)\{0,1\} *\([0-9.]*\).*/\2/p' | awk '{ printf "%.4f ", $1 }')
+    [ -n "$ours" ] && [ "$(echo "$theirs" | awk '{ printf "%.4f %.4f ", $1, $2 }')" = "$ours" ] ||
+        { echo "lm-eval: '$theirs', maxc eval: '$ours'"; cat "$tmp/log"; $maxc eval $model "$tmp/questions.jsonl" num_threads=1; exit 1; }
+    echo "lm-eval $($python -c 'import importlib.metadata as m; print(m.version("lm_eval"))') ok: $ours"
+else
+    echo "skipped: $python has no lm_eval; give PYTHON=, see tests/clients/run.sh"
+fi

@@ -1,0 +1,258 @@
+/* soak_test.c - a server under mixed load: many connections that stream, wait, send nonsense, stop
+ * in the middle of a request or of an answer, or say nothing at all. Afterwards nothing runs, no
+ * page is held, no file is open that was not before, and memory has not grown.
+ *
+ * MX_SOAK_SECONDS and MX_SOAK_CONNECTIONS make it longer and wider: make soak-serve.
+ */
+#include "../test.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "base/signals.h"
+#include "serve/server.h"
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+typedef struct {
+    int fd;
+    char text[1024]; /* what it sends */
+    size_t n, sent;
+    bool begun;   /* the answer has */
+    bool unasked; /* its request is never whole: there will be no answer */
+    double leaves;
+    char head[16];
+} client;
+
+typedef struct {
+    mx_server *server;
+    client *client;
+    int n;
+    uint64_t draws;
+    double seconds;
+    int64_t answered, refused, cut, opened, stuck;
+} load;
+
+static uint32_t draw(load *l, uint32_t n)
+{
+    return mx_philox(5, 1, l->draws++).v[0] % n;
+}
+
+static long env(const char *name, long usual)
+{
+    const char *s = getenv(name);
+    return s && *s ? strtol(s, NULL, 10) : usual;
+}
+
+/* A request of some kind. */
+static void compose(load *l, client *c)
+{
+    static const char *const bodies[] = {
+        "{\"prompt\": \"hello\", \"max_tokens\": 12, \"ignore_eos\": true}",
+        "{\"prompt\": \"hello\", \"max_tokens\": 90, \"ignore_eos\": true, \"stream\": true}",
+        "{\"prompt\": [\"a\", \"b\", \"c\"], \"n\": 2, \"max_tokens\": 5, \"temperature\": 1}",
+        "{\"prompt\": \"hello\", \"max_tokens\": 0, \"echo\": true, \"logprobs\": 1}",
+        "{\"prompt\": \"x\", \"structured_outputs\": {\"regex\": \"[0-9]{3}\"}, \"max_tokens\": 9}",
+        "{\"prompt\": 5}",
+        "{\"prompt\": \"hello\", \"max_tokens\": 1e99",
+        "{\"input\": \"hello\"}",
+        "\377\376",
+        "",
+    };
+    static const char *const paths[] = {"/v1/completions", "/v1/completions", "/v1/completions",
+                                        "/v1/embeddings", "/v1/messages", "/tokenize", "/nowhere"};
+    const char *body = bodies[draw(l, sizeof bodies / sizeof *bodies)];
+    const char *path = paths[draw(l, sizeof paths / sizeof *paths)];
+    switch (draw(l, 10)) {
+    case 0: /* a body that is not all there */
+        c->unasked = true;
+        c->n = (size_t)snprintf(c->text, sizeof c->text,
+                                "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n%s",
+                                path, body);
+        break;
+    case 1:
+        c->n = (size_t)snprintf(c->text, sizeof c->text, "GET /metrics HTTP/1.0\r\n\r\n");
+        break;
+    case 2:
+        c->n = (size_t)snprintf(c->text, sizeof c->text, "NONSENSE\r\n%s\r\n\r\n", path);
+        break;
+    default:
+        c->n = (size_t)snprintf(c->text, sizeof c->text,
+                                "POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                                "Content-Length: %zu\r\n\r\n%s",
+                                path, strlen(body), body);
+    }
+}
+
+static void open_client(load *l, client *c)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)mx_server_port(l->server)),
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    *c = (client){.fd = socket(AF_INET, SOCK_STREAM, 0)};
+    double patience = draw(l, 4) ? 1e9 : 0.001 * draw(l, 300);
+    c->leaves = mx_clock_now() + patience;
+    compose(l, c);
+    if (connect(c->fd, (struct sockaddr *)&to, sizeof to) != 0) {
+        close(c->fd);
+        c->fd = -1;
+        return;
+    }
+    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    l->opened++;
+}
+
+static void close_client(load *l, client *c, bool whole)
+{
+    int status = 0;
+    sscanf(c->head, "HTTP/1.%*d %d", &status);
+    l->answered += whole && status == 200;
+    l->refused += whole && status >= 400;
+    l->cut += !whole;
+    close(c->fd);
+    c->fd = -1;
+}
+
+static void serve_client(load *l, client *c, short events)
+{
+    char rest[4096];
+    if (events & POLLOUT && c->sent < c->n) {
+        size_t piece = 1 + draw(l, 200); /* slowly */
+        ssize_t k = send(c->fd, c->text + c->sent, piece < c->n - c->sent ? piece : c->n - c->sent,
+                         MSG_NOSIGNAL);
+        c->sent += k > 0 ? (size_t)k : 0;
+    }
+    if (events & (POLLIN | POLLHUP | POLLERR)) {
+        ssize_t k = read(c->fd, rest, sizeof rest);
+        if (k > 0 && !c->begun)
+            memcpy(c->head, rest, (size_t)k < sizeof c->head - 1 ? (size_t)k : sizeof c->head - 1);
+        c->begun |= k > 0;
+        if (k == 0 || (k < 0 && errno != EAGAIN))
+            close_client(l, c, true);
+    }
+}
+
+static void drive(load *l)
+{
+    struct pollfd *p = calloc((size_t)l->n, sizeof *p);
+    double end = mx_clock_now() + l->seconds;
+    for (bool open = true; open;) {
+        double now = mx_clock_now();
+        open = false;
+        for (int i = 0; i < l->n; i++) {
+            client *c = &l->client[i];
+            if (c->fd < 0 && now < end)
+                open_client(l, c);
+            bool late = now > end + (c->unasked ? 0 : 60);
+            l->stuck += c->fd >= 0 && late && !c->unasked;
+            if (c->fd >= 0 && (now > c->leaves || late))
+                close_client(l, c, false);
+            p[i] = (struct pollfd){c->fd, POLLIN | (c->sent < c->n ? POLLOUT : 0), 0};
+            open |= c->fd >= 0;
+        }
+        if (poll(p, (nfds_t)l->n, 20) > 0)
+            for (int i = 0; i < l->n; i++)
+                if (p[i].revents && l->client[i].fd >= 0)
+                    serve_client(l, &l->client[i], p[i].revents);
+    }
+    free(p);
+}
+
+static void *run(void *server)
+{
+    MX_CHECK_OK(mx_server_run(server));
+    return NULL;
+}
+
+static int open_files(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n;
+}
+
+static long resident_pages(void)
+{
+    long all = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%ld %ld", &all, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident;
+}
+
+MX_TEST(soak_serve)
+{
+    mx_model_ref m;
+    mx_tokenizer *t;
+    mx_engine *e;
+    mx_token_bytes *bytes;
+    pthread_t thread;
+    load l = {.n = (int)env("MX_SOAK_CONNECTIONS", 40)};
+    double seconds = (double)env("MX_SOAK_SECONDS", 2);
+    struct rlimit files = {(rlim_t)l.n * 2 + 256, (rlim_t)l.n * 2 + 256};
+    if (l.n > 300)
+        setrlimit(RLIMIT_NOFILE, &files);
+    signal(SIGPIPE, SIG_IGN);
+    MX_CHECK_OK(mx_model_ref_open(&m, "tests/fixtures/post/model", NULL, NULL));
+    MX_CHECK_OK(mx_tokenizer_open(&t, "tests/fixtures/post/model", NULL));
+    mx_engine_options eo = {.model = &m, .tokenizer = t, .device = "cpu", .n_threads = 1,
+                            .compute = MX_F32, .sequences = 8, .step_tokens = 32,
+                            .max_length = 128, .cache_tokens = 512, .draft_tokens = 2};
+    MX_CHECK_OK(mx_engine_open(&e, &eo));
+    MX_CHECK_OK(mx_token_bytes_open(&bytes, t, mx_engine_vocab(e)));
+    mx_served served = {.model = &m, .tokenizer = t, .name = "m", .bytes = bytes,
+                        .max_length = mx_engine_max_length(e), .vocab = mx_engine_vocab(e),
+                        .width = mx_engine_width(e),
+                        .usual = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
+    mx_server_options so = {.host = "127.0.0.1", .most_calls = l.n / 2 + 1, .body_bytes = 10000,
+                            .drain_s = 30, .stuck_s = 60};
+    int before = open_files();
+    MX_CHECK_OK(mx_server_open(&l.server, e, &served, &so));
+    pthread_create(&thread, NULL, run, l.server);
+    l.client = calloc((size_t)l.n, sizeof *l.client);
+    for (int i = 0; i < l.n; i++)
+        l.client[i].fd = -1;
+    l.seconds = seconds / 2; /* warm */
+    drive(&l);
+    long warm = resident_pages();
+    drive(&l);
+    long grown = (resident_pages() - warm) * 4 / 1024;
+    mx_stop_request(SIGTERM);
+    pthread_join(thread, NULL);
+    mx_engine_counts c = mx_engine_count(e);
+    MX_CHECK(c.running == 0 && c.waiting == 0 && c.pages_held == 0,
+             "%d requests run, %d wait, %d pages are held", (int)c.running, (int)c.waiting,
+             (int)c.pages_held);
+    mx_server_close(l.server);
+    MX_CHECK(open_files() == before, "%d files are open, %d were", open_files(), before);
+    MX_CHECK(l.stuck == 0, "%d requests had no answer", (int)l.stuck);
+    MX_CHECK(l.answered > 0 && l.refused > 0 && l.cut > 0, "%d answered, %d refused, %d cut",
+             (int)l.answered, (int)l.refused, (int)l.cut);
+    MX_CHECK(seconds < 60 || grown < 64, "memory has grown by %ld MB", grown);
+    if (seconds >= 60)
+        printf("%lld connections: %lld answered, %lld refused, %lld cut; memory +%ld MB\n",
+               (long long)l.opened, (long long)l.answered, (long long)l.refused, (long long)l.cut,
+               grown);
+    mx_stop_clear();
+    free(l.client);
+    mx_token_bytes_close(bytes);
+    mx_engine_close(e);
+    mx_tokenizer_close(t);
+    mx_model_ref_close(&m);
+}
