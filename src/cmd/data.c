@@ -161,8 +161,10 @@ static mx_status objective_of(const mx_invocation *inv, const mx_objective **out
 {
     const char *verb = inv->n_args ? inv->args[0] : "train";
     for (int i = 0; i < mx_objective_count && !*out; i++)
-        if (strcmp(mx_objective_table[i]->verb, verb) == 0)
+        if (strcmp(mx_objective_table[i]->name, verb) == 0) /* others share its verb */
             *out = mx_objective_table[i];
+    if (*out && (*out)->rows == MX_ROWS_SAMPLED)
+        return mx_fail(MX_USAGE, "maxc %s makes its rows as it goes: there are none to show", verb);
     if (*out || strcmp(verb, "train") == 0)
         return MX_OK;
     return mx_fail(MX_USAGE, "`%s` is no verb that trains; expected train, or one that `maxc help "

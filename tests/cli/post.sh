@@ -35,6 +35,8 @@ grep -q '›four\.<|im_end|>' "$tmp/out" || fail "what the assistant says is not
 run data dpo load_parameters_path=$post/model dataset_path=$post/pairs.jsonl colour=never enable_data_shuffling=false max_target_length=64 \
     rows=2 || fail "data dpo"
 grep -q '› four\.' "$tmp/out" || fail "the chosen answer is not trained"
+run data grpo load_parameters_path=$post/model dataset_path=$post/pairs.jsonl && fail "data grpo shows rows"
+grep -q 'there are none to show' "$tmp/out" || fail "data grpo does not say why"
 
 # shellcheck disable=SC2086
 run dpo $tiny $wide dataset_path=$post/pairs.jsonl run_name=dpo per_device_batch_size=2 max_target_length=64 || fail "dpo"
