@@ -51,7 +51,7 @@ const mx_key mx_keys_decode[] = {
     {"speculative_tokens", INT, DECODE, "0", "0..32",
      "tokens that are guessed ahead from the text so far, and checked; answers are the same",
      "num_speculative_tokens prompt_lookup_num_tokens", 0, "generate serve", "speculative_tokens=4",
-     .seen_by = "tests/infer/engine_test.c"},
+     .seen_by = "tests/cli/serve.sh"},
     {"enable_prefix_caching", BOOL, DECODE, "true", 0,
      "prompts share the cache of equal beginnings", 0, 0, "generate serve",
      "enable_prefix_caching=false", .seen_by = "tests/cli/serve.sh"},

@@ -1,4 +1,5 @@
-/* health_test.c - /health tells the truth: an engine that makes no step is not well. */
+/* health_test.c - /health tells the truth: an engine that makes no step for stuck_seconds is not
+ * well. */
 #include "../test.h"
 
 #include "serve/server.h"
