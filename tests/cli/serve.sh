@@ -170,7 +170,7 @@ wrong 400 '`prompt` must be' $c '{"prompt":[1,"a"]}'
 wrong 400 '`prompt` is empty' $c '{"prompt":""}'
 wrong 400 '`prompt` has token 9999' $c '{"prompt":[9999]}'
 wrong 400 '`prompt` must be' $c '{"prompt":[-1]}'
-wrong 400 'not valid' $c '{"prompt":[99999999999999999999]}'
+wrong 400 '`prompt` must be' $c '{"prompt":[99999999999999999999]}'
 wrong 404 'does not exist' $c '{"prompt":"a","model":"other"}'
 wrong 400 '`model` must be a string' $c '{"prompt":"a","model":3}'
 for f in '"temperature":-1' '"temperature":"a"' '"temperature":1e9' '"top_p":0' '"top_p":2' '"top_k":-2' '"min_p":2' '"n":0' '"n":1000' '"n":"1"' \
