@@ -9,6 +9,7 @@
  * that saw them as microbatches. Made by compile/expert_sums.c, for devices that list its rule.
  */
 #include "ops.h"
+#include "ops/load.h"
 #include "ops/cpu/grouped_kernel.h"
 #include "ops/grouped.h"
 
@@ -33,14 +34,24 @@ static void infer(mx_graph *g, mx_node *n)
         n->type.dtype = at->out;
 }
 
-static void add_to(const mx_tensor *y, int64_t at, int64_t n, const void *part)
+static void add_to(const mx_tensor *y, int64_t at, int64_t n, void *part)
 {
-    if (y->type.dtype == MX_F64)
+    enum { RUN = 512 };
+    mx_tensor more = {.data = part, .type = y->type};
+    float sum[RUN], term[RUN];
+    if (y->type.dtype == MX_F64) {
         for (int64_t i = 0; i < n; i++)
             ((double *)y->data)[at + i] += ((const double *)part)[i];
-    else
-        for (int64_t i = 0; i < n; i++)
-            ((float *)y->data)[at + i] += ((const float *)part)[i];
+        return;
+    }
+    for (int64_t k = 0; k < n; k += RUN) {
+        int64_t m = n - k < RUN ? n - k : RUN;
+        mx_load_run_f32(y, at + k, m, sum);
+        mx_load_run_f32(&more, k, m, term);
+        for (int64_t i = 0; i < m; i++)
+            sum[i] += term[i];
+        mx_store_run_f32(y, at + k, m, sum);
+    }
 }
 
 /* One expert after the other, and of each one part after the other. */

@@ -14,7 +14,7 @@
 static bool accepts(const mx_key *k, const char *word)
 {
     size_t n = strlen(word);
-    for (const char *p = k->accept; p; p = strchr(p, '|'), p = p ? p + 1 : NULL)
+    for (const char *p = k->accept; p; p = strpbrk(p, "|~"), p = p ? p + 1 : NULL)
         if (strncmp(p, word, n) == 0 && strchr("|=~", p[n])) /* also the end of the text */
             return true;
     return false;

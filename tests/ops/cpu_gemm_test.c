@@ -8,6 +8,7 @@
 #include "numbers.h"
 
 #include "ops/cpu/gemm_tile.h"
+#include "ops.h"
 #include "ops/panels.h"
 #include <math.h>
 #include <string.h>
@@ -304,4 +305,25 @@ MX_TEST(gemm_handles_empty_products)
     MX_CHECK(c[0] == 0 && c[5] == 0);
     g.m = 0;
     mx_gemm(&g);
+}
+
+/* A row of a table that lies in panels, as the embedding reads it. */
+MX_TEST(embedding_of_a_table_in_panels_gives_its_rows)
+{
+    enum { ROWS = 6, D = 8, N = 4 };
+    float rows[ROWS * D], table[ROWS * D], out[N * D];
+    int32_t id[N] = {5, 0, -1, 3};
+    mx_panels p = {3, 2};
+    for (int i = 0; i < ROWS * D; i++)
+        rows[i] = (float)i;
+    for (int r = 0; r < ROWS; r++)
+        for (int k = 0; k < D; k++)
+            table[mx_panel_at(p, D, r, k)] = rows[r * D + k];
+    mx_tensor in[2] = {{.data = table, .type = {MX_F32, 2, {ROWS, D}}},
+                       {.data = id, .type = {MX_I32, 1, {N}}}};
+    mx_tensor y = {.data = out, .type = {MX_F32, 2, {N, D}}};
+    mx_op_embed.cpu(&(mx_call){.in = in, .out = &y, .attr = &p});
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < D; k++)
+            MX_CHECK(out[i * D + k] == (id[i] < 0 ? 0 : rows[id[i] * D + k]), "row %d", id[i]);
 }
