@@ -27,6 +27,6 @@ awk -v wide="$(bytes)" -v narrow="$(bytes weight_dtype=bfloat16 grad_dtype=bfloa
     'BEGIN { exit !(narrow > 0 && narrow < 0.7 * wide) }' || { echo "$0: bfloat16 storage does not save memory"; bad=1; }
 expect 2 'weight_dtype=bfloat16 goes with dtype=bfloat16, not with float32' train no 2 dtype=float32 weight_dtype=bfloat16
 expect 2 'grad_dtype=bfloat16 goes with dtype=bfloat16' train no 2 dtype=float32 grad_dtype=bfloat16
-expect 2 'bfloat16 weights are rounded at random, which opt_type=sgd does not do' \
+expect 2 'bfloat16 weights need stochastic rounding, which opt_type=sgd does not do' \
     train no 2 dtype=bfloat16 weight_dtype=bfloat16 opt_type=sgd
 exit $bad
