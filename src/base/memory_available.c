@@ -61,6 +61,7 @@ static void look_at_group(mx_memory_available *room, const char *folder, int k)
         int64_t cache = number_in(path, hierarchies[k].cache[i]);
         used -= cache > 0 ? cache : 0;
     }
+    used = used < 0 ? 0 : used; /* the three are read one after the other */
     lower(room, limit - used, "the limit of its control group (container) leaves");
 }
 
