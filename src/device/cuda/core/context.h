@@ -41,6 +41,13 @@ struct mx_cuda {
     char choices[544];   /* the file with those of GEMMs */
 };
 
+/* Programs (program.c), as struct mx_device asks for them. */
+mx_status mx_cuda_program_prepare(mx_device *d, mx_exec *e, void **state) MX_MUST_USE;
+mx_status mx_cuda_program_run(mx_device *d, mx_exec *e, void *state) MX_MUST_USE;
+void mx_cuda_program_drop(mx_device *d, void *state);
+/* Its graph has addresses of workspace that is no longer there. */
+void mx_cuda_program_forget(mx_device *d, void *state);
+
 /* A plan for a GEMM (gemm_search.c). */
 mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;
 
