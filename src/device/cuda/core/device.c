@@ -2,6 +2,7 @@
  * does with programs is in program.c. */
 #include "device/cuda/core/context.h"
 
+#include "base/arena.h"
 #include "device/chips.h"
 #include "device/cuda/core/kernels.h"
 #include "device/cuda/ranks/group.h"
