@@ -2,11 +2,11 @@
  * does with programs is in program.c. */
 #include "device/cuda/core/context.h"
 
-#include "base/arena.h"
 #include "device/chips.h"
 #include "device/cuda/core/kernels.h"
 #include "device/cuda/ranks/group.h"
 #include "interface.h"
+#include "ops/gpu_work.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
