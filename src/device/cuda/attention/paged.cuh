@@ -20,8 +20,9 @@ __device__ __forceinline__ int64_t first_seen(const mx_cuda_paged &p, int64_t at
 __device__ __forceinline__ int64_t slot_of(const mx_cuda_paged &p, const int32_t *table,
                                            int64_t position)
 {
-    int64_t page = table[position / p.page % p.columns];
-    return page < 0 || (page + 1) * p.page > p.slots ? -1 : page * p.page + position % p.page;
+    const unsigned at = (unsigned)position, each = (unsigned)p.page;
+    const int64_t page = table[at / each % (unsigned)p.columns];
+    return page < 0 || (page + 1) * p.page > p.slots ? -1 : page * p.page + at % each;
 }
 
 #endif

@@ -271,8 +271,7 @@ __device__ __forceinline__ void store_part(const mx_cuda_paged &p, const softmax
 }
 
 /* The warp's list of work: of token n, units first[n] to first[n + 1]; its place among those
- * alone. A token that sees nothing is one unit without keys, and comes out as 0. The first block
- * leaves the list of places to merge_kernel. */
+ * alone. The first block leaves the list of places to merge_kernel. */
 __device__ __forceinline__ int list_alone(const mx_cuda_paged &p, int *first, int *place)
 {
     alone_places places = {0};
@@ -282,8 +281,6 @@ __device__ __forceinline__ int list_alone(const mx_cuda_paged &p, int *first, in
         int n = n0 + (int)lane, at = places.next(p, n), units = 0;
         if (at >= 0)
             units = (int)(p.positions[n] / p.leaf - first_seen(p, p.positions[n]) / p.leaf) + 1;
-        else if (n < p.queries && !sees_any(p, n))
-            units = 1;
         int sum = units;
         for (int step = 1; step < 32; step *= 2) {
             int below = __shfl_up_sync(~0u, sum, step);
@@ -318,20 +315,6 @@ __device__ __forceinline__ int token_of(const int *first, int n, int unit)
     return lo;
 }
 
-/* Pages of 32 steps of 16 keys, one a lane. */
-struct warp_pages {
-    const int32_t *table;
-    int slot; /* of this lane's step; -1: not in the pool */
-    __device__ __forceinline__ void look_up(const mx_cuda_paged &p, int x)
-    {
-        slot = (int)slot_of(p, table, x + (threadIdx.x & 31) * KEYS);
-    }
-    __device__ __forceinline__ int step(int i) const
-    {
-        return __shfl_sync(~0u, slot, i & 31);
-    }
-};
-
 /* One step of keys and values of a warp on their way into `tile`. */
 template <int D>
 __device__ __forceinline__ void copy_step(const mx_cuda_paged &p, uint16_t *tile, int slot, int kh,
@@ -349,72 +332,99 @@ __device__ __forceinline__ void copy_step(const mx_cuda_paged &p, uint16_t *tile
     }
 }
 
-template <int D>
-__device__ __forceinline__ void leaf_alone(const mx_cuda_paged &p, softmax_rows<D> &s,
-                                           const uint32_t q[D / 16][4], uint16_t *tiles,
-                                           const head_group &h, int n, int begin, int end)
-{
-    constexpr int TILE_SIZE = 2 * KEYS * (D + 8);
-    warp_pages pages = {p.table + (int64_t)p.row[n] * p.columns, -1};
-    limits see = {{begin, begin}, {end, end}};
-    const int x0 = begin / KEYS * KEYS, steps = (end - x0) / KEYS + 1;
-    unsigned there = 0; /* bit i % 32: the page of step i is one of the pool's */
-    s.clear();
-    auto copy = [&](int i) {
-        if (i < steps) {
-            if (i % 32 == 0)
-                pages.look_up(p, x0 + i * KEYS);
-            const int slot = pages.step(i);
-            there = (there & ~(1u << i % 32)) | (unsigned)(slot >= 0) << i % 32;
-            copy_step<D>(p, tiles + i % STAGES * TILE_SIZE, slot, h.kh, x0 + i * KEYS, end);
-        }
-        commit_copies();
-    };
-    for (int i = 0; i < STAGES - 1; i++)
-        copy(i);
-    for (int i = 0; i < steps; i++) {
-        wait_copies<STAGES - 2>();
-        __syncwarp();
-        const uint16_t *k = tiles + i % STAGES * TILE_SIZE;
-        if (there >> i % 32 & 1)
-            take_keys<D>(p, s, q, k, k + KEYS * (D + 8), x0 + i * KEYS, see);
-        __syncwarp();
-        copy(i + STAGES - 1);
+/* A walk over the steps of this warp's units: the one that copies goes ahead of the one that
+ * computes, over the ends of units, so that a unit's first keys are there when it begins. */
+struct unit_walk {
+    int u, n, i; /* unit, its token, its leaf from the first that is seen; n < 0: none is left */
+    head_group h;
+    int begin, end, x; /* positions of the leaf that are seen, and of this step */
+    int slot;          /* of the step that this lane looked up; -1: its page is not in the pool */
+
+    __device__ __forceinline__ void open(const mx_cuda_paged &p, const int *first, int units)
+    {
+        const int each = p.k_heads * p.parts;
+        n = u < units ? token_of(first, p.queries, u / each) : -1;
+        if (n < 0)
+            return;
+        const int at = p.positions[n], lo = (int)first_seen(p, at);
+        i = u / each - first[n];
+        h = heads_of(p, u % each / p.parts, u % p.parts);
+        begin = max(lo, (lo / p.leaf + i) * p.leaf);
+        end = min(at, (lo / p.leaf + i) * p.leaf + p.leaf - 1);
+        x = begin / KEYS * KEYS;
     }
-    wait_copies<0>();
-    __syncwarp();
-}
+    /* Every 32 steps from the first one: a page for each lane. */
+    __device__ __forceinline__ void look_up(const mx_cuda_paged &p)
+    {
+        const int32_t *table = p.table + (int64_t)p.row[n] * p.columns;
+        if ((x - begin / KEYS * KEYS) % (32 * KEYS) == 0)
+            slot = (int)slot_of(p, table, x + (threadIdx.x & 31) * KEYS);
+    }
+    __device__ __forceinline__ int slot_here() const
+    {
+        return __shfl_sync(~0u, slot, (x - begin / KEYS * KEYS) / KEYS % 32);
+    }
+};
 
 template <int D>
 __global__ void __launch_bounds__(32) single_kernel(const __grid_constant__ mx_cuda_paged p)
 {
+    constexpr int TILE_SIZE = 2 * KEYS * (D + 8);
     extern __shared__ __align__(16) uint16_t tiles[];
-    int *first = (int *)(tiles + STAGES * 2 * KEYS * (D + 8)), *place = first + p.queries + 1;
+    int *first = (int *)(tiles + STAGES * TILE_SIZE), *place = first + p.queries + 1;
     let_next_start();
     wait_for_previous();
     const int each = p.k_heads * p.parts, units = list_alone(p, first, place) * each;
-    for (int u = blockIdx.x; u < units; u += gridDim.x) {
-        const int n = token_of(first, p.queries, u / each), i = u / each - first[n];
-        const head_group h = heads_of(p, u % each / p.parts, u % p.parts);
+    unit_walk ahead = {(int)blockIdx.x}, now = {(int)blockIdx.x};
+    unsigned there = 0; /* bit of a stage: its page is one of the pool's */
+    int copied = 0, done = 0;
+    auto copy = [&] {
+        if (ahead.n >= 0) {
+            const int stage = copied++ % STAGES;
+            ahead.look_up(p);
+            const int slot = ahead.slot_here();
+            there = (there & ~(1u << stage)) | (unsigned)(slot >= 0) << stage;
+            copy_step<D>(p, tiles + stage * TILE_SIZE, slot, ahead.h.kh, ahead.x, ahead.end);
+            ahead.x += KEYS;
+            if (ahead.x > ahead.end) {
+                ahead.u += gridDim.x;
+                ahead.open(p, first, units);
+            }
+        }
+        commit_copies();
+    };
+    ahead.open(p, first, units);
+    for (int i = 0; i < STAGES - 1; i++)
+        copy();
+    for (now.open(p, first, units); now.n >= 0;
+         now.u += gridDim.x, now.open(p, first, units)) {
+        const limits see = {{now.begin, now.begin}, {now.end, now.end}};
         softmax_rows<D> s, all;
-        all.clear();
-        if (place[n] < 0) {
-            store_results<D>(p, all, h, n, 1);
-            continue;
-        }
-        const int at = p.positions[n], lo = (int)first_seen(p, at), leaf = lo / p.leaf + i;
         uint32_t q[D / 16][4];
-        load_queries<D>(p, q, h, n, 1);
-        leaf_alone<D>(p, s, q, tiles, h, n, max(lo, leaf * p.leaf),
-                      min(at, leaf * p.leaf + p.leaf - 1));
+        load_queries<D>(p, q, now.h, now.n, 1);
+        s.clear();
+        for (; now.x <= now.end; now.x += KEYS, done++) {
+            const uint16_t *k = tiles + done % STAGES * TILE_SIZE;
+            wait_copies<STAGES - 2>();
+            __syncwarp();
+            if (there >> done % STAGES & 1)
+                take_keys<D>(p, s, q, k, k + KEYS * (D + 8), now.x, see);
+            __syncwarp();
+            copy();
+        }
         s.sum();
-        if (first[n + 1] - first[n] > 1) {
-            store_part<D>(p, s, h, place[n], i);
+        if (first[now.n + 1] - first[now.n] > 1) {
+            store_part<D>(p, s, now.h, place[now.n], now.i);
             continue;
         }
+        all.clear();
         merge_into<D>(all, s);
-        store_results<D>(p, all, h, n, 1);
+        store_results<D>(p, all, now.h, now.n, 1);
     }
+    wait_copies<0>();
+    for (int n = blockIdx.x; n < p.queries; n += gridDim.x) /* 0 where nothing is seen */
+        for (int d = threadIdx.x; d < p.q_heads * D / 2 && !sees_any(p, n); d += 32)
+            ((uint32_t *)p.out)[(int64_t)n * p.q_heads * D / 2 + d] = 0;
 }
 
 /* A warp merges the leaves of one head of one token, in order. */
@@ -475,20 +485,26 @@ __device__ __forceinline__ int list_tiles(const mx_cuda_paged &p, int *start)
     return total;
 }
 
+/* Keys and values from position x on; gives which of the four pages are the pool's, as bits. */
 template <int D>
-__device__ __forceinline__ void copy_tile(const mx_cuda_paged &p, uint16_t *tile,
-                                          const int32_t *table, int kh, int x, int last)
+__device__ __forceinline__ unsigned copy_tile(const mx_cuda_paged &p, uint16_t *tile,
+                                              const int32_t *table, int kh, int x, int last)
 {
-    constexpr int CHUNKS = D / 8;
+    constexpr int CHUNKS = D / 8, EACH = TILE_WARPS * 32 / CHUNKS; /* keys of a round */
     const uint16_t *k = (const uint16_t *)p.k + kh * D, *v = (const uint16_t *)p.v + kh * D;
+    const int lane = threadIdx.x & 31, c = (int)threadIdx.x % CHUNKS * 8;
+    const int mine = lane < TILE_KEYS / KEYS && x + lane * KEYS <= last
+                         ? (int)slot_of(p, table, x + lane * KEYS) : -1;
 #pragma unroll
-    for (int j = 0; j < TILE_KEYS * CHUNKS / (TILE_WARPS * 32); j++) {
-        int i = j * TILE_WARPS * 32 + threadIdx.x, r = i / CHUNKS, c = i % CHUNKS * 8;
-        int64_t slot = x + r <= last ? slot_of(p, table, x + r) : -1, s = slot < 0 ? 0 : slot;
-        copy16(tile + r * (D + 8) + c, k + s * p.k_row + c, slot >= 0);
-        copy16(tile + (TILE_KEYS + r) * (D + 8) + c, v + s * p.v_row + c, slot >= 0);
+    for (int j = 0; j < TILE_KEYS / EACH; j++) {
+        const int r = j * EACH + (int)threadIdx.x / CHUNKS, slot = __shfl_sync(~0u, mine, r / KEYS);
+        const bool there = slot >= 0 && x + r <= last;
+        const int64_t s = there ? slot + r % KEYS : 0;
+        copy16(tile + r * (D + 8) + c, k + s * p.k_row + c, there);
+        copy16(tile + (TILE_KEYS + r) * (D + 8) + c, v + s * p.v_row + c, there);
     }
     commit_copies();
+    return __ballot_sync(~0u, mine >= 0);
 }
 
 /* What the rows of this warp see: tokens n to n + tokens - 1, the first at position `at`. */
@@ -523,15 +539,16 @@ __device__ __forceinline__ void do_tile(const mx_cuda_paged &p, uint16_t *tiles,
     s.clear();
     all.clear();
     int x = (int)first_seen(p, at) / TILE_KEYS * TILE_KEYS;
-    copy_tile<D>(p, tiles, table, h.kh, x, end);
+    unsigned there, next = copy_tile<D>(p, tiles, table, h.kh, x, end);
     for (int i = 0; x <= end; x += TILE_KEYS, i ^= 1) {
         wait_copies<0>();
         __syncthreads();
+        there = next;
         if (x + TILE_KEYS <= end)
-            copy_tile<D>(p, tiles + (i ^ 1) * TILE_SIZE, table, h.kh, x + TILE_KEYS, end);
+            next = copy_tile<D>(p, tiles + (i ^ 1) * TILE_SIZE, table, h.kh, x + TILE_KEYS, end);
         const uint16_t *k = tiles + i * TILE_SIZE;
         for (int y = 0; y < TILE_KEYS && x + y <= at + mine + tokens - 1; y += KEYS) {
-            if (slot_of(p, table, x + y) >= 0)
+            if (there >> y / KEYS & 1)
                 take_keys<D>(p, s, q, k + y * (D + 8), k + (TILE_KEYS + y) * (D + 8), x + y, see);
         }
         if ((x + TILE_KEYS) % p.leaf == 0 || x + TILE_KEYS > end) {
