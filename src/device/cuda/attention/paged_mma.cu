@@ -584,6 +584,17 @@ __global__ void __launch_bounds__(TILE_WARPS * 32)
 
 /* --- launches --- */
 
+/* So much shared memory for a block, and room for as many blocks as a multiprocessor can have. */
+template <class K> static cudaError_t allow_shared(K kernel, size_t bytes)
+{
+    cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return e != cudaSuccess ? e
+                            : cudaFuncSetAttribute(kernel,
+                                                   cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                   cudaSharedmemCarveoutMaxShared);
+}
+
 template <int D> static cudaError_t launch_all(const mx_cuda_paged &p, cudaStream_t stream)
 {
     const int each = p.k_heads * p.parts, work = p.queries * p.leaves * each;
@@ -591,11 +602,9 @@ template <int D> static cudaError_t launch_all(const mx_cuda_paged &p, cudaStrea
                            sizeof(int) * (size_t)(2 * p.queries + 1);
     const size_t tiles =
         sizeof(uint16_t) * 4 * TILE_KEYS * (D + 8) + sizeof(int) * (size_t)p.queries;
-    cudaError_t e = cudaFuncSetAttribute(single_kernel<D>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)singles);
+    cudaError_t e = allow_shared(single_kernel<D>, singles);
     if (e == cudaSuccess)
-        e = cudaFuncSetAttribute(tile_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)tiles);
+        e = allow_shared(tile_kernel<D>, tiles);
     if (e == cudaSuccess)
         e = launch_pdl(single_kernel<D>, work < SINGLE_BLOCKS ? work : SINGLE_BLOCKS, 32, singles,
                        stream, p);
