@@ -95,10 +95,9 @@ mx_status mx_inspect_curve(const char *const *paths, int n, const mx_inspect_pic
         return mx_fail(MX_USAGE, "%d runs are too many for one picture; name up to %d", n,
                        MX_CURVE_RUNS);
     n = n > MX_CURVE_RUNS ? MX_CURVE_RUNS : n;
-    for (int i = 0; i < n && !st; i++) {
-        mx_run_summary_at(&g[i], paths[i], &k.arena);
+    mx_run_summaries_at(g, paths, n, &k.arena);
+    for (int i = 0; i < n && !st; i++)
         st = add_run(&k, &g[i], n == 1);
-    }
     if (!st)
         st = draw(&k, g, n, p, out);
     mx_arena_fini(&k.arena);
