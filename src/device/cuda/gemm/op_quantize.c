@@ -118,7 +118,9 @@ static mx_gemm_scale scale_of(const mx_type *scale, int64_t rows)
 {
     if (scale->dim[1] != 1)
         return MX_SCALE_NONE;
-    return scale->dim[0] == 1 ? MX_SCALE_ALL : scale->dim[0] == rows ? MX_SCALE_ROWS : MX_SCALE_NONE;
+    if (scale->dim[0] == 1)
+        return MX_SCALE_ALL;
+    return scale->dim[0] == rows ? MX_SCALE_ROWS : MX_SCALE_NONE;
 }
 
 static scaled sizes_of(const mx_exec_step *s)

@@ -1,6 +1,6 @@
-/* op_scaled_blocks.c - scaled_matmul of floats with scales of blocks: on Hopper by a kernel of ours,
- * elsewhere by the library from bands of both factors as bf16. Scales that are powers of two make
- * that exact but for the order of sums.
+/* op_scaled_blocks.c - scaled_matmul of floats with scales of blocks: on Hopper by a kernel of
+ * ours, elsewhere by the library from bands of both factors as bf16. Scales that are powers of two
+ * make that exact but for the order of sums.
  */
 #include "device/cuda/core/context.h"
 #include "device/cuda/gemm/gemm_blocks.h"
@@ -126,8 +126,8 @@ static mx_status widen(mx_cuda *c, const mx_exec_step *s, int which, const mx_cu
     shape.format = q->type.dtype == MX_F8_E5M2 ? MX_CUDA_E5M2 : MX_CUDA_E4M3;
     return mx_cuda_check(
         mx_cuda_widen(to, (const char *)q->data + from * w->cols,
-                      (const float *)scale->data + from / w->block_rows * scale->type.dim[1], &shape,
-                      c->stream), "float8 as bfloat16");
+                      (const float *)scale->data + from / w->block_rows * scale->type.dim[1],
+                      &shape, c->stream), "float8 as bfloat16");
 }
 
 static mx_status launch_wide(mx_cuda *c, const mx_exec_step *s, const blocks *o)
