@@ -398,6 +398,8 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mes
     r->folder = mx_run_folder(c, &r->arena);
     MX_TRY(mx_run_ranks_find(r));
     start_progress(r);
+    if (s->note && *s->note)
+        mx_progress_say(&r->report.progress, "%s", s->note);
     MX_TRY(mx_run_ranks_open(r));
     read_rules(r);
     r->schedule = mx_schedule_make(c);

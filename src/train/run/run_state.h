@@ -167,7 +167,13 @@ typedef struct {
     const mx_config *config;
     const mx_objective *objective; /* NULL: none */
     const char *command_line;
+    const char *note; /* what was chosen for it, to be said first; NULL or "": nothing */
 } mx_run_start;
+
+/* run_mesh.c: puts a mesh for the ranks there are in the place of mesh=auto; the note says which
+ * and why. */
+mx_status mx_run_choose_mesh(const mx_run_start *s, const mx_launch *launch,
+                             mx_str *note) MX_MUST_USE;
 
 /* run_setup.c: everything before the first step. */
 mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh_rank) MX_MUST_USE;

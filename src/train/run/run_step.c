@@ -186,8 +186,9 @@ static mx_status take_each(const mx_run *r, mx_exec *e, mx_inflight_step *f, int
 /* Another one for every microbatch of the run, whenever it is resumed. */
 static int64_t dropout_seed(const mx_run *r, int64_t step, int64_t microbatch)
 {
-    int64_t n = r->request.batch.accumulation * r->ranks.comm->size;
-    int64_t number = (step - 1) * n + microbatch * r->ranks.comm->size + r->ranks.comm->rank;
+    int64_t ranks = r->mesh_rank ? 1 : r->ranks.comm->size; /* of a mesh: one, by global index */
+    int64_t n = r->request.batch.accumulation * ranks;
+    int64_t number = (step - 1) * n + microbatch * ranks + (r->mesh_rank ? 0 : r->ranks.comm->rank);
     return number + (mx_config_int(r->c, "init_weights_seed") << 40);
 }
 
