@@ -49,7 +49,8 @@ mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_
     const mx_step_options *so = o->options;
     mx_decode_settings d = {.batch = x->batch, .max_length = so->shape.seq, .lora = so->lora,
                             .compile = {.compute = so->compile.compute, .reads_copies = true,
-                                        .narrow_frozen = so->compile.narrow_frozen}};
+                                        .narrow_frozen = so->compile.narrow_frozen,
+                                        .frozen_codes = so->compile.frozen_codes}};
     return mx_decode_open(&x->decode, o->session, o->model, &d);
 }
 

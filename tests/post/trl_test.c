@@ -147,6 +147,12 @@ MX_TEST(post_adapters_are_peft)
     check_cases("lora_");
 }
 
+/* With bitsandbytes' NF4 underneath. */
+MX_TEST(post_qlora_is_peft)
+{
+    check_cases("qlora_");
+}
+
 MX_TEST(post_dpo_is_trl)
 {
     check_cases("dpo_");
