@@ -1,6 +1,8 @@
 /* run_goal.c - a run that trains for an objective: where the two meet. */
 #include "train/run/run_state.h"
 
+#include <string.h>
+
 mx_status mx_run_goal_read(mx_run *r)
 {
     const mx_objective *o = r->goal.objective;
@@ -10,6 +12,12 @@ mx_status mx_run_goal_read(mx_run *r)
     if (r->mesh_rank)
         return mx_fail(MX_USAGE, "maxc %s does not run on a mesh yet; leave mesh= and the keys of "
                        "parallelism out", o->verb);
+    if (*mx_config_text(r->c, "task_path") && !o->measure)
+        return mx_fail(MX_USAGE, "%s: the objective %s does not answer tasks; leave task_path out",
+                       mx_config_where(r->c, "task_path"), o->name);
+    if (strcmp(mx_config_text(r->c, "semantics"), "verl") == 0 && strcmp(o->verb, "grpo") != 0)
+        return mx_fail(MX_USAGE, "%s: verl is about rewards; maxc %s has the semantics of trl and "
+                       "maxtext", mx_config_where(r->c, "semantics"), o->verb);
     if (o->adapt)
         MX_TRY(o->adapt(&r->model));
     if (o->read)
