@@ -17,7 +17,7 @@ static json_t *read_samples(const char *file)
     for (size_t at = 0; at < n;) {
         const char *end = memchr(text + at, '\n', n - at);
         size_t length = end ? (size_t)(end - text) - at : n - at;
-        json_t *o = json_loadb(text + at, length, 0, NULL);
+        json_t *o = json_loadb(text + at, length, JSON_ALLOW_NUL, NULL);
         if (json_is_integer(json_object_get(o, "step")) && json_object_get(o, "prompt"))
             json_array_append(all, o);
         json_decref(o);

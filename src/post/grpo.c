@@ -94,6 +94,7 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
                    .generations = mx_config_int(c, "rl.num_generations"),
                    .iterations = mx_config_int(c, "rl.num_iterations"),
                    .max_completion = mx_config_int(c, "max_completion_length"),
+                   .at_once = mx_config_int(c, "rl.rollout_micro_batch_size"),
                    .temperature = mx_config_float(c, "decode_sampling_temperature"),
                    .beta = mx_beta_of(c, "rl.grpo_beta"),
                    .epsilon = mx_config_float(c, "rl.grpo_epsilon"),

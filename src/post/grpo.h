@@ -45,6 +45,7 @@ typedef struct {
     const mx_grpo_semantics *of;
     const mx_grpo_loss *loss;
     int64_t generations, iterations, max_completion;
+    int64_t at_once; /* answers that are decoded together; 0: as many as suit the device */
     double temperature, beta, epsilon, epsilon_high, delta; /* delta 0: none */
     double sapo_positive, sapo_negative;
     bool by_sequence; /* importance weights of whole sequences */

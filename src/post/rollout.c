@@ -18,7 +18,8 @@
 #include <omp.h>
 #include <string.h>
 
-enum { MOST_AT_ONCE = 64 };
+/* Answers that are decoded together, unless a key says: a GPU reads its weights for more of them. */
+enum { MOST_AT_ONCE = 64, MOST_ON_GPU = 256 };
 
 struct mx_sampler {
     const mx_objective_run *o;
@@ -52,7 +53,10 @@ mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_
 {
     mx_sampler *x = mx_realloc(NULL, sizeof *x);
     const json_t *eos = json_object_get(o->model->json, "eos_token_id");
-    *x = (mx_sampler){.o = o, .s = s, .batch = rows < MOST_AT_ONCE ? rows : MOST_AT_ONCE,
+    int64_t most = mx_session_traits(o->session)->host_memory ? MOST_AT_ONCE : MOST_ON_GPU;
+    if (s->at_once > 0)
+        most = s->at_once;
+    *x = (mx_sampler){.o = o, .s = s, .batch = rows < most ? rows : most,
                       .vocab = o->model->summary.vocab,
                       .known = mx_tokenizer_vocab_size(o->data->tokenizer),
                       .seed = (uint64_t)mx_config_int(o->config, "data_shuffle_seed"),

@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Prompts that samples are written of; answers decoded together. */
-enum { SHOWN = 8, AT_ONCE = 64 };
+enum { SHOWN = 8 }; /* prompts that samples are written of */
 
 /* The same draws at every step, other than those of training. */
 static const int64_t GENERATION = (int64_t)1 << 38;
@@ -41,7 +40,10 @@ static mx_status read_prompts(tasks *t, const mx_objective_run *o, const char *p
         mx_post_prompt *q = &t->asked[t->n];
         *q = (mx_post_prompt){0};
         st = mx_prompts_next(p, q, &end);
-        t->n += !st && !end;
+        if (st || end)
+            mx_post_prompt_fini(q);
+        else
+            t->n++;
         if (!st && !end && q->ids.n + t->s.max_completion > o->options->shape.seq)
             st = mx_fail(MX_INPUT, "a prompt has %lld tokens; with max_completion_length=%lld it "
                          "does not fit max_target_length=%lld: \"%.60s\"", (long long)q->ids.n,
@@ -61,6 +63,7 @@ static mx_status open_tasks(tasks *t, const mx_objective_run *o)
     if (temperature < 0)
         temperature = k > 1 ? 1 : 0.01;
     t->s = (mx_grpo){.generations = k, .temperature = temperature,
+                     .at_once = mx_config_int(c, "rl.rollout_micro_batch_size"),
                      .max_completion = mx_config_int(c, "max_completion_length")};
     snprintf(t->pass_name, sizeof t->pass_name, "eval/pass@%lld", (long long)k);
     if (t->s.max_completion >= o->options->shape.seq)
@@ -77,7 +80,7 @@ static mx_status open_tasks(tasks *t, const mx_objective_run *o)
     /* Beside a sampler of the objective's own the two share caches, which have its size. */
     if (o->objective->rows == MX_ROWS_SAMPLED)
         rows = o->microbatch * o->accumulation;
-    return mx_sampler_open(&t->sampler, o, &t->s, rows < AT_ONCE ? rows : AT_ONCE);
+    return mx_sampler_open(&t->sampler, o, &t->s, rows);
 }
 
 void mx_tasks_close(mx_objective_run *o)

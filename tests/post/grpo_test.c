@@ -5,6 +5,7 @@
 #include "../test.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -34,6 +35,21 @@ MX_TEST(grpo_rollout_and_training_agree_to_the_bit)
                      post_number(m, k, GAP));
         json_decref(m);
     }
+    post_remove(folder);
+}
+
+/* rl.rollout_micro_batch_size: who is decoded with whom changes nothing. */
+MX_TEST(grpo_answers_do_not_depend_on_who_is_sampled_with_them)
+{
+    char folder[300];
+    post_folder(folder, sizeof folder);
+    MX_CHECK_OK(post_run("grpo", folder, "all", ASKED "record_rollouts=true"));
+    MX_CHECK_OK(post_run("grpo", folder, "some", ASKED "record_rollouts=true "
+                         "rl.rollout_micro_batch_size=3"));
+    char command[900];
+    snprintf(command, sizeof command, "cmp '%s/all/rollouts.jsonl' '%s/some/rollouts.jsonl'",
+             folder, folder);
+    MX_CHECK(system(command) == 0, "answers differ");
     post_remove(folder);
 }
 
@@ -116,7 +132,7 @@ MX_TEST(grpo_goes_on_when_its_judge_is_mended)
     post_folder(folder, sizeof folder);
     judged_by(folder, "checkpoint_period=1 steps=4", settings, sizeof settings);
     put(folder, "judge", breaks);
-    MX_CHECK_ERROR(post_run("grpo", folder, "run", settings), "found \"NaN\"");
+    MX_CHECK_ERROR(post_run("grpo", folder, "run", settings), "found \"NaN");
     put(folder, "judge", whole);
     MX_CHECK_OK(post_run("grpo", folder, "run", settings));
     MX_CHECK_OK(post_run("grpo", folder, "other", settings));

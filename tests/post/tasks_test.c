@@ -7,7 +7,8 @@
 #include <string.h>
 
 #define TASKS " task_path=" POST "pairs.jsonl reward=format reward_pattern=[^a-m]* "               \
-              "max_completion_length=6 max_target_length=48 task_interval=2"
+              "max_completion_length=6 max_target_length=48 "
+#define FOUR " task_samples=4 task_interval=2 "
 
 /* The lines of FOLDER/NAME/FILE that have `key`. */
 static json_t *lines_with(const char *folder, const char *name, const char *file, const char *key)
@@ -17,13 +18,14 @@ static json_t *lines_with(const char *folder, const char *name, const char *file
     snprintf(path, sizeof path, "%s/%s/%s", folder, name, file);
     FILE *f = fopen(path, "r");
     MX_CHECK(f, "%s is not there", path);
-    while (fgets(line, sizeof line, f)) {
-        json_t *o = json_loads(line, 0, NULL);
+    while (f && fgets(line, sizeof line, f)) {
+        json_t *o = json_loads(line, JSON_ALLOW_NUL, NULL);
         if (json_object_get(o, key))
             json_array_append(all, o);
         json_decref(o);
     }
-    fclose(f);
+    if (f)
+        fclose(f);
     return all;
 }
 
@@ -38,9 +40,9 @@ MX_TEST(tasks_are_asked_while_any_of_these_train)
     static const struct {
         const char *verb, *settings;
     } runs[] = {
-        {"sft", "dataset_path=" POST "completion.jsonl steps=3 task_samples=4"},
-        {"dpo", "dataset_path=" POST "pairs.jsonl steps=3 task_samples=4"},
-        {"grpo", "dataset_path=" POST "pairs.jsonl steps=3 num_generations=4 task_samples=4"},
+        {"sft", "dataset_path=" POST "completion.jsonl steps=3" FOUR},
+        {"dpo", "dataset_path=" POST "pairs.jsonl steps=3" FOUR},
+        {"grpo", "dataset_path=" POST "pairs.jsonl steps=3 num_generations=4" FOUR},
     };
     char folder[300], settings[700];
     post_folder(folder, sizeof folder);
@@ -70,9 +72,9 @@ MX_TEST(tasks_that_cannot_be_asked_are_refused)
     static const struct {
         const char *settings, *says;
     } rows[] = {
-        {"task_path=" POST "absent.jsonl reward=exact", "absent.jsonl"},
-        {"task_path=" POST "text.jsonl reward=exact", "expected a prompt"},
-        {"task_path=" POST "pairs.jsonl", "what an answer is worth"},
+        {"max_completion_length=8 task_path=" POST "absent.jsonl reward=exact", "absent.jsonl"},
+        {"max_completion_length=8 task_path=" POST "text.jsonl reward=exact", "expected a prompt"},
+        {"max_completion_length=8 task_path=" POST "pairs.jsonl", "what an answer is worth"},
         {"task_path=" POST "pairs.jsonl reward=exact max_completion_length=64", "no room"},
         {"task_path=" POST "pairs.jsonl reward=exact max_completion_length=63", "does not fit"},
     };
@@ -80,7 +82,7 @@ MX_TEST(tasks_that_cannot_be_asked_are_refused)
     post_folder(folder, sizeof folder);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         snprintf(settings, sizeof settings, "dataset_path=" POST "completion.jsonl steps=1 "
-                 "max_target_length=64 max_completion_length=8 %s", rows[i].settings);
+                 "max_target_length=64 %s", rows[i].settings);
         snprintf(name, sizeof name, "r%zu", i);
         mx_status st = post_run("sft", folder, name, settings);
         MX_CHECK(st && strstr(mx_status_text(st), rows[i].says), "%s: %s", rows[i].settings,
@@ -97,18 +99,21 @@ MX_TEST(tasks_that_cannot_be_asked_are_refused)
 /* Each key by itself: what is measured is another. */
 MX_TEST(task_keys_make_a_difference)
 {
-    static const char *const keys[] = {"task_interval=1", "task_samples=8", "task_temperature=3"};
+    static const char *const keys[] = {"task_samples=4 task_interval=2",
+                                       "task_samples=4 task_interval=1",
+                                       "task_samples=8 task_interval=2",
+                                       "task_samples=4 task_interval=2 task_temperature=3"};
     char folder[300], settings[700], name[16];
     double before[2] = {0};
     post_folder(folder, sizeof folder);
     for (size_t i = 0; i < 4; i++) {
-        snprintf(settings, sizeof settings, "dataset_path=" POST "completion.jsonl steps=2 "
-                 "task_samples=4%s %s", TASKS, i ? keys[i - 1] : "");
+        snprintf(settings, sizeof settings, "dataset_path=" POST "completion.jsonl steps=2 %s%s",
+                 keys[i], TASKS);
         snprintf(name, sizeof name, "r%zu", i);
         MX_CHECK_OK(post_run("sft", folder, name, settings));
         json_t *m = lines_with(folder, name, "metrics.jsonl", "eval/reward");
         double now[2] = {(double)json_array_size(m), number(m, 0, "eval/pass@1")};
-        MX_CHECK(!i || now[0] != before[0] || now[1] != before[1], "%s", keys[i - 1]);
+        MX_CHECK(!i || now[0] != before[0] || now[1] != before[1], "%s", keys[i]);
         if (!i)
             memcpy(before, now, sizeof now);
         json_decref(m);
