@@ -18,7 +18,7 @@
 #include <omp.h>
 #include <string.h>
 
-/* Answers that are decoded together, unless a key says: a GPU reads its weights for more of them. */
+/* Answers that are decoded together, unless a key says. */
 enum { MOST_AT_ONCE = 64, MOST_ON_GPU = 256 };
 
 struct mx_sampler {

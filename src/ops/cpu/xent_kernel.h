@@ -46,7 +46,7 @@ typedef struct {
     bool add_dw;        /* dw += instead of dw = */
 } mx_xent_grads;
 
-/* Logits per row of a tile in the forward pass, and the most tiles of one row that a sampler has. */
+/* Logits per row of a tile in the forward pass; the most tiles of a row that is sampled from. */
 enum { MX_XENT_TILE = 4096, MX_XENT_ROW_TILES = 256 };
 
 /* A row of logits as mx_xent_forward reduces it. Afterwards logit i is e^(z_i - top[i / TILE]). The
