@@ -86,9 +86,11 @@ static mx_node *indexer(mx_graph *g, const config *c, mx_build *b, mx_node *x, m
             mx_cache_write(g, mx_cache_state(g, "keys", MX_SHAPE(B, w->seen, 1, D), b->cache_dtype),
                            keys, w->entry);
     keys = mx_reshape(g, keys, MX_SHAPE(B, w->seen, D));
-    mx_node *pos_seg[4] = {w->q_pos, w->last, w->segments ? b->segments : NULL, w->segments};
+    mx_select_extra e = {.q_pos = w->q_pos, .k_pos = w->last, .k_seg = w->segments,
+                         .q_seg = w->segments ? b->segments : NULL};
     int64_t n = c->index_topk < w->seen ? c->index_topk : w->seen;
-    mx_node *chosen = mx_select_keys(g, q, weights, keys, n, 1 / sqrt((double)D), pos_seg);
+    mx_node *chosen =
+        mx_select_keys(g, (mx_node *[]){q, weights, keys}, n, 1 / sqrt((double)D), &e);
     mx_freeze_since(g, before);
     return mx_scope_end(g, chosen);
 }

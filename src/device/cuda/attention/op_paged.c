@@ -12,6 +12,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     MX_CUDA_NEEDS(q->dtype == MX_F32 || q->dtype == MX_BF16, "attention of this dtype");
     MX_CUDA_NEEDS(q->dim[3] <= MX_CUDA_PAGED_DIM, "heads of more than 1,024 elements");
     MX_CUDA_NEEDS(q->dim[2] <= 65535, "so many heads");
+    MX_CUDA_NEEDS(!s->call.in[SELECTED].data, "a list of positions in pages");
     return MX_OK;
 }
 

@@ -26,6 +26,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     const mx_tensor *in = s->call.in;
     MX_CUDA_NEEDS(mx_is_float(&in[Q]) && mx_is_float(&in[W]) && mx_is_float(&in[K]),
                   "a selection of these dtypes");
+    MX_CUDA_NEEDS(!in[ROW].data, "a selection of keys in pages");
     MX_CUDA_NEEDS(in[Q].type.dim[3] <= MX_CUDA_SELECT_DIM, "keys of more than 128 elements");
     mx_cuda_select k = select_of(s);
     *work = mx_cuda_select_bytes(&k);
