@@ -23,8 +23,8 @@ typedef struct {
     mx_compile_options compile;
 } mx_batch_settings;
 
-/* What the cache takes: a token's entries, in pages, and a sequence's states, which do not grow with
- * it. A state is that of the sequence's last token: an earlier one cannot be gone back to. */
+/* What the cache takes: a token's entries, in pages, and a sequence's states, which do not grow
+ * with it. A state is that of the sequence's last token: an earlier one cannot be gone back to. */
 typedef struct {
     int64_t token, sequence;
 } mx_cache_bytes;

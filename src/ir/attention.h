@@ -44,7 +44,7 @@ typedef struct {
 typedef struct {
     mx_node *positions, *row, *table; /* (N, 1), (N), (R, C) int32 */
     mx_node *sinks;                   /* (H); NULL: none */
-    mx_node *selected; /* (N, 1, n) int32: the positions it sees, -1 unused; NULL: all up to its own */
+    mx_node *selected; /* (N, 1, n) int32: positions to see, -1 unused; NULL: all to its own */
 } mx_paged_extra;
 
 /* select_keys: where its keys lie (ops/select_keys.c). */

@@ -27,8 +27,9 @@ static mx_node *convolve(mx_graph *g, const mx_build *b, mx_node *x, const mx_de
     mx_node *w = mx_param(g, "conv1d.weight", MX_SHAPE(C, 1, c->taps),
                           channels(g, c, "gdn_head", ",,"), MX_NORMAL(b->init_scale));
     mx_recurrent r = mx_cache_recurrent(g, b, "conv", MX_SHAPE(c->taps - 1, C), b->cache_dtype);
+    const char *before = b->pages ? ",,cache_heads" : "decode_batch,,cache_heads";
     if (r.state)
-        r.state->axes = channels(g, c, b->pages ? ",,cache_heads" : "decode_batch,,cache_heads", "");
+        r.state->axes = channels(g, c, before, "");
     w = mx_reshape(g, w, MX_SHAPE(C, c->taps));
     return mx_silu(g, mx_causal_conv(g, x, w, b->segments, &r));
 }

@@ -5,9 +5,9 @@
  *     M = exp(g) M;   u = beta (v - M^T k);   M = M + k u^T;   o = scale M^T q
  * M starts from zero, and again at every change of segment. Training goes by chunks (see
  * cpu/delta_kernel.h); any chunk gives the same result up to rounding. Decoding gives the memories
- * of all sequences (B, H, D, E), or with rows (R, H, D, E), and the positions (recurrent.h); output 1
- * is their own place. With rows it goes token by token: a sequence's bits do not depend on how its
- * tokens are spread over batches. There is no gradient with a state.
+ * of all sequences (B, H, D, E), or with rows (R, H, D, E), and the positions (recurrent.h); output
+ * 1 is their own place. With rows it goes token by token: a sequence's bits do not depend on how
+ * its tokens are spread over batches. There is no gradient with a state.
  *
  * In bfloat16 q, k, v and o are narrow; g, beta and M are float32, since errors in a memory stay.
  */

@@ -5,9 +5,9 @@
  * The T slots of the pool are pages of `page` slots. Position p of sequence r lies in slot
  *     table[r][p / page mod C] * page + p mod page
  * and query n, at positions[n] of sequence row[n], sees the positions up to its own, as far as
- * window and chunk allow (ir/attention.h), or those selected. A position below 0 gives 0. Tokens of prompts and of
- * decoding stand side by side in one batch, each a row of its own; what a query sees, and in which
- * order it is added up, does not depend on the others.
+ * window and chunk allow (ir/attention.h), or those selected. A position below 0 gives 0. Tokens of
+ * prompts and of decoding stand side by side in one batch, each a row of its own; what a query
+ * sees, and in which order it is added up, does not depend on the others.
  *
  * Without v, values are the first v_dim elements of the keys (latents). For decoding only.
  */

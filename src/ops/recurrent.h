@@ -4,8 +4,8 @@
  * first, in order, and -1 follows. Position 0 begins a sequence anew, whatever the state holds; a
  * sequence without tokens keeps its state.
  *
- * Where rows (B) are given, S is 1: a token is a row of the batch, rows[b] is the state that it goes
- * on from; its tokens come in order.
+ * Where rows (B) are given, S is 1: a token is a row of the batch, rows[b] is the state that it
+ * goes on from; its tokens come in order.
  */
 #ifndef MX_OPS_RECURRENT_H
 #define MX_OPS_RECURRENT_H

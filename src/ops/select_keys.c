@@ -7,8 +7,8 @@
  * Positions are q_pos (B, S) and k_pos (B, T) where given, otherwise indices. The scores exist one
  * row at a time. A choice has no gradient.
  *
- * Over pages (ops/paged_attention.c), q (N, 1, H, D), k (1, T, D), row (N), table (R, C): the choice
- * is of positions of the query's own sequence.
+ * Over pages (ops/paged_attention.c), q (N, 1, H, D), k (1, T, D), row (N), table (R, C): the
+ * choice is of positions of the query's own sequence.
  *
  * Equal scores are common: a key that every head rejects has 0. Which of them are taken is open in
  * principle, but must be the reference's choice to have its numbers, and that is what a quickselect
@@ -287,25 +287,28 @@ static void select_cpu(const mx_call *c)
     }
 }
 
+static int64_t keys_of(const mx_node *n)
+{
+    return key_count(n->attr, &n->in[K]->type, n->in[TABLE] ? &n->in[TABLE]->type : NULL);
+}
+
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
-    int64_t T =
-        key_count(n->attr, &n->in[K]->type, n->in[TABLE] ? &n->in[TABLE]->type : NULL);
-    return bench_bytes(T, n->in[Q]->type.dim[2]) * (size_t)n_threads;
+    return bench_bytes(keys_of(n), n->in[Q]->type.dim[2]) * (size_t)n_threads;
 }
 
 static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     const mx_type *q = &n->in[Q]->type;
     (void)most;
-    return mx_gpu_select_bytes(q->dim[0] * q->dim[1], n->in[K]->type.dim[1]);
+    return mx_gpu_select_bytes(q->dim[0] * q->dim[1], keys_of(n));
 }
 
 /* Causal: half of the pairs, where both sides are one sequence. */
 static mx_cost cost(const mx_node *n)
 {
     const mx_type *q = &n->in[Q]->type;
-    double T = (double)n->in[K]->type.dim[1], seen = n->in[K_POS] ? T : T / 2;
+    double T = (double)keys_of(n), seen = n->in[K_POS] ? T : T / 2;
     return (mx_cost){.flops = 2 * (double)mx_type_count(q) * seen};
 }
 

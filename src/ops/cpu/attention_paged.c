@@ -47,8 +47,8 @@ static reach reach_of(const mx_paged *g, const mx_paged_args *p, int64_t n)
     return (reach){lo, at + 1, p->table + row * g->columns, NULL};
 }
 
-/* The slot of a position, or of an entry of the list; -1: it has none, or its page is not one of the
- * pool's. */
+/* The slot of a position, or of an entry of the list; -1: it has none, or its page is not one of
+ * the pool's. */
 static int64_t slot_of(const mx_paged *g, const reach *r, int64_t position)
 {
     if (r->list && (position = r->list[position]) < 0)

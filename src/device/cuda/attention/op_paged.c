@@ -12,7 +12,6 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     MX_CUDA_NEEDS(q->dtype == MX_F32 || q->dtype == MX_BF16, "attention of this dtype");
     MX_CUDA_NEEDS(q->dim[3] <= MX_CUDA_PAGED_DIM, "heads of more than 1,024 elements");
     MX_CUDA_NEEDS(q->dim[2] <= 65535, "so many heads");
-    MX_CUDA_NEEDS(!s->call.in[SELECTED].data, "a list of positions in pages");
     return MX_OK;
 }
 
@@ -44,6 +43,8 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
                        .row = in[ROW].data,
                        .table = in[TABLE].data,
                        .sinks = in[SINKS].data,
+                       .selected = in[SELECTED].data,
+                       .n_selected = in[SELECTED].data ? (int)in[SELECTED].type.dim[2] : 0,
                        .out = s->call.out[0].data};
     return mx_cuda_check(mx_cuda_paged_attention(&p, c->stream), "paged_attention");
 }

@@ -23,7 +23,9 @@ typedef struct {
     bool bf16;
     const void *q, *k, *v;
     const int32_t *positions, *row, *table;
-    const float *sinks; /* NULL: none */
+    const float *sinks;      /* NULL: none */
+    const int32_t *selected; /* (queries, n_selected) positions, -1 unused; NULL: no list */
+    int n_selected;
     void *out;
 } mx_cuda_paged;
 
