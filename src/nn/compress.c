@@ -70,7 +70,8 @@ static mx_node *enter_own(mx_graph *g, const mx_build *b, mx_node *cache, mx_nod
 }
 
 /* A cache of `slots` for each sequence, one behind the other. */
-static mx_node *own_cache(mx_graph *g, const mx_build *b, const char *what, int64_t slots, int64_t D)
+static mx_node *own_cache(mx_graph *g, const mx_build *b, const char *what, int64_t slots,
+                          int64_t D)
 {
     mx_shape each = MX_SHAPE(b->page_rows * slots, 1, D);
     mx_build one = *b;
@@ -207,8 +208,10 @@ mx_windows mx_windows_of(mx_graph *g, const mx_build *b, int64_t ratio,
         w.seen = b->cache_len < ratio ? 1 : b->cache_len / ratio;
         w.slots = mx_cache_span(b, mask);
     }
-    int64_t sequences = b->pages ? b->page_rows : b->batch;
-    if (sequences * (w.rows > w.slots + w.seen ? w.rows : w.slots + w.seen) >= 1 << 24 || b->seq >= 1 << 21 || b->cache_len >= 1 << 21)
+    int64_t sequences = b->pages ? b->page_rows : b->batch, each = w.rows;
+    if (b->pages && w.slots + w.seen > each) /* these are numbered through, too */
+        each = w.slots + w.seen;
+    if (sequences * each >= 1 << 24 || b->seq >= 1 << 21 || b->cache_len >= 1 << 21)
         mx_graph_fail(g, "%lld rows of %lld tokens; attention to windows of them counts up to 2^24 "
                       "tokens of a batch and 2^21 of a row", (long long)sequences,
                       (long long)(b->cache_len ? b->cache_len : b->seq));

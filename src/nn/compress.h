@@ -9,8 +9,9 @@
  * halves of its own.
  *
  * In training the windows lie in the row. Decoding keeps the projections of the last tokens in a
- * ring, makes the entries whose windows end in this run, and keeps those. Where a batch is of single
- * tokens of any sequences, each sequence has a ring, and its entries, behind those of the others.
+ * ring, makes the entries whose windows end in this run, and keeps those. Where a batch is of
+ * single tokens of any sequences, each sequence has a ring, and its entries, behind those of the
+ * others.
  *
  * B batch, S tokens of a run, n entries that a run can make, T entries that can be seen.
  */
