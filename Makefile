@@ -202,7 +202,8 @@ test-kills: all
 .PHONY: test-meshes
 test-meshes:
 	@$(MAKE) --no-print-directory MODE=plain build/plain/tests_run
-	@MX_MESHES=all MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
+	@[ build/meshes.txt -nt build/plain/tests_run ] || rm -f build/meshes.txt
+	@MX_MESHES=all MX_MESHES_FILE=build/meshes.txt MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
 
 .PHONY: test-clients test-page screenshot soak-serve test-serve-families
 test-clients: all
