@@ -11,5 +11,7 @@
 #define MX_INPUTS_DELTA_GRAD DOUT = 6 /* behind the first six of these */
 #define MX_INPUTS_CAUSAL_CONV CONV_X, CONV_W, CONV_SEGMENTS, CONV_STATE, CONV_POSITIONS
 #define MX_INPUTS_CONV_GRAD CONV_DY = 3 /* behind the first three of these */
+/* What sample_token is told about a row. */
+#define MX_SAMPLE_SETTINGS TEMPERATURE, TOP_K, TOP_P, UNIFORM, N_SETTINGS
 
 #endif
