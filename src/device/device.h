@@ -273,6 +273,12 @@ typedef struct {
 mx_status mx_readback_open(mx_readback *r, mx_session *s, int n) MX_MUST_USE;
 /* float32, to value[i] and, where it is more than a scalar, those behind it. */
 mx_status mx_readback_copy(mx_readback *r, mx_exec *e, const char *name, int i) MX_MUST_USE;
+/* Of a value of float32 or int32: n of its elements from `from` on, as value[to..]. */
+typedef struct {
+    int64_t from, n, to;
+} mx_readback_part;
+mx_status mx_readback_copy_part(mx_readback *r, mx_exec *e, const char *name,
+                                const mx_readback_part *p) MX_MUST_USE;
 /* The device's clock when it comes by, for differences between two runs; nothing where values are
  * there at once. */
 mx_status mx_readback_clock(mx_readback *r) MX_MUST_USE;

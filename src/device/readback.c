@@ -17,11 +17,22 @@ mx_status mx_readback_open(mx_readback *r, mx_session *s, int n)
 mx_status mx_readback_copy(mx_readback *r, mx_exec *e, const char *name, int i)
 {
     const mx_type *t = mx_exec_type(e, name);
+    return mx_readback_copy_part(r, e, name, &(mx_readback_part){0, t ? mx_type_count(t) : 0, i});
+}
+
+mx_status mx_readback_copy_part(mx_readback *r, mx_exec *e, const char *name,
+                                const mx_readback_part *p)
+{
+    const mx_type *t = mx_exec_type(e, name);
     mx_device *d = r->session->device;
-    MX_ASSERT(t && t->dtype == MX_F32 && i + mx_type_count(t) <= r->n,
-              "the program has no %s of at most %d floats", name, r->n - i);
-    mx_device_buffer from = mx_exec_buffer(e, name);
-    return r->mark ? d->readback->copy(d, &r->value[i], from) : d->read(d, &r->value[i], from);
+    MX_ASSERT(t && mx_dtype_bytes(t->dtype) == sizeof(float) &&
+                  p->from + p->n <= mx_type_count(t) && p->to + p->n <= r->n,
+              "the program has no %s of at most %d numbers", name, (int)(r->n - p->to));
+    mx_device_buffer whole = mx_exec_buffer(e, name);
+    mx_device_buffer from = mx_device_range(whole, sizeof(float) * (size_t)p->from,
+                                            sizeof(float) * (size_t)p->n);
+    float *to = &r->value[p->to];
+    return r->mark ? d->readback->copy(d, to, from) : d->read(d, to, from);
 }
 
 mx_status mx_readback_clock(mx_readback *r)

@@ -11,6 +11,7 @@
 #include "compile/stages.h"
 #include "models/classes.h"
 #include "ops.h"
+#include "ops/inputs.h"
 #include <string.h>
 
 /* Weights that are not trained get neither gradient nor optimizer state. */
@@ -172,6 +173,16 @@ mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_option
     return loss;
 }
 
+enum { MX_SAMPLE_SETTINGS };
+static void give_logits(mx_graph *g, mx_node *logits, int64_t draw_vocab)
+{
+    mx_graph_root(g, "logits", logits);
+    if (!draw_vocab)
+        return;
+    mx_node *how = mx_input(g, "sampling", MX_SHAPE(logits->type.dim[0], N_SETTINGS), MX_F32);
+    mx_graph_root(g, "drawn", mx_sample_token(g, logits, how, draw_vocab));
+}
+
 static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
 {
     mx_graph *g = &s->graph;
@@ -186,7 +197,7 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     if (o->kind == MX_STEP_NEXT && shape.pages) /* what embeddings are made of */
         mx_graph_root(g, "hidden", mx_cast(g, h.hidden, MX_F32));
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
-        mx_graph_root(g, "logits", mx_model_logits(g, &h));
+        give_logits(g, mx_model_logits(g, &h), o->draw_vocab);
     else
         loss = wanted_loss(g, &h, &b, o);
     if (mx_classes_of(m->json) && !has_root(g, "scores"))

@@ -8,7 +8,8 @@
 
 typedef enum {
     MX_STEP_LOGITS,     /* root logits (B, S, vocab) */
-    MX_STEP_NEXT,       /* root logits (B, vocab) of the token `last` (B) int32 of each row */
+    MX_STEP_NEXT,       /* root logits (B, vocab) of the token `last` (B) int32 of each row; with
+                           draw_vocab also root drawn (B) int32, by input sampling (B, 4) */
     MX_STEP_LOSS,       /* root loss */
     MX_STEP_GRADS,      /* roots loss, grad:NAME */
     MX_STEP_TRAIN,      /* roots loss, grad_norm; weights and moments change */
@@ -19,6 +20,7 @@ typedef enum {
 typedef struct mx_step_options mx_step_options;
 struct mx_step_options {
     mx_step_kind kind;
+    int64_t draw_vocab; /* the program draws tokens, of so many ids (ops/sample_token.c); 0: not */
     mx_model_shape shape;
     mx_optimizer optimizer;
     mx_compile_options compile;

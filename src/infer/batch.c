@@ -3,15 +3,18 @@
 #include "infer/batch.h"
 
 #include "compile/panels.h"
+#include "ops/inputs.h"
 #include "ops/panels.h"
 #include <limits.h>
 #include <string.h>
 
 enum { MAX_SIZES = 24 };
+enum { MX_SAMPLE_SETTINGS };
 
 typedef struct {
     mx_step step;
     int64_t tokens, last;
+    int64_t table_changes; /* that the program's table has seen */
 } size;
 
 struct mx_batch {
@@ -21,7 +24,7 @@ struct mx_batch {
     size sizes[MAX_SIZES];
     int n_sizes;
     mx_batch_input in;
-    mx_readback logits; /* (rows, vocab) */
+    mx_readback logits; /* (rows, vocab), then what was drawn (rows) */
     const size *ran;    /* the program of the last batch */
     float *mask;        /* (tokens, slots rank): which adapter a token has; NULL: there are none */
     float *hidden;      /* (rows, width) */
@@ -33,6 +36,7 @@ static mx_step_options step_options(const mx_batch_settings *o, int64_t tokens)
     int64_t last = tokens < o->rows ? tokens : o->rows;
     return (mx_step_options){
         .kind = MX_STEP_NEXT,
+        .draw_vocab = o->draw_vocab,
         .compile = o->compile,
         .lora = o->adapters.slots ? &o->adapters : NULL,
         .shape = {.batch = tokens,
@@ -120,22 +124,24 @@ mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
     mx_batch *b = mx_realloc(NULL, sizeof *b);
     *b = (mx_batch){.session = s, .o = *o, .vocab = m->summary.vocab};
     int64_t n = o->tokens, columns = (o->max_length + o->page - 1) / o->page;
-    b->in = (mx_batch_input){.columns = columns};
+    b->in = (mx_batch_input){.columns = columns, .table_changes = 1};
     int32_t **const lists[] = {&b->in.token, &b->in.position, &b->in.row,
                                &b->in.slot,  &b->in.last,     &b->in.adapter_slot};
     for (int i = 0; i < 6; i++)
         *lists[i] = MX_NEW_N(&b->arena, int32_t, n);
+    b->in.sampling = MX_NEW_N(&b->arena, float, n * N_SETTINGS);
+    b->in.wants_logits = MX_NEW_N(&b->arena, bool, n);
     b->in.table = MX_NEW_N(&b->arena, int32_t, o->sequences * columns);
     if (o->adapters.slots)
         b->mask = MX_NEW_N(&b->arena, float, n * o->adapters.slots * o->adapters.rank);
     mx_status st = MX_OK;
-    if (o->rows > INT_MAX / b->vocab)
+    if (o->rows > INT_MAX / (b->vocab + 1))
         st = mx_fail(MX_USAGE,
                      "%lld sequences of a vocabulary of %lld are too many at once; lower "
                      "batch",
                      (long long)o->rows, (long long)b->vocab);
     if (!st)
-        st = mx_readback_open(&b->logits, s, (int)(o->rows * b->vocab));
+        st = mx_readback_open(&b->logits, s, (int)(o->rows * (b->vocab + 1)));
     if (!st)
         st = open_programs(b, m);
     if (st)
@@ -186,8 +192,10 @@ static void pad(mx_batch_input *in, const size *z)
         in->token[i] = in->row[i] = 0;
         in->position[i] = in->slot[i] = in->adapter_slot[i] = -1;
     }
-    for (int64_t i = in->n_last; i < z->last; i++)
+    for (int64_t i = in->n_last; i < z->last; i++) {
         in->last[i] = 0;
+        in->sampling[i * N_SETTINGS + TEMPERATURE] = 0;
+    }
 }
 
 /* Ones where a token's adapter lies. */
@@ -200,34 +208,77 @@ static mx_status write_mask(mx_batch *b, mx_exec *e, int64_t tokens)
     return mx_exec_write(e, MX_LORA_MASK, b->mask);
 }
 
-mx_status mx_batch_run(mx_batch *b)
+/* Logits where somebody wants them, and the tokens that were drawn. */
+static mx_status read_results(mx_batch *b, mx_exec *e)
+{
+    int64_t drawn_at = b->o.rows * b->vocab;
+    if (!b->o.draw_vocab)
+        MX_TRY(mx_readback_copy(&b->logits, e, "logits", 0));
+    for (int64_t i = 0; i < b->in.n_last && b->o.draw_vocab; i++)
+        if (b->in.wants_logits[i])
+            MX_TRY(mx_readback_copy_part(&b->logits, e, "logits",
+                                         &(mx_readback_part){i * b->vocab, b->vocab,
+                                                             i * b->vocab}));
+    if (b->o.draw_vocab)
+        MX_TRY(mx_readback_copy_part(&b->logits, e, "drawn",
+                                     &(mx_readback_part){0, b->in.n_last, drawn_at}));
+    MX_TRY(mx_readback_mark(&b->logits));
+    return mx_readback_wait(&b->logits);
+}
+
+static mx_status run_size(mx_batch *b, size *z)
 {
     mx_batch_input *in = &b->in;
-    const size *z = b->sizes;
-    while (z < b->sizes + b->n_sizes && (z->tokens < in->n || z->last < in->n_last))
-        z++;
-    MX_ASSERT(z < b->sizes + b->n_sizes, "%lld tokens, %lld rows of logits", (long long)in->n,
-              (long long)in->n_last);
     mx_exec *e = z->step.exec;
     pad(in, z);
     MX_TRY(mx_exec_write(e, "tokens", in->token));
     MX_TRY(mx_exec_write(e, "positions", in->position));
     MX_TRY(mx_exec_write(e, "page_rows", in->row));
     MX_TRY(mx_exec_write(e, "page_slots", in->slot));
-    MX_TRY(mx_exec_write(e, "page_table", in->table));
+    if (z->table_changes != in->table_changes)
+        MX_TRY(mx_exec_write(e, "page_table", in->table));
+    z->table_changes = in->table_changes;
     MX_TRY(mx_exec_write(e, "last", in->last));
+    MX_TRY(mx_exec_write(e, "sampling", in->sampling));
     if (b->mask)
         MX_TRY(write_mask(b, e, z->tokens));
     b->ran = z;
     MX_TRY(mx_exec_run(e));
-    MX_TRY(mx_readback_copy(&b->logits, e, "logits", 0));
-    MX_TRY(mx_readback_mark(&b->logits));
-    return mx_readback_wait(&b->logits);
+    return read_results(b, e);
+}
+
+mx_status mx_batch_run(mx_batch *b)
+{
+    mx_batch_input *in = &b->in;
+    size *z = b->sizes;
+    while (z < b->sizes + b->n_sizes && (z->tokens < in->n || z->last < in->n_last))
+        z++;
+    MX_ASSERT(z < b->sizes + b->n_sizes, "%lld tokens, %lld rows of logits", (long long)in->n,
+              (long long)in->n_last);
+    return run_size(b, z);
+}
+
+/* Twice: what the first run has chosen, the second one records (on CUDA, as a graph). */
+mx_status mx_batch_warm_up(mx_batch *b)
+{
+    if (mx_session_traits(b->session)->host_memory)
+        return MX_OK;
+    b->in.n = b->in.n_last = 0;
+    for (int i = 0; i < b->n_sizes; i++) {
+        MX_TRY(run_size(b, &b->sizes[i]));
+        MX_TRY(run_size(b, &b->sizes[i]));
+    }
+    return MX_OK;
 }
 
 const float *mx_batch_logits(const mx_batch *b, int64_t i)
 {
     return b->logits.value + i * b->vocab;
+}
+
+int32_t mx_batch_drawn(const mx_batch *b, int64_t i)
+{
+    return ((const int32_t *)(b->logits.value + b->o.rows * b->vocab))[i];
 }
 
 mx_status mx_batch_hidden(mx_batch *b, float *out)

@@ -19,7 +19,8 @@ typedef struct {
     int64_t max_length; /* of a sequence */
     int64_t page;       /* tokens of a page */
     int64_t pages;
-    mx_lora adapters; /* slots of a rank, or none */
+    int64_t draw_vocab; /* the device draws tokens, of so many ids; 0: the caller does */
+    mx_lora adapters;   /* slots of a rank, or none */
     mx_compile_options compile;
 } mx_batch_settings;
 
@@ -40,16 +41,25 @@ void mx_batch_close(mx_batch *b); /* NULL is a no-op */
 
 /* One batch, filled by the caller: token i of `n` is token[i] at position[i] of sequence row[i],
  * kept in slot[i], with the adapter in adapter_slot[i] (-1: none); logits are wanted of tokens
- * last[0..n_last). table (sequences, columns): the page of each `page` positions. */
+ * last[0..n_last). table (sequences, columns): the page of each `page` positions; who changes it
+ * counts up table_changes. Where the device draws, sampling (n_last, 4) says how
+ * (ops/sample_token.c), and logits are there for those of which wants_logits is set. */
 typedef struct {
     int64_t n, n_last;
     int32_t *token, *position, *row, *slot, *last, *adapter_slot;
+    float *sampling;
+    bool *wants_logits;
     int32_t *table;
-    int64_t columns;
+    int64_t columns, table_changes;
 } mx_batch_input;
 mx_batch_input *mx_batch_input_of(mx_batch *b); /* the batch's own; what is in it stays */
 mx_status mx_batch_run(mx_batch *b) MX_MUST_USE;
 const float *mx_batch_logits(const mx_batch *b, int64_t i); /* (vocab) of token last[i]; borrowed */
+/* What the device has drawn for token last[i]; -1: its logits are not numbers. */
+int32_t mx_batch_drawn(const mx_batch *b, int64_t i);
+/* Where the host's memory is not the device's: every program once, so that no request waits for
+ * kernels to be chosen. */
+mx_status mx_batch_warm_up(mx_batch *b) MX_MUST_USE;
 /* The last layer's output for tokens last[], (n_last, width), of the batch that has just run. */
 mx_status mx_batch_hidden(mx_batch *b, float *out) MX_MUST_USE;
 int64_t mx_batch_width(const mx_batch *b);

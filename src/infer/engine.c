@@ -7,7 +7,8 @@
 #include <omp.h>
 #include <string.h>
 
-enum { USUAL_SEQUENCES = 32, USUAL_STEP = 256, USUAL_LENGTH = 32768, LEAST_CACHE = 1024 };
+enum { USUAL_SEQUENCES = 32, USUAL_STEP = 256, USUAL_DEVICE_STEP = 1024, USUAL_LENGTH = 32768,
+       LEAST_CACHE = 1024 };
 
 static mx_batch_settings settings_of(const mx_engine_options *o, int64_t pages)
 {
@@ -83,7 +84,8 @@ static mx_status choose(mx_engine *e)
     if (!o->max_length)
         o->max_length = most > 0 && most < USUAL_LENGTH ? most : USUAL_LENGTH;
     o->sequences = o->sequences > 0 ? o->sequences : USUAL_SEQUENCES;
-    o->step_tokens = o->step_tokens > 0 ? o->step_tokens : USUAL_STEP;
+    int64_t usual = e->device_draws ? USUAL_DEVICE_STEP : USUAL_STEP;
+    o->step_tokens = o->step_tokens > 0 ? o->step_tokens : usual;
     int64_t answers = o->sequences * (1 + o->draft_tokens);
     if (o->step_tokens < answers)
         o->step_tokens = answers;
@@ -99,14 +101,17 @@ static mx_status open_all(mx_engine *e)
 {
     mx_engine_options *o = &e->o;
     int64_t pages;
-    MX_TRY(choose(e));
     if (!e->session)
         MX_TRY(mx_session_open(&e->session, o->device, o->n_threads));
+    e->device_draws = !mx_session_traits(e->session)->host_memory;
+    MX_TRY(choose(e));
     MX_TRY(choose_pages(e, &pages));
     mx_batch_settings bs = settings_of(o, pages);
+    bs.draw_vocab = e->device_draws ? e->vocab : 0;
     MX_TRY(mx_batch_open(&e->batch, e->session, &o->model->spec, &bs));
     MX_TRY(mx_model_ref_weights(o->model, e->session, o->seed));
     MX_TRY(mx_batch_lay_weights(e->batch));
+    MX_TRY(mx_batch_warm_up(e->batch));
     MX_TRY(mx_pages_open(&e->pages, pages, MX_ENGINE_PAGE));
     e->n_threads = mx_session_threads(e->session);
     MX_TRY(mx_alloc((void **)&e->work, 8 * (size_t)e->model_vocab * (size_t)e->n_threads,
@@ -338,6 +343,7 @@ mx_status mx_engine_step(mx_engine *e)
     for (int64_t i = 0; i < e->n_running; i++)
         if (e->running[i]->take && !e->running[i]->r.started)
             e->running[i]->r.started = now;
+    mx_engine_ask(e);
     MX_TRY(mx_batch_run(e->batch));
     bool hidden = false;
     for (int64_t i = 0; i < e->n_running; i++)

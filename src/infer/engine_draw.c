@@ -2,12 +2,14 @@
 #include "infer/engine_impl.h"
 
 #include "base/clock.h"
+#include "ops/inputs.h"
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 
 /* In place of a token: the answer cannot go on. */
 enum { DEAD_END = -2 };
+enum { MX_SAMPLE_SETTINGS };
 
 /* What the model thought of token t, whose logits these are. */
 static void score(const mx_engine *e, mx_seq *s, int64_t t, const float *logits, char *work)
@@ -51,6 +53,37 @@ static mx_choice draw(const mx_engine *e, const mx_seq *s, int64_t t, const floa
                         .no_log_prob = true,
                         .work = work};
     return mx_sample_next(&a);
+}
+
+/* Whether the device can draw token t: nothing but temperature, top-k and top-p shapes the choice,
+ * and nobody asks what the model thought of it. */
+static bool is_plain(const mx_seq *s, int64_t t)
+{
+    const mx_request_options *o = &s->o;
+    const mx_sampling *h = &o->sampling;
+    bool penalties = (h->repetition_penalty > 0 && h->repetition_penalty != 1) ||
+                     h->presence_penalty != 0 || h->frequency_penalty != 0;
+    return t >= s->r.tokens.n && t - s->r.n_prompt >= o->min_new && !penalties && h->min_p <= 0 &&
+           !o->constraint && !o->n_bias && !o->log_probs && !o->embedding;
+}
+
+void mx_engine_ask(mx_engine *e)
+{
+    mx_batch_input *in = mx_batch_input_of(e->batch);
+    for (int64_t i = 0; i < e->n_running && e->device_draws; i++) {
+        const mx_seq *s = e->running[i];
+        const mx_sampling *h = &s->o.sampling;
+        for (int64_t k = s->first_row; k < s->first_row + s->n_rows; k++) {
+            int64_t t = in->position[in->last[k]] + 1;
+            float *how = in->sampling + k * N_SETTINGS;
+            in->wants_logits[k] = !is_plain(s, t);
+            bool random = h->temperature >= MX_LEAST_TEMPERATURE;
+            how[TEMPERATURE] = random ? (float)h->temperature : 0;
+            how[TOP_K] = h->top_k > 0 && h->top_k < e->vocab ? (float)h->top_k : 0;
+            how[TOP_P] = h->top_p > 0 && h->top_p < 1 ? (float)h->top_p : 1;
+            how[UNIFORM] = (float)mx_sample_uniform(h, s->o.stream, (uint64_t)(t - s->r.n_prompt));
+        }
+    }
 }
 
 static bool is_in(int32_t id, const int32_t *ids, int n)
@@ -129,6 +162,12 @@ static void settle(mx_engine *e, mx_seq *s, mx_choice c)
     e->counts.new_tokens++;
 }
 
+/* A token that the device has drawn. */
+static mx_choice taken(int32_t id)
+{
+    return id < 0 ? (mx_choice){0, NAN} : (mx_choice){id, 0};
+}
+
 /* What the logits of one sequence give. A guessed token that is not the one drawn ends it: what
  * stands behind it was computed for another answer. What is drawn does not depend on the guess, so
  * that answers are the same tokens with and without. */
@@ -149,7 +188,9 @@ static void draw_rows(mx_engine *e, int64_t i, char *work)
             return;
         }
         if (t >= s->r.tokens.n) {
-            mx_choice c = draw(e, s, t, logits, work);
+            mx_choice c = e->device_draws && !in->wants_logits[s->first_row + k]
+                              ? taken(mx_batch_drawn(e->batch, s->first_row + k))
+                              : draw(e, s, t, logits, work);
             right = c.id == s->r.tokens.ids[t] && s->n_drawn < s->n_drafted;
             s->r.tokens.ids[t] = c.id; /* there is room for all of them */
             drawn[s->n_drawn++] = c;

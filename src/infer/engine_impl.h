@@ -34,6 +34,7 @@ struct mx_engine {
     mx_batch *batch;
     mx_pages *pages;
     int64_t vocab, model_vocab;
+    bool device_draws; /* what needs no more than temperature, top-k and top-p */
     mx_seq *all;
     mx_seq *waiting, *last_waiting;
     mx_seq **running; /* in the order in which they began */
@@ -62,6 +63,8 @@ void mx_engine_wait(mx_engine *e, mx_seq *s, bool first);
 void mx_engine_publish(mx_engine *e, mx_seq *s);
 
 /* engine_draw.c: what the batch's logits are for. */
+/* Before a batch runs: how the device draws each row, and of which rows the host reads logits. */
+void mx_engine_ask(mx_engine *e);
 void mx_engine_draw(mx_engine *e);
 
 /* draft.c: guesses at most n tokens that follow the n_ids; gives how many. */

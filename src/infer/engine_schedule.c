@@ -47,6 +47,7 @@ static void append_page(mx_engine *e, mx_seq *s, int32_t page)
 {
     mx_batch_input *in = mx_batch_input_of(e->batch);
     in->table[s->row * in->columns + s->n_pages] = page;
+    in->table_changes++;
     s->page[s->n_pages++] = page;
 }
 

@@ -12,8 +12,6 @@
 #include <math.h>
 #include <stddef.h>
 
-static const double LEAST_TEMPERATURE = 1e-5;
-
 typedef struct {
     float value;
     int32_t id;
@@ -215,6 +213,12 @@ static int64_t drop_unlikely(candidate *c, int64_t n, double min_p, double top)
     return kept;
 }
 
+double mx_sample_uniform(const mx_sampling *s, uint64_t stream, uint64_t step)
+{
+    mx_random4 r = mx_philox(s->seed, stream, step);
+    return mx_uniform_f64(r.v[0], r.v[1]);
+}
+
 static int32_t draw(const mx_sample_args *a, candidate *c)
 {
     const mx_sampling *s = &a->how;
@@ -230,8 +234,7 @@ static int32_t draw(const mx_sample_args *a, candidate *c)
     int64_t kept = cuts ? cut(s, c, n, top, &total) : n;
     for (int64_t i = 0; i < n && !cuts; i++)
         total += weight(&c[i], top);
-    mx_random4 r = mx_philox(s->seed, a->stream, a->step);
-    double u = mx_uniform_f64(r.v[0], r.v[1]) * total;
+    double u = mx_sample_uniform(s, a->stream, a->step) * total;
     const candidate *last = NULL;
     for (int64_t i = 0; i < kept; i++) {
         const candidate *x = cuts ? &c[n - 1 - i] : &c[i];
@@ -250,7 +253,7 @@ mx_choice mx_sample_next(const mx_sample_args *a)
     candidate *c = a->work;
     mx_choice out = {0, 0};
     prepare(a, c);
-    if (a->how.temperature < LEAST_TEMPERATURE) {
+    if (a->how.temperature < MX_LEAST_TEMPERATURE) {
         for (int64_t i = 1; i < a->vocab; i++)
             if (better(&c[i], &c[out.id]))
                 out.id = (int32_t)i;

@@ -10,8 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define MX_LEAST_TEMPERATURE 1e-5
+
 typedef struct {
-    double temperature; /* below 1e-5: greedy */
+    double temperature; /* below MX_LEAST_TEMPERATURE: greedy */
     int64_t top_k;      /* 0: all; what is as likely as the last one stays */
     double top_p;       /* outside (0, 1): all */
     double min_p;       /* 0: all */
@@ -46,6 +48,9 @@ typedef struct {
     void *work;       /* room for vocab (float, int32) pairs: 8 * vocab bytes */
 } mx_sample_args;
 mx_choice mx_sample_next(const mx_sample_args *a);
+
+/* The number in [0, 1) behind the draw of a step. */
+double mx_sample_uniform(const mx_sampling *s, uint64_t stream, uint64_t step);
 
 /* The same where all that was seen counts for every penalty. */
 mx_choice mx_sample(const mx_sampling *s, const float *logits, int64_t vocab, const int32_t *seen,

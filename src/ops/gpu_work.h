@@ -243,6 +243,27 @@ static inline size_t mx_gpu_decode_bytes(int64_t batch, int64_t heads_q, int64_t
     return sizeof(float) * (size_t)(batch * heads_q * splits * (2 + dim_v));
 }
 
+/* Queries over a cache in pages (paged_mma.cu): `span` positions at most, in leaves; the results of
+ * leaves for queries that stand alone, as many as there are sequences. */
+static inline int64_t mx_gpu_paged_leaf(int64_t span)
+{
+    return mx_gpu_parts(span > 0 ? span : 1, 128 * 256) * 256;
+}
+static inline int64_t mx_gpu_paged_leaves(int64_t span)
+{
+    return mx_gpu_parts(span, mx_gpu_paged_leaf(span)) + 1;
+}
+typedef struct {
+    int64_t queries, rows, heads, span, dim;
+} mx_gpu_paged;
+static inline size_t mx_gpu_paged_bytes(const mx_gpu_paged *p)
+{
+    int64_t places = p->queries < p->rows ? p->queries : p->rows;
+    int64_t leaves = places * p->heads * mx_gpu_paged_leaves(p->span);
+    return mx_gpu_aligned_bytes(places + 1, sizeof(int32_t)) +
+           sizeof(float) * (size_t)(leaves * (p->dim + 2));
+}
+
 /* The tables of segments (flash_segments.cu): ids of queries and of keys, ranges of keys, what
  * tiles see and are seen by, items, order. */
 enum { MX_GPU_TILE = 64, MX_GPU_TILE_IDS = 68, MX_GPU_SEGMENT_PARTS = 7,

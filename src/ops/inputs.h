@@ -12,5 +12,7 @@
 #define MX_INPUTS_CAUSAL_CONV \
     CONV_X, CONV_W, CONV_SEGMENTS, CONV_STATE, CONV_POSITIONS, CONV_ROW
 #define MX_INPUTS_CONV_GRAD CONV_DY = 3 /* behind the first three of these */
+/* What sample_token is told about a row. */
+#define MX_SAMPLE_SETTINGS TEMPERATURE, TOP_K, TOP_P, UNIFORM, N_SETTINGS
 
 #endif

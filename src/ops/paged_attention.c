@@ -16,6 +16,7 @@
 #include "ops.h"
 #include "ops/inputs.h"
 #include "ops/cpu/attention_paged.h"
+#include "ops/gpu_work.h"
 #include "ops/num.h"
 
 enum { MX_INPUTS_PAGED_ATTENTION, N_IN };
@@ -64,6 +65,16 @@ static size_t work_bytes(const mx_node *n, int n_threads)
                           n->in[SELECTED] ? &n->in[SELECTED]->type : NULL);
     g.attn.threads = n_threads;
     return mx_paged_work_bytes(&g);
+}
+
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
+{
+    const mx_paged_attr *a = n->attr;
+    const mx_type *q = &n->in[0]->type, *table = &n->in[TABLE]->type;
+    (void)most;
+    return mx_gpu_paged_bytes(&(mx_gpu_paged){.queries = q->dim[0], .rows = table->dim[0],
+                                              .heads = q->dim[2], .dim = n->type.dim[3],
+                                              .span = a->page * table->dim[1]});
 }
 
 static void infer(mx_graph *g, mx_node *n)
@@ -138,6 +149,7 @@ const mx_op mx_op_paged_attention = {
     .cost = cost,
     .cpu = forward,
     .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases =
         (const mx_case[]){{N_IN,
                            {NO_GRAD(5, 1, 4, 6),

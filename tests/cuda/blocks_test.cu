@@ -1,7 +1,7 @@
 /* blocks_test.cu - the CUDA building blocks against double-precision references on the host.
  *
- *     blocks_test [-v] [PART]      gemms, kernels, moe, xent, attention, packed or quantized; all
- *                              without a name
+ *     blocks_test [-v] [PART]      gemms, kernels, moe, xent, attention, packed, paged or quantized;
+ *                              all without a name
  * Fresh random inputs, outputs poisoned with NaN first. Last line: "N passed, N failed".
  */
 #include "check.cuh"
@@ -9,6 +9,7 @@
 #include "kernels_test.cuh"
 #include "moe_test.cuh"
 #include "packed_test.cuh"
+#include "paged_test.cuh"
 #include "quantize_test.cuh"
 #include "xent_test.cuh"
 
@@ -94,6 +95,7 @@ int main(int argc, char **argv)
                  {"xent", test_xent_exps},
                  {"attention", [&] { test_attention(&libs); }},
                  {"packed", test_packed},
+                 {"paged", test_paged},
                  {"quantized", [&] { test_quantized(&libs); }}};
     bool any = false;
     for (auto &p : parts)

@@ -1,8 +1,8 @@
-/* paged.cu - see paged.h. A block takes a head of a query. Its warps take the keys in turn, a key
- * at a time: lanes hold the query and the sum of values, and the softmax is kept up to date as keys
- * come (max m, sum l, values o). The warps' parts are put together at the end, in order, so that
- * the bits of a query depend on nothing but its own keys. */
-#include "device/cuda/attention/paged.h"
+/* paged.cu - see paged.h: any dtype and size of heads. A block takes a head of a query. Its warps
+ * take the keys in turn, a key at a time: lanes hold the query and the sum of values, and the
+ * softmax is kept up to date as keys come (max m, sum l, values o). The warps' parts are put
+ * together at the end, in order, so that the bits of a query depend on nothing but its own keys. */
+#include "device/cuda/attention/paged.cuh"
 
 #include <cuda_bf16.h>
 
@@ -23,25 +23,6 @@ __device__ __forceinline__ void store(float *p, float x)
 __device__ __forceinline__ void store(__nv_bfloat16 *p, float x)
 {
     *p = __float2bfloat16(x);
-}
-
-/* The first position that the query at `at` sees. */
-__device__ __forceinline__ int64_t first_seen(const mx_cuda_paged &p, int64_t at)
-{
-    int64_t lo = 0, span = (int64_t)p.page * p.columns;
-    if (p.window && at - p.window + 1 > lo)
-        lo = at - p.window + 1;
-    if (p.chunk && at / p.chunk * p.chunk > lo)
-        lo = at / p.chunk * p.chunk;
-    return at + 1 - lo > span ? at + 1 - span : lo;
-}
-
-/* Where a position lies; -1: its page is not one of the pool's. */
-__device__ __forceinline__ int64_t slot_of(const mx_cuda_paged &p, const int32_t *table,
-                                           int64_t position)
-{
-    int64_t page = table[position / p.page % p.columns];
-    return page < 0 || (page + 1) * p.page > p.slots ? -1 : page * p.page + position % p.page;
 }
 
 template <typename T, int N>

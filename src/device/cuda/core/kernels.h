@@ -95,16 +95,14 @@ cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const
                                      const mx_bf16 *k, const mx_bf16 *v, mx_decode_keys keys,
                                      const float *sinks, void *scratch, cudaStream_t stream);
 
-/* --- sampling (sample.cu): one token per row of logits (B, V) f32 --- */
+/* --- sampling (sample.cu): one token per row of logits (rows, stride), of the first `vocab` --- */
 typedef struct {
-    float temperature;  /* 0: the largest logit, lowest index on ties */
-    int top_k;          /* 0: all */
-    float top_p, min_p; /* 1 and 0: off */
-} mx_sample_shape;
-/* uniform[b] in [0, 1). scratch: none. */
-cudaError_t mx_cuda_sample(int32_t *token, float *logprob, const float *logits, int batch,
-                           int64_t vocab, const mx_sample_shape *s, const float *uniform,
-                           cudaStream_t stream);
+    int32_t *token;        /* -1: no logit is a number */
+    const float *logits;
+    const float *settings; /* see ops/sample_token.c */
+    int64_t rows, stride, vocab;
+} mx_sample_rows;
+cudaError_t mx_cuda_sample(const mx_sample_rows *s, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

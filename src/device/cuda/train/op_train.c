@@ -307,7 +307,7 @@ static int alike(const mx_exec_step *s, void *const *state, int n)
     for (; k < n && k < MX_CACHE_MOST; k++) {
         mx_cache_one o = cache_of(&s[k]);
         if (o.cache_type != first.cache_type || o.fresh_type != first.fresh_type ||
-            o.batch != first.batch || o.cache == first.cache)
+            o.batch != first.batch || o.t != first.t || o.cache == first.cache)
             break;
     }
     return k;

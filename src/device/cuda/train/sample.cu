@@ -1,17 +1,19 @@
-/* sample.cu - the next token from a row of logits: greedy, or temperature with top-k, top-p, min-p.
+/* sample.cu - the next token from a row of logits: greedy, or temperature with top-k and top-p.
  *
  * One block a row, no sorting. Filters are thresholds on the logit itself: the k-th largest logit,
  * or the logit at which the mass of larger ones reaches p, is found three bits at a time from the
  * top of the logit's ordered bits; with top-k, among a few candidates gathered first. Mass is
  * counted in integers (weight times 2^40), so the sums, and with them the token, do not depend on
  * the order of additions. Ties at a threshold are all kept. The draw is the inverse of the
- * cumulative mass in token order. Order of filters: temperature, top-k, top-p (of what top-k left),
- * min-p.
+ * cumulative mass in token order. Order of filters: temperature, top-k, top-p (of what top-k left).
  */
 #include "device/cuda/core/kernels.h"
+#include "device/cuda/core/pdl.cuh"
 #include "device/cuda/core/vec.cuh"
+#include "ops/inputs.h"
 
 enum { SAMPLE_THREADS = 1024, LIST = 4096 };
+enum { MX_SAMPLE_SETTINGS };
 typedef unsigned long long u64;
 
 /* Larger float, larger integer. */
@@ -202,61 +204,47 @@ __device__ int64_t draw(const row_view &r, uint32_t floor, float u)
     return chosen;
 }
 
-__global__ void __launch_bounds__(SAMPLE_THREADS)
-    sample_kernel(int32_t *token, float *logprob, const float *logits, int64_t vocab,
-                  mx_sample_shape s, const float *uniform)
+__global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(const mx_sample_rows s)
 {
     __shared__ float list[LIST];
-    const float *x = logits + (int64_t)blockIdx.x * vocab;
+    let_next_start();
+    wait_for_previous();
+    const float *x = s.logits + (int64_t)blockIdx.x * s.stride;
+    const float *how = s.settings + (int64_t)blockIdx.x * N_SETTINGS;
+    const float temperature = how[TEMPERATURE], top_p = how[TOP_P];
+    const int top_k = how[TOP_K] < (float)s.vocab ? (int)how[TOP_K] : 0;
     float mine;
-    best b = row_best(x, vocab, mine);
-    int64_t pick = b.i;
-    if (s.temperature > 0) {
-        row_view row = {x, vocab, b.x, 1.f / s.temperature}, r = row;
+    best b = row_best(x, s.vocab, mine);
+    int64_t pick = b.i < s.vocab ? b.i : -1;
+    if (pick >= 0 && temperature > 0) {
+        row_view row = {x, s.vocab, b.x, 1.f / temperature}, r = row;
         uint32_t floor = 0;
-        if (s.top_k > 0 && s.top_k < vocab) {
-            if (s.top_k <= SAMPLE_THREADS) { /* a few candidates stand for the row from here on */
-                int n = gather(x, vocab, coarse_floor(mine, s.top_k), list);
+        if (top_k > 0) {
+            if (top_k <= SAMPLE_THREADS) { /* a few candidates stand for the row from here on */
+                int n = gather(x, s.vocab, coarse_floor(mine, top_k), list);
                 if (n <= LIST)
                     r = {list, n, b.x, row.inv_t};
             }
-            floor = threshold<false>(r, floor, (u64)s.top_k);
+            floor = threshold<false>(r, floor, (u64)top_k);
         }
-        if (s.top_p < 1.f) {
+        if (top_p < 1.f) {
             u64 kept = 0;
 #pragma unroll 8
             for (int64_t i = threadIdx.x; i < r.n; i += SAMPLE_THREADS)
                 kept += ordered(r.x[i]) >= floor ? r.mass(r.x[i]) : 0;
             kept = block_mass(kept);
-            u64 want = (u64)((double)s.top_p * (double)kept);
+            u64 want = (u64)((double)top_p * (double)kept);
             floor = threshold<true>(r, floor, want ? want : 1);
         }
-        if (s.min_p > 0.f) { /* weight >= min_p of the best one's: a floor on the logit itself */
-            uint32_t f = ordered(b.x + logf(s.min_p) * s.temperature);
-            floor = f > floor ? f : floor;
-        }
         uint32_t top = ordered(b.x);
-        int64_t c = draw(row, floor < top ? floor : top, uniform[blockIdx.x]);
+        int64_t c = draw(row, floor < top ? floor : top, how[UNIFORM]);
         pick = c >= 0 ? c : b.i;
     }
-    if (logprob) {
-        row_view one = {x, vocab, b.x, 1.f};
-        u64 sum = 0;
-        for (int64_t i = threadIdx.x; i < vocab; i += SAMPLE_THREADS)
-            sum += one.mass(x[i]);
-        sum = block_mass(sum);
-        if (threadIdx.x == 0)
-            logprob[blockIdx.x] = x[pick] - b.x - (float)log((double)sum / 1099511627776.0);
-    }
     if (threadIdx.x == 0)
-        token[blockIdx.x] = (int32_t)pick;
+        s.token[blockIdx.x] = (int32_t)pick;
 }
 
-cudaError_t mx_cuda_sample(int32_t *token, float *logprob, const float *logits, int batch,
-                           int64_t vocab, const mx_sample_shape *s, const float *uniform,
-                           cudaStream_t stream)
+cudaError_t mx_cuda_sample(const mx_sample_rows *s, cudaStream_t stream)
 {
-    sample_kernel<<<(unsigned)batch, SAMPLE_THREADS, 0, stream>>>(token, logprob, logits, vocab, *s,
-                                                                  uniform);
-    return cudaGetLastError();
+    return launch_pdl(sample_kernel, (unsigned)s->rows, SAMPLE_THREADS, 0, stream, *s);
 }

@@ -336,7 +336,8 @@ struct cache_table {
     mx_cache_one one[MX_CACHE_MOST];
 };
 
-/* Block (b, i): sequence b of cache i. */
+/* Block (b t, i): token t of sequence b of cache i. Of tokens with the same slot the last one is
+ * written, as if they were written in order. */
 template <typename C, typename F>
 __global__ void cache_kernel(const __grid_constant__ cache_table t)
 {
@@ -345,17 +346,16 @@ __global__ void cache_kernel(const __grid_constant__ cache_table t)
     const mx_cache_one &o = t.one[blockIdx.y];
     C *cache = (C *)o.cache;
     const F *fresh = (const F *)o.fresh;
-    int64_t b = blockIdx.x;
-    /* Tokens of a sequence in order: a later one may overwrite an earlier one's slot. */
-    for (int64_t i = 0; i < o.t; i++) {
-        int64_t slot = o.slots[b * o.t + i];
-        if (slot < 0 || slot >= o.s)
-            continue;
-        for (int64_t c = threadIdx.x; c < o.entry; c += THREADS)
-            put(&cache[(b * o.s + slot) * o.entry + c],
-                as_float(fresh[(b * o.t + i) * o.entry + c]));
-        __syncthreads();
-    }
+    const int64_t b = blockIdx.x / o.t, i = blockIdx.x % o.t;
+    const int32_t *slots = o.slots + b * o.t;
+    const int64_t slot = slots[i];
+    int later = 0;
+    for (int64_t j = i + 1 + threadIdx.x; j < o.t; j += THREADS)
+        later |= slots[j] == slot;
+    if (__syncthreads_or(later) || slot < 0 || slot >= o.s)
+        return;
+    for (int64_t c = threadIdx.x; c < o.entry; c += THREADS)
+        put(&cache[(b * o.s + slot) * o.entry + c], as_float(fresh[(b * o.t + i) * o.entry + c]));
 }
 
 cudaError_t mx_cuda_cache_write(const mx_cache_one *one, int n, cudaStream_t stream)
@@ -365,7 +365,7 @@ cudaError_t mx_cuda_cache_write(const mx_cache_one *one, int n, cudaStream_t str
         return cudaErrorInvalidValue;
     for (int i = 0; i < n; i++)
         t.one[i] = one[i];
-    dim3 grid((unsigned)one->batch, (unsigned)n);
+    dim3 grid((unsigned)(one->batch * one->t), (unsigned)n);
     int cache = one->cache_type, fresh = one->fresh_type;
     if (cache == fresh && cache != MX_CACHE_BF16) /* bits are copied */
         return launch_pdl(cache_kernel<float, float>, grid, THREADS, 0, stream, t);
