@@ -37,6 +37,9 @@ expect 0 '^ *40  *[0-9.]*  *[0-9.]*  *[+-][0-9.]*$' $both
 mkdir "$tmp/other" && cp -r "$tmp/runs/two" "$tmp/other/"
 expect 0 '^mean loss up to step  *runs/two  *other/two  *difference$' $maxc inspect "$tmp/runs/two/" "$tmp/other/two" svg="$tmp/same.svg"
 grep -q 'loss of runs/two, other/two' "$tmp/same.svg" || { echo "inspect.sh: one name for two runs"; bad=1; }
+# another metric; one that is not there is said
+expect 0 'one: grad_norm [0-9.]* at step 40' $maxc inspect "$tmp/runs/one" metric=grad_norm
+expect 3 'has no colour' $maxc inspect "$tmp/runs/one" metric=colour
 expect 2 'is no run folder; of several paths all must be runs' $maxc inspect "$tmp/runs/one" "$tmp"
 # The sizes of a model.
 for line in '^layers: 2$' '^width: 32$' '^heads: 4$' '^heads of keys and values: 2$' '^context: 32$'; do
