@@ -215,8 +215,6 @@ static const large_case large[] = {
                          {2, {2, 7}, MX_I32, 1, 9}}}},
     {"causal_conv", {5, {FIXED(3, {2, 40, 9}), FIXED(2, {9, 16}), NONE, FIXED(3, {2, 15, 9}),
                          {2, {2, 40}, MX_I32, 1, 9}}}},
-    {"embed", {2, {{2, {40, 48}, MX_I8, -127, 128}, {1, {70}, MX_I32, -1, 41}}}},
-    {"embed", {2, {{2, {40, 6}, MX_I8, -127, 128}, {1, {70}, MX_I32, -1, 41}}}},
 };
 
 static const struct { int64_t chunk; double scale; } delta = {64, 0.3};
