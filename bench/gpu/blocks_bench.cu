@@ -214,19 +214,23 @@ static void bench_decode()
                  0, nk * 4.0);
             cudaFree(q), cudaFree(o), cudaFree(k), cudaFree(v), cudaFree(l), cudaFree(scratch);
         }
-    float *x = device_random<float>(64 * 128256, 1, 5),
-          *u = device_random<float>(64, 2, 0.5f, 0.5f);
-    int32_t *t = device_alloc<int32_t>(64);
-    for (int b : {1, 64}) {
-        mx_sample_shape greedy = {0, 0, 1, 0}, full = {0.8f, 50, 0.9f, 0};
-        line("sample greedy, V 128256",
-             time_ms([&] { CU(mx_cuda_sample(t, NULL, x, b, 128256, &greedy, u, 0)); }), 0,
-             b * 128256 * 4.0);
-        line("sample t 0.8 top_k 50 top_p 0.9",
-             time_ms([&] { CU(mx_cuda_sample(t, NULL, x, b, 128256, &full, u, 0)); }), 0,
-             b * 128256 * 4.0);
-    }
-    cudaFree(x), cudaFree(u), cudaFree(t);
+    const int rows = 64, vocab = 128256;
+    std::vector<float> greedy, full; /* of each row: temperature, top_k, top_p, a random number */
+    for (int i = 0; i < rows; i++)
+        for (int k = 0; k < 4; k++) {
+            const float one[] = {0, 0, 1, 0}, all[] = {0.8f, 50, 0.9f, (i + 0.5f) / rows};
+            greedy.push_back(one[k]), full.push_back(all[k]);
+        }
+    float *x = device_random<float>((int64_t)rows * vocab, 1, 5);
+    float *settings[] = {device_copy(greedy), device_copy(full)};
+    const char *names[] = {"sample greedy, V 128256", "sample t 0.8 top_k 50 top_p 0.9"};
+    int32_t *t = device_alloc<int32_t>(rows);
+    for (int b : {1, rows})
+        for (int k = 0; k < 2; k++) {
+            mx_sample_rows s = {t, x, settings[k], b, vocab, vocab};
+            line(names[k], time_ms([&] { CU(mx_cuda_sample(&s, 0)); }), 0, b * vocab * 4.0);
+        }
+    cudaFree(x), cudaFree(settings[0]), cudaFree(settings[1]), cudaFree(t);
 }
 
 /* Every expert of a layer: the way up (NT), dx (NN) and dw (TN). uneven: the first has half. */
