@@ -205,6 +205,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     mx_node *loss = NULL;
     if (o->kind == MX_STEP_NEXT)
         h.hidden = last_rows(g, &b, h.hidden, shape.last);
+    if (o->kind == MX_STEP_NEXT && o->temperature != 0)
+        h.scale = (h.scale != 0 ? h.scale : 1) / o->temperature;
     if (o->kind == MX_STEP_NEXT && shape.pages) /* what embeddings are made of */
         mx_graph_root(g, "hidden", mx_cast(g, h.hidden, MX_F32));
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)

@@ -10,6 +10,7 @@
 #include "post/pairs.h"
 #include "post/reference.h"
 #include "post/reference_cache.h"
+#include "post/tasks.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -260,4 +261,6 @@ const mx_objective mx_objective_dpo = {
     .open = open,
     .close = close,
     .feed = feed,
+    .measure = mx_tasks_measure,
+    .measure_end = mx_tasks_close,
 };

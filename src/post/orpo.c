@@ -7,6 +7,7 @@
  */
 #include "ops.h"
 #include "post/pairs.h"
+#include "post/tasks.h"
 
 typedef struct {
     double lambda;
@@ -90,4 +91,6 @@ const mx_objective mx_objective_orpo = {
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,
+    .measure = mx_tasks_measure,
+    .measure_end = mx_tasks_close,
 };

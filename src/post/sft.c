@@ -6,6 +6,7 @@
  * of a microbatch.
  */
 #include "ops.h"
+#include "post/tasks.h"
 #include "post/tokens.h"
 #include "train/run/objective.h"
 #include <string.h>
@@ -52,4 +53,6 @@ const mx_objective mx_objective_sft = {
     .is_nll = true,
     .read = read,
     .loss = loss,
+    .measure = mx_tasks_measure,
+    .measure_end = mx_tasks_close,
 };

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "ops/load.h"
+#include "store/quant_encode.h"
 #include "store/staged_load.h"
 #include <math.h>
 #include <stdio.h>
@@ -260,9 +261,13 @@ static bool parts_of(mx_session *s, int i, parts *p)
     return true;
 }
 
-static mx_status read_floats(mx_session *s, const mx_var *v, mx_arena *a, float **out)
+static mx_status read_floats(mx_session *s, mx_var *v, mx_arena *a, float **out)
 {
     int64_t n = mx_type_count(&v->type);
+    if (v->attr.quantized) {
+        *out = MX_NEW_N(a, float, v->type.dtype == MX_U8 ? 2 * n : n);
+        return mx_codes_read(s, v, *out);
+    }
     mx_tensor t = {MX_NEW_N(a, char, (int64_t)mx_type_bytes(&v->type)), v->type};
     MX_TRY(mx_var_read(s, v, t.data));
     *out = MX_NEW_N(a, float, n);
@@ -282,13 +287,14 @@ static mx_status write_floats(mx_session *s, mx_var *v, mx_arena *a, const float
 /* w (out, in) as rows, whatever the order in memory: index of row o, column i. */
 static int64_t at(const mx_var *w, int64_t o, int64_t i)
 {
-    return w->attr.in_out ? i * w->type.dim[1] + o : o * w->type.dim[1] + i;
+    int64_t cols = w->type.dim[1] * (w->attr.quantized && w->type.dtype == MX_U8 ? 2 : 1);
+    return w->attr.in_out ? i * cols + o : o * cols + i;
 }
 
 static mx_status begin_lengths(mx_session *s, const parts *p, mx_arena *scratch)
 {
     float *w;
-    int64_t out = p->m->type.dim[0], in = mx_type_count(&p->w->type) / out;
+    int64_t out = p->m->type.dim[0], in = p->a->type.dim[1];
     MX_TRY(read_floats(s, p->w, scratch, &w));
     float *m = MX_NEW_N(scratch, float, out);
     for (int64_t o = 0; o < out; o++) {

@@ -44,6 +44,7 @@ typedef struct {
     size_t n_position;
     int64_t step;       /* the one that is being made, from 1 */
     void *state;        /* the objective's own */
+    void *measured;     /* `measure`'s own */
 } mx_objective_run;
 
 struct mx_objective {
@@ -73,7 +74,12 @@ struct mx_objective {
     mx_status (*next)(mx_objective_run *o, const mx_batch **b);
     mx_status (*feed)(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row);
     int (*report)(const mx_objective_run *o, mx_metric *out);
+    /* Looks at the numbers of a step that is done: may the run go on? */
+    mx_status (*check)(const mx_objective_run *o, int64_t step, const mx_metric *m, int n);
     void (*position)(const mx_objective_run *o, mx_str *json);
+    /* What the model can do by now: numbers, at most MX_HOST_METRICS. Both or neither. */
+    mx_status (*measure)(mx_objective_run *o, int64_t step, mx_metric *out, int *n);
+    void (*measure_end)(mx_objective_run *o);
 };
 
 extern const mx_objective *const mx_objective_table[];

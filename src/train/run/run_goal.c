@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* What an objective does not do on a mesh. */
-static mx_status check_mesh(const mx_run *r, const mx_objective *o)
+static mx_status check_mesh(mx_run *r, const mx_objective *o)
 {
     const mx_mesh *mesh = &r->mesh_rank->mesh->mesh;
     if (!o->meshes)
@@ -12,8 +12,8 @@ static mx_status check_mesh(const mx_run *r, const mx_objective *o)
                        "of parallelism out", o->verb,
                        strcmp(o->name, o->verb) ? " with loss_type=" : "",
                        strcmp(o->name, o->verb) ? o->name : "");
-    MX_TRY(mx_mesh_without_stages(r->mesh_rank->mesh, mx_arena_printf((mx_arena *)&r->arena,
-                                                                      "maxc %s", o->verb)));
+    MX_TRY(mx_mesh_without_stages(r->mesh_rank->mesh, mx_arena_printf(&r->arena, "maxc %s",
+                                                                      o->verb)));
     if (o->feed && mx_mesh_degree(mesh, MX_AXIS_CONTEXT) > 1)
         return mx_fail(MX_USAGE, "the mesh has context=%d, and maxc %s does not cut sequences yet; "
                        "use another axis, for example fsdp=%d",
@@ -34,6 +34,12 @@ mx_status mx_run_goal_read(mx_run *r)
         return MX_OK;
     if (r->mesh_rank)
         MX_TRY(check_mesh(r, o));
+    if (*mx_config_text(r->c, "task_path") && !o->measure)
+        return mx_fail(MX_USAGE, "%s: the objective %s does not answer tasks; leave task_path out",
+                       mx_config_where(r->c, "task_path"), o->name);
+    if (strcmp(mx_config_text(r->c, "semantics"), "verl") == 0 && strcmp(o->verb, "grpo") != 0)
+        return mx_fail(MX_USAGE, "%s: verl is about rewards; maxc %s has the semantics of trl and "
+                       "maxtext", mx_config_where(r->c, "semantics"), o->verb);
     if (o->adapt)
         MX_TRY(o->adapt(&r->model));
     if (o->read)
