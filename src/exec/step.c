@@ -7,8 +7,9 @@
 #include "exec/step.h"
 
 #include "compile/lora.h"
-#include "compile/partition.h"
-#include "compile/stages.h"
+#include "compile/mesh/partition.h"
+#include "compile/mesh/stages.h"
+#include "exec/dropout.h"
 #include "models/classes.h"
 #include "ops.h"
 #include "ops/inputs.h"
@@ -178,6 +179,8 @@ mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_option
     shape.training = o->kind != MX_STEP_LOSS; /* with every weight that is trained */
     mx_head h = mx_model_build(g, m, shape, &b);
     mx_node *loss = wanted_loss(g, &h, &b, o);
+    if (shape.training)
+        mx_pass_dropout(g, o->dropout);
     if (o->lora)
         mx_pass_lora(g, o->lora, false);
     freeze(g, o);
@@ -222,6 +225,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
                       o->lora->dora    ? "lora.use_dora"
                       : o->lora->slots ? "serving adapters"
                                        : "lora.lora_weight_qtype");
+    if (shape.training)
+        mx_pass_dropout(g, o->dropout);
     if (o->lora && o->lora->slots)
         mx_pass_lora_slots(g, o->lora->slots, o->lora->rank);
     else if (o->lora)

@@ -17,7 +17,7 @@ typedef struct {
     int64_t dim;         /* along which pieces lie */
     int64_t to;          /* all_to_all: the dim that is cut instead. ring_shift: places to go */
     bool varying;        /* ranks do different work with the result: see all_gather.c */
-    bool beside;         /* other nodes go on, up to a wait: see compile/overlap.c */
+    bool beside;         /* other nodes go on, up to a wait: see compile/mesh/overlap.c */
 } mx_collective_attr;
 
 /* Fields for printing. */

@@ -183,12 +183,14 @@ static mx_status take_each(const mx_run *r, mx_exec *e, mx_inflight_step *f, int
     return MX_OK;
 }
 
-/* Another one for every microbatch of the run, whenever it is resumed. */
+/* Another one for every microbatch of the run, whenever it is resumed. Ranks of a mesh share it:
+ * what they drop follows from places in the whole batch. */
 static int64_t dropout_seed(const mx_run *r, int64_t step, int64_t microbatch)
 {
-    int64_t ranks = r->mesh_rank ? 1 : r->ranks.comm->size; /* of a mesh: one, by global index */
+    int64_t ranks = r->mesh_rank ? 1 : r->ranks.comm->size;
+    int64_t rank = r->mesh_rank ? 0 : r->ranks.comm->rank;
     int64_t n = r->request.batch.accumulation * ranks;
-    int64_t number = (step - 1) * n + microbatch * ranks + (r->mesh_rank ? 0 : r->ranks.comm->rank);
+    int64_t number = (step - 1) * n + microbatch * ranks + rank;
     return number + (mx_config_int(r->c, "init_weights_seed") << 40);
 }
 
@@ -204,6 +206,8 @@ typedef struct {
 static mx_status write_microbatch(void *ctx, int microbatch, mx_exec *e)
 {
     const stage_feed *s = ctx;
+    int64_t seed = dropout_seed(s->r, s->f->step, microbatch);
+    MX_TRY(mx_exec_write(e, "dropout_seed", &seed));
     return mx_run_feed(s->r, e, s->b, microbatch * s->r->batch.microbatch, s->scale);
 }
 
