@@ -254,10 +254,10 @@ void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training)
 {
     int n_old = g->n_nodes;
     mx_arena scratch = {0};
-    pass p = {.g = g, .l = l, .of = MX_NEW_N(&scratch, adapter *, n_old),
-              .looked_up = MX_NEW_N(&scratch, bool, n_old)};
     if (g->error)
         return;
+    pass p = {.g = g, .l = l, .of = MX_NEW_N(&scratch, adapter *, n_old),
+              .looked_up = MX_NEW_N(&scratch, bool, n_old)};
     if (training && l->dropout > 0)
         p.seed = dropout_seed(g);
     for (int i = 0; i < n_old; i++)

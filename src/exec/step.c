@@ -219,9 +219,12 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     if (mx_classes_of(m->json) && !has_root(g, "scores"))
         mx_graph_fail(g, "this model gives scores, not tokens (%s): it is what loss_type=reward "
                       "trains and reward_model_path judges with", MX_SCORE_WEIGHT);
-    if (o->lora && o->compile.partition && (o->lora->dora || o->lora->slots))
+    if (o->lora && o->compile.partition &&
+        (o->lora->dora || o->lora->slots || o->compile.frozen_codes))
         mx_graph_fail(g, "%s does not run on a mesh yet; leave mesh= or it out",
-                      o->lora->dora ? "lora.use_dora" : "serving adapters");
+                      o->lora->dora    ? "lora.use_dora"
+                      : o->lora->slots ? "serving adapters"
+                                       : "lora.lora_weight_qtype");
     if (shape.training)
         mx_pass_dropout(g, o->dropout);
     if (o->lora && o->lora->slots)

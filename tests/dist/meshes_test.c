@@ -4,7 +4,7 @@
  * Meshes are all ways to share the ranks among seven axes: 84 for 8 ranks, 210 for 16, of which 60
  * run. `make test-meshes` (MX_MESHES=all) runs all; otherwise a dozen. MX_MESH_KIND picks a kind.
  * MX_MESHES_FILE=FILE has a line for each mesh that passed; those are not run again. MX_MESH_ONLY
- * picks a mesh by its text, MX_MESH_DTYPE=float64 tells rounding from mistakes.
+ * picks a mesh by its text.
  */
 #include "../test.h"
 #include "mesh_run.h"
@@ -70,10 +70,8 @@ static const double EPS = 1e-6;
 static mesh_case case_of(const char *kind, int ranks, int steps)
 {
     static char dir[64];
-    const char *dtype = getenv("MX_MESH_DTYPE");
     snprintf(dir, sizeof dir, "tests/fixtures/meshes/%s", kind);
     return (mesh_case){.dir = dir,
-                       .dtype = dtype && strcmp(dtype, "float64") == 0 ? MX_F64 : MX_F32,
                        .batch = ranks,
                        .seq = 2 * ranks,
                        .steps = steps,

@@ -107,6 +107,8 @@ MX_TEST(what_does_not_run_on_a_mesh_says_so)
         {"dpo", "mesh=fsdp=2 loss_type=kto", "does not run on a mesh yet"},
         {"grpo", "mesh=fsdp=2 reward=format reward_pattern=.", "does not run on a mesh yet"},
         {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.use_dora=true", "use_dora"},
+        {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.lora_weight_qtype=nf4",
+         "lora_weight_qtype does not run on a mesh"},
     };
     char folder[300], text[600];
     post_folder(folder, sizeof folder);
