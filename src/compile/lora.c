@@ -98,6 +98,13 @@ static bool module_of(const char *name, char *out, size_t cap)
     return true;
 }
 
+/* The logical name of dim i of a weight of two; "": none. */
+static const char *name_of_dim(pass *p, const mx_node *w, int i)
+{
+    const char *axes = w->axes ? w->axes : ",", *from = i ? strchr(axes, ',') + 1 : axes;
+    return mx_axes_text(p->g, "%.*s", (int)strcspn(from, ","), from);
+}
+
 static mx_node *declare(pass *p, const char *module, const char *what, mx_shape shape, mx_init init)
 {
     char name[640];
@@ -122,8 +129,8 @@ static void add_adapter(pass *p, const mx_node *w)
     const mx_var_attr *at = w->attr;
     if (w->type.ndim != 2 || !module_of(w->name, module, sizeof module))
         return;
-    int64_t r = rank_of(p->l, module), in = w->type.dim[at->in_out ? 0 : 1],
-            out = w->type.dim[at->in_out ? 1 : 0];
+    int in_dim = at->in_out ? 0 : 1;
+    int64_t r = rank_of(p->l, module), in = w->type.dim[in_dim], out = w->type.dim[1 - in_dim];
     if (!r)
         return;
     adapter *a = MX_NEW(&p->g->arena, adapter);
@@ -137,6 +144,8 @@ static void add_adapter(pass *p, const mx_node *w)
     mx_init uniform = {.kind = MX_INIT_UNIFORM, .scale = 1 / sqrt((double)in)};
     a->a = declare(p, module, "lora_A.weight", MX_SHAPE(r, in), uniform);
     a->b = declare(p, module, "lora_B.weight", MX_SHAPE(out, r), MX_ZEROS);
+    a->a->axes = mx_axes_text(p->g, ",%s", name_of_dim(p, w, in_dim));
+    a->b->axes = mx_axes_text(p->g, "%s,", name_of_dim(p, w, 1 - in_dim));
     if (p->l->dora) /* its first value is written when the weights are there: store/adapter.c */
         a->m = declare(p, module, "lora_magnitude_vector", MX_SHAPE(out), MX_ZEROS);
 }

@@ -197,6 +197,8 @@ void mx_session_search(mx_session *s);
  * this rank; NULL: it is alone. Without it all are. */
 typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
 void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx);
+/* The same groups as another session's, for one that runs beside it. */
+void mx_session_share_groups(mx_session *s, const mx_session *other);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
 /* The same with values in a slot, memory of the caller's. A program is added once for each of its

@@ -67,6 +67,11 @@ void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx)
     s->group_ctx = ctx;
 }
 
+void mx_session_share_groups(mx_session *s, const mx_session *other)
+{
+    mx_session_set_groups(s, other->find_group, other->group_ctx);
+}
+
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;

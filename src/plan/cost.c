@@ -86,7 +86,7 @@ static void expert_gemm(layer *l, const mx_profile_gemm *g)
 }
 
 /* Of the copies of a row that cross nodes, the part that is left when each node gets one. */
-static double once_per_node(mx_span s, double top_k)
+static double once_per_node(mx_group_span s, double top_k)
 {
     double nodes = s.size / s.inside;
     if (nodes <= 1)

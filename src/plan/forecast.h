@@ -18,6 +18,7 @@ enum { MX_FORECAST_POINTS = 480 };
 
 typedef struct {
     mx_topology machine;
+    const mx_device_traits *traits; /* that programs are compiled for; NULL: a GPU's */
     mx_mesh mesh;
     mx_layout layout; /* of that mesh */
     mx_batch_plan batch;

@@ -179,10 +179,11 @@ static bool match(const mx_var *v, const mx_st_tensor *t, const char *name, list
 {
     mx_str want = {0};
     char have[128];
-    bool same = t && t->ndim == v->type.ndim;
+    const mx_type *whole = mx_var_whole(v);
+    bool same = t && t->ndim == whole->ndim;
     for (int i = 0; same && i < t->ndim; i++)
-        same = t->dim[i] == v->type.dim[i];
-    mx_type_print(&want, &v->type);
+        same = t->dim[i] == whole->dim[i];
+    mx_type_print(&want, whole);
     if (!t)
         add(bad, "missing", name, mx_str_text(&want));
     else if (!same)

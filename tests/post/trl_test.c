@@ -80,8 +80,8 @@ static void check_steps(const json_t *c, const json_t *ours)
         json_t *want;
         json_object_foreach (json_array_get(steps, i), metric, want) {
             double w = json_number_value(want), is = post_number(ours, i, metric);
-            MX_CHECK(fabs(is - w) <= 1e-4 * fabs(w) + 3e-5, "%s, step %zu: %s is %.8g, TRL "
-                     "has %.8g", name, i + 1, metric, is, w);
+            MX_CHECK(fabs(is - w) <= 1e-4 * fabs(w) + 3e-5, "%s, step %zu: %s is %.8g, "
+                     "expected %.8g", name, i + 1, metric, is, w);
         }
     }
 }
@@ -117,11 +117,11 @@ static void check_case(const json_t *c, const char *folder)
     mx_str_fini(&settings);
 }
 
-/* Cases whose names begin so; at least one. */
-static void check_cases(const char *prefix)
+/* Cases of a file whose names begin so; at least one. */
+static void check_cases_of(const char *file, const char *prefix)
 {
     char folder[300];
-    json_t *all = json_load_file(POST "trl.json", 0, NULL), *c;
+    json_t *all = json_load_file(file, 0, NULL), *c;
     size_t i, n = 0;
     post_folder(folder, sizeof folder);
     json_array_foreach (json_object_get(all, "cases"), i, c)
@@ -132,6 +132,18 @@ static void check_cases(const char *prefix)
     MX_CHECK(n > 0, "no case %s*", prefix);
     post_remove(folder);
     json_decref(all);
+}
+
+static void check_cases(const char *prefix)
+{
+    check_cases_of(POST "trl.json", prefix);
+}
+
+/* The formulas of MaxText (Tunix) and verl in torch. */
+MX_TEST(post_grpo_semantics)
+{
+    check_cases_of(POST "formulas.json", "maxtext");
+    check_cases_of(POST "formulas.json", "verl");
 }
 
 MX_TEST(post_sft_is_trl)

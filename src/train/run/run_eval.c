@@ -116,3 +116,27 @@ bool mx_run_evaluates_at(const mx_run *r, int64_t step)
     const mx_run_rules *u = &r->rules;
     return r->programs.evaluates && step % u->eval_interval == 0 && step >= u->eval_start_step;
 }
+
+bool mx_run_measures_at(const mx_run *r, int64_t step)
+{
+    int64_t each = r->goal.objective ? r->rules.task_interval : 0;
+    return each > 0 && r->ranks.leads && (step % each == 0 || step == r->steps);
+}
+
+mx_status mx_run_measure(mx_run *r)
+{
+    mx_metric m[MX_HOST_METRICS];
+    mx_str text = {0};
+    int n = 0;
+    mx_run_spend(r, MX_GOODPUT_EVAL);
+    mx_progress_doing(&r->report.progress, "answering tasks");
+    MX_TRY(r->goal.objective->measure(&r->goal, r->at.step, m, &n));
+    for (int i = 0; i < n; i++)
+        mx_str_addf(&text, "%s%s %.4g", i ? ", " : "", m[i].name, m[i].value);
+    mx_progress_say(&r->report.progress, "step %lld: %s", (long long)r->at.step,
+                    mx_str_text(&text));
+    mx_str_fini(&text);
+    mx_progress_begin(&r->report.progress, r->at.step);
+    mx_metrics_log(r->report.metrics, r->at.step, m, n);
+    return MX_OK;
+}

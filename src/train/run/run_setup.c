@@ -365,6 +365,7 @@ static void read_rules(mx_run *r)
         .checkpoint_period = mx_config_int(c, "checkpoint_period"),
         .eval_interval = mx_config_int(c, "eval_interval"),
         .eval_start_step = mx_config_int(c, "eval_start_step"),
+        .task_interval = *mx_config_text(c, "task_path") ? mx_config_int(c, "task_interval") : 0,
         .eval_steps = mx_config_int(c, "eval_steps"),
         .rollback_after_skips = mx_config_int(c, "rollback_after_skips"),
         .max_checkpoint_failures = mx_config_int(c, "max_checkpoint_failures"),
@@ -418,6 +419,8 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mes
     r->folder = mx_run_folder(c, &r->arena);
     MX_TRY(mx_run_ranks_find(r));
     start_progress(r);
+    if (s->note && *s->note)
+        mx_progress_say(&r->report.progress, "%s", s->note);
     MX_TRY(mx_run_ranks_open(r));
     read_rules(r);
     r->schedule = mx_schedule_make(c);
@@ -504,6 +507,8 @@ void mx_run_close(mx_run *r)
     mx_ckpt_free(r->saving.ckpt);
     mx_status_free(mx_metrics_close(r->report.metrics));
     mx_progress_fini(&r->report.progress);
+    if (r->goal.objective && r->goal.objective->measure_end)
+        r->goal.objective->measure_end(&r->goal);
     if (r->goal.objective && r->goal.objective->close)
         r->goal.objective->close(&r->goal);
     mx_train_data_close(&r->data);

@@ -40,6 +40,7 @@ typedef struct {
 /* What the loop asks for as it goes; read once, before the first step. */
 typedef struct {
     int64_t checkpoint_period, eval_interval, eval_start_step, eval_steps, rollback_after_skips;
+    int64_t task_interval; /* 0: there are no tasks */
     int64_t max_checkpoint_failures;
     bool abort_on_nan_loss, abort_on_inf_loss;
     bool save_on_start, save_on_completion, save_on_signal, save_always;
@@ -167,7 +168,13 @@ typedef struct {
     const mx_config *config;
     const mx_objective *objective; /* NULL: none */
     const char *command_line;
+    const char *note; /* what was chosen for it, to be said first; NULL or "": nothing */
 } mx_run_start;
+
+/* run_mesh.c: puts a mesh for the ranks there are in the place of mesh=auto; the note says which
+ * and why. */
+mx_status mx_run_choose_mesh(const mx_run_start *s, const mx_launch *launch,
+                             mx_str *note) MX_MUST_USE;
 
 /* run_setup.c: everything before the first step. */
 mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh_rank) MX_MUST_USE;
@@ -264,6 +271,9 @@ mx_status mx_run_save_last(mx_run *r, bool stopped) MX_MUST_USE;
 /* run_eval.c */
 mx_status mx_run_evaluate(mx_run *r) MX_MUST_USE;
 bool mx_run_evaluates_at(const mx_run *r, int64_t step);
+/* What the objective measures (task_path): on the rank that leads, by its weights. */
+bool mx_run_measures_at(const mx_run *r, int64_t step);
+mx_status mx_run_measure(mx_run *r) MX_MUST_USE;
 /* run_loop.c: what to do about a step that changed nothing. */
 mx_status mx_run_after_skip(mx_run *r, const mx_inflight_step *f) MX_MUST_USE;
 

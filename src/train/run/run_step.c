@@ -320,7 +320,7 @@ static double mean_of(const mx_run *r, const mx_inflight_step *f, int k)
     return (double)sum_of(r, f, k) / (double)(r->request.batch.accumulation * ranks);
 }
 
-static void report(mx_run *r, const mx_inflight_step *f)
+static mx_status report(mx_run *r, const mx_inflight_step *f)
 {
     char state[96];
     checkpoint_state(r, state, sizeof state);
@@ -368,6 +368,7 @@ static void report(mx_run *r, const mx_inflight_step *f)
     n += f->n_host;
     if (r->ranks.leads)
         mx_metrics_log(r->report.metrics, f->step, r->loop.metric, n);
+    return o && o->check ? o->check(&r->goal, f->step, r->loop.metric, n) : MX_OK;
 }
 
 /* The time since the step before was done: by the device's clock where it had this step already
@@ -412,9 +413,10 @@ mx_status mx_run_settle(mx_run *r, int64_t step)
     /* Now and then, where it takes no noticeable time: the machine may have been busy at first. */
     if (r->report.measures_peak && f->step_s > 1 && (step & (step - 1)) == 0 && step > 1)
         mx_run_measure_peak(r);
-    report(r, f);
+    mx_status st = report(r, f);
     mx_run_step_done(r, step);
     mx_run_check_saves(r);
     mx_run_lock_beat(&r->claim.lock);
+    MX_TRY(st);
     return f->skipped || !isfinite(f->loss) ? mx_run_after_skip(r, f) : MX_OK;
 }
