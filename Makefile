@@ -15,6 +15,7 @@
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
 #   make test-clients  the openai client and lm-eval of PYTHON against a server, where PYTHON has them
 #   make test-page  the page in a headless Chromium, where there is one; SHOT=FILE.png takes a picture
+#   make fuzz-http  a server under requests and schemas that are nearly right, for FUZZ_SECONDS
 #   make screenshot docs/page.png, the page with the model MODEL
 #   make test-serve-families  every family's golden through a server, 64 requests at a time
 #   make soak-serve a server under mixed load for SOAK_SECONDS (3600), with SOAK_CONNECTIONS (2000)
@@ -202,15 +203,18 @@ test-kills: all
 .PHONY: test-meshes
 test-meshes:
 	@$(MAKE) --no-print-directory MODE=plain build/plain/tests_run
-	@MX_MESHES=all MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
+	@[ build/meshes.txt -nt build/plain/tests_run ] || rm -f build/meshes.txt
+	@MX_MESHES=all MX_MESHES_FILE=build/meshes.txt MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
 
-.PHONY: test-clients test-page screenshot soak-serve test-serve-families
+.PHONY: test-clients test-page screenshot fuzz-http soak-serve test-serve-families
 test-clients: all
 	@sh tests/clients/run.sh
 test-page: all
 	@SHOT=$(SHOT) sh tests/clients/page.sh
 screenshot: all
 	@SHOT=docs/page.png sh tests/clients/page.sh
+fuzz-http: test-bin
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) sh tests/clients/http_fuzz.sh
 SOAK_SECONDS ?= 3600
 SOAK_CONNECTIONS ?= 2000
 test-serve-families: test-bin

@@ -65,7 +65,7 @@ static void print_machine(const mx_forecast *f, const mx_model_spec *m)
            mx_format_count(a, sizeof a, f->profile.parameters));
     printf("machine   %lld x %s, %s and %.0f TFLOP/s of %s each; ", (long long)f->machine.chips,
            c->name, mx_format_bytes(b, sizeof b, c->memory_bytes), c->peak[f->run.rate] / 1e12,
-           f->run.rate == MX_RATE_F32 ? "float32" : "bfloat16");
+           mx_rate_name(f->run.rate));
     print_network(&f->machine.network);
     printf("mesh      %s\n", mx_str_text(&mesh));
     printf("batch     %s\n", mx_str_text(&batch));

@@ -7,8 +7,8 @@
 #include "exec/step.h"
 
 #include "compile/lora.h"
-#include "compile/partition.h"
-#include "compile/stages.h"
+#include "compile/mesh/partition.h"
+#include "compile/mesh/stages.h"
 #include "exec/dropout.h"
 #include "models/classes.h"
 #include "ops.h"

@@ -210,6 +210,12 @@ out:
 
 mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_spec *m)
 {
+    MX_TRY(mx_forecast_time(f, c, m));
+    return compile_ranks(f, c, m);
+}
+
+mx_status mx_forecast_time(mx_forecast *f, const mx_config *c, const mx_model_spec *m)
+{
     bool chosen = f->batch.devices > 0;
     mx_layout given = f->layout;
     mx_layout_of_mesh(&f->layout, &f->mesh);
@@ -230,5 +236,5 @@ mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_sp
     mx_simulate_step(&q, &f->costs, &f->time, NULL);
     f->model_flops = 3 * mx_profile_flops(&f->profile) * (double)f->batch.global_tokens;
     f->memory = f->estimate = mx_rank_memory_of(&q, &f->costs);
-    return compile_ranks(f, c, m);
+    return MX_OK;
 }

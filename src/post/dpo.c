@@ -198,10 +198,9 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     }
     if (s->weighting)
         each = mx_mul(g, each, wpo_weight(g, &t, &f));
-    if (b->training) {
-        mx_reward_metrics(g, mx_affine(g, p.c, s->beta, 0), mx_affine(g, p.r, s->beta, 0), there);
+    mx_reward_metrics(g, mx_affine(g, p.c, s->beta, 0), mx_affine(g, p.r, s->beta, 0), there);
+    if (b->training)
         side_metrics(g, &t, &f, own, there);
-    }
     mx_node *sum = mx_sum_all(g, mx_mul(g, each, there));
     return mx_loss_root(g, b, mx_mul(g, sum, t.scale),
                         mx_mul(g, mx_sum_all(g, there), t.scale));

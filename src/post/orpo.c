@@ -67,8 +67,8 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     mx_node *ratio = mx_log_sigmoid(g, odds);
     mx_node *there = mx_greater(g, mx_side(g, n, 0), mx_constant(g, MX_SCALAR, MX_F32, 0.5));
     mx_node *nll = chosen_nll(g, h, b, &t), *pairs = mx_sum_all(g, there);
+    mx_reward_metrics(g, mx_affine(g, a, s->lambda, 0), mx_affine(g, r, s->lambda, 0), there);
     if (b->training) {
-        mx_reward_metrics(g, mx_affine(g, a, s->lambda, 0), mx_affine(g, r, s->lambda, 0), there);
         mx_metric_root(g, "logps/chosen", mx_pair_mean(g, a, there));
         mx_metric_root(g, "logps/rejected", mx_pair_mean(g, r, there));
         mx_metric_root(g, "nll_loss", nll);

@@ -33,11 +33,12 @@ refused 2 'measures one device' bench train mesh=tensor=2
 refused 2 'joins processes with a GPU each' train run_name=r base_output_directory="$d" mesh=fsdp=2 collectives=nccl
 
 # mesh=auto: what train chooses is said, is what config.yml holds, and is the run that the same keys give.
-train() { # NAME key=value...
+train() { # NAME key=value...; $steps of them
     name=$1; shift
-    "$maxc" train model_name=llama-15m base_num_decoder_layers=2 run_name="$name" base_output_directory="$d" steps=2 \
+    "$maxc" train model_name=llama-15m base_num_decoder_layers=2 run_name="$name" base_output_directory="$d" steps="$steps" \
         max_target_length=64 enable_checkpointing=false sharding_tolerance=1 "$@" > "$d/out" 2>&1
 }
+steps=2
 train auto mesh=auto virtual_ranks=4 per_device_batch_size=2 || fail "mesh=auto: $(cat "$d/out")"
 keys=$(sed -n 's/^ *taken \(mesh=[^,]*\(,[a-z]*=[0-9]*\)*.*\), [0-9.]* .iB a rank: limited by .*/\1/p' "$d/out")
 [ -n "$keys" ] || fail "mesh=auto says nothing of its choice: $(cat "$d/out")"
@@ -49,6 +50,12 @@ losses() { sed -n 's/.*"loss": *\([0-9.e-]*\).*/\1/p' "$d/$1/metrics.jsonl"; }
 train policy mesh=auto virtual_ranks=2 per_device_batch_size=2 remat_policy=save_qkv_proj && grep -q 'taken .*remat_policy=save_qkv_proj' "$d/out" ||
     fail "mesh=auto with a policy of the user's: $(cat "$d/out")"
 train alone mesh=auto per_device_batch_size=2 && grep -q 'there is one rank' "$d/out" || fail "mesh=auto alone: $(cat "$d/out")"
+# What was planned and what it was; the trace has the collectives that go on beside kernels on a line of their own.
+steps=20
+train timed mesh=fsdp=2 per_device_batch_size=1 profile_steps=2:2 || fail "20 steps: $(cat "$d/out")"
+grep -q '^time: .* s a step planned, .* s really' "$d/out" || fail "no planned time: $(cat "$d/out")"
+grep -q '"all_gather", .*"tid": 2' "$d/timed/profile/trace.json" || fail "no gather beside kernels in the trace"
+grep -q '"communication_seconds": .*"communication_hidden": ' "$d/timed/metrics.jsonl" || fail "no communication in the metrics"
 refused 2 'decides about num_pipeline_repeats' train run_name=r base_output_directory="$d" mesh=auto virtual_ranks=2 \
     num_pipeline_repeats=2
 refused 2 'chooses for maxc train' sft run_name=r base_output_directory="$d" mesh=auto virtual_ranks=2

@@ -1,4 +1,5 @@
-/* run_mesh.c - mesh=auto: the mesh that a run chooses for the ranks it has.
+/* run_mesh.c - the run as the planner sees it: mesh=auto, which chooses a mesh for the ranks there
+ * are, and the step time that was to be expected.
  *
  * The chooser is that of `maxc plan mesh=auto` (plan/choose.h), for as many chips of the device at
  * hand as there are ranks. The global batch stays as the keys give it; how it is cut into
@@ -18,8 +19,8 @@ typedef struct {
     const mx_config *c;
     const mx_launch *launch;
     int64_t ranks;
-    const mx_device_traits *traits; /* of the device at hand */
-    mx_device_traits own;
+    bool together;        /* all ranks are threads of this process */
+    mx_device_traits own; /* of the device at hand */
     mx_memory_available memory;
     int n_threads;
 } chooser;
@@ -40,6 +41,13 @@ static mx_status check_keys(const mx_config *c, const mx_objective *objective)
     return MX_OK;
 }
 
+static void take_device(chooser *h, const mx_session *s)
+{
+    h->own = *mx_session_traits(s);
+    h->memory = mx_session_memory_available(s);
+    h->n_threads = mx_session_threads(s);
+}
+
 static mx_status find_device(chooser *h)
 {
     mx_session *s;
@@ -47,10 +55,7 @@ static mx_status find_device(chooser *h)
         MX_TRY(mx_device_choose_gpu(h->launch->local));
     MX_TRY(mx_session_open(&s, mx_config_text(h->c, "device"),
                            (int)mx_config_int(h->c, "num_threads")));
-    h->own = *mx_session_traits(s);
-    h->traits = h->own.host_memory ? &mx_cpu_traits : &mx_cuda_traits;
-    h->memory = mx_session_memory_available(s);
-    h->n_threads = mx_session_threads(s);
+    take_device(h, s);
     mx_session_close(s);
     return MX_OK;
 }
@@ -58,11 +63,10 @@ static mx_status find_device(chooser *h)
 /* Ranks of this machine share its memory and, where they are threads of one process, its cores. */
 static void share_machine(const chooser *h, mx_topology *t)
 {
-    bool together = h->launch->size == 1;
-    int64_t here = together ? h->ranks : h->launch->on_machine;
+    int64_t here = h->together ? h->ranks : h->launch->on_machine;
     here = here ? here : h->ranks;
-    double rank = together ? 1 / (double)h->ranks : 1;
-    if (h->memory.bytes < INT64_MAX && (together || h->own.host_memory))
+    double rank = h->together ? 1 / (double)h->ranks : 1;
+    if (h->memory.bytes < INT64_MAX && (h->together || h->own.host_memory))
         t->chip.memory_bytes = (double)h->memory.bytes / (double)here;
     if (h->own.host_memory)
         rank *= h->n_threads;
@@ -70,7 +74,7 @@ static void share_machine(const chooser *h, mx_topology *t)
         t->chip.peak[r] *= rank;
         t->chip.sustained[r] *= rank;
     }
-    t->chip.bytes_per_second *= together ? rank : 1;
+    t->chip.bytes_per_second *= h->together ? rank : 1;
 }
 
 static mx_status open_machine(const chooser *h, mx_topology *t)
@@ -143,7 +147,7 @@ static mx_status choose(const chooser *h, const mx_model_spec *m, mx_str *note)
     MX_TRY_OUT(st, open_machine(h, &machine));
     MX_TRY_OUT(st, mx_batch_plan_make(&all, h->c, h->ranks, 1));
     f->machine = machine;
-    f->traits = h->traits;
+    f->traits = h->own.host_memory ? &mx_cpu_traits : &mx_cuda_traits;
     mx_search_request q = {.machine = &machine, .model = m, .config = h->c,
                            .sequences = all.global_sequences, .stages = true};
     if (mx_config_is_users(h->c, "remat_policy"))
@@ -165,7 +169,8 @@ mx_status mx_run_choose_mesh(const mx_run_start *start, const mx_launch *launch,
     if (strcmp(mx_config_text(c, "mesh"), "auto") != 0)
         return MX_OK;
     MX_TRY(check_keys(c, start->objective));
-    h.ranks = launch->size > 1 ? launch->size : mx_config_int(c, "virtual_ranks");
+    h.together = launch->size == 1;
+    h.ranks = h.together ? mx_config_int(c, "virtual_ranks") : launch->size;
     if (h.ranks <= 1) {
         mx_config_decide(c, "mesh", "", "mesh=auto");
         mx_str_add(note, "mesh=auto: there is one rank, and nothing to share; virtual_ranks=N, or "
@@ -180,4 +185,45 @@ mx_status mx_run_choose_mesh(const mx_run_start *start, const mx_launch *launch,
         st = choose(&h, &m, note);
     mx_model_spec_fini(&m);
     return st;
+}
+
+/* On the CPU the rate is that which was measured, not that of the table's core. */
+static void take_rate(const mx_run *r, mx_plan_chip *c)
+{
+    static const double share = 0.9; /* of it, in GEMMs of a model's shapes */
+    for (int k = 0; k < MX_RATES && r->report.measures_peak; k++)
+        if (c->peak[k] > 0) {
+            c->peak[k] = r->report.peak_flops;
+            c->sustained[k] = share * r->report.peak_flops;
+        }
+}
+
+static mx_status planned_seconds(const mx_run *r, mx_forecast *f)
+{
+    bool meshed = r->mesh_rank != NULL;
+    chooser h = {.c = r->c, .launch = &r->ranks.launch, .ranks = r->ranks.comm->size,
+                 .together = meshed && r->mesh_rank->world};
+    take_device(&h, r->session);
+    h.n_threads *= h.together ? (int)h.ranks : 1; /* the session has a rank's */
+    MX_TRY(open_machine(&h, &f->machine));
+    take_rate(r, &f->machine.chip);
+    if (meshed)
+        f->mesh = r->mesh_rank->mesh->mesh;
+    else
+        f->mesh.ici[MX_AXIS_DATA] = r->ranks.comm->size;
+    return mx_forecast_time(f, r->c, &r->model);
+}
+
+void mx_run_say_time(mx_run *r, double real)
+{
+    mx_arena arena = {0};
+    mx_forecast *f = MX_NEW(&arena, mx_forecast);
+    bool plain = !r->goal.objective && !r->at.lora && !r->batch.ramp.n_stages;
+    mx_status st = plain ? planned_seconds(r, f) : MX_OK;
+    if (plain && !st)
+        mx_progress_say(&r->report.progress,
+                        "time: %.4g s a step planned, %.4g s really (%+.0f%%)", f->time.seconds,
+                        real, 100 * (real / f->time.seconds - 1));
+    mx_status_free(st); /* a chip without a row, ranks that are not whole nodes */
+    mx_arena_fini(&arena);
 }

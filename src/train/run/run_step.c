@@ -291,7 +291,11 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     f->counted = of_all[3];
     if (r->goal.objective && r->goal.objective->report)
         f->n_host = r->goal.objective->report(&r->goal, f->host);
+    mx_comm_seconds before = mx_session_comm_seconds(r->session);
     MX_TRY(run_programs(r, b, f));
+    f->comm = mx_session_comm_seconds(r->session);
+    f->comm.all -= before.all;
+    f->comm.waited -= before.waited;
     f->done = mx_clock_now();
     f->in_flight = true;
     r->at.step++;
@@ -320,6 +324,13 @@ static double mean_of(const mx_run *r, const mx_inflight_step *f, int k)
     return (double)sum_of(r, f, k) / (double)(r->request.batch.accumulation * ranks);
 }
 
+/* Of the time of collectives, what kernels did not wait for. */
+static double hidden_share(const mx_inflight_step *f)
+{
+    double share = f->comm.all > 0 ? 1 - f->comm.waited / f->comm.all : 0;
+    return share > 0 ? share : 0;
+}
+
 static mx_status report(mx_run *r, const mx_inflight_step *f)
 {
     char state[96];
@@ -327,6 +338,7 @@ static mx_status report(mx_run *r, const mx_inflight_step *f)
     double rate = (double)f->tokens / f->step_s, flops = f->flops / f->step_s;
     double lm = r->loop.has_lm_loss ? sum_of(r, f, LM_LOSS) : f->loss;
     double norm = f->got.value[update_at(r, PARAM_NORM)];
+    r->loop.n_timed++;
     r->loop.mean_step_s =
         r->loop.mean_step_s > 0 ? 0.9 * r->loop.mean_step_s + 0.1 * f->step_s : f->step_s;
     mx_progress_update(
@@ -352,6 +364,8 @@ static mx_status report(mx_run *r, const mx_inflight_step *f)
                            {"mfu", flops / r->report.peak_flops},
                            {"step_seconds", f->step_s},
                            {"data_wait_seconds", f->wait_s},
+                           {f->comm.all > 0 ? "communication_seconds" : NULL, f->comm.all},
+                           {f->comm.all > 0 ? "communication_hidden" : NULL, hidden_share(f)},
                            {"skipped", f->skipped},
                            {"skipped_steps", (double)r->at.skipped},
                            {"rollbacks", (double)r->at.rollbacks},

@@ -50,7 +50,11 @@ static bool has_blocks(const mx_type *scale, int64_t rows, int64_t k)
 static bool takes(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
+    const int64_t *a = in[1].type.dim, *b = in[3].type.dim;
     blocks o = blocks_of(s);
+    bool rows = a[0] == o.shape.m && b[0] == o.shape.n;
+    if (a[1] == 1 && b[1] == 1 && (rows || (a[0] == 1 && b[0] == 1)))
+        return false; /* op_quantize.c's */
     return is_8_bit_float(in[0].type.dtype) && is_8_bit_float(in[2].type.dtype) &&
            has_blocks(&in[1].type, o.shape.m, o.shape.k) &&
            has_blocks(&in[3].type, o.shape.n, o.shape.k);

@@ -241,7 +241,9 @@ static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) || s->call.in[0].type.dtype == MX_I32,
+    const mx_type *t = &s->call.in[0].type;
+    bool codes = t->dtype == MX_I8 && t->dim[1] % 2 == 0;
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) || t->dtype == MX_I32 || codes,
                   "a lookup of this dtype");
     return MX_OK;
 }
