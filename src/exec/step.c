@@ -172,6 +172,18 @@ static bool has_root(const mx_graph *g, const char *name)
     return false;
 }
 
+/* What does not run on a mesh yet. */
+static void check_mesh(mx_graph *g, const mx_step_options *o)
+{
+    const char *what = o->compile.frozen_codes     ? "lora.lora_weight_qtype"
+                       : !o->lora                  ? NULL
+                       : o->lora->dora             ? "lora.use_dora"
+                       : o->lora->slots            ? "serving adapters"
+                                                   : NULL;
+    if (o->compile.partition && what)
+        mx_graph_fail(g, "%s does not run on a mesh yet; leave mesh= or it out", what);
+}
+
 mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o)
 {
     mx_build b;
@@ -179,6 +191,7 @@ mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_option
     shape.training = o->kind != MX_STEP_LOSS; /* with every weight that is trained */
     mx_head h = mx_model_build(g, m, shape, &b);
     mx_node *loss = wanted_loss(g, &h, &b, o);
+    check_mesh(g, o);
     if (shape.training)
         mx_pass_dropout(g, o->dropout);
     if (o->lora)
@@ -219,12 +232,7 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     if (mx_classes_of(m->json) && !has_root(g, "scores"))
         mx_graph_fail(g, "this model gives scores, not tokens (%s): it is what loss_type=reward "
                       "trains and reward_model_path judges with", MX_SCORE_WEIGHT);
-    if (o->lora && o->compile.partition &&
-        (o->lora->dora || o->lora->slots || o->compile.frozen_codes))
-        mx_graph_fail(g, "%s does not run on a mesh yet; leave mesh= or it out",
-                      o->lora->dora    ? "lora.use_dora"
-                      : o->lora->slots ? "serving adapters"
-                                       : "lora.lora_weight_qtype");
+    check_mesh(g, o);
     if (shape.training)
         mx_pass_dropout(g, o->dropout);
     if (o->lora && o->lora->slots)
