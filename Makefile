@@ -15,6 +15,9 @@
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
 #   make test-clients  the openai client and lm-eval of PYTHON against a server, where PYTHON has them
 #   make test-page  the page in a headless Chromium, where there is one; SHOT=FILE.png takes a picture
+#   make fuzz-http  a server under requests and schemas that are nearly right, for FUZZ_SECONDS
+#   make screenshot docs/page.png, the page with the model MODEL
+#   make test-serve-families  every family's golden through a server, 64 requests at a time
 #   make soak-serve a server under mixed load for SOAK_SECONDS (3600), with SOAK_CONNECTIONS (2000)
 #   make fuzz       every fuzz target for FUZZ_SECONDS (60), with clang's libFuzzer
 #   make bench      the measurements behind docs/performance.md
@@ -143,6 +146,9 @@ $(B)/%.o: %.c | $(B)/gen/ops.h $(B)/gen/interface.h
 	@echo "  CC  $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
+# clang takes half an hour for the unrolled kernels with sanitizers; gcc checks them in make test.
+$(BUILD)/fuzz/src/ops/cpu/gemm_levels.o: CFLAGS += -fno-sanitize=all
+
 $(B)/src/cmd/version.o: CFLAGS += -DMX_BUILD_FLAGS='"$(MODE): $(OPT)"'
 
 $(B)/libmaxc.a: $(LIB_OBJ) $(TABLE_OBJ) $(B)/gen/font.o $(B)/gen/page.o
@@ -197,15 +203,22 @@ test-kills: all
 .PHONY: test-meshes
 test-meshes:
 	@$(MAKE) --no-print-directory MODE=plain build/plain/tests_run
-	@MX_MESHES=all MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
+	@[ build/meshes.txt -nt build/plain/tests_run ] || rm -f build/meshes.txt
+	@MX_MESHES=all MX_MESHES_FILE=build/meshes.txt MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
 
-.PHONY: test-clients test-page soak-serve
+.PHONY: test-clients test-page screenshot fuzz-http soak-serve test-serve-families
 test-clients: all
 	@sh tests/clients/run.sh
 test-page: all
 	@SHOT=$(SHOT) sh tests/clients/page.sh
+screenshot: all
+	@SHOT=docs/page.png sh tests/clients/page.sh
+fuzz-http: test-bin
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) sh tests/clients/http_fuzz.sh
 SOAK_SECONDS ?= 3600
 SOAK_CONNECTIONS ?= 2000
+test-serve-families: test-bin
+	@MX_SERVE_FAMILIES=all MX_SERVE_REQUESTS=64 MX_TEST_SECONDS=3600 build/test/tests_run serve_gives_goldens
 soak-serve: test-bin
 	@MX_SOAK_SECONDS=$(SOAK_SECONDS) MX_SOAK_CONNECTIONS=$(SOAK_CONNECTIONS) MX_TEST_SECONDS=360000 build/test/tests_run soak_serve
 

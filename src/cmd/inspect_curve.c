@@ -131,13 +131,11 @@ mx_status mx_inspect_curve(const char *const *paths, int n, const mx_inspect_pic
         return mx_fail(MX_USAGE, "%d runs are too many for one picture; name up to %d", n,
                        MX_CURVE_RUNS);
     n = n > MX_CURVE_RUNS ? MX_CURVE_RUNS : n;
-    for (int i = 0; i < n && !st; i++) {
-        mx_run_summary_at(&g[i], paths[i], &k.arena);
-        if (!i)
-            st = choose_metric(&k, &g[0], p->metric);
-        if (!st)
-            st = add_run(&k, &g[i], n == 1);
-    }
+    mx_run_summaries_at(g, paths, n, &k.arena);
+    if (n)
+        st = choose_metric(&k, &g[0], p->metric);
+    for (int i = 0; i < n && !st; i++)
+        st = add_run(&k, &g[i], n == 1);
     if (!st && *p->metric && !k.n)
         st = mx_fail(MX_INPUT, "metrics.jsonl has no %s; its lines name what there is", p->metric);
     if (!st)

@@ -45,25 +45,30 @@ static mx_step_options step_options(const mx_batch_settings *o, int64_t tokens)
                   .pages = o->pages,
                   .page = o->page,
                   .page_rows = o->sequences,
+                  .max_run = o->tokens,
                   .cache_dtype = o->compile.compute,
                   .cache_len = (o->max_length + o->page - 1) / o->page * o->page}};
 }
 
-mx_status mx_batch_token_bytes(const mx_model_spec *m, const mx_batch_settings *o, int64_t *bytes)
+mx_status mx_batch_cache_bytes(const mx_model_spec *m, const mx_batch_settings *o,
+                               mx_cache_bytes *out)
 {
     mx_batch_settings one = *o;
     mx_step s;
-    one.pages = 1;
-    one.compile.n_threads = 1;
+    one.pages = one.sequences = one.compile.n_threads = 1;
     mx_step_options so = step_options(&one, 1);
     MX_TRY(mx_step_plan(&s, m, &so));
-    *bytes = 0;
+    *out = (mx_cache_bytes){0};
     for (int i = 0; i < s.graph.n_nodes; i++) {
         const mx_node *n = s.graph.node[i];
-        if (n->op->kind == MX_SOURCE && n->name && strstr(n->name, ".cache_"))
-            *bytes += (int64_t)mx_type_bytes(&n->type);
+        if (n->op->kind != MX_SOURCE || !n->name)
+            continue;
+        if (strstr(n->name, ".state_"))
+            out->sequence += (int64_t)mx_type_bytes(&n->type);
+        else if (strstr(n->name, ".cache_"))
+            out->token += (int64_t)mx_type_bytes(&n->type);
     }
-    *bytes = (*bytes + o->page - 1) / o->page;
+    out->token = (out->token + o->page - 1) / o->page;
     mx_step_close(&s);
     return MX_OK;
 }

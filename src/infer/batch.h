@@ -24,9 +24,13 @@ typedef struct {
     mx_compile_options compile;
 } mx_batch_settings;
 
-/* Bytes of the cache for one token; an error where the family's caches cannot lie in pages. */
-mx_status mx_batch_token_bytes(const mx_model_spec *m, const mx_batch_settings *o,
-                               int64_t *bytes) MX_MUST_USE;
+/* What the cache takes: a token's entries, in pages, and a sequence's states, which do not grow
+ * with it. A state is that of the sequence's last token: an earlier one cannot be gone back to. */
+typedef struct {
+    int64_t token, sequence;
+} mx_cache_bytes;
+mx_status mx_batch_cache_bytes(const mx_model_spec *m, const mx_batch_settings *o,
+                               mx_cache_bytes *out) MX_MUST_USE;
 /* Adds programs to the session. Weights are loaded by the caller, before or after, and then laid
  * out. */
 mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,

@@ -25,10 +25,23 @@ static mx_batch_settings settings_of(const mx_engine_options *o, int64_t pages)
 
 mx_status mx_engine_can(const mx_model_spec *m)
 {
-    int64_t bytes;
+    mx_cache_bytes bytes;
     mx_engine_options o = {.step_tokens = 1, .sequences = 1, .max_length = MX_ENGINE_PAGE};
     mx_batch_settings one = settings_of(&o, 1);
-    return mx_batch_token_bytes(m, &one, &bytes);
+    return mx_batch_cache_bytes(m, &one, &bytes);
+}
+
+/* Of a state there is only the last: what is in it was computed from the beginning on, and a wrong
+ * guess cannot be taken out again. */
+static mx_status keep_to_states(mx_engine_options *o)
+{
+    o->no_prefix_cache = true;
+    if (!o->draft_tokens)
+        return MX_OK;
+    return mx_fail(MX_USAGE,
+                   "%s keeps states that wrong guesses cannot be taken out of; expected "
+                   "speculative_tokens=0",
+                   o->model->spec.family->name);
 }
 
 /* A cache for every sequence at its longest, where a quarter of the memory that is left has room
@@ -37,10 +50,14 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
 {
     mx_engine_options *o = &e->o;
     mx_batch_settings bs = settings_of(o, 1);
-    int64_t each, tokens = o->cache_tokens;
-    MX_TRY(mx_batch_token_bytes(&o->model->spec, &bs, &each));
+    mx_cache_bytes each;
+    int64_t tokens = o->cache_tokens;
+    MX_TRY(mx_batch_cache_bytes(&o->model->spec, &bs, &each));
+    if (each.sequence)
+        MX_TRY(keep_to_states(o));
     if (!tokens) {
-        int64_t room = mx_session_memory_available(e->session).bytes / 4 / (each > 0 ? each : 1);
+        int64_t free = mx_session_memory_available(e->session).bytes - o->sequences * each.sequence;
+        int64_t room = free / 4 / (each.token > 0 ? each.token : 1);
         if (__builtin_mul_overflow(o->sequences, o->max_length, &tokens))
             tokens = INT64_MAX / 2;
         tokens = tokens < room ? tokens : room;

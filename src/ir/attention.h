@@ -45,6 +45,21 @@ typedef struct {
 typedef struct {
     mx_node *positions, *row, *table; /* (N, 1), (N), (R, C) int32 */
     mx_node *sinks;                   /* (H); NULL: none */
+    mx_node *selected; /* (N, 1, n) int32: positions to see, -1 unused; NULL: all to its own */
 } mx_paged_extra;
+
+/* select_keys: where its keys lie (ops/select_keys.c). */
+typedef struct {
+    mx_node *q_pos, *k_pos, *q_seg, *k_seg; /* each pair or NULL */
+    mx_node *row, *table;                   /* of keys in pages of `page` */
+    int64_t page;
+} mx_select_extra;
+
+/* What ops with a state carry from run to run (ops/recurrent.h); all NULL: nothing. */
+typedef struct {
+    mx_node *state;
+    mx_node *positions; /* (B, S) int32 */
+    mx_node *rows;      /* (B) int32: whose state; NULL: that of its place in the batch */
+} mx_recurrent;
 
 #endif

@@ -64,18 +64,18 @@ static mx_deepseek_choice indexer(mx_graph *g, const mx_deepseek *base, mx_build
     k = mx_reshape(g, mx_layer_norm(g, k, "k_norm", 1e-6), MX_SHAPE(B, S, 1, D));
     k = turn(g, base, k, &t);
     q = turn(g, base, mx_reshape(g, q, MX_SHAPE(B, S, H, D)), &t);
-    mx_node *pos_seg[4] = {NULL, NULL, b->segments, b->segments};
+    mx_select_extra e = {.q_seg = b->segments, .k_seg = b->segments};
     if (b->cache_len) {
         T = b->cache_len;
         k = mx_cache_enter(g, b, "key", k, T);
-        pos_seg[0] = b->positions;
-        pos_seg[1] = mx_cache_positions(g, b, T);
+        e = mx_select_cached(g, b);
     }
-    k = mx_reshape(g, k, MX_SHAPE(B, T, D));
+    k = mx_reshape(g, k, MX_SHAPE(k->type.dim[0], k->type.dim[1], D));
     int64_t n = c->index_topk < T ? c->index_topk : T;
     mx_deepseek_choice choice = {0};
     if (!learns || c->sparse)
-        choice.selected = mx_select_keys(g, q, w, k, n, 1 / sqrt((double)D), pos_seg);
+        choice.selected =
+            mx_select_keys(g, (mx_node *[]){q, w, k}, n, 1 / sqrt((double)D), &e);
     if (learns)
         choice.scores = all_scores(g, q, w, k, g->param_dtype == MX_F64 ? MX_F64 : MX_F32);
     else

@@ -81,14 +81,12 @@ static mx_node *indexer(mx_graph *g, const config *c, mx_build *b, mx_node *x, m
     q = mx_rope_tail(g, mx_reshape(g, q, MX_SHAPE(B, S, H, D)), &s->far, c->rope_dims);
     mx_node *weights = mx_linear(g, b, x, "weights_proj", H, "heads,embed", false);
     mx_node *keys = compress(g, b, x, w, compressor(c, D, true));
-    if (b->cache_len)
-        keys =
-            mx_cache_write(g, mx_cache_state(g, "keys", MX_SHAPE(B, w->seen, 1, D), b->cache_dtype),
-                           keys, w->entry);
-    keys = mx_reshape(g, keys, MX_SHAPE(B, w->seen, D));
-    mx_node *pos_seg[4] = {w->q_pos, w->last, w->segments ? b->segments : NULL, w->segments};
+    keys = b->cache_len ? mx_entries_keep(g, b, "keys", keys, w)
+                        : mx_reshape(g, keys, MX_SHAPE(B, w->seen, D));
+    mx_select_extra e = mx_entries_seen(g, b, w);
     int64_t n = c->index_topk < w->seen ? c->index_topk : w->seen;
-    mx_node *chosen = mx_select_keys(g, q, weights, keys, n, 1 / sqrt((double)D), pos_seg);
+    mx_node *chosen =
+        mx_select_keys(g, (mx_node *[]){q, weights, keys}, n, 1 / sqrt((double)D), &e);
     mx_freeze_since(g, before);
     return mx_scope_end(g, chosen);
 }

@@ -44,12 +44,6 @@ mx_node *mx_cache_state(mx_graph *g, const char *what, mx_shape shape, mx_dtype 
     return cache_variable(g, name, mx_type_of(dtype, shape), 0);
 }
 
-void mx_cache_unpaged(mx_graph *g, const mx_build *b)
-{
-    if (b->pages)
-        mx_graph_fail(g, "%s keeps a state that does not lie in pages", g->scope);
-}
-
 /* Inputs of a run over pages, host-written, the same for all layers. */
 static mx_node *page_input(mx_graph *g, const char *name, mx_shape shape)
 {
@@ -57,9 +51,29 @@ static mx_node *page_input(mx_graph *g, const char *name, mx_shape shape)
     return n ? n : mx_input(g, name, shape, MX_I32);
 }
 
+mx_node *mx_page_rows(mx_graph *g, const mx_build *b)
+{
+    return page_input(g, "page_rows", MX_SHAPE(b->batch));
+}
+
+mx_recurrent mx_cache_recurrent(mx_graph *g, const mx_build *b, const char *what, mx_shape each,
+                                mx_dtype dtype)
+{
+    char name[512];
+    if (!b->cache_len)
+        return (mx_recurrent){0};
+    snprintf(name, sizeof name, "%s.state_%s", g->scope, what);
+    mx_shape all = {.ndim = each.ndim + 1, .dim = {b->pages ? b->page_rows : b->batch}};
+    for (int i = 0; i < each.ndim; i++)
+        all.dim[i + 1] = each.dim[i];
+    return (mx_recurrent){.state = cache_variable(g, name, mx_type_of(dtype, all), 0),
+                          .positions = b->positions,
+                          .rows = b->pages ? mx_page_rows(g, b) : NULL};
+}
+
 mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots)
 {
-    mx_cache_unpaged(g, b);
+    MX_ASSERT(!b->pages, "positions of slots that are %s's pages", g->scope);
     char name[64], written[72];
     snprintf(name, sizeof name, "cache_positions.%lld", (long long)slots);
     snprintf(written, sizeof written, "%s.written", name);
@@ -128,6 +142,30 @@ mx_kv mx_kv_keep_one(mx_graph *g, mx_build *b, mx_node *kv, mx_attention_attr a)
                    .positions = b->pages ? NULL : mx_cache_positions(g, b, slots)};
 }
 
+/* Which pages hold the positions of each sequence. */
+static mx_node *page_table(mx_graph *g, const mx_build *b)
+{
+    return page_input(g, "page_table", MX_SHAPE(b->page_rows, b->cache_len / b->page));
+}
+
+mx_select_extra mx_select_cached(mx_graph *g, const mx_build *b)
+{
+    if (b->pages)
+        return (mx_select_extra){.q_pos = b->positions, .row = mx_page_rows(g, b),
+                                 .table = page_table(g, b), .page = b->page};
+    return (mx_select_extra){.q_pos = b->positions,
+                             .k_pos = mx_cache_positions(g, b, b->cache_len)};
+}
+
+mx_node *mx_attend_selected(mx_graph *g, const mx_build *b, mx_node *q, mx_node *keys,
+                            int64_t v_dim, double scale, mx_node *selected)
+{
+    mx_paged_attr p = {.page = b->page, .v_dim = v_dim, .scale = scale};
+    mx_paged_extra e = {.positions = b->positions, .row = mx_page_rows(g, b),
+                        .table = page_table(g, b), .selected = selected};
+    return mx_paged_attention(g, q, keys, NULL, p, e);
+}
+
 mx_node *mx_attend_paged(mx_graph *g, const mx_build *b, mx_node *q, mx_kv kv, int64_t v_dim,
                          mx_attention_attr a, mx_node *sinks)
 {
@@ -137,8 +175,7 @@ mx_node *mx_attend_paged(mx_graph *g, const mx_build *b, mx_node *q, mx_kv kv, i
         mx_graph_fail(g, "%s attends to what comes later; that does not go with pages", g->scope);
     mx_paged_extra e = {
         .positions = b->positions, .sinks = sinks,
-        .row = page_input(g, "page_rows", MX_SHAPE(b->batch)),
-        .table = page_input(g, "page_table", MX_SHAPE(b->page_rows, b->cache_len / b->page))};
+        .row = mx_page_rows(g, b), .table = page_table(g, b)};
     return mx_paged_attention(g, q, kv.k, kv.v, p, e);
 }
 

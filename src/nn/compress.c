@@ -51,6 +51,48 @@ static mx_node *counting(mx_graph *g, int64_t n, double first, double step)
     return mx_table(g, MX_SHAPE(n), MX_F32, v);
 }
 
+/* --- what each sequence has for itself --- */
+
+/* Where a sequence of a batch of single tokens begins, in a cache of `slots` for each: (B, 1). */
+static mx_node *begin_of(mx_graph *g, const mx_build *b, int64_t slots)
+{
+    mx_node *row = mx_reshape(g, as_float(g, mx_page_rows(g, b)), MX_SHAPE(b->batch, 1));
+    return mx_affine(g, row, (double)slots, 0);
+}
+
+/* x (B, 1, 1, D) at `at` (B, 1), of `slots` of its sequence; below 0: nowhere. */
+static mx_node *enter_own(mx_graph *g, const mx_build *b, mx_node *cache, mx_node *x, mx_node *at,
+                          int64_t slots)
+{
+    at = mx_where(g, reaches(g, at, 0), mx_add(g, at, begin_of(g, b, slots)), number(g, -1));
+    at = mx_reshape(g, as_int(g, at), MX_SHAPE(1, b->batch));
+    return mx_cache_write(g, cache, mx_reshape(g, x, MX_SHAPE(1, b->batch, 1, x->type.dim[3])), at);
+}
+
+/* A cache of `slots` for each sequence, one behind the other. */
+static mx_node *own_cache(mx_graph *g, const mx_build *b, const char *what, int64_t slots,
+                          int64_t D)
+{
+    mx_shape each = MX_SHAPE(b->page_rows * slots, 1, D);
+    mx_build one = *b;
+    one.page_rows = 1;
+    return mx_cache_recurrent(g, &one, what, each, b->cache_dtype).state;
+}
+
+/* Sequence r's page is r: what lies in a cache by sequence, as pages. (R, 1). */
+static mx_node *own_table(mx_graph *g, const mx_build *b)
+{
+    return as_int(g, mx_reshape(g, counting(g, b->page_rows, 0, 1), MX_SHAPE(b->page_rows, 1)));
+}
+
+/* The ring slot of this run's tokens, -1 for none. */
+static mx_node *ring_slots(mx_graph *g, const mx_build *b, int64_t slots)
+{
+    mx_node *p = as_float(g, b->positions);
+    mx_node *at = remainder_of(g, mx_maximum(g, p, number(g, 0)), slots);
+    return mx_where(g, reaches(g, p, 0), at, number(g, -1));
+}
+
 /* --- windows --- */
 
 /* What the three cases below say of the windows of a run, in float32. */
@@ -64,10 +106,8 @@ static void number_tokens(mx_graph *g, const mx_build *b, mx_windows *w, const e
 {
     int64_t B = b->batch, n = w->n, r = w->ratio;
     mx_shape each = MX_SHAPE(B, n, r), column = MX_SHAPE(B, n, 1);
-    double *row = MX_NEW_N(&g->arena, double, B);
-    for (int64_t i = 0; i < B; i++)
-        row[i] = (double)(i * w->rows);
-    mx_node *base = mx_table(g, MX_SHAPE(B, 1, 1), MX_F32, row);
+    mx_node *base = b->pages ? begin_of(g, b, w->rows) : counting(g, B, 0, (double)w->rows);
+    base = mx_reshape(g, base, MX_SHAPE(B, 1, 1));
     mx_node *end = mx_broadcast_to(g, mx_reshape(g, e->end, column), each);
     mx_node *back = counting(g, r, 1 - (double)r, 1), *none = number(g, -1);
     for (int before = 0; before < 2; before++) {
@@ -113,7 +153,6 @@ static ends packed_ends(mx_graph *g, const mx_build *b, mx_windows *w)
 /* With a cache: windows from that of the run's first token on; new are those that end in it. */
 static ends cached_ends(mx_graph *g, const mx_build *b, mx_windows *w)
 {
-    mx_cache_unpaged(g, b);
     mx_node *none = number(g, -1), *p = as_float(g, b->positions);
     mx_node *from = as_float(g, mx_slice(g, b->positions, 1, 0, 1)), *to = mx_row_max(g, p);
     mx_node *entry = mx_add(g, quotient(g, from, w->ratio), counting(g, w->n, 0, 1));
@@ -148,6 +187,8 @@ static void place_keys(mx_graph *g, const mx_build *b, mx_windows *w)
     if (!pos)
         pos = as_int(g, mx_broadcast_to(g, counting(g, b->seq, 0, 1), MX_SHAPE(b->batch, b->seq)));
     w->q_pos = pos;
+    if (b->pages) /* lists of keys say all */
+        return;
     if (b->cache_len)
         pos = mx_cache_positions(g, b, w->slots);
     w->k_pos = mx_concat(g, 2, (mx_node *[]){pos, w->last}, 1);
@@ -167,9 +208,12 @@ mx_windows mx_windows_of(mx_graph *g, const mx_build *b, int64_t ratio,
         w.seen = b->cache_len < ratio ? 1 : b->cache_len / ratio;
         w.slots = mx_cache_span(b, mask);
     }
-    if (b->batch * w.rows >= 1 << 24 || b->seq >= 1 << 21 || b->cache_len >= 1 << 21)
+    int64_t sequences = b->pages ? b->page_rows : b->batch, each = w.rows;
+    if (b->pages && w.slots + w.seen > each) /* these are numbered through, too */
+        each = w.slots + w.seen;
+    if (sequences * each >= 1 << 24 || b->seq >= 1 << 21 || b->cache_len >= 1 << 21)
         mx_graph_fail(g, "%lld rows of %lld tokens; attention to windows of them counts up to 2^24 "
-                      "tokens of a batch and 2^21 of a row", (long long)b->batch,
+                      "tokens of a batch and 2^21 of a row", (long long)sequences,
                       (long long)(b->cache_len ? b->cache_len : b->seq));
     ends e = b->cache_len   ? cached_ends(g, b, &w)
              : b->positions ? packed_ends(g, b, &w)
@@ -200,10 +244,13 @@ static mx_node *rows_of(mx_graph *g, const mx_build *b, mx_node *x, const char *
                         const mx_windows *w)
 {
     int64_t C = x->type.dim[2];
-    if (b->cache_len)
-        x = mx_cache_enter(g, b, what, mx_reshape(g, x, MX_SHAPE(b->batch, b->seq, 1, C)),
-                           w->rows);
-    return mx_reshape(g, x, MX_SHAPE(b->batch * w->rows, C));
+    mx_node *each = mx_reshape(g, x, MX_SHAPE(b->batch, b->seq, 1, C));
+    if (b->pages)
+        x = enter_own(g, b, own_cache(g, b, what, w->rows, C), each, ring_slots(g, b, w->rows),
+                      w->rows);
+    else if (b->cache_len)
+        x = mx_cache_enter(g, b, what, each, w->rows);
+    return mx_reshape(g, x, MX_SHAPE(mx_type_count(&x->type) / C, C));
 }
 
 /* Columns [at, at + D) of the tokens of windows, the window's tokens last: (B n, D, ratio). */
@@ -244,16 +291,48 @@ mx_node *mx_compress(mx_graph *g, const mx_build *b, mx_node *x, const mx_window
     return mx_rope_tail(g, y, &t, c->turned);
 }
 
+mx_node *mx_entries_keep(mx_graph *g, const mx_build *b, const char *what, mx_node *entries,
+                         const mx_windows *w)
+{
+    int64_t D = entries->type.dim[3];
+    if (b->pages) {
+        mx_node *own = own_cache(g, b, what, w->seen, D);
+        own = enter_own(g, b, own, entries, as_float(g, w->entry), w->seen);
+        return mx_reshape(g, own, MX_SHAPE(1, b->page_rows * w->seen, D));
+    }
+    mx_node *all = mx_cache_state(g, what, MX_SHAPE(b->batch, w->seen, 1, D), b->cache_dtype);
+    return mx_reshape(g, mx_cache_write(g, all, entries, w->entry),
+                      MX_SHAPE(b->batch, w->seen, D));
+}
+
+mx_select_extra mx_entries_seen(mx_graph *g, const mx_build *b, const mx_windows *w)
+{
+    if (!b->pages)
+        return (mx_select_extra){.q_pos = w->q_pos, .k_pos = w->last, .k_seg = w->segments,
+                                 .q_seg = w->segments ? b->segments : NULL};
+    mx_node *done = quotient(g, mx_affine(g, as_float(g, w->q_pos), 1, 1), w->ratio);
+    return (mx_select_extra){.q_pos = as_int(g, mx_affine(g, done, 1, -1)), .page = w->seen,
+                             .row = mx_page_rows(g, b), .table = own_table(g, b)};
+}
+
 /* --- attention --- */
 
 /* Entries among the keys, as indices: (B, S, k). */
 static mx_node *far_keys(mx_graph *g, const mx_build *b, const mx_windows *w, mx_node *chosen)
 {
     double slots = (double)w->slots;
+    mx_node *none = number(g, -1);
+    if (!chosen && b->pages) { /* those that end with the query's position or before it */
+        mx_node *end = mx_reshape(g, as_float(g, w->q_pos), MX_SHAPE(b->batch, 1, 1));
+        mx_node *there = mx_greater(g, mx_affine(g, end, 1, 0.5),
+                                    mx_reshape(g, as_float(g, w->last),
+                                               MX_SHAPE(b->batch, 1, w->seen)));
+        return as_int(g, mx_where(g, there, counting(g, w->seen, slots, 1), none));
+    }
     if (!chosen)
         return as_int(g, mx_broadcast_to(g, counting(g, w->seen, slots, 1),
                                          MX_SHAPE(b->batch, b->seq, w->seen)));
-    mx_node *c = as_float(g, chosen), *none = number(g, -1);
+    mx_node *c = as_float(g, chosen);
     return as_int(g, mx_where(g, reaches(g, c, 0), mx_affine(g, c, 1, slots), none));
 }
 
@@ -269,11 +348,30 @@ static mx_node *keep_both(mx_graph *g, const mx_build *b, const mx_compressed_at
     return mx_cache_write(g, keys, f->entries, as_int(g, at));
 }
 
+/* The same by sequence, and attention to those in the list. */
+static mx_node *attend_own(mx_graph *g, const mx_build *b, const mx_compressed_attention *f,
+                           const mx_windows *w, mx_node *selected)
+{
+    int64_t D = f->kv->type.dim[3], all = w->slots + w->seen;
+    mx_node *none = number(g, -1), *at = as_float(g, w->entry);
+    at = mx_where(g, reaches(g, at, 0), mx_affine(g, at, 1, (double)w->slots), none);
+    mx_node *keys = own_cache(g, b, "k", all, D);
+    keys = enter_own(g, b, keys, f->kv, ring_slots(g, b, w->slots), all);
+    keys = enter_own(g, b, keys, f->entries, at, all);
+    mx_paged_attr p = {.page = all, .v_dim = D, .scale = f->mask.scale, .softcap = f->mask.softcap};
+    return mx_paged_attention(g, f->q, keys, NULL, p,
+                              (mx_paged_extra){.positions = b->positions, .sinks = f->sinks,
+                                               .row = mx_page_rows(g, b), .selected = selected,
+                                               .table = own_table(g, b)});
+}
+
 mx_node *mx_attend_compressed(mx_graph *g, const mx_build *b, const mx_compressed_attention *f,
                        const mx_windows *w)
 {
     mx_attention_attr mask = f->mask;
     mx_node *list[2] = {w->near, far_keys(g, b, w, f->chosen)};
+    if (b->pages)
+        return attend_own(g, b, f, w, mx_concat(g, 2, list, 2));
     mx_node *keys = b->cache_len ? keep_both(g, b, f, w)
                                  : mx_concat(g, 2, (mx_node *[]){f->kv, f->entries}, 1);
     mx_attention_extra e = {.sinks = f->sinks, .q_pos = w->q_pos, .k_pos = w->k_pos,

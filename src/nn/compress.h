@@ -9,7 +9,9 @@
  * halves of its own.
  *
  * In training the windows lie in the row. Decoding keeps the projections of the last tokens in a
- * ring, makes the entries whose windows end in this run, and keeps those.
+ * ring, makes the entries whose windows end in this run, and keeps those. Where a batch is of
+ * single tokens of any sequences, each sequence has a ring, and its entries, behind those of the
+ * others.
  *
  * B batch, S tokens of a run, n entries that a run can make, T entries that can be seen.
  */
@@ -47,6 +49,13 @@ typedef struct {
     double eps;
     const mx_rope *rope;
 } mx_compressor;
+
+/* With a cache: the entries of this run, (B, n, 1, D), into the current scope's; gives all of them,
+ * (B, T, D), or (1, R T, D) of the R sequences whose tokens share a batch. */
+mx_node *mx_entries_keep(mx_graph *g, const mx_build *b, const char *what, mx_node *entries,
+                         const mx_windows *w);
+/* Which of them a query may choose. */
+mx_select_extra mx_entries_seen(mx_graph *g, const mx_build *b, const mx_windows *w);
 
 /* x (B, S, d) -> (B, n, 1, D): the entries of this run, under the current scope. */
 mx_node *mx_compress(mx_graph *g, const mx_build *b, mx_node *x, const mx_windows *w,

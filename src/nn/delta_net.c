@@ -26,14 +26,12 @@ static mx_node *convolve(mx_graph *g, const mx_build *b, mx_node *x, const mx_de
     int64_t C = x->type.dim[2];
     mx_node *w = mx_param(g, "conv1d.weight", MX_SHAPE(C, 1, c->taps),
                           channels(g, c, "gdn_head", ",,"), MX_NORMAL(b->init_scale));
-    mx_node *state = NULL;
-    mx_cache_unpaged(g, b);
-    if (b->cache_len) {
-        state = mx_cache_state(g, "conv", MX_SHAPE(b->batch, c->taps - 1, C), b->cache_dtype);
-        state->axes = channels(g, c, "decode_batch,,cache_heads", "");
-    }
+    mx_recurrent r = mx_cache_recurrent(g, b, "conv", MX_SHAPE(c->taps - 1, C), b->cache_dtype);
+    const char *before = b->pages ? ",,cache_heads" : "decode_batch,,cache_heads";
+    if (r.state)
+        r.state->axes = channels(g, c, before, "");
     w = mx_reshape(g, w, MX_SHAPE(C, c->taps));
-    return mx_silu(g, mx_causal_conv(g, x, w, b->segments, state, b->positions));
+    return mx_silu(g, mx_causal_conv(g, x, w, b->segments, &r));
 }
 
 /* What a layer reads from its input: qkv (B, S, 2 K D + H E) is [q, k, v]; z (B, S, H, E); gates
@@ -103,13 +101,11 @@ mx_node *mx_delta_net_layer(mx_graph *g, const mx_build *b, mx_node *x, const mx
                       mx_reshape(g, mx_output(g, qkv, 2), MX_SHAPE(B, S, H, E))};
     in[3] = decay(g, mx_cast(g, p.a, t), H, H / K);
     in[4] = mx_sigmoid(g, mx_cast(g, p.b, t));
-    mx_node *state = NULL;
-    if (b->cache_len) {
-        state = mx_cache_state(g, "memory", MX_SHAPE(B, H, D, E), t);
-        state->axes = mx_axes_text(g, "decode_batch,cache_heads*%lld,,", (long long)(H / K));
-    }
-    mx_node *o = mx_delta_rule(g, in, 1 / sqrt((double)D), c->chunk, b->segments, state,
-                               b->positions);
+    mx_recurrent r = mx_cache_recurrent(g, b, "memory", MX_SHAPE(H, D, E), t);
+    if (r.state)
+        r.state->axes = mx_axes_text(g, "%s,cache_heads*%lld,,", b->pages ? "" : "decode_batch",
+                                     (long long)(H / K));
+    mx_node *o = mx_delta_rule(g, in, 1 / sqrt((double)D), c->chunk, b->segments, &r);
     o->axes = mx_axes_text(g, "activation_batch_attn,activation_length_attn,"
                            "activation_heads*%lld,", (long long)(H / K));
     o = mx_rms_norm(g, mx_name(g, "context", o), "norm", eps, false);

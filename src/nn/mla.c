@@ -73,7 +73,9 @@ static mx_node *absorbed(mx_graph *g, mx_build *b, query_parts q, mx_node *laten
     mx_node *query = mx_concat(g, 2, (mx_node *[]){nope, q.rope}, 3); /* (B, S, H, R + P) */
     mx_attention_attr a = {.causal = true, .scale = m->scale};
     mx_node *o;
-    if (b->pages && !selected) {
+    if (b->pages && selected) {
+        o = mx_attend_selected(g, b, query, cache, R, m->scale, selected);
+    } else if (b->pages) {
         o = mx_attend_paged(g, b, query, (mx_kv){.k = cache}, R, a, NULL);
     } else {
         mx_attention_extra e = {.q_pos = b->positions, .selected = selected,

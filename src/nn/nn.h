@@ -48,6 +48,7 @@ typedef struct {
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */
     mx_node *index_loss; /* of sparse attention's indexers, for aux_loss; NULL: none */
     mx_router_sums routers;
+    int64_t row_ranks;  /* ranks that share the rows of the batch; 0: one has them all */
 } mx_build;
 
 /* Adds a loss to b->aux_loss; in training it is a metric of this root's name. */
@@ -142,12 +143,20 @@ mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_nod
 mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots);
 /* A state of the current scope that lives from run to run, zero at first. */
 mx_node *mx_cache_state(mx_graph *g, const char *what, mx_shape shape, mx_dtype dtype);
-/* What the current scope keeps cannot lie in pages: an error where caches do. */
-void mx_cache_unpaged(mx_graph *g, const mx_build *b);
+/* A state of this size for each sequence, where decoding keeps any; its name has ".state_". */
+mx_node *mx_page_rows(mx_graph *g, const mx_build *b); /* with pages, (B): each token's sequence */
+mx_recurrent mx_cache_recurrent(mx_graph *g, const mx_build *b, const char *what, mx_shape each,
+                                mx_dtype dtype);
 /* Attention to keys and values that mx_cache_enter has given, in pages; v NULL: a value is the
  * first v_dim elements of its key. */
 mx_node *mx_attend_paged(mx_graph *g, const mx_build *b, mx_node *q, mx_kv kv, int64_t v_dim,
                          mx_attention_attr a, mx_node *sinks);
+/* Where keys lie that mx_cache_enter has given: the inputs of select_keys. */
+mx_select_extra mx_select_cached(mx_graph *g, const mx_build *b);
+/* Attention to the positions that it has chosen, of keys in pages whose first v_dim elements are
+ * the values. */
+mx_node *mx_attend_selected(mx_graph *g, const mx_build *b, mx_node *q, mx_node *keys,
+                            int64_t v_dim, double scale, mx_node *selected);
 
 /* q (B, S, H, D), k and v (B, S, K, D) -> (B, S, H D): through the cache when there is one. */
 mx_node *mx_attend(mx_graph *g, mx_build *b, mx_node *q, mx_node *k, mx_node *v,

@@ -2,8 +2,8 @@
  *
  *     x (B, S, C)   w (C, K)   ->   y (B, S, C)        y[t] = sum_k w[:, k] x[t - (K-1) + k]
  * x before time 0 is zero, and so is what lies in another segment. Decoding gives the state, the
- * last K-1 inputs of every sequence (B, K-1, C), and the positions (recurrent.h); output 1 is the
- * state's own memory. There is no gradient with a state.
+ * last K-1 inputs of every sequence (B, K-1, C), or with rows (R, K-1, C), and the positions
+ * (recurrent.h); output 1 is the state's own memory. There is no gradient with a state.
  */
 #include "ir/partition.h"
 #include "ops.h"
@@ -17,6 +17,13 @@
 #include <string.h>
 
 enum { MX_INPUTS_CAUSAL_CONV, N_IN };
+
+/* Tokens that share states are not cut. */
+static const char *notation(const mx_node *n)
+{
+    return n->in[CONV_ROW] ? "!b!sc,c!k,!b!s,!r!mc,!b!s,!b->!b!sc,!r!mc"
+                           : "b!sc,c!k,b!s,b!mc,b!s->b!sc,b!mc";
+}
 
 static mx_conv describe(const mx_type *x, const mx_type *w)
 {
@@ -36,6 +43,8 @@ static void infer(mx_graph *g, mx_node *n)
         mx_graph_fail_inputs(g, n, "input and filter must be of one dtype");
     else if (state && (state->type.dim[1] != w->dim[1] - 1 || !n->in[CONV_POSITIONS]))
         mx_graph_fail_inputs(g, n, "the state must hold the taps but one, and positions be given");
+    else if (n->in[CONV_ROW] && (!state || x->dim[1] != 1))
+        mx_graph_fail_inputs(g, n, "rows are of a state, and of single tokens");
 }
 
 static size_t held_bytes(const mx_type *x, int taps)
@@ -44,22 +53,23 @@ static size_t held_bytes(const mx_type *x, int taps)
 }
 
 /* One sequence, its state converted to x's dtype in `held`. */
-static void forward_row(const mx_call *c, mx_conv d, int64_t row, const mx_tensor *held, void *work)
+static void forward_run(const mx_call *c, mx_conv d, const mx_token_run *r, const mx_tensor *held,
+                        void *work)
 {
-    int64_t S = d.len, C = d.channels, keep = (d.taps - 1) * C;
-    size_t item = mx_dtype_bytes(c->in[CONV_X].type.dtype), at = (size_t)(row * S * C) * item;
+    int64_t C = d.channels, keep = (d.taps - 1) * C;
+    size_t item = mx_dtype_bytes(c->in[CONV_X].type.dtype), at = (size_t)(r->first * C) * item;
     const int32_t *positions = c->in[CONV_POSITIONS].data;
     d.batch = 1;
-    d.len = mx_row_tokens(positions, row, S);
+    d.len = r->n;
     d.x = (const char *)c->in[CONV_X].data + at;
     char *y = (char *)c->out[0].data + at;
-    memset(y + (size_t)(d.len * C) * item, 0, (size_t)((S - d.len) * C) * item);
+    memset(y + (size_t)(d.len * C) * item, 0, (size_t)((r->room - d.len) * C) * item);
     if (!d.len)
         return;
-    mx_convert_run(&c->in[CONV_STATE], row * keep, held, 0, keep);
-    d.state = positions[row * S] == 0 ? NULL : held->data;
+    mx_convert_run(&c->in[CONV_STATE], r->state * keep, held, 0, keep);
+    d.state = positions[r->first] == 0 ? NULL : held->data;
     mx_conv_forward(&d, y, held->data, work);
-    mx_convert_run(held, 0, &c->out[1], row * keep, keep);
+    mx_convert_run(held, 0, &c->out[1], r->state * keep, keep);
 }
 
 static void forward(const mx_call *c)
@@ -74,8 +84,13 @@ static void forward(const mx_call *c)
     }
     d.segments = NULL; /* decoding: a sequence is one document */
     mx_tensor held = {.data = c->work, .type = c->in[CONV_X].type};
-    for (int64_t b = 0; b < c->in[CONV_X].type.dim[0]; b++)
-        forward_row(c, d, b, &held, (char *)c->work + held_bytes(&c->in[CONV_X].type, d.taps));
+    int64_t dims[2] = {d.batch, d.len}, states = c->in[CONV_STATE].type.dim[0];
+    for (int64_t at = 0; at < d.batch * d.len;) {
+        mx_token_run r =
+            mx_token_run_at(c->in[CONV_POSITIONS].data, c->in[CONV_ROW].data, dims, states, at);
+        forward_run(c, d, &r, &held, (char *)c->work + held_bytes(&c->in[CONV_X].type, d.taps));
+        at += r.room;
+    }
 }
 
 static size_t work_bytes(const mx_node *n, int n_threads)
@@ -91,10 +106,10 @@ static mx_cost cost(const mx_node *n)
                               (double)n->in[CONV_W]->type.dim[1]};
 }
 
-mx_node *mx_causal_conv(mx_graph *g, mx_node *x, mx_node *w, mx_node *segments, mx_node *state,
-                        mx_node *positions)
+mx_node *mx_causal_conv(mx_graph *g, mx_node *x, mx_node *w, mx_node *segments,
+                        const mx_recurrent *r)
 {
-    return MX_APPLY(g, &mx_op_causal_conv, NULL, x, w, segments, state, positions);
+    return MX_APPLY(g, &mx_op_causal_conv, NULL, x, w, segments, r->state, r->positions, r->rows);
 }
 
 /* --- backward --- */
@@ -168,7 +183,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     int64_t C = n->type.dim[2];
     mx_cut batch = p->have[CONV_X].dim[0], channels = p->have[CONV_X].dim[2];
     if (n->in[CONV_STATE]) { /* it stays where it is */
-        batch = p->have[CONV_STATE].dim[0];
+        batch = n->in[CONV_ROW] ? (mx_cut){0} : p->have[CONV_STATE].dim[0];
         channels = p->have[CONV_STATE].dim[2];
     } else {
         channels = mx_cut_shared(p->mesh, &channels, C, mx_cut_axes(&p->have[CONV_X].dim[1]));
@@ -176,7 +191,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     p->in[CONV_X] = p->in[CONV_STATE] = p->out[0] = p->out[1] =
         (mx_placement){{batch, {0}, channels}};
     p->in[CONV_W] = (mx_placement){{channels}};
-    p->in[CONV_SEGMENTS] = p->in[CONV_POSITIONS] = (mx_placement){{batch}};
+    p->in[CONV_SEGMENTS] = p->in[CONV_POSITIONS] = p->in[CONV_ROW] = (mx_placement){{batch}};
 }
 
 #define NONE {.absent = true}
@@ -184,8 +199,8 @@ const mx_op mx_op_causal_conv = {
     .name = "causal_conv",
     .doc = "short causal convolution over time, one filter per channel",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES, [4] = MX_INDICES},
-    .dims = "b!sc,c!k,b!s,b!mc,b!s->b!sc,b!mc",
+    .dtypes_at = {[2] = MX_INDICES, [4] = MX_INDICES, [5] = MX_INDICES},
+    .notation = notation,
     .n_out = 2,
     .saved = 1 << 1,
     .alias = {0, 1 + CONV_STATE},
@@ -197,10 +212,13 @@ const mx_op mx_op_causal_conv = {
     .cpu = forward,
     .work_bytes = work_bytes,
     .cases = (const mx_case[]){
-        {N_IN, {{3, {2, 7, 6}}, {2, {6, 4}}, NONE, NONE, NONE}},
-        {N_IN, {{3, {2, 6, 4}}, {2, {4, 3}}, {2, {2, 6}, MX_I32, 0, 2}, NONE, NONE}},
+        {N_IN, {{3, {2, 7, 6}}, {2, {6, 4}}, NONE, NONE, NONE, NONE}},
+        {N_IN, {{3, {2, 6, 4}}, {2, {4, 3}}, {2, {2, 6}, MX_I32, 0, 2}, NONE, NONE, NONE}},
         {N_IN, {{3, {2, 3, 4}, .no_grad = true}, {2, {4, 3}, .no_grad = true}, NONE,
-                {3, {2, 2, 4}, .no_grad = true}, {2, {2, 3}, MX_I32, -1, 3}}},
+                {3, {2, 2, 4}, .no_grad = true}, {2, {2, 3}, MX_I32, -1, 3}, NONE}},
+        {N_IN, {{3, {5, 1, 4}, .no_grad = true}, {2, {4, 3}, .no_grad = true}, NONE,
+                {3, {3, 2, 4}, .no_grad = true}, {2, {5, 1}, MX_I32, -1, 3},
+                {1, {5}, MX_I32, 0, 3}}},
         {0}},
 };
 

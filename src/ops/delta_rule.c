@@ -5,8 +5,9 @@
  *     M = exp(g) M;   u = beta (v - M^T k);   M = M + k u^T;   o = scale M^T q
  * M starts from zero, and again at every change of segment. Training goes by chunks (see
  * cpu/delta_kernel.h); any chunk gives the same result up to rounding. Decoding gives the memories
- * of all sequences (B, H, D, E) and the positions (recurrent.h); output 1 is their own place. There
- * is no gradient with a state.
+ * of all sequences (B, H, D, E), or with rows (R, H, D, E), and the positions (recurrent.h); output
+ * 1 is their own place. With rows it goes token by token: a sequence's bits do not depend on how
+ * its tokens are spread over batches. There is no gradient with a state.
  *
  * In bfloat16 q, k, v and o are narrow; g, beta and M are float32, since errors in a memory stay.
  */
@@ -27,6 +28,14 @@ typedef struct {
     int64_t chunk;
     double scale;
 } delta_attr;
+
+/* Tokens that share states are not cut. */
+static const char *notation(const mx_node *n)
+{
+    return n->in[ROW]
+               ? "!b!s!k!d,!b!s!k!d,!b!s!h!e,!b!s!h,!b!s!h,!b!s,!r!h!d!e,!b!s,!b->!b!s!h!e,!r!h!d!e"
+               : "b!s!k!d,b!s!k!d,b!s!h!e,b!s!h,b!s!h,b!s,b!h!d!e,b!s->b!s!h!e,b!h!d!e";
+}
 
 static mx_delta describe(const delta_attr *a, const mx_type *q, const mx_type *v)
 {
@@ -53,6 +62,8 @@ static void infer(mx_graph *g, mx_node *n)
                       (long long)a->chunk, MX_DELTA_MAX_CHUNK);
     else if (state && !n->in[POSITIONS])
         mx_graph_fail_inputs(g, n, "a state needs the positions of the tokens");
+    else if (n->in[ROW] && (!state || q->dim[1] != 1))
+        mx_graph_fail_inputs(g, n, "rows are of a state, and of single tokens");
 }
 
 /* x in the kernel's arithmetic: itself, or a copy at *work, which moves on. */
@@ -90,33 +101,42 @@ static const void *element(const void *base, int64_t i, size_t item)
     return (const char *)base + (size_t)i * item;
 }
 
-/* Decoding: every sequence by itself, since they may have different numbers of tokens. `state` is
- * in the arithmetic dtype. */
-static void forward_rows(const mx_call *c, const mx_delta *whole, char *state, void *work)
+/* One sequence's tokens. `state` is in the arithmetic dtype. */
+static void forward_run(const mx_call *c, const mx_delta *whole, const mx_token_run *r, char *state,
+                        void *work)
 {
     const int32_t *positions = c->in[POSITIONS].data;
     size_t item = mx_dtype_bytes(c->in[Q].type.dtype);
     size_t wide = mx_dtype_bytes(mx_arithmetic(c->in[Q].type.dtype));
-    int64_t S = whole->len, H = whole->v_heads;
-    int64_t qk = whole->k_heads * whole->k_dim, ve = H * whole->v_dim, m = ve * whole->k_dim;
-    for (int64_t b = 0; b < whole->batch; b++) {
-        mx_delta d = *whole;
-        d.batch = 1;
-        d.len = mx_row_tokens(positions, b, S);
-        char *out = (char *)c->out[0].data + (size_t)(b * S * ve) * item;
-        memset(out + (size_t)(d.len * ve) * item, 0, (size_t)((S - d.len) * ve) * item);
-        if (!d.len)
-            continue;
-        d.chunk = d.chunk < d.len ? d.chunk : (int)d.len;
-        d.q = element(whole->q, b * S * qk, item);
-        d.k = element(whole->k, b * S * qk, item);
-        d.v = element(whole->v, b * S * ve, item);
-        d.g = element(whole->g, b * S * H, wide);
-        d.beta = element(whole->beta, b * S * H, wide);
-        void *memory = state + (size_t)(b * m) * wide;
-        d.initial_state = positions[b * S] == 0 ? NULL : memory;
-        d.segments = NULL;
-        mx_delta_forward(&d, out, memory, work);
+    int64_t H = whole->v_heads, qk = whole->k_heads * whole->k_dim, ve = H * whole->v_dim;
+    char *out = (char *)c->out[0].data + (size_t)(r->first * ve) * item;
+    mx_delta d = *whole;
+    memset(out + (size_t)(r->n * ve) * item, 0, (size_t)((r->room - r->n) * ve) * item);
+    if (!r->n)
+        return;
+    d.batch = 1;
+    d.len = r->n;
+    d.chunk = c->in[ROW].data ? 1 : d.chunk < d.len ? d.chunk : (int)d.len;
+    d.q = element(whole->q, r->first * qk, item);
+    d.k = element(whole->k, r->first * qk, item);
+    d.v = element(whole->v, r->first * ve, item);
+    d.g = element(whole->g, r->first * H, wide);
+    d.beta = element(whole->beta, r->first * H, wide);
+    void *memory = state + (size_t)(r->state * ve * whole->k_dim) * wide;
+    d.initial_state = positions[r->first] == 0 ? NULL : memory;
+    d.segments = NULL;
+    mx_delta_forward(&d, out, memory, work);
+}
+
+/* Decoding: every sequence by itself, since they may have different numbers of tokens. */
+static void forward_rows(const mx_call *c, const mx_delta *whole, char *state, void *work)
+{
+    int64_t dims[2] = {whole->batch, whole->len}, states = c->in[STATE].type.dim[0];
+    for (int64_t at = 0; at < whole->batch * whole->len;) {
+        mx_token_run r =
+            mx_token_run_at(c->in[POSITIONS].data, c->in[ROW].data, dims, states, at);
+        forward_run(c, whole, &r, state, work);
+        at += r.room;
     }
 }
 
@@ -170,11 +190,11 @@ static mx_cost cost(const mx_node *n)
 }
 
 mx_node *mx_delta_rule(mx_graph *g, mx_node *const qkvgb[5], double scale, int64_t chunk,
-                       mx_node *segments, mx_node *state, mx_node *positions)
+                       mx_node *segments, const mx_recurrent *r)
 {
     delta_attr a = {.chunk = chunk, .scale = scale};
     return MX_APPLY(g, &mx_op_delta_rule, &a, qkvgb[0], qkvgb[1], qkvgb[2], qkvgb[3], qkvgb[4],
-                    segments, state, positions);
+                    segments, r->state, r->positions, r->rows);
 }
 
 /* --- backward --- */
@@ -249,7 +269,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     int64_t k = n->in[K]->type.dim[2], h = n->in[V]->type.dim[2];
     mx_cut batch = p->have[Q].dim[0], keys = p->have[K].dim[2], values;
     if (n->in[STATE]) { /* it stays where it is */
-        batch = p->have[STATE].dim[0];
+        batch = n->in[ROW] ? (mx_cut){0} : p->have[STATE].dim[0];
         values = p->have[STATE].dim[1];
         keys = mx_cut_resized(&values, h, k);
     } else {
@@ -259,7 +279,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     p->in[Q] = p->in[K] = (mx_placement){{batch, {0}, keys}};
     p->in[V] = p->in[G] = p->in[BETA] = p->out[0] = (mx_placement){{batch, {0}, values}};
     p->in[STATE] = p->out[1] = (mx_placement){{batch, values}};
-    p->in[SEGMENTS] = p->in[POSITIONS] = (mx_placement){{batch}};
+    p->in[SEGMENTS] = p->in[POSITIONS] = p->in[ROW] = (mx_placement){{batch}};
 }
 
 static const mx_attr_field fields[] = {MX_FIELD(delta_attr, MX_ATTR_INT, chunk),
@@ -271,8 +291,8 @@ const mx_op mx_op_delta_rule = {
     .name = "delta_rule",
     .doc = "gated delta rule: linear attention with a corrected memory",
     .dtypes = MX_REALS,
-    .dtypes_at = {[5] = MX_INDICES, [7] = MX_INDICES},
-    .dims = "b!s!k!d,b!s!k!d,b!s!h!e,b!s!h,b!s!h,b!s,b!h!d!e,b!s->b!s!h!e,b!h!d!e",
+    .dtypes_at = {[5] = MX_INDICES, [7] = MX_INDICES, [8] = MX_INDICES},
+    .notation = notation,
     .attr_size = sizeof(delta_attr),
     .fields = fields,
     .n_out = 2,
@@ -288,14 +308,18 @@ const mx_op mx_op_delta_rule = {
     .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){
         {N_IN, {{4, {2, 7, 2, 4}}, {4, {2, 7, 2, 4}}, {4, {2, 7, 4, 6}}, {3, {2, 7, 4}, .lo = -1},
-                {3, {2, 7, 4}, .lo = 0.1, .hi = 0.9}, NONE, NONE, NONE},
+                {3, {2, 7, 4}, .lo = 0.1, .hi = 0.9}, NONE, NONE, NONE, NONE},
          &(delta_attr){3, 0.5}},
         {N_IN, {{4, {2, 6, 1, 4}}, {4, {2, 6, 1, 4}}, {4, {2, 6, 2, 4}}, {3, {2, 6, 2}, .lo = -1},
-                {3, {2, 6, 2}, .lo = 0.1, .hi = 0.9}, {2, {2, 6}, MX_I32, 0, 2}, NONE, NONE},
+                {3, {2, 6, 2}, .lo = 0.1, .hi = 0.9}, {2, {2, 6}, MX_I32, 0, 2}, NONE, NONE, NONE},
          &(delta_attr){64, 0.5}},
         {N_IN, {FIXED(4, {2, 3, 1, 4}), FIXED(4, {2, 3, 1, 4}), FIXED(4, {2, 3, 2, 4}),
                 FIXED(3, {2, 3, 2}, .lo = -1), FIXED(3, {2, 3, 2}, .lo = 0.1, .hi = 0.9), NONE,
-                FIXED(4, {2, 2, 4, 4}), {2, {2, 3}, MX_I32, -1, 3}},
+                FIXED(4, {2, 2, 4, 4}), {2, {2, 3}, MX_I32, -1, 3}, NONE},
+         &(delta_attr){64, 0.5}},
+        {N_IN, {FIXED(4, {5, 1, 1, 4}), FIXED(4, {5, 1, 1, 4}), FIXED(4, {5, 1, 2, 4}),
+                FIXED(3, {5, 1, 2}, .lo = -1), FIXED(3, {5, 1, 2}, .lo = 0.1, .hi = 0.9), NONE,
+                FIXED(4, {3, 2, 4, 4}), {2, {5, 1}, MX_I32, -1, 3}, {1, {5}, MX_I32, 0, 3}},
          &(delta_attr){64, 0.5}},
         {0}},
 };

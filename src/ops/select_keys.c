@@ -7,6 +7,9 @@
  * Positions are q_pos (B, S) and k_pos (B, T) where given, otherwise indices. The scores exist one
  * row at a time. A choice has no gradient.
  *
+ * Over pages (ops/paged_attention.c), q (N, 1, H, D), k (1, T, D), row (N), table (R, C): the
+ * choice is of positions of the query's own sequence.
+ *
  * Equal scores are common: a key that every head rejects has 0. Which of them are taken is open in
  * principle, but must be the reference's choice to have its numbers, and that is what a quickselect
  * with the median of the second, middle and last entry as its pivot leaves in front.
@@ -30,19 +33,33 @@ enum { TILE = 256 };
 typedef struct {
     int64_t n;
     double scale;
+    int64_t page; /* 0: the keys lie in rows */
 } select_attr;
+
+/* Keys that a query can be shown. */
+static int64_t key_count(const select_attr *a, const mx_type *k, const mx_type *table)
+{
+    return a->page ? a->page * table->dim[1] : k->dim[1];
+}
 
 static void infer(mx_graph *g, mx_node *n)
 {
     const select_attr *a = n->attr;
+    bool paged = n->in[ROW] && n->in[TABLE] && n->in[Q_POS] && a->page > 0;
     int64_t T = n->in[K]->type.dim[1];
     n->type.dtype = MX_I32;
+    if (a->page && (!paged || n->in[K_POS] || n->in[Q_SEG] || n->in[K_SEG] || T % a->page)) {
+        mx_graph_fail_inputs(g, n, "positions, rows and a table of pages of %lld",
+                             (long long)a->page);
+        return;
+    }
+    T = key_count(a, &n->in[K]->type, a->page ? &n->in[TABLE]->type : NULL);
     n->type.dim[2] = a->n;
     if (a->n < 1 || a->n > T)
         mx_graph_fail(g, "select_keys: %lld of %lld keys", (long long)a->n, (long long)T);
     else if ((n->in[Q]->type.dtype == MX_F64) != (n->in[K]->type.dtype == MX_F64))
         mx_graph_fail_inputs(g, n, "queries and keys must both be float64, or neither");
-    else if (!n->in[Q_POS] != !n->in[K_POS] || !n->in[Q_SEG] != !n->in[K_SEG])
+    else if (!a->page && (!n->in[Q_POS] != !n->in[K_POS] || !n->in[Q_SEG] != !n->in[K_SEG]))
         mx_graph_fail_inputs(g, n, "positions and segments are given for both sides or for none");
 }
 
@@ -165,6 +182,49 @@ static double score(const bench *w, int64_t H, int64_t j, bool wide)
     return sum;
 }
 
+/* The GEMM of a query's heads with some keys, into w->dot. */
+static mx_gemm_args heads_by_keys(const mx_call *c, int64_t query, const bench *w)
+{
+    const mx_type *q = &c->in[Q].type;
+    int64_t H = q->dim[2], D = q->dim[3];
+    return (mx_gemm_args){.m = H, .k = D, .lda = D, .ldb = D, .ldc = TILE, .trans_b = true,
+                          .a_type = mx_num_of(q->dtype),
+                          .b_type = mx_num_of(c->in[K].type.dtype), /* of a cache: maybe narrower */
+                          .c_type = q->dtype == MX_F64 ? MX_NUM_F64 : MX_NUM_F32,
+                          .alpha = ((const select_attr *)c->attr)->scale, .threads = 1,
+                          .c = w->dot,
+                          .a = (const char *)c->in[Q].data +
+                               (size_t)(query * H * D) * mx_dtype_bytes(q->dtype)};
+}
+
+/* The same over pages: all positions up to the query's own. */
+static int64_t score_pages(const mx_call *c, int64_t query, const bench *w)
+{
+    const select_attr *a = c->attr;
+    const mx_type *k = &c->in[K].type, *table = &c->in[TABLE].type;
+    int64_t H = c->in[Q].type.dim[2], row = ((const int32_t *)c->in[ROW].data)[query], n = 0;
+    int64_t end = ((const int32_t *)c->in[Q_POS].data)[query] + 1, most = key_count(a, k, table);
+    bool wide = c->in[Q].type.dtype == MX_F64;
+    mx_gemm_args g = heads_by_keys(c, query, w);
+    if (row < 0 || row >= table->dim[0])
+        return 0;
+    end = end < most ? end : most;
+    for (int64_t t0 = 0; t0 < end; t0 += g.n) {
+        int64_t left = a->page - t0 % a->page;
+        int64_t page = ((const int32_t *)c->in[TABLE].data)[row * table->dim[1] + t0 / a->page];
+        g.n = end - t0 < left ? end - t0 : left;
+        g.n = g.n < TILE ? g.n : TILE;
+        if (page < 0 || (page + 1) * a->page > k->dim[1])
+            continue; /* not one of the pool's */
+        g.b = (const char *)c->in[K].data +
+              (size_t)((page * a->page + t0 % a->page) * g.k) * mx_dtype_bytes(k->dtype);
+        mx_gemm(&g);
+        for (int64_t j = 0; j < g.n; j++)
+            w->row[n++] = (entry){score(w, H, j, wide), (int32_t)(t0 + j)};
+    }
+    return n;
+}
+
 /* The scores of a query into w->row, -infinity where it does not see; gives their number. Unused
  * slots of a cache are left out: the row is then the same as without a cache. */
 static int64_t score_row(const mx_call *c, int64_t b, int64_t s, const bench *w)
@@ -172,15 +232,12 @@ static int64_t score_row(const mx_call *c, int64_t b, int64_t s, const bench *w)
     const mx_type *q = &c->in[Q].type;
     int64_t S = q->dim[1], H = q->dim[2], D = q->dim[3], T = c->in[K].type.dim[1], n = 0;
     const int32_t *k_pos = c->in[K_POS].data;
-    mx_dtype kt = c->in[K].type.dtype; /* a cache may be narrower than the query */
+    mx_dtype kt = c->in[K].type.dtype;
     bool wide = q->dtype == MX_F64;
-    mx_gemm_args g = {.m = H, .k = D, .lda = D, .ldb = D, .ldc = TILE, .trans_b = true,
-                      .a_type = mx_num_of(q->dtype), .b_type = mx_num_of(kt),
-                      .c_type = wide ? MX_NUM_F64 : MX_NUM_F32,
-                      .alpha = ((const select_attr *)c->attr)->scale, .threads = 1, .c = w->dot,
-                      .a = (const char *)c->in[Q].data +
-                           (size_t)((b * S + s) * H * D) * mx_dtype_bytes(q->dtype)};
+    mx_gemm_args g = heads_by_keys(c, b * S + s, w);
     mx_load_run_f64(&c->in[W], (b * S + s) * H, H, w->weight);
+    if (c->in[ROW].data)
+        return score_pages(c, b * S + s, w);
     for (int64_t t0 = 0; t0 < T; t0 += TILE) {
         bool ahead = !k_pos && t0 > s; /* by index alone: out of sight */
         g.n = T - t0 < TILE ? T - t0 : TILE;
@@ -199,8 +256,9 @@ static int64_t score_row(const mx_call *c, int64_t b, int64_t s, const bench *w)
 
 static void choose(const mx_call *c, int64_t b, int64_t s, const bench *w)
 {
-    int64_t S = c->in[Q].type.dim[1], T = c->in[K].type.dim[1];
-    int64_t n = ((const select_attr *)c->attr)->n, found = 0;
+    const select_attr *a = c->attr;
+    int64_t S = c->in[Q].type.dim[1], T = key_count(a, &c->in[K].type, &c->in[TABLE].type);
+    int64_t n = a->n, found = 0;
     int32_t *out = (int32_t *)c->out[0].data + (b * S + s) * n;
     int64_t m = score_row(c, b, s, w);
     if (n < m)
@@ -219,7 +277,8 @@ static void choose(const mx_call *c, int64_t b, int64_t s, const bench *w)
 static void select_cpu(const mx_call *c)
 {
     const mx_type *q = &c->in[Q].type;
-    int64_t B = q->dim[0], S = q->dim[1], H = q->dim[2], T = c->in[K].type.dim[1];
+    int64_t B = q->dim[0], S = q->dim[1], H = q->dim[2];
+    int64_t T = key_count(c->attr, &c->in[K].type, &c->in[TABLE].type);
     size_t each = bench_bytes(T, H);
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t r = 0; r < B * S; r++) {
@@ -228,41 +287,53 @@ static void select_cpu(const mx_call *c)
     }
 }
 
+static int64_t keys_of(const mx_node *n)
+{
+    return key_count(n->attr, &n->in[K]->type, n->in[TABLE] ? &n->in[TABLE]->type : NULL);
+}
+
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
-    return bench_bytes(n->in[K]->type.dim[1], n->in[Q]->type.dim[2]) * (size_t)n_threads;
+    return bench_bytes(keys_of(n), n->in[Q]->type.dim[2]) * (size_t)n_threads;
 }
 
 static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     const mx_type *q = &n->in[Q]->type;
     (void)most;
-    return mx_gpu_select_bytes(q->dim[0] * q->dim[1], n->in[K]->type.dim[1]);
+    return mx_gpu_select_bytes(q->dim[0] * q->dim[1], keys_of(n));
 }
 
 /* Causal: half of the pairs, where both sides are one sequence. */
 static mx_cost cost(const mx_node *n)
 {
     const mx_type *q = &n->in[Q]->type;
-    double T = (double)n->in[K]->type.dim[1], seen = n->in[K_POS] ? T : T / 2;
+    double T = (double)keys_of(n), seen = n->in[K_POS] ? T : T / 2;
     return (mx_cost){.flops = 2 * (double)mx_type_count(q) * seen};
 }
 
-mx_node *mx_select_keys(mx_graph *g, mx_node *q, mx_node *w, mx_node *k, int64_t n, double scale,
-                        mx_node *const pos_seg[4])
+mx_node *mx_select_keys(mx_graph *g, mx_node *const qwk[3], int64_t n, double scale,
+                        const mx_select_extra *e)
 {
-    select_attr a = {.n = n, .scale = scale};
-    return MX_APPLY(g, &mx_op_select_keys, &a, q, w, k, pos_seg[0], pos_seg[1], pos_seg[2],
-                    pos_seg[3]);
+    select_attr a = {.n = n, .scale = scale, .page = e->page};
+    return MX_APPLY(g, &mx_op_select_keys, &a, qwk[0], qwk[1], qwk[2], e->q_pos, e->k_pos, e->q_seg,
+                    e->k_seg, e->row, e->table);
+}
+
+static const char *notation(const mx_node *n)
+{
+    return n->in[ROW] ? "b1!h!d,b1!h,1!t!d,b1,-,-,-,b,!r!c->b1!n"
+                      : "b!s!h!d,b!s!h,b!t!d,b!s,b!t,b!s,b!t->b!s!n";
 }
 
 /* On a mesh queries stay where they are; each sees every head, and every key in its place. */
 static void place(const mx_node *n, mx_partition_call *p)
 {
     mx_cut batch = p->have[Q].dim[0], length = p->have[Q].dim[1];
-    (void)n;
     p->in[Q] = p->in[W] = p->in[Q_POS] = p->in[Q_SEG] = (mx_placement){{batch, length}};
-    p->in[K] = p->in[K_POS] = p->in[K_SEG] = (mx_placement){{batch}};
+    p->in[K] = p->in[K_POS] = p->in[K_SEG] = n->in[ROW] ? (mx_placement){0}
+                                                        : (mx_placement){{batch}};
+    p->in[ROW] = (mx_placement){{batch}};
     p->out[0] = p->in[Q];
 }
 
@@ -285,11 +356,13 @@ const mx_op mx_op_select_keys = {
     .name = "select_keys",
     .doc = "the keys a sparse attention looks at, by the indexer's scores",
     .dtypes = MX_REALS,
-    .dtypes_at = {[3] = MX_INDICES, [4] = MX_INDICES, [5] = MX_INDICES, [6] = MX_INDICES},
-    .dims = "b!s!h!d,b!s!h,b!t!d,b!s,b!t,b!s,b!t->b!s!n",
+    .dtypes_at = {[Q_POS] = MX_INDICES, [K_POS] = MX_INDICES, [Q_SEG] = MX_INDICES,
+                  [K_SEG] = MX_INDICES, [ROW] = MX_INDICES, [TABLE] = MX_INDICES},
+    .notation = notation,
     .attr_size = sizeof(select_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(select_attr, MX_ATTR_INT, n),
-                                      MX_FIELD(select_attr, MX_ATTR_F64, scale), {0}},
+                                      MX_FIELD(select_attr, MX_ATTR_F64, scale),
+                                      MX_FIELD(select_attr, MX_ATTR_INT, page), {0}},
     .place = place,
     .local = local,
     .infer = infer,
@@ -299,9 +372,16 @@ const mx_op mx_op_select_keys = {
     .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){
         {N_IN, {{4, {2, 6, 3, 4}, .no_grad = true}, {3, {2, 6, 3}, .no_grad = true},
-                {3, {2, 6, 4}, .no_grad = true}, NONE, NONE, NONE, NONE}, &(select_attr){3, 0.5}},
+                {3, {2, 6, 4}, .no_grad = true}, NONE, NONE, NONE, NONE, NONE, NONE},
+         &(select_attr){3, 0.5}},
         {N_IN, {{4, {2, 3, 2, 4}, .no_grad = true}, {3, {2, 3, 2}, .no_grad = true},
                 {3, {2, 7, 4}, .no_grad = true}, {2, {2, 3}, MX_I32, 2, 6},
-                {2, {2, 7}, MX_I32, -1, 6}, {2, {2, 3}, MX_I32, 0, 2}, {2, {2, 7}, MX_I32, 0, 2}},
-         &(select_attr){4, 0.5}}, {0}},
+                {2, {2, 7}, MX_I32, -1, 6}, {2, {2, 3}, MX_I32, 0, 2}, {2, {2, 7}, MX_I32, 0, 2},
+                NONE, NONE},
+         &(select_attr){4, 0.5}},
+        {N_IN, {{4, {5, 1, 2, 4}, .no_grad = true}, {3, {5, 1, 2}, .no_grad = true},
+                {3, {1, 20, 4}, .no_grad = true}, {2, {5, 1}, MX_I32, -1, 12}, NONE, NONE, NONE,
+                {1, {5}, MX_I32, 0, 2}, {2, {2, 3}, MX_I32, 0, 5}},
+         &(select_attr){3, 0.5, 4}},
+        {0}},
 };

@@ -175,8 +175,9 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 {
     const settings *s = given;
     mx_token_logps t = mx_logps_of(g, h, b, 1);
-    mx_node *ref = mx_reshape(g, mx_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32),
-                              MX_SHAPE(b->batch * b->seq));
+    mx_node *given_ref = mx_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32);
+    given_ref->axes = MX_ROWS_AXES;
+    mx_node *ref = mx_reshape(g, given_ref, MX_SHAPE(b->batch * b->seq));
     mx_node *logp = t.logp;
     if (s->ld_alpha >= 0) {
         mx_node *w = length_weights(g, &t, s->ld_alpha);
@@ -252,6 +253,7 @@ const mx_objective mx_objective_dpo = {
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
     .rows = MX_ROWS_PAIRS,
+    .meshes = true,
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,

@@ -32,7 +32,8 @@ static mx_node *log1mexp(mx_graph *g, mx_node *x)
 static mx_node *all_labels(mx_graph *g, const mx_build *b)
 {
     int64_t S = b->seq;
-    mx_node *segments = mx_input(g, "segments", MX_SHAPE(b->batch, S), MX_I32);
+    mx_node *segments =
+        mx_axes(MX_ROWS_AXES, mx_input(g, "segments", MX_SHAPE(b->batch, S), MX_I32));
     mx_node *next = mx_pad(g, mx_slice(g, b->tokens, 1, 1, S - 1), 1, 0, 1);
     mx_node *there = mx_pad(g, mx_slice(g, segments, 1, 1, S - 1), 1, 0, 1);
     mx_node *is = mx_greater(g, mx_cast(g, there, MX_F32), mx_constant(g, MX_SCALAR, MX_F32, 0.5));
@@ -86,6 +87,7 @@ const mx_objective mx_objective_orpo = {
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
     .rows = MX_ROWS_PAIRS,
+    .meshes = true,
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,

@@ -68,7 +68,8 @@ mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_
     mx_decode_settings d = {.batch = x->batch, .max_length = so->shape.seq, .lora = so->lora,
                             .temperature = s->temperature, .one_path = true,
                             .compile = {.compute = so->compile.compute, .reads_copies = true,
-                                        .narrow_frozen = so->compile.narrow_frozen}};
+                                        .narrow_frozen = so->compile.narrow_frozen,
+                                        .frozen_codes = so->compile.frozen_codes}};
     MX_TRY(mx_alloc((void **)&x->rows,
                     sizeof(float) * (size_t)(x->vocab * mx_session_threads(o->session)),
                     "rows of logits"));

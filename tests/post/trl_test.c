@@ -9,6 +9,7 @@
 
 #include "../test.h"
 #include "base/str.h"
+#include "cmd/verb.h"
 #include "store/safetensors.h"
 #include <math.h>
 #include <stdio.h>
@@ -159,6 +160,12 @@ MX_TEST(post_adapters_are_peft)
     check_cases("lora_");
 }
 
+/* With bitsandbytes' NF4 underneath. */
+MX_TEST(post_qlora_is_peft)
+{
+    check_cases("qlora_");
+}
+
 MX_TEST(post_dpo_is_trl)
 {
     check_cases("dpo_");
@@ -184,4 +191,25 @@ MX_TEST(post_kto_is_trl)
 MX_TEST(post_reward_models_are_trl)
 {
     check_cases("reward_");
+}
+
+/* The lookup with the adapter, and the table that it was put into, are one model. */
+MX_TEST(post_embedding_adapters_merge)
+{
+    char folder[300], output[400], settings[500];
+    post_folder(folder, sizeof folder);
+    snprintf(output, sizeof output, "output=%s/merged", folder);
+    char *argv[] = {"maxc", "merge", POST "model", "adapter=" POST "lora_embedding", output, NULL};
+    MX_CHECK_OK(mx_dispatch(5, argv, NULL));
+    snprintf(settings, sizeof settings, "dataset_path=" POST "text.jsonl steps=1 "
+             "load_parameters_path=%s/merged", folder);
+    MX_CHECK_OK(post_run("sft", folder, "merged", settings));
+    MX_CHECK_OK(post_run("sft", folder, "beside", "dataset_path=" POST "text.jsonl steps=1 adapter="
+                         POST "lora_embedding"));
+    json_t *a = post_metrics(folder, "merged"), *b = post_metrics(folder, "beside");
+    double x = post_number(a, 0, "loss"), y = post_number(b, 0, "loss");
+    MX_CHECK(fabs(x - y) < 1e-5 * y, "loss %.8g merged, %.8g beside", x, y);
+    json_decref(a);
+    json_decref(b);
+    post_remove(folder);
 }

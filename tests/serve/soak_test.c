@@ -24,6 +24,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+enum { GAPS = 24 };
+
 typedef struct {
     int fd;
     char text[1024]; /* what it sends */
@@ -31,6 +33,7 @@ typedef struct {
     bool begun;   /* the answer has */
     bool unasked; /* its request is never whole: there will be no answer */
     double leaves;
+    double heard; /* when the last piece of the answer came; 0: none has */
     char head[16];
 } client;
 
@@ -41,6 +44,7 @@ typedef struct {
     uint64_t draws;
     double seconds;
     int64_t answered, refused, cut, opened, stuck;
+    int64_t gaps[GAPS], n_gaps; /* between pieces of answers, by tenths of a millisecond, doubled */
 } load;
 
 static uint32_t draw(load *l, uint32_t n)
@@ -123,6 +127,27 @@ static void close_client(load *l, client *c, bool whole)
     c->fd = -1;
 }
 
+static void note_gap(load *l, client *c)
+{
+    double now = mx_clock_now();
+    int i = 0;
+    while (c->heard > 0 && i < GAPS - 1 && now - c->heard > 1e-4 * (double)(1 << i))
+        i++;
+    l->gaps[i] += c->heard > 0;
+    l->n_gaps += c->heard > 0;
+    c->heard = now;
+}
+
+/* Seconds that this share of the gaps stayed below. */
+static double gap_below(const load *l, double share)
+{
+    int64_t seen = 0;
+    int i = 0;
+    while (i < GAPS - 1 && (double)(seen += l->gaps[i]) < share * (double)l->n_gaps)
+        i++;
+    return 1e-4 * (double)(1 << i);
+}
+
 static void serve_client(load *l, client *c, short events)
 {
     char rest[4096];
@@ -137,6 +162,8 @@ static void serve_client(load *l, client *c, short events)
         if (k > 0 && !c->begun)
             memcpy(c->head, rest, (size_t)k < sizeof c->head - 1 ? (size_t)k : sizeof c->head - 1);
         c->begun |= k > 0;
+        if (k > 0)
+            note_gap(l, c);
         if (k == 0 || (k < 0 && errno != EAGAIN))
             close_client(l, c, true);
     }
@@ -246,9 +273,10 @@ MX_TEST(soak_serve)
              (int)l.answered, (int)l.refused, (int)l.cut);
     MX_CHECK(seconds < 60 || grown < 64, "memory has grown by %ld MB", grown);
     if (seconds >= 60)
-        printf("%lld connections: %lld answered, %lld refused, %lld cut; memory +%ld MB\n",
+        printf("%lld connections: %lld answered, %lld refused, %lld cut; memory +%ld MB; between "
+               "pieces of an answer half below %g s, 99 of 100 below %g s\n",
                (long long)l.opened, (long long)l.answered, (long long)l.refused, (long long)l.cut,
-               grown);
+               grown, gap_below(&l, 0.5), gap_below(&l, 0.99));
     mx_stop_clear();
     free(l.client);
     mx_token_bytes_close(bytes);

@@ -3,7 +3,8 @@
  * The keys of a query are one interval of positions, so nothing is masked. It is cut at multiples
  * of KEYS positions into runs; a run leaves max, sum and weighted values, and a query's runs are
  * put together in order. The cut depends on positions alone: the bits of a query do not depend on
- * the pages, the other queries or the threads.
+ * the pages, the other queries or the threads. Of a list of positions the runs are KEYS of its
+ * entries, one key at a time.
  *
  * Queries are taken some at a time, so that what their runs leave has a bounded size.
  */
@@ -24,10 +25,10 @@ enum { KEYS = MX_ATTN_DECODE_KEYS, WAVE_BYTES = 16 << 20 };
 #define TANH(x) mx_vtanhf(x)
 #include "ops/cpu/softmax_rows.inc"
 
-/* The positions that a query sees: [lo, hi); none where hi is 0. */
+/* The positions that a query sees: [lo, hi), or those entries of a list; none where hi is 0. */
 typedef struct {
     int64_t lo, hi;
-    const int32_t *table;
+    const int32_t *table, *list;
 } reach;
 
 static reach reach_of(const mx_paged *g, const mx_paged_args *p, int64_t n)
@@ -35,18 +36,23 @@ static reach reach_of(const mx_paged *g, const mx_paged_args *p, int64_t n)
     int64_t at = p->positions[n], row = p->row[n], lo = 0;
     if (at < 0 || row < 0 || row >= g->rows)
         return (reach){0};
+    if (g->selected)
+        return (reach){0, g->selected, p->table + row * g->columns, p->selected + n * g->selected};
     if (g->window && at - g->window + 1 > lo)
         lo = at - g->window + 1;
     if (g->chunk && at / g->chunk * g->chunk > lo)
         lo = at / g->chunk * g->chunk;
     if (at + 1 - lo > g->page * g->columns) /* more than the table can name */
         lo = at + 1 - g->page * g->columns;
-    return (reach){lo, at + 1, p->table + row * g->columns};
+    return (reach){lo, at + 1, p->table + row * g->columns, NULL};
 }
 
-/* The slot of a position; -1: its page is not one of the pool's. */
+/* The slot of a position, or of an entry of the list; -1: it has none, or its page is not one of
+ * the pool's. */
 static int64_t slot_of(const mx_paged *g, const reach *r, int64_t position)
 {
+    if (r->list && (position = r->list[position]) < 0)
+        return -1;
     int64_t page = r->table[position / g->page % g->columns];
     return page < 0 || (page + 1) * g->page > g->slots ? -1 : page * g->page + position % g->page;
 }
@@ -54,14 +60,14 @@ static int64_t slot_of(const mx_paged *g, const reach *r, int64_t position)
 /* How many positions from `at` on lie side by side. */
 static int64_t piece(const mx_paged *g, int64_t at, int64_t end)
 {
-    int64_t n = g->page - at % g->page;
+    int64_t n = g->selected ? 1 : g->page - at % g->page;
     return n < end - at ? n : end - at;
 }
 
 /* Runs of the longest interval that a query can see, wherever it begins. */
 static int64_t run_count(const mx_paged *g)
 {
-    int64_t most = g->page * g->columns;
+    int64_t most = g->selected ? g->selected : g->page * g->columns;
     if (g->window && g->window < most)
         most = g->window;
     return (most + KEYS - 1) / KEYS + 1;

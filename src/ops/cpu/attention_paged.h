@@ -10,12 +10,14 @@ typedef struct {
     int64_t slots, page;   /* of the pool; positions of a page */
     int64_t rows, columns; /* of the table */
     int64_t window, chunk; /* 0: none */
+    int64_t selected;      /* positions in a query's list; 0: no lists */
 } mx_paged;
 
 typedef struct {
     const void *q, *k, *v;
     const int32_t *positions, *row, *table;
     void *out;
+    const int32_t *selected; /* (batch, selected), -1 unused */
 } mx_paged_args;
 
 size_t mx_paged_work_bytes(const mx_paged *g);

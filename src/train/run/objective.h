@@ -37,7 +37,7 @@ typedef struct {
     mx_session *session;
     mx_train_data *data;
     const char *folder; /* of the run */
-    int rank, n_ranks;
+    int rank, n_ranks;  /* of those that have other rows of a batch */
     int64_t microbatch; /* rows of one on this rank */
     int64_t accumulation; /* microbatches of a step */
     const char *position; /* what `position` gave when the checkpoint was written; NULL: none */
@@ -53,6 +53,7 @@ struct mx_objective {
     const char *key;  /* what asks for it beside the verb; NULL: nothing, or loss_type=NAME */
     const char *data; /* what its records hold, one line */
     mx_objective_rows rows;
+    bool meshes; /* it runs on a mesh: what `feed` writes lies as the program's inputs do */
     /* Makes the model that is read what it will be, before it is built; NULL: it stays. */
     mx_status (*adapt)(mx_model_spec *m);
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */

@@ -129,10 +129,14 @@ mx_status mx_run_objective(const mx_config *c, const mx_objective *objective,
 {
     mx_launch launch;
     mx_mesh_plan mesh = {0};
-    mx_run_start s = {c, objective, command_line};
+    mx_run_start s = {c, objective, command_line, NULL};
+    mx_str note = {0};
     MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
     MX_TRY(mx_launch_find(&launch, getenv));
-    mx_status st = mx_mesh_configure(&mesh, c, launch.size);
+    mx_status st = mx_run_choose_mesh(&s, &launch, &note);
+    s.note = mx_str_text(&note);
+    if (!st)
+        st = mx_mesh_configure(&mesh, c, launch.size);
     if (!st && mesh.ranks > 1)
         st = launch.size == 1 ? mx_virtual_ranks(&mesh, (int)mx_config_int(c, "num_threads"),
                                                  virtual_rank, &s)
@@ -140,5 +144,6 @@ mx_status mx_run_objective(const mx_config *c, const mx_objective *objective,
     else if (!st)
         st = run_rank(&s, NULL);
     mx_mesh_plan_fini(&mesh);
+    mx_str_fini(&note);
     return st;
 }

@@ -33,6 +33,8 @@ static mx_cuda_paged paged_of(const mx_exec_step *s)
                            .row = in[ROW].data,
                            .table = in[TABLE].data,
                            .sinks = in[SINKS].data,
+                           .selected = in[SELECTED].data,
+                           .n_selected = in[SELECTED].data ? (int)in[SELECTED].type.dim[2] : 0,
                            .out = s->call.out[0].data};
 }
 

@@ -8,9 +8,13 @@ enum { MX_INPUTS_SELECT_KEYS };
 static mx_cuda_select select_of(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
-    const mx_type *q = &in[Q].type;
-    return (mx_cuda_select){.batch = (int)q->dim[0], .queries = (int)q->dim[1],
-                            .keys = (int)in[K].type.dim[1], .heads = (int)q->dim[2],
+    const mx_type *q = &in[Q].type, *table = &in[TABLE].type;
+    const int page = (int)mx_attr_int(s, "page"), columns = page ? (int)table->dim[1] : 0;
+    return (mx_cuda_select){.page = page, .columns = columns, .row = in[ROW].data,
+                            .rows = page ? (int)table->dim[0] : 0, .table = in[TABLE].data,
+                            .slots = in[K].type.dim[1], .batch = (int)q->dim[0],
+                            .queries = (int)q->dim[1], .heads = (int)q->dim[2],
+                            .keys = page ? page * columns : (int)in[K].type.dim[1],
                             .dim = (int)q->dim[3], .n = (int)mx_attr_int(s, "n"),
                             .scale = (float)mx_attr_f64(s, "scale"),
                             .q_f32 = q->dtype == MX_F32, .w_f32 = in[W].type.dtype == MX_F32,

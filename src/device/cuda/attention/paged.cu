@@ -43,8 +43,11 @@ __global__ void __launch_bounds__(WARPS *LANES)
         query[i] = d < p.qk_dim ? load(q + d) : 0;
         o[i] = 0;
     }
-    for (int64_t x = (sees ? first_seen(p, at) : 0) + warp; sees && x <= at; x += WARPS) {
-        const int64_t slot = slot_of(p, table, x);
+    const int32_t *list = p.selected ? p.selected + (int64_t)n * p.n_selected : NULL;
+    const int64_t end = list ? p.n_selected : at + 1, begin = list || !sees ? 0 : first_seen(p, at);
+    for (int64_t x = begin + warp; sees && x < end; x += WARPS) {
+        const int64_t position = list ? list[x] : x;
+        const int64_t slot = position < 0 ? -1 : slot_of(p, table, position);
         if (slot < 0)
             continue;
         const T *k = (const T *)p.k + slot * p.k_row + kh * p.qk_dim;

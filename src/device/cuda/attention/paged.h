@@ -23,7 +23,9 @@ typedef struct {
     bool bf16;
     const void *q, *k, *v;
     const int32_t *positions, *row, *table;
-    const float *sinks; /* NULL: none */
+    const float *sinks;      /* NULL: none */
+    const int32_t *selected; /* (queries, n_selected) positions, -1 unused; NULL: no list */
+    int n_selected;
     void *out;
     /* paged_mma.cu's own: query heads of a warp, and parts of those that share a key head; tokens
      * of a tile; positions of a leaf and most leaves that are seen; places for tokens that stand

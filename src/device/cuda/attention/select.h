@@ -2,7 +2,8 @@
  *
  *     q (B, S, H, D)   w (B, S, H)   k (B, T, D)   ->   selected (B, S, n)
  * Scores of some rows at a time lie in scratch; the n best are found by their bits. Where equal
- * scores stand at the cut, the choice is that of the CPU's quickselect, step for step.
+ * scores stand at the cut, the choice is that of the CPU's quickselect, step for step. Over pages S
+ * is 1, k (slots, D), and keys are the positions of the query's own sequence.
  */
 #ifndef MX_DEVICE_CUDA_SELECT_H
 #define MX_DEVICE_CUDA_SELECT_H
@@ -23,6 +24,9 @@ typedef struct {
     bool q_f32, w_f32, k_f32;
     const void *q, *w, *k;
     const int32_t *q_pos, *k_pos, *q_seg, *k_seg; /* each pair or NULL */
+    const int32_t *row, *table;                   /* over pages, (B) and (rows, columns); or NULL */
+    int page, rows, columns;
+    int64_t slots;
 } mx_cuda_select;
 
 size_t mx_cuda_select_bytes(const mx_cuda_select *s);

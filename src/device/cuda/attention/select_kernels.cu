@@ -85,6 +85,38 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
+/* The same over pages: a warp takes a key of a query. */
+template <class TQ, class TK>
+__global__ void __launch_bounds__(THREADS)
+    select_paged_kernel(const __grid_constant__ mx_cuda_select s, float *scores, int64_t first)
+{
+    int64_t query = first + blockIdx.y;
+    int t = blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+    int row = s.row[query];
+    if (t >= s.keys)
+        return;
+    int64_t page = -1;
+    if (row >= 0 && row < s.rows && t <= s.q_pos[query])
+        page = s.table[(int64_t)row * s.columns + t / s.page];
+    float total = -INFINITY;
+    if (page >= 0 && (page + 1) * s.page <= s.slots) {
+        const TK *k = (const TK *)s.k + (page * s.page + t % s.page) * s.dim;
+        total = 0;
+        for (int h = 0; h < s.heads; h++) {
+            const TQ *q = (const TQ *)s.q + (query * s.heads + h) * s.dim;
+            float dot = 0;
+            for (int d = lane; d < s.dim; d += 32)
+                dot += as_float(q[d]) * as_float(k[d]);
+            for (int o = 16; o > 0; o >>= 1)
+                dot += __shfl_xor_sync(~0u, dot, o);
+            dot *= s.scale;
+            total += dot > 0 ? get_any(s.w, query * s.heads + h, s.w_f32) * dot : 0.f;
+        }
+    }
+    if (lane == 0)
+        scores[(int64_t)blockIdx.y * s.keys + t] = total;
+}
+
 /* Larger is better, NaN is best of all; 0 for what is not seen. */
 __device__ __forceinline__ uint32_t rank_of(float x)
 {
@@ -243,7 +275,7 @@ __global__ void __launch_bounds__(THREADS)
     bool tie = seen > s.n && taken != equal;
     for (int t0 = 0; t0 < s.keys && tie; t0 += THREADS) {
         int t = t0 + threadIdx.x;
-        bool mine = t < s.keys && (!k_pos || k_pos[t] >= 0);
+        bool mine = t < s.keys && (s.row ? t <= s.q_pos[at] : !k_pos || k_pos[t] >= 0);
         int to = used + before_me(mine, part, &all);
         if (mine)
             list[to] = {row[t], t};
@@ -294,6 +326,26 @@ static cudaError_t scores_of(const mx_cuda_select *s, float *scores, int64_t fir
                        first);
 }
 
+template <class TQ, class TK>
+static cudaError_t paged_scores(const mx_cuda_select *s, float *scores, int64_t first, int64_t rows,
+                                cudaStream_t stream)
+{
+    const unsigned each = THREADS / 32;
+    dim3 grid(((unsigned)s->keys + each - 1) / each, (unsigned)rows);
+    select_paged_kernel<TQ, TK><<<grid, THREADS, 0, stream>>>(*s, scores, first);
+    return cudaGetLastError();
+}
+
+static cudaError_t paged_any(const mx_cuda_select *s, float *scores, int64_t first, int64_t rows,
+                             cudaStream_t stream)
+{
+    if (s->q_f32)
+        return s->k_f32 ? paged_scores<float, float>(s, scores, first, rows, stream)
+                        : paged_scores<float, uint16_t>(s, scores, first, rows, stream);
+    return s->k_f32 ? paged_scores<uint16_t, float>(s, scores, first, rows, stream)
+                    : paged_scores<uint16_t, uint16_t>(s, scores, first, rows, stream);
+}
+
 template <int DP>
 static cudaError_t scores_any(const mx_cuda_select *s, float *scores, int64_t first, int64_t rows,
                               cudaStream_t stream)
@@ -313,8 +365,9 @@ cudaError_t mx_cuda_select_keys(const mx_cuda_select *s, int32_t *selected, void
     float *scores = (float *)(entries + most * s->keys);
     for (int64_t first = 0; first < all; first += most) {
         int64_t rows = all - first < most ? all - first : most;
-        cudaError_t e = s->dim > 64 ? scores_any<128>(s, scores, first, rows, stream)
-                                    : scores_any<64>(s, scores, first, rows, stream);
+        cudaError_t e = s->row      ? paged_any(s, scores, first, rows, stream)
+                        : s->dim > 64 ? scores_any<128>(s, scores, first, rows, stream)
+                                      : scores_any<64>(s, scores, first, rows, stream);
         if (e != cudaSuccess)
             return e;
         unsigned blocks = (unsigned)rows;

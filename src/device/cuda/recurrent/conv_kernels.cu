@@ -263,9 +263,57 @@ __global__ void __launch_bounds__(32) conv_state_kernel(const __grid_constant__ 
         next_state<T, W, TAPS>(c, b, n, p.at, n && c.positions[(int64_t)b * c.len] == 0);
 }
 
+/* Tokens that share states: a thread takes a channel of a state, and its tokens in order. */
+template <class T, int TAPS>
+__global__ void __launch_bounds__(32 * WARPS)
+    conv_rows_kernel(const __grid_constant__ mx_cuda_conv c, T *y)
+{
+    int at = blockIdx.x * 32 * WARPS + threadIdx.x, r = blockIdx.y, keep = taps_of<TAPS>(c) - 1;
+    int first = token_of(c.rows, r, 0, c.batch), here = min(at, c.channels - 1);
+    if (first >= c.batch)
+        return;
+    float w[TAPS][1], x[TAPS] = {}; /* inputs by age */
+    load_filter<T, 1, TAPS>(w, c, here);
+    int64_t last = ((int64_t)r * keep + keep) * c.channels + here;
+#pragma unroll
+    for (int a = 1; a < TAPS; a++)
+        if (a <= keep)
+            x[a] = get_any(c.state, last - (int64_t)a * c.channels, c.state_f32);
+    for (int t = first; t < c.batch; t = token_of(c.rows, r, t + 1, c.batch)) {
+        int64_t to = (int64_t)t * c.channels + here;
+        float sum = 0;
+        bool there = c.positions[t] >= 0, reset = c.positions[t] == 0;
+        x[0] = as_float(((const T *)c.x)[to]);
+#pragma unroll
+        for (int a = TAPS - 1; a >= 0; a--) {
+            x[a] = a && reset ? 0.f : x[a];
+            sum += a <= keep ? x[a] * w[a][0] : 0.f;
+        }
+        if (at < c.channels)
+            put(y + to, there ? sum : 0.f);
+#pragma unroll
+        for (int a = TAPS - 1; a > 0; a--)
+            x[a] = there ? x[a - 1] : x[a];
+    }
+#pragma unroll
+    for (int a = 1; a < TAPS; a++)
+        if (a <= keep && at < c.channels)
+            put_any(c.state, last - (int64_t)a * c.channels, x[a], c.state_f32);
+}
+
+template <class T, int TAPS>
+static cudaError_t forward_rows(const mx_cuda_conv *c, void *y, cudaStream_t stream)
+{
+    dim3 grid((unsigned)((c->channels + 32 * WARPS - 1) / (32 * WARPS)), (unsigned)c->states);
+    conv_rows_kernel<T, TAPS><<<grid, 32 * WARPS, 0, stream>>>(*c, (T *)y);
+    return cudaGetLastError();
+}
+
 template <class T, int W, int TAPS>
 static cudaError_t forward(const mx_cuda_conv *c, void *y, cudaStream_t stream)
 {
+    if (c->rows)
+        return forward_rows<T, TAPS>(c, y, stream);
     int runs = (c->len + RUN - 1) / RUN, warps = runs < WARPS ? 1 : WARPS;
     unsigned blocks = blocks_of(c, W, (int64_t)c->batch * runs, warps);
     if (!blocks)

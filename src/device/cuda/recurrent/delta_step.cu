@@ -29,8 +29,12 @@ __global__ void __launch_bounds__(THREADS)
     __shared__ float part[WARPS][COLS], q[MX_CUDA_DELTA_DIM], k[MX_CUDA_DELTA_DIM];
     int warp = threadIdx.x >> 5, col = blockIdx.x * COLS + (threadIdx.x & 31);
     int h = blockIdx.y, b = blockIdx.z, hk = h / (d.v_heads / d.k_heads), D = d.k_dim, E = d.v_dim;
-    int len = row_tokens(d.positions, b, d.len);
-    bool mine = col < E, anew = d.positions[(int64_t)b * d.len] == 0;
+    int n = d.rows ? d.batch : d.len, first = d.rows ? token_of(d.rows, b, 0, n) : 0;
+    if (first >= n)
+        return;
+    int len = d.rows ? n : row_tokens(d.positions, b, d.len);
+    int64_t begin = d.rows ? 0 : (int64_t)b * d.len;
+    bool mine = col < E, anew = d.positions[begin + first] == 0;
     int64_t base = ((int64_t)b * d.v_heads + h) * D * E + col;
     float m[ROWS] = {};
 #pragma unroll
@@ -39,13 +43,14 @@ __global__ void __launch_bounds__(THREADS)
         if (mine && len && !anew && row < D)
             m[i] = get_any(d.state, base + (int64_t)row * E, d.state_f32);
     }
-    for (int t = 0; t < d.len; t++) {
-        int64_t token = (int64_t)b * d.len + t, to = (token * d.v_heads + h) * E + col;
-        if (t >= len) {
+    for (int t = first; t < n; t = d.rows ? token_of(d.rows, b, t + 1, n) : t + 1) {
+        int64_t token = begin + t, to = (token * d.v_heads + h) * E + col;
+        if (t >= len || d.positions[token] < 0) {
             if (mine && warp == 0)
                 put(out + to, 0.f);
             continue;
         }
+        bool reset = d.rows && d.positions[token] == 0;
         if (threadIdx.x < MX_CUDA_DELTA_DIM) {
             int64_t from = (token * d.k_heads + hk) * D + threadIdx.x;
             bool there = threadIdx.x < (unsigned)D;
@@ -57,7 +62,7 @@ __global__ void __launch_bounds__(THREADS)
         float beta = get_any(d.beta, token * d.v_heads + h, d.gates_f32[1]);
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            m[i] *= keep;
+            m[i] = reset ? 0.f : m[i] * keep;
             sum += m[i] * k[i * WARPS + warp];
         }
         sum = over_warps(sum, part);
@@ -81,7 +86,8 @@ __global__ void __launch_bounds__(THREADS)
 
 cudaError_t mx_cuda_delta_step(const mx_cuda_delta *d, void *out, cudaStream_t stream)
 {
-    dim3 grid((unsigned)((d->v_dim + COLS - 1) / COLS), (unsigned)d->v_heads, (unsigned)d->batch);
+    dim3 grid((unsigned)((d->v_dim + COLS - 1) / COLS), (unsigned)d->v_heads,
+              (unsigned)(d->rows ? d->states : d->batch));
     if (d->f32)
         delta_step_kernel<float><<<grid, THREADS, 0, stream>>>(*d, (float *)out);
     else

@@ -25,6 +25,8 @@ static mx_cuda_conv conv_of(const mx_exec_step *s, bool back)
         c.state = in[CONV_STATE].data;
         c.state_f32 = mx_is_f32(&in[CONV_STATE]);
         c.positions = in[CONV_POSITIONS].data;
+        c.rows = in[CONV_ROW].data;
+        c.states = (int)in[CONV_STATE].type.dim[0];
         c.segments = NULL; /* decoding: a sequence is one document */
     }
     return c;
@@ -87,6 +89,8 @@ static mx_cuda_delta delta_of(const mx_exec_step *s, bool back)
         d.state = in[STATE].data;
         d.state_f32 = mx_is_f32(&in[STATE]);
         d.positions = in[POSITIONS].data;
+        d.rows = in[ROW].data;
+        d.states = (int)in[STATE].type.dim[0];
         d.segments = NULL; /* decoding: a sequence is one document */
     }
     return d;

@@ -19,6 +19,18 @@ __device__ __forceinline__ int row_tokens(const int32_t *positions, int b, int l
     return len;
 }
 
+/* The first token from t on that goes on from state r; n: there is none. Asked by whole warps. */
+__device__ __forceinline__ int token_of(const int32_t *rows, int r, int t, int n)
+{
+    int lane = threadIdx.x & 31;
+    for (; t < n; t += 32) {
+        unsigned hit = __ballot_sync(~0u, t + lane < n && rows[t + lane] == r);
+        if (hit)
+            return t + __ffs((int)hit) - 1;
+    }
+    return n;
+}
+
 __device__ __forceinline__ float get_any(const void *p, int64_t i, bool f32)
 {
     return f32 ? ((const float *)p)[i] : bf16_to_f32(((const uint16_t *)p)[i]);

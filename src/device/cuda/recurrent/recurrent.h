@@ -4,7 +4,8 @@
  * Every function enqueues on `stream`, allocates nothing, and gives the same bits every time.
  * Tensors are float32, or bf16 where the `f32` of their group is false. Decoding gives a state and
  * positions (B, S): a row's tokens end at the first position below 0, position 0 begins a sequence
- * anew, and a row without tokens keeps its state. Scratch sizes follow from the shape alone.
+ * anew, and a row without tokens keeps its state. With rows (B), S is 1 and token b goes on from
+ * state rows[b] of `states`. Scratch sizes follow from the shape alone.
  */
 #ifndef MX_DEVICE_CUDA_RECURRENT_H
 #define MX_DEVICE_CUDA_RECURRENT_H
@@ -27,6 +28,8 @@ typedef struct {
     const int32_t *positions; /* (B, S), with a state */
     void *state;              /* replaced in place, or NULL */
     bool state_f32;
+    const int32_t *rows; /* (B), or NULL */
+    int states;
 } mx_cuda_conv;
 
 cudaError_t mx_cuda_conv_forward(const mx_cuda_conv *c, void *y, cudaStream_t stream);
@@ -47,6 +50,8 @@ typedef struct {
     const int32_t *positions; /* (B, S), with a state */
     void *state;              /* (B, H, D, E), replaced in place, or NULL: zero */
     bool state_f32;
+    const int32_t *rows; /* (B), or NULL */
+    int states;
 } mx_cuda_delta;
 
 typedef struct {
