@@ -24,6 +24,9 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
         has_score |= mx_lora_names(saved[i], "score");
     *s = (settings){.center = mx_config_float(c, "center_rewards_coefficient")};
     *out = s;
+    if (*mx_config_text(c, "task_path"))
+        return mx_fail(MX_USAGE, "%s: a reward model gives scores and does not answer tasks; leave "
+                       "task_path out", mx_config_where(c, "task_path"));
     if (lora && !has_score)
         return mx_fail(MX_USAGE, "%s: the head of a reward model is new, and adapters leave it as "
                        "it is; set modules_to_save=score", mx_config_where(c, "lora.enable_lora"));

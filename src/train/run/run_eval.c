@@ -78,7 +78,8 @@ static bool evaluates_to(const mx_run *r, const char *name)
 static void find_extra(evaluation *v)
 {
     const mx_graph *g = &v->r->programs.eval.graph;
-    for (int i = 0; v->r->goal.objective && i < g->n_roots && v->n_extra < MOST_EXTRA; i++)
+    bool there = v->r->goal.objective && !v->r->mesh_rank; /* there a rank has some of the rows */
+    for (int i = 0; there && i < g->n_roots && v->n_extra < MOST_EXTRA; i++)
         if (g->root[i]->name && mx_starts_with(g->root[i]->name, MX_METRIC_ROOT))
             v->extra[v->n_extra++] = g->root[i]->name;
 }

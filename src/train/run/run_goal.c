@@ -34,9 +34,6 @@ mx_status mx_run_goal_read(mx_run *r)
         return MX_OK;
     if (r->mesh_rank)
         MX_TRY(check_mesh(r, o));
-    if (*mx_config_text(r->c, "task_path") && !o->measure)
-        return mx_fail(MX_USAGE, "%s: the objective %s does not answer tasks; leave task_path out",
-                       mx_config_where(r->c, "task_path"), o->name);
     if (strcmp(mx_config_text(r->c, "semantics"), "verl") == 0 && strcmp(o->verb, "grpo") != 0)
         return mx_fail(MX_USAGE, "%s: verl is about rewards; maxc %s has the semantics of trl and "
                        "maxtext", mx_config_where(r->c, "semantics"), o->verb);
@@ -66,6 +63,11 @@ mx_status mx_run_goal_read(mx_run *r)
 mx_status mx_run_goal_open(mx_run *r)
 {
     mx_objective_run *o = &r->goal;
+    if (o->objective && o->objective->measure && *mx_config_text(r->c, "task_path"))
+        r->rules.task_interval = mx_config_int(r->c, "task_interval");
+    if (r->rules.task_interval && r->mesh_rank)
+        return mx_fail(MX_USAGE, "%s: tasks are not asked on a mesh yet; leave mesh= or task_path "
+                       "out", mx_config_where(r->c, "task_path"));
     o->model = &r->model;
     o->options = &r->request.options;
     o->model_dir = r->weights_dir;

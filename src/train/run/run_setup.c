@@ -365,7 +365,6 @@ static void read_rules(mx_run *r)
         .checkpoint_period = mx_config_int(c, "checkpoint_period"),
         .eval_interval = mx_config_int(c, "eval_interval"),
         .eval_start_step = mx_config_int(c, "eval_start_step"),
-        .task_interval = *mx_config_text(c, "task_path") ? mx_config_int(c, "task_interval") : 0,
         .eval_steps = mx_config_int(c, "eval_steps"),
         .rollback_after_skips = mx_config_int(c, "rollback_after_skips"),
         .max_checkpoint_failures = mx_config_int(c, "max_checkpoint_failures"),
