@@ -1,11 +1,13 @@
 /* blocks_bench.cu - each block alone at the sizes of a real model, against its floor.
- *     blocks_bench [experts|packed]      all of them, or grouped products or packed rows alone
+ *     blocks_bench [experts|packed|blocks]      all of them, or one kind alone
  * Floors: bytes over 4.3 TB/s (a device-to-device copy), FLOPs over 989 TFLOP/s.
  */
 #include "gpu.cuh"
 #include "packed.cuh"
 #include "device/cuda/attention/flash.h"
 #include "device/cuda/attention/flash_hopper_backward.h"
+#include "device/cuda/gemm/gemm_blocks.h"
+#include "device/cuda/gemm/quantize.h"
 #include "device/cuda/moe/moe_kernels.h"
 
 static void line(const char *name, double ms, double flops, double bytes)
@@ -311,10 +313,67 @@ static void bench_experts()
     bench_grouped(128, 512, 2048, 768, false);
 }
 
+/* FP8 with scales of blocks, and with it what quantizes the left factor. */
+static void bench_blocks(int64_t m, int64_t n, int64_t k, bool runs)
+{
+    mx_bf16 *x = device_random<mx_bf16>(m * k, 1, 1), *w = device_random<mx_bf16>(n * k, 2, 1);
+    uint8_t *qx = device_alloc<uint8_t>(m * k), *qw = device_alloc<uint8_t>(n * k);
+    int64_t most = std::max(m, n) * ((k + 127) / 128);
+    float *sx = device_alloc<float>(most), *sw = device_alloc<float>(most);
+    float *at = device_alloc<float>(most), *amax = device_alloc<float>(1);
+    float *tx = device_alloc<float>(most), *tw = device_alloc<float>(most);
+    mx_bf16 *y = device_alloc<mx_bf16>(m * n);
+    mx_cuda_quantize_shape s = {1, m, k, 1, 128, MX_CUDA_E4M3, false, true};
+    mx_cuda_quantize_args a = {x, NULL, qx, NULL, sx, amax, at};
+    double quantize = time_ms([&] { CU(mx_cuda_quantize(&s, &a, 0)); });
+    s.rows = n, s.block_rows = runs ? 1 : 128, a.x = w, a.q = qw, a.scale = sw;
+    CU(mx_cuda_quantize(&s, &a, 0));
+    int64_t deep = (k + 127) / 128;
+    CU(mx_cuda_place_scales(tw, sw, runs ? n : (n + 127) / 128, deep, 0));
+    double place = time_ms([&] { CU(mx_cuda_place_scales(tx, sx, m, deep, 0)); });
+    mx_gemm_blocks_shape g = {m, n, k, false, runs, false};
+    mx_gemm_blocks_args p = {qx, qw, tx, runs ? tw : sw, y};
+    char name[96];
+    snprintf(name, sizeof name, "fp8 %s %lldx%lldx%lld", runs ? "runs" : "squares", (long long)m,
+             (long long)n, (long long)k);
+    if (mx_gemm_blocks_is_possible(&g)) {
+        line(name, time_ms([&] { CU(mx_gemm_blocks_launch(&g, &p, 0)); }, 15), 2.0 * m * n * k, 0);
+        double held = time_ms(
+            [&] {
+                for (int i = 0; i < 50; i++)
+                    CU(mx_gemm_blocks_launch(&g, &p, 0));
+            },
+            5);
+        line("   sustained", held / 50, 2.0 * m * n * k, 0);
+    }
+    line("   quantizing the left factor", quantize, 0, 3.0 * m * k);
+    line("   its scales", place, 0, 8.0 * m * deep);
+    cudaFree(x), cudaFree(w), cudaFree(qx), cudaFree(qw), cudaFree(sx), cudaFree(sw), cudaFree(y);
+    cudaFree(at), cudaFree(amax), cudaFree(tx), cudaFree(tw);
+}
+
+/* Qwen2.5-7B at 16 x 1024: forward, gradient of the input, of the weight. */
+static void bench_all_blocks(mx_cuda_libs *libs)
+{
+    const int64_t sizes[][3] = {{16384, 37888, 3584}, {16384, 3584, 18944}, {16384, 4608, 3584},
+                                {8192, 8192, 8192}};
+    for (auto &z : sizes) {
+        bench_gemm(libs, z[0], z[1], z[2], false, true);
+        bench_blocks(z[0], z[1], z[2], false);
+    }
+    bench_gemm(libs, 3584, 18944, 16384, true, false);
+    bench_blocks(3584, 18944, 16384, true);
+}
+
 int main(int argc, char **argv)
 {
     if (!device_present())
         return 0;
+    if (argc > 1 && !strcmp(argv[1], "blocks")) {
+        mx_cuda_libs libs = {};
+        bench_all_blocks(&libs);
+        return 0;
+    }
     if (argc > 1 && !strcmp(argv[1], "experts")) {
         bench_experts();
         return 0;
@@ -326,6 +385,7 @@ int main(int argc, char **argv)
     mx_cuda_libs libs = {};
     bench_memory();
     bench_decode();
+    bench_all_blocks(&libs);
     bench_experts();
     mx_sdpa *dnn;
     OK(mx_sdpa_open(&dnn, &libs));

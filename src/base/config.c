@@ -244,10 +244,17 @@ int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const c
 
 void mx_config_derive(const mx_config *cfg, const char *name, const char *text, const char *where)
 {
+    const mx_config_entry *e = mx_config_entry_find(cfg, name);
+    MX_ASSERT(e && e->layer <= MX_LAYER_BASE, "`%s` is set by %s", name, e ? e->where : "nothing");
+    mx_config_decide(cfg, name, text, where);
+}
+
+void mx_config_decide(const mx_config *cfg, const char *name, const char *text, const char *where)
+{
     mx_config_entry *e = mx_config_entry_find(cfg, name);
     mx_arena *a = &((mx_config *)cfg)->arena; /* what is settled later was open, not changed */
     mx_str why = {0};
-    MX_ASSERT(e && e->layer <= MX_LAYER_BASE, "`%s` is set by %s", name, e ? e->where : "nothing");
+    MX_ASSERT(e, "`%s` is no key", name);
     bool ok = mx_value_read_text(a, e->key, text, &e->value, &why);
     MX_ASSERT(ok, "%s", mx_str_text(&why));
     mx_str_fini(&why);

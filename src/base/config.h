@@ -96,6 +96,8 @@ bool mx_key_is_taken(const mx_key *key, const char *user, const char *like);
  * so that the resolved file tells the truth; `where` says from what. Asserts that the text is a
  * value of the key. */
 void mx_config_derive(const mx_config *cfg, const char *name, const char *text, const char *where);
+/* The same for a key whose value was to be decided later (mesh=auto), or depends on such a one. */
+void mx_config_decide(const mx_config *cfg, const char *name, const char *text, const char *where);
 /* The names of keys with all of these flags that hold another value than their default and that
  * nobody has asked for so far, in the arena; gives their number. */
 int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const char ***names);

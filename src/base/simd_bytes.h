@@ -23,6 +23,8 @@ typedef uint8_t mx_v64u8_any __attribute__((vector_size(64), aligned(1), may_ali
 #define MX_BYTES_FIRST(v, p, n)                                                                    \
     ((v) = (mx_v64u8)__builtin_ia32_loaddquqi512_mask((const char *)(p), (mx_v64i8){0},            \
                                                       ~0ull >> (64 - (n))))
+/* For each byte of v the one of that number, modulo 128, of the 128 in a and b. */
+#define MX_BYTES_OF(a, b, v) __builtin_shuffle((a), (b), (v))
 /* v stays in a register: it is not loaded again where it is used. */
 #define MX_KEEP(v) __asm__("" : "+v"(v))
 MX_INLINE bool mx_simd_has_bytes(void)
@@ -34,6 +36,7 @@ MX_INLINE bool mx_simd_has_bytes(void)
 #define MX_TARGET_BYTES
 #define MX_BYTE_DOT(acc, a, b) ((void)(a), (void)(b), (acc))
 #define MX_BYTES_FIRST(v, p, n) ((void)(p), (void)(n), (v) = (mx_v64u8){0})
+#define MX_BYTES_OF(a, b, v) ((void)(a), (void)(b), (v))
 #define MX_KEEP(v) ((void)(v))
 MX_INLINE bool mx_simd_has_bytes(void)
 {

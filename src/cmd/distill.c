@@ -1,4 +1,5 @@
 /* distill.c - maxc distill: learn the distributions of a teacher; resumes by itself. */
+#include "cmd/trl_defaults.h"
 #include "cmd/verb.h"
 #include "post/teacher_file.h"
 #include "train/run/objective.h"
@@ -17,12 +18,13 @@ static mx_status run(mx_invocation *inv)
 }
 
 /* MaxText's weights; what TRL's trainers have otherwise. */
-static const char *const defaults[] = {
-    "packing=false",          "packing_type=bfd",      "max_target_length=1024",
-    "learning_rate=2e-5",     "lr_schedule_type=linear", "warmup_steps_fraction=0",
-    "adam_b2=0.999",          "adam_weight_decay=0",   "gradient_clipping_threshold=1",
-    "per_device_batch_size=8", "num_epoch=-1",         "steps=1000",
-    "decode_sampling_temperature=0.9", "max_completion_length=128", NULL};
+static const char *const defaults[] = {MX_TRL_DEFAULTS,
+                                       "packing_type=bfd",
+                                       "learning_rate=2e-5",
+                                       "per_device_batch_size=8",
+                                       "decode_sampling_temperature=0.9",
+                                       "max_completion_length=128",
+                                       NULL};
 
 const mx_verb mx_verb_distill = {
     .name = "distill",

@@ -1,4 +1,5 @@
 /* dpo.c - maxc dpo: learn from preferences; resumes by itself. */
+#include "cmd/trl_defaults.h"
 #include "cmd/verb.h"
 #include "train/run/objective.h"
 #include "train/run/run.h"
@@ -26,11 +27,8 @@ static mx_status run(mx_invocation *inv)
 }
 
 /* TRL's. */
-static const char *const defaults[] = {
-    "packing=false",          "max_target_length=1024",  "learning_rate=1e-6",
-    "lr_schedule_type=linear", "warmup_steps_fraction=0", "adam_b2=0.999",
-    "adam_weight_decay=0",    "gradient_clipping_threshold=1", "per_device_batch_size=8",
-    "num_epoch=-1",           "steps=1000",              NULL};
+static const char *const defaults[] = {MX_TRL_DEFAULTS, "learning_rate=1e-6",
+                                       "per_device_batch_size=8", NULL};
 
 const mx_verb mx_verb_dpo = {
     .name = "dpo",

@@ -5,7 +5,9 @@
  *   a data file of any kind                   format, records, columns, and the first records
  *                                             (inspect_data.c)
  *   a run folder                              command, last step, checkpoints (inspect_run.c),
- *                                             the curve of its loss (inspect_curve.c)
+ *                                             curves of its loss, or of its reward and the length
+ *                                             of answers (inspect_curve.c), and these over time
+ *                                             (inspect_samples.c)
  *   a folder of runs, several run folders     a table; of two what differs (inspect_runs.c)
  * A folder may be a model's: then its tensors and its tokenizer are both shown. Folders in a folder
  * are listed by name.
@@ -204,13 +206,16 @@ static mx_status show_runs(report *r, const mx_config *c, const char *const *pat
                            bool *json)
 {
     mx_inspect_pictures p = {mx_config_text(c, "svg"), mx_config_text(c, "png"),
-                             strcmp(mx_config_text(c, "theme"), "dark") == 0};
+                             strcmp(mx_config_text(c, "theme"), "dark") == 0,
+                             mx_config_text(c, "metric")};
     mx_str curve = {0};
     bool one = n == 1;
     mx_status st = one ? mx_inspect_run(paths[0], &r->out)
                        : mx_inspect_runs(paths, n, *json, &r->out);
     if (!st && (one || *p.svg || *p.png))
         st = mx_inspect_curve(paths, n, &p, &curve);
+    if (!st && one)
+        mx_inspect_samples(paths[0], &curve);
     if (!st && !*json)
         mx_str_add(&r->out, mx_str_text(&curve));
     *json = *json && one; /* a table is JSON already */
@@ -264,10 +269,13 @@ static mx_status run(mx_invocation *inv)
 static const mx_key keys[] = {
     {"limit", MX_KEY_INT, 0, "20", "0..", "tensors to list; at most three records are shown",
      .example = "limit=2"},
-    {"svg", MX_KEY_STRING, 0, "", 0, "of runs: writes the curves of their losses to this file", 0,
+    {"svg", MX_KEY_STRING, 0, "", 0, "of runs: writes their curves to this file", 0,
      MX_KEY_PATH, .example = "svg=loss.svg", .seen_by = "tests/cli/run.sh"},
     {"png", MX_KEY_STRING, 0, "", 0, "the same as a PNG", 0, MX_KEY_PATH,
      .example = "png=loss.png", .seen_by = "tests/cli/run.sh"},
+    {"metric", MX_KEY_STRING, 0, "", 0,
+     "of runs: what the curve is of; empty: reward where there is one, else loss",
+     .example = "metric=grad_norm", .seen_by = "tests/cli/inspect.sh"},
     {"theme", MX_KEY_ENUM, 0, "light", "light|dark", "the PNG; an SVG is as its reader's screen",
      .example = "theme=dark", .seen_by = "tests/cli/inspect.sh"},
     MX_KEY_FORMAT,
@@ -277,7 +285,8 @@ static const mx_key keys[] = {
 const mx_verb mx_verb_inspect = {
     .name = "inspect",
     .doc = "what is in a checkpoint, a run folder, a dataset file or a tokenizer",
-    .usage = "PATH [PATH ...] [limit=20] [svg=FILE] [png=FILE] [theme=dark] [format=json]",
+    .usage = "PATH [PATH ...] [limit=20] [svg=FILE] [png=FILE] [metric=NAME] [theme=dark] "
+             "[format=json]",
     .help = "A folder of runs is a table of them. Two run folders are compared: the keys that\n"
             "differ, and their losses.",
     .min_args = 1,

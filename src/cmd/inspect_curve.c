@@ -1,5 +1,6 @@
-/* inspect_curve.c - the losses of runs as curves: of training with its mean, of evaluation as it
- * is. */
+/* inspect_curve.c - a metric of runs as curves: of training with its mean, of evaluation as it is.
+ * It is the loss, or, where answers are rewarded, the reward; then the length of answers is a
+ * second curve in the terminal. */
 #include "cmd/inspect_run.h"
 
 #include "base/io.h"
@@ -18,6 +19,7 @@ static const struct {
 
 typedef struct {
     mx_arena arena;
+    const char *metric;
     mx_curve_series series[MX_CURVE_RUNS * PER_RUN];
     int n;
 } curves;
@@ -25,7 +27,7 @@ typedef struct {
 static mx_status add_series(curves *c, const char *file, const char *metric, const char *name)
 {
     mx_series s = {0};
-    bool trained = strcmp(metric, "loss") == 0;
+    bool trained = strcmp(metric, c->metric) == 0;
     MX_TRY(mx_metrics_read(file, metric, &c->arena, &s));
     if (s.n)
         c->series[c->n++] = (mx_curve_series){.name = name, .x = s.x, .y = s.y, .n = s.n,
@@ -34,28 +36,51 @@ static mx_status add_series(curves *c, const char *file, const char *metric, con
     return MX_OK;
 }
 
+static const char *metrics_of(curves *c, const mx_run_summary *g)
+{
+    return mx_arena_printf(&c->arena, "%s/metrics.jsonl", g->path);
+}
+
 /* "training", "evaluation"; of several runs with the run's name. */
 static mx_status add_run(curves *c, const mx_run_summary *g, bool alone)
 {
-    const char *file = mx_arena_printf(&c->arena, "%s/metrics.jsonl", g->path);
+    const char *file = metrics_of(c, g);
     if (access(file, R_OK) != 0)
         return MX_OK;
-    MX_TRY(add_series(c, file, "loss", alone ? "training" : g->name));
-    return add_series(c, file, "eval/loss",
+    MX_TRY(add_series(c, file, c->metric, alone ? "training" : g->name));
+    return add_series(c, file, mx_arena_printf(&c->arena, "eval/%s", c->metric),
                       alone ? "evaluation"
                             : mx_arena_printf(&c->arena, "%s, evaluation", g->name));
+}
+
+/* What is drawn where nobody says: what a run wants more of, or less. */
+static mx_status choose_metric(curves *c, const mx_run_summary *g, const char *asked)
+{
+    const char *file = metrics_of(c, g);
+    mx_series s = {0};
+    c->metric = *asked ? asked : "loss";
+    if (*asked || access(file, R_OK) != 0)
+        return MX_OK;
+    MX_TRY(mx_metrics_read(file, "reward", &c->arena, &s));
+    c->metric = s.n ? "reward" : "loss";
+    return MX_OK;
 }
 
 static const char *title_of(curves *c, const mx_run_summary *g, int n)
 {
     const char *text = mx_arena_printf(&c->arena, "%s", g->name);
-    if (n == 1 && g->loss == g->loss)
+    bool loss = strcmp(c->metric, "loss") == 0, known = c->n && c->series[0].n;
+    if (n == 1 && !loss && known)
+        text = mx_arena_printf(&c->arena, "%s: %s %.4g at step %.0f", text, c->metric,
+                               c->series[0].y[c->series[0].n - 1],
+                               c->series[0].x[c->series[0].n - 1]);
+    if (n == 1 && loss && g->loss == g->loss)
         text = mx_arena_printf(&c->arena, "%s: loss %.4f at step %.0f", text, g->loss, g->step);
-    if (n == 1 && g->eval_loss == g->eval_loss)
+    if (n == 1 && loss && g->eval_loss == g->eval_loss)
         text = mx_arena_printf(&c->arena, "%s, evaluation %.4f", text, g->eval_loss);
     for (int i = 1; i < n; i++)
         text = mx_arena_printf(&c->arena, "%s, %s", text, g[i].name);
-    return n == 1 ? text : mx_arena_printf(&c->arena, "loss of %s", text);
+    return n == 1 ? text : mx_arena_printf(&c->arena, "%s of %s", c->metric, text);
 }
 
 static mx_status write_picture(const mx_curve *c, const char *file, bool png)
@@ -85,6 +110,17 @@ static mx_status draw(curves *k, const mx_run_summary *g, int n, const mx_inspec
     return write_picture(&c, p->png, true);
 }
 
+/* In the terminal, below the first curve. */
+static mx_status add_lengths(curves *k, const mx_run_summary *g, mx_str *out)
+{
+    if (strcmp(k->metric, "reward") != 0)
+        return MX_OK;
+    k->metric = "completions/mean_length";
+    k->n = 0;
+    MX_TRY(add_run(k, g, true));
+    return draw(k, g, 1, &(mx_inspect_pictures){.svg = "", .png = ""}, out);
+}
+
 mx_status mx_inspect_curve(const char *const *paths, int n, const mx_inspect_pictures *p,
                            mx_str *out)
 {
@@ -95,12 +131,17 @@ mx_status mx_inspect_curve(const char *const *paths, int n, const mx_inspect_pic
         return mx_fail(MX_USAGE, "%d runs are too many for one picture; name up to %d", n,
                        MX_CURVE_RUNS);
     n = n > MX_CURVE_RUNS ? MX_CURVE_RUNS : n;
-    for (int i = 0; i < n && !st; i++) {
-        mx_run_summary_at(&g[i], paths[i], &k.arena);
+    mx_run_summaries_at(g, paths, n, &k.arena);
+    if (n)
+        st = choose_metric(&k, &g[0], p->metric);
+    for (int i = 0; i < n && !st; i++)
         st = add_run(&k, &g[i], n == 1);
-    }
+    if (!st && *p->metric && !k.n)
+        st = mx_fail(MX_INPUT, "metrics.jsonl has no %s; its lines name what there is", p->metric);
     if (!st)
         st = draw(&k, g, n, p, out);
+    if (!st && n == 1 && !*p->metric)
+        st = add_lengths(&k, g, out);
     mx_arena_fini(&k.arena);
     return st;
 }

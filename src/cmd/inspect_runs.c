@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 10, NAME = 40 }; /* steps that two runs are compared at; columns of a name */
+/* Steps that two runs are compared at; columns of a name, and of one over a column of numbers. */
+enum { ROWS = 10, NAME = 40, SHORT = 16 };
 
 static int by_text(const void *a, const void *b)
 {
@@ -143,6 +144,13 @@ static double mean_of(const mx_series *s, double from, double to)
     return n ? sum / (double)n : NAN;
 }
 
+/* Long names differ at their ends. */
+static const char *end_of(const char *name)
+{
+    size_t n = strlen(name);
+    return n > SHORT ? name + n - SHORT : name;
+}
+
 static mx_status print_losses(const mx_run_summary *g, mx_arena *a, mx_str *out)
 {
     mx_series s[2] = {{0}};
@@ -154,14 +162,14 @@ static mx_status print_losses(const mx_run_summary *g, mx_arena *a, mx_str *out)
     }
     int rows = common < ROWS ? (int)common : ROWS;
     if (rows)
-        mx_str_addf(out, "\nmean loss up to step %*.*s  %9.9s  %10s\n", NAME / 2, NAME / 2,
-                    g[0].name, g[1].name, "difference");
+        mx_str_addf(out, "\nmean loss up to step  %*s  %*s  %10s\n", SHORT, end_of(g[0].name),
+                    SHORT, end_of(g[1].name), "difference");
     for (int k = 1; k <= rows; k++) {
         double from = floor(common * (k - 1) / rows), to = floor(common * k / rows);
         double x = mean_of(&s[0], from, to), y = mean_of(&s[1], from, to);
         mx_str_addf(out, "%20.0f", to);
-        cell(out, NAME / 2 - 1, "%.4f", x);
-        cell(out, 9, "%.4f", y);
+        cell(out, SHORT, "%.4f", x);
+        cell(out, SHORT, "%.4f", y);
         cell(out, 10, "%+.4f", y - x);
         mx_str_add(out, "\n");
     }
@@ -173,8 +181,7 @@ mx_status mx_inspect_runs(const char *const *paths, int n, bool json, mx_str *ou
     mx_arena a = {0};
     mx_status st = MX_OK;
     mx_run_summary *g = MX_NEW_N(&a, mx_run_summary, n);
-    for (int i = 0; i < n; i++)
-        mx_run_summary_at(&g[i], paths[i], &a);
+    mx_run_summaries_at(g, paths, n, &a);
     if (json)
         print_json(g, n, out);
     else

@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/json_doc.h"
+#include "plan/choose.h"
 #include "plan/failures.h"
-#include "plan/search.h"
 #include "plan/trace_file.h"
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@ typedef struct {
     double bytes;
 } memory_row;
 
-enum { MEMORY_ROWS = 8, SHOWN = 5, COMPILED = 8 };
+enum { MEMORY_ROWS = 8, SHOWN = 5 };
 
 static void memory_rows(const mx_forecast *f, memory_row rows[MEMORY_ROWS])
 {
@@ -65,7 +65,7 @@ static void print_machine(const mx_forecast *f, const mx_model_spec *m)
            mx_format_count(a, sizeof a, f->profile.parameters));
     printf("machine   %lld x %s, %s and %.0f TFLOP/s of %s each; ", (long long)f->machine.chips,
            c->name, mx_format_bytes(b, sizeof b, c->memory_bytes), c->peak[f->run.rate] / 1e12,
-           f->run.rate == MX_RATE_F32 ? "float32" : "bfloat16");
+           mx_rate_name(f->run.rate));
     print_network(&f->machine.network);
     printf("mesh      %s\n", mx_str_text(&mesh));
     printf("batch     %s\n", mx_str_text(&batch));
@@ -293,75 +293,6 @@ static void print_choices(const mx_search *s, const mx_forecast *f)
         print_choice(s, i, f);
 }
 
-static mx_status nothing_fits(const mx_search *s, const mx_search_request *q)
-{
-    const mx_topology *t = q->machine;
-    bool roomy = mx_config_int(q->config, "num_experts") > 1 &&
-                 mx_config_float(q->config, "ragged_buffer_factor") < 0;
-    char a[32], b[32];
-    mx_str mesh = {0};
-    mx_mesh_print(&mesh, &s->least_mesh);
-    mx_status st =
-        s->too_large
-            ? mx_fail(MX_MEMORY,
-                      "no layout fits in the %s of a %s: of %lld tried, %s needs the "
-                      "least, %s; use more chips, a smaller batch or a shorter "
-                      "max_target_length%s",
-                      mx_format_bytes(b, sizeof b, t->chip.memory_bytes), t->chip.name,
-                      (long long)s->tried, mx_str_text(&mesh),
-                      mx_format_bytes(a, sizeof a, s->least.total),
-                      roomy ? ", or ragged_buffer_factor=1.5 (an expert rank then has room for "
-                              "one and a half even shares of tokens, not for all)"
-                            : "")
-            : mx_fail(MX_USAGE,
-                      "no mesh of %lld chips can share the batch; change "
-                      "per_device_batch_size",
-                      (long long)t->chips);
-    mx_str_fini(&mesh);
-    return st;
-}
-
-static void drop(mx_search *s, int i)
-{
-    s->n--;
-    s->too_large++;
-    memmove(&s->best[i], &s->best[i + 1], sizeof *s->best * (size_t)(s->n - i));
-}
-
-/* Those of a remat policy that would not fit either if compiling made them as much larger. */
-static void drop_larger(mx_search *s, int remat, double more, double room)
-{
-    for (int i = s->n - 1; i >= 0; i--)
-        if (s->best[i].remat == remat && s->best[i].memory.total * more > room)
-            drop(s, i);
-}
-
-/* The best layout whose programs can be compiled, and then fit as the model of costs says. */
-static mx_status choose(mx_search *s, const mx_search_request *q, mx_forecast *f)
-{
-    mx_status why = MX_OK;
-    MX_TRY(mx_search_run(s, q));
-    for (int tries = 0; s->n && tries < COMPILED; tries++) {
-        mx_topology machine = f->machine;
-        memset(f, 0, sizeof *f);
-        f->machine = machine;
-        mx_search_take(s, 0, q, f);
-        mx_status st = mx_forecast_make(f, q->config, q->model);
-        if (!st && f->memory.total <= mx_search_usable_bytes(&f->machine.chip)) {
-            mx_status_free(why);
-            return MX_OK;
-        }
-        double more = st ? 1 : f->memory.total / s->best[0].memory.total;
-        int remat = s->best[0].remat;
-        mx_status_free(st ? why : MX_OK);
-        why = st ? st : why;
-        drop(s, 0);
-        drop_larger(s, remat, more, mx_search_usable_bytes(&f->machine.chip));
-    }
-    return why ? mx_status_wrap(why, "none of the best layouts can be compiled; the last")
-               : nothing_fits(s, q);
-}
-
 static mx_status plan_choice(const mx_invocation *inv, const mx_model_spec *m, mx_search *s,
                              mx_forecast *f)
 {
@@ -369,13 +300,13 @@ static mx_status plan_choice(const mx_invocation *inv, const mx_model_spec *m, m
     mx_batch_plan all;
     MX_TRY(mx_batch_plan_make(&all, c, f->machine.chips, 1));
     mx_topology machine = f->machine;
-    mx_search_request q = {&machine,
-                           m,
-                           c,
-                           all.global_sequences,
-                           mx_config_bool(c, "auto_stages"),
-                           mx_config_bool(c, "exhaustive")};
-    return choose(s, &q, f);
+    mx_search_request q = {.machine = &machine,
+                           .model = m,
+                           .config = c,
+                           .sequences = all.global_sequences,
+                           .stages = mx_config_bool(c, "auto_stages"),
+                           .simulate_all = mx_config_bool(c, "exhaustive")};
+    return mx_layout_choose(s, &q, f);
 }
 
 static mx_status plan_given(const mx_config *c, const mx_model_spec *m, mx_forecast *f)

@@ -101,16 +101,45 @@ static bool is_running(const char *path, mx_arena *a)
            time(NULL) - s.st_mtime < BEAT_SECONDS;
 }
 
+static const char *without_slashes(const char *path, mx_arena *a)
+{
+    char *p = mx_arena_strdup(a, path);
+    for (size_t n = strlen(p); n > 1 && p[n - 1] == '/';)
+        p[--n] = 0;
+    return p;
+}
+
+/* The last so many parts of a path. */
+static const char *last_parts(const char *path, int parts)
+{
+    const char *p = path + strlen(path);
+    while (p > path && (p[-1] != '/' || --parts > 0))
+        p--;
+    return p;
+}
+
+void mx_run_summaries_at(mx_run_summary *g, const char *const *paths, int n, mx_arena *a)
+{
+    enum { MOST_PARTS = 16 };
+    const char **path = MX_NEW_N(a, const char *, n);
+    for (int i = 0; i < n; i++) {
+        mx_run_summary_at(&g[i], paths[i], a);
+        path[i] = without_slashes(paths[i], a);
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 1, j = 0; k <= MOST_PARTS && j < n; k++) {
+            g[i].name = last_parts(path[i], k);
+            for (j = 0; j < n && (j == i || strcmp(g[i].name, last_parts(path[j], k)) != 0);)
+                j++;
+        }
+}
+
 void mx_run_summary_at(mx_run_summary *g, const char *path, mx_arena *a)
 {
     *g = (mx_run_summary){.path = path, .step = NAN, .steps = NAN, .loss = NAN, .eval_loss = NAN,
                          .learning_rate = NAN, .tokens = NAN, .tokens_per_second = NAN,
                          .skipped = NAN, .rollbacks = NAN, .time = NAN};
-    char *name = mx_arena_strdup(a, path);
-    for (size_t n = strlen(name); n > 1 && name[n - 1] == '/';)
-        name[--n] = 0;
-    char *slash = strrchr(name, '/');
-    g->name = slash && slash[1] ? slash + 1 : name;
+    g->name = last_parts(without_slashes(path, a), 1);
     read_metrics(g, a);
     mx_config *c = mx_run_summary_config(path);
     if (c)

@@ -12,7 +12,7 @@
 #include "base/config.h"
 
 typedef struct {
-    const char *path, *name; /* the folder, and its last part */
+    const char *path, *name; /* the folder, and its last part, or parts where names repeat */
     const char *state;       /* running, finished, stopped */
     double step, steps;      /* all numbers: NAN where nothing is known */
     double loss, eval_loss, learning_rate, tokens, tokens_per_second, skipped, rollbacks;
@@ -22,6 +22,8 @@ typedef struct {
 bool mx_is_run_folder(const char *path);
 /* Texts live in the arena, or in `path`. */
 void mx_run_summary_at(mx_run_summary *g, const char *path, mx_arena *a);
+/* Of several; runs of the same name are called by as many parts of their paths as differ. */
+void mx_run_summaries_at(mx_run_summary *g, const char *const *paths, int n, mx_arena *a);
 /* Its configuration; NULL when it cannot be read. The caller frees it. */
 mx_config *mx_run_summary_config(const char *path);
 /* "2026-11-16 09:18:43" into the caller's buffer, which is returned; "-" for NAN. */

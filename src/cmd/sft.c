@@ -1,4 +1,5 @@
 /* sft.c - maxc sft: fine-tune a model on answers; resumes by itself. */
+#include "cmd/trl_defaults.h"
 #include "cmd/verb.h"
 #include "train/run/objective.h"
 #include "train/run/run.h"
@@ -11,11 +12,8 @@ static mx_status run(mx_invocation *inv)
 }
 
 /* TRL's. */
-static const char *const defaults[] = {
-    "packing=false",          "packing_type=bfd",      "max_target_length=1024",
-    "learning_rate=2e-5",     "lr_schedule_type=linear", "warmup_steps_fraction=0",
-    "adam_b2=0.999",          "adam_weight_decay=0",   "gradient_clipping_threshold=1",
-    "per_device_batch_size=8", "num_epoch=-1",         "steps=1000",          NULL};
+static const char *const defaults[] = {MX_TRL_DEFAULTS, "packing_type=bfd", "learning_rate=2e-5",
+                                       "per_device_batch_size=8", NULL};
 
 const mx_verb mx_verb_sft = {
     .name = "sft",

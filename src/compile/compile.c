@@ -1,8 +1,8 @@
 /* compile.c - runs the passes in order; prints, and in test builds verifies, between them. */
 #include "compile/compile.h"
 
-#include "compile/partition.h"
-#include "compile/stages.h"
+#include "compile/mesh/partition.h"
+#include "compile/mesh/stages.h"
 
 #include "ops.h"
 #include <stdio.h>

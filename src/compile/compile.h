@@ -20,6 +20,7 @@ typedef struct mx_compile_options {
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool reads_copies;         /* weights are read from the copies that a training step writes */
     mx_weight_codes codes;     /* with weights_fixed: how matrices lie */
+    const struct mx_frozen_codes *frozen_codes; /* beside adapters (frozen_codes.h); NULL: none */
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */

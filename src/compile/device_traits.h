@@ -24,6 +24,8 @@ typedef struct mx_device_traits {
     /* Its memory is the host's: there is nowhere to offload to, and the host reads and writes
      * variables where they lie. */
     bool host_memory;
+    /* Collectives may go on beside other nodes (compile/mesh/overlap.c). */
+    bool overlaps;
     /* It decides itself what shares memory: every value of a program is allocated by itself, and
      * the offsets of the memory pass are not used. */
     bool plans_memory;

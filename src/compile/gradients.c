@@ -5,7 +5,7 @@
  */
 #include "compile/compile.h"
 
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 #include "ops.h"
 #include "ops/collective.h"
 #include <stdio.h>

@@ -1,5 +1,10 @@
 /* lora.c - see lora.h.
  *
+ * The scale is applied to A x, the smallest tensor there is, in both passes.
+ *
+ * A table that is looked up has its adapter beside the lookup; where the head is the same weight,
+ * that reads it as it is, as in PEFT.
+ *
  * A use of a weight in a matmul gets the adapter beside it, on the activations. Any
  * other use (a latent attention's absorbed projection, a head fused with its loss) reads W + s B A
  * instead of W. Both are made where the use stands, so that remat and the order of
@@ -19,12 +24,14 @@ typedef struct {
     mx_node *a, *b, *m; /* m: DoRA's lengths, or NULL */
     mx_node *merged;    /* W + s B A, once some use needs it */
     double scale;
+    bool table; /* of an embedding: A (r, vocab), B (dim, r) */
 } adapter;
 
 typedef struct {
     mx_graph *g;
     const mx_lora *l;
     adapter **of; /* by the id of a variable */
+    bool *looked_up; /* likewise: it is an embedding */
     mx_node *seed;
     int n_adapters;
 } pass;
@@ -91,6 +98,13 @@ static bool module_of(const char *name, char *out, size_t cap)
     return true;
 }
 
+/* The logical name of dim i of a weight of two; "": none. */
+static const char *name_of_dim(pass *p, const mx_node *w, int i)
+{
+    const char *axes = w->axes ? w->axes : ",", *from = i ? strchr(axes, ',') + 1 : axes;
+    return mx_axes_text(p->g, "%.*s", (int)strcspn(from, ","), from);
+}
+
 static mx_node *declare(pass *p, const char *module, const char *what, mx_shape shape, mx_init init)
 {
     char name[640];
@@ -99,25 +113,41 @@ static mx_node *declare(pass *p, const char *module, const char *what, mx_shape 
     return mx_variable(p->g, name, mx_type_of(p->g->param_dtype, shape), at);
 }
 
+static void add_table(pass *p, adapter *a, const mx_node *w, const char *module, int64_t r)
+{
+    if (p->l->dora)
+        mx_graph_fail(p->g, "use_dora: %s is an embedding; leave it out of lora_module_path",
+                      w->name);
+    a->table = true;
+    a->a = declare(p, module, "lora_embedding_A", MX_SHAPE(r, w->type.dim[0]), MX_ZEROS);
+    a->b = declare(p, module, "lora_embedding_B", MX_SHAPE(w->type.dim[1], r), MX_NORMAL(1));
+}
+
 static void add_adapter(pass *p, const mx_node *w)
 {
     char module[512];
     const mx_var_attr *at = w->attr;
     if (w->type.ndim != 2 || !module_of(w->name, module, sizeof module))
         return;
-    int64_t r = rank_of(p->l, module), in = w->type.dim[at->in_out ? 0 : 1],
-            out = w->type.dim[at->in_out ? 1 : 0];
+    int in_dim = at->in_out ? 0 : 1;
+    int64_t r = rank_of(p->l, module), in = w->type.dim[in_dim], out = w->type.dim[1 - in_dim];
     if (!r)
         return;
     adapter *a = MX_NEW(&p->g->arena, adapter);
-    mx_init uniform = {.kind = MX_INIT_UNIFORM, .scale = 1 / sqrt((double)in)};
-    a->a = declare(p, module, "lora_A.weight", MX_SHAPE(r, in), uniform);
-    a->b = declare(p, module, "lora_B.weight", MX_SHAPE(out, r), MX_ZEROS);
-    if (p->l->dora) /* its first value is written when the weights are there: store/adapter.c */
-        a->m = declare(p, module, "lora_magnitude_vector", MX_SHAPE(out), MX_ZEROS);
     a->scale = mx_lora_scale(p->l, module);
     p->of[w->id] = a;
     p->n_adapters++;
+    if (p->looked_up[w->id]) {
+        add_table(p, a, w, module, r);
+        return;
+    }
+    mx_init uniform = {.kind = MX_INIT_UNIFORM, .scale = 1 / sqrt((double)in)};
+    a->a = declare(p, module, "lora_A.weight", MX_SHAPE(r, in), uniform);
+    a->b = declare(p, module, "lora_B.weight", MX_SHAPE(out, r), MX_ZEROS);
+    a->a->axes = mx_axes_text(p->g, ",%s", name_of_dim(p, w, in_dim));
+    a->b->axes = mx_axes_text(p->g, "%s,", name_of_dim(p, w, 1 - in_dim));
+    if (p->l->dora) /* its first value is written when the weights are there: store/adapter.c */
+        a->m = declare(p, module, "lora_magnitude_vector", MX_SHAPE(out), MX_ZEROS);
 }
 
 /* W + s B A. */
@@ -152,13 +182,23 @@ static mx_node *beside(pass *p, mx_node *y, const adapter *a)
     mx_graph *g = p->g;
     mx_node *own = mx_apply_n(g, y->op, y->attr, y->n_in, y->in, y->n_out);
     mx_node *low = mx_matmul(g, "*d,rd->*r", dropped(p, y->in[0], y->in[1]), a->a);
-    mx_node *more = mx_affine(g, mx_matmul(g, "*r,fr->*f", low, a->b), a->scale, 0);
+    mx_node *more = mx_matmul(g, "*r,fr->*f", mx_affine(g, low, a->scale, 0), a->b);
     mx_node *sum = mx_add(g, own, mx_cast(g, more, own->type.dtype));
     if (a->m)
         sum = mx_mul(g, sum, stretch(p, y->in[1], a));
     if (y->name && !mx_graph_find(g, y->name))
         sum->name = y->name;
     return sum;
+}
+
+/* Rows of the table, with the adapter's part added. */
+static mx_node *beside_lookup(pass *p, mx_node *y, const adapter *a)
+{
+    mx_graph *g = p->g;
+    mx_node *own = mx_apply_n(g, y->op, y->attr, y->n_in, y->in, y->n_out);
+    mx_node *low = mx_embed(g, mx_transpose(g, a->a, "ab->ba"), y->in[1]);
+    mx_node *more = mx_matmul(g, "*r,fr->*f", mx_affine(g, low, a->scale, 0), a->b);
+    return mx_add(g, own, mx_cast(g, more, own->type.dtype));
 }
 
 static bool is_plain_product(const mx_node *n, int k)
@@ -174,7 +214,10 @@ static void adapt_use(pass *p, mx_node *n, int k, adapter *a)
     const char *scope = p->g->scope;
     p->g->scope = n->scope;
     p->g->seq = n->seq;
-    if (is_plain_product(n, k)) {
+    if (a->table) {
+        if (n->op == &mx_op_embed && k == 0)
+            mx_node_forward(n, beside_lookup(p, n, a));
+    } else if (is_plain_product(n, k)) {
         mx_node_forward(n, beside(p, n, a));
     } else if (a->m) {
         mx_graph_fail(p->g, "use_dora: %s is not used as a plain linear layer here; leave it out "
@@ -200,15 +243,26 @@ static void freeze_others(pass *p)
     }
 }
 
+/* The model's own dropout (exec/dropout.h) may have declared it. */
+static mx_node *dropout_seed(mx_graph *g)
+{
+    mx_node *seed = mx_graph_find(g, "dropout_seed");
+    return seed ? seed : mx_input(g, "dropout_seed", MX_SCALAR, MX_I64);
+}
+
 void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training)
 {
     int n_old = g->n_nodes;
     mx_arena scratch = {0};
-    pass p = {.g = g, .l = l, .of = MX_NEW_N(&scratch, adapter *, n_old)};
+    pass p = {.g = g, .l = l, .of = MX_NEW_N(&scratch, adapter *, n_old),
+              .looked_up = MX_NEW_N(&scratch, bool, n_old)};
     if (g->error)
         return;
     if (training && l->dropout > 0)
-        p.seed = mx_input(g, "dropout_seed", MX_SCALAR, MX_I64);
+        p.seed = dropout_seed(g);
+    for (int i = 0; i < n_old; i++)
+        if (g->node[i]->op == &mx_op_embed)
+            p.looked_up[g->node[i]->in[0]->id] = true;
     for (int i = 0; i < n_old; i++)
         if (g->node[i]->op == &mx_op_variable &&
             ((const mx_var_attr *)g->node[i]->attr)->kind == MX_VAR_WEIGHT)

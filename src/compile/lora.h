@@ -4,7 +4,10 @@
  *     DoRA: y (m / |W + s B A|), row by row; m (out) is trained, the rows' lengths are constants in
  *     the backward pass
  *
- * A new A is uniform in +-1/sqrt(in), a new B zero: training begins with the model as it is.
+ *     an embedding: y = W[x] + s A^T[x] B^T      A (r, vocab)  B (dim, r)
+ *
+ * A new A is uniform in +-1/sqrt(in), a new B zero: training begins with the model as it is. Of an
+ * embedding A is zero and B normal.
  * Variables are called as PEFT's files call their tensors.
  */
 #ifndef MX_COMPILE_LORA_H

@@ -8,6 +8,7 @@
 #include "compile/strided_views.h"
 
 #include "ops.h"
+#include "ops/collective.h"
 #include <string.h>
 
 enum { ALIGN = 64 }; /* where the device does not say */
@@ -209,15 +210,18 @@ static size_t device_work(const mx_program *p, const mx_device_traits *device, s
     return work;
 }
 
-static size_t host_work(const mx_program *p)
+/* Collectives beside other nodes have a workspace of their own behind the others'. */
+static size_t host_work(mx_program *p)
 {
-    size_t work = 0;
+    size_t work[2] = {0};
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
         size_t own = n->op->work_bytes ? n->op->work_bytes(n, p->n_threads) : 0;
-        work = own > work ? own : work;
+        bool beside = mx_collective_is_beside(n);
+        work[beside] = own > work[beside] ? own : work[beside];
     }
-    return work;
+    p->beside_at = (work[0] + ALIGN - 1) / ALIGN * ALIGN;
+    return work[1] ? p->beside_at + work[1] : work[0];
 }
 
 static void count_bytes(mx_program *p, const mx_node *n)

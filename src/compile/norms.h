@@ -2,7 +2,7 @@
 #ifndef MX_COMPILE_NORMS_H
 #define MX_COMPILE_NORMS_H
 
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 
 /* The sum of the squares of a tensor, or of this rank's part of it (on != NULL). */
 mx_node *mx_squares(mx_graph *g, mx_node *x, const mx_partition *on);

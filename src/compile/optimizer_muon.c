@@ -16,7 +16,7 @@
  */
 #include "compile/optimizer.h"
 
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 #include "ir/source.h"
 #include "ops.h"
 #include <math.h>

@@ -10,6 +10,7 @@
  *   remat       which forward values the backward pass keeps, which it computes again
  *   epilogues   rules that the device asks for: GELU, SwiGLU and their gradients (rules.h)
  *   offload     which of those it keeps in host memory, and when they go and come
+ *   overlap     collectives that go on beside other nodes
  *   fuse        elementwise chains and row ops -> one kernel
  *   schedule    = mx_graph_order on (seq, id)
  *   memory      liveness and offsets (memory.c)

@@ -15,10 +15,20 @@
 #include "ops.h"
 #include <string.h>
 
+/* Is input k_in the mask of dropout, 0 and 1, beside activations that are narrow? */
+static bool is_mask(const mx_node *n, int k_in)
+{
+    const mx_node *x = n->in[k_in];
+    return n->op == &mx_op_mul && k_in == 1 && x->op == &mx_op_greater &&
+           x->in[0]->op == &mx_op_random_uniform && n->in[0]->type.dtype == MX_BF16;
+}
+
 static bool wants_cast(const mx_node *n, int k_in)
 {
     const mx_node *x = n->in[k_in];
     mx_op_kind k = n->op->kind;
+    if (is_mask(n, k_in))
+        return true;
     if (mx_op_kind_is_tiled(k) || k == MX_SOURCE || k == MX_VIEW || k == MX_PROJECT ||
         n->op->no_cast ||
         (n->op->n_cast && k_in >= n->op->n_cast))

@@ -11,6 +11,7 @@
  * report says so.
  */
 #include "compile/quantize.h"
+#include "compile/frozen_codes.h"
 
 #include "compile/compile.h"
 #include "ops.h"
@@ -248,6 +249,7 @@ void mx_pass_quantize_share(mx_graph *g)
 
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
+    mx_pass_frozen_codes(g, c->o->frozen_codes);
     pass_quantize(g, c->o->quantization, c->training);
     if (!c->training && c->o->weights_fixed)
         mx_pass_weight_codes(g, c->o->codes);

@@ -7,7 +7,8 @@
  * What else is kept is the policy's (keys/remat_policies.h), and with each of them the tensors
  * named in `save` or `offload` (offload.c moves those).
  *
- * On a mesh a weight that was gathered is gathered again, with every policy.
+ * On a mesh a weight that was gathered is gathered again, with every policy; so are the numbers of
+ * a weight in codes, and random numbers.
  *
  * A value that is made from one tensor of its size and small ones (a GEMM's result and its bias, a
  * row less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
@@ -56,20 +57,23 @@ static mx_node *behind_views(mx_node *x)
     return x;
 }
 
-/* A weight that ranks have put together. It is gathered again for the backward pass, whatever the
- * policy ("reshard after forward"): kept, it would be a copy of the model on every rank. */
-static bool gathers_weight(const mx_node *n)
+/* A weight that ranks have put together, or the numbers of one that lies in codes, or random
+ * numbers. It is made again for the backward pass, whatever the policy ("reshard after forward"):
+ * kept, it would be a copy of the model on every rank. */
+static bool is_made_again(const mx_node *n)
 {
     if (n->op->kind == MX_VIEW)
-        return gathers_weight(n->in[0]);
+        return is_made_again(n->in[0]);
+    if (n->op == &mx_op_dequantize || n->op == &mx_op_random_uniform)
+        return true;
     return n->op == &mx_op_all_gather &&
-           (is_source(behind_views(n->in[0])) || gathers_weight(n->in[0]));
+           (is_source(behind_views(n->in[0])) || is_made_again(n->in[0]));
 }
 
 /* Is the value there in the backward pass without being kept for its own sake? */
 static bool available(remat *r, const mx_node *n)
 {
-    if (is_source(n) || r->needed[n->id] || gathers_weight(n))
+    if (is_source(n) || r->needed[n->id] || is_made_again(n))
         return true;
     if (!r->available[n->id]) {
         bool yes = elementwise(n) || n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT;
@@ -106,7 +110,7 @@ static bool kept(remat *r, const mx_node *n, const mx_node *user)
 {
     if (is_source(n) || is_models_split(n) || is_named(r, n) || n->stage != user->stage)
         return true;
-    if (gathers_weight(n) || concats_weights(n))
+    if (is_made_again(n) || concats_weights(n))
         return false;
     if (r->keep == KEEP_WRITTEN && elementwise(n) && r->written[n->id])
         return true;
@@ -235,7 +239,7 @@ static void find_uses(remat *r, mx_node *const *order, int n, bool *used)
                 r->written[x->id] = true;
         }
     for (int i = 0; i < n; i++)
-        if (used[order[i]->id] && !elementwise(order[i]) && !gathers_weight(order[i]))
+        if (used[order[i]->id] && !elementwise(order[i]) && !is_made_again(order[i]))
             r->needed[order[i]->id] = true;
     /* An elementwise value that is used and cannot be made from kept ones is kept itself; in the
      * order of execution, so that what is made from it can rely on it. */

@@ -2,7 +2,7 @@
 #ifndef MX_COMPILE_UPDATE_PART_H
 #define MX_COMPILE_UPDATE_PART_H
 
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 
 typedef struct {
     mx_node *weight;     /* the variable */

@@ -31,6 +31,11 @@ typedef struct {
     size_t offset, bytes;
 } mx_device_buffer;
 
+/* Collectives: how long they took, and for how much of that other steps waited. */
+typedef struct {
+    double all, waited;
+} mx_comm_seconds;
+
 static inline mx_device_buffer mx_device_range(mx_device_buffer b, size_t at, size_t bytes)
 {
     return (mx_device_buffer){b.handle, b.offset + at, bytes};
@@ -109,6 +114,8 @@ struct mx_device {
     mx_status (*fill)(mx_device *d, mx_device_buffer dst, const mx_fill *f); /* may refuse some */
     mx_status (*convert)(mx_device *d, mx_device_buffer dst, mx_dtype to, mx_device_buffer src,
                          mx_dtype from);
+    /* Of all runs so far: NULL, it does not know. */
+    mx_comm_seconds (*comm_seconds)(const mx_device *d);
     /* The rate of its arithmetic, measured in a moment, where the chip's is not in the traits. */
     double (*measure_flops)(mx_device *d, mx_dtype dtype, int n_threads);
 
@@ -156,6 +163,9 @@ typedef struct {
     mx_cost cost;
     const char *scope; /* "model.layers.3.mlp" */
     const char *label; /* "model.layers.3.mlp matmul": for crash reports and profiles */
+    bool beside;       /* a collective that later steps go on beside, up to the one that waits */
+    int waits_for;     /* of a wait: 1 + the number of that collective's step; 0: for none */
+    int64_t ticket;    /* the device's, of its last run */
 } mx_exec_step;
 
 struct mx_exec {
@@ -193,10 +203,14 @@ void mx_session_allow_any_order(mx_session *s);
 /* Programs added from now on time the algorithms of their GEMMs. */
 void mx_session_search(mx_session *s);
 
+/* The seconds of all collectives of its programs so far; zeros where the device does not know. */
+mx_comm_seconds mx_session_comm_seconds(const mx_session *s);
 /* Where collectives of programs added from now on find their group: of these axes (ir/mesh.h), for
  * this rank; NULL: it is alone. Without it all are. */
 typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
 void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx);
+/* The same groups as another session's, for one that runs beside it. */
+void mx_session_share_groups(mx_session *s, const mx_session *other);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
 /* The same with values in a slot, memory of the caller's. A program is added once for each of its

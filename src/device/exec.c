@@ -3,6 +3,7 @@
 
 #include "ir/placement.h"
 #include "ops.h"
+#include "ops/collective.h"
 #include "ops/load.h"
 #include <string.h>
 
@@ -65,9 +66,11 @@ static mx_status fill_constant(mx_exec *e, const mx_node *n)
     return st;
 }
 
-static void *work_of(const mx_session *s)
+static void *work_of(const mx_exec *e, const mx_exec_step *st)
 {
-    return s->work.handle ? s->device->address(s->device, s->work) : NULL;
+    const mx_session *s = e->session;
+    char *work = s->work.handle ? s->device->address(s->device, s->work) : NULL;
+    return work && st->beside ? work + e->program->beside_at : work;
 }
 
 static void bind_step(mx_exec *e, const mx_node *n)
@@ -86,8 +89,9 @@ static void bind_step(mx_exec *e, const mx_node *n)
     const char *own = n->name ? n->name : n->op->name;
     bool whole = !*n->scope || strchr(own, '.'); /* a variable's name has the scope in it */
     st->label = whole ? own : mx_arena_printf(&e->arena, "%s %s", n->scope, own);
+    st->beside = mx_collective_is_beside(n);
     st->call = (mx_call){.n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out,
-                         .attr = n->attr, .work = work_of(e->session)};
+                         .attr = n->attr, .work = work_of(e, st)};
     const mx_collective_attr *c = n->op->collective ? n->attr : NULL;
     if (c && e->session->find_group) {
         st->call.group = e->session->find_group(e->session->group_ctx, (mx_axis_set)c->axes);
@@ -154,7 +158,7 @@ static void move_work(mx_session *s)
 {
     for (mx_exec *e = s->execs; e; e = e->next) {
         for (int i = 0; i < e->n_steps; i++)
-            e->step[i].call.work = work_of(s);
+            e->step[i].call.work = work_of(e, &e->step[i]);
         if (s->device->forget && e->state)
             s->device->forget(s->device, e->state);
     }
@@ -227,6 +231,28 @@ static mx_status alloc_values(mx_exec *e)
     return MX_OK;
 }
 
+static mx_status bind_steps(mx_exec *e)
+{
+    const mx_program *p = e->program;
+    mx_arena scratch = {0};
+    mx_status st = MX_OK;
+    int *step_of = MX_NEW_N(&scratch, int, p->graph->n_nodes); /* 1 + the step of a node */
+    e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
+    for (int i = 0; i < p->n && !st; i++) {
+        const mx_node *n = p->order[i];
+        if (n->op == &mx_op_constant)
+            st = fill_constant(e, n);
+        if (n->op == &mx_op_constant || !mx_program_runs(p, n))
+            continue;
+        bind_step(e, n);
+        step_of[n->id] = e->n_steps;
+        if (n->op == &mx_op_wait && mx_collective_is_beside(n->in[0]))
+            e->step[e->n_steps - 1].waits_for = step_of[n->in[0]->id];
+    }
+    mx_arena_fini(&scratch);
+    return st;
+}
+
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out)
 {
     return mx_session_add_slot(s, p, (mx_device_buffer){0}, out);
@@ -244,14 +270,7 @@ mx_status mx_session_add_slot(mx_session *s, const mx_program *p, mx_device_buff
     e->work_bytes = d->traits->work_bytes ? p->work_bytes : p->host_work_bytes;
     MX_TRY(grow_work(s, e->work_bytes));
     MX_TRY(alloc_values(e));
-    e->step = MX_NEW_N(&e->arena, mx_exec_step, p->n);
-    for (int i = 0; i < p->n; i++) {
-        const mx_node *n = p->order[i];
-        if (n->op == &mx_op_constant)
-            MX_TRY(fill_constant(e, n));
-        else if (mx_program_runs(p, n))
-            bind_step(e, n);
-    }
+    MX_TRY(bind_steps(e));
     MX_TRY(d->prepare(d, e, &e->state));
     *out = e;
     return MX_OK;

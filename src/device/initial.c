@@ -92,7 +92,8 @@ mx_status mx_session_init(mx_session *s, uint64_t seed)
     mx_status st = MX_OK;
     MX_TRY(mx_alloc(&buffer, RUN * sizeof(double), "the first weights"));
     for (int i = 0; i < s->n_vars && !st; i++)
-        if (!s->var[i]->written && s->var[i]->attr.kind != MX_VAR_COPY)
+        if (!s->var[i]->written && (s->var[i]->attr.kind != MX_VAR_COPY ||
+                                    !*s->var[i]->attr.copy_of)) /* scales of codes */
             st = init_variable(s, s->var[i], seed, buffer);
     mx_free(buffer);
     return st ? st : mx_session_refresh_copies(s);

@@ -67,6 +67,16 @@ void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx)
     s->group_ctx = ctx;
 }
 
+void mx_session_share_groups(mx_session *s, const mx_session *other)
+{
+    mx_session_set_groups(s, other->find_group, other->group_ctx);
+}
+
+mx_comm_seconds mx_session_comm_seconds(const mx_session *s)
+{
+    return s->device->comm_seconds ? s->device->comm_seconds(s->device) : (mx_comm_seconds){0};
+}
+
 int mx_session_threads(const mx_session *s)
 {
     return s->n_threads;

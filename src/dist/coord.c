@@ -207,6 +207,7 @@ static void forgive_locked(mx_coord *c, double now)
     if (stood_still)
         mx_coord_forgive_waits(c, gap);
     c->looked_at = now;
+    mx_coord_look_at_channels(c, now);
 }
 
 static void step_locked(mx_coord *c)

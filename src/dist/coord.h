@@ -41,6 +41,7 @@ typedef struct {
     uint32_t hash;
 } mx_coord_part;
 
+#define MX_COORD_WAKE_S 0.25
 enum { MX_COORD_CHANNELS = 16, MX_COORD_PARTS = 4096, MX_COORD_BLOB = 128 };
 
 typedef struct {
@@ -100,12 +101,16 @@ void mx_coord_abort(mx_coord *c, const char *why);
  *     enter     call `number` (1, 2, ...) begins and may wait for other ranks; `call` is a literal
  *     progress  something has arrived
  *     leave     it is over
+ * A thread in a call runs at least every MX_COORD_WAKE_S, however long it waits: one that does not
+ * run at all hangs, and is told by that from those that wait for it.
  * Cheap; from any thread, one a channel. */
 mx_status mx_coord_channel_open(mx_coord *c, int *channel, uint32_t *opened) MX_MUST_USE;
 void mx_coord_channel_close(mx_coord *c, int channel);
 void mx_coord_enter(mx_coord *c, int channel, const char *call, uint64_t number);
 /* The same, of a call that waits for one rank, whatever the number of its own calls. */
 void mx_coord_enter_with(mx_coord *c, int channel, const char *call, uint64_t number, int peer);
+/* The call has come so far that it waits for this rank; -1: for all. */
+void mx_coord_waits_for(mx_coord *c, int channel, int peer);
 void mx_coord_progress(mx_coord *c, int channel);
 void mx_coord_leave(mx_coord *c, int channel);
 

@@ -44,8 +44,10 @@ mx_wire_keys mx_coord_agree(const mx_auth_key *secret, const mx_coord_nonces *n,
 
 typedef struct {
     uint64_t number;
-    double waits_s; /* in a call, for so long; below 0: in none */
-    int peer;       /* for which it waits; -1: for all that have not come to the call */
+    double waits_s;  /* in a call, for so long; below 0: in none */
+    double still_s;  /* in a call: for so long its thread has not run, so it hangs in there */
+    int peer;        /* for which it waits; -1: for all that have not come to the call */
+    bool is_message; /* between it and the peer: other ranks count other calls */
     char call[MX_COORD_CALL];
 } mx_coord_channel_state;
 
@@ -77,6 +79,9 @@ typedef struct {
     _Atomic int64_t since_ns; /* monotonic; 0: in no call */
     _Atomic(const char *) call;
     _Atomic int peer; /* -1: all */
+    _Atomic bool is_message;
+    _Atomic int clock;        /* clockid_t of the processor time of the thread in the call */
+    double ran_for_s, ran_at; /* that time, and when it was last seen to grow: the coordinator's */
     bool open;
     uint32_t opened;
 } mx_coord_channel;
@@ -138,6 +143,8 @@ mx_status mx_coord_stopped(void) MX_MUST_USE; /* by a signal, before all ranks w
 
 /* coord_channels.c */
 mx_coord_channel_state mx_coord_own_channel(const mx_coord *c, int channel);
+/* Which threads in calls have run since the last look. */
+void mx_coord_look_at_channels(mx_coord *c, double now);
 /* This process has stood still for so long. */
 void mx_coord_forgive_waits(mx_coord *c, double seconds);
 void mx_coord_queue_beat(mx_coord *c, mx_coord_link *l, double now);

@@ -2,8 +2,10 @@
  *
  * Rank 0 looks. A process that does not answer at all is found by its heartbeat. One that answers
  * may still hang: then others wait for it in a call. Of all waits that are too long the longest
- * came first and led to the others; whoever has not come to that call is to blame, unless he waits
- * for somebody himself.
+ * came first and led to the others. From it we go from each rank to the one that it waits for, and
+ * blame the first that waits for nobody: it is in no call, or in one in which its thread does not
+ * run. Of a call that waits for all, whoever has not come to it is to blame, unless he waits for
+ * somebody himself.
  */
 #include "dist/coord_impl.h"
 
@@ -20,7 +22,31 @@ static mx_coord_channel_state lane_of(const mx_coord *c, int rank, int channel)
 
 static bool is_late(const mx_coord *c, int rank, int channel, const mx_coord_channel_state *w)
 {
-    return w->peer >= 0 ? rank == w->peer : lane_of(c, rank, channel).number < w->number;
+    if (w->peer >= 0 && rank != w->peer)
+        return false;
+    return w->is_message || lane_of(c, rank, channel).number < w->number;
+}
+
+/* A thread of it was in a call, as of its last beat, and had not run for half the limit. */
+static bool is_still(const mx_coord *c, int rank)
+{
+    bool still = false;
+    double half = c->o.call_timeout_s / 2 - mx_coord_beat_s(c);
+    double limit = half > 2 * MX_COORD_WAKE_S ? half : 2 * MX_COORD_WAKE_S;
+    for (int i = 0; i < MX_COORD_CHANNELS; i++) {
+        mx_coord_channel_state w = lane_of(c, rank, i);
+        still |= w.waits_s >= 0 && w.still_s > limit;
+    }
+    return still && c->member[rank].state == MX_RANK_HERE;
+}
+
+/* Where threads of all ranks sleep in a call, that is how its library waits. */
+static bool hangs(const mx_coord *c, int rank)
+{
+    int r = 0;
+    while (r < c->size && is_still(c, r))
+        r++;
+    return r < c->size && is_still(c, rank);
 }
 
 static bool waits_for_nobody(const mx_coord *c, int rank)
@@ -28,7 +54,25 @@ static bool waits_for_nobody(const mx_coord *c, int rank)
     bool waits = c->member[rank].state != MX_RANK_HERE;
     for (int i = 0; i < MX_COORD_CHANNELS; i++)
         waits |= lane_of(c, rank, i).waits_s >= 0;
-    return !waits;
+    return !waits || hangs(c, rank);
+}
+
+/* The rank that hangs, going from each to the one that it waits for; -1: no such way leads there.
+ */
+static int find_hung(const mx_coord *c, int waiter, int channel)
+{
+    for (int n = 0; n < c->size; n++) {
+        int next = lane_of(c, waiter, channel).peer;
+        if (next < 0 || next >= c->size || c->member[next].state != MX_RANK_HERE)
+            return -1;
+        if (waits_for_nobody(c, next))
+            return next;
+        waiter = next;
+        for (int i = 0, longest = 0; i < MX_COORD_CHANNELS; i++)
+            if (lane_of(c, waiter, i).waits_s >= lane_of(c, waiter, longest).waits_s)
+                channel = longest = i;
+    }
+    return -1;
 }
 
 /* Whom to blame for a wait: who has not come to the call and waits for nobody himself; where those
@@ -50,9 +94,9 @@ static void blame_late(mx_coord *c, int waiter, int channel)
 {
     mx_coord_channel_state w = lane_of(c, waiter, channel);
     mx_str who = {0};
-    int n = 0, last = -1;
+    int n = 0, last = -1, hung = find_hung(c, waiter, channel);
     for (int r = 0; r < c->size; r++)
-        if (is_to_blame(c, r, channel, &w) && ++n <= MOST_NAMES) {
+        if ((hung < 0 ? is_to_blame(c, r, channel, &w) : r == hung) && ++n <= MOST_NAMES) {
             mx_str_addf(&who, "%s%s", n > 1 ? ", " : "", c->member[r].who);
             last = r;
         }
@@ -96,7 +140,7 @@ static void judge_calls(mx_coord *c)
     for (int r = 0; r < c->size; r++)
         for (int i = 0; i < MX_COORD_CHANNELS && c->member[r].state == MX_RANK_HERE; i++) {
             double s = lane_of(c, r, i).waits_s;
-            if (s > longest) {
+            if (s > longest && !hangs(c, r)) {
                 longest = s;
                 waiter = r;
                 channel = i;

@@ -51,11 +51,13 @@ static mx_status find_host(mx_launch *p, char *(*get)(const char *), const char 
     const char *host = get("MASTER_ADDR"), *nodes = get("SLURM_STEP_NODELIST");
     const char *local = local_size ? get(local_size) : NULL;
     int64_t here = 0;
+    if (local && mx_parse_i64(local, &here) && here > 0 && here <= p->size)
+        p->on_machine = (int)here;
     if (host && *host)
         snprintf(p->host, sizeof p->host, "%s", host);
     else if (nodes && *nodes)
         first_node(nodes, p->host, sizeof p->host);
-    else if (local && mx_parse_i64(local, &here) && here == p->size)
+    else if (p->on_machine == p->size)
         snprintf(p->host, sizeof p->host, "127.0.0.1");
     else
         return mx_fail(MX_USAGE,

@@ -29,6 +29,7 @@ typedef struct {
     const char *launcher; /* NULL: none, and alone */
     int rank, size;
     int local; /* place among the ranks of this machine: its GPU; 0 where nothing says it */
+    int on_machine; /* ranks of this machine; 0 where nothing says it */
     char host[256];
     int port;
     bool mpi;     /* it joins what it starts for MPI too */

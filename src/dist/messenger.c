@@ -3,6 +3,7 @@
 #include "dist/messenger.h"
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -136,8 +137,10 @@ static bool wait_for(mx_messenger *m, const mx_message *msg, bool sends)
     mx_coord_enter_with(c, m->channel, sends ? "send" : "receive", ++m->calls, msg->peer);
     m->waiting++;
     wake(m);
-    while (!m->failed && !m->closing && !(*find(m, msg, sends))->done)
-        pthread_cond_wait(&m->changed, &m->lock);
+    while (!m->failed && !m->closing && !(*find(m, msg, sends))->done) {
+        struct timespec t = mx_clock_after(MX_COORD_WAKE_S);
+        pthread_cond_timedwait(&m->changed, &m->lock, &t);
+    }
     m->waiting--;
     mx_coord_leave(c, m->channel);
     return m->failed || m->closing;
@@ -196,10 +199,14 @@ mx_status mx_messenger_receive(mx_messenger *m, const mx_message *msg)
 mx_status mx_messenger_open(mx_messenger **out, mx_comm *c)
 {
     uint32_t number;
+    pthread_condattr_t monotonic;
     mx_messenger *m = mx_realloc(NULL, sizeof *m);
     *m = (mx_messenger){.comm = c, .channel = -1};
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->changed, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     mx_status st = m->wake < 0 ? mx_fail_errno(MX_DEVICE, "messages between ranks") : MX_OK;
     if (!st)

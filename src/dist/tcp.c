@@ -117,19 +117,22 @@ static mx_status serve(mx_tcp *t, int r, short ready, const char *call)
     return MX_OK;
 }
 
-/* Fills in what to wait for. True: nothing, all is done. */
+/* Fills in what to wait for, and says so. True: nothing, all is done. */
 static bool watch(mx_tcp *t, bool alarmed)
 {
     bool done = true;
-    int n = t->base.size;
+    int n = t->base.size, owes = -1;
     for (int r = 0; r < n; r++) {
         const move *m = &t->move[r];
         bool over = r == t->base.rank || is_done(m);
         short want = (short)((has_gone(m) ? 0 : POLLOUT) | (has_come(m) ? 0 : POLLIN));
         t->polls[r] = (struct pollfd){over || t->peer[r].closed ? -1 : t->peer[r].fd, want, 0};
         done &= over;
+        if (!over && owes < 0)
+            owes = r;
     }
     t->polls[n] = (struct pollfd){alarmed ? -1 : mx_coord_alarm(t->base.coord), POLLIN, 0};
+    mx_coord_waits_for(t->base.coord, t->channel, owes);
     return done;
 }
 
@@ -183,7 +186,8 @@ static mx_status exchange_all(mx_tcp *t, const char *call)
         double rest = patience(t, alarmed) - (mx_clock_now() - moved_at);
         if (rest <= 0)
             return give_up(t, alarmed, call);
-        if (poll(t->polls, (nfds_t)n + 1, rest > 60 ? 60000 : (int)(rest * 1000) + 1) < 0)
+        double nap = rest < MX_COORD_WAKE_S ? rest : MX_COORD_WAKE_S;
+        if (poll(t->polls, (nfds_t)n + 1, (int)(nap * 1000) + 1) < 0)
             continue; /* interrupted */
         for (int r = 0; r < n; r++)
             if (t->polls[r].revents)
@@ -201,8 +205,8 @@ static mx_status exchange_all(mx_tcp *t, const char *call)
 static void plan(mx_tcp *t, const char *call, const mx_comm_move *with)
 {
     move *m = &t->move[with->rank];
-    *m = (move){.out = with->out, .in = with->in, .out_bytes = with->out_bytes,
-                .in_bytes = with->in_bytes};
+    *m = (move){
+        .out = with->out, .in = with->in, .out_bytes = with->out_bytes, .in_bytes = with->in_bytes};
     snprintf(m->say.call, sizeof m->say.call, "%s", call);
     m->say.number = ++t->peer[with->rank].calls;
     m->say.bytes = with->out_bytes;

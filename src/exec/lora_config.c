@@ -61,16 +61,22 @@ static mx_status from_files(const mx_config *c, const char *path, mx_arena *a, m
     return MX_OK;
 }
 
+static mx_status refuse_codes(const mx_config *c)
+{
+    const char *key = "lora.lora_weight_qtype", *qtype = mx_config_text(c, key);
+    if (!*qtype)
+        return MX_OK;
+    return mx_fail(MX_USAGE,
+                   "%s: lora_weight_qtype=%s is how weights lie that adapters are trained beside; "
+                   "set lora.enable_lora=true, or leave it out", mx_config_where(c, key), qtype);
+}
+
 mx_status mx_lora_from_config(const mx_config *c, mx_arena *a, const mx_lora **out)
 {
     const char *path = mx_config_text(c, "lora.lora_restore_path");
     *out = NULL;
     if (!*path && !mx_config_bool(c, "lora.enable_lora"))
-        return MX_OK;
-    if (*mx_config_text(c, "lora.lora_weight_qtype"))
-        return mx_fail(MX_USAGE, "%s: lora_weight_qtype=%s is not done yet; leave it empty",
-                       mx_config_where(c, "lora.lora_weight_qtype"),
-                       mx_config_text(c, "lora.lora_weight_qtype"));
+        return refuse_codes(c);
     if (mx_config_is_users(c, "trainable_parameters_mask"))
         return mx_fail(MX_USAGE,
                        "%s: with adapters, weights that are trained whole are named by "
@@ -79,5 +85,30 @@ mx_status mx_lora_from_config(const mx_config *c, mx_arena *a, const mx_lora **o
     mx_lora *l = MX_NEW(a, mx_lora);
     MX_TRY(*path ? from_files(c, path, a, l) : from_keys(c, a, l));
     *out = l;
+    return MX_OK;
+}
+
+mx_status mx_frozen_codes_from_config(const mx_config *c, const mx_lora *l, mx_arena *a,
+                                      const mx_frozen_codes **out)
+{
+    static const struct {
+        const char *name;
+        mx_dtype dtype;
+    } known[] = {{"int8", MX_I8}, {"fp8", MX_F8_E4M3}, {"nf4", MX_U8}};
+    const char *qtype = mx_config_text(c, "lora.lora_weight_qtype");
+    *out = NULL;
+    if (!l || !*qtype)
+        return MX_OK;
+    if (*mx_config_text(c, "quantization") || *mx_config_text(c, "quant_cfg_path"))
+        return mx_fail(MX_USAGE, "%s: quantization= is for matmuls of weights that lie in full; "
+                       "with lora_weight_qtype=%s leave it out",
+                       mx_config_where(c, "quantization"), qtype);
+    mx_frozen_codes *codes = MX_NEW(a, mx_frozen_codes);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(qtype, known[i].name) == 0)
+            codes->dtype = known[i].dtype;
+    codes->nested = mx_config_bool(c, "bnb_4bit_use_double_quant");
+    codes->keep = l->save;
+    *out = codes;
     return MX_OK;
 }

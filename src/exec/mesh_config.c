@@ -139,6 +139,9 @@ static mx_status read_degrees(mx_mesh_plan *p, const mx_config *c)
         return MX_OK;
     }
     p->asked = true;
+    if (strcmp(text, "auto") == 0)
+        return mx_fail(MX_USAGE, "%s: maxc plan and maxc train choose a mesh; give one here, for "
+                       "example mesh=fsdp=2", mx_config_where(c, "mesh"));
     if (by_keys)
         return mx_fail(MX_USAGE, "%s: mesh and degrees above 1 (ici_X_parallelism, "
                        "dcn_X_parallelism) are both given; use one of them",

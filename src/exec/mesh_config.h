@@ -9,7 +9,7 @@
 #define MX_EXEC_MESH_CONFIG_H
 
 #include "base/config.h"
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 #include "models/model.h"
 
 /* Zero-initialise; how.mesh and how.rules point into it. */

@@ -15,7 +15,7 @@
 #define MX_EXEC_PIPELINE_H
 
 #include "compile/compile.h"
-#include "compile/stages.h"
+#include "compile/mesh/stages.h"
 #include "device/device.h"
 #include "exec/pipeline_schedule.h"
 #include "ir/process_group.h"

@@ -146,6 +146,8 @@ static void count_parameters(mx_plan *plan, const mx_graph *g)
             continue;
         const mx_type *whole = n->box ? &n->box->whole : &n->type;
         double size = (double)mx_type_bytes(whole) / (double)mx_dtype_bytes(whole->dtype);
+        if (v->quantized && n->type.dtype == MX_U8)
+            size *= 2; /* two lie in a byte */
         plan->parameters += size;
         plan->trainable += v->frozen ? 0 : size;
     }

@@ -13,7 +13,7 @@
 #ifndef MX_EXEC_PROGRAMS_H
 #define MX_EXEC_PROGRAMS_H
 
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 #include "exec/batch_plan.h"
 #include "exec/pipeline.h"
 #include "exec/step_config.h"

@@ -7,8 +7,9 @@
 #include "exec/step.h"
 
 #include "compile/lora.h"
-#include "compile/partition.h"
-#include "compile/stages.h"
+#include "compile/mesh/partition.h"
+#include "compile/mesh/stages.h"
+#include "exec/dropout.h"
 #include "models/classes.h"
 #include "ops.h"
 #include "ops/inputs.h"
@@ -137,8 +138,19 @@ static mx_node *loss_of(mx_graph *g, const mx_head *h, mx_build *b, double z_los
     return mx_graph_root(g, "loss", loss);
 }
 
+/* Ranks of the mesh that have other rows of the batch. */
+static int64_t row_ranks(const mx_partition *p, int64_t batch)
+{
+    mx_placement at;
+    mx_type rows = mx_type_of(MX_I32, MX_SHAPE(batch));
+    if (!p || !mx_axis_rules_place(p->rules, p->mesh, "activation_batch", &rows, &at, NULL))
+        return 1;
+    return mx_mesh_size(p->mesh, mx_cut_axes(&at.dim[0]));
+}
+
 static mx_node *wanted_loss(mx_graph *g, const mx_head *h, mx_build *b, const mx_step_options *o)
 {
+    b->row_ranks = row_ranks(o->compile.partition, b->batch);
     if (o->loss)
         return o->loss(g, h, b, o->settings);
     return loss_of(g, h, b, o->z_loss);
@@ -167,6 +179,8 @@ mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_option
     shape.training = o->kind != MX_STEP_LOSS; /* with every weight that is trained */
     mx_head h = mx_model_build(g, m, shape, &b);
     mx_node *loss = wanted_loss(g, &h, &b, o);
+    if (shape.training)
+        mx_pass_dropout(g, o->dropout);
     if (o->lora)
         mx_pass_lora(g, o->lora, false);
     freeze(g, o);
@@ -194,6 +208,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     mx_node *loss = NULL;
     if (o->kind == MX_STEP_NEXT)
         h.hidden = last_rows(g, &b, h.hidden, shape.last);
+    if (o->kind == MX_STEP_NEXT && o->temperature != 0)
+        h.scale = (h.scale != 0 ? h.scale : 1) / o->temperature;
     if (o->kind == MX_STEP_NEXT && shape.pages) /* what embeddings are made of */
         mx_graph_root(g, "hidden", mx_cast(g, h.hidden, MX_F32));
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
@@ -203,8 +219,11 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     if (mx_classes_of(m->json) && !has_root(g, "scores"))
         mx_graph_fail(g, "this model gives scores, not tokens (%s): it is what loss_type=reward "
                       "trains and reward_model_path judges with", MX_SCORE_WEIGHT);
-    if (o->lora && o->compile.partition)
-        mx_graph_fail(g, "adapters do not run on a mesh yet; leave mesh= or lora.enable_lora out");
+    if (o->lora && o->compile.partition && (o->lora->dora || o->lora->slots))
+        mx_graph_fail(g, "%s does not run on a mesh yet; leave mesh= or it out",
+                      o->lora->dora ? "lora.use_dora" : "serving adapters");
+    if (shape.training)
+        mx_pass_dropout(g, o->dropout);
     if (o->lora && o->lora->slots)
         mx_pass_lora_slots(g, o->lora->slots, o->lora->rank);
     else if (o->lora)

@@ -221,9 +221,14 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     if (mx_config_bool(cfg, "use_qk_clip"))
         o->shape.qk_clip = mx_config_float(cfg, "qk_clip_threshold");
     o->z_loss = mx_config_float(cfg, "z_loss_multiplier");
+    o->dropout = mx_config_float(cfg, "dropout_rate");
+    if (o->dropout >= 1)
+        return mx_fail(MX_USAGE, "%s: dropout_rate=1 would leave nothing",
+                       mx_config_where(cfg, "dropout_rate"));
     o->trainable = joined(cfg, "trainable_parameters_mask", a);
     MX_TRY(configure_images(o, cfg, m));
     MX_TRY(mx_lora_from_config(cfg, a, &o->lora));
+    MX_TRY(mx_frozen_codes_from_config(cfg, o->lora, a, &o->compile.frozen_codes));
     o->compile.narrow_frozen = o->lora != NULL;
     o->compile.n_threads = (int)mx_config_int(cfg, "num_threads");
     const char *dump = mx_config_text(cfg, "dump_ir");

@@ -43,8 +43,8 @@ static mx_status check_module(const place *p, const mx_lora_rule *m)
                        "the adapter %s has rank %lld, and there is room for %lld; start with "
                        "max_lora_rank=%lld",
                        path, (long long)m->rank, (long long)p->rank, (long long)m->rank);
-    if (!tb || ta->dim[1] != a->type.dim[1] || tb->ndim != 2 || tb->dim[0] != b->type.dim[1] ||
-        tb->dim[1] != m->rank)
+    if (!ta || !tb || ta->dim[1] != a->type.dim[1] || tb->ndim != 2 ||
+        tb->dim[0] != b->type.dim[1] || tb->dim[1] != m->rank)
         return mx_fail(MX_INPUT, "the adapter %s is for another model: %.200s does not fit", path,
                        m->module);
     return MX_OK;

@@ -62,12 +62,16 @@ static int64_t images_of(const mx_decode *d)
 static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, int64_t seq,
                              const mx_decode_settings *o)
 {
+    int64_t run = o->image_tokens > LEAST_RUN ? o->image_tokens : LEAST_RUN;
+    if (o->one_path) /* keys lie by position, as in training: no ring */
+        run = d->max_length;
     mx_step_options so = {.kind = MX_STEP_NEXT, .compile = o->compile, .lora = o->lora,
+                          .temperature = o->temperature,
                           .shape = {.batch = d->batch, .seq = seq, .cache_len = d->max_length,
                                     .images = r == &d->image ? images_of(d) : 0,
                                     .places = d->spec.places,
-                                    .max_run = o->image_tokens > LEAST_RUN ? o->image_tokens
-                                                                           : LEAST_RUN,
+                                    .max_run = run,
+                                    .one_path = o->one_path,
                                     .cache_dtype = o->compile.compute}};
     so.compile.n_threads = mx_session_threads(d->session);
     MX_TRY(mx_step_open(&r->step, d->session, m, &so));
@@ -312,6 +316,18 @@ const float *mx_decode_logits(const mx_decode *d, int64_t b)
 int64_t mx_decode_length(const mx_decode *d, int64_t b)
 {
     return d->length[b];
+}
+
+bool mx_decode_is_exact(const mx_decode *d)
+{
+    int keys = 0, values = 0, others = 0;
+    for (int i = 0; i < mx_session_count(d->session); i++) {
+        const char *at = strstr(mx_session_var(d->session, i)->name, ".cache_");
+        keys += at && strcmp(at, ".cache_k") == 0;
+        values += at && strcmp(at, ".cache_v") == 0;
+        others += at != NULL;
+    }
+    return mx_session_traits(d->session)->host_memory && keys == values && others == 2 * keys;
 }
 
 /* The sequence that element k of a cache (batch, slots) belongs to. */

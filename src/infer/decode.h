@@ -18,6 +18,8 @@ typedef struct {
     int64_t image_tokens; /* of the longest image that prompts hold (mx_image_longest); 0: none */
     mx_compile_options compile;
     const struct mx_lora *lora; /* adapters; NULL: none */
+    double temperature; /* that logits are divided by; 0 means 1 */
+    bool one_path;      /* a token's bits are those of a training step */
 } mx_decode_settings;
 
 /* Adds programs to the session. Weights are loaded by the caller, before or after. */
@@ -35,6 +37,10 @@ mx_status mx_decode_feed_images(mx_decode *d, const int32_t *const *tokens, cons
                                 const float *const *pixels) MX_MUST_USE;
 const float *mx_decode_logits(const mx_decode *d, int64_t b); /* (vocab); borrowed */
 int64_t mx_decode_length(const mx_decode *d, int64_t b);
+/* With one_path: are a token's bits a training step's? On the CPU, unless attention is decoded in
+ * another form than it is trained in (MLA), or a layer keeps something else than keys and values.
+ * */
+bool mx_decode_is_exact(const mx_decode *d);
 /* Forgets sequence b: the next tokens fed to it start at position 0. */
 mx_status mx_decode_reset(mx_decode *d, int64_t b) MX_MUST_USE;
 

@@ -22,6 +22,7 @@ typedef struct {
     int64_t window, chunk; /* 0: none */
     double softcap;        /* 0: none */
     double scale;
+    bool one_path; /* a query's bits do not depend on how many there are; the graph's (infer) */
 } mx_attention_attr;
 
 /* Optional inputs; NULL where absent. */

@@ -36,7 +36,7 @@ struct mx_node {
     mx_node *forward;   /* replaced by; see mx_node_forward */
     uint8_t grad_dtype; /* see mx_node_grad_dtype */
     bool backward;      /* made by autodiff or behind it; see mx_graph.backward */
-    int stage;          /* of a pipeline (compile/stages.h); 0 where there is none */
+    int stage;          /* of a pipeline (compile/mesh/stages.h); 0 where there is none */
     bool recomputed;    /* made by the remat pass */
 };
 
@@ -100,8 +100,8 @@ mx_node *mx_graph_root(mx_graph *g, const char *name, mx_node *n);
 mx_node *mx_graph_find_root(const mx_graph *g, const char *name);
 /* Names a tensor for remat policies and dumps ("mlp_out"); gives n back. */
 mx_node *mx_name(mx_graph *g, const char *name, mx_node *n);
-/* Says how an activation lies on a mesh, by logical names of its dims (compile/axis_rules.h); gives
- * n back. */
+/* Says how an activation lies on a mesh, by logical names of its dims (compile/mesh/axis_rules.h);
+ * gives n back. */
 mx_node *mx_axes(const char *axes, mx_node *n);
 /* Such names with numbers in them, in the graph's arena. */
 const char *mx_axes_text(mx_graph *g, const char *fmt, ...) MX_PRINTF(2, 3);

@@ -61,16 +61,16 @@ typedef struct {
     void *out;
     const void *attr;
     unsigned single; /* 1, 2: in[0], in[1] is a single number; only elementwise with two operands */
-    void *twin_out;  /* of an mx_twin: the result of the op `of` */
+    void *sibling_out; /* of an mx_sibling: the result of the op `of` */
 } mx_tile;
 typedef void (*mx_tile_fn)(const mx_tile *t);
 
-/* Two elementwise ops of one operand a that share their expensive part: this op of (a, b) and `of`
- * (a). The tile function makes both, without single operands. */
+/* Sibling fusion: two elementwise ops of one operand a that share their expensive part, this op of
+ * (a, b) and `of` (a). The tile function makes both, without single operands. */
 typedef struct {
     const mx_op *of;
     mx_tile_fn tile_f32;
-} mx_twin;
+} mx_sibling;
 
 typedef enum {
     MX_PLAIN,       /* its kernel does the whole tensor */
@@ -201,7 +201,7 @@ struct mx_op {
      * Row reduce: how two values combine. Row map: of x(i) and the index i. */
     const char *expr;
     double identity;              /* row reduce: what combining starts from */
-    const mx_twin *twin;          /* for the CPU's groups; NULL: none */
+    const mx_sibling *sibling;    /* for the CPU's groups; NULL: none */
 
     const mx_case *cases;
 };

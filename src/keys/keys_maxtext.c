@@ -35,7 +35,7 @@ const mx_key mx_keys_maxtext[] = {
     FOREIGN("mla_naive_kvcache", "the latent is cached, not keys and values"),
     FOREIGN("remat_policy_for_vit", "layers of the encoder follow remat_policy"),
     FOREIGN("image_placeholder", "the family's own mark stands for an image"),
-    FOREIGN("enable_dropout", "there is no dropout yet: dropout_rate above 0 is refused"),
+    FOREIGN("enable_dropout", "dropout_rate=0 turns it off; it is never on in evaluation"),
     FOREIGN("max_inflight_computations", "the loop queues one step ahead by itself"),
     FOREIGN("tokenize_train_data", "token ids in the data are recognised"),
     FOREIGN("tokenize_eval_data", "token ids in the data are recognised"),

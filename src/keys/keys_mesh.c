@@ -84,7 +84,8 @@ const mx_key mx_keys_mesh[] = {
     {"num_slices", INT, PARALLEL, "-1", DEGREE, "nodes; -1 takes what the launcher says", "nnodes",
      PLANNED},
     {"mesh", TEXT, PARALLEL, "", 0,
-     "the mesh in short, fsdp=4,tensor=2, instead of the degrees of ici_X_parallelism", 0, 0, BY,
+     "the mesh in short, fsdp=4,tensor=2, instead of the degrees of ici_X_parallelism; auto: train "
+     "and plan choose one for the ranks there are", 0, 0, BY,
      "mesh=fsdp=2,tensor=2", SEEN},
     {"virtual_ranks", INT, PARALLEL, "0", "0..1024",
      "ranks inside this process, as threads; 0: as many as the mesh has", 0, 0, BY,

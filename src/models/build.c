@@ -24,7 +24,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
     /* What a sequence gives does not depend on who shares its batch, nor a token on who shares its
      * expert: on a mesh that is others than on one device. */
-    g->one_path = s.pages > 0 || s.training;
+    g->one_path = s.pages > 0 || s.training || s.one_path;
     const char *axes = "activation_batch,activation_length";
     b->tokens = mx_axes(axes, mx_input(g, "tokens", rows, MX_I32));
     if (s.packed || s.cache_len)

@@ -178,6 +178,7 @@ typedef struct {
     bool packed;
     bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */
+    bool one_path;     /* a token's bits are those of a training step, however it is fed */
     int64_t mtp_eval;  /* the MTP layer whose acceptance is measured; 0: none */
     double qk_clip;    /* the threshold of QK-clip; 0: none */
     int64_t cache_len; /* 0: no cache */

@@ -34,7 +34,8 @@ mx_node *mx_combine(mx_graph *g, const mx_build *b, const mx_dispatch *t, mx_nod
 {
     y = mx_unpermute_rows(g, y, t->order, t->place, t->tokens);
     y = mx_reshape(g, y, MX_SHAPE(b->batch, b->seq, y->type.dim[1]));
-    return mx_axes("activation_batch_moe,activation_norm_length_moe,activation_embed_moe", y);
+    y = mx_axes("activation_batch_moe,activation_norm_length_moe,activation_embed_moe", y);
+    return mx_name(g, "moe_out", y);
 }
 
 mx_node *mx_weigh(mx_graph *g, const mx_dispatch *t, mx_node *h)

@@ -48,6 +48,7 @@ typedef struct {
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */
     mx_node *index_loss; /* of sparse attention's indexers, for aux_loss; NULL: none */
     mx_router_sums routers;
+    int64_t row_ranks;  /* ranks that share the rows of the batch; 0: one has them all */
 } mx_build;
 
 /* Adds a loss to b->aux_loss; in training it is a metric of this root's name. */

@@ -21,10 +21,14 @@
 #include "ops.h"
 #include "ops/adamw8.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
 
 #include <math.h>
 #include <string.h>
+
+enum { MX_INPUTS_ADAMW };
+enum { MX_INPUTS_ADAMW8 };
 
 enum { RUN = 1024 };
 
@@ -107,7 +111,7 @@ static uint64_t key_of(const mx_adamw_rates *a, const float *hyper)
 static void close_weight(const mx_call *c, const mx_tensor *copy, int64_t at, int64_t n,
                          const float *run, uint64_t key)
 {
-    const mx_tensor *w = &c->in[0];
+    const mx_tensor *w = &c->in[ADAMW_W];
     if (w->type.dtype == MX_BF16)
         store_stochastic(w, at, n, run, key, ((const mx_adamw_rates *)c->attr)->box);
     else
@@ -118,11 +122,13 @@ static void close_weight(const mx_call *c, const mx_tensor *copy, int64_t at, in
 
 static void adamw_cpu(const mx_call *c)
 {
-    const mx_tensor *w = &c->in[0], *g = &c->in[1], *m = &c->in[2], *v = &c->in[3];
-    const mx_tensor *copy = c->n_in > 5 && c->in[5].data ? &c->in[5] : NULL;
-    rates r = rates_of(c->attr, c->in[4].data);
+    const mx_tensor *w = &c->in[ADAMW_W], *g = &c->in[ADAMW_G], *m = &c->in[ADAMW_M],
+                    *v = &c->in[ADAMW_V];
+    const mx_tensor *copy =
+        c->n_in > ADAMW_COPY && c->in[ADAMW_COPY].data ? &c->in[ADAMW_COPY] : NULL;
+    rates r = rates_of(c->attr, c->in[ADAMW_HYPER].data);
     bool stands = isfinite(r.scale);
-    uint64_t key = key_of(c->attr, c->in[4].data);
+    uint64_t key = key_of(c->attr, c->in[ADAMW_HYPER].data);
     int64_t n = mx_type_count(&w->type);
     double *part = c->work, total = 0;
 #pragma omp parallel for schedule(static)
@@ -164,13 +170,13 @@ static mx_cost cost(const mx_node *n)
 static void infer(mx_graph *g, mx_node *n)
 {
     for (int i = 1; i < 4; i++)
-        if (!mx_shape_equal(&n->in[0]->type, &n->in[i]->type))
+        if (!mx_shape_equal(&n->in[ADAMW_W]->type, &n->in[i]->type))
             mx_graph_fail(g, "adamw: weight, gradient and moments of %s differ in shape",
-                          n->in[0]->name ? n->in[0]->name : "a variable");
-    n->type = n->in[0]->type;
-    n->more[0] = n->in[2]->type;
-    n->more[1] = n->in[3]->type;
-    n->more[2] = n->in[5] ? n->in[5]->type : (mx_type){0};
+                          n->in[ADAMW_W]->name ? n->in[ADAMW_W]->name : "a variable");
+    n->type = n->in[ADAMW_W]->type;
+    n->more[0] = n->in[ADAMW_M]->type;
+    n->more[1] = n->in[ADAMW_V]->type;
+    n->more[2] = n->in[ADAMW_COPY] ? n->in[ADAMW_COPY]->type : (mx_type){0};
     bool wide = n->type.dtype == MX_F64 || ((const mx_adamw_rates *)n->attr)->wide;
     n->more[3] = mx_type_of(wide ? MX_F64 : MX_F32, MX_SCALAR);
 }
@@ -178,7 +184,7 @@ static void infer(mx_graph *g, mx_node *n)
 static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     (void)most;
-    return mx_gpu_adamw_bytes(mx_type_count(&n->in[0]->type));
+    return mx_gpu_adamw_bytes(mx_type_count(&n->in[ADAMW_W]->type));
 }
 
 static const mx_attr_field fields[] = {
@@ -289,13 +295,14 @@ static float encode_block(const float *map, const float *x, int64_t n, bool keep
 
 static void adamw8_cpu(const mx_call *c)
 {
-    const mx_tensor *w = &c->in[0];
-    const mx_tensor *copy = c->n_in > 8 && c->in[8].data ? &c->in[8] : NULL;
-    uint8_t *qm = c->in[2].data, *qv = c->in[3].data;
-    float *m_most = c->in[4].data, *v_most = c->in[5].data;
-    const float *map = c->in[7].data;
-    rates r = rates_of(c->attr, c->in[6].data);
-    uint64_t key = key_of(c->attr, c->in[6].data);
+    const mx_tensor *w = &c->in[ADAMW8_W];
+    const mx_tensor *copy =
+        c->n_in > ADAMW8_COPY && c->in[ADAMW8_COPY].data ? &c->in[ADAMW8_COPY] : NULL;
+    uint8_t *qm = c->in[ADAMW8_M].data, *qv = c->in[ADAMW8_V].data;
+    float *m_most = c->in[ADAMW8_M_MOST].data, *v_most = c->in[ADAMW8_V_MOST].data;
+    const float *map = c->in[ADAMW8_MAP].data;
+    rates r = rates_of(c->attr, c->in[ADAMW8_HYPER].data);
+    uint64_t key = key_of(c->attr, c->in[ADAMW8_HYPER].data);
     int64_t n = mx_type_count(&w->type);
     if (!isfinite(r.scale))
         return;
@@ -303,7 +310,7 @@ static void adamw8_cpu(const mx_call *c)
     for (int64_t at = 0; at < n; at += BLOCK) {
         float bw[BLOCK], bg[BLOCK], m[BLOCK], v[BLOCK];
         int64_t k = n - at < BLOCK ? n - at : BLOCK, b = at / BLOCK;
-        float *pw = open_run(w, at, k, bw), *pg = open_run(&c->in[1], at, k, bg);
+        float *pw = open_run(w, at, k, bw), *pg = open_run(&c->in[ADAMW8_G], at, k, bg);
         decode_block(map, m_most[b], qm + at, k, m);
         decode_block(map + CODES, v_most[b], qv + at, k, v);
         update(k, &r, pw, pg, m, v);
@@ -320,18 +327,19 @@ mx_node *mx_adamw8(mx_graph *g, mx_node *const in[9], mx_adamw_rates a)
 
 static void infer8(mx_graph *g, mx_node *n)
 {
-    int64_t blocks = (mx_type_count(&n->in[0]->type) + BLOCK - 1) / BLOCK;
+    int64_t blocks = (mx_type_count(&n->in[ADAMW8_W]->type) + BLOCK - 1) / BLOCK;
     for (int i = 1; i < 4; i++)
-        if (!mx_shape_equal(&n->in[0]->type, &n->in[i]->type))
+        if (!mx_shape_equal(&n->in[ADAMW8_W]->type, &n->in[i]->type))
             mx_graph_fail(g, "adamw8: weight, gradient and moments of %s differ in shape",
-                          n->in[0]->name ? n->in[0]->name : "a variable");
-    if (mx_type_count(&n->in[4]->type) != blocks || mx_type_count(&n->in[5]->type) != blocks ||
-        mx_type_count(&n->in[7]->type) != 2 * CODES)
+                          n->in[ADAMW8_W]->name ? n->in[ADAMW8_W]->name : "a variable");
+    if (mx_type_count(&n->in[ADAMW8_M_MOST]->type) != blocks ||
+        mx_type_count(&n->in[ADAMW8_V_MOST]->type) != blocks ||
+        mx_type_count(&n->in[ADAMW8_MAP]->type) != 2 * CODES)
         mx_graph_fail_inputs(g, n, "expected a number for each 256 of the weight, and two maps");
-    n->type = n->in[0]->type;
+    n->type = n->in[ADAMW8_W]->type;
     for (int i = 0; i < 4; i++)
-        n->more[i] = n->in[2 + i]->type;
-    n->more[4] = n->in[8] ? n->in[8]->type : (mx_type){0};
+        n->more[i] = n->in[ADAMW8_M + i]->type;
+    n->more[4] = n->in[ADAMW8_COPY] ? n->in[ADAMW8_COPY]->type : (mx_type){0};
 }
 
 #define FEW(...) {__VA_ARGS__, .no_grad = true}

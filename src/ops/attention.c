@@ -25,7 +25,7 @@ static mx_attn describe(const mx_attention_attr *a, const mx_type *q, const mx_t
 {
     return (mx_attn){.batch = q->dim[0], .q_len = q->dim[1], .k_len = k->dim[1],
                      .q_heads = q->dim[2], .k_heads = k->dim[2], .qk_dim = q->dim[3],
-                     .v_dim = v->dim[3], .type = mx_num_of(q->dtype),
+                     .v_dim = v->dim[3], .type = mx_num_of(q->dtype), .one_path = a->one_path,
                      .mask = {.causal = a->causal, .window = a->window, .chunk = a->chunk,
                               .softcap = (float)a->softcap, .scale = (float)a->scale}};
 }
@@ -157,6 +157,8 @@ static void infer(mx_graph *g, mx_node *n)
         mx_str_fini(&s);
         return;
     }
+    if (g->one_path)
+        ((mx_attention_attr *)n->attr)->one_path = true;
     n->type = *q;
     n->type.dim[3] = v->dim[3];
     n->more[0] = mx_type_of(q->dtype == MX_F64 ? MX_F64 : MX_F32,

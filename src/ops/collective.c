@@ -10,8 +10,14 @@ const mx_attr_field mx_collective_fields[] = {
     MX_FIELD(mx_collective_attr, MX_ATTR_INT, dim),
     MX_FIELD(mx_collective_attr, MX_ATTR_INT, to),
     MX_FIELD(mx_collective_attr, MX_ATTR_BOOL, varying),
+    MX_FIELD(mx_collective_attr, MX_ATTR_BOOL, beside),
     {0},
 };
+
+bool mx_collective_is_beside(const mx_node *n)
+{
+    return n->op->collective && ((const mx_collective_attr *)n->attr)->beside;
+}
 
 bool mx_pieces_are_packed(const mx_type *t, int d)
 {

@@ -17,6 +17,7 @@ typedef struct {
     int64_t dim;         /* along which pieces lie */
     int64_t to;          /* all_to_all: the dim that is cut instead. ring_shift: places to go */
     bool varying;        /* ranks do different work with the result: see all_gather.c */
+    bool beside;         /* other nodes go on, up to a wait: see compile/mesh/overlap.c */
 } mx_collective_attr;
 
 /* Fields for printing. */
@@ -25,6 +26,8 @@ extern const mx_attr_field mx_collective_fields[];
 /* Pieces of dim d of a tensor: (outer, size * run bytes) as [size][outer][run] and back. */
 void mx_pieces_pack(void *pieces, const void *whole, const mx_type *piece, int d, int64_t size);
 void mx_pieces_unpack(void *whole, const void *pieces, const mx_type *piece, int d, int64_t size);
+/* Does this node go on beside others? */
+bool mx_collective_is_beside(const mx_node *n);
 /* Do the pieces of this dim lie one behind the other anyway? */
 bool mx_pieces_are_packed(const mx_type *t, int d);
 

@@ -12,7 +12,10 @@
 #include "ops.h"
 #include "ops/copy.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
+
+enum { MX_INPUTS_EMBED_GRAD };
 
 typedef struct {
     int64_t rows;
@@ -25,8 +28,8 @@ static void infer(mx_graph *g, mx_node *n)
     const embed_grad_attr *at = n->attr;
     (void)g;
     n->type.dim[0] = at->rows;
-    mx_dtype sum = n->in[1]->type.dtype == MX_F64 ? MX_F64 : MX_F32;
-    n->type.dtype = n->in[2] ? n->in[2]->type.dtype : sum;
+    mx_dtype sum = n->in[EMBED_GRAD_DY]->type.dtype == MX_F64 ? MX_F64 : MX_F32;
+    n->type.dtype = n->in[EMBED_GRAD_BASE] ? n->in[EMBED_GRAD_BASE]->type.dtype : sum;
 }
 
 #define ADD_ROW(T, name)                                                                           \
@@ -41,9 +44,10 @@ ADD_ROW(double, add_f64)
 /* Columns [from, from + n) of every id, in order; n <= COLS. */
 static void add_columns(const mx_call *c, int64_t from, int64_t n)
 {
-    const int32_t *id = c->in[0].data;
-    const mx_tensor *dy = &c->in[1], *out = &c->out[0];
-    int64_t n_ids = mx_type_count(&c->in[0].type), rows = out->type.dim[0], d = out->type.dim[1];
+    const int32_t *id = c->in[EMBED_GRAD_IDS].data;
+    const mx_tensor *dy = &c->in[EMBED_GRAD_DY], *out = &c->out[0];
+    int64_t n_ids = mx_type_count(&c->in[EMBED_GRAD_IDS].type), rows = out->type.dim[0],
+            d = out->type.dim[1];
     for (int64_t i = 0; i < n_ids; i++) {
         if (id[i] < 0 || id[i] >= rows)
             continue;
@@ -65,8 +69,8 @@ static void add_columns(const mx_call *c, int64_t from, int64_t n)
 static void embed_grad_cpu(const mx_call *c)
 {
     const mx_type *t = &c->out[0].type;
-    int64_t d = t->dim[1], n_ids = mx_type_count(&c->in[0].type);
-    if (!c->in[2].data)
+    int64_t d = t->dim[1], n_ids = mx_type_count(&c->in[EMBED_GRAD_IDS].type);
+    if (!c->in[EMBED_GRAD_BASE].data)
         mx_zero_runs(c->out[0].data, 0, mx_type_bytes(t), 1);
     /* Narrow enough for every thread to have a share, whole cache lines, at most COLS. */
     int64_t width = (d / 16 + LINE - 1) / LINE * LINE;
@@ -83,11 +87,12 @@ mx_node *mx_embed_grad(mx_graph *g, mx_node *ids, mx_node *dy, int64_t rows)
 
 mx_node *mx_embed_grad_onto(mx_graph *g, mx_node *base, const mx_node *grad)
 {
-    if (grad->op != &mx_op_embed_grad || grad->in[2] || base->op->kind == MX_SOURCE ||
-        grad->in[0]->type.ndim > 3 || !mx_shape_equal(&base->type, &grad->type) ||
+    if (grad->op != &mx_op_embed_grad || grad->in[EMBED_GRAD_BASE] || base->op->kind == MX_SOURCE ||
+        grad->in[EMBED_GRAD_IDS]->type.ndim > 3 || !mx_shape_equal(&base->type, &grad->type) ||
         base->type.dtype != grad->type.dtype)
         return NULL;
-    return MX_APPLY(g, &mx_op_embed_grad, grad->attr, grad->in[0], grad->in[1], base);
+    return MX_APPLY(g, &mx_op_embed_grad, grad->attr, grad->in[EMBED_GRAD_IDS],
+                    grad->in[EMBED_GRAD_DY], base);
 }
 
 /* Halves of the ids leave parts of a sum, and a base must be in it once: then ids stay whole. */
@@ -95,21 +100,22 @@ static const char *notation(const mx_node *n)
 {
     static const char *const whole[] = {"*,*d,!vd->!vd", "!s,!sd,!vd->!vd", "!b!s,!b!sd,!vd->!vd",
                                         "!a!b!s,!a!b!sd,!vd->!vd"};
-    int rank = n->in[0]->type.ndim;
-    return whole[n->in[2] && rank < 4 ? rank : 0];
+    int rank = n->in[EMBED_GRAD_IDS]->type.ndim;
+    return whole[n->in[EMBED_GRAD_BASE] && rank < 4 ? rank : 0];
 }
 
 static void embed_grad_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    din[1] = mx_embed(g, mx_cast(g, dout[0], n->in[1]->type.dtype), n->in[0]);
-    din[2] = dout[0];
+    din[EMBED_GRAD_DY] =
+        mx_embed(g, mx_cast(g, dout[0], n->in[EMBED_GRAD_DY]->type.dtype), n->in[EMBED_GRAD_IDS]);
+    din[EMBED_GRAD_BASE] = dout[0];
 }
 
 static mx_cost cost(const mx_node *n)
 {
-    double moved = (double)mx_type_count(&n->in[1]->type);
-    return (mx_cost){moved, (double)mx_type_bytes(&n->in[0]->type) +
-                                (double)mx_type_bytes(&n->in[1]->type) +
+    double moved = (double)mx_type_count(&n->in[EMBED_GRAD_DY]->type);
+    return (mx_cost){moved, (double)mx_type_bytes(&n->in[EMBED_GRAD_IDS]->type) +
+                                (double)mx_type_bytes(&n->in[EMBED_GRAD_DY]->type) +
                                 (double)mx_type_bytes(&n->type) +
                                 2 * moved * (double)mx_dtype_bytes(n->type.dtype)};
 }
@@ -117,7 +123,7 @@ static mx_cost cost(const mx_node *n)
 static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     (void)most;
-    return mx_gpu_embed_bytes(mx_type_count(&n->in[0]->type));
+    return mx_gpu_embed_bytes(mx_type_count(&n->in[EMBED_GRAD_IDS]->type));
 }
 
 const mx_op mx_op_embed_grad = {

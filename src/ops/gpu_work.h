@@ -38,14 +38,38 @@ static inline int64_t mx_gpu_int8_band(int64_t m, int64_t n)
     rows = rows < 128 ? 128 : rows;
     return rows < m ? rows : m;
 }
-/* Sums of int8; the scales of blocks in the library's order. grid_k: scales along k. */
-static inline size_t mx_gpu_scaled_bytes(int64_t m, int64_t n, int64_t grid_k, bool int8)
+static inline size_t mx_gpu_int8_bytes(int64_t m, int64_t n)
+{
+    return mx_gpu_aligned_bytes(mx_gpu_int8_band(m, n) * n, sizeof(int32_t));
+}
+/* Scales of blocks by columns: of either factor, or of the left one alone. grid_k: along k. */
+static inline size_t mx_gpu_runs_bytes(int64_t rows, int64_t grid_k)
+{
+    return mx_gpu_aligned_bytes(rows * grid_k, sizeof(float));
+}
+/* Rows of a factor that lie as bf16 at a time where a device has no such units: as many as 16
+ * million numbers hold. */
+static inline int64_t mx_gpu_widen_band(int64_t rows, int64_t k)
+{
+    int64_t band = (16 << 20) / (k ? k : 1) / 128 * 128;
+    band = band < 128 ? 128 : band;
+    return band < rows ? band : rows;
+}
+static inline size_t mx_gpu_widen_bytes(int64_t rows, int64_t k)
+{
+    return mx_gpu_aligned_bytes(mx_gpu_widen_band(rows, k) * k, sizeof(uint16_t));
+}
+/* Of a scaled_matmul, whichever way it is done. */
+static inline size_t mx_gpu_scaled_bytes(int64_t m, int64_t n, int64_t k, int64_t grid_k,
+                                         bool int8)
 {
     if (int8)
-        return mx_gpu_aligned_bytes(mx_gpu_int8_band(m, n) * n, sizeof(int32_t));
-    int64_t pitch = (grid_k + 3) / 4 * 4;
-    return mx_gpu_aligned_bytes(m * pitch, sizeof(float)) +
-           mx_gpu_aligned_bytes(n * pitch, sizeof(float));
+        return mx_gpu_int8_bytes(m, n);
+    if (grid_k == 1 && k > 128)
+        return 0;
+    size_t own = mx_gpu_runs_bytes(m, grid_k) + mx_gpu_runs_bytes(n, grid_k);
+    size_t wide = mx_gpu_widen_bytes(m, k) + mx_gpu_widen_bytes(n, k);
+    return own > wide ? own : wide;
 }
 
 /* --- weights of 8 and 4 bits (dequant.cu, op_dequant.c) --- */

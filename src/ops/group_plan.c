@@ -78,28 +78,28 @@ static void schedule_loads(mx_group_plan *p, int s, bool *loaded, bool *used)
 }
 
 /* Was step s made by an earlier one? */
-static bool twin_of(const mx_group_plan *p, int s)
+static bool sibling_of(const mx_group_plan *p, int s)
 {
     for (int i = 0; i < s; i++)
-        if (p->twin[i] == s)
+        if (p->sibling[i] == s)
             return true;
     return false;
 }
 
 /* A later step that shares its work with step s and could run now: it reads the same operand, and
  * its other one is there; all over whole rows. 0: none. */
-static int find_twin(const mx_group_plan *p, int s)
+static int find_sibling(const mx_group_plan *p, int s)
 {
     const mx_group *g = p->g;
     const mx_group_step *st = &g->step[s];
     for (int u = s + 1; u < g->n_steps && !p->wide_type; u++) {
         const mx_group_step *other = &g->step[u];
-        if (!other->op->twin || other->op->twin->of != st->op || other->in[0] != st->in[0])
+        if (!other->op->sibling || other->op->sibling->of != st->op || other->in[0] != st->in[0])
             continue;
         bool narrow = p->v[g->n_ext + u].narrow || p->v[other->in[0]].narrow
                       || p->v[other->in[1]].narrow;
         if (!narrow && other->in[1] < g->n_ext + s && mx_dtype_is_float(other->type.dtype)
-            && !twin_of(p, u))
+            && !sibling_of(p, u))
             return u;
     }
     return 0;
@@ -109,17 +109,17 @@ static int find_twin(const mx_group_plan *p, int s)
 static void schedule_step(mx_group_plan *p, int s, const int *last, bool *loaded, bool *used)
 {
     const mx_group_step *st = &p->g->step[s];
-    int self = p->g->n_ext + s, heir = MX_GROUP_NO_SLOT, twin = find_twin(p, s);
+    int self = p->g->n_ext + s, heir = MX_GROUP_NO_SLOT, sibling = find_sibling(p, s);
     mx_group_view *v = &p->v[self];
     schedule_loads(p, s, loaded, used);
-    if (twin) {
-        schedule_loads(p, twin, loaded, used);
-        p->twin[s] = twin;
-        if (!p->v[p->g->n_ext + twin].direct)
-            p->v[p->g->n_ext + twin].slot = take_slot(p, used);
+    if (sibling) {
+        schedule_loads(p, sibling, loaded, used);
+        p->sibling[s] = sibling;
+        if (!p->v[p->g->n_ext + sibling].direct)
+            p->v[p->g->n_ext + sibling].slot = take_slot(p, used);
     }
     bool sum = mx_group_step_sums_columns(st), needs = !sum && !v->narrow && !v->direct;
-    bool made = twin_of(p, s);
+    bool made = sibling_of(p, s);
     if (needs && !made) {
         heir = inherited(p, s, last);
         v->slot = heir != MX_GROUP_NO_SLOT ? heir : take_slot(p, used);

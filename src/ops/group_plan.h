@@ -41,7 +41,7 @@ typedef struct {
     mx_group_view v[MX_GROUP_VALUES];
     mx_group_act act[3 * MX_GROUP_VALUES];
     int n_acts, n_slots;
-    int twin[MX_GROUP_STEPS]; /* the later step that step s makes as well; 0: none */
+    int sibling[MX_GROUP_STEPS]; /* the later step that step s makes as well; 0: none */
 } mx_group_plan;
 
 /* Everything but the tensors. */

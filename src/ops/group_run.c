@@ -19,7 +19,7 @@
  * operand that it is the last to read. Values with one number per row lie by themselves; a
  * step of two operands takes such a number as it is, others get it spread.
  *
- * Two steps that share an exponential (silu and its derivative) run as one: see mx_twin.
+ * Two steps that share an exponential (silu and its derivative) run as one: see mx_sibling.
  *
  * A column sum is made in blocks of BLOCK rows, which are added in order when all rows are done:
  * the same sums, bit for bit, as sum_to's own kernel makes.
@@ -263,24 +263,24 @@ static void run_elements(const tile *t, const mx_group_step *st, int self)
     (p->wide_type ? st->op->tile_f64 : st->op->tile_f32)(&u);
 }
 
-/* A step and its twin (op.h) at once. */
-static void run_twins(const tile *t, int self, int twin)
+/* A step and its sibling (op.h) at once. */
+static void run_siblings(const tile *t, int self, int sibling)
 {
     const mx_group *g = t->p->g;
-    const mx_group_step *st = &g->step[twin];
-    st->op->twin->tile_f32(&(mx_tile){.n = t->rows * t->cols,
-                                      .in = {t->at[st->in[0]], t->at[st->in[1]]},
-                                      .out = t->at[g->n_ext + twin],
-                                      .twin_out = t->at[self],
-                                      .attr = st->attr});
+    const mx_group_step *st = &g->step[sibling];
+    st->op->sibling->tile_f32(&(mx_tile){.n = t->rows * t->cols,
+                                         .in = {t->at[st->in[0]], t->at[st->in[1]]},
+                                         .out = t->at[g->n_ext + sibling],
+                                         .sibling_out = t->at[self],
+                                         .attr = st->attr});
 }
 
 static void run_step(const tile *t, int self)
 {
     int s = self - t->p->g->n_ext;
     const mx_group_step *st = &t->p->g->step[s];
-    if (t->p->twin[s])
-        run_twins(t, self, t->p->twin[s]);
+    if (t->p->sibling[s])
+        run_siblings(t, self, t->p->sibling[s]);
     else if (st->op->kind == MX_ELEMENTWISE)
         run_elements(t, st, self);
     else

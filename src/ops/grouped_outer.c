@@ -6,7 +6,8 @@
  *
  * With `parts` there are starts of so many parts of every expert: each part is summed by itself,
  * and then the parts, in order. So an expert whose rows come from several ranks has the bits of one
- * that saw them as microbatches. Made by compile/expert_sums.c, for devices that list its rule.
+ * that saw them as microbatches. Made by compile/mesh/expert_sums.c, for devices that list its
+ * rule.
  */
 #include "ops.h"
 #include "ops/load.h"

@@ -11,6 +11,7 @@
  * linear_xent_grad projects again.
  */
 #include "ir/partition.h"
+#include "ir/source.h"
 #include "ops.h"
 #include "ops/inputs.h"
 #include "ops/cpu/xent_kernel.h"
@@ -20,6 +21,7 @@
 
 typedef struct {
     double scale, softcap, z_loss;
+    bool w_fixed; /* w is not trained: in place of dw stands one number that nobody reads */
 } xent_attr;
 
 enum { MX_INPUTS_LINEAR_XENT };
@@ -48,11 +50,16 @@ static void forward(const mx_call *c)
     mx_xent_forward(&d, c->out[0].data, c->out[1].data, c->work);
 }
 
+static void *dw_of(const mx_call *c, int out)
+{
+    return ((const xent_attr *)c->attr)->w_fixed ? NULL : c->out[out].data;
+}
+
 static void backward(const mx_call *c)
 {
     mx_xent d = bound(c);
     mx_xent_backward(&d, &(mx_xent_grads){.dloss = c->in[DLOSS].data, .dx = c->out[0].data,
-                                          .dw = c->out[1].data}, c->work);
+                                          .dw = dw_of(c, 1)}, c->work);
 }
 
 static void train(const mx_call *c)
@@ -60,7 +67,7 @@ static void train(const mx_call *c)
     mx_xent d = bound(c);
     mx_xent_backward(&d, &(mx_xent_grads){.dloss = c->in[DLOSS].data, .loss = c->out[0].data,
                                           .lse = c->out[1].data, .dx = c->out[2].data,
-                                          .dw = c->out[3].data}, c->work);
+                                          .dw = dw_of(c, 3)}, c->work);
 }
 
 static size_t forward_work(const mx_node *n, int n_threads)
@@ -108,12 +115,19 @@ static void infer(mx_graph *g, mx_node *n)
     n->type.dtype = n->more[0].dtype = loss_dtype(n);
 }
 
+/* Sums over tokens, kept wide. */
+static mx_type dw_type(const mx_node *n)
+{
+    mx_type t = n->in[W]->type;
+    t.dtype = loss_dtype(n);
+    return ((const xent_attr *)n->attr)->w_fixed ? mx_type_of(t.dtype, MX_SHAPE(1)) : t;
+}
+
 static void infer_grad(mx_graph *g, mx_node *n)
 {
     (void)g;
     n->type = n->in[X]->type;
-    n->more[0] = n->in[W]->type;
-    n->more[0].dtype = loss_dtype(n); /* sums over tokens, kept wide */
+    n->more[0] = dw_type(n);
 }
 
 static void infer_train(mx_graph *g, mx_node *n)
@@ -121,8 +135,7 @@ static void infer_train(mx_graph *g, mx_node *n)
     (void)g;
     n->type = n->more[0] = mx_type_of(loss_dtype(n), MX_SHAPE(n->in[X]->type.dim[0]));
     n->more[1] = n->in[X]->type;
-    n->more[2] = n->in[W]->type;
-    n->more[2].dtype = loss_dtype(n);
+    n->more[2] = dw_type(n);
 }
 
 static double projection(const mx_node *n)
@@ -137,15 +150,23 @@ static mx_cost cost(const mx_node *n)
 
 static mx_cost cost_3(const mx_node *n)
 {
-    return (mx_cost){.flops = 3 * projection(n)};
+    return (mx_cost){.flops = (((const xent_attr *)n->attr)->w_fixed ? 2 : 3) * projection(n)};
 }
 
 /* Loss of each row; read lse with mx_output(g, n, 1). */
 mx_node *mx_linear_xent(mx_graph *g, mx_node *x, mx_node *w, mx_node *labels, double scale,
                         double softcap, double z_loss)
 {
-    xent_attr a = {scale != 0 ? scale : 1, softcap, z_loss};
+    xent_attr a = {scale != 0 ? scale : 1, softcap, z_loss, false};
     return MX_APPLY(g, &mx_op_linear_xent, &a, x, w, labels);
+}
+
+/* A weight that nothing trains. */
+static bool is_fixed(const mx_node *w)
+{
+    while (w->op == &mx_op_cast)
+        w = w->in[0];
+    return w->op == &mx_op_variable && ((const mx_var_attr *)w->attr)->frozen;
 }
 
 static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
@@ -153,15 +174,17 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
     if (!dout[0])
         return;
     mx_node *in[4] = {n->in[X], n->in[W], n->in[LABELS], dout[0]};
+    xent_attr a = *(const xent_attr *)n->attr;
+    a.w_fixed = is_fixed(n->in[W]);
     if (mx_node_depends(g, dout[0], n)) {
-        mx_node *d = mx_apply(g, &mx_op_linear_xent_grad, n->attr, 4, in);
+        mx_node *d = mx_apply(g, &mx_op_linear_xent_grad, &a, 4, in);
         din[X] = d;
-        din[W] = mx_output(g, d, 1);
+        din[W] = a.w_fixed ? NULL : mx_output(g, d, 1);
         return;
     }
-    mx_node *t = mx_apply(g, &mx_op_linear_xent_train, n->attr, 4, in);
+    mx_node *t = mx_apply(g, &mx_op_linear_xent_train, &a, 4, in);
     din[X] = mx_output(g, t, 2);
-    din[W] = mx_output(g, t, 3);
+    din[W] = a.w_fixed ? NULL : mx_output(g, t, 3);
     mx_node_forward(n, t);
 }
 
@@ -214,6 +237,7 @@ static const mx_attr_field fields[] = {
     MX_FIELD(xent_attr, MX_ATTR_F64, scale),
     MX_FIELD(xent_attr, MX_ATTR_F64, softcap),
     MX_FIELD(xent_attr, MX_ATTR_F64, z_loss),
+    MX_FIELD(xent_attr, MX_ATTR_BOOL, w_fixed),
     {0},
 };
 

@@ -4,12 +4,13 @@
  * that tells one use from another. Element i is the (i mod 4)-th word of Philox at counter i / 4,
  * so neither threads nor batch order change it and a resumed run sees the same numbers.
  *
- * mx_dropout is a composition: u < rate gives 0, the rest is scaled by 1 / (1 - rate). The mask is
- * not kept by a policy of its own: it is recomputed like any other value if remat says so.
+ * mx_dropout is a composition: u < rate gives 0, the rest is scaled by 1 / (1 - rate). The numbers
+ * are never kept for the backward pass (remat.c).
  */
 #include "base/rng.h"
 #include "base/simd.h"
 #include "ops.h"
+#include <math.h>
 
 typedef struct {
     int64_t stream;
@@ -64,9 +65,9 @@ mx_node *mx_dropout(mx_graph *g, mx_node *x, mx_node *seed, int64_t stream, doub
     if (rate <= 0)
         return x;
     mx_node *u = mx_random_uniform(g, seed, stream, mx_shape_of(&x->type));
-    mx_node *drop = mx_greater(g, mx_constant(g, MX_SCALAR, MX_F32, rate), u);
-    double scale = 1 / (1 - rate);
-    return mx_mul(g, x, mx_cast(g, mx_affine(g, drop, -scale, scale), x->type.dtype));
+    double below = nextafterf((float)rate, -1); /* u is at least the rate */
+    mx_node *keep = mx_greater(g, u, mx_constant(g, MX_SCALAR, MX_F32, below));
+    return mx_mul(g, mx_affine(g, x, 1 / (1 - rate), 0), keep);
 }
 
 static mx_cost cost(const mx_node *n)

@@ -165,6 +165,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
     (void)most;
     const mx_type *a = &n->in[0]->type, *sa = &n->in[1]->type, *sb = &n->in[3]->type;
     return mx_gpu_scaled_bytes(mx_dims_before(a, a->ndim - 1), n->in[2]->type.dim[0],
+                               n->in[2]->type.dim[1],
                                sa->dim[1] > sb->dim[1] ? sa->dim[1] : sb->dim[1],
                                a->dtype == MX_I8);
 }

@@ -1,9 +1,12 @@
 /* sgd.c - w <- w - lr (s g + wd w), in place. hyper (4): lr, clip scale s, step, -. */
 #include "ops.h"
 #include "base/simd.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
 
 #include <math.h>
+
+enum { MX_INPUTS_SGD };
 
 typedef struct {
     double weight_decay;
@@ -13,9 +16,9 @@ enum { RUN = 1024 };
 
 static void sgd_cpu(const mx_call *c)
 {
-    const mx_tensor *w = &c->in[0], *g = &c->in[1];
-    const mx_tensor *copy = c->in[3].data ? &c->in[3] : NULL;
-    const float *hyper = c->in[2].data;
+    const mx_tensor *w = &c->in[SGD_W], *g = &c->in[SGD_G];
+    const mx_tensor *copy = c->in[SGD_COPY].data ? &c->in[SGD_COPY] : NULL;
+    const float *hyper = c->in[SGD_HYPER].data;
     float lr = hyper[0], scale = hyper[1], wd = (float)((const sgd_attr *)c->attr)->weight_decay;
     int64_t n = mx_type_count(&w->type);
     if (!isfinite(scale))
@@ -41,10 +44,10 @@ mx_node *mx_sgd(mx_graph *g, mx_node *const in[4], double weight_decay)
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    if (!mx_shape_equal(&n->in[0]->type, &n->in[1]->type))
+    if (!mx_shape_equal(&n->in[SGD_W]->type, &n->in[SGD_G]->type))
         mx_graph_fail(g, "sgd: weight and gradient differ in shape");
-    n->type = n->in[0]->type;
-    n->more[0] = n->in[3] ? n->in[3]->type : (mx_type){0};
+    n->type = n->in[SGD_W]->type;
+    n->more[0] = n->in[SGD_COPY] ? n->in[SGD_COPY]->type : (mx_type){0};
 }
 
 const mx_op mx_op_sgd = {

@@ -11,9 +11,12 @@
 #include "ir/partition.h"
 #include "ops.h"
 #include "ops/copy.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
 
 #include <string.h>
+
+enum { MX_INPUTS_UNPERMUTE };
 
 typedef struct {
     int64_t rows;
@@ -23,7 +26,7 @@ enum { TILE = 1024, LINE = 64 };
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    int64_t rows = ((const unpermute_attr *)n->attr)->rows, m = n->in[0]->type.dim[0];
+    int64_t rows = ((const unpermute_attr *)n->attr)->rows, m = n->in[UNPERMUTE_X]->type.dim[0];
     if (rows < 1 || m % rows)
         mx_graph_fail(g, "unpermute_rows: %lld entries for %lld rows; expected a multiple",
                       (long long)m, (long long)rows);
@@ -66,9 +69,10 @@ static void prefetch_row(const mx_tensor *x, int64_t element, int64_t n)
     }                                                                                              \
     static void gather_##suffix(const mx_call *call, int64_t k, int64_t r)                         \
     {                                                                                              \
-        const mx_tensor *x = &call->in[0], *y = &call->out[0];                                     \
-        const mx_tensor *also = call->n_in > 3 && call->in[3].data ? &call->in[3] : NULL;          \
-        const int32_t *place = call->in[2].data;                                                   \
+        const mx_tensor *x = &call->in[UNPERMUTE_X], *y = &call->out[0];                           \
+        bool two = call->n_in > UNPERMUTE_ALSO && call->in[UNPERMUTE_ALSO].data;                   \
+        const mx_tensor *also = two ? &call->in[UNPERMUTE_ALSO] : NULL;                            \
+        const int32_t *place = call->in[UNPERMUTE_PLACE].data;                                     \
         int64_t d = y->type.dim[1], m = x->type.dim[0];                                            \
         for (int64_t c = 0; c < d; c += TILE) {                                                    \
             int64_t n = d - c < TILE ? d - c : TILE;                                               \
@@ -91,7 +95,7 @@ GATHER_ROW(double, f64, MX_F64)
 
 static void unpermute_rows_cpu(const mx_call *c)
 {
-    const mx_tensor *x = &c->in[0], *y = &c->out[0];
+    const mx_tensor *x = &c->in[UNPERMUTE_X], *y = &c->out[0];
     int64_t rows = y->type.dim[0], k = x->type.dim[0] / rows;
 #pragma omp parallel for schedule(static) if (mx_type_count(&x->type) > 1 << 14)
     for (int64_t r = 0; r < rows; r++)
@@ -103,7 +107,7 @@ mx_node *mx_unpermute_rows(mx_graph *g, mx_node *x, mx_node *order, mx_node *pla
     return MX_APPLY(g, &mx_op_unpermute_rows, &(unpermute_attr){rows}, x, order, place, NULL);
 }
 
-/* The same of x + also: in[3], which may be NULL. */
+/* The same of x + also, which may be NULL. */
 mx_node *mx_unpermute_sum(mx_graph *g, mx_node *const in[4], int64_t rows)
 {
     return mx_apply(g, &mx_op_unpermute_rows, &(unpermute_attr){rows}, 4, in);
@@ -111,23 +115,24 @@ mx_node *mx_unpermute_sum(mx_graph *g, mx_node *const in[4], int64_t rows)
 
 static void unpermute_rows_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    din[0] = mx_permute_rows(g, dout[0], n->in[1], n->in[2]);
-    if (n->in[3])
-        din[3] = din[0];
+    din[UNPERMUTE_X] = mx_permute_rows(g, dout[0], n->in[UNPERMUTE_ORDER], n->in[UNPERMUTE_PLACE]);
+    if (n->in[UNPERMUTE_ALSO])
+        din[UNPERMUTE_ALSO] = din[UNPERMUTE_X];
 }
 
 /* Back to where the tokens are that were sorted. */
 static void place(const mx_node *n, mx_partition_call *p)
 {
-    mx_cut entries = p->have[1].dim[0], tokens = entries;
+    mx_cut entries = p->have[UNPERMUTE_ORDER].dim[0], tokens = entries;
     if (tokens.n)
-        tokens.size[tokens.n - 1] /= n->in[1]->type.dim[0] / n->type.dim[0];
+        tokens.size[tokens.n - 1] /= n->in[UNPERMUTE_ORDER]->type.dim[0] / n->type.dim[0];
     tokens.sorted_by = 0;
-    mx_cut width = mx_cut_without(&p->have[0].dim[1], mx_cut_axes(&entries));
-    mx_axis_set sum = p->have[0].partial & ~mx_cut_axes(&entries);
-    p->in[0] = p->in[3] = (mx_placement){{entries, width}, .partial = n->in[3] ? 0 : sum};
-    p->in[1] = p->in[2] = (mx_placement){{entries}};
-    p->out[0] = (mx_placement){{tokens, width}, .partial = n->in[3] ? 0 : sum};
+    mx_cut width = mx_cut_without(&p->have[UNPERMUTE_X].dim[1], mx_cut_axes(&entries));
+    mx_axis_set sum = p->have[UNPERMUTE_X].partial & ~mx_cut_axes(&entries);
+    p->in[UNPERMUTE_X] = p->in[UNPERMUTE_ALSO] =
+        (mx_placement){{entries, width}, .partial = n->in[UNPERMUTE_ALSO] ? 0 : sum};
+    p->in[UNPERMUTE_ORDER] = p->in[UNPERMUTE_PLACE] = (mx_placement){{entries}};
+    p->out[0] = (mx_placement){{tokens, width}, .partial = n->in[UNPERMUTE_ALSO] ? 0 : sum};
 }
 
 static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)

@@ -1,7 +1,13 @@
-/* wait.c - y, once the copy from x to it (mx_offload, mx_prefetch) has ended. It has y's memory,
- * and it reads x, so that neither end of a copy is used for anything else before. The CPU copies at
- * once and has nothing to wait for. */
+/* wait.c - y, once what makes it of x has ended: a copy (mx_offload, mx_prefetch), or a collective
+ * beside other nodes. It has y's memory, and it reads x, so that neither end is used for anything
+ * else before. The CPU copies at once; for collectives the device waits (device/cpu/cpu.c). */
 #include "ops.h"
+
+static void infer(mx_graph *g, mx_node *n)
+{
+    (void)g;
+    n->type = n->in[0]->type;
+}
 
 static void wait_cpu(const mx_call *c)
 {
@@ -21,9 +27,9 @@ mx_node *mx_wait(mx_graph *g, mx_node *y, mx_node *x)
 
 const mx_op mx_op_wait = {
     .name = "wait",
-    .doc = "y, once the copy from x to it has ended",
+    .doc = "y, once what makes it of x has ended",
     .dtypes = MX_ANY_DTYPE,
-    .dims = "*,*->*",
+    .infer = infer,
     .alias = {1},
     .no_cast = true,
     .strided_in = 2,

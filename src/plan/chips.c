@@ -46,6 +46,11 @@ static const char *const rate_names[MX_RATES] = {[MX_RATE_F32] = "float32",
                                                  [MX_RATE_INT8] = "int8",
                                                  [MX_RATE_FP4] = "float4"};
 
+const char *mx_rate_name(mx_rate r)
+{
+    return rate_names[r];
+}
+
 static mx_status number(const char *file, const mx_yaml_node *v, double min, double max,
                         double *out)
 {

@@ -66,6 +66,7 @@ mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *fil
 mx_status mx_network_read(mx_network *out, const char *home, const char *file,
                           const char *text) MX_MUST_USE;
 
+const char *mx_rate_name(mx_rate r); /* "float32", "bfloat16", "float8", ... */
 /* The rate at a size; beyond the ends, that of the end. */
 double mx_rate_curve_at(const mx_rate_curve *c, double at);
 

@@ -86,7 +86,7 @@ static void expert_gemm(layer *l, const mx_profile_gemm *g)
 }
 
 /* Of the copies of a row that cross nodes, the part that is left when each node gets one. */
-static double once_per_node(mx_span s, double top_k)
+static double once_per_node(mx_group_span s, double top_k)
 {
     double nodes = s.size / s.inside;
     if (nodes <= 1)
@@ -161,6 +161,20 @@ static void stream(layer *l, const mx_profile_passes *p)
     l->to->saved_bytes = on_rank(l, p->saved + room * p->saved_rows);
 }
 
+/* What the tensor axis has gathered before a pair of GEMMs waits whole for the backward pass,
+ * unless that computes it again, or GEMMs take it in pieces. */
+static void keep_gathered(layer *l, const mx_layer_kind *k)
+{
+    if (l->q->run->overlap_tensor)
+        return;
+    const double *again = k->passes.again; /* of a whole layer, or of little */
+    double t = (double)l->q->layout->tensor, kept = 1 - fmin(1, fmax(again[0], again[1]));
+    double whole = l->tokens * l->q->profile->width * BF16_BYTES;
+    for (int i = 0; i < k->work.n_gemm; i++)
+        if (k->work.gemm[i].cut == MX_GEMM_ROW && k->work.gemm[i].experts <= 0)
+            l->to->saved_bytes += kept * (1 - 1 / t) * whole;
+}
+
 /* Forward work that is done a second time before the backward pass, with its collectives. */
 static void compute_again(layer *l, const mx_profile_passes *p)
 {
@@ -209,6 +223,7 @@ static void cost_layer(layer *l, const mx_layer_kind *k)
     if (w->experts > 0)
         exchange(l, w);
     stream(l, &k->passes);
+    keep_gathered(l, k);
     compute_again(l, &k->passes);
     wait_for_host(l, &k->passes);
     gather_weights(l, MX_GROUP_SHARD, w->weights_cut / (double)o->tensor + w->weights_whole);
@@ -328,6 +343,10 @@ mx_rank_memory mx_rank_memory_of(const mx_cost_request *q, const mx_layer_costs 
                                     work->weights_expert / (double)(o->expert * o->expert_tensor));
     }
     m.activations = saved * most_in_flight(o) + tokens * p->working / (double)o->tensor;
+    /* Where gradients are not added up, those of a layer come as what it has saved goes; experts'
+     * are too large for that. */
+    if (o->stage == 1 && o->n_microbatches == 1 && w.expert == 0)
+        m.gradients -= fmin(m.gradients, saved);
     /* the gathered weights of a layer */
     m.communication = o->shard * o->expert_shard > 1 ? largest * BF16_BYTES : 0;
     m.communication += o->tensor > 1 ? 2 * tokens * p->width * BF16_BYTES : 0;

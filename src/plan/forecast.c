@@ -163,7 +163,7 @@ static void take_stage(mx_forecast *f, mx_programs *programs, const mx_programs_
                        int stage)
 {
     mx_plan plan;
-    mx_plan_device d = {.traits = &mx_cuda_traits,
+    mx_plan_device d = {.traits = q->options.compile.device,
                         .flops_per_second = f->machine.chip.peak[f->run.rate],
                         .bytes_per_second = f->machine.chip.bytes_per_second,
                         .memory_bytes = f->machine.chip.memory_bytes};
@@ -188,7 +188,7 @@ static mx_status compile_ranks(mx_forecast *f, const mx_config *c, const mx_mode
     MX_TRY_OUT(st, mx_mesh_check(&on, c, m));
     mx_programs_ranks by = {f->layout.chips, f->layout.data, f->layout.chips > 1 ? &on.how : NULL};
     MX_TRY_OUT(st, mx_programs_configure(&q, c, m, by, &arena));
-    q.options.compile.device = &mx_cuda_traits;
+    q.options.compile.device = f->traits ? f->traits : &mx_cuda_traits;
     mx_remat_find(f->remat, &q.options.compile.remat);
     cut_as_layout(f, &q);
     MX_TRY_OUT(st, mx_programs_plan(&programs, m, &q));
@@ -210,6 +210,12 @@ out:
 
 mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_spec *m)
 {
+    MX_TRY(mx_forecast_time(f, c, m));
+    return compile_ranks(f, c, m);
+}
+
+mx_status mx_forecast_time(mx_forecast *f, const mx_config *c, const mx_model_spec *m)
+{
     bool chosen = f->batch.devices > 0;
     mx_layout given = f->layout;
     mx_layout_of_mesh(&f->layout, &f->mesh);
@@ -230,5 +236,5 @@ mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_sp
     mx_simulate_step(&q, &f->costs, &f->time, NULL);
     f->model_flops = 3 * mx_profile_flops(&f->profile) * (double)f->batch.global_tokens;
     f->memory = f->estimate = mx_rank_memory_of(&q, &f->costs);
-    return compile_ranks(f, c, m);
+    return MX_OK;
 }

@@ -18,6 +18,7 @@ enum { MX_FORECAST_POINTS = 480 };
 
 typedef struct {
     mx_topology machine;
+    const mx_device_traits *traits; /* that programs are compiled for; NULL: a GPU's */
     mx_mesh mesh;
     mx_layout layout; /* of that mesh */
     mx_batch_plan batch;
@@ -41,6 +42,8 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
 /* f->machine and f->mesh are given; a choice of a search also gives batch, remat and the layout's
  * microbatches and chunks. */
 mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_spec *m) MX_MUST_USE;
+/* The same without compiling the ranks' programs: memory is estimated, traffic not known. */
+mx_status mx_forecast_time(mx_forecast *f, const mx_config *c, const mx_model_spec *m) MX_MUST_USE;
 mx_cost_request mx_forecast_request(const mx_forecast *f);
 double mx_forecast_tokens(const mx_forecast *f); /* per second, of all chips */
 double mx_forecast_mfu(const mx_forecast *f);

@@ -68,7 +68,7 @@ double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels)
     return bytes / (c->bytes_per_second * c->memory_share) + kernels * c->launch_seconds;
 }
 
-void mx_traffic_bytes(mx_traffic kind, double bytes, mx_span s, double out[MX_LEVELS])
+void mx_traffic_bytes(mx_traffic kind, double bytes, mx_group_span s, double out[MX_LEVELS])
 {
     double in = s.inside, across = s.size / s.inside;
     out[0] = out[1] = 0;
@@ -88,7 +88,7 @@ void mx_traffic_bytes(mx_traffic kind, double bytes, mx_span s, double out[MX_LE
     out[1] = times * bytes / in * (across - 1) / across;
 }
 
-double mx_traffic_seconds(const mx_network *w, mx_traffic kind, double bytes, mx_span s)
+double mx_traffic_seconds(const mx_network *w, mx_traffic kind, double bytes, mx_group_span s)
 {
     double sent[MX_LEVELS], slowest = 0, latency = 0;
     mx_traffic_bytes(kind, bytes, s, sent);

@@ -29,15 +29,15 @@ double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels);
 /* A group of `size` ranks, of which `inside` at a time share the innermost links. */
 typedef struct {
     double size, inside;
-} mx_span;
+} mx_group_span;
 
 typedef enum { MX_ALL_GATHER, MX_REDUCE_SCATTER, MX_ALL_REDUCE, MX_ALL_TO_ALL, MX_SEND } mx_traffic;
 enum { MX_TRAFFICS = MX_SEND + 1 };
 
 /* Bytes that one rank sends at each level of the network. `bytes`: of the whole tensor for gathers
  * and reductions, of what a rank has for all_to_all and send. */
-void mx_traffic_bytes(mx_traffic kind, double bytes, mx_span s, double out[MX_LEVELS]);
+void mx_traffic_bytes(mx_traffic kind, double bytes, mx_group_span s, double out[MX_LEVELS]);
 /* Both levels work at once: the slower one, and the steps of a ring through it. */
-double mx_traffic_seconds(const mx_network *w, mx_traffic kind, double bytes, mx_span s);
+double mx_traffic_seconds(const mx_network *w, mx_traffic kind, double bytes, mx_group_span s);
 
 #endif

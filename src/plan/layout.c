@@ -21,18 +21,18 @@ static const struct {
 };
 
 /* `size` ranks that lie `stride` apart. */
-static mx_span span(const mx_layout *l, int64_t size, int64_t stride)
+static mx_group_span span(const mx_layout *l, int64_t size, int64_t stride)
 {
     int64_t inside = l->per_node / stride;
     inside = inside < 1 ? 1 : inside > size ? size : inside;
     while (size % inside)
         inside--;
-    return (mx_span){(double)size, (double)inside};
+    return (mx_group_span){(double)size, (double)inside};
 }
 
-static mx_span span_of_mesh(const mx_mesh *m, mx_axis_set axes)
+static mx_group_span span_of_mesh(const mx_mesh *m, mx_axis_set axes)
 {
-    mx_span s = {1, 1};
+    mx_group_span s = {1, 1};
     for (int a = 0; a < MX_AXIS_COUNT; a++)
         if (axes >> a & 1) {
             s.size *= mx_mesh_degree(m, (mx_axis)a);
@@ -41,7 +41,7 @@ static mx_span span_of_mesh(const mx_mesh *m, mx_axis_set axes)
     return s;
 }
 
-mx_span mx_layout_span(const mx_layout *l, mx_group g)
+mx_group_span mx_layout_span(const mx_layout *l, mx_group g)
 {
     int64_t stage = l->tensor * l->context * l->data;
     int64_t experts = l->expert * l->expert_tensor;

@@ -37,7 +37,7 @@ typedef enum {
     MX_GROUPS
 } mx_group;
 /* The ranks of a group and how many of them share the innermost links. */
-mx_span mx_layout_span(const mx_layout *l, mx_group g);
+mx_group_span mx_layout_span(const mx_layout *l, mx_group g);
 /* Of a mesh, which must outlive it. Batches are left to the caller. */
 void mx_layout_of_mesh(mx_layout *l, const mx_mesh *mesh);
 

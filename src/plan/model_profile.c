@@ -2,6 +2,7 @@
 #include "plan/model_profile.h"
 
 #include "exec/step_config.h"
+#include <string.h>
 
 mx_status mx_profile_of(mx_profile *p, const mx_config *cfg, const mx_model_spec *m,
                         const char *remat_policy)
@@ -13,7 +14,7 @@ mx_status mx_profile_of(mx_profile *p, const mx_config *cfg, const mx_model_spec
     if (st)
         goto out;
     o.compile.device = &mx_cuda_traits;
-    if (remat_policy)
+    if (remat_policy && strcmp(remat_policy, "custom") != 0) /* which the keys describe */
         MX_ASSERT(mx_remat_find(remat_policy, &o.compile.remat), "remat_policy=%s", remat_policy);
     MX_TRY_OUT(st, mx_profile_model(p, m, o.shape.seq));
     MX_TRY_OUT(st, mx_step_plan(&step, m, &o));

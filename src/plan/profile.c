@@ -1,7 +1,7 @@
 /* profile.c - see profile.h. */
 #include "plan/profile.h"
 
-#include "compile/axis_rules.h"
+#include "compile/mesh/axis_rules.h"
 #include "ops.h"
 #include <stdlib.h>
 #include <string.h>

@@ -9,8 +9,6 @@
 
 enum { SIMULATED = 1024, MOST_DEGREES = 64 };
 
-const char *const mx_search_remats[MX_SEARCH_REMATS] = {"none", "minimal", "full"};
-
 typedef struct {
     const mx_search_request *q;
     mx_profile *profile[MX_SEARCH_REMATS];
@@ -146,7 +144,7 @@ static void fill_mesh(search *s, const degrees *d)
             c.layout.chunks = v;
             if (d->stage * v > s->profile[0]->n_layers)
                 break;
-            for (c.remat = 0; c.remat < MX_SEARCH_REMATS; c.remat++)
+            for (c.remat = 0; c.remat < s->out->n_remats; c.remat++)
                 consider(s, c);
         }
     }
@@ -225,10 +223,14 @@ mx_status mx_search_run(mx_search *s, const mx_search_request *q)
     mx_arena arena = {0};
     search all = {.q = q, .out = s};
     mx_status st = mx_run_kind_of(&all.run, q->config, q->model);
-    *s = (mx_search){0};
-    for (int i = 0; i < MX_SEARCH_REMATS && !st; i++) {
+    *s = (mx_search){.remat = {"none", "minimal", "full"}, .n_remats = MX_SEARCH_REMATS};
+    if (q->remat) {
+        s->remat[0] = q->remat;
+        s->n_remats = 1;
+    }
+    for (int i = 0; i < s->n_remats && !st; i++) {
         all.profile[i] = MX_NEW(&arena, mx_profile);
-        st = mx_profile_of(all.profile[i], q->config, q->model, mx_search_remats[i]);
+        st = mx_profile_of(all.profile[i], q->config, q->model, s->remat[i]);
     }
     if (!st) {
         read_sizes(&all);
@@ -252,7 +254,7 @@ void mx_search_take(const mx_search *s, int i, const mx_search_request *q, mx_fo
     int64_t pieces = l->stage > 1 ? l->n_microbatches : 1;
     f->mesh = c->mesh;
     f->layout = *l;
-    snprintf(f->remat, sizeof f->remat, "%s", mx_search_remats[c->remat]);
+    snprintf(f->remat, sizeof f->remat, "%s", s->remat[c->remat]);
     f->batch = (mx_batch_plan){.devices = l->chips,
                                .data_ranks = l->data,
                                .accumulation = l->n_microbatches / pieces,
@@ -271,7 +273,7 @@ void mx_search_keys(const mx_search *s, int i, mx_str *out)
     int64_t rows = l->microbatch * (piped ? l->n_microbatches : 1) * l->data;
     mx_str_add(out, "mesh=");
     mx_mesh_print(out, &c->mesh);
-    mx_str_addf(out, " remat_policy=%s per_device_batch_size=%g", mx_search_remats[c->remat],
+    mx_str_addf(out, " remat_policy=%s per_device_batch_size=%g", s->remat[c->remat],
                 (double)rows / (double)l->chips);
     if (piped)
         mx_str_addf(out, " num_pipeline_microbatches=%lld", (long long)l->n_microbatches);

@@ -15,7 +15,7 @@ enum { MX_SEARCH_REMATS = 3 };
 typedef struct {
     mx_mesh mesh;
     mx_layout layout; /* of that mesh, which it does not point to */
-    int remat;        /* of mx_search_remats */
+    int remat;        /* of the search's */
     double bound;     /* seconds */
     mx_step_time time;
     mx_rank_memory memory;
@@ -28,17 +28,18 @@ typedef struct {
     int64_t sequences; /* of an update */
     bool stages;       /* also pipelines */
     bool simulate_all; /* not only the best by their bounds */
+    const char *remat; /* the only policy; NULL: whichever is best */
 } mx_search_request;
 
 typedef struct {
+    const char *remat[MX_SEARCH_REMATS]; /* policies that were tried */
+    int n_remats;
     mx_choice *best; /* in the order of their times; owns */
     int n;
     int64_t tried, too_large; /* layouts; of those, that do not fit */
     mx_rank_memory least;     /* of those that do not, the one that needs the least memory */
     mx_mesh least_mesh;
 } mx_search;
-
-extern const char *const mx_search_remats[MX_SEARCH_REMATS];
 
 mx_status mx_search_run(mx_search *s, const mx_search_request *q) MX_MUST_USE;
 void mx_search_fini(mx_search *s);

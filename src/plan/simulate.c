@@ -305,8 +305,8 @@ static double run_update(const mx_cost_request *q, double window)
     const mx_layout *o = q->layout;
     const mx_run_kind *r = q->run;
     mx_rank_weights w = mx_rank_weights_of(q);
-    mx_span replicas = mx_layout_span(o, MX_GROUP_REPLICA);
-    mx_span experts = mx_layout_span(o, MX_GROUP_EXPERT_REPLICA);
+    mx_group_span replicas = mx_layout_span(o, MX_GROUP_REPLICA);
+    mx_group_span experts = mx_layout_span(o, MX_GROUP_EXPERT_REPLICA);
     if (r->frozen)
         return 0;
     double dense = w.dense_kept + w.ends_kept, expert = w.expert_kept;

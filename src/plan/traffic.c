@@ -38,9 +38,9 @@ static mx_traffic_row *row_of(mx_traffic_table *t, const char *name, mx_axis_set
     return &t->row[t->n++];
 }
 
-static mx_span span_of(const mx_mesh *m, mx_axis_set axes)
+static mx_group_span span_of(const mx_mesh *m, mx_axis_set axes)
 {
-    mx_span s = {mx_mesh_size(m, axes), 1};
+    mx_group_span s = {mx_mesh_size(m, axes), 1};
     for (int a = 0; a < MX_AXIS_COUNT; a++)
         if (axes >> a & 1)
             s.inside *= m->ici[a] > 1 ? m->ici[a] : 1;

@@ -1,4 +1,5 @@
-/* advantage.c - rewards to advantages: (r - mean of the group) / (std + 1e-4), TRL's.
+/* advantage.c - rewards to advantages: (r - mean of the group) / (std + epsilon), which TRL has as
+ * 1e-4.
  *
  * std has n - 1 below. An answer that was not judged (NAN) is left out of mean and std, and its
  * advantage is 0. scale_rewards=batch divides by the std of all answers, none by nothing.
@@ -7,8 +8,6 @@
 
 #include <math.h>
 #include <string.h>
-
-static const double EPSILON = 1e-4;
 
 static double mean_of(const double *x, int64_t n)
 {
@@ -38,7 +37,7 @@ mx_reward_facts mx_advantages(const mx_grpo *s, const double *reward, int64_t n,
         zero += fabs(std) <= 1e-8 ? G : 0;
         for (int64_t k = i; k < i + G; k++) {
             double a = isnan(reward[k]) ? 0 : reward[k] - mean;
-            advantage[k] = (float)(none ? a : a / (std + EPSILON));
+            advantage[k] = (float)(none ? a : a / (std + s->of->std_epsilon));
         }
     }
     return (mx_reward_facts){mean_of(reward, n), all, (double)zero / (double)n};

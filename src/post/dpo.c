@@ -10,6 +10,7 @@
 #include "post/pairs.h"
 #include "post/reference.h"
 #include "post/reference_cache.h"
+#include "post/tasks.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -174,8 +175,9 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 {
     const settings *s = given;
     mx_token_logps t = mx_logps_of(g, h, b, 1);
-    mx_node *ref = mx_reshape(g, mx_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32),
-                              MX_SHAPE(b->batch * b->seq));
+    mx_node *given_ref = mx_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32);
+    given_ref->axes = MX_ROWS_AXES;
+    mx_node *ref = mx_reshape(g, given_ref, MX_SHAPE(b->batch * b->seq));
     mx_node *logp = t.logp;
     if (s->ld_alpha >= 0) {
         mx_node *w = length_weights(g, &t, s->ld_alpha);
@@ -196,10 +198,9 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     }
     if (s->weighting)
         each = mx_mul(g, each, wpo_weight(g, &t, &f));
-    if (b->training) {
-        mx_reward_metrics(g, mx_affine(g, p.c, s->beta, 0), mx_affine(g, p.r, s->beta, 0), there);
+    mx_reward_metrics(g, mx_affine(g, p.c, s->beta, 0), mx_affine(g, p.r, s->beta, 0), there);
+    if (b->training)
         side_metrics(g, &t, &f, own, there);
-    }
     mx_node *sum = mx_sum_all(g, mx_mul(g, each, there));
     return mx_loss_root(g, b, mx_mul(g, sum, t.scale),
                         mx_mul(g, mx_sum_all(g, there), t.scale));
@@ -252,10 +253,13 @@ const mx_objective mx_objective_dpo = {
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
     .rows = MX_ROWS_PAIRS,
+    .meshes = true,
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,
     .open = open,
     .close = close,
     .feed = feed,
+    .measure = mx_tasks_measure,
+    .measure_end = mx_tasks_close,
 };

@@ -10,6 +10,7 @@
 #include "base/io.h"
 #include "post/pairs.h"
 #include "post/reference.h"
+#include "post/tasks.h"
 #include "exec/step.h"
 #include <math.h>
 #include <stdio.h>
@@ -37,14 +38,37 @@ typedef struct {
 
 /* --- keys --- */
 
+static bool in_words(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = words; *p; p += strcspn(p, " "), p += strspn(p, " "))
+        if (strcspn(p, " ") == n && memcmp(p, word, n) == 0)
+            return true;
+    return false;
+}
+
+/* What semantics=NAME has for a key that nobody set. */
+static const char *default_loss(const mx_grpo_semantics *of, mx_arena *a)
+{
+    const char *all = of && of->losses ? of->losses : "dapo";
+    return mx_arena_printf(a, "%.*s", (int)strcspn(all, " "), all);
+}
+
 static mx_status check(const mx_config *c, mx_arena *a, const mx_grpo *s, const char *type)
 {
+    if (!s->of)
+        return mx_fail(MX_USAGE, "%s: grpo has the semantics of trl, maxtext and verl",
+                       mx_config_where(c, "semantics"));
     if (!s->loss)
         return mx_fail(MX_USAGE, "%s: loss_type=%s is none of grpo's: %s",
                        mx_config_where(c, "loss_type"), type, mx_grpo_loss_names(a));
-    if (strcmp(mx_config_text(c, "semantics"), "trl") != 0)
-        return mx_fail(MX_USAGE, "%s: grpo has TRL's formulas alone so far",
-                       mx_config_where(c, "semantics"));
+    if (s->of->losses && !in_words(s->of->losses, type))
+        return mx_fail(MX_USAGE, "%s: loss_type=%s is none of those that semantics=%s has: %s",
+                       mx_config_where(c, "loss_type"), type, s->of->name, s->of->losses);
+    if (s->of->kl != MX_KL_K3 && mx_config_is_users(c, "use_bias_correction_kl"))
+        return mx_fail(MX_USAGE, "%s: semantics=%s does not weigh the KL by the ratio; leave "
+                       "use_bias_correction_kl out",
+                       mx_config_where(c, "use_bias_correction_kl"), s->of->name);
     if (s->temperature <= 0)
         return mx_fail(MX_USAGE, "%s: answers of temperature 0 are all equal, and nothing is "
                        "learned from them", mx_config_where(c, "decode_sampling_temperature"));
@@ -64,11 +88,13 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
     mx_grpo *s = MX_NEW(a, mx_grpo);
     const char *type = mx_config_text(c, "loss_type");
     double high = mx_config_float(c, "rl.epsilon_high");
-    type = *type ? type : "dapo";
-    *s = (mx_grpo){.loss = mx_grpo_loss_find(type),
+    const mx_grpo_semantics *of = mx_grpo_semantics_find(mx_config_text(c, "semantics"));
+    type = *type ? type : default_loss(of, a);
+    *s = (mx_grpo){.of = of, .loss = mx_grpo_loss_find(type),
                    .generations = mx_config_int(c, "rl.num_generations"),
                    .iterations = mx_config_int(c, "rl.num_iterations"),
                    .max_completion = mx_config_int(c, "max_completion_length"),
+                   .at_once = mx_config_int(c, "rl.rollout_micro_batch_size"),
                    .temperature = mx_config_float(c, "decode_sampling_temperature"),
                    .beta = mx_beta_of(c, "rl.grpo_beta"),
                    .epsilon = mx_config_float(c, "rl.grpo_epsilon"),
@@ -79,8 +105,13 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
                    .mask_truncated = mx_config_bool(c, "mask_truncated_completions"),
                    .record = mx_config_bool(c, "record_rollouts"),
                    .sampled = !*mx_config_text(c, "rollout_path"),
+                   .logp_limit = mx_config_float(c, "rollout_logprob_limit"),
                    .scale = mx_config_text(c, "scale_rewards")};
     s->epsilon_high = high >= 0 ? high : s->epsilon;
+    if (of && !mx_config_is_users(c, "rl.num_generations"))
+        s->generations = of->generations;
+    if (of && !mx_config_is_users(c, "rl.grpo_beta") && mx_config_float(c, "beta") < 0)
+        s->beta = of->beta;
     s->by_sequence = strcmp(mx_config_text(c, "importance_sampling_level"), "sequence") == 0 ||
                      strcmp(type, "gspo") == 0;
     *out = s;
@@ -221,27 +252,16 @@ static mx_status judge(grpo_run *r)
     int count = r->rewards ? mx_rewards_count(r->rewards) : 0;
     mx_reward_input *j = mx_realloc(NULL, sizeof *j * (size_t)n);
     for (int64_t i = 0; i < n; i++)
-        j[i] = (mx_reward_input){.prompt = r->asked[i / G].text,
-                                 .answer = mx_str_text(&r->answer[i].text),
-                                 .n_answer = r->answer[i].text.len,
-                                 .record = r->asked[i / G].record,
-                                 .tokens = r->answer[i].ids.n, .max_tokens = r->s->max_completion,
-                                 .truncated = r->answer[i].truncated};
+        j[i] = mx_reward_input_of(&r->asked[i / G], &r->answer[i], r->s);
     mx_status st = count ? mx_rewards_score(r->rewards, j, n, r->score) : MX_OK;
     mx_free(j);
     for (int64_t i = 0; i < n && !st; i++) {
-        double sum = count ? 0 : r->answer[i].reward;
-        bool any = false;
-        for (int k = 0; k < count; k++)
-            if (!isnan(r->score[i * count + k])) {
-                sum += mx_rewards_weight(r->rewards, k) * r->score[i * count + k];
-                any = true;
-            }
-        r->reward[i] = any || !count ? sum : NAN;
+        r->reward[i] = count ? mx_rewards_sum(r->rewards, r->score + i * count)
+                             : r->answer[i].reward;
         if (isinf(r->reward[i]))
             st = mx_fail(MX_INPUT, "the reward of answer %lld is infinite; nothing was updated",
                          (long long)i);
-        if (!count && isnan(sum))
+        if (!count && isnan(r->reward[i]))
             st = mx_fail(MX_INPUT, "rollout_path: a completion has no \"reward\", and neither "
                          "reward= nor reward_command= is set");
     }
@@ -432,6 +452,25 @@ static int report(const mx_objective_run *o, mx_metric *out)
     return r->n_metrics;
 }
 
+/* Of the first step on answers: on the others the policy has moved. */
+static mx_status check_step(const mx_objective_run *o, int64_t step, const mx_metric *m, int n)
+{
+    const grpo_run *r = o->state;
+    double limit = r->s->logp_limit;
+    bool judged = r->s->sampled && (step - 1) % r->s->iterations == 0 &&
+                  (limit >= 0 || mx_sampler_is_exact(r->sampler));
+    limit = limit >= 0 ? limit : 0;
+    for (int i = 0; i < n && judged; i++)
+        if (strcmp(m[i].name, MX_LOGP_GAP) == 0 && !(m[i].value <= limit))
+            return mx_fail(MX_CHECK_FAILED,
+                           "step %lld: log-probabilities of sampling and of training differ by %g, "
+                           "and rollout_logprob_limit is %g; what is sampled is not what is "
+                           "trained. Set rollout_logprob_limit to allow for it (a capacity of "
+                           "experts that drops tokens does this)",
+                           (long long)step, m[i].value, limit);
+    return MX_OK;
+}
+
 static void position(const mx_objective_run *o, mx_str *json)
 {
     mx_prompts_position(((grpo_run *)o->state)->prompts, json);
@@ -453,5 +492,8 @@ const mx_objective mx_objective_grpo = {
     .next = next,
     .feed = feed,
     .report = report,
+    .check = check_step,
     .position = position,
+    .measure = mx_tasks_measure,
+    .measure_end = mx_tasks_close,
 };

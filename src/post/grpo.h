@@ -18,17 +18,41 @@ typedef enum {
     MX_SUM_OF_SEQUENCES,  /* each sequence's sum, and the mean of these */
 } mx_grpo_mean;
 
+/* The KL to the reference, of each token; far = log p_ref - log p. */
+typedef enum {
+    MX_KL_K3,      /* e^far - far - 1; times the ratio with use_bias_correction_kl */
+    MX_KL_K1,      /* -far */
+    MX_KL_K3_HELD, /* k3 with far within 20, itself within 10 */
+} mx_grpo_kl;
+
+/* What programs differ in (grpo_loss.c): semantics=NAME. */
+typedef struct {
+    const char *name;
+    const char *losses;      /* that it has, the first unless loss_type is set; NULL: all, dapo */
+    int64_t generations;     /* unless num_generations is set */
+    double beta;             /* unless it is set */
+    double std_epsilon;      /* is added to a group's standard deviation */
+    double log_ratio;        /* the log of a token's ratio stays within it; 0: no limit */
+    double dual_clip;        /* most that a bad answer's ratio counts; 0: no limit */
+    mx_grpo_kl kl;
+    bool by_token;           /* gspo: values by sequence, gradients by token */
+    bool cispo_low;          /* cispo: the ratio is held within 1 - epsilon too */
+} mx_grpo_semantics;
+
 typedef struct mx_grpo_loss mx_grpo_loss;
 
 typedef struct {
+    const mx_grpo_semantics *of;
     const mx_grpo_loss *loss;
     int64_t generations, iterations, max_completion;
+    int64_t at_once; /* answers that are decoded together; 0: as many as suit the device */
     double temperature, beta, epsilon, epsilon_high, delta; /* delta 0: none */
     double sapo_positive, sapo_negative;
     bool by_sequence; /* importance weights of whole sequences */
     bool bias_correction, mask_truncated, record;
     bool sampled; /* answers are sampled here, not read from rollout_path */
     const char *scale; /* group, batch or none */
+    double logp_limit; /* of sampling's and training's difference; below 0: 0 where it is exact */
 } mx_grpo;
 
 struct mx_grpo_loss {
@@ -41,9 +65,12 @@ struct mx_grpo_loss {
 };
 const mx_grpo_loss *mx_grpo_loss_find(const char *name); /* NULL: none */
 const char *mx_grpo_loss_names(mx_arena *a);
+const mx_grpo_semantics *mx_grpo_semantics_find(const char *name); /* NULL: none */
 /* The objective's loss over the graph. Inputs: advantage (B), old and reference (B, S), has_old
  * (B): 0 where the policy that answered is the present one. */
 mx_node *mx_grpo_build(mx_graph *g, const mx_head *h, mx_build *b, const void *settings);
+
+#define MX_LOGP_GAP "sampling/sampling_logp_difference/max"
 
 /* --- answers --- */
 
@@ -55,12 +82,17 @@ typedef struct {
     double reward; /* as recorded; NAN: to be judged */
 } mx_completion;
 void mx_completion_fini(mx_completion *c);
+/* An answer as rewards see it; borrows. */
+mx_reward_input mx_reward_input_of(const mx_post_prompt *asked, const mx_completion *c,
+                                   const mx_grpo *s);
 
 /* rollout.c: answers by the weights of the run's own session, in place. */
 typedef struct mx_sampler mx_sampler;
 mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_grpo *s,
                           int64_t rows) MX_MUST_USE;
 void mx_sampler_close(mx_sampler *s); /* NULL is a no-op */
+/* Are the log-probabilities of answers those of a training step, to the bit? */
+bool mx_sampler_is_exact(const mx_sampler *s);
 /* G answers to each of n prompts; draws are a function of (seed, generation, answer). */
 mx_status mx_sampler_run(mx_sampler *s, const mx_post_prompt *prompts, int64_t n,
                          int64_t generation, mx_completion *out) MX_MUST_USE;

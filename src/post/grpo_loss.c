@@ -1,11 +1,13 @@
-/* grpo_loss.c - the losses of group-relative policy optimisation over the graph, as TRL has them.
+/* grpo_loss.c - the losses of group-relative policy optimisation over the graph, as TRL has them;
+ * the table of semantics says where MaxText (Tunix) and verl differ.
  *
  *     d = log p - log p_old     rho = e^d, or by sequence exp(mean d over its tokens)
  *     grpo, bnpo, dr_grpo, dapo, luspo   -min(rho A, clip(rho, 1 - eps, 1 + eps_high) A)
  *     cispo                              -sg(min(rho, eps_high)) A log p
  *     sapo                               -(4 / T) sigmoid(T (rho - 1)) A,  T by the sign of A
  *     + beta k3, k3 = e^(ref - log p) - (ref - log p) - 1, times rho (use_bias_correction_kl)
- * They differ in what the sum over tokens is divided by.
+ * They differ in what the sum over tokens is divided by. verl's dual clip: where A < 0 the loss is
+ * at most -c A.
  */
 #include "post/grpo.h"
 
@@ -29,13 +31,22 @@ static mx_node *clipped(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *
     /* Their minimum; where they are equal, as on policy, the gradient is the first one's. */
     mx_node *less = mx_detach(g, mx_greater(g, free, held));
     mx_node *least = mx_add(g, free, mx_mul(g, less, mx_sub(g, held, free)));
+    if (s->of->dual_clip > 0) {
+        mx_node *floor = mx_affine(g, advantage, s->of->dual_clip, 0);
+        mx_node *bad = mx_greater(g, number(g, 0), advantage);
+        mx_node *below = mx_mul(g, mx_detach(g, mx_greater(g, floor, least)), bad);
+        least = mx_add(g, least, mx_mul(g, below, mx_sub(g, floor, least)));
+    }
     return mx_affine(g, least, -1, 0);
 }
 
 static mx_node *cispo(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *advantage,
                       mx_node *logp)
 {
-    mx_node *w = mx_detach(g, mx_minimum(g, ratio, number(g, s->epsilon_high)));
+    mx_node *w = s->of->cispo_low
+                     ? mx_clamp(g, ratio, 1 - s->epsilon, 1 + s->epsilon_high)
+                     : mx_minimum(g, ratio, number(g, s->epsilon_high));
+    w = mx_detach(g, w);
     return mx_affine(g, mx_mul(g, mx_mul(g, w, advantage), logp), -1, 0);
 }
 
@@ -78,6 +89,22 @@ const char *mx_grpo_loss_names(mx_arena *a)
     return text;
 }
 
+static const mx_grpo_semantics semantics[] = {
+    {.name = "trl", .generations = 8, .std_epsilon = 1e-4, .kl = MX_KL_K3},
+    {.name = "maxtext", .losses = "grpo gspo dr_grpo", .generations = 2, .beta = 0.08,
+     .std_epsilon = 1e-6, .log_ratio = 20, .kl = MX_KL_K1, .by_token = true},
+    {.name = "verl", .losses = "dapo grpo gspo cispo", .generations = 8, .std_epsilon = 1e-6,
+     .log_ratio = 20, .dual_clip = 3, .kl = MX_KL_K3_HELD, .by_token = true, .cispo_low = true},
+};
+
+const mx_grpo_semantics *mx_grpo_semantics_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof semantics / sizeof *semantics; i++)
+        if (strcmp(semantics[i].name, name) == 0)
+            return &semantics[i];
+    return NULL;
+}
+
 /* --- the graph --- */
 
 /* Tokens of a batch by row. */
@@ -91,6 +118,20 @@ typedef struct {
     mx_node *ratio;         /* (B, S), or (B, 1) by sequence */
     mx_node *kl;            /* (B, S); NULL: none */
 } rows;
+
+static mx_node *kl_of(mx_graph *g, const rows *r, mx_node *reference)
+{
+    const mx_grpo *s = r->s;
+    mx_node *far = mx_mul(g, mx_sub(g, reference, r->logp), r->counts);
+    if (s->of->kl == MX_KL_K1)
+        return mx_affine(g, far, -1, 0);
+    if (s->of->kl == MX_KL_K3_HELD)
+        far = mx_clamp(g, far, -20, 20);
+    mx_node *k3 = mx_affine(g, mx_sub(g, mx_exp(g, far), far), 1, -1);
+    if (s->of->kl == MX_KL_K3_HELD)
+        return mx_clamp(g, k3, -10, 10);
+    return s->bias_correction ? mx_mul(g, k3, r->ratio) : k3;
+}
 
 static rows rows_of(mx_graph *g, const mx_head *h, const mx_build *b, const mx_grpo *s)
 {
@@ -106,16 +147,15 @@ static rows rows_of(mx_graph *g, const mx_head *h, const mx_build *b, const mx_g
     mx_node *now = mx_detach(g, r.logp), *old = mx_input(g, "old", shape, MX_F32);
     old = mx_add(g, now, mx_mul(g, mx_sub(g, old, now), known));
     mx_node *d = mx_mul(g, mx_sub(g, r.logp, old), r.counts);
+    if (s->of->log_ratio > 0)
+        d = mx_clamp(g, d, -s->of->log_ratio, s->of->log_ratio);
     if (s->by_sequence)
         d = mx_div(g, mx_row_sum(g, d), r.tokens);
+    if (s->by_sequence && s->of->by_token) /* the mean as a value, each token's own gradient */
+        d = mx_clamp(g, mx_add(g, mx_sub(g, r.logp, now), mx_detach(g, d)), -1e30, 10);
     r.ratio = mx_exp(g, d);
-    if (s->beta > 0) {
-        mx_node *ref = mx_input(g, "reference", shape, MX_F32);
-        mx_node *far = mx_mul(g, mx_sub(g, ref, r.logp), r.counts);
-        r.kl = mx_affine(g, mx_sub(g, mx_exp(g, far), far), 1, -1);
-        if (s->bias_correction)
-            r.kl = mx_mul(g, r.kl, r.ratio);
-    }
+    if (s->beta > 0)
+        r.kl = kl_of(g, &r, mx_input(g, "reference", shape, MX_F32));
     return r;
 }
 
@@ -161,8 +201,7 @@ static void gap_metrics(const rows *r)
     mx_node *gap = mx_maximum(g, d, mx_affine(g, d, -1, 0));
     mx_metric_root(g, "sampling/sampling_logp_difference/mean", mx_mean_counted(g, gap, r->counts));
     int64_t n = r->t.batch * r->t.seq;
-    mx_metric_root(g, "sampling/sampling_logp_difference/max",
-                   mx_row_max(g, mx_reshape(g, gap, MX_SHAPE(1, n))));
+    mx_metric_root(g, MX_LOGP_GAP, mx_row_max(g, mx_reshape(g, gap, MX_SHAPE(1, n))));
 }
 
 static mx_node *add_up(const rows *r, mx_node *each)

@@ -14,6 +14,7 @@
 #include "post/pairs.h"
 #include "post/prompts.h"
 #include "post/reference.h"
+#include "post/tasks.h"
 #include <string.h>
 
 typedef struct {
@@ -306,6 +307,8 @@ const mx_objective mx_objective_kto = {
     .next = next,
     .feed = feed,
     .position = position,
+    .measure = mx_tasks_measure,
+    .measure_end = mx_tasks_close,
 };
 
 const mx_objective mx_objective_apo_zero_unpaired = {
@@ -323,4 +326,6 @@ const mx_objective mx_objective_apo_zero_unpaired = {
     .next = next,
     .feed = feed,
     .position = position,
+    .measure = mx_tasks_measure,
+    .measure_end = mx_tasks_close,
 };

@@ -7,6 +7,7 @@
  */
 #include "ops.h"
 #include "post/pairs.h"
+#include "post/tasks.h"
 
 typedef struct {
     double lambda;
@@ -31,7 +32,8 @@ static mx_node *log1mexp(mx_graph *g, mx_node *x)
 static mx_node *all_labels(mx_graph *g, const mx_build *b)
 {
     int64_t S = b->seq;
-    mx_node *segments = mx_input(g, "segments", MX_SHAPE(b->batch, S), MX_I32);
+    mx_node *segments =
+        mx_axes(MX_ROWS_AXES, mx_input(g, "segments", MX_SHAPE(b->batch, S), MX_I32));
     mx_node *next = mx_pad(g, mx_slice(g, b->tokens, 1, 1, S - 1), 1, 0, 1);
     mx_node *there = mx_pad(g, mx_slice(g, segments, 1, 1, S - 1), 1, 0, 1);
     mx_node *is = mx_greater(g, mx_cast(g, there, MX_F32), mx_constant(g, MX_SCALAR, MX_F32, 0.5));
@@ -65,8 +67,8 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     mx_node *ratio = mx_log_sigmoid(g, odds);
     mx_node *there = mx_greater(g, mx_side(g, n, 0), mx_constant(g, MX_SCALAR, MX_F32, 0.5));
     mx_node *nll = chosen_nll(g, h, b, &t), *pairs = mx_sum_all(g, there);
+    mx_reward_metrics(g, mx_affine(g, a, s->lambda, 0), mx_affine(g, r, s->lambda, 0), there);
     if (b->training) {
-        mx_reward_metrics(g, mx_affine(g, a, s->lambda, 0), mx_affine(g, r, s->lambda, 0), there);
         mx_metric_root(g, "logps/chosen", mx_pair_mean(g, a, there));
         mx_metric_root(g, "logps/rejected", mx_pair_mean(g, r, there));
         mx_metric_root(g, "nll_loss", nll);
@@ -85,7 +87,10 @@ const mx_objective mx_objective_orpo = {
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
     .rows = MX_ROWS_PAIRS,
+    .meshes = true,
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,
+    .measure = mx_tasks_measure,
+    .measure_end = mx_tasks_close,
 };

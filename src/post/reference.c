@@ -20,7 +20,7 @@ typedef struct {
 typedef struct {
     mx_step step;
     int64_t rows;
-    float *logps;
+    float *logps; /* on a mesh of the rows of all ranks, as roots are */
 } sized;
 
 struct mx_reference {
@@ -51,11 +51,11 @@ static mx_status size_for(mx_reference *r, int64_t rows, sized **out)
     MX_ASSERT(r->n < MAX_SIZES, "%d sizes of batches", r->n);
     sized *s = *out = &r->size[r->n];
     mx_step_options o = r->options;
-    o.shape.batch = rows;
+    o.shape.batch = o.compile.partition ? rows * r->o->n_ranks : rows;
     MX_TRY(mx_step_open(&s->step, r->session, r->o->model, &o));
     s->rows = rows;
     r->n++;
-    return mx_alloc((void **)&s->logps, sizeof(float) * (size_t)(rows * o.shape.seq),
+    return mx_alloc((void **)&s->logps, sizeof(float) * (size_t)(o.shape.batch * o.shape.seq),
                     "log-probabilities of the reference");
 }
 
@@ -104,9 +104,11 @@ mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, doubl
     if (!restored && !policy)
         r->options.lora = NULL;
     r->session = o->session;
-    if (r->own)
+    if (r->own) {
         MX_TRY(mx_session_open(&r->session, mx_config_text(c, "device"),
                                mx_session_threads(o->session)));
+        mx_session_share_groups(r->session, o->session);
+    }
     sized *first;
     MX_TRY(size_for(r, o->microbatch, &first));
     return r->own ? load(r) : MX_OK;
@@ -137,6 +139,7 @@ mx_status mx_reference_run(mx_reference *r, const mx_batch *b, int64_t row, int6
     MX_TRY(mx_feed_frozen(e, b, row));
     MX_TRY(mx_exec_run(e));
     MX_TRY(mx_exec_read(e, "logps", s->logps));
-    *out = s->logps;
+    bool meshed = r->options.compile.partition != NULL;
+    *out = s->logps + (meshed ? r->o->rank * rows * b->seq_len : 0);
     return MX_OK;
 }

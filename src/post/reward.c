@@ -110,9 +110,16 @@ const char *mx_rewards_name(const mx_rewards *r, int k)
     return r->model && k == r->n_built_in ? "model" : "command";
 }
 
-double mx_rewards_weight(const mx_rewards *r, int k)
+double mx_rewards_sum(const mx_rewards *r, const double *score)
 {
-    return r->weight[k];
+    double sum = 0;
+    bool any = false;
+    for (int k = 0; k < mx_rewards_count(r); k++)
+        if (!isnan(score[k])) {
+            sum += r->weight[k] * score[k];
+            any = true;
+        }
+    return any ? sum : NAN;
 }
 
 mx_status mx_rewards_score(mx_rewards *r, const mx_reward_input *answers, int64_t n, double *score)

@@ -43,7 +43,8 @@ mx_status mx_rewards_open(mx_rewards **out, const mx_config *c) MX_MUST_USE;
 void mx_rewards_close(mx_rewards *r); /* NULL is a no-op */
 int mx_rewards_count(const mx_rewards *r);
 const char *mx_rewards_name(const mx_rewards *r, int k);
-double mx_rewards_weight(const mx_rewards *r, int k);
+/* The weighted sum of an answer's scores, without those that are NAN; NAN: all are. */
+double mx_rewards_sum(const mx_rewards *r, const double *score);
 /* score[i * count + k]: reward k of answer i. */
 mx_status mx_rewards_score(mx_rewards *r, const mx_reward_input *answers, int64_t n,
                            double *score) MX_MUST_USE;

@@ -61,6 +61,7 @@ static double number(const mx_reward_context *c, const mx_reward_input *j)
 static double format(const mx_reward_context *c, const mx_reward_input *j)
 {
     size_t from, to;
+    mx_regex_begin(c->scratch, mx_regex_seconds(j->n_answer));
     mx_regex_result found = mx_regex_next(c->pattern, c->scratch, (const uint8_t *)j->answer,
                                           j->n_answer, 0, &from, &to);
     return found == MX_REGEX_FOUND && from == 0 && to == j->n_answer;

@@ -4,17 +4,22 @@
  * Answers are decoded in batches of equal size. A draw is a function of (seed, generation, number
  * of the answer, token), so that neither the size of the batches nor a restart changes it. The
  * log-probability of a token is that of the softmax of logits / temperature over the whole
- * vocabulary, as training computes it; cuts of the distribution (top_k, top_p, min_p) would make
- * the two differ and are not there.
+ * vocabulary, as training computes it, on the CPU to the bit: decoding takes the GEMMs and the
+ * attention of a training step (one_path), and the sum over the vocabulary is linear_xent's. Cuts
+ * of the distribution (top_k, top_p, min_p) would make the two differ and are not there.
  */
 #include "post/grpo.h"
 
 #include "base/rng.h"
+#include "compile/lora.h"
 #include "infer/decode.h"
+#include "ops/cpu/xent_kernel.h"
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
-enum { MOST_AT_ONCE = 64 };
+/* Answers that are decoded together, unless a key says. */
+enum { MOST_AT_ONCE = 64, MOST_ON_GPU = 256 };
 
 struct mx_sampler {
     const mx_objective_run *o;
@@ -23,6 +28,7 @@ struct mx_sampler {
     int64_t batch, vocab, known;
     uint64_t seed;
     int32_t eos, other_eos;
+    float *rows; /* (threads, vocab): a row of logits while it is drawn from */
 };
 
 void mx_completion_fini(mx_completion *c)
@@ -33,12 +39,24 @@ void mx_completion_fini(mx_completion *c)
     *c = (mx_completion){0};
 }
 
+mx_reward_input mx_reward_input_of(const mx_post_prompt *asked, const mx_completion *c,
+                                   const mx_grpo *s)
+{
+    return (mx_reward_input){.prompt = asked->text, .answer = mx_str_text(&c->text),
+                             .n_answer = c->text.len, .record = asked->record,
+                             .tokens = c->ids.n, .max_tokens = s->max_completion,
+                             .truncated = c->truncated};
+}
+
 mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_grpo *s,
                           int64_t rows)
 {
     mx_sampler *x = mx_realloc(NULL, sizeof *x);
     const json_t *eos = json_object_get(o->model->json, "eos_token_id");
-    *x = (mx_sampler){.o = o, .s = s, .batch = rows < MOST_AT_ONCE ? rows : MOST_AT_ONCE,
+    int64_t most = mx_session_traits(o->session)->host_memory ? MOST_AT_ONCE : MOST_ON_GPU;
+    if (s->at_once > 0)
+        most = s->at_once;
+    *x = (mx_sampler){.o = o, .s = s, .batch = rows < most ? rows : most,
                       .vocab = o->model->summary.vocab,
                       .known = mx_tokenizer_vocab_size(o->data->tokenizer),
                       .seed = (uint64_t)mx_config_int(o->config, "data_shuffle_seed"),
@@ -48,8 +66,13 @@ mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_
     *out = x;
     const mx_step_options *so = o->options;
     mx_decode_settings d = {.batch = x->batch, .max_length = so->shape.seq, .lora = so->lora,
+                            .temperature = s->temperature, .one_path = true,
                             .compile = {.compute = so->compile.compute, .reads_copies = true,
-                                        .narrow_frozen = so->compile.narrow_frozen}};
+                                        .narrow_frozen = so->compile.narrow_frozen,
+                                        .frozen_codes = so->compile.frozen_codes}};
+    MX_TRY(mx_alloc((void **)&x->rows,
+                    sizeof(float) * (size_t)(x->vocab * mx_session_threads(o->session)),
+                    "rows of logits"));
     return mx_decode_open(&x->decode, o->session, o->model, &d);
 }
 
@@ -58,30 +81,52 @@ void mx_sampler_close(mx_sampler *s)
     if (!s)
         return;
     mx_decode_close(s->decode);
+    mx_free(s->rows);
     mx_free(s);
 }
 
-/* A token of softmax(z / T), and its log-probability. */
-static int32_t draw(const mx_sampler *s, const float *z, double u, float *logp)
+static double sum_of(const float *x, int64_t n)
 {
-    double t = s->s->temperature, top = z[0], sum = 0, open = 0, at = 0;
-    for (int64_t i = 1; i < s->vocab; i++)
-        top = z[i] > top ? z[i] : top;
-    for (int64_t i = 0; i < s->vocab; i++) {
-        double e = exp((z[i] - top) / t);
-        sum += e;
-        open += i < s->known ? e : 0; /* ids beyond the tokenizer's have no text */
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i];
+    return sum;
+}
+
+/* The token below which u of the weights lie, among the first `known`: a tile, then a token of it.
+ * A tile's weights are those of e^z divided by e^top; `last` is what all have in common. */
+static int32_t pick_word(const float *weight, const mx_xent_row_facts *f, int64_t known, double u)
+{
+    double last = (double)f->top[f->n - 1], mass[MX_XENT_ROW_TILES], all = 0, at = 0;
+    int tiles = (int)((known + MX_XENT_TILE - 1) / MX_XENT_TILE), t = 0;
+    for (int i = 0; i < tiles; i++) {
+        int64_t from = i * (int64_t)MX_XENT_TILE, left = known - from;
+        mass[i] = exp((double)f->top[i] - last) *
+                  sum_of(weight + from, left < MX_XENT_TILE ? left : MX_XENT_TILE);
+        all += mass[i];
     }
-    int32_t pick = 0;
-    for (int64_t i = 0; i < s->known; i++) {
-        double e = exp((z[i] - top) / t);
-        at += e;
-        if (e > 0)
-            pick = (int32_t)i;
-        if (u * open < at)
-            break;
+    while (t + 1 < tiles && at + mass[t] <= u * all)
+        at += mass[t++];
+    int64_t from = t * (int64_t)MX_XENT_TILE, end = from + MX_XENT_TILE, pick = from;
+    double scale = exp((double)f->top[t] - last);
+    end = end < known ? end : known;
+    for (int64_t i = from; i < end && at <= u * all; i++) {
+        at += scale * (double)weight[i];
+        pick = weight[i] > 0 ? i : pick;
     }
-    *logp = (float)((z[pick] - top) / t - log(sum));
+    return (int32_t)pick;
+}
+
+/* A token of softmax(z), z being tempered already, and its log-probability: the bits that
+ * linear_xent gives it in training. Ids beyond the tokenizer's have no text and are not drawn. */
+static int32_t draw(const mx_sampler *s, const float *z, double u, float *row, float *logp)
+{
+    mx_xent_row_facts f;
+    memcpy(row, z, sizeof *row * (size_t)s->vocab);
+    mx_xent_row(row, s->vocab, &f);
+    int32_t pick = pick_word(row, &f, s->known, u);
+    *logp = -(float)(f.lse - (double)z[pick]);
     return pick;
 }
 
@@ -90,22 +135,34 @@ typedef struct {
     const int32_t **tokens;
     int64_t *count;
     int32_t *next;
+    float *logp; /* of next */
     int64_t from, n;
 } part;
 
-static mx_status take(mx_sampler *s, const part *p, int64_t b, int64_t generation, mx_completion *a)
+/* The next token of each sequence that was fed. */
+static void draw_all(mx_sampler *s, const part *p, int64_t generation, const mx_completion *out)
 {
-    float logp;
-    mx_random4 r = mx_philox(s->seed ^ 0x726f6c6c6f757473u, /* another stream than the data's */
-                             (uint64_t)generation << 24 ^ (uint64_t)(p->from + b),
-                             (uint64_t)a->ids.n);
-    int32_t id = draw(s, mx_decode_logits(s->decode, b), mx_uniform_f64(r.v[0], r.v[1]), &logp);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(mx_session_threads(s->o->session))
+    for (int64_t b = 0; b < p->n; b++) {
+        if (!p->count[b])
+            continue;
+        mx_random4 r = mx_philox(s->seed ^ 0x726f6c6c6f757473u, /* another stream than the data's */
+                                 (uint64_t)generation << 24 ^ (uint64_t)(p->from + b),
+                                 (uint64_t)out[p->from + b].ids.n);
+        p->next[b] = draw(s, mx_decode_logits(s->decode, b), mx_uniform_f64(r.v[0], r.v[1]),
+                          s->rows + s->vocab * omp_get_thread_num(), &p->logp[b]);
+    }
+}
+
+static mx_status take(mx_sampler *s, const part *p, int64_t b, mx_completion *a)
+{
+    float logp = p->logp[b];
+    int32_t id = p->next[b];
     if (!isfinite(logp))
         return mx_fail(MX_CHECK_FAILED, "the logits of an answer's token %lld are not numbers; "
                        "lower learning_rate", (long long)a->ids.n + 1);
     a->logp[a->ids.n] = logp;
     mx_tokens_add(&a->ids, id);
-    p->next[b] = id;
     p->tokens[b] = &p->next[b];
     bool ended = id == s->eos || id == s->other_eos;
     a->truncated = !ended && a->ids.n == s->s->max_completion;
@@ -125,9 +182,10 @@ static mx_status run_part(mx_sampler *s, const mx_post_prompt *prompts, part *p,
     for (bool any = true; any;) {
         MX_TRY(mx_decode_feed(s->decode, p->tokens, p->count));
         any = false;
+        draw_all(s, p, generation, out);
         for (int64_t b = 0; b < p->n; b++) {
             if (p->count[b])
-                MX_TRY(take(s, p, b, generation, &out[p->from + b]));
+                MX_TRY(take(s, p, b, &out[p->from + b]));
             any |= p->count[b] > 0;
         }
     }
@@ -141,7 +199,8 @@ mx_status mx_sampler_run(mx_sampler *s, const mx_post_prompt *prompts, int64_t n
     int64_t rows = n * s->s->generations;
     part p = {.tokens = MX_NEW_N(&scratch, const int32_t *, s->batch),
               .count = MX_NEW_N(&scratch, int64_t, s->batch),
-              .next = MX_NEW_N(&scratch, int32_t, s->batch)};
+              .next = MX_NEW_N(&scratch, int32_t, s->batch),
+              .logp = MX_NEW_N(&scratch, float, s->batch)};
     mx_status st = MX_OK;
     for (int64_t i = 0; i < rows; i++) {
         out[i].ids.n = 0;
@@ -160,6 +219,13 @@ mx_status mx_sampler_run(mx_sampler *s, const mx_post_prompt *prompts, int64_t n
     }
     mx_arena_fini(&scratch);
     return st;
+}
+
+bool mx_sampler_is_exact(const mx_sampler *s)
+{
+    const mx_step_options *so = s->o->options;
+    return mx_decode_is_exact(s->decode) && !so->compile.quantization && !so->compile.partition &&
+           (!so->lora || so->lora->dropout == 0);
 }
 
 /* --- recorded ones --- */

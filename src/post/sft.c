@@ -6,6 +6,7 @@
  * of a microbatch.
  */
 #include "ops.h"
+#include "post/tasks.h"
 #include "post/tokens.h"
 #include "train/run/objective.h"
 #include <string.h>
@@ -48,7 +49,10 @@ const mx_objective mx_objective_sft = {
     .verb = "sft",
     .data = "prompt and completion, messages, instruction and output, conversations, text",
     .rows = MX_ROWS_DOCUMENTS,
+    .meshes = true,
     .is_nll = true,
     .read = read,
     .loss = loss,
+    .measure = mx_tasks_measure,
+    .measure_end = mx_tasks_close,
 };

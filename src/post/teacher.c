@@ -212,6 +212,7 @@ mx_status mx_teacher_open(mx_teacher **out, const mx_teacher_request *r)
     t->options.settings = &t->settings;
     t->options.compile.weights_fixed = true;
     t->options.compile.quantization = NULL;
+    t->options.compile.frozen_codes = NULL;
     t->options.trainable = t->options.frozen = NULL;
     t->options.lora = t->model.has_adapter ? &t->model.adapter.lora : NULL;
     MX_TRY(mx_session_open(&t->session, mx_config_text(r->config, "device"), r->threads));

@@ -12,13 +12,15 @@
 mx_token_logps mx_logps_of(mx_graph *g, const mx_head *h, const mx_build *b, double temperature)
 {
     int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
-    mx_token_logps t = {.batch = b->batch, .seq = b->seq,
+    h->hidden->axes = "activation_embed_and_logits_batch,activation_length,";
+    mx_token_logps t = {.batch = b->batch, .seq = b->seq, .row_ranks = b->row_ranks,
                         .x = mx_reshape(g, h->hidden, MX_SHAPE(n, d))};
     t.tempered = (h->scale != 0 ? h->scale : 1) / temperature;
     if (h->softcap > 0 && temperature != 1)
         mx_graph_fail(g, "logits that are capped cannot be divided by a temperature of %g yet; "
                       "set temperature=1", temperature);
     mx_node *rows = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
+    rows->axes = MX_ROWS_AXES;
     t.labels = mx_reshape(g, rows, MX_SHAPE(n));
     t.counts = mx_greater(g, mx_cast(g, t.labels, MX_F32), mx_constant(g, MX_SCALAR, MX_F32, -0.5));
     mx_node *each = mx_linear_xent(g, t.x, h->weight, t.labels, t.tempered, h->softcap, 0);
@@ -43,13 +45,13 @@ typedef struct {
     mx_node *fact[4];
 } facts;
 
-/* Of rows [at, at + rows): each fact (rows, 1). */
-static facts facts_of_rows(mx_graph *g, const mx_head *h, const mx_token_logps *t, int64_t at,
-                           int64_t rows)
+/* Of places [at, at + n) of every row: each fact (B, n, 1). */
+static facts facts_of_places(mx_graph *g, const mx_head *h, const mx_token_logps *t, int64_t at,
+                             int64_t n)
 {
-    int64_t V = h->weight->type.dim[0];
-    mx_node *some = mx_slice(g, t->x, 0, at, rows);
-    mx_node *z = mx_matmul_as(g, "*d,vd->*v", some, h->weight, MX_F32);
+    int64_t V = h->weight->type.dim[0], d = t->x->type.dim[1];
+    mx_node *all = mx_reshape(g, t->x, MX_SHAPE(t->batch, t->seq, d));
+    mx_node *z = mx_matmul_as(g, "*d,vd->*v", mx_slice(g, all, 1, at, n), h->weight, MX_F32);
     z = t->tempered != 1 ? mx_affine(g, z, t->tempered, 0) : z;
     if (h->softcap > 0)
         z = mx_affine(g, mx_tanh(g, mx_affine(g, z, 1 / h->softcap, 0)), h->softcap, 0);
@@ -60,22 +62,25 @@ static facts facts_of_rows(mx_graph *g, const mx_head *h, const mx_token_logps *
     /* entropy = log sum e^z' - sum z' e^z' / sum e^z', z' = z - max z */
     mx_node *mean = mx_div(g, mx_row_sum(g, mx_mul(g, e, lower)), sum);
     mx_node *squares = mx_div(g, mx_row_sum(g, mx_mul(g, e, e)), mx_mul(g, sum, sum));
-    mx_node *want = mx_reshape(g, mx_slice(g, t->labels, 0, at, rows), MX_SHAPE(rows, 1));
+    mx_node *labels = mx_reshape(g, t->labels, MX_SHAPE(t->batch, t->seq));
+    mx_node *want = mx_reshape(g, mx_slice(g, labels, 1, at, n), MX_SHAPE(t->batch, n, 1));
     mx_node *hit = mx_cast(g, mx_equal(g, mx_output(g, top, 1), want), MX_F32);
     mx_node *logit = mx_affine(g, mx_row_sum(g, z), 1.0 / (double)V, 0);
     return (facts){{mx_sub(g, mx_log(g, sum), mean), hit, logit, mx_log(g, squares)}};
 }
 
+/* Some places of every row at a time: rows may be shared by ranks, and each has its own then. */
 mx_token_facts mx_facts_of(mx_graph *g, const mx_head *h, const mx_token_logps *t)
 {
     enum { MOST = 1 << 24 };
-    int64_t n = t->batch * t->seq, V = h->weight->type.dim[0];
-    int64_t rows = MOST / V < 1 ? 1 : MOST / V;
+    int64_t rows = t->row_ranks > 1 ? t->batch / t->row_ranks : t->batch;
+    int64_t n = t->batch * t->seq, each = MOST / h->weight->type.dim[0] / rows;
+    each = each < 1 ? 1 : each;
     facts all = {{0}};
-    for (int64_t at = 0; at < n; at += rows) {
-        facts some = facts_of_rows(g, h, t, at, n - at < rows ? n - at : rows);
+    for (int64_t at = 0; at < t->seq; at += each) {
+        facts some = facts_of_places(g, h, t, at, t->seq - at < each ? t->seq - at : each);
         for (int i = 0; i < 4; i++)
-            all.fact[i] = all.fact[i] ? mx_concat(g, 2, (mx_node *[]){all.fact[i], some.fact[i]}, 0)
+            all.fact[i] = all.fact[i] ? mx_concat(g, 2, (mx_node *[]){all.fact[i], some.fact[i]}, 1)
                                       : some.fact[i];
     }
     for (int i = 0; i < 4; i++)

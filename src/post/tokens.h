@@ -8,8 +8,12 @@
 #include "device/device.h"
 #include "models/model.h"
 
+/* How an input or a result (B, S) lies on a mesh. */
+#define MX_ROWS_AXES "activation_batch,activation_length"
+
 typedef struct {
     int64_t batch, seq;
+    int64_t row_ranks; /* as in mx_build */
     mx_node *x;       /* (n, d) hidden states */
     mx_node *labels;  /* (n) int32, the input "labels"; below 0: not counted */
     mx_node *counts;  /* (n) 1 where a token counts, else 0 */

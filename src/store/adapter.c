@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "ops/load.h"
+#include "store/quant_encode.h"
 #include "store/staged_load.h"
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +14,14 @@
 
 enum { MAX_LISTED = 20 };
 static const char A_END[] = ".lora_A.weight", B_END[] = ".lora_B.weight",
-                  M_END[] = ".lora_magnitude_vector";
+                  M_END[] = ".lora_magnitude_vector", TABLE_A_END[] = ".lora_embedding_A",
+                  TABLE_B_END[] = ".lora_embedding_B", BASE_END[] = ".base_layer.weight";
+
+/* The end of a name that begins a module's adapter; NULL: it is another tensor. */
+static const char *a_end(const char *name)
+{
+    return mx_ends_with(name, A_END) ? A_END : mx_ends_with(name, TABLE_A_END) ? TABLE_A_END : NULL;
+}
 
 bool mx_adapter_in_dir(const char *path)
 {
@@ -100,12 +108,13 @@ static mx_status find_modules(mx_adapter *a)
         if (!mx_starts_with(t->name, MX_LORA_PREFIX))
             return mx_fail(MX_INPUT, "%s: the tensor %.200s is not called as PEFT calls it; "
                            "expected " MX_LORA_PREFIX "...", a->dir.path, t->name);
-        if (!mx_ends_with(t->name, A_END))
+        const char *end = a_end(t->name);
+        if (!end)
             continue;
         if (t->ndim != 2 || t->dim[0] < 1)
             return mx_fail(MX_INPUT, "%s: %.200s has %d dims; expected (rank, in)", a->dir.path,
                            t->name, t->ndim);
-        int len = (int)(strlen(t->name) - prefix - strlen(A_END));
+        int len = (int)(strlen(t->name) - prefix - strlen(end));
         only[n++] = (mx_lora_rule){
             .module = mx_arena_printf(&a->arena, "%.*s", len, t->name + prefix), .rank = t->dim[0]};
     }
@@ -170,10 +179,11 @@ static bool match(const mx_var *v, const mx_st_tensor *t, const char *name, list
 {
     mx_str want = {0};
     char have[128];
-    bool same = t && t->ndim == v->type.ndim;
+    const mx_type *whole = mx_var_whole(v);
+    bool same = t && t->ndim == whole->ndim;
     for (int i = 0; same && i < t->ndim; i++)
-        same = t->dim[i] == v->type.dim[i];
-    mx_type_print(&want, &v->type);
+        same = t->dim[i] == whole->dim[i];
+    mx_type_print(&want, whole);
     if (!t)
         add(bad, "missing", name, mx_str_text(&want));
     else if (!same)
@@ -191,6 +201,19 @@ static mx_status report(list *bad, const mx_hf_dir *dir, int64_t n_good)
                      mx_str_text(&bad->text), bad->n > MAX_LISTED ? "\n  ..." : "");
     mx_str_fini(&bad->text);
     return st;
+}
+
+/* PEFT writes an embedding that has an adapter along, as it is in the model. */
+static bool is_base(mx_session *s, const mx_st_tensor *t)
+{
+    char name[600];
+    size_t prefix = strlen(MX_LORA_PREFIX);
+    if (!mx_starts_with(t->name, MX_LORA_PREFIX) || !mx_ends_with(t->name, BASE_END))
+        return false;
+    snprintf(name, sizeof name, "%.*s.weight",
+             (int)(strlen(t->name) - prefix - strlen(BASE_END)), t->name + prefix);
+    const mx_var *w = mx_session_find(s, name);
+    return w && t->ndim == 2 && t->dim[0] == w->type.dim[0] && t->dim[1] == w->type.dim[1];
 }
 
 mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
@@ -215,6 +238,8 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
     }
     for (int64_t i = 0; i < dir->n_tensors && used < dir->n_tensors; i++) {
         const char *name = dir->tensors[i]->name, *own = name + strlen(MX_LORA_PREFIX);
+        if (is_base(s, dir->tensors[i]))
+            continue;
         if (!mx_starts_with(name, MX_LORA_PREFIX) ||
             (!mx_session_find(s, name) && !mx_session_find(s, own)))
             add(&bad, "not in the model", name, "");
@@ -234,6 +259,7 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
 typedef struct {
     char module[512];
     mx_var *w, *a, *b, *m;
+    bool table; /* of an embedding: W (vocab, dim), A (r, vocab), B (dim, r) */
 } parts;
 
 static mx_var *find(mx_session *s, const char *prefix, const char *module, const char *end)
@@ -247,21 +273,27 @@ static mx_var *find(mx_session *s, const char *prefix, const char *module, const
 static bool parts_of(mx_session *s, int i, parts *p)
 {
     mx_var *v = mx_session_var(s, i);
-    if (!v->attr.adapter || !mx_ends_with(v->name, A_END))
+    const char *end = v->attr.adapter ? a_end(v->name) : NULL;
+    if (!end)
         return false;
-    size_t prefix = strlen(MX_LORA_PREFIX), n = strlen(v->name) - strlen(A_END) - prefix;
+    size_t prefix = strlen(MX_LORA_PREFIX), n = strlen(v->name) - strlen(end) - prefix;
+    p->table = end == TABLE_A_END;
     snprintf(p->module, sizeof p->module, "%.*s", (int)n, v->name + prefix);
     p->a = v;
     p->w = find(s, "", p->module, ".weight");
-    p->b = find(s, MX_LORA_PREFIX, p->module, B_END);
+    p->b = find(s, MX_LORA_PREFIX, p->module, p->table ? TABLE_B_END : B_END);
     p->m = find(s, MX_LORA_PREFIX, p->module, M_END);
     MX_ASSERT(p->w && p->b, "the adapter of %s", p->module);
     return true;
 }
 
-static mx_status read_floats(mx_session *s, const mx_var *v, mx_arena *a, float **out)
+static mx_status read_floats(mx_session *s, mx_var *v, mx_arena *a, float **out)
 {
     int64_t n = mx_type_count(&v->type);
+    if (v->attr.quantized) {
+        *out = MX_NEW_N(a, float, v->type.dtype == MX_U8 ? 2 * n : n);
+        return mx_codes_read(s, v, *out);
+    }
     mx_tensor t = {MX_NEW_N(a, char, (int64_t)mx_type_bytes(&v->type)), v->type};
     MX_TRY(mx_var_read(s, v, t.data));
     *out = MX_NEW_N(a, float, n);
@@ -278,22 +310,24 @@ static mx_status write_floats(mx_session *s, mx_var *v, mx_arena *a, const float
     return mx_var_write(s, v, t.data);
 }
 
-/* w (out, in) as rows, whatever the order in memory: index of row o, column i. */
-static int64_t at(const mx_var *w, int64_t o, int64_t i)
+/* W (out, in) as rows, whatever the order in memory: index of row o, column i. */
+static int64_t at(const parts *p, int64_t o, int64_t i)
 {
-    return w->attr.in_out ? i * w->type.dim[1] + o : o * w->type.dim[1] + i;
+    const mx_var *w = p->w;
+    int64_t cols = w->type.dim[1] * (w->attr.quantized && w->type.dtype == MX_U8 ? 2 : 1);
+    return w->attr.in_out || p->table ? i * cols + o : o * cols + i;
 }
 
 static mx_status begin_lengths(mx_session *s, const parts *p, mx_arena *scratch)
 {
     float *w;
-    int64_t out = p->m->type.dim[0], in = mx_type_count(&p->w->type) / out;
+    int64_t out = p->m->type.dim[0], in = p->a->type.dim[1];
     MX_TRY(read_floats(s, p->w, scratch, &w));
     float *m = MX_NEW_N(scratch, float, out);
     for (int64_t o = 0; o < out; o++) {
         double sum = 0;
         for (int64_t i = 0; i < in; i++)
-            sum += (double)w[at(p->w, o, i)] * w[at(p->w, o, i)];
+            sum += (double)w[at(p, o, i)] * w[at(p, o, i)];
         m[o] = (float)sqrt(sum);
     }
     return write_floats(s, p->m, scratch, m);
@@ -328,12 +362,12 @@ static mx_status merge_one(mx_session *s, const parts *p, double scale, mx_arena
             double more = 0;
             for (int64_t k = 0; k < r; k++)
                 more += (double)b[o * r + k] * a[k * in + i];
-            float sum = (float)(w[at(p->w, o, i)] + scale * more);
-            w[at(p->w, o, i)] = sum;
+            float sum = (float)(w[at(p, o, i)] + scale * more);
+            w[at(p, o, i)] = sum;
             squares += (double)sum * sum;
         }
         for (int64_t i = 0; m && i < in; i++)
-            w[at(p->w, o, i)] *= (float)(m[o] / sqrt(squares));
+            w[at(p, o, i)] *= (float)(m[o] / sqrt(squares));
     }
     MX_TRY(write_floats(s, p->w, scratch, w));
     memset(b, 0, sizeof *b * (size_t)(out * r));
@@ -382,7 +416,8 @@ static json_t *targets_of(mx_session *s, json_t *ranks, const mx_lora *l)
             continue;
         snprintf(p.module, sizeof p.module, "%.*s", (int)(n - strlen(".weight")), v->name);
         ambiguous |= mx_lora_names(mx_str_text(&seen), p.module) &&
-                     !find(s, MX_LORA_PREFIX, p.module, A_END);
+                     !find(s, MX_LORA_PREFIX, p.module, A_END) &&
+                     !find(s, MX_LORA_PREFIX, p.module, TABLE_A_END);
     }
     mx_str_fini(&seen);
     json_decref(ambiguous ? ends : whole);

@@ -4,7 +4,7 @@
 #include "base/fp8.h"
 #include "compile/weight_codes.h"
 #include <math.h>
-#include <stdio.h>
+#include <string.h>
 
 float mx_scale_round_up(float s)
 {
@@ -87,7 +87,7 @@ float mx_encode4(const float *x, int64_t n, uint8_t *q)
 /* Some rows of a weight: numbers, codes and scales. */
 typedef struct {
     mx_var *v, *scales;
-    const mx_quant_tensor *t;
+    const mx_codes_source *from;
     int64_t cols, groups;
     float *x, *scale;
     uint8_t *q;
@@ -96,10 +96,10 @@ typedef struct {
 /* Does the checkpoint have these codes, with these scales? */
 static bool has_codes(const rows *r)
 {
-    const mx_quant_tensor *t = r->t;
+    const mx_quant_tensor *t = r->from->t;
     mx_dtype d = r->v->type.dtype;
-    if (t->n_matrices != 1 || t->transposed || t->scale_cols != r->groups || t->block_rows != 1 ||
-        (t->scale && t->scale->dtype == MX_ST_U8))
+    if (r->from->numbers || t->n_matrices != 1 || t->transposed || t->scale_cols != r->groups ||
+        t->block_rows != 1 || (t->scale && t->scale->dtype == MX_ST_U8))
         return false;
     if (t->kind == MX_QUANT_PACKED)
         return d == MX_U8 && t->bits == 4 && !t->zero;
@@ -109,17 +109,27 @@ static bool has_codes(const rows *r)
 
 static mx_status take_codes(const rows *r, int64_t from, int64_t n)
 {
-    const mx_st_tensor *d = r->t->data;
+    const mx_st_tensor *d = r->from->t->data;
     int64_t each = d->dim[d->ndim - 1];
     MX_TRY(mx_st_read(d, from * each, n * each, d->dtype, r->q, NULL));
-    return mx_st_read(r->t->scale, from * r->groups, n * r->groups, MX_ST_F32, r->scale, NULL);
+    return mx_st_read(r->from->t->scale, from * r->groups, n * r->groups, MX_ST_F32, r->scale,
+                      NULL);
+}
+
+mx_status mx_codes_numbers(const mx_codes_source *from, int64_t first, int64_t n, float *out,
+                           mx_st_scan *scan)
+{
+    if (!from->numbers)
+        return mx_quant_read(from->t, first, n, MX_ST_F32, out, scan);
+    memcpy(out, from->numbers + first, sizeof *out * (size_t)n);
+    return MX_OK;
 }
 
 static mx_status make_codes(const rows *r, int64_t from, int64_t n, mx_st_scan *scan)
 {
     int64_t group = r->cols / r->groups;
     mx_dtype d = r->v->type.dtype;
-    MX_TRY(mx_quant_read(r->t, from * r->cols, n * r->cols, MX_ST_F32, r->x, scan));
+    MX_TRY(mx_codes_numbers(r->from, from * r->cols, n * r->cols, r->x, scan));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n * r->groups; i++)
         r->scale[i] = d == MX_U8 ? mx_encode4(r->x + i * group, group, r->q + i * group / 2)
@@ -128,14 +138,14 @@ static mx_status make_codes(const rows *r, int64_t from, int64_t n, mx_st_scan *
     return MX_OK;
 }
 
-mx_status mx_codes_load(mx_session *s, mx_var *v, const mx_quant_tensor *t, mx_st_scan *scan)
+mx_status mx_codes_load(mx_session *s, mx_var *v, const mx_codes_source *from, mx_st_scan *scan)
 {
     enum { AT_ONCE = 64 };
-    char name[512];
-    snprintf(name, sizeof name, "%s" MX_CODE_SCALES, v->name);
-    rows r = {.v = v, .scales = mx_session_find(s, name), .t = t};
-    MX_ASSERT(r.scales && !v->box, "%s", name);
-    int64_t n_rows = v->type.dim[0], bytes = v->type.dim[1];
+    rows r = {.v = v, .scales = mx_codes_part(s, v, MX_CODE_SCALES), .from = from};
+    if (!r.scales)
+        return mx_nf4_load(s, v, from, scan);
+    MX_ASSERT(!v->box, "%s", v->name);
+    int64_t bytes = v->type.dim[v->type.ndim - 1], n_rows = mx_type_count(&v->type) / bytes;
     r.cols = v->type.dtype == MX_U8 ? 2 * bytes : bytes;
     r.groups = r.scales->type.dim[1];
     mx_status st;

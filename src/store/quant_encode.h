@@ -16,9 +16,26 @@ float mx_encode4_scale(const float *x, int64_t n);
 float mx_nearest4(float x, float scale);
 float mx_scale_round_up(float s);
 
-/* A weight that a program keeps as codes (compile/weight_codes.h), and its scales. Codes that the
- * checkpoint has in the same form are taken as they are; others are made from the numbers. */
-mx_status mx_codes_load(mx_session *s, mx_var *v, const mx_quant_tensor *t,
+/* Where a weight comes from: its numbers where they are at hand, else the tensor. */
+typedef struct {
+    const mx_quant_tensor *t;
+    const float *numbers;
+} mx_codes_source;
+
+/* Numbers [first, first + n) of it. */
+mx_status mx_codes_numbers(const mx_codes_source *from, int64_t first, int64_t n, float *out,
+                           mx_st_scan *scan) MX_MUST_USE;
+
+/* A weight that a program keeps as codes (compile/weight_codes.h, frozen_codes.h), and its scales.
+ * Codes that the checkpoint has in the same form are taken as they are; others are made from the
+ * numbers. */
+mx_status mx_codes_load(mx_session *s, mx_var *v, const mx_codes_source *from,
                         mx_st_scan *scan) MX_MUST_USE;
+mx_status mx_nf4_load(mx_session *s, mx_var *v, const mx_codes_source *from,
+                      mx_st_scan *scan) MX_MUST_USE;
+/* The numbers that a weight in NF4, or in 8 bits with a scale a row, stands for. */
+mx_status mx_codes_read(mx_session *s, mx_var *v, float *out) MX_MUST_USE;
+/* The variable beside weight v whose name ends so; NULL: there is none. */
+mx_var *mx_codes_part(mx_session *s, const mx_var *v, const char *end);
 
 #endif

@@ -2,6 +2,7 @@
 #include "store/quant_nf4.h"
 
 #include "base/str.h"
+#include "ops/cpu/nf4.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -96,6 +97,27 @@ mx_status mx_quant_nf4_open(const mx_hf_dir *d, mx_arena *a, mx_quant_tensor *w)
         return mx_fail(MX_INPUT, "its absmax is quantized, but .nested_absmax and "
                        ".nested_quant_map do not fit it");
     return MX_OK;
+}
+
+static bool reads_as(const mx_st_tensor *t, const double *want, int n)
+{
+    float have[NESTED_CODES];
+    mx_status st = mx_st_read(t, 0, n, MX_ST_F32, have, NULL);
+    bool same = !st;
+    mx_status_free(st);
+    for (int i = 0; i < n && same; i++)
+        same = have[i] == (float)want[i];
+    return same;
+}
+
+bool mx_quant_nf4_is_standard(const mx_quant_tensor *t)
+{
+    double value[CODES], map[NESTED_CODES];
+    mx_nf4_map(map);
+    for (int i = 0; i < CODES; i++)
+        value[i] = mx_nf4_values[i];
+    return reads_as(t->nf4->map, value, CODES) &&
+           (t->nf4->absmax->dtype != MX_ST_U8 || reads_as(t->nf4->nested_map, map, NESTED_CODES));
 }
 
 /* The absmax of blocks [first, first + count). */

@@ -24,6 +24,8 @@ const mx_st_tensor *mx_quant_nf4_state(const mx_hf_dir *d, const char *name);
 bool mx_quant_nf4_is_part(const mx_hf_dir *d, const char *name);
 /* Fills in w, whose data is X. Errors say what does not fit. */
 mx_status mx_quant_nf4_open(const mx_hf_dir *d, mx_arena *a, mx_quant_tensor *w) MX_MUST_USE;
+/* Are its maps those of NF4 and of its double quantization? */
+bool mx_quant_nf4_is_standard(const mx_quant_tensor *t);
 /* Elements [first, first + count) as float32. */
 mx_status mx_quant_nf4_read(const mx_quant_tensor *t, int64_t first, int64_t count,
                             float *out) MX_MUST_USE;

@@ -6,6 +6,7 @@
 #include "store/quant_write.h"
 
 #include "base/fp8.h"
+#include "ops/cpu/nf4.h"
 #include "ops/quantize.h"
 #include "store/quant_encode.h"
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_PARTS = 4, NF4_BLOCK = 64, BLOCK = MX_QUANT_BLOCK };
+enum { MAX_PARTS = 4, BLOCK = MX_QUANT_BLOCK };
 #define STAYS "*embed*,*lm_head*,*norm*,*router*,*.gate.weight,*vision*,*visual*,*conv*"
 
 /* One weight on its way: as numbers, and as the parts of its form. */
@@ -155,28 +156,10 @@ static void make_packed(made *m)
 
 /* --- NF4 --- */
 
-/* Quantiles of a normal distribution, as bitsandbytes has them. */
-static const float nf4[16] = {-1.f,
-                              -.6961928009986877f,
-                              -.5250730514526367f,
-                              -.39491748809814453f,
-                              -.28444138169288635f,
-                              -.18477343022823334f,
-                              -.09105003625154495f,
-                              0.f,
-                              .07958029955625534f,
-                              .16093020141124725f,
-                              .24611230194568634f,
-                              .33791524171829224f,
-                              .44070982933044434f,
-                              .5626170039176941f,
-                              .7229568362236023f,
-                              1.f};
-
 static void nf4_state(const made *m, char *text, size_t cap)
 {
     snprintf(text, cap, "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"bfloat16\", "
-             "\"shape\": [%" PRId64 ", %" PRId64 "]}", NF4_BLOCK, m->rows, m->cols);
+             "\"shape\": [%" PRId64 ", %" PRId64 "]}", MX_NF4_BLOCK, m->rows, m->cols);
 }
 
 static int nf4_dims(const made *m, int i, int64_t dim[2])
@@ -184,7 +167,7 @@ static int nf4_dims(const made *m, int i, int64_t dim[2])
     int64_t n = m->rows * m->cols;
     char text[160];
     nf4_state(m, text, sizeof text);
-    dim[0] = i == 0 ? n / 2 : i == 1 ? (n + NF4_BLOCK - 1) / NF4_BLOCK
+    dim[0] = i == 0 ? n / 2 : i == 1 ? (n + MX_NF4_BLOCK - 1) / MX_NF4_BLOCK
              : i == 2 ? 16 : (int64_t)strlen(text);
     dim[1] = 1;
     return i == 0 ? 2 : 1;
@@ -196,32 +179,18 @@ static bool even_size(int64_t rows, int64_t cols, int64_t group)
     return rows > 0 && rows * cols % 2 == 0;
 }
 
-static int nearest_nf4(float v)
-{
-    int i = 0;
-    while (i < 15 && v > (nf4[i] + nf4[i + 1]) / 2)
-        i++;
-    return i;
-}
-
 static void make_nf4(made *m)
 {
     int64_t n = m->rows * m->cols;
     uint8_t *q = m->part[0];
     float *absmax = m->part[1];
     char text[160];
-    memset(q, 0, (size_t)n / 2);
-    for (int64_t b = 0; b < n; b += NF4_BLOCK) {
-        int64_t k = n - b < NF4_BLOCK ? n - b : NF4_BLOCK;
-        float s = most_of(m->x + b, k);
-        absmax[b / NF4_BLOCK] = s;
-        for (int64_t i = b; i < b + k; i++) {
-            int code = s > 0 ? nearest_nf4(m->x[i] / s) : 7;
-            q[i / 2] |= (uint8_t)(code << (i % 2 ? 0 : 4));
-            add_error(m, m->x[i], nf4[code] * (double)s);
-        }
+    mx_nf4_encode(m->x, n, q, absmax);
+    for (int64_t i = 0; i < n; i++) {
+        int code = i % 2 ? q[i / 2] & 15 : q[i / 2] >> 4;
+        add_error(m, m->x[i], mx_nf4_values[code] * (double)absmax[i / MX_NF4_BLOCK]);
     }
-    memcpy(m->part[2], nf4, sizeof nf4);
+    memcpy(m->part[2], mx_nf4_values, sizeof mx_nf4_values);
     nf4_state(m, text, sizeof text);
     memcpy(m->part[3], text, strlen(text));
 }

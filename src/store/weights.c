@@ -67,7 +67,7 @@ static mx_type stored_type(const mx_var *v)
 {
     mx_type t = *mx_var_whole(v);
     if (v->attr.quantized && t.dtype == MX_U8)
-        t.dim[1] *= 2;
+        t.dim[t.ndim - 1] *= 2;
     return t;
 }
 
@@ -160,7 +160,7 @@ static mx_status match_parts(matching *mt, const mx_model *family, const mx_var 
                              list *bad)
 {
     char have[256];
-    const mx_type *want = mx_var_whole(v);
+    const mx_type whole = stored_type(v), *want = &whole;
     int n = family->other_parts ? family->other_parts(v->name, want, o->part) : 0;
     for (int i = 0; i < n; i++) {
         MX_TRY(mx_quant_resolve(&mt->q, o->part[i].name, &mt->arena, &o->tensor[i]));
@@ -300,6 +300,22 @@ static mx_status load_parts(mx_session *s, mx_var *v, const origin *o, mx_st_sca
     return st;
 }
 
+/* Codes of a weight from parts: of its numbers, put together first. */
+static mx_status encode_parts(mx_session *s, mx_var *v, const origin *o, mx_st_scan *scan)
+{
+    mx_type want = stored_type(v);
+    void *numbers;
+    want.dtype = MX_F32;
+    MX_TRY(mx_alloc(&numbers, mx_type_bytes(&want), v->name));
+    mx_status st = MX_OK;
+    for (int i = 0; i < o->n_parts && !st; i++)
+        st = load_part(&o->tensor[i], &o->part[i], &want, numbers, scan);
+    if (!st)
+        st = mx_codes_load(s, v, &(mx_codes_source){.t = &o->tensor[0], .numbers = numbers}, scan);
+    mx_free(numbers);
+    return st;
+}
+
 /* What was done about MTP layers, and about parts that are left out. */
 static void note_unused(const matching *mt, const mx_model *family, const mx_hf_dir *dir,
                         mx_str *notes)
@@ -343,10 +359,9 @@ static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, b
         mx_st_seen one = {.tensor = t->data, .count = t->n};
         mx_var *v = mx_session_var(s, i);
         if (v->attr.quantized && o->n_parts)
-            return mx_fail(MX_INPUT, "%s is put together from parts and cannot be quantized",
-                           v->name);
-        if (v->attr.quantized)
-            MX_TRY(mx_codes_load(s, v, t, &one.scan));
+            MX_TRY(encode_parts(s, v, o, &one.scan));
+        else if (v->attr.quantized)
+            MX_TRY(mx_codes_load(s, v, &(mx_codes_source){.t = t}, &one.scan));
         else if (o->n_parts)
             MX_TRY(load_parts(s, v, o, &one.scan));
         else

@@ -67,7 +67,7 @@ expect 0 '^maxc [0-9]' env MAXC_STEPS=12 $maxc version
 [ -z "$($maxc docter 2>/dev/null)" ] || say "an error was printed to standard output"
 
 # what is not built is refused whatever the verb; what is about MaxText itself is noted once
-expect 2 '`dropout_rate` (probability of dropout) cannot be 0.1 yet' $maxc version dropout_rate=0.1
+expect 2 '`dense_init_scale` (variance scale of initial weights) cannot be 0.1 yet' $maxc version dense_init_scale=0.1
 expect 2 'environment MAXC_ENABLE_WANDB' env MAXC_ENABLE_WANDB=true $maxc version
 expect 2 '`ici_autoregressive_parallelism` .* cannot be 2 yet' $maxc version ici_autoregressive_parallelism=2
 for usual in dropout_rate=0.0 dropout_rate=0 enable_wandb=False ici_autoregressive_parallelism=1 quantize_kvcache=false; do

@@ -33,6 +33,13 @@ expect 0 '^  steps: 40 -> 60$' $both
 expect 0 '^ *40  *[0-9.]*  *[0-9.]*  *[+-][0-9.]*$' $both
 ! grep -q 'run_name' "$tmp/out" || { echo "inspect.sh: names are no difference: $(cat "$tmp/out")"; bad=1; }
 [ "$(head -c 4 "$tmp/two.png" | tail -c 3)" = PNG ] && grep -q 'two, evaluation' "$tmp/two.svg" || { echo "inspect.sh: no pictures"; bad=1; }
+# Runs of the same name are told apart by the folders they are in.
+mkdir "$tmp/other" && cp -r "$tmp/runs/two" "$tmp/other/"
+expect 0 '^mean loss up to step  *runs/two  *other/two  *difference$' $maxc inspect "$tmp/runs/two/" "$tmp/other/two" svg="$tmp/same.svg"
+grep -q 'loss of runs/two, other/two' "$tmp/same.svg" || { echo "inspect.sh: one name for two runs"; bad=1; }
+# another metric; one that is not there is said
+expect 0 'one: grad_norm [0-9.]* at step 40' $maxc inspect "$tmp/runs/one" metric=grad_norm
+expect 3 'has no colour' $maxc inspect "$tmp/runs/one" metric=colour
 expect 2 'is no run folder; of several paths all must be runs' $maxc inspect "$tmp/runs/one" "$tmp"
 # The sizes of a model.
 for line in '^layers: 2$' '^width: 32$' '^heads: 4$' '^heads of keys and values: 2$' '^context: 32$'; do

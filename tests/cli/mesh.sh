@@ -31,4 +31,33 @@ refused 2 'no mesh has an axis `tenser`' verify tests/fixtures/models/llama3 mes
 refused 2 'multiplies to 2 ranks and there are 3' verify tests/fixtures/models/llama3 mesh=tensor=2 virtual_ranks=3
 refused 2 'measures one device' bench train mesh=tensor=2
 refused 2 'joins processes with a GPU each' train run_name=r base_output_directory="$d" mesh=fsdp=2 collectives=nccl
+
+# mesh=auto: what train chooses is said, is what config.yml holds, and is the run that the same keys give.
+train() { # NAME key=value...; $steps of them
+    name=$1; shift
+    "$maxc" train model_name=llama-15m base_num_decoder_layers=2 run_name="$name" base_output_directory="$d" steps="$steps" \
+        max_target_length=64 enable_checkpointing=false sharding_tolerance=1 "$@" > "$d/out" 2>&1
+}
+steps=2
+train auto mesh=auto virtual_ranks=4 per_device_batch_size=2 || fail "mesh=auto: $(cat "$d/out")"
+keys=$(sed -n 's/^ *taken \(mesh=[^,]*\(,[a-z]*=[0-9]*\)*.*\), [0-9.]* .iB a rank: limited by .*/\1/p' "$d/out")
+[ -n "$keys" ] || fail "mesh=auto says nothing of its choice: $(cat "$d/out")"
+mesh=$(echo "$keys" | sed 's/^mesh=\([^ ]*\).*/\1/')
+grep -q "^mesh: \"$mesh\"$" "$d/auto/config.yml" || fail "config.yml has another mesh than $mesh"
+train same $keys || fail "$keys: $(cat "$d/out")"
+losses() { sed -n 's/.*"loss": *\([0-9.e-]*\).*/\1/p' "$d/$1/metrics.jsonl"; }
+[ -n "$(losses auto)" ] && [ "$(losses auto)" = "$(losses same)" ] || fail "mesh=auto is not the run of $keys"
+train policy mesh=auto virtual_ranks=2 per_device_batch_size=2 remat_policy=save_qkv_proj && grep -q 'taken .*remat_policy=save_qkv_proj' "$d/out" ||
+    fail "mesh=auto with a policy of the user's: $(cat "$d/out")"
+train alone mesh=auto per_device_batch_size=2 && grep -q 'there is one rank' "$d/out" || fail "mesh=auto alone: $(cat "$d/out")"
+# What was planned and what it was; the trace has the collectives that go on beside kernels on a line of their own.
+steps=20
+train timed mesh=fsdp=2 per_device_batch_size=1 profile_steps=2:2 || fail "20 steps: $(cat "$d/out")"
+grep -q '^time: .* s a step planned, .* s really' "$d/out" || fail "no planned time: $(cat "$d/out")"
+grep -q '"all_gather", .*"tid": 2' "$d/timed/profile/trace.json" || fail "no gather beside kernels in the trace"
+grep -q '"communication_seconds": .*"communication_hidden": ' "$d/timed/metrics.jsonl" || fail "no communication in the metrics"
+refused 2 'decides about num_pipeline_repeats' train run_name=r base_output_directory="$d" mesh=auto virtual_ranks=2 \
+    num_pipeline_repeats=2
+refused 2 'chooses for maxc train' sft run_name=r base_output_directory="$d" mesh=auto virtual_ranks=2
+refused 2 'maxc plan and maxc train choose' verify tests/fixtures/models/llama3 mesh=auto
 exit $bad

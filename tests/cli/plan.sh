@@ -61,6 +61,11 @@ done
 big="model_name=llama3.2-1b chip=h200 per_device_batch_size=1 max_target_length=1024 dtype=bfloat16"
 key=total once=$(total $big) sums=$(total $big gradient_accumulation_steps=8)
 awk -v a="$once" -v b="$sums" 'BEGIN { exit !(b - a < 1.5e9) }' || { echo "plan.sh: $once bytes, $sums with accumulation"; bad=1; }
+# QLoRA of the 8B shape in 8 GiB: a quarter of what the weights take in bfloat16.
+qlora="model_name=llama3.1-8b chip=h200 per_device_batch_size=1 max_target_length=1024 remat_policy=full lora.enable_lora=true"
+key=total full=$(total $qlora) nf4=$(total $qlora lora_weight_qtype=nf4)
+awk -v a="$full" -v b="$nf4" 'BEGIN { exit !(b < 8 * 2^30 && a - b > 9e9) }' || { echo "plan.sh: $full bytes, $nf4 with nf4"; bad=1; }
+expect 0 '8.07 G parameters, 41.9 M trained' $maxc plan $qlora lora_weight_qtype=nf4
 # The checkpoint that training would begin with, as the model; MODEL wins over it.
 fixtures=tests/fixtures/models
 expect 0 '^model     qwen3, ' $maxc plan load_parameters_path=$fixtures/qwen3 per_device_batch_size=1 max_target_length=32

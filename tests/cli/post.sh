@@ -46,8 +46,13 @@ run dpo $tiny $wide dataset_path=$post/pairs.jsonl run_name=orpo loss_type=orpo 
 grep -q '"log_odds_ratio"' "$tmp/runs/orpo/metrics.jsonl" || fail "orpo has no odds"
 # shellcheck disable=SC2086
 run grpo $tiny $wide dataset_path=$post/pairs.jsonl run_name=grpo lora.enable_lora=true num_generations=4 max_completion_length=8 max_target_length=32 \
-    reward=format,length reward_pattern='[^a-m]*' || fail "grpo with an adapter"
+    reward=format,length reward_pattern='[^a-m]*' task_path=$post/pairs.jsonl task_interval=1 || fail "grpo with an adapter"
 grep -q '"rewards/format/mean"' "$tmp/runs/grpo/metrics.jsonl" || fail "grpo has no rewards"
+grep -q '"eval/pass@1"' "$tmp/runs/grpo/metrics.jsonl" || fail "grpo answered no tasks"
+run inspect "$tmp/runs/grpo" || fail "inspect of a run with rewards"
+for shown in 'grpo: reward ' 'grpo: completions/mean_length ' 'answers over time' '    step      2  reward'; do
+    grep -q "$shown" "$tmp/out" || fail "inspect does not show \`$shown\`"
+done
 # in bfloat16 the frozen weights lie so, and the reference is they without the adapter
 # shellcheck disable=SC2086
 run dpo $tiny dtype=bfloat16 dataset_path=$post/pairs.jsonl run_name=narrow lora.enable_lora=true per_device_batch_size=2 max_target_length=64 ||

@@ -4,6 +4,7 @@
 #define MX_BENCH_TESTS_QUANTIZE_CUH
 
 #include "check.cuh"
+#include "device/cuda/gemm/gemm_blocks.h"
 #include "device/cuda/gemm/quantize.h"
 #include <cuda_fp8.h>
 
@@ -188,11 +189,7 @@ static void test_scaled(mx_gemm_lt *lt, void *ws, const scaled_case &c)
     run_quantize(a, shape_for(c.m, c.k, c.block_a, c.a), x, -1);
     run_quantize(b, shape_for(c.n, c.k, c.block_b, c.b), w, -1);
     bool whole = c.a == MX_CUDA_I8;
-    int64_t pitch = (a.gc + 3) / 4 * 4, mn = (int64_t)c.m * c.n;
-    float *pa = device_alloc<float>(a.gr * pitch), *pb = device_alloc<float>(b.gr * pitch);
-    CU(mx_cuda_place_scales(pa, a.scale, a.gr, a.gc, pitch, c.scale_a == MX_SCALE_RUNS, 0));
-    CU(mx_cuda_place_scales(pb, b.scale, b.gr, b.gc, pitch, c.scale_b == MX_SCALE_RUNS, 0));
-    bool blocks = c.scale_a == MX_SCALE_RUNS;
+    int64_t mn = (int64_t)c.m * c.n;
     mx_gemm_shape s = {};
     s.m = c.m, s.n = c.n, s.k = c.k, s.trans_b = true, s.alpha = 1, s.fast = c.fast;
     s.in = gemm_type(c.a), s.in_b = gemm_type(c.b);
@@ -207,7 +204,7 @@ static void test_scaled(mx_gemm_lt *lt, void *ws, const scaled_case &c)
     CU(cudaMemset(y, 0xff, mn * 4));
     mx_status st = mx_gemm_plan_new(&p, lt, &s);
     if (!st && !whole)
-        st = mx_gemm_plan_scales(p, blocks ? pa : a.scale, blocks ? pb : b.scale);
+        st = mx_gemm_plan_scales(p, a.scale, b.scale);
     if (!st)
         st = mx_gemm_plan_launch(p, a.q, b.q, whole ? (void *)sums : y, ws, 0);
     mx_cuda_dequantize_shape d = {c.m, c.n, a.gr == 1, b.gr == 1, c.f32};
@@ -225,7 +222,73 @@ static void test_scaled(mx_gemm_lt *lt, void *ws, const scaled_case &c)
         check(name, rel_error(got, want), c.limit);
     }
     mx_gemm_plan_free(p);
-    cudaFree(x), cudaFree(w), cudaFree(pa), cudaFree(pb), cudaFree(y), cudaFree(sums);
+    cudaFree(x), cudaFree(w), cudaFree(y), cudaFree(sums);
+}
+
+/* A factor with scales of blocks as the fallback has it: exactly what it means. */
+static void test_widen(const quantized &q, const vec &want, const mx_cuda_widen_shape &s)
+{
+    mx_bf16 *wide = device_alloc<mx_bf16>(s.rows * s.cols);
+    CU(mx_cuda_widen(wide, q.q, q.scale, &s, 0));
+    vec got = host(wide, s.rows * s.cols);
+    double bad = 0;
+    for (size_t i = 0; i < got.size(); i++)
+        bad += got[i] != want[i];
+    check("  as bfloat16", bad, 0);
+    cudaFree(wide);
+}
+
+/* Scales of blocks: 1 x 128 of a, and of b or 128 x 128. Every step-th row is compared. */
+struct blocks_case {
+    int m, n, k, step;
+    bool e5m2, runs, f32;
+};
+
+static void test_blocks(const blocks_case &c)
+{
+    const int64_t run[2] = {1, 128}, square[2] = {128, 128}, *block_b = c.runs ? run : square;
+    mx_cuda_format f = c.e5m2 ? MX_CUDA_E5M2 : MX_CUDA_E4M3;
+    mx_bf16 *x = device_random<mx_bf16>((int64_t)c.m * c.k, 1, 1);
+    mx_bf16 *w = device_random<mx_bf16>((int64_t)c.n * c.k, 2, 1);
+    quantized a, b;
+    mx_cuda_quantize_shape sa = shape_for(c.m, c.k, run, f);
+    mx_cuda_quantize_shape sb = shape_for(c.n, c.k, block_b, MX_CUDA_E4M3);
+    sa.power_of_two = sb.power_of_two = true;
+    run_quantize(a, sa, x, -1), run_quantize(b, sb, w, -1);
+    float *pa = device_alloc<float>(a.gr * a.gc), *pb = device_alloc<float>(b.gr * b.gc);
+    CU(mx_cuda_place_scales(pa, a.scale, a.gr, a.gc, 0));
+    CU(mx_cuda_place_scales(pb, b.scale, b.gr, b.gc, 0));
+    int64_t mn = (int64_t)c.m * c.n;
+    void *y = device_alloc<float>(mn);
+    CU(cudaMemset(y, 0xff, mn * 4));
+    mx_gemm_blocks_shape s = {c.m, c.n, c.k, c.e5m2, c.runs, c.f32};
+    mx_gemm_blocks_args args = {a.q, b.q, pa, c.runs ? pb : b.scale, y};
+    vec va = meaning(a, c.m, c.k, run, f), vb = meaning(b, c.n, c.k, block_b, MX_CUDA_E4M3);
+    test_widen(a, va, {c.m, c.k, 1, f});
+    test_widen(b, vb, {c.n, c.k, block_b[0], MX_CUDA_E4M3});
+    char name[128];
+    snprintf(name, sizeof name, "scaled %dx%dx%d in blocks%s%s%s", c.m, c.n, c.k,
+             c.e5m2 ? ", E5M2" : "", c.runs ? ", runs" : ", squares", c.f32 ? ", float32" : "");
+    if (!mx_gemm_blocks_is_possible(&s)) {
+        printf("     %s: not on this device\n", name);
+    } else {
+        CU(mx_gemm_blocks_launch(&s, &args, 0));
+        CU(cudaDeviceSynchronize());
+        vec want, got, all = c.f32 ? host((float *)y, mn) : host((mx_bf16 *)y, mn);
+        double unwritten = 0;
+        for (double v : all)
+            unwritten += !isfinite(v);
+        for (int i = 0; i < c.m; i += c.step)
+            for (int j = 0; j < c.n; j++) {
+                double sum = 0;
+                for (int k = 0; k < c.k; k++)
+                    sum += va[(size_t)i * c.k + k] * vb[(size_t)j * c.k + k];
+                want.push_back(sum), got.push_back(all[(size_t)i * c.n + j]);
+            }
+        check(name, rel_error(got, want), c.f32 ? 1e-3 : 4e-3);
+        check("  not written", unwritten, 0);
+    }
+    cudaFree(x), cudaFree(w), cudaFree(pa), cudaFree(pb), cudaFree(y);
 }
 
 static void test_quantized(mx_cuda_libs *libs)
@@ -254,8 +317,7 @@ static void test_quantized(mx_cuda_libs *libs)
     OK(mx_gemm_lt_open(&lt, libs, ws_bytes, NULL));
     void *ws = device_alloc<char>(ws_bytes);
     const mx_cuda_format E4 = MX_CUDA_E4M3, E5 = MX_CUDA_E5M2, I8 = MX_CUDA_I8;
-    const mx_gemm_scale ALL = MX_SCALE_ALL, ROWS = MX_SCALE_ROWS, RUNS = MX_SCALE_RUNS,
-                        SQUARES = MX_SCALE_SQUARES;
+    const mx_gemm_scale ALL = MX_SCALE_ALL, ROWS = MX_SCALE_ROWS;
     const scaled_case cases[] = {
         {E4, E4, 256, 384, 512, {0, 0}, {0, 0}, ALL, ALL, false, true, 6e-3},
         {E4, E4, 144, 272, 528, {0, 0}, {0, 0}, ALL, ALL, false, false, 4e-3},
@@ -263,15 +325,22 @@ static void test_quantized(mx_cuda_libs *libs)
         {E5, E4, 144, 272, 528, {0, 0}, {0, 0}, ALL, ALL, false, false, 4e-3},
         {E4, E4, 144, 272, 528, {1, 0}, {1, 0}, ROWS, ROWS, false, false, 4e-3},
         {E4, E4, 144, 272, 528, {1, 0}, {1, 0}, ROWS, ROWS, true, false, 1e-3},
-        {E4, E4, 256, 384, 512, {1, 128}, {128, 128}, RUNS, SQUARES, false, false, 4e-3},
-        {E4, E4, 144, 272, 528, {1, 128}, {128, 128}, RUNS, SQUARES, false, false, 4e-3},
-        {E4, E4, 256, 384, 640, {1, 128}, {1, 128}, RUNS, RUNS, true, false, 1e-3},
-        {E5, E4, 256, 384, 640, {1, 128}, {1, 128}, RUNS, RUNS, true, false, 1e-3},
         {I8, I8, 144, 272, 528, {1, 0}, {1, 0}, ROWS, ROWS, false, false, 4e-3},
         {I8, I8, 256, 384, 2048, {0, 0}, {0, 0}, ALL, ALL, true, false, 1e-6},
     };
     for (auto &c : cases)
         test_scaled(lt, ws, c);
+    /* Edges in every dim, one block of k, an odd number of tiles, several tiles for a cluster. */
+    const blocks_case block_cases[] = {
+        {256, 256, 512, 1, false, false, false}, {256, 256, 512, 1, false, true, true},
+        {144, 272, 528, 1, false, false, true},  {144, 272, 528, 1, false, true, false},
+        {16, 16, 16, 1, false, false, true},     {16, 400, 128, 1, false, true, true},
+        {272, 144, 272, 1, true, false, true},   {272, 144, 272, 1, true, true, true},
+        {4096, 4480, 640, 64, false, false, false}, {4112, 4496, 656, 64, false, true, true},
+        {2048, 2176, 4096, 64, true, true, false},
+    };
+    for (auto &c : block_cases)
+        test_blocks(c);
     cudaFree(ws);
     mx_gemm_lt_close(lt);
 }

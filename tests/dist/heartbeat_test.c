@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,6 +196,39 @@ static int slow_but_alive(int rank, void *ctx)
 MX_TEST(heartbeat_waits_for_a_rank_that_works)
 {
     ranks_run(2, slow_but_alive, NULL);
+}
+
+/* --- ranks that hang within a call --- */
+
+/* Rank 0 waits for rank 1 and rank 1 for the last one, whose thread hangs in a call for which it
+ * seems to wait itself: for rank 0 (ctx true), or for all that have not come to it. */
+static int one_hangs_in_a_call(int rank, void *ctx)
+{
+    bool for_rank_0 = *(bool *)ctx;
+    int bad = 0, channel, last = RANKS - 1;
+    uint32_t number;
+    mx_coord *c = ranks_meet(4, 2);
+    if (!c)
+        return 1;
+    mx_status st = mx_coord_channel_open(c, &channel, &number);
+    if (for_rank_0)
+        mx_coord_enter_with(c, channel, "receive", 1, (rank + 1) % RANKS);
+    else
+        mx_coord_enter(c, channel, "MPI_Init", 1);
+    if (rank == last)
+        poll(&(struct pollfd){mx_coord_alarm(c), POLLIN, 0}, 1, 30000);
+    for (double end = mx_clock_now() + 30; !st && mx_clock_now() < end; usleep(20000))
+        st = mx_coord_check(c);
+    EXPECT(bad, mx_coord_culprit(c) == last, "rank %d: %s", rank, mx_status_text(st));
+    mx_status_free(st);
+    ranks_leave(c, NULL);
+    return bad;
+}
+
+MX_TEST(heartbeat_names_a_rank_that_hangs_within_a_call)
+{
+    for (int i = 0; i < 2; i++)
+        ranks_run(RANKS, one_hangs_in_a_call, &(bool){i});
 }
 
 /* --- orderly and disorderly ends --- */

@@ -406,29 +406,42 @@ static mx_status run_stages(rank_arg *a, mx_pipeline *pipe, mx_step *apply)
     return MX_OK;
 }
 
+static mx_session *open_rank(rank_arg *a, mx_partition *p)
+{
+    mx_session *s = NULL;
+    *p = a->t->run->c.how;
+    p->mesh = &a->t->mesh;
+    p->rules = &a->t->run->rules;
+    p->rank = a->rank;
+    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
+    mx_session_set_groups(s, find_group, a);
+    return s;
+}
+
+/* The first failure of a trial. */
+static void keep_failure(mesh_run *r, mx_status st)
+{
+    if (st && !*r->refused)
+        snprintf(r->refused, sizeof r->refused, "%s", mx_status_text(st));
+}
+
 /* A rank of a mesh with stages. */
 static void *stage_main(void *arg)
 {
     rank_arg *a = arg;
     trial *t = a->t;
     mesh_run *r = t->run;
-    mx_partition p = r->c.how;
-    p.mesh = &t->mesh;
-    p.rules = &r->rules;
-    p.rank = a->rank;
-    mx_session *s = NULL;
+    mx_partition p;
+    mx_session *s = open_rank(a, &p);
     mx_pipeline pipe = {0};
     mx_step apply = {0};
-    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
-    mx_session_set_groups(s, find_group, a);
     mx_status st = open_stages(a, &p, s, &pipe, &apply);
     if (!st)
         st = run_stages(a, &pipe, &apply);
     if (st)
         mx_local_abort(t->world, a->rank, mx_status_text(st));
     pthread_mutex_lock(&t->lock);
-    if (st && !*r->refused)
-        snprintf(r->refused, sizeof r->refused, "%s", mx_status_text(st));
+    keep_failure(r, st);
     if (!st && r->c.steps) {
         compare_numbers(r, apply.exec, r->c.microbatches ? &r->apply : &r->step, true);
         check_copies(s);
@@ -449,15 +462,10 @@ static void *rank_main(void *arg)
     rank_arg *a = arg;
     trial *t = a->t;
     mesh_run *r = t->run;
-    mx_partition p = r->c.how;
-    p.mesh = &t->mesh;
-    p.rules = &r->rules;
-    p.rank = a->rank;
-    mx_session *s = NULL;
+    mx_partition p;
+    mx_session *s = open_rank(a, &p);
     mx_step step = {0}, apply = {0};
     int n = 0;
-    MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
-    mx_session_set_groups(s, find_group, a);
     mx_status st = open_step(&r->c, s, &r->model, &p, &step, &apply);
     list_collectives(step.exec, &t->collectives[a->rank], &n);
     list_collectives(apply.exec, &t->collectives[a->rank], &n);
@@ -470,8 +478,7 @@ static void *rank_main(void *arg)
     if (!st && same)
         st = run_steps(&r->c, &step, &apply);
     pthread_mutex_lock(&t->lock);
-    if (st && !*r->refused)
-        snprintf(r->refused, sizeof r->refused, "%s", mx_status_text(st));
+    keep_failure(r, st);
     if (!st && same) {
         r->n_collectives = n;
         compare_numbers(r, step.exec, &r->step, false);

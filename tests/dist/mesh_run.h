@@ -7,7 +7,7 @@
 #ifndef MX_TESTS_MESH_RUN_H
 #define MX_TESTS_MESH_RUN_H
 
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 #include "exec/step.h"
 
 typedef struct {

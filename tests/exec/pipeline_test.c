@@ -2,7 +2,7 @@
  * that takes the same microbatches one after the other, to the bit where nothing else is cut. */
 #include "../dist/mesh_run.h"
 #include "../test.h"
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 #include "dist/local.h"
 #include "exec/pipeline.h"
 #include "ops.h"

@@ -88,7 +88,7 @@ MX_TEST(a_schedule_with_a_part_of_a_group_ends)
 MX_TEST(traffic_of_collectives)
 {
     double sent[MX_LEVELS];
-    mx_span eight = {8, 8}, nodes = {16, 8}, far = {4, 1};
+    mx_group_span eight = {8, 8}, nodes = {16, 8}, far = {4, 1};
     mx_traffic_bytes(MX_ALL_GATHER, 800, eight, sent);
     MX_CHECK(sent[0] == 700 && sent[1] == 0, "%g %g", sent[0], sent[1]);
     mx_traffic_bytes(MX_ALL_REDUCE, 800, nodes, sent);
@@ -97,7 +97,7 @@ MX_TEST(traffic_of_collectives)
     MX_CHECK(sent[0] == 700 && sent[1] == 800, "%g %g", sent[0], sent[1]);
     mx_traffic_bytes(MX_SEND, 10, far, sent);
     MX_CHECK(sent[0] == 0 && sent[1] == 10, "%g %g", sent[0], sent[1]);
-    mx_traffic_bytes(MX_ALL_REDUCE, 10, (mx_span){1, 1}, sent);
+    mx_traffic_bytes(MX_ALL_REDUCE, 10, (mx_group_span){1, 1}, sent);
     MX_CHECK(sent[0] == 0 && sent[1] == 0, "%g %g", sent[0], sent[1]);
     mx_network w = {{{"inner", 8, 100, 1}, {"outer", 0, 10, 2}}, 2};
     near(mx_traffic_seconds(&w, MX_ALL_GATHER, 800, eight), 7 + 7, "inside: bytes and 7 steps");

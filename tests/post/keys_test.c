@@ -40,6 +40,8 @@ static const struct {
     {"sft", "use_rslora=true", LORA},
     {"sft", "use_dora=true", LORA},
     {"sft", "modules_to_save=lm_head", LORA},
+    {"sft", "lora.lora_weight_qtype=nf4", LORA},
+    {"sft", "bnb_4bit_use_double_quant=false", LORA " lora.lora_weight_qtype=nf4"},
     {"sft", "loss_on=all", "dataset_path=" POST "completion.jsonl steps=2"},
     {"sft", "sft_train_on_completion_only=true", "dataset_path=" POST "messages.jsonl steps=2"},
     {"sft", "loss_type=dft", "dataset_path=" POST "text.jsonl steps=2"},

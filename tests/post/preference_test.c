@@ -56,3 +56,26 @@ MX_TEST(post_kto_goes_on_and_refuses)
                             "pairs.jsonl"), "no label");
     post_remove(folder);
 }
+
+/* eval_interval: the loss over held-out pairs, and how often the better answer is preferred. */
+MX_TEST(post_preferences_are_evaluated)
+{
+    char folder[300], path[700], line[4096];
+    bool seen = false;
+    post_folder(folder, sizeof folder);
+    MX_CHECK_OK(post_run("dpo", folder, "held", "dataset_path=" POST "pairs.jsonl steps=2 "
+                         "eval_interval=1 eval_dataset_path=" POST "pairs.jsonl"));
+    snprintf(path, sizeof path, "%s/held/metrics.jsonl", folder);
+    FILE *f = fopen(path, "r");
+    MX_CHECK(f != NULL, "%s", path);
+    while (f && fgets(line, sizeof line, f)) {
+        json_t *o = json_loads(line, 0, NULL), *v = json_object_get(o, "eval/rewards/accuracies");
+        seen |= json_is_number(v);
+        MX_CHECK(!v || (json_number_value(v) >= 0 && json_number_value(v) <= 1), "%s", line);
+        json_decref(o);
+    }
+    if (f)
+        fclose(f);
+    MX_CHECK(seen, "no eval/rewards/accuracies");
+    post_remove(folder);
+}

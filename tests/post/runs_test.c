@@ -42,6 +42,8 @@ MX_TEST(post_runs_resume_with_the_same_bits)
     } runs[] = {
         {"sft", "lora.enable_lora=true lora.lora_dropout=0.3 dataset_path=" POST "text.jsonl",
          "adapter_model.safetensors"},
+        {"sft", "lora.enable_lora=true lora_weight_qtype=nf4 load_parameters_path=" POST
+                "qlora_model dataset_path=" POST "text.jsonl", "adapter_model.safetensors"},
         {"dpo", "dataset_path=" POST "pairs.jsonl", "model.safetensors"},
         {"dpo", "lora.enable_lora=true dataset_path=" POST "pairs.jsonl",
          "adapter_model.safetensors"},

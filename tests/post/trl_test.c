@@ -9,6 +9,7 @@
 
 #include "../test.h"
 #include "base/str.h"
+#include "cmd/verb.h"
 #include "store/safetensors.h"
 #include <math.h>
 #include <stdio.h>
@@ -79,8 +80,8 @@ static void check_steps(const json_t *c, const json_t *ours)
         json_t *want;
         json_object_foreach (json_array_get(steps, i), metric, want) {
             double w = json_number_value(want), is = post_number(ours, i, metric);
-            MX_CHECK(fabs(is - w) <= 1e-4 * fabs(w) + 3e-5, "%s, step %zu: %s is %.8g, TRL "
-                     "has %.8g", name, i + 1, metric, is, w);
+            MX_CHECK(fabs(is - w) <= 1e-4 * fabs(w) + 3e-5, "%s, step %zu: %s is %.8g, "
+                     "expected %.8g", name, i + 1, metric, is, w);
         }
     }
 }
@@ -116,11 +117,11 @@ static void check_case(const json_t *c, const char *folder)
     mx_str_fini(&settings);
 }
 
-/* Cases whose names begin so; at least one. */
-static void check_cases(const char *prefix)
+/* Cases of a file whose names begin so; at least one. */
+static void check_cases_of(const char *file, const char *prefix)
 {
     char folder[300];
-    json_t *all = json_load_file(POST "trl.json", 0, NULL), *c;
+    json_t *all = json_load_file(file, 0, NULL), *c;
     size_t i, n = 0;
     post_folder(folder, sizeof folder);
     json_array_foreach (json_object_get(all, "cases"), i, c)
@@ -131,6 +132,18 @@ static void check_cases(const char *prefix)
     MX_CHECK(n > 0, "no case %s*", prefix);
     post_remove(folder);
     json_decref(all);
+}
+
+static void check_cases(const char *prefix)
+{
+    check_cases_of(POST "trl.json", prefix);
+}
+
+/* The formulas of MaxText (Tunix) and verl in torch. */
+MX_TEST(post_grpo_semantics)
+{
+    check_cases_of(POST "formulas.json", "maxtext");
+    check_cases_of(POST "formulas.json", "verl");
 }
 
 MX_TEST(post_sft_is_trl)
@@ -145,6 +158,12 @@ MX_TEST(post_sft_is_trl)
 MX_TEST(post_adapters_are_peft)
 {
     check_cases("lora_");
+}
+
+/* With bitsandbytes' NF4 underneath. */
+MX_TEST(post_qlora_is_peft)
+{
+    check_cases("qlora_");
 }
 
 MX_TEST(post_dpo_is_trl)
@@ -172,4 +191,25 @@ MX_TEST(post_kto_is_trl)
 MX_TEST(post_reward_models_are_trl)
 {
     check_cases("reward_");
+}
+
+/* The lookup with the adapter, and the table that it was put into, are one model. */
+MX_TEST(post_embedding_adapters_merge)
+{
+    char folder[300], output[400], settings[500];
+    post_folder(folder, sizeof folder);
+    snprintf(output, sizeof output, "output=%s/merged", folder);
+    char *argv[] = {"maxc", "merge", POST "model", "adapter=" POST "lora_embedding", output, NULL};
+    MX_CHECK_OK(mx_dispatch(5, argv, NULL));
+    snprintf(settings, sizeof settings, "dataset_path=" POST "text.jsonl steps=1 "
+             "load_parameters_path=%s/merged", folder);
+    MX_CHECK_OK(post_run("sft", folder, "merged", settings));
+    MX_CHECK_OK(post_run("sft", folder, "beside", "dataset_path=" POST "text.jsonl steps=1 adapter="
+                         POST "lora_embedding"));
+    json_t *a = post_metrics(folder, "merged"), *b = post_metrics(folder, "beside");
+    double x = post_number(a, 0, "loss"), y = post_number(b, 0, "loss");
+    MX_CHECK(fabs(x - y) < 1e-5 * y, "loss %.8g merged, %.8g beside", x, y);
+    json_decref(a);
+    json_decref(b);
+    post_remove(folder);
 }

@@ -284,7 +284,8 @@ static void add_metrics(mx_str *seen, const char *path)
 {
     static const char *const timed[] = {
         "time",         "tokens_per_second", "tflops",           "mfu",
-        "step_seconds", "data_wait_seconds", "host_memory_bytes"};
+        "step_seconds", "data_wait_seconds", "host_memory_bytes", "communication_seconds",
+        "communication_hidden"};
     char *text = read_text(path), *save = NULL;
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         json_t *o = json_loads(line, 0, NULL);

@@ -119,7 +119,8 @@ char *tiny_text(const char *folder, const char *name, const char *file)
 char *tiny_metrics(const char *folder, const char *name)
 {
     static const char *const timed[] = {"time", "tokens_per_second", "tflops", "mfu",
-                                        "step_seconds", "data_wait_seconds", "host_memory_bytes"};
+                                        "step_seconds", "data_wait_seconds", "host_memory_bytes",
+                                        "communication_seconds", "communication_hidden"};
     char *text = tiny_text(folder, name, "metrics.jsonl");
     json_t *all = json_array();
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {

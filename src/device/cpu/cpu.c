@@ -4,9 +4,17 @@
 #include "base/clock.h"
 #include "base/crash.h"
 #include "compile/rules.h"
+#include "device/cpu/comm_thread.h"
 #include "device/cpu/peak.h"
 #include <string.h>
 #include <time.h>
+
+typedef struct {
+    mx_device base; /* first: what the session sees */
+    mx_comm_thread *thread; /* owns; NULL: nothing goes on beside other steps yet */
+    bool no_thread;         /* there can be none: collectives are made at once */
+    mx_comm_seconds seconds; /* without the thread's */
+} cpu_device;
 
 static mx_status cpu_alloc(mx_device *d, mx_memory where, size_t bytes, const char *what,
                            mx_device_buffer *out)
@@ -51,20 +59,47 @@ static mx_status cpu_prepare(mx_device *d, mx_exec *e, void **state)
     return MX_OK;
 }
 
+/* A collective, or the wait for one: by the thread, once there is one, in the program's order. */
+static void communicate(cpu_device *c, mx_exec *e, int i)
+{
+    mx_exec_step *s = &e->step[i];
+    double began = mx_clock_now();
+    if (s->beside && !c->thread && !c->no_thread)
+        c->no_thread = !mx_comm_thread_open(&c->thread);
+    if (!c->thread) {
+        if (!s->waits_for)
+            s->op->cpu(&s->call);
+        c->seconds.all += mx_clock_now() - began;
+    } else if (s->waits_for) {
+        e->failed = mx_comm_thread_wait(c->thread, e->step[s->waits_for - 1].ticket);
+    } else {
+        s->ticket = mx_comm_thread_start(c->thread, s, s->beside && e->took ? e->took + 2 * i : 0);
+        if (!s->beside)
+            e->failed = mx_comm_thread_wait(c->thread, s->ticket);
+    }
+    c->seconds.waited += mx_clock_now() - began;
+}
+
 static mx_status cpu_run(mx_device *d, mx_exec *e, void *state)
 {
-    (void)d, (void)state;
-    for (int i = 0; i < e->n_steps; i++) {
-        mx_crash_set_node(e->step[i].label);
-        if (e->took)
-            e->took[2 * i] = mx_clock_now();
-        e->step[i].op->cpu(&e->step[i].call);
-        if (e->failed)
-            break;
-        if (e->took)
+    (void)state;
+    cpu_device *c = (cpu_device *)d;
+    for (int i = 0; i < e->n_steps && !e->failed; i++) {
+        const mx_exec_step *s = &e->step[i];
+        double began = e->took ? mx_clock_now() : 0;
+        mx_crash_set_node(s->label);
+        if (s->call.group || s->waits_for)
+            communicate(c, e, i);
+        else
+            s->op->cpu(&s->call);
+        if (e->took && !(s->beside && c->thread)) {
+            e->took[2 * i] = began;
             e->took[2 * i + 1] = mx_clock_now();
+        }
     }
     mx_crash_set_node(NULL); /* the label goes with the program */
+    if (c->thread)
+        mx_comm_thread_drain(c->thread);
     mx_status st = e->failed;
     e->failed = MX_OK;
     return st;
@@ -75,8 +110,17 @@ static void cpu_drop(mx_device *d, void *state)
     (void)d, (void)state;
 }
 
+static mx_comm_seconds cpu_comm_seconds(const mx_device *d)
+{
+    const cpu_device *c = (const cpu_device *)d;
+    mx_comm_seconds s = c->seconds;
+    s.all += c->thread ? mx_comm_thread_seconds(c->thread) : 0;
+    return s;
+}
+
 static void cpu_close(mx_device *d)
 {
+    mx_comm_thread_close(((cpu_device *)d)->thread);
     mx_free(d);
 }
 
@@ -87,16 +131,18 @@ static double cpu_measure(mx_device *d, mx_dtype dtype, int n_threads)
 }
 
 static const mx_rule *const behind_remat[] = {&mx_rule_expert_sums, NULL};
-const mx_device_traits mx_cpu_traits = {.name = "cpu", .host_memory = true,
+const mx_device_traits mx_cpu_traits = {.name = "cpu", .host_memory = true, .overlaps = true,
                                         .behind_remat = behind_remat};
 
 mx_status mx_device_open_cpu(mx_device **out)
 {
-    mx_device *d = mx_realloc(NULL, sizeof *d);
+    cpu_device *c = mx_realloc(NULL, sizeof *c);
+    *c = (cpu_device){0};
+    mx_device *d = &c->base;
     *d = (mx_device){.traits = &mx_cpu_traits, .alloc = cpu_alloc, .release = cpu_release,
                      .write = cpu_write, .read = cpu_read, .address = cpu_address,
                      .prepare = cpu_prepare, .run = cpu_run, .drop = cpu_drop, .close = cpu_close,
-                     .measure_flops = cpu_measure};
+                     .comm_seconds = cpu_comm_seconds, .measure_flops = cpu_measure};
     *out = d;
     return MX_OK;
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TESTS_BEFORE_SLEEP = 2000, SLEEP_NS = 20000 };
+enum { TESTS_BEFORE_SLEEP = 2000, SLEEP_NS = 20000, LOOKS_AT_WHO = 1000 };
 
 mx_status mx_mpi_failed(mx_coord *coord, const char *what, int code)
 {
@@ -97,7 +97,22 @@ static bool rings(const mx_coord *c)
     return poll(&p, 1, 0) > 0;
 }
 
-static mx_status wait_all(mx_mpi_comm *m, const char *call)
+/* The rank of the first request that is not done; -1: none. */
+static int owing(const mx_mpi_comm *m, const mx_comm_move *moves, int n)
+{
+    const MPI_Request *r = m->request;
+    for (int i = 0; i < 2 * n; i++) {
+        const mx_comm_move *v = &moves[i % n];
+        for (int k = chunks(i < n ? v->in_bytes : v->out_bytes); k > 0; k--, r++) {
+            int done = 0;
+            if (MPI_Request_get_status(*r, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+                return v->rank;
+        }
+    }
+    return -1;
+}
+
+static mx_status wait_all(mx_mpi_comm *m, const char *call, const mx_comm_move *moves, int n)
 {
     mx_coord *c = m->base.coord;
     const struct timespec pause = {0, SLEEP_NS};
@@ -110,6 +125,8 @@ static mx_status wait_all(mx_mpi_comm *m, const char *call)
             continue;
         if (rings(c))
             return mx_coord_check(c);
+        if (i % LOOKS_AT_WHO == 0)
+            mx_coord_waits_for(c, m->channel, owing(m, moves, n));
         nanosleep(&pause, NULL);
     }
     return MX_OK;
@@ -147,7 +164,8 @@ static mx_status exchange(mx_comm *c, const char *call, const mx_comm_move *move
         code = post(m, &moves[i], true);
     for (int i = 0; i < n && code == MPI_SUCCESS; i++)
         code = post(m, &moves[i], false);
-    mx_status st = code == MPI_SUCCESS ? wait_all(m, call) : mx_mpi_failed(c->coord, call, code);
+    mx_status st =
+        code == MPI_SUCCESS ? wait_all(m, call, moves, n) : mx_mpi_failed(c->coord, call, code);
     mx_coord_leave(c->coord, m->channel);
     return st ? st : check_sizes(m, call, moves, n);
 }

@@ -28,7 +28,7 @@ enum { KEYS = MX_ATTN_DECODE_KEYS, MAX_GROUP = 8, MIX_KEYS = 4 };
 
 bool mx_attn_decode_can(const mx_attn *a)
 {
-    return a->q_len == 1 && a->type != MX_NUM_F64 && !a->mask.selected &&
+    return a->q_len == 1 && !a->one_path && a->type != MX_NUM_F64 && !a->mask.selected &&
            a->q_heads <= MAX_GROUP * a->k_heads;
 }
 

@@ -1,5 +1,6 @@
 /* attention_kernel.c - shares the tiles of attention_forward.inc and attention_backward.inc out to
- * threads. One query per sequence goes another way: attention_decode.c. */
+ * threads. One query per sequence goes another way, attention_decode.c, unless one path is asked
+ * for. */
 #include "ops/cpu/attention_kernel.h"
 
 #include "base/simd.h"

@@ -47,6 +47,7 @@ typedef struct {
     int64_t k_alloc; /* rows of k and v per batch entry; 0: k_len (a cache may be longer) */
     int64_t k_row, v_row; /* decoding: elements from one row to the next; 0: all heads' */
     mx_num type;
+    bool one_path; /* a query's bits do not depend on how many there are, as in gemm.h */
     mx_attn_mask mask;
     const void *sinks; /* (Hq) f32 / f64, or NULL */
     int threads;       /* 0: all of OpenMP's */

@@ -349,8 +349,8 @@ static void make_tables(fp8_tables *t)
 MX_INLINE MX_TARGET_BYTES void fp8_step(const operand *o, const fp8_tables *t, int64_t c,
                                         mx_v64u8 v, const int m, lanes *even, lanes *odd)
 {
-    words high = (words)(__builtin_shuffle(t->high[0], t->high[1], v) | (v & 0x80));
-    words low = (words)__builtin_shuffle(t->low[0], t->low[1], v);
+    words high = (words)(MX_BYTES_OF(t->high[0], t->high[1], v) | (v & 0x80));
+    words low = (words)MX_BYTES_OF(t->low[0], t->low[1], v);
     words a = (low & 0x00ff00ff) | ((high & 0x00ff00ff) << 8);
     words b = (high & 0xff00ff00) | (low >> 8 & 0x00ff00ff);
 #pragma GCC unroll 4

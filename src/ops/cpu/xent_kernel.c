@@ -14,7 +14,7 @@
 
 enum {
     ROWS = 512,             /* rows of a chunk in the forward pass, at most */
-    TILE = 4096,            /* logits per row of a tile in the forward pass */
+    TILE = MX_XENT_TILE,
     BACK_ROWS = 1024,       /* rows of a chunk in the backward pass, at most */
     CHUNK_LOGITS = 1 << 25  /* logits of a chunk in the backward pass, at most */
 };
@@ -74,15 +74,28 @@ static const void *x_row(const mx_xent *c, int64_t i)
     return (const char *)c->x + i * c->dim * MX_NUM_BYTES(c->type);
 }
 
-/* logits (rows, n) of rows i0.. and words v0.. */
+MX_CLONES static void scale_row(float *restrict s, int64_t n, float f)
+{
+    for (int64_t j = 0; j < n; j++)
+        s[j] *= f;
+}
+
+/* logits (rows, n) of rows i0.. and words v0.. In float32 the scale multiplies whole sums, as that
+ * of a model's logits does when it decodes. */
 static void logits(const mx_xent *c, int64_t i0, int64_t rows, int64_t v0, int64_t n, void *s,
                    int64_t lds)
 {
+    bool wide = c->type == MX_NUM_F64, scaled = scale_of(c) != 1 && !wide;
     mx_gemm(&(mx_gemm_args){.m = rows, .n = n, .k = c->dim, .a = x_row(c, i0), .lda = c->dim,
                             .b = (const char *)c->w + v0 * c->dim * MX_NUM_BYTES(c->type),
                             .ldb = c->dim, .trans_b = true, .c = s, .ldc = lds, .a_type = c->type,
-                            .b_type = c->type, .c_type = sums_type(c), .alpha = scale_of(c),
-                            .threads = c->threads});
+                            .b_type = c->type, .c_type = sums_type(c), .one_path = true,
+                            .alpha = wide ? scale_of(c) : 1, .threads = c->threads});
+    if (!scaled)
+        return;
+#pragma omp parallel for schedule(static) num_threads(mx_kernel_threads(c->threads))
+    for (int64_t i = 0; i < rows; i++)
+        scale_row((float *)s + i * lds, n, c->scale);
 }
 
 static void put(const mx_xent *c, void *p, int64_t i, double v)
@@ -153,6 +166,18 @@ void mx_xent_forward(const mx_xent *c, void *loss, void *lse, void *work)
             put(c, lse, i0 + i, used ? l : 0);
         }
     }
+}
+
+void mx_xent_row(float *logits, int64_t n, mx_xent_row_facts *out)
+{
+    row_state_f32 r = {-INFINITY, 0, 0};
+    MX_ASSERT(n <= MX_XENT_TILE * (int64_t)MX_XENT_ROW_TILES, "a vocabulary of %ld", (long)n);
+    out->n = 0;
+    for (int64_t v0 = 0; v0 < n; v0 += TILE) {
+        row_take_f32(&r, logits + v0, v0, min64(TILE, n - v0), -1, 0);
+        out->top[out->n++] = r.top;
+    }
+    out->lse = (double)r.top + log((double)r.sum);
 }
 
 /* dx of rows i0.. from the gradients of their logits (rows, vocab). */

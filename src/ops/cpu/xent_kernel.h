@@ -46,6 +46,19 @@ typedef struct {
     bool add_dw;        /* dw += instead of dw = */
 } mx_xent_grads;
 
+/* Logits per row of a tile in the forward pass; the most tiles of a row that is sampled from. */
+enum { MX_XENT_TILE = 4096, MX_XENT_ROW_TILES = 256 };
+
+/* A row of logits as mx_xent_forward reduces it. Afterwards logit i is e^(z_i - top[i / TILE]). The
+ * log-probability of word i, to the bit of the forward pass, is (float)-(lse - z_i), z_i as it was.
+ * */
+typedef struct {
+    double lse;
+    float top[MX_XENT_ROW_TILES]; /* the largest logit up to the end of each tile */
+    int n;
+} mx_xent_row_facts;
+void mx_xent_row(float *logits, int64_t n, mx_xent_row_facts *out);
+
 size_t mx_xent_work_bytes(const mx_xent *c, bool backward);
 void mx_xent_forward(const mx_xent *c, void *loss, void *lse, void *work);
 void mx_xent_backward(const mx_xent *c, const mx_xent_grads *g, void *work);

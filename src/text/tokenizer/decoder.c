@@ -31,14 +31,17 @@ void mx_add_lossy(mx_str *out, const char *text, size_t n)
     }
 }
 
-static void replace_in(const mx_dec_step *d, const mx_piece *t, mx_regex_scratch *rx, size_t limit,
+/* False: the regular expression gave up. */
+static bool replace_in(const mx_dec_step *d, const mx_piece *t, mx_regex_scratch *rx, size_t limit,
                        mx_str *out)
 {
     size_t n = (size_t)t->n, done = 0, start = 0, end = 0;
     while (out->len <= limit) {
         if (d->regex) {
-            if (mx_regex_next(d->regex, rx, t->s, n, done, &start, &end) != MX_REGEX_FOUND ||
-                start == end)
+            mx_regex_result r = mx_regex_next(d->regex, rx, t->s, n, done, &start, &end);
+            if (r == MX_REGEX_GAVE_UP)
+                return false;
+            if (r == MX_REGEX_NONE || start == end)
                 break;
         } else {
             const uint8_t *q = mx_find(t->s + done, n - done, d->find, d->n_find);
@@ -52,6 +55,7 @@ static void replace_in(const mx_dec_step *d, const mx_piece *t, mx_regex_scratch
         done = end;
     }
     mx_str_add_n(out, (const char *)t->s + done, n - done);
+    return true;
 }
 
 static void replace_all(work *w, const mx_dec_step *d)
@@ -63,9 +67,9 @@ static void replace_all(work *w, const mx_dec_step *d)
         if (!d->regex && !mx_find(w->token[i].s, (size_t)w->token[i].n, d->find, d->n_find))
             continue;
         mx_str_clear(&s);
-        replace_in(d, &w->token[i], rx, w->limit, &s);
+        bool done = replace_in(d, &w->token[i], rx, w->limit, &s);
         made += s.len;
-        w->too_long = made > w->limit;
+        w->too_long = !done || made > w->limit;
         if (!w->too_long)
             w->token[i] = keep(w, &s);
     }

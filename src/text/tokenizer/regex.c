@@ -2,6 +2,7 @@
 #include "text/tokenizer/regex.h"
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/str.h"
 #include <string.h>
 
@@ -11,17 +12,25 @@
 /* The longest pattern of a published tokenizer has 1,000 bytes. Looking for the end of a class is
  * linear, for each of its brackets. */
 enum { MAX_PATTERN = 16 << 10, MAX_TRANSLATION = 256 << 10, MAX_MATCH_STEPS = 100000000 };
+/* A match of published tokenizers takes far below a microsecond a byte. Steps alone are no limit: a
+ * step may read all of the text. Time is looked at after so many matches, and so many places where
+ * none begins. */
+enum { MATCHES_A_LOOK = 16, STARTS_A_LOOK = 64 };
+static const double TEXT_S = 5, BYTE_S = 2e-6;
 /* Of a range in a pattern that ignores case, PCRE2 looks up every single character. */
 enum { MAX_CASELESS_RANGES = 32 };
 
 struct mx_regex {
-    pcre2_code *code;             /* owns */
-    pcre2_match_context *context; /* owns */
+    pcre2_code *code; /* owns */
 };
 
 struct mx_regex_scratch {
-    pcre2_match_data *data; /* owns; the whole match only */
-    pcre2_jit_stack *stack; /* owns */
+    pcre2_match_data *data;       /* owns; the whole match only */
+    pcre2_match_context *context; /* owns */
+    double begun, limit;          /* of the text, in seconds */
+    double cpu_begun;             /* 0: not looked at yet */
+    int matches;
+    bool over;
 };
 
 #define SPACE                                                                                      \
@@ -185,6 +194,14 @@ static mx_status check_pattern(const char *pattern, size_t n)
                        "the regular expression \"%.200s\" ignores case and has %d ranges; at most "
                        "%d are accepted",
                        pattern, ranges, MAX_CASELESS_RANGES);
+    const char *end = pattern + n;
+    for (const char *p = memchr(pattern, '\\', n); p; p = memchr(p, '\\', (size_t)(end - p))) {
+        if (end - p > 1 && p[1] == 'G')
+            return mx_fail(MX_INPUT,
+                           "the regular expression \"%.200s\" cannot be used: \\G is not accepted",
+                           pattern);
+        p += end - p > 1 ? 2 : 1;
+    }
     return MX_OK;
 }
 
@@ -195,16 +212,18 @@ mx_status mx_regex_open(mx_regex **out, const char *pattern, size_t n)
     mx_str text = {0};
     translate(pattern, n, &text);
     if (text.len > MAX_TRANSLATION) {
-        mx_status st = mx_fail(MX_INPUT, "the regular expression \"%.200s\" becomes one of %zu "
-                               "bytes; at most %d are accepted", pattern, text.len,
-                               MAX_TRANSLATION);
+        mx_status st = mx_fail(MX_INPUT,
+                               "the regular expression \"%.200s\" becomes one of %zu "
+                               "bytes; at most %d are accepted",
+                               pattern, text.len, MAX_TRANSLATION);
         mx_str_fini(&text);
         return st;
     }
     int error;
     PCRE2_SIZE at;
     /* Never \C, which would split characters. */
-    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+    uint32_t options =
+        PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT;
     pcre2_code *code =
         pcre2_compile((PCRE2_SPTR)mx_str_text(&text), text.len, options, &error, &at, NULL);
     mx_str_fini(&text);
@@ -219,9 +238,6 @@ mx_status mx_regex_open(mx_regex **out, const char *pattern, size_t n)
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without JIT it is only slower */
     mx_regex *r = mx_realloc(NULL, sizeof *r);
     r->code = code;
-    r->context = pcre2_match_context_create(NULL);
-    pcre2_set_match_limit(r->context, MAX_MATCH_STEPS);
-    pcre2_set_heap_limit(r->context, 1024 * 1024); /* KiB */
     *out = r;
     return MX_OK;
 }
@@ -231,7 +247,6 @@ void mx_regex_close(mx_regex *r)
     if (!r)
         return;
     pcre2_code_free(r->code);
-    pcre2_match_context_free(r->context);
     mx_free(r);
 }
 
@@ -239,7 +254,10 @@ mx_regex_scratch *mx_regex_scratch_new(void)
 {
     mx_regex_scratch *s = mx_realloc(NULL, sizeof *s);
     s->data = pcre2_match_data_create(1, NULL);
-    s->stack = NULL;
+    s->context = pcre2_match_context_create(NULL);
+    pcre2_set_match_limit(s->context, MAX_MATCH_STEPS);
+    pcre2_set_heap_limit(s->context, 1024 * 1024); /* KiB */
+    mx_regex_begin(s, mx_regex_seconds(0));
     return s;
 }
 
@@ -248,17 +266,62 @@ void mx_regex_scratch_free(mx_regex_scratch *s)
     if (!s)
         return;
     pcre2_match_data_free(s->data);
-    pcre2_jit_stack_free(s->stack);
+    pcre2_match_context_free(s->context);
     mx_free(s);
+}
+
+double mx_regex_seconds(size_t bytes)
+{
+    return TEXT_S + BYTE_S * (double)bytes;
+}
+
+void mx_regex_begin(mx_regex_scratch *s, double seconds)
+{
+    s->begun = mx_clock_now();
+    s->limit = seconds;
+    s->cpu_begun = 0;
+    s->matches = 0;
+    s->over = false;
+}
+
+/* The process may have been stopped, or had no time: once the limit has passed on the clock, the
+ * same again is given in time of this thread. */
+static void look_at_time(mx_regex_scratch *s)
+{
+    if (mx_clock_now() - s->begun < s->limit)
+        return;
+    double cpu = mx_clock_of(CLOCK_THREAD_CPUTIME_ID);
+    s->over = s->cpu_begun > 0 && cpu - s->cpu_begun > s->limit;
+    if (s->cpu_begun <= 0)
+        s->cpu_begun = cpu;
+}
+
+/* The first match that begins at or after `at`, and not after `last`. */
+static int match(const mx_regex *r, mx_regex_scratch *s, const uint8_t *text, size_t n, size_t at,
+                 size_t last)
+{
+    uint32_t options = PCRE2_NO_UTF_CHECK;
+    pcre2_set_offset_limit(s->context, last);
+    int rc = pcre2_match(r->code, text, n, at, options, s->data, s->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its state on the heap */
+        rc = pcre2_match(r->code, text, n, at, options | PCRE2_NO_JIT, s->data, s->context);
+    return rc;
 }
 
 mx_regex_result mx_regex_next(const mx_regex *r, mx_regex_scratch *s, const uint8_t *text, size_t n,
                               size_t at, size_t *start, size_t *end)
 {
-    int rc = pcre2_match(r->code, text, n, at, PCRE2_NO_UTF_CHECK, s->data, r->context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its state on the heap */
-        rc = pcre2_match(r->code, text, n, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->data,
-                         r->context);
+    int rc = PCRE2_ERROR_NOMATCH;
+    for (size_t from = at, next; rc == PCRE2_ERROR_NOMATCH && from <= n && !s->over; from = next) {
+        next = n - from < STARTS_A_LOOK ? n + 1 : from + STARTS_A_LOOK;
+        while (next < n && (text[next] & 0xc0) == 0x80)
+            next++;
+        rc = match(r, s, text, n, from, next - 1);
+        if (rc == PCRE2_ERROR_NOMATCH || ++s->matches % MATCHES_A_LOOK == 0)
+            look_at_time(s);
+    }
+    if (s->over)
+        return MX_REGEX_GAVE_UP;
     if (rc == PCRE2_ERROR_NOMATCH)
         return MX_REGEX_NONE;
     if (rc < 0)

@@ -443,6 +443,7 @@ mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t n,
     mx_tokenizer *own = (mx_tokenizer *)t;
     encoder e = {.t = t, .s = take_scratch(own), .out = out};
     e.bpe = (mx_bpe_target){&t->bpe, e.s->bpe, out};
+    mx_regex_begin(e.s->regex, mx_regex_seconds(n));
     e.parse_special = how == MX_SPECIAL_PARSE || (how == MX_SPECIAL_AS_LIBRARY && t->parse_special);
     if (options && options->add_special)
         add_all(out, &t->prefix);
@@ -453,9 +454,9 @@ mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t n,
     if (e.gave_up)
         return mx_fail(MX_INPUT,
                        "the tokenizer gave up on a text of %zu bytes: a regular expression of its "
-                       "file takes more than 100,000,000 steps, or its replacements make the text "
-                       "more than 64 times as long",
-                       n);
+                       "file takes more than 100,000,000 steps for a match or %.0f s for the text, "
+                       "or its replacements make the text more than 64 times as long",
+                       n, mx_regex_seconds(n));
     return MX_OK;
 }
 
@@ -482,7 +483,8 @@ mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, int64_t
     mx_status st = MX_OK;
     if (!mx_decoder_run(&t->decoder, token, k, &bytes))
         st = mx_fail(MX_INPUT, "the decoder of the tokenizer file makes the text of %lld tokens "
-                     "more than 64 times as long, which is the limit", (long long)n);
+                     "more than 64 times as long, or takes more than %.0f s for it, which are the "
+                     "limits", (long long)n, mx_regex_seconds(0));
     else if (raw)
         mx_str_add_n(out, mx_str_text(&bytes), bytes.len);
     else

@@ -37,13 +37,14 @@ typedef struct {
     mx_session *session;
     mx_train_data *data;
     const char *folder; /* of the run */
-    int rank, n_ranks;
+    int rank, n_ranks;  /* of those that have other rows of a batch */
     int64_t microbatch; /* rows of one on this rank */
     int64_t accumulation; /* microbatches of a step */
     const char *position; /* what `position` gave when the checkpoint was written; NULL: none */
     size_t n_position;
     int64_t step;       /* the one that is being made, from 1 */
     void *state;        /* the objective's own */
+    void *measured;     /* `measure`'s own */
 } mx_objective_run;
 
 struct mx_objective {
@@ -52,6 +53,7 @@ struct mx_objective {
     const char *key;  /* what asks for it beside the verb; NULL: nothing, or loss_type=NAME */
     const char *data; /* what its records hold, one line */
     mx_objective_rows rows;
+    bool meshes; /* it runs on a mesh: what `feed` writes lies as the program's inputs do */
     /* Makes the model that is read what it will be, before it is built; NULL: it stays. */
     mx_status (*adapt)(mx_model_spec *m);
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */
@@ -72,7 +74,12 @@ struct mx_objective {
     mx_status (*next)(mx_objective_run *o, const mx_batch **b);
     mx_status (*feed)(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row);
     int (*report)(const mx_objective_run *o, mx_metric *out);
+    /* Looks at the numbers of a step that is done: may the run go on? */
+    mx_status (*check)(const mx_objective_run *o, int64_t step, const mx_metric *m, int n);
     void (*position)(const mx_objective_run *o, mx_str *json);
+    /* What the model can do by now: numbers, at most MX_HOST_METRICS. Both or neither. */
+    mx_status (*measure)(mx_objective_run *o, int64_t step, mx_metric *out, int *n);
+    void (*measure_end)(mx_objective_run *o);
 };
 
 extern const mx_objective *const mx_objective_table[];

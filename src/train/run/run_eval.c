@@ -2,6 +2,7 @@
 #include "train/run/run_state.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* How often an MTP layer's prediction was the model's own, of those it made. */
 static void say_accepted(mx_run *r, double accepted, double asked)
@@ -15,12 +16,17 @@ static void say_accepted(mx_run *r, double accepted, double asked)
         mx_metrics_log(r->report.metrics, r->at.step, &m, 1);
 }
 
+enum { MOST_EXTRA = 16 };
+
 /* A batch under evaluation. */
 typedef struct {
     mx_run *r;
     const mx_batch *b;
     bool lm, mtp; /* what there is to read */
     double v[4];      /* sums: loss, tokens, MTP predictions accepted and made */
+    const char *extra[MOST_EXTRA]; /* roots "metric:NAME" of the objective: means over the batch */
+    double extra_sum[MOST_EXTRA];
+    int n_extra;
 } evaluation;
 
 static mx_status feed_evaluated(void *ctx, int microbatch, mx_exec *e)
@@ -37,6 +43,11 @@ static mx_status add_evaluated(void *ctx, int microbatch, mx_exec *e)
     (void)microbatch;
     MX_TRY(mx_exec_read(e, v->lm ? "lm_loss" : "loss", &loss));
     v->v[0] += loss;
+    for (int i = 0; i < v->n_extra; i++) {
+        float mean;
+        MX_TRY(mx_exec_read(e, v->extra[i], &mean));
+        v->extra_sum[i] += (double)mean * (double)mx_run_counted(v->r, v->b);
+    }
     if (v->mtp) {
         MX_TRY(mx_exec_read(e, "mtp_accepted", &accepted));
         MX_TRY(mx_exec_read(e, "mtp_asked", &asked));
@@ -64,6 +75,29 @@ static bool evaluates_to(const mx_run *r, const char *name)
     return mx_graph_find_root(g, name) != NULL;
 }
 
+static void find_extra(evaluation *v)
+{
+    const mx_graph *g = &v->r->programs.eval.graph;
+    for (int i = 0; v->r->goal.objective && i < g->n_roots && v->n_extra < MOST_EXTRA; i++)
+        if (g->root[i]->name && mx_starts_with(g->root[i]->name, MX_METRIC_ROOT))
+            v->extra[v->n_extra++] = g->root[i]->name;
+}
+
+/* eval/NAME of each, weighted by what the loss is a mean over. */
+static mx_status log_extra(evaluation *v)
+{
+    mx_metric m[MOST_EXTRA];
+    char name[MOST_EXTRA][96];
+    MX_TRY(mx_comm_sum_f64(v->r->ranks.comm, v->extra_sum, v->n_extra));
+    for (int i = 0; i < v->n_extra; i++) {
+        snprintf(name[i], sizeof name[i], "eval/%s", v->extra[i] + sizeof MX_METRIC_ROOT - 1);
+        m[i] = (mx_metric){name[i], v->v[1] > 0 ? v->extra_sum[i] / v->v[1] : NAN};
+    }
+    if (v->r->ranks.leads)
+        mx_metrics_log(v->r->report.metrics, v->r->at.step, m, v->n_extra);
+    return MX_OK;
+}
+
 /* On a mesh the programs have added up everything but the tokens. */
 static mx_status sum_evaluated(mx_run *r, double v[4])
 {
@@ -86,6 +120,7 @@ mx_status mx_run_evaluate(mx_run *r)
     evaluation e = {.r = r, .lm = evaluates_to(r, "lm_loss"),
                     .mtp = evaluates_to(r, "mtp_asked")};
     double *v = e.v, *sum = &v[0], *tokens = &v[1];
+    find_extra(&e);
     mx_run_spend(r, MX_GOODPUT_EVAL);
     mx_progress_doing(&r->report.progress, "evaluating");
     /* The same batches every time: evaluation starts from the beginning of its data. */
@@ -108,11 +143,35 @@ mx_status mx_run_evaluate(mx_run *r)
                        (mx_metric[]){{"eval/loss", r->loop.last_eval}}, 1);
     if (e.mtp)
         say_accepted(r, v[2], v[3]);
-    return MX_OK;
+    return e.n_extra ? log_extra(&e) : MX_OK;
 }
 
 bool mx_run_evaluates_at(const mx_run *r, int64_t step)
 {
     const mx_run_rules *u = &r->rules;
     return r->programs.evaluates && step % u->eval_interval == 0 && step >= u->eval_start_step;
+}
+
+bool mx_run_measures_at(const mx_run *r, int64_t step)
+{
+    int64_t each = r->goal.objective ? r->rules.task_interval : 0;
+    return each > 0 && r->ranks.leads && (step % each == 0 || step == r->steps);
+}
+
+mx_status mx_run_measure(mx_run *r)
+{
+    mx_metric m[MX_HOST_METRICS];
+    mx_str text = {0};
+    int n = 0;
+    mx_run_spend(r, MX_GOODPUT_EVAL);
+    mx_progress_doing(&r->report.progress, "answering tasks");
+    MX_TRY(r->goal.objective->measure(&r->goal, r->at.step, m, &n));
+    for (int i = 0; i < n; i++)
+        mx_str_addf(&text, "%s%s %.4g", i ? ", " : "", m[i].name, m[i].value);
+    mx_progress_say(&r->report.progress, "step %lld: %s", (long long)r->at.step,
+                    mx_str_text(&text));
+    mx_str_fini(&text);
+    mx_progress_begin(&r->report.progress, r->at.step);
+    mx_metrics_log(r->report.metrics, r->at.step, m, n);
+    return MX_OK;
 }

@@ -1,6 +1,31 @@
 /* run_goal.c - a run that trains for an objective: where the two meet. */
 #include "train/run/run_state.h"
 
+#include <string.h>
+
+/* What an objective does not do on a mesh. */
+static mx_status check_mesh(mx_run *r, const mx_objective *o)
+{
+    const mx_mesh *mesh = &r->mesh_rank->mesh->mesh;
+    if (!o->meshes)
+        return mx_fail(MX_USAGE, "maxc %s%s%s does not run on a mesh yet; leave mesh= and the keys "
+                       "of parallelism out", o->verb,
+                       strcmp(o->name, o->verb) ? " with loss_type=" : "",
+                       strcmp(o->name, o->verb) ? o->name : "");
+    MX_TRY(mx_mesh_without_stages(r->mesh_rank->mesh, mx_arena_printf(&r->arena, "maxc %s",
+                                                                      o->verb)));
+    if (o->feed && mx_mesh_degree(mesh, MX_AXIS_CONTEXT) > 1)
+        return mx_fail(MX_USAGE, "the mesh has context=%d, and maxc %s does not cut sequences yet; "
+                       "use another axis, for example fsdp=%d",
+                       mx_mesh_degree(mesh, MX_AXIS_CONTEXT), o->verb,
+                       mx_mesh_degree(mesh, MX_AXIS_CONTEXT));
+    if (mx_config_bool(r->c, "precompute_ref_log_probs"))
+        return mx_fail(MX_USAGE, "%s: precompute_ref_log_probs on a mesh is not done yet; without "
+                       "it the reference runs beside the model, cut as the model is",
+                       mx_config_where(r->c, "precompute_ref_log_probs"));
+    return MX_OK;
+}
+
 mx_status mx_run_goal_read(mx_run *r)
 {
     const mx_objective *o = r->goal.objective;
@@ -8,8 +33,13 @@ mx_status mx_run_goal_read(mx_run *r)
     if (!o)
         return MX_OK;
     if (r->mesh_rank)
-        return mx_fail(MX_USAGE, "maxc %s does not run on a mesh yet; leave mesh= and the keys of "
-                       "parallelism out", o->verb);
+        MX_TRY(check_mesh(r, o));
+    if (*mx_config_text(r->c, "task_path") && !o->measure)
+        return mx_fail(MX_USAGE, "%s: the objective %s does not answer tasks; leave task_path out",
+                       mx_config_where(r->c, "task_path"), o->name);
+    if (strcmp(mx_config_text(r->c, "semantics"), "verl") == 0 && strcmp(o->verb, "grpo") != 0)
+        return mx_fail(MX_USAGE, "%s: verl is about rewards; maxc %s has the semantics of trl and "
+                       "maxtext", mx_config_where(r->c, "semantics"), o->verb);
     if (o->adapt)
         MX_TRY(o->adapt(&r->model));
     if (o->read)
@@ -44,8 +74,8 @@ mx_status mx_run_goal_open(mx_run *r)
     o->microbatch = r->request.batch.microbatch;
     o->accumulation = r->request.batch.accumulation;
     o->folder = r->folder;
-    o->rank = r->ranks.comm->rank;
-    o->n_ranks = r->ranks.comm->size;
+    o->rank = r->ranks.data_rank;
+    o->n_ranks = r->ranks.data_ranks;
     o->position = r->at.loader;
     o->n_position = r->at.loader_bytes;
     return o->objective && o->objective->open ? o->objective->open(o) : MX_OK;

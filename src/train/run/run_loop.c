@@ -46,6 +46,8 @@ static mx_status mx_run_loop(mx_run *r)
     bool is_local = r->saving.local_step >= 0; /* make it durable before anything else */
     if (r->saving.ckpt && ((r->rules.save_on_start && r->at.step == 0) || is_local))
         MX_TRY(mx_run_save(r));
+    if (r->at.step == 0 && mx_run_measures_at(r, 0))
+        MX_TRY(mx_run_measure(r));
     for (;;) {
         bool end;
         MX_TRY(mx_run_poll(r));
@@ -65,8 +67,9 @@ static mx_status mx_run_loop(mx_run *r)
         }
         int64_t step = r->at.step;
         bool eval = mx_run_evaluates_at(r, step), saves = mx_run_saves_at(r, step);
+        bool measures = mx_run_measures_at(r, step);
         MX_TRY(mx_run_settle(r, step - 1));
-        if (eval || saves || must_know(r))
+        if (eval || saves || measures || must_know(r))
             MX_TRY(mx_run_settle(r, step));
         mx_run_profile_end(r, false);
         if (r->at.step != step) /* the run went back */
@@ -77,6 +80,8 @@ static mx_status mx_run_loop(mx_run *r)
         if (reached)
             mx_progress_say(&r->report.progress, "the evaluation has reached target_eval_loss=%g",
                             r->rules.target_eval_loss);
+        if (measures)
+            MX_TRY(mx_run_measure(r));
         if (saves)
             MX_TRY(mx_run_save(r));
     }
@@ -124,10 +129,14 @@ mx_status mx_run_objective(const mx_config *c, const mx_objective *objective,
 {
     mx_launch launch;
     mx_mesh_plan mesh = {0};
-    mx_run_start s = {c, objective, command_line};
+    mx_run_start s = {c, objective, command_line, NULL};
+    mx_str note = {0};
     MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
     MX_TRY(mx_launch_find(&launch, getenv));
-    mx_status st = mx_mesh_configure(&mesh, c, launch.size);
+    mx_status st = mx_run_choose_mesh(&s, &launch, &note);
+    s.note = mx_str_text(&note);
+    if (!st)
+        st = mx_mesh_configure(&mesh, c, launch.size);
     if (!st && mesh.ranks > 1)
         st = launch.size == 1 ? mx_virtual_ranks(&mesh, (int)mx_config_int(c, "num_threads"),
                                                  virtual_rank, &s)
@@ -135,5 +144,6 @@ mx_status mx_run_objective(const mx_config *c, const mx_objective *objective,
     else if (!st)
         st = run_rank(&s, NULL);
     mx_mesh_plan_fini(&mesh);
+    mx_str_fini(&note);
     return st;
 }

@@ -109,10 +109,10 @@ void mx_run_profile_take(mx_run *r, const mx_exec *e)
         mx_str_add(&p->trace, "{\"name\": ");
         mx_json_write_string(&p->trace, s->label, strlen(s->label));
         mx_str_addf(&p->trace,
-                    ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"ts\": %.3f, "
+                    ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 1, \"tid\": %d, \"ts\": %.3f, "
                     "\"dur\": %.3f, \"args\": {\"step\": %lld, \"GFLOP/s\": %.3f, \"GB/s\": %.3f}}",
-                    s->op->name, 1e6 * begin, 1e6 * seconds, (long long)r->at.step + 1,
-                    c.flops * per, c.bytes * per);
+                    s->op->name, s->beside ? 2 : 1, 1e6 * begin, 1e6 * seconds,
+                    (long long)r->at.step + 1, c.flops * per, c.bytes * per);
         total *t = find_total(r, s->label);
         t->seconds += seconds;
         t->flops += c.flops;

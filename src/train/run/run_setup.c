@@ -13,6 +13,7 @@
 #include "ops/load.h"
 #include "store/adapter.h"
 #include "store/digest.h"
+#include "store/quant_encode.h"
 #include "store/weights.h"
 #include "train/input/data_size.h"
 #include "exec/model_ref.h"
@@ -150,24 +151,43 @@ static mx_status restore(mx_run *r)
     return mx_session_init(r->session, (uint64_t)mx_config_int(r->c, "init_weights_seed"));
 }
 
+static double squares_of(const float *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < n; k++)
+        sum += (double)x[k] * x[k];
+    return sum;
+}
+
+static mx_status add_squares(mx_session *s, mx_var *v, double *sum)
+{
+    enum { RUN = 4096 };
+    int64_t n = mx_type_count(&v->type) * (v->attr.quantized && v->type.dtype == MX_U8 ? 2 : 1);
+    size_t stored = mx_type_bytes(&v->type), wide = (size_t)n * sizeof(float);
+    void *host = NULL;
+    MX_TRY(mx_alloc(&host, stored > wide ? stored : wide, v->name));
+    mx_tensor t = {host, v->type};
+    mx_status st = v->attr.quantized ? mx_codes_read(s, v, host) : mx_var_read(s, v, host);
+    for (int64_t k = 0; !st && k < n; k += RUN) {
+        float run[RUN], *x = (float *)host + k;
+        int64_t some = n - k < RUN ? n - k : RUN;
+        if (!v->attr.quantized)
+            mx_load_run_f32(&t, k, some, x = run);
+        *sum += squares_of(x, some);
+    }
+    mx_free(host);
+    return st;
+}
+
 /* Weights that are not trained do not change: their part of the norm is computed once. */
 static mx_status measure_frozen(mx_run *r)
 {
-    double sum = 0;
+    r->loop.frozen_squares = 0;
     for (int i = 0; i < mx_session_count(r->session); i++) {
-        const mx_var *v = mx_session_var(r->session, i);
-        if (v->attr.kind != MX_VAR_WEIGHT || !v->attr.frozen || (v->box && !v->box->first))
-            continue;
-        void *host = NULL;
-        MX_TRY(mx_alloc(&host, mx_type_bytes(&v->type), v->name));
-        mx_status st = mx_var_read(r->session, v, host);
-        mx_tensor t = {host, v->type};
-        for (int64_t k = 0; !st && k < mx_type_count(&v->type); k++)
-            sum += mx_load_f64(&t, k) * mx_load_f64(&t, k);
-        mx_free(host);
-        MX_TRY(st);
+        mx_var *v = mx_session_var(r->session, i);
+        if (v->attr.kind == MX_VAR_WEIGHT && v->attr.frozen && (!v->box || v->box->first))
+            MX_TRY(add_squares(r->session, v, &r->loop.frozen_squares));
     }
-    r->loop.frozen_squares = sum;
     return r->mesh_rank ? mx_comm_sum_f64(r->ranks.comm, &r->loop.frozen_squares, 1) : MX_OK;
 }
 
@@ -345,6 +365,7 @@ static void read_rules(mx_run *r)
         .checkpoint_period = mx_config_int(c, "checkpoint_period"),
         .eval_interval = mx_config_int(c, "eval_interval"),
         .eval_start_step = mx_config_int(c, "eval_start_step"),
+        .task_interval = *mx_config_text(c, "task_path") ? mx_config_int(c, "task_interval") : 0,
         .eval_steps = mx_config_int(c, "eval_steps"),
         .rollback_after_skips = mx_config_int(c, "rollback_after_skips"),
         .max_checkpoint_failures = mx_config_int(c, "max_checkpoint_failures"),
@@ -398,6 +419,8 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mes
     r->folder = mx_run_folder(c, &r->arena);
     MX_TRY(mx_run_ranks_find(r));
     start_progress(r);
+    if (s->note && *s->note)
+        mx_progress_say(&r->report.progress, "%s", s->note);
     MX_TRY(mx_run_ranks_open(r));
     read_rules(r);
     r->schedule = mx_schedule_make(c);
@@ -484,6 +507,8 @@ void mx_run_close(mx_run *r)
     mx_ckpt_free(r->saving.ckpt);
     mx_status_free(mx_metrics_close(r->report.metrics));
     mx_progress_fini(&r->report.progress);
+    if (r->goal.objective && r->goal.objective->measure_end)
+        r->goal.objective->measure_end(&r->goal);
     if (r->goal.objective && r->goal.objective->close)
         r->goal.objective->close(&r->goal);
     mx_train_data_close(&r->data);

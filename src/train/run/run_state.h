@@ -28,6 +28,7 @@ typedef struct {
     bool in_flight;
     float loss_limit, norm_limit; /* infinite: none */
     double lr, wait_s, began, done, flops;
+    mx_comm_seconds comm; /* of this rank's collectives */
     int64_t tokens, trained, counted; /* counted: what the loss is a mean over */
     mx_metric host[MX_HOST_METRICS]; /* of the objective, about the batch */
     int n_host;
@@ -40,6 +41,7 @@ typedef struct {
 /* What the loop asks for as it goes; read once, before the first step. */
 typedef struct {
     int64_t checkpoint_period, eval_interval, eval_start_step, eval_steps, rollback_after_skips;
+    int64_t task_interval; /* 0: there are no tasks */
     int64_t max_checkpoint_failures;
     bool abort_on_nan_loss, abort_on_inf_loss;
     bool save_on_start, save_on_completion, save_on_signal, save_always;
@@ -93,6 +95,7 @@ typedef struct {
     bool has_lm_loss;      /* a root of its own beside the loss */
     double frozen_squares; /* sum of the squares of weights that are not trained */
     double last_done, last_clock, mean_step_s;
+    int64_t n_timed; /* steps that this start has reported */
     mx_spikes spikes; /* cap 0: spikes are not looked for */
     double last_eval; /* NAN: none yet; run_eval.c's */
 } mx_run_steps;
@@ -167,7 +170,13 @@ typedef struct {
     const mx_config *config;
     const mx_objective *objective; /* NULL: none */
     const char *command_line;
+    const char *note; /* what was chosen for it, to be said first; NULL or "": nothing */
 } mx_run_start;
+
+/* run_mesh.c: puts a mesh for the ranks there are in the place of mesh=auto; the note says which
+ * and why. */
+mx_status mx_run_choose_mesh(const mx_run_start *s, const mx_launch *launch,
+                             mx_str *note) MX_MUST_USE;
 
 /* run_setup.c: everything before the first step. */
 mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh_rank) MX_MUST_USE;
@@ -189,6 +198,8 @@ mx_status mx_run_programs_open(mx_run *r) MX_MUST_USE;
 void mx_run_say_plan(mx_run *r);
 mx_status mx_run_write_plan(const mx_run *r) MX_MUST_USE; /* plan.txt */
 double mx_run_planned_bytes(const mx_run *r);
+/* run_mesh.c: the step time as the planner predicts it, beside the real one. */
+void mx_run_say_time(mx_run *r, double real);
 /* run_watch.c: log, crash reports, watchdog, the account of time and memory. */
 mx_status mx_run_check_crashes(mx_run *r) MX_MUST_USE; /* is it worth starting? */
 void mx_run_log_open(mx_run *r);
@@ -264,6 +275,9 @@ mx_status mx_run_save_last(mx_run *r, bool stopped) MX_MUST_USE;
 /* run_eval.c */
 mx_status mx_run_evaluate(mx_run *r) MX_MUST_USE;
 bool mx_run_evaluates_at(const mx_run *r, int64_t step);
+/* What the objective measures (task_path): on the rank that leads, by its weights. */
+bool mx_run_measures_at(const mx_run *r, int64_t step);
+mx_status mx_run_measure(mx_run *r) MX_MUST_USE;
 /* run_loop.c: what to do about a step that changed nothing. */
 mx_status mx_run_after_skip(mx_run *r, const mx_inflight_step *f) MX_MUST_USE;
 

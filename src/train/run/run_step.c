@@ -183,11 +183,14 @@ static mx_status take_each(const mx_run *r, mx_exec *e, mx_inflight_step *f, int
     return MX_OK;
 }
 
-/* Another one for every microbatch of the run, whenever it is resumed. */
+/* Another one for every microbatch of the run, whenever it is resumed. Ranks of a mesh share it:
+ * what they drop follows from places in the whole batch. */
 static int64_t dropout_seed(const mx_run *r, int64_t step, int64_t microbatch)
 {
-    int64_t n = r->request.batch.accumulation * r->ranks.comm->size;
-    int64_t number = (step - 1) * n + microbatch * r->ranks.comm->size + r->ranks.comm->rank;
+    int64_t ranks = r->mesh_rank ? 1 : r->ranks.comm->size;
+    int64_t rank = r->mesh_rank ? 0 : r->ranks.comm->rank;
+    int64_t n = r->request.batch.accumulation * ranks;
+    int64_t number = (step - 1) * n + microbatch * ranks + rank;
     return number + (mx_config_int(r->c, "init_weights_seed") << 40);
 }
 
@@ -203,6 +206,8 @@ typedef struct {
 static mx_status write_microbatch(void *ctx, int microbatch, mx_exec *e)
 {
     const stage_feed *s = ctx;
+    int64_t seed = dropout_seed(s->r, s->f->step, microbatch);
+    MX_TRY(mx_exec_write(e, "dropout_seed", &seed));
     return mx_run_feed(s->r, e, s->b, microbatch * s->r->batch.microbatch, s->scale);
 }
 
@@ -286,7 +291,11 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     f->counted = of_all[3];
     if (r->goal.objective && r->goal.objective->report)
         f->n_host = r->goal.objective->report(&r->goal, f->host);
+    mx_comm_seconds before = mx_session_comm_seconds(r->session);
     MX_TRY(run_programs(r, b, f));
+    f->comm = mx_session_comm_seconds(r->session);
+    f->comm.all -= before.all;
+    f->comm.waited -= before.waited;
     f->done = mx_clock_now();
     f->in_flight = true;
     r->at.step++;
@@ -315,13 +324,21 @@ static double mean_of(const mx_run *r, const mx_inflight_step *f, int k)
     return (double)sum_of(r, f, k) / (double)(r->request.batch.accumulation * ranks);
 }
 
-static void report(mx_run *r, const mx_inflight_step *f)
+/* Of the time of collectives, what kernels did not wait for. */
+static double hidden_share(const mx_inflight_step *f)
+{
+    double share = f->comm.all > 0 ? 1 - f->comm.waited / f->comm.all : 0;
+    return share > 0 ? share : 0;
+}
+
+static mx_status report(mx_run *r, const mx_inflight_step *f)
 {
     char state[96];
     checkpoint_state(r, state, sizeof state);
     double rate = (double)f->tokens / f->step_s, flops = f->flops / f->step_s;
     double lm = r->loop.has_lm_loss ? sum_of(r, f, LM_LOSS) : f->loss;
     double norm = f->got.value[update_at(r, PARAM_NORM)];
+    r->loop.n_timed++;
     r->loop.mean_step_s =
         r->loop.mean_step_s > 0 ? 0.9 * r->loop.mean_step_s + 0.1 * f->step_s : f->step_s;
     mx_progress_update(
@@ -347,6 +364,8 @@ static void report(mx_run *r, const mx_inflight_step *f)
                            {"mfu", flops / r->report.peak_flops},
                            {"step_seconds", f->step_s},
                            {"data_wait_seconds", f->wait_s},
+                           {f->comm.all > 0 ? "communication_seconds" : NULL, f->comm.all},
+                           {f->comm.all > 0 ? "communication_hidden" : NULL, hidden_share(f)},
                            {"skipped", f->skipped},
                            {"skipped_steps", (double)r->at.skipped},
                            {"rollbacks", (double)r->at.rollbacks},
@@ -363,6 +382,7 @@ static void report(mx_run *r, const mx_inflight_step *f)
     n += f->n_host;
     if (r->ranks.leads)
         mx_metrics_log(r->report.metrics, f->step, r->loop.metric, n);
+    return o && o->check ? o->check(&r->goal, f->step, r->loop.metric, n) : MX_OK;
 }
 
 /* The time since the step before was done: by the device's clock where it had this step already
@@ -407,9 +427,10 @@ mx_status mx_run_settle(mx_run *r, int64_t step)
     /* Now and then, where it takes no noticeable time: the machine may have been busy at first. */
     if (r->report.measures_peak && f->step_s > 1 && (step & (step - 1)) == 0 && step > 1)
         mx_run_measure_peak(r);
-    report(r, f);
+    mx_status st = report(r, f);
     mx_run_step_done(r, step);
     mx_run_check_saves(r);
     mx_run_lock_beat(&r->claim.lock);
+    MX_TRY(st);
     return f->skipped || !isfinite(f->loss) ? mx_run_after_skip(r, f) : MX_OK;
 }

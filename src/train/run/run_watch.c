@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 enum { ACCOUNT_SECONDS = 30, ALARM_FAILURES = 3 };
+enum { LEAST_TIMED = 20 }; /* steps, for a mean that says something */
 enum { CRASHES = 3, CRASH_STEPS = 10, LOG_BYTES = 64 << 20 };
 
 double mx_run_now(void)
@@ -211,6 +212,8 @@ void mx_run_watch_close(mx_run *r, mx_status st)
     r->watch.watchdog = NULL;
     if (r->session && r->plan.total > 0)
         say_memory(r);
+    if (r->loop.n_timed >= LEAST_TIMED && r->ranks.leads)
+        mx_run_say_time(r, r->loop.mean_step_s);
     if (r->watch.accounts) {
         mx_str table = {0};
         mx_run_spend(r, MX_GOODPUT_OTHER);

@@ -109,11 +109,13 @@ static mx_status cuda_fill(mx_device *d, mx_device_buffer to, const mx_fill *f)
         return mx_cuda_check(
             cudaMemsetAsync(dst, 0, (size_t)f->n * mx_dtype_bytes(f->dtype), c->stream),
             "the first weights");
-    MX_CUDA_NEEDS(f->dtype == MX_F32 || f->dtype == MX_BF16, "weights of this dtype");
+    bool bytes = f->dtype == MX_U8 && f->init.kind == MX_INIT_CHOICE && f->init.cols == 1;
+    MX_CUDA_NEEDS(f->dtype == MX_F32 || f->dtype == MX_BF16 || bytes, "weights of this dtype");
     MX_CUDA_NEEDS(f->init.kind != MX_INIT_UNIFORM, "uniform weights");
     mx_cuda_fill fill = {.scale = f->init.kind == MX_INIT_ONES ? 1.0 : f->init.scale, .n = f->n,
                          .seed = f->seed, .stream = f->stream, .f32 = f->dtype == MX_F32};
-    fill.kind = f->init.kind == MX_INIT_NORMAL        ? MX_CUDA_FILL_NORMAL
+    fill.kind = bytes                                 ? MX_CUDA_FILL_BYTES
+                : f->init.kind == MX_INIT_NORMAL      ? MX_CUDA_FILL_NORMAL
                 : f->init.kind == MX_INIT_LOG_UNIFORM ? MX_CUDA_FILL_LOG_UNIFORM
                                                       : MX_CUDA_FILL_SAME;
     return mx_cuda_check(mx_cuda_fill_with(dst, &fill, c->stream), "the first weights");

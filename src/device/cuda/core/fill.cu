@@ -26,6 +26,15 @@ __device__ double value_at(const mx_cuda_fill &f, int64_t i)
     return f.scale * (sqrt(-2 * log(u)) * cos(6.283185307179586 * w));
 }
 
+__global__ void fill_bytes_kernel(uint8_t *x, mx_cuda_fill f)
+{
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < f.n;
+         i += (int64_t)gridDim.x * THREADS) {
+        mx_random4 r = philox(f.seed, f.stream, (uint64_t)i);
+        x[i] = (uint8_t)(f.scale * uniform(r.v[0], r.v[1]));
+    }
+}
+
 template <typename T> __global__ void fill_kernel(T *x, mx_cuda_fill f)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < f.n;
@@ -36,7 +45,9 @@ template <typename T> __global__ void fill_kernel(T *x, mx_cuda_fill f)
 cudaError_t mx_cuda_fill_with(void *x, const mx_cuda_fill *f, cudaStream_t stream)
 {
     int blocks = grid_for(f->n, THREADS, 1 << 16);
-    if (f->f32)
+    if (f->kind == MX_CUDA_FILL_BYTES)
+        fill_bytes_kernel<<<blocks, THREADS, 0, stream>>>((uint8_t *)x, *f);
+    else if (f->f32)
         fill_kernel<<<blocks, THREADS, 0, stream>>>((float *)x, *f);
     else
         fill_kernel<<<blocks, THREADS, 0, stream>>>((uint16_t *)x, *f);

@@ -46,13 +46,18 @@ cudaError_t mx_cuda_xent(const mx_xent_shape *s, mx_bf16 *logits, const int32_t 
                          const float *weight, const float *grad_scale, float *loss, float *lse,
                          cudaStream_t stream);
 /* --- first values (fill.cu) --- */
-typedef enum { MX_CUDA_FILL_SAME, MX_CUDA_FILL_NORMAL, MX_CUDA_FILL_LOG_UNIFORM } mx_cuda_fill_kind;
+typedef enum {
+    MX_CUDA_FILL_SAME,
+    MX_CUDA_FILL_NORMAL,
+    MX_CUDA_FILL_LOG_UNIFORM,
+    MX_CUDA_FILL_BYTES, /* whole numbers below scale, each a byte */
+} mx_cuda_fill_kind;
 typedef struct {
     mx_cuda_fill_kind kind;
     double scale;
     int64_t n;
     uint64_t seed, stream;
-    bool f32; /* else bf16 */
+    bool f32; /* else bf16, or bytes */
 } mx_cuda_fill;
 cudaError_t mx_cuda_fill_with(void *x, const mx_cuda_fill *f, cudaStream_t stream);
 /* The GPU's clock in seconds, to pinned host memory. */

@@ -113,6 +113,7 @@ static const char *c_type(mx_dtype d)
            : d == MX_F32 ? "float"
            : d == MX_I32 ? "i32"
            : d == MX_F64 ? "double"
+           : d == MX_I8  ? "signed char" /* codes of a table, as an input */
                          : NULL;
 }
 
@@ -203,7 +204,7 @@ static bool can_prefetch(const writer *k)
 {
     bool reduces = false;
     for (int i = 0; i < k->g->n_ext; i++)
-        if (k->g->ext[i].dtype == MX_I32 || k->g->ext[i].dtype == MX_F64)
+        if (k->g->ext[i].dtype != MX_BF16 && k->g->ext[i].dtype != MX_F32)
             return false;
     for (int i = 0; i < k->g->n_steps; i++)
         reduces |= k->g->step[i].op->kind == MX_ROW_REDUCE;
@@ -368,7 +369,8 @@ static mx_status check_types(const mx_group *g)
         if (!c_type(g->ext[i].dtype))
             return mx_fail(MX_DEVICE, "no CUDA form for %s", mx_dtype_name(g->ext[i].dtype));
     for (int i = 0; i < g->n_out; i++)
-        if (!c_type(g->step[g->out[i] - g->n_ext].type.dtype))
+        if (g->step[g->out[i] - g->n_ext].type.dtype == MX_I8 ||
+            !c_type(g->step[g->out[i] - g->n_ext].type.dtype))
             return mx_fail(MX_DEVICE, "no CUDA form of a result's dtype");
     for (int i = 0; i < g->n_steps; i++)
         if (!g->step[i].op->expr && !mx_group_step_sums_columns(&g->step[i]))

@@ -1,11 +1,12 @@
-/* dequant.cu - see dequant.h. Decoding is bound by reading codes: a warp has two rows of w, each of
- * its lanes 16 bytes of both at a time, and up to eight rows of x, which stay in L1.
+/* dequant.cu - see dequant.h. Most of it is dequant_mma.cu's; this has scales of other groups. A
+ * warp has two rows of w, each of its lanes 16 bytes of both at a time, and up to eight rows of x,
+ * which stay in L1.
  *
  * A code becomes a float by its place in the bits of one: 2^23 + u is 0x4b000000 | u, and the
  * subtraction of 2^23 and the code's offset is exact. A lane's 16 bytes lie in one group, so that
  * its sum over them is scaled once. A row's sum has one order: along a lane, then over lanes.
  */
-#include "device/cuda/gemm/dequant.h"
+#include "device/cuda/gemm/dequant_mma.cuh"
 #include "device/cuda/core/vec.cuh"
 
 #include <cuda_fp8.h>
@@ -125,7 +126,14 @@ static void launch_rows(const gemv_call &p, int64_t m, cudaStream_t stream)
 extern "C" cudaError_t mx_cuda_dequant_gemv(void *y, bool y_f32, const void *x, int64_t m,
                                             const mx_cuda_codes *w, cudaStream_t stream)
 {
-    for (int64_t at = 0; at < m;) {
+    for (int64_t at = 0; at < m && mx_cuda_dequant_few_can(w); at += MOST) {
+        cudaError_t e = mx_cuda_dequant_few((char *)y + at * w->n * (y_f32 ? 4 : 2), y_f32,
+                                            (const uint16_t *)x + at * w->k,
+                                            (int)(m - at < MOST ? m - at : MOST), w, stream);
+        if (e != cudaSuccess)
+            return e;
+    }
+    for (int64_t at = 0; at < m && !mx_cuda_dequant_few_can(w);) {
         int64_t left = m - at, n = left >= MOST ? MOST : left >= 4 ? 4 : left >= 2 ? 2 : 1;
         gemv_call p = {*w, (const uint16_t *)x + at * w->k,
                        (char *)y + at * w->n * (y_f32 ? 4 : 2), y_f32};

@@ -204,9 +204,7 @@ static mx_status describe_scales(mx_gemm_plan *p)
 {
     static const int32_t modes[] = {
         [MX_SCALE_ALL] = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
-        [MX_SCALE_ROWS] = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
-        [MX_SCALE_RUNS] = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
-        [MX_SCALE_SQUARES] = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F};
+        [MX_SCALE_ROWS] = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F};
     int8_t fast = p->shape.fast;
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &modes[p->shape.scale_b], sizeof *modes));

@@ -33,15 +33,8 @@ typedef enum {
     MX_GEMM_I32, /* the sums of I8 */
 } mx_gemm_type;
 
-/* What the scales of an 8-bit float factor belong to: all of it, rows, 1 x 128 numbers, or 128 x
- * 128. (rows) float32; blocks lie (k / 128, rows), and (rows / 128, k / 128 rounded up to 4). */
-typedef enum {
-    MX_SCALE_NONE,
-    MX_SCALE_ALL,
-    MX_SCALE_ROWS,
-    MX_SCALE_RUNS,
-    MX_SCALE_SQUARES
-} mx_gemm_scale;
+/* What the scales of an 8-bit float factor belong to: all of it, or rows; float32. */
+typedef enum { MX_SCALE_NONE, MX_SCALE_ALL, MX_SCALE_ROWS } mx_gemm_scale;
 
 typedef enum { MX_GEMM_PLAIN, MX_GEMM_BIAS, MX_GEMM_GELU } mx_gemm_epilogue;
 

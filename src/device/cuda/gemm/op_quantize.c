@@ -1,7 +1,8 @@
 /* op_quantize.c - quantize, histories of largest magnitudes, and matmuls of 8-bit numbers.
  *
- * float8 goes to cuBLASLt with its scales. int8 goes there without: its sums come back as int32, a
- * band of rows at a time, and a kernel of ours makes numbers of them.
+ * float8 goes to cuBLASLt with its scales, but for those of blocks (op_scaled_blocks.c). int8 goes
+ * there without: its sums come back as int32, a band of rows at a time, and a kernel of ours makes
+ * numbers of them.
  */
 #include "device/cuda/core/context.h"
 #include "device/cuda/gemm/quantize.h"
@@ -101,10 +102,10 @@ static mx_status prepare_amax(mx_cuda *c, const mx_exec_step *s, void **state, s
 /* --- scaled_matmul --- */
 
 typedef struct {
-    int64_t m, n, k, grid_k;  /* grid_k: scales along k */
+    int64_t m, n, k;
     mx_gemm_scale a, b;
-    int64_t band;             /* rows at a time */
-    mx_gemm_plan *plan[2];    /* of a band, and of the last one if that is lower */
+    int64_t band;          /* rows at a time */
+    mx_gemm_plan *plan[2]; /* of a band, and of the last one if that is lower */
 } scaled;
 
 static mx_gemm_type type_of(mx_dtype d)
@@ -112,14 +113,30 @@ static mx_gemm_type type_of(mx_dtype d)
     return d == MX_F8_E4M3 ? MX_GEMM_E4M3 : d == MX_F8_E5M2 ? MX_GEMM_E5M2 : MX_GEMM_I8;
 }
 
-/* What the scales of a factor of so many rows belong to. */
+/* What the scales of a factor of so many rows belong to; none: to blocks. */
 static mx_gemm_scale scale_of(const mx_type *scale, int64_t rows)
 {
-    if (scale->dim[1] == 1 && scale->dim[0] == 1)
+    if (scale->dim[1] != 1)
+        return MX_SCALE_NONE;
+    if (scale->dim[0] == 1)
         return MX_SCALE_ALL;
-    if (scale->dim[0] == rows)
-        return scale->dim[1] == 1 ? MX_SCALE_ROWS : MX_SCALE_RUNS;
-    return MX_SCALE_SQUARES;
+    return scale->dim[0] == rows ? MX_SCALE_ROWS : MX_SCALE_NONE;
+}
+
+static scaled sizes_of(const mx_exec_step *s)
+{
+    const mx_tensor *in = s->call.in;
+    const mx_type *a = &in[0].type, *b = &in[2].type;
+    scaled m = {.m = mx_type_count(a) / a->dim[a->ndim - 1], .n = b->dim[0], .k = b->dim[1]};
+    m.a = scale_of(&in[1].type, m.m);
+    m.b = scale_of(&in[3].type, m.n);
+    return m;
+}
+
+static bool takes_scaled(const mx_exec_step *s)
+{
+    scaled m = sizes_of(s);
+    return s->call.in[0].type.dtype == MX_I8 || (m.a == m.b && m.a != MX_SCALE_NONE);
 }
 
 static void drop_scaled(mx_cuda *c, void *state)
@@ -151,9 +168,7 @@ static mx_status plan_scaled(mx_cuda *c, const mx_exec_step *s, scaled *m)
     bool whole = in[0].type.dtype == MX_I8;
     MX_CUDA_NEEDS(mx_is_float(&s->call.out[0]) && m->m > 0 && m->m % 16 == 0 && m->n % 16 == 0 &&
                       m->k % 16 == 0, "8-bit matmuls of these sizes");
-    MX_CUDA_NEEDS(whole || m->a == m->b || (m->a == MX_SCALE_RUNS && m->b == MX_SCALE_SQUARES),
-                  "these scales");
-    MX_CUDA_NEEDS(!whole || m->grid_k == 1, "blocks of int8");
+    MX_CUDA_NEEDS(m->a != MX_SCALE_NONE && m->b != MX_SCALE_NONE, "blocks of int8");
     m->band = whole ? mx_gpu_int8_band(m->m, m->n) : m->m;
     MX_TRY(plan_band(c, s, m, m->band, &m->plan[0]));
     return m->m % m->band ? plan_band(c, s, m, m->m % m->band, &m->plan[1]) : MX_OK;
@@ -161,15 +176,10 @@ static mx_status plan_scaled(mx_cuda *c, const mx_exec_step *s, scaled *m)
 
 static mx_status prepare_scaled(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
-    const mx_type *a = &s->call.in[0].type, *b = &s->call.in[2].type;
     scaled *m = mx_realloc(NULL, sizeof *m);
-    *m = (scaled){.m = mx_type_count(a) / a->dim[a->ndim - 1], .n = b->dim[0], .k = b->dim[1]};
-    m->a = scale_of(&s->call.in[1].type, m->m);
-    m->b = scale_of(&s->call.in[3].type, m->n);
-    int64_t ka = s->call.in[1].type.dim[1], kb = s->call.in[3].type.dim[1];
-    m->grid_k = ka > kb ? ka : kb;
+    *m = sizes_of(s);
     mx_status st = plan_scaled(c, s, m);
-    *work = mx_gpu_scaled_bytes(m->m, m->n, m->grid_k, a->dtype == MX_I8);
+    *work = s->call.in[0].type.dtype == MX_I8 ? mx_gpu_int8_bytes(m->m, m->n) : 0;
     if (st)
         drop_scaled(c, m);
     else
@@ -177,29 +187,10 @@ static mx_status prepare_scaled(mx_cuda *c, const mx_exec_step *s, void **state,
     return st;
 }
 
-/* Scales of blocks in the library's order, behind each other in the workspace. */
-static mx_status place(mx_cuda *c, const scaled *m, const mx_tensor *scale, mx_gemm_scale how,
-                       float **to, const float **out)
-{
-    int64_t rows = scale->type.dim[0], pitch = (m->grid_k + 3) / 4 * 4;
-    *out = scale->data;
-    if (how != MX_SCALE_RUNS && how != MX_SCALE_SQUARES)
-        return MX_OK;
-    *out = *to;
-    mx_status st = mx_cuda_check(mx_cuda_place_scales(*to, scale->data, rows, m->grid_k, pitch,
-                                                      how == MX_SCALE_RUNS, c->stream), "scales");
-    *to += mx_gpu_aligned_bytes(rows * pitch, sizeof(float)) / sizeof(float);
-    return st;
-}
-
 static mx_status launch_floats(mx_cuda *c, const mx_exec_step *s, scaled *m)
 {
     const mx_tensor *in = s->call.in;
-    float *at = s->call.work;
-    const float *a, *b;
-    MX_TRY(place(c, m, &in[1], m->a, &at, &a));
-    MX_TRY(place(c, m, &in[3], m->b, &at, &b));
-    MX_TRY(mx_gemm_plan_scales(m->plan[0], a, b));
+    MX_TRY(mx_gemm_plan_scales(m->plan[0], in[1].data, in[3].data));
     return mx_gemm_plan_launch(m->plan[0], in[0].data, in[2].data, s->call.out[0].data,
                                c->gemm_work, c->stream);
 }
@@ -233,4 +224,4 @@ const mx_cuda_op mx_cuda_op_quantize = {"quantize", prepare_quantize, quantize, 
 const mx_cuda_op mx_cuda_op_amax_factor = {"amax_factor", prepare_amax, amax_factor, NULL};
 const mx_cuda_op mx_cuda_op_amax_record = {"amax_record", prepare_amax, amax_record, NULL};
 const mx_cuda_op mx_cuda_op_scaled_matmul = {"scaled_matmul", prepare_scaled, scaled_matmul,
-                                             drop_scaled};
+                                             drop_scaled, .takes = takes_scaled};

@@ -45,9 +45,16 @@ cudaError_t mx_cuda_amax_record(float *history, int64_t n, const float *amax, co
 cudaError_t mx_cuda_transpose_bytes(void *y, const void *x, int64_t rows, int64_t cols,
                                     cudaStream_t stream);
 
-/* Scales (rows, cols) as cuBLASLt takes them: by columns, or rows of `pitch` numbers. */
+/* Scales (rows, cols) by columns, as gemm_blocks.h takes them. */
 cudaError_t mx_cuda_place_scales(float *to, const float *scale, int64_t rows, int64_t cols,
-                                 int64_t pitch, bool by_columns, cudaStream_t stream);
+                                 cudaStream_t stream);
+/* A factor with scales of blocks, (block_rows: 1 or 128) x 128, as bf16; cols: a multiple of 16. */
+typedef struct {
+    int64_t rows, cols, block_rows;
+    mx_cuda_format format; /* a float */
+} mx_cuda_widen_shape;
+cudaError_t mx_cuda_widen(void *to, const void *q, const float *scale, const mx_cuda_widen_shape *s,
+                          cudaStream_t stream);
 /* y (m, n) = sums x the scales of rows and columns; one scale where the flag says so. */
 typedef struct {
     int64_t m, n;

@@ -4,6 +4,8 @@
 #include "device/cuda/gemm/quantize_transpose.cuh"
 #include "device/cuda/core/vec.cuh"
 
+#include <cuda_fp8.h>
+
 enum { SIDE = 128, WORDS = SIDE / 4, THREADS = 256, WARPS = THREADS / 32 };
 
 /* A tile of 128 x 128: a lane has four columns and, at a time, four rows, which it transposes in
@@ -50,23 +52,48 @@ cudaError_t mx_cuda_transpose_bytes(void *y, const void *x, int64_t rows, int64_
     return cudaGetLastError();
 }
 
-__global__ void place_kernel(float *to, const float *scale, int64_t rows, int64_t cols,
-                             int64_t pitch, bool by_columns)
+__global__ void place_kernel(float *to, const float *scale, int64_t rows, int64_t cols)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    int64_t wide = by_columns ? rows : pitch;
-    if (i >= (by_columns ? cols : rows) * wide)
-        return;
-    int64_t row = by_columns ? i % rows : i / pitch, col = by_columns ? i / rows : i % pitch;
-    to[i] = col < cols ? scale[row * cols + col] : 0.f;
+    if (i < rows * cols)
+        to[i] = scale[i % rows * cols + i / rows];
 }
 
 cudaError_t mx_cuda_place_scales(float *to, const float *scale, int64_t rows, int64_t cols,
-                                 int64_t pitch, bool by_columns, cudaStream_t stream)
+                                 cudaStream_t stream)
 {
-    int64_t n = by_columns ? rows * cols : rows * pitch;
-    place_kernel<<<(unsigned)((n + 255) / 256), 256, 0, stream>>>(to, scale, rows, cols, pitch,
-                                                                  by_columns);
+    place_kernel<<<(unsigned)((rows * cols + 255) / 256), 256, 0, stream>>>(to, scale, rows, cols);
+    return cudaGetLastError();
+}
+
+/* Sixteen numbers a thread: they have one scale. */
+__global__ void widen_kernel(uint4 *to, const uint4 *q, const float *scale,
+                             const __grid_constant__ mx_cuda_widen_shape s)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, across = s.cols / 16;
+    if (i >= s.rows * across)
+        return;
+    int64_t row = i / across, col = i % across * 16;
+    float f = scale[row / s.block_rows * ((s.cols + SIDE - 1) / SIDE) + col / SIDE];
+    uint4 codes = q[i];
+    uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w}, out[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        __nv_fp8x2_storage_t two = (__nv_fp8x2_storage_t)(in[j / 2] >> j % 2 * 16);
+        float2 v = __half22float2(__nv_cvt_fp8x2_to_halfraw2(
+            two, s.format == MX_CUDA_E4M3 ? __NV_E4M3 : __NV_E5M2));
+        out[j] = pack2(v.x * f, v.y * f);
+    }
+    to[2 * i] = make_uint4(out[0], out[1], out[2], out[3]);
+    to[2 * i + 1] = make_uint4(out[4], out[5], out[6], out[7]);
+}
+
+cudaError_t mx_cuda_widen(void *to, const void *q, const float *scale, const mx_cuda_widen_shape *s,
+                          cudaStream_t stream)
+{
+    int64_t n = s->rows * s->cols / 16;
+    widen_kernel<<<(unsigned)((n + 255) / 256), 256, 0, stream>>>((uint4 *)to, (const uint4 *)q,
+                                                                  scale, *s);
     return cudaGetLastError();
 }
 

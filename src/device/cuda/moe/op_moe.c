@@ -1,6 +1,9 @@
 /* op_moe.c - mixtures of experts: the graph's ops on the kernels of moe_kernels.h. */
 #include "device/cuda/core/context.h"
 #include "device/cuda/moe/moe_kernels.h"
+#include "ops/inputs.h"
+
+enum { MX_INPUTS_UNPERMUTE };
 
 
 static mx_moe_type type_of(const mx_tensor *t)
@@ -128,17 +131,17 @@ static mx_status permute_rows(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_unpermute(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]), "sums of this dtype");
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[UNPERMUTE_X]), "sums of this dtype");
     return MX_OK;
 }
 
 static mx_status unpermute_rows(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_tensor *x = &s->call.in[0], *y = &s->call.out[0];
-    const void *also = s->call.n_in > 3 ? s->call.in[3].data : NULL;
+    const mx_tensor *x = &s->call.in[UNPERMUTE_X], *y = &s->call.out[0];
+    const void *also = s->call.n_in > UNPERMUTE_ALSO ? s->call.in[UNPERMUTE_ALSO].data : NULL;
     return mx_cuda_check(mx_cuda_unpermute_rows(y->data, x->data, also, x->type.dtype == MX_F32,
-                                                s->call.in[2].data, y->type.dim[0],
+                                                s->call.in[UNPERMUTE_PLACE].data, y->type.dim[0],
                                                 x->type.dim[0], y->type.dim[1], c->stream),
                          "unpermute_rows");
 }

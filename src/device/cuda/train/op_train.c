@@ -4,8 +4,13 @@
 #include "device/cuda/core/kernels.h"
 #include "device/cuda/train/train_kernels.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 
 #include <string.h>
+
+enum { MX_INPUTS_ADAMW };
+enum { MX_INPUTS_SGD };
+enum { MX_INPUTS_EMBED_GRAD };
 
 /* Updates of different weights, and sums of different tensors, never depend on each other. */
 static int all(const mx_exec_step *s, void *const *state, int n)
@@ -26,29 +31,36 @@ static mx_status prepare_adamw(mx_cuda *c, const mx_exec_step *s, void **state, 
 {
     (void)c, (void)state;
     const mx_tensor *in = s->call.in;
-    MX_CUDA_NEEDS(mx_is_float(&in[0]) && mx_is_float(&in[1]) && mx_is_float(&in[2]) &&
-                      in[2].type.dtype == in[3].type.dtype &&
-                      (!in[5].data || in[5].type.dtype == MX_BF16), "an update of these dtypes");
-    *work = mx_cuda_adamw_bytes(mx_type_count(&in[0].type));
+    MX_CUDA_NEEDS(mx_is_float(&in[ADAMW_W]) && mx_is_float(&in[ADAMW_G]) &&
+                      mx_is_float(&in[ADAMW_M]) &&
+                      in[ADAMW_M].type.dtype == in[ADAMW_V].type.dtype &&
+                      (!in[ADAMW_COPY].data || in[ADAMW_COPY].type.dtype == MX_BF16),
+                  "an update of these dtypes");
+    *work = mx_cuda_adamw_bytes(mx_type_count(&in[ADAMW_W].type));
     return MX_OK;
 }
 
 static mx_adamw_one update_of(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
-    return (mx_adamw_one){.w = in[0].data, .g = in[1].data, .m = in[2].data, .v = in[3].data,
-                          .copy = in[5].data, .squares = s->call.out[4].data,
-                          .n = mx_type_count(&in[0].type),
+    return (mx_adamw_one){.w = in[ADAMW_W].data,
+                          .g = in[ADAMW_G].data,
+                          .m = in[ADAMW_M].data,
+                          .v = in[ADAMW_V].data,
+                          .copy = in[ADAMW_COPY].data,
+                          .squares = s->call.out[4].data,
+                          .n = mx_type_count(&in[ADAMW_W].type),
                           .salt = (uint64_t)mx_attr_int(s, "salt"),
                           .decay = (float)mx_attr_f64(s, "weight_decay"),
-                          .w_f32 = mx_is_f32(&in[0]), .g_f32 = mx_is_f32(&in[1]),
-                          .moments_f32 = mx_is_f32(&in[2]),
+                          .w_f32 = mx_is_f32(&in[ADAMW_W]),
+                          .g_f32 = mx_is_f32(&in[ADAMW_G]),
+                          .moments_f32 = mx_is_f32(&in[ADAMW_M]),
                           .wide = s->call.out[4].type.dtype == MX_F64};
 }
 
 static mx_adamw_rule rule_of(const mx_exec_step *s)
 {
-    return (mx_adamw_rule){.hyper = s->call.in[4].data, .b1 = (float)mx_attr_f64(s, "b1"),
+    return (mx_adamw_rule){.hyper = s->call.in[ADAMW_HYPER].data, .b1 = (float)mx_attr_f64(s, "b1"),
                            .b2 = (float)mx_attr_f64(s, "b2"), .eps = (float)mx_attr_f64(s, "eps"),
                            .eps_root = (float)mx_attr_f64(s, "eps_root")};
 }
@@ -85,7 +97,7 @@ static mx_status adamw(mx_cuda *c, const mx_exec_step *s, void *state)
 
 static mx_status prepare_sgd(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
-    MX_CUDA_NEEDS(!s->call.in[3].data || s->call.in[3].type.dtype == MX_BF16,
+    MX_CUDA_NEEDS(!s->call.in[SGD_COPY].data || s->call.in[SGD_COPY].type.dtype == MX_BF16,
                   "a copy of this dtype");
     return prepare_update(c, s, state, work);
 }
@@ -94,9 +106,10 @@ static mx_status sgd(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_tensor *in = s->call.in;
-    return mx_cuda_check(mx_cuda_sgd_one(in[0].data, in[1].data, mx_is_f32(&in[1]), in[3].data,
-                                         in[2].data, (float)mx_attr_f64(s, "weight_decay"),
-                                         mx_type_count(&in[0].type), c->stream),
+    return mx_cuda_check(mx_cuda_sgd_one(in[SGD_W].data, in[SGD_G].data, mx_is_f32(&in[SGD_G]),
+                                         in[SGD_COPY].data, in[SGD_HYPER].data,
+                                         (float)mx_attr_f64(s, "weight_decay"),
+                                         mx_type_count(&in[SGD_W].type), c->stream),
                          "sgd");
 }
 
@@ -228,7 +241,9 @@ static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) || s->call.in[0].type.dtype == MX_I32,
+    const mx_type *t = &s->call.in[0].type;
+    bool codes = t->dtype == MX_I8 && t->dim[1] % 2 == 0;
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) || t->dtype == MX_I32 || codes,
                   "a lookup of this dtype");
     return MX_OK;
 }
@@ -245,9 +260,9 @@ static mx_status embed(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_embed_grad(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state;
-    MX_CUDA_NEEDS(mx_is_f32(&s->call.out[0]) && mx_is_float(&s->call.in[1]),
+    MX_CUDA_NEEDS(mx_is_f32(&s->call.out[0]) && mx_is_float(&s->call.in[EMBED_GRAD_DY]),
                   "a lookup of this dtype");
-    *work = mx_cuda_embed_scratch_bytes(mx_type_count(&s->call.in[0].type));
+    *work = mx_cuda_embed_scratch_bytes(mx_type_count(&s->call.in[EMBED_GRAD_IDS].type));
     return MX_OK;
 }
 
@@ -255,13 +270,15 @@ static mx_status embed_grad(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_type *o = &s->call.out[0].type;
-    if (!s->call.in[2].data)
+    if (!s->call.in[EMBED_GRAD_BASE].data)
         MX_TRY(mx_cuda_check(cudaMemsetAsync(s->call.out[0].data, 0, mx_type_bytes(o), c->stream),
                              "embed_grad"));
-    return mx_cuda_check(mx_cuda_embed_grad(s->call.out[0].data, s->call.in[1].data,
-                                            mx_is_f32(&s->call.in[1]), s->call.in[0].data,
-                                            mx_type_count(&s->call.in[0].type), o->dim[1],
-                                            o->dim[0], s->call.work, c->stream), "embed_grad");
+    return mx_cuda_check(mx_cuda_embed_grad(s->call.out[0].data, s->call.in[EMBED_GRAD_DY].data,
+                                            mx_is_f32(&s->call.in[EMBED_GRAD_DY]),
+                                            s->call.in[EMBED_GRAD_IDS].data,
+                                            mx_type_count(&s->call.in[EMBED_GRAD_IDS].type),
+                                            o->dim[1], o->dim[0], s->call.work, c->stream),
+                         "embed_grad");
 }
 
 static int cache_type(mx_dtype d)

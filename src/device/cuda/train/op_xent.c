@@ -28,6 +28,7 @@ enum { ROW_STEP = MX_GPU_XENT_STEP }; /* elements in 16 bytes, what fast kernels
 
 typedef struct {
     double scale, softcap, z_loss;
+    bool w_fixed;
 } xent_attr; /* as src/ops/linear_xent.c lays it out */
 
 typedef struct {
@@ -77,7 +78,7 @@ static mx_status plan_chunk(mx_cuda *c, const xent *x, chunk_plans *p, int64_t r
     mx_gemm_shape input = {.m = rows, .n = x->d, .k = x->wide, .lda = x->ld, .in = t,
                            .out = x->exponentials ? MX_GEMM_F32 : t, .alpha = back};
     MX_TRY(mx_cuda_plan_gemm(c, &input, &p->input));
-    int kinds = x->chunk == x->rows ? 1 : 2; /* with one chunk nothing is added */
+    int kinds = x->dw_out < 0 ? 0 : x->chunk == x->rows ? 1 : 2; /* with one, nothing is added */
     for (int add = 0; add < kinds; add++) {
         mx_gemm_shape dw = {.m = x->whole, .n = x->d, .k = rows, .trans_a = true, .lda = x->ld,
                             .in = t, .out = MX_GEMM_F32, .alpha = back, .beta = (float)add};
@@ -140,7 +141,9 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     if (what != GRADIENT)
         x->loss_out = 0, x->lse_out = 1;
     if (x->grad)
-        x->dx_out = what == BOTH ? 2 : 0, x->dw_out = what == BOTH ? 3 : 1;
+        x->dx_out = what == BOTH ? 2 : 0;
+    if (x->grad && !a->w_fixed)
+        x->dw_out = what == BOTH ? 3 : 1;
     x->ld = (x->vocab + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
     /* Variables are padded to a multiple of 8 rows (device traits); the kernel zeroes the
      * gradient of the extra columns. */
@@ -205,6 +208,8 @@ static mx_status softmax(mx_cuda *c, const mx_exec_step *s, const xent *x, int64
 static mx_status add_dw(mx_cuda *c, const mx_exec_step *s, const xent *x, const chunk_plans *p,
                         bool add, const void *in)
 {
+    if (x->dw_out < 0)
+        return MX_OK;
     float *dw = s->call.out[x->dw_out].data;
     float *rest = (float *)((char *)s->call.work + logits_bytes(x));
     MX_TRY(mx_gemm_plan_launch(p->dw[add], s->call.work, in, dw, c->gemm_work, c->stream));

@@ -13,7 +13,7 @@
  * The first four are messages, with the same values in the same order on both sides. Values for a
  * chunk further away are passed on by those between.
  */
-#include "compile/stages.h"
+#include "compile/mesh/stages.h"
 
 #include "ops.h"
 #include <stdio.h>

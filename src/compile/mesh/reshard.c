@@ -7,7 +7,7 @@
  *   5. dim by dim: all_gather what is cut and should not be, shard what should and is not
  *      (reshard_dim.c)
  */
-#include "compile/partition_impl.h"
+#include "compile/mesh/partition_impl.h"
 
 #include "ops.h"
 

@@ -2,7 +2,7 @@
  *
  * The pieces of a dim are in the order of the mesh, so an axis is gathered together with those that
  * are inside it. A dim of several factors is seen as (outer, factor, inner) for the purpose. */
-#include "compile/partition_impl.h"
+#include "compile/mesh/partition_impl.h"
 
 #include "ops.h"
 

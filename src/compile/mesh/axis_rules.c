@@ -1,6 +1,6 @@
 /* axis_rules.c - the list of rules: MaxText's defaults (base.yml) and what a user sets. See
  * axis_rules.h. */
-#include "compile/axis_rules.h"
+#include "compile/mesh/axis_rules.h"
 
 #include <stdio.h>
 #include <string.h>

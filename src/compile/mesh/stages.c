@@ -9,7 +9,7 @@
  * What is made of weights alone or of inputs alone is doubled in every chunk that reads it, down to
  * the source. A tied weight is thus a variable of two chunks, and has a gradient in each.
  */
-#include "compile/stages.h"
+#include "compile/mesh/stages.h"
 
 #include "compile/compile.h"
 #include "ir/placement.h"

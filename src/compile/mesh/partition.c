@@ -4,11 +4,11 @@
  * there (reshard.c), apply the op to what this rank has of them, and bring the result to where the
  * node's own logical axes want it. docs/design-parallel.md has the whole picture.
  */
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 
 #include "compile/compile.h"
 #include "compile/optimizer.h"
-#include "compile/partition_impl.h"
+#include "compile/mesh/partition_impl.h"
 #include "ops.h"
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef MX_COMPILE_PARTITION_IMPL_H
 #define MX_COMPILE_PARTITION_IMPL_H
 
-#include "compile/partition.h"
+#include "compile/mesh/partition.h"
 #include "ir/partition.h"
 #include "ops/collective.h"
 

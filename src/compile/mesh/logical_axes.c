@@ -1,5 +1,5 @@
 /* logical_axes.c - the placement that the names of a tensor's dims ask for. See axis_rules.h. */
-#include "compile/axis_rules.h"
+#include "compile/mesh/axis_rules.h"
 
 #include <stdlib.h>
 #include <string.h>

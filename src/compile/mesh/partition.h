@@ -2,7 +2,7 @@
 #ifndef MX_COMPILE_PARTITION_H
 #define MX_COMPILE_PARTITION_H
 
-#include "compile/axis_rules.h"
+#include "compile/mesh/axis_rules.h"
 #include "ir/partition.h"
 
 typedef struct mx_partition {

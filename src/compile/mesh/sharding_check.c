@@ -5,7 +5,7 @@
  * than a share of all weights, rules and mesh do not fit the model, and ranks would hold copies of
  * what was to be shared. The largest are named, each with the reason.
  */
-#include "compile/partition_impl.h"
+#include "compile/mesh/partition_impl.h"
 
 #include "ops.h"
 

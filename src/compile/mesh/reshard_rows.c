@@ -1,6 +1,6 @@
 /* reshard_rows.c - rows of tokens to the ranks of their experts and back. See reshard.c and
  * ops/exchange_rows.c. */
-#include "compile/partition_impl.h"
+#include "compile/mesh/partition_impl.h"
 
 #include "ops.h"
 

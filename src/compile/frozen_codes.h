@@ -1,0 +1,31 @@
+/* frozen_codes.h - QLoRA: matrices that are not trained lie in 8 or 4 bits, and adapters are
+ * trained beside them.
+ *
+ *     kind    W                          what scales it
+ *     int8    int8, of W's shape         W.code_scales (rows, 1)
+ *     fp8     E4M3, of W's shape         W.code_scales (rows, 1)
+ *     nf4     uint8 (..., cols / 2)      W.absmax (blocks) float32; nested: uint8, with
+ *                                        W.nested_absmax (blocks / 256) and W.nested_offset ()
+ * Each use reads the numbers that a `dequantize` node makes in the compute dtype; nothing keeps
+ * them from pass to pass.
+ */
+#ifndef MX_COMPILE_FROZEN_CODES_H
+#define MX_COMPILE_FROZEN_CODES_H
+
+#include "ir/graph.h"
+
+#define MX_NF4_ABSMAX ".absmax"
+#define MX_NF4_NESTED ".nested_absmax"
+#define MX_NF4_OFFSET ".nested_offset"
+
+typedef struct mx_frozen_codes {
+    mx_dtype dtype;   /* MX_I8, MX_F8_E4M3, or MX_U8: NF4 */
+    bool nested;      /* NF4: double quantization */
+    const char *keep; /* modules that are trained whole, as mx_lora's `save` */
+} mx_frozen_codes;
+
+/* After the precision pass; NULL: nothing. The matrices of layers but routers, by name alone, so
+ * that all programs of a session agree on them; embeddings and heads stay. */
+void mx_pass_frozen_codes(mx_graph *g, const mx_frozen_codes *codes);
+
+#endif
