@@ -20,6 +20,7 @@
 #include "ops/num.h"
 #include "ops/recurrent.h"
 
+#include <omp.h>
 #include <string.h>
 
 enum { MX_INPUTS_DELTA_RULE, N_IN };
@@ -128,16 +129,37 @@ static void forward_run(const mx_call *c, const mx_delta *whole, const mx_token_
     mx_delta_forward(&d, out, memory, work);
 }
 
-/* Decoding: every sequence by itself, since they may have different numbers of tokens. */
-static void forward_rows(const mx_call *c, const mx_delta *whole, char *state, void *work)
+/* The runs of one state, or of all (-1), in order; gives how many have tokens. */
+static int64_t forward_runs(const mx_call *c, const mx_delta *whole, int64_t of, char *state,
+                            void *work)
 {
-    int64_t dims[2] = {whole->batch, whole->len}, states = c->in[STATE].type.dim[0];
+    int64_t dims[2] = {whole->batch, whole->len}, states = c->in[STATE].type.dim[0], n = 0;
     for (int64_t at = 0; at < whole->batch * whole->len;) {
         mx_token_run r =
             mx_token_run_at(c->in[POSITIONS].data, c->in[ROW].data, dims, states, at);
-        forward_run(c, whole, &r, state, work);
+        if (work && (of < 0 || of == r.state))
+            forward_run(c, whole, &r, state, work);
+        n += r.n > 0;
         at += r.room;
     }
+    return n;
+}
+
+/* Decoding: every sequence by itself, since they may have different numbers of tokens. Where there
+ * are enough of them threads take whole sequences, else they share out heads. */
+static void forward_rows(const mx_call *c, const mx_delta *whole, char *state, char *work)
+{
+    int threads = mx_kernel_threads(0);
+    if (!c->in[ROW].data || forward_runs(c, whole, -1, state, NULL) < threads) {
+        forward_runs(c, whole, -1, state, work);
+        return;
+    }
+    mx_delta alone = *whole;
+    alone.threads = 1;
+    size_t each = mx_delta_forward_work_bytes(&alone);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t r = 0; r < c->in[STATE].type.dim[0]; r++)
+        forward_runs(c, &alone, r, state, work + each * (size_t)omp_get_thread_num());
 }
 
 static void forward(const mx_call *c)

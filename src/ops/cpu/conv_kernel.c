@@ -95,8 +95,9 @@ void mx_conv_forward(const mx_conv *c, void *y, void *new_state, void *work)
 {
     check(c);
     size_t row = row_bytes(c);
-    int threads = thread_count(c);
-    turn(c, work);
+    int threads = c->len == 1 && c->batch == 1 ? 1 : thread_count(c);
+    if (!c->turned)
+        turn(c, work);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < c->batch * c->len; i++) {
         void *acc = (char *)work + row * (size_t)(c->taps + omp_get_thread_num());
