@@ -219,27 +219,28 @@ static const large_case large[] = {
 
 static const struct { int64_t chunk; double scale; } delta = {64, 0.3};
 static const large_case large_delta[] = {
-    {"delta_rule", {8, {{4, {2, 150, 2, 24}, SMALL}, {4, {2, 150, 2, 24}, .lo = -0.3, .hi = 0.3},
-                        {4, {2, 150, 4, 40}}, GATES(2, 150, 4), NONE, NONE, NONE}, &delta}},
-    {"delta_rule", {8, {{4, {1, 130, 1, 128}, SMALL}, {4, {1, 130, 1, 128}, SMALL},
+    {"delta_rule", {9, {{4, {2, 150, 2, 24}, SMALL}, {4, {2, 150, 2, 24}, .lo = -0.3, .hi = 0.3},
+                        {4, {2, 150, 4, 40}}, GATES(2, 150, 4), NONE, NONE, NONE, NONE}, &delta}},
+    {"delta_rule", {9, {{4, {1, 130, 1, 128}, SMALL}, {4, {1, 130, 1, 128}, SMALL},
                         {4, {1, 130, 2, 128}}, GATES(1, 130, 2), {2, {1, 130}, MX_I32, 0, 4}, NONE,
-                        NONE}, &delta}},
-    {"delta_rule", {8, {{4, {1, 64, 2, 64}, SMALL}, {4, {1, 64, 2, 64}, SMALL}, {4, {1, 64, 2, 6}},
-                        GATES(1, 64, 2), NONE, NONE, NONE}, &delta}},
-    {"delta_rule", {8, {FIXED(4, {2, 80, 1, 128}, SMALL), FIXED(4, {2, 80, 1, 128}, SMALL),
+                        NONE, NONE}, &delta}},
+    {"delta_rule", {9, {{4, {1, 64, 2, 64}, SMALL}, {4, {1, 64, 2, 64}, SMALL}, {4, {1, 64, 2, 6}},
+                        GATES(1, 64, 2), NONE, NONE, NONE, NONE}, &delta}},
+    {"delta_rule", {9, {FIXED(4, {2, 80, 1, 128}, SMALL), FIXED(4, {2, 80, 1, 128}, SMALL),
                         FIXED(4, {2, 80, 2, 128}), FIXED(3, {2, 80, 2}, .lo = -0.3, .hi = -0.001),
                         FIXED(3, {2, 80, 2}, .lo = 0.1, .hi = 0.9), NONE,
-                        FIXED(4, {2, 2, 128, 128}, SMALL), {2, {2, 80}, MX_I32, 1, 9}}, &delta}},
+                        FIXED(4, {2, 2, 128, 128}, SMALL), {2, {2, 80}, MX_I32, 1, 9}, NONE},
+                    &delta}},
 };
 
-static const struct { int64_t n; double scale; } best = {20, 0.5};
+static const struct { int64_t n; double scale; int64_t page; } best = {20, 0.5, 0};
 static const mx_attention_attr causal = {.causal = true, .scale = 0.3};
 static const large_case large_sparse[] = {
-    {"select_keys", {7, {FIXED(4, {2, 90, 3, 16}), FIXED(3, {2, 90, 3}), FIXED(3, {2, 90, 16}),
-                         NONE, NONE, NONE, NONE}, &best}},
-    {"select_keys", {7, {FIXED(4, {1, 90, 70, 80}), FIXED(3, {1, 90, 70}), FIXED(3, {1, 600, 80}),
-                         {2, {1, 90}, MX_I32, 1, 600}, {2, {1, 600}, MX_I32, -1, 600}, NONE, NONE},
-                     &best}},
+    {"select_keys", {9, {FIXED(4, {2, 90, 3, 16}), FIXED(3, {2, 90, 3}), FIXED(3, {2, 90, 16}),
+                         NONE, NONE, NONE, NONE, NONE, NONE}, &best}},
+    {"select_keys", {9, {FIXED(4, {1, 90, 70, 80}), FIXED(3, {1, 90, 70}), FIXED(3, {1, 600, 80}),
+                         {2, {1, 90}, MX_I32, 1, 600}, {2, {1, 600}, MX_I32, -1, 600}, NONE, NONE,
+                         NONE, NONE}, &best}},
     {"attention", {11, {{4, {2, 90, 4, 24}}, {4, {2, 90, 2, 24}}, {4, {2, 90, 2, 16}}, NONE, NONE,
                         NONE, NONE, NONE, NONE, NONE, {3, {2, 90, 20}, MX_I32, -1, 90}}, &causal}},
     {"attention", {11, {FIXED(4, {2, 1, 4, 24}), FIXED(4, {2, 90, 1, 24}), FIXED(4, {2, 90, 1, 16}),
