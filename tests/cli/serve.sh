@@ -284,7 +284,7 @@ expect 3 'no adapter' $maxc serve "$m" lora=a=/nowhere
 expect 5 'cannot listen' $maxc serve "$m" port=1 host=192.0.2.1
 expect 2 'is no address' $maxc serve "$m" host=not.an.address.
 expect 2 'the model was made for 256' $maxc serve "$m" max_model_len=1000
-expect 2 'does not lie in pages' $maxc serve tests/fixtures/models/qwen3-next tokenizer_path="$m"
+expect 2 'speculative_tokens=0' $maxc serve tests/fixtures/models/qwen3-next tokenizer_path="$m" speculative_tokens=4
 
 # --- the engine under load ---
 expect 0 'output tokens per second' $maxc bench serve model_name=llama-15m requests=6 concurrency=3 input_tokens=20 output_tokens=5 num_threads=1
