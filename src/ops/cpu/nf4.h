@@ -13,6 +13,11 @@
 enum { MX_NF4_BLOCK = 64, MX_NF4_NEST = 256, MX_NF4_VALUES = 16, MX_NF4_CODES = 256 };
 
 /* Quantiles of a normal distribution, ascending. */
+#define MX_NF4_LIST                                                                                \
+    -1.f, -.6961928009986877f, -.5250730514526367f, -.39491748809814453f, -.28444138169288635f,    \
+        -.18477343022823334f, -.09105003625154495f, 0.f, .07958029955625534f,                      \
+        .16093020141124725f, .24611230194568634f, .33791524171829224f, .44070982933044434f,        \
+        .5626170039176941f, .7229568362236023f, 1.f
 extern const float mx_nf4_values[MX_NF4_VALUES];
 
 typedef struct {

@@ -3,25 +3,11 @@
  * that read the same one are served at once, and others read other banks. */
 #include "device/cuda/gemm/nf4.h"
 #include "device/cuda/core/vec.cuh"
+#include "ops/cpu/nf4.h"
 
 enum { THREADS = 256, EACH = 32, BLOCK = 64, NEST = 256, VALUES = 16 };
 
-__constant__ float values[VALUES] = {-1.f,
-                                     -.6961928009986877f,
-                                     -.5250730514526367f,
-                                     -.39491748809814453f,
-                                     -.28444138169288635f,
-                                     -.18477343022823334f,
-                                     -.09105003625154495f,
-                                     0.f,
-                                     .07958029955625534f,
-                                     .16093020141124725f,
-                                     .24611230194568634f,
-                                     .33791524171829224f,
-                                     .44070982933044434f,
-                                     .5626170039176941f,
-                                     .7229568362236023f,
-                                     1.f};
+__constant__ float values[VALUES] = {MX_NF4_LIST};
 
 /* Rounded one by one, as the CPU does. */
 __device__ __forceinline__ float absmax_of(const mx_cuda_nf4 &w, int64_t block)
