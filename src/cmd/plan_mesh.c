@@ -271,7 +271,7 @@ static mx_status check_memory(const mx_forecast *f)
 
 static void print_choice(const mx_search *s, int i, const mx_forecast *f)
 {
-    const mx_choice *c = &s->best[i];
+    const mx_plan_choice *c = &s->best[i];
     mx_str keys = {0}, reason = {0};
     char a[32];
     double tokens = (double)f->batch.global_tokens / c->time.seconds / (double)c->layout.chips;

@@ -17,13 +17,13 @@ typedef struct {
     int64_t table_changes; /* that the program's table has seen */
 } size;
 
-struct mx_batch {
+struct mx_engine_batch {
     mx_session *session; /* borrows */
-    mx_batch_settings o;
+    mx_engine_batch_settings o;
     int64_t vocab, width;
     size sizes[MAX_SIZES];
     int n_sizes;
-    mx_batch_input in;
+    mx_engine_batch_input in;
     mx_readback logits; /* (rows, vocab), then what was drawn (rows) */
     const size *ran;    /* the program of the last batch */
     float *mask;        /* (tokens, slots rank): which adapter a token has; NULL: there are none */
@@ -31,7 +31,7 @@ struct mx_batch {
     mx_arena arena;
 };
 
-static mx_step_options step_options(const mx_batch_settings *o, int64_t tokens)
+static mx_step_options step_options(const mx_engine_batch_settings *o, int64_t tokens)
 {
     int64_t last = tokens < o->rows ? tokens : o->rows;
     return (mx_step_options){
@@ -50,10 +50,10 @@ static mx_step_options step_options(const mx_batch_settings *o, int64_t tokens)
                   .cache_len = (o->max_length + o->page - 1) / o->page * o->page}};
 }
 
-mx_status mx_batch_cache_bytes(const mx_model_spec *m, const mx_batch_settings *o,
-                               mx_cache_bytes *out)
+mx_status mx_engine_batch_cache_bytes(const mx_model_spec *m, const mx_engine_batch_settings *o,
+                                      mx_cache_bytes *out)
 {
-    mx_batch_settings one = *o;
+    mx_engine_batch_settings one = *o;
     mx_step s;
     one.pages = one.sequences = one.compile.n_threads = 1;
     mx_step_options so = step_options(&one, 1);
@@ -95,7 +95,7 @@ static int64_t width_of(const mx_graph *g)
     return 0;
 }
 
-static mx_status open_programs(mx_batch *b, const mx_model_spec *m)
+static mx_status open_programs(mx_engine_batch *b, const mx_model_spec *m)
 {
     size_t most = 0;
     b->n_sizes = choose_sizes(b->sizes, b->o.tokens);
@@ -117,14 +117,14 @@ static mx_status open_programs(mx_batch *b, const mx_model_spec *m)
     return MX_OK;
 }
 
-mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
-                        const mx_batch_settings *o)
+mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_model_spec *m,
+                               const mx_engine_batch_settings *o)
 {
     *out = NULL;
-    mx_batch *b = mx_realloc(NULL, sizeof *b);
-    *b = (mx_batch){.session = s, .o = *o, .vocab = m->summary.vocab};
+    mx_engine_batch *b = mx_realloc(NULL, sizeof *b);
+    *b = (mx_engine_batch){.session = s, .o = *o, .vocab = m->summary.vocab};
     int64_t n = o->tokens, columns = (o->max_length + o->page - 1) / o->page;
-    b->in = (mx_batch_input){.columns = columns, .table_changes = 1};
+    b->in = (mx_engine_batch_input){.columns = columns, .table_changes = 1};
     int32_t **const lists[] = {&b->in.token, &b->in.position, &b->in.row,
                                &b->in.slot,  &b->in.last,     &b->in.adapter_slot};
     for (int i = 0; i < 6; i++)
@@ -145,13 +145,13 @@ mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
     if (!st)
         st = open_programs(b, m);
     if (st)
-        mx_batch_close(b);
+        mx_engine_batch_close(b);
     else
         *out = b;
     return st;
 }
 
-mx_status mx_batch_lay_weights(mx_batch *b)
+mx_status mx_engine_batch_lay_weights(mx_engine_batch *b)
 {
     const mx_graph *g = &b->sizes[0].step.graph;
     mx_arena scratch = {0};
@@ -169,7 +169,7 @@ mx_status mx_batch_lay_weights(mx_batch *b)
     return st;
 }
 
-void mx_batch_close(mx_batch *b)
+void mx_engine_batch_close(mx_engine_batch *b)
 {
     if (!b)
         return;
@@ -180,13 +180,13 @@ void mx_batch_close(mx_batch *b)
     mx_free(b);
 }
 
-mx_batch_input *mx_batch_input_of(mx_batch *b)
+mx_engine_batch_input *mx_engine_batch_input_of(mx_engine_batch *b)
 {
     return &b->in;
 }
 
 /* The rest of a program's batch. */
-static void pad(mx_batch_input *in, const size *z)
+static void pad(mx_engine_batch_input *in, const size *z)
 {
     for (int64_t i = in->n; i < z->tokens; i++) {
         in->token[i] = in->row[i] = 0;
@@ -199,7 +199,7 @@ static void pad(mx_batch_input *in, const size *z)
 }
 
 /* Ones where a token's adapter lies. */
-static mx_status write_mask(mx_batch *b, mx_exec *e, int64_t tokens)
+static mx_status write_mask(mx_engine_batch *b, mx_exec *e, int64_t tokens)
 {
     int64_t rank = b->o.adapters.rank, width = b->o.adapters.slots * rank;
     for (int64_t i = 0; i < tokens; i++)
@@ -209,7 +209,7 @@ static mx_status write_mask(mx_batch *b, mx_exec *e, int64_t tokens)
 }
 
 /* Logits where somebody wants them, and the tokens that were drawn. */
-static mx_status read_results(mx_batch *b, mx_exec *e)
+static mx_status read_results(mx_engine_batch *b, mx_exec *e)
 {
     int64_t drawn_at = b->o.rows * b->vocab;
     if (!b->o.draw_vocab)
@@ -226,9 +226,9 @@ static mx_status read_results(mx_batch *b, mx_exec *e)
     return mx_readback_wait(&b->logits);
 }
 
-static mx_status run_size(mx_batch *b, size *z)
+static mx_status run_size(mx_engine_batch *b, size *z)
 {
-    mx_batch_input *in = &b->in;
+    mx_engine_batch_input *in = &b->in;
     mx_exec *e = z->step.exec;
     pad(in, z);
     MX_TRY(mx_exec_write(e, "tokens", in->token));
@@ -247,9 +247,9 @@ static mx_status run_size(mx_batch *b, size *z)
     return read_results(b, e);
 }
 
-mx_status mx_batch_run(mx_batch *b)
+mx_status mx_engine_batch_run(mx_engine_batch *b)
 {
-    mx_batch_input *in = &b->in;
+    mx_engine_batch_input *in = &b->in;
     size *z = b->sizes;
     while (z < b->sizes + b->n_sizes && (z->tokens < in->n || z->last < in->n_last))
         z++;
@@ -259,7 +259,7 @@ mx_status mx_batch_run(mx_batch *b)
 }
 
 /* Twice: what the first run has chosen, the second one records (on CUDA, as a graph). */
-mx_status mx_batch_warm_up(mx_batch *b)
+mx_status mx_engine_batch_warm_up(mx_engine_batch *b)
 {
     if (mx_session_traits(b->session)->host_memory)
         return MX_OK;
@@ -271,24 +271,24 @@ mx_status mx_batch_warm_up(mx_batch *b)
     return MX_OK;
 }
 
-const float *mx_batch_logits(const mx_batch *b, int64_t i)
+const float *mx_engine_batch_logits(const mx_engine_batch *b, int64_t i)
 {
     return b->logits.value + i * b->vocab;
 }
 
-int32_t mx_batch_drawn(const mx_batch *b, int64_t i)
+int32_t mx_engine_batch_drawn(const mx_engine_batch *b, int64_t i)
 {
     return ((const int32_t *)(b->logits.value + b->o.rows * b->vocab))[i];
 }
 
-mx_status mx_batch_hidden(mx_batch *b, float *out)
+mx_status mx_engine_batch_hidden(mx_engine_batch *b, float *out)
 {
     MX_TRY(mx_exec_read(b->ran->step.exec, "hidden", b->hidden));
     memcpy(out, b->hidden, sizeof *out * (size_t)(b->in.n_last * b->width));
     return MX_OK;
 }
 
-int64_t mx_batch_width(const mx_batch *b)
+int64_t mx_engine_batch_width(const mx_engine_batch *b)
 {
     return b->width;
 }

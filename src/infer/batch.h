@@ -10,7 +10,7 @@
 #include "compile/lora.h"
 #include "exec/step.h"
 
-typedef struct mx_batch mx_batch;
+typedef struct mx_engine_batch mx_engine_batch;
 
 typedef struct {
     int64_t tokens;     /* of a batch at most */
@@ -22,22 +22,22 @@ typedef struct {
     int64_t draw_vocab; /* the device draws tokens, of so many ids; 0: the caller does */
     mx_lora adapters;   /* slots of a rank, or none */
     mx_compile_options compile;
-} mx_batch_settings;
+} mx_engine_batch_settings;
 
 /* What the cache takes: a token's entries, in pages, and a sequence's states, which do not grow
  * with it. A state is that of the sequence's last token: an earlier one cannot be gone back to. */
 typedef struct {
     int64_t token, sequence;
 } mx_cache_bytes;
-mx_status mx_batch_cache_bytes(const mx_model_spec *m, const mx_batch_settings *o,
-                               mx_cache_bytes *out) MX_MUST_USE;
+mx_status mx_engine_batch_cache_bytes(const mx_model_spec *m, const mx_engine_batch_settings *o,
+                                      mx_cache_bytes *out) MX_MUST_USE;
 /* Adds programs to the session. Weights are loaded by the caller, before or after, and then laid
  * out. */
-mx_status mx_batch_open(mx_batch **out, mx_session *s, const mx_model_spec *m,
-                        const mx_batch_settings *o) MX_MUST_USE;
+mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_model_spec *m,
+                               const mx_engine_batch_settings *o) MX_MUST_USE;
 /* Once, when weights are loaded: in the order in which the programs read them. */
-mx_status mx_batch_lay_weights(mx_batch *b) MX_MUST_USE;
-void mx_batch_close(mx_batch *b); /* NULL is a no-op */
+mx_status mx_engine_batch_lay_weights(mx_engine_batch *b) MX_MUST_USE;
+void mx_engine_batch_close(mx_engine_batch *b); /* NULL is a no-op */
 
 /* One batch, filled by the caller: token i of `n` is token[i] at position[i] of sequence row[i],
  * kept in slot[i], with the adapter in adapter_slot[i] (-1: none); logits are wanted of tokens
@@ -51,17 +51,19 @@ typedef struct {
     bool *wants_logits;
     int32_t *table;
     int64_t columns, table_changes;
-} mx_batch_input;
-mx_batch_input *mx_batch_input_of(mx_batch *b); /* the batch's own; what is in it stays */
-mx_status mx_batch_run(mx_batch *b) MX_MUST_USE;
-const float *mx_batch_logits(const mx_batch *b, int64_t i); /* (vocab) of token last[i]; borrowed */
+} mx_engine_batch_input;
+/* The batch's own; what is in it stays. */
+mx_engine_batch_input *mx_engine_batch_input_of(mx_engine_batch *b);
+mx_status mx_engine_batch_run(mx_engine_batch *b) MX_MUST_USE;
+/* (vocab) of token last[i]; borrowed */
+const float *mx_engine_batch_logits(const mx_engine_batch *b, int64_t i);
 /* What the device has drawn for token last[i]; -1: its logits are not numbers. */
-int32_t mx_batch_drawn(const mx_batch *b, int64_t i);
+int32_t mx_engine_batch_drawn(const mx_engine_batch *b, int64_t i);
 /* Where the host's memory is not the device's: every program once, so that no request waits for
  * kernels to be chosen. */
-mx_status mx_batch_warm_up(mx_batch *b) MX_MUST_USE;
+mx_status mx_engine_batch_warm_up(mx_engine_batch *b) MX_MUST_USE;
 /* The last layer's output for tokens last[], (n_last, width), of the batch that has just run. */
-mx_status mx_batch_hidden(mx_batch *b, float *out) MX_MUST_USE;
-int64_t mx_batch_width(const mx_batch *b);
+mx_status mx_engine_batch_hidden(mx_engine_batch *b, float *out) MX_MUST_USE;
+int64_t mx_engine_batch_width(const mx_engine_batch *b);
 
 #endif

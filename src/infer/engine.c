@@ -10,25 +10,25 @@
 enum { USUAL_SEQUENCES = 32, USUAL_STEP = 256, USUAL_DEVICE_STEP = 1024, USUAL_LENGTH = 32768,
        LEAST_CACHE = 1024 };
 
-static mx_batch_settings settings_of(const mx_engine_options *o, int64_t pages)
+static mx_engine_batch_settings settings_of(const mx_engine_options *o, int64_t pages)
 {
-    return (mx_batch_settings){.tokens = o->step_tokens,
-                               .sequences = o->sequences,
-                               .rows = o->sequences * (1 + o->draft_tokens),
-                               .adapters = {.slots = o->adapter_slots, .rank = o->adapter_rank},
-                               .max_length = o->max_length,
-                               .page = MX_ENGINE_PAGE,
-                               .pages = pages,
-                               .compile = {.compute = o->compute, .weights_fixed = true,
-                                           .codes = o->codes}};
+    return (mx_engine_batch_settings){
+        .tokens = o->step_tokens,
+        .sequences = o->sequences,
+        .rows = o->sequences * (1 + o->draft_tokens),
+        .adapters = {.slots = o->adapter_slots, .rank = o->adapter_rank},
+        .max_length = o->max_length,
+        .page = MX_ENGINE_PAGE,
+        .pages = pages,
+        .compile = {.compute = o->compute, .weights_fixed = true, .codes = o->codes}};
 }
 
 mx_status mx_engine_can(const mx_model_spec *m)
 {
     mx_cache_bytes bytes;
     mx_engine_options o = {.step_tokens = 1, .sequences = 1, .max_length = MX_ENGINE_PAGE};
-    mx_batch_settings one = settings_of(&o, 1);
-    return mx_batch_cache_bytes(m, &one, &bytes);
+    mx_engine_batch_settings one = settings_of(&o, 1);
+    return mx_engine_batch_cache_bytes(m, &one, &bytes);
 }
 
 /* Of a state there is only the last: what is in it was computed from the beginning on, and a wrong
@@ -49,10 +49,10 @@ static mx_status keep_to_states(mx_engine_options *o)
 static mx_status choose_pages(mx_engine *e, int64_t *pages)
 {
     mx_engine_options *o = &e->o;
-    mx_batch_settings bs = settings_of(o, 1);
+    mx_engine_batch_settings bs = settings_of(o, 1);
     mx_cache_bytes each;
     int64_t tokens = o->cache_tokens;
-    MX_TRY(mx_batch_cache_bytes(&o->model->spec, &bs, &each));
+    MX_TRY(mx_engine_batch_cache_bytes(&o->model->spec, &bs, &each));
     if (each.sequence)
         MX_TRY(keep_to_states(o));
     if (!tokens) {
@@ -106,12 +106,12 @@ static mx_status open_all(mx_engine *e)
     e->device_draws = !mx_session_traits(e->session)->host_memory;
     MX_TRY(choose(e));
     MX_TRY(choose_pages(e, &pages));
-    mx_batch_settings bs = settings_of(o, pages);
+    mx_engine_batch_settings bs = settings_of(o, pages);
     bs.draw_vocab = e->device_draws ? e->vocab : 0;
-    MX_TRY(mx_batch_open(&e->batch, e->session, &o->model->spec, &bs));
+    MX_TRY(mx_engine_batch_open(&e->batch, e->session, &o->model->spec, &bs));
     MX_TRY(mx_model_ref_weights(o->model, e->session, o->seed));
-    MX_TRY(mx_batch_lay_weights(e->batch));
-    MX_TRY(mx_batch_warm_up(e->batch));
+    MX_TRY(mx_engine_batch_lay_weights(e->batch));
+    MX_TRY(mx_engine_batch_warm_up(e->batch));
     MX_TRY(mx_pages_open(&e->pages, pages, MX_ENGINE_PAGE));
     e->n_threads = mx_session_threads(e->session);
     MX_TRY(mx_alloc((void **)&e->work, 8 * (size_t)e->model_vocab * (size_t)e->n_threads,
@@ -122,7 +122,7 @@ static mx_status open_all(mx_engine *e)
     e->n_rows = bs.rows;
     e->drawn = MX_NEW_N(&e->arena, mx_choice, bs.rows);
     e->slot_contents = MX_NEW_N(&e->arena, uint64_t, o->adapter_slots);
-    e->hidden = MX_NEW_N(&e->arena, float, bs.rows * mx_batch_width(e->batch));
+    e->hidden = MX_NEW_N(&e->arena, float, bs.rows *mx_engine_batch_width(e->batch));
     for (e->n_free_rows = 0; e->n_free_rows < n; e->n_free_rows++)
         e->free_rows[e->n_free_rows] = (int32_t)(n - 1 - e->n_free_rows);
     int32_t *ids = MX_NEW_N(&e->arena, int32_t, o->n_stop_ids);
@@ -176,7 +176,7 @@ void mx_engine_close(mx_engine *e)
     mx_free(e->news);
     mx_free(e->work);
     mx_pages_close(e->pages);
-    mx_batch_close(e->batch);
+    mx_engine_batch_close(e->batch);
     mx_session_close(e->session);
     mx_arena_fini(&e->arena);
     mx_free(e);
@@ -235,7 +235,7 @@ static mx_status make_room(const mx_engine *e, mx_seq *s)
                     "a request's pages"));
     if (s->o.embedding)
         MX_TRY(mx_alloc((void **)&r->embedding,
-                        sizeof(float) * (size_t)mx_batch_width(e->batch), "an embedding"));
+                        sizeof(float) * (size_t)mx_engine_batch_width(e->batch), "an embedding"));
     if (!s->o.log_probs)
         return MX_OK;
     r->n_top = s->o.n_top;
@@ -336,7 +336,7 @@ mx_status mx_engine_step(mx_engine *e)
 {
     double began = mx_clock_now();
     mx_engine_schedule(e);
-    const mx_batch_input *in = mx_batch_input_of(e->batch);
+    const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     if (!in->n)
         return MX_OK;
     double now = mx_clock_now();
@@ -344,12 +344,12 @@ mx_status mx_engine_step(mx_engine *e)
         if (e->running[i]->take && !e->running[i]->r.started)
             e->running[i]->r.started = now;
     mx_engine_ask(e);
-    MX_TRY(mx_batch_run(e->batch));
+    MX_TRY(mx_engine_batch_run(e->batch));
     bool hidden = false;
     for (int64_t i = 0; i < e->n_running; i++)
         hidden |= e->running[i]->o.embedding && e->running[i]->n_rows;
     if (hidden)
-        MX_TRY(mx_batch_hidden(e->batch, e->hidden));
+        MX_TRY(mx_engine_batch_hidden(e->batch, e->hidden));
     e->counts.model_s += mx_clock_now() - now;
     e->counts.steps++;
     e->counts.batch_tokens += in->n;
@@ -386,7 +386,7 @@ int64_t mx_engine_max_length(const mx_engine *e)
 
 int64_t mx_engine_width(const mx_engine *e)
 {
-    return mx_batch_width(e->batch);
+    return mx_engine_batch_width(e->batch);
 }
 
 int64_t mx_engine_vocab(const mx_engine *e)

@@ -48,7 +48,7 @@ typedef struct {
     int n_stop_ids;
 } mx_engine_options;
 
-/* An error where the model's caches cannot lie in pages (mx_batch_token_bytes). */
+/* An error where the model's caches cannot lie in pages (mx_engine_batch_cache_bytes). */
 mx_status mx_engine_open(mx_engine **out, const mx_engine_options *o) MX_MUST_USE;
 void mx_engine_close(mx_engine *e); /* NULL is a no-op; requests that are left go with it */
 /* Can this model be served? MX_OK, or why not. */

@@ -69,7 +69,7 @@ static bool is_plain(const mx_seq *s, int64_t t)
 
 void mx_engine_ask(mx_engine *e)
 {
-    mx_batch_input *in = mx_batch_input_of(e->batch);
+    mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     for (int64_t i = 0; i < e->n_running && e->device_draws; i++) {
         const mx_seq *s = e->running[i];
         const mx_sampling *h = &s->o.sampling;
@@ -173,23 +173,23 @@ static mx_choice taken(int32_t id)
  * that answers are the same tokens with and without. */
 static void draw_rows(mx_engine *e, int64_t i, char *work)
 {
-    const mx_batch_input *in = mx_batch_input_of(e->batch);
+    const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     mx_seq *s = e->running[i];
     mx_choice *drawn = e->drawn + i * (1 + e->o.draft_tokens);
     bool right = true;
     s->n_drawn = 0;
     for (int64_t k = 0; k < s->n_rows && right; k++) {
-        const float *logits = mx_batch_logits(e->batch, s->first_row + k);
+        const float *logits = mx_engine_batch_logits(e->batch, s->first_row + k);
         int64_t t = in->position[in->last[s->first_row + k]] + 1;
         if (s->o.embedding && t == s->r.tokens.n) {
-            int64_t width = mx_batch_width(e->batch);
+            int64_t width = mx_engine_batch_width(e->batch);
             memcpy(s->r.embedding, e->hidden + (s->first_row + k) * width,
                    sizeof(float) * (size_t)width);
             return;
         }
         if (t >= s->r.tokens.n) {
             mx_choice c = e->device_draws && !in->wants_logits[s->first_row + k]
-                              ? taken(mx_batch_drawn(e->batch, s->first_row + k))
+                              ? taken(mx_engine_batch_drawn(e->batch, s->first_row + k))
                               : draw(e, s, t, logits, work);
             right = c.id == s->r.tokens.ids[t] && s->n_drawn < s->n_drafted;
             s->r.tokens.ids[t] = c.id; /* there is room for all of them */
@@ -203,7 +203,7 @@ static void draw_rows(mx_engine *e, int64_t i, char *work)
 
 void mx_engine_draw(mx_engine *e)
 {
-    const mx_batch_input *in = mx_batch_input_of(e->batch);
+    const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     size_t room = 8 * (size_t)e->model_vocab;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(e->n_threads) if (in->n_last > 1)
     for (int64_t i = 0; i < e->n_running; i++)

@@ -31,7 +31,7 @@ struct mx_seq {
 struct mx_engine {
     mx_engine_options o;
     mx_session *session;
-    mx_batch *batch;
+    mx_engine_batch *batch;
     mx_pages *pages;
     int64_t vocab, model_vocab;
     bool device_draws; /* what needs no more than temperature, top-k and top-p */

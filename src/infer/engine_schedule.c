@@ -45,7 +45,7 @@ static void preempt(mx_engine *e, mx_seq *s)
 /* Where page i of a sequence lies. */
 static void append_page(mx_engine *e, mx_seq *s, int32_t page)
 {
-    mx_batch_input *in = mx_batch_input_of(e->batch);
+    mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     in->table[s->row * in->columns + s->n_pages] = page;
     in->table_changes++;
     s->page[s->n_pages++] = page;
@@ -103,7 +103,7 @@ void mx_engine_publish(mx_engine *e, mx_seq *s)
 }
 
 /* Tokens [computed, computed + n) go into the batch. */
-static void put(mx_seq *s, int64_t n, mx_batch_input *in)
+static void put(mx_seq *s, int64_t n, mx_engine_batch_input *in)
 {
     s->take = n;
     s->first_row = in->n_last;
@@ -124,7 +124,7 @@ static void put(mx_seq *s, int64_t n, mx_batch_input *in)
 
 /* As much of a prompt as the batch takes; where all its log-probabilities are asked for, each of
  * its tokens needs a row of logits. */
-static void put_prompt(mx_engine *e, mx_seq *s, mx_batch_input *in)
+static void put_prompt(mx_engine *e, mx_seq *s, mx_engine_batch_input *in)
 {
     int64_t n = s->r.tokens.n - s->computed, room = e->o.step_tokens - in->n;
     int64_t rows = e->n_rows - in->n_last;
@@ -159,7 +159,7 @@ static void draft(mx_engine *e, mx_seq *s, int64_t spare)
 }
 
 /* The next token of answers under way, and what is guessed of those behind it. */
-static void put_answers(mx_engine *e, mx_batch_input *in)
+static void put_answers(mx_engine *e, mx_engine_batch_input *in)
 {
     int64_t spare = e->o.step_tokens;
     for (int64_t i = 0; i < e->n_running; i++)
@@ -201,7 +201,7 @@ static bool admit_next(mx_engine *e)
 
 void mx_engine_schedule(mx_engine *e)
 {
-    mx_batch_input *in = mx_batch_input_of(e->batch);
+    mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     in->n = in->n_last = 0;
     for (int64_t i = 0; i < e->n_running; i++)
         e->running[i]->take = e->running[i]->n_rows = e->running[i]->n_drafted = 0;

@@ -22,19 +22,19 @@ static double rate_share(const mx_run_kind *r)
 }
 
 /* Forward, input gradient and weight gradient of a GEMM. */
-static void time_gemm(layer *l, mx_gemm_shape g)
+static void time_gemm(layer *l, mx_plan_gemm g)
 {
     const mx_run_kind *run = l->q->run;
     const mx_plan_chip *c = l->q->chip;
     double share = g.rate == run->rate ? rate_share(run) : 1;
-    mx_gemm_shape dx = {g.m, g.k, g.n, g.groups, g.rate}, dw = {g.n, g.k, g.m, g.groups, g.rate};
+    mx_plan_gemm dx = {g.m, g.k, g.n, g.groups, g.rate}, dw = {g.n, g.k, g.m, g.groups, g.rate};
     l->to->gemm[0] += mx_gemm_seconds(c, &g) / share;
     l->to->gemm[1] += mx_gemm_seconds(c, &dx) / share;
     if (!run->frozen)
         l->to->gemm[1] += mx_gemm_seconds(c, &dw) / share;
 }
 
-static void send(layer *l, mx_group group, mx_traffic kind, double bytes, double times)
+static void send(layer *l, mx_plan_group group, mx_traffic kind, double bytes, double times)
 {
     double sent[MX_LEVELS];
     mx_traffic_bytes(kind, bytes, mx_layout_span(l->q->layout, group), sent);
@@ -42,7 +42,7 @@ static void send(layer *l, mx_group group, mx_traffic kind, double bytes, double
         l->all->sent[group][i] += times * l->layers * sent[i];
 }
 
-static double wire(layer *l, mx_group group, mx_traffic kind, double bytes)
+static double wire(layer *l, mx_plan_group group, mx_traffic kind, double bytes)
 {
     send(l, group, kind, bytes, (double)l->q->layout->n_microbatches);
     return mx_traffic_seconds(l->q->network, kind, bytes, mx_layout_span(l->q->layout, group));
@@ -60,8 +60,8 @@ static void dense_gemm(layer *l, const mx_profile_gemm *g)
 {
     const mx_layout *o = l->q->layout;
     double t = (double)o->tensor, before[2] = {l->to->gemm[0], l->to->gemm[1]};
-    time_gemm(l, (mx_gemm_shape){l->tokens * g->rows, g->cut == MX_GEMM_COLUMN ? g->n / t : g->n,
-                                 g->cut == MX_GEMM_ROW ? g->k / t : g->k, 1, l->q->run->rate});
+    time_gemm(l, (mx_plan_gemm){l->tokens * g->rows, g->cut == MX_GEMM_COLUMN ? g->n / t : g->n,
+                                g->cut == MX_GEMM_ROW ? g->k / t : g->k, 1, l->q->run->rate});
     if (g->cut != MX_GEMM_ROW || o->tensor == 1)
         return;
     double bytes = l->tokens * l->q->profile->width * BF16_BYTES;
@@ -81,8 +81,8 @@ static void expert_gemm(layer *l, const mx_profile_gemm *g)
     const mx_layout *o = l->q->layout;
     double et = (double)o->expert_tensor, here = g->experts / (double)o->expert;
     double rows = l->tokens * g->rows * et / (double)o->tensor;
-    time_gemm(l, (mx_gemm_shape){rows / here, g->cut == MX_GEMM_COLUMN ? g->n / et : g->n,
-                                 g->cut == MX_GEMM_ROW ? g->k / et : g->k, here, l->q->run->rate});
+    time_gemm(l, (mx_plan_gemm){rows / here, g->cut == MX_GEMM_COLUMN ? g->n / et : g->n,
+                                g->cut == MX_GEMM_ROW ? g->k / et : g->k, here, l->q->run->rate});
 }
 
 /* Of the copies of a row that cross nodes, the part that is left when each node gets one. */
@@ -188,7 +188,7 @@ static void compute_again(layer *l, const mx_profile_passes *p)
 }
 
 /* Weights that lie cut are gathered for each pass, and their gradients scattered. */
-static void gather_weights(layer *l, mx_group group, double weights)
+static void gather_weights(layer *l, mx_plan_group group, double weights)
 {
     const mx_run_kind *r = l->q->run;
     if (mx_layout_span(l->q->layout, group).size <= 1)
@@ -238,7 +238,7 @@ static void cost_ends(layer *embedding, layer *head)
     const mx_profile *p = q->profile;
     double t = (double)q->layout->tensor;
     mx_rate bf16 = q->run->rate == MX_RATE_F32 ? MX_RATE_F32 : MX_RATE_BF16;
-    mx_gemm_shape g = {head->tokens, p->vocab / t, p->width, 1, bf16};
+    mx_plan_gemm g = {head->tokens, p->vocab / t, p->width, 1, bf16};
     time_gemm(head, g);
     /* logits are computed in pieces and not kept: the backward pass makes them again from lse */
     stream(head, &p->ends);

@@ -15,7 +15,7 @@ static double operand_bytes(mx_rate r)
     return bytes[r];
 }
 
-static double formula(const mx_plan_chip *c, const mx_gemm_shape *g)
+static double formula(const mx_plan_chip *c, const mx_plan_gemm *g)
 {
     double tiles = ceil(g->m / TILE_M) * ceil(g->n / TILE_N) * g->groups;
     double waves = tiles / c->units, full = waves / (0.5 * (waves + ceil(waves)));
@@ -25,21 +25,21 @@ static double formula(const mx_plan_chip *c, const mx_gemm_shape *g)
 }
 
 /* Measured over predicted, of the points near this shape. */
-static double correction(const mx_plan_chip *c, const mx_gemm_shape *g)
+static double correction(const mx_plan_chip *c, const mx_plan_gemm *g)
 {
     double sum = 0, weight = 0;
     for (int i = 0; i < c->n_gemm; i++) {
         const mx_gemm_point *p = &c->gemm[i];
         double dm = log2(p->m / g->m), dn = log2(p->n / g->n), dk = log2(p->k / g->k);
         double w = 1 / (0.05 + dm * dm + dn * dn + dk * dk);
-        mx_gemm_shape at = {p->m, p->n, p->k, 1, MX_RATE_BF16};
+        mx_plan_gemm at = {p->m, p->n, p->k, 1, MX_RATE_BF16};
         sum += w * (2 * p->m * p->n * p->k / p->flops) / formula(c, &at);
         weight += w;
     }
     return weight > 0 ? sum / weight : 1;
 }
 
-double mx_gemm_seconds(const mx_plan_chip *c, const mx_gemm_shape *g)
+double mx_gemm_seconds(const mx_plan_chip *c, const mx_plan_gemm *g)
 {
     double b = operand_bytes(g->rate);
     double bytes = g->groups * (b * (g->m * g->k + g->k * g->n) + 2 * g->m * g->n);

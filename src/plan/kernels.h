@@ -14,8 +14,8 @@
 typedef struct {
     double m, n, k, groups;
     mx_rate rate;
-} mx_gemm_shape;
-double mx_gemm_seconds(const mx_plan_chip *c, const mx_gemm_shape *g);
+} mx_plan_gemm;
+double mx_gemm_seconds(const mx_plan_chip *c, const mx_plan_gemm *g);
 
 /* Attention of one pass over `flops`, at sequences of `length`. backward: its own rate, which
  * counts 2.5 times the forward pass's FLOPs. Head sizes other than 128 fill the tensor cores less.

@@ -41,7 +41,7 @@ static mx_group_span span_of_mesh(const mx_mesh *m, mx_axis_set axes)
     return s;
 }
 
-mx_group_span mx_layout_span(const mx_layout *l, mx_group g)
+mx_group_span mx_layout_span(const mx_layout *l, mx_plan_group g)
 {
     int64_t stage = l->tensor * l->context * l->data;
     int64_t experts = l->expert * l->expert_tensor;
@@ -69,7 +69,7 @@ mx_group_span mx_layout_span(const mx_layout *l, mx_group g)
     }
 }
 
-static int64_t size_of(const mx_mesh *m, mx_group g)
+static int64_t size_of(const mx_mesh *m, mx_plan_group g)
 {
     return mx_mesh_size(m, groups[g].axes);
 }

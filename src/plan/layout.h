@@ -35,9 +35,9 @@ typedef enum {
     MX_GROUP_EXPERT_SHARD,
     MX_GROUP_EXPERT_REPLICA,
     MX_GROUPS
-} mx_group;
+} mx_plan_group;
 /* The ranks of a group and how many of them share the innermost links. */
-mx_group_span mx_layout_span(const mx_layout *l, mx_group g);
+mx_group_span mx_layout_span(const mx_layout *l, mx_plan_group g);
 /* Of a mesh, which must outlive it. Batches are left to the caller. */
 void mx_layout_of_mesh(mx_layout *l, const mx_mesh *mesh);
 

@@ -92,7 +92,7 @@ static double bound_of(const mx_cost_request *q, const mx_layer_costs *c)
     return stage * ((double)o->n_microbatches + (p - 1) / (double)o->chunks);
 }
 
-static mx_cost_request request_of(const search *s, const mx_choice *c)
+static mx_cost_request request_of(const search *s, const mx_plan_choice *c)
 {
     return (mx_cost_request){s->profile[c->remat], &c->layout, &s->run, &s->q->machine->chip,
                              &s->q->machine->network};
@@ -103,7 +103,7 @@ double mx_search_usable_bytes(const mx_plan_chip *c)
     return 0.96 * c->memory_bytes;
 }
 
-static void consider(search *s, mx_choice c)
+static void consider(search *s, mx_plan_choice c)
 {
     mx_layer_costs costs;
     c.layout.mesh = &c.mesh;
@@ -126,7 +126,7 @@ static void consider(search *s, mx_choice c)
 /* Microbatches, chunks and remat policies of one mesh. */
 static void fill_mesh(search *s, const degrees *d)
 {
-    mx_choice c = {.mesh = mesh_of(d, s->q->machine->per_node)};
+    mx_plan_choice c = {.mesh = mesh_of(d, s->q->machine->per_node)};
     mx_layout_of_mesh(&c.layout, &c.mesh);
     c.layout.per_node = s->q->machine->per_node;
     /* weights are cut along the model's width */
@@ -188,13 +188,14 @@ static void enumerate_meshes(search *s)
 
 static int by_bound(const void *a, const void *b)
 {
-    double x = ((const mx_choice *)a)->bound, y = ((const mx_choice *)b)->bound;
+    double x = ((const mx_plan_choice *)a)->bound, y = ((const mx_plan_choice *)b)->bound;
     return (x > y) - (x < y);
 }
 
 static int by_time(const void *a, const void *b)
 {
-    double x = ((const mx_choice *)a)->time.seconds, y = ((const mx_choice *)b)->time.seconds;
+    double x = ((const mx_plan_choice *)a)->time.seconds;
+    double y = ((const mx_plan_choice *)b)->time.seconds;
     return (x > y) - (x < y);
 }
 
@@ -207,7 +208,7 @@ static void simulate_best(search *s)
     if (!s->q->simulate_all && out->n > SIMULATED)
         out->n = SIMULATED;
     for (int i = 0; i < out->n; i++) {
-        mx_choice *c = &out->best[i];
+        mx_plan_choice *c = &out->best[i];
         mx_layer_costs costs;
         c->layout.mesh = &c->mesh;
         mx_cost_request q = request_of(s, c);
@@ -249,7 +250,7 @@ void mx_search_fini(mx_search *s)
 
 void mx_search_take(const mx_search *s, int i, const mx_search_request *q, mx_forecast *f)
 {
-    const mx_choice *c = &s->best[i];
+    const mx_plan_choice *c = &s->best[i];
     const mx_layout *l = &c->layout;
     int64_t pieces = l->stage > 1 ? l->n_microbatches : 1;
     f->mesh = c->mesh;
@@ -267,7 +268,7 @@ void mx_search_take(const mx_search *s, int i, const mx_search_request *q, mx_fo
 
 void mx_search_keys(const mx_search *s, int i, mx_str *out)
 {
-    const mx_choice *c = &s->best[i];
+    const mx_plan_choice *c = &s->best[i];
     const mx_layout *l = &c->layout;
     bool piped = l->stage > 1;
     int64_t rows = l->microbatch * (piped ? l->n_microbatches : 1) * l->data;

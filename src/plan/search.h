@@ -19,7 +19,7 @@ typedef struct {
     double bound;     /* seconds */
     mx_step_time time;
     mx_rank_memory memory;
-} mx_choice;
+} mx_plan_choice;
 
 typedef struct {
     const mx_topology *machine;
@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     const char *remat[MX_SEARCH_REMATS]; /* policies that were tried */
     int n_remats;
-    mx_choice *best; /* in the order of their times; owns */
+    mx_plan_choice *best; /* in the order of their times; owns */
     int n;
     int64_t tried, too_large; /* layouts; of those, that do not fit */
     mx_rank_memory least;     /* of those that do not, the one that needs the least memory */

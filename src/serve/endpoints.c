@@ -69,7 +69,7 @@ static void models(mx_exchange *x)
     answer_json(x, json_pack("{s:s, s:o}", "object", "list", "data", l.data));
 }
 
-static mx_engine_counts counts_of(mx_server *s, mx_metrics *m)
+static mx_engine_counts counts_of(mx_server *s, mx_server_metrics *m)
 {
     pthread_mutex_lock(&s->lock);
     mx_engine_counts c = s->counts;
@@ -81,10 +81,10 @@ static mx_engine_counts counts_of(mx_server *s, mx_metrics *m)
 
 static void metrics(mx_exchange *x)
 {
-    mx_metrics m;
+    mx_server_metrics m;
     mx_engine_counts c = counts_of(x->server, &m);
     x->status = 200;
-    mx_metrics_print(&m, &c, x->server->served->name, &x->out);
+    mx_server_metrics_print(&m, &c, x->server->served->name, &x->out);
 }
 
 static void load(mx_exchange *x)

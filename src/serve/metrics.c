@@ -17,7 +17,7 @@ static void add(mx_histogram *h, const double *bounds, double x)
     h->sum += x;
 }
 
-void mx_metrics_add(mx_metrics *m, const mx_request *r, bool gone)
+void mx_server_metrics_add(mx_server_metrics *m, const mx_request *r, bool gone)
 {
     int64_t n = r->tokens.n - r->n_prompt;
     double now = mx_clock_now();
@@ -63,7 +63,7 @@ static void print_number(mx_str *out, const char *type, const char *name, const 
                 name, help, name, type, name, model, value);
 }
 
-static void print_ends(const mx_metrics *m, const char *model, mx_str *out)
+static void print_ends(const mx_server_metrics *m, const char *model, mx_str *out)
 {
     const struct {
         const char *name;
@@ -77,8 +77,8 @@ static void print_ends(const mx_metrics *m, const char *model, mx_str *out)
                     ends[i].name, model, (long long)ends[i].n);
 }
 
-void mx_metrics_print(const mx_metrics *m, const mx_engine_counts *c, const char *model,
-                      mx_str *out)
+void mx_server_metrics_print(const mx_server_metrics *m, const mx_engine_counts *c,
+                             const char *model, mx_str *out)
 {
     double used = c->pages ? (double)c->pages_held / (double)c->pages : 0;
     const struct {

@@ -15,11 +15,11 @@ typedef struct {
 typedef struct {
     mx_histogram first_token, between_tokens, whole, queue, prefill, decode, prompt, written;
     int64_t stopped, cut, failed, gone; /* requests by how they ended */
-} mx_metrics;
+} mx_server_metrics;
 
 /* A request has ended; `gone`: because its client went away. */
-void mx_metrics_add(mx_metrics *m, const mx_request *r, bool gone);
-void mx_metrics_print(const mx_metrics *m, const mx_engine_counts *c, const char *model,
-                      mx_str *out);
+void mx_server_metrics_add(mx_server_metrics *m, const mx_request *r, bool gone);
+void mx_server_metrics_print(const mx_server_metrics *m, const mx_engine_counts *c,
+                             const char *model, mx_str *out);
 
 #endif

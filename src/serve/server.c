@@ -68,7 +68,7 @@ static void drop(mx_server *s, mx_exchange *x, bool gone)
         if (!r)
             continue;
         pthread_mutex_lock(&s->lock);
-        mx_metrics_add(&s->metrics, r, gone && !r->finish);
+        mx_server_metrics_add(&s->metrics, r, gone && !r->finish);
         pthread_mutex_unlock(&s->lock);
         mx_engine_cancel(s->engine, r);
         x->call.part[i].r = NULL;
@@ -156,7 +156,7 @@ static void give_news(mx_server *s, mx_request *r)
         drop(s, x, false);
     } else if (r->finish) { /* other answers of the call go on */
         pthread_mutex_lock(&s->lock);
-        mx_metrics_add(&s->metrics, r, false);
+        mx_server_metrics_add(&s->metrics, r, false);
         pthread_mutex_unlock(&s->lock);
         mx_engine_cancel(s->engine, r);
         p->r = NULL;

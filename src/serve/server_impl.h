@@ -41,7 +41,7 @@ struct mx_server {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake;
     mx_exchange *fresh, *last_fresh;
-    mx_metrics metrics;
+    mx_server_metrics metrics;
     mx_engine_counts counts; /* as of the last step */
     double last_step;        /* when the engine last made progress, or had nothing to do */
     char *broken;            /* why the engine does not go on; NULL: it does */

@@ -107,7 +107,7 @@ MX_TEST(traffic_of_collectives)
 MX_TEST(measured_gemms_correct_the_formula)
 {
     mx_plan_chip c = ideal();
-    mx_gemm_shape g = {4096, 4096, 4096, 1, MX_RATE_BF16};
+    mx_plan_gemm g = {4096, 4096, 4096, 1, MX_RATE_BF16};
     double before = mx_gemm_seconds(&c, &g);
     c.gemm[c.n_gemm++] = (mx_gemm_point){4096, 4096, 4096, 0.5e12};
     near(mx_gemm_seconds(&c, &g), 2 * before, "half of the rate was measured");

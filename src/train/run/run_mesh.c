@@ -102,7 +102,7 @@ static void decide(const chooser *h, const char *key, const char *fmt, double va
 
 static void take(const chooser *h, const mx_search *s)
 {
-    const mx_choice *best = &s->best[0];
+    const mx_plan_choice *best = &s->best[0];
     const mx_layout *l = &best->layout;
     bool piped = l->stage > 1;
     mx_str mesh = {0};
