@@ -28,8 +28,9 @@ echo "apt-get $*" >> "$FAKE/log"
 [ "$1" = install ] || exit 0
 printf '#!/bin/sh\necho 12.2.0\n' > "$FAKE/bin/cc"
 cp "$FAKE/bin/cc" "$FAKE/bin/ld"
+cp "$FAKE/bin/cc" "$FAKE/bin/curl"
 printf '#!/bin/sh\ncase $1 in --libs) shift; for m; do printf " -l%%s" $m; done ;; esac\n' > "$FAKE/bin/pkg-config"
-chmod +x "$FAKE"/bin/cc "$FAKE"/bin/ld "$FAKE"/bin/pkg-config
+chmod +x "$FAKE"/bin/cc "$FAKE"/bin/ld "$FAKE"/bin/curl "$FAKE"/bin/pkg-config
 END
 printf '#!/bin/sh\n[ "$3" != pkg-config ]\n' > "$tmp/bin/apt-cache" # a system that knows it as pkgconf only
 chmod +x "$tmp/bin/id" "$tmp/apt-get" "$tmp/bin/apt-cache"
