@@ -58,7 +58,7 @@ static void embed_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
 }
 
 /* A row for each expert, and the experts of sorted rows: these go to their experts' ranks, as they
- * do for the experts' products. */
+ * do for the experts' GEMMs. */
 static bool place_experts(const mx_node *n, mx_partition_call *p)
 {
     mx_cut experts = p->have[0].dim[0];

@@ -147,7 +147,7 @@ static void place(const mx_node *n, mx_partition_call *p)
 #define LARGE(n, ...) {n, {__VA_ARGS__}, .no_grad = true}
 const mx_op mx_op_grouped_matmul = {
     .name = "grouped_matmul",
-    .doc = "one product per expert over rows sorted by expert",
+    .doc = "one GEMM per expert over rows sorted by expert",
     .dtypes = MX_REALS,
     .gives = MX_REALS,
     .dtypes_at = {[GROUPED_START] = MX_INDICES},

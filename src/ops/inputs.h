@@ -34,7 +34,7 @@
 #define MX_INPUTS_CAUSAL_CONV \
     CONV_X, CONV_W, CONV_SEGMENTS, CONV_STATE, CONV_POSITIONS, CONV_ROW
 #define MX_INPUTS_CONV_GRAD CONV_DY = 3 /* behind the first three of these */
-/* What sample_token is told about a row. */
+/* The columns of SAMPLE_SETTINGS: how a row is sampled. */
 #define MX_SAMPLE_SETTINGS TEMPERATURE, TOP_K, TOP_P, UNIFORM, N_SETTINGS
 
 #endif

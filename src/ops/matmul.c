@@ -305,7 +305,7 @@ mx_node *mx_matmul(mx_graph *g, const char *spec, mx_node *a, mx_node *b)
     return make(g, spec, a, b, (mx_matmul_attr){{0}});
 }
 
-/* The same with the result in a dtype of its own (float32 sums of bfloat16 products). */
+/* The same with the result in a dtype of its own (float32 sums of bfloat16 factors). */
 mx_node *mx_matmul_as(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_dtype out)
 {
     return make(g, spec, a, b, (mx_matmul_attr){.out = out, .has_out = true});

@@ -140,7 +140,7 @@ static void run_keys(const mx_paged *g, const mx_paged_args *p, int64_t n, const
 }
 
 /* The runs of one head of a query, in order. */
-static void join(const mx_paged *g, const mx_paged_args *p, int64_t n, int64_t h, int64_t runs,
+static void combine(const mx_paged *g, const mx_paged_args *p, int64_t n, int64_t h, int64_t runs,
                  float *part)
 {
     const mx_attn *a = &g->attn;
@@ -241,7 +241,7 @@ void mx_paged_forward(const mx_paged *g, const mx_paged_args *p, void *work)
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < (n1 - n0) * H; i++) {
             reach r = reach_of(g, p, n0 + i / H);
-            join(g, p, n0 + i / H, i % H, runs_of(&r), parts + each * (size_t)(i / H * runs));
+            combine(g, p, n0 + i / H, i % H, runs_of(&r), parts + each * (size_t)(i / H * runs));
         }
     }
 }
