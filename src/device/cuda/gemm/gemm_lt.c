@@ -150,7 +150,7 @@ static void cache_add(const mx_gemm_plan *p, double us)
     if (fd < 0)
         return; /* only speed is lost: the next run searches again */
     if (write(fd, line, (size_t)n) != n)
-        fprintf(stderr, "maxc: could not keep the choice of a GEMM algorithm in %s\n", p->lt->cache_path);
+        fprintf(stderr, "maxc: could not keep a GEMM's algorithm in %s\n", p->lt->cache_path);
     close(fd);
 }
 
