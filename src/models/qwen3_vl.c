@@ -242,16 +242,6 @@ typedef struct {
     mx_qwen3_tower tower;
 } qwen3_vl;
 
-static mx_status finish_text(void *config, const json_t *json)
-{
-    mx_decoder *c = config;
-    c->qk_norm = true;
-    c->out_bias = c->qkv_bias;
-    if (!c->head_dim)
-        c->head_dim = 128; /* the family's own default, whatever d / heads is */
-    return mx_decoder_finish(config, json);
-}
-
 static const mx_cfg_field text_fields[] = {
     MX_CFG_SIZES_OR(mx_decoder, 151936, 4096, 22016, 32, 32),
     MX_CFG_DECODER_REST(mx_decoder, 500000),
@@ -261,7 +251,7 @@ static const mx_cfg_field text_fields[] = {
 
 static const mx_model language = {
     .name = "qwen3_vl", .fields = text_fields, .config_size = sizeof(mx_decoder),
-    .finish = finish_text, .summary = mx_decoder_summary,
+    .finish = mx_qwen3_finish, .summary = mx_decoder_summary,
 };
 
 static mx_head build(mx_graph *g, const void *config, mx_build *b)

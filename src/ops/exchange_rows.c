@@ -79,10 +79,7 @@ const mx_op mx_op_exchange_plan = {
     .name = "exchange_plan",
     .doc = "how many rows go to each expert from each rank",
     .dtypes = MX_INDICES,
-    .attr_size = sizeof(mx_collective_attr),
-    .fields = mx_collective_fields,
-    .collective = true,
-    .no_cast = true,
+    MX_COLLECTIVE_OP,
     .n_out = 3,
     .infer = infer_plan,
     .cost = plan_cost,
@@ -263,9 +260,7 @@ static void return_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
     din[EXCHANGE_X] = mx_exchange_rows(g, dout[0], n->in[EXCHANGE_TABLE], a);
 }
 
-#define ROWS_OP                                                                                    \
-    .attr_size = sizeof(mx_collective_attr), .fields = mx_collective_fields, .collective = true,   \
-    .no_cast = true, .infer = infer_rows, .cost = row_cost
+#define ROWS_OP MX_COLLECTIVE_OP, .infer = infer_rows, .cost = row_cost
 #define ROWS_CASES                                                                                 \
     (const mx_case[]){{2, {{2, {3, 4}}, {2, {1, 3}, MX_I32, 0, 1}},                                \
                        &(mx_collective_attr){.size = 1, .to = 3}}, {0}}
