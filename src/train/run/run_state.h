@@ -83,7 +83,6 @@ typedef struct {
     double stage_flops; /* of a step of the stage */
     float *pixels;      /* of a microbatch, with images, as the program takes them */
     int32_t *places;    /* (3, rows, length), where tokens have them */
-    int32_t *cut;       /* rows of a microbatch, where a rank has a part of each */
 } mx_run_batch;
 
 /* Steps on their way, and what is known of the last ones. Owned by run_step.c. */
