@@ -107,10 +107,12 @@ MX_TEST(reward_models_on_meshes)
 }
 
 #define GRPO "dataset_path=" POST "pairs.jsonl max_target_length=48 num_generations=4 "            \
-             "max_completion_length=20 reward=length learning_rate=0.01 "
+             "max_completion_length=20 reward=format learning_rate=1e-4 "                          \
+             "reward_pattern=[\\s\\S]*(th|er)[\\s\\S]* "
 #define GAP "sampling/sampling_logp_difference/max"
 
-/* The same prompts, answers and rewards, whoever has which rows. */
+/* The same prompts, answers and rewards, whoever has which rows. The rate is small: weights that
+ * differ in the last bits would some day draw another token. */
 MX_TEST(grpo_on_meshes)
 {
     same_on("grpo", GRPO "gradient_accumulation_steps=1", each_axis);
@@ -121,6 +123,17 @@ MX_TEST(grpo_on_meshes)
     same_on("grpo", "dataset_path=" POST "rollouts.jsonl rollout_path=" POST "rollouts.jsonl "
             "num_generations=4 max_completion_length=20 max_target_length=48",
             (const char *const[]){"fsdp=2", NULL});
+}
+
+#define MIXTURE "load_parameters_path= tokenizer_path=" POST "model model_name=mixtral-8x7b "       \
+                "base_emb_dim=64 base_num_decoder_layers=2 base_num_query_heads=4 head_dim=16 "    \
+                "base_num_kv_heads=2 base_moe_mlp_dim=96 num_experts=4 num_experts_per_tok=2 "     \
+                "vocab_size=400 "
+
+MX_TEST(grpo_of_a_mixture_on_meshes)
+{
+    same_on("grpo", MIXTURE GRPO "gradient_accumulation_steps=1",
+            (const char *const[]){"expert=2", "expert=2,tensor=2", NULL});
 }
 
 /* On a mesh sampling and training sum in another order; they see the same weights. */

@@ -411,6 +411,9 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mes
     if (s->note && *s->note)
         mx_progress_say(&r->report.progress, "%s", s->note);
     MX_TRY(mx_run_ranks_open(r));
+    if (s->refused)
+        return mx_comm_agree(r->ranks.comm, mx_fail(mx_status_code(s->refused), "%s",
+                                                    mx_status_text(s->refused)));
     read_rules(r);
     r->schedule = mx_schedule_make(c);
     r->steps = mx_schedule_run_steps(c);

@@ -170,6 +170,7 @@ typedef struct {
     const mx_objective *objective; /* NULL: none */
     const char *command_line;
     const char *note; /* what was chosen for it, to be said first; NULL or "": nothing */
+    mx_status refused; /* owns: why there is no mesh; said when the ranks have met */
 } mx_run_start;
 
 /* run_mesh.c: puts a mesh for the ranks there are in the place of mesh=auto; the note says which
