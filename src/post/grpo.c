@@ -253,7 +253,10 @@ static mx_status ask(grpo_run *r, const mx_objective_run *o, bool *end)
                          (long long)r->seq, r->asked[k].text);
     }
     mx_post_prompt_fini(&other);
-    return st;
+    uint64_t digest = 0;
+    for (int64_t i = 0; i < r->n_prompts && !st && !*end; i++)
+        digest = mx_rows_digest(digest, &r->asked[i].ids);
+    return st ? st : mx_rows_check_same(o, digest);
 }
 
 /* Own rows, by whoever leads them: a program that judges may say something else when it is asked

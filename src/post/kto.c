@@ -244,6 +244,10 @@ static mx_status next(mx_objective_run *o, const mx_batch **b)
         float other;
         MX_TRY(take(r, o, &r->row[mine ? k : r->rows], mine ? &r->good[k] : &other, &end));
     }
+    uint64_t digest = 0;
+    for (int64_t i = 0; i < r->rows && !end; i++)
+        digest = mx_rows_digest(digest, &r->row[i].ids);
+    MX_TRY(mx_rows_check_same(o, digest));
     if (end)
         return MX_OK;
     r->batch.n_tokens = r->batch.n_trained = 0;

@@ -20,4 +20,9 @@ bool mx_rows_leads(const mx_objective_run *o);
 mx_status mx_rows_share(const mx_objective_run *o, mx_status mine, void *all,
                         size_t bytes) MX_MUST_USE;
 
+/* All ranks of a mesh read the same records: a number of what was read, and whether it is the same
+ * everywhere. */
+uint64_t mx_rows_digest(uint64_t before, const mx_tokens *ids);
+mx_status mx_rows_check_same(const mx_objective_run *o, uint64_t digest) MX_MUST_USE;
+
 #endif

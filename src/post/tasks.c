@@ -74,6 +74,10 @@ static mx_status open_tasks(tasks *t, const mx_objective_run *o)
                        (long long)o->options->shape.seq);
     MX_TRY(mx_rewards_open(&t->rewards, c));
     MX_TRY(read_prompts(t, o, mx_config_text(c, "task_path")));
+    uint64_t digest = 0;
+    for (int64_t i = 0; i < t->n; i++)
+        digest = mx_rows_digest(digest, &t->asked[i].ids);
+    MX_TRY(mx_rows_check_same(o, digest));
     rows = t->n * k;
     t->answer = mx_realloc(NULL, sizeof *t->answer * (size_t)rows);
     memset(t->answer, 0, sizeof *t->answer * (size_t)rows);
