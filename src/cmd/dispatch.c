@@ -301,7 +301,7 @@ static mx_status dispatch_in(mx_arena *arena, int argc, char **argv, char **envi
         st = check_arguments(&c);
     if (!st)
         st = run_verb(&c, argc, argv, environment);
-    return mx_status_wrap(st, "maxc %s", verb->name);
+    return *mx_status_text(st) ? mx_status_wrap(st, "maxc %s", verb->name) : st;
 }
 
 mx_status mx_dispatch(int argc, char **argv, char **environment)
@@ -318,7 +318,7 @@ int mx_main(int argc, char **argv, char **environment)
     mx_signals_limit_files();
     mx_status st = mx_dispatch(argc, argv, environment);
     int code = (int)mx_status_code(st);
-    if (st)
+    if (st && *mx_status_text(st)) /* else another rank has said it */
         fprintf(stderr, "%s\n", mx_status_text(st));
     mx_status_free(st);
     errno = 0;
