@@ -159,7 +159,7 @@ static void infer(mx_graph *g, mx_node *n)
         return;
     }
     if (g->one_path)
-        ((mx_attention_attr *)n->attr)->one_path = true;
+        ((mx_attention_attr *)mx_attr_edit(n))->one_path = true;
     n->type = *q;
     n->type.dim[3] = v->dim[3];
     n->more[0] = mx_type_of(q->dtype == MX_F64 ? MX_F64 : MX_F32,
