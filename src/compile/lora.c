@@ -235,7 +235,7 @@ static void freeze_others(pass *p)
     for (int i = 0; i < p->g->n_nodes; i++) {
         char module[512];
         mx_node *n = p->g->node[i];
-        mx_var_attr *at = n->op == &mx_op_variable ? (mx_var_attr *)n->attr : NULL;
+        mx_var_attr *at = mx_var_edit(n);
         if (!at || at->kind != MX_VAR_WEIGHT || at->adapter)
             continue;
         bool saved = module_of(n->name, module, sizeof module) && mx_lora_names(p->l->save, module);

@@ -37,7 +37,7 @@ static void infer(mx_graph *g, mx_node *n)
     if (at->has_out)
         n->type.dtype = at->out;
     if (g->one_path)
-        ((grouped_attr *)n->attr)->one_path = true;
+        ((grouped_attr *)mx_attr_edit(n))->one_path = true;
 }
 
 /* Rows that no expert has. */

@@ -274,7 +274,7 @@ static void infer(mx_graph *g, mx_node *n)
     if (at_->has_out)
         n->type.dtype = at_->out;
     if (g->one_path)
-        ((mx_matmul_attr *)n->attr)->one_path = true;
+        ((mx_matmul_attr *)mx_attr_edit(n))->one_path = true;
     infer_epilogues(n);
 }
 
