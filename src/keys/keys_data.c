@@ -28,7 +28,7 @@ const mx_key mx_keys_data[] = {
      PATH, MX_BY_DATA, "hf_path=hub"},
     {"hf_name", TEXT, DATA, "", 0, "its configuration", "dataset_config_name", 0, MX_BY_DATA,
      "hf_name=second hf_path=hub"},
-    {"hf_data_dir", TEXT, DATA, "", 0, "its subfolder", 0, 0, MX_BY_DATA,
+    {"hf_data_dir", TEXT, DATA, "", 0, "its subfolder", 0, PATH, MX_BY_DATA,
      "hf_data_dir=second hf_path=hub"},
     {"hf_train_files", TEXT, DATA, "", 0, "its files for training, a pattern", "data_files", PATH,
      MX_BY_DATA, "hf_train_files=data.jsonl hf_path=json"},
