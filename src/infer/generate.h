@@ -27,6 +27,9 @@ typedef struct {
     /* The rank of a mesh; all ranks make the same answers. NULL: alone */
     const mx_mesh_rank *mesh_rank;
     mx_weight_codes codes; /* how matrices lie */
+    const mx_adapter *adapters; /* several, in one batch; then the model has none of its own */
+    int n_adapters;
+    const int64_t *adapter_of; /* each prompt's, from 1 on; 0: the model as it is */
 } mx_generate_options;
 
 typedef struct {
