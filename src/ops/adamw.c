@@ -192,6 +192,7 @@ static const mx_attr_field fields[] = {
     MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps), MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps_root),
     MX_FIELD(mx_adamw_rates, MX_ATTR_F64, weight_decay),
     MX_FIELD(mx_adamw_rates, MX_ATTR_INT, salt),
+    MX_QUIET_FIELD(mx_adamw_rates, MX_ATTR_BOX, box),
     MX_FIELD(mx_adamw_rates, MX_ATTR_BOOL, wide), {0}};
 
 const mx_op mx_op_adamw = {

@@ -237,6 +237,7 @@ static const mx_attr_field fields[] = {
     MX_FIELD(mx_attention_attr, MX_ATTR_INT, chunk),
     MX_FIELD(mx_attention_attr, MX_ATTR_F64, softcap),
     MX_FIELD(mx_attention_attr, MX_ATTR_F64, scale),
+    MX_QUIET_FIELD(mx_attention_attr, MX_ATTR_BOOL, one_path),
     {0},
 };
 
