@@ -69,6 +69,7 @@ const mx_model mx_model_deepseek_v3 = {
     .other_parts = mx_fused_experts,
     .no_decay = "*norm*,*.bias",
     .layer_prefix = "model.layers.",
+    .drafts = true,
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=sigmoid,use_indexer=false",
     .fixed_keys = "attention_type=mla,routed_bias=true",
