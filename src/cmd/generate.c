@@ -280,6 +280,7 @@ static mx_status run(mx_invocation *inv)
                              .compute = s.m.compute,
                              .step_tokens = mx_config_int(c, "prefill_chunk_size"),
                              .draft_tokens = mx_config_int(c, "speculative_tokens"),
+                             .mtp = strcmp(mx_config_text(c, "speculative_method"), "mtp") == 0,
                              .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
                              .pixels = s.pictures.pixels,
                              .n_images = s.pictures.n_images, .device = mx_config_text(c, "device"),

@@ -286,6 +286,7 @@ static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batc
                             .step_tokens = total < o->step_tokens ? total : o->step_tokens,
                             .no_prefix_cache = o->no_prefix_cache,
                             .draft_tokens = o->draft_tokens,
+                            .mtp = o->mtp,
                             .images = o->n_images > 0,
                             .max_length = length,
                             .cache_tokens = most,
