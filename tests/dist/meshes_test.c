@@ -157,8 +157,9 @@ static void run_kind(const char *kind, int ranks, int steps, double first, doubl
                steps ? "three steps" : "gradients", t.ran, t.refused);
 }
 
-/* In float32 a gradient of this hybrid is about 1.4e-5 away from the exact one, on one device and on
- * any mesh: sums in another order are seen. In float64 nothing else is left. */
+/* In float32 a gradient of this hybrid may be 1.4e-5 away from the exact one, on one device as on
+ * any mesh: sums in another order are seen. In float64 nothing else is left; stages keep the sums
+ * of microbatches in float32. */
 MX_TEST(meshes_of_a_hybrid_differ_by_rounding_alone)
 {
     static const char *const meshes[] = {"stage=4,tensor=2", "stage=4,context=2", "sequence=4"};
@@ -168,7 +169,7 @@ MX_TEST(meshes_of_a_hybrid_differ_by_rounding_alone)
     c.batch = c.layers = 4;
     mesh_run_open(&r, &c);
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
-        mesh_run_check(&r, mesh_parse(meshes[i]), 1e-10);
+        mesh_run_check(&r, mesh_parse(meshes[i]), strstr(meshes[i], "stage") ? 1.2e-7 : 1e-10);
     mesh_run_close(&r);
 }
 

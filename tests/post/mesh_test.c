@@ -140,7 +140,7 @@ MX_TEST(grpo_on_meshes)
             (const char *const[]){"fsdp=2", NULL});
 }
 
-#define MIXTURE "load_parameters_path= tokenizer_path=" POST "model model_name=mixtral-8x7b "       \
+#define MIXTURE "load_parameters_path= tokenizer_path=" POST "model model_name=mixtral-8x7b "      \
                 "base_emb_dim=64 base_num_decoder_layers=2 base_num_query_heads=4 head_dim=16 "    \
                 "base_num_kv_heads=2 base_moe_mlp_dim=96 num_experts=4 num_experts_per_tok=2 "     \
                 "vocab_size=400 "
@@ -157,8 +157,8 @@ MX_TEST(grpo_on_a_mesh_samples_what_it_trains)
     char folder[300];
     post_folder(folder, sizeof folder);
     MX_CHECK_OK(post_run("grpo", folder, "r", RUN GRPO "mesh=fsdp=2,tensor=2 steps=4 "
-                         "per_device_batch_size=1 gradient_accumulation_steps=1 record_rollouts=true task_path=" POST
-                         "pairs.jsonl task_interval=2"));
+                         "per_device_batch_size=1 gradient_accumulation_steps=1 "
+                         "record_rollouts=true task_interval=2 task_path=" POST "pairs.jsonl"));
     json_t *m = post_metrics(folder, "r");
     for (size_t i = 0; i < json_array_size(m); i++)
         MX_CHECK(post_number(m, i, GAP) < 1e-4, "step %zu: %g", i + 1, post_number(m, i, GAP));
