@@ -145,10 +145,11 @@ static mx_status check_arguments(const command *c)
                        c->args[v->max_args], v->name, v->usage);
     if (c->n_args < v->min_args)
         return mx_fail(MX_USAGE, "an argument is missing; usage: maxc %s %s", v->name, v->usage);
-    for (int i = 0; i < c->n_args; i++)
-        if (mx_path_advice(c->args[i]))
-            return mx_fail(MX_USAGE, "`%s` is not on this machine; %s", c->args[i],
-                           mx_path_advice(c->args[i]));
+    for (int i = c->file ? -1 : 0; i < c->n_args; i++) {
+        const char *path = i < 0 ? c->file : c->args[i];
+        if (mx_path_advice(path))
+            return mx_fail(MX_USAGE, "`%s` is not on this machine; %s", path, mx_path_advice(path));
+    }
     if (v->takes_no_keys && c->n_settings)
         return mx_fail(MX_USAGE, "takes no keys, found `%s`; usage: maxc %s %s", c->settings[0],
                        v->name, v->usage);

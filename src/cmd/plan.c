@@ -190,6 +190,21 @@ static const char *model_path(const mx_invocation *inv)
     return inv->n_args ? inv->args[0] : mx_config_text(inv->config, "load_parameters_path");
 }
 
+mx_status mx_plan_save(const mx_invocation *inv, const mx_model_spec *m, mx_saved_request *r)
+{
+    const mx_config *c = inv->config;
+    mx_str note = {0};
+    if (!*mx_config_text(c, "compiled_trainstep_file"))
+        return MX_OK;
+    r->config = c;
+    r->model = m;
+    mx_status st = mx_saved_programs_make(r, &note);
+    if (!st && strcmp(mx_config_text(c, "format"), "json") != 0)
+        printf("%s\n", mx_str_text(&note));
+    mx_str_fini(&note);
+    return st;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
@@ -223,7 +238,12 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &t.device));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     json ? print_json(&m, &plan, &t.device) : print_text(&m, &plan, &t.device, &mesh);
-    st = mx_plan_check(&plan, &m, &q, t.available);
+    MX_TRY_OUT(st, mx_plan_check(&plan, &m, &q, t.available));
+    st = mx_plan_save(inv, &m, &(mx_saved_request){.device = &t.traits,
+                                                   .chip = t.traits.chip.name,
+                                                   .arch = t.device.kernels_for,
+                                                   .processes = 1,
+                                                   .n_threads = t.n_threads});
 out:
     mx_mesh_plan_fini(&mesh);
     mx_model_spec_fini(&m);
@@ -238,7 +258,7 @@ static const mx_key keys[] = {
      .example = "chip=h100"},
     {"chip_file", MX_KEY_STRING, 0, "", 0,
      "chips of the user's own, over configs/chips.yml",
-     .example = "chip_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
+     .flags = MX_KEY_PATH, .example = "chip_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
     {"compile_topology", MX_KEY_STRING, 0, "", 0,
      "the machine to plan for: h100x1024, or a TPU slice (v5e-256, v5p-128, v6e-256)",
      .example = "compile_topology=h100x1024", .seen_by = "tests/cli/plan_mesh.sh"},
@@ -250,7 +270,7 @@ static const mx_key keys[] = {
      .example = "network=infiniband-400", .seen_by = "tests/cli/plan_mesh.sh"},
     {"network_file", MX_KEY_STRING, 0, "", 0,
      "links of the user's own, over configs/networks.yml",
-     .example = "network_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
+     .flags = MX_KEY_PATH, .example = "network_file=mine.yml", .seen_by = "tests/cli/plan_mesh.sh"},
     {"auto_stages", MX_KEY_BOOL, 0, "true", 0,
      "mesh=auto may cut the layers into stages",
      .example = "auto_stages=false", .seen_by = "tests/cli/plan_mesh.sh"},
@@ -259,10 +279,10 @@ static const mx_key keys[] = {
      .example = "exhaustive=true", .seen_by = "tests/cli/plan_mesh.sh"},
     {"trace", MX_KEY_STRING, 0, "", 0,
      "write the simulated step of a mesh, for ui.perfetto.dev",
-     .example = "trace=step.json", .seen_by = "tests/cli/plan_mesh.sh"},
+     .flags = MX_KEY_PATH, .example = "trace=step.json", .seen_by = "tests/cli/plan_mesh.sh"},
     {"svg", MX_KEY_STRING, 0, "", 0,
      "write a picture of its memory and timeline",
-     .example = "svg=step.svg", .seen_by = "tests/cli/plan_mesh.sh"},
+     .flags = MX_KEY_PATH, .example = "svg=step.svg", .seen_by = "tests/cli/plan_mesh.sh"},
     {"train_tokens", MX_KEY_FLOAT, 0, "0", "0..",
      "say how long so many tokens take",
      .example = "train_tokens=1e12", .seen_by = "tests/cli/plan_mesh.sh"},

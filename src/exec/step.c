@@ -219,6 +219,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
                      o->kind == MX_STEP_GRADS;
     mx_head h = mx_model_build(g, m, shape, &b);
     mx_node *loss = NULL;
+    if (o->kind == MX_STEP_NEXT && (shape.keep_hidden || shape.draft))
+        mx_graph_root(g, "after", mx_cast(g, b.after, MX_F32));
     if (o->kind == MX_STEP_NEXT)
         h.hidden = last_rows(g, &b, h.hidden, shape.last);
     if (o->kind == MX_STEP_NEXT && o->temperature != 0)
@@ -227,6 +229,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
         mx_graph_root(g, "hidden", mx_cast(g, h.hidden, MX_F32));
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
         give_logits(g, mx_model_logits(g, &h), o->draw_vocab);
+    else if (o->kind == MX_STEP_FEATURES)
+        mx_graph_root(g, "features", mx_cast(g, b.features, MX_F32));
     else
         loss = wanted_loss(g, &h, &b, o);
     if (mx_classes_of(m->json) && !has_root(g, "scores"))

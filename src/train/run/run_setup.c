@@ -35,8 +35,8 @@ static mx_status open_own_model(mx_run *r)
     return mx_model_open(&r->model, r->c, r->weights_dir);
 }
 
-/* Virtual ranks one after the other: building a model watches which keys are asked for, and they
- * have one configuration (mx_config_watch). */
+/* Virtual ranks one after the other: building a model notes which keys are asked for, and they
+ * have one configuration (mx_config_unasked). */
 static mx_status open_model(mx_run *r)
 {
     if (!r->mesh_rank)
