@@ -3,8 +3,8 @@
  *
  * Whether a step is on policy is drawn from (seed, step). Then each row keeps its prompt, the
  * tokens before the first with a label, and what follows is sampled; a row whose prompt leaves no
- * room for max_completion_length tokens stays as it is. On a mesh the rows of all ranks are answered
- * together (mesh_rows.h).
+ * room for max_completion_length tokens stays as it is. On a mesh the rows of all ranks are
+ * answered together (mesh_rows.h).
  */
 #include "base/rng.h"
 #include "post/distill.h"
