@@ -130,6 +130,13 @@ static mx_status open(mx_objective_run *o)
     return o->position ? mx_prompts_seek(r->prompts, o->position, o->n_position) : MX_OK;
 }
 
+static mx_status beside(const mx_objective_run *o, mx_beside *out)
+{
+    const settings *s = o->settings;
+    MX_TRY(mx_reference_beside(o, 1, false, out));
+    return s->uses_kl ? mx_reference_beside(o, 1, true, out) : MX_OK;
+}
+
 static void close(mx_objective_run *o)
 {
     kto_run *r = o->state;
@@ -324,6 +331,7 @@ const mx_objective mx_objective_kto = {
     .loss = loss,
     .count = count,
     .open = open,
+    .beside = beside,
     .close = close,
     .next = next,
     .feed = feed,
@@ -343,6 +351,7 @@ const mx_objective mx_objective_apo_zero_unpaired = {
     .loss = loss,
     .count = count,
     .open = open,
+    .beside = beside,
     .close = close,
     .next = next,
     .feed = feed,

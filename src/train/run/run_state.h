@@ -226,6 +226,8 @@ mx_status mx_run_stage_enter(mx_run *r) MX_MUST_USE; /* that of the step after a
 mx_status mx_run_next_batch(mx_run *r, const mx_batch **out) MX_MUST_USE;
 /* run_goal.c: the run's objective, where it has one. */
 mx_status mx_run_goal_read(mx_run *r) MX_MUST_USE; /* its keys, once the batch is planned */
+/* What it will keep beside the run's programs, once a session is open. */
+mx_status mx_run_goal_beside(mx_run *r, mx_beside *out) MX_MUST_USE;
 mx_status mx_run_goal_open(mx_run *r) MX_MUST_USE; /* once there are weights */
 /* What the loss of a batch is a mean over. */
 int64_t mx_run_counted(const mx_run *r, const mx_batch *b);
