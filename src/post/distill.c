@@ -236,6 +236,7 @@ const mx_objective mx_objective_distill = {
     .doc = "the distributions of a teacher: MaxText's loss, GKD",
     .verb = "distill",
     .data = "what sft takes",
+    .place = 8,
     .rows = MX_ROWS_DOCUMENTS,
     .read = mx_distill_read,
     .loss = mx_distill_build,

@@ -260,6 +260,7 @@ const mx_objective mx_objective_dpo = {
     .doc = "preferences, against a reference: sigmoid, hinge, ipo, robust, ... of TRL",
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
+    .place = 2,
     .rows = MX_ROWS_PAIRS,
     .read = read,
     .loss = loss,

@@ -518,6 +518,7 @@ const mx_objective mx_objective_grpo = {
            "sapo, luspo",
     .verb = "grpo",
     .data = "prompt, and what its rewards need: answer, solution",
+    .place = 7,
     .rows = MX_ROWS_SAMPLED,
     .rows_each = rows_each,
     .read = read,

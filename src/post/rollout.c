@@ -251,7 +251,7 @@ bool mx_sampler_is_exact(const mx_sampler *s)
 {
     const mx_step_options *so = s->o->options;
     return mx_decode_is_exact(s->decode) && !so->compile.quantization && !so->compile.partition &&
-           !so->compile.frozen_codes && so->dropout == 0 &&
+           !so->compile.frozen_codes && so->dropout == 0 && so->attention_dropout == 0 &&
            (!so->lora || so->lora->dropout == 0);
 }
 

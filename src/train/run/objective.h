@@ -72,6 +72,7 @@ struct mx_objective {
     const char *verb; /* whose objective it is */
     const char *key;  /* what asks for it beside the verb; NULL: nothing, or loss_type=NAME */
     const char *data; /* what its records hold, one line */
+    int place;        /* in lists of them all, from 1: the order in which a model learns */
     mx_objective_rows rows;
     /* Makes the model that is read what it will be, before it is built; NULL: it stays. */
     mx_status (*adapt)(mx_model_spec *m);
