@@ -181,6 +181,8 @@ struct mx_exec {
     mx_exec_step *step;         /* nodes that do something, in order */
     int n_steps;
     mx_arena arena;
+    char *part;                 /* owns; a rank's part of an input is put together here */
+    size_t part_bytes;
     void *state;
     mx_status failed; /* of a collective during a run */
     double *took; /* borrows; begin and end of every step in seconds; NULL: not measured */
@@ -265,6 +267,8 @@ mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
 mx_status mx_exec_write(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
 /* The same from the whole tensor, of which a rank of a mesh may have a part. */
 mx_status mx_exec_write_whole(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
+/* The same from the rows (dim 0) that the rank has, whole in the other dims. */
+mx_status mx_exec_write_rows(mx_exec *e, const char *name, const void *rows) MX_MUST_USE;
 mx_status mx_exec_read(mx_exec *e, const char *name, void *dst) MX_MUST_USE;
 /* The type of an input or result; NULL when the program has no use for such a name. */
 const mx_type *mx_exec_type(const mx_exec *e, const char *name);

@@ -227,6 +227,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
         mx_graph_root(g, "hidden", mx_cast(g, h.hidden, MX_F32));
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
         give_logits(g, mx_model_logits(g, &h), o->draw_vocab);
+    else if (o->kind == MX_STEP_FEATURES)
+        mx_graph_root(g, "features", mx_cast(g, b.features, MX_F32));
     else
         loss = wanted_loss(g, &h, &b, o);
     if (mx_classes_of(m->json) && !has_root(g, "scores"))

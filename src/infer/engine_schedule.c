@@ -83,8 +83,8 @@ static void share_prefix(mx_engine *e, mx_seq *s)
         return;
     const int32_t *ids = s->r.tokens.ids;
     while ((s->n_pages + 1) * MX_ENGINE_PAGE < s->r.tokens.n) {
-        int32_t page =
-            mx_pages_find(e->pages, s->name, ids + s->n_pages * MX_ENGINE_PAGE, &s->name);
+        mx_page_name before = mx_engine_before_page(s, s->n_pages, s->name);
+        int32_t page = mx_pages_find(e->pages, before, ids + s->n_pages * MX_ENGINE_PAGE, &s->name);
         if (page < 0)
             break;
         append_page(e, s, page);
@@ -98,7 +98,8 @@ void mx_engine_publish(mx_engine *e, mx_seq *s)
     if (e->o.no_prefix_cache)
         return;
     for (; (s->n_named + 1) * MX_ENGINE_PAGE <= s->computed; s->n_named++)
-        s->name = mx_pages_publish(e->pages, s->page[s->n_named], s->name,
+        s->name = mx_pages_publish(e->pages, s->page[s->n_named],
+                                   mx_engine_before_page(s, s->n_named, s->name),
                                    s->r.tokens.ids + s->n_named * MX_ENGINE_PAGE);
 }
 
@@ -106,6 +107,7 @@ void mx_engine_publish(mx_engine *e, mx_seq *s)
 static void put(mx_seq *s, int64_t n, mx_engine_batch_input *in)
 {
     s->take = n;
+    s->first_in = in->n;
     s->first_row = in->n_last;
     for (int64_t t = s->computed; t < s->computed + n; t++) {
         int64_t i = in->n++;
@@ -133,7 +135,9 @@ static void put_prompt(mx_engine *e, mx_seq *s, mx_engine_batch_input *in)
         n = n < rows ? n : rows;
     else if (rows < 1)
         n = n < s->r.tokens.n - s->computed ? n : n - 1;
+    n = mx_engine_whole_images(e, s, n);
     n = n > 0 ? reserve_pages(e, s, s->computed + n) - s->computed : 0;
+    n = mx_engine_whole_images(e, s, n);
     if (n > 0)
         put(s, n, in);
 }

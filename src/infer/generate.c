@@ -196,7 +196,7 @@ out:
 
 /* --- through the engine --- */
 
-static mx_status admit_all(job *j, mx_engine *e, int64_t n)
+static mx_status admit_all(job *j, mx_engine *e, int64_t n, mx_image_set *images)
 {
     const mx_generate_options *o = j->o;
     for (int64_t i = 0; i < n; i++) {
@@ -207,6 +207,7 @@ static mx_status admit_all(job *j, mx_engine *e, int64_t n)
                                 .stop = o->stop,
                                 .n_stop = o->n_stop,
                                 .log_probs = true,
+                                .images = images,
                                 .owner = &j->answers[i]};
         MX_TRY(mx_engine_admit(e, &j->prompts[i], &q, &r));
     }
@@ -255,6 +256,7 @@ static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batc
     const mx_generate_options *o = j->o;
     int64_t total = 0, page = 64, most;
     mx_engine *e = NULL;
+    mx_image_set *images = NULL;
     mx_status st;
     for (int64_t i = 0; i < n; i++)
         total += j->prompts[i].n;
@@ -269,13 +271,16 @@ static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batc
                             .step_tokens = total < o->step_tokens ? total : o->step_tokens,
                             .no_prefix_cache = o->no_prefix_cache,
                             .draft_tokens = o->draft_tokens,
+                            .images = o->n_images > 0,
                             .max_length = length,
                             .cache_tokens = most,
                             .seed = o->sampling.seed,
                             .stop_ids = o->stop_ids,
                             .n_stop_ids = o->n_stop_ids};
     MX_TRY_OUT(st, mx_engine_open(&e, &eo));
-    MX_TRY_OUT(st, admit_all(j, e, n));
+    if (o->n_images)
+        MX_TRY_OUT(st, mx_image_set_new(&images, &j->model->spec, o->pixels, o->n_images));
+    MX_TRY_OUT(st, admit_all(j, e, n, images));
     while (mx_engine_busy(e)) {
         MX_TRY_OUT(st, step(j, e));
         for (mx_request *r; (r = mx_engine_take(e));)
@@ -283,13 +288,14 @@ static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batc
     }
 out:
     mx_engine_close(e);
+    mx_image_set_release(images);
     return st;
 }
 
 /* On a GPU, attention over pages is not as fast as over rows. */
 static bool suits_engine(const job *j, const mx_session *session)
 {
-    if (j->o->n_images || j->model->has_adapter || !mx_session_traits(session)->host_memory)
+    if (j->model->has_adapter || !mx_session_traits(session)->host_memory)
         return false;
     mx_status cannot = mx_engine_can(&j->model->spec);
     mx_status_free(cannot);

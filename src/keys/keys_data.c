@@ -86,8 +86,7 @@ const mx_key mx_keys_data[] = {
     {"bad_record_policy", ENUM, DATA, "stop", "stop|skip", "what a damaged record does", 0, 0,
      MX_BY_DATA, "bad_record_policy=skip bad_record_budget=0.9 dataset_path=bad.jsonl"},
     {"bad_record_budget", FLOAT, DATA, "0.0001", "0..1", "share of records that may be skipped", 0,
-     0, MX_BY_DATA, "bad_record_budget=0.9 bad_record_policy=skip",
-     .seen_by = "tests/data/loader_test.c"},
+     0, MX_BY_DATA, "bad_record_budget=0.9 bad_record_policy=skip dataset_path=bad.jsonl"},
     {"max_record_bytes", INT, DATA, "268435456", "1..", "largest record", 0, 0, MX_BY_DATA,
      "max_record_bytes=20 dataset_path=data.jsonl"},
 
@@ -110,7 +109,7 @@ const mx_key mx_keys_data[] = {
     {"tokenizer_pattern", ENUM, TOKENIZER, "", "|gpt2|cl100k|llama3|o200k|qwen|deepseek|kimi",
      "pattern for rank files, which do not say", 0, FIXED, MX_BY_TEXT,
      "tokenizer_pattern=cl100k tokenizer_path=tokens.tiktoken",
-     .seen_by = "tests/text/tokenizer_input_test.c"},
+     .seen_by = "tests/cli/generate.sh"},
     {"special_in_text", ENUM, TOKENIZER, "auto", "auto|parse|text",
      "strings that look like special tokens; auto: text in data, as the library in tokenize", 0,
      FIXED, "train data tokenize",

@@ -101,6 +101,7 @@ typedef struct {
     bool plain;             /* pixels are 0 to 1, else -1 to 1 */
     int64_t min_pixels, max_pixels; /* of a picture in pieces; min 0: as many as the most allow */
     bool places;            /* its tokens have places in time, height and width (mx_build) */
+    bool both_ways;         /* the tokens of an image see each other, those behind them too */
     /* A picture in a prompt is `mark`, which becomes: begin, the rows of its tiles, each tile's
      * pieces followed by `between` or, at the end of its row, `row_end`; whole, the pieces of the
      * whole picture, end. A text without marks gets `alone` before it, the mark if it is NULL. */
@@ -175,6 +176,7 @@ typedef struct {
     int64_t batch, seq;
     int64_t images;    /* in the whole batch; 0: text only */
     int64_t images_per_row; /* instead: in each of its rows at most */
+    int64_t image_width; /* instead, over pages: of what a tower has given for a token (mx_build) */
     bool packed;
     bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */

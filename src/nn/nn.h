@@ -32,8 +32,11 @@ typedef struct {
     mx_node *positions; /* (B, S) int32; NULL: 0, 1, 2, ... in every row */
     mx_node *places;    /* (3, B, S) int32: in time, height and width; NULL: positions, all three */
     mx_node *segments;  /* (B, S) int32; NULL: one document per row */
-    mx_node *spans;     /* (B, S) int32; NULL: no bidirectional spans */
+    mx_node *spans;     /* (B, S) int32, over pages the last position to see; NULL: no spans */
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
+    mx_node *image;     /* over pages, in place of pixels: (B, S, n d), what a tower has given for
+                           each token (nn/vision.h); tokens of images are -1 then. NULL: none */
+    mx_node *features;  /* what the tower gives, (rows, n d): set by the model where it has pixels */
     double init_scale;  /* standard deviation of new weights (initializer_range) */
     int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */
     int64_t pages;      /* 0: caches are rows of slots. Otherwise a token is a row of the batch, */

@@ -22,6 +22,13 @@ typedef struct {
 
 /* Fields for printing. */
 extern const mx_attr_field mx_collective_fields[];
+/* What every op with these attributes has, and every collective. */
+#define MX_COLLECTIVE_ATTR                                                                         \
+    .attr_size = sizeof(mx_collective_attr), .fields = mx_collective_fields, .no_cast = true
+#define MX_COLLECTIVE_OP MX_COLLECTIVE_ATTR, .collective = true
+/* The result has the input's type; or it is a piece of dim `dim`, one for each rank. */
+void mx_collective_infer_same(mx_graph *g, mx_node *n);
+void mx_collective_infer_piece(mx_graph *g, mx_node *n);
 
 /* Pieces of dim d of a tensor: (outer, size * run bytes) as [size][outer][run] and back. */
 void mx_pieces_pack(void *pieces, const void *whole, const mx_type *piece, int d, int64_t size);

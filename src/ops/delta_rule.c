@@ -201,7 +201,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
     return mx_gpu_delta_forward_bytes(&d, n->in[STATE] != NULL);
 }
 
-/* Per token and head: read, correct and read the memory; inside a chunk two products with it. */
+/* Per token and head: read, correct and read the memory; inside a chunk two matmuls with it. */
 static mx_cost cost(const mx_node *n)
 {
     const mx_type *q = &n->in[Q]->type, *v = &n->in[V]->type;
@@ -269,7 +269,7 @@ static void grad_infer(mx_graph *g, mx_node *n)
 static mx_cost grad_cost(const mx_node *n)
 {
     mx_cost c = cost(n);
-    c.flops *= 3; /* the forward pass again, and two products for each of its own */
+    c.flops *= 3; /* the forward pass again, and two matmuls for each of its own */
     return c;
 }
 

@@ -87,7 +87,6 @@ const mx_objective mx_objective_orpo = {
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
     .rows = MX_ROWS_PAIRS,
-    .meshes = true,
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,

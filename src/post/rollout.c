@@ -2,7 +2,9 @@
  * or read from a file.
  *
  * Answers are decoded in batches of equal size. A draw is a function of (seed, generation, number
- * of the answer, token), so that neither the size of the batches nor a restart changes it. The
+ * of the answer, token), so that neither the size of the batches nor a restart changes it. On a
+ * mesh the program is cut as training's is: all ranks decode the answers of all, each with its part
+ * of the weights and caches, and draw the same tokens from the same logits. The
  * log-probability of a token is that of the softmax of logits / temperature over the whole
  * vocabulary, as training computes it, on the CPU to the bit: decoding takes the GEMMs and the
  * attention of a training step (one_path), and the sum over the vocabulary is linear_xent's. Cuts
@@ -14,6 +16,7 @@
 #include "compile/lora.h"
 #include "infer/decode.h"
 #include "ops/cpu/xent_kernel.h"
+#include "post/mesh_rows.h"
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -56,6 +59,7 @@ mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_
     int64_t most = mx_session_traits(o->session)->host_memory ? MOST_AT_ONCE : MOST_ON_GPU;
     if (s->at_once > 0)
         most = s->at_once;
+    most *= mx_rows_parts(o);
     *x = (mx_sampler){.o = o, .s = s, .batch = rows < most ? rows : most,
                       .vocab = o->model->summary.vocab,
                       .known = mx_tokenizer_vocab_size(o->data->tokenizer),
@@ -68,6 +72,7 @@ mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_
     mx_decode_settings d = {.batch = x->batch, .max_length = so->shape.seq, .lora = so->lora,
                             .temperature = s->temperature, .one_path = true,
                             .compile = {.compute = so->compile.compute, .reads_copies = true,
+                                        .partition = so->compile.partition,
                                         .narrow_frozen = so->compile.narrow_frozen,
                                         .frozen_codes = so->compile.frozen_codes}};
     MX_TRY(mx_alloc((void **)&x->rows,

@@ -49,7 +49,6 @@ const mx_objective mx_objective_sft = {
     .verb = "sft",
     .data = "prompt and completion, messages, instruction and output, conversations, text",
     .rows = MX_ROWS_DOCUMENTS,
-    .meshes = true,
     .is_nll = true,
     .read = read,
     .loss = loss,

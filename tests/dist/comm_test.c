@@ -160,7 +160,7 @@ static int small_calls(int rank, void *ctx)
     mx_status st = mx_comm_agree(c, MX_OK);
     EXPECT(bad, !st, "all is well, but %s", mx_status_text(st));
     mx_status_free(st);
-    st = mx_comm_agree(c, rank == c->size - 1 ? mx_fail(MX_INPUT, "no such file") : MX_OK);
+    st = mx_comm_agree(c, rank == c->size - 1 ? mx_fail(MX_INPUT, "no such file:\n  x\ty\n") : MX_OK);
     bool named = strstr(mx_status_text(st), rank == c->size - 1 ? "no such" : "rank ") != NULL;
     EXPECT(bad, named && mx_status_code(st) == MX_INPUT, "agreed: %s", mx_status_text(st));
     mx_status_free(st);

@@ -51,12 +51,16 @@ static const char *verbs_of(const mx_key *k, const mx_verb *owner)
 
 /* ---- the rows ---- */
 
-static bool mentions(const char *file, const char *word)
+/* Does a test set this key? */
+static bool sets(const char *file, const char *key)
 {
-    char *text = NULL;
+    char *text = NULL, setting[128];
     size_t n;
+    bool found = false;
     mx_status st = mx_io_read_file(NULL, file, 1 << 24, &text, &n);
-    bool found = !st && strstr(text, word);
+    snprintf(setting, sizeof setting, "%s=", key);
+    for (char *at = st ? NULL : strstr(text, setting); at && !found; at = strstr(at + 1, setting))
+        found = at > text && strchr(" \"\n(", at[-1]);
     mx_status_free(st);
     mx_free(text);
     return found;
@@ -73,7 +77,7 @@ static void check_row(const mx_key *k, const mx_verb *owner, void *ctx)
     MX_CHECK(equals && strlen(k->name) == (size_t)(equals - k->example) &&
                  strncmp(k->name, k->example, strlen(k->name)) == 0,
              "%s: the example must begin with %s=", k->name, k->name);
-    MX_CHECK(!k->seen_by || mentions(k->seen_by, k->name), "%s: %s does not mention it", k->name,
+    MX_CHECK(!k->seen_by || sets(k->seen_by, k->name), "%s: %s does not set it", k->name,
              k->seen_by);
     if (!equals)
         return;

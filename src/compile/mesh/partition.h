@@ -18,6 +18,9 @@ typedef struct mx_partition {
     mx_str *report; /* where each tensor lies, a line each; NULL: not asked for */
 } mx_partition;
 
+/* A root "shard:NAME" stays cut, as its logical axes say; others are made whole. */
+#define MX_SHARD_ROOT "shard:"
+
 /* Replaces g by the graph of one rank; nodes found before are gone, names stay. Before autodiff. */
 mx_status mx_pass_partition(mx_graph *g, const mx_partition *p) MX_MUST_USE;
 

@@ -83,7 +83,6 @@ typedef struct {
     double stage_flops; /* of a step of the stage */
     float *pixels;      /* of a microbatch, with images, as the program takes them */
     int32_t *places;    /* (3, rows, length), where tokens have them */
-    int32_t *cut;       /* rows of a microbatch, where a rank has a part of each */
 } mx_run_batch;
 
 /* Steps on their way, and what is known of the last ones. Owned by run_step.c. */
@@ -171,6 +170,7 @@ typedef struct {
     const mx_objective *objective; /* NULL: none */
     const char *command_line;
     const char *note; /* what was chosen for it, to be said first; NULL or "": nothing */
+    mx_status refused; /* owns: why there is no mesh; said when the ranks have met */
 } mx_run_start;
 
 /* run_mesh.c: puts a mesh for the ranks there are in the place of mesh=auto; the note says which

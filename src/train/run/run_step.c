@@ -115,33 +115,16 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
     return mx_exec_write(e, "pixels", r->batch.pixels);
 }
 
-/* Rows of a batch into an input of a program, or what this rank has of each of them. */
-static mx_status feed_rows(mx_run *r, mx_exec *e, const char *name, const int32_t *rows)
-{
-    const mx_node *n = mx_program_find(e->program, name);
-    const mx_box *box = n ? n->box : NULL;
-    if (!box || !box->at.dim[1].n)
-        return mx_exec_write(e, name, rows);
-    int64_t width = box->whole.dim[1], to = 0;
-    for (int64_t i = 0; i < n->type.dim[0]; i++)
-        for (int k = 0; k < box->n_runs[1]; k++) {
-            const mx_cut_run *run = &box->run[1][k];
-            memcpy(r->batch.cut + to, rows + i * width + run->from, sizeof *rows * (size_t)run->n);
-            to += run->n;
-        }
-    return mx_exec_write(e, name, r->batch.cut);
-}
-
 /* Rows [row, row + microbatch) of a batch into a program's inputs. */
 mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, float scale)
 {
     if (r->request.options.shape.images_per_row)
         MX_TRY(feed_images(r, e, b, row));
     int64_t at = row * b->seq_len;
-    MX_TRY(feed_rows(r, e, "tokens", b->tokens + at));
-    MX_TRY(feed_rows(r, e, "labels", b->labels + at));
-    MX_TRY(feed_rows(r, e, "segments", b->segments + at));
-    MX_TRY(feed_rows(r, e, "positions", b->positions + at));
+    MX_TRY(mx_exec_write_rows(e, "tokens", b->tokens + at));
+    MX_TRY(mx_exec_write_rows(e, "labels", b->labels + at));
+    MX_TRY(mx_exec_write_rows(e, "segments", b->segments + at));
+    MX_TRY(mx_exec_write_rows(e, "positions", b->positions + at));
     if (r->goal.objective && r->goal.objective->feed)
         MX_TRY(r->goal.objective->feed(&r->goal, e, b, row));
     return mx_exec_write(e, "loss_scale", &scale);

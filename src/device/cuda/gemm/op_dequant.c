@@ -3,6 +3,9 @@
 #include "device/cuda/core/context.h"
 #include "device/cuda/gemm/dequant.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
+
+enum { MX_INPUTS_DEQUANT_MATMUL };
 
 typedef struct {
     mx_cuda_codes w;
@@ -13,13 +16,14 @@ typedef struct {
 static mx_cuda_codes codes_of(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
-    mx_dtype d = in[1].type.dtype;
-    int64_t k = in[0].type.dim[in[0].type.ndim - 1];
+    mx_dtype d = in[DEQUANT_CODES].type.dtype;
+    int64_t k = in[DEQUANT_X].type.dim[in[DEQUANT_X].type.ndim - 1];
     return (mx_cuda_codes){.kind = d == MX_I8   ? MX_CUDA_CODES_INT8
                                    : d == MX_U8 ? MX_CUDA_CODES_INT4
                                                 : MX_CUDA_CODES_FP8,
-                           .codes = in[1].data, .scale = in[2].data, .n = in[2].type.dim[0], .k = k,
-                           .group = k / in[2].type.dim[1]};
+                           .codes = in[DEQUANT_CODES].data,
+                           .scale = in[DEQUANT_SCALE].data, .n = in[DEQUANT_SCALE].type.dim[0],
+                           .k = k, .group = k / in[DEQUANT_SCALE].type.dim[1]};
 }
 
 static void drop(mx_cuda *c, void *state)
@@ -48,11 +52,11 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
 {
     mx_cuda_codes w = codes_of(s);
     int64_t each = w.kind == MX_CUDA_CODES_INT4 ? 32 : 16;
-    MX_CUDA_NEEDS(s->call.in[0].type.dtype == MX_BF16 && w.n > 0 && w.k > 0,
+    MX_CUDA_NEEDS(s->call.in[DEQUANT_X].type.dtype == MX_BF16 && w.n > 0 && w.k > 0,
                   "dequantizing for this dtype");
     MX_CUDA_NEEDS(w.k % each == 0 && w.group % each == 0, "dequantizing rows of this length");
     dequant *d = mx_realloc(NULL, sizeof *d);
-    *d = (dequant){.w = w, .m = mx_type_count(&s->call.in[0].type) / w.k,
+    *d = (dequant){.w = w, .m = mx_type_count(&s->call.in[DEQUANT_X].type) / w.k,
                    .band = mx_gpu_dequant_band(w.n, w.k)};
     mx_status st = plan(c, s, d);
     *work = d->m > MX_CUDA_DEQUANT_MAX_M ? mx_gpu_dequant_bytes(w.n, w.k) : 0;
@@ -68,7 +72,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     const dequant *d = state;
     mx_cuda_codes w = codes_of(s);
     const mx_tensor *y = &s->call.out[0];
-    const void *x = s->call.in[0].data;
+    const void *x = s->call.in[DEQUANT_X].data;
     if (d->m <= MX_CUDA_DEQUANT_MAX_M)
         return mx_cuda_check(mx_cuda_dequant_gemv(y->data, mx_is_f32(y), x, d->m, &w, c->stream),
                              "dequant_matmul");
