@@ -261,9 +261,13 @@ template <int D> static cudaError_t launch_merge(const mx_cuda_paged &p, cudaStr
     return launch_pdl(merge_kernel<D>, heads, MERGE_WARPS * 32, 0, stream, p);
 }
 
+/* Few tokens are few units of work, which a block each spreads over the chip; of many, blocks of
+ * several warps keep more loads in flight. The bits are the same. */
 template <int D> static cudaError_t launch(const mx_cuda_paged &p, cudaStream_t stream)
 {
-    cudaError_t e = launch_single<D, 1, 4>(p, 792, stream);
+    enum { MANY = 32, SMS = 132 };
+    cudaError_t e = p.queries < MANY ? launch_single<D, 1, 6>(p, 4 * SMS, stream)
+                                     : launch_single<D, 4, 3>(p, 2 * SMS, stream);
     return e == cudaSuccess ? launch_merge<D>(p, stream) : e;
 }
 
