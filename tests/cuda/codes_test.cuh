@@ -151,7 +151,7 @@ static void test_codes()
         test_codes_case({kind, 48 * (small ? 2 : 1), 0, 5, {17}});
     }
     test_codes_case({MX_CUDA_CODES_INT4, 2048, 512, 4, {300, 20}});
-    test_codes_case({MX_CUDA_CODES_INT8, 80, 0, 16, {51000}});
+    test_codes_case({MX_CUDA_CODES_INT8, 80, 0, 16, {68000}});
 }
 
 #endif

@@ -287,8 +287,8 @@ static const large_case large_codes[] = {
     {"dequant_matmul", {3, {FIXED(2, {3, 512}), F8(4501, 512), SCALES(4501, 1)}, &narrow_y}},
     {"dequant_matmul", {3, {FIXED(2, {16, 512}), W4(4500, 512), SCALES(4500, 4)}, &narrow_y}},
     {"dequant_matmul", {3, {FIXED(2, {1, 256}), W4(4700, 256), SCALES(4700, 4)}, &narrow_y}},
-    {"dequant_matmul", {3, {FIXED(2, {1, 32}), W8(51003, 32), SCALES(51003, 1)}, &wide_y}},
-    {"dequant_matmul", {3, {FIXED(2, {2, 48}), F8(51003, 48), SCALES(51003, 1)}, &wide_y}},
+    {"dequant_matmul", {3, {FIXED(2, {1, 32}), W8(68003, 32), SCALES(68003, 1)}, &wide_y}},
+    {"dequant_matmul", {3, {FIXED(2, {2, 48}), F8(68003, 48), SCALES(68003, 1)}, &wide_y}},
 };
 
 static void compare_all(const large_case *l, size_t n, mx_session *gpu)

@@ -223,7 +223,7 @@ __host__ __device__ constexpr int steps_ahead(mx_cuda_codes_kind kind, int block
     return blocks == 2 && kind != MX_CUDA_CODES_INT4 ? 6 : 4;
 }
 
-/* BLOCKS: how many of them fit on an SM, 2 or 3. */
+/* BLOCKS: how many of them fit on an SM, 2 to 4. */
 template <mx_cuda_codes_kind KIND, bool STAGED, int BLOCKS>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     stream_kernel(const __grid_constant__ stream_call p)
@@ -305,8 +305,8 @@ static cudaError_t go(const stream_call &p, unsigned blocks, cudaStream_t stream
 }
 
 /* A block for each tile where two on each SM can have them all; else three on each, which go on from
- * tile to tile. Very many tiles of 8 bits are read a little faster by a block for each, which has
- * nothing to set up. */
+ * tile to tile. Very many tiles of 8 bits are read a little faster by a block for each, four on an
+ * SM, which have nothing to set up. */
 template <mx_cuda_codes_kind KIND>
 static cudaError_t choose(const stream_call &p, unsigned sms, cudaStream_t stream)
 {
@@ -315,8 +315,9 @@ static cudaError_t choose(const stream_call &p, unsigned sms, cudaStream_t strea
     if (p.tiles <= 2 * sms)
         return staged ? go<KIND, true, 2>(p, p.tiles, stream)
                       : go<KIND, false, 2>(p, p.tiles, stream);
-    if (KIND != MX_CUDA_CODES_INT4 && p.tiles >= LONG * 3 * sms)
-        return go<KIND, false, 3>(p, p.tiles, stream);
+    if constexpr (KIND != MX_CUDA_CODES_INT4)
+        if (p.tiles >= LONG * 4 * sms)
+            return go<KIND, false, 4>(p, p.tiles, stream);
     const unsigned blocks = min(p.tiles, 3 * sms);
     return staged ? go<KIND, true, 3>(p, blocks, stream) : go<KIND, false, 3>(p, blocks, stream);
 }
