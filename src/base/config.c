@@ -227,6 +227,16 @@ int mx_config_unused(const mx_config *cfg, mx_str *names)
     return n;
 }
 
+int mx_config_asked(const mx_config *cfg, unsigned without, mx_arena *a, const char ***names)
+{
+    int n = 0;
+    *names = MX_NEW_N(a, const char *, cfg->n);
+    for (int i = 0; i < cfg->n; i++)
+        if (cfg->entries[i].asked && !(cfg->entries[i].key->flags & without))
+            (*names)[n++] = cfg->entries[i].key->name;
+    return n;
+}
+
 int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const char ***names)
 {
     int n = 0;

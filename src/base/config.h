@@ -101,6 +101,9 @@ void mx_config_decide(const mx_config *cfg, const char *name, const char *text, 
 /* The names of keys with all of these flags that hold another value than their default and that
  * nobody has asked for so far, in the arena; gives their number. */
 int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const char ***names);
+/* The names of keys with none of these flags that somebody has asked for so far, in the arena;
+ * gives their number. */
+int mx_config_asked(const mx_config *cfg, unsigned without, mx_arena *a, const char ***names);
 /* Keys that the user's files, environment or arguments set and nobody has asked for so far, as a
  * list; gives their number. For what a program accepts and does not act on. */
 int mx_config_unused(const mx_config *cfg, mx_str *names);

@@ -190,6 +190,21 @@ static const char *model_path(const mx_invocation *inv)
     return inv->n_args ? inv->args[0] : mx_config_text(inv->config, "load_parameters_path");
 }
 
+mx_status mx_plan_save(const mx_invocation *inv, const mx_model_spec *m, mx_saved_request *r)
+{
+    const mx_config *c = inv->config;
+    mx_str note = {0};
+    if (!*mx_config_text(c, "compiled_trainstep_file"))
+        return MX_OK;
+    r->config = c;
+    r->model = m;
+    mx_status st = mx_saved_programs_make(r, &note);
+    if (!st && strcmp(mx_config_text(c, "format"), "json") != 0)
+        printf("%s\n", mx_str_text(&note));
+    mx_str_fini(&note);
+    return st;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
@@ -223,7 +238,12 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &t.device));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     json ? print_json(&m, &plan, &t.device) : print_text(&m, &plan, &t.device, &mesh);
-    st = mx_plan_check(&plan, &m, &q, t.available);
+    MX_TRY_OUT(st, mx_plan_check(&plan, &m, &q, t.available));
+    st = mx_plan_save(inv, &m, &(mx_saved_request){.device = &t.traits,
+                                                   .chip = t.traits.chip.name,
+                                                   .arch = t.device.kernels_for,
+                                                   .processes = 1,
+                                                   .n_threads = t.n_threads});
 out:
     mx_mesh_plan_fini(&mesh);
     mx_model_spec_fini(&m);

@@ -136,33 +136,46 @@ static void print_time(const mx_forecast *f)
            t->stragglers / whole);
 }
 
-static double print_failures(const mx_forecast *f, const mx_config *c)
+/* A run of many steps. */
+typedef struct {
+    mx_failures failures; /* between 0: nothing fails */
+    mx_goodput_forecast goodput;
+    double tokens, seconds; /* tokens 0: nobody asked */
+} long_run;
+
+static long_run long_run_of(const mx_forecast *f, const mx_config *c)
 {
     double hours = mx_config_float(c, "simulate_failures");
-    if (hours <= 0)
-        return 1;
-    mx_failures x = {hours * 3600 / (double)f->machine.chips,
-                     mx_config_float(c, "checkpoint_seconds"),
-                     mx_config_float(c, "restart_seconds")};
-    mx_goodput_forecast g = mx_failures_goodput(&x);
+    long_run r = {.tokens = mx_config_float(c, "train_tokens"), .goodput.goodput = 1};
+    if (hours > 0) {
+        r.failures = (mx_failures){hours * 3600 / (double)f->machine.chips,
+                                   mx_config_float(c, "checkpoint_seconds"),
+                                   mx_config_float(c, "restart_seconds")};
+        r.goodput = mx_failures_goodput(&r.failures);
+    }
+    r.seconds = r.tokens / mx_forecast_tokens(f) / r.goodput.goodput;
+    return r;
+}
+
+static void print_failures(const mx_failures *x, const mx_goodput_forecast *g)
+{
+    if (x->between <= 0)
+        return;
     printf("goodput   %.1f%%: a failure every %.2f h, a checkpoint every %.1f min; writing %.1f%%, "
            "work lost %.1f%%, restarts %.1f%%\n",
-           100 * g.goodput, x.between / 3600, g.interval / 60, 100 * g.writing, 100 * g.lost,
-           100 * g.restarting);
-    return g.goodput;
+           100 * g->goodput, x->between / 3600, g->interval / 60, 100 * g->writing, 100 * g->lost,
+           100 * g->restarting);
 }
 
 static void print_long_run(const mx_forecast *f, const mx_config *c)
 {
-    double goodput = print_failures(f, c);
-    double tokens = mx_config_float(c, "train_tokens");
+    long_run r = long_run_of(f, c);
     char a[32], b[32];
-    if (tokens <= 0)
-        return;
-    double seconds = tokens / mx_forecast_tokens(f) / goodput;
-    printf("run       %stokens in %.1f days: %schip-hours\n", mx_format_count(a, sizeof a, tokens),
-           seconds / 86400,
-           mx_format_count(b, sizeof b, seconds / 3600 * (double)f->machine.chips));
+    print_failures(&r.failures, &r.goodput);
+    if (r.tokens > 0)
+        printf("run       %stokens in %.1f days: %schip-hours\n",
+               mx_format_count(a, sizeof a, r.tokens), r.seconds / 86400,
+               mx_format_count(b, sizeof b, r.seconds / 3600 * (double)f->machine.chips));
 }
 
 /* ---- for programs ---- */
@@ -199,7 +212,42 @@ static json_t *choices_json(const mx_search *s)
     return list;
 }
 
-static void print_json(const mx_forecast *f, const mx_model_spec *m, const mx_search *s)
+static void add_long_run(json_t *all, const mx_forecast *f, const mx_config *c)
+{
+    long_run r = long_run_of(f, c);
+    const mx_goodput_forecast *g = &r.goodput;
+    if (r.failures.between > 0)
+        json_object_set_new(
+            all, "failures",
+            json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "goodput", g->goodput, "seconds_between",
+                      r.failures.between, "checkpoint_interval_seconds", g->interval, "writing",
+                      g->writing, "lost", g->lost, "restarting", g->restarting));
+    if (r.tokens > 0)
+        json_object_set_new(all, "run",
+                            json_pack("{s:f, s:f, s:f}", "tokens", r.tokens, "seconds", r.seconds,
+                                      "chip_hours", r.seconds / 3600 * (double)f->machine.chips));
+}
+
+/* Of one rank of the stage that needs the most memory. */
+static void add_rank(json_t *all, const mx_forecast *f)
+{
+    json_t *largest = json_array();
+    for (int i = 0; i < f->plan.n_largest; i++)
+        json_array_append_new(largest, json_pack("{s:s, s:f, s:i}", "name",
+                                                 f->plan.largest[i].name, "bytes",
+                                                 f->plan.largest[i].bytes, "n",
+                                                 f->plan.largest[i].n));
+    json_object_set_new(all, "stage", json_integer(f->worst_stage));
+    json_object_set_new(all, "rank_flops", json_real(f->plan.flops));
+    json_object_set_new(all, "moved_bytes", json_real(f->plan.moved_bytes));
+    json_object_set_new(all, "global_sequences", json_integer(f->batch.global_sequences));
+    json_object_set_new(all, "microbatch", json_integer(f->layout.microbatch));
+    json_object_set_new(all, "microbatches", json_integer(f->layout.n_microbatches));
+    json_object_set_new(all, "largest", largest);
+}
+
+static void print_json(const mx_forecast *f, const mx_model_spec *m, const mx_search *s,
+                       const mx_config *c)
 {
     memory_row rows[MEMORY_ROWS];
     json_t *memory = json_object();
@@ -224,6 +272,8 @@ static void print_json(const mx_forecast *f, const mx_model_spec *m, const mx_se
         f->memory.total <= f->machine.chip.memory_bytes, "chip_memory_bytes",
         f->machine.chip.memory_bytes, "memory_bytes", memory, "time", time, "network",
         traffic_json(f));
+    add_rank(all, f);
+    add_long_run(all, f, c);
     if (s->tried)
         json_object_set_new(all, "layouts", choices_json(s));
     char *text = mx_json_text(all, 2);
@@ -341,6 +391,20 @@ static mx_status write_files(const mx_forecast *f, const mx_config *c)
     return st;
 }
 
+/* The programs of all its ranks; the mesh is the keys', as the run will read them. */
+static mx_status save(const mx_invocation *inv, const mx_model_spec *m, const mx_forecast *f,
+                      bool chosen)
+{
+    const char *arch = mx_config_text(inv->config, "kernels_for");
+    if (chosen && *mx_config_text(inv->config, "compiled_trainstep_file"))
+        return mx_fail(MX_USAGE, "compiled_trainstep_file: programs are kept for a layout that the "
+                       "keys give; give those of the first one above, and plan again");
+    return mx_plan_save(inv, m, &(mx_saved_request){.device = &mx_cuda_traits,
+                                                    .chip = f->machine.chip.name,
+                                                    .arch = *arch ? arch : NULL,
+                                                    .processes = (int)f->machine.chips});
+}
+
 mx_status mx_plan_machine(const mx_invocation *inv, const mx_model_spec *m)
 {
     const mx_config *c = inv->config;
@@ -351,7 +415,7 @@ mx_status mx_plan_machine(const mx_invocation *inv, const mx_model_spec *m)
     mx_status st;
     MX_TRY_OUT(st, plan(inv, m, &s, f));
     if (strcmp(mx_config_text(c, "format"), "json") == 0) {
-        print_json(f, m, &s);
+        print_json(f, m, &s, c);
     } else {
         print_machine(f, m);
         print_time(f);
@@ -363,7 +427,8 @@ mx_status mx_plan_machine(const mx_invocation *inv, const mx_model_spec *m)
         printf("planned   in %.2f s\n", mx_clock_now() - start);
     }
     MX_TRY_OUT(st, write_files(f, c));
-    st = check_memory(f);
+    MX_TRY_OUT(st, check_memory(f));
+    st = save(inv, m, f, s.n > 0);
 out:
     mx_search_fini(&s);
     mx_arena_fini(&arena);

@@ -153,6 +153,7 @@ static mx_status run(mx_invocation *inv)
                             .max_length = mx_config_int(c, "max_model_len"),
                             .cache_tokens = mx_config_int(c, "cache_tokens"),
                             .draft_tokens = mx_config_int(c, "speculative_tokens"),
+                            .mtp = strcmp(mx_config_text(c, "speculative_method"), "mtp") == 0,
                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
                             .stop_ids = m.stop_ids,
                             .n_stop_ids = m.n_stop_ids};

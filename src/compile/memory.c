@@ -242,16 +242,35 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_de
     return mx_program_init_kept(p, g, n_threads, device, (mx_kept_list){0});
 }
 
+void mx_program_begin(mx_program *p, mx_graph *g, int n_threads, const mx_device_traits *device)
+{
+    *p = (mx_program){.graph = g, .n_threads = n_threads,
+                      .align = device->align ? (int64_t)device->align : ALIGN};
+    p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
+    p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
+    p->updates = MX_NEW_N(&p->arena, bool, g->n_nodes);
+}
+
+void mx_program_count(mx_program *p, const mx_device_traits *device)
+{
+    for (int i = 0; i < p->n; i++)
+        count_bytes(p, p->order[i]);
+    p->host_work_bytes = host_work(p);
+    p->work_bytes = device->work_bytes ? device_work(p, device, work_share(p, p->value_bytes))
+                                       : p->host_work_bytes;
+    p->scratch_bytes = p->value_bytes + p->work_bytes;
+    p->bytes.inputs = (double)p->given_bytes;
+    p->bytes.workspace = (double)(p->work_bytes + device->gemm_work_bytes);
+    p->bytes.activations = (double)(p->value_bytes - p->given_bytes);
+    p->bytes.offloaded = (double)p->host_bytes;
+}
+
 mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads,
                                const mx_device_traits *device, mx_kept_list kept)
 {
     MX_TRY(mx_graph_check_final(g));
-    *p = (mx_program){.graph = g, .n_threads = n_threads,
-                      .align = device->align ? (int64_t)device->align : ALIGN};
+    mx_program_begin(p, g, n_threads, device);
     p->order = mx_graph_order(g, &p->arena, &p->n);
-    p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
-    p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
-    p->updates = MX_NEW_N(&p->arena, bool, g->n_nodes);
     mx_arena scratch = {0};
     int64_t end[N_SPACES];
     mx_strided_views views = {
@@ -261,19 +280,10 @@ mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads,
     if (device->strided_views)
         mx_strided_views_find(&views, p);
     give_addresses(p, &views, kept, end, &scratch);
-    for (int i = 0; i < p->n; i++)
-        count_bytes(p, p->order[i]);
     p->given_bytes = (size_t)end[GIVEN];
     p->value_bytes = p->given_bytes + (size_t)end[ON_DEVICE];
-    p->host_work_bytes = host_work(p);
-    p->work_bytes = device->work_bytes ? device_work(p, device, work_share(p, p->value_bytes))
-                                       : p->host_work_bytes;
-    p->scratch_bytes = p->value_bytes + p->work_bytes;
     p->host_bytes = (size_t)end[ON_HOST];
-    p->bytes.inputs = (double)end[GIVEN];
-    p->bytes.workspace = (double)(p->work_bytes + device->gemm_work_bytes);
-    p->bytes.activations = (double)end[ON_DEVICE];
-    p->bytes.offloaded = (double)end[ON_HOST];
+    mx_program_count(p, device);
     mx_arena_fini(&scratch);
     return MX_OK;
 }

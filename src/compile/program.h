@@ -72,6 +72,10 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads,
 /* The same with values in a slot. */
 mx_status mx_program_init_kept(mx_program *p, mx_graph *g, int n_threads,
                                const mx_device_traits *device, mx_kept_list kept) MX_MUST_USE;
+/* The two ends of that, for one whose order and places are known (program_file.h): room for
+ * places; what follows from places and the sizes of the buffers. */
+void mx_program_begin(mx_program *p, mx_graph *g, int n_threads, const mx_device_traits *device);
+void mx_program_count(mx_program *p, const mx_device_traits *device);
 /* Has a kernel to run: not a source, a view, or a split or concat in place. */
 bool mx_program_runs(const mx_program *p, const mx_node *n);
 void mx_program_fini(mx_program *p);

@@ -111,12 +111,11 @@ const mx_device_kind mx_device_kind_cuda = {
     .open = open_cuda,
 };
 
-mx_status mx_device_compile_kernels(const mx_program *p, const char *arch, int *n_kernels)
+mx_status mx_device_compile_kernels(const mx_program *p, const char *arch, const char *dir,
+                                    int *n_kernels)
 {
-    char dir[512];
     const mx_plugin *plugin = NULL;
     MX_TRY(open_plugin(&plugin));
-    mx_device_cache_dir(dir, sizeof dir);
     return plugin->compile_kernels(p, arch, dir, n_kernels);
 }
 

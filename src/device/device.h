@@ -148,10 +148,13 @@ typedef struct {
 } mx_plugin;
 
 /* Compiles what the CUDA device would generate for this program, for an architecture ("sm_90a"),
- * into the cache that the device reads. Needs the plug-in and NVRTC, no GPU. Adds to *n_kernels. */
-mx_status mx_device_compile_kernels(const mx_program *p, const char *arch,
+ * into a folder: the cache that the device reads, or one that is laid there later. Needs the plug-in
+ * and NVRTC, no GPU. Adds to *n_kernels. */
+mx_status mx_device_compile_kernels(const mx_program *p, const char *arch, const char *dir,
                                     int *n_kernels) MX_MUST_USE;
-/* Where compiled kernels and choices of algorithms are kept; made when absent. */
+/* Where compiled kernels and choices of algorithms (MX_CHOICES_FILE: a line each, by what is before
+ * its tab) are kept; made when absent. */
+#define MX_CHOICES_FILE "products.txt"
 void mx_device_cache_dir(char *path, size_t cap);
 
 /* --- programs --- */

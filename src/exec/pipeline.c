@@ -58,11 +58,9 @@ static mx_status compile_chunks(mx_pipeline *p)
     return mx_pipeline_share_plan(p);
 }
 
-mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_options *o)
+mx_status mx_pipeline_begin(mx_pipeline *p, const mx_pipeline_options *o)
 {
     *p = (mx_pipeline){.how = *o, .joint = p->joint};
-    mx_compile_options c = o->compile;
-    c.stages = &p->stages;
     MX_TRY(mx_pipeline_schedule_init(&p->schedule, o->kind, o->stages, o->repeats,
                                      o->microbatches));
     p->stages = mx_pipeline_stages(o);
@@ -71,6 +69,14 @@ mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_opti
     p->mirror = MX_NEW_N(&p->arena, char *, o->repeats);
     p->exec = MX_NEW_N(&p->arena, mx_exec **, o->repeats * MX_STAGE_PARTS);
     p->stages.cut = &p->cut;
+    return MX_OK;
+}
+
+mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_options *o)
+{
+    mx_compile_options c = o->compile;
+    c.stages = &p->stages;
+    MX_TRY(mx_pipeline_begin(p, o));
     if (o->kind == MX_PIPELINE_FORWARD)
         MX_TRY(mx_compile_joint_forward(&p->joint, &c));
     else

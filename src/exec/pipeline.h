@@ -71,6 +71,8 @@ typedef struct {
 
 /* How the model is cut for it. */
 mx_stages mx_pipeline_stages(const mx_pipeline_options *o);
+/* As far as it goes without compiling: for one whose programs are there (saved_programs.h). */
+mx_status mx_pipeline_begin(mx_pipeline *p, const mx_pipeline_options *o) MX_MUST_USE;
 /* Takes the graph in p->joint; close it also when it fails. */
 mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss,
                            const mx_pipeline_options *o) MX_MUST_USE;

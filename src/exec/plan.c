@@ -208,13 +208,17 @@ mx_status mx_plan_make(mx_plan *p, const mx_model_spec *m, const mx_programs_req
     mx_step *list[MX_PROGRAMS];
     double start = mx_clock_now();
     int n_kernels = 0;
+    char cache[512];
+    if (device->kernels_for)
+        mx_device_cache_dir(cache, sizeof cache);
     here.options.compile.device = device->traits;
     mx_status st = mx_programs_plan(&programs, m, &here);
     if (!st)
         mx_plan_of(p, &programs, &q->batch, device);
     int n = mx_programs_list(&programs, list);
     for (int i = 0; i < n && !st && device->kernels_for; i++)
-        st = mx_device_compile_kernels(&list[i]->program, device->kernels_for, &n_kernels);
+        st = mx_device_compile_kernels(&list[i]->program, device->kernels_for, cache,
+                                       &n_kernels);
     mx_programs_close(&programs);
     p->n_kernels = n_kernels;
     p->compile_seconds = mx_clock_now() - start;

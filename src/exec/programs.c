@@ -108,14 +108,19 @@ static mx_status plan_pipeline(mx_pipeline *p, const mx_model_spec *m, const mx_
     return mx_pipeline_plan(p, mx_step_build(&p->joint, m, o), &here);
 }
 
-/* One batch at a time, through the stages that have the weights. */
-static mx_status plan_evaluation(mx_programs *p, const mx_model_spec *m, const mx_step_options *o,
-                                 const mx_pipeline_options *how)
+mx_pipeline_options mx_programs_eval_pipeline(const mx_programs *p, const mx_programs_request *q)
 {
-    mx_pipeline_options forward = *how;
+    mx_pipeline_options forward = q->pipeline;
     forward.kind = MX_PIPELINE_FORWARD;
     forward.microbatches = 1;
     forward.as = &p->pipeline.cut;
+    return forward;
+}
+
+static mx_status plan_evaluation(mx_programs *p, const mx_model_spec *m, const mx_step_options *o,
+                                 const mx_programs_request *q)
+{
+    mx_pipeline_options forward = mx_programs_eval_pipeline(p, q);
     return plan_pipeline(&p->eval_pipeline, m, o, &forward);
 }
 
@@ -132,11 +137,16 @@ static mx_status plan_apply(mx_programs *p, const mx_model_spec *m, const mx_pro
     return mx_step_plan(&p->apply, m, &o);
 }
 
+void mx_programs_begin(mx_programs *p, const mx_programs_request *q)
+{
+    *p = (mx_programs){.pipelined = q->pipeline.stages > 0, .evaluates = q->eval_batch > 0};
+    p->accumulates = q->batch.accumulation > 1 || q->always_applies || p->pipelined;
+}
+
 mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q)
 {
     mx_step_options o = q->options;
-    *p = (mx_programs){.pipelined = q->pipeline.stages > 0, .evaluates = q->eval_batch > 0};
-    p->accumulates = q->batch.accumulation > 1 || q->always_applies || p->pipelined;
+    mx_programs_begin(p, q);
     o.kind = p->accumulates ? MX_STEP_ACCUMULATE : MX_STEP_TRAIN;
     o.shape.batch = mx_programs_rows(q, q->batch.microbatch);
     o.compile.sum_late = p->accumulates;
@@ -151,7 +161,7 @@ mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_prog
     o.shape.mtp_eval = q->mtp_eval;
     if (!p->evaluates)
         return MX_OK;
-    return p->pipelined ? plan_evaluation(p, m, &o, &q->pipeline) : mx_step_plan(&p->eval, m, &o);
+    return p->pipelined ? plan_evaluation(p, m, &o, q) : mx_step_plan(&p->eval, m, &o);
 }
 
 mx_status mx_programs_replan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q,

@@ -49,6 +49,10 @@ mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
                                 mx_arena *a) MX_MUST_USE;
 /* Sequences of a program's batch, of which a rank has n: on a mesh programs are built whole. */
 int64_t mx_programs_rows(const mx_programs_request *q, int64_t n);
+/* Which of them the request asks for; none is compiled. */
+void mx_programs_begin(mx_programs *p, const mx_programs_request *q);
+/* The pipeline of an evaluation: one batch at a time, through the stages that have the weights. */
+mx_pipeline_options mx_programs_eval_pipeline(const mx_programs *p, const mx_programs_request *q);
 mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m,
                            const mx_programs_request *q) MX_MUST_USE;
 /* The same of another stage of the pipeline, before they are opened. */

@@ -219,6 +219,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
                      o->kind == MX_STEP_GRADS;
     mx_head h = mx_model_build(g, m, shape, &b);
     mx_node *loss = NULL;
+    if (o->kind == MX_STEP_NEXT && (shape.keep_hidden || shape.draft))
+        mx_graph_root(g, "after", mx_cast(g, b.after, MX_F32));
     if (o->kind == MX_STEP_NEXT)
         h.hidden = last_rows(g, &b, h.hidden, shape.last);
     if (o->kind == MX_STEP_NEXT && o->temperature != 0)

@@ -29,6 +29,7 @@ struct mx_engine_batch {
     const size *ran;    /* the program of the last batch */
     float *mask;        /* (tokens, slots rank): which adapter a token has; NULL: there are none */
     float *hidden;      /* (rows, width) */
+    float *after;       /* (tokens, width); NULL: not kept */
     int32_t *places;    /* (3, tokens) as a program has them; NULL: there are none */
     mx_arena arena;
 };
@@ -49,6 +50,8 @@ static mx_step_options step_options(const mx_engine_batch_settings *o, int64_t t
                   .page_rows = o->sequences,
                   .max_run = o->tokens,
                   .places = o->places,
+                  .draft = o->draft,
+                  .keep_hidden = o->keep_hidden,
                   .image_width = images ? o->image_width : 0,
                   .cache_dtype = o->compile.compute,
                   .cache_len = (o->max_length + o->page - 1) / o->page * o->page}};
@@ -123,7 +126,12 @@ static mx_status open_programs(mx_engine_batch *b, const mx_model_spec *m)
         MX_TRY(plan_size(b, m, &b->image, &most));
     b->width = width_of(&b->sizes[0].step.graph);
     b->hidden = MX_NEW_N(&b->arena, float, b->o.rows * b->width);
-    MX_TRY(mx_session_share(b->session, most, 0));
+    if (b->o.draft)
+        b->in.before = MX_NEW_N(&b->arena, float, b->o.tokens * b->width);
+    if (b->o.draft || b->o.keep_hidden)
+        b->after = MX_NEW_N(&b->arena, float, b->o.tokens * b->width);
+    if (!b->o.draft) /* the model's own programs have taken it */
+        MX_TRY(mx_session_share(b->session, most, 0));
     for (int i = 0; i < b->n_sizes; i++)
         MX_TRY(mx_session_add(b->session, &b->sizes[i].step.program, &b->sizes[i].step.exec));
     if (!b->o.image_width)
@@ -192,11 +200,19 @@ static mx_status lay_weights(mx_session *s, const mx_graph *g, const mx_graph *b
     return st;
 }
 
-mx_status mx_engine_batch_lay_weights(mx_engine_batch *b, const mx_graph *more)
+const mx_graph *mx_engine_batch_graph(const mx_engine_batch *b)
 {
-    const mx_graph *own = &b->sizes[0].step.graph;
-    MX_TRY(lay_weights(b->session, own, NULL));
-    return more ? lay_weights(b->session, more, own) : MX_OK;
+    return &b->sizes[0].step.graph;
+}
+
+mx_status mx_engine_batch_lay_weights(mx_engine_batch *b)
+{
+    return lay_weights(b->session, mx_engine_batch_graph(b), NULL);
+}
+
+mx_status mx_engine_batch_lay_more(mx_engine_batch *b, const mx_graph *more)
+{
+    return lay_weights(b->session, more, mx_engine_batch_graph(b));
 }
 
 void mx_engine_batch_close(mx_engine_batch *b)
@@ -291,6 +307,8 @@ static mx_status run_size(mx_engine_batch *b, size *z)
     if (b->mask)
         MX_TRY(write_mask(b, e, z->tokens));
     MX_TRY(write_images(b, e, z));
+    if (in->before)
+        MX_TRY(mx_exec_write(e, "before", in->before));
     b->ran = z;
     MX_TRY(mx_exec_run(e));
     return read_results(b, e);
@@ -337,6 +355,12 @@ mx_status mx_engine_batch_hidden(mx_engine_batch *b, float *out)
     MX_TRY(mx_exec_read(b->ran->step.exec, "hidden", b->hidden));
     memcpy(out, b->hidden, sizeof *out * (size_t)(b->in.n_last * b->width));
     return MX_OK;
+}
+
+mx_status mx_engine_batch_after(mx_engine_batch *b, const float **out)
+{
+    *out = b->after;
+    return mx_exec_read(b->ran->step.exec, "after", b->after);
 }
 
 int64_t mx_engine_batch_width(const mx_engine_batch *b)

@@ -25,11 +25,23 @@ static mx_engine_batch_settings settings_of(const mx_engine_options *o, int64_t 
         .sequences = o->sequences,
         .rows = o->sequences * (1 + o->draft_tokens),
         .adapters = {.slots = o->adapter_slots, .rank = o->adapter_rank},
+        .keep_hidden = o->mtp && o->draft_tokens > 0,
         .places = o->images && image_spec_of(&o->model->spec).places,
         .max_length = o->max_length,
         .page = MX_ENGINE_PAGE,
         .pages = pages,
         .compile = {.compute = o->compute, .weights_fixed = true, .codes = o->codes}};
+}
+
+/* Of the MTP layer, whose entries lie in the same pages. */
+static mx_engine_batch_settings draft_settings(const mx_engine_batch_settings *bs)
+{
+    mx_engine_batch_settings s = *bs;
+    s.draft = true;
+    s.keep_hidden = s.places = false;
+    s.image_width = 0;
+    s.adapters = (mx_lora){0};
+    return s;
 }
 
 mx_status mx_engine_can(const mx_model_spec *m)
@@ -62,6 +74,13 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
     mx_cache_bytes each;
     int64_t tokens = o->cache_tokens;
     MX_TRY(mx_engine_batch_cache_bytes(&o->model->spec, &bs, &each));
+    if (bs.keep_hidden) {
+        mx_cache_bytes more;
+        mx_engine_batch_settings ms = draft_settings(&bs);
+        MX_TRY(mx_engine_check_mtp(o->model));
+        MX_TRY(mx_engine_batch_cache_bytes(&o->model->spec, &ms, &more));
+        each.token += more.token;
+    }
     if (each.sequence)
         MX_TRY(keep_to_states(o));
     if (!tokens) {
@@ -136,11 +155,21 @@ static mx_status open_all(mx_engine *e)
         bs.image_width = mx_tower_width(e->tower);
     }
     MX_TRY(mx_engine_batch_open(&e->batch, e->session, &o->model->spec, &bs));
+    if (bs.keep_hidden) {
+        mx_engine_batch_settings ms = draft_settings(&bs);
+        MX_TRY(mx_engine_batch_open(&e->mtp, e->session, &o->model->spec, &ms));
+    }
     if (e->tower)
         MX_TRY(mx_tower_add(e->tower));
     MX_TRY(mx_model_ref_weights(o->model, e->session, o->seed));
-    MX_TRY(mx_engine_batch_lay_weights(e->batch, e->tower ? mx_tower_graph(e->tower) : NULL));
+    MX_TRY(mx_engine_batch_lay_weights(e->batch));
+    if (e->tower)
+        MX_TRY(mx_engine_batch_lay_more(e->batch, mx_tower_graph(e->tower)));
+    if (e->mtp)
+        MX_TRY(mx_engine_batch_lay_more(e->batch, mx_engine_batch_graph(e->mtp)));
     MX_TRY(mx_engine_batch_warm_up(e->batch));
+    if (e->mtp)
+        MX_TRY(mx_engine_batch_warm_up(e->mtp));
     MX_TRY(mx_pages_open(&e->pages, pages, MX_ENGINE_PAGE));
     e->n_threads = mx_session_threads(e->session);
     MX_TRY(mx_alloc((void **)&e->work, 8 * (size_t)e->model_vocab * (size_t)e->n_threads,
@@ -207,6 +236,7 @@ void mx_engine_close(mx_engine *e)
     mx_free(e->work);
     mx_pages_close(e->pages);
     mx_engine_batch_close(e->batch);
+    mx_engine_batch_close(e->mtp);
     mx_tower_close(e->tower);
     mx_session_close(e->session);
     mx_arena_fini(&e->arena);
@@ -254,6 +284,7 @@ static void copy_options(mx_engine *e, mx_seq *s, const mx_request_options *o)
     for (int i = 0; i < o->n_stop; i++)
         stop[i] = mx_arena_strdup(a, o->stop[i]);
     s->o.stop = stop;
+    s->guess = MX_NEW_N(a, int32_t, e->o.draft_tokens);
     s->banned = MX_NEW_N(a, int32_t, o->n_stop_ids + e->o.n_stop_ids);
     for (int i = 0; i < o->n_stop_ids; i++)
         s->banned[s->n_banned++] = o->stop_ids[i];
@@ -392,6 +423,8 @@ mx_status mx_engine_step(mx_engine *e)
     e->counts.steps++;
     e->counts.batch_tokens += in->n;
     mx_engine_draw(e);
+    if (e->mtp)
+        MX_TRY(mx_engine_guess(e));
     list_news(e);
     e->counts.step_s += mx_clock_now() - began;
     return MX_OK;

@@ -42,6 +42,7 @@ typedef struct {
     int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
     bool no_prefix_cache;    /* equal prefixes of prompts are not shared */
     int64_t draft_tokens;    /* guessed for an answer in a step, and checked; 0: none */
+    bool mtp;                /* by the model's MTP layer, else from the text itself */
     int64_t adapter_slots;   /* adapters that requests can choose among; 0: none */
     int64_t adapter_rank;    /* theirs at most */
     bool images;             /* requests may have them */

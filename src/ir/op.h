@@ -88,11 +88,18 @@ static inline bool mx_op_kind_is_tiled(mx_op_kind k)
     return k == MX_ELEMENTWISE || k == MX_ROW_REDUCE || k == MX_ROW_MAP;
 }
 
-/* --- attributes: an op's own struct, described field by field for printing --- */
+/* --- attributes: an op's own struct, described field by field, all that a kernel reads: for
+ * printing, and for programs that are kept in files (compile/program_file.h) --- */
 
 typedef enum {
     MX_ATTR_INT, MX_ATTR_F64, MX_ATTR_BOOL, MX_ATTR_DTYPE, MX_ATTR_TEXT, MX_ATTR_DIMS,
-    MX_ATTR_TABLE, MX_ATTR_LIST
+    MX_ATTR_TABLE, MX_ATTR_LIST,
+    MX_ATTR_INTS,  /* int64_t[] */
+    MX_ATTR_INT32, /* int32_t */
+    MX_ATTR_ENUM,  /* of an enum, below `n` */
+    MX_ATTR_NAME,  /* const char *, or NULL */
+    MX_ATTR_BOX,   /* const struct mx_box *, or NULL */
+    MX_ATTR_GROUP, /* const struct mx_group * (ops/group.h) */
 } mx_attr_kind;
 
 typedef struct {
@@ -102,8 +109,18 @@ typedef struct {
                           uint8_t[] up to a 0 */
     size_t offset;
     const char *(*label)(uint8_t item); /* of a list's items */
+    size_t size; /* of the member, bytes */
+    int n;       /* of an enum: how many values it has */
+    bool quiet;  /* not printed */
 } mx_attr_field;
-#define MX_FIELD(T, KIND, member) {#member, KIND, offsetof(T, member)}
+#define MX_FIELD(T, KIND, member)                                                                  \
+    {#member, KIND, offsetof(T, member), .size = sizeof(((T *)0)->member)}
+/* One that a reader of graphs need not see. */
+#define MX_QUIET_FIELD(T, KIND, member)                                                            \
+    {#member, KIND, offsetof(T, member), .size = sizeof(((T *)0)->member), .quiet = true}
+#define MX_ENUM_FIELD(T, member, count)                                                            \
+    {#member, MX_ATTR_ENUM, offsetof(T, member), .size = sizeof(((T *)0)->member), .n = (count),   \
+     .quiet = true}
 
 /* --- cost --- */
 

@@ -9,7 +9,7 @@ static void print_attr(mx_str *s, const mx_node *n)
     const char *base = n->attr;
     for (const mx_attr_field *f = n->op->fields; f && f->name; f++) {
         const void *p = base + f->offset;
-        if ((f->kind == MX_ATTR_TABLE && !*(double *const *)p) ||
+        if (f->quiet || (f->kind == MX_ATTR_TABLE && !*(double *const *)p) ||
             (f->kind == MX_ATTR_LIST && !*(const uint8_t *)p))
             continue;
         mx_str_addf(s, " %s=", f->name);
@@ -40,6 +40,14 @@ static void print_attr(mx_str *s, const mx_node *n)
                 mx_str_addf(s, "%s%lld", i ? "x" : "", (long long)d->dim[i]);
             break;
         }
+        case MX_ATTR_INTS:
+        case MX_ATTR_INT32:
+        case MX_ATTR_ENUM:
+        case MX_ATTR_NAME:
+        case MX_ATTR_BOX:
+        case MX_ATTR_GROUP:
+            mx_str_add(s, "...");
+            break;
         case MX_ATTR_LIST:
             for (const uint8_t *item = p; *item; item++)
                 mx_str_addf(s, "%s%s", item == p ? "" : ",", f->label(*item));

@@ -28,7 +28,7 @@ const mx_key mx_keys_data[] = {
      PATH, MX_BY_DATA, "hf_path=hub"},
     {"hf_name", TEXT, DATA, "", 0, "its configuration", "dataset_config_name", 0, MX_BY_DATA,
      "hf_name=second hf_path=hub"},
-    {"hf_data_dir", TEXT, DATA, "", 0, "its subfolder", 0, 0, MX_BY_DATA,
+    {"hf_data_dir", TEXT, DATA, "", 0, "its subfolder", 0, PATH, MX_BY_DATA,
      "hf_data_dir=second hf_path=hub"},
     {"hf_train_files", TEXT, DATA, "", 0, "its files for training, a pattern", "data_files", PATH,
      MX_BY_DATA, "hf_train_files=data.jsonl hf_path=json"},
@@ -85,8 +85,9 @@ const mx_key mx_keys_data[] = {
      .seen_by = "tests/train/run_keys_test.c"},
     {"bad_record_policy", ENUM, DATA, "stop", "stop|skip", "what a damaged record does", 0, 0,
      MX_BY_DATA, "bad_record_policy=skip bad_record_budget=0.9 dataset_path=bad.jsonl"},
-    {"bad_record_budget", FLOAT, DATA, "0.0001", "0..1", "share of records that may be skipped", 0,
-     0, MX_BY_DATA, "bad_record_budget=0.9 bad_record_policy=skip dataset_path=bad.jsonl"},
+    {"bad_record_budget", FLOAT, DATA, "0.0001", "0..1", "share of records that may be skipped; "
+     "ten may be whatever it is", 0, 0, MX_BY_DATA,
+     "bad_record_budget=1 bad_record_policy=skip dataset_path=worse.jsonl"},
     {"max_record_bytes", INT, DATA, "268435456", "1..", "largest record", 0, 0, MX_BY_DATA,
      "max_record_bytes=20 dataset_path=data.jsonl"},
 

@@ -232,8 +232,6 @@ const mx_key mx_keys_maxtext[] = {
     FOREIGN("dcn_bandwidth_latency", "the network is used as it is"),
     FOREIGN("dcn_bandwidth_interface", "the network is used as it is"),
     FOREIGN("rope_pairwise", "there is one layout of rotated pairs"),
-    FOREIGN("compiled_trainstep_file",
-            "`maxc plan chip=NAME` plans for another device, and advises"),
     FOREIGN("compile_topology", "`maxc plan` plans for another machine"),
     FOREIGN("compile_topology_num_slices", "`maxc plan` plans for another machine"),
     FOREIGN("write_estimator_result",

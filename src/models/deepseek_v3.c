@@ -64,6 +64,7 @@ const mx_model mx_model_deepseek_v3 = {
     .fields = fields,
     MX_EXPERTS_FAMILY(mx_deepseek, finish, build),
     .layer_prefix = "model.layers.",
+    .drafts = true,
     .decoder_block = "deepseek",
     .decoder_keys = "routed_score_func=sigmoid,use_indexer=false",
     .fixed_keys = "attention_type=mla,routed_bias=true",

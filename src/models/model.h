@@ -137,6 +137,7 @@ struct mx_model {
     /* What precedes the number of a layer in names, "model.layers.", where checkpoints may have
      * MTP layers behind the last. NULL: none. */
     const char *layer_prefix;
+    bool drafts; /* the first of them can guess tokens in the engine (mx_model_shape.draft) */
     const char *no_decay;      /* patterns of weights without weight decay by default */
     const char *vision;        /* one line on images; NULL: text only */
     const char *tower;         /* patterns of the image encoder's weights; NULL: none */
@@ -181,6 +182,8 @@ typedef struct {
     bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */
     bool one_path;     /* a token's bits are those of a training step, however it is fed */
+    bool draft;        /* over pages: the first MTP layer alone, as a program that guesses tokens */
+    bool keep_hidden;  /* MX_STEP_NEXT gives the last layer's hidden states, which that reads */
     int64_t mtp_eval;  /* the MTP layer whose acceptance is measured; 0: none */
     double qk_clip;    /* the threshold of QK-clip; 0: none */
     int64_t cache_len; /* 0: no cache */

@@ -45,6 +45,10 @@ typedef struct {
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
     bool training;      /* blocks may update state of their own (router biases) */
+    mx_node *before;    /* in a program of an MTP layer alone: (B, S, d), the hidden states that it
+                           reads beside the tokens that follow them; NULL: the whole model */
+    mx_node *after;     /* (B, S, d) hidden states of the last layer, for an MTP layer: set by models
+                           that have such layers */
     int64_t mtp_eval;   /* the MTP layer whose acceptance is measured; 0: none */
     double qk_clip;     /* in training: attention scores above this rescale q and k; 0: none do */
     mx_node *max_logit; /* the largest of them so far, (1); NULL: none looked at (qk_clip.h) */

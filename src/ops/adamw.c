@@ -192,13 +192,14 @@ static const mx_attr_field fields[] = {
     MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps), MX_FIELD(mx_adamw_rates, MX_ATTR_F64, eps_root),
     MX_FIELD(mx_adamw_rates, MX_ATTR_F64, weight_decay),
     MX_FIELD(mx_adamw_rates, MX_ATTR_INT, salt),
+    MX_QUIET_FIELD(mx_adamw_rates, MX_ATTR_BOX, box),
     MX_FIELD(mx_adamw_rates, MX_ATTR_BOOL, wide), {0}};
 
 const mx_op mx_op_adamw = {
     .name = "adamw",
     .doc = "one AdamW update, in place",
     .dtypes = MX_REALS,
-    .dtypes_at = {[4] = MX_F32_ONLY},
+    .dtypes_at = {[ADAMW_HYPER] = MX_F32_ONLY},
     .attr_size = sizeof(mx_adamw_rates),
     .fields = fields,
     .n_out = 5,
@@ -348,8 +349,9 @@ const mx_op mx_op_adamw8 = {
     .name = "adamw8",
     .doc = "one AdamW update with moments of 8 bits, in place",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = 1u << MX_U8, [3] = 1u << MX_U8, [4] = MX_F32_ONLY, [5] = MX_F32_ONLY,
-                  [6] = MX_F32_ONLY, [7] = MX_F32_ONLY},
+    .dtypes_at = {[ADAMW8_M] = 1u << MX_U8, [ADAMW8_V] = 1u << MX_U8,
+                  [ADAMW8_M_MOST] = MX_F32_ONLY, [ADAMW8_V_MOST] = MX_F32_ONLY,
+                  [ADAMW8_HYPER] = MX_F32_ONLY, [ADAMW8_MAP] = MX_F32_ONLY},
     .attr_size = sizeof(mx_adamw_rates),
     .fields = fields,
     .n_out = 6,

@@ -215,6 +215,7 @@ const mx_op mx_op_dequant_matmul = {
     .dtypes_at = {[DEQUANT_CODES] = 1u << MX_I8 | 1u << MX_U8 | 1u << MX_F8_E4M3,
                   [DEQUANT_SCALE] = MX_F32_ONLY},
     .attr_size = sizeof(dequant_attr),
+    .fields = (const mx_attr_field[]){MX_QUIET_FIELD(dequant_attr, MX_ATTR_BOOL, wide), {0}},
     .no_cast = true,
     .infer = infer,
     .cost = cost,

@@ -110,6 +110,8 @@ const mx_op mx_op_embed = {
     .dtypes = MX_ANY_DTYPE,
     .dtypes_at = {[EMBED_IDS] = MX_INDICES},
     .attr_size = sizeof(mx_panels),
+    .fields = (const mx_attr_field[]){MX_QUIET_FIELD(mx_panels, MX_ATTR_INT32, cols),
+                                      MX_QUIET_FIELD(mx_panels, MX_ATTR_INT32, pair), {0}},
     .dims = "!vd,*->*d",
     .place = place,
     .local = local,

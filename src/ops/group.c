@@ -113,6 +113,7 @@ const mx_op mx_op_fused = {
     .doc = "a group of elementwise and row ops as one kernel",
     .dtypes = MX_ANY_DTYPE,
     .attr_size = sizeof(mx_fused_attr),
+    .fields = (const mx_attr_field[]){MX_QUIET_FIELD(mx_fused_attr, MX_ATTR_GROUP, group), {0}},
     .n_out = -1,
     .infer = infer,
     .cost = fused_cost,

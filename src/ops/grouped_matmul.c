@@ -37,7 +37,7 @@ static void infer(mx_graph *g, mx_node *n)
     if (at->has_out)
         n->type.dtype = at->out;
     if (g->one_path)
-        ((grouped_attr *)n->attr)->one_path = true;
+        ((grouped_attr *)mx_attr_edit(n))->one_path = true;
 }
 
 /* Rows that no expert has. */
@@ -152,7 +152,10 @@ const mx_op mx_op_grouped_matmul = {
     .gives = MX_REALS,
     .dtypes_at = {[GROUPED_START] = MX_INDICES},
     .attr_size = sizeof(grouped_attr),
-    .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out), {0}},
+    .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out),
+                                      MX_QUIET_FIELD(grouped_attr, MX_ATTR_DTYPE, out),
+                                      MX_QUIET_FIELD(grouped_attr, MX_ATTR_BOOL, has_out),
+                                      MX_QUIET_FIELD(grouped_attr, MX_ATTR_BOOL, one_path), {0}},
     .notation = notation,
     .place = place,
     .infer = infer,

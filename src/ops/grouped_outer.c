@@ -141,6 +141,7 @@ const mx_op mx_op_grouped_outer = {
     .dims = "!nd,!nf,!s->!efd",
     .attr_size = sizeof(outer_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(outer_attr, MX_ATTR_DTYPE, out),
+                                          MX_QUIET_FIELD(outer_attr, MX_ATTR_BOOL, has_out),
                                           MX_FIELD(outer_attr, MX_ATTR_INT, parts), {0}},
     .infer = infer,
     .grad = outer_vjp,

@@ -79,7 +79,7 @@ static bool is_grad(const mx_node *n)
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
     mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
-    d.threads = n_threads;
+    (void)n_threads;
     return mx_xent_work_bytes(&d, is_grad(n));
 }
 
@@ -235,7 +235,7 @@ const mx_op mx_op_linear_xent = {
     .name = "linear_xent",
     .doc = "cross-entropy of x w^T",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .dims = "n!d,!v!d,n->n,n",
     .attr_size = sizeof(xent_attr),
     .fields = fields,
@@ -257,7 +257,7 @@ const mx_op mx_op_linear_xent_grad = {
     .name = "linear_xent_grad",
     .doc = "dx and dw of linear_xent, projecting again",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .attr_size = sizeof(xent_attr),
     .fields = fields,
     .n_out = 2,
@@ -272,7 +272,7 @@ const mx_op mx_op_linear_xent_train = {
     .name = "linear_xent_train",
     .doc = "loss, lse, dx and dw of linear_xent in one pass",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .attr_size = sizeof(xent_attr),
     .fields = fields,
     .n_out = 4,

@@ -62,13 +62,6 @@ static bool is_grad(const mx_node *n)
     return n->n_in > LSE;
 }
 
-static size_t work_bytes(const mx_node *n, int n_threads)
-{
-    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
-    d.threads = n_threads;
-    return mx_xent_work_bytes(&d, is_grad(n));
-}
-
 static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     const mx_type *x = &n->in[X]->type, *w = &n->in[W]->type;
@@ -77,6 +70,13 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
     s.f32 = x->dtype != MX_BF16;
     s.grad = is_grad(n);
     return mx_gpu_xent_bytes(&s, mx_gpu_xent_chunk(&s, most));
+}
+
+static size_t work_bytes(const mx_node *n, int n_threads)
+{
+    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
+    (void)n_threads;
+    return mx_xent_work_bytes(&d, is_grad(n));
 }
 
 static mx_dtype sum_dtype(const mx_node *n)
@@ -138,7 +138,7 @@ const mx_op mx_op_linear_xent_slice = {
     .name = "linear_xent_slice",
     .doc = "lse and label's logit of a slice of the vocabulary",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .dims = "n!d,!v!d,n->n,n",
     .attr_size = sizeof(mx_xent_slice),
     .fields = fields,
@@ -158,7 +158,7 @@ const mx_op mx_op_linear_xent_slice_grad = {
     .name = "linear_xent_slice_grad",
     .doc = "dx and dw of linear_xent_slice, projecting again",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .attr_size = sizeof(mx_xent_slice),
     .fields = fields,
     .n_out = 2,

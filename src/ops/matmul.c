@@ -274,7 +274,7 @@ static void infer(mx_graph *g, mx_node *n)
     if (at_->has_out)
         n->type.dtype = at_->out;
     if (g->one_path)
-        ((mx_matmul_attr *)n->attr)->one_path = true;
+        ((mx_matmul_attr *)mx_attr_edit(n))->one_path = true;
     infer_epilogues(n);
 }
 
@@ -426,7 +426,12 @@ const mx_op mx_op_matmul = {
     .attr_size = sizeof(mx_matmul_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(mx_matmul_attr, MX_ATTR_TEXT, spec),
                                       {"epilogues", MX_ATTR_LIST,
-                                       offsetof(mx_matmul_attr, epilogues), epilogue_name},
+                                       offsetof(mx_matmul_attr, epilogues), epilogue_name,
+                                       .size = sizeof(mx_epilogues)},
+                                      MX_QUIET_FIELD(mx_matmul_attr, MX_ATTR_DTYPE, out),
+                                      MX_QUIET_FIELD(mx_matmul_attr, MX_ATTR_BOOL, has_out),
+                                      MX_QUIET_FIELD(mx_matmul_attr, MX_ATTR_BOOL, one_path),
+                                      MX_QUIET_FIELD(mx_matmul_attr, MX_ATTR_BOOL, panels),
                                       {0}},
     .notation = notation,
     .infer = infer,

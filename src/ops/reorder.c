@@ -115,6 +115,7 @@ const mx_op mx_op_reorder = {
     .fields = (const mx_attr_field[]){MX_FIELD(reorder_attr, MX_ATTR_INT, dim),
                                       MX_FIELD(reorder_attr, MX_ATTR_INT, ranks),
                                       MX_FIELD(reorder_attr, MX_ATTR_INT, n_blocks),
+                                      MX_QUIET_FIELD(reorder_attr, MX_ATTR_INTS, block),
                                       MX_FIELD(reorder_attr, MX_ATTR_BOOL, back), {0}},
     .no_cast = true,
     .infer = infer,

@@ -53,7 +53,7 @@ mx_node *mx_variable(mx_graph *g, const char *name, mx_type type, mx_var_attr at
 
 mx_var_attr *mx_var_edit(mx_node *n)
 {
-    return n->op == &mx_op_variable ? (mx_var_attr *)n->attr : NULL;
+    return n->op == &mx_op_variable ? mx_attr_edit(n) : NULL;
 }
 
 void mx_freeze(mx_node *n)
@@ -98,12 +98,30 @@ mx_node *mx_table(mx_graph *g, mx_shape shape, mx_dtype dtype, const double *val
     return make(g, &mx_op_constant, &a, t);
 }
 
+static const mx_attr_field variable_fields[] = {
+    MX_ENUM_FIELD(mx_var_attr, init.kind, MX_INIT_CHOICE + 1),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_F64, init.scale),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_INT, init.cols),
+    MX_ENUM_FIELD(mx_var_attr, kind, MX_VAR_KIND_COUNT),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, frozen),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, adapter),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, on_host),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_NAME, copy_of),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_INT, unsummed),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, minimum),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, quantized),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, in_out),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_INT, matrices),
+    {0},
+};
+
 const mx_op mx_op_input = {.name = "input", .doc = "written by the host", .kind = MX_SOURCE};
 const mx_op mx_op_variable = {
     .name = "variable",
     .doc = "lives from run to run",
     .kind = MX_SOURCE,
     .attr_size = sizeof(mx_var_attr),
+    .fields = variable_fields,
 };
 const mx_op mx_op_constant = {
     .name = "constant",

@@ -77,6 +77,14 @@ MX_TEST(adapters_on_meshes)
             (const char *const[]){"data=2", "fsdp=2,tensor=2", "context=2", NULL});
 }
 
+MX_TEST(expert_adapters_on_meshes)
+{
+    same_on("sft", "dataset_path=" POST "text.jsonl load_parameters_path=" POST "mixtral adapter="
+            POST "lora_experts", (const char *const[]){"expert=2", "fsdp=2,tensor=2", NULL});
+    same_on("sft", "dataset_path=" POST "text.jsonl load_parameters_path=" POST "qwen3_moe adapter="
+            POST "lora_experts_each", (const char *const[]){"expert=2", "tensor=2", NULL});
+}
+
 MX_TEST(dpo_on_meshes)
 {
     same_on("dpo", "dataset_path=" POST "pairs.jsonl",

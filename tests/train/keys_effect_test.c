@@ -58,9 +58,11 @@ static bool sets(const char *file, const char *key)
     size_t n;
     bool found = false;
     mx_status st = mx_io_read_file(NULL, file, 1 << 24, &text, &n);
-    snprintf(setting, sizeof setting, "%s=", key);
-    for (char *at = st ? NULL : strstr(text, setting); at && !found; at = strstr(at + 1, setting))
-        found = at > text && strchr(" \"\n(", at[-1]);
+    for (int quoted = 0; !st && quoted < 2 && !found; quoted++) { /* {"key", value} is one too */
+        snprintf(setting, sizeof setting, quoted ? "\"%s\"" : "%s=", key);
+        for (char *at = strstr(text, setting); at && !found; at = strstr(at + 1, setting))
+            found = quoted || (at > text && strchr(" \"\n(", at[-1]));
+    }
     mx_status_free(st);
     mx_free(text);
     return found;

@@ -7,6 +7,9 @@
  */
 #include "train/run/run_state.h"
 
+#include "base/clock.h"
+#include "exec/saved_programs.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -123,11 +126,65 @@ static mx_process_group *find_stages(const mx_run *r)
                      : r->mesh_rank->find_group((void *)r->mesh_rank, stage);
 }
 
+/* What a file of compiled programs does not go with. */
+static mx_status check_saved(const mx_run *r)
+{
+    const char *other = r->goal.objective                            ? "the objective of this verb"
+                        : r->batch.ramp.n_stages                     ? "enable_rampup_batch_size"
+                        : *mx_config_text(r->c, "dump_ir")           ? "dump_ir"
+                                                                     : NULL;
+    if (!other)
+        return MX_OK;
+    return mx_fail(MX_USAGE, "%s: programs that were compiled before do not go with %s; leave "
+                   "compiled_trainstep_file out", mx_config_where(r->c, "compiled_trainstep_file"),
+                   other);
+}
+
+static mx_status take_saved(mx_run *r, mx_saved_programs *s)
+{
+    const mx_device_traits *d = mx_session_traits(r->session);
+    mx_saved_for here = {.device = d->name, .chip = d->chip.name ? d->chip.name : "",
+                         .ranks = r->ranks.comm->size, .data_ranks = r->ranks.data_ranks,
+                         .images_per_row = r->request.options.shape.images_per_row,
+                         .model = mx_saved_model(&r->model, &r->arena)};
+    mx_saved_rank by = {.rank = r->mesh_rank ? r->mesh_rank->rank : 0, .device = d,
+                        .n_threads = mx_session_threads(r->session)};
+    char cache[512];
+    int n_kernels = 0;
+    if (r->mesh_rank)
+        here.mesh = r->mesh_rank->mesh->mesh;
+    MX_TRY(mx_saved_programs_fit(s, r->c, &here));
+    if (!d->host_memory) {
+        mx_device_cache_dir(cache, sizeof cache);
+        MX_TRY(mx_saved_programs_install(s, cache, &n_kernels));
+    }
+    return mx_saved_programs_take(s, &r->programs, &r->request, by);
+}
+
+/* Compiled, or read where they were compiled before. */
+static mx_status make_programs(mx_run *r)
+{
+    const char *path = mx_config_text(r->c, "compiled_trainstep_file");
+    mx_saved_programs *s = NULL;
+    if (!*path)
+        return mx_programs_plan(&r->programs, &r->model, &r->request);
+    double began = mx_clock_now();
+    MX_TRY(check_saved(r));
+    MX_TRY(mx_saved_programs_open(&s, path));
+    mx_status st = mx_status_wrap(take_saved(r, s), "compiled_trainstep_file: %s", path);
+    if (!st)
+        mx_progress_say(&r->report.progress,
+                        "programs: read from %s in %.3f s, nothing compiled; compiling took %.3f s",
+                        path, mx_clock_now() - began, mx_saved_programs_seconds(s));
+    mx_saved_programs_free(s);
+    return st;
+}
+
 mx_status mx_run_programs_open(mx_run *r)
 {
     MX_TRY(check_quantization(r));
     MX_TRY(open_session(r));
-    MX_TRY(mx_programs_plan(&r->programs, &r->model, &r->request));
+    MX_TRY(make_programs(r));
     say_quantization(r);
     /* Together: nobody allocates while another still asks what is free. */
     MX_TRY(mx_comm_agree(r->ranks.comm, check_memory(r)));

@@ -222,7 +222,7 @@ static mx_status open_libraries(mx_cuda *c, mx_chip *chip)
         c->stage = NULL;
     }
     mx_device_cache_dir(c->cache_dir, sizeof c->cache_dir);
-    snprintf(c->choices, sizeof c->choices, "%s/products.txt", c->cache_dir);
+    snprintf(c->choices, sizeof c->choices, "%s/" MX_CHOICES_FILE, c->cache_dir);
     MX_TRY(mx_cuda_libs_open_lt(&c->libs));
     MX_TRY(mx_gemm_lt_open(&c->lt, &c->libs, MX_GPU_GEMM_WORK, NULL));
     MX_TRY(mx_cuda_libs_open_rtc(&c->libs));

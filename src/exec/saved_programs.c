@@ -1,0 +1,536 @@
+/* saved_programs.c - see saved_programs.h. */
+#include "exec/saved_programs.h"
+
+#include "base/file.h"
+#include "base/io.h"
+#include "base/version.h"
+#include "store/digest.h"
+#include <limits.h>
+#include <string.h>
+
+static const char magic[8] = {'M', 'A', 'X', 'C', 'S', 'T', 'E', 'P'};
+enum { FORMAT = 1, HEAD_BYTES = 8 + 1 + 16 };
+#define MOST_BYTES ((size_t)64 << 30)
+
+/* One key that was read, or one kernel. */
+typedef struct {
+    const char *name, *value;
+    const void *bytes;
+    size_t n;
+} entry;
+typedef struct {
+    entry *v;
+    int n, cap;
+} entries;
+
+struct mx_saved_programs {
+    mx_arena arena;
+    char *file; /* owns, when it was opened; texts are borrowed from the arena */
+    const char *built;
+    mx_saved_for what;
+    entries keys, kernels;
+    mx_record_pool pool;
+    entries ranks; /* bytes of each */
+    double seconds; /* of all of them */
+};
+
+/* --- the parts of the file, in both directions --- */
+
+static void code_mesh(mx_codec *c, mx_mesh *m)
+{
+    for (int a = 0; a < MX_AXIS_COUNT; a++) {
+        mx_code_int(c, &m->ici[a], 0, INT_MAX);
+        mx_code_int(c, &m->dcn[a], 0, INT_MAX);
+    }
+}
+
+static void code_entries(mx_codec *c, entries *e, bool named, bool texts)
+{
+    mx_code_count(c, &e->n);
+    if (mx_codec_reads(c))
+        e->v = mx_realloc(e->v, sizeof *e->v * (size_t)((e->cap = e->n) + 1));
+    for (int i = 0; i < e->n; i++) {
+        entry *x = &e->v[i];
+        if (mx_codec_reads(c))
+            *x = (entry){"", "", NULL, 0};
+        if (named)
+            mx_code_text(c, &x->name);
+        if (texts)
+            mx_code_text(c, &x->value);
+        else
+            mx_code_bytes(c, &x->bytes, &x->n);
+    }
+}
+
+static void code_file(mx_codec *c, mx_saved_programs *s)
+{
+    mx_code_text(c, &s->built);
+    mx_code_text(c, &s->what.device);
+    mx_code_text(c, &s->what.chip);
+    mx_code_text(c, &s->what.model);
+    code_mesh(c, &s->what.mesh);
+    mx_code_range(c, &s->what.ranks, 1, INT_MAX);
+    mx_code_range(c, &s->what.data_ranks, 1, INT_MAX);
+    mx_code_range(c, &s->what.images_per_row, 0, INT_MAX);
+    mx_code_f64(c, &s->seconds);
+    code_entries(c, &s->keys, true, true);
+    code_entries(c, &s->kernels, true, false);
+    mx_code_record_pool(c, &s->pool);
+    code_entries(c, &s->ranks, false, false);
+}
+
+/* --- programs --- */
+
+typedef struct {
+    mx_codec c;
+    mx_record_pool *pool;
+    mx_program_reader how;
+} programs_codec;
+
+static mx_status code_program(programs_codec *k, mx_graph *g, mx_program *p, size_t slot_bytes)
+{
+    if (!mx_codec_reads(&k->c)) {
+        mx_program_write(&k->c, p, k->pool);
+        return MX_OK;
+    }
+    k->how.slot_bytes = slot_bytes;
+    mx_graph_init(g);
+    return mx_program_read(&k->c, g, p, &k->how);
+}
+
+static void code_bytes(mx_codec *c, size_t *n)
+{
+    int64_t wide = (int64_t)*n;
+    mx_code_range(c, &wide, 0, INT64_MAX / 4);
+    *n = (size_t)wide;
+}
+
+static void code_message(mx_codec *c, mx_stage_message *m, size_t slot_bytes)
+{
+    mx_code_range(c, &m->at, 0, (int64_t)slot_bytes);
+    mx_code_range(c, &m->bytes, 0, (int64_t)slot_bytes - m->at);
+}
+
+static mx_status code_chunk(programs_codec *k, mx_stage_chunk *c)
+{
+    code_bytes(&k->c, &c->slot_bytes);
+    mx_stage_message *const messages[] = {&c->in, &c->out, &c->grad_in, &c->grad_out};
+    for (int i = 0; i < 4; i++)
+        code_message(&k->c, messages[i], c->slot_bytes);
+    for (int i = 0; i < MX_STAGE_PARTS; i++) {
+        mx_code_bool(&k->c, &c->has[i]);
+        MX_TRY(code_program(k, &c->graph[i], &c->program[i], c->slot_bytes));
+    }
+    return MX_OK;
+}
+
+static mx_status code_shared(programs_codec *k, mx_pipeline *p, mx_shared_weight *w)
+{
+    bool reads = mx_codec_reads(&k->c);
+    if (reads)
+        *w = (mx_shared_weight){.name = ""};
+    mx_code_text(&k->c, &w->name);
+    mx_code_int(&k->c, &w->tag, INT_MIN, -1);
+    mx_code_int(&k->c, &w->n, 2, p->how.stages);
+    if (reads)
+        w->holder = MX_NEW_N(&p->arena, int, p->how.stages);
+    for (int i = 0; i < w->n; i++)
+        mx_code_int(&k->c, &w->holder[i], 0, p->how.stages - 1);
+    return code_program(k, &w->graph, &w->program, p->others_bytes);
+}
+
+static mx_status code_pipeline(programs_codec *k, mx_pipeline *p, const mx_pipeline_options *how)
+{
+    bool reads = mx_codec_reads(&k->c);
+    if (reads) {
+        mx_graph_init(&p->joint);
+        MX_TRY(mx_pipeline_begin(p, how));
+    }
+    for (int i = 0; i < p->how.repeats; i++)
+        MX_TRY(code_chunk(k, &p->chunk[i]));
+    int n = p->n_shared;
+    code_bytes(&k->c, &p->others_bytes);
+    mx_code_count(&k->c, &n);
+    if (reads)
+        p->shared = MX_NEW_N(&p->arena, mx_shared_weight, n);
+    for (int i = 0; i < n; i++) {
+        p->n_shared = i + 1;
+        k->c.arena = &p->arena;
+        MX_TRY(code_shared(k, p, &p->shared[i]));
+    }
+    return MX_OK;
+}
+
+static void code_report(mx_codec *c, const mx_quantization *q)
+{
+    mx_quant_report *r = q ? q->report : NULL;
+    if (!r)
+        return;
+    const char *kept = r->kept;
+    mx_code_int(c, &r->n_quantized, 0, INT_MAX);
+    mx_code_int(c, &r->n_high, 0, INT_MAX);
+    mx_code_text(c, &kept);
+    if (mx_codec_reads(c))
+        strncpy(r->kept, kept, sizeof r->kept - 1);
+}
+
+static mx_status code_programs(programs_codec *k, mx_programs *p, const mx_programs_request *q)
+{
+    mx_step *list[MX_PROGRAMS];
+    int n = mx_programs_list(p, list);
+    mx_pipeline_options train = q->pipeline;
+    train.compile = q->options.compile;
+    code_report(&k->c, q->options.compile.quantization);
+    for (int i = 0; i < n; i++)
+        MX_TRY(code_program(k, &list[i]->graph, &list[i]->program, 0));
+    if (!p->pipelined)
+        return MX_OK;
+    MX_TRY(code_pipeline(k, &p->pipeline, &train));
+    if (!p->evaluates)
+        return MX_OK;
+    mx_pipeline_options eval = mx_programs_eval_pipeline(p, q);
+    eval.compile = q->options.compile;
+    return code_pipeline(k, &p->eval_pipeline, &eval);
+}
+
+/* --- writing --- */
+
+mx_saved_programs *mx_saved_programs_new(const mx_saved_for *what)
+{
+    mx_saved_programs *s = mx_realloc(NULL, sizeof *s);
+    *s = (mx_saved_programs){.what = *what};
+    s->built = mx_build_id(&s->arena);
+    return s;
+}
+
+static entry *add_entry(entries *e)
+{
+    MX_GROW(e->v, e->n, e->cap);
+    e->v[e->n] = (entry){"", "", NULL, 0};
+    return &e->v[e->n++];
+}
+
+void mx_saved_programs_add(mx_saved_programs *s, mx_programs *p, const mx_programs_request *q,
+                           double seconds)
+{
+    mx_str out = {0};
+    mx_arena scratch = {0};
+    programs_codec k = {.c = {.out = &out, .arena = &scratch}, .pool = &s->pool};
+    mx_status_free(code_programs(&k, p, q)); /* writing cannot fail */
+    entry *e = add_entry(&s->ranks);
+    e->bytes = mx_arena_copy(&s->arena, mx_str_text(&out), out.len + 1);
+    e->n = out.len;
+    s->seconds += seconds;
+    mx_str_fini(&out);
+    mx_arena_fini(&scratch);
+}
+
+/* "0123...cdef.cubin", or choices of algorithms, as the cache has them; nothing that leads to
+ * another folder. */
+static bool is_kernel_name(const char *name)
+{
+    size_t digits = strspn(name, "0123456789abcdef");
+    return (digits == 32 && strcmp(name + digits, ".cubin") == 0) ||
+           strcmp(name, MX_CHOICES_FILE) == 0;
+}
+
+mx_status mx_saved_programs_add_kernel(mx_saved_programs *s, const char *dir, const char *name)
+{
+    char *text;
+    size_t n;
+    for (int i = 0; i < s->kernels.n; i++)
+        if (strcmp(s->kernels.v[i].name, name) == 0)
+            return MX_OK;
+    if (!is_kernel_name(name))
+        return MX_OK;
+    MX_TRY(mx_file_read(&s->arena, mx_arena_printf(&s->arena, "%s/%s", dir, name), MOST_BYTES,
+                        &text, &n));
+    entry *e = add_entry(&s->kernels);
+    *e = (entry){mx_arena_strdup(&s->arena, name), "", text, n};
+    return MX_OK;
+}
+
+/* Those of this machine, or that are compared as what they lead to. */
+static bool is_compared(const mx_config *c, const char *name)
+{
+    static const char *const otherwise[] = {"device", "num_threads", "mesh", "virtual_ranks",
+                                            "compiled_trainstep_file", "dump_ir", NULL};
+    for (int i = 0; otherwise[i]; i++)
+        if (strcmp(name, otherwise[i]) == 0)
+            return false;
+    return mx_config_has(c, name) && !mx_starts_with(name, "ici_") && !mx_starts_with(name, "dcn_");
+}
+
+static void take_keys(mx_saved_programs *s, const mx_config *c)
+{
+    const char **names;
+    int n = mx_config_asked(c, MX_KEY_PATH, &s->arena, &names);
+    for (int i = 0; i < n; i++) {
+        mx_str value = {0};
+        if (!is_compared(c, names[i]))
+            continue;
+        mx_config_print(c, names[i], &value);
+        entry *e = add_entry(&s->keys);
+        e->name = names[i];
+        e->value = mx_arena_strdup(&s->arena, mx_str_text(&value));
+        mx_str_fini(&value);
+    }
+}
+
+mx_status mx_saved_programs_write(mx_saved_programs *s, const mx_config *c, const char *path,
+                                  size_t *bytes)
+{
+    mx_str body = {0}, file = {0};
+    mx_codec k = {.out = &body, .arena = &s->arena};
+    take_keys(s, c);
+    code_file(&k, s);
+    mx_digest d = mx_digest_of(body.text, body.len);
+    char version = FORMAT;
+    mx_str_add_n(&file, magic, sizeof magic);
+    mx_str_add_n(&file, &version, 1);
+    mx_str_add_n(&file, (const char *)&d, sizeof d);
+    mx_str_add_n(&file, body.text, body.len);
+    *bytes = file.len;
+    mx_status st = mx_io_write_file(NULL, path, file.text, file.len);
+    mx_str_fini(&body);
+    mx_str_fini(&file);
+    return st;
+}
+
+/* --- reading --- */
+
+static mx_status parse(mx_saved_programs *s, const uint8_t *p, size_t n, bool checked)
+{
+    mx_digest d;
+    if (n < HEAD_BYTES || memcmp(p, magic, sizeof magic) != 0)
+        return mx_fail(MX_INPUT, "this is no file of compiled programs: it does not begin with %.8s",
+                       magic);
+    if (p[8] != FORMAT)
+        return mx_fail(MX_INPUT, "its format is version %d, and this program reads %d; write it "
+                       "again with maxc plan", p[8], FORMAT);
+    memcpy(&d, p + 9, sizeof d);
+    if (!checked && !mx_digest_equal(d, mx_digest_of(p + HEAD_BYTES, n - HEAD_BYTES)))
+        return mx_fail(MX_INPUT, "it is damaged: its bytes do not have the checksum that it names; "
+                       "write it again with maxc plan");
+    mx_codec c = {.at = p + HEAD_BYTES, .end = p + n, .arena = &s->arena};
+    code_file(&c, s);
+    if (!c.bad && (mx_codec_left(&c) || s->ranks.n != s->what.ranks))
+        c.bad = "it has more or less than it says";
+    return c.bad ? mx_fail(MX_INPUT, "it cannot be read: %s", c.bad) : MX_OK;
+}
+
+mx_status mx_saved_programs_parse(mx_saved_programs **out, const void *bytes, size_t n,
+                                  bool checked)
+{
+    mx_saved_programs *s = *out = mx_realloc(NULL, sizeof *s);
+    *s = (mx_saved_programs){0};
+    s->built = s->what.device = s->what.chip = s->what.model = "";
+    mx_status st = parse(s, bytes, n, checked);
+    if (!st)
+        return MX_OK;
+    mx_saved_programs_free(s);
+    *out = NULL;
+    return st;
+}
+
+mx_status mx_saved_programs_open(mx_saved_programs **out, const char *path)
+{
+    char *file = NULL;
+    size_t n = 0;
+    *out = NULL;
+    if (!mx_file_exists(path))
+        return mx_fail(MX_INPUT, "compiled_trainstep_file: there is no file %s; `maxc plan "
+                       "compiled_trainstep_file=%s` with the keys of the run writes it", path,
+                       path);
+    MX_TRY(mx_io_read_file(NULL, path, MOST_BYTES, &file, &n));
+    mx_status st = mx_saved_programs_parse(out, file, n, false);
+    if (st)
+        mx_free(file);
+    else
+        (*out)->file = file;
+    return mx_status_wrap(st, "compiled_trainstep_file: %s", path);
+}
+
+void mx_saved_programs_free(mx_saved_programs *s)
+{
+    if (!s)
+        return;
+    mx_record_pool_fini(&s->pool);
+    mx_free(s->keys.v);
+    mx_free(s->kernels.v);
+    mx_free(s->ranks.v);
+    mx_free(s->file);
+    mx_arena_fini(&s->arena);
+    mx_free(s);
+}
+
+int mx_saved_programs_ranks(const mx_saved_programs *s)
+{
+    return s->ranks.n;
+}
+
+double mx_saved_programs_seconds(const mx_saved_programs *s)
+{
+    return s->seconds / (s->ranks.n ? s->ranks.n : 1);
+}
+
+mx_status mx_saved_programs_take(mx_saved_programs *s, mx_programs *p,
+                                 const mx_programs_request *q, mx_saved_rank by)
+{
+    MX_ASSERT(by.rank >= 0 && by.rank < s->ranks.n, "rank %d of %d", by.rank, s->ranks.n);
+    const entry *e = &s->ranks.v[by.rank];
+    programs_codec k = {.c = {.at = e->bytes, .end = (const uint8_t *)e->bytes + e->n,
+                              .arena = &s->arena},
+                        .pool = &s->pool,
+                        .how = {&s->pool, by.device, by.n_threads, 0}};
+    mx_programs_begin(p, q);
+    MX_TRY(code_programs(&k, p, q));
+    if (!k.c.bad && mx_codec_left(&k.c))
+        k.c.bad = "a rank has more than its programs";
+    return k.c.bad ? mx_fail(MX_INPUT, "it cannot be read: %s", k.c.bad) : MX_OK;
+}
+
+/* Lines that the file does not have, by what is before their tabs. */
+static void lines_missing(mx_str *out, const char *there, const entry *e)
+{
+    const char *p = e->bytes, *end = p + e->n;
+    for (const char *stop; p < end && (stop = memchr(p, '\n', (size_t)(end - p))); p = stop + 1) {
+        const char *tab = memchr(p, '\t', (size_t)(stop - p));
+        mx_str key = {0};
+        if (tab)
+            mx_str_add_n(&key, p, (size_t)(tab + 1 - p));
+        if (tab && !strstr(there, key.text))
+            mx_str_add_n(out, p, (size_t)(stop + 1 - p));
+        mx_str_fini(&key);
+    }
+}
+
+static mx_status add_choices(const char *path, const entry *e)
+{
+    mx_arena a = {0};
+    mx_str text = {0};
+    char *there = "";
+    size_t n = 0;
+    mx_status st = MX_OK;
+    if (mx_file_exists(path))
+        st = mx_file_read(&a, path, MOST_BYTES, &there, &n);
+    if (!st) {
+        mx_str_add_n(&text, there, n);
+        lines_missing(&text, there, e);
+        if (text.len > n)
+            st = mx_io_write_file(NULL, path, text.text, text.len);
+    }
+    mx_str_fini(&text);
+    mx_arena_fini(&a);
+    return st;
+}
+
+mx_status mx_saved_programs_install(const mx_saved_programs *s, const char *dir, int *n)
+{
+    *n = 0;
+    for (int i = 0; i < s->kernels.n; i++) {
+        const entry *e = &s->kernels.v[i];
+        mx_str path = {0};
+        mx_status st = MX_OK;
+        if (!is_kernel_name(e->name))
+            return mx_fail(MX_INPUT, "it has a kernel with the name %s, which none can have",
+                           e->name);
+        mx_str_addf(&path, "%s/%s", dir, e->name);
+        if (strcmp(e->name, MX_CHOICES_FILE) == 0)
+            st = add_choices(path.text, e);
+        else if (!mx_file_exists(path.text))
+            st = mx_io_write_file(NULL, path.text, e->bytes, e->n);
+        mx_str_fini(&path);
+        MX_TRY(st);
+        ++*n;
+    }
+    return MX_OK;
+}
+
+/* --- does it fit? --- */
+
+static mx_status differs(const char *what, const char *is, const char *here)
+{
+    return mx_fail(MX_USAGE, "it was compiled for %s %s, and this run has %s; write it again with "
+                   "maxc plan, or leave compiled_trainstep_file out", what, is, here);
+}
+
+static void print_mesh(mx_str *out, const mx_saved_for *w)
+{
+    mx_mesh_print(out, &w->mesh);
+    mx_str_addf(out, " on %lld ranks, of which %lld have rows of their own", (long long)w->ranks,
+                (long long)w->data_ranks);
+}
+
+static bool same_mesh(const mx_saved_for *a, const mx_saved_for *b)
+{
+    for (int i = 0; i < MX_AXIS_COUNT; i++) {
+        int ai = a->mesh.ici[i] > 1 ? a->mesh.ici[i] : 1, bi = b->mesh.ici[i] > 1 ? b->mesh.ici[i] : 1;
+        int ad = a->mesh.dcn[i] > 1 ? a->mesh.dcn[i] : 1, bd = b->mesh.dcn[i] > 1 ? b->mesh.dcn[i] : 1;
+        if (ai != bi || ad != bd)
+            return false;
+    }
+    return a->ranks == b->ranks && a->data_ranks == b->data_ranks;
+}
+
+static mx_status check_mesh(const mx_saved_for *is, const mx_saved_for *run)
+{
+    mx_str a = {0}, b = {0};
+    if (same_mesh(is, run))
+        return MX_OK;
+    print_mesh(&a, is);
+    print_mesh(&b, run);
+    mx_status st = differs("the mesh", mx_str_text(&a), mx_str_text(&b));
+    mx_str_fini(&a);
+    mx_str_fini(&b);
+    return st;
+}
+
+static mx_status check_keys(const mx_saved_programs *s, const mx_config *c)
+{
+    mx_str lines = {0}, value = {0};
+    for (int i = 0; i < s->keys.n; i++) {
+        const entry *e = &s->keys.v[i];
+        mx_str_clear(&value);
+        if (!mx_config_has(c, e->name))
+            continue; /* of the verb that wrote it */
+        mx_config_print(c, e->name, &value);
+        if (strcmp(mx_str_text(&value), e->value) != 0)
+            mx_str_addf(&lines, "  %s: compiled for %s, here %s (%s)\n", e->name, e->value,
+                        mx_str_text(&value), mx_config_where(c, e->name));
+    }
+    mx_status st = MX_OK;
+    if (lines.len)
+        st = mx_fail(MX_USAGE, "it was compiled with other values of keys:\n%swrite it again with "
+                     "maxc plan, restore these values, or leave compiled_trainstep_file out",
+                     lines.text);
+    mx_str_fini(&lines);
+    mx_str_fini(&value);
+    return st;
+}
+
+mx_status mx_saved_programs_fit(const mx_saved_programs *s, const mx_config *c,
+                                const mx_saved_for *run)
+{
+    const mx_saved_for *is = &s->what;
+    mx_arena a = {0};
+    const char *built = mx_build_id(&a);
+    mx_status st = MX_OK;
+    if (strcmp(s->built, built) != 0)
+        st = differs("the build", s->built, built);
+    else if (strcmp(is->device, run->device) != 0)
+        st = differs("the device", is->device, run->device);
+    else if (*is->chip && *run->chip && strcmp(is->chip, run->chip) != 0)
+        st = differs("the chip", is->chip, run->chip);
+    if (!st)
+        st = check_keys(s, c);
+    if (!st)
+        st = check_mesh(is, run);
+    if (!st && is->images_per_row != run->images_per_row)
+        st = mx_fail(MX_USAGE, "it was compiled for %lld images in a row, and the data has %lld",
+                     (long long)is->images_per_row, (long long)run->images_per_row);
+    if (!st && strcmp(is->model, run->model) != 0)
+        st = differs("the model with the configuration", is->model, run->model);
+    mx_arena_fini(&a);
+    return st;
+}
