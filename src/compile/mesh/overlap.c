@@ -9,6 +9,7 @@
  *     sum      ends before the sum that is L bytes further on in the order of making is made
  */
 #include "compile/compile.h"
+#include "compile/mesh/partition.h"
 
 #include "ops.h"
 #include "ops/collective.h"
@@ -181,7 +182,8 @@ static void place_all(overlap *o, bool (*is)(const mx_node *x), void (*place)(ov
 
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
-    if (!c->device->overlaps || !c->o->partition || c->o->stages)
+    const mx_partition *how = c->o->partition;
+    if (!c->device->overlaps || !how || how->no_overlap || c->o->stages)
         return MX_OK;
     mx_arena scratch = {0};
     mx_graph before = *g;
