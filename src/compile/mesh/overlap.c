@@ -34,22 +34,31 @@ typedef struct {
     int n_items, cap_items;
 } overlap;
 
-/* Is the node made of one weight and nothing else, by few nodes? */
-static bool is_of_weight(const mx_node *x)
+/* Is the node made of weights and nothing else, by few nodes? */
+static bool is_of_weights(const mx_node *x, int depth)
 {
-    for (int i = 0; i < CHAIN && x->n_in == 1 && x->op->kind != MX_SOURCE; i++)
-        x = x->in[0];
-    return x->op == &mx_op_variable;
+    if (x->op->kind == MX_SOURCE)
+        return x->op == &mx_op_variable;
+    for (int k = 0; k < x->n_in && depth; k++)
+        if (!x->in[k] || !is_of_weights(x->in[k], depth - 1))
+            return false;
+    return depth && x->n_in;
 }
 
 static bool is_gather(const mx_node *x)
 {
-    return x->op == &mx_op_all_gather && is_of_weight(x->in[0]);
+    return x->op == &mx_op_all_gather && is_of_weights(x->in[0], CHAIN);
 }
 
 static bool is_sum(const mx_node *x)
 {
     return x->backward && (x->op == &mx_op_reduce_scatter || x->op == &mx_op_all_reduce);
+}
+
+/* A sum, or rows of one: weights that were gathered together have such gradients. */
+static bool is_of_sum(const mx_node *x)
+{
+    return is_sum(x->op == &mx_op_slice ? x->in[0] : x);
 }
 
 static void find_readers(overlap *o)
@@ -60,9 +69,12 @@ static void find_readers(overlap *o)
         o->root[o->g->root[i]->id] = true;
     for (int i = o->n - 1; i >= 0; i--) {
         const mx_node *r = o->order[i];
-        for (int k = 0; k < r->n_in; k++) /* what is only added up may be added up later */
-            if (r->in[k] && (r->op != &mx_op_accumulate || !is_sum(r->in[k])))
-                o->read[r->in[k]->id] = i;
+        int at = r->op == &mx_op_slice && is_of_sum(r) ? o->read[r->id] : i;
+        for (int k = 0; k < r->n_in; k++) { /* what is only added up may be added up later */
+            bool later = r->op == &mx_op_accumulate && r->in[k] && is_of_sum(r->in[k]);
+            if (r->in[k] && !later && at < o->read[r->in[k]->id])
+                o->read[r->in[k]->id] = at;
+        }
     }
 }
 
@@ -144,6 +156,16 @@ static bool has_work(const overlap *o, int from, int to)
     return false;
 }
 
+/* What a weight's gather is made of goes with it. */
+static void go_with(mx_node *x, int seq)
+{
+    if (x->op->kind == MX_SOURCE)
+        return;
+    x->seq = x->seq < seq ? x->seq : seq;
+    for (int k = 0; k < x->n_in; k++)
+        go_with(x->in[k], seq);
+}
+
 /* Nodes of the order stand at odd numbers; at 2 i comes what goes before node i. */
 static void part(overlap *o, const item *it)
 {
@@ -154,8 +176,7 @@ static void part(overlap *o, const item *it)
     x->attr = a;
     if (it->starts < it->made) {
         x->seq = 2 * it->starts;
-        for (mx_node *c = x->in[0]; c->op->kind != MX_SOURCE; c = c->in[0])
-            c->seq = c->seq < x->seq ? c->seq : x->seq;
+        go_with(x->in[0], x->seq);
     }
     g->scope = x->scope;
     g->stage = x->stage;
@@ -167,6 +188,9 @@ static void part(overlap *o, const item *it)
         for (int k = 0; k < o->order[i]->n_in; k++)
             if (o->order[i]->in[k] == x)
                 o->order[i]->in[k] = y;
+    for (int i = it->made; i < it->ends && i < o->n; i++) /* rows of it, and what adds them up */
+        if (o->order[i]->op == &mx_op_slice && o->order[i]->in[0] == y)
+            o->order[i]->seq = y->seq;
 }
 
 static void place_all(overlap *o, bool (*is)(const mx_node *x), void (*place)(overlap *o))
