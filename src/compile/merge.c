@@ -42,9 +42,10 @@ static bool is_weight(const mx_node *w)
 
 static bool lie_alike(const mx_node *a, const mx_node *b)
 {
+    const mx_collective_attr *x = a->attr, *y = b->attr;
     if (!is_gathered(a) || !is_gathered(b))
         return is_gathered(a) == is_gathered(b);
-    return memcmp(a->attr, b->attr, sizeof(mx_collective_attr)) == 0;
+    return x->axes == y->axes && x->size == y->size && x->varying == y->varying;
 }
 
 static bool is_candidate(const mx_node *n)

@@ -137,8 +137,9 @@ static void same_sequences(mesh_run *r, const mx_mesh *mesh, const mx_device_tra
             const mx_node *n = s.program.order[i];
             const mx_collective_attr *a = n->op->collective ? n->attr : NULL;
             if (a && a->size > 1)
-                mx_str_addf(&own, "%s %lld %lld %zu %s; ", n->op->name, (long long)a->axes,
-                            (long long)a->to, mx_type_bytes(&n->type), n->scope);
+                mx_str_addf(&own, "%s %lld %lld %zu %s %lld; ", n->op->name, (long long)a->axes,
+                            (long long)a->to, mx_type_bytes(&n->type), n->scope,
+                            (long long)a->turn);
         }
         MX_CHECK(rank == 0 || strcmp(mx_str_text(&own), mx_str_text(&first)) == 0,
                  "%s: the collectives of rank %d come in another order than those of rank 0",

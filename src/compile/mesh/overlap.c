@@ -11,6 +11,10 @@
  *     move     starts behind what it is made of, ends before the first reader that computes;
  *              what only moves elements between them goes with it, inside the layer
  *
+ * Ranks meet in one order, also where their programs differ (a rank of a ring looks at others' keys
+ * in one of two ways) and other nodes are fused. So every collective gets a turn here: that of its
+ * place in the graph as it was built, or, started earlier, of the one it was put before.
+ *
  * Rows on their way to experts have nothing to go on beside, in the order in which a model is
  * written. Half of what the layer computes without them, a shared expert, is put there first.
  */
@@ -36,6 +40,7 @@ typedef struct {
     int n;
     int *read; /* by node id: as in item */
     int *late; /* the same, behind readers that only move elements */
+    int *starts; /* by node id, of collectives: where they start */
     int *there; /* position from which it can be there, where what only moves elements goes ahead */
     bool *root;
     item *items;
@@ -234,6 +239,7 @@ static void part(overlap *o, const item *it)
     mx_collective_attr *a = mx_arena_copy(&g->arena, x->attr, sizeof *a);
     a->beside = true;
     x->attr = a;
+    o->starts[x->id] = it->starts;
     if (it->starts < it->made) {
         x->seq = 2 * it->starts;
         for (int k = 0; k < x->n_in; k++)
@@ -260,6 +266,51 @@ static void place_all(overlap *o, bool (*is)(const mx_node *x), void (*place)(ov
         const item *it = &o->items[i];
         if (has_work(o, it->starts < it->made ? it->starts : it->made + 1, it->ends))
             part(o, it);
+    }
+}
+
+/* --- turns --- */
+
+typedef struct {
+    mx_node *x;
+    int before, number; /* collectives before its start; itself, where it was built */
+    bool moved;
+} turn;
+
+static int by_turn(const void *a, const void *b)
+{
+    const turn *s = a, *t = b;
+    if (s->before != t->before)
+        return s->before - t->before;
+    return s->moved != t->moved ? t->moved - s->moved : s->number - t->number;
+}
+
+static bool takes_part(const mx_node *x)
+{
+    return x->op->collective && x->op->kind == MX_PLAIN &&
+           ((const mx_collective_attr *)x->attr)->size > 1;
+}
+
+static void give_turns(overlap *o, mx_arena *scratch)
+{
+    turn *t = MX_NEW_N(scratch, turn, o->n + 1);
+    int *before = MX_NEW_N(scratch, int, o->n + 1), n = 0;
+    for (int i = 0; i < o->n; i++) {
+        before[i] = n;
+        if (takes_part(o->order[i]))
+            t[n] = (turn){.x = o->order[i], .number = n}, n++;
+    }
+    for (int i = 0, k = 0; i < o->n; i++)
+        if (takes_part(o->order[i])) {
+            int starts = o->starts[o->order[i]->id];
+            t[k].moved = starts < i;
+            t[k++].before = before[starts];
+        }
+    qsort(t, (size_t)n, sizeof *t, by_turn);
+    for (int i = 0; i < n; i++) {
+        mx_collective_attr *a = mx_arena_copy(&o->g->arena, t[i].x->attr, sizeof *a);
+        a->turn = i + 1;
+        t[i].x->attr = a;
     }
 }
 
@@ -303,8 +354,10 @@ static void fill(overlap *o, int at, bool *behind)
 static void find_order(overlap *o, mx_arena *scratch)
 {
     o->order = mx_graph_order(o->g, scratch, &o->n);
-    for (int i = 0; i < o->n; i++)
+    for (int i = 0; i < o->n; i++) {
         o->order[i]->seq = 2 * i + 1;
+        o->starts[o->order[i]->id] = i;
+    }
 }
 
 static void fill_all(overlap *o, mx_arena *scratch)
@@ -328,6 +381,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
     overlap o = {.g = g,
                  .read = MX_NEW_N(&scratch, int, g->n_nodes),
                  .late = MX_NEW_N(&scratch, int, g->n_nodes),
+                 .starts = MX_NEW_N(&scratch, int, g->n_nodes),
                  .there = MX_NEW_N(&scratch, int, g->n_nodes),
                  .root = MX_NEW_N(&scratch, bool, g->n_nodes)};
     fill_all(&o, &scratch);
@@ -335,6 +389,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
     place_all(&o, is_move, place_moves); /* first: their inputs are those of the order */
     place_all(&o, is_gather, place_gathers);
     place_all(&o, is_sum, place_sums);
+    give_turns(&o, &scratch);
     g->seq = before.seq;
     g->scope = before.scope;
     g->stage = before.stage;
@@ -355,13 +410,43 @@ const mx_compile_pass mx_compile_pass_overlap = {
 
 /* --- behind fuse --- */
 
+enum { STEP = 256 }; /* between neighbours of the order: room for those that are moved */
+
+static int64_t turn_of(const mx_node *x)
+{
+    return x->op->collective ? ((const mx_collective_attr *)x->attr)->turn : 0;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    return (int)(turn_of(*(mx_node *const *)a) - turn_of(*(mx_node *const *)b));
+}
+
+/* Those that come too early wait for their turn. */
+static void take_turns(mx_graph *g, mx_arena *scratch)
+{
+    int n = 0, m = 0;
+    mx_node **order = mx_graph_order(g, scratch, &n), **t = MX_NEW_N(scratch, mx_node *, n + 1);
+    for (int i = 0; i < n; i++) {
+        order[i]->seq = STEP * i;
+        if (turn_of(order[i]))
+            t[m++] = order[i];
+    }
+    qsort(t, (size_t)m, sizeof *t, by_number);
+    for (int i = 1; i < m; i++)
+        if (t[i]->seq < t[i - 1]->seq)
+            t[i]->seq = t[i - 1]->seq + 1;
+}
+
 /* A group of nodes runs where its last one did, so readers have moved: a wait comes right before
  * the first of them. */
 static mx_status run_waits(mx_graph *g, mx_compilation *c)
 {
     mx_arena scratch = {0};
     int n = 0;
-    (void)c;
+    if (!c->device->overlaps || !c->o->partition)
+        return MX_OK;
+    take_turns(g, &scratch);
     mx_node **order = mx_graph_order(g, &scratch, &n);
     int *read = MX_NEW_N(&scratch, int, g->n_nodes);
     for (int i = n - 1; i >= 0; i--) {
@@ -380,7 +465,7 @@ static mx_status run_waits(mx_graph *g, mx_compilation *c)
 
 const mx_compile_pass mx_compile_pass_waits = {
     .name = "waits",
-    .doc = "waits for collectives come right before what needs them",
+    .doc = "collectives in their turn, and waits for them right before what needs them",
     .behind = "fuse",
     .programs = MX_IN_ALL,
     .run = run_waits,
