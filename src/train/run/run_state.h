@@ -28,7 +28,7 @@ typedef struct {
     bool in_flight;
     float loss_limit, norm_limit; /* infinite: none */
     double lr, wait_s, began, done, flops;
-    mx_comm_seconds comm; /* of this rank's collectives */
+    mx_comm_mark comm_from, comm_to; /* between them are this rank's collectives */
     int64_t tokens, trained, counted; /* counted: what the loss is a mean over */
     mx_metric host[MX_HOST_METRICS]; /* of the objective, about the batch */
     int n_host;
@@ -36,6 +36,7 @@ typedef struct {
     float loss, grad_norm;
     bool skipped;
     double step_s;
+    mx_comm_seconds comm;
 } mx_inflight_step;
 
 /* What the loop asks for as it goes; read once, before the first step. */
