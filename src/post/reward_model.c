@@ -102,6 +102,7 @@ const mx_objective mx_objective_reward = {
     .doc = "a reward model: one score, higher for the better answer",
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
+    .place = 6,
     .rows = MX_ROWS_PAIRS,
     .adapt = mx_classes_make_reward,
     .read = read,

@@ -1,5 +1,6 @@
 /* op_dequant.c - matmuls with weights of 8 or 4 bits: a few rows of x by a kernel that reads codes,
- * many by the library, from bands of the weight's rows as bf16. */
+ * which takes several weights at once; many by the library, from bands of the weight's rows as bf16.
+ */
 #include "device/cuda/core/context.h"
 #include "device/cuda/gemm/dequant.h"
 #include "ops/gpu_work.h"
@@ -67,6 +68,35 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     return st;
 }
 
+/* Neighbours that multiply the same few rows: q, k and v; gate and up. */
+static int together(const mx_exec_step *s, void *const *state, int n)
+{
+    const dequant *first = state[0];
+    mx_cuda_codes w = codes_of(s);
+    int i = 1;
+    for (; first->m <= MX_CUDA_DEQUANT_MAX_M && i < n && i < MX_CUDA_DEQUANT_MOST; i++) {
+        mx_cuda_codes other = codes_of(&s[i]);
+        if (((const dequant *)state[i])->m != first->m ||
+            s[i].call.in[DEQUANT_X].data != s->call.in[DEQUANT_X].data ||
+            !mx_cuda_dequant_is_one_launch(&w, &other))
+            break;
+    }
+    return i;
+}
+
+static mx_status launch_many(mx_cuda *c, const mx_exec_step *s, int n)
+{
+    mx_cuda_dequant one[MX_CUDA_DEQUANT_MOST];
+    const mx_tensor *x = &s->call.in[DEQUANT_X];
+    for (int i = 0; i < n; i++) {
+        const mx_tensor *y = &s[i].call.out[0];
+        one[i] = (mx_cuda_dequant){codes_of(&s[i]), y->data, mx_is_f32(y)};
+    }
+    return mx_cuda_check(mx_cuda_dequant_gemv(one, n, x->data,
+                                              mx_type_count(&x->type) / one->w.k, c->stream),
+                         "dequant_matmul");
+}
+
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     const dequant *d = state;
@@ -74,8 +104,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     const mx_tensor *y = &s->call.out[0];
     const void *x = s->call.in[DEQUANT_X].data;
     if (d->m <= MX_CUDA_DEQUANT_MAX_M)
-        return mx_cuda_check(mx_cuda_dequant_gemv(y->data, mx_is_f32(y), x, d->m, &w, c->stream),
-                             "dequant_matmul");
+        return launch_many(c, s, 1);
     for (int64_t from = 0; from < w.n; from += d->band) {
         int64_t rows = w.n - from < d->band ? w.n - from : d->band;
         char *to = (char *)y->data + from * (int64_t)mx_dtype_bytes(y->type.dtype);
@@ -87,4 +116,5 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     return MX_OK;
 }
 
-const mx_cuda_op mx_cuda_op_dequant_matmul = {"dequant_matmul", prepare, launch, drop};
+const mx_cuda_op mx_cuda_op_dequant_matmul = {"dequant_matmul", prepare,  launch, drop,
+                                              together,         launch_many};
