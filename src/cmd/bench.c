@@ -28,21 +28,10 @@ double mx_bench_median(double *v, int n)
     return v[n / 2];
 }
 
-/* It takes the command line of train; one device is all that it measures. */
-static mx_status refuse_mesh(const mx_config *c)
-{
-    mx_mesh_plan mesh = {0};
-    mx_status st = mx_mesh_configure(&mesh, c, 1);
-    if (!st && mesh.ranks > 1)
-        st = mx_fail(MX_USAGE, "%d ranks are asked for, and `maxc bench` measures one device; "
-                     "leave mesh, the degrees and virtual_ranks out", mesh.ranks);
-    mx_mesh_plan_fini(&mesh);
-    return st;
-}
-
 static mx_status run(mx_invocation *inv)
 {
-    MX_TRY(refuse_mesh(inv->config));
+    /* It takes the command line of train. */
+    MX_TRY(mx_mesh_refuse(inv->config, "`maxc bench` measures"));
     if (inv->n_args == 0) {
         for (int i = 0; i < mx_bench_count; i++)
             printf("%-12s %s\n", mx_bench_table[i]->name, mx_bench_table[i]->doc);

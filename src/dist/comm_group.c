@@ -113,43 +113,69 @@ static mx_status exchange(mx_process_group *g, const mx_exchange_args *a)
 typedef struct {
     const mx_reduce_args *a;
     int64_t slice; /* of every member but perhaps the last */
+    int64_t total;
     void *out;
 } scatter;
 
-static int64_t share(const scatter *s, int64_t total, int k)
+static int64_t share(const scatter *s, int k)
 {
-    int64_t rest = total - s->slice * k;
+    int64_t rest = s->total - s->slice * k;
     return rest < 0 ? 0 : rest < s->slice ? rest : s->slice;
 }
 
-static mx_status scatter_sum(member *m, const scatter *s, int64_t total, const char *call)
+/* What comes from all members at a time: it lies beside what the plan knows of. */
+enum { ROOM_BYTES = 16 << 20, LEAST_PIECE = 4096 };
+
+/* How much of a share lies in [at, at + most). */
+static int64_t piece_of(int64_t count, int64_t at, int64_t most)
+{
+    int64_t rest = count - at;
+    return rest < 0 ? 0 : rest < most ? rest : most;
+}
+
+/* Numbers [at, at + most) of every share. */
+static mx_status scatter_piece(member *m, const scatter *s, int64_t at, int64_t most,
+                               const char *call)
 {
     size_t item = mx_dtype_bytes(s->a->dtype);
     int me = m->base.rank, n = 0;
-    int64_t mine = share(s, total, me);
-    const char *in = s->a->in;
-    MX_TRY(reserve(m->of, (size_t)m->base.size * (size_t)mine * item));
+    int64_t mine = piece_of(share(s, me), at, most);
+    const char *in = (const char *)s->a->in + (size_t)at * item;
     for (int k = 0; k < m->base.size; k++) {
-        char *here = m->of->buffer + (size_t)k * (size_t)mine * item;
-        m->from[k] = k == me ? in + (size_t)(s->slice * me) * item : here;
+        char *here = m->of->buffer + (size_t)k * (size_t)most * item;
+        const char *part = in + (size_t)(s->slice * k) * item;
+        int64_t theirs = piece_of(share(s, k), at, most);
+        m->from[k] = k == me ? part : here;
         if (k != me)
-            n = add_move(m, n, k, &(mx_comm_move){.out = in + (size_t)(s->slice * k) * item,
-                                                  .in = here,
-                                                  .out_bytes = (size_t)share(s, total, k) * item,
+            n = add_move(m, n, k, &(mx_comm_move){.out = part, .in = here,
+                                                  .out_bytes = (size_t)theirs * item,
                                                   .in_bytes = (size_t)mine * item});
     }
     MX_TRY(go(m, call, n));
     mx_reduce_args a = *s->a;
-    a.out = s->out;
+    a.out = mine ? (char *)s->out + (size_t)at * item : s->out;
     a.n = mine;
     mx_reduce_from(&a, m->from, m->base.size, 0);
     return MX_OK;
 }
 
+/* Piece by piece, so that a large gradient does not need as much memory again. */
+static mx_status scatter_sum(member *m, const scatter *s, const char *call)
+{
+    size_t item = mx_dtype_bytes(s->a->dtype);
+    int64_t most = (int64_t)(ROOM_BYTES / (size_t)m->base.size / item);
+    most = most < LEAST_PIECE ? LEAST_PIECE : most;
+    most = most < s->slice ? most : s->slice;
+    MX_TRY(reserve(m->of, (size_t)m->base.size * (size_t)most * item));
+    for (int64_t at = 0; at < s->slice; at += most)
+        MX_TRY(scatter_piece(m, s, at, most, call));
+    return MX_OK;
+}
+
 static mx_status reduce_scatter(mx_process_group *g, const mx_reduce_args *a)
 {
-    scatter s = {.a = a, .slice = a->n, .out = a->out};
-    return scatter_sum((member *)g, &s, a->n * g->size, "reduce_scatter");
+    scatter s = {.a = a, .slice = a->n, .total = a->n * g->size, .out = a->out};
+    return scatter_sum((member *)g, &s, "reduce_scatter");
 }
 
 static mx_status all_reduce(mx_process_group *g, const mx_reduce_args *a)
@@ -157,18 +183,18 @@ static mx_status all_reduce(mx_process_group *g, const mx_reduce_args *a)
     member *m = (member *)g;
     size_t item = mx_dtype_bytes(a->dtype);
     int n = 0, me = g->rank;
-    scatter s = {.a = a, .slice = (a->n + g->size - 1) / g->size};
+    scatter s = {.a = a, .slice = (a->n + g->size - 1) / g->size, .total = a->n};
     char *out = a->out, *sum = out + (size_t)(s.slice * me) * item;
     s.out = sum;
-    if (!share(&s, a->n, me))
+    if (!share(&s, me))
         s.out = out; /* nothing is written there */
-    MX_TRY(scatter_sum(m, &s, a->n, "all_reduce"));
+    MX_TRY(scatter_sum(m, &s, "all_reduce"));
     for (int k = 0; k < g->size; k++)
         if (k != me)
             n = add_move(m, n, k, &(mx_comm_move){.out = sum,
                                                   .in = out + (size_t)(s.slice * k) * item,
-                                                  .out_bytes = (size_t)share(&s, a->n, me) * item,
-                                                  .in_bytes = (size_t)share(&s, a->n, k) * item});
+                                                  .out_bytes = (size_t)share(&s, me) * item,
+                                                  .in_bytes = (size_t)share(&s, k) * item});
     return go(m, "all_reduce", n);
 }
 

@@ -194,6 +194,17 @@ mx_status mx_mesh_configure(mx_mesh_plan *p, const mx_config *c, int processes)
     return MX_OK;
 }
 
+mx_status mx_mesh_refuse(const mx_config *c, const char *does)
+{
+    mx_mesh_plan mesh = {0};
+    mx_status st = mx_mesh_configure(&mesh, c, 1);
+    if (!st && mesh.ranks > 1)
+        st = mx_fail(MX_USAGE, "%d ranks are asked for, and %s one device; leave mesh, the degrees "
+                     "and virtual_ranks out", mesh.ranks, does);
+    mx_mesh_plan_fini(&mesh);
+    return st;
+}
+
 mx_status mx_mesh_without_stages(const mx_mesh_plan *p, const char *what)
 {
     int stages = mx_mesh_degree(&p->mesh, MX_AXIS_STAGE);

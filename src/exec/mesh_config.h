@@ -32,6 +32,8 @@ mx_status mx_mesh_read(mx_mesh *m, const mx_config *c, int64_t nodes,
 /* As if the keys asked for this mesh. */
 mx_status mx_mesh_use(mx_mesh_plan *p, const mx_config *c, const mx_mesh *m) MX_MUST_USE;
 void mx_mesh_plan_fini(mx_mesh_plan *p);
+/* For what takes a run's keys and has one device: `does` is who does what to it. */
+mx_status mx_mesh_refuse(const mx_config *c, const char *does) MX_MUST_USE;
 /* An error where the mesh has stages: for what does not run as a pipeline. */
 mx_status mx_mesh_without_stages(const mx_mesh_plan *p, const char *what) MX_MUST_USE;
 /* What this mesh cannot do to this model, or to batches of this length. */

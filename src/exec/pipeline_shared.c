@@ -77,7 +77,7 @@ static mx_status enter(mx_pipeline *p, const mx_node *v, int tag)
                        v->name);
     if (w.n < 2 || !is_mine(p, &w))
         return MX_OK;
-    size_t bytes = (mx_type_bytes(&v->type) + ALIGN) * (size_t)w.n;
+    size_t bytes = (mx_type_bytes(&v->type) + ALIGN) * (size_t)(w.n - 1); /* its own is there */
     p->others_bytes = bytes > p->others_bytes ? bytes : p->others_bytes;
     p->shared[p->n_shared++] = w;
     return build_sum(p, &p->shared[p->n_shared - 1], v);

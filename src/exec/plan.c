@@ -169,6 +169,7 @@ void mx_plan_of(mx_plan *p, mx_programs *programs, const mx_batch_plan *batch,
         add_pipeline(p, &programs->eval_pipeline);
         p->activations += (double)(mx_pipeline_slot_bytes(&programs->pipeline) +
                                    mx_pipeline_slot_bytes(&programs->eval_pipeline));
+        p->variables[MX_VAR_GRADIENT] += (double)programs->pipeline.others_bytes;
         add_pipeline_cost(p, &programs->pipeline, device);
     } else {
         mx_count_parameters(&programs->step.graph, &p->parameters, &p->trainable);

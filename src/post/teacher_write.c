@@ -1,6 +1,7 @@
 /* teacher_write.c - maxc distill write_teacher=DIR: the teacher over the data, its largest logits
  * into a folder (teacher_file.h). */
 #include "base/io.h"
+#include "exec/mesh_config.h"
 #include "exec/model_ref.h"
 #include "exec/step_config.h"
 #include "post/distill.h"
@@ -41,6 +42,7 @@ static mx_status open_all(writer *w, int64_t rows)
 {
     const void *settings;
     mx_step_options *o = MX_NEW(&w->arena, mx_step_options);
+    MX_TRY(mx_mesh_refuse(w->c, "write_teacher asks the teacher on"));
     MX_TRY(mx_distill_read(w->c, &w->arena, &settings));
     MX_TRY(open_student(w));
     MX_TRY(mx_step_configure(o, w->c, &w->model, MX_STEP_LOSS, rows, &w->arena));

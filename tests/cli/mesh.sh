@@ -32,6 +32,11 @@ refused 2 'multiplies to 2 ranks and there are 3' verify tests/fixtures/models/l
 refused 2 'measures one device' bench train mesh=tensor=2
 refused 2 'joins processes with a GPU each' train run_name=r base_output_directory="$d" mesh=fsdp=2 collectives=nccl
 
+# Rules that mean nothing are errors.
+refused 2 'no dim of a tensor is called so; did you mean .embed' train run_name=r base_output_directory="$d" mesh=fsdp=2 \
+    logical_axis_rules='[[embd,[fsdp]]]'
+refused 2 'names an axis twice' train run_name=r base_output_directory="$d" mesh=fsdp=2 logical_axis_rules='[[embed,[fsdp,fsdp]]]'
+
 # mesh=auto: what train chooses is said, is what config.yml holds, and is the run that the same keys give.
 train() { # NAME key=value...; $steps of them
     name=$1; shift

@@ -128,6 +128,14 @@ pids="$p0 $p1"; finish
 [ "$rcs" = " 2 2" ] && grep -q 'rank 1 (.*differs in steps;' "$d/differ.0" && grep -q 'rank 1 was started otherwise.*differs in steps;' "$d/differ.1" ||
     fail "other configurations gave$rcs: $(cat "$d"/differ.*)"
 
+# What is wrong with the settings of all is said by one.
+start 2 many 3 mesh=fsdp=4; finish
+[ "$rcs" = " 2 2" ] && grep -q 'multiplies to 4 ranks and there are 2' "$d/many.0.log" && [ ! -s "$d/many.1.log" ] ||
+    fail "a mesh of four for two gave$rcs: $(cat "$d"/many.*.log)"
+start 2 uncut 3 mesh=stage=2 num_pipeline_repeats=4; finish
+[ "$rcs" = " 2 2" ] && grep -q 'has 2 layers, and 8 chunks' "$d/uncut.0.log" && ! grep -q chunks "$d/uncut.1.log" ||
+    fail "two layers for eight chunks gave$rcs: $(cat "$d"/uncut.*.log)"
+
 # A rank that cannot go on tells the others why: here all have the folder of a run that is in use.
 start 2 used 100000 checkpoint_period=100000; first=$pids
 under_way used

@@ -3,6 +3,7 @@
 #include "ranks.h"
 
 #include "base/arena.h"
+#include "dist/comm_group.h"
 #include "dist/launch.h"
 #include <sched.h>
 #include <signal.h>
@@ -132,6 +133,46 @@ MX_TEST(comm_sums_in_the_order_of_ranks)
 {
     for (int n = 1; n <= 5; n += 2)
         ranks_run(n, sums, NULL);
+}
+
+/* More numbers than go in one piece, whose last is smaller. */
+static int large_sums(int rank, void *ctx)
+{
+    enum { N = 5000003, EACH = 1500001 };
+    int bad = 0;
+    (void)ctx;
+    mx_coord *coord;
+    mx_comm *c = ranks_join(&coord, 0, 0);
+    if (!c)
+        return 1;
+    mx_comm_groups *groups = NULL;
+    mx_mesh mesh = {.ici[MX_AXIS_DATA] = 3};
+    EXPECT(bad, !mx_comm_groups_open(&groups, c, &mesh), "groups");
+    mx_process_group *g = mx_comm_groups_find(groups, 1u << MX_AXIS_DATA);
+    float *in = mx_realloc(NULL, sizeof *in * N), *out = mx_realloc(NULL, sizeof *out * N);
+    for (int64_t i = 0; i < N; i++)
+        in[i] = (float)((i % 97) * (rank + 1));
+    mx_reduce_args a = {.in = in, .out = out, .n = N, .dtype = MX_F32, .how = MX_REDUCE_SUM};
+    EXPECT(bad, !g->kind->all_reduce(g, &a), "all_reduce");
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < N; i++)
+        wrong += out[i] != (float)(6 * (i % 97));
+    EXPECT(bad, wrong == 0, "all_reduce: %lld wrong", (long long)wrong);
+    a.n = EACH;
+    EXPECT(bad, !g->kind->reduce_scatter(g, &a), "reduce_scatter");
+    for (int64_t i = 0; i < EACH; i++)
+        wrong += out[i] != (float)(6 * ((i + rank * (int64_t)EACH) % 97));
+    EXPECT(bad, wrong == 0, "reduce_scatter: %lld wrong", (long long)wrong);
+    mx_free(in);
+    mx_free(out);
+    mx_comm_groups_free(groups);
+    ranks_leave(coord, c);
+    return bad;
+}
+
+MX_TEST(comm_large_sums_go_piece_by_piece)
+{
+    ranks_run(3, large_sums, NULL);
 }
 
 static int small_calls(int rank, void *ctx)

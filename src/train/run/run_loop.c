@@ -11,6 +11,7 @@
 
 #include "base/signals.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* A step that changed nothing: may the run go on, and from where? */
@@ -90,6 +91,13 @@ static mx_status mx_run_loop(mx_run *r)
     return mx_run_save_last(r, r->ranks.stops && r->at.step < r->steps);
 }
 
+/* "rank 3: ...": what another rank has said (mx_comm_agree). */
+static bool is_of_another(const char *text)
+{
+    int rank, n = 0;
+    return sscanf(text, "rank %d:%n", &rank, &n) == 1 && n > 0;
+}
+
 /* One rank of a run, or all of it. */
 static mx_status run_rank(const mx_run_start *s, const mx_mesh_rank *mesh_rank)
 {
@@ -103,7 +111,7 @@ static mx_status run_rank(const mx_run_start *s, const mx_mesh_rank *mesh_rank)
     mx_run_profile_end(&r, true);
     mx_run_watch_close(&r, st);
     mx_run_close(&r);
-    if (joined && mx_status_code(st) == MX_USAGE) {
+    if (joined && mx_status_code(st) == MX_USAGE && !is_of_another(mx_status_text(st))) {
         /* Ranks have the same settings, so rank 0 has the same complaint, or was told of this. */
         mx_status_free(st);
         return mx_fail(MX_USAGE, "%s", "");
